@@ -1,0 +1,41 @@
+/* `tandem COMMAND …`: finds the subcommand and calls it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "tandem.h"
+
+typedef struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+} command;
+
+static const command COMMANDS[] = {
+    {NULL, NULL, NULL},
+};
+
+static void print_usage(FILE *f) {
+    fprintf(f, "usage: tandem COMMAND [options]\n\n");
+    for (const command *c = COMMANDS; c->name; c++) fprintf(f, "  %-15s %s\n", c->name, c->help);
+    fprintf(f, "\n'tandem COMMAND --help' tells a command's options; 'tandem --version' the version.\n");
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_usage(stderr);
+        return 2;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        print_usage(stdout);
+        return 0;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        puts("tandem " TD_VERSION);
+        return 0;
+    }
+    for (const command *c = COMMANDS; c->name; c++)
+        if (!strcmp(argv[1], c->name)) return c->run(argc - 1, argv + 1);
+    fprintf(stderr, "tandem: unknown command '%s'; 'tandem --help' lists them\n", argv[1]);
+    return 2;
+}

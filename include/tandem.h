@@ -1,0 +1,324 @@
+/*
+ * tandem.h: the public interface of libtandem.
+ *
+ *   td_engine        a loaded model with its scheduler, KV pages and both compute tiers
+ *   td_request       one prompt and the tokens generated for it
+ *   td_tokenizer     text <-> token ids
+ *   td_chat_template a chat request (JSON) -> prompt text
+ *   td_quantize      a bf16 checkpoint -> W8A8 + packed INT4 experts
+ *
+ * The server and the command line use nothing else of the library's upper layers.
+ *
+ * Conventions: every fallible call returns a td_status and, where a person has to be told why, fills a
+ * td_error with one sentence (err may be NULL). Strings are UTF-8. Pointers passed in stay the caller's
+ * and are not kept after the call unless the comment says so. Handles are thread-safe where stated.
+ */
+#ifndef TANDEM_H
+#define TANDEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TD_NODISCARD __attribute__((warn_unused_result))
+#define TD_PRINTF(fmt_index, first_arg) __attribute__((format(printf, fmt_index, first_arg)))
+#else
+#define TD_NODISCARD
+#define TD_PRINTF(fmt_index, first_arg)
+#endif
+
+#define TD_VERSION "0.1.0"
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+#define TD_STATUS_MAP(X)                                   \
+    X(OK, 0, "ok")                                         \
+    X(EINVAL, -1, "bad argument or shape")                 \
+    X(ENOMEM, -2, "out of memory")                         \
+    X(EAGAIN, -3, "not ready; retry")                      \
+    X(EFORMAT, -4, "malformed file")                       \
+    X(EDEVICE, -5, "accelerator runtime failed")           \
+    X(EIO, -6, "input or output failed")                   \
+    X(ENOTSUP, -7, "not supported")                        \
+    X(ENOTFOUND, -8, "not found")                          \
+    X(EBUSY, -9, "queue full or resource in use")          \
+    X(ECANCELLED, -10, "cancelled")                        \
+    X(ESHUTDOWN, -11, "shutting down")
+
+typedef enum td_status {
+#define TD_STATUS_ENUM(name, value, text) TD_##name = (value),
+    TD_STATUS_MAP(TD_STATUS_ENUM)
+#undef TD_STATUS_ENUM
+} td_status;
+
+/** One sentence per status, static storage; "unknown status" for a value outside the map. */
+const char *td_status_text(td_status status);
+
+#define TD_ERROR_TEXT_MAX 512
+
+/** What went wrong, for a person. Zero-initialise before use. */
+typedef struct {
+    td_status status;
+    char      text[TD_ERROR_TEXT_MAX]; /* one sentence, no newline, always terminated */
+} td_error;
+
+/* ---- tokenizer ------------------------------------------------------------------------------- */
+
+typedef struct td_tokenizer td_tokenizer;
+
+/**
+ * Load tokenizer.json, or tiktoken.model with tokenizer_config.json, from a model folder.
+ * @return TD_OK; TD_ENOTFOUND when the folder holds neither; TD_EFORMAT for a file that cannot be used; TD_ENOTSUP for a
+ *         tokenizer type that is not byte-level BPE.
+ */
+TD_NODISCARD td_status td_tokenizer_open(const char *dir, td_tokenizer **out, td_error *err);
+void                   td_tokenizer_close(td_tokenizer *tok);
+
+/**
+ * Encode text. Added tokens ("<|user|>") in the text become their ids when parse_special; the post-processor's BOS/EOS are
+ * added when add_special. Invalid UTF-8 is encoded byte by byte, so decode(encode(x)) == x for byte-level vocabularies.
+ * @param ids  receives a malloc'd array of *n_ids ids; the caller frees it. NULL with *n_ids == 0 for empty output.
+ * Thread-safe.
+ */
+TD_NODISCARD td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t text_len, bool parse_special,
+                                           bool add_special, uint32_t **ids, size_t *n_ids);
+
+/**
+ * Decode ids to bytes (terminated, length in *text_len; the caller frees). Special tokens are left out when skip_special.
+ * Invalid UTF-8 sequences are replaced by U+FFFD. @return TD_EINVAL for an id outside the vocabulary. Thread-safe.
+ */
+TD_NODISCARD td_status td_tokenizer_decode(const td_tokenizer *tok, const uint32_t *ids, size_t n_ids, bool skip_special,
+                                           char **text, size_t *text_len);
+
+size_t td_tokenizer_vocab_size(const td_tokenizer *tok); /* largest id + 1, added tokens included */
+
+/* Chat template text and BOS/EOS strings from tokenizer_config.json (or chat_template.jinja); NULL where absent. Owned by tok. */
+const char *td_tokenizer_chat_template(const td_tokenizer *tok);
+const char *td_tokenizer_bos(const td_tokenizer *tok);
+const char *td_tokenizer_eos(const td_tokenizer *tok);
+
+/* ---- chat templates -------------------------------------------------------------------------- */
+
+typedef struct td_chat_template td_chat_template;
+
+/**
+ * Compile a Jinja chat template (the subset of docs/templates.md). @return TD_EFORMAT for a syntax error, TD_ENOTSUP for a
+ * construct outside the subset; err names the construct and the line.
+ */
+TD_NODISCARD td_status td_chat_template_compile(const char *source, size_t len, td_chat_template **out, td_error *err);
+void                   td_chat_template_free(td_chat_template *tmpl);
+
+/**
+ * Render a chat request. @param request_json an object {"messages", "tools"?, "add_generation_prompt"?, …}; every member is
+ * a variable of the template, and the members of "chat_template_kwargs" too. bos/eos fill bos_token and eos_token (NULL:
+ * undefined). @param text receives a malloc'd, terminated string of *text_len bytes; the caller frees it.
+ * @return TD_EINVAL with the template's own message for raise_exception or a type error. Thread-safe.
+ */
+TD_NODISCARD td_status td_chat_template_render(const td_chat_template *tmpl, const char *request_json, size_t request_len,
+                                               const char *bos, const char *eos, char **text, size_t *text_len,
+                                               td_error *err);
+
+/* ---- engine ---------------------------------------------------------------------------------- */
+
+typedef struct td_engine  td_engine;
+typedef struct td_request td_request;
+
+/** Zero-initialise, then td_engine_options_init. Strings must live until td_engine_open returns. */
+typedef struct {
+    const char *model_path;          /* Hugging Face folder */
+    const char *tokenizer_path;      /* NULL: model_path */
+    const char *cpu_weight_path;     /* folder of packed experts written by td_quantize; NULL: quantise on load */
+    const char *load_format;         /* "auto", "safetensors", "dummy" */
+    const char *model_override_json; /* object merged over config.json; NULL: none */
+    const char *chat_template;       /* path of a template file; NULL: the model's own */
+    const char *device;              /* "host" */
+    const char *attention_backend;   /* NULL: the device's own */
+    const char *quantization;        /* NPU tier: "auto", "none" (bf16 weights, f32 arithmetic), "w8a8_int8" */
+    const char *expert_quantization; /* CPU tier: "auto" (none when quantization is none, else int4), "none", "int4" */
+    const char *kv_cache_dtype;      /* "auto", "bf16", "f32" */
+    uint32_t    context_length;      /* tokens; 0: the model's max_position_embeddings */
+    double      mem_fraction_static; /* share of the memory available for weights + KV, (0, 1] */
+    uint64_t    max_total_tokens;    /* KV capacity in tokens; 0: as many as fit, capped sensibly */
+    uint32_t    page_size;           /* tokens per KV page; only 128 */
+    uint32_t    chunked_prefill_size; /* tokens of prefill per step; 0: unchunked (up to max_prefill_tokens) */
+    uint32_t    max_prefill_tokens;
+    uint32_t    max_running_requests; /* 0: default */
+    uint32_t    max_queued_requests;  /* 0: default */
+    uint32_t    cpuinfer;            /* expert threads; 0: one per physical core of the allowed cpu set */
+    uint32_t    subpool_count;       /* NUMA subpools of the expert threads; 0: one per NUMA node in use */
+    uint32_t    npu_threads;         /* host device: threads of its own; 0: shares the expert threads */
+    bool        enable_defer;
+    uint32_t    max_deferred_experts_per_token; /* D; 0 with enable_defer: the default */
+    uint64_t    random_seed;
+    uint32_t    decode_log_interval; /* steps between log lines; 0: none */
+    bool        log_requests;
+} td_engine_options;
+
+void td_engine_options_init(td_engine_options *o); /* the defaults of docs/flags and --help */
+
+/**
+ * Load a model and start its engine thread. Plans memory first: refuses with TD_ENOMEM and the largest figure that fits.
+ * Logs progress. Takes seconds to minutes. Handles are thread-safe from then on.
+ */
+TD_NODISCARD td_status td_engine_open(const td_engine_options *o, td_engine **out, td_error *err);
+
+/** Stop: no new requests; running ones get grace_s seconds, then are cancelled. Frees everything. No calls after. */
+void td_engine_close(td_engine *e, double grace_s);
+
+typedef struct {
+    const char *architecture;   /* "DeepseekV3ForCausalLM" */
+    const char *model_path;
+    const char *device;         /* "host (2 threads shared with the experts, avx512vnni)" */
+    const char *quantization;   /* NPU tier */
+    const char *expert_quantization;
+    const char *expert_kernel;  /* "int4c_avx512vnni_…" */
+    uint32_t    vocab_size;
+    uint32_t    context_length;
+    uint64_t    max_total_tokens; /* KV capacity */
+    uint64_t    weight_bytes;
+    uint64_t    kv_bytes;
+    uint32_t    max_running_requests;
+    uint32_t    bos_id;         /* UINT32_MAX: none */
+    /* sampling defaults of generation_config.json, or NAN / 0 where it has none */
+    double      default_temperature, default_top_p, default_repetition_penalty;
+    uint32_t    default_top_k;
+} td_engine_info;
+
+void                    td_engine_get_info(const td_engine *e, td_engine_info *info); /* strings live as long as e */
+const td_tokenizer     *td_engine_tokenizer(const td_engine *e);
+const td_chat_template *td_engine_chat_template(const td_engine *e); /* NULL: the model has none */
+
+#define TD_HISTOGRAM_MAX 20
+typedef struct {
+    uint32_t n;                         /* buckets */
+    double   bound_s[TD_HISTOGRAM_MAX]; /* upper bounds, seconds, ascending; +inf is implied */
+    uint64_t count[TD_HISTOGRAM_MAX + 1];
+    double   sum_s;
+} td_histogram;
+
+/** A snapshot of the counters since start. */
+typedef struct {
+    uint64_t     requests_total, requests_aborted, requests_failed;
+    uint64_t     prompt_tokens, cached_tokens, generation_tokens;
+    uint32_t     running, queued;
+    uint64_t     kv_tokens_used, kv_tokens_total;
+    uint64_t     steps_prefill, steps_decode;
+    uint64_t     experts_deferred; /* (token, expert) pairs */
+    double       decode_tokens_per_s; /* over the last log interval */
+    td_histogram ttft, tpot, queue_time;
+} td_engine_stats;
+
+void td_engine_get_stats(td_engine *e, td_engine_stats *s);
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+#define TD_LOGPROBS_MAX 20
+#define TD_STOP_MAX     16
+
+typedef struct {
+    double   temperature;        /* 0: greedy */
+    uint32_t top_k;              /* 0: off */
+    double   top_p;              /* 1: off */
+    double   min_p;              /* 0: off */
+    double   frequency_penalty;  /* 0: off */
+    double   presence_penalty;   /* 0: off */
+    double   repetition_penalty; /* 1: off */
+    bool     has_seed;
+    uint64_t seed;               /* drawn from the engine's generator when !has_seed */
+    const uint32_t *bias_ids;    /* [n_bias] */
+    const float    *bias;        /* [n_bias] added to the logits */
+    size_t   n_bias;
+} td_sampling;
+
+typedef enum { TD_FINISH_NONE, TD_FINISH_STOP, TD_FINISH_LENGTH, TD_FINISH_ABORT, TD_FINISH_ERROR } td_finish;
+
+typedef struct {
+    uint32_t id;
+    float    logprob;
+} td_token_logprob;
+
+/** Log-probabilities at one position, of the distribution before temperature and penalties. */
+typedef struct {
+    uint32_t         id;      /* the token at this position */
+    float            logprob; /* NAN for the first prompt token: nothing predicts it */
+    uint32_t         n_top;
+    td_token_logprob top[TD_LOGPROBS_MAX]; /* descending */
+} td_position_logprobs;
+
+/** News of a request. Borrowed: all pointers are valid during the callback only. */
+typedef struct {
+    const char     *text; /* new text in whole characters; may be empty while a character or stop string is undecided */
+    size_t          text_len;
+    const uint32_t *tokens; /* [n_tokens] new tokens, the one that stopped the request included */
+    size_t          n_tokens;
+    const td_position_logprobs *logprobs;        /* [n_tokens], when asked for, else NULL */
+    const td_position_logprobs *prompt_logprobs; /* [n_prompt_logprobs], once, with the first event, when asked for */
+    size_t          n_prompt_logprobs;
+    td_finish       finish; /* != NONE in exactly one event, the last */
+    const char     *stop_reason;       /* stop string that matched, or NULL */
+    uint32_t        stop_token;        /* token id that stopped it, or UINT32_MAX */
+    const td_error *error;             /* finish == ERROR */
+    uint32_t        prompt_tokens, cached_tokens, completion_tokens; /* so far */
+} td_event;
+
+/** Called on the engine thread; must not block or call back into the request. */
+typedef void (*td_event_fn)(void *user, const td_event *event);
+
+typedef struct {
+    const uint32_t    *prompt; /* [n_prompt] */
+    size_t             n_prompt;
+    uint32_t           max_tokens; /* 0: only the prompt's logprobs */
+    uint32_t           min_tokens;
+    td_sampling        sampling;
+    const char *const *stop; /* [n_stop] strings */
+    size_t             n_stop;
+    const uint32_t    *stop_ids;
+    size_t             n_stop_ids;
+    bool               ignore_eos;
+    bool               skip_special_tokens; /* in text */
+    bool               include_stop;        /* leave the stop string in the text */
+    bool               logprobs;            /* of generated tokens */
+    bool               prompt_logprobs;
+    uint32_t           n_top_logprobs; /* 0..TD_LOGPROBS_MAX */
+    int32_t            priority;
+    td_event_fn        on_event;
+    void              *user;
+} td_request_params;
+
+void td_request_params_init(td_request_params *p);
+
+/**
+ * Queue a request; copies all it needs. *out must be released with td_request_release, at any time after.
+ * @return TD_EINVAL with a sentence that names the field (a prompt that does not fit the context, an id outside the vocabulary, …);
+ *         TD_EBUSY when the queue is full; TD_ESHUTDOWN while closing.
+ */
+TD_NODISCARD td_status td_engine_submit(td_engine *e, const td_request_params *p, td_request **out, td_error *err);
+void                   td_request_cancel(td_request *r); /* its last event has finish ABORT, unless it ended before */
+void                   td_request_release(td_request *r); /* the callback may still run until its last event */
+
+/* ---- quantise -------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *model_path;
+    const char *output_path;
+    const char *quantization;        /* "w8a8_int8" or "none" */
+    const char *expert_quantization; /* "int4" */
+    uint32_t    threads;             /* 0: all */
+    uint32_t    subpool_count;       /* shards of the packed files; 0: as on this machine */
+    /** Progress: work done so far of total, in bytes of input; what is a static or borrowed label. May be NULL. */
+    void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes, const char *what);
+    void *user;
+} td_quantize_options;
+
+/** Write a folder that td_engine_open loads without repacking. Continues an interrupted run: finished files are kept. */
+TD_NODISCARD td_status td_quantize(const td_quantize_options *o, td_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

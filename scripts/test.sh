@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Build and run every test: installs what is missing, then builds with warnings as errors and runs CTest.
+# usage: scripts/test.sh [ctest options, e.g. -L quick]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/deps.sh test
+echo "== building (release, warnings are errors)"
+cmake --preset release -DTD_WERROR=ON >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
+rm -f build-configure.log
+cmake --build --preset release
+echo "== testing"
+ctest --preset release "$@"

@@ -1,0 +1,30 @@
+/* Big memory: weights, KV and scratch. mmap, transparent huge pages, bound to a NUMA node. The token path allocates nothing. */
+#ifndef TD_CORE_MEM_H
+#define TD_CORE_MEM_H
+
+#include "tandem.h"
+
+#define TD_NODE_ANY     UINT32_MAX
+#define TD_CACHE_LINE   64
+#define TD_PAGE_BYTES   ((size_t)4096)
+
+/** Zeroed, page-aligned; huge pages where the system gives them; preferred on NUMA node `node` unless TD_NODE_ANY. */
+TD_NODISCARD td_status td_mem_map(size_t bytes, uint32_t node, void **out, td_error *err);
+void                   td_mem_unmap(void *p, size_t bytes); /* NULL is fine */
+
+static inline size_t td_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+/** *out = a * b; false on overflow. */
+static inline bool td_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
+
+/** A bump arena over one mapping: filled at start-up, freed whole. */
+typedef struct {
+    char  *base;
+    size_t size, used;
+} td_arena;
+
+TD_NODISCARD td_status td_arena_open(td_arena *a, size_t bytes, uint32_t node, td_error *err);
+void                  *td_arena_take(td_arena *a, size_t bytes); /* 64-byte aligned, zeroed; NULL when the arena is full */
+void                   td_arena_close(td_arena *a);
+
+#endif

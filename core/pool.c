@@ -1,0 +1,203 @@
+#include "core/pool.h"
+
+#include <assert.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/mem.h"
+
+/* Long enough to cover the gaps inside a decode step (device phases between expert phases), short enough that an idle
+   server's cores sleep. */
+#define TD_POOL_SPIN_US 2000
+
+/* Each on its own cache line: the counter is written by every worker of a subpool for every item. */
+typedef struct {
+    _Alignas(TD_CACHE_LINE) _Atomic uint32_t next; /* item to hand out; relaxed: items carry no data by it */
+} item_counter;
+
+typedef struct {
+    _Alignas(TD_CACHE_LINE) td_worker me;
+    td_worker_place place;
+    td_pool        *pool;
+    pthread_t       thread;
+} worker;
+
+_Static_assert(sizeof(item_counter) == TD_CACHE_LINE, "a counter owns its line");
+
+struct td_pool {
+    uint32_t n_workers, n_subpools;
+    /* the run; written by the caller before the epoch's release, read by workers after its acquire */
+    td_pool_fn fn;
+    void      *ctx;
+    uint32_t   n_items;
+    bool       each; /* one counter per subpool; else all take from counter 0 */
+    _Alignas(TD_CACHE_LINE) _Atomic uint32_t epoch; /* futex word; +1 a run (release; partner: acquire in wait_for_epoch) */
+    _Alignas(TD_CACHE_LINE) _Atomic uint32_t n_done; /* workers finished (release; partner: acquire in run) */
+    _Alignas(TD_CACHE_LINE) _Atomic uint32_t n_sleeping; /* seq_cst with epoch: either the sleeper sees the epoch or we see it */
+    _Atomic bool  stop;
+    item_counter *counters; /* [n_subpools] */
+    worker       *workers;  /* [n_workers]; 0 is the caller */
+};
+
+static inline void cpu_relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static uint64_t now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+static void pin(uint32_t cpu) {
+    if (cpu == TD_CPU_ANY || cpu >= CPU_SETSIZE) return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    /* A cpu that went offline only costs speed. */
+    (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+
+static void take_items(td_pool *p, const td_worker *me) {
+    _Atomic uint32_t *next = &p->counters[p->each ? me->subpool : 0].next;
+    for (;;) {
+        uint32_t i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+        if (i >= p->n_items) return;
+        p->fn(p->ctx, i, me);
+    }
+}
+
+static void wait_for_epoch(td_pool *p, uint32_t seen) {
+    uint64_t until = 0;
+    for (uint32_t spin = 0;; spin++) {
+        if (atomic_load_explicit(&p->epoch, memory_order_acquire) != seen) return;
+        cpu_relax();
+        if (spin % 256 != 255) continue;
+        uint64_t now = now_us();
+        if (!until) until = now + TD_POOL_SPIN_US;
+        if (now < until) continue;
+        atomic_fetch_add(&p->n_sleeping, 1);
+        while (atomic_load(&p->epoch) == seen) syscall(SYS_futex, &p->epoch, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        atomic_fetch_sub(&p->n_sleeping, 1);
+        return;
+    }
+}
+
+static void publish(td_pool *p) {
+    atomic_fetch_add(&p->epoch, 1);
+    if (atomic_load(&p->n_sleeping)) syscall(SYS_futex, &p->epoch, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void *worker_main(void *arg) {
+    worker  *w = arg;
+    td_pool *p = w->pool;
+    pin(w->place.cpu);
+    for (uint32_t seen = 0;; seen++) {
+        wait_for_epoch(p, seen);
+        if (atomic_load_explicit(&p->stop, memory_order_relaxed)) return NULL;
+        take_items(p, &w->me);
+        atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
+    }
+}
+
+td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_pool **out, td_error *err) {
+    *out = NULL;
+    if (n_workers == 0 || n_workers > TD_POOL_WORKERS_MAX)
+        return td_fail(err, TD_EINVAL, "a pool has 1 to %d workers, not %u", TD_POOL_WORKERS_MAX, n_workers);
+    uint32_t n_subpools = 0;
+    for (uint32_t i = 0; i < n_workers; i++)
+        if (places[i].subpool >= n_subpools) n_subpools = places[i].subpool + 1;
+    if (n_subpools > TD_POOL_SUBPOOLS_MAX) return td_fail(err, TD_EINVAL, "more than %d subpools", TD_POOL_SUBPOOLS_MAX);
+
+    td_pool *p = aligned_alloc(TD_CACHE_LINE, td_round_up(sizeof *p, TD_CACHE_LINE));
+    if (!p) return td_fail(err, TD_ENOMEM, "out of memory for a worker pool");
+    memset(p, 0, sizeof *p);
+    p->n_workers = 1; /* started so far, for destroy */
+    p->n_subpools = n_subpools;
+    p->counters = aligned_alloc(TD_CACHE_LINE, n_subpools * sizeof *p->counters);
+    p->workers = aligned_alloc(TD_CACHE_LINE, n_workers * sizeof *p->workers);
+    if (!p->counters || !p->workers) {
+        td_pool_destroy(p);
+        return td_fail(err, TD_ENOMEM, "out of memory for a worker pool");
+    }
+    memset(p->counters, 0, n_subpools * sizeof *p->counters);
+    for (uint32_t i = 0; i < n_workers; i++)
+        p->workers[i] = (worker){.me = {.index = i, .subpool = places[i].subpool}, .place = places[i], .pool = p};
+    for (uint32_t i = 1; i < n_workers; i++) {
+        int rc = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
+        if (rc) {
+            td_pool_destroy(p);
+            return td_fail(err, TD_ENOMEM, "cannot start worker thread %u of %u: %s", i, n_workers, strerror(rc));
+        }
+        p->n_workers++;
+    }
+    *out = p;
+    return TD_OK;
+}
+
+void td_pool_destroy(td_pool *p) {
+    if (!p) return;
+    atomic_store(&p->stop, true);
+    publish(p);
+    for (uint32_t i = 1; i < p->n_workers; i++) pthread_join(p->workers[i].thread, NULL);
+    free(p->counters);
+    free(p->workers);
+    free(p);
+}
+
+uint32_t td_pool_workers(const td_pool *p) { return p->n_workers; }
+uint32_t td_pool_subpools(const td_pool *p) { return p->n_subpools; }
+
+uint32_t td_pool_node(const td_pool *p, uint32_t subpool) {
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->workers[i].place.subpool == subpool) return p->workers[i].place.node;
+    return TD_NODE_ANY;
+}
+
+void td_pool_pin_caller(const td_pool *p) { pin(p->workers[0].place.cpu); }
+
+static void run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items, bool each) {
+    assert(n_items < UINT32_MAX - TD_POOL_WORKERS_MAX);
+    p->fn = fn;
+    p->ctx = ctx;
+    p->n_items = n_items;
+    p->each = each;
+    for (uint32_t s = 0; s < p->n_subpools; s++) atomic_store_explicit(&p->counters[s].next, 0, memory_order_relaxed);
+    if (p->n_workers > 1) {
+        atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
+        publish(p);
+    }
+    take_items(p, &p->workers[0].me);
+    /* Workers are counted, not items: the run's fields may be rewritten only when nobody reads them any more. */
+    for (uint32_t spin = 0; atomic_load_explicit(&p->n_done, memory_order_acquire) != p->n_workers - 1; spin++) {
+        cpu_relax();
+        if (spin % 4096 == 4095) sched_yield(); /* more workers than cores */
+    }
+}
+
+void td_pool_run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items) {
+    if (n_items == 1 || p->n_workers == 1) { /* not worth a wake-up */
+        for (uint32_t i = 0; i < n_items; i++) fn(ctx, i, &p->workers[0].me);
+        return;
+    }
+    if (n_items) run(p, fn, ctx, n_items, false);
+}
+
+void td_pool_run_each(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items) {
+    if (p->n_subpools == 1)
+        td_pool_run(p, fn, ctx, n_items);
+    else if (n_items)
+        run(p, fn, ctx, n_items, true);
+}

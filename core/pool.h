@@ -1,0 +1,51 @@
+/*
+ * Worker pools.
+ *
+ * DESIGN. A pool is a fixed set of workers, each pinned to a cpu and belonging to a subpool (one NUMA node). The thread that
+ * calls td_pool_run is worker 0 and works too. Items are handed out from one counter per subpool, so a slow worker takes fewer.
+ * A run ends when every item is done: everything written by the items is visible to the caller, and everything the caller
+ * wrote before is visible to the items (epoch release/acquire, done-count release/acquire). Between runs workers spin for
+ * TD_POOL_SPIN_US, then sleep on a futex. One run at a time, from one thread at a time.
+ */
+#ifndef TD_CORE_POOL_H
+#define TD_CORE_POOL_H
+
+#include "tandem.h"
+
+#define TD_POOL_WORKERS_MAX  1024
+#define TD_POOL_SUBPOOLS_MAX 64
+#define TD_CPU_ANY           UINT32_MAX
+
+typedef struct td_pool td_pool;
+
+typedef struct {
+    uint32_t cpu;     /* OS index, or TD_CPU_ANY: not pinned */
+    uint32_t subpool; /* 0 .. n_subpools - 1, every one used */
+    uint32_t node;    /* OS index of the NUMA node whose memory is local */
+} td_worker_place;
+
+typedef struct {
+    uint32_t index;   /* 0 .. n_workers - 1: for per-worker scratch */
+    uint32_t subpool;
+} td_worker;
+
+typedef void (*td_pool_fn)(void *ctx, uint32_t item, const td_worker *w);
+
+/** Start workers 1 .. n-1 at places[1 .. n-1]; places[0] is where the caller of td_pool_run should be. */
+TD_NODISCARD td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_pool **out, td_error *err);
+void                   td_pool_destroy(td_pool *p);
+
+uint32_t td_pool_workers(const td_pool *p);
+uint32_t td_pool_subpools(const td_pool *p);
+uint32_t td_pool_node(const td_pool *p, uint32_t subpool); /* NUMA node of a subpool */
+
+/** Pin the calling thread to worker 0's cpu. */
+void td_pool_pin_caller(const td_pool *p);
+
+/** for (i = 0; i < n_items; i++) fn(ctx, i, some worker), in parallel, in any order. */
+void td_pool_run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items);
+
+/** for each subpool s, for (i = 0; i < n_items; i++) fn(ctx, i, some worker of s): every subpool does all items, on its own shard. */
+void td_pool_run_each(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items);
+
+#endif

@@ -1,0 +1,90 @@
+/*
+ * The CPU tier: every routed expert of every MoE layer, and their FFN.
+ *
+ * DESIGN. The store holds each layer as shards, one per subpool (NUMA node): shard s has a contiguous part of the gate and up
+ * rows (intermediate dimension) and a contiguous part of the down rows (hidden dimension) of every expert, so every node works
+ * on every expert and no weight is kept twice. The FFN is two sharded phases with the quantised intermediate between them:
+ *   gate+up rows -> silu(g) * u -> int8 per (token, expert) row | all shards meet | down rows -> weighted sum over experts.
+ * Each output element is computed whole by one shard: nothing is reduced across shards, threads or batch, so results are
+ * identical for every thread count, subpool count and batch.
+ */
+#ifndef TD_CPU_EXPERTS_CPU_EXPERTS_H
+#define TD_CPU_EXPERTS_CPU_EXPERTS_H
+
+#include "core/dtype.h"
+#include "core/pool.h"
+#include "tandem.h"
+
+typedef struct td_experts td_experts;
+
+typedef enum {
+    TD_EXPERT_INT4C, /* int4 in [-7, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
+    TD_EXPERT_BF16,  /* bf16 weights, f32 arithmetic: the reference */
+} td_expert_format;
+
+typedef struct {
+    uint32_t         n_layers;  /* MoE layers, the MTP layer included */
+    uint32_t         n_experts, hidden, inter, top_k;
+    td_expert_format format;
+    td_dtype         act_dtype; /* of x and y */
+    uint32_t         max_tok;   /* largest n_tok of a call */
+    uint32_t         max_deferred; /* largest number of deferred experts per token */
+} td_experts_config;
+
+/** Weights of one expert as the checkpoint has them: BF16, F16 or F32 views. */
+typedef struct {
+    td_tensor_view gate, up; /* [inter, hidden] */
+    td_tensor_view down;     /* [hidden, inter] */
+} td_expert_weights;
+
+/** Memory that a store of this shape takes: weights, and scratch for max_tok. */
+void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint64_t *weight_bytes, uint64_t *scratch_bytes);
+
+/** @param pool borrowed until destroy; its subpools are the shards. No layer has weights yet. */
+TD_NODISCARD td_status td_experts_create(const td_experts_config *c, td_pool *pool, td_experts **out, td_error *err);
+void                   td_experts_destroy(td_experts *x);
+
+const char *td_experts_kernel_name(const td_experts *x); /* "int4c_avx512vnni_…" */
+
+/** Quantise and pack one layer. @param experts [n_experts] views, only read during the call. Uses the pool. */
+TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err);
+
+/** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */
+TD_NODISCARD td_status td_experts_fill_layer(td_experts *x, uint32_t layer, uint64_t seed, td_error *err);
+
+/**
+ * Packed files, one per layer ("experts-00003.tdx"): a header page (magic, version, kernel, shapes, shards, source hash, checksum), then each
+ * shard page-aligned exactly as the kernels read it. save writes to a temporary name, syncs and renames.
+ * @param source_hash identifies the checkpoint; checked on load unless 0.
+ * load takes the file as it is when kernel and shard count match, else repacks it in memory and writes the repacked file next to it
+ * where the folder is writable. @return TD_ENOTFOUND, TD_EFORMAT (truncated, checksum, other shape) with the file's name.
+ */
+TD_NODISCARD td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);
+TD_NODISCARD td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);
+/** TD_OK when path is a complete packed file of this shape and source (whatever its kernel). */
+TD_NODISCARD td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);
+
+typedef struct {
+    uint32_t        n_tok, top_k;
+    const void     *x;       /* [n_tok, hidden] act_dtype */
+    const uint16_t *ids;     /* [n_tok, top_k] expert ids, distinct within a token, in descending order of weight */
+    const float    *weights; /* [n_tok, top_k] */
+    uint32_t        n_immediate; /* 1..top_k: the first n_immediate of a token go to y, the others to y_deferred */
+    void           *y;           /* [n_tok, hidden] act_dtype, written */
+    void           *y_deferred;  /* [n_tok, hidden] act_dtype, written when n_immediate < top_k */
+    /** Called once when y is complete, before experts that only deferred pairs need are computed. May be NULL. */
+    void (*immediate_done)(void *user);
+    void *user;
+} td_ffn_args;
+
+/**
+ * y[t,:]          = sum over j <  n_immediate, in ascending expert id, of weights[t,j] * down_e(silu(gate_e(x[t,:])) * up_e(x[t,:])), e = ids[t,j]
+ * y_deferred[t,:] = the same over j >= n_immediate.
+ * The caller's thread is worker 0 of the pool. One call at a time. Ids are trusted (the bridge checks them).
+ */
+void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a);
+
+/** Pairs (token, expert) computed since creation, and bytes of weights read, for the metrics. */
+void td_experts_counters(const td_experts *x, uint64_t *pairs, uint64_t *weight_bytes_read);
+
+#endif

@@ -1,0 +1,72 @@
+/*
+ * A model: configuration, checkpoint, weights on both tiers, and the layer program that runs them.
+ *
+ * Life: td_model_open reads config.json and the checkpoint's index and checks every name and shape (no weight is read);
+ * td_model_plan tells what it will take; td_model_load takes it; td_model_forward runs one step.
+ */
+#ifndef TD_MODEL_MODEL_H
+#define TD_MODEL_MODEL_H
+
+#include "cpu_experts/cpu_experts.h"
+#include "model/model_config.h"
+#include "npu/npu.h"
+
+typedef struct td_model td_model;
+
+typedef struct {
+    const char      *model_path;      /* Hugging Face folder, or a config.json file with load_dummy */
+    const char      *cpu_weight_path; /* packed experts, or NULL */
+    const char      *override_json;   /* merged over config.json, or NULL */
+    bool             load_dummy;      /* random weights of the config's shape */
+    bool             w8a8;            /* NPU tier; false: bf16 weights, f32 activations */
+    td_expert_format expert_format;
+    uint32_t         max_tok;         /* tokens per step */
+    uint32_t         max_out;         /* rows per td_model_head */
+    uint32_t         context_length;  /* longest sequence; 0: the model's own */
+    uint32_t         max_deferred;    /* D */
+    bool             async_experts;   /* the experts have their own threads (npu_threads > 0) */
+} td_model_options;
+
+typedef struct {
+    uint64_t npu_weight_bytes, expert_weight_bytes, scratch_bytes;
+    uint64_t kv_bytes_per_page; /* all layers, TD_KV_PAGE tokens */
+} td_model_plan;
+
+TD_NODISCARD td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_pool, td_model **out, td_error *err);
+void                   td_model_close(td_model *m);
+
+const td_model_config *td_model_get_config(const td_model *m);
+uint32_t               td_model_context_length(const td_model *m);
+void                   td_model_get_plan(const td_model *m, td_model_plan *plan);
+const char            *td_model_expert_kernel(const td_model *m); /* after load */
+uint64_t               td_model_deferred(const td_model *m);      /* (token, expert) pairs so far */
+
+/** Load the weights and allocate n_pages of KV. Logs progress. */
+TD_NODISCARD td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err);
+
+/**
+ * Run the layers for a step: KV of the rows is written, the last hidden states are kept for td_model_head. step->host is filled by
+ * the caller; dev is filled here. Synchronous. n_tok 1..max_tok. From one thread at a time.
+ * @return TD_EDEVICE when a device operation failed; the KV of the rows is then undefined.
+ */
+TD_NODISCARD td_status td_model_forward(td_model *m, td_step *step);
+
+/**
+ * Logits of rows of the last forward: *logits = [n_rows, vocab] f32, the model's, valid until the next call.
+ * @param rows [n_rows] row numbers in the last step; n_rows 1..max_out.
+ */
+TD_NODISCARD td_status td_model_head(td_model *m, const uint32_t *rows, uint32_t n_rows, const float **logits);
+
+/**
+ * The multi-token-prediction layer (DeepSeek-V3, arXiv 2412.19437 section 2.2) over the rows of the last forward: row i is fed next_token[i] and
+ * predicts the token after it. Its KV goes to the same slots of its own cache. *logits of `rows` as in td_model_head.
+ * @return TD_ENOTSUP when the model has no MTP layer.
+ */
+TD_NODISCARD td_status td_model_mtp(td_model *m, td_step *step, const uint32_t *next_token, const uint32_t *rows, uint32_t n_rows,
+                                    const float **logits);
+
+/** For tests: the routed experts of the last forward. ids/weights [n_tok, top_k] of MoE layer `layer`; kept only after td_model_keep_routing(m). */
+TD_NODISCARD td_status td_model_keep_routing(td_model *m);
+void                   td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights);
+
+#endif

@@ -1,0 +1,81 @@
+/* config.json of a supported architecture as plain numbers. */
+#ifndef TD_MODEL_MODEL_CONFIG_H
+#define TD_MODEL_MODEL_CONFIG_H
+
+#include "core/dtype.h"
+#include "tandem.h"
+
+#define TD_LAYERS_MAX 256
+
+typedef enum { TD_ARCH_DEEPSEEK_V2, TD_ARCH_DEEPSEEK_V3, TD_ARCH_QWEN2_MOE, TD_ARCH_QWEN3_MOE } td_arch;
+typedef enum { TD_ATTN_MLA, TD_ATTN_GQA } td_attn_kind;
+typedef enum { TD_ROUTE_SOFTMAX, TD_ROUTE_SIGMOID } td_route_score;
+typedef enum { TD_ROUTE_GREEDY, TD_ROUTE_GROUP_MAX, TD_ROUTE_GROUP_TOP2 } td_route_groups;
+typedef enum { TD_ROPE_PLAIN, TD_ROPE_YARN } td_rope_kind;
+
+typedef struct {
+    td_rope_kind kind;
+    double       theta;
+    uint32_t     dim;            /* rotated dims per head */
+    bool         interleaved;    /* the checkpoint's rows are pairs (2i, 2i+1); the loader permutes them */
+    double       factor, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* YaRN; attention_factor 0: computed */
+    bool         truncate;       /* YaRN: round the correction range to whole dims (the default) */
+    uint32_t     original_max_position;
+} td_rope_config;
+
+typedef struct {
+    td_arch      arch;
+    char         arch_name[64]; /* "DeepseekV3ForCausalLM" */
+    char         model_type[64];
+    td_attn_kind attn;
+    uint32_t hidden, n_layers, n_mtp_layers, vocab, max_position;
+    float    eps;
+    bool     tie_embeddings;
+    /* attention */
+    uint32_t heads, kv_heads, head_dim;                     /* GQA */
+    uint32_t q_lora, kv_lora, nope_dim, rope_dim, v_dim;    /* MLA; q_lora 0: q_proj */
+    bool     attn_bias;  /* MLA: biases of q_a, kv_a, o (attention_bias) */
+    bool     qkv_bias;   /* GQA: biases of q, k, v (Qwen2) */
+    bool     qk_norm;    /* GQA: RMS norm per head (Qwen3) */
+    double   softmax_scale; /* YaRN's mscale included */
+    td_rope_config rope;
+    /* feed-forward */
+    uint32_t inter;         /* dense layers */
+    uint32_t moe_inter, n_experts, top_k;
+    uint32_t shared_inter;  /* 0: no shared expert */
+    bool     shared_gate;   /* Qwen2-MoE: sigmoid gate on the shared expert */
+    uint32_t n_group, topk_group;
+    td_route_score  route_score;
+    td_route_groups route_groups;
+    bool     route_bias;    /* e_score_correction_bias */
+    bool     norm_topk;
+    double   routed_scale;
+    uint8_t  is_moe[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] */
+    /* tokens */
+    uint32_t bos_id;        /* UINT32_MAX: none */
+    uint32_t eos_ids[16], n_eos; /* config.json and generation_config.json together */
+    /* how the checkpoint's weights are stored */
+    bool     is_w8a8;       /* quantization_config: int-quantized 8-bit per channel (as td_quantize writes) */
+    /* sampling defaults of generation_config.json: NAN / 0 where absent */
+    double   temperature, top_p, repetition_penalty;
+    uint32_t top_k_sampling;
+} td_model_config;
+
+/**
+ * Read config.json (path: a folder or the file itself) and generation_config.json beside it; override_json is merged over the former.
+ * @return TD_ENOTFOUND, TD_EFORMAT (a missing or impossible value: err names the key), TD_ENOTSUP (architecture, rope type, activation …).
+ */
+TD_NODISCARD td_status td_model_config_read(const char *path, const char *override_json, td_model_config *out, td_error *err);
+
+/** Number of layers with routed experts among n_layers + n_mtp_layers. */
+uint32_t td_model_config_moe_layers(const td_model_config *c);
+
+/**
+ * inv_freq[dim/2] and the factor on cos and sin, by c->kind. YaRN: arXiv 2309.00071 as in DeepSeek's and transformers' code.
+ */
+void td_rope_frequencies(const td_rope_config *c, uint32_t max_position, double *inv_freq, double *cos_sin_scale);
+
+/** Table [max_pos, dim] f32: cos of the dim/2 angles, then sin, both scaled. Caller owns table. */
+void td_rope_table(const td_rope_config *c, uint32_t max_position, uint32_t max_pos, float *table);
+
+#endif

@@ -1,0 +1,265 @@
+/*
+ * The device tier: attention, router, norms, embeddings, dense and shared MLPs, head.
+ *
+ * DESIGN. A backend is a table of functions (td_npu_ops). The upper layers prepare *layer blocks* once (weights, shapes and the
+ * buffers they read and write are bound then) and enqueue them on a stream for every step; what a block is made of is the
+ * backend's business. Work on one stream runs in order. Weights are opaque, so their layout stays private.
+ *
+ * Conventions of all backends
+ *  - Activations between blocks have the device's act_dtype: bf16, or f32 for the reference path (quantization none).
+ *  - RoPE is stored de-interleaved (NeoX halves); the loader permutes the rope rows of q and k.
+ *  - KV pages hold TD_KV_PAGE tokens. A slot is page * TD_KV_PAGE + offset.
+ *      MLA: latent [slots, kv_lora] (after its norm) and rope [slots, rope_dim] (after rotation), two arrays.
+ *      GQA: K and V, each [pages, kv_heads, TD_KV_PAGE, head_dim]; K after norm and rotation.
+ *  - int8 rule: scale = rowmax / 127, q = rint(x * (1 / scale)) (half to even), an all-zero row has scale 1.
+ *  - Norms, softmax, router logits and rope are f32; the absorbed matrices W_UK, W_UV stay bf16.
+ *  - Every float reduction has an order fixed by indices, never by threads, batch or chunk: a token's result depends on its own
+ *    row, its own KV, and its form (absorbed or expanded) only.
+ */
+#ifndef TD_NPU_NPU_H
+#define TD_NPU_NPU_H
+
+#include "core/dtype.h"
+#include "core/pool.h"
+#include "tandem.h"
+
+#define TD_KV_PAGE     128 /* tokens per page */
+#define TD_TOP_K_MAX   32
+#define TD_EXPERTS_MAX 2048
+
+typedef struct td_npu        td_npu;
+typedef struct td_npu_ops    td_npu_ops;
+typedef struct td_npu_stream td_npu_stream;
+typedef struct td_npu_event  td_npu_event;
+typedef struct td_npu_graph  td_npu_graph;
+typedef struct td_npu_weight td_npu_weight;
+typedef struct td_npu_block  td_npu_block;
+
+/** First member of every backend's device. */
+struct td_npu {
+    const td_npu_ops *ops;
+};
+
+typedef struct {
+    td_dtype act_dtype; /* TD_DT_BF16 or TD_DT_F32 */
+    td_pool *pool;      /* host: the threads to compute on; borrowed */
+    bool     own_threads; /* host: true: a stream is a thread of its own that drives `pool` (streams of one device share it in
+                             turn); false: enqueuing runs the work at once on the caller and `pool` */
+} td_npu_config;
+
+typedef struct {
+    char     text[128];      /* for people: "host (2 threads, avx512vnni)" */
+    bool     unified_memory; /* device pointers can be read and written by the host, no copies needed */
+    uint64_t memory_total, memory_free;
+} td_npu_caps;
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+/** The arrays of a step, in one address space. */
+typedef struct {
+    const uint32_t *token;       /* [n_tok] ids */
+    const uint32_t *pos;         /* [n_tok] position in its sequence */
+    const uint32_t *slot;        /* [n_tok] where this token's KV goes */
+    const uint32_t *seq_start;   /* [n_seq + 1] first row of each sequence; rows of a sequence are consecutive positions */
+    const uint32_t *kv_len;      /* [n_seq] keys of the sequence including this step's rows */
+    const uint8_t  *absorbed;    /* [n_seq] MLA form of these rows: 1 absorbed (generated tokens), 0 expanded (prompt) */
+    const uint32_t *block_table; /* [n_seq, block_stride] pages of each sequence in order */
+    const uint32_t *out_row;     /* [n_out] rows whose logits are wanted (head only) */
+} td_step_arrays;
+
+/** What one forward pass is about. Must stay as it is until the stream has been synchronised. */
+typedef struct {
+    uint32_t       n_tok, n_seq, n_out, block_stride;
+    td_step_arrays host;
+    td_step_arrays dev; /* the same on the device; equal to host with unified memory */
+} td_step;
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+typedef enum {
+    TD_WEIGHT_W8A8, /* linear [n, k]: int8 + one f32 scale per output row; activations quantised per token */
+    TD_WEIGHT_BF16, /* linear [n, k]: bf16, f32 arithmetic */
+    TD_WEIGHT_F32,  /* linear or vector, kept in f32 (norms, router, biases, rope tables) */
+} td_weight_format;
+
+typedef struct {
+    const td_npu_weight *table; /* [vocab, hidden] BF16 */
+    uint32_t             hidden;
+    void                *out; /* [n_tok, hidden] */
+} td_embed_desc;
+
+/** x += add (where add is given); out = x / sqrt(mean(x^2) + eps) * gamma, the mean over `hidden`. */
+typedef struct {
+    uint32_t             hidden;
+    float                eps;
+    const td_npu_weight *gamma; /* [hidden] F32 */
+    void                *x;     /* [n_tok, hidden] */
+    const void          *add;   /* [n_tok, hidden] or NULL */
+    void                *out;   /* [n_tok, out_stride] */
+    size_t               out_stride; /* elements; 0: hidden */
+} td_norm_desc;
+
+typedef struct {
+    const td_npu_weight *w;    /* [n, k] */
+    const td_npu_weight *bias; /* [n] F32 or NULL */
+    const void          *in;   /* [n_tok, k] */
+    void                *out;  /* [n_tok, n] */
+} td_linear_desc;
+
+/**
+ * Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section 2.1), from the normed input to the output projection.
+ *   q = q_b(norm(q_a(x))) or q(x), per head [nope | rope];  kv_a(x) = [latent | k_rope];  latent = norm(latent)
+ *   expanded: k_nope = W_UK latent, v = W_UV latent per key;  absorbed: q_lat = W_UK^T q_nope, scores against the latent itself.
+ */
+typedef struct {
+    uint32_t             hidden, heads, q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* q_lora 0: no compression */
+    float                eps, softmax_scale;
+    const td_npu_weight *q_a, *q_a_norm, *q_b; /* [q_lora, hidden], [q_lora] F32, [heads*(nope+rope), q_lora] */
+    const td_npu_weight *q;                    /* [heads*(nope+rope), hidden] when q_lora is 0 */
+    const td_npu_weight *q_a_bias, *kv_a_bias, *o_bias; /* F32 or NULL */
+    const td_npu_weight *kv_a, *kv_a_norm;     /* [kv_lora + rope, hidden], [kv_lora] F32 */
+    const td_npu_weight *kv_b;                 /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
+    const td_npu_weight *o;                    /* [hidden, heads*v] */
+    const td_npu_weight *rope;                 /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
+    void                *kv_latent, *kv_rope;  /* this layer's cache, act_dtype */
+    const void          *in;                   /* [n_tok, hidden] */
+    void                *out;                  /* [n_tok, hidden] */
+} td_mla_desc;
+
+/** Grouped-query attention, from the normed input to the output projection. Head h reads kv head h / (heads / kv_heads). */
+typedef struct {
+    uint32_t             hidden, heads, kv_heads, head_dim;
+    float                eps, softmax_scale;
+    const td_npu_weight *q, *k, *v, *o;         /* [heads*dim, hidden], [kv_heads*dim, hidden] x 2, [hidden, heads*dim] */
+    const td_npu_weight *q_bias, *k_bias, *v_bias; /* F32 or NULL */
+    const td_npu_weight *q_norm, *k_norm;       /* [head_dim] F32 or NULL: RMS norm per head before rope */
+    const td_npu_weight *rope;                  /* [max_pos, head_dim] F32: cos half | sin half, scaled */
+    void                *kv_k, *kv_v;           /* this layer's cache, act_dtype */
+    const void          *in;
+    void                *out;
+} td_gqa_desc;
+
+/** out = down(silu(gate(x)) * up(x)), times sigmoid(out_gate . x) where out_gate is given (Qwen2-MoE's shared expert). */
+typedef struct {
+    uint32_t             hidden, inter;
+    const td_npu_weight *gate, *up, *down; /* [inter, hidden] x 2, [hidden, inter] */
+    const td_npu_weight *out_gate;         /* [1, hidden] F32 or NULL */
+    const void          *in;
+    void                *out;
+} td_mlp_desc;
+
+typedef enum { TD_SCORE_SOFTMAX, TD_SCORE_SIGMOID } td_router_score;
+typedef enum { TD_GROUP_NONE, TD_GROUP_MAX, TD_GROUP_TOP2_SUM } td_router_group;
+
+/**
+ * s = score(W x);  choice = s + bias;  with groups: keep the topk_group groups of best (max | sum of two best) choice;
+ * the top_k of the kept experts by choice, ties to the lower index;  w = s of the chosen, divided by their sum + 1e-20 when
+ * normalise, times scale. Output order: descending w, ties to the lower expert index.
+ */
+typedef struct {
+    uint32_t             hidden, n_experts, top_k, n_group, topk_group;
+    td_router_score      score;
+    td_router_group      group;
+    bool                 normalise;
+    float                scale;
+    const td_npu_weight *w;    /* [n_experts, hidden] F32 */
+    const td_npu_weight *bias; /* [n_experts] F32 or NULL */
+    const void          *in;   /* [n_tok, hidden] */
+    uint16_t            *ids;  /* [n_tok, top_k] */
+    float               *weights; /* [n_tok, top_k] */
+} td_router_desc;
+
+/** x += (add[0] + add[1] + add[2]), summed in that order in f32; NULL entries are left out. */
+typedef struct {
+    uint32_t    hidden;
+    void       *x; /* [n_tok, hidden] */
+    const void *add[3];
+} td_combine_desc;
+
+/** logits[r, :] = W norm(x[out_row[r], :]), f32. norm as in td_norm_desc. */
+typedef struct {
+    uint32_t             hidden, vocab, max_out;
+    float                eps;
+    const td_npu_weight *gamma; /* [hidden] F32; NULL: x is normed already */
+    const td_npu_weight *w;     /* [vocab, hidden] */
+    const void          *x;     /* [n_tok, hidden] */
+    float               *logits; /* [max_out, vocab] f32 */
+} td_head_desc;
+
+typedef enum {
+    TD_BLOCK_EMBED, TD_BLOCK_NORM, TD_BLOCK_LINEAR, TD_BLOCK_MLA, TD_BLOCK_GQA, TD_BLOCK_MLP, TD_BLOCK_ROUTER,
+    TD_BLOCK_COMBINE, TD_BLOCK_HEAD, TD_BLOCK_COUNT,
+} td_block_kind;
+
+typedef struct {
+    td_block_kind kind;
+    uint32_t      max_tok; /* largest n_tok it will be enqueued with */
+    uint32_t      max_kv;  /* attention: largest kv_len */
+    union {
+        td_embed_desc   embed;
+        td_norm_desc    norm;
+        td_linear_desc  linear;
+        td_mla_desc     mla;
+        td_gqa_desc     gqa;
+        td_mlp_desc     mlp;
+        td_router_desc  router;
+        td_combine_desc combine;
+        td_head_desc    head;
+    };
+} td_block_desc;
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+typedef enum { TD_COPY_H2D, TD_COPY_D2H, TD_COPY_D2D } td_copy_kind;
+typedef void (*td_host_fn)(void *arg);
+
+struct td_npu_ops {
+    const char *name;
+    void (*close)(td_npu *d);
+    void (*caps)(td_npu *d, td_npu_caps *out);
+
+    /* memory: device memory, and host memory that the device can copy from and to at full speed; zeroed, 64-byte aligned */
+    TD_NODISCARD td_status (*alloc)(td_npu *d, size_t bytes, void **out, td_error *err);
+    void (*free)(td_npu *d, void *p, size_t bytes);
+    TD_NODISCARD td_status (*host_alloc)(td_npu *d, size_t bytes, void **out, td_error *err);
+    void (*host_free)(td_npu *d, void *p, size_t bytes);
+
+    /* streams and events; enqueuing calls return TD_EDEVICE when the runtime fails, and then nothing was enqueued */
+    TD_NODISCARD td_status (*stream_create)(td_npu *d, td_npu_stream **out, td_error *err);
+    void (*stream_destroy)(td_npu *d, td_npu_stream *s); /* after what is enqueued has run */
+    TD_NODISCARD td_status (*stream_sync)(td_npu *d, td_npu_stream *s);
+    TD_NODISCARD td_status (*event_create)(td_npu *d, td_npu_event **out, td_error *err);
+    void (*event_destroy)(td_npu *d, td_npu_event *e);
+    TD_NODISCARD td_status (*event_record)(td_npu *d, td_npu_stream *s, td_npu_event *e);
+    TD_NODISCARD td_status (*event_wait)(td_npu *d, td_npu_stream *s, td_npu_event *e); /* the stream waits */
+    TD_NODISCARD td_status (*event_sync)(td_npu *d, td_npu_event *e);                    /* the caller waits */
+    TD_NODISCARD td_status (*copy)(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind);
+    /** Call fn(arg) on a host thread, in stream order; the stream goes on when it returns. fn may block, not call the device. */
+    TD_NODISCARD td_status (*host_call)(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
+    /** Between begin and end, what is enqueued on s is recorded, not run; launch runs it all in order on s. Steps are recorded by
+        address: their contents may change between launches. */
+    TD_NODISCARD td_status (*graph_begin)(td_npu *d, td_npu_stream *s);
+    TD_NODISCARD td_status (*graph_end)(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
+    TD_NODISCARD td_status (*graph_launch)(td_npu *d, td_npu_stream *s, td_npu_graph *g);
+    void (*graph_destroy)(td_npu *d, td_npu_graph *g);
+
+    /* weights: copied (converted, packed) from src, a BF16/F16/F32 view of rank 1 or 2, or I8 [n, k] with scales for W8A8 */
+    size_t (*weight_bytes)(td_npu *d, td_weight_format format, size_t n, size_t k); /* for planning: what weight_create takes */
+    TD_NODISCARD td_status (*weight_create)(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
+                                            td_error *err);
+    void (*weight_destroy)(td_npu *d, td_npu_weight *w);
+
+    /* blocks: the descriptor is copied, its weights and buffers borrowed until destroy */
+    size_t (*block_scratch_bytes)(td_npu *d, const td_block_desc *desc); /* device-wide scratch it needs; blocks share the largest */
+    TD_NODISCARD td_status (*block_create)(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
+    void (*block_destroy)(td_npu *d, td_npu_block *b);
+    TD_NODISCARD td_status (*enqueue)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
+};
+
+/**
+ * Open a device.
+ * @param name "host"; "ascend", "npu" and "cuda" give TD_ENOTSUP until their backends exist.
+ */
+TD_NODISCARD td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err);
+
+#endif

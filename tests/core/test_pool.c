@@ -1,0 +1,85 @@
+/* A pool runs every item exactly once, shows the items' writes to the caller, and survives many short runs and sleeps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/pool.h"
+
+#define ITEMS 1000
+
+typedef struct {
+    uint32_t count[8][ITEMS]; /* by subpool: written without atomics; one item, one writer */
+} tally;
+
+static void count_item(void *ctx, uint32_t item, const td_worker *w) { ((tally *)ctx)->count[w->subpool][item]++; }
+
+static td_pool *make_pool(uint32_t workers, uint32_t subpools) {
+    td_worker_place places[16];
+    td_pool        *p;
+    td_error        err = {0};
+    for (uint32_t i = 0; i < workers; i++) places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .subpool = i * subpools / workers, .node = 0};
+    assert_int_equal(td_pool_create(places, workers, &p, &err), TD_OK);
+    assert_int_equal(td_pool_workers(p), workers);
+    assert_int_equal(td_pool_subpools(p), subpools);
+    return p;
+}
+
+static void every_item_runs_once(void **state) {
+    (void)state;
+    static const uint32_t shapes[][2] = {{1, 1}, {2, 1}, {4, 1}, {4, 2}, {6, 3}, {8, 8}};
+    tally *t = malloc(sizeof *t);
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        td_pool *p = make_pool(shapes[s][0], shapes[s][1]);
+        for (uint32_t n = 0; n <= ITEMS; n = n * 3 + 1) {
+            memset(t, 0, sizeof *t);
+            td_pool_run(p, count_item, t, n);
+            for (uint32_t i = 0; i < ITEMS; i++) {
+                uint32_t sum = 0;
+                for (uint32_t k = 0; k < 8; k++) sum += t->count[k][i];
+                assert_int_equal(sum, i < n);
+            }
+            memset(t, 0, sizeof *t);
+            td_pool_run_each(p, count_item, t, n);
+            for (uint32_t k = 0; k < shapes[s][1]; k++)
+                for (uint32_t i = 0; i < ITEMS; i++) assert_int_equal(t->count[k][i], i < n);
+        }
+        td_pool_destroy(p);
+    }
+    free(t);
+}
+
+static void sleeping_workers_wake(void **state) {
+    (void)state;
+    tally   *t = calloc(1, sizeof *t);
+    td_pool *p = make_pool(3, 3);
+    for (int round = 0; round < 4; round++) {
+        usleep(10000); /* longer than the spin */
+        td_pool_run_each(p, count_item, t, 10);
+    }
+    for (int k = 0; k < 3; k++) assert_int_equal(t->count[k][9], 4);
+    td_pool_destroy(p);
+    free(t);
+}
+
+static void bad_sizes_are_refused(void **state) {
+    (void)state;
+    td_pool        *p;
+    td_error        err = {0};
+    td_worker_place place = {0};
+    assert_int_equal(td_pool_create(&place, 0, &p, &err), TD_EINVAL);
+    assert_int_equal(td_pool_create(&place, TD_POOL_WORKERS_MAX + 1, &p, &err), TD_EINVAL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_item_runs_once),
+        cmocka_unit_test(sleeping_workers_wake),
+        cmocka_unit_test(bad_sizes_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

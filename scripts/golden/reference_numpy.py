@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""A plain numpy float32 forward pass of every architecture that Tandem serves, and a check of the golden outputs with it.
+
+  reference_numpy.py            check every folder of tests/data/golden/ (run from the repository root)
+  reference_numpy.py DIR ...    check these
+
+It shares no code with transformers.  It follows the models' own publications: DeepSeek's published modeling and
+inference programs (V2: arXiv 2405.04434, V3: arXiv 2412.19437), the YaRN paper (arXiv 2309.00071), and Qwen's model
+cards.  The formulas in words: tests/data/golden/README.md.  The whole sequence is computed at once, one token's meaning
+at a time; clarity over speed.  Needs numpy.
+"""
+import json, math, os, sys
+import numpy as np
+
+import golden_io
+
+GOLDEN = "tests/data/golden"
+LATENT_NORM_EPS = 1e-6           # q_a_layernorm and kv_a_layernorm ignore rms_norm_eps in DeepSeek's own code
+
+
+def load_file(path):
+    raw = open(path, "rb").read()
+    n = int.from_bytes(raw[:8], "little")
+    out = {}
+    for name, t in json.loads(raw[8:8 + n]).items():
+        if name == "__metadata__":
+            continue
+        a, b = t["data_offsets"]
+        data = raw[8 + n + a:8 + n + b]
+        if t["dtype"] == "BF16":
+            v = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+        else:
+            v = np.frombuffer(data, {"F16": "<f2", "F32": "<f4"}[t["dtype"]])
+        out[name] = v.reshape(t["shape"]).astype(np.float32)
+    return out
+
+
+def load_weights(folder):
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if not os.path.exists(index):
+        return load_file(os.path.join(folder, "model.safetensors"))
+    where, out = json.load(open(index))["weight_map"], {}
+    for file in sorted(set(where.values())):
+        part = load_file(os.path.join(folder, file))
+        assert all(where[name] == file for name in part)
+        out.update(part)
+    assert set(out) == set(where)
+    return out
+
+
+def sigmoid(x):
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def yarn_mscale(factor, mscale):
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def rope_table(dim, theta, scaling):
+    """(inverse frequencies [dim/2], factor on cos and sin) of plain or YaRN rope."""
+    plain = theta ** (-np.arange(0, dim, 2) / dim)
+    if scaling is None:
+        return plain, 1.0
+    assert scaling.get("rope_type", scaling.get("type")) == "yarn"
+    s, length = scaling["factor"], scaling["original_max_position_embeddings"]
+
+    def pair_that_turns(times):      # the (real) pair index that makes `times` full turns within the original length
+        return dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(pair_that_turns(scaling.get("beta_fast", 32))), 0)
+    high = min(math.ceil(pair_that_turns(scaling.get("beta_slow", 1))), dim - 1)
+    ramp = np.clip((np.arange(dim // 2) - low) / (high - low if high > low else 0.001), 0, 1)
+    on_cos_sin = yarn_mscale(s, 1.0)
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        on_cos_sin = yarn_mscale(s, scaling["mscale"]) / yarn_mscale(s, scaling["mscale_all_dim"])
+    return plain / s * ramp + plain * (1 - ramp), on_cos_sin
+
+
+class Model:
+    def __init__(self, folder):
+        self.c = json.load(open(os.path.join(folder, "config.json")))
+        self.w = load_weights(folder)
+        self.mla = self.c["model_type"] in ("deepseek_v2", "deepseek_v3")
+        c = self.c
+        self.head_dim = c["qk_rope_head_dim"] if self.mla else c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
+        self.freq, self.rope_gain = rope_table(self.head_dim, c["rope_theta"], c.get("rope_scaling"))
+
+    def is_moe(self, i):
+        c = self.c
+        if self.mla:
+            return i >= c["first_k_dense_replace"] and i % c.get("moe_layer_freq", 1) == 0
+        return i not in c.get("mlp_only_layers", []) and (i + 1) % c["decoder_sparse_step"] == 0
+
+    # small parts
+
+    def norm(self, x, name, eps=None):
+        eps = self.c["rms_norm_eps"] if eps is None else eps
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * self.w[name + ".weight"]
+
+    def linear(self, x, name):
+        y = x @ self.w[name + ".weight"].T
+        return y + self.w[name + ".bias"] if name + ".bias" in self.w else y
+
+    def mlp(self, x, name):
+        g = self.linear(x, name + ".gate_proj")
+        return self.linear(g * sigmoid(g) * self.linear(x, name + ".up_proj"), name + ".down_proj")
+
+    def rope(self, x):
+        """x [T, heads, dim], position = first index.  MLA: pair i is elements (2i, 2i+1); Qwen: elements (i, i + dim/2)."""
+        d = x.shape[-1]
+        first, second = (np.s_[..., 0::2], np.s_[..., 1::2]) if self.mla else (np.s_[..., :d // 2], np.s_[..., d // 2:])
+        angle = np.arange(len(x))[:, None, None] * self.freq
+        cos, sin = (np.cos(angle) * self.rope_gain).astype(np.float32), (np.sin(angle) * self.rope_gain).astype(np.float32)
+        out = np.empty_like(x)
+        out[first], out[second] = x[first] * cos - x[second] * sin, x[second] * cos + x[first] * sin
+        return out
+
+    # attention
+
+    def attend(self, q, k, v, scale):
+        """q [T, H, d], k [T, Hkv, d], v [T, Hkv, dv]: causal softmax(q k^T scale) v, query head h reading kv head h / (H / Hkv)."""
+        T, H, share = len(q), q.shape[1], q.shape[1] // k.shape[1]
+        out = np.empty((T, H, v.shape[-1]), np.float32)
+        later = np.triu(np.ones((T, T), bool), 1)
+        for h in range(H):
+            s = q[:, h] @ k[:, h // share].T * np.float32(scale)
+            s[later] = -np.inf
+            out[:, h] = softmax(s) @ v[:, h // share]
+        return out.reshape(T, -1)
+
+    def mla_attention(self, x, n):
+        c, T, H = self.c, len(x), self.c["num_attention_heads"]
+        dn, dr, dv, rank = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"], c["kv_lora_rank"]
+        if c.get("q_lora_rank"):
+            q = self.linear(self.norm(self.linear(x, n + ".q_a_proj"), n + ".q_a_layernorm", LATENT_NORM_EPS), n + ".q_b_proj")
+        else:
+            q = self.linear(x, n + ".q_proj")
+        q = q.reshape(T, H, dn + dr)
+        kv = self.linear(x, n + ".kv_a_proj_with_mqa")
+        latent, k_rope = kv[:, :rank], self.rope(kv[:, None, rank:])
+        kv = self.linear(self.norm(latent, n + ".kv_a_layernorm", LATENT_NORM_EPS), n + ".kv_b_proj").reshape(T, H, dn + dv)
+        q = np.concatenate((q[..., :dn], self.rope(q[..., dn:])), -1)
+        k = np.concatenate((kv[..., :dn], np.broadcast_to(k_rope, (T, H, dr))), -1)
+        scale, yarn = (dn + dr) ** -0.5, c.get("rope_scaling")
+        if yarn and yarn.get("mscale_all_dim"):
+            scale *= yarn_mscale(yarn["factor"], yarn["mscale_all_dim"]) ** 2
+        return self.linear(self.attend(q, k, kv[..., dn:], scale), n + ".o_proj")
+
+    def gqa_attention(self, x, n):
+        c, T, d = self.c, len(x), self.head_dim
+        q = self.linear(x, n + ".q_proj").reshape(T, c["num_attention_heads"], d)
+        k = self.linear(x, n + ".k_proj").reshape(T, c["num_key_value_heads"], d)
+        v = self.linear(x, n + ".v_proj").reshape(T, c["num_key_value_heads"], d)
+        if n + ".q_norm.weight" in self.w:
+            q, k = self.norm(q, n + ".q_norm"), self.norm(k, n + ".k_norm")
+        return self.linear(self.attend(self.rope(q), self.rope(k), v, d ** -0.5), n + ".o_proj")
+
+    # experts
+
+    def route(self, x, n):
+        """(ids [T, K] and weights [T, K], heaviest first; margin [T]: how far the choice is from another one)."""
+        c, T, K = self.c, len(x), self.c["num_experts_per_tok"]
+        logits = self.linear(x, n + ".gate")
+        E = logits.shape[1]
+        score = sigmoid(logits) if c.get("scoring_func") == "sigmoid" else softmax(logits)
+        method = c.get("topk_method", "greedy")
+        choice, margin = score, np.full(T, np.inf, np.float32)
+        if method == "noaux_tc":
+            choice = score + self.w[n + ".gate.e_score_correction_bias"]
+        if method != "greedy":
+            G, keep = c["n_group"], c["topk_group"]
+            inside = np.sort(choice.reshape(T, G, E // G), -1)
+            group = inside[..., -2:].sum(-1) if method == "noaux_tc" else inside[..., -1]
+            order = np.argsort(-group, -1, kind="stable")
+            if keep < G:
+                ranked = np.take_along_axis(group, order, -1)
+                margin = ranked[:, keep - 1] - ranked[:, keep]
+            allowed = np.zeros((T, G), bool)
+            np.put_along_axis(allowed, order[:, :keep], True, -1)
+            choice = np.where(np.repeat(allowed, E // G, -1), choice, -np.inf)
+        order = np.argsort(-choice, -1, kind="stable")
+        ranked = np.take_along_axis(choice, order, -1)
+        assert method == "greedy" or ranked[:, K - 1].min() > 0, "masking with 0 (DeepSeek's Python) and with -inf would differ"
+        margin = np.minimum(margin, ranked[:, K - 1] - ranked[:, K])
+        ids = order[:, :K]
+        weights = np.take_along_axis(score, ids, -1)
+        if c["norm_topk_prob"]:
+            weights = weights / (weights.sum(-1, keepdims=True) + np.float32(1e-20))
+        if c["model_type"] == "deepseek_v3" or (c["model_type"] == "deepseek_v2" and not c["norm_topk_prob"]):
+            weights = weights * np.float32(c["routed_scaling_factor"])
+        order = np.argsort(-weights, -1, kind="stable")
+        return np.take_along_axis(ids, order, -1), np.take_along_axis(weights, order, -1), margin
+
+    def moe(self, x, n):
+        ids, weights, margin = self.route(x, n)
+        self.routed.append((ids, weights, margin))
+        y = np.zeros_like(x)
+        for e in np.unique(ids):
+            t, k = np.nonzero(ids == e)
+            y[t] += self.mlp(x[t], "%s.experts.%d" % (n, e)) * weights[t, k, None]
+        if n + ".shared_experts.gate_proj.weight" in self.w:
+            y = y + self.mlp(x, n + ".shared_experts")
+        if n + ".shared_expert.gate_proj.weight" in self.w:
+            y = y + sigmoid(self.linear(x, n + ".shared_expert_gate")) * self.mlp(x, n + ".shared_expert")
+        return y
+
+    def forward(self, ids):
+        """A dict of logits [T, V], hidden [T, D], layer_hidden [L, T, D], router_ids and router_weights [M, T, K], router_margin [M, T]."""
+        self.routed, layers = [], []
+        x = self.w["model.embed_tokens.weight"][np.asarray(ids)]
+        for i in range(self.c["num_hidden_layers"]):
+            n = "model.layers.%d." % i
+            x = x + (self.mla_attention if self.mla else self.gqa_attention)(self.norm(x, n + "input_layernorm"), n + "self_attn")
+            x = x + (self.moe if self.is_moe(i) else self.mlp)(self.norm(x, n + "post_attention_layernorm"), n + "mlp")
+            layers.append(x)
+        hidden = self.norm(x, "model.norm")
+        head = "model.embed_tokens" if self.c.get("tie_word_embeddings") else "lm_head"
+        routed = [np.stack(part) for part in zip(*self.routed)]
+        return {"logits": hidden @ self.w[head + ".weight"].T, "hidden": hidden, "layer_hidden": np.stack(layers),
+                "router_ids": routed[0], "router_weights": routed[1], "router_margin": routed[2]}
+
+
+def check(folder):
+    m = golden_io.read(folder)
+    model, worst = Model(m["model"]), {}
+    for p in m["prompts"]:
+        got = model.forward(p["ids"])
+        count = len(got["router_ids"])          # tale's arrays have one router more, that of the MTP layer
+        assert np.array_equal(got["router_ids"], p["router_ids"][:count]), "another routing in " + folder
+        for name in ("logits", "hidden", "layer_hidden", "router_weights"):
+            if name in p:
+                want = p[name][:count] if name == "router_weights" else p[name]
+                assert got[name].shape == want.shape
+                worst[name] = max(worst.get(name, 0.0), float(np.abs(got[name] - want).max() / np.abs(want).max()))
+        seq = list(p["ids"])
+        for t in p["greedy"]:
+            assert int(model.forward(seq)["logits"][-1].argmax()) == t, "another greedy path in " + folder
+            seq.append(t)
+    print("%-40s %s" % (folder, "  ".join("%s %.1e" % kv for kv in worst.items())))
+    assert max(worst.values()) < 2e-5, "differs by more than float32 rounding"
+
+
+if __name__ == "__main__":
+    names = sys.argv[1:] or sorted(os.path.join(GOLDEN, d) for d in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, d, "manifest.json")))
+    print("largest difference over the largest magnitude; routing and greedy tokens equal")
+    for name in names:
+        check(name)

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Make tiny random checkpoints and their expected outputs with Hugging Face transformers (tests/data/golden/README.md).
+
+  make_golden.py [VARIANT ...]   write tests/data/golden/VARIANT/ (default: all; run from the repository root)
+
+Needs torch, transformers 4.57 and numpy.  Weights come from numpy's seeded generator and are rounded to the stored
+type before anything is computed; outputs are float32.  Seeds are tried in order until no choice is a near tie, so that
+implementations which add in another order route and decode alike.
+"""
+import copy, json, os, shutil, sys
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoConfig
+from transformers.utils import logging
+
+import golden_io
+from reference_numpy import Model, yarn_mscale
+
+OUT = "tests/data/golden"
+PROMPT_LENGTHS, GREEDY = (7, 33, 150), 16
+LEAST_MARGIN, LEAST_GAP = 1e-4, 0.02
+STORED = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+TORCH_NAME = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+
+COMMON = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+              hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None, tie_word_embeddings=False,
+              attention_bias=False, attention_dropout=0.0, initializer_range=0.02, bos_token_id=0, eos_token_id=1, use_cache=True)
+MLA = dict(COMMON, num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=24,
+           first_k_dense_replace=1, moe_layer_freq=1, moe_intermediate_size=32)
+V2 = dict(MLA, architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", scoring_func="softmax", norm_topk_prob=False, n_shared_experts=2)
+V3 = dict(MLA, architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", scoring_func="sigmoid", topk_method="noaux_tc",
+          norm_topk_prob=True, n_shared_experts=1, n_routed_experts=16, num_experts_per_tok=4, num_nextn_predict_layers=0)
+QWEN3 = dict(COMMON, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_key_value_heads=2, head_dim=32, rope_theta=1000000.0,
+             num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1, mlp_only_layers=[], max_position_embeddings=512,
+             use_sliding_window=False, sliding_window=None)
+
+
+def yarn(factor, length, **more):
+    return dict({"type": "yarn", "factor": factor, "original_max_position_embeddings": length}, **more)
+
+
+def deepseek_yarn(length, mscale):
+    return dict(rope_scaling=yarn(40, length, beta_fast=32, beta_slow=1, mscale=mscale, mscale_all_dim=mscale), max_position_embeddings=40 * length)
+
+
+# name: (stored type, shards, gain of the routed experts' down_proj, config.json)
+VARIANTS = {
+    "deepseek_v2_lite": ("bf16", 1, 2.0, dict(V2, **deepseek_yarn(64, 0.707), topk_method="greedy", n_routed_experts=8, num_experts_per_tok=3,
+                                              n_group=1, topk_group=1, routed_scaling_factor=1.0)),
+    "deepseek_v2_group": ("f16", 1, 0.2, dict(V2, **deepseek_yarn(32, 1.0), topk_method="group_limited_greedy", n_routed_experts=16,
+                                              num_experts_per_tok=4, n_group=4, topk_group=2, q_lora_rank=48, routed_scaling_factor=16.0)),
+    "deepseek_v3_yarn": ("bf16", 3, 1.0, dict(V3, **deepseek_yarn(64, 1.0), n_group=4, topk_group=2, q_lora_rank=48, routed_scaling_factor=2.5)),
+    "deepseek_v3_noqlora": ("bf16", 1, 1.0, dict(V3, max_position_embeddings=512, n_group=1, topk_group=1, rope_theta=50000.0,
+                                                 rms_norm_eps=1e-5, routed_scaling_factor=2.446)),
+    "qwen3_moe": ("bf16", 1, 2.0, dict(QWEN3, num_hidden_layers=4, mlp_only_layers=[1], norm_topk_prob=True)),
+    "qwen3_moe_tied": ("bf16", 1, 2.0, dict(QWEN3, num_experts_per_tok=3, norm_topk_prob=False, tie_word_embeddings=True,
+                                            rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128})),
+    "qwen2_moe": ("f32", 1, 2.0, dict({k: v for k, v in COMMON.items() if k != "attention_bias"}, architectures=["Qwen2MoeForCausalLM"],
+                                      model_type="qwen2_moe", num_hidden_layers=4, num_key_value_heads=2, rope_theta=1000000.0, num_experts=8,
+                                      num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=64, norm_topk_prob=False,
+                                      decoder_sparse_step=2, mlp_only_layers=[], max_position_embeddings=512, qkv_bias=True,
+                                      use_sliding_window=False, sliding_window=None, max_window_layers=4)),
+}
+
+
+def random_weights(config, dtype, down_gain, seed):
+    """{name: tensor} with the names and shapes of transformers' own model."""
+    rng, out = np.random.default_rng(seed), {}
+    shapes = AutoModelForCausalLM.from_config(AutoConfig.for_model(**copy.deepcopy(config))).state_dict()
+    for name, t in shapes.items():
+        if config["tie_word_embeddings"] and name == "lm_head.weight":
+            continue
+        x = rng.standard_normal(tuple(t.shape), dtype=np.float32)
+        if name.endswith("e_score_correction_bias"):
+            out[name] = torch.from_numpy(0.1 * x)                                  # float32 in every checkpoint
+            continue
+        if name.endswith("norm.weight"):
+            x = 1 + 0.2 * x
+        elif name.endswith(".bias"):
+            x = 0.5 * x
+        elif name.endswith("embed_tokens.weight"):
+            x = x * (0.35 if config["tie_word_embeddings"] else 1.0)
+        else:
+            gain = 1.0
+            if any(k in name for k in ("q_proj", "q_b_proj", "k_proj", "kv_a_proj", "kv_b_proj", "mlp.gate.weight")):
+                gain = 1.5                                                        # peaked attention, decided routing
+            elif "lm_head" in name:
+                gain = 3.0
+            elif ".experts." in name and "down_proj" in name:
+                gain = down_gain
+            x = x * gain / np.sqrt(t.shape[-1])
+        out[name] = torch.from_numpy(x.astype(np.float32)).to(STORED[dtype])
+    return out
+
+
+def save(folder, config, weights, shards):
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config, f, indent=1)
+        f.write("\n")
+    if shards == 1:
+        save_file(weights, os.path.join(folder, "model.safetensors"), {"format": "pt"})
+        return
+    names = list(weights)
+    parts = [names[i * len(names) // shards:(i + 1) * len(names) // shards] for i in range(shards)]
+    where = {}
+    for i, part in enumerate(parts):
+        file = "model-%05d-of-%05d.safetensors" % (i + 1, shards)
+        save_file({n: weights[n] for n in part}, os.path.join(folder, file), {"format": "pt"})
+        where.update({n: file for n in part})
+    index = {"metadata": {"total_size": sum(w.numel() * w.element_size() for w in weights.values())}, "weight_map": where}
+    with open(os.path.join(folder, "model.safetensors.index.json"), "w") as f:
+        json.dump(index, f, indent=1)
+        f.write("\n")
+
+
+class Reference:
+    """transformers' model, with hooks that keep each router's choice."""
+
+    def __init__(self, folder):
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        c, self.routed = self.model.config, []
+        yarn_config = getattr(c, "rope_scaling", None)
+        self.moe = [i for i, layer in enumerate(self.model.model.layers) if hasattr(layer.mlp, "experts")]
+        for i, layer in enumerate(self.model.model.layers):
+            if i in self.moe:
+                layer.mlp.gate.register_forward_hook(self.qwen_gate if "qwen" in c.model_type else self.deepseek_gate)
+            if c.model_type == "deepseek_v2" and yarn_config:                     # see "Where transformers deviates"
+                layer.self_attn.scaling *= yarn_mscale(yarn_config["factor"], yarn_config["mscale_all_dim"]) ** 2
+
+    def deepseek_gate(self, module, args, output):
+        self.keep(*output)
+
+    def qwen_gate(self, module, args, logits):
+        weights, ids = torch.topk(torch.softmax(logits.float(), -1), self.model.config.num_experts_per_tok, -1)
+        self.keep(ids, weights / weights.sum(-1, keepdim=True) if self.model.config.norm_topk_prob else weights)
+
+    def keep(self, ids, weights):
+        order = torch.sort(weights, dim=-1, descending=True, stable=True).indices
+        self.routed.append((ids.gather(-1, order).numpy(), weights.gather(-1, order).numpy()))
+
+    @torch.no_grad()
+    def forward(self, ids):
+        self.routed, layers = [], []
+        hooks = [layer.register_forward_hook(lambda m, a, o: layers.append((o[0] if isinstance(o, tuple) else o)[0].numpy()))
+                 for layer in self.model.model.layers]
+        out = self.model.model(torch.tensor([list(ids)]), use_cache=False)
+        for h in hooks:
+            h.remove()
+        hidden = out.last_hidden_state
+        return {"logits": self.model.lm_head(hidden)[0].numpy(), "hidden": hidden[0].numpy(), "layer_hidden": np.stack(layers),
+                "router_ids": np.stack([r[0] for r in self.routed]), "router_weights": np.stack([r[1] for r in self.routed])}
+
+    def greedy(self, ids):
+        seq, gaps = list(ids), []
+        for _ in range(GREEDY):
+            logits = self.forward(seq)["logits"][-1]
+            top = np.sort(logits)[-2:]
+            gaps.append(float(top[1] - top[0]))
+            seq.append(int(logits.argmax()))
+        return seq[len(ids):], gaps
+
+
+def bias_matters(folder, ids):
+    """The share of choices that the selection bias changes (DeepSeek-V3 only)."""
+    with_bias, without = Model(folder), Model(folder)
+    for name in without.w:
+        if name.endswith("e_score_correction_bias"):
+            without.w[name] = without.w[name] * 0 + 1.0       # equal for all, and keeps every masked choice below
+    a, b = (np.sort(m.forward(ids)["router_ids"][0], -1) for m in (with_bias, without))
+    return float((a != b).any(-1).mean())
+
+
+def make(name):
+    dtype, shards, down_gain, config = VARIANTS[name]
+    config = dict(config, torch_dtype=TORCH_NAME[dtype])
+    folder = os.path.join(OUT, name)
+    for seed in range(1, 1000):
+        save(folder, config, random_weights(config, dtype, down_gain, seed), shards)
+        rng = np.random.default_rng(1000 + seed)
+        prompts = [rng.integers(2, config["vocab_size"], n).tolist() for n in PROMPT_LENGTHS]
+        check = Model(folder)
+        margins = [check.forward(p)["router_margin"] for p in prompts]
+        if min(m.min() for m in margins) < LEAST_MARGIN:
+            continue
+        ref = Reference(folder)
+        continued = [ref.greedy(p) for p in prompts]
+        # the continuation's own routing must be clear too, else an equal greedy path could not be demanded
+        clear = all(check.forward(p + g)["router_margin"].min() > LEAST_MARGIN for p, (g, _) in zip(prompts, continued))
+        if min(min(gaps) for _, gaps in continued) > LEAST_GAP and clear:
+            break
+    else:
+        raise SystemExit("no clear seed for " + name)
+    w = golden_io.Writer(folder, model=folder, dtype=dtype, layout="single file" if shards == 1 else "%d shards and an index" % shards,
+                         seed=seed, router_layers=ref.moe)
+    for p, margin, (greedy, gaps) in zip(prompts, margins, continued):
+        out = ref.forward(p)
+        w.prompt(p, greedy, gaps, {
+            "logits": ("f32", out["logits"]), "hidden": ("f32", out["hidden"]), "layer_hidden": ("f32", out["layer_hidden"]),
+            "router_ids": ("i32", out["router_ids"]), "router_weights": ("f32", out["router_weights"]), "router_margin": ("f32", margin)})
+    w.close()
+    used = len(np.unique(out["router_ids"]))
+    print("%-20s seed %d  margin %.1e  gap %.3f  logits std %.2f  residual std %.2f  experts used %d  distinct greedy %d" % (
+        name, seed, min(m.min() for m in margins), min(min(g) for _, g in continued), out["logits"].std(), out["layer_hidden"][-1].std(),
+        used, len({t for g, _ in continued for t in g})), flush=True)
+    if config["model_type"] == "deepseek_v3":
+        print("   the selection bias changes %.0f%% of the choices" % (100 * bias_matters(folder, prompts[2])))
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    logging.set_verbosity_error()
+    for variant in sys.argv[1:] or VARIANTS:
+        make(variant)

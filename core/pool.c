@@ -1,18 +1,16 @@
 #include "core/pool.h"
 
 #include <assert.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "core/chaos.h"
 #include "core/error.h"
 #include "core/mem.h"
+#include "core/signal_word.h"
 
 /* Long enough to cover the gaps inside a decode step (device phases between expert phases), short enough that an idle
    server's cores sleep. */
@@ -39,27 +37,12 @@ struct td_pool {
     void      *ctx;
     uint32_t   n_items;
     bool       each; /* one counter per subpool; else all take from counter 0 */
-    _Alignas(TD_CACHE_LINE) _Atomic uint32_t epoch; /* futex word; +1 a run (release; partner: acquire in wait_for_epoch) */
+    td_signal    epoch; /* +1 a run, and once to stop */
     _Alignas(TD_CACHE_LINE) _Atomic uint32_t n_done; /* workers finished (release; partner: acquire in run) */
-    _Alignas(TD_CACHE_LINE) _Atomic uint32_t n_sleeping; /* seq_cst with epoch: either the sleeper sees the epoch or we see it */
-    _Atomic bool  stop;
+    bool         stop;  /* written before the epoch's last rise */
     item_counter *counters; /* [n_subpools] */
     worker       *workers;  /* [n_workers]; 0 is the caller */
 };
-
-static inline void cpu_relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static uint64_t now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
-}
 
 static void pin(uint32_t cpu) {
     if (cpu == TD_CPU_ANY || cpu >= CPU_SETSIZE) return;
@@ -75,29 +58,9 @@ static void take_items(td_pool *p, const td_worker *me) {
     for (;;) {
         uint32_t i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
         if (i >= p->n_items) return;
+        td_chaos_delay();
         p->fn(p->ctx, i, me);
     }
-}
-
-static void wait_for_epoch(td_pool *p, uint32_t seen) {
-    uint64_t until = 0;
-    for (uint32_t spin = 0;; spin++) {
-        if (atomic_load_explicit(&p->epoch, memory_order_acquire) != seen) return;
-        cpu_relax();
-        if (spin % 256 != 255) continue;
-        uint64_t now = now_us();
-        if (!until) until = now + TD_POOL_SPIN_US;
-        if (now < until) continue;
-        atomic_fetch_add(&p->n_sleeping, 1);
-        while (atomic_load(&p->epoch) == seen) syscall(SYS_futex, &p->epoch, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-        atomic_fetch_sub(&p->n_sleeping, 1);
-        return;
-    }
-}
-
-static void publish(td_pool *p) {
-    atomic_fetch_add(&p->epoch, 1);
-    if (atomic_load(&p->n_sleeping)) syscall(SYS_futex, &p->epoch, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
 static void *worker_main(void *arg) {
@@ -105,8 +68,8 @@ static void *worker_main(void *arg) {
     td_pool *p = w->pool;
     pin(w->place.cpu);
     for (uint32_t seen = 0;; seen++) {
-        wait_for_epoch(p, seen);
-        if (atomic_load_explicit(&p->stop, memory_order_relaxed)) return NULL;
+        td_signal_wait(&p->epoch, seen, TD_POOL_SPIN_US);
+        if (p->stop) return NULL;
         take_items(p, &w->me);
         atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
     }
@@ -149,8 +112,8 @@ td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_p
 
 void td_pool_destroy(td_pool *p) {
     if (!p) return;
-    atomic_store(&p->stop, true);
-    publish(p);
+    p->stop = true;
+    td_signal_add(&p->epoch);
     for (uint32_t i = 1; i < p->n_workers; i++) pthread_join(p->workers[i].thread, NULL);
     free(p->counters);
     free(p->workers);
@@ -177,12 +140,12 @@ static void run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items, bool eac
     for (uint32_t s = 0; s < p->n_subpools; s++) atomic_store_explicit(&p->counters[s].next, 0, memory_order_relaxed);
     if (p->n_workers > 1) {
         atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
-        publish(p);
+        td_signal_add(&p->epoch);
     }
     take_items(p, &p->workers[0].me);
     /* Workers are counted, not items: the run's fields may be rewritten only when nobody reads them any more. */
     for (uint32_t spin = 0; atomic_load_explicit(&p->n_done, memory_order_acquire) != p->n_workers - 1; spin++) {
-        cpu_relax();
+        td_cpu_relax();
         if (spin % 4096 == 4095) sched_yield(); /* more workers than cores */
     }
 }

@@ -1,0 +1,16 @@
+/*
+ * Random delays for tests. With TD_CHAOS_SEED=n in the environment every device operation, pool item and hand-over of the bridge may be
+ * delayed by up to TD_CHAOS_MAX_US, differently for every seed. Results must stay bit-identical: a missing ordering edge between
+ * the tiers shows as wrong bits here, not as a crash.
+ */
+#ifndef TD_CORE_CHAOS_H
+#define TD_CORE_CHAOS_H
+
+#include <stdbool.h>
+
+#define TD_CHAOS_MAX_US 200
+
+bool td_chaos_on(void); /* read once from the environment; thread-safe */
+void td_chaos_delay(void); /* does nothing unless on */
+
+#endif

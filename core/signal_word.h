@@ -1,0 +1,34 @@
+/*
+ * A number that one thread raises and others wait for: spin first, then sleep on a futex.
+ *
+ * What the raising thread wrote before td_signal_add is visible to a thread that has seen the new value.
+ */
+#ifndef TD_CORE_SIGNAL_WORD_H
+#define TD_CORE_SIGNAL_WORD_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+typedef struct {
+    _Alignas(64) _Atomic uint32_t value; /* futex word; seq_cst with n_sleeping: the sleeper sees the value or is seen itself */
+    _Atomic uint32_t n_sleeping;
+} td_signal;
+
+/** value += 1, and wake everybody who waits for a change. */
+void td_signal_add(td_signal *s);
+
+static inline uint32_t td_signal_get(const td_signal *s) { return atomic_load_explicit(&s->value, memory_order_acquire); }
+
+/** Wait until the value is not `seen`: spin for spin_us, then sleep. @return the new value. */
+uint32_t td_signal_wait(td_signal *s, uint32_t seen, uint32_t spin_us);
+
+/** Tell the core that this is a spin loop. */
+static inline void td_cpu_relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#endif

@@ -1,0 +1,303 @@
+#include "engine/sampler.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/rng.h"
+
+#define LANES         16   /* partial results of a reduction: lane i takes the elements with index % LANES == i, on every machine */
+#define BLOCK         1024 /* elements between two running sums of the inverse CDF */
+#define BUCKETS       4096
+#define BUCKETS_PER_E 64 /* buckets per unit of log-probability: 4096 / 64 = 64 units below the maximum */
+#define FIRST_TAKE    256 /* candidates that are sorted first when no top-k says how many are needed */
+#define APPLIED       (1u << 31)
+
+size_t td_sampler_bytes(uint32_t vocab) { return (size_t)vocab * (2 * sizeof(float) + sizeof(uint32_t) + sizeof(uint64_t)); }
+
+td_status td_sampler_open(td_sampler *s, uint32_t vocab, td_error *err) {
+    *s = (td_sampler){.vocab = vocab};
+    s->work = calloc(vocab, sizeof *s->work);
+    s->prob = calloc(vocab, sizeof *s->prob);
+    s->count = calloc(vocab, sizeof *s->count);
+    s->cand = calloc(vocab, sizeof *s->cand);
+    if (s->work && s->prob && s->count && s->cand) return TD_OK;
+    td_sampler_close(s);
+    return td_fail(err, TD_ENOMEM, "out of memory for sampling from %u tokens", vocab);
+}
+
+void td_sampler_close(td_sampler *s) {
+    free(s->work);
+    free(s->prob);
+    free(s->count);
+    free(s->cand);
+    *s = (td_sampler){0};
+}
+
+/* ---- reductions over a row, in a fixed order -------------------------------------------------- */
+
+/* The largest of x[0..n); NAN when an element is NaN or +inf. */
+static float row_max(const float *x, size_t n) {
+    float    best[LANES];
+    uint32_t bad[LANES] = {0};
+    for (int l = 0; l < LANES; l++) best[l] = -INFINITY;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            float v = x[i + l];
+            best[l] = v > best[l] ? v : best[l];
+            bad[l] |= !(v < INFINITY);
+        }
+    for (; i < n; i++) {
+        best[0] = x[i] > best[0] ? x[i] : best[0];
+        bad[0] |= !(x[i] < INFINITY);
+    }
+    for (int l = 1; l < LANES; l++) {
+        best[0] = best[l] > best[0] ? best[l] : best[0];
+        bad[0] |= bad[l];
+    }
+    return bad[0] ? NAN : best[0];
+}
+
+static uint32_t first_equal(const float *x, size_t n, float v) {
+    size_t i = 0;
+    while (i + 1 < n && x[i] != v) i++;
+    return (uint32_t)i;
+}
+
+/* exp(x) for x <= 0, within 2 ulp; 0 below -87. Cephes' polynomial, without branches so that loops over it vectorise. */
+static inline float exp_of_negative(float x) {
+    float    c = x < -87.0f ? -87.0f : x;
+    float    shifted = c * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: the integer part is in the low mantissa bits */
+    float    n = shifted - 12582912.0f;
+    float    r = c - n * 0.693359375f + n * 2.12194440e-4f;
+    float    p = 1.9875691500e-4f;
+    uint32_t bits, exponent;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    memcpy(&bits, &p, sizeof bits);
+    memcpy(&exponent, &shifted, sizeof exponent);
+    bits += exponent << 23; /* p * 2^n */
+    memcpy(&p, &bits, sizeof p);
+    return x < -87.0f ? 0.0f : p;
+}
+
+static void exp_row(const float *x, float *e, size_t n) {
+    for (size_t i = 0; i < n; i++) e[i] = exp_of_negative(x[i]);
+}
+
+static double row_sum(const float *x, size_t n) {
+    double acc[LANES] = {0}, sum = 0;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) acc[l] += x[i + l];
+    for (; i < n; i++) acc[i % LANES] += x[i];
+    for (int l = 0; l < LANES; l++) sum += acc[l];
+    return sum;
+}
+
+/* ---- steps 1 to 4 ---------------------------------------------------------------------------- */
+
+static bool changes_logits(const td_sample_args *a) {
+    const td_sampling *p = a->sampling;
+    return p->repetition_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0 || p->n_bias || a->n_banned;
+}
+
+static void penalise(td_sampler *s, const td_sampling *p, const uint32_t *ids, uint32_t n) {
+    float rep = (float)p->repetition_penalty;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = ids[i], count = s->count[id];
+        if (count & APPLIED) continue;
+        float x = s->work[id];
+        x = x > 0 ? x / rep : x * rep;
+        if (count) x -= (float)(p->frequency_penalty * count + p->presence_penalty);
+        s->work[id] = x;
+        s->count[id] = count | APPLIED;
+    }
+}
+
+static void change_logits(td_sampler *s, const td_sample_args *a) {
+    const td_sampling *p = a->sampling;
+    if (p->repetition_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0) {
+        uint32_t n_prompt = p->repetition_penalty != 1 ? a->n_prompt : 0;
+        for (uint32_t i = 0; i < a->n_generated; i++) s->count[a->generated[i]]++;
+        penalise(s, p, a->prompt, n_prompt);
+        penalise(s, p, a->generated, a->n_generated);
+        for (uint32_t i = 0; i < n_prompt; i++) s->count[a->prompt[i]] = 0;
+        for (uint32_t i = 0; i < a->n_generated; i++) s->count[a->generated[i]] = 0;
+    }
+    for (size_t i = 0; i < p->n_bias; i++) s->work[p->bias_ids[i]] += p->bias[i];
+    for (uint32_t i = 0; i < a->n_banned; i++) s->work[a->banned[i]] = -INFINITY;
+}
+
+/* ---- sorting candidates ---------------------------------------------------------------------- */
+
+/* Descending order of the key is descending logit, then ascending id. */
+static uint64_t sort_key(float x, uint32_t id) {
+    uint32_t bits;
+    x += 0.0f; /* -0 and 0 are equal */
+    memcpy(&bits, &x, sizeof bits);
+    bits = bits >> 31 ? ~bits : bits | 1u << 31;
+    return (uint64_t)bits << 32 | ~id;
+}
+
+static uint32_t key_id(uint64_t key) { return ~(uint32_t)key; }
+
+static void sift_down(uint64_t *h, size_t root, size_t n) {
+    uint64_t v = h[root];
+    for (size_t child; (child = 2 * root + 1) < n; root = child) {
+        if (child + 1 < n && h[child + 1] < h[child]) child++;
+        if (v <= h[child]) break;
+        h[root] = h[child];
+    }
+    h[root] = v;
+}
+
+/* Heap sort: qsort may allocate. */
+static void sort_descending(uint64_t *h, size_t n) {
+    for (size_t i = n / 2; i-- > 0;) sift_down(h, i, n);
+    for (size_t end = n; end-- > 1;) {
+        uint64_t least = h[0];
+        h[0] = h[end];
+        h[end] = least;
+        sift_down(h, 0, end);
+    }
+}
+
+static uint32_t bucket_of(float z) { /* z <= 0 */
+    float b = -z * BUCKETS_PER_E;
+    return b < BUCKETS - 1 ? (uint32_t)b : BUCKETS - 1;
+}
+
+/* The elements of the first buckets that hold at least `want` of them, sorted. */
+static uint32_t take_best(td_sampler *s, const uint32_t *histogram, uint32_t want) {
+    uint32_t last = 0, have = histogram[0], n = 0;
+    while (last + 1 < BUCKETS && have < want) have += histogram[++last];
+    for (uint32_t i = 0; i < s->vocab; i++)
+        if (bucket_of(s->work[i]) <= last) s->cand[n++] = sort_key(s->work[i], i);
+    sort_descending(s->cand, n);
+    return n;
+}
+
+/* ---- steps 6 to 9 ---------------------------------------------------------------------------- */
+
+/* The first of prob[begin..end) at which the running sum, `below` before it, passes target; where rounding keeps it from that,
+   the last one that is possible. */
+static uint32_t walk_to(const float *prob, uint32_t begin, uint32_t end, double below, double target) {
+    uint32_t last = begin;
+    for (uint32_t i = begin; i < end; i++) {
+        if (!(prob[i] > 0)) continue;
+        last = i;
+        below += prob[i];
+        if (below > target) break;
+    }
+    return last;
+}
+
+/* s->work holds z = (x - max) / temperature, s->prob exp(z), total its sum. */
+static uint32_t sample_all(const td_sampler *s, double total, double u) {
+    double   target = u * total, below = 0, sum = 0;
+    uint32_t begin = 0, n = 0;
+    for (; begin < s->vocab; begin += n, below += sum) {
+        n = s->vocab - begin < BLOCK ? s->vocab - begin : BLOCK;
+        sum = row_sum(s->prob + begin, n);
+        if (below + sum > target) return walk_to(s->prob, begin, begin + n, below, target);
+    }
+    return walk_to(s->prob, 0, s->vocab, 0, INFINITY);
+}
+
+static uint32_t sample_best(td_sampler *s, const td_sampling *p, double total, double u) {
+    uint32_t histogram[BUCKETS] = {0};
+    for (uint32_t i = 0; i < s->vocab; i++) histogram[bucket_of(s->work[i])]++;
+
+    uint32_t limit = p->top_k && p->top_k < s->vocab ? p->top_k : s->vocab;
+    uint32_t want = limit < s->vocab || FIRST_TAKE > s->vocab ? limit : FIRST_TAKE;
+    for (;;) {
+        uint32_t n = take_best(s, histogram, want);
+        if (limit < s->vocab) {
+            n = n < limit ? n : limit;
+            total = 0;
+            for (uint32_t i = 0; i < n; i++) total += s->prob[key_id(s->cand[i])];
+        }
+        double   sum = 0, mass = p->top_p < 1 ? p->top_p * total : INFINITY;
+        uint32_t kept = 0;
+        bool     decided = false; /* no token beyond these candidates is kept */
+        for (; kept < n && !decided; kept++) {
+            float prob = s->prob[key_id(s->cand[kept])];
+            if (prob < p->min_p || prob == 0) break; /* the largest prob is exp(0) = 1 */
+            sum += prob;
+            decided = sum >= mass;
+        }
+        if (!decided && kept == n && n < limit) {
+            want = want > s->vocab / 8 ? s->vocab : want * 8;
+            continue;
+        }
+        double   target = u * sum, below = 0;
+        uint32_t i = 0;
+        for (; i + 1 < kept; i++) {
+            below += s->prob[key_id(s->cand[i])];
+            if (below > target) break;
+        }
+        return key_id(s->cand[i]);
+    }
+}
+
+td_status td_sample(td_sampler *s, const float *logits, const td_sample_args *a, uint32_t *token) {
+    const td_sampling *p = a->sampling;
+    size_t             n = s->vocab;
+    const float       *x = logits;
+    float              max = row_max(logits, n);
+    if (isnan(max)) return TD_EDEVICE;
+    if (changes_logits(a)) {
+        memcpy(s->work, logits, n * sizeof *logits);
+        change_logits(s, a);
+        x = s->work;
+        max = row_max(x, n);
+    }
+    if (!isfinite(max)) return TD_EINVAL;
+    if (p->temperature < TD_TEMPERATURE_MIN || p->top_k == 1) {
+        *token = first_equal(x, n, max);
+        return TD_OK;
+    }
+
+    float inverse = (float)(1 / p->temperature);
+    for (size_t i = 0; i < n; i++) s->work[i] = (x[i] - max) * inverse;
+    exp_row(s->work, s->prob, n);
+    double total = row_sum(s->prob, n), u = td_rng_uniform(a->seed, 0, a->n_generated);
+    bool   filtered = (p->top_k && p->top_k < n) || p->top_p < 1 || p->min_p > 0;
+    *token = filtered ? sample_best(s, p, total, u) : sample_all(s, total, u);
+    return TD_OK;
+}
+
+/* ---- log-probabilities ----------------------------------------------------------------------- */
+
+void td_logprobs(const float *logits, uint32_t vocab, uint32_t id, uint32_t n_top, td_position_logprobs *out) {
+    float  max = row_max(logits, vocab), z[BLOCK], e[BLOCK];
+    double sum = 0;
+    for (uint32_t begin = 0; begin < vocab; begin += BLOCK) {
+        uint32_t n = vocab - begin < BLOCK ? vocab - begin : BLOCK;
+        for (uint32_t i = 0; i < n; i++) z[i] = logits[begin + i] - max;
+        exp_row(z, e, n);
+        sum += row_sum(e, n);
+    }
+    double log_sum = (double)max + log(sum);
+    out->id = id;
+    out->logprob = (float)((double)logits[id] - log_sum);
+    out->n_top = n_top < vocab ? n_top : vocab;
+
+    uint32_t have = 0;
+    float    least = -INFINITY; /* the smallest logit in a full list */
+    for (uint32_t i = 0; i < vocab && out->n_top; i++) {
+        if (have == out->n_top && !(logits[i] > least)) continue;
+        uint32_t at = have < out->n_top ? have++ : have - 1;
+        for (; at > 0 && logits[i] > logits[out->top[at - 1].id]; at--) out->top[at] = out->top[at - 1];
+        out->top[at].id = i;
+        least = logits[out->top[have - 1].id];
+    }
+    for (uint32_t i = 0; i < have; i++) out->top[i].logprob = (float)((double)logits[out->top[i].id] - log_sum);
+}

@@ -1,0 +1,83 @@
+/* Pages: each has one owner, shared ones survive all but the last drop, and a random history neither loses nor doubles a page. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/rng.h"
+#include "engine/kv_pages.h"
+
+#define PAGES 97
+#define SEED  20240611u
+
+static void all_or_nothing(void **state) {
+    (void)state;
+    td_kv_pages p;
+    uint32_t    a[8];
+    assert_int_equal(td_kv_pages_open(&p, 8, NULL), TD_OK);
+    assert_true(td_kv_pages_take(&p, a, 6));
+    assert_int_equal(td_kv_pages_used(&p), 6);
+    assert_false(td_kv_pages_take(&p, a, 3));
+    assert_int_equal(td_kv_pages_used(&p), 6);
+    uint32_t first = a[0], again;
+    td_kv_pages_drop(&p, first);
+    assert_true(td_kv_pages_take(&p, &again, 1));
+    assert_int_equal(again, first); /* last freed, first taken */
+    td_kv_pages_close(&p);
+}
+
+static void shared_page_lives_until_last_drop(void **state) {
+    (void)state;
+    td_kv_pages p;
+    uint32_t    a;
+    assert_int_equal(td_kv_pages_open(&p, 1, NULL), TD_OK);
+    assert_true(td_kv_pages_take(&p, &a, 1));
+    td_kv_pages_share(&p, a);
+    td_kv_pages_drop(&p, a);
+    assert_int_equal(td_kv_pages_used(&p), 1);
+    td_kv_pages_drop(&p, a);
+    assert_int_equal(td_kv_pages_used(&p), 0);
+    td_kv_pages_close(&p);
+}
+
+static void random_history(void **state) {
+    (void)state;
+    print_message("seed %u\n", SEED);
+    td_kv_pages p;
+    uint32_t    owners[PAGES] = {0}, used = 0;
+    assert_int_equal(td_kv_pages_open(&p, PAGES, NULL), TD_OK);
+    for (uint64_t step = 0; step < 20000; step++) {
+        uint64_t r = td_rng_u64(SEED, 0, step);
+        uint32_t page = (uint32_t)(r >> 8) % PAGES, got[4], n = 1 + (uint32_t)(r >> 40) % 4;
+        if (r % 3 == 0) {
+            bool ok = td_kv_pages_take(&p, got, n);
+            assert_int_equal(ok, used + n <= PAGES);
+            for (uint32_t i = 0; ok && i < n; i++) {
+                assert_int_equal(owners[got[i]], 0);
+                owners[got[i]] = 1;
+                used++;
+            }
+        } else if (owners[page] && r % 3 == 1 && owners[page] < 5) {
+            td_kv_pages_share(&p, page);
+            owners[page]++;
+        } else if (owners[page]) {
+            td_kv_pages_drop(&p, page);
+            used -= --owners[page] == 0;
+        }
+        assert_int_equal(td_kv_pages_used(&p), used);
+    }
+    td_kv_pages_close(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_or_nothing),
+        cmocka_unit_test(shared_page_lives_until_last_drop),
+        cmocka_unit_test(random_history),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

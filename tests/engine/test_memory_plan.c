@@ -1,0 +1,82 @@
+/* The memory plan: what fits, what is capped, and sentences that name the largest figure. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/memory_plan.h"
+
+#define GIB ((uint64_t)1 << 30)
+#define MIB ((uint64_t)1 << 20)
+
+/* 16 GiB, half of it usable; 5 GiB weights, 1 GiB scratch: 2 GiB are left, 256 pages of 8 MiB, 32768 tokens. */
+static td_memory_plan_input machine(void) {
+    return (td_memory_plan_input){.available_bytes = 16 * GIB, .fraction = 0.5, .weight_bytes = 5 * GIB, .scratch_bytes = GIB,
+                                  .kv_bytes_per_page = 8 * MIB, .context_length = 131072, .max_running = 32};
+}
+
+static void takes_what_fits(void **state) {
+    (void)state;
+    td_memory_plan_input in = machine();
+    uint32_t             pages;
+    assert_int_equal(td_memory_plan(&in, &pages, NULL), TD_OK);
+    assert_int_equal(pages, 256);
+}
+
+static void takes_no_more_than_is_useful(void **state) {
+    (void)state;
+    td_memory_plan_input in = machine();
+    uint32_t             pages;
+    in.context_length = 1000;
+    in.max_running = 3;
+    assert_int_equal(td_memory_plan(&in, &pages, NULL), TD_OK);
+    assert_int_equal(pages, 3 * 8);
+}
+
+static void exact_limit(void **state) {
+    (void)state;
+    td_memory_plan_input in = machine();
+    uint32_t             pages;
+    td_error             err = {0};
+    in.max_total_tokens = 32768;
+    assert_int_equal(td_memory_plan(&in, &pages, &err), TD_OK);
+    assert_int_equal(pages, 256);
+    in.max_total_tokens = 32769;
+    assert_int_equal(td_memory_plan(&in, &pages, &err), TD_ENOMEM);
+    assert_non_null(strstr(err.text, "max-total-tokens 32769"));
+    assert_non_null(strstr(err.text, "the largest is 32768"));
+    in.max_total_tokens = 1;
+    assert_int_equal(td_memory_plan(&in, &pages, &err), TD_OK);
+    assert_int_equal(pages, 1);
+    in.max_total_tokens = UINT64_MAX;
+    assert_int_equal(td_memory_plan(&in, &pages, &err), TD_ENOMEM);
+}
+
+static void weights_that_do_not_fit(void **state) {
+    (void)state;
+    td_memory_plan_input in = machine();
+    uint32_t             pages;
+    td_error             err = {0};
+    in.weight_bytes = 7 * GIB;
+    assert_int_equal(td_memory_plan(&in, &pages, &err), TD_ENOMEM);
+    assert_non_null(strstr(err.text, "the weights take 7.00 GiB"));
+    in.weight_bytes = UINT64_MAX;
+    assert_int_equal(td_memory_plan(&in, &pages, &err), TD_ENOMEM);
+    in = machine();
+    in.weight_bytes = 7 * GIB - 8 * MIB;
+    assert_int_equal(td_memory_plan(&in, &pages, &err), TD_OK);
+    assert_int_equal(pages, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_what_fits),
+        cmocka_unit_test(takes_no_more_than_is_useful),
+        cmocka_unit_test(exact_limit),
+        cmocka_unit_test(weights_that_do_not_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

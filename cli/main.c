@@ -12,6 +12,7 @@ typedef struct {
 } command;
 
 static const command COMMANDS[] = {
+    {"tokenize", td_cmd_tokenize, "text to token ids and back, as JSON lines"},
     {NULL, NULL, NULL},
 };
 

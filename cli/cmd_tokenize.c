@@ -1,0 +1,172 @@
+/* `tandem tokenize`: text to ids and back, one JSON object a line. */
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "tandem.h"
+
+static const char HELP[] =
+    "usage: tandem tokenize --tokenizer-path DIR [--decode] [options]\n"
+    "\n"
+    "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"ids\": [...]}; with --decode, {\"ids\": [...]} gives\n"
+    "{\"text\": \"...\"}. A line that cannot be done gives {\"error\": \"...\"}, the rest goes on, and the exit status is 1.\n"
+    "\n"
+    "  --tokenizer-path DIR   folder with tokenizer.json, or tiktoken.model and tokenizer_config.json (also: --model-path)\n"
+    "  --decode               ids to text\n"
+    "  --add-special          encode: put the model's BOS/EOS around the text\n"
+    "  --no-parse-special     encode: special tokens in the text (\"<|user|>\") are ordinary text\n"
+    "  --skip-special         decode: leave special tokens out\n"
+    "  --help                 this text\n";
+
+typedef struct {
+    const char *dir;
+    bool        decode, add_special, no_parse_special, skip_special, help;
+} options;
+
+/* @return 0, or the exit status of a wrong command line. */
+static int parse_options(int argc, char **argv, options *o) {
+    enum { PATH = 1, DECODE, ADD_SPECIAL, NO_PARSE_SPECIAL, SKIP_SPECIAL, SHOW_HELP };
+    static const struct option LONG[] = {
+        {"tokenizer-path", required_argument, NULL, PATH},
+        {"model-path", required_argument, NULL, PATH},
+        {"decode", no_argument, NULL, DECODE},
+        {"add-special", no_argument, NULL, ADD_SPECIAL},
+        {"no-parse-special", no_argument, NULL, NO_PARSE_SPECIAL},
+        {"skip-special", no_argument, NULL, SKIP_SPECIAL},
+        {"help", no_argument, NULL, SHOW_HELP},
+        {NULL, 0, NULL, 0},
+    };
+    for (int c; (c = getopt_long(argc, argv, "h", LONG, NULL)) != -1;) {
+        switch (c) {
+        case PATH: o->dir = optarg; break;
+        case DECODE: o->decode = true; break;
+        case ADD_SPECIAL: o->add_special = true; break;
+        case NO_PARSE_SPECIAL: o->no_parse_special = true; break;
+        case SKIP_SPECIAL: o->skip_special = true; break;
+        case SHOW_HELP:
+        case 'h': o->help = true; break;
+        default: return 2; /* getopt has told */
+        }
+    }
+    if (o->help) return 0;
+    if (optind < argc) {
+        fprintf(stderr, "tandem tokenize: unexpected argument '%s'\n", argv[optind]);
+        return 2;
+    }
+    if (!o->dir) {
+        fprintf(stderr, "tandem tokenize: --tokenizer-path is missing; --help tells more\n");
+        return 2;
+    }
+    return 0;
+}
+
+/* The answer to one line, a new reference; NULL with *why set. *why may be in why_text. */
+static json_t *encode_line(const td_tokenizer *tok, const options *o, const json_t *in, const char **why) {
+    const json_t *text = json_object_get(in, "text");
+    uint32_t     *ids = NULL;
+    size_t        n = 0;
+    if (!json_is_string(text)) {
+        *why = "the line is not an object with a string \"text\"";
+        return NULL;
+    }
+    td_status st = td_tokenizer_encode(tok, json_string_value(text), json_string_length(text), !o->no_parse_special, o->add_special,
+                                       &ids, &n);
+    if (st != TD_OK) {
+        *why = td_status_text(st);
+        return NULL;
+    }
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    free(ids);
+    return json_pack("{s:o}", "ids", list);
+}
+
+static json_t *decode_line(const td_tokenizer *tok, const options *o, const json_t *in, const char **why) {
+    const json_t *list = json_object_get(in, "ids");
+    size_t        n = json_array_size(list), text_len = 0;
+    uint32_t     *ids = malloc((n + 1) * sizeof *ids);
+    char         *text = NULL;
+    bool          integers = json_is_array(list);
+    if (!ids) {
+        *why = td_status_text(TD_ENOMEM);
+        return NULL;
+    }
+    for (size_t i = 0; integers && i < n; i++) {
+        const json_t *id = json_array_get(list, i);
+        integers = json_is_integer(id);
+        /* What does not fit becomes UINT32_MAX, which no vocabulary has. */
+        ids[i] = json_integer_value(id) >= 0 && json_integer_value(id) < UINT32_MAX ? (uint32_t)json_integer_value(id) : UINT32_MAX;
+    }
+    td_status st = integers ? td_tokenizer_decode(tok, ids, n, o->skip_special, &text, &text_len) : TD_EINVAL;
+    free(ids);
+    if (st != TD_OK) {
+        *why = !integers          ? "the line is not an object with a list of integers \"ids\""
+               : st == TD_EINVAL ? "an id is outside the vocabulary"
+                                 : td_status_text(st);
+        return NULL;
+    }
+    json_t *out = json_pack("{s:o}", "text", json_stringn(text, text_len));
+    free(text);
+    return out;
+}
+
+/* Answer one line on stdout. @return whether it could be done. */
+static bool do_line(const td_tokenizer *tok, const options *o, const char *line, size_t len) {
+    json_error_t e;
+    const char  *why = "out of memory";
+    json_t      *in = json_loadb(line, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e), *out = NULL;
+    if (!in)
+        why = e.text;
+    else
+        out = o->decode ? decode_line(tok, o, in, &why) : encode_line(tok, o, in, &why);
+    bool done = out != NULL;
+    if (!done) out = json_pack("{s:s}", "error", why);
+    if (!out || json_dumpf(out, stdout, 0) != 0) fputs("{\"error\": \"out of memory\"}", stdout);
+    putchar('\n');
+    json_decref(in);
+    json_decref(out);
+    return done;
+}
+
+int td_cmd_tokenize(int argc, char **argv) {
+    options o = {0};
+    int     rc = parse_options(argc, argv, &o);
+    if (rc) return rc;
+    if (o.help) {
+        fputs(HELP, stdout);
+        return 0;
+    }
+    td_tokenizer *tok = NULL;
+    td_error      err = {0};
+    if (td_tokenizer_open(o.dir, &tok, &err) != TD_OK) {
+        fprintf(stderr, "tandem tokenize: %s\n", err.text);
+        return 1;
+    }
+    struct stat st;
+    bool        to_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode); /* else someone may wait for each line */
+    char       *line = NULL;
+    size_t      room = 0;
+    bool        all_done = true;
+    for (ssize_t n; (n = getline(&line, &room, stdin)) >= 0;) {
+        if (n > 0 && line[n - 1] == '\n') n--;
+        if (!do_line(tok, &o, line, (size_t)n)) all_done = false;
+        if (!to_file) fflush(stdout);
+        if (ferror(stdout)) break;
+    }
+    free(line);
+    td_tokenizer_close(tok);
+    if (ferror(stdin)) {
+        perror("tandem tokenize: standard input");
+        return 1;
+    }
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("tandem tokenize: standard output");
+        return 1;
+    }
+    return all_done ? 0 : 1;
+}

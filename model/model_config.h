@@ -5,7 +5,8 @@
 #include "core/dtype.h"
 #include "tandem.h"
 
-#define TD_LAYERS_MAX 256
+#define TD_LAYERS_MAX   256
+#define TD_ROPE_DIM_MAX 1024
 
 typedef enum { TD_ARCH_DEEPSEEK_V2, TD_ARCH_DEEPSEEK_V3, TD_ARCH_QWEN2_MOE, TD_ARCH_QWEN3_MOE } td_arch;
 typedef enum { TD_ATTN_MLA, TD_ATTN_GQA } td_attn_kind;
@@ -18,7 +19,8 @@ typedef struct {
     double       theta;
     uint32_t     dim;            /* rotated dims per head */
     bool         interleaved;    /* the checkpoint's rows are pairs (2i, 2i+1); the loader permutes them */
-    double       factor, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* YaRN; attention_factor 0: computed */
+    double       factor;         /* plain: angles are divided by it ("linear" scaling), 1 without; YaRN: the extension */
+    double       beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* YaRN; attention_factor 0: computed */
     bool         truncate;       /* YaRN: round the correction range to whole dims (the default) */
     uint32_t     original_max_position;
 } td_rope_config;
@@ -56,16 +58,24 @@ typedef struct {
     uint32_t eos_ids[16], n_eos; /* config.json and generation_config.json together */
     /* how the checkpoint's weights are stored */
     bool     is_w8a8;       /* quantization_config: int-quantized 8-bit per channel (as td_quantize writes) */
+    char     weights_refusal[200]; /* a sentence when weights stored as quantization_config says cannot be read, else "";
+                                      td_checkpoint_check_all refuses with it, dummy weights do not care */
     /* sampling defaults of generation_config.json: NAN / 0 where absent */
     double   temperature, top_p, repetition_penalty;
     uint32_t top_k_sampling;
 } td_model_config;
 
 /**
- * Read config.json (path: a folder or the file itself) and generation_config.json beside it; override_json is merged over the former.
+ * Read config.json (path: a folder or the file itself) and generation_config.json beside it. The members of override_json are merged over
+ * the former: objects member by member, recursively, anything else replaced. Absent keys have the defaults of transformers' configuration
+ * classes, except bos and eos, which are then absent, and num_nextn_predict_layers, which is then 0.
  * @return TD_ENOTFOUND, TD_EFORMAT (a missing or impossible value: err names the key), TD_ENOTSUP (architecture, rope type, activation …).
  */
 TD_NODISCARD td_status td_model_config_read(const char *path, const char *override_json, td_model_config *out, td_error *err);
+
+/** The same from texts in memory. generation and override_json may be NULL. */
+TD_NODISCARD td_status td_model_config_parse(const char *config, size_t config_len, const char *generation, size_t generation_len,
+                                             const char *override_json, td_model_config *out, td_error *err);
 
 /** Number of layers with routed experts among n_layers + n_mtp_layers. */
 uint32_t td_model_config_moe_layers(const td_model_config *c);
@@ -74,6 +84,9 @@ uint32_t td_model_config_moe_layers(const td_model_config *c);
  * inv_freq[dim/2] and the factor on cos and sin, by c->kind. YaRN: arXiv 2309.00071 as in DeepSeek's and transformers' code.
  */
 void td_rope_frequencies(const td_rope_config *c, uint32_t max_position, double *inv_freq, double *cos_sin_scale);
+
+/** What YaRN multiplies DeepSeek's softmax scale by: M(mscale_all_dim)^2, M(u) = 0.1 u ln(factor) + 1; 1 without YaRN or without that key. */
+double td_rope_softmax_factor(const td_rope_config *c);
 
 /** Table [max_pos, dim] f32: cos of the dim/2 angles, then sin, both scaled. Caller owns table. */
 void td_rope_table(const td_rope_config *c, uint32_t max_position, uint32_t max_pos, float *table);

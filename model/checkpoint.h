@@ -1,0 +1,85 @@
+/*
+ * A checkpoint: the tensors of a model folder by name and by role.
+ *
+ * The folder holds model.safetensors, or model.safetensors.index.json and its shards. Nothing is read but headers until a tensor's
+ * bytes are. A dummy checkpoint has no folder: it makes up a tensor for every role, the same for the same seed.
+ *
+ * A checkpoint is read-only after open; all its functions may be called from several threads, each with a td_scratch of its own.
+ */
+#ifndef TD_MODEL_CHECKPOINT_H
+#define TD_MODEL_CHECKPOINT_H
+
+#include "model/safetensors.h"
+#include "model/tensor_rules.h"
+
+typedef struct td_checkpoint td_checkpoint;
+
+/**
+ * Open a folder: map every shard, check every header, and the index against them.
+ * @return TD_ENOTFOUND (no folder, no weights in it, a shard that the index names), TD_EFORMAT, TD_EIO, TD_ENOMEM; err names the file.
+ */
+TD_NODISCARD td_status td_checkpoint_open(const char *dir, td_checkpoint **out, td_error *err);
+
+/** Random weights: linears uniform with deviation 0.02, norms 1, router biases 0. */
+TD_NODISCARD td_status td_checkpoint_open_dummy(uint64_t seed, td_checkpoint **out, td_error *err);
+
+void td_checkpoint_close(td_checkpoint *c); /* NULL is fine */
+
+bool        td_checkpoint_is_dummy(const td_checkpoint *c);
+const char *td_checkpoint_dir(const td_checkpoint *c); /* "dummy weights" for a dummy */
+
+/** The tensor of that exact name, or NULL. */
+const td_safetensors_entry *td_checkpoint_find(const td_checkpoint *c, const char *name);
+
+/**
+ * Identity of the weights, never 0: XXH3 over every shard (in the order of their names): its header, its size, and 64 samples of 4 KiB at
+ * fixed places of the payload. Renaming, copying and touching files do not change it; config.json does not either. A folder that td_quantize
+ * wrote carries the hash of its source, and that is what this gives. 0 for dummy weights.
+ */
+uint64_t td_checkpoint_source_hash(const td_checkpoint *c);
+
+/** Files, in the order of their names. */
+size_t                td_checkpoint_files(const td_checkpoint *c);
+const td_safetensors *td_checkpoint_file(const td_checkpoint *c, size_t index);
+
+/* ---- by role --------------------------------------------------------------------------------- */
+
+/** Owns the bytes of views that are not straight from the file. Zero-initialise; views live until reset. */
+typedef struct {
+    void **blocks;
+    size_t n, room;
+} td_scratch;
+
+void td_scratch_reset(td_scratch *s); /* frees everything; the scratch can be used again */
+
+/**
+ * The weight of a role, ready for td_npu_ops.weight_create or td_experts_load_layer: of the expected shape; BF16, F16 or F32, or I8 with scales
+ * where the folder is W8A8; aligned; the rows that RoPE turns put from pairs into halves. The fallback of td_tensor_spec is applied.
+ * out->data is NULL (and TD_OK returned) when a model of this configuration has no such weight.
+ * @param scratch holds the bytes where they are made, permuted or realigned; file views live until td_checkpoint_close.
+ * @return TD_ENOTFOUND (missing tensor), TD_EFORMAT (shape, dtype), TD_ENOTSUP (a dtype that is not read), TD_EIO, TD_ENOMEM.
+ */
+TD_NODISCARD td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
+                                         td_scratch *scratch, td_tensor_view *out, td_error *err);
+
+/** The weight as stored, not permuted: a view of the file's bytes, perhaps unaligned; scale is not filled. Else as td_checkpoint_get. */
+TD_NODISCARD td_status td_checkpoint_get_stored(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
+                                                const td_safetensors_entry **out, td_error *err);
+
+/** Every weight of the configuration: is it there, with that shape and a type that can be read? Routed experts only when `experts`. */
+TD_NODISCARD td_status td_checkpoint_check_all(const td_checkpoint *c, const td_model_config *config, bool experts, td_error *err);
+
+/** Whether the routed experts are in the checkpoint (a folder of td_quantize has them in packed files instead). */
+bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *config);
+
+/** Many conversions drop the MTP layers and keep the config's count: set it to 0 when the first of them has no tensor. */
+void td_checkpoint_drop_missing_mtp(const td_checkpoint *c, td_model_config *config);
+
+/**
+ * Put the rope rows of a matrix [n, k] or vector [n] from pairs (2i, 2i+1) into halves (i, i + rope/2): of every rows.block rows, the last
+ * rows.rope. Row bytes move whole, so any dtype works; scales move with their rows.
+ * @param data  [n, k], written; not in->data.   @param scale [n], written when in->scale is not NULL.
+ */
+void td_rope_deinterleave_rows(const td_tensor_view *in, td_rope_rows rows, void *data, float *scale);
+
+#endif

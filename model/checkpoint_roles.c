@@ -1,0 +1,261 @@
+/* The weights of a checkpoint by role: checked, aligned, rope rows in halves; and the made-up weights of a dummy checkpoint. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/error.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "model/checkpoint_internal.h"
+
+/* An odd length (a prime), so that rows, whose lengths are even, do not repeat; 1 MiB, so that it stays in a core's cache. */
+#define TD_DUMMY_VALUES    ((size_t)524287)
+#define TD_DUMMY_DEVIATION 0.02
+
+/* ---- scratch --------------------------------------------------------------------------------- */
+
+void td_scratch_reset(td_scratch *s) {
+    for (size_t i = 0; i < s->n; i++) free(s->blocks[i]);
+    free(s->blocks);
+    *s = (td_scratch){0};
+}
+
+static void *scratch_take(td_scratch *s, size_t bytes, td_error *err) {
+    if (s->n == s->room) {
+        size_t room = s->room ? 2 * s->room : 16;
+        void **blocks = realloc(s->blocks, room * sizeof *blocks);
+        if (!blocks) {
+            td_fail(err, TD_ENOMEM, "out of memory");
+            return NULL;
+        }
+        s->blocks = blocks;
+        s->room = room;
+    }
+    void *p = aligned_alloc(TD_CACHE_LINE, td_round_up(bytes ? bytes : 1, TD_CACHE_LINE));
+    if (p)
+        s->blocks[s->n++] = p;
+    else
+        td_fail(err, TD_ENOMEM, "no memory for a tensor of %zu bytes", bytes);
+    return p;
+}
+
+/* ---- rope ------------------------------------------------------------------------------------ */
+
+void td_rope_deinterleave_rows(const td_tensor_view *in, td_rope_rows rows, void *data, float *scale) {
+    size_t n = in->shape[0], row_bytes = (in->rank > 1 ? in->shape[1] : 1) * td_dtype_bytes(in->dtype);
+    for (size_t r = 0; r < n; r++) {
+        size_t in_block = r % rows.block, first = rows.block - rows.rope, from = r;
+        if (in_block >= first) {
+            size_t j = in_block - first, half = rows.rope / 2;
+            from = r - j + (j < half ? 2 * j : 2 * (j - half) + 1);
+        }
+        memcpy((char *)data + r * row_bytes, (const char *)in->data + from * row_bytes, row_bytes);
+        if (in->scale) scale[r] = in->scale[from];
+    }
+}
+
+static td_status deinterleave(td_tensor_view *v, td_rope_rows rows, td_scratch *scratch, td_error *err) {
+    size_t bytes = v->shape[0] * (v->rank > 1 ? v->shape[1] : 1) * td_dtype_bytes(v->dtype);
+    void  *data = scratch_take(scratch, bytes, err);
+    if (!data) return TD_ENOMEM;
+    float *scale = NULL;
+    if (v->scale) {
+        scale = scratch_take(scratch, v->shape[0] * sizeof *scale, err);
+        if (!scale) return TD_ENOMEM;
+    }
+    td_rope_deinterleave_rows(v, rows, data, scale);
+    v->data = data;
+    v->scale = scale;
+    return TD_OK;
+}
+
+/* ---- dummy weights --------------------------------------------------------------------------- */
+
+td_status td_checkpoint_open_dummy(uint64_t seed, td_checkpoint **out, td_error *err) {
+    td_checkpoint *c = calloc(1, sizeof *c);
+    *out = NULL;
+    if (c) c->dir = strdup("dummy weights");
+    if (c) c->dummy_values = malloc(TD_DUMMY_VALUES * sizeof *c->dummy_values);
+    if (!c || !c->dir || !c->dummy_values) {
+        td_checkpoint_close(c);
+        return td_fail(err, TD_ENOMEM, "no memory for dummy weights");
+    }
+    c->dummy_seed = seed;
+    double span = TD_DUMMY_DEVIATION * sqrt(12.0); /* a uniform variable of width w has the deviation w / sqrt(12) */
+    for (size_t i = 0; i < TD_DUMMY_VALUES; i++) c->dummy_values[i] = td_f32_to_bf16((float)((td_rng_uniform(seed, 0, i) - 0.5) * span));
+    *out = c;
+    return TD_OK;
+}
+
+/* Vectors and what is kept in f32 besides the router: 1 for norms, 0 for biases. */
+static td_status make_dummy_vector(const td_tensor_spec *spec, td_role role, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    bool   bias = role == TD_ROLE_Q_A_BIAS || role == TD_ROLE_KV_A_BIAS || role == TD_ROLE_MLA_O_BIAS || role == TD_ROLE_Q_BIAS ||
+                role == TD_ROLE_K_BIAS || role == TD_ROLE_V_BIAS || role == TD_ROLE_ROUTER_BIAS;
+    float *p = scratch_take(scratch, spec->shape[0] * sizeof *p, err);
+    if (!p) return TD_ENOMEM;
+    for (size_t i = 0; i < spec->shape[0]; i++) p[i] = bias ? 0 : 1;
+    *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 1, .shape = {spec->shape[0]}, .data = p};
+    return TD_OK;
+}
+
+static td_status make_dummy(const td_checkpoint *c, const td_tensor_spec *spec, td_role role, td_scratch *scratch, td_tensor_view *out,
+                            td_error *err) {
+    if (spec->rank == 1) return make_dummy_vector(spec, role, scratch, out, err);
+    size_t   n = spec->shape[0] * spec->shape[1];
+    td_bf16 *p = scratch_take(scratch, n * sizeof *p, err);
+    if (!p) return TD_ENOMEM;
+    size_t at = XXH3_64bits_withSeed(spec->name, strlen(spec->name), c->dummy_seed) % TD_DUMMY_VALUES;
+    for (size_t done = 0; done < n;) {
+        size_t part = TD_DUMMY_VALUES - at < n - done ? TD_DUMMY_VALUES - at : n - done;
+        memcpy(p + done, c->dummy_values + at, part * sizeof *p);
+        done += part;
+        at = 0;
+    }
+    *out = (td_tensor_view){.dtype = TD_DT_BF16, .rank = 2, .shape = {spec->shape[0], spec->shape[1]}, .data = p};
+    return TD_OK;
+}
+
+/* ---- from files ------------------------------------------------------------------------------ */
+
+/* "[12, 34]" */
+static const char *shape_text(char *text, size_t size, const size_t *shape, uint32_t rank) {
+    size_t at = (size_t)snprintf(text, size, "[");
+    for (uint32_t i = 0; i < rank && at < size; i++) at += (size_t)snprintf(text + at, size - at, "%s%zu", i ? ", " : "", shape[i]);
+    if (at < size) snprintf(text + at, size - at, "]");
+    return text;
+}
+
+td_status td_checkpoint_get_stored(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
+                                   const td_safetensors_entry **out, td_error *err) {
+    char             want[64], have[128];
+    const name_slot *slot = td_checkpoint_slot(c, spec->name);
+    shape_text(want, sizeof want, spec->shape, spec->rank);
+    *out = NULL;
+    if (!slot) return td_fail(err, TD_ENOTFOUND, "%s: tensor %s of shape %s is missing", c->dir, spec->name, want);
+    const td_safetensors_entry *e = slot->entry;
+    const char                 *path = td_safetensors_path(c->files[slot->file]);
+    if (e->rank != spec->rank || memcmp(e->shape, spec->shape, spec->rank * sizeof *e->shape))
+        return td_fail(err, TD_EFORMAT, "%s: tensor %s has the shape %s, expected %s", path, spec->name,
+                       shape_text(have, sizeof have, e->shape, e->rank), want);
+    bool plain = e->dtype == TD_DT_BF16 || e->dtype == TD_DT_F16 || e->dtype == TD_DT_F32;
+    bool int8 = e->dtype == TD_DT_I8 && config->is_w8a8 && spec->format == TD_WEIGHT_W8A8;
+    if (!plain && !int8)
+        return td_fail(err, TD_ENOTSUP, "%s: tensor %s is %s, and only BF16, F16 and F32 are supported there%s", path, spec->name, e->dtype_name,
+                       !strncmp(e->dtype_name, "F8", 2) ? "; FP8 checkpoints are not supported yet" : "");
+    TD_TRY(td_safetensors_check_size(c->files[slot->file], err));
+    *out = e;
+    return TD_OK;
+}
+
+/* The scales of an int8 weight X.weight are X.weight_scale, [n, 1] or [n], BF16, F16 or F32. */
+static td_status find_scale(const td_checkpoint *c, const td_tensor_spec *spec, const td_safetensors_entry **out, td_error *err) {
+    char name[sizeof spec->name + 8];
+    snprintf(name, sizeof name, "%s_scale", spec->name);
+    const td_safetensors_entry *e = td_checkpoint_find(c, name);
+    *out = e;
+    if (!e) return td_fail(err, TD_ENOTFOUND, "%s: tensor %s is missing, which the int8 weight needs", c->dir, name);
+    bool shape_ok = (e->rank == 1 || (e->rank == 2 && e->shape[1] == 1)) && e->shape[0] == spec->shape[0];
+    if (!shape_ok || (e->dtype != TD_DT_F32 && e->dtype != TD_DT_BF16))
+        return td_fail(err, TD_EFORMAT, "%s: tensor %s should be F32 or BF16 of shape [%zu, 1]", c->dir, name, spec->shape[0]);
+    return TD_OK;
+}
+
+static td_status read_scale(const td_checkpoint *c, const td_tensor_spec *spec, td_scratch *scratch, const float **out, td_error *err) {
+    const td_safetensors_entry *e;
+    TD_TRY(find_scale(c, spec, &e, err));
+    size_t n = spec->shape[0];
+    float *scale = scratch_take(scratch, n * sizeof *scale, err);
+    if (!scale) return TD_ENOMEM;
+    if (e->dtype == TD_DT_F32) {
+        memcpy(scale, e->data, n * sizeof *scale);
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            td_bf16 v;
+            memcpy(&v, (const char *)e->data + i * sizeof v, sizeof v);
+            scale[i] = td_bf16_to_f32(v);
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!(isfinite(scale[i]) && scale[i] > 0))
+            return td_fail(err, TD_EFORMAT, "%s: the scale of row %zu of %s is not a positive number", c->dir, i, spec->name);
+    *out = scale;
+    return TD_OK;
+}
+
+static td_status align(td_tensor_view *v, size_t bytes, td_scratch *scratch, td_error *err) {
+    if ((uintptr_t)v->data % td_dtype_bytes(v->dtype) == 0) return TD_OK;
+    void *p = scratch_take(scratch, bytes, err);
+    if (!p) return TD_ENOMEM;
+    memcpy(p, v->data, bytes);
+    v->data = p;
+    return TD_OK;
+}
+
+/* The spec of a role, or of what stands in for it in this checkpoint. */
+static bool resolve(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, td_tensor_spec *spec) {
+    if (!td_tensor_spec_get(config, role, layer, expert, spec)) return false;
+    if (spec->fallback != TD_ROLE_COUNT && !td_checkpoint_is_dummy(c) && !td_checkpoint_find(c, spec->name))
+        return td_tensor_spec_get(config, spec->fallback, 0, 0, spec);
+    return true;
+}
+
+td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
+                            td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    td_tensor_spec              spec;
+    const td_safetensors_entry *e;
+    *out = (td_tensor_view){0};
+    if (!resolve(c, config, role, layer, expert, &spec)) return TD_OK;
+    if (td_checkpoint_is_dummy(c)) return make_dummy(c, &spec, role, scratch, out, err);
+    TD_TRY(td_checkpoint_get_stored(c, config, &spec, &e, err));
+    td_tensor_view v = {.dtype = e->dtype, .rank = e->rank, .data = e->data};
+    memcpy(v.shape, e->shape, sizeof v.shape);
+    if (v.dtype == TD_DT_I8) TD_TRY(read_scale(c, &spec, scratch, &v.scale, err));
+    if (spec.rope_rows.rope)
+        TD_TRY(deinterleave(&v, spec.rope_rows, scratch, err)); /* its copy is aligned */
+    else
+        TD_TRY(align(&v, e->bytes, scratch, err));
+    *out = v;
+    return TD_OK;
+}
+
+static td_status check_role(const td_checkpoint *c, const td_model_config *config, td_role role, td_error *err) {
+    uint32_t n_layers, n_experts;
+    td_role_extent(config, role, &n_layers, &n_experts);
+    for (uint32_t layer = 0; layer < n_layers; layer++)
+        for (uint32_t expert = 0; expert < n_experts; expert++) {
+            td_tensor_spec              spec;
+            const td_safetensors_entry *e;
+            if (!resolve(c, config, role, layer, expert, &spec)) continue;
+            TD_TRY(td_checkpoint_get_stored(c, config, &spec, &e, err));
+            if (e->dtype == TD_DT_I8) TD_TRY(find_scale(c, &spec, &e, err));
+        }
+    return TD_OK;
+}
+
+static bool is_expert_role(td_role role) { return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN; }
+
+td_status td_checkpoint_check_all(const td_checkpoint *c, const td_model_config *config, bool experts, td_error *err) {
+    if (td_checkpoint_is_dummy(c)) return TD_OK;
+    if (config->weights_refusal[0]) return td_fail(err, TD_ENOTSUP, "%s/config.json: %s", c->dir, config->weights_refusal);
+    for (td_role role = 0; role < TD_ROLE_COUNT; role++)
+        if (experts || !is_expert_role(role)) TD_TRY(check_role(c, config, role, err));
+    return TD_OK;
+}
+
+bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *config) {
+    td_tensor_spec spec;
+    for (uint32_t layer = 0; layer < config->n_layers + config->n_mtp_layers; layer++)
+        if (td_tensor_spec_get(config, TD_ROLE_EXPERT_GATE, layer, 0, &spec)) return td_checkpoint_is_dummy(c) || td_checkpoint_find(c, spec.name);
+    return true; /* there are none to have */
+}
+
+void td_checkpoint_drop_missing_mtp(const td_checkpoint *c, td_model_config *config) {
+    char prefix[40];
+    if (td_checkpoint_is_dummy(c) || config->n_mtp_layers == 0) return;
+    int len = snprintf(prefix, sizeof prefix, "model.layers.%u.", config->n_layers);
+    for (size_t i = 0; i <= c->table_mask; i++)
+        if (c->table[i].entry && !strncmp(c->table[i].entry->name, prefix, (size_t)len)) return;
+    config->n_mtp_layers = 0;
+}

@@ -1,0 +1,55 @@
+/* Row quantisation: the scalar tier, and the choice of tier. */
+#include "quant/row_quant.h"
+
+#include <assert.h>
+#include <math.h>
+
+#include "core/cpu.h"
+#include "quant/convert.h"
+#include "quant/row_scale.h"
+
+static inline float value(td_dtype dtype, const void *x, size_t i) {
+    if (dtype == TD_DT_F32) return ((const float *)x)[i];
+    if (dtype == TD_DT_BF16) return td_bf16_to_f32(((const td_bf16 *)x)[i]);
+    return td_f16_to_f32(((const td_f16 *)x)[i]);
+}
+
+int32_t td_quantize_row_scalar(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q, float *scale) {
+    uint32_t amax_bits = 0; /* magnitudes order like their bit patterns, NaN above all */
+    for (size_t i = 0; i < k; i++) {
+        float    v = value(dtype, x, i);
+        uint32_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        bits &= 0x7fffffffu;
+        if (bits > amax_bits) amax_bits = bits;
+    }
+    float   inv = row_inverse_scale(amax_bits, qmax, scale);
+    int32_t sum = 0;
+    for (size_t i = 0; i < k; i++) {
+        int8_t code = inv == 0 ? 0 : (int8_t)rintf(value(dtype, x, i) * inv);
+        q[i] = code;
+        sum += code;
+    }
+    return sum;
+}
+
+int32_t td_quantize_row(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q, float *scale) {
+    assert(dtype == TD_DT_F32 || dtype == TD_DT_BF16 || dtype == TD_DT_F16);
+#if defined(__x86_64__)
+    uint32_t cpu = td_cpu_features();
+    if (cpu & TD_CPU_AVX512) return td_quantize_row_avx512(dtype, x, k, qmax, q, scale);
+    if (cpu & TD_CPU_AVX2) return td_quantize_row_avx2(dtype, x, k, qmax, q, scale);
+#endif
+    return td_quantize_row_scalar(dtype, x, k, qmax, q, scale);
+}
+
+void td_quantize_rows_i8(td_dtype dtype, const void *x, size_t n, size_t k, size_t x_stride, int8_t *q, size_t q_stride, float *scale,
+                         int32_t *sum) {
+    size_t row_bytes = x_stride * td_dtype_bytes(dtype);
+    for (size_t r = 0; r < n; r++) {
+        int8_t *codes = q + r * q_stride;
+        int32_t s = td_quantize_row(dtype, (const char *)x + r * row_bytes, k, 127.0f, codes, &scale[r]);
+        memset(codes + k, 0, q_stride - k);
+        if (sum) sum[r] = s;
+    }
+}

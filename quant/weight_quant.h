@@ -1,0 +1,22 @@
+/* Weights to integers: one f32 scale per output row, symmetric (quant/row_quant.h has the rule and its corner cases). */
+#ifndef TD_QUANT_WEIGHT_QUANT_H
+#define TD_QUANT_WEIGHT_QUANT_H
+
+#include <stdbool.h>
+
+#include "core/dtype.h"
+
+/**
+ * W8: codes in [-127, 127], scale = rowmax / 127.
+ * @param dtype of w: TD_DT_F32, TD_DT_BF16 or TD_DT_F16.
+ * @param w     [n, k] dense.
+ * @param q     [n, k], rows q_stride >= k apart; the rest of a row is set to 0.
+ * @param scale [n].
+ * @return false when some row holds an infinity or a NaN (its scale is NaN).
+ */
+bool td_quantize_weight_i8(td_dtype dtype, const void *w, size_t n, size_t k, int8_t *q, size_t q_stride, float *scale);
+
+/** INT4: the same with codes in [-7, 7], scale = rowmax / 7, one code per byte. */
+bool td_quantize_weight_i4(td_dtype dtype, const void *w, size_t n, size_t k, int8_t *q, size_t q_stride, float *scale);
+
+#endif

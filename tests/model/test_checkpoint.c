@@ -1,0 +1,407 @@
+/* Folders that are good (the golden models), folders that are broken in every way we know, weights by role, dummy weights. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "model/checkpoint.h"
+
+static char TMP[] = "/tmp/td_checkpoint_XXXXXX";
+
+static const char *in_tmp(const char *name) {
+    static char path[4][512];
+    static int  next;
+    next = (next + 1) % 4;
+    snprintf(path[next], sizeof path[next], "%s/%s", TMP, name);
+    return path[next];
+}
+
+static void write_file(const char *path, const void *data, size_t size) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, size, f), size);
+    fclose(f);
+}
+
+static char *read_all(const char *path, size_t *size) {
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    *size = (size_t)ftell(f);
+    rewind(f);
+    char *p = malloc(*size + 1);
+    assert_non_null(p);
+    assert_int_equal(fread(p, 1, *size, f), *size);
+    p[*size] = 0;
+    fclose(f);
+    return p;
+}
+
+static void empty_tmp(void) {
+    DIR *d = opendir(TMP);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        if (e->d_name[0] != '.') unlink(in_tmp(e->d_name));
+    closedir(d);
+}
+
+static void copy_golden(const char *model) {
+    char from[600];
+    empty_tmp();
+    snprintf(from, sizeof from, TD_SOURCE_DIR "/tests/data/golden/%s", model);
+    DIR *d = opendir(from);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        if (!strstr(e->d_name, "model") && !strstr(e->d_name, "config")) continue;
+        snprintf(from, sizeof from, TD_SOURCE_DIR "/tests/data/golden/%s/%.200s", model, e->d_name);
+        size_t size;
+        char  *p = read_all(from, &size);
+        write_file(in_tmp(e->d_name), p, size);
+        free(p);
+    }
+    closedir(d);
+}
+
+static td_status open_and_check(const char *dir, const char *override_json, td_error *err) {
+    td_model_config config;
+    td_checkpoint  *c;
+    td_status       s = td_model_config_read(dir, override_json, &config, err);
+    if (s == TD_OK) s = td_checkpoint_open(dir, &c, err);
+    if (s != TD_OK) return s;
+    s = td_checkpoint_check_all(c, &config, true, err);
+    td_checkpoint_close(c);
+    return s;
+}
+
+/* Replace the first occurrence of a text in a file by another of any length that fits the header's padding: same length here. */
+static void patch(const char *path, const char *from, const char *to) {
+    assert_int_equal(strlen(from), strlen(to));
+    size_t size;
+    char  *p = read_all(path, &size), *at = memmem(p, size, from, strlen(from));
+    assert_non_null(at);
+    memcpy(at, to, strlen(to));
+    write_file(path, p, size);
+    free(p);
+}
+
+static const char *const GOLDEN[] = {"deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora",
+                                     "qwen3_moe",        "qwen3_moe_tied",    "qwen2_moe"};
+
+static void golden_models_are_complete(void **state) {
+    (void)state;
+    td_error err = {0};
+    for (size_t i = 0; i < sizeof GOLDEN / sizeof *GOLDEN; i++) {
+        char dir[512];
+        snprintf(dir, sizeof dir, TD_SOURCE_DIR "/tests/data/golden/%s", GOLDEN[i]);
+        if (open_and_check(dir, NULL, &err) != TD_OK) fail_msg("%s", err.text);
+    }
+    if (open_and_check(TD_SOURCE_DIR "/models/tale-v3-14m", NULL, &err) != TD_OK) fail_msg("%s", err.text);
+}
+
+/* Every tensor that a checkpoint has is asked for by some role: a rule that is left out would show here. */
+static void no_tensor_is_left_over(void **state) {
+    (void)state;
+    for (size_t i = 0; i <= sizeof GOLDEN / sizeof *GOLDEN; i++) {
+        char            dir[512];
+        td_model_config config;
+        td_checkpoint  *c;
+        size_t          n_stored = 0, n_asked = 0;
+        if (i < sizeof GOLDEN / sizeof *GOLDEN)
+            snprintf(dir, sizeof dir, TD_SOURCE_DIR "/tests/data/golden/%s", GOLDEN[i]);
+        else
+            snprintf(dir, sizeof dir, TD_SOURCE_DIR "/models/tale-v3-14m");
+        assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
+        assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
+        for (size_t f = 0; f < td_checkpoint_files(c); f++) n_stored += td_safetensors_count(td_checkpoint_file(c, f));
+        for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
+            uint32_t n_layers, n_experts;
+            td_role_extent(&config, role, &n_layers, &n_experts);
+            if (role == TD_ROLE_LM_HEAD && config.tie_embeddings) continue;
+            for (uint32_t l = 0; l < n_layers; l++)
+                for (uint32_t e = 0; e < n_experts; e++) {
+                    td_tensor_spec spec;
+                    n_asked += td_tensor_spec_get(&config, role, l, e, &spec);
+                }
+        }
+        if (n_stored != n_asked) fail_msg("%s stores %zu tensors, the roles ask for %zu", dir, n_stored, n_asked);
+        td_checkpoint_close(c);
+    }
+}
+
+static void expect_(int line, td_status want, const char *says) {
+    td_error  err = {0};
+    td_status s = open_and_check(TMP, NULL, &err);
+    if (s != want || !strstr(err.text, says)) fail_msg("line %d: %d '%s'", line, s, err.text);
+}
+
+static void broken_folders_are_refused(void **state) {
+    (void)state;
+    td_error err;
+#define EXPECT(want, says) expect_(__LINE__, want, says)
+    empty_tmp();
+    EXPECT(TD_ENOTFOUND, "config.json");
+    copy_golden("deepseek_v3_yarn");
+    EXPECT(TD_OK, "");
+    unlink(in_tmp("model-00002-of-00003.safetensors"));
+    EXPECT(TD_ENOTFOUND, "model-00002-of-00003.safetensors is not in the folder");
+
+    copy_golden("deepseek_v3_yarn");
+    struct stat st;
+    assert_int_equal(stat(in_tmp("model-00003-of-00003.safetensors"), &st), 0);
+    assert_int_equal(truncate(in_tmp("model-00003-of-00003.safetensors"), st.st_size - 1), 0);
+    EXPECT(TD_EFORMAT, "model-00003-of-00003.safetensors: tensor");
+    assert_int_equal(truncate(in_tmp("model-00003-of-00003.safetensors"), 20), 0);
+    EXPECT(TD_EFORMAT, "truncated");
+
+    copy_golden("deepseek_v3_yarn"); /* the index names a tensor that its shard lacks */
+    size_t size;
+    char  *index = read_all(in_tmp("model.safetensors.index.json"), &size), more[200];
+    char  *at = strstr(index, "\"weight_map\"");
+    at = strchr(at, '{') + 1;
+    FILE *f = fopen(in_tmp("model.safetensors.index.json"), "wb");
+    fwrite(index, 1, (size_t)(at - index), f);
+    snprintf(more, sizeof more, "\"model.extra.weight\": \"model-00001-of-00003.safetensors\",");
+    fputs(more, f);
+    fwrite(at, 1, size - (size_t)(at - index), f);
+    fclose(f);
+    free(index);
+    EXPECT(TD_EFORMAT, "model.extra.weight");
+
+    static const char *const BAD_NAMES[] = {"../x.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".hidden", ""};
+    for (size_t i = 0; i < sizeof BAD_NAMES / sizeof *BAD_NAMES; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "{\"weight_map\": {\"a\": \"%s\"}}", BAD_NAMES[i]);
+        write_file(in_tmp("model.safetensors.index.json"), text, strlen(text));
+        EXPECT(TD_EFORMAT, "weight_map");
+    }
+    write_file(in_tmp("model.safetensors.index.json"), "{\"weight_map\": [1]}", 19);
+    EXPECT(TD_EFORMAT, "weight_map");
+    write_file(in_tmp("model.safetensors.index.json"), "{\"weight_map\": ", 15);
+    EXPECT(TD_EFORMAT, "not valid JSON");
+
+    copy_golden("qwen3_moe");
+    unlink(in_tmp("model.safetensors"));
+    EXPECT(TD_ENOTFOUND, "neither model.safetensors nor");
+
+    copy_golden("qwen3_moe"); /* a tensor by another name; a type that is not read; a shape that is another's */
+    patch(in_tmp("model.safetensors"), "layers.0.self_attn.k_norm", "layers.0.self_attn.K_norm");
+    EXPECT(TD_ENOTFOUND, "model.layers.0.self_attn.k_norm.weight of shape [32] is missing");
+    copy_golden("qwen3_moe");
+    patch(in_tmp("model.safetensors"), "BF16", "I16\"");
+    EXPECT(TD_EFORMAT, "not valid JSON");
+    copy_golden("qwen3_moe");
+    err = (td_error){0};
+    assert_int_equal(open_and_check(TMP, "{\"head_dim\": 16}", &err), TD_EFORMAT);
+    assert_non_null(strstr(err.text, "has the shape"));
+    assert_int_equal(open_and_check(TMP, "{\"num_hidden_layers\": 200}", &err), TD_ENOTFOUND);
+    assert_int_equal(open_and_check(TMP, "{\"quantization_config\": {\"quant_method\": \"fp8\"}}", &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "FP8"));
+
+    copy_golden("deepseek_v3_yarn"); /* the same tensor in two shards */
+    size_t n;
+    char  *shard = read_all(in_tmp("model-00001-of-00003.safetensors"), &n);
+    write_file(in_tmp("model-00002-of-00003.safetensors"), shard, n);
+    free(shard);
+    EXPECT(TD_EFORMAT, "and in");
+}
+
+/* A one-tensor file whose payload begins at an odd address, and an F8 tensor. */
+static void unaligned_and_unreadable_tensors(void **state) {
+    (void)state;
+    copy_golden("qwen3_moe");
+    td_model_config config;
+    td_error        err = {0};
+    assert_int_equal(td_model_config_read(TMP, NULL, &config, &err), TD_OK);
+    uint16_t norm[64];
+    for (int i = 0; i < 64; i++) norm[i] = (uint16_t)(0x3f80 + i);
+    char header[256], file[1024] = {0};
+    int  n = snprintf(header, sizeof header, "{\"model.norm.weight\":{\"dtype\":\"BF16\",\"shape\":[64],\"data_offsets\":[0,128]}}");
+    if (n % 2 == 0) header[n++] = ' '; /* 8 + an odd length */
+    file[0] = (char)n;
+    memcpy(file + 8, header, (size_t)n);
+    memcpy(file + 8 + n, norm, sizeof norm);
+    write_file(in_tmp("model.safetensors"), file, 8 + (size_t)n + 128);
+    td_checkpoint *c;
+    td_tensor_view v;
+    td_scratch     scratch = {0};
+    assert_int_equal(td_checkpoint_open(TMP, &c, &err), TD_OK);
+    assert_int_equal((uintptr_t)td_checkpoint_find(c, "model.norm.weight")->data % 2, 1);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, &scratch, &v, &err), TD_OK);
+    assert_int_equal((uintptr_t)v.data % 2, 0);
+    assert_memory_equal(v.data, norm, sizeof norm);
+    td_checkpoint_close(c);
+    td_scratch_reset(&scratch);
+
+    n = snprintf(header, sizeof header, "{\"model.norm.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[64],\"data_offsets\":[0,64]}}");
+    file[0] = (char)n;
+    memcpy(file + 8, header, (size_t)n);
+    write_file(in_tmp("model.safetensors"), file, 8 + (size_t)n + 64);
+    assert_int_equal(td_checkpoint_open(TMP, &c, &err), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, &scratch, &v, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "F8_E4M3"));
+    td_checkpoint_close(c);
+    td_scratch_reset(&scratch);
+}
+
+static void rope_rows_go_from_pairs_to_halves(void **state) {
+    (void)state;
+    /* two heads of 2 + 4 rows, k = 3, row r filled with r */
+    int8_t data[12][3], out[12][3];
+    float  scale[12], out_scale[12];
+    for (int r = 0; r < 12; r++) {
+        memset(data[r], r, 3);
+        scale[r] = (float)r;
+    }
+    static const int8_t WANT[12] = {0, 1, 2, 4, 3, 5, 6, 7, 8, 10, 9, 11};
+    td_tensor_view      v = {.dtype = TD_DT_I8, .rank = 2, .shape = {12, 3}, .data = data, .scale = scale};
+    td_rope_deinterleave_rows(&v, (td_rope_rows){6, 4}, out, out_scale);
+    for (int r = 0; r < 12; r++) {
+        for (int k = 0; k < 3; k++) assert_int_equal(out[r][k], WANT[r]);
+        assert_true(out_scale[r] == (float)WANT[r]);
+    }
+}
+
+static void get_permutes_only_what_rope_turns(void **state) {
+    (void)state;
+    td_model_config config;
+    td_checkpoint  *c;
+    td_scratch      scratch = {0};
+    td_tensor_view  v;
+    const char     *dir = TD_SOURCE_DIR "/tests/data/golden/deepseek_v3_yarn";
+    assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_KV_A, 1, 0, &scratch, &v, NULL), TD_OK);
+    const char *stored = td_checkpoint_find(c, "model.layers.1.self_attn.kv_a_proj_with_mqa.weight")->data;
+    size_t      row = config.hidden * 2;
+    assert_memory_equal(v.data, stored, config.kv_lora * row);
+    assert_memory_equal((const char *)v.data + (config.kv_lora + 1) * row, stored + (config.kv_lora + 2) * row, row);
+    assert_memory_equal((const char *)v.data + (config.kv_lora + config.rope_dim / 2) * row, stored + (config.kv_lora + 1) * row, row);
+    /* straight from the file: no copy */
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_O, 1, 0, &scratch, &v, NULL), TD_OK);
+    assert_ptr_equal(v.data, td_checkpoint_find(c, "model.layers.1.self_attn.o_proj.weight")->data);
+    /* nothing there: no error, no data */
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_Q, 1, 0, &scratch, &v, NULL), TD_OK);
+    assert_null(v.data);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MTP_HEAD, 1, 0, &scratch, &v, NULL), TD_OK);
+    assert_null(v.data);
+    td_checkpoint_close(c);
+    td_scratch_reset(&scratch);
+
+    dir = TD_SOURCE_DIR "/tests/data/golden/qwen3_moe_tied";
+    assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_LM_HEAD, 0, 0, &scratch, &v, NULL), TD_OK);
+    assert_ptr_equal(v.data, td_checkpoint_find(c, "model.embed_tokens.weight")->data);
+    td_checkpoint_close(c);
+    td_scratch_reset(&scratch);
+}
+
+static void missing_mtp_layers_are_dropped(void **state) {
+    (void)state;
+    td_model_config config;
+    td_checkpoint  *c;
+    const char     *dir = TD_SOURCE_DIR "/tests/data/golden/deepseek_v3_yarn";
+    assert_int_equal(td_model_config_read(dir, "{\"num_nextn_predict_layers\": 1}", &config, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
+    assert_int_equal(config.n_mtp_layers, 1);
+    td_checkpoint_drop_missing_mtp(c, &config);
+    assert_int_equal(config.n_mtp_layers, 0);
+    td_checkpoint_close(c);
+    dir = TD_SOURCE_DIR "/models/tale-v3-14m";
+    assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
+    td_checkpoint_drop_missing_mtp(c, &config);
+    assert_int_equal(config.n_mtp_layers, 1);
+    td_checkpoint_close(c);
+}
+
+static uint64_t hash_of_tmp(void) {
+    td_checkpoint *c;
+    assert_int_equal(td_checkpoint_open(TMP, &c, NULL), TD_OK);
+    uint64_t h = td_checkpoint_source_hash(c);
+    td_checkpoint_close(c);
+    return h;
+}
+
+static void source_hash_follows_the_weights(void **state) {
+    (void)state;
+    copy_golden("deepseek_v3_yarn");
+    uint64_t h = hash_of_tmp();
+    assert_true(h != 0);
+    write_file(in_tmp("config.json"), "{}", 2);
+    assert_true(hash_of_tmp() == h);
+    size_t n;
+    char  *shard = read_all(in_tmp("model-00002-of-00003.safetensors"), &n);
+    shard[n - 1] ^= 1;
+    write_file(in_tmp("model-00002-of-00003.safetensors"), shard, n);
+    assert_true(hash_of_tmp() != h);
+    shard[n - 1] ^= 1;
+    write_file(in_tmp("model-00002-of-00003.safetensors"), shard, n);
+    assert_true(hash_of_tmp() == h);
+    free(shard);
+}
+
+static void dummy_weights(void **state) {
+    (void)state;
+    td_model_config config;
+    td_checkpoint  *a, *b;
+    td_scratch      scratch = {0};
+    td_tensor_view  v, w, norm, bias;
+    assert_int_equal(td_model_config_read(TD_SOURCE_DIR "/configs/models/deepseek-v3.json", NULL, &config, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_open_dummy(1, &a, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_open_dummy(1, &b, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_check_all(a, &config, true, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_Q_A, 5, 0, &scratch, &v, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(b, &config, TD_ROLE_Q_A, 5, 0, &scratch, &w, NULL), TD_OK);
+    assert_int_equal(v.shape[0] * 10000 + v.shape[1], 15367168);
+    size_t n = v.shape[0] * v.shape[1];
+    assert_memory_equal(v.data, w.data, n * 2);
+    assert_int_equal(td_checkpoint_get(b, &config, TD_ROLE_Q_A, 6, 0, &scratch, &w, NULL), TD_OK);
+    assert_true(memcmp(v.data, w.data, n * 2) != 0);
+    double sum = 0, sum2 = 0;
+    for (size_t i = 0; i < n; i++) {
+        double x = td_bf16_to_f32(((const td_bf16 *)v.data)[i]);
+        sum += x;
+        sum2 += x * x;
+    }
+    assert_true(fabs(sum / (double)n) < 1e-4 && fabs(sqrt(sum2 / (double)n) - 0.02) < 1e-3);
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_INPUT_NORM, 0, 0, &scratch, &norm, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_ROUTER_BIAS, 4, 0, &scratch, &bias, NULL), TD_OK);
+    assert_true(((const float *)norm.data)[7167] == 1 && ((const float *)bias.data)[255] == 0);
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_EXPERT_DOWN, 61, 255, &scratch, &v, NULL), TD_OK); /* the MTP layer's */
+    assert_int_equal(v.shape[0] * 10000 + v.shape[1], 71682048);
+    td_scratch_reset(&scratch);
+    td_checkpoint_close(a);
+    td_checkpoint_close(b);
+}
+
+static int make_tmp(void **state) {
+    (void)state;
+    return mkdtemp(TMP) ? 0 : -1;
+}
+
+static int remove_tmp(void **state) {
+    (void)state;
+    empty_tmp();
+    return rmdir(TMP);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(golden_models_are_complete),        cmocka_unit_test(no_tensor_is_left_over),
+        cmocka_unit_test(broken_folders_are_refused),        cmocka_unit_test(unaligned_and_unreadable_tensors),
+        cmocka_unit_test(rope_rows_go_from_pairs_to_halves), cmocka_unit_test(get_permutes_only_what_rope_turns),
+        cmocka_unit_test(missing_mtp_layers_are_dropped),    cmocka_unit_test(source_hash_follows_the_weights),
+        cmocka_unit_test(dummy_weights),
+    };
+    return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
+}

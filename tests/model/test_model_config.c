@@ -1,0 +1,230 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/model_config.h"
+
+static td_model_config read_ok(const char *path, const char *override_json) {
+    char            full[512];
+    td_model_config c;
+    td_error        err = {0};
+    snprintf(full, sizeof full, TD_SOURCE_DIR "/%s", path);
+    if (td_model_config_read(full, override_json, &c, &err) != TD_OK) fail_msg("%s: %s", path, err.text);
+    return c;
+}
+
+/* What the published config.json files say, by hand. */
+static void published_shapes(void **state) {
+    (void)state;
+    td_model_config c = read_ok("configs/models/deepseek-v3.json", NULL);
+    assert_int_equal(c.arch, TD_ARCH_DEEPSEEK_V3);
+    assert_int_equal(c.n_layers, 61);
+    assert_int_equal(c.n_mtp_layers, 1);
+    assert_int_equal(td_model_config_moe_layers(&c), 59);
+    assert_int_equal(c.is_moe[2] * 10 + c.is_moe[3], 1);
+    assert_int_equal(c.q_lora, 1536);
+    assert_int_equal(c.shared_inter, 2048);
+    assert_int_equal(c.route_groups, TD_ROUTE_GROUP_TOP2);
+    assert_int_equal(c.n_group * 10 + c.topk_group, 84);
+    assert_true(c.route_bias && c.norm_topk && c.routed_scale == 2.5 && c.rope.interleaved);
+    assert_true(fabs(c.softmax_scale - 0.1352337788608801) < 1e-12);
+
+    c = read_ok("configs/models/deepseek-v2-lite.json", NULL);
+    assert_int_equal(c.arch, TD_ARCH_DEEPSEEK_V2);
+    assert_int_equal(c.q_lora, 0);
+    assert_int_equal(c.shared_inter, 2 * 1408);
+    assert_int_equal(c.route_groups, TD_ROUTE_GREEDY);
+    assert_int_equal(c.route_score, TD_ROUTE_SOFTMAX);
+    assert_true(!c.route_bias && !c.norm_topk && c.routed_scale == 1);
+    assert_int_equal(td_model_config_moe_layers(&c), 26);
+    assert_true(fabs(c.softmax_scale - 0.11472138679292612) < 1e-12);
+
+    c = read_ok("configs/models/kimi-k2.json", NULL);
+    assert_string_equal(c.model_type, "kimi_k2");
+    assert_int_equal(c.n_experts, 384);
+    assert_int_equal(c.route_groups, TD_ROUTE_GREEDY); /* one group */
+    assert_true(c.route_bias && fabs(c.softmax_scale - 0.13086079996295008) < 1e-12);
+    assert_int_equal(td_model_config_moe_layers(&c), 60);
+
+    c = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
+    assert_int_equal(c.attn, TD_ATTN_GQA);
+    assert_int_equal(c.heads * 1000 + c.kv_heads, 32004);
+    assert_int_equal(c.head_dim, 128);
+    assert_true(c.qk_norm && !c.qkv_bias && c.norm_topk && !c.rope.interleaved && c.shared_inter == 0);
+    assert_true(fabs(c.softmax_scale - 1 / sqrt(128)) < 1e-12);
+}
+
+static void golden_shapes(void **state) {
+    (void)state;
+    td_model_config c = read_ok("tests/data/golden/deepseek_v2_group", NULL);
+    assert_int_equal(c.route_groups, TD_ROUTE_GROUP_MAX);
+    assert_true(c.routed_scale == 16);
+    c = read_ok("tests/data/golden/deepseek_v3_noqlora/config.json", NULL); /* the file itself */
+    assert_int_equal(c.q_lora, 0);
+    assert_true(c.rope.kind == TD_ROPE_PLAIN && c.rope.theta == 50000);
+    c = read_ok("tests/data/golden/qwen2_moe", NULL);
+    assert_true(c.qkv_bias && !c.qk_norm && c.shared_gate && !c.norm_topk);
+    assert_int_equal(c.is_moe[0] * 10 + c.is_moe[1], 1); /* every second layer */
+    c = read_ok("tests/data/golden/qwen3_moe", NULL);
+    assert_int_equal(c.is_moe[0] * 10 + c.is_moe[1], 10); /* mlp_only_layers [1] */
+    c = read_ok("tests/data/golden/qwen3_moe_tied", NULL);
+    assert_true(c.tie_embeddings && c.rope.kind == TD_ROPE_YARN && c.rope.original_max_position == 128);
+}
+
+static void generation_config_gives_defaults(void **state) {
+    (void)state;
+    td_model_config c = read_ok("models/tale-v3-14m", NULL);
+    assert_true(c.temperature == 0.7 && c.top_p == 0.95 && isnan(c.repetition_penalty) && c.top_k_sampling == 0);
+    assert_int_equal(c.n_eos, 1);
+    assert_int_equal(c.eos_ids[0], 1);
+    c = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
+    assert_true(isnan(c.temperature));
+
+    static const char CONFIG[] = "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"eos_token_id\":7}";
+    static const char GEN[] = "{\"eos_token_id\":[7,9],\"bos_token_id\":3,\"top_k\":20}";
+    assert_int_equal(td_model_config_parse(CONFIG, strlen(CONFIG), GEN, strlen(GEN), NULL, &c, NULL), TD_OK);
+    assert_int_equal(c.n_eos, 2);
+    assert_int_equal(c.eos_ids[0] * 10 + c.eos_ids[1], 79);
+    assert_int_equal(c.bos_id, 3);
+    assert_int_equal(c.top_k_sampling, 20);
+}
+
+/* transformers 5 writes rope_parameters with rope_theta inside; absent keys have the class's defaults. */
+static void rope_parameters_of_transformers_5(void **state) {
+    (void)state;
+    static const char CONFIG[] =
+        "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":5e6,\"factor\":2.0,"
+        "\"original_max_position_embeddings\":1000,\"beta_fast\":16}}";
+    td_model_config c;
+    assert_int_equal(td_model_config_parse(CONFIG, strlen(CONFIG), NULL, 0, NULL, &c, NULL), TD_OK);
+    assert_true(c.rope.kind == TD_ROPE_YARN && c.rope.theta == 5e6 && c.rope.factor == 2 && c.rope.beta_fast == 16 && c.rope.beta_slow == 1);
+    assert_int_equal(c.n_layers, 24);
+    assert_int_equal(c.n_experts, 128);
+    assert_int_equal(c.head_dim, 64); /* hidden 2048 / 32 heads */
+    assert_int_equal(c.bos_id, UINT32_MAX);
+    assert_int_equal(c.n_eos, 0);
+}
+
+static void override_is_merged(void **state) {
+    (void)state;
+    td_model_config c = read_ok("configs/models/deepseek-v3.json", "{\"num_hidden_layers\": 5, \"rope_scaling\": {\"factor\": 20}}");
+    assert_int_equal(c.n_layers, 5);
+    assert_true(c.rope.factor == 20 && c.rope.beta_fast == 32); /* the rest of rope_scaling stays */
+    c = read_ok("configs/models/deepseek-v3.json", "{\"rope_scaling\": null}");
+    assert_true(c.rope.kind == TD_ROPE_PLAIN);
+}
+
+static void stored_formats(void **state) {
+    (void)state;
+    td_model_config c = read_ok("configs/models/deepseek-v3.json", "{\"quantization_config\": {\"quant_method\": \"fp8\"}}");
+    assert_false(c.is_w8a8);
+    assert_non_null(strstr(c.weights_refusal, "FP8 checkpoints are not supported yet"));
+    c = read_ok("configs/models/deepseek-v3.json", "{\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4}}");
+    assert_non_null(strstr(c.weights_refusal, "'awq'"));
+    static const char W8A8[] =
+        "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", \"config_groups\": {\"group_0\": "
+        "{\"weights\": {\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"%s\"}, "
+        "\"input_activations\": {\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"token\", \"dynamic\": true}}}}}";
+    char text[1024];
+    snprintf(text, sizeof text, W8A8, "channel");
+    c = read_ok("configs/models/deepseek-v3.json", text);
+    assert_true(c.is_w8a8 && !c.weights_refusal[0]);
+    snprintf(text, sizeof text, W8A8, "group");
+    c = read_ok("configs/models/deepseek-v3.json", text);
+    assert_true(!c.is_w8a8 && c.weights_refusal[0]);
+}
+
+/* Each override of a good config is refused with that status and a sentence that has the key. */
+static void impossible_and_unsupported_values_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *base, *override_json;
+        td_status   status;
+        const char *says;
+    } CASES[] = {
+        {"deepseek-v3", "{\"architectures\": [\"LlamaForCausalLM\"]}", TD_ENOTSUP, "LlamaForCausalLM"},
+        {"deepseek-v3", "{\"architectures\": []}", TD_EFORMAT, "architectures"},
+        {"deepseek-v3", "{\"architectures\": \"DeepseekV3ForCausalLM\"}", TD_EFORMAT, "architectures"},
+        {"deepseek-v3", "{\"hidden_size\": 0}", TD_EFORMAT, "hidden_size"},
+        {"deepseek-v3", "{\"hidden_size\": -1}", TD_EFORMAT, "hidden_size"},
+        {"deepseek-v3", "{\"hidden_size\": 1e3}", TD_EFORMAT, "hidden_size"},
+        {"deepseek-v3", "{\"hidden_size\": \"7168\"}", TD_EFORMAT, "hidden_size"},
+        {"deepseek-v3", "{\"hidden_size\": 9223372036854775807}", TD_EFORMAT, "hidden_size"},
+        {"deepseek-v3", "{\"num_hidden_layers\": 257}", TD_EFORMAT, "num_hidden_layers"},
+        {"deepseek-v3", "{\"num_hidden_layers\": 256}", TD_EFORMAT, "num_nextn_predict_layers"},
+        {"deepseek-v3", "{\"num_attention_heads\": 100000}", TD_EFORMAT, "num_attention_heads"},
+        {"deepseek-v3", "{\"n_routed_experts\": 4096}", TD_EFORMAT, "n_routed_experts"},
+        {"deepseek-v3", "{\"n_group\": 7}", TD_EFORMAT, "n_group"},
+        {"deepseek-v3", "{\"topk_group\": 9}", TD_EFORMAT, "topk_group"},
+        {"deepseek-v3", "{\"n_group\": 256, \"topk_group\": 16}", TD_EFORMAT, "n_group"},
+        {"deepseek-v3", "{\"num_experts_per_tok\": 33}", TD_EFORMAT, "num_experts_per_tok"},
+        {"deepseek-v3", "{\"n_routed_experts\": 8, \"topk_group\": 4}", TD_EFORMAT, "num_experts_per_tok"},
+        {"deepseek-v3", "{\"topk_method\": \"greedy\"}", TD_ENOTSUP, "topk_method"},
+        {"deepseek-v3", "{\"scoring_func\": \"softmax\"}", TD_ENOTSUP, "scoring_func"},
+        {"deepseek-v3", "{\"hidden_act\": \"gelu\"}", TD_ENOTSUP, "hidden_act"},
+        {"deepseek-v3", "{\"mlp_bias\": true}", TD_ENOTSUP, "mlp_bias"},
+        {"deepseek-v3", "{\"qk_rope_head_dim\": 63}", TD_EFORMAT, "rotary"},
+        {"deepseek-v3", "{\"rope_scaling\": {\"type\": \"longrope\"}}", TD_ENOTSUP, "rope_scaling.type"},
+        {"deepseek-v3", "{\"rope_scaling\": {\"rope_type\": \"dynamic\"}}", TD_ENOTSUP, "rope_scaling.rope_type"},
+        {"deepseek-v3", "{\"rope_scaling\": {\"factor\": 0.5}}", TD_EFORMAT, "rope_scaling.factor"},
+        {"deepseek-v3", "{\"rope_scaling\": 4}", TD_EFORMAT, "rope_scaling"},
+        {"deepseek-v3", "{\"rope_theta\": 0}", TD_EFORMAT, "rope_theta"},
+        {"deepseek-v3", "{\"eos_token_id\": 129280}", TD_EFORMAT, "eos_token_id"},
+        {"deepseek-v3", "{\"eos_token_id\": [1, null]}", TD_EFORMAT, "eos_token_id"},
+        {"deepseek-v3", "{\"quantization_config\": {}}", TD_EFORMAT, "quant_method"},
+        {"deepseek-v2-lite", "{\"topk_method\": \"noaux_tc\"}", TD_ENOTSUP, "topk_method"},
+        {"deepseek-v2-lite", "{\"num_experts_per_tok\": null}", TD_EFORMAT, "num_experts_per_tok is missing"},
+        {"qwen3-30b-a3b", "{\"use_sliding_window\": true}", TD_ENOTSUP, "use_sliding_window"},
+        {"qwen3-30b-a3b", "{\"layer_types\": [\"sliding_attention\"]}", TD_ENOTSUP, "layer_types"},
+        {"qwen3-30b-a3b", "{\"attention_bias\": true}", TD_ENOTSUP, "attention_bias"},
+        {"qwen3-30b-a3b", "{\"num_key_value_heads\": 5}", TD_EFORMAT, "num_key_value_heads"},
+        {"qwen3-30b-a3b", "{\"mlp_only_layers\": [48]}", TD_EFORMAT, "mlp_only_layers"},
+        {"qwen3-30b-a3b", "{\"partial_rotary_factor\": 0.5}", TD_ENOTSUP, "partial_rotary_factor"},
+        {"qwen3-30b-a3b", "{\"head_dim\": 127}", TD_EFORMAT, "rotary"},
+        {"qwen3-30b-a3b", "{\"tie_word_embeddings\": 1}", TD_EFORMAT, "tie_word_embeddings"},
+        {"qwen3-30b-a3b", "{\"a\": 1, \"a\": 2}", TD_EFORMAT, "override"},
+        {"qwen3-30b-a3b", "[1]", TD_EFORMAT, "override"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char            path[512];
+        td_model_config c;
+        td_error        err = {0};
+        snprintf(path, sizeof path, TD_SOURCE_DIR "/configs/models/%s.json", CASES[i].base);
+        td_status s = td_model_config_read(path, CASES[i].override_json, &c, &err);
+        if (s != CASES[i].status || !strstr(err.text, CASES[i].says) || !strstr(err.text, "config.json"))
+            fail_msg("%s: status %d, '%s'", CASES[i].override_json, s, err.text);
+    }
+}
+
+static void files_that_are_no_config(void **state) {
+    (void)state;
+    td_model_config c;
+    td_error        err = {0};
+    assert_int_equal(td_model_config_read(TD_SOURCE_DIR "/no such folder", NULL, &c, &err), TD_ENOTFOUND);
+    assert_int_equal(td_model_config_read(TD_SOURCE_DIR "/tests", NULL, &c, &err), TD_ENOTFOUND); /* a folder without it */
+    assert_non_null(strstr(err.text, "config.json"));
+    static const char *const BAD[] = {"", "{", "[]", "{\"architectures\":[\"Qwen3MoeForCausalLM\"]} x", "{\"a\":1,\"a\":1}", "\xff", "null"};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        assert_int_equal(td_model_config_parse(BAD[i], strlen(BAD[i]), NULL, 0, NULL, &c, &err), TD_EFORMAT);
+        assert_non_null(strstr(err.text, "config.json"));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_shapes),
+        cmocka_unit_test(golden_shapes),
+        cmocka_unit_test(generation_config_gives_defaults),
+        cmocka_unit_test(rope_parameters_of_transformers_5),
+        cmocka_unit_test(override_is_merged),
+        cmocka_unit_test(stored_formats),
+        cmocka_unit_test(impossible_and_unsupported_values_are_refused),
+        cmocka_unit_test(files_that_are_no_config),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

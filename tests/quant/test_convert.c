@@ -1,0 +1,119 @@
+/* Conversions: every tier over all 16-bit patterns, against the definition of the formats. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+#include "core/cpu.h"
+#include "core/rng.h"
+#include "quant/convert.h"
+#include "tests/guard_page.h"
+
+#define SEED 7u
+
+static const struct {
+    const char *name;
+    uint32_t    needs;
+    void (*to_f32)(td_dtype, const void *, size_t, float *);
+    void (*to_bf16)(const float *, size_t, td_bf16 *);
+} TIERS[] = {
+    {"scalar", 0, td_to_f32_scalar, td_f32_to_bf16_n_scalar},
+#if defined(__x86_64__)
+    {"avx2", TD_CPU_AVX2, td_to_f32_avx2, td_f32_to_bf16_n_avx2},
+    {"avx512", TD_CPU_AVX512, td_to_f32_avx512, td_f32_to_bf16_n_avx512},
+#endif
+};
+#define N_TIERS (sizeof TIERS / sizeof TIERS[0])
+
+static void every_half_precision_value(void **state) {
+    (void)state;
+    static uint16_t in[65536];
+    static float    want[65536], got[65536];
+    for (uint32_t i = 0; i < 65536; i++) in[i] = (uint16_t)i;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        td_dtype dtype = bf16 ? TD_DT_BF16 : TD_DT_F16;
+        for (uint32_t i = 0; i < 65536; i++) { /* from the definition of the formats */
+            uint32_t e = bf16 ? i >> 7 & 255 : i >> 10 & 31, m = bf16 ? i & 127 : i & 1023, e_max = bf16 ? 255 : 31;
+            int      bias = bf16 ? 127 : 15, bits = bf16 ? 7 : 10;
+            double   v = e ? ldexp(1 + ldexp(m, -bits), (int)e - bias) : ldexp(m, 1 - bias - bits);
+            if (e == e_max) v = m ? NAN : INFINITY;
+            want[i] = (float)(i >> 15 ? -v : v);
+        }
+        for (size_t t = 0; t < N_TIERS; t++) {
+            if (TIERS[t].needs & ~td_cpu_features()) continue;
+            memset(got, 0x55, sizeof got);
+            TIERS[t].to_f32(dtype, in, 65536, got);
+            for (uint32_t i = 0; i < 65536; i++)
+                if (isnan(want[i]))
+                    assert_true(isnan(got[i]));
+                else
+                    assert_memory_equal(&got[i], &want[i], 4);
+        }
+    }
+}
+
+static void f32_to_bf16_is_the_nearest_even(void **state) {
+    (void)state;
+    enum { N = 200000 };
+    static float   in[N];
+    static td_bf16 got[N];
+    print_message("seed %u\n", SEED);
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t bits = (uint32_t)td_rng_u64(SEED, 1, i);
+        if (i % 4 == 1) bits = (bits & 0xffff0000u) | 0x8000u; /* ties */
+        if (i % 16 == 2) bits |= 0x7f800000u;                  /* NaN and infinity */
+        if (i % 16 == 3) bits &= 0x807fffffu;                  /* subnormals */
+        memcpy(&in[i], &bits, 4);
+    }
+    for (size_t t = 0; t < N_TIERS; t++) {
+        if (TIERS[t].needs & ~td_cpu_features()) continue;
+        TIERS[t].to_bf16(in, N, got);
+        for (uint32_t i = 0; i < N; i++) {
+            if (isnan(in[i])) {
+                assert_true(isnan(td_bf16_to_f32(got[i])));
+                continue;
+            }
+            /* among the two neighbours no other is nearer, and a tie took the even one; beyond the largest is infinity */
+            uint32_t bits;
+            memcpy(&bits, &in[i], 4);
+            td_bf16 below = (td_bf16)(bits >> 16);
+            double  x = in[i], lo = td_bf16_to_f32(below);
+            uint32_t up_bits = ((uint32_t)below + 1) << 16;
+            double  step = (bits & 0x7f800000u) >> 23 ? ldexp(1, (int)((bits & 0x7f800000u) >> 23) - 127 - 7) : ldexp(1, -126 - 7);
+            double  dist = fabs(x) - fabs(lo);
+            td_bf16 want = dist * 2 > step || (dist * 2 == step && (below & 1)) ? (td_bf16)(up_bits >> 16) : below;
+            if (isinf(in[i])) want = below;
+            assert_int_equal(got[i], want);
+        }
+    }
+}
+
+static void tails_stay_inside(void **state) {
+    (void)state;
+    for (size_t n = 0; n < 70; n++) {
+        guarded h = guard_alloc(n * 2), f = guard_alloc(n * 4);
+        for (size_t t = 0; t < N_TIERS; t++) {
+            if (TIERS[t].needs & ~td_cpu_features()) continue;
+            for (size_t i = 0; i < n; i++) ((td_bf16 *)h.data)[i] = (td_bf16)(0x3f80 + i);
+            TIERS[t].to_f32(TD_DT_BF16, h.data, n, f.data);
+            memset(h.data, 0, n * 2);
+            TIERS[t].to_bf16(f.data, n, h.data);
+            for (size_t i = 0; i < n; i++) assert_int_equal(((td_bf16 *)h.data)[i], 0x3f80 + i);
+            TIERS[t].to_f32(TD_DT_F16, h.data, n, f.data);
+        }
+        guard_free(&h);
+        guard_free(&f);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_half_precision_value),
+        cmocka_unit_test(f32_to_bf16_is_the_nearest_even),
+        cmocka_unit_test(tails_stay_inside),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/deps.sh test
+scripts/test_venv.sh
 echo "== building (release, warnings are errors)"
 cmake --preset release -DTD_WERROR=ON >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
 rm -f build-configure.log

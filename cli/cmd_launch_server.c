@@ -1,0 +1,170 @@
+/* tandem launch_server: take the port, load the model, serve until a signal. */
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/flags.h"
+#include "core/error.h"
+
+#define EXIT_USAGE 2
+
+/* SIGTERM and SIGINT are blocked everywhere and taken by one thread. */
+typedef struct {
+    sigset_t        set;
+    pthread_t       thread;
+    sem_t           stop; /* posted by the first signal while serving */
+    pthread_mutex_t lock; /* guards what follows */
+    td_server      *server; /* while serving and stopping; NULL: there is nothing to finish */
+    bool            stopping;
+} signals;
+
+static void *take_signals(void *arg) {
+    signals *s = arg;
+    for (int number; sigwait(&s->set, &number) == 0;) {
+        pthread_mutex_lock(&s->lock);
+        if (!s->server) {
+            td_info("%s: stopped before serving", number == SIGINT ? "SIGINT" : "SIGTERM");
+            _exit(0);
+        }
+        if (s->stopping) td_server_stop_now(s->server);
+        else sem_post(&s->stop);
+        s->stopping = true;
+        pthread_mutex_unlock(&s->lock);
+    }
+    return NULL;
+}
+
+static void signals_serve(signals *s, td_server *server) {
+    pthread_mutex_lock(&s->lock);
+    s->server = server;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static td_status signals_start(signals *s, td_error *err) {
+    signal(SIGPIPE, SIG_IGN); /* a client that left is an error of its write */
+    sigemptyset(&s->set);
+    sigaddset(&s->set, SIGTERM);
+    sigaddset(&s->set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &s->set, NULL); /* inherited by every thread started from here on */
+    sem_init(&s->stop, 0, 0);
+    pthread_mutex_init(&s->lock, NULL);
+    int e = pthread_create(&s->thread, NULL, take_signals, s);
+    return e ? td_fail(err, TD_ENOMEM, "the signal thread cannot be started: %s", strerror(e)) : TD_OK;
+}
+
+static td_log_level log_level(const char *name) {
+    static const char *const names[] = {"debug", "info", "warning", "error"};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(name, names[i])) return (td_log_level)i;
+    return TD_LOG_INFO;
+}
+
+/* ---- warm-up: one token, so that the first request finds pages touched and threads awake, and a broken model shows ---- */
+
+typedef struct {
+    sem_t     done;
+    td_finish finish;
+    td_error  error;
+} warmup_state;
+
+static void on_warmup(void *user, const td_event *e) {
+    warmup_state *w = user;
+    if (e->finish == TD_FINISH_NONE) return;
+    w->finish = e->finish;
+    if (e->error) w->error = *e->error;
+    sem_post(&w->done);
+}
+
+static td_status warm_up(td_engine *engine, td_error *err) {
+    warmup_state      w = {0};
+    td_request_params p;
+    td_request       *r;
+    uint32_t         *ids = NULL;
+    td_request_params_init(&p);
+    TD_TRY(td_tokenizer_encode(td_engine_tokenizer(engine), "warm-up", strlen("warm-up"), false, true, &ids, &p.n_prompt));
+    p.prompt = ids;
+    p.max_tokens = 1;
+    p.on_event = on_warmup;
+    p.user = &w;
+    sem_init(&w.done, 0, 0);
+    td_status st = td_engine_submit(engine, &p, &r, err);
+    if (st == TD_OK) {
+        sem_wait(&w.done);
+        td_request_release(r);
+        if (w.finish == TD_FINISH_ERROR) st = td_fail(err, TD_EDEVICE, "the warm-up request failed: %s", w.error.text);
+    }
+    sem_destroy(&w.done);
+    free(ids);
+    return st;
+}
+
+/* ---- serve ---- */
+
+static td_status serve(td_launch_options *o, td_server *server, td_engine *engine, signals *sig, td_error *err) {
+    if (!o->skip_warmup) TD_TRY(warm_up(engine, err));
+    TD_TRY(td_server_start(server, engine, err));
+    signals_serve(sig, server);
+    printf("tandem: serving %s at %s\n", td_server_model_name(server), td_server_url(server));
+    fflush(stdout);
+    sem_wait(&sig->stop);
+    td_info("stopping: running requests get %g s; a second signal ends them at once", o->shutdown_grace_s);
+    return TD_OK;
+}
+
+static td_status launch(td_launch_options *o, td_error *err) {
+    static signals sig; /* the signal thread lives to the end of the process */
+    td_server     *server;
+    td_engine     *engine;
+    td_jbuf        flags = {0};
+    td_flags_write_json(o, &flags);
+    td_jbuf_put(&flags, "", 1);
+    if (flags.failed) return td_fail(err, TD_ENOMEM, "out of memory");
+    o->server.flags_json = flags.data;
+
+    td_status st = signals_start(&sig, err);
+    if (st == TD_OK) st = td_server_bind(&o->server, &server, err);
+    if (st == TD_OK) {
+        st = td_engine_open(&o->engine, &engine, err);
+        if (st == TD_OK) {
+            st = serve(o, server, engine, &sig, err);
+            bool ended = td_server_stop(server, st == TD_OK ? o->shutdown_grace_s : 0);
+            signals_serve(&sig, NULL); /* from here a signal ends the process */
+            if (!ended) _exit(1);      /* the engine is stuck and would hold up its own end */
+            td_engine_close(engine, 0);
+        }
+        td_server_free(server);
+    }
+    td_jbuf_free(&flags);
+    return st;
+}
+
+int td_cmd_launch_server(int argc, char **argv) {
+    td_launch_options o;
+    td_error          err = {0};
+    td_status         st = td_flags_parse(argc, argv, &o, &err);
+    int               code = EXIT_USAGE;
+    if (st == TD_OK && o.help) {
+        td_flags_print_help(stdout);
+        code = 0;
+    } else if (st == TD_OK && o.help_markdown) {
+        td_flags_print_markdown(stdout);
+        code = 0;
+    } else if (st == TD_OK && o.check) {
+        td_jbuf b = {0};
+        td_flags_write_json(&o, &b);
+        printf("%.*s\n", (int)b.len, b.data);
+        td_jbuf_free(&b);
+        code = 0;
+    } else if (st == TD_OK) {
+        td_log_set_level(log_level(o.log_level));
+        st = launch(&o, &err);
+        code = st == TD_OK ? 0 : 1;
+    }
+    if (st != TD_OK) fprintf(stderr, "tandem launch_server: %s\n", err.text);
+    td_launch_options_free(&o);
+    return code;
+}

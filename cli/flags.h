@@ -1,0 +1,51 @@
+/*
+ * The flags of `tandem launch_server`: one table (flags.c) that parses the command line and --config files, prints --help
+ * and writes docs/flags.md.
+ */
+#ifndef TD_CLI_FLAGS_H
+#define TD_CLI_FLAGS_H
+
+#include <stdio.h>
+
+#include "core/log.h"
+#include "server/json_writer.h"
+#include "server/server.h"
+#include "tandem.h"
+
+/** What the flags say. Strings point into argv or are owned by `strings`. */
+typedef struct {
+    td_engine_options engine;
+    td_server_options server;
+    const char       *config;
+    const char       *log_level;
+    double            shutdown_grace_s;
+    bool              skip_warmup;
+    bool              check; /* only check the flags */
+    bool              help, help_markdown;
+
+    char   **strings; /* values read from a config file */
+    size_t   n_strings;
+    uint8_t *given;   /* per row of the table: how it was set */
+} td_launch_options;
+
+/**
+ * Defaults, then the file of --config, then the command line. @param argv as of main, argv[0] is the subcommand.
+ * @return TD_OK; TD_EINVAL or TD_ENOTSUP with one sentence that names the flag. Free with td_launch_options_free either way.
+ */
+TD_NODISCARD td_status td_flags_parse(int argc, char **argv, td_launch_options *o, td_error *err);
+void                   td_launch_options_free(td_launch_options *o);
+
+void td_flags_print_help(FILE *f);
+void td_flags_print_markdown(FILE *f);
+
+/** The flags that were given as a JSON object, without secrets. */
+void td_flags_write_json(const td_launch_options *o, td_jbuf *b);
+
+/* ---- flags_config.c ---- */
+
+typedef td_status (*td_config_fn)(void *user, const char *key, const char *value, td_error *err);
+
+/** Call fn for every "key: value" of a YAML file that holds one flat mapping. Errors get "FILE, line N: " before them. */
+TD_NODISCARD td_status td_config_read(const char *path, td_config_fn fn, void *user, td_error *err);
+
+#endif

@@ -1,0 +1,53 @@
+/* Answers with a body known in full: JSON, text, errors; and the headers that every answer carries. */
+#include <string.h>
+
+#include "core/log.h"
+#include "server/server_state.h"
+
+void td_answer_headers(const td_server *s, struct MHD_Response *r) {
+    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    MHD_add_response_header(r, "Cache-Control", "no-store");
+    if (!s->opt.cors_origin) return;
+    MHD_add_response_header(r, "Access-Control-Allow-Origin", s->opt.cors_origin);
+    if (strcmp(s->opt.cors_origin, "*") != 0) MHD_add_response_header(r, "Vary", "Origin");
+}
+
+static enum MHD_Result answer(td_call *c, int http, const char *content_type, td_jbuf *body, const td_api_error *err) {
+    struct MHD_Response *r = body->len ? MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE)
+                                       : MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
+    if (!r) {
+        td_jbuf_free(body);
+        return MHD_NO;
+    }
+    if (!body->len) td_jbuf_free(body);
+    *body = (td_jbuf){0};
+    MHD_add_response_header(r, "Content-Type", content_type);
+    if (err && err->http == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (err && err->http == 503) MHD_add_response_header(r, "Retry-After", "1");
+    td_answer_headers(c->server, r);
+    enum MHD_Result result = MHD_queue_response(c->connection, (unsigned)http, r);
+    MHD_destroy_response(r);
+    return result;
+}
+
+enum MHD_Result td_answer_error(td_call *c, const td_api_error *err) {
+    td_jbuf b = {0};
+    td_api_error_write(&b, err);
+    if (b.failed) {
+        td_jbuf_free(&b);
+        return MHD_NO;
+    }
+    return answer(c, err->http, "application/json", &b, err);
+}
+
+enum MHD_Result td_answer_text(td_call *c, int http, const char *content_type, td_jbuf *text) {
+    if (text->failed) {
+        td_api_error err;
+        td_jbuf_free(text);
+        td_api_fail(&err, 500, "internal_error", "Out of memory.");
+        return td_answer_error(c, &err);
+    }
+    return answer(c, http, content_type, text, NULL);
+}
+
+enum MHD_Result td_answer_json(td_call *c, int http, td_jbuf *json) { return td_answer_text(c, http, "application/json", json); }

@@ -1,0 +1,180 @@
+/* Chat messages: checked, brought into the form that templates expect, rendered and encoded. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "server/api_request.h"
+
+#define MESSAGES_MAX 65536
+
+static bool is_set(const json_t *v) { return v && !json_is_null(v); }
+
+/* A list of text parts becomes one string, the parts on lines of their own. NULL with err filled on failure. */
+static json_t *join_parts(const json_t *parts, size_t message, td_api_error *err) {
+    td_jbuf text = {0};
+    char    param[TD_API_PARAM_MAX];
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        const json_t *part = json_array_get(parts, i), *s = json_object_get(part, "text");
+        const char   *type = json_string_value(json_object_get(part, "type"));
+        snprintf(param, sizeof param, "messages[%zu].content[%zu]", message, i);
+        if (!type || strcmp(type, "text") != 0 || !json_is_string(s)) {
+            if (type && strcmp(type, "text") != 0) td_api_bad(err, param, "Content of type '%.40s' is not supported; only 'text' is.", type);
+            else td_api_bad(err, param, "A content part must be {\"type\": \"text\", \"text\": \"…\"}.");
+            td_jbuf_free(&text);
+            return NULL;
+        }
+        if (i > 0) td_jbuf_puts(&text, "\n");
+        td_jbuf_put(&text, json_string_value(s), json_string_length(s));
+    }
+    json_t *joined = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.len);
+    td_jbuf_free(&text);
+    if (!joined) td_api_fail(err, 500, "internal_error", "Out of memory.");
+    return joined;
+}
+
+/* Check one message and bring it into the templates' form, in place (the tree is ours). */
+static td_status normalise_message(json_t *m, size_t i, td_api_error *err) {
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
+    char                     param[TD_API_PARAM_MAX];
+    snprintf(param, sizeof param, "messages[%zu].role", i);
+    const char *role = json_string_value(json_object_get(m, "role"));
+    bool        known = false;
+    for (size_t k = 0; role && k < sizeof roles / sizeof *roles; k++) known = known || !strcmp(role, roles[k]);
+    if (!role) return td_api_bad(err, param, "Message %zu must be an object with a 'role'.", i);
+    if (!known)
+        return td_api_bad(err, param, "'%.40s' is not a role; the roles are system, developer, user, assistant and tool.", role);
+
+    snprintf(param, sizeof param, "messages[%zu].content", i);
+    json_t *content = json_object_get(m, "content"), *calls = json_object_get(m, "tool_calls");
+    bool    assistant = !strcmp(role, "assistant");
+    if (is_set(calls) && !json_is_array(calls)) {
+        snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
+        return td_api_bad(err, param, "'tool_calls' must be a list.");
+    }
+    json_t *set = NULL; /* what replaces content */
+    if (!is_set(content)) {
+        if (!assistant) return td_api_bad(err, param, "Message %zu has no 'content'.", i);
+        set = json_null(); /* templates ask `content is none`, which a missing member is not */
+    } else if (json_is_array(content)) {
+        set = join_parts(content, i, err);
+        if (!set) return TD_EINVAL;
+    } else if (!json_is_string(content)) {
+        return td_api_bad(err, param, "'content' must be a string or a list of text parts.");
+    }
+    if (set && json_object_set_new(m, "content", set) != 0) return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    /* "developer" is OpenAI's newer name; templates know "system". Last, because role points into the tree. */
+    if (!strcmp(role, "developer") && json_object_set_new(m, "role", json_string("system")) != 0)
+        return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    return TD_OK;
+}
+
+/* The last message is the answer's beginning: taken off the list, kept as text. */
+static td_status take_final_message(td_api_request *r, json_t *messages, td_api_error *err) {
+    size_t      n = json_array_size(messages);
+    json_t     *last = json_array_get(messages, n - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    json_t     *content = json_object_get(last, "content");
+    if (strcmp(role, "assistant") != 0 || !json_is_string(content))
+        return td_api_bad(err, "continue_final_message", "'continue_final_message' needs a last message of the assistant, with text.");
+    if (n == 1) return td_api_bad(err, "continue_final_message", "'continue_final_message' needs a message before the last.");
+    /* Parked in the root, which owns the borrowed string. */
+    if (json_object_set(r->root, " continued", content) != 0 || json_array_remove(messages, n - 1) != 0)
+        return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    r->continued = json_string_value(content);
+    return TD_OK;
+}
+
+static td_status read_bool(const td_api_request *r, const char *name, bool *to, td_api_error *err) {
+    const json_t *v = json_object_get(r->root, name);
+    if (!is_set(v)) return TD_OK;
+    if (!json_is_boolean(v)) return td_api_bad(err, name, "'%s' must be true or false.", name);
+    *to = json_is_true(v);
+    return TD_OK;
+}
+
+static td_status check_tools(const json_t *tools, td_api_error *err) {
+    char param[TD_API_PARAM_MAX];
+    if (!json_is_array(tools)) return td_api_bad(err, "tools", "'tools' must be a list.");
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const char   *type = json_string_value(json_object_get(tool, "type"));
+        snprintf(param, sizeof param, "tools[%zu]", i);
+        if (!type || strcmp(type, "function") != 0 || !json_is_string(json_object_get(json_object_get(tool, "function"), "name")))
+            return td_api_bad(err, param, "A tool must be {\"type\": \"function\", \"function\": {\"name\": …}}.");
+    }
+    return TD_OK;
+}
+
+/* tool_choice "none" leaves the tools out; "auto" shows them to the template; nothing forces a call. */
+static td_status read_tools(const td_api_request *r, json_t **tools, td_api_error *err) {
+    json_t       *v = json_object_get(r->root, "tools");
+    const json_t *choice = json_object_get(r->root, "tool_choice");
+    if (is_set(v)) TD_TRY(check_tools(v, err));
+    *tools = is_set(v) && json_array_size(v) > 0 ? v : NULL;
+    if (!is_set(choice)) return TD_OK;
+    const char *mode = json_string_value(choice);
+    if (mode && !strcmp(mode, "none")) *tools = NULL;
+    else if (!mode || strcmp(mode, "auto") != 0)
+        return td_api_bad(err, "tool_choice", "'tool_choice' may be 'auto' or 'none'; a call cannot be forced.");
+    return TD_OK;
+}
+
+static td_status build_template_json(td_api_request *r, json_t *messages, json_t *tools, bool generation_prompt, td_api_error *err) {
+    json_t *kwargs = json_object_get(r->root, "chat_template_kwargs"), *effort = json_object_get(r->root, "reasoning_effort");
+    json_t *doc = json_object();
+    int     bad = json_object_set(doc, "messages", messages);
+    if (tools) bad |= json_object_set(doc, "tools", tools);
+    bad |= json_object_set_new(doc, "add_generation_prompt", json_boolean(generation_prompt));
+    if (is_set(effort)) bad |= json_object_set(doc, "reasoning_effort", effort);
+    if (is_set(kwargs)) bad |= json_object_set(doc, "chat_template_kwargs", kwargs);
+    if (doc && !bad) r->template_json = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(doc);
+    return r->template_json ? TD_OK : td_api_fail(err, 500, "internal_error", "Out of memory.");
+}
+
+td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_api_error *err) {
+    (void)info;
+    json_t *messages = json_object_get(r->root, "messages"), *tools;
+    if (!is_set(messages)) return td_api_bad(err, "messages", "'messages' is missing.");
+    size_t n = json_array_size(messages);
+    if (n == 0) return td_api_bad(err, "messages", "'messages' must be a list of at least one message.");
+    if (n > MESSAGES_MAX) return td_api_bad(err, "messages", "'messages' has %zu messages; at most %d are allowed.", n, MESSAGES_MAX);
+    for (size_t i = 0; i < n; i++) TD_TRY(normalise_message(json_array_get(messages, i), i, err));
+
+    bool generation_prompt = true, go_on = false;
+    TD_TRY(read_bool(r, "add_generation_prompt", &generation_prompt, err));
+    TD_TRY(read_bool(r, "continue_final_message", &go_on, err));
+    if (go_on) TD_TRY(take_final_message(r, messages, err));
+    const json_t *kwargs = json_object_get(r->root, "chat_template_kwargs"), *effort = json_object_get(r->root, "reasoning_effort");
+    if (is_set(kwargs) && !json_is_object(kwargs)) return td_api_bad(err, "chat_template_kwargs", "'chat_template_kwargs' must be an object.");
+    if (is_set(effort) && !json_is_string(effort)) return td_api_bad(err, "reasoning_effort", "'reasoning_effort' must be a string.");
+    TD_TRY(read_tools(r, &tools, err));
+    return build_template_json(r, messages, tools, generation_prompt, err);
+}
+
+td_status td_api_encode_chat(const td_api_request *r, const td_tokenizer *tok, const td_chat_template *tmpl, uint32_t **ids,
+                             size_t *n_ids, td_api_error *err) {
+    if (!tmpl)
+        return td_api_bad(err, "messages", "This model has no chat template; use /v1/completions, or start the server with --chat-template.");
+    td_error cause = {0};
+    char    *text = NULL;
+    size_t   len = 0;
+    td_status st = td_chat_template_render(tmpl, r->template_json, strlen(r->template_json), td_tokenizer_bos(tok),
+                                           td_tokenizer_eos(tok), &text, &len, &cause);
+    if (st != TD_OK) {
+        td_api_from_status(err, st, &cause, "messages");
+        if (st == TD_ENOMEM) return TD_EINVAL;
+        return td_api_bad(err, "messages", "The chat template refuses this request: %.400s", cause.text[0] ? cause.text : td_status_text(st));
+    }
+    td_jbuf prompt = {.data = text, .len = len, .room = len};
+    if (r->continued) td_jbuf_puts(&prompt, r->continued);
+    if (prompt.failed) {
+        td_jbuf_free(&prompt);
+        return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    }
+    /* The template wrote BOS and the turn markers as text. */
+    st = td_tokenizer_encode(tok, prompt.data, prompt.len, true, false, ids, n_ids);
+    td_jbuf_free(&prompt);
+    return st == TD_OK ? TD_OK : td_api_from_status(err, st, NULL, "messages");
+}

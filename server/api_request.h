@@ -1,0 +1,98 @@
+/*
+ * A generation request as parsed from its JSON body: /v1/chat/completions and /v1/completions.
+ *
+ * Parsing is a pure function of the body and the model's defaults, so that it can be tested and fuzzed without an engine.
+ * Which fields are supported, ignored and refused: docs/server.md.
+ */
+#ifndef TD_SERVER_API_REQUEST_H
+#define TD_SERVER_API_REQUEST_H
+
+#include <jansson.h>
+
+#include "server/api_error.h"
+#include "tandem.h"
+
+#define TD_API_N_MAX         128  /* choices of one prompt, as OpenAI */
+#define TD_API_CHOICES_MAX   1024 /* prompts x n of one request */
+#define TD_API_STOP_IDS_MAX  256
+#define TD_API_BIAS_MAX      1024
+#define TD_API_NAME_MAX      256 /* bytes of rid */
+#define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
+
+/* Bits: field tables combine them. A probe is the one-token request of /health_generate, which has no body. */
+typedef enum { TD_API_CHAT = 1, TD_API_COMPLETION = 2, TD_API_PROBE = 4 } td_api_kind;
+
+/** One prompt: text to be encoded, or ids. */
+typedef struct {
+    const char *text; /* borrowed from the JSON tree; NULL when the client sent ids */
+    size_t      text_len;
+    uint32_t   *ids; /* owned; of a text from td_api_encode on */
+    size_t      n_ids;
+} td_api_prompt;
+
+typedef struct {
+    td_api_kind kind;
+    json_t     *root; /* the body: owns the borrowed strings */
+
+    const char *model; /* NULL: not given */
+    const char *rid;   /* the client's id for the request; NULL: none */
+    bool        stream, include_usage, continuous_usage;
+    bool        echo, return_token_ids;
+    bool        logprobs;     /* of the generated tokens, and with echo of the prompt's */
+    uint32_t    top_logprobs; /* 0 .. TD_LOGPROBS_MAX */
+    uint32_t    n;
+    bool        has_max_tokens; /* else what is left of the context */
+    uint32_t    max_tokens, min_tokens;
+    td_sampling sampling; /* bias arrays are owned */
+    const char *stop[TD_STOP_MAX];
+    size_t      n_stop;
+    uint32_t   *stop_ids; /* owned */
+    size_t      n_stop_ids;
+    bool        ignore_eos, skip_special_tokens, include_stop;
+    int32_t     priority;
+
+    td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
+    size_t         n_prompts;
+    char          *template_json; /* chat: what the template renders (td_chat_template_render); owned */
+    const char    *continued;     /* chat, continue_final_message: text the answer starts from; NULL: none */
+} td_api_request;
+
+/**
+ * Parse a body. *out is to be freed with td_api_request_free whether or not parsing succeeded.
+ * @param info  the model's sampling defaults, vocabulary and context.
+ * @return TD_OK; TD_EINVAL with err filled; TD_ENOMEM with err filled.
+ */
+TD_NODISCARD td_status td_api_parse(td_api_kind kind, const char *body, size_t len, const td_engine_info *info,
+                                    td_api_request *out, td_api_error *err);
+void                   td_api_request_free(td_api_request *r);
+
+/** A greedy one-token request of the given prompt (malloc'd, taken over). @return TD_ENOMEM. */
+TD_NODISCARD td_status td_api_probe(uint32_t *ids, size_t n_ids, td_api_request *out);
+
+/**
+ * Render the chat (tmpl may be NULL: then a chat of messages is refused), encode every prompt and settle max_tokens.
+ * Refuses a prompt that does not fit the context.
+ */
+TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_template *tmpl,
+                                     const td_engine_info *info, td_api_error *err);
+
+/* ---- shared by the parsers ---- */
+
+/** Parse a JSON object; NULL with err filled when it is none. */
+json_t *td_api_load(const char *body, size_t len, td_api_error *err);
+
+/** The fields both APIs share, their ranges and what is refused; api_fields.c. */
+TD_NODISCARD td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_api_error *err);
+
+/** A JSON array of token ids (each below vocab_size) into a malloc'd array. */
+TD_NODISCARD td_status td_api_parse_ids(const json_t *array, const char *param, size_t n_max, uint32_t vocab_size,
+                                        uint32_t **ids, size_t *n_ids, td_api_error *err);
+
+/** messages, tools and template arguments of a chat into template_json and continued; api_chat.c. */
+TD_NODISCARD td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_api_error *err);
+
+/** Render template_json (and continued) and encode it. @param ids receives a malloc'd array. */
+TD_NODISCARD td_status td_api_encode_chat(const td_api_request *r, const td_tokenizer *tok, const td_chat_template *tmpl,
+                                          uint32_t **ids, size_t *n_ids, td_api_error *err);
+
+#endif

@@ -1,0 +1,293 @@
+/* The life of a generation: submitted, fed by the engine, taken by the answering thread, cancelled. */
+#include "server/generation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/log.h"
+#include "core/rng.h"
+
+void td_news_free(td_news *n) {
+    td_jbuf_free(&n->text);
+    free(n->tokens);
+    free(n->lp);
+    free(n->prompt_lp);
+    *n = (td_news){0};
+}
+
+static void generation_free(td_generation *g) {
+    td_server *s = g->server;
+    for (size_t i = 0; g->choices && i < g->n_choices; i++) {
+        td_news_free(&g->choices[i].news);
+        free(g->choices[i].stop_reason);
+    }
+    free(g->choices);
+    free(g->handles);
+    td_jbuf_free(&g->out);
+    td_api_request_free(&g->req);
+    pthread_mutex_destroy(&g->lock);
+    pthread_mutex_destroy(&g->handles_lock);
+    free(g);
+    pthread_mutex_lock(&s->lock);
+    s->n_live--;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void set_id(td_generation *g) {
+    static const char *const prefix[] = {[TD_API_CHAT] = "chatcmpl", [TD_API_COMPLETION] = "cmpl", [TD_API_PROBE] = "probe"};
+    if (g->req.rid) {
+        snprintf(g->id, sizeof g->id, "%s", g->req.rid);
+        return;
+    }
+    uint64_t n = atomic_fetch_add_explicit(&g->server->next_id, 1, memory_order_relaxed);
+    snprintf(g->id, sizeof g->id, "%s-%016llx%016llx", prefix[g->req.kind],
+             (unsigned long long)td_rng_u64(g->server->id_seed, 0, n), (unsigned long long)td_rng_u64(g->server->id_seed, 1, n));
+}
+
+td_generation *td_generation_new(td_server *s, td_api_request *req) {
+    td_generation *g = calloc(1, sizeof *g);
+    if (!g) {
+        td_api_request_free(req);
+        return NULL;
+    }
+    g->req = *req;
+    *req = (td_api_request){0};
+    g->server = s;
+    g->created_s = (int64_t)time(NULL);
+    g->slot = UINT32_MAX;
+    atomic_init(&g->refs, 1);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->handles_lock, NULL);
+    pthread_mutex_lock(&s->lock);
+    s->n_live++;
+    pthread_mutex_unlock(&s->lock);
+    set_id(g);
+    g->n_choices = g->req.n_prompts * g->req.n;
+    g->choices = calloc(g->n_choices, sizeof *g->choices);
+    g->handles = calloc(g->n_choices, sizeof *g->handles);
+    if (!g->choices || !g->handles) {
+        td_generation_unref(g);
+        return NULL;
+    }
+    for (size_t i = 0; i < g->n_choices; i++)
+        g->choices[i] = (td_choice){.generation = g, .index = (uint32_t)i, .stop_token = UINT32_MAX};
+    return g;
+}
+
+void td_generation_unref(td_generation *g) {
+    /* acq_rel: the last one sees what every other did before it let go. */
+    if (atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) == 1) generation_free(g);
+}
+
+/* ---- news from the engine ---- */
+
+static void *grow(void *p, size_t *room, size_t need, size_t item) {
+    size_t n = *room ? *room : 64, bytes;
+    if (need <= *room) return p;
+    while (n < need) n *= 2;
+    void *q = __builtin_mul_overflow(n, item, &bytes) ? NULL : realloc(p, bytes);
+    if (q) *room = n;
+    return q;
+}
+
+static bool add_positions(td_token_logprob **lp, size_t *n, size_t *room, size_t top, const td_position_logprobs *add, size_t n_add) {
+    size_t            stride = 1 + top;
+    td_token_logprob *to = grow(*lp, room, *n + n_add, stride * sizeof *to);
+    if (!to) return false;
+    *lp = to;
+    for (size_t i = 0; i < n_add; i++) {
+        td_token_logprob *at = to + (*n + i) * stride;
+        at[0] = (td_token_logprob){add[i].id, add[i].logprob};
+        for (size_t k = 0; k < top; k++)
+            at[1 + k] = k < add[i].n_top ? add[i].top[k] : (td_token_logprob){TD_LP_NONE, 0};
+    }
+    *n += n_add;
+    return true;
+}
+
+static bool keep(td_choice *c, const td_event *e) {
+    const td_api_request *req = &c->generation->req;
+    td_news              *n = &c->news;
+    td_jbuf_put(&n->text, e->text, e->text_len);
+    if (n->text.failed) return false;
+    if (e->n_tokens) {
+        uint32_t *tokens = grow(n->tokens, &n->tokens_room, n->n_tokens + e->n_tokens, sizeof *tokens);
+        if (!tokens) return false;
+        n->tokens = tokens;
+        memcpy(tokens + n->n_tokens, e->tokens, e->n_tokens * sizeof *tokens);
+        n->n_tokens += e->n_tokens;
+    }
+    if (e->logprobs && !add_positions(&n->lp, &n->n_lp, &n->lp_room, req->top_logprobs, e->logprobs, e->n_tokens)) return false;
+    if (e->prompt_logprobs && !add_positions(&n->prompt_lp, &n->n_prompt_lp, &n->prompt_lp_room, req->top_logprobs,
+                                             e->prompt_logprobs, e->n_prompt_logprobs))
+        return false;
+    c->prompt_tokens = e->prompt_tokens;
+    c->cached_tokens = e->cached_tokens;
+    c->completion_tokens = e->completion_tokens;
+    c->generation->unsent += e->text_len + e->n_tokens * sizeof *n->tokens +
+                             (e->logprobs ? e->n_tokens * (1 + req->top_logprobs) * sizeof *n->lp : 0);
+    if (e->finish == TD_FINISH_NONE) return true;
+    c->finish = e->finish;
+    c->stop_token = e->stop_token;
+    if (e->stop_reason) c->stop_reason = strdup(e->stop_reason);
+    return !e->stop_reason || c->stop_reason;
+}
+
+/* Under the lock: the answer is an error; what else comes is dropped and what still runs is to be cancelled. */
+static void fail_locked(td_generation *g) {
+    g->has_error = g->dropped = g->attend = g->ready = true;
+}
+
+static void note(td_generation *g, td_choice *c, const td_event *e) {
+    bool first = !c->started;
+    c->started = true;
+    if (!keep(c, e)) {
+        td_api_fail(&g->error, 500, "internal_error", "Out of memory while the answer was collected.");
+        fail_locked(g);
+    } else if (e->finish == TD_FINISH_ERROR) {
+        td_api_from_status(&g->error, e->error ? e->error->status : TD_EDEVICE, e->error, NULL);
+        fail_locked(g);
+    } else if (e->finish == TD_FINISH_ABORT) {
+        td_api_fail(&g->error, 500, "cancelled", "The request was cancelled.");
+        fail_locked(g);
+    } else if (g->req.stream) {
+        if (g->unsent > TD_STREAM_UNSENT_MAX) {
+            td_warn("request %s: its reader is too slow; cancelled", g->id);
+            g->aborted = g->dropped = g->attend = g->ready = true;
+        } else if (first || e->finish != TD_FINISH_NONE || c->news.n_tokens >= g->server->opt.stream_interval) {
+            g->ready = true;
+        }
+    }
+}
+
+static void resume_locked(td_generation *g) {
+    if (!g->suspended) return;
+    g->suspended = false;
+    MHD_resume_connection(g->connection);
+}
+
+static void on_event(void *user, const td_event *e) {
+    td_choice     *c = user;
+    td_generation *g = c->generation;
+    bool           last = e->finish != TD_FINISH_NONE;
+    pthread_mutex_lock(&g->lock);
+    if (!g->dropped) note(g, c, e);
+    if (last && --g->n_unfinished == 0) g->ready = true;
+    if (g->ready) resume_locked(g);
+    bool attend = g->attend;
+    pthread_mutex_unlock(&g->lock);
+    if (attend) td_watcher_wake(g->server);
+    if (last) td_generation_unref(g);
+}
+
+/* ---- submit, cancel ---- */
+
+td_status td_generation_submit(td_generation *g, td_api_error *err) {
+    const td_api_request *r = &g->req;
+    td_request_params     p;
+    td_request_params_init(&p);
+    p.max_tokens = r->max_tokens;
+    p.min_tokens = r->min_tokens;
+    p.sampling = r->sampling;
+    p.stop = r->stop;
+    p.n_stop = r->n_stop;
+    p.stop_ids = r->stop_ids;
+    p.n_stop_ids = r->n_stop_ids;
+    p.ignore_eos = r->ignore_eos;
+    p.skip_special_tokens = r->skip_special_tokens;
+    p.include_stop = r->include_stop;
+    p.logprobs = r->logprobs;
+    p.prompt_logprobs = r->logprobs && r->echo;
+    p.n_top_logprobs = r->top_logprobs;
+    p.priority = r->priority;
+    p.on_event = on_event;
+
+    for (size_t i = 0; i < g->n_choices; i++) {
+        const td_api_prompt *prompt = &r->prompts[i / r->n];
+        td_error             cause = {0};
+        td_request          *handle = NULL;
+        p.prompt = prompt->ids;
+        p.n_prompt = prompt->n_ids;
+        /* Choices of one prompt must differ: each has a seed of its own. */
+        if (r->sampling.has_seed) p.sampling.seed = r->sampling.seed + i % r->n;
+        p.user = &g->choices[i];
+        pthread_mutex_lock(&g->lock);
+        g->n_unfinished++;
+        pthread_mutex_unlock(&g->lock);
+        atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+        td_status st = td_engine_submit(g->server->engine, &p, &handle, &cause);
+        if (st == TD_OK) {
+            pthread_mutex_lock(&g->handles_lock);
+            g->handles[i] = handle;
+            pthread_mutex_unlock(&g->handles_lock);
+            continue;
+        }
+        pthread_mutex_lock(&g->lock);
+        g->n_unfinished--;
+        pthread_mutex_unlock(&g->lock);
+        td_generation_unref(g);
+        td_generation_cancel(g);
+        return td_api_from_status(err, st, &cause, r->kind == TD_API_CHAT ? "messages" : "prompt");
+    }
+    return TD_OK;
+}
+
+void td_generation_cancel(td_generation *g) {
+    pthread_mutex_lock(&g->lock);
+    g->dropped = true;
+    g->attend = false;
+    pthread_mutex_unlock(&g->lock);
+    pthread_mutex_lock(&g->handles_lock);
+    for (size_t i = 0; i < g->n_choices; i++) {
+        if (!g->handles[i]) continue;
+        td_request_cancel(g->handles[i]);
+        td_request_release(g->handles[i]);
+        g->handles[i] = NULL;
+    }
+    pthread_mutex_unlock(&g->handles_lock);
+}
+
+void td_generation_attend(td_generation *g) {
+    pthread_mutex_lock(&g->lock);
+    bool attend = g->attend;
+    pthread_mutex_unlock(&g->lock);
+    if (attend) td_generation_cancel(g);
+}
+
+void td_generation_abort(td_generation *g) {
+    td_generation_cancel(g);
+    pthread_mutex_lock(&g->lock);
+    g->aborted = g->ready = true;
+    resume_locked(g);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void td_generation_fail(td_generation *g, int http, const char *code, const char *sentence) {
+    td_generation_cancel(g);
+    pthread_mutex_lock(&g->lock);
+    if (!g->has_error) td_api_fail(&g->error, http, code, "%s", sentence);
+    g->has_error = g->ready = true;
+    resume_locked(g);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* ---- for the answering thread ---- */
+
+bool td_generation_wait(td_generation *g) {
+    pthread_mutex_lock(&g->lock);
+    bool wait = !g->ready;
+    if (wait) {
+        g->suspended = true;
+        MHD_suspend_connection(g->connection);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return wait;
+}
+
+void td_choice_take(td_choice *c, td_news *out) {
+    *out = c->news;
+    c->news = (td_news){0};
+}

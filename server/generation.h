@@ -1,0 +1,120 @@
+/*
+ * A generation: one API request, its prompts x n engine requests, and what they produced and was not sent yet.
+ *
+ * Threads: the engine thread adds news (td_event_fn); a libmicrohttpd thread takes them and writes the answer; the watcher
+ * cancels. `lock` guards the choices' news and the suspended/aborted state. `handles_lock` guards the engine's handles and is
+ * never taken in the engine's callback, so calling the engine with it held cannot deadlock.
+ * References: one of the HTTP call, one of the watcher's slot, one of each engine request until its last event.
+ */
+#ifndef TD_SERVER_GENERATION_H
+#define TD_SERVER_GENERATION_H
+
+#include "server/api_request.h"
+#include "server/server_state.h"
+
+#define TD_LP_NONE UINT32_MAX /* id of an entry that a position has not */
+
+/** News of one choice: what the engine sent since it was last taken. */
+typedef struct {
+    td_jbuf           text;
+    uint32_t         *tokens;
+    size_t            n_tokens, tokens_room;
+    td_token_logprob *lp; /* [n_lp][1 + top_logprobs]: the token itself, then the top ones, TD_LP_NONE padded */
+    size_t            n_lp, lp_room;
+    td_token_logprob *prompt_lp; /* the same, [n_prompt_lp] */
+    size_t            n_prompt_lp, prompt_lp_room;
+} td_news;
+
+typedef struct {
+    td_generation *generation;
+    uint32_t       index;
+
+    /* guarded by the generation's lock */
+    td_news   news;
+    bool      started; /* an event has come */
+    td_finish finish;
+    char     *stop_reason; /* owned; NULL: none */
+    uint32_t  stop_token;  /* UINT32_MAX: none */
+    uint32_t  prompt_tokens, cached_tokens, completion_tokens;
+
+    /* of the thread that writes the answer */
+    bool   opened, closed; /* the first chunk and the finish chunk were written */
+    size_t text_chars;     /* characters of the tokens whose logprobs were written: text_offset of the next one, plus lead_chars */
+    size_t lead_chars;     /* characters of the decoded prompt (BOS) that echo's text does not begin with */
+} td_choice;
+
+struct td_generation {
+    atomic_uint    refs;
+    td_server     *server;
+    td_api_request req;
+    char           id[TD_API_NAME_MAX + 16];
+    int64_t        created_s;
+
+    pthread_mutex_t        lock;
+    struct MHD_Connection *connection; /* to resume; NULL once the call has ended */
+    bool       suspended;
+    bool       aborted;   /* the client has gone, or must go: end the connection */
+    bool       dropped;   /* nothing of what still comes is wanted */
+    bool       attend;    /* the watcher is to cancel what still runs */
+    bool       ready;     /* there is something to write */
+    bool       has_error; /* error is the answer */
+    td_api_error error;
+    size_t     unsent; /* bytes of news not taken yet */
+    size_t     n_unfinished; /* choices that still wait for their last event */
+    td_choice *choices; /* [n_choices], prompt by prompt */
+    size_t     n_choices;
+
+    pthread_mutex_t handles_lock;
+    td_request    **handles; /* [n_choices]; NULL: not submitted or released */
+
+    /* of the thread that writes the answer */
+    uint32_t slot; /* the watcher's; UINT32_MAX: none */
+    td_jbuf  out;  /* stream bytes not handed to libmicrohttpd yet */
+    size_t   out_sent;
+    bool     out_ended; /* the last byte of the stream is in out */
+};
+
+/** A generation for a parsed and encoded request, which it takes over (also on failure). NULL: out of memory. One reference. */
+td_generation *td_generation_new(td_server *s, td_api_request *req);
+void           td_generation_unref(td_generation *g);
+
+/** Submit every choice. On failure err is filled and what was submitted is cancelled. */
+TD_NODISCARD td_status td_generation_submit(td_generation *g, td_api_error *err);
+
+/** Cancel what runs and release the handles. Any thread but the engine's. Nothing that comes later is kept. */
+void td_generation_cancel(td_generation *g);
+
+/** The watcher's part: cancel if asked for. */
+void td_generation_attend(td_generation *g);
+
+/** The client has gone: cancel, and have the connection closed. Any thread but the engine's. */
+void td_generation_abort(td_generation *g);
+
+/** Cancel with an error as the answer (the server stops). Any thread but the engine's. */
+void td_generation_fail(td_generation *g, int http, const char *code, const char *sentence);
+
+/**
+ * Suspend the connection unless there is something to write (for a stream: any news; else: all finished).
+ * @return true when it was suspended.
+ */
+bool td_generation_wait(td_generation *g);
+
+/** Move a choice's news to *out (freed with td_news_free) and copy its counters; under the lock. */
+void td_choice_take(td_choice *c, td_news *out);
+void td_news_free(td_news *n);
+
+/* Writers of answers; response_*.c. All run on the thread that answers. */
+
+/** The whole answer of a finished generation. */
+void td_write_response(td_generation *g, td_jbuf *b);
+
+/** Append stream events for all news to g->out; sets out_ended with the last. */
+void td_write_stream(td_generation *g);
+
+/** The "logprobs" object of a choice for the positions in news, in the form of its API. */
+void td_write_logprobs(td_jbuf *b, td_choice *c, const td_news *news);
+
+/** Append the prompt's text as echo shows it, and set the choice's lead_chars. */
+void td_write_echo(td_jbuf *text, td_choice *c);
+
+#endif

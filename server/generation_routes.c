@@ -1,0 +1,116 @@
+/* /v1/chat/completions, /v1/completions and /health_generate: from a body to a running generation and its answer. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "server/generation.h"
+
+#define STREAM_BLOCK 16384 /* bytes libmicrohttpd asks for at once */
+
+td_status td_check_model(const td_server *s, const char *name, td_api_error *err) {
+    if (!name || !strcmp(name, s->model_name)) return TD_OK;
+    td_api_fail(err, 404, "model_not_found", "The model '%.200s' does not exist; this server has '%s'.", name, s->model_name);
+    strcpy(err->param, "model");
+    return TD_EINVAL;
+}
+
+/* libmicrohttpd wants bytes of a stream. */
+static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max) {
+    td_generation *g = cls;
+    (void)pos;
+    for (;;) {
+        if (g->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+        if (g->out_sent < g->out.len) {
+            size_t n = g->out.len - g->out_sent < max ? g->out.len - g->out_sent : max;
+            memcpy(to, g->out.data + g->out_sent, n);
+            g->out_sent += n;
+            return (ssize_t)n;
+        }
+        if (g->out_ended) return MHD_CONTENT_READER_END_OF_STREAM;
+        g->out.len = g->out_sent = 0;
+        if (td_generation_wait(g)) return 0;
+        pthread_mutex_lock(&g->lock);
+        bool aborted = g->aborted;
+        pthread_mutex_unlock(&g->lock);
+        if (aborted) return MHD_CONTENT_READER_END_WITH_ERROR;
+        td_write_stream(g);
+    }
+}
+
+static enum MHD_Result answer_stream(td_call *c, td_generation *g) {
+    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, g, NULL);
+    if (!r) return MHD_NO;
+    MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
+    MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* proxies must not collect chunks */
+    td_answer_headers(c->server, r);
+    enum MHD_Result result = MHD_queue_response(c->connection, 200, r);
+    MHD_destroy_response(r);
+    return result;
+}
+
+/* Submit, and answer now (stream), when finished already, or when resumed. */
+static enum MHD_Result run(td_call *c, td_api_request *req) {
+    td_server     *s = c->server;
+    td_api_error   err;
+    td_generation *g = td_generation_new(s, req);
+    if (!g) {
+        td_api_fail(&err, 500, "internal_error", "Out of memory.");
+        return td_answer_error(c, &err);
+    }
+    c->generation = g; /* released when the call ends */
+    g->connection = c->connection;
+    if (td_generation_submit(g, &err) != TD_OK) return td_answer_error(c, &err);
+
+    const union MHD_ConnectionInfo *ci = MHD_get_connection_info(c->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    g->slot = ci ? td_watch(s, g, ci->connect_fd) : UINT32_MAX;
+    if (g->slot == UINT32_MAX) {
+        td_api_fail(&err, 503, "queue_full", "Too many requests are running.");
+        return td_answer_error(c, &err);
+    }
+    td_generation_attend(g); /* what asked for it before it was watched */
+    if (g->req.stream) return answer_stream(c, g);
+    return td_generation_wait(g) ? MHD_YES : td_route_resumed(c);
+}
+
+enum MHD_Result td_route_resumed(td_call *c) {
+    td_generation *g = c->generation;
+    pthread_mutex_lock(&g->lock);
+    bool aborted = g->aborted, has_error = g->has_error, done = g->n_unfinished == 0;
+    pthread_mutex_unlock(&g->lock);
+    if (aborted) return MHD_NO;
+    if (has_error) return td_answer_error(c, &g->error);
+    if (!done) return td_generation_wait(g) ? MHD_YES : td_route_resumed(c);
+    td_jbuf b = {0};
+    td_write_response(g, &b);
+    return td_answer_json(c, 200, &b);
+}
+
+static enum MHD_Result generate(td_call *c, td_api_kind kind) {
+    td_server     *s = c->server;
+    td_api_request req;
+    td_api_error   err;
+    if (td_api_parse(kind, c->body.data, c->body.len, &s->info, &req, &err) != TD_OK || td_check_model(s, req.model, &err) != TD_OK ||
+        td_api_encode(&req, s->tokenizer, s->chat_template, &s->info, &err) != TD_OK) {
+        td_api_request_free(&req);
+        return td_answer_error(c, &err);
+    }
+    return run(c, &req);
+}
+
+enum MHD_Result td_route_chat(td_call *c) { return generate(c, TD_API_CHAT); }
+enum MHD_Result td_route_completion(td_call *c) { return generate(c, TD_API_COMPLETION); }
+
+enum MHD_Result td_route_health_generate(td_call *c) {
+    td_server     *s = c->server;
+    td_api_request req;
+    uint32_t      *ids = NULL;
+    size_t         n_ids = 0;
+    td_status      st = td_tokenizer_encode(s->tokenizer, "health", strlen("health"), false, true, &ids, &n_ids);
+    if (st == TD_OK) st = td_api_probe(ids, n_ids, &req);
+    if (st != TD_OK) {
+        td_api_error err;
+        td_api_from_status(&err, st, NULL, NULL);
+        return td_answer_error(c, &err);
+    }
+    return run(c, &req);
+}

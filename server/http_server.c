@@ -1,0 +1,421 @@
+/* The server's life (bind, start, stop) and the way of a request from libmicrohttpd to its route. */
+#include "server/server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "server/generation.h"
+
+#define HTTP_THREADS      4
+#define CONNECTION_MEMORY 65536 /* libmicrohttpd's pool per connection: headers (431 above) and buffers */
+#define LISTEN_BACKLOG    512
+#define CANCEL_WAIT_S     10    /* how long the engine may take to end cancelled requests */
+
+/* ---- routes ---- */
+
+enum { OPEN = 1, PREFIX = 2 }; /* needs no key; the path goes on after the prefix */
+
+typedef struct {
+    const char *method, *path;
+    td_route_fn handle;
+    int         flags;
+} route;
+
+static const route ROUTES[] = {
+    {"POST", "/v1/chat/completions", td_route_chat, 0},
+    {"POST", "/v1/completions", td_route_completion, 0},
+    {"GET", "/v1/models", td_route_models, 0},
+    {"GET", "/v1/models/", td_route_model, PREFIX},
+    {"POST", "/tokenize", td_route_tokenize, 0},
+    {"POST", "/detokenize", td_route_detokenize, 0},
+    {"GET", "/health", td_route_health, OPEN},
+    {"GET", "/health_generate", td_route_health_generate, 0},
+    {"GET", "/get_model_info", td_route_model_info, 0},
+    {"GET", "/model_info", td_route_model_info, 0},
+    {"GET", "/get_server_info", td_route_server_info, 0},
+    {"GET", "/server_info", td_route_server_info, 0},
+    {"GET", "/get_load", td_route_load, 0},
+    {"GET", "/metrics", td_route_metrics, 0},
+};
+
+static bool path_matches(const route *r, const char *url) {
+    size_t n = strlen(r->path);
+    return r->flags & PREFIX ? !strncmp(url, r->path, n) && url[n] : !strcmp(url, r->path);
+}
+
+static bool method_matches(const route *r, const char *method) {
+    return !strcmp(method, r->method) || (!strcmp(method, "HEAD") && !strcmp(r->method, "GET"));
+}
+
+/* ---- what is checked before a body is read ---- */
+
+/* Takes the same time wherever the first difference is. */
+static bool same_secret(const char *a, const char *b) {
+    size_t        na = strlen(a), nb = strlen(b);
+    unsigned char diff = na != nb;
+    for (size_t i = 0; i < na; i++) diff |= (unsigned char)(a[i] ^ b[nb ? i % nb : 0]);
+    return diff == 0;
+}
+
+static bool authorized(const td_server *s, struct MHD_Connection *connection) {
+    if (!s->opt.api_key) return true;
+    const char *header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization");
+    if (!header || strncasecmp(header, "Bearer ", 7) != 0) return false;
+    header += 7;
+    while (*header == ' ') header++;
+    return same_secret(header, s->opt.api_key);
+}
+
+/* Another site's page may post a form or plain text here without being asked; JSON it may not. */
+static bool is_json(struct MHD_Connection *connection) {
+    const char *type = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Type");
+    size_t      n = strlen("application/json");
+    return type && !strncasecmp(type, "application/json", n) && (type[n] == 0 || type[n] == ';' || type[n] == ' ');
+}
+
+static void fail_call(td_call *c, int http, const char *code, const char *sentence) {
+    c->broken = true;
+    td_api_fail(&c->err, http, code, "%s", sentence);
+}
+
+static void choose_route(td_call *c, const char *method, const char *url) {
+    td_server   *s = c->server;
+    const route *found = NULL;
+    bool         path_known = false;
+    for (size_t i = 0; i < sizeof ROUTES / sizeof *ROUTES && !found; i++) {
+        if (!path_matches(&ROUTES[i], url)) continue;
+        path_known = true;
+        if (method_matches(&ROUTES[i], method)) found = &ROUTES[i];
+    }
+    if (!(found && found->flags & OPEN) && !authorized(s, c->connection))
+        fail_call(c, 401, "invalid_api_key", "This server needs an API key: send 'Authorization: Bearer KEY'.");
+    else if (!path_known)
+        c->broken = td_api_fail(&c->err, 404, "not_found", "There is no '%.200s' here; docs/server.md lists what there is.", url) != TD_OK;
+    else if (!found)
+        c->broken = td_api_fail(&c->err, 405, "method_not_allowed", "'%.200s' does not take %.20s.", url, method) != TD_OK;
+    else if (atomic_load_explicit(&s->stopping, memory_order_relaxed))
+        fail_call(c, 503, "shutting_down", "The server is shutting down.");
+    else if (!strcmp(found->method, "POST") && !is_json(c->connection))
+        fail_call(c, 415, "unsupported_media_type", "The Content-Type must be application/json.");
+    if (c->broken) return;
+    c->handle = found->handle;
+}
+
+/* ---- one request ---- */
+
+static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
+    td_call *c = calloc(1, sizeof *c);
+    if (c) *c = (td_call){.server = s, .connection = connection};
+    return c;
+}
+
+static void take_body(td_call *c, const char *data, size_t n) {
+    td_server *s = c->server;
+    if (c->broken) return; /* read and dropped, so that the client can read the answer */
+    if (n > TD_BODY_MAX - c->body.len) {
+        c->broken = true;
+        td_api_fail(&c->err, 413, "body_too_large", "The body is larger than %zu bytes.", TD_BODY_MAX);
+    } else if (atomic_fetch_add_explicit(&s->body_bytes, n, memory_order_relaxed) + n > TD_BODIES_MAX) {
+        fail_call(c, 503, "queue_full", "Too many large requests are being read.");
+        c->body_counted += n;
+    } else {
+        c->body_counted += n;
+        td_jbuf_put(&c->body, data, n);
+        if (c->body.failed) fail_call(c, 500, "internal_error", "Out of memory.");
+    }
+    if (c->broken) td_jbuf_free(&c->body);
+}
+
+static void drop_body(td_call *c) {
+    td_jbuf_free(&c->body);
+    atomic_fetch_sub_explicit(&c->server->body_bytes, c->body_counted, memory_order_relaxed);
+    c->body_counted = 0;
+}
+
+static enum MHD_Result answer_preflight(td_call *c) {
+    struct MHD_Response *r = MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
+    if (!r) return MHD_NO;
+    td_answer_headers(c->server, r);
+    if (c->server->opt.cors_origin) {
+        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        MHD_add_response_header(r, "Access-Control-Allow-Headers", "Authorization, Content-Type");
+        MHD_add_response_header(r, "Access-Control-Max-Age", "600");
+    }
+    MHD_add_response_header(r, "Allow", "GET, POST, OPTIONS");
+    enum MHD_Result result = MHD_queue_response(c->connection, MHD_HTTP_NO_CONTENT, r);
+    MHD_destroy_response(r);
+    return result;
+}
+
+static const char *after_prefix(const char *url) {
+    for (size_t i = 0; i < sizeof ROUTES / sizeof *ROUTES; i++)
+        if (ROUTES[i].flags & PREFIX && path_matches(&ROUTES[i], url)) return url + strlen(ROUTES[i].path);
+    return "";
+}
+
+/* libmicrohttpd calls once with the headers, then with pieces of the body, then without any; and again after a resume. */
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
+                                  const char *version, const char *data, size_t *data_size, void **state) {
+    td_server *s = cls;
+    td_call   *c = *state;
+    (void)version;
+    if (!c) {
+        c = *state = call_new(s, connection);
+        if (!c) return MHD_NO;
+        if (!strcmp(method, "OPTIONS")) return MHD_YES;
+        choose_route(c, method, url);
+        const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
+        if (length && strtoull(length, NULL, 10) > TD_BODY_MAX) { /* not read to its end: the connection closes after the answer */
+            td_api_fail(&c->err, 413, "body_too_large", "The body is larger than %zu bytes.", TD_BODY_MAX);
+            c->broken = true;
+            return td_answer_error(c, &c->err);
+        }
+        return MHD_YES;
+    }
+    if (c->generation) return td_route_resumed(c);
+    if (*data_size) {
+        take_body(c, data, *data_size);
+        *data_size = 0;
+        return MHD_YES;
+    }
+    if (!strcmp(method, "OPTIONS")) return answer_preflight(c);
+    if (c->broken) return td_answer_error(c, &c->err);
+    c->rest = after_prefix(url);
+    enum MHD_Result result = c->handle(c);
+    drop_body(c);
+    return result;
+}
+
+/* The answer was sent, or the connection broke. */
+static void on_completed(void *cls, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode how) {
+    td_server     *s = cls;
+    td_call       *c = *state;
+    (void)connection;
+    (void)how;
+    if (!c) return;
+    td_generation *g = c->generation;
+    if (g) {
+        pthread_mutex_lock(&g->lock);
+        g->suspended = false;
+        g->connection = NULL;
+        pthread_mutex_unlock(&g->lock);
+        td_generation_cancel(g);
+        if (g->slot != UINT32_MAX) td_unwatch(s, g->slot);
+        td_generation_unref(g);
+    }
+    drop_body(c);
+    free(c);
+    *state = NULL;
+}
+
+static void log_mhd(void *cls, const char *fmt, va_list ap) TD_PRINTF(2, 0);
+static void log_mhd(void *cls, const char *fmt, va_list ap) {
+    char line[512];
+    (void)cls;
+    vsnprintf(line, sizeof line, fmt, ap);
+    line[strcspn(line, "\r\n")] = 0;
+    td_debug("http: %s", line);
+}
+
+/* ---- life ---- */
+
+void td_server_options_init(td_server_options *o) {
+    *o = (td_server_options){.host = "127.0.0.1",
+                             .port = 30000,
+                             .connections_max = 1024,
+                             .stream_interval = 1,
+                             .idle_timeout_s = 120,
+                             .watchdog_s = 300};
+}
+
+static int listen_socket(const struct addrinfo *a) {
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol), on = 1;
+    if (fd < 0) return -1;
+    /* Without it a port stays busy for a minute after its last connection. */
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0) return fd;
+    int e = errno;
+    close(fd);
+    errno = e;
+    return -1;
+}
+
+static void set_url(td_server *s) {
+    struct sockaddr_storage at;
+    socklen_t               len = sizeof at;
+    unsigned                port = s->opt.port;
+    if (getsockname(s->listen_fd, (struct sockaddr *)&at, &len) == 0)
+        port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+    bool v6 = strchr(s->opt.host, ':') != NULL;
+    snprintf(s->url, sizeof s->url, "http://%s%.200s%s:%u", v6 ? "[" : "", s->opt.host, v6 ? "]" : "", port);
+}
+
+static td_status bind_address(td_server *s, td_error *err) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list;
+    char            port[8];
+    snprintf(port, sizeof port, "%u", s->opt.port);
+    int e = getaddrinfo(s->opt.host, port, &hints, &list);
+    if (e) return td_fail(err, TD_EINVAL, "the host '%s' cannot be resolved: %s", s->opt.host, gai_strerror(e));
+    for (const struct addrinfo *a = list; a && s->listen_fd < 0; a = a->ai_next) s->listen_fd = listen_socket(a);
+    e = errno;
+    freeaddrinfo(list);
+    if (s->listen_fd >= 0) return TD_OK;
+    if (e == EADDRINUSE)
+        return td_fail(err, TD_EBUSY, "port %u on %s is in use by another program; stop it or choose another with --port", s->opt.port, s->opt.host);
+    return td_fail(err, TD_EINVAL, "%s port %u cannot be bound: %s", s->opt.host, s->opt.port, strerror(e));
+}
+
+td_status td_server_bind(const td_server_options *o, td_server **out, td_error *err) {
+    *out = NULL;
+    if (o->connections_max == 0 || o->connections_max > TD_SERVER_CONNECTIONS_MAX || o->stream_interval == 0)
+        return td_fail(err, TD_EINVAL, "connections_max must be 1 to %d and stream_interval at least 1", TD_SERVER_CONNECTIONS_MAX);
+    td_server *s = calloc(1, sizeof *s);
+    if (!s) return td_fail(err, TD_ENOMEM, "out of memory");
+    s->opt = *o;
+    s->listen_fd = s->epoll_fd = s->event_fd = -1;
+    s->slots = calloc(o->connections_max, sizeof *s->slots);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&s->lock, NULL);
+    td_status st = s->slots ? bind_address(s, err) : td_fail(err, TD_ENOMEM, "out of memory");
+    if (st != TD_OK) {
+        td_server_free(s);
+        return st;
+    }
+    set_url(s);
+    *out = s;
+    return TD_OK;
+}
+
+static void set_model_name(td_server *s) {
+    const char *name = s->opt.served_model_name;
+    if (name) {
+        snprintf(s->model_name, sizeof s->model_name, "%s", name);
+        return;
+    }
+    const char *path = s->info.model_path ? s->info.model_path : "model";
+    size_t      n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    size_t from = n;
+    while (from > 0 && path[from - 1] != '/') from--;
+    snprintf(s->model_name, sizeof s->model_name, "%.*s", (int)(n - from), path + from);
+}
+
+td_status td_server_start(td_server *s, td_engine *engine, td_error *err) {
+    s->engine = engine;
+    td_engine_get_info(engine, &s->info);
+    s->tokenizer = td_engine_tokenizer(engine);
+    s->chat_template = td_engine_chat_template(engine);
+    s->started_s = (int64_t)time(NULL);
+    set_model_name(s);
+    if (getrandom(&s->id_seed, sizeof s->id_seed, 0) != sizeof s->id_seed) s->id_seed = (uint64_t)s->started_s;
+    TD_TRY(td_watcher_start(s, err));
+    if (listen(s->listen_fd, LISTEN_BACKLOG) != 0)
+        return td_fail(err, TD_EBUSY, "port %u on %s cannot be listened on: %s", s->opt.port, s->opt.host, strerror(errno));
+    unsigned threads = s->opt.connections_max < HTTP_THREADS ? s->opt.connections_max : HTTP_THREADS;
+    s->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, s->opt.port, NULL, NULL, on_request, s,
+        MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
+        on_completed, s, MHD_OPTION_THREAD_POOL_SIZE, threads, MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->opt.connections_max,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s,
+        MHD_OPTION_END);
+    if (!s->daemon) return td_fail(err, TD_EIO, "the HTTP threads cannot be started: %s", strerror(errno));
+    return TD_OK;
+}
+
+const char *td_server_url(const td_server *s) { return s->url; }
+const char *td_server_model_name(const td_server *s) { return s->model_name; }
+
+/* Wait under the lock until *count is 0, the deadline passes, or (when it may) stop_now. */
+static bool wait_for_zero(td_server *s, const uint32_t *count, struct timespec deadline, bool hurry) {
+    while (*count && !(hurry && s->stop_now))
+        if (pthread_cond_timedwait(&s->changed, &s->lock, &deadline) == ETIMEDOUT) break;
+    return *count == 0;
+}
+
+static struct timespec after(double seconds) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)seconds;
+    t.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+    return t;
+}
+
+/* Have every running generation answer (or, when abort, drop) its client. */
+static void end_all(td_server *s, bool abort_them) {
+    for (uint32_t i = 0; i < s->opt.connections_max; i++) {
+        pthread_mutex_lock(&s->lock);
+        td_generation *g = s->slots[i].generation;
+        if (g) atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+        pthread_mutex_unlock(&s->lock);
+        if (!g) continue;
+        if (abort_them) td_generation_abort(g);
+        else td_generation_fail(g, 503, "shutting_down", "The server is shutting down.");
+        td_generation_unref(g);
+    }
+}
+
+bool td_server_stop(td_server *s, double grace_s) {
+    atomic_store_explicit(&s->stopping, true, memory_order_relaxed);
+    if (!s->daemon) {
+        td_watcher_stop(s);
+        return true;
+    }
+    MHD_quiesce_daemon(s->daemon); /* the listening socket is ours again, and still open */
+    pthread_mutex_lock(&s->lock);
+    bool idle = wait_for_zero(s, &s->n_watched, after(grace_s), true);
+    s->closing = true;
+    pthread_mutex_unlock(&s->lock);
+    if (!idle) {
+        end_all(s, false);
+        pthread_mutex_lock(&s->lock);
+        idle = wait_for_zero(s, &s->n_watched, after(2), false);
+        pthread_mutex_unlock(&s->lock);
+        if (!idle) end_all(s, true); /* a reader that takes nothing */
+    }
+    /* libmicrohttpd may not be stopped while a connection is suspended: none is, and `closing` keeps it so. */
+    MHD_stop_daemon(s->daemon);
+    s->daemon = NULL;
+    pthread_mutex_lock(&s->lock);
+    bool ended = wait_for_zero(s, &s->n_live, after(CANCEL_WAIT_S), false);
+    pthread_mutex_unlock(&s->lock);
+    if (!ended) td_err("the engine did not end its requests within %d s", CANCEL_WAIT_S);
+    td_watcher_stop(s);
+    return ended;
+}
+
+void td_server_stop_now(td_server *s) {
+    pthread_mutex_lock(&s->lock);
+    s->stop_now = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void td_server_free(td_server *s) {
+    if (!s) return;
+    if (s->listen_fd >= 0) close(s->listen_fd);
+    if (s->epoll_fd >= 0) close(s->epoll_fd);
+    if (s->event_fd >= 0) close(s->event_fd);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    free(s->slots);
+    free(s);
+}

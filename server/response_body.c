@@ -1,0 +1,229 @@
+/* The JSON of answers: whole ones, and the chunks of a stream. */
+#include <string.h>
+
+#include "server/generation.h"
+
+typedef struct {
+    uint64_t prompt, cached, completion;
+} usage;
+
+static void write_usage(td_jbuf *b, usage u) {
+    td_jw_key(b, "usage");
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "prompt_tokens", (int64_t)u.prompt);
+    td_jw_member_int(b, "completion_tokens", (int64_t)u.completion);
+    td_jw_member_int(b, "total_tokens", (int64_t)(u.prompt + u.completion));
+    td_jw_key(b, "prompt_tokens_details");
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "cached_tokens", (int64_t)u.cached);
+    td_jw_close(b, '}');
+    td_jw_close(b, '}');
+}
+
+/* A prompt counts once, however many choices it has. Under the lock, or when all is finished. */
+static usage total_usage(const td_generation *g) {
+    usage u = {0};
+    for (size_t i = 0; i < g->n_choices; i++) {
+        const td_choice *c = &g->choices[i];
+        u.completion += c->completion_tokens;
+        if (i % g->req.n) continue;
+        u.prompt += c->prompt_tokens;
+        u.cached += c->cached_tokens;
+    }
+    return u;
+}
+
+static void write_head(td_jbuf *b, const td_generation *g, bool chunk) {
+    bool chat = g->req.kind == TD_API_CHAT;
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "id", g->id);
+    td_jw_member_str(b, "object", !chat ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion");
+    td_jw_member_int(b, "created", g->created_s);
+    td_jw_member_str(b, "model", g->server->model_name);
+}
+
+static void write_finish(td_jbuf *b, td_finish finish, uint32_t stop_token, const char *stop_reason) {
+    td_jw_member_str(b, "finish_reason", finish == TD_FINISH_NONE ? NULL : finish == TD_FINISH_LENGTH ? "length" : "stop");
+    if (finish == TD_FINISH_NONE) return;
+    td_jw_key(b, "matched_stop");
+    if (finish == TD_FINISH_STOP && stop_reason) td_jw_str(b, stop_reason);
+    else if (finish == TD_FINISH_STOP && stop_token != UINT32_MAX) td_jw_int(b, stop_token);
+    else td_jw_null(b);
+}
+
+static void write_token_ids(td_jbuf *b, const td_generation *g, const td_news *news) {
+    if (!g->req.return_token_ids) return;
+    td_jw_key(b, "token_ids");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < news->n_tokens; i++) td_jw_int(b, news->tokens[i]);
+    td_jw_close(b, ']');
+}
+
+/* ---- whole answers ---- */
+
+static void write_choice(td_jbuf *b, td_choice *c, td_news *news) {
+    const td_generation *g = c->generation;
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "index", c->index);
+    if (g->req.kind == TD_API_CHAT) {
+        td_jw_key(b, "message");
+        td_jw_open(b, '{');
+        td_jw_member_str(b, "role", "assistant");
+        td_jw_key(b, "content");
+        td_jw_text(b, news->text.data, news->text.len);
+        td_jw_close(b, '}');
+    } else {
+        td_jbuf text = {0};
+        if (g->req.echo) td_write_echo(&text, c);
+        td_jbuf_put(&text, news->text.data, news->text.len);
+        td_jw_key(b, "text");
+        td_jw_text(b, text.data, text.len);
+        b->failed = b->failed || text.failed;
+        td_jbuf_free(&text);
+    }
+    td_jw_key(b, "logprobs");
+    td_write_logprobs(b, c, news);
+    write_token_ids(b, g, news);
+    write_finish(b, c->finish, c->stop_token, c->stop_reason);
+    td_jw_close(b, '}');
+}
+
+void td_write_response(td_generation *g, td_jbuf *b) {
+    if (g->req.kind == TD_API_PROBE) {
+        td_jbuf_puts(b, "{\"status\":\"ok\"}");
+        return;
+    }
+    write_head(b, g, false);
+    td_jw_key(b, "choices");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < g->n_choices; i++) write_choice(b, &g->choices[i], &g->choices[i].news);
+    td_jw_close(b, ']');
+    write_usage(b, total_usage(g));
+    td_jw_close(b, '}');
+}
+
+/* ---- chunks ---- */
+
+typedef enum { CHUNK_OPEN, CHUNK_NEWS, CHUNK_FINISH } chunk_kind;
+
+/* What a chunk is made from, copied under the lock. */
+typedef struct {
+    td_news   news;
+    td_finish finish;
+    uint32_t  stop_token;
+    usage     used;
+} taken;
+
+static void write_chunk(td_choice *c, chunk_kind kind, const taken *t) {
+    td_generation *g = c->generation;
+    td_jbuf       *b = &g->out;
+    bool           chat = g->req.kind == TD_API_CHAT, with_news = kind == CHUNK_NEWS;
+    td_jbuf_puts(b, "data: ");
+    write_head(b, g, true);
+    td_jw_key(b, "choices");
+    td_jw_open(b, '[');
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "index", c->index);
+    if (chat) {
+        td_jw_key(b, "delta");
+        td_jw_open(b, '{');
+        if (kind == CHUNK_OPEN) {
+            td_jw_member_str(b, "role", "assistant");
+            td_jw_member_str(b, "content", "");
+        } else if (with_news) {
+            td_jw_key(b, "content");
+            td_jw_text(b, t->news.text.data, t->news.text.len);
+        }
+        td_jw_close(b, '}');
+    } else if (kind == CHUNK_OPEN) {
+        td_jbuf text = {0};
+        td_write_echo(&text, c);
+        td_jw_key(b, "text");
+        td_jw_text(b, text.data, text.len);
+        b->failed = b->failed || text.failed;
+        td_jbuf_free(&text);
+    } else {
+        td_jw_key(b, "text");
+        td_jw_text(b, t->news.text.data, with_news ? t->news.text.len : 0);
+    }
+    td_jw_key(b, "logprobs");
+    /* The prompt's positions go with its text, the generated ones with theirs. */
+    td_news part = t->news;
+    if (kind == CHUNK_OPEN) part.n_lp = 0;
+    else part.n_prompt_lp = 0;
+    if (with_news || (kind == CHUNK_OPEN && part.n_prompt_lp)) td_write_logprobs(b, c, &part);
+    else td_jw_null(b);
+    if (with_news) write_token_ids(b, g, &t->news);
+    write_finish(b, kind == CHUNK_FINISH ? t->finish : TD_FINISH_NONE, t->stop_token, c->stop_reason);
+    td_jw_close(b, '}');
+    td_jw_close(b, ']');
+    if (g->req.continuous_usage) write_usage(b, t->used);
+    else if (g->req.include_usage) td_jw_member_null(b, "usage");
+    td_jw_close(b, '}');
+    td_jbuf_puts(b, "\n\n");
+}
+
+static void write_choice_chunks(td_choice *c, const taken *t) {
+    const td_generation *g = c->generation;
+    if (!c->opened && (g->req.kind == TD_API_CHAT || g->req.echo)) write_chunk(c, CHUNK_OPEN, t);
+    c->opened = true;
+    if (t->news.text.len || t->news.n_lp || (t->news.n_tokens && g->req.return_token_ids)) write_chunk(c, CHUNK_NEWS, t);
+    if (t->finish == TD_FINISH_NONE) return;
+    write_chunk(c, CHUNK_FINISH, t);
+    c->closed = true;
+}
+
+static void write_stream_end(td_generation *g) {
+    td_jbuf *b = &g->out;
+    if (g->req.include_usage) {
+        td_jbuf_puts(b, "data: ");
+        write_head(b, g, true);
+        td_jw_key(b, "choices");
+        td_jw_open(b, '[');
+        td_jw_close(b, ']');
+        write_usage(b, total_usage(g));
+        td_jw_close(b, '}');
+        td_jbuf_puts(b, "\n\n");
+    }
+    td_jbuf_puts(b, "data: [DONE]\n\n");
+    g->out_ended = true;
+}
+
+void td_write_stream(td_generation *g) {
+    pthread_mutex_lock(&g->lock);
+    g->ready = g->has_error || g->aborted;
+    g->unsent = 0;
+    pthread_mutex_unlock(&g->lock);
+
+    size_t n_closed = 0;
+    for (size_t i = 0; i < g->n_choices; i++) {
+        td_choice *c = &g->choices[i];
+        taken      t = {0};
+        if (!c->closed) {
+            pthread_mutex_lock(&g->lock);
+            td_choice_take(c, &t.news);
+            t.finish = c->finish;
+            t.stop_token = c->stop_token;
+            t.used = (usage){c->prompt_tokens, c->cached_tokens, c->completion_tokens};
+            bool started = c->started;
+            bool cut = c->finish == TD_FINISH_ABORT || c->finish == TD_FINISH_ERROR;
+            pthread_mutex_unlock(&g->lock);
+            if (cut) t.finish = TD_FINISH_NONE; /* the error event follows */
+            if (started) write_choice_chunks(c, &t);
+            td_news_free(&t.news);
+        }
+        n_closed += c->closed;
+    }
+
+    pthread_mutex_lock(&g->lock);
+    bool has_error = g->has_error;
+    pthread_mutex_unlock(&g->lock);
+    if (n_closed == g->n_choices) {
+        write_stream_end(g);
+    } else if (has_error) {
+        td_jbuf_puts(&g->out, "data: ");
+        td_api_error_write(&g->out, &g->error);
+        td_jbuf_puts(&g->out, "\n\n");
+        g->out_ended = true;
+    }
+}

@@ -1,0 +1,169 @@
+/* Log-probabilities and echo in the forms of the two APIs. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/generation.h"
+
+#define LOGPROB_FLOOR (-9999.0) /* stands for minus infinity, which JSON has not; as other servers do */
+
+static size_t count_chars(const char *s, size_t n) {
+    size_t chars = 0;
+    for (size_t i = 0; i < n; i++) chars += ((unsigned char)s[i] & 0xc0) != 0x80;
+    return chars;
+}
+
+/* Text of one token, "" where it cannot be had; the caller frees. NULL: out of memory. */
+static char *token_text(const td_generation *g, uint32_t id, bool skip_special, size_t *len) {
+    char *text = NULL;
+    *len = 0;
+    if (td_tokenizer_decode(g->server->tokenizer, &id, 1, skip_special, &text, len) == TD_OK) return text;
+    return calloc(1, 1);
+}
+
+static void write_token(td_jbuf *b, const td_generation *g, uint32_t id) {
+    size_t len;
+    char  *text = token_text(g, id, false, &len);
+    td_jw_text(b, text ? text : "", len);
+    free(text);
+}
+
+static void write_logprob(td_jbuf *b, float logprob) {
+    if (isnan(logprob)) td_jw_null(b);
+    else td_jw_real(b, logprob < LOGPROB_FLOOR ? LOGPROB_FLOOR : (double)logprob, 9);
+}
+
+/* ---- chat: content[] of {token, logprob, bytes, top_logprobs} ---- */
+
+static void write_chat_token(td_jbuf *b, const td_generation *g, td_token_logprob t) {
+    size_t len;
+    char  *text = token_text(g, t.id, false, &len);
+    td_jw_key(b, "token");
+    td_jw_text(b, text ? text : "", len);
+    td_jw_key(b, "logprob");
+    write_logprob(b, t.logprob);
+    td_jw_key(b, "bytes");
+    td_jw_open(b, '[');
+    for (size_t i = 0; text && i < len; i++) td_jw_int(b, (unsigned char)text[i]);
+    td_jw_close(b, ']');
+    free(text);
+}
+
+static void write_chat(td_jbuf *b, const td_generation *g, const td_news *news) {
+    size_t stride = 1 + g->req.top_logprobs;
+    td_jw_open(b, '{');
+    td_jw_key(b, "content");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < news->n_lp; i++) {
+        const td_token_logprob *at = news->lp + i * stride;
+        td_jw_open(b, '{');
+        write_chat_token(b, g, at[0]);
+        td_jw_key(b, "top_logprobs");
+        td_jw_open(b, '[');
+        for (size_t k = 1; k < stride && at[k].id != TD_LP_NONE; k++) {
+            td_jw_open(b, '{');
+            write_chat_token(b, g, at[k]);
+            td_jw_close(b, '}');
+        }
+        td_jw_close(b, ']');
+        td_jw_close(b, '}');
+    }
+    td_jw_close(b, ']');
+    td_jw_close(b, '}');
+}
+
+/* ---- completions: parallel lists over the prompt's positions (echo) and the generated ones ---- */
+
+typedef struct {
+    const td_token_logprob *at; /* [stride] */
+    bool                    of_prompt;
+} position;
+
+static position position_at(const td_news *news, size_t i, size_t stride) {
+    if (i < news->n_prompt_lp) return (position){news->prompt_lp + i * stride, true};
+    return (position){news->lp + (i - news->n_prompt_lp) * stride, false};
+}
+
+/* {token: logprob}, best first; the token itself is among them. Tokens whose text is the same appear once. */
+static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob *at, size_t stride) {
+    if (isnan(at[0].logprob)) { /* the first prompt token: nothing predicts it */
+        td_jw_null(b);
+        return;
+    }
+    char  *seen[TD_LOGPROBS_MAX + 1];
+    size_t seen_len[TD_LOGPROBS_MAX + 1], n = 0;
+    td_jw_open(b, '{');
+    for (size_t k = 1; k <= stride; k++) { /* the top ones, then the token itself */
+        const td_token_logprob *t = &at[k < stride ? k : 0];
+        if (t->id == TD_LP_NONE) continue;
+        size_t len;
+        char  *text = token_text(g, t->id, false, &len);
+        bool   again = !text;
+        for (size_t i = 0; i < n && !again; i++) again = seen_len[i] == len && !memcmp(seen[i], text, len);
+        if (again) {
+            free(text);
+            continue;
+        }
+        td_jw_text(b, text, len);
+        td_jbuf_puts(b, ":");
+        write_logprob(b, t->logprob);
+        seen[n] = text;
+        seen_len[n++] = len;
+    }
+    td_jw_close(b, '}');
+    for (size_t i = 0; i < n; i++) free(seen[i]);
+}
+
+static void write_completion(td_jbuf *b, td_choice *c, const td_news *news) {
+    const td_generation *g = c->generation;
+    const td_api_prompt *prompt = &g->req.prompts[c->index / g->req.n];
+    size_t               stride = 1 + g->req.top_logprobs, n = news->n_prompt_lp + news->n_lp;
+    td_jw_open(b, '{');
+    td_jw_key(b, "tokens");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < n; i++) write_token(b, g, position_at(news, i, stride).at->id);
+    td_jw_close(b, ']');
+    td_jw_key(b, "token_logprobs");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < n; i++) write_logprob(b, position_at(news, i, stride).at->logprob);
+    td_jw_close(b, ']');
+    td_jw_key(b, "top_logprobs");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < n; i++) write_top(b, g, position_at(news, i, stride).at, stride);
+    td_jw_close(b, ']');
+    td_jw_key(b, "text_offset");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < n; i++) {
+        position p = position_at(news, i, stride);
+        td_jw_int(b, (int64_t)(c->text_chars > c->lead_chars ? c->text_chars - c->lead_chars : 0));
+        /* Special tokens take room in the text only where they are shown: in a text prompt, or when not skipped. */
+        size_t len;
+        char  *text = token_text(g, p.at->id, p.of_prompt && prompt->text ? false : g->req.skip_special_tokens, &len);
+        c->text_chars += count_chars(text ? text : "", len);
+        free(text);
+    }
+    td_jw_close(b, ']');
+    td_jw_close(b, '}');
+}
+
+void td_write_logprobs(td_jbuf *b, td_choice *c, const td_news *news) {
+    if (!c->generation->req.logprobs) td_jw_null(b);
+    else if (c->generation->req.kind == TD_API_CHAT) write_chat(b, c->generation, news);
+    else write_completion(b, c, news);
+}
+
+void td_write_echo(td_jbuf *text, td_choice *c) {
+    const td_generation *g = c->generation;
+    const td_api_prompt *p = &g->req.prompts[c->index / g->req.n];
+    char                *decoded = NULL;
+    size_t               len = 0;
+    bool                 skip = p->text ? false : g->req.skip_special_tokens;
+    if (td_tokenizer_decode(g->server->tokenizer, p->ids, p->n_ids, skip, &decoded, &len) != TD_OK) len = 0;
+    if (!p->text) {
+        td_jbuf_put(text, decoded, len);
+    } else {
+        td_jbuf_put(text, p->text, p->text_len);
+        if (len > p->text_len) c->lead_chars = count_chars(decoded, len) - count_chars(p->text, p->text_len);
+    }
+    free(decoded);
+}

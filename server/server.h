@@ -1,0 +1,59 @@
+/*
+ * The HTTP server: OpenAI's API and the native one over a td_engine.
+ *
+ * DESIGN. libmicrohttpd's threads read requests, parse them, submit them to the engine and write answers. The engine thread
+ * calls back with news (generation.c), which only copies them into the request's buffers and resumes the connection. While
+ * a connection is suspended libmicrohttpd does not watch its socket: the watcher thread does (EPOLLRDHUP), and cancels the
+ * request of a client that left. Everything is bounded: connections, header and body bytes, unsent bytes per stream, idle time.
+ */
+#ifndef TD_SERVER_SERVER_H
+#define TD_SERVER_SERVER_H
+
+#include "tandem.h"
+
+#define TD_SERVER_CONNECTIONS_MAX 4096
+
+typedef struct td_server td_server;
+
+/** Strings must live as long as the server. */
+typedef struct {
+    const char *host;              /* name or address to bind */
+    uint16_t    port;              /* 0: any free one */
+    const char *api_key;           /* NULL: open to all */
+    const char *cors_origin;       /* origin that browsers may call from, "*" for all; NULL: none */
+    const char *served_model_name; /* NULL: the last part of the model's path */
+    const char *tokenizer_path;    /* shown by /get_model_info; NULL: the model's */
+    const char *flags_json;        /* object shown by /get_server_info, without secrets; NULL: none */
+    uint32_t    connections_max;   /* 1 .. TD_SERVER_CONNECTIONS_MAX */
+    uint32_t    stream_interval;   /* tokens per stream event, at least 1 */
+    uint32_t    idle_timeout_s;    /* of a connection that sends or takes nothing */
+    uint32_t    watchdog_s;        /* running requests without a step for so long: /health says 503; 0: off */
+} td_server_options;
+
+void td_server_options_init(td_server_options *o);
+
+/**
+ * Take the address, so that a busy port is known before a model is loaded; connections are refused until td_server_start.
+ * @return TD_EBUSY for a port in use, TD_EINVAL for a host that cannot be resolved or bound, with a sentence.
+ */
+TD_NODISCARD td_status td_server_bind(const td_server_options *o, td_server **out, td_error *err);
+
+/** Serve. The engine must outlive the server. */
+TD_NODISCARD td_status td_server_start(td_server *s, td_engine *engine, td_error *err);
+
+/** "http://127.0.0.1:30000", with the port that was given. */
+const char *td_server_url(const td_server *s);
+const char *td_server_model_name(const td_server *s); /* after start */
+
+/**
+ * Stop: no new connections, new requests get 503, running ones get grace_s seconds and are then cancelled; blocks until all
+ * are answered. Call once, before td_server_free. Works on a server that was never started.
+ * @return false when the engine did not end its requests: then neither the engine nor the server may be freed.
+ */
+bool td_server_stop(td_server *s, double grace_s);
+void td_server_stop_now(td_server *s); /* ends the grace time of a td_server_stop that another thread is in */
+
+/** After td_server_stop. */
+void td_server_free(td_server *s);
+
+#endif

@@ -1,0 +1,111 @@
+/* What the server's files share: the server's state, and one HTTP request's. */
+#ifndef TD_SERVER_STATE_H
+#define TD_SERVER_STATE_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "server/api_error.h"
+#include "server/json_writer.h"
+#include "server/server.h"
+
+#define TD_BODY_MAX       ((size_t)16 << 20)  /* bytes of one request body */
+#define TD_BODIES_MAX     ((size_t)256 << 20) /* of all bodies being read */
+#define TD_STREAM_UNSENT_MAX ((size_t)1 << 20) /* bytes a slow reader may leave unsent before its request is cancelled */
+
+typedef struct td_generation td_generation;
+
+/* A connection whose generation runs: what the watcher looks after. */
+typedef struct {
+    td_generation *generation; /* NULL: free; holds a reference */
+    uint32_t       serial;     /* tells a reused slot from the one an event was meant for */
+    int            fd;
+} td_watch_slot;
+
+struct td_server {
+    td_server_options  opt;
+    char               url[300];
+    char               model_name[256];
+    int                listen_fd;
+    td_engine         *engine;
+    td_engine_info     info;
+    const td_tokenizer     *tokenizer;
+    const td_chat_template *chat_template;
+    int64_t            started_s; /* Unix time */
+    uint64_t           id_seed;
+    struct MHD_Daemon *daemon;
+
+    atomic_bool          stopping; /* relaxed: a request that just misses it is served */
+    atomic_bool          stalled;  /* the watchdog's verdict */
+    atomic_size_t        body_bytes;
+    atomic_uint_fast64_t next_id;
+
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t  changed; /* n_watched or n_live fell, or stop_now */
+    td_watch_slot  *slots; /* [connections_max] */
+    uint32_t        n_watched; /* slots in use: generations with a connection */
+    uint32_t        n_live;    /* generations not freed yet */
+    bool            stop_now;
+    bool            closing;   /* no generation may start any more */
+
+    int       epoll_fd, event_fd;
+    pthread_t watcher;
+    bool      watching;
+};
+
+/* One HTTP request. Lives in libmicrohttpd's per-request pointer; used by one thread at a time. */
+typedef struct td_call td_call;
+typedef enum MHD_Result (*td_route_fn)(td_call *c);
+
+struct td_call {
+    td_server             *server;
+    struct MHD_Connection *connection;
+    td_route_fn            handle; /* NULL: fail with err */
+    const char            *rest;   /* the part of the path after a route's prefix; valid in handle only */
+    td_jbuf                body;
+    size_t                 body_counted; /* bytes of it in server->body_bytes */
+    bool                   broken;       /* err says why; the body is read and dropped */
+    td_api_error           err;
+    td_generation         *generation;   /* holds a reference once it was submitted */
+};
+
+/** Answer with a JSON document; takes the buffer. A failed buffer becomes a 500. */
+enum MHD_Result td_answer_json(td_call *c, int http, td_jbuf *json);
+enum MHD_Result td_answer_text(td_call *c, int http, const char *content_type, td_jbuf *text);
+enum MHD_Result td_answer_error(td_call *c, const td_api_error *err);
+
+/** Adds the CORS and other headers every answer carries. */
+void td_answer_headers(const td_server *s, struct MHD_Response *r);
+
+/* Routes. generation_routes.c: */
+enum MHD_Result td_route_chat(td_call *c);
+enum MHD_Result td_route_completion(td_call *c);
+enum MHD_Result td_route_health_generate(td_call *c);
+enum MHD_Result td_route_resumed(td_call *c); /* the connection was resumed: its generation is done */
+/* info_routes.c: */
+enum MHD_Result td_route_health(td_call *c);
+enum MHD_Result td_route_models(td_call *c);
+enum MHD_Result td_route_model(td_call *c);
+enum MHD_Result td_route_model_info(td_call *c);
+enum MHD_Result td_route_server_info(td_call *c);
+enum MHD_Result td_route_load(td_call *c);
+/* token_routes.c: */
+enum MHD_Result td_route_tokenize(td_call *c);
+enum MHD_Result td_route_detokenize(td_call *c);
+/* metrics.c: */
+enum MHD_Result td_route_metrics(td_call *c);
+
+/** 404 in err unless the name (NULL: any) is the served one. */
+TD_NODISCARD td_status td_check_model(const td_server *s, const char *name, td_api_error *err);
+
+/* watcher.c: */
+TD_NODISCARD td_status td_watcher_start(td_server *s, td_error *err);
+void                   td_watcher_stop(td_server *s);
+/** Look after a generation until td_unwatch. Takes a reference. @return the slot, UINT32_MAX when all are in use or the server closes. */
+uint32_t td_watch(td_server *s, td_generation *g, int fd);
+void     td_unwatch(td_server *s, uint32_t slot);
+/** Have the watcher call td_generation_attend on the generations that asked for it; any thread, never blocks. */
+void td_watcher_wake(td_server *s);
+
+#endif

@@ -1,0 +1,141 @@
+/* /tokenize and /detokenize. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "server/api_request.h"
+#include "server/server_state.h"
+
+static bool is_set(const json_t *v) { return v && !json_is_null(v); }
+
+static td_status read_bool(const json_t *root, const char *name, bool *to, td_api_error *err) {
+    const json_t *v = json_object_get(root, name);
+    if (!is_set(v)) return TD_OK;
+    if (!json_is_boolean(v)) return td_api_bad(err, name, "'%s' must be true or false.", name);
+    *to = json_is_true(v);
+    return TD_OK;
+}
+
+static td_status check_named_model(const td_server *s, const json_t *root, td_api_error *err) {
+    const json_t *v = json_object_get(root, "model");
+    if (is_set(v) && !json_is_string(v)) return td_api_bad(err, "model", "'model' must be a string.");
+    return td_check_model(s, json_string_value(v), err);
+}
+
+static void write_ids(td_jbuf *b, const uint32_t *ids, size_t n) {
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < n; i++) td_jw_int(b, ids[i]);
+    td_jw_close(b, ']');
+}
+
+static td_status encode_text(const td_server *s, const json_t *text, bool add_special, td_jbuf *b, size_t *count, td_api_error *err) {
+    uint32_t *ids = NULL;
+    td_status st = td_tokenizer_encode(s->tokenizer, json_string_value(text), json_string_length(text), true, add_special, &ids, count);
+    if (st != TD_OK) return td_api_from_status(err, st, NULL, "prompt");
+    write_ids(b, ids, *count);
+    free(ids);
+    return TD_OK;
+}
+
+/* "prompt": a string or strings; or "messages", rendered as the chat API would. Appends the members tokens and count. */
+static td_status tokenize(const td_server *s, const td_call *c, const json_t *root, td_jbuf *b, td_api_error *err) {
+    const json_t *prompt = json_object_get(root, "prompt");
+    bool          add_special = true;
+    size_t        count = 0;
+    TD_TRY(read_bool(root, "add_special_tokens", &add_special, err));
+    td_jw_key(b, "tokens");
+    if (is_set(json_object_get(root, "messages"))) {
+        td_api_request req;
+        uint32_t      *ids = NULL;
+        td_status      st = td_api_parse(TD_API_CHAT, c->body.data, c->body.len, &s->info, &req, err);
+        if (st == TD_OK && req.n_prompts) st = td_api_bad(err, "input_ids", "'input_ids' are tokens already.");
+        if (st == TD_OK) st = td_api_encode_chat(&req, s->tokenizer, s->chat_template, &ids, &count, err);
+        td_api_request_free(&req);
+        TD_TRY(st);
+        write_ids(b, ids, count);
+        free(ids);
+    } else if (json_is_string(prompt)) {
+        TD_TRY(encode_text(s, prompt, add_special, b, &count, err));
+    } else if (json_is_array(prompt) && json_array_size(prompt) > 0) {
+        td_jbuf counts = {0};
+        td_status st = TD_OK;
+        td_jw_open(b, '[');
+        td_jw_open(&counts, '[');
+        for (size_t i = 0; i < json_array_size(prompt) && st == TD_OK; i++) {
+            const json_t *text = json_array_get(prompt, i);
+            st = json_is_string(text) ? encode_text(s, text, add_special, b, &count, err)
+                                      : td_api_bad(err, "prompt", "'prompt' at position %zu must be a string.", i);
+            td_jw_int(&counts, (int64_t)count);
+        }
+        td_jw_close(b, ']');
+        td_jw_close(&counts, ']');
+        td_jw_key(b, "count");
+        td_jw_raw(b, counts.data ? counts.data : "", counts.len);
+        b->failed = b->failed || counts.failed;
+        td_jbuf_free(&counts);
+        return st;
+    } else {
+        return td_api_bad(err, "prompt", "'prompt' must be a string or a list of strings, or give 'messages'.");
+    }
+    td_jw_member_int(b, "count", (int64_t)count);
+    return TD_OK;
+}
+
+enum MHD_Result td_route_tokenize(td_call *c) {
+    const td_server *s = c->server;
+    td_api_error     err;
+    td_jbuf          b = {0};
+    json_t          *root = td_api_load(c->body.data, c->body.len, &err);
+    td_jw_open(&b, '{');
+    bool ok = root && check_named_model(s, root, &err) == TD_OK && tokenize(s, c, root, &b, &err) == TD_OK;
+    json_decref(root);
+    if (!ok) {
+        td_jbuf_free(&b);
+        return td_answer_error(c, &err);
+    }
+    td_jw_member_int(&b, "max_model_len", s->info.context_length);
+    td_jw_close(&b, '}');
+    return td_answer_json(c, 200, &b);
+}
+
+static td_status decode_ids(const td_server *s, const json_t *array, bool skip_special, td_jbuf *b, td_api_error *err) {
+    uint32_t *ids = NULL;
+    size_t    n = 0, len = 0;
+    char     *text = NULL;
+    TD_TRY(td_api_parse_ids(array, "tokens", SIZE_MAX, s->info.vocab_size, &ids, &n, err));
+    td_status st = td_tokenizer_decode(s->tokenizer, ids, n, skip_special, &text, &len);
+    free(ids);
+    if (st != TD_OK) return td_api_from_status(err, st, NULL, "tokens");
+    td_jw_text(b, text, len);
+    free(text);
+    return TD_OK;
+}
+
+/* "tokens": a list of ids, or lists of them. */
+static td_status detokenize(const td_server *s, const json_t *root, td_jbuf *b, td_api_error *err) {
+    const json_t *tokens = json_object_get(root, "tokens");
+    bool          skip_special = true;
+    TD_TRY(read_bool(root, "skip_special_tokens", &skip_special, err));
+    td_jw_key(b, "text");
+    if (!json_is_array(json_array_get(tokens, 0))) return decode_ids(s, tokens, skip_special, b, err);
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < json_array_size(tokens); i++) TD_TRY(decode_ids(s, json_array_get(tokens, i), skip_special, b, err));
+    td_jw_close(b, ']');
+    return TD_OK;
+}
+
+enum MHD_Result td_route_detokenize(td_call *c) {
+    const td_server *s = c->server;
+    td_api_error     err;
+    td_jbuf          b = {0};
+    json_t          *root = td_api_load(c->body.data, c->body.len, &err);
+    td_jw_open(&b, '{');
+    bool ok = root && check_named_model(s, root, &err) == TD_OK && detokenize(s, root, &b, &err) == TD_OK;
+    json_decref(root);
+    if (!ok) {
+        td_jbuf_free(&b);
+        return td_answer_error(c, &err);
+    }
+    td_jw_close(&b, '}');
+    return td_answer_json(c, 200, &b);
+}

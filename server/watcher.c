@@ -1,0 +1,147 @@
+/*
+ * The watcher thread: sees clients leave while libmicrohttpd has their connections suspended, cancels what the engine thread
+ * may not cancel itself, and is the watchdog over the engine's progress.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "server/generation.h"
+
+#define EVENTS_AT_ONCE 64
+#define WAKE_KEY       UINT64_MAX
+#define STOP_KEY_COUNT (1ull << 32) /* added to the event counter: end the thread */
+#define WATCHDOG_TICK_MS 1000
+
+static uint64_t slot_key(uint32_t slot, uint32_t serial) { return (uint64_t)serial << 32 | slot; }
+
+uint32_t td_watch(td_server *s, td_generation *g, int fd) {
+    uint32_t slot = UINT32_MAX;
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->opt.connections_max && slot == UINT32_MAX && !s->closing; i++)
+        if (!s->slots[i].generation) slot = i;
+    if (slot != UINT32_MAX) {
+        td_watch_slot *w = &s->slots[slot];
+        w->generation = g;
+        w->serial = (w->serial + 1) & 0x7fffffff; /* never all ones: that key is the event counter's */
+        w->fd = fd;
+        s->n_watched++;
+        atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+        struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = slot_key(slot, w->serial)};
+        /* Without it a client that leaves is only noticed when its next token is sent: no reason to refuse. */
+        if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) td_warn("watching a connection failed: %s", strerror(errno));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return slot;
+}
+
+void td_unwatch(td_server *s, uint32_t slot) {
+    pthread_mutex_lock(&s->lock);
+    td_watch_slot *w = &s->slots[slot];
+    td_generation *g = w->generation;
+    w->generation = NULL;
+    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, w->fd, NULL);
+    s->n_watched--;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    td_generation_unref(g);
+}
+
+static void add_to_event(td_server *s, uint64_t n) {
+    /* Fails only when the counter is at its limit, and then the thread is awake anyway. */
+    if (write(s->event_fd, &n, sizeof n) < 0) return;
+}
+
+void td_watcher_wake(td_server *s) { add_to_event(s, 1); }
+
+/* A reference to the generation of a slot; NULL when the slot is free or its serial is another (0: any). */
+static td_generation *take_ref(td_server *s, uint32_t slot, uint32_t serial) {
+    pthread_mutex_lock(&s->lock);
+    td_watch_slot *w = &s->slots[slot];
+    td_generation *g = serial == 0 || serial == w->serial ? w->generation : NULL;
+    if (g) atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&s->lock);
+    return g;
+}
+
+static void attend_all(td_server *s) {
+    for (uint32_t i = 0; i < s->opt.connections_max; i++) {
+        td_generation *g = take_ref(s, i, 0);
+        if (!g) continue;
+        td_generation_attend(g);
+        td_generation_unref(g);
+    }
+}
+
+static void client_left(td_server *s, uint64_t key) {
+    td_generation *g = take_ref(s, (uint32_t)key, (uint32_t)(key >> 32));
+    if (!g) return;
+    td_debug("request %s: the client has gone", g->id);
+    td_generation_abort(g);
+    td_generation_unref(g);
+}
+
+typedef struct {
+    uint64_t steps;
+    time_t   since_s; /* when steps last moved, or nothing ran */
+} progress;
+
+static void watchdog(td_server *s, progress *p) {
+    td_engine_stats st;
+    struct timespec now;
+    td_engine_get_stats(s->engine, &st);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t steps = st.steps_prefill + st.steps_decode;
+    if (steps != p->steps || st.running == 0) *p = (progress){steps, now.tv_sec};
+    bool stalled = now.tv_sec - p->since_s >= (time_t)s->opt.watchdog_s;
+    if (stalled != atomic_load_explicit(&s->stalled, memory_order_relaxed)) {
+        if (stalled) td_err("%u requests run, but no step has ended for %u s", st.running, s->opt.watchdog_s);
+        else td_info("steps go on");
+        atomic_store_explicit(&s->stalled, stalled, memory_order_relaxed);
+    }
+}
+
+static void *watch_loop(void *arg) {
+    td_server         *s = arg;
+    struct epoll_event ev[EVENTS_AT_ONCE];
+    struct timespec    now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    progress p = {0, now.tv_sec};
+    for (;;) {
+        int n = epoll_wait(s->epoll_fd, ev, EVENTS_AT_ONCE, s->opt.watchdog_s ? WATCHDOG_TICK_MS : -1);
+        for (int i = 0; i < n; i++) {
+            uint64_t count;
+            if (ev[i].data.u64 != WAKE_KEY) {
+                client_left(s, ev[i].data.u64);
+            } else if (read(s->event_fd, &count, sizeof count) == sizeof count) {
+                if (count >= STOP_KEY_COUNT) return NULL;
+                attend_all(s);
+            }
+        }
+        if (s->opt.watchdog_s) watchdog(s, &p);
+    }
+}
+
+td_status td_watcher_start(td_server *s, td_error *err) {
+    struct epoll_event ev = {.events = EPOLLIN, .data.u64 = WAKE_KEY};
+    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->epoll_fd < 0 || s->event_fd < 0 || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->event_fd, &ev) != 0)
+        return td_fail(err, TD_EIO, "the server's event queue cannot be made: %s", strerror(errno));
+    int e = pthread_create(&s->watcher, NULL, watch_loop, s);
+    if (e) return td_fail(err, TD_ENOMEM, "the server's watcher thread cannot be started: %s", strerror(e));
+    s->watching = true;
+    return TD_OK;
+}
+
+void td_watcher_stop(td_server *s) {
+    if (!s->watching) return;
+    add_to_event(s, STOP_KEY_COUNT);
+    pthread_join(s->watcher, NULL);
+    s->watching = false;
+}

@@ -1,0 +1,408 @@
+/*
+ * An engine without a model, behind the same functions as the real one: for tests of the server alone.
+ *
+ * Tokens: 0 BOS, 1 EOS, 2 <|user|>, 3 <|assistant|>, 4 + b the byte b. The answer repeats the text of the last user turn (or
+ * of the whole prompt), then ends with EOS; with ignore_eos it starts again. With a temperature above 0, letters change case by
+ * the seed. Log-probabilities are -0.5 for a generated token, -1 for a prompt token, and 1 less for each further top one.
+ * Words in the prompt make trouble: !error (an error after 3 tokens), !busy (the queue is full), !slow (20 ms a token),
+ * !flood (no pause at all), !hang (no token ever).
+ */
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/rng.h"
+#include "tandem.h"
+
+#define VOCAB     260
+#define BYTE_BASE 4u
+#define TICK_US   1000
+#define SLOW_TICKS 20
+
+static const char *const SPECIAL[BYTE_BASE] = {"<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"};
+
+/* ---- tokenizer ---- */
+
+struct td_tokenizer {
+    int unused;
+};
+static struct td_tokenizer g_tokenizer;
+
+td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t n, bool parse_special, bool add_special,
+                              uint32_t **ids, size_t *n_ids) {
+    uint32_t *to = malloc((n + 1) * sizeof *to);
+    size_t    k = 0;
+    (void)tok;
+    if (!to) return TD_ENOMEM;
+    if (add_special) to[k++] = 0;
+    for (size_t i = 0; i < n;) {
+        size_t len = 0;
+        for (uint32_t s = 0; parse_special && s < BYTE_BASE && !len; s++) {
+            size_t m = strlen(SPECIAL[s]);
+            if (n - i >= m && !memcmp(text + i, SPECIAL[s], m)) to[k++] = s, len = m;
+        }
+        if (!len) to[k++] = BYTE_BASE + (unsigned char)text[i], len = 1;
+        i += len;
+    }
+    *ids = to;
+    *n_ids = k;
+    return TD_OK;
+}
+
+/* Length of the whole character at s, 0 for an invalid or unfinished one (the fake trusts continuation bytes). */
+static size_t char_len(const unsigned char *s, size_t n) {
+    size_t len = s[0] < 0x80 ? 1 : s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc2 ? 2 : 0;
+    if (len > n) return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    return len;
+}
+
+td_status td_tokenizer_decode(const td_tokenizer *tok, const uint32_t *ids, size_t n, bool skip_special, char **text, size_t *len) {
+    unsigned char *raw = malloc(n * 16 + 1);
+    char          *out = malloc(n * 48 + 1);
+    size_t         m = 0, k = 0;
+    (void)tok;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= VOCAB) {
+            free(raw);
+            free(out);
+            return TD_EINVAL;
+        }
+        if (ids[i] >= BYTE_BASE) raw[m++] = (unsigned char)(ids[i] - BYTE_BASE);
+        else if (!skip_special) m += (size_t)(stpcpy((char *)raw + m, SPECIAL[ids[i]]) - (char *)(raw + m));
+    }
+    for (size_t i = 0; i < m;) {
+        size_t c = char_len(raw + i, m - i);
+        if (c) memcpy(out + k, raw + i, c), k += c;
+        else memcpy(out + k, "\xef\xbf\xbd", 3), k += 3;
+        i += c ? c : 1;
+    }
+    out[k] = 0;
+    free(raw);
+    *text = out;
+    *len = k;
+    return TD_OK;
+}
+
+const char *td_tokenizer_bos(const td_tokenizer *tok) { return tok ? SPECIAL[0] : NULL; }
+const char *td_tokenizer_eos(const td_tokenizer *tok) { return tok ? SPECIAL[1] : NULL; }
+
+/* ---- chat template ---- */
+
+struct td_chat_template {
+    int unused;
+};
+static struct td_chat_template g_template;
+
+td_status td_chat_template_render(const td_chat_template *tmpl, const char *request, size_t len, const char *bos, const char *eos,
+                                  char **text, size_t *text_len, td_error *err) {
+    json_t *doc = json_loadb(request, len, 0, NULL), *messages = json_object_get(doc, "messages"), *m;
+    char   *out = NULL;
+    size_t  i;
+    FILE   *f = open_memstream(&out, text_len);
+    (void)tmpl;
+    fputs(bos, f);
+    td_status st = TD_OK;
+    json_array_foreach(messages, i, m) {
+        const char *role = json_string_value(json_object_get(m, "role")), *content = json_string_value(json_object_get(m, "content"));
+        bool        assistant = !strcmp(role, "assistant");
+        if (!strcmp(role, "tool") && i == 0) st = td_fail(err, TD_EINVAL, "a conversation cannot start with a tool");
+        fprintf(f, "%s%s%s%s", assistant ? "<|assistant|>" : "<|user|>", !strcmp(role, "system") ? "[system]" : "", content ? content : "[null]",
+                assistant ? eos : "");
+    }
+    if (json_object_get(doc, "tools")) fprintf(f, "[tools:%zu]", json_array_size(json_object_get(doc, "tools")));
+    const char *suffix = json_string_value(json_object_get(json_object_get(doc, "chat_template_kwargs"), "suffix"));
+    if (suffix) fputs(suffix, f);
+    if (json_is_true(json_object_get(doc, "add_generation_prompt"))) fputs("<|assistant|>", f);
+    fclose(f);
+    json_decref(doc);
+    if (st != TD_OK) free(out);
+    else *text = out;
+    return st;
+}
+
+/* ---- engine ---- */
+
+struct td_request {
+    td_request       *next;
+    td_engine        *engine;
+    td_request_params p;
+    uint32_t         *prompt, *reply;
+    size_t            n_reply;
+    char             *stop[TD_STOP_MAX];
+    char             *text; /* all generated bytes */
+    size_t            text_len, text_sent;
+    uint64_t          seed;
+    uint32_t          done;
+    unsigned          pause, ticks; /* ticks per token */
+    int               refs;         /* the caller's handle, the engine's list */
+    bool              cancelled, running, hang, error;
+};
+
+struct td_engine {
+    td_engine_options o;
+    char              path[256];
+    bool              has_template;
+    pthread_mutex_t   lock;
+    pthread_t         thread;
+    td_request       *list;
+    bool              stop;
+    td_engine_stats   stats;
+    uint64_t          submitted;
+};
+
+void td_engine_options_init(td_engine_options *o) {
+    *o = (td_engine_options){.load_format = "auto", .device = "host", .quantization = "auto", .expert_quantization = "auto",
+                             .kv_cache_dtype = "auto", .mem_fraction_static = 0.9, .page_size = 128, .chunked_prefill_size = 8192,
+                             .max_prefill_tokens = 16384, .decode_log_interval = 40};
+}
+
+void td_request_params_init(td_request_params *p) {
+    *p = (td_request_params){.max_tokens = 16, .skip_special_tokens = true, .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
+}
+
+static void unref_locked(td_request *r) {
+    if (--r->refs) return;
+    for (size_t i = 0; i < r->p.n_stop; i++) free(r->stop[i]);
+    free(r->prompt);
+    free(r->reply);
+    free(r->text);
+    free(r);
+}
+
+static void fill_logprobs(td_position_logprobs *lp, uint32_t id, float logprob, uint32_t n_top) {
+    *lp = (td_position_logprobs){.id = id, .logprob = logprob, .n_top = n_top};
+    for (uint32_t k = 0; k < n_top; k++) lp->top[k] = (td_token_logprob){(id + k) % VOCAB, -0.5f - (float)k};
+}
+
+/* One token; true when it was the last. Text is sent in whole characters, and held back while a stop string may come. */
+static bool step(td_request *r) {
+    td_event             e = {.prompt_tokens = (uint32_t)r->p.n_prompt, .stop_token = UINT32_MAX};
+    td_position_logprobs lp, *prompt_lp = NULL;
+    td_error             error;
+    uint32_t             token = 1;
+    bool                 first = r->done == 0;
+    if (first && r->p.prompt_logprobs) {
+        prompt_lp = calloc(r->p.n_prompt, sizeof *prompt_lp);
+        for (size_t i = 0; i < r->p.n_prompt; i++) fill_logprobs(&prompt_lp[i], r->prompt[i], i ? -1.0f : NAN, i ? r->p.n_top_logprobs : 0);
+        e.prompt_logprobs = prompt_lp;
+        e.n_prompt_logprobs = r->p.n_prompt;
+    }
+    if (r->error && r->done == 3) {
+        td_fail(&error, TD_EDEVICE, "the fake device broke");
+        e.finish = TD_FINISH_ERROR;
+        e.error = &error;
+    } else if (r->p.max_tokens == 0) {
+        e.finish = TD_FINISH_LENGTH;
+    } else {
+        if (r->p.ignore_eos && r->n_reply) token = r->reply[r->done % r->n_reply];
+        else if (r->done < r->n_reply) token = r->reply[r->done];
+        unsigned char byte = token >= BYTE_BASE ? (unsigned char)(token - BYTE_BASE) : 0;
+        bool          letter = (byte | 32) >= 'a' && (byte | 32) <= 'z';
+        if (letter && r->p.sampling.temperature > 0 && td_rng_u64(r->seed, 0, r->done) & 1) token = BYTE_BASE + (byte ^ 32);
+        for (size_t i = 0; i < r->p.sampling.n_bias; i++)
+            if (r->p.sampling.bias[i] >= 100) token = r->p.sampling.bias_ids[i];
+        r->done++;
+        if (token >= BYTE_BASE) r->text[r->text_len++] = (char)(token - BYTE_BASE);
+        if (token == 1 && !r->p.ignore_eos && r->done > r->p.min_tokens) e.finish = TD_FINISH_STOP, e.stop_token = 1;
+        for (size_t i = 0; i < r->p.n_stop_ids; i++)
+            if (token == r->p.stop_ids[i]) e.finish = TD_FINISH_STOP, e.stop_token = token;
+        e.tokens = &token;
+        e.n_tokens = 1;
+        fill_logprobs(&lp, token, -0.5f, r->p.n_top_logprobs);
+        if (r->p.logprobs) e.logprobs = &lp;
+        r->engine->stats.generation_tokens++;
+    }
+    size_t limit = r->text_len, hold = 0;
+    for (size_t i = 0; i < r->p.n_stop; i++) {
+        size_t n = strlen(r->stop[i]);
+        char  *at = memmem(r->text, r->text_len, r->stop[i], n);
+        if (n - 1 > hold) hold = n - 1;
+        if (!at) continue;
+        limit = (size_t)(at - r->text) + (r->p.include_stop ? n : 0);
+        e.finish = TD_FINISH_STOP;
+        e.stop_reason = r->stop[i];
+    }
+    if (e.finish == TD_FINISH_NONE && r->done >= r->p.max_tokens) e.finish = TD_FINISH_LENGTH;
+    if (e.finish == TD_FINISH_NONE) limit = limit - r->text_sent > hold ? limit - hold : r->text_sent;
+    size_t whole = r->text_sent;
+    for (size_t c; whole < limit && (c = char_len((unsigned char *)r->text + whole, limit - whole)) > 0;) whole += c;
+    e.text = r->text + r->text_sent;
+    e.text_len = whole > r->text_sent ? whole - r->text_sent : 0;
+    r->text_sent = whole;
+    e.completion_tokens = r->done;
+    if (r->cancelled) e.finish = TD_FINISH_ABORT;
+    r->p.on_event(r->p.user, &e);
+    free(prompt_lp);
+    return e.finish != TD_FINISH_NONE;
+}
+
+static void abort_request(td_request *r) {
+    td_event e = {.finish = TD_FINISH_ABORT, .stop_token = UINT32_MAX, .text = ""};
+    r->engine->stats.requests_aborted++;
+    r->p.on_event(r->p.user, &e);
+}
+
+static void *run(void *arg) {
+    td_engine *e = arg;
+    pthread_mutex_lock(&e->lock);
+    while (!e->stop) {
+        uint32_t max = e->o.max_running_requests ? e->o.max_running_requests : 64, running = 0;
+        bool     flood = false;
+        for (td_request **at = &e->list; *at;) {
+            td_request *r = *at;
+            bool        last = false;
+            r->running = running < max;
+            running += r->running;
+            flood = flood || !r->pause;
+            if (r->cancelled) {
+                abort_request(r);
+                last = true;
+            } else if (r->running && !r->hang && (!r->pause || ++r->ticks % r->pause == 0)) {
+                last = step(r);
+            }
+            if (last) {
+                *at = r->next;
+                unref_locked(r);
+            } else {
+                at = &r->next;
+            }
+        }
+        e->stats.steps_decode += running > 0;
+        pthread_mutex_unlock(&e->lock);
+        if (!flood) usleep(TICK_US);
+        pthread_mutex_lock(&e->lock);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
+
+td_status td_engine_open(const td_engine_options *o, td_engine **out, td_error *err) {
+    if (strstr(o->model_path, "missing")) return td_fail(err, TD_ENOTFOUND, "%s: no such folder", o->model_path);
+    if (strstr(o->model_path, "slow")) sleep(3);
+    td_engine *e = calloc(1, sizeof *e);
+    e->o = *o;
+    strncpy(e->path, o->model_path, sizeof e->path - 1);
+    e->has_template = !o->chat_template || strcmp(o->chat_template, "none") != 0;
+    e->stats.ttft = (td_histogram){.n = 3, .bound_s = {0.01, 0.1, 1}, .count = {1, 2, 0, 1}, .sum_s = 2.5};
+    e->stats.tpot = e->stats.queue_time = e->stats.ttft;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_create(&e->thread, NULL, run, e);
+    *out = e;
+    return TD_OK;
+}
+
+void td_engine_close(td_engine *e, double grace_s) {
+    (void)grace_s;
+    pthread_mutex_lock(&e->lock);
+    e->stop = true;
+    bool left = e->list != NULL;
+    pthread_mutex_unlock(&e->lock);
+    pthread_join(e->thread, NULL);
+    if (left) abort(); /* the server promises to have ended all */
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+void td_engine_get_info(const td_engine *e, td_engine_info *info) {
+    *info = (td_engine_info){.architecture = "Fake", .model_path = e->path, .device = "fake", .quantization = "none",
+                             .expert_quantization = "none", .expert_kernel = "none", .vocab_size = VOCAB,
+                             .context_length = e->o.context_length ? e->o.context_length : 4096, .max_total_tokens = 1 << 20,
+                             .max_running_requests = 64, .default_temperature = 0, .default_top_p = NAN,
+                             .default_repetition_penalty = NAN};
+}
+
+const td_tokenizer     *td_engine_tokenizer(const td_engine *e) { return e ? &g_tokenizer : NULL; }
+const td_chat_template *td_engine_chat_template(const td_engine *e) { return e->has_template ? &g_template : NULL; }
+
+void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
+    pthread_mutex_lock(&e->lock);
+    e->stats.running = e->stats.queued = 0;
+    for (td_request *r = e->list; r; r = r->next) {
+        if (r->running) e->stats.running++;
+        else e->stats.queued++;
+    }
+    e->stats.kv_tokens_total = 1 << 20;
+    *s = e->stats;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void make_reply(td_request *r) {
+    size_t from = 0, n = 0;
+    for (size_t i = 0; i < r->p.n_prompt; i++)
+        if (r->prompt[i] == 2) from = i + 1;
+    for (size_t i = from; i < r->p.n_prompt && (r->prompt[i] >= BYTE_BASE || i == 0); i++)
+        if (r->prompt[i] >= BYTE_BASE) r->reply[n++] = r->prompt[i];
+    r->n_reply = n;
+}
+
+static bool says(const td_request *r, const char *word) {
+    size_t n = strlen(word);
+    for (size_t i = 0, k; i + n <= r->p.n_prompt; i++) {
+        for (k = 0; k < n && r->prompt[i + k] == BYTE_BASE + (uint32_t)(unsigned char)word[k];) k++;
+        if (k == n) return true;
+    }
+    return false;
+}
+
+td_status td_engine_submit(td_engine *e, const td_request_params *p, td_request **out, td_error *err) {
+    if (p->n_prompt + p->max_tokens > 1 << 20) return td_fail(err, TD_EINVAL, "prompt: too long for the fake");
+    td_request *r = calloc(1, sizeof *r);
+    r->engine = e;
+    r->p = *p;
+    r->refs = 2;
+    r->prompt = malloc(p->n_prompt * sizeof *r->prompt);
+    r->reply = malloc(p->n_prompt * sizeof *r->reply);
+    r->text = malloc(p->max_tokens + 1);
+    memcpy(r->prompt, p->prompt, p->n_prompt * sizeof *r->prompt);
+    for (size_t i = 0; i < p->n_stop; i++) r->stop[i] = strdup(p->stop[i]);
+    if (p->sampling.n_bias) { /* the caller's arrays end with the call */
+        static uint32_t ids[1024];
+        static float    bias[1024];
+        memcpy(ids, p->sampling.bias_ids, p->sampling.n_bias * sizeof *ids);
+        memcpy(bias, p->sampling.bias, p->sampling.n_bias * sizeof *bias);
+        r->p.sampling.bias_ids = ids;
+        r->p.sampling.bias = bias;
+    }
+    make_reply(r);
+    r->pause = says(r, "!flood") ? 0 : says(r, "!slow") ? SLOW_TICKS : 1;
+    r->hang = says(r, "!hang");
+    r->error = says(r, "!error");
+    pthread_mutex_lock(&e->lock);
+    uint32_t n = 0;
+    td_request **at = &e->list;
+    for (; *at; at = &(*at)->next) n++;
+    uint32_t room = (e->o.max_running_requests ? e->o.max_running_requests : 64) + (e->o.max_queued_requests ? e->o.max_queued_requests : 256);
+    if (says(r, "!busy") || n >= room) {
+        r->refs = 1;
+        unref_locked(r);
+        pthread_mutex_unlock(&e->lock);
+        return td_fail(err, TD_EBUSY, "the queue is full: %u requests wait", n);
+    }
+    r->seed = p->sampling.has_seed ? p->sampling.seed : ++e->submitted * 7919;
+    e->stats.requests_total++;
+    e->stats.prompt_tokens += p->n_prompt;
+    *at = r;
+    *out = r;
+    pthread_mutex_unlock(&e->lock);
+    return TD_OK;
+}
+
+void td_request_cancel(td_request *r) {
+    pthread_mutex_lock(&r->engine->lock);
+    r->cancelled = true;
+    pthread_mutex_unlock(&r->engine->lock);
+}
+
+void td_request_release(td_request *r) {
+    td_engine *e = r->engine;
+    pthread_mutex_lock(&e->lock);
+    unref_locked(r);
+    pthread_mutex_unlock(&e->lock);
+}

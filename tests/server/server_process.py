@@ -1,0 +1,91 @@
+"""Starts a `launch_server` and talks to it: shared by the tests of the server."""
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+FAKE = os.environ.get("TD_FAKE_TANDEM", "")
+
+
+class Server:
+    """A running server; use as a context manager. `stderr()` is what it has logged so far."""
+
+    def __init__(self, *flags, program=None, model="/models/fake", wait=True, timeout=60):
+        self.log = tempfile.TemporaryFile()
+        command = [*(program or [FAKE]), "launch_server", "--model-path", model, *flags]
+        if "--port" not in flags:
+            command += ["--port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
+        self.port = None
+        if wait:
+            self.wait_ready(timeout)
+
+    def wait_ready(self, timeout=60):
+        line = self.process.stdout.readline().decode()
+        match = re.fullmatch(r"tandem: serving (.+) at http://(.+):(\d+)\n", line)
+        if not match:
+            raise RuntimeError(f"not ready: {line!r} {self.stderr()}")
+        self.model, self.port = match[1], int(match[3])
+        return self
+
+    def stderr(self):
+        self.log.seek(0)
+        return self.log.read().decode()
+
+    def connection(self, timeout=20):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
+    def request(self, method, path, body=None, headers=None, raw=None):
+        """(status, parsed JSON or text, headers)"""
+        connection = self.connection()
+        headers = dict(headers or {})
+        if body is not None:
+            raw = json.dumps(body)
+        if raw is not None:
+            headers.setdefault("Content-Type", "application/json")
+        connection.request(method, path, raw, headers)
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        if "json" in response.headers.get("Content-Type", ""):
+            return response.status, json.loads(data), response.headers
+        return response.status, data.decode(), response.headers
+
+    def metric(self, name):
+        _, text, _ = self.request("GET", "/metrics")
+        return float(re.search(rf"^{re.escape(name)}\{{[^}}]*\}} (\S+)$", text, re.M)[1])
+
+    def wait_metric(self, name, value, timeout=10):
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            now = self.metric(name)
+            if now == value:
+                return True
+            time.sleep(0.02)
+        raise AssertionError(f"{name} is {now}, not {value}, after {timeout} s")
+
+    def stop(self, number=signal.SIGTERM, timeout=30):
+        """The exit status after a signal."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        alive = self.process.poll() is None
+        status = self.stop()
+        if kind is None and alive and status != 0:
+            raise AssertionError(f"the server ended with {status}: {self.stderr()}")
+        self.process.stdout.close()
+        self.log.close()

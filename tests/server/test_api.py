@@ -1,0 +1,416 @@
+"""OpenAI's API over the fake engine, driven by the real openai client: each feature, and how it may be misused."""
+import json
+import unittest
+
+import openai
+from server_process import Server
+
+USER = [{"role": "user", "content": "Hello"}]
+
+
+class ApiTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--served-model-name", "fake", "--context-length", "2048")
+        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=20)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.__exit__(None, None, None)
+
+    def chat(self, messages=USER, **more):
+        return self.client.chat.completions.create(model="fake", messages=messages, **more)
+
+    def complete(self, prompt, **more):
+        return self.client.completions.create(model="fake", prompt=prompt, **more)
+
+    def refused(self, path, body, param, status=400):
+        """The body is refused with one sentence that names the field; returns the sentence."""
+        code, answer, _ = self.server.request("POST", path, body)
+        self.assertEqual(code, status, answer)
+        error = answer["error"]
+        self.assertEqual(set(error), {"message", "type", "param", "code"})
+        self.assertEqual(error["param"], param, error)
+        self.assertTrue(error["message"].endswith((".", "…")) or ":" in error["message"], error)
+        return error["message"]
+
+    def refused_chat(self, param, **fields):
+        return self.refused("/v1/chat/completions", {"messages": USER, **fields}, param)
+
+    def refused_completion(self, param, **fields):
+        return self.refused("/v1/completions", {"prompt": "Hello", **fields}, param)
+
+
+class Chat(ApiTest):
+    def test_answer(self):
+        r = self.chat()
+        self.assertEqual(r.object, "chat.completion")
+        self.assertTrue(r.id.startswith("chatcmpl-"))
+        self.assertEqual(r.model, "fake")
+        self.assertEqual(r.choices[0].message.role, "assistant")
+        self.assertEqual(r.choices[0].message.content, "Hello")
+        self.assertEqual(r.choices[0].finish_reason, "stop")
+        # BOS, <|user|>, 5 letters, <|assistant|>; the answer's letters and EOS
+        self.assertEqual((r.usage.prompt_tokens, r.usage.completion_tokens, r.usage.total_tokens), (8, 6, 14))
+        self.assertEqual(r.usage.prompt_tokens_details.cached_tokens, 0)
+
+    def test_ids_differ(self):
+        self.assertNotEqual(self.chat().id, self.chat().id)
+        self.assertEqual(self.chat(extra_body={"rid": "mine"}).id, "mine")
+
+    def test_stream(self):
+        chunks = list(self.chat([{"role": "user", "content": "añ日😀"}], stream=True))
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        self.assertEqual([c.choices[0].delta.content for c in chunks[1:-1]], ["a", "ñ", "日", "😀"])
+        self.assertEqual([c.choices[0].finish_reason for c in chunks], [None] * (len(chunks) - 1) + ["stop"])
+        self.assertEqual(len({c.id for c in chunks}), 1)
+        self.assertTrue(all(c.usage is None for c in chunks))
+
+    def test_stream_usage(self):
+        chunks = list(self.chat(stream=True, stream_options={"include_usage": True}))
+        self.assertEqual(chunks[-1].choices, [])
+        self.assertEqual(chunks[-1].usage.completion_tokens, 6)
+        self.assertTrue(all(c.usage is None for c in chunks[:-1]))
+        chunks = list(self.chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True}))
+        counts = [c.usage.completion_tokens for c in chunks]
+        self.assertEqual(counts, sorted(counts))
+        self.assertTrue(all(c.usage.prompt_tokens == 8 for c in chunks))
+
+    def test_stream_bytes(self):
+        """What is on the wire: events of one JSON line, [DONE] last."""
+        _, text, headers = self.server.request("POST", "/v1/chat/completions", {"messages": USER, "stream": True})
+        self.assertIn("text/event-stream", headers["Content-Type"])
+        events = text.split("\n\n")
+        self.assertEqual(events[-2:], ["data: [DONE]", ""])
+        for event in events[:-2]:
+            self.assertTrue(event.startswith("data: {"))
+            json.loads(event[6:])
+
+    def test_n(self):
+        r = self.chat(n=3, temperature=1, seed=5)
+        self.assertEqual([c.index for c in r.choices], [0, 1, 2])
+        self.assertEqual({c.message.content.lower() for c in r.choices}, {"hello"})
+        self.assertGreater(len({c.message.content for c in r.choices}), 1)
+        self.assertEqual((r.usage.prompt_tokens, r.usage.completion_tokens), (8, 18))
+        chunks = list(self.chat(n=3, temperature=1, seed=5, stream=True))
+        for i in range(3):
+            mine = [c.choices[0] for c in chunks if c.choices[0].index == i]
+            self.assertEqual(mine[0].delta.role, "assistant")
+            self.assertEqual([c.finish_reason for c in mine if c.finish_reason], ["stop"])
+            self.assertEqual("".join(c.delta.content or "" for c in mine), r.choices[i].message.content)
+        self.refused_chat("n", n=0)
+        self.refused_chat("n", n=129)
+        self.refused_chat("n", n="two")
+        self.refused_chat("n", n=1.5)
+
+    def test_seed(self):
+        first, second, other = (self.chat(temperature=1, seed=s).choices[0].message.content for s in (1, 1, 2))
+        self.assertEqual(first, second)
+        self.assertNotEqual(first, other)
+        self.chat(temperature=1, seed=-5)
+        self.refused_chat("seed", seed="x")
+        self.refused_chat("seed", seed=1.5)
+
+    def test_stop(self):
+        r = self.chat(stop="lo")
+        self.assertEqual((r.choices[0].message.content, r.choices[0].finish_reason), ("Hel", "stop"))
+        self.assertEqual(r.choices[0].matched_stop, "lo")
+        self.assertEqual(self.chat(stop=["x", "l"]).choices[0].message.content, "He")
+        self.assertEqual(self.chat(stop="lo", extra_body={"no_stop_trim": True}).choices[0].message.content, "Hello")
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in self.chat(stop="lo", stream=True)), "Hel")
+        self.refused_chat("stop", stop="")
+        self.refused_chat("stop", stop=["a", 1])
+        self.refused_chat("stop", stop=5)
+        self.refused_chat("stop", stop=["a"] * 17)
+
+    def test_stop_token_ids_and_eos(self):
+        r = self.chat(extra_body={"stop_token_ids": [4 + ord("l")]})
+        self.assertEqual(r.choices[0].matched_stop, 4 + ord("l"))
+        r = self.chat(max_tokens=12, extra_body={"ignore_eos": True})
+        self.assertEqual((r.choices[0].message.content, r.choices[0].finish_reason), ("HelloHelloHe", "length"))
+        self.refused_chat("stop_token_ids", stop_token_ids=[260])
+        self.refused_chat("stop_token_ids", stop_token_ids=[-1])
+        self.refused_chat("stop_token_ids", stop_token_ids="x")
+        self.refused_chat("ignore_eos", ignore_eos="yes")
+
+    def test_max_tokens(self):
+        r = self.chat(max_tokens=2)
+        self.assertEqual((r.choices[0].message.content, r.choices[0].finish_reason), ("He", "length"))
+        self.assertEqual(self.chat(max_tokens=2, max_completion_tokens=3).choices[0].message.content, "Hel")
+        r = self.chat(extra_body={"ignore_eos": True})
+        self.assertEqual(r.usage.total_tokens, 2048, "the default is what is left of the context")
+        self.refused_chat("max_tokens", max_tokens=0)
+        self.refused_chat("max_tokens", max_tokens=-1)
+        self.refused_chat("max_tokens", max_tokens="many")
+        self.refused_chat("messages", max_tokens=3000)
+
+    def test_logprobs(self):
+        content = self.chat(logprobs=True, top_logprobs=2).choices[0].logprobs.content
+        self.assertEqual([c.token for c in content], ["H", "e", "l", "l", "o", "<|eos|>"])
+        self.assertEqual(content[0].logprob, -0.5)
+        self.assertEqual(content[0].bytes, [72])
+        self.assertEqual([(t.token, t.logprob) for t in content[0].top_logprobs], [("H", -0.5), ("I", -1.5)])
+        self.assertEqual(self.chat(logprobs=True).choices[0].logprobs.content[0].top_logprobs, [])
+        self.assertIsNone(self.chat().choices[0].logprobs)
+        streamed = [e for c in self.chat(logprobs=True, top_logprobs=2, stream=True) if c.choices[0].logprobs for e in c.choices[0].logprobs.content]
+        self.assertEqual([c.token for c in streamed], [c.token for c in content])
+        self.refused_chat("top_logprobs", top_logprobs=2)
+        self.refused_chat("top_logprobs", logprobs=True, top_logprobs=21)
+        self.refused_chat("top_logprobs", logprobs=True, top_logprobs=-1)
+        self.refused_chat("logprobs", logprobs=3)
+
+    def test_token_ids(self):
+        r = self.chat(extra_body={"return_token_ids": True})
+        self.assertEqual(r.choices[0].token_ids, [4 + b for b in b"Hello"] + [1])
+        streamed = [t for c in self.chat(stream=True, extra_body={"return_token_ids": True}) for t in getattr(c.choices[0], "token_ids", None) or []]
+        self.assertEqual(streamed, r.choices[0].token_ids)
+        self.refused_chat("return_token_ids", return_token_ids=1)
+
+    def test_logit_bias(self):
+        r = self.chat(max_tokens=2, logit_bias={str(4 + ord("z")): 100})
+        self.assertEqual(r.choices[0].message.content, "zz")
+        self.refused_chat("logit_bias", logit_bias={"x": 1})
+        self.refused_chat("logit_bias", logit_bias={"300": 1})
+        self.refused_chat("logit_bias", logit_bias={"5": 101})
+        self.refused_chat("logit_bias", logit_bias=[1])
+
+    def test_numbers(self):
+        self.chat(temperature=0.5, top_p=0.9, frequency_penalty=1, presence_penalty=-1,
+                  extra_body={"top_k": -1, "min_p": 0.1, "repetition_penalty": 1.1, "min_tokens": 1, "priority": 3})
+        for field, bad in {"temperature": [-1, 2.1, "hot", True], "top_p": [0, 1.1, "x", []], "min_p": [-0.1, 1.1, "x", {}],
+                           "top_k": [-2, 1.5, "x", True], "frequency_penalty": [-3, 3, "x", []], "presence_penalty": [-3, 3, "x", []],
+                           "repetition_penalty": [0, 3, "x", []], "min_tokens": [-1, "x", 1.5, []], "priority": ["x", 2**40, 1.5, []],
+                           "stream": [1, "true", [], {}]}.items():
+            for value in bad:
+                with self.subTest(field=field, value=value):
+                    self.refused_chat(field, **{field: value})
+
+    def test_messages(self):
+        self.assertEqual(self.chat([{"role": "user", "content": [{"type": "text", "text": "He"}, {"type": "text", "text": "y"}]}]).choices[0].message.content, "He\ny")
+        self.assertEqual(self.chat([{"role": "developer", "content": "d"}]).choices[0].message.content, "[system]d")
+        talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}, {"role": "user", "content": "b"}]
+        self.assertEqual(self.chat(talk).choices[0].message.content, "b")
+        self.refused("/v1/chat/completions", {}, "messages")
+        for messages, param in [([], "messages"), ("Hello", "messages"), ([{"content": "x"}], "messages[0].role"),
+                                ([{"role": "robot", "content": "x"}], "messages[0].role"), ([{"role": "user"}], "messages[0].content"),
+                                ([{"role": "user", "content": 5}], "messages[0].content"), (["x"], "messages[0].role"),
+                                ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages[0].content[0]"),
+                                ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
+                                ([{"role": "tool", "content": "x"}], "messages")]:
+            with self.subTest(messages=messages):
+                self.refused("/v1/chat/completions", {"messages": messages}, param)
+
+    def test_template_arguments(self):
+        r = self.chat(extra_body={"chat_template_kwargs": {"suffix": "!"}})
+        self.assertEqual(r.choices[0].message.content, "Hello!")
+        tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+        self.assertEqual(self.chat(tools=[tool]).choices[0].message.content, "Hello[tools:1]")
+        self.assertEqual(self.chat(tools=[tool], tool_choice="none").choices[0].message.content, "Hello")
+        self.refused_chat("chat_template_kwargs", chat_template_kwargs=[])
+        self.refused_chat("tools", tools={})
+        self.refused_chat("tools[0]", tools=[{"type": "retrieval"}])
+        self.refused_chat("tool_choice", tools=[tool], tool_choice="required")
+        self.refused_chat("tool_choice", tools=[tool], tool_choice={"type": "function", "function": {"name": "f"}})
+
+    def test_continue_final_message(self):
+        talk = [*USER, {"role": "assistant", "content": "Hel"}]
+        r = self.chat(talk, extra_body={"continue_final_message": True})
+        self.assertEqual(r.usage.prompt_tokens, 8 + 3)
+        self.refused("/v1/chat/completions", {"messages": USER, "continue_final_message": True}, "continue_final_message")
+        self.refused("/v1/chat/completions", {"messages": talk[1:], "continue_final_message": True}, "continue_final_message")
+        self.refused("/v1/chat/completions", {"messages": talk, "continue_final_message": 1}, "continue_final_message")
+
+    def test_input_ids(self):
+        _, r, _ = self.server.request("POST", "/v1/chat/completions", {"input_ids": [0, 2, 69, 70, 3]})
+        self.assertEqual(r["choices"][0]["message"]["content"], "AB")
+        self.refused("/v1/chat/completions", {"input_ids": ["a"]}, "input_ids")
+
+    def test_refused_fields(self):
+        for field, value in {"response_format": {"type": "json_object"}, "regex": "a+", "ebnf": "root ::= x", "audio": {}, "functions": [{}],
+                             "function_call": "auto", "lora_path": "x", "modalities": ["text", "audio"], "web_search_options": {},
+                             "best_of": 2, "prompt_logprobs": 1, "guided_json": {"a": 1}, "echo": True}.items():
+            with self.subTest(field=field):
+                self.assertIn(field, self.refused_chat(field, **{field: value}))
+
+    def test_ignored_fields(self):
+        r = self.chat(user="me", metadata={"a": "b"}, store=False, response_format={"type": "text"}, parallel_tool_calls=True,
+                      modalities=["text"], extra_body={"never_heard_of": 1, "best_of": 1, "regex": None, "n": None, "stop": None})
+        self.assertEqual(r.choices[0].message.content, "Hello")
+
+    def test_stream_options(self):
+        self.refused_chat("stream_options", stream_options={"include_usage": True})
+        self.refused_chat("stream_options", stream=True, stream_options=True)
+        self.refused_chat("stream_options.include_usage", stream=True, stream_options={"include_usage": 1})
+
+    def test_errors_of_the_engine(self):
+        with self.assertRaises(openai.InternalServerError) as e:
+            self.chat([{"role": "user", "content": "!error"}])
+        self.assertEqual(e.exception.status_code, 500)
+        self.assertIn("the fake device broke", str(e.exception))
+        with self.assertRaises(openai.APIError) as e:
+            list(self.chat([{"role": "user", "content": "!error"}], stream=True))
+        self.assertIn("the fake device broke", str(e.exception))
+        with self.assertRaises(openai.InternalServerError) as e:
+            self.chat([{"role": "user", "content": "!busy"}])
+        self.assertEqual((e.exception.status_code, e.exception.response.headers["retry-after"]), (503, "1"))
+        self.assertEqual(self.chat().choices[0].message.content, "Hello")
+
+    def test_unknown_model(self):
+        with self.assertRaises(openai.NotFoundError) as e:
+            self.client.chat.completions.create(model="gpt-9", messages=USER)
+        self.assertEqual(e.exception.code, "model_not_found")
+        self.refused_chat("model", model=5)
+
+    def test_long_prompt(self):
+        message = self.refused("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 3000}]}, "messages")
+        self.assertIn("2048", message)
+        self.assertIn("3003", message)
+
+
+class Completions(ApiTest):
+    def test_prompt_forms(self):
+        self.assertEqual(self.complete("Hello").choices[0].text, "Hello")
+        r = self.complete(["ab", "cd"])
+        self.assertEqual([(c.index, c.text) for c in r.choices], [(0, "ab"), (1, "cd")])
+        self.assertEqual(r.usage.prompt_tokens, 6)
+        self.assertEqual(self.complete([69, 70]).choices[0].text, "AB")
+        self.assertEqual([c.text for c in self.complete([[69], [70, 71]]).choices], ["A", "BC"])
+        for bad in [None, [], 5, {}, [1.5], ["a", 1], [1, "a"], [["a"]], [[]], [260], [-1], [[1], "a"], True]:
+            with self.subTest(prompt=bad):
+                self.refused("/v1/completions", {"prompt": bad}, "prompt")
+
+    def test_default_length(self):
+        r = self.complete("x" * 40)
+        self.assertEqual((len(r.choices[0].text), r.choices[0].finish_reason), (16, "length"))
+
+    def test_n_of_prompts(self):
+        r = self.complete(["ab", "cd"], n=2)
+        self.assertEqual([(c.index, c.text) for c in r.choices], [(0, "ab"), (1, "ab"), (2, "cd"), (3, "cd")])
+        self.refused("/v1/completions", {"prompt": ["a"] * 10, "n": 128}, "n")
+
+    def test_stream(self):
+        chunks = list(self.complete(["ab", "cd"], stream=True, stream_options={"include_usage": True}))
+        for i, text in enumerate(["ab", "cd"]):
+            mine = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == i]
+            self.assertEqual("".join(c.text for c in mine), text)
+            self.assertEqual([c.finish_reason for c in mine], [None] * (len(mine) - 1) + ["stop"])
+        self.assertEqual(chunks[-1].usage.total_tokens, 12)
+
+    def test_echo(self):
+        self.assertEqual(self.complete("Hello", echo=True).choices[0].text, "HelloHello")
+        self.assertEqual("".join(c.choices[0].text for c in self.complete("Hello", echo=True, stream=True)), "HelloHello")
+        r = self.complete("Hello", echo=True, max_tokens=0)
+        self.assertEqual((r.choices[0].text, r.choices[0].finish_reason, r.usage.completion_tokens), ("Hello", "length", 0))
+        self.refused_completion("echo", echo="yes")
+
+    def test_echo_logprobs(self):
+        for more in ({}, {"stream": True}):
+            with self.subTest(more):
+                r = self.complete("añb", echo=True, logprobs=1, max_tokens=0, **more)
+                lp = (next(c for c in r if c.choices[0].logprobs) if more else r).choices[0].logprobs
+                self.assertEqual(lp.tokens, ["<|bos|>", "a", "\ufffd", "\ufffd", "b"])
+                self.assertEqual(lp.token_logprobs, [None, -1, -1, -1, -1])
+                self.assertIsNone(lp.top_logprobs[0])
+                self.assertEqual(lp.top_logprobs[1], {"a": -0.5})
+                self.assertEqual(lp.text_offset[:3], [0, 0, 1])
+
+    def test_echo_ids(self):
+        r = self.complete([0, 69, 70], echo=True, logprobs=0, max_tokens=1)
+        self.assertEqual(r.choices[0].text, "ABA")
+        self.assertEqual(r.choices[0].logprobs.text_offset, [0, 0, 1, 2])
+        r = self.complete([0, 69, 70], echo=True, logprobs=0, max_tokens=1, extra_body={"skip_special_tokens": False})
+        self.assertEqual(r.choices[0].text, "<|bos|>ABA")
+        self.assertEqual(r.choices[0].logprobs.text_offset, [0, 7, 8, 9])
+
+    def test_logprobs(self):
+        lp = self.complete("ab", logprobs=2).choices[0].logprobs
+        self.assertEqual(lp.tokens, ["a", "b", "<|eos|>"])
+        self.assertEqual(lp.token_logprobs, [-0.5] * 3)
+        self.assertEqual(lp.top_logprobs[0], {"a": -0.5, "b": -1.5})
+        self.assertEqual(lp.text_offset, [0, 1, 2])
+        self.assertEqual(self.complete("ab", logprobs=0).choices[0].logprobs.top_logprobs[0], {"a": -0.5})
+        self.refused_completion("logprobs", logprobs=21)
+        self.refused_completion("logprobs", logprobs=-1)
+        self.refused_completion("logprobs", logprobs=True)
+        self.refused_completion("logprobs", logprobs="1")
+
+    def test_max_tokens_zero(self):
+        r = self.complete("Hello", max_tokens=0)
+        self.assertEqual((r.choices[0].text, r.choices[0].finish_reason), ("", "length"))
+        self.refused_completion("min_tokens", max_tokens=1, min_tokens=2)
+
+    def test_refused_fields(self):
+        for field, value in {"suffix": "x", "best_of": 3, "prompt_embeds": "x", "structured_outputs": {"regex": "x"}}.items():
+            with self.subTest(field=field):
+                self.refused_completion(field, **{field: value})
+        self.complete("a", suffix=None, best_of=1)
+
+    def test_long_prompt(self):
+        message = self.refused_completion("prompt", prompt="x" * 3000)
+        self.assertIn("2048", message)
+        self.assertEqual(self.complete("x" * 2000, max_tokens=1).usage.prompt_tokens, 2001)
+        self.assertIn("to generate", self.refused_completion("prompt", prompt="x" * 2000, max_tokens=100))
+
+
+class Others(ApiTest):
+    def test_models(self):
+        models = self.client.models.list()
+        self.assertEqual([m.id for m in models], ["fake"])
+        self.assertEqual(self.client.models.retrieve("fake").max_model_len, 2048)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.models.retrieve("other")
+        code, _, _ = self.server.request("GET", "/v1/models/%ff%00x")
+        self.assertEqual(code, 404)
+        code, _, _ = self.server.request("GET", "/v1/models/")
+        self.assertEqual(code, 404)
+        code, _, headers = self.server.request("POST", "/v1/models", {})
+        self.assertEqual(code, 405)
+
+    def test_tokenize(self):
+        post = lambda body: self.server.request("POST", "/tokenize", body)
+        self.assertEqual(post({"prompt": "AB"})[1], {"tokens": [0, 69, 70], "count": 3, "max_model_len": 2048})
+        self.assertEqual(post({"prompt": "AB", "add_special_tokens": False})[1]["tokens"], [69, 70])
+        self.assertEqual(post({"prompt": ["A", "BC"]})[1]["count"], [2, 3])
+        self.assertEqual(post({"messages": [{"role": "user", "content": "A"}]})[1]["tokens"], [0, 2, 69, 3])
+        self.assertEqual(post({"prompt": ""})[1]["tokens"], [0])
+        self.refused("/tokenize", {}, "prompt")
+        self.refused("/tokenize", {"prompt": 5}, "prompt")
+        self.refused("/tokenize", {"prompt": ["a", 5]}, "prompt")
+        self.refused("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens")
+        self.refused("/tokenize", {"prompt": "a", "model": "x"}, "model", 404)
+
+    def test_detokenize(self):
+        post = lambda body: self.server.request("POST", "/detokenize", body)
+        self.assertEqual(post({"tokens": [0, 69, 70]})[1], {"text": "AB"})
+        self.assertEqual(post({"tokens": [0, 69], "skip_special_tokens": False})[1], {"text": "<|bos|>A"})
+        self.assertEqual(post({"tokens": [[69], [70]]})[1], {"text": ["A", "B"]})
+        self.assertEqual(post({"tokens": [4 + 0xc3]})[1], {"text": "\ufffd"})
+        self.refused("/detokenize", {}, "tokens")
+        self.refused("/detokenize", {"tokens": [260]}, "tokens")
+        self.refused("/detokenize", {"tokens": "A"}, "tokens")
+        self.refused("/detokenize", {"tokens": [[69], 70]}, "tokens")
+
+    def test_info(self):
+        self.assertEqual(self.server.request("GET", "/health")[:2], (200, {"status": "ok"}))
+        self.assertEqual(self.server.request("GET", "/health_generate")[:2], (200, {"status": "ok"}))
+        info = self.server.request("GET", "/get_model_info")[1]
+        self.assertEqual((info["model_path"], info["is_generation"]), ("/models/fake", True))
+        for path in ("/get_server_info", "/server_info"):
+            info = self.server.request("GET", path)[1]
+            self.assertEqual(info["server_args"]["context-length"], 2048)
+        load = self.server.request("GET", "/get_load")[1]
+        self.assertEqual(load[0]["num_waiting_reqs"], 0)
+
+    def test_malformed_json(self):
+        for raw in ["", "{", "[]", "null", '{"a":1,"a":2}', '{"prompt":"\\ud800"}', '{"prompt":"a\\u0000b"}', "{'a':1}",
+                    '{"seed": 1e400, "prompt": "a"}', '{"max_tokens": 99999999999999999999, "prompt": "a"}', "[" * 100000, '{"prompt": "\xff"}'.encode("latin-1")]:
+            for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
+                with self.subTest(raw=raw[:40], path=path):
+                    code, answer, _ = self.server.request("POST", path, raw=raw)
+                    self.assertEqual(code, 400)
+                    self.assertIn("message", answer["error"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -14,12 +14,19 @@ const char *td_status_text(td_status status) {
     return "unknown status";
 }
 
+/* One line, whatever a file's names hold. */
+static void keep_to_one_line(char *text) {
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = ' ';
+}
+
 td_status td_fail(td_error *err, td_status status, const char *fmt, ...) {
     if (err) {
         va_list ap;
         va_start(ap, fmt);
         vsnprintf(err->text, sizeof err->text, fmt, ap);
         va_end(ap);
+        keep_to_one_line(err->text);
         err->status = status;
     }
     return status;
@@ -33,6 +40,7 @@ td_status td_fail_within(td_error *err, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
+    keep_to_one_line(err->text);
     size_t n = strlen(err->text);
     for (const char *p = ": "; *p && n + 1 < sizeof err->text;) err->text[n++] = *p++;
     for (const char *p = inner; *p && n + 1 < sizeof err->text;) err->text[n++] = *p++;

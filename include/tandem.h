@@ -310,6 +310,7 @@ typedef struct {
     const char *expert_quantization; /* "int4" */
     uint32_t    threads;             /* 0: all */
     uint32_t    subpool_count;       /* shards of the packed files; 0: as on this machine */
+    bool        force;               /* replace the output of another model or of other options */
     /** Progress: work done so far of total, in bytes of input; what is a static or borrowed label. May be NULL. */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes, const char *what);
     void *user;

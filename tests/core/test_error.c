@@ -29,6 +29,15 @@ static void a_long_sentence_is_cut_and_terminated(void **state) {
     assert_int_equal(strlen(err.text), TD_ERROR_TEXT_MAX - 1);
 }
 
+static void a_sentence_is_one_line(void **state) {
+    (void)state;
+    td_error err = {0};
+    td_fail(&err, TD_EFORMAT, "tensor '%s'", "a\nb\x1b[2J");
+    assert_string_equal(err.text, "tensor 'a b [2J'");
+    td_fail_within(&err, "%s", "x\ty");
+    assert_string_equal(err.text, "x y: tensor 'a b [2J'");
+}
+
 static void every_status_has_a_text(void **state) {
     (void)state;
     assert_string_equal(td_status_text(TD_OK), "ok");
@@ -39,6 +48,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fail_fills_the_sentence),
         cmocka_unit_test(a_long_sentence_is_cut_and_terminated),
+        cmocka_unit_test(a_sentence_is_one_line),
         cmocka_unit_test(every_status_has_a_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,6 +25,7 @@ typedef struct {
     uint32_t         context_length;  /* longest sequence; 0: the model's own */
     uint32_t         max_deferred;    /* D */
     bool             async_experts;   /* the experts have their own threads (npu_threads > 0) */
+    bool             keep_routing;    /* for tests: keep what the routers chose */
 } td_model_options;
 
 typedef struct {
@@ -65,8 +66,7 @@ TD_NODISCARD td_status td_model_head(td_model *m, const uint32_t *rows, uint32_t
 TD_NODISCARD td_status td_model_mtp(td_model *m, td_step *step, const uint32_t *next_token, const uint32_t *rows, uint32_t n_rows,
                                     const float **logits);
 
-/** For tests: the routed experts of the last forward. ids/weights [n_tok, top_k] of MoE layer `layer`; kept only after td_model_keep_routing(m). */
-TD_NODISCARD td_status td_model_keep_routing(td_model *m);
-void                   td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights);
+/** The routed experts of the last forward, with keep_routing: ids and weights [n_tok, top_k] of MoE layer `layer` (MTP's is the last). */
+void td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights);
 
 #endif

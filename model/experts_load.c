@@ -1,0 +1,64 @@
+#include "model/experts_load.h"
+
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "model/load_progress.h"
+#include "model/quantize.h"
+
+#define PATH_BYTES 4096
+
+td_status td_expert_files_check(const td_experts_config *ec, const char *dir, const td_checkpoint *ck, td_error *err) {
+    for (uint32_t i = 0; i < ec->n_layers; i++) {
+        char path[PATH_BYTES];
+        td_expert_file_path(path, sizeof path, dir, i);
+        TD_TRY(td_experts_check_file(ec, i, path, td_checkpoint_source_hash(ck), err));
+    }
+    return TD_OK;
+}
+
+td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch, td_expert_weights *out,
+                                    td_error *err) {
+    for (uint32_t e = 0; e < c->n_experts; e++) {
+        TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_GATE, layer, e, scratch, &out[e].gate, err));
+        TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_UP, layer, e, scratch, &out[e].up, err));
+        TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_DOWN, layer, e, scratch, &out[e].down, err));
+    }
+    return TD_OK;
+}
+
+static td_status load_from_checkpoint(td_experts *x, uint32_t moe_layer, const td_model_config *c, const td_checkpoint *ck, uint32_t layer,
+                                      td_error *err) {
+    td_expert_weights *views = calloc(c->n_experts, sizeof *views);
+    td_scratch         scratch = {0};
+    if (!views) return td_fail(err, TD_ENOMEM, "out of memory for the views of %u experts", c->n_experts);
+    td_status st = td_checkpoint_get_experts(ck, c, layer, &scratch, views, err);
+    if (st == TD_OK) st = td_experts_load_layer(x, moe_layer, views, err);
+    td_scratch_reset(&scratch);
+    free(views);
+    return st;
+}
+
+td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, const td_checkpoint *ck, const char *dir,
+                              td_error *err) {
+    td_load_progress progress;
+    uint64_t         half_bytes = ec->format == TD_EXPERT_BF16 ? 4 : 1; /* per weight, scales not counted */
+    uint64_t         layer_bytes = (uint64_t)c->n_experts * 3 * c->hidden * c->moe_inter * half_bytes / 2;
+    td_load_progress_start(&progress, "experts", layer_bytes * ec->n_layers);
+    for (uint32_t layer = 0, moe_layer = 0; layer < c->n_layers + c->n_mtp_layers; layer++) {
+        if (!c->is_moe[layer]) continue;
+        if (dir) {
+            char path[PATH_BYTES];
+            td_expert_file_path(path, sizeof path, dir, moe_layer);
+            TD_TRY(td_experts_load_file(x, moe_layer, path, td_checkpoint_source_hash(ck), err));
+        } else if (td_checkpoint_is_dummy(ck)) {
+            TD_TRY(td_experts_fill_layer(x, moe_layer, moe_layer, err));
+        } else {
+            TD_TRY(load_from_checkpoint(x, moe_layer, c, ck, layer, err));
+        }
+        moe_layer++;
+        td_load_progress_add(&progress, layer_bytes);
+    }
+    td_load_progress_end(&progress);
+    return TD_OK;
+}

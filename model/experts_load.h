@@ -1,0 +1,19 @@
+/* Filling the expert store: from packed files, from a checkpoint, or with random weights. */
+#ifndef TD_MODEL_EXPERTS_LOAD_H
+#define TD_MODEL_EXPERTS_LOAD_H
+
+#include "cpu_experts/cpu_experts.h"
+#include "model/checkpoint.h"
+
+/** Every packed file in dir: is it there, complete, of this shape, and made from this checkpoint? Weights are not read. */
+TD_NODISCARD td_status td_expert_files_check(const td_experts_config *ec, const char *dir, const td_checkpoint *ck, td_error *err);
+
+/** Load all layers; logs progress. @param dir packed files, or NULL: the checkpoint's own experts, packed now. */
+TD_NODISCARD td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, const td_checkpoint *ck,
+                                           const char *dir, td_error *err);
+
+/** Views of one layer's experts in the checkpoint. @param layer of the model. @param out [n_experts]; its bytes live as scratch and ck do. */
+TD_NODISCARD td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch,
+                                                 td_expert_weights *out, td_error *err);
+
+#endif

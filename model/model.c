@@ -1,0 +1,326 @@
+#include "model/model.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bridge/bridge.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "model/checkpoint.h"
+#include "model/experts_load.h"
+#include "model/program.h"
+#include "model/weights.h"
+
+/* What the routers chose in the last forward, of one MoE layer; for tests. */
+typedef struct {
+    td_model *model;
+    uint32_t  moe_layer, slot;
+    uint16_t *ids;     /* [max_tok, top_k] */
+    float    *weights; /* [max_tok, top_k] */
+} kept_routing;
+
+struct td_model {
+    td_model_options o;            /* strings are the caller's and not used after open */
+    char            *cpu_weight_path;
+    td_model_config  config;
+    td_checkpoint   *checkpoint;   /* until the weights are loaded */
+    td_npu          *npu;
+    td_pool         *expert_pool;
+    td_dtype         act_dtype;
+    uint32_t         n_moe;        /* layers with routed experts */
+    size_t           block_scratch_bytes;
+
+    td_npu_stream   *stream;
+    td_model_weights weights;
+    td_experts      *experts;      /* NULL: no MoE layer */
+    td_bridge       *bridge;
+    td_layer_kv     *kv;           /* [n_layers + n_mtp_layers] */
+    size_t           kv_a_bytes, kv_b_bytes; /* of one layer */
+    td_activations   act;
+    td_program       main, head, mtp;
+    const td_step   *last_step;    /* of the last forward: what the heads read their rows from */
+    kept_routing    *kept;         /* [n_moe] with keep_routing */
+    void           **kept_args;
+};
+
+static uint32_t n_all_layers(const td_model *m) { return m->config.n_layers + m->config.n_mtp_layers; }
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+/* Values of the two caches of a layer per token. */
+static void kv_values_per_token(const td_model_config *c, size_t *a, size_t *b) {
+    if (c->attn == TD_ATTN_MLA) {
+        *a = c->kv_lora;
+        *b = c->rope_dim;
+    } else {
+        *a = *b = (size_t)c->kv_heads * c->head_dim;
+    }
+}
+
+static td_experts_config experts_config(const td_model *m) {
+    const td_model_config *c = &m->config;
+    return (td_experts_config){.n_layers = m->n_moe, .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->moe_inter, .top_k = c->top_k,
+                               .format = m->o.expert_format, .act_dtype = m->act_dtype, .max_tok = m->o.max_tok, .max_deferred = m->o.max_deferred};
+}
+
+static td_bridge_config bridge_config(const td_model *m) {
+    const td_model_config *c = &m->config;
+    return (td_bridge_config){.npu = m->npu, .experts = m->experts, .pool = m->expert_pool, .async = m->o.async_experts, .hidden = c->hidden,
+                              .n_experts = c->n_experts, .top_k = c->top_k, .max_tok = m->o.max_tok, .max_deferred = m->o.max_deferred,
+                              .act_dtype = m->act_dtype};
+}
+
+static td_program_spec program_spec(const td_model *m) {
+    return (td_program_spec){.npu = m->npu, .bridge = m->bridge, .config = &m->config, .weights = &m->weights, .kv = m->kv, .act = m->act,
+                             .act_dtype = m->act_dtype, .max_tok = m->o.max_tok, .max_out = m->o.max_out, .max_kv = m->o.context_length,
+                             .max_deferred = m->o.max_deferred};
+}
+
+/* The activation buffers: where each pointer is, and its bytes. */
+typedef struct {
+    void **at;
+    size_t bytes;
+} buffer;
+
+#define N_ACTIVATIONS 7
+static void list_activations(td_model *m, buffer list[N_ACTIVATIONS]) {
+    size_t row = m->config.hidden * td_dtype_bytes(m->act_dtype), all = m->o.max_tok * row, mtp = m->config.n_mtp_layers ? all : 0;
+    td_activations *a = &m->act;
+    buffer          buffers[N_ACTIVATIONS] = {{&a->x, all}, {&a->h, all}, {&a->attn, all}, {&a->mlp, all}, {&a->mtp_x, mtp}, {&a->mtp_cat, 2 * mtp},
+                                              {(void **)&a->logits, (size_t)m->o.max_out * m->config.vocab * sizeof(float)}};
+    memcpy(list, buffers, sizeof buffers);
+}
+
+void td_model_get_plan(const td_model *m, td_model_plan *plan) {
+    const td_model_config *c = &m->config;
+    *plan = (td_model_plan){.npu_weight_bytes = td_model_weights_bytes(m->npu, c, m->o.w8a8, m->o.context_length),
+                            .scratch_bytes = m->block_scratch_bytes};
+    if (m->n_moe) {
+        td_npu_caps caps;
+        m->npu->ops->caps(m->npu, &caps);
+        td_experts_config ec = experts_config(m);
+        td_bridge_config  bc = bridge_config(m);
+        uint64_t          scratch;
+        td_experts_plan(&ec, td_pool_subpools(m->expert_pool), &plan->expert_weight_bytes, &scratch);
+        plan->scratch_bytes += scratch + td_bridge_bytes(&bc, caps.unified_memory);
+    }
+    buffer list[N_ACTIVATIONS];
+    list_activations((td_model *)m, list);
+    for (int i = 0; i < N_ACTIVATIONS; i++) plan->scratch_bytes += list[i].bytes;
+    size_t a, b;
+    kv_values_per_token(c, &a, &b);
+    plan->kv_bytes_per_page = (uint64_t)(a + b) * TD_KV_PAGE * td_dtype_bytes(m->act_dtype) * n_all_layers(m);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static td_status check_options(td_model *m, td_error *err) {
+    td_model_config  *c = &m->config;
+    td_model_options *o = &m->o;
+    td_checkpoint_drop_missing_mtp(m->checkpoint, c);
+    m->n_moe = td_model_config_moe_layers(c);
+    if (!o->context_length) o->context_length = c->max_position;
+    if (o->context_length > c->max_position)
+        return td_fail(err, TD_EINVAL, "context length %u is more than the model's max_position_embeddings %u", o->context_length, c->max_position);
+    if (c->n_mtp_layers > 1) return td_fail(err, TD_ENOTSUP, "num_nextn_predict_layers %u: only one MTP layer is supported", c->n_mtp_layers);
+    if (c->is_w8a8 && !o->w8a8)
+        return td_fail(err, TD_EINVAL, "the checkpoint holds W8A8 weights: quantization none needs the original bf16 folder");
+    if (m->n_moe && o->max_deferred >= c->top_k)
+        return td_fail(err, TD_EINVAL, "max-deferred-experts-per-token %u must be less than the model's %u experts per token", o->max_deferred, c->top_k);
+    if (!m->n_moe) o->max_deferred = 0;
+    return TD_OK;
+}
+
+td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_pool, td_model **out, td_error *err) {
+    *out = NULL;
+    td_model *m = calloc(1, sizeof *m);
+    if (!m) return td_fail(err, TD_ENOMEM, "out of memory for the model");
+    m->o = *o;
+    m->npu = npu;
+    m->expert_pool = expert_pool;
+    m->act_dtype = o->w8a8 ? TD_DT_BF16 : TD_DT_F32;
+    td_status st = TD_OK;
+    if (o->cpu_weight_path && !(m->cpu_weight_path = strdup(o->cpu_weight_path))) st = td_fail(err, TD_ENOMEM, "out of memory for the model");
+    if (st == TD_OK) st = td_model_config_read(o->model_path, o->override_json, &m->config, err);
+    if (st == TD_OK) st = o->load_dummy ? td_checkpoint_open_dummy(0, &m->checkpoint, err) : td_checkpoint_open(o->model_path, &m->checkpoint, err);
+    if (st == TD_OK) st = check_options(m, err);
+    if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !o->cpu_weight_path, err);
+    if (st == TD_OK && o->cpu_weight_path && m->n_moe) {
+        td_experts_config ec = experts_config(m);
+        st = td_expert_files_check(&ec, m->cpu_weight_path, m->checkpoint, err);
+    }
+    if (st == TD_OK) {
+        td_program_spec spec = program_spec(m);
+        st = td_program_scratch_bytes(&spec, &m->block_scratch_bytes, err);
+    }
+    if (st != TD_OK) {
+        td_model_close(m);
+        return st;
+    }
+    *out = m;
+    return TD_OK;
+}
+
+void td_model_close(td_model *m) {
+    if (!m) return;
+    td_npu *d = m->npu;
+    if (m->stream) d->ops->stream_destroy(d, m->stream);
+    td_program_free(d, &m->main);
+    td_program_free(d, &m->head);
+    td_program_free(d, &m->mtp);
+    td_bridge_close(m->bridge);
+    td_experts_destroy(m->experts);
+    for (uint32_t i = 0; m->kv && i < n_all_layers(m); i++) {
+        if (m->kv[i].a) d->ops->free(d, m->kv[i].a, m->kv_a_bytes);
+        if (m->kv[i].b) d->ops->free(d, m->kv[i].b, m->kv_b_bytes);
+    }
+    free(m->kv);
+    buffer list[N_ACTIVATIONS];
+    list_activations(m, list);
+    for (int i = 0; i < N_ACTIVATIONS; i++)
+        if (*list[i].at) d->ops->free(d, *list[i].at, list[i].bytes);
+    td_model_weights_free(d, &m->config, &m->weights);
+    td_checkpoint_close(m->checkpoint);
+    for (uint32_t i = 0; m->kept && i < m->n_moe; i++) {
+        free(m->kept[i].ids);
+        free(m->kept[i].weights);
+    }
+    free(m->kept);
+    free(m->kept_args);
+    free(m->cpu_weight_path);
+    free(m);
+}
+
+static td_status allocate_kv(td_model *m, uint32_t n_pages, td_error *err) {
+    td_npu *d = m->npu;
+    size_t  a, b, page = TD_KV_PAGE * td_dtype_bytes(m->act_dtype);
+    kv_values_per_token(&m->config, &a, &b);
+    m->kv_a_bytes = a * page * n_pages;
+    m->kv_b_bytes = b * page * n_pages;
+    m->kv = calloc(n_all_layers(m), sizeof *m->kv);
+    if (!m->kv) return td_fail(err, TD_ENOMEM, "out of memory for the KV cache");
+    for (uint32_t i = 0; i < n_all_layers(m); i++) {
+        TD_TRY(d->ops->alloc(d, m->kv_a_bytes, &m->kv[i].a, err));
+        TD_TRY(d->ops->alloc(d, m->kv_b_bytes, &m->kv[i].b, err));
+    }
+    return TD_OK;
+}
+
+static td_status allocate_activations(td_model *m, td_error *err) {
+    buffer list[N_ACTIVATIONS];
+    list_activations(m, list);
+    for (int i = 0; i < N_ACTIVATIONS; i++)
+        if (list[i].bytes) TD_TRY(m->npu->ops->alloc(m->npu, list[i].bytes, list[i].at, err));
+    return TD_OK;
+}
+
+/* In stream order, after a router: copy what it chose. */
+static void keep_call(void *arg) {
+    kept_routing     *k = arg;
+    td_model         *m = k->model;
+    td_bridge_buffers io;
+    td_bridge_get_buffers(m->bridge, k->slot, &io);
+    size_t pairs = (size_t)m->last_step->n_tok * m->config.top_k;
+    memcpy(k->ids, io.ids, pairs * sizeof *k->ids);
+    memcpy(k->weights, io.weights, pairs * sizeof *k->weights);
+}
+
+static td_status allocate_kept(td_model *m, td_error *err) {
+    size_t pairs = (size_t)m->o.max_tok * m->config.top_k;
+    m->kept = calloc(m->n_moe, sizeof *m->kept);
+    m->kept_args = calloc(m->n_moe, sizeof *m->kept_args);
+    bool ok = m->kept && m->kept_args;
+    for (uint32_t i = 0; ok && i < m->n_moe; i++) {
+        bool mtp = m->config.n_mtp_layers && i == m->n_moe - 1; /* a pass of its own: it starts at slot 0 */
+        m->kept[i] = (kept_routing){.model = m, .moe_layer = i, .slot = mtp ? 0 : i % TD_BRIDGE_SLOTS,
+                                    .ids = malloc(pairs * sizeof(uint16_t)), .weights = malloc(pairs * sizeof(float))};
+        m->kept_args[i] = &m->kept[i];
+        ok = m->kept[i].ids && m->kept[i].weights;
+    }
+    return ok ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory to keep the routing");
+}
+
+static td_status build_programs(td_model *m, td_error *err) {
+    td_program_spec spec = program_spec(m);
+    if (m->o.keep_routing && m->n_moe) {
+        TD_TRY(allocate_kept(m, err));
+        spec.routed = keep_call;
+        spec.routed_args = m->kept_args;
+    }
+    TD_TRY(td_program_build_main(&spec, &m->main, err));
+    TD_TRY(td_program_build_head(&spec, &m->head, err));
+    return m->config.n_mtp_layers ? td_program_build_mtp(&spec, &m->mtp, err) : TD_OK;
+}
+
+td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
+    td_npu *d = m->npu;
+    TD_TRY(d->ops->stream_create(d, &m->stream, err));
+    TD_TRY(allocate_activations(m, err));
+    TD_TRY(td_model_weights_load(d, &m->config, m->checkpoint, m->o.w8a8, m->o.context_length, &m->weights, err));
+    if (m->n_moe) {
+        td_experts_config ec = experts_config(m);
+        TD_TRY(td_experts_create(&ec, m->expert_pool, &m->experts, err));
+        TD_TRY(td_experts_load_all(m->experts, &ec, &m->config, m->checkpoint, m->cpu_weight_path, err));
+        td_bridge_config bc = bridge_config(m);
+        TD_TRY(td_bridge_open(&bc, &m->bridge, err));
+    }
+    TD_TRY(allocate_kv(m, n_pages, err));
+    TD_TRY(build_programs(m, err));
+    td_checkpoint_close(m->checkpoint);
+    m->checkpoint = NULL;
+    return TD_OK;
+}
+
+const td_model_config *td_model_get_config(const td_model *m) { return &m->config; }
+uint32_t               td_model_context_length(const td_model *m) { return m->o.context_length; }
+const char            *td_model_expert_kernel(const td_model *m) { return m->experts ? td_experts_kernel_name(m->experts) : "none"; }
+uint64_t               td_model_deferred(const td_model *m) { return m->bridge ? td_bridge_deferred(m->bridge) : 0; }
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static td_status run(td_model *m, const td_program *p, const td_step *step) {
+    td_npu   *d = m->npu;
+    td_status st = td_program_enqueue(p, d, m->stream, step);
+    td_status synced = d->ops->stream_sync(d, m->stream); /* also after a failure: nothing may run on */
+    td_status ticket = m->bridge ? td_bridge_take_error(m->bridge) : TD_OK;
+    if (st != TD_OK) return st;
+    return synced != TD_OK ? synced : ticket;
+}
+
+td_status td_model_forward(td_model *m, td_step *step) {
+    assert(step->n_tok >= 1 && step->n_tok <= m->o.max_tok);
+    step->dev = step->host; /* unified memory; a device with memory of its own mirrors the arrays here */
+    m->last_step = step;
+    return run(m, &m->main, step);
+}
+
+static td_status run_head(td_model *m, const td_program *p, td_step step, const uint32_t *rows, uint32_t n_rows, const float **logits) {
+    assert(n_rows >= 1 && n_rows <= m->o.max_out);
+    step.n_out = n_rows;
+    step.host.out_row = rows;
+    step.dev = step.host;
+    TD_TRY(run(m, p, &step));
+    *logits = m->act.logits;
+    return TD_OK;
+}
+
+td_status td_model_head(td_model *m, const uint32_t *rows, uint32_t n_rows, const float **logits) {
+    return run_head(m, &m->head, *m->last_step, rows, n_rows, logits);
+}
+
+td_status td_model_mtp(td_model *m, td_step *step, const uint32_t *next_token, const uint32_t *rows, uint32_t n_rows, const float **logits) {
+    if (!m->config.n_mtp_layers) return TD_ENOTSUP;
+    td_step shifted = *step;
+    shifted.host.token = next_token;
+    return run_head(m, &m->mtp, shifted, rows, n_rows, logits);
+}
+
+void td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights) {
+    assert(m->kept && layer < m->n_moe);
+    *ids = m->kept[layer].ids;
+    *weights = m->kept[layer].weights;
+}

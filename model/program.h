@@ -1,0 +1,75 @@
+/*
+ * The layer program: what a forward pass enqueues, as data.
+ *
+ * A program is a list of operations on the device stream, built once from the configuration: architectures differ in the blocks they
+ * list, not in code that runs them.
+ */
+#ifndef TD_MODEL_PROGRAM_H
+#define TD_MODEL_PROGRAM_H
+
+#include "bridge/bridge.h"
+#include "model/weights.h"
+
+typedef enum { TD_OP_BLOCK, TD_OP_SUBMIT, TD_OP_COLLECT, TD_OP_CALL } td_op_kind;
+
+typedef struct {
+    td_op_kind kind;
+    union {
+        td_npu_block   *block;
+        td_bridge_port *port; /* SUBMIT, COLLECT */
+        struct {
+            td_host_fn fn;
+            void      *arg;
+        } call;
+    };
+} td_op;
+
+typedef struct {
+    td_op   *ops;
+    uint32_t n, room;
+} td_program;
+
+/* KV of one layer on the device; see npu.h for the layouts. */
+typedef struct {
+    void *a; /* MLA: latent; GQA: K */
+    void *b; /* MLA: rope; GQA: V */
+} td_layer_kv;
+
+/* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. */
+typedef struct {
+    void  *x;       /* the residual stream */
+    void  *h;       /* normed */
+    void  *attn;    /* attention's output */
+    void  *mlp;     /* dense or shared MLP's output */
+    void  *mtp_x;   /* the MTP layer's residual stream */
+    void  *mtp_cat; /* [max_tok, 2*hidden] */
+    float *logits;  /* [max_out, vocab] */
+} td_activations;
+
+typedef struct {
+    td_npu                 *npu;
+    td_bridge              *bridge; /* NULL: no MoE layer */
+    const td_model_config  *config;
+    const td_model_weights *weights;
+    const td_layer_kv      *kv;     /* [n_layers + n_mtp_layers] */
+    td_activations          act;
+    td_dtype                act_dtype;
+    uint32_t                max_tok, max_out, max_kv, max_deferred;
+    /* for tests: called after the router of each MoE layer, in stream order; NULL: none. args[moe layer] */
+    td_host_fn              routed;
+    void                  **routed_args;
+} td_program_spec;
+
+/** Embedding and all layers: leaves the last residual stream in act.x. */
+TD_NODISCARD td_status td_program_build_main(const td_program_spec *s, td_program *out, td_error *err);
+/** Final norm and head over step->out_row: fills act.logits. */
+TD_NODISCARD td_status td_program_build_head(const td_program_spec *s, td_program *out, td_error *err);
+/** The MTP layer and its head: reads act.x, fills act.logits. */
+TD_NODISCARD td_status td_program_build_mtp(const td_program_spec *s, td_program *out, td_error *err);
+/** Largest scratch that one of the blocks needs, for planning. @param s npu, config, act_dtype and max_* are read, the rest may be empty. */
+TD_NODISCARD td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err);
+
+TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *step);
+void                   td_program_free(td_npu *d, td_program *p);
+
+#endif

@@ -1,0 +1,126 @@
+#include "model/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "model/load_progress.h"
+
+/* Roles that the device tier keeps per layer. Routed experts go to the CPU tier; the MTP layer shares the model's embedding and head. */
+static bool on_device(td_role role) {
+    switch (role) {
+        case TD_ROLE_EXPERT_GATE:
+        case TD_ROLE_EXPERT_UP:
+        case TD_ROLE_EXPERT_DOWN:
+        case TD_ROLE_MTP_EMBED:
+        case TD_ROLE_MTP_HEAD: return false;
+        default: return true;
+    }
+}
+
+static bool of_whole_model(td_role role) { return role == TD_ROLE_EMBED || role == TD_ROLE_LM_HEAD || role == TD_ROLE_FINAL_NORM; }
+
+static td_weight_format format_of(const td_tensor_spec *spec, bool w8a8) {
+    return spec->format == TD_WEIGHT_W8A8 && !w8a8 ? TD_WEIGHT_BF16 : spec->format;
+}
+
+static uint32_t all_layers(const td_model_config *c) { return c->n_layers + c->n_mtp_layers; }
+
+/* A tied head is a linear over the embedding's matrix, in the linears' format. */
+static bool spec_of(const td_model_config *c, td_role role, uint32_t layer, td_tensor_spec *spec) {
+    if (role != TD_ROLE_LM_HEAD || !c->tie_embeddings) return td_tensor_spec_get(c, role, layer, 0, spec);
+    if (!td_tensor_spec_get(c, TD_ROLE_EMBED, 0, 0, spec)) return false;
+    spec->format = TD_WEIGHT_W8A8;
+    return true;
+}
+
+static uint64_t bytes_of(td_npu *d, const td_model_config *c, td_role role, uint32_t layer, bool w8a8) {
+    td_tensor_spec spec;
+    if (!on_device(role) || !spec_of(c, role, layer, &spec)) return 0;
+    return spec.rank == 1 ? d->ops->weight_bytes(d, format_of(&spec, w8a8), 1, spec.shape[0])
+                          : d->ops->weight_bytes(d, format_of(&spec, w8a8), spec.shape[0], spec.shape[1]);
+}
+
+uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, bool w8a8, uint32_t max_pos) {
+    uint64_t sum = d->ops->weight_bytes(d, TD_WEIGHT_F32, max_pos, c->rope.dim);
+    for (td_role role = 0; role < TD_ROLE_COUNT; role++)
+        if (of_whole_model(role))
+            sum += bytes_of(d, c, role, 0, w8a8);
+        else
+            for (uint32_t i = 0; i < all_layers(c); i++) sum += bytes_of(d, c, role, i, w8a8);
+    return sum;
+}
+
+typedef struct {
+    td_npu                *d;
+    const td_model_config *c;
+    const td_checkpoint   *ck;
+    bool                   w8a8;
+    td_load_progress       progress;
+    td_error              *err;
+} loader;
+
+static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weight **out) {
+    td_tensor_spec spec;
+    if (!on_device(role) || !spec_of(l->c, role, layer, &spec)) return TD_OK;
+    td_scratch     scratch = {0};
+    td_tensor_view view;
+    td_role        stored = role == TD_ROLE_LM_HEAD && l->c->tie_embeddings ? TD_ROLE_EMBED : role;
+    td_status      st = td_checkpoint_get(l->ck, l->c, stored, layer, 0, &scratch, &view, l->err);
+    if (st == TD_OK && view.data) st = l->d->ops->weight_create(l->d, format_of(&spec, l->w8a8), &view, out, l->err);
+    td_scratch_reset(&scratch);
+    td_load_progress_add(&l->progress, bytes_of(l->d, l->c, role, layer, l->w8a8));
+    return st;
+}
+
+static td_status load_rope(loader *l, uint32_t max_pos, td_npu_weight **out) {
+    float *table = malloc((size_t)max_pos * l->c->rope.dim * sizeof *table);
+    if (!table) return td_fail(l->err, TD_ENOMEM, "out of memory for the rope table of %u positions", max_pos);
+    td_rope_table(&l->c->rope, l->c->max_position, max_pos, table);
+    td_tensor_view view = {.dtype = TD_DT_F32, .rank = 2, .shape = {max_pos, l->c->rope.dim}, .data = table};
+    td_status      st = l->d->ops->weight_create(l->d, TD_WEIGHT_F32, &view, out, l->err);
+    free(table);
+    return st;
+}
+
+/* A checkpoint carries the MTP layer's own copies of embedding and head; DeepSeek-V3 shares them with the main model. */
+static td_status check_shared(loader *l, td_role copy, td_role original) {
+    td_tensor_spec              a, b;
+    const td_safetensors_entry *ea, *eb;
+    if (td_checkpoint_is_dummy(l->ck) || !td_tensor_spec_get(l->c, copy, l->c->n_layers, 0, &a) || !td_tensor_spec_get(l->c, original, 0, 0, &b)) return TD_OK;
+    ea = td_checkpoint_find(l->ck, a.name);
+    eb = td_checkpoint_find(l->ck, b.name);
+    if (!ea || !eb || (ea->bytes == eb->bytes && !memcmp(ea->data, eb->data, ea->bytes))) return TD_OK;
+    return td_fail(l->err, TD_ENOTSUP, "%s: %s differs from %s; an MTP layer with weights of its own there is not supported", td_checkpoint_dir(l->ck), a.name, b.name);
+}
+
+td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_checkpoint *ck, bool w8a8, uint32_t max_pos, td_model_weights *w,
+                                td_error *err) {
+    loader l = {.d = d, .c = c, .ck = ck, .w8a8 = w8a8, .err = err};
+    td_load_progress_start(&l.progress, "device weights", td_model_weights_bytes(d, c, w8a8, max_pos));
+    *w = (td_model_weights){.layers = calloc(all_layers(c), sizeof *w->layers)};
+    if (!w->layers) return td_fail(err, TD_ENOMEM, "out of memory for the weights");
+    TD_TRY(load_rope(&l, max_pos, &w->rope));
+    for (td_role role = 0; role < TD_ROLE_COUNT; role++)
+        if (of_whole_model(role)) TD_TRY(load_role(&l, role, 0, &w->model.role[role]));
+    for (uint32_t i = 0; i < all_layers(c); i++)
+        for (td_role role = 0; role < TD_ROLE_COUNT; role++)
+            if (!of_whole_model(role)) TD_TRY(load_role(&l, role, i, &w->layers[i].role[role]));
+    if (c->n_mtp_layers) {
+        TD_TRY(check_shared(&l, TD_ROLE_MTP_EMBED, TD_ROLE_EMBED));
+        TD_TRY(check_shared(&l, TD_ROLE_MTP_HEAD, TD_ROLE_LM_HEAD));
+    }
+    td_load_progress_end(&l.progress);
+    return TD_OK;
+}
+
+void td_model_weights_free(td_npu *d, const td_model_config *c, td_model_weights *w) {
+    for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
+        if (w->model.role[role]) d->ops->weight_destroy(d, w->model.role[role]);
+        for (uint32_t i = 0; w->layers && i < all_layers(c); i++)
+            if (w->layers[i].role[role]) d->ops->weight_destroy(d, w->layers[i].role[role]);
+    }
+    if (w->rope) d->ops->weight_destroy(d, w->rope);
+    free(w->layers);
+    *w = (td_model_weights){0};
+}

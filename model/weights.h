@@ -1,0 +1,32 @@
+/* The device tier's weights of a model, by layer and role. Routed experts live in the expert store. */
+#ifndef TD_MODEL_WEIGHTS_H
+#define TD_MODEL_WEIGHTS_H
+
+#include "model/checkpoint.h"
+#include "model/tensor_rules.h"
+#include "npu/npu.h"
+
+typedef struct {
+    td_npu_weight *role[TD_ROLE_COUNT]; /* shapes in tensor_rules.c; NULL where the layer has none */
+} td_role_weights;
+
+typedef struct {
+    td_role_weights  model;  /* roles of the whole model: embedding, final norm, head (the embedding again when tied) */
+    td_role_weights *layers; /* [n_layers + n_mtp_layers] */
+    td_npu_weight   *rope;   /* [max_pos, rope dim] */
+} td_model_weights;
+
+/** Bytes the device takes for all of them. */
+uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, bool w8a8, uint32_t max_pos);
+
+/**
+ * Read, convert and hand over every weight. Logs progress.
+ * The MTP layer shares the model's embedding and head; a checkpoint whose copies differ is refused (TD_ENOTSUP).
+ * @param max_pos rows of the rope table: the longest sequence.
+ * On failure *w holds what was loaded; td_model_weights_free frees that too.
+ */
+TD_NODISCARD td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_checkpoint *ck, bool w8a8, uint32_t max_pos,
+                                             td_model_weights *w, td_error *err);
+void                   td_model_weights_free(td_npu *d, const td_model_config *c, td_model_weights *w);
+
+#endif

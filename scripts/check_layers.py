@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Check the layout: dependency directions between folders, unique file names, headers that compile alone.
+
+usage: check_layers.py [--cc CC]     exits 1 and names each offence
+"""
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# folder -> folders whose headers it may include, besides its own and include/
+MAY_INCLUDE = {
+    "core": [],
+    "quant": ["core"],
+    "npu": ["core", "quant"],
+    "cpu_experts": ["core", "quant"],
+    "bridge": ["core", "quant", "npu", "cpu_experts"],
+    "model": ["core", "quant", "npu", "cpu_experts", "bridge"],
+    "text": ["core"],
+    "engine": ["core", "quant", "npu", "cpu_experts", "bridge", "model", "text"],
+    "server": ["core"],
+    "cli": ["core", "server"],
+}
+# The same name in several folders is their purpose.
+SHARED_NAMES = {"CMakeLists.txt", "README.md"}
+FORBIDDEN_TEXT = [re.compile(p) for p in (r"\.\./shared", r"/work/")]
+
+
+def sources():
+    for top in MAY_INCLUDE:
+        for folder, _, names in os.walk(os.path.join(ROOT, top)):
+            for name in sorted(names):
+                yield top, os.path.join(folder, name)
+
+
+def check_includes(offences):
+    for top, path in sources():
+        if not path.endswith((".c", ".h")):
+            continue
+        for number, line in enumerate(open(path, encoding="utf-8"), 1):
+            m = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+            if not m:
+                continue
+            where = "%s:%d" % (os.path.relpath(path, ROOT), number)
+            target = m.group(1)
+            if target == "tandem.h":
+                continue
+            folder = target.split("/")[0]
+            if folder not in MAY_INCLUDE or not os.path.exists(os.path.join(ROOT, target)):
+                offences.append("%s: include \"%s\" by its path from the repository root" % (where, target))
+            elif folder != top and folder not in MAY_INCLUDE[top]:
+                offences.append("%s: %s/ must not include %s/" % (where, top, folder))
+
+
+def check_names(offences):
+    seen = {}
+    for _, path in sources():
+        name = os.path.basename(path)
+        if name in SHARED_NAMES:
+            continue
+        if name in seen:
+            offences.append("%s: the name is taken by %s" % (os.path.relpath(path, ROOT), seen[name]))
+        seen[name] = os.path.relpath(path, ROOT)
+
+
+def check_text(offences):
+    for _, path in sources():
+        text = open(path, encoding="utf-8").read()
+        for pattern in FORBIDDEN_TEXT:
+            if pattern.search(text):
+                offences.append("%s: names a path outside the repository (%s)" % (os.path.relpath(path, ROOT), pattern.pattern))
+
+
+def check_headers_alone(cc, offences):
+    headers = [p for _, p in sources() if p.endswith(".h")] + [os.path.join(ROOT, "include", "tandem.h")]
+    for path in headers:
+        isa = ["-mavx2", "-mfma"] if "avx2" in path else ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"] if "avx512" in path else []
+        done = subprocess.run([cc, "-std=gnu17", "-D_GNU_SOURCE", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function", *isa, "-I", ROOT, "-I",
+                               os.path.join(ROOT, "include"), "-x", "c", path], capture_output=True, text=True)
+        if done.returncode:
+            offences.append("%s does not compile alone:\n%s" % (os.path.relpath(path, ROOT), done.stderr.strip()))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cc", default="cc")
+    args = parser.parse_args()
+    offences = []
+    check_includes(offences)
+    check_names(offences)
+    check_text(offences)
+    check_headers_alone(args.cc, offences)
+    print("\n".join(offences) or "layout: ok")
+    sys.exit(1 if offences else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+/*
+ * The bridge over the real device and the real experts: what arrives where, against a plain double-precision model of the definition;
+ * the same bits inline, async, with copies between two memories, and under random delays (the test runs again with TD_CHAOS_SEED).
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "bridge/bridge.h"
+#include "core/rng.h"
+
+#define SEED    20261121u
+#define LAYERS  5
+#define EXPERTS 6
+#define TOP_K   3
+#define HIDDEN  24
+#define INTER   16
+#define TOKENS  7
+
+static struct {
+    float    gate[LAYERS][EXPERTS][INTER * HIDDEN], up[LAYERS][EXPERTS][INTER * HIDDEN], down[LAYERS][EXPERTS][HIDDEN * INTER];
+    float    x[LAYERS][TOKENS * HIDDEN];
+    uint16_t ids[LAYERS][TOKENS * TOP_K];
+    float    w[LAYERS][TOKENS * TOP_K];
+} data;
+
+typedef struct {
+    float now[LAYERS][TOKENS * HIDDEN], later[LAYERS][TOKENS * HIDDEN]; /* later: what the layer deferred */
+} sums;
+
+static uint64_t g_draws;
+static double   draw(void) { return td_rng_uniform(SEED, 0, g_draws++); }
+
+static void fill(float *v, size_t n, double scale) {
+    for (size_t i = 0; i < n; i++) { /* values that bf16 holds exactly, as the store keeps them */
+        v[i] = td_bf16_to_f32(td_f32_to_bf16((float)((draw() - 0.5) * scale)));
+    }
+}
+
+static int make_data(void **state) {
+    (void)state;
+    print_message("seed %u\n", SEED);
+    for (int l = 0; l < LAYERS; l++) {
+        for (int e = 0; e < EXPERTS; e++) {
+            fill(data.gate[l][e], INTER * HIDDEN, 1);
+            fill(data.up[l][e], INTER * HIDDEN, 1);
+            fill(data.down[l][e], HIDDEN * INTER, 1);
+        }
+        fill(data.x[l], TOKENS * HIDDEN, 4);
+        for (int t = 0; t < TOKENS; t++) { /* distinct experts, falling weights */
+            uint16_t perm[EXPERTS];
+            for (uint16_t i = 0; i < EXPERTS; i++) {
+                uint16_t j = (uint16_t)(draw() * (i + 1));
+                perm[i] = perm[j];
+                perm[j] = i;
+            }
+            for (int j = 0; j < TOP_K; j++) {
+                data.ids[l][t * TOP_K + j] = perm[j];
+                data.w[l][t * TOP_K + j] = (float)(TOP_K - j) / 4;
+            }
+        }
+    }
+    return 0;
+}
+
+static void plain_expert(int l, int e, const float *x, double *y) {
+    double h[INTER];
+    for (int i = 0; i < INTER; i++) {
+        double g = 0, u = 0;
+        for (int k = 0; k < HIDDEN; k++) {
+            g += (double)data.gate[l][e][i * HIDDEN + k] * x[k];
+            u += (double)data.up[l][e][i * HIDDEN + k] * x[k];
+        }
+        h[i] = g / (1 + exp(-g)) * u;
+    }
+    for (int n = 0; n < HIDDEN; n++) {
+        y[n] = 0;
+        for (int i = 0; i < INTER; i++) y[n] += data.down[l][e][n * INTER + i] * h[i];
+    }
+}
+
+static void plain_sums(uint32_t deferred, double now[TOKENS * HIDDEN], double later[TOKENS * HIDDEN], int l) {
+    memset(now, 0, TOKENS * HIDDEN * sizeof *now);
+    memset(later, 0, TOKENS * HIDDEN * sizeof *later);
+    for (int t = 0; t < TOKENS; t++)
+        for (int j = 0; j < TOP_K; j++) {
+            double y[HIDDEN], *to = (uint32_t)j < TOP_K - (l == LAYERS - 1 ? 0 : deferred) ? now : later;
+            plain_expert(l, data.ids[l][t * TOP_K + j], data.x[l] + t * HIDDEN, y);
+            for (int n = 0; n < HIDDEN; n++) to[t * HIDDEN + n] += data.w[l][t * TOP_K + j] * y[n];
+        }
+}
+
+/* ---- one machine ------------------------------------------------------------------------------ */
+
+typedef struct {
+    td_pool    *experts_pool, *npu_pool;
+    td_npu     *npu;
+    td_experts *experts;
+    td_bridge  *bridge;
+    td_npu_stream *stream;
+} machine;
+
+static td_npu_ops g_two_memories; /* the host table, but claiming that the device has memory of its own */
+
+static void caps_of_two_memories(td_npu *d, td_npu_caps *out) {
+    (void)d;
+    *out = (td_npu_caps){.text = "host, pretending", .unified_memory = false};
+}
+
+static td_pool *open_pool(uint32_t n) {
+    td_worker_place places[4];
+    td_pool        *p;
+    for (uint32_t i = 0; i < n; i++) places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .node = UINT32_MAX};
+    assert_int_equal(td_pool_create(places, n, &p, NULL), TD_OK);
+    return p;
+}
+
+static void open_machine(machine *m, bool async, bool two_memories, uint32_t deferred) {
+    td_error err = {0};
+    *m = (machine){.experts_pool = open_pool(2), .npu_pool = async ? open_pool(1) : NULL};
+    td_npu_config nc = {.act_dtype = TD_DT_F32, .pool = async ? m->npu_pool : m->experts_pool, .own_threads = async};
+    assert_int_equal(td_npu_open("host", &nc, &m->npu, &err), TD_OK);
+    if (two_memories) {
+        g_two_memories = *m->npu->ops;
+        g_two_memories.caps = caps_of_two_memories;
+        m->npu->ops = &g_two_memories;
+    }
+    td_experts_config ec = {.n_layers = LAYERS, .n_experts = EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = TOP_K, .format = TD_EXPERT_BF16,
+                            .act_dtype = TD_DT_F32, .max_tok = TOKENS, .max_deferred = deferred};
+    assert_int_equal(td_experts_create(&ec, m->experts_pool, &m->experts, &err), TD_OK);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        td_expert_weights w[EXPERTS];
+        for (int e = 0; e < EXPERTS; e++)
+            w[e] = (td_expert_weights){.gate = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = data.gate[l][e]},
+                                       .up = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = data.up[l][e]},
+                                       .down = {.dtype = TD_DT_F32, .rank = 2, .shape = {HIDDEN, INTER}, .data = data.down[l][e]}};
+        assert_int_equal(td_experts_load_layer(m->experts, l, w, &err), TD_OK);
+    }
+    td_bridge_config bc = {.npu = m->npu, .experts = m->experts, .pool = m->experts_pool, .async = async, .hidden = HIDDEN, .n_experts = EXPERTS,
+                           .top_k = TOP_K, .max_tok = TOKENS, .max_deferred = deferred, .act_dtype = TD_DT_F32};
+    assert_int_equal(td_bridge_open(&bc, &m->bridge, &err), TD_OK);
+    assert_int_equal(m->npu->ops->stream_create(m->npu, &m->stream, &err), TD_OK);
+}
+
+static void close_machine(machine *m) {
+    m->npu->ops->stream_destroy(m->npu, m->stream);
+    td_bridge_close(m->bridge);
+    td_experts_destroy(m->experts);
+    m->npu->ops->close(m->npu);
+    td_pool_destroy(m->npu_pool);
+    td_pool_destroy(m->experts_pool);
+}
+
+/* Copies between a layer's data and the slot's buffers, as stream operations: they stand in for the router's and combine's. */
+static void run_pass(machine *m, td_bridge_port **ports, uint32_t deferred, sums *out) {
+    td_npu       *d = m->npu;
+    td_npu_stream *s = m->stream;
+    td_step        step = {.n_tok = TOKENS, .n_seq = 1};
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        td_bridge_buffers io, before;
+        td_bridge_get_buffers(m->bridge, l % TD_BRIDGE_SLOTS, &io);
+        td_bridge_get_buffers(m->bridge, (l + 1) % TD_BRIDGE_SLOTS, &before);
+        assert_int_equal(d->ops->copy(d, s, io.x, data.x[l], sizeof data.x[l], TD_COPY_H2D), TD_OK);
+        assert_int_equal(d->ops->copy(d, s, io.ids, data.ids[l], sizeof data.ids[l], TD_COPY_H2D), TD_OK);
+        assert_int_equal(d->ops->copy(d, s, io.weights, data.w[l], sizeof data.w[l], TD_COPY_H2D), TD_OK);
+        assert_int_equal(td_bridge_enqueue_submit(ports[l], s, &step), TD_OK);
+        assert_int_equal(td_bridge_enqueue_collect(ports[l], s, &step), TD_OK);
+        assert_int_equal(d->ops->copy(d, s, out->now[l], io.y, sizeof out->now[l], TD_COPY_D2H), TD_OK);
+        if (l && deferred) assert_int_equal(d->ops->copy(d, s, out->later[l - 1], before.y_deferred, sizeof out->later[l - 1], TD_COPY_D2H), TD_OK);
+    }
+    assert_int_equal(d->ops->stream_sync(d, s), TD_OK);
+    assert_int_equal(td_bridge_take_error(m->bridge), TD_OK);
+}
+
+static void run_machine(bool async, bool two_memories, uint32_t deferred, sums *out) {
+    machine         m;
+    td_bridge_port *ports[LAYERS];
+    sums            again;
+    open_machine(&m, async, two_memories, deferred);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        assert_int_equal(td_bridge_port_create(m.bridge, l, l % TD_BRIDGE_SLOTS, l == LAYERS - 1, &ports[l], NULL), TD_OK);
+    memset(out, 0, sizeof *out);
+    run_pass(&m, ports, deferred, out);
+    assert_int_equal(td_bridge_deferred(m.bridge), (uint64_t)TOKENS * deferred * (LAYERS - 1));
+    for (int repeat = 0; repeat < 20; repeat++) { /* slots are used again and again */
+        memset(&again, 0, sizeof again);
+        run_pass(&m, ports, deferred, &again);
+        assert_memory_equal(&again, out, sizeof again);
+    }
+    close_machine(&m);
+}
+
+static void sums_follow_the_definition_everywhere(void **state) {
+    (void)state;
+    static sums first, other;
+    for (uint32_t deferred = 0; deferred < TOP_K; deferred++) {
+        run_machine(false, false, deferred, &first);
+        for (int l = 0; l < LAYERS; l++) {
+            double now[TOKENS * HIDDEN], later[TOKENS * HIDDEN];
+            plain_sums(deferred, now, later, l);
+            for (int i = 0; i < TOKENS * HIDDEN; i++) { /* f32 sums of 24 and 16 products of size ~1: 40 x 2^-24 relative to ~30 */
+                assert_true(fabs(first.now[l][i] - now[i]) < 1e-4);
+                if (deferred && l < LAYERS - 1) assert_true(fabs(first.later[l][i] - later[i]) < 1e-4);
+            }
+        }
+        run_machine(true, false, deferred, &other);
+        assert_memory_equal(&other, &first, sizeof first);
+        run_machine(false, true, deferred, &other);
+        assert_memory_equal(&other, &first, sizeof first);
+        run_machine(true, true, deferred, &other);
+        assert_memory_equal(&other, &first, sizeof first);
+    }
+}
+
+/* An id out of range comes from a broken device: the step fails, nothing is read from outside, and the next step is right. */
+static void a_wild_expert_id_fails_the_step_only(void **state) {
+    (void)state;
+    for (int async = 0; async < 2; async++) {
+        machine         m;
+        td_bridge_port *port;
+        td_step         step = {.n_tok = TOKENS, .n_seq = 1};
+        open_machine(&m, async, false, 0);
+        assert_int_equal(td_bridge_port_create(m.bridge, 0, 0, true, &port, NULL), TD_OK);
+        td_bridge_buffers io;
+        td_bridge_get_buffers(m.bridge, 0, &io);
+        for (int broken = 1; broken >= 0; broken--) {
+            memcpy(io.x, data.x[0], sizeof data.x[0]);
+            memcpy(io.ids, data.ids[0], sizeof data.ids[0]);
+            memcpy(io.weights, data.w[0], sizeof data.w[0]);
+            if (broken) io.ids[4] = EXPERTS;
+            assert_int_equal(td_bridge_enqueue_submit(port, m.stream, &step), TD_OK);
+            assert_int_equal(td_bridge_enqueue_collect(port, m.stream, &step), TD_OK);
+            assert_int_equal(m.npu->ops->stream_sync(m.npu, m.stream), TD_OK);
+            assert_int_equal(td_bridge_take_error(m.bridge), broken ? TD_EDEVICE : TD_OK);
+        }
+        close_machine(&m);
+    }
+}
+
+static void deferring_every_expert_is_refused(void **state) {
+    (void)state;
+    td_bridge *b;
+    td_error   err = {0};
+    assert_int_equal(td_bridge_open(&(td_bridge_config){.top_k = 4, .max_deferred = 4}, &b, &err), TD_EINVAL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_follow_the_definition_everywhere),
+        cmocka_unit_test(a_wild_expert_id_fails_the_step_only),
+        cmocka_unit_test(deferring_every_expert_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_data, NULL);
+}

@@ -1,0 +1,54 @@
+/* Running a model in a test without the engine: one pool, the host device, KV pages in a shuffled order. */
+#ifndef TD_TESTS_MODEL_RUN_H
+#define TD_TESTS_MODEL_RUN_H
+
+#include "model/model.h"
+
+typedef struct {
+    td_pool  *pool, *npu_pool; /* npu_pool: NULL unless the device has threads of its own */
+    td_npu   *npu;
+    td_model *model;
+    uint32_t  n_pages, pages_per_seq;
+    uint32_t *page; /* [n_pages] a permutation */
+} model_run;
+
+typedef struct {
+    const char      *path;            /* from the repository root */
+    const char      *cpu_weight_path;
+    bool             w8a8;
+    td_expert_format experts;
+    uint32_t         max_deferred;
+    uint32_t         threads, subpools; /* 0: 2 and 1 */
+    uint32_t         npu_threads;     /* 0: shared */
+    uint32_t         max_tok;         /* 0: 2048 */
+    uint32_t         n_seq, max_len;  /* sequences that have pages at the same time, tokens of each */
+} model_run_options;
+
+/** Fails the test when the model cannot be loaded. */
+void model_run_open(model_run *r, const model_run_options *o);
+void model_run_close(model_run *r);
+
+/** One piece of a sequence: ids at positions first .. first + n - 1 of sequence seq. */
+typedef struct {
+    uint32_t        seq, first, n;
+    const uint32_t *ids;
+    bool            absorbed;
+} model_piece;
+
+/** A forward pass over pieces; the step stays valid until the next call. */
+td_step *model_run_forward(model_run *r, const model_piece *pieces, uint32_t n_pieces);
+
+/** Logits of all rows of the last forward into out [n_tok, vocab]. */
+void model_run_logits(model_run *r, uint32_t n_tok, float *out);
+
+/** log softmax(logits)[id], in double. */
+double log_prob(const float *logits, size_t vocab, uint32_t id);
+uint32_t arg_max(const float *logits, size_t vocab);
+
+/** Absolute path of a file of the repository; static storage, four at a time. */
+const char *repo_path(const char *relative);
+
+/** A whole file of f32 or i32 values: malloc'd. Fails the test when it has not n values. */
+void *read_array(const char *relative, size_t n, size_t value_bytes);
+
+#endif

@@ -1,0 +1,150 @@
+/*
+ * Every architecture against outputs that transformers computed (tests/data/golden/README.md), with --quantization none: logits at all
+ * positions, routed experts and their weights, and greedy tokens from the KV cache, the prompt in one piece and in odd chunks.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "model_run.h"
+
+/* Two float32 programs that sum in different orders differ by about 1e-6 of the largest logit (the fixtures' own cross-check: 7.2e-6). */
+#define LOGIT_TOLERANCE 5e-5
+/* The absorbed form multiplies in another order again. */
+#define WEIGHT_TOLERANCE 1e-4
+
+static json_t *read_manifest(const char *folder) {
+    char         path[256];
+    json_error_t e;
+    snprintf(path, sizeof path, "tests/data/golden/%s/manifest.json", folder);
+    json_t *m = json_load_file(repo_path(path), 0, &e);
+    if (!m) fail_msg("%s: %s", path, e.text);
+    return m;
+}
+
+static void *read_member(const char *folder, json_t *prompt, const char *key) {
+    json_t *a = json_object_get(prompt, key), *shape = json_object_get(a, "shape");
+    char    path[512];
+    size_t  n = 1;
+    for (size_t i = 0; i < json_array_size(shape); i++) n *= (size_t)json_integer_value(json_array_get(shape, i));
+    snprintf(path, sizeof path, "tests/data/golden/%s/%s", folder, json_string_value(json_object_get(a, "file")));
+    return read_array(path, n, 4);
+}
+
+static uint32_t read_ids(json_t *list, uint32_t *ids, size_t max) {
+    size_t n = json_array_size(list);
+    assert_true(n <= max);
+    for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    return (uint32_t)n;
+}
+
+static void check_logits(const float *got, const float *want, size_t n, const char *what) {
+    double worst = 0, largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        worst = fmax(worst, fabs((double)got[i] - want[i]));
+        largest = fmax(largest, fabs((double)want[i]));
+    }
+    print_message("    %s: largest difference %.2e of %.2f\n", what, worst, largest);
+    assert_true(worst <= LOGIT_TOLERANCE * largest);
+}
+
+static void check_routing(model_run *r, const char *folder, json_t *prompt, uint32_t n_tok) {
+    const td_model_config *c = td_model_get_config(r->model);
+    int32_t *ids = read_member(folder, prompt, "router_ids");
+    float   *weights = read_member(folder, prompt, "router_weights");
+    size_t   pairs = (size_t)n_tok * c->top_k, layers = json_array_size(json_object_get(json_object_get(prompt, "router_ids"), "shape"));
+    layers = (size_t)json_integer_value(json_array_get(json_object_get(json_object_get(prompt, "router_ids"), "shape"), 0));
+    for (uint32_t l = 0; l < layers && l < td_model_config_moe_layers(c) - c->n_mtp_layers; l++) {
+        const uint16_t *got_ids;
+        const float    *got_weights;
+        td_model_get_routing(r->model, l, &got_ids, &got_weights);
+        for (size_t i = 0; i < pairs; i++) {
+            assert_int_equal(got_ids[i], ids[l * pairs + i]);
+            assert_true(fabsf(got_weights[i] - weights[l * pairs + i]) <= WEIGHT_TOLERANCE * fabsf(weights[l * pairs + i]));
+        }
+    }
+    free(ids);
+    free(weights);
+}
+
+static void check_greedy(model_run *r, json_t *prompt, const uint32_t *ids, uint32_t n, const float *last_logits) {
+    size_t   vocab = td_model_get_config(r->model)->vocab;
+    json_t  *greedy = json_object_get(prompt, "greedy"), *gaps = json_object_get(prompt, "greedy_gaps");
+    uint32_t token = arg_max(last_logits, vocab);
+    float   *logits = malloc(vocab * sizeof *logits);
+    (void)ids;
+    for (uint32_t i = 0; i < json_array_size(greedy); i++) {
+        if (token != json_integer_value(json_array_get(greedy, i))) {
+            /* allowed only at a near tie, and the paths part there */
+            assert_true(json_real_value(json_array_get(gaps, i)) < 0.05);
+            break;
+        }
+        model_piece piece = {.first = n + i, .n = 1, .ids = &token, .absorbed = true};
+        model_run_forward(r, &piece, 1);
+        model_run_logits(r, 1, logits);
+        token = arg_max(logits, vocab);
+    }
+    free(logits);
+}
+
+static void run_folder(const char *folder) {
+    json_t *manifest = read_manifest(folder), *prompt;
+    size_t  index;
+    model_run r;
+    model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(manifest, "model")), .experts = TD_EXPERT_BF16, .n_seq = 1, .max_len = 512});
+    size_t vocab = td_model_get_config(r.model)->vocab;
+    json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
+        uint32_t ids[512], n = read_ids(json_object_get(prompt, "ids"), ids, 512);
+        float   *want = read_member(folder, prompt, "logits"), *got = malloc(n * vocab * sizeof *got);
+
+        model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
+        model_run_logits(&r, n, got);
+        check_logits(got, want, n * vocab, "whole");
+        check_routing(&r, folder, prompt, n);
+        check_greedy(&r, prompt, ids, n, got + (n - 1) * vocab);
+
+        for (uint32_t at = 0, chunk = 5; at < n; at += chunk) { /* in chunks: the same numbers */
+            uint32_t len = n - at < chunk ? n - at : chunk;
+            float    piece_logits[5 * 4096];
+            model_run_forward(&r, &(model_piece){.first = at, .n = len, .ids = ids + at}, 1);
+            model_run_logits(&r, len, piece_logits);
+            assert_memory_equal(piece_logits, got + at * vocab, len * vocab * sizeof *got);
+        }
+
+        model_run_forward(&r, &(model_piece){.n = n, .ids = ids, .absorbed = true}, 1); /* the other form of MLA: the same to rounding */
+        model_run_logits(&r, n, got);
+        check_logits(got, want, n * vocab, "absorbed");
+        free(want);
+        free(got);
+    }
+    model_run_close(&r);
+    json_decref(manifest);
+}
+
+#define FOLDER_TEST(name)              \
+    static void name(void **state) {   \
+        (void)state;                   \
+        run_folder(#name);             \
+    }
+FOLDER_TEST(deepseek_v2_lite)
+FOLDER_TEST(deepseek_v2_group)
+FOLDER_TEST(deepseek_v3_yarn)
+FOLDER_TEST(deepseek_v3_noqlora)
+FOLDER_TEST(qwen3_moe)
+FOLDER_TEST(qwen3_moe_tied)
+FOLDER_TEST(qwen2_moe)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
+        cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

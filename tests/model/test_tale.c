@@ -1,0 +1,264 @@
+/*
+ * The demo model against the outputs of the independent float32 forward pass that came with it (models/tale-v3-14m/README.md): logits,
+ * routing, greedy tokens, the MTP layer, deferred experts, and perplexity in every number format.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "model_run.h"
+
+#define MODEL   "models/tale-v3-14m"
+#define GOLDEN  "tests/data/golden/tale/"
+#define PROMPTS 3
+#define VOCAB   4096
+#define TOP_K   4
+#define GREEDY  64
+#define NEAR_TIE 0.05 /* of the two best logits: below it either token is right */
+
+/* The protocol of the model's README: 64 windows of 256 tokens of valid.txt, each after BOS; perplexity of its float32 reference. */
+#define WINDOWS        64
+#define WINDOW         256
+#define REFERENCE_NLL  3.41884
+
+static json_t *golden;
+
+static json_t *load_json(const char *relative) {
+    json_error_t e;
+    json_t      *v = json_load_file(repo_path(relative), 0, &e);
+    if (!v) fail_msg("%s: %s", relative, e.text);
+    return v;
+}
+
+static uint32_t prompt_ids(size_t index, uint32_t *ids) {
+    json_t *list = json_object_get(json_array_get(json_object_get(golden, "prompts"), index), "ids");
+    for (size_t i = 0; i < json_array_size(list); i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    return (uint32_t)json_array_size(list);
+}
+
+static void *prompt_array(size_t index, const char *name, size_t n) {
+    char path[256];
+    snprintf(path, sizeof path, GOLDEN "p%zu_%s", index, name);
+    return read_array(path, n, 4);
+}
+
+static void open_reference(model_run *r, uint32_t max_deferred) {
+    model_run_open(r, &(model_run_options){.path = MODEL, .experts = TD_EXPERT_BF16, .n_seq = 1, .max_len = 256, .max_deferred = max_deferred});
+}
+
+/* The same set of experts, whatever their order. */
+static bool same_experts(const uint16_t *got, const int32_t *want) {
+    uint32_t a = 0, b = 0;
+    for (int i = 0; i < TOP_K; i++) {
+        a |= 1u << got[i];
+        b |= 1u << want[i];
+    }
+    return a == b;
+}
+
+static void logits_and_routing_agree(void **state) {
+    (void)state;
+    model_run r;
+    double    difference = 0;
+    size_t    compared = 0, routed = 0, same = 0;
+    open_reference(&r, 0);
+    for (size_t p = 0; p < PROMPTS; p++) {
+        uint32_t ids[256], n = prompt_ids(p, ids);
+        float   *want = prompt_array(p, "logits.f32", (size_t)n * VOCAB), *got = malloc((size_t)n * VOCAB * sizeof *got);
+        int32_t *experts = prompt_array(p, "router_ids.i32", 6u * n * TOP_K);
+        model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
+        model_run_logits(&r, n, got);
+        for (uint32_t t = 0; t < n; t++)
+            for (uint32_t v = 0; v < VOCAB; v += 64, compared++) /* every 64th token of the vocabulary */
+                difference += fabs(log_prob(got + t * VOCAB, VOCAB, v) - log_prob(want + t * VOCAB, VOCAB, v));
+        for (uint32_t layer = 0; layer < 5; layer++) {
+            const uint16_t *got_ids;
+            const float    *weights;
+            td_model_get_routing(r.model, layer, &got_ids, &weights);
+            for (uint32_t t = 0; t < n; t++, routed++) same += same_experts(got_ids + t * TOP_K, experts + ((size_t)layer * n + t) * TOP_K);
+        }
+        free(want);
+        free(got);
+        free(experts);
+    }
+    difference /= (double)compared;
+    print_message("    mean |difference of log-probability| %.2e, same experts at %zu of %zu positions\n", difference, same, routed);
+    assert_true(difference <= 0.02);
+    assert_true(same >= 0.98 * routed);
+    model_run_close(&r);
+}
+
+/* From the KV cache, a token at a time; paths may part at a near tie of the reference. */
+static void greedy_tokens_agree(void **state) {
+    (void)state;
+    model_run r;
+    open_reference(&r, 0);
+    for (size_t p = 0; p < PROMPTS; p++) {
+        uint32_t ids[256], n = prompt_ids(p, ids), i;
+        json_t  *prompt = json_array_get(json_object_get(golden, "prompts"), p);
+        float   *logits = malloc((size_t)n * VOCAB * sizeof *logits);
+        model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
+        model_run_logits(&r, n, logits);
+        uint32_t token = arg_max(logits + (size_t)(n - 1) * VOCAB, VOCAB);
+        for (i = 0; i < GREEDY; i++) {
+            if (token != json_integer_value(json_array_get(json_object_get(prompt, "greedy"), i))) {
+                double gap = json_real_value(json_array_get(json_object_get(prompt, "greedy_gaps"), i));
+                print_message("    prompt %zu parts at token %u, where the two best are %.3f apart\n", p, i, gap);
+                assert_true(gap < NEAR_TIE);
+                break;
+            }
+            model_run_forward(&r, &(model_piece){.first = n + i, .n = 1, .ids = &token, .absorbed = true}, 1);
+            model_run_logits(&r, 1, logits);
+            token = arg_max(logits, VOCAB);
+        }
+        print_message("    prompt %zu: %u greedy tokens agree\n", p, i);
+        free(logits);
+    }
+    model_run_close(&r);
+}
+
+static void mtp_layer_agrees(void **state) {
+    (void)state;
+    model_run r;
+    open_reference(&r, 0);
+    for (size_t p = 0; p < PROMPTS; p++) {
+        uint32_t     ids[257], n = prompt_ids(p, ids), rows[256];
+        float       *want = prompt_array(p, "mtp_logits.f32", (size_t)n * VOCAB);
+        const float *got;
+        double       worst = 0, largest = 0;
+        ids[n] = (uint32_t)json_integer_value(json_array_get(json_object_get(json_array_get(json_object_get(golden, "prompts"), p), "greedy"), 0));
+        for (uint32_t i = 0; i < n; i++) rows[i] = i;
+        td_step *step = model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
+        assert_int_equal(td_model_mtp(r.model, step, ids + 1, rows, n, &got), TD_OK);
+        for (size_t i = 0; i < (size_t)n * VOCAB; i++) {
+            worst = fmax(worst, fabs((double)got[i] - want[i]));
+            largest = fmax(largest, fabs((double)want[i]));
+        }
+        print_message("    prompt %zu: largest difference %.2e of %.2f\n", p, worst, largest);
+        assert_true(worst <= 5e-5 * largest); /* two float32 programs; see test_golden.c */
+        free(want);
+    }
+    model_run_close(&r);
+}
+
+/* Against scripts/golden/make_deferral.py, which follows the definition one expert at a time. */
+static void deferred_experts_follow_the_definition(void **state) {
+    (void)state;
+    json_t *m = load_json("tests/data/golden/tale_deferral/manifest.json"), *entry;
+    size_t  index;
+    json_array_foreach(json_object_get(m, "deferred"), index, entry) {
+        uint32_t  d = (uint32_t)json_integer_value(json_object_get(entry, "max_deferred"));
+        model_run r;
+        open_reference(&r, d);
+        for (size_t p = 0; p < PROMPTS; p++) {
+            char     path[256];
+            uint32_t ids[256], n = prompt_ids(p, ids);
+            snprintf(path, sizeof path, "tests/data/golden/tale_deferral/%s", json_string_value(json_array_get(json_object_get(entry, "last_logits"), p)));
+            float *want = read_array(path, VOCAB, 4), *got = malloc((size_t)n * VOCAB * sizeof *got);
+            double worst = 0, largest = 0;
+            model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
+            model_run_logits(&r, n, got);
+            for (size_t i = 0; i < VOCAB; i++) {
+                worst = fmax(worst, fabs((double)got[(size_t)(n - 1) * VOCAB + i] - want[i]));
+                largest = fmax(largest, fabs((double)want[i]));
+            }
+            print_message("    D = %u, prompt %zu: largest difference %.2e of %.2f\n", d, p, worst, largest);
+            assert_true(worst <= 5e-5 * largest);
+            free(want);
+            free(got);
+        }
+        assert_true(td_model_deferred(r.model) > 0);
+        model_run_close(&r);
+    }
+    json_decref(m);
+}
+
+/* Nats per token of valid.txt's first 64 x 256 tokens. */
+static double valid_nll(bool w8a8, td_expert_format experts) {
+    td_tokenizer *tok;
+    td_error      err = {0};
+    uint32_t     *ids;
+    size_t        n_ids, text_len;
+    FILE         *f = fopen(repo_path(MODEL "/valid.txt"), "rb");
+    assert_non_null(f);
+    char *text = malloc(1 << 20);
+    text_len = fread(text, 1, 1 << 20, f);
+    fclose(f);
+    assert_int_equal(td_tokenizer_open(repo_path(MODEL), &tok, &err), TD_OK);
+    assert_int_equal(td_tokenizer_encode(tok, text, text_len, false, false, &ids, &n_ids), TD_OK);
+    assert_true(n_ids >= WINDOWS * WINDOW);
+
+    model_run r;
+    model_run_open(&r, &(model_run_options){.path = MODEL, .w8a8 = w8a8, .experts = experts, .n_seq = 8, .max_len = WINDOW});
+    float *logits = malloc((size_t)8 * WINDOW * VOCAB * sizeof *logits);
+    double nll = 0;
+    for (uint32_t first = 0; first < WINDOWS; first += 8) {
+        uint32_t    input[8][WINDOW];
+        model_piece pieces[8];
+        for (uint32_t w = 0; w < 8; w++) {
+            input[w][0] = 0; /* BOS */
+            memcpy(input[w] + 1, ids + (size_t)(first + w) * WINDOW, (WINDOW - 1) * sizeof **input);
+            pieces[w] = (model_piece){.seq = w, .n = WINDOW, .ids = input[w]};
+        }
+        model_run_forward(&r, pieces, 8);
+        model_run_logits(&r, 8 * WINDOW, logits);
+        for (size_t i = 0; i < 8 * WINDOW; i++) nll -= log_prob(logits + i * VOCAB, VOCAB, ids[(size_t)first * WINDOW + i]);
+    }
+    model_run_close(&r);
+    td_tokenizer_close(tok);
+    free(logits);
+    free(text);
+    free(ids);
+    return nll / (WINDOWS * WINDOW);
+}
+
+static void check_perplexity(const char *what, bool w8a8, td_expert_format experts, double bound) {
+    double nll = valid_nll(w8a8, experts), more = expm1(nll - REFERENCE_NLL);
+    print_message("    %s: perplexity %.3f, %+.3f %% of the float32 reference's\n", what, exp(nll), 100 * more);
+    assert_true(more <= bound);
+    assert_true(more >= -bound);
+}
+
+static void perplexity_reference_path(void **state) {
+    (void)state;
+    check_perplexity("none", false, TD_EXPERT_BF16, 0.003);
+}
+
+static void perplexity_w8a8(void **state) {
+    (void)state;
+    check_perplexity("w8a8_int8", true, TD_EXPERT_BF16, 0.002);
+}
+
+static void perplexity_w8a8_and_int4(void **state) {
+    (void)state;
+    check_perplexity("w8a8_int8 + int4 experts", true, TD_EXPERT_INT4C, 0.016);
+}
+
+static int load_golden(void **state) {
+    (void)state;
+    golden = load_json(GOLDEN "manifest.json");
+    return 0;
+}
+
+static int free_golden(void **state) {
+    (void)state;
+    json_decref(golden);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_and_routing_agree),  cmocka_unit_test(greedy_tokens_agree),
+        cmocka_unit_test(mtp_layer_agrees),          cmocka_unit_test(deferred_experts_follow_the_definition),
+        cmocka_unit_test(perplexity_reference_path), cmocka_unit_test(perplexity_w8a8),
+        cmocka_unit_test(perplexity_w8a8_and_int4),
+    };
+    return cmocka_run_group_tests(tests, load_golden, free_golden);
+}

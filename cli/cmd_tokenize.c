@@ -13,8 +13,10 @@
 static const char HELP[] =
     "usage: tandem tokenize --tokenizer-path DIR [--decode] [options]\n"
     "\n"
-    "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"ids\": [...]}; with --decode, {\"ids\": [...]} gives\n"
-    "{\"text\": \"...\"}. A line that cannot be done gives {\"error\": \"...\"}, the rest goes on, and the exit status is 1.\n"
+    "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"ids\": [...]}; with --decode, {\"ids\": [...]} "
+    "gives\n"
+    "{\"text\": \"...\"}. A line that cannot be done gives {\"error\": \"...\"}, the rest goes on, and the exit status is "
+    "1.\n"
     "\n"
     "  --tokenizer-path DIR   folder with tokenizer.json, or tiktoken.model and tokenizer_config.json (also: --model-path)\n"
     "  --decode               ids to text\n"
@@ -43,14 +45,14 @@ static int parse_options(int argc, char **argv, options *o) {
     };
     for (int c; (c = getopt_long(argc, argv, "h", LONG, NULL)) != -1;) {
         switch (c) {
-        case PATH: o->dir = optarg; break;
-        case DECODE: o->decode = true; break;
-        case ADD_SPECIAL: o->add_special = true; break;
-        case NO_PARSE_SPECIAL: o->no_parse_special = true; break;
-        case SKIP_SPECIAL: o->skip_special = true; break;
-        case SHOW_HELP:
-        case 'h': o->help = true; break;
-        default: return 2; /* getopt has told */
+            case PATH: o->dir = optarg; break;
+            case DECODE: o->decode = true; break;
+            case ADD_SPECIAL: o->add_special = true; break;
+            case NO_PARSE_SPECIAL: o->no_parse_special = true; break;
+            case SKIP_SPECIAL: o->skip_special = true; break;
+            case SHOW_HELP:
+            case 'h': o->help = true; break;
+            default: return 2; /* getopt has told */
         }
     }
     if (o->help) return 0;
@@ -74,8 +76,8 @@ static json_t *encode_line(const td_tokenizer *tok, const options *o, const json
         *why = "the line is not an object with a string \"text\"";
         return NULL;
     }
-    td_status st = td_tokenizer_encode(tok, json_string_value(text), json_string_length(text), !o->no_parse_special, o->add_special,
-                                       &ids, &n);
+    td_status st = td_tokenizer_encode(tok, json_string_value(text), json_string_length(text), !o->no_parse_special,
+                                       o->add_special, &ids, &n);
     if (st != TD_OK) {
         *why = td_status_text(st);
         return NULL;
@@ -100,12 +102,13 @@ static json_t *decode_line(const td_tokenizer *tok, const options *o, const json
         const json_t *id = json_array_get(list, i);
         integers = json_is_integer(id);
         /* What does not fit becomes UINT32_MAX, which no vocabulary has. */
-        ids[i] = json_integer_value(id) >= 0 && json_integer_value(id) < UINT32_MAX ? (uint32_t)json_integer_value(id) : UINT32_MAX;
+        ids[i] = json_integer_value(id) >= 0 && json_integer_value(id) < UINT32_MAX ? (uint32_t)json_integer_value(id)
+                                                                                    : UINT32_MAX;
     }
     td_status st = integers ? td_tokenizer_decode(tok, ids, n, o->skip_special, &text, &text_len) : TD_EINVAL;
     free(ids);
     if (st != TD_OK) {
-        *why = !integers          ? "the line is not an object with a list of integers \"ids\""
+        *why = !integers         ? "the line is not an object with a list of integers \"ids\""
                : st == TD_EINVAL ? "an id is outside the vocabulary"
                                  : td_status_text(st);
         return NULL;

@@ -80,8 +80,9 @@ TD_NODISCARD td_status td_tokenizer_open(const char *dir, td_tokenizer **out, td
 void                   td_tokenizer_close(td_tokenizer *tok);
 
 /**
- * Encode text. Added tokens ("<|user|>") in the text become their ids when parse_special; the post-processor's BOS/EOS are
- * added when add_special. Invalid UTF-8 is encoded byte by byte, so decode(encode(x)) == x for byte-level vocabularies.
+ * Encode text. Added tokens in the text become their ids, the special ones among them ("<|user|>") only when parse_special; BOS/EOS
+ * of the post-processor or tokenizer_config.json are added when add_special. Invalid UTF-8 is encoded byte by byte, so
+ * decode(encode(x)) == x but for what the tokenizer normalizes and for invalid bytes.
  * @param ids  receives a malloc'd array of *n_ids ids; the caller frees it. NULL with *n_ids == 0 for empty output.
  * Thread-safe.
  */

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FREE        UINT64_MAX /* no pair: ids stay below TD_TOKENIZER_IDS_MAX */
-#define NO_RANK     UINT32_MAX
-#define NO_NODE     UINT32_MAX
-#define SHORT_WORD  40 /* parts; above it the heap is faster */
+#define FREE UINT64_MAX /* no pair: ids stay below TD_TOKENIZER_IDS_MAX */
+#define NO_RANK UINT32_MAX
+#define NO_NODE UINT32_MAX
+#define SHORT_WORD 40 /* parts; above it the heap is faster */
 
 td_status td_ids_reserve(td_ids *ids, size_t n) {
     if (ids->room - ids->n >= n) return TD_OK;
@@ -21,7 +21,9 @@ td_status td_ids_reserve(td_ids *ids, size_t n) {
     return TD_OK;
 }
 
-static inline uint64_t pair_of(uint32_t left, uint32_t right) { return (uint64_t)left << 32 | right; }
+static inline uint64_t pair_of(uint32_t left, uint32_t right) {
+    return (uint64_t)left << 32 | right;
+}
 
 /* The slot that holds pair, or the free one where it would go. */
 static inline td_bpe_merge *slot_of(const td_bpe *bpe, uint64_t pair) {
@@ -100,7 +102,7 @@ typedef struct {
 
 /* A merge that was possible when it was pushed; stale when its two parts have changed since. */
 typedef struct {
-    uint64_t key;  /* rank << 32 | position: the order of merging */
+    uint64_t key; /* rank << 32 | position: the order of merging */
     uint64_t pair;
     uint32_t id;
 } candidate;

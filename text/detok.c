@@ -21,7 +21,9 @@ td_status td_detok_create(const td_tokenizer *tok, bool skip_special, td_detok *
     return TD_OK;
 }
 
-void td_detok_free(td_detok *d) { free(d); }
+void td_detok_free(td_detok *d) {
+    free(d);
+}
 
 td_status td_detok_push(td_detok *d, uint32_t id, const char **text, size_t *text_len) {
     size_t      len = 0;

@@ -53,15 +53,17 @@ static td_status compile_literal(const char *s, size_t len, td_regex **out, td_e
 }
 
 static td_status parse_split(td_pretok *p, const json_t *spec, td_error *err) {
-    const json_t *pattern = json_object_get(spec, "pattern");
-    const json_t *regex = json_object_get(pattern, "Regex"), *literal = json_object_get(pattern, "String");
-    const char   *behaviour = json_string_value(json_object_get(spec, "behavior"));
+    const json_t    *pattern = json_object_get(spec, "pattern");
+    const json_t    *regex = json_object_get(pattern, "Regex"), *literal = json_object_get(pattern, "String");
+    const char      *behaviour = json_string_value(json_object_get(spec, "behavior"));
     td_pretok_stage *stage = new_stage(p, err);
     if (!stage) return TD_ENOTSUP;
     stage->invert = json_is_true(json_object_get(spec, "invert"));
     size_t k = 0, n = sizeof BEHAVIOURS / sizeof *BEHAVIOURS;
     while (k < n && (!behaviour || strcmp(behaviour, BEHAVIOURS[k].name) != 0)) k++;
-    if (k == n) return td_fail(err, TD_ENOTSUP, "pre_tokenizer Split: behavior '%.40s' is not supported", behaviour ? behaviour : "");
+    if (k == n)
+        return td_fail(err, TD_ENOTSUP, "pre_tokenizer Split: behavior '%.40s' is not supported",
+                       behaviour ? behaviour : "");
     stage->behaviour = BEHAVIOURS[k].behaviour;
     if (json_is_string(regex))
         return td_regex_compile(json_string_value(regex), json_string_length(regex), &stage->regex, err);
@@ -97,7 +99,8 @@ static td_status parse(td_pretok *p, const json_t *spec, int depth, bool *byte_l
     if (!strcmp(type, "Split")) return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return td_pretok_add_split(p, json_is_true(json_object_get(spec, "individual_digits")) ? "\\p{N}" : "\\p{N}+", err);
-    if (strcmp(type, "ByteLevel") != 0) return td_fail(err, TD_ENOTSUP, "pre_tokenizer: type '%.40s' is not supported", type);
+    if (strcmp(type, "ByteLevel") != 0)
+        return td_fail(err, TD_ENOTSUP, "pre_tokenizer: type '%.40s' is not supported", type);
     *byte_level = true;
     return parse_byte_level(p, spec, err);
 }
@@ -105,7 +108,8 @@ static td_status parse(td_pretok *p, const json_t *spec, int depth, bool *byte_l
 td_status td_pretok_parse(td_pretok *p, const json_t *spec, td_error *err) {
     bool byte_level = false;
     TD_TRY(parse(p, spec, 0, &byte_level, err));
-    if (!byte_level) return td_fail(err, TD_ENOTSUP, "pre_tokenizer does not end in ByteLevel: only byte-level tokenizers are supported");
+    if (!byte_level)
+        return td_fail(err, TD_ENOTSUP, "pre_tokenizer does not end in ByteLevel: only byte-level tokenizers are supported");
     return TD_OK;
 }
 
@@ -126,10 +130,10 @@ static td_status run_stage(const run *r, size_t k, const char *s, size_t len);
 /* Whether a span joins the one before it into one piece. */
 static bool joins(td_split_behaviour behaviour, bool previous_is_match, bool is_match) {
     switch (behaviour) {
-    case TD_SPLIT_WITH_PREVIOUS: return is_match && !previous_is_match;
-    case TD_SPLIT_WITH_NEXT: return !is_match && previous_is_match;
-    case TD_SPLIT_CONTIGUOUS: return is_match == previous_is_match;
-    default: return false;
+        case TD_SPLIT_WITH_PREVIOUS: return is_match && !previous_is_match;
+        case TD_SPLIT_WITH_NEXT: return !is_match && previous_is_match;
+        case TD_SPLIT_CONTIGUOUS: return is_match == previous_is_match;
+        default: return false;
     }
 }
 

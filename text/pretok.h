@@ -1,8 +1,8 @@
 /*
  * The pre-tokenizer: text into the words that byte-pair merging works on, by a list of stages.
  *
- * Each stage splits every piece of the stage before it, and sees that piece alone (a lookahead ends at its end). The order and
- * the behaviours are those of the `tokenizers` library (pre_tokenizers Split, Digits and ByteLevel).
+ * Each stage splits every piece of the stage before it, and sees that piece alone (a lookahead ends at its end). The order
+ * and the behaviours are those of the `tokenizers` library (pre_tokenizers Split, Digits and ByteLevel).
  */
 #ifndef TD_TEXT_PRETOK_H
 #define TD_TEXT_PRETOK_H

@@ -8,13 +8,13 @@
 #include "core/error.h"
 
 #define PATTERN_BYTES_MAX 8192
-#define REPEAT_MAX        1000
+#define REPEAT_MAX 1000
 #define PROPERTY_NAME_MAX 40
 
 /* Unicode White_Space, as members of a class, and the rest of Unicode. */
-#define SPACE_MEMBERS                                                                                                   \
+#define SPACE_MEMBERS \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define NOT_SPACE_MEMBERS                                                                                                \
+#define NOT_SPACE_MEMBERS                                                                                              \
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}" \
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 
@@ -42,7 +42,9 @@ static void append(text_buf *b, const char *s, size_t n) {
     b->s[b->n] = 0;
 }
 
-static void append_text(text_buf *b, const char *s) { append(b, s, strlen(s)); }
+static void append_text(text_buf *b, const char *s) {
+    append(b, s, strlen(s));
+}
 
 typedef struct {
     const char *p, *end;
@@ -59,17 +61,35 @@ static td_status refuse(const source *in, const char *from, const char *why) {
     return td_fail(in->err, TD_ENOTSUP, "regular expression: %s at '%.*s'", why, n, from);
 }
 
-static bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+static bool is_hex(char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+static bool is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
 
 /* General categories by the long names that Oniguruma and Rust know. */
 static const struct {
     const char *name, *category;
 } CATEGORIES[] = {
-    {"Letter", "L"},       {"Mark", "M"},          {"Number", "N"},           {"Punctuation", "P"},     {"Symbol", "S"},
-    {"Separator", "Z"},    {"Other", "C"},         {"Uppercase_Letter", "Lu"}, {"Lowercase_Letter", "Ll"}, {"Titlecase_Letter", "Lt"},
-    {"Modifier_Letter", "Lm"}, {"Other_Letter", "Lo"}, {"Decimal_Number", "Nd"}, {"Letter_Number", "Nl"}, {"Other_Number", "No"},
+    {"Letter", "L"},
+    {"Mark", "M"},
+    {"Number", "N"},
+    {"Punctuation", "P"},
+    {"Symbol", "S"},
+    {"Separator", "Z"},
+    {"Other", "C"},
+    {"Uppercase_Letter", "Lu"},
+    {"Lowercase_Letter", "Ll"},
+    {"Titlecase_Letter", "Lt"},
+    {"Modifier_Letter", "Lm"},
+    {"Other_Letter", "Lo"},
+    {"Decimal_Number", "Nd"},
+    {"Letter_Number", "Nl"},
+    {"Other_Number", "No"},
 };
 
 /*
@@ -118,12 +138,14 @@ static td_status property(source *in, bool in_class, text_buf *out) {
         name = in->p;
         while (in->p < in->end && (is_letter(*in->p) || *in->p == '_')) in->p++;
         n = (size_t)(in->p - name);
-        if (in->p == in->end || *in->p++ != '}' || n == 0 || n > PROPERTY_NAME_MAX) return refuse(in, from, "a malformed property");
+        if (in->p == in->end || *in->p++ != '}' || n == 0 || n > PROPERTY_NAME_MAX)
+            return refuse(in, from, "a malformed property");
     }
     char resolved[PROPERTY_NAME_MAX + 8]; /* a category, or a script */
     snprintf(resolved, sizeof resolved, n <= 2 ? "%.*s" : "sc:%.*s", (int)n, name);
     for (size_t i = 0; i < sizeof CATEGORIES / sizeof *CATEGORIES; i++)
-        if (strlen(CATEGORIES[i].name) == n && !memcmp(CATEGORIES[i].name, name, n)) strcpy(resolved, CATEGORIES[i].category);
+        if (strlen(CATEGORIES[i].name) == n && !memcmp(CATEGORIES[i].name, name, n))
+            strcpy(resolved, CATEGORIES[i].category);
     if (!in_class) {
         append_text(out, negated ? "[^" : "[");
         append_property(out, resolved, strlen(resolved));
@@ -144,50 +166,58 @@ static td_status escape(source *in, bool in_class, text_buf *out) {
     if (in->p == in->end) return refuse(in, from, "a lone backslash");
     char c = *in->p;
     switch (c) {
-    case 's':
-        in->p++;
-        append_text(out, in_class ? SPACE_MEMBERS : "[" SPACE_MEMBERS "]");
-        return TD_OK;
-    case 'S':
-        in->p++;
-        append_text(out, in_class ? NOT_SPACE_MEMBERS : "[^" SPACE_MEMBERS "]");
-        return TD_OK;
-    case 'p':
-    case 'P': return property(in, in_class, out);
-    case 'd':
-        in->p++;
-        if (!in_class) append_text(out, "[");
-        append_property(out, "Nd", 2);
-        if (!in_class) append_text(out, "]");
-        return TD_OK;
-    case 'D': case 'r': case 'n': case 't': case 'f': case 'e': case 'a':
-        in->p++;
-        append(out, from, 2);
-        return TD_OK;
-    case 'v':
-        in->p++;
-        append_text(out, "\\x{b}");
-        return TD_OK;
-    case 'A': case 'z': case 'Z':
-        if (in_class) return refuse(in, from, "an unknown escape");
-        in->p++;
-        append(out, from, 2);
-        return TD_OK;
-    case 'u':
-    case 'x': {
-        in->p++;
-        bool        braced = in->p < in->end && *in->p == '{';
-        const char *digits = in->p += braced;
-        while (in->p < in->end && is_hex(*in->p) && in->p - digits < (braced ? 6 : c == 'u' ? 4 : 2)) in->p++;
-        size_t n = (size_t)(in->p - digits);
-        if (n == 0 || (c == 'u' && !braced && n != 4) || (braced && (in->p == in->end || *in->p++ != '}')))
-            return refuse(in, from, "a malformed character code");
-        append_text(out, "\\x{");
-        append(out, digits, n);
-        append_text(out, "}");
-        return TD_OK;
-    }
-    default: break;
+        case 's':
+            in->p++;
+            append_text(out, in_class ? SPACE_MEMBERS : "[" SPACE_MEMBERS "]");
+            return TD_OK;
+        case 'S':
+            in->p++;
+            append_text(out, in_class ? NOT_SPACE_MEMBERS : "[^" SPACE_MEMBERS "]");
+            return TD_OK;
+        case 'p':
+        case 'P': return property(in, in_class, out);
+        case 'd':
+            in->p++;
+            if (!in_class) append_text(out, "[");
+            append_property(out, "Nd", 2);
+            if (!in_class) append_text(out, "]");
+            return TD_OK;
+        case 'D':
+        case 'r':
+        case 'n':
+        case 't':
+        case 'f':
+        case 'e':
+        case 'a':
+            in->p++;
+            append(out, from, 2);
+            return TD_OK;
+        case 'v':
+            in->p++;
+            append_text(out, "\\x{b}");
+            return TD_OK;
+        case 'A':
+        case 'z':
+        case 'Z':
+            if (in_class) return refuse(in, from, "an unknown escape");
+            in->p++;
+            append(out, from, 2);
+            return TD_OK;
+        case 'u':
+        case 'x': {
+            in->p++;
+            bool        braced = in->p < in->end && *in->p == '{';
+            const char *digits = in->p += braced;
+            while (in->p < in->end && is_hex(*in->p) && in->p - digits < (braced ? 6 : c == 'u' ? 4 : 2)) in->p++;
+            size_t n = (size_t)(in->p - digits);
+            if (n == 0 || (c == 'u' && !braced && n != 4) || (braced && (in->p == in->end || *in->p++ != '}')))
+                return refuse(in, from, "a malformed character code");
+            append_text(out, "\\x{");
+            append(out, digits, n);
+            append_text(out, "}");
+            return TD_OK;
+        }
+        default: break;
     }
     if (is_letter(c) || is_digit(c)) return refuse(in, from, "an escape without a translation");
     if ((unsigned char)c < 0x80) append(out, "\\", 1);
@@ -236,8 +266,7 @@ static td_status class_body(source *in, int depth, class_set *set) {
         if (at(in, "[:")) return refuse(in, in->p, "a posix class");
         if (at(in, "&&")) {
             in->p += 2;
-            if (set->negated || !at(in, "[") || set->members.n == 0)
-                return refuse(in, from, "an intersection of this form");
+            if (set->negated || !at(in, "[") || set->members.n == 0) return refuse(in, from, "an intersection of this form");
             TD_TRY(nested_class(in, depth, set, true));
             if (!at(in, "&&") && !at(in, "]")) return refuse(in, from, "an intersection of this form");
         } else if (*in->p == '[') {
@@ -323,26 +352,27 @@ static td_status translate(source *in, text_buf *out) {
     const char *start = in->p;
     while (in->p < in->end) {
         switch (*in->p) {
-        case '\\': TD_TRY(escape(in, false, out)); break;
-        case '[': TD_TRY(bracket(in, out)); break;
-        case '(': TD_TRY(group(in, in->p == start, out)); break;
-        case '{': TD_TRY(interval(in, out)); break;
-        case '^':
-            append_text(out, "(?m:^)");
-            in->p++;
-            break;
-        case '$':
-            append_text(out, "(?m:$)");
-            in->p++;
-            break;
-        default: append(out, in->p++, 1);
+            case '\\': TD_TRY(escape(in, false, out)); break;
+            case '[': TD_TRY(bracket(in, out)); break;
+            case '(': TD_TRY(group(in, in->p == start, out)); break;
+            case '{': TD_TRY(interval(in, out)); break;
+            case '^':
+                append_text(out, "(?m:^)");
+                in->p++;
+                break;
+            case '$':
+                append_text(out, "(?m:$)");
+                in->p++;
+                break;
+            default: append(out, in->p++, 1);
         }
     }
     return TD_OK;
 }
 
 td_status td_regex_translate(const char *pattern, size_t len, char **out, td_error *err) {
-    if (len > PATTERN_BYTES_MAX) return td_fail(err, TD_ENOTSUP, "regular expression: longer than %d bytes", PATTERN_BYTES_MAX);
+    if (len > PATTERN_BYTES_MAX)
+        return td_fail(err, TD_ENOTSUP, "regular expression: longer than %d bytes", PATTERN_BYTES_MAX);
     source    in = {.p = pattern, .end = pattern + len, .err = err};
     text_buf  b = {0};
     td_status st = translate(&in, &b);
@@ -373,12 +403,13 @@ td_status td_regex_compile(const char *pattern, size_t len, td_regex **out, td_e
         int        code = 0;
         PCRE2_SIZE offset = 0;
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-        re->code = pcre2_compile((PCRE2_SPTR)translated, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
-                                 &code, &offset, context);
+        re->code = pcre2_compile((PCRE2_SPTR)translated, PCRE2_ZERO_TERMINATED,
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset, context);
         if (!re->code) {
             PCRE2_UCHAR why[128] = "";
             pcre2_get_error_message(code, why, sizeof why);
-            st = td_fail(err, TD_EFORMAT, "regular expression '%.*s': %s", (int)(len < 200 ? len : 200), pattern, (char *)why);
+            st = td_fail(err, TD_EFORMAT, "regular expression '%.*s': %s", (int)(len < 200 ? len : 200), pattern,
+                         (char *)why);
         } else {
             re->jit = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0;
         }

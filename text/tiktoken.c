@@ -1,25 +1,48 @@
 /*
- * tiktoken.model of the Kimi models: lines of "base64-of-bytes rank", where the rank is also the id. The pattern and the place
- * of the special tokens are those of the tokenization_kimi.py that Moonshot AI publishes with them; it is not run.
+ * tiktoken.model of the Kimi models: lines of "base64-of-bytes rank", where the rank is also the id. The pattern and the
+ * place of the special tokens are those of the tokenization_kimi.py that Moonshot AI publishes with them; it is not run.
  *
  * tiktoken merges the adjacent parts whose joined bytes are the token of lowest rank. As parts are always tokens themselves,
  * that is a table of merges with one entry for each way to cut a token into two tokens, all with the rank of the whole.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "text/tokenizer_impl.h"
+#include "text/tokenizer_utf8.h"
 
-#define SPECIAL_TOKENS  256  /* ids after the ranks; those that tokenizer_config.json does not name are reserved */
+#define SPECIAL_TOKENS 256   /* ids after the ranks; those that tokenizer_config.json does not name are reserved */
+#define CHUNK_CHARS 400000   /* long text is cut every so many characters, */
+#define RUN_CHARS 25000      /* and so are runs with no white space or nothing else */
 #define TOKEN_BYTES_MAX 1024 /* keeps the cuts of a token, each hashed, within bounds */
 
-#define UPPER   "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
-#define LOWER   "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
-#define SUFFIX  "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-#define PATTERN                                                                                                   \
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+#define SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+#define PATTERN                                                                                                          \
     "[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" SUFFIX \
     "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* Python's str.isspace: White_Space and the four separators of ASCII. */
+static bool is_python_space(uint32_t c) {
+    return td_is_white_space(c) || (c >= 0x1C && c <= 0x1F);
+}
+
+size_t td_tiktoken_slice(const char *s, size_t len, size_t *n_chars) {
+    bool   in_space = false;
+    size_t run = 0;
+    for (const char *p = s; p < s + len;) {
+        const char *start = p;
+        bool        space = is_python_space(td_utf8_next(&p));
+        run = run > 0 && space == in_space ? run + 1 : 1;
+        in_space = space;
+        if (start > s && (run > RUN_CHARS || *n_chars % CHUNK_CHARS == 0)) return (size_t)(start - s);
+        ++*n_chars;
+    }
+    return len;
+}
 
 static int base64_value(char c) {
     if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -66,7 +89,8 @@ static td_status read_line(td_tokenizer *tok, const char *s, size_t n, size_t nu
         if (td_vocab_resize(&tok->vocab, room) != TD_OK) return td_fail(err, TD_ENOMEM, "tiktoken.model: out of memory");
     }
     td_status st = td_vocab_set(&tok->vocab, (uint32_t)rank, bytes, len, true);
-    if (st == TD_EFORMAT) return td_fail(err, st, "tiktoken.model: line %zu repeats the rank %llu", number, (unsigned long long)rank);
+    if (st == TD_EFORMAT)
+        return td_fail(err, st, "tiktoken.model: line %zu repeats the rank %llu", number, (unsigned long long)rank);
     return st == TD_OK ? st : td_fail(err, st, "tiktoken.model: out of memory");
 }
 
@@ -97,7 +121,8 @@ static td_status derive_merges(td_tokenizer *tok, td_error *err) {
         for (size_t cut = 1; cut < len; cut++) {
             uint32_t left, right;
             if (!td_vocab_find(v, bytes, cut, &left) || !td_vocab_find(v, bytes + cut, len - cut, &right)) continue;
-            if (td_bpe_add(&tok->bpe, left, right, id, id) != TD_OK) return td_fail(err, TD_ENOMEM, "tiktoken.model: out of memory");
+            if (td_bpe_add(&tok->bpe, left, right, id, id) != TD_OK)
+                return td_fail(err, TD_ENOMEM, "tiktoken.model: out of memory");
         }
     }
     return TD_OK;
@@ -124,20 +149,23 @@ static td_status add_special(td_tokenizer *tok, uint32_t first, const json_t *co
 
 td_status td_tokenizer_read_tiktoken(td_tokenizer *tok, const char *text, size_t len, const json_t *config, td_error *err) {
     const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
-    size_t      n_ranks = 0;
-    uint32_t    twice = 0;
+    size_t   n_ranks = 0;
+    uint32_t twice = 0;
     if (!class || strcmp(class, "TikTokenTokenizer") != 0)
-        return td_fail(err, TD_ENOTSUP, "tiktoken.model with tokenizer_class '%.40s' is not supported: only Kimi's TikTokenTokenizer is",
+        return td_fail(err, TD_ENOTSUP,
+                       "tiktoken.model with tokenizer_class '%.40s' is not supported: only Kimi's TikTokenTokenizer is",
                        class ? class : "");
     TD_TRY(read_ranks(tok, text, len, &n_ranks, err));
-    if (n_ranks > TD_TOKENIZER_IDS_MAX - SPECIAL_TOKENS) return td_fail(err, TD_EFORMAT, "tiktoken.model has too many ranks");
+    if (n_ranks > TD_TOKENIZER_IDS_MAX - SPECIAL_TOKENS)
+        return td_fail(err, TD_EFORMAT, "tiktoken.model has too many ranks");
     td_status st = td_vocab_index(&tok->vocab, &twice);
     if (st == TD_EFORMAT) return td_fail(err, st, "tiktoken.model: the token of rank %u stands there twice", twice);
-    if (st != TD_OK || td_bpe_reserve(&tok->bpe, n_ranks) != TD_OK) return td_fail(err, TD_ENOMEM, "tiktoken.model: out of memory");
+    if (st != TD_OK || td_bpe_reserve(&tok->bpe, n_ranks) != TD_OK)
+        return td_fail(err, TD_ENOMEM, "tiktoken.model: out of memory");
     TD_TRY(td_tokenizer_bind_bytes(tok, err));
     TD_TRY(derive_merges(tok, err));
     TD_TRY(add_special(tok, (uint32_t)n_ranks, config, err));
     TD_TRY(td_pretok_add_split(&tok->pretok, PATTERN, err));
-    tok->whole_words = true;
+    tok->whole_words = tok->slices = true;
     return TD_OK;
 }

@@ -48,11 +48,21 @@ static td_status on_raw(void *user, const td_added_token *token, const char *s, 
     return st;
 }
 
+static td_status encode_valid(encoder *e, const char *s, size_t len, size_t *n_chars) {
+    for (size_t at = 0, slice; at < len; at += slice) {
+        slice = e->tok->slices ? td_tiktoken_slice(s + at, len - at, n_chars) : len;
+        td_status st = td_added_split(&e->tok->added, false, e->parse_special, s + at, slice, on_raw, e);
+        if (st != TD_OK) return st;
+    }
+    return TD_OK;
+}
+
 static td_status encode(encoder *e, const char *text, size_t len) {
+    size_t n_chars = 0;
     for (size_t at = 0; at < len;) {
-        size_t valid = td_utf8_valid_prefix(text + at, len - at);
-        td_status st = valid ? td_added_split(&e->tok->added, false, e->parse_special, text + at, valid, on_raw, e)
-                             : append(e->out, e->tok->bpe.byte_id[(uint8_t)text[at]]);
+        size_t    valid = td_utf8_valid_prefix(text + at, len - at);
+        td_status st =
+            valid ? encode_valid(e, text + at, valid, &n_chars) : append(e->out, e->tok->bpe.byte_id[(uint8_t)text[at]]);
         if (st != TD_OK) return st;
         at += valid ? valid : 1;
     }
@@ -67,8 +77,8 @@ static td_status append_all(td_ids *to, const td_ids *from) {
     return TD_OK;
 }
 
-td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t text_len, bool parse_special, bool add_special,
-                              uint32_t **ids, size_t *n_ids) {
+td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t text_len, bool parse_special,
+                              bool add_special, uint32_t **ids, size_t *n_ids) {
     td_ids  out = {0};
     encoder e = {.tok = tok, .scratch = td_tokenizer_scratch_get(), .parse_special = parse_special, .out = &out};
     *ids = NULL;
@@ -110,11 +120,19 @@ td_status td_tokenizer_decode(const td_tokenizer *tok, const uint32_t *ids, size
     return TD_OK;
 }
 
-size_t td_tokenizer_vocab_size(const td_tokenizer *tok) { return tok->vocab.n; }
+size_t td_tokenizer_vocab_size(const td_tokenizer *tok) {
+    return tok->vocab.n;
+}
 
-const char *td_tokenizer_chat_template(const td_tokenizer *tok) { return tok->chat_template; }
-const char *td_tokenizer_bos(const td_tokenizer *tok) { return tok->bos; }
-const char *td_tokenizer_eos(const td_tokenizer *tok) { return tok->eos; }
+const char *td_tokenizer_chat_template(const td_tokenizer *tok) {
+    return tok->chat_template;
+}
+const char *td_tokenizer_bos(const td_tokenizer *tok) {
+    return tok->bos;
+}
+const char *td_tokenizer_eos(const td_tokenizer *tok) {
+    return tok->eos;
+}
 
 uint32_t td_tokenizer_find(const td_tokenizer *tok, const char *text, size_t len) {
     const td_vocab *v = &tok->vocab;
@@ -133,4 +151,6 @@ const char *td_tokenizer_token(const td_tokenizer *tok, uint32_t id, size_t *len
     return td_vocab_bytes(&tok->vocab, id);
 }
 
-size_t td_tokenizer_token_len_max(const td_tokenizer *tok) { return tok->vocab.token_len_max; }
+size_t td_tokenizer_token_len_max(const td_tokenizer *tok) {
+    return tok->vocab.token_len_max;
+}

@@ -73,23 +73,25 @@ void td_added_free(td_added *a) {
     *a = (td_added){0};
 }
 
-/* Unicode White_Space. */
-static bool is_space(uint32_t c) {
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
 /* A word character of UTS 18, annex C: Alphabetic, Mark, Decimal_Number, Connector_Punctuation, Join_Control. */
 static bool is_word(uint32_t c) {
     if (c == 0x200C || c == 0x200D) return true;
     switch (utf8proc_category((utf8proc_int32_t)c)) {
-    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND: case UTF8PROC_CATEGORY_NL: case UTF8PROC_CATEGORY_PC: return true;
-    case UTF8PROC_CATEGORY_SO: /* the Other_Alphabetic symbols: letters in circles and squares */
-        return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
-               (c >= 0x1F170 && c <= 0x1F189);
-    default: return false;
+        case UTF8PROC_CATEGORY_LU:
+        case UTF8PROC_CATEGORY_LL:
+        case UTF8PROC_CATEGORY_LT:
+        case UTF8PROC_CATEGORY_LM:
+        case UTF8PROC_CATEGORY_LO:
+        case UTF8PROC_CATEGORY_MN:
+        case UTF8PROC_CATEGORY_MC:
+        case UTF8PROC_CATEGORY_ME:
+        case UTF8PROC_CATEGORY_ND:
+        case UTF8PROC_CATEGORY_NL:
+        case UTF8PROC_CATEGORY_PC: return true;
+        case UTF8PROC_CATEGORY_SO: /* the Other_Alphabetic symbols: letters in circles and squares */
+            return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+                   (c >= 0x1F170 && c <= 0x1F189);
+        default: return false;
     }
 }
 
@@ -139,9 +141,10 @@ td_status td_added_split(const td_added *a, bool normalized, bool parse_special,
         at = end; /* a rejected match is passed over whole */
         if ((t->special && !parse_special) || (t->single_word && touches_a_word(s, len, start, end))) continue;
         if (t->lstrip)
-            while (start > done && is_space(character_at(s, previous(s, start)))) start = previous(s, start);
+            while (start > done && td_is_white_space(character_at(s, previous(s, start)))) start = previous(s, start);
         if (t->rstrip)
-            for (const char *p = s + end; end < len && is_space(td_utf8_next(&p)); end = (size_t)(p - s)) {}
+            for (const char *p = s + end; end < len && td_is_white_space(td_utf8_next(&p)); end = (size_t)(p - s)) {
+            }
         td_status st = start > done ? fn(user, NULL, s + done, start - done) : TD_OK;
         if (st == TD_OK) st = fn(user, t, s + start, end - start);
         if (st != TD_OK) return st;

@@ -8,9 +8,12 @@
 /* A special token stands there as a string, as an object with its content, or as null. */
 static td_status read_token(const json_t *config, const char *name, char **out, td_error *err) {
     const json_t *value = json_object_get(config, name);
-    if (json_is_object(value)) value = json_object_get(value, "content");
-    else if (!value || json_is_null(value)) return TD_OK;
-    if (!json_is_string(value)) return td_fail(err, TD_EFORMAT, "tokenizer_config.json: %s is neither a string nor an added token", name);
+    if (json_is_object(value))
+        value = json_object_get(value, "content");
+    else if (!value || json_is_null(value))
+        return TD_OK;
+    if (!json_is_string(value))
+        return td_fail(err, TD_EFORMAT, "tokenizer_config.json: %s is neither a string nor an added token", name);
     *out = strdup(json_string_value(value));
     return *out ? TD_OK : td_fail(err, TD_ENOMEM, "tokenizer_config.json: out of memory");
 }
@@ -44,12 +47,12 @@ static td_status set_only(td_tokenizer *tok, td_ids *ids, const char *name, cons
 }
 
 /*
- * Who decides about BOS and EOS, as in transformers: LlamaTokenizer(Fast) builds its template from add_bos_token (default true)
- * and add_eos_token (default false) and drops the one in tokenizer.json. For other classes the file's template stands, and
- * add_bos_token and add_eos_token speak only where it has none.
+ * Who decides about BOS and EOS, as in transformers: LlamaTokenizer(Fast) builds its template from add_bos_token (default
+ * true) and add_eos_token (default false) and drops the one in tokenizer.json. For other classes the file's template stands,
+ * and add_bos_token and add_eos_token speak only where it has none.
  */
 static td_status decide_bos_eos(td_tokenizer *tok, const json_t *config, td_error *err) {
-    const char   *class = json_string_value(json_object_get(config, "tokenizer_class"));
+    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
     const json_t *add_bos = json_object_get(config, "add_bos_token"), *add_eos = json_object_get(config, "add_eos_token");
     bool          llama = class && (!strcmp(class, "LlamaTokenizer") || !strcmp(class, "LlamaTokenizerFast"));
     if (tok->has_template && !llama) return TD_OK;

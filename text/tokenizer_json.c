@@ -9,8 +9,8 @@
 #define SEQUENCE_DEPTH_MAX 8
 
 /*
- * The byte-level alphabet (GPT-2, "bytes_to_unicode"): printable Latin-1 stands for itself, the other 68 bytes are U+0100 and
- * up in order. byte_of[c] is the byte, or -1.
+ * The byte-level alphabet (GPT-2, "bytes_to_unicode"): printable Latin-1 stands for itself, the other 68 bytes are U+0100
+ * and up in order. byte_of[c] is the byte, or -1.
  */
 #define ALPHABET_END 324
 typedef struct {
@@ -65,7 +65,8 @@ static td_status read_vocab(td_tokenizer *tok, const alphabet *a, const json_t *
         /* A token outside the alphabet ("<｜begin▁of▁sentence｜>") cannot come from merging and stands for its own text. */
         size_t len = to_bytes(a, key, key_len, bytes);
         bool   mergeable = len != SIZE_MAX && len > 0;
-        st = mergeable ? td_vocab_set(&tok->vocab, id, bytes, len, true) : td_vocab_set(&tok->vocab, id, key, key_len, false);
+        st =
+            mergeable ? td_vocab_set(&tok->vocab, id, bytes, len, true) : td_vocab_set(&tok->vocab, id, key, key_len, false);
         if (st == TD_EFORMAT) st = td_fail(err, st, "model.vocab: two tokens have the id %u", id);
         if (st == TD_ENOMEM) st = td_fail(err, st, "model.vocab: out of memory");
     }
@@ -114,14 +115,17 @@ static td_status read_merges(td_tokenizer *tok, const alphabet *a, const json_t 
         const char *half[2];
         size_t      len[2], n[2];
         uint32_t    id[3]; /* left, right, both */
-        bool ok = merge_halves(merge, half, len) && len[0] <= TD_TOKENIZER_TOKEN_MAX && len[1] <= TD_TOKENIZER_TOKEN_MAX - len[0];
+        bool        ok =
+            merge_halves(merge, half, len) && len[0] <= TD_TOKENIZER_TOKEN_MAX && len[1] <= TD_TOKENIZER_TOKEN_MAX - len[0];
         ok = ok && (n[0] = to_bytes(a, half[0], len[0], bytes)) != SIZE_MAX;
         ok = ok && (n[1] = to_bytes(a, half[1], len[1], bytes + n[0])) != SIZE_MAX;
         ok = ok && n[0] > 0 && n[1] > 0;
-        ok = ok && td_vocab_find(&tok->vocab, bytes, n[0], &id[0]) && td_vocab_find(&tok->vocab, bytes + n[0], n[1], &id[1]) &&
+        ok = ok && td_vocab_find(&tok->vocab, bytes, n[0], &id[0]) &&
+             td_vocab_find(&tok->vocab, bytes + n[0], n[1], &id[1]) &&
              td_vocab_find(&tok->vocab, bytes, n[0] + n[1], &id[2]);
         if (!ok) {
-            st = td_fail(err, TD_EFORMAT, "model.merges: entry %zu is malformed or names a token that the vocabulary lacks", rank);
+            st = td_fail(err, TD_EFORMAT, "model.merges: entry %zu is malformed or names a token that the vocabulary lacks",
+                         rank);
             break;
         }
         st = td_bpe_add(&tok->bpe, id[0], id[1], (uint32_t)rank, id[2]);
@@ -175,7 +179,8 @@ static td_status read_template(td_tokenizer *tok, const json_t *spec, td_error *
     const json_t *single = json_object_get(spec, "single"), *special = json_object_get(spec, "special_tokens");
     size_t        i, k, sequences = 0;
     json_t       *item, *value;
-    if (tok->has_template) return td_fail(err, TD_ENOTSUP, "post_processor: more than one TemplateProcessing is not supported");
+    if (tok->has_template)
+        return td_fail(err, TD_ENOTSUP, "post_processor: more than one TemplateProcessing is not supported");
     if (!json_is_array(single)) return td_fail(err, TD_EFORMAT, "post_processor TemplateProcessing: single is not a list");
     json_array_foreach(single, i, item) {
         if (json_object_get(item, "Sequence")) {
@@ -185,7 +190,8 @@ static td_status read_template(td_tokenizer *tok, const json_t *spec, td_error *
         const char   *name = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
         const json_t *ids = name ? json_object_get(json_object_get(special, name), "ids") : NULL;
         if (!json_is_array(ids))
-            return td_fail(err, TD_EFORMAT, "post_processor TemplateProcessing: '%.60s' is not among its special_tokens", name ? name : "");
+            return td_fail(err, TD_EFORMAT, "post_processor TemplateProcessing: '%.60s' is not among its special_tokens",
+                           name ? name : "");
         td_ids *to = sequences ? &tok->suffix : &tok->prefix;
         json_array_foreach(ids, k, value) {
             uint32_t id;
@@ -196,7 +202,8 @@ static td_status read_template(td_tokenizer *tok, const json_t *spec, td_error *
             to->v[to->n++] = id;
         }
     }
-    if (sequences != 1) return td_fail(err, TD_ENOTSUP, "post_processor TemplateProcessing: single must hold its sequence once");
+    if (sequences != 1)
+        return td_fail(err, TD_ENOTSUP, "post_processor TemplateProcessing: single must hold its sequence once");
     tok->has_template = true;
     return TD_OK;
 }

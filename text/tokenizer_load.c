@@ -33,7 +33,8 @@ td_status td_tokenizer_bind_bytes(td_tokenizer *tok, td_error *err) {
     for (unsigned b = 0; b < 256; b++) {
         char c = (char)b;
         if (!td_vocab_find(&tok->vocab, &c, 1, &tok->bpe.byte_id[b]))
-            return td_fail(err, TD_EFORMAT, "the vocabulary has no token for the byte 0x%02X: not a byte-level vocabulary", b);
+            return td_fail(err, TD_EFORMAT, "the vocabulary has no token for the byte 0x%02X: not a byte-level vocabulary",
+                           b);
     }
     return TD_OK;
 }
@@ -161,7 +162,8 @@ static td_status read_file(const char *dir, const char *name, char **text, size_
     } else {
         size_t  n = 0;
         ssize_t got = 0;
-        while (n < (size_t)st.st_size && ((got = read(fd, *text + n, (size_t)st.st_size - n)) > 0 || (got < 0 && errno == EINTR)))
+        while (n < (size_t)st.st_size &&
+               ((got = read(fd, *text + n, (size_t)st.st_size - n)) > 0 || (got < 0 && errno == EINTR)))
             n += got > 0 ? (size_t)got : 0;
         if (got < 0) status = td_fail(err, TD_EIO, "cannot read %s: %s", path, strerror(errno));
         (*text)[n] = 0;
@@ -172,11 +174,11 @@ static td_status read_file(const char *dir, const char *name, char **text, size_
 }
 
 td_status td_tokenizer_open(const char *dir, td_tokenizer **out, td_error *err) {
-    char              *text[4] = {NULL};
-    size_t             len[4] = {0};
+    char                    *text[4] = {NULL};
+    size_t                   len[4] = {0};
     static const char *const NAMES[4] = {"tokenizer.json", "tiktoken.model", "tokenizer_config.json", "chat_template.jinja"};
-    td_error           own = {0};
-    td_status          st = TD_OK;
+    td_error                 own = {0};
+    td_status                st = TD_OK;
     if (!err) err = &own;
     for (int i = 0; i < 4 && st == TD_OK; i++)
         if (i != 1 || !text[0]) st = read_file(dir, NAMES[i], &text[i], &len[i], err);

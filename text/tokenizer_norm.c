@@ -11,9 +11,9 @@
 #define SEQUENCE_DEPTH_MAX 8
 
 static const struct {
-    const char      *name;
+    const char       *name;
     utf8proc_option_t decompose;
-    bool             compose;
+    bool              compose;
 } FORMS[] = {
     [TD_NFC] = {"NFC", UTF8PROC_DECOMPOSE, true},
     [TD_NFD] = {"NFD", UTF8PROC_DECOMPOSE, false},
@@ -36,23 +36,26 @@ static td_status parse(td_norm *norm, const json_t *spec, int depth, td_error *e
     }
     for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++) {
         if (strcmp(type, FORMS[i].name) != 0) continue;
-        if (norm->n == TD_NORM_FORMS_MAX) return td_fail(err, TD_ENOTSUP, "normalizer: more than %d steps", TD_NORM_FORMS_MAX);
+        if (norm->n == TD_NORM_FORMS_MAX)
+            return td_fail(err, TD_ENOTSUP, "normalizer: more than %d steps", TD_NORM_FORMS_MAX);
         norm->forms[norm->n++] = (td_norm_form)i;
         return TD_OK;
     }
     return td_fail(err, TD_ENOTSUP, "normalizer: type '%.40s' is not supported", type);
 }
 
-td_status td_norm_parse(td_norm *norm, const json_t *spec, td_error *err) { return parse(norm, spec, 0, err); }
+td_status td_norm_parse(td_norm *norm, const json_t *spec, td_error *err) {
+    return parse(norm, spec, 0, err);
+}
 
 /*
- * Blocks in which every character has combining class 0, is its own NFC, and never composes with one before it: text of these
- * alone is in NFC (UAX 15, section 9). Checked against the Unicode data by the tokenizer's tests.
+ * Blocks in which every character has combining class 0, is its own NFC, and never composes with one before it: text of
+ * these alone is in NFC (UAX 15, section 9). Checked against the Unicode data by the tokenizer's tests.
  */
 static const struct {
     uint32_t first, last;
 } NFC_STABLE[] = {
-    {0x4E00, 0x9FFF}, {0x3030, 0x3098}, {0x309B, 0x33FF}, {0xAC00, 0xD7A3}, {0x0400, 0x0482}, {0x2010, 0x20CF},
+    {0x4E00, 0x9FFF}, {0x3030, 0x3098}, {0x309B, 0x33FF}, {0xAC00, 0xD7A3},   {0x0400, 0x0482}, {0x2010, 0x20CF},
     {0xFE30, 0xFFFD}, {0x3001, 0x3029}, {0x212C, 0x2328}, {0x1F000, 0x1FAFF}, {0x0000, 0x02FF},
 };
 
@@ -107,7 +110,8 @@ static td_status order_marks(utf8proc_int32_t *c, size_t n) {
                 room = len;
             }
             for (size_t k = 0; k < len; k++)
-                keys[k] = (uint64_t)utf8proc_get_property(c[i + k])->combining_class << 56 | (uint64_t)k << 24 | (uint64_t)c[i + k];
+                keys[k] = (uint64_t)utf8proc_get_property(c[i + k])->combining_class << 56 | (uint64_t)k << 24 |
+                          (uint64_t)c[i + k];
             qsort(keys, len, sizeof *keys, by_key);
             for (size_t k = 0; k < len; k++) c[i + k] = (utf8proc_int32_t)(keys[k] & 0xFFFFFF);
         }
@@ -124,9 +128,9 @@ typedef struct {
 
 static td_status decompose(const char *s, size_t len, utf8proc_option_t options, characters *c) {
     for (const char *p = s; p < s + len;) {
-        int                boundary = 0;
-        utf8proc_int32_t   one = (utf8proc_int32_t)td_utf8_next(&p);
-        utf8proc_ssize_t   got;
+        int              boundary = 0;
+        utf8proc_int32_t one = (utf8proc_int32_t)td_utf8_next(&p);
+        utf8proc_ssize_t got;
         for (;;) {
             got = utf8proc_decompose_char(one, c->v + c->n, (utf8proc_ssize_t)(c->room - c->n), options, &boundary);
             if (got < 0) return TD_EINVAL;

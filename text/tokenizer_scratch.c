@@ -6,7 +6,8 @@
 #include <string.h>
 
 #define JIT_STACK_START_BYTES ((size_t)32 << 10)
-#define JIT_STACK_MAX_BYTES   ((size_t)8 << 20) /* reserved, touched only by patterns that backtrack over long runs */
+#define JIT_STACK_MAX_BYTES ((size_t)8 << 20) /* reserved, touched only by patterns that backtrack over long runs */
+#define MATCH_HEAP_MAX_KIB (512u << 10)       /* of the interpreter, which takes over when that stack is full */
 
 static __thread td_tokenizer_scratch *mine;
 static pthread_key_t                  on_exit_key;
@@ -24,7 +25,9 @@ static void scratch_free(void *p) {
 }
 
 /* The main thread never runs key destructors. */
-static void main_thread_exit(void) { scratch_free(mine); }
+static void main_thread_exit(void) {
+    scratch_free(mine);
+}
 
 static void make_key(void) {
     key_made = pthread_key_create(&on_exit_key, scratch_free) == 0 && atexit(main_thread_exit) == 0;
@@ -43,6 +46,7 @@ td_tokenizer_scratch *td_tokenizer_scratch_get(void) {
         scratch_free(s);
         return NULL;
     }
+    pcre2_set_heap_limit(s->context, MATCH_HEAP_MAX_KIB);
     pcre2_jit_stack_assign(s->context, NULL, s->jit_stack);
     return mine = s;
 }

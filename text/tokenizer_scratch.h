@@ -13,8 +13,8 @@
 #include "text/bpe.h"
 
 #define TD_WORD_CACHE_BITS 14 /* 16384 words x 40 bytes: English text has a few thousand distinct words per megabyte */
-#define TD_WORD_BYTES_MAX  16 /* longer words are not cached */
-#define TD_WORD_IDS_MAX    4  /* nor those of more ids */
+#define TD_WORD_BYTES_MAX 16  /* longer words are not cached */
+#define TD_WORD_IDS_MAX 4     /* nor those of more ids */
 
 typedef struct {
     uint64_t bytes[TD_WORD_BYTES_MAX / 8]; /* the word, zero-padded */

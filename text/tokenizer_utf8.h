@@ -2,6 +2,7 @@
 #ifndef TD_TEXT_TOKENIZER_UTF8_H
 #define TD_TEXT_TOKENIZER_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,12 @@ static inline uint32_t td_utf8_next(const char **p) {
     return (s[0] & 0x07u) << 18 | (s[1] & 0x3Fu) << 12 | (s[2] & 0x3Fu) << 6 | (s[3] & 0x3Fu);
 }
 
+/** Unicode White_Space. */
+static inline bool td_is_white_space(uint32_t c) {
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
 /**
  * Bytes in, whole characters out. What cannot be UTF-8 becomes U+FFFD, one for each maximal prefix of a character (Unicode
  * 15, section 3.9, "substitution of maximal subparts"; also what Rust, Python and browsers do). Zero-initialise to start.
@@ -34,7 +41,7 @@ static inline uint32_t td_utf8_next(const char **p) {
 typedef struct {
     uint8_t held[4]; /* the bytes of an unfinished character */
     uint8_t n_held;
-    uint8_t missing; /* continuation bytes that it still needs; 0: between characters */
+    uint8_t missing;   /* continuation bytes that it still needs; 0: between characters */
     uint8_t low, high; /* bounds of the next continuation byte */
 } td_utf8_stream;
 

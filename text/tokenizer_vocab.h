@@ -5,7 +5,7 @@
 #include "tandem.h"
 
 /** Ids are below this: eight times the largest vocabulary in use (262,144). */
-#define TD_TOKENIZER_IDS_MAX   ((uint32_t)1 << 21)
+#define TD_TOKENIZER_IDS_MAX ((uint32_t)1 << 21)
 #define TD_TOKENIZER_TOKEN_MAX ((size_t)1 << 16) /* bytes of one token */
 
 typedef struct {
@@ -41,6 +41,8 @@ TD_NODISCARD td_status td_vocab_index(td_vocab *v, uint32_t *twice);
 bool td_vocab_find(const td_vocab *v, const char *bytes, size_t len, uint32_t *id);
 void td_vocab_free(td_vocab *v);
 
-static inline const char *td_vocab_bytes(const td_vocab *v, uint32_t id) { return v->bytes + v->tokens[id].offset; }
+static inline const char *td_vocab_bytes(const td_vocab *v, uint32_t id) {
+    return v->bytes + v->tokens[id].offset;
+}
 
 #endif

@@ -6,12 +6,12 @@
 #include "text/detok.h"
 #include "text/tokenizer_utf8.h"
 
-void *__real_malloc(size_t n);
-void *__wrap_malloc(size_t n);
+void         *__real_malloc(size_t n);
+void         *__wrap_malloc(size_t n);
 static size_t mallocs;
 void         *__wrap_malloc(size_t n) {
-    mallocs++;
-    return __real_malloc(n);
+            mallocs++;
+            return __real_malloc(n);
 }
 
 static uint64_t next_random(uint64_t *s) { /* xorshift64*, Vigna 2016 */
@@ -38,7 +38,8 @@ static void joined_pieces_equal_decode(const char *dir, uint64_t seed) {
             size_t before = mallocs;
             for (size_t i = 0; i < n; i++) {
                 assert_int_equal(td_detok_push(d, ids[i], &piece, &len), TD_OK);
-                if (td_utf8_valid_prefix(piece, len) != len) fail_msg("half a character (seed state %llu)", (unsigned long long)seed);
+                if (td_utf8_valid_prefix(piece, len) != len)
+                    fail_msg("half a character (seed state %llu)", (unsigned long long)seed);
                 memcpy(pieces + joined, piece, len);
                 joined += len;
             }

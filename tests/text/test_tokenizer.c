@@ -1,6 +1,6 @@
 /*
- * The tokenizer against vectors of independent libraries (tests/text/tokenizer_vectors.py), id for id, and against hostile text. TOKENIZERS: the folder of
- * unpacked tokenizers.
+ * The tokenizer against vectors of independent libraries (tests/text/tokenizer_vectors.py), id for id, and against hostile
+ * text. TOKENIZERS: the folder of unpacked tokenizers.
  */
 #include "tests/text/tokenizer_fixture.h"
 
@@ -36,10 +36,13 @@ static td_tokenizer *open_bare(const char *name) {
     return tok;
 }
 
-static void check_encode(const td_tokenizer *tok, const json_t *text, bool parse_special, bool add_special, const json_t *expected) {
+static void check_encode(const td_tokenizer *tok, const json_t *text, bool parse_special, bool add_special,
+                         const json_t *expected) {
     uint32_t *ids;
     size_t    n;
-    assert_int_equal(td_tokenizer_encode(tok, json_string_value(text), json_string_length(text), parse_special, add_special, &ids, &n), TD_OK);
+    assert_int_equal(
+        td_tokenizer_encode(tok, json_string_value(text), json_string_length(text), parse_special, add_special, &ids, &n),
+        TD_OK);
     fixture_same_ids(expected, ids, n, json_string_value(text));
     free(ids);
 }
@@ -105,9 +108,32 @@ static void random_vectors(const char *name) {
     td_tokenizer_close(tok);
 }
 
-static void random_deepseek_v3(void **state) { (void)state, random_vectors("deepseek_v3"); }
-static void random_qwen3(void **state) { (void)state, random_vectors("qwen3"); }
-static void random_tale(void **state) { (void)state, random_vectors("tale"); }
+static void random_deepseek_v3(void **state) {
+    (void)state, random_vectors("deepseek_v3");
+}
+static void random_qwen3(void **state) {
+    (void)state, random_vectors("qwen3");
+}
+static void random_tale(void **state) {
+    (void)state, random_vectors("tale");
+}
+
+/* A unit many times over; the ids by their number and a weighted sum. */
+static void check_repeated(const td_tokenizer *tok, const json_t *row) {
+    const json_t *unit = json_object_get(row, "unit");
+    size_t unit_len = json_string_length(unit), len = unit_len * (size_t)json_integer_value(json_object_get(row, "times")),
+           n;
+    char     *text = malloc(len);
+    uint32_t *ids;
+    uint64_t  weighted = 0;
+    for (size_t i = 0; i < len; i++) text[i] = json_string_value(unit)[i % unit_len];
+    assert_int_equal(td_tokenizer_encode(tok, text, len, true, false, &ids, &n), TD_OK);
+    for (size_t i = 0; i < n; i++) weighted += (i + 1) * ids[i];
+    assert_int_equal(n, json_integer_value(json_object_get(row, "n")));
+    assert_int_equal(weighted, json_integer_value(json_object_get(row, "weighted")));
+    free(ids);
+    free(text);
+}
 
 static void kimi_vectors(void **state) {
     (void)state;
@@ -116,6 +142,10 @@ static void kimi_vectors(void **state) {
     size_t        i;
     json_array_foreach(rows, i, row) {
         const json_t *text = json_object_get(row, "text"), *ids = json_object_get(row, "ids");
+        if (json_object_get(row, "unit")) {
+            check_repeated(tok, row);
+            continue;
+        }
         if (text) {
             check_encode(tok, text, true, false, ids);
             check_encode(tok, text, true, true, ids);
@@ -142,14 +172,15 @@ static void variants(void **state) {
     json_array_foreach(rows, i, row) {
         if (i == 0) continue;
         static const char *const PARTS[] = {"pre_tokenizer", "normalizer"};
-        json_t *spec = json_copy(json_object_get(json_array_get(rows, 0), "base"));
+        json_t                  *spec = json_copy(json_object_get(json_array_get(rows, 0), "base"));
         for (k = 0; k < 2; k++)
             if (json_object_get(row, PARTS[k])) json_object_set(spec, PARTS[k], json_object_get(row, PARTS[k]));
         char              *json = json_dumps(spec, 0);
         td_tokenizer_files files = {.tokenizer_json = json, .tokenizer_json_len = strlen(json)};
         td_tokenizer      *tok = NULL;
         td_error           err = {0};
-        if (td_tokenizer_load(&files, &tok, &err) != TD_OK) fail_msg("%s: %s", json_string_value(json_object_get(row, "name")), err.text);
+        if (td_tokenizer_load(&files, &tok, &err) != TD_OK)
+            fail_msg("%s: %s", json_string_value(json_object_get(row, "name")), err.text);
         print_message("%s\n", json_string_value(json_object_get(row, "name")));
         json_array_foreach(json_object_get(row, "texts"), k, text) {
             check_encode(tok, text, true, false, json_array_get(json_object_get(row, "ids"), k));
@@ -203,7 +234,10 @@ static void invalid_utf8(void **state) {
     static const struct {
         const char *in, *out;
     } CASES[] = {
-        {"a\xFF" "b", "a\xEF\xBF\xBD" "b"},
+        {"a\xFF"
+         "b",
+         "a\xEF\xBF\xBD"
+         "b"},
         {"\xE4\xBD", "\xEF\xBF\xBD"},
         {"\xC0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD"},
         {"\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
@@ -230,9 +264,22 @@ static void hostile_megabytes(void **state) {
     static const struct {
         const char *name, *unit;
     } CASES[] = {
-        {"qwen3", "a"}, {"qwen3", "ab"}, {"qwen3", " "}, {"qwen3", "\n \t"}, {"qwen3", "中"}, {"qwen3", "\u0301\u0323\u0301"},
-        {"deepseek_v3", "="}, {"deepseek_v3", "a\u0301"}, {"deepseek_v3", " \u00a0"}, {"deepseek_v3", "1"}, {"deepseek_v3", "<｜"},
-        {"kimi", "a"}, {"kimi", "Aa'"}, {"kimi", "中a"}, {"kimi", "\u0301"}, {"kimi", " "},
+        {"qwen3", "a"},
+        {"qwen3", "ab"},
+        {"qwen3", " "},
+        {"qwen3", "\n \t"},
+        {"qwen3", "中"},
+        {"qwen3", "\u0301\u0323\u0301"},
+        {"deepseek_v3", "="},
+        {"deepseek_v3", "a\u0301"},
+        {"deepseek_v3", " \u00a0"},
+        {"deepseek_v3", "1"},
+        {"deepseek_v3", "<｜"},
+        {"kimi", "a"},
+        {"kimi", "Aa'"},
+        {"kimi", "中a"},
+        {"kimi", "\u0301"},
+        {"kimi", " "},
     };
     size_t len = 1 << 20;
     char  *text = malloc(len);
@@ -261,22 +308,25 @@ static void nfc_against_utf8proc(void **state) {
     td_norm nfc = {.forms = {TD_NFC}, .n = 1};
     for (int32_t c = 1; c < 0x110000; c++) {
         if (c >= 0xD800 && c < 0xE000) continue;
-        char            in[128];
+        char             in[128];
         utf8proc_int32_t parts[32];
-        size_t          n[3];
+        size_t           n[3];
         n[0] = (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)in);
-        int boundary = 0;
+        int              boundary = 0;
         utf8proc_ssize_t k = utf8proc_decompose_char(c, parts, 32, UTF8PROC_DECOMPOSE, &boundary);
         n[1] = n[0];
-        for (utf8proc_ssize_t i = 0; i < k; i++) n[1] += (size_t)utf8proc_encode_char(parts[i], (utf8proc_uint8_t *)in + n[1]);
+        for (utf8proc_ssize_t i = 0; i < k; i++)
+            n[1] += (size_t)utf8proc_encode_char(parts[i], (utf8proc_uint8_t *)in + n[1]);
         n[2] = n[1] + (size_t)utf8proc_encode_char(0x0301, (utf8proc_uint8_t *)in + n[1]);
         for (size_t i = 0; i < 3; i++) {
-            char              *got = NULL;
-            size_t             len;
-            utf8proc_uint8_t  *want = NULL;
-            utf8proc_ssize_t   want_len = utf8proc_map((utf8proc_uint8_t *)in, (utf8proc_ssize_t)n[i], &want, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+            char             *got = NULL;
+            size_t            len;
+            utf8proc_uint8_t *want = NULL;
+            utf8proc_ssize_t  want_len =
+                utf8proc_map((utf8proc_uint8_t *)in, (utf8proc_ssize_t)n[i], &want, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
             assert_int_equal(td_norm_apply(&nfc, in, n[i], &got, &len), TD_OK);
-            if (len != (size_t)want_len || memcmp(got ? got : in, want, len) != 0) fail_msg("NFC differs at U+%04X, case %zu", (unsigned)c, i);
+            if (len != (size_t)want_len || memcmp(got ? got : in, want, len) != 0)
+                fail_msg("NFC differs at U+%04X, case %zu", (unsigned)c, i);
             free(got);
             free(want);
         }
@@ -297,7 +347,9 @@ static void *encode_repeatedly(void *arg) {
         uint32_t *ids;
         size_t    n;
         int       k = i & 1; /* two tokenizers in turn: the word cache changes hands */
-        if (td_tokenizer_encode(w->tok[k], w->text, w->len, true, false, &ids, &n) != TD_OK || (w->n_ids[k] && n != w->n_ids[k])) w->failed = true;
+        if (td_tokenizer_encode(w->tok[k], w->text, w->len, true, false, &ids, &n) != TD_OK ||
+            (w->n_ids[k] && n != w->n_ids[k]))
+            w->failed = true;
         w->n_ids[k] = n;
         free(ids);
     }
@@ -327,9 +379,9 @@ static void threads_agree(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_vectors), cmocka_unit_test(random_deepseek_v3), cmocka_unit_test(random_qwen3),
-        cmocka_unit_test(random_tale),       cmocka_unit_test(kimi_vectors),       cmocka_unit_test(variants),
-        cmocka_unit_test(config_rules),      cmocka_unit_test(invalid_utf8),       cmocka_unit_test(hostile_megabytes),
+        cmocka_unit_test(published_vectors),    cmocka_unit_test(random_deepseek_v3), cmocka_unit_test(random_qwen3),
+        cmocka_unit_test(random_tale),          cmocka_unit_test(kimi_vectors),       cmocka_unit_test(variants),
+        cmocka_unit_test(config_rules),         cmocka_unit_test(invalid_utf8),       cmocka_unit_test(hostile_megabytes),
         cmocka_unit_test(nfc_against_utf8proc), cmocka_unit_test(threads_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -144,6 +144,18 @@ KIMI_PATTERN = "|".join([
 ])
 
 
+def slices(text):
+    """How the published tokenizer cuts long text: every 400,000 characters, and runs of one kind after 25,000."""
+    for at in range(0, len(text), 400_000):
+        chunk, start, run = text[at : at + 400_000], 0, 0
+        for i, c in enumerate(chunk):
+            run = run + 1 if i and c.isspace() == chunk[i - 1].isspace() else 1
+            if run > 25_000:
+                yield chunk[start:i]
+                start, run = i, 1
+        yield chunk[start:]
+
+
 def kimi():
     """A small vocabulary in Kimi's format, trained here by plain byte-pair counting over the demo text and the snippets."""
     rng = random.Random(SEED)
@@ -186,6 +198,9 @@ def kimi():
         row = {"text": text, "ids": enc.encode(text, allowed_special="all"), "plain": enc.encode(text, disallowed_special=())}
         row["decoded"] = enc.decode(row["ids"])
         rows.append({k: v for k, v in row.items() if k in ("text", "ids") or v != row["ids" if isinstance(v, list) else "text"]})
+    for unit, times in (("abc", 30000), ("ab, ", 110000), (" \u3000", 20000), ("\x1c", 60000), ("the中!\n", 90000), ("Xy[EOT]", 12000)):
+        ids = [i for part in slices(unit * times) for i in enc.encode(part, allowed_special="all")]
+        rows.append({"unit": unit, "times": times, "n": len(ids), "weighted": sum((k + 1) * i for k, i in enumerate(ids))})
     for _ in range(40):
         some = [rng.randrange(n + 256) for _ in range(rng.randrange(1, 20))]
         rows.append({"decode": some, "decoded": enc.decode(some)})

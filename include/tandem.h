@@ -191,7 +191,7 @@ typedef struct {
 } td_engine_info;
 
 void                    td_engine_get_info(const td_engine *e, td_engine_info *info); /* strings live as long as e */
-const td_tokenizer     *td_engine_tokenizer(const td_engine *e);
+const td_tokenizer     *td_engine_tokenizer(const td_engine *e);     /* NULL: dummy weights and a folder without one */
 const td_chat_template *td_engine_chat_template(const td_engine *e); /* NULL: the model has none */
 
 #define TD_HISTOGRAM_MAX 20
@@ -206,12 +206,13 @@ typedef struct {
 typedef struct {
     uint64_t     requests_total, requests_aborted, requests_failed;
     uint64_t     prompt_tokens, cached_tokens, generation_tokens;
-    uint32_t     running, queued;
+    uint32_t     running, queued;  /* queued: retracted ones too */
     uint64_t     kv_tokens_used, kv_tokens_total;
     uint64_t     steps_prefill, steps_decode;
+    uint64_t     retractions;      /* times a running request had to wait again because no KV page was free */
     uint64_t     experts_deferred; /* (token, expert) pairs */
     double       decode_tokens_per_s; /* over the last log interval */
-    td_histogram ttft, tpot, queue_time;
+    td_histogram ttft, tpot, queue_time; /* tpot: between two tokens of a request */
 } td_engine_stats;
 
 void td_engine_get_stats(td_engine *e, td_engine_stats *s);
@@ -273,8 +274,8 @@ typedef void (*td_event_fn)(void *user, const td_event *event);
 typedef struct {
     const uint32_t    *prompt; /* [n_prompt] */
     size_t             n_prompt;
-    uint32_t           max_tokens; /* 0: only the prompt's logprobs */
-    uint32_t           min_tokens;
+    uint32_t           max_tokens; /* 0: only the prompt's logprobs; the context length and the KV capacity bound it too */
+    uint32_t           min_tokens; /* before, no EOS or stop id is chosen and no stop string counts */
     td_sampling        sampling;
     const char *const *stop; /* [n_stop] strings */
     size_t             n_stop;
@@ -286,7 +287,7 @@ typedef struct {
     bool               logprobs;            /* of generated tokens */
     bool               prompt_logprobs;
     uint32_t           n_top_logprobs; /* 0..TD_LOGPROBS_MAX */
-    int32_t            priority;
+    int32_t            priority; /* higher is served first; equal ones in order of arrival */
     td_event_fn        on_event;
     void              *user;
 } td_request_params;

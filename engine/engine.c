@@ -1,0 +1,265 @@
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "engine/engine_impl.h"
+#include "engine/memory_plan.h"
+
+#define CHUNK_MIN      512 /* the prefill chunk is not made smaller than this to save memory */
+#define MAX_OUT        64  /* rows of logits at a time */
+#define TEMPLATE_BYTES ((size_t)4 << 20)
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *available_bytes, td_error *err) {
+    td_machine      machine;
+    td_thread_plan *plan = calloc(1, sizeof *plan);
+    if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
+    td_status st = td_topology_plan(o->cpuinfer, o->subpool_count, o->npu_threads, plan, &machine, err);
+    if (st == TD_OK) {
+        *available_bytes = machine.available_bytes;
+        td_info("machine: %u cores, %u NUMA nodes, %.1f of %.1f GiB memory available; %u expert threads in %u subpools, %u device threads",
+                machine.n_cores, machine.n_nodes, (double)machine.available_bytes / (1 << 30), (double)machine.memory_bytes / (1 << 30),
+                plan->n_experts, plan->n_subpools, plan->n_npu);
+        st = td_pool_create(plan->experts, plan->n_experts, &e->expert_pool, err);
+    }
+    if (st == TD_OK && plan->n_npu) st = td_pool_create(plan->npu, plan->n_npu, &e->npu_pool, err);
+    free(plan);
+    return st;
+}
+
+static td_status read_file(const char *path, char **text, size_t *len, td_error *err) {
+    FILE *f = fopen(path, "rb");
+    if (!f) return td_fail(err, TD_EIO, "cannot open %s: %s", path, strerror(errno));
+    *text = malloc(TEMPLATE_BYTES);
+    *len = *text ? fread(*text, 1, TEMPLATE_BYTES, f) : 0;
+    bool failed = ferror(f);
+    fclose(f);
+    td_status st = TD_OK;
+    if (!*text) st = td_fail(err, TD_ENOMEM, "out of memory for %s", path);
+    if (failed) st = td_fail(err, TD_EIO, "cannot read %s", path);
+    if (*len == TEMPLATE_BYTES) st = td_fail(err, TD_EINVAL, "%s is too large for a chat template", path);
+    if (st != TD_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return st;
+}
+
+static td_status open_text(td_engine *e, const td_engine_options *o, td_error *err) {
+    td_error    why = {0};
+    const char *dir = o->tokenizer_path ? o->tokenizer_path : o->model_path;
+    td_status   st = td_tokenizer_open(dir, &e->tokenizer, &why);
+    if (st == TD_ENOTFOUND && e->plan.load_dummy) {
+        td_warn("no tokenizer in %s: prompts must be token ids, and there is no text", dir);
+        e->tokenizer = NULL;
+    } else if (st != TD_OK) {
+        return td_fail(err, st, "%s", why.text);
+    }
+    if (o->chat_template) {
+        char  *source = NULL;
+        size_t len = 0;
+        TD_TRY(read_file(o->chat_template, &source, &len, err));
+        st = td_chat_template_compile(source, len, &e->chat_template, err);
+        free(source);
+        return st == TD_OK ? st : td_fail_within(err, "chat-template %s", o->chat_template);
+    }
+    const char *source = e->tokenizer ? td_tokenizer_chat_template(e->tokenizer) : NULL;
+    if (source && td_chat_template_compile(source, strlen(source), &e->chat_template, &why) != TD_OK) {
+        td_warn("the model's chat template cannot be used, so there are no chat completions: %s", why.text);
+        e->chat_template = NULL;
+    }
+    return TD_OK;
+}
+
+static td_status open_model(td_engine *e, const td_engine_options *o, td_error *err) {
+    td_model_options mo = {
+        .model_path = o->model_path,
+        .cpu_weight_path = o->cpu_weight_path,
+        .override_json = o->model_override_json,
+        .load_dummy = e->plan.load_dummy,
+        .w8a8 = e->plan.w8a8,
+        .expert_format = e->plan.expert_format,
+        .max_tok = e->plan.chunk + e->plan.max_running,
+        .max_out = e->max_out,
+        .context_length = o->context_length,
+        .max_deferred = e->plan.max_deferred,
+        .async_experts = e->npu_pool != NULL,
+    };
+    return td_model_open(&mo, e->npu, e->expert_pool, &e->model, err);
+}
+
+static td_memory_plan_input memory_input(const td_engine *e, const td_engine_options *o, uint64_t available_bytes, td_model_plan *mp) {
+    td_model_get_plan(e->model, mp);
+    uint32_t vocab = td_model_get_config(e->model)->vocab;
+    return (td_memory_plan_input){
+        .available_bytes = available_bytes,
+        .fraction = o->mem_fraction_static,
+        .weight_bytes = mp->npu_weight_bytes + mp->expert_weight_bytes,
+        .scratch_bytes = mp->scratch_bytes + td_sampler_bytes(vocab) * td_pool_workers(e->expert_pool),
+        .kv_bytes_per_page = mp->kv_bytes_per_page,
+        .max_total_tokens = o->max_total_tokens,
+        .context_length = td_model_context_length(e->model),
+        .max_running = e->plan.max_running,
+    };
+}
+
+/* Open the model with the largest prefill chunk whose working memory fits, and plan the KV. */
+static td_status plan_memory(td_engine *e, const td_engine_options *o, uint64_t available_bytes, uint32_t *n_pages, td_error *err) {
+    td_model_plan mp;
+    uint32_t      wanted = e->plan.chunk;
+    for (;;) {
+        TD_TRY(open_model(e, o, err));
+        td_memory_plan_input in = memory_input(e, o, available_bytes, &mp);
+        td_status            st = td_memory_plan(&in, n_pages, err);
+        if (st == TD_OK) break;
+        if (e->plan.chunk / 2 < CHUNK_MIN) return st;
+        td_model_close(e->model);
+        e->model = NULL;
+        e->plan.chunk /= 2;
+    }
+    if (err) *err = (td_error){0};
+    if (e->plan.chunk < wanted) td_warn("memory is short: prefill goes in chunks of %u tokens instead of %u", e->plan.chunk, wanted);
+    td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
+            (double)mp.npu_weight_bytes / (1 << 30), (double)mp.expert_weight_bytes / (1 << 30), (double)mp.scratch_bytes / (1 << 30),
+            (double)(mp.kv_bytes_per_page * *n_pages) / (1 << 30), (unsigned long long)*n_pages * TD_KV_PAGE);
+    e->info.weight_bytes = mp.npu_weight_bytes + mp.expert_weight_bytes;
+    e->info.kv_bytes = mp.kv_bytes_per_page * *n_pages;
+    return TD_OK;
+}
+
+static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
+    const td_model_config *c = td_model_get_config(e->model);
+    e->limits = (td_request_limits){.tokenizer = e->tokenizer, .vocab = c->vocab, .context_length = td_model_context_length(e->model),
+                                    .kv_tokens = (uint64_t)n_pages * TD_KV_PAGE, .eos_ids = c->eos_ids, .n_eos = c->n_eos};
+    td_engine_info *i = &e->info;
+    e->npu->ops->caps(e->npu, &e->caps);
+    i->architecture = c->arch_name;
+    i->model_path = e->model_path;
+    i->device = e->caps.text;
+    i->quantization = e->plan.quantization;
+    i->expert_quantization = e->plan.expert_quantization;
+    i->expert_kernel = td_model_expert_kernel(e->model);
+    i->vocab_size = c->vocab;
+    i->context_length = e->limits.context_length;
+    i->max_total_tokens = e->limits.kv_tokens;
+    i->max_running_requests = e->plan.max_running;
+    i->bos_id = c->bos_id;
+    i->default_temperature = c->temperature;
+    i->default_top_p = c->top_p;
+    i->default_repetition_penalty = c->repetition_penalty;
+    i->default_top_k = c->top_k_sampling;
+    e->stats.s.kv_tokens_total = e->limits.kv_tokens;
+    if (e->tokenizer && td_tokenizer_vocab_size(e->tokenizer) > c->vocab)
+        td_warn("the tokenizer has %zu ids, the model %u: requests with an id beyond the model's are refused", td_tokenizer_vocab_size(e->tokenizer), c->vocab);
+}
+
+/* Everything that the step loop uses: after this it allocates nothing. */
+static td_status open_steps(td_engine *e, uint32_t n_pages, td_error *err) {
+    uint32_t max_running = e->plan.max_running, longest = e->limits.context_length;
+    if (longest > e->limits.kv_tokens) longest = (uint32_t)e->limits.kv_tokens;
+    TD_TRY(td_kv_pages_open(&e->pages, n_pages, err));
+    TD_TRY(td_scheduler_open(&e->scheduler, max_running, e->plan.chunk, longest, &e->pages, err));
+    uint32_t workers = td_pool_workers(e->expert_pool);
+    e->samplers = calloc(workers, sizeof *e->samplers);
+    e->jobs = calloc((size_t)e->plan.chunk + max_running, sizeof *e->jobs);
+    e->job_rows = calloc(e->max_out, sizeof *e->job_rows);
+    e->results = calloc(max_running, sizeof *e->results);
+    if (!e->samplers || !e->jobs || !e->job_rows || !e->results) return td_fail(err, TD_ENOMEM, "out of memory for the engine");
+    for (; e->n_samplers < workers; e->n_samplers++) TD_TRY(td_sampler_open(&e->samplers[e->n_samplers], e->limits.vocab, err));
+    return TD_OK;
+}
+
+static td_status open_engine(td_engine *e, const td_engine_options *o, td_error *err) {
+    uint64_t available_bytes = 0;
+    uint32_t n_pages = 0;
+    TD_TRY(td_engine_plan_make(o, &e->plan, err));
+    e->max_out = e->plan.max_running < MAX_OUT ? e->plan.max_running : MAX_OUT;
+    if (!(e->model_path = strdup(o->model_path))) return td_fail(err, TD_ENOMEM, "out of memory for the engine");
+    TD_TRY(td_stats_open(&e->stats, err));
+    e->stats_open = true;
+    TD_TRY(open_pools(e, o, &available_bytes, err));
+
+    td_npu_config nc = {.act_dtype = e->plan.w8a8 ? TD_DT_BF16 : TD_DT_F32, .pool = e->npu_pool ? e->npu_pool : e->expert_pool,
+                        .own_threads = e->npu_pool != NULL};
+    TD_TRY(td_npu_open(o->device ? o->device : "host", &nc, &e->npu, err));
+    TD_TRY(plan_memory(e, o, available_bytes, &n_pages, err));
+    TD_TRY(open_text(e, o, err));
+    TD_TRY(td_model_load(e->model, n_pages, err));
+    fill_limits_and_info(e, n_pages);
+    TD_TRY(open_steps(e, n_pages, err));
+    TD_TRY(td_inbox_create(e->plan.max_queued, e->plan.random_seed, &e->inbox, err));
+    int rc = pthread_create(&e->thread, NULL, td_engine_thread, e);
+    if (rc) return td_fail(err, TD_ENOMEM, "cannot start the engine thread: %s", strerror(rc));
+    e->thread_started = true;
+    return TD_OK;
+}
+
+td_status td_engine_open(const td_engine_options *o, td_engine **out, td_error *err) {
+    *out = NULL;
+    td_engine *e = calloc(1, sizeof *e);
+    if (!e) return td_fail(err, TD_ENOMEM, "out of memory for the engine");
+    td_status st = open_engine(e, o, err);
+    if (st != TD_OK) {
+        td_engine_close(e, 0);
+        return st;
+    }
+    *out = e;
+    return TD_OK;
+}
+
+void td_engine_close(td_engine *e, double grace_s) {
+    if (!e) return;
+    if (e->thread_started) {
+        td_inbox_shut(e->inbox, td_now_s() + (grace_s > 0 ? grace_s : 0));
+        pthread_join(e->thread, NULL);
+    }
+    td_inbox_release(e->inbox);
+    for (uint32_t i = 0; i < e->n_samplers; i++) td_sampler_close(&e->samplers[i]);
+    free(e->samplers);
+    free(e->jobs);
+    free(e->job_rows);
+    free(e->results);
+    td_scheduler_close(&e->scheduler);
+    td_kv_pages_close(&e->pages);
+    td_model_close(e->model);
+    td_chat_template_free(e->chat_template);
+    td_tokenizer_close(e->tokenizer);
+    if (e->npu) e->npu->ops->close(e->npu);
+    if (e->npu_pool) td_pool_destroy(e->npu_pool);
+    if (e->expert_pool) td_pool_destroy(e->expert_pool);
+    if (e->stats_open) td_stats_close(&e->stats);
+    free(e->model_path);
+    free(e);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+void td_engine_get_info(const td_engine *e, td_engine_info *info) { *info = e->info; }
+
+const td_tokenizer *td_engine_tokenizer(const td_engine *e) { return e->tokenizer; }
+
+const td_chat_template *td_engine_chat_template(const td_engine *e) { return e->chat_template; }
+
+void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
+    pthread_mutex_lock(&e->stats.lock);
+    *s = e->stats.s;
+    pthread_mutex_unlock(&e->stats.lock);
+    s->queued = td_inbox_waiting(e->inbox);
+}
+
+td_status td_engine_submit(td_engine *e, const td_request_params *p, td_request **out, td_error *err) {
+    td_request *r;
+    *out = NULL;
+    TD_TRY(td_request_create(p, &e->limits, e->inbox, &r, err));
+    *out = r; /* before it is queued: the first event may come at once */
+    td_status st = td_inbox_put(e->inbox, r);
+    if (st == TD_OK) return TD_OK;
+    *out = NULL;
+    td_request_release(r);
+    return st == TD_EBUSY ? td_fail(err, st, "the queue is full: %u requests wait", e->plan.max_queued) : td_fail(err, st, "the engine is shutting down");
+}

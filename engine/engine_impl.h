@@ -1,0 +1,58 @@
+/* What a td_engine is made of; shared by engine.c (life) and step_loop.c (the engine thread). */
+#ifndef TD_ENGINE_ENGINE_IMPL_H
+#define TD_ENGINE_ENGINE_IMPL_H
+
+#include <pthread.h>
+
+#include "core/topology.h"
+#include "engine/engine_options.h"
+#include "engine/engine_stats.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "model/model.h"
+
+/** What is to be done with one row of logits. */
+typedef struct {
+    uint32_t entry;           /* of the step */
+    uint32_t row;             /* of the step */
+    uint32_t prompt_position; /* the prompt token that this row predicts, or UINT32_MAX: it gives the next token */
+} td_row_job;
+
+/** What a step found for one of its requests. */
+typedef struct {
+    td_status            status;
+    uint32_t             token;
+    td_position_logprobs logprobs;
+} td_row_result;
+
+struct td_engine {
+    td_engine_plan    plan;
+    td_engine_info    info;
+    char             *model_path; /* of info, owned */
+    td_npu_caps       caps;
+    td_pool          *expert_pool, *npu_pool; /* npu_pool NULL: the device shares the expert threads */
+    td_npu           *npu;
+    td_model         *model;
+    td_tokenizer     *tokenizer;
+    td_chat_template *chat_template;
+    td_request_limits limits;
+    td_inbox         *inbox;
+    td_stats          stats;
+    bool              stats_open, thread_started;
+    pthread_t         thread;
+
+    /* engine thread only, once it runs */
+    td_kv_pages    pages;
+    td_scheduler   scheduler;
+    td_sampler    *samplers; /* [workers of the expert pool] */
+    uint32_t       n_samplers, max_out;
+    td_row_job    *jobs;     /* [max_tok] */
+    uint32_t      *job_rows; /* [max_out] */
+    td_row_result *results;  /* [max_running], by step entry */
+    double         window_start_s; /* of the decode log */
+    uint64_t       window_tokens, window_steps;
+};
+
+void *td_engine_thread(void *engine);
+
+#endif

@@ -1,0 +1,104 @@
+#include "engine/engine_options.h"
+
+#include <string.h>
+
+#include "core/error.h"
+#include "core/log.h"
+
+#define CHUNK_DEFAULT     8192
+#define RUNNING_DEFAULT   32
+#define QUEUED_DEFAULT    256
+#define DEFERRED_DEFAULT  2
+
+void td_engine_options_init(td_engine_options *o) {
+    *o = (td_engine_options){
+        .load_format = "auto",
+        .device = "host",
+        .quantization = "auto",
+        .expert_quantization = "auto",
+        .kv_cache_dtype = "auto",
+        .mem_fraction_static = 0.9,
+        .page_size = TD_KV_PAGE,
+        .chunked_prefill_size = CHUNK_DEFAULT,
+        .max_prefill_tokens = 16384,
+        .random_seed = 0,
+        .decode_log_interval = 40,
+    };
+}
+
+static bool is(const char *value, const char *name) { return !strcmp(value ? value : "auto", name); }
+
+/* The first of the names (NULL-terminated) that value equals, or -1. */
+static int one_of(const char *value, const char *const *names) {
+    for (int i = 0; names[i]; i++)
+        if (is(value, names[i])) return i;
+    return -1;
+}
+
+static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, td_error *err) {
+    static const char *const load_formats[] = {"auto", "safetensors", "dummy", NULL};
+    static const char *const quantizations[] = {"auto", "none", "w8a8_int8", NULL};
+    static const char *const expert_quantizations[] = {"auto", "none", "int4", NULL};
+    static const char *const kv_dtypes[] = {"auto", "bf16", "f32", NULL};
+
+    if (one_of(o->load_format, load_formats) < 0)
+        return td_fail(err, TD_ENOTSUP, "load-format %s is not supported: use auto, safetensors or dummy", o->load_format);
+    if (one_of(o->quantization, quantizations) < 0)
+        return td_fail(err, TD_ENOTSUP, "quantization %s is not supported: use auto, none or w8a8_int8", o->quantization);
+    if (one_of(o->expert_quantization, expert_quantizations) < 0)
+        return td_fail(err, TD_ENOTSUP, "expert-quantization %s is not supported: use auto, none or int4", o->expert_quantization);
+    if (one_of(o->kv_cache_dtype, kv_dtypes) < 0)
+        return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported: use auto, bf16 or f32", o->kv_cache_dtype);
+
+    plan->load_dummy = is(o->load_format, "dummy");
+    plan->w8a8 = !is(o->quantization, "none");
+    plan->quantization = plan->w8a8 ? "w8a8_int8" : "none";
+    bool int4 = is(o->expert_quantization, "int4") || (is(o->expert_quantization, "auto") && plan->w8a8);
+    plan->expert_format = int4 ? TD_EXPERT_INT4C : TD_EXPERT_BF16;
+    plan->expert_quantization = int4 ? "int4" : "none";
+
+    /* The cache has the type of the activations. */
+    const char *kv = plan->w8a8 ? "bf16" : "f32";
+    if (!is(o->kv_cache_dtype, "auto") && !is(o->kv_cache_dtype, kv))
+        return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported with quantization %s, whose cache is %s", o->kv_cache_dtype,
+                       plan->quantization, kv);
+    return TD_OK;
+}
+
+static td_status plan_sizes(const td_engine_options *o, td_engine_plan *plan, td_error *err) {
+    if (!(o->mem_fraction_static > 0 && o->mem_fraction_static <= 1))
+        return td_fail(err, TD_EINVAL, "mem-fraction-static %g is outside (0, 1]", o->mem_fraction_static);
+    if (o->page_size != TD_KV_PAGE) return td_fail(err, TD_ENOTSUP, "page-size %u is not supported: pages hold %d tokens", o->page_size, TD_KV_PAGE);
+
+    plan->chunk = o->chunked_prefill_size ? o->chunked_prefill_size : o->max_prefill_tokens;
+    if (o->max_prefill_tokens && plan->chunk > o->max_prefill_tokens) plan->chunk = o->max_prefill_tokens;
+    if (plan->chunk == 0 || plan->chunk > TD_CHUNK_MAX)
+        return td_fail(err, TD_EINVAL, "chunked-prefill-size %u with max-prefill-tokens %u: a step takes 1 to %d prompt tokens", o->chunked_prefill_size,
+                       o->max_prefill_tokens, TD_CHUNK_MAX);
+    plan->max_running = o->max_running_requests ? o->max_running_requests : RUNNING_DEFAULT;
+    if (plan->max_running > TD_RUNNING_MAX)
+        return td_fail(err, TD_EINVAL, "max-running-requests %u is more than %d", plan->max_running, TD_RUNNING_MAX);
+    plan->max_queued = o->max_queued_requests ? o->max_queued_requests : QUEUED_DEFAULT;
+    if (plan->max_queued > TD_QUEUED_MAX)
+        return td_fail(err, TD_EINVAL, "max-queued-requests %u is more than %d", plan->max_queued, TD_QUEUED_MAX);
+
+    if (o->max_deferred_experts_per_token && !o->enable_defer)
+        return td_fail(err, TD_EINVAL, "max-deferred-experts-per-token %u needs enable-defer", o->max_deferred_experts_per_token);
+    if (o->enable_defer)
+        plan->max_deferred = o->max_deferred_experts_per_token ? o->max_deferred_experts_per_token : DEFERRED_DEFAULT;
+    plan->decode_log_interval = o->decode_log_interval;
+    plan->random_seed = o->random_seed;
+    plan->log_requests = o->log_requests;
+    return TD_OK;
+}
+
+td_status td_engine_plan_make(const td_engine_options *o, td_engine_plan *plan, td_error *err) {
+    *plan = (td_engine_plan){0};
+    if (!o->model_path || !*o->model_path) return td_fail(err, TD_EINVAL, "model-path is missing");
+    TD_TRY(plan_formats(o, plan, err));
+    TD_TRY(plan_sizes(o, plan, err));
+    const char *device = o->device ? o->device : "host";
+    if (o->attention_backend && strcmp(o->attention_backend, device))
+        td_warn("attention backend %s does not exist on device %s: using the device's own", o->attention_backend, device);
+    return TD_OK;
+}

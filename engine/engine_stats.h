@@ -1,0 +1,19 @@
+/* Counters of the engine: written by the engine thread, read by anyone. */
+#ifndef TD_ENGINE_ENGINE_STATS_H
+#define TD_ENGINE_ENGINE_STATS_H
+
+#include <pthread.h>
+
+#include "tandem.h"
+
+typedef struct {
+    pthread_mutex_t lock;
+    td_engine_stats s; /* under lock */
+} td_stats;
+
+TD_NODISCARD td_status td_stats_open(td_stats *t, td_error *err);
+void                   td_stats_close(td_stats *t);
+
+void td_histogram_observe(td_histogram *h, double seconds);
+
+#endif

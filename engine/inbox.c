@@ -1,0 +1,126 @@
+#include "engine/inbox.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "core/rng.h"
+#include "engine/request.h"
+
+#define SEED_STREAM 1 /* of the engine's generator; the requests' own draws are stream 0 of their seeds */
+
+struct td_inbox {
+    atomic_uint     refs;
+    pthread_mutex_t lock; /* guards all below */
+    pthread_cond_t  changed;
+    td_request     *first, *last;
+    uint32_t        n_waiting, max_waiting;
+    uint64_t        seed, n_requests;
+    bool            awake, shut;
+    double          deadline_s;
+};
+
+double td_now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+td_status td_inbox_create(uint32_t max_queued, uint64_t seed, td_inbox **out, td_error *err) {
+    td_inbox *b = calloc(1, sizeof *b);
+    *out = NULL;
+    if (!b) return td_fail(err, TD_ENOMEM, "out of memory for the request queue");
+    atomic_init(&b->refs, 1);
+    b->max_waiting = max_queued;
+    b->seed = seed;
+    if (pthread_mutex_init(&b->lock, NULL)) {
+        free(b);
+        return td_fail(err, TD_ENOMEM, "cannot create a lock");
+    }
+    if (pthread_cond_init(&b->changed, NULL)) {
+        pthread_mutex_destroy(&b->lock);
+        free(b);
+        return td_fail(err, TD_ENOMEM, "cannot create a condition variable");
+    }
+    *out = b;
+    return TD_OK;
+}
+
+td_inbox *td_inbox_hold(td_inbox *b) {
+    atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+    return b;
+}
+
+void td_inbox_release(td_inbox *b) {
+    if (!b || atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1) return;
+    pthread_cond_destroy(&b->changed);
+    pthread_mutex_destroy(&b->lock);
+    free(b);
+}
+
+td_status td_inbox_put(td_inbox *b, td_request *r) {
+    pthread_mutex_lock(&b->lock);
+    td_status st = b->shut ? TD_ESHUTDOWN : b->n_waiting >= b->max_waiting ? TD_EBUSY : TD_OK;
+    if (st == TD_OK) {
+        r->number = ++b->n_requests;
+        r->seed = r->sampling.has_seed ? r->sampling.seed : td_rng_u64(b->seed, SEED_STREAM, r->number);
+        r->submit_s = td_now_s();
+        td_request_hold(r);
+        r->next = NULL;
+        if (b->last)
+            b->last->next = r;
+        else
+            b->first = r;
+        b->last = r;
+        b->n_waiting++;
+        pthread_cond_signal(&b->changed);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return st;
+}
+
+void td_inbox_wake(td_inbox *b) {
+    pthread_mutex_lock(&b->lock);
+    b->awake = true;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+void td_inbox_shut(td_inbox *b, double deadline_s) {
+    pthread_mutex_lock(&b->lock);
+    b->shut = true;
+    b->deadline_s = deadline_s;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+double td_inbox_take(td_inbox *b, bool wait, td_request **list) {
+    pthread_mutex_lock(&b->lock);
+    while (wait && !b->first && !b->awake && !b->shut) pthread_cond_wait(&b->changed, &b->lock);
+    *list = b->first;
+    b->first = b->last = NULL;
+    b->awake = false;
+    double deadline_s = b->shut ? b->deadline_s : 0;
+    pthread_mutex_unlock(&b->lock);
+    return deadline_s;
+}
+
+void td_inbox_left(td_inbox *b) {
+    pthread_mutex_lock(&b->lock);
+    b->n_waiting--;
+    pthread_mutex_unlock(&b->lock);
+}
+
+void td_inbox_rejoin(td_inbox *b) {
+    pthread_mutex_lock(&b->lock);
+    b->n_waiting++;
+    pthread_mutex_unlock(&b->lock);
+}
+
+uint32_t td_inbox_waiting(td_inbox *b) {
+    pthread_mutex_lock(&b->lock);
+    uint32_t n = b->n_waiting;
+    pthread_mutex_unlock(&b->lock);
+    return n;
+}

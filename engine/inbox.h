@@ -1,0 +1,39 @@
+/*
+ * The bounded queue between the threads that submit and the engine thread, and how they wake it. Refcounted: the engine and every
+ * request hold it.
+ */
+#ifndef TD_ENGINE_INBOX_H
+#define TD_ENGINE_INBOX_H
+
+#include "tandem.h"
+
+typedef struct td_inbox td_inbox;
+
+/** @param max_queued requests that wait at the same time, here or with the scheduler. @param seed of the seeds it draws. */
+TD_NODISCARD td_status td_inbox_create(uint32_t max_queued, uint64_t seed, td_inbox **out, td_error *err);
+td_inbox              *td_inbox_hold(td_inbox *b);
+void                   td_inbox_release(td_inbox *b);
+
+/**
+ * Queue a request: gives it its number, its seed (unless it has one) and the engine's reference.
+ * @return TD_EBUSY when max_queued wait, TD_ESHUTDOWN after td_inbox_shut. Any thread.
+ */
+TD_NODISCARD td_status td_inbox_put(td_inbox *b, td_request *r);
+
+void td_inbox_wake(td_inbox *b);                    /* make the engine look at its requests; any thread */
+void td_inbox_shut(td_inbox *b, double deadline_s); /* no more requests; the engine is to end by then (monotonic clock) */
+
+/**
+ * Engine thread: take what has come, oldest first, linked by `next`.
+ * @param wait sleep until there is something, a wake, or the inbox is shut.
+ * @return the deadline once shut, else 0.
+ */
+double td_inbox_take(td_inbox *b, bool wait, td_request **list);
+
+void     td_inbox_left(td_inbox *b);   /* one request stopped waiting: it runs, or has ended */
+void     td_inbox_rejoin(td_inbox *b); /* one was retracted and waits again; it is never refused */
+uint32_t td_inbox_waiting(td_inbox *b);
+
+double td_now_s(void); /* monotonic clock */
+
+#endif

@@ -1,0 +1,81 @@
+/*
+ * A request: what was asked, how far it is, and who holds it.
+ *
+ * DESIGN. The submitter and the engine hold one reference each. What was asked is fixed when td_request_create returns; how far it is
+ * belongs to the engine thread; only `cancelled` is written by others. A request keeps its inbox alive, so that td_request_cancel works
+ * whenever the submitter calls it, even after the engine is gone.
+ *
+ * tokens[0 .. n_prompt) is the prompt, tokens[n_prompt .. n_tokens) what was generated; the KV of tokens[0 .. n_computed) is in `pages`.
+ * Each step computes some of the tokens that are left; when none is left, the last one's logits give the next token. A retracted
+ * request loses its pages and goes on with n_computed == 0: nothing else about it changes.
+ */
+#ifndef TD_ENGINE_REQUEST_H
+#define TD_ENGINE_REQUEST_H
+
+#include <stdatomic.h>
+
+#include "engine/inbox.h"
+#include "engine/kv_pages.h"
+#include "engine/stream_text.h"
+#include "text/detok.h"
+
+#define TD_STOP_IDS_MAX 256
+#define TD_BIAS_MAX     4096
+
+struct td_request {
+    atomic_uint refs;      /* acq_rel: the last owner sees what the others wrote */
+    atomic_bool cancelled; /* relaxed: the inbox's lock orders it with the engine's next look */
+    td_inbox   *inbox;     /* a reference */
+    td_request *next;      /* in the inbox, then in the waiting list */
+
+    /* what was asked */
+    uint64_t      number; /* order of arrival, from 1 */
+    uint32_t      n_prompt, max_tokens, min_tokens; /* max_tokens: what the context and the KV capacity allow, at most */
+    td_sampling   sampling; /* bias arrays are copies */
+    uint64_t      seed;
+    uint32_t     *stop_ids; /* [n_stop_ids] EOS included unless ignored */
+    uint32_t      n_stop_ids;
+    bool          include_stop, logprobs, prompt_logprobs;
+    uint32_t      n_top_logprobs;
+    int32_t       priority;
+    td_event_fn   on_event;
+    void         *user;
+
+    /* how far it is: engine thread */
+    uint32_t      *tokens; /* [n_prompt + max_tokens] */
+    uint32_t       n_tokens, n_computed;
+    uint32_t      *pages; /* [capacity for all tokens] */
+    uint32_t       n_pages;
+    td_detok      *detok; /* NULL without a tokenizer */
+    td_stream_text text;
+    td_position_logprobs *prompt_positions; /* [n_prompt] from admission until they are sent */
+    bool           prompt_positions_sent, started;
+    double         submit_s, first_token_s, last_token_s; /* monotonic clock */
+};
+
+/** What a request must fit. */
+typedef struct {
+    const td_tokenizer *tokenizer; /* NULL: events carry no text */
+    uint32_t            vocab, context_length;
+    uint64_t            kv_tokens; /* capacity */
+    const uint32_t     *eos_ids;
+    uint32_t            n_eos;
+} td_request_limits;
+
+/** Check and copy a request; one reference, the submitter's. number and seed are given when it is queued. */
+TD_NODISCARD td_status td_request_create(const td_request_params *p, const td_request_limits *limits, td_inbox *inbox, td_request **out,
+                                         td_error *err);
+
+void td_request_hold(td_request *r); /* one reference more */
+
+static inline uint32_t td_request_generated(const td_request *r) { return r->n_tokens - r->n_prompt; }
+
+/** Ids that end the request. */
+bool td_request_stops_at(const td_request *r, uint32_t id);
+
+/** Order of service: higher priority first, then earlier arrival. */
+static inline bool td_request_before(const td_request *a, const td_request *b) {
+    return a->priority != b->priority ? a->priority > b->priority : a->number < b->number;
+}
+
+#endif

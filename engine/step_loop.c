@@ -1,0 +1,320 @@
+/*
+ * The engine thread: takes requests in, runs steps, hands tokens out.
+ *
+ * A step: forward over the scheduler's rows; logits of the rows that matter, max_out at a time; sampling and log-probabilities of
+ * those on the expert threads (idle then); commit; events. Nothing of a step is kept before all of it has succeeded, so a step
+ * that fails is simply run again, once; when it fails again its requests fail and the others go on.
+ */
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/log.h"
+#include "engine/engine_impl.h"
+
+#define NEXT_TOKEN   UINT32_MAX
+#define WINDOW_STEPS 40 /* over which decode_tokens_per_s is taken when nothing is logged */
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static td_event event_of(const td_request *r) {
+    return (td_event){.text = "", .stop_token = UINT32_MAX, .prompt_tokens = r->n_prompt, .completion_tokens = td_request_generated(r)};
+}
+
+static void send(td_engine *e, td_request *r, td_event *ev) {
+    if (r->prompt_positions && !r->prompt_positions_sent && ev->finish != TD_FINISH_ABORT && ev->finish != TD_FINISH_ERROR) {
+        ev->prompt_logprobs = r->prompt_positions;
+        ev->n_prompt_logprobs = r->n_prompt;
+    }
+    r->on_event(r->user, ev);
+    if (ev->n_prompt_logprobs) {
+        free(r->prompt_positions);
+        r->prompt_positions = NULL;
+        r->prompt_positions_sent = true;
+    }
+    if (ev->finish == TD_FINISH_NONE) return;
+
+    static const char *const names[] = {"", "stop", "length", "abort", "error"};
+    if (e->plan.log_requests)
+        td_info("request %" PRIu64 ": %s after %u prompt and %u generated tokens, %.3f s", r->number, names[ev->finish], r->n_prompt,
+                td_request_generated(r), td_now_s() - r->submit_s);
+    pthread_mutex_lock(&e->stats.lock);
+    e->stats.s.requests_aborted += ev->finish == TD_FINISH_ABORT;
+    e->stats.s.requests_failed += ev->finish == TD_FINISH_ERROR;
+    pthread_mutex_unlock(&e->stats.lock);
+    td_scheduler_remove(&e->scheduler, r);
+    td_request_release(r);
+}
+
+static void send_abort(td_engine *e, td_request *r) {
+    td_event ev = event_of(r);
+    ev.finish = TD_FINISH_ABORT;
+    send(e, r, &ev);
+}
+
+static void send_error(td_engine *e, td_request *r, td_status status, const char *text) {
+    td_error error = {.status = status};
+    td_event ev = event_of(r);
+    snprintf(error.text, sizeof error.text, "%s", text);
+    ev.finish = TD_FINISH_ERROR;
+    ev.error = &error;
+    send(e, r, &ev);
+}
+
+/* A new token: text, stops, event. */
+static void deliver(td_engine *e, td_request *r, const td_row_result *result) {
+    uint32_t    token = result->token;
+    double      now = td_now_s();
+    td_status   st = TD_OK;
+    const char *piece = "";
+    size_t      len = 0;
+    int         match = -1;
+
+    r->tokens[r->n_tokens++] = token;
+    uint32_t n = td_request_generated(r);
+    td_event ev = event_of(r);
+    ev.tokens = &token;
+    ev.n_tokens = 1;
+    ev.logprobs = r->logprobs ? &result->logprobs : NULL;
+
+    bool stops = td_request_stops_at(r, token);
+    if (r->detok) {
+        if ((!stops || r->include_stop) && td_detok_push(r->detok, token, &piece, &len) != TD_OK)
+            len = 0; /* an id of the padded vocabulary that the tokenizer does not have: no text */
+        st = td_stream_text_add(&r->text, piece, len, n >= r->min_tokens && !stops, &ev.text, &ev.text_len, &match);
+    }
+    if (match >= 0) {
+        ev.finish = TD_FINISH_STOP;
+        ev.stop_reason = r->text.stop[match];
+    } else if (stops || n == r->max_tokens) {
+        ev.finish = stops ? TD_FINISH_STOP : TD_FINISH_LENGTH;
+        ev.stop_token = stops ? token : UINT32_MAX;
+        if (r->detok && st == TD_OK) {
+            td_detok_flush(r->detok, &piece, &len);
+            st = td_stream_text_finish(&r->text, piece, len, &ev.text, &ev.text_len);
+        }
+    }
+    if (st != TD_OK) {
+        send_error(e, r, st, "out of memory for the text of a token");
+        return;
+    }
+
+    pthread_mutex_lock(&e->stats.lock);
+    e->stats.s.generation_tokens++;
+    td_histogram_observe(n == 1 ? &e->stats.s.ttft : &e->stats.s.tpot, now - (n == 1 ? r->submit_s : r->last_token_s));
+    pthread_mutex_unlock(&e->stats.lock);
+    r->last_token_s = now;
+    e->window_tokens++;
+    send(e, r, &ev);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* The rows whose logits matter, in row order. */
+static uint32_t list_jobs(td_engine *e) {
+    td_scheduler *s = &e->scheduler;
+    uint32_t      n = 0;
+    for (uint32_t i = 0; i < s->n_entries; i++) {
+        const td_step_entry *entry = &s->entries[i];
+        td_request          *r = entry->request;
+        e->results[i] = (td_row_result){.status = TD_OK};
+        if (r->prompt_logprobs && !r->prompt_positions_sent) {
+            if (!r->prompt_positions && !(r->prompt_positions = calloc(r->n_prompt, sizeof *r->prompt_positions))) {
+                e->results[i].status = TD_ENOMEM;
+                continue;
+            }
+            r->prompt_positions[0] = (td_position_logprobs){.id = r->tokens[0], .logprob = NAN};
+            for (uint32_t k = 0; k < entry->n_rows && entry->first_pos + k + 1 < r->n_prompt; k++)
+                e->jobs[n++] = (td_row_job){.entry = i, .row = entry->first_row + k, .prompt_position = entry->first_pos + k + 1};
+        }
+        if (entry->last && r->max_tokens)
+            e->jobs[n++] = (td_row_job){.entry = i, .row = entry->first_row + entry->n_rows - 1, .prompt_position = NEXT_TOKEN};
+    }
+    return n;
+}
+
+typedef struct {
+    td_engine        *e;
+    const td_row_job *jobs;
+    const float      *logits; /* [jobs, vocab] */
+} row_batch;
+
+/* One row of logits. */
+static void do_row(void *ctx, uint32_t item, const td_worker *w) {
+    const row_batch  *batch = ctx;
+    td_engine        *e = batch->e;
+    const td_row_job *job = &batch->jobs[item];
+    uint32_t          vocab = e->limits.vocab;
+    const float      *logits = batch->logits + (size_t)item * vocab;
+    const td_request *r = e->scheduler.entries[job->entry].request;
+    if (job->prompt_position != NEXT_TOKEN) {
+        td_logprobs(logits, vocab, r->tokens[job->prompt_position], r->n_top_logprobs, &r->prompt_positions[job->prompt_position]);
+        return;
+    }
+    td_row_result *result = &e->results[job->entry];
+    td_sample_args args = {.sampling = &r->sampling, .seed = r->seed, .prompt = r->tokens, .generated = r->tokens + r->n_prompt,
+                           .n_prompt = r->n_prompt, .n_generated = td_request_generated(r), .banned = r->stop_ids};
+    args.n_banned = args.n_generated < r->min_tokens ? r->n_stop_ids : 0;
+    result->status = td_sample(&e->samplers[w->index], logits, &args, &result->token);
+    if (result->status == TD_OK && r->logprobs) td_logprobs(logits, vocab, result->token, r->n_top_logprobs, &result->logprobs);
+}
+
+static td_status try_step(td_engine *e, uint32_t n_jobs) {
+    td_status st = td_model_forward(e->model, &e->scheduler.step);
+    for (uint32_t done = 0, n; st == TD_OK && done < n_jobs; done += n) {
+        row_batch batch = {.e = e, .jobs = e->jobs + done};
+        n = n_jobs - done < e->max_out ? n_jobs - done : e->max_out;
+        for (uint32_t i = 0; i < n; i++) e->job_rows[i] = batch.jobs[i].row;
+        st = td_model_head(e->model, e->job_rows, n, &batch.logits);
+        if (st == TD_OK) td_pool_run(e->expert_pool, do_row, &batch, n);
+    }
+    return st;
+}
+
+static const char *row_error_text(td_status st) {
+    switch (st) {
+    case TD_ENOMEM: return "out of memory for the prompt's log-probabilities";
+    case TD_EINVAL: return "every token is ruled out by logit_bias and min_tokens";
+    default: return "the model's output is not a number";
+    }
+}
+
+/* Requests that are in a step for the first time. */
+static void note_starts(td_engine *e) {
+    double now = td_now_s();
+    for (uint32_t i = 0; i < e->scheduler.n_entries; i++) {
+        td_request *r = e->scheduler.entries[i].request;
+        if (r->started) continue;
+        r->started = true;
+        pthread_mutex_lock(&e->stats.lock);
+        e->stats.s.prompt_tokens += r->n_prompt;
+        td_histogram_observe(&e->stats.s.queue_time, now - r->submit_s);
+        pthread_mutex_unlock(&e->stats.lock);
+    }
+}
+
+static void log_prefill(const td_engine *e, double seconds) {
+    for (uint32_t i = 0; i < e->scheduler.n_entries; i++) {
+        const td_step_entry *entry = &e->scheduler.entries[i];
+        const td_request    *r = entry->request;
+        if (entry->n_rows > 1 && r->n_tokens > e->plan.chunk)
+            td_info("request %" PRIu64 ": prefill %u of %u tokens, %.1f tokens/s", r->number, entry->first_pos + entry->n_rows, r->n_tokens,
+                    e->scheduler.n_prefill / seconds);
+    }
+}
+
+static void log_decode(td_engine *e) {
+    uint32_t interval = e->plan.decode_log_interval ? e->plan.decode_log_interval : WINDOW_STEPS;
+    if (++e->window_steps < interval) return;
+    double   now = td_now_s(), rate = (double)e->window_tokens / (now - e->window_start_s);
+    uint64_t used = (uint64_t)td_kv_pages_used(&e->pages) * TD_KV_PAGE, total = (uint64_t)e->pages.n_pages * TD_KV_PAGE;
+    e->window_start_s = now;
+    e->window_tokens = e->window_steps = 0;
+    pthread_mutex_lock(&e->stats.lock);
+    e->stats.s.decode_tokens_per_s = rate;
+    pthread_mutex_unlock(&e->stats.lock);
+    if (e->plan.decode_log_interval)
+        td_info("decode: %u running, %u queued, %.1f tokens/s, KV %" PRIu64 " of %" PRIu64 " tokens (%.1f %%)", e->scheduler.n_running,
+                td_inbox_waiting(e->inbox), rate, used, total, 100.0 * (double)used / (double)total);
+}
+
+static void fail_step(td_engine *e, td_status st) {
+    char text[TD_ERROR_TEXT_MAX];
+    snprintf(text, sizeof text, "the step failed twice: %s", td_status_text(st));
+    td_err("%s; %u requests end", text, e->scheduler.n_entries);
+    for (uint32_t i = 0; i < e->scheduler.n_entries; i++) send_error(e, e->scheduler.entries[i].request, st, text);
+}
+
+static void run_step(td_engine *e) {
+    td_scheduler *s = &e->scheduler;
+    if (!td_scheduler_build(s)) return;
+    note_starts(e);
+    double    begin_s = td_now_s();
+    td_status st = try_step(e, list_jobs(e));
+    if (st != TD_OK) {
+        td_warn("a step of %u tokens failed (%s): trying once more", s->step.n_tok, td_status_text(st));
+        st = try_step(e, list_jobs(e));
+    }
+    if (st != TD_OK) {
+        fail_step(e, st);
+        return;
+    }
+    td_scheduler_commit(s);
+    pthread_mutex_lock(&e->stats.lock);
+    *(s->n_prefill ? &e->stats.s.steps_prefill : &e->stats.s.steps_decode) += 1;
+    pthread_mutex_unlock(&e->stats.lock);
+    log_prefill(e, td_now_s() - begin_s);
+
+    for (uint32_t i = 0; i < s->n_entries; i++) {
+        td_request *r = s->entries[i].request;
+        if (e->results[i].status != TD_OK) {
+            send_error(e, r, e->results[i].status, row_error_text(e->results[i].status));
+        } else if (s->entries[i].last && r->max_tokens) {
+            deliver(e, r, &e->results[i]);
+        } else if (s->entries[i].last) {
+            td_event ev = event_of(r);
+            ev.finish = TD_FINISH_LENGTH;
+            send(e, r, &ev);
+        }
+    }
+    if (s->n_entries > 0) log_decode(e);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static void take_in(td_engine *e, td_request *list) {
+    while (list) {
+        td_request *r = list;
+        list = r->next;
+        if (e->plan.log_requests)
+            td_info("request %" PRIu64 ": %u prompt tokens, at most %u to generate, temperature %g", r->number, r->n_prompt, r->max_tokens,
+                    r->sampling.temperature);
+        pthread_mutex_lock(&e->stats.lock);
+        e->stats.s.requests_total++;
+        pthread_mutex_unlock(&e->stats.lock);
+        td_scheduler_add(&e->scheduler, r);
+    }
+}
+
+/* End the requests that were cancelled, or all. */
+static void abort_requests(td_engine *e, bool all) {
+    td_scheduler *s = &e->scheduler;
+    for (uint32_t i = s->n_running; i-- > 0;)
+        if (all || atomic_load_explicit(&s->running[i]->cancelled, memory_order_relaxed)) send_abort(e, s->running[i]);
+    for (td_request *r = s->waiting, *next; r; r = next) {
+        next = r->next;
+        if (all || atomic_load_explicit(&r->cancelled, memory_order_relaxed)) send_abort(e, r);
+    }
+}
+
+static void publish(td_engine *e) {
+    pthread_mutex_lock(&e->stats.lock);
+    e->stats.s.running = e->scheduler.n_running;
+    e->stats.s.retractions = e->scheduler.retractions;
+    e->stats.s.experts_deferred = td_model_deferred(e->model);
+    e->stats.s.kv_tokens_used = (uint64_t)td_kv_pages_used(&e->pages) * TD_KV_PAGE;
+    pthread_mutex_unlock(&e->stats.lock);
+}
+
+void *td_engine_thread(void *engine) {
+    td_engine    *e = engine;
+    td_scheduler *s = &e->scheduler;
+    if (!e->npu_pool) td_pool_pin_caller(e->expert_pool); /* else the pool is driven by a thread of the bridge */
+    for (;;) {
+        td_request *list;
+        bool        idle = s->n_running == 0 && s->waiting == NULL;
+        if (idle) assert(td_kv_pages_used(&e->pages) == 0);
+        publish(e);
+        double deadline_s = td_inbox_take(e->inbox, idle, &list);
+        if (idle) {
+            e->window_start_s = td_now_s();
+            e->window_tokens = e->window_steps = 0;
+        }
+        take_in(e, list);
+        abort_requests(e, deadline_s > 0 && td_now_s() >= deadline_s);
+        if (deadline_s > 0 && s->n_running == 0 && s->waiting == NULL) return NULL;
+        run_step(e);
+    }
+}

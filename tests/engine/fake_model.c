@@ -1,0 +1,189 @@
+#include "fake_model.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "model/model.h"
+
+struct td_model {
+    td_model_options o;
+    td_model_config  config;
+    uint64_t        *kv; /* [n_slots] */
+    uint32_t         n_slots;
+    uint64_t        *row_hash; /* [max_tok] of the last forward */
+    uint32_t         n_rows;
+    uint8_t         *slot_seen;
+    float           *logits; /* [max_out, vocab] */
+};
+
+static atomic_int            g_fail_forwards, g_fail_heads;
+static atomic_bool           g_hold, g_nan;
+static _Atomic(const char *) g_complaint;
+static atomic_uint           g_max_tok;
+
+void        fake_fail_forwards(int n) { atomic_store(&g_fail_forwards, n); }
+void        fake_fail_heads(int n) { atomic_store(&g_fail_heads, n); }
+void        fake_hold(bool hold) { atomic_store(&g_hold, hold); }
+void        fake_give_nan(bool nan) { atomic_store(&g_nan, nan); }
+const char *fake_complaint(void) { return atomic_load(&g_complaint); }
+uint32_t    fake_max_tok(void) { return atomic_load(&g_max_tok); }
+
+static bool take_failure(atomic_int *n) {
+    int left = atomic_load(n);
+    while (left > 0)
+        if (atomic_compare_exchange_weak(n, &left, left - 1)) return true;
+    return false;
+}
+
+/* ---- the arithmetic -------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t x) { /* splitmix64 */
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static uint64_t kv_of(uint32_t token, uint32_t pos, bool absorbed) { return mix((uint64_t)token << 33 | (uint64_t)pos << 1 | absorbed); }
+static uint64_t history(uint64_t h, uint64_t kv) { return mix(h ^ kv); }
+
+static void logits_of(uint64_t h, float *logits) {
+    for (uint32_t v = 0; v < FAKE_VOCAB; v++) logits[v] = (float)(mix(h + v) >> 40) * 0x1p-21f; /* [0, 8) */
+    if (h % 80 == 0) logits[FAKE_EOS] += 20;
+    if (atomic_load(&g_nan)) logits[7] = NAN;
+}
+
+void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *logits) {
+    uint64_t h = 0;
+    for (uint32_t i = 0; i < n; i++) h = history(h, kv_of(tokens[i], i, i >= n_prompt));
+    logits_of(h, logits);
+}
+
+/* ---- model.h --------------------------------------------------------------------------------- */
+
+td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_pool, td_model **out, td_error *err) {
+    (void)npu, (void)expert_pool, (void)err;
+    td_model *m = calloc(1, sizeof *m);
+    m->o = *o;
+    if (!m->o.context_length) m->o.context_length = FAKE_CONTEXT;
+    m->config = (td_model_config){.arch_name = "FakeForCausalLM", .vocab = FAKE_VOCAB, .bos_id = 0, .eos_ids = {FAKE_EOS}, .n_eos = 1,
+                                  .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN};
+    m->row_hash = calloc(o->max_tok, sizeof *m->row_hash);
+    m->logits = calloc((size_t)o->max_out * FAKE_VOCAB, sizeof *m->logits);
+    atomic_store(&g_max_tok, o->max_tok);
+    *out = m;
+    return TD_OK;
+}
+
+void td_model_close(td_model *m) {
+    if (!m) return;
+    free(m->kv);
+    free(m->row_hash);
+    free(m->slot_seen);
+    free(m->logits);
+    free(m);
+}
+
+const td_model_config *td_model_get_config(const td_model *m) { return &m->config; }
+uint32_t               td_model_context_length(const td_model *m) { return m->o.context_length; }
+const char            *td_model_expert_kernel(const td_model *m) { return m ? "fake" : NULL; }
+uint64_t               td_model_deferred(const td_model *m) { return m ? 0 : 1; }
+
+void td_model_get_plan(const td_model *m, td_model_plan *plan) {
+    *plan = (td_model_plan){.scratch_bytes = (uint64_t)m->o.max_tok << 10, .kv_bytes_per_page = FAKE_KV_PAGE_BYTES};
+}
+
+td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
+    m->n_slots = n_pages * TD_KV_PAGE;
+    m->kv = calloc(m->n_slots, sizeof *m->kv);
+    m->slot_seen = calloc(m->n_slots, 1);
+    return m->kv && m->slot_seen ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory");
+}
+
+static void complain(const char *text) {
+    const char *none = NULL;
+    atomic_compare_exchange_strong(&g_complaint, &none, text);
+}
+
+static const char *broken_rule(const td_model *m, const td_step *s) {
+    const td_step_arrays *a = &s->host;
+    if (s->n_tok < 1 || s->n_tok > m->o.max_tok) return "n_tok out of range";
+    if (s->n_seq < 1 || a->seq_start[0] != 0 || a->seq_start[s->n_seq] != s->n_tok) return "sequences do not cover the rows";
+    for (uint32_t q = 0; q < s->n_seq; q++) {
+        uint32_t begin = a->seq_start[q], end = a->seq_start[q + 1];
+        if (end <= begin) return "empty sequence";
+        if (a->kv_len[q] != a->pos[end - 1] + 1) return "kv_len is not the last position + 1";
+        if (a->kv_len[q] > m->o.context_length) return "longer than the context";
+        if ((a->kv_len[q] - 1) / TD_KV_PAGE >= s->block_stride) return "block table too short";
+        for (uint32_t r = begin; r < end; r++) {
+            if (a->token[r] >= FAKE_VOCAB) return "token outside the vocabulary";
+            if (a->pos[r] != a->pos[begin] + (r - begin)) return "positions are not consecutive";
+            uint32_t page = a->block_table[(size_t)q * s->block_stride + a->pos[r] / TD_KV_PAGE];
+            if (a->slot[r] != page * TD_KV_PAGE + a->pos[r] % TD_KV_PAGE || a->slot[r] >= m->n_slots) return "slot is not in the block table";
+            if (m->slot_seen[a->slot[r]]++) return "two rows write one slot";
+        }
+    }
+    return NULL;
+}
+
+td_status td_model_forward(td_model *m, td_step *s) {
+    const td_step_arrays *a = &s->host;
+    while (atomic_load(&g_hold)) usleep(200);
+    memset(m->slot_seen, 0, m->n_slots);
+    const char *rule = broken_rule(m, s);
+    if (rule) {
+        complain(rule);
+        return TD_EINVAL;
+    }
+    m->n_rows = 0;
+    for (uint32_t q = 0; q < s->n_seq; q++)
+        for (uint32_t r = a->seq_start[q]; r < a->seq_start[q + 1]; r++) {
+            m->kv[a->slot[r]] = kv_of(a->token[r], a->pos[r], a->absorbed[q]);
+            if (take_failure(&g_fail_forwards)) return TD_EDEVICE; /* in the middle of its writes */
+        }
+    for (uint32_t q = 0; q < s->n_seq; q++) {
+        const uint32_t *table = a->block_table + (size_t)q * s->block_stride;
+        uint64_t        h = 0;
+        uint32_t        first = a->pos[a->seq_start[q]];
+        for (uint32_t p = 0; p < a->kv_len[q]; p++) {
+            h = history(h, m->kv[table[p / TD_KV_PAGE] * TD_KV_PAGE + p % TD_KV_PAGE]);
+            if (p >= first) m->row_hash[a->seq_start[q] + p - first] = h;
+        }
+    }
+    m->n_rows = s->n_tok;
+    return TD_OK;
+}
+
+td_status td_model_head(td_model *m, const uint32_t *rows, uint32_t n_rows, const float **logits) {
+    if (n_rows < 1 || n_rows > m->o.max_out) complain("n_rows out of range");
+    if (take_failure(&g_fail_heads)) return TD_EDEVICE;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (rows[i] >= m->n_rows) complain("row outside the step");
+        logits_of(m->row_hash[rows[i]], m->logits + (size_t)i * FAKE_VOCAB);
+    }
+    *logits = m->logits;
+    return TD_OK;
+}
+
+/* ---- npu.h: what the engine itself calls ------------------------------------------------------ */
+
+static void fake_caps(td_npu *d, td_npu_caps *out) {
+    (void)d;
+    *out = (td_npu_caps){.text = "fake", .unified_memory = true};
+}
+static void fake_close(td_npu *d) { free(d); }
+
+static const td_npu_ops fake_ops = {.name = "fake", .caps = fake_caps, .close = fake_close};
+
+td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err) {
+    (void)config;
+    if (strcmp(name, "host")) return td_fail(err, TD_ENOTSUP, "device %s is not supported", name);
+    *out = calloc(1, sizeof **out);
+    if (!*out) return td_fail(err, TD_ENOMEM, "out of memory");
+    (*out)->ops = &fake_ops;
+    return TD_OK;
+}

@@ -1,0 +1,235 @@
+#include "probe.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/sampler.h"
+#include "fake_model.h"
+
+static atomic_uint g_ends;
+
+/* ---- collecting ------------------------------------------------------------------------------ */
+
+static bool whole_characters(const char *text, size_t len) {
+    for (size_t i = 0; i < len;) {
+        unsigned char c = (unsigned char)text[i];
+        size_t        n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+        if (n == 0 || i + n > len) return false;
+        for (size_t k = 1; k < n; k++)
+            if (((unsigned char)text[i + k] & 0xc0) != 0x80) return false;
+        i += n;
+    }
+    return true;
+}
+
+static void on_event(void *user, const td_event *ev) {
+    probe *p = user;
+    pthread_mutex_lock(&p->lock);
+    p->n_events++;
+    p->tokens = realloc(p->tokens, (p->n_tokens + ev->n_tokens + 1) * sizeof *p->tokens);
+    if (ev->n_tokens) memcpy(p->tokens + p->n_tokens, ev->tokens, ev->n_tokens * sizeof *p->tokens);
+    if (ev->logprobs) {
+        p->logprobs = realloc(p->logprobs, (p->n_tokens + ev->n_tokens) * sizeof *p->logprobs);
+        memcpy(p->logprobs + p->n_tokens, ev->logprobs, ev->n_tokens * sizeof *p->logprobs);
+        p->n_logprobs += ev->n_tokens;
+    }
+    p->n_tokens += ev->n_tokens;
+    if (ev->prompt_logprobs) {
+        p->prompt_logprobs = realloc(p->prompt_logprobs, ev->n_prompt_logprobs * sizeof *p->prompt_logprobs);
+        memcpy(p->prompt_logprobs, ev->prompt_logprobs, ev->n_prompt_logprobs * sizeof *p->prompt_logprobs);
+        p->n_prompt_logprobs += ev->n_prompt_logprobs;
+        p->prompt_logprobs_event = p->n_events;
+    }
+    p->text = realloc(p->text, p->text_len + ev->text_len + 1);
+    memcpy(p->text + p->text_len, ev->text, ev->text_len);
+    p->text_len += ev->text_len;
+    if (!whole_characters(ev->text, ev->text_len)) p->half_character = true;
+    p->last = *ev;
+    if (ev->finish != TD_FINISH_NONE) {
+        p->finish = ev->finish;
+        p->n_finish++;
+        p->end_number = atomic_fetch_add(&g_ends, 1);
+        p->stop_token = ev->stop_token;
+        if (ev->stop_reason) strncpy(p->stop_reason, ev->stop_reason, sizeof p->stop_reason - 1);
+        if (ev->error) p->error = *ev->error;
+    }
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
+probe *probe_new(const uint32_t *prompt, size_t n_prompt, uint32_t max_tokens) {
+    probe *p = calloc(1, sizeof *p);
+    p->prompt = malloc(n_prompt * sizeof *prompt);
+    memcpy(p->prompt, prompt, n_prompt * sizeof *prompt);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    td_request_params_init(&p->params);
+    p->params.prompt = p->prompt;
+    p->params.n_prompt = n_prompt;
+    p->params.max_tokens = max_tokens;
+    p->params.sampling.temperature = 0;
+    p->params.on_event = on_event;
+    p->params.user = p;
+    return p;
+}
+
+void probe_submit(td_engine *e, probe *p) {
+    td_error err = {0};
+    if (td_engine_submit(e, &p->params, &p->request, &err) != TD_OK) fail_msg("refused: %s", err.text);
+}
+
+void probe_wait_tokens(probe *p, size_t n) {
+    pthread_mutex_lock(&p->lock);
+    while (p->finish == TD_FINISH_NONE && p->n_tokens < n) pthread_cond_wait(&p->changed, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void probe_wait(probe *p) { probe_wait_tokens(p, SIZE_MAX); }
+
+void probe_free(probe *p) {
+    td_request_release(p->request);
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->changed);
+    free(p->prompt);
+    free(p->tokens);
+    free(p->logprobs);
+    free(p->prompt_logprobs);
+    free(p->text);
+    free(p);
+}
+
+/* ---- the plain loop --------------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t *tokens; /* prompt and what follows */
+    uint32_t  n_prompt, n;
+    td_finish finish;
+    uint32_t  stop_token;
+    int       stop; /* stop string, or -1 */
+    char     *text; /* [text_len] */
+    size_t    text_len;
+} outcome;
+
+static bool in(const uint32_t *ids, size_t n, uint32_t id) {
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] == id) return true;
+    return false;
+}
+
+/* The text of the first n generated tokens, up to where it is whole characters (or with U+FFFD for what is not, at the end). */
+static void decode(const td_tokenizer *tok, const outcome *o, uint32_t n, bool skip_special, char **text, size_t *len) {
+    assert_int_equal(td_tokenizer_decode(tok, o->tokens + o->n_prompt, n, skip_special, text, len), TD_OK);
+}
+
+/* The first end of a stop string in text that begins at or after `from`. */
+static int find_stop(const td_request_params *p, const char *text, size_t len, size_t from, size_t *end) {
+    for (*end = from + 1; *end <= len; ++*end) {
+        int best = -1;
+        for (size_t i = 0; i < p->n_stop; i++) {
+            size_t n = strlen(p->stop[i]);
+            if (n <= *end - from && !memcmp(text + *end - n, p->stop[i], n) && (best < 0 || n > strlen(p->stop[best]))) best = (int)i;
+        }
+        if (best >= 0) return best;
+    }
+    return -1;
+}
+
+static outcome run_plain(const td_request_params *p, const td_tokenizer *tok, uint64_t kv_tokens, uint32_t context) {
+    uint64_t   room = (kv_tokens < context ? kv_tokens : context) - p->n_prompt;
+    uint32_t   max = p->max_tokens < room ? p->max_tokens : (uint32_t)room, banned[64], n_banned = 0;
+    float     *logits = malloc(FAKE_VOCAB * sizeof *logits);
+    outcome    o = {.n_prompt = (uint32_t)p->n_prompt, .n = (uint32_t)p->n_prompt, .stop_token = UINT32_MAX, .stop = -1};
+    td_sampler s;
+    size_t     armed_from = 0;
+    assert_int_equal(td_sampler_open(&s, FAKE_VOCAB, NULL), TD_OK);
+    o.tokens = malloc((p->n_prompt + max + 1) * sizeof *o.tokens);
+    memcpy(o.tokens, p->prompt, p->n_prompt * sizeof *o.tokens);
+    if (!p->ignore_eos) banned[n_banned++] = FAKE_EOS;
+    for (size_t i = 0; i < p->n_stop_ids; i++) banned[n_banned++] = p->stop_ids[i];
+    if (max == 0) o.finish = TD_FINISH_LENGTH;
+    while (o.finish == TD_FINISH_NONE) {
+        uint32_t       n = o.n - o.n_prompt, token;
+        td_sample_args a = {.sampling = &p->sampling, .seed = p->sampling.seed, .prompt = o.tokens, .n_prompt = o.n_prompt,
+                            .generated = o.tokens + o.n_prompt, .n_generated = n, .banned = banned, .n_banned = n < p->min_tokens ? n_banned : 0};
+        fake_logits(o.tokens, o.n, o.n_prompt, logits);
+        assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
+        o.tokens[o.n++] = token;
+        bool stops = in(banned, n_banned, token);
+        free(o.text);
+        decode(tok, &o, n + (!stops || p->include_stop), p->skip_special_tokens, &o.text, &o.text_len);
+        size_t end;
+        if (n + 1 < p->min_tokens) armed_from = o.text_len;
+        /* An unfinished character at the end decodes to U+FFFD, which no stop string of the tests has. */
+        if (!stops && n + 1 >= p->min_tokens && (o.stop = find_stop(p, o.text, o.text_len, armed_from, &end)) >= 0) {
+            o.finish = TD_FINISH_STOP;
+            o.text_len = p->include_stop ? end : end - strlen(p->stop[o.stop]);
+        } else if (stops) {
+            o.finish = TD_FINISH_STOP;
+            o.stop_token = token;
+        } else if (n + 1 == max) {
+            o.finish = TD_FINISH_LENGTH;
+        }
+    }
+    td_sampler_close(&s);
+    free(logits);
+    return o;
+}
+
+static void check_logprobs(const td_position_logprobs *got, const uint32_t *tokens, uint32_t at, uint32_t n_prompt, uint32_t n_top) {
+    float                logits[FAKE_VOCAB];
+    td_position_logprobs want;
+    fake_logits(tokens, at, n_prompt, logits);
+    td_logprobs(logits, FAKE_VOCAB, tokens[at], n_top, &want);
+    assert_int_equal(got->id, want.id);
+    assert_true(got->logprob == want.logprob);
+    assert_int_equal(got->n_top, want.n_top);
+    for (uint32_t i = 0; i < want.n_top; i++) {
+        assert_int_equal(got->top[i].id, want.top[i].id);
+        assert_true(got->top[i].logprob == want.top[i].logprob);
+    }
+}
+
+void probe_check(const probe *p, const td_tokenizer *tok, uint64_t kv_tokens, uint32_t context) {
+    outcome o = run_plain(&p->params, tok, kv_tokens, context);
+    bool    cut = p->finish == TD_FINISH_ABORT;
+    size_t  n = o.n - o.n_prompt;
+    assert_int_equal(p->n_finish, 1);
+    assert_false(p->half_character);
+    if (cut)
+        assert_true(p->n_tokens <= n);
+    else
+        assert_int_equal(p->n_tokens, n);
+    if (p->n_tokens) assert_memory_equal(p->tokens, o.tokens + o.n_prompt, p->n_tokens * sizeof *p->tokens);
+    assert_int_equal(p->last.prompt_tokens, p->params.n_prompt);
+    assert_int_equal(p->last.completion_tokens, p->n_tokens);
+    if (cut) {
+        assert_true(p->text_len <= o.text_len + 3); /* an unfinished character may be U+FFFD in the longer text's place */
+    } else {
+        assert_int_equal(p->finish, o.finish);
+        assert_int_equal(p->text_len, o.text_len);
+        if (o.text_len) assert_memory_equal(p->text, o.text, o.text_len);
+        assert_int_equal(p->stop_token, o.stop_token);
+        if (o.stop >= 0)
+            assert_string_equal(p->stop_reason, p->params.stop[o.stop]);
+        else
+            assert_int_equal(p->stop_reason[0], 0);
+    }
+    assert_int_equal(p->n_logprobs, p->params.logprobs ? p->n_tokens : 0);
+    for (uint32_t i = 0; i < p->n_logprobs; i++) check_logprobs(&p->logprobs[i], o.tokens, o.n_prompt + i, o.n_prompt, p->params.n_top_logprobs);
+    if (p->params.prompt_logprobs && !cut) {
+        assert_int_equal(p->n_prompt_logprobs, p->params.n_prompt);
+        assert_int_equal(p->prompt_logprobs_event, 1);
+        assert_int_equal(p->prompt_logprobs[0].id, p->prompt[0]);
+        assert_true(isnan(p->prompt_logprobs[0].logprob));
+        for (uint32_t i = 1; i < o.n_prompt; i++) check_logprobs(&p->prompt_logprobs[i], o.tokens, i, o.n_prompt, p->params.n_top_logprobs);
+    }
+    free(o.tokens);
+    free(o.text);
+}

@@ -1,0 +1,41 @@
+/* A request of a test: collects its events, and what a plain loop over the fake model gives for it. */
+#ifndef TD_TESTS_PROBE_H
+#define TD_TESTS_PROBE_H
+
+#include <pthread.h>
+
+#include "tandem.h"
+
+typedef struct {
+    td_request_params params;
+    uint32_t         *prompt;
+    td_request       *request;
+
+    pthread_mutex_t       lock; /* guards all below until done */
+    pthread_cond_t        changed;
+    uint32_t             *tokens;
+    td_position_logprobs *logprobs; /* of tokens */
+    td_position_logprobs *prompt_logprobs;
+    size_t                n_tokens, n_logprobs, n_prompt_logprobs, n_events, prompt_logprobs_event;
+    char                 *text;
+    size_t                text_len;
+    bool                  half_character; /* an event's text was not whole characters */
+    td_finish             finish;
+    int                   n_finish;
+    uint32_t              end_number; /* order in which probes ended */
+    char                  stop_reason[64];
+    uint32_t              stop_token;
+    td_error              error;
+    td_event              last; /* numbers only */
+} probe;
+
+probe *probe_new(const uint32_t *prompt, size_t n_prompt, uint32_t max_tokens); /* greedy; change params before submitting */
+void   probe_submit(td_engine *e, probe *p);                                   /* must be accepted */
+void   probe_wait(probe *p);                                                   /* for its last event */
+void   probe_wait_tokens(probe *p, size_t n);                                  /* for n tokens, or its last event */
+void   probe_free(probe *p);
+
+/** What the request must have given: everything, or, when it was cancelled, a beginning of it. */
+void probe_check(const probe *p, const td_tokenizer *tok, uint64_t kv_tokens, uint32_t context);
+
+#endif

@@ -1,0 +1,595 @@
+/*
+ * The engine over the fake model, through the public interface: every stream equals what a plain loop gives for its request alone,
+ * whatever company, chunks and retractions it met; no page is lost; failures stay where they belong.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/rng.h"
+#include "fake_model.h"
+#include "probe.h"
+
+#define SEED 5150u
+
+static _Atomic uint64_t g_draws;
+static uint32_t         draw(uint32_t n) { return (uint32_t)(td_rng_u64(SEED, 3, g_draws++) % n); }
+
+static td_engine_options options(uint64_t kv_tokens, uint32_t chunk, uint32_t max_running) {
+    td_engine_options o;
+    td_engine_options_init(&o);
+    o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
+    o.max_total_tokens = kv_tokens;
+    o.chunked_prefill_size = chunk;
+    o.max_running_requests = max_running;
+    o.cpuinfer = 2;
+    o.subpool_count = 1;
+    o.decode_log_interval = 0;
+    return o;
+}
+
+static td_engine *open_engine(uint64_t kv_tokens, uint32_t chunk, uint32_t max_running) {
+    td_engine_options o = options(kv_tokens, chunk, max_running);
+    td_engine        *e;
+    td_error          err = {0};
+    if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
+    return e;
+}
+
+/* The engine publishes its counters once per round: wait until it is idle. */
+static td_engine_stats idle_stats(td_engine *e) {
+    td_engine_stats s;
+    for (int i = 0; i < 2000; i++) {
+        td_engine_get_stats(e, &s);
+        if (s.running == 0 && s.queued == 0 && s.kv_tokens_used == 0) break;
+        usleep(1000);
+    }
+    assert_int_equal(s.running, 0);
+    assert_int_equal(s.queued, 0);
+    assert_int_equal(s.kv_tokens_used, 0);
+    return s;
+}
+
+static void close_engine(td_engine *e) {
+    idle_stats(e);
+    td_engine_close(e, 10);
+    if (fake_complaint()) fail_msg("%s", fake_complaint());
+}
+
+static probe *random_prompt(uint32_t n_prompt, uint32_t max_tokens) {
+    uint32_t ids[FAKE_CONTEXT];
+    for (uint32_t i = 0; i < n_prompt; i++) ids[i] = draw(FAKE_VOCAB);
+    return probe_new(ids, n_prompt, max_tokens);
+}
+
+static void wait_check_free(td_engine *e, probe *p) {
+    td_engine_info info;
+    td_engine_get_info(e, &info);
+    probe_wait(p);
+    probe_check(p, td_engine_tokenizer(e), info.max_total_tokens, info.context_length);
+    probe_free(p);
+}
+
+/* ---- one at a time --------------------------------------------------------------------------- */
+
+static void chunks_do_not_matter(void **state) {
+    (void)state;
+    static const uint32_t chunks[] = {1, 7, 128, 1000};
+    for (size_t c = 0; c < 4; c++) {
+        td_engine *e = open_engine(2048, chunks[c], 4);
+        for (uint32_t n = 1; n < 600; n = n * 3 + 1) {
+            probe *p = random_prompt(n, 40);
+            probe_submit(e, p);
+            wait_check_free(e, p);
+        }
+        close_engine(e);
+    }
+}
+
+static void lengths_are_clipped(void **state) {
+    (void)state;
+    td_engine *e = open_engine(256, 64, 4); /* KV smaller than the context of 700 */
+    probe     *p = random_prompt(200, 1000);
+    p->params.ignore_eos = true;
+    probe_submit(e, p);
+    probe_wait(p);
+    assert_int_equal(p->finish, TD_FINISH_LENGTH);
+    assert_int_equal(p->n_tokens, 56);
+    wait_check_free(e, p);
+    p = random_prompt(255, 1);
+    probe_submit(e, p);
+    wait_check_free(e, p);
+    close_engine(e);
+
+    e = open_engine(2048, 64, 4);
+    p = random_prompt(690, 1000);
+    p->params.ignore_eos = true;
+    probe_submit(e, p);
+    probe_wait(p);
+    assert_int_equal(p->n_tokens, 10);
+    wait_check_free(e, p);
+    close_engine(e);
+}
+
+static void stops(void **state) {
+    (void)state;
+    td_engine *e = open_engine(2048, 64, 4);
+    /* A first run tells what comes; then stop in the middle of it, in every way. */
+    probe *p = random_prompt(20, 30);
+    p->params.ignore_eos = true;
+    probe_submit(e, p);
+    probe_wait(p);
+    assert_int_equal(p->n_tokens, 30);
+    uint32_t id = p->tokens[12], prompt[20];
+    char     middle[5] = {0};
+    size_t   at = p->text_len / 2;
+    while (((unsigned char)p->text[at] & 0x80) || ((unsigned char)p->text[at + 1] & 0x80) || ((unsigned char)p->text[at + 2] & 0x80)) at++;
+    memcpy(middle, p->text + at, 3);
+    memcpy(prompt, p->prompt, sizeof prompt);
+    wait_check_free(e, p);
+
+    const char *const strings[] = {"never to be seen", middle};
+    for (int c = 0; c < 8; c++) {
+        p = probe_new(prompt, 20, 30);
+        p->params.ignore_eos = true;
+        p->params.include_stop = c & 1;
+        if (c < 4) {
+            p->params.stop = strings;
+            p->params.n_stop = 2;
+        } else {
+            p->params.stop_ids = &id;
+            p->params.n_stop_ids = 1;
+        }
+        if (c & 2) p->params.min_tokens = 29;
+        probe_submit(e, p);
+        probe_wait(p);
+        if (!(c & 2)) assert_int_equal(p->finish, TD_FINISH_STOP);
+        if (!(c & 2) && c >= 4) assert_int_equal(p->stop_token, id);
+        wait_check_free(e, p);
+    }
+    close_engine(e);
+}
+
+static void prompt_scores(void **state) {
+    (void)state;
+    td_engine *e = open_engine(2048, 50, 3); /* more rows than max_out */
+    for (uint32_t n = 1; n < 700; n = n * 2 + 7) {
+        probe *p = random_prompt(n, n % 3);
+        p->params.prompt_logprobs = true;
+        p->params.n_top_logprobs = n % 21;
+        probe_submit(e, p);
+        wait_check_free(e, p);
+    }
+    close_engine(e);
+}
+
+/* ---- many at a time -------------------------------------------------------------------------- */
+
+#define THREADS     3
+#define PER_THREAD  40
+
+typedef struct {
+    td_engine *e;
+    probe     *probes[PER_THREAD];
+    uint32_t   pause_us[PER_THREAD];
+    bool       cancel[PER_THREAD];
+} client;
+
+static const char *const g_stop[] = {"e t", "qu", "the", "\xc3\xa9"};
+
+static probe *random_request(const uint32_t lengths[4], const uint32_t outputs[4]) {
+    probe             *p = random_prompt(1 + draw(lengths[draw(4)]), 1 + draw(outputs[draw(4)]));
+    td_request_params *q = &p->params;
+    if (draw(2)) {
+        q->sampling.temperature = 0.2 + 0.1 * draw(20);
+        q->sampling.has_seed = true;
+        q->sampling.seed = draw(1u << 31);
+        if (draw(3) == 0) q->sampling.top_k = 1 + draw(50);
+        if (draw(3) == 0) q->sampling.top_p = 0.5 + 0.02 * draw(25);
+        if (draw(3) == 0) q->sampling.min_p = 0.01 * draw(20);
+    }
+    if (draw(4) == 0) q->sampling.repetition_penalty = 1.2, q->sampling.frequency_penalty = 0.5;
+    if (draw(3)) q->ignore_eos = true;
+    if (draw(4) == 0)
+        q->min_tokens = 1 + draw(q->max_tokens);
+    else if (draw(4) == 0)
+        q->stop = g_stop, q->n_stop = 4, q->include_stop = draw(2);
+    if (draw(5) == 0) q->logprobs = true, q->n_top_logprobs = draw(6);
+    if (draw(8) == 0) q->prompt_logprobs = true;
+    if (draw(20) == 0) q->max_tokens = q->min_tokens = 0, q->prompt_logprobs = true;
+    q->skip_special_tokens = draw(2);
+    q->priority = (int32_t)draw(2);
+    return p;
+}
+
+static void *run_client(void *arg) {
+    client *c = arg;
+    for (int i = 0; i < PER_THREAD; i++) {
+        td_error err = {0};
+        while (td_engine_submit(c->e, &c->probes[i]->params, &c->probes[i]->request, &err) == TD_EBUSY) usleep(500);
+        usleep(c->pause_us[i]);
+        if (c->cancel[i]) td_request_cancel(c->probes[i]->request);
+    }
+    return NULL;
+}
+
+/* Returns how many retractions it took. */
+static uint64_t run_company(uint32_t pages, const uint32_t lengths[4], const uint32_t outputs[4]) {
+    print_message("seed %u\n", SEED);
+    td_engine_options o = options(pages * 128, 48, 10);
+    o.max_queued_requests = 40;
+    td_engine *e;
+    assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
+    client    clients[THREADS];
+    pthread_t threads[THREADS];
+    for (int t = 0; t < THREADS; t++) {
+        clients[t].e = e;
+        for (int i = 0; i < PER_THREAD; i++) {
+            clients[t].probes[i] = random_request(lengths, outputs);
+            clients[t].pause_us[i] = draw(8) ? 0 : draw(3000);
+            clients[t].cancel[i] = draw(6) == 0;
+        }
+    }
+    for (int t = 0; t < THREADS; t++) assert_int_equal(pthread_create(&threads[t], NULL, run_client, &clients[t]), 0);
+    for (int t = 0; t < THREADS; t++) pthread_join(threads[t], NULL);
+    uint64_t aborted = 0;
+    for (int t = 0; t < THREADS; t++)
+        for (int i = 0; i < PER_THREAD; i++) {
+            probe *p = clients[t].probes[i];
+            probe_wait(p);
+            if (p->finish == TD_FINISH_ABORT) {
+                assert_true(clients[t].cancel[i]);
+                aborted++;
+            }
+            wait_check_free(e, p);
+        }
+    td_engine_stats s = idle_stats(e);
+    print_message("%lu requests, %lu aborted, %lu retractions, %lu + %lu steps\n", s.requests_total, s.requests_aborted, s.retractions,
+                  s.steps_prefill, s.steps_decode);
+    assert_int_equal(s.requests_total, THREADS * PER_THREAD);
+    assert_int_equal(s.requests_aborted, aborted);
+    assert_int_equal(s.requests_failed, 0);
+    close_engine(e);
+    return s.retractions;
+}
+
+static void random_company(void **state) {
+    (void)state;
+    static const uint32_t lengths[] = {5, 40, 200, 450}, outputs[] = {2, 30, 120, 250};
+    run_company(6, lengths, outputs);
+}
+
+static void random_company_short_of_pages(void **state) {
+    (void)state;
+    static const uint32_t lengths[] = {3, 50, 100, 120}, outputs[] = {150, 200, 300, 400};
+    assert_true(run_company(5, lengths, outputs) > 0);
+}
+
+static void retraction_is_invisible(void **state) {
+    (void)state;
+    td_engine *e = open_engine(4 * 128, 200, 4); /* four requests of 90 + 100 tokens: two pages each in the end, four pages there are */
+    probe     *p[4];
+    fake_hold(true);
+    for (int i = 0; i < 4; i++) {
+        p[i] = random_prompt(90, 100);
+        p[i]->params.ignore_eos = true;
+        probe_submit(e, p[i]);
+    }
+    fake_hold(false);
+    for (int i = 0; i < 4; i++) wait_check_free(e, p[i]);
+    assert_true(idle_stats(e).retractions > 0);
+    close_engine(e);
+}
+
+static void priority_goes_first(void **state) {
+    (void)state;
+    td_engine *e = open_engine(2048, 64, 1);
+    probe     *p[4];
+    fake_hold(true);
+    for (int i = 0; i < 4; i++) {
+        p[i] = random_prompt(10, 60);
+        p[i]->params.ignore_eos = true;
+        p[i]->params.priority = i == 3;
+        probe_submit(e, p[i]);
+        if (i == 0) usleep(50000); /* it runs already */
+    }
+    fake_hold(false);
+    for (int i = 0; i < 4; i++) probe_wait(p[i]);
+    assert_true(p[0]->end_number < p[3]->end_number);
+    assert_true(p[3]->end_number < p[1]->end_number);
+    assert_true(p[1]->end_number < p[2]->end_number);
+    for (int i = 0; i < 4; i++) wait_check_free(e, p[i]);
+    close_engine(e);
+}
+
+/* ---- trouble --------------------------------------------------------------------------------- */
+
+/* Spoil one field of a good request; returns the word that the refusal must name, or NULL after the last case. */
+static const char *spoil(int c, td_request_params *p) {
+    static const uint32_t    outside = FAKE_VOCAB;
+    static const float       bias = NAN;
+    static const char *const empty[] = {""};
+    switch (c) {
+    case 0: return p->n_prompt = 0, "prompt";
+    case 1: return p->prompt = &outside, p->n_prompt = 1, "prompt";
+    case 2: return p->n_prompt = 640, "KV capacity of 640";
+    case 3: return p->n_prompt = 701, "context length of 700";
+    case 4: return p->max_tokens = 0, "max_tokens";
+    case 5: return p->min_tokens = 11, "min_tokens";
+    case 6: return p->sampling.temperature = -0.1, "temperature";
+    case 7: return p->sampling.temperature = NAN, "temperature";
+    case 8: return p->sampling.top_p = 0, "top_p";
+    case 9: return p->sampling.top_p = 1.1, "top_p";
+    case 10: return p->sampling.min_p = -1, "min_p";
+    case 11: return p->sampling.frequency_penalty = 3, "frequency_penalty";
+    case 12: return p->sampling.presence_penalty = -3, "presence_penalty";
+    case 13: return p->sampling.repetition_penalty = 0, "repetition_penalty";
+    case 14: return p->sampling.bias_ids = &outside, p->sampling.bias = &bias, p->sampling.n_bias = 1, "logit_bias";
+    case 15: return p->sampling.bias_ids = p->prompt, p->sampling.bias = &bias, p->sampling.n_bias = 1, "logit_bias";
+    case 16: return p->stop = empty, p->n_stop = 1, "stop";
+    case 17: return p->stop_ids = &outside, p->n_stop_ids = 1, "stop_token_ids";
+    case 18: return p->n_top_logprobs = 21, "top_logprobs";
+    case 19: return p->on_event = NULL, "on_event";
+    default: return NULL;
+    }
+}
+
+static void bad_requests_are_refused(void **state) {
+    (void)state;
+    td_engine  *e = open_engine(640, 64, 4);
+    const char *word;
+    for (int c = 0;; c++) {
+        probe      *p = random_prompt(700, 10);
+        td_request *r;
+        td_error    err = {0};
+        p->params.n_prompt = 5;
+        word = spoil(c, &p->params);
+        if (word) {
+            assert_int_equal(td_engine_submit(e, &p->params, &r, &err), TD_EINVAL);
+            assert_null(r);
+            if (!strstr(err.text, word)) fail_msg("case %d: \"%s\" does not name %s", c, err.text, word);
+        }
+        probe_free(p);
+        if (!word) break;
+    }
+    close_engine(e);
+}
+
+static void full_queue_is_busy(void **state) {
+    (void)state;
+    td_engine_options o = options(2048, 64, 2);
+    td_engine        *e;
+    td_request       *r;
+    probe            *p[5];
+    td_error          err = {0};
+    o.max_queued_requests = 3;
+    assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
+    fake_hold(true);
+    for (int i = 0; i < 5; i++) p[i] = random_prompt(10, 20);
+    for (int i = 0; i < 2; i++) {
+        probe_submit(e, p[i]);
+        usleep(30000);
+    }
+    for (int i = 2; i < 4; i++) probe_submit(e, p[i]);
+    assert_int_equal(td_engine_submit(e, &p[4]->params, &r, &err), TD_EBUSY); /* one runs, three wait */
+    assert_non_null(strstr(err.text, "queue is full"));
+    fake_hold(false);
+    for (int i = 0; i < 4; i++) wait_check_free(e, p[i]);
+    idle_stats(e);
+    probe_submit(e, p[4]);
+    wait_check_free(e, p[4]);
+    close_engine(e);
+}
+
+static void failed_step_is_run_again(void **state) {
+    (void)state;
+    td_engine *e = open_engine(2048, 64, 4);
+    for (int c = 0; c < 4; c++) {
+        probe *p[3];
+        for (int i = 0; i < 3; i++) {
+            p[i] = random_prompt(40 + draw(100), 30);
+            p[i]->params.ignore_eos = true;
+            p[i]->params.prompt_logprobs = i == 0;
+            probe_submit(e, p[i]);
+        }
+        probe_wait_tokens(p[0], 5 + draw(10));
+        if (c & 1)
+            fake_fail_heads(1);
+        else
+            fake_fail_forwards(1);
+        for (int i = 0; i < 3; i++) wait_check_free(e, p[i]);
+    }
+    assert_int_equal(idle_stats(e).requests_failed, 0);
+    close_engine(e);
+}
+
+static void step_that_fails_twice_ends_its_requests_only(void **state) {
+    (void)state;
+    td_engine *e = open_engine(2048, 64, 2);
+    probe     *p[3];
+    fake_hold(true);
+    for (int i = 0; i < 3; i++) { /* the third waits: two run at a time */
+        p[i] = random_prompt(40, 500);
+        p[i]->params.ignore_eos = true;
+        probe_submit(e, p[i]);
+    }
+    fake_hold(false);
+    probe_wait_tokens(p[1], 2);
+    fake_hold(true);
+    fake_fail_forwards(2);
+    fake_hold(false);
+    for (int i = 0; i < 3; i++) probe_wait(p[i]);
+    uint32_t failed = 0;
+    for (int i = 0; i < 3; i++) {
+        if (p[i]->finish != TD_FINISH_ERROR) continue;
+        failed++;
+        assert_int_equal(p[i]->error.status, TD_EDEVICE);
+        assert_non_null(strstr(p[i]->error.text, "failed twice"));
+    }
+    assert_in_range(failed, 1, 2);
+    assert_int_equal(idle_stats(e).requests_failed, failed);
+    for (int i = 0; i < 3; i++)
+        if (p[i]->finish == TD_FINISH_ERROR)
+            probe_free(p[i]);
+        else
+            wait_check_free(e, p[i]);
+    p[0] = random_prompt(40, 30); /* and the engine goes on */
+    probe_submit(e, p[0]);
+    wait_check_free(e, p[0]);
+    close_engine(e);
+}
+
+static void output_that_is_no_number_is_an_error(void **state) {
+    (void)state;
+    td_engine *e = open_engine(2048, 64, 2);
+    probe     *p = random_prompt(10, 10);
+    fake_give_nan(true);
+    probe_submit(e, p);
+    probe_wait(p);
+    fake_give_nan(false);
+    assert_int_equal(p->finish, TD_FINISH_ERROR);
+    assert_non_null(strstr(p->error.text, "not a number"));
+    probe_free(p);
+    close_engine(e);
+}
+
+static void cancel(void **state) {
+    (void)state;
+    td_engine *e = open_engine(2048, 64, 1);
+    probe     *running = random_prompt(10, 600), *waiting = random_prompt(10, 10);
+    running->params.ignore_eos = true;
+    probe_submit(e, running);
+    probe_submit(e, waiting);
+    probe_wait_tokens(running, 3);
+    td_request_cancel(waiting->request);
+    probe_wait(waiting);
+    assert_int_equal(waiting->finish, TD_FINISH_ABORT);
+    assert_int_equal(waiting->n_tokens, 0);
+    td_request_cancel(running->request);
+    probe_wait(running);
+    assert_int_equal(running->finish, TD_FINISH_ABORT);
+    td_request_cancel(running->request); /* once more, after the end */
+    wait_check_free(e, running);
+    wait_check_free(e, waiting);
+    assert_int_equal(idle_stats(e).requests_aborted, 2);
+    close_engine(e);
+}
+
+static void closing(void **state) {
+    (void)state;
+    for (int grace = 0; grace < 2; grace++) {
+        td_engine *e = open_engine(2048, 64, 1);
+        probe     *p[3];
+        for (int i = 0; i < 3; i++) {
+            p[i] = random_prompt(20, 500);
+            p[i]->params.ignore_eos = true;
+            probe_submit(e, p[i]);
+        }
+        probe_wait_tokens(p[0], 1);
+        td_engine_close(e, grace ? 60 : 0);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(p[i]->n_finish, 1);
+            if (grace) assert_int_equal(p[i]->n_tokens, 500);
+            if (!grace && i == 2) assert_int_equal(p[i]->finish, TD_FINISH_ABORT);
+            td_request_cancel(p[i]->request); /* the engine is gone */
+            probe_free(p[i]);
+        }
+    }
+}
+
+static void seeds_are_drawn_per_request(void **state) {
+    (void)state;
+    td_engine *e = open_engine(2048, 64, 4);
+    probe     *a = random_prompt(10, 30), *b = probe_new(a->prompt, 10, 30);
+    a->params.sampling.temperature = b->params.sampling.temperature = 2;
+    a->params.ignore_eos = b->params.ignore_eos = true;
+    probe_submit(e, a);
+    probe_submit(e, b);
+    probe_wait(a);
+    probe_wait(b);
+    assert_memory_not_equal(a->tokens, b->tokens, 30 * sizeof *a->tokens);
+    probe_free(a);
+    probe_free(b);
+    close_engine(e);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static void check_open_fails(const td_engine_options *o, td_status status, const char *word) {
+    td_engine *e;
+    td_error   err = {0};
+    assert_int_equal(td_engine_open(o, &e, &err), status);
+    assert_null(e);
+    if (!strstr(err.text, word)) fail_msg("\"%s\" does not say \"%s\"", err.text, word);
+}
+
+static void bad_options_are_refused(void **state) {
+    (void)state;
+    const td_engine_options good = options(2048, 64, 4);
+    td_engine_options       o;
+    o = good, o.device = "abacus", check_open_fails(&o, TD_ENOTSUP, "device abacus");
+    o = good, o.quantization = "fp8", check_open_fails(&o, TD_ENOTSUP, "quantization fp8");
+    o = good, o.expert_quantization = "int3", check_open_fails(&o, TD_ENOTSUP, "expert-quantization int3");
+    o = good, o.kv_cache_dtype = "fp8_e4m3", check_open_fails(&o, TD_ENOTSUP, "kv-cache-dtype fp8_e4m3");
+    o = good, o.kv_cache_dtype = "f32", check_open_fails(&o, TD_ENOTSUP, "kv-cache-dtype f32");
+    o = good, o.load_format = "gguf", check_open_fails(&o, TD_ENOTSUP, "load-format gguf");
+    o = good, o.page_size = 64, check_open_fails(&o, TD_ENOTSUP, "page-size 64");
+    o = good, o.mem_fraction_static = 0, check_open_fails(&o, TD_EINVAL, "mem-fraction-static");
+    o = good, o.mem_fraction_static = NAN, check_open_fails(&o, TD_EINVAL, "mem-fraction-static");
+    o = good, o.chunked_prefill_size = 0, o.max_prefill_tokens = 0, check_open_fails(&o, TD_EINVAL, "chunked-prefill-size");
+    o = good, o.max_running_requests = 5000, check_open_fails(&o, TD_EINVAL, "max-running-requests");
+    o = good, o.max_deferred_experts_per_token = 2, check_open_fails(&o, TD_EINVAL, "enable-defer");
+    o = good, o.model_path = NULL, check_open_fails(&o, TD_EINVAL, "model-path");
+    o = good, o.max_total_tokens = (uint64_t)1 << 40, check_open_fails(&o, TD_ENOMEM, "the largest is");
+    o = good, o.chat_template = "/nowhere/at/all", check_open_fails(&o, TD_EIO, "/nowhere/at/all");
+    o = good, o.tokenizer_path = "/nowhere/at/all", check_open_fails(&o, TD_ENOTFOUND, "/nowhere/at/all");
+
+    td_engine *e;
+    o = good, o.quantization = "none", o.kv_cache_dtype = "f32", o.attention_backend = "flashinfer", o.max_total_tokens = 0;
+    o.load_format = "dummy", o.tokenizer_path = "/nowhere/at/all", o.npu_threads = 1, o.cpuinfer = 1;
+    assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
+    td_engine_info info;
+    td_engine_get_info(e, &info);
+    assert_string_equal(info.quantization, "none");
+    assert_string_equal(info.expert_quantization, "none");
+    assert_int_equal(info.max_total_tokens, 4 * 128 * (FAKE_CONTEXT / 128 + 1)); /* no more than is useful */
+    assert_null(td_engine_tokenizer(e));
+    probe *p = random_prompt(10, 10); /* ids in, ids out */
+    p->params.ignore_eos = true;
+    probe_submit(e, p);
+    probe_wait(p);
+    assert_int_equal(p->n_tokens, 10);
+    assert_int_equal(p->text_len, 0);
+    probe_free(p);
+    close_engine(e);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_do_not_matter),
+        cmocka_unit_test(lengths_are_clipped),
+        cmocka_unit_test(stops),
+        cmocka_unit_test(prompt_scores),
+        cmocka_unit_test(retraction_is_invisible),
+        cmocka_unit_test(priority_goes_first),
+        cmocka_unit_test(random_company),
+        cmocka_unit_test(random_company_short_of_pages),
+        cmocka_unit_test(bad_requests_are_refused),
+        cmocka_unit_test(full_queue_is_busy),
+        cmocka_unit_test(failed_step_is_run_again),
+        cmocka_unit_test(step_that_fails_twice_ends_its_requests_only),
+        cmocka_unit_test(output_that_is_no_number_is_an_error),
+        cmocka_unit_test(cancel),
+        cmocka_unit_test(closing),
+        cmocka_unit_test(seeds_are_drawn_per_request),
+        cmocka_unit_test(bad_options_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -96,6 +96,12 @@ TD_NODISCARD td_status td_tokenizer_encode(const td_tokenizer *tok, const char *
 TD_NODISCARD td_status td_tokenizer_decode(const td_tokenizer *tok, const uint32_t *ids, size_t n_ids, bool skip_special,
                                            char **text, size_t *text_len);
 
+/**
+ * Bytes of one token, *len of them, owned by tok; NULL for an id that has none. They need not be whole characters.
+ * *special: what skip_special leaves out. Thread-safe.
+ */
+const char *td_tokenizer_token(const td_tokenizer *tok, uint32_t id, size_t *len, bool *special);
+
 size_t td_tokenizer_vocab_size(const td_tokenizer *tok); /* largest id + 1, added tokens included */
 
 /* Chat template text and BOS/EOS strings from tokenizer_config.json (or chat_template.jinja); NULL where absent. Owned by tok. */

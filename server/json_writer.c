@@ -89,6 +89,14 @@ static size_t utf8_len(const unsigned char *s, size_t n) {
     return len;
 }
 
+bool td_jw_is_utf8(const char *s, size_t n) {
+    for (size_t i = 0, len; i < n; i += len) {
+        len = utf8_len((const unsigned char *)s + i, n - i);
+        if (len == 0) return false;
+    }
+    return true;
+}
+
 void td_jw_text(td_jbuf *b, const char *s, size_t n) {
     static const char hex[] = "0123456789abcdef";
     comma(b);

@@ -37,6 +37,8 @@ void td_jw_bool(td_jbuf *b, bool v);
 void td_jw_null(td_jbuf *b);
 void td_jw_raw(td_jbuf *b, const char *json, size_t n); /* a whole JSON value */
 
+bool td_jw_is_utf8(const char *s, size_t n);
+
 /* "key": value */
 void td_jw_member_str(td_jbuf *b, const char *key, const char *s);
 void td_jw_member_int(td_jbuf *b, const char *key, int64_t v);

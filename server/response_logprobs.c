@@ -13,19 +13,29 @@ static size_t count_chars(const char *s, size_t n) {
     return chars;
 }
 
-/* Text of one token, "" where it cannot be had; the caller frees. NULL: out of memory. */
-static char *token_text(const td_generation *g, uint32_t id, bool skip_special, size_t *len) {
-    char *text = NULL;
+/* Bytes of one token; none where it has none. */
+static const char *token_bytes(const td_generation *g, uint32_t id, size_t *len, bool *special) {
     *len = 0;
-    if (td_tokenizer_decode(g->server->tokenizer, &id, 1, skip_special, &text, len) == TD_OK) return text;
-    return calloc(1, 1);
+    *special = false;
+    const char *bytes = td_tokenizer_token(g->server->tokenizer, id, len, special);
+    return bytes ? bytes : "";
 }
 
+/* A token as completions name it: its text, or, where it is no whole characters, "bytes:\\xe2\\x80" as OpenAI does. */
 static void write_token(td_jbuf *b, const td_generation *g, uint32_t id) {
-    size_t len;
-    char  *text = token_text(g, id, false, &len);
-    td_jw_text(b, text ? text : "", len);
-    free(text);
+    size_t      len;
+    bool        special;
+    const char *bytes = token_bytes(g, id, &len, &special);
+    if (td_jw_is_utf8(bytes, len)) {
+        td_jw_text(b, bytes, len);
+        return;
+    }
+    td_jbuf name = {0};
+    td_jbuf_puts(&name, "bytes:");
+    for (size_t i = 0; i < len; i++) td_jbuf_printf(&name, "\\x%02x", (unsigned char)bytes[i]);
+    td_jw_text(b, name.data, name.failed ? 0 : name.len);
+    b->failed = b->failed || name.failed;
+    td_jbuf_free(&name);
 }
 
 static void write_logprob(td_jbuf *b, float logprob) {
@@ -36,17 +46,17 @@ static void write_logprob(td_jbuf *b, float logprob) {
 /* ---- chat: content[] of {token, logprob, bytes, top_logprobs} ---- */
 
 static void write_chat_token(td_jbuf *b, const td_generation *g, td_token_logprob t) {
-    size_t len;
-    char  *text = token_text(g, t.id, false, &len);
+    size_t      len;
+    bool        special;
+    const char *bytes = token_bytes(g, t.id, &len, &special);
     td_jw_key(b, "token");
-    td_jw_text(b, text ? text : "", len);
+    td_jw_text(b, bytes, len);
     td_jw_key(b, "logprob");
     write_logprob(b, t.logprob);
     td_jw_key(b, "bytes");
     td_jw_open(b, '[');
-    for (size_t i = 0; text && i < len; i++) td_jw_int(b, (unsigned char)text[i]);
+    for (size_t i = 0; i < len; i++) td_jw_int(b, (unsigned char)bytes[i]);
     td_jw_close(b, ']');
-    free(text);
 }
 
 static void write_chat(td_jbuf *b, const td_generation *g, const td_news *news) {
@@ -84,34 +94,28 @@ static position position_at(const td_news *news, size_t i, size_t stride) {
     return (position){news->lp + (i - news->n_prompt_lp) * stride, false};
 }
 
-/* {token: logprob}, best first; the token itself is among them. Tokens whose text is the same appear once. */
+/* {token: logprob}, best first; the token itself is among them. Tokens whose bytes are the same appear once. */
 static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob *at, size_t stride) {
     if (isnan(at[0].logprob)) { /* the first prompt token: nothing predicts it */
         td_jw_null(b);
         return;
     }
-    char  *seen[TD_LOGPROBS_MAX + 1];
-    size_t seen_len[TD_LOGPROBS_MAX + 1], n = 0;
+    const char *seen[TD_LOGPROBS_MAX + 1];
+    size_t      seen_len[TD_LOGPROBS_MAX + 1], n = 0;
     td_jw_open(b, '{');
     for (size_t k = 1; k <= stride; k++) { /* the top ones, then the token itself */
         const td_token_logprob *t = &at[k < stride ? k : 0];
         if (t->id == TD_LP_NONE) continue;
-        size_t len;
-        char  *text = token_text(g, t->id, false, &len);
-        bool   again = !text;
-        for (size_t i = 0; i < n && !again; i++) again = seen_len[i] == len && !memcmp(seen[i], text, len);
-        if (again) {
-            free(text);
-            continue;
-        }
-        td_jw_text(b, text, len);
+        bool special, again = false;
+        seen[n] = token_bytes(g, t->id, &seen_len[n], &special);
+        for (size_t i = 0; i < n && !again; i++) again = seen_len[i] == seen_len[n] && !memcmp(seen[i], seen[n], seen_len[n]);
+        if (again) continue;
+        n++;
+        write_token(b, g, t->id);
         td_jbuf_puts(b, ":");
         write_logprob(b, t->logprob);
-        seen[n] = text;
-        seen_len[n++] = len;
     }
     td_jw_close(b, '}');
-    for (size_t i = 0; i < n; i++) free(seen[i]);
 }
 
 static void write_completion(td_jbuf *b, td_choice *c, const td_news *news) {
@@ -137,10 +141,11 @@ static void write_completion(td_jbuf *b, td_choice *c, const td_news *news) {
         position p = position_at(news, i, stride);
         td_jw_int(b, (int64_t)(c->text_chars > c->lead_chars ? c->text_chars - c->lead_chars : 0));
         /* Special tokens take room in the text only where they are shown: in a text prompt, or when not skipped. */
-        size_t len;
-        char  *text = token_text(g, p.at->id, p.of_prompt && prompt->text ? false : g->req.skip_special_tokens, &len);
-        c->text_chars += count_chars(text ? text : "", len);
-        free(text);
+        size_t      len;
+        bool        special;
+        const char *bytes = token_bytes(g, p.at->id, &len, &special);
+        bool        shown = !special || (p.of_prompt && prompt->text) || !g->req.skip_special_tokens;
+        c->text_chars += shown ? count_chars(bytes, len) : 0;
     }
     td_jw_close(b, ']');
     td_jw_close(b, '}');

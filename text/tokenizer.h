@@ -39,9 +39,6 @@ TD_NODISCARD td_status td_tokenizer_load(const td_tokenizer_files *files, td_tok
 /** Id of the token with exactly this text ("</think>"), an added one or one of the vocabulary; TD_NO_TOKEN: none. */
 uint32_t td_tokenizer_find(const td_tokenizer *tok, const char *text, size_t len);
 
-/** Bytes of a token, *len of them, owned by tok; NULL for an id that has none. *special: what skip_special leaves out. */
-const char *td_tokenizer_token(const td_tokenizer *tok, uint32_t id, size_t *len, bool *special);
-
 /** Bytes of the longest token. */
 size_t td_tokenizer_token_len_max(const td_tokenizer *tok);
 

@@ -33,6 +33,11 @@ struct td_tokenizer {
 };
 static struct td_tokenizer g_tokenizer;
 
+static unsigned char g_bytes[256]; /* each byte in its place */
+static void __attribute__((constructor)) fill_bytes(void) {
+    for (unsigned i = 0; i < 256; i++) g_bytes[i] = (unsigned char)i;
+}
+
 td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t n, bool parse_special, bool add_special,
                               uint32_t **ids, size_t *n_ids) {
     uint32_t *to = malloc((n + 1) * sizeof *to);
@@ -88,6 +93,13 @@ td_status td_tokenizer_decode(const td_tokenizer *tok, const uint32_t *ids, size
     *text = out;
     *len = k;
     return TD_OK;
+}
+
+const char *td_tokenizer_token(const td_tokenizer *tok, uint32_t id, size_t *len, bool *special) {
+    (void)tok;
+    *special = id < BYTE_BASE;
+    *len = *special ? strlen(SPECIAL[id]) : 1;
+    return id >= VOCAB ? NULL : *special ? SPECIAL[id] : (const char *)&g_bytes[id - BYTE_BASE];
 }
 
 const char *td_tokenizer_bos(const td_tokenizer *tok) { return tok ? SPECIAL[0] : NULL; }

@@ -155,6 +155,8 @@ class Chat(ApiTest):
         self.assertIsNone(self.chat().choices[0].logprobs)
         streamed = [e for c in self.chat(logprobs=True, top_logprobs=2, stream=True) if c.choices[0].logprobs for e in c.choices[0].logprobs.content]
         self.assertEqual([c.token for c in streamed], [c.token for c in content])
+        content = self.chat([{"role": "user", "content": "ñ"}], logprobs=True).choices[0].logprobs.content
+        self.assertEqual([c.bytes for c in content[:2]], [[0xc3], [0xb1]])
         self.refused_chat("top_logprobs", top_logprobs=2)
         self.refused_chat("top_logprobs", logprobs=True, top_logprobs=21)
         self.refused_chat("top_logprobs", logprobs=True, top_logprobs=-1)
@@ -309,11 +311,11 @@ class Completions(ApiTest):
             with self.subTest(more):
                 r = self.complete("añb", echo=True, logprobs=1, max_tokens=0, **more)
                 lp = (next(c for c in r if c.choices[0].logprobs) if more else r).choices[0].logprobs
-                self.assertEqual(lp.tokens, ["<|bos|>", "a", "\ufffd", "\ufffd", "b"])
+                self.assertEqual(lp.tokens, ["<|bos|>", "a", "bytes:\\xc3", "bytes:\\xb1", "b"])
                 self.assertEqual(lp.token_logprobs, [None, -1, -1, -1, -1])
                 self.assertIsNone(lp.top_logprobs[0])
                 self.assertEqual(lp.top_logprobs[1], {"a": -0.5})
-                self.assertEqual(lp.text_offset[:3], [0, 0, 1])
+                self.assertEqual(lp.text_offset, [0, 0, 1, 2, 2])
 
     def test_echo_ids(self):
         r = self.complete([0, 69, 70], echo=True, logprobs=0, max_tokens=1)

@@ -1,0 +1,148 @@
+"""The flags of launch_server: the command line, --config files, what is refused and how, and docs/flags.md."""
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = os.environ["TD_FAKE_TANDEM"]
+SOURCE = os.environ["TD_SOURCE_DIR"]
+
+# The command of the 2-card A+K deployment, device and paths changed.
+AK = ("--host 0.0.0.0 --port 8001 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 --tensor-parallel-size 1 "
+      "--device host --trust-remote-code --mem-fraction-static 0.92 --disable-radix-cache --max-total-tokens 190000 "
+      "--cpu-weight-path DIR --cpuinfer 2 --subpool-count 1 --num-gpu-experts 0 --quantization w8a8_int8 "
+      "--served-model-name DeepSeek-R1-W8A8 --enable-defer").split()
+
+# Flags that every deployment may bring: known, whatever becomes of them
+KNOWN = """--model-path --model --tokenizer-path --served-model-name --trust-remote-code --load-format --context-length
+--json-model-override-args --config --host --port --api-key --device --attention-backend --tensor-parallel-size --tp-size --quantization
+--kv-cache-dtype --mem-fraction-static --max-total-tokens --max-running-requests --max-queued-requests --chunked-prefill-size
+--max-prefill-tokens --enable-mixed-chunk --schedule-policy --page-size --disable-radix-cache --chat-template --reasoning-parser
+--tool-call-parser --enable-metrics --log-level --log-requests --decode-log-interval --watchdog-timeout --random-seed
+--skip-server-warmup --stream-interval --nnodes --node-rank --dist-init-addr --speculative-algorithm --speculative-num-steps
+--disaggregation-mode --disaggregation-transfer-backend --disaggregation-bootstrap-port --cpuinfer --kt-cpuinfer --cpu-weight-path
+--kt-weight-path --subpool-count --kt-threadpool-count --num-gpu-experts --kt-num-gpu-experts --enable-defer
+--kt-max-deferred-experts-per-token --max-deferred-experts-per-token --npu-threads --expert-quantization""".split()
+
+
+def launch(*flags):
+    return subprocess.run([PROGRAM, "launch_server", *flags], capture_output=True, text=True, timeout=20)
+
+
+class Flags(unittest.TestCase):
+    def check(self, *flags):
+        """What the flags amount to."""
+        p = launch("--check", *flags)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        return json.loads(p.stdout)
+
+    def refused(self, *flags, model=("--model-path", "m")):
+        """The one sentence on stderr; exit status 2."""
+        p = launch(*model, *flags)
+        self.assertEqual((p.returncode, p.stdout), (2, ""), p.stderr)
+        self.assertTrue(p.stderr.startswith("tandem launch_server: "), p.stderr)
+        self.assertEqual(p.stderr.count("\n"), 1, p.stderr)
+        return p.stderr
+
+    def config(self, text):
+        f = tempfile.NamedTemporaryFile("w", suffix=".yaml")
+        f.write(text)
+        f.flush()
+        self.addCleanup(f.close)
+        return f.name
+
+    def test_ak_command(self):
+        p = launch("--check", *AK)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("the attention backend 'ascend' is not there on device 'host'; using the device's own", p.stderr)
+        flags = json.loads(p.stdout)
+        self.assertEqual((flags["port"], flags["cpuinfer"], flags["subpool-count"], flags["enable-defer"]), (8001, 2, 1, True))
+        self.assertEqual((flags["max-total-tokens"], flags["mem-fraction-static"], flags["quantization"]), (190000, 0.92, "w8a8_int8"))
+
+    def test_other_spellings(self):
+        flags = self.check("--model", "m", "--kt-cpuinfer", "3", "--kt-weight-path", "w", "--kt-threadpool-count", "2",
+                           "--kt-num-gpu-experts", "0", "--tp-size", "1", "--kt-max-deferred-experts-per-token", "2", "--device=cpu")
+        self.assertEqual((flags["cpuinfer"], flags["cpu-weight-path"], flags["subpool-count"], flags["device"]), (3, "w", 2, "host"))
+        self.assertEqual(flags["max-deferred-experts-per-token"], 2)
+
+    def test_every_flag_is_known(self):
+        text = launch("--help").stdout
+        for flag in KNOWN:
+            with self.subTest(flag):
+                self.assertRegex(text, rf"{flag}\b")
+
+    def test_not_supported_yet(self):
+        for flags in [["--tensor-parallel-size", "2"], ["--device", "npu"], ["--device", "ascend"], ["--device", "cuda"], ["--nnodes", "2"],
+                      ["--node-rank", "1"], ["--dist-init-addr", "h:1"], ["--speculative-algorithm", "EAGLE"], ["--speculative-num-steps", "3"],
+                      ["--disaggregation-mode", "prefill"], ["--disaggregation-transfer-backend", "mooncake"],
+                      ["--disaggregation-bootstrap-port", "8998"], ["--kt-num-gpu-experts", "8"], ["--enable-mixed-chunk"],
+                      ["--page-size", "64"], ["--kv-cache-dtype", "fp8_e4m3"], ["--schedule-policy", "lpm"], ["--quantization", "fp8"],
+                      ["--reasoning-parser", "deepseek-r1"], ["--tool-call-parser", "deepseekv3"], ["--expert-quantization", "int8"]]:
+            with self.subTest(flags):
+                line = self.refused(*flags)
+                self.assertIn("is not supported yet", line)
+
+    def test_the_supported_values_of_those(self):
+        self.check("--model", "m", "--page-size", "128", "--nnodes", "1", "--node-rank", "0", "--disaggregation-mode", "null",
+                   "--schedule-policy", "fcfs", "--kv-cache-dtype", "bfloat16", "--enable-metrics", "--chunked-prefill-size", "-1")
+
+    def test_mistakes(self):
+        for flags, words in [(["--prot", "1"], "no flag '--prot'"), (["--port"], "--port needs a value"), (["--port", "x"], "whole number"),
+                             (["--port", "70000"], "between 0 and 65535"), (["--port", "-1"], "between"), (["--port", "1.5"], "whole number"),
+                             (["--mem-fraction-static", "0"], "between"), (["--mem-fraction-static", "1.1"], "between"),
+                             (["--mem-fraction-static", "nan"], "number"), (["--log-level", "loud"], "one of"), (["stray"], "not a flag"),
+                             (["--enable-defer=yes"], "takes no value"), (["--load-format", "gguf"], "one of"), (["--host", ""], "needs a value"),
+                             (["--max-total-tokens", "99999999999999999999"], "whole number"), (["-x"], "no flag")]:
+            with self.subTest(flags):
+                self.assertIn(words, self.refused(*flags))
+        self.assertIn("--model-path is missing", self.refused(model=()))
+
+    def test_config(self):
+        path = self.config("# comment\nmodel_path: m\nport: 1234\nenable-defer: true\ndisable-radix-cache: yes\n"
+                           "served-model-name: 'a b'\nlog-requests: false\nquantization: none\n")
+        flags = self.check("--config", path)
+        self.assertEqual((flags["port"], flags["enable-defer"], flags["served-model-name"], flags["log-requests"]), (1234, True, "a b", False))
+        flags = self.check("--port", "99", "--config", path, "--quantization", "w8a8_int8")
+        self.assertEqual((flags["port"], flags["quantization"]), (99, "w8a8_int8"), "the command line wins")
+
+    def test_config_mistakes(self):
+        for text, words in [("port: x\n", "line 1: --port needs a whole number"), ("\nprot: 1\n", "line 2: there is no flag 'prot'"),
+                            ("port: [1]\n", "plain value"), ("port: {a: 1}\n", "plain value"), ("- port\n", "'flag: value'"), ("port\n", "'flag: value'"),
+                            ("port: 1\nport: 2\n", "line 2: 'port' is there twice"), ("port: 1\n---\nport: 2\n", "second document"),
+                            ("served-model-name: b: c\n", "not valid YAML"), ("\tport: 1\n", "not valid YAML"), ("enable-defer: 5\n", "true or false"),
+                            ("config: x\n", "command line"), ("port:\n", "whole number"), ("? [a]\n: b\n", "lines of 'flag: value'"),
+                            ("device: npu\n", "not supported yet"), ("enable-mixed-chunk: true\n", "not supported yet"), ("\0", "not valid YAML"),
+                            ("port: &a 1\nnpu-threads: *a\n", "plain value")]:
+            with self.subTest(text):
+                line = self.refused("--config", self.config(text))
+                self.assertIn(words, line)
+        self.assertIn("cannot be opened", self.refused("--config", "/no/such/file"))
+
+    def test_example_configs(self):
+        files = sorted(glob.glob(f"{SOURCE}/configs/launch/*.yaml"))
+        self.assertEqual([os.path.basename(f) for f in files], ["ak-2card.yaml", "cpu-only.yaml", "demo.yaml", "edge-box.yaml"])
+        for path in files:
+            with self.subTest(path):
+                flags = self.check("--config", path, "--model-path", "m")
+                with open(path) as f:
+                    lines = f.readlines()
+                for line in lines:
+                    if line.strip() and not line.startswith("#"):
+                        self.assertIn("# ", line, "each key has its comment")
+                        self.assertTrue(line.split(":")[0] in flags or line.split(":")[0] in
+                                        ("trust-remote-code", "disable-radix-cache", "num-gpu-experts", "tensor-parallel-size", "attention-backend"))
+
+    def test_the_key_stays_secret(self):
+        self.assertNotIn("hush", json.dumps(self.check("--model", "m", "--api-key", "hush")))
+
+    def test_documentation(self):
+        text = launch("--help-markdown").stdout
+        with open(f"{SOURCE}/docs/flags.md") as f:
+            self.assertEqual(f.read(), text, "docs/flags.md is old: tandem launch_server --help-markdown > docs/flags.md")
+
+
+if __name__ == "__main__":
+    unittest.main()

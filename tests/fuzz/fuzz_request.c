@@ -1,0 +1,59 @@
+/*
+ * Bodies of the generation APIs, from bytes to submitted parameters, without a network: the first byte chooses the API, the
+ * rest is the body. What is accepted must be within its limits; what is refused must come with an error that is valid JSON.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/api_request.h"
+
+static void require(int condition) {
+    if (!condition) abort();
+}
+
+static void check_accepted(const td_api_request *r, const td_engine_info *info) {
+    const td_sampling *s = &r->sampling;
+    require(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1);
+    require(s->repetition_penalty > 0 && fabs(s->frequency_penalty) <= 2 && fabs(s->presence_penalty) <= 2);
+    require(r->n >= 1 && r->n_prompts * r->n <= TD_API_CHOICES_MAX && r->n_stop <= TD_STOP_MAX && r->top_logprobs <= TD_LOGPROBS_MAX);
+    for (size_t i = 0; i < s->n_bias; i++) require(s->bias_ids[i] < info->vocab_size && fabsf(s->bias[i]) <= 100);
+    for (size_t i = 0; i < r->n_stop_ids; i++) require(r->stop_ids[i] < info->vocab_size);
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        require(r->prompts[i].n_ids > 0 && r->prompts[i].n_ids + r->max_tokens <= info->context_length);
+        for (size_t k = 0; k < r->prompts[i].n_ids; k++) require(r->prompts[i].ids[k] < info->vocab_size);
+    }
+}
+
+static void check_refused(const td_api_error *err) {
+    td_jbuf b = {0};
+    require(err->http >= 400 && err->http < 600 && err->message[0]);
+    td_api_error_write(&b, err);
+    json_t *doc = json_loadb(b.data, b.len, JSON_REJECT_DUPLICATES, NULL);
+    require(json_is_string(json_object_get(json_object_get(doc, "error"), "message")));
+    json_decref(doc);
+    td_jbuf_free(&b);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static td_engine *engine;
+    td_engine_info    info;
+    td_api_request    r;
+    td_api_error      err = {0};
+    if (size == 0) return 0;
+    if (!engine) { /* the fake one: its tokenizer and template are what is needed */
+        td_engine_options o;
+        td_engine_options_init(&o);
+        o.model_path = "/fuzz";
+        o.context_length = 512;
+        require(td_engine_open(&o, &engine, NULL) == TD_OK);
+    }
+    td_engine_get_info(engine, &info);
+    td_api_kind kind = data[0] & 1 ? TD_API_CHAT : TD_API_COMPLETION;
+    td_status   st = td_api_parse(kind, (const char *)data + 1, size - 1, &info, &r, &err);
+    if (st == TD_OK) st = td_api_encode(&r, td_engine_tokenizer(engine), td_engine_chat_template(engine), &info, &err);
+    if (st == TD_OK) check_accepted(&r, &info);
+    else check_refused(&err);
+    td_api_request_free(&r);
+    return 0;
+}

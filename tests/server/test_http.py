@@ -1,0 +1,306 @@
+"""HTTP itself, over raw sockets: what clients send by mistake or in bad faith, who leaves, who does not read, who has no key."""
+import json
+import socket
+import threading
+import time
+import unittest
+
+from server_process import Server
+
+BODY_MAX = 16 << 20
+
+
+def request_bytes(path, body, more="", method="POST", version="1.1"):
+    body = json.dumps(body).encode() if not isinstance(body, bytes) else body
+    return (f"{method} {path} HTTP/{version}\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n{more}\r\n").encode() + body
+
+
+def completion(prompt, **more):
+    return request_bytes("/v1/completions", {"prompt": prompt, **more})
+
+
+class HttpTest(unittest.TestCase):
+    flags = ()
+
+    def setUp(self):
+        self.server = Server(*self.flags)
+        self.addCleanup(self.server.__exit__, None, None, None)
+
+    def connect(self, rcvbuf=None):
+        s = socket.socket()
+        if rcvbuf:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        s.settimeout(20)
+        s.connect(("127.0.0.1", self.server.port))
+        self.addCleanup(s.close)
+        return s
+
+    def read_all(self, s):
+        data = b""
+        while piece := s.recv(65536):
+            data += piece
+        return data
+
+    def read_until(self, s, what):
+        data = b""
+        while what not in data:
+            piece = s.recv(65536)
+            if not piece:
+                break
+            data += piece
+        return data
+
+    def alive(self):
+        status, answer, _ = self.server.request("POST", "/v1/completions", {"prompt": "ok"})
+        self.assertEqual((status, answer["choices"][0]["text"]), (200, "ok"))
+
+
+class Clients(HttpTest):
+    def test_leaving_cancels(self):
+        """Streaming or not, suspended or not: a client that leaves frees its request at once."""
+        for i, body in enumerate([{"prompt": "!hang"}, {"prompt": "!hang", "stream": True},
+                                  {"prompt": "!slow go on", "stream": True, "max_tokens": 4000, "ignore_eos": True},
+                                  {"prompt": ["!hang"] * 3, "n": 2}]):
+            with self.subTest(body):
+                s = self.connect()
+                s.sendall(request_bytes("/v1/completions", body))
+                n = 6 if isinstance(body["prompt"], list) else 1
+                self.server.wait_metric("sglang:num_running_reqs", n)
+                if i == 2:
+                    self.read_until(s, b"data: ")
+                start = time.monotonic()
+                s.close()
+                self.server.wait_metric("sglang:num_running_reqs", 0)
+                self.assertLess(time.monotonic() - start, 2)
+        self.alive()
+
+    def test_leaving_is_not_felt_by_others(self):
+        stay = self.connect()
+        stay.sendall(completion("!slow stay here please", stream=True, max_tokens=30))
+        leavers = [self.connect() for _ in range(20)]
+        for s in leavers:
+            s.sendall(completion("!slow leave", stream=True, max_tokens=3000, ignore_eos=True))
+        self.server.wait_metric("sglang:num_running_reqs", 21)
+        for s in leavers:
+            s.close()
+        text = self.read_until(stay, b"[DONE]").decode()
+        got = "".join(json.loads(line[6:])["choices"][0]["text"] for line in text.split("\r\n") for line in line.split("\n")
+                      if line.startswith("data: {"))
+        self.assertEqual(got, "!slow stay here please")
+        self.server.wait_metric("sglang:num_aborted_requests_total", 20)
+
+    def test_reset(self):
+        for _ in range(10):
+            s = self.connect()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            s.sendall(completion("!hang", stream=True))
+            time.sleep(0.01)
+            s.close()
+        self.server.wait_metric("sglang:num_running_reqs", 0)
+        self.alive()
+
+    def test_slow_reader(self):
+        """Nobody reads: the engine goes on, the buffer is bounded, the request is cancelled."""
+        s = self.connect(rcvbuf=4096)
+        s.sendall(request_bytes("/v1/completions", {"prompt": "!flood", "stream": True, "max_tokens": 1040000, "ignore_eos": True, "logprobs": 20}))
+        self.server.wait_metric("sglang:num_aborted_requests_total", 1, timeout=60)
+        self.assertLess(self.server.metric("sglang:generation_tokens_total"), 1040000)
+        self.assertIn("reader is too slow", self.server.stderr())
+        self.alive()
+
+    flags = ("--context-length", "1048576")
+
+    def test_many_at_once(self):
+        results = []
+
+        def one(i):
+            status, answer, _ = self.server.request("POST", "/v1/completions", {"prompt": f"number {i}", "n": 2})
+            results.append((status, [c["text"] for c in answer["choices"]], i))
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(60)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        for status, texts, i in results:
+            self.assertEqual((status, texts), (200, [f"number {i}"] * 2))
+        self.assertEqual(len(results), 60)
+
+
+class Protocol(HttpTest):
+    flags = ("--idle-timeout", "3")
+
+    def test_keep_alive_and_pipelining(self):
+        s = self.connect()
+        s.sendall(completion("one") + completion("two", stream=True) + request_bytes("/tokenize", {"prompt": "A"}))
+        text = self.read_until(s, b'"max_model_len"').decode()
+        self.assertEqual(text.count("HTTP/1.1 200"), 3)
+        self.assertLess(text.index('"one"'), text.index("[DONE]"))
+
+    def test_http_1_0(self):
+        s = self.connect()
+        s.sendall(request_bytes("/v1/completions", {"prompt": "old", "stream": True}, version="1.0"))
+        text = self.read_all(s)
+        self.assertTrue(text.endswith(b"data: [DONE]\n\n"), text[-100:])
+
+    def test_slow_sender(self):
+        s = self.connect()
+        for b in completion("slowly"):
+            s.sendall(bytes([b]))
+        self.assertIn(b'"text":"slowly"', self.read_until(s, b"usage"))
+
+    def test_chunked_request(self):
+        body = json.dumps({"prompt": "chunked"}).encode()
+        s = self.connect()
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for b in body:
+            s.sendall(b"1\r\n" + bytes([b]) + b"\r\n")
+        s.sendall(b"0\r\n\r\n")
+        self.assertIn(b'"text":"chunked"', self.read_until(s, b"usage"))
+
+    def test_expect_continue(self):
+        body = json.dumps({"prompt": "e"}).encode()
+        s = self.connect()
+        s.sendall(request_bytes("/v1/completions", body, "Expect: 100-continue\r\n")[:-len(body)])
+        self.assertIn(b"100 Continue", s.recv(1000))
+        s.sendall(body)
+        self.assertIn(b" 200 ", self.read_until(s, b"usage"))
+
+    def test_garbage(self):
+        for raw in [b"\0\1\2\3\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n\r\n", b"A" * 70000,
+                    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+                    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
+                    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n{}"]:
+            with self.subTest(raw[:40]):
+                s = self.connect()
+                s.sendall(raw)
+                s.shutdown(socket.SHUT_WR)
+                try:
+                    answer = self.read_all(s)
+                except ConnectionResetError:
+                    answer = b""
+                self.assertNotIn(b" 200 ", answer)
+        self.alive()
+
+    def test_large_headers(self):
+        s = self.connect()
+        s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(100)))
+        try:
+            self.assertRegex(self.read_all(s).split(b"\r\n")[0], rb"HTTP/1.1 4\d\d")
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        self.alive()
+
+    def test_large_body(self):
+        s = self.connect()
+        s.sendall(f"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {BODY_MAX + 1}\r\n\r\n".encode())
+        self.assertTrue(self.read_until(s, b"}}").startswith(b"HTTP/1.1 413"))
+        s = self.connect()  # a length that is not told
+        s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(17):
+            s.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
+        s.sendall(b"0\r\n\r\n")
+        self.assertTrue(self.read_until(s, b"}}").startswith(b"HTTP/1.1 413"))
+        status, answer, _ = self.server.request("POST", "/tokenize", {"prompt": "x" * 1_000_000})
+        self.assertEqual((status, answer["count"]), (200, 1_000_001))
+        self.alive()
+
+    def test_routes(self):
+        for method, path, status in [("GET", "/v1/chat/completions", 405), ("DELETE", "/v1/models", 405), ("GET", "/", 404),
+                                     ("POST", "/generate", 404), ("GET", "/v1/models/../../etc/passwd", 404)]:
+            with self.subTest(path):
+                code, answer, _ = self.server.request(method, path)
+                self.assertEqual(code, status)
+        connection = self.server.connection()
+        connection.request("HEAD", "/health")
+        response = connection.getresponse()
+        self.assertEqual((response.status, response.read()), (200, b""))
+        for content_type in ("text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""):
+            connection.request("POST", "/v1/completions", '{"prompt":"a"}', {"Content-Type": content_type})
+            response = connection.getresponse()
+            self.assertEqual(response.status, 415)
+            self.assertIn("application/json", json.loads(response.read())["error"]["message"])
+        connection.close()
+
+    def test_cors_is_off(self):
+        _, _, headers = self.server.request("OPTIONS", "/v1/chat/completions", headers={"Origin": "http://evil.example"})
+        self.assertNotIn("Access-Control-Allow-Origin", headers)
+
+
+class Cors(HttpTest):
+    flags = ("--cors-origin", "https://page.example")
+
+    def test_preflight(self):
+        code, _, headers = self.server.request("OPTIONS", "/v1/chat/completions", headers={"Origin": "https://page.example"})
+        self.assertEqual((code, headers["Access-Control-Allow-Origin"]), (204, "https://page.example"))
+        self.assertIn("Authorization", headers["Access-Control-Allow-Headers"])
+        _, _, headers = self.server.request("POST", "/v1/completions", {"prompt": "a"})
+        self.assertEqual(headers["Access-Control-Allow-Origin"], "https://page.example")
+
+
+class Key(HttpTest):
+    flags = ("--api-key", "s3cret-key", "--log-level", "debug")
+
+    def test_key(self):
+        auth = lambda value: self.server.request("GET", "/v1/models", headers={"Authorization": value} if value else {})
+        self.assertEqual(auth("Bearer s3cret-key")[0], 200)
+        self.assertEqual(auth("bearer s3cret-key")[0], 200)
+        for wrong in (None, "Bearer", "Bearer ", "Bearer s3cret-ke", "Bearer s3cret-key2", "Bearer s3cret-kez", "s3cret-key", "Basic s3cret-key"):
+            with self.subTest(wrong):
+                code, answer, headers = auth(wrong)
+                self.assertEqual((code, answer["error"]["code"], headers["WWW-Authenticate"]), (401, "invalid_api_key", "Bearer"))
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
+        for path in ("/health_generate", "/metrics", "/get_server_info", "/nothing"):
+            self.assertEqual(self.server.request("GET", path)[0], 401, path)
+        self.assertEqual(self.server.request("POST", "/v1/completions", {"prompt": "x" * 100000})[0], 401)
+        info = self.server.request("GET", "/server_info", headers={"Authorization": "Bearer s3cret-key"})[1]
+        self.assertNotIn("s3cret", json.dumps(info))
+        self.assertNotIn("s3cret", self.server.stderr())
+
+
+class Queue(HttpTest):
+    flags = ("--max-running-requests", "1", "--max-queued-requests", "2")
+
+    def test_full_queue(self):
+        running = [self.connect() for _ in range(3)]
+        for s in running:
+            s.sendall(completion("!hang"))
+        self.server.wait_metric("sglang:num_queue_reqs", 2)
+        code, answer, headers = self.server.request("POST", "/v1/completions", {"prompt": "x"})
+        self.assertEqual((code, answer["error"]["code"], headers["Retry-After"]), (503, "queue_full", "1"))
+        code, _, _ = self.server.request("POST", "/v1/completions", {"prompt": ["x"] * 3})
+        self.assertEqual(code, 503)
+        for s in running:
+            s.close()
+        self.server.wait_metric("sglang:num_running_reqs", 0)
+        self.alive()
+
+
+class Timeouts(HttpTest):
+    flags = ("--idle-timeout", "1", "--watchdog-timeout", "1", "--max-connections", "4")
+
+    def test_idle_connections_are_closed(self):
+        idle = [self.connect() for _ in range(3)]
+        idle[0].sendall(b"GET /health HT")
+        idle[1].sendall(completion("half")[:-3])
+        start = time.monotonic()
+        for s in idle:
+            self.read_all(s)
+        self.assertLess(time.monotonic() - start, 6)
+        self.alive()
+
+    def test_waiting_for_tokens_is_not_idle(self):
+        status, answer, _ = self.server.request("POST", "/v1/completions", {"prompt": "!slow", "max_tokens": 120, "ignore_eos": True})
+        self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 120))
+
+    def test_stream_interval(self):
+        with Server("--stream-interval", "4") as server:
+            _, text, _ = server.request("POST", "/v1/completions", {"prompt": "abcdefghij", "stream": True, "logprobs": 0})
+            events = [json.loads(e[6:])["choices"][0] for e in text.split("\n\n") if e.startswith("data: {")]
+            self.assertEqual("".join(e["text"] for e in events), "abcdefghij")
+            self.assertLess(len([e for e in events if e["text"]]), 7)
+
+
+if __name__ == "__main__":
+    unittest.main()

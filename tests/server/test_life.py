@@ -1,0 +1,165 @@
+"""The server's life: ports, start, signals, grace time."""
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import threading
+import time
+import unittest
+
+from server_process import FAKE, Server
+
+
+def post(server, body, result):
+    try:
+        result.append(server.request("POST", "/v1/completions", body))
+    except (http.client.HTTPException, OSError) as e:
+        result.append(e)
+
+
+def in_background(server, body):
+    result = []
+    thread = threading.Thread(target=post, args=(server, body, result))
+    thread.start()
+    return thread, result
+
+
+class Life(unittest.TestCase):
+    def fails(self, *flags, model="/models/fake"):
+        """(exit status, the last line of stderr)"""
+        p = subprocess.run([FAKE, "launch_server", "--model-path", model, *flags], capture_output=True, text=True, timeout=20)
+        return p.returncode, p.stderr.strip().split("\n")[-1]
+
+    def test_busy_port(self):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            s.listen()
+            port = str(s.getsockname()[1])
+            start = time.monotonic()
+            code, line = self.fails("--port", port, model="/models/slow")
+            self.assertLess(time.monotonic() - start, 2, "the port is taken before the model is loaded")
+        self.assertEqual(code, 1)
+        self.assertEqual(line, f"tandem launch_server: port {port} on 127.0.0.1 is in use by another program; stop it or choose another with --port")
+
+    def test_two_servers(self):
+        with Server() as first:
+            code, line = self.fails("--port", str(first.port))
+            self.assertEqual((code, "in use" in line), (1, True))
+            self.assertEqual(first.request("GET", "/health")[0], 200)
+
+    def test_bad_host(self):
+        for host in ("no.such.host.invalid", "192.0.2.1"):
+            code, line = self.fails("--host", host)
+            self.assertEqual(code, 1)
+            self.assertIn(host, line)
+
+    def test_bad_model(self):
+        code, line = self.fails("--port", "0", model="/models/missing")
+        self.assertEqual((code, line), (1, "tandem launch_server: /models/missing: no such folder"))
+
+    def test_port_opens_after_loading(self):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        server = Server("--port", str(port), model="/models/slow", wait=False)
+        time.sleep(1)
+        with self.assertRaises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        with server:
+            server.wait_ready()
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+
+    def test_every_address(self):
+        with Server("--host", "0.0.0.0") as server:
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+        with Server("--host", "localhost") as server:
+            self.assertEqual(server.process.poll(), None)
+
+    def test_signal_while_loading(self):
+        server = Server(model="/models/slow", wait=False)
+        time.sleep(0.5)
+        start = time.monotonic()
+        self.assertEqual(server.stop(signal.SIGINT), 0)
+        self.assertLess(time.monotonic() - start, 1.5)
+
+    def test_signals_end_an_idle_server(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            server = Server()
+            keep = server.connection()
+            keep.request("GET", "/health")
+            keep.getresponse().read()
+            start = time.monotonic()
+            self.assertEqual(server.stop(number), 0)
+            self.assertLess(time.monotonic() - start, 2)
+
+    def test_grace(self):
+        """Running requests finish, streams too; new ones are refused."""
+        server = Server()
+        jobs = [in_background(server, {"prompt": "!slow", "max_tokens": 60, "ignore_eos": True, "stream": s}) for s in (False, True)]
+        keep = server.connection()
+        keep.request("GET", "/health")
+        keep.getresponse().read()
+        server.wait_metric("sglang:num_running_reqs", 2)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        keep.request("GET", "/health")
+        refusal = keep.getresponse()
+        self.assertEqual((refusal.status, json.loads(refusal.read())["error"]["code"]), (503, "shutting_down"))
+        with self.assertRaises(OSError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=0.5).close()
+            c = server.connection(timeout=1)
+            c.request("GET", "/health")
+            c.getresponse()
+        self.assertEqual(server.process.wait(20), 0)
+        for thread, _ in jobs:
+            thread.join()
+        status, answer, _ = jobs[0][1][0]
+        self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 60))
+        self.assertTrue(jobs[1][1][0][1].endswith("data: [DONE]\n\n"))
+
+    def test_grace_ends(self):
+        server = Server("--shutdown-grace", "0.5")
+        jobs = [in_background(server, {"prompt": "!hang", "stream": s}) for s in (False, True)]
+        server.wait_metric("sglang:num_running_reqs", 2)
+        start = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - start, 3)
+        for thread, _ in jobs:
+            thread.join()
+        status, answer, _ = jobs[0][1][0]
+        self.assertEqual((status, answer["error"]["code"]), (503, "shutting_down"))
+        self.assertIn("shutting_down", jobs[1][1][0][1])
+
+    def test_second_signal(self):
+        server = Server("--shutdown-grace", "1000")
+        thread, result = in_background(server, {"prompt": "!hang"})
+        server.wait_metric("sglang:num_running_reqs", 1)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        self.assertIsNone(server.process.poll())
+        self.assertEqual(server.stop(), 0)
+        thread.join()
+        self.assertEqual(result[0][0], 503)
+
+    def test_stop_under_load(self):
+        """SIGTERM amid clients that come and go: exit 0, no crash, whatever the moment."""
+        for wait in (0.05, 0.2, 0.4):
+            server = Server("--shutdown-grace", "0.2")
+            end = time.monotonic() + wait + 0.5
+
+            def load():
+                while time.monotonic() < end:
+                    post(server, {"prompt": "!slow", "stream": True, "max_tokens": 50}, [])
+
+            threads = [threading.Thread(target=load) for _ in range(8)]
+            for t in threads:
+                t.start()
+            time.sleep(wait)
+            self.assertEqual(server.stop(), 0, server.stderr())
+            for t in threads:
+                t.join()
+
+
+if __name__ == "__main__":
+    unittest.main(warnings="ignore")  # servers that were stopped leave their pipes to the collector

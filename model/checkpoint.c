@@ -193,8 +193,7 @@ static uint64_t hash_file(const td_safetensors *f, uint64_t seed) {
     return h;
 }
 
-uint64_t td_checkpoint_source_hash(const td_checkpoint *c) {
-    if (td_checkpoint_is_dummy(c)) return 0;
+static uint64_t compute_source_hash(const td_checkpoint *c) {
     const char *carried = c->n_files ? td_safetensors_metadata(c->files[0], TD_SOURCE_HASH_KEY) : NULL;
     if (carried) {
         char    *end;
@@ -204,4 +203,13 @@ uint64_t td_checkpoint_source_hash(const td_checkpoint *c) {
     uint64_t h = 0;
     for (size_t i = 0; i < c->n_files; i++) h = hash_file(c->files[i], h);
     return h ? h : 1;
+}
+
+uint64_t td_checkpoint_source_hash(const td_checkpoint *c) {
+    if (td_checkpoint_is_dummy(c)) return 0;
+    uint64_t h = atomic_load_explicit(&c->source_hash, memory_order_relaxed);
+    if (h) return h;
+    h = compute_source_hash(c);
+    atomic_store_explicit(&((td_checkpoint *)c)->source_hash, h, memory_order_relaxed); /* a cache: nothing else sees it change */
+    return h;
 }

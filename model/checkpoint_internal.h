@@ -2,6 +2,8 @@
 #ifndef TD_MODEL_CHECKPOINT_INTERNAL_H
 #define TD_MODEL_CHECKPOINT_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "model/checkpoint.h"
 
 typedef struct {
@@ -17,6 +19,7 @@ struct td_checkpoint {
     size_t           table_mask;
     td_bf16         *dummy_values; /* [TD_DUMMY_VALUES] random; every dummy tensor is a stretch of it, repeated; NULL: not a dummy */
     uint64_t         dummy_seed;
+    _Atomic uint64_t source_hash; /* 0: not computed yet; relaxed, every thread computes the same */
 };
 
 extern const char TD_SOURCE_HASH_KEY[]; /* in __metadata__ of what td_quantize writes */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <xxhash.h>
 
 #include "core/error.h"
@@ -13,6 +14,8 @@
 /* An odd length (a prime), so that rows, whose lengths are even, do not repeat; 1 MiB, so that it stays in a core's cache. */
 #define TD_DUMMY_VALUES    ((size_t)524287)
 #define TD_DUMMY_DEVIATION 0.02
+
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 /* ---- scratch --------------------------------------------------------------------------------- */
 
@@ -33,7 +36,10 @@ static void *scratch_take(td_scratch *s, size_t bytes, td_error *err) {
         s->blocks = blocks;
         s->room = room;
     }
-    void *p = aligned_alloc(TD_CACHE_LINE, td_round_up(bytes ? bytes : 1, TD_CACHE_LINE));
+    /* Huge pages where they pay: faulting in 4 KiB pages takes longer than filling them. */
+    size_t align = bytes >= 2 * HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : TD_CACHE_LINE;
+    void  *p = aligned_alloc(align, td_round_up(bytes ? bytes : 1, align));
+    if (p && align == HUGE_PAGE_BYTES) madvise(p, td_round_up(bytes, align), MADV_HUGEPAGE);
     if (p)
         s->blocks[s->n++] = p;
     else

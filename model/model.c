@@ -2,9 +2,11 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bridge/bridge.h"
 #include "core/error.h"
@@ -13,6 +15,7 @@
 #include "model/checkpoint.h"
 #include "model/experts_load.h"
 #include "model/program.h"
+#include "model/quantize.h"
 #include "model/weights.h"
 
 /* What the routers chose in the last forward, of one MoE layer; for tests. */
@@ -135,6 +138,14 @@ static td_status check_options(td_model *m, td_error *err) {
     return TD_OK;
 }
 
+/* A folder that td_quantize wrote: no expert tensors, but packed files. */
+static bool has_packed_experts(const td_model *m) {
+    char path[PATH_MAX];
+    if (m->o.load_dummy || td_checkpoint_has_experts(m->checkpoint, &m->config)) return false;
+    td_expert_file_path(path, sizeof path, m->o.model_path, 0);
+    return access(path, F_OK) == 0;
+}
+
 td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_pool, td_model **out, td_error *err) {
     *out = NULL;
     td_model *m = calloc(1, sizeof *m);
@@ -148,8 +159,10 @@ td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_
     if (st == TD_OK) st = td_model_config_read(o->model_path, o->override_json, &m->config, err);
     if (st == TD_OK) st = o->load_dummy ? td_checkpoint_open_dummy(0, &m->checkpoint, err) : td_checkpoint_open(o->model_path, &m->checkpoint, err);
     if (st == TD_OK) st = check_options(m, err);
-    if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !o->cpu_weight_path, err);
-    if (st == TD_OK && o->cpu_weight_path && m->n_moe) {
+    if (st == TD_OK && !m->cpu_weight_path && has_packed_experts(m) && !(m->cpu_weight_path = strdup(o->model_path)))
+        st = td_fail(err, TD_ENOMEM, "out of memory for the model");
+    if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !m->cpu_weight_path, err);
+    if (st == TD_OK && m->cpu_weight_path && m->n_moe) {
         td_experts_config ec = experts_config(m);
         st = td_expert_files_check(&ec, m->cpu_weight_path, m->checkpoint, err);
     }

@@ -27,7 +27,7 @@
 #include "core/mem.h"
 #include "core/topology.h"
 #include "cpu_experts/cpu_experts.h"
-#include "model/checkpoint.h"
+#include "model/checkpoint_internal.h"
 #include "model/json_file.h"
 #include "model/safetensors_writer.h"
 #include "quant/weight_quant.h"
@@ -274,7 +274,7 @@ static td_status write_shards(quantizer *q) {
         td_safetensors_writer *w = NULL;
         shard_name(q, q->jobs[first].shard, name, sizeof name);
         s = out_path(q, path, name);
-        if (s == TD_OK) s = td_safetensors_writer_create(path, q->items + item, end - item, "tandem_source_hash", q->hash_text, &w, q->err);
+        if (s == TD_OK) s = td_safetensors_writer_create(path, q->items + item, end - item, TD_SOURCE_HASH_KEY, q->hash_text, &w, q->err);
         if (s == TD_OK && td_safetensors_writer_is_done(w))
             for (size_t i = first; i < last; i++) progress(q, q->jobs[i].in->bytes, name);
         else if (s == TD_OK)

@@ -1,0 +1,420 @@
+/*
+ * The FFN of one layer.
+ *
+ * A call goes through batches of at most batch_tok tokens, so that scratch stays bounded. A batch:
+ *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into blocks of ROWS_MAX
+ *   rows    x -> int8 rows (int4c) or f32 rows (bf16), once per token
+ *   up      items (block, chunk of the shard's tiles): gate and up tiles, silu * up into the pair's intermediate row; who finishes
+ *           a block last quantises its rows in place
+ *   down    items (token range, chunk of the shard's tiles): over experts in ascending id, weight * value into the accumulators of
+ *           those tokens and columns, which no other item touches; then to act_dtype
+ * Few tokens with deferral make two passes of up and down: experts that some token needs now, with all their pairs; then, after
+ * immediate_done, the rest. Deferred outputs are then held in `held`, one row per deferred pair in ascending expert id, and summed
+ * at the end by the same multiply-adds in the same order as in a single pass.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "cpu_experts/expert_store.h"
+#include "quant/convert.h"
+#include "quant/row_quant.h"
+
+#define ROWS_MAX         112                 /* pairs of a block: a multiple of every mr; at k = 7168 they fill half of a 2 MiB L2 */
+#define SCRATCH_BYTES    ((size_t)384 << 20) /* of the arrays that grow with the tokens of a batch */
+#define HELD_BYTES       ((size_t)64 << 20)  /* of held-back outputs */
+#define HELD_TOK         256                 /* beyond it, hardly any expert has deferred pairs only */
+#define ITEMS_PER_WORKER 16                  /* dynamic items even out what workers take */
+#define ITEM_BYTES_MIN   ((size_t)64 << 10)  /* weights of an item: several microseconds of streaming */
+#define TOKENS_MIN       512                 /* of a token range of the down phase, so that experts keep enough rows */
+
+typedef struct {
+    uint32_t         expert; /* index in active[] */
+    uint32_t         pair0, n_pairs;
+    _Atomic uint32_t left; /* items of the up phase; acq_rel: the last one reads what the others wrote */
+} row_block;
+
+typedef struct {
+    uint32_t id, pair0, n_pairs;
+} active_expert;
+
+typedef struct {
+    uint32_t token;
+    uint32_t held; /* its row in held, or IMMEDIATE, or DEFERRED: straight into the deferred accumulators */
+    float    weight;
+} pair;
+
+#define IMMEDIATE UINT32_MAX
+#define DEFERRED  (UINT32_MAX - 1)
+
+struct expert_ffn {
+    /* arrays of a batch, from the store's arena */
+    char          *x;            /* [batch_tok] rows of x_stride bytes */
+    char          *h;            /* [max_pairs] rows of h_stride bytes: f32, then int8 in place */
+    float         *y;            /* [batch_tok, y_stride] */
+    float         *y_deferred;   /* [batch_tok, y_stride]; absent when nothing may be deferred */
+    float         *held;         /* [defer_tok * max_deferred, y_stride] */
+    float         *held_weight;  /* [defer_tok * max_deferred] */
+    pair          *pairs;        /* [max_pairs] sorted */
+    uint32_t      *pair_at;      /* [batch_tok, top_k] place of (t, j) in pairs */
+    td_gemm_row   *x_rows;       /* [max_pairs] */
+    td_gemm_row   *h_rows;       /* [max_pairs] */
+    row_block     *blocks;       /* [max_blocks] */
+    active_expert *active;       /* [n_experts] */
+    uint32_t      *expert_pairs; /* [n_experts] count, then where the next pair goes */
+    bool          *expert_now;   /* [n_experts] some token needs it now */
+
+    /* the batch */
+    const td_ffn_args *args;
+    uint32_t           layer, tok0, n_tok, n_active, n_blocks;
+    uint32_t           n_now; /* active[0 .. n_now) are the first pass */
+    bool               two_passes;
+    /* the pass */
+    uint32_t first_active, end_active, first_block, end_block, n_chunks, n_ranges;
+    bool     second;
+};
+
+/* ---- scratch ----------------------------------------------------------------------------------- */
+
+/* An odd number of cache lines, so that consecutive rows fall into different sets of the L1. */
+static size_t odd_lines(size_t bytes) { return (td_round_up(bytes, TD_CACHE_LINE) / TD_CACHE_LINE | 1) * TD_CACHE_LINE; }
+
+void expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel, const expert_layout *l) {
+    size_t activation = kernel->format == TD_EXPERT_INT4C ? 1 : sizeof(float);
+    size_t inter_tiles = l->n_gate * kernel->nr * sizeof(float), inter_row = l->inter_k * activation;
+    *p = (expert_scratch_plan){.x_stride = odd_lines(l->hidden_k * activation),
+                               .h_stride = odd_lines(inter_tiles > inter_row ? inter_tiles : inter_row),
+                               .y_stride = l->n_down * kernel->nr};
+    size_t y_arrays = c->max_deferred ? 2 : 1, y_bytes = p->y_stride * sizeof(float);
+    size_t pair_bytes = p->h_stride + sizeof(pair) + sizeof(uint32_t) + 2 * sizeof(td_gemm_row);
+    size_t tok_bytes = p->x_stride + y_arrays * y_bytes + c->top_k * pair_bytes;
+    size_t fit = SCRATCH_BYTES / tok_bytes;
+    p->batch_tok = (uint32_t)(fit < 1 ? 1 : fit < c->max_tok ? fit : c->max_tok);
+    if (c->max_deferred) {
+        size_t held = HELD_BYTES / (c->max_deferred * y_bytes);
+        if (held > HELD_TOK) held = HELD_TOK;
+        p->defer_tok = (uint32_t)(held < p->batch_tok ? held : p->batch_tok);
+    }
+    size_t held_rows = (size_t)p->defer_tok * c->max_deferred;
+    p->max_pairs = p->batch_tok * c->top_k;
+    p->max_blocks = c->n_experts + p->max_pairs / ROWS_MAX;
+    size_t tiles = 2 * ROWS_MAX * TD_GEMM_NR_MAX * sizeof(float), pack = expert_pack_worker_bytes(kernel, l);
+    p->worker_bytes = tiles > pack ? tiles : pack;
+    p->bytes = tok_bytes * p->batch_tok + held_rows * (y_bytes + sizeof(float)) + p->max_blocks * sizeof(row_block) +
+               c->n_experts * (sizeof(active_expert) + sizeof(uint32_t) + sizeof(bool)) + 32 * TD_CACHE_LINE;
+}
+
+td_status expert_ffn_open(td_experts *x, td_error *err) {
+    const expert_scratch_plan *p = &x->scratch;
+    const td_experts_config   *c = &x->config;
+    td_arena                  *a = &x->arena;
+    size_t                     held_rows = (size_t)p->defer_tok * c->max_deferred;
+    expert_ffn                *f = x->ffn = calloc(1, sizeof *f);
+    if (!f) return td_fail(err, TD_ENOMEM, "out of memory for the expert scratch");
+    f->x = td_arena_take(a, p->batch_tok * p->x_stride);
+    f->h = td_arena_take(a, p->max_pairs * p->h_stride);
+    f->y = td_arena_take(a, p->batch_tok * p->y_stride * sizeof(float));
+    f->y_deferred = c->max_deferred ? td_arena_take(a, p->batch_tok * p->y_stride * sizeof(float)) : f->y;
+    f->held = td_arena_take(a, held_rows * p->y_stride * sizeof(float));
+    f->held_weight = td_arena_take(a, held_rows * sizeof(float));
+    f->pairs = td_arena_take(a, p->max_pairs * sizeof *f->pairs);
+    f->pair_at = td_arena_take(a, p->max_pairs * sizeof *f->pair_at);
+    f->x_rows = td_arena_take(a, p->max_pairs * sizeof *f->x_rows);
+    f->h_rows = td_arena_take(a, p->max_pairs * sizeof *f->h_rows);
+    f->blocks = td_arena_take(a, p->max_blocks * sizeof *f->blocks);
+    f->active = td_arena_take(a, c->n_experts * sizeof *f->active);
+    f->expert_pairs = td_arena_take(a, c->n_experts * sizeof *f->expert_pairs);
+    f->expert_now = td_arena_take(a, c->n_experts * sizeof *f->expert_now);
+    assert(f->x && f->h && f->y && f->y_deferred && f->held && f->held_weight && f->pairs && f->pair_at && f->x_rows && f->h_rows &&
+           f->blocks && f->active && f->expert_pairs && f->expert_now); /* expert_scratch_init counted them */
+    return TD_OK;
+}
+
+void expert_ffn_close(td_experts *x) {
+    free(x->ffn);
+    x->ffn = NULL;
+}
+
+/* ---- group ------------------------------------------------------------------------------------- */
+
+static const uint16_t *token_ids(const expert_ffn *f, uint32_t t) { return f->args->ids + (size_t)(f->tok0 + t) * f->args->top_k; }
+
+static void add_active(expert_ffn *f, uint32_t e, uint32_t *pair0) {
+    uint32_t n = f->expert_pairs[e];
+    f->expert_pairs[e] = *pair0; /* from now on: where its next pair goes */
+    for (uint32_t at = 0; at < n; at += ROWS_MAX) {
+        row_block *b = &f->blocks[f->n_blocks++];
+        b->expert = f->n_active;
+        b->pair0 = *pair0 + at;
+        b->n_pairs = n - at < ROWS_MAX ? n - at : ROWS_MAX;
+    }
+    f->active[f->n_active++] = (active_expert){.id = e, .pair0 = *pair0, .n_pairs = n};
+    *pair0 += n;
+}
+
+/* Row of held for pair j of a token: rows of a token follow each other in ascending expert id. */
+static uint32_t held_row(const td_ffn_args *a, const uint16_t *ids, uint32_t t, uint32_t j) {
+    uint32_t rank = 0;
+    for (uint32_t i = a->n_immediate; i < a->top_k; i++) rank += ids[i] < ids[j];
+    return t * (a->top_k - a->n_immediate) + rank;
+}
+
+static void group_pairs(td_experts *x, expert_ffn *f) {
+    const td_ffn_args *a = f->args;
+    uint32_t           n_experts = x->config.n_experts, pair0 = 0;
+    memset(f->expert_pairs, 0, n_experts * sizeof *f->expert_pairs);
+    memset(f->expert_now, 0, n_experts * sizeof *f->expert_now);
+    for (uint32_t t = 0; t < f->n_tok; t++) {
+        const uint16_t *ids = token_ids(f, t);
+        for (uint32_t j = 0; j < a->top_k; j++) {
+            assert(ids[j] < n_experts);
+            f->expert_pairs[ids[j]]++;
+            if (j < a->n_immediate) f->expert_now[ids[j]] = true;
+        }
+    }
+    bool may_hold = a->n_immediate < a->top_k && f->n_tok <= x->scratch.defer_tok, later = false;
+    for (uint32_t e = 0; e < n_experts && !later; e++) later = f->expert_pairs[e] && !f->expert_now[e];
+    f->two_passes = may_hold && later;
+
+    f->n_active = f->n_blocks = 0;
+    for (uint32_t e = 0; e < n_experts; e++)
+        if (f->expert_pairs[e] && (!f->two_passes || f->expert_now[e])) add_active(f, e, &pair0);
+    f->n_now = f->n_active;
+    if (f->two_passes)
+        for (uint32_t e = 0; e < n_experts; e++)
+            if (f->expert_pairs[e] && !f->expert_now[e]) add_active(f, e, &pair0);
+
+    for (uint32_t t = 0; t < f->n_tok; t++) {
+        const uint16_t *ids = token_ids(f, t);
+        for (uint32_t j = 0; j < a->top_k; j++) {
+            uint32_t p = f->expert_pairs[ids[j]]++;
+            float    weight = a->weights[(size_t)(f->tok0 + t) * a->top_k + j];
+            f->pair_at[t * a->top_k + j] = p;
+            f->pairs[p] = (pair){.token = t, .held = j < a->n_immediate ? IMMEDIATE : DEFERRED, .weight = weight};
+            if (f->two_passes && j >= a->n_immediate) {
+                f->pairs[p].held = held_row(a, ids, t, j);
+                f->held_weight[f->pairs[p].held] = weight;
+            }
+        }
+    }
+}
+
+/* ---- rows -------------------------------------------------------------------------------------- */
+
+#define TOKENS_PER_ITEM 4 /* a row takes about a microsecond: few tokens are not worth a wake-up */
+
+static void prepare_rows(void *ctx, uint32_t item, const td_worker *w) {
+    td_experts *x = ctx;
+    expert_ffn *f = x->ffn;
+    uint32_t    end = (item + 1) * TOKENS_PER_ITEM < f->n_tok ? (item + 1) * TOKENS_PER_ITEM : f->n_tok;
+    (void)w;
+    for (uint32_t t = item * TOKENS_PER_ITEM; t < end; t++) {
+        size_t      hidden = x->config.hidden, row_bytes = hidden * td_dtype_bytes(x->config.act_dtype);
+        const char *src = (const char *)f->args->x + (f->tok0 + t) * row_bytes;
+        char       *dst = f->x + t * x->scratch.x_stride;
+        td_gemm_row row = {.x = dst};
+        if (x->kernel->format == TD_EXPERT_INT4C)
+            td_quantize_rows_i8(x->config.act_dtype, src, 1, hidden, hidden, (int8_t *)dst, x->layout.hidden_k, &row.scale, &row.sum);
+        else
+            td_to_f32(x->config.act_dtype, src, hidden, (float *)dst);
+        for (uint32_t j = 0; j < f->args->top_k; j++) f->x_rows[f->pair_at[t * f->args->top_k + j]] = row;
+    }
+}
+
+/* ---- up ---------------------------------------------------------------------------------------- */
+
+static void finish_block(td_experts *x, const row_block *b) {
+    expert_ffn *f = x->ffn;
+    for (uint32_t p = b->pair0; p < b->pair0 + b->n_pairs; p++) {
+        char        *h = f->h + p * x->scratch.h_stride;
+        td_gemm_row *row = &f->h_rows[p];
+        row->x = h;
+        if (x->kernel->format == TD_EXPERT_INT4C)
+            td_quantize_rows_i8(TD_DT_F32, h, 1, x->config.inter, x->config.inter, (int8_t *)h, x->layout.inter_k, &row->scale, &row->sum);
+    }
+}
+
+static void up_item(void *ctx, uint32_t item, const td_worker *w) {
+    td_experts           *x = ctx;
+    expert_ffn           *f = x->ffn;
+    const td_gemm_kernel *kernel = x->kernel;
+    const expert_shard   *sh = &x->layout.shard[w->subpool];
+    row_block            *b = &f->blocks[f->first_block + item / f->n_chunks];
+    size_t                chunk = item % f->n_chunks, tile0 = sh->n_gate * chunk / f->n_chunks, tile1 = sh->n_gate * (chunk + 1) / f->n_chunks;
+    size_t                tile_bytes = x->layout.gate_tile_bytes;
+    const char *tile = (const char *)expert_shard_data(x, f->layer, w->subpool) + f->active[b->expert].id * sh->expert_bytes +
+                       tile0 * 2 * tile_bytes;
+    float *gate = expert_worker_scratch(x, w->index), *up = gate + ROWS_MAX * TD_GEMM_NR_MAX;
+    for (size_t t = tile0; t < tile1; t++, tile += 2 * tile_bytes) {
+        td_gemm_args g = {.tile = tile, .k = x->layout.hidden_k, .m = b->n_pairs, .rows = f->x_rows + b->pair0, .out = gate};
+        kernel->run(&g);
+        g.tile = tile + tile_bytes;
+        g.out = up;
+        kernel->run(&g);
+        size_t column = (sh->gate_tile0 + t) * kernel->nr;
+        for (size_t r = 0; r < b->n_pairs; r++) {
+            float *h = (float *)(f->h + (b->pair0 + r) * x->scratch.h_stride) + column;
+            kernel->silu_mul(gate + r * kernel->nr, up + r * kernel->nr, kernel->nr, h);
+        }
+    }
+    if (atomic_fetch_sub_explicit(&b->left, 1, memory_order_acq_rel) == 1) finish_block(x, b);
+}
+
+/* ---- down -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t   column0, column1; /* of whole tiles */
+    uint32_t tok0, tok1;
+} down_region;
+
+static float *accumulator(const td_experts *x, float *y, uint32_t t, size_t column) { return y + t * x->scratch.y_stride + column; }
+
+static void clear_region(const td_experts *x, float *y, const down_region *r) {
+    for (uint32_t t = r->tok0; t < r->tok1; t++) memset(accumulator(x, y, t, r->column0), 0, (r->column1 - r->column0) * sizeof *y);
+}
+
+static void write_region(const td_experts *x, float *y, const down_region *r, void *dst) {
+    size_t hidden = x->config.hidden, end = r->column1 < hidden ? r->column1 : hidden, element = td_dtype_bytes(x->config.act_dtype);
+    for (uint32_t t = r->tok0; t < r->tok1; t++)
+        td_from_f32(x->config.act_dtype, accumulator(x, y, t, r->column0), end - r->column0,
+                    (char *)dst + ((x->ffn->tok0 + t) * hidden + r->column0) * element);
+}
+
+static void sum_held(const td_experts *x, const down_region *r) {
+    expert_ffn *f = x->ffn;
+    uint32_t    n = f->args->top_k - f->args->n_immediate;
+    for (uint32_t t = r->tok0; t < r->tok1; t++)
+        for (uint32_t i = t * n; i < (t + 1) * n; i++)
+            x->kernel->axpy(f->held_weight[i], f->held + i * x->scratch.y_stride + r->column0, r->column1 - r->column0,
+                            accumulator(x, f->y_deferred, t, r->column0));
+}
+
+/* First pair of an expert whose token is at least t. */
+static uint32_t lower_pair(const expert_ffn *f, const active_expert *e, uint32_t t) {
+    uint32_t lo = e->pair0, hi = e->pair0 + e->n_pairs;
+    if (t == 0) return lo;
+    if (t >= f->n_tok) return hi;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (f->pairs[mid].token < t)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* Tile results [m, nr] of pairs p0.. go where each pair's output belongs. */
+static void scatter(const td_experts *x, const float *out, uint32_t p0, uint32_t m, size_t column) {
+    expert_ffn *f = x->ffn;
+    size_t      nr = x->kernel->nr;
+    for (uint32_t i = 0; i < m; i++, out += nr) {
+        const pair *p = &f->pairs[p0 + i];
+        if (p->held == IMMEDIATE)
+            x->kernel->axpy(p->weight, out, nr, accumulator(x, f->y, p->token, column));
+        else if (p->held == DEFERRED)
+            x->kernel->axpy(p->weight, out, nr, accumulator(x, f->y_deferred, p->token, column));
+        else
+            memcpy(f->held + p->held * x->scratch.y_stride + column, out, nr * sizeof *out);
+    }
+}
+
+static void down_item(void *ctx, uint32_t item, const td_worker *w) {
+    td_experts         *x = ctx;
+    expert_ffn         *f = x->ffn;
+    const expert_shard *sh = &x->layout.shard[w->subpool];
+    uint32_t            chunk = item % f->n_chunks, range = item / f->n_chunks;
+    size_t              tile0 = sh->n_down * chunk / f->n_chunks, tile1 = sh->n_down * (chunk + 1) / f->n_chunks, nr = x->kernel->nr;
+    size_t              tile_bytes = x->layout.down_tile_bytes;
+    const char *tiles = (const char *)expert_shard_data(x, f->layer, w->subpool) + sh->n_gate * 2 * x->layout.gate_tile_bytes;
+    float      *out = expert_worker_scratch(x, w->index);
+    down_region region = {.column0 = (sh->down_tile0 + tile0) * nr, .column1 = (sh->down_tile0 + tile1) * nr,
+                          .tok0 = (uint32_t)((uint64_t)f->n_tok * range / f->n_ranges),
+                          .tok1 = (uint32_t)((uint64_t)f->n_tok * (range + 1) / f->n_ranges)};
+    bool        any_deferred = f->args->n_immediate < f->args->top_k, sum_now = any_deferred && !f->two_passes;
+    if (tile0 == tile1) return;
+    if (!f->second) clear_region(x, f->y, &region);
+    if (f->second || sum_now) clear_region(x, f->y_deferred, &region);
+    for (uint32_t e = f->first_active; e < f->end_active; e++) {
+        const active_expert *expert = &f->active[e];
+        uint32_t             end = lower_pair(f, expert, region.tok1);
+        for (uint32_t p = lower_pair(f, expert, region.tok0); p < end; p += ROWS_MAX) {
+            uint32_t m = end - p < ROWS_MAX ? end - p : ROWS_MAX;
+            for (size_t t = tile0; t < tile1; t++) {
+                td_gemm_args g = {.tile = tiles + expert->id * sh->expert_bytes + t * tile_bytes, .k = x->layout.inter_k, .m = m,
+                                  .rows = f->h_rows + p, .out = out};
+                x->kernel->run(&g);
+                scatter(x, out, p, m, (sh->down_tile0 + t) * nr);
+            }
+        }
+    }
+    if (!f->second) write_region(x, f->y, &region, f->args->y);
+    if (f->second) sum_held(x, &region);
+    if (f->second || sum_now) write_region(x, f->y_deferred, &region, f->args->y_deferred);
+}
+
+/* ---- passes ------------------------------------------------------------------------------------ */
+
+static size_t clamp_size(size_t v, size_t lo, size_t hi) { return v < lo ? lo : v > hi ? hi : v; }
+
+/* Into how many chunks a shard's tiles are cut so that `groups` x chunks items keep the workers evenly busy, without items of less
+   work than streaming ITEM_BYTES_MIN. work_bytes: of all tiles of one group, times what its rows add to a pass over them. */
+static uint32_t chunk_count(const td_experts *x, size_t groups, size_t tiles, size_t work_bytes) {
+    size_t workers = (td_pool_workers(x->pool) + x->layout.n_shards - 1) / x->layout.n_shards;
+    size_t wanted = (workers * ITEMS_PER_WORKER + groups - 1) / groups, most = work_bytes / ITEM_BYTES_MIN;
+    return (uint32_t)clamp_size(clamp_size(wanted, 1, most ? most : 1), 1, tiles ? tiles : 1);
+}
+
+static void run_pass(td_experts *x, bool second) {
+    expert_ffn          *f = x->ffn;
+    const expert_layout *l = &x->layout;
+    size_t               gate_tiles = (l->n_gate + l->n_shards - 1) / l->n_shards, down_tiles = (l->n_down + l->n_shards - 1) / l->n_shards;
+    f->second = second;
+    f->first_active = second ? f->n_now : 0;
+    f->end_active = f->two_passes && !second ? f->n_now : f->n_active;
+    f->first_block = 0;
+    while (f->first_block < f->n_blocks && f->blocks[f->first_block].expert < f->first_active) f->first_block++;
+    f->end_block = f->first_block;
+    while (f->end_block < f->n_blocks && f->blocks[f->end_block].expert < f->end_active) f->end_block++;
+
+    size_t n_blocks = f->end_block - f->first_block, n_experts = f->end_active - f->first_active;
+    size_t n_pairs = (size_t)f->n_tok * f->args->top_k, rows = 1 + n_pairs / f->n_blocks / 4; /* four rows cost about a pass over the weights */
+    f->n_chunks = chunk_count(x, n_blocks, gate_tiles, gate_tiles * 2 * l->gate_tile_bytes * rows);
+    for (uint32_t b = f->first_block; b < f->end_block; b++)
+        atomic_store_explicit(&f->blocks[b].left, f->n_chunks * l->n_shards, memory_order_relaxed);
+    td_pool_run_each(x->pool, up_item, x, (uint32_t)n_blocks * f->n_chunks);
+
+    f->n_chunks = chunk_count(x, 1, down_tiles, down_tiles * l->down_tile_bytes * n_experts * rows);
+    f->n_ranges = 1;
+    if (f->n_tok >= 2 * TOKENS_MIN)
+        f->n_ranges = (uint32_t)clamp_size(chunk_count(x, f->n_chunks, f->n_tok, SIZE_MAX), 1, f->n_tok / TOKENS_MIN);
+    td_pool_run_each(x->pool, down_item, x, f->n_chunks * f->n_ranges);
+}
+
+void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a) {
+    expert_ffn *f = x->ffn;
+    assert(layer < x->config.n_layers && x->loaded[layer]);
+    assert(a->top_k >= 1 && a->top_k <= x->config.top_k && a->n_immediate >= 1 && a->n_immediate <= a->top_k);
+    assert(a->top_k - a->n_immediate <= x->config.max_deferred);
+    bool     done_called = false;
+    uint32_t n_batches = (a->n_tok + x->scratch.batch_tok - 1) / x->scratch.batch_tok;
+    for (uint32_t i = 0; i < n_batches; i++) {
+        f->args = a;
+        f->layer = layer;
+        f->tok0 = (uint32_t)((uint64_t)a->n_tok * i / n_batches);
+        f->n_tok = (uint32_t)((uint64_t)a->n_tok * (i + 1) / n_batches) - f->tok0;
+        group_pairs(x, f);
+        td_pool_run(x->pool, prepare_rows, x, (f->n_tok + TOKENS_PER_ITEM - 1) / TOKENS_PER_ITEM);
+        run_pass(x, false);
+        if (f->two_passes) {
+            if (i + 1 == n_batches && a->immediate_done) {
+                a->immediate_done(a->user);
+                done_called = true;
+            }
+            run_pass(x, true);
+        }
+        atomic_fetch_add_explicit(&x->n_pairs, (uint64_t)f->n_tok * a->top_k, memory_order_relaxed);
+        atomic_fetch_add_explicit(&x->weight_bytes_read, f->n_active * (x->layout.layer_bytes / x->config.n_experts), memory_order_relaxed);
+    }
+    if (!done_called && a->immediate_done) a->immediate_done(a->user);
+}

@@ -1,0 +1,47 @@
+/* Where tiles lie: splitting the tiles of a matrix over shards, and the offsets within a shard. */
+#include "core/error.h"
+#include "cpu_experts/expert_store.h"
+
+td_status expert_layout_init(expert_layout *l, const td_experts_config *c, const td_gemm_kernel *kernel, uint32_t n_shards,
+                             td_error *err) {
+    *l = (expert_layout){.n_experts = c->n_experts, .hidden = c->hidden, .inter = c->inter, .n_shards = n_shards};
+    if (!c->n_layers || !c->n_experts || c->n_experts > UINT16_MAX || !c->hidden || !c->inter)
+        return td_fail(err, TD_EINVAL, "experts need at least one layer, expert, hidden and intermediate value, and at most %d experts",
+                       UINT16_MAX);
+    if (c->hidden > TD_GEMM_K_MAX || c->inter > TD_GEMM_K_MAX)
+        return td_fail(err, TD_ENOTSUP, "experts of hidden size %u and intermediate size %u: at most %d is supported", c->hidden, c->inter,
+                       TD_GEMM_K_MAX);
+    if (!n_shards || n_shards > TD_POOL_SUBPOOLS_MAX) return td_fail(err, TD_EINVAL, "%u expert shards: 1 to %d", n_shards, TD_POOL_SUBPOOLS_MAX);
+
+    l->hidden_k = td_round_up(c->hidden, kernel->kr);
+    l->inter_k = td_round_up(c->inter, kernel->kr);
+    l->n_gate = (c->inter + kernel->nr - 1u) / kernel->nr;
+    l->n_down = (c->hidden + kernel->nr - 1u) / kernel->nr;
+    l->gate_tile_bytes = kernel->tile_bytes(l->hidden_k);
+    l->down_tile_bytes = kernel->tile_bytes(l->inter_k);
+    for (uint32_t s = 0; s < n_shards; s++) {
+        expert_shard *sh = &l->shard[s];
+        sh->gate_tile0 = l->n_gate * s / n_shards;
+        sh->n_gate = l->n_gate * (s + 1) / n_shards - sh->gate_tile0;
+        sh->down_tile0 = l->n_down * s / n_shards;
+        sh->n_down = l->n_down * (s + 1) / n_shards - sh->down_tile0;
+        sh->expert_bytes = sh->n_gate * 2 * l->gate_tile_bytes + sh->n_down * l->down_tile_bytes;
+        sh->bytes = td_round_up(sh->expert_bytes * c->n_experts, TD_PAGE_BYTES); /* < 2^16 * 2^36: no overflow */
+        l->layer_bytes += sh->bytes;
+    }
+    return TD_OK;
+}
+
+size_t expert_tile_offset(const expert_layout *l, size_t expert, expert_matrix m, size_t tile, uint32_t *shard) {
+    uint32_t s = 0;
+    if (m == EXPERT_DOWN) {
+        while (tile >= l->shard[s].down_tile0 + l->shard[s].n_down) s++;
+    } else {
+        while (tile >= l->shard[s].gate_tile0 + l->shard[s].n_gate) s++;
+    }
+    const expert_shard *sh = &l->shard[s];
+    size_t              at = expert * sh->expert_bytes;
+    *shard = s;
+    if (m == EXPERT_DOWN) return at + sh->n_gate * 2 * l->gate_tile_bytes + (tile - sh->down_tile0) * l->down_tile_bytes;
+    return at + ((tile - sh->gate_tile0) * 2 + (m == EXPERT_UP)) * l->gate_tile_bytes;
+}

@@ -1,0 +1,210 @@
+/* Creating and filling the store; packed files are in expert_file.c. */
+#include "cpu_experts/expert_store.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/cpu.h"
+#include "core/error.h"
+#include "core/rng.h"
+#include "quant/convert.h"
+#include "quant/weight_quant.h"
+
+void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint64_t *weight_bytes, uint64_t *scratch_bytes) {
+    const td_gemm_kernel *kernel = td_gemm_select(c->format, td_cpu_features());
+    expert_layout         l;
+    expert_scratch_plan   scratch;
+    *weight_bytes = *scratch_bytes = 0;
+    if (expert_layout_init(&l, c, kernel, n_subpools, NULL) != TD_OK) return;
+    expert_scratch_init(&scratch, c, kernel, &l);
+    *weight_bytes = l.layer_bytes * c->n_layers;
+    *scratch_bytes = scratch.bytes;
+}
+
+static td_status map_shards(td_experts *x, td_error *err) {
+    for (uint32_t layer = 0; layer < x->config.n_layers; layer++)
+        for (uint32_t s = 0; s < x->layout.n_shards; s++)
+            TD_TRY(td_mem_map(x->layout.shard[s].bytes, td_pool_node(x->pool, s), &x->shard_data[(size_t)layer * x->layout.n_shards + s],
+                              err));
+    return TD_OK;
+}
+
+static td_status open_store(td_experts *x, td_error *err) {
+    const td_experts_config *c = &x->config;
+    if (c->top_k == 0 || c->top_k > c->n_experts || c->max_tok == 0 || c->max_deferred >= c->top_k)
+        return td_fail(err, TD_EINVAL, "experts with top_k %u of %u, %u tokens, %u deferred", c->top_k, c->n_experts, c->max_tok,
+                       c->max_deferred);
+    if (c->act_dtype != TD_DT_F32 && c->act_dtype != TD_DT_BF16)
+        return td_fail(err, TD_EINVAL, "activations of the experts are f32 or bf16");
+    TD_TRY(expert_layout_init(&x->layout, c, x->kernel, td_pool_subpools(x->pool), err));
+    expert_scratch_init(&x->scratch, c, x->kernel, &x->layout);
+    x->shard_data = calloc((size_t)c->n_layers * x->layout.n_shards, sizeof *x->shard_data);
+    x->loaded = calloc(c->n_layers, sizeof *x->loaded);
+    x->worker_scratch = aligned_alloc(TD_CACHE_LINE, td_pool_workers(x->pool) * x->scratch.worker_bytes);
+    if (!x->shard_data || !x->loaded || !x->worker_scratch) return td_fail(err, TD_ENOMEM, "out of memory for the expert store");
+    TD_TRY(map_shards(x, err));
+    TD_TRY(td_arena_open(&x->arena, x->scratch.bytes, TD_NODE_ANY, err));
+    return expert_ffn_open(x, err);
+}
+
+td_status td_experts_create(const td_experts_config *c, td_pool *pool, td_experts **out, td_error *err) {
+    *out = NULL;
+    td_experts *x = calloc(1, sizeof *x);
+    if (!x) return td_fail(err, TD_ENOMEM, "out of memory for the expert store");
+    x->config = *c;
+    x->pool = pool;
+    x->kernel = td_gemm_select(c->format, td_cpu_features());
+    td_status status = open_store(x, err);
+    if (status != TD_OK) {
+        td_experts_destroy(x);
+        return status;
+    }
+    *out = x;
+    return TD_OK;
+}
+
+void td_experts_destroy(td_experts *x) {
+    if (!x) return;
+    expert_ffn_close(x);
+    td_arena_close(&x->arena);
+    if (x->shard_data)
+        for (size_t i = 0; i < (size_t)x->config.n_layers * x->layout.n_shards; i++)
+            td_mem_unmap(x->shard_data[i], x->layout.shard[i % x->layout.n_shards].bytes);
+    free(x->shard_data);
+    free(x->loaded);
+    free(x->worker_scratch);
+    free(x);
+}
+
+const char *td_experts_kernel_name(const td_experts *x) { return x->kernel->name; }
+
+void td_experts_counters(const td_experts *x, uint64_t *pairs, uint64_t *weight_bytes_read) {
+    *pairs = atomic_load_explicit(&x->n_pairs, memory_order_relaxed);
+    *weight_bytes_read = atomic_load_explicit(&x->weight_bytes_read, memory_order_relaxed);
+}
+
+/* ---- from a checkpoint's views ----------------------------------------------------------------- */
+
+static td_status check_view(const td_tensor_view *v, size_t n, size_t k, const char *name, size_t expert, td_error *err) {
+    if (v->dtype != TD_DT_BF16 && v->dtype != TD_DT_F16 && v->dtype != TD_DT_F32)
+        return td_fail(err, TD_ENOTSUP, "%s of expert %zu is neither bf16, f16 nor f32", name, expert);
+    if (v->rank != 2 || v->shape[0] != n || v->shape[1] != k || !v->data)
+        return td_fail(err, TD_EINVAL, "%s of expert %zu should have shape [%zu, %zu]", name, expert, n, k);
+    return TD_OK;
+}
+
+typedef struct {
+    const expert_layout     *layout;
+    const td_expert_weights *experts;
+} view_source;
+
+static const void *view_rows(const view_source *src, size_t expert, expert_matrix m, size_t row, td_dtype *dtype, size_t *cols) {
+    const td_expert_weights *e = &src->experts[expert];
+    const td_tensor_view    *v = m == EXPERT_GATE ? &e->gate : m == EXPERT_UP ? &e->up : &e->down;
+    *cols = expert_matrix_cols(src->layout, m);
+    *dtype = v->dtype;
+    return (const char *)v->data + row * *cols * td_dtype_bytes(v->dtype);
+}
+
+static bool int4_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows, float *scale,
+                              void *tmp) {
+    (void)tmp;
+    td_dtype    dtype;
+    size_t      cols;
+    const void *w = view_rows(ctx, expert, m, row, &dtype, &cols);
+    return td_quantize_weight_i4(dtype, w, n, cols, rows, k, scale);
+}
+
+static bool bf16_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows, float *scale,
+                              void *tmp) {
+    (void)scale;
+    td_dtype    dtype;
+    size_t      cols;
+    const char *w = view_rows(ctx, expert, m, row, &dtype, &cols);
+    td_bf16    *out = rows;
+    for (size_t r = 0; r < n; r++, out += k, w += cols * td_dtype_bytes(dtype)) {
+        if (dtype == TD_DT_BF16) {
+            memcpy(out, w, cols * sizeof *out);
+        } else {
+            td_to_f32(dtype, w, cols, tmp);
+            td_f32_to_bf16_n(tmp, cols, out);
+        }
+        memset(out + cols, 0, (k - cols) * sizeof *out);
+    }
+    return true;
+}
+
+td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err) {
+    size_t hidden = x->config.hidden, inter = x->config.inter;
+    if (layer >= x->config.n_layers) return td_fail(err, TD_EINVAL, "MoE layer %u of %u", layer, x->config.n_layers);
+    for (size_t e = 0; e < x->config.n_experts; e++) {
+        TD_TRY(check_view(&experts[e].gate, inter, hidden, "gate_proj", e, err));
+        TD_TRY(check_view(&experts[e].up, inter, hidden, "up_proj", e, err));
+        TD_TRY(check_view(&experts[e].down, hidden, inter, "down_proj", e, err));
+    }
+    view_source src = {&x->layout, experts};
+    return expert_pack_layer(x, layer, x->config.format == TD_EXPERT_INT4C ? int4_rows_of_view : bf16_rows_of_view, &src, err);
+}
+
+/* ---- random weights ---------------------------------------------------------------------------- */
+
+typedef struct {
+    const expert_layout *layout;
+    td_expert_format     format;
+    uint32_t             layer;
+    uint64_t             seed;
+} random_source;
+
+/* xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators"), one stream per row: fast, and the same
+   weights for every kernel and shard count. */
+static inline uint64_t next_random(uint64_t *s) {
+    *s ^= *s >> 12;
+    *s ^= *s << 25;
+    *s ^= *s >> 27;
+    return *s * 2685821657736338717u;
+}
+
+/* Eight codes of [-7, 7] from the low nibbles of eight bytes. */
+static inline uint64_t random_codes(uint64_t r) {
+    uint64_t u = r & 0x0f0f0f0f0f0f0f0fu;
+    uint64_t zero = ~(u | u >> 1 | u >> 2 | u >> 3) & 0x0101010101010101u;
+    uint64_t code = (u | zero) ^ 0x0808080808080808u;            /* 4-bit two's complement of u - 8 */
+    return code | (code & 0x0808080808080808u) * 0x1eu;          /* its sign in the upper nibble */
+}
+
+static bool random_rows(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows, float *scale,
+                        void *tmp) {
+    const random_source *src = ctx;
+    size_t               cols = expert_matrix_cols(src->layout, m);
+    bool                 int4 = src->format == TD_EXPERT_INT4C;
+    float                rms = 1.0f / sqrtf((float)cols); /* keeps the size of activations */
+    td_bf16              exponent = (td_bf16)(td_f32_to_bf16(rms / 1.5f) & 0x7f80u);
+    (void)tmp;
+    for (size_t r = 0; r < n; r++) {
+        uint64_t state = td_rng_u64(src->seed, (uint64_t)src->layer << 32 | expert, (uint64_t)m << 32 | (row + r)) | 1u;
+        if (int4) {
+            int8_t *out = (int8_t *)rows + r * k;
+            scale[r] = rms / 4.3f; /* the rms of uniform codes of [-7, 7] */
+            for (size_t i = 0; i < cols; i += 16) {
+                uint64_t bits = next_random(&state), codes[2] = {random_codes(bits), random_codes(bits >> 4)};
+                memcpy(out + i, codes, cols - i < 16 ? cols - i : 16);
+            }
+            memset(out + cols, 0, k - cols);
+        } else {
+            td_bf16 *out = (td_bf16 *)rows + r * k;
+            for (size_t i = 0; i < cols; i += 4) { /* random sign and mantissa: magnitudes in [1, 2) of the exponent */
+                uint64_t bits = (next_random(&state) & 0x807f807f807f807fu) | exponent * 0x0001000100010001u;
+                memcpy(out + i, &bits, (cols - i < 4 ? cols - i : 4) * sizeof *out);
+            }
+            memset(out + cols, 0, (k - cols) * sizeof *out);
+        }
+    }
+    return true;
+}
+
+td_status td_experts_fill_layer(td_experts *x, uint32_t layer, uint64_t seed, td_error *err) {
+    if (layer >= x->config.n_layers) return td_fail(err, TD_EINVAL, "MoE layer %u of %u", layer, x->config.n_layers);
+    random_source src = {&x->layout, x->config.format, layer, seed};
+    return expert_pack_layer(x, layer, random_rows, &src, err);
+}

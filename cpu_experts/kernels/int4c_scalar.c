@@ -1,0 +1,32 @@
+/* int4 per channel, reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
+#include "cpu_experts/kernels/expert_kernels.h"
+#include "cpu_experts/kernels/tile_layout.h"
+
+#define HALF 8
+
+static size_t tile_bytes(size_t k) { return int4c_tile_bytes(HALF, k); }
+static void   pack(void *tile, const void *rows, const float *scale, size_t k) { int4c_pack(HALF, tile, rows, scale, k); }
+static void   unpack(const void *tile, void *rows, float *scale, size_t k) { int4c_unpack(HALF, tile, rows, scale, k); }
+
+static void run(const td_gemm_args *a) {
+    const float   *scale = a->tile;
+    const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof *scale;
+    for (size_t r = 0; r < a->m; r++) {
+        const int8_t *x = a->rows[r].x;
+        int32_t       acc[2 * HALF] = {0};
+        for (size_t g = 0; g < a->k; g += 4)
+            for (size_t i = 0; i < HALF; i++)
+                for (size_t b = 0; b < 4; b++) {
+                    uint8_t both = w[g * HALF + i * 4 + b];
+                    acc[i] += (both & 15) * x[g + b];
+                    acc[HALF + i] += (both >> 4) * x[g + b];
+                }
+        for (size_t i = 0; i < 2 * HALF; i++)
+            a->out[r * 2 * HALF + i] = (float)(acc[i] - 8 * a->rows[r].sum) * scale[i] * a->rows[r].scale;
+    }
+}
+
+const td_gemm_kernel td_int4c_scalar = {
+    .name = "int4c_scalar_1x16", .layout = "int4c_16x4", .format = TD_EXPERT_INT4C, .needs = 0, .mr = 1, .nr = 2 * HALF, .kr = 32,
+    .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack, .run = run, .silu_mul = td_silu_mul_scalar, .axpy = td_axpy_scalar,
+};

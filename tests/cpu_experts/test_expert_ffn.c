@@ -1,0 +1,452 @@
+/* The expert FFN: against a plain double-precision rendering of its formula, and the invariances it promises, bit for bit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include "cpu_experts/expert_store.h"
+#include "tests/cpu_experts/expert_fixture.h"
+#include "tests/guard_page.h"
+
+#define SEED 31415u
+
+static td_experts *open_experts(td_experts_config c, td_pool *pool, const fixture_weights *w) {
+    td_experts *x;
+    td_error    err = {0};
+    if (td_experts_create(&c, pool, &x, &err) != TD_OK || td_experts_load_layer(x, c.n_layers - 1, w->experts, &err) != TD_OK) {
+        print_error("%s\n", err.text);
+        fail();
+    }
+    return x;
+}
+
+static td_experts_config config_of(const fixture_weights *w, td_expert_format format, td_dtype act, uint32_t top_k, uint32_t max_tok,
+                                   uint32_t max_deferred) {
+    return (td_experts_config){.n_layers = 1, .n_experts = w->n_experts, .hidden = w->hidden, .inter = w->inter, .top_k = top_k,
+                               .format = format, .act_dtype = act, .max_tok = max_tok, .max_deferred = max_deferred};
+}
+
+static void run_ffn(td_experts *x, const fixture_tokens *t, const void *in, uint32_t n_immediate, void *y, void *y_deferred) {
+    td_experts_ffn(x, x->config.n_layers - 1, &(td_ffn_args){.n_tok = t->n_tok, .top_k = t->top_k, .x = in, .ids = t->ids,
+                   .weights = t->weights, .n_immediate = n_immediate, .y = y, .y_deferred = y_deferred});
+}
+
+/* ---- the formula in double ---------------------------------------------------------------------- */
+
+static double quantised(double v, double scale, int qmax) {
+    double q = nearbyint(v / scale);
+    return (q > qmax ? qmax : q < -qmax ? -qmax : q) * scale;
+}
+
+static double row_scale(const double *v, size_t n, int qmax) {
+    double amax = 0;
+    for (size_t i = 0; i < n; i++) amax = fmax(amax, fabs(v[i]));
+    return amax == 0 ? 1 : amax / qmax;
+}
+
+static void quantise_row(double *v, size_t n, int qmax) {
+    double s = row_scale(v, n, qmax);
+    for (size_t i = 0; i < n; i++) v[i] = quantised(v[i], s, qmax);
+}
+
+static void linear(const td_tensor_view *w, bool int4, const double *x, double *y) {
+    size_t  n = w->shape[0], k = w->shape[1];
+    double *row = malloc(k * sizeof *row);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < k; j++) row[j] = ((const float *)w->data)[i * k + j];
+        if (int4) quantise_row(row, k, 7);
+        else
+            for (size_t j = 0; j < k; j++) row[j] = td_bf16_to_f32(td_f32_to_bf16((float)row[j]));
+        y[i] = 0;
+        for (size_t j = 0; j < k; j++) y[i] += row[j] * x[j];
+    }
+    free(row);
+}
+
+static void expert_in_double(const fixture_weights *w, uint32_t e, bool int4, const float *x, double *y) {
+    double *in = malloc(w->hidden * sizeof *in), *g = malloc(w->inter * sizeof *g), *u = malloc(w->inter * sizeof *u);
+    for (size_t i = 0; i < w->hidden; i++) in[i] = x[i];
+    if (int4) quantise_row(in, w->hidden, 127);
+    linear(&w->experts[e].gate, int4, in, g);
+    linear(&w->experts[e].up, int4, in, u);
+    for (size_t i = 0; i < w->inter; i++) g[i] = g[i] / (1 + exp(-g[i])) * u[i];
+    if (int4) quantise_row(g, w->inter, 127);
+    linear(&w->experts[e].down, int4, g, y);
+    free(in);
+    free(g);
+    free(u);
+}
+
+static void compare_with_double(td_expert_format format, uint32_t hidden, uint32_t inter, double tolerance) {
+    enum { N_TOK = 9, K = 3, N_EXPERTS = 7, DEFERRED = 1 };
+    fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, hidden, inter);
+    fixture_tokens  t = fixture_tokens_new(SEED, N_TOK, K, N_EXPERTS, hidden);
+    td_pool        *pool = fixture_pool(2, 1);
+    td_experts     *x = open_experts(config_of(&w, format, TD_DT_F32, K, N_TOK, DEFERRED), pool, &w);
+    guarded         y = guard_alloc(N_TOK * hidden * 4), yd = guard_alloc(N_TOK * hidden * 4);
+    double         *out = malloc(hidden * sizeof *out), *want = calloc(2 * hidden, sizeof *want);
+    run_ffn(x, &t, t.x, K - DEFERRED, y.data, yd.data);
+    double worst = 0;
+    for (uint32_t i = 0; i < N_TOK; i++) {
+        double amax = 0;
+        memset(want, 0, 2 * hidden * sizeof *want);
+        for (uint32_t j = 0; j < K; j++) {
+            double *sum = want + (j < K - DEFERRED ? 0 : hidden);
+            expert_in_double(&w, t.ids[i * K + j], format == TD_EXPERT_INT4C, t.x + i * hidden, out);
+            for (uint32_t h = 0; h < hidden; h++) sum[h] += (double)t.weights[i * K + j] * out[h];
+        }
+        for (uint32_t h = 0; h < hidden; h++) amax = fmax(amax, fabs(want[h]));
+        for (uint32_t h = 0; h < hidden; h++) {
+            worst = fmax(worst, fabs(want[h] - ((float *)y.data)[i * hidden + h]) / amax);
+            worst = fmax(worst, fabs(want[hidden + h] - ((float *)yd.data)[i * hidden + h]) / amax);
+        }
+    }
+    print_message("  %s hidden %u inter %u: worst error %.2g of the largest output\n", td_experts_kernel_name(x), hidden, inter, worst);
+    assert_true(worst < tolerance);
+    guard_free(&y);
+    guard_free(&yd);
+    free(out);
+    free(want);
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+    fixture_tokens_free(&t);
+    fixture_weights_free(&w);
+}
+
+static void matches_the_formula(void **state) {
+    (void)state;
+    print_message("seed %u\n", SEED);
+    static const uint32_t shapes[][2] = {{64, 32}, {256, 128}, {100, 37}, {33, 1}, {1, 50}, {70, 200}};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        /* f32 sums in the order of k: about k eps */
+        compare_with_double(TD_EXPERT_BF16, shapes[i][0], shapes[i][1], 2e-5);
+        /* f32 and double round a few activations to different codes: each is 1/127 of the row's largest, in one of inter terms */
+        compare_with_double(TD_EXPERT_INT4C, shapes[i][0], shapes[i][1], 2e-2);
+    }
+}
+
+/* ---- invariances ---------------------------------------------------------------------------------- */
+
+enum { INV_TOK = 37, INV_K = 4, INV_EXPERTS = 24, INV_HIDDEN = 150, INV_INTER = 90, INV_DEFER = 2 };
+
+typedef struct {
+    td_expert_format format;
+    td_dtype         act;
+    fixture_weights  w;
+    fixture_tokens   t;
+    void            *in; /* [INV_TOK, INV_HIDDEN] act */
+    size_t           row_bytes;
+    char             y[INV_TOK * INV_HIDDEN * 4], yd[INV_TOK * INV_HIDDEN * 4]; /* one worker, all tokens at once, one pass */
+} invariance;
+
+static int done_calls;
+static void count_done(void *user) { (void)user; done_calls++; }
+
+static void invariance_open(invariance *v, td_expert_format format, td_dtype act) {
+    v->format = format;
+    v->act = act;
+    v->w = fixture_weights_new(SEED + 1, INV_EXPERTS, INV_HIDDEN, INV_INTER);
+    v->t = fixture_tokens_new(SEED + 1, INV_TOK, INV_K, INV_EXPERTS, INV_HIDDEN);
+    v->row_bytes = INV_HIDDEN * td_dtype_bytes(act);
+    v->in = malloc(INV_TOK * v->row_bytes);
+    for (size_t i = 0; i < INV_TOK * INV_HIDDEN; i++)
+        if (act == TD_DT_F32)
+            ((float *)v->in)[i] = v->t.x[i];
+        else
+            ((td_bf16 *)v->in)[i] = td_f32_to_bf16(v->t.x[i]);
+    td_pool    *pool = fixture_pool(1, 1);
+    td_experts *x = open_experts(config_of(&v->w, format, act, INV_K, INV_TOK, INV_DEFER), pool, &v->w);
+    x->scratch.defer_tok = 0; /* never hold outputs back */
+    run_ffn(x, &v->t, v->in, INV_K - INV_DEFER, v->y, v->yd);
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+}
+
+static void invariance_close(invariance *v) {
+    fixture_weights_free(&v->w);
+    fixture_tokens_free(&v->t);
+    free(v->in);
+}
+
+static void check_schedules(invariance *v, uint32_t workers, uint32_t subpools) {
+    td_pool    *pool = fixture_pool(workers, subpools);
+    td_experts *x = open_experts(config_of(&v->w, v->format, v->act, INV_K, INV_TOK, INV_DEFER), pool, &v->w);
+    uint32_t    planned = x->scratch.batch_tok, defer_tok = x->scratch.defer_tok;
+    assert_int_equal(planned, INV_TOK);
+    assert_true(defer_tok == INV_TOK);
+    /* pieces of the batch, batches inside a call, one or two passes */
+    static const uint32_t pieces[] = {INV_TOK, 1, 5, 20}, batches[] = {INV_TOK, 7};
+    for (size_t p = 0; p < 4; p++)
+        for (size_t b = 0; b < 2; b++)
+            for (int hold = 0; hold < 2; hold++) {
+                guarded y = guard_alloc(INV_TOK * v->row_bytes), yd = guard_alloc(INV_TOK * v->row_bytes);
+                x->scratch.batch_tok = batches[b];
+                x->scratch.defer_tok = hold ? defer_tok : 0;
+                done_calls = 0;
+                int calls = 0;
+                for (uint32_t at = 0; at < INV_TOK; at += pieces[p], calls++) {
+                    uint32_t n = INV_TOK - at < pieces[p] ? INV_TOK - at : pieces[p];
+                    td_experts_ffn(x, 0, &(td_ffn_args){.n_tok = n, .top_k = INV_K, .x = (char *)v->in + at * v->row_bytes,
+                                   .ids = v->t.ids + at * INV_K, .weights = v->t.weights + at * INV_K, .n_immediate = INV_K - INV_DEFER,
+                                   .y = (char *)y.data + at * v->row_bytes, .y_deferred = (char *)yd.data + at * v->row_bytes,
+                                   .immediate_done = count_done});
+                }
+                assert_int_equal(done_calls, calls);
+                assert_memory_equal(y.data, v->y, INV_TOK * v->row_bytes);
+                assert_memory_equal(yd.data, v->yd, INV_TOK * v->row_bytes);
+                guard_free(&y);
+                guard_free(&yd);
+            }
+    x->scratch.batch_tok = planned;
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+}
+
+static void results_do_not_depend_on_threads_shards_batch_or_schedule(void **state) {
+    (void)state;
+    static const struct {
+        td_expert_format format;
+        td_dtype         act;
+    } kinds[] = {{TD_EXPERT_INT4C, TD_DT_F32}, {TD_EXPERT_INT4C, TD_DT_BF16}, {TD_EXPERT_BF16, TD_DT_F32}, {TD_EXPERT_BF16, TD_DT_BF16}};
+    static const uint32_t pools[][2] = {{1, 1}, {2, 1}, {3, 1}, {2, 2}, {5, 3}, {11, 11}};
+    static invariance     v;
+    for (size_t i = 0; i < 4; i++) {
+        invariance_open(&v, kinds[i].format, kinds[i].act);
+        for (size_t p = 0; p < sizeof pools / sizeof pools[0]; p++) check_schedules(&v, pools[p][0], pools[p][1]);
+        invariance_close(&v);
+    }
+}
+
+/* y + y_deferred by definition: each part is the call with only those experts. */
+static void deferral_is_exact(void **state) {
+    (void)state;
+    static invariance v;
+    invariance_open(&v, TD_EXPERT_INT4C, TD_DT_F32);
+    td_pool    *pool = fixture_pool(2, 1);
+    td_experts *x = open_experts(config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER), pool, &v.w);
+    static uint16_t ids[2][INV_TOK * INV_DEFER];
+    static float    weights[2][INV_TOK * INV_DEFER], y[INV_TOK * INV_HIDDEN];
+    for (uint32_t t = 0; t < INV_TOK; t++)
+        for (uint32_t j = 0; j < INV_K; j++) {
+            ids[j / INV_DEFER][t * INV_DEFER + j % INV_DEFER] = v.t.ids[t * INV_K + j];
+            weights[j / INV_DEFER][t * INV_DEFER + j % INV_DEFER] = v.t.weights[t * INV_K + j];
+        }
+    for (int part = 0; part < 2; part++) {
+        td_experts_ffn(x, 0, &(td_ffn_args){.n_tok = INV_TOK, .top_k = INV_DEFER, .x = v.in, .ids = ids[part], .weights = weights[part],
+                       .n_immediate = INV_DEFER, .y = y});
+        assert_memory_equal(y, part ? v.yd : v.y, sizeof y);
+    }
+    uint64_t pairs, bytes;
+    td_experts_counters(x, &pairs, &bytes);
+    assert_int_equal(pairs, 2 * INV_TOK * INV_DEFER);
+    assert_true(bytes > 0);
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+    invariance_close(&v);
+}
+
+static const float *seen_y;
+static bool         y_was_complete;
+static const void  *wanted_y;
+static void         look_at_y(void *user) {
+    (void)user;
+    y_was_complete = !memcmp(seen_y, wanted_y, INV_TOK * INV_HIDDEN * sizeof(float));
+}
+
+static void y_is_complete_when_immediate_done_is_called(void **state) {
+    (void)state;
+    static invariance v;
+    invariance_open(&v, TD_EXPERT_INT4C, TD_DT_F32);
+    td_pool     *pool = fixture_pool(2, 1);
+    td_experts  *x = open_experts(config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER), pool, &v.w);
+    static float y[INV_TOK * INV_HIDDEN], yd[INV_TOK * INV_HIDDEN];
+    seen_y = y;
+    wanted_y = v.y;
+    td_experts_ffn(x, 0, &(td_ffn_args){.n_tok = INV_TOK, .top_k = INV_K, .x = v.in, .ids = v.t.ids, .weights = v.t.weights,
+                   .n_immediate = INV_K - INV_DEFER, .y = y, .y_deferred = yd, .immediate_done = look_at_y});
+    assert_true(y_was_complete);
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+    invariance_close(&v);
+}
+
+static void random_weights_do_not_depend_on_shards(void **state) {
+    (void)state;
+    for (int format = 0; format < 2; format++) {
+        td_experts_config c = {.n_layers = 2, .n_experts = 6, .hidden = 130, .inter = 75, .top_k = 3, .format = (td_expert_format)format,
+                               .act_dtype = TD_DT_F32, .max_tok = 4};
+        fixture_tokens    t = fixture_tokens_new(SEED, 4, 3, 6, 130);
+        float             y[2][4 * 130], rms = 0;
+        for (uint32_t i = 0; i < 2; i++) {
+            td_pool    *pool = fixture_pool(2, i + 1);
+            td_experts *x;
+            assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
+            assert_int_equal(td_experts_fill_layer(x, 1, 77, NULL), TD_OK);
+            run_ffn(x, &t, t.x, 3, y[i], NULL);
+            td_experts_destroy(x);
+            td_pool_destroy(pool);
+        }
+        assert_memory_equal(y[0], y[1], sizeof y[0]);
+        for (uint32_t i = 0; i < 4 * 130; i++) rms += y[0][i] * y[0][i];
+        rms = sqrtf(rms / (4 * 130));
+        assert_true(rms > 0.01f && rms < 10);
+        fixture_tokens_free(&t);
+    }
+}
+
+static void plan_counts_what_create_takes(void **state) {
+    (void)state;
+    td_experts_config c = {.n_layers = 3, .n_experts = 5, .hidden = 200, .inter = 90, .top_k = 2, .format = TD_EXPERT_INT4C,
+                           .act_dtype = TD_DT_BF16, .max_tok = 100, .max_deferred = 1};
+    for (uint32_t s = 1; s <= 3; s++) {
+        uint64_t    weights, scratch, mapped = 0;
+        td_pool    *pool = fixture_pool(3, s);
+        td_experts *x;
+        td_experts_plan(&c, s, &weights, &scratch);
+        assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
+        for (uint32_t i = 0; i < s; i++) mapped += x->layout.shard[i].bytes;
+        assert_int_equal(weights, mapped * c.n_layers);
+        assert_int_equal(scratch, x->arena.size);
+        td_experts_destroy(x);
+        td_pool_destroy(pool);
+    }
+    /* DeepSeek-V3 with 8192 tokens stays within a few hundred MiB */
+    uint64_t          weights, scratch;
+    td_experts_config v3 = {.n_layers = 59, .n_experts = 256, .hidden = 7168, .inter = 2048, .top_k = 8, .format = TD_EXPERT_INT4C,
+                            .act_dtype = TD_DT_BF16, .max_tok = 8192, .max_deferred = 6};
+    td_experts_plan(&v3, 2, &weights, &scratch);
+    assert_true(scratch < (uint64_t)512 << 20);
+    assert_true(weights > (uint64_t)59 * 256 * 3 * 7168 * 1024 && weights < (uint64_t)59 * 256 * 3 * 7168 * 1024 / 100 * 102);
+}
+
+static void bad_views_are_refused(void **state) {
+    (void)state;
+    fixture_weights   w = fixture_weights_new(SEED, 3, 64, 32);
+    td_pool          *pool = fixture_pool(1, 1);
+    td_experts_config c = config_of(&w, TD_EXPERT_INT4C, TD_DT_F32, 2, 4, 0);
+    td_experts       *x = NULL;
+    td_error          err = {0};
+    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
+    w.experts[1].down.shape[1] = 33;
+    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EINVAL);
+    assert_non_null(strstr(err.text, "down_proj of expert 1"));
+    w.experts[1].down.shape[1] = 32;
+    w.experts[2].up.dtype = TD_DT_I8;
+    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_ENOTSUP);
+    w.experts[2].up.dtype = TD_DT_F32;
+    w.values[3 * 64 * 32 + 17] = INFINITY; /* gate of expert 1 */
+    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EFORMAT);
+    assert_non_null(strstr(err.text, "expert 1 in MoE layer 0"));
+    assert_int_equal(td_experts_load_layer(x, 1, w.experts, &err), TD_EINVAL);
+    td_experts_destroy(x);
+    c.hidden = TD_GEMM_K_MAX + 1;
+    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_ENOTSUP);
+    assert_null(x);
+    td_pool_destroy(pool);
+    fixture_weights_free(&w);
+}
+
+/* f16, bf16 and f32 views of the same values give the same store. */
+static void views_of_any_float_type(void **state) {
+    (void)state;
+    fixture_weights w = fixture_weights_new(SEED, 2, 64, 32);
+    size_t          n = 3 * 2 * 64 * 32;
+    uint16_t       *half = malloc(n * 2), *bf = malloc(n * 2);
+    for (size_t i = 0; i < n; i++) { /* values that all three types hold: 2^-8 steps of at most 6 bits */
+        int v = (int)(td_rng_u64(SEED, 12, i) % 127) - 63;
+        w.values[i] = (float)v / 256;
+        bf[i] = td_f32_to_bf16(w.values[i]);
+        uint32_t bits;
+        memcpy(&bits, &w.values[i], 4);
+        half[i] = v ? (uint16_t)((bits >> 16 & 0x8000u) | (((bits >> 23 & 255u) - 112u) << 10) | (bits >> 13 & 0x3ffu)) : 0;
+    }
+    for (int format = 0; format < 2; format++) {
+        fixture_tokens t = fixture_tokens_new(SEED, 3, 2, 2, 64);
+        float          y[3][3 * 64];
+        for (int kind = 0; kind < 3; kind++) {
+            td_expert_weights e[2];
+            for (size_t i = 0; i < 2; i++) {
+                e[i] = w.experts[i];
+                td_tensor_view *views[3] = {&e[i].gate, &e[i].up, &e[i].down};
+                for (size_t m = 0; m < 3; m++) {
+                    size_t at = (size_t)((const float *)views[m]->data - w.values);
+                    if (kind) views[m]->dtype = kind == 1 ? TD_DT_BF16 : TD_DT_F16;
+                    if (kind) views[m]->data = (kind == 1 ? bf : half) + at;
+                }
+            }
+            td_pool          *pool = fixture_pool(1, 1);
+            td_experts_config c = config_of(&w, (td_expert_format)format, TD_DT_F32, 2, 3, 0);
+            td_experts       *x;
+            assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
+            assert_int_equal(td_experts_load_layer(x, 0, e, NULL), TD_OK);
+            run_ffn(x, &t, t.x, 2, y[kind], NULL);
+            td_experts_destroy(x);
+            td_pool_destroy(pool);
+        }
+        assert_memory_equal(y[0], y[1], sizeof y[0]);
+        assert_memory_equal(y[0], y[2], sizeof y[0]);
+        fixture_tokens_free(&t);
+    }
+    free(half);
+    free(bf);
+    fixture_weights_free(&w);
+}
+
+static void many_rows_of_one_expert(void **state) {
+    (void)state;
+    /* more pairs than a block and more tokens than a range of the down phase; each token alone gives the same */
+    enum { N = 1100, H = 40, I = 24 };
+    fixture_weights w = fixture_weights_new(SEED, 3, H, I);
+    fixture_tokens  t = fixture_tokens_new(SEED, N, 2, 3, H);
+    td_pool        *pool = fixture_pool(2, 1);
+    td_experts     *x = open_experts(config_of(&w, TD_EXPERT_INT4C, TD_DT_F32, 2, N, 1), pool, &w);
+    static float    y[N * H], yd[N * H], one[H], one_d[H];
+    run_ffn(x, &t, t.x, 1, y, yd);
+    for (uint32_t i = 0; i < N; i++) {
+        fixture_tokens single = {.n_tok = 1, .top_k = 2, .ids = t.ids + 2 * i, .weights = t.weights + 2 * i};
+        run_ffn(x, &single, t.x + i * H, 1, one, one_d);
+        assert_memory_equal(one, y + i * H, sizeof one);
+        assert_memory_equal(one_d, yd + i * H, sizeof one_d);
+    }
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+    fixture_tokens_free(&t);
+    fixture_weights_free(&w);
+}
+
+static void pages_are_where_the_system_says(void **state) {
+    (void)state;
+    void  *p;
+    size_t bytes = 64 * TD_PAGE_BYTES, n_known;
+    assert_int_equal(td_mem_map(bytes, 0, &p, NULL), TD_OK);
+    expert_pages_on_node(p, bytes, 0, &n_known);
+    assert_int_equal(n_known, 0); /* nothing touched yet */
+    memset(p, 1, bytes);
+    size_t n_on = expert_pages_on_node(p, bytes, 0, &n_known);
+    if (n_known) { /* a kernel that tells */
+        assert_int_equal(n_known, 64);
+        assert_int_equal(n_on + expert_pages_on_node(p, bytes, 1, &n_known), 64);
+    }
+    td_mem_unmap(p, bytes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matches_the_formula),
+        cmocka_unit_test(results_do_not_depend_on_threads_shards_batch_or_schedule),
+        cmocka_unit_test(deferral_is_exact),
+        cmocka_unit_test(y_is_complete_when_immediate_done_is_called),
+        cmocka_unit_test(random_weights_do_not_depend_on_shards),
+        cmocka_unit_test(plan_counts_what_create_takes),
+        cmocka_unit_test(bad_views_are_refused),
+        cmocka_unit_test(views_of_any_float_type),
+        cmocka_unit_test(many_rows_of_one_expert),
+        cmocka_unit_test(pages_are_where_the_system_says),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -13,6 +13,7 @@ typedef struct {
 
 static const command COMMANDS[] = {
     {"tokenize", td_cmd_tokenize, "text to token ids and back, as JSON lines"},
+    {"render-chat", td_cmd_render_chat, "chat requests to prompt texts, as JSON lines"},
     {NULL, NULL, NULL},
 };
 

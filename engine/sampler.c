@@ -11,7 +11,6 @@
 #define BLOCK         1024 /* elements between two running sums of the inverse CDF */
 #define BUCKETS       4096
 #define BUCKETS_PER_E 64 /* buckets per unit of log-probability: 4096 / 64 = 64 units below the maximum */
-#define FIRST_TAKE    256 /* candidates that are sorted first when no top-k says how many are needed */
 #define APPLIED       (1u << 31)
 
 size_t td_sampler_bytes(uint32_t vocab) { return (size_t)vocab * (2 * sizeof(float) + sizeof(uint32_t) + sizeof(uint64_t)); }
@@ -174,17 +173,49 @@ static uint32_t bucket_of(float z) { /* z <= 0 */
     return b < BUCKETS - 1 ? (uint32_t)b : BUCKETS - 1;
 }
 
-/* The elements of the first buckets that hold at least `want` of them, sorted. */
-static uint32_t take_best(td_sampler *s, const uint32_t *histogram, uint32_t want) {
-    uint32_t last = 0, have = histogram[0], n = 0;
-    while (last + 1 < BUCKETS && have < want) have += histogram[++last];
+/* ---- steps 6 to 9: s->work holds z = (x - max) / temperature, s->prob exp(z), or 0 for a token that was dropped ---------- */
+
+/* The tokens of one bucket that are left, in descending order, in s->cand. */
+static uint32_t sort_bucket(td_sampler *s, uint32_t bucket) {
+    uint32_t n = 0;
     for (uint32_t i = 0; i < s->vocab; i++)
-        if (bucket_of(s->work[i]) <= last) s->cand[n++] = sort_key(s->work[i], i);
+        if (s->prob[i] > 0 && bucket_of(s->work[i]) == bucket) s->cand[n++] = sort_key(s->work[i], i);
     sort_descending(s->cand, n);
     return n;
 }
 
-/* ---- steps 6 to 9 ---------------------------------------------------------------------------- */
+/* Drop every token after `last` in descending order. */
+static void drop_after(td_sampler *s, uint64_t last) {
+    uint32_t last_id = key_id(last);
+    float    least = s->work[last_id];
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        bool keep = s->work[i] > least || (s->work[i] == least && i <= last_id);
+        s->prob[i] = keep ? s->prob[i] : 0;
+    }
+}
+
+static void keep_top_k(td_sampler *s, uint32_t k) {
+    uint32_t count[BUCKETS] = {0}, bucket = 0;
+    for (uint32_t i = 0; i < s->vocab; i++) count[bucket_of(s->work[i])] += s->prob[i] > 0;
+    while (bucket + 1 < BUCKETS && count[bucket] < k) k -= count[bucket++];
+    uint32_t n = sort_bucket(s, bucket);
+    if (n) drop_after(s, s->cand[(k < n ? k : n) - 1]); /* n < k: fewer than k have a probability at all */
+}
+
+static void keep_top_p(td_sampler *s, double p) {
+    double   mass[BUCKETS] = {0}, wanted = p * row_sum(s->prob, s->vocab), have = 0;
+    uint32_t bucket = 0, at = 0;
+    for (uint32_t i = 0; i < s->vocab; i++) mass[bucket_of(s->work[i])] += s->prob[i];
+    while (bucket + 1 < BUCKETS && have + mass[bucket] < wanted) have += mass[bucket++];
+    uint32_t n = sort_bucket(s, bucket);
+    while (at < n && (have += s->prob[key_id(s->cand[at])]) < wanted) at++;
+    if (at < n) drop_after(s, s->cand[at]); /* else rounding: p is as good as 1 */
+}
+
+static void keep_min_p(td_sampler *s, double min_p) {
+    float least = (float)min_p; /* the largest is exp(0) = 1 */
+    for (uint32_t i = 0; i < s->vocab; i++) s->prob[i] = s->prob[i] >= least ? s->prob[i] : 0;
+}
 
 /* The first of prob[begin..end) at which the running sum, `below` before it, passes target; where rounding keeps it from that,
    the last one that is possible. */
@@ -199,52 +230,16 @@ static uint32_t walk_to(const float *prob, uint32_t begin, uint32_t end, double 
     return last;
 }
 
-/* s->work holds z = (x - max) / temperature, s->prob exp(z), total its sum. */
-static uint32_t sample_all(const td_sampler *s, double total, double u) {
-    double   target = u * total, below = 0, sum = 0;
-    uint32_t begin = 0, n = 0;
-    for (; begin < s->vocab; begin += n, below += sum) {
+/* Inverse CDF, in ascending id. */
+static uint32_t draw(const td_sampler *s, double u) {
+    double   target = u * row_sum(s->prob, s->vocab), below = 0, sum = 0;
+    uint32_t n = 0;
+    for (uint32_t begin = 0; begin < s->vocab; begin += n, below += sum) {
         n = s->vocab - begin < BLOCK ? s->vocab - begin : BLOCK;
         sum = row_sum(s->prob + begin, n);
         if (below + sum > target) return walk_to(s->prob, begin, begin + n, below, target);
     }
     return walk_to(s->prob, 0, s->vocab, 0, INFINITY);
-}
-
-static uint32_t sample_best(td_sampler *s, const td_sampling *p, double total, double u) {
-    uint32_t histogram[BUCKETS] = {0};
-    for (uint32_t i = 0; i < s->vocab; i++) histogram[bucket_of(s->work[i])]++;
-
-    uint32_t limit = p->top_k && p->top_k < s->vocab ? p->top_k : s->vocab;
-    uint32_t want = limit < s->vocab || FIRST_TAKE > s->vocab ? limit : FIRST_TAKE;
-    for (;;) {
-        uint32_t n = take_best(s, histogram, want);
-        if (limit < s->vocab) {
-            n = n < limit ? n : limit;
-            total = 0;
-            for (uint32_t i = 0; i < n; i++) total += s->prob[key_id(s->cand[i])];
-        }
-        double   sum = 0, mass = p->top_p < 1 ? p->top_p * total : INFINITY;
-        uint32_t kept = 0;
-        bool     decided = false; /* no token beyond these candidates is kept */
-        for (; kept < n && !decided; kept++) {
-            float prob = s->prob[key_id(s->cand[kept])];
-            if (prob < p->min_p || prob == 0) break; /* the largest prob is exp(0) = 1 */
-            sum += prob;
-            decided = sum >= mass;
-        }
-        if (!decided && kept == n && n < limit) {
-            want = want > s->vocab / 8 ? s->vocab : want * 8;
-            continue;
-        }
-        double   target = u * sum, below = 0;
-        uint32_t i = 0;
-        for (; i + 1 < kept; i++) {
-            below += s->prob[key_id(s->cand[i])];
-            if (below > target) break;
-        }
-        return key_id(s->cand[i]);
-    }
 }
 
 td_status td_sample(td_sampler *s, const float *logits, const td_sample_args *a, uint32_t *token) {
@@ -268,9 +263,10 @@ td_status td_sample(td_sampler *s, const float *logits, const td_sample_args *a,
     float inverse = (float)(1 / p->temperature);
     for (size_t i = 0; i < n; i++) s->work[i] = (x[i] - max) * inverse;
     exp_row(s->work, s->prob, n);
-    double total = row_sum(s->prob, n), u = td_rng_uniform(a->seed, 0, a->n_generated);
-    bool   filtered = (p->top_k && p->top_k < n) || p->top_p < 1 || p->min_p > 0;
-    *token = filtered ? sample_best(s, p, total, u) : sample_all(s, total, u);
+    if (p->top_k && p->top_k < n) keep_top_k(s, p->top_k);
+    if (p->top_p < 1) keep_top_p(s, p->top_p);
+    if (p->min_p > 0) keep_min_p(s, p->min_p);
+    *token = draw(s, td_rng_uniform(a->seed, 0, a->n_generated));
     return TD_OK;
 }
 

@@ -10,7 +10,7 @@
  *   6. top-k: the k largest, ties to the lower id
  *   7. top-p: of those, renormalised, the shortest run in descending order whose probabilities add up to p; at least one
  *   8. min-p: of those, the ones with at least min_p times the largest probability
- *   9. inverse CDF of the rest with td_rng_uniform(seed, 0, number of the generated token)
+ *   9. inverse CDF of the rest, in ascending id, with td_rng_uniform(seed, 0, number of the generated token)
  * A token therefore depends on the logits, the request's own history, its seed and nothing else.
  */
 #ifndef TD_ENGINE_SAMPLER_H
@@ -25,7 +25,7 @@
 typedef struct {
     uint32_t  vocab;
     float    *work;  /* [vocab] logits after penalties, then (x - max) / temperature */
-    float    *prob;  /* [vocab] exp of the above */
+    float    *prob;  /* [vocab] exp of the above, 0 for what was dropped */
     uint32_t *count; /* [vocab] zero between calls */
     uint64_t *cand;  /* [vocab] sortable (logit, id) pairs */
 } td_sampler;

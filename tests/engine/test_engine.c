@@ -15,7 +15,7 @@
 
 #include "core/rng.h"
 #include "fake_model.h"
-#include "probe.h"
+#include "probe_check.h"
 
 #define SEED 5150u
 

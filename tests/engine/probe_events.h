@@ -1,6 +1,6 @@
-/* A request of a test: collects its events, and what a plain loop over the fake model gives for it. */
-#ifndef TD_TESTS_PROBE_H
-#define TD_TESTS_PROBE_H
+/* A request of a test: collects its events. */
+#ifndef TD_TESTS_PROBE_EVENTS_H
+#define TD_TESTS_PROBE_EVENTS_H
 
 #include <pthread.h>
 
@@ -34,8 +34,5 @@ void   probe_submit(td_engine *e, probe *p);                                   /
 void   probe_wait(probe *p);                                                   /* for its last event */
 void   probe_wait_tokens(probe *p, size_t n);                                  /* for n tokens, or its last event */
 void   probe_free(probe *p);
-
-/** What the request must have given: everything, or, when it was cancelled, a beginning of it. */
-void probe_check(const probe *p, const td_tokenizer *tok, uint64_t kv_tokens, uint32_t context);
 
 #endif

@@ -1,0 +1,86 @@
+/*
+ * softmax(q K^T * scale) V over paged keys: one core for grouped-query attention and for both forms of latent attention.
+ *
+ * DESIGN. Keys are cut at fixed positions: spans of TD_HOST_SPAN keys, in tiles of one page. Within a span a query row takes its
+ * tiles in order (scores of a tile, running maximum, weighted values); the spans of a row are then merged in order. Who computes
+ * a span, together with which other rows, changes no bit.
+ *   walk   many rows of one sequence: an item takes a block of rows through all spans, so a span's keys are transposed (or
+ *          expanded) once for all of them.
+ *   split  single rows (generation): an item takes one row through one span and leaves a partial result; then partials are merged.
+ * All query heads that share keys (a group) are rows of the same small matrix products.
+ */
+#ifndef TD_NPU_HOST_ATTENTION_H
+#define TD_NPU_HOST_ATTENTION_H
+
+#include "npu/host/host_device.h"
+
+#define TD_HOST_SPAN 512
+
+typedef enum { TD_ATTN_GQA, TD_ATTN_ABSORBED, TD_ATTN_EXPANDED } td_attn_form;
+
+/** Sizes: known when a block is planned. */
+typedef struct {
+    td_attn_form form;
+    size_t       heads, groups; /* groups: kv heads; 1 when absorbed; heads when expanded */
+    size_t       dk, dv;        /* of a query row and of its result */
+    size_t       kv_lora, nope, rope; /* latent forms */
+    float        scale;
+} td_attn_shape;
+
+/** A query row that is computed by spans. */
+typedef struct {
+    uint32_t row, seq; /* of the step */
+    uint32_t q_row;    /* its row in q and out */
+    uint32_t n_spans;
+    size_t   first_item, first_partial; /* filled in by td_host_attn_split */
+} td_attn_unit;
+
+typedef struct {
+    td_host_npu         *d;
+    td_attn_shape        shape;
+    const void          *k, *v; /* caches: K and V; or latent and rope parts */
+    const td_npu_weight *kv_b;  /* expanded form */
+    const td_step       *step;
+    const float         *q; /* [rows, heads * dk] */
+    float               *out; /* [rows, heads * dv] */
+    size_t               row0; /* walk: the step's row that q's first row stands for */
+    char                *workers, *partials; /* scratch */
+} td_attn;
+
+/** A run of rows of one sequence. */
+typedef struct {
+    uint32_t seq, row, n_rows;
+    size_t   first_item, block_rows; /* filled in by td_host_attn_walk */
+} td_attn_segment;
+
+/** For a block of `chunk` rows and keys up to max_kv; walk and split may be of different forms. */
+void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shape *walk, const td_attn_shape *split, size_t chunk,
+                       size_t max_kv, size_t units_max, td_attn_places *at);
+
+/** Rows of a chunk so that what it needs per row stays bounded; a function of the sizes alone. */
+size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes);
+
+/** Which way a sequence's n_rows rows go: true by spans (split), false together (walk). */
+typedef bool (*td_attn_choice)(const td_step *step, uint32_t seq, size_t n_rows);
+/** Compute a batch of units to the end. */
+typedef void (*td_attn_flush)(void *ctx, td_attn_unit *units, size_t n);
+
+/** Sort the rows [row0, row0 + rows): batches of units go to flush at once, segments are left at places->segments. @return how many */
+size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_step *step, size_t row0, size_t rows, td_attn_choice by_spans,
+                         td_attn_flush flush, void *ctx);
+
+/** All rows of the segments, finished in out. */
+void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n);
+
+/** The spans of all units. Finish each (unit, head) with td_host_attn_merge. */
+void td_host_attn_split(const td_attn *a, td_attn_unit *units, size_t n);
+void td_host_attn_merge(const td_attn *a, const td_attn_unit *unit, size_t head);
+
+/** Check the parts of a descriptor that all attention has: max_kv; the rope table [max_pos, dim]. */
+TD_NODISCARD td_status td_host_need_max_kv(const td_block_desc *desc, td_error *err);
+TD_NODISCARD td_status td_host_need_table(const td_npu_weight *w, size_t dim, td_error *err);
+
+/** Check a step's arrays: rows, positions and pages in range. */
+TD_NODISCARD td_status td_host_check_attention_step(const td_npu_block *b, const td_step *s, size_t max_pos);
+
+#endif

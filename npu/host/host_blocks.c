@@ -1,0 +1,221 @@
+/* The small blocks: embed, norm, linear, combine, head. Rows are items; each worker has a few f32 rows of scratch. */
+#include "core/error.h"
+#include "npu/host/host_device.h"
+#include "quant/convert.h"
+
+#define CHUNK_ROWS 1024
+
+static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
+
+typedef struct {
+    td_host_npu        *d;
+    const td_npu_block *b;
+    const td_step      *step;
+    size_t              row0; /* first row of the chunk */
+} row_job;
+
+static float *worker_rows(const row_job *j, const td_worker *w) {
+    return (float *)(j->d->scratch + j->b->at.f32 + w->index * j->b->at.per_worker);
+}
+
+/* Scratch: for each worker n_rows f32 rows of `width`. */
+static void plan_worker_rows(const td_host_npu *d, td_npu_block *b, td_host_plan *p, size_t n_rows, size_t width) {
+    b->at.per_worker = td_round_up(n_rows * td_round_up(width, 16) * sizeof(float), TD_CACHE_LINE);
+    b->at.f32 = td_host_take(p, b->at.per_worker * d->n_workers);
+    b->scratch_bytes = p->used;
+}
+
+static const void *act_row(const td_host_npu *d, const void *x, size_t element) { return (const char *)x + td_host_act_bytes(d, element); }
+static void       *act_out(const td_host_npu *d, void *x, size_t element) { return (char *)x + td_host_act_bytes(d, element); }
+
+/* ---- embed ----------------------------------------------------------------------------------- */
+
+static void embed_row(void *ctx, uint32_t i, const td_worker *w) {
+    const row_job       *j = ctx;
+    const td_embed_desc *e = &j->b->desc.embed;
+    float               *f = worker_rows(j, w);
+    td_host_weight_row(e->table, j->step->host.token[i], f);
+    td_from_f32(j->d->act, f, e->hidden, act_out(j->d, e->out, (size_t)i * e->hidden));
+}
+
+static td_status run_embed(td_host_npu *d, const td_npu_block *b, const td_step *s) {
+    for (uint32_t i = 0; i < s->n_tok; i++)
+        if (s->host.token[i] >= b->desc.embed.table->n) return TD_EINVAL;
+    row_job j = {.d = d, .b = b, .step = s};
+    td_host_for(d, embed_row, &j, s->n_tok, (size_t)s->n_tok * b->desc.embed.hidden);
+    return TD_OK;
+}
+
+static td_status check_embed(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_embed_desc *e = &desc->embed;
+    (void)d;
+    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)e->hidden, (const char *)NULL));
+    if (!e->table || e->table->format == TD_WEIGHT_W8A8 || e->table->layout == TD_HOST_HEADS || e->table->k != e->hidden)
+        return td_fail(err, TD_EINVAL, "the embedding table must be bf16 or f32 with rows of %u", e->hidden);
+    return TD_OK;
+}
+
+static void plan_embed(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    b->run = run_embed;
+    plan_worker_rows(d, b, &(td_host_plan){0}, 1, desc->embed.hidden);
+}
+
+const td_host_block_kind td_host_embed = {check_embed, plan_embed};
+
+/* ---- norm ------------------------------------------------------------------------------------ */
+
+static void norm_row(void *ctx, uint32_t i, const td_worker *w) {
+    const row_job      *j = ctx;
+    const td_norm_desc *n = &j->b->desc.norm;
+    float              *x = worker_rows(j, w), *add = x + td_round_up(n->hidden, 16);
+    size_t              at = (size_t)i * n->hidden;
+    td_to_f32(j->d->act, act_row(j->d, n->x, at), n->hidden, x);
+    if (n->add) {
+        td_to_f32(j->d->act, act_row(j->d, n->add, at), n->hidden, add);
+        j->d->math->add(x, add, n->hidden);
+        td_from_f32(j->d->act, x, n->hidden, act_out(j->d, n->x, at));
+        td_to_f32(j->d->act, act_row(j->d, n->x, at), n->hidden, x); /* the norm is of what others will read */
+    }
+    j->d->math->rms_norm(x, td_host_vector(n->gamma), n->eps, n->hidden, x);
+    td_from_f32(j->d->act, x, n->hidden, act_out(j->d, n->out, (size_t)i * (n->out_stride ? n->out_stride : n->hidden)));
+}
+
+static td_status run_norm(td_host_npu *d, const td_npu_block *b, const td_step *s) {
+    row_job j = {.d = d, .b = b, .step = s};
+    td_host_for(d, norm_row, &j, s->n_tok, (size_t)s->n_tok * b->desc.norm.hidden);
+    return TD_OK;
+}
+
+static td_status check_norm(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    (void)d;
+    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)desc->norm.hidden, (const char *)NULL));
+    if (desc->norm.out_stride && desc->norm.out_stride < desc->norm.hidden)
+        return td_fail(err, TD_EINVAL, "a norm's out_stride %zu is less than hidden %u", desc->norm.out_stride, desc->norm.hidden);
+    return td_host_need_vector(desc->norm.gamma, desc->norm.hidden, false, "gamma", err);
+}
+
+static void plan_norm(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    b->run = run_norm;
+    plan_worker_rows(d, b, &(td_host_plan){0}, 2, desc->norm.hidden);
+}
+
+const td_host_block_kind td_host_norm = {check_norm, plan_norm};
+
+/* ---- linear ---------------------------------------------------------------------------------- */
+
+static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_step *s) {
+    const td_linear_desc *l = &b->desc.linear;
+    for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
+        td_host_rows x;
+        td_host_rows_init(&x, d->scratch + b->at.rows, act_row(d, l->in, row * l->w->k), d->act,
+                          min_size(b->at.chunk, s->n_tok - row), l->w->k);
+        td_host_products(d, &x, &(td_host_product){l->w, l->bias, act_out(d, l->out, row * l->w->n), l->w->n, d->act}, 1);
+    }
+    return TD_OK;
+}
+
+static td_status check_linear(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_linear_desc *l = &desc->linear;
+    if (!l->w) return td_fail(err, TD_EINVAL, "the weight of a linear is missing");
+    TD_TRY(td_host_check_sizes(desc, err, NULL));
+    TD_TRY(td_host_need_linear(d, l->w, l->w->n, l->w->k, "w", err));
+    return td_host_need_vector(l->bias, l->w->n, true, "bias", err);
+}
+
+static void plan_linear(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    td_host_plan p = {0};
+    b->run = run_linear;
+    b->at.chunk = min_size(desc->max_tok, CHUNK_ROWS);
+    b->at.rows = td_host_take(&p, desc->linear.w ? td_host_rows_bytes(b->at.chunk, desc->linear.w->k, d->act) : 0);
+    b->scratch_bytes = p.used;
+}
+
+const td_host_block_kind td_host_linear = {check_linear, plan_linear};
+
+/* ---- combine --------------------------------------------------------------------------------- */
+
+static void combine_row(void *ctx, uint32_t i, const td_worker *w) {
+    const row_job         *j = ctx;
+    const td_combine_desc *c = &j->b->desc.combine;
+    size_t                 width = td_round_up(c->hidden, 16), at = (size_t)i * c->hidden;
+    float                 *sum = worker_rows(j, w), *f = sum + width;
+    bool                   any = false;
+    for (int a = 0; a < 3; a++) {
+        if (!c->add[a]) continue;
+        td_to_f32(j->d->act, act_row(j->d, c->add[a], at), c->hidden, any ? f : sum);
+        if (any) j->d->math->add(sum, f, c->hidden);
+        any = true;
+    }
+    if (!any) return;
+    td_to_f32(j->d->act, act_row(j->d, c->x, at), c->hidden, f);
+    j->d->math->add(f, sum, c->hidden);
+    td_from_f32(j->d->act, f, c->hidden, act_out(j->d, c->x, at));
+}
+
+static td_status run_combine(td_host_npu *d, const td_npu_block *b, const td_step *s) {
+    row_job j = {.d = d, .b = b, .step = s};
+    td_host_for(d, combine_row, &j, s->n_tok, (size_t)s->n_tok * b->desc.combine.hidden * 2);
+    return TD_OK;
+}
+
+static td_status check_combine(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    (void)d;
+    return td_host_check_sizes(desc, err, "hidden", (size_t)desc->combine.hidden, (const char *)NULL);
+}
+
+static void plan_combine(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    b->run = run_combine;
+    plan_worker_rows(d, b, &(td_host_plan){0}, 2, desc->combine.hidden);
+}
+
+const td_host_block_kind td_host_combine = {check_combine, plan_combine};
+
+/* ---- head ------------------------------------------------------------------------------------ */
+
+#define HEAD_ROWS 256
+
+static void head_row(void *ctx, uint32_t i, const td_worker *w) {
+    const row_job      *j = ctx;
+    const td_head_desc *h = &j->b->desc.head;
+    size_t              row = j->step->host.out_row[j->row0 + i];
+    float              *f = (float *)(j->d->scratch + j->b->at.f32) + (size_t)i * h->hidden;
+    (void)w;
+    td_to_f32(j->d->act, act_row(j->d, h->x, row * h->hidden), h->hidden, f);
+    if (h->gamma) j->d->math->rms_norm(f, td_host_vector(h->gamma), h->eps, h->hidden, f);
+}
+
+static td_status run_head(td_host_npu *d, const td_npu_block *b, const td_step *s) {
+    const td_head_desc *h = &b->desc.head;
+    if (s->n_out > h->max_out) return TD_EINVAL;
+    for (uint32_t i = 0; i < s->n_out; i++)
+        if (s->host.out_row[i] >= s->n_tok) return TD_EINVAL;
+    for (size_t row = 0; row < s->n_out; row += b->at.chunk) {
+        size_t       rows = min_size(b->at.chunk, s->n_out - row);
+        row_job      j = {.d = d, .b = b, .step = s, .row0 = row};
+        td_host_rows x;
+        td_host_for(d, head_row, &j, rows, rows * h->hidden);
+        td_host_rows_init(&x, d->scratch + b->at.rows, d->scratch + b->at.f32, TD_DT_F32, rows, h->hidden);
+        td_host_products(d, &x, &(td_host_product){h->w, NULL, h->logits + row * h->vocab, h->vocab, TD_DT_F32}, 1);
+    }
+    return TD_OK;
+}
+
+static td_status check_head(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_head_desc *h = &desc->head;
+    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)h->hidden, "vocab", (size_t)h->vocab, "max_out", (size_t)h->max_out,
+                               (const char *)NULL));
+    TD_TRY(td_host_need_vector(h->gamma, h->hidden, true, "gamma", err));
+    return td_host_need_linear(d, h->w, h->vocab, h->hidden, "head", err);
+}
+
+static void plan_head(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    td_host_plan p = {0};
+    (void)d;
+    b->run = run_head;
+    b->at.chunk = min_size(desc->head.max_out, HEAD_ROWS);
+    b->at.f32 = td_host_take(&p, b->at.chunk * desc->head.hidden * sizeof(float));
+    b->at.rows = td_host_take(&p, td_host_rows_bytes(b->at.chunk, desc->head.hidden, TD_DT_F32));
+    b->scratch_bytes = p.used;
+}
+
+const td_host_block_kind td_host_head = {check_head, plan_head};

@@ -1,0 +1,193 @@
+/*
+ * The host device from the inside: what its files share.
+ *
+ * DESIGN. A block is a function over the rows of a step; it runs on the stream's thread, which is worker 0 of the pool, and hands out
+ * items. Blocks compute rows in chunks so that scratch stays bounded; chunks, items and threads never change a row's bits. Scratch
+ * is one mapping, as large as the hungriest block needs; the device's turn (a mutex) is held while a block runs, so streams
+ * with threads of their own share pool and scratch in turn.
+ *
+ *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms
+ *   host_stream     streams, events, graphs        host_mla, host_gqa, host_mlp, host_router, host_blocks   the blocks
+ *   host_weight     conversion and layouts         kernels/        what depends on the instruction set
+ *   host_linear     quantise rows, matrix products
+ */
+#ifndef TD_NPU_HOST_DEVICE_H
+#define TD_NPU_HOST_DEVICE_H
+
+#include <pthread.h>
+
+#include "core/mem.h"
+#include "npu/host/kernels/host_math.h"
+#include "npu/host/kernels/w8a8.h"
+#include "npu/npu.h"
+
+#define TD_HOST_DIM_MAX ((size_t)1 << 22) /* of any matrix side, so that products of three sizes cannot overflow */
+#define TD_HOST_TOK_MAX ((size_t)1 << 17)
+#define TD_HOST_KV_MAX  ((size_t)1 << 24)
+
+typedef struct {
+    td_npu                base; /* first */
+    td_pool              *pool;
+    uint32_t              n_workers;
+    td_dtype              act;
+    bool                  own_threads;
+    const td_w8a8_kernel *w8a8;
+    const td_host_math   *math;
+    pthread_mutex_t       turn;    /* held while a block runs, or the scratch or a weight's layout changes */
+    char                 *scratch; /* 64-byte aligned */
+    size_t                scratch_bytes;
+} td_host_npu;
+
+td_status td_host_npu_open(const td_npu_config *config, td_npu **out, td_error *err);
+
+/* ---- scratch --------------------------------------------------------------------------------- */
+
+/** Offsets into the scratch, handed out while a block is planned. */
+typedef struct {
+    size_t used;
+} td_host_plan;
+
+static inline size_t td_host_take(td_host_plan *p, size_t bytes) {
+    size_t at = p->used;
+    p->used = at + td_round_up(bytes, TD_CACHE_LINE);
+    return at;
+}
+
+/** Grow the scratch; the caller holds the turn. */
+TD_NODISCARD td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_error *err);
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/*
+ * How a weight lies in memory. W8A8 is packed for its kernel when it is created. The float formats start as rows and are laid out in
+ * place by the first block that needs them otherwise:
+ *   PANELS  [ceil(n / nr)][k][nr], for matrix products; nr = TD_HOST_NR_BF16 or TD_HOST_NR_F32
+ *   HEADS   per head W_UK [nope, kv_lora] and the transpose of W_UV, [kv_lora, v]; only the MLA block reads it
+ */
+typedef enum { TD_HOST_ROWS, TD_HOST_PANELS, TD_HOST_HEADS } td_host_layout;
+
+#define TD_HOST_NR_BF16 32
+#define TD_HOST_NR_F32  16
+
+struct td_npu_weight {
+    td_weight_format format;
+    uint32_t         rank; /* of the source: 1 for vectors, and then n is 1 */
+    size_t           n, k;
+    td_host_layout   layout;
+    uint32_t         heads, nope; /* HEADS */
+    void            *data;
+    size_t           bytes; /* of the mapping */
+    float           *sw;    /* W8A8: [round_up(n, nr)], in the mapping */
+};
+
+size_t      td_host_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
+td_status   td_host_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out, td_error *err);
+void        td_host_weight_destroy(td_npu *d, td_npu_weight *w);
+static inline size_t td_host_nr(const td_host_npu *d, const td_npu_weight *w) {
+    return w->format == TD_WEIGHT_W8A8 ? d->w8a8->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
+}
+
+/* Checks for block_create; the sentence names the weight. w may be NULL where optional is true. */
+TD_NODISCARD td_status td_host_need_linear(td_host_npu *d, const td_npu_weight *w, size_t n, size_t k, const char *what, td_error *err);
+TD_NODISCARD td_status td_host_need_vector(const td_npu_weight *w, size_t k, bool optional, const char *what, td_error *err);
+TD_NODISCARD td_status td_host_need_heads(const td_npu_weight *w, size_t heads, size_t nope, size_t v, size_t kv_lora,
+                                          td_error *err);
+
+/** Row `row` of a BF16 or F32 matrix as f32, whatever its layout (ROWS or PANELS). */
+void td_host_weight_row(const td_npu_weight *w, size_t row, float *out);
+
+static inline const float *td_host_vector(const td_npu_weight *w) { return w ? w->data : NULL; }
+
+/* ---- rows and linears ------------------------------------------------------------------------ */
+
+/** Dense rows that go into matrix products; quantised or widened once, when the first product needs it. */
+typedef struct {
+    size_t       m, k;
+    td_dtype     dtype;
+    const void  *x; /* [m, k] */
+    bool         has_q, has_f;
+    size_t       ldq;
+    int8_t      *q;     /* [m, ldq] */
+    float       *scale; /* [m] */
+    int32_t     *sum;   /* [m] */
+    const float *f;     /* [m, k]: widened, or x itself */
+    float       *widened;
+} td_host_rows;
+
+typedef struct {
+    const td_npu_weight *w;
+    const td_npu_weight *bias; /* or NULL */
+    void                *out;
+    size_t               ldo;
+    td_dtype             out_dtype;
+} td_host_product;
+
+#define TD_HOST_PRODUCTS_MAX 4
+
+size_t td_host_rows_bytes(size_t m, size_t k, td_dtype dtype); /* scratch that td_host_rows_init wants as mem */
+void   td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype, size_t m, size_t k);
+
+/** out = x W^T + bias for products that share their input: one hand-out of items. */
+void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products);
+
+/** for i < n fn(ctx, i, worker): on the caller alone when the whole is small, else over the pool. cost: about elements touched. */
+void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost);
+
+/** Where an attention block keeps things in the scratch, and how many units it takes at a time (host_attention.h). */
+typedef struct {
+    size_t segments, units, workers, partials; /* offsets */
+    size_t spans_max, units_max;               /* of the units that are computed together */
+} td_attn_places;
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+struct td_npu_block {
+    td_block_desc desc;
+    td_status (*run)(td_host_npu *d, const td_npu_block *b, const td_step *s);
+    struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
+        size_t         chunk, x, rows, f32, per_worker;
+        size_t         gate, up, down;                /* mlp */
+        size_t         q, k, v, out;                  /* attention */
+        size_t         q_low, q_rows, kv, q_lat, ctx; /* latent attention */
+        td_attn_places attn;
+    } at;
+    size_t scratch_bytes;
+};
+
+/** Per kind: check the descriptor and plan (block->at, run, scratch_bytes). */
+typedef struct {
+    td_status (*check)(td_host_npu *d, const td_block_desc *desc, td_error *err);
+    void (*plan)(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b); /* reads sizes only; weights may be NULL except linear's */
+} td_host_block_kind;
+
+extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_host_mla, td_host_gqa, td_host_mlp, td_host_router,
+    td_host_combine, td_host_head;
+
+TD_NODISCARD td_status td_host_check_sizes(const td_block_desc *desc, td_error *err, const char *what, ...); /* name, value, …, NULL: 1 .. DIM_MAX */
+
+size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);
+td_status td_host_block_create(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
+void      td_host_block_destroy(td_npu *d, td_npu_block *b);
+
+static inline size_t td_host_act_bytes(const td_host_npu *d, size_t n) { return n * td_dtype_bytes(d->act); }
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* The table's members of the same names. */
+td_status td_host_stream_create(td_npu *d, td_npu_stream **out, td_error *err);
+void      td_host_graph_destroy(td_npu *d, td_npu_graph *g);
+void      td_host_stream_destroy(td_npu *d, td_npu_stream *s);
+td_status td_host_stream_sync(td_npu *d, td_npu_stream *s);
+td_status td_host_event_create(td_npu *d, td_npu_event **out, td_error *err);
+void      td_host_event_destroy(td_npu *d, td_npu_event *e);
+td_status td_host_event_record(td_npu *d, td_npu_stream *s, td_npu_event *e);
+td_status td_host_event_wait(td_npu *d, td_npu_stream *s, td_npu_event *e);
+td_status td_host_event_sync(td_npu *d, td_npu_event *e);
+td_status td_host_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind);
+td_status td_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
+td_status td_host_enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
+td_status td_host_graph_begin(td_npu *d, td_npu_stream *s);
+td_status td_host_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
+td_status td_host_graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g);
+
+#endif

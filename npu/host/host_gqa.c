@@ -1,0 +1,132 @@
+/* Grouped-query attention: projections, norms and rope, the cache, attention, output projection. */
+#include "core/error.h"
+#include "npu/host/host_attention.h"
+#include "quant/convert.h"
+
+#define SPLIT_ROWS 8 /* a sequence with fewer rows in the chunk is computed by spans */
+
+static td_attn_shape shape_of(const td_gqa_desc *g) {
+    return (td_attn_shape){.form = TD_ATTN_GQA, .heads = g->heads, .groups = g->kv_heads, .dk = g->head_dim, .dv = g->head_dim,
+                           .scale = g->softmax_scale};
+}
+
+typedef struct {
+    td_host_npu        *d;
+    const td_npu_block *b;
+    const td_step      *step;
+    size_t              row0;
+    float              *q, *k, *v; /* the chunk's rows */
+    const td_attn      *attn;
+    const td_attn_unit *units;
+} gqa_job;
+
+/* Norm and rope of a row's queries and keys; its key and value go to the cache. */
+static void place_row(void *ctx, uint32_t i, const td_worker *w) {
+    const gqa_job      *j = ctx;
+    const td_gqa_desc  *g = &j->b->desc.gqa;
+    const td_host_math *m = j->d->math;
+    size_t              row = j->row0 + i, dim = g->head_dim, slot = j->step->host.slot[row];
+    const float        *table = td_host_vector(g->rope) + (size_t)j->step->host.pos[row] * dim;
+    (void)w;
+    for (size_t h = 0; h < g->heads; h++) {
+        float *q = j->q + (i * (size_t)g->heads + h) * dim;
+        if (g->q_norm) m->rms_norm(q, td_host_vector(g->q_norm), g->eps, dim, q);
+        m->rope(q, table, dim);
+    }
+    for (size_t h = 0; h < g->kv_heads; h++) {
+        float *k = j->k + (i * (size_t)g->kv_heads + h) * dim;
+        size_t at = ((slot / TD_KV_PAGE * g->kv_heads + h) * TD_KV_PAGE + slot % TD_KV_PAGE) * dim;
+        if (g->k_norm) m->rms_norm(k, td_host_vector(g->k_norm), g->eps, dim, k);
+        m->rope(k, table, dim);
+        td_from_f32(j->d->act, k, dim, (char *)g->kv_k + td_host_act_bytes(j->d, at));
+        td_from_f32(j->d->act, j->v + (i * (size_t)g->kv_heads + h) * dim, dim, (char *)g->kv_v + td_host_act_bytes(j->d, at));
+    }
+}
+
+static void merge_item(void *ctx, uint32_t i, const td_worker *w) {
+    const gqa_job *j = ctx;
+    size_t         heads = j->b->desc.gqa.heads;
+    (void)w;
+    td_host_attn_merge(j->attn, &j->units[i / heads], i % heads);
+}
+
+static bool by_spans(const td_step *step, uint32_t seq, size_t n_rows) {
+    (void)step, (void)seq;
+    return n_rows < SPLIT_ROWS;
+}
+
+static void flush_units(void *ctx, td_attn_unit *units, size_t n) {
+    gqa_job *j = ctx;
+    size_t   heads = j->b->desc.gqa.heads, cost = 0;
+    td_host_attn_split(j->attn, units, n);
+    j->units = units;
+    for (size_t i = 0; i < n; i++) cost += (units[i].n_spans + 1) * heads * j->attn->shape.dv;
+    td_host_for(j->d, merge_item, j, n * heads, cost);
+}
+
+static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_step *s) {
+    const td_gqa_desc *g = &b->desc.gqa;
+    size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
+    TD_TRY(td_host_check_attention_step(b, s, g->rope->n));
+    for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
+        size_t  rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
+        gqa_job j = {.d = d, .b = b, .step = s, .row0 = row, .q = (float *)(d->scratch + b->at.q),
+                     .k = (float *)(d->scratch + b->at.k), .v = (float *)(d->scratch + b->at.v)};
+        float  *out = (float *)(d->scratch + b->at.out);
+        td_attn attn = {.d = d, .shape = shape_of(g), .k = g->kv_k, .v = g->kv_v, .step = s, .q = j.q, .out = out, .row0 = row,
+                        .workers = d->scratch + b->at.attn.workers, .partials = d->scratch + b->at.attn.partials};
+        td_host_rows x, o;
+        td_host_rows_init(&x, d->scratch + b->at.x, (const char *)g->in + td_host_act_bytes(d, row * g->hidden), d->act, rows,
+                          g->hidden);
+        td_host_products(d, &x, (td_host_product[]){{g->q, g->q_bias, j.q, q_width, TD_DT_F32},
+                                                    {g->k, g->k_bias, j.k, kv_width, TD_DT_F32},
+                                                    {g->v, g->v_bias, j.v, kv_width, TD_DT_F32}}, 3);
+        td_host_for(d, place_row, &j, rows, rows * (q_width + 2 * kv_width) * 2);
+        j.attn = &attn;
+        size_t n_segments = td_host_attn_sort(d, &b->at.attn, s, row, rows, by_spans, flush_units, &j);
+        td_host_attn_walk(&attn, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
+        td_host_rows_init(&o, d->scratch + b->at.rows, out, TD_DT_F32, rows, q_width);
+        td_host_products(d, &o, &(td_host_product){g->o, NULL, (char *)g->out + td_host_act_bytes(d, row * g->hidden), g->hidden, d->act}, 1);
+    }
+    return TD_OK;
+}
+
+static td_status check_gqa(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_gqa_desc *g = &desc->gqa;
+    size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
+    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)g->hidden, "heads", (size_t)g->heads, "kv_heads", (size_t)g->kv_heads, "head_dim",
+                               (size_t)g->head_dim, "heads * head_dim", q_width, "kv_heads * head_dim", kv_width, (const char *)NULL));
+    if (g->heads % g->kv_heads || g->head_dim % 2)
+        return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads of dimension %u", g->heads, g->kv_heads, g->head_dim);
+    TD_TRY(td_host_need_max_kv(desc, err));
+    TD_TRY(td_host_need_linear(d, g->q, q_width, g->hidden, "q", err));
+    TD_TRY(td_host_need_linear(d, g->k, kv_width, g->hidden, "k", err));
+    TD_TRY(td_host_need_linear(d, g->v, kv_width, g->hidden, "v", err));
+    TD_TRY(td_host_need_linear(d, g->o, g->hidden, q_width, "o", err));
+    TD_TRY(td_host_need_vector(g->q_bias, q_width, true, "q bias", err));
+    TD_TRY(td_host_need_vector(g->k_bias, kv_width, true, "k bias", err));
+    TD_TRY(td_host_need_vector(g->v_bias, kv_width, true, "v bias", err));
+    TD_TRY(td_host_need_vector(g->q_norm, g->head_dim, true, "q norm", err));
+    TD_TRY(td_host_need_vector(g->k_norm, g->head_dim, true, "k norm", err));
+    return td_host_need_table(g->rope, g->head_dim, err);
+}
+
+static void plan_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    const td_gqa_desc *g = &desc->gqa;
+    td_attn_shape      shape = shape_of(g);
+    size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
+    size_t             chunk = td_host_chunk_rows(desc->max_tok, (2 * q_width + 2 * kv_width) * sizeof(float));
+    td_host_plan       p = {0};
+    b->run = run_gqa;
+    b->at.chunk = chunk;
+    b->at.x = td_host_take(&p, td_host_rows_bytes(chunk, g->hidden, d->act));
+    b->at.q = td_host_take(&p, chunk * q_width * sizeof(float));
+    b->at.k = td_host_take(&p, chunk * kv_width * sizeof(float));
+    b->at.v = td_host_take(&p, chunk * kv_width * sizeof(float));
+    b->at.out = td_host_take(&p, chunk * q_width * sizeof(float));
+    b->at.rows = td_host_take(&p, td_host_rows_bytes(chunk, q_width, TD_DT_F32));
+    td_host_attn_plan(d, &p, &shape, &shape, chunk, desc->max_kv, chunk, &b->at.attn);
+    b->scratch_bytes = p.used;
+}
+
+const td_host_block_kind td_host_gqa = {check_gqa, plan_gqa};

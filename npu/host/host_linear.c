@@ -1,0 +1,148 @@
+/* Matrix products over the pool: rows are prepared once for all products that read them, then panels and row blocks are items. */
+#include <assert.h>
+
+#include "npu/host/host_device.h"
+#include "quant/convert.h"
+#include "quant/row_quant.h"
+
+#define INLINE_COST    32768        /* elements below which a wake-up costs more than the work */
+#define ITEMS_PER_WORKER 8
+#define X_BLOCK_BYTES  (384 << 10)  /* rows of an item: they should stay in L2 beside a panel */
+#define F_BLOCK_ROWS   48
+
+void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost) {
+    if (cost > INLINE_COST && n > 1) {
+        td_pool_run(d->pool, fn, ctx, (uint32_t)n);
+        return;
+    }
+    const td_worker caller = {0};
+    for (size_t i = 0; i < n; i++) fn(ctx, (uint32_t)i, &caller);
+}
+
+/* ---- preparing rows -------------------------------------------------------------------------- */
+
+#define LDQ(k) td_round_up(k, TD_CACHE_LINE)
+
+size_t td_host_rows_bytes(size_t m, size_t k, td_dtype dtype) {
+    size_t widened = dtype == TD_DT_F32 ? 0 : m * k * sizeof(float);
+    return td_round_up(m * sizeof(float), 64) + td_round_up(m * sizeof(int32_t), 64) + m * LDQ(k) + td_round_up(widened, 64);
+}
+
+void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype, size_t m, size_t k) {
+    char *p = mem;
+    *r = (td_host_rows){.m = m, .k = k, .dtype = dtype, .x = x, .ldq = LDQ(k), .has_f = dtype == TD_DT_F32};
+    r->scale = (float *)p;
+    p += td_round_up(m * sizeof(float), 64);
+    r->sum = (int32_t *)p;
+    p += td_round_up(m * sizeof(int32_t), 64);
+    r->q = (int8_t *)p;
+    p += m * r->ldq;
+    r->widened = (float *)p;
+    r->f = r->has_f ? x : p;
+}
+
+static void quantize_item(void *ctx, uint32_t i, const td_worker *w) {
+    (void)w;
+    td_host_rows *r = ctx;
+    const char   *x = (const char *)r->x + i * r->k * td_dtype_bytes(r->dtype);
+    td_quantize_rows_i8(r->dtype, x, 1, r->k, r->k, r->q + i * r->ldq, r->ldq, r->scale + i, r->sum + i);
+}
+
+static void widen_item(void *ctx, uint32_t i, const td_worker *w) {
+    (void)w;
+    td_host_rows *r = ctx;
+    td_to_f32(r->dtype, (const char *)r->x + i * r->k * td_dtype_bytes(r->dtype), r->k, r->widened + i * r->k);
+}
+
+static void prepare(td_host_npu *d, td_host_rows *r, td_weight_format format) {
+    if (format == TD_WEIGHT_W8A8 && !r->has_q) {
+        td_host_for(d, quantize_item, r, r->m, r->m * r->k);
+        r->has_q = true;
+    } else if (format != TD_WEIGHT_W8A8 && !r->has_f) {
+        td_host_for(d, widen_item, r, r->m, r->m * r->k);
+        r->has_f = true;
+    }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+typedef struct {
+    const td_host_npu  *d;
+    const td_host_rows *x;
+    size_t              n_products, block_rows, groups; /* groups: of panels, over all products */
+    struct {
+        const td_host_product *p;
+        size_t                 panels, per_group, first_group;
+    } part[TD_HOST_PRODUCTS_MAX];
+} product_job;
+
+static void w8a8_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
+    const td_host_rows *x = j->x;
+    j->d->w8a8->run(&(td_w8a8_args){
+        .m = rows, .n = p->w->n, .k = x->k,
+        .x = x->q + row * x->ldq, .ldx = x->ldq, .sx = x->scale + row, .x_sum = x->sum + row,
+        .w = p->w->data, .sw = p->w->sw, .bias = td_host_vector(p->bias),
+        .out = (char *)p->out + row * p->ldo * td_dtype_bytes(p->out_dtype), .ldo = p->ldo, .out_dtype = p->out_dtype,
+        .panel_begin = begin, .panel_end = end,
+    });
+}
+
+static void float_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
+    const td_host_rows *x = j->x;
+    size_t              nr = td_host_nr(j->d, p->w), k = x->k;
+    td_dtype            dtype = p->w->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
+    const float        *bias = td_host_vector(p->bias);
+    float               c[F_BLOCK_ROWS * TD_HOST_NR_BF16] __attribute__((aligned(64)));
+    for (size_t panel = begin; panel < end; panel++) {
+        size_t        col = panel * nr, cols = p->w->n - col < nr ? p->w->n - col : nr;
+        td_fgemm_args g = {.k = k, .n = nr, .a = x->f + row * k, .lda = k, .ldb = nr, .b_dtype = dtype, .c = c, .ldc = nr, .m = rows};
+        g.b = (const char *)p->w->data + panel * nr * k * td_dtype_bytes(dtype);
+        j->d->math->gemm(&g);
+        for (size_t i = 0; i < rows; i++) {
+            char *out = (char *)p->out + ((row + i) * p->ldo + col) * td_dtype_bytes(p->out_dtype);
+            if (bias) j->d->math->add(c + i * nr, bias + col, cols);
+            td_from_f32(p->out_dtype, c + i * nr, cols, out);
+        }
+    }
+}
+
+static void product_item(void *ctx, uint32_t item, const td_worker *w) {
+    (void)w;
+    const product_job *j = ctx;
+    size_t             group = item % j->groups, row = item / j->groups * j->block_rows, i = j->n_products - 1;
+    while (j->part[i].first_group > group) i--;
+    const td_host_product *p = j->part[i].p;
+    size_t                 rows = j->x->m - row < j->block_rows ? j->x->m - row : j->block_rows;
+    size_t                 begin = (group - j->part[i].first_group) * j->part[i].per_group, end = begin + j->part[i].per_group;
+    if (end > j->part[i].panels) end = j->part[i].panels;
+    (p->w->format == TD_WEIGHT_W8A8 ? w8a8_item : float_item)(j, p, row, rows, begin, end);
+}
+
+void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products) {
+    product_job j = {.d = d, .x = x, .n_products = n_products, .block_rows = F_BLOCK_ROWS};
+    size_t      panels = 0;
+    bool        all_int = true;
+    assert(n_products >= 1 && n_products <= TD_HOST_PRODUCTS_MAX);
+    if (x->m == 0) return;
+    for (size_t i = 0; i < n_products; i++) {
+        prepare(d, x, products[i].w->format);
+        all_int = all_int && products[i].w->format == TD_WEIGHT_W8A8;
+        j.part[i].p = &products[i];
+        j.part[i].panels = (products[i].w->n + td_host_nr(d, products[i].w) - 1) / td_host_nr(d, products[i].w);
+        panels += j.part[i].panels;
+    }
+    if (all_int) {
+        size_t mr = d->w8a8->mr;
+        j.block_rows = X_BLOCK_BYTES / x->ldq / mr * mr;
+        if (j.block_rows < 4 * mr) j.block_rows = 4 * mr;
+    }
+    size_t blocks = (x->m + j.block_rows - 1) / j.block_rows;
+    size_t per_group = panels * blocks / ((size_t)d->n_workers * ITEMS_PER_WORKER);
+    if (per_group < 1) per_group = 1;
+    for (size_t i = 0; i < n_products; i++) {
+        j.part[i].per_group = per_group;
+        j.part[i].first_group = j.groups;
+        j.groups += (j.part[i].panels + per_group - 1) / per_group;
+    }
+    td_host_for(d, product_item, &j, j.groups * blocks, x->m * x->k * panels);
+}

@@ -1,0 +1,157 @@
+/* Opening the host device: its memory, its table, and the blocks' common life. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/cpu.h"
+#include "core/error.h"
+#include "npu/host/host_device.h"
+
+static void close_device(td_npu *npu) {
+    td_host_npu *d = (td_host_npu *)npu;
+    if (!d) return;
+    td_mem_unmap(d->scratch, d->scratch_bytes);
+    pthread_mutex_destroy(&d->turn);
+    free(d);
+}
+
+static void caps(td_npu *npu, td_npu_caps *out) {
+    const td_host_npu *d = (const td_host_npu *)npu;
+    uint64_t           page = (uint64_t)sysconf(_SC_PAGESIZE);
+    *out = (td_npu_caps){
+        .unified_memory = true,
+        .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
+        .memory_free = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page,
+    };
+    snprintf(out->text, sizeof out->text, "host (%u threads%s, %s)", d->n_workers, d->own_threads ? " of its own" : "",
+             td_cpu_tier_name(td_cpu_features()));
+}
+
+static td_status alloc(td_npu *d, size_t bytes, void **out, td_error *err) {
+    (void)d;
+    return td_mem_map(bytes, TD_NODE_ANY, out, err);
+}
+
+static void release(td_npu *d, void *p, size_t bytes) {
+    (void)d;
+    td_mem_unmap(p, bytes);
+}
+
+td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_error *err) {
+    if (bytes <= d->scratch_bytes) return TD_OK;
+    void *p;
+    TD_TRY(td_mem_map(bytes, TD_NODE_ANY, &p, err));
+    td_mem_unmap(d->scratch, d->scratch_bytes);
+    d->scratch = p;
+    d->scratch_bytes = bytes;
+    return TD_OK;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static const td_host_block_kind *const KINDS[TD_BLOCK_COUNT] = {
+    [TD_BLOCK_EMBED] = &td_host_embed,     [TD_BLOCK_NORM] = &td_host_norm, [TD_BLOCK_LINEAR] = &td_host_linear,
+    [TD_BLOCK_MLA] = &td_host_mla,         [TD_BLOCK_GQA] = &td_host_gqa,   [TD_BLOCK_MLP] = &td_host_mlp,
+    [TD_BLOCK_ROUTER] = &td_host_router,   [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_HEAD] = &td_host_head,
+};
+
+td_status td_host_check_sizes(const td_block_desc *desc, td_error *err, const char *what, ...) {
+    if (desc->max_tok == 0 || desc->max_tok > TD_HOST_TOK_MAX)
+        return td_fail(err, TD_EINVAL, "a block takes 1 to %zu tokens, not %u", TD_HOST_TOK_MAX, desc->max_tok);
+    va_list list;
+    va_start(list, what);
+    td_status status = TD_OK;
+    for (; what && status == TD_OK; what = va_arg(list, const char *)) {
+        size_t value = va_arg(list, size_t);
+        if (value == 0 || value > TD_HOST_DIM_MAX)
+            status = td_fail(err, TD_EINVAL, "%s must be 1 to %zu, not %zu", what, TD_HOST_DIM_MAX, value);
+    }
+    va_end(list);
+    return status;
+}
+
+size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {
+    td_npu_block b = {.desc = *desc};
+    if (desc->kind >= TD_BLOCK_COUNT) return 0;
+    KINDS[desc->kind]->plan((td_host_npu *)npu, desc, &b);
+    return b.scratch_bytes;
+}
+
+td_status td_host_block_create(td_npu *npu, const td_block_desc *desc, td_npu_block **out, td_error *err) {
+    td_host_npu *d = (td_host_npu *)npu;
+    *out = NULL;
+    if (desc->kind >= TD_BLOCK_COUNT) return td_fail(err, TD_EINVAL, "there is no block kind %d", (int)desc->kind);
+    td_npu_block *b = calloc(1, sizeof *b);
+    if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
+    b->desc = *desc;
+    pthread_mutex_lock(&d->turn);
+    td_status status = KINDS[desc->kind]->check(d, desc, err);
+    if (status == TD_OK) {
+        KINDS[desc->kind]->plan(d, desc, b);
+        status = td_host_scratch_grow(d, b->scratch_bytes, err);
+    }
+    pthread_mutex_unlock(&d->turn);
+    if (status != TD_OK) {
+        free(b);
+        return status;
+    }
+    *out = b;
+    return TD_OK;
+}
+
+void td_host_block_destroy(td_npu *d, td_npu_block *b) {
+    (void)d;
+    free(b);
+}
+
+static const td_npu_ops OPS = {
+    .name = "host",
+    .close = close_device,
+    .caps = caps,
+    .alloc = alloc,
+    .free = release,
+    .host_alloc = alloc,
+    .host_free = release,
+    .stream_create = td_host_stream_create,
+    .stream_destroy = td_host_stream_destroy,
+    .stream_sync = td_host_stream_sync,
+    .event_create = td_host_event_create,
+    .event_destroy = td_host_event_destroy,
+    .event_record = td_host_event_record,
+    .event_wait = td_host_event_wait,
+    .event_sync = td_host_event_sync,
+    .copy = td_host_copy,
+    .host_call = td_host_call,
+    .graph_begin = td_host_graph_begin,
+    .graph_end = td_host_graph_end,
+    .graph_launch = td_host_graph_launch,
+    .graph_destroy = td_host_graph_destroy,
+    .weight_bytes = td_host_weight_bytes,
+    .weight_create = td_host_weight_create,
+    .weight_destroy = td_host_weight_destroy,
+    .block_scratch_bytes = td_host_block_scratch_bytes,
+    .block_create = td_host_block_create,
+    .block_destroy = td_host_block_destroy,
+    .enqueue = td_host_enqueue,
+};
+
+td_status td_host_npu_open(const td_npu_config *config, td_npu **out, td_error *err) {
+    *out = NULL;
+    if (config->act_dtype != TD_DT_BF16 && config->act_dtype != TD_DT_F32)
+        return td_fail(err, TD_EINVAL, "the host device computes with bf16 or f32 activations");
+    if (!config->pool) return td_fail(err, TD_EINVAL, "the host device needs a pool");
+    td_host_npu *d = calloc(1, sizeof *d);
+    if (!d) return td_fail(err, TD_ENOMEM, "out of memory for the host device");
+    uint32_t features = td_cpu_features();
+    d->base.ops = &OPS;
+    d->pool = config->pool;
+    d->n_workers = td_pool_workers(config->pool);
+    d->act = config->act_dtype;
+    d->own_threads = config->own_threads;
+    d->w8a8 = td_w8a8_select(features);
+    d->math = td_host_math_select(features);
+    pthread_mutex_init(&d->turn, NULL);
+    *out = &d->base;
+    return TD_OK;
+}

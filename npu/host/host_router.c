@@ -1,0 +1,124 @@
+/* The router: f32 logits, then the choice of each row. */
+#include <math.h>
+
+#include "core/error.h"
+#include "npu/host/host_device.h"
+
+#define CHUNK_ROWS 1024
+
+typedef struct {
+    td_host_npu        *d;
+    const td_npu_block *b;
+    size_t              row0;
+} router_job;
+
+/* The n largest of value[0 .. count), where allowed; ties to the lower index; a NaN counts as -inf. Distinct, always n of them. */
+static void pick_largest(const float *value, const bool *allowed, size_t count, size_t n, uint16_t *picked) {
+    bool taken[TD_EXPERTS_MAX] = {0};
+    for (size_t i = 0; i < n; i++) {
+        size_t best = count;
+        for (size_t e = 0; e < count; e++) {
+            if (taken[e] || (allowed && !allowed[e])) continue;
+            if (best == count || value[e] > value[best] || (isnan(value[best]) && !isnan(value[e]))) best = e;
+        }
+        taken[best] = true;
+        picked[i] = (uint16_t)best;
+    }
+}
+
+static void limit_to_groups(const td_router_desc *r, const float *choice, bool *allowed) {
+    float    score[TD_EXPERTS_MAX];
+    uint16_t groups[TD_EXPERTS_MAX];
+    size_t   size = r->n_experts / r->n_group;
+    for (size_t g = 0; g < r->n_group; g++) {
+        uint16_t     two[2];
+        const float *c = choice + g * size;
+        pick_largest(c, NULL, size, size < 2 ? 1 : 2, two);
+        score[g] = c[two[0]];
+        if (r->group == TD_GROUP_TOP2_SUM && size > 1) score[g] += c[two[1]];
+    }
+    pick_largest(score, NULL, r->n_group, r->topk_group, groups);
+    memset(allowed, 0, r->n_experts * sizeof *allowed);
+    for (size_t i = 0; i < r->topk_group; i++) memset(allowed + groups[i] * size, 1, size * sizeof *allowed);
+}
+
+static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
+    const router_job     *j = ctx;
+    const td_router_desc *r = &j->b->desc.router;
+    const td_host_math   *m = j->d->math;
+    float                *s = (float *)(j->d->scratch + j->b->at.f32) + (size_t)i * r->n_experts; /* logits, then scores */
+    float                 choice[TD_EXPERTS_MAX], w[TD_TOP_K_MAX];
+    bool                  allowed[TD_EXPERTS_MAX];
+    uint16_t              ids[TD_TOP_K_MAX];
+    (void)worker;
+    if (r->score == TD_SCORE_SIGMOID) {
+        m->sigmoid(s, r->n_experts);
+    } else {
+        float max = -INFINITY;
+        for (size_t e = 0; e < r->n_experts; e++) max = s[e] > max ? s[e] : max;
+        float sum = m->exp_sum(s, max, r->n_experts);
+        for (size_t e = 0; e < r->n_experts; e++) s[e] /= sum;
+    }
+    memcpy(choice, s, r->n_experts * sizeof *s);
+    if (r->bias) m->add(choice, td_host_vector(r->bias), r->n_experts);
+    if (r->group != TD_GROUP_NONE) limit_to_groups(r, choice, allowed);
+    pick_largest(choice, r->group != TD_GROUP_NONE ? allowed : NULL, r->n_experts, r->top_k, ids);
+
+    float sum = 0;
+    for (size_t k = 0; k < r->top_k; k++) sum += s[ids[k]];
+    for (size_t k = 0; k < r->top_k; k++) w[k] = (r->normalise ? s[ids[k]] / (sum + 1e-20f) : s[ids[k]]) * r->scale;
+    uint16_t *ids_out = r->ids + (j->row0 + i) * r->top_k;
+    float    *w_out = r->weights + (j->row0 + i) * r->top_k;
+    for (size_t k = 0; k < r->top_k; k++) { /* insertion by descending weight, ties to the lower id */
+        size_t at = k;
+        while (at > 0 && (w[k] > w_out[at - 1] || (w[k] == w_out[at - 1] && ids[k] < ids_out[at - 1]))) {
+            w_out[at] = w_out[at - 1];
+            ids_out[at] = ids_out[at - 1];
+            at--;
+        }
+        w_out[at] = w[k];
+        ids_out[at] = ids[k];
+    }
+}
+
+static td_status run_router(td_host_npu *d, const td_npu_block *b, const td_step *s) {
+    const td_router_desc *r = &b->desc.router;
+    for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
+        size_t       rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
+        float       *logits = (float *)(d->scratch + b->at.f32);
+        router_job   j = {.d = d, .b = b, .row0 = row};
+        td_host_rows x;
+        td_host_rows_init(&x, d->scratch + b->at.rows, (const char *)r->in + td_host_act_bytes(d, row * r->hidden), d->act,
+                          rows, r->hidden);
+        td_host_products(d, &x, &(td_host_product){r->w, NULL, logits, r->n_experts, TD_DT_F32}, 1);
+        td_host_for(d, route_row, &j, rows, rows * r->n_experts * r->top_k);
+    }
+    return TD_OK;
+}
+
+static td_status check_router(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_router_desc *r = &desc->router;
+    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)r->hidden, "n_experts", (size_t)r->n_experts, "top_k", (size_t)r->top_k,
+                               (const char *)NULL));
+    if (r->n_experts > TD_EXPERTS_MAX || r->top_k > TD_TOP_K_MAX || r->top_k > r->n_experts)
+        return td_fail(err, TD_EINVAL, "a router chooses 1 to %d of at most %d experts, not %u of %u", TD_TOP_K_MAX, TD_EXPERTS_MAX,
+                       r->top_k, r->n_experts);
+    if (r->group != TD_GROUP_NONE &&
+        (r->n_group == 0 || r->n_experts % r->n_group || r->topk_group == 0 || r->topk_group > r->n_group ||
+         r->n_experts / r->n_group * r->topk_group < r->top_k))
+        return td_fail(err, TD_EINVAL, "%u of %u groups cannot give %u of %u experts", r->topk_group, r->n_group, r->top_k, r->n_experts);
+    TD_TRY(td_host_need_linear(d, r->w, r->n_experts, r->hidden, "router", err));
+    if (r->w->format != TD_WEIGHT_F32) return td_fail(err, TD_EINVAL, "the router's weight must be f32");
+    return td_host_need_vector(r->bias, r->n_experts, true, "router bias", err);
+}
+
+static void plan_router(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    td_host_plan p = {0};
+    b->run = run_router;
+    b->at.chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
+    b->at.rows = td_host_take(&p, td_host_rows_bytes(b->at.chunk, desc->router.hidden, d->act));
+    b->at.f32 = td_host_take(&p, b->at.chunk * desc->router.n_experts * sizeof(float));
+    b->scratch_bytes = p.used;
+}
+
+const td_host_block_kind td_host_router = {check_router, plan_router};

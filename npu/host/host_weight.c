@@ -1,0 +1,210 @@
+/* Weights of the host device: converted once, laid out as their reader wants them. */
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "npu/host/host_device.h"
+#include "quant/convert.h"
+#include "quant/weight_quant.h"
+
+static size_t data_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k) {
+    switch (format) {
+    case TD_WEIGHT_W8A8: return td_w8a8_panels(d->w8a8, n) * td_w8a8_panel_bytes(d->w8a8, k);
+    case TD_WEIGHT_BF16: return (n == 1 ? 1 : td_round_up(n, TD_HOST_NR_BF16)) * k * sizeof(td_bf16);
+    default: return (n == 1 ? 1 : td_round_up(n, TD_HOST_NR_F32)) * k * sizeof(float);
+    }
+}
+
+size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size_t k) {
+    const td_host_npu *d = (const td_host_npu *)npu;
+    size_t             bytes = td_round_up(data_bytes(d, format, n, k), TD_CACHE_LINE);
+    if (format == TD_WEIGHT_W8A8) bytes += td_w8a8_panels(d->w8a8, n) * d->w8a8->nr * sizeof(float);
+    return td_round_up(bytes, TD_PAGE_BYTES);
+}
+
+typedef struct {
+    td_host_npu          *d;
+    td_npu_weight        *w;
+    const td_tensor_view *src;
+    size_t                temp_bytes; /* per worker, in the scratch */
+    _Atomic bool          not_finite;
+} conversion;
+
+/* One panel: quantise its rows, or take them as they are, and pack them. */
+static void pack_w8a8_panel(void *ctx, uint32_t panel, const td_worker *worker) {
+    conversion           *c = ctx;
+    const td_w8a8_kernel *kernel = c->d->w8a8;
+    size_t                k = c->w->k, row = (size_t)panel * kernel->nr;
+    size_t                rows = c->w->n - row < kernel->nr ? c->w->n - row : kernel->nr;
+    char                 *packed = (char *)c->w->data + panel * td_w8a8_panel_bytes(kernel, k);
+    if (c->src->dtype == TD_DT_I8) {
+        kernel->pack(packed, (const int8_t *)c->src->data + row * k, k, rows, k);
+        memcpy(c->w->sw + row, c->src->scale + row, rows * sizeof(float));
+        return;
+    }
+    int8_t     *q = (int8_t *)c->d->scratch + worker->index * c->temp_bytes;
+    const char *src = (const char *)c->src->data + row * k * td_dtype_bytes(c->src->dtype);
+    if (!td_quantize_weight_i8(c->src->dtype, src, rows, k, q, k, c->w->sw + row)) c->not_finite = true;
+    kernel->pack(packed, q, k, rows, k);
+}
+
+static void convert_row(void *ctx, uint32_t row, const td_worker *worker) {
+    conversion *c = ctx;
+    size_t      k = c->w->k;
+    const char *src = (const char *)c->src->data + row * k * td_dtype_bytes(c->src->dtype);
+    if (c->w->format == TD_WEIGHT_F32) {
+        td_to_f32(c->src->dtype, src, k, (float *)c->w->data + row * k);
+    } else if (c->src->dtype == TD_DT_BF16) {
+        memcpy((td_bf16 *)c->w->data + row * k, src, k * sizeof(td_bf16));
+    } else {
+        float *f = (float *)(c->d->scratch + worker->index * c->temp_bytes);
+        td_to_f32(c->src->dtype, src, k, f);
+        td_f32_to_bf16_n(f, k, (td_bf16 *)c->w->data + row * k);
+    }
+}
+
+static td_status check_source(td_weight_format format, const td_tensor_view *src, td_error *err) {
+    bool real = src->dtype == TD_DT_F32 || src->dtype == TD_DT_BF16 || src->dtype == TD_DT_F16;
+    if (src->rank < 1 || src->rank > 2) return td_fail(err, TD_EINVAL, "a weight has rank 1 or 2, not %u", src->rank);
+    for (uint32_t i = 0; i < src->rank; i++)
+        if (src->shape[i] == 0 || src->shape[i] > TD_HOST_DIM_MAX)
+            return td_fail(err, TD_EINVAL, "a weight's sides are 1 to %zu, not %zu", TD_HOST_DIM_MAX, src->shape[i]);
+    if (format != TD_WEIGHT_W8A8) return real ? TD_OK : td_fail(err, TD_ENOTSUP, "a bf16 or f32 weight is made from f32, bf16 or f16");
+    if (src->rank != 2) return td_fail(err, TD_EINVAL, "a W8A8 weight has rank 2");
+    if (src->shape[1] > TD_W8A8_K_MAX)
+        return td_fail(err, TD_ENOTSUP, "a W8A8 weight has at most %d inputs, not %zu", TD_W8A8_K_MAX, src->shape[1]);
+    if (!real && !(src->dtype == TD_DT_I8 && src->scale))
+        return td_fail(err, TD_ENOTSUP, "a W8A8 weight is made from f32, bf16, f16, or int8 with scales");
+    return TD_OK;
+}
+
+td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_tensor_view *src, td_npu_weight **out, td_error *err) {
+    td_host_npu *d = (td_host_npu *)npu;
+    *out = NULL;
+    TD_TRY(check_source(format, src, err));
+    td_npu_weight *w = calloc(1, sizeof *w);
+    if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
+    w->format = format;
+    w->rank = src->rank;
+    w->n = src->rank == 2 ? src->shape[0] : 1;
+    w->k = src->shape[src->rank - 1];
+    w->layout = format == TD_WEIGHT_W8A8 ? TD_HOST_PANELS : TD_HOST_ROWS;
+    w->bytes = td_host_weight_bytes(npu, format, w->n, w->k);
+    td_status status = td_mem_map(w->bytes, TD_NODE_ANY, &w->data, err);
+    if (status == TD_OK) {
+        conversion c = {.d = d, .w = w, .src = src};
+        c.temp_bytes = td_round_up(format == TD_WEIGHT_W8A8 ? d->w8a8->nr * w->k : w->k * sizeof(float), TD_CACHE_LINE);
+        pthread_mutex_lock(&d->turn);
+        status = td_host_scratch_grow(d, c.temp_bytes * d->n_workers, err);
+        if (status == TD_OK && format == TD_WEIGHT_W8A8) {
+            w->sw = (float *)((char *)w->data + td_round_up(data_bytes(d, format, w->n, w->k), TD_CACHE_LINE));
+            td_pool_run(d->pool, pack_w8a8_panel, &c, (uint32_t)td_w8a8_panels(d->w8a8, w->n));
+            if (c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight holds an infinity or a NaN");
+        } else if (status == TD_OK) {
+            td_pool_run(d->pool, convert_row, &c, (uint32_t)w->n);
+        }
+        pthread_mutex_unlock(&d->turn);
+    }
+    if (status != TD_OK) {
+        td_host_weight_destroy(npu, w);
+        return status;
+    }
+    *out = w;
+    return TD_OK;
+}
+
+void td_host_weight_destroy(td_npu *d, td_npu_weight *w) {
+    (void)d;
+    if (!w) return;
+    td_mem_unmap(w->data, w->bytes);
+    free(w);
+}
+
+/* ---- layouts --------------------------------------------------------------------------------- */
+
+static size_t element_bytes(const td_npu_weight *w) { return w->format == TD_WEIGHT_F32 ? sizeof(float) : sizeof(td_bf16); }
+
+/* dst[c, r] = src[r, c]; dst has leading dimension ldd, and its rows stay 0 beyond `rows`. */
+static void transpose_elements(void *dst, size_t ldd, const void *src, size_t rows, size_t cols, size_t element) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < cols; c++)
+            memcpy((char *)dst + (c * ldd + r) * element, (const char *)src + (r * cols + c) * element, element);
+}
+
+/* A panel takes the place of its rows. A single row is the exception: it is stored unpadded, and gets a mapping of its own. */
+static td_status to_panels(td_host_npu *d, td_npu_weight *w, td_error *err) {
+    size_t element = element_bytes(w), nr = td_host_nr(d, w), panel_bytes = nr * w->k * element;
+    void  *panel;
+    if (w->n == 1) {
+        TD_TRY(td_mem_map(panel_bytes, TD_NODE_ANY, &panel, err));
+        transpose_elements(panel, nr, w->data, 1, w->k, element);
+        td_mem_unmap(w->data, w->bytes);
+        w->data = panel;
+        w->bytes = panel_bytes;
+    } else {
+        panel = calloc(1, panel_bytes);
+        if (!panel) return td_fail(err, TD_ENOMEM, "out of memory while packing a weight");
+        for (size_t row = 0; row < w->n; row += nr) {
+            char  *rows = (char *)w->data + row * w->k * element;
+            size_t n = w->n - row < nr ? w->n - row : nr;
+            if (n < nr) memset(panel, 0, panel_bytes);
+            transpose_elements(panel, nr, rows, n, w->k, element);
+            memcpy(rows, panel, panel_bytes);
+        }
+        free(panel);
+    }
+    w->layout = TD_HOST_PANELS;
+    return TD_OK;
+}
+
+td_status td_host_need_linear(td_host_npu *d, const td_npu_weight *w, size_t n, size_t k, const char *what, td_error *err) {
+    if (!w) return td_fail(err, TD_EINVAL, "the weight %s is missing", what);
+    if (w->rank != 2 || w->n != n || w->k != k)
+        return td_fail(err, TD_EINVAL, "the weight %s is %zu x %zu, not %zu x %zu", what, w->n, w->k, n, k);
+    if (w->layout == TD_HOST_HEADS) return td_fail(err, TD_EINVAL, "the weight %s is laid out for attention", what);
+    return w->layout == TD_HOST_PANELS ? TD_OK : to_panels(d, (td_npu_weight *)w, err); /* the handle is opaque: only its layout changes */
+}
+
+td_status td_host_need_vector(const td_npu_weight *w, size_t k, bool optional, const char *what, td_error *err) {
+    if (!w && optional) return TD_OK;
+    if (!w) return td_fail(err, TD_EINVAL, "the weight %s is missing", what);
+    if (w->format != TD_WEIGHT_F32 || w->layout != TD_HOST_ROWS || w->n != 1 || w->k != k)
+        return td_fail(err, TD_EINVAL, "the weight %s must be a vector of %zu f32, not %zu x %zu", what, k, w->n, w->k);
+    return TD_OK;
+}
+
+td_status td_host_need_heads(const td_npu_weight *weight, size_t heads, size_t nope, size_t v, size_t kv_lora,
+                             td_error *err) {
+    td_npu_weight *w = (td_npu_weight *)weight;
+    if (!w) return td_fail(err, TD_EINVAL, "the weight kv_b is missing");
+    if (w->format != TD_WEIGHT_BF16 && w->format != TD_WEIGHT_F32)
+        return td_fail(err, TD_EINVAL, "the weight kv_b must be bf16 or f32");
+    if (w->rank != 2 || w->n != heads * (nope + v) || w->k != kv_lora)
+        return td_fail(err, TD_EINVAL, "the weight kv_b is %zu x %zu, not %zu x %zu", w->n, w->k, heads * (nope + v), kv_lora);
+    if (w->layout == TD_HOST_HEADS && w->heads == heads && w->nope == nope) return TD_OK;
+    if (w->layout != TD_HOST_ROWS) return td_fail(err, TD_EINVAL, "the weight kv_b is in use with another shape");
+    size_t element = element_bytes(w), v_bytes = v * kv_lora * element;
+    void  *transposed = malloc(v_bytes);
+    if (!transposed) return td_fail(err, TD_ENOMEM, "out of memory while packing a weight");
+    for (size_t h = 0; h < heads; h++) {
+        char *w_uv = (char *)w->data + (h * (nope + v) + nope) * kv_lora * element;
+        transpose_elements(transposed, v, w_uv, v, kv_lora, element);
+        memcpy(w_uv, transposed, v_bytes);
+    }
+    free(transposed);
+    w->layout = TD_HOST_HEADS;
+    w->heads = (uint32_t)heads;
+    w->nope = (uint32_t)nope;
+    return TD_OK;
+}
+
+void td_host_weight_row(const td_npu_weight *w, size_t row, float *out) {
+    td_dtype dtype = w->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
+    size_t   nr = w->format == TD_WEIGHT_F32 ? TD_HOST_NR_F32 : TD_HOST_NR_BF16;
+    if (w->layout == TD_HOST_ROWS) {
+        td_to_f32(dtype, (const char *)w->data + row * w->k * td_dtype_bytes(dtype), w->k, out);
+        return;
+    }
+    size_t at = row / nr * nr * w->k + row % nr;
+    for (size_t i = 0; i < w->k; i++)
+        out[i] = dtype == TD_DT_F32 ? ((const float *)w->data)[at + i * nr] : td_bf16_to_f32(((const td_bf16 *)w->data)[at + i * nr]);
+}

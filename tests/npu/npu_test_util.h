@@ -1,0 +1,151 @@
+/* What the tests of the device tier share: a device over n threads, seeded numbers, weights, and a plain double-precision model. */
+#ifndef TD_TESTS_NPU_TEST_UTIL_H
+#define TD_TESTS_NPU_TEST_UTIL_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/pool.h"
+#include "core/rng.h"
+#include "npu/npu.h"
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t seed, n;
+} rnd;
+
+/* TD_TEST_SEED repeats a run. */
+static inline rnd rnd_open(const char *what) {
+    const char *s = getenv("TD_TEST_SEED");
+    rnd         r = {.seed = s ? strtoull(s, NULL, 10) : 20260101};
+    print_message("%s: seed %llu\n", what, (unsigned long long)r.seed);
+    return r;
+}
+static inline uint64_t rnd_u64(rnd *r) { return td_rng_u64(r->seed, 1, r->n++); }
+static inline size_t   rnd_range(rnd *r, size_t lo, size_t hi) { return lo + rnd_u64(r) % (hi - lo + 1); } /* inclusive */
+static inline float    rnd_real(rnd *r) { return (float)(td_rng_uniform(r->seed, 2, r->n++) * 2 - 1); }    /* (-1, 1) */
+
+static inline float *rnd_array(rnd *r, size_t n, float scale) {
+    float *f = malloc((n + 1) * sizeof *f);
+    assert_non_null(f);
+    for (size_t i = 0; i < n; i++) f[i] = rnd_real(r) * scale;
+    return f;
+}
+
+/* ---- device ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    td_pool       *pool;
+    td_npu        *npu;
+    td_npu_stream *stream;
+    td_dtype       act;
+} rig;
+
+static inline rig rig_open(uint32_t threads, td_dtype act, bool own_threads) {
+    td_worker_place places[8];
+    rig             g = {.act = act};
+    td_error        err = {0};
+    for (uint32_t i = 0; i < threads; i++) places[i] = (td_worker_place){.cpu = TD_CPU_ANY};
+    assert_int_equal(td_pool_create(places, threads, &g.pool, &err), TD_OK);
+    td_npu_config c = {.act_dtype = act, .pool = g.pool, .own_threads = own_threads};
+    assert_int_equal(td_npu_open("host", &c, &g.npu, &err), TD_OK);
+    assert_int_equal(g.npu->ops->stream_create(g.npu, &g.stream, &err), TD_OK);
+    return g;
+}
+
+static inline void rig_close(rig *g) {
+    g->npu->ops->stream_destroy(g->npu, g->stream);
+    g->npu->ops->close(g->npu);
+    td_pool_destroy(g->pool);
+}
+
+static inline td_npu_weight *make_weight(rig *g, td_weight_format format, const float *w, size_t n, size_t k) { /* n 0: a vector */
+    td_tensor_view v = {.dtype = TD_DT_F32, .rank = n ? 2 : 1, .shape = {n ? n : k, k}, .data = w};
+    td_npu_weight *out;
+    td_error       err = {0};
+    td_status      status = g->npu->ops->weight_create(g->npu, format, &v, &out, &err);
+    if (status) print_error("%s\n", err.text);
+    assert_int_equal(status, TD_OK);
+    return out;
+}
+
+static inline td_npu_block *make_block(rig *g, const td_block_desc *desc) {
+    td_npu_block *b;
+    td_error      err = {0};
+    td_status     status = g->npu->ops->block_create(g->npu, desc, &b, &err);
+    if (status) print_error("%s\n", err.text);
+    assert_int_equal(status, TD_OK);
+    return b;
+}
+
+static inline void run_block(rig *g, td_npu_block *b, const td_step *step) {
+    assert_int_equal(g->npu->ops->enqueue(g->npu, g->stream, b, step), TD_OK);
+    assert_int_equal(g->npu->ops->stream_sync(g->npu, g->stream), TD_OK);
+}
+
+static inline void *act_array(td_dtype act, const float *x, size_t n) { /* x NULL: zeros */
+    void *p = calloc(n + 1, td_dtype_bytes(act));
+    assert_non_null(p);
+    for (size_t i = 0; x && i < n; i++) {
+        if (act == TD_DT_BF16)
+            ((td_bf16 *)p)[i] = td_f32_to_bf16(x[i]);
+        else
+            ((float *)p)[i] = x[i];
+    }
+    return p;
+}
+static inline double act_get(td_dtype act, const void *p, size_t i) {
+    return act == TD_DT_BF16 ? (double)td_bf16_to_f32(((const td_bf16 *)p)[i]) : (double)((const float *)p)[i];
+}
+
+/* ---- the plain model ------------------------------------------------------------------------- */
+
+/* y = W x + b */
+static inline void ref_linear(const float *w, const float *bias, const double *x, size_t n, size_t k, double *y) {
+    for (size_t j = 0; j < n; j++) {
+        double sum = 0;
+        for (size_t i = 0; i < k; i++) sum += (double)w[j * k + i] * x[i];
+        y[j] = sum + (bias ? (double)bias[j] : 0);
+    }
+}
+static inline void ref_norm(const float *gamma, double eps, const double *x, size_t n, double *y) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i] * x[i];
+    for (size_t i = 0; i < n; i++) y[i] = x[i] / sqrt(sum / (double)n + eps) * (double)gamma[i];
+}
+static inline void ref_rope(const float *table, size_t dim, double *x) {
+    for (size_t i = 0; i < dim / 2; i++) {
+        double a = x[i], b = x[i + dim / 2], c = (double)table[i], s = (double)table[i + dim / 2];
+        x[i] = a * c - b * s;
+        x[i + dim / 2] = b * c + a * s;
+    }
+}
+static inline void ref_softmax(double *x, size_t n) {
+    double max = -INFINITY, sum = 0;
+    for (size_t i = 0; i < n; i++) max = fmax(max, x[i]);
+    for (size_t i = 0; i < n; i++) sum += x[i] = exp(x[i] - max);
+    for (size_t i = 0; i < n; i++) x[i] /= sum;
+}
+
+static inline double rms(const double *x, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum / (double)n);
+}
+
+/* The root mean square error relative to the root mean square of what is expected. */
+static inline double error_of(td_dtype act, const void *got, const double *want, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += pow(act_get(act, got, i) - want[i], 2);
+    return sqrt(sum / (double)n) / (rms(want, n) + 1e-30);
+}
+
+#endif

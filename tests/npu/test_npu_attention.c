@@ -1,0 +1,388 @@
+/*
+ * The attention blocks against a double-precision model without cache or pages, and against themselves: a token's output must have the
+ * same bits whatever chunk, batch, page placement and number of threads it was computed with.
+ */
+#include "npu_test_util.h"
+
+#define SEQS_MAX 5
+#define PAGES_OF(n) (((n) + TD_KV_PAGE - 1) / TD_KV_PAGE)
+
+/* ---- a conversation: sequences whose first `prompt` tokens are prompt -------------------------- */
+
+typedef struct {
+    uint32_t n_seq, hidden;
+    uint32_t len[SEQS_MAX], prompt[SEQS_MAX];
+    float   *x[SEQS_MAX]; /* [len, hidden], representable in bf16 */
+} talk;
+
+static talk make_talk(rnd *r, uint32_t hidden, uint32_t longest) {
+    talk t = {.n_seq = (uint32_t)rnd_range(r, 2, SEQS_MAX), .hidden = hidden};
+    for (uint32_t q = 0; q < t.n_seq; q++) {
+        t.len[q] = q == 0 ? longest : (uint32_t)rnd_range(r, 1, longest / 3);
+        t.prompt[q] = (uint32_t)rnd_range(r, 0, t.len[q]);
+        t.x[q] = rnd_array(r, (size_t)t.len[q] * hidden, 1);
+        for (size_t i = 0; i < (size_t)t.len[q] * hidden; i++) t.x[q][i] = td_bf16_to_f32(td_f32_to_bf16(t.x[q][i]));
+    }
+    return t;
+}
+
+static void free_talk(talk *t) {
+    for (uint32_t q = 0; q < t->n_seq; q++) free(t->x[q]);
+}
+
+/* ---- the weights of either kind --------------------------------------------------------------- */
+
+typedef struct {
+    bool     mla;
+    uint32_t hidden, heads, kv_heads, dim;                /* gqa */
+    uint32_t q_lora, kv_lora, nope, rope, v;              /* mla */
+    bool     bias, qk_norm;
+    float    scale;
+    float   *q, *q_a, *q_a_norm, *k, *vw, *kv_a_norm, *kv_b, *o, *table; /* k: also kv_a */
+    float   *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm;
+} shape;
+
+static void round_bf16(float *w, size_t n) {
+    for (size_t i = 0; i < n; i++) w[i] = td_bf16_to_f32(td_f32_to_bf16(w[i]));
+}
+
+static float *matrix(rnd *r, size_t n, size_t k) {
+    float *w = rnd_array(r, n * k, 1.7f / sqrtf((float)k));
+    round_bf16(w, n * k);
+    return w;
+}
+
+static shape make_shape(rnd *r, bool mla, uint32_t max_pos) {
+    shape s = {.mla = mla, .hidden = (uint32_t)rnd_range(r, 17, 70), .bias = rnd_u64(r) & 1, .qk_norm = rnd_u64(r) & 1};
+    size_t rope;
+    if (mla) {
+        s.heads = (uint32_t)rnd_range(r, 1, 5);
+        s.q_lora = rnd_u64(r) & 1 ? (uint32_t)rnd_range(r, 9, 40) : 0;
+        s.kv_lora = (uint32_t)rnd_range(r, 15, 50);
+        s.nope = (uint32_t)rnd_range(r, 7, 34);
+        s.rope = 2 * (uint32_t)rnd_range(r, 1, 17);
+        s.v = (uint32_t)rnd_range(r, 7, 34);
+        rope = s.rope;
+        size_t q_width = s.heads * (s.nope + s.rope), kv_width = s.kv_lora + s.rope;
+        s.scale = 2.0f / sqrtf((float)(s.nope + s.rope));
+        s.q = matrix(r, q_width, s.q_lora ? s.q_lora : s.hidden);
+        s.q_a = matrix(r, s.q_lora ? s.q_lora : 1, s.hidden);
+        s.q_a_norm = rnd_array(r, s.q_lora, 2);
+        s.k = matrix(r, kv_width, s.hidden);
+        s.kv_a_norm = rnd_array(r, s.kv_lora, 2);
+        s.kv_b = matrix(r, s.heads * (s.nope + s.v), s.kv_lora);
+        s.o = matrix(r, s.hidden, s.heads * s.v);
+        s.q_bias = rnd_array(r, s.q_lora, 0.5f);
+        s.k_bias = rnd_array(r, kv_width, 0.5f);
+        s.o_bias = rnd_array(r, s.hidden, 0.5f);
+    } else {
+        s.kv_heads = (uint32_t)rnd_range(r, 1, 3);
+        s.heads = s.kv_heads * (uint32_t)rnd_range(r, 1, 4);
+        s.dim = 2 * (uint32_t)rnd_range(r, 3, 25);
+        rope = s.dim;
+        s.scale = 2.0f / sqrtf((float)s.dim);
+        s.q = matrix(r, s.heads * s.dim, s.hidden);
+        s.k = matrix(r, s.kv_heads * s.dim, s.hidden);
+        s.vw = matrix(r, s.kv_heads * s.dim, s.hidden);
+        s.o = matrix(r, s.hidden, s.heads * s.dim);
+        s.q_bias = rnd_array(r, s.heads * s.dim, 0.5f);
+        s.k_bias = rnd_array(r, s.kv_heads * s.dim, 0.5f);
+        s.v_bias = rnd_array(r, s.kv_heads * s.dim, 0.5f);
+        s.q_norm = rnd_array(r, s.dim, 2);
+        s.k_norm = rnd_array(r, s.dim, 2);
+    }
+    s.table = rnd_array(r, max_pos * rope, 1);
+    for (size_t p = 0; p < max_pos; p++)
+        for (size_t i = 0; i < rope / 2; i++) {
+            double angle = (double)p * pow(10000, -2.0 * (double)i / (double)rope);
+            s.table[p * rope + i] = (float)cos(angle);
+            s.table[p * rope + rope / 2 + i] = (float)sin(angle);
+        }
+    print_message("  %s hidden %u heads %u/%u dim %u q_lora %u kv_lora %u nope %u rope %u v %u%s%s\n", mla ? "mla" : "gqa", s.hidden,
+                  s.heads, s.kv_heads, s.dim, s.q_lora, s.kv_lora, s.nope, s.rope, s.v, s.bias ? " bias" : "", s.qk_norm ? " norm" : "");
+    return s;
+}
+
+static void free_shape(shape *s) {
+    float *all[] = {s->q, s->q_a, s->q_a_norm, s->k, s->vw, s->kv_a_norm, s->kv_b, s->o, s->table, s->q_bias, s->k_bias, s->v_bias, s->o_bias,
+                    s->q_norm, s->k_norm};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
+
+/* ---- the plain model -------------------------------------------------------------------------- */
+
+/* One sequence, all positions at once: keys and values per head, then softmax over what came before. out [len, hidden] */
+static void ref_attention(const shape *s, const float *x, uint32_t len, double *out) {
+    size_t  kv_heads = s->mla ? s->heads : s->kv_heads, dk = s->mla ? s->nope + s->rope : s->dim, dv = s->mla ? s->v : s->dim;
+    double *k = malloc(len * kv_heads * dk * sizeof *k), *v = malloc(len * kv_heads * dv * sizeof *v);
+    double *q = malloc(s->heads * dk * sizeof *q), *attn = malloc(s->heads * dv * sizeof *attn), *p = malloc(len * sizeof *p);
+    double *row = malloc(s->hidden * sizeof *row), *low = malloc((s->q_lora + 1) * sizeof *low);
+    double *kv = malloc((s->kv_lora + s->rope + 1) * sizeof *kv), *up = malloc((s->nope + s->v + 1) * sizeof *up);
+    for (uint32_t t = 0; t < len; t++) {
+        for (size_t i = 0; i < s->hidden; i++) row[i] = (double)x[t * s->hidden + i];
+        if (s->mla) {
+            ref_linear(s->k, s->bias ? s->k_bias : NULL, row, s->kv_lora + s->rope, s->hidden, kv);
+            ref_norm(s->kv_a_norm, 1e-6, kv, s->kv_lora, kv);
+            ref_rope(s->table + t * s->rope, s->rope, kv + s->kv_lora);
+            for (size_t h = 0; h < s->heads; h++) {
+                ref_linear(s->kv_b + h * (s->nope + s->v) * s->kv_lora, NULL, kv, s->nope + s->v, s->kv_lora, up);
+                memcpy(k + (t * kv_heads + h) * dk, up, s->nope * sizeof *up);
+                memcpy(k + (t * kv_heads + h) * dk + s->nope, kv + s->kv_lora, s->rope * sizeof *kv);
+                memcpy(v + (t * kv_heads + h) * dv, up + s->nope, s->v * sizeof *up);
+            }
+            if (s->q_lora) {
+                ref_linear(s->q_a, s->bias ? s->q_bias : NULL, row, s->q_lora, s->hidden, low);
+                ref_norm(s->q_a_norm, 1e-6, low, s->q_lora, low);
+                ref_linear(s->q, NULL, low, s->heads * dk, s->q_lora, q);
+            } else {
+                ref_linear(s->q, NULL, row, s->heads * dk, s->hidden, q);
+            }
+            for (size_t h = 0; h < s->heads; h++) ref_rope(s->table + t * s->rope, s->rope, q + h * dk + s->nope);
+        } else {
+            ref_linear(s->q, s->bias ? s->q_bias : NULL, row, s->heads * dk, s->hidden, q);
+            ref_linear(s->k, s->bias ? s->k_bias : NULL, row, kv_heads * dk, s->hidden, k + t * kv_heads * dk);
+            ref_linear(s->vw, s->bias ? s->v_bias : NULL, row, kv_heads * dv, s->hidden, v + t * kv_heads * dv);
+            for (size_t h = 0; h < s->heads; h++) {
+                if (s->qk_norm) ref_norm(s->q_norm, 1e-6, q + h * dk, dk, q + h * dk);
+                ref_rope(s->table + t * dk, dk, q + h * dk);
+            }
+            for (size_t h = 0; h < kv_heads; h++) {
+                double *kh = k + (t * kv_heads + h) * dk;
+                if (s->qk_norm) ref_norm(s->k_norm, 1e-6, kh, dk, kh);
+                ref_rope(s->table + t * dk, dk, kh);
+            }
+        }
+        for (size_t h = 0; h < s->heads; h++) {
+            size_t g = h / (s->heads / kv_heads);
+            for (uint32_t u = 0; u <= t; u++) {
+                p[u] = 0;
+                for (size_t i = 0; i < dk; i++) p[u] += q[h * dk + i] * k[(u * kv_heads + g) * dk + i];
+                p[u] *= (double)s->scale;
+            }
+            ref_softmax(p, t + 1);
+            for (size_t i = 0; i < dv; i++) {
+                double sum = 0;
+                for (uint32_t u = 0; u <= t; u++) sum += p[u] * v[(u * kv_heads + g) * dv + i];
+                attn[h * dv + i] = sum;
+            }
+        }
+        ref_linear(s->o, s->mla && s->bias ? s->o_bias : NULL, attn, s->hidden, s->heads * dv, out + t * s->hidden);
+    }
+    double *all[] = {k, v, q, attn, p, row, low, kv, up};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
+
+/* ---- running a conversation on the device ------------------------------------------------------ */
+
+typedef struct {
+    uint32_t         threads;
+    td_dtype         act;
+    td_weight_format format;
+    uint32_t         chunk_max; /* rows of a sequence in a step; 0: as many as there are */
+    uint32_t         seqs_max;  /* sequences in a step */
+    int              absorbed;  /* 0, 1: all rows; 2: the rows after the prompt */
+    bool             own_threads;
+} way;
+
+/* @return per sequence [len, hidden] act; the caller frees */
+static void run_talk(const shape *s, const talk *t, const way *w, uint64_t schedule_seed, void **out) {
+    rnd            r = {.seed = schedule_seed};
+    rig            g = rig_open(w->threads, w->act, w->own_threads);
+    td_npu_weight *all[16];
+    size_t         n_all = 0, act = td_dtype_bytes(w->act), longest = 0, total = 0, stride = 0, n_pages = 0;
+#define LINEAR(f, n, k)  (all[n_all++] = make_weight(&g, w->format, f, n, k))
+#define VECTOR(f, k)     (all[n_all++] = make_weight(&g, TD_WEIGHT_F32, f, 0, k))
+    for (uint32_t q = 0; q < t->n_seq; q++) {
+        longest = t->len[q] > longest ? t->len[q] : longest;
+        total += t->len[q];
+        n_pages += PAGES_OF(t->len[q]);
+        out[q] = calloc((size_t)t->len[q] * t->hidden, act);
+    }
+    stride = PAGES_OF(longest) + rnd_range(&r, 0, 2);
+    n_pages += 3;
+    size_t         a_width = s->mla ? s->kv_lora : s->kv_heads * s->dim, b_width = s->mla ? s->rope : a_width;
+    void          *cache_a = calloc(n_pages * TD_KV_PAGE * a_width, act), *cache_b = calloc(n_pages * TD_KV_PAGE * b_width, act);
+    void          *in = calloc(total * t->hidden, act), *result = calloc(total * t->hidden, act);
+    td_npu_weight *table = all[n_all++] = make_weight(&g, TD_WEIGHT_F32, s->table, longest, s->mla ? s->rope : s->dim);
+    td_block_desc  desc = {.max_tok = (uint32_t)total, .max_kv = (uint32_t)longest};
+    if (s->mla) {
+        size_t q_width = s->heads * (s->nope + s->rope);
+        desc.kind = TD_BLOCK_MLA;
+        desc.mla = (td_mla_desc){
+            .hidden = s->hidden, .heads = s->heads, .q_lora = s->q_lora, .kv_lora = s->kv_lora, .nope_dim = s->nope, .rope_dim = s->rope,
+            .v_dim = s->v, .eps = 1e-6f, .softmax_scale = s->scale, .rope = table, .kv_latent = cache_a, .kv_rope = cache_b, .in = in, .out = result};
+        if (s->q_lora) {
+            desc.mla.q_a = LINEAR(s->q_a, s->q_lora, s->hidden);
+            desc.mla.q_a_norm = VECTOR(s->q_a_norm, s->q_lora);
+            desc.mla.q_b = LINEAR(s->q, q_width, s->q_lora);
+            if (s->bias) desc.mla.q_a_bias = VECTOR(s->q_bias, s->q_lora);
+        } else {
+            desc.mla.q = LINEAR(s->q, q_width, s->hidden);
+        }
+        desc.mla.kv_a = LINEAR(s->k, s->kv_lora + s->rope, s->hidden);
+        desc.mla.kv_a_norm = VECTOR(s->kv_a_norm, s->kv_lora);
+        desc.mla.kv_b = all[n_all++] = make_weight(&g, TD_WEIGHT_BF16, s->kv_b, s->heads * (s->nope + s->v), s->kv_lora);
+        desc.mla.o = LINEAR(s->o, s->hidden, s->heads * s->v);
+        if (s->bias) {
+            desc.mla.kv_a_bias = VECTOR(s->k_bias, s->kv_lora + s->rope);
+            desc.mla.o_bias = VECTOR(s->o_bias, s->hidden);
+        }
+    } else {
+        desc.kind = TD_BLOCK_GQA;
+        desc.gqa = (td_gqa_desc){
+            .hidden = s->hidden, .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->dim, .eps = 1e-6f, .softmax_scale = s->scale,
+            .rope = table, .kv_k = cache_a, .kv_v = cache_b, .in = in, .out = result};
+        desc.gqa.q = LINEAR(s->q, s->heads * s->dim, s->hidden);
+        desc.gqa.k = LINEAR(s->k, s->kv_heads * s->dim, s->hidden);
+        desc.gqa.v = LINEAR(s->vw, s->kv_heads * s->dim, s->hidden);
+        desc.gqa.o = LINEAR(s->o, s->hidden, s->heads * s->dim);
+        if (s->bias) {
+            desc.gqa.q_bias = VECTOR(s->q_bias, s->heads * s->dim);
+            desc.gqa.k_bias = VECTOR(s->k_bias, s->kv_heads * s->dim);
+            desc.gqa.v_bias = VECTOR(s->v_bias, s->kv_heads * s->dim);
+        }
+        if (s->qk_norm) {
+            desc.gqa.q_norm = VECTOR(s->q_norm, s->dim);
+            desc.gqa.k_norm = VECTOR(s->k_norm, s->dim);
+        }
+    }
+    td_npu_block *block = make_block(&g, &desc);
+
+    uint32_t *free_pages = malloc(n_pages * sizeof *free_pages), *tables[SEQS_MAX], done[SEQS_MAX] = {0};
+    for (uint32_t i = 0; i < n_pages; i++) free_pages[i] = i;
+    for (size_t i = n_pages - 1; i > 0; i--) { /* shuffle */
+        size_t   j = rnd_range(&r, 0, i);
+        uint32_t swap = free_pages[i];
+        free_pages[i] = free_pages[j];
+        free_pages[j] = swap;
+    }
+    for (uint32_t q = 0, next = 0; q < t->n_seq; q++) {
+        tables[q] = free_pages + next;
+        next += (uint32_t)PAGES_OF(t->len[q]);
+    }
+    uint32_t *pos = malloc(total * sizeof *pos), *slot = malloc(total * sizeof *slot), start[SEQS_MAX + 1], kv_len[SEQS_MAX];
+    uint32_t *block_table = calloc(SEQS_MAX * stride, sizeof *block_table), who[SEQS_MAX];
+    uint8_t   absorbed[SEQS_MAX];
+    for (;;) {
+        td_step step = {.block_stride = (uint32_t)stride};
+        uint32_t first = (uint32_t)rnd_range(&r, 0, t->n_seq - 1), rows = 0;
+        for (uint32_t i = 0; i < t->n_seq && step.n_seq < w->seqs_max; i++) {
+            uint32_t q = (first + i) % t->n_seq;
+            if (done[q] == t->len[q]) continue;
+            uint32_t end = w->absorbed == 2 && done[q] < t->prompt[q] ? t->prompt[q] : t->len[q], n = end - done[q];
+            if (w->chunk_max && n > w->chunk_max) n = (uint32_t)rnd_range(&r, 1, w->chunk_max);
+            who[step.n_seq] = q;
+            start[step.n_seq] = rows;
+            kv_len[step.n_seq] = done[q] + n;
+            absorbed[step.n_seq] = (uint8_t)(w->absorbed == 2 ? done[q] >= t->prompt[q] : w->absorbed);
+            memcpy(block_table + step.n_seq * stride, tables[q], PAGES_OF(t->len[q]) * sizeof *tables[q]);
+            for (uint32_t k = 0; k < n; k++, rows++) {
+                pos[rows] = done[q] + k;
+                slot[rows] = tables[q][pos[rows] / TD_KV_PAGE] * TD_KV_PAGE + pos[rows] % TD_KV_PAGE;
+                void *row = act_array(w->act, t->x[q] + (size_t)pos[rows] * t->hidden, t->hidden);
+                memcpy((char *)in + rows * t->hidden * act, row, t->hidden * act);
+                free(row);
+            }
+            done[q] += n;
+            step.n_seq++;
+        }
+        if (step.n_seq == 0) break;
+        start[step.n_seq] = step.n_tok = rows;
+        step.host = step.dev = (td_step_arrays){.pos = pos, .slot = slot, .seq_start = start, .kv_len = kv_len, .absorbed = absorbed, .block_table = block_table};
+        run_block(&g, block, &step);
+        for (uint32_t i = 0; i < step.n_seq; i++)
+            memcpy((char *)out[who[i]] + (size_t)pos[start[i]] * t->hidden * act, (char *)result + start[i] * t->hidden * act,
+                   (start[i + 1] - start[i]) * t->hidden * act);
+    }
+    g.npu->ops->block_destroy(g.npu, block);
+    for (size_t i = 0; i < n_all; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
+    rig_close(&g);
+    void *mem[] = {cache_a, cache_b, in, result, free_pages, pos, slot, block_table};
+    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------- */
+
+/*
+ * F32 with unquantised weights: float rounding only, about 1e-6 per sum and a few sums in a row. bf16: 2^-9 per rounding of cache, input
+ * and output. W8A8: steps of 1/127 of the row maximum in three linears in a row, about 1 % each for uniform numbers.
+ */
+static void agrees(bool mla, const char *name) {
+    rnd r = rnd_open(name);
+    for (int round = 0; round < 6; round++) {
+        shape   s = make_shape(&r, mla, 1300);
+        talk    t = make_talk(&r, s.hidden, round == 0 ? 1300 : 160);
+        double *want[SEQS_MAX];
+        for (uint32_t q = 0; q < t.n_seq; q++) ref_attention(&s, t.x[q], t.len[q], want[q] = malloc(sizeof(double) * t.len[q] * s.hidden));
+        const struct {
+            way    w;
+            double tolerance;
+        } ways[] = {
+            {{.threads = 2, .act = TD_DT_F32, .format = TD_WEIGHT_F32, .seqs_max = SEQS_MAX, .absorbed = 0}, 2e-5},
+            {{.threads = 2, .act = TD_DT_F32, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 2}, 2e-5},
+            {{.threads = 1, .act = TD_DT_F32, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 1}, 2e-5},
+            {{.threads = 2, .act = TD_DT_BF16, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 2}, 2e-2},
+            {{.threads = 2, .act = TD_DT_BF16, .format = TD_WEIGHT_W8A8, .seqs_max = 3, .chunk_max = 300, .absorbed = 2}, 8e-2},
+        };
+        for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+            void *got[SEQS_MAX];
+            run_talk(&s, &t, &ways[i].w, r.seed + (uint64_t)round, got);
+            for (uint32_t q = 0; q < t.n_seq; q++) {
+                double error = error_of(ways[i].w.act, got[q], want[q], (size_t)t.len[q] * s.hidden);
+                if (!(error < ways[i].tolerance)) fail_msg("way %zu, sequence %u: relative error %g", i, q, error);
+                free(got[q]);
+            }
+        }
+        for (uint32_t q = 0; q < t.n_seq; q++) free(want[q]);
+        free_talk(&t);
+        free_shape(&s);
+    }
+}
+
+static void gqa_agrees_with_the_model(void **state) {
+    (void)state;
+    agrees(false, "gqa against the model");
+}
+static void mla_agrees_with_the_model(void **state) {
+    (void)state;
+    agrees(true, "mla against the model");
+}
+
+static void bits_are_the_same_in_any_company(void **state) {
+    (void)state;
+    rnd r = rnd_open("invariance");
+    for (int round = 0; round < 8; round++) {
+        shape s = make_shape(&r, round & 1, 1100);
+        talk  t = make_talk(&r, s.hidden, round < 2 ? 1100 : (uint32_t)rnd_range(&r, 20, 300));
+        way   plain = {.threads = 1, .act = round & 2 ? TD_DT_F32 : TD_DT_BF16, .format = (td_weight_format)(round % 3), .seqs_max = 1, .absorbed = 2};
+        way   ways[] = {plain, plain, plain, plain};
+        void *want[SEQS_MAX], *got[SEQS_MAX];
+        ways[0].threads = 2, ways[0].seqs_max = SEQS_MAX;
+        ways[1].threads = 3, ways[1].seqs_max = SEQS_MAX, ways[1].chunk_max = round < 2 ? 70 : 7;
+        ways[2].threads = 2, ways[2].seqs_max = 2, ways[2].chunk_max = round < 2 ? 9 : 1;
+        ways[3].threads = 3, ways[3].seqs_max = 3, ways[3].chunk_max = 130, ways[3].own_threads = true;
+        run_talk(&s, &t, &plain, r.seed, want);
+        for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+            run_talk(&s, &t, &ways[i], r.seed + i + 1, got);
+            for (uint32_t q = 0; q < t.n_seq; q++) {
+                size_t bytes = td_dtype_bytes(plain.act) * t.hidden;
+                for (uint32_t k = 0; k < t.len[q]; k++)
+                    if (memcmp((char *)got[q] + k * bytes, (char *)want[q] + k * bytes, bytes))
+                        fail_msg("round %d, way %zu: sequence %u of %u tokens (prompt %u) differs at %u", round, i, q, t.len[q], t.prompt[q], k);
+                free(got[q]);
+            }
+        }
+        for (uint32_t q = 0; q < t.n_seq; q++) free(want[q]);
+        free_talk(&t);
+        free_shape(&s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gqa_agrees_with_the_model),
+        cmocka_unit_test(mla_agrees_with_the_model),
+        cmocka_unit_test(bits_are_the_same_in_any_company),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,448 @@
+/* The blocks other than attention against plain models, in every weight format and activation type, at sizes that fit no tile. */
+#include "npu_test_util.h"
+
+/* Outputs in bf16 are rounded once (2^-9); W8A8 has steps of 1/127 of a row's maximum on both sides. */
+static double tolerance(td_dtype act, td_weight_format format) {
+    return format == TD_WEIGHT_W8A8 ? 3e-2 : act == TD_DT_BF16 ? 5e-3 : 1e-5;
+}
+
+static float *bf16_array(rnd *r, size_t n, float scale) {
+    float *f = rnd_array(r, n, scale);
+    for (size_t i = 0; i < n; i++) f[i] = td_bf16_to_f32(td_f32_to_bf16(f[i]));
+    return f;
+}
+
+static double *doubles(const float *f, size_t n) {
+    double *d = malloc((n + 1) * sizeof *d);
+    for (size_t i = 0; i < n; i++) d[i] = (double)f[i];
+    return d;
+}
+
+static void check(const char *what, td_dtype act, const void *got, const double *want, size_t n, double limit) {
+    double error = error_of(act, got, want, n);
+    if (!(error < limit)) fail_msg("%s: relative error %g, limit %g", what, error, limit);
+}
+
+static void linears(void **state) {
+    (void)state;
+    rnd r = rnd_open("linear");
+    for (int round = 0; round < 40; round++) {
+        td_dtype         act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
+        td_weight_format format = (td_weight_format)(round % 3);
+        size_t           n = rnd_range(&r, 1, 150), k = rnd_range(&r, 1, 200), m = rnd_range(&r, 1, round < 6 ? 2100 : 70);
+        float           *w = bf16_array(&r, n * k, 1), *bias = rnd_array(&r, n, 1), *x = bf16_array(&r, m * k, 1);
+        double          *xd = doubles(x, m * k), *want = malloc(m * n * sizeof *want);
+        rig              g = rig_open(2, act, false);
+        void            *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n);
+        td_npu_weight   *ws[2] = {make_weight(&g, format, w, n, k), make_weight(&g, TD_WEIGHT_F32, bias, 0, n)};
+        td_block_desc    desc = {.kind = TD_BLOCK_LINEAR, .max_tok = (uint32_t)m, .linear = {ws[0], round & 4 ? ws[1] : NULL, in, out}};
+        td_npu_block    *b = make_block(&g, &desc);
+        run_block(&g, b, &(td_step){.n_tok = (uint32_t)m});
+        for (size_t i = 0; i < m; i++) ref_linear(w, round & 4 ? bias : NULL, xd + i * k, n, k, want + i * n);
+        check("linear", act, out, want, m * n, tolerance(act, format));
+        g.npu->ops->block_destroy(g.npu, b);
+        for (int i = 0; i < 2; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
+        rig_close(&g);
+        void *mem[] = {w, bias, x, xd, want, in, out};
+        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    }
+}
+
+/* int8 weights with scales are taken as they are: with inputs that quantise exactly, the result is exact. */
+static void int8_weights_are_exact(void **state) {
+    (void)state;
+    rnd      r = rnd_open("int8 weights");
+    size_t   n = 77, k = 131, m = 19;
+    int8_t  *w = malloc(n * k);
+    float    scale[77], *x = malloc(m * k * sizeof *x);
+    rig      g = rig_open(2, TD_DT_F32, false);
+    float   *out = calloc(m * n, sizeof *out);
+    td_error err = {0};
+    for (size_t i = 0; i < n * k; i++) w[i] = (int8_t)(rnd_u64(&r) & 255); /* -128 too */
+    for (size_t i = 0; i < n; i++) scale[i] = ldexpf(1, (int)rnd_range(&r, 0, 6) - 9);
+    for (size_t i = 0; i < m * k; i++) x[i] = i % k == 5 ? 127 : (float)rnd_range(&r, 0, 254) - 127; /* the row's scale is 1 */
+    td_tensor_view v = {.dtype = TD_DT_I8, .rank = 2, .shape = {n, k}, .data = w, .scale = scale};
+    td_npu_weight *weight;
+    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_W8A8, &v, &weight, &err), TD_OK);
+    td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_LINEAR, .max_tok = 19, .linear = {weight, NULL, x, out}});
+    run_block(&g, b, &(td_step){.n_tok = 19});
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++) {
+            int32_t sum = 0;
+            for (size_t l = 0; l < k; l++) sum += w[j * k + l] * (int32_t)x[i * k + l];
+            assert_true(out[i * n + j] == (float)sum * scale[j]);
+        }
+    g.npu->ops->block_destroy(g.npu, b);
+    g.npu->ops->weight_destroy(g.npu, weight);
+    rig_close(&g);
+    free(w), free(x), free(out);
+}
+
+static void norms(void **state) {
+    (void)state;
+    rnd r = rnd_open("norm");
+    for (int round = 0; round < 20; round++) {
+        td_dtype act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
+        size_t   n = rnd_range(&r, 1, 300), m = rnd_range(&r, 1, 300), stride = round & 2 ? n + rnd_range(&r, 0, 9) : 0;
+        size_t   ldo = stride ? stride : n;
+        bool     with_add = round & 4;
+        float   *x = bf16_array(&r, m * n, 1), *add = bf16_array(&r, m * n, 1), *gamma = rnd_array(&r, n, 1);
+        double  *sum = doubles(x, m * n), *row = malloc(n * sizeof *row);
+        rig      g = rig_open(2, act, false);
+        void    *xa = act_array(act, x, m * n), *adda = act_array(act, add, m * n), *out = act_array(act, NULL, m * ldo);
+        td_npu_weight *w = make_weight(&g, TD_WEIGHT_F32, gamma, 0, n);
+        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_NORM, .max_tok = (uint32_t)m,
+                                                           .norm = {(uint32_t)n, 1e-5f, w, xa, with_add ? adda : NULL, out, stride}});
+        run_block(&g, b, &(td_step){.n_tok = (uint32_t)m});
+        for (size_t i = 0; with_add && i < m * n; i++) sum[i] += (double)add[i];
+        check("residual", act, xa, sum, m * n, tolerance(act, TD_WEIGHT_F32));
+        for (size_t i = 0; i < m; i++) {
+            ref_norm(gamma, 1e-5, sum + i * n, n, row);
+            check("norm", act, (char *)out + i * ldo * td_dtype_bytes(act), row, n, n < 8 ? 3e-2 : tolerance(act, TD_WEIGHT_F32));
+        }
+        g.npu->ops->block_destroy(g.npu, b);
+        g.npu->ops->weight_destroy(g.npu, w);
+        rig_close(&g);
+        void *mem[] = {x, add, gamma, sum, row, xa, adda, out};
+        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    }
+}
+
+static void mlps(void **state) {
+    (void)state;
+    rnd r = rnd_open("mlp");
+    for (int round = 0; round < 24; round++) {
+        td_dtype         act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
+        td_weight_format format = (td_weight_format)(round % 3);
+        size_t           h = rnd_range(&r, 2, 90), n = rnd_range(&r, 2, 130), m = rnd_range(&r, 1, round == 0 ? 1500 : 40);
+        bool             gated = round & 2;
+        float           *gate = bf16_array(&r, n * h, 1), *up = bf16_array(&r, n * h, 1), *down = bf16_array(&r, n * h, 1);
+        float           *out_gate = rnd_array(&r, h, 1), *x = bf16_array(&r, m * h, 1);
+        double          *xd = doubles(x, m * h), *want = malloc(m * h * sizeof *want), *a = malloc(n * sizeof *a), *c = malloc(n * sizeof *c), s;
+        rig              g = rig_open(3, act, false);
+        void            *in = act_array(act, x, m * h), *out = act_array(act, NULL, m * h);
+        td_npu_weight   *ws[4] = {make_weight(&g, format, gate, n, h), make_weight(&g, format, up, n, h), make_weight(&g, format, down, h, n),
+                                  make_weight(&g, TD_WEIGHT_F32, out_gate, 1, h)};
+        td_npu_block    *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = (uint32_t)m,
+                                                             .mlp = {(uint32_t)h, (uint32_t)n, ws[0], ws[1], ws[2], gated ? ws[3] : NULL, in, out}});
+        run_block(&g, b, &(td_step){.n_tok = (uint32_t)m});
+        for (size_t i = 0; i < m; i++) {
+            ref_linear(gate, NULL, xd + i * h, n, h, a);
+            ref_linear(up, NULL, xd + i * h, n, h, c);
+            for (size_t l = 0; l < n; l++) a[l] = a[l] / (1 + exp(-a[l])) * c[l];
+            ref_linear(down, NULL, a, h, n, want + i * h);
+            ref_linear(out_gate, NULL, xd + i * h, 1, h, &s);
+            for (size_t l = 0; gated && l < h; l++) want[i * h + l] /= 1 + exp(-s);
+        }
+        check("mlp", act, out, want, m * h, tolerance(act, format) * 2);
+        g.npu->ops->block_destroy(g.npu, b);
+        for (int i = 0; i < 4; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
+        rig_close(&g);
+        void *mem[] = {gate, up, down, out_gate, x, xd, want, a, c, in, out};
+        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    }
+}
+
+/* ---- router ------------------------------------------------------------------------------------ */
+
+/* Better by choice, ties to the lower index. */
+static bool comes_before(const double *c, size_t a, size_t b) { return c[a] > c[b] || (c[a] == c[b] && a < b); }
+
+static size_t rank_among(const double *c, const bool *allowed, size_t n, size_t e) {
+    size_t rank = 0;
+    for (size_t o = 0; o < n; o++) rank += allowed[o] && o != e && comes_before(c, o, e);
+    return rank;
+}
+
+/*
+ * Routing by ranks: an expert is chosen when fewer than top_k allowed ones come before it. Logits are small multiples of 1/8 in exact
+ * arithmetic, so ties are real ties and near-ties do not exist.
+ */
+static void ref_route(const td_router_desc *d, const double *logits, const float *bias, uint16_t *ids, double *weights) {
+    double s[TD_EXPERTS_MAX], choice[TD_EXPERTS_MAX], sum = 0;
+    bool   allowed[TD_EXPERTS_MAX];
+    size_t n = d->n_experts;
+    memcpy(s, logits, n * sizeof *s);
+    if (d->score == TD_SCORE_SOFTMAX)
+        ref_softmax(s, n);
+    else
+        for (size_t e = 0; e < n; e++) s[e] = 1 / (1 + exp(-s[e]));
+    for (size_t e = 0; e < n; e++) choice[e] = s[e] + (bias ? (double)bias[e] : 0), allowed[e] = true;
+    if (d->group != TD_GROUP_NONE) {
+        double group[64];
+        size_t size = n / d->n_group;
+        bool   every[64];
+        for (size_t g = 0; g < d->n_group; g++) {
+            double best = -INFINITY, second = -INFINITY;
+            for (size_t e = g * size; e < (g + 1) * size; e++) {
+                if (choice[e] > best)
+                    second = best, best = choice[e];
+                else if (choice[e] > second)
+                    second = choice[e];
+            }
+            group[g] = d->group == TD_GROUP_MAX || size == 1 ? best : best + second;
+            every[g] = true;
+        }
+        for (size_t e = 0; e < n; e++) allowed[e] = rank_among(group, every, d->n_group, e / size) < d->topk_group;
+    }
+    size_t found = 0;
+    for (size_t e = 0; e < n; e++)
+        if (allowed[e] && rank_among(choice, allowed, n, e) < d->top_k) ids[found++] = (uint16_t)e, sum += s[e];
+    assert_int_equal(found, d->top_k);
+    for (size_t i = 0; i < found; i++)
+        for (size_t j = i + 1; j < found; j++)
+            if (s[ids[j]] > s[ids[i]] || (s[ids[j]] == s[ids[i]] && ids[j] < ids[i])) {
+                uint16_t swap = ids[i];
+                ids[i] = ids[j];
+                ids[j] = swap;
+            }
+    for (size_t i = 0; i < found; i++) weights[i] = s[ids[i]] / (d->normalise ? sum + 1e-20 : 1) * (double)d->scale;
+}
+
+static void routers(void **state) {
+    (void)state;
+    rnd r = rnd_open("router");
+    for (int round = 0; round < 60; round++) {
+        td_dtype       act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
+        td_router_desc d = {.hidden = (uint32_t)rnd_range(&r, 1, 40), .n_group = (uint32_t)rnd_range(&r, 1, 8)};
+        d.n_experts = d.n_group * (uint32_t)rnd_range(&r, 1, round == 0 ? 256 : 12);
+        d.topk_group = (uint32_t)rnd_range(&r, 1, d.n_group);
+        d.group = (td_router_group)rnd_range(&r, 0, 2);
+        size_t allowed = d.group ? d.n_experts / d.n_group * d.topk_group : d.n_experts;
+        d.top_k = (uint32_t)rnd_range(&r, 1, allowed < 12 ? allowed : 12);
+        d.score = (td_router_score)rnd_range(&r, 0, 1);
+        d.normalise = rnd_u64(&r) & 1;
+        d.scale = (float)rnd_range(&r, 1, 3);
+        bool    with_bias = rnd_u64(&r) & 1;
+        size_t  m = rnd_range(&r, 1, 50), E = d.n_experts, H = d.hidden;
+        float  *w = malloc(E * H * sizeof *w), *x = malloc(m * H * sizeof *x), bias[TD_EXPERTS_MAX];
+        double *xd = malloc(m * H * sizeof *xd), logits[TD_EXPERTS_MAX], want_w[TD_TOP_K_MAX];
+        for (size_t i = 0; i < E * H; i++) w[i] = ((float)rnd_range(&r, 0, 4) - 2) / 8;
+        for (size_t i = 0; i < m * H; i++) xd[i] = (double)(x[i] = (float)rnd_range(&r, 0, 2) - 1);
+        for (size_t i = 0; i < E; i++) bias[i] = ((float)rnd_range(&r, 0, 8) - 4) / 4;
+        rig            g = rig_open(2, act, false);
+        uint16_t       want[TD_TOP_K_MAX];
+        td_npu_weight *ws[2] = {make_weight(&g, TD_WEIGHT_F32, w, E, H), make_weight(&g, TD_WEIGHT_F32, bias, 0, E)};
+        d.w = ws[0];
+        d.bias = with_bias ? ws[1] : NULL;
+        d.in = act_array(act, x, m * H);
+        d.ids = calloc(m * d.top_k, sizeof *d.ids);
+        d.weights = calloc(m * d.top_k, sizeof *d.weights);
+        td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = (uint32_t)m, .router = d});
+        run_block(&g, b, &(td_step){.n_tok = (uint32_t)m});
+        for (size_t i = 0; i < m; i++) {
+            ref_linear(w, NULL, xd + i * H, E, H, logits);
+            ref_route(&d, logits, with_bias ? bias : NULL, want, want_w);
+            for (size_t k = 0; k < d.top_k; k++) {
+                assert_true(fabs((double)d.weights[i * d.top_k + k] - want_w[k]) <= 2e-6 * want_w[k] + 1e-12);
+                if (d.ids[i * d.top_k + k] != want[k])
+                    fail_msg("round %d row %zu: expert %u at place %zu, not %u", round, i, d.ids[i * d.top_k + k], k, want[k]);
+            }
+        }
+        g.npu->ops->block_destroy(g.npu, b);
+        for (int i = 0; i < 2; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
+        rig_close(&g);
+        void *mem[] = {w, x, xd, (void *)d.in, d.ids, d.weights};
+        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    }
+}
+
+static void a_nan_routes_to_experts_that_exist(void **state) {
+    (void)state;
+    float          w[24 * 3], x[3] = {NAN, 1, INFINITY};
+    for (size_t i = 0; i < 24 * 3; i++) w[i] = (float)i - 30;
+    rig            g = rig_open(1, TD_DT_F32, false);
+    td_npu_weight *weight = make_weight(&g, TD_WEIGHT_F32, w, 24, 3);
+    for (int round = 0; round < 4; round++) {
+        uint16_t       ids[6];
+        float          weights[6];
+        td_router_desc d = {.hidden = 3, .n_experts = 24, .top_k = 6, .n_group = 6, .topk_group = 3, .score = (td_router_score)(round & 1),
+                            .group = round & 2 ? TD_GROUP_TOP2_SUM : TD_GROUP_NONE, .normalise = true, .scale = 1, .w = weight, .in = x, .ids = ids,
+                            .weights = weights};
+        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = d});
+        run_block(&g, b, &(td_step){.n_tok = 1});
+        for (int i = 0; i < 6; i++) {
+            assert_true(ids[i] < 24);
+            for (int k = 0; k < i; k++) assert_int_not_equal(ids[i], ids[k]);
+        }
+        g.npu->ops->block_destroy(g.npu, b);
+    }
+    g.npu->ops->weight_destroy(g.npu, weight);
+    rig_close(&g);
+}
+
+/* ---- embed, combine, head ---------------------------------------------------------------------- */
+
+/* A tied model: one table feeds embed and head, which want it laid out differently. */
+static void embed_combine_head(void **state) {
+    (void)state;
+    rnd r = rnd_open("embed, combine, head");
+    for (int round = 0; round < 12; round++) {
+        td_dtype act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
+        size_t   h = rnd_range(&r, 2, 80), vocab = rnd_range(&r, 2, 200), m = rnd_range(&r, 1, 400), n_out = rnd_range(&r, 1, m);
+        float   *table = bf16_array(&r, vocab * h, 1), *gamma = rnd_array(&r, h, 1), *adds[3];
+        double  *want = malloc(m * h * sizeof *want), *normed = malloc(h * sizeof *normed), *logits = malloc(vocab * sizeof *logits);
+        rig      g = rig_open(2, act, false);
+        void    *x = act_array(act, NULL, m * h), *add[3];
+        float   *got = calloc(n_out * vocab, sizeof *got);
+        uint32_t *token = malloc(m * sizeof *token), *rows = malloc(n_out * sizeof *rows);
+        for (size_t i = 0; i < m; i++) token[i] = (uint32_t)rnd_range(&r, 0, vocab - 1);
+        for (size_t i = 0; i < n_out; i++) rows[i] = (uint32_t)rnd_range(&r, 0, m - 1);
+        td_npu_weight *w = make_weight(&g, TD_WEIGHT_BF16, table, vocab, h), *gw = make_weight(&g, TD_WEIGHT_F32, gamma, 0, h);
+        td_block_desc  head = {.kind = TD_BLOCK_HEAD, .max_tok = (uint32_t)m,
+                               .head = {(uint32_t)h, (uint32_t)vocab, (uint32_t)n_out, 1e-6f, round & 2 ? gw : NULL, w, x, got}};
+        td_npu_block  *blocks[3] = {make_block(&g, &(td_block_desc){.kind = TD_BLOCK_EMBED, .max_tok = (uint32_t)m, .embed = {w, (uint32_t)h, x}})};
+        td_combine_desc c = {.hidden = (uint32_t)h, .x = x};
+        for (int i = 0; i < 3; i++) {
+            adds[i] = bf16_array(&r, m * h, 1);
+            add[i] = act_array(act, adds[i], m * h);
+            if (round % 4 != i) c.add[i] = add[i];
+        }
+        if (round & 4) blocks[2] = make_block(&g, &head); /* before embed runs: the layout changes under it */
+        blocks[1] = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_COMBINE, .max_tok = (uint32_t)m, .combine = c});
+        td_step step = {.n_tok = (uint32_t)m, .n_out = (uint32_t)n_out, .host = {.token = token, .out_row = rows}};
+        run_block(&g, blocks[0], &step);
+        if (!blocks[2]) blocks[2] = make_block(&g, &head);
+        for (size_t i = 0; i < m * h; i++) {
+            assert_true(act_get(act, x, i) == (double)table[token[i / h] * h + i % h]);
+            want[i] = (double)table[token[i / h] * h + i % h];
+            for (int k = 0; k < 3; k++) want[i] += c.add[k] ? (double)adds[k][i] : 0;
+        }
+        run_block(&g, blocks[1], &step);
+        check("combine", act, x, want, m * h, tolerance(act, TD_WEIGHT_F32));
+        for (size_t i = 0; i < m * h; i++) want[i] = act_get(act, x, i);
+        run_block(&g, blocks[2], &step);
+        for (size_t i = 0; i < n_out; i++) {
+            memcpy(normed, want + rows[i] * h, h * sizeof *normed);
+            if (round & 2) ref_norm(gamma, 1e-6, normed, h, normed);
+            ref_linear(table, NULL, normed, vocab, h, logits);
+            check("head", TD_DT_F32, got + i * vocab, logits, vocab, 1e-5);
+        }
+        for (int i = 0; i < 3; i++) g.npu->ops->block_destroy(g.npu, blocks[i]);
+        g.npu->ops->weight_destroy(g.npu, w);
+        g.npu->ops->weight_destroy(g.npu, gw);
+        rig_close(&g);
+        void *mem[] = {table, gamma, want, normed, logits, x, got, token, rows, add[0], add[1], add[2], adds[0], adds[1], adds[2]};
+        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    }
+}
+
+/* ---- bits and refusals ------------------------------------------------------------------------- */
+
+/* A row's MLP and router bits do not depend on the rows beside it or on the threads. */
+static void rows_are_alone(void **state) {
+    (void)state;
+    rnd    r = rnd_open("rows alone");
+    size_t h = 75, n = 100, m = 61, e = 40, k = 5;
+    for (int round = 0; round < 6; round++) {
+        td_weight_format format = (td_weight_format)(round % 3);
+        float           *w = bf16_array(&r, n * h * 3, 1), *router = rnd_array(&r, e * h, 1), *x = bf16_array(&r, m * h, 1);
+        void            *whole = NULL;
+        for (uint32_t threads = 1; threads <= 3; threads++) {
+            rig            g = rig_open(threads, TD_DT_BF16, false);
+            char          *in = act_array(g.act, x, m * h), *out = act_array(g.act, NULL, m * h), *mine = calloc(m, h * 2 + k * 6);
+            uint16_t       ids[61 * 5];
+            float          weights[61 * 5];
+            td_npu_weight *ws[4] = {make_weight(&g, format, w, n, h), make_weight(&g, format, w + n * h, n, h),
+                                    make_weight(&g, format, w + 2 * n * h, h, n), make_weight(&g, TD_WEIGHT_F32, router, e, h)};
+            for (size_t row = 0; row < m;) {
+                size_t        rows = threads == 1 ? m : rnd_range(&r, 1, m - row > 14 ? 14 : m - row);
+                td_npu_block *b[2] = {
+                    make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = 61,
+                                                    .mlp = {(uint32_t)h, (uint32_t)n, ws[0], ws[1], ws[2], NULL, in + row * h * 2, out}}),
+                    make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = 61,
+                                                    .router = {.hidden = (uint32_t)h, .n_experts = (uint32_t)e, .top_k = (uint32_t)k, .scale = 1,
+                                                               .w = ws[3], .in = in + row * h * 2, .ids = ids, .weights = weights}})};
+                for (int i = 0; i < 2; i++) run_block(&g, b[i], &(td_step){.n_tok = (uint32_t)rows});
+                for (size_t i = 0; i < rows; i++) {
+                    char *at = mine + (row + i) * (h * 2 + k * 6);
+                    memcpy(at, out + i * h * 2, h * 2);
+                    memcpy(at + h * 2, ids + i * k, k * 2);
+                    memcpy(at + h * 2 + k * 2, weights + i * k, k * 4);
+                }
+                for (int i = 0; i < 2; i++) g.npu->ops->block_destroy(g.npu, b[i]);
+                row += rows;
+            }
+            if (!whole) {
+                whole = mine;
+            } else {
+                assert_memory_equal(mine, whole, m * (h * 2 + k * 6));
+                free(mine);
+            }
+            for (int i = 0; i < 4; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
+            rig_close(&g);
+            free(in), free(out);
+        }
+        free(whole), free(w), free(router), free(x);
+    }
+}
+
+static void bad_blocks_are_refused(void **state) {
+    (void)state;
+    rnd            r = rnd_open("refusals");
+    rig            g = rig_open(1, TD_DT_BF16, false);
+    float         *f = rnd_array(&r, 64, 1);
+    td_npu_weight *w = make_weight(&g, TD_WEIGHT_W8A8, f, 8, 8), *v = make_weight(&g, TD_WEIGHT_F32, f, 0, 8), *out;
+    td_npu_block  *b;
+    td_error       err = {0};
+    td_block_desc  bad[] = {
+        {.kind = TD_BLOCK_LINEAR, .max_tok = 1},
+        {.kind = TD_BLOCK_LINEAR, .max_tok = 0, .linear = {.w = w}},
+        {.kind = TD_BLOCK_LINEAR, .max_tok = 1, .linear = {.w = v}},
+        {.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = {.hidden = 9, .gamma = v}},
+        {.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = {.hidden = 0, .gamma = v}},
+        {.kind = TD_BLOCK_MLP, .max_tok = 1, .mlp = {.hidden = 8, .inter = 9, .gate = w, .up = w, .down = w}},
+        {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 8, .n_experts = 8, .top_k = 9, .w = w}},
+        {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 8, .n_experts = 8, .top_k = 2, .w = w}},
+        {.kind = TD_BLOCK_EMBED, .max_tok = 1, .embed = {.hidden = 8, .table = w}},
+        {.kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 1, .gqa = {.hidden = 8, .heads = 3, .kv_heads = 2, .head_dim = 8}},
+        {.kind = TD_BLOCK_COUNT, .max_tok = 1},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        err = (td_error){0};
+        assert_int_equal(g.npu->ops->block_create(g.npu, &bad[i], &b, &err), TD_EINVAL);
+        assert_true(err.text[0] != 0);
+    }
+    f[3] = NAN;
+    td_tensor_view nan_view = {.dtype = TD_DT_F32, .rank = 2, .shape = {8, 8}, .data = f};
+    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_W8A8, &nan_view, &out, &err), TD_EFORMAT);
+    assert_null(out);
+
+    char          rows[3 * 8 * 2];
+    td_npu_block *ok = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_LINEAR, .max_tok = 2, .linear = {.w = w, .in = rows, .out = rows}});
+    assert_int_equal(g.npu->ops->enqueue(g.npu, g.stream, ok, &(td_step){.n_tok = 3}), TD_EINVAL);
+    g.npu->ops->block_destroy(g.npu, ok);
+    g.npu->ops->weight_destroy(g.npu, w);
+    g.npu->ops->weight_destroy(g.npu, v);
+    rig_close(&g);
+    free(f);
+}
+
+static void weights_take_what_was_planned(void **state) {
+    (void)state;
+    rig g = rig_open(1, TD_DT_BF16, false);
+    /* at most a panel of rows, a few k, the scales and a page more than the numbers themselves */
+    for (size_t n = 100; n < 1000; n += 333)
+        for (size_t k = 100; k < 1000; k += 333) {
+            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_W8A8, n, k), n * k, (n + 32) * (k + 4 + 4) + 4096 + 64);
+            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_BF16, n, k), n * k * 2, (n + 32) * k * 2 + 4096 + 64);
+            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_F32, n, k), n * k * 4, (n + 16) * k * 4 + 4096 + 64);
+        }
+    rig_close(&g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linears),
+        cmocka_unit_test(int8_weights_are_exact),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(mlps),
+        cmocka_unit_test(routers),
+        cmocka_unit_test(a_nan_routes_to_experts_that_exist),
+        cmocka_unit_test(embed_combine_head),
+        cmocka_unit_test(rows_are_alone),
+        cmocka_unit_test(bad_blocks_are_refused),
+        cmocka_unit_test(weights_take_what_was_planned),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -16,8 +16,8 @@
 typedef struct {
     sigset_t        set;
     pthread_t       thread;
-    sem_t           stop; /* posted by the first signal while serving */
-    pthread_mutex_t lock; /* guards what follows */
+    sem_t           stop;   /* posted by the first signal while serving */
+    pthread_mutex_t lock;   /* guards what follows */
     td_server      *server; /* while serving and stopping; NULL: there is nothing to finish */
     bool            stopping;
 } signals;
@@ -30,8 +30,10 @@ static void *take_signals(void *arg) {
             td_info("%s: stopped before serving", number == SIGINT ? "SIGINT" : "SIGTERM");
             _exit(0);
         }
-        if (s->stopping) td_server_stop_now(s->server);
-        else sem_post(&s->stop);
+        if (s->stopping)
+            td_server_stop_now(s->server);
+        else
+            sem_post(&s->stop);
         s->stopping = true;
         pthread_mutex_unlock(&s->lock);
     }

@@ -32,95 +32,450 @@ typedef struct {
     const char *choices;    /* "a|b|c"; for ONLY of any type. An entry "a=b" stores b for a */
     const char *by_default; /* shown in help; NULL: none to show */
     const char *help;
-    const char *refusal;    /* the sentence, after the flag's name */
+    const char *refusal; /* the sentence, after the flag's name */
 } flag;
 
 #define NO_OFFSET SIZE_MAX
 #define E(member) offsetof(td_launch_options, engine.member)
 #define S(member) offsetof(td_launch_options, server.member)
 #define O(member) offsetof(td_launch_options, member)
-#define SECTION(title) {.names = {NULL}, .help = (title)}
+#define SECTION(title) \
+    { .names = {NULL}, .help = (title) }
 
 #define NOT_YET "is not supported yet"
 #define U32_TOP 4294967295.0
 #define I31_TOP 2147483647.0
 
+/* clang-format off: a flag a line */
 static const flag FLAGS[] = {
     SECTION("Model"),
-    {{"model-path", "model"}, TEXT, WORKS, E(model_path), .arg = "DIR", .help = "Hugging Face folder of the model. Required."},
-    {{"tokenizer-path"}, TEXT, WORKS, E(tokenizer_path), .arg = "DIR", .by_default = "the model's folder", .help = "Folder with tokenizer.json or tiktoken.model."},
-    {{"served-model-name"}, TEXT, WORKS, S(served_model_name), .arg = "NAME", .by_default = "the last part of --model-path", .help = "The model's name in the API."},
+    {{"model-path", "model"},
+     TEXT,
+     WORKS,
+     E(model_path),
+     .arg = "DIR",
+     .help = "Hugging Face folder of the model. Required."},
+    {{"tokenizer-path"},
+     TEXT,
+     WORKS,
+     E(tokenizer_path),
+     .arg = "DIR",
+     .by_default = "the model's folder",
+     .help = "Folder with tokenizer.json or tiktoken.model."},
+    {{"served-model-name"},
+     TEXT,
+     WORKS,
+     S(served_model_name),
+     .arg = "NAME",
+     .by_default = "the last part of --model-path",
+     .help = "The model's name in the API."},
     {{"trust-remote-code"}, BOOL, NO_EFFECT, NO_OFFSET, .help = "Accepted; no code of a model folder is ever run."},
-    {{"load-format"}, CHOICE, WORKS, E(load_format), .arg = "FORMAT", .choices = "auto|safetensors|dummy", .by_default = "auto", .help = "dummy fills the shape of config.json with random weights."},
-    {{"context-length"}, U32, WORKS, E(context_length), .max = I31_TOP, .arg = "N", .by_default = "the model's", .help = "Longest prompt plus answer, in tokens."},
-    {{"json-model-override-args"}, TEXT, WORKS, E(model_override_json), .arg = "JSON", .help = "Object merged over config.json."},
-    {{"chat-template"}, TEXT, WORKS, E(chat_template), .arg = "FILE", .by_default = "the model's", .help = "Jinja template of the chat API."},
-    {{"quantization"}, CHOICE, ONLY, E(quantization), .arg = "FORMAT", .choices = "auto|none|w8a8_int8", .by_default = "auto", .help = "Numbers of everything but the routed experts.", .refusal = NOT_YET "; the formats are auto, none and w8a8_int8"},
-    {{"expert-quantization"}, CHOICE, ONLY, E(expert_quantization), .arg = "FORMAT", .choices = "auto|none|int4", .by_default = "auto", .help = "Numbers of the routed experts; auto is none when --quantization is none, else int4.", .refusal = NOT_YET "; the formats are auto, none and int4"},
+    {{"load-format"},
+     CHOICE,
+     WORKS,
+     E(load_format),
+     .arg = "FORMAT",
+     .choices = "auto|safetensors|dummy",
+     .by_default = "auto",
+     .help = "dummy fills the shape of config.json with random weights."},
+    {{"context-length"},
+     U32,
+     WORKS,
+     E(context_length),
+     .max = I31_TOP,
+     .arg = "N",
+     .by_default = "the model's",
+     .help = "Longest prompt plus answer, in tokens."},
+    {{"json-model-override-args"},
+     TEXT,
+     WORKS,
+     E(model_override_json),
+     .arg = "JSON",
+     .help = "Object merged over config.json."},
+    {{"chat-template"},
+     TEXT,
+     WORKS,
+     E(chat_template),
+     .arg = "FILE",
+     .by_default = "the model's",
+     .help = "Jinja template of the chat API."},
+    {{"quantization"},
+     CHOICE,
+     ONLY,
+     E(quantization),
+     .arg = "FORMAT",
+     .choices = "auto|none|w8a8_int8",
+     .by_default = "auto",
+     .help = "Numbers of everything but the routed experts.",
+     .refusal = NOT_YET "; the formats are auto, none and w8a8_int8"},
+    {{"expert-quantization"},
+     CHOICE,
+     ONLY,
+     E(expert_quantization),
+     .arg = "FORMAT",
+     .choices = "auto|none|int4",
+     .by_default = "auto",
+     .help = "Numbers of the routed experts; auto is none when --quantization is none, else int4.",
+     .refusal = NOT_YET "; the formats are auto, none and int4"},
 
     SECTION("Server"),
-    {{"config"}, TEXT, WORKS, O(config), .arg = "FILE.yaml", .help = "File of 'flag: value' lines; the command line wins over it. Examples: configs/launch/."},
-    {{"host"}, TEXT, WORKS, S(host), .arg = "HOST", .by_default = "127.0.0.1", .help = "Address to listen on; 0.0.0.0 for all."},
-    {{"port"}, U16, WORKS, S(port), .max = 65535, .arg = "PORT", .by_default = "30000", .help = "0 takes a free one. Taken before the model is loaded."},
-    {{"api-key"}, TEXT, WORKS, S(api_key), .arg = "KEY", .help = "Demand 'Authorization: Bearer KEY' everywhere but on /health. Better kept in a --config file than on the command line."},
-    {{"cors-origin"}, TEXT, WORKS, S(cors_origin), .arg = "ORIGIN", .by_default = "none", .help = "Origin whose pages may call from a browser; * for all."},
-    {{"max-connections"}, U32, WORKS, S(connections_max), .min = 1, .max = TD_SERVER_CONNECTIONS_MAX, .arg = "N", .by_default = "1024", .help = "Open HTTP connections."},
-    {{"idle-timeout"}, U32, WORKS, S(idle_timeout_s), .min = 1, .max = 86400, .arg = "SECONDS", .by_default = "120", .help = "A connection that neither sends nor takes anything for so long is closed."},
-    {{"stream-interval"}, U32, WORKS, S(stream_interval), .min = 1, .max = 1024, .arg = "N", .by_default = "1", .help = "Tokens per event of a stream."},
+    {{"config"},
+     TEXT,
+     WORKS,
+     O(config),
+     .arg = "FILE.yaml",
+     .help = "File of 'flag: value' lines; the command line wins over it. Examples: configs/launch/."},
+    {{"host"},
+     TEXT,
+     WORKS,
+     S(host),
+     .arg = "HOST",
+     .by_default = "127.0.0.1",
+     .help = "Address to listen on; 0.0.0.0 for all."},
+    {{"port"},
+     U16,
+     WORKS,
+     S(port),
+     .max = 65535,
+     .arg = "PORT",
+     .by_default = "30000",
+     .help = "0 takes a free one. Taken before the model is loaded."},
+    {{"api-key"},
+     TEXT,
+     WORKS,
+     S(api_key),
+     .arg = "KEY",
+     .help = "Demand 'Authorization: Bearer KEY' everywhere but on /health. Better kept in a --config file than on the "
+             "command line."},
+    {{"cors-origin"},
+     TEXT,
+     WORKS,
+     S(cors_origin),
+     .arg = "ORIGIN",
+     .by_default = "none",
+     .help = "Origin whose pages may call from a browser; * for all."},
+    {{"max-connections"},
+     U32,
+     WORKS,
+     S(connections_max),
+     .min = 1,
+     .max = TD_SERVER_CONNECTIONS_MAX,
+     .arg = "N",
+     .by_default = "1024",
+     .help = "Open HTTP connections."},
+    {{"idle-timeout"},
+     U32,
+     WORKS,
+     S(idle_timeout_s),
+     .min = 1,
+     .max = 86400,
+     .arg = "SECONDS",
+     .by_default = "120",
+     .help = "A connection that neither sends nor takes anything for so long is closed."},
+    {{"stream-interval"},
+     U32,
+     WORKS,
+     S(stream_interval),
+     .min = 1,
+     .max = 1024,
+     .arg = "N",
+     .by_default = "1",
+     .help = "Tokens per event of a stream."},
     {{"enable-metrics"}, BOOL, NO_EFFECT, NO_OFFSET, .help = "Accepted; /metrics is always there."},
-    {{"log-level"}, CHOICE, WORKS, O(log_level), .arg = "LEVEL", .choices = "debug|info|warning|error", .by_default = "info", .help = "Least severe log lines to print."},
+    {{"log-level"},
+     CHOICE,
+     WORKS,
+     O(log_level),
+     .arg = "LEVEL",
+     .choices = "debug|info|warning|error",
+     .by_default = "info",
+     .help = "Least severe log lines to print."},
     {{"log-requests"}, BOOL, WORKS, E(log_requests), .help = "Log each request's lengths and times."},
-    {{"decode-log-interval"}, U32, WORKS, E(decode_log_interval), .max = I31_TOP, .arg = "STEPS", .by_default = "40", .help = "Decode steps between throughput lines; 0 for none."},
-    {{"watchdog-timeout"}, U32, WORKS, S(watchdog_s), .max = 86400, .arg = "SECONDS", .by_default = "300", .help = "When no step ends for so long while requests run, /health answers 503; 0 turns this off."},
-    {{"shutdown-grace"}, REAL, WORKS, O(shutdown_grace_s), .max = 86400, .arg = "SECONDS", .by_default = "30", .help = "Time that running requests get after SIGTERM or SIGINT; a second signal ends it."},
+    {{"decode-log-interval"},
+     U32,
+     WORKS,
+     E(decode_log_interval),
+     .max = I31_TOP,
+     .arg = "STEPS",
+     .by_default = "40",
+     .help = "Decode steps between throughput lines; 0 for none."},
+    {{"watchdog-timeout"},
+     U32,
+     WORKS,
+     S(watchdog_s),
+     .max = 86400,
+     .arg = "SECONDS",
+     .by_default = "300",
+     .help = "When no step ends for so long while requests run, /health answers 503; 0 turns this off."},
+    {{"shutdown-grace"},
+     REAL,
+     WORKS,
+     O(shutdown_grace_s),
+     .max = 86400,
+     .arg = "SECONDS",
+     .by_default = "30",
+     .help = "Time that running requests get after SIGTERM or SIGINT; a second signal ends it."},
     {{"skip-server-warmup"}, BOOL, WORKS, O(skip_warmup), .help = "Do not generate a token before the port opens."},
-    {{"reasoning-parser"}, TEXT, REFUSED, NO_OFFSET, .arg = "NAME", .help = "Separate the reasoning of an answer from it.", .refusal = NOT_YET "; reasoning stays in the text"},
-    {{"tool-call-parser"}, TEXT, REFUSED, NO_OFFSET, .arg = "NAME", .help = "Turn tool calls in the text into tool_calls.", .refusal = NOT_YET "; tool calls stay in the text"},
+    {{"reasoning-parser"},
+     TEXT,
+     REFUSED,
+     NO_OFFSET,
+     .arg = "NAME",
+     .help = "Separate the reasoning of an answer from it.",
+     .refusal = NOT_YET "; reasoning stays in the text"},
+    {{"tool-call-parser"},
+     TEXT,
+     REFUSED,
+     NO_OFFSET,
+     .arg = "NAME",
+     .help = "Turn tool calls in the text into tool_calls.",
+     .refusal = NOT_YET "; tool calls stay in the text"},
     {{"check"}, BOOL, WORKS, O(check), .help = "Check the flags, say what they amount to, and exit."},
 
     SECTION("Device"),
-    {{"device"}, CHOICE, ONLY, E(device), .arg = "DEVICE", .choices = "host|cpu=host", .by_default = "host", .help = "Where everything but the routed experts runs; host is the CPU.", .refusal = NOT_YET "; this build serves with --device host"},
-    {{"attention-backend"}, TEXT, WORKS, E(attention_backend), .arg = "NAME", .by_default = "the device's", .help = "One that the device does not have is replaced by its own, with a warning."},
-    {{"kv-cache-dtype"}, CHOICE, ONLY, E(kv_cache_dtype), .arg = "TYPE", .choices = "auto|bf16|bfloat16=bf16|f32|float32=f32", .by_default = "auto", .help = "Numbers of the KV cache.", .refusal = NOT_YET "; the types are auto, bf16 and f32"},
-    {{"npu-threads"}, U32, WORKS, E(npu_threads), .max = 1024, .arg = "N", .by_default = "0", .help = "Threads of its own for the host device; 0 shares the expert threads."},
-    {{"tensor-parallel-size", "tp-size", "tp"}, TEXT, ONLY, NO_OFFSET, .arg = "N", .choices = "1", .by_default = "1", .help = "Devices a layer is split over.", .refusal = NOT_YET "; only 1 is"},
+    {{"device"},
+     CHOICE,
+     ONLY,
+     E(device),
+     .arg = "DEVICE",
+     .choices = "host|cpu=host",
+     .by_default = "host",
+     .help = "Where everything but the routed experts runs; host is the CPU.",
+     .refusal = NOT_YET "; this build serves with --device host"},
+    {{"attention-backend"},
+     TEXT,
+     WORKS,
+     E(attention_backend),
+     .arg = "NAME",
+     .by_default = "the device's",
+     .help = "One that the device does not have is replaced by its own, with a warning."},
+    {{"kv-cache-dtype"},
+     CHOICE,
+     ONLY,
+     E(kv_cache_dtype),
+     .arg = "TYPE",
+     .choices = "auto|bf16|bfloat16=bf16|f32|float32=f32",
+     .by_default = "auto",
+     .help = "Numbers of the KV cache.",
+     .refusal = NOT_YET "; the types are auto, bf16 and f32"},
+    {{"npu-threads"},
+     U32,
+     WORKS,
+     E(npu_threads),
+     .max = 1024,
+     .arg = "N",
+     .by_default = "0",
+     .help = "Threads of its own for the host device; 0 shares the expert threads."},
+    {{"tensor-parallel-size", "tp-size", "tp"},
+     TEXT,
+     ONLY,
+     NO_OFFSET,
+     .arg = "N",
+     .choices = "1",
+     .by_default = "1",
+     .help = "Devices a layer is split over.",
+     .refusal = NOT_YET "; only 1 is"},
 
     SECTION("Experts on the CPU"),
-    {{"cpu-weight-path", "kt-weight-path"}, TEXT, WORKS, E(cpu_weight_path), .arg = "DIR", .by_default = "quantise while loading", .help = "Folder of packed experts, written by tandem quantize."},
-    {{"cpuinfer", "kt-cpuinfer"}, U32, WORKS, E(cpuinfer), .max = 1024, .arg = "N", .by_default = "0", .help = "Expert threads; 0 takes one per physical core."},
-    {{"subpool-count", "kt-threadpool-count"}, U32, WORKS, E(subpool_count), .max = 64, .arg = "N", .by_default = "0", .help = "Groups of expert threads; 0 makes one per NUMA node."},
-    {{"num-gpu-experts", "kt-num-gpu-experts"}, TEXT, ONLY, NO_OFFSET, .arg = "N", .choices = "0", .by_default = "0", .help = "Routed experts kept on the device.", .refusal = NOT_YET "; all routed experts run on the CPU (0)"},
-    {{"kt-method"}, TEXT, ONLY, NO_OFFSET, .arg = "NAME", .choices = "int4|INT4", .help = "Accepted for int4; the kernel is chosen by the CPU.", .refusal = NOT_YET "; the kernel is chosen by the CPU (int4)"},
-    {{"enable-defer", "kt-enable-defer"}, BOOL, WORKS, E(enable_defer), .help = "Add the output of each token's lightest experts one layer later, so that device and CPU overlap."},
-    {{"max-deferred-experts-per-token", "kt-max-deferred-experts-per-token"}, U32, WORKS, E(max_deferred_experts_per_token), .max = 64, .arg = "N", .by_default = "the model's with --enable-defer", .help = "Experts per token that may be deferred; above 0 turns deferral on."},
+    {{"cpu-weight-path", "kt-weight-path"},
+     TEXT,
+     WORKS,
+     E(cpu_weight_path),
+     .arg = "DIR",
+     .by_default = "quantise while loading",
+     .help = "Folder of packed experts, written by tandem quantize."},
+    {{"cpuinfer", "kt-cpuinfer"},
+     U32,
+     WORKS,
+     E(cpuinfer),
+     .max = 1024,
+     .arg = "N",
+     .by_default = "0",
+     .help = "Expert threads; 0 takes one per physical core."},
+    {{"subpool-count", "kt-threadpool-count"},
+     U32,
+     WORKS,
+     E(subpool_count),
+     .max = 64,
+     .arg = "N",
+     .by_default = "0",
+     .help = "Groups of expert threads; 0 makes one per NUMA node."},
+    {{"num-gpu-experts", "kt-num-gpu-experts"},
+     TEXT,
+     ONLY,
+     NO_OFFSET,
+     .arg = "N",
+     .choices = "0",
+     .by_default = "0",
+     .help = "Routed experts kept on the device.",
+     .refusal = NOT_YET "; all routed experts run on the CPU (0)"},
+    {{"kt-method"},
+     TEXT,
+     ONLY,
+     NO_OFFSET,
+     .arg = "NAME",
+     .choices = "int4|INT4",
+     .help = "Accepted for int4; the kernel is chosen by the CPU.",
+     .refusal = NOT_YET "; the kernel is chosen by the CPU (int4)"},
+    {{"enable-defer", "kt-enable-defer"},
+     BOOL,
+     WORKS,
+     E(enable_defer),
+     .help = "Add the output of each token's lightest experts one layer later, so that device and CPU overlap."},
+    {{"max-deferred-experts-per-token", "kt-max-deferred-experts-per-token"},
+     U32,
+     WORKS,
+     E(max_deferred_experts_per_token),
+     .max = 64,
+     .arg = "N",
+     .by_default = "the model's with --enable-defer",
+     .help = "Experts per token that may be deferred; above 0 turns deferral on."},
 
     SECTION("Memory and scheduling"),
-    {{"mem-fraction-static"}, REAL, WORKS, E(mem_fraction_static), .min = 0.01, .max = 1, .arg = "SHARE", .by_default = "0.9", .help = "Share of the free memory for weights and KV cache."},
-    {{"max-total-tokens"}, U64, WORKS, E(max_total_tokens), .max = 1e12, .arg = "N", .by_default = "as many as fit", .help = "Tokens in the KV cache."},
-    {{"max-running-requests"}, U32, WORKS, E(max_running_requests), .max = 65536, .arg = "N", .by_default = "0", .help = "Requests generated at once; 0 for the engine's choice."},
-    {{"max-queued-requests"}, U32, WORKS, E(max_queued_requests), .max = 1048576, .arg = "N", .by_default = "0", .help = "Requests waiting; more get a 503. 0 for the engine's choice."},
-    {{"chunked-prefill-size"}, U32, WORKS, E(chunked_prefill_size), .min = -1, .max = I31_TOP, .arg = "N", .by_default = "8192", .help = "Prompt tokens per step; -1 turns chunking off."},
-    {{"max-prefill-tokens"}, U32, WORKS, E(max_prefill_tokens), .min = 1, .max = I31_TOP, .arg = "N", .by_default = "16384", .help = "Prompt tokens per step over all requests."},
-    {{"enable-mixed-chunk"}, BOOL, REFUSED, NO_OFFSET, .help = "Prompt chunks and decoding in one step.", .refusal = NOT_YET "; prompt chunks alternate with decode steps"},
-    {{"schedule-policy"}, TEXT, ONLY, NO_OFFSET, .arg = "POLICY", .choices = "fcfs", .by_default = "fcfs", .help = "Order of waiting requests.", .refusal = NOT_YET "; only fcfs is"},
-    {{"page-size"}, U32, ONLY, E(page_size), .max = 128, .min = 128, .arg = "N", .choices = "128", .by_default = "128", .help = "Tokens per KV page.", .refusal = NOT_YET "; only 128 is"},
+    {{"mem-fraction-static"},
+     REAL,
+     WORKS,
+     E(mem_fraction_static),
+     .min = 0.01,
+     .max = 1,
+     .arg = "SHARE",
+     .by_default = "0.9",
+     .help = "Share of the free memory for weights and KV cache."},
+    {{"max-total-tokens"},
+     U64,
+     WORKS,
+     E(max_total_tokens),
+     .max = 1e12,
+     .arg = "N",
+     .by_default = "as many as fit",
+     .help = "Tokens in the KV cache."},
+    {{"max-running-requests"},
+     U32,
+     WORKS,
+     E(max_running_requests),
+     .max = 65536,
+     .arg = "N",
+     .by_default = "0",
+     .help = "Requests generated at once; 0 for the engine's choice."},
+    {{"max-queued-requests"},
+     U32,
+     WORKS,
+     E(max_queued_requests),
+     .max = 1048576,
+     .arg = "N",
+     .by_default = "0",
+     .help = "Requests waiting; more get a 503. 0 for the engine's choice."},
+    {{"chunked-prefill-size"},
+     U32,
+     WORKS,
+     E(chunked_prefill_size),
+     .min = -1,
+     .max = I31_TOP,
+     .arg = "N",
+     .by_default = "8192",
+     .help = "Prompt tokens per step; -1 turns chunking off."},
+    {{"max-prefill-tokens"},
+     U32,
+     WORKS,
+     E(max_prefill_tokens),
+     .min = 1,
+     .max = I31_TOP,
+     .arg = "N",
+     .by_default = "16384",
+     .help = "Prompt tokens per step over all requests."},
+    {{"enable-mixed-chunk"},
+     BOOL,
+     REFUSED,
+     NO_OFFSET,
+     .help = "Prompt chunks and decoding in one step.",
+     .refusal = NOT_YET "; prompt chunks alternate with decode steps"},
+    {{"schedule-policy"},
+     TEXT,
+     ONLY,
+     NO_OFFSET,
+     .arg = "POLICY",
+     .choices = "fcfs",
+     .by_default = "fcfs",
+     .help = "Order of waiting requests.",
+     .refusal = NOT_YET "; only fcfs is"},
+    {{"page-size"},
+     U32,
+     ONLY,
+     E(page_size),
+     .max = 128,
+     .min = 128,
+     .arg = "N",
+     .choices = "128",
+     .by_default = "128",
+     .help = "Tokens per KV page.",
+     .refusal = NOT_YET "; only 128 is"},
     {{"disable-radix-cache"}, BOOL, NO_EFFECT, NO_OFFSET, .help = "Accepted; there is no prefix cache yet."},
-    {{"random-seed"}, U64, WORKS, E(random_seed), .max = 9007199254740992.0, .arg = "N", .by_default = "0", .help = "Seed of the requests that bring none."},
+    {{"random-seed"},
+     U64,
+     WORKS,
+     E(random_seed),
+     .max = 9007199254740992.0,
+     .arg = "N",
+     .by_default = "0",
+     .help = "Seed of the requests that bring none."},
 
     SECTION("More than one machine, speculation"),
-    {{"nnodes"}, TEXT, ONLY, NO_OFFSET, .arg = "N", .choices = "1", .by_default = "1", .help = "Machines that serve one model together.", .refusal = NOT_YET "; only 1 is"},
-    {{"node-rank"}, TEXT, ONLY, NO_OFFSET, .arg = "N", .choices = "0", .by_default = "0", .help = "This machine's number.", .refusal = NOT_YET "; only 0 is"},
-    {{"dist-init-addr"}, TEXT, REFUSED, NO_OFFSET, .arg = "HOST:PORT", .help = "Where the machines meet.", .refusal = NOT_YET "; one machine serves a model"},
+    {{"nnodes"},
+     TEXT,
+     ONLY,
+     NO_OFFSET,
+     .arg = "N",
+     .choices = "1",
+     .by_default = "1",
+     .help = "Machines that serve one model together.",
+     .refusal = NOT_YET "; only 1 is"},
+    {{"node-rank"},
+     TEXT,
+     ONLY,
+     NO_OFFSET,
+     .arg = "N",
+     .choices = "0",
+     .by_default = "0",
+     .help = "This machine's number.",
+     .refusal = NOT_YET "; only 0 is"},
+    {{"dist-init-addr"},
+     TEXT,
+     REFUSED,
+     NO_OFFSET,
+     .arg = "HOST:PORT",
+     .help = "Where the machines meet.",
+     .refusal = NOT_YET "; one machine serves a model"},
     {{"speculative-algorithm"}, TEXT, REFUSED, NO_OFFSET, .arg = "NAME", .help = "Draft tokens ahead.", .refusal = NOT_YET},
     {{"speculative-num-steps"}, TEXT, REFUSED, NO_OFFSET, .arg = "N", .help = "Draft steps.", .refusal = NOT_YET},
-    {{"disaggregation-mode"}, TEXT, ONLY, NO_OFFSET, .arg = "MODE", .choices = "null", .by_default = "null", .help = "Prefill and decode on machines of their own.", .refusal = NOT_YET},
-    {{"disaggregation-transfer-backend"}, TEXT, REFUSED, NO_OFFSET, .arg = "NAME", .help = "How KV pages travel.", .refusal = NOT_YET},
-    {{"disaggregation-bootstrap-port"}, TEXT, REFUSED, NO_OFFSET, .arg = "PORT", .help = "Where the machines meet.", .refusal = NOT_YET},
+    {{"disaggregation-mode"},
+     TEXT,
+     ONLY,
+     NO_OFFSET,
+     .arg = "MODE",
+     .choices = "null",
+     .by_default = "null",
+     .help = "Prefill and decode on machines of their own.",
+     .refusal = NOT_YET},
+    {{"disaggregation-transfer-backend"},
+     TEXT,
+     REFUSED,
+     NO_OFFSET,
+     .arg = "NAME",
+     .help = "How KV pages travel.",
+     .refusal = NOT_YET},
+    {{"disaggregation-bootstrap-port"},
+     TEXT,
+     REFUSED,
+     NO_OFFSET,
+     .arg = "PORT",
+     .help = "Where the machines meet.",
+     .refusal = NOT_YET},
 
     SECTION("Other"),
     {{"help"}, BOOL, WORKS, O(help), .help = "Print this."},
     {{"help-markdown"}, BOOL, WORKS, O(help_markdown), .help = "Print this as docs/flags.md."},
 };
+/* clang-format on */
 
 #define N_FLAGS (sizeof FLAGS / sizeof *FLAGS)
 
@@ -166,12 +521,16 @@ static td_status store_number(const flag *f, const char *value, void *to, td_err
         x = (double)whole;
     }
     if (end == value || *end || errno || !isfinite(x))
-        return td_fail(err, TD_EINVAL, "--%s needs %s, not '%.60s'", f->names[0], f->type == REAL ? "a number" : "a whole number", value);
+        return td_fail(err, TD_EINVAL, "--%s needs %s, not '%.60s'", f->names[0],
+                       f->type == REAL ? "a number" : "a whole number", value);
     if (x < f->min || x > f->max)
-        return td_fail(err, TD_EINVAL, "--%s must be between %.15g and %.15g, not %.60s", f->names[0], f->min, f->max, value);
+        return td_fail(err, TD_EINVAL, "--%s must be between %.15g and %.15g, not %.60s", f->names[0], f->min, f->max,
+                       value);
     switch (f->type) {
         case U16: *(uint16_t *)to = (uint16_t)whole; break;
-        case U32: *(uint32_t *)to = whole < 0 ? 0 : (uint32_t)whole; break; /* -1, where allowed, is another way to say off */
+        case U32:
+            *(uint32_t *)to = whole < 0 ? 0 : (uint32_t)whole;
+            break; /* -1, where allowed, is another way to say off */
         case U64: *(uint64_t *)to = (uint64_t)whole; break;
         default: *(double *)to = x;
     }
@@ -248,7 +607,8 @@ static struct option *long_options(void) {
     n = 0;
     for (size_t i = 0; list && i < N_FLAGS; i++)
         for (size_t k = 0; FLAGS[i].names[k]; k++)
-            list[n++] = (struct option){FLAGS[i].names[k], FLAGS[i].type == BOOL ? no_argument : required_argument, NULL, 256 + (int)i};
+            list[n++] = (struct option){FLAGS[i].names[k], FLAGS[i].type == BOOL ? no_argument : required_argument, NULL,
+                                        256 + (int)i};
     return list;
 }
 
@@ -265,7 +625,8 @@ static td_status parse_line(td_launch_options *o, int argc, char **argv, const s
         } else if (c == '?' && optopt >= 256) {
             return td_fail(err, TD_EINVAL, "--%s takes no value", FLAGS[optopt - 256].names[0]);
         } else if (c == '?') {
-            return td_fail(err, TD_EINVAL, "there is no flag '%.60s'; 'tandem launch_server --help' lists them", argv[optind - 1]);
+            return td_fail(err, TD_EINVAL, "there is no flag '%.60s'; 'tandem launch_server --help' lists them",
+                           argv[optind - 1]);
         } else {
             const flag *f = &FLAGS[c - 256];
             TD_TRY(f->type == BOOL ? set_bool(o, f, true, err) : store(o, f, optarg, true, err));
@@ -279,9 +640,10 @@ static td_status parse_line(td_launch_options *o, int argc, char **argv, const s
 static td_status finish(td_launch_options *o, td_error *err) {
     if (o->engine.max_deferred_experts_per_token > 0) o->engine.enable_defer = true;
     o->server.tokenizer_path = o->engine.tokenizer_path;
-    /* Backends that accelerators bring; the host device has one of its own. */
-    if (o->engine.attention_backend) {
-        td_warn("the attention backend '%s' is not there on device '%s'; using the device's own", o->engine.attention_backend, o->engine.device);
+    /* Accelerators bring backends to choose from; the host device has one, and it is called as the device is. */
+    if (o->engine.attention_backend && strcmp(o->engine.attention_backend, o->engine.device) != 0) {
+        td_warn("the attention backend '%s' is not there on device '%s'; using the device's own",
+                o->engine.attention_backend, o->engine.device);
         o->engine.attention_backend = NULL;
     }
     if (!o->engine.model_path) return td_fail(err, TD_EINVAL, "--model-path is missing: the folder of the model to serve");
@@ -294,7 +656,7 @@ td_status td_flags_parse(int argc, char **argv, td_launch_options *o, td_error *
     td_server_options_init(&o->server);
     o->given = calloc(N_FLAGS, 1);
     struct option *options = long_options();
-    td_status      st = o->given && options ? parse_line(o, argc, argv, options, err) : td_fail(err, TD_ENOMEM, "out of memory");
+    td_status st = o->given && options ? parse_line(o, argc, argv, options, err) : td_fail(err, TD_ENOMEM, "out of memory");
     free(options);
     if (st != TD_OK || o->help || o->help_markdown) return st;
     if (o->config) TD_TRY(td_config_read(o->config, from_config, o, err));
@@ -310,7 +672,9 @@ void td_launch_options_free(td_launch_options *o) {
 
 /* ---- what the table prints ---- */
 
-static const char *state_note(const flag *f) { return f->state == REFUSED ? "Not supported yet. " : ""; }
+static const char *state_note(const flag *f) {
+    return f->state == REFUSED ? "Not supported yet. " : "";
+}
 
 void td_flags_print_help(FILE *f) {
     fprintf(f, "usage: tandem launch_server --model-path DIR [flags]\n\nServes a model over OpenAI's HTTP API.\n");
@@ -338,11 +702,14 @@ static void print_choices(FILE *f, const char *choices) {
 }
 
 void td_flags_print_markdown(FILE *f) {
-    fprintf(f, "# Flags of `tandem launch_server`\n\n"
-               "Written by `tandem launch_server --help-markdown`; the table is in `cli/flags.c`.\n"
-               "Any flag may also stand in a `--config FILE.yaml` as `flag: value` (switches as `true` or `false`; `_` may stand for `-`);\n"
-               "the command line wins. A flag that is known but not supported yet, or a value of it, is refused with one sentence and exit\n"
-               "status 2.\n");
+    fprintf(f,
+            "# Flags of `tandem launch_server`\n\n"
+            "Written by `tandem launch_server --help-markdown`; the table is in `cli/flags.c`.\n"
+            "Any flag may also stand in a `--config FILE.yaml` as `flag: value` (switches as `true` or `false`; `_` may "
+            "stand for `-`);\n"
+            "the command line wins. A flag that is known but not supported yet, or a value of it, is refused with one "
+            "sentence and exit\n"
+            "status 2.\n");
     for (size_t i = 0; i < N_FLAGS; i++) {
         const flag *g = &FLAGS[i];
         if (!g->names[0]) {
@@ -352,9 +719,12 @@ void td_flags_print_markdown(FILE *f) {
         fprintf(f, "| ");
         for (size_t k = 0; g->names[k]; k++) fprintf(f, "%s`--%s`", k ? ", " : "", g->names[k]);
         fprintf(f, " | ");
-        if (g->choices) print_choices(f, g->choices);
-        else if (g->type == BOOL) fprintf(f, "switch");
-        else fprintf(f, "%s", g->arg);
+        if (g->choices)
+            print_choices(f, g->choices);
+        else if (g->type == BOOL)
+            fprintf(f, "switch");
+        else
+            fprintf(f, "%s", g->arg);
         fprintf(f, " | %s | %s%s |\n", g->by_default ? g->by_default : "", state_note(g), g->help);
     }
 }
@@ -370,7 +740,7 @@ void td_flags_write_json(const td_launch_options *o, td_jbuf *b) {
             case BOOL: td_jw_bool(b, *(const bool *)at); break;
             case U16: td_jw_int(b, *(const uint16_t *)at); break;
             case U32: td_jw_int(b, *(const uint32_t *)at); break;
-            case U64: td_jw_int(b, (int64_t)*(const uint64_t *)at); break;
+            case U64: td_jw_int(b, (int64_t) * (const uint64_t *)at); break;
             case REAL: td_jw_real(b, *(const double *)at, 17); break;
             default: td_jw_str(b, *(const char *const *)at);
         }

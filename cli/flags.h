@@ -25,7 +25,7 @@ typedef struct {
 
     char   **strings; /* values read from a config file */
     size_t   n_strings;
-    uint8_t *given;   /* per row of the table: how it was set */
+    uint8_t *given; /* per row of the table: how it was set */
 } td_launch_options;
 
 /**

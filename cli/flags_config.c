@@ -51,7 +51,8 @@ static td_status read_document(config_file *f, td_config_fn fn, void *user, td_e
                 if (ended) st = td_fail(err, TD_EINVAL, "%s, line %zu: a second document; one is expected", f->path, line);
                 break;
             case YAML_MAPPING_START_EVENT:
-                if (in_mapping) st = td_fail(err, TD_EINVAL, "%s, line %zu: a key must be the name of a flag", f->path, line);
+                if (in_mapping)
+                    st = td_fail(err, TD_EINVAL, "%s, line %zu: a key must be the name of a flag", f->path, line);
                 in_mapping = true;
                 break;
             case YAML_MAPPING_END_EVENT:
@@ -59,7 +60,8 @@ static td_status read_document(config_file *f, td_config_fn fn, void *user, td_e
                 ended = true;
                 break;
             case YAML_SCALAR_EVENT:
-                if (in_mapping) st = read_value(f, &event, fn, user, err);
+                if (in_mapping)
+                    st = read_value(f, &event, fn, user, err);
                 else if (event.data.scalar.length > 0)
                     st = td_fail(err, TD_EINVAL, "%s, line %zu: lines of 'flag: value' are expected", f->path, line);
                 break;

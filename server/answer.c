@@ -50,4 +50,6 @@ enum MHD_Result td_answer_text(td_call *c, int http, const char *content_type, t
     return answer(c, http, content_type, text, NULL);
 }
 
-enum MHD_Result td_answer_json(td_call *c, int http, td_jbuf *json) { return td_answer_text(c, http, "application/json", json); }
+enum MHD_Result td_answer_json(td_call *c, int http, td_jbuf *json) {
+    return td_answer_text(c, http, "application/json", json);
+}

@@ -8,7 +8,9 @@
 
 #define MESSAGES_MAX 65536
 
-static bool is_set(const json_t *v) { return v && !json_is_null(v); }
+static bool is_set(const json_t *v) {
+    return v && !json_is_null(v);
+}
 
 /* A list of text parts becomes one string, the parts on lines of their own. NULL with err filled on failure. */
 static json_t *join_parts(const json_t *parts, size_t message, td_api_error *err) {
@@ -19,8 +21,10 @@ static json_t *join_parts(const json_t *parts, size_t message, td_api_error *err
         const char   *type = json_string_value(json_object_get(part, "type"));
         snprintf(param, sizeof param, "messages[%zu].content[%zu]", message, i);
         if (!type || strcmp(type, "text") != 0 || !json_is_string(s)) {
-            if (type && strcmp(type, "text") != 0) td_api_bad(err, param, "Content of type '%.40s' is not supported; only 'text' is.", type);
-            else td_api_bad(err, param, "A content part must be {\"type\": \"text\", \"text\": \"…\"}.");
+            if (type && strcmp(type, "text") != 0)
+                td_api_bad(err, param, "Content of type '%.40s' is not supported; only 'text' is.", type);
+            else
+                td_api_bad(err, param, "A content part must be {\"type\": \"text\", \"text\": \"…\"}.");
             td_jbuf_free(&text);
             return NULL;
         }
@@ -43,7 +47,8 @@ static td_status normalise_message(json_t *m, size_t i, td_api_error *err) {
     for (size_t k = 0; role && k < sizeof roles / sizeof *roles; k++) known = known || !strcmp(role, roles[k]);
     if (!role) return td_api_bad(err, param, "Message %zu must be an object with a 'role'.", i);
     if (!known)
-        return td_api_bad(err, param, "'%.40s' is not a role; the roles are system, developer, user, assistant and tool.", role);
+        return td_api_bad(err, param, "'%.40s' is not a role; the roles are system, developer, user, assistant and tool.",
+                          role);
 
     snprintf(param, sizeof param, "messages[%zu].content", i);
     json_t *content = json_object_get(m, "content"), *calls = json_object_get(m, "tool_calls");
@@ -76,8 +81,10 @@ static td_status take_final_message(td_api_request *r, json_t *messages, td_api_
     const char *role = json_string_value(json_object_get(last, "role"));
     json_t     *content = json_object_get(last, "content");
     if (strcmp(role, "assistant") != 0 || !json_is_string(content))
-        return td_api_bad(err, "continue_final_message", "'continue_final_message' needs a last message of the assistant, with text.");
-    if (n == 1) return td_api_bad(err, "continue_final_message", "'continue_final_message' needs a message before the last.");
+        return td_api_bad(err, "continue_final_message",
+                          "'continue_final_message' needs a last message of the assistant, with text.");
+    if (n == 1)
+        return td_api_bad(err, "continue_final_message", "'continue_final_message' needs a message before the last.");
     /* Parked in the root, which owns the borrowed string. */
     if (json_object_set(r->root, " continued", content) != 0 || json_array_remove(messages, n - 1) != 0)
         return td_api_fail(err, 500, "internal_error", "Out of memory.");
@@ -100,7 +107,8 @@ static td_status check_tools(const json_t *tools, td_api_error *err) {
         const json_t *tool = json_array_get(tools, i);
         const char   *type = json_string_value(json_object_get(tool, "type"));
         snprintf(param, sizeof param, "tools[%zu]", i);
-        if (!type || strcmp(type, "function") != 0 || !json_is_string(json_object_get(json_object_get(tool, "function"), "name")))
+        if (!type || strcmp(type, "function") != 0 ||
+            !json_is_string(json_object_get(json_object_get(tool, "function"), "name")))
             return td_api_bad(err, param, "A tool must be {\"type\": \"function\", \"function\": {\"name\": …}}.");
     }
     return TD_OK;
@@ -114,14 +122,17 @@ static td_status read_tools(const td_api_request *r, json_t **tools, td_api_erro
     *tools = is_set(v) && json_array_size(v) > 0 ? v : NULL;
     if (!is_set(choice)) return TD_OK;
     const char *mode = json_string_value(choice);
-    if (mode && !strcmp(mode, "none")) *tools = NULL;
+    if (mode && !strcmp(mode, "none"))
+        *tools = NULL;
     else if (!mode || strcmp(mode, "auto") != 0)
         return td_api_bad(err, "tool_choice", "'tool_choice' may be 'auto' or 'none'; a call cannot be forced.");
     return TD_OK;
 }
 
-static td_status build_template_json(td_api_request *r, json_t *messages, json_t *tools, bool generation_prompt, td_api_error *err) {
-    json_t *kwargs = json_object_get(r->root, "chat_template_kwargs"), *effort = json_object_get(r->root, "reasoning_effort");
+static td_status build_template_json(td_api_request *r, json_t *messages, json_t *tools, bool generation_prompt,
+                                     td_api_error *err) {
+    json_t *kwargs = json_object_get(r->root, "chat_template_kwargs"),
+           *effort = json_object_get(r->root, "reasoning_effort");
     json_t *doc = json_object();
     int     bad = json_object_set(doc, "messages", messages);
     if (tools) bad |= json_object_set(doc, "tools", tools);
@@ -139,16 +150,20 @@ td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_ap
     if (!is_set(messages)) return td_api_bad(err, "messages", "'messages' is missing.");
     size_t n = json_array_size(messages);
     if (n == 0) return td_api_bad(err, "messages", "'messages' must be a list of at least one message.");
-    if (n > MESSAGES_MAX) return td_api_bad(err, "messages", "'messages' has %zu messages; at most %d are allowed.", n, MESSAGES_MAX);
+    if (n > MESSAGES_MAX)
+        return td_api_bad(err, "messages", "'messages' has %zu messages; at most %d are allowed.", n, MESSAGES_MAX);
     for (size_t i = 0; i < n; i++) TD_TRY(normalise_message(json_array_get(messages, i), i, err));
 
     bool generation_prompt = true, go_on = false;
     TD_TRY(read_bool(r, "add_generation_prompt", &generation_prompt, err));
     TD_TRY(read_bool(r, "continue_final_message", &go_on, err));
     if (go_on) TD_TRY(take_final_message(r, messages, err));
-    const json_t *kwargs = json_object_get(r->root, "chat_template_kwargs"), *effort = json_object_get(r->root, "reasoning_effort");
-    if (is_set(kwargs) && !json_is_object(kwargs)) return td_api_bad(err, "chat_template_kwargs", "'chat_template_kwargs' must be an object.");
-    if (is_set(effort) && !json_is_string(effort)) return td_api_bad(err, "reasoning_effort", "'reasoning_effort' must be a string.");
+    const json_t *kwargs = json_object_get(r->root, "chat_template_kwargs"),
+                 *effort = json_object_get(r->root, "reasoning_effort");
+    if (is_set(kwargs) && !json_is_object(kwargs))
+        return td_api_bad(err, "chat_template_kwargs", "'chat_template_kwargs' must be an object.");
+    if (is_set(effort) && !json_is_string(effort))
+        return td_api_bad(err, "reasoning_effort", "'reasoning_effort' must be a string.");
     TD_TRY(read_tools(r, &tools, err));
     return build_template_json(r, messages, tools, generation_prompt, err);
 }
@@ -156,16 +171,18 @@ td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_ap
 td_status td_api_encode_chat(const td_api_request *r, const td_tokenizer *tok, const td_chat_template *tmpl, uint32_t **ids,
                              size_t *n_ids, td_api_error *err) {
     if (!tmpl)
-        return td_api_bad(err, "messages", "This model has no chat template; use /v1/completions, or start the server with --chat-template.");
-    td_error cause = {0};
-    char    *text = NULL;
-    size_t   len = 0;
+        return td_api_bad(err, "messages",
+                          "This model has no chat template; use /v1/completions, or start the server with --chat-template.");
+    td_error  cause = {0};
+    char     *text = NULL;
+    size_t    len = 0;
     td_status st = td_chat_template_render(tmpl, r->template_json, strlen(r->template_json), td_tokenizer_bos(tok),
                                            td_tokenizer_eos(tok), &text, &len, &cause);
     if (st != TD_OK) {
         td_api_from_status(err, st, &cause, "messages");
         if (st == TD_ENOMEM) return TD_EINVAL;
-        return td_api_bad(err, "messages", "The chat template refuses this request: %.400s", cause.text[0] ? cause.text : td_status_text(st));
+        return td_api_bad(err, "messages", "The chat template refuses this request: %.400s",
+                          cause.text[0] ? cause.text : td_status_text(st));
     }
     td_jbuf prompt = {.data = text, .len = len, .room = len};
     if (r->continued) td_jbuf_puts(&prompt, r->continued);

@@ -8,8 +8,8 @@
 #define TD_API_PARAM_MAX 96
 
 typedef struct {
-    int         http;  /* 400, 401, 404, … */
-    const char *code;  /* static: "model_not_found", "context_length_exceeded", …; NULL: null */
+    int         http;                    /* 400, 401, 404, … */
+    const char *code;                    /* static: "model_not_found", "context_length_exceeded", …; NULL: null */
     char        param[TD_API_PARAM_MAX]; /* the field at fault; empty: null */
     char        message[TD_ERROR_TEXT_MAX];
 } td_api_error;

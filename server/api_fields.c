@@ -1,4 +1,5 @@
-/* The fields of a generation request: one table of numbers and switches, one of what is refused, and the few with a shape of their own. */
+/* The fields of a generation request: one table of numbers and switches, one of what is refused, and the few with a shape of
+ * their own. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -72,7 +73,9 @@ static const refusal REFUSED[] = {
     {"web_search_options", TD_API_CHAT, WHEN_SET},
 };
 
-static bool is_set(const json_t *v) { return v && !json_is_null(v); }
+static bool is_set(const json_t *v) {
+    return v && !json_is_null(v);
+}
 
 static bool is_truthy(const json_t *v) {
     switch (json_typeof(v)) {
@@ -102,9 +105,12 @@ static td_status read_field(const field *f, const json_t *v, td_api_request *r, 
         return td_api_bad(err, f->name, "'%s' must be above 0 and at most %g.", f->name, f->max);
     if (!(x >= f->min && x <= f->max))
         return td_api_bad(err, f->name, "'%s' must be between %.10g and %.10g.", f->name, f->min, f->max);
-    if (f->type == FIELD_REAL) *(double *)to = x;
-    else if (f->type == FIELD_U32) *(uint32_t *)to = (uint32_t)json_integer_value(v);
-    else *(int32_t *)to = (int32_t)json_integer_value(v);
+    if (f->type == FIELD_REAL)
+        *(double *)to = x;
+    else if (f->type == FIELD_U32)
+        *(uint32_t *)to = (uint32_t)json_integer_value(v);
+    else
+        *(int32_t *)to = (int32_t)json_integer_value(v);
     return TD_OK;
 }
 
@@ -132,14 +138,16 @@ static td_status read_logprobs(td_api_request *r, td_api_error *err) {
     const json_t *count = r->kind == TD_API_CHAT ? top : v;
     const char   *name = r->kind == TD_API_CHAT ? "top_logprobs" : "logprobs";
     if (r->kind == TD_API_CHAT && is_set(v)) {
-        if (!json_is_boolean(v)) return td_api_bad(err, "logprobs", "'logprobs' must be true or false; the count is 'top_logprobs'.");
+        if (!json_is_boolean(v))
+            return td_api_bad(err, "logprobs", "'logprobs' must be true or false; the count is 'top_logprobs'.");
         r->logprobs = json_is_true(v);
     }
     if (!is_set(count)) return TD_OK;
     if (!json_is_integer(count) || json_integer_value(count) < 0 || json_integer_value(count) > TD_LOGPROBS_MAX)
         return td_api_bad(err, name, "'%s' must be an integer between 0 and %d.", name, TD_LOGPROBS_MAX);
     r->top_logprobs = (uint32_t)json_integer_value(count);
-    if (r->kind == TD_API_COMPLETION) r->logprobs = true;
+    if (r->kind == TD_API_COMPLETION)
+        r->logprobs = true;
     else if (!r->logprobs && r->top_logprobs > 0)
         return td_api_bad(err, name, "'top_logprobs' needs 'logprobs': true.");
     return TD_OK;
@@ -182,7 +190,8 @@ static td_status read_logit_bias(td_api_request *r, const td_engine_info *info, 
     if (!is_set(v)) return TD_OK;
     if (!json_is_object(v)) return td_api_bad(err, "logit_bias", "'logit_bias' must be an object of token ids and biases.");
     size_t n = json_object_size(v);
-    if (n > TD_API_BIAS_MAX) return td_api_bad(err, "logit_bias", "'logit_bias' has %zu entries; at most %d are allowed.", n, TD_API_BIAS_MAX);
+    if (n > TD_API_BIAS_MAX)
+        return td_api_bad(err, "logit_bias", "'logit_bias' has %zu entries; at most %d are allowed.", n, TD_API_BIAS_MAX);
     if (n == 0) return TD_OK;
     uint32_t *ids = calloc(n, sizeof *ids);
     float    *bias = calloc(n, sizeof *bias);
@@ -196,7 +205,8 @@ static td_status read_logit_bias(td_api_request *r, const td_engine_info *info, 
         char         *end;
         unsigned long id = strtoul(key, &end, 10);
         if (key[0] < '0' || key[0] > '9' || *end || id >= info->vocab_size)
-            return td_api_bad(err, "logit_bias", "'logit_bias' has the key '%.40s'; keys are token ids below %u.", key, info->vocab_size);
+            return td_api_bad(err, "logit_bias", "'logit_bias' has the key '%.40s'; keys are token ids below %u.", key,
+                              info->vocab_size);
         double x = json_number_value(value);
         if (!json_is_number(value) || !(x >= -100 && x <= 100))
             return td_api_bad(err, "logit_bias", "'logit_bias' of token %lu must be a number between -100 and 100.", id);
@@ -233,7 +243,8 @@ static td_status refuse_values(const td_api_request *r, td_api_error *err) {
         if (!json_is_object(v) || !type)
             return td_api_bad(err, "response_format", "'response_format' must be an object with a 'type'.");
         if (strcmp(type, "text") != 0)
-            return td_api_bad(err, "response_format", "'response_format' of type '%.40s' is not supported; only 'text' is.", type);
+            return td_api_bad(err, "response_format", "'response_format' of type '%.40s' is not supported; only 'text' is.",
+                              type);
     }
     v = json_object_get(r->root, "best_of");
     if (is_set(v) && !(json_is_integer(v) && json_integer_value(v) == (json_int_t)r->n))
@@ -257,7 +268,8 @@ td_status td_api_parse_ids(const json_t *array, const char *param, size_t n_max,
         const json_t *v = json_array_get(array, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= (json_int_t)vocab_size) {
             free(to);
-            return td_api_bad(err, param, "'%s' at position %zu must be a token id, an integer from 0 to %u.", param, i, vocab_size - 1);
+            return td_api_bad(err, param, "'%s' at position %zu must be a token id, an integer from 0 to %u.", param, i,
+                              vocab_size - 1);
         }
         to[i] = (uint32_t)json_integer_value(v);
     }
@@ -280,8 +292,9 @@ static void set_defaults(td_api_request *r, const td_engine_info *info) {
     r->sampling.temperature = isnan(info->default_temperature) ? 1 : info->default_temperature;
     r->sampling.top_p = isnan(info->default_top_p) || info->default_top_p <= 0 ? 1 : info->default_top_p;
     r->sampling.top_k = info->default_top_k;
-    r->sampling.repetition_penalty =
-        isnan(info->default_repetition_penalty) || info->default_repetition_penalty <= 0 ? 1 : info->default_repetition_penalty;
+    r->sampling.repetition_penalty = isnan(info->default_repetition_penalty) || info->default_repetition_penalty <= 0
+                                         ? 1
+                                         : info->default_repetition_penalty;
 }
 
 td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_api_error *err) {
@@ -307,6 +320,7 @@ td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_
         return td_api_bad(err, "min_tokens", "'min_tokens' must not be above 'max_tokens' (%u).", r->max_tokens);
     const json_t *stop_ids = json_object_get(r->root, "stop_token_ids");
     if (is_set(stop_ids))
-        return td_api_parse_ids(stop_ids, "stop_token_ids", TD_API_STOP_IDS_MAX, info->vocab_size, &r->stop_ids, &r->n_stop_ids, err);
+        return td_api_parse_ids(stop_ids, "stop_token_ids", TD_API_STOP_IDS_MAX, info->vocab_size, &r->stop_ids,
+                                &r->n_stop_ids, err);
     return TD_OK;
 }

@@ -55,7 +55,9 @@ static td_status parse_prompt(td_api_request *r, const td_engine_info *info, td_
     const json_t *first = json_array_get(v, 0);
     if (!v || json_is_null(v)) return td_api_bad(err, "prompt", "'prompt' is missing.");
     if (!json_is_string(v) && !first)
-        return td_api_bad(err, "prompt", "'prompt' must be a string, a list of strings, a list of token ids or a list of such lists, and not empty.");
+        return td_api_bad(
+            err, "prompt",
+            "'prompt' must be a string, a list of strings, a list of token ids or a list of such lists, and not empty.");
 
     if (json_is_string(v)) {
         TD_TRY(add_prompts(r, 1, err));
@@ -66,14 +68,19 @@ static td_status parse_prompt(td_api_request *r, const td_engine_info *info, td_
         return td_api_parse_ids(v, "prompt", SIZE_MAX, info->vocab_size, &r->prompts[0].ids, &r->prompts[0].n_ids, err);
     }
     size_t n = json_array_size(v);
-    if (n > TD_API_CHOICES_MAX) return td_api_bad(err, "prompt", "'prompt' has %zu prompts; at most %d are allowed.", n, TD_API_CHOICES_MAX);
+    if (n > TD_API_CHOICES_MAX)
+        return td_api_bad(err, "prompt", "'prompt' has %zu prompts; at most %d are allowed.", n, TD_API_CHOICES_MAX);
     TD_TRY(add_prompts(r, n, err));
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(v, i);
         if (json_typeof(item) != json_typeof(first) || !(json_is_string(item) || json_is_array(item)))
-            return td_api_bad(err, "prompt", "'prompt' at position %zu is not of the kind of the others (strings, or lists of token ids).", i);
-        if (json_is_string(item)) read_text_prompt(&r->prompts[i], item);
-        else if (td_api_parse_ids(item, "prompt", SIZE_MAX, info->vocab_size, &r->prompts[i].ids, &r->prompts[i].n_ids, err) != TD_OK)
+            return td_api_bad(err, "prompt",
+                              "'prompt' at position %zu is not of the kind of the others (strings, or lists of token ids).",
+                              i);
+        if (json_is_string(item))
+            read_text_prompt(&r->prompts[i], item);
+        else if (td_api_parse_ids(item, "prompt", SIZE_MAX, info->vocab_size, &r->prompts[i].ids, &r->prompts[i].n_ids,
+                                  err) != TD_OK)
             return TD_EINVAL;
     }
     return TD_OK;
@@ -91,7 +98,8 @@ td_status td_api_parse(td_api_kind kind, const char *body, size_t len, const td_
         json_t *ids = json_object_get(out->root, "input_ids");
         if (ids && !json_is_null(ids)) {
             TD_TRY(add_prompts(out, 1, err));
-            TD_TRY(td_api_parse_ids(ids, "input_ids", SIZE_MAX, info->vocab_size, &out->prompts[0].ids, &out->prompts[0].n_ids, err));
+            TD_TRY(td_api_parse_ids(ids, "input_ids", SIZE_MAX, info->vocab_size, &out->prompts[0].ids,
+                                    &out->prompts[0].n_ids, err));
         } else {
             TD_TRY(td_api_parse_chat(out, info, err));
         }
@@ -103,7 +111,8 @@ td_status td_api_parse(td_api_kind kind, const char *body, size_t len, const td_
 }
 
 td_status td_api_probe(uint32_t *ids, size_t n_ids, td_api_request *out) {
-    *out = (td_api_request){.kind = TD_API_PROBE, .n = 1, .has_max_tokens = true, .max_tokens = 1, .skip_special_tokens = true};
+    *out =
+        (td_api_request){.kind = TD_API_PROBE, .n = 1, .has_max_tokens = true, .max_tokens = 1, .skip_special_tokens = true};
     out->sampling = (td_sampling){.top_p = 1, .repetition_penalty = 1};
     out->prompts = calloc(1, sizeof *out->prompts);
     if (!out->prompts) {
@@ -127,9 +136,10 @@ static td_status fit_context(td_api_request *r, const td_engine_info *info, td_a
     uint64_t wanted = longest + (r->has_max_tokens ? (uint64_t)r->max_tokens : 1);
     if (wanted > info->context_length) {
         if (r->has_max_tokens && longest < info->context_length)
-            td_api_fail(err, 400, "context_length_exceeded",
-                        "This model's context length is %u tokens, but the request asks for %llu: %zu in the %s and %u to generate.",
-                        info->context_length, (unsigned long long)wanted, longest, what, r->max_tokens);
+            td_api_fail(
+                err, 400, "context_length_exceeded",
+                "This model's context length is %u tokens, but the request asks for %llu: %zu in the %s and %u to generate.",
+                info->context_length, (unsigned long long)wanted, longest, what, r->max_tokens);
         else
             td_api_fail(err, 400, "context_length_exceeded", "This model's context length is %u tokens, but the %s has %zu.",
                         info->context_length, r->kind == TD_API_CHAT ? "chat" : "prompt", longest);
@@ -142,7 +152,8 @@ static td_status fit_context(td_api_request *r, const td_engine_info *info, td_a
     if (info->max_total_tokens > longest && info->max_total_tokens < room) room = info->max_total_tokens;
     r->max_tokens = (uint32_t)(room - longest);
     if (r->min_tokens > r->max_tokens)
-        return td_api_bad(err, "min_tokens", "'min_tokens' is above the %u tokens that the context has left.", r->max_tokens);
+        return td_api_bad(err, "min_tokens", "'min_tokens' is above the %u tokens that the context has left.",
+                          r->max_tokens);
     return TD_OK;
 }
 

@@ -12,11 +12,11 @@
 #include "server/api_error.h"
 #include "tandem.h"
 
-#define TD_API_N_MAX         128  /* choices of one prompt, as OpenAI */
-#define TD_API_CHOICES_MAX   1024 /* prompts x n of one request */
-#define TD_API_STOP_IDS_MAX  256
-#define TD_API_BIAS_MAX      1024
-#define TD_API_NAME_MAX      256 /* bytes of rid */
+#define TD_API_N_MAX 128        /* choices of one prompt, as OpenAI */
+#define TD_API_CHOICES_MAX 1024 /* prompts x n of one request */
+#define TD_API_STOP_IDS_MAX 256
+#define TD_API_BIAS_MAX 1024
+#define TD_API_NAME_MAX 256             /* bytes of rid */
 #define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
 
 /* Bits: field tables combine them. A probe is the one-token request of /health_generate, which has no body. */

@@ -44,7 +44,8 @@ static void set_id(td_generation *g) {
     }
     uint64_t n = atomic_fetch_add_explicit(&g->server->next_id, 1, memory_order_relaxed);
     snprintf(g->id, sizeof g->id, "%s-%016llx%016llx", prefix[g->req.kind],
-             (unsigned long long)td_rng_u64(g->server->id_seed, 0, n), (unsigned long long)td_rng_u64(g->server->id_seed, 1, n));
+             (unsigned long long)td_rng_u64(g->server->id_seed, 0, n),
+             (unsigned long long)td_rng_u64(g->server->id_seed, 1, n));
 }
 
 td_generation *td_generation_new(td_server *s, td_api_request *req) {
@@ -93,7 +94,8 @@ static void *grow(void *p, size_t *room, size_t need, size_t item) {
     return q;
 }
 
-static bool add_positions(td_token_logprob **lp, size_t *n, size_t *room, size_t top, const td_position_logprobs *add, size_t n_add) {
+static bool add_positions(td_token_logprob **lp, size_t *n, size_t *room, size_t top, const td_position_logprobs *add,
+                          size_t n_add) {
     size_t            stride = 1 + top;
     td_token_logprob *to = grow(*lp, room, *n + n_add, stride * sizeof *to);
     if (!to) return false;
@@ -101,11 +103,14 @@ static bool add_positions(td_token_logprob **lp, size_t *n, size_t *room, size_t
     for (size_t i = 0; i < n_add; i++) {
         td_token_logprob *at = to + (*n + i) * stride;
         at[0] = (td_token_logprob){add[i].id, add[i].logprob};
-        for (size_t k = 0; k < top; k++)
-            at[1 + k] = k < add[i].n_top ? add[i].top[k] : (td_token_logprob){TD_LP_NONE, 0};
+        for (size_t k = 0; k < top; k++) at[1 + k] = k < add[i].n_top ? add[i].top[k] : (td_token_logprob){TD_LP_NONE, 0};
     }
     *n += n_add;
     return true;
+}
+
+static bool shows_prompt_logprobs(const td_api_request *r) {
+    return r->logprobs && r->echo;
 }
 
 static bool keep(td_choice *c, const td_event *e) {
@@ -120,9 +125,11 @@ static bool keep(td_choice *c, const td_event *e) {
         memcpy(tokens + n->n_tokens, e->tokens, e->n_tokens * sizeof *tokens);
         n->n_tokens += e->n_tokens;
     }
-    if (e->logprobs && !add_positions(&n->lp, &n->n_lp, &n->lp_room, req->top_logprobs, e->logprobs, e->n_tokens)) return false;
-    if (e->prompt_logprobs && !add_positions(&n->prompt_lp, &n->n_prompt_lp, &n->prompt_lp_room, req->top_logprobs,
-                                             e->prompt_logprobs, e->n_prompt_logprobs))
+    if (e->logprobs && !add_positions(&n->lp, &n->n_lp, &n->lp_room, req->top_logprobs, e->logprobs, e->n_tokens))
+        return false;
+    if (e->prompt_logprobs && shows_prompt_logprobs(req) &&
+        !add_positions(&n->prompt_lp, &n->n_prompt_lp, &n->prompt_lp_room, req->top_logprobs, e->prompt_logprobs,
+                       e->n_prompt_logprobs))
         return false;
     c->prompt_tokens = e->prompt_tokens;
     c->cached_tokens = e->cached_tokens;
@@ -185,6 +192,15 @@ static void on_event(void *user, const td_event *e) {
 
 /* ---- submit, cancel ---- */
 
+/* The engine's sentences about a field begin with its name; to a chat the prompt are its messages. */
+static td_status refuse(td_api_error *err, td_status st, const td_error *cause, const td_api_request *r) {
+    char   param[TD_API_PARAM_MAX] = "";
+    size_t n = strspn(cause->text, "abcdefghijklmnopqrstuvwxyz_");
+    if (st == TD_EINVAL && n < sizeof param && !strncmp(cause->text + n, ": ", 2)) memcpy(param, cause->text, n);
+    if (r->kind == TD_API_CHAT && !strcmp(param, "prompt")) strcpy(param, "messages");
+    return td_api_from_status(err, st, cause, param);
+}
+
 td_status td_generation_submit(td_generation *g, td_api_error *err) {
     const td_api_request *r = &g->req;
     td_request_params     p;
@@ -200,7 +216,7 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
     p.skip_special_tokens = r->skip_special_tokens;
     p.include_stop = r->include_stop;
     p.logprobs = r->logprobs;
-    p.prompt_logprobs = r->logprobs && r->echo;
+    p.prompt_logprobs = shows_prompt_logprobs(r) || r->max_tokens == 0; /* an engine request must ask for something */
     p.n_top_logprobs = r->top_logprobs;
     p.priority = r->priority;
     p.on_event = on_event;
@@ -230,7 +246,7 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
         pthread_mutex_unlock(&g->lock);
         td_generation_unref(g);
         td_generation_cancel(g);
-        return td_api_from_status(err, st, &cause, r->kind == TD_API_CHAT ? "messages" : "prompt");
+        return refuse(err, st, &cause, r);
     }
     return TD_OK;
 }

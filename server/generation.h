@@ -2,9 +2,9 @@
  * A generation: one API request, its prompts x n engine requests, and what they produced and was not sent yet.
  *
  * Threads: the engine thread adds news (td_event_fn); a libmicrohttpd thread takes them and writes the answer; the watcher
- * cancels. `lock` guards the choices' news and the suspended/aborted state. `handles_lock` guards the engine's handles and is
- * never taken in the engine's callback, so calling the engine with it held cannot deadlock.
- * References: one of the HTTP call, one of the watcher's slot, one of each engine request until its last event.
+ * cancels. `lock` guards the choices' news and the suspended/aborted state. `handles_lock` guards the engine's handles and
+ * is never taken in the engine's callback, so calling the engine with it held cannot deadlock. References: one of the HTTP
+ * call, one of the watcher's slot, one of each engine request until its last event.
  */
 #ifndef TD_SERVER_GENERATION_H
 #define TD_SERVER_GENERATION_H
@@ -38,9 +38,10 @@ typedef struct {
     uint32_t  prompt_tokens, cached_tokens, completion_tokens;
 
     /* of the thread that writes the answer */
-    bool   opened, closed; /* the first chunk and the finish chunk were written */
-    size_t text_chars;     /* characters of the tokens whose logprobs were written: text_offset of the next one, plus lead_chars */
-    size_t lead_chars;     /* characters of the decoded prompt (BOS) that echo's text does not begin with */
+    bool opened, closed; /* the first chunk and the finish chunk were written */
+    size_t
+        text_chars; /* characters of the tokens whose logprobs were written: text_offset of the next one, plus lead_chars */
+    size_t lead_chars; /* characters of the decoded prompt (BOS) that echo's text does not begin with */
 } td_choice;
 
 struct td_generation {
@@ -52,17 +53,17 @@ struct td_generation {
 
     pthread_mutex_t        lock;
     struct MHD_Connection *connection; /* to resume; NULL once the call has ended */
-    bool       suspended;
-    bool       aborted;   /* the client has gone, or must go: end the connection */
-    bool       dropped;   /* nothing of what still comes is wanted */
-    bool       attend;    /* the watcher is to cancel what still runs */
-    bool       ready;     /* there is something to write */
-    bool       has_error; /* error is the answer */
-    td_api_error error;
-    size_t     unsent; /* bytes of news not taken yet */
-    size_t     n_unfinished; /* choices that still wait for their last event */
-    td_choice *choices; /* [n_choices], prompt by prompt */
-    size_t     n_choices;
+    bool                   suspended;
+    bool                   aborted;   /* the client has gone, or must go: end the connection */
+    bool                   dropped;   /* nothing of what still comes is wanted */
+    bool                   attend;    /* the watcher is to cancel what still runs */
+    bool                   ready;     /* there is something to write */
+    bool                   has_error; /* error is the answer */
+    td_api_error           error;
+    size_t                 unsent;       /* bytes of news not taken yet */
+    size_t                 n_unfinished; /* choices that still wait for their last event */
+    td_choice             *choices;      /* [n_choices], prompt by prompt */
+    size_t                 n_choices;
 
     pthread_mutex_t handles_lock;
     td_request    **handles; /* [n_choices]; NULL: not submitted or released */
@@ -74,7 +75,8 @@ struct td_generation {
     bool     out_ended; /* the last byte of the stream is in out */
 };
 
-/** A generation for a parsed and encoded request, which it takes over (also on failure). NULL: out of memory. One reference. */
+/** A generation for a parsed and encoded request, which it takes over (also on failure). NULL: out of memory. One reference.
+ */
 td_generation *td_generation_new(td_server *s, td_api_request *req);
 void           td_generation_unref(td_generation *g);
 

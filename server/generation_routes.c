@@ -9,7 +9,8 @@
 
 td_status td_check_model(const td_server *s, const char *name, td_api_error *err) {
     if (!name || !strcmp(name, s->model_name)) return TD_OK;
-    td_api_fail(err, 404, "model_not_found", "The model '%.200s' does not exist; this server has '%s'.", name, s->model_name);
+    td_api_fail(err, 404, "model_not_found", "The model '%.200s' does not exist; this server has '%s'.", name,
+                s->model_name);
     strcpy(err->param, "model");
     return TD_EINVAL;
 }
@@ -89,7 +90,8 @@ static enum MHD_Result generate(td_call *c, td_api_kind kind) {
     td_server     *s = c->server;
     td_api_request req;
     td_api_error   err;
-    if (td_api_parse(kind, c->body.data, c->body.len, &s->info, &req, &err) != TD_OK || td_check_model(s, req.model, &err) != TD_OK ||
+    if (td_api_parse(kind, c->body.data, c->body.len, &s->info, &req, &err) != TD_OK ||
+        td_check_model(s, req.model, &err) != TD_OK ||
         td_api_encode(&req, s->tokenizer, s->chat_template, &s->info, &err) != TD_OK) {
         td_api_request_free(&req);
         return td_answer_error(c, &err);
@@ -97,8 +99,12 @@ static enum MHD_Result generate(td_call *c, td_api_kind kind) {
     return run(c, &req);
 }
 
-enum MHD_Result td_route_chat(td_call *c) { return generate(c, TD_API_CHAT); }
-enum MHD_Result td_route_completion(td_call *c) { return generate(c, TD_API_COMPLETION); }
+enum MHD_Result td_route_chat(td_call *c) {
+    return generate(c, TD_API_CHAT);
+}
+enum MHD_Result td_route_completion(td_call *c) {
+    return generate(c, TD_API_COMPLETION);
+}
 
 enum MHD_Result td_route_health_generate(td_call *c) {
     td_server     *s = c->server;

@@ -17,10 +17,10 @@
 #include "core/log.h"
 #include "server/generation.h"
 
-#define HTTP_THREADS      4
+#define HTTP_THREADS 4
 #define CONNECTION_MEMORY 65536 /* libmicrohttpd's pool per connection: headers (431 above) and buffers */
-#define LISTEN_BACKLOG    512
-#define CANCEL_WAIT_S     10    /* how long the engine may take to end cancelled requests */
+#define LISTEN_BACKLOG 512
+#define CANCEL_WAIT_S 10 /* how long the engine may take to end cancelled requests */
 
 /* ---- routes ---- */
 
@@ -101,7 +101,8 @@ static void choose_route(td_call *c, const char *method, const char *url) {
     if (!(found && found->flags & OPEN) && !authorized(s, c->connection))
         fail_call(c, 401, "invalid_api_key", "This server needs an API key: send 'Authorization: Bearer KEY'.");
     else if (!path_known)
-        c->broken = td_api_fail(&c->err, 404, "not_found", "There is no '%.200s' here; docs/server.md lists what there is.", url) != TD_OK;
+        c->broken = td_api_fail(&c->err, 404, "not_found", "There is no '%.200s' here; docs/server.md lists what there is.",
+                                url) != TD_OK;
     else if (!found)
         c->broken = td_api_fail(&c->err, 405, "method_not_allowed", "'%.200s' does not take %.20s.", url, method) != TD_OK;
     else if (atomic_load_explicit(&s->stopping, memory_order_relaxed))
@@ -176,7 +177,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         if (!strcmp(method, "OPTIONS")) return MHD_YES;
         choose_route(c, method, url);
         const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
-        if (length && strtoull(length, NULL, 10) > TD_BODY_MAX) { /* not read to its end: the connection closes after the answer */
+        if (length &&
+            strtoull(length, NULL, 10) > TD_BODY_MAX) { /* not read to its end: the connection closes after the answer */
             td_api_fail(&c->err, 413, "body_too_large", "The body is larger than %zu bytes.", TD_BODY_MAX);
             c->broken = true;
             return td_answer_error(c, &c->err);
@@ -199,8 +201,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
 
 /* The answer was sent, or the connection broke. */
 static void on_completed(void *cls, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode how) {
-    td_server     *s = cls;
-    td_call       *c = *state;
+    td_server *s = cls;
+    td_call   *c = *state;
     (void)connection;
     (void)how;
     if (!c) return;
@@ -256,7 +258,8 @@ static void set_url(td_server *s) {
     socklen_t               len = sizeof at;
     unsigned                port = s->opt.port;
     if (getsockname(s->listen_fd, (struct sockaddr *)&at, &len) == 0)
-        port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+        port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                              : ((struct sockaddr_in *)&at)->sin_port);
     bool v6 = strchr(s->opt.host, ':') != NULL;
     snprintf(s->url, sizeof s->url, "http://%s%.200s%s:%u", v6 ? "[" : "", s->opt.host, v6 ? "]" : "", port);
 }
@@ -272,14 +275,16 @@ static td_status bind_address(td_server *s, td_error *err) {
     freeaddrinfo(list);
     if (s->listen_fd >= 0) return TD_OK;
     if (e == EADDRINUSE)
-        return td_fail(err, TD_EBUSY, "port %u on %s is in use by another program; stop it or choose another with --port", s->opt.port, s->opt.host);
+        return td_fail(err, TD_EBUSY, "port %u on %s is in use by another program; stop it or choose another with --port",
+                       s->opt.port, s->opt.host);
     return td_fail(err, TD_EINVAL, "%s port %u cannot be bound: %s", s->opt.host, s->opt.port, strerror(e));
 }
 
 td_status td_server_bind(const td_server_options *o, td_server **out, td_error *err) {
     *out = NULL;
     if (o->connections_max == 0 || o->connections_max > TD_SERVER_CONNECTIONS_MAX || o->stream_interval == 0)
-        return td_fail(err, TD_EINVAL, "connections_max must be 1 to %d and stream_interval at least 1", TD_SERVER_CONNECTIONS_MAX);
+        return td_fail(err, TD_EINVAL, "connections_max must be 1 to %d and stream_interval at least 1",
+                       TD_SERVER_CONNECTIONS_MAX);
     td_server *s = calloc(1, sizeof *s);
     if (!s) return td_fail(err, TD_ENOMEM, "out of memory");
     s->opt = *o;
@@ -327,18 +332,22 @@ td_status td_server_start(td_server *s, td_engine *engine, td_error *err) {
     if (listen(s->listen_fd, LISTEN_BACKLOG) != 0)
         return td_fail(err, TD_EBUSY, "port %u on %s cannot be listened on: %s", s->opt.port, s->opt.host, strerror(errno));
     unsigned threads = s->opt.connections_max < HTTP_THREADS ? s->opt.connections_max : HTTP_THREADS;
-    s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, s->opt.port, NULL, NULL, on_request, s,
-        MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, s, MHD_OPTION_THREAD_POOL_SIZE, threads, MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->opt.connections_max,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s,
-        MHD_OPTION_END);
+    s->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, s->opt.port, NULL,
+                         NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_LISTEN_SOCKET,
+                         s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_THREAD_POOL_SIZE, threads,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->opt.connections_max, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s, MHD_OPTION_END);
     if (!s->daemon) return td_fail(err, TD_EIO, "the HTTP threads cannot be started: %s", strerror(errno));
     return TD_OK;
 }
 
-const char *td_server_url(const td_server *s) { return s->url; }
-const char *td_server_model_name(const td_server *s) { return s->model_name; }
+const char *td_server_url(const td_server *s) {
+    return s->url;
+}
+const char *td_server_model_name(const td_server *s) {
+    return s->model_name;
+}
 
 /* Wait under the lock until *count is 0, the deadline passes, or (when it may) stop_now. */
 static bool wait_for_zero(td_server *s, const uint32_t *count, struct timespec deadline, bool hurry) {
@@ -367,8 +376,10 @@ static void end_all(td_server *s, bool abort_them) {
         if (g) atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
         pthread_mutex_unlock(&s->lock);
         if (!g) continue;
-        if (abort_them) td_generation_abort(g);
-        else td_generation_fail(g, 503, "shutting_down", "The server is shutting down.");
+        if (abort_them)
+            td_generation_abort(g);
+        else
+            td_generation_fail(g, 503, "shutting_down", "The server is shutting down.");
         td_generation_unref(g);
     }
 }

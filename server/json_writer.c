@@ -23,7 +23,8 @@ static bool reserve(td_jbuf *b, size_t n) {
     }
     if (need <= b->room) return true;
     size_t room = b->room ? b->room : ROOM_MIN;
-    while (room < need && !__builtin_mul_overflow(room, (size_t)2, &room)) {}
+    while (room < need && !__builtin_mul_overflow(room, (size_t)2, &room)) {
+    }
     char *p = room >= need ? realloc(b->data, room) : NULL;
     if (!p) {
         b->failed = true;
@@ -40,7 +41,9 @@ void td_jbuf_put(td_jbuf *b, const void *bytes, size_t n) {
     b->len += n;
 }
 
-void td_jbuf_puts(td_jbuf *b, const char *s) { td_jbuf_put(b, s, strlen(s)); }
+void td_jbuf_puts(td_jbuf *b, const char *s) {
+    td_jbuf_put(b, s, strlen(s));
+}
 
 void td_jbuf_printf(td_jbuf *b, const char *fmt, ...) {
     va_list ap, again;
@@ -68,17 +71,24 @@ void td_jw_open(td_jbuf *b, char bracket) {
     td_jbuf_put(b, &bracket, 1);
 }
 
-void td_jw_close(td_jbuf *b, char bracket) { td_jbuf_put(b, &bracket, 1); }
+void td_jw_close(td_jbuf *b, char bracket) {
+    td_jbuf_put(b, &bracket, 1);
+}
 
-/* Bytes of the UTF-8 character at s (n > 0), 0 where there is none (Unicode 14, table 3-7: no overlong forms, no surrogates). */
+/* Bytes of the UTF-8 character at s (n > 0), 0 where there is none (Unicode 14, table 3-7: no overlong forms, no
+ * surrogates). */
 static size_t utf8_len(const unsigned char *s, size_t n) {
     unsigned char low = 0x80, high = 0xbf;
     size_t        len;
     if (s[0] < 0x80) return 1;
-    if (s[0] >= 0xc2 && s[0] <= 0xdf) len = 2;
-    else if (s[0] >= 0xe0 && s[0] <= 0xef) len = 3;
-    else if (s[0] >= 0xf0 && s[0] <= 0xf4) len = 4;
-    else return 0;
+    if (s[0] >= 0xc2 && s[0] <= 0xdf)
+        len = 2;
+    else if (s[0] >= 0xe0 && s[0] <= 0xef)
+        len = 3;
+    else if (s[0] >= 0xf0 && s[0] <= 0xf4)
+        len = 4;
+    else
+        return 0;
     if (s[0] == 0xe0) low = 0xa0;
     if (s[0] == 0xed) high = 0x9f;
     if (s[0] == 0xf0) low = 0x90;
@@ -138,8 +148,10 @@ void td_jw_key(td_jbuf *b, const char *key) {
 }
 
 void td_jw_str(td_jbuf *b, const char *s) {
-    if (s) td_jw_text(b, s, strlen(s));
-    else td_jw_null(b);
+    if (s)
+        td_jw_text(b, s, strlen(s));
+    else
+        td_jw_null(b);
 }
 
 void td_jw_int(td_jbuf *b, int64_t v) {
@@ -161,8 +173,12 @@ void td_jw_raw(td_jbuf *b, const char *json, size_t n) {
     td_jbuf_put(b, json, n);
 }
 
-void td_jw_bool(td_jbuf *b, bool v) { td_jw_raw(b, v ? "true" : "false", v ? 4 : 5); }
-void td_jw_null(td_jbuf *b) { td_jw_raw(b, "null", 4); }
+void td_jw_bool(td_jbuf *b, bool v) {
+    td_jw_raw(b, v ? "true" : "false", v ? 4 : 5);
+}
+void td_jw_null(td_jbuf *b) {
+    td_jw_raw(b, "null", 4);
+}
 
 void td_jw_member_str(td_jbuf *b, const char *key, const char *s) {
     td_jw_key(b, key);

@@ -11,8 +11,10 @@ static void write_label(td_jbuf *b, const char *name, const char *value) {
     td_jbuf_printf(b, "%s=\"", name);
     for (const char *p = value; *p; p++) {
         if (*p == '\\' || *p == '"') td_jbuf_put(b, "\\", 1);
-        if (*p == '\n') td_jbuf_puts(b, "\\n");
-        else td_jbuf_put(b, p, 1);
+        if (*p == '\n')
+            td_jbuf_puts(b, "\\n");
+        else
+            td_jbuf_put(b, p, 1);
     }
     td_jbuf_puts(b, "\"");
 }
@@ -28,8 +30,10 @@ static void write_histogram(td_jbuf *b, const char *model, const char *name, con
         sum += h->count[i];
         td_jbuf_printf(b, "%s_bucket{", name);
         write_label(b, "model_name", model);
-        if (i < h->n) td_jbuf_printf(b, ",le=\"%.9g\"} %llu\n", h->bound_s[i], (unsigned long long)sum);
-        else td_jbuf_printf(b, ",le=\"+Inf\"} %llu\n", (unsigned long long)sum);
+        if (i < h->n)
+            td_jbuf_printf(b, ",le=\"%.9g\"} %llu\n", h->bound_s[i], (unsigned long long)sum);
+        else
+            td_jbuf_printf(b, ",le=\"+Inf\"} %llu\n", (unsigned long long)sum);
     }
     td_jbuf_printf(b, "%s_sum{", name);
     write_label(b, "model_name", model);
@@ -50,7 +54,8 @@ enum MHD_Result td_route_metrics(td_call *c) {
         {"sglang:max_total_num_tokens", "gauge", "Capacity of the KV cache in tokens.", (double)st.kv_tokens_total},
         {"sglang:token_usage", "gauge", "Share of the KV cache in use, 0 to 1.",
          st.kv_tokens_total ? (double)st.kv_tokens_used / (double)st.kv_tokens_total : 0},
-        {"sglang:gen_throughput", "gauge", "Generated tokens per second over the last log interval.", st.decode_tokens_per_s},
+        {"sglang:gen_throughput", "gauge", "Generated tokens per second over the last log interval.",
+         st.decode_tokens_per_s},
         {"sglang:cache_hit_rate", "gauge", "Share of prompt tokens taken from the prefix cache since start.",
          st.prompt_tokens ? (double)st.cached_tokens / (double)st.prompt_tokens : 0},
         {"sglang:num_requests_total", "counter", "Requests accepted.", (double)st.requests_total},
@@ -61,7 +66,8 @@ enum MHD_Result td_route_metrics(td_call *c) {
         {"tandem:failed_requests_total", "counter", "Requests that ended with an error.", (double)st.requests_failed},
         {"tandem:prefill_steps_total", "counter", "Steps that processed prompt tokens.", (double)st.steps_prefill},
         {"tandem:decode_steps_total", "counter", "Steps that only generated.", (double)st.steps_decode},
-        {"tandem:experts_deferred_total", "counter", "(token, expert) pairs whose output was added one layer later.", (double)st.experts_deferred},
+        {"tandem:experts_deferred_total", "counter", "(token, expert) pairs whose output was added one layer later.",
+         (double)st.experts_deferred},
         {"tandem:weight_bytes", "gauge", "Bytes of weights held.", (double)s->info.weight_bytes},
         {"tandem:kv_bytes", "gauge", "Bytes reserved for the KV cache.", (double)s->info.kv_bytes},
     };
@@ -73,7 +79,8 @@ enum MHD_Result td_route_metrics(td_call *c) {
     }
     write_histogram(&b, s->model_name, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);
     write_histogram(&b, s->model_name, "sglang:inter_token_latency_seconds", "Between tokens of a request.", &st.tpot);
-    write_histogram(&b, s->model_name, "sglang:time_per_output_token_seconds", "Between tokens of a request; the older name.", &st.tpot);
+    write_histogram(&b, s->model_name, "sglang:time_per_output_token_seconds",
+                    "Between tokens of a request; the older name.", &st.tpot);
     write_histogram(&b, s->model_name, "sglang:queue_time_seconds", "From arrival to the first step.", &st.queue_time);
     return td_answer_text(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }

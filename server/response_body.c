@@ -46,9 +46,12 @@ static void write_finish(td_jbuf *b, td_finish finish, uint32_t stop_token, cons
     td_jw_member_str(b, "finish_reason", finish == TD_FINISH_NONE ? NULL : finish == TD_FINISH_LENGTH ? "length" : "stop");
     if (finish == TD_FINISH_NONE) return;
     td_jw_key(b, "matched_stop");
-    if (finish == TD_FINISH_STOP && stop_reason) td_jw_str(b, stop_reason);
-    else if (finish == TD_FINISH_STOP && stop_token != UINT32_MAX) td_jw_int(b, stop_token);
-    else td_jw_null(b);
+    if (finish == TD_FINISH_STOP && stop_reason)
+        td_jw_str(b, stop_reason);
+    else if (finish == TD_FINISH_STOP && stop_token != UINT32_MAX)
+        td_jw_int(b, stop_token);
+    else
+        td_jw_null(b);
 }
 
 static void write_token_ids(td_jbuf *b, const td_generation *g, const td_news *news) {
@@ -149,16 +152,22 @@ static void write_chunk(td_choice *c, chunk_kind kind, const taken *t) {
     td_jw_key(b, "logprobs");
     /* The prompt's positions go with its text, the generated ones with theirs. */
     td_news part = t->news;
-    if (kind == CHUNK_OPEN) part.n_lp = 0;
-    else part.n_prompt_lp = 0;
-    if (with_news || (kind == CHUNK_OPEN && part.n_prompt_lp)) td_write_logprobs(b, c, &part);
-    else td_jw_null(b);
+    if (kind == CHUNK_OPEN)
+        part.n_lp = 0;
+    else
+        part.n_prompt_lp = 0;
+    if (with_news || (kind == CHUNK_OPEN && part.n_prompt_lp))
+        td_write_logprobs(b, c, &part);
+    else
+        td_jw_null(b);
     if (with_news) write_token_ids(b, g, &t->news);
     write_finish(b, kind == CHUNK_FINISH ? t->finish : TD_FINISH_NONE, t->stop_token, c->stop_reason);
     td_jw_close(b, '}');
     td_jw_close(b, ']');
-    if (g->req.continuous_usage) write_usage(b, t->used);
-    else if (g->req.include_usage) td_jw_member_null(b, "usage");
+    if (g->req.continuous_usage)
+        write_usage(b, t->used);
+    else if (g->req.include_usage)
+        td_jw_member_null(b, "usage");
     td_jw_close(b, '}');
     td_jbuf_puts(b, "\n\n");
 }

@@ -39,8 +39,10 @@ static void write_token(td_jbuf *b, const td_generation *g, uint32_t id) {
 }
 
 static void write_logprob(td_jbuf *b, float logprob) {
-    if (isnan(logprob)) td_jw_null(b);
-    else td_jw_real(b, logprob < LOGPROB_FLOOR ? LOGPROB_FLOOR : (double)logprob, 9);
+    if (isnan(logprob))
+        td_jw_null(b);
+    else
+        td_jw_real(b, logprob < LOGPROB_FLOOR ? LOGPROB_FLOOR : (double)logprob, 9);
 }
 
 /* ---- chat: content[] of {token, logprob, bytes, top_logprobs} ---- */
@@ -108,7 +110,8 @@ static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob
         if (t->id == TD_LP_NONE) continue;
         bool special, again = false;
         seen[n] = token_bytes(g, t->id, &seen_len[n], &special);
-        for (size_t i = 0; i < n && !again; i++) again = seen_len[i] == seen_len[n] && !memcmp(seen[i], seen[n], seen_len[n]);
+        for (size_t i = 0; i < n && !again; i++)
+            again = seen_len[i] == seen_len[n] && !memcmp(seen[i], seen[n], seen_len[n]);
         if (again) continue;
         n++;
         write_token(b, g, t->id);
@@ -152,9 +155,12 @@ static void write_completion(td_jbuf *b, td_choice *c, const td_news *news) {
 }
 
 void td_write_logprobs(td_jbuf *b, td_choice *c, const td_news *news) {
-    if (!c->generation->req.logprobs) td_jw_null(b);
-    else if (c->generation->req.kind == TD_API_CHAT) write_chat(b, c->generation, news);
-    else write_completion(b, c, news);
+    if (!c->generation->req.logprobs)
+        td_jw_null(b);
+    else if (c->generation->req.kind == TD_API_CHAT)
+        write_chat(b, c->generation, news);
+    else
+        write_completion(b, c, news);
 }
 
 void td_write_echo(td_jbuf *text, td_choice *c) {

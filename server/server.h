@@ -4,7 +4,8 @@
  * DESIGN. libmicrohttpd's threads read requests, parse them, submit them to the engine and write answers. The engine thread
  * calls back with news (generation.c), which only copies them into the request's buffers and resumes the connection. While
  * a connection is suspended libmicrohttpd does not watch its socket: the watcher thread does (EPOLLRDHUP), and cancels the
- * request of a client that left. Everything is bounded: connections, header and body bytes, unsent bytes per stream, idle time.
+ * request of a client that left. Everything is bounded: connections, header and body bytes, unsent bytes per stream, idle
+ * time.
  */
 #ifndef TD_SERVER_SERVER_H
 #define TD_SERVER_SERVER_H

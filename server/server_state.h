@@ -10,8 +10,8 @@
 #include "server/json_writer.h"
 #include "server/server.h"
 
-#define TD_BODY_MAX       ((size_t)16 << 20)  /* bytes of one request body */
-#define TD_BODIES_MAX     ((size_t)256 << 20) /* of all bodies being read */
+#define TD_BODY_MAX ((size_t)16 << 20)         /* bytes of one request body */
+#define TD_BODIES_MAX ((size_t)256 << 20)      /* of all bodies being read */
 #define TD_STREAM_UNSENT_MAX ((size_t)1 << 20) /* bytes a slow reader may leave unsent before its request is cancelled */
 
 typedef struct td_generation td_generation;
@@ -24,30 +24,30 @@ typedef struct {
 } td_watch_slot;
 
 struct td_server {
-    td_server_options  opt;
-    char               url[300];
-    char               model_name[256];
-    int                listen_fd;
-    td_engine         *engine;
-    td_engine_info     info;
+    td_server_options       opt;
+    char                    url[300];
+    char                    model_name[256];
+    int                     listen_fd;
+    td_engine              *engine;
+    td_engine_info          info;
     const td_tokenizer     *tokenizer;
     const td_chat_template *chat_template;
-    int64_t            started_s; /* Unix time */
-    uint64_t           id_seed;
-    struct MHD_Daemon *daemon;
+    int64_t                 started_s; /* Unix time */
+    uint64_t                id_seed;
+    struct MHD_Daemon      *daemon;
 
     atomic_bool          stopping; /* relaxed: a request that just misses it is served */
     atomic_bool          stalled;  /* the watchdog's verdict */
     atomic_size_t        body_bytes;
     atomic_uint_fast64_t next_id;
 
-    pthread_mutex_t lock; /* guards what follows */
-    pthread_cond_t  changed; /* n_watched or n_live fell, or stop_now */
-    td_watch_slot  *slots; /* [connections_max] */
+    pthread_mutex_t lock;      /* guards what follows */
+    pthread_cond_t  changed;   /* n_watched or n_live fell, or stop_now */
+    td_watch_slot  *slots;     /* [connections_max] */
     uint32_t        n_watched; /* slots in use: generations with a connection */
     uint32_t        n_live;    /* generations not freed yet */
     bool            stop_now;
-    bool            closing;   /* no generation may start any more */
+    bool            closing; /* no generation may start any more */
 
     int       epoll_fd, event_fd;
     pthread_t watcher;
@@ -67,7 +67,7 @@ struct td_call {
     size_t                 body_counted; /* bytes of it in server->body_bytes */
     bool                   broken;       /* err says why; the body is read and dropped */
     td_api_error           err;
-    td_generation         *generation;   /* holds a reference once it was submitted */
+    td_generation         *generation; /* holds a reference once it was submitted */
 };
 
 /** Answer with a JSON document; takes the buffer. A failed buffer becomes a 500. */
@@ -102,7 +102,8 @@ TD_NODISCARD td_status td_check_model(const td_server *s, const char *name, td_a
 /* watcher.c: */
 TD_NODISCARD td_status td_watcher_start(td_server *s, td_error *err);
 void                   td_watcher_stop(td_server *s);
-/** Look after a generation until td_unwatch. Takes a reference. @return the slot, UINT32_MAX when all are in use or the server closes. */
+/** Look after a generation until td_unwatch. Takes a reference. @return the slot, UINT32_MAX when all are in use or the
+ * server closes. */
 uint32_t td_watch(td_server *s, td_generation *g, int fd);
 void     td_unwatch(td_server *s, uint32_t slot);
 /** Have the watcher call td_generation_attend on the generations that asked for it; any thread, never blocks. */

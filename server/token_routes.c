@@ -6,7 +6,9 @@
 #include "server/api_request.h"
 #include "server/server_state.h"
 
-static bool is_set(const json_t *v) { return v && !json_is_null(v); }
+static bool is_set(const json_t *v) {
+    return v && !json_is_null(v);
+}
 
 static td_status read_bool(const json_t *root, const char *name, bool *to, td_api_error *err) {
     const json_t *v = json_object_get(root, name);
@@ -28,9 +30,11 @@ static void write_ids(td_jbuf *b, const uint32_t *ids, size_t n) {
     td_jw_close(b, ']');
 }
 
-static td_status encode_text(const td_server *s, const json_t *text, bool add_special, td_jbuf *b, size_t *count, td_api_error *err) {
+static td_status encode_text(const td_server *s, const json_t *text, bool add_special, td_jbuf *b, size_t *count,
+                             td_api_error *err) {
     uint32_t *ids = NULL;
-    td_status st = td_tokenizer_encode(s->tokenizer, json_string_value(text), json_string_length(text), true, add_special, &ids, count);
+    td_status st =
+        td_tokenizer_encode(s->tokenizer, json_string_value(text), json_string_length(text), true, add_special, &ids, count);
     if (st != TD_OK) return td_api_from_status(err, st, NULL, "prompt");
     write_ids(b, ids, *count);
     free(ids);
@@ -57,7 +61,7 @@ static td_status tokenize(const td_server *s, const td_call *c, const json_t *ro
     } else if (json_is_string(prompt)) {
         TD_TRY(encode_text(s, prompt, add_special, b, &count, err));
     } else if (json_is_array(prompt) && json_array_size(prompt) > 0) {
-        td_jbuf counts = {0};
+        td_jbuf   counts = {0};
         td_status st = TD_OK;
         td_jw_open(b, '[');
         td_jw_open(&counts, '[');
@@ -119,7 +123,8 @@ static td_status detokenize(const td_server *s, const json_t *root, td_jbuf *b, 
     td_jw_key(b, "text");
     if (!json_is_array(json_array_get(tokens, 0))) return decode_ids(s, tokens, skip_special, b, err);
     td_jw_open(b, '[');
-    for (size_t i = 0; i < json_array_size(tokens); i++) TD_TRY(decode_ids(s, json_array_get(tokens, i), skip_special, b, err));
+    for (size_t i = 0; i < json_array_size(tokens); i++)
+        TD_TRY(decode_ids(s, json_array_get(tokens, i), skip_special, b, err));
     td_jw_close(b, ']');
     return TD_OK;
 }

@@ -14,11 +14,13 @@
 #include "server/generation.h"
 
 #define EVENTS_AT_ONCE 64
-#define WAKE_KEY       UINT64_MAX
+#define WAKE_KEY UINT64_MAX
 #define STOP_KEY_COUNT (1ull << 32) /* added to the event counter: end the thread */
 #define WATCHDOG_TICK_MS 1000
 
-static uint64_t slot_key(uint32_t slot, uint32_t serial) { return (uint64_t)serial << 32 | slot; }
+static uint64_t slot_key(uint32_t slot, uint32_t serial) {
+    return (uint64_t)serial << 32 | slot;
+}
 
 uint32_t td_watch(td_server *s, td_generation *g, int fd) {
     uint32_t slot = UINT32_MAX;
@@ -34,7 +36,8 @@ uint32_t td_watch(td_server *s, td_generation *g, int fd) {
         atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
         struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = slot_key(slot, w->serial)};
         /* Without it a client that leaves is only noticed when its next token is sent: no reason to refuse. */
-        if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) td_warn("watching a connection failed: %s", strerror(errno));
+        if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0)
+            td_warn("watching a connection failed: %s", strerror(errno));
     }
     pthread_mutex_unlock(&s->lock);
     return slot;
@@ -57,7 +60,9 @@ static void add_to_event(td_server *s, uint64_t n) {
     if (write(s->event_fd, &n, sizeof n) < 0) return;
 }
 
-void td_watcher_wake(td_server *s) { add_to_event(s, 1); }
+void td_watcher_wake(td_server *s) {
+    add_to_event(s, 1);
+}
 
 /* A reference to the generation of a slot; NULL when the slot is free or its serial is another (0: any). */
 static td_generation *take_ref(td_server *s, uint32_t slot, uint32_t serial) {
@@ -100,8 +105,10 @@ static void watchdog(td_server *s, progress *p) {
     if (steps != p->steps || st.running == 0) *p = (progress){steps, now.tv_sec};
     bool stalled = now.tv_sec - p->since_s >= (time_t)s->opt.watchdog_s;
     if (stalled != atomic_load_explicit(&s->stalled, memory_order_relaxed)) {
-        if (stalled) td_err("%u requests run, but no step has ended for %u s", st.running, s->opt.watchdog_s);
-        else td_info("steps go on");
+        if (stalled)
+            td_err("%u requests run, but no step has ended for %u s", st.running, s->opt.watchdog_s);
+        else
+            td_info("steps go on");
         atomic_store_explicit(&s->stalled, stalled, memory_order_relaxed);
     }
 }

@@ -16,7 +16,8 @@ static void check_accepted(const td_api_request *r, const td_engine_info *info) 
     const td_sampling *s = &r->sampling;
     require(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1);
     require(s->repetition_penalty > 0 && fabs(s->frequency_penalty) <= 2 && fabs(s->presence_penalty) <= 2);
-    require(r->n >= 1 && r->n_prompts * r->n <= TD_API_CHOICES_MAX && r->n_stop <= TD_STOP_MAX && r->top_logprobs <= TD_LOGPROBS_MAX);
+    require(r->n >= 1 && r->n_prompts * r->n <= TD_API_CHOICES_MAX && r->n_stop <= TD_STOP_MAX &&
+            r->top_logprobs <= TD_LOGPROBS_MAX);
     for (size_t i = 0; i < s->n_bias; i++) require(s->bias_ids[i] < info->vocab_size && fabsf(s->bias[i]) <= 100);
     for (size_t i = 0; i < r->n_stop_ids; i++) require(r->stop_ids[i] < info->vocab_size);
     for (size_t i = 0; i < r->n_prompts; i++) {
@@ -52,8 +53,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     td_api_kind kind = data[0] & 1 ? TD_API_CHAT : TD_API_COMPLETION;
     td_status   st = td_api_parse(kind, (const char *)data + 1, size - 1, &info, &r, &err);
     if (st == TD_OK) st = td_api_encode(&r, td_engine_tokenizer(engine), td_engine_chat_template(engine), &info, &err);
-    if (st == TD_OK) check_accepted(&r, &info);
-    else check_refused(&err);
+    if (st == TD_OK)
+        check_accepted(&r, &info);
+    else
+        check_refused(&err);
     td_api_request_free(&r);
     return 0;
 }

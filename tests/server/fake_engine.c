@@ -2,8 +2,8 @@
  * An engine without a model, behind the same functions as the real one: for tests of the server alone.
  *
  * Tokens: 0 BOS, 1 EOS, 2 <|user|>, 3 <|assistant|>, 4 + b the byte b. The answer repeats the text of the last user turn (or
- * of the whole prompt), then ends with EOS; with ignore_eos it starts again. With a temperature above 0, letters change case by
- * the seed. Log-probabilities are -0.5 for a generated token, -1 for a prompt token, and 1 less for each further top one.
+ * of the whole prompt), then ends with EOS; with ignore_eos it starts again. With a temperature above 0, letters change case
+ * by the seed. Log-probabilities are -0.5 for a generated token, -1 for a prompt token, and 1 less for each further top one.
  * Words in the prompt make trouble: !error (an error after 3 tokens), !busy (the queue is full), !slow (20 ms a token),
  * !flood (no pause at all), !hang (no token ever).
  */
@@ -19,9 +19,9 @@
 #include "core/rng.h"
 #include "tandem.h"
 
-#define VOCAB     260
+#define VOCAB 260
 #define BYTE_BASE 4u
-#define TICK_US   1000
+#define TICK_US 1000
 #define SLOW_TICKS 20
 
 static const char *const SPECIAL[BYTE_BASE] = {"<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"};
@@ -68,7 +68,8 @@ static size_t char_len(const unsigned char *s, size_t n) {
     return len;
 }
 
-td_status td_tokenizer_decode(const td_tokenizer *tok, const uint32_t *ids, size_t n, bool skip_special, char **text, size_t *len) {
+td_status td_tokenizer_decode(const td_tokenizer *tok, const uint32_t *ids, size_t n, bool skip_special, char **text,
+                              size_t *len) {
     unsigned char *raw = malloc(n * 16 + 1);
     char          *out = malloc(n * 48 + 1);
     size_t         m = 0, k = 0;
@@ -79,13 +80,17 @@ td_status td_tokenizer_decode(const td_tokenizer *tok, const uint32_t *ids, size
             free(out);
             return TD_EINVAL;
         }
-        if (ids[i] >= BYTE_BASE) raw[m++] = (unsigned char)(ids[i] - BYTE_BASE);
-        else if (!skip_special) m += (size_t)(stpcpy((char *)raw + m, SPECIAL[ids[i]]) - (char *)(raw + m));
+        if (ids[i] >= BYTE_BASE)
+            raw[m++] = (unsigned char)(ids[i] - BYTE_BASE);
+        else if (!skip_special)
+            m += (size_t)(stpcpy((char *)raw + m, SPECIAL[ids[i]]) - (char *)(raw + m));
     }
     for (size_t i = 0; i < m;) {
         size_t c = char_len(raw + i, m - i);
-        if (c) memcpy(out + k, raw + i, c), k += c;
-        else memcpy(out + k, "\xef\xbf\xbd", 3), k += 3;
+        if (c)
+            memcpy(out + k, raw + i, c), k += c;
+        else
+            memcpy(out + k, "\xef\xbf\xbd", 3), k += 3;
         i += c ? c : 1;
     }
     out[k] = 0;
@@ -102,8 +107,12 @@ const char *td_tokenizer_token(const td_tokenizer *tok, uint32_t id, size_t *len
     return id >= VOCAB ? NULL : *special ? SPECIAL[id] : (const char *)&g_bytes[id - BYTE_BASE];
 }
 
-const char *td_tokenizer_bos(const td_tokenizer *tok) { return tok ? SPECIAL[0] : NULL; }
-const char *td_tokenizer_eos(const td_tokenizer *tok) { return tok ? SPECIAL[1] : NULL; }
+const char *td_tokenizer_bos(const td_tokenizer *tok) {
+    return tok ? SPECIAL[0] : NULL;
+}
+const char *td_tokenizer_eos(const td_tokenizer *tok) {
+    return tok ? SPECIAL[1] : NULL;
+}
 
 /* ---- chat template ---- */
 
@@ -112,8 +121,8 @@ struct td_chat_template {
 };
 static struct td_chat_template g_template;
 
-td_status td_chat_template_render(const td_chat_template *tmpl, const char *request, size_t len, const char *bos, const char *eos,
-                                  char **text, size_t *text_len, td_error *err) {
+td_status td_chat_template_render(const td_chat_template *tmpl, const char *request, size_t len, const char *bos,
+                                  const char *eos, char **text, size_t *text_len, td_error *err) {
     json_t *doc = json_loadb(request, len, 0, NULL), *messages = json_object_get(doc, "messages"), *m;
     char   *out = NULL;
     size_t  i;
@@ -122,11 +131,12 @@ td_status td_chat_template_render(const td_chat_template *tmpl, const char *requ
     fputs(bos, f);
     td_status st = TD_OK;
     json_array_foreach(messages, i, m) {
-        const char *role = json_string_value(json_object_get(m, "role")), *content = json_string_value(json_object_get(m, "content"));
-        bool        assistant = !strcmp(role, "assistant");
+        const char *role = json_string_value(json_object_get(m, "role")),
+                   *content = json_string_value(json_object_get(m, "content"));
+        bool assistant = !strcmp(role, "assistant");
         if (!strcmp(role, "tool") && i == 0) st = td_fail(err, TD_EINVAL, "a conversation cannot start with a tool");
-        fprintf(f, "%s%s%s%s", assistant ? "<|assistant|>" : "<|user|>", !strcmp(role, "system") ? "[system]" : "", content ? content : "[null]",
-                assistant ? eos : "");
+        fprintf(f, "%s%s%s%s", assistant ? "<|assistant|>" : "<|user|>", !strcmp(role, "system") ? "[system]" : "",
+                content ? content : "[null]", assistant ? eos : "");
     }
     if (json_object_get(doc, "tools")) fprintf(f, "[tools:%zu]", json_array_size(json_object_get(doc, "tools")));
     const char *suffix = json_string_value(json_object_get(json_object_get(doc, "chat_template_kwargs"), "suffix"));
@@ -134,8 +144,10 @@ td_status td_chat_template_render(const td_chat_template *tmpl, const char *requ
     if (json_is_true(json_object_get(doc, "add_generation_prompt"))) fputs("<|assistant|>", f);
     fclose(f);
     json_decref(doc);
-    if (st != TD_OK) free(out);
-    else *text = out;
+    if (st != TD_OK)
+        free(out);
+    else
+        *text = out;
     return st;
 }
 
@@ -170,13 +182,21 @@ struct td_engine {
 };
 
 void td_engine_options_init(td_engine_options *o) {
-    *o = (td_engine_options){.load_format = "auto", .device = "host", .quantization = "auto", .expert_quantization = "auto",
-                             .kv_cache_dtype = "auto", .mem_fraction_static = 0.9, .page_size = 128, .chunked_prefill_size = 8192,
-                             .max_prefill_tokens = 16384, .decode_log_interval = 40};
+    *o = (td_engine_options){.load_format = "auto",
+                             .device = "host",
+                             .quantization = "auto",
+                             .expert_quantization = "auto",
+                             .kv_cache_dtype = "auto",
+                             .mem_fraction_static = 0.9,
+                             .page_size = 128,
+                             .chunked_prefill_size = 8192,
+                             .max_prefill_tokens = 16384,
+                             .decode_log_interval = 40};
 }
 
 void td_request_params_init(td_request_params *p) {
-    *p = (td_request_params){.max_tokens = 16, .skip_special_tokens = true, .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
+    *p = (td_request_params){
+        .max_tokens = 16, .skip_special_tokens = true, .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
 }
 
 static void unref_locked(td_request *r) {
@@ -202,7 +222,8 @@ static bool step(td_request *r) {
     bool                 first = r->done == 0;
     if (first && r->p.prompt_logprobs) {
         prompt_lp = calloc(r->p.n_prompt, sizeof *prompt_lp);
-        for (size_t i = 0; i < r->p.n_prompt; i++) fill_logprobs(&prompt_lp[i], r->prompt[i], i ? -1.0f : NAN, i ? r->p.n_top_logprobs : 0);
+        for (size_t i = 0; i < r->p.n_prompt; i++)
+            fill_logprobs(&prompt_lp[i], r->prompt[i], i ? -1.0f : NAN, i ? r->p.n_top_logprobs : 0);
         e.prompt_logprobs = prompt_lp;
         e.n_prompt_logprobs = r->p.n_prompt;
     }
@@ -213,8 +234,10 @@ static bool step(td_request *r) {
     } else if (r->p.max_tokens == 0) {
         e.finish = TD_FINISH_LENGTH;
     } else {
-        if (r->p.ignore_eos && r->n_reply) token = r->reply[r->done % r->n_reply];
-        else if (r->done < r->n_reply) token = r->reply[r->done];
+        if (r->p.ignore_eos && r->n_reply)
+            token = r->reply[r->done % r->n_reply];
+        else if (r->done < r->n_reply)
+            token = r->reply[r->done];
         unsigned char byte = token >= BYTE_BASE ? (unsigned char)(token - BYTE_BASE) : 0;
         bool          letter = (byte | 32) >= 'a' && (byte | 32) <= 'z';
         if (letter && r->p.sampling.temperature > 0 && td_rng_u64(r->seed, 0, r->done) & 1) token = BYTE_BASE + (byte ^ 32);
@@ -323,22 +346,36 @@ void td_engine_close(td_engine *e, double grace_s) {
 }
 
 void td_engine_get_info(const td_engine *e, td_engine_info *info) {
-    *info = (td_engine_info){.architecture = "Fake", .model_path = e->path, .device = "fake", .quantization = "none",
-                             .expert_quantization = "none", .expert_kernel = "none", .vocab_size = VOCAB,
-                             .context_length = e->o.context_length ? e->o.context_length : 4096, .max_total_tokens = 1 << 20,
-                             .max_running_requests = 64, .default_temperature = 0, .default_top_p = NAN,
+    *info = (td_engine_info){.architecture = "Fake",
+                             .model_path = e->path,
+                             .device = "fake",
+                             .quantization = "none",
+                             .expert_quantization = "none",
+                             .expert_kernel = "none",
+                             .vocab_size = VOCAB,
+                             .context_length = e->o.context_length ? e->o.context_length : 4096,
+                             .max_total_tokens = 1 << 20,
+                             .max_running_requests = 64,
+                             .default_temperature = 0,
+                             .default_top_p = NAN,
                              .default_repetition_penalty = NAN};
 }
 
-const td_tokenizer     *td_engine_tokenizer(const td_engine *e) { return e ? &g_tokenizer : NULL; }
-const td_chat_template *td_engine_chat_template(const td_engine *e) { return e->has_template ? &g_template : NULL; }
+const td_tokenizer *td_engine_tokenizer(const td_engine *e) {
+    return e ? &g_tokenizer : NULL;
+}
+const td_chat_template *td_engine_chat_template(const td_engine *e) {
+    return e->has_template ? &g_template : NULL;
+}
 
 void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     pthread_mutex_lock(&e->lock);
     e->stats.running = e->stats.queued = 0;
     for (td_request *r = e->list; r; r = r->next) {
-        if (r->running) e->stats.running++;
-        else e->stats.queued++;
+        if (r->running)
+            e->stats.running++;
+        else
+            e->stats.queued++;
     }
     e->stats.kv_tokens_total = 1 << 20;
     *s = e->stats;
@@ -387,10 +424,11 @@ td_status td_engine_submit(td_engine *e, const td_request_params *p, td_request 
     r->hang = says(r, "!hang");
     r->error = says(r, "!error");
     pthread_mutex_lock(&e->lock);
-    uint32_t n = 0;
+    uint32_t     n = 0;
     td_request **at = &e->list;
     for (; *at; at = &(*at)->next) n++;
-    uint32_t room = (e->o.max_running_requests ? e->o.max_running_requests : 64) + (e->o.max_queued_requests ? e->o.max_queued_requests : 256);
+    uint32_t room = (e->o.max_running_requests ? e->o.max_running_requests : 64) +
+                    (e->o.max_queued_requests ? e->o.max_queued_requests : 256);
     if (says(r, "!busy") || n >= room) {
         r->refs = 1;
         unref_locked(r);

@@ -45,8 +45,9 @@ static void test_structure(void **state) {
     td_jw_null(&b);
     td_jw_close(&b, ']');
     td_jw_close(&b, '}');
-    json_t *doc = read_back(&b), *want = json_pack("{s:s, s:n, s:I, s:b, s:[i,i,i,[],{},f,n,n,{s:i},s,n]}", "s", "x", "none", "i",
-                                                   (json_int_t)INT64_MIN, "t", 1, "list", 0, 1, 2, 0.1, "a", 1, "ends with a bracket [");
+    json_t *doc = read_back(&b),
+           *want = json_pack("{s:s, s:n, s:I, s:b, s:[i,i,i,[],{},f,n,n,{s:i},s,n]}", "s", "x", "none", "i",
+                             (json_int_t)INT64_MIN, "t", 1, "list", 0, 1, 2, 0.1, "a", 1, "ends with a bracket [");
     assert_true(json_equal(doc, want));
     json_decref(doc);
     json_decref(want);
@@ -59,10 +60,14 @@ static void test_characters(void **state) {
         char   text[5];
         size_t n;
         if (c >= 0xd800 && c < 0xe000) continue;
-        if (c < 0x80) text[0] = (char)c, n = 1;
-        else if (c < 0x800) text[0] = (char)(0xc0 | c >> 6), n = 2;
-        else if (c < 0x10000) text[0] = (char)(0xe0 | c >> 12), n = 3;
-        else text[0] = (char)(0xf0 | c >> 18), n = 4;
+        if (c < 0x80)
+            text[0] = (char)c, n = 1;
+        else if (c < 0x800)
+            text[0] = (char)(0xc0 | c >> 6), n = 2;
+        else if (c < 0x10000)
+            text[0] = (char)(0xe0 | c >> 12), n = 3;
+        else
+            text[0] = (char)(0xf0 | c >> 18), n = 4;
         for (size_t i = 1; i < n; i++) text[i] = (char)(0x80 | (c >> 6 * (n - 1 - i) & 0x3f));
         td_jbuf b = {0};
         td_jw_text(&b, text, n);
@@ -79,7 +84,8 @@ static void test_bytes(void **state) {
     const uint64_t seed = 20260714;
     print_message("seed %llu\n", (unsigned long long)seed);
     for (uint64_t i = 0; i < 200000; i++) {
-        static const unsigned char edges[] = {0x7f, 0x80, 0xbf, 0xc0, 0xc1, 0xc2, 0xdf, 0xe0, 0xed, 0xef, 0xf0, 0xf4, 0xf5, 0xff, 0x9f, 0xa0};
+        static const unsigned char edges[] = {0x7f, 0x80, 0xbf, 0xc0, 0xc1, 0xc2, 0xdf, 0xe0,
+                                              0xed, 0xef, 0xf0, 0xf4, 0xf5, 0xff, 0x9f, 0xa0};
         unsigned char              raw[8];
         uint64_t                   r = td_rng_u64(seed, 1, i), pick = td_rng_u64(seed, 2, i);
         size_t                     n = pick >> 60;
@@ -91,6 +97,7 @@ static void test_bytes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_structure), cmocka_unit_test(test_characters), cmocka_unit_test(test_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_structure), cmocka_unit_test(test_characters),
+                                       cmocka_unit_test(test_bytes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,180 @@
+"""`tandem launch_server` as a user has it, on the demo model, driven by the real openai client."""
+import concurrent.futures
+import json
+import os
+import socket
+import subprocess
+import time
+import unittest
+
+import openai
+from server_process import Server
+
+TANDEM = os.environ["TD_TANDEM"]
+MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
+ASK = [{"role": "user", "content": "Tell me a story about a dragon."}]
+
+
+def start(*flags, **more):
+    return Server(*flags, program=[TANDEM], model=MODEL, **more)
+
+
+class Demo(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = start("--quantization", "none", "--cpuinfer", "2", "--served-model-name", "tale")
+        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=60)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.__exit__(None, None, None)
+
+    def chat(self, **more):
+        return self.client.chat.completions.create(model="tale", messages=ASK, **{"max_tokens": 24, **more})
+
+    def complete(self, prompt, **more):
+        return self.client.completions.create(model="tale", prompt=prompt, **{"max_tokens": 12, "temperature": 0, **more})
+
+    def test_chat(self):
+        whole = self.chat(temperature=0)
+        text = whole.choices[0].message.content
+        self.assertGreater(len(text.split()), 5)
+        self.assertEqual((whole.choices[0].finish_reason, whole.usage.completion_tokens), ("length", 24))
+        chunks = list(self.chat(temperature=0, stream=True, stream_options={"include_usage": True}))
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks if c.choices), text)
+        self.assertEqual(chunks[-1].usage.total_tokens, whole.usage.total_tokens)
+        self.assertGreater(len(chunks), 12)
+
+    def test_the_template_is_the_prompt(self):
+        ids = self.server.request("POST", "/tokenize", {"messages": ASK})[1]["tokens"]
+        self.assertEqual((ids[:2], ids[-1]), ([0, 2], 3))  # BOS <|user|> … <|assistant|>
+        self.assertEqual(self.complete(ids, max_tokens=24).choices[0].text, self.chat(temperature=0).choices[0].message.content)
+
+    def test_prompt_forms(self):
+        ids = self.server.request("POST", "/tokenize", {"prompt": "Once upon a time"})[1]["tokens"]
+        text = self.complete("Once upon a time").choices[0].text
+        self.assertEqual(self.complete(ids).choices[0].text, text)
+        both = self.complete(["Once upon a time", "The king"]).choices
+        self.assertEqual((both[0].text, both[1].index), (text, 1))
+        self.assertEqual([c.text for c in self.complete([ids, ids]).choices], [text, text])
+        self.assertEqual(self.server.request("POST", "/detokenize", {"tokens": ids})[1]["text"], "Once upon a time")
+
+    def test_echo_logprobs(self):
+        """A prompt's logprobs are those its tokens have when they are generated."""
+        r = self.complete("Once upon a time", logprobs=2, extra_body={"return_token_ids": True})
+        made = r.choices[0]
+        prompt = self.server.request("POST", "/tokenize", {"prompt": "Once upon a time"})[1]["tokens"]
+        echo = self.complete(prompt + made.token_ids, echo=True, logprobs=2, max_tokens=0).choices[0]
+        self.assertEqual(echo.text, "Once upon a time" + made.text)
+        self.assertEqual((echo.logprobs.token_logprobs[0], echo.finish_reason), (None, "length"))
+        n = len(prompt)
+        self.assertEqual(echo.logprobs.tokens[n:], made.logprobs.tokens)
+        for a, b in zip(echo.logprobs.token_logprobs[n:], made.logprobs.token_logprobs):
+            self.assertAlmostEqual(a, b, places=3)
+        for tokens, offset in zip(echo.logprobs.tokens[1:], echo.logprobs.text_offset[1:]):
+            self.assertEqual(echo.text[offset:offset + len(tokens)], tokens)
+        for token, logprob, top in zip(made.logprobs.tokens, made.logprobs.token_logprobs, made.logprobs.top_logprobs):
+            self.assertEqual(max(top, key=top.get), token, "greedy takes the best")
+            self.assertEqual(top[token], logprob)
+
+    def test_chat_logprobs(self):
+        content = self.chat(temperature=0, logprobs=True, top_logprobs=3).choices[0].logprobs.content
+        self.assertEqual(len(content), 24)
+        for c in content:
+            self.assertEqual((len(c.top_logprobs), bytes(c.bytes).decode(errors="replace")), (3, c.token))
+            self.assertLessEqual(c.logprob, 0)
+            self.assertEqual(c.top_logprobs[0].token, c.token)
+
+    def test_seeds(self):
+        one, again, other = (self.chat(temperature=1, seed=s).choices[0].message.content for s in (7, 7, 8))
+        self.assertEqual(one, again)
+        self.assertNotEqual(one, other)
+        three = self.chat(temperature=1, seed=7, n=3).choices
+        self.assertEqual([three[0].message.content, three[1].message.content], [one, other])
+
+    def test_stop(self):
+        text = self.complete("Once upon a time", max_tokens=40).choices[0].text
+        word = text.split()[3]
+        r = self.complete("Once upon a time", max_tokens=40, stop=[word]).choices[0]
+        self.assertEqual((r.text, r.finish_reason, r.matched_stop), (text[:text.index(word)], "stop", word))
+
+    def test_ignore_eos(self):
+        r = self.complete("The end.", max_tokens=200, extra_body={"ignore_eos": True})
+        self.assertEqual(r.usage.completion_tokens, 200)
+
+    def test_concurrent(self):
+        """A request's tokens do not depend on who else is there."""
+        prompts = [f"The {w}" for w in "king queen boy girl dog cat bird fish".split()]
+        alone = [self.complete(p).choices[0].text for p in prompts]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda p: self.complete(p).choices[0].text, prompts))
+        self.assertEqual(together, alone)
+
+    def test_client_leaves(self):
+        body = json.dumps({"prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "stream": True}).encode()
+        s = socket.create_connection(("127.0.0.1", self.server.port))
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        s.recv(1000)
+        before = self.server.metric("sglang:num_aborted_requests_total")
+        s.close()
+        self.server.wait_metric("sglang:num_running_reqs", 0, timeout=5)
+        self.assertEqual(self.server.metric("sglang:num_aborted_requests_total"), before + 1)
+        self.assertTrue(self.chat().choices[0].message.content)
+
+    def test_errors(self):
+        with self.assertRaises(openai.NotFoundError):
+            self.client.chat.completions.create(model="other", messages=ASK)
+        with self.assertRaises(openai.BadRequestError) as e:
+            self.complete("word " * 4000)
+        self.assertEqual(e.exception.code, "context_length_exceeded")
+        with self.assertRaises(openai.BadRequestError):
+            self.complete("x", temperature=-1)
+        with self.assertRaises(openai.BadRequestError):
+            self.complete([5000])
+        self.assertEqual(self.server.request("POST", "/v1/completions", raw="{")[0], 400)
+
+    def test_info(self):
+        info = self.server.request("GET", "/get_server_info")[1]
+        self.assertEqual((info["architecture"], info["context_length"]), ("DeepseekV3ForCausalLM", 2048))
+        self.assertEqual(self.server.request("GET", "/get_model_info")[1]["preferred_sampling_params"]["temperature"], 0.7)
+        self.assertEqual(self.server.request("GET", "/health_generate")[0], 200)
+        self.assertGreater(self.server.metric("sglang:generation_tokens_total"), 0)
+
+    def test_busy_port(self):
+        p = subprocess.run([TANDEM, "launch_server", "--model-path", MODEL, "--port", str(self.server.port)], capture_output=True, text=True, timeout=20)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn(f"port {self.server.port} on 127.0.0.1 is in use", p.stderr)
+
+
+class Launch(unittest.TestCase):
+    def test_ak_command(self):
+        """The command of the 2-card A+K deployment, device and paths changed (and a free port)."""
+        with start("--host", "0.0.0.0", "--port", "0", "--attention-backend", "ascend", "--chunked-prefill-size", "8192", "--tensor-parallel-size", "1",
+                   "--device", "host", "--trust-remote-code", "--mem-fraction-static", "0.92", "--disable-radix-cache", "--max-total-tokens",
+                   "190000", "--cpu-weight-path", MODEL, "--cpuinfer", "2", "--subpool-count", "1", "--num-gpu-experts", "0", "--quantization",
+                   "w8a8_int8", "--served-model-name", "DeepSeek-R1-W8A8", "--enable-defer") as server:
+            self.assertIn("the attention backend 'ascend' is not there on device 'host'", server.stderr())
+            status, answer, _ = server.request("POST", "/v1/chat/completions", {"model": "DeepSeek-R1-W8A8", "messages": ASK, "max_tokens": 16})
+            self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 16))
+
+    def test_key_and_shutdown(self):
+        server = start("--api-key", "k", "--quantization", "none")
+        self.assertEqual(server.request("GET", "/v1/models")[0], 401)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            job = pool.submit(server.request, "POST", "/v1/completions", {"prompt": "Once", "max_tokens": 500, "ignore_eos": True},
+                              {"Authorization": "Bearer k"})
+            time.sleep(0.1)
+            self.assertEqual(server.stop(timeout=60), 0)
+            status, answer, _ = job.result()
+        self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 500))
+
+    def test_bad_folder(self):
+        for path in ("/no/such/model", os.path.dirname(__file__)):
+            p = subprocess.run([TANDEM, "launch_server", "--model-path", path, "--port", "0"], capture_output=True, text=True, timeout=20)
+            self.assertEqual((p.returncode, p.stdout), (1, ""))
+            self.assertIn(path, p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(warnings="ignore")

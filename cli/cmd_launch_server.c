@@ -2,7 +2,6 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -85,10 +84,10 @@ static td_status warm_up(td_engine *engine, td_error *err) {
     warmup_state      w = {0};
     td_request_params p;
     td_request       *r;
-    uint32_t         *ids = NULL;
+    const uint32_t    ids[1] = {0}; /* any token will do */
     td_request_params_init(&p);
-    TD_TRY(td_tokenizer_encode(td_engine_tokenizer(engine), "warm-up", strlen("warm-up"), false, true, &ids, &p.n_prompt));
     p.prompt = ids;
+    p.n_prompt = 1;
     p.max_tokens = 1;
     p.on_event = on_warmup;
     p.user = &w;
@@ -100,7 +99,6 @@ static td_status warm_up(td_engine *engine, td_error *err) {
         if (w.finish == TD_FINISH_ERROR) st = td_fail(err, TD_EDEVICE, "the warm-up request failed: %s", w.error.text);
     }
     sem_destroy(&w.done);
-    free(ids);
     return st;
 }
 

@@ -170,6 +170,8 @@ td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_ap
 
 td_status td_api_encode_chat(const td_api_request *r, const td_tokenizer *tok, const td_chat_template *tmpl, uint32_t **ids,
                              size_t *n_ids, td_api_error *err) {
+    if (!tok)
+        return td_api_bad(err, "messages", "This model has no tokenizer; send the prompt as token ids, as 'input_ids'.");
     if (!tmpl)
         return td_api_bad(err, "messages",
                           "This model has no chat template; use /v1/completions, or start the server with --chat-template.");

@@ -166,6 +166,7 @@ td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_cha
     for (size_t i = 0; i < r->n_prompts; i++) {
         td_api_prompt *p = &r->prompts[i];
         if (!p->text) continue;
+        if (!tok) return td_api_bad(err, "prompt", "This model has no tokenizer; send the prompt as token ids.");
         td_status st = td_tokenizer_encode(tok, p->text, p->text_len, true, true, &p->ids, &p->n_ids);
         if (st != TD_OK) return td_api_from_status(err, st, NULL, "prompt");
     }

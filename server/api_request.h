@@ -70,7 +70,7 @@ void                   td_api_request_free(td_api_request *r);
 TD_NODISCARD td_status td_api_probe(uint32_t *ids, size_t n_ids, td_api_request *out);
 
 /**
- * Render the chat (tmpl may be NULL: then a chat of messages is refused), encode every prompt and settle max_tokens.
+ * Render the chat, encode every prompt and settle max_tokens. tok and tmpl may be NULL: what needs them is refused then.
  * Refuses a prompt that does not fit the context.
  */
 TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_template *tmpl,

@@ -17,7 +17,7 @@ static size_t count_chars(const char *s, size_t n) {
 static const char *token_bytes(const td_generation *g, uint32_t id, size_t *len, bool *special) {
     *len = 0;
     *special = false;
-    const char *bytes = td_tokenizer_token(g->server->tokenizer, id, len, special);
+    const char *bytes = g->server->tokenizer ? td_tokenizer_token(g->server->tokenizer, id, len, special) : NULL;
     return bytes ? bytes : "";
 }
 
@@ -169,6 +169,7 @@ void td_write_echo(td_jbuf *text, td_choice *c) {
     char                *decoded = NULL;
     size_t               len = 0;
     bool                 skip = p->text ? false : g->req.skip_special_tokens;
+    if (!g->server->tokenizer) return; /* no text at all */
     if (td_tokenizer_decode(g->server->tokenizer, p->ids, p->n_ids, skip, &decoded, &len) != TD_OK) len = 0;
     if (!p->text) {
         td_jbuf_put(text, decoded, len);

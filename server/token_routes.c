@@ -18,8 +18,9 @@ static td_status read_bool(const json_t *root, const char *name, bool *to, td_ap
     return TD_OK;
 }
 
-static td_status check_named_model(const td_server *s, const json_t *root, td_api_error *err) {
+static td_status check_can_answer(const td_server *s, const json_t *root, td_api_error *err) {
     const json_t *v = json_object_get(root, "model");
+    if (!s->tokenizer) return td_api_bad(err, NULL, "This model has no tokenizer.");
     if (is_set(v) && !json_is_string(v)) return td_api_bad(err, "model", "'model' must be a string.");
     return td_check_model(s, json_string_value(v), err);
 }
@@ -91,7 +92,7 @@ enum MHD_Result td_route_tokenize(td_call *c) {
     td_jbuf          b = {0};
     json_t          *root = td_api_load(c->body.data, c->body.len, &err);
     td_jw_open(&b, '{');
-    bool ok = root && check_named_model(s, root, &err) == TD_OK && tokenize(s, c, root, &b, &err) == TD_OK;
+    bool ok = root && check_can_answer(s, root, &err) == TD_OK && tokenize(s, c, root, &b, &err) == TD_OK;
     json_decref(root);
     if (!ok) {
         td_jbuf_free(&b);
@@ -135,7 +136,7 @@ enum MHD_Result td_route_detokenize(td_call *c) {
     td_jbuf          b = {0};
     json_t          *root = td_api_load(c->body.data, c->body.len, &err);
     td_jw_open(&b, '{');
-    bool ok = root && check_named_model(s, root, &err) == TD_OK && detokenize(s, root, &b, &err) == TD_OK;
+    bool ok = root && check_can_answer(s, root, &err) == TD_OK && detokenize(s, root, &b, &err) == TD_OK;
     json_decref(root);
     if (!ok) {
         td_jbuf_free(&b);

@@ -362,7 +362,7 @@ void td_engine_get_info(const td_engine *e, td_engine_info *info) {
 }
 
 const td_tokenizer *td_engine_tokenizer(const td_engine *e) {
-    return e ? &g_tokenizer : NULL;
+    return strstr(e->path, "notok") ? NULL : &g_tokenizer;
 }
 const td_chat_template *td_engine_chat_template(const td_engine *e) {
     return e->has_template ? &g_template : NULL;

@@ -414,5 +414,29 @@ class Others(ApiTest):
                     self.assertIn("message", answer["error"])
 
 
+class NoText(unittest.TestCase):
+    """A model without a tokenizer serves ids; one without a template serves completions."""
+
+    def test_no_tokenizer(self):
+        with Server(model="/models/notok") as server:
+            post = lambda path, body: server.request("POST", path, body)[:2]
+            status, answer = post("/v1/completions", {"prompt": [70, 71], "return_token_ids": True, "logprobs": 1, "echo": True})
+            self.assertEqual((status, answer["choices"][0]["token_ids"]), (200, [70, 71, 1]))
+            self.assertEqual(post("/v1/chat/completions", {"input_ids": [70]})[0], 200)
+            self.assertEqual(server.request("GET", "/health_generate")[0], 200)
+            for path, body in [("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": USER}), ("/tokenize", {"prompt": "a"}),
+                               ("/detokenize", {"tokens": [1]})]:
+                status, answer = post(path, body)
+                self.assertEqual(status, 400)
+                self.assertIn("no tokenizer", answer["error"]["message"])
+
+    def test_no_template(self):
+        with Server("--chat-template", "none") as server:
+            status, answer, _ = server.request("POST", "/v1/chat/completions", {"messages": USER})
+            self.assertEqual((status, answer["error"]["param"]), (400, "messages"))
+            self.assertIn("no chat template", answer["error"]["message"])
+            self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "a"})[0], 200)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Expected outputs of the demo model with deferred experts, from the plain numpy forward pass that came with the model.
 
-usage: make_deferral.py        writes tests/data/golden/tale_deferral/
+usage: make_deferral.py        writes tests/data/tale_deferral/
 
 The rule (docs/architecture.md): per token, the k - D experts of highest weight are added in their own layer, the output of the other D at the
 next MoE layer, together with that layer's own experts; the last MoE layer defers nothing. "At" means in the sum that leaves the layer, so the next
@@ -15,7 +15,7 @@ import numpy as np
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MODEL = os.path.join(ROOT, "models", "tale-v3-14m")
-OUT = os.path.join(ROOT, "tests", "data", "golden", "tale_deferral")
+OUT = os.path.join(ROOT, "tests", "data", "tale_deferral")
 sys.path.insert(0, MODEL)
 import reference  # noqa: E402
 

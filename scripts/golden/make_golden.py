@@ -90,7 +90,8 @@ def random_weights(config, dtype, down_gain, seed):
             elif ".experts." in name and "down_proj" in name:
                 gain = down_gain
             x = x * gain / np.sqrt(t.shape[-1])
-        out[name] = torch.from_numpy(x.astype(np.float32)).to(STORED[dtype])
+        t = torch.from_numpy(x.astype(np.float32)).to(torch.bfloat16)                 # the engine's matrices are bf16, however they are stored
+        out[name] = torch.where(t.abs() < 2.0 ** -14, 0, t).to(STORED[dtype])         # and f16 holds all that is left exactly
     return out
 
 

@@ -151,7 +151,7 @@ static void mtp_layer_agrees(void **state) {
 /* Against scripts/golden/make_deferral.py, which follows the definition one expert at a time. */
 static void deferred_experts_follow_the_definition(void **state) {
     (void)state;
-    json_t *m = load_json("tests/data/golden/tale_deferral/manifest.json"), *entry;
+    json_t *m = load_json("tests/data/tale_deferral/manifest.json"), *entry;
     size_t  index;
     json_array_foreach(json_object_get(m, "deferred"), index, entry) {
         uint32_t  d = (uint32_t)json_integer_value(json_object_get(entry, "max_deferred"));
@@ -160,7 +160,7 @@ static void deferred_experts_follow_the_definition(void **state) {
         for (size_t p = 0; p < PROMPTS; p++) {
             char     path[256];
             uint32_t ids[256], n = prompt_ids(p, ids);
-            snprintf(path, sizeof path, "tests/data/golden/tale_deferral/%s", json_string_value(json_array_get(json_object_get(entry, "last_logits"), p)));
+            snprintf(path, sizeof path, "tests/data/tale_deferral/%s", json_string_value(json_array_get(json_object_get(entry, "last_logits"), p)));
             float *want = read_array(path, VOCAB, 4), *got = malloc((size_t)n * VOCAB * sizeof *got);
             double worst = 0, largest = 0;
             model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);

@@ -1,0 +1,245 @@
+/* Packed expert files: save, load (as it is, or repacked for this machine's kernel and shards), check. */
+#include "cpu_experts/expert_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "core/cpu.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "cpu_experts/packed_io.h"
+
+typedef union {
+    td_packed_header h;
+    char             page[4096];
+} header_page;
+
+static uint64_t hash_header(const header_page *p) {
+    header_page copy = *p;
+    copy.h.header_hash = 0;
+    return XXH3_64bits(&copy, sizeof copy);
+}
+
+/* ---- header ------------------------------------------------------------------------------------ */
+
+static const td_gemm_kernel *kernel_of(const td_packed_header *h) {
+    const td_gemm_kernel *k = td_gemm_find_layout((td_expert_format)h->format, h->layout);
+    return k && k->nr == h->nr && k->kr == h->kr ? k : NULL;
+}
+
+/* The layout that a header describes, where it is consistent with itself. */
+static td_status layout_of(const td_packed_header *h, const td_experts_config *c, expert_layout *l, const char *path, td_error *err) {
+    const td_gemm_kernel *kernel = kernel_of(h);
+    if (!kernel)
+        return td_fail(err, TD_ENOTSUP, "%s is packed for kernel %s, which this build does not know; pack the experts anew", path, h->kernel);
+    if (h->n_shards == 0 || h->n_shards > TD_POOL_SUBPOOLS_MAX) return td_fail(err, TD_EFORMAT, "%s says it has %u shards", path, h->n_shards);
+    td_status status = expert_layout_init(l, c, kernel, h->n_shards, err);
+    if (status != TD_OK) return td_fail_within(err, "%s", path);
+    uint64_t total = 0;
+    for (uint32_t s = 0; s < h->n_shards; s++) {
+        if (h->shard_bytes[s] != l->shard[s].bytes) return td_fail(err, TD_EFORMAT, "%s has a shard of a wrong size", path);
+        total += h->shard_bytes[s];
+    }
+    if (total != h->payload_bytes) return td_fail(err, TD_EFORMAT, "%s has a payload of a wrong size", path);
+    return TD_OK;
+}
+
+static td_status read_header(const char *path, header_page *p, uint64_t *file_bytes, td_error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return td_fail(err, errno == ENOENT ? TD_ENOTFOUND : TD_EIO, "cannot open %s: %s", path, strerror(errno));
+    struct stat st;
+    ssize_t     n;
+    do n = pread(fd, p, sizeof *p, 0);
+    while (n < 0 && errno == EINTR);
+    int read_errno = errno, stat_rc = fstat(fd, &st);
+    close(fd);
+    if (n < 0 || stat_rc) return td_fail(err, TD_EIO, "cannot read %s: %s", path, strerror(n < 0 ? read_errno : errno));
+    if (n < (ssize_t)sizeof p->h.magic || memcmp(p->h.magic, TD_PACKED_MAGIC, sizeof p->h.magic))
+        return td_fail(err, TD_EFORMAT, "%s is not a packed expert file", path);
+    if (n < (ssize_t)sizeof *p) return td_fail(err, TD_EFORMAT, "%s is truncated within its header", path);
+    if (p->h.version != TD_PACKED_VERSION)
+        return td_fail(err, TD_ENOTSUP, "%s has packed format version %u; this build reads %d: pack the experts anew", path, p->h.version,
+                       TD_PACKED_VERSION);
+    if (hash_header(p) != p->h.header_hash || p->h.header_bytes != sizeof *p)
+        return td_fail(err, TD_EFORMAT, "%s is corrupt: the checksum of its header does not match", path);
+    p->h.layout[sizeof p->h.layout - 1] = p->h.kernel[sizeof p->h.kernel - 1] = 0;
+    *file_bytes = (uint64_t)st.st_size;
+    return TD_OK;
+}
+
+/* Header and size: everything but the payload's checksums. */
+static td_status open_packed(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash, header_page *p,
+                             expert_layout *l, td_error *err) {
+    static const char *const FORMATS[] = {[TD_EXPERT_INT4C] = "int4", [TD_EXPERT_BF16] = "bf16"};
+    uint64_t                 file_bytes = 0;
+    TD_TRY(read_header(path, p, &file_bytes, err));
+    const td_packed_header *h = &p->h;
+    if (h->format > TD_EXPERT_BF16) return td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
+    if (h->format != (uint32_t)c->format)
+        return td_fail(err, TD_EFORMAT, "%s holds %s experts where %s is wanted", path, FORMATS[h->format], FORMATS[c->format]);
+    if (h->n_experts != c->n_experts || h->hidden != c->hidden || h->inter != c->inter)
+        return td_fail(err, TD_EFORMAT, "%s holds %u experts of hidden size %u and intermediate size %u; the model has %u of %u and %u", path,
+                       h->n_experts, h->hidden, h->inter, c->n_experts, c->hidden, c->inter);
+    if (h->layer != layer) return td_fail(err, TD_EFORMAT, "%s holds MoE layer %u where %u is wanted", path, h->layer, layer);
+    if (source_hash && h->source_hash != source_hash)
+        return td_fail(err, TD_EFORMAT, "%s was packed from another checkpoint; pack the experts anew", path);
+    TD_TRY(layout_of(h, c, l, path, err));
+    if (file_bytes != h->header_bytes + h->payload_bytes)
+        return td_fail(err, TD_EFORMAT, "%s is truncated: %llu bytes where %llu are expected", path, (unsigned long long)file_bytes,
+                       (unsigned long long)(h->header_bytes + h->payload_bytes));
+    return TD_OK;
+}
+
+td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash, td_error *err) {
+    header_page   p;
+    expert_layout l;
+    return open_packed(c, layer, path, source_hash, &p, &l, err);
+}
+
+/* ---- save -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const void *const  *data;
+    const expert_layout *layout;
+    uint64_t            hash[TD_POOL_SUBPOOLS_MAX];
+} hash_job;
+
+static void hash_shard(void *ctx, uint32_t s, const td_worker *w) {
+    hash_job *job = ctx;
+    (void)w;
+    job->hash[s] = XXH3_64bits(job->data[s], job->layout->shard[s].bytes);
+}
+
+static const void *const *layer_shards(const td_experts *x, uint32_t layer) {
+    return (const void *const *)x->shard_data + (size_t)layer * x->layout.n_shards;
+}
+
+static td_status save_layer(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, uint64_t repacked_from,
+                            td_error *err) {
+    const expert_layout *l = &x->layout;
+    hash_job             job = {.data = layer_shards(x, layer), .layout = l};
+    td_pool_run(x->pool, hash_shard, &job, l->n_shards);
+
+    header_page p = {.h = {.version = TD_PACKED_VERSION, .header_bytes = sizeof p, .format = x->config.format, .layer = layer,
+                           .n_experts = x->config.n_experts, .hidden = x->config.hidden, .inter = x->config.inter, .nr = x->kernel->nr,
+                           .kr = x->kernel->kr, .n_shards = l->n_shards, .source_hash = source_hash,
+                           .repacked_from = repacked_from, .payload_bytes = l->layer_bytes}};
+    packed_part parts[1 + TD_POOL_SUBPOOLS_MAX] = {{&p, sizeof p}};
+    memcpy(p.h.magic, TD_PACKED_MAGIC, sizeof p.h.magic);
+    snprintf(p.h.layout, sizeof p.h.layout, "%s", x->kernel->layout);
+    snprintf(p.h.kernel, sizeof p.h.kernel, "%s", x->kernel->name);
+    for (uint32_t s = 0; s < l->n_shards; s++) {
+        p.h.shard_bytes[s] = l->shard[s].bytes;
+        p.h.shard_hash[s] = job.hash[s];
+        parts[1 + s] = (packed_part){job.data[s], l->shard[s].bytes};
+    }
+    p.h.header_hash = hash_header(&p);
+    return packed_write(path, parts, 1 + l->n_shards, err);
+}
+
+td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err) {
+    if (layer >= x->config.n_layers || !x->loaded[layer]) return td_fail(err, TD_EINVAL, "MoE layer %u has no weights to save", layer);
+    return save_layer(x, layer, path, source_hash, 0, err);
+}
+
+/* ---- load -------------------------------------------------------------------------------------- */
+
+/* Read the shards of a file to where dst says and verify them. */
+static td_status read_shards(td_pool *pool, const char *path, const td_packed_header *h, const expert_layout *l, void *const *dst,
+                             td_error *err) {
+    packed_span spans[TD_POOL_SUBPOOLS_MAX];
+    uint64_t    at = h->header_bytes;
+    for (uint32_t s = 0; s < l->n_shards; s++) {
+        spans[s] = (packed_span){.offset = at, .bytes = l->shard[s].bytes, .dst = dst[s]};
+        at += l->shard[s].bytes;
+    }
+    TD_TRY(packed_read(path, spans, l->n_shards, NULL, err));
+    hash_job job = {.data = (const void *const *)dst, .layout = l};
+    td_pool_run(pool, hash_shard, &job, l->n_shards);
+    for (uint32_t s = 0; s < l->n_shards; s++)
+        if (job.hash[s] != h->shard_hash[s])
+            return td_fail(err, TD_EFORMAT, "%s is corrupt: the checksum of shard %u does not match", path, s);
+    return TD_OK;
+}
+
+typedef struct {
+    const expert_layout  *layout;
+    const td_gemm_kernel *kernel;
+    void                 *shard[TD_POOL_SUBPOOLS_MAX];
+} file_source;
+
+/* Rows of a file that was packed for another kernel or number of shards: unpack the tiles that hold them. */
+static bool rows_of_file(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows, float *scale,
+                         void *tmp) {
+    const file_source *src = ctx;
+    size_t             nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m);
+    size_t             element = src->kernel->format == TD_EXPERT_INT4C ? 1 : 2;
+    float              tile_scale[TD_GEMM_NR_MAX];
+    size_t             unpacked = SIZE_MAX;
+    for (size_t r = 0; r < n; r++) {
+        size_t tile = (row + r) / nr, in_tile = (row + r) % nr;
+        if (tile != unpacked) {
+            uint32_t s;
+            size_t   at = expert_tile_offset(src->layout, expert, m, tile, &s);
+            src->kernel->unpack((const char *)src->shard[s] + at, tmp, tile_scale, file_k);
+            unpacked = tile;
+        }
+        char *out = (char *)rows + r * k * element;
+        memcpy(out, (const char *)tmp + in_tile * file_k * element, cols * element);
+        memset(out + cols * element, 0, (k - cols) * element);
+        scale[r] = tile_scale[in_tile];
+    }
+    return true;
+}
+
+static td_status load_repacked(td_experts *x, uint32_t layer, const char *path, const td_packed_header *h, const expert_layout *l,
+                               td_error *err) {
+    file_source src = {.layout = l, .kernel = kernel_of(h)};
+    td_status   status = TD_OK;
+    for (uint32_t s = 0; s < l->n_shards && status == TD_OK; s++) status = td_mem_map(l->shard[s].bytes, TD_NODE_ANY, &src.shard[s], err);
+    if (status == TD_OK) status = read_shards(x->pool, path, h, l, src.shard, err);
+    if (status == TD_OK) status = expert_pack_layer(x, layer, rows_of_file, &src, err);
+    for (uint32_t s = 0; s < l->n_shards; s++) td_mem_unmap(src.shard[s], l->shard[s].bytes);
+    return status;
+}
+
+static bool is_native(const td_experts *x, const td_packed_header *h) {
+    return h->n_shards == x->layout.n_shards && !strcmp(h->layout, x->kernel->layout);
+}
+
+static td_status load_native(td_experts *x, uint32_t layer, const char *path, const td_packed_header *h, td_error *err) {
+    x->loaded[layer] = false; /* until it is verified */
+    TD_TRY(read_shards(x->pool, path, h, &x->layout, x->shard_data + (size_t)layer * x->layout.n_shards, err));
+    x->loaded[layer] = true;
+    expert_report_placement(x, layer);
+    return TD_OK;
+}
+
+td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err) {
+    header_page   p;
+    expert_layout l;
+    if (layer >= x->config.n_layers) return td_fail(err, TD_EINVAL, "MoE layer %u of %u", layer, x->config.n_layers);
+    TD_TRY(open_packed(&x->config, layer, path, source_hash, &p, &l, err));
+    if (is_native(x, &p.h)) return load_native(x, layer, path, &p.h, err);
+
+    char          sibling[PATH_MAX]; /* repacked by an earlier run from this very file? */
+    header_page   sp;
+    expert_layout sl;
+    bool          named = (size_t)snprintf(sibling, sizeof sibling, "%s.%s-%u", path, x->kernel->layout, x->layout.n_shards) < sizeof sibling;
+    if (named && open_packed(&x->config, layer, sibling, 0, &sp, &sl, NULL) == TD_OK && is_native(x, &sp.h) &&
+        sp.h.repacked_from == p.h.header_hash && load_native(x, layer, sibling, &sp.h, NULL) == TD_OK)
+        return TD_OK;
+
+    td_info("%s is packed as %s in %u shards; repacking as %s in %u", path, p.h.layout, p.h.n_shards, x->kernel->layout, x->layout.n_shards);
+    TD_TRY(load_repacked(x, layer, path, &p.h, &l, err));
+    td_error write_error = {0};
+    if (named && save_layer(x, layer, sibling, p.h.source_hash, p.h.header_hash, &write_error) != TD_OK)
+        td_warn("the repacked experts are not kept: %s", write_error.text);
+    return TD_OK;
+}

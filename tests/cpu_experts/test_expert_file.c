@@ -1,0 +1,276 @@
+/* Packed expert files: round trips between shard counts and kernels, damage, failing writes, and all ways of reading. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cpu_experts/expert_file.h"
+#include "cpu_experts/packed_io.h"
+#include "tests/cpu_experts/expert_fixture.h"
+
+#define SEED 2718u
+enum { N_EXPERTS = 5, HIDDEN = 200, INTER = 90, N_TOK = 6, TOP_K = 2, N_LAYERS = 2 };
+
+static char dir[] = "/tmp/test_expert_file.XXXXXX";
+static char path[sizeof dir + 32];
+
+static td_experts *open_store(td_expert_format format, td_pool *pool) {
+    td_experts_config c = {.n_layers = N_LAYERS, .n_experts = N_EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = TOP_K, .format = format,
+                           .act_dtype = TD_DT_F32, .max_tok = N_TOK};
+    td_experts       *x;
+    assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
+    return x;
+}
+
+static void outputs(td_experts *x, uint32_t layer, float *y) {
+    fixture_tokens t = fixture_tokens_new(SEED, N_TOK, TOP_K, N_EXPERTS, HIDDEN);
+    td_experts_ffn(x, layer, &(td_ffn_args){.n_tok = N_TOK, .top_k = TOP_K, .x = t.x, .ids = t.ids, .weights = t.weights,
+                   .n_immediate = TOP_K, .y = y});
+    fixture_tokens_free(&t);
+}
+
+/* A store of one worker with random weights in layer 1, saved to path; y is what it computes. */
+static void save_one(td_expert_format format, uint64_t source_hash, float *y) {
+    td_pool    *pool = fixture_pool(1, 1);
+    td_experts *x = open_store(format, pool);
+    td_error    err = {0};
+    assert_int_equal(td_experts_save_file(x, 1, path, source_hash, &err), TD_EINVAL); /* nothing loaded yet */
+    assert_int_equal(td_experts_fill_layer(x, 1, SEED, &err), TD_OK);
+    assert_int_equal(td_experts_save_file(x, 1, path, source_hash, &err), TD_OK);
+    outputs(x, 1, y);
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+}
+
+static unsigned files_in_dir(void) {
+    DIR     *d = opendir(dir);
+    unsigned n = 0;
+    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+static int empty_dir(void **state) {
+    (void)state;
+    DIR *d = opendir(dir);
+    for (struct dirent *e; (e = readdir(d));) {
+        char name[PATH_MAX];
+        snprintf(name, sizeof name, "%s/%s", dir, e->d_name);
+        if (e->d_name[0] != '.') unlink(name);
+    }
+    closedir(d);
+    return 0;
+}
+
+static void a_layer_survives_the_round_trip(void **state) {
+    (void)state;
+    for (int format = 0; format < 2; format++)
+        for (uint32_t shards = 1; shards <= 3; shards++) { /* more than one: repacked */
+            float want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
+            empty_dir(NULL);
+            save_one((td_expert_format)format, 99, want);
+            for (int again = 0; again < 2; again++) { /* the second time from the repacked file */
+                td_pool    *pool = fixture_pool(shards, shards);
+                td_experts *x = open_store((td_expert_format)format, pool);
+                td_error    err = {0};
+                assert_int_equal(td_experts_load_file(x, 1, path, 99, &err), TD_OK);
+                outputs(x, 1, got);
+                assert_memory_equal(got, want, sizeof want);
+                assert_int_equal(files_in_dir(), shards == 1 ? 1 : 2);
+                assert_int_equal(td_experts_check_file(&x->config, 1, path, 99, &err), TD_OK);
+                td_experts_destroy(x);
+                td_pool_destroy(pool);
+            }
+        }
+}
+
+static void other_kernels_files_are_repacked(void **state) {
+    (void)state;
+    /* pretend that this store's kernel is the scalar one: pack with it, read with the best */
+    for (int format = 0; format < 2; format++) {
+        float                 want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
+        td_pool              *pool = fixture_pool(1, 1);
+        td_experts           *x = open_store((td_expert_format)format, pool);
+        const td_gemm_kernel *best = x->kernel, *plain = td_gemm_select((td_expert_format)format, 0);
+        empty_dir(NULL);
+        assert_int_equal(td_experts_fill_layer(x, 0, SEED, NULL), TD_OK);
+        outputs(x, 0, want);
+        expert_layout native = x->layout;
+        x->kernel = plain;
+        assert_int_equal(expert_layout_init(&x->layout, &x->config, plain, 1, NULL), TD_OK);
+        if (x->layout.shard[0].bytes <= native.shard[0].bytes) { /* its mapping has room */
+            assert_int_equal(td_experts_fill_layer(x, 0, SEED, NULL), TD_OK);
+            assert_int_equal(td_experts_save_file(x, 0, path, 5, NULL), TD_OK);
+            x->kernel = best;
+            x->layout = native;
+            assert_int_equal(td_experts_load_file(x, 1, path, 5, NULL), TD_EFORMAT); /* it is layer 0 */
+            assert_int_equal(td_experts_load_file(x, 0, path, 5, NULL), TD_OK);
+            outputs(x, 0, got);
+            assert_memory_equal(got, want, sizeof want);
+        }
+        x->kernel = best;
+        x->layout = native;
+        td_experts_destroy(x);
+        td_pool_destroy(pool);
+    }
+}
+
+static void a_stale_repacked_file_is_not_used(void **state) {
+    (void)state;
+    float want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
+    save_one(TD_EXPERT_INT4C, 0, want);
+    td_pool    *pool = fixture_pool(2, 2);
+    td_experts *x = open_store(TD_EXPERT_INT4C, pool);
+    assert_int_equal(td_experts_load_file(x, 1, path, 0, NULL), TD_OK); /* leaves a repacked file */
+    assert_int_equal(td_experts_fill_layer(x, 0, SEED + 1, NULL), TD_OK);
+    td_pool    *one = fixture_pool(1, 1); /* the original changes */
+    td_experts *y = open_store(TD_EXPERT_INT4C, one);
+    assert_int_equal(td_experts_fill_layer(y, 1, SEED + 5, NULL), TD_OK);
+    assert_int_equal(td_experts_save_file(y, 1, path, 0, NULL), TD_OK);
+    outputs(y, 1, want);
+    assert_int_equal(td_experts_load_file(x, 1, path, 0, NULL), TD_OK);
+    outputs(x, 1, got);
+    assert_memory_equal(got, want, sizeof want);
+    td_experts_destroy(x);
+    td_experts_destroy(y);
+    td_pool_destroy(pool);
+    td_pool_destroy(one);
+}
+
+static void overwrite(off_t at, const void *bytes, size_t n) {
+    int fd = open(path, O_WRONLY);
+    assert_true(pwrite(fd, bytes, n, at) == (ssize_t)n);
+    close(fd);
+}
+
+static void expect_refusal(td_experts *x, uint64_t hash, bool check_sees_it, td_status status, const char *words) {
+    td_error err = {0};
+    assert_int_equal(td_experts_load_file(x, 1, path, hash, &err), status);
+    if (!strstr(err.text, words) || !strstr(err.text, path)) {
+        print_error("%s\n", err.text);
+        fail();
+    }
+    assert_int_equal(td_experts_check_file(&x->config, 1, path, hash, NULL), check_sees_it ? status : TD_OK);
+}
+
+static void damage_is_refused_in_one_sentence(void **state) {
+    (void)state;
+    float       y[N_TOK * HIDDEN];
+    td_pool    *pools[2] = {fixture_pool(1, 1), fixture_pool(2, 2)}; /* as it is, and repacking */
+    struct stat st;
+    for (int p = 0; p < 2; p++) {
+        td_experts *x = open_store(TD_EXPERT_INT4C, pools[p]), *b = open_store(TD_EXPERT_BF16, pools[p]);
+        unlink(path);
+        expect_refusal(x, 0, true, TD_ENOTFOUND, "cannot open");
+        save_one(TD_EXPERT_INT4C, 7, y);
+        expect_refusal(x, 8, true, TD_EFORMAT, "another checkpoint");
+        expect_refusal(b, 7, true, TD_EFORMAT, "int4 experts where bf16");
+        stat(path, &st);
+        overwrite(st.st_size / 2, "\x55\xaa\x55", 3);
+        expect_refusal(x, 7, false, TD_EFORMAT, "checksum of shard");
+        assert_int_equal(truncate(path, st.st_size - 1), 0);
+        expect_refusal(x, 7, true, TD_EFORMAT, "truncated");
+        assert_int_equal(truncate(path, 1000), 0);
+        expect_refusal(x, 7, true, TD_EFORMAT, "truncated within its header");
+        assert_int_equal(truncate(path, 3), 0);
+        expect_refusal(x, 7, true, TD_EFORMAT, "not a packed expert file");
+        for (size_t at = 8; at < sizeof(td_packed_header); at += 13) { /* any byte of the header */
+            save_one(TD_EXPERT_INT4C, 7, y);
+            char byte;
+            int  fd = open(path, O_RDONLY);
+            assert_true(pread(fd, &byte, 1, (off_t)at) == 1);
+            close(fd);
+            byte ^= 0x10;
+            overwrite((off_t)at, &byte, 1);
+            td_error err = {0};
+            assert_int_not_equal(td_experts_load_file(x, 1, path, 7, &err), TD_OK);
+            assert_non_null(strstr(err.text, path));
+        }
+        td_experts_config other = x->config;
+        save_one(TD_EXPERT_INT4C, 7, y);
+        other.inter = INTER + 1;
+        td_error err = {0};
+        assert_int_equal(td_experts_check_file(&other, 1, path, 7, &err), TD_EFORMAT);
+        assert_non_null(strstr(err.text, "intermediate size 90"));
+        td_experts_destroy(x);
+        td_experts_destroy(b);
+        td_pool_destroy(pools[p]);
+    }
+}
+
+static void a_write_that_does_not_fit_is_an_error_and_leaves_nothing(void **state) {
+    (void)state;
+    td_pool      *pool = fixture_pool(1, 1);
+    td_experts   *x = open_store(TD_EXPERT_INT4C, pool);
+    td_error      err = {0};
+    struct rlimit old, limit;
+    empty_dir(NULL);
+    assert_int_equal(td_experts_fill_layer(x, 1, SEED, NULL), TD_OK);
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &old);
+    limit = old;
+    limit.rlim_cur = 10000; /* a short write within the first shard, then EFBIG */
+    setrlimit(RLIMIT_FSIZE, &limit);
+    td_status status = td_experts_save_file(x, 1, path, 0, &err);
+    setrlimit(RLIMIT_FSIZE, &old);
+    assert_int_equal(status, TD_EIO);
+    assert_non_null(strstr(err.text, path));
+    assert_int_equal(files_in_dir(), 0);
+    assert_int_equal(td_experts_save_file(x, 1, "/nonexistent/folder/file.tdx", 0, &err), TD_EIO);
+    assert_int_equal(packed_write("/dev/full/x", NULL, 0, &err), TD_EIO);
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+}
+
+static void every_way_of_reading_gives_the_bytes(void **state) {
+    (void)state;
+    size_t   page = 4096, bytes = 37 * ((size_t)1 << 20) + 3 * page;
+    char    *data = aligned_alloc(page, bytes), *got = aligned_alloc(page, bytes);
+    td_error err = {0};
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t v = i * 0x9e3779b97f4a7c15u;
+        memcpy(data + i, &v, 8);
+    }
+    assert_int_equal(packed_write(path, &(packed_part){data, bytes}, 1, &err), TD_OK);
+    for (int way = 0; way < 4; way++) {
+        packed_read_options o = {.no_uring = way & 1, .no_direct = way & 2};
+        packed_span         spans[3] = {{0, 5 * page, got}, {5 * page, 0, got}, {5 * page, bytes - 5 * page, got + 5 * page}};
+        memset(got, 0, bytes);
+        assert_int_equal(packed_read(path, spans, 3, &o, &err), TD_OK);
+        assert_memory_equal(got, data, bytes);
+        packed_span beyond = {page, bytes, got};
+        assert_int_equal(packed_read(path, &beyond, 1, &o, &err), TD_EIO);
+        assert_non_null(strstr(err.text, "ends too early"));
+    }
+    packed_span one = {0, page, got};
+    assert_int_equal(packed_read(dir, &one, 1, NULL, &err), TD_EIO); /* a folder */
+    free(data);
+    free(got);
+}
+
+int main(void) {
+    if (!mkdtemp(dir)) return 1;
+    snprintf(path, sizeof path, "%s/experts-00001.tdx", dir);
+    printf("seed %u\n", SEED);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(a_layer_survives_the_round_trip, empty_dir),
+        cmocka_unit_test_teardown(other_kernels_files_are_repacked, empty_dir),
+        cmocka_unit_test_teardown(a_stale_repacked_file_is_not_used, empty_dir),
+        cmocka_unit_test_teardown(damage_is_refused_in_one_sentence, empty_dir),
+        cmocka_unit_test_teardown(a_write_that_does_not_fit_is_an_error_and_leaves_nothing, empty_dir),
+        cmocka_unit_test_teardown(every_way_of_reading_gives_the_bytes, empty_dir),
+    };
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    rmdir(dir);
+    return rc;
+}

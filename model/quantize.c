@@ -14,11 +14,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,6 +57,7 @@ typedef struct {
     bool                       w8a8;
     uint64_t                   hash; /* of the source */
     char                       hash_text[17];
+    int                        lock_fd; /* -1: none */
     td_pool                   *pool;
     uint32_t                   n_subpools;
     job                       *jobs; /* shard by shard */
@@ -83,8 +86,14 @@ static bool is_ours(const char *name) {
     return part || shard || !strncmp(name, "experts-", 8) || !strcmp(name, MARKER) || !strcmp(name, "config.json");
 }
 
-/* Calls for every file: counts them, or removes those that this program writes. */
-static td_status scan_output(const quantizer *q, bool remove_ours, size_t *n_files) {
+/* What a killed run leaves: our ….part and the expert store's ….tdx.tmp.PID. */
+static bool is_temporary(const char *name) {
+    size_t n = strlen(name);
+    return (n > 5 && !strcmp(name + n - 5, ".part")) || (!strncmp(name, "experts-", 8) && strstr(name, ".tdx.tmp."));
+}
+
+/* Counts the files, and removes those that `which` (may be NULL) picks. */
+static td_status scan_output(const quantizer *q, bool (*which)(const char *name), size_t *n_files) {
     char path[PATH_MAX];
     DIR *dir = opendir(q->o->output_path);
     if (!dir) return td_fail(q->err, TD_EIO, "%s: %s", q->o->output_path, strerror(errno));
@@ -93,7 +102,7 @@ static td_status scan_output(const quantizer *q, bool remove_ours, size_t *n_fil
     for (struct dirent *e; s == TD_OK && (e = readdir(dir));) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
         ++*n_files;
-        if (!remove_ours || !is_ours(e->d_name)) continue;
+        if (!which || !which(e->d_name)) continue;
         s = out_path(q, path, e->d_name);
         if (s == TD_OK && unlink(path) != 0) s = td_fail(q->err, TD_EIO, "%s: cannot remove: %s", path, strerror(errno));
     }
@@ -109,6 +118,14 @@ static char *marker_text(const quantizer *q) {
     return text;
 }
 
+/* One run at a time: a lock on the marker, gone with the process. */
+static td_status lock_output(quantizer *q, const char *marker) {
+    q->lock_fd = open(marker, O_RDONLY | O_CLOEXEC);
+    if (q->lock_fd >= 0 && flock(q->lock_fd, LOCK_EX | LOCK_NB) == 0) return TD_OK;
+    return td_fail(q->err, errno == EWOULDBLOCK ? TD_EBUSY : TD_EIO, "%s: %s", q->o->output_path,
+                   errno == EWOULDBLOCK ? "another 'tandem quantize' is writing this folder" : strerror(errno));
+}
+
 /* A new or empty folder gets the marker; one with the same marker is continued; another run's is emptied with force; anything else is left alone. */
 static td_status claim_output(quantizer *q) {
     char      path[PATH_MAX], real_in[PATH_MAX], real_out[PATH_MAX];
@@ -119,20 +136,22 @@ static td_status claim_output(quantizer *q) {
         s = td_fail(q->err, TD_EIO, "%s: cannot create the folder: %s", q->o->output_path, strerror(errno));
     if (s == TD_OK && realpath(q->o->model_path, real_in) && realpath(q->o->output_path, real_out) && !strcmp(real_in, real_out))
         s = td_fail(q->err, TD_EINVAL, "%s: the output is the model folder itself; choose another", q->o->output_path);
-    if (s == TD_OK) s = scan_output(q, false, &n_files);
+    if (s == TD_OK) s = scan_output(q, NULL, &n_files);
     if (s == TD_OK && n_files) {
         s = td_file_read(path, 1 << 16, &have, &have_len, q->err);
         if (s == TD_ENOTFOUND)
             s = td_fail(q->err, TD_EINVAL, "%s is not empty and was not written by 'tandem quantize'; choose another folder", q->o->output_path);
         else if (s == TD_OK && strcmp(have, want)) {
             if (q->o->force)
-                s = scan_output(q, true, &n_files);
+                s = scan_output(q, is_ours, &n_files);
             else
                 s = td_fail(q->err, TD_EINVAL, "%s holds the output of another model or of other options; choose another folder or use --force",
                             q->o->output_path);
         }
     }
     if (s == TD_OK && (!have || strcmp(have, want))) s = td_file_write(path, want, strlen(want), q->err);
+    if (s == TD_OK) s = lock_output(q, path);
+    if (s == TD_OK) s = scan_output(q, is_temporary, &n_files);
     free(have);
     free(want);
     return s;
@@ -333,18 +352,21 @@ static td_status get_experts(quantizer *q, uint32_t layer, td_expert_weights *e,
     return TD_OK;
 }
 
-/* One MoE layer through a store of one layer, so that memory holds one packed layer whatever the model. */
-static td_status pack_layer(quantizer *q, const td_experts_config *shape, td_experts *store, uint32_t layer, uint32_t index,
-                            td_expert_weights *e) {
-    char       path[PATH_MAX], what[32];
-    td_scratch scratch = {0};
+/* One MoE layer through a store of its own. The store maps memory for every layer, but only what is loaded takes any: one packed layer. */
+static td_status pack_layer(quantizer *q, const td_experts_config *shape, uint32_t layer, uint32_t index, td_expert_weights *e) {
+    char        path[PATH_MAX], what[32];
+    td_scratch  scratch = {0};
+    td_experts *store = NULL;
+    td_status   s = TD_OK;
     td_expert_file_path(path, sizeof path, q->o->output_path, index);
     snprintf(what, sizeof what, "experts of layer %u", layer);
-    td_status s = TD_OK;
-    if (td_experts_check_file(shape, 0, path, q->hash, NULL) != TD_OK) {
+    if (td_experts_check_file(shape, index, path, q->hash, NULL) != TD_OK) {
         s = get_experts(q, layer, e, &scratch);
-        if (s == TD_OK) s = td_experts_load_layer(store, 0, e, q->err);
-        if (s == TD_OK) s = td_experts_save_file(store, 0, path, q->hash, q->err);
+        if (s == TD_OK) s = td_experts_create(shape, q->pool, &store, q->err);
+        if (s == TD_OK) s = td_experts_load_layer(store, index, e, q->err);
+        if (s != TD_OK && store) td_fail_within(q->err, "%s, %s", q->o->model_path, what);
+        if (s == TD_OK) s = td_experts_save_file(store, index, path, q->hash, q->err);
+        td_experts_destroy(store);
         td_scratch_reset(&scratch);
     }
     if (s == TD_OK) progress(q, expert_bytes(q, layer), what);
@@ -353,16 +375,13 @@ static td_status pack_layer(quantizer *q, const td_experts_config *shape, td_exp
 
 static td_status pack_experts(quantizer *q) {
     const td_model_config *c = &q->config;
-    td_experts_config      shape = {.n_layers = 1, .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->moe_inter, .top_k = c->top_k,
-                                    .format = TD_EXPERT_INT4C, .act_dtype = TD_DT_BF16, .max_tok = 1};
-    td_experts            *store = NULL;
+    td_experts_config      shape = {.n_layers = td_model_config_moe_layers(c), .n_experts = c->n_experts, .hidden = c->hidden,
+                                    .inter = c->moe_inter, .top_k = c->top_k, .format = TD_EXPERT_INT4C, .act_dtype = TD_DT_BF16, .max_tok = 1};
     td_expert_weights     *e = calloc(c->n_experts, sizeof *e);
     td_status              s = e ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
-    if (s == TD_OK) s = td_experts_create(&shape, q->pool, &store, q->err);
-    uint32_t index = 0;
+    uint32_t               index = 0;
     for (uint32_t layer = 0; s == TD_OK && layer < c->n_layers + c->n_mtp_layers; layer++)
-        if (c->is_moe[layer]) s = pack_layer(q, &shape, store, layer, index++, e);
-    td_experts_destroy(store);
+        if (c->is_moe[layer]) s = pack_layer(q, &shape, layer, index++, e);
     free(e);
     return s;
 }
@@ -467,8 +486,9 @@ static td_status run(quantizer *q) {
 }
 
 td_status td_quantize(const td_quantize_options *o, td_error *err) {
-    quantizer q = {.o = o, .err = err};
+    quantizer q = {.o = o, .err = err, .lock_fd = -1};
     td_status s = run(&q);
+    if (q.lock_fd >= 0) close(q.lock_fd);
     td_pool_destroy(q.pool);
     td_checkpoint_close(q.source);
     free(q.jobs);

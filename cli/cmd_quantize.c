@@ -1,0 +1,123 @@
+/* tandem quantize: options, and progress as a bar on a terminal or as lines in a log. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "core/log.h"
+#include "tandem.h"
+
+static const struct option OPTIONS[] = {
+    {"model-path", required_argument, NULL, 'm'},          {"model", required_argument, NULL, 'm'},
+    {"output", required_argument, NULL, 'o'},              {"quantization", required_argument, NULL, 'q'},
+    {"expert-quantization", required_argument, NULL, 'e'}, {"threads", required_argument, NULL, 't'},
+    {"subpool-count", required_argument, NULL, 's'},       {"kt-threadpool-count", required_argument, NULL, 's'},
+    {"force", no_argument, NULL, 'f'},                     {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+static const char HELP[] =
+    "usage: tandem quantize --model-path DIR --output DIR [options]\n\n"
+    "Writes a folder that starts without quantising: int8 weights, packed int4 experts, tokenizer and configuration. Use it as\n"
+    "--model-path of launch_server, or as --cpu-weight-path beside the original folder. An interrupted run is continued.\n\n"
+    "  --model-path DIR            checkpoint in bf16, f16 or f32\n"
+    "  --output DIR                new folder, or one to continue\n"
+    "  --quantization NAME         w8a8_int8 (default), or none: weights as stored, experts packed only\n"
+    "  --expert-quantization NAME  int4 (default)\n"
+    "  --threads N                 default: every core\n"
+    "  --subpool-count N           parts of each packed layer, one per NUMA node of the machine that will serve; default: this machine's\n"
+    "  --force                     replace the output of another model or of other options\n";
+
+typedef struct {
+    bool            tty;
+    struct timespec start;
+    uint64_t        first_bytes; /* done when the clock started */
+    double          last_s;      /* of the last line */
+    bool            started;
+} meter;
+
+static double seconds_since(const struct timespec *start) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - start->tv_sec) + 1e-9 * (double)(now.tv_nsec - start->tv_nsec);
+}
+
+static void on_progress(void *user, uint64_t done, uint64_t total, const char *what) {
+    meter *m = user;
+    if (!m->started) {
+        clock_gettime(CLOCK_MONOTONIC, &m->start);
+        m->started = true;
+        m->first_bytes = done;
+        m->last_s = -1e9;
+    }
+    double s = seconds_since(&m->start);
+    if (done != total && s - m->last_s < (m->tty ? 0.1 : 5)) return;
+    m->last_s = s;
+    double   rate = s > 0 ? (double)(done - m->first_bytes) / s : 0;
+    unsigned left = rate > 0 ? (unsigned)((double)(total - done) / rate) : 0;
+    double   percent = total ? 100.0 * (double)done / (double)total : 100;
+    if (m->tty) {
+        char bar[31];
+        int  filled = (int)(percent * 0.3);
+        for (int i = 0; i < 30; i++) bar[i] = i < filled ? '#' : '.';
+        bar[30] = 0;
+        fprintf(stderr, "\r[%s] %5.1f %%  %6.0f MB/s  %u:%02u:%02u left  %-40.40s", bar, percent, rate / 1e6, left / 3600, left / 60 % 60,
+                left % 60, what);
+        if (done == total) fputc('\n', stderr);
+    } else {
+        td_info("quantize: %.1f %%, %.0f MB/s, %u:%02u:%02u left, %s", percent, rate / 1e6, left / 3600, left / 60 % 60, left % 60, what);
+    }
+}
+
+/* A count that fits the option; exits are main's, so a bad one is told through the result. */
+static bool parse_count(const char *option, const char *text, uint32_t max, uint32_t *out) {
+    char         *end;
+    unsigned long n = strtoul(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && !*end && n >= 1 && n <= max) {
+        *out = (uint32_t)n;
+        return true;
+    }
+    fprintf(stderr, "tandem quantize: %s is '%s', expected 1 to %u\n", option, text, max);
+    return false;
+}
+
+int td_cmd_quantize(int argc, char **argv) {
+    td_quantize_options o = {.quantization = "w8a8_int8", .expert_quantization = "int4"};
+    meter               m = {.tty = isatty(STDERR_FILENO)};
+    td_error            err = {0};
+    for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
+        switch (c) {
+        case 'm': o.model_path = optarg; break;
+        case 'o': o.output_path = optarg; break;
+        case 'q': o.quantization = optarg; break;
+        case 'e': o.expert_quantization = optarg; break;
+        case 't':
+            if (!parse_count("--threads", optarg, 1024, &o.threads)) return 2;
+            break;
+        case 's':
+            if (!parse_count("--subpool-count", optarg, 64, &o.subpool_count)) return 2;
+            break;
+        case 'f': o.force = true; break;
+        case 'h': fputs(HELP, stdout); return 0;
+        default: fputs("tandem quantize --help lists the options\n", stderr); return 2;
+        }
+    }
+    if (optind < argc || !o.model_path || !o.output_path) {
+        if (optind < argc)
+            fprintf(stderr, "tandem quantize: unexpected argument '%s'\n", argv[optind]);
+        else
+            fputs("tandem quantize: --model-path and --output are needed; --help lists the options\n", stderr);
+        return 2;
+    }
+    o.progress = on_progress;
+    o.user = &m;
+    if (td_quantize(&o, &err) != TD_OK) {
+        fprintf(stderr, "%standem quantize: %s\n", m.tty && m.started ? "\n" : "", err.text);
+        return 1;
+    }
+    td_info("quantize: %s is complete", o.output_path);
+    return 0;
+}

@@ -1,0 +1,393 @@
+/* td_quantize: its folder gives the bits that quantising on load gives; it continues, refuses and fails as it says. */
+#include <dirent.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/topology.h"
+#include "cpu_experts/cpu_experts.h"
+#include "model/checkpoint.h"
+#include "model/quantize.h"
+#include "quant/weight_quant.h"
+
+static char TMP[] = "/tmp/td_quantize_XXXXXX";
+static char OUT[64];
+
+static const char *golden(const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, TD_SOURCE_DIR "/tests/data/golden/%s", name);
+    return path;
+}
+
+static const char *in_out(const char *name) {
+    static char path[4][512];
+    static int  next;
+    next = (next + 1) % 4;
+    snprintf(path[next], sizeof path[next], "%s/%s", OUT, name);
+    return path[next];
+}
+
+static size_t remove_out(void) {
+    size_t n = 0;
+    DIR   *d = opendir(OUT);
+    if (!d) return 0;
+    for (struct dirent *e; (e = readdir(d));)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) n += unlink(in_out(e->d_name)) == 0;
+    closedir(d);
+    rmdir(OUT);
+    return n;
+}
+
+static char *read_all(const char *path, size_t *size) {
+    FILE *f = fopen(path, "rb");
+    if (!f) fail_msg("cannot open %s", path);
+    fseek(f, 0, SEEK_END);
+    *size = (size_t)ftell(f);
+    rewind(f);
+    char *p = malloc(*size + 1);
+    assert_non_null(p);
+    assert_int_equal(fread(p, 1, *size, f), *size);
+    fclose(f);
+    return p;
+}
+
+static void write_all(const char *path, const void *data, size_t size) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, size, f), size);
+    fclose(f);
+}
+
+typedef struct {
+    uint64_t done, total;
+    size_t   calls;
+} seen;
+
+static void on_progress(void *user, uint64_t done, uint64_t total, const char *what) {
+    seen *s = user;
+    assert_true(done >= s->done && done <= total && (s->calls == 0 || total == s->total) && what[0]);
+    *s = (seen){done, total, s->calls + 1};
+}
+
+static td_quantize_options options_for(const char *model) {
+    return (td_quantize_options){.model_path = model, .output_path = OUT, .quantization = "w8a8_int8", .expert_quantization = "int4",
+                                 .threads = 2, .subpool_count = 1};
+}
+
+static void quantize_ok(const td_quantize_options *o) {
+    td_error err = {0};
+    if (td_quantize(o, &err) != TD_OK) fail_msg("%s: %s", o->model_path, err.text);
+}
+
+static void quantize_fails(const td_quantize_options *o, td_status want, const char *says) {
+    td_error  err = {0};
+    td_status s = td_quantize(o, &err);
+    if (s != want || !strstr(err.text, says)) fail_msg("status %d, '%s'", s, err.text);
+}
+
+/* One weight as the folder gives it, against the same weight of the source quantised here. */
+static void compare_weight(const td_tensor_view *have, const td_tensor_view *source, bool int8) {
+    size_t n = source->shape[0], k = source->rank > 1 ? source->shape[1] : 1;
+    assert_int_equal(have->rank, source->rank);
+    assert_int_equal(have->shape[0], n);
+    if (!int8) {
+        assert_int_equal(have->dtype, source->dtype);
+        assert_memory_equal(have->data, source->data, n * k * td_dtype_bytes(source->dtype));
+        return;
+    }
+    int8_t *codes = malloc(n * k);
+    float  *scales = malloc(n * sizeof *scales);
+    assert_non_null(codes);
+    assert_non_null(scales);
+    assert_true(td_quantize_weight_i8(source->dtype, source->data, n, k, codes, k, scales));
+    assert_int_equal(have->dtype, TD_DT_I8);
+    assert_memory_equal(have->data, codes, n * k);
+    assert_memory_equal(have->scale, scales, n * sizeof *scales);
+    free(codes);
+    free(scales);
+}
+
+static td_pool *make_pool(uint32_t subpools) {
+    td_worker_place places[2] = {{TD_CPU_ANY, 0, 0}, {TD_CPU_ANY, subpools - 1, 0}};
+    td_pool        *pool;
+    assert_int_equal(td_pool_create(places, 2, &pool, NULL), TD_OK);
+    return pool;
+}
+
+/* Pack a layer straight from the source, as quantising on load does, and compare with the folder's file byte by byte. */
+static void compare_experts(const td_checkpoint *source, const td_model_config *c) {
+    td_experts_config shape = {.n_layers = td_model_config_moe_layers(c), .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->moe_inter, .top_k = c->top_k,
+                               .format = TD_EXPERT_INT4C, .act_dtype = TD_DT_BF16, .max_tok = 1};
+    td_pool           *pool = make_pool(1);
+    td_expert_weights *e = calloc(c->n_experts, sizeof *e);
+    td_experts        *x;
+    td_error           err = {0};
+    uint32_t           index = 0;
+    assert_non_null(e);
+    if (td_experts_create(&shape, pool, &x, &err) != TD_OK) fail_msg("%s", err.text);
+    for (uint32_t layer = 0; layer < c->n_layers + c->n_mtp_layers; layer++) {
+        if (!c->is_moe[layer]) continue;
+        td_scratch scratch = {0};
+        char       mine[128], theirs[128];
+        size_t     n_mine, n_theirs;
+        for (uint32_t i = 0; i < c->n_experts; i++) {
+            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_GATE, layer, i, &scratch, &e[i].gate, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_UP, layer, i, &scratch, &e[i].up, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_DOWN, layer, i, &scratch, &e[i].down, NULL), TD_OK);
+        }
+        assert_int_equal(td_experts_load_layer(x, index, e, NULL), TD_OK);
+        snprintf(mine, sizeof mine, "%s/mine.tdx", TMP);
+        td_expert_file_path(theirs, sizeof theirs, OUT, index);
+        assert_int_equal(td_experts_save_file(x, index, mine, td_checkpoint_source_hash(source), NULL), TD_OK);
+        char *a = read_all(mine, &n_mine), *b = read_all(theirs, &n_theirs);
+        assert_int_equal(n_mine, n_theirs);
+        assert_memory_equal(a, b, n_mine);
+        free(a);
+        free(b);
+        unlink(mine);
+        td_scratch_reset(&scratch);
+        index++;
+    }
+    assert_int_equal(index, td_model_config_moe_layers(c));
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+    free(e);
+}
+
+static void compare_folder(const char *model, bool w8a8) {
+    td_model_config source_config, config;
+    td_checkpoint  *source, *out;
+    td_error        err = {0};
+    assert_int_equal(td_model_config_read(model, NULL, &source_config, NULL), TD_OK);
+    assert_int_equal(td_model_config_read(OUT, NULL, &config, NULL), TD_OK);
+    assert_int_equal(config.is_w8a8, w8a8);
+    assert_int_equal(td_checkpoint_open(model, &source, NULL), TD_OK);
+    if (td_checkpoint_open(OUT, &out, &err) != TD_OK) fail_msg("%s", err.text);
+    if (td_checkpoint_check_all(out, &config, false, &err) != TD_OK) fail_msg("%s", err.text);
+    assert_false(td_checkpoint_has_experts(out, &config));
+    assert_true(td_checkpoint_source_hash(out) == td_checkpoint_source_hash(source));
+    for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
+        uint32_t n_layers, n_experts;
+        td_role_extent(&config, role, &n_layers, &n_experts);
+        if (role >= TD_ROLE_EXPERT_GATE && role <= TD_ROLE_EXPERT_DOWN) continue;
+        for (uint32_t layer = 0; layer < n_layers; layer++) {
+            td_scratch     scratch = {0};
+            td_tensor_view a, b;
+            td_tensor_spec spec;
+            assert_int_equal(td_checkpoint_get(out, &config, role, layer, 0, &scratch, &a, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(source, &source_config, role, layer, 0, &scratch, &b, NULL), TD_OK);
+            assert_int_equal(a.data != NULL, b.data != NULL);
+            bool tied_head = role == TD_ROLE_LM_HEAD && config.tie_embeddings;
+            if (td_tensor_spec_get(&config, role, layer, 0, &spec))
+                compare_weight(&a, &b, w8a8 && spec.format == TD_WEIGHT_W8A8 && !tied_head);
+            td_scratch_reset(&scratch);
+        }
+    }
+    compare_experts(source, &source_config);
+    td_checkpoint_close(source);
+    td_checkpoint_close(out);
+}
+
+static void output_equals_quantising_on_load(void **state) {
+    (void)state;
+    static const char *const MODELS[] = {"deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe", "qwen3_moe_tied"};
+    for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
+        td_quantize_options o = options_for(golden(MODELS[i]));
+        seen                s = {0};
+        o.progress = on_progress;
+        o.user = &s;
+        quantize_ok(&o);
+        assert_true(s.calls > 3 && s.done == s.total && s.total > 0);
+        compare_folder(o.model_path, true);
+        remove_out();
+    }
+    td_quantize_options o = options_for(TD_SOURCE_DIR "/models/tale-v3-14m"); /* with an MTP layer and a tokenizer */
+    quantize_ok(&o);
+    compare_folder(o.model_path, true);
+    size_t a_len, b_len;
+    char  *a = read_all(TD_SOURCE_DIR "/models/tale-v3-14m/tokenizer.json", &a_len), *b = read_all(in_out("tokenizer.json"), &b_len);
+    assert_int_equal(a_len, b_len);
+    assert_memory_equal(a, b, a_len);
+    free(a);
+    free(b);
+    remove_out();
+}
+
+static void without_quantisation_weights_stay(void **state) {
+    (void)state;
+    td_quantize_options o = options_for(golden("deepseek_v2_lite"));
+    o.quantization = "none";
+    quantize_ok(&o);
+    compare_folder(o.model_path, false);
+    remove_out();
+}
+
+static ino_t inode(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
+static void an_interrupted_run_is_continued(void **state) {
+    (void)state;
+    td_quantize_options o = options_for(golden("qwen3_moe"));
+    char                first[128], second[128];
+    size_t              n, m;
+    quantize_ok(&o);
+    td_expert_file_path(first, sizeof first, OUT, 0);
+    td_expert_file_path(second, sizeof second, OUT, 1);
+    ino_t shard = inode(in_out("model.safetensors")), kept = inode(first);
+    char *want = read_all(second, &n);
+    assert_true(shard && kept);
+    /* the state after a kill: no config, a layer missing, one torn under a temporary name, leftovers */
+    unlink(in_out("config.json"));
+    unlink(second);
+    write_all(in_out("model.safetensors.part"), "x", 1);
+    write_all(in_out("experts-00001.tdx.tmp.123"), "x", 1);
+    quantize_ok(&o);
+    assert_true(!inode(in_out("model.safetensors.part")) && !inode(in_out("experts-00001.tdx.tmp.123")));
+    assert_true(inode(in_out("model.safetensors")) == shard && inode(first) == kept);
+    char *have = read_all(second, &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(have, want, n);
+    free(have);
+    compare_folder(o.model_path, true);
+    /* damage under a final name is written anew */
+    assert_int_equal(truncate(in_out("model.safetensors"), 1000), 0);
+    assert_int_equal(truncate(second, 1000), 0);
+    quantize_ok(&o);
+    compare_folder(o.model_path, true);
+    free(want);
+    remove_out();
+}
+
+static void other_folders_are_left_alone(void **state) {
+    (void)state;
+    td_quantize_options o = options_for(golden("qwen3_moe"));
+    assert_int_equal(mkdir(OUT, 0755), 0);
+    write_all(in_out("precious.txt"), "x", 1);
+    quantize_fails(&o, TD_EINVAL, "was not written by 'tandem quantize'");
+    o.force = true;
+    quantize_fails(&o, TD_EINVAL, "was not written by 'tandem quantize'");
+    assert_true(inode(in_out("precious.txt")) != 0);
+    assert_int_equal(remove_out(), 1);
+
+    o.force = false;
+    o.output_path = o.model_path;
+    quantize_fails(&o, TD_EINVAL, "the model folder itself");
+    o.output_path = OUT;
+
+    quantize_ok(&o);
+    td_quantize_options other = options_for(golden("deepseek_v2_lite"));
+    quantize_fails(&other, TD_EINVAL, "--force");
+    o.quantization = "none";
+    quantize_fails(&o, TD_EINVAL, "--force");
+    other.force = true;
+    quantize_ok(&other);
+    compare_folder(other.model_path, true);
+    remove_out();
+}
+
+static void what_cannot_be_quantised_is_refused(void **state) {
+    (void)state;
+    td_quantize_options o = options_for(golden("qwen3_moe"));
+    o.quantization = "fp4";
+    quantize_fails(&o, TD_EINVAL, "fp4");
+    o = options_for(golden("qwen3_moe"));
+    o.expert_quantization = "int3";
+    quantize_fails(&o, TD_EINVAL, "int3");
+    o = options_for("/nonexistent");
+    quantize_fails(&o, TD_ENOTFOUND, "/nonexistent");
+    o = options_for(golden("qwen3_moe"));
+    quantize_ok(&o);
+    char                copy[64];
+    td_quantize_options again = options_for(OUT);
+    snprintf(copy, sizeof copy, "%s/again", TMP);
+    again.output_path = copy;
+    quantize_fails(&again, TD_EINVAL, "int8 already");
+    assert_int_equal(inode(copy), 0);
+    remove_out();
+}
+
+/* A write that fails (here: the limit on a file's size, as a full disk does) gives a sentence, leaves no torn file, and can be continued. */
+static void a_failing_write_is_told_and_continued(void **state) {
+    (void)state;
+    td_quantize_options o = options_for(golden("qwen3_moe"));
+    struct rlimit       old, small = {20000, 20000};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    quantize_fails(&o, TD_EIO, "model.safetensors.part");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(inode(in_out("config.json")), 0);
+    assert_int_equal(inode(in_out("model.safetensors.part")), 0);
+    quantize_ok(&o);
+    compare_folder(o.model_path, true);
+    remove_out();
+}
+
+static void a_weight_that_is_not_finite_is_refused(void **state) {
+    (void)state;
+    char   dir[64], to[128];
+    size_t n;
+    snprintf(dir, sizeof dir, "%s/nan", TMP);
+    assert_int_equal(mkdir(dir, 0755), 0);
+    char *config = read_all(golden("qwen3_moe/config.json"), &n);
+    snprintf(to, sizeof to, "%s/config.json", dir);
+    write_all(to, config, n);
+    free(config);
+    td_checkpoint *c;
+    assert_int_equal(td_checkpoint_open(golden("qwen3_moe"), &c, NULL), TD_OK);
+    size_t header, size;
+    const char *base = td_safetensors_bytes(td_checkpoint_file(c, 0), &header, &size);
+    size_t at = (size_t)((const char *)td_checkpoint_find(c, "model.layers.0.self_attn.q_proj.weight")->data - base);
+    td_checkpoint_close(c);
+    char *weights = read_all(golden("qwen3_moe/model.safetensors"), &n);
+    memcpy(weights + at + 10, "\xc0\x7f", 2); /* NaN */
+    snprintf(to, sizeof to, "%s/model.safetensors", dir);
+    write_all(to, weights, n);
+    free(weights);
+    td_quantize_options o = options_for(dir);
+    quantize_fails(&o, TD_EFORMAT, "model.layers.0.self_attn.q_proj.weight holds an infinity or a NaN");
+    unlink(to);
+    snprintf(to, sizeof to, "%s/config.json", dir);
+    unlink(to);
+    rmdir(dir);
+    remove_out();
+}
+
+static int make_tmp(void **state) {
+    (void)state;
+    if (!mkdtemp(TMP)) return -1;
+    snprintf(OUT, sizeof OUT, "%s/out", TMP);
+    return 0;
+}
+
+static int remove_tmp(void **state) {
+    (void)state;
+    remove_out();
+    return rmdir(TMP);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(output_equals_quantising_on_load),
+        cmocka_unit_test(without_quantisation_weights_stay),
+        cmocka_unit_test(an_interrupted_run_is_continued),
+        cmocka_unit_test(other_folders_are_left_alone),
+        cmocka_unit_test(what_cannot_be_quantised_is_refused),
+        cmocka_unit_test(a_failing_write_is_told_and_continued),
+        cmocka_unit_test(a_weight_that_is_not_finite_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
+}

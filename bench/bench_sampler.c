@@ -1,6 +1,6 @@
 /*
- * Sampling one token from a vocabulary of 129280 (DeepSeek-V3): microseconds per case, and how that compares with reading the logits once.
- * usage: bench_sampler [rounds]
+ * Sampling one token from a vocabulary of 129280 (DeepSeek-V3): microseconds per case, and how that compares with reading
+ * the logits once. usage: bench_sampler [rounds]
  */
 #include <math.h>
 #include <stdio.h>
@@ -56,8 +56,13 @@ int main(int argc, char **argv) {
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         for (size_t i = 0; i < rounds; i++) {
             td_position_logprobs top;
-            td_sample_args a = {.sampling = &cases[c].sampling, .seed = i, .prompt = history, .n_prompt = 2048, .generated = history + 2048, .n_generated = 2048};
-            double begin = now_us();
+            td_sample_args       a = {.sampling = &cases[c].sampling,
+                                      .seed = i,
+                                      .prompt = history,
+                                      .n_prompt = 2048,
+                                      .generated = history + 2048,
+                                      .n_generated = 2048};
+            double               begin = now_us();
             if (c + 1 == sizeof cases / sizeof cases[0])
                 td_logprobs(logits, VOCAB, token, 20, &top);
             else if (td_sample(&s, logits, &a, &token) != TD_OK)

@@ -9,8 +9,8 @@
 #include "engine/engine_impl.h"
 #include "engine/memory_plan.h"
 
-#define CHUNK_MIN      512 /* the prefill chunk is not made smaller than this to save memory */
-#define MAX_OUT        64  /* rows of logits at a time */
+#define CHUNK_MIN 512 /* the prefill chunk is not made smaller than this to save memory */
+#define MAX_OUT 64    /* rows of logits at a time */
 #define TEMPLATE_BYTES ((size_t)4 << 20)
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -22,9 +22,11 @@ static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *
     td_status st = td_topology_plan(o->cpuinfer, o->subpool_count, o->npu_threads, plan, &machine, err);
     if (st == TD_OK) {
         *available_bytes = machine.available_bytes;
-        td_info("machine: %u cores, %u NUMA nodes, %.1f of %.1f GiB memory available; %u expert threads in %u subpools, %u device threads",
-                machine.n_cores, machine.n_nodes, (double)machine.available_bytes / (1 << 30), (double)machine.memory_bytes / (1 << 30),
-                plan->n_experts, plan->n_subpools, plan->n_npu);
+        td_info(
+            "machine: %u cores, %u NUMA nodes, %.1f of %.1f GiB memory available; %u expert threads in %u subpools, %u "
+            "device threads",
+            machine.n_cores, machine.n_nodes, (double)machine.available_bytes / (1 << 30),
+            (double)machine.memory_bytes / (1 << 30), plan->n_experts, plan->n_subpools, plan->n_npu);
         st = td_pool_create(plan->experts, plan->n_experts, &e->expert_pool, err);
     }
     if (st == TD_OK && plan->n_npu) st = td_pool_create(plan->npu, plan->n_npu, &e->npu_pool, err);
@@ -93,7 +95,8 @@ static td_status open_model(td_engine *e, const td_engine_options *o, td_error *
     return td_model_open(&mo, e->npu, e->expert_pool, &e->model, err);
 }
 
-static td_memory_plan_input memory_input(const td_engine *e, const td_engine_options *o, uint64_t available_bytes, td_model_plan *mp) {
+static td_memory_plan_input memory_input(const td_engine *e, const td_engine_options *o, uint64_t available_bytes,
+                                         td_model_plan *mp) {
     td_model_get_plan(e->model, mp);
     uint32_t vocab = td_model_get_config(e->model)->vocab;
     return (td_memory_plan_input){
@@ -109,7 +112,8 @@ static td_memory_plan_input memory_input(const td_engine *e, const td_engine_opt
 }
 
 /* Open the model with the largest prefill chunk whose working memory fits, and plan the KV. */
-static td_status plan_memory(td_engine *e, const td_engine_options *o, uint64_t available_bytes, uint32_t *n_pages, td_error *err) {
+static td_status plan_memory(td_engine *e, const td_engine_options *o, uint64_t available_bytes, uint32_t *n_pages,
+                             td_error *err) {
     td_model_plan mp;
     uint32_t      wanted = e->plan.chunk;
     for (;;) {
@@ -123,10 +127,12 @@ static td_status plan_memory(td_engine *e, const td_engine_options *o, uint64_t 
         e->plan.chunk /= 2;
     }
     if (err) *err = (td_error){0};
-    if (e->plan.chunk < wanted) td_warn("memory is short: prefill goes in chunks of %u tokens instead of %u", e->plan.chunk, wanted);
+    if (e->plan.chunk < wanted)
+        td_warn("memory is short: prefill goes in chunks of %u tokens instead of %u", e->plan.chunk, wanted);
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
-            (double)mp.npu_weight_bytes / (1 << 30), (double)mp.expert_weight_bytes / (1 << 30), (double)mp.scratch_bytes / (1 << 30),
-            (double)(mp.kv_bytes_per_page * *n_pages) / (1 << 30), (unsigned long long)*n_pages * TD_KV_PAGE);
+            (double)mp.npu_weight_bytes / (1 << 30), (double)mp.expert_weight_bytes / (1 << 30),
+            (double)mp.scratch_bytes / (1 << 30), (double)(mp.kv_bytes_per_page * *n_pages) / (1 << 30),
+            (unsigned long long)*n_pages * TD_KV_PAGE);
     e->info.weight_bytes = mp.npu_weight_bytes + mp.expert_weight_bytes;
     e->info.kv_bytes = mp.kv_bytes_per_page * *n_pages;
     return TD_OK;
@@ -134,8 +140,12 @@ static td_status plan_memory(td_engine *e, const td_engine_options *o, uint64_t 
 
 static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     const td_model_config *c = td_model_get_config(e->model);
-    e->limits = (td_request_limits){.tokenizer = e->tokenizer, .vocab = c->vocab, .context_length = td_model_context_length(e->model),
-                                    .kv_tokens = (uint64_t)n_pages * TD_KV_PAGE, .eos_ids = c->eos_ids, .n_eos = c->n_eos};
+    e->limits = (td_request_limits){.tokenizer = e->tokenizer,
+                                    .vocab = c->vocab,
+                                    .context_length = td_model_context_length(e->model),
+                                    .kv_tokens = (uint64_t)n_pages * TD_KV_PAGE,
+                                    .eos_ids = c->eos_ids,
+                                    .n_eos = c->n_eos};
     td_engine_info *i = &e->info;
     e->npu->ops->caps(e->npu, &e->caps);
     i->architecture = c->arch_name;
@@ -155,7 +165,8 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->default_top_k = c->top_k_sampling;
     e->stats.s.kv_tokens_total = e->limits.kv_tokens;
     if (e->tokenizer && td_tokenizer_vocab_size(e->tokenizer) > c->vocab)
-        td_warn("the tokenizer has %zu ids, the model %u: requests with an id beyond the model's are refused", td_tokenizer_vocab_size(e->tokenizer), c->vocab);
+        td_warn("the tokenizer has %zu ids, the model %u: requests with an id beyond the model's are refused",
+                td_tokenizer_vocab_size(e->tokenizer), c->vocab);
 }
 
 /* Everything that the step loop uses: after this it allocates nothing. */
@@ -169,8 +180,10 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, td_error *err) {
     e->jobs = calloc((size_t)e->plan.chunk + max_running, sizeof *e->jobs);
     e->job_rows = calloc(e->max_out, sizeof *e->job_rows);
     e->results = calloc(max_running, sizeof *e->results);
-    if (!e->samplers || !e->jobs || !e->job_rows || !e->results) return td_fail(err, TD_ENOMEM, "out of memory for the engine");
-    for (; e->n_samplers < workers; e->n_samplers++) TD_TRY(td_sampler_open(&e->samplers[e->n_samplers], e->limits.vocab, err));
+    if (!e->samplers || !e->jobs || !e->job_rows || !e->results)
+        return td_fail(err, TD_ENOMEM, "out of memory for the engine");
+    for (; e->n_samplers < workers; e->n_samplers++)
+        TD_TRY(td_sampler_open(&e->samplers[e->n_samplers], e->limits.vocab, err));
     return TD_OK;
 }
 
@@ -184,7 +197,8 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     e->stats_open = true;
     TD_TRY(open_pools(e, o, &available_bytes, err));
 
-    td_npu_config nc = {.act_dtype = e->plan.w8a8 ? TD_DT_BF16 : TD_DT_F32, .pool = e->npu_pool ? e->npu_pool : e->expert_pool,
+    td_npu_config nc = {.act_dtype = e->plan.w8a8 ? TD_DT_BF16 : TD_DT_F32,
+                        .pool = e->npu_pool ? e->npu_pool : e->expert_pool,
                         .own_threads = e->npu_pool != NULL};
     TD_TRY(td_npu_open(o->device ? o->device : "host", &nc, &e->npu, err));
     TD_TRY(plan_memory(e, o, available_bytes, &n_pages, err));
@@ -239,11 +253,17 @@ void td_engine_close(td_engine *e, double grace_s) {
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-void td_engine_get_info(const td_engine *e, td_engine_info *info) { *info = e->info; }
+void td_engine_get_info(const td_engine *e, td_engine_info *info) {
+    *info = e->info;
+}
 
-const td_tokenizer *td_engine_tokenizer(const td_engine *e) { return e->tokenizer; }
+const td_tokenizer *td_engine_tokenizer(const td_engine *e) {
+    return e->tokenizer;
+}
 
-const td_chat_template *td_engine_chat_template(const td_engine *e) { return e->chat_template; }
+const td_chat_template *td_engine_chat_template(const td_engine *e) {
+    return e->chat_template;
+}
 
 void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     pthread_mutex_lock(&e->stats.lock);
@@ -261,5 +281,6 @@ td_status td_engine_submit(td_engine *e, const td_request_params *p, td_request 
     if (st == TD_OK) return TD_OK;
     *out = NULL;
     td_request_release(r);
-    return st == TD_EBUSY ? td_fail(err, st, "the queue is full: %u requests wait", e->plan.max_queued) : td_fail(err, st, "the engine is shutting down");
+    return st == TD_EBUSY ? td_fail(err, st, "the queue is full: %u requests wait", e->plan.max_queued)
+                          : td_fail(err, st, "the engine is shutting down");
 }

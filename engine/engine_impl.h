@@ -46,9 +46,9 @@ struct td_engine {
     td_scheduler   scheduler;
     td_sampler    *samplers; /* [workers of the expert pool] */
     uint32_t       n_samplers, max_out;
-    td_row_job    *jobs;     /* [max_tok] */
-    uint32_t      *job_rows; /* [max_out] */
-    td_row_result *results;  /* [max_running], by step entry */
+    td_row_job    *jobs;           /* [max_tok] */
+    uint32_t      *job_rows;       /* [max_out] */
+    td_row_result *results;        /* [max_running], by step entry */
     double         window_start_s; /* of the decode log */
     uint64_t       window_tokens, window_steps;
 };

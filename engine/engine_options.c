@@ -5,10 +5,10 @@
 #include "core/error.h"
 #include "core/log.h"
 
-#define CHUNK_DEFAULT     8192
-#define RUNNING_DEFAULT   32
-#define QUEUED_DEFAULT    256
-#define DEFERRED_DEFAULT  2
+#define CHUNK_DEFAULT 8192
+#define RUNNING_DEFAULT 32
+#define QUEUED_DEFAULT 256
+#define DEFERRED_DEFAULT 2
 
 void td_engine_options_init(td_engine_options *o) {
     *o = (td_engine_options){
@@ -26,7 +26,9 @@ void td_engine_options_init(td_engine_options *o) {
     };
 }
 
-static bool is(const char *value, const char *name) { return !strcmp(value ? value : "auto", name); }
+static bool is(const char *value, const char *name) {
+    return !strcmp(value ? value : "auto", name);
+}
 
 /* The first of the names (NULL-terminated) that value equals, or -1. */
 static int one_of(const char *value, const char *const *names) {
@@ -46,7 +48,8 @@ static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, 
     if (one_of(o->quantization, quantizations) < 0)
         return td_fail(err, TD_ENOTSUP, "quantization %s is not supported: use auto, none or w8a8_int8", o->quantization);
     if (one_of(o->expert_quantization, expert_quantizations) < 0)
-        return td_fail(err, TD_ENOTSUP, "expert-quantization %s is not supported: use auto, none or int4", o->expert_quantization);
+        return td_fail(err, TD_ENOTSUP, "expert-quantization %s is not supported: use auto, none or int4",
+                       o->expert_quantization);
     if (one_of(o->kv_cache_dtype, kv_dtypes) < 0)
         return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported: use auto, bf16 or f32", o->kv_cache_dtype);
 
@@ -60,21 +63,23 @@ static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, 
     /* The cache has the type of the activations. */
     const char *kv = plan->w8a8 ? "bf16" : "f32";
     if (!is(o->kv_cache_dtype, "auto") && !is(o->kv_cache_dtype, kv))
-        return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported with quantization %s, whose cache is %s", o->kv_cache_dtype,
-                       plan->quantization, kv);
+        return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported with quantization %s, whose cache is %s",
+                       o->kv_cache_dtype, plan->quantization, kv);
     return TD_OK;
 }
 
 static td_status plan_sizes(const td_engine_options *o, td_engine_plan *plan, td_error *err) {
     if (!(o->mem_fraction_static > 0 && o->mem_fraction_static <= 1))
         return td_fail(err, TD_EINVAL, "mem-fraction-static %g is outside (0, 1]", o->mem_fraction_static);
-    if (o->page_size != TD_KV_PAGE) return td_fail(err, TD_ENOTSUP, "page-size %u is not supported: pages hold %d tokens", o->page_size, TD_KV_PAGE);
+    if (o->page_size != TD_KV_PAGE)
+        return td_fail(err, TD_ENOTSUP, "page-size %u is not supported: pages hold %d tokens", o->page_size, TD_KV_PAGE);
 
     plan->chunk = o->chunked_prefill_size ? o->chunked_prefill_size : o->max_prefill_tokens;
     if (o->max_prefill_tokens && plan->chunk > o->max_prefill_tokens) plan->chunk = o->max_prefill_tokens;
     if (plan->chunk == 0 || plan->chunk > TD_CHUNK_MAX)
-        return td_fail(err, TD_EINVAL, "chunked-prefill-size %u with max-prefill-tokens %u: a step takes 1 to %d prompt tokens", o->chunked_prefill_size,
-                       o->max_prefill_tokens, TD_CHUNK_MAX);
+        return td_fail(err, TD_EINVAL,
+                       "chunked-prefill-size %u with max-prefill-tokens %u: a step takes 1 to %d prompt tokens",
+                       o->chunked_prefill_size, o->max_prefill_tokens, TD_CHUNK_MAX);
     plan->max_running = o->max_running_requests ? o->max_running_requests : RUNNING_DEFAULT;
     if (plan->max_running > TD_RUNNING_MAX)
         return td_fail(err, TD_EINVAL, "max-running-requests %u is more than %d", plan->max_running, TD_RUNNING_MAX);
@@ -83,7 +88,8 @@ static td_status plan_sizes(const td_engine_options *o, td_engine_plan *plan, td
         return td_fail(err, TD_EINVAL, "max-queued-requests %u is more than %d", plan->max_queued, TD_QUEUED_MAX);
 
     if (o->max_deferred_experts_per_token && !o->enable_defer)
-        return td_fail(err, TD_EINVAL, "max-deferred-experts-per-token %u needs enable-defer", o->max_deferred_experts_per_token);
+        return td_fail(err, TD_EINVAL, "max-deferred-experts-per-token %u needs enable-defer",
+                       o->max_deferred_experts_per_token);
     if (o->enable_defer)
         plan->max_deferred = o->max_deferred_experts_per_token ? o->max_deferred_experts_per_token : DEFERRED_DEFAULT;
     plan->decode_log_interval = o->decode_log_interval;

@@ -5,9 +5,9 @@
 #include "model/model.h"
 #include "tandem.h"
 
-#define TD_CHUNK_MAX   65536 /* tokens of prefill per step */
+#define TD_CHUNK_MAX 65536 /* tokens of prefill per step */
 #define TD_RUNNING_MAX 4096
-#define TD_QUEUED_MAX  1000000
+#define TD_QUEUED_MAX 1000000
 
 /** Options with every default filled in and every name understood. Numbers only: nothing of the options' strings is kept. */
 typedef struct {
@@ -19,7 +19,8 @@ typedef struct {
     bool             log_requests;
 } td_engine_plan;
 
-/** @return TD_EINVAL or TD_ENOTSUP with a sentence that names the option. An attention backend that the device lacks gives a warning only. */
+/** @return TD_EINVAL or TD_ENOTSUP with a sentence that names the option. An attention backend that the device lacks gives a
+ * warning only. */
 TD_NODISCARD td_status td_engine_plan_make(const td_engine_options *o, td_engine_plan *plan, td_error *err);
 
 #endif

@@ -5,8 +5,10 @@
 #include "core/error.h"
 
 /* Bounds of the usual serving dashboards: time to first token and in the queue, and time per output token. */
-static const double slow_bounds_s[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160};
-static const double fast_bounds_s[] = {0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10};
+static const double slow_bounds_s[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,
+                                       0.75,  1,     2.5,  5,    7.5,  10,   20,   40,  80,   160};
+static const double fast_bounds_s[] = {0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1,
+                                       0.15,  0.2,  0.3,   0.4,  0.5,   0.75, 1,    2.5,  5,     10};
 
 _Static_assert(sizeof slow_bounds_s / sizeof *slow_bounds_s == TD_HISTOGRAM_MAX, "every bucket has a bound");
 _Static_assert(sizeof fast_bounds_s / sizeof *fast_bounds_s == TD_HISTOGRAM_MAX, "every bucket has a bound");
@@ -25,7 +27,9 @@ td_status td_stats_open(td_stats *t, td_error *err) {
     return TD_OK;
 }
 
-void td_stats_close(td_stats *t) { pthread_mutex_destroy(&t->lock); }
+void td_stats_close(td_stats *t) {
+    pthread_mutex_destroy(&t->lock);
+}
 
 void td_histogram_observe(td_histogram *h, double seconds) {
     uint32_t i = 0;

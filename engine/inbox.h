@@ -1,6 +1,6 @@
 /*
- * The bounded queue between the threads that submit and the engine thread, and how they wake it. Refcounted: the engine and every
- * request hold it.
+ * The bounded queue between the threads that submit and the engine thread, and how they wake it. Refcounted: the engine and
+ * every request hold it.
  */
 #ifndef TD_ENGINE_INBOX_H
 #define TD_ENGINE_INBOX_H

@@ -1,6 +1,6 @@
 /*
- * Pages of the KV cache: which are free, and how many owners each of the others has. A page holds TD_KV_PAGE tokens of every layer.
- * Reference counts let several sequences share a page of a common prefix. Engine thread only.
+ * Pages of the KV cache: which are free, and how many owners each of the others has. A page holds TD_KV_PAGE tokens of every
+ * layer. Reference counts let several sequences share a page of a common prefix. Engine thread only.
  */
 #ifndef TD_ENGINE_KV_PAGES_H
 #define TD_ENGINE_KV_PAGES_H
@@ -22,6 +22,8 @@ bool td_kv_pages_take(td_kv_pages *p, uint32_t *pages, uint32_t n);
 void td_kv_pages_share(td_kv_pages *p, uint32_t page); /* one owner more */
 void td_kv_pages_drop(td_kv_pages *p, uint32_t page);  /* one owner less; the last one frees the page */
 
-static inline uint32_t td_kv_pages_used(const td_kv_pages *p) { return p->n_pages - p->n_free; }
+static inline uint32_t td_kv_pages_used(const td_kv_pages *p) {
+    return p->n_pages - p->n_free;
+}
 
 #endif

@@ -14,7 +14,8 @@ typedef struct {
     uint32_t context_length, max_running;
 } td_memory_plan_input;
 
-/** @return TD_ENOMEM when the weights and one page do not fit, or max_total_tokens does not: err names the largest that does. */
+/** @return TD_ENOMEM when the weights and one page do not fit, or max_total_tokens does not: err names the largest that
+ * does. */
 TD_NODISCARD td_status td_memory_plan(const td_memory_plan_input *in, uint32_t *n_pages, td_error *err);
 
 #endif

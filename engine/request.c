@@ -8,8 +8,8 @@
 #include "npu/npu.h"
 
 void td_request_params_init(td_request_params *p) {
-    *p = (td_request_params){.max_tokens = 16, .skip_special_tokens = true,
-                             .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
+    *p = (td_request_params){
+        .max_tokens = 16, .skip_special_tokens = true, .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
 }
 
 /* ---- checking -------------------------------------------------------------------------------- */
@@ -22,7 +22,8 @@ static td_status check_range(const char *name, double v, double low, double high
 static td_status check_ids(const char *name, const uint32_t *ids, size_t n, size_t limit, uint32_t vocab, td_error *err) {
     if (n > limit) return td_fail(err, TD_EINVAL, "%s: %zu ids given, at most %zu are allowed", name, n, limit);
     for (size_t i = 0; i < n; i++)
-        if (ids[i] >= vocab) return td_fail(err, TD_EINVAL, "%s: token id %u is outside the vocabulary of %u", name, ids[i], vocab);
+        if (ids[i] >= vocab)
+            return td_fail(err, TD_EINVAL, "%s: token id %u is outside the vocabulary of %u", name, ids[i], vocab);
     return TD_OK;
 }
 
@@ -46,14 +47,15 @@ static td_status check_params(const td_request_params *p, const td_request_limit
     if (p->n_prompt == 0) return td_fail(err, TD_EINVAL, "prompt: it is empty");
     size_t needed = p->n_prompt + (p->max_tokens > 0);
     if (needed > l->context_length)
-        return td_fail(err, TD_EINVAL, "prompt: its %zu tokens do not fit the context length of %u%s", p->n_prompt, l->context_length,
-                       p->max_tokens ? " with one more" : "");
+        return td_fail(err, TD_EINVAL, "prompt: its %zu tokens do not fit the context length of %u%s", p->n_prompt,
+                       l->context_length, p->max_tokens ? " with one more" : "");
     if (needed > l->kv_tokens)
-        return td_fail(err, TD_EINVAL, "prompt: its %zu tokens do not fit the KV capacity of %llu%s", p->n_prompt, (unsigned long long)l->kv_tokens,
-                       p->max_tokens ? " with one more" : "");
+        return td_fail(err, TD_EINVAL, "prompt: its %zu tokens do not fit the KV capacity of %llu%s", p->n_prompt,
+                       (unsigned long long)l->kv_tokens, p->max_tokens ? " with one more" : "");
     TD_TRY(check_ids("prompt", p->prompt, p->n_prompt, SIZE_MAX, l->vocab, err));
     TD_TRY(check_ids("stop_token_ids", p->stop_ids, p->n_stop_ids, TD_STOP_IDS_MAX, l->vocab, err));
-    if (p->max_tokens == 0 && !p->prompt_logprobs) return td_fail(err, TD_EINVAL, "max_tokens: 0 makes sense with prompt logprobs only");
+    if (p->max_tokens == 0 && !p->prompt_logprobs)
+        return td_fail(err, TD_EINVAL, "max_tokens: 0 makes sense with prompt logprobs only");
     if (p->min_tokens > p->max_tokens)
         return td_fail(err, TD_EINVAL, "min_tokens: %u is more than max_tokens %u", p->min_tokens, p->max_tokens);
     if (p->n_top_logprobs > TD_LOGPROBS_MAX)
@@ -112,7 +114,8 @@ static td_status fill(td_request *r, const td_request_params *p, const td_reques
     return td_stream_text_open(&r->text, p->stop, p->n_stop, p->include_stop, err);
 }
 
-td_status td_request_create(const td_request_params *p, const td_request_limits *limits, td_inbox *inbox, td_request **out, td_error *err) {
+td_status td_request_create(const td_request_params *p, const td_request_limits *limits, td_inbox *inbox, td_request **out,
+                            td_error *err) {
     *out = NULL;
     TD_TRY(check_params(p, limits, err));
     td_request *r = calloc(1, sizeof *r);
@@ -129,7 +132,9 @@ td_status td_request_create(const td_request_params *p, const td_request_limits 
     return TD_OK;
 }
 
-void td_request_hold(td_request *r) { atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed); }
+void td_request_hold(td_request *r) {
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+}
 
 void td_request_release(td_request *r) {
     if (r && atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) == 1) request_free(r);

@@ -1,13 +1,13 @@
 /*
  * A request: what was asked, how far it is, and who holds it.
  *
- * DESIGN. The submitter and the engine hold one reference each. What was asked is fixed when td_request_create returns; how far it is
- * belongs to the engine thread; only `cancelled` is written by others. A request keeps its inbox alive, so that td_request_cancel works
- * whenever the submitter calls it, even after the engine is gone.
+ * DESIGN. The submitter and the engine hold one reference each. What was asked is fixed when td_request_create returns; how
+ * far it is belongs to the engine thread; only `cancelled` is written by others. A request keeps its inbox alive, so that
+ * td_request_cancel works whenever the submitter calls it, even after the engine is gone.
  *
- * tokens[0 .. n_prompt) is the prompt, tokens[n_prompt .. n_tokens) what was generated; the KV of tokens[0 .. n_computed) is in `pages`.
- * Each step computes some of the tokens that are left; when none is left, the last one's logits give the next token. A retracted
- * request loses its pages and goes on with n_computed == 0: nothing else about it changes.
+ * tokens[0 .. n_prompt) is the prompt, tokens[n_prompt .. n_tokens) what was generated; the KV of tokens[0 .. n_computed) is
+ * in `pages`. Each step computes some of the tokens that are left; when none is left, the last one's logits give the next
+ * token. A retracted request loses its pages and goes on with n_computed == 0: nothing else about it changes.
  */
 #ifndef TD_ENGINE_REQUEST_H
 #define TD_ENGINE_REQUEST_H
@@ -20,7 +20,7 @@
 #include "text/detok.h"
 
 #define TD_STOP_IDS_MAX 256
-#define TD_BIAS_MAX     4096
+#define TD_BIAS_MAX 4096
 
 struct td_request {
     atomic_uint refs;      /* acq_rel: the last owner sees what the others wrote */
@@ -29,28 +29,28 @@ struct td_request {
     td_request *next;      /* in the inbox, then in the waiting list */
 
     /* what was asked */
-    uint64_t      number; /* order of arrival, from 1 */
-    uint32_t      n_prompt, max_tokens, min_tokens; /* max_tokens: what the context and the KV capacity allow, at most */
-    td_sampling   sampling; /* bias arrays are copies */
-    uint64_t      seed;
-    uint32_t     *stop_ids; /* [n_stop_ids] EOS included unless ignored */
-    uint32_t      n_stop_ids;
-    bool          include_stop, logprobs, prompt_logprobs;
-    uint32_t      n_top_logprobs;
-    int32_t       priority;
-    td_event_fn   on_event;
-    void         *user;
+    uint64_t    number;                           /* order of arrival, from 1 */
+    uint32_t    n_prompt, max_tokens, min_tokens; /* max_tokens: what the context and the KV capacity allow, at most */
+    td_sampling sampling;                         /* bias arrays are copies */
+    uint64_t    seed;
+    uint32_t   *stop_ids; /* [n_stop_ids] EOS included unless ignored */
+    uint32_t    n_stop_ids;
+    bool        include_stop, logprobs, prompt_logprobs;
+    uint32_t    n_top_logprobs;
+    int32_t     priority;
+    td_event_fn on_event;
+    void       *user;
 
     /* how far it is: engine thread */
-    uint32_t      *tokens; /* [n_prompt + max_tokens] */
-    uint32_t       n_tokens, n_computed;
-    uint32_t      *pages; /* [capacity for all tokens] */
-    uint32_t       n_pages;
-    td_detok      *detok; /* NULL without a tokenizer */
-    td_stream_text text;
+    uint32_t             *tokens; /* [n_prompt + max_tokens] */
+    uint32_t              n_tokens, n_computed;
+    uint32_t             *pages; /* [capacity for all tokens] */
+    uint32_t              n_pages;
+    td_detok             *detok; /* NULL without a tokenizer */
+    td_stream_text        text;
     td_position_logprobs *prompt_positions; /* [n_prompt] from admission until they are sent */
-    bool           prompt_positions_sent, started;
-    double         submit_s, first_token_s, last_token_s; /* monotonic clock */
+    bool                  prompt_positions_sent, started;
+    double                submit_s, first_token_s, last_token_s; /* monotonic clock */
 };
 
 /** What a request must fit. */
@@ -63,12 +63,14 @@ typedef struct {
 } td_request_limits;
 
 /** Check and copy a request; one reference, the submitter's. number and seed are given when it is queued. */
-TD_NODISCARD td_status td_request_create(const td_request_params *p, const td_request_limits *limits, td_inbox *inbox, td_request **out,
-                                         td_error *err);
+TD_NODISCARD td_status td_request_create(const td_request_params *p, const td_request_limits *limits, td_inbox *inbox,
+                                         td_request **out, td_error *err);
 
 void td_request_hold(td_request *r); /* one reference more */
 
-static inline uint32_t td_request_generated(const td_request *r) { return r->n_tokens - r->n_prompt; }
+static inline uint32_t td_request_generated(const td_request *r) {
+    return r->n_tokens - r->n_prompt;
+}
 
 /** Ids that end the request. */
 bool td_request_stops_at(const td_request *r, uint32_t id);

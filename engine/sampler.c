@@ -7,13 +7,15 @@
 #include "core/error.h"
 #include "core/rng.h"
 
-#define LANES         16   /* partial results of a reduction: lane i takes the elements with index % LANES == i, on every machine */
-#define BLOCK         1024 /* elements between two running sums of the inverse CDF */
-#define BUCKETS       4096
+#define LANES 16   /* partial results of a reduction: lane i takes the elements with index % LANES == i, on every machine */
+#define BLOCK 1024 /* elements between two running sums of the inverse CDF */
+#define BUCKETS 4096
 #define BUCKETS_PER_E 64 /* buckets per unit of log-probability: 4096 / 64 = 64 units below the maximum */
-#define APPLIED       (1u << 31)
+#define APPLIED (1u << 31)
 
-size_t td_sampler_bytes(uint32_t vocab) { return (size_t)vocab * (2 * sizeof(float) + sizeof(uint32_t) + sizeof(uint64_t)); }
+size_t td_sampler_bytes(uint32_t vocab) {
+    return (size_t)vocab * (2 * sizeof(float) + sizeof(uint32_t) + sizeof(uint64_t));
+}
 
 td_status td_sampler_open(td_sampler *s, uint32_t vocab, td_error *err) {
     *s = (td_sampler){.vocab = vocab};
@@ -145,7 +147,9 @@ static uint64_t sort_key(float x, uint32_t id) {
     return (uint64_t)bits << 32 | ~id;
 }
 
-static uint32_t key_id(uint64_t key) { return ~(uint32_t)key; }
+static uint32_t key_id(uint64_t key) {
+    return ~(uint32_t)key;
+}
 
 static void sift_down(uint64_t *h, size_t root, size_t n) {
     uint64_t v = h[root];
@@ -173,7 +177,8 @@ static uint32_t bucket_of(float z) { /* z <= 0 */
     return b < BUCKETS - 1 ? (uint32_t)b : BUCKETS - 1;
 }
 
-/* ---- steps 6 to 9: s->work holds z = (x - max) / temperature, s->prob exp(z), or 0 for a token that was dropped ---------- */
+/* ---- steps 6 to 9: s->work holds z = (x - max) / temperature, s->prob exp(z), or 0 for a token that was dropped ----------
+ */
 
 /* The tokens of one bucket that are left, in descending order, in s->cand. */
 static uint32_t sort_bucket(td_sampler *s, uint32_t bucket) {
@@ -217,8 +222,8 @@ static void keep_min_p(td_sampler *s, double min_p) {
     for (uint32_t i = 0; i < s->vocab; i++) s->prob[i] = s->prob[i] >= least ? s->prob[i] : 0;
 }
 
-/* The first of prob[begin..end) at which the running sum, `below` before it, passes target; where rounding keeps it from that,
-   the last one that is possible. */
+/* The first of prob[begin..end) at which the running sum, `below` before it, passes target; where rounding keeps it from
+   that, the last one that is possible. */
 static uint32_t walk_to(const float *prob, uint32_t begin, uint32_t end, double below, double target) {
     uint32_t last = begin;
     for (uint32_t i = begin; i < end; i++) {

@@ -7,8 +7,10 @@
 #include "core/error.h"
 #include "core/mem.h"
 
-td_status td_scheduler_open(td_scheduler *s, uint32_t max_running, uint32_t chunk, uint32_t max_seq_tokens, td_kv_pages *pages, td_error *err) {
-    size_t max_tok = (size_t)max_running + chunk, max_seq = 2 * (size_t)max_running; /* a prompt part and a generated part each */
+td_status td_scheduler_open(td_scheduler *s, uint32_t max_running, uint32_t chunk, uint32_t max_seq_tokens,
+                            td_kv_pages *pages, td_error *err) {
+    size_t max_tok = (size_t)max_running + chunk,
+           max_seq = 2 * (size_t)max_running; /* a prompt part and a generated part each */
     size_t stride = max_seq_tokens / TD_KV_PAGE + 1, table, words;
     *s = (td_scheduler){.max_running = max_running, .chunk = chunk, .pages = pages, .step.block_stride = (uint32_t)stride};
     if (td_mul_size(max_seq, stride, &table) && table < SIZE_MAX / 8 - 4 * (max_tok + max_seq)) {
@@ -28,8 +30,13 @@ td_status td_scheduler_open(td_scheduler *s, uint32_t max_running, uint32_t chun
     s->seq_start = s->kv_len + max_seq;
     s->block_table = s->seq_start + max_seq + 1;
     s->absorbed = (uint8_t *)(s->block_table + table);
-    s->step.host = (td_step_arrays){.token = s->token, .pos = s->pos, .slot = s->slot, .seq_start = s->seq_start, .kv_len = s->kv_len,
-                                    .absorbed = s->absorbed, .block_table = s->block_table};
+    s->step.host = (td_step_arrays){.token = s->token,
+                                    .pos = s->pos,
+                                    .slot = s->slot,
+                                    .seq_start = s->seq_start,
+                                    .kv_len = s->kv_len,
+                                    .absorbed = s->absorbed,
+                                    .block_table = s->block_table};
     return TD_OK;
 }
 
@@ -80,9 +87,13 @@ void td_scheduler_remove(td_scheduler *s, td_request *r) {
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static bool is_generating(const td_request *r) { return r->n_tokens > r->n_prompt && r->n_tokens - r->n_computed == 1; }
+static bool is_generating(const td_request *r) {
+    return r->n_tokens > r->n_prompt && r->n_tokens - r->n_computed == 1;
+}
 
-static uint32_t pages_wanted(const td_request *r) { return (r->n_tokens + TD_KV_PAGE - 1) / TD_KV_PAGE - r->n_pages; }
+static uint32_t pages_wanted(const td_request *r) {
+    return (r->n_tokens + TD_KV_PAGE - 1) / TD_KV_PAGE - r->n_pages;
+}
 
 static bool take_pages(td_scheduler *s, td_request *r) {
     uint32_t n = pages_wanted(r);
@@ -155,7 +166,8 @@ static void add_sequence(td_scheduler *s, const td_request *r, uint32_t begin, u
 
 static void add_request(td_scheduler *s, td_request *r, uint32_t n_rows) {
     uint32_t begin = r->n_computed, end = begin + n_rows, p = r->n_prompt;
-    s->entries[s->n_entries++] = (td_step_entry){.request = r, .first_row = s->step.n_tok, .first_pos = begin, .n_rows = n_rows, .last = end == r->n_tokens};
+    s->entries[s->n_entries++] = (td_step_entry){
+        .request = r, .first_row = s->step.n_tok, .first_pos = begin, .n_rows = n_rows, .last = end == r->n_tokens};
     if (begin < p) add_sequence(s, r, begin, end < p ? end : p, false);
     if (end > p) add_sequence(s, r, begin > p ? begin : p, end, true);
 }

@@ -1,13 +1,15 @@
 /*
  * Which tokens go into the next step.
  *
- * DESIGN. Requests join and leave at every step. A step holds one token of every request that is generating, and up to `chunk` tokens of
- * prompts (or of what a retracted request has to compute again), in order of service. A request is admitted when the pages of all it has
- * so far are free, and one more for each request that is generating, so that an admission does not cause a retraction at once. When a
- * generating request needs a page and none is free, the running request that is last in order of service is retracted: its pages are
- * freed and it waits again. The first in order is never retracted, so there is always progress.
+ * DESIGN. Requests join and leave at every step. A step holds one token of every request that is generating, and up to
+ * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service. A request is
+ * admitted when the pages of all it has so far are free, and one more for each request that is generating, so that an
+ * admission does not cause a retraction at once. When a generating request needs a page and none is free, the running
+ * request that is last in order of service is retracted: its pages are freed and it waits again. The first in order is never
+ * retracted, so there is always progress.
  *
- * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated after open.
+ * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated
+ * after open.
  */
 #ifndef TD_ENGINE_SCHEDULER_H
 #define TD_ENGINE_SCHEDULER_H
@@ -28,8 +30,8 @@ typedef struct {
     td_request    *waiting; /* a list */
     td_request   **running; /* [n_running] */
     uint32_t       n_waiting, n_running;
-    uint64_t       retractions; /* since open */
-    td_step_entry *entries; /* [n_entries] of the step */
+    uint64_t       retractions;          /* since open */
+    td_step_entry *entries;              /* [n_entries] of the step */
     uint32_t       n_entries, n_prefill; /* n_prefill: rows that are not one token of a generating request */
     td_step        step;
     void          *arrays; /* the step's memory */
@@ -38,8 +40,8 @@ typedef struct {
 } td_scheduler;
 
 /** A step has at most chunk + max_running tokens. @param max_seq_tokens longest sequence. @param pages borrowed. */
-TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, uint32_t max_running, uint32_t chunk, uint32_t max_seq_tokens, td_kv_pages *pages,
-                                         td_error *err);
+TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, uint32_t max_running, uint32_t chunk, uint32_t max_seq_tokens,
+                                         td_kv_pages *pages, td_error *err);
 void                   td_scheduler_close(td_scheduler *s);
 
 void td_scheduler_add(td_scheduler *s, td_request *r);    /* to the waiting list */

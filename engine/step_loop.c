@@ -1,9 +1,9 @@
 /*
  * The engine thread: takes requests in, runs steps, hands tokens out.
  *
- * A step: forward over the scheduler's rows; logits of the rows that matter, max_out at a time; sampling and log-probabilities of
- * those on the expert threads (idle then); commit; events. Nothing of a step is kept before all of it has succeeded, so a step
- * that fails is simply run again, once; when it fails again its requests fail and the others go on.
+ * A step: forward over the scheduler's rows; logits of the rows that matter, max_out at a time; sampling and
+ * log-probabilities of those on the expert threads (idle then); commit; events. Nothing of a step is kept before all of it
+ * has succeeded, so a step that fails is simply run again, once; when it fails again its requests fail and the others go on.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -14,13 +14,14 @@
 #include "core/log.h"
 #include "engine/engine_impl.h"
 
-#define NEXT_TOKEN   UINT32_MAX
+#define NEXT_TOKEN UINT32_MAX
 #define WINDOW_STEPS 40 /* over which decode_tokens_per_s is taken when nothing is logged */
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static td_event event_of(const td_request *r) {
-    return (td_event){.text = "", .stop_token = UINT32_MAX, .prompt_tokens = r->n_prompt, .completion_tokens = td_request_generated(r)};
+    return (td_event){
+        .text = "", .stop_token = UINT32_MAX, .prompt_tokens = r->n_prompt, .completion_tokens = td_request_generated(r)};
 }
 
 static void send(td_engine *e, td_request *r, td_event *ev) {
@@ -38,8 +39,8 @@ static void send(td_engine *e, td_request *r, td_event *ev) {
 
     static const char *const names[] = {"", "stop", "length", "abort", "error"};
     if (e->plan.log_requests)
-        td_info("request %" PRIu64 ": %s after %u prompt and %u generated tokens, %.3f s", r->number, names[ev->finish], r->n_prompt,
-                td_request_generated(r), td_now_s() - r->submit_s);
+        td_info("request %" PRIu64 ": %s after %u prompt and %u generated tokens, %.3f s", r->number, names[ev->finish],
+                r->n_prompt, td_request_generated(r), td_now_s() - r->submit_s);
     pthread_mutex_lock(&e->stats.lock);
     e->stats.s.requests_aborted += ev->finish == TD_FINISH_ABORT;
     e->stats.s.requests_failed += ev->finish == TD_FINISH_ERROR;
@@ -127,10 +128,12 @@ static uint32_t list_jobs(td_engine *e) {
             }
             r->prompt_positions[0] = (td_position_logprobs){.id = r->tokens[0], .logprob = NAN};
             for (uint32_t k = 0; k < entry->n_rows && entry->first_pos + k + 1 < r->n_prompt; k++)
-                e->jobs[n++] = (td_row_job){.entry = i, .row = entry->first_row + k, .prompt_position = entry->first_pos + k + 1};
+                e->jobs[n++] =
+                    (td_row_job){.entry = i, .row = entry->first_row + k, .prompt_position = entry->first_pos + k + 1};
         }
         if (entry->last && r->max_tokens)
-            e->jobs[n++] = (td_row_job){.entry = i, .row = entry->first_row + entry->n_rows - 1, .prompt_position = NEXT_TOKEN};
+            e->jobs[n++] =
+                (td_row_job){.entry = i, .row = entry->first_row + entry->n_rows - 1, .prompt_position = NEXT_TOKEN};
     }
     return n;
 }
@@ -150,15 +153,22 @@ static void do_row(void *ctx, uint32_t item, const td_worker *w) {
     const float      *logits = batch->logits + (size_t)item * vocab;
     const td_request *r = e->scheduler.entries[job->entry].request;
     if (job->prompt_position != NEXT_TOKEN) {
-        td_logprobs(logits, vocab, r->tokens[job->prompt_position], r->n_top_logprobs, &r->prompt_positions[job->prompt_position]);
+        td_logprobs(logits, vocab, r->tokens[job->prompt_position], r->n_top_logprobs,
+                    &r->prompt_positions[job->prompt_position]);
         return;
     }
     td_row_result *result = &e->results[job->entry];
-    td_sample_args args = {.sampling = &r->sampling, .seed = r->seed, .prompt = r->tokens, .generated = r->tokens + r->n_prompt,
-                           .n_prompt = r->n_prompt, .n_generated = td_request_generated(r), .banned = r->stop_ids};
+    td_sample_args args = {.sampling = &r->sampling,
+                           .seed = r->seed,
+                           .prompt = r->tokens,
+                           .generated = r->tokens + r->n_prompt,
+                           .n_prompt = r->n_prompt,
+                           .n_generated = td_request_generated(r),
+                           .banned = r->stop_ids};
     args.n_banned = args.n_generated < r->min_tokens ? r->n_stop_ids : 0;
     result->status = td_sample(&e->samplers[w->index], logits, &args, &result->token);
-    if (result->status == TD_OK && r->logprobs) td_logprobs(logits, vocab, result->token, r->n_top_logprobs, &result->logprobs);
+    if (result->status == TD_OK && r->logprobs)
+        td_logprobs(logits, vocab, result->token, r->n_top_logprobs, &result->logprobs);
 }
 
 static td_status try_step(td_engine *e, uint32_t n_jobs) {
@@ -175,9 +185,9 @@ static td_status try_step(td_engine *e, uint32_t n_jobs) {
 
 static const char *row_error_text(td_status st) {
     switch (st) {
-    case TD_ENOMEM: return "out of memory for the prompt's log-probabilities";
-    case TD_EINVAL: return "every token is ruled out by logit_bias and min_tokens";
-    default: return "the model's output is not a number";
+        case TD_ENOMEM: return "out of memory for the prompt's log-probabilities";
+        case TD_EINVAL: return "every token is ruled out by logit_bias and min_tokens";
+        default: return "the model's output is not a number";
     }
 }
 
@@ -200,8 +210,8 @@ static void log_prefill(const td_engine *e, double seconds) {
         const td_step_entry *entry = &e->scheduler.entries[i];
         const td_request    *r = entry->request;
         if (entry->n_rows > 1 && r->n_tokens > e->plan.chunk)
-            td_info("request %" PRIu64 ": prefill %u of %u tokens, %.1f tokens/s", r->number, entry->first_pos + entry->n_rows, r->n_tokens,
-                    e->scheduler.n_prefill / seconds);
+            td_info("request %" PRIu64 ": prefill %u of %u tokens, %.1f tokens/s", r->number,
+                    entry->first_pos + entry->n_rows, r->n_tokens, e->scheduler.n_prefill / seconds);
     }
 }
 
@@ -216,8 +226,8 @@ static void log_decode(td_engine *e) {
     e->stats.s.decode_tokens_per_s = rate;
     pthread_mutex_unlock(&e->stats.lock);
     if (e->plan.decode_log_interval)
-        td_info("decode: %u running, %u queued, %.1f tokens/s, KV %" PRIu64 " of %" PRIu64 " tokens (%.1f %%)", e->scheduler.n_running,
-                td_inbox_waiting(e->inbox), rate, used, total, 100.0 * (double)used / (double)total);
+        td_info("decode: %u running, %u queued, %.1f tokens/s, KV %" PRIu64 " of %" PRIu64 " tokens (%.1f %%)",
+                e->scheduler.n_running, td_inbox_waiting(e->inbox), rate, used, total, 100.0 * (double)used / (double)total);
 }
 
 static void fail_step(td_engine *e, td_status st) {
@@ -269,8 +279,8 @@ static void take_in(td_engine *e, td_request *list) {
         td_request *r = list;
         list = r->next;
         if (e->plan.log_requests)
-            td_info("request %" PRIu64 ": %u prompt tokens, at most %u to generate, temperature %g", r->number, r->n_prompt, r->max_tokens,
-                    r->sampling.temperature);
+            td_info("request %" PRIu64 ": %u prompt tokens, at most %u to generate, temperature %g", r->number, r->n_prompt,
+                    r->max_tokens, r->sampling.temperature);
         pthread_mutex_lock(&e->stats.lock);
         e->stats.s.requests_total++;
         pthread_mutex_unlock(&e->stats.lock);

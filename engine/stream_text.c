@@ -9,11 +9,13 @@
 
 td_status td_stream_text_open(td_stream_text *s, const char *const *stop, size_t n_stop, bool include_stop, td_error *err) {
     *s = (td_stream_text){.include_stop = include_stop, .capacity = INITIAL_CAPACITY};
-    if (n_stop > TD_STOP_MAX) return td_fail(err, TD_EINVAL, "stop: %zu strings given, at most %d are allowed", n_stop, TD_STOP_MAX);
+    if (n_stop > TD_STOP_MAX)
+        return td_fail(err, TD_EINVAL, "stop: %zu strings given, at most %d are allowed", n_stop, TD_STOP_MAX);
     for (size_t i = 0; i < n_stop; i++) {
         size_t len = strlen(stop[i]);
         if (len == 0) return td_fail(err, TD_EINVAL, "stop: a stop string is empty");
-        if (len > TD_STOP_BYTES_MAX) return td_fail(err, TD_EINVAL, "stop: a stop string is longer than %d bytes", TD_STOP_BYTES_MAX);
+        if (len > TD_STOP_BYTES_MAX)
+            return td_fail(err, TD_EINVAL, "stop: a stop string is longer than %d bytes", TD_STOP_BYTES_MAX);
         if ((stop[i][0] & 0xc0) == 0x80) return td_fail(err, TD_EINVAL, "stop: a stop string is not UTF-8");
     }
     s->buf = malloc(s->capacity);
@@ -75,7 +77,8 @@ static td_status append(td_stream_text *s, const char *text, size_t len) {
     return TD_OK;
 }
 
-td_status td_stream_text_add(td_stream_text *s, const char *text, size_t len, bool armed, const char **out, size_t *out_len, int *match) {
+td_status td_stream_text_add(td_stream_text *s, const char *text, size_t len, bool armed, const char **out, size_t *out_len,
+                             int *match) {
     memmove(s->buf, s->buf + s->out_len, s->len - s->out_len); /* what is out is forgotten */
     s->len -= s->out_len;
     s->out_len = 0;

@@ -23,14 +23,29 @@ struct td_model {
 static atomic_int            g_fail_forwards, g_fail_heads;
 static atomic_bool           g_hold, g_nan;
 static _Atomic(const char *) g_complaint;
-static atomic_uint           g_max_tok;
+static atomic_uint           g_max_tok, g_delay_us;
 
-void        fake_fail_forwards(int n) { atomic_store(&g_fail_forwards, n); }
-void        fake_fail_heads(int n) { atomic_store(&g_fail_heads, n); }
-void        fake_hold(bool hold) { atomic_store(&g_hold, hold); }
-void        fake_give_nan(bool nan) { atomic_store(&g_nan, nan); }
-const char *fake_complaint(void) { return atomic_load(&g_complaint); }
-uint32_t    fake_max_tok(void) { return atomic_load(&g_max_tok); }
+void fake_fail_forwards(int n) {
+    atomic_store(&g_fail_forwards, n);
+}
+void fake_fail_heads(int n) {
+    atomic_store(&g_fail_heads, n);
+}
+void fake_hold(bool hold) {
+    atomic_store(&g_hold, hold);
+}
+void fake_delay(uint32_t us) {
+    atomic_store(&g_delay_us, us);
+}
+void fake_give_nan(bool nan) {
+    atomic_store(&g_nan, nan);
+}
+const char *fake_complaint(void) {
+    return atomic_load(&g_complaint);
+}
+uint32_t fake_max_tok(void) {
+    return atomic_load(&g_max_tok);
+}
 
 static bool take_failure(atomic_int *n) {
     int left = atomic_load(n);
@@ -48,8 +63,12 @@ static uint64_t mix(uint64_t x) { /* splitmix64 */
     return x ^ x >> 31;
 }
 
-static uint64_t kv_of(uint32_t token, uint32_t pos, bool absorbed) { return mix((uint64_t)token << 33 | (uint64_t)pos << 1 | absorbed); }
-static uint64_t history(uint64_t h, uint64_t kv) { return mix(h ^ kv); }
+static uint64_t kv_of(uint32_t token, uint32_t pos, bool absorbed) {
+    return mix((uint64_t)token << 33 | (uint64_t)pos << 1 | absorbed);
+}
+static uint64_t history(uint64_t h, uint64_t kv) {
+    return mix(h ^ kv);
+}
 
 static void logits_of(uint64_t h, float *logits) {
     for (uint32_t v = 0; v < FAKE_VOCAB; v++) logits[v] = (float)(mix(h + v) >> 40) * 0x1p-21f; /* [0, 8) */
@@ -70,8 +89,14 @@ td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_
     td_model *m = calloc(1, sizeof *m);
     m->o = *o;
     if (!m->o.context_length) m->o.context_length = FAKE_CONTEXT;
-    m->config = (td_model_config){.arch_name = "FakeForCausalLM", .vocab = FAKE_VOCAB, .bos_id = 0, .eos_ids = {FAKE_EOS}, .n_eos = 1,
-                                  .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN};
+    m->config = (td_model_config){.arch_name = "FakeForCausalLM",
+                                  .vocab = FAKE_VOCAB,
+                                  .bos_id = 0,
+                                  .eos_ids = {FAKE_EOS},
+                                  .n_eos = 1,
+                                  .temperature = NAN,
+                                  .top_p = NAN,
+                                  .repetition_penalty = NAN};
     m->row_hash = calloc(o->max_tok, sizeof *m->row_hash);
     m->logits = calloc((size_t)o->max_out * FAKE_VOCAB, sizeof *m->logits);
     atomic_store(&g_max_tok, o->max_tok);
@@ -88,10 +113,18 @@ void td_model_close(td_model *m) {
     free(m);
 }
 
-const td_model_config *td_model_get_config(const td_model *m) { return &m->config; }
-uint32_t               td_model_context_length(const td_model *m) { return m->o.context_length; }
-const char            *td_model_expert_kernel(const td_model *m) { return m ? "fake" : NULL; }
-uint64_t               td_model_deferred(const td_model *m) { return m ? 0 : 1; }
+const td_model_config *td_model_get_config(const td_model *m) {
+    return &m->config;
+}
+uint32_t td_model_context_length(const td_model *m) {
+    return m->o.context_length;
+}
+const char *td_model_expert_kernel(const td_model *m) {
+    return m ? "fake" : NULL;
+}
+uint64_t td_model_deferred(const td_model *m) {
+    return m ? 0 : 1;
+}
 
 void td_model_get_plan(const td_model *m, td_model_plan *plan) {
     *plan = (td_model_plan){.scratch_bytes = (uint64_t)m->o.max_tok << 10, .kv_bytes_per_page = FAKE_KV_PAGE_BYTES};
@@ -123,7 +156,8 @@ static const char *broken_rule(const td_model *m, const td_step *s) {
             if (a->token[r] >= FAKE_VOCAB) return "token outside the vocabulary";
             if (a->pos[r] != a->pos[begin] + (r - begin)) return "positions are not consecutive";
             uint32_t page = a->block_table[(size_t)q * s->block_stride + a->pos[r] / TD_KV_PAGE];
-            if (a->slot[r] != page * TD_KV_PAGE + a->pos[r] % TD_KV_PAGE || a->slot[r] >= m->n_slots) return "slot is not in the block table";
+            if (a->slot[r] != page * TD_KV_PAGE + a->pos[r] % TD_KV_PAGE || a->slot[r] >= m->n_slots)
+                return "slot is not in the block table";
             if (m->slot_seen[a->slot[r]]++) return "two rows write one slot";
         }
     }
@@ -132,6 +166,7 @@ static const char *broken_rule(const td_model *m, const td_step *s) {
 
 td_status td_model_forward(td_model *m, td_step *s) {
     const td_step_arrays *a = &s->host;
+    usleep(atomic_load(&g_delay_us));
     while (atomic_load(&g_hold)) usleep(200);
     memset(m->slot_seen, 0, m->n_slots);
     const char *rule = broken_rule(m, s);
@@ -175,7 +210,9 @@ static void fake_caps(td_npu *d, td_npu_caps *out) {
     (void)d;
     *out = (td_npu_caps){.text = "fake", .unified_memory = true};
 }
-static void fake_close(td_npu *d) { free(d); }
+static void fake_close(td_npu *d) {
+    free(d);
+}
 
 static const td_npu_ops fake_ops = {.name = "fake", .caps = fake_caps, .close = fake_close};
 

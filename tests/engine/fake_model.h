@@ -1,18 +1,19 @@
 /*
  * A model of arithmetic for tests of the engine: it stands in for model/ and npu/ at link time.
  *
- * Its KV slot holds a hash of (token, position, form); the logits of a row are a function of the hashes of its whole history, read back
- * through the block table. A wrong slot, page, position, form or order therefore changes the answer, and stale KV does too.
- * What a step must satisfy is checked on the way: a violation makes every later answer wrong and is reported by fake_complaint.
+ * Its KV slot holds a hash of (token, position, form); the logits of a row are a function of the hashes of its whole
+ * history, read back through the block table. A wrong slot, page, position, form or order therefore changes the answer, and
+ * stale KV does too. What a step must satisfy is checked on the way: a violation makes every later answer wrong and is
+ * reported by fake_complaint.
  */
 #ifndef TD_TESTS_FAKE_MODEL_H
 #define TD_TESTS_FAKE_MODEL_H
 
 #include "tandem.h"
 
-#define FAKE_VOCAB   4096 /* that of models/tale-v3-14m, whose tokenizer the tests use */
+#define FAKE_VOCAB 4096 /* that of models/tale-v3-14m, whose tokenizer the tests use */
 #define FAKE_CONTEXT 700
-#define FAKE_EOS     1
+#define FAKE_EOS 1
 #define FAKE_KV_PAGE_BYTES (1u << 20)
 
 /** logits[FAKE_VOCAB] after tokens[0..n), of which the first n_prompt are the prompt. */
@@ -20,9 +21,10 @@ void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *l
 
 void        fake_fail_forwards(int n); /* the next n forwards fail */
 void        fake_fail_heads(int n);
-void        fake_hold(bool hold);      /* forwards wait while held */
-void        fake_give_nan(bool nan);   /* logits are NaN */
-const char *fake_complaint(void);      /* the first broken rule of a step, or NULL */
-uint32_t    fake_max_tok(void);        /* of the model that was opened last */
+void        fake_hold(bool hold);    /* forwards wait while held */
+void        fake_delay(uint32_t us); /* every forward takes so long at least */
+void        fake_give_nan(bool nan); /* logits are NaN */
+const char *fake_complaint(void);    /* the first broken rule of a step, or NULL */
+uint32_t    fake_max_tok(void);      /* of the model that was opened last */
 
 #endif

@@ -28,7 +28,8 @@ static bool in(const uint32_t *ids, size_t n, uint32_t id) {
     return false;
 }
 
-/* The text of the first n generated tokens, up to where it is whole characters (or with U+FFFD for what is not, at the end). */
+/* The text of the first n generated tokens, up to where it is whole characters (or with U+FFFD for what is not, at the end).
+ */
 static void decode(const td_tokenizer *tok, const outcome *o, uint32_t n, bool skip_special, char **text, size_t *len) {
     assert_int_equal(td_tokenizer_decode(tok, o->tokens + o->n_prompt, n, skip_special, text, len), TD_OK);
 }
@@ -39,7 +40,8 @@ static int find_stop(const td_request_params *p, const char *text, size_t len, s
         int best = -1;
         for (size_t i = 0; i < p->n_stop; i++) {
             size_t n = strlen(p->stop[i]);
-            if (n <= *end - from && !memcmp(text + *end - n, p->stop[i], n) && (best < 0 || n > strlen(p->stop[best]))) best = (int)i;
+            if (n <= *end - from && !memcmp(text + *end - n, p->stop[i], n) && (best < 0 || n > strlen(p->stop[best])))
+                best = (int)i;
         }
         if (best >= 0) return best;
     }
@@ -61,8 +63,14 @@ static outcome run_plain(const td_request_params *p, const td_tokenizer *tok, ui
     if (max == 0) o.finish = TD_FINISH_LENGTH;
     while (o.finish == TD_FINISH_NONE) {
         uint32_t       n = o.n - o.n_prompt, token;
-        td_sample_args a = {.sampling = &p->sampling, .seed = p->sampling.seed, .prompt = o.tokens, .n_prompt = o.n_prompt,
-                            .generated = o.tokens + o.n_prompt, .n_generated = n, .banned = banned, .n_banned = n < p->min_tokens ? n_banned : 0};
+        td_sample_args a = {.sampling = &p->sampling,
+                            .seed = p->sampling.seed,
+                            .prompt = o.tokens,
+                            .n_prompt = o.n_prompt,
+                            .generated = o.tokens + o.n_prompt,
+                            .n_generated = n,
+                            .banned = banned,
+                            .n_banned = n < p->min_tokens ? n_banned : 0};
         fake_logits(o.tokens, o.n, o.n_prompt, logits);
         assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
         o.tokens[o.n++] = token;
@@ -87,7 +95,8 @@ static outcome run_plain(const td_request_params *p, const td_tokenizer *tok, ui
     return o;
 }
 
-static void check_logprobs(const td_position_logprobs *got, const uint32_t *tokens, uint32_t at, uint32_t n_prompt, uint32_t n_top) {
+static void check_logprobs(const td_position_logprobs *got, const uint32_t *tokens, uint32_t at, uint32_t n_prompt,
+                           uint32_t n_top) {
     float                logits[FAKE_VOCAB];
     td_position_logprobs want;
     fake_logits(tokens, at, n_prompt, logits);
@@ -127,13 +136,15 @@ void probe_check(const probe *p, const td_tokenizer *tok, uint64_t kv_tokens, ui
             assert_int_equal(p->stop_reason[0], 0);
     }
     assert_int_equal(p->n_logprobs, p->params.logprobs ? p->n_tokens : 0);
-    for (uint32_t i = 0; i < p->n_logprobs; i++) check_logprobs(&p->logprobs[i], o.tokens, o.n_prompt + i, o.n_prompt, p->params.n_top_logprobs);
+    for (uint32_t i = 0; i < p->n_logprobs; i++)
+        check_logprobs(&p->logprobs[i], o.tokens, o.n_prompt + i, o.n_prompt, p->params.n_top_logprobs);
     if (p->params.prompt_logprobs && !cut) {
         assert_int_equal(p->n_prompt_logprobs, p->params.n_prompt);
         assert_int_equal(p->prompt_logprobs_event, 1);
         assert_int_equal(p->prompt_logprobs[0].id, p->prompt[0]);
         assert_true(isnan(p->prompt_logprobs[0].logprob));
-        for (uint32_t i = 1; i < o.n_prompt; i++) check_logprobs(&p->prompt_logprobs[i], o.tokens, i, o.n_prompt, p->params.n_top_logprobs);
+        for (uint32_t i = 1; i < o.n_prompt; i++)
+            check_logprobs(&p->prompt_logprobs[i], o.tokens, i, o.n_prompt, p->params.n_top_logprobs);
     }
     free(o.tokens);
     free(o.text);

@@ -14,7 +14,7 @@ static atomic_uint g_ends;
 static bool whole_characters(const char *text, size_t len) {
     for (size_t i = 0; i < len;) {
         unsigned char c = (unsigned char)text[i];
-        size_t        n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+        size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
         if (n == 0 || i + n > len) return false;
         for (size_t k = 1; k < n; k++)
             if (((unsigned char)text[i + k] & 0xc0) != 0x80) return false;
@@ -85,7 +85,9 @@ void probe_wait_tokens(probe *p, size_t n) {
     pthread_mutex_unlock(&p->lock);
 }
 
-void probe_wait(probe *p) { probe_wait_tokens(p, SIZE_MAX); }
+void probe_wait(probe *p) {
+    probe_wait_tokens(p, SIZE_MAX);
+}
 
 void probe_free(probe *p) {
     td_request_release(p->request);

@@ -30,9 +30,9 @@ typedef struct {
 } probe;
 
 probe *probe_new(const uint32_t *prompt, size_t n_prompt, uint32_t max_tokens); /* greedy; change params before submitting */
-void   probe_submit(td_engine *e, probe *p);                                   /* must be accepted */
-void   probe_wait(probe *p);                                                   /* for its last event */
-void   probe_wait_tokens(probe *p, size_t n);                                  /* for n tokens, or its last event */
+void   probe_submit(td_engine *e, probe *p);                                    /* must be accepted */
+void   probe_wait(probe *p);                                                    /* for its last event */
+void   probe_wait_tokens(probe *p, size_t n);                                   /* for n tokens, or its last event */
 void   probe_free(probe *p);
 
 #endif

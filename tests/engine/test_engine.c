@@ -1,6 +1,6 @@
 /*
- * The engine over the fake model, through the public interface: every stream equals what a plain loop gives for its request alone,
- * whatever company, chunks and retractions it met; no page is lost; failures stay where they belong.
+ * The engine over the fake model, through the public interface: every stream equals what a plain loop gives for its request
+ * alone, whatever company, chunks and retractions it met; no page is lost; failures stay where they belong.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -20,7 +20,9 @@
 #define SEED 5150u
 
 static _Atomic uint64_t g_draws;
-static uint32_t         draw(uint32_t n) { return (uint32_t)(td_rng_u64(SEED, 3, g_draws++) % n); }
+static uint32_t         draw(uint32_t n) {
+            return (uint32_t)(td_rng_u64(SEED, 3, g_draws++) % n);
+}
 
 static td_engine_options options(uint64_t kv_tokens, uint32_t chunk, uint32_t max_running) {
     td_engine_options o;
@@ -130,7 +132,9 @@ static void stops(void **state) {
     uint32_t id = p->tokens[12], prompt[20];
     char     middle[5] = {0};
     size_t   at = p->text_len / 2;
-    while (((unsigned char)p->text[at] & 0x80) || ((unsigned char)p->text[at + 1] & 0x80) || ((unsigned char)p->text[at + 2] & 0x80)) at++;
+    while (((unsigned char)p->text[at] & 0x80) || ((unsigned char)p->text[at + 1] & 0x80) ||
+           ((unsigned char)p->text[at + 2] & 0x80))
+        at++;
     memcpy(middle, p->text + at, 3);
     memcpy(prompt, p->prompt, sizeof prompt);
     wait_check_free(e, p);
@@ -172,8 +176,8 @@ static void prompt_scores(void **state) {
 
 /* ---- many at a time -------------------------------------------------------------------------- */
 
-#define THREADS     3
-#define PER_THREAD  40
+#define THREADS 3
+#define PER_THREAD 40
 
 typedef struct {
     td_engine *e;
@@ -251,8 +255,8 @@ static uint64_t run_company(uint32_t pages, const uint32_t lengths[4], const uin
             wait_check_free(e, p);
         }
     td_engine_stats s = idle_stats(e);
-    print_message("%lu requests, %lu aborted, %lu retractions, %lu + %lu steps\n", s.requests_total, s.requests_aborted, s.retractions,
-                  s.steps_prefill, s.steps_decode);
+    print_message("%lu requests, %lu aborted, %lu retractions, %lu + %lu steps\n", s.requests_total, s.requests_aborted,
+                  s.retractions, s.steps_prefill, s.steps_decode);
     assert_int_equal(s.requests_total, THREADS * PER_THREAD);
     assert_int_equal(s.requests_aborted, aborted);
     assert_int_equal(s.requests_failed, 0);
@@ -274,8 +278,9 @@ static void random_company_short_of_pages(void **state) {
 
 static void retraction_is_invisible(void **state) {
     (void)state;
-    td_engine *e = open_engine(4 * 128, 200, 4); /* four requests of 90 + 100 tokens: two pages each in the end, four pages there are */
-    probe     *p[4];
+    td_engine *e =
+        open_engine(4 * 128, 200, 4); /* four requests of 90 + 100 tokens: two pages each in the end, four pages there are */
+    probe *p[4];
     fake_hold(true);
     for (int i = 0; i < 4; i++) {
         p[i] = random_prompt(90, 100);
@@ -288,6 +293,16 @@ static void retraction_is_invisible(void **state) {
     close_engine(e);
 }
 
+/* Submit a request to an idle engine whose forwards are held: it runs when this returns. */
+static void submit_running(td_engine *e, probe *p) {
+    td_engine_stats s = {.queued = 1};
+    probe_submit(e, p);
+    while (s.queued) {
+        usleep(1000);
+        td_engine_get_stats(e, &s);
+    }
+}
+
 static void priority_goes_first(void **state) {
     (void)state;
     td_engine *e = open_engine(2048, 64, 1);
@@ -297,8 +312,7 @@ static void priority_goes_first(void **state) {
         p[i] = random_prompt(10, 60);
         p[i]->params.ignore_eos = true;
         p[i]->params.priority = i == 3;
-        probe_submit(e, p[i]);
-        if (i == 0) usleep(50000); /* it runs already */
+        i == 0 ? submit_running(e, p[i]) : probe_submit(e, p[i]);
     }
     fake_hold(false);
     for (int i = 0; i < 4; i++) probe_wait(p[i]);
@@ -317,27 +331,27 @@ static const char *spoil(int c, td_request_params *p) {
     static const float       bias = NAN;
     static const char *const empty[] = {""};
     switch (c) {
-    case 0: return p->n_prompt = 0, "prompt";
-    case 1: return p->prompt = &outside, p->n_prompt = 1, "prompt";
-    case 2: return p->n_prompt = 640, "KV capacity of 640";
-    case 3: return p->n_prompt = 701, "context length of 700";
-    case 4: return p->max_tokens = 0, "max_tokens";
-    case 5: return p->min_tokens = 11, "min_tokens";
-    case 6: return p->sampling.temperature = -0.1, "temperature";
-    case 7: return p->sampling.temperature = NAN, "temperature";
-    case 8: return p->sampling.top_p = 0, "top_p";
-    case 9: return p->sampling.top_p = 1.1, "top_p";
-    case 10: return p->sampling.min_p = -1, "min_p";
-    case 11: return p->sampling.frequency_penalty = 3, "frequency_penalty";
-    case 12: return p->sampling.presence_penalty = -3, "presence_penalty";
-    case 13: return p->sampling.repetition_penalty = 0, "repetition_penalty";
-    case 14: return p->sampling.bias_ids = &outside, p->sampling.bias = &bias, p->sampling.n_bias = 1, "logit_bias";
-    case 15: return p->sampling.bias_ids = p->prompt, p->sampling.bias = &bias, p->sampling.n_bias = 1, "logit_bias";
-    case 16: return p->stop = empty, p->n_stop = 1, "stop";
-    case 17: return p->stop_ids = &outside, p->n_stop_ids = 1, "stop_token_ids";
-    case 18: return p->n_top_logprobs = 21, "top_logprobs";
-    case 19: return p->on_event = NULL, "on_event";
-    default: return NULL;
+        case 0: return p->n_prompt = 0, "prompt";
+        case 1: return p->prompt = &outside, p->n_prompt = 1, "prompt";
+        case 2: return p->n_prompt = 640, "KV capacity of 640";
+        case 3: return p->n_prompt = 701, "context length of 700";
+        case 4: return p->max_tokens = 0, "max_tokens";
+        case 5: return p->min_tokens = 11, "min_tokens";
+        case 6: return p->sampling.temperature = -0.1, "temperature";
+        case 7: return p->sampling.temperature = NAN, "temperature";
+        case 8: return p->sampling.top_p = 0, "top_p";
+        case 9: return p->sampling.top_p = 1.1, "top_p";
+        case 10: return p->sampling.min_p = -1, "min_p";
+        case 11: return p->sampling.frequency_penalty = 3, "frequency_penalty";
+        case 12: return p->sampling.presence_penalty = -3, "presence_penalty";
+        case 13: return p->sampling.repetition_penalty = 0, "repetition_penalty";
+        case 14: return p->sampling.bias_ids = &outside, p->sampling.bias = &bias, p->sampling.n_bias = 1, "logit_bias";
+        case 15: return p->sampling.bias_ids = p->prompt, p->sampling.bias = &bias, p->sampling.n_bias = 1, "logit_bias";
+        case 16: return p->stop = empty, p->n_stop = 1, "stop";
+        case 17: return p->stop_ids = &outside, p->n_stop_ids = 1, "stop_token_ids";
+        case 18: return p->n_top_logprobs = 21, "top_logprobs";
+        case 19: return p->on_event = NULL, "on_event";
+        default: return NULL;
     }
 }
 
@@ -373,11 +387,8 @@ static void full_queue_is_busy(void **state) {
     assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
     fake_hold(true);
     for (int i = 0; i < 5; i++) p[i] = random_prompt(10, 20);
-    for (int i = 0; i < 2; i++) {
-        probe_submit(e, p[i]);
-        usleep(30000);
-    }
-    for (int i = 2; i < 4; i++) probe_submit(e, p[i]);
+    submit_running(e, p[0]);
+    for (int i = 1; i < 4; i++) probe_submit(e, p[i]);
     assert_int_equal(td_engine_submit(e, &p[4]->params, &r, &err), TD_EBUSY); /* one runs, three wait */
     assert_non_null(strstr(err.text, "queue is full"));
     fake_hold(false);
@@ -420,9 +431,6 @@ static void step_that_fails_twice_ends_its_requests_only(void **state) {
         p[i]->params.ignore_eos = true;
         probe_submit(e, p[i]);
     }
-    fake_hold(false);
-    probe_wait_tokens(p[1], 2);
-    fake_hold(true);
     fake_fail_forwards(2);
     fake_hold(false);
     for (int i = 0; i < 3; i++) probe_wait(p[i]);
@@ -465,6 +473,7 @@ static void cancel(void **state) {
     td_engine *e = open_engine(2048, 64, 1);
     probe     *running = random_prompt(10, 600), *waiting = random_prompt(10, 10);
     running->params.ignore_eos = true;
+    fake_delay(1000);
     probe_submit(e, running);
     probe_submit(e, waiting);
     probe_wait_tokens(running, 3);
@@ -475,6 +484,7 @@ static void cancel(void **state) {
     td_request_cancel(running->request);
     probe_wait(running);
     assert_int_equal(running->finish, TD_FINISH_ABORT);
+    fake_delay(0);
     td_request_cancel(running->request); /* once more, after the end */
     wait_check_free(e, running);
     wait_check_free(e, waiting);
@@ -487,13 +497,16 @@ static void closing(void **state) {
     for (int grace = 0; grace < 2; grace++) {
         td_engine *e = open_engine(2048, 64, 1);
         probe     *p[3];
+        fake_delay(1000);
         for (int i = 0; i < 3; i++) {
             p[i] = random_prompt(20, 500);
             p[i]->params.ignore_eos = true;
             probe_submit(e, p[i]);
         }
         probe_wait_tokens(p[0], 1);
+        fake_delay(grace ? 0 : 2000);
         td_engine_close(e, grace ? 60 : 0);
+        fake_delay(0);
         for (int i = 0; i < 3; i++) {
             assert_int_equal(p[i]->n_finish, 1);
             if (grace) assert_int_equal(p[i]->n_tokens, 500);

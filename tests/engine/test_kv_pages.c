@@ -1,4 +1,5 @@
-/* Pages: each has one owner, shared ones survive all but the last drop, and a random history neither loses nor doubles a page. */
+/* Pages: each has one owner, shared ones survive all but the last drop, and a random history neither loses nor doubles a
+ * page. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@
 #include "engine/kv_pages.h"
 
 #define PAGES 97
-#define SEED  20240611u
+#define SEED 20240611u
 
 static void all_or_nothing(void **state) {
     (void)state;

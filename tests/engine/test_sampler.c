@@ -1,5 +1,6 @@
 /*
- * The sampler against a plain one in double precision with a full sort, against the exact distribution (chi-square), and its edges.
+ * The sampler against a plain one in double precision with a full sort, against the exact distribution (chi-square), and its
+ * edges.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -17,8 +18,12 @@
 #define SEED 77001u
 
 static uint64_t g_draws;
-static double   draw(void) { return td_rng_uniform(SEED, 9, g_draws++); }
-static uint32_t draw_below(uint32_t n) { return (uint32_t)(draw() * n); }
+static double   draw(void) {
+      return td_rng_uniform(SEED, 9, g_draws++);
+}
+static uint32_t draw_below(uint32_t n) {
+    return (uint32_t)(draw() * n);
+}
 
 static const td_sampling neutral = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
 
@@ -86,7 +91,8 @@ typedef struct {
 static void make_trial(trial *t, float *logits) {
     static const uint32_t vocabs[] = {1, 2, 17, 300, 1024, 5000, 40003};
     static const double   top_ps[] = {1, 1, 0.95, 0.5, 0.05, 0.9999};
-    *t = (trial){.vocab = vocabs[draw_below(7)], .n_prompt = draw_below(40), .n_generated = draw_below(40), .logits = logits};
+    *t =
+        (trial){.vocab = vocabs[draw_below(7)], .n_prompt = draw_below(40), .n_generated = draw_below(40), .logits = logits};
     double spread = draw() < 0.3 ? 0.05 : 1 + 8 * draw();
     for (uint32_t v = 0; v < t->vocab; v++) {
         logits[v] = (float)(spread * (draw() + draw() + draw() - 1.5) * 2);
@@ -118,8 +124,14 @@ static void make_trial(trial *t, float *logits) {
 }
 
 static td_sample_args args_of(const trial *t, uint64_t seed) {
-    return (td_sample_args){.sampling = &t->sampling, .seed = seed, .prompt = t->prompt, .generated = t->generated, .n_prompt = t->n_prompt,
-                            .n_generated = t->n_generated, .banned = t->banned, .n_banned = t->n_banned};
+    return (td_sample_args){.sampling = &t->sampling,
+                            .seed = seed,
+                            .prompt = t->prompt,
+                            .generated = t->generated,
+                            .n_prompt = t->n_prompt,
+                            .n_generated = t->n_generated,
+                            .banned = t->banned,
+                            .n_banned = t->n_banned};
 }
 
 /* The token's slice of the CDF, in ascending id, must hold u. */
@@ -263,7 +275,7 @@ static void logprobs_match_double_precision(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_a_plain_sampler), cmocka_unit_test(follows_the_distribution),
+        cmocka_unit_test(agrees_with_a_plain_sampler),     cmocka_unit_test(follows_the_distribution),
         cmocka_unit_test(greedy_ties_go_to_the_lowest_id), cmocka_unit_test(hopeless_logits_are_refused),
         cmocka_unit_test(logprobs_match_double_precision),
     };

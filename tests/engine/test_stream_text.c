@@ -1,6 +1,6 @@
 /*
- * Stop strings: every text over a small alphabet, with every set of stop strings, cut in every way, against a search in the whole
- * text; and nothing is let out that a stop string then takes back.
+ * Stop strings: every text over a small alphabet, with every set of stop strings, cut in every way, against a search in the
+ * whole text; and nothing is let out that a stop string then takes back.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,8 @@ static size_t plain_cut(const char *text, size_t len, const char *const *stop, s
 }
 
 /* Feed the text in pieces: bit i of cuts ends a piece after character i (width bytes each). */
-static void feed(const char *text, size_t chars, size_t width, uint32_t cuts, const char *const *stop, size_t n_stop, bool include) {
+static void feed(const char *text, size_t chars, size_t width, uint32_t cuts, const char *const *stop, size_t n_stop,
+                 bool include) {
     td_stream_text s;
     char           got[256];
     size_t         n_got = 0, begin = 0, n = 0;
@@ -37,7 +38,8 @@ static void feed(const char *text, size_t chars, size_t width, uint32_t cuts, co
     assert_int_equal(td_stream_text_open(&s, stop, n_stop, include, NULL), TD_OK);
     for (size_t i = 0; i < chars && match < 0; i++) {
         if (i + 1 < chars && !(cuts >> i & 1)) continue;
-        assert_int_equal(td_stream_text_add(&s, text + begin * width, (i + 1 - begin) * width, true, &out, &n, &match), TD_OK);
+        assert_int_equal(td_stream_text_add(&s, text + begin * width, (i + 1 - begin) * width, true, &out, &n, &match),
+                         TD_OK);
         begin = i + 1;
         memcpy(got + n_got, out, n);
         n_got += n;
@@ -59,9 +61,10 @@ static void feed(const char *text, size_t chars, size_t width, uint32_t cuts, co
 
 static void every_text_cut_everywhere(void **state) {
     (void)state;
-    static const char *const sets[][3] = {{"ab", NULL, NULL},      {"aab", NULL, NULL},  {"aaa", "ab", NULL}, {"abab", "bb", NULL},
-                                          {"b", "ab", "aab"},      {"ba", "aba", "bab"}, {"abc", "bca", "c"}, {"aabaa", "abb", "aaaa"},
-                                          {"abcabc", "cab", NULL}, {"a", NULL, NULL},    {NULL, NULL, NULL}};
+    static const char *const sets[][3] = {{"ab", NULL, NULL},   {"aab", NULL, NULL},      {"aaa", "ab", NULL},
+                                          {"abab", "bb", NULL}, {"b", "ab", "aab"},       {"ba", "aba", "bab"},
+                                          {"abc", "bca", "c"},  {"aabaa", "abb", "aaaa"}, {"abcabc", "cab", NULL},
+                                          {"a", NULL, NULL},    {NULL, NULL, NULL}};
     for (size_t set = 0; set < sizeof sets / sizeof sets[0]; set++) {
         size_t n_stop = 0;
         while (n_stop < 3 && sets[set][n_stop]) n_stop++;
@@ -124,10 +127,10 @@ static void long_pieces_fit(void **state) {
 
 static void bad_stops_are_refused(void **state) {
     (void)state;
-    const char     *many[TD_STOP_MAX + 1];
-    char            longest[TD_STOP_BYTES_MAX + 2];
-    td_stream_text  s;
-    td_error        err = {0};
+    const char       *many[TD_STOP_MAX + 1];
+    char              longest[TD_STOP_BYTES_MAX + 2];
+    td_stream_text    s;
+    td_error          err = {0};
     const char *const empty[] = {""}, *const half[] = {"\x80q"}, *const too_long[] = {longest};
     for (int i = 0; i <= TD_STOP_MAX; i++) many[i] = "s";
     memset(longest, 'x', sizeof longest - 1);
@@ -141,8 +144,9 @@ static void bad_stops_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_text_cut_everywhere), cmocka_unit_test(whole_characters), cmocka_unit_test(unarmed_text_passes),
-        cmocka_unit_test(long_pieces_fit),           cmocka_unit_test(bad_stops_are_refused),
+        cmocka_unit_test(every_text_cut_everywhere), cmocka_unit_test(whole_characters),
+        cmocka_unit_test(unarmed_text_passes),       cmocka_unit_test(long_pieces_fit),
+        cmocka_unit_test(bad_stops_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

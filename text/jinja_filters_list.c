@@ -192,7 +192,7 @@ static const jj_str *name_arg(jj_state *s, const char *what, const jj_args *args
 }
 
 static jj_args rest_of(const jj_args *args, size_t from) {
-    return (jj_args){args->at + from, args->n - from, args->kw, args->n_kw};
+    return (jj_args){from ? args->at + from : args->at, args->n - from, args->kw, args->n_kw};
 }
 
 static jj_value f_map(jj_state *s, jj_value v, const jj_args *args) {

@@ -292,13 +292,11 @@ void td_jj_hash(jj_str *str) { str->hash = hash_bytes(str->p, str->n) | 1; }
 
 /* Equal values have equal hashes; 1, 1.0 and True are equal. */
 static uint64_t hash_of(const jj_value *v) {
-    int64_t i;
-    double  f;
+    double f;
     if (v->kind == JJ_STR) {
         if (!v->u.s->hash) td_jj_hash((jj_str *)v->u.s); /* a string of this rendering: a template's own were hashed while compiling */
         return v->u.s->hash;
     }
-    if (td_jj_as_int(v, &i)) return (uint64_t)(double)i;
     if (td_jj_is_number(v, &f)) return f >= 0 && f < 1e18 ? (uint64_t)f : 7;
     return (uint64_t)v->kind;
 }

@@ -12,6 +12,7 @@ typedef struct {
 } command;
 
 static const command COMMANDS[] = {
+    {"launch_server", td_cmd_launch_server, "serve a model over OpenAI's HTTP API"},
     {"quantize", td_cmd_quantize, "a bf16 checkpoint to int8 weights and packed int4 experts, for quick starts"},
     {"tokenize", td_cmd_tokenize, "text to token ids and back, as JSON lines"},
     {"render-chat", td_cmd_render_chat, "chat requests to prompt texts, as JSON lines"},

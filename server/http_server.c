@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #define HTTP_THREADS 4
 #define CONNECTION_MEMORY 65536 /* libmicrohttpd's pool per connection: headers (431 above) and buffers */
 #define LISTEN_BACKLOG 512
+#define DESCRIPTORS_SPARE 256
 #define CANCEL_WAIT_S 10 /* how long the engine may take to end cancelled requests */
 
 /* ---- routes ---- */
@@ -280,6 +282,17 @@ static td_status bind_address(td_server *s, td_error *err) {
     return td_fail(err, TD_EINVAL, "%s port %u cannot be bound: %s", s->opt.host, s->opt.port, strerror(e));
 }
 
+/* Every connection is a descriptor: ask for as many as are allowed, with some to spare for the model's files. */
+static void raise_descriptor_limit(uint32_t connections) {
+    struct rlimit limit;
+    rlim_t        want = (rlim_t)connections + DESCRIPTORS_SPARE;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= want) return;
+    limit.rlim_cur = want < limit.rlim_max ? want : limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < want)
+        td_warn("%u connections are allowed, but only %llu open files", connections, (unsigned long long)limit.rlim_cur);
+}
+
 td_status td_server_bind(const td_server_options *o, td_server **out, td_error *err) {
     *out = NULL;
     if (o->connections_max == 0 || o->connections_max > TD_SERVER_CONNECTIONS_MAX || o->stream_interval == 0)
@@ -301,6 +314,7 @@ td_status td_server_bind(const td_server_options *o, td_server **out, td_error *
         td_server_free(s);
         return st;
     }
+    raise_descriptor_limit(o->connections_max);
     set_url(s);
     *out = s;
     return TD_OK;

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -115,11 +116,12 @@ class Demo(unittest.TestCase):
         body = json.dumps({"prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "stream": True}).encode()
         s = socket.create_connection(("127.0.0.1", self.server.port))
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        s.recv(1000)
         before = self.server.metric("sglang:num_aborted_requests_total")
+        while b"data:" not in s.recv(1000):
+            pass
         s.close()
-        self.server.wait_metric("sglang:num_running_reqs", 0, timeout=5)
-        self.assertEqual(self.server.metric("sglang:num_aborted_requests_total"), before + 1)
+        self.server.wait_metric("sglang:num_aborted_requests_total", before + 1, timeout=5)
+        self.assertEqual(self.server.metric("sglang:num_running_reqs"), 0)
         self.assertTrue(self.chat().choices[0].message.content)
 
     def test_errors(self):
@@ -150,9 +152,13 @@ class Demo(unittest.TestCase):
 class Launch(unittest.TestCase):
     def test_ak_command(self):
         """The command of the 2-card A+K deployment, device and paths changed (and a free port)."""
+        packed = tempfile.TemporaryDirectory()
+        self.addCleanup(packed.cleanup)
+        weights = os.path.join(packed.name, "tale-int4")
+        subprocess.run([TANDEM, "quantize", "--model-path", MODEL, "--output", weights, "--subpool-count", "1"], check=True, capture_output=True, timeout=120)
         with start("--host", "0.0.0.0", "--port", "0", "--attention-backend", "ascend", "--chunked-prefill-size", "8192", "--tensor-parallel-size", "1",
                    "--device", "host", "--trust-remote-code", "--mem-fraction-static", "0.92", "--disable-radix-cache", "--max-total-tokens",
-                   "190000", "--cpu-weight-path", MODEL, "--cpuinfer", "2", "--subpool-count", "1", "--num-gpu-experts", "0", "--quantization",
+                   "190000", "--cpu-weight-path", weights, "--cpuinfer", "2", "--subpool-count", "1", "--num-gpu-experts", "0", "--quantization",
                    "w8a8_int8", "--served-model-name", "DeepSeek-R1-W8A8", "--enable-defer") as server:
             self.assertIn("the attention backend 'ascend' is not there on device 'host'", server.stderr())
             status, answer, _ = server.request("POST", "/v1/chat/completions", {"model": "DeepSeek-R1-W8A8", "messages": ASK, "max_tokens": 16})

@@ -1,0 +1,74 @@
+/* The demo model quantised while loading, from the folder of td_quantize, and with only its packed experts: the same logits, bit by bit. */
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "model_run.h"
+
+#define MODEL "models/tale-v3-14m"
+#define N_TOK 24
+
+static char OUT[] = "/tmp/td_quantized_XXXXXX";
+
+static float *logits_of(const char *path, const char *cpu_weight_path, uint32_t subpools, uint32_t *vocab) {
+    model_run r;
+    uint32_t  ids[N_TOK];
+    model_run_open(&r, &(model_run_options){.path = path, .cpu_weight_path = cpu_weight_path, .w8a8 = true, .experts = TD_EXPERT_INT4C,
+                                            .subpools = subpools, .n_seq = 1, .max_len = 128});
+    *vocab = td_model_get_config(r.model)->vocab;
+    float *logits = malloc((size_t)N_TOK * *vocab * sizeof *logits);
+    assert_non_null(logits);
+    for (uint32_t i = 0; i < N_TOK; i++) ids[i] = 2 + i * 151 % (*vocab - 2);
+    model_run_forward(&r, &(model_piece){.n = N_TOK, .ids = ids}, 1);
+    model_run_logits(&r, N_TOK, logits);
+    model_run_close(&r);
+    return logits;
+}
+
+static void folders_give_the_same_logits(void **state) {
+    (void)state;
+    td_error            err = {0};
+    char                from_root[256];
+    uint32_t            vocab;
+    td_quantize_options o = {.model_path = TD_SOURCE_DIR "/" MODEL, .output_path = OUT, .quantization = "w8a8_int8", .expert_quantization = "int4",
+                             .threads = 2, .subpool_count = 1};
+    if (td_quantize(&o, &err) != TD_OK) fail_msg("%s", err.text);
+    snprintf(from_root, sizeof from_root, "../../../../../../../../../..%s", OUT); /* model_run takes paths from the repository root */
+    float *want = logits_of(MODEL, NULL, 1, &vocab);
+    const struct {
+        const char *path, *experts;
+        uint32_t    subpools;
+    } WAYS[] = {{from_root, NULL, 1}, {MODEL, OUT, 1}, {from_root, OUT, 2}};
+    for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
+        float *have = logits_of(WAYS[i].path, WAYS[i].experts, WAYS[i].subpools, &vocab);
+        assert_memory_equal(have, want, (size_t)N_TOK * vocab * sizeof *have);
+        free(have);
+    }
+    free(want);
+}
+
+static int make_out(void **state) {
+    (void)state;
+    return mkdtemp(OUT) ? 0 : -1;
+}
+
+static int remove_out(void **state) {
+    (void)state;
+    DIR *d = opendir(OUT);
+    if (!d) return -1;
+    for (struct dirent *e; (e = readdir(d));)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
+    return rmdir(OUT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_give_the_same_logits)};
+    return cmocka_run_group_tests(tests, make_out, remove_out);
+}

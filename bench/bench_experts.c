@@ -62,10 +62,12 @@ __attribute__((target("avx2"))) static void read_avx2(const char *p) {
 
 __attribute__((target("avx512f,avx512vnni"))) static double peak_avx512vnni(void) {
     __m512i acc[24], a = _mm512_set1_epi8(3), b = _mm512_set1_epi8((char)(sink & 1));
+#pragma GCC unroll 24
     for (int i = 0; i < 24; i++) acc[i] = _mm512_set1_epi32(i);
     for (int n = 0; n < PEAK_LOOPS; n++)
 #pragma GCC unroll 24
-        for (int i = 0; i < 24; i++) acc[i] = _mm512_dpbusd_epi32(acc[i], a, b);
+    for (int i = 0; i < 24; i++) __asm__("vpdpbusd %2, %1, %0" : "+v"(acc[i]) : "v"(a), "v"(b)); /* gcc 12 spills with the intrinsic */
+#pragma GCC unroll 24
     for (int i = 1; i < 24; i++) acc[0] = _mm512_add_epi32(acc[0], acc[i]);
     sink = _mm512_reduce_add_epi32(acc[0]);
     return 24.0 * PEAK_LOOPS * 128;
@@ -74,12 +76,14 @@ __attribute__((target("avx512f,avx512vnni"))) static double peak_avx512vnni(void
 /* AVX2's way to the same sum: three instructions for half the elements of a vpdpbusd of its width. */
 __attribute__((target("avx2"))) static double peak_avx2(void) {
     __m256i acc[8], a = _mm256_set1_epi8(3), b = _mm256_set1_epi8((char)(sink & 1)), ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i++) acc[i] = _mm256_set1_epi32(i);
     for (int n = 0; n < PEAK_LOOPS; n++) {
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones));
+    for (int i = 0; i < 8; i++) acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones));
         b = _mm256_add_epi8(b, ones);
     }
+#pragma GCC unroll 8
     for (int i = 1; i < 8; i++) acc[0] = _mm256_add_epi32(acc[0], acc[i]);
     sink = _mm256_extract_epi32(acc[0], 0);
     return 8.0 * PEAK_LOOPS * 64;

@@ -25,6 +25,7 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
     const __m256i   upper = _mm256_set1_epi32((int)0xffff0000u);
     const float    *x[MR];
     __m256          low[MR], high[MR];
+#pragma GCC unroll 16
     for (int r = 0; r < m; r++) {
         x[r] = a->rows[r0 + r].x;
         low[r] = high[r] = _mm256_setzero_ps();
@@ -33,13 +34,14 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
         if (m <= 2) _mm_prefetch((const char *)w + PREFETCH_SPAN, _MM_HINT_T0);
         __m256i both = _mm256_load_si256((const __m256i *)w);
         __m256  w0 = _mm256_castsi256_ps(_mm256_and_si256(both, upper)), w1 = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-#pragma GCC unroll 5
+#pragma GCC unroll 16
         for (int r = 0; r < m; r++) {
             __m256 v = _mm256_set1_ps(x[r][j]);
             low[r] = _mm256_fmadd_ps(w0, v, low[r]);
             high[r] = _mm256_fmadd_ps(w1, v, high[r]);
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < m; r++) {
         _mm256_store_ps(a->out + (r0 + r) * 2 * HALF, low[r]);
         _mm256_store_ps(a->out + (r0 + r) * 2 * HALF + HALF, high[r]);

@@ -25,6 +25,7 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
     const __m512i   upper = _mm512_set1_epi32((int)0xffff0000u);
     const float    *x[MR];
     __m512          low[MR], high[MR];
+#pragma GCC unroll 16
     for (int r = 0; r < m; r++) {
         x[r] = a->rows[r0 + r].x;
         low[r] = high[r] = _mm512_setzero_ps();
@@ -33,13 +34,14 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
         if (m <= 2) _mm_prefetch((const char *)w + PREFETCH_SPAN, _MM_HINT_T0);
         __m512i both = _mm512_load_si512((const __m512i *)w);
         __m512  w0 = _mm512_castsi512_ps(_mm512_and_si512(both, upper)), w1 = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
-#pragma GCC unroll 12
+#pragma GCC unroll 16
         for (int r = 0; r < m; r++) {
             __m512 v = _mm512_set1_ps(x[r][j]);
             low[r] = _mm512_fmadd_ps(w0, v, low[r]);
             high[r] = _mm512_fmadd_ps(w1, v, high[r]);
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < m; r++) {
         _mm512_store_ps(a->out + (r0 + r) * 2 * HALF, low[r]);
         _mm512_store_ps(a->out + (r0 + r) * 2 * HALF + HALF, high[r]);

@@ -8,6 +8,7 @@
 #include "cpu_experts/kernels/tile_layout.h"
 
 #define HALF          8
+#define MR            2
 #define GROUPS        8    /* of 4 k, added in int16; kr = 4 * GROUPS */
 #define PREFETCH_SPAN 2048 /* bytes ahead; a tile is followed by the tile that is read next */
 
@@ -18,15 +19,17 @@ static void   unpack(const void *tile, void *rows, float *scale, size_t k) { int
 static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_args *a, size_t r0, const int m) {
     const float   *scale = a->tile;
     const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof *scale;
-    const int8_t  *x[2];
-    __m256i        acc[2][2];
+    const int8_t  *x[MR];
+    __m256i        acc[MR][2];
     const __m256i  nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 16
     for (int r = 0; r < m; r++) {
         x[r] = a->rows[r0 + r].x;
         acc[r][0] = acc[r][1] = _mm256_setzero_si256();
     }
     for (size_t g = 0; g < a->k; g += 4 * GROUPS) {
-        __m256i acc16[2][2];
+        __m256i acc16[MR][2];
+#pragma GCC unroll 16
         for (int r = 0; r < m; r++) acc16[r][0] = acc16[r][1] = _mm256_setzero_si256();
 #pragma GCC unroll 8
         for (size_t i = 0; i < GROUPS; i++) {
@@ -34,15 +37,18 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
             if (m == 1 && i % 2 == 0) _mm_prefetch((const char *)at + PREFETCH_SPAN, _MM_HINT_T0);
             __m256i both = _mm256_load_si256((const __m256i *)at);
             __m256i low = _mm256_and_si256(both, nibble), high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
+#pragma GCC unroll 16
             for (int r = 0; r < m; r++) {
                 __m256i v = _mm256_set1_epi32((int)tile_load32(x[r] + g + 4 * i));
                 acc16[r][0] = _mm256_add_epi16(acc16[r][0], _mm256_maddubs_epi16(low, v));
                 acc16[r][1] = _mm256_add_epi16(acc16[r][1], _mm256_maddubs_epi16(high, v));
             }
         }
+#pragma GCC unroll 16
         for (int r = 0; r < m; r++)
             for (int h = 0; h < 2; h++) acc[r][h] = _mm256_add_epi32(acc[r][h], _mm256_madd_epi16(acc16[r][h], ones));
     }
+#pragma GCC unroll 16
     for (int r = 0; r < m; r++)
         for (int h = 0; h < 2; h++) {
             __m256i exact = _mm256_sub_epi32(acc[r][h], _mm256_set1_epi32(8 * a->rows[r0 + r].sum));
@@ -53,12 +59,12 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
 
 static void run(const td_gemm_args *a) {
     size_t r = 0;
-    for (; r + 2 <= a->m; r += 2) rows_times_tile(a, r, 2);
+    for (; r + MR <= a->m; r += MR) rows_times_tile(a, r, MR);
     if (r < a->m) rows_times_tile(a, r, 1);
 }
 
 const td_gemm_kernel td_int4c_avx2 = {
-    .name = "int4c_avx2_2x16", .layout = "int4c_16x4", .format = TD_EXPERT_INT4C, .needs = TD_CPU_AVX2, .mr = 2, .nr = 2 * HALF,
+    .name = "int4c_avx2_2x16", .layout = "int4c_16x4", .format = TD_EXPERT_INT4C, .needs = TD_CPU_AVX2, .mr = MR, .nr = 2 * HALF,
     .kr = 4 * GROUPS, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack, .run = run, .silu_mul = td_silu_mul_avx2,
     .axpy = td_axpy_avx2,
 };

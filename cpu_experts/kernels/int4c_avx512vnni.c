@@ -11,6 +11,12 @@
 #define MR            14   /* 28 accumulators + two halves + mask + broadcast */
 #define PREFETCH_SPAN 4096 /* bytes ahead; a tile is followed by the tile that is read next */
 
+/* acc[i] += sum of four u8 x s8. By hand: gcc 12 keeps accumulators of the intrinsic in memory too, at a third of the speed. */
+static inline __attribute__((always_inline)) __m512i dot(__m512i acc, __m512i codes, __m512i x) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(x));
+    return acc;
+}
+
 static size_t tile_bytes(size_t k) { return int4c_tile_bytes(HALF, k); }
 static void   pack(void *tile, const void *rows, const float *scale, size_t k) { int4c_pack(HALF, tile, rows, scale, k); }
 static void   unpack(const void *tile, void *rows, float *scale, size_t k) { int4c_unpack(HALF, tile, rows, scale, k); }
@@ -40,8 +46,8 @@ static void stream(const td_gemm_args *a, size_t r) {
             _mm_prefetch((const char *)at + PREFETCH_SPAN, _MM_HINT_T0);
             __m512i both = _mm512_load_si512(at), lo = _mm512_and_si512(both, nibble);
             __m512i v = _mm512_set1_epi32((int)tile_load32(x + g + 4 * c));
-            low[c] = _mm512_dpbusd_epi32(low[c], lo, v);
-            high[c] = _mm512_dpbusd_epi32(high[c], _mm512_xor_si512(both, lo), v);
+            low[c] = dot(low[c], lo, v);
+            high[c] = dot(high[c], _mm512_xor_si512(both, lo), v);
         }
     }
     finish(a, r, _mm512_add_epi32(_mm512_add_epi32(low[0], low[1]), _mm512_add_epi32(low[2], low[3])),
@@ -53,20 +59,22 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
     const __m512i  nibble = _mm512_set1_epi8(15);
     const int8_t  *x[MR];
     __m512i        low[MR], high[MR];
+#pragma GCC unroll 16
     for (int r = 0; r < m; r++) {
         x[r] = a->rows[r0 + r].x;
         low[r] = high[r] = _mm512_setzero_si512();
     }
     for (size_t g = 0; g < a->k; g += 4, w += 4 * HALF) {
-        if (m <= 4) _mm_prefetch((const char *)w + PREFETCH_SPAN, _MM_HINT_T0);
+        _mm_prefetch((const char *)w + PREFETCH_SPAN, _MM_HINT_T0);
         __m512i both = _mm512_load_si512(w), lo = _mm512_and_si512(both, nibble), hi = _mm512_xor_si512(both, lo);
-#pragma GCC unroll 14
+#pragma GCC unroll 16
         for (int r = 0; r < m; r++) {
             __m512i v = _mm512_set1_epi32((int)tile_load32(x[r] + g));
-            low[r] = _mm512_dpbusd_epi32(low[r], lo, v);
-            high[r] = _mm512_dpbusd_epi32(high[r], hi, v);
+            low[r] = dot(low[r], lo, v);
+            high[r] = dot(high[r], hi, v);
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < m; r++) finish(a, r0 + r, low[r], high[r]);
 }
 

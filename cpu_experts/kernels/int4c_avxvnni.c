@@ -8,6 +8,12 @@
 #define MR            5    /* 10 accumulators + two halves + mask + broadcast */
 #define PREFETCH_SPAN 2048 /* bytes ahead; a tile is followed by the tile that is read next */
 
+/* acc[i] += sum of four u8 x s8. By hand: gcc 12 keeps accumulators of the intrinsic in memory too, at a third of the speed. */
+static inline __attribute__((always_inline)) __m256i dot(__m256i acc, __m256i codes, __m256i x) {
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(codes), "x"(x));
+    return acc;
+}
+
 static size_t tile_bytes(size_t k) { return int4c_tile_bytes(HALF, k); }
 static void   pack(void *tile, const void *rows, const float *scale, size_t k) { int4c_pack(HALF, tile, rows, scale, k); }
 static void   unpack(const void *tile, void *rows, float *scale, size_t k) { int4c_unpack(HALF, tile, rows, scale, k); }
@@ -37,8 +43,8 @@ static void stream(const td_gemm_args *a, size_t r) {
         for (int c = 0; c < 4; c++) {
             __m256i both = _mm256_load_si256((const __m256i *)(w + c * 4 * HALF)), lo = _mm256_and_si256(both, nibble);
             __m256i v = _mm256_set1_epi32((int)tile_load32(x + g + 4 * c));
-            low[c] = _mm256_dpbusd_avx_epi32(low[c], lo, v);
-            high[c] = _mm256_dpbusd_avx_epi32(high[c], _mm256_xor_si256(both, lo), v);
+            low[c] = dot(low[c], lo, v);
+            high[c] = dot(high[c], _mm256_xor_si256(both, lo), v);
         }
     }
     finish(a, r, _mm256_add_epi32(_mm256_add_epi32(low[0], low[1]), _mm256_add_epi32(low[2], low[3])),
@@ -50,19 +56,21 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
     const __m256i  nibble = _mm256_set1_epi8(15);
     const int8_t  *x[MR];
     __m256i        low[MR], high[MR];
+#pragma GCC unroll 16
     for (int r = 0; r < m; r++) {
         x[r] = a->rows[r0 + r].x;
         low[r] = high[r] = _mm256_setzero_si256();
     }
     for (size_t g = 0; g < a->k; g += 4, w += 4 * HALF) {
         __m256i both = _mm256_load_si256((const __m256i *)w), lo = _mm256_and_si256(both, nibble), hi = _mm256_xor_si256(both, lo);
-#pragma GCC unroll 5
+#pragma GCC unroll 16
         for (int r = 0; r < m; r++) {
             __m256i v = _mm256_set1_epi32((int)tile_load32(x[r] + g));
-            low[r] = _mm256_dpbusd_avx_epi32(low[r], lo, v);
-            high[r] = _mm256_dpbusd_avx_epi32(high[r], hi, v);
+            low[r] = dot(low[r], lo, v);
+            high[r] = dot(high[r], hi, v);
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < m; r++) finish(a, r0 + r, low[r], high[r]);
 }
 

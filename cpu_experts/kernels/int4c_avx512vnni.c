@@ -54,7 +54,9 @@ static void stream(const td_gemm_args *a, size_t r) {
            _mm512_add_epi32(_mm512_add_epi32(high[0], high[1]), _mm512_add_epi32(high[2], high[3])));
 }
 
-static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_args *a, size_t r0, const int m) {
+/* ahead: what is prefetched along with this pass, `step` bytes for every 64 of the tile. */
+static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_args *a, size_t r0, const char *ahead, size_t step,
+                                                                  const int m) {
     const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof(float);
     const __m512i  nibble = _mm512_set1_epi8(15);
     const int8_t  *x[MR];
@@ -65,7 +67,8 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
         low[r] = high[r] = _mm512_setzero_si512();
     }
     for (size_t g = 0; g < a->k; g += 4, w += 4 * HALF) {
-        _mm_prefetch((const char *)w + PREFETCH_SPAN, _MM_HINT_T0);
+        _mm_prefetch(ahead, _MM_HINT_T1);
+        ahead += step;
         __m512i both = _mm512_load_si512(w), lo = _mm512_and_si512(both, nibble), hi = _mm512_xor_si512(both, lo);
 #pragma GCC unroll 16
         for (int r = 0; r < m; r++) {
@@ -79,11 +82,13 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
 }
 
 static void run(const td_gemm_args *a) {
-    /* equal register tiles: 16 rows are 8 + 8, not 14 + 2 */
-    for (size_t r = 0, tiles = (a->m + MR - 1) / MR; tiles > 0; tiles--) {
-        size_t m = (a->m - r + tiles - 1) / tiles;
+    /* Equal register tiles: 16 rows are 8 + 8, not 14 + 2. Several passes over this tile share the fetching of the next one. */
+    size_t      n_passes = (a->m + MR - 1) / MR, bytes = tile_bytes(a->k), step = 4 * HALF / n_passes;
+    const char *ahead = (const char *)a->tile + (n_passes == 1 ? PREFETCH_SPAN : bytes);
+    for (size_t r = 0, left = n_passes; left > 0; left--, ahead += n_passes == 1 ? 0 : bytes / n_passes) {
+        size_t m = (a->m - r + left - 1) / left;
         switch (m) {
-#define CASE(n) case n: rows_times_tile(a, r, n); break;
+#define CASE(n) case n: rows_times_tile(a, r, ahead, step, n); break;
             CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
 #undef CASE
         default: stream(a, r); break;

@@ -23,10 +23,10 @@
 #include <immintrin.h>
 #endif
 
-#define ROUNDS       5
+#define ROUNDS 5
 #define BUFFER_BYTES ((size_t)1 << 30)
-#define READ_BYTES   ((size_t)1 << 20) /* of an item of the read test */
-#define PEAK_LOOPS   200000
+#define READ_BYTES ((size_t)1 << 20) /* of an item of the read test */
+#define PEAK_LOOPS 200000
 
 static double now_s(void) {
     struct timespec t;
@@ -66,7 +66,8 @@ __attribute__((target("avx512f,avx512vnni"))) static double peak_avx512vnni(void
     for (int i = 0; i < 24; i++) acc[i] = _mm512_set1_epi32(i);
     for (int n = 0; n < PEAK_LOOPS; n++)
 #pragma GCC unroll 24
-    for (int i = 0; i < 24; i++) __asm__("vpdpbusd %2, %1, %0" : "+v"(acc[i]) : "v"(a), "v"(b)); /* gcc 12 spills with the intrinsic */
+        for (int i = 0; i < 24; i++)
+            __asm__("vpdpbusd %2, %1, %0" : "+v"(acc[i]) : "v"(a), "v"(b)); /* gcc 12 spills with the intrinsic */
 #pragma GCC unroll 24
     for (int i = 1; i < 24; i++) acc[0] = _mm512_add_epi32(acc[0], acc[i]);
     sink = _mm512_reduce_add_epi32(acc[0]);
@@ -80,7 +81,7 @@ __attribute__((target("avx2"))) static double peak_avx2(void) {
     for (int i = 0; i < 8; i++) acc[i] = _mm256_set1_epi32(i);
     for (int n = 0; n < PEAK_LOOPS; n++) {
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones));
+        for (int i = 0; i < 8; i++) acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones));
         b = _mm256_add_epi8(b, ones);
     }
 #pragma GCC unroll 8
@@ -195,8 +196,13 @@ static double median(double *v) {
 }
 
 static int bench_shape(td_pool *pool, char *buffer, size_t s) {
-    td_experts_config c = {.n_layers = SHAPES[s].n_layers, .n_experts = SHAPES[s].n_experts, .hidden = SHAPES[s].hidden,
-                           .inter = SHAPES[s].inter, .top_k = SHAPES[s].top_k, .format = TD_EXPERT_INT4C, .act_dtype = TD_DT_BF16,
+    td_experts_config c = {.n_layers = SHAPES[s].n_layers,
+                           .n_experts = SHAPES[s].n_experts,
+                           .hidden = SHAPES[s].hidden,
+                           .inter = SHAPES[s].inter,
+                           .top_k = SHAPES[s].top_k,
+                           .format = TD_EXPERT_INT4C,
+                           .act_dtype = TD_DT_BF16,
                            .max_tok = TOKENS_MAX};
     bench_case        b = {0};
     td_error          err = {0};
@@ -214,7 +220,8 @@ static int bench_shape(td_pool *pool, char *buffer, size_t s) {
     b.in = calloc((size_t)TOKENS_MAX * c.hidden, sizeof *b.in);
     b.out = calloc((size_t)TOKENS_MAX * c.hidden, sizeof *b.out);
     if (!b.ids || !b.weights || !b.in || !b.out) return 1;
-    for (size_t i = 0; i < (size_t)TOKENS_MAX * c.hidden; i++) b.in[i] = td_f32_to_bf16((float)td_rng_uniform(2, 0, i) - 0.5f);
+    for (size_t i = 0; i < (size_t)TOKENS_MAX * c.hidden; i++)
+        b.in[i] = td_f32_to_bf16((float)td_rng_uniform(2, 0, i) - 0.5f);
     for (size_t i = 0; i < (size_t)TOKENS_MAX * c.top_k; i++) b.weights[i] = 1.0f / (float)c.top_k;
 
     for (size_t i = 0; i < sizeof TOKENS / sizeof TOKENS[0]; i++) {
@@ -229,8 +236,14 @@ static int bench_shape(td_pool *pool, char *buffer, size_t s) {
             for (uint32_t n = 0; n < calls; n++) {
                 route(&b, m, c.top_k, c.n_experts, c.n_layers);
                 double t0 = now_s();
-                td_experts_ffn(b.x, b.next_layer, &(td_ffn_args){.n_tok = m, .top_k = c.top_k, .x = b.in, .ids = b.ids,
-                               .weights = b.weights, .n_immediate = c.top_k, .y = b.out});
+                td_experts_ffn(b.x, b.next_layer,
+                               &(td_ffn_args){.n_tok = m,
+                                              .top_k = c.top_k,
+                                              .x = b.in,
+                                              .ids = b.ids,
+                                              .weights = b.weights,
+                                              .n_immediate = c.top_k,
+                                              .y = b.out});
                 spent += now_s() - t0;
             }
             td_experts_counters(b.x, &pairs1, &bytes1);
@@ -244,8 +257,8 @@ static int bench_shape(td_pool *pool, char *buffer, size_t s) {
             gops[r] = ops / spent * 1e-9;
             fraction[r] = bound / spent;
         }
-        printf("%-10s %5u %10.1f %8.1f %9.1f %9.1f %10.1f %9.2f\n", SHAPES[s].name, m, 1e6 * median(time), median(gbs), median(gops),
-               1e-9 * median(bandwidth), 1e-9 * median(peak), median(fraction));
+        printf("%-10s %5u %10.1f %8.1f %9.1f %9.1f %10.1f %9.2f\n", SHAPES[s].name, m, 1e6 * median(time), median(gbs),
+               median(gops), 1e-9 * median(bandwidth), 1e-9 * median(peak), median(fraction));
         fflush(stdout);
     }
     free(b.ids);
@@ -263,7 +276,8 @@ int main(int argc, char **argv) {
     td_error              err = {0};
     void                 *buffer;
     uint32_t              threads = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 0;
-    if (td_topology_plan(threads, 0, 0, &plan, &machine, &err) != TD_OK || td_pool_create(plan.experts, plan.n_experts, &pool, &err) != TD_OK ||
+    if (td_topology_plan(threads, 0, 0, &plan, &machine, &err) != TD_OK ||
+        td_pool_create(plan.experts, plan.n_experts, &pool, &err) != TD_OK ||
         td_mem_map(BUFFER_BYTES + 8192, TD_NODE_ANY, &buffer, &err) != TD_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
@@ -271,7 +285,8 @@ int main(int argc, char **argv) {
     td_pool_pin_caller(pool);
     memset(buffer, 1, BUFFER_BYTES);
     printf("tier %s, %u threads\n", td_cpu_tier_name(td_cpu_features()), td_pool_workers(pool));
-    printf("%-10s %5s %10s %8s %9s %9s %10s %9s\n", "shape", "tok", "us", "GB/s", "GOP/s", "read GB/s", "peak GOP/s", "fraction");
+    printf("%-10s %5s %10s %8s %9s %9s %10s %9s\n", "shape", "tok", "us", "GB/s", "GOP/s", "read GB/s", "peak GOP/s",
+           "fraction");
     int rc = 0;
     for (size_t s = 0; s < sizeof SHAPES / sizeof SHAPES[0] && !rc; s++)
         if (argc < 3 || !strcmp(argv[2], SHAPES[s].name)) rc = bench_shape(pool, buffer, s);

@@ -4,13 +4,12 @@
  * A call goes through batches of at most batch_tok tokens, so that scratch stays bounded. A batch:
  *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into blocks of ROWS_MAX
  *   rows    x -> int8 rows (int4c) or f32 rows (bf16), once per token
- *   up      items (block, chunk of the shard's tiles): gate and up tiles, silu * up into the pair's intermediate row; who finishes
- *           a block last quantises its rows in place
- *   down    items (token range, chunk of the shard's tiles): over experts in ascending id, weight * value into the accumulators of
- *           those tokens and columns, which no other item touches; then to act_dtype
- * Few tokens with deferral make two passes of up and down: experts that some token needs now, with all their pairs; then, after
- * immediate_done, the rest. Deferred outputs are then held in `held`, one row per deferred pair in ascending expert id, and summed
- * at the end by the same multiply-adds in the same order as in a single pass.
+ *   up      items (block, chunk of the shard's tiles): gate and up tiles, silu * up into the pair's intermediate row; who
+ * finishes a block last quantises its rows in place down    items (token range, chunk of the shard's tiles): over experts in
+ * ascending id, weight * value into the accumulators of those tokens and columns, which no other item touches; then to
+ * act_dtype Few tokens with deferral make two passes of up and down: experts that some token needs now, with all their
+ * pairs; then, after immediate_done, the rest. Deferred outputs are then held in `held`, one row per deferred pair in
+ * ascending expert id, and summed at the end by the same multiply-adds in the same order as in a single pass.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -20,13 +19,13 @@
 #include "quant/convert.h"
 #include "quant/row_quant.h"
 
-#define ROWS_MAX         112                 /* pairs of a block: a multiple of every mr; at k = 7168 they fill half of a 2 MiB L2 */
-#define SCRATCH_BYTES    ((size_t)384 << 20) /* of the arrays that grow with the tokens of a batch */
-#define HELD_BYTES       ((size_t)64 << 20)  /* of held-back outputs */
-#define HELD_TOK         256                 /* beyond it, hardly any expert has deferred pairs only */
-#define ITEMS_PER_WORKER 16                  /* dynamic items even out what workers take */
-#define ITEM_BYTES_MIN   ((size_t)64 << 10)  /* weights of an item: several microseconds of streaming */
-#define TOKENS_MIN       512                 /* of a token range of the down phase, so that experts keep enough rows */
+#define ROWS_MAX 112 /* pairs of a block: a multiple of every mr; at k = 7168 they fill half of a 2 MiB L2 */
+#define SCRATCH_BYTES ((size_t)384 << 20) /* of the arrays that grow with the tokens of a batch */
+#define HELD_BYTES ((size_t)64 << 20)     /* of held-back outputs */
+#define HELD_TOK 256                      /* beyond it, hardly any expert has deferred pairs only */
+#define ITEMS_PER_WORKER 16               /* dynamic items even out what workers take */
+#define ITEM_BYTES_MIN ((size_t)64 << 10) /* weights of an item: several microseconds of streaming */
+#define TOKENS_MIN 512                    /* of a token range of the down phase, so that experts keep enough rows */
 
 typedef struct {
     uint32_t         expert; /* index in active[] */
@@ -45,7 +44,7 @@ typedef struct {
 } pair;
 
 #define IMMEDIATE UINT32_MAX
-#define DEFERRED  (UINT32_MAX - 1)
+#define DEFERRED (UINT32_MAX - 1)
 
 struct expert_ffn {
     /* arrays of a batch, from the store's arena */
@@ -77,9 +76,12 @@ struct expert_ffn {
 /* ---- scratch ----------------------------------------------------------------------------------- */
 
 /* An odd number of cache lines, so that consecutive rows fall into different sets of the L1. */
-static size_t odd_lines(size_t bytes) { return (td_round_up(bytes, TD_CACHE_LINE) / TD_CACHE_LINE | 1) * TD_CACHE_LINE; }
+static size_t odd_lines(size_t bytes) {
+    return (td_round_up(bytes, TD_CACHE_LINE) / TD_CACHE_LINE | 1) * TD_CACHE_LINE;
+}
 
-void expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel, const expert_layout *l) {
+void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
+                            const expert_layout *l) {
     size_t activation = kernel->format == TD_EXPERT_INT4C ? 1 : sizeof(float);
     size_t inter_tiles = l->n_gate * kernel->nr * sizeof(float), inter_row = l->inter_k * activation;
     *p = (expert_scratch_plan){.x_stride = odd_lines(l->hidden_k * activation),
@@ -98,13 +100,13 @@ void expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, con
     size_t held_rows = (size_t)p->defer_tok * c->max_deferred;
     p->max_pairs = p->batch_tok * c->top_k;
     p->max_blocks = c->n_experts + p->max_pairs / ROWS_MAX;
-    size_t tiles = 2 * ROWS_MAX * TD_GEMM_NR_MAX * sizeof(float), pack = expert_pack_worker_bytes(kernel, l);
+    size_t tiles = 2 * ROWS_MAX * TD_GEMM_NR_MAX * sizeof(float), pack = td_expert_pack_worker_bytes(kernel, l);
     p->worker_bytes = tiles > pack ? tiles : pack;
     p->bytes = tok_bytes * p->batch_tok + held_rows * (y_bytes + sizeof(float)) + p->max_blocks * sizeof(row_block) +
                c->n_experts * (sizeof(active_expert) + sizeof(uint32_t) + sizeof(bool)) + 32 * TD_CACHE_LINE;
 }
 
-td_status expert_ffn_open(td_experts *x, td_error *err) {
+td_status td_expert_ffn_open(td_experts *x, td_error *err) {
     const expert_scratch_plan *p = &x->scratch;
     const td_experts_config   *c = &x->config;
     td_arena                  *a = &x->arena;
@@ -125,19 +127,22 @@ td_status expert_ffn_open(td_experts *x, td_error *err) {
     f->active = td_arena_take(a, c->n_experts * sizeof *f->active);
     f->expert_pairs = td_arena_take(a, c->n_experts * sizeof *f->expert_pairs);
     f->expert_now = td_arena_take(a, c->n_experts * sizeof *f->expert_now);
-    assert(f->x && f->h && f->y && f->y_deferred && f->held && f->held_weight && f->pairs && f->pair_at && f->x_rows && f->h_rows &&
-           f->blocks && f->active && f->expert_pairs && f->expert_now); /* expert_scratch_init counted them */
+    assert(f->x && f->h && f->y && f->y_deferred && f->held && f->held_weight && f->pairs && f->pair_at && f->x_rows &&
+           f->h_rows && f->blocks && f->active && f->expert_pairs &&
+           f->expert_now); /* td_expert_scratch_init counted them */
     return TD_OK;
 }
 
-void expert_ffn_close(td_experts *x) {
+void td_expert_ffn_close(td_experts *x) {
     free(x->ffn);
     x->ffn = NULL;
 }
 
 /* ---- group ------------------------------------------------------------------------------------- */
 
-static const uint16_t *token_ids(const expert_ffn *f, uint32_t t) { return f->args->ids + (size_t)(f->tok0 + t) * f->args->top_k; }
+static const uint16_t *token_ids(const expert_ffn *f, uint32_t t) {
+    return f->args->ids + (size_t)(f->tok0 + t) * f->args->top_k;
+}
 
 static void add_active(expert_ffn *f, uint32_t e, uint32_t *pair0) {
     uint32_t n = f->expert_pairs[e];
@@ -214,7 +219,8 @@ static void prepare_rows(void *ctx, uint32_t item, const td_worker *w) {
         char       *dst = f->x + t * x->scratch.x_stride;
         td_gemm_row row = {.x = dst};
         if (x->kernel->format == TD_EXPERT_INT4C)
-            td_quantize_rows_i8(x->config.act_dtype, src, 1, hidden, hidden, (int8_t *)dst, x->layout.hidden_k, &row.scale, &row.sum);
+            td_quantize_rows_i8(x->config.act_dtype, src, 1, hidden, hidden, (int8_t *)dst, x->layout.hidden_k, &row.scale,
+                                &row.sum);
         else
             td_to_f32(x->config.act_dtype, src, hidden, (float *)dst);
         for (uint32_t j = 0; j < f->args->top_k; j++) f->x_rows[f->pair_at[t * f->args->top_k + j]] = row;
@@ -230,7 +236,8 @@ static void finish_block(td_experts *x, const row_block *b) {
         td_gemm_row *row = &f->h_rows[p];
         row->x = h;
         if (x->kernel->format == TD_EXPERT_INT4C)
-            td_quantize_rows_i8(TD_DT_F32, h, 1, x->config.inter, x->config.inter, (int8_t *)h, x->layout.inter_k, &row->scale, &row->sum);
+            td_quantize_rows_i8(TD_DT_F32, h, 1, x->config.inter, x->config.inter, (int8_t *)h, x->layout.inter_k,
+                                &row->scale, &row->sum);
     }
 }
 
@@ -240,10 +247,11 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
     const td_gemm_kernel *kernel = x->kernel;
     const expert_shard   *sh = &x->layout.shard[w->subpool];
     row_block            *b = &f->blocks[f->first_block + item / f->n_chunks];
-    size_t                chunk = item % f->n_chunks, tile0 = sh->n_gate * chunk / f->n_chunks, tile1 = sh->n_gate * (chunk + 1) / f->n_chunks;
-    size_t                tile_bytes = x->layout.gate_tile_bytes;
-    const char *tile = (const char *)expert_shard_data(x, f->layer, w->subpool) + f->active[b->expert].id * sh->expert_bytes +
-                       tile0 * 2 * tile_bytes;
+    size_t                chunk = item % f->n_chunks, tile0 = sh->n_gate * chunk / f->n_chunks,
+           tile1 = sh->n_gate * (chunk + 1) / f->n_chunks;
+    size_t      tile_bytes = x->layout.gate_tile_bytes;
+    const char *tile = (const char *)expert_shard_data(x, f->layer, w->subpool) +
+                       f->active[b->expert].id * sh->expert_bytes + tile0 * 2 * tile_bytes;
     float *gate = expert_worker_scratch(x, w->index), *up = gate + ROWS_MAX * TD_GEMM_NR_MAX;
     for (size_t t = tile0; t < tile1; t++, tile += 2 * tile_bytes) {
         td_gemm_args g = {.tile = tile, .k = x->layout.hidden_k, .m = b->n_pairs, .rows = f->x_rows + b->pair0, .out = gate};
@@ -267,14 +275,18 @@ typedef struct {
     uint32_t tok0, tok1;
 } down_region;
 
-static float *accumulator(const td_experts *x, float *y, uint32_t t, size_t column) { return y + t * x->scratch.y_stride + column; }
+static float *accumulator(const td_experts *x, float *y, uint32_t t, size_t column) {
+    return y + t * x->scratch.y_stride + column;
+}
 
 static void clear_region(const td_experts *x, float *y, const down_region *r) {
-    for (uint32_t t = r->tok0; t < r->tok1; t++) memset(accumulator(x, y, t, r->column0), 0, (r->column1 - r->column0) * sizeof *y);
+    for (uint32_t t = r->tok0; t < r->tok1; t++)
+        memset(accumulator(x, y, t, r->column0), 0, (r->column1 - r->column0) * sizeof *y);
 }
 
 static void write_region(const td_experts *x, float *y, const down_region *r, void *dst) {
-    size_t hidden = x->config.hidden, end = r->column1 < hidden ? r->column1 : hidden, element = td_dtype_bytes(x->config.act_dtype);
+    size_t hidden = x->config.hidden, end = r->column1 < hidden ? r->column1 : hidden,
+           element = td_dtype_bytes(x->config.act_dtype);
     for (uint32_t t = r->tok0; t < r->tok1; t++)
         td_from_f32(x->config.act_dtype, accumulator(x, y, t, r->column0), end - r->column0,
                     (char *)dst + ((x->ffn->tok0 + t) * hidden + r->column0) * element);
@@ -324,11 +336,13 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     expert_ffn         *f = x->ffn;
     const expert_shard *sh = &x->layout.shard[w->subpool];
     uint32_t            chunk = item % f->n_chunks, range = item / f->n_chunks;
-    size_t              tile0 = sh->n_down * chunk / f->n_chunks, tile1 = sh->n_down * (chunk + 1) / f->n_chunks, nr = x->kernel->nr;
-    size_t              tile_bytes = x->layout.down_tile_bytes;
-    const char *tiles = (const char *)expert_shard_data(x, f->layer, w->subpool) + sh->n_gate * 2 * x->layout.gate_tile_bytes;
+    size_t      tile0 = sh->n_down * chunk / f->n_chunks, tile1 = sh->n_down * (chunk + 1) / f->n_chunks, nr = x->kernel->nr;
+    size_t      tile_bytes = x->layout.down_tile_bytes;
+    const char *tiles =
+        (const char *)expert_shard_data(x, f->layer, w->subpool) + sh->n_gate * 2 * x->layout.gate_tile_bytes;
     float      *out = expert_worker_scratch(x, w->index);
-    down_region region = {.column0 = (sh->down_tile0 + tile0) * nr, .column1 = (sh->down_tile0 + tile1) * nr,
+    down_region region = {.column0 = (sh->down_tile0 + tile0) * nr,
+                          .column1 = (sh->down_tile0 + tile1) * nr,
                           .tok0 = (uint32_t)((uint64_t)f->n_tok * range / f->n_ranges),
                           .tok1 = (uint32_t)((uint64_t)f->n_tok * (range + 1) / f->n_ranges)};
     bool        any_deferred = f->args->n_immediate < f->args->top_k, sum_now = any_deferred && !f->two_passes;
@@ -341,8 +355,11 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
         for (uint32_t p = lower_pair(f, expert, region.tok0); p < end; p += ROWS_MAX) {
             uint32_t m = end - p < ROWS_MAX ? end - p : ROWS_MAX;
             for (size_t t = tile0; t < tile1; t++) {
-                td_gemm_args g = {.tile = tiles + expert->id * sh->expert_bytes + t * tile_bytes, .k = x->layout.inter_k, .m = m,
-                                  .rows = f->h_rows + p, .out = out};
+                td_gemm_args g = {.tile = tiles + expert->id * sh->expert_bytes + t * tile_bytes,
+                                  .k = x->layout.inter_k,
+                                  .m = m,
+                                  .rows = f->h_rows + p,
+                                  .out = out};
                 x->kernel->run(&g);
                 scatter(x, out, p, m, (sh->down_tile0 + t) * nr);
             }
@@ -355,10 +372,13 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
 
 /* ---- passes ------------------------------------------------------------------------------------ */
 
-static size_t clamp_size(size_t v, size_t lo, size_t hi) { return v < lo ? lo : v > hi ? hi : v; }
+static size_t clamp_size(size_t v, size_t lo, size_t hi) {
+    return v < lo ? lo : v > hi ? hi : v;
+}
 
-/* Into how many chunks a shard's tiles are cut so that `groups` x chunks items keep the workers evenly busy, without items of less
-   work than streaming ITEM_BYTES_MIN. work_bytes: of all tiles of one group, times what its rows add to a pass over them. */
+/* Into how many chunks a shard's tiles are cut so that `groups` x chunks items keep the workers evenly busy, without items
+   of less work than streaming ITEM_BYTES_MIN. work_bytes: of all tiles of one group, times what its rows add to a pass over
+   them. */
 static uint32_t chunk_count(const td_experts *x, size_t groups, size_t tiles, size_t work_bytes) {
     size_t workers = (td_pool_workers(x->pool) + x->layout.n_shards - 1) / x->layout.n_shards;
     size_t wanted = (workers * ITEMS_PER_WORKER + groups - 1) / groups, most = work_bytes / ITEM_BYTES_MIN;
@@ -368,7 +388,8 @@ static uint32_t chunk_count(const td_experts *x, size_t groups, size_t tiles, si
 static void run_pass(td_experts *x, bool second) {
     expert_ffn          *f = x->ffn;
     const expert_layout *l = &x->layout;
-    size_t               gate_tiles = (l->n_gate + l->n_shards - 1) / l->n_shards, down_tiles = (l->n_down + l->n_shards - 1) / l->n_shards;
+    size_t               gate_tiles = (l->n_gate + l->n_shards - 1) / l->n_shards,
+           down_tiles = (l->n_down + l->n_shards - 1) / l->n_shards;
     f->second = second;
     f->first_active = second ? f->n_now : 0;
     f->end_active = f->two_passes && !second ? f->n_now : f->n_active;
@@ -378,7 +399,8 @@ static void run_pass(td_experts *x, bool second) {
     while (f->end_block < f->n_blocks && f->blocks[f->end_block].expert < f->end_active) f->end_block++;
 
     size_t n_blocks = f->end_block - f->first_block, n_experts = f->end_active - f->first_active;
-    size_t n_pairs = (size_t)f->n_tok * f->args->top_k, rows = 1 + n_pairs / f->n_blocks / 4; /* four rows cost about a pass over the weights */
+    size_t n_pairs = (size_t)f->n_tok * f->args->top_k,
+           rows = 1 + n_pairs / f->n_blocks / 4; /* four rows cost about a pass over the weights */
     f->n_chunks = chunk_count(x, n_blocks, gate_tiles, gate_tiles * 2 * l->gate_tile_bytes * rows);
     for (uint32_t b = f->first_block; b < f->end_block; b++)
         atomic_store_explicit(&f->blocks[b].left, f->n_chunks * l->n_shards, memory_order_relaxed);
@@ -414,7 +436,8 @@ void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a) {
             run_pass(x, true);
         }
         atomic_fetch_add_explicit(&x->n_pairs, (uint64_t)f->n_tok * a->top_k, memory_order_relaxed);
-        atomic_fetch_add_explicit(&x->weight_bytes_read, f->n_active * (x->layout.layer_bytes / x->config.n_experts), memory_order_relaxed);
+        atomic_fetch_add_explicit(&x->weight_bytes_read, f->n_active * (x->layout.layer_bytes / x->config.n_experts),
+                                  memory_order_relaxed);
     }
     if (!done_called && a->immediate_done) a->immediate_done(a->user);
 }

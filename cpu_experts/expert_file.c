@@ -34,12 +34,15 @@ static const td_gemm_kernel *kernel_of(const td_packed_header *h) {
 }
 
 /* The layout that a header describes, where it is consistent with itself. */
-static td_status layout_of(const td_packed_header *h, const td_experts_config *c, expert_layout *l, const char *path, td_error *err) {
+static td_status layout_of(const td_packed_header *h, const td_experts_config *c, expert_layout *l, const char *path,
+                           td_error *err) {
     const td_gemm_kernel *kernel = kernel_of(h);
     if (!kernel)
-        return td_fail(err, TD_ENOTSUP, "%s is packed for kernel %s, which this build does not know; pack the experts anew", path, h->kernel);
-    if (h->n_shards == 0 || h->n_shards > TD_POOL_SUBPOOLS_MAX) return td_fail(err, TD_EFORMAT, "%s says it has %u shards", path, h->n_shards);
-    td_status status = expert_layout_init(l, c, kernel, h->n_shards, err);
+        return td_fail(err, TD_ENOTSUP, "%s is packed for kernel %s, which this build does not know; pack the experts anew",
+                       path, h->kernel);
+    if (h->n_shards == 0 || h->n_shards > TD_POOL_SUBPOOLS_MAX)
+        return td_fail(err, TD_EFORMAT, "%s says it has %u shards", path, h->n_shards);
+    td_status status = td_expert_layout_init(l, c, kernel, h->n_shards, err);
     if (status != TD_OK) return td_fail_within(err, "%s", path);
     uint64_t total = 0;
     for (uint32_t s = 0; s < h->n_shards; s++) {
@@ -64,8 +67,8 @@ static td_status read_header(const char *path, header_page *p, uint64_t *file_by
         return td_fail(err, TD_EFORMAT, "%s is not a packed expert file", path);
     if (n < (ssize_t)sizeof *p) return td_fail(err, TD_EFORMAT, "%s is truncated within its header", path);
     if (p->h.version != TD_PACKED_VERSION)
-        return td_fail(err, TD_ENOTSUP, "%s has packed format version %u; this build reads %d: pack the experts anew", path, p->h.version,
-                       TD_PACKED_VERSION);
+        return td_fail(err, TD_ENOTSUP, "%s has packed format version %u; this build reads %d: pack the experts anew", path,
+                       p->h.version, TD_PACKED_VERSION);
     if (hash_header(p) != p->h.header_hash || p->h.header_bytes != sizeof *p)
         return td_fail(err, TD_EFORMAT, "%s is corrupt: the checksum of its header does not match", path);
     p->h.layout[sizeof p->h.layout - 1] = p->h.kernel[sizeof p->h.kernel - 1] = 0;
@@ -74,29 +77,33 @@ static td_status read_header(const char *path, header_page *p, uint64_t *file_by
 }
 
 /* Header and size: everything but the payload's checksums. */
-static td_status open_packed(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash, header_page *p,
-                             expert_layout *l, td_error *err) {
+static td_status open_packed(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash,
+                             header_page *p, expert_layout *l, td_error *err) {
     static const char *const FORMATS[] = {[TD_EXPERT_INT4C] = "int4", [TD_EXPERT_BF16] = "bf16"};
     uint64_t                 file_bytes = 0;
     TD_TRY(read_header(path, p, &file_bytes, err));
     const td_packed_header *h = &p->h;
     if (h->format > TD_EXPERT_BF16) return td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
     if (h->format != (uint32_t)c->format)
-        return td_fail(err, TD_EFORMAT, "%s holds %s experts where %s is wanted", path, FORMATS[h->format], FORMATS[c->format]);
+        return td_fail(err, TD_EFORMAT, "%s holds %s experts where %s is wanted", path, FORMATS[h->format],
+                       FORMATS[c->format]);
     if (h->n_experts != c->n_experts || h->hidden != c->hidden || h->inter != c->inter)
-        return td_fail(err, TD_EFORMAT, "%s holds %u experts of hidden size %u and intermediate size %u; the model has %u of %u and %u", path,
+        return td_fail(err, TD_EFORMAT,
+                       "%s holds %u experts of hidden size %u and intermediate size %u; the model has %u of %u and %u", path,
                        h->n_experts, h->hidden, h->inter, c->n_experts, c->hidden, c->inter);
-    if (h->layer != layer) return td_fail(err, TD_EFORMAT, "%s holds MoE layer %u where %u is wanted", path, h->layer, layer);
+    if (h->layer != layer)
+        return td_fail(err, TD_EFORMAT, "%s holds MoE layer %u where %u is wanted", path, h->layer, layer);
     if (source_hash && h->source_hash != source_hash)
         return td_fail(err, TD_EFORMAT, "%s was packed from another checkpoint; pack the experts anew", path);
     TD_TRY(layout_of(h, c, l, path, err));
     if (file_bytes != h->header_bytes + h->payload_bytes)
-        return td_fail(err, TD_EFORMAT, "%s is truncated: %llu bytes where %llu are expected", path, (unsigned long long)file_bytes,
-                       (unsigned long long)(h->header_bytes + h->payload_bytes));
+        return td_fail(err, TD_EFORMAT, "%s is truncated: %llu bytes where %llu are expected", path,
+                       (unsigned long long)file_bytes, (unsigned long long)(h->header_bytes + h->payload_bytes));
     return TD_OK;
 }
 
-td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash, td_error *err) {
+td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash,
+                                td_error *err) {
     header_page   p;
     expert_layout l;
     return open_packed(c, layer, path, source_hash, &p, &l, err);
@@ -105,9 +112,9 @@ td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, cons
 /* ---- save -------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const void *const  *data;
+    const void *const   *data;
     const expert_layout *layout;
-    uint64_t            hash[TD_POOL_SUBPOOLS_MAX];
+    uint64_t             hash[TD_POOL_SUBPOOLS_MAX];
 } hash_job;
 
 static void hash_shard(void *ctx, uint32_t s, const td_worker *w) {
@@ -120,16 +127,25 @@ static const void *const *layer_shards(const td_experts *x, uint32_t layer) {
     return (const void *const *)x->shard_data + (size_t)layer * x->layout.n_shards;
 }
 
-static td_status save_layer(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, uint64_t repacked_from,
-                            td_error *err) {
+static td_status save_layer(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash,
+                            uint64_t repacked_from, td_error *err) {
     const expert_layout *l = &x->layout;
     hash_job             job = {.data = layer_shards(x, layer), .layout = l};
     td_pool_run(x->pool, hash_shard, &job, l->n_shards);
 
-    header_page p = {.h = {.version = TD_PACKED_VERSION, .header_bytes = sizeof p, .format = x->config.format, .layer = layer,
-                           .n_experts = x->config.n_experts, .hidden = x->config.hidden, .inter = x->config.inter, .nr = x->kernel->nr,
-                           .kr = x->kernel->kr, .n_shards = l->n_shards, .source_hash = source_hash,
-                           .repacked_from = repacked_from, .payload_bytes = l->layer_bytes}};
+    header_page p = {.h = {.version = TD_PACKED_VERSION,
+                           .header_bytes = sizeof p,
+                           .format = x->config.format,
+                           .layer = layer,
+                           .n_experts = x->config.n_experts,
+                           .hidden = x->config.hidden,
+                           .inter = x->config.inter,
+                           .nr = x->kernel->nr,
+                           .kr = x->kernel->kr,
+                           .n_shards = l->n_shards,
+                           .source_hash = source_hash,
+                           .repacked_from = repacked_from,
+                           .payload_bytes = l->layer_bytes}};
     packed_part parts[1 + TD_POOL_SUBPOOLS_MAX] = {{&p, sizeof p}};
     memcpy(p.h.magic, TD_PACKED_MAGIC, sizeof p.h.magic);
     snprintf(p.h.layout, sizeof p.h.layout, "%s", x->kernel->layout);
@@ -140,26 +156,27 @@ static td_status save_layer(const td_experts *x, uint32_t layer, const char *pat
         parts[1 + s] = (packed_part){job.data[s], l->shard[s].bytes};
     }
     p.h.header_hash = hash_header(&p);
-    return packed_write(path, parts, 1 + l->n_shards, err);
+    return td_packed_write(path, parts, 1 + l->n_shards, err);
 }
 
 td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err) {
-    if (layer >= x->config.n_layers || !x->loaded[layer]) return td_fail(err, TD_EINVAL, "MoE layer %u has no weights to save", layer);
+    if (layer >= x->config.n_layers || !x->loaded[layer])
+        return td_fail(err, TD_EINVAL, "MoE layer %u has no weights to save", layer);
     return save_layer(x, layer, path, source_hash, 0, err);
 }
 
 /* ---- load -------------------------------------------------------------------------------------- */
 
 /* Read the shards of a file to where dst says and verify them. */
-static td_status read_shards(td_pool *pool, const char *path, const td_packed_header *h, const expert_layout *l, void *const *dst,
-                             td_error *err) {
+static td_status read_shards(td_pool *pool, const char *path, const td_packed_header *h, const expert_layout *l,
+                             void *const *dst, td_error *err) {
     packed_span spans[TD_POOL_SUBPOOLS_MAX];
     uint64_t    at = h->header_bytes;
     for (uint32_t s = 0; s < l->n_shards; s++) {
         spans[s] = (packed_span){.offset = at, .bytes = l->shard[s].bytes, .dst = dst[s]};
         at += l->shard[s].bytes;
     }
-    TD_TRY(packed_read(path, spans, l->n_shards, NULL, err));
+    TD_TRY(td_packed_read(path, spans, l->n_shards, NULL, err));
     hash_job job = {.data = (const void *const *)dst, .layout = l};
     td_pool_run(pool, hash_shard, &job, l->n_shards);
     for (uint32_t s = 0; s < l->n_shards; s++)
@@ -175,18 +192,18 @@ typedef struct {
 } file_source;
 
 /* Rows of a file that was packed for another kernel or number of shards: unpack the tiles that hold them. */
-static bool rows_of_file(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows, float *scale,
-                         void *tmp) {
+static bool rows_of_file(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
+                         float *scale, void *tmp) {
     const file_source *src = ctx;
-    size_t             nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m);
-    size_t             element = src->kernel->format == TD_EXPERT_INT4C ? 1 : 2;
-    float              tile_scale[TD_GEMM_NR_MAX];
-    size_t             unpacked = SIZE_MAX;
+    size_t nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m);
+    size_t element = src->kernel->format == TD_EXPERT_INT4C ? 1 : 2;
+    float  tile_scale[TD_GEMM_NR_MAX];
+    size_t unpacked = SIZE_MAX;
     for (size_t r = 0; r < n; r++) {
         size_t tile = (row + r) / nr, in_tile = (row + r) % nr;
         if (tile != unpacked) {
             uint32_t s;
-            size_t   at = expert_tile_offset(src->layout, expert, m, tile, &s);
+            size_t   at = td_expert_tile_offset(src->layout, expert, m, tile, &s);
             src->kernel->unpack((const char *)src->shard[s] + at, tmp, tile_scale, file_k);
             unpacked = tile;
         }
@@ -198,13 +215,14 @@ static bool rows_of_file(const void *ctx, size_t expert, expert_matrix m, size_t
     return true;
 }
 
-static td_status load_repacked(td_experts *x, uint32_t layer, const char *path, const td_packed_header *h, const expert_layout *l,
-                               td_error *err) {
+static td_status load_repacked(td_experts *x, uint32_t layer, const char *path, const td_packed_header *h,
+                               const expert_layout *l, td_error *err) {
     file_source src = {.layout = l, .kernel = kernel_of(h)};
     td_status   status = TD_OK;
-    for (uint32_t s = 0; s < l->n_shards && status == TD_OK; s++) status = td_mem_map(l->shard[s].bytes, TD_NODE_ANY, &src.shard[s], err);
+    for (uint32_t s = 0; s < l->n_shards && status == TD_OK; s++)
+        status = td_mem_map(l->shard[s].bytes, TD_NODE_ANY, &src.shard[s], err);
     if (status == TD_OK) status = read_shards(x->pool, path, h, l, src.shard, err);
-    if (status == TD_OK) status = expert_pack_layer(x, layer, rows_of_file, &src, err);
+    if (status == TD_OK) status = td_expert_pack_layer(x, layer, rows_of_file, &src, err);
     for (uint32_t s = 0; s < l->n_shards; s++) td_mem_unmap(src.shard[s], l->shard[s].bytes);
     return status;
 }
@@ -217,7 +235,7 @@ static td_status load_native(td_experts *x, uint32_t layer, const char *path, co
     x->loaded[layer] = false; /* until it is verified */
     TD_TRY(read_shards(x->pool, path, h, &x->layout, x->shard_data + (size_t)layer * x->layout.n_shards, err));
     x->loaded[layer] = true;
-    expert_report_placement(x, layer);
+    td_expert_report_placement(x, layer);
     return TD_OK;
 }
 
@@ -231,12 +249,14 @@ td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, 
     char          sibling[PATH_MAX]; /* repacked by an earlier run from this very file? */
     header_page   sp;
     expert_layout sl;
-    bool          named = (size_t)snprintf(sibling, sizeof sibling, "%s.%s-%u", path, x->kernel->layout, x->layout.n_shards) < sizeof sibling;
+    bool          named =
+        (size_t)snprintf(sibling, sizeof sibling, "%s.%s-%u", path, x->kernel->layout, x->layout.n_shards) < sizeof sibling;
     if (named && open_packed(&x->config, layer, sibling, 0, &sp, &sl, NULL) == TD_OK && is_native(x, &sp.h) &&
         sp.h.repacked_from == p.h.header_hash && load_native(x, layer, sibling, &sp.h, NULL) == TD_OK)
         return TD_OK;
 
-    td_info("%s is packed as %s in %u shards; repacking as %s in %u", path, p.h.layout, p.h.n_shards, x->kernel->layout, x->layout.n_shards);
+    td_info("%s is packed as %s in %u shards; repacking as %s in %u", path, p.h.layout, p.h.n_shards, x->kernel->layout,
+            x->layout.n_shards);
     TD_TRY(load_repacked(x, layer, path, &p.h, &l, err));
     td_error write_error = {0};
     if (named && save_layer(x, layer, sibling, p.h.source_hash, p.h.header_hash, &write_error) != TD_OK)

@@ -1,10 +1,11 @@
-/* The header page of a packed expert file. Little-endian; the fields are a file format: change TD_PACKED_VERSION with them. */
+/* The header page of a packed expert file. Little-endian; the fields are a file format: change TD_PACKED_VERSION with them.
+ */
 #ifndef TD_CPU_EXPERTS_EXPERT_FILE_H
 #define TD_CPU_EXPERTS_EXPERT_FILE_H
 
 #include "cpu_experts/expert_store.h"
 
-#define TD_PACKED_MAGIC   "TDEXPERT"
+#define TD_PACKED_MAGIC "TDEXPERT"
 #define TD_PACKED_VERSION 1
 
 typedef struct {
@@ -15,7 +16,7 @@ typedef struct {
     char     kernel[64];   /* that packed it; for people */
     uint32_t format;       /* td_expert_format */
     uint32_t layer, n_experts, hidden, inter;
-    uint32_t nr, kr;       /* rows of a tile, padding of k */
+    uint32_t nr, kr; /* rows of a tile, padding of k */
     uint32_t n_shards;
     uint32_t zero;
     uint64_t source_hash;   /* of the checkpoint */
@@ -23,7 +24,7 @@ typedef struct {
     uint64_t payload_bytes; /* of all shards */
     uint64_t shard_bytes[TD_POOL_SUBPOOLS_MAX]; /* whole pages, one after the other */
     uint64_t shard_hash[TD_POOL_SUBPOOLS_MAX];  /* XXH3-64 */
-    uint64_t header_hash;   /* XXH3-64 of the page with this field 0 */
+    uint64_t header_hash;                       /* XXH3-64 of the page with this field 0 */
 } td_packed_header;
 
 _Static_assert(sizeof(td_packed_header) <= 4096, "the header fits its page");

@@ -2,16 +2,18 @@
 #include "core/error.h"
 #include "cpu_experts/expert_store.h"
 
-td_status expert_layout_init(expert_layout *l, const td_experts_config *c, const td_gemm_kernel *kernel, uint32_t n_shards,
-                             td_error *err) {
+td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_gemm_kernel *kernel,
+                                uint32_t n_shards, td_error *err) {
     *l = (expert_layout){.n_experts = c->n_experts, .hidden = c->hidden, .inter = c->inter, .n_shards = n_shards};
     if (!c->n_layers || !c->n_experts || c->n_experts > UINT16_MAX || !c->hidden || !c->inter)
-        return td_fail(err, TD_EINVAL, "experts need at least one layer, expert, hidden and intermediate value, and at most %d experts",
+        return td_fail(err, TD_EINVAL,
+                       "experts need at least one layer, expert, hidden and intermediate value, and at most %d experts",
                        UINT16_MAX);
     if (c->hidden > TD_GEMM_K_MAX || c->inter > TD_GEMM_K_MAX)
-        return td_fail(err, TD_ENOTSUP, "experts of hidden size %u and intermediate size %u: at most %d is supported", c->hidden, c->inter,
-                       TD_GEMM_K_MAX);
-    if (!n_shards || n_shards > TD_POOL_SUBPOOLS_MAX) return td_fail(err, TD_EINVAL, "%u expert shards: 1 to %d", n_shards, TD_POOL_SUBPOOLS_MAX);
+        return td_fail(err, TD_ENOTSUP, "experts of hidden size %u and intermediate size %u: at most %d is supported",
+                       c->hidden, c->inter, TD_GEMM_K_MAX);
+    if (!n_shards || n_shards > TD_POOL_SUBPOOLS_MAX)
+        return td_fail(err, TD_EINVAL, "%u expert shards: 1 to %d", n_shards, TD_POOL_SUBPOOLS_MAX);
 
     l->hidden_k = td_round_up(c->hidden, kernel->kr);
     l->inter_k = td_round_up(c->inter, kernel->kr);
@@ -32,7 +34,7 @@ td_status expert_layout_init(expert_layout *l, const td_experts_config *c, const
     return TD_OK;
 }
 
-size_t expert_tile_offset(const expert_layout *l, size_t expert, expert_matrix m, size_t tile, uint32_t *shard) {
+size_t td_expert_tile_offset(const expert_layout *l, size_t expert, expert_matrix m, size_t tile, uint32_t *shard) {
     uint32_t s = 0;
     if (m == EXPERT_DOWN) {
         while (tile >= l->shard[s].down_tile0 + l->shard[s].n_down) s++;

@@ -14,25 +14,31 @@ typedef struct {
     _Atomic uint32_t refused; /* an expert whose rows were refused; relaxed: read after the run */
 } pack_job;
 
-static size_t k_max(const expert_layout *l) { return l->hidden_k > l->inter_k ? l->hidden_k : l->inter_k; }
+static size_t k_max(const expert_layout *l) {
+    return l->hidden_k > l->inter_k ? l->hidden_k : l->inter_k;
+}
 
 /* Rows of a tile are at most 2 bytes an element. */
-static size_t tile_rows_bytes(const expert_layout *l) { return td_round_up(TD_GEMM_NR_MAX * (k_max(l) + 64) * 2, TD_CACHE_LINE); }
+static size_t tile_rows_bytes(const expert_layout *l) {
+    return td_round_up(TD_GEMM_NR_MAX * (k_max(l) + 64) * 2, TD_CACHE_LINE);
+}
 
-size_t expert_pack_tmp_bytes(const expert_layout *l) { return tile_rows_bytes(l) + (k_max(l) + 64) * sizeof(float); }
+size_t td_expert_pack_tmp_bytes(const expert_layout *l) {
+    return tile_rows_bytes(l) + (k_max(l) + 64) * sizeof(float);
+}
 
-size_t expert_pack_worker_bytes(const td_gemm_kernel *kernel, const expert_layout *l) {
+size_t td_expert_pack_worker_bytes(const td_gemm_kernel *kernel, const expert_layout *l) {
     assert(kernel->nr <= TD_GEMM_NR_MAX);
-    return td_round_up(tile_rows_bytes(l) + TD_GEMM_NR_MAX * sizeof(float) + expert_pack_tmp_bytes(l), TD_CACHE_LINE);
+    return td_round_up(tile_rows_bytes(l) + TD_GEMM_NR_MAX * sizeof(float) + td_expert_pack_tmp_bytes(l), TD_CACHE_LINE);
 }
 
 static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, expert_matrix m, size_t tile0, size_t n_tiles) {
     const td_gemm_kernel *kernel = job->x->kernel;
     const expert_layout  *l = &job->x->layout;
-    size_t                k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m), element = kernel->format == TD_EXPERT_INT4C ? 1 : 2;
-    char                 *rows = expert_worker_scratch(job->x, w->index);
-    float                *scale = (float *)(rows + tile_rows_bytes(l));
-    void                 *tmp = scale + TD_GEMM_NR_MAX;
+    size_t k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m), element = kernel->format == TD_EXPERT_INT4C ? 1 : 2;
+    char  *rows = expert_worker_scratch(job->x, w->index);
+    float *scale = (float *)(rows + tile_rows_bytes(l));
+    void  *tmp = scale + TD_GEMM_NR_MAX;
     for (size_t t = tile0; t < tile0 + n_tiles; t++) {
         size_t   row = t * kernel->nr, n = n_rows - row < kernel->nr ? n_rows - row : kernel->nr;
         uint32_t shard;
@@ -40,7 +46,7 @@ static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, expert
         memset(scale + n, 0, (kernel->nr - n) * sizeof *scale);
         if (!job->rows(job->ctx, expert, m, row, n, k, rows, scale, tmp))
             atomic_store_explicit(&job->refused, (uint32_t)expert, memory_order_relaxed);
-        size_t at = expert_tile_offset(l, expert, m, t, &shard);
+        size_t at = td_expert_tile_offset(l, expert, m, t, &shard);
         assert(shard == w->subpool);
         kernel->pack((char *)expert_shard_data(job->x, job->layer, shard) + at, rows, scale, k);
     }
@@ -54,13 +60,14 @@ static void pack_expert(void *ctx, uint32_t item, const td_worker *w) {
     pack_matrix(job, w, item, EXPERT_DOWN, sh->down_tile0, sh->n_down);
 }
 
-td_status expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn rows, const void *ctx, td_error *err) {
+td_status td_expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn rows, const void *ctx, td_error *err) {
     pack_job job = {.x = x, .layer = layer, .rows = rows, .ctx = ctx, .refused = NO_EXPERT};
     td_pool_run_each(x->pool, pack_expert, &job, x->config.n_experts);
     uint32_t refused = atomic_load_explicit(&job.refused, memory_order_relaxed);
     if (refused != NO_EXPERT)
-        return td_fail(err, TD_EFORMAT, "the weights of expert %u in MoE layer %u hold an infinity or a NaN", refused, layer);
+        return td_fail(err, TD_EFORMAT, "the weights of expert %u in MoE layer %u hold an infinity or a NaN", refused,
+                       layer);
     x->loaded[layer] = true;
-    expert_report_placement(x, layer);
+    td_expert_report_placement(x, layer);
     return TD_OK;
 }

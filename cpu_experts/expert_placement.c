@@ -7,7 +7,7 @@
 
 #define SAMPLES 256
 
-size_t expert_pages_on_node(const void *p, size_t bytes, uint32_t node, size_t *n_known) {
+size_t td_expert_pages_on_node(const void *p, size_t bytes, uint32_t node, size_t *n_known) {
     void  *page[SAMPLES];
     int    where[SAMPLES];
     size_t n_pages = bytes / TD_PAGE_BYTES, n = n_pages < SAMPLES ? n_pages : SAMPLES, n_on = 0;
@@ -22,13 +22,14 @@ size_t expert_pages_on_node(const void *p, size_t bytes, uint32_t node, size_t *
     return n_on;
 }
 
-void expert_report_placement(const td_experts *x, uint32_t layer) {
+void td_expert_report_placement(const td_experts *x, uint32_t layer) {
     if (numa_available() < 0 || numa_max_node() == 0) return;
     for (uint32_t s = 0; s < x->layout.n_shards; s++) {
         uint32_t node = td_pool_node(x->pool, s);
-        size_t   n_known, n_on = expert_pages_on_node(expert_shard_data(x, layer, s), x->layout.shard[s].bytes, node, &n_known);
+        size_t   n_known,
+            n_on = td_expert_pages_on_node(expert_shard_data(x, layer, s), x->layout.shard[s].bytes, node, &n_known);
         if (node == TD_NODE_ANY || n_known == 0) continue;
-        td_log(n_on == n_known ? TD_LOG_INFO : TD_LOG_WARNING, "experts of MoE layer %u, shard %u: %zu of %zu sampled pages lie on node %u",
-               layer, s, n_on, n_known, node);
+        td_log(n_on == n_known ? TD_LOG_INFO : TD_LOG_WARNING,
+               "experts of MoE layer %u, shard %u: %zu of %zu sampled pages lie on node %u", layer, s, n_on, n_known, node);
     }
 }

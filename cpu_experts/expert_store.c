@@ -16,8 +16,8 @@ void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint64_t *
     expert_layout         l;
     expert_scratch_plan   scratch;
     *weight_bytes = *scratch_bytes = 0;
-    if (expert_layout_init(&l, c, kernel, n_subpools, NULL) != TD_OK) return;
-    expert_scratch_init(&scratch, c, kernel, &l);
+    if (td_expert_layout_init(&l, c, kernel, n_subpools, NULL) != TD_OK) return;
+    td_expert_scratch_init(&scratch, c, kernel, &l);
     *weight_bytes = l.layer_bytes * c->n_layers;
     *scratch_bytes = scratch.bytes;
 }
@@ -25,27 +25,28 @@ void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint64_t *
 static td_status map_shards(td_experts *x, td_error *err) {
     for (uint32_t layer = 0; layer < x->config.n_layers; layer++)
         for (uint32_t s = 0; s < x->layout.n_shards; s++)
-            TD_TRY(td_mem_map(x->layout.shard[s].bytes, td_pool_node(x->pool, s), &x->shard_data[(size_t)layer * x->layout.n_shards + s],
-                              err));
+            TD_TRY(td_mem_map(x->layout.shard[s].bytes, td_pool_node(x->pool, s),
+                              &x->shard_data[(size_t)layer * x->layout.n_shards + s], err));
     return TD_OK;
 }
 
 static td_status open_store(td_experts *x, td_error *err) {
     const td_experts_config *c = &x->config;
     if (c->top_k == 0 || c->top_k > c->n_experts || c->max_tok == 0 || c->max_deferred >= c->top_k)
-        return td_fail(err, TD_EINVAL, "experts with top_k %u of %u, %u tokens, %u deferred", c->top_k, c->n_experts, c->max_tok,
-                       c->max_deferred);
+        return td_fail(err, TD_EINVAL, "experts with top_k %u of %u, %u tokens, %u deferred", c->top_k, c->n_experts,
+                       c->max_tok, c->max_deferred);
     if (c->act_dtype != TD_DT_F32 && c->act_dtype != TD_DT_BF16)
         return td_fail(err, TD_EINVAL, "activations of the experts are f32 or bf16");
-    TD_TRY(expert_layout_init(&x->layout, c, x->kernel, td_pool_subpools(x->pool), err));
-    expert_scratch_init(&x->scratch, c, x->kernel, &x->layout);
+    TD_TRY(td_expert_layout_init(&x->layout, c, x->kernel, td_pool_subpools(x->pool), err));
+    td_expert_scratch_init(&x->scratch, c, x->kernel, &x->layout);
     x->shard_data = calloc((size_t)c->n_layers * x->layout.n_shards, sizeof *x->shard_data);
     x->loaded = calloc(c->n_layers, sizeof *x->loaded);
     x->worker_scratch = aligned_alloc(TD_CACHE_LINE, td_pool_workers(x->pool) * x->scratch.worker_bytes);
-    if (!x->shard_data || !x->loaded || !x->worker_scratch) return td_fail(err, TD_ENOMEM, "out of memory for the expert store");
+    if (!x->shard_data || !x->loaded || !x->worker_scratch)
+        return td_fail(err, TD_ENOMEM, "out of memory for the expert store");
     TD_TRY(map_shards(x, err));
     TD_TRY(td_arena_open(&x->arena, x->scratch.bytes, TD_NODE_ANY, err));
-    return expert_ffn_open(x, err);
+    return td_expert_ffn_open(x, err);
 }
 
 td_status td_experts_create(const td_experts_config *c, td_pool *pool, td_experts **out, td_error *err) {
@@ -66,7 +67,7 @@ td_status td_experts_create(const td_experts_config *c, td_pool *pool, td_expert
 
 void td_experts_destroy(td_experts *x) {
     if (!x) return;
-    expert_ffn_close(x);
+    td_expert_ffn_close(x);
     td_arena_close(&x->arena);
     if (x->shard_data)
         for (size_t i = 0; i < (size_t)x->config.n_layers * x->layout.n_shards; i++)
@@ -77,7 +78,9 @@ void td_experts_destroy(td_experts *x) {
     free(x);
 }
 
-const char *td_experts_kernel_name(const td_experts *x) { return x->kernel->name; }
+const char *td_experts_kernel_name(const td_experts *x) {
+    return x->kernel->name;
+}
 
 void td_experts_counters(const td_experts *x, uint64_t *pairs, uint64_t *weight_bytes_read) {
     *pairs = atomic_load_explicit(&x->n_pairs, memory_order_relaxed);
@@ -99,7 +102,8 @@ typedef struct {
     const td_expert_weights *experts;
 } view_source;
 
-static const void *view_rows(const view_source *src, size_t expert, expert_matrix m, size_t row, td_dtype *dtype, size_t *cols) {
+static const void *view_rows(const view_source *src, size_t expert, expert_matrix m, size_t row, td_dtype *dtype,
+                             size_t *cols) {
     const td_expert_weights *e = &src->experts[expert];
     const td_tensor_view    *v = m == EXPERT_GATE ? &e->gate : m == EXPERT_UP ? &e->up : &e->down;
     *cols = expert_matrix_cols(src->layout, m);
@@ -107,8 +111,8 @@ static const void *view_rows(const view_source *src, size_t expert, expert_matri
     return (const char *)v->data + row * *cols * td_dtype_bytes(v->dtype);
 }
 
-static bool int4_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows, float *scale,
-                              void *tmp) {
+static bool int4_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
+                              float *scale, void *tmp) {
     (void)tmp;
     td_dtype    dtype;
     size_t      cols;
@@ -116,8 +120,8 @@ static bool int4_rows_of_view(const void *ctx, size_t expert, expert_matrix m, s
     return td_quantize_weight_i4(dtype, w, n, cols, rows, k, scale);
 }
 
-static bool bf16_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows, float *scale,
-                              void *tmp) {
+static bool bf16_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
+                              float *scale, void *tmp) {
     (void)scale;
     td_dtype    dtype;
     size_t      cols;
@@ -144,7 +148,8 @@ td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_w
         TD_TRY(check_view(&experts[e].down, hidden, inter, "down_proj", e, err));
     }
     view_source src = {&x->layout, experts};
-    return expert_pack_layer(x, layer, x->config.format == TD_EXPERT_INT4C ? int4_rows_of_view : bf16_rows_of_view, &src, err);
+    return td_expert_pack_layer(x, layer, x->config.format == TD_EXPERT_INT4C ? int4_rows_of_view : bf16_rows_of_view, &src,
+                                err);
 }
 
 /* ---- random weights ---------------------------------------------------------------------------- */
@@ -156,8 +161,8 @@ typedef struct {
     uint64_t             seed;
 } random_source;
 
-/* xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators"), one stream per row: fast, and the same
-   weights for every kernel and shard count. */
+/* xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators"), one stream per row: fast, and the
+   same weights for every kernel and shard count. */
 static inline uint64_t next_random(uint64_t *s) {
     *s ^= *s >> 12;
     *s ^= *s << 25;
@@ -169,12 +174,12 @@ static inline uint64_t next_random(uint64_t *s) {
 static inline uint64_t random_codes(uint64_t r) {
     uint64_t u = r & 0x0f0f0f0f0f0f0f0fu;
     uint64_t zero = ~(u | u >> 1 | u >> 2 | u >> 3) & 0x0101010101010101u;
-    uint64_t code = (u | zero) ^ 0x0808080808080808u;            /* 4-bit two's complement of u - 8 */
-    return code | (code & 0x0808080808080808u) * 0x1eu;          /* its sign in the upper nibble */
+    uint64_t code = (u | zero) ^ 0x0808080808080808u;   /* 4-bit two's complement of u - 8 */
+    return code | (code & 0x0808080808080808u) * 0x1eu; /* its sign in the upper nibble */
 }
 
-static bool random_rows(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows, float *scale,
-                        void *tmp) {
+static bool random_rows(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
+                        float *scale, void *tmp) {
     const random_source *src = ctx;
     size_t               cols = expert_matrix_cols(src->layout, m);
     bool                 int4 = src->format == TD_EXPERT_INT4C;
@@ -206,5 +211,5 @@ static bool random_rows(const void *ctx, size_t expert, expert_matrix m, size_t 
 td_status td_experts_fill_layer(td_experts *x, uint32_t layer, uint64_t seed, td_error *err) {
     if (layer >= x->config.n_layers) return td_fail(err, TD_EINVAL, "MoE layer %u of %u", layer, x->config.n_layers);
     random_source src = {&x->layout, x->config.format, layer, seed};
-    return expert_pack_layer(x, layer, random_rows, &src, err);
+    return td_expert_pack_layer(x, layer, random_rows, &src, err);
 }

@@ -2,9 +2,8 @@
  * The expert store, as its own files see it.
  *
  * A shard (one per subpool) of a layer is one mapping on the subpool's node:
- *   for each expert: gate tile, up tile, gate tile, up tile, … (the shard's part of the intermediate dimension) | down tiles (its part of
- *   the hidden dimension)
- * exactly as the kernels read it and as a packed file holds it.
+ *   for each expert: gate tile, up tile, gate tile, up tile, … (the shard's part of the intermediate dimension) | down tiles
+ * (its part of the hidden dimension) exactly as the kernels read it and as a packed file holds it.
  */
 #ifndef TD_CPU_EXPERTS_EXPERT_STORE_H
 #define TD_CPU_EXPERTS_EXPERT_STORE_H
@@ -27,8 +26,8 @@ typedef struct {
 /** Where everything lies: a function of the shapes, the kernel's layout and the number of shards. */
 typedef struct {
     size_t       n_experts, hidden, inter;
-    size_t       hidden_k, inter_k;               /* k of gate and up, k of down: padded to kr */
-    size_t       n_gate, n_down;                  /* tiles of the whole matrices */
+    size_t       hidden_k, inter_k; /* k of gate and up, k of down: padded to kr */
+    size_t       n_gate, n_down;    /* tiles of the whole matrices */
     size_t       gate_tile_bytes, down_tile_bytes;
     uint32_t     n_shards;
     expert_shard shard[TD_POOL_SUBPOOLS_MAX];
@@ -37,8 +36,8 @@ typedef struct {
 
 /** Sizes and offsets of the scratch of td_experts_ffn; expert_ffn.c has what the arrays hold. */
 typedef struct {
-    uint32_t batch_tok;  /* tokens computed at a time */
-    uint32_t defer_tok;  /* up to so many tokens, deferred outputs can be held back */
+    uint32_t batch_tok; /* tokens computed at a time */
+    uint32_t defer_tok; /* up to so many tokens, deferred outputs can be held back */
     uint32_t max_pairs, max_blocks;
     size_t   x_stride, h_stride; /* bytes of an activation row, of an intermediate row */
     size_t   y_stride;           /* floats of an accumulator row: hidden rounded to whole tiles */
@@ -53,8 +52,8 @@ struct td_experts {
     td_pool              *pool;
     const td_gemm_kernel *kernel;
     expert_layout         layout;
-    void                **shard_data; /* [n_layers, n_shards] */
-    bool                 *loaded;     /* [n_layers] */
+    void                **shard_data;     /* [n_layers, n_shards] */
+    bool                 *loaded;         /* [n_layers] */
     char                 *worker_scratch; /* [workers, scratch.worker_bytes] */
     td_arena              arena;          /* the scratch */
     expert_scratch_plan   scratch;
@@ -65,47 +64,57 @@ struct td_experts {
 /* ---- layout (expert_layout.c) ---------------------------------------------------------------- */
 
 /** @return TD_EINVAL for shapes outside the limits. */
-TD_NODISCARD td_status expert_layout_init(expert_layout *l, const td_experts_config *c, const td_gemm_kernel *kernel, uint32_t n_shards,
-                                          td_error *err);
+TD_NODISCARD td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_gemm_kernel *kernel,
+                                             uint32_t n_shards, td_error *err);
 
 /** Offset in its shard of a tile of an expert; *shard is where it lies. tile counts over the whole matrix. */
-size_t expert_tile_offset(const expert_layout *l, size_t expert, expert_matrix m, size_t tile, uint32_t *shard);
+size_t td_expert_tile_offset(const expert_layout *l, size_t expert, expert_matrix m, size_t tile, uint32_t *shard);
 
-static inline size_t expert_matrix_rows(const expert_layout *l, expert_matrix m) { return m == EXPERT_DOWN ? l->hidden : l->inter; }
-static inline size_t expert_matrix_k(const expert_layout *l, expert_matrix m) { return m == EXPERT_DOWN ? l->inter_k : l->hidden_k; }
-static inline size_t expert_matrix_cols(const expert_layout *l, expert_matrix m) { return m == EXPERT_DOWN ? l->inter : l->hidden; }
+static inline size_t expert_matrix_rows(const expert_layout *l, expert_matrix m) {
+    return m == EXPERT_DOWN ? l->hidden : l->inter;
+}
+static inline size_t expert_matrix_k(const expert_layout *l, expert_matrix m) {
+    return m == EXPERT_DOWN ? l->inter_k : l->hidden_k;
+}
+static inline size_t expert_matrix_cols(const expert_layout *l, expert_matrix m) {
+    return m == EXPERT_DOWN ? l->inter : l->hidden;
+}
 
 /* ---- packing (expert_pack.c) ----------------------------------------------------------------- */
 
 /**
- * Give n rows of a matrix of one expert, from row `row`: [n, k] codes (int8) or bf16, zero from the true columns to k, and scales.
- * @param tmp scratch of expert_pack_tmp_bytes.
+ * Give n rows of a matrix of one expert, from row `row`: [n, k] codes (int8) or bf16, zero from the true columns to k, and
+ * scales.
+ * @param tmp scratch of td_expert_pack_tmp_bytes.
  * @return false when the rows cannot be represented (an infinity or a NaN).
  */
 typedef bool (*expert_rows_fn)(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
                                float *scale, void *tmp);
 
-/** Pack every shard of a layer from a source of rows, on the pool. @return TD_EFORMAT when rows were refused; names the expert. */
-TD_NODISCARD td_status expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn rows, const void *ctx, td_error *err);
+/** Pack every shard of a layer from a source of rows, on the pool. @return TD_EFORMAT when rows were refused; names the
+ * expert. */
+TD_NODISCARD td_status td_expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn rows, const void *ctx,
+                                            td_error *err);
 
 /** Worker scratch that packing needs. */
-size_t expert_pack_worker_bytes(const td_gemm_kernel *kernel, const expert_layout *l);
-size_t expert_pack_tmp_bytes(const expert_layout *l); /* f32 and code rows of the wider matrix, a tile of any kernel */
+size_t td_expert_pack_worker_bytes(const td_gemm_kernel *kernel, const expert_layout *l);
+size_t td_expert_pack_tmp_bytes(const expert_layout *l); /* f32 and code rows of the wider matrix, a tile of any kernel */
 
 /* ---- placement (expert_placement.c) ---------------------------------------------------------- */
 
-/** How many of up to 256 sampled pages of [p, p + bytes) lie on a node; *n_known counts those whose place the system tells. */
-size_t expert_pages_on_node(const void *p, size_t bytes, uint32_t node, size_t *n_known);
+/** How many of up to 256 sampled pages of [p, p + bytes) lie on a node; *n_known counts those whose place the system tells.
+ */
+size_t td_expert_pages_on_node(const void *p, size_t bytes, uint32_t node, size_t *n_known);
 
 /** On machines of several nodes, log how much of a layer lies on the nodes of its shards. */
-void expert_report_placement(const td_experts *x, uint32_t layer);
+void td_expert_report_placement(const td_experts *x, uint32_t layer);
 
 /* ---- scratch (expert_ffn.c) ------------------------------------------------------------------ */
 
-void                   expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
-                                           const expert_layout *l);
-TD_NODISCARD td_status expert_ffn_open(td_experts *x, td_error *err); /* takes its arrays from x->arena */
-void                   expert_ffn_close(td_experts *x);
+void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
+                            const expert_layout *l);
+TD_NODISCARD td_status td_expert_ffn_open(td_experts *x, td_error *err); /* takes its arrays from x->arena */
+void                   td_expert_ffn_close(td_experts *x);
 
 static inline void *expert_shard_data(const td_experts *x, uint32_t layer, uint32_t shard) {
     return x->shard_data[(size_t)layer * x->layout.n_shards + shard];

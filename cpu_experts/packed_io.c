@@ -2,8 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <liburing.h>
 #include <libgen.h>
+#include <liburing.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "core/mem.h"
 
-#define IN_FLIGHT   8
+#define IN_FLIGHT 8
 #define PIECE_BYTES ((size_t)4 << 20)
 
 /* ---- reading ----------------------------------------------------------------------------------- */
@@ -65,15 +65,16 @@ static td_status read_plain(int fd, const char *path, const packed_span *spans, 
     return TD_OK;
 }
 
-/* A completed read: short ones and those that O_DIRECT refuses go on through the page cache. Returns errno, -1 for end of file. */
+/* A completed read: short ones and those that O_DIRECT refuses go on through the page cache. Returns errno, -1 for end of
+ * file. */
 static int complete_piece(int plain_fd, packed_span p, int result) {
     if (result == -EINVAL || result == -EINTR || result == -EAGAIN) result = 0;
     if (result < 0) return -result;
     return finish_piece(plain_fd, p, (size_t)result);
 }
 
-static td_status read_ring(struct io_uring *ring, int direct_fd, int plain_fd, const char *path, const packed_span *spans, size_t n_spans,
-                           td_error *err) {
+static td_status read_ring(struct io_uring *ring, int direct_fd, int plain_fd, const char *path, const packed_span *spans,
+                           size_t n_spans, td_error *err) {
     piece_source source = {.spans = spans, .n_spans = n_spans};
     packed_span  pieces[IN_FLIGHT], p;
     unsigned     free_slots[IN_FLIGHT], n_free = IN_FLIGHT, n_submitted = 0;
@@ -110,7 +111,8 @@ static td_status read_ring(struct io_uring *ring, int direct_fd, int plain_fd, c
     return failure ? read_failed(err, path, failure < 0 ? 0 : failure) : TD_OK;
 }
 
-td_status packed_read(const char *path, const packed_span *spans, size_t n_spans, const packed_read_options *options, td_error *err) {
+td_status td_packed_read(const char *path, const packed_span *spans, size_t n_spans, const packed_read_options *options,
+                         td_error *err) {
     bool no_uring = options && options->no_uring, no_direct = options && options->no_direct;
     int  fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return td_fail(err, errno == ENOENT ? TD_ENOTFOUND : TD_EIO, "cannot open %s: %s", path, strerror(errno));
@@ -152,7 +154,7 @@ static int sync_folder(const char *path) {
     return rc == EINVAL ? 0 : rc; /* a file system that cannot sync folders */
 }
 
-td_status packed_write(const char *path, const packed_part *parts, size_t n_parts, td_error *err) {
+td_status td_packed_write(const char *path, const packed_part *parts, size_t n_parts, td_error *err) {
     char tmp[PATH_MAX];
     if ((size_t)snprintf(tmp, sizeof tmp, "%s.tmp.%ld", path, (long)getpid()) >= sizeof tmp)
         return td_fail(err, TD_EIO, "cannot write %s: %s", path, strerror(ENAMETOOLONG));

@@ -1,8 +1,9 @@
 /*
  * Whole-file reads into page-aligned memory, and atomic writes, for the packed expert files.
  *
- * Reads go through io_uring with O_DIRECT, several in flight, so that a file goes from the disk to the huge pages it will be used in; where
- * the system has no io_uring (containers often block it) or the file system no O_DIRECT, plain pread does the same.
+ * Reads go through io_uring with O_DIRECT, several in flight, so that a file goes from the disk to the huge pages it will be
+ * used in; where the system has no io_uring (containers often block it) or the file system no O_DIRECT, plain pread does the
+ * same.
  */
 #ifndef TD_CPU_EXPERTS_PACKED_IO_H
 #define TD_CPU_EXPERTS_PACKED_IO_H
@@ -21,15 +22,16 @@ typedef struct {
 } packed_read_options;
 
 /** Read all spans. @return TD_EIO (also when the file ends early), TD_ENOTFOUND; the sentence names the file. */
-TD_NODISCARD td_status packed_read(const char *path, const packed_span *spans, size_t n_spans, const packed_read_options *options,
-                                   td_error *err);
+TD_NODISCARD td_status td_packed_read(const char *path, const packed_span *spans, size_t n_spans,
+                                      const packed_read_options *options, td_error *err);
 
 typedef struct {
     const void *data;
     size_t      bytes;
 } packed_part;
 
-/** Write the parts to path.tmp.PID, sync, rename to path, sync the folder. Nothing is left behind on failure. @return TD_EIO. */
-TD_NODISCARD td_status packed_write(const char *path, const packed_part *parts, size_t n_parts, td_error *err);
+/** Write the parts to path.tmp.PID, sync, rename to path, sync the folder. Nothing is left behind on failure. @return
+ * TD_EIO. */
+TD_NODISCARD td_status td_packed_write(const char *path, const packed_part *parts, size_t n_parts, td_error *err);
 
 #endif

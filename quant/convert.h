@@ -1,4 +1,5 @@
-/* Conversions between bf16, f16 and f32 arrays. Every CPU tier gives the same bits, also for subnormals, infinities and NaN. */
+/* Conversions between bf16, f16 and f32 arrays. Every CPU tier gives the same bits, also for subnormals, infinities and NaN.
+ */
 #ifndef TD_QUANT_CONVERT_H
 #define TD_QUANT_CONVERT_H
 

@@ -17,8 +17,8 @@ void td_to_f32_avx2(td_dtype dtype, const void *src, size_t n, float *dst) {
 }
 
 void td_f32_to_bf16_n_avx2(const float *src, size_t n, td_bf16 *dst) {
-    const __m256i abs_mask = _mm256_set1_epi32(0x7fffffff), inf = _mm256_set1_epi32(0x7f800000), half = _mm256_set1_epi32(0x7fff),
-                  one = _mm256_set1_epi32(1), quiet = _mm256_set1_epi32(0x40);
+    const __m256i abs_mask = _mm256_set1_epi32(0x7fffffff), inf = _mm256_set1_epi32(0x7f800000),
+                  half = _mm256_set1_epi32(0x7fff), one = _mm256_set1_epi32(1), quiet = _mm256_set1_epi32(0x40);
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
         __m256i bits = _mm256_loadu_si256((const __m256i *)(src + i));

@@ -43,8 +43,8 @@ int32_t td_quantize_row(td_dtype dtype, const void *x, size_t k, float qmax, int
     return td_quantize_row_scalar(dtype, x, k, qmax, q, scale);
 }
 
-void td_quantize_rows_i8(td_dtype dtype, const void *x, size_t n, size_t k, size_t x_stride, int8_t *q, size_t q_stride, float *scale,
-                         int32_t *sum) {
+void td_quantize_rows_i8(td_dtype dtype, const void *x, size_t n, size_t k, size_t x_stride, int8_t *q, size_t q_stride,
+                         float *scale, int32_t *sum) {
     size_t row_bytes = x_stride * td_dtype_bytes(dtype);
     for (size_t r = 0; r < n; r++) {
         int8_t *codes = q + r * q_stride;

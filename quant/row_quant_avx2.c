@@ -13,13 +13,14 @@ static inline __attribute__((always_inline)) __m256 load8(td_dtype dtype, const 
 
 static inline __attribute__((always_inline)) int32_t quantize(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q,
                                                               float *scale) {
-    const __m256i abs_mask = _mm256_set1_epi32(0x7fffffff);
+    const __m256i     abs_mask = _mm256_set1_epi32(0x7fffffff);
     _Alignas(32) char tail[32] = {0};
-    size_t element = td_dtype_bytes(dtype), body = k & ~(size_t)7, rest = k - body;
+    size_t            element = td_dtype_bytes(dtype), body = k & ~(size_t)7, rest = k - body;
     memcpy(tail, (const char *)x + body * element, rest * element);
 
     __m256i m = _mm256_setzero_si256();
-    for (size_t i = 0; i < body; i += 8) m = _mm256_max_epu32(m, _mm256_and_si256(_mm256_castps_si256(load8(dtype, x, i)), abs_mask));
+    for (size_t i = 0; i < body; i += 8)
+        m = _mm256_max_epu32(m, _mm256_and_si256(_mm256_castps_si256(load8(dtype, x, i)), abs_mask));
     m = _mm256_max_epu32(m, _mm256_and_si256(_mm256_castps_si256(load8(dtype, tail, 0)), abs_mask));
     __m128i m4 = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
     m4 = _mm_max_epu32(m4, _mm_shuffle_epi32(m4, 0x4e));

@@ -11,7 +11,9 @@ static inline __attribute__((always_inline)) __m512 load16(td_dtype dtype, const
     return _mm512_cvtph_ps(h);
 }
 
-static inline __mmask16 lanes(size_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
+static inline __mmask16 lanes(size_t n) {
+    return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
+}
 
 static inline __attribute__((always_inline)) int32_t quantize(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q,
                                                               float *scale) {
@@ -22,7 +24,8 @@ static inline __attribute__((always_inline)) int32_t quantize(td_dtype dtype, co
         m0 = _mm512_max_epu32(m0, _mm512_and_si512(_mm512_castps_si512(load16(dtype, x, i, 0xffff)), abs_mask));
         m1 = _mm512_max_epu32(m1, _mm512_and_si512(_mm512_castps_si512(load16(dtype, x, i + 16, 0xffff)), abs_mask));
     }
-    for (; i < k; i += 16) m0 = _mm512_max_epu32(m0, _mm512_and_si512(_mm512_castps_si512(load16(dtype, x, i, lanes(k - i))), abs_mask));
+    for (; i < k; i += 16)
+        m0 = _mm512_max_epu32(m0, _mm512_and_si512(_mm512_castps_si512(load16(dtype, x, i, lanes(k - i))), abs_mask));
     float inv = row_inverse_scale(_mm512_reduce_max_epu32(_mm512_max_epu32(m0, m1)), qmax, scale);
     if (inv == 0) {
         memset(q, 0, k);

@@ -4,7 +4,8 @@
 
 #include "quant/row_quant.h"
 
-static bool quantize_weight(td_dtype dtype, const void *w, size_t n, size_t k, float qmax, int8_t *q, size_t q_stride, float *scale) {
+static bool quantize_weight(td_dtype dtype, const void *w, size_t n, size_t k, float qmax, int8_t *q, size_t q_stride,
+                            float *scale) {
     size_t row_bytes = k * td_dtype_bytes(dtype);
     bool   finite = true;
     for (size_t r = 0; r < n; r++) {

@@ -6,7 +6,9 @@
 
 #define HALF 8
 
-static size_t tile_bytes(size_t k) { return bf16_tile_bytes(HALF, k); }
+static size_t tile_bytes(size_t k) {
+    return bf16_tile_bytes(HALF, k);
+}
 
 static void pack(void *tile, const void *rows, const float *scale, size_t k) {
     (void)scale;
@@ -33,6 +35,17 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_bf16_scalar = {
-    .name = "bf16_scalar_1x16", .layout = "bf16_16", .format = TD_EXPERT_BF16, .needs = 0, .mr = 1, .nr = 2 * HALF, .kr = 1,
-    .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack, .run = run, .silu_mul = td_silu_mul_scalar, .axpy = td_axpy_scalar,
+    .name = "bf16_scalar_1x16",
+    .layout = "bf16_16",
+    .format = TD_EXPERT_BF16,
+    .needs = 0,
+    .mr = 1,
+    .nr = 2 * HALF,
+    .kr = 1,
+    .tile_bytes = tile_bytes,
+    .pack = pack,
+    .unpack = unpack,
+    .run = run,
+    .silu_mul = td_silu_mul_scalar,
+    .axpy = td_axpy_scalar,
 };

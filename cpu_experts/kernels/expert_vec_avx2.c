@@ -29,5 +29,6 @@ void td_silu_mul_avx2(const float *gate, const float *up, size_t n, float *out) 
 
 void td_axpy_avx2(float w, const float *v, size_t n, float *y) {
     const __m256 vw = _mm256_set1_ps(w);
-    for (size_t i = 0; i < n; i += 8) _mm256_storeu_ps(y + i, _mm256_fmadd_ps(vw, _mm256_loadu_ps(v + i), _mm256_loadu_ps(y + i)));
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_fmadd_ps(vw, _mm256_loadu_ps(v + i), _mm256_loadu_ps(y + i)));
 }

@@ -6,7 +6,8 @@
 static inline __m512 exp_avx512(__m512 x) {
     x = _mm512_max_ps(x, _mm512_set1_ps(EXP_LOW));
     x = _mm512_min_ps(x, _mm512_set1_ps(EXP_HIGH));
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(EXP_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 n =
+        _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(EXP_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_LOW), _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_HIGH), x));
     __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(EXP_P0), r, _mm512_set1_ps(EXP_P1));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P2));
@@ -29,5 +30,6 @@ void td_silu_mul_avx512(const float *gate, const float *up, size_t n, float *out
 
 void td_axpy_avx512(float w, const float *v, size_t n, float *y) {
     const __m512 vw = _mm512_set1_ps(w);
-    for (size_t i = 0; i < n; i += 16) _mm512_storeu_ps(y + i, _mm512_fmadd_ps(vw, _mm512_loadu_ps(v + i), _mm512_loadu_ps(y + i)));
+    for (size_t i = 0; i < n; i += 16)
+        _mm512_storeu_ps(y + i, _mm512_fmadd_ps(vw, _mm512_loadu_ps(v + i), _mm512_loadu_ps(y + i)));
 }

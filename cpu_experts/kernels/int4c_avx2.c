@@ -7,14 +7,20 @@
 #include "cpu_experts/kernels/expert_kernels.h"
 #include "cpu_experts/kernels/tile_layout.h"
 
-#define HALF          8
-#define MR            2
-#define GROUPS        8    /* of 4 k, added in int16; kr = 4 * GROUPS */
+#define HALF 8
+#define MR 2
+#define GROUPS 8           /* of 4 k, added in int16; kr = 4 * GROUPS */
 #define PREFETCH_SPAN 2048 /* bytes ahead; a tile is followed by the tile that is read next */
 
-static size_t tile_bytes(size_t k) { return int4c_tile_bytes(HALF, k); }
-static void   pack(void *tile, const void *rows, const float *scale, size_t k) { int4c_pack(HALF, tile, rows, scale, k); }
-static void   unpack(const void *tile, void *rows, float *scale, size_t k) { int4c_unpack(HALF, tile, rows, scale, k); }
+static size_t tile_bytes(size_t k) {
+    return int4c_tile_bytes(HALF, k);
+}
+static void pack(void *tile, const void *rows, const float *scale, size_t k) {
+    int4c_pack(HALF, tile, rows, scale, k);
+}
+static void unpack(const void *tile, void *rows, float *scale, size_t k) {
+    int4c_unpack(HALF, tile, rows, scale, k);
+}
 
 static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_args *a, size_t r0, const int m) {
     const float   *scale = a->tile;
@@ -53,7 +59,8 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
         for (int h = 0; h < 2; h++) {
             __m256i exact = _mm256_sub_epi32(acc[r][h], _mm256_set1_epi32(8 * a->rows[r0 + r].sum));
             __m256  y = _mm256_mul_ps(_mm256_cvtepi32_ps(exact), _mm256_load_ps(scale + h * HALF));
-            _mm256_store_ps(a->out + (r0 + r) * 2 * HALF + h * HALF, _mm256_mul_ps(y, _mm256_set1_ps(a->rows[r0 + r].scale)));
+            _mm256_store_ps(a->out + (r0 + r) * 2 * HALF + h * HALF,
+                            _mm256_mul_ps(y, _mm256_set1_ps(a->rows[r0 + r].scale)));
         }
 }
 
@@ -64,7 +71,17 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_int4c_avx2 = {
-    .name = "int4c_avx2_2x16", .layout = "int4c_16x4", .format = TD_EXPERT_INT4C, .needs = TD_CPU_AVX2, .mr = MR, .nr = 2 * HALF,
-    .kr = 4 * GROUPS, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack, .run = run, .silu_mul = td_silu_mul_avx2,
+    .name = "int4c_avx2_2x16",
+    .layout = "int4c_16x4",
+    .format = TD_EXPERT_INT4C,
+    .needs = TD_CPU_AVX2,
+    .mr = MR,
+    .nr = 2 * HALF,
+    .kr = 4 * GROUPS,
+    .tile_bytes = tile_bytes,
+    .pack = pack,
+    .unpack = unpack,
+    .run = run,
+    .silu_mul = td_silu_mul_avx2,
     .axpy = td_axpy_avx2,
 };

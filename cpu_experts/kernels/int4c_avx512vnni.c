@@ -1,25 +1,32 @@
 /*
- * int4 per channel, AVX512-VNNI: one 64-byte load of codes feeds two vpdpbusd per row of activations. High nibbles stay where
- * they are: their sums are 16 times too large, exactly, until the end.
+ * int4 per channel, AVX512-VNNI: one 64-byte load of codes feeds two vpdpbusd per row of activations. High nibbles stay
+ * where they are: their sums are 16 times too large, exactly, until the end.
  */
 #include <immintrin.h>
 
 #include "cpu_experts/kernels/expert_kernels.h"
 #include "cpu_experts/kernels/tile_layout.h"
 
-#define HALF          16
-#define MR            14   /* 28 accumulators + two halves + mask + broadcast */
+#define HALF 16
+#define MR 14              /* 28 accumulators + two halves + mask + broadcast */
 #define PREFETCH_SPAN 4096 /* bytes ahead; a tile is followed by the tile that is read next */
 
-/* acc[i] += sum of four u8 x s8. By hand: gcc 12 keeps accumulators of the intrinsic in memory too, at a third of the speed. */
+/* acc[i] += sum of four u8 x s8. By hand: gcc 12 keeps accumulators of the intrinsic in memory too, at a third of the speed.
+ */
 static inline __attribute__((always_inline)) __m512i dot(__m512i acc, __m512i codes, __m512i x) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(x));
     return acc;
 }
 
-static size_t tile_bytes(size_t k) { return int4c_tile_bytes(HALF, k); }
-static void   pack(void *tile, const void *rows, const float *scale, size_t k) { int4c_pack(HALF, tile, rows, scale, k); }
-static void   unpack(const void *tile, void *rows, float *scale, size_t k) { int4c_unpack(HALF, tile, rows, scale, k); }
+static size_t tile_bytes(size_t k) {
+    return int4c_tile_bytes(HALF, k);
+}
+static void pack(void *tile, const void *rows, const float *scale, size_t k) {
+    int4c_pack(HALF, tile, rows, scale, k);
+}
+static void unpack(const void *tile, void *rows, float *scale, size_t k) {
+    int4c_unpack(HALF, tile, rows, scale, k);
+}
 
 static inline void finish(const td_gemm_args *a, size_t r, __m512i low, __m512i high) {
     const float  *scale = a->tile;
@@ -55,8 +62,8 @@ static void stream(const td_gemm_args *a, size_t r) {
 }
 
 /* ahead: what is prefetched along with this pass, `step` bytes for every 64 of the tile. */
-static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_args *a, size_t r0, const char *ahead, size_t step,
-                                                                  const int m) {
+static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_args *a, size_t r0, const char *ahead,
+                                                                  size_t step, const int m) {
     const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof(float);
     const __m512i  nibble = _mm512_set1_epi8(15);
     const int8_t  *x[MR];
@@ -82,23 +89,46 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
 }
 
 static void run(const td_gemm_args *a) {
-    /* Equal register tiles: 16 rows are 8 + 8, not 14 + 2. Several passes over this tile share the fetching of the next one. */
+    /* Equal register tiles: 16 rows are 8 + 8, not 14 + 2. Several passes over a tile share the fetching of the next. */
     size_t      n_passes = (a->m + MR - 1) / MR, bytes = tile_bytes(a->k), step = 4 * HALF / n_passes;
     const char *ahead = (const char *)a->tile + (n_passes == 1 ? PREFETCH_SPAN : bytes);
     for (size_t r = 0, left = n_passes; left > 0; left--, ahead += n_passes == 1 ? 0 : bytes / n_passes) {
         size_t m = (a->m - r + left - 1) / left;
         switch (m) {
-#define CASE(n) case n: rows_times_tile(a, r, ahead, step, n); break;
-            CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
+#define CASE(n) \
+    case n: rows_times_tile(a, r, ahead, step, n); break
+            CASE(2);
+            CASE(3);
+            CASE(4);
+            CASE(5);
+            CASE(6);
+            CASE(7);
+            CASE(8);
+            CASE(9);
+            CASE(10);
+            CASE(11);
+            CASE(12);
+            CASE(13);
+            CASE(14);
 #undef CASE
-        default: stream(a, r); break;
+            default: stream(a, r); break;
         }
         r += m;
     }
 }
 
 const td_gemm_kernel td_int4c_avx512vnni = {
-    .name = "int4c_avx512vnni_14x32", .layout = "int4c_32x4", .format = TD_EXPERT_INT4C,
-    .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI, .mr = MR, .nr = 2 * HALF, .kr = 32, .tile_bytes = tile_bytes,
-    .pack = pack, .unpack = unpack, .run = run, .silu_mul = td_silu_mul_avx512, .axpy = td_axpy_avx512,
+    .name = "int4c_avx512vnni_14x32",
+    .layout = "int4c_32x4",
+    .format = TD_EXPERT_INT4C,
+    .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
+    .mr = MR,
+    .nr = 2 * HALF,
+    .kr = 32,
+    .tile_bytes = tile_bytes,
+    .pack = pack,
+    .unpack = unpack,
+    .run = run,
+    .silu_mul = td_silu_mul_avx512,
+    .axpy = td_axpy_avx512,
 };

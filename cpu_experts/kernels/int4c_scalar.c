@@ -4,9 +4,15 @@
 
 #define HALF 8
 
-static size_t tile_bytes(size_t k) { return int4c_tile_bytes(HALF, k); }
-static void   pack(void *tile, const void *rows, const float *scale, size_t k) { int4c_pack(HALF, tile, rows, scale, k); }
-static void   unpack(const void *tile, void *rows, float *scale, size_t k) { int4c_unpack(HALF, tile, rows, scale, k); }
+static size_t tile_bytes(size_t k) {
+    return int4c_tile_bytes(HALF, k);
+}
+static void pack(void *tile, const void *rows, const float *scale, size_t k) {
+    int4c_pack(HALF, tile, rows, scale, k);
+}
+static void unpack(const void *tile, void *rows, float *scale, size_t k) {
+    int4c_unpack(HALF, tile, rows, scale, k);
+}
 
 static void run(const td_gemm_args *a) {
     const float   *scale = a->tile;
@@ -27,6 +33,17 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_int4c_scalar = {
-    .name = "int4c_scalar_1x16", .layout = "int4c_16x4", .format = TD_EXPERT_INT4C, .needs = 0, .mr = 1, .nr = 2 * HALF, .kr = 32,
-    .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack, .run = run, .silu_mul = td_silu_mul_scalar, .axpy = td_axpy_scalar,
+    .name = "int4c_scalar_1x16",
+    .layout = "int4c_16x4",
+    .format = TD_EXPERT_INT4C,
+    .needs = 0,
+    .mr = 1,
+    .nr = 2 * HALF,
+    .kr = 32,
+    .tile_bytes = tile_bytes,
+    .pack = pack,
+    .unpack = unpack,
+    .run = run,
+    .silu_mul = td_silu_mul_scalar,
+    .axpy = td_axpy_scalar,
 };

@@ -10,7 +10,9 @@ static inline uint32_t tile_load32(const void *p) {
     return v;
 }
 
-static inline size_t int4c_tile_bytes(size_t half, size_t k) { return half * 2 * sizeof(float) + half * k; }
+static inline size_t int4c_tile_bytes(size_t half, size_t k) {
+    return half * 2 * sizeof(float) + half * k;
+}
 
 static inline void int4c_pack(size_t half, void *tile, const int8_t *rows, const float *scale, size_t k) {
     memcpy(tile, scale, half * 2 * sizeof *scale);
@@ -36,7 +38,9 @@ static inline void int4c_unpack(size_t half, const void *tile, int8_t *rows, flo
             }
 }
 
-static inline size_t bf16_tile_bytes(size_t half, size_t k) { return (half * k * 4 + 63) & ~(size_t)63; }
+static inline size_t bf16_tile_bytes(size_t half, size_t k) {
+    return (half * k * 4 + 63) & ~(size_t)63;
+}
 
 static inline void bf16_pack(size_t half, void *tile, const td_bf16 *rows, size_t k) {
     uint32_t *out = tile;

@@ -47,7 +47,8 @@ static inline td_pool *fixture_pool(uint32_t n_workers, uint32_t n_subpools) {
     td_worker_place places[TD_POOL_WORKERS_MAX];
     td_pool        *pool;
     td_error        err = {0};
-    for (uint32_t i = 0; i < n_workers; i++) places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .subpool = i * n_subpools / n_workers};
+    for (uint32_t i = 0; i < n_workers; i++)
+        places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .subpool = i * n_subpools / n_workers};
     if (td_pool_create(places, n_workers, &pool, &err) != TD_OK) {
         fprintf(stderr, "%s\n", err.text);
         exit(1);
@@ -62,7 +63,8 @@ typedef struct {
     float    *weights; /* [n_tok, top_k] descending */
 } fixture_tokens;
 
-static inline fixture_tokens fixture_tokens_new(uint64_t seed, uint32_t n_tok, uint32_t top_k, uint32_t n_experts, uint32_t hidden) {
+static inline fixture_tokens fixture_tokens_new(uint64_t seed, uint32_t n_tok, uint32_t top_k, uint32_t n_experts,
+                                                uint32_t hidden) {
     fixture_tokens t = {.n_tok = n_tok, .top_k = top_k};
     t.x = malloc((size_t)n_tok * hidden * sizeof(float));
     t.ids = malloc((size_t)n_tok * top_k * sizeof(uint16_t));

@@ -1,4 +1,5 @@
-/* The expert FFN: against a plain double-precision rendering of its formula, and the invariances it promises, bit for bit. */
+/* The expert FFN: against a plain double-precision rendering of its formula, and the invariances it promises, bit for bit.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,22 +19,38 @@
 static td_experts *open_experts(td_experts_config c, td_pool *pool, const fixture_weights *w) {
     td_experts *x;
     td_error    err = {0};
-    if (td_experts_create(&c, pool, &x, &err) != TD_OK || td_experts_load_layer(x, c.n_layers - 1, w->experts, &err) != TD_OK) {
+    if (td_experts_create(&c, pool, &x, &err) != TD_OK ||
+        td_experts_load_layer(x, c.n_layers - 1, w->experts, &err) != TD_OK) {
         print_error("%s\n", err.text);
         fail();
     }
     return x;
 }
 
-static td_experts_config config_of(const fixture_weights *w, td_expert_format format, td_dtype act, uint32_t top_k, uint32_t max_tok,
-                                   uint32_t max_deferred) {
-    return (td_experts_config){.n_layers = 1, .n_experts = w->n_experts, .hidden = w->hidden, .inter = w->inter, .top_k = top_k,
-                               .format = format, .act_dtype = act, .max_tok = max_tok, .max_deferred = max_deferred};
+static td_experts_config config_of(const fixture_weights *w, td_expert_format format, td_dtype act, uint32_t top_k,
+                                   uint32_t max_tok, uint32_t max_deferred) {
+    return (td_experts_config){.n_layers = 1,
+                               .n_experts = w->n_experts,
+                               .hidden = w->hidden,
+                               .inter = w->inter,
+                               .top_k = top_k,
+                               .format = format,
+                               .act_dtype = act,
+                               .max_tok = max_tok,
+                               .max_deferred = max_deferred};
 }
 
-static void run_ffn(td_experts *x, const fixture_tokens *t, const void *in, uint32_t n_immediate, void *y, void *y_deferred) {
-    td_experts_ffn(x, x->config.n_layers - 1, &(td_ffn_args){.n_tok = t->n_tok, .top_k = t->top_k, .x = in, .ids = t->ids,
-                   .weights = t->weights, .n_immediate = n_immediate, .y = y, .y_deferred = y_deferred});
+static void run_ffn(td_experts *x, const fixture_tokens *t, const void *in, uint32_t n_immediate, void *y,
+                    void *y_deferred) {
+    td_experts_ffn(x, x->config.n_layers - 1,
+                   &(td_ffn_args){.n_tok = t->n_tok,
+                                  .top_k = t->top_k,
+                                  .x = in,
+                                  .ids = t->ids,
+                                  .weights = t->weights,
+                                  .n_immediate = n_immediate,
+                                  .y = y,
+                                  .y_deferred = y_deferred});
 }
 
 /* ---- the formula in double ---------------------------------------------------------------------- */
@@ -59,7 +76,8 @@ static void linear(const td_tensor_view *w, bool int4, const double *x, double *
     double *row = malloc(k * sizeof *row);
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; j < k; j++) row[j] = ((const float *)w->data)[i * k + j];
-        if (int4) quantise_row(row, k, 7);
+        if (int4)
+            quantise_row(row, k, 7);
         else
             for (size_t j = 0; j < k; j++) row[j] = td_bf16_to_f32(td_f32_to_bf16((float)row[j]));
         y[i] = 0;
@@ -106,7 +124,8 @@ static void compare_with_double(td_expert_format format, uint32_t hidden, uint32
             worst = fmax(worst, fabs(want[hidden + h] - ((float *)yd.data)[i * hidden + h]) / amax);
         }
     }
-    print_message("  %s hidden %u inter %u: worst error %.2g of the largest output\n", td_experts_kernel_name(x), hidden, inter, worst);
+    print_message("  %s hidden %u inter %u: worst error %.2g of the largest output\n", td_experts_kernel_name(x), hidden,
+                  inter, worst);
     assert_true(worst < tolerance);
     guard_free(&y);
     guard_free(&yd);
@@ -125,7 +144,8 @@ static void matches_the_formula(void **state) {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         /* f32 sums in the order of k: about k eps */
         compare_with_double(TD_EXPERT_BF16, shapes[i][0], shapes[i][1], 2e-5);
-        /* f32 and double round a few activations to different codes: each is 1/127 of the row's largest, in one of inter terms */
+        /* f32 and double round a few activations to different codes: each is 1/127 of the row's largest, in one of inter
+         * terms */
         compare_with_double(TD_EXPERT_INT4C, shapes[i][0], shapes[i][1], 2e-2);
     }
 }
@@ -141,11 +161,14 @@ typedef struct {
     fixture_tokens   t;
     void            *in; /* [INV_TOK, INV_HIDDEN] act */
     size_t           row_bytes;
-    char             y[INV_TOK * INV_HIDDEN * 4], yd[INV_TOK * INV_HIDDEN * 4]; /* one worker, all tokens at once, one pass */
+    char y[INV_TOK * INV_HIDDEN * 4], yd[INV_TOK * INV_HIDDEN * 4]; /* one worker, all tokens at once, one pass */
 } invariance;
 
-static int done_calls;
-static void count_done(void *user) { (void)user; done_calls++; }
+static int  done_calls;
+static void count_done(void *user) {
+    (void)user;
+    done_calls++;
+}
 
 static void invariance_open(invariance *v, td_expert_format format, td_dtype act) {
     v->format = format;
@@ -192,10 +215,16 @@ static void check_schedules(invariance *v, uint32_t workers, uint32_t subpools) 
                 int calls = 0;
                 for (uint32_t at = 0; at < INV_TOK; at += pieces[p], calls++) {
                     uint32_t n = INV_TOK - at < pieces[p] ? INV_TOK - at : pieces[p];
-                    td_experts_ffn(x, 0, &(td_ffn_args){.n_tok = n, .top_k = INV_K, .x = (char *)v->in + at * v->row_bytes,
-                                   .ids = v->t.ids + at * INV_K, .weights = v->t.weights + at * INV_K, .n_immediate = INV_K - INV_DEFER,
-                                   .y = (char *)y.data + at * v->row_bytes, .y_deferred = (char *)yd.data + at * v->row_bytes,
-                                   .immediate_done = count_done});
+                    td_experts_ffn(x, 0,
+                                   &(td_ffn_args){.n_tok = n,
+                                                  .top_k = INV_K,
+                                                  .x = (char *)v->in + at * v->row_bytes,
+                                                  .ids = v->t.ids + at * INV_K,
+                                                  .weights = v->t.weights + at * INV_K,
+                                                  .n_immediate = INV_K - INV_DEFER,
+                                                  .y = (char *)y.data + at * v->row_bytes,
+                                                  .y_deferred = (char *)yd.data + at * v->row_bytes,
+                                                  .immediate_done = count_done});
                 }
                 assert_int_equal(done_calls, calls);
                 assert_memory_equal(y.data, v->y, INV_TOK * v->row_bytes);
@@ -213,7 +242,10 @@ static void results_do_not_depend_on_threads_shards_batch_or_schedule(void **sta
     static const struct {
         td_expert_format format;
         td_dtype         act;
-    } kinds[] = {{TD_EXPERT_INT4C, TD_DT_F32}, {TD_EXPERT_INT4C, TD_DT_BF16}, {TD_EXPERT_BF16, TD_DT_F32}, {TD_EXPERT_BF16, TD_DT_BF16}};
+    } kinds[] = {{TD_EXPERT_INT4C, TD_DT_F32},
+                 {TD_EXPERT_INT4C, TD_DT_BF16},
+                 {TD_EXPERT_BF16, TD_DT_F32},
+                 {TD_EXPERT_BF16, TD_DT_BF16}};
     static const uint32_t pools[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 2}, {3, 3}};
     static invariance     v;
     for (size_t i = 0; i < 4; i++) {
@@ -228,8 +260,8 @@ static void deferral_is_exact(void **state) {
     (void)state;
     static invariance v;
     invariance_open(&v, TD_EXPERT_INT4C, TD_DT_F32);
-    td_pool    *pool = fixture_pool(2, 1);
-    td_experts *x = open_experts(config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER), pool, &v.w);
+    td_pool        *pool = fixture_pool(2, 1);
+    td_experts     *x = open_experts(config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER), pool, &v.w);
     static uint16_t ids[2][INV_TOK * INV_DEFER];
     static float    weights[2][INV_TOK * INV_DEFER], y[INV_TOK * INV_HIDDEN];
     for (uint32_t t = 0; t < INV_TOK; t++)
@@ -238,8 +270,14 @@ static void deferral_is_exact(void **state) {
             weights[j / INV_DEFER][t * INV_DEFER + j % INV_DEFER] = v.t.weights[t * INV_K + j];
         }
     for (int part = 0; part < 2; part++) {
-        td_experts_ffn(x, 0, &(td_ffn_args){.n_tok = INV_TOK, .top_k = INV_DEFER, .x = v.in, .ids = ids[part], .weights = weights[part],
-                       .n_immediate = INV_DEFER, .y = y});
+        td_experts_ffn(x, 0,
+                       &(td_ffn_args){.n_tok = INV_TOK,
+                                      .top_k = INV_DEFER,
+                                      .x = v.in,
+                                      .ids = ids[part],
+                                      .weights = weights[part],
+                                      .n_immediate = INV_DEFER,
+                                      .y = y});
         assert_memory_equal(y, part ? v.yd : v.y, sizeof y);
     }
     uint64_t pairs, bytes;
@@ -255,8 +293,8 @@ static const float *seen_y;
 static bool         y_was_complete;
 static const void  *wanted_y;
 static void         look_at_y(void *user) {
-    (void)user;
-    y_was_complete = !memcmp(seen_y, wanted_y, INV_TOK * INV_HIDDEN * sizeof(float));
+            (void)user;
+            y_was_complete = !memcmp(seen_y, wanted_y, INV_TOK * INV_HIDDEN * sizeof(float));
 }
 
 static void y_is_complete_when_immediate_done_is_called(void **state) {
@@ -268,8 +306,16 @@ static void y_is_complete_when_immediate_done_is_called(void **state) {
     static float y[INV_TOK * INV_HIDDEN], yd[INV_TOK * INV_HIDDEN];
     seen_y = y;
     wanted_y = v.y;
-    td_experts_ffn(x, 0, &(td_ffn_args){.n_tok = INV_TOK, .top_k = INV_K, .x = v.in, .ids = v.t.ids, .weights = v.t.weights,
-                   .n_immediate = INV_K - INV_DEFER, .y = y, .y_deferred = yd, .immediate_done = look_at_y});
+    td_experts_ffn(x, 0,
+                   &(td_ffn_args){.n_tok = INV_TOK,
+                                  .top_k = INV_K,
+                                  .x = v.in,
+                                  .ids = v.t.ids,
+                                  .weights = v.t.weights,
+                                  .n_immediate = INV_K - INV_DEFER,
+                                  .y = y,
+                                  .y_deferred = yd,
+                                  .immediate_done = look_at_y});
     assert_true(y_was_complete);
     td_experts_destroy(x);
     td_pool_destroy(pool);
@@ -279,8 +325,14 @@ static void y_is_complete_when_immediate_done_is_called(void **state) {
 static void random_weights_do_not_depend_on_shards(void **state) {
     (void)state;
     for (int format = 0; format < 2; format++) {
-        td_experts_config c = {.n_layers = 2, .n_experts = 6, .hidden = 130, .inter = 75, .top_k = 3, .format = (td_expert_format)format,
-                               .act_dtype = TD_DT_F32, .max_tok = 4};
+        td_experts_config c = {.n_layers = 2,
+                               .n_experts = 6,
+                               .hidden = 130,
+                               .inter = 75,
+                               .top_k = 3,
+                               .format = (td_expert_format)format,
+                               .act_dtype = TD_DT_F32,
+                               .max_tok = 4};
         fixture_tokens    t = fixture_tokens_new(SEED, 4, 3, 6, 130);
         float             y[2][4 * 130], rms = 0;
         for (uint32_t i = 0; i < 2; i++) {
@@ -302,8 +354,15 @@ static void random_weights_do_not_depend_on_shards(void **state) {
 
 static void plan_counts_what_create_takes(void **state) {
     (void)state;
-    td_experts_config c = {.n_layers = 3, .n_experts = 5, .hidden = 200, .inter = 90, .top_k = 2, .format = TD_EXPERT_INT4C,
-                           .act_dtype = TD_DT_BF16, .max_tok = 100, .max_deferred = 1};
+    td_experts_config c = {.n_layers = 3,
+                           .n_experts = 5,
+                           .hidden = 200,
+                           .inter = 90,
+                           .top_k = 2,
+                           .format = TD_EXPERT_INT4C,
+                           .act_dtype = TD_DT_BF16,
+                           .max_tok = 100,
+                           .max_deferred = 1};
     for (uint32_t s = 1; s <= 3; s++) {
         uint64_t    weights, scratch, mapped = 0;
         td_pool    *pool = fixture_pool(3, s);
@@ -318,11 +377,19 @@ static void plan_counts_what_create_takes(void **state) {
     }
     /* DeepSeek-V3 with 8192 tokens stays within a few hundred MiB */
     uint64_t          weights, scratch;
-    td_experts_config v3 = {.n_layers = 59, .n_experts = 256, .hidden = 7168, .inter = 2048, .top_k = 8, .format = TD_EXPERT_INT4C,
-                            .act_dtype = TD_DT_BF16, .max_tok = 8192, .max_deferred = 6};
+    td_experts_config v3 = {.n_layers = 59,
+                            .n_experts = 256,
+                            .hidden = 7168,
+                            .inter = 2048,
+                            .top_k = 8,
+                            .format = TD_EXPERT_INT4C,
+                            .act_dtype = TD_DT_BF16,
+                            .max_tok = 8192,
+                            .max_deferred = 6};
     td_experts_plan(&v3, 2, &weights, &scratch);
     assert_true(scratch < (uint64_t)512 << 20);
-    assert_true(weights > (uint64_t)59 * 256 * 3 * 7168 * 1024 && weights < (uint64_t)59 * 256 * 3 * 7168 * 1024 / 100 * 102);
+    assert_true(weights > (uint64_t)59 * 256 * 3 * 7168 * 1024 &&
+                weights < (uint64_t)59 * 256 * 3 * 7168 * 1024 / 100 * 102);
 }
 
 static void bad_views_are_refused(void **state) {
@@ -429,13 +496,13 @@ static void pages_are_where_the_system_says(void **state) {
     void  *p;
     size_t bytes = 64 * TD_PAGE_BYTES, n_known;
     assert_int_equal(td_mem_map(bytes, 0, &p, NULL), TD_OK);
-    expert_pages_on_node(p, bytes, 0, &n_known);
+    td_expert_pages_on_node(p, bytes, 0, &n_known);
     assert_int_equal(n_known, 0); /* nothing touched yet */
     memset(p, 1, bytes);
-    size_t n_on = expert_pages_on_node(p, bytes, 0, &n_known);
+    size_t n_on = td_expert_pages_on_node(p, bytes, 0, &n_known);
     if (n_known) { /* a kernel that tells */
         assert_int_equal(n_known, 64);
-        assert_int_equal(n_on + expert_pages_on_node(p, bytes, 1, &n_known), 64);
+        assert_int_equal(n_on + td_expert_pages_on_node(p, bytes, 1, &n_known), 64);
     }
     td_mem_unmap(p, bytes);
 }

@@ -8,9 +8,9 @@
 #include <cmocka.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,8 +25,14 @@ static char dir[] = "/tmp/test_expert_file.XXXXXX";
 static char path[sizeof dir + 32];
 
 static td_experts *open_store(td_expert_format format, td_pool *pool) {
-    td_experts_config c = {.n_layers = N_LAYERS, .n_experts = N_EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = TOP_K, .format = format,
-                           .act_dtype = TD_DT_F32, .max_tok = N_TOK};
+    td_experts_config c = {.n_layers = N_LAYERS,
+                           .n_experts = N_EXPERTS,
+                           .hidden = HIDDEN,
+                           .inter = INTER,
+                           .top_k = TOP_K,
+                           .format = format,
+                           .act_dtype = TD_DT_F32,
+                           .max_tok = N_TOK};
     td_experts       *x;
     assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
     return x;
@@ -34,8 +40,10 @@ static td_experts *open_store(td_expert_format format, td_pool *pool) {
 
 static void outputs(td_experts *x, uint32_t layer, float *y) {
     fixture_tokens t = fixture_tokens_new(SEED, N_TOK, TOP_K, N_EXPERTS, HIDDEN);
-    td_experts_ffn(x, layer, &(td_ffn_args){.n_tok = N_TOK, .top_k = TOP_K, .x = t.x, .ids = t.ids, .weights = t.weights,
-                   .n_immediate = TOP_K, .y = y});
+    td_experts_ffn(
+        x, layer,
+        &(td_ffn_args){
+            .n_tok = N_TOK, .top_k = TOP_K, .x = t.x, .ids = t.ids, .weights = t.weights, .n_immediate = TOP_K, .y = y});
     fixture_tokens_free(&t);
 }
 
@@ -107,7 +115,7 @@ static void other_kernels_files_are_repacked(void **state) {
         outputs(x, 0, want);
         expert_layout native = x->layout;
         x->kernel = plain;
-        assert_int_equal(expert_layout_init(&x->layout, &x->config, plain, 1, NULL), TD_OK);
+        assert_int_equal(td_expert_layout_init(&x->layout, &x->config, plain, 1, NULL), TD_OK);
         if (x->layout.shard[0].bytes <= native.shard[0].bytes) { /* its mapping has room */
             assert_int_equal(td_experts_fill_layer(x, 0, SEED, NULL), TD_OK);
             assert_int_equal(td_experts_save_file(x, 0, path, 5, NULL), TD_OK);
@@ -227,7 +235,7 @@ static void a_write_that_does_not_fit_is_an_error_and_leaves_nothing(void **stat
     assert_non_null(strstr(err.text, path));
     assert_int_equal(files_in_dir(), 0);
     assert_int_equal(td_experts_save_file(x, 1, "/nonexistent/folder/file.tdx", 0, &err), TD_EIO);
-    assert_int_equal(packed_write("/dev/full/x", NULL, 0, &err), TD_EIO);
+    assert_int_equal(td_packed_write("/dev/full/x", NULL, 0, &err), TD_EIO);
     td_experts_destroy(x);
     td_pool_destroy(pool);
 }
@@ -241,19 +249,19 @@ static void every_way_of_reading_gives_the_bytes(void **state) {
         uint64_t v = i * 0x9e3779b97f4a7c15u;
         memcpy(data + i, &v, 8);
     }
-    assert_int_equal(packed_write(path, &(packed_part){data, bytes}, 1, &err), TD_OK);
+    assert_int_equal(td_packed_write(path, &(packed_part){data, bytes}, 1, &err), TD_OK);
     for (int way = 0; way < 4; way++) {
         packed_read_options o = {.no_uring = way & 1, .no_direct = way & 2};
-        packed_span         spans[3] = {{0, 5 * page, got}, {5 * page, 0, got}, {5 * page, bytes - 5 * page, got + 5 * page}};
+        packed_span spans[3] = {{0, 5 * page, got}, {5 * page, 0, got}, {5 * page, bytes - 5 * page, got + 5 * page}};
         memset(got, 0, bytes);
-        assert_int_equal(packed_read(path, spans, 3, &o, &err), TD_OK);
+        assert_int_equal(td_packed_read(path, spans, 3, &o, &err), TD_OK);
         assert_memory_equal(got, data, bytes);
         packed_span beyond = {page, bytes, got};
-        assert_int_equal(packed_read(path, &beyond, 1, &o, &err), TD_EIO);
+        assert_int_equal(td_packed_read(path, &beyond, 1, &o, &err), TD_EIO);
         assert_non_null(strstr(err.text, "ends too early"));
     }
     packed_span one = {0, page, got};
-    assert_int_equal(packed_read(dir, &one, 1, NULL, &err), TD_EIO); /* a folder */
+    assert_int_equal(td_packed_read(dir, &one, 1, NULL, &err), TD_EIO); /* a folder */
     free(data);
     free(got);
 }

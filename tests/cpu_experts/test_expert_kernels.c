@@ -1,4 +1,5 @@
-/* Kernels: every one that this machine (and TD_CPU_MASK) allows, against plain sums, bit for bit; buffers end at guard pages. */
+/* Kernels: every one that this machine (and TD_CPU_MASK) allows, against plain sums, bit for bit; buffers end at guard
+ * pages. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,14 +16,16 @@
 
 #define SEED 4242u
 
-static bool allowed(const td_gemm_kernel *k) { return !(k->needs & ~td_cpu_features()); }
+static bool allowed(const td_gemm_kernel *k) {
+    return !(k->needs & ~td_cpu_features());
+}
 
 /* Random rows of a tile, packed; their values stay with the caller. */
 typedef struct {
-    guarded tile;
-    int8_t *codes; /* int4c [nr, k] */
-    td_bf16 *half; /* bf16 [nr, k] */
-    float   scale[TD_GEMM_NR_MAX];
+    guarded  tile;
+    int8_t  *codes; /* int4c [nr, k] */
+    td_bf16 *half;  /* bf16 [nr, k] */
+    float    scale[TD_GEMM_NR_MAX];
 } test_tile;
 
 static test_tile make_tile(const td_gemm_kernel *kernel, size_t k) {
@@ -56,8 +59,8 @@ static float expected(const td_gemm_kernel *kernel, const test_tile *t, size_t n
 
 static void kernels_match_plain_sums(void **state) {
     (void)state;
-    static const size_t sizes[] = {1, 2, 3, 7, 64, 129, 2048}, ms[] = {1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 29};
-    size_t              n_kernels;
+    static const size_t          sizes[] = {1, 2, 3, 7, 64, 129, 2048}, ms[] = {1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 29};
+    size_t                       n_kernels;
     const td_gemm_kernel *const *list = td_gemm_list(&n_kernels);
     print_message("seed %u\n", SEED);
     for (size_t i = 0; i < n_kernels; i++) {
@@ -233,12 +236,9 @@ static void selection_takes_the_best_allowed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_match_plain_sums),
-        cmocka_unit_test(extremes_do_not_saturate),
-        cmocka_unit_test(unpack_inverts_pack),
-        cmocka_unit_test(silu_is_accurate_and_the_same_in_every_tier),
-        cmocka_unit_test(axpy_is_one_fma),
-        cmocka_unit_test(selection_takes_the_best_allowed),
+        cmocka_unit_test(kernels_match_plain_sums), cmocka_unit_test(extremes_do_not_saturate),
+        cmocka_unit_test(unpack_inverts_pack),      cmocka_unit_test(silu_is_accurate_and_the_same_in_every_tier),
+        cmocka_unit_test(axpy_is_one_fma),          cmocka_unit_test(selection_takes_the_best_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,10 +79,11 @@ static void f32_to_bf16_is_the_nearest_even(void **state) {
             /* among the two neighbours no other is nearer, and a tie took the even one; beyond the largest is infinity */
             uint32_t bits;
             memcpy(&bits, &in[i], 4);
-            td_bf16 below = (td_bf16)(bits >> 16);
-            double  x = in[i], lo = td_bf16_to_f32(below);
+            td_bf16  below = (td_bf16)(bits >> 16);
+            double   x = in[i], lo = td_bf16_to_f32(below);
             uint32_t up_bits = ((uint32_t)below + 1) << 16;
-            double  step = (bits & 0x7f800000u) >> 23 ? ldexp(1, (int)((bits & 0x7f800000u) >> 23) - 127 - 7) : ldexp(1, -126 - 7);
+            double   step =
+                (bits & 0x7f800000u) >> 23 ? ldexp(1, (int)((bits & 0x7f800000u) >> 23) - 127 - 7) : ldexp(1, -126 - 7);
             double  dist = fabs(x) - fabs(lo);
             td_bf16 want = dist * 2 > step || (dist * 2 == step && (below & 1)) ? (td_bf16)(up_bits >> 16) : below;
             if (isinf(in[i])) want = below;

@@ -92,7 +92,8 @@ static void tiers_match_the_rule(void **state) {
 static void ties_round_to_even(void **state) {
     (void)state;
     /* rowmax 127: scale 1, so the values are the codes before rounding */
-    float        x[20] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 126.5f, -126.5f, 125.5f, 3.5f, 4.5f, -127, 0, -0.0f, 0.49999997f};
+    float        x[20] = {127,     0.5f,   1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 126.5f,
+                          -126.5f, 125.5f, 3.5f, 4.5f, -127,  0,     -0.0f, 0.49999997f};
     const int8_t want[20] = {127, 0, 2, 2, 0, -2, -2, 126, -126, 126, 4, 4, -127, 0, 0, 0};
     for (size_t t = 0; t < sizeof TIERS / sizeof TIERS[0]; t++) {
         if (TIERS[t].needs & ~td_cpu_features()) continue;

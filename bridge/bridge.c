@@ -11,8 +11,6 @@
 #include "core/mem.h"
 #include "core/signal_word.h"
 
-/* A decode step comes back to the experts within this time; longer waits sleep. */
-#define SPIN_US 2000
 #define N_BUFFERS 5
 
 /* A ticket's buffers on both sides; the same pointers with unified memory. */
@@ -120,7 +118,7 @@ static void *expert_main(void *arg) {
     td_bridge *b = arg;
     td_pool_pin_caller(b->c.pool);
     for (uint32_t n = 0;; n++) {
-        td_signal_wait(&b->submitted, n, SPIN_US);
+        td_signal_wait(&b->submitted, n, td_pool_spin_us(b->c.pool));
         if (b->stop) return NULL;
         td_chaos_delay();
         run_ticket(b, &b->slots[b->queue[n % TD_BRIDGE_SLOTS]], immediate_done);
@@ -217,7 +215,7 @@ static void collect_call(void *arg) {
         return;
     }
     uint32_t want = 2 * n + (p->last ? 2 : 1);
-    for (uint32_t v = td_signal_get(&b->progress); (int32_t)(v - want) < 0;) v = td_signal_wait(&b->progress, v, SPIN_US);
+    for (uint32_t v = td_signal_get(&b->progress); (int32_t)(v - want) < 0;) v = td_signal_wait(&b->progress, v, td_pool_spin_us(b->c.pool));
 }
 
 static td_status copy_each(td_bridge *b, td_npu_stream *s, td_bridge_buffers *to, td_bridge_buffers *from, int first, int last, uint32_t n_tok,

@@ -13,8 +13,11 @@
 #include "core/signal_word.h"
 
 /* Long enough to cover the gaps inside a decode step (device phases between expert phases), short enough that an idle
-   server's cores sleep. */
-#define TD_POOL_SPIN_US 2000
+   server's cores sleep. A pool with workers that have no core of their own gives the core back at once. */
+#define SPIN_US          2000
+#define SPIN_US_UNPINNED 20
+#define YIELD_EVERY          4096 /* spins of the caller at the end of a run */
+#define YIELD_EVERY_UNPINNED 64
 
 /* Each on its own cache line: the counter is written by every worker of a subpool for every item. */
 typedef struct {
@@ -32,6 +35,7 @@ _Static_assert(sizeof(item_counter) == TD_CACHE_LINE, "a counter owns its line")
 
 struct td_pool {
     uint32_t n_workers, n_subpools;
+    bool     pinned; /* every worker has a core of its own */
     /* the run; written by the caller before the epoch's release, read by workers after its acquire */
     td_pool_fn fn;
     void      *ctx;
@@ -68,7 +72,7 @@ static void *worker_main(void *arg) {
     td_pool *p = w->pool;
     pin(w->place.cpu);
     for (uint32_t seen = 0;; seen++) {
-        td_signal_wait(&p->epoch, seen, TD_POOL_SPIN_US);
+        td_signal_wait(&p->epoch, seen, td_pool_spin_us(p));
         if (p->stop) return NULL;
         take_items(p, &w->me);
         atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
@@ -96,6 +100,8 @@ td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_p
         return td_fail(err, TD_ENOMEM, "out of memory for a worker pool");
     }
     memset(p->counters, 0, n_subpools * sizeof *p->counters);
+    p->pinned = true;
+    for (uint32_t i = 0; i < n_workers; i++) p->pinned &= places[i].cpu != TD_CPU_ANY;
     for (uint32_t i = 0; i < n_workers; i++)
         p->workers[i] = (worker){.me = {.index = i, .subpool = places[i].subpool}, .place = places[i], .pool = p};
     for (uint32_t i = 1; i < n_workers; i++) {
@@ -122,6 +128,7 @@ void td_pool_destroy(td_pool *p) {
 
 uint32_t td_pool_workers(const td_pool *p) { return p->n_workers; }
 uint32_t td_pool_subpools(const td_pool *p) { return p->n_subpools; }
+uint32_t td_pool_spin_us(const td_pool *p) { return p->pinned ? SPIN_US : SPIN_US_UNPINNED; }
 
 uint32_t td_pool_node(const td_pool *p, uint32_t subpool) {
     for (uint32_t i = 0; i < p->n_workers; i++)
@@ -144,9 +151,10 @@ static void run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items, bool eac
     }
     take_items(p, &p->workers[0].me);
     /* Workers are counted, not items: the run's fields may be rewritten only when nobody reads them any more. */
-    for (uint32_t spin = 0; atomic_load_explicit(&p->n_done, memory_order_acquire) != p->n_workers - 1; spin++) {
+    uint32_t yield_every = p->pinned ? YIELD_EVERY : YIELD_EVERY_UNPINNED;
+    for (uint32_t spin = 1; atomic_load_explicit(&p->n_done, memory_order_acquire) != p->n_workers - 1; spin++) {
         td_cpu_relax();
-        if (spin % 4096 == 4095) sched_yield(); /* more workers than cores */
+        if (spin % yield_every == 0) sched_yield();
     }
 }
 

@@ -5,7 +5,7 @@
  * calls td_pool_run is worker 0 and works too. Items are handed out from one counter per subpool, so a slow worker takes fewer.
  * A run ends when every item is done: everything written by the items is visible to the caller, and everything the caller
  * wrote before is visible to the items (epoch release/acquire, done-count release/acquire). Between runs workers spin for
- * TD_POOL_SPIN_US, then sleep on a futex. One run at a time, from one thread at a time.
+ * td_pool_spin_us, then sleep on a futex. One run at a time, from one thread at a time.
  */
 #ifndef TD_CORE_POOL_H
 #define TD_CORE_POOL_H
@@ -38,6 +38,9 @@ void                   td_pool_destroy(td_pool *p);
 uint32_t td_pool_workers(const td_pool *p);
 uint32_t td_pool_subpools(const td_pool *p);
 uint32_t td_pool_node(const td_pool *p, uint32_t subpool); /* NUMA node of a subpool */
+
+/** How long a thread that works with the pool should spin before it sleeps: little where workers have no core of their own. */
+uint32_t td_pool_spin_us(const td_pool *p);
 
 /** Pin the calling thread to worker 0's cpu. */
 void td_pool_pin_caller(const td_pool *p);

@@ -14,7 +14,7 @@
 #define TD_W8A8_K_MAX 131072 /* 127 * 128 * k stays within int32 */
 
 /**
- * out[i, j] = (float)(sum over k of x[i, k] * w[j, k]) * sx[i] * sw[j] + bias[j], from left to right, for j in the panels
+ * out[i, j] = (float)(sum over k of x[i, k] * w[j, k]) * sx[i] * sw[j] (+ bias[j]), from left to right, for j in the panels
  * [panel_begin, panel_end).
  */
 typedef struct {

@@ -21,12 +21,14 @@ TD_INLINE __m256i dot4(__m256i acc, __m256i w_abs, __m256i w, __m256i x) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, size_t ldx, int rows) {
+TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, size_t ldx, int rows,
+                    const uint8_t *ahead, size_t step) {
     __m256i acc[MR][2];
 #pragma GCC unroll 4
     for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = _mm256_setzero_si256();
-    for (size_t kk = 0; kk < k4; kk++, w += 4 * NR) {
+    for (size_t kk = 0; kk < k4; kk++, w += 4 * NR, ahead += step) {
         __m256i w0 = _mm256_loadu_si256((const __m256i *)w), w1 = _mm256_loadu_si256((const __m256i *)(w + 32));
+        _mm_prefetch((const char *)ahead, _MM_HINT_T0);
         __m256i w0_abs = _mm256_abs_epi8(w0), w1_abs = _mm256_abs_epi8(w1); /* -128 becomes 128, unsigned */
 #pragma GCC unroll 4
         for (int i = 0; i < rows; i++) {

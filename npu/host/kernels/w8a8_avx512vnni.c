@@ -16,14 +16,16 @@ static void pack(void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size
 }
 
 /* 24 sums, two weight vectors and the broadcast fill the 32 registers. */
-TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, size_t ldx, int rows) {
+TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, size_t ldx, int rows,
+                    const uint8_t *ahead, size_t step) {
     __m512i       acc[MR][2];
     const int8_t *x3[4] = {x, x + 3 * ldx, x + 6 * ldx, x + 9 * ldx}; /* row i is x3[i / 3] + (i % 3) * ldx: an address each */
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = _mm512_setzero_si512();
-    for (size_t kk = 0; kk < k4; kk++, w += 4 * NR) {
+    for (size_t kk = 0; kk < k4; kk++, w += 4 * NR, ahead += step) {
         __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
-        if (rows < MR) _mm_prefetch((const char *)w + 2048, _MM_HINT_T0); /* few rows: the weights come from memory */
+        _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+        if (rows < MR) _mm_prefetch((const char *)ahead + 64, _MM_HINT_T1); /* at full step: two lines */
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++) {
             int32_t four;

@@ -12,13 +12,15 @@ static void pack(void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size
     w8a8_pack(panel, q, ldq, nr_valid, k, NR, 0x80);
 }
 
-TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, size_t ldx, int rows) {
+TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, size_t ldx, int rows,
+                    const uint8_t *ahead, size_t step) {
     __m256i       acc[MR][2];
     const int8_t *x3[2] = {x, x + 3 * ldx};
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = _mm256_setzero_si256();
-    for (size_t kk = 0; kk < k4; kk++, w += 4 * NR) {
+    for (size_t kk = 0; kk < k4; kk++, w += 4 * NR, ahead += step) {
         __m256i w0 = _mm256_loadu_si256((const __m256i *)w), w1 = _mm256_loadu_si256((const __m256i *)(w + 32));
+        _mm_prefetch((const char *)ahead, _MM_HINT_T0);
 #pragma GCC unroll 6
         for (int i = 0; i < rows; i++) {
             int32_t four;

@@ -40,13 +40,22 @@ TD_INLINE void w8a8_store(const td_w8a8_args *a, const int32_t *acc, size_t row,
         float          sx = a->sx[row + i];
         uint32_t       excess = (uint32_t)offset * (uint32_t)a->x_sum[row + i]; /* sums wrap alike on both sides */
         const int32_t *s = acc + i * nr;
-        for (size_t j = 0; j < nr; j++) y[j] = (float)(int32_t)((uint32_t)s[j] - excess) * sx * sw[j] + bias[j];
+        for (size_t j = 0; j < nr; j++) y[j] = (float)(int32_t)((uint32_t)s[j] - excess) * sx * sw[j];
+        if (a->bias)
+            for (size_t j = 0; j < nr; j++) y[j] += bias[j];
         if (a->out_dtype == TD_DT_F32) {
-            memcpy((float *)a->out + (row + i) * a->ldo + col, y, valid * sizeof(float));
+            float *out = (float *)a->out + (row + i) * a->ldo + col;
+            if (valid == nr)
+                memcpy(out, y, nr * sizeof *out); /* a constant: two stores */
+            else
+                memcpy(out, y, valid * sizeof *out);
         } else {
-            td_bf16 b[TD_W8A8_NR_MAX];
+            td_bf16 b[TD_W8A8_NR_MAX], *out = (td_bf16 *)a->out + (row + i) * a->ldo + col;
             for (size_t j = 0; j < nr; j++) b[j] = w8a8_bf16(y[j]);
-            memcpy((td_bf16 *)a->out + (row + i) * a->ldo + col, b, valid * sizeof(td_bf16));
+            if (valid == nr)
+                memcpy(out, b, nr * sizeof *out);
+            else
+                memcpy(out, b, valid * sizeof *out);
         }
     }
 }

@@ -1,0 +1,266 @@
+/* Streams, events, copies, host calls and graphs, with and without threads of their own. The CTest entry with TD_CHAOS_SEED delays ops at random. */
+#include "npu_test_util.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+static void names(void **state) {
+    (void)state;
+    td_npu       *npu;
+    td_error      err = {0};
+    td_npu_config c = {.act_dtype = TD_DT_BF16};
+    static const char *const absent[] = {"ascend", "npu", "cuda"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(td_npu_open(absent[i], &c, &npu, &err), TD_ENOTSUP);
+        assert_non_null(strstr(err.text, "host")); /* names what is there */
+        assert_null(npu);
+    }
+    assert_int_equal(td_npu_open("abacus", &c, &npu, &err), TD_EINVAL);
+    assert_int_equal(td_npu_open("host", &c, &npu, &err), TD_EINVAL); /* no pool */
+}
+
+static void memory_is_zeroed_and_aligned(void **state) {
+    (void)state;
+    rig g = rig_open(1, TD_DT_BF16, false);
+    for (size_t bytes = 1; bytes < 10000000; bytes = bytes * 7 + 3) {
+        char    *p, *h;
+        td_error err = {0};
+        assert_int_equal(g.npu->ops->alloc(g.npu, bytes, (void **)&p, &err), TD_OK);
+        assert_int_equal(g.npu->ops->host_alloc(g.npu, bytes, (void **)&h, &err), TD_OK);
+        assert_int_equal((uintptr_t)p % 64 + (uintptr_t)h % 64, 0);
+        for (size_t i = 0; i < bytes; i += 997) assert_int_equal(p[i] | h[i], 0);
+        memset(p, 1, bytes);
+        g.npu->ops->free(g.npu, p, bytes);
+        g.npu->ops->host_free(g.npu, h, bytes);
+    }
+    td_npu_caps caps;
+    g.npu->ops->caps(g.npu, &caps);
+    assert_true(caps.unified_memory && caps.memory_total > 0 && strstr(caps.text, "host"));
+    rig_close(&g);
+}
+
+/* ---- order --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int            *log;
+    _Atomic size_t *n;
+    int             id;
+    useconds_t      nap;
+} note;
+
+static void take_note(void *arg) {
+    note *e = arg;
+    usleep(e->nap);
+    e->log[atomic_fetch_add(e->n, 1)] = e->id;
+}
+
+#define MANY 3000 /* more than a stream's ring holds */
+
+static void a_stream_runs_in_order(void **state) {
+    for (int own = 0; own < 2; own++) {
+        rig            g = rig_open(2, TD_DT_F32, own);
+        static int     log[MANY];
+        static note    notes[MANY];
+        _Atomic size_t n = 0;
+        (void)state;
+        for (int i = 0; i < MANY; i++) {
+            notes[i] = (note){log, &n, i, i == 0 ? 2000 : 0};
+            assert_int_equal(g.npu->ops->host_call(g.npu, g.stream, take_note, &notes[i]), TD_OK);
+        }
+        assert_int_equal(g.npu->ops->stream_sync(g.npu, g.stream), TD_OK);
+        assert_int_equal(n, MANY);
+        for (int i = 0; i < MANY; i++) assert_int_equal(log[i], i);
+        rig_close(&g);
+    }
+}
+
+/* Ping-pong of a value between two streams by events; each hop copies and adds. */
+static void add_one(void *arg) { ++*(int *)arg; }
+
+static void events_order_streams(void **state) {
+    (void)state;
+    for (int own = 0; own < 2; own++) {
+        rig               g = rig_open(2, TD_DT_F32, own);
+        const td_npu_ops *o = g.npu->ops;
+        td_npu_stream    *s[2] = {g.stream};
+        td_npu_event     *e[2];
+        td_error          err = {0};
+        int               value[2] = {0};
+        assert_int_equal(o->stream_create(g.npu, &s[1], &err), TD_OK);
+        for (int i = 0; i < 2; i++) assert_int_equal(o->event_create(g.npu, &e[i], &err), TD_OK);
+        assert_int_equal(o->event_sync(g.npu, e[0]), TD_OK); /* never recorded: nothing to wait for */
+        for (int hop = 0; hop < 500; hop++) {
+            int me = hop & 1;
+            if (hop) assert_int_equal(o->event_wait(g.npu, s[me], e[!me]), TD_OK);
+            assert_int_equal(o->copy(g.npu, s[me], &value[me], &value[!me], sizeof(int), TD_COPY_D2D), TD_OK);
+            assert_int_equal(o->host_call(g.npu, s[me], add_one, &value[me]), TD_OK);
+            assert_int_equal(o->event_record(g.npu, s[me], e[me]), TD_OK);
+        }
+        assert_int_equal(o->event_sync(g.npu, e[1]), TD_OK); /* hop 499 ran on stream 1 */
+        assert_int_equal(value[1], 500);
+        for (int i = 0; i < 2; i++) o->event_destroy(g.npu, e[i]);
+        o->stream_destroy(g.npu, s[1]);
+        rig_close(&g);
+    }
+}
+
+/* A host call may wait for the outside; the other stream's blocks go on meanwhile. */
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    bool            open;
+} gate;
+
+static void wait_for_gate(void *arg) {
+    gate *g = arg;
+    pthread_mutex_lock(&g->lock);
+    while (!g->open) pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* ---- blocks on streams, graphs --------------------------------------------------------------------- */
+
+#define H 70
+#define N 90
+#define M 9
+
+typedef struct {
+    td_npu_weight *w[3];
+    td_npu_block  *b;
+    td_bf16        in[M * H], out[M * H];
+} mlp;
+
+static void open_mlp(rig *g, mlp *m, uint64_t seed) {
+    rnd    r = {.seed = seed};
+    float *w = rnd_array(&r, 3 * H * N, 1), *x = rnd_array(&r, M * H, 1);
+    m->w[0] = make_weight(g, TD_WEIGHT_W8A8, w, N, H);
+    m->w[1] = make_weight(g, TD_WEIGHT_W8A8, w + H * N, N, H);
+    m->w[2] = make_weight(g, TD_WEIGHT_BF16, w + 2 * H * N, H, N);
+    m->b = make_block(g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = M, .mlp = {H, N, m->w[0], m->w[1], m->w[2], NULL, m->in, m->out}});
+    for (int i = 0; i < M * H; i++) m->in[i] = td_f32_to_bf16(x[i]);
+    memset(m->out, 0, sizeof m->out);
+    free(w), free(x);
+}
+
+static void close_mlp(rig *g, mlp *m) {
+    g->npu->ops->block_destroy(g->npu, m->b);
+    for (int i = 0; i < 3; i++) g->npu->ops->weight_destroy(g->npu, m->w[i]);
+}
+
+/* Two streams share pool and scratch; while a host call of one stands still the other finishes. */
+static void streams_take_turns(void **state) {
+    (void)state;
+    rig               g = rig_open(2, TD_DT_BF16, true);
+    const td_npu_ops *o = g.npu->ops;
+    td_npu_stream    *other;
+    td_error          err = {0};
+    static mlp        m[2], alone[2];
+    td_step           step = {.n_tok = M};
+    gate              door = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    assert_int_equal(o->stream_create(g.npu, &other, &err), TD_OK);
+    for (int i = 0; i < 2; i++) {
+        open_mlp(&g, &m[i], 10 + (uint64_t)i);
+        open_mlp(&g, &alone[i], 10 + (uint64_t)i);
+        run_block(&g, alone[i].b, &step);
+    }
+    assert_int_equal(o->host_call(g.npu, g.stream, wait_for_gate, &door), TD_OK);
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(o->enqueue(g.npu, g.stream, m[0].b, &step), TD_OK);
+        assert_int_equal(o->enqueue(g.npu, other, m[1].b, &step), TD_OK);
+    }
+    assert_int_equal(o->stream_sync(g.npu, other), TD_OK);
+    assert_memory_equal(m[1].out, alone[1].out, sizeof m[1].out);
+    assert_int_equal(m[0].out[0], 0); /* still behind the gate */
+    pthread_mutex_lock(&door.lock);
+    door.open = true;
+    pthread_cond_broadcast(&door.changed);
+    pthread_mutex_unlock(&door.lock);
+    assert_int_equal(o->stream_sync(g.npu, g.stream), TD_OK);
+    assert_memory_equal(m[0].out, alone[0].out, sizeof m[0].out);
+    for (int i = 0; i < 2; i++) close_mlp(&g, &m[i]), close_mlp(&g, &alone[i]);
+    o->stream_destroy(g.npu, other);
+    rig_close(&g);
+}
+
+static void a_graph_replays_with_new_contents(void **state) {
+    (void)state;
+    for (int own = 0; own < 2; own++) {
+        rig               g = rig_open(2, TD_DT_BF16, own);
+        const td_npu_ops *o = g.npu->ops;
+        static mlp        a, b;
+        td_error          err = {0};
+        td_npu_graph     *graph;
+        td_npu_event     *e;
+        int               calls = 0;
+        td_step           step = {.n_tok = M};
+        td_bf16           input[M * H], want[M * H];
+        open_mlp(&g, &a, 1);
+        open_mlp(&g, &b, 2);
+        assert_int_equal(o->event_create(g.npu, &e, &err), TD_OK);
+        assert_int_equal(o->graph_begin(g.npu, g.stream), TD_OK);
+        assert_int_equal(o->graph_begin(g.npu, g.stream), TD_EINVAL);
+        assert_int_equal(o->copy(g.npu, g.stream, a.in, input, sizeof input, TD_COPY_H2D), TD_OK);
+        assert_int_equal(o->enqueue(g.npu, g.stream, a.b, &step), TD_OK);
+        assert_int_equal(o->event_record(g.npu, g.stream, e), TD_OK);
+        assert_int_equal(o->event_wait(g.npu, g.stream, e), TD_OK);
+        assert_int_equal(o->copy(g.npu, g.stream, b.in, a.out, sizeof a.out, TD_COPY_D2D), TD_OK);
+        assert_int_equal(o->enqueue(g.npu, g.stream, b.b, &step), TD_OK);
+        assert_int_equal(o->host_call(g.npu, g.stream, add_one, &calls), TD_OK);
+        assert_int_equal(o->graph_end(g.npu, g.stream, &graph, &err), TD_OK);
+        assert_int_equal(o->stream_sync(g.npu, g.stream), TD_OK);
+        assert_int_equal(calls, 0);
+        assert_int_equal(a.out[0], 0); /* recorded, not run */
+        for (int round = 0; round < 3; round++) {
+            for (int i = 0; i < M * H; i++) input[i] = td_f32_to_bf16((float)((i * 7 + round) % 31) / 16 - 1);
+            step.n_tok = round == 1 ? 2 : M; /* a step's contents may change too */
+            memset(b.out, 0, sizeof b.out);
+            assert_int_equal(o->graph_launch(g.npu, g.stream, graph), TD_OK);
+            assert_int_equal(o->stream_sync(g.npu, g.stream), TD_OK);
+            assert_int_equal(calls, round + 1);
+            memcpy(want, b.out, sizeof want);
+            memcpy(a.in, input, sizeof input);
+            run_block(&g, a.b, &step);
+            memcpy(b.in, a.out, sizeof a.out);
+            memset(b.out, 0, sizeof b.out);
+            run_block(&g, b.b, &step);
+            assert_memory_equal(b.out, want, sizeof want);
+            assert_true(want[0] != 0 && (round != 1 || want[2 * H] == 0));
+        }
+        o->graph_destroy(g.npu, graph);
+        assert_int_equal(o->graph_end(g.npu, g.stream, &graph, &err), TD_EINVAL);
+        o->event_destroy(g.npu, e);
+        close_mlp(&g, &a);
+        close_mlp(&g, &b);
+        rig_close(&g);
+    }
+}
+
+/* A step that does not fit fails at once, or at the next sync of a stream with a thread; the stream goes on after it. */
+static void a_bad_step_is_reported(void **state) {
+    (void)state;
+    for (int own = 0; own < 2; own++) {
+        rig        g = rig_open(1, TD_DT_BF16, own);
+        static mlp m;
+        open_mlp(&g, &m, 3);
+        td_status now = g.npu->ops->enqueue(g.npu, g.stream, m.b, &(td_step){.n_tok = M + 1});
+        assert_int_equal(now, own ? TD_OK : TD_EINVAL);
+        assert_int_equal(g.npu->ops->stream_sync(g.npu, g.stream), own ? TD_EINVAL : TD_OK);
+        run_block(&g, m.b, &(td_step){.n_tok = M});
+        close_mlp(&g, &m);
+        rig_close(&g);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names),
+        cmocka_unit_test(memory_is_zeroed_and_aligned),
+        cmocka_unit_test(a_stream_runs_in_order),
+        cmocka_unit_test(events_order_streams),
+        cmocka_unit_test(streams_take_turns),
+        cmocka_unit_test(a_graph_replays_with_new_contents),
+        cmocka_unit_test(a_bad_step_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

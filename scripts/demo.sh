@@ -43,10 +43,11 @@ question='Tell me a story about a fox and a crow.'
 body='{"model": "tale-v3-14m", "messages": [{"role": "user", "content": "'$question'"}], "max_tokens": 200, "stream": true, "seed": 7}'
 printf '\n\033[1m%s\033[0m\n' "$question"
 # Each event is one line: data: {... "delta": {"content": "piece"} ...}; %b undoes JSON's escapes.
-curl -fsN "$url/v1/chat/completions" -H 'Content-Type: application/json' -d "$body" | while IFS= read -r line; do
+curl -sSN --fail-with-body "$url/v1/chat/completions" -H 'Content-Type: application/json' -d "$body" | while IFS= read -r line; do
     piece=$(sed -n 's/.*"content": *"\(\([^"\\]\|\\.\)*\)".*/\1/p' <<<"$line")
     printf '%b' "${piece//\\\"/\"}"
-done
+    [[ $line != '{"error"'* ]] || echo "$line" >&2
+done || { echo "scripts/demo.sh: the request failed" >&2; exit 1; }
 printf '\n\n'
 [ "$once" -eq 0 ] || exit 0
 

@@ -77,6 +77,7 @@ jj_value td_jj_getpath(jj_state *s, jj_value v, const jj_value *path) {
     if (path->kind == JJ_NONE || path->kind == JJ_MISSING) return v;
     if (path->kind != JJ_STR) return td_jj_getitem(s, v, path);
     const char *p = path->u.s->p, *end = p + path->u.s->n;
+    td_jj_charge(s, path->u.s->n / 16);
     for (;;) {
         const char *dot = memchr(p, '.', (size_t)(end - p));
         if (!dot) dot = end;

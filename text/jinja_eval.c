@@ -18,7 +18,7 @@ void td_jj_scope_set(jj_state *s, jj_scope *scope, const jj_str *name, jj_value 
 
 static jj_value eval_name(jj_render *r, const jj_str *name) {
     for (const jj_scope *scope = r->scope; scope; scope = scope->parent) {
-        td_jj_charge(r->s, scope->n / 16);
+        td_jj_charge(r->s, scope->n / 16 + 1);
         for (size_t k = 0; k < scope->n; k++)
             if (td_jj_str_equal(scope->vars[k].name, name)) return scope->vars[k].value;
     }

@@ -199,8 +199,9 @@ static void define_macro(jj_render *r, const jj_macro_def *def) {
 const jj_str *td_jj_macro_name(const jj_macro *m) { return m->def->name; }
 
 /* Argument k by position or by name; MISSING: not given. */
-static jj_value macro_arg(const jj_macro_def *def, const jj_args *args, size_t k) {
+static jj_value macro_arg(jj_state *s, const jj_macro_def *def, const jj_args *args, size_t k) {
     if (k < args->n) return args->at[k];
+    td_jj_charge(s, args->n_kw / 8);
     for (size_t j = 0; j < args->n_kw; j++)
         if (td_jj_str_equal(args->kw[j].key.u.s, def->params[k])) return args->kw[j].value;
     return MISSING;
@@ -212,6 +213,7 @@ static void bind_extra(jj_state *s, jj_scope *scope, const jj_macro_def *def, co
     jj_value            more = td_jj_list(s, JJ_TUPLE), named = td_jj_dict(s, JJ_DICT);
     for (size_t k = def->n_params; k < args->n; k++) td_jj_append(s, more.u.list, args->at[k]);
     for (size_t j = 0; j < args->n_kw; j++) {
+        td_jj_charge(s, def->n_params / 8);
         size_t k = args->n; /* a parameter given by position as well is left over here, as in jinja2 */
         while (k < def->n_params && !td_jj_str_equal(args->kw[j].key.u.s, def->params[k])) k++;
         if (k >= def->n_params) td_jj_dict_add(s, named.u.dict, args->kw[j].key, args->kw[j].value);
@@ -243,7 +245,7 @@ jj_value td_jj_call_macro(jj_state *s, const jj_macro *m, const jj_args *args) {
     td_jj_enter(s);
     bind_extra(s, scope, def, args);
     for (size_t k = 0; k < def->n_params; k++) {
-        jj_value v = macro_arg(def, args, k);
+        jj_value v = macro_arg(s, def, args, k);
         if (v.kind == JJ_MISSING && def->defaults[k]) {
             r->scope = scope; /* a default may use the parameters before it */
             v = td_jj_eval(r, def->defaults[k]);

@@ -74,7 +74,7 @@ static jj_value f_abs(jj_state *s, jj_value v, const jj_args *args) {
 
 static bool to_float(jj_state *s, const jj_value *v, double *f) {
     if (v->kind == JJ_UNDEFINED) td_jj_fail_undefined(s, v);
-    return td_jj_is_number(v, f) || (v->kind == JJ_STR && td_jj_parse_float(v->u.s, f));
+    return td_jj_is_number(v, f) || (v->kind == JJ_STR && td_jj_parse_float(s, v->u.s, f));
 }
 
 static jj_value f_int(jj_state *s, jj_value v, const jj_args *args) {

@@ -174,7 +174,7 @@ static void lex_number(lexer *x) {
     jj_value value;
     double   f;
     int64_t  i;
-    if (is_float && td_jj_parse_float(&text, &f)) value = jj_float(f);
+    if (is_float && td_jj_parse_float(x->s, &text, &f)) value = jj_float(f);
     else if (!is_float && td_jj_parse_int(x->s, &text, 0, &i)) value = jj_int(i);
     else td_jj_fail(x->s, TD_EFORMAT, "'%.*s' is not a number", (int)(text.n < 60 ? text.n : 60), text.p);
     emit(x, JJ_T_NUMBER, 0, value);

@@ -111,7 +111,8 @@ static jj_value str_rpartition(jj_state *s, const jj_value *self, const jj_args 
     return partition_with(s, self, args, true);
 }
 
-static bool has_affix(const jj_str *str, part in, const jj_str *affix, bool at_end) {
+static bool has_affix(jj_state *s, const jj_str *str, part in, const jj_str *affix, bool at_end) {
+    td_jj_charge(s, affix->n / 64 + 1);
     if (in.empty || in.to - in.from < affix->n) return false;
     return affix->n == 0 || !memcmp(str->p + (at_end ? in.to - affix->n : in.from), affix->p, affix->n);
 }
@@ -120,9 +121,9 @@ static jj_value affix_test(jj_state *s, const jj_value *self, const jj_args *arg
     jj_value a[3];
     positional(s, what, args, 1, 3, a);
     part in = part_of(s, what, self->u.s, &a[1], &a[2]);
-    if (a[0].kind != JJ_TUPLE) return jj_bool(has_affix(self->u.s, in, str_arg(s, what, &a[0]), at_end));
+    if (a[0].kind != JJ_TUPLE) return jj_bool(has_affix(s, self->u.s, in, str_arg(s, what, &a[0]), at_end));
     for (size_t k = 0; k < a[0].u.list->n; k++)
-        if (has_affix(self->u.s, in, str_arg(s, what, &a[0].u.list->at[k]), at_end)) return jj_bool(true);
+        if (has_affix(s, self->u.s, in, str_arg(s, what, &a[0].u.list->at[k]), at_end)) return jj_bool(true);
     return jj_bool(false);
 }
 
@@ -137,7 +138,7 @@ static jj_value str_removeprefix(jj_state *s, const jj_value *self, const jj_arg
     jj_value      a;
     const jj_str *str = self->u.s;
     positional(s, "removeprefix", args, 1, 1, &a);
-    if (!has_affix(str, (part){0, str->n, 0, false}, str_arg(s, "removeprefix", &a), false)) return *self;
+    if (!has_affix(s, str, (part){0, str->n, 0, false}, str_arg(s, "removeprefix", &a), false)) return *self;
     return td_jj_str(s, str->p + a.u.s->n, str->n - a.u.s->n);
 }
 
@@ -145,7 +146,7 @@ static jj_value str_removesuffix(jj_state *s, const jj_value *self, const jj_arg
     jj_value      a;
     const jj_str *str = self->u.s;
     positional(s, "removesuffix", args, 1, 1, &a);
-    if (!has_affix(str, (part){0, str->n, 0, false}, str_arg(s, "removesuffix", &a), true)) return *self;
+    if (!has_affix(s, str, (part){0, str->n, 0, false}, str_arg(s, "removesuffix", &a), true)) return *self;
     return td_jj_str(s, str->p, str->n - a.u.s->n);
 }
 
@@ -164,7 +165,7 @@ static int64_t find_in(jj_state *s, const jj_value *self, const jj_args *args, c
     part          in = part_of(s, what, str, &a[1], &a[2]);
     if (in.empty || in.to - in.from < sub->n) return -1;
     const char *from = str->p + in.from, *hit = NULL;
-    td_jj_charge(s, (in.to - in.from) * (last ? sub->n / 64 + 1 : 1) / 64);
+    td_jj_charge(s, (in.to - in.from) * (last ? sub->n / 16 + 1 : 1) / 64);
     if (!last) {
         hit = sub->n ? memmem(from, in.to - in.from, sub->p, sub->n) : from;
     } else {
@@ -231,17 +232,17 @@ static jj_value str_capitalize(jj_state *s, const jj_value *self, const jj_args 
 
 static jj_value str_islower(jj_state *s, const jj_value *self, const jj_args *args) {
     positional(s, "islower", args, 0, 0, NULL);
-    return jj_bool(td_jj_is_cased(self->u.s, false));
+    return jj_bool(td_jj_is_cased(s, self->u.s, false));
 }
 static jj_value str_isupper(jj_state *s, const jj_value *self, const jj_args *args) {
     positional(s, "isupper", args, 0, 0, NULL);
-    return jj_bool(td_jj_is_cased(self->u.s, true));
+    return jj_bool(td_jj_is_cased(s, self->u.s, true));
 }
 
 static jj_value all_are(jj_state *s, const jj_value *self, const jj_args *args, bool (*is)(uint32_t c)) {
     const jj_str *str = self->u.s;
     positional(s, "this method", args, 0, 0, NULL);
-    td_jj_charge(s, str->n / 16);
+    td_jj_charge(s, str->n / 4);
     for (size_t at = 0, size; at < str->n; at += size)
         if (!is(td_jj_utf8_get(str->p + at, &size))) return jj_bool(false);
     return jj_bool(str->n > 0);

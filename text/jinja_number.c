@@ -193,6 +193,7 @@ static int digit_of(uint32_t c) {
 }
 
 bool td_jj_parse_int(jj_state *s, const jj_str *text, int base, int64_t *out) {
+    td_jj_charge(s, text->n / 16);
     jj_str      t = strip(text);
     const char *p = t.p, *end = t.p + t.n;
     bool        negative = false, digits = false, underscore = false;
@@ -229,7 +230,8 @@ bool td_jj_parse_int(jj_state *s, const jj_str *text, int base, int64_t *out) {
     return true;
 }
 
-bool td_jj_parse_float(const jj_str *text, double *out) {
+bool td_jj_parse_float(jj_state *s, const jj_str *text, double *out) {
+    td_jj_charge(s, text->n / 16);
     jj_str t = strip(text);
     char   ascii[512];
     size_t n = 0;

@@ -28,7 +28,7 @@ jj_value td_jj_strip(jj_state *s, const jj_str *str, const jj_str *chars, int si
         end -= size;
         looked_at++;
     }
-    td_jj_charge(s, looked_at * ((chars ? chars->n : 0) / 64 + 1) / 4);
+    td_jj_charge(s, looked_at * ((chars ? chars->n : 0) / 16 + 1) / 4);
     return td_jj_str(s, p, (size_t)(end - p));
 }
 
@@ -132,8 +132,9 @@ jj_value td_jj_title_filter(jj_state *s, const jj_str *str) {
     return td_jj_str_buf(s, &b);
 }
 
-bool td_jj_is_cased(const jj_str *str, bool upper) {
+bool td_jj_is_cased(jj_state *s, const jj_str *str, bool upper) {
     bool any = false;
+    td_jj_charge(s, str->n / 4);
     for (size_t at = 0, size; at < str->n; at += size) {
         uint32_t c = td_jj_utf8_get(str->p + at, &size);
         if (td_jj_is_title(c) || (upper ? td_jj_is_lower(c) : td_jj_is_upper(c))) return false;
@@ -267,6 +268,7 @@ static void put_blanks(jj_state *s, jj_buf *b, int64_t n) {
 
 jj_value td_jj_center(jj_state *s, const jj_str *str, int64_t width) {
     jj_buf  b = {0};
+    td_jj_charge(s, str->n / 64);
     int64_t blanks = width - (int64_t)td_jj_utf8_len(str->p, str->n);
     if (blanks < 0 || width < 0) blanks = 0;
     int64_t left = blanks / 2 + (blanks & width & 1);

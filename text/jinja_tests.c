@@ -37,12 +37,12 @@ static bool is_escaped(jj_state *s, jj_value v, const jj_value *arg) { (void)s, 
 
 static bool is_lower(jj_state *s, jj_value v, const jj_value *arg) {
     (void)arg;
-    return td_jj_is_cased(td_jj_to_str(s, &v).u.s, false);
+    return td_jj_is_cased(s, td_jj_to_str(s, &v).u.s, false);
 }
 
 static bool is_upper(jj_state *s, jj_value v, const jj_value *arg) {
     (void)arg;
-    return td_jj_is_cased(td_jj_to_str(s, &v).u.s, true);
+    return td_jj_is_cased(s, td_jj_to_str(s, &v).u.s, true);
 }
 
 /* v % n, for any numbers. */

@@ -309,7 +309,9 @@ static jj_value *find(jj_state *s, const jj_dict *d, const jj_value *key, uint64
 }
 
 jj_value *td_jj_dict_get(jj_state *s, const jj_dict *d, const jj_value *key) {
-    return d->n ? find(s, d, key, hash_of(key)) : NULL;
+    if (!d->n) return NULL;
+    if (key->kind == JJ_STR && !key->u.s->hash) td_jj_charge(s, key->u.s->n / 64);
+    return find(s, d, key, hash_of(key));
 }
 
 jj_value *td_jj_dict_get_str(jj_state *s, const jj_dict *d, const jj_str *key) {

@@ -243,6 +243,10 @@ static void hostile_templates_end_with_an_error(void **state) {
         {"{% set ns = namespace(t=()) %}{% for x in range(5000) %}{% set ns.t = (ns.t,) %}{% endfor %}{{ {ns.t: 1} }}", "nested deeper"},
         {"{% for x in range(100000) %}{{ 'x' * 10000 }}{% endfor %}", "64 MiB"},
         {"{{ range(100001) }}", "range()"},
+        {"{% set s = 'A' * 60000000 %}{% for a in range(100000) %}{{ s is upper }}{% endfor %}", "work"},
+        {"{% set s = '0' * 60000000 %}{% for a in range(100000) %}{{ s | int }}{% endfor %}", "work"},
+        {"{% set s = 'a' * 60000000 %}{% for a in range(100000) %}{{ s.startswith(s) }}{% endfor %}", "work"},
+        {"{% set s = 'a' * 60000000 %}{% for a in range(100000) %}{{ {'a': 1}.get(s.strip()) }}{% endfor %}", "work"},
         {"{{ ('a' * 3000000).rsplit('b' * 30000) }}", "work"},
         {"{% for x in range(1000) %}{% set a = ('ab' * 1000000)[::-1] %}{% endfor %}", "memory"},
     };

@@ -160,7 +160,7 @@ typedef struct {
     uint32_t    subpool_count;       /* NUMA subpools of the expert threads; 0: one per NUMA node in use */
     uint32_t    npu_threads;         /* host device: threads of its own; 0: shares the expert threads */
     bool        enable_defer;
-    uint32_t    max_deferred_experts_per_token; /* D; 0 with enable_defer: the default */
+    uint32_t    max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */
     uint64_t    random_seed;
     uint32_t    decode_log_interval; /* steps between log lines; 0: none */
     bool        log_requests;

@@ -4,6 +4,7 @@
  * retractions or threads.
  */
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -165,6 +166,7 @@ static void check_invariance(const char *quantization, bool defer) {
     td_engine_options o = options(quantization);
     probe            *alone[REQUESTS], *other[REQUESTS];
     o.enable_defer = defer;
+    o.max_deferred_experts_per_token = defer ? 2 : 0;
     run_all(&o, alone, false);
 
     run_all(&o, other, true); /* company */
@@ -203,6 +205,43 @@ static void invariance_reference(void **state) {
     check_invariance("none", false);
 }
 
+/* (token, expert) pairs of one prompt that were deferred, and the last token of its answer. */
+static uint64_t deferred_pairs(const char *override_json, uint32_t d, uint32_t *last) {
+    td_engine_options o = options("none");
+    o.model_override_json = override_json;
+    o.enable_defer = true;
+    o.max_deferred_experts_per_token = d;
+    td_engine     *e = open_engine(&o);
+    const uint32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    probe         *p = probe_new(ids, 8, 2);
+    p->params.ignore_eos = true;
+    probe_submit(e, p);
+    probe_wait(p);
+    assert_int_equal(p->n_tokens, 2);
+    *last = p->tokens[1];
+    td_engine_stats st;
+    do { /* between the two tokens one request ran: none is left once the last step is counted */
+        sched_yield();
+        td_engine_get_stats(e, &st);
+    } while (st.running > 0);
+    probe_free(p);
+    td_engine_close(e, 1);
+    return st.experts_deferred;
+}
+
+/* The default is one expert per token and MoE layer but the last; a model with one expert per token has none to defer. */
+static void deferral_default(void **state) {
+    (void)state;
+    uint32_t token[4];
+    uint64_t one = deferred_pairs(NULL, 1, &token[0]);
+    assert_true(one > 0);
+    assert_int_equal(deferred_pairs(NULL, 0, &token[1]), one);
+    assert_int_equal(token[1], token[0]);
+    assert_int_equal(deferred_pairs("{\"num_experts_per_tok\": 1}", 0, &token[2]), 0);
+    assert_int_equal(deferred_pairs("{\"num_experts_per_tok\": 1}", 3, &token[3]), 0);
+    assert_int_equal(token[3], token[2]);
+}
+
 static int load_manifest(void **state) {
     (void)state;
     td_log_set_level(TD_LOG_WARNING);
@@ -220,7 +259,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_tokens_and_text), cmocka_unit_test(prompt_scores),
         cmocka_unit_test(invariance_w8a8_int4),   cmocka_unit_test(invariance_deferred),
-        cmocka_unit_test(invariance_reference),
+        cmocka_unit_test(invariance_reference),   cmocka_unit_test(deferral_default),
     };
     return cmocka_run_group_tests(tests, load_manifest, free_manifest);
 }

@@ -328,8 +328,8 @@ static const flag FLAGS[] = {
      E(max_deferred_experts_per_token),
      .max = 64,
      .arg = "N",
-     .by_default = "the model's with --enable-defer",
-     .help = "Experts per token that may be deferred; above 0 turns deferral on."},
+     .by_default = "1 with --enable-defer",
+     .help = "Experts per token that are deferred, fewer than the model has per token; above 0 turns deferral on."},
 
     SECTION("Memory and scheduling"),
     {{"mem-fraction-static"},
@@ -557,13 +557,6 @@ static td_status store(td_launch_options *o, const flag *f, const char *value, b
 
 /* ---- a whole command line ---- */
 
-static const flag *find_flag(const char *name, size_t n) {
-    for (size_t i = 0; i < N_FLAGS; i++)
-        for (size_t k = 0; FLAGS[i].names[k]; k++)
-            if (strlen(FLAGS[i].names[k]) == n && !strncmp(FLAGS[i].names[k], name, n)) return &FLAGS[i];
-    return NULL;
-}
-
 static bool parse_bool(const char *value, bool *to) {
     static const char *const yes[] = {"true", "yes", "on"}, *const no[] = {"false", "no", "off"};
     for (size_t i = 0; i < 3; i++) {
@@ -579,37 +572,50 @@ static td_status set_bool(td_launch_options *o, const flag *f, bool on, td_error
     return TD_OK;
 }
 
-static td_status from_config(void *user, const char *key, const char *value, td_error *err) {
-    td_launch_options *o = user;
-    char               name[64];
-    size_t             n = strlen(key);
-    if (n >= sizeof name) return td_fail(err, TD_EINVAL, "there is no flag '%.60s…'", key);
-    for (size_t i = 0; i <= n; i++) name[i] = key[i] == '_' ? '-' : key[i];
-    const flag *f = find_flag(name, n);
-    if (!f) return td_fail(err, TD_EINVAL, "there is no flag '%s'; 'tandem launch_server --help' lists them", key);
+/* Every name of every flag, and the row of the table that it stands for. */
+typedef struct {
+    const char *names[N_FLAGS * NAMES_MAX];
+    uint16_t    row[N_FLAGS * NAMES_MAX];
+    size_t      n;
+} flag_names;
+
+static void list_names(flag_names *list) {
+    list->n = 0;
+    for (size_t i = 0; i < N_FLAGS; i++)
+        for (size_t k = 0; FLAGS[i].names[k]; k++) {
+            list->names[list->n] = FLAGS[i].names[k];
+            list->row[list->n++] = (uint16_t)i;
+        }
+}
+
+typedef struct {
+    td_launch_options *options;
+    flag_names         list;
+} config_target;
+
+static td_status from_config(void *user, size_t key, const char *value, td_error *err) {
+    config_target     *target = user;
+    td_launch_options *o = target->options;
+    const char        *name = target->list.names[key];
+    const flag        *f = &FLAGS[target->list.row[key]];
     if (f->offset == O(config) || f->offset == O(help) || f->offset == O(help_markdown) || f->offset == O(check))
-        return td_fail(err, TD_EINVAL, "'%s' belongs on the command line", key);
+        return td_fail(err, TD_EINVAL, "'%s' belongs on the command line", name);
     uint8_t *given = &o->given[f - FLAGS];
-    if (*given == GIVEN_IN_CONFIG) return td_fail(err, TD_EINVAL, "'%s' is there twice", key);
+    if (*given == GIVEN_IN_CONFIG) return td_fail(err, TD_EINVAL, "'%s' is there twice", name);
     if (*given == GIVEN) return TD_OK; /* the command line wins */
     *given = GIVEN_IN_CONFIG;
     if (f->type != BOOL) return store(o, f, value, false, err);
     bool on;
-    if (!parse_bool(value, &on)) return td_fail(err, TD_EINVAL, "'%s' must be true or false, not '%.60s'", key, value);
+    if (!parse_bool(value, &on)) return td_fail(err, TD_EINVAL, "'%s' must be true or false, not '%.60s'", name, value);
     return set_bool(o, f, on, err);
 }
 
-static struct option *long_options(void) {
-    size_t n = 0;
-    for (size_t i = 0; i < N_FLAGS; i++)
-        for (size_t k = 0; FLAGS[i].names[k]; k++) n++;
-    struct option *list = calloc(n + 1, sizeof *list);
-    n = 0;
-    for (size_t i = 0; list && i < N_FLAGS; i++)
-        for (size_t k = 0; FLAGS[i].names[k]; k++)
-            list[n++] = (struct option){FLAGS[i].names[k], FLAGS[i].type == BOOL ? no_argument : required_argument, NULL,
-                                        256 + (int)i};
-    return list;
+static struct option *long_options(const flag_names *list) {
+    struct option *options = calloc(list->n + 1, sizeof *options);
+    for (size_t i = 0; options && i < list->n; i++)
+        options[i] = (struct option){list->names[i], FLAGS[list->row[i]].type == BOOL ? no_argument : required_argument, NULL,
+                                     256 + list->row[i]};
+    return options;
 }
 
 static td_status parse_line(td_launch_options *o, int argc, char **argv, const struct option *options, td_error *err) {
@@ -655,11 +661,13 @@ td_status td_flags_parse(int argc, char **argv, td_launch_options *o, td_error *
     td_engine_options_init(&o->engine);
     td_server_options_init(&o->server);
     o->given = calloc(N_FLAGS, 1);
-    struct option *options = long_options();
+    config_target target = {.options = o};
+    list_names(&target.list);
+    struct option *options = long_options(&target.list);
     td_status st = o->given && options ? parse_line(o, argc, argv, options, err) : td_fail(err, TD_ENOMEM, "out of memory");
     free(options);
     if (st != TD_OK || o->help || o->help_markdown) return st;
-    if (o->config) TD_TRY(td_config_read(o->config, from_config, o, err));
+    if (o->config) TD_TRY(td_config_read(o->config, target.list.names, target.list.n, from_config, &target, err));
     return finish(o, err);
 }
 

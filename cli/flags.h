@@ -43,9 +43,16 @@ void td_flags_write_json(const td_launch_options *o, td_jbuf *b);
 
 /* ---- flags_config.c ---- */
 
-typedef td_status (*td_config_fn)(void *user, const char *key, const char *value, td_error *err);
+/** @param key index into td_config_read's keys. @param value valid during the call. */
+typedef td_status (*td_config_fn)(void *user, size_t key, const char *value, td_error *err);
 
-/** Call fn for every "key: value" of a YAML file that holds one flat mapping. Errors get "FILE, line N: " before them. */
-TD_NODISCARD td_status td_config_read(const char *path, td_config_fn fn, void *user, td_error *err);
+/**
+ * Call fn for every "key: value" of a YAML file (64 KiB at most) that holds one flat mapping of scalars, in the order of keys.
+ * In the file, a key's '-' may all be '_'; fn is called twice for a key that is there in both spellings.
+ * @param keys [n_keys] distinct names. @return TD_EINVAL, TD_EFORMAT or fn's status: the sentence begins with the path, and with
+ * the line where libcyaml knows it. Nothing is printed.
+ */
+TD_NODISCARD td_status td_config_read(const char *path, const char *const *keys, size_t n_keys, td_config_fn fn, void *user,
+                                      td_error *err);
 
 #endif

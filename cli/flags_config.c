@@ -1,90 +1,155 @@
-/* --config: a YAML file of one flat mapping, flag names to scalars. */
+/*
+ * --config: a YAML file of one flat mapping, flag names to scalars. libcyaml reads it into an array of strings, one per
+ * spelling of a flag; its log, which would go to stderr, becomes the sentence of the error.
+ */
+#include <cyaml/cyaml.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yaml.h>
 
 #include "cli/flags.h"
 #include "core/error.h"
 
-#define CONFIG_EVENTS_MAX 4096 /* a file of flags is short: more is not one */
+#define CONFIG_BYTES_MAX 65536 /* a file of flags is short: more is not one */
 
+/* ---- the schema ---- */
+
+/* Each key twice: as it is written on the command line, and with '_' for '-'. Field i takes key i / 2. */
 typedef struct {
-    yaml_parser_t parser;
-    const char   *path;
-} config_file;
+    size_t                n_fields;
+    cyaml_schema_field_t *fields; /* [n_fields], then one without a key */
+    char                 *names;  /* the second spellings, one after another */
+} config_schema;
 
-static td_status next_event(config_file *f, yaml_event_t *event, td_error *err) {
-    if (yaml_parser_parse(&f->parser, event)) return TD_OK;
-    return td_fail(err, TD_EFORMAT, "%s, line %zu: not valid YAML: %s", f->path, f->parser.problem_mark.line + 1,
-                   f->parser.problem ? f->parser.problem : "cannot be read");
+static td_status make_schema(config_schema *s, const char *const *keys, size_t n_keys, td_error *err) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < n_keys; i++) bytes += strlen(keys[i]) + 1;
+    s->n_fields = 2 * n_keys;
+    s->fields = calloc(s->n_fields + 1, sizeof *s->fields);
+    s->names = malloc(bytes + 1);
+    if (!s->fields || !s->names) return td_fail(err, TD_ENOMEM, "out of memory");
+
+    char *name = s->names;
+    for (size_t i = 0; i < s->n_fields; i++) {
+        const char *key = keys[i / 2];
+        if (i % 2) {
+            strcpy(name, key);
+            for (char *c = name; (c = strchr(c, '-')); c++) *c = '_';
+            key = name;
+            name += strlen(name) + 1;
+        }
+        s->fields[i] = (cyaml_schema_field_t){
+            .key = key,
+            .data_offset = (uint32_t)(i * sizeof(char *)),
+            .value = {.type = CYAML_STRING,
+                      .flags = CYAML_FLAG_OPTIONAL | CYAML_FLAG_POINTER,
+                      .data_size = sizeof(char *),
+                      .string = {.min = 0, .max = CONFIG_BYTES_MAX}},
+        };
+    }
+    return TD_OK;
 }
 
-/* "key" was read: the next event must be its scalar. */
-static td_status read_value(config_file *f, const yaml_event_t *key, td_config_fn fn, void *user, td_error *err) {
-    yaml_event_t value;
-    const char  *name = (const char *)key->data.scalar.value;
-    TD_TRY(next_event(f, &value, err));
-    td_status st;
-    if (value.type != YAML_SCALAR_EVENT) {
-        st = td_fail(err, TD_EINVAL, "%s, line %zu: '%.60s' must have a plain value, not a list or a mapping", f->path,
-                     value.start_mark.line + 1, name);
-    } else {
-        st = fn(user, name, (const char *)value.data.scalar.value, err);
-        if (st != TD_OK) td_fail_within(err, "%s, line %zu", f->path, key->start_mark.line + 1);
+/* ---- what libcyaml says ---- */
+
+typedef struct {
+    char   detail[80]; /* of its first error: the key, or what is wrong with the YAML */
+    char   field[80];  /* the flag it was at; "" outside of any */
+    size_t line;       /* where it was then; 0: nowhere yet */
+    bool   warned;
+} config_report;
+
+/* libcyaml logs one error as "Load: what: detail\n", then a backtrace of "  in mapping field 'key' (line: 3, column: 1)\n". */
+static void listen(cyaml_log_t level, void *user, const char *format, va_list args) {
+    config_report *r = user;
+    char           text[256];
+    vsnprintf(text, sizeof text, format, args);
+    size_t end = strlen(text);
+    while (end && text[end - 1] == '\n') text[--end] = '\0';
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ') *c = ' ';
+    if (level == CYAML_LOG_WARNING) r->warned = true;
+    if (sscanf(text, " in mapping field '%79[^']' (line: %zu", r->field, &r->line) == 2) return;
+    if (sscanf(text, " in mapping (line: %zu", &r->line) == 1) return;
+    const char *what = strstr(text, ": "), *detail = what ? strstr(what + 2, ": ") : NULL;
+    if (detail && !r->detail[0]) snprintf(r->detail, sizeof r->detail, "%s", detail + 2);
+}
+
+static td_status refuse(const char *path, cyaml_err_t e, const config_report *r, td_error *err) {
+    td_status st = TD_EINVAL;
+    switch (e) {
+        case CYAML_ERR_OOM:
+        case CYAML_ERR_LIBYAML_PARSER_INIT: return td_fail(err, TD_ENOMEM, "out of memory");
+        case CYAML_ERR_LIBYAML_PARSER: st = td_fail(err, TD_EFORMAT, "not valid YAML: %s", r->detail); break;
+        case CYAML_ERR_INVALID_KEY:
+            st = td_fail(err, st, "there is no flag '%s'; 'tandem launch_server --help' lists them", r->detail);
+            break;
+        case CYAML_ERR_UNEXPECTED_EVENT: st = td_fail(err, st, "'%s' is there twice", r->detail); break;
+        case CYAML_ERR_ALIAS: st = td_fail(err, st, "a flag must have a plain value, not an alias"); break;
+        default:
+            if (e == CYAML_ERR_INVALID_VALUE && r->field[0])
+                st = td_fail(err, st, "'%s' must have a plain value, not a list or a mapping", r->field);
+            else
+                st = td_fail(err, st, "lines of 'flag: value' are expected");
     }
-    yaml_event_delete(&value);
+    /* libcyaml knows the last line whose key or value it took, which may be the one before the mistake. */
+    if (r->line)
+        td_fail_within(err, "%s, near line %zu", path, r->line);
+    else
+        td_fail_within(err, "%s", path);
     return st;
 }
 
-static td_status read_document(config_file *f, td_config_fn fn, void *user, td_error *err) {
-    bool in_mapping = false, ended = false;
-    for (int n = 0; n < CONFIG_EVENTS_MAX; n++) {
-        yaml_event_t event;
-        td_status    st = TD_OK;
-        TD_TRY(next_event(f, &event, err));
-        size_t line = event.start_mark.line + 1;
-        switch (event.type) {
-            case YAML_STREAM_START_EVENT:
-            case YAML_DOCUMENT_END_EVENT: break;
-            case YAML_DOCUMENT_START_EVENT:
-                if (ended) st = td_fail(err, TD_EINVAL, "%s, line %zu: a second document; one is expected", f->path, line);
-                break;
-            case YAML_MAPPING_START_EVENT:
-                if (in_mapping)
-                    st = td_fail(err, TD_EINVAL, "%s, line %zu: a key must be the name of a flag", f->path, line);
-                in_mapping = true;
-                break;
-            case YAML_MAPPING_END_EVENT:
-                in_mapping = false;
-                ended = true;
-                break;
-            case YAML_SCALAR_EVENT:
-                if (in_mapping)
-                    st = read_value(f, &event, fn, user, err);
-                else if (event.data.scalar.length > 0)
-                    st = td_fail(err, TD_EINVAL, "%s, line %zu: lines of 'flag: value' are expected", f->path, line);
-                break;
-            case YAML_STREAM_END_EVENT: yaml_event_delete(&event); return TD_OK;
-            default: st = td_fail(err, TD_EINVAL, "%s, line %zu: lines of 'flag: value' are expected", f->path, line);
-        }
-        yaml_event_delete(&event);
-        TD_TRY(st);
-    }
-    return td_fail(err, TD_EINVAL, "%s has too many entries for a file of flags", f->path);
+/* ---- the file ---- */
+
+/* @param text [CONFIG_BYTES_MAX + 1] */
+static td_status read_text(const char *path, char *text, size_t *len, td_error *err) {
+    FILE *in = fopen(path, "rb");
+    if (!in) return td_fail(err, TD_ENOTFOUND, "--config: %s cannot be opened: %m", path);
+    *len = fread(text, 1, CONFIG_BYTES_MAX + 1, in);
+    td_status st = TD_OK;
+    if (ferror(in))
+        st = td_fail(err, TD_EIO, "--config: %s cannot be read: %m", path);
+    else if (*len > CONFIG_BYTES_MAX)
+        st = td_fail(err, TD_EINVAL, "--config: %s has more than %d bytes, too many for a file of flags", path, CONFIG_BYTES_MAX);
+    fclose(in);
+    return st;
 }
 
-td_status td_config_read(const char *path, td_config_fn fn, void *user, td_error *err) {
-    config_file f = {.path = path};
-    FILE       *in = fopen(path, "rb");
-    if (!in) return td_fail(err, TD_ENOTFOUND, "--config: %s cannot be opened: %m", path);
-    if (!yaml_parser_initialize(&f.parser)) {
-        fclose(in);
-        return td_fail(err, TD_ENOMEM, "out of memory");
+static td_status parse(const char *path, const char *text, size_t len, const config_schema *s, td_config_fn fn, void *user,
+                       td_error *err) {
+    config_report        report = {0};
+    const cyaml_config_t config = {.log_fn = listen, .log_ctx = &report, .mem_fn = cyaml_mem,
+                                   .log_level = CYAML_LOG_WARNING, .flags = CYAML_CFG_NO_ALIAS};
+    /* POINTER_NULL: a document without content is a file without flags. */
+    const cyaml_schema_value_t top = {.type = CYAML_MAPPING, .flags = CYAML_FLAG_POINTER_NULL,
+                                      .data_size = (uint32_t)(s->n_fields * sizeof(char *)), .mapping = {.fields = s->fields}};
+    cyaml_data_t              *data = NULL;
+    cyaml_err_t                e = cyaml_load_data((const uint8_t *)text, len, &config, &top, &data, NULL);
+    if (e != CYAML_OK) return refuse(path, e, &report, err);
+
+    td_status st = TD_OK;
+    if (report.warned) /* the one warning there is */
+        st = td_fail(err, TD_EINVAL, "%s: a second document; one is expected", path);
+    char **values = data;
+    for (size_t i = 0; st == TD_OK && values && i < s->n_fields; i++) {
+        if (!values[i]) continue;
+        st = fn(user, i / 2, values[i], err);
+        if (st != TD_OK) td_fail_within(err, "%s", path);
     }
-    yaml_parser_set_input_file(&f.parser, in);
-    td_status st = read_document(&f, fn, user, err);
-    yaml_parser_delete(&f.parser);
-    fclose(in);
+    cyaml_free(&config, &top, data, 0);
+    return st;
+}
+
+td_status td_config_read(const char *path, const char *const *keys, size_t n_keys, td_config_fn fn, void *user, td_error *err) {
+    config_schema s = {0};
+    size_t        len = 0;
+    char         *text = malloc(CONFIG_BYTES_MAX + 1);
+    td_status     st = text ? read_text(path, text, &len, err) : td_fail(err, TD_ENOMEM, "out of memory");
+    if (st == TD_OK) st = make_schema(&s, keys, n_keys, err);
+    if (st == TD_OK) st = parse(path, text, len, &s, fn, user, err);
+    free(s.fields);
+    free(s.names);
+    free(text);
     return st;
 }

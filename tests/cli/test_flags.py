@@ -108,18 +108,36 @@ class Flags(unittest.TestCase):
         flags = self.check("--port", "99", "--config", path, "--quantization", "w8a8_int8")
         self.assertEqual((flags["port"], flags["quantization"]), (99, "w8a8_int8"), "the command line wins")
 
+    def test_config_spellings(self):
+        flags = self.check("--config", self.config("---\nmodel: m\nkt_max_deferred_experts_per_token: 2\ntp-size: 1\n"
+                                                   "host: \"::1\"\nmem_fraction_static: 0.5 # a comment\ncontext-length: !!int 7\n...\n"))
+        self.assertEqual((flags["max-deferred-experts-per-token"], flags["host"], flags["mem-fraction-static"], flags["context-length"]),
+                         (2, "::1", 0.5, 7))
+        for nothing in ["", "# nothing\n", "---\n", "{}\n"]:
+            with self.subTest(nothing):
+                self.assertEqual(self.check("--model", "m", "--config", self.config(nothing)).keys() - {"check"}, {"model-path", "config"})
+
     def test_config_mistakes(self):
-        for text, words in [("port: x\n", "line 1: --port needs a whole number"), ("\nprot: 1\n", "line 2: there is no flag 'prot'"),
-                            ("port: [1]\n", "plain value"), ("port: {a: 1}\n", "plain value"), ("- port\n", "'flag: value'"), ("port\n", "'flag: value'"),
-                            ("port: 1\nport: 2\n", "line 2: 'port' is there twice"), ("port: 1\n---\nport: 2\n", "second document"),
+        for text, words in [("port: x\n", ": --port needs a whole number"), ("\nprot: 1\n", "line 2: there is no flag 'prot'"),
+                            ("port: 1\nhost: h\nprot: 1\n", "line 2: there is no flag 'prot'"), ('"a\\nb": 1\n', "no flag 'a b'"),
+                            ("port: [1]\n", "line 1: 'port' must have a plain value"), ("port: {a: 1}\n", "line 1: 'port' must have a plain value"),
+                            ("host: h\nport:\n  - 1\n", "line 3: 'port' must have a plain value"),
+                            ("- port\n", "'flag: value'"), ("port\n", "'flag: value'"),
+                            ("port: 1\nport: 2\n", "line 1: 'port' is there twice"), ("log-requests: true\nlog_requests: true\n", "is there twice"),
+                            ("cpuinfer: 1\nkt-cpuinfer: 1\n", "is there twice"), ("port: 1\n---\nport: 2\n", "second document"),
                             ("served-model-name: b: c\n", "not valid YAML"), ("\tport: 1\n", "not valid YAML"), ("enable-defer: 5\n", "true or false"),
+                            ("port: 1\nhost: 'h\n", "line 2: not valid YAML"),
                             ("config: x\n", "command line"), ("port:\n", "whole number"), ("? [a]\n: b\n", "lines of 'flag: value'"),
                             ("device: npu\n", "not supported yet"), ("enable-mixed-chunk: true\n", "not supported yet"), ("\0", "not valid YAML"),
-                            ("port: &a 1\nnpu-threads: *a\n", "plain value")]:
-            with self.subTest(text):
-                line = self.refused("--config", self.config(text))
+                            ("port: &a 1\nnpu-threads: *a\n", "plain value"), (f"{'x' * 300}: 1\n", "there is no flag 'xxx"),
+                            ("[" * 60000, "'flag: value'"), ("# a comment\n" * 6000, "more than 65536 bytes")]:
+            with self.subTest(text[:60]):
+                path = self.config(text)
+                line = self.refused("--config", path)
                 self.assertIn(words, line)
+                self.assertIn(path, line)
         self.assertIn("cannot be opened", self.refused("--config", "/no/such/file"))
+        self.assertIn("/ cannot be read", self.refused("--config", "/"))
 
     def test_example_configs(self):
         files = sorted(glob.glob(f"{SOURCE}/configs/launch/*.yaml"))

@@ -7,10 +7,11 @@
 #include "quant/convert.h"
 
 #define TILE       ((size_t)TD_ATTN_TILE)
+#define PANEL      ((size_t)TD_ATTN_PANEL)
 #define SPAN_TILES ((size_t)TD_HOST_SPAN / TD_ATTN_TILE)
 #define Q_BLOCK    48   /* query rows of a product: scores and sums stay in L1 and L2 */
 #define WALK_ROWS_GQA 64
-#define WALK_ROWS_EXPANDED 1024 /* expanding a span costs as much as about 400 rows' attention to it */
+#define WALK_ROWS_EXPANDED 8192 /* expanding a span costs as much as about 400 rows' attention to it */
 #define WALK_ROWS_MIN 16
 #define CHUNK_BYTES    ((size_t)256 << 20) /* of f32 rows between the parts of a block */
 #define PARTIALS_BYTES ((size_t)64 << 20)  /* unless one row needs more */
@@ -19,9 +20,9 @@ _Static_assert(TD_ATTN_TILE == TD_KV_PAGE, "a tile is a page");
 
 /* A worker's scratch. */
 typedef struct {
-    float      *kt;  /* [SPAN_TILES][dk][TILE] keys, transposed */
+    float      *kt;  /* [SPAN_TILES][TILE / PANEL][dk][PANEL] keys, transposed */
     float      *v;   /* [SPAN][dv] expanded values */
-    float      *w_uk, *latent, *latent_t; /* expanded: [nope, kv_lora], [TILE, kv_lora], [kv_lora, TILE] */
+    float      *w_uk, *latent, *latent_t; /* expanded: [nope, kv_lora], [TILE, kv_lora], [TILE / PANEL][kv_lora][PANEL] */
     float      *q, *s, *acc; /* [Q_BLOCK][dk], [Q_BLOCK][TILE], [Q_BLOCK][dv] */
     td_softmax *span, *row;  /* [Q_BLOCK], [rows of a walk] */
     const void *values[SPAN_TILES];
@@ -78,85 +79,89 @@ static void expand_tile(const td_attn *a, workspace *b, size_t head, size_t tile
     bool                 f32 = a->kv_b->format == TD_WEIGHT_F32;
     const char *w_uv = (const char *)a->kv_b->data + (head * (s->nope + s->dv) + s->nope) * s->kv_lora * (f32 ? sizeof(float) : sizeof(td_bf16));
     td_to_f32(a->d->act, latent, n * s->kv_lora, b->latent);
-    m->transpose(b->latent_t, TD_DT_F32, b->latent, s->kv_lora, n, s->kv_lora);
-    m->gemm(&(td_fgemm_args){
-        .m = s->nope, .n = n, .k = s->kv_lora, .a = b->w_uk, .lda = s->kv_lora,
-        .b = b->latent_t, .ldb = TILE, .b_dtype = TD_DT_F32, .c = b->kt + tile * s->dk * TILE, .ldc = TILE,
-    });
+    m->transpose(b->latent_t, s->kv_lora * PANEL, TD_DT_F32, b->latent, s->kv_lora, n, s->kv_lora);
+    for (size_t p = 0; p * PANEL < n; p++)
+        m->gemm(&(td_fgemm_args){
+            .m = s->nope, .n = PANEL, .k = s->kv_lora, .a = b->w_uk, .lda = s->kv_lora, .b = b->latent_t + p * s->kv_lora * PANEL, .ldb = PANEL,
+            .b_dtype = TD_DT_F32, .c = b->kt + (tile * TILE + p * PANEL) * s->dk, .ldc = PANEL,
+        });
     m->gemm(&(td_fgemm_args){
         .m = n, .n = s->dv, .k = s->kv_lora, .a = b->latent, .lda = s->kv_lora,
         .b = w_uv, .ldb = s->dv, .b_dtype = f32 ? TD_DT_F32 : TD_DT_BF16, .c = b->v + tile * TILE * s->dv, .ldc = s->dv,
     });
 }
 
-/* Keys [span * SPAN, end) of a sequence, as one group sees them. */
-static void load_span(const td_attn *a, workspace *b, uint32_t seq, size_t group, size_t span, size_t end) {
+/* The tile's page in a cache, as one group sees it. */
+static const char *key_page(const td_attn *a, uint32_t seq, size_t group, size_t tile) {
+    size_t page = a->step->host.block_table[(size_t)seq * a->step->block_stride + tile];
+    size_t at = a->shape.form == TD_ATTN_GQA ? (page * a->shape.groups + group) * TILE * a->shape.dk : page * TILE * a->shape.kv_lora;
+    return cache_at(a, a->k, at);
+}
+
+/* Make the keys [tile * TILE, end) of a sequence ready at place t of the span. */
+static void load_tile(const td_attn *a, workspace *b, uint32_t seq, size_t group, size_t t, size_t tile, size_t end) {
     const td_attn_shape *s = &a->shape;
     const td_host_math  *m = a->d->math;
     td_dtype             act = a->d->act;
-    const uint32_t      *pages = a->step->host.block_table + (size_t)seq * a->step->block_stride;
-    for (size_t t = 0; t < SPAN_TILES; t++) {
-        size_t first = span * TD_HOST_SPAN + t * TILE;
-        if (first >= end) break;
-        size_t n = end - first < TILE ? end - first : TILE, page = pages[first / TILE];
-        float *kt = b->kt + t * s->dk * TILE;
-        if (s->form == TD_ATTN_GQA) {
-            size_t at = (page * s->groups + group) * TILE * s->dk;
-            m->transpose(kt, act, cache_at(a, a->k, at), s->dk, n, s->dk);
-            b->values[t] = cache_at(a, a->v, at);
-            b->v_dtype = act;
-            b->v_ld = s->dv;
-            continue;
-        }
-        const char *latent = cache_at(a, a->k, page * TILE * s->kv_lora), *rope = cache_at(a, a->v, page * TILE * s->rope);
-        if (s->form == TD_ATTN_EXPANDED) {
-            expand_tile(a, b, group, t, latent, n);
-            b->values[t] = b->v + t * TILE * s->dv;
-            b->v_dtype = TD_DT_F32;
-            b->v_ld = s->dv;
-        } else {
-            m->transpose(kt, act, latent, s->kv_lora, n, s->kv_lora);
-            b->values[t] = latent;
-            b->v_dtype = act;
-            b->v_ld = s->kv_lora;
-        }
-        m->transpose(kt + (s->dk - s->rope) * TILE, act, rope, s->rope, n, s->rope);
+    size_t               n = end - tile * TILE < TILE ? end - tile * TILE : TILE;
+    size_t               page = a->step->host.block_table[(size_t)seq * a->step->block_stride + tile];
+    float               *kt = b->kt + t * s->dk * TILE;
+    const char          *keys = key_page(a, seq, group, tile);
+    b->v_dtype = act;
+    b->v_ld = s->dv;
+    if (s->form == TD_ATTN_GQA) {
+        m->transpose(kt, s->dk * PANEL, act, keys, s->dk, n, s->dk);
+        b->values[t] = cache_at(a, a->v, (page * s->groups + group) * TILE * s->dv);
+        return;
     }
+    if (s->form == TD_ATTN_EXPANDED) {
+        expand_tile(a, b, group, t, keys, n);
+        b->values[t] = b->v + t * TILE * s->dv;
+        b->v_dtype = TD_DT_F32;
+    } else {
+        m->transpose(kt, s->dk * PANEL, act, keys, s->kv_lora, n, s->kv_lora);
+        b->values[t] = keys;
+    }
+    m->transpose(kt + (s->dk - s->rope) * PANEL, s->dk * PANEL, act, cache_at(a, a->v, page * TILE * s->rope), s->rope, n, s->rope);
 }
 
 /* ---- a block of query rows ------------------------------------------------------------------- */
 
-/* One span for nq rows: n_keys[i] keys are visible to row i. state and acc [nq][dv] are written where some key of the span is. */
-static void attend_span(const td_attn *a, const workspace *b, size_t span, const float *q, size_t nq, const size_t *n_keys, td_softmax *state,
-                        float *acc) {
+/*
+ * The tile at place t of a span for nq rows, of which row i sees n_keys[i] keys in all. state and acc [nq][dv] are started by the span's
+ * first tile and carried on by the others. ahead: the page that is needed next, or NULL.
+ */
+static void attend_tile(const td_attn *a, const workspace *b, size_t t, size_t tile, const float *q, size_t nq, const size_t *n_keys,
+                        td_softmax *state, float *acc, const char *ahead) {
     const td_attn_shape *s = &a->shape;
     const td_host_math  *m = a->d->math;
-    for (size_t i = 0; i < nq; i++) state[i] = (td_softmax){-INFINITY, 0};
-    for (size_t t = 0; t < SPAN_TILES; t++) {
-        size_t first = span * TD_HOST_SPAN + t * TILE, n_max = 0, n[Q_BLOCK];
-        for (size_t i = 0; i < nq; i++) {
-            n[i] = n_keys[i] <= first ? 0 : n_keys[i] - first < TILE ? n_keys[i] - first : TILE;
-            if (n[i] > n_max) n_max = n[i];
-        }
-        if (n_max == 0) return;
-        size_t n_fill = td_round_up(n_max, 16);
-        m->gemm(&(td_fgemm_args){
-            .m = nq, .n = n_fill, .k = s->dk, .a = q, .lda = s->dk,
-            .b = b->kt + t * s->dk * TILE, .ldb = TILE, .b_dtype = TD_DT_F32, .c = b->s, .ldc = TILE,
-        });
-        for (size_t i = 0; i < nq; i++) {
-            if (n[i] == 0) {
-                memset(b->s + i * TILE, 0, n_fill * sizeof(float));
-                continue;
-            }
-            float factor = m->softmax(&state[i], b->s + i * TILE, n[i], n_fill, s->scale);
-            if (t && factor != 1) m->scale_add(acc + i * s->dv, factor, NULL, 0, s->dv);
-        }
-        m->gemm(&(td_fgemm_args){
-            .m = nq, .n = s->dv, .k = n_max, .a = b->s, .lda = TILE,
-            .b = b->values[t], .ldb = b->v_ld, .b_dtype = b->v_dtype, .accumulate = t > 0, .c = acc, .ldc = s->dv,
-        });
+    size_t               n[Q_BLOCK], n_max = 0;
+    for (size_t i = 0; i < nq; i++) {
+        n[i] = n_keys[i] <= tile * TILE ? 0 : n_keys[i] - tile * TILE < TILE ? n_keys[i] - tile * TILE : TILE;
+        if (n[i] > n_max) n_max = n[i];
+        if (t == 0) state[i] = (td_softmax){-INFINITY, 0};
     }
+    if (n_max == 0) return;
+    size_t      n_fill = td_round_up(n_max, 16);
+    const char *values = s->form == TD_ATTN_GQA ? b->values[t] : NULL; /* the latent forms have read theirs */
+    for (size_t p = 0; p < n_fill; p += PANEL)
+        m->gemm(&(td_fgemm_args){
+            .m = nq, .n = n_fill - p < PANEL ? n_fill - p : PANEL, .k = s->dk, .a = q, .lda = s->dk,
+            .b = b->kt + (t * TILE + p) * s->dk, .ldb = PANEL, .b_dtype = TD_DT_F32, .c = b->s + p, .ldc = TILE,
+            .ahead = values ? values + p / PANEL * s->dk * TD_CACHE_LINE : NULL,
+        });
+    for (size_t i = 0; i < nq; i++) {
+        if (n[i] == 0) {
+            memset(b->s + i * TILE, 0, n_fill * sizeof(float));
+            continue;
+        }
+        float factor = m->softmax(&state[i], b->s + i * TILE, n[i], n_fill, s->scale);
+        if (t && factor != 1) m->scale_add(acc + i * s->dv, factor, NULL, 0, s->dv);
+    }
+    m->gemm(&(td_fgemm_args){
+        .m = nq, .n = s->dv, .k = n_max, .a = b->s, .lda = TILE,
+        .b = b->values[t], .ldb = b->v_ld, .b_dtype = b->v_dtype, .accumulate = t > 0, .c = acc, .ldc = s->dv, .ahead = ahead,
+    });
 }
 
 static void merge(const td_host_math *m, td_softmax *into, float *acc, const td_softmax *span, const float *span_acc, size_t dv) {
@@ -204,7 +209,9 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
         memset(out, 0, s->dv * sizeof(float));
     }
     for (size_t span = 0; span < span_count(end); span++) {
-        load_span(a, &b, seg->seq, group, span, end);
+        size_t first = span * SPAN_TILES, tiles = (end + TILE - 1) / TILE - first;
+        if (tiles > SPAN_TILES) tiles = SPAN_TILES;
+        for (size_t t = 0; t < tiles; t++) load_tile(a, &b, seg->seq, group, t, first + t, end);
         for (size_t j0 = 0; j0 < n_q; j0 += Q_BLOCK) {
             size_t nq = n_q - j0 < Q_BLOCK ? n_q - j0 : Q_BLOCK, n_keys[Q_BLOCK];
             for (size_t j = 0; j < nq; j++) {
@@ -212,7 +219,7 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
                 n_keys[j] = (size_t)pos[r] + 1;
                 memcpy(b.q + j * s->dk, a->q + ((row - a->row0 + r) * s->heads + h) * s->dk, s->dk * sizeof(float));
             }
-            attend_span(a, &b, span, b.q, nq, n_keys, b.span, b.acc);
+            for (size_t t = 0; t < tiles; t++) attend_tile(a, &b, t, first + t, b.q, nq, n_keys, b.span, b.acc, NULL);
             for (size_t j = 0; j < nq; j++) {
                 size_t r = (j0 + j) / per_group, h = group * per_group + (j0 + j) % per_group;
                 if (n_keys[j] <= span * TD_HOST_SPAN) continue;
@@ -275,16 +282,19 @@ static void split_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t group = of_span / job->splits, per_group = s->heads / s->groups, per_item = (per_group + job->splits - 1) / job->splits;
     size_t head = group * per_group + of_span % job->splits * per_item, head_end = head + per_item;
     if (head_end > (group + 1) * per_group) head_end = (group + 1) * per_group;
-    size_t keys = (size_t)a->step->host.pos[u->row] + 1, end = (span + 1) * TD_HOST_SPAN < keys ? (span + 1) * TD_HOST_SPAN : keys;
-    workspace  b;
+    size_t keys = (size_t)a->step->host.pos[u->row] + 1, n_keys[Q_BLOCK];
+    size_t first = span * SPAN_TILES, tiles = (keys + TILE - 1) / TILE - first;
+    workspace b;
     lay_workspace(s, a->workers + w->index * lay_workspace(s, NULL, NULL), &b);
-    load_span(a, &b, u->seq, group, span, end);
-    size_t n_keys[Q_BLOCK];
+    if (tiles > SPAN_TILES) tiles = SPAN_TILES;
     for (size_t i = 0; i < Q_BLOCK; i++) n_keys[i] = keys;
-    for (size_t h = head; h < head_end; h += Q_BLOCK) {
-        size_t nq = head_end - h < Q_BLOCK ? head_end - h : Q_BLOCK;
-        attend_span(a, &b, span, a->q + ((size_t)u->q_row * s->heads + h) * s->dk, nq, n_keys,
-                    partial_state(a, u, span) + h, partial_acc(a, u, span) + h * s->dv);
+    for (size_t t = 0; t < tiles; t++) {
+        load_tile(a, &b, u->seq, group, t, first + t, keys);
+        for (size_t h = head; h < head_end; h += Q_BLOCK) {
+            size_t nq = head_end - h < Q_BLOCK ? head_end - h : Q_BLOCK;
+            attend_tile(a, &b, t, first + t, a->q + ((size_t)u->q_row * s->heads + h) * s->dk, nq, n_keys, partial_state(a, u, span) + h,
+                        partial_acc(a, u, span) + h * s->dv, t + 1 < tiles ? key_page(a, u->seq, group, first + t + 1) : NULL);
+        }
     }
 }
 

@@ -183,12 +183,14 @@ static void transposes(void **state) {
     for (int round = 0; round < 60; round++) {
         td_dtype dtype = round & 1 ? TD_DT_BF16 : TD_DT_F32;
         size_t   rows = rnd_range(&r, 1, TD_ATTN_TILE), cols = rnd_range(&r, 1, 90), ld = cols + (round & 2 ? 3 : 0);
-        fenced   src = fence(((rows - 1) * ld + cols) * td_dtype_bytes(dtype)), dst = fence(cols * TD_ATTN_TILE * 4);
+        fenced   src = fence(((rows - 1) * ld + cols) * td_dtype_bytes(dtype));
+        size_t   stride = (cols + rnd_range(&r, 0, 4)) * TD_ATTN_PANEL;
+        fenced   dst = fence(((rows - 1) / TD_ATTN_PANEL * stride + cols * TD_ATTN_PANEL) * 4);
         fill(&r, &src, (rows - 1) * ld + cols, dtype);
-        math->transpose(dst.p, dtype, src.p, ld, rows, cols);
+        math->transpose(dst.p, stride, dtype, src.p, ld, rows, cols);
         for (size_t i = 0; i < rows; i++)
             for (size_t c = 0; c < cols; c++)
-                assert_true((double)((float *)dst.p)[c * TD_ATTN_TILE + i] == act_get(dtype, src.p, i * ld + c));
+                assert_true((double)((float *)dst.p)[i / TD_ATTN_PANEL * stride + c * TD_ATTN_PANEL + i % TD_ATTN_PANEL] == act_get(dtype, src.p, i * ld + c));
         unfence(&src), unfence(&dst);
     }
 }

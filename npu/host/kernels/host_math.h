@@ -12,7 +12,8 @@
 
 #include "core/dtype.h"
 
-#define TD_ATTN_TILE 128 /* keys of a tile: a KV page */
+#define TD_ATTN_TILE  128 /* keys of a tile: a KV page */
+#define TD_ATTN_PANEL 32  /* keys that stand side by side when a tile is transposed */
 
 /** c[i, j] = (accumulate ? c[i, j] : 0) + sum over l = 0 .. k-1, in this order, of a[i, l] * b[l, j]. */
 typedef struct {
@@ -25,6 +26,7 @@ typedef struct {
     bool         accumulate;
     float       *c; /* [m, ldc] */
     size_t       ldc;
+    const char  *ahead; /* or NULL: memory to prefetch meanwhile, k cache lines for every 32 columns */
 } td_fgemm_args;
 
 /** The state of one softmax row: the largest score so far, and the sum of exp(score - max). Starts as {-INFINITY, 0}. */
@@ -38,8 +40,11 @@ typedef struct {
 
     void (*gemm)(const td_fgemm_args *g);
 
-    /** dst[c, r] = src[r, c] for r < rows <= TD_ATTN_TILE, c < cols; dst has leading dimension TD_ATTN_TILE. */
-    void (*transpose)(float *dst, td_dtype dtype, const void *src, size_t ld, size_t rows, size_t cols);
+    /**
+     * dst[r / 32][c][r % 32] = src[r, c] for r < rows <= TD_ATTN_TILE, c < cols; a panel of 32 rows is panel_stride floats further. Up
+     * to 15 lanes after the last row are overwritten.
+     */
+    void (*transpose)(float *dst, size_t panel_stride, td_dtype dtype, const void *src, size_t ld, size_t rows, size_t cols);
 
     /**
      * Take n scores of one tile into a softmax row. s [TD_ATTN_TILE]: in, scores at [0, n); out, exp(s * scale - max) at [0, n)

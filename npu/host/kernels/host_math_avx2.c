@@ -30,6 +30,8 @@ static inline vec  v_load_bf16_n(const td_bf16 *p, size_t n) {
 }
 static inline void v_store_n(float *p, vec v, size_t n) { _mm256_maskstore_ps(p, lane_mask(n), v); }
 
+#define BF16_PAIRS 0
+#define ROW_CASES  FGEMM_CASE(1) FGEMM_CASE(2) FGEMM_CASE(3) FGEMM_CASE(4) FGEMM_CASE(5) FGEMM_CASE(6)
 #include "npu/host/kernels/fgemm_body.inc"
 
 static inline vec load_row(td_dtype dtype, const void *src, size_t at, size_t n) {
@@ -37,9 +39,10 @@ static inline vec load_row(td_dtype dtype, const void *src, size_t at, size_t n)
     return n >= VW ? v_load((const float *)src + at) : v_load_n((const float *)src + at, n);
 }
 
-static void transpose(float *dst, td_dtype dtype, const void *src, size_t ld, size_t rows, size_t cols) {
+static void transpose(float *dst, size_t panel_stride, td_dtype dtype, const void *src, size_t ld, size_t rows, size_t cols) {
     for (size_t r0 = 0; r0 < rows; r0 += 8)
         for (size_t c0 = 0; c0 < cols; c0 += 8) {
+            float *to = dst + r0 / TD_ATTN_PANEL * panel_stride + c0 * TD_ATTN_PANEL + r0 % TD_ATTN_PANEL;
             vec x[8], y[8];
             for (size_t r = 0; r < 8; r++) x[r] = r0 + r < rows ? load_row(dtype, src, (r0 + r) * ld + c0, cols - c0) : v_zero();
             for (int i = 0; i < 4; i++) { /* pairs of rows */
@@ -56,10 +59,22 @@ static void transpose(float *dst, td_dtype dtype, const void *src, size_t ld, si
                 y[i] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
                 y[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
             }
-            for (size_t c = 0; c < 8 && c0 + c < cols; c++) v_store(dst + (c0 + c) * TD_ATTN_TILE + r0, y[c]);
+            for (size_t c = 0; c < 8 && c0 + c < cols; c++) v_store(to + c * TD_ATTN_PANEL, y[c]);
         }
 }
 
+/* The multiply-add of the elementwise part: two halves of 16 lanes. */
+#define FMA16(a, b, c) fma16(a, b, c)
+typedef float v16f __attribute__((vector_size(64)));
+static inline __attribute__((always_inline)) v16f fma16(v16f a, v16f b, v16f c) {
+    vec x[2], y[2], z[2];
+    memcpy(x, &a, sizeof a);
+    memcpy(y, &b, sizeof b);
+    memcpy(z, &c, sizeof c);
+    for (int i = 0; i < 2; i++) z[i] = v_fma(x[i], y[i], z[i]);
+    memcpy(&c, z, sizeof c);
+    return c;
+}
 #include "npu/host/kernels/host_math_body.inc"
 
 const td_host_math td_host_math_avx2 = {.name = "avx2", .needs = TD_CPU_AVX2, HOST_MATH_BODY_MEMBERS};

@@ -20,15 +20,19 @@ static inline void v_store_n(float *p, vec v, size_t n) {
     if (n) *p = v;
 }
 
+#define BF16_PAIRS 0
+#define ROW_CASES  FGEMM_CASE(1) FGEMM_CASE(2) FGEMM_CASE(3) FGEMM_CASE(4)
 #include "npu/host/kernels/fgemm_body.inc"
 
-static void transpose(float *dst, td_dtype dtype, const void *src, size_t ld, size_t rows, size_t cols) {
+static void transpose(float *dst, size_t panel_stride, td_dtype dtype, const void *src, size_t ld, size_t rows, size_t cols) {
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++)
-            dst[c * TD_ATTN_TILE + r] =
+            dst[r / TD_ATTN_PANEL * panel_stride + c * TD_ATTN_PANEL + r % TD_ATTN_PANEL] =
                 dtype == TD_DT_BF16 ? td_bf16_to_f32(((const td_bf16 *)src)[r * ld + c]) : ((const float *)src)[r * ld + c];
 }
 
+/* The multiply-add of the elementwise part. */
+#define FMA16(a, b, c) ((a) * (b) + (c))
 #include "npu/host/kernels/host_math_body.inc"
 
 const td_host_math td_host_math_scalar = {.name = "scalar", .needs = 0, HOST_MATH_BODY_MEMBERS};

@@ -378,11 +378,78 @@ static void bits_are_the_same_in_any_company(void **state) {
     }
 }
 
+/*
+ * The largest sizes: a prompt of 8192 rows, then a token at 163840 keys, within the planned scratch. The cache before the last token is
+ * filled by the test, so the model needs only what the checked rows see.
+ */
+#define LONG_KV  163840u
+#define LONG_TOK 8192u
+#define LONG_H   6u /* hidden = heads * dim */
+
+static void check_long_row(const float *wq, const float *x, const float *k, const float *v, uint32_t pos, const float *out) {
+    double  q[LONG_H], xd[LONG_H], y[LONG_H] = {0}, *p = malloc((pos + 1) * sizeof *p);
+    for (size_t i = 0; i < LONG_H; i++) xd[i] = (double)x[i];
+    ref_linear(wq, NULL, xd, LONG_H, LONG_H, q);
+    for (uint32_t u = 0; u <= pos; u++) {
+        p[u] = 0;
+        for (size_t i = 0; i < LONG_H; i++) p[u] += q[i] * (double)k[(size_t)u * LONG_H + i];
+    }
+    ref_softmax(p, pos + 1);
+    for (uint32_t u = 0; u <= pos; u++)
+        for (size_t i = 0; i < LONG_H; i++) y[i] += p[u] * (double)v[(size_t)u * LONG_H + i];
+    free(p);
+    assert_true(error_of(TD_DT_F32, out, y, LONG_H) < 1e-4); /* a sum of 163840 weights */
+}
+
+static void the_longest_context_fits(void **state) {
+    (void)state;
+    rnd            r = rnd_open("long context");
+    rig            g = rig_open(2, TD_DT_F32, false);
+    const uint32_t pages = LONG_KV / TD_KV_PAGE;
+    float         *identity = calloc(LONG_H * LONG_H, sizeof *identity), *wq = rnd_array(&r, LONG_H * LONG_H, 2);
+    float         *table = calloc((size_t)LONG_KV * LONG_H, sizeof *table), *in = rnd_array(&r, LONG_TOK * LONG_H, 1);
+    float         *k = rnd_array(&r, (size_t)LONG_KV * LONG_H, 1), *v = rnd_array(&r, (size_t)LONG_KV * LONG_H, 1);
+    float         *out = calloc(LONG_TOK * LONG_H, sizeof *out);
+    uint32_t      *pos = malloc(LONG_TOK * sizeof *pos), *block_table = malloc(pages * sizeof *block_table), start[2] = {0, LONG_TOK}, kv = LONG_TOK;
+    uint8_t        absorbed = 0;
+    for (size_t i = 0; i < LONG_H; i++) identity[i * LONG_H + i] = 1;
+    for (size_t i = 0; i < LONG_KV; i++)
+        for (size_t c = 0; c < LONG_H / 2; c++) table[i * LONG_H + c] = 1; /* no rotation */
+    for (uint32_t i = 0; i < pages; i++) block_table[i] = i;
+    for (uint32_t i = 0; i < LONG_TOK; i++) pos[i] = i;
+    td_npu_weight *w[3] = {make_weight(&g, TD_WEIGHT_F32, identity, LONG_H, LONG_H), make_weight(&g, TD_WEIGHT_F32, wq, LONG_H, LONG_H),
+                           make_weight(&g, TD_WEIGHT_F32, table, LONG_KV, LONG_H)};
+    td_block_desc  desc = {.kind = TD_BLOCK_GQA, .max_tok = LONG_TOK, .max_kv = LONG_KV, .gqa = {
+        .hidden = LONG_H, .heads = 1, .kv_heads = 1, .head_dim = LONG_H, .eps = 1e-6f, .softmax_scale = 1, .q = w[1], .k = w[0], .v = w[0], .o = w[0],
+        .rope = w[2], .kv_k = k, .kv_v = v, .in = in, .out = out}};
+    td_npu_block  *b = make_block(&g, &desc);
+    td_step        step = {.n_tok = LONG_TOK, .n_seq = 1, .block_stride = pages,
+                           .host = {.pos = pos, .slot = pos, .seq_start = start, .kv_len = &kv, .absorbed = &absorbed, .block_table = block_table}};
+    run_block(&g, b, &step);
+    for (uint32_t row = 0; row < LONG_TOK; row += 1023) check_long_row(wq, in + row * LONG_H, k, v, row, out + row * LONG_H);
+    step.n_tok = start[1] = 1;
+    kv = LONG_KV;
+    pos[0] = LONG_KV - 1;
+    run_block(&g, b, &step);
+    check_long_row(wq, in, k, v, LONG_KV - 1, out);
+    g.npu->ops->block_destroy(g.npu, b);
+    for (int i = 0; i < 3; i++) g.npu->ops->weight_destroy(g.npu, w[i]);
+
+    /* what DeepSeek-V3 plans at these sizes, and that it can be had */
+    td_block_desc v3 = {.kind = TD_BLOCK_MLA, .max_tok = LONG_TOK, .max_kv = LONG_KV, .mla = {
+        .hidden = 7168, .heads = 128, .q_lora = 1536, .kv_lora = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128}};
+    assert_in_range(g.npu->ops->block_scratch_bytes(g.npu, &v3), 1, (size_t)1 << 30);
+    rig_close(&g);
+    void *mem[] = {identity, wq, table, in, k, v, out, pos, block_table};
+    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gqa_agrees_with_the_model),
         cmocka_unit_test(mla_agrees_with_the_model),
         cmocka_unit_test(bits_are_the_same_in_any_company),
+        cmocka_unit_test(the_longest_context_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -276,23 +276,6 @@ static void random_company_short_of_pages(void **state) {
     assert_true(run_company(5, lengths, outputs) > 0);
 }
 
-static void retraction_is_invisible(void **state) {
-    (void)state;
-    td_engine *e =
-        open_engine(4 * 128, 200, 4); /* four requests of 90 + 100 tokens: two pages each in the end, four pages there are */
-    probe *p[4];
-    fake_hold(true);
-    for (int i = 0; i < 4; i++) {
-        p[i] = random_prompt(90, 100);
-        p[i]->params.ignore_eos = true;
-        probe_submit(e, p[i]);
-    }
-    fake_hold(false);
-    for (int i = 0; i < 4; i++) wait_check_free(e, p[i]);
-    assert_true(idle_stats(e).retractions > 0);
-    close_engine(e);
-}
-
 /* Submit a request to an idle engine whose forwards are held: it runs when this returns. */
 static void submit_running(td_engine *e, probe *p) {
     td_engine_stats s = {.queued = 1};
@@ -302,6 +285,26 @@ static void submit_running(td_engine *e, probe *p) {
         td_engine_get_stats(e, &s);
     }
 }
+
+static void retraction_is_invisible(void **state) {
+    (void)state;
+    td_engine *e =
+        open_engine(4 * 128, 200, 4); /* four requests of 90 + 100 tokens: two pages each in the end, four pages there are */
+    probe *first = random_prompt(10, 1), *p[4];
+    fake_hold(true);
+    submit_running(e, first); /* while it is held the four gather, so that they are admitted together */
+    for (int i = 0; i < 4; i++) {
+        p[i] = random_prompt(90, 100);
+        p[i]->params.ignore_eos = true;
+        probe_submit(e, p[i]);
+    }
+    fake_hold(false);
+    wait_check_free(e, first);
+    for (int i = 0; i < 4; i++) wait_check_free(e, p[i]);
+    assert_true(idle_stats(e).retractions > 0);
+    close_engine(e);
+}
+
 
 static void priority_goes_first(void **state) {
     (void)state;
@@ -477,11 +480,13 @@ static void cancel(void **state) {
     probe_submit(e, running);
     probe_submit(e, waiting);
     probe_wait_tokens(running, 3);
+    fake_hold(true); /* a busy machine must not let it end by itself */
     td_request_cancel(waiting->request);
+    td_request_cancel(running->request);
+    fake_hold(false);
     probe_wait(waiting);
     assert_int_equal(waiting->finish, TD_FINISH_ABORT);
     assert_int_equal(waiting->n_tokens, 0);
-    td_request_cancel(running->request);
     probe_wait(running);
     assert_int_equal(running->finish, TD_FINISH_ABORT);
     fake_delay(0);

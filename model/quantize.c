@@ -10,6 +10,7 @@
  * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give the same bits.
  * Every file has its final name only when it is whole and on disk; what is there under a final name and fits is kept.
  */
+#include "model/experts_load.h"
 #include "model/quantize.h"
 
 #include <dirent.h>
@@ -343,15 +344,6 @@ static uint64_t expert_bytes(const quantizer *q, uint32_t layer) {
     return bytes;
 }
 
-static td_status get_experts(quantizer *q, uint32_t layer, td_expert_weights *e, td_scratch *scratch) {
-    for (uint32_t i = 0; i < q->config.n_experts; i++) {
-        TD_TRY(td_checkpoint_get(q->source, &q->config, TD_ROLE_EXPERT_GATE, layer, i, scratch, &e[i].gate, q->err));
-        TD_TRY(td_checkpoint_get(q->source, &q->config, TD_ROLE_EXPERT_UP, layer, i, scratch, &e[i].up, q->err));
-        TD_TRY(td_checkpoint_get(q->source, &q->config, TD_ROLE_EXPERT_DOWN, layer, i, scratch, &e[i].down, q->err));
-    }
-    return TD_OK;
-}
-
 /* One MoE layer through a store of its own. The store maps memory for every layer, but only what is loaded takes any: one packed layer. */
 static td_status pack_layer(quantizer *q, const td_experts_config *shape, uint32_t layer, uint32_t index, td_expert_weights *e) {
     char        path[PATH_MAX], what[32];
@@ -361,7 +353,7 @@ static td_status pack_layer(quantizer *q, const td_experts_config *shape, uint32
     td_expert_file_path(path, sizeof path, q->o->output_path, index);
     snprintf(what, sizeof what, "experts of layer %u", layer);
     if (td_experts_check_file(shape, index, path, q->hash, NULL) != TD_OK) {
-        s = get_experts(q, layer, e, &scratch);
+        s = td_checkpoint_get_experts(q->source, &q->config, layer, &scratch, e, q->err);
         if (s == TD_OK) s = td_experts_create(shape, q->pool, &store, q->err);
         if (s == TD_OK) s = td_experts_load_layer(store, index, e, q->err);
         if (s != TD_OK && store) td_fail_within(q->err, "%s, %s", q->o->model_path, what);

@@ -2,23 +2,9 @@
 #include <math.h>
 
 #include "cpu_experts/kernels/expert_kernels.h"
-#include "cpu_experts/kernels/tile_layout.h"
 
 #define HALF 8
-
-static size_t tile_bytes(size_t k) {
-    return bf16_tile_bytes(HALF, k);
-}
-
-static void pack(void *tile, const void *rows, const float *scale, size_t k) {
-    (void)scale;
-    bf16_pack(HALF, tile, rows, k);
-}
-
-static void unpack(const void *tile, void *rows, float *scale, size_t k) {
-    (void)scale;
-    bf16_unpack(HALF, tile, rows, k);
-}
+#include "cpu_experts/kernels/bf16_layout.inc"
 
 static void run(const td_gemm_args *a) {
     for (size_t r = 0; r < a->m; r++) {
@@ -35,16 +21,11 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_bf16_scalar = {
+    BF16_LAYOUT,
     .name = "bf16_scalar_1x16",
     .layout = "bf16_16",
-    .format = TD_EXPERT_BF16,
     .needs = 0,
     .mr = 1,
-    .nr = 2 * HALF,
-    .kr = 1,
-    .tile_bytes = tile_bytes,
-    .pack = pack,
-    .unpack = unpack,
     .run = run,
     .silu_mul = td_silu_mul_scalar,
     .axpy = td_axpy_scalar,

@@ -5,22 +5,12 @@
 #include <immintrin.h>
 
 #include "cpu_experts/kernels/expert_kernels.h"
-#include "cpu_experts/kernels/tile_layout.h"
 
 #define HALF 8
 #define MR 2
 #define GROUPS 8           /* of 4 k, added in int16; kr = 4 * GROUPS */
 #define PREFETCH_SPAN 2048 /* bytes ahead; a tile is followed by the tile that is read next */
-
-static size_t tile_bytes(size_t k) {
-    return int4c_tile_bytes(HALF, k);
-}
-static void pack(void *tile, const void *rows, const float *scale, size_t k) {
-    int4c_pack(HALF, tile, rows, scale, k);
-}
-static void unpack(const void *tile, void *rows, float *scale, size_t k) {
-    int4c_unpack(HALF, tile, rows, scale, k);
-}
+#include "cpu_experts/kernels/int4c_layout.inc"
 
 static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_args *a, size_t r0, const int m) {
     const float   *scale = a->tile;
@@ -45,7 +35,7 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
             __m256i low = _mm256_and_si256(both, nibble), high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
 #pragma GCC unroll 16
             for (int r = 0; r < m; r++) {
-                __m256i v = _mm256_set1_epi32((int)tile_load32(x[r] + g + 4 * i));
+                __m256i v = _mm256_set1_epi32((int)load32(x[r] + g + 4 * i));
                 acc16[r][0] = _mm256_add_epi16(acc16[r][0], _mm256_maddubs_epi16(low, v));
                 acc16[r][1] = _mm256_add_epi16(acc16[r][1], _mm256_maddubs_epi16(high, v));
             }
@@ -71,16 +61,11 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_int4c_avx2 = {
+    INT4C_LAYOUT,
     .name = "int4c_avx2_2x16",
     .layout = "int4c_16x4",
-    .format = TD_EXPERT_INT4C,
     .needs = TD_CPU_AVX2,
     .mr = MR,
-    .nr = 2 * HALF,
-    .kr = 4 * GROUPS,
-    .tile_bytes = tile_bytes,
-    .pack = pack,
-    .unpack = unpack,
     .run = run,
     .silu_mul = td_silu_mul_avx2,
     .axpy = td_axpy_avx2,

@@ -1,18 +1,8 @@
 /* int4 per channel, reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
 #include "cpu_experts/kernels/expert_kernels.h"
-#include "cpu_experts/kernels/tile_layout.h"
 
 #define HALF 8
-
-static size_t tile_bytes(size_t k) {
-    return int4c_tile_bytes(HALF, k);
-}
-static void pack(void *tile, const void *rows, const float *scale, size_t k) {
-    int4c_pack(HALF, tile, rows, scale, k);
-}
-static void unpack(const void *tile, void *rows, float *scale, size_t k) {
-    int4c_unpack(HALF, tile, rows, scale, k);
-}
+#include "cpu_experts/kernels/int4c_layout.inc"
 
 static void run(const td_gemm_args *a) {
     const float   *scale = a->tile;
@@ -33,16 +23,11 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_int4c_scalar = {
+    INT4C_LAYOUT,
     .name = "int4c_scalar_1x16",
     .layout = "int4c_16x4",
-    .format = TD_EXPERT_INT4C,
     .needs = 0,
     .mr = 1,
-    .nr = 2 * HALF,
-    .kr = 32,
-    .tile_bytes = tile_bytes,
-    .pack = pack,
-    .unpack = unpack,
     .run = run,
     .silu_mul = td_silu_mul_scalar,
     .axpy = td_axpy_scalar,

@@ -1,0 +1,26 @@
+/* The vectors of the kernel bodies, AVX-512. What C's operators do lane by lane (+ - * / & ^ << >>) has no name here. */
+#ifndef TD_CPU_EXPERTS_KERNELS_VEC_AVX512_H
+#define TD_CPU_EXPERTS_KERNELS_VEC_AVX512_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define LANES 16
+typedef __m512  vf; /* [LANES] f32 */
+typedef int32_t vi __attribute__((vector_size(64), may_alias));
+
+#define VEC static inline __attribute__((always_inline))
+
+VEC vf   vf_set1(float f) { return _mm512_set1_ps(f); }
+VEC vf   vf_load(const float *p) { return _mm512_loadu_ps(p); }
+VEC void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+VEC vf   vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+VEC vf   vf_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b where one is a NaN; so vf_min */
+VEC vf   vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+VEC vf   vf_rint(vf v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VEC vf   vf_of_vi(vi v) { return _mm512_cvtepi32_ps((__m512i)v); }
+VEC vi   vi_of_vf(vf v) { return (vi)_mm512_cvtps_epi32(v); }
+VEC vi   vi_set1(int32_t i) { return (vi)_mm512_set1_epi32(i); }
+VEC vi   vi_load(const void *p) { return *(const vi *)p; } /* aligned */
+
+#endif

@@ -45,6 +45,17 @@ __attribute__((target("avx512f"))) static void read_avx512(const char *p) {
         }
     sink = _mm512_reduce_add_epi32(_mm512_xor_si512(_mm512_xor_si512(s[0], s[1]), _mm512_xor_si512(s[2], s[3])));
 }
+
+__attribute__((target("avx2"))) static void read_avx2(const char *p) {
+    __m256i s[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (size_t i = 0; i < READ_BYTES; i += 128) {
+        _mm_prefetch(p + i + 4096, _MM_HINT_T0);
+        _mm_prefetch(p + i + 4096 + 64, _MM_HINT_T0);
+        for (size_t j = 0; j < 4; j++) s[j] = _mm256_xor_si256(s[j], _mm256_load_si256((const __m256i *)(p + i + 32 * j)));
+    }
+    s[0] = _mm256_xor_si256(_mm256_xor_si256(s[0], s[1]), _mm256_xor_si256(s[2], s[3]));
+    sink = _mm256_extract_epi32(s[0], 0) ^ _mm256_extract_epi32(s[0], 5);
+}
 #endif
 
 static void read_plain(const char *p) {
@@ -62,6 +73,10 @@ static void read_item(void *ctx, uint32_t item, const td_worker *w) {
 #if defined(__x86_64__)
     if (td_cpu_features() & TD_CPU_AVX512) {
         read_avx512(p);
+        return;
+    }
+    if (td_cpu_features() & TD_CPU_AVX2) {
+        read_avx2(p);
         return;
     }
 #endif
@@ -96,6 +111,21 @@ __attribute__((target("avx512f,avx512vnni"))) static double int8_avx512vnni(void
     return 24.0 * PEAK_LOOPS * 64 * 2;
 }
 
+__attribute__((target("avx2"))) static double int8_avxvnni(void) {
+    for (int loop = 0; loop < PEAK_LOOPS; loop++)
+        __asm__ volatile("vpxor %%ymm14, %%ymm14, %%ymm14\n" TWELVE("%{vex%} vpdpbusd %%ymm14, %%ymm14, ", "%%ymm", "\n")::
+                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14");
+    return 12.0 * PEAK_LOOPS * 32 * 2;
+}
+
+/* AVX2's way: a product of pairs and a sum in int16. What widens the sums comes on top, as seldom as a kernel can arrange. */
+__attribute__((target("avx2"))) static double int8_avx2(void) {
+    for (int loop = 0; loop < PEAK_LOOPS; loop++)
+        __asm__ volatile("vpxor %%ymm14, %%ymm14, %%ymm14\n" TWELVE("vpmaddubsw %%ymm14, %%ymm14, %%ymm15\nvpaddw %%ymm14, %%ymm15, ", "%%ymm", "\n")::
+                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14", "xmm15");
+    return 12.0 * PEAK_LOOPS * 32 * 2;
+}
+
 __attribute__((target("avx512f"))) static double f32_avx512(void) {
     for (int loop = 0; loop < PEAK_LOOPS; loop++)
         __asm__ volatile("vpxord %%zmm14, %%zmm14, %%zmm14\n" TWELVE("vfmadd231ps %%zmm14, %%zmm14, ", "%%zmm", "\n")
@@ -116,6 +146,8 @@ __attribute__((target("avx2,fma"))) static double f32_avx2(void) {
 static double int8_operations(void) {
 #if defined(__x86_64__)
     if (td_cpu_features() & TD_CPU_AVX512VNNI) return int8_avx512vnni();
+    if (td_cpu_features() & TD_CPU_AVXVNNI) return int8_avxvnni();
+    if (td_cpu_features() & TD_CPU_AVX2) return int8_avx2();
 #endif
     return 0;
 }

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "bench/bench_bounds.h"
 #include "core/cpu.h"
 #include "core/mem.h"
 #include "core/pool.h"
@@ -19,132 +19,8 @@
 #include "core/topology.h"
 #include "cpu_experts/cpu_experts.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #define ROUNDS 5
 #define BUFFER_BYTES ((size_t)1 << 30)
-#define READ_BYTES ((size_t)1 << 20) /* of an item of the read test */
-#define PEAK_LOOPS 200000
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* ---- bounds ------------------------------------------------------------------------------------ */
-
-static volatile int sink;
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) static void read_avx512(const char *p) {
-    __m512i s[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
-    for (size_t i = 0; i < READ_BYTES; i += 256)
-        for (size_t j = 0; j < 4; j++) {
-            _mm_prefetch(p + i + 64 * j + 4096, _MM_HINT_T0);
-            s[j] = _mm512_xor_si512(s[j], _mm512_load_si512(p + i + 64 * j));
-        }
-    sink = _mm512_reduce_add_epi32(_mm512_xor_si512(_mm512_xor_si512(s[0], s[1]), _mm512_xor_si512(s[2], s[3])));
-}
-
-__attribute__((target("avx2"))) static void read_avx2(const char *p) {
-    __m256i s[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
-    for (size_t i = 0; i < READ_BYTES; i += 128) {
-        _mm_prefetch(p + i + 4096, _MM_HINT_T0);
-        _mm_prefetch(p + i + 4096 + 64, _MM_HINT_T0);
-        for (size_t j = 0; j < 4; j++) s[j] = _mm256_xor_si256(s[j], _mm256_load_si256((const __m256i *)(p + i + 32 * j)));
-    }
-    s[0] = _mm256_xor_si256(_mm256_xor_si256(s[0], s[1]), _mm256_xor_si256(s[2], s[3]));
-    sink = _mm256_extract_epi32(s[0], 0) ^ _mm256_extract_epi32(s[0], 5);
-}
-
-__attribute__((target("avx512f,avx512vnni"))) static double peak_avx512vnni(void) {
-    __m512i acc[24], a = _mm512_set1_epi8(3), b = _mm512_set1_epi8((char)(sink & 1));
-#pragma GCC unroll 24
-    for (int i = 0; i < 24; i++) acc[i] = _mm512_set1_epi32(i);
-    for (int n = 0; n < PEAK_LOOPS; n++)
-#pragma GCC unroll 24
-        for (int i = 0; i < 24; i++)
-            __asm__("vpdpbusd %2, %1, %0" : "+v"(acc[i]) : "v"(a), "v"(b)); /* gcc 12 spills with the intrinsic */
-#pragma GCC unroll 24
-    for (int i = 1; i < 24; i++) acc[0] = _mm512_add_epi32(acc[0], acc[i]);
-    sink = _mm512_reduce_add_epi32(acc[0]);
-    return 24.0 * PEAK_LOOPS * 128;
-}
-
-/* AVX2's way to the same sum: three instructions for half the elements of a vpdpbusd of its width. */
-__attribute__((target("avx2"))) static double peak_avx2(void) {
-    __m256i acc[8], a = _mm256_set1_epi8(3), b = _mm256_set1_epi8((char)(sink & 1)), ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) acc[i] = _mm256_set1_epi32(i);
-    for (int n = 0; n < PEAK_LOOPS; n++) {
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones));
-        b = _mm256_add_epi8(b, ones);
-    }
-#pragma GCC unroll 8
-    for (int i = 1; i < 8; i++) acc[0] = _mm256_add_epi32(acc[0], acc[i]);
-    sink = _mm256_extract_epi32(acc[0], 0);
-    return 8.0 * PEAK_LOOPS * 64;
-}
-#endif
-
-static void read_plain(const char *p) {
-    uint64_t s = 0, v;
-    for (size_t i = 0; i < READ_BYTES; i += 8) {
-        memcpy(&v, p + i, 8);
-        s ^= v;
-    }
-    sink = (int)s;
-}
-
-static void read_item(void *ctx, uint32_t item, const td_worker *w) {
-    const char *p = (const char *)ctx + item * READ_BYTES;
-    (void)w;
-#if defined(__x86_64__)
-    uint32_t cpu = td_cpu_features();
-    if (cpu & TD_CPU_AVX512) {
-        read_avx512(p);
-        return;
-    }
-    if (cpu & TD_CPU_AVX2) {
-        read_avx2(p);
-        return;
-    }
-#endif
-    read_plain(p);
-}
-
-static double read_bandwidth(td_pool *pool, char *buffer) { /* bytes per second */
-    double t0 = now_s();
-    td_pool_run(pool, read_item, buffer, BUFFER_BYTES / READ_BYTES);
-    return (double)BUFFER_BYTES / (now_s() - t0);
-}
-
-static void peak_item(void *ctx, uint32_t item, const td_worker *w) {
-    (void)w;
-    double *ops = ctx;
-    ops[item] = 0;
-#if defined(__x86_64__)
-    uint32_t cpu = td_cpu_features();
-    if (cpu & TD_CPU_AVX512VNNI)
-        ops[item] = peak_avx512vnni();
-    else if (cpu & TD_CPU_AVX2)
-        ops[item] = peak_avx2();
-#endif
-}
-
-static double int8_peak(td_pool *pool) { /* operations (2 per multiply-add) per second; 0: not measured on this tier */
-    static double ops[8 * TD_POOL_WORKERS_MAX];
-    uint32_t      n = 8 * td_pool_workers(pool);
-    double        t0 = now_s(), sum = 0;
-    td_pool_run(pool, peak_item, ops, n);
-    double t = now_s() - t0;
-    for (uint32_t i = 0; i < n; i++) sum += ops[i];
-    return sum / t;
-}
 
 /* ---- shapes ------------------------------------------------------------------------------------ */
 
@@ -185,16 +61,6 @@ static void route(bench_case *b, uint32_t n_tok, uint32_t top_k, uint32_t n_expe
     }
 }
 
-static int compare_double(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v) {
-    qsort(v, ROUNDS, sizeof *v, compare_double);
-    return v[ROUNDS / 2];
-}
-
 static int bench_shape(td_pool *pool, char *buffer, size_t s) {
     td_experts_config c = {.n_layers = SHAPES[s].n_layers,
                            .n_experts = SHAPES[s].n_experts,
@@ -229,13 +95,13 @@ static int bench_shape(td_pool *pool, char *buffer, size_t s) {
         double   time[ROUNDS], gbs[ROUNDS], gops[ROUNDS], fraction[ROUNDS], bandwidth[ROUNDS], peak[ROUNDS];
         for (int r = 0; r < ROUNDS; r++) {
             uint64_t pairs0, bytes0, pairs1, bytes1;
-            bandwidth[r] = read_bandwidth(pool, buffer);
-            peak[r] = int8_peak(pool);
+            bandwidth[r] = bench_read_bandwidth(pool, buffer, BUFFER_BYTES);
+            peak[r] = bench_int8_peak(pool);
             td_experts_counters(b.x, &pairs0, &bytes0);
             double spent = 0;
             for (uint32_t n = 0; n < calls; n++) {
                 route(&b, m, c.top_k, c.n_experts, c.n_layers);
-                double t0 = now_s();
+                double t0 = bench_now_s(pool);
                 td_experts_ffn(b.x, b.next_layer,
                                &(td_ffn_args){.n_tok = m,
                                               .top_k = c.top_k,
@@ -244,11 +110,11 @@ static int bench_shape(td_pool *pool, char *buffer, size_t s) {
                                               .weights = b.weights,
                                               .n_immediate = c.top_k,
                                               .y = b.out});
-                spent += now_s() - t0;
+                spent += bench_now_s(pool) - t0;
             }
             td_experts_counters(b.x, &pairs1, &bytes1);
-            bandwidth[r] = 0.5 * (bandwidth[r] + read_bandwidth(pool, buffer));
-            peak[r] = 0.5 * (peak[r] + int8_peak(pool));
+            bandwidth[r] = 0.5 * (bandwidth[r] + bench_read_bandwidth(pool, buffer, BUFFER_BYTES));
+            peak[r] = 0.5 * (peak[r] + bench_int8_peak(pool));
             double bytes = (double)(bytes1 - bytes0), ops = 6.0 * c.hidden * c.inter * (double)(pairs1 - pairs0);
             double bound = bytes / bandwidth[r];
             if (peak[r] > 0 && ops / peak[r] > bound) bound = ops / peak[r];
@@ -257,8 +123,9 @@ static int bench_shape(td_pool *pool, char *buffer, size_t s) {
             gops[r] = ops / spent * 1e-9;
             fraction[r] = bound / spent;
         }
-        printf("%-10s %5u %10.1f %8.1f %9.1f %9.1f %10.1f %9.2f\n", SHAPES[s].name, m, 1e6 * median(time), median(gbs),
-               median(gops), 1e-9 * median(bandwidth), 1e-9 * median(peak), median(fraction));
+        printf("%-10s %5u %10.1f %8.1f %9.1f %9.1f %10.1f %9.2f\n", SHAPES[s].name, m, 1e6 * bench_median(time, ROUNDS),
+               bench_median(gbs, ROUNDS), bench_median(gops, ROUNDS), 1e-9 * bench_median(bandwidth, ROUNDS),
+               1e-9 * bench_median(peak, ROUNDS), bench_median(fraction, ROUNDS));
         fflush(stdout);
     }
     free(b.ids);

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/json_lines.h"
+#include "core/error.h"
 #include "tandem.h"
 
 static const char HELP[] =
@@ -133,37 +135,20 @@ static bool load_template(const char *path, template_file *t) {
     return true;
 }
 
-/* Answer one line on stdout. @return whether it could be done. */
-static bool do_line(const td_chat_template *tmpl, const char *bos, const char *eos, const char *line, size_t len) {
-    td_error  err = {0};
-    char     *text = NULL;
-    size_t    text_len = 0;
-    td_status status = td_chat_template_render(tmpl, line, len, bos, eos, &text, &text_len, &err);
-    json_t   *out = status == TD_OK ? json_pack("{s:o}", "text", json_stringn(text, text_len)) : NULL;
-    if (status != TD_OK) out = json_pack("{s:s}", "error", err.text);
-    if (!out || json_dumpf(out, stdout, 0) != 0) fputs("{\"error\": \"the text cannot be written as JSON\"}", stdout);
-    putchar('\n');
-    json_decref(out);
-    free(text);
-    return status == TD_OK && out;
-}
+typedef struct {
+    const td_chat_template *tmpl;
+    const char             *bos, *eos;
+} renderer;
 
-static int render_lines(const td_chat_template *tmpl, const char *bos, const char *eos) {
-    char  *line = NULL;
-    size_t room = 0;
-    bool   all_done = true;
-    for (ssize_t n; (n = getline(&line, &room, stdin)) >= 0;) {
-        if (n > 0 && line[n - 1] == '\n') n--;
-        if (!do_line(tmpl, bos, eos, line, (size_t)n)) all_done = false;
-        fflush(stdout); /* someone may wait for each line */
-        if (ferror(stdout)) break;
-    }
-    free(line);
-    if (ferror(stdin) || ferror(stdout)) {
-        perror("tandem render-chat");
-        return 1;
-    }
-    return all_done ? 0 : 1;
+static json_t *render_line(void *ctx, const char *line, size_t len, td_error *err) {
+    const renderer *r = ctx;
+    char           *text = NULL;
+    size_t          text_len = 0;
+    if (td_chat_template_render(r->tmpl, line, len, r->bos, r->eos, &text, &text_len, err) != TD_OK) return NULL;
+    json_t *out = json_pack("{s:o}", "text", json_stringn(text, text_len));
+    free(text);
+    if (!out) td_fail(err, TD_ENOMEM, "the text cannot be written as JSON");
+    return out;
 }
 
 int td_cmd_render_chat(int argc, char **argv) {
@@ -182,7 +167,8 @@ int td_cmd_render_chat(int argc, char **argv) {
         if (td_chat_template_compile(file.source, file.source_len, &tmpl, &err) != TD_OK)
             fprintf(stderr, "tandem render-chat: %s: %s\n", o.file, err.text);
         else
-            rc = render_lines(tmpl, o.bos ? o.bos : file.bos, o.eos ? o.eos : file.eos);
+            rc = td_json_lines("tandem render-chat", render_line,
+                               &(renderer){.tmpl = tmpl, .bos = o.bos ? o.bos : file.bos, .eos = o.eos ? o.eos : file.eos});
     }
     td_chat_template_free(tmpl);
     json_decref(file.config);

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/json_lines.h"
+#include "core/error.h"
 #include "tandem.h"
 
 static const char HELP[] =
@@ -67,19 +67,23 @@ static int parse_options(int argc, char **argv, options *o) {
     return 0;
 }
 
-/* The answer to one line, a new reference; NULL with *why set. *why may be in why_text. */
-static json_t *encode_line(const td_tokenizer *tok, const options *o, const json_t *in, const char **why) {
+typedef struct {
+    const td_tokenizer *tok;
+    const options      *o;
+} tokenizing;
+
+static json_t *encode_object(const tokenizing *t, const json_t *in, td_error *err) {
     const json_t *text = json_object_get(in, "text");
     uint32_t     *ids = NULL;
     size_t        n = 0;
     if (!json_is_string(text)) {
-        *why = "the line is not an object with a string \"text\"";
+        td_fail(err, TD_EINVAL, "the line is not an object with a string \"text\"");
         return NULL;
     }
-    td_status st = td_tokenizer_encode(tok, json_string_value(text), json_string_length(text), !o->no_parse_special,
-                                       o->add_special, &ids, &n);
+    td_status st = td_tokenizer_encode(t->tok, json_string_value(text), json_string_length(text), !t->o->no_parse_special,
+                                       t->o->add_special, &ids, &n);
     if (st != TD_OK) {
-        *why = td_status_text(st);
+        td_fail(err, st, "%s", td_status_text(st));
         return NULL;
     }
     json_t *list = json_array();
@@ -88,16 +92,13 @@ static json_t *encode_line(const td_tokenizer *tok, const options *o, const json
     return json_pack("{s:o}", "ids", list);
 }
 
-static json_t *decode_line(const td_tokenizer *tok, const options *o, const json_t *in, const char **why) {
+static json_t *decode_object(const tokenizing *t, const json_t *in, td_error *err) {
     const json_t *list = json_object_get(in, "ids");
     size_t        n = json_array_size(list), text_len = 0;
     uint32_t     *ids = malloc((n + 1) * sizeof *ids);
     char         *text = NULL;
     bool          integers = json_is_array(list);
-    if (!ids) {
-        *why = td_status_text(TD_ENOMEM);
-        return NULL;
-    }
+    if (!ids) return NULL;
     for (size_t i = 0; integers && i < n; i++) {
         const json_t *id = json_array_get(list, i);
         integers = json_is_integer(id);
@@ -105,12 +106,13 @@ static json_t *decode_line(const td_tokenizer *tok, const options *o, const json
         ids[i] = json_integer_value(id) >= 0 && json_integer_value(id) < UINT32_MAX ? (uint32_t)json_integer_value(id)
                                                                                     : UINT32_MAX;
     }
-    td_status st = integers ? td_tokenizer_decode(tok, ids, n, o->skip_special, &text, &text_len) : TD_EINVAL;
+    td_status st = integers ? td_tokenizer_decode(t->tok, ids, n, t->o->skip_special, &text, &text_len) : TD_EINVAL;
     free(ids);
     if (st != TD_OK) {
-        *why = !integers         ? "the line is not an object with a list of integers \"ids\""
-               : st == TD_EINVAL ? "an id is outside the vocabulary"
-                                 : td_status_text(st);
+        td_fail(err, st, "%s",
+                !integers         ? "the line is not an object with a list of integers \"ids\""
+                : st == TD_EINVAL ? "an id is outside the vocabulary"
+                                  : td_status_text(st));
         return NULL;
     }
     json_t *out = json_pack("{s:o}", "text", json_stringn(text, text_len));
@@ -118,22 +120,17 @@ static json_t *decode_line(const td_tokenizer *tok, const options *o, const json
     return out;
 }
 
-/* Answer one line on stdout. @return whether it could be done. */
-static bool do_line(const td_tokenizer *tok, const options *o, const char *line, size_t len) {
-    json_error_t e;
-    const char  *why = "out of memory";
-    json_t      *in = json_loadb(line, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e), *out = NULL;
-    if (!in)
-        why = e.text;
-    else
-        out = o->decode ? decode_line(tok, o, in, &why) : encode_line(tok, o, in, &why);
-    bool done = out != NULL;
-    if (!done) out = json_pack("{s:s}", "error", why);
-    if (!out || json_dumpf(out, stdout, 0) != 0) fputs("{\"error\": \"out of memory\"}", stdout);
-    putchar('\n');
+static json_t *tokenize_line(void *ctx, const char *line, size_t len, td_error *err) {
+    const tokenizing *t = ctx;
+    json_error_t      e;
+    json_t           *in = json_loadb(line, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
+    if (!in) {
+        td_fail(err, TD_EFORMAT, "%s", e.text);
+        return NULL;
+    }
+    json_t *out = t->o->decode ? decode_object(t, in, err) : encode_object(t, in, err);
     json_decref(in);
-    json_decref(out);
-    return done;
+    return out;
 }
 
 int td_cmd_tokenize(int argc, char **argv) {
@@ -150,26 +147,7 @@ int td_cmd_tokenize(int argc, char **argv) {
         fprintf(stderr, "tandem tokenize: %s\n", err.text);
         return 1;
     }
-    struct stat st;
-    bool        to_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode); /* else someone may wait for each line */
-    char       *line = NULL;
-    size_t      room = 0;
-    bool        all_done = true;
-    for (ssize_t n; (n = getline(&line, &room, stdin)) >= 0;) {
-        if (n > 0 && line[n - 1] == '\n') n--;
-        if (!do_line(tok, &o, line, (size_t)n)) all_done = false;
-        if (!to_file) fflush(stdout);
-        if (ferror(stdout)) break;
-    }
-    free(line);
+    rc = td_json_lines("tandem tokenize", tokenize_line, &(tokenizing){.tok = tok, .o = &o});
     td_tokenizer_close(tok);
-    if (ferror(stdin)) {
-        perror("tandem tokenize: standard input");
-        return 1;
-    }
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        perror("tandem tokenize: standard output");
-        return 1;
-    }
-    return all_done ? 0 : 1;
+    return rc;
 }

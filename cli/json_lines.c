@@ -1,0 +1,45 @@
+/* Standard input to standard output, a JSON object a line. */
+#include "cli/json_lines.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Write the answer or why there is none. @return whether there is one. */
+static bool answer_line(td_json_answer answer, void *ctx, const char *line, size_t len) {
+    td_error err = {0};
+    json_t  *out = answer(ctx, line, len, &err);
+    bool     done = out != NULL;
+    if (!done) out = json_pack("{s:s}", "error", err.text[0] ? err.text : "out of memory");
+    if (!out || json_dumpf(out, stdout, 0) != 0) fputs("{\"error\": \"the answer cannot be written as JSON\"}", stdout);
+    putchar('\n');
+    json_decref(out);
+    return done;
+}
+
+int td_json_lines(const char *command, td_json_answer answer, void *ctx) {
+    struct stat st;
+    bool        to_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode); /* else someone may wait for each line */
+    char       *line = NULL;
+    size_t      room = 0;
+    bool        all_done = true;
+    for (ssize_t n; (n = getline(&line, &room, stdin)) >= 0;) {
+        if (n > 0 && line[n - 1] == '\n') n--;
+        if (!answer_line(answer, ctx, line, (size_t)n)) all_done = false;
+        if (!to_file) fflush(stdout);
+        if (ferror(stdout)) break;
+    }
+    free(line);
+    if (ferror(stdin)) {
+        fprintf(stderr, "%s: standard input: %s\n", command, strerror(errno));
+        return 1;
+    }
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "%s: standard output: %s\n", command, strerror(errno));
+        return 1;
+    }
+    return all_done ? 0 : 1;
+}

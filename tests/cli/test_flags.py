@@ -78,7 +78,7 @@ class Flags(unittest.TestCase):
         for flags in [["--tensor-parallel-size", "2"], ["--device", "npu"], ["--device", "ascend"], ["--device", "cuda"], ["--nnodes", "2"],
                       ["--node-rank", "1"], ["--dist-init-addr", "h:1"], ["--speculative-algorithm", "EAGLE"], ["--speculative-num-steps", "3"],
                       ["--disaggregation-mode", "prefill"], ["--disaggregation-transfer-backend", "mooncake"],
-                      ["--disaggregation-bootstrap-port", "8998"], ["--kt-num-gpu-experts", "8"], ["--enable-mixed-chunk"],
+                      ["--disaggregation-bootstrap-port", "8998"], ["--kt-num-gpu-experts", "8"],
                       ["--page-size", "64"], ["--kv-cache-dtype", "fp8_e4m3"], ["--schedule-policy", "lpm"], ["--quantization", "fp8"],
                       ["--reasoning-parser", "deepseek-r1"], ["--tool-call-parser", "deepseekv3"], ["--expert-quantization", "int8"]]:
             with self.subTest(flags):
@@ -128,7 +128,7 @@ class Flags(unittest.TestCase):
                             ("served-model-name: b: c\n", "not valid YAML"), ("\tport: 1\n", "not valid YAML"), ("enable-defer: 5\n", "true or false"),
                             ("port: 1\nhost: 'h\n", "line 2: not valid YAML"),
                             ("config: x\n", "command line"), ("port:\n", "whole number"), ("? [a]\n: b\n", "lines of 'flag: value'"),
-                            ("device: npu\n", "not supported yet"), ("enable-mixed-chunk: true\n", "not supported yet"), ("\0", "not valid YAML"),
+                            ("device: npu\n", "not supported yet"), ("nnodes: 2\n", "not supported yet"), ("\0", "not valid YAML"),
                             ("port: &a 1\nnpu-threads: *a\n", "plain value"), (f"{'x' * 300}: 1\n", "there is no flag 'xxx"),
                             ("[" * 60000, "'flag: value'"), ("# a comment\n" * 6000, "more than 65536 bytes")]:
             with self.subTest(text[:60]):

@@ -23,7 +23,7 @@ typedef struct {
 struct td_bridge_port {
     td_bridge     *bridge;
     td_bridge_port *next; /* the bridge's list, for close */
-    uint32_t       layer, slot;
+    uint32_t       layer, model_layer, slot;
     bool           last;
     const td_step *step; /* of the pass under way */
 };
@@ -91,6 +91,11 @@ static void immediate_done(void *user) {
     td_bridge *b = user;
     td_chaos_delay();
     td_signal_add(&b->progress);
+    td_trace_instant(&(td_trace_label){.tier = TD_TRACE_BRIDGE, .name = "immediate sum done"});
+}
+
+static td_trace_label label_of(const char *name, td_trace_tier tier, const slot *t) {
+    return (td_trace_label){tier, name, {"layer", "tokens"}, {t->port->model_layer, t->n_tok}};
 }
 
 /* Run a ticket: its sums into the slot's host buffers. Ids come from the device: a wrong one must not become a wild read. */
@@ -110,13 +115,17 @@ static void run_ticket(td_bridge *b, slot *t, void (*on_immediate)(void *)) {
         .n_immediate = t->n_immediate, .y = t->host.y, .y_deferred = t->host.y_deferred,
         .immediate_done = on_immediate, .user = b,
     };
+    uint64_t begin = td_trace_begin();
     td_experts_ffn(c->experts, t->port->layer, &a);
+    td_trace_label label = label_of("experts", TD_TRACE_CPU, t);
+    td_trace_end(begin, &label);
     atomic_fetch_add_explicit(&b->n_deferred, (uint64_t)t->n_tok * (c->top_k - t->n_immediate), memory_order_relaxed);
 }
 
 static void *expert_main(void *arg) {
     td_bridge *b = arg;
     td_pool_pin_caller(b->c.pool);
+    pthread_setname_np(pthread_self(), "experts 0");
     for (uint32_t n = 0;; n++) {
         td_signal_wait(&b->submitted, n, td_pool_spin_us(b->c.pool));
         if (b->stop) return NULL;
@@ -179,12 +188,12 @@ void td_bridge_get_buffers(const td_bridge *b, uint32_t s, td_bridge_buffers *ou
     *out = b->slots[s].dev;
 }
 
-td_status td_bridge_port_create(td_bridge *b, uint32_t layer, uint32_t s, bool last, td_bridge_port **out, td_error *err) {
+td_status td_bridge_port_create(td_bridge *b, uint32_t layer, uint32_t model_layer, uint32_t s, bool last, td_bridge_port **out, td_error *err) {
     assert(s < TD_BRIDGE_SLOTS);
     td_bridge_port *p = calloc(1, sizeof *p);
     *out = p;
     if (!p) return td_fail(err, TD_ENOMEM, "out of memory for a bridge port");
-    *p = (td_bridge_port){.bridge = b, .next = b->ports, .layer = layer, .slot = s, .last = last};
+    *p = (td_bridge_port){.bridge = b, .next = b->ports, .layer = layer, .model_layer = model_layer, .slot = s, .last = last};
     b->ports = p;
     return TD_OK;
 }
@@ -200,6 +209,8 @@ static void submit_call(void *arg) {
     t->n_tok = p->step->n_tok;
     t->n_immediate = b->c.top_k - (p->last ? 0 : b->c.max_deferred);
     b->queue[b->n_submitted++ % TD_BRIDGE_SLOTS] = p->slot;
+    td_trace_label label = label_of("submit", TD_TRACE_BRIDGE, t);
+    td_trace_instant(&label);
     if (b->c.async) td_signal_add(&b->submitted);
 }
 
@@ -214,8 +225,11 @@ static void collect_call(void *arg) {
         run_ticket(b, &b->slots[p->slot], NULL);
         return;
     }
+    uint64_t begin = td_trace_begin();
     uint32_t want = 2 * n + (p->last ? 2 : 1);
     for (uint32_t v = td_signal_get(&b->progress); (int32_t)(v - want) < 0;) v = td_signal_wait(&b->progress, v, td_pool_spin_us(b->c.pool));
+    td_trace_label label = label_of("wait for experts", TD_TRACE_BRIDGE, &b->slots[p->slot]);
+    td_trace_end(begin, &label);
 }
 
 static td_status copy_each(td_bridge *b, td_npu_stream *s, td_bridge_buffers *to, td_bridge_buffers *from, int first, int last, uint32_t n_tok,

@@ -54,10 +54,12 @@ void td_bridge_get_buffers(const td_bridge *b, uint32_t slot, td_bridge_buffers 
 /**
  * One MoE layer's hand-over, prepared once.
  * @param layer  index in the expert store.
+ * @param model_layer the same layer's index in the model; only traces show it.
  * @param slot   of TD_BRIDGE_SLOTS; successive layers of a pass use different ones.
  * @param last   last MoE layer of the pass: it defers nothing.
  */
-TD_NODISCARD td_status td_bridge_port_create(td_bridge *b, uint32_t layer, uint32_t slot, bool last, td_bridge_port **out, td_error *err);
+TD_NODISCARD td_status td_bridge_port_create(td_bridge *b, uint32_t layer, uint32_t model_layer, uint32_t slot, bool last,
+                                             td_bridge_port **out, td_error *err);
 
 /**
  * Per token, the top_k - D experts of highest weight are added in their own layer; the others' sum arrives with the next MoE layer's

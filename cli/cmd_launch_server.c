@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "cli/flags.h"
 #include "core/error.h"
+#include "core/trace.h"
 
 #define EXIT_USAGE 2
 
@@ -27,6 +28,7 @@ static void *take_signals(void *arg) {
         pthread_mutex_lock(&s->lock);
         if (!s->server) {
             td_info("%s: stopped before serving", number == SIGINT ? "SIGINT" : "SIGTERM");
+            td_trace_stop();
             _exit(0);
         }
         if (s->stopping)
@@ -128,14 +130,19 @@ static td_status launch(td_launch_options *o, td_error *err) {
     td_status st = signals_start(&sig, err);
     if (st == TD_OK) st = td_server_bind(&o->server, &server, err);
     if (st == TD_OK) {
-        st = td_engine_open(&o->engine, &engine, err);
+        if (o->trace) st = td_trace_start(o->trace, TD_TRACE_BYTES_MAX, err);
+        if (st == TD_OK) st = td_engine_open(&o->engine, &engine, err);
         if (st == TD_OK) {
             st = serve(o, server, engine, &sig, err);
             bool ended = td_server_stop(server, st == TD_OK ? o->shutdown_grace_s : 0);
             signals_serve(&sig, NULL); /* from here a signal ends the process */
-            if (!ended) _exit(1);      /* the engine is stuck and would hold up its own end */
+            if (!ended) {              /* the engine is stuck and would hold up its own end */
+                td_trace_stop();
+                _exit(1);
+            }
             td_engine_close(engine, 0);
         }
+        td_trace_stop();
         td_server_free(server);
     }
     td_jbuf_free(&flags);

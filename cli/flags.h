@@ -18,6 +18,7 @@ typedef struct {
     td_server_options server;
     const char       *config;
     const char       *log_level;
+    const char       *trace; /* file, or NULL */
     double            shutdown_grace_s;
     bool              skip_warmup;
     bool              check; /* only check the flags */

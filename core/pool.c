@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +42,7 @@ struct td_pool {
     void      *ctx;
     uint32_t   n_items;
     bool       each; /* one counter per subpool; else all take from counter 0 */
+    td_trace_label label;
     td_signal    epoch; /* +1 a run, and once to stop */
     _Alignas(TD_CACHE_LINE) _Atomic uint32_t n_done; /* workers finished (release; partner: acquire in run) */
     bool         stop;  /* written before the epoch's last rise */
@@ -67,15 +69,31 @@ static void take_items(td_pool *p, const td_worker *me) {
     }
 }
 
+static void set_thread_name(const worker *w) {
+    char name[32];
+    snprintf(name, sizeof name, "%.10s %u", w->place.name ? w->place.name : "worker", w->me.index);
+    pthread_setname_np(pthread_self(), name); /* 15 bytes: ten, a space and an index below TD_POOL_WORKERS_MAX */
+}
+
 static void *worker_main(void *arg) {
     worker  *w = arg;
     td_pool *p = w->pool;
     pin(w->place.cpu);
+    set_thread_name(w);
     for (uint32_t seen = 0;; seen++) {
         td_signal_wait(&p->epoch, seen, td_pool_spin_us(p));
         if (p->stop) return NULL;
+        uint64_t begin = td_trace_begin();
         take_items(p, &w->me);
+        if (!begin) {
+            atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
+            continue;
+        }
+        /* The caller does not wait for the writing of the span. */
+        td_trace_label label = p->label;
+        uint64_t       end = td_trace_now();
         atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
+        if (label.name) td_trace_span(begin, end, &label);
     }
 }
 
@@ -138,6 +156,12 @@ uint32_t td_pool_node(const td_pool *p, uint32_t subpool) {
 
 void td_pool_pin_caller(const td_pool *p) { pin(p->workers[0].place.cpu); }
 
+void td_pool_label(td_pool *p, const td_trace_label *label) {
+    if (td_trace_on()) p->label = *label;
+}
+
+static bool all_done(td_pool *p) { return atomic_load_explicit(&p->n_done, memory_order_acquire) == p->n_workers - 1; }
+
 static void run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items, bool each) {
     assert(n_items < UINT32_MAX - TD_POOL_WORKERS_MAX);
     p->fn = fn;
@@ -151,11 +175,14 @@ static void run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items, bool eac
     }
     take_items(p, &p->workers[0].me);
     /* Workers are counted, not items: the run's fields may be rewritten only when nobody reads them any more. */
+    if (all_done(p)) return;
+    uint64_t begin = td_trace_begin();
     uint32_t yield_every = p->pinned ? YIELD_EVERY : YIELD_EVERY_UNPINNED;
-    for (uint32_t spin = 1; atomic_load_explicit(&p->n_done, memory_order_acquire) != p->n_workers - 1; spin++) {
+    for (uint32_t spin = 1; !all_done(p); spin++) {
         td_cpu_relax();
         if (spin % yield_every == 0) sched_yield();
     }
+    td_trace_end(begin, &(td_trace_label){.tier = p->label.tier, .name = "wait for workers"});
 }
 
 void td_pool_run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items) {

@@ -10,6 +10,7 @@
 #ifndef TD_CORE_POOL_H
 #define TD_CORE_POOL_H
 
+#include "core/trace.h"
 #include "tandem.h"
 
 #define TD_POOL_WORKERS_MAX  1024
@@ -22,6 +23,7 @@ typedef struct {
     uint32_t cpu;     /* OS index, or TD_CPU_ANY: not pinned */
     uint32_t subpool; /* 0 .. n_subpools - 1, every one used */
     uint32_t node;    /* OS index of the NUMA node whose memory is local */
+    const char *name; /* of the pool, for the threads' names: "experts" makes "experts 3"; NULL: "worker" */
 } td_worker_place;
 
 typedef struct {
@@ -44,6 +46,12 @@ uint32_t td_pool_spin_us(const td_pool *p);
 
 /** Pin the calling thread to worker 0's cpu. */
 void td_pool_pin_caller(const td_pool *p);
+
+/**
+ * What the next runs are about, in a trace: each worker but the caller gets a span per run; the caller, whose own span is its
+ * own matter, gets one while it waits for the others. Called by who calls td_pool_run.
+ */
+void td_pool_label(td_pool *p, const td_trace_label *label);
 
 /** for (i = 0; i < n_items; i++) fn(ctx, i, some worker), in parallel, in any order. */
 void td_pool_run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items);

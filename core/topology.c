@@ -146,16 +146,18 @@ td_status td_topology_plan(uint32_t cpuinfer, uint32_t subpool_count, uint32_t n
         for (uint32_t i = 0; i < want; i++, w++) {
             uint32_t k = node < TD_POOL_SUBPOOLS_MAX ? taken[node]++ : have;
             plan->experts[w] = (td_worker_place){
-                .cpu = can_bind && k < have ? cores[first + k].cpu : TD_CPU_ANY, .subpool = s, .node = can_bind ? cores[first].node : TD_NODE_ANY};
+                .cpu = can_bind && k < have ? cores[first + k].cpu : TD_CPU_ANY, .subpool = s, .node = can_bind ? cores[first].node : TD_NODE_ANY,
+                .name = "experts"};
         }
     }
     w = 0;
     for (uint32_t node = 0; node < n_nodes && w < npu_threads; node++) {
         uint32_t first, have = node_cores(cores, n, node, &first);
         for (uint32_t k = node < TD_POOL_SUBPOOLS_MAX ? taken[node] : 0; k < have && w < npu_threads; k++)
-            plan->npu[w++] = (td_worker_place){.cpu = can_bind ? cores[first + k].cpu : TD_CPU_ANY, .node = can_bind ? cores[first].node : TD_NODE_ANY};
+            plan->npu[w++] = (td_worker_place){.cpu = can_bind ? cores[first + k].cpu : TD_CPU_ANY, .node = can_bind ? cores[first].node : TD_NODE_ANY,
+                                               .name = "device"};
     }
-    for (; w < npu_threads; w++) plan->npu[w] = (td_worker_place){.cpu = TD_CPU_ANY, .node = TD_NODE_ANY};
+    for (; w < npu_threads; w++) plan->npu[w] = (td_worker_place){.cpu = TD_CPU_ANY, .node = TD_NODE_ANY, .name = "device"};
     free(cores);
     return TD_OK;
 }

@@ -385,6 +385,15 @@ static uint32_t chunk_count(const td_experts *x, size_t groups, size_t tiles, si
     return (uint32_t)clamp_size(clamp_size(wanted, 1, most ? most : 1), 1, tiles ? tiles : 1);
 }
 
+/* A phase on every worker; in a trace under its name, with the tokens and experts it is about. */
+static void run_phase(td_experts *x, const char *name, uint32_t n_experts, td_pool_fn fn, uint32_t n_items, bool each) {
+    td_trace_label label = {TD_TRACE_CPU, name, {"tokens", "experts"}, {x->ffn->n_tok, n_experts}};
+    uint64_t       begin = td_trace_begin();
+    td_pool_label(x->pool, &label);
+    (each ? td_pool_run_each : td_pool_run)(x->pool, fn, x, n_items);
+    td_trace_end(begin, &label);
+}
+
 static void run_pass(td_experts *x, bool second) {
     expert_ffn          *f = x->ffn;
     const expert_layout *l = &x->layout;
@@ -404,13 +413,13 @@ static void run_pass(td_experts *x, bool second) {
     f->n_chunks = chunk_count(x, n_blocks, gate_tiles, gate_tiles * 2 * l->gate_tile_bytes * rows);
     for (uint32_t b = f->first_block; b < f->end_block; b++)
         atomic_store_explicit(&f->blocks[b].left, f->n_chunks * l->n_shards, memory_order_relaxed);
-    td_pool_run_each(x->pool, up_item, x, (uint32_t)n_blocks * f->n_chunks);
+    run_phase(x, second ? "deferred up" : "up", (uint32_t)n_experts, up_item, (uint32_t)n_blocks * f->n_chunks, true);
 
     f->n_chunks = chunk_count(x, 1, down_tiles, down_tiles * l->down_tile_bytes * n_experts * rows);
     f->n_ranges = 1;
     if (f->n_tok >= 2 * TOKENS_MIN)
         f->n_ranges = (uint32_t)clamp_size(chunk_count(x, f->n_chunks, f->n_tok, SIZE_MAX), 1, f->n_tok / TOKENS_MIN);
-    td_pool_run_each(x->pool, down_item, x, f->n_chunks * f->n_ranges);
+    run_phase(x, second ? "deferred down" : "down", (uint32_t)n_experts, down_item, f->n_chunks * f->n_ranges, true);
 }
 
 void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a) {
@@ -425,8 +434,10 @@ void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a) {
         f->layer = layer;
         f->tok0 = (uint32_t)((uint64_t)a->n_tok * i / n_batches);
         f->n_tok = (uint32_t)((uint64_t)a->n_tok * (i + 1) / n_batches) - f->tok0;
+        uint64_t begin = td_trace_begin();
         group_pairs(x, f);
-        td_pool_run(x->pool, prepare_rows, x, (f->n_tok + TOKENS_PER_ITEM - 1) / TOKENS_PER_ITEM);
+        td_trace_end(begin, &(td_trace_label){TD_TRACE_CPU, "group", {"tokens", "experts"}, {f->n_tok, f->n_active}});
+        run_phase(x, "prepare", f->n_active, prepare_rows, (f->n_tok + TOKENS_PER_ITEM - 1) / TOKENS_PER_ITEM, false);
         run_pass(x, false);
         if (f->two_passes) {
             if (i + 1 == n_batches && a->immediate_done) {

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "core/log.h"
+#include "core/trace.h"
 #include "engine/engine_impl.h"
 
 #define NEXT_TOKEN UINT32_MAX
@@ -171,14 +172,27 @@ static void do_row(void *ctx, uint32_t item, const td_worker *w) {
         td_logprobs(logits, vocab, result->token, r->n_top_logprobs, &result->logprobs);
 }
 
+static void sample(td_engine *e, row_batch *batch, uint32_t n) {
+    td_trace_label label = {TD_TRACE_ENGINE, "sample", {"rows"}, {n}};
+    uint64_t       begin = td_trace_begin();
+    td_pool_label(e->expert_pool, &label);
+    td_pool_run(e->expert_pool, do_row, batch, n);
+    td_trace_end(begin, &label);
+}
+
 static td_status try_step(td_engine *e, uint32_t n_jobs) {
-    td_status st = td_model_forward(e->model, &e->scheduler.step);
+    td_step  *step = &e->scheduler.step;
+    uint64_t  begin = td_trace_begin();
+    td_status st = td_model_forward(e->model, step);
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "forward", {"tokens", "sequences"}, {step->n_tok, step->n_seq}});
     for (uint32_t done = 0, n; st == TD_OK && done < n_jobs; done += n) {
         row_batch batch = {.e = e, .jobs = e->jobs + done};
         n = n_jobs - done < e->max_out ? n_jobs - done : e->max_out;
         for (uint32_t i = 0; i < n; i++) e->job_rows[i] = batch.jobs[i].row;
+        begin = td_trace_begin();
         st = td_model_head(e->model, e->job_rows, n, &batch.logits);
-        if (st == TD_OK) td_pool_run(e->expert_pool, do_row, &batch, n);
+        td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "head", {"rows"}, {n}});
+        if (st == TD_OK) sample(e, &batch, n);
     }
     return st;
 }
@@ -239,7 +253,10 @@ static void fail_step(td_engine *e, td_status st) {
 
 static void run_step(td_engine *e) {
     td_scheduler *s = &e->scheduler;
-    if (!td_scheduler_build(s)) return;
+    uint64_t begin = td_trace_begin();
+    bool     work = td_scheduler_build(s);
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {s->n_running, s->n_prefill}});
+    if (!work) return;
     note_starts(e);
     double    begin_s = td_now_s();
     td_status st = try_step(e, list_jobs(e));
@@ -257,6 +274,7 @@ static void run_step(td_engine *e) {
     pthread_mutex_unlock(&e->stats.lock);
     log_prefill(e, td_now_s() - begin_s);
 
+    begin = td_trace_begin();
     for (uint32_t i = 0; i < s->n_entries; i++) {
         td_request *r = s->entries[i].request;
         if (e->results[i].status != TD_OK) {
@@ -269,6 +287,7 @@ static void run_step(td_engine *e) {
             send(e, r, &ev);
         }
     }
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
     if (s->n_entries > 0) log_decode(e);
 }
 
@@ -311,13 +330,16 @@ static void publish(td_engine *e) {
 void *td_engine_thread(void *engine) {
     td_engine    *e = engine;
     td_scheduler *s = &e->scheduler;
+    pthread_setname_np(pthread_self(), "engine");
     if (!e->npu_pool) td_pool_pin_caller(e->expert_pool); /* else the pool is driven by a thread of the bridge */
     for (;;) {
         td_request *list;
         bool        idle = s->n_running == 0 && s->waiting == NULL;
         if (idle) assert(td_kv_pages_used(&e->pages) == 0);
         publish(e);
-        double deadline_s = td_inbox_take(e->inbox, idle, &list);
+        uint64_t begin = idle ? td_trace_begin() : 0;
+        double   deadline_s = td_inbox_take(e->inbox, idle, &list);
+        td_trace_end(begin, &(td_trace_label){.tier = TD_TRACE_ENGINE, .name = "idle"});
         if (idle) {
             e->window_start_s = td_now_s();
             e->window_tokens = e->window_steps = 0;

@@ -13,6 +13,7 @@ typedef struct {
     td_program            *p;       /* NULL: only measure */
     size_t                 scratch; /* largest so far */
     uint32_t               n_moe;   /* MoE layers so far in this pass */
+    uint32_t               layer;   /* under way; TD_NO_LAYER outside of them */
     td_status              status;
     td_error              *err;
 } builder;
@@ -36,6 +37,7 @@ static void push(builder *b, td_op op) {
 static void add_block(builder *b, td_block_desc desc) {
     td_npu *d = b->s->npu;
     if (b->status != TD_OK) return;
+    desc.layer = b->layer;
     desc.max_tok = b->s->max_tok;
     desc.max_kv = b->s->max_kv;
     if (!b->p) {
@@ -114,7 +116,7 @@ static void add_router(builder *b, uint32_t layer, const td_bridge_buffers *io) 
 /* The other half of a layer's hand-over; measuring needs none. */
 static td_bridge_port *make_port(builder *b, uint32_t moe_layer, uint32_t slot, bool last) {
     td_bridge_port *port = NULL;
-    if (b->p && b->status == TD_OK) b->status = td_bridge_port_create(b->s->bridge, moe_layer, slot, last, &port, b->err);
+    if (b->p && b->status == TD_OK) b->status = td_bridge_port_create(b->s->bridge, moe_layer, b->layer, slot, last, &port, b->err);
     return port;
 }
 
@@ -158,12 +160,14 @@ static uint32_t moe_index(const td_model_config *c, uint32_t layer, bool *last) 
 static void add_layer(builder *b, uint32_t layer, void *x) {
     bool     last;
     uint32_t moe_layer = moe_index(b->s->config, layer, &last);
+    b->layer = layer;
     add_norm(b, b->s->weights->layers[layer].role[TD_ROLE_INPUT_NORM], x, NULL, b->s->act.h, 0);
     add_attention(b, layer);
     if (b->s->config->is_moe[layer])
         add_moe(b, layer, moe_layer, last, x);
     else
         add_dense(b, layer, x);
+    b->layer = TD_NO_LAYER;
 }
 
 static void add_head(builder *b, const td_npu_weight *gamma, const void *x) {
@@ -200,7 +204,7 @@ static void describe_mtp(builder *b) {
 }
 
 static td_status build(const td_program_spec *s, void (*describe)(builder *), td_program *out, td_error *err) {
-    builder b = {.s = s, .p = out, .err = err};
+    builder b = {.s = s, .p = out, .layer = TD_NO_LAYER, .err = err};
     *out = (td_program){0};
     describe(&b);
     if (b.status != TD_OK) td_program_free(s->npu, out);

@@ -191,8 +191,11 @@ typedef enum {
     TD_BLOCK_COMBINE, TD_BLOCK_HEAD, TD_BLOCK_COUNT,
 } td_block_kind;
 
+#define TD_NO_LAYER UINT32_MAX
+
 typedef struct {
     td_block_kind kind;
+    uint32_t      layer;   /* of the model, or TD_NO_LAYER; only traces show it */
     uint32_t      max_tok; /* largest n_tok it will be enqueued with */
     uint32_t      max_kv;  /* attention: largest kv_len */
     union {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/trace.h"
 #include "server/generation.h"
 
 #define STREAM_BLOCK 16384 /* bytes libmicrohttpd asks for at once */
@@ -34,7 +35,9 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max) {
         bool aborted = g->aborted;
         pthread_mutex_unlock(&g->lock);
         if (aborted) return MHD_CONTENT_READER_END_WITH_ERROR;
+        uint64_t begin = td_trace_begin();
         td_write_stream(g);
+        td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, "write events", {"bytes"}, {g->out.len}});
     }
 }
 
@@ -81,8 +84,10 @@ enum MHD_Result td_route_resumed(td_call *c) {
     if (aborted) return MHD_NO;
     if (has_error) return td_answer_error(c, &g->error);
     if (!done) return td_generation_wait(g) ? MHD_YES : td_route_resumed(c);
-    td_jbuf b = {0};
+    td_jbuf  b = {0};
+    uint64_t begin = td_trace_begin();
     td_write_response(g, &b);
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, "write answer", {"bytes"}, {b.len}});
     return td_answer_json(c, 200, &b);
 }
 

@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/trace.h"
 #include "server/generation.h"
 
 #define HTTP_THREADS 4
@@ -113,13 +114,18 @@ static void choose_route(td_call *c, const char *method, const char *url) {
         fail_call(c, 415, "unsupported_media_type", "The Content-Type must be application/json.");
     if (c->broken) return;
     c->handle = found->handle;
+    c->route = found->path;
 }
 
 /* ---- one request ---- */
 
 static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
     td_call *c = calloc(1, sizeof *c);
-    if (c) *c = (td_call){.server = s, .connection = connection};
+    if (c)
+        *c = (td_call){.server = s,
+                       .connection = connection,
+                       .route = "refused",
+                       .number = atomic_fetch_add_explicit(&s->next_call, 1, memory_order_relaxed)};
     return c;
 }
 
@@ -176,8 +182,13 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     if (!c) {
         c = *state = call_new(s, connection);
         if (!c) return MHD_NO;
-        if (!strcmp(method, "OPTIONS")) return MHD_YES;
-        choose_route(c, method, url);
+        bool preflight = !strcmp(method, "OPTIONS");
+        if (preflight)
+            c->route = "preflight";
+        else
+            choose_route(c, method, url);
+        td_trace_async_begin(c->number, &(td_trace_label){.tier = TD_TRACE_HTTP, .name = c->route});
+        if (preflight) return MHD_YES;
         const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
         if (length &&
             strtoull(length, NULL, 10) > TD_BODY_MAX) { /* not read to its end: the connection closes after the answer */
@@ -196,7 +207,9 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     if (!strcmp(method, "OPTIONS")) return answer_preflight(c);
     if (c->broken) return td_answer_error(c, &c->err);
     c->rest = after_prefix(url);
+    uint64_t        begin = td_trace_begin();
     enum MHD_Result result = c->handle(c);
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, c->route, {"request"}, {c->number}});
     drop_body(c);
     return result;
 }
@@ -218,6 +231,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **st
         if (g->slot != UINT32_MAX) td_unwatch(s, g->slot);
         td_generation_unref(g);
     }
+    td_trace_async_end(c->number, &(td_trace_label){.tier = TD_TRACE_HTTP, .name = c->route});
     drop_body(c);
     free(c);
     *state = NULL;

@@ -39,7 +39,7 @@ struct td_server {
     atomic_bool          stopping; /* relaxed: a request that just misses it is served */
     atomic_bool          stalled;  /* the watchdog's verdict */
     atomic_size_t        body_bytes;
-    atomic_uint_fast64_t next_id;
+    atomic_uint_fast64_t next_id, next_call;
 
     pthread_mutex_t lock;      /* guards what follows */
     pthread_cond_t  changed;   /* n_watched or n_live fell, or stop_now */
@@ -62,6 +62,8 @@ struct td_call {
     td_server             *server;
     struct MHD_Connection *connection;
     td_route_fn            handle; /* NULL: fail with err */
+    const char            *route;  /* what traces call it: the route's path */
+    uint64_t               number; /* in traces */
     const char            *rest;   /* the part of the path after a route's prefix; valid in handle only */
     td_jbuf                body;
     size_t                 body_counted; /* bytes of it in server->body_bytes */

@@ -66,16 +66,34 @@ struct td_npu_stream {
     op              ring[RING_OPS];
 };
 
+static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step *step) {
+    static const char *const names[TD_BLOCK_COUNT] = {
+        [TD_BLOCK_EMBED] = "embed",   [TD_BLOCK_NORM] = "norm", [TD_BLOCK_LINEAR] = "linear",
+        [TD_BLOCK_MLA] = "mla",       [TD_BLOCK_GQA] = "gqa",   [TD_BLOCK_MLP] = "mlp",
+        [TD_BLOCK_ROUTER] = "router", [TD_BLOCK_COMBINE] = "combine", [TD_BLOCK_HEAD] = "head",
+    };
+    if (step->n_tok > b->desc.max_tok) return TD_EINVAL;
+    pthread_mutex_lock(&d->turn);
+    td_trace_label label = {TD_TRACE_DEVICE, names[b->desc.kind], {"tokens", b->desc.layer == TD_NO_LAYER ? NULL : "layer"}, {step->n_tok, b->desc.layer}};
+    uint64_t       begin = td_trace_begin();
+    td_pool_label(d->pool, &label);
+    td_status status = b->run(d, b, step);
+    td_trace_end(begin, &label);
+    pthread_mutex_unlock(&d->turn);
+    return status;
+}
+
 static td_status run_op(td_host_npu *d, const op *o) {
+    uint64_t  begin;
     td_status status = TD_OK;
     td_chaos_delay();
     switch (o->kind) {
-    case OP_BLOCK:
-        pthread_mutex_lock(&d->turn);
-        status = o->step->n_tok > o->block->desc.max_tok ? TD_EINVAL : o->block->run(d, o->block, o->step);
-        pthread_mutex_unlock(&d->turn);
+    case OP_BLOCK: status = run_block(d, o->block, o->step); break;
+    case OP_COPY:
+        begin = td_trace_begin();
+        memmove(o->dst, o->src, o->bytes);
+        td_trace_end(begin, &(td_trace_label){TD_TRACE_DEVICE, "copy", {"bytes"}, {o->bytes}});
         break;
-    case OP_COPY: memmove(o->dst, o->src, o->bytes); break;
     case OP_HOST_CALL: o->fn(o->arg); break;
     case OP_RECORD:
         pthread_mutex_lock(&o->event->lock);
@@ -84,9 +102,11 @@ static td_status run_op(td_host_npu *d, const op *o) {
         pthread_mutex_unlock(&o->event->lock);
         break;
     case OP_WAIT:
+        begin = td_trace_begin();
         pthread_mutex_lock(&o->event->lock);
         while (o->event->done < o->ticket) pthread_cond_wait(&o->event->changed, &o->event->lock);
         pthread_mutex_unlock(&o->event->lock);
+        td_trace_end(begin, &(td_trace_label){.tier = TD_TRACE_DEVICE, .name = "wait for event"});
         break;
     }
     return status;
@@ -95,6 +115,7 @@ static td_status run_op(td_host_npu *d, const op *o) {
 static void *stream_main(void *arg) {
     td_npu_stream *s = arg;
     td_pool_pin_caller(s->device->pool); /* it is worker 0 in its turn */
+    pthread_setname_np(pthread_self(), "device stream");
     pthread_mutex_lock(&s->lock);
     for (;;) {
         while (s->finished == s->submitted && !s->stop) pthread_cond_wait(&s->changed, &s->lock);

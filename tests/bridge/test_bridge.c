@@ -184,7 +184,7 @@ static void run_machine(bool async, bool two_memories, uint32_t deferred, sums *
     sums            again;
     open_machine(&m, async, two_memories, deferred);
     for (uint32_t l = 0; l < LAYERS; l++)
-        assert_int_equal(td_bridge_port_create(m.bridge, l, l % TD_BRIDGE_SLOTS, l == LAYERS - 1, &ports[l], NULL), TD_OK);
+        assert_int_equal(td_bridge_port_create(m.bridge, l, l, l % TD_BRIDGE_SLOTS, l == LAYERS - 1, &ports[l], NULL), TD_OK);
     memset(out, 0, sizeof *out);
     run_pass(&m, ports, deferred, out);
     assert_int_equal(td_bridge_deferred(m.bridge), (uint64_t)TOKENS * deferred * (LAYERS - 1));
@@ -226,7 +226,7 @@ static void a_wild_expert_id_fails_the_step_only(void **state) {
         td_bridge_port *port;
         td_step         step = {.n_tok = TOKENS, .n_seq = 1};
         open_machine(&m, async, false, 0);
-        assert_int_equal(td_bridge_port_create(m.bridge, 0, 0, true, &port, NULL), TD_OK);
+        assert_int_equal(td_bridge_port_create(m.bridge, 0, 0, 0, true, &port, NULL), TD_OK);
         td_bridge_buffers io;
         td_bridge_get_buffers(m.bridge, 0, &io);
         for (int broken = 1; broken >= 0; broken--) {

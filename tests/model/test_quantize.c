@@ -117,7 +117,7 @@ static void compare_weight(const td_tensor_view *have, const td_tensor_view *sou
 }
 
 static td_pool *make_pool(uint32_t subpools) {
-    td_worker_place places[2] = {{TD_CPU_ANY, 0, 0}, {TD_CPU_ANY, subpools - 1, 0}};
+    td_worker_place places[2] = {{.cpu = TD_CPU_ANY}, {.cpu = TD_CPU_ANY, .subpool = subpools - 1}};
     td_pool        *pool;
     assert_int_equal(td_pool_create(places, 2, &pool, NULL), TD_OK);
     return pool;

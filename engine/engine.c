@@ -174,7 +174,13 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, td_error *err) {
     uint32_t max_running = e->plan.max_running, longest = e->limits.context_length;
     if (longest > e->limits.kv_tokens) longest = (uint32_t)e->limits.kv_tokens;
     TD_TRY(td_kv_pages_open(&e->pages, n_pages, err));
-    TD_TRY(td_scheduler_open(&e->scheduler, max_running, e->plan.chunk, longest, &e->pages, err));
+    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache, err));
+    td_scheduler_config sc = {.max_running = max_running,
+                              .chunk = e->plan.chunk,
+                              .max_seq_tokens = longest,
+                              .mixed = e->plan.mixed_chunk,
+                              .cache_generated = td_model_get_config(e->model)->attn == TD_ATTN_GQA};
+    TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, err));
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);
     e->jobs = calloc((size_t)e->plan.chunk + max_running, sizeof *e->jobs);
@@ -239,6 +245,7 @@ void td_engine_close(td_engine *e, double grace_s) {
     free(e->job_rows);
     free(e->results);
     td_scheduler_close(&e->scheduler);
+    td_prefix_cache_close(&e->cache);
     td_kv_pages_close(&e->pages);
     td_model_close(e->model);
     td_chat_template_free(e->chat_template);
@@ -270,6 +277,10 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     *s = e->stats.s;
     pthread_mutex_unlock(&e->stats.lock);
     s->queued = td_inbox_waiting(e->inbox);
+}
+
+void td_engine_flush_cache(td_engine *e) {
+    td_inbox_flush(e->inbox);
 }
 
 td_status td_engine_submit(td_engine *e, const td_request_params *p, td_request **out, td_error *err) {

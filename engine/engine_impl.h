@@ -42,8 +42,9 @@ struct td_engine {
     pthread_t         thread;
 
     /* engine thread only, once it runs */
-    td_kv_pages    pages;
-    td_scheduler   scheduler;
+    td_kv_pages     pages;
+    td_prefix_cache cache; /* over pages */
+    td_scheduler    scheduler;
     td_sampler    *samplers; /* [workers of the expert pool] */
     uint32_t       n_samplers, max_out;
     td_row_job    *jobs;           /* [max_tok] */

@@ -95,6 +95,8 @@ static td_status plan_sizes(const td_engine_options *o, td_engine_plan *plan, td
     plan->decode_log_interval = o->decode_log_interval;
     plan->random_seed = o->random_seed;
     plan->log_requests = o->log_requests;
+    plan->prefix_cache = !o->disable_radix_cache;
+    plan->mixed_chunk = !o->disable_mixed_chunk;
     return TD_OK;
 }
 

@@ -16,7 +16,7 @@ typedef struct {
     const char      *quantization, *expert_quantization; /* static: names for people */
     uint32_t         chunk, max_running, max_queued, max_deferred, decode_log_interval;
     uint64_t         random_seed;
-    bool             log_requests;
+    bool             log_requests, prefix_cache, mixed_chunk;
 } td_engine_plan;
 
 /** @return TD_EINVAL or TD_ENOTSUP with a sentence that names the option. An attention backend that the device lacks gives a

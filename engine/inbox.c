@@ -17,7 +17,7 @@ struct td_inbox {
     td_request     *first, *last;
     uint32_t        n_waiting, max_waiting;
     uint64_t        seed, n_requests;
-    bool            awake, shut;
+    bool            awake, flush, shut;
     double          deadline_s;
 };
 
@@ -87,6 +87,13 @@ void td_inbox_wake(td_inbox *b) {
     pthread_mutex_unlock(&b->lock);
 }
 
+void td_inbox_flush(td_inbox *b) {
+    pthread_mutex_lock(&b->lock);
+    b->awake = b->flush = true;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
 void td_inbox_shut(td_inbox *b, double deadline_s) {
     pthread_mutex_lock(&b->lock);
     b->shut = true;
@@ -95,15 +102,14 @@ void td_inbox_shut(td_inbox *b, double deadline_s) {
     pthread_mutex_unlock(&b->lock);
 }
 
-double td_inbox_take(td_inbox *b, bool wait, td_request **list) {
+td_inbox_news td_inbox_take(td_inbox *b, bool wait) {
     pthread_mutex_lock(&b->lock);
     while (wait && !b->first && !b->awake && !b->shut) pthread_cond_wait(&b->changed, &b->lock);
-    *list = b->first;
+    td_inbox_news news = {.requests = b->first, .flush = b->flush, .deadline_s = b->shut ? b->deadline_s : 0};
     b->first = b->last = NULL;
-    b->awake = false;
-    double deadline_s = b->shut ? b->deadline_s : 0;
+    b->awake = b->flush = false;
     pthread_mutex_unlock(&b->lock);
-    return deadline_s;
+    return news;
 }
 
 void td_inbox_left(td_inbox *b) {

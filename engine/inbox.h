@@ -21,14 +21,18 @@ void                   td_inbox_release(td_inbox *b);
 TD_NODISCARD td_status td_inbox_put(td_inbox *b, td_request *r);
 
 void td_inbox_wake(td_inbox *b);                    /* make the engine look at its requests; any thread */
+void td_inbox_flush(td_inbox *b);                   /* and empty its prefix cache, before it takes in what comes later */
 void td_inbox_shut(td_inbox *b, double deadline_s); /* no more requests; the engine is to end by then (monotonic clock) */
 
-/**
- * Engine thread: take what has come, oldest first, linked by `next`.
- * @param wait sleep until there is something, a wake, or the inbox is shut.
- * @return the deadline once shut, else 0.
- */
-double td_inbox_take(td_inbox *b, bool wait, td_request **list);
+/** What came since the last look. */
+typedef struct {
+    td_request *requests;   /* oldest first, linked by `next` */
+    bool        flush;      /* the prefix cache is to be emptied */
+    double      deadline_s; /* once the inbox is shut; else 0 */
+} td_inbox_news;
+
+/** Engine thread: take what has come. @param wait sleep until there is something, a wake, or the inbox is shut. */
+td_inbox_news td_inbox_take(td_inbox *b, bool wait);
 
 void     td_inbox_left(td_inbox *b);   /* one request stopped waiting: it runs, or has ended */
 void     td_inbox_rejoin(td_inbox *b); /* one was retracted and waits again; it is never refused */

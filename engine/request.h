@@ -45,7 +45,9 @@ struct td_request {
     uint32_t             *tokens; /* [n_prompt + max_tokens] */
     uint32_t              n_tokens, n_computed;
     uint32_t             *pages; /* [capacity for all tokens] */
-    uint32_t              n_pages;
+    uint32_t              n_pages, n_published; /* of the pages, the first n_published are in the prefix cache */
+    bool                  publishes;            /* false: the cache was flushed since the request was admitted */
+    uint32_t              n_cached;             /* prompt tokens that the prefix cache spared when it was first admitted */
     td_detok             *detok; /* NULL without a tokenizer */
     td_stream_text        text;
     td_position_logprobs *prompt_positions; /* [n_prompt] from admission until they are sent */

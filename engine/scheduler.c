@@ -7,18 +7,17 @@
 #include "core/error.h"
 #include "core/mem.h"
 
-td_status td_scheduler_open(td_scheduler *s, uint32_t max_running, uint32_t chunk, uint32_t max_seq_tokens,
-                            td_kv_pages *pages, td_error *err) {
-    size_t max_tok = (size_t)max_running + chunk,
-           max_seq = 2 * (size_t)max_running; /* a prompt part and a generated part each */
-    size_t stride = max_seq_tokens / TD_KV_PAGE + 1, table, words;
-    *s = (td_scheduler){.max_running = max_running, .chunk = chunk, .pages = pages, .step.block_stride = (uint32_t)stride};
+td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache, td_error *err) {
+    size_t max_tok = (size_t)c->max_running + c->chunk,
+           max_seq = 2 * (size_t)c->max_running; /* a prompt part and a generated part each */
+    size_t stride = c->max_seq_tokens / TD_KV_PAGE + 1, table, words;
+    *s = (td_scheduler){.config = *c, .cache = cache, .step.block_stride = (uint32_t)stride};
     if (td_mul_size(max_seq, stride, &table) && table < SIZE_MAX / 8 - 4 * (max_tok + max_seq)) {
         words = 3 * max_tok + 2 * max_seq + 1 + table;
         s->arrays = calloc(words * sizeof(uint32_t) + max_seq, 1);
     }
-    s->running = calloc(max_running, sizeof *s->running);
-    s->entries = calloc(max_running, sizeof *s->entries);
+    s->running = calloc(c->max_running, sizeof *s->running);
+    s->entries = calloc(c->max_running, sizeof *s->entries);
     if (!s->arrays || !s->running || !s->entries) {
         td_scheduler_close(s);
         return td_fail(err, TD_ENOMEM, "out of memory for the scheduler");
@@ -63,13 +62,13 @@ static void start_running(td_scheduler *s, td_request *r) {
     s->running[at] = r;
 }
 
-static void free_pages(td_scheduler *s, td_request *r) {
-    while (r->n_pages) td_kv_pages_drop(s->pages, r->pages[--r->n_pages]);
-    r->n_computed = 0;
+static void drop_pages(td_scheduler *s, td_request *r) {
+    while (r->n_pages) td_prefix_cache_drop(s->cache, r->pages[--r->n_pages]);
+    r->n_computed = r->n_published = 0;
 }
 
 void td_scheduler_remove(td_scheduler *s, td_request *r) {
-    free_pages(s, r);
+    drop_pages(s, r);
     for (uint32_t i = 0; i < s->n_running; i++) {
         if (s->running[i] != r) continue;
         memmove(s->running + i, s->running + i + 1, (s->n_running - i - 1) * sizeof *s->running);
@@ -97,14 +96,14 @@ static uint32_t pages_wanted(const td_request *r) {
 
 static bool take_pages(td_scheduler *s, td_request *r) {
     uint32_t n = pages_wanted(r);
-    if (!td_kv_pages_take(s->pages, r->pages + r->n_pages, n)) return false;
+    if (!td_prefix_cache_take(s->cache, r->pages + r->n_pages, n)) return false;
     r->n_pages += n;
     return true;
 }
 
 static void retract_last(td_scheduler *s) {
     td_request *r = s->running[--s->n_running];
-    free_pages(s, r);
+    drop_pages(s, r);
     td_scheduler_add(s, r);
     td_inbox_rejoin(r->inbox);
     s->retractions++;
@@ -123,6 +122,70 @@ static bool extend_running(td_scheduler *s) {
     return retracted;
 }
 
+/* ---- the prefix cache ------------------------------------------------------------------------ */
+
+/* Tokens of r whose KV depends on nothing but the tokens before. */
+static uint32_t cacheable_tokens(const td_scheduler *s, const td_request *r) {
+    return s->config.cache_generated ? r->n_tokens : r->n_prompt;
+}
+
+/* Whole pages that r may take from the cache: one token at least is computed, for its logits, and every one when the
+   prompt's log-probabilities are wanted. */
+static uint32_t matchable_pages(const td_scheduler *s, const td_request *r) {
+    uint32_t n = cacheable_tokens(s, r);
+    if (!s->cache->on || (r->prompt_logprobs && !r->prompt_positions_sent)) return 0;
+    return (n < r->n_tokens ? n : r->n_tokens - 1) / TD_KV_PAGE;
+}
+
+static void publish(td_scheduler *s, td_request *r) {
+    uint32_t n = cacheable_tokens(s, r), pages = (r->n_computed < n ? r->n_computed : n) / TD_KV_PAGE;
+    if (!r->publishes || pages <= r->n_published) return;
+    td_prefix_cache_publish(s->cache, r->tokens, r->n_published, pages, r->pages);
+    r->n_published = pages;
+}
+
+/* Whether a running request is about to compute a page that r could share, beyond the r->n_pages that the cache has. */
+static bool should_wait(const td_scheduler *s, const td_request *r) {
+    size_t end = ((size_t)r->n_pages + 1) * TD_KV_PAGE;
+    if (r->n_pages >= matchable_pages(s, r)) return false;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const td_request *other = s->running[i];
+        if (other->publishes && other->n_computed < end && end <= cacheable_tokens(s, other) &&
+            !memcmp(other->tokens, r->tokens, end * sizeof *r->tokens))
+            return true;
+    }
+    return false;
+}
+
+void td_scheduler_flush_cache(td_scheduler *s) {
+    td_prefix_cache_flush(s->cache);
+    for (uint32_t i = 0; i < s->n_running; i++) s->running[i]->publishes = false;
+}
+
+/* ---- admission ------------------------------------------------------------------------------- */
+
+typedef enum { ADMITTED, SKIPPED, NO_ROOM } admission;
+
+static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating) {
+    r->n_pages = r->n_published = td_prefix_cache_match(s->cache, r->tokens, matchable_pages(s, r), r->pages);
+    admission result = ADMITTED;
+    if (should_wait(s, r))
+        result = SKIPPED;
+    else if (pages_wanted(r) + generating > td_prefix_cache_available(s->cache) && s->n_running > 0)
+        result = NO_ROOM;
+    if (result != ADMITTED) {
+        drop_pages(s, r);
+        return result;
+    }
+    r->n_computed = r->n_pages * TD_KV_PAGE;
+    if (!r->started) r->n_cached = r->n_computed;
+    r->publishes = true;
+    bool taken = take_pages(s, r);
+    assert(taken);
+    (void)taken;
+    return ADMITTED;
+}
+
 static void admit(td_scheduler *s) {
     uint32_t to_prefill = 0, generating = 0;
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -131,17 +194,19 @@ static void admit(td_scheduler *s) {
         else
             to_prefill += s->running[i]->n_tokens - s->running[i]->n_computed;
     }
-    while (s->waiting && s->n_running < s->max_running && to_prefill < s->chunk) {
-        td_request *r = s->waiting;
-        if (pages_wanted(r) + generating > s->pages->n_free && s->n_running > 0) break;
-        bool taken = take_pages(s, r);
-        assert(taken);
-        (void)taken;
-        s->waiting = r->next;
+    for (td_request **at = &s->waiting; *at && s->n_running < s->config.max_running && to_prefill < s->config.chunk;) {
+        td_request *r = *at;
+        admission   result = try_admit(s, r, generating);
+        if (result == NO_ROOM) break; /* what comes later must not take the room that this one waits for */
+        if (result == SKIPPED) {
+            at = &r->next;
+            continue;
+        }
+        *at = r->next;
         s->n_waiting--;
         td_inbox_left(r->inbox);
         start_running(s, r);
-        to_prefill += r->n_tokens;
+        to_prefill += r->n_tokens - r->n_computed;
     }
 }
 
@@ -172,25 +237,42 @@ static void add_request(td_scheduler *s, td_request *r, uint32_t n_rows) {
     if (end > p) add_sequence(s, r, begin > p ? begin : p, end, true);
 }
 
+typedef struct {
+    bool prompts, generating;
+} turn;
+
+static turn choose_turn(const td_scheduler *s) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_running; i++) n += is_generating(s->running[i]);
+    if (s->config.mixed || n == 0 || n == s->n_running) return (turn){true, true};
+    return s->prompts_last ? (turn){.generating = true} : (turn){.prompts = true};
+}
+
 bool td_scheduler_build(td_scheduler *s) {
     s->n_entries = s->n_prefill = 0;
     s->step.n_tok = s->step.n_seq = s->step.n_out = 0;
     s->seq_start[0] = 0;
     if (!extend_running(s)) admit(s);
+    turn now = choose_turn(s);
     for (uint32_t i = 0; i < s->n_running; i++) {
         td_request *r = s->running[i];
-        uint32_t    left = r->n_tokens - r->n_computed, room = s->chunk - s->n_prefill;
+        uint32_t    left = r->n_tokens - r->n_computed, room = s->config.chunk - s->n_prefill;
         if (is_generating(r)) {
-            add_request(s, r, 1);
+            if (now.generating) add_request(s, r, 1);
             continue;
         }
         uint32_t n = left < room ? left : room;
-        if (n) add_request(s, r, n);
+        if (!n || !now.prompts) continue;
+        add_request(s, r, n);
         s->n_prefill += n;
     }
+    s->prompts_last = s->n_prefill > 0;
     return s->n_entries > 0;
 }
 
 void td_scheduler_commit(td_scheduler *s) {
-    for (uint32_t i = 0; i < s->n_entries; i++) s->entries[i].request->n_computed += s->entries[i].n_rows;
+    for (uint32_t i = 0; i < s->n_entries; i++) {
+        s->entries[i].request->n_computed += s->entries[i].n_rows;
+        publish(s, s->entries[i].request);
+    }
 }

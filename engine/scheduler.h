@@ -2,11 +2,16 @@
  * Which tokens go into the next step.
  *
  * DESIGN. Requests join and leave at every step. A step holds one token of every request that is generating, and up to
- * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service. A request is
- * admitted when the pages of all it has so far are free, and one more for each request that is generating, so that an
- * admission does not cause a retraction at once. When a generating request needs a page and none is free, the running
- * request that is last in order of service is retracted: its pages are freed and it waits again. The first in order is never
- * retracted, so there is always progress.
+ * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service. Without `mixed`,
+ * steps with prompts and steps with generating requests take turns instead. A request is admitted when the pages of all it
+ * has so far can be had, and one more for each request that is generating, so that an admission does not cause a retraction
+ * at once. When a generating request needs a page and there is none, the running request that is last in order of service
+ * is retracted: its pages are dropped and it waits again. The first in order is never retracted, so there is always
+ * progress.
+ *
+ * An admitted request begins behind the pages that the prefix cache has of it, and publishes its own as they are computed.
+ * A request waits while another one computes pages that it could share: prompts with a common beginning compute it once,
+ * also when they arrive together.
  *
  * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated
  * after open.
@@ -14,6 +19,7 @@
 #ifndef TD_ENGINE_SCHEDULER_H
 #define TD_ENGINE_SCHEDULER_H
 
+#include "engine/prefix_cache.h"
 #include "engine/request.h"
 #include "npu/npu.h"
 
@@ -25,32 +31,41 @@ typedef struct {
 } td_step_entry;
 
 typedef struct {
-    uint32_t       max_running, chunk;
-    td_kv_pages   *pages;
-    td_request    *waiting; /* a list */
-    td_request   **running; /* [n_running] */
-    uint32_t       n_waiting, n_running;
-    uint64_t       retractions;          /* since open */
-    td_step_entry *entries;              /* [n_entries] of the step */
-    uint32_t       n_entries, n_prefill; /* n_prefill: rows that are not one token of a generating request */
-    td_step        step;
-    void          *arrays; /* the step's memory */
-    uint32_t      *token, *pos, *slot, *seq_start, *kv_len, *block_table;
-    uint8_t       *absorbed;
+    uint32_t max_running, chunk;
+    uint32_t max_seq_tokens;  /* longest sequence */
+    bool     mixed;           /* prompts and generating requests share steps */
+    bool     cache_generated; /* the KV of a generated token has the bits of the same token's in a prompt */
+} td_scheduler_config;
+
+typedef struct {
+    td_scheduler_config config;
+    td_prefix_cache    *cache;
+    td_request         *waiting; /* a list */
+    td_request        **running; /* [n_running] */
+    uint32_t            n_waiting, n_running;
+    uint64_t            retractions;          /* since open */
+    td_step_entry      *entries;              /* [n_entries] of the step */
+    uint32_t            n_entries, n_prefill; /* n_prefill: rows that are not one token of a generating request */
+    bool                prompts_last;         /* the last step held prompts: for turns */
+    td_step             step;
+    void               *arrays; /* the step's memory */
+    uint32_t           *token, *pos, *slot, *seq_start, *kv_len, *block_table;
+    uint8_t            *absorbed;
 } td_scheduler;
 
-/** A step has at most chunk + max_running tokens. @param max_seq_tokens longest sequence. @param pages borrowed. */
-TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, uint32_t max_running, uint32_t chunk, uint32_t max_seq_tokens,
-                                         td_kv_pages *pages, td_error *err);
+/** A step has at most chunk + max_running tokens. @param c copied. @param cache borrowed. */
+TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache,
+                                         td_error *err);
 void                   td_scheduler_close(td_scheduler *s);
 
 void td_scheduler_add(td_scheduler *s, td_request *r);    /* to the waiting list */
-void td_scheduler_remove(td_scheduler *s, td_request *r); /* from either list; its pages are freed */
+void td_scheduler_remove(td_scheduler *s, td_request *r); /* from either list; its pages are dropped */
+void td_scheduler_flush_cache(td_scheduler *s);           /* empty the prefix cache */
 
 /** Build the next step. @return false when there is nothing to run. */
 bool td_scheduler_build(td_scheduler *s);
 
-/** The step has run: its tokens' KV is there. */
+/** The step has run: its tokens' KV is there, and full pages of it are published. */
 void td_scheduler_commit(td_scheduler *s);
 
 #endif

@@ -21,8 +21,11 @@
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static td_event event_of(const td_request *r) {
-    return (td_event){
-        .text = "", .stop_token = UINT32_MAX, .prompt_tokens = r->n_prompt, .completion_tokens = td_request_generated(r)};
+    return (td_event){.text = "",
+                      .stop_token = UINT32_MAX,
+                      .prompt_tokens = r->n_prompt,
+                      .cached_tokens = r->n_cached,
+                      .completion_tokens = td_request_generated(r)};
 }
 
 static void send(td_engine *e, td_request *r, td_event *ev) {
@@ -214,6 +217,7 @@ static void note_starts(td_engine *e) {
         r->started = true;
         pthread_mutex_lock(&e->stats.lock);
         e->stats.s.prompt_tokens += r->n_prompt;
+        e->stats.s.cached_tokens += r->n_cached;
         td_histogram_observe(&e->stats.s.queue_time, now - r->submit_s);
         pthread_mutex_unlock(&e->stats.lock);
     }
@@ -229,11 +233,16 @@ static void log_prefill(const td_engine *e, double seconds) {
     }
 }
 
+/* By requests: pages that only the prefix cache holds can be had at any time. */
+static uint64_t kv_tokens_used(const td_engine *e) {
+    return (uint64_t)(td_kv_pages_used(&e->pages) - e->cache.n_idle) * TD_KV_PAGE;
+}
+
 static void log_decode(td_engine *e) {
     uint32_t interval = e->plan.decode_log_interval ? e->plan.decode_log_interval : WINDOW_STEPS;
     if (++e->window_steps < interval) return;
     double   now = td_now_s(), rate = (double)e->window_tokens / (now - e->window_start_s);
-    uint64_t used = (uint64_t)td_kv_pages_used(&e->pages) * TD_KV_PAGE, total = (uint64_t)e->pages.n_pages * TD_KV_PAGE;
+    uint64_t used = kv_tokens_used(e), total = (uint64_t)e->pages.n_pages * TD_KV_PAGE;
     e->window_start_s = now;
     e->window_tokens = e->window_steps = 0;
     pthread_mutex_lock(&e->stats.lock);
@@ -323,7 +332,9 @@ static void publish(td_engine *e) {
     e->stats.s.running = e->scheduler.n_running;
     e->stats.s.retractions = e->scheduler.retractions;
     e->stats.s.experts_deferred = td_model_deferred(e->model);
-    e->stats.s.kv_tokens_used = (uint64_t)td_kv_pages_used(&e->pages) * TD_KV_PAGE;
+    e->stats.s.kv_tokens_used = kv_tokens_used(e);
+    e->stats.s.kv_tokens_cached = (uint64_t)e->cache.n_idle * TD_KV_PAGE;
+    e->stats.s.cache_evictions = e->cache.evictions;
     pthread_mutex_unlock(&e->stats.lock);
 }
 
@@ -333,20 +344,20 @@ void *td_engine_thread(void *engine) {
     pthread_setname_np(pthread_self(), "engine");
     if (!e->npu_pool) td_pool_pin_caller(e->expert_pool); /* else the pool is driven by a thread of the bridge */
     for (;;) {
-        td_request *list;
-        bool        idle = s->n_running == 0 && s->waiting == NULL;
-        if (idle) assert(td_kv_pages_used(&e->pages) == 0);
+        bool idle = s->n_running == 0 && s->waiting == NULL;
+        if (idle) assert(kv_tokens_used(e) == 0);
         publish(e);
-        uint64_t begin = idle ? td_trace_begin() : 0;
-        double   deadline_s = td_inbox_take(e->inbox, idle, &list);
+        uint64_t      begin = idle ? td_trace_begin() : 0;
+        td_inbox_news news = td_inbox_take(e->inbox, idle);
         td_trace_end(begin, &(td_trace_label){.tier = TD_TRACE_ENGINE, .name = "idle"});
         if (idle) {
             e->window_start_s = td_now_s();
             e->window_tokens = e->window_steps = 0;
         }
-        take_in(e, list);
-        abort_requests(e, deadline_s > 0 && td_now_s() >= deadline_s);
-        if (deadline_s > 0 && s->n_running == 0 && s->waiting == NULL) return NULL;
+        if (news.flush) td_scheduler_flush_cache(s);
+        take_in(e, news.requests);
+        abort_requests(e, news.deadline_s > 0 && td_now_s() >= news.deadline_s);
+        if (news.deadline_s > 0 && s->n_running == 0 && s->waiting == NULL) return NULL;
         run_step(e);
     }
 }

@@ -164,6 +164,8 @@ typedef struct {
     uint64_t    random_seed;
     uint32_t    decode_log_interval; /* steps between log lines; 0: none */
     bool        log_requests;
+    bool        disable_radix_cache; /* no page of a request is kept for later ones */
+    bool        disable_mixed_chunk; /* prompts and generating requests take turns instead of sharing steps */
 } td_engine_options;
 
 void td_engine_options_init(td_engine_options *o); /* the defaults of docs/flags and --help */
@@ -213,7 +215,9 @@ typedef struct {
     uint64_t     requests_total, requests_aborted, requests_failed;
     uint64_t     prompt_tokens, cached_tokens, generation_tokens;
     uint32_t     running, queued;  /* queued: retracted ones too */
-    uint64_t     kv_tokens_used, kv_tokens_total;
+    uint64_t     kv_tokens_used, kv_tokens_total; /* used: by requests */
+    uint64_t     kv_tokens_cached;                /* held by the prefix cache alone: dropped when room is needed */
+    uint64_t     cache_evictions;                 /* pages that were */
     uint64_t     steps_prefill, steps_decode;
     uint64_t     retractions;      /* times a running request had to wait again because no KV page was free */
     uint64_t     experts_deferred; /* (token, expert) pairs */
@@ -222,6 +226,9 @@ typedef struct {
 } td_engine_stats;
 
 void td_engine_get_stats(td_engine *e, td_engine_stats *s);
+
+/** Empty the prefix cache: requests that are submitted later find nothing of earlier ones in it. */
+void td_engine_flush_cache(td_engine *e);
 
 /* ---- requests -------------------------------------------------------------------------------- */
 

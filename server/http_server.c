@@ -27,7 +27,7 @@
 
 /* ---- routes ---- */
 
-enum { OPEN = 1, PREFIX = 2 }; /* needs no key; the path goes on after the prefix */
+enum { OPEN = 1, PREFIX = 2, NO_BODY = 4 }; /* needs no key; the path goes on after the prefix; a POST without JSON */
 
 typedef struct {
     const char *method, *path;
@@ -42,6 +42,8 @@ static const route ROUTES[] = {
     {"GET", "/v1/models/", td_route_model, PREFIX},
     {"POST", "/tokenize", td_route_tokenize, 0},
     {"POST", "/detokenize", td_route_detokenize, 0},
+    {"POST", "/flush_cache", td_route_flush_cache, NO_BODY},
+    {"GET", "/flush_cache", td_route_flush_cache, 0},
     {"GET", "/health", td_route_health, OPEN},
     {"GET", "/health_generate", td_route_health_generate, 0},
     {"GET", "/get_model_info", td_route_model_info, 0},
@@ -110,7 +112,7 @@ static void choose_route(td_call *c, const char *method, const char *url) {
         c->broken = td_api_fail(&c->err, 405, "method_not_allowed", "'%.200s' does not take %.20s.", url, method) != TD_OK;
     else if (atomic_load_explicit(&s->stopping, memory_order_relaxed))
         fail_call(c, 503, "shutting_down", "The server is shutting down.");
-    else if (!strcmp(found->method, "POST") && !is_json(c->connection))
+    else if (!strcmp(found->method, "POST") && !(found->flags & NO_BODY) && !is_json(c->connection))
         fail_call(c, 415, "unsupported_media_type", "The Content-Type must be application/json.");
     if (c->broken) return;
     c->handle = found->handle;

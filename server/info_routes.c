@@ -1,4 +1,4 @@
-/* What the server tells about itself: health, models, the engine's plan, load. */
+/* What the server tells about itself: health, models, the engine's plan, load; and the order to empty its prefix cache. */
 #include <math.h>
 #include <string.h>
 
@@ -127,4 +127,11 @@ enum MHD_Result td_route_load(td_call *c) {
     td_jw_close(&b, '}');
     td_jw_close(&b, ']');
     return td_answer_json(c, 200, &b);
+}
+
+enum MHD_Result td_route_flush_cache(td_call *c) {
+    td_jbuf b = {0};
+    td_engine_flush_cache(c->server->engine);
+    td_jbuf_puts(&b, "Cache flushed.\n");
+    return td_answer_text(c, 200, "text/plain; charset=utf-8", &b);
 }

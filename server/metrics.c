@@ -50,7 +50,11 @@ enum MHD_Result td_route_metrics(td_call *c) {
     const metric metrics[] = {
         {"sglang:num_running_reqs", "gauge", "Requests being generated.", st.running},
         {"sglang:num_queue_reqs", "gauge", "Requests waiting.", st.queued},
-        {"sglang:num_used_tokens", "gauge", "Tokens held in the KV cache.", (double)st.kv_tokens_used},
+        {"sglang:num_used_tokens", "gauge", "Tokens of the KV cache that requests hold.", (double)st.kv_tokens_used},
+        {"tandem:cached_kv_tokens", "gauge", "Tokens of the KV cache that only the prefix cache holds, until room is needed.",
+         (double)st.kv_tokens_cached},
+        {"tandem:evicted_pages_total", "counter", "Pages that the prefix cache gave up for requests.",
+         (double)st.cache_evictions},
         {"sglang:max_total_num_tokens", "gauge", "Capacity of the KV cache in tokens.", (double)st.kv_tokens_total},
         {"sglang:token_usage", "gauge", "Share of the KV cache in use, 0 to 1.",
          st.kv_tokens_total ? (double)st.kv_tokens_used / (double)st.kv_tokens_total : 0},

@@ -92,6 +92,7 @@ enum MHD_Result td_route_model(td_call *c);
 enum MHD_Result td_route_model_info(td_call *c);
 enum MHD_Result td_route_server_info(td_call *c);
 enum MHD_Result td_route_load(td_call *c);
+enum MHD_Result td_route_flush_cache(td_call *c);
 /* token_routes.c: */
 enum MHD_Result td_route_tokenize(td_call *c);
 enum MHD_Result td_route_detokenize(td_call *c);

@@ -21,7 +21,7 @@ struct td_model {
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads;
-static atomic_bool           g_hold, g_nan;
+static atomic_bool           g_hold, g_nan, g_one_form;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us;
 
@@ -39,6 +39,9 @@ void fake_delay(uint32_t us) {
 }
 void fake_give_nan(bool nan) {
     atomic_store(&g_nan, nan);
+}
+void fake_one_form(bool one) {
+    atomic_store(&g_one_form, one);
 }
 const char *fake_complaint(void) {
     return atomic_load(&g_complaint);
@@ -64,7 +67,7 @@ static uint64_t mix(uint64_t x) { /* splitmix64 */
 }
 
 static uint64_t kv_of(uint32_t token, uint32_t pos, bool absorbed) {
-    return mix((uint64_t)token << 33 | (uint64_t)pos << 1 | absorbed);
+    return mix((uint64_t)token << 33 | (uint64_t)pos << 1 | (absorbed && !atomic_load(&g_one_form)));
 }
 static uint64_t history(uint64_t h, uint64_t kv) {
     return mix(h ^ kv);
@@ -90,6 +93,7 @@ td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_
     m->o = *o;
     if (!m->o.context_length) m->o.context_length = FAKE_CONTEXT;
     m->config = (td_model_config){.arch_name = "FakeForCausalLM",
+                                  .attn = atomic_load(&g_one_form) ? TD_ATTN_GQA : TD_ATTN_MLA,
                                   .vocab = FAKE_VOCAB,
                                   .bos_id = 0,
                                   .eos_ids = {FAKE_EOS},

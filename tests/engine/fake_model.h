@@ -24,6 +24,7 @@ void        fake_fail_heads(int n);
 void        fake_hold(bool hold);    /* forwards wait while held */
 void        fake_delay(uint32_t us); /* every forward takes so long at least */
 void        fake_give_nan(bool nan); /* logits are NaN */
+void        fake_one_form(bool one); /* models opened from now on are GQA's: prompt and generated tokens have the same KV */
 const char *fake_complaint(void);    /* the first broken rule of a step, or NULL */
 uint32_t    fake_max_tok(void);      /* of the model that was opened last */
 

@@ -186,10 +186,19 @@ typedef struct {
     bool       cancel[PER_THREAD];
 } client;
 
+/* A prompt that begins as one of a few texts does. */
+static probe *related_prompt(uint32_t n_prompt, uint32_t max_tokens) {
+    uint32_t ids[FAKE_CONTEXT], text = draw(2), own = n_prompt - draw(n_prompt / 4 + 1);
+    for (uint32_t i = 0; i < n_prompt; i++)
+        ids[i] = i < own ? (uint32_t)(td_rng_u64(SEED, 10 + text, i) % FAKE_VOCAB) : draw(FAKE_VOCAB);
+    return probe_new(ids, n_prompt, max_tokens);
+}
+
 static const char *const g_stop[] = {"e t", "qu", "the", "\xc3\xa9"};
 
 static probe *random_request(const uint32_t lengths[4], const uint32_t outputs[4]) {
-    probe             *p = random_prompt(1 + draw(lengths[draw(4)]), 1 + draw(outputs[draw(4)]));
+    uint32_t           n_prompt = 1 + draw(lengths[draw(4)]), max_tokens = 1 + draw(outputs[draw(4)]);
+    probe             *p = draw(3) == 0 ? random_prompt(n_prompt, max_tokens) : related_prompt(n_prompt, max_tokens);
     td_request_params *q = &p->params;
     if (draw(2)) {
         q->sampling.temperature = 0.2 + 0.1 * draw(20);
@@ -224,10 +233,8 @@ static void *run_client(void *arg) {
     return NULL;
 }
 
-/* Returns how many retractions it took. */
-static uint64_t run_company(uint32_t pages, const uint32_t lengths[4], const uint32_t outputs[4]) {
+static td_engine_stats run_company(td_engine_options o, const uint32_t lengths[4], const uint32_t outputs[4]) {
     print_message("seed %u\n", SEED);
-    td_engine_options o = options(pages * 128, 48, 10);
     o.max_queued_requests = 40;
     td_engine *e;
     assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
@@ -255,25 +262,48 @@ static uint64_t run_company(uint32_t pages, const uint32_t lengths[4], const uin
             wait_check_free(e, p);
         }
     td_engine_stats s = idle_stats(e);
-    print_message("%lu requests, %lu aborted, %lu retractions, %lu + %lu steps\n", s.requests_total, s.requests_aborted,
-                  s.retractions, s.steps_prefill, s.steps_decode);
+    print_message("%lu requests, %lu aborted, %lu retractions, %lu + %lu steps, %lu of %lu prompt tokens cached, %lu pages evicted\n",
+                  s.requests_total, s.requests_aborted, s.retractions, s.steps_prefill, s.steps_decode, s.cached_tokens,
+                  s.prompt_tokens, s.cache_evictions);
     assert_int_equal(s.requests_total, THREADS * PER_THREAD);
     assert_int_equal(s.requests_aborted, aborted);
     assert_int_equal(s.requests_failed, 0);
     close_engine(e);
-    return s.retractions;
+    return s;
 }
 
 static void random_company(void **state) {
     (void)state;
     static const uint32_t lengths[] = {5, 40, 200, 450}, outputs[] = {2, 30, 120, 250};
-    run_company(6, lengths, outputs);
+    td_engine_stats       s = run_company(options(6 * 128, 48, 10), lengths, outputs);
+    assert_true(s.cached_tokens > 0 && s.cache_evictions > 0);
 }
 
 static void random_company_short_of_pages(void **state) {
     (void)state;
     static const uint32_t lengths[] = {3, 50, 100, 120}, outputs[] = {150, 200, 300, 400};
-    assert_true(run_company(5, lengths, outputs) > 0);
+    assert_true(run_company(options(5 * 128, 48, 10), lengths, outputs).retractions > 0);
+}
+
+/* Pages of generated tokens are shared too. */
+static void random_company_of_one_form(void **state) {
+    (void)state;
+    static const uint32_t lengths[] = {5, 150, 200, 300}, outputs[] = {2, 100, 200, 300};
+    fake_one_form(true);
+    td_engine_stats s = run_company(options(7 * 128, 48, 10), lengths, outputs);
+    fake_one_form(false);
+    assert_true(s.cached_tokens > 0);
+}
+
+static void random_company_by_turns(void **state) {
+    (void)state;
+    static const uint32_t lengths[] = {5, 40, 200, 450}, outputs[] = {2, 30, 120, 250};
+    td_engine_options     o = options(12 * 128, 48, 10);
+    o.disable_mixed_chunk = true;
+    o.disable_radix_cache = true;
+    td_engine_stats s = run_company(o, lengths, outputs);
+    assert_int_equal(s.cached_tokens, 0);
+    assert_int_equal(s.kv_tokens_cached, 0);
 }
 
 /* Submit a request to an idle engine whose forwards are held: it runs when this returns. */
@@ -284,6 +314,102 @@ static void submit_running(td_engine *e, probe *p) {
         usleep(1000);
         td_engine_get_stats(e, &s);
     }
+}
+
+/* ---- prefix cache ---------------------------------------------------------------------------- */
+
+/* A second request whose prompt is that of the first, the answer, and something new. */
+static probe *next_turn(const probe *p, uint32_t n_new) {
+    uint32_t ids[FAKE_CONTEXT], n = 0;
+    for (size_t i = 0; i < p->params.n_prompt; i++) ids[n++] = p->prompt[i];
+    for (size_t i = 0; i < p->n_tokens; i++) ids[n++] = p->tokens[i];
+    for (uint32_t i = 0; i < n_new; i++) ids[n++] = draw(FAKE_VOCAB);
+    return probe_new(ids, n, 20);
+}
+
+/* Run a request to its end. @return the prompt tokens that the cache spared. */
+static uint32_t cached_tokens_of(td_engine *e, probe *p) {
+    p->params.ignore_eos = true;
+    probe_submit(e, p);
+    probe_wait(p);
+    return p->last.cached_tokens;
+}
+
+static void turns_of_a_chat(void **state) {
+    (void)state;
+    for (int one_form = 0; one_form < 2; one_form++) {
+        fake_one_form(one_form);
+        td_engine *e = open_engine(4096, 64, 4);
+        probe     *first = random_prompt(200, 100); /* 300 tokens: one page of the prompt, two of all */
+        assert_int_equal(cached_tokens_of(e, first), 0);
+        probe *second = next_turn(first, 10);
+        assert_int_equal(cached_tokens_of(e, second), one_form ? 256 : 128);
+        probe *again = probe_new(second->prompt, second->params.n_prompt, 20);
+        assert_int_equal(cached_tokens_of(e, again), 256);
+        td_engine_flush_cache(e);
+        probe *flushed = probe_new(second->prompt, second->params.n_prompt, 20);
+        assert_int_equal(cached_tokens_of(e, flushed), 0);
+        probe *scored = probe_new(second->prompt, second->params.n_prompt, 20);
+        scored->params.prompt_logprobs = true; /* every row of the prompt has to be computed */
+        assert_int_equal(cached_tokens_of(e, scored), 0);
+        assert_int_equal(idle_stats(e).cached_tokens, (one_form ? 256 : 128) + 256);
+        probe *all[] = {first, second, again, flushed, scored};
+        for (int i = 0; i < 5; i++) wait_check_free(e, all[i]);
+        close_engine(e);
+    }
+    fake_one_form(false);
+}
+
+static void whole_pages_leave_one_token_to_compute(void **state) {
+    (void)state;
+    td_engine *e = open_engine(2048, 64, 4);
+    probe     *first = random_prompt(256, 5), *again = probe_new(first->prompt, 256, 5);
+    assert_int_equal(cached_tokens_of(e, first), 0);
+    assert_int_equal(cached_tokens_of(e, again), 128);
+    wait_check_free(e, first);
+    wait_check_free(e, again);
+    close_engine(e);
+}
+
+/* Choices of one prompt, submitted together: the first computes it, the others wait for its pages. */
+static void common_prompt_is_computed_once(void **state) {
+    (void)state;
+    td_engine *e = open_engine(4096, 64, 8);
+    probe     *first = random_prompt(10, 1), *p[6];
+    fake_hold(true);
+    submit_running(e, first);
+    for (int i = 0; i < 6; i++) {
+        p[i] = i ? probe_new(p[0]->prompt, 400, 10) : random_prompt(400, 10);
+        p[i]->params.ignore_eos = true;
+        probe_submit(e, p[i]);
+    }
+    fake_hold(false);
+    probe_wait(first);
+    for (int i = 0; i < 6; i++) probe_wait(p[i]);
+    td_engine_stats s = idle_stats(e);
+    assert_int_equal(s.cached_tokens, 5 * 384);
+    assert_int_equal(s.kv_tokens_cached, 384);
+    wait_check_free(e, first);
+    for (int i = 0; i < 6; i++) wait_check_free(e, p[i]);
+    close_engine(e);
+}
+
+/* Flushing in the middle of requests that share pages takes nothing from them. */
+static void flush_while_running(void **state) {
+    (void)state;
+    td_engine *e = open_engine(4096, 32, 8);
+    for (int round = 0; round < 20; round++) {
+        probe *p[6];
+        for (int i = 0; i < 6; i++) {
+            p[i] = related_prompt(150 + draw(200), 60);
+            p[i]->params.ignore_eos = true;
+            probe_submit(e, p[i]);
+            if (draw(3) == 0) usleep(draw(2000));
+            td_engine_flush_cache(e);
+        }
+        for (int i = 0; i < 6; i++) wait_check_free(e, p[i]);
+    }
+    close_engine(e);
 }
 
 static void retraction_is_invisible(void **state) {
@@ -599,6 +725,12 @@ int main(void) {
         cmocka_unit_test(priority_goes_first),
         cmocka_unit_test(random_company),
         cmocka_unit_test(random_company_short_of_pages),
+        cmocka_unit_test(random_company_of_one_form),
+        cmocka_unit_test(random_company_by_turns),
+        cmocka_unit_test(turns_of_a_chat),
+        cmocka_unit_test(whole_pages_leave_one_token_to_compute),
+        cmocka_unit_test(common_prompt_is_computed_once),
+        cmocka_unit_test(flush_while_running),
         cmocka_unit_test(bad_requests_are_refused),
         cmocka_unit_test(full_queue_is_busy),
         cmocka_unit_test(failed_step_is_run_again),

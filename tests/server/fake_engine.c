@@ -176,7 +176,7 @@ struct td_engine {
     pthread_mutex_t   lock;
     pthread_t         thread;
     td_request       *list;
-    bool              stop;
+    bool              stop, flushed;
     td_engine_stats   stats;
     uint64_t          submitted;
 };
@@ -368,6 +368,12 @@ const td_chat_template *td_engine_chat_template(const td_engine *e) {
     return e->has_template ? &g_template : NULL;
 }
 
+void td_engine_flush_cache(td_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    e->flushed = true;
+    pthread_mutex_unlock(&e->lock);
+}
+
 void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     pthread_mutex_lock(&e->lock);
     e->stats.running = e->stats.queued = 0;
@@ -378,6 +384,7 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
             e->stats.queued++;
     }
     e->stats.kv_tokens_total = 1 << 20;
+    e->stats.kv_tokens_cached = e->flushed ? 0 : 512;
     *s = e->stats;
     pthread_mutex_unlock(&e->lock);
 }

@@ -47,6 +47,23 @@ class Demo(unittest.TestCase):
         self.assertEqual(chunks[-1].usage.total_tokens, whole.usage.total_tokens)
         self.assertGreater(len(chunks), 12)
 
+    def test_prefix_cache(self):
+        text = self.story(words=400)
+        cold = self.complete(text, logprobs=1)
+        warm = self.complete(text, logprobs=1)
+        pages = cold.usage.prompt_tokens // 128
+        self.assertGreater(pages, 1)
+        self.assertEqual((cold.usage.prompt_tokens_details.cached_tokens, warm.usage.prompt_tokens_details.cached_tokens), (0, 128 * pages))
+        self.assertEqual(warm.choices[0].text, cold.choices[0].text)
+        self.assertEqual(warm.choices[0].logprobs.token_logprobs, cold.choices[0].logprobs.token_logprobs)
+        self.assertGreaterEqual(self.server.metric("tandem:cached_kv_tokens"), 128 * pages)
+        self.assertEqual(self.server.request("POST", "/flush_cache")[0], 200)
+        self.assertEqual(self.complete(text).usage.prompt_tokens_details.cached_tokens, 0)
+
+    @staticmethod
+    def story(words):
+        return " ".join(["The king gave", "the youngest son", "a golden key", "and a", "horse that", "could speak."][i % 6] for i in range(words // 3))
+
     def test_the_template_is_the_prompt(self):
         ids = self.server.request("POST", "/tokenize", {"messages": ASK})[1]["tokens"]
         self.assertEqual((ids[:2], ids[-1]), ([0, 2], 3))  # BOS <|user|> … <|assistant|>

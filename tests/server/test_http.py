@@ -223,6 +223,13 @@ class Protocol(HttpTest):
             self.assertIn("application/json", json.loads(response.read())["error"]["message"])
         connection.close()
 
+    def test_flush_cache(self):
+        for method in ("POST", "GET"):
+            self.assertEqual(self.server.metric("tandem:cached_kv_tokens"), 512 if method == "POST" else 0)
+            status, text, _ = self.server.request(method, "/flush_cache")
+            self.assertEqual((status, text), (200, "Cache flushed.\n"))
+        self.server.wait_metric("tandem:cached_kv_tokens", 0)
+
     def test_cors_is_off(self):
         _, _, headers = self.server.request("OPTIONS", "/v1/chat/completions", headers={"Origin": "http://evil.example"})
         self.assertNotIn("Access-Control-Allow-Origin", headers)

@@ -2,21 +2,25 @@
 import collections
 import json
 import os
+import re
 import subprocess
+import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 from server_process import Server
 
 TANDEM = os.environ["TD_TANDEM"]
 MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
+PLOT = os.path.join(os.environ["TD_SOURCE_DIR"], "scripts/trace_plot.py")
 LAYERS, MOE_LAYERS = 6, 5  # of the demo model
 TOKENS = 6
 ROUNDING_US = 0.0015  # times have three decimals
 
 
-def traced(*flags, stream=True, max_tokens=TOKENS):
-    """Events of a server that answered one request."""
+def traced(*flags, stream=True, max_tokens=TOKENS, use=json.load):
+    """What `use` makes of the file of a server that answered one request: its events."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
         with Server("--trace", path, "--skip-server-warmup", *flags, program=[TANDEM], model=MODEL) as server:
@@ -24,7 +28,7 @@ def traced(*flags, stream=True, max_tokens=TOKENS):
             assert server.request("POST", "/v1/completions", body)[0] == 200
             assert server.stop() == 0
         with open(path, encoding="ascii") as f:
-            return json.load(f)
+            return use(f)
 
 
 def spans(events, **want):
@@ -106,6 +110,26 @@ class Trace(unittest.TestCase):
         self.assertEqual({e["tid"] for e in spans(events, name="mla")}, {threads["engine"], threads["experts 1"]})
         self.assertTrue(spans(events, name="up", tid=threads["experts 1"]), "the other worker is seen too")
         self.assertTrue(spans(events, cat="http", name="write answer"))
+
+    def test_plot(self):
+        """The script's figures and picture of a trace, also of one that lacks its end."""
+        def plot(f):
+            cut, svg = f.name + ".cut", f.name + ".svg"
+            with open(cut, "w", encoding="ascii") as g:
+                g.write(f.read()[:-40])
+            command = [sys.executable, PLOT, cut, "--tokens", "1", "--svg", svg, "--layers", "2-3", "--title", "<layers>"]
+            text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            self.assertRegex(text, r"^%d steps of %d tokens in all" % (TOKENS - 1, TOKENS - 1))
+            device, experts, both = (float(x) for x in re.search(r"device at work (\S+) %, experts at work (\S+) %, both at once (\S+) %", text).groups())
+            self.assertTrue(0 <= both <= min(device, experts) and max(device, experts) < 100)
+            shapes = xml.etree.ElementTree.parse(svg).findall(".//{*}text")
+            texts = {t.text for t in shapes}
+            self.assertLessEqual({"device stream", "experts 0", "<layers>"}, texts)
+            self.assertFalse({t for t in texts if re.search(r" [01456]$", t) and t.split()[0] in ("mla", "experts") and t != "experts 0"})
+            p = subprocess.run([sys.executable, PLOT, cut, "--tokens", "77"], capture_output=True, text=True)
+            self.assertIn("no step of 77 tokens", p.stderr)
+            return True
+        self.assertTrue(traced("--npu-threads", "1", "--cpuinfer", "1", use=plot))
 
     def test_bad_path(self):
         """Refused before the model is looked at."""

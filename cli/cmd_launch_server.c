@@ -168,6 +168,7 @@ int td_cmd_launch_server(int argc, char **argv) {
         code = 0;
     } else if (st == TD_OK) {
         td_log_set_level(log_level(o.log_level));
+        td_log_set_format(!strcmp(o.log_format, "json") ? TD_LOG_JSON : TD_LOG_TEXT);
         st = launch(&o, &err);
         code = st == TD_OK ? 0 : 1;
     }

@@ -190,6 +190,14 @@ static const flag FLAGS[] = {
      .choices = "debug|info|warning|error",
      .by_default = "info",
      .help = "Least severe log lines to print."},
+    {{"log-format"},
+     CHOICE,
+     WORKS,
+     O(log_format),
+     .arg = "FORMAT",
+     .choices = "text|json",
+     .by_default = "text",
+     .help = "json writes each log line as one object, with its figures as members."},
     {{"log-requests"}, BOOL, WORKS, E(log_requests), .help = "Log each request's lengths and times."},
     {{"trace"},
      TEXT,
@@ -204,7 +212,7 @@ static const flag FLAGS[] = {
      .max = I31_TOP,
      .arg = "STEPS",
      .by_default = "40",
-     .help = "Decode steps between throughput lines; 0 for none."},
+     .help = "Steps between lines with the load, the throughput and each tier's share of its bound; 0 for none."},
     {{"watchdog-timeout"},
      U32,
      WORKS,
@@ -212,7 +220,7 @@ static const flag FLAGS[] = {
      .max = 86400,
      .arg = "SECONDS",
      .by_default = "300",
-     .help = "When no step ends for so long while requests run, /health answers 503; 0 turns this off."},
+     .help = "When no step ends for so long while requests run, the log and /health (then 503) name the stuck step; 0 turns this off."},
     {{"shutdown-grace"},
      REAL,
      WORKS,
@@ -667,7 +675,7 @@ static td_status finish(td_launch_options *o, td_error *err) {
 }
 
 td_status td_flags_parse(int argc, char **argv, td_launch_options *o, td_error *err) {
-    *o = (td_launch_options){.shutdown_grace_s = 30, .log_level = "info"};
+    *o = (td_launch_options){.shutdown_grace_s = 30, .log_level = "info", .log_format = "text"};
     td_engine_options_init(&o->engine);
     td_server_options_init(&o->server);
     o->given = calloc(N_FLAGS, 1);

@@ -17,7 +17,7 @@ typedef struct {
     td_engine_options engine;
     td_server_options server;
     const char       *config;
-    const char       *log_level;
+    const char       *log_level, *log_format;
     const char       *trace; /* file, or NULL */
     double            shutdown_grace_s;
     bool              skip_warmup;

@@ -158,6 +158,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->context_length = e->limits.context_length;
     i->max_total_tokens = e->limits.kv_tokens;
     i->max_running_requests = e->plan.max_running;
+    i->chunked_prefill_size = e->plan.chunk;
     i->bos_id = c->bos_id;
     i->default_temperature = c->temperature;
     i->default_top_p = c->top_p;

@@ -25,6 +25,13 @@ typedef struct {
     td_position_logprobs logprobs;
 } td_row_result;
 
+/** An interval of the log: where the counters stood when it began. */
+typedef struct {
+    double          start_s;
+    uint64_t        steps; /* so far */
+    td_engine_stats start;
+} td_log_window;
+
 struct td_engine {
     td_engine_plan    plan;
     td_engine_info    info;
@@ -50,10 +57,16 @@ struct td_engine {
     td_row_job    *jobs;           /* [max_tok] */
     uint32_t      *job_rows;       /* [max_out] */
     td_row_result *results;        /* [max_running], by step entry */
-    double         window_start_s; /* of the decode log */
-    uint64_t       window_tokens, window_steps;
+    td_log_window  window;
 };
 
 void *td_engine_thread(void *engine);
+
+/* step_log.c: what the log says while steps run. Engine thread. */
+void td_log_window_open(td_engine *e);                 /* a new interval begins: the engine was idle */
+void td_log_arrival(const td_engine *e, const td_request *r);
+void td_log_end(const td_engine *e, const td_request *r, td_finish finish);
+void td_log_prefill(const td_engine *e, double seconds); /* the step just run, which took so long: progress of long prompts */
+void td_log_load(td_engine *e);                        /* a step has ended; every decode_log_interval of them, a line */
 
 #endif

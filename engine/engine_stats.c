@@ -22,6 +22,7 @@ td_status td_stats_open(td_stats *t, td_error *err) {
     memset(&t->s, 0, sizeof t->s);
     set_bounds(&t->s.ttft, slow_bounds_s);
     set_bounds(&t->s.queue_time, slow_bounds_s);
+    set_bounds(&t->s.e2e, slow_bounds_s);
     set_bounds(&t->s.tpot, fast_bounds_s);
     if (pthread_mutex_init(&t->lock, NULL)) return td_fail(err, TD_ENOMEM, "cannot create a lock");
     return TD_OK;
@@ -29,6 +30,18 @@ td_status td_stats_open(td_stats *t, td_error *err) {
 
 void td_stats_close(td_stats *t) {
     pthread_mutex_destroy(&t->lock);
+}
+
+void td_stats_ended(td_stats *t, td_finish finish, double seconds) {
+    td_engine_stats *s = &t->s;
+    uint64_t *const  counts[] = {[TD_FINISH_STOP] = &s->requests_stopped,
+                                 [TD_FINISH_LENGTH] = &s->requests_length,
+                                 [TD_FINISH_ABORT] = &s->requests_aborted,
+                                 [TD_FINISH_ERROR] = &s->requests_failed};
+    pthread_mutex_lock(&t->lock);
+    ++*counts[finish];
+    td_histogram_observe(&s->e2e, seconds);
+    pthread_mutex_unlock(&t->lock);
 }
 
 void td_histogram_observe(td_histogram *h, double seconds) {

@@ -14,6 +14,7 @@ typedef struct {
 TD_NODISCARD td_status td_stats_open(td_stats *t, td_error *err);
 void                   td_stats_close(td_stats *t);
 
+void td_stats_ended(td_stats *t, td_finish finish, double seconds); /* a request, so long after its arrival */
 void td_histogram_observe(td_histogram *h, double seconds);
 
 #endif

@@ -52,6 +52,7 @@ struct td_request {
     td_stream_text        text;
     td_position_logprobs *prompt_positions; /* [n_prompt] from admission until they are sent */
     bool                  prompt_positions_sent, started;
+    bool                  retracted; /* waits again */
     double                submit_s, first_token_s, last_token_s; /* monotonic clock */
 };
 

@@ -67,6 +67,14 @@ static void drop_pages(td_scheduler *s, td_request *r) {
     r->n_computed = r->n_published = 0;
 }
 
+/* It is no longer in the waiting list. */
+static void left_waiting(td_scheduler *s, td_request *r) {
+    s->n_waiting--;
+    s->n_retracted -= r->retracted;
+    r->retracted = false;
+    td_inbox_left(r->inbox);
+}
+
 void td_scheduler_remove(td_scheduler *s, td_request *r) {
     drop_pages(s, r);
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -78,8 +86,7 @@ void td_scheduler_remove(td_scheduler *s, td_request *r) {
     for (td_request **at = &s->waiting; *at; at = &(*at)->next) {
         if (*at != r) continue;
         *at = r->next;
-        s->n_waiting--;
-        td_inbox_left(r->inbox);
+        left_waiting(s, r);
         return;
     }
 }
@@ -106,6 +113,8 @@ static void retract_last(td_scheduler *s) {
     drop_pages(s, r);
     td_scheduler_add(s, r);
     td_inbox_rejoin(r->inbox);
+    r->retracted = true;
+    s->n_retracted++;
     s->retractions++;
 }
 
@@ -203,8 +212,7 @@ static void admit(td_scheduler *s) {
             continue;
         }
         *at = r->next;
-        s->n_waiting--;
-        td_inbox_left(r->inbox);
+        left_waiting(s, r);
         start_running(s, r);
         to_prefill += r->n_tokens - r->n_computed;
     }

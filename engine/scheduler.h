@@ -43,6 +43,7 @@ typedef struct {
     td_request         *waiting; /* a list */
     td_request        **running; /* [n_running] */
     uint32_t            n_waiting, n_running;
+    uint32_t            n_retracted;          /* waiting ones that ran before */
     uint64_t            retractions;          /* since open */
     td_step_entry      *entries;              /* [n_entries] of the step */
     uint32_t            n_entries, n_prefill; /* n_prefill: rows that are not one token of a generating request */

@@ -6,7 +6,6 @@
  * has succeeded, so a step that fails is simply run again, once; when it fails again its requests fail and the others go on.
  */
 #include <assert.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,6 @@
 #include "engine/engine_impl.h"
 
 #define NEXT_TOKEN UINT32_MAX
-#define WINDOW_STEPS 40 /* over which decode_tokens_per_s is taken when nothing is logged */
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
@@ -41,14 +39,8 @@ static void send(td_engine *e, td_request *r, td_event *ev) {
     }
     if (ev->finish == TD_FINISH_NONE) return;
 
-    static const char *const names[] = {"", "stop", "length", "abort", "error"};
-    if (e->plan.log_requests)
-        td_info("request %" PRIu64 ": %s after %u prompt and %u generated tokens, %.3f s", r->number, names[ev->finish],
-                r->n_prompt, td_request_generated(r), td_now_s() - r->submit_s);
-    pthread_mutex_lock(&e->stats.lock);
-    e->stats.s.requests_aborted += ev->finish == TD_FINISH_ABORT;
-    e->stats.s.requests_failed += ev->finish == TD_FINISH_ERROR;
-    pthread_mutex_unlock(&e->stats.lock);
+    td_log_end(e, r, ev->finish);
+    td_stats_ended(&e->stats, ev->finish, td_now_s() - r->submit_s);
     td_scheduler_remove(&e->scheduler, r);
     td_request_release(r);
 }
@@ -111,7 +103,6 @@ static void deliver(td_engine *e, td_request *r, const td_row_result *result) {
     td_histogram_observe(n == 1 ? &e->stats.s.ttft : &e->stats.s.tpot, now - (n == 1 ? r->submit_s : r->last_token_s));
     pthread_mutex_unlock(&e->stats.lock);
     r->last_token_s = now;
-    e->window_tokens++;
     send(e, r, &ev);
 }
 
@@ -223,14 +214,11 @@ static void note_starts(td_engine *e) {
     }
 }
 
-static void log_prefill(const td_engine *e, double seconds) {
-    for (uint32_t i = 0; i < e->scheduler.n_entries; i++) {
-        const td_step_entry *entry = &e->scheduler.entries[i];
-        const td_request    *r = entry->request;
-        if (entry->n_rows > 1 && r->n_tokens > e->plan.chunk)
-            td_info("request %" PRIu64 ": prefill %u of %u tokens, %.1f tokens/s", r->number,
-                    entry->first_pos + entry->n_rows, r->n_tokens, e->scheduler.n_prefill / seconds);
-    }
+static void fail_step(td_engine *e, td_status st) {
+    char text[TD_ERROR_TEXT_MAX];
+    snprintf(text, sizeof text, "the step failed twice: %s", td_status_text(st));
+    td_err("%s; %u requests end", text, e->scheduler.n_entries);
+    for (uint32_t i = 0; i < e->scheduler.n_entries; i++) send_error(e, e->scheduler.entries[i].request, st, text);
 }
 
 /* By requests: pages that only the prefix cache holds can be had at any time. */
@@ -238,26 +226,31 @@ static uint64_t kv_tokens_used(const td_engine *e) {
     return (uint64_t)(td_kv_pages_used(&e->pages) - e->cache.n_idle) * TD_KV_PAGE;
 }
 
-static void log_decode(td_engine *e) {
-    uint32_t interval = e->plan.decode_log_interval ? e->plan.decode_log_interval : WINDOW_STEPS;
-    if (++e->window_steps < interval) return;
-    double   now = td_now_s(), rate = (double)e->window_tokens / (now - e->window_start_s);
-    uint64_t used = kv_tokens_used(e), total = (uint64_t)e->pages.n_pages * TD_KV_PAGE;
-    e->window_start_s = now;
-    e->window_tokens = e->window_steps = 0;
+static void publish(td_engine *e) {
+    const td_scheduler *s = &e->scheduler;
+    uint64_t            done = 0, left = 0;
+    uint32_t            n = 0;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const td_request *r = s->running[i];
+        uint32_t          r_left = r->n_tokens - r->n_computed;
+        if (r_left == 1 && r->n_tokens > r->n_prompt) continue; /* it generates */
+        n++;
+        done += r->n_computed;
+        left += r_left;
+    }
     pthread_mutex_lock(&e->stats.lock);
-    e->stats.s.decode_tokens_per_s = rate;
+    td_engine_stats *t = &e->stats.s;
+    t->running = s->n_running;
+    t->retracted = s->n_retracted;
+    t->retractions = s->retractions;
+    t->prefill_requests = n;
+    t->prefill_tokens_done = done;
+    t->prefill_tokens_left = left;
+    t->experts_deferred = td_model_deferred(e->model);
+    t->kv_tokens_used = kv_tokens_used(e);
+    t->kv_tokens_cached = (uint64_t)e->cache.n_idle * TD_KV_PAGE;
+    t->cache_evictions = e->cache.evictions;
     pthread_mutex_unlock(&e->stats.lock);
-    if (e->plan.decode_log_interval)
-        td_info("decode: %u running, %u queued, %.1f tokens/s, KV %" PRIu64 " of %" PRIu64 " tokens (%.1f %%)",
-                e->scheduler.n_running, td_inbox_waiting(e->inbox), rate, used, total, 100.0 * (double)used / (double)total);
-}
-
-static void fail_step(td_engine *e, td_status st) {
-    char text[TD_ERROR_TEXT_MAX];
-    snprintf(text, sizeof text, "the step failed twice: %s", td_status_text(st));
-    td_err("%s; %u requests end", text, e->scheduler.n_entries);
-    for (uint32_t i = 0; i < e->scheduler.n_entries; i++) send_error(e, e->scheduler.entries[i].request, st, text);
 }
 
 static void run_step(td_engine *e) {
@@ -266,6 +259,7 @@ static void run_step(td_engine *e) {
     bool     work = td_scheduler_build(s);
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {s->n_running, s->n_prefill}});
     if (!work) return;
+    publish(e);
     note_starts(e);
     double    begin_s = td_now_s();
     td_status st = try_step(e, list_jobs(e));
@@ -281,7 +275,7 @@ static void run_step(td_engine *e) {
     pthread_mutex_lock(&e->stats.lock);
     *(s->n_prefill ? &e->stats.s.steps_prefill : &e->stats.s.steps_decode) += 1;
     pthread_mutex_unlock(&e->stats.lock);
-    log_prefill(e, td_now_s() - begin_s);
+    td_log_prefill(e, td_now_s() - begin_s);
 
     begin = td_trace_begin();
     for (uint32_t i = 0; i < s->n_entries; i++) {
@@ -297,7 +291,7 @@ static void run_step(td_engine *e) {
         }
     }
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
-    if (s->n_entries > 0) log_decode(e);
+    if (s->n_entries > 0) td_log_load(e);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -306,9 +300,7 @@ static void take_in(td_engine *e, td_request *list) {
     while (list) {
         td_request *r = list;
         list = r->next;
-        if (e->plan.log_requests)
-            td_info("request %" PRIu64 ": %u prompt tokens, at most %u to generate, temperature %g", r->number, r->n_prompt,
-                    r->max_tokens, r->sampling.temperature);
+        td_log_arrival(e, r);
         pthread_mutex_lock(&e->stats.lock);
         e->stats.s.requests_total++;
         pthread_mutex_unlock(&e->stats.lock);
@@ -327,17 +319,6 @@ static void abort_requests(td_engine *e, bool all) {
     }
 }
 
-static void publish(td_engine *e) {
-    pthread_mutex_lock(&e->stats.lock);
-    e->stats.s.running = e->scheduler.n_running;
-    e->stats.s.retractions = e->scheduler.retractions;
-    e->stats.s.experts_deferred = td_model_deferred(e->model);
-    e->stats.s.kv_tokens_used = kv_tokens_used(e);
-    e->stats.s.kv_tokens_cached = (uint64_t)e->cache.n_idle * TD_KV_PAGE;
-    e->stats.s.cache_evictions = e->cache.evictions;
-    pthread_mutex_unlock(&e->stats.lock);
-}
-
 void *td_engine_thread(void *engine) {
     td_engine    *e = engine;
     td_scheduler *s = &e->scheduler;
@@ -350,10 +331,7 @@ void *td_engine_thread(void *engine) {
         uint64_t      begin = idle ? td_trace_begin() : 0;
         td_inbox_news news = td_inbox_take(e->inbox, idle);
         td_trace_end(begin, &(td_trace_label){.tier = TD_TRACE_ENGINE, .name = "idle"});
-        if (idle) {
-            e->window_start_s = td_now_s();
-            e->window_tokens = e->window_steps = 0;
-        }
+        if (idle) td_log_window_open(e);
         if (news.flush) td_scheduler_flush_cache(s);
         take_in(e, news.requests);
         abort_requests(e, news.deadline_s > 0 && td_now_s() >= news.deadline_s);

@@ -192,6 +192,7 @@ typedef struct {
     uint64_t    weight_bytes;
     uint64_t    kv_bytes;
     uint32_t    max_running_requests;
+    uint32_t    chunked_prefill_size; /* prompt tokens per step at most */
     uint32_t    bos_id;         /* UINT32_MAX: none */
     /* sampling defaults of generation_config.json, or NAN / 0 where it has none */
     double      default_temperature, default_top_p, default_repetition_penalty;
@@ -212,17 +213,20 @@ typedef struct {
 
 /** A snapshot of the counters since start. */
 typedef struct {
-    uint64_t     requests_total, requests_aborted, requests_failed;
+    uint64_t     requests_total, requests_stopped, requests_length, requests_aborted, requests_failed; /* all, and how they ended */
     uint64_t     prompt_tokens, cached_tokens, generation_tokens;
     uint32_t     running, queued;  /* queued: retracted ones too */
+    uint32_t     retracted;        /* waiting again because no KV page was free */
+    uint64_t     retractions;      /* times that happened */
+    uint32_t     prefill_requests; /* running ones whose prompt is not all computed */
+    uint64_t     prefill_tokens_done, prefill_tokens_left; /* of those: tokens with KV, and to be computed */
     uint64_t     kv_tokens_used, kv_tokens_total; /* used: by requests */
     uint64_t     kv_tokens_cached;                /* held by the prefix cache alone: dropped when room is needed */
     uint64_t     cache_evictions;                 /* pages that were */
     uint64_t     steps_prefill, steps_decode;
-    uint64_t     retractions;      /* times a running request had to wait again because no KV page was free */
     uint64_t     experts_deferred; /* (token, expert) pairs */
-    double       decode_tokens_per_s; /* over the last log interval */
-    td_histogram ttft, tpot, queue_time; /* tpot: between two tokens of a request */
+    double       decode_tokens_per_s; /* over the last log interval; 0 when idle */
+    td_histogram ttft, tpot, queue_time, e2e; /* tpot: between two tokens of a request; e2e: from arrival to the end */
 } td_engine_stats;
 
 void td_engine_get_stats(td_engine *e, td_engine_stats *s);

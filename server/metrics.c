@@ -1,10 +1,14 @@
-/* /metrics: the engine's counters in Prometheus's text format 0.0.4, under SGLang's names where it has one. */
+/* /metrics: the engine's counters in Prometheus's text format 0.0.4, under SGLang's names where it has one; docs/metrics.md lists them. */
+#include <stdio.h>
+#include <time.h>
+
 #include "server/server_state.h"
 
+/* One sample of a family. */
 typedef struct {
-    const char *name, *type, *help;
+    const char *label, *label_value; /* besides model_name; NULL: none */
     double      value;
-} metric;
+} sample;
 
 /* A label value: backslash, quote and newline are escaped. */
 static void write_label(td_jbuf *b, const char *name, const char *value) {
@@ -23,33 +27,58 @@ static void write_head(td_jbuf *b, const char *name, const char *type, const cha
     td_jbuf_printf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
+static void write_labels(td_jbuf *b, const char *model, const char *label, const char *value) {
+    td_jbuf_puts(b, "{");
+    write_label(b, "model_name", model);
+    if (label) {
+        td_jbuf_puts(b, ",");
+        write_label(b, label, value);
+    }
+    td_jbuf_puts(b, "}");
+}
+
+static void write_family(td_jbuf *b, const char *model, const char *name, const char *type, const char *help, const sample *samples,
+                         size_t n) {
+    write_head(b, name, type, help);
+    for (size_t i = 0; i < n; i++) {
+        td_jbuf_puts(b, name);
+        write_labels(b, model, samples[i].label, samples[i].label_value);
+        td_jbuf_printf(b, " %.17g\n", samples[i].value);
+    }
+}
+
 static void write_histogram(td_jbuf *b, const char *model, const char *name, const char *help, const td_histogram *h) {
     uint64_t sum = 0;
     write_head(b, name, "histogram", help);
     for (uint32_t i = 0; i <= h->n; i++) {
+        char le[32] = "+Inf";
+        if (i < h->n) snprintf(le, sizeof le, "%.9g", h->bound_s[i]);
         sum += h->count[i];
-        td_jbuf_printf(b, "%s_bucket{", name);
-        write_label(b, "model_name", model);
-        if (i < h->n)
-            td_jbuf_printf(b, ",le=\"%.9g\"} %llu\n", h->bound_s[i], (unsigned long long)sum);
-        else
-            td_jbuf_printf(b, ",le=\"+Inf\"} %llu\n", (unsigned long long)sum);
+        td_jbuf_printf(b, "%s_bucket", name);
+        write_labels(b, model, "le", le);
+        td_jbuf_printf(b, " %llu\n", (unsigned long long)sum);
     }
-    td_jbuf_printf(b, "%s_sum{", name);
-    write_label(b, "model_name", model);
-    td_jbuf_printf(b, "} %.17g\n%s_count{", h->sum_s, name);
-    write_label(b, "model_name", model);
-    td_jbuf_printf(b, "} %llu\n", (unsigned long long)sum);
+    td_jbuf_printf(b, "%s_sum", name);
+    write_labels(b, model, NULL, NULL);
+    td_jbuf_printf(b, " %.17g\n%s_count", h->sum_s, name);
+    write_labels(b, model, NULL, NULL);
+    td_jbuf_printf(b, " %llu\n", (unsigned long long)sum);
 }
 
 enum MHD_Result td_route_metrics(td_call *c) {
     const td_server *s = c->server;
+    const char      *model = s->model_name;
     td_engine_stats  st;
     td_jbuf          b = {0};
     td_engine_get_stats(s->engine, &st);
-    const metric metrics[] = {
+    const struct {
+        const char *name, *type, *help;
+        double      value;
+    } metrics[] = {
         {"sglang:num_running_reqs", "gauge", "Requests being generated.", st.running},
-        {"sglang:num_queue_reqs", "gauge", "Requests waiting.", st.queued},
+        {"sglang:num_queue_reqs", "gauge", "Requests waiting, retracted ones too.", st.queued},
+        {"sglang:num_retracted_reqs", "gauge", "Requests that wait again because no KV page was free.", st.retracted},
+        {"sglang:num_retracted_requests_total", "counter", "Times a running request had to wait again.", (double)st.retractions},
         {"sglang:num_used_tokens", "gauge", "Tokens of the KV cache that requests hold.", (double)st.kv_tokens_used},
         {"tandem:cached_kv_tokens", "gauge", "Tokens of the KV cache that only the prefix cache holds, until room is needed.",
          (double)st.kv_tokens_cached},
@@ -58,7 +87,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
         {"sglang:max_total_num_tokens", "gauge", "Capacity of the KV cache in tokens.", (double)st.kv_tokens_total},
         {"sglang:token_usage", "gauge", "Share of the KV cache in use, 0 to 1.",
          st.kv_tokens_total ? (double)st.kv_tokens_used / (double)st.kv_tokens_total : 0},
-        {"sglang:gen_throughput", "gauge", "Generated tokens per second over the last log interval.",
+        {"sglang:gen_throughput", "gauge", "Generated tokens per second over the last log interval; 0 when idle.",
          st.decode_tokens_per_s},
         {"sglang:cache_hit_rate", "gauge", "Share of prompt tokens taken from the prefix cache since start.",
          st.prompt_tokens ? (double)st.cached_tokens / (double)st.prompt_tokens : 0},
@@ -68,23 +97,31 @@ enum MHD_Result td_route_metrics(td_call *c) {
         {"sglang:cached_tokens_total", "counter", "Prompt tokens taken from the prefix cache.", (double)st.cached_tokens},
         {"sglang:generation_tokens_total", "counter", "Tokens generated.", (double)st.generation_tokens},
         {"tandem:failed_requests_total", "counter", "Requests that ended with an error.", (double)st.requests_failed},
+        {"tandem:prefill_requests", "gauge", "Running requests whose prompt is not all computed.", st.prefill_requests},
+        {"tandem:prefill_tokens_done", "gauge", "Tokens of those prompts that are computed.", (double)st.prefill_tokens_done},
+        {"tandem:prefill_tokens_left", "gauge", "Tokens of those prompts that are still to be computed.",
+         (double)st.prefill_tokens_left},
+        {"tandem:chunked_prefill_size", "gauge", "Prompt tokens of a step at most.", s->info.chunked_prefill_size},
         {"tandem:prefill_steps_total", "counter", "Steps that processed prompt tokens.", (double)st.steps_prefill},
         {"tandem:decode_steps_total", "counter", "Steps that only generated.", (double)st.steps_decode},
         {"tandem:experts_deferred_total", "counter", "(token, expert) pairs whose output was added one layer later.",
          (double)st.experts_deferred},
         {"tandem:weight_bytes", "gauge", "Bytes of weights held.", (double)s->info.weight_bytes},
         {"tandem:kv_bytes", "gauge", "Bytes reserved for the KV cache.", (double)s->info.kv_bytes},
+        {"tandem:uptime_seconds", "gauge", "Since the server began to serve.", (double)(time(NULL) - s->started_s)},
     };
-    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
-        write_head(&b, metrics[i].name, metrics[i].type, metrics[i].help);
-        td_jbuf_printf(&b, "%s{", metrics[i].name);
-        write_label(&b, "model_name", s->model_name);
-        td_jbuf_printf(&b, "} %.17g\n", metrics[i].value);
-    }
-    write_histogram(&b, s->model_name, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);
-    write_histogram(&b, s->model_name, "sglang:inter_token_latency_seconds", "Between tokens of a request.", &st.tpot);
-    write_histogram(&b, s->model_name, "sglang:time_per_output_token_seconds",
-                    "Between tokens of a request; the older name.", &st.tpot);
-    write_histogram(&b, s->model_name, "sglang:queue_time_seconds", "From arrival to the first step.", &st.queue_time);
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++)
+        write_family(&b, model, metrics[i].name, metrics[i].type, metrics[i].help, &(sample){.value = metrics[i].value}, 1);
+    write_family(&b, model, "tandem:requests_finished_total", "counter", "Requests that ended, by reason.",
+                 (sample[]){{"reason", "stop", (double)st.requests_stopped},
+                            {"reason", "length", (double)st.requests_length},
+                            {"reason", "abort", (double)st.requests_aborted},
+                            {"reason", "error", (double)st.requests_failed}},
+                 4);
+    write_histogram(&b, model, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);
+    write_histogram(&b, model, "sglang:inter_token_latency_seconds", "Between tokens of a request.", &st.tpot);
+    write_histogram(&b, model, "sglang:time_per_output_token_seconds", "Between tokens of a request; the older name.", &st.tpot);
+    write_histogram(&b, model, "sglang:queue_time_seconds", "From arrival to the first step.", &st.queue_time);
+    write_histogram(&b, model, "sglang:e2e_request_latency_seconds", "From arrival to the end.", &st.e2e);
     return td_answer_text(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }

@@ -213,6 +213,13 @@ static void fill_logprobs(td_position_logprobs *lp, uint32_t id, float logprob, 
     for (uint32_t k = 0; k < n_top; k++) lp->top[k] = (td_token_logprob){(id + k) % VOCAB, -0.5f - (float)k};
 }
 
+static void count_finish(td_engine_stats *s, td_finish finish) {
+    s->requests_stopped += finish == TD_FINISH_STOP;
+    s->requests_length += finish == TD_FINISH_LENGTH;
+    s->requests_aborted += finish == TD_FINISH_ABORT;
+    s->requests_failed += finish == TD_FINISH_ERROR;
+}
+
 /* One token; true when it was the last. Text is sent in whole characters, and held back while a stop string may come. */
 static bool step(td_request *r) {
     td_event             e = {.prompt_tokens = (uint32_t)r->p.n_prompt, .stop_token = UINT32_MAX};
@@ -273,6 +280,7 @@ static bool step(td_request *r) {
     r->text_sent = whole;
     e.completion_tokens = r->done;
     if (r->cancelled) e.finish = TD_FINISH_ABORT;
+    count_finish(&r->engine->stats, e.finish);
     r->p.on_event(r->p.user, &e);
     free(prompt_lp);
     return e.finish != TD_FINISH_NONE;
@@ -280,7 +288,7 @@ static bool step(td_request *r) {
 
 static void abort_request(td_request *r) {
     td_event e = {.finish = TD_FINISH_ABORT, .stop_token = UINT32_MAX, .text = ""};
-    r->engine->stats.requests_aborted++;
+    count_finish(&r->engine->stats, e.finish);
     r->p.on_event(r->p.user, &e);
 }
 
@@ -326,7 +334,7 @@ td_status td_engine_open(const td_engine_options *o, td_engine **out, td_error *
     strncpy(e->path, o->model_path, sizeof e->path - 1);
     e->has_template = !o->chat_template || strcmp(o->chat_template, "none") != 0;
     e->stats.ttft = (td_histogram){.n = 3, .bound_s = {0.01, 0.1, 1}, .count = {1, 2, 0, 1}, .sum_s = 2.5};
-    e->stats.tpot = e->stats.queue_time = e->stats.ttft;
+    e->stats.tpot = e->stats.queue_time = e->stats.e2e = e->stats.ttft;
     pthread_mutex_init(&e->lock, NULL);
     pthread_create(&e->thread, NULL, run, e);
     *out = e;
@@ -356,6 +364,7 @@ void td_engine_get_info(const td_engine *e, td_engine_info *info) {
                              .context_length = e->o.context_length ? e->o.context_length : 4096,
                              .max_total_tokens = 1 << 20,
                              .max_running_requests = 64,
+                             .chunked_prefill_size = e->o.chunked_prefill_size,
                              .default_temperature = 0,
                              .default_top_p = NAN,
                              .default_repetition_penalty = NAN};

@@ -1,33 +1,69 @@
 """/metrics, as prometheus-client reads it."""
+import os
+import pathlib
+import re
 import unittest
 
 from prometheus_client.parser import text_string_to_metric_families
 from server_process import Server
 
+NAME = 'a "b" \\ c'
+DOCS = pathlib.Path(os.environ["TD_SOURCE_DIR"]) / "docs" / "metrics.md"
+
+
+def read(server):
+    """(families by name, a function that gives the value of a sample by its name and labels)"""
+    _, text, _ = server.request("GET", "/metrics")
+    families = {f.name: f for f in text_string_to_metric_families(text)}
+    samples = {(s.name, *sorted((k, v) for k, v in s.labels.items() if k != "model_name")): s.value for f in families.values() for s in f.samples}
+    return families, lambda name, **labels: samples[(name, *sorted(labels.items()))]
+
 
 class Metrics(unittest.TestCase):
-    def test_metrics(self):
-        with Server("--served-model-name", 'a "b" \\ c') as server:
-            server.request("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 3})
+    def test_form(self):
+        with Server("--served-model-name", NAME) as server:
             status, text, headers = server.request("GET", "/metrics")
             self.assertEqual((status, headers["Content-Type"].split(";")[0]), (200, "text/plain"))
-            families = {f.name: f for f in text_string_to_metric_families(text)}
+            families, value = read(server)
             for name, kind in {"sglang:num_running_reqs": "gauge", "sglang:num_queue_reqs": "gauge", "sglang:token_usage": "gauge",
+                               "sglang:num_retracted_reqs": "gauge", "sglang:num_retracted_requests": "counter",
                                "sglang:cache_hit_rate": "gauge", "sglang:gen_throughput": "gauge", "sglang:prompt_tokens": "counter",
                                "sglang:generation_tokens": "counter", "sglang:cached_tokens": "counter", "sglang:num_requests": "counter",
                                "sglang:time_to_first_token_seconds": "histogram", "sglang:inter_token_latency_seconds": "histogram",
-                               "sglang:time_per_output_token_seconds": "histogram", "sglang:queue_time_seconds": "histogram"}.items():
+                               "sglang:time_per_output_token_seconds": "histogram", "sglang:queue_time_seconds": "histogram",
+                               "sglang:e2e_request_latency_seconds": "histogram"}.items():
                 self.assertEqual(families[name].type, kind, name)
-                self.assertTrue(families[name].documentation)
-                self.assertTrue(all(s.labels["model_name"] == 'a "b" \\ c' for s in families[name].samples))
-            value = lambda family, sample: next(s.value for s in families[family].samples if s.name == sample)
-            # the warm-up has one token too
-            self.assertEqual(value("sglang:generation_tokens", "sglang:generation_tokens_total"), 4)
-            self.assertEqual(value("sglang:num_requests", "sglang:num_requests_total"), 2)
+            for family in families.values():
+                self.assertTrue(family.documentation)
+                self.assertTrue(all(s.labels["model_name"] == NAME for s in family.samples))
             buckets = [(s.labels["le"], s.value) for s in families["sglang:time_to_first_token_seconds"].samples if s.name.endswith("_bucket")]
             self.assertEqual(buckets, [("0.01", 1), ("0.1", 3), ("1", 3), ("+Inf", 4)])
-            self.assertEqual(value("sglang:time_to_first_token_seconds", "sglang:time_to_first_token_seconds_sum"), 2.5)
-            self.assertEqual(value("sglang:time_to_first_token_seconds", "sglang:time_to_first_token_seconds_count"), 4)
+            self.assertEqual(value("sglang:time_to_first_token_seconds_sum"), 2.5)
+            self.assertEqual(value("sglang:time_to_first_token_seconds_count"), 4)
+
+    def test_values_move(self):
+        with Server() as server:
+            _, before = read(server)
+            server.request("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 3})
+            server.request("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 30})
+            server.request("POST", "/v1/completions", {"prompt": "!error", "max_tokens": 30})
+            _, after = read(server)
+            grown = lambda name, **labels: after(name, **labels) - before(name, **labels)
+            self.assertEqual(grown("sglang:num_requests_total"), 3)
+            self.assertEqual(grown("sglang:generation_tokens_total"), 3 + 6 + 3)
+            self.assertEqual(grown("sglang:prompt_tokens_total"), 6 + 6 + 7)
+            reasons = {r: grown("tandem:requests_finished_total", reason=r) for r in ("stop", "length", "abort", "error")}
+            self.assertEqual(reasons, {"stop": 1, "length": 1, "abort": 0, "error": 1})
+            self.assertEqual(grown("tandem:failed_requests_total"), 1)
+            self.assertGreater(grown("tandem:decode_steps_total"), 0)
+            self.assertEqual(after("tandem:chunked_prefill_size"), 8192)
+
+    def test_every_metric_is_documented(self):
+        with Server() as server:
+            families, _ = read(server)
+        documented = set(re.findall(r"`((?:sglang|tandem):\w+)", DOCS.read_text()))
+        served = {f.name + ("_total" if f.type == "counter" else "") for f in families.values()}
+        self.assertEqual(served, documented)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,107 @@
+/* Log lines as text and as JSON; the JSON is read by jansson. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "core/log.h"
+
+/* What `body` prints on stderr. */
+#define CAPTURE(text, body)                                   \
+    do {                                                      \
+        FILE *file_ = tmpfile();                              \
+        int   saved_ = dup(STDERR_FILENO);                    \
+        dup2(fileno(file_), STDERR_FILENO);                   \
+        body;                                                 \
+        dup2(saved_, STDERR_FILENO);                          \
+        close(saved_);                                        \
+        rewind(file_);                                        \
+        (text)[fread((text), 1, sizeof(text) - 1, file_)] = 0; \
+        fclose(file_);                                        \
+    } while (0)
+
+static char text[65536];
+
+static json_t *json_line(void) {
+    json_error_t e;
+    size_t       n = strlen(text);
+    assert_true(n > 1 && strchr(text, '\n') == text + n - 1); /* one line */
+    json_t *doc = json_loads(text, JSON_REJECT_DUPLICATES, &e);
+    if (!doc) fail_msg("%s: %s", e.text, text);
+    return doc;
+}
+
+static const char *msg(const json_t *doc) { return json_string_value(json_object_get(doc, "msg")); }
+
+static void text_lines(void **state) {
+    (void)state;
+    CAPTURE(text, td_info("decode: " TD_FIGURE("running", "%u") " running, " TD_FIGURE("rate", "%.1f") " tokens/s (%d %%)", 3u, 12.25, 50));
+    assert_string_equal(text + 24, " info  decode: 3 running, 12.2 tokens/s (50 %)\n");
+    CAPTURE(text, td_warn("%s", "a\nb\x1b[2J\001x\002y\003"));
+    assert_string_equal(text + 24, " warn  a?b?[2J?x?y?\n");
+    CAPTURE(text, td_debug("below the level"));
+    assert_string_equal(text, "");
+}
+
+static void figures_are_members(void **state) {
+    (void)state;
+    CAPTURE(text, td_info(TD_FIGURE("event", "%s") ": " TD_FIGURE("n", "%u") " of " TD_FIGURE("x", "%.2f") " " TD_FIGURE("nan", "%f") " "
+                          TD_FIGURE("zeros", "%s") " " TD_FIGURE("big", "%g"),
+                          "decode", 7u, -0.5, (double)NAN, "007", 1e300));
+    json_t *doc = json_line();
+    assert_string_equal(msg(doc), "decode: 7 of -0.50 nan 007 1e+300");
+    assert_string_equal(json_string_value(json_object_get(doc, "event")), "decode");
+    assert_int_equal(json_integer_value(json_object_get(doc, "n")), 7);
+    assert_true(json_is_real(json_object_get(doc, "x")) && json_real_value(json_object_get(doc, "x")) == -0.5);
+    assert_string_equal(json_string_value(json_object_get(doc, "nan")), "nan");
+    assert_string_equal(json_string_value(json_object_get(doc, "zeros")), "007");
+    assert_true(json_real_value(json_object_get(doc, "big")) == 1e300);
+    assert_string_equal(json_string_value(json_object_get(doc, "level")), "info");
+    assert_int_equal(strlen(json_string_value(json_object_get(doc, "ts"))), 24);
+    json_decref(doc);
+}
+
+static void foreign_text_is_escaped(void **state) {
+    (void)state;
+    CAPTURE(text, td_err("say \"%s\" \\ %s", "\xe2\x82\xac \xff \xc0\xaf \xed\xa0\x80 \xe2\x82", "a\n\001ts\002forged\003"));
+    json_t *doc = json_line();
+    assert_string_equal(msg(doc), "say \"\u20ac \ufffd \ufffd\ufffd \ufffd\ufffd\ufffd \ufffd\ufffd\" \\ a??ts?forged?");
+    assert_int_equal(json_object_size(doc), 3);
+    json_decref(doc);
+}
+
+/* Cut at every place: always one valid line, and a figure that was cut is no member. */
+static void long_lines_are_cut(void **state) {
+    (void)state;
+    static char pad[4096];
+    for (int n = 1900; n < 2100; n++) {
+        memset(pad, n % 2 ? '"' : '\xc3', (size_t)n);
+        pad[n] = 0;
+        CAPTURE(text, td_info("%s " TD_FIGURE("name", "%d") " " TD_FIGURE("other", "%d"), pad, 123456, 5));
+        json_t *doc = json_line(), *name = json_object_get(doc, "name");
+        assert_true(strlen(msg(doc)) >= 1900);
+        if (name) assert_int_equal(json_integer_value(name), 123456);
+        json_decref(doc);
+    }
+}
+
+
+
+int main(void) {
+    const struct CMUnitTest as_text[] = {cmocka_unit_test(text_lines)};
+    const struct CMUnitTest as_json[] = {
+        cmocka_unit_test(figures_are_members),
+        cmocka_unit_test(foreign_text_is_escaped),
+        cmocka_unit_test(long_lines_are_cut),
+    };
+    int failed = cmocka_run_group_tests(as_text, NULL, NULL);
+    td_log_set_format(TD_LOG_JSON);
+    return failed + cmocka_run_group_tests(as_json, NULL, NULL);
+}

@@ -344,6 +344,17 @@ static const flag FLAGS[] = {
      .arg = "N",
      .by_default = "1 with --enable-defer",
      .help = "Experts per token that are deferred, fewer than the model has per token; above 0 turns deferral on."},
+    {{"disable-two-chunk-overlap"},
+     BOOL,
+     WORKS,
+     E(disable_two_chunk_overlap),
+     .help = "Do not split large steps into two halves, of which the device computes one while the CPU has the other's "
+             "experts. Only --npu-threads splits; results are the same."},
+    {{"enable-two-batch-overlap"},
+     BOOL,
+     NO_EFFECT,
+     NO_OFFSET,
+     .help = "Accepted; steps are split where it helps, unless --disable-two-chunk-overlap."},
 
     SECTION("Memory and scheduling"),
     {{"mem-fraction-static"},

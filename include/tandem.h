@@ -161,6 +161,7 @@ typedef struct {
     uint32_t    npu_threads;         /* host device: threads of its own; 0: shares the expert threads */
     bool        enable_defer;
     uint32_t    max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */
+    bool        disable_two_chunk_overlap; /* with npu_threads, large steps go through as two halves whose layers alternate */
     uint64_t    random_seed;
     uint32_t    decode_log_interval; /* steps between log lines; 0: none */
     bool        log_requests;

@@ -16,12 +16,13 @@
 #include "model/experts_load.h"
 #include "model/program.h"
 #include "model/quantize.h"
+#include "model/step_split.h"
 #include "model/weights.h"
 
-/* What the routers chose in the last forward, of one MoE layer; for tests. */
+/* What the routers chose in the last forward, of one MoE layer and half; for tests. The halves of a layer share its arrays. */
 typedef struct {
     td_model *model;
-    uint32_t  moe_layer, slot;
+    uint32_t  parity, half;
     uint16_t *ids;     /* [max_tok, top_k] */
     float    *weights; /* [max_tok, top_k] */
 } kept_routing;
@@ -45,8 +46,11 @@ struct td_model {
     size_t           kv_a_bytes, kv_b_bytes; /* of one layer */
     td_activations   act;
     td_program       main, head, mtp;
+    td_program       main_split;   /* of two halves; empty where no step is split */
+    td_step_split    split;
     const td_step   *last_step;    /* of the last forward: what the heads read their rows from */
-    kept_routing    *kept;         /* [n_moe] with keep_routing */
+    const td_step   *pass;         /* of the pass under way: the whole step, or its halves */
+    kept_routing    *kept;         /* [n_moe, TD_HALVES] with keep_routing */
     void           **kept_args;
 };
 
@@ -186,6 +190,7 @@ void td_model_close(td_model *m) {
     td_npu *d = m->npu;
     if (m->stream) d->ops->stream_destroy(d, m->stream);
     td_program_free(d, &m->main);
+    td_program_free(d, &m->main_split);
     td_program_free(d, &m->head);
     td_program_free(d, &m->mtp);
     td_bridge_close(m->bridge);
@@ -201,9 +206,10 @@ void td_model_close(td_model *m) {
         if (*list[i].at) d->ops->free(d, *list[i].at, list[i].bytes);
     td_model_weights_free(d, &m->config, &m->weights);
     td_checkpoint_close(m->checkpoint);
+    td_step_split_close(&m->split);
     for (uint32_t i = 0; m->kept && i < m->n_moe; i++) {
-        free(m->kept[i].ids);
-        free(m->kept[i].weights);
+        free(m->kept[i * TD_HALVES].ids);
+        free(m->kept[i * TD_HALVES].weights);
     }
     free(m->kept);
     free(m->kept_args);
@@ -239,25 +245,33 @@ static void keep_call(void *arg) {
     kept_routing     *k = arg;
     td_model         *m = k->model;
     td_bridge_buffers io;
-    td_bridge_get_buffers(m->bridge, k->slot, &io);
-    size_t pairs = (size_t)m->last_step->n_tok * m->config.top_k;
-    memcpy(k->ids, io.ids, pairs * sizeof *k->ids);
-    memcpy(k->weights, io.weights, pairs * sizeof *k->weights);
+    td_bridge_get_buffers(m->bridge, k->parity, k->half, &io);
+    size_t at = k->half ? (size_t)m->pass[0].n_tok * m->config.top_k : 0, pairs = (size_t)m->pass[k->half].n_tok * m->config.top_k;
+    memcpy(k->ids + at, io.ids, pairs * sizeof *k->ids);
+    memcpy(k->weights + at, io.weights, pairs * sizeof *k->weights);
 }
 
 static td_status allocate_kept(td_model *m, td_error *err) {
     size_t pairs = (size_t)m->o.max_tok * m->config.top_k;
-    m->kept = calloc(m->n_moe, sizeof *m->kept);
-    m->kept_args = calloc(m->n_moe, sizeof *m->kept_args);
+    m->kept = calloc((size_t)m->n_moe * TD_HALVES, sizeof *m->kept);
+    m->kept_args = calloc((size_t)m->n_moe * TD_HALVES, sizeof *m->kept_args);
     bool ok = m->kept && m->kept_args;
     for (uint32_t i = 0; ok && i < m->n_moe; i++) {
-        bool mtp = m->config.n_mtp_layers && i == m->n_moe - 1; /* a pass of its own: it starts at slot 0 */
-        m->kept[i] = (kept_routing){.model = m, .moe_layer = i, .slot = mtp ? 0 : i % TD_BRIDGE_SLOTS,
-                                    .ids = malloc(pairs * sizeof(uint16_t)), .weights = malloc(pairs * sizeof(float))};
-        m->kept_args[i] = &m->kept[i];
-        ok = m->kept[i].ids && m->kept[i].weights;
+        bool         mtp = m->config.n_mtp_layers && i == m->n_moe - 1; /* a pass of its own: it starts at parity 0 */
+        kept_routing k = {.model = m, .parity = mtp ? 0 : i % TD_BRIDGE_PARITIES, .ids = malloc(pairs * sizeof(uint16_t)),
+                          .weights = malloc(pairs * sizeof(float))};
+        for (; k.half < TD_HALVES; k.half++) {
+            m->kept[i * TD_HALVES + k.half] = k;
+            m->kept_args[i * TD_HALVES + k.half] = &m->kept[i * TD_HALVES + k.half];
+        }
+        ok = k.ids && k.weights;
     }
     return ok ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory to keep the routing");
+}
+
+/* Whether a step of n rows goes through as two halves: without experts there is nothing to overlap. */
+static bool splits(const td_model *m, uint32_t n) {
+    return m->n_moe && m->o.overlap_min_tok && n >= m->o.overlap_min_tok && n >= TD_HALVES;
 }
 
 static td_status build_programs(td_model *m, td_error *err) {
@@ -267,7 +281,11 @@ static td_status build_programs(td_model *m, td_error *err) {
         spec.routed = keep_call;
         spec.routed_args = m->kept_args;
     }
-    TD_TRY(td_program_build_main(&spec, &m->main, err));
+    TD_TRY(td_program_build_main(&spec, 1, &m->main, err));
+    if (splits(m, m->o.max_tok)) {
+        TD_TRY(td_program_build_main(&spec, TD_HALVES, &m->main_split, err));
+        TD_TRY(td_step_split_open(&m->split, m->o.max_tok, err));
+    }
     TD_TRY(td_program_build_head(&spec, &m->head, err));
     return m->config.n_mtp_layers ? td_program_build_mtp(&spec, &m->mtp, err) : TD_OK;
 }
@@ -298,11 +316,13 @@ uint64_t               td_model_deferred(const td_model *m) { return m->bridge ?
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static td_status run(td_model *m, const td_program *p, const td_step *step) {
-    td_npu   *d = m->npu;
-    td_status st = td_program_enqueue(p, d, m->stream, step);
+/* @param pass the whole step, or its halves, as the program takes them. */
+static td_status run(td_model *m, const td_program *p, const td_step *pass) {
+    td_npu *d = m->npu;
+    m->pass = pass;
+    td_status st = td_program_enqueue(p, d, m->stream, pass);
     td_status synced = d->ops->stream_sync(d, m->stream); /* also after a failure: nothing may run on */
-    td_status ticket = m->bridge ? td_bridge_take_error(m->bridge) : TD_OK;
+    td_status ticket = m->bridge ? td_bridge_end_pass(m->bridge) : TD_OK;
     if (st != TD_OK) return st;
     return synced != TD_OK ? synced : ticket;
 }
@@ -311,7 +331,9 @@ td_status td_model_forward(td_model *m, td_step *step) {
     assert(step->n_tok >= 1 && step->n_tok <= m->o.max_tok);
     step->dev = step->host; /* unified memory; a device with memory of its own mirrors the arrays here */
     m->last_step = step;
-    return run(m, &m->main, step);
+    if (!splits(m, step->n_tok)) return run(m, &m->main, step);
+    td_step_split_make(&m->split, step);
+    return run(m, &m->main_split, m->split.half);
 }
 
 static td_status run_head(td_model *m, const td_program *p, td_step step, const uint32_t *rows, uint32_t n_rows, const float **logits) {
@@ -337,6 +359,6 @@ td_status td_model_mtp(td_model *m, td_step *step, const uint32_t *next_token, c
 
 void td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights) {
     assert(m->kept && layer < m->n_moe);
-    *ids = m->kept[layer].ids;
-    *weights = m->kept[layer].weights;
+    *ids = m->kept[layer * TD_HALVES].ids;
+    *weights = m->kept[layer * TD_HALVES].weights;
 }

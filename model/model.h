@@ -25,6 +25,7 @@ typedef struct {
     uint32_t         context_length;  /* longest sequence; 0: the model's own */
     uint32_t         max_deferred;    /* D */
     bool             async_experts;   /* the experts have their own threads (npu_threads > 0) */
+    uint32_t         overlap_min_tok; /* steps of so many rows go through as two halves whose layers alternate; 0: none. Exact */
     bool             keep_routing;    /* for tests: keep what the routers chose */
 } td_model_options;
 

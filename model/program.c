@@ -7,12 +7,22 @@
 /* DeepSeek builds the norms inside MLA with the default eps, whatever rms_norm_eps says (modeling_deepseek.py). */
 #define MLA_NORM_EPS 1e-6f
 
+/* One half of the rows while a pass is described; a pass that is not split is one half with all rows. */
+typedef struct {
+    td_activations    act;        /* of its rows */
+    void             *x;          /* the pass's residual stream: act.x or act.mtp_x */
+    uint32_t          max_tok;
+    uint32_t          n_moe;      /* MoE layers so far in this pass */
+    td_bridge_port   *port;       /* of the MoE layer that was begun last */
+    td_bridge_buffers io, before; /* its slot, and the slot of the MoE layer before when that may have deferred */
+} half;
+
 /* Blocks are described first, so that planning and building share one description. */
 typedef struct {
     const td_program_spec *s;
     td_program            *p;       /* NULL: only measure */
     size_t                 scratch; /* largest so far */
-    uint32_t               n_moe;   /* MoE layers so far in this pass */
+    half                   halves[TD_HALVES], *at; /* at: whose operations are being described */
     uint32_t               layer;   /* under way; TD_NO_LAYER outside of them */
     td_status              status;
     td_error              *err;
@@ -31,6 +41,7 @@ static void push(builder *b, td_op op) {
         p->ops = ops;
         p->room = room;
     }
+    op.half = (uint8_t)(b->at - b->halves);
     p->ops[p->n++] = op;
 }
 
@@ -38,7 +49,7 @@ static void add_block(builder *b, td_block_desc desc) {
     td_npu *d = b->s->npu;
     if (b->status != TD_OK) return;
     desc.layer = b->layer;
-    desc.max_tok = b->s->max_tok;
+    desc.max_tok = b->at->max_tok;
     desc.max_kv = b->s->max_kv;
     if (!b->p) {
         size_t bytes = d->ops->block_scratch_bytes(d, &desc);
@@ -66,7 +77,7 @@ static void add_attention(builder *b, uint32_t layer) {
     const td_model_config       *c = b->s->config;
     td_npu_weight *const        *w = b->s->weights->layers[layer].role;
     const td_layer_kv           *kv = &b->s->kv[layer];
-    const td_activations        *a = &b->s->act;
+    const td_activations        *a = &b->at->act;
     const td_npu_weight         *rope = b->s->weights->rope;
     float                        scale = (float)c->softmax_scale;
     if (c->attn == TD_ATTN_MLA)
@@ -91,7 +102,7 @@ static void add_dense_mlp(builder *b, uint32_t layer, const void *in) {
     td_npu_weight *const *w = b->s->weights->layers[layer].role;
     add_block(b, (td_block_desc){.kind = TD_BLOCK_MLP,
                                  .mlp = {.hidden = b->s->config->hidden, .inter = b->s->config->inter, .gate = w[TD_ROLE_DENSE_GATE],
-                                         .up = w[TD_ROLE_DENSE_UP], .down = w[TD_ROLE_DENSE_DOWN], .in = in, .out = b->s->act.mlp}});
+                                         .up = w[TD_ROLE_DENSE_UP], .down = w[TD_ROLE_DENSE_DOWN], .in = in, .out = b->at->act.mlp}});
 }
 
 static void add_shared_mlp(builder *b, uint32_t layer, const void *in) {
@@ -99,7 +110,7 @@ static void add_shared_mlp(builder *b, uint32_t layer, const void *in) {
     add_block(b, (td_block_desc){.kind = TD_BLOCK_MLP,
                                  .mlp = {.hidden = b->s->config->hidden, .inter = b->s->config->shared_inter, .gate = w[TD_ROLE_SHARED_GATE],
                                          .up = w[TD_ROLE_SHARED_UP], .down = w[TD_ROLE_SHARED_DOWN], .out_gate = w[TD_ROLE_SHARED_OUT_GATE],
-                                         .in = in, .out = b->s->act.mlp}});
+                                         .in = in, .out = b->at->act.mlp}});
 }
 
 static void add_router(builder *b, uint32_t layer, const td_bridge_buffers *io) {
@@ -113,37 +124,17 @@ static void add_router(builder *b, uint32_t layer, const td_bridge_buffers *io) 
                                             .w = w[TD_ROLE_ROUTER], .bias = w[TD_ROLE_ROUTER_BIAS], .in = io->x, .ids = io->ids, .weights = io->weights}});
 }
 
-/* The other half of a layer's hand-over; measuring needs none. */
-static td_bridge_port *make_port(builder *b, uint32_t moe_layer, uint32_t slot, bool last) {
-    td_bridge_port *port = NULL;
-    if (b->p && b->status == TD_OK) b->status = td_bridge_port_create(b->s->bridge, moe_layer, b->layer, slot, last, &port, b->err);
-    return port;
-}
-
-/* router -> submit -> shared expert (while the CPU works) -> collect -> x += shared + routed + what the layer before deferred */
-static void add_moe(builder *b, uint32_t layer, uint32_t moe_layer, bool last, void *x) {
-    const td_program_spec *s = b->s;
-    td_bridge_buffers      io = {0}, before = {0};
-    uint32_t               slot = b->n_moe % TD_BRIDGE_SLOTS;
-    bool                   deferred_arrive = b->n_moe++ > 0 && s->max_deferred > 0;
-    if (b->p) {
-        td_bridge_get_buffers(s->bridge, slot, &io);
-        if (deferred_arrive) td_bridge_get_buffers(s->bridge, (slot + 1) % TD_BRIDGE_SLOTS, &before);
-    }
-    td_bridge_port *port = make_port(b, moe_layer, slot, last);
-    add_norm(b, s->weights->layers[layer].role[TD_ROLE_POST_NORM], x, s->act.attn, io.x, 0);
-    add_router(b, layer, &io);
-    push(b, (td_op){.kind = TD_OP_SUBMIT, .port = port});
-    if (s->routed) push(b, (td_op){.kind = TD_OP_CALL, .call = {s->routed, s->routed_args[moe_layer]}});
-    if (s->config->shared_inter) add_shared_mlp(b, layer, io.x);
-    push(b, (td_op){.kind = TD_OP_COLLECT, .port = port});
-    add_combine(b, x, s->config->shared_inter ? s->act.mlp : NULL, io.y, before.y_deferred);
-}
-
-static void add_dense(builder *b, uint32_t layer, void *x) {
-    add_norm(b, b->s->weights->layers[layer].role[TD_ROLE_POST_NORM], x, b->s->act.attn, b->s->act.h, 0);
-    add_dense_mlp(b, layer, b->s->act.h);
-    add_combine(b, x, b->s->act.mlp, NULL, NULL);
+/* Measuring needs neither port nor buffers. */
+static void open_slot(builder *b, uint32_t moe_layer, bool last) {
+    half               *h = b->at;
+    td_bridge_port_desc desc = {.layer = moe_layer, .model_layer = b->layer, .parity = h->n_moe % TD_BRIDGE_PARITIES,
+                                .half = (uint32_t)(h - b->halves), .last = last};
+    bool                deferred_arrive = h->n_moe++ > 0 && b->s->max_deferred > 0;
+    h->io = h->before = (td_bridge_buffers){0};
+    if (!b->p || b->status != TD_OK) return;
+    td_bridge_get_buffers(b->s->bridge, desc.parity, desc.half, &h->io);
+    if (deferred_arrive) td_bridge_get_buffers(b->s->bridge, (desc.parity + 1) % TD_BRIDGE_PARITIES, desc.half, &h->before);
+    b->status = td_bridge_port_create(b->s->bridge, &desc, &h->port, b->err);
 }
 
 /* Index of a layer in the expert store, and whether a later layer of the main model has experts too. */
@@ -157,17 +148,40 @@ static uint32_t moe_index(const td_model_config *c, uint32_t layer, bool *last) 
     return index;
 }
 
-static void add_layer(builder *b, uint32_t layer, void *x) {
-    bool     last;
-    uint32_t moe_layer = moe_index(b->s->config, layer, &last);
+/*
+ * A layer in two parts; between them the other half may run:
+ *   begin  norm -> attention -> norm -> [dense: mlp -> x += mlp] [experts: router -> submit]
+ *   end    [experts: shared expert -> collect -> x += shared + routed + what the MoE layer before deferred]
+ */
+static void begin_layer(builder *b, uint32_t layer) {
+    const td_program_spec *s = b->s;
+    half                  *h = b->at;
+    td_npu_weight *const  *w = s->weights->layers[layer].role;
     b->layer = layer;
-    add_norm(b, b->s->weights->layers[layer].role[TD_ROLE_INPUT_NORM], x, NULL, b->s->act.h, 0);
+    add_norm(b, w[TD_ROLE_INPUT_NORM], h->x, NULL, h->act.h, 0);
     add_attention(b, layer);
-    if (b->s->config->is_moe[layer])
-        add_moe(b, layer, moe_layer, last, x);
-    else
-        add_dense(b, layer, x);
-    b->layer = TD_NO_LAYER;
+    if (!s->config->is_moe[layer]) {
+        add_norm(b, w[TD_ROLE_POST_NORM], h->x, h->act.attn, h->act.h, 0);
+        add_dense_mlp(b, layer, h->act.h);
+        add_combine(b, h->x, h->act.mlp, NULL, NULL);
+        return;
+    }
+    bool     last;
+    uint32_t moe_layer = moe_index(s->config, layer, &last);
+    open_slot(b, moe_layer, last);
+    add_norm(b, w[TD_ROLE_POST_NORM], h->x, h->act.attn, h->io.x, 0);
+    add_router(b, layer, &h->io);
+    push(b, (td_op){.kind = TD_OP_SUBMIT, .port = h->port});
+    if (s->routed) push(b, (td_op){.kind = TD_OP_CALL, .call = {s->routed, s->routed_args[moe_layer * TD_HALVES + (h - b->halves)]}});
+}
+
+static void end_layer(builder *b, uint32_t layer) {
+    half *h = b->at;
+    if (!b->s->config->is_moe[layer]) return;
+    b->layer = layer;
+    if (b->s->config->shared_inter) add_shared_mlp(b, layer, h->io.x);
+    push(b, (td_op){.kind = TD_OP_COLLECT, .port = h->port});
+    add_combine(b, h->x, b->s->config->shared_inter ? h->act.mlp : NULL, h->io.y, h->before.y_deferred);
 }
 
 static void add_head(builder *b, const td_npu_weight *gamma, const void *x) {
@@ -181,39 +195,90 @@ static void add_embed(builder *b, void *out) {
     add_block(b, (td_block_desc){.kind = TD_BLOCK_EMBED, .embed = {.table = b->s->weights->model.role[TD_ROLE_EMBED], .hidden = b->s->config->hidden, .out = out}});
 }
 
-static void describe_main(builder *b) {
-    add_embed(b, b->s->act.x);
-    for (uint32_t i = 0; i < b->s->config->n_layers; i++) add_layer(b, i, b->s->act.x);
+/* n rows on from a buffer's first; measuring has no buffers. */
+static void *skip_rows(void *buffer, size_t n, size_t row_bytes) { return buffer ? (char *)buffer + n * row_bytes : NULL; }
+
+static void start_pass(builder *b, uint32_t n_halves) {
+    const td_program_spec *s = b->s;
+    uint32_t               first = n_halves == 1 ? s->max_tok : td_first_half(s->max_tok);
+    size_t                 row = s->config->hidden * td_dtype_bytes(s->act_dtype);
+    b->halves[0] = (half){.act = s->act, .x = s->act.x, .max_tok = first};
+    b->at = &b->halves[0];
+    if (n_halves == 1) return;
+    td_activations second = {.x = skip_rows(s->act.x, first, row), .h = skip_rows(s->act.h, first, row),
+                             .attn = skip_rows(s->act.attn, first, row), .mlp = skip_rows(s->act.mlp, first, row)};
+    b->halves[1] = (half){.act = second, .x = second.x, .max_tok = s->max_tok - first};
 }
 
-static void describe_head(builder *b) { add_head(b, b->s->weights->model.role[TD_ROLE_FINAL_NORM], b->s->act.x); }
+static void describe_main(builder *b, uint32_t n_halves) {
+    const td_program_spec *s = b->s;
+    start_pass(b, n_halves);
+    for (uint32_t h = 0; h < n_halves; h++) {
+        b->at = &b->halves[h];
+        add_embed(b, b->at->x);
+    }
+    for (uint32_t i = 0; i <= s->config->n_layers; i++)
+        for (uint32_t h = 0; h < n_halves; h++) {
+            b->at = &b->halves[h];
+            if (i > 0) end_layer(b, i - 1);
+            if (i < s->config->n_layers) begin_layer(b, i);
+        }
+    b->layer = TD_NO_LAYER;
+    if (n_halves > 1)
+        push(b, (td_op){.kind = TD_OP_JOIN, .join = {s->act.x, s->act.h, s->config->hidden * td_dtype_bytes(s->act_dtype), b->halves[0].max_tok}});
+}
+
+static void describe_head(builder *b) {
+    start_pass(b, 1);
+    add_head(b, b->s->weights->model.role[TD_ROLE_FINAL_NORM], b->s->act.x);
+}
 
 /* x' = eh_proj [enorm(embed(next token)) | hnorm(final_norm(x))], then one layer and the head. */
 static void describe_mtp(builder *b) {
     const td_model_config  *c = b->s->config;
     const td_activations   *a = &b->s->act;
     td_npu_weight *const   *w = b->s->weights->layers[c->n_layers].role;
+    start_pass(b, 1);
+    b->at->x = a->mtp_x;
     add_embed(b, a->h);
     add_norm(b, w[TD_ROLE_MTP_ENORM], a->h, NULL, a->mtp_cat, 2 * (size_t)c->hidden);
     add_norm(b, b->s->weights->model.role[TD_ROLE_FINAL_NORM], a->x, NULL, a->h, 0);
     void *second_half = b->p ? (char *)a->mtp_cat + c->hidden * td_dtype_bytes(b->s->act_dtype) : NULL;
     add_norm(b, w[TD_ROLE_MTP_HNORM], a->h, NULL, second_half, 2 * (size_t)c->hidden);
     add_block(b, (td_block_desc){.kind = TD_BLOCK_LINEAR, .linear = {.w = w[TD_ROLE_MTP_EH_PROJ], .in = a->mtp_cat, .out = a->mtp_x}});
-    add_layer(b, c->n_layers, a->mtp_x);
+    begin_layer(b, c->n_layers);
+    end_layer(b, c->n_layers);
+    b->layer = TD_NO_LAYER;
     add_head(b, w[TD_ROLE_MTP_NORM], a->mtp_x);
 }
 
-static td_status build(const td_program_spec *s, void (*describe)(builder *), td_program *out, td_error *err) {
-    builder b = {.s = s, .p = out, .layer = TD_NO_LAYER, .err = err};
-    *out = (td_program){0};
-    describe(&b);
-    if (b.status != TD_OK) td_program_free(s->npu, out);
-    return b.status;
+static td_status finish(builder *b) {
+    if (b->status != TD_OK) td_program_free(b->s->npu, b->p);
+    return b->status;
 }
 
-td_status td_program_build_main(const td_program_spec *s, td_program *out, td_error *err) { return build(s, describe_main, out, err); }
-td_status td_program_build_head(const td_program_spec *s, td_program *out, td_error *err) { return build(s, describe_head, out, err); }
-td_status td_program_build_mtp(const td_program_spec *s, td_program *out, td_error *err) { return build(s, describe_mtp, out, err); }
+static builder start(const td_program_spec *s, td_program *out, td_error *err) {
+    *out = (td_program){0};
+    return (builder){.s = s, .p = out, .layer = TD_NO_LAYER, .err = err};
+}
+
+td_status td_program_build_main(const td_program_spec *s, uint32_t n_halves, td_program *out, td_error *err) {
+    builder b = start(s, out, err);
+    describe_main(&b, n_halves);
+    return finish(&b);
+}
+
+td_status td_program_build_head(const td_program_spec *s, td_program *out, td_error *err) {
+    builder b = start(s, out, err);
+    describe_head(&b);
+    return finish(&b);
+}
+
+td_status td_program_build_mtp(const td_program_spec *s, td_program *out, td_error *err) {
+    builder b = start(s, out, err);
+    describe_mtp(&b);
+    return finish(&b);
+}
 
 td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err) {
     uint32_t         n = s->config->n_layers + s->config->n_mtp_layers;
@@ -226,7 +291,7 @@ td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_e
         bare.kv = no_kv;
         bare.act = (td_activations){0};
         builder b = {.s = &bare, .err = err};
-        describe_main(&b);
+        for (uint32_t n_halves = 1; n_halves <= TD_HALVES && n_halves <= s->max_tok; n_halves++) describe_main(&b, n_halves);
         describe_head(&b);
         if (s->config->n_mtp_layers) describe_mtp(&b);
         *bytes = b.scratch;
@@ -236,14 +301,24 @@ td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_e
     return st;
 }
 
-td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *step) {
+/* By way of spare, because the rows may move by less than their own length. */
+static td_status enqueue_join(const td_op *op, td_npu *d, td_npu_stream *s, const td_step *steps) {
+    size_t row = op->join.row_bytes, bytes = steps[1].n_tok * row;
+    if (steps[0].n_tok == op->join.half_row) return TD_OK;
+    TD_TRY(d->ops->copy(d, s, op->join.spare, op->join.x + op->join.half_row * row, bytes, TD_COPY_D2D));
+    return d->ops->copy(d, s, op->join.x + steps[0].n_tok * row, op->join.spare, bytes, TD_COPY_D2D);
+}
+
+td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *steps) {
     for (uint32_t i = 0; i < p->n; i++) {
-        const td_op *op = &p->ops[i];
+        const td_op   *op = &p->ops[i];
+        const td_step *step = &steps[op->half];
         switch (op->kind) {
             case TD_OP_BLOCK: TD_TRY(d->ops->enqueue(d, s, op->block, step)); break;
             case TD_OP_SUBMIT: TD_TRY(td_bridge_enqueue_submit(op->port, s, step)); break;
             case TD_OP_COLLECT: TD_TRY(td_bridge_enqueue_collect(op->port, s, step)); break;
             case TD_OP_CALL: TD_TRY(d->ops->host_call(d, s, op->call.fn, op->call.arg)); break;
+            case TD_OP_JOIN: TD_TRY(enqueue_join(op, d, s, steps)); break;
         }
     }
     return TD_OK;

@@ -2,7 +2,8 @@
  * The layer program: what a forward pass enqueues, as data.
  *
  * A program is a list of operations on the device stream, built once from the configuration: architectures differ in the blocks they
- * list, not in code that runs them.
+ * list, not in code that runs them. Every operation says which half of the step's rows it is for; a program of one half takes the step
+ * whole. With two halves the layers alternate (A.0 B.0 A.1 B.1 ...), so that the device has work while the CPU tier does a half's experts.
  */
 #ifndef TD_MODEL_PROGRAM_H
 #define TD_MODEL_PROGRAM_H
@@ -10,10 +11,11 @@
 #include "bridge/bridge.h"
 #include "model/weights.h"
 
-typedef enum { TD_OP_BLOCK, TD_OP_SUBMIT, TD_OP_COLLECT, TD_OP_CALL } td_op_kind;
+typedef enum { TD_OP_BLOCK, TD_OP_SUBMIT, TD_OP_COLLECT, TD_OP_CALL, TD_OP_JOIN } td_op_kind;
 
 typedef struct {
     td_op_kind kind;
+    uint8_t    half; /* of TD_HALVES: whose step it is enqueued with */
     union {
         td_npu_block   *block;
         td_bridge_port *port; /* SUBMIT, COLLECT */
@@ -21,6 +23,10 @@ typedef struct {
             td_host_fn fn;
             void      *arg;
         } call;
+        struct {
+            char  *x, *spare; /* [max_tok, row_bytes]: half 1's rows of x go behind half 0's, by way of spare */
+            size_t row_bytes, half_row;
+        } join;
     };
 } td_op;
 
@@ -55,13 +61,13 @@ typedef struct {
     td_activations          act;
     td_dtype                act_dtype;
     uint32_t                max_tok, max_out, max_kv, max_deferred;
-    /* for tests: called after the router of each MoE layer, in stream order; NULL: none. args[moe layer] */
+    /* for tests: called after the router of each MoE layer, in stream order; NULL: none. args[moe layer * TD_HALVES + half] */
     td_host_fn              routed;
     void                  **routed_args;
 } td_program_spec;
 
-/** Embedding and all layers: leaves the last residual stream in act.x. */
-TD_NODISCARD td_status td_program_build_main(const td_program_spec *s, td_program *out, td_error *err);
+/** Embedding and all layers: leaves the last residual stream in act.x. @param n_halves 1, or TD_HALVES with experts and max_tok >= 2. */
+TD_NODISCARD td_status td_program_build_main(const td_program_spec *s, uint32_t n_halves, td_program *out, td_error *err);
 /** Final norm and head over step->out_row: fills act.logits. */
 TD_NODISCARD td_status td_program_build_head(const td_program_spec *s, td_program *out, td_error *err);
 /** The MTP layer and its head: reads act.x, fills act.logits. */
@@ -69,7 +75,8 @@ TD_NODISCARD td_status td_program_build_mtp(const td_program_spec *s, td_program
 /** Largest scratch that one of the blocks needs, for planning. @param s npu, config, act_dtype and max_* are read, the rest may be empty. */
 TD_NODISCARD td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err);
 
-TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *step);
+/** @param steps [n_halves] the whole step, or its halves. */
+TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *steps);
 void                   td_program_free(td_npu *d, td_program *p);
 
 #endif

@@ -1,6 +1,7 @@
 /*
  * The bridge over the real device and the real experts: what arrives where, against a plain double-precision model of the definition;
- * the same bits inline, async, with copies between two memories, and under random delays (the test runs again with TD_CHAOS_SEED).
+ * the same bits inline, async, with copies between two memories, in one piece and in two halves, and under random delays (the test runs
+ * again with TD_CHAOS_SEED).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -157,40 +158,73 @@ static void close_machine(machine *m) {
     td_pool_destroy(m->experts_pool);
 }
 
-/* Copies between a layer's data and the slot's buffers, as stream operations: they stand in for the router's and combine's. */
-static void run_pass(machine *m, td_bridge_port **ports, uint32_t deferred, sums *out) {
-    td_npu       *d = m->npu;
-    td_npu_stream *s = m->stream;
-    td_step        step = {.n_tok = TOKENS, .n_seq = 1};
-    for (uint32_t l = 0; l < LAYERS; l++) {
-        td_bridge_buffers io, before;
-        td_bridge_get_buffers(m->bridge, l % TD_BRIDGE_SLOTS, &io);
-        td_bridge_get_buffers(m->bridge, (l + 1) % TD_BRIDGE_SLOTS, &before);
-        assert_int_equal(d->ops->copy(d, s, io.x, data.x[l], sizeof data.x[l], TD_COPY_H2D), TD_OK);
-        assert_int_equal(d->ops->copy(d, s, io.ids, data.ids[l], sizeof data.ids[l], TD_COPY_H2D), TD_OK);
-        assert_int_equal(d->ops->copy(d, s, io.weights, data.w[l], sizeof data.w[l], TD_COPY_H2D), TD_OK);
-        assert_int_equal(td_bridge_enqueue_submit(ports[l], s, &step), TD_OK);
-        assert_int_equal(td_bridge_enqueue_collect(ports[l], s, &step), TD_OK);
-        assert_int_equal(d->ops->copy(d, s, out->now[l], io.y, sizeof out->now[l], TD_COPY_D2H), TD_OK);
-        if (l && deferred) assert_int_equal(d->ops->copy(d, s, out->later[l - 1], before.y_deferred, sizeof out->later[l - 1], TD_COPY_D2H), TD_OK);
+typedef struct {
+    td_bridge_port *port[TD_HALVES][LAYERS];
+    td_step         step[TD_HALVES];
+    size_t          row[TD_HALVES]; /* the first of each half */
+    uint32_t        n_halves;
+} pass;
+
+static void make_pass(machine *m, pass *p, uint32_t n_halves) {
+    *p = (pass){.n_halves = n_halves, .step = {{.n_tok = TOKENS, .n_seq = 1}}};
+    if (n_halves == 2) {
+        p->row[1] = p->step[0].n_tok = td_first_half(TOKENS);
+        p->step[1] = (td_step){.n_tok = TOKENS - p->step[0].n_tok, .n_seq = 1};
     }
-    assert_int_equal(d->ops->stream_sync(d, s), TD_OK);
-    assert_int_equal(td_bridge_take_error(m->bridge), TD_OK);
+    for (uint32_t h = 0; h < n_halves; h++)
+        for (uint32_t l = 0; l < LAYERS; l++)
+            {
+            td_bridge_port_desc desc = {.layer = l, .model_layer = l, .parity = l % TD_BRIDGE_PARITIES, .half = h, .last = l == LAYERS - 1};
+            assert_int_equal(td_bridge_port_create(m->bridge, &desc, &p->port[h][l], NULL), TD_OK);
+        }
+}
+
+/* Copies between a layer's data and the slot's buffers, as stream operations: they stand in for the router's and combine's. */
+static void put(machine *m, const pass *p, uint32_t h, uint32_t l) {
+    td_npu           *d = m->npu;
+    td_bridge_buffers io;
+    size_t            n = p->step[h].n_tok, row = p->row[h];
+    td_bridge_get_buffers(m->bridge, l % TD_BRIDGE_PARITIES, h, &io);
+    assert_int_equal(d->ops->copy(d, m->stream, io.x, data.x[l] + row * HIDDEN, n * HIDDEN * sizeof(float), TD_COPY_H2D), TD_OK);
+    assert_int_equal(d->ops->copy(d, m->stream, io.ids, data.ids[l] + row * TOP_K, n * TOP_K * sizeof(uint16_t), TD_COPY_H2D), TD_OK);
+    assert_int_equal(d->ops->copy(d, m->stream, io.weights, data.w[l] + row * TOP_K, n * TOP_K * sizeof(float), TD_COPY_H2D), TD_OK);
+    assert_int_equal(td_bridge_enqueue_submit(p->port[h][l], m->stream, &p->step[h]), TD_OK);
+}
+
+static void take(machine *m, const pass *p, uint32_t h, uint32_t l, uint32_t deferred, sums *out) {
+    td_npu           *d = m->npu;
+    td_bridge_buffers io, before;
+    size_t            bytes = p->step[h].n_tok * HIDDEN * sizeof(float), at = p->row[h] * HIDDEN;
+    td_bridge_get_buffers(m->bridge, l % TD_BRIDGE_PARITIES, h, &io);
+    td_bridge_get_buffers(m->bridge, (l + 1) % TD_BRIDGE_PARITIES, h, &before);
+    assert_int_equal(td_bridge_enqueue_collect(p->port[h][l], m->stream, &p->step[h]), TD_OK);
+    assert_int_equal(d->ops->copy(d, m->stream, out->now[l] + at, io.y, bytes, TD_COPY_D2H), TD_OK);
+    if (l && deferred) assert_int_equal(d->ops->copy(d, m->stream, out->later[l - 1] + at, before.y_deferred, bytes, TD_COPY_D2H), TD_OK);
+}
+
+static void run_pass(machine *m, const pass *p, uint32_t deferred, sums *out) {
+    for (uint32_t l = 0; l <= LAYERS; l++)
+        for (uint32_t h = 0; h < p->n_halves; h++) {
+            if (l > 0) take(m, p, h, l - 1, deferred, out);
+            if (l < LAYERS) put(m, p, h, l);
+        }
+    assert_int_equal(m->npu->ops->stream_sync(m->npu, m->stream), TD_OK);
+    assert_int_equal(td_bridge_end_pass(m->bridge), TD_OK);
 }
 
 static void run_machine(bool async, bool two_memories, uint32_t deferred, sums *out) {
-    machine         m;
-    td_bridge_port *ports[LAYERS];
-    sums            again;
+    machine m;
+    pass    whole, halves;
+    sums    again;
     open_machine(&m, async, two_memories, deferred);
-    for (uint32_t l = 0; l < LAYERS; l++)
-        assert_int_equal(td_bridge_port_create(m.bridge, l, l, l % TD_BRIDGE_SLOTS, l == LAYERS - 1, &ports[l], NULL), TD_OK);
+    make_pass(&m, &whole, 1);
+    make_pass(&m, &halves, 2);
     memset(out, 0, sizeof *out);
-    run_pass(&m, ports, deferred, out);
+    run_pass(&m, &whole, deferred, out);
     assert_int_equal(td_bridge_deferred(m.bridge), (uint64_t)TOKENS * deferred * (LAYERS - 1));
-    for (int repeat = 0; repeat < 20; repeat++) { /* slots are used again and again */
+    for (int repeat = 0; repeat < 20; repeat++) { /* slots are used again and again, by passes of either kind */
         memset(&again, 0, sizeof again);
-        run_pass(&m, ports, deferred, &again);
+        run_pass(&m, repeat % 3 ? &halves : &whole, deferred, &again);
         assert_memory_equal(&again, out, sizeof again);
     }
     close_machine(&m);
@@ -226,9 +260,9 @@ static void a_wild_expert_id_fails_the_step_only(void **state) {
         td_bridge_port *port;
         td_step         step = {.n_tok = TOKENS, .n_seq = 1};
         open_machine(&m, async, false, 0);
-        assert_int_equal(td_bridge_port_create(m.bridge, 0, 0, 0, true, &port, NULL), TD_OK);
+        assert_int_equal(td_bridge_port_create(m.bridge, &(td_bridge_port_desc){.last = true}, &port, NULL), TD_OK);
         td_bridge_buffers io;
-        td_bridge_get_buffers(m.bridge, 0, &io);
+        td_bridge_get_buffers(m.bridge, 0, 0, &io);
         for (int broken = 1; broken >= 0; broken--) {
             memcpy(io.x, data.x[0], sizeof data.x[0]);
             memcpy(io.ids, data.ids[0], sizeof data.ids[0]);
@@ -237,8 +271,28 @@ static void a_wild_expert_id_fails_the_step_only(void **state) {
             assert_int_equal(td_bridge_enqueue_submit(port, m.stream, &step), TD_OK);
             assert_int_equal(td_bridge_enqueue_collect(port, m.stream, &step), TD_OK);
             assert_int_equal(m.npu->ops->stream_sync(m.npu, m.stream), TD_OK);
-            assert_int_equal(td_bridge_take_error(m.bridge), broken ? TD_EDEVICE : TD_OK);
+            assert_int_equal(td_bridge_end_pass(m.bridge), broken ? TD_EDEVICE : TD_OK);
         }
+        close_machine(&m);
+    }
+}
+
+/* A device that fails in the middle of a pass leaves tickets uncollected; the next pass must not take them for its own. */
+static void a_pass_that_broke_off_leaves_nothing_behind(void **state) {
+    (void)state;
+    static sums first, other;
+    for (int async = 0; async < 2; async++) {
+        machine m;
+        pass    halves;
+        open_machine(&m, async, false, 1);
+        make_pass(&m, &halves, 2);
+        run_pass(&m, &halves, 1, &first);
+        put(&m, &halves, 0, 0);
+        put(&m, &halves, 1, 0);
+        assert_int_equal(m.npu->ops->stream_sync(m.npu, m.stream), TD_OK);
+        assert_int_equal(td_bridge_end_pass(m.bridge), TD_OK);
+        run_pass(&m, &halves, 1, &other);
+        assert_memory_equal(&other, &first, sizeof first);
         close_machine(&m);
     }
 }
@@ -254,6 +308,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_follow_the_definition_everywhere),
         cmocka_unit_test(a_wild_expert_id_fails_the_step_only),
+        cmocka_unit_test(a_pass_that_broke_off_leaves_nothing_behind),
         cmocka_unit_test(deferring_every_expert_is_refused),
     };
     return cmocka_run_group_tests(tests, make_data, NULL);

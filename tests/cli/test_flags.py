@@ -25,7 +25,7 @@ KNOWN = """--model-path --model --tokenizer-path --served-model-name --trust-rem
 --skip-server-warmup --stream-interval --nnodes --node-rank --dist-init-addr --speculative-algorithm --speculative-num-steps
 --disaggregation-mode --disaggregation-transfer-backend --disaggregation-bootstrap-port --cpuinfer --kt-cpuinfer --cpu-weight-path
 --kt-weight-path --subpool-count --kt-threadpool-count --num-gpu-experts --kt-num-gpu-experts --enable-defer
---kt-max-deferred-experts-per-token --max-deferred-experts-per-token --npu-threads --expert-quantization""".split()
+--kt-max-deferred-experts-per-token --max-deferred-experts-per-token --enable-two-batch-overlap --disable-two-chunk-overlap --npu-threads --expert-quantization""".split()
 
 
 def launch(*flags):

@@ -21,6 +21,7 @@ typedef struct {
     uint32_t         threads, subpools; /* 0: 2 and 1 */
     uint32_t         npu_threads;     /* 0: shared */
     uint32_t         max_tok;         /* 0: 2048 */
+    uint32_t         overlap_min_tok; /* steps of so many rows go in two halves; 0: none */
     uint32_t         n_seq, max_len;  /* sequences that have pages at the same time, tokens of each */
 } model_run_options;
 

@@ -1,10 +1,21 @@
 /* Answers with a body known in full: JSON, text, errors; and the headers that every answer carries. */
 #include <string.h>
+#include <sys/socket.h>
 
 #include "core/log.h"
 #include "server/server_state.h"
 
-void td_answer_headers(const td_server *s, struct MHD_Response *r) {
+/* The client has closed its sending half. When that came together with the request, libmicrohttpd (0.9.75, edge-triggered
+ * epoll) does not see it and would keep the connection until it is idle for too long, while the client waits for its end. */
+static bool client_sends_no_more(struct MHD_Connection *connection) {
+    const union MHD_ConnectionInfo *ci = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    char                            byte;
+    return ci && recv(ci->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+void td_answer_headers(const td_call *c, struct MHD_Response *r) {
+    const td_server *s = c->server;
+    if (client_sends_no_more(c->connection)) MHD_add_response_header(r, "Connection", "close");
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(r, "Cache-Control", "no-store");
     if (!s->opt.cors_origin) return;
@@ -24,7 +35,7 @@ static enum MHD_Result answer(td_call *c, int http, const char *content_type, td
     MHD_add_response_header(r, "Content-Type", content_type);
     if (err && err->http == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     if (err && err->http == 503) MHD_add_response_header(r, "Retry-After", "1");
-    td_answer_headers(c->server, r);
+    td_answer_headers(c, r);
     enum MHD_Result result = MHD_queue_response(c->connection, (unsigned)http, r);
     MHD_destroy_response(r);
     return result;

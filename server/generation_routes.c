@@ -46,7 +46,7 @@ static enum MHD_Result answer_stream(td_call *c, td_generation *g) {
     if (!r) return MHD_NO;
     MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
     MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* proxies must not collect chunks */
-    td_answer_headers(c->server, r);
+    td_answer_headers(c, r);
     enum MHD_Result result = MHD_queue_response(c->connection, 200, r);
     MHD_destroy_response(r);
     return result;

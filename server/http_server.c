@@ -157,7 +157,7 @@ static void drop_body(td_call *c) {
 static enum MHD_Result answer_preflight(td_call *c) {
     struct MHD_Response *r = MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
     if (!r) return MHD_NO;
-    td_answer_headers(c->server, r);
+    td_answer_headers(c, r);
     if (c->server->opt.cors_origin) {
         MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
         MHD_add_response_header(r, "Access-Control-Allow-Headers", "Authorization, Content-Type");

@@ -78,7 +78,7 @@ enum MHD_Result td_answer_text(td_call *c, int http, const char *content_type, t
 enum MHD_Result td_answer_error(td_call *c, const td_api_error *err);
 
 /** Adds the CORS and other headers every answer carries. */
-void td_answer_headers(const td_server *s, struct MHD_Response *r);
+void td_answer_headers(const td_call *c, struct MHD_Response *r);
 
 /* Routes. generation_routes.c: */
 enum MHD_Result td_route_chat(td_call *c);

@@ -111,6 +111,16 @@ class Clients(HttpTest):
 
     flags = ("--context-length", "1048576")
 
+    def test_half_closing_with_the_request(self):
+        """A client that will send no more gets its answer and then the end of the connection, not the idle timeout."""
+        for _ in range(30):
+            for request, status in ((b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"200"), (request_bytes("/v1/completions", b"{"), b"400")):
+                s = self.connect()
+                s.settimeout(5)
+                s.sendall(request)
+                s.shutdown(socket.SHUT_WR)
+                self.assertEqual(self.read_all(s)[9:12], status)
+
     def test_many_at_once(self):
         results = []
 

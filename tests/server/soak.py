@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""Many clients against one server: every answer complete and equal to what the same request gets alone; nothing left behind.
+
+The clients ask for random requests of a fixed catalogue, streamed or whole, whose answers were taken from the same server one at a
+time. Meanwhile they leave (while queued, in mid-stream, by half-closing, by reset), read late, and send what must be refused.
+At the end nothing runs, waits or holds KV pages; the memory is what it was after the warm-up; SIGTERM lets the running streams
+finish, and the exit status is 0.
+
+usage: soak.py --program build/release/cli/tandem [--seconds 600] [--clients 200] [--seed N] [-- flags of launch_server]
+Standard library only.
+"""
+import argparse
+import asyncio
+import collections
+import json
+import os
+import random
+import re
+import sys
+import time
+
+import soak_http
+import soak_requests
+from server_process import Server
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+TALE = os.path.normpath(os.path.join(ROOT, "models/tale-v3-14m"))
+IDLE = ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_used_tokens")
+REPORTS = re.compile(r"ERROR: \w*Sanitizer|WARNING: ThreadSanitizer|runtime error:|\bassert", re.I)
+
+# What a client does next, and how often.
+ACTIONS = {"complete": 66, "leave_in_stream": 8, "leave_early": 6, "half_close": 3, "read_late": 2, "broken": 10, "broken_http": 2, "look": 3}
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--program", default=os.environ.get("TD_TANDEM"))
+    p.add_argument("--model", default=TALE)
+    p.add_argument("--seconds", type=float, default=600, help="of load after the warm-up")
+    p.add_argument("--warm-up", type=float, help="seconds; default: a tenth of --seconds, 5 at least")
+    p.add_argument("--clients", type=int, default=200)
+    p.add_argument("--running", type=int, default=32)
+    p.add_argument("--requests", type=int, default=200, help="distinct requests")
+    p.add_argument("--longest", type=int, default=200, help="most tokens of an answer")
+    p.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    p.add_argument("--rss-growth", type=float, default=0.01, help="allowed between the warm-up and the end; negative: not checked")
+    p.add_argument("--patience", type=float, default=120, help="seconds that one answer may take")
+    p.add_argument("flags", nargs="*", help="more flags of launch_server, after --")
+    return p.parse_args()
+
+
+class QueueFull(Exception):
+    """A refusal that asks to come again."""
+
+
+class Soak:
+    def __init__(self, args, server):
+        self.args, self.server, self.port = args, server, server.port
+        self.draw = random.Random(args.seed)
+        with open(os.path.join(TALE, "valid.txt"), encoding="utf-8") as f:
+            corpus = f.read()
+        self.catalogue = soak_requests.Catalogue(self.draw, args.requests, corpus, args.longest).requests
+        self.broken_rows = soak_requests.broken_requests()
+        self.answers = [None] * len(self.catalogue)
+        self.done = collections.Counter()
+        self.tokens = 0
+        self.failures = []
+
+    def fail(self, what, request=None):
+        self.failures.append(what)
+        print(f"FAILED: {what}", *([f"  request: {json.dumps(self.catalogue[request])}"] if request is not None else []), sep="\n", flush=True)
+        if len(self.failures) >= 20:
+            raise SystemExit("too many failures")
+
+    # ---- alone ----
+
+    async def alone(self, request):
+        path, body = self.catalogue[request]
+        status, answer, _ = await soak_http.ask(self.port, "POST", path, body)
+        if status != 200:
+            raise SystemExit(f"the catalogue has a request that is refused: {status} {answer} {json.dumps(body)}")
+        return soak_requests.whole_answer(path, answer)
+
+    async def take_answers(self):
+        begin = time.monotonic()
+        for i in range(len(self.catalogue)):
+            self.answers[i] = await self.alone(i)
+        tokens = sum(len(c["ids"]) for a in self.answers for c in a.values())
+        print(f"{len(self.catalogue)} requests alone: {tokens} tokens, {time.monotonic() - begin:.1f} s", flush=True)
+
+    # ---- one client ----
+
+    async def client(self, number, until):
+        draw = random.Random(f"{self.args.seed} {number} {until}")
+        connection = None
+        while time.monotonic() < until and not self.failures[5:]:
+            action = draw.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+            request = draw.randrange(len(self.catalogue))
+            try:
+                if connection is None or draw.random() < 0.3:
+                    if connection:
+                        connection.close()
+                    connection = await soak_http.Connection.open(self.port)
+                keep = await asyncio.wait_for(getattr(self, action)(connection, draw, request), self.args.patience)
+                self.done[action] += 1
+            except QueueFull:
+                self.done["queue full"] += 1
+                keep = await asyncio.sleep(0.2, result=True)
+            except TimeoutError:
+                self.fail(f"{action} did not end within {self.args.patience} s", request)
+                keep = False
+            except (soak_http.Broken, OSError, ValueError, KeyError, IndexError) as e:
+                self.fail(f"{action}: {type(e).__name__}: {e}", request)
+                keep = False
+            if not keep:
+                connection.close()
+                connection = None
+        if connection:
+            connection.close()
+
+    async def begin(self, connection, request, stream):
+        """Send; the headers of a 200."""
+        path, body = self.catalogue[request]
+        await connection.send("POST", path, json.dumps(body | {"stream": stream}).encode())
+        status, headers = await connection.head()
+        if status == 200:
+            return headers
+        answer = await connection.body(headers)
+        if status not in (429, 503) or int(headers.get("retry-after", 0)) < 1:
+            raise soak_http.Broken(f"status {status}: {answer!r}")
+        raise QueueFull
+
+    async def read(self, connection, headers, request, stop_after=None, pause=0.0):
+        """The answer; a beginning of it when it is left after stop_after events."""
+        path, chat = self.catalogue[request][0], self.catalogue[request][0] == soak_requests.CHAT
+        if "event-stream" not in headers["content-type"]:
+            return soak_requests.whole_answer(path, json.loads(await connection.body(headers)))
+        answer, n = {}, 0
+        async for event in connection.events(headers):
+            if "error" in event:
+                raise soak_http.Broken(f"error in a stream: {event}")
+            for choice in event["choices"]:
+                soak_requests.add_choice(answer, choice, chat, True)
+            if pause:
+                await asyncio.sleep(pause)
+                pause = 0
+            n += 1
+            if n == stop_after:
+                break
+        return answer
+
+    async def complete(self, connection, draw, request, pause=0.0):
+        headers = await self.begin(connection, request, draw.random() < 0.7)
+        answer = await self.read(connection, headers, request, pause=pause)
+        if answer != self.answers[request]:
+            self.fail("not what it is alone: " + soak_requests.difference(self.answers[request], answer), request)
+        self.tokens += sum(len(c["ids"]) for c in answer.values())
+        return True
+
+    async def read_late(self, connection, draw, request):
+        return await self.complete(connection, draw, request, pause=1.0)
+
+    async def leave_in_stream(self, connection, draw, request):
+        headers = await self.begin(connection, request, True)
+        part = await self.read(connection, headers, request, stop_after=draw.randrange(1, 20))
+        if not soak_requests.is_beginning(part, self.answers[request]):
+            self.fail("a stream that was left had begun otherwise", request)
+        connection.close(reset=draw.random() < 0.5)
+        return False
+
+    async def leave_early(self, connection, draw, request):
+        path, body = self.catalogue[request]
+        await connection.send("POST", path, json.dumps(body | {"stream": draw.random() < 0.5}).encode())
+        await asyncio.sleep(draw.choice([0, 0.01, 0.1, 0.5]))
+        connection.close(reset=draw.random() < 0.5)
+        return False
+
+    async def half_close(self, connection, draw, request):
+        """A client that says it will send no more has left; the server closes too."""
+        path, body = self.catalogue[request]
+        await connection.send("POST", path, json.dumps(body | {"stream": True}).encode())
+        await asyncio.sleep(draw.choice([0, 0.05, 0.5]))
+        connection.writer.write_eof()
+        while await connection.reader.read(65536):
+            pass
+        return False
+
+    async def broken_one(self, connection, row):
+        method, path, raw, want, field = row
+        await connection.send(method, path, raw)
+        status, headers = await connection.head()
+        error = json.loads(await connection.body(headers))["error"]
+        if (status, error["param"]) != (want, field) or not error["message"]:
+            self.fail(f"{method} {path} {raw[:100]!r}: {status} {error}, expected {want} that names {field}")
+        return headers.get("connection", "").lower() != "close"
+
+    async def broken(self, connection, draw, request):
+        return await self.broken_one(connection, draw.choice(self.broken_rows))
+
+    async def broken_http(self, connection, draw, request):
+        """Half a request, or none."""
+        path, body = self.catalogue[request]
+        raw = json.dumps(body).encode()
+        whole = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
+        connection.writer.write(draw.choice([whole[:draw.randrange(1, len(whole))], b"\x16\x03\x01\x02\x00", b"GARBAGE\r\n\r\n", b"GET " + b"/" * 40000]))
+        await asyncio.sleep(draw.choice([0, 0.05]))
+        return False
+
+    async def look(self, connection, draw, request):
+        path = draw.choice(["/health", "/metrics", "/v1/models", "/get_server_info", "/get_load"])
+        await connection.send("GET", path)
+        status, headers = await connection.head()
+        body = await connection.body(headers)
+        if status != 200 or not body:
+            self.fail(f"GET {path}: {status} {body[:200]!r}")
+        return True
+
+    # ---- phases ----
+
+    async def load(self, seconds):
+        until = time.monotonic() + seconds
+        await asyncio.gather(*(self.client(i, until) for i in range(self.args.clients)))
+        await self.idle()
+
+    def metrics(self, text):
+        return {m[1]: float(m[2]) for m in re.finditer(r"^([\w:]+)\{[^}]*\} (\S+)$", text, re.M)}
+
+    async def idle(self):
+        """Wait until nothing runs, waits or holds pages; all metrics."""
+        end = time.monotonic() + 30
+        while True:
+            metrics = self.metrics((await soak_http.ask(self.port, "GET", "/metrics"))[1])
+            busy = {name: metrics[name] for name in IDLE if metrics[name] != 0}
+            if not busy:
+                return metrics
+            if time.monotonic() > end:
+                self.fail(f"left behind: {busy}")
+                return metrics
+            await asyncio.sleep(0.05)
+
+    def rss(self):
+        with open(f"/proc/{self.server.process.pid}/status", encoding="ascii") as f:
+            return int(re.search(r"VmRSS:\s+(\d+) kB", f.read())[1]) * 1024
+
+    async def last_streams(self):
+        """SIGTERM while streams run: they finish, and are right."""
+        longest = sorted(range(len(self.catalogue)), key=lambda i: -len(self.answers[i][0]["ids"]))[:8]
+        running = []
+        for request in longest:
+            connection = await soak_http.Connection.open(self.port)
+            running.append((request, connection, await self.begin(connection, request, True)))
+        self.server.process.terminate()
+        for request, connection, headers in running:
+            if await asyncio.wait_for(self.read(connection, headers, request), self.args.patience) != self.answers[request]:
+                self.fail("a stream that ran during SIGTERM is not what it is alone", request)
+            connection.close()
+        return len(running)
+
+    async def run(self):
+        args = self.args
+        idle_tokens = self.server.metric("sglang:num_used_tokens")
+        if idle_tokens != 0:
+            self.fail(f"{idle_tokens} KV tokens are held before the first request")
+        await self.take_answers()
+        for row in self.broken_rows:
+            await self.broken_one(await soak_http.Connection.open(self.port), row)
+
+        warm_up = args.warm_up if args.warm_up is not None else max(5, args.seconds / 10)
+        await self.load(warm_up)
+        rss_before = self.rss()
+        print(f"warm-up of {warm_up:.0f} s: RSS {rss_before / 2**20:.1f} MiB", flush=True)
+        self.done.clear()
+        self.tokens, begin = 0, time.monotonic()
+        await self.load(args.seconds)
+        seconds, rss_after = time.monotonic() - begin, self.rss()
+        metrics = await self.idle()
+        print(f"{seconds:.0f} s, {args.clients} clients: {dict(self.done)}; {self.tokens} tokens of complete answers, {self.tokens / seconds:.0f} a second")
+        print(f"retractions {metrics.get('sglang:num_retracted_requests_total', metrics.get('tandem:retractions_total', 'not counted'))}, "
+              f"cached prompt tokens {metrics['sglang:cached_tokens_total']:.0f}, aborted {metrics['sglang:num_aborted_requests_total']:.0f}")
+        growth = rss_after / rss_before - 1
+        print(f"RSS at the end {rss_after / 2**20:.1f} MiB: {100 * growth:+.2f} %", flush=True)
+        if 0 <= args.rss_growth < growth:
+            self.fail(f"memory grew by {100 * growth:.2f} %")
+        if metrics["tandem:failed_requests_total"]:
+            self.fail(f"{metrics['tandem:failed_requests_total']:.0f} requests failed")
+        for action in ACTIONS:
+            if not self.done[action]:
+                self.fail(f"{action} never happened")
+        for request in self.draw.sample(range(len(self.catalogue)), min(10, len(self.catalogue))):
+            if await self.alone(request) != self.answers[request]:
+                self.fail("alone again, not what it was", request)
+        print(f"SIGTERM during {await self.last_streams()} streams", flush=True)
+
+
+def main():
+    args = arguments()
+    print(f"seed {args.seed}", flush=True)
+    flags = ["--quantization", "none", "--cpuinfer", "2", "--max-running-requests", str(args.running), "--max-queued-requests", "160",
+             "--max-total-tokens", "8192", "--chunked-prefill-size", "512", "--log-level", "warning", *args.flags]
+    server = Server(*flags, program=[args.program], model=args.model, timeout=300)
+    soak = Soak(args, server)
+    try:
+        asyncio.run(soak.run())
+    except BaseException:
+        print(server.stderr(), file=sys.stderr)
+        server.process.kill()
+        raise
+    status = server.process.wait(args.patience)
+    log = server.stderr()
+    if status != 0:
+        soak.fail(f"the server ended with {status}")
+    if REPORTS.search(log):
+        soak.fail("a report in the server's log")
+    if soak.failures:
+        sys.exit(f"{len(soak.failures)} failures, seed {args.seed}; the server's log:\n{log[-20000:]}")
+    print("ok")
+
+
+if __name__ == "__main__":
+    main()

@@ -28,6 +28,9 @@ TALE = os.path.normpath(os.path.join(ROOT, "models/tale-v3-14m"))
 IDLE = ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_used_tokens")
 REPORTS = re.compile(r"ERROR: \w*Sanitizer|WARNING: ThreadSanitizer|runtime error:|\bassert", re.I)
 
+# jemalloc returns freed memory at once in place of keeping it for ten seconds, so that the RSS at idle is what the server holds.
+MALLOC = "background_thread:true,dirty_decay_ms:200,muzzy_decay_ms:0"
+
 # What a client does next, and how often.
 ACTIONS = {"complete": 66, "leave_in_stream": 8, "leave_early": 6, "half_close": 3, "read_late": 2, "broken": 10, "broken_http": 2, "look": 3}
 
@@ -50,7 +53,7 @@ def arguments():
 
 
 class QueueFull(Exception):
-    """A refusal that asks to come again."""
+    """A refusal that asks to come again, after args[0] seconds."""
 
 
 class Soak:
@@ -81,10 +84,18 @@ class Soak:
             raise SystemExit(f"the catalogue has a request that is refused: {status} {answer} {json.dumps(body)}")
         return soak_requests.whole_answer(path, answer)
 
+    async def flush(self):
+        """Empty the prefix cache: no page may be left."""
+        status, text, _ = await soak_http.ask(self.port, "POST", "/flush_cache")
+        if status != 200:
+            self.fail(f"/flush_cache: {status} {text!r}")
+        await self.idle(*IDLE, "tandem:cached_kv_tokens")
+
     async def take_answers(self):
         begin = time.monotonic()
         for i in range(len(self.catalogue)):
             self.answers[i] = await self.alone(i)
+            await self.flush()
         tokens = sum(len(c["ids"]) for a in self.answers for c in a.values())
         print(f"{len(self.catalogue)} requests alone: {tokens} tokens, {time.monotonic() - begin:.1f} s", flush=True)
 
@@ -103,9 +114,9 @@ class Soak:
                     connection = await soak_http.Connection.open(self.port)
                 keep = await asyncio.wait_for(getattr(self, action)(connection, draw, request), self.args.patience)
                 self.done[action] += 1
-            except QueueFull:
+            except QueueFull as e:
                 self.done["queue full"] += 1
-                keep = await asyncio.sleep(0.2, result=True)
+                keep = await asyncio.sleep(e.args[0] * draw.random(), result=True)
             except TimeoutError:
                 self.fail(f"{action} did not end within {self.args.patience} s", request)
                 keep = False
@@ -125,10 +136,10 @@ class Soak:
         status, headers = await connection.head()
         if status == 200:
             return headers
-        answer = await connection.body(headers)
-        if status not in (429, 503) or int(headers.get("retry-after", 0)) < 1:
+        answer, wait = await connection.body(headers), int(headers.get("retry-after", 0))
+        if status not in (429, 503) or wait < 1:
             raise soak_http.Broken(f"status {status}: {answer!r}")
-        raise QueueFull
+        raise QueueFull(wait)
 
     async def read(self, connection, headers, request, stop_after=None, pause=0.0):
         """The answer; a beginning of it when it is left after stop_after events."""
@@ -225,20 +236,21 @@ class Soak:
     def metrics(self, text):
         return {m[1]: float(m[2]) for m in re.finditer(r"^([\w:]+)\{[^}]*\} (\S+)$", text, re.M)}
 
-    async def idle(self):
-        """Wait until nothing runs, waits or holds pages; all metrics."""
-        end = time.monotonic() + 30
+    async def idle(self, *zeros):
+        """Wait until these gauges (those of IDLE) are 0; all metrics."""
+        zeros, end = zeros or IDLE, time.monotonic() + 30
         while True:
             metrics = self.metrics((await soak_http.ask(self.port, "GET", "/metrics"))[1])
-            busy = {name: metrics[name] for name in IDLE if metrics[name] != 0}
+            busy = {name: metrics[name] for name in zeros if metrics[name] != 0}
             if not busy:
                 return metrics
             if time.monotonic() > end:
                 self.fail(f"left behind: {busy}")
                 return metrics
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
 
-    def rss(self):
+    async def rss(self):
+        await asyncio.sleep(1)  # the allocator gives back what is free, see MALLOC
         with open(f"/proc/{self.server.process.pid}/status", encoding="ascii") as f:
             return int(re.search(r"VmRSS:\s+(\d+) kB", f.read())[1]) * 1024
 
@@ -258,22 +270,19 @@ class Soak:
 
     async def run(self):
         args = self.args
-        idle_tokens = self.server.metric("sglang:num_used_tokens")
-        if idle_tokens != 0:
-            self.fail(f"{idle_tokens} KV tokens are held before the first request")
         await self.take_answers()
         for row in self.broken_rows:
             await self.broken_one(await soak_http.Connection.open(self.port), row)
 
         warm_up = args.warm_up if args.warm_up is not None else max(5, args.seconds / 10)
         await self.load(warm_up)
-        rss_before = self.rss()
+        rss_before = await self.rss()
         print(f"warm-up of {warm_up:.0f} s: RSS {rss_before / 2**20:.1f} MiB", flush=True)
         self.done.clear()
         self.tokens, begin = 0, time.monotonic()
         await self.load(args.seconds)
-        seconds, rss_after = time.monotonic() - begin, self.rss()
-        metrics = await self.idle()
+        seconds = time.monotonic() - begin
+        rss_after, metrics = await self.rss(), await self.idle()
         print(f"{seconds:.0f} s, {args.clients} clients: {dict(self.done)}; {self.tokens} tokens of complete answers, {self.tokens / seconds:.0f} a second")
         print(f"retractions {metrics.get('sglang:num_retracted_requests_total', metrics.get('tandem:retractions_total', 'not counted'))}, "
               f"cached prompt tokens {metrics['sglang:cached_tokens_total']:.0f}, aborted {metrics['sglang:num_aborted_requests_total']:.0f}")
@@ -289,14 +298,16 @@ class Soak:
         for request in self.draw.sample(range(len(self.catalogue)), min(10, len(self.catalogue))):
             if await self.alone(request) != self.answers[request]:
                 self.fail("alone again, not what it was", request)
+        await self.flush()
         print(f"SIGTERM during {await self.last_streams()} streams", flush=True)
 
 
 def main():
     args = arguments()
     print(f"seed {args.seed}", flush=True)
-    flags = ["--quantization", "none", "--cpuinfer", "2", "--max-running-requests", str(args.running), "--max-queued-requests", "160",
+    flags = ["--quantization", "none", "--cpuinfer", "2", "--max-running-requests", str(args.running), "--max-queued-requests", "200",
              "--max-total-tokens", "8192", "--chunked-prefill-size", "512", "--log-level", "warning", *args.flags]
+    os.environ.setdefault("MALLOC_CONF", MALLOC)
     server = Server(*flags, program=[args.program], model=args.model, timeout=300)
     soak = Soak(args, server)
     try:

@@ -107,9 +107,10 @@ static td_status warm_up(td_engine *engine, td_error *err) {
 /* ---- serve ---- */
 
 static td_status serve(td_launch_options *o, td_server *server, td_engine *engine, signals *sig, td_error *err) {
-    if (!o->skip_warmup) TD_TRY(warm_up(engine, err));
     TD_TRY(td_server_start(server, engine, err));
+    if (!o->skip_warmup) TD_TRY(warm_up(engine, err));
     signals_serve(sig, server);
+    td_server_ready(server);
     printf("tandem: serving %s at %s\n", td_server_model_name(server), td_server_url(server));
     fflush(stdout);
     sem_wait(&sig->stop);

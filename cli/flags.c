@@ -229,7 +229,7 @@ static const flag FLAGS[] = {
      .arg = "SECONDS",
      .by_default = "30",
      .help = "Time that running requests get after SIGTERM or SIGINT; a second signal ends it."},
-    {{"skip-server-warmup"}, BOOL, WORKS, O(skip_warmup), .help = "Do not generate a token before the port opens."},
+    {{"skip-server-warmup"}, BOOL, WORKS, O(skip_warmup), .help = "Be ready without having generated a token first."},
     {{"reasoning-parser"},
      TEXT,
      REFUSED,

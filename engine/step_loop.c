@@ -48,6 +48,13 @@ static void send(td_engine *e, td_request *r, td_event *ev) {
 static void send_abort(td_engine *e, td_request *r) {
     td_event ev = event_of(r);
     ev.finish = TD_FINISH_ABORT;
+    if (r->detok) { /* what was held back as half a character or the beginning of a stop string is text after all */
+        const char *piece = "";
+        size_t      len = 0;
+        int         match;
+        td_detok_flush(r->detok, &piece, &len);
+        if (td_stream_text_add(&r->text, piece, len, false, &ev.text, &ev.text_len, &match) != TD_OK) ev.text_len = 0;
+    }
     send(e, r, &ev);
 }
 

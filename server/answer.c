@@ -23,7 +23,7 @@ void td_answer_headers(const td_call *c, struct MHD_Response *r) {
     if (strcmp(s->opt.cors_origin, "*") != 0) MHD_add_response_header(r, "Vary", "Origin");
 }
 
-static enum MHD_Result answer(td_call *c, int http, const char *content_type, td_jbuf *body, const td_api_error *err) {
+static enum MHD_Result answer(td_call *c, int http, const char *content_type, td_jbuf *body) {
     struct MHD_Response *r = body->len ? MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE)
                                        : MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
     if (!r) {
@@ -33,8 +33,8 @@ static enum MHD_Result answer(td_call *c, int http, const char *content_type, td
     if (!body->len) td_jbuf_free(body);
     *body = (td_jbuf){0};
     MHD_add_response_header(r, "Content-Type", content_type);
-    if (err && err->http == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
-    if (err && err->http == 503) MHD_add_response_header(r, "Retry-After", "1");
+    if (http == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (http == 503) MHD_add_response_header(r, "Retry-After", "1");
     td_answer_headers(c, r);
     enum MHD_Result result = MHD_queue_response(c->connection, (unsigned)http, r);
     MHD_destroy_response(r);
@@ -48,7 +48,7 @@ enum MHD_Result td_answer_error(td_call *c, const td_api_error *err) {
         td_jbuf_free(&b);
         return MHD_NO;
     }
-    return answer(c, err->http, "application/json", &b, err);
+    return answer(c, err->http, "application/json", &b);
 }
 
 enum MHD_Result td_answer_text(td_call *c, int http, const char *content_type, td_jbuf *text) {
@@ -58,7 +58,7 @@ enum MHD_Result td_answer_text(td_call *c, int http, const char *content_type, t
         td_api_fail(&err, 500, "internal_error", "Out of memory.");
         return td_answer_error(c, &err);
     }
-    return answer(c, http, content_type, text, NULL);
+    return answer(c, http, content_type, text);
 }
 
 enum MHD_Result td_answer_json(td_call *c, int http, td_jbuf *json) {

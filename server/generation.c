@@ -157,9 +157,6 @@ static void note(td_generation *g, td_choice *c, const td_event *e) {
     } else if (e->finish == TD_FINISH_ERROR) {
         td_api_from_status(&g->error, e->error ? e->error->status : TD_EDEVICE, e->error, NULL);
         fail_locked(g);
-    } else if (e->finish == TD_FINISH_ABORT) {
-        td_api_fail(&g->error, 500, "cancelled", "The request was cancelled.");
-        fail_locked(g);
     } else if (g->req.stream) {
         if (g->unsent > TD_STREAM_UNSENT_MAX) {
             td_warn("request %s: its reader is too slow; cancelled", g->id);
@@ -249,6 +246,13 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
         return refuse(err, st, &cause, r);
     }
     return TD_OK;
+}
+
+void td_generation_end_early(td_generation *g) {
+    pthread_mutex_lock(&g->handles_lock);
+    for (size_t i = 0; i < g->n_choices; i++)
+        if (g->handles[i]) td_request_cancel(g->handles[i]);
+    pthread_mutex_unlock(&g->handles_lock);
 }
 
 void td_generation_cancel(td_generation *g) {

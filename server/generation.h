@@ -83,6 +83,9 @@ void           td_generation_unref(td_generation *g);
 /** Submit every choice. On failure err is filled and what was submitted is cancelled. */
 TD_NODISCARD td_status td_generation_submit(td_generation *g, td_api_error *err);
 
+/** Have the engine end what runs; the client gets what there is, with finish_reason "abort". Any thread but the engine's. */
+void td_generation_end_early(td_generation *g);
+
 /** Cancel what runs and release the handles. Any thread but the engine's. Nothing that comes later is kept. */
 void td_generation_cancel(td_generation *g);
 

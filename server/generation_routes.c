@@ -112,6 +112,7 @@ enum MHD_Result td_route_completion(td_call *c) {
 }
 
 enum MHD_Result td_route_health_generate(td_call *c) {
+    if (td_phase(c->server) != TD_SERVER_READY) return td_route_health(c);
     td_api_request req;
     uint32_t      *ids = calloc(1, sizeof *ids); /* any token will do: id 0 */
     if (!ids || td_api_probe(ids, 1, &req) != TD_OK) {

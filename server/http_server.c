@@ -27,7 +27,8 @@
 
 /* ---- routes ---- */
 
-enum { OPEN = 1, PREFIX = 2, NO_BODY = 4 }; /* needs no key; the path goes on after the prefix; a POST without JSON */
+/* Needs no key; the path goes on after the prefix; a POST without JSON; only while the server is ready. */
+enum { OPEN = 1, PREFIX = 2, NO_BODY = 4, GENERATES = 8 };
 
 typedef struct {
     const char *method, *path;
@@ -36,14 +37,15 @@ typedef struct {
 } route;
 
 static const route ROUTES[] = {
-    {"POST", "/v1/chat/completions", td_route_chat, 0},
-    {"POST", "/v1/completions", td_route_completion, 0},
+    {"POST", "/v1/chat/completions", td_route_chat, GENERATES},
+    {"POST", "/v1/completions", td_route_completion, GENERATES},
     {"GET", "/v1/models", td_route_models, 0},
     {"GET", "/v1/models/", td_route_model, PREFIX},
     {"POST", "/tokenize", td_route_tokenize, 0},
     {"POST", "/detokenize", td_route_detokenize, 0},
     {"POST", "/flush_cache", td_route_flush_cache, NO_BODY},
     {"GET", "/flush_cache", td_route_flush_cache, 0},
+    {"POST", "/abort_request", td_route_abort_request, 0},
     {"GET", "/health", td_route_health, OPEN},
     {"GET", "/health_generate", td_route_health_generate, 0},
     {"GET", "/get_model_info", td_route_model_info, 0},
@@ -110,7 +112,9 @@ static void choose_route(td_call *c, const char *method, const char *url) {
                                 url) != TD_OK;
     else if (!found)
         c->broken = td_api_fail(&c->err, 405, "method_not_allowed", "'%.200s' does not take %.20s.", url, method) != TD_OK;
-    else if (atomic_load_explicit(&s->stopping, memory_order_relaxed))
+    else if (found->flags & GENERATES && td_phase(s) == TD_SERVER_STARTING)
+        fail_call(c, 503, "starting", "The server is still starting.");
+    else if (found->flags & GENERATES && td_phase(s) == TD_SERVER_STOPPING)
         fail_call(c, 503, "shutting_down", "The server is shutting down.");
     else if (!strcmp(found->method, "POST") && !(found->flags & NO_BODY) && !is_json(c->connection))
         fail_call(c, 415, "unsupported_media_type", "The Content-Type must be application/json.");
@@ -372,6 +376,10 @@ td_status td_server_start(td_server *s, td_engine *engine, td_error *err) {
     return TD_OK;
 }
 
+void td_server_ready(td_server *s) {
+    atomic_store_explicit(&s->phase, TD_SERVER_READY, memory_order_relaxed);
+}
+
 const char *td_server_url(const td_server *s) {
     return s->url;
 }
@@ -401,10 +409,7 @@ static struct timespec after(double seconds) {
 /* Have every running generation answer (or, when abort, drop) its client. */
 static void end_all(td_server *s, bool abort_them) {
     for (uint32_t i = 0; i < s->opt.connections_max; i++) {
-        pthread_mutex_lock(&s->lock);
-        td_generation *g = s->slots[i].generation;
-        if (g) atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
-        pthread_mutex_unlock(&s->lock);
+        td_generation *g = td_watched(s, i);
         if (!g) continue;
         if (abort_them)
             td_generation_abort(g);
@@ -415,12 +420,13 @@ static void end_all(td_server *s, bool abort_them) {
 }
 
 bool td_server_stop(td_server *s, double grace_s) {
-    atomic_store_explicit(&s->stopping, true, memory_order_relaxed);
+    atomic_store_explicit(&s->phase, TD_SERVER_STOPPING, memory_order_relaxed);
     if (!s->daemon) {
         td_watcher_stop(s);
         return true;
     }
-    MHD_quiesce_daemon(s->daemon); /* the listening socket is ours again, and still open */
+    /* The listening socket is ours again; shut down, it refuses, where an open one would let clients wait for nothing. */
+    if (MHD_quiesce_daemon(s->daemon) != MHD_INVALID_SOCKET) shutdown(s->listen_fd, SHUT_RDWR);
     pthread_mutex_lock(&s->lock);
     bool idle = wait_for_zero(s, &s->n_watched, after(grace_s), true);
     s->closing = true;

@@ -1,20 +1,8 @@
-/* What the server tells about itself: health, models, the engine's plan, load; and the order to empty its prefix cache. */
+/* What the server tells about itself: models, the engine's plan, load. */
 #include <math.h>
 #include <string.h>
 
 #include "server/server_state.h"
-
-enum MHD_Result td_route_health(td_call *c) {
-    td_server *s = c->server;
-    if (atomic_load_explicit(&s->stalled, memory_order_relaxed)) {
-        td_api_error err;
-        td_api_fail(&err, 503, "stalled", "Requests are running, but no step has ended for %u s.", s->opt.watchdog_s);
-        return td_answer_error(c, &err);
-    }
-    td_jbuf b = {0};
-    td_jbuf_puts(&b, "{\"status\":\"ok\"}");
-    return td_answer_json(c, 200, &b);
-}
 
 static void write_model(td_jbuf *b, const td_server *s) {
     td_jw_open(b, '{');
@@ -127,11 +115,4 @@ enum MHD_Result td_route_load(td_call *c) {
     td_jw_close(&b, '}');
     td_jw_close(&b, ']');
     return td_answer_json(c, 200, &b);
-}
-
-enum MHD_Result td_route_flush_cache(td_call *c) {
-    td_jbuf b = {0};
-    td_engine_flush_cache(c->server->engine);
-    td_jbuf_puts(&b, "Cache flushed.\n");
-    return td_answer_text(c, 200, "text/plain; charset=utf-8", &b);
 }

@@ -43,7 +43,10 @@ static void write_head(td_jbuf *b, const td_generation *g, bool chunk) {
 }
 
 static void write_finish(td_jbuf *b, td_finish finish, uint32_t stop_token, const char *stop_reason) {
-    td_jw_member_str(b, "finish_reason", finish == TD_FINISH_NONE ? NULL : finish == TD_FINISH_LENGTH ? "length" : "stop");
+    /* An error is no finish reason: it is the answer, or an event of its own. "abort" as SGLang says it. */
+    static const char *const reason[] = {
+        [TD_FINISH_STOP] = "stop", [TD_FINISH_LENGTH] = "length", [TD_FINISH_ABORT] = "abort", [TD_FINISH_ERROR] = NULL};
+    td_jw_member_str(b, "finish_reason", reason[finish]);
     if (finish == TD_FINISH_NONE) return;
     td_jw_key(b, "matched_stop");
     if (finish == TD_FINISH_STOP && stop_reason)
@@ -93,7 +96,7 @@ static void write_choice(td_jbuf *b, td_choice *c, td_news *news) {
 
 void td_write_response(td_generation *g, td_jbuf *b) {
     if (g->req.kind == TD_API_PROBE) {
-        td_jbuf_puts(b, "{\"status\":\"ok\"}");
+        td_jbuf_puts(b, "{\"status\":\"ready\"}");
         return;
     }
     write_head(b, g, false);
@@ -215,7 +218,7 @@ void td_write_stream(td_generation *g) {
             t.stop_token = c->stop_token;
             t.used = (usage){c->prompt_tokens, c->cached_tokens, c->completion_tokens};
             bool started = c->started;
-            bool cut = c->finish == TD_FINISH_ABORT || c->finish == TD_FINISH_ERROR;
+            bool cut = c->finish == TD_FINISH_ERROR;
             pthread_mutex_unlock(&g->lock);
             if (cut) t.finish = TD_FINISH_NONE; /* the error event follows */
             if (started) write_choice_chunks(c, &t);

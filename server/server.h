@@ -39,15 +39,18 @@ void td_server_options_init(td_server_options *o);
  */
 TD_NODISCARD td_status td_server_bind(const td_server_options *o, td_server **out, td_error *err);
 
-/** Serve. The engine must outlive the server. */
+/**
+ * Listen. Until td_server_ready, /health says "starting" and generation requests get 503. The engine must outlive the server.
+ */
 TD_NODISCARD td_status td_server_start(td_server *s, td_engine *engine, td_error *err);
+void                   td_server_ready(td_server *s); /* the engine is warm: generation requests are served from now on */
 
 /** "http://127.0.0.1:30000", with the port that was given. */
 const char *td_server_url(const td_server *s);
 const char *td_server_model_name(const td_server *s); /* after start */
 
 /**
- * Stop: no new connections, new requests get 503, running ones get grace_s seconds and are then cancelled; blocks until all
+ * Stop: no new connections, new generation requests get 503, running ones get grace_s seconds and are then cancelled; blocks until all
  * are answered. Call once, before td_server_free. Works on a server that was never started.
  * @return false when the engine did not end its requests: then neither the engine nor the server may be freed.
  */

@@ -16,6 +16,8 @@
 
 typedef struct td_generation td_generation;
 
+typedef enum { TD_SERVER_STARTING, TD_SERVER_READY, TD_SERVER_STOPPING } td_server_phase;
+
 /* A connection whose generation runs: what the watcher looks after. */
 typedef struct {
     td_generation *generation; /* NULL: free; holds a reference */
@@ -36,8 +38,8 @@ struct td_server {
     uint64_t                id_seed;
     struct MHD_Daemon      *daemon;
 
-    atomic_bool          stopping; /* relaxed: a request that just misses it is served */
-    atomic_bool          stalled;  /* the watchdog's verdict */
+    atomic_int           phase;   /* td_server_phase; relaxed: a request that just misses a change is served as before it */
+    atomic_bool          stalled; /* the watchdog's verdict */
     atomic_size_t        body_bytes;
     atomic_uint_fast64_t next_id, next_call;
 
@@ -85,19 +87,25 @@ enum MHD_Result td_route_chat(td_call *c);
 enum MHD_Result td_route_completion(td_call *c);
 enum MHD_Result td_route_health_generate(td_call *c);
 enum MHD_Result td_route_resumed(td_call *c); /* the connection was resumed: its generation is done */
-/* info_routes.c: */
+/* control_routes.c: */
 enum MHD_Result td_route_health(td_call *c);
+enum MHD_Result td_route_abort_request(td_call *c);
+enum MHD_Result td_route_flush_cache(td_call *c);
+/* info_routes.c: */
 enum MHD_Result td_route_models(td_call *c);
 enum MHD_Result td_route_model(td_call *c);
 enum MHD_Result td_route_model_info(td_call *c);
 enum MHD_Result td_route_server_info(td_call *c);
 enum MHD_Result td_route_load(td_call *c);
-enum MHD_Result td_route_flush_cache(td_call *c);
 /* token_routes.c: */
 enum MHD_Result td_route_tokenize(td_call *c);
 enum MHD_Result td_route_detokenize(td_call *c);
 /* metrics.c: */
 enum MHD_Result td_route_metrics(td_call *c);
+
+static inline td_server_phase td_phase(const td_server *s) {
+    return (td_server_phase)atomic_load_explicit(&s->phase, memory_order_relaxed);
+}
 
 /** 404 in err unless the name (NULL: any) is the served one. */
 TD_NODISCARD td_status td_check_model(const td_server *s, const char *name, td_api_error *err);
@@ -109,6 +117,8 @@ void                   td_watcher_stop(td_server *s);
  * server closes. */
 uint32_t td_watch(td_server *s, td_generation *g, int fd);
 void     td_unwatch(td_server *s, uint32_t slot);
+/** The generation in a slot, with a reference; NULL: the slot is free. Slots are 0 .. connections_max - 1. */
+td_generation *td_watched(td_server *s, uint32_t slot);
 /** Have the watcher call td_generation_attend on the generations that asked for it; any thread, never blocks. */
 void td_watcher_wake(td_server *s);
 

@@ -74,9 +74,13 @@ static td_generation *take_ref(td_server *s, uint32_t slot, uint32_t serial) {
     return g;
 }
 
+td_generation *td_watched(td_server *s, uint32_t slot) {
+    return take_ref(s, slot, 0);
+}
+
 static void attend_all(td_server *s) {
     for (uint32_t i = 0; i < s->opt.connections_max; i++) {
-        td_generation *g = take_ref(s, i, 0);
+        td_generation *g = td_watched(s, i);
         if (!g) continue;
         td_generation_attend(g);
         td_generation_unref(g);

@@ -5,7 +5,8 @@
  * of the whole prompt), then ends with EOS; with ignore_eos it starts again. With a temperature above 0, letters change case
  * by the seed. Log-probabilities are -0.5 for a generated token, -1 for a prompt token, and 1 less for each further top one.
  * Words in the prompt make trouble: !error (an error after 3 tokens), !busy (the queue is full), !slow (20 ms a token),
- * !flood (no pause at all), !hang (no token ever).
+ * !flood (no pause at all), !hang (no token ever). So do words in the model's path: missing (no such folder), slow (3 s to
+ * load), cold (2 s to the first token of all).
  */
 #include <jansson.h>
 #include <math.h>
@@ -23,6 +24,7 @@
 #define BYTE_BASE 4u
 #define TICK_US 1000
 #define SLOW_TICKS 20
+#define COLD_TICKS 2000
 
 static const char *const SPECIAL[BYTE_BASE] = {"<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"};
 
@@ -287,7 +289,11 @@ static bool step(td_request *r) {
 }
 
 static void abort_request(td_request *r) {
-    td_event e = {.finish = TD_FINISH_ABORT, .stop_token = UINT32_MAX, .text = ""};
+    td_event e = {.finish = TD_FINISH_ABORT, .stop_token = UINT32_MAX};
+    e.text = r->text + r->text_sent; /* what was held back */
+    e.text_len = r->text_len - r->text_sent;
+    e.prompt_tokens = (uint32_t)r->p.n_prompt;
+    e.completion_tokens = r->done;
     count_finish(&r->engine->stats, e.finish);
     r->p.on_event(r->p.user, &e);
 }
@@ -386,9 +392,10 @@ void td_engine_flush_cache(td_engine *e) {
 void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     pthread_mutex_lock(&e->lock);
     e->stats.running = e->stats.queued = 0;
+    e->stats.kv_tokens_used = 0;
     for (td_request *r = e->list; r; r = r->next) {
         if (r->running)
-            e->stats.running++;
+            e->stats.running++, e->stats.kv_tokens_used += r->p.n_prompt + r->done;
         else
             e->stats.queued++;
     }
@@ -437,6 +444,7 @@ td_status td_engine_submit(td_engine *e, const td_request_params *p, td_request 
     }
     make_reply(r);
     r->pause = says(r, "!flood") ? 0 : says(r, "!slow") ? SLOW_TICKS : 1;
+    if (strstr(e->path, "cold") && !e->stats.requests_total) r->pause = COLD_TICKS;
     r->hang = says(r, "!hang");
     r->error = says(r, "!error");
     pthread_mutex_lock(&e->lock);

@@ -394,8 +394,8 @@ class Others(ApiTest):
         self.refused("/detokenize", {"tokens": [[69], 70]}, "tokens")
 
     def test_info(self):
-        self.assertEqual(self.server.request("GET", "/health")[:2], (200, {"status": "ok"}))
-        self.assertEqual(self.server.request("GET", "/health_generate")[:2], (200, {"status": "ok"}))
+        self.assertEqual(self.server.request("GET", "/health")[:2], (200, {"status": "ready"}))
+        self.assertEqual(self.server.request("GET", "/health_generate")[:2], (200, {"status": "ready"}))
         info = self.server.request("GET", "/get_model_info")[1]
         self.assertEqual((info["model_path"], info["is_generation"]), ("/models/fake", True))
         for path in ("/get_server_info", "/server_info"):

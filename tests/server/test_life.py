@@ -1,4 +1,4 @@
-"""The server's life: ports, start, signals, grace time."""
+"""The server's life: ports, start, states, signals, grace time."""
 import http.client
 import json
 import signal
@@ -70,6 +70,42 @@ class Life(unittest.TestCase):
             server.wait_ready()
             self.assertEqual(server.request("GET", "/health")[0], 200)
 
+    def test_starting(self):
+        """The port is open while the engine warms up, and says so; only what generates has to wait."""
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        server = Server("--port", str(port), model="/models/cold", wait=False)
+        server.port = port
+        end = time.monotonic() + 5
+        while True:
+            try:
+                status, answer, headers = server.request("GET", "/health")
+                break
+            except ConnectionRefusedError:
+                self.assertLess(time.monotonic(), end)
+        self.assertEqual((status, answer, headers["Retry-After"]), (503, {"status": "starting"}, "1"))
+        status, answer, headers = server.request("GET", "/health_generate")
+        self.assertEqual((status, answer, headers["Retry-After"]), (503, {"status": "starting"}, "1"))
+        for path, body in (("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})):
+            status, answer, headers = server.request("POST", path, body)
+            self.assertEqual((status, answer["error"]["code"], headers["Retry-After"]), (503, "starting", "1"))
+        for method, path, body in (("GET", "/v1/models", None), ("GET", "/metrics", None), ("GET", "/get_model_info", None),
+                                   ("POST", "/tokenize", {"prompt": "x"}), ("POST", "/abort_request", {"abort_all": True})):
+            self.assertEqual(server.request(method, path, body)[0], 200, path)
+        with server:
+            server.wait_ready()
+            self.assertEqual(server.request("GET", "/health")[:2], (200, {"status": "ready"}))
+            self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "x"})[0], 200)
+
+    def test_signal_while_warming_up(self):
+        server = Server(model="/models/cold", wait=False)
+        time.sleep(0.5)
+        start = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - start, 1)
+        self.assertEqual(server.process.stdout.read(), b"", "it was never ready")
+
     def test_every_address(self):
         with Server("--host", "0.0.0.0") as server:
             self.assertEqual(server.request("GET", "/health")[0], 200)
@@ -103,14 +139,17 @@ class Life(unittest.TestCase):
         server.wait_metric("sglang:num_running_reqs", 2)
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
-        keep.request("GET", "/health")
+        for path in ("/health", "/health_generate"):
+            keep.request("GET", path)
+            refusal = keep.getresponse()
+            self.assertEqual((refusal.status, json.loads(refusal.read()), refusal.headers["Retry-After"]), (503, {"status": "stopping"}, "1"))
+        keep.request("POST", "/v1/completions", json.dumps({"prompt": "x"}), {"Content-Type": "application/json"})
         refusal = keep.getresponse()
         self.assertEqual((refusal.status, json.loads(refusal.read())["error"]["code"]), (503, "shutting_down"))
-        with self.assertRaises(OSError):
-            socket.create_connection(("127.0.0.1", server.port), timeout=0.5).close()
-            c = server.connection(timeout=1)
-            c.request("GET", "/health")
-            c.getresponse()
+        keep.request("GET", "/v1/models")
+        self.assertEqual(json.loads(keep.getresponse().read())["object"], "list")
+        with self.assertRaises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=1)
         self.assertEqual(server.process.wait(20), 0)
         for thread, _ in jobs:
             thread.join()
@@ -130,6 +169,62 @@ class Life(unittest.TestCase):
         status, answer, _ = jobs[0][1][0]
         self.assertEqual((status, answer["error"]["code"]), (503, "shutting_down"))
         self.assertIn("shutting_down", jobs[1][1][0][1])
+
+    def test_abort_in_the_grace_time(self):
+        server = Server("--shutdown-grace", "1000")
+        keep = server.connection()
+        keep.request("GET", "/health")
+        keep.getresponse().read()
+        thread, result = in_background(server, {"prompt": "!hang"})
+        server.wait_metric("sglang:num_running_reqs", 1)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        start = time.monotonic()
+        keep.request("POST", "/abort_request", '{"abort_all": true}', {"Content-Type": "application/json"})
+        self.assertEqual(json.loads(keep.getresponse().read()), {"aborted": 1})
+        self.assertEqual(server.process.wait(10), 0)
+        self.assertLess(time.monotonic() - start, 2, "nothing is left to wait for")
+        thread.join()
+        self.assertEqual(result[0][1]["choices"][0]["finish_reason"], "abort")
+
+    def test_queued_requests_are_served_in_the_grace_time(self):
+        server = Server("--max-running-requests", "1")
+        jobs = [in_background(server, {"prompt": "!slow", "max_tokens": 20, "ignore_eos": True, "stream": s}) for s in (False, True, False)]
+        server.wait_metric("sglang:num_queue_reqs", 2)
+        self.assertEqual(server.stop(), 0)
+        for thread, _ in jobs:
+            thread.join()
+        self.assertEqual([j[1][0][0] for j in jobs], [200] * 3)
+        self.assertEqual(jobs[2][1][0][1]["usage"]["completion_tokens"], 20)
+
+    def test_queued_requests_when_the_grace_ends(self):
+        server = Server("--max-running-requests", "1", "--shutdown-grace", "0.3")
+        jobs = [in_background(server, {"prompt": "!hang", "stream": s}) for s in (False, True, False)]
+        server.wait_metric("sglang:num_queue_reqs", 2)
+        start = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - start, 2)
+        for thread, _ in jobs:
+            thread.join()
+        for _, result in jobs:
+            self.assertIn("shutting_down", json.dumps(result[0][1]))
+
+    def test_a_client_that_reads_nothing(self):
+        """It cannot hold up the end by more than the grace time and the two seconds in which errors are written."""
+        server = Server("--shutdown-grace", "0.5")
+        deaf = socket.socket()
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        deaf.connect(("127.0.0.1", server.port))
+        self.addCleanup(deaf.close)
+        body = json.dumps({"prompt": "!slow!flood", "max_tokens": 3000, "ignore_eos": True, "stream": True, "logprobs": 20}).encode()
+        deaf.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        thread, result = in_background(server, {"prompt": "!slow", "max_tokens": 20, "ignore_eos": True})
+        time.sleep(0.2)
+        start = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - start, 4)
+        thread.join()
+        self.assertEqual((result[0][0], result[0][1]["usage"]["completion_tokens"]), (200, 20))
 
     def test_second_signal(self):
         server = Server("--shutdown-grace", "1000")

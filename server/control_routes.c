@@ -1,0 +1,69 @@
+/* What steers the server and tells how it is: health, ending requests early, emptying the prefix cache. */
+#include <string.h>
+
+#include "server/api_request.h"
+#include "server/generation.h"
+
+enum MHD_Result td_route_health(td_call *c) {
+    static const char *const name[] = {
+        [TD_SERVER_STARTING] = "starting", [TD_SERVER_READY] = "ready", [TD_SERVER_STOPPING] = "stopping"};
+    td_server      *s = c->server;
+    td_server_phase phase = td_phase(s);
+    bool            stalled = phase == TD_SERVER_READY && atomic_load_explicit(&s->stalled, memory_order_relaxed);
+    td_jbuf         b = {0};
+    td_jw_open(&b, '{');
+    td_jw_member_str(&b, "status", stalled ? "stalled" : name[phase]);
+    td_jw_close(&b, '}');
+    return td_answer_json(c, phase == TD_SERVER_READY && !stalled ? 200 : 503, &b);
+}
+
+/* {"rid": string} or {"abort_all": true}: *rid is NULL for all. */
+static td_status parse_abort(const json_t *root, const char **rid, td_api_error *err) {
+    const json_t *id = json_object_get(root, "rid"), *all = json_object_get(root, "abort_all");
+    *rid = NULL;
+    if (all && !json_is_null(all) && !json_is_boolean(all))
+        return td_api_bad(err, "abort_all", "'abort_all' must be true or false.");
+    if (id && !json_is_null(id) && !json_is_string(id)) return td_api_bad(err, "rid", "'rid' must be a string.");
+    if (json_is_true(all)) return TD_OK;
+    if (!json_is_string(id)) return td_api_bad(err, "rid", "'rid' is missing; to end every request, give 'abort_all': true.");
+    *rid = json_string_value(id);
+    return TD_OK;
+}
+
+/* The probe of /health_generate is nobody's to end: it has no id that a client knows. */
+static uint32_t end_early(td_server *s, const char *rid) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->opt.connections_max; i++) {
+        td_generation *g = td_watched(s, i);
+        if (!g) continue;
+        if (g->req.kind != TD_API_PROBE && (!rid || !strcmp(rid, g->id))) {
+            td_generation_end_early(g);
+            n++;
+        }
+        td_generation_unref(g);
+    }
+    return n;
+}
+
+enum MHD_Result td_route_abort_request(td_call *c) {
+    const char  *rid;
+    td_api_error err;
+    td_jbuf      b = {0};
+    json_t      *root = td_api_load(c->body.data, c->body.len, &err);
+    if (!root || parse_abort(root, &rid, &err) != TD_OK) {
+        json_decref(root);
+        return td_answer_error(c, &err);
+    }
+    td_jw_open(&b, '{');
+    td_jw_member_int(&b, "aborted", end_early(c->server, rid));
+    td_jw_close(&b, '}');
+    json_decref(root);
+    return td_answer_json(c, 200, &b);
+}
+
+enum MHD_Result td_route_flush_cache(td_call *c) {
+    td_jbuf b = {0};
+    td_engine_flush_cache(c->server->engine);
+    td_jbuf_puts(&b, "Cache flushed.\n");
+    return td_answer_text(c, 200, "text/plain; charset=utf-8", &b);
+}

@@ -1,0 +1,301 @@
+"""Requests that end before their time: /abort_request, clients that leave, and queues that are full. On the fake engine and on the demo model."""
+import concurrent.futures
+import json
+import os
+import random
+import socket
+import threading
+import time
+import unittest
+
+import openai
+from server_process import Server
+
+TANDEM = os.environ["TD_TANDEM"]
+MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
+PATH = "/v1/completions"
+
+
+def demo(*flags):
+    return Server("--quantization", "none", "--cpuinfer", "2", *flags, program=[TANDEM], model=MODEL)
+
+
+def events(text):
+    """The events of a stream; that it ended properly is checked."""
+    assert text.endswith("data: [DONE]\n\n"), text[-200:]
+    return [json.loads(e[6:]) for e in text.split("\n\n")[:-2]]
+
+
+def send(server, body):
+    """A connection with a request on its way; nobody has read an answer yet."""
+    data = json.dumps(body).encode()
+    s = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    return s
+
+
+class WithServer(unittest.TestCase):
+    flags = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.start()
+        cls.addClassCleanup(cls.server.__exit__, None, None, None)
+
+    def setUp(self):
+        self.pool = concurrent.futures.ThreadPoolExecutor(8)
+        self.addCleanup(self.pool.shutdown)
+
+    def ask(self, **body):
+        return self.pool.submit(self.server.request, "POST", PATH, body)
+
+    def abort(self, body):
+        return self.server.request("POST", "/abort_request", body)[:2]
+
+
+class Abort(WithServer):
+    start = staticmethod(lambda: Server("--max-running-requests", "3"))
+
+    def running(self, n, queued=0):
+        self.server.wait_metric("sglang:num_queue_reqs", queued)
+        self.server.wait_metric("sglang:num_running_reqs", n)
+
+    def test_stream(self):
+        job = self.ask(prompt="!slow", rid="one", stream=True, max_tokens=3000, ignore_eos=True, stream_options={"include_usage": True})
+        self.running(1)
+        time.sleep(0.1)
+        self.assertEqual(self.abort({"rid": "one"}), (200, {"aborted": 1}))
+        status, text, _ = job.result()
+        chunks = events(text)
+        self.assertEqual((status, chunks[-2]["choices"][0]["finish_reason"], chunks[-2]["choices"][0]["matched_stop"]), (200, "abort", None))
+        said = "".join(c["choices"][0]["text"] for c in chunks[:-1])
+        self.assertTrue(said and ("!slow" * 1000).startswith(said), said)
+        self.assertEqual(chunks[-1]["usage"]["completion_tokens"], len(said))
+        self.assertEqual([c["choices"][0]["finish_reason"] for c in chunks[:-2]], [None] * (len(chunks) - 2))
+
+    def test_whole_answer(self):
+        job = self.ask(prompt="!slow", rid="two", max_tokens=3000, ignore_eos=True)
+        self.running(1)
+        time.sleep(0.1)
+        self.assertEqual(self.abort({"rid": "two"}), (200, {"aborted": 1}))
+        status, answer, _ = job.result()
+        self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "abort"))
+        self.assertGreater(answer["usage"]["completion_tokens"], 0)
+        self.assertEqual(len(answer["choices"][0]["text"]), answer["usage"]["completion_tokens"])
+
+    def test_before_the_first_token(self):
+        jobs = [self.ask(prompt="!hang", rid="h", stream=s) for s in (False, True)]
+        self.running(2)
+        self.assertEqual(self.abort({"rid": "h"}), (200, {"aborted": 2}))
+        answer = jobs[0].result()[1]
+        self.assertEqual((answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]), ("", "abort"))
+        self.assertEqual(events(jobs[1].result()[1])[-1]["choices"][0]["finish_reason"], "abort")
+
+    def test_queued(self):
+        jobs = [self.ask(prompt="!hang", rid=f"r{i}") for i in range(3)]
+        self.running(3)
+        last = self.ask(prompt="!hang", rid="last")
+        self.running(3, queued=1)
+        self.assertEqual(self.abort({"rid": "last"}), (200, {"aborted": 1}))
+        self.assertEqual(last.result()[1]["choices"][0]["finish_reason"], "abort")
+        self.assertEqual(self.abort({"abort_all": True}), (200, {"aborted": 3}))
+        self.assertEqual([j.result()[1]["choices"][0]["finish_reason"] for j in jobs], ["abort"] * 3)
+        self.running(0)
+
+    def test_every_choice(self):
+        for stream in (False, True):
+            job = self.ask(prompt=["!slow a", "!slow b"], n=2, rid="many", stream=stream, max_tokens=3000, ignore_eos=True)
+            self.running(3, queued=1)
+            time.sleep(0.1)
+            self.assertEqual(self.abort({"rid": "many"}), (200, {"aborted": 1}))
+            answer = job.result()[1]
+            choices = [c for e in events(answer) for c in e["choices"]] if stream else answer["choices"]
+            ends = {c["index"]: c["finish_reason"] for c in choices if c["finish_reason"]}
+            self.assertEqual(ends, {i: "abort" for i in range(4)})
+
+    def test_same_rid_twice(self):
+        """Every request in flight with the id ends, and no other."""
+        jobs = [self.ask(prompt="!hang", rid=r) for r in ("x", "x", "xy")]
+        self.running(3)
+        self.assertEqual(self.abort({"rid": "x"}), (200, {"aborted": 2}))
+        self.assertEqual([j.result()[0] for j in jobs[:2]], [200, 200])
+        self.running(1)
+        self.assertEqual(self.abort({"rid": "xy"}), (200, {"aborted": 1}))
+
+    def test_drawn_id(self):
+        """An answer's own id will do."""
+        s = send(self.server, {"prompt": "!slow", "stream": True, "max_tokens": 3000, "ignore_eos": True})
+        self.addCleanup(s.close)
+        data = b""
+        while b"\n\n" not in data[data.find(b"data: "):]:
+            data += s.recv(1000)
+        rid = json.loads(data[data.find(b"data: ") + 6:].split(b"\n\n")[0])["id"]
+        self.assertEqual(self.abort({"rid": rid}), (200, {"aborted": 1}))
+        while b"[DONE]" not in data:
+            data += s.recv(1000)
+        self.assertIn(b'"finish_reason":"abort"', data)
+
+    def test_nothing_matches(self):
+        self.assertEqual(self.abort({"rid": "nobody"}), (200, {"aborted": 0}))
+        self.assertEqual(self.abort({"abort_all": True}), (200, {"aborted": 0}))
+        self.assertEqual(self.abort({"rid": "nobody", "abort_all": False}), (200, {"aborted": 0}))
+
+    def test_refused(self):
+        for body, param in (({}, "rid"), ({"rid": None}, "rid"), ({"rid": 7}, "rid"), ({"rid": ["a"]}, "rid"), ({"abort_all": False}, "rid"),
+                            ({"abort_all": 1}, "abort_all"), ({"rid": "a", "abort_all": "yes"}, "abort_all")):
+            with self.subTest(body):
+                status, answer = self.abort(body)
+                self.assertEqual((status, answer["error"]["param"]), (400, param))
+        self.assertEqual(self.abort([])[0], 400)
+        self.assertEqual(self.server.request("GET", "/abort_request")[0], 405)
+        with Server("--api-key", "k") as locked:
+            self.assertEqual(locked.request("POST", "/abort_request", {"abort_all": True})[0], 401)
+
+    def test_storm(self):
+        """Aborts at any moment: every answer is whole, and nothing is left behind."""
+        seed = random.randrange(1 << 32)
+        print("seed", seed, flush=True)
+        draw = random.Random(seed)
+        over = threading.Event()
+
+        def client(seed):
+            draw = random.Random(seed)
+            for _ in range(25):
+                status, answer, _ = self.server.request("POST", PATH, {"prompt": draw.choice(["abcdef", "!slow!", "!hang!"]), "n": draw.choice([1, 2]),
+                                                                       "rid": draw.choice("abc"), "stream": draw.random() < 0.5, "max_tokens": 6})
+                self.assertEqual(status, 200)
+                choices = [c for e in events(answer) for c in e["choices"]] if isinstance(answer, str) else answer["choices"]
+                ends = [c["finish_reason"] for c in choices if c["finish_reason"]]
+                self.assertTrue(ends and set(ends) <= {"abort", "length", "stop"}, ends)
+
+        def aborter():
+            while not over.wait(draw.random() * 0.02):
+                self.abort({"rid": draw.choice("abc")} if draw.random() < 0.8 else {"abort_all": True})
+
+        with concurrent.futures.ThreadPoolExecutor(7) as pool:
+            end = pool.submit(aborter)
+            jobs = [pool.submit(client, draw.randrange(1 << 32)) for _ in range(6)]
+            try:
+                for j in jobs:
+                    j.result()
+            finally:
+                over.set()
+            end.result()
+        self.running(0)
+
+
+class DemoModel(WithServer):
+    start = staticmethod(lambda: demo("--max-running-requests", "8", "--max-queued-requests", "64", "--chunked-prefill-size", "256"))
+
+    def steps(self):
+        return self.server.metric("tandem:prefill_steps_total") + self.server.metric("tandem:decode_steps_total")
+
+    def wait_idle(self, used):
+        self.server.wait_metric("sglang:num_running_reqs", 0)
+        self.server.wait_metric("sglang:num_queue_reqs", 0)
+        self.assertEqual(self.server.metric("sglang:num_used_tokens"), used)
+
+    def test_abort(self):
+        """What was generated so far is the beginning of the whole answer."""
+        ask = {"prompt": "Once upon a time", "max_tokens": 1900, "ignore_eos": True, "temperature": 0}
+        job = self.ask(rid="a", stop=["\n\n\nnever"], **ask)
+        self.server.wait_metric("sglang:num_running_reqs", 1)
+        time.sleep(0.2)
+        self.assertEqual(self.abort({"rid": "a"}), (200, {"aborted": 1}))
+        status, answer, _ = job.result()
+        self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "abort"))
+        n = answer["usage"]["completion_tokens"]
+        self.assertGreater(n, 1)
+        self.assertLess(n, 1900)
+        again = self.server.request("POST", PATH, {**ask, "max_tokens": n})[1]
+        self.assertEqual(answer["choices"][0]["text"], again["choices"][0]["text"])
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0)
+        self.addCleanup(client.close)
+        stream = client.chat.completions.create(model="tale-v3-14m", messages=[{"role": "user", "content": "Hello"}], max_tokens=1900, stream=True,
+                                                extra_body={"ignore_eos": True, "rid": "b"})
+        chunks = [next(iter(stream))]
+        self.assertEqual(self.abort({"rid": "b"}), (200, {"aborted": 1}))
+        chunks += list(stream)
+        self.assertEqual(chunks[-1].choices[0].finish_reason, "abort")
+
+    def test_clients_leave(self):
+        """Many at once, while their prompts are computed, while tokens come, and while they wait: the pages are free at the next step."""
+        seed = random.randrange(1 << 32)
+        print("seed", seed, flush=True)
+        draw = random.Random(seed)
+        used = self.server.metric("sglang:num_used_tokens")
+        for round in range(6):
+            aborted = self.server.metric("sglang:num_aborted_requests_total")
+            clients = [send(self.server, {"prompt": [draw.randrange(5, 400) for _ in range(draw.choice([3, 200, 1500]))], "max_tokens": 400,
+                                          "ignore_eos": True, "stream": draw.random() < 0.5}) for _ in range(20)]
+            time.sleep(draw.random() * 0.3)
+            for s in clients:
+                s.close()
+            before = self.steps()
+            self.wait_idle(used)
+            self.server.wait_metric("sglang:num_aborted_requests_total", aborted + 20)
+            after = self.steps()
+            print(f"round {round}: {after - before:g} steps after the last client left", flush=True)
+            # One may be running when they leave, and the watcher needs a moment; without cancellation it would be hundreds.
+            self.assertLessEqual(after - before, 8)
+        self.assertEqual(self.server.request("POST", PATH, {"prompt": "Once", "max_tokens": 4})[0], 200)
+
+
+class Queue(unittest.TestCase):
+    def setUp(self):
+        self.server = demo("--max-running-requests", "1", "--max-queued-requests", "3")
+        self.addCleanup(self.server.__exit__, None, None, None)
+        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=60)
+        self.addCleanup(self.client.close)
+
+    def occupy(self, tokens=1900):
+        s = send(self.server, {"prompt": "Once", "max_tokens": tokens, "ignore_eos": True, "stream": True})
+        self.addCleanup(s.close)
+        self.server.wait_metric("sglang:num_running_reqs", 1)
+        self.server.wait_metric("sglang:num_queue_reqs", 0)
+        return s
+
+    def test_exact(self):
+        """However many come at once, as many wait as are allowed; the others are told to come back."""
+        running = self.occupy()
+        with concurrent.futures.ThreadPoolExecutor(24) as pool:
+            def ask(i):
+                try:
+                    self.client.completions.create(model="tale-v3-14m", prompt=f"The {i}", max_tokens=2)
+                    return 200
+                except openai.InternalServerError as e:
+                    self.assertEqual((e.status_code, e.code, e.response.headers["Retry-After"]), (503, "queue_full", "1"))
+                    return 503
+            jobs = [pool.submit(ask, i) for i in range(24)]
+            done, _ = concurrent.futures.wait(jobs, timeout=1)
+            self.assertEqual(self.server.metric("sglang:num_running_reqs"), 1, "the first request ended too early for this test")
+            self.assertEqual([j.result() for j in done], [503] * 21)
+            self.assertEqual(self.server.metric("sglang:num_queue_reqs"), 3)
+            running.close()
+            self.assertEqual(sorted(j.result() for j in jobs), [200] * 3 + [503] * 21)
+
+    def test_all_choices_or_none(self):
+        """A request of more choices than there is room for leaves none of them behind."""
+        self.occupy()
+        with self.assertRaises(openai.InternalServerError):
+            self.client.completions.create(model="tale-v3-14m", prompt="The", n=4, max_tokens=2)
+        self.server.wait_metric("sglang:num_queue_reqs", 0)
+        self.assertEqual(self.server.metric("sglang:num_running_reqs"), 1)
+
+    def test_client_retries(self):
+        """The openai client obeys Retry-After by itself."""
+        running = self.occupy()
+        waiting = [send(self.server, {"prompt": "The", "max_tokens": 1}) for _ in range(3)]
+        self.server.wait_metric("sglang:num_queue_reqs", 3)
+        threading.Timer(0.3, running.close).start()
+        start = time.monotonic()
+        answer = self.client.with_options(max_retries=3).completions.create(model="tale-v3-14m", prompt="The", max_tokens=2)
+        self.assertEqual(answer.usage.completion_tokens, 2)
+        self.assertGreater(time.monotonic() - start, 0.9, "it came back after the second that Retry-After says")
+        for s in waiting:
+            self.assertTrue(s.recv(1000).startswith(b"HTTP/1.1 200"))
+            s.close()
+
+
+if __name__ == "__main__":
+    unittest.main(warnings="ignore")

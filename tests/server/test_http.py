@@ -184,11 +184,11 @@ class Protocol(HttpTest):
                     b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n{}"]:
             with self.subTest(raw[:40]):
                 s = self.connect()
-                s.sendall(raw)
-                s.shutdown(socket.SHUT_WR)
                 try:
+                    s.sendall(raw)
+                    s.shutdown(socket.SHUT_WR)
                     answer = self.read_all(s)
-                except ConnectionResetError:
+                except OSError:  # the server may hang up before all was sent
                     answer = b""
                 self.assertNotIn(b" 200 ", answer)
         self.alive()

@@ -190,6 +190,7 @@ class Life(unittest.TestCase):
     def test_queued_requests_are_served_in_the_grace_time(self):
         server = Server("--max-running-requests", "1")
         jobs = [in_background(server, {"prompt": "!slow", "max_tokens": 20, "ignore_eos": True, "stream": s}) for s in (False, True, False)]
+        server.wait_metric("sglang:num_running_reqs", 1)
         server.wait_metric("sglang:num_queue_reqs", 2)
         self.assertEqual(server.stop(), 0)
         for thread, _ in jobs:
@@ -200,6 +201,7 @@ class Life(unittest.TestCase):
     def test_queued_requests_when_the_grace_ends(self):
         server = Server("--max-running-requests", "1", "--shutdown-grace", "0.3")
         jobs = [in_background(server, {"prompt": "!hang", "stream": s}) for s in (False, True, False)]
+        server.wait_metric("sglang:num_running_reqs", 1)
         server.wait_metric("sglang:num_queue_reqs", 2)
         start = time.monotonic()
         self.assertEqual(server.stop(), 0)

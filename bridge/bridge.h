@@ -15,6 +15,9 @@
  * the *next* layer of the same half has been collected, because that is when its deferred sum is taken. The protocol's words:
  *   submitted  +1 for every queued ticket          raised by the stream, awaited by the expert thread
  *   progress   2n + 1: ticket n has its immediate sum; 2n + 2: it is done         raised by the expert thread, awaited by the stream
+ * ticket_protocol.pml is the same as a model whose every interleaving CTest visits (test_ticket_protocol): its inlines and processes carry
+ * the names of the functions here and in core/signal_word.c. Who changes the order of two statements in submit_call, collect_call,
+ * run_ticket, expert_main, td_bridge_end_pass or td_bridge_close changes it there first.
  */
 #ifndef TD_BRIDGE_BRIDGE_H
 #define TD_BRIDGE_BRIDGE_H

@@ -1,0 +1,285 @@
+/*
+ * The promise of docs/determinism.md: a request's tokens and log-probabilities are the same bits however it is served.
+ *
+ * usage: test_determinism MODEL PRECISION [REQUESTS]     TD_TEST_SEED=n: another workload; TD_CPU_MASK: another tier
+ *
+ * The reference is each request of a random workload alone, on a fresh engine with one thread, its prompt in one piece.
+ * Then the workload runs once per row of VARIANTS and must give the same. A row also says what has to happen for it to
+ * prove anything.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/chaos.h"
+#include "core/log.h"
+#include "workload.h"
+
+#define SEED_DEFAULT 20260711u
+#define PLENTY_PAGES 256
+
+typedef struct {
+    const char *name, *path;
+    uint32_t    vocab;
+    bool        one_form; /* prompt and generated tokens are computed alike */
+} model_row;
+
+static const model_row MODELS[] = {
+    {"tale", "models/tale-v3-14m", 4096, false},
+    {"v2_lite", "tests/data/golden/deepseek_v2_lite", 320, false},  /* MLA, softmax router, YaRN */
+    {"v3_yarn", "tests/data/golden/deepseek_v3_yarn", 320, false},  /* MLA, query compression, sigmoid router with groups */
+    {"qwen3", "tests/data/golden/qwen3_moe", 320, true},            /* GQA, norms of queries and keys */
+    {"qwen2", "tests/data/golden/qwen2_moe", 320, true},            /* GQA, biases, gated shared expert */
+};
+
+typedef struct {
+    const char *name, *quantization;
+    uint32_t    deferred;
+} precision_row;
+
+static const precision_row PRECISIONS[] = {
+    {"none", "none", 0},
+    {"none_deferred", "none", 1},
+    {"w8a8", "w8a8_int8", 0},
+    {"w8a8_deferred", "w8a8_int8", 1},
+};
+
+typedef struct {
+    const char *what;
+    run_kind    kind;
+    uint32_t    chunk;       /* 0: 512 */
+    uint32_t    cpuinfer;    /* 0: 2 */
+    uint32_t    subpools;    /* 0: 1 */
+    uint32_t    npu_threads;
+    uint32_t    max_running; /* 0: 32 */
+    uint32_t    pages;       /* of KV; 0: PLENTY_PAGES */
+    uint32_t    requests;    /* only the first; 0: all */
+    bool        no_cache;    /* of prefixes */
+    bool        in_turns;    /* prompts and generating requests do not share steps */
+    bool        priorities, must_retract, must_hit, must_evict;
+} variant;
+
+#define FEW 8 /* requests, where a step is slow: more threads than cores, or very small steps */
+
+static const variant VARIANTS[] = {
+    {"one after another", .kind = RUN_ONE_BY_ONE},
+    {"all at once", .kind = RUN_TOGETHER},
+    {"joining and leaving", .kind = RUN_STAGGERED},
+    {"among others, some cancelled", .kind = RUN_AMONG_OTHERS},
+    {"warm prefix cache", .kind = RUN_AGAIN, .must_hit = true},
+    {"warm prefix cache that is too small", .kind = RUN_AGAIN, .pages = 12, .chunk = 100, .must_evict = true},
+    {"warm prefix cache, a device thread", .kind = RUN_AGAIN, .npu_threads = 1, .cpuinfer = 1, .chunk = 64, .must_hit = true},
+    {"no prefix cache", .no_cache = true},
+    {"prompts and answers in turns", .in_turns = true, .chunk = 60, .kind = RUN_STAGGERED},
+    {"five at a time", .max_running = 5},
+    {"chunks of 1", .chunk = 1, .requests = FEW},
+    {"chunks of 7", .chunk = 7, .kind = RUN_STAGGERED},
+    {"chunks of 37", .chunk = 37},
+    {"chunks of 128", .chunk = 128},
+    {"chunks of 129", .chunk = 129, .kind = RUN_STAGGERED},
+    {"chunks of 8192", .chunk = 8192},
+    {"one thread", .cpuinfer = 1},
+    {"three threads, three subpools", .cpuinfer = 3, .subpools = 3, .requests = 2 * FEW},
+    {"four threads, two subpools", .cpuinfer = 4, .subpools = 2, .requests = 2 * FEW},
+    {"a device thread", .npu_threads = 1, .cpuinfer = 1},
+    {"a device thread, joining and leaving", .npu_threads = 1, .cpuinfer = 1, .chunk = 37, .kind = RUN_STAGGERED},
+    {"two device threads, two subpools", .npu_threads = 2, .cpuinfer = 2, .subpools = 2, .chunk = 64, .requests = FEW},
+    {"too few pages", .pages = WORKLOAD_PAGES_TIGHT, .must_retract = true},
+    {"too few pages, no prefix cache", .pages = WORKLOAD_PAGES_TIGHT, .no_cache = true, .must_retract = true},
+    {"too few pages, in turns", .pages = WORKLOAD_PAGES_TIGHT, .in_turns = true, .must_retract = true},
+    {"too few pages, small chunks, a device thread", .pages = WORKLOAD_PAGES_TIGHT, .chunk = 50, .npu_threads = 1, .cpuinfer = 1, .must_retract = true},
+    {"priorities", .priorities = true, .max_running = 6, .kind = RUN_STAGGERED},
+    {"priorities, too few pages", .priorities = true, .pages = WORKLOAD_PAGES_TIGHT, .chunk = 37, .must_retract = true},
+};
+#define N_VARIANTS (sizeof VARIANTS / sizeof *VARIANTS)
+
+static const model_row     *g_model;
+static const precision_row *g_precision;
+static workload             g_workload;
+static uint32_t             g_requests = WORKLOAD_REQUESTS;
+static probe               *g_reference[WORKLOAD_REQUESTS];
+
+static td_engine *open_engine(const variant *v) {
+    char              path[512];
+    td_engine_options o;
+    td_engine        *e;
+    td_error          err = {0};
+    td_engine_options_init(&o);
+    snprintf(path, sizeof path, TD_SOURCE_DIR "/%s", g_model->path);
+    o.model_path = path;
+    o.tokenizer_path = TD_SOURCE_DIR "/models/tale-v3-14m"; /* the others have none; any gives text to compare */
+    o.quantization = g_precision->quantization;
+    o.enable_defer = g_precision->deferred > 0;
+    o.max_deferred_experts_per_token = g_precision->deferred;
+    o.decode_log_interval = 0;
+    o.chunked_prefill_size = v->chunk ? v->chunk : 512;
+    o.cpuinfer = v->cpuinfer ? v->cpuinfer : 2;
+    o.subpool_count = v->subpools ? v->subpools : 1;
+    o.npu_threads = v->npu_threads;
+    o.disable_radix_cache = v->no_cache;
+    o.disable_mixed_chunk = v->in_turns;
+    o.max_running_requests = v->max_running ? v->max_running : WORKLOAD_REQUESTS;
+    o.max_total_tokens = 128 * (uint64_t)(v->pages ? v->pages : PLENTY_PAGES);
+    if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
+    return e;
+}
+
+static void same_bits(void **state) {
+    const variant  *v = *state;
+    workload        w = g_workload;
+    probe          *probes[WORKLOAD_REQUESTS];
+    td_engine_stats s;
+    td_engine      *e = open_engine(v);
+    uint32_t        n = v->requests && v->requests < g_requests ? v->requests : g_requests;
+    w.priorities = v->priorities;
+    workload_run(&w, e, v->kind, probes, n);
+    td_engine_get_stats(e, &s);
+    td_engine_close(e, 0);
+    uint64_t n_hit = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        workload_check_same(g_reference[i], probes[i], i);
+        if (workload_is_first(i)) n_hit += probes[i]->last.cached_tokens;
+    }
+    workload_free(probes, n);
+    print_message("    %" PRIu64 " steps with prompt tokens, %" PRIu64 " without, %" PRIu64 " retractions, %" PRIu64 " of %" PRIu64
+                  " prompt tokens from the cache\n", s.steps_prefill, s.steps_decode, s.retractions, s.cached_tokens, s.prompt_tokens);
+    if (v->must_retract) assert_true(s.retractions > 0);
+    if (v->must_hit) assert_true(n_hit > 0);
+    if (v->must_evict) assert_true(s.cache_evictions > 0);
+    if (v->no_cache) assert_int_equal(s.cached_tokens, 0);
+    if (g_precision->deferred) assert_true(s.experts_deferred > 0);
+}
+
+/*
+ * A generated text sent back as part of a prompt: are its tokens scored with the same bits? With GQA yes, there is one way to
+ * compute a token. MLA has two, for prompt and generated tokens, and the answers agree to rounding; without quantisation
+ * that is about 1e-6 of a logit.
+ */
+static void generated_text_as_a_prompt(void **state) {
+    (void)state;
+    td_engine *e = open_engine(&(variant){0});
+    uint32_t   n_equal = 0, n_all = 0;
+    for (uint32_t i = 0; i < g_requests; i++) {
+        const probe *was = g_reference[i];
+        size_t       n = was->params.n_prompt, all = n + was->n_tokens;
+        uint32_t    *ids = malloc(all * sizeof *ids);
+        memcpy(ids, was->prompt, n * sizeof *ids);
+        memcpy(ids + n, was->tokens, was->n_tokens * sizeof *ids);
+        probe *p = probe_new(ids, all, 0);
+        p->params.prompt_logprobs = true;
+        probe_submit(e, p);
+        probe_wait(p);
+        assert_int_equal(p->n_prompt_logprobs, all);
+        for (size_t k = 0; k < was->n_tokens; k++, n_all++) {
+            double d = fabs((double)p->prompt_logprobs[n + k].logprob - (double)was->logprobs[k].logprob);
+            n_equal += d == 0;
+            if (!strcmp(g_precision->quantization, "none")) assert_true(d < 1e-3);
+        }
+        probe_free(p);
+        free(ids);
+    }
+    td_engine_close(e, 0);
+    print_message("%u of %u tokens have the same log-probability to the last bit\n", n_equal, n_all);
+    if (g_model->one_form) assert_int_equal(n_equal, n_all);
+}
+
+/*
+ * The next turn of a chat: prompt, answer and some more, on an engine that has answered the first turn and has its pages
+ * in the prefix cache, and on a fresh engine.
+ */
+static void next_turn_of_a_chat(void **state) {
+    (void)state;
+    enum { TURNS = 16, MORE = 20 };
+    probe     *cold[TURNS], *warm[TURNS];
+    uint32_t   n = g_requests < TURNS ? g_requests : TURNS, ids[WORKLOAD_PROMPT_MAX + WORKLOAD_TOKENS_MAX + MORE];
+    td_engine *used = open_engine(&(variant){.cpuinfer = 1});
+    workload_run(&g_workload, used, RUN_TOGETHER, warm, n);
+    workload_free(warm, n);
+    td_engine *fresh = open_engine(&(variant){.cpuinfer = 1, .no_cache = true});
+    for (uint32_t i = 0; i < n; i++) {
+        const probe *was = g_reference[i];
+        uint32_t     k = (uint32_t)was->params.n_prompt;
+        memcpy(ids, was->prompt, k * sizeof *ids);
+        memcpy(ids + k, was->tokens, was->n_tokens * sizeof *ids);
+        k += (uint32_t)was->n_tokens;
+        for (uint32_t j = 0; j < MORE; j++) ids[k++] = was->prompt[j % was->params.n_prompt];
+        cold[i] = probe_new(ids, k, 10);
+        warm[i] = probe_new(ids, k, 10);
+        cold[i]->params.logprobs = warm[i]->params.logprobs = true;
+        probe_submit(fresh, cold[i]);
+        probe_submit(used, warm[i]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        probe_wait(cold[i]);
+        probe_wait(warm[i]);
+        workload_check_same(cold[i], warm[i], i);
+    }
+    td_engine_stats s;
+    td_engine_get_stats(used, &s);
+    print_message("    %" PRIu64 " of %" PRIu64 " prompt tokens from the cache\n", s.cached_tokens, s.prompt_tokens);
+    assert_true(s.cached_tokens > 0);
+    td_engine_close(used, 0);
+    td_engine_close(fresh, 0);
+    workload_free(cold, n);
+    workload_free(warm, n);
+}
+
+static int make_reference(void **state) {
+    (void)state;
+    td_log_set_level(TD_LOG_ERROR);
+    for (uint32_t i = 0; i < g_requests; i++) {
+        td_engine *e = open_engine(&(variant){.cpuinfer = 1});
+        g_reference[i] = workload_request(&g_workload, i);
+        probe_submit(e, g_reference[i]);
+        probe_wait(g_reference[i]);
+        td_engine_close(e, 0);
+        if (g_reference[i]->finish == TD_FINISH_ERROR) fail_msg("request %u: %s", i, g_reference[i]->error.text);
+    }
+    return 0;
+}
+
+static int free_reference(void **state) {
+    (void)state;
+    workload_free(g_reference, g_requests);
+    return 0;
+}
+
+static bool read_arguments(int argc, char **argv) {
+    for (size_t i = 0; argc > 2 && i < sizeof MODELS / sizeof *MODELS; i++)
+        if (!strcmp(argv[1], MODELS[i].name)) g_model = &MODELS[i];
+    for (size_t i = 0; argc > 2 && i < sizeof PRECISIONS / sizeof *PRECISIONS; i++)
+        if (!strcmp(argv[2], PRECISIONS[i].name)) g_precision = &PRECISIONS[i];
+    if (argc > 3) g_requests = (uint32_t)strtoul(argv[3], NULL, 10);
+    return g_model && g_precision && g_requests >= 1 && g_requests <= WORKLOAD_REQUESTS;
+}
+
+/* With random delays (TD_CHAOS_SEED) only what has threads to get in each other's way. */
+static bool is_selected(const variant *v) { return !td_chaos_on() || v->npu_threads > 0; }
+
+int main(int argc, char **argv) {
+    struct CMUnitTest tests[N_VARIANTS + 2];
+    size_t            n = 0;
+    const char       *seed = getenv("TD_TEST_SEED");
+    if (!read_arguments(argc, argv)) {
+        fprintf(stderr, "usage: test_determinism MODEL PRECISION [REQUESTS]\n");
+        return 2;
+    }
+    g_workload = (workload){.seed = seed ? strtoull(seed, NULL, 10) : SEED_DEFAULT, .vocab = g_model->vocab};
+    print_message("model %s, precision %s, %u requests, TD_TEST_SEED=%" PRIu64 "\n", g_model->name, g_precision->name, g_requests,
+                  g_workload.seed);
+    for (size_t i = 0; i < N_VARIANTS; i++)
+        if (is_selected(&VARIANTS[i]))
+            tests[n++] = (struct CMUnitTest){.name = VARIANTS[i].what, .test_func = same_bits, .initial_state = (void *)&VARIANTS[i]};
+    if (!td_chaos_on()) {
+        tests[n++] = (struct CMUnitTest)cmocka_unit_test(next_turn_of_a_chat);
+        tests[n++] = (struct CMUnitTest)cmocka_unit_test(generated_text_as_a_prompt);
+    }
+    return _cmocka_run_group_tests("determinism", tests, n, make_reference, free_reference);
+}

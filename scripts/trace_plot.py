@@ -4,14 +4,16 @@
 usage: trace_plot.py TRACE [--tokens N] [--svg OUT [--step K] [--layers A-B] [--title TEXT]]
 
 Prints, over the steps of N tokens (all steps without --tokens): how each thread spent the time, and how far the two tiers overlapped.
---svg draws step K of those (default: the middle one), from the first operation of layer A to the last of layer B.
+--svg draws step K of those (default: the fastest, the least disturbed one), from the first operation of layer A to the last of layer B.
 """
 import argparse
 import json
+import statistics
 import sys
 import xml.sax.saxutils as xml
 
-COLOURS = {"device": "#4c78a8", "cpu": "#f58518", "bridge": "#e45756", "engine": "#54a24b", "http": "#b279a2"}
+COLOURS = {"device": "#4c78a8", "cpu": "#e8770a", "bridge": "#e45756"}
+SECOND = {"device": "#8fc0e6", "cpu": "#fbb667", "bridge": "#e45756"}  # of the second half of a split step
 TIERS = {"device": "device", "cpu": "experts", "engine": "engine", "http": "HTTP"}
 ROUNDING_US = 0.0015  # times have three decimals
 WAITS = "wait"  # what names of waiting begin with
@@ -91,7 +93,8 @@ def summarise(threads, steps):
     window = union((s["ts"], s["ts"] + s["dur"]) for s in steps)
     total = length(window)
     tokens = sum(s["args"]["tokens"] for s in steps)
-    print("%d steps of %d tokens in all: %.1f ms, %.2f ms each" % (len(steps), tokens, total / 1e3, total / 1e3 / len(steps)))
+    middle = statistics.median(s["dur"] for s in steps)
+    print("steps %d, tokens %d, time %.0f ms, median step %.1f ms" % (len(steps), tokens, total / 1e3, middle / 1e3))
     columns = ["device", "cpu", "engine", "wait"]
     print("%-16s" % "% of the time" + "".join("%9s" % TIERS.get(c, "waits") for c in columns) + "%9s" % "nothing")
     for t in threads:
@@ -105,6 +108,28 @@ def summarise(threads, steps):
         print("device at work %.1f %%, experts at work %.1f %%, both at once %.1f %% of the time"
               % (100 * length(device) / total, 100 * length(cpu) / total, 100 * both / total))
         print("of the experts' time the device was at work, too, in %.1f %%" % (100 * both / length(cpu)))
+
+
+def mark_halves(threads, step):
+    """In a step that goes through as two halves, each operation of a layer comes twice: first for half a, then for half b."""
+    end, groups = step["ts"] + step["dur"], {}
+    for t in threads:
+        for e in t.spans:
+            if "layer" in e.get("args", {}) and step["ts"] <= e["ts"] <= end:
+                groups.setdefault((t.name, e["name"], e["args"]["layer"]), []).append(e)
+    attention = [len(g) for (_, name, _), g in groups.items() if name in ("mla", "gqa")]
+    if not attention or max(attention) < 2:
+        return
+    for (_, name, _), g in groups.items():
+        for i, e in enumerate(g):
+            e["half"] = "ab"[2 * i // len(g)]
+    for t in threads:  # a ticket's passes are of its half
+        ticket = None
+        for e in t.spans:
+            if e["name"] == "experts":
+                ticket = e
+            elif ticket and e["cat"] == "cpu" and "half" in ticket and e["ts"] < ticket["ts"] + ticket["dur"]:
+                e["half"] = ticket["half"]
 
 
 def layer_window(threads, step, layers):
@@ -130,7 +155,7 @@ def tick_us(width):
 def draw(threads, begin, end, title):
     lane, left, right, top, wide = 17, 96, 8, 44, 1100
     scale = (wide - left - right) / (end - begin)
-    out, y = [], top
+    out, y, halves = [], top, False
     for t in threads:
         shown = [e for e in t.spans if e["ts"] < end and e["ts"] + e["dur"] > begin and e["cat"] in ("device", "cpu", "bridge")]
         if not shown:
@@ -142,29 +167,58 @@ def draw(threads, begin, end, title):
         for e in shown:
             a, b = max(e["ts"], begin), min(e["ts"] + e["dur"], end)
             x, w, at = left + (a - begin) * scale, (b - a) * scale, y + (e["depth"] - lowest) * lane
-            waits = e["name"].startswith(WAITS)
+            waits, half = e["name"].startswith(WAITS), e.get("half", "")
+            halves |= half == "b"
             if w < 0.25:
                 continue
             out.append('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"%s/>'
-                       % (x, at, max(w - 0.3, 0.3), lane - 2, COLOURS[e["cat"]], ' fill-opacity=".22"' if waits else ""))
+                       % (x, at, max(w - 0.3, 0.3), lane - 2, (SECOND if half == "b" else COLOURS)[e["cat"]], ' fill-opacity=".22"' if waits else ""))
             layer = e.get("args", {}).get("layer")
-            for text in ("%s %s" % (e["name"], layer) if layer is not None else e["name"], e["name"]):
+            for text in ("%s %s%s" % (e["name"], layer, half) if layer is not None else e["name"], e["name"]):
                 if len(text) * 6 + 4 < w:
-                    out.append('<text x="%.1f" y="%d"%s>%s</text>' % (x + 2, at + 11, "" if waits else ' fill="#fff"', xml.escape(text)))
+                    out.append('<text x="%.1f" y="%d"%s>%s</text>' % (x + 2, at + 11, "" if waits or half == "b" else ' fill="#fff"', xml.escape(text)))
                     break
         y += lanes * lane + 8
     tick, axis = tick_us(end - begin), []
     for i in range(int((end - begin) / tick) + 1):
         x = left + i * tick * scale
+        if x > wide - 50:
+            break
         axis.append('<path d="M%.1f %dV%d" stroke="#eee"/><text x="%.1f" y="%d" fill="#666">%g ms</text>' % (x, top - 4, y, x + 2, top - 8, i * tick / 1e3))
     legend, x = [], left
-    for tier, name, opacity in (("device", "device operation", 1), ("cpu", "experts", 1), ("bridge", "waits for experts", .22), ("cpu", "waits for workers", .22)):
+    kinds = [("device operation", COLOURS["device"], 1), ("experts", COLOURS["cpu"], 1), ("wait for experts", COLOURS["bridge"], .22)]
+    if halves:
+        kinds[1:1] = [("of half b", SECOND["device"], 1)]
+        kinds[3:3] = [("of half b", SECOND["cpu"], 1)]
+    for name, colour, opacity in kinds:
         legend.append('<rect x="%d" y="%d" width="12" height="12" fill="%s" fill-opacity="%g"/><text x="%d" y="%d">%s</text>'
-                      % (x, y + 6, COLOURS[tier], opacity, x + 16, y + 16, name))
-        x += 150
+                      % (x, y + 6, colour, opacity, x + 16, y + 16, name))
+        x += 30 + 7 * len(name)
     head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">' % (wide, y + 26)
     ground = '<rect width="100%" height="100%" fill="#fff"/>'
     return "\n".join([head, ground, '<text x="4" y="16" font-size="14">%s</text>' % xml.escape(title), *axis, *out, *legend, "</svg>", ""])
+
+
+def read_threads(path):
+    events = load(path)
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    by_thread = {tid: [] for tid in names}
+    for e in events:
+        if e["ph"] == "X":
+            by_thread[e["tid"]].append(e)
+    place = {tid: [i for i, start in enumerate(ORDER) if names[tid].startswith(start)] or [len(ORDER)] for tid in names}
+    return [Thread(names[tid], by_thread[tid]) for tid in sorted(names, key=lambda tid: (place[tid], tid))]
+
+
+def steps_of(threads, tokens):
+    steps = [e for t in threads for e in t.spans if e["name"] == "forward" and tokens in (None, e["args"]["tokens"])]
+    if not steps:
+        sys.exit("trace_plot.py: the trace has no step%s" % (" of %d tokens" % tokens if tokens else ""))
+    return steps
+
+
+def fastest(steps):
+    return min(steps, key=lambda e: e["dur"])
 
 
 def main():
@@ -177,26 +231,18 @@ def main():
     p.add_argument("--title", default="")
     a = p.parse_args()
 
-    events = load(a.trace)
-    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    by_thread = {tid: [] for tid in names}
-    for e in events:
-        if e["ph"] == "X":
-            by_thread[e["tid"]].append(e)
-    place = {tid: [i for i, start in enumerate(ORDER) if names[tid].startswith(start)] or [len(ORDER)] for tid in names}
-    threads = [Thread(names[tid], by_thread[tid]) for tid in sorted(names, key=lambda tid: (place[tid], tid))]
-    steps = [e for t in threads for e in t.spans if e["name"] == "forward" and a.tokens in (None, e["args"]["tokens"])]
-    if not steps:
-        sys.exit("trace_plot.py: the trace has no step%s" % (" of %d tokens" % a.tokens if a.tokens else ""))
+    threads = read_threads(a.trace)
+    steps = steps_of(threads, a.tokens)
     summarise(threads, steps)
     if a.svg:
-        k = len(steps) // 2 if a.step is None else a.step
-        if not 0 <= k < len(steps):
-            sys.exit("trace_plot.py: there is no step %d, only 0 to %d" % (k, len(steps) - 1))
-        svg = draw(threads, *layer_window(threads, steps[k], a.layers), a.title)
+        if a.step is not None and not 0 <= a.step < len(steps):
+            sys.exit("trace_plot.py: there is no step %d, only 0 to %d" % (a.step, len(steps) - 1))
+        step = fastest(steps) if a.step is None else steps[a.step]
+        mark_halves(threads, step)
+        svg = draw(threads, *layer_window(threads, step, a.layers), a.title)
         with open(a.svg, "w", encoding="utf-8") as f:
             f.write(svg)
-        print("%s: step %d, %d bytes" % (a.svg, k, len(svg)))
+        print("%s: step %d" % (a.svg, steps.index(step)))
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ class Trace(unittest.TestCase):
                 g.write(f.read()[:-40])
             command = [sys.executable, PLOT, cut, "--tokens", "1", "--svg", svg, "--layers", "2-3", "--title", "<layers>"]
             text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            self.assertRegex(text, r"^%d steps of %d tokens in all" % (TOKENS - 1, TOKENS - 1))
+            self.assertRegex(text, r"^steps %d, tokens %d, time " % (TOKENS - 1, TOKENS - 1))
             device, experts, both = (float(x) for x in re.search(r"device at work (\S+) %, experts at work (\S+) %, both at once (\S+) %", text).groups())
             self.assertTrue(0 <= both <= min(device, experts) and max(device, experts) < 100)
             shapes = xml.etree.ElementTree.parse(svg).findall(".//{*}text")

@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench_bounds.h"
+#include "bench/bench_time.h"
 #include "core/cpu.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/rng.h"
-#include "core/topology.h"
+#include "core/roofline.h"
 #include "cpu_experts/cpu_experts.h"
 
 #define ROUNDS 5
@@ -61,7 +61,7 @@ static void route(bench_case *b, uint32_t n_tok, uint32_t top_k, uint32_t n_expe
     }
 }
 
-static int bench_shape(td_pool *pool, char *buffer, size_t s) {
+static int bench_shape(td_pool *pool, td_roofline *roofline, size_t s) {
     td_experts_config c = {.n_layers = SHAPES[s].n_layers,
                            .n_experts = SHAPES[s].n_experts,
                            .hidden = SHAPES[s].hidden,
@@ -94,14 +94,15 @@ static int bench_shape(td_pool *pool, char *buffer, size_t s) {
         uint32_t m = TOKENS[i], calls = m == 1 ? 48 : m <= 16 ? 6 : 2;
         double   time[ROUNDS], gbs[ROUNDS], gops[ROUNDS], fraction[ROUNDS], bandwidth[ROUNDS], peak[ROUNDS];
         for (int r = 0; r < ROUNDS; r++) {
-            uint64_t pairs0, bytes0, pairs1, bytes1;
-            bandwidth[r] = bench_read_bandwidth(pool, buffer, BUFFER_BYTES);
-            peak[r] = bench_int8_peak(pool);
-            td_experts_counters(b.x, &pairs0, &bytes0);
+            uint64_t     pairs;
+            td_tier_work work0, work1;
+            bandwidth[r] = td_roofline_read(roofline);
+            peak[r] = td_roofline_int8(roofline);
+            td_experts_counters(b.x, &pairs, &work0);
             double spent = 0;
             for (uint32_t n = 0; n < calls; n++) {
                 route(&b, m, c.top_k, c.n_experts, c.n_layers);
-                double t0 = bench_now_s(pool);
+                double t0 = td_roofline_now_s(pool);
                 td_experts_ffn(b.x, b.next_layer,
                                &(td_ffn_args){.n_tok = m,
                                               .top_k = c.top_k,
@@ -110,12 +111,12 @@ static int bench_shape(td_pool *pool, char *buffer, size_t s) {
                                               .weights = b.weights,
                                               .n_immediate = c.top_k,
                                               .y = b.out});
-                spent += bench_now_s(pool) - t0;
+                spent += td_roofline_now_s(pool) - t0;
             }
-            td_experts_counters(b.x, &pairs1, &bytes1);
-            bandwidth[r] = 0.5 * (bandwidth[r] + bench_read_bandwidth(pool, buffer, BUFFER_BYTES));
-            peak[r] = 0.5 * (peak[r] + bench_int8_peak(pool));
-            double bytes = (double)(bytes1 - bytes0), ops = 6.0 * c.hidden * c.inter * (double)(pairs1 - pairs0);
+            td_experts_counters(b.x, &pairs, &work1);
+            bandwidth[r] = 0.5 * (bandwidth[r] + td_roofline_read(roofline));
+            peak[r] = 0.5 * (peak[r] + td_roofline_int8(roofline));
+            double bytes = (double)(work1.bytes - work0.bytes), ops = (double)(work1.int8_ops - work0.int8_ops);
             double bound = bytes / bandwidth[r];
             if (peak[r] > 0 && ops / peak[r] > bound) bound = ops / peak[r];
             time[r] = spent / calls;
@@ -141,23 +142,25 @@ int main(int argc, char **argv) {
     td_machine            machine;
     td_pool              *pool;
     td_error              err = {0};
-    void                 *buffer;
+    td_roofline          *roofline;
     uint32_t              threads = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 0;
-    if (td_topology_plan(threads, 0, 0, &plan, &machine, &err) != TD_OK ||
-        td_pool_create(plan.experts, plan.n_experts, &pool, &err) != TD_OK ||
-        td_mem_map(BUFFER_BYTES + 8192, TD_NODE_ANY, &buffer, &err) != TD_OK) {
+    td_status             st = td_topology_plan(threads, 0, 0, &plan, &machine, &err);
+    if (st == TD_OK) st = td_pool_create(plan.experts, plan.n_experts, &pool, &err);
+    if (st == TD_OK) {
+        td_pool_pin_caller(pool);
+        st = td_roofline_open(pool, BUFFER_BYTES, &roofline, &err);
+    }
+    if (st != TD_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
-    td_pool_pin_caller(pool);
-    memset(buffer, 1, BUFFER_BYTES);
     printf("tier %s, %u threads\n", td_cpu_tier_name(td_cpu_features()), td_pool_workers(pool));
     printf("%-10s %5s %10s %8s %9s %9s %10s %9s\n", "shape", "tok", "us", "GB/s", "GOP/s", "read GB/s", "peak GOP/s",
            "fraction");
     int rc = 0;
     for (size_t s = 0; s < sizeof SHAPES / sizeof SHAPES[0] && !rc; s++)
-        if (argc < 3 || !strcmp(argv[2], SHAPES[s].name)) rc = bench_shape(pool, buffer, s);
-    td_mem_unmap(buffer, BUFFER_BYTES + 8192);
+        if (argc < 3 || !strcmp(argv[2], SHAPES[s].name)) rc = bench_shape(pool, roofline, s);
+    td_roofline_close(roofline);
     td_pool_destroy(pool);
     return rc;
 }

@@ -15,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench_bounds.h"
+#include "bench/bench_time.h"
 #include "core/cpu.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "core/topology.h"
+#include "core/roofline.h"
 #include "npu/npu.h"
 
 #define ROUNDS       5
@@ -29,7 +29,7 @@
 static td_pool       *pool;
 static td_npu        *npu;
 static td_npu_stream *stream;
-static char          *buffer;
+static td_roofline   *roofline;
 static const char    *filter = "";
 
 static void must(td_status status, const td_error *err) {
@@ -66,10 +66,10 @@ static td_npu_weight *random_weight(td_weight_format format, size_t n, size_t k,
 }
 
 static double run_block(td_npu_block *b, const td_step *step) {
-    double t0 = bench_now_s(pool);
+    double t0 = td_roofline_now_s(pool);
     must(npu->ops->enqueue(npu, stream, b, step), NULL);
     must(npu->ops->stream_sync(npu, stream), NULL);
-    return bench_now_s(pool) - t0;
+    return td_roofline_now_s(pool) - t0;
 }
 
 /* ---- linear ------------------------------------------------------------------------------------ */
@@ -104,8 +104,8 @@ static void bench_linear(size_t n, size_t k, bool head) {
         if (runs > copies) runs = copies;
         run_block(b[0], &step);
         for (int round = 0; round < ROUNDS; round++) {
-            double by_memory = (double)(n * k) / bench_read_bandwidth(pool, buffer, BUFFER_BYTES);
-            double by_int8 = 2.0 * (double)(n * k) * M[m] / bench_int8_peak(pool), sum = 0;
+            double by_memory = (double)(n * k) / td_roofline_read(roofline);
+            double by_int8 = 2.0 * (double)(n * k) * M[m] / td_roofline_int8(roofline), sum = 0;
             for (size_t i = 0; i < runs; i++) sum += run_block(b[i], &step);
             time[round] = sum / (double)runs;
             fraction[round] = (by_memory > by_int8 ? by_memory : by_int8) / time[round];
@@ -148,8 +148,8 @@ static void bench_attention(const char *name, td_block_desc desc, uint32_t n_tok
     double fraction[ROUNDS], time[ROUNDS];
     run_block(b, &step);
     for (int round = 0; round < ROUNDS; round++) {
-        double by_memory = cache_bytes / bench_read_bandwidth(pool, buffer, BUFFER_BYTES), by_f32 = f32_ops / bench_f32_peak(pool);
-        double bound = (by_memory > by_f32 ? by_memory : by_f32) + linear_ops / bench_int8_peak(pool);
+        double by_memory = cache_bytes / td_roofline_read(roofline), by_f32 = f32_ops / td_roofline_f32(roofline);
+        double bound = (by_memory > by_f32 ? by_memory : by_f32) + linear_ops / td_roofline_int8(roofline);
         time[round] = 0;
         for (int i = 0; i < runs; i++) {
             time[round] += run_block(b, &step) / runs;
@@ -206,20 +206,17 @@ int main(int argc, char **argv) {
     static td_thread_plan plan;
     td_machine            machine;
     td_error              err = {0};
-    void                 *p;
     if (argc > 2) filter = argv[2];
     must(td_topology_plan(argc > 1 ? (uint32_t)atoi(argv[1]) : 0, 1, 0, &plan, &machine, &err), &err);
     must(td_pool_create(plan.experts, plan.n_experts, &pool, &err), &err);
     td_pool_pin_caller(pool);
     must(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_BF16, .pool = pool}, &npu, &err), &err);
     must(npu->ops->stream_create(npu, &stream, &err), &err);
-    must(td_mem_map(BUFFER_BYTES, TD_NODE_ANY, &p, &err), &err);
-    buffer = p;
-    memset(buffer, 1, BUFFER_BYTES);
+    must(td_roofline_open(pool, BUFFER_BYTES, &roofline, &err), &err);
     td_npu_caps caps;
     npu->ops->caps(npu, &caps);
-    printf("%s; read %.1f GB/s, int8 %.0f Gop/s, f32 %.0f Gflop/s\n", caps.text, bench_read_bandwidth(pool, buffer, BUFFER_BYTES) * 1e-9,
-           bench_int8_peak(pool) * 1e-9, bench_f32_peak(pool) * 1e-9);
+    printf("%s; read %.1f GB/s, int8 %.0f Gop/s, f32 %.0f Gflop/s\n", caps.text, td_roofline_read(roofline) * 1e-9,
+           td_roofline_int8(roofline) * 1e-9, td_roofline_f32(roofline) * 1e-9);
     bench_linear(2048, 2048, false);
     bench_linear(7168, 2048, false);
     bench_linear(24576, 1536, false);
@@ -227,7 +224,7 @@ int main(int argc, char **argv) {
     bench_all_attention();
     npu->ops->stream_destroy(npu, stream);
     npu->ops->close(npu);
-    td_mem_unmap(buffer, BUFFER_BYTES);
+    td_roofline_close(roofline);
     td_pool_destroy(pool);
     return 0;
 }

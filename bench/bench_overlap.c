@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "bench/bench_bounds.h"
+#include "bench/bench_time.h"
 #include "core/log.h"
 #include "core/topology.h"
 #include "model/model.h"

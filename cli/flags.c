@@ -229,7 +229,7 @@ static const flag FLAGS[] = {
      .arg = "SECONDS",
      .by_default = "30",
      .help = "Time that running requests get after SIGTERM or SIGINT; a second signal ends it."},
-    {{"skip-server-warmup"}, BOOL, WORKS, O(skip_warmup), .help = "Be ready without having generated a token first."},
+    {{"skip-server-warmup"}, BOOL, WORKS, O(skip_warmup), .help = "Be ready without having measured what the threads can do or generated a token first."},
     {{"reasoning-parser"},
      TEXT,
      REFUSED,
@@ -675,6 +675,7 @@ static td_status parse_line(td_launch_options *o, int argc, char **argv, const s
 static td_status finish(td_launch_options *o, td_error *err) {
     if (o->engine.max_deferred_experts_per_token > 0) o->engine.enable_defer = true;
     o->server.tokenizer_path = o->engine.tokenizer_path;
+    o->engine.measure_bounds = !o->skip_warmup;
     /* Accelerators bring backends to choose from; the host device has one, and it is called as the device is. */
     if (o->engine.attention_backend && strcmp(o->engine.attention_backend, o->engine.device) != 0) {
         td_warn("the attention backend '%s' is not there on device '%s'; using the device's own",

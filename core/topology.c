@@ -113,6 +113,7 @@ td_status td_topology_plan(uint32_t cpuinfer, uint32_t subpool_count, uint32_t n
     machine->n_cores = n;
     machine->n_cpus = (uint32_t)hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_PU);
     machine->n_l3 = (uint32_t)hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_L3CACHE);
+    for (hwloc_obj_t l3 = NULL; (l3 = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_L3CACHE, l3));) machine->l3_bytes += l3->attr->cache.size;
     machine->n_nodes = count_nodes(cores, n);
     read_memory(machine);
     hwloc_topology_destroy(topo);

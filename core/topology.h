@@ -14,6 +14,7 @@ typedef struct {
 
 typedef struct {
     uint32_t n_cores, n_cpus, n_nodes, n_l3;
+    uint64_t l3_bytes;        /* of all L3 caches */
     uint64_t memory_bytes;    /* of the machine, or of its cgroup where that is less */
     uint64_t available_bytes; /* now, the same way */
 } td_machine;

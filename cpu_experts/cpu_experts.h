@@ -84,7 +84,12 @@ typedef struct {
  */
 void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a);
 
-/** Pairs (token, expert) computed since creation, and bytes of weights read, for the metrics. */
-void td_experts_counters(const td_experts *x, uint64_t *pairs, uint64_t *weight_bytes_read);
+/**
+ * What was computed since creation: (token, expert) pairs, and the work. Per batch of tokens (a call is one batch unless it is very
+ * long) and layer, the weights of the distinct experts chosen count as read once; a pair is 6 * hidden * inter operations.
+ */
+void td_experts_counters(const td_experts *x, uint64_t *pairs, td_tier_work *work);
+/** The layer that td_experts_ffn is in. @return false: none. Any thread. */
+bool td_experts_doing(const td_experts *x, uint32_t *layer);
 
 #endif

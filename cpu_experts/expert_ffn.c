@@ -422,13 +422,22 @@ static void run_pass(td_experts *x, bool second) {
     run_phase(x, second ? "deferred down" : "down", (uint32_t)n_experts, down_item, f->n_chunks * f->n_ranges, true);
 }
 
+/* Of a batch: its experts' weights once, its pairs' operations. */
+static void add_work(const td_experts *x, td_tier_work *w) {
+    uint64_t pairs = (uint64_t)x->ffn->n_tok * x->ffn->args->top_k;
+    *(x->kernel->format == TD_EXPERT_INT4C ? &w->int8_ops : &w->f32_ops) += pairs * 6 * x->config.hidden * x->config.inter;
+    w->bytes += x->ffn->n_active * (x->layout.layer_bytes / x->config.n_experts);
+}
+
 void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a) {
     expert_ffn *f = x->ffn;
     assert(layer < x->config.n_layers && x->loaded[layer]);
     assert(a->top_k >= 1 && a->top_k <= x->config.top_k && a->n_immediate >= 1 && a->n_immediate <= a->top_k);
     assert(a->top_k - a->n_immediate <= x->config.max_deferred);
-    bool     done_called = false;
-    uint32_t n_batches = (a->n_tok + x->scratch.batch_tok - 1) / x->scratch.batch_tok;
+    bool         done_called = false;
+    uint32_t     n_batches = (a->n_tok + x->scratch.batch_tok - 1) / x->scratch.batch_tok;
+    td_tier_work work = {0};
+    uint64_t     begin_ns = td_tier_begin(&x->meter, "experts", layer);
     for (uint32_t i = 0; i < n_batches; i++) {
         f->args = a;
         f->layer = layer;
@@ -446,9 +455,9 @@ void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a) {
             }
             run_pass(x, true);
         }
-        atomic_fetch_add_explicit(&x->n_pairs, (uint64_t)f->n_tok * a->top_k, memory_order_relaxed);
-        atomic_fetch_add_explicit(&x->weight_bytes_read, f->n_active * (x->layout.layer_bytes / x->config.n_experts),
-                                  memory_order_relaxed);
+        add_work(x, &work);
     }
+    atomic_fetch_add_explicit(&x->n_pairs, (uint64_t)a->n_tok * a->top_k, memory_order_relaxed);
+    td_tier_end(&x->meter, begin_ns, &work);
     if (!done_called && a->immediate_done) a->immediate_done(a->user);
 }

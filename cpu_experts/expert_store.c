@@ -82,9 +82,13 @@ const char *td_experts_kernel_name(const td_experts *x) {
     return x->kernel->name;
 }
 
-void td_experts_counters(const td_experts *x, uint64_t *pairs, uint64_t *weight_bytes_read) {
+void td_experts_counters(const td_experts *x, uint64_t *pairs, td_tier_work *work) {
     *pairs = atomic_load_explicit(&x->n_pairs, memory_order_relaxed);
-    *weight_bytes_read = atomic_load_explicit(&x->weight_bytes_read, memory_order_relaxed);
+    *work = td_tier_read(&x->meter);
+}
+
+bool td_experts_doing(const td_experts *x, uint32_t *layer) {
+    return td_tier_doing(&x->meter, layer) != NULL;
 }
 
 /* ---- from a checkpoint's views ----------------------------------------------------------------- */

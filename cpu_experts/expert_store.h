@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "core/mem.h"
+#include "core/tier_meter.h"
 #include "cpu_experts/expert_gemm.h"
 
 typedef enum { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN } expert_matrix;
@@ -58,7 +59,8 @@ struct td_experts {
     td_arena              arena;          /* the scratch */
     expert_scratch_plan   scratch;
     expert_ffn           *ffn;
-    _Atomic uint64_t      n_pairs, weight_bytes_read; /* relaxed: only counts */
+    _Atomic uint64_t      n_pairs; /* relaxed: only a count */
+    td_tier_meter         meter;
 };
 
 /* ---- layout (expert_layout.c) ---------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/roofline.h"
 #include "engine/engine_impl.h"
 #include "engine/memory_plan.h"
 
@@ -17,6 +18,21 @@
 #define TEMPLATE_BYTES ((size_t)4 << 20)
 
 /* ---- opening --------------------------------------------------------------------------------- */
+
+static td_status measure_pool(td_pool *pool, const td_machine *m, const char *whose, td_bounds *out, td_error *err) {
+    TD_TRY(td_roofline_measure(pool, m, out, err));
+    td_info(TD_FIGURE("event", "machine") ": " TD_FIGURE("tier", "%s") " read " TD_FIGURE("read_gb_per_s", "%.1f") " GB/s, int8 "
+            TD_FIGURE("int8_gop_per_s", "%.0f") " GOP/s, f32 " TD_FIGURE("f32_gflop_per_s", "%.0f") " GFLOP/s with "
+            TD_FIGURE("threads", "%u") " threads",
+            whose, out->read_bytes_per_s * 1e-9, out->int8_ops_per_s * 1e-9, out->f32_ops_per_s * 1e-9, td_pool_workers(pool));
+    return TD_OK;
+}
+
+static td_status measure_bounds(td_engine *e, const td_machine *m, td_error *err) {
+    TD_TRY(measure_pool(e->expert_pool, m, e->npu_pool ? "the expert threads" : "the threads of both tiers", &e->info.expert_bounds, err));
+    e->info.device_bounds = e->info.expert_bounds;
+    return e->npu_pool ? measure_pool(e->npu_pool, m, "the device's threads", &e->info.device_bounds, err) : TD_OK;
+}
 
 static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *available_bytes, td_error *err) {
     td_machine      machine;
@@ -33,6 +49,7 @@ static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *
         st = td_pool_create(plan->experts, plan->n_experts, &e->expert_pool, err);
     }
     if (st == TD_OK && plan->n_npu) st = td_pool_create(plan->npu, plan->n_npu, &e->npu_pool, err);
+    if (st == TD_OK && o->measure_bounds) st = measure_bounds(e, &machine, err);
     free(plan);
     return st;
 }

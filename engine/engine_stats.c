@@ -1,5 +1,6 @@
 #include "engine/engine_stats.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -42,6 +43,21 @@ void td_stats_ended(td_stats *t, td_finish finish, double seconds) {
     ++*counts[finish];
     td_histogram_observe(&s->e2e, seconds);
     pthread_mutex_unlock(&t->lock);
+}
+
+/* max(bytes / bandwidth, int8 / its peak + f32 / its peak) / busy time */
+td_tier_rate td_tier_rate_of(const td_tier_work *from, const td_tier_work *to, const td_bounds *bounds) {
+    double busy_s = 1e-9 * (double)(to->busy_ns - from->busy_ns), bytes = (double)(to->bytes - from->bytes);
+    bool   measured = bounds->read_bytes_per_s > 0;
+    if (busy_s <= 0) return (td_tier_rate){0, measured ? 0 : NAN};
+    td_tier_rate r = {.bytes_per_s = bytes / busy_s, .bound_fraction = NAN};
+    if (measured) {
+        double memory_s = bytes / bounds->read_bytes_per_s;
+        double compute_s = (double)(to->int8_ops - from->int8_ops) / bounds->int8_ops_per_s +
+                           (double)(to->f32_ops - from->f32_ops) / bounds->f32_ops_per_s;
+        r.bound_fraction = (memory_s > compute_s ? memory_s : compute_s) / busy_s;
+    }
+    return r;
 }
 
 void td_histogram_observe(td_histogram *h, double seconds) {

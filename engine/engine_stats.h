@@ -15,6 +15,8 @@ TD_NODISCARD td_status td_stats_open(td_stats *t, td_error *err);
 void                   td_stats_close(td_stats *t);
 
 void td_stats_ended(td_stats *t, td_finish finish, double seconds); /* a request, so long after its arrival */
-void td_histogram_observe(td_histogram *h, double seconds);
+/** The rate of the work between two snapshots. */
+td_tier_rate td_tier_rate_of(const td_tier_work *from, const td_tier_work *to, const td_bounds *bounds);
+void         td_histogram_observe(td_histogram *h, double seconds);
 
 #endif

@@ -1,5 +1,7 @@
 /* What the log says while steps run: requests as they come and go, progress of long prompts, and the load every few steps. */
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 
 #include "core/log.h"
 #include "engine/engine_impl.h"
@@ -37,34 +39,47 @@ void td_log_prefill(const td_engine *e, double seconds) {
     }
 }
 
-static void open_window(td_log_window *w, const td_engine_stats *now) {
-    w->start_s = td_now_s();
-    w->steps = 0;
-    w->start = *now;
+/* The rates since the interval began go into the statistics; a new one begins. Under the lock. */
+static void close_window(td_engine *e, td_engine_stats *s, bool idle) {
+    td_log_window *w = &e->window;
+    double         now = td_now_s();
+    s->decode_tokens_per_s = idle ? 0 : (double)(s->generation_tokens - w->start.generation_tokens) / (now - w->start_s);
+    s->device_rate = td_tier_rate_of(idle ? &s->device : &w->start.device, &s->device, &e->info.device_bounds);
+    s->expert_rate = td_tier_rate_of(idle ? &s->experts : &w->start.experts, &s->experts, &e->info.expert_bounds);
+    *w = (td_log_window){.start_s = now, .start = *s};
 }
 
 void td_log_window_open(td_engine *e) {
     pthread_mutex_lock(&e->stats.lock);
-    e->stats.s.decode_tokens_per_s = 0;
-    open_window(&e->window, &e->stats.s);
+    close_window(e, &e->stats.s, true);
     pthread_mutex_unlock(&e->stats.lock);
+}
+
+/* ", experts 20.1 GB/s (67 % of the bound)", the last part where the bound is known; nothing for a tier that did nothing. */
+static void tier_text(const char *tier, td_tier_rate rate, char *text, size_t size) {
+    text[0] = 0;
+    if (rate.bytes_per_s <= 0) return;
+    size_t n = (size_t)snprintf(text, size, ", %s " TD_FIGURE("%s_gb_per_s", "%.1f") " GB/s", tier, tier, 1e-9 * rate.bytes_per_s);
+    if (n < size && !isnan(rate.bound_fraction))
+        snprintf(text + n, size - n, " (" TD_FIGURE("%s_bound_percent", "%.0f") " %% of the bound)", tier, 100 * rate.bound_fraction);
 }
 
 void td_log_load(td_engine *e) {
     td_log_window *w = &e->window;
     if (++w->steps < (e->plan.decode_log_interval ? e->plan.decode_log_interval : WINDOW_STEPS)) return;
-    double seconds = td_now_s() - w->start_s;
     pthread_mutex_lock(&e->stats.lock);
-    e->stats.s.decode_tokens_per_s = (double)(e->stats.s.generation_tokens - w->start.generation_tokens) / seconds;
+    close_window(e, &e->stats.s, false);
     td_engine_stats s = e->stats.s;
     pthread_mutex_unlock(&e->stats.lock);
-    open_window(w, &s);
     if (!e->plan.decode_log_interval) return;
+    char experts[128], device[128];
+    tier_text("experts", s.expert_rate, experts, sizeof experts);
+    tier_text("device", s.device_rate, device, sizeof device);
     td_info(TD_FIGURE("event", "decode") ": " TD_FIGURE("running", "%u") " running, " TD_FIGURE("queued", "%u") " queued, "
             TD_FIGURE("retracted", "%u") " retracted, KV " TD_FIGURE("kv_tokens_used", "%" PRIu64) " of "
             TD_FIGURE("kv_tokens_total", "%" PRIu64) " tokens (%.1f %%), " TD_FIGURE("tokens_per_s", "%.1f") " tokens/s, "
-            TD_FIGURE("cache_hit_percent", "%.1f") " %% of prompt tokens cached",
+            TD_FIGURE("cache_hit_percent", "%.1f") " %% of prompt tokens cached%s%s",
             s.running, td_inbox_waiting(e->inbox), s.retracted, s.kv_tokens_used, s.kv_tokens_total,
             100.0 * (double)s.kv_tokens_used / (double)s.kv_tokens_total, s.decode_tokens_per_s,
-            s.prompt_tokens ? 100.0 * (double)s.cached_tokens / (double)s.prompt_tokens : 0.0);
+            s.prompt_tokens ? 100.0 * (double)s.cached_tokens / (double)s.prompt_tokens : 0.0, experts, device);
 }

@@ -245,6 +245,8 @@ static void publish(td_engine *e) {
         done += r->n_computed;
         left += r_left;
     }
+    td_model_work work;
+    td_model_get_work(e->model, &work);
     pthread_mutex_lock(&e->stats.lock);
     td_engine_stats *t = &e->stats.s;
     t->running = s->n_running;
@@ -253,7 +255,10 @@ static void publish(td_engine *e) {
     t->prefill_requests = n;
     t->prefill_tokens_done = done;
     t->prefill_tokens_left = left;
-    t->experts_deferred = td_model_deferred(e->model);
+    t->expert_pairs = work.expert_pairs;
+    t->experts_deferred = work.deferred_pairs;
+    t->device = work.device;
+    t->experts = work.experts;
     t->kv_tokens_used = kv_tokens_used(e);
     t->kv_tokens_cached = (uint64_t)e->cache.n_idle * TD_KV_PAGE;
     t->cache_evictions = e->cache.evictions;
@@ -282,6 +287,7 @@ static void run_step(td_engine *e) {
     pthread_mutex_lock(&e->stats.lock);
     *(s->n_prefill ? &e->stats.s.steps_prefill : &e->stats.s.steps_decode) += 1;
     pthread_mutex_unlock(&e->stats.lock);
+    publish(e);
     td_log_prefill(e, td_now_s() - begin_s);
 
     begin = td_trace_begin();

@@ -164,6 +164,7 @@ typedef struct {
     bool        disable_two_chunk_overlap; /* with npu_threads, large steps go through as two halves whose layers alternate */
     uint64_t    random_seed;
     uint32_t    decode_log_interval; /* steps between log lines; 0: none */
+    bool        measure_bounds; /* measure at start what the tiers' threads can do: td_engine_info's bounds; about 0.2 s a pool */
     bool        log_requests;
     bool        disable_radix_cache; /* no page of a request is kept for later ones */
     bool        disable_mixed_chunk; /* prompts and generating requests take turns instead of sharing steps */
@@ -180,6 +181,11 @@ TD_NODISCARD td_status td_engine_open(const td_engine_options *o, td_engine **ou
 /** Stop: no new requests; running ones get grace_s seconds, then are cancelled. Frees everything. No calls after. */
 void td_engine_close(td_engine *e, double grace_s);
 
+/** What a tier's threads can do at most, measured at start; all 0: not measured. Operations: two per multiply-add. */
+typedef struct {
+    double read_bytes_per_s, int8_ops_per_s, f32_ops_per_s;
+} td_bounds;
+
 typedef struct {
     const char *architecture;   /* "DeepseekV3ForCausalLM" */
     const char *model_path;
@@ -194,6 +200,7 @@ typedef struct {
     uint64_t    kv_bytes;
     uint32_t    max_running_requests;
     uint32_t    chunked_prefill_size; /* prompt tokens per step at most */
+    td_bounds   device_bounds, expert_bounds; /* of the same threads when the tiers share them */
     uint32_t    bos_id;         /* UINT32_MAX: none */
     /* sampling defaults of generation_config.json, or NAN / 0 where it has none */
     double      default_temperature, default_top_p, default_repetition_penalty;
@@ -203,6 +210,18 @@ typedef struct {
 void                    td_engine_get_info(const td_engine *e, td_engine_info *info); /* strings live as long as e */
 const td_tokenizer     *td_engine_tokenizer(const td_engine *e);     /* NULL: dummy weights and a folder without one */
 const td_chat_template *td_engine_chat_template(const td_engine *e); /* NULL: the model has none */
+
+/** What a tier (the device, or the expert threads) has done since the start; docs/metrics.md says what is counted. */
+typedef struct {
+    uint64_t bytes;              /* of weights and KV that had to be read */
+    uint64_t int8_ops, f32_ops;  /* two per multiply-add */
+    uint64_t busy_ns;            /* time of its operations, without waits */
+} td_tier_work;
+
+/** Over an interval: bytes per second of the tier's busy time, and the share of that time that its bounds would have taken. */
+typedef struct {
+    double bytes_per_s, bound_fraction; /* bound_fraction NAN: the bounds were not measured; both 0: the tier did nothing */
+} td_tier_rate;
 
 #define TD_HISTOGRAM_MAX 20
 typedef struct {
@@ -225,7 +244,9 @@ typedef struct {
     uint64_t     kv_tokens_cached;                /* held by the prefix cache alone: dropped when room is needed */
     uint64_t     cache_evictions;                 /* pages that were */
     uint64_t     steps_prefill, steps_decode;
-    uint64_t     experts_deferred; /* (token, expert) pairs */
+    uint64_t     expert_pairs, experts_deferred; /* (token, expert) pairs: computed, and of those added one layer later */
+    td_tier_work device, experts;
+    td_tier_rate device_rate, expert_rate; /* over the last log interval; 0 when idle */
     double       decode_tokens_per_s; /* over the last log interval; 0 when idle */
     td_histogram ttft, tpot, queue_time, e2e; /* tpot: between two tokens of a request; e2e: from arrival to the end */
 } td_engine_stats;

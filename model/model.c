@@ -312,7 +312,36 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
 const td_model_config *td_model_get_config(const td_model *m) { return &m->config; }
 uint32_t               td_model_context_length(const td_model *m) { return m->o.context_length; }
 const char            *td_model_expert_kernel(const td_model *m) { return m->experts ? td_experts_kernel_name(m->experts) : "none"; }
-uint64_t               td_model_deferred(const td_model *m) { return m->bridge ? td_bridge_deferred(m->bridge) : 0; }
+
+void td_model_get_work(const td_model *m, td_model_work *out) {
+    td_npu_report device;
+    m->npu->ops->report(m->npu, &device);
+    *out = (td_model_work){.device = device.work};
+    if (!m->experts) return;
+    td_experts_counters(m->experts, &out->expert_pairs, &out->experts);
+    out->deferred_pairs = td_bridge_deferred(m->bridge);
+}
+
+/* The model's layer of a layer of the expert store. */
+static uint32_t layer_of_moe(const td_model_config *c, uint32_t moe_layer) {
+    uint32_t layer = 0;
+    for (;; layer++)
+        if (c->is_moe[layer] && moe_layer-- == 0) return layer;
+}
+
+void td_model_describe(const td_model *m, char *text, size_t size) {
+    td_npu_report device;
+    uint32_t      moe_layer;
+    size_t        n = 0;
+    m->npu->ops->report(m->npu, &device);
+    text[0] = 0;
+    if (device.doing && device.layer != TD_NO_LAYER)
+        n = (size_t)snprintf(text, size, "%s of layer %u on the device", device.doing, device.layer);
+    else if (device.doing)
+        n = (size_t)snprintf(text, size, "%s on the device", device.doing);
+    if (n < size && m->experts && td_experts_doing(m->experts, &moe_layer))
+        snprintf(text + n, size - n, "%sexperts of layer %u", n ? ", " : "", layer_of_moe(&m->config, moe_layer));
+}
 
 /* ---- running --------------------------------------------------------------------------------- */
 

@@ -41,7 +41,17 @@ const td_model_config *td_model_get_config(const td_model *m);
 uint32_t               td_model_context_length(const td_model *m);
 void                   td_model_get_plan(const td_model *m, td_model_plan *plan);
 const char            *td_model_expert_kernel(const td_model *m); /* after load */
-uint64_t               td_model_deferred(const td_model *m);      /* (token, expert) pairs so far */
+
+/** What the tiers have done since load, and the (token, expert) pairs. Any thread. */
+typedef struct {
+    td_tier_work device, experts;
+    uint64_t     expert_pairs, deferred_pairs;
+} td_model_work;
+
+void td_model_get_work(const td_model *m, td_model_work *out);
+
+/** What the tiers are in right now, for people: "mla of layer 12 on the device, experts of layer 11". Any thread. */
+void td_model_describe(const td_model *m, char *text, size_t size);
 
 /** Load the weights and allocate n_pages of KV. Logs progress. */
 TD_NODISCARD td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err);

@@ -195,7 +195,7 @@ typedef enum {
 
 typedef struct {
     td_block_kind kind;
-    uint32_t      layer;   /* of the model, or TD_NO_LAYER; only traces show it */
+    uint32_t      layer;   /* of the model, or TD_NO_LAYER; only shown */
     uint32_t      max_tok; /* largest n_tok it will be enqueued with */
     uint32_t      max_kv;  /* attention: largest kv_len */
     union {
@@ -216,10 +216,18 @@ typedef struct {
 typedef enum { TD_COPY_H2D, TD_COPY_D2H, TD_COPY_D2D } td_copy_kind;
 typedef void (*td_host_fn)(void *arg);
 
+/** What the device has done since it was opened, and what it is in. */
+typedef struct {
+    td_tier_work work;  /* of blocks: weights read once by each run of a block, KV of its sequences once, multiply-adds of products and attention */
+    const char  *doing; /* "mla", …; static; NULL: no block runs */
+    uint32_t     layer; /* of it, or TD_NO_LAYER */
+} td_npu_report;
+
 struct td_npu_ops {
     const char *name;
     void (*close)(td_npu *d);
     void (*caps)(td_npu *d, td_npu_caps *out);
+    void (*report)(td_npu *d, td_npu_report *out); /* any thread */
 
     /* memory: device memory, and host memory that the device can copy from and to at full speed; zeroed, 64-byte aligned */
     TD_NODISCARD td_status (*alloc)(td_npu *d, size_t bytes, void **out, td_error *err);

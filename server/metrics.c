@@ -6,7 +6,7 @@
 
 /* One sample of a family. */
 typedef struct {
-    const char *label, *label_value; /* besides model_name; NULL: none */
+    const char *label, *label_value, *kind; /* besides model_name: a label of that name, and the label kind; NULL: none */
     double      value;
 } sample;
 
@@ -27,12 +27,16 @@ static void write_head(td_jbuf *b, const char *name, const char *type, const cha
     td_jbuf_printf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-static void write_labels(td_jbuf *b, const char *model, const char *label, const char *value) {
+static void write_labels(td_jbuf *b, const char *model, const char *label, const char *value, const char *kind) {
     td_jbuf_puts(b, "{");
     write_label(b, "model_name", model);
     if (label) {
         td_jbuf_puts(b, ",");
         write_label(b, label, value);
+    }
+    if (kind) {
+        td_jbuf_puts(b, ",");
+        write_label(b, "kind", kind);
     }
     td_jbuf_puts(b, "}");
 }
@@ -42,7 +46,7 @@ static void write_family(td_jbuf *b, const char *model, const char *name, const 
     write_head(b, name, type, help);
     for (size_t i = 0; i < n; i++) {
         td_jbuf_puts(b, name);
-        write_labels(b, model, samples[i].label, samples[i].label_value);
+        write_labels(b, model, samples[i].label, samples[i].label_value, samples[i].kind);
         td_jbuf_printf(b, " %.17g\n", samples[i].value);
     }
 }
@@ -55,14 +59,50 @@ static void write_histogram(td_jbuf *b, const char *model, const char *name, con
         if (i < h->n) snprintf(le, sizeof le, "%.9g", h->bound_s[i]);
         sum += h->count[i];
         td_jbuf_printf(b, "%s_bucket", name);
-        write_labels(b, model, "le", le);
+        write_labels(b, model, "le", le, NULL);
         td_jbuf_printf(b, " %llu\n", (unsigned long long)sum);
     }
     td_jbuf_printf(b, "%s_sum", name);
-    write_labels(b, model, NULL, NULL);
+    write_labels(b, model, NULL, NULL, NULL);
     td_jbuf_printf(b, " %.17g\n%s_count", h->sum_s, name);
-    write_labels(b, model, NULL, NULL);
+    write_labels(b, model, NULL, NULL, NULL);
     td_jbuf_printf(b, " %llu\n", (unsigned long long)sum);
+}
+
+/* A family with a sample for each tier, and each kind of operation where there are two values of it. */
+static void write_tier_family(td_jbuf *b, const char *model, const char *name, const char *type, const char *help, const double device[2],
+                              const double experts[2], bool kinds) {
+    const char  *kind[2] = {kinds ? "int8" : NULL, "f32"};
+    const sample samples[] = {{"tier", "device", kind[0], device[0]},
+                              {"tier", "experts", kind[0], experts[0]},
+                              {"tier", "device", kind[1], device[1]},
+                              {"tier", "experts", kind[1], experts[1]}};
+    write_family(b, model, name, type, help, samples, kinds ? 4 : 2);
+}
+
+static void write_tiers(td_jbuf *b, const char *model, const td_engine_stats *s, const td_engine_info *info) {
+    const td_tier_work *d = &s->device, *x = &s->experts;
+    const td_tier_rate *dr = &s->device_rate, *xr = &s->expert_rate;
+    const td_bounds    *db = &info->device_bounds, *xb = &info->expert_bounds;
+#define ONE(v) ((const double[]){(double)(v), 0})
+#define TWO(i, f) ((const double[]){(double)(i), (double)(f)})
+    write_tier_family(b, model, "tandem:tier_bytes_total", "counter", "Bytes of weights and KV that had to be read.", ONE(d->bytes),
+                      ONE(x->bytes), false);
+    write_tier_family(b, model, "tandem:tier_operations_total", "counter", "Operations, two per multiply-add.", TWO(d->int8_ops, d->f32_ops),
+                      TWO(x->int8_ops, x->f32_ops), true);
+    write_tier_family(b, model, "tandem:tier_busy_seconds_total", "counter", "Time of the tier's operations, without waits.",
+                      ONE(1e-9 * (double)d->busy_ns), ONE(1e-9 * (double)x->busy_ns), false);
+    write_tier_family(b, model, "tandem:tier_bytes_per_second", "gauge", "Bytes per busy second over the last log interval; 0 when idle.",
+                      ONE(dr->bytes_per_s), ONE(xr->bytes_per_s), false);
+    if (db->read_bytes_per_s <= 0) return; /* the bounds were not measured */
+    write_tier_family(b, model, "tandem:tier_bound_fraction", "gauge", "The measured bound's time over the busy time, over the last log interval.",
+                      ONE(dr->bound_fraction), ONE(xr->bound_fraction), false);
+    write_tier_family(b, model, "tandem:tier_bound_bytes_per_second", "gauge", "Reads of the tier's threads, measured at start.",
+                      ONE(db->read_bytes_per_s), ONE(xb->read_bytes_per_s), false);
+    write_tier_family(b, model, "tandem:tier_bound_operations_per_second", "gauge", "Peak of the tier's threads, measured at start.",
+                      TWO(db->int8_ops_per_s, db->f32_ops_per_s), TWO(xb->int8_ops_per_s, xb->f32_ops_per_s), true);
+#undef ONE
+#undef TWO
 }
 
 enum MHD_Result td_route_metrics(td_call *c) {
@@ -104,6 +144,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
         {"tandem:chunked_prefill_size", "gauge", "Prompt tokens of a step at most.", s->info.chunked_prefill_size},
         {"tandem:prefill_steps_total", "counter", "Steps that processed prompt tokens.", (double)st.steps_prefill},
         {"tandem:decode_steps_total", "counter", "Steps that only generated.", (double)st.steps_decode},
+        {"tandem:expert_pairs_total", "counter", "(token, expert) pairs computed.", (double)st.expert_pairs},
         {"tandem:experts_deferred_total", "counter", "(token, expert) pairs whose output was added one layer later.",
          (double)st.experts_deferred},
         {"tandem:weight_bytes", "gauge", "Bytes of weights held.", (double)s->info.weight_bytes},
@@ -113,11 +154,12 @@ enum MHD_Result td_route_metrics(td_call *c) {
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++)
         write_family(&b, model, metrics[i].name, metrics[i].type, metrics[i].help, &(sample){.value = metrics[i].value}, 1);
     write_family(&b, model, "tandem:requests_finished_total", "counter", "Requests that ended, by reason.",
-                 (sample[]){{"reason", "stop", (double)st.requests_stopped},
-                            {"reason", "length", (double)st.requests_length},
-                            {"reason", "abort", (double)st.requests_aborted},
-                            {"reason", "error", (double)st.requests_failed}},
+                 (sample[]){{"reason", "stop", NULL, (double)st.requests_stopped},
+                            {"reason", "length", NULL, (double)st.requests_length},
+                            {"reason", "abort", NULL, (double)st.requests_aborted},
+                            {"reason", "error", NULL, (double)st.requests_failed}},
                  4);
+    write_tiers(&b, model, &st, &s->info);
     write_histogram(&b, model, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);
     write_histogram(&b, model, "sglang:inter_token_latency_seconds", "Between tokens of a request.", &st.tpot);
     write_histogram(&b, model, "sglang:time_per_output_token_seconds", "Between tokens of a request; the older name.", &st.tpot);

@@ -9,7 +9,7 @@
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms
  *   host_stream     streams, events, graphs        host_mla, host_gqa, host_mlp, host_router, host_blocks   the blocks
  *   host_weight     conversion and layouts         kernels/        what depends on the instruction set
- *   host_linear     quantise rows, matrix products
+ *   host_linear     quantise rows, matrix products                 host_work       what a block has to read and compute
  */
 #ifndef TD_NPU_HOST_DEVICE_H
 #define TD_NPU_HOST_DEVICE_H
@@ -17,6 +17,7 @@
 #include <pthread.h>
 
 #include "core/mem.h"
+#include "core/tier_meter.h"
 #include "npu/host/kernels/host_math.h"
 #include "npu/host/kernels/w8a8.h"
 #include "npu/npu.h"
@@ -33,6 +34,7 @@ typedef struct {
     bool                  own_threads;
     const td_w8a8_kernel *w8a8;
     const td_host_math   *math;
+    td_tier_meter         meter;   /* under the turn */
     pthread_mutex_t       turn;    /* held while a block runs, or the scratch or a weight's layout changes */
     char                 *scratch; /* 64-byte aligned */
     size_t                scratch_bytes;
@@ -168,6 +170,9 @@ TD_NODISCARD td_status td_host_check_sizes(const td_block_desc *desc, td_error *
 size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);
 td_status td_host_block_create(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
 void      td_host_block_destroy(td_npu *d, td_npu_block *b);
+
+/** What a run of the block over a step has to read and compute (host_work.c); busy_ns is 0. */
+td_tier_work td_host_block_work(const td_host_npu *d, const td_npu_block *b, const td_step *s);
 
 static inline size_t td_host_act_bytes(const td_host_npu *d, size_t n) { return n * td_dtype_bytes(d->act); }
 

@@ -28,6 +28,12 @@ static void caps(td_npu *npu, td_npu_caps *out) {
              td_cpu_tier_name(td_cpu_features()));
 }
 
+static void report(td_npu *npu, td_npu_report *out) {
+    const td_host_npu *d = (const td_host_npu *)npu;
+    out->work = td_tier_read(&d->meter);
+    out->doing = td_tier_doing(&d->meter, &out->layer);
+}
+
 static td_status alloc(td_npu *d, size_t bytes, void **out, td_error *err) {
     (void)d;
     return td_mem_map(bytes, TD_NODE_ANY, out, err);
@@ -109,6 +115,7 @@ static const td_npu_ops OPS = {
     .name = "host",
     .close = close_device,
     .caps = caps,
+    .report = report,
     .alloc = alloc,
     .free = release,
     .host_alloc = alloc,

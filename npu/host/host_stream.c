@@ -77,7 +77,10 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
     td_trace_label label = {TD_TRACE_DEVICE, names[b->desc.kind], {"tokens", b->desc.layer == TD_NO_LAYER ? NULL : "layer"}, {step->n_tok, b->desc.layer}};
     uint64_t       begin = td_trace_begin();
     td_pool_label(d->pool, &label);
-    td_status status = b->run(d, b, step);
+    uint64_t     begin_ns = td_tier_begin(&d->meter, names[b->desc.kind], b->desc.layer);
+    td_status    status = b->run(d, b, step);
+    td_tier_work work = td_host_block_work(d, b, step);
+    td_tier_end(&d->meter, begin_ns, &work);
     td_trace_end(begin, &label);
     pthread_mutex_unlock(&d->turn);
     return status;

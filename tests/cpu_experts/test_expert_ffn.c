@@ -280,10 +280,25 @@ static void deferral_is_exact(void **state) {
                                       .y = y});
         assert_memory_equal(y, part ? v.yd : v.y, sizeof y);
     }
-    uint64_t pairs, bytes;
-    td_experts_counters(x, &pairs, &bytes);
+    uint64_t     pairs;
+    uint32_t     layer;
+    td_tier_work work;
+    td_experts_counters(x, &pairs, &work);
     assert_int_equal(pairs, 2 * INV_TOK * INV_DEFER);
-    assert_true(bytes > 0);
+    assert_int_equal(work.int8_ops + work.f32_ops, pairs * 2 * (3 * INV_HIDDEN * INV_INTER));
+    assert_true(work.busy_ns > 0);
+    assert_false(td_experts_doing(x, &layer));
+    /* Each part reads its distinct experts once. */
+    uint64_t distinct = 0, weight_bytes, scratch_bytes;
+    for (int part = 0; part < 2; part++)
+        for (uint32_t e = 0; e < INV_EXPERTS; e++) {
+            bool chosen = false;
+            for (uint32_t i = 0; i < INV_TOK * INV_DEFER; i++) chosen = chosen || ids[part][i] == e;
+            distinct += chosen;
+        }
+    td_experts_config c = config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER);
+    td_experts_plan(&c, 1, &weight_bytes, &scratch_bytes);
+    assert_int_equal(work.bytes, distinct * (weight_bytes / INV_EXPERTS));
     td_experts_destroy(x);
     td_pool_destroy(pool);
     invariance_close(&v);

@@ -18,6 +18,7 @@ struct td_model {
     uint32_t         n_rows;
     uint8_t         *slot_seen;
     float           *logits; /* [max_out, vocab] */
+    td_tier_work     experts;
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads;
@@ -126,8 +127,8 @@ uint32_t td_model_context_length(const td_model *m) {
 const char *td_model_expert_kernel(const td_model *m) {
     return m ? "fake" : NULL;
 }
-uint64_t td_model_deferred(const td_model *m) {
-    return m ? 0 : 1;
+void td_model_get_work(const td_model *m, td_model_work *out) {
+    *out = (td_model_work){.experts = m->experts};
 }
 
 void td_model_get_plan(const td_model *m, td_model_plan *plan) {
@@ -194,6 +195,9 @@ td_status td_model_forward(td_model *m, td_step *s) {
         }
     }
     m->n_rows = s->n_tok;
+    m->experts.bytes += FAKE_STEP_BYTES;
+    m->experts.int8_ops += (uint64_t)FAKE_TOKEN_OPS * s->n_tok;
+    m->experts.busy_ns += FAKE_STEP_NS;
     return TD_OK;
 }
 

@@ -15,6 +15,10 @@
 #define FAKE_CONTEXT 700
 #define FAKE_EOS 1
 #define FAKE_KV_PAGE_BYTES (1u << 20)
+/* What the fake says of its expert tier's work: a step, and each of its tokens. */
+#define FAKE_STEP_BYTES 1000000
+#define FAKE_STEP_NS    1000000
+#define FAKE_TOKEN_OPS  5000000
 
 /** logits[FAKE_VOCAB] after tokens[0..n), of which the first n_prompt are the prompt. */
 void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *logits);

@@ -453,42 +453,6 @@ static void priority_goes_first(void **state) {
     close_engine(e);
 }
 
-static void progress_is_published(void **state) {
-    (void)state;
-    td_engine      *e = open_engine(2048, 64, 4);
-    probe          *p = random_prompt(300, 20), *second = random_prompt(10, 20);
-    td_engine_stats s;
-    p->params.ignore_eos = true;
-    fake_hold(true);
-    submit_running(e, p);
-    do td_engine_get_stats(e, &s);
-    while (s.running == 0);
-    assert_int_equal(s.prefill_requests, 1);
-    assert_int_equal(s.prefill_tokens_done, 0);
-    assert_int_equal(s.prefill_tokens_left, 300);
-    probe_submit(e, second);
-    fake_delay(5000);
-    fake_hold(false);
-    for (uint64_t done = 0; done < 300 - 300 % 64;) { /* one chunk after the other; none is missed on a machine that keeps up */
-        td_engine_get_stats(e, &s);
-        if (s.prefill_requests == 0) break;
-        assert_true(s.prefill_tokens_done >= done && s.prefill_tokens_done % 64 == 0);
-        done = s.prefill_tokens_done;
-        usleep(500);
-    }
-    fake_delay(0);
-    wait_check_free(e, p);
-    wait_check_free(e, second);
-    s = idle_stats(e);
-    assert_int_equal(s.prefill_requests, 0);
-    assert_int_equal(s.prefill_tokens_left, 0);
-    assert_int_equal(s.requests_stopped + s.requests_length, 2);
-    uint64_t ended = 0;
-    for (uint32_t i = 0; i <= s.e2e.n; i++) ended += s.e2e.count[i];
-    assert_int_equal(ended, 2);
-    close_engine(e);
-}
-
 /* ---- trouble --------------------------------------------------------------------------------- */
 
 /* Spoil one field of a good request; returns the word that the refusal must name, or NULL after the last case. */
@@ -768,7 +732,6 @@ int main(void) {
         cmocka_unit_test(whole_pages_leave_one_token_to_compute),
         cmocka_unit_test(common_prompt_is_computed_once),
         cmocka_unit_test(flush_while_running),
-        cmocka_unit_test(progress_is_published),
         cmocka_unit_test(bad_requests_are_refused),
         cmocka_unit_test(full_queue_is_busy),
         cmocka_unit_test(failed_step_is_run_again),

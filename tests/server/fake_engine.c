@@ -262,6 +262,13 @@ static bool step(td_request *r) {
         fill_logprobs(&lp, token, -0.5f, r->p.n_top_logprobs);
         if (r->p.logprobs) e.logprobs = &lp;
         r->engine->stats.generation_tokens++;
+        r->engine->stats.expert_pairs += 8;
+        r->engine->stats.experts.bytes += 1000;
+        r->engine->stats.experts.int8_ops += 5000;
+        r->engine->stats.experts.busy_ns += 2000000;
+        r->engine->stats.device.bytes += 3000;
+        r->engine->stats.device.int8_ops += 700;
+        r->engine->stats.device.f32_ops += 70;
     }
     size_t limit = r->text_len, hold = 0;
     for (size_t i = 0; i < r->p.n_stop; i++) {
@@ -371,6 +378,8 @@ void td_engine_get_info(const td_engine *e, td_engine_info *info) {
                              .max_total_tokens = 1 << 20,
                              .max_running_requests = 64,
                              .chunked_prefill_size = e->o.chunked_prefill_size,
+                             .device_bounds = {e->o.measure_bounds ? 30e9 : 0, 1e12, 1e11},
+                             .expert_bounds = {e->o.measure_bounds ? 60e9 : 0, 2e12, 2e11},
                              .default_temperature = 0,
                              .default_top_p = NAN,
                              .default_repetition_penalty = NAN};

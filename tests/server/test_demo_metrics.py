@@ -51,6 +51,13 @@ class Seeing(unittest.TestCase):
             self.assertGreater(grown("sglang:e2e_request_latency_seconds_sum"), grown("sglang:time_to_first_token_seconds_sum"))
             self.assertEqual(after["sglang:num_running_reqs",], 0)
             self.assertEqual(after["tandem:prefill_tokens_left",], 0)
+            self.assertGreater(grown("tandem:expert_pairs_total"), len(PROMPT) + 11)
+            for tier in ("device", "experts"):
+                self.assertGreater(grown("tandem:tier_bytes_total", tier), 0)
+                self.assertGreater(grown("tandem:tier_operations_total", "f32", tier), 0)
+                self.assertEqual(grown("tandem:tier_operations_total", "int8", tier), 0)  # --quantization none
+                self.assertGreater(grown("tandem:tier_busy_seconds_total", tier), 0)
+                self.assertGreater(after["tandem:tier_bound_bytes_per_second", tier], 1e8)
 
     def test_json_log(self):
         with start("--log-format", "json") as server:
@@ -68,6 +75,9 @@ class Seeing(unittest.TestCase):
             self.assertEqual((d["running"], d["queued"], d["retracted"]), (1, 0, 0))
             self.assertIn(f"{d['running']} running", d["msg"])
             self.assertEqual(d["kv_tokens_used"], 256)
+            for tier in ("experts", "device"):
+                self.assertGreater(d[f"{tier}_gb_per_s"], 0)
+                self.assertGreater(d[f"{tier}_bound_percent"], 0)
         arrival, end = [r for r in of("request") if r["request"] == 2]
         self.assertEqual((arrival["prompt_tokens"], arrival["max_tokens"]), (200, 12))
         self.assertEqual((end["finish"], end["completion_tokens"]), ("length", 12))

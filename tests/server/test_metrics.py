@@ -57,6 +57,20 @@ class Metrics(unittest.TestCase):
             self.assertEqual(grown("tandem:failed_requests_total"), 1)
             self.assertGreater(grown("tandem:decode_steps_total"), 0)
             self.assertEqual(after("tandem:chunked_prefill_size"), 8192)
+            self.assertEqual(grown("tandem:expert_pairs_total"), 8 * 12)
+            self.assertEqual(grown("tandem:tier_bytes_total", tier="experts"), 1000 * 12)
+            self.assertEqual(grown("tandem:tier_bytes_total", tier="device"), 3000 * 12)
+            self.assertEqual(grown("tandem:tier_operations_total", tier="experts", kind="int8"), 5000 * 12)
+            self.assertEqual(grown("tandem:tier_operations_total", tier="device", kind="f32"), 70 * 12)
+            self.assertAlmostEqual(grown("tandem:tier_busy_seconds_total", tier="experts"), 0.002 * 12)
+            self.assertEqual(after("tandem:tier_bound_bytes_per_second", tier="device"), 30e9)
+            self.assertEqual(after("tandem:tier_bound_operations_per_second", tier="experts", kind="int8"), 2e12)
+
+    def test_bounds_that_were_not_measured_are_left_out(self):
+        with Server("--skip-server-warmup") as server:
+            families, _ = read(server)
+        self.assertIn("tandem:tier_bytes", families)
+        self.assertNotIn("tandem:tier_bound_fraction", families)
 
     def test_every_metric_is_documented(self):
         with Server() as server:

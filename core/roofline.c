@@ -1,36 +1,50 @@
 /* Reading and multiplying as fast as the machine can, with the widest instructions that the CPU mask leaves. */
-#include "bench/bench_bounds.h"
+#include "core/roofline.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "core/cpu.h"
+#include "core/error.h"
+#include "core/mem.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#define READ_BYTES ((size_t)1 << 20) /* of an item */
-#define PEAK_LOOPS 100000
-#define PEAK_ITEMS 8 /* for each worker */
+#define READ_BYTES   ((size_t)1 << 20) /* of an item */
+#define PEAK_LOOPS   100000
+#define PEAK_ITEMS   8 /* for each worker */
+#define PLAIN_VALUES 4096
+#define PLAIN_LOOPS  500
+#define MEASURE_BYTES_MIN ((size_t)128 << 20)
+#define MEASURE_BYTES_MAX ((size_t)512 << 20) /* of a subpool */
+#define MEASURE_ROUNDS    3
+#define MEASURE_S         0.15 /* no further round after so long: a busy machine must not delay a start for long */
 
 static volatile int sink;
 
-double bench_now_s(const td_pool *pool) {
+struct td_roofline {
+    td_pool *pool;
+    size_t   bytes;                         /* of a subpool's buffer */
+    char    *buffer[TD_POOL_SUBPOOLS_MAX];  /* on its node */
+    double (*operations)(void);             /* of the peak being measured: one item's worth; how many they were */
+    double  *done;                          /* [items] */
+};
+
+static double clock_s(clockid_t clock) {
     struct timespec t;
-    clock_gettime(td_pool_workers(pool) == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int rising(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
+static double wall_s(void) { return clock_s(CLOCK_MONOTONIC); }
 
-double bench_median(double *x, size_t n) {
-    qsort(x, n, sizeof *x, rising);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+double td_roofline_now_s(const td_pool *pool) {
+    return td_pool_workers(pool) == 1 ? clock_s(CLOCK_THREAD_CPUTIME_ID) : wall_s();
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -68,8 +82,8 @@ static void read_plain(const char *p) {
 }
 
 static void read_item(void *ctx, uint32_t item, const td_worker *w) {
-    const char *p = (const char *)ctx + item * READ_BYTES;
-    (void)w;
+    const td_roofline *r = ctx;
+    const char        *p = r->buffer[w->subpool] + item * READ_BYTES;
 #if defined(__x86_64__)
     if (td_cpu_features() & TD_CPU_AVX512) {
         read_avx512(p);
@@ -83,10 +97,16 @@ static void read_item(void *ctx, uint32_t item, const td_worker *w) {
     read_plain(p);
 }
 
-double bench_read_bandwidth(td_pool *pool, const char *buffer, size_t bytes) {
-    double t0 = bench_now_s(pool);
-    td_pool_run(pool, read_item, (void *)buffer, (uint32_t)(bytes / READ_BYTES));
-    return (double)bytes / (bench_now_s(pool) - t0);
+/* A page that was never written is the system's page of zeros, which is in the cache. */
+static void fill_item(void *ctx, uint32_t item, const td_worker *w) {
+    const td_roofline *r = ctx;
+    memset(r->buffer[w->subpool] + item * READ_BYTES, 1, READ_BYTES);
+}
+
+double td_roofline_read(td_roofline *r) {
+    double t0 = td_roofline_now_s(r->pool);
+    td_pool_run_each(r->pool, read_item, r, (uint32_t)(r->bytes / READ_BYTES));
+    return (double)r->bytes * td_pool_subpools(r->pool) / (td_roofline_now_s(r->pool) - t0);
 }
 
 /* ---- arithmetic -------------------------------------------------------------------------------- */
@@ -143,13 +163,40 @@ __attribute__((target("avx2,fma"))) static double f32_avx2(void) {
 }
 #endif
 
+/* The scalar tier: what the compiler makes of a plain loop over the first cache level. */
+static double int8_plain(void) {
+    static const int8_t x[PLAIN_VALUES], y[PLAIN_VALUES];
+    for (int loop = 0; loop < PLAIN_LOOPS; loop++) {
+        const int8_t *a = x, *b = y;
+        int32_t       sum = 0;
+        __asm__ volatile("" : "+r"(a), "+r"(b));
+        for (size_t i = 0; i < PLAIN_VALUES; i++) sum += a[i] * b[i];
+        sink = sum;
+    }
+    return 2.0 * PLAIN_LOOPS * PLAIN_VALUES;
+}
+
+static double f32_plain(void) {
+    static const float x[PLAIN_VALUES], y[PLAIN_VALUES];
+    for (int loop = 0; loop < PLAIN_LOOPS; loop++) {
+        const float *a = x, *b = y;
+        float        sum[16] = {0};
+        __asm__ volatile("" : "+r"(a), "+r"(b));
+        for (size_t i = 0; i < PLAIN_VALUES; i += 16)
+            for (size_t j = 0; j < 16; j++) sum[j] += a[i + j] * b[i + j];
+        for (size_t j = 1; j < 16; j++) sum[0] += sum[j];
+        sink = (int)sum[0];
+    }
+    return 2.0 * PLAIN_LOOPS * PLAIN_VALUES;
+}
+
 static double int8_operations(void) {
 #if defined(__x86_64__)
     if (td_cpu_features() & TD_CPU_AVX512VNNI) return int8_avx512vnni();
     if (td_cpu_features() & TD_CPU_AVXVNNI) return int8_avxvnni();
     if (td_cpu_features() & TD_CPU_AVX2) return int8_avx2();
 #endif
-    return 0;
+    return int8_plain();
 }
 
 static double f32_operations(void) {
@@ -157,30 +204,83 @@ static double f32_operations(void) {
     if (td_cpu_features() & TD_CPU_AVX512) return f32_avx512();
     if (td_cpu_features() & TD_CPU_AVX2) return f32_avx2();
 #endif
-    return 0;
+    return f32_plain();
 }
-
-typedef struct {
-    double (*operations)(void);
-    double done[PEAK_ITEMS * TD_POOL_WORKERS_MAX];
-} peak_job;
 
 static void peak_item(void *ctx, uint32_t item, const td_worker *w) {
     (void)w;
-    peak_job *j = ctx;
-    j->done[item] = j->operations();
+    td_roofline *r = ctx;
+    r->done[item] = r->operations();
 }
 
-static double peak(td_pool *pool, double (*operations)(void)) {
-    static peak_job job;
-    uint32_t        n = PEAK_ITEMS * td_pool_workers(pool);
-    job.operations = operations;
-    double t0 = bench_now_s(pool), sum = 0;
-    td_pool_run(pool, peak_item, &job, n);
-    double t = bench_now_s(pool) - t0;
-    for (uint32_t i = 0; i < n; i++) sum += job.done[i];
+static double peak(td_roofline *r, double (*operations)(void)) {
+    uint32_t n = PEAK_ITEMS * td_pool_workers(r->pool);
+    r->operations = operations;
+    double t0 = td_roofline_now_s(r->pool), sum = 0;
+    td_pool_run(r->pool, peak_item, r, n);
+    double t = td_roofline_now_s(r->pool) - t0;
+    for (uint32_t i = 0; i < n; i++) sum += r->done[i];
     return sum / t;
 }
 
-double bench_int8_peak(td_pool *pool) { return peak(pool, int8_operations); }
-double bench_f32_peak(td_pool *pool) { return peak(pool, f32_operations); }
+double td_roofline_int8(td_roofline *r) { return peak(r, int8_operations); }
+double td_roofline_f32(td_roofline *r) { return peak(r, f32_operations); }
+
+/* ---- the whole --------------------------------------------------------------------------------- */
+
+td_status td_roofline_open(td_pool *pool, size_t bytes, td_roofline **out, td_error *err) {
+    uint32_t     n = td_pool_subpools(pool);
+    td_roofline *r = calloc(1, sizeof *r);
+    *out = NULL;
+    if (!r) return td_fail(err, TD_ENOMEM, "out of memory to measure the machine");
+    r->pool = pool;
+    r->bytes = td_round_up(bytes / n, READ_BYTES);
+    r->done = calloc((size_t)PEAK_ITEMS * td_pool_workers(pool), sizeof *r->done);
+    td_status st = r->done ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory to measure the machine");
+    for (uint32_t s = 0; s < n && st == TD_OK; s++) {
+        void *p;
+        st = td_mem_map(r->bytes, td_pool_node(pool, s), &p, err);
+        if (st == TD_OK) r->buffer[s] = p;
+    }
+    if (st != TD_OK) {
+        td_roofline_close(r);
+        return st;
+    }
+    td_pool_run_each(pool, fill_item, r, (uint32_t)(r->bytes / READ_BYTES));
+    *out = r;
+    return TD_OK;
+}
+
+void td_roofline_close(td_roofline *r) {
+    if (!r) return;
+    for (uint32_t s = 0; s < TD_POOL_SUBPOOLS_MAX; s++) td_mem_unmap(r->buffer[s], r->bytes);
+    free(r->done);
+    free(r);
+}
+
+static size_t measure_bytes(const td_pool *pool, const td_machine *m) {
+    uint64_t bytes = 2 * m->l3_bytes, most = MEASURE_BYTES_MAX * td_pool_subpools(pool);
+    if (bytes < MEASURE_BYTES_MIN) bytes = MEASURE_BYTES_MIN;
+    if (bytes > most) bytes = most;
+    return (size_t)(bytes < m->available_bytes / 8 ? bytes : m->available_bytes / 8);
+}
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+td_status td_roofline_measure(td_pool *pool, const td_machine *m, td_bounds *out, td_error *err) {
+    td_roofline *r;
+    cpu_set_t    before;
+    bool         pinned = pthread_getaffinity_np(pthread_self(), sizeof before, &before) == 0;
+    *out = (td_bounds){0};
+    if (pinned) td_pool_pin_caller(pool);
+    td_status st = td_roofline_open(pool, measure_bytes(pool, m), &r, err);
+    double start_s = wall_s();
+    for (int i = 0; i < MEASURE_ROUNDS && st == TD_OK && (i == 0 || wall_s() < start_s + MEASURE_S); i++) {
+        out->read_bytes_per_s = larger(out->read_bytes_per_s, td_roofline_read(r));
+        out->int8_ops_per_s = larger(out->int8_ops_per_s, td_roofline_int8(r));
+        out->f32_ops_per_s = larger(out->f32_ops_per_s, td_roofline_f32(r));
+    }
+    if (st == TD_OK) td_roofline_close(r);
+    if (pinned) pthread_setaffinity_np(pthread_self(), sizeof before, &before);
+    return st;
+}

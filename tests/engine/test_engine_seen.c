@@ -1,0 +1,147 @@
+/*
+ * What the engine tells about itself, over the fake model: progress of prompts, how requests ended, what the tiers did against
+ * their bounds.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/rng.h"
+#include "fake_model.h"
+#include "probe_check.h"
+
+#define SEED 1701u
+
+static td_engine_options options(void) {
+    td_engine_options o;
+    td_engine_options_init(&o);
+    o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
+    o.max_total_tokens = 2048;
+    o.chunked_prefill_size = 64;
+    o.max_running_requests = 4;
+    o.cpuinfer = 2;
+    o.subpool_count = 1;
+    o.decode_log_interval = 0;
+    return o;
+}
+
+static td_engine *open_engine(td_engine_options o) {
+    td_engine *e;
+    td_error   err = {0};
+    if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
+    return e;
+}
+
+static probe *new_probe(uint32_t n_prompt, uint32_t max_tokens) {
+    static uint64_t draws;
+    uint32_t        ids[FAKE_CONTEXT];
+    for (uint32_t i = 0; i < n_prompt; i++) ids[i] = (uint32_t)(td_rng_u64(SEED, 3, draws++) % FAKE_VOCAB);
+    probe *p = probe_new(ids, n_prompt, max_tokens);
+    p->params.ignore_eos = true;
+    return p;
+}
+
+static void wait_check_free(td_engine *e, probe *p) {
+    td_engine_info info;
+    td_engine_get_info(e, &info);
+    probe_wait(p);
+    probe_check(p, td_engine_tokenizer(e), info.max_total_tokens, info.context_length);
+    probe_free(p);
+}
+
+/* The engine publishes its counters once per round: wait until it is idle. */
+static td_engine_stats idle_stats(td_engine *e) {
+    td_engine_stats s;
+    do {
+        usleep(1000);
+        td_engine_get_stats(e, &s);
+    } while (s.running || s.queued || s.kv_tokens_used);
+    return s;
+}
+
+static void close_engine(td_engine *e) {
+    td_engine_close(e, 10);
+    if (fake_complaint()) fail_msg("%s", fake_complaint());
+}
+
+static void progress_is_published(void **state) {
+    (void)state;
+    td_engine      *e = open_engine(options());
+    probe          *p = new_probe(300, 20), *second = new_probe(10, 20);
+    td_engine_stats s;
+    fake_hold(true);
+    probe_submit(e, p);
+    do td_engine_get_stats(e, &s);
+    while (s.running == 0);
+    assert_int_equal(s.prefill_requests, 1);
+    assert_int_equal(s.prefill_tokens_done, 0);
+    assert_int_equal(s.prefill_tokens_left, 300);
+    probe_submit(e, second);
+    fake_delay(5000);
+    fake_hold(false);
+    for (uint64_t done = 0; done < 300 - 300 % 64;) { /* one chunk after the other; none is missed on a machine that keeps up */
+        td_engine_get_stats(e, &s);
+        if (s.prefill_requests == 0) break;
+        assert_true(s.prefill_tokens_done >= done && s.prefill_tokens_done % 64 == 0);
+        done = s.prefill_tokens_done;
+        usleep(500);
+    }
+    fake_delay(0);
+    wait_check_free(e, p);
+    wait_check_free(e, second);
+    s = idle_stats(e);
+    assert_int_equal(s.prefill_requests, 0);
+    assert_int_equal(s.prefill_tokens_left, 0);
+    assert_int_equal(s.requests_stopped + s.requests_length, 2);
+    uint64_t ended = 0;
+    for (uint32_t i = 0; i <= s.e2e.n; i++) ended += s.e2e.count[i];
+    assert_int_equal(ended, 2);
+    close_engine(e);
+}
+
+/* The fake's experts read FAKE_STEP_BYTES in FAKE_STEP_NS a step; the bounds are this machine's. */
+static void work_is_told_against_the_bounds(void **state) {
+    (void)state;
+    td_engine_options o = options();
+    td_engine_info    info;
+    td_engine_stats   s;
+    o.measure_bounds = true;
+    o.decode_log_interval = 4;
+    td_engine *e = open_engine(o);
+    td_engine_get_info(e, &info);
+    assert_true(info.expert_bounds.read_bytes_per_s > 1e8 && info.expert_bounds.int8_ops_per_s > 1e8 && info.expert_bounds.f32_ops_per_s > 1e8);
+    assert_memory_equal(&info.expert_bounds, &info.device_bounds, sizeof info.device_bounds);
+    probe *p = new_probe(10, 500);
+    fake_delay(1000);
+    probe_submit(e, p);
+    probe_wait_tokens(p, 20);
+    td_engine_get_stats(e, &s);
+    fake_delay(0);
+    double bytes_per_s = FAKE_STEP_BYTES / (1e-9 * FAKE_STEP_NS), by_reads = bytes_per_s / info.expert_bounds.read_bytes_per_s;
+    double by_int8 = FAKE_TOKEN_OPS / (1e-9 * FAKE_STEP_NS) / info.expert_bounds.int8_ops_per_s; /* a token a step by now */
+    assert_float_equal(s.expert_rate.bytes_per_s, bytes_per_s, 1e-6 * bytes_per_s);
+    assert_float_equal(s.expert_rate.bound_fraction, by_reads > by_int8 ? by_reads : by_int8, 1e-6);
+    assert_true(s.device_rate.bytes_per_s == 0 && s.device_rate.bound_fraction == 0);
+    wait_check_free(e, p);
+    s = idle_stats(e);
+    uint64_t steps = s.steps_prefill + s.steps_decode;
+    assert_int_equal(s.experts.bytes, steps * FAKE_STEP_BYTES);
+    assert_int_equal(s.experts.int8_ops, (10 + steps - 1) * FAKE_TOKEN_OPS);
+    assert_int_equal(s.experts.busy_ns, steps * FAKE_STEP_NS);
+    close_engine(e);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(progress_is_published),
+        cmocka_unit_test(work_is_told_against_the_bounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

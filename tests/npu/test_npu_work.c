@@ -1,0 +1,126 @@
+/* What the device says it has read and computed, against a count row by row and key by key. */
+#include "npu_test_util.h"
+
+enum { TOK = 5, HIDDEN = 64, INTER = 96, HEADS = 4, KV_HEADS = 2, DIM = 16, PAGES = 2 };
+enum { LORA = 32, NOPE = 16, ROPE = 8, V = 12 };
+
+/* Four rows of a prompt whose first six tokens are computed, and one generated token at position 6. */
+static const uint32_t token[TOK] = {1, 2, 3, 4, 5}, pos[TOK] = {6, 7, 8, 9, 6}, slot[TOK] = {6, 7, 8, 9, TD_KV_PAGE + 6};
+static const uint32_t seq_start[3] = {0, 4, 5}, kv_len[2] = {10, 7}, table[2] = {0, 1}, out_row[2] = {3, 4};
+static const uint8_t  absorbed[2] = {0, 1};
+static const td_step  step = {.n_tok = TOK, .n_seq = 2, .n_out = 2, .block_stride = 1,
+                              .host = {token, pos, slot, seq_start, kv_len, absorbed, table, out_row}};
+
+static rig g;
+static rnd r;
+
+static td_npu_weight *weight(td_weight_format format, size_t n, size_t k) {
+    float         *f = rnd_array(&r, (n ? n : 1) * k, 0.1f);
+    td_npu_weight *w = make_weight(&g, format, f, n, k);
+    free(f);
+    return w;
+}
+
+static uint64_t w8a8_bytes(uint64_t n, uint64_t k) { return n * k + 4 * n; }
+
+/* What one run of the block adds. */
+static td_tier_work work_of(td_block_desc desc) {
+    td_npu_report before, after;
+    desc.max_tok = TOK;
+    desc.max_kv = 16;
+    td_npu_block *b = make_block(&g, &desc);
+    g.npu->ops->report(g.npu, &before);
+    run_block(&g, b, &step);
+    g.npu->ops->report(g.npu, &after);
+    g.npu->ops->block_destroy(g.npu, b);
+    assert_null(after.doing);
+    assert_true(after.work.busy_ns > before.work.busy_ns);
+    return (td_tier_work){.bytes = after.work.bytes - before.work.bytes,
+                          .int8_ops = after.work.int8_ops - before.work.int8_ops,
+                          .f32_ops = after.work.f32_ops - before.work.f32_ops};
+}
+
+static void check(td_tier_work got, uint64_t bytes, uint64_t int8_macs, uint64_t f32_macs) {
+    assert_int_equal(got.bytes, bytes);
+    assert_int_equal(got.int8_ops, 2 * int8_macs);
+    assert_int_equal(got.f32_ops, 2 * f32_macs);
+}
+
+static void small_blocks(void **state) {
+    (void)state;
+    td_npu_weight *w[] = {weight(TD_WEIGHT_W8A8, INTER, HIDDEN), weight(TD_WEIGHT_W8A8, INTER, HIDDEN), weight(TD_WEIGHT_W8A8, HIDDEN, INTER),
+                          weight(TD_WEIGHT_BF16, 200, HIDDEN), weight(TD_WEIGHT_F32, 0, HIDDEN)};
+    void          *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
+    float         *logits = calloc(2 * 200, sizeof *logits);
+    check(work_of((td_block_desc){.kind = TD_BLOCK_MLP, .mlp = {.hidden = HIDDEN, .inter = INTER, .gate = w[0], .up = w[1], .down = w[2], .in = x, .out = y}}),
+          2 * w8a8_bytes(INTER, HIDDEN) + w8a8_bytes(HIDDEN, INTER), 3 * TOK * HIDDEN * INTER, 0);
+    check(work_of((td_block_desc){.kind = TD_BLOCK_EMBED, .embed = {.table = w[3], .hidden = HIDDEN, .out = x}}), TOK * HIDDEN * 2, 0, 0);
+    check(work_of((td_block_desc){.kind = TD_BLOCK_HEAD, .head = {.hidden = HIDDEN, .vocab = 200, .max_out = 2, .w = w[3], .x = x, .logits = logits}}),
+          200 * HIDDEN * 2, 0, 2 * 200 * HIDDEN);
+    check(work_of((td_block_desc){.kind = TD_BLOCK_NORM, .norm = {.hidden = HIDDEN, .gamma = w[4], .x = x, .out = y}}), 0, 0, 0);
+    for (size_t i = 0; i < sizeof w / sizeof *w; i++) g.npu->ops->weight_destroy(g.npu, w[i]);
+    free(x);
+    free(y);
+    free(logits);
+}
+
+static void gqa(void **state) {
+    (void)state;
+    td_npu_weight *q = weight(TD_WEIGHT_W8A8, HEADS * DIM, HIDDEN), *k = weight(TD_WEIGHT_W8A8, KV_HEADS * DIM, HIDDEN),
+                  *v = weight(TD_WEIGHT_W8A8, KV_HEADS * DIM, HIDDEN), *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * DIM),
+                  *rope = weight(TD_WEIGHT_F32, 16, DIM);
+    void         *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
+    size_t        cache = (size_t)PAGES * TD_KV_PAGE * KV_HEADS * DIM;
+    void         *kc = act_array(TD_DT_BF16, NULL, cache), *vc = act_array(TD_DT_BF16, NULL, cache);
+    uint64_t      f32 = 0;
+    for (int row = 0; row < TOK; row++)
+        for (uint32_t key = 0; key <= pos[row]; key++) f32 += HEADS * (DIM + DIM);
+    check(work_of((td_block_desc){.kind = TD_BLOCK_GQA,
+                                  .gqa = {.hidden = HIDDEN, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = DIM, .softmax_scale = 1, .q = q, .k = k,
+                                          .v = v, .o = o, .rope = rope, .kv_k = kc, .kv_v = vc, .in = x, .out = y}}),
+          w8a8_bytes(HEADS * DIM, HIDDEN) + 2 * w8a8_bytes(KV_HEADS * DIM, HIDDEN) + w8a8_bytes(HIDDEN, HEADS * DIM) + (10 + 7) * 2 * KV_HEADS * DIM * 2,
+          TOK * HIDDEN * DIM * (HEADS + 2 * KV_HEADS + HEADS), f32);
+    td_npu_weight *const all[] = {q, k, v, o, rope};
+    for (int i = 0; i < 5; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
+    free(x);
+    free(y);
+    free(kc);
+    free(vc);
+}
+
+static void mla(void **state) {
+    (void)state;
+    td_npu_weight *q = weight(TD_WEIGHT_W8A8, HEADS * (NOPE + ROPE), HIDDEN), *kv_a = weight(TD_WEIGHT_W8A8, LORA + ROPE, HIDDEN),
+                  *norm = weight(TD_WEIGHT_F32, 0, LORA), *kv_b = weight(TD_WEIGHT_BF16, HEADS * (NOPE + V), LORA),
+                  *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * V), *rope = weight(TD_WEIGHT_F32, 16, ROPE);
+    void         *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
+    void         *lc = act_array(TD_DT_BF16, NULL, PAGES * TD_KV_PAGE * LORA), *rc = act_array(TD_DT_BF16, NULL, PAGES * TD_KV_PAGE * ROPE);
+    uint64_t      f32 = 0;
+    for (uint32_t key = 0; key < kv_len[0]; key++) f32 += HEADS * (NOPE + V) * LORA; /* expanded: every key */
+    for (int row = 0; row < 4; row++)
+        for (uint32_t key = 0; key <= pos[row]; key++) f32 += HEADS * (NOPE + ROPE + V);
+    f32 += HEADS * (NOPE + V) * LORA; /* absorbed: the row's query and its sum */
+    for (uint32_t key = 0; key <= pos[4]; key++) f32 += HEADS * (LORA + ROPE + LORA);
+    check(work_of((td_block_desc){.kind = TD_BLOCK_MLA,
+                                  .mla = {.hidden = HIDDEN, .heads = HEADS, .kv_lora = LORA, .nope_dim = NOPE, .rope_dim = ROPE, .v_dim = V, .eps = 1e-6f,
+                                          .softmax_scale = 1, .q = q, .kv_a = kv_a, .kv_a_norm = norm, .kv_b = kv_b, .o = o, .rope = rope,
+                                          .kv_latent = lc, .kv_rope = rc, .in = x, .out = y}}),
+          w8a8_bytes(HEADS * (NOPE + ROPE), HIDDEN) + w8a8_bytes(LORA + ROPE, HIDDEN) + w8a8_bytes(HIDDEN, HEADS * V) + HEADS * (NOPE + V) * LORA * 2 +
+              (10 + 7) * (LORA + ROPE) * 2,
+          TOK * HIDDEN * (HEADS * (NOPE + ROPE) + LORA + ROPE + HEADS * V), f32);
+    td_npu_weight *const all[] = {q, kv_a, norm, kv_b, o, rope};
+    for (int i = 0; i < 6; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
+    free(x);
+    free(y);
+    free(lc);
+    free(rc);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(small_blocks), cmocka_unit_test(gqa), cmocka_unit_test(mla)};
+    r = rnd_open("work");
+    g = rig_open(2, TD_DT_BF16, false);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rig_close(&g);
+    return failed;
+}

@@ -13,8 +13,8 @@
 #define CHUNK_MIN 512 /* the prefill chunk is not made smaller than this to save memory */
 #define MAX_OUT 64    /* rows of logits at a time */
 /* Rows from which a step goes through as two halves, when the device has threads of its own. Each half reads the experts' weights anew,
-   which fewer rows do not make up for (docs/performance.md). */
-#define OVERLAP_MIN_TOK 256
+   which fewer rows do not make up for (docs/performance.md, "Two halves"). */
+#define OVERLAP_MIN_TOK 512
 #define TEMPLATE_BYTES ((size_t)4 << 20)
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build and run every test: installs what is missing, then builds with warnings as errors and runs CTest.
-# usage: scripts/test.sh [ctest options, e.g. -L quick]
+# Build and run every test: installs what is missing, builds with warnings as errors, runs CTest, then the soak under sanitizers.
+# usage: scripts/test.sh [ctest options, e.g. -L quick; then without the sanitizers]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,3 +12,4 @@ rm -f build-configure.log
 cmake --build --preset release
 echo "== testing"
 ctest --preset release "$@"
+[ $# -gt 0 ] || scripts/test_sanitizers.sh

@@ -44,7 +44,7 @@ def arguments():
     p.add_argument("--clients", type=int, default=200)
     p.add_argument("--running", type=int, default=32)
     p.add_argument("--requests", type=int, default=200, help="distinct requests")
-    p.add_argument("--longest", type=int, default=200, help="most tokens of an answer")
+    p.add_argument("--longest", type=int, default=400, help="most tokens of an answer")
     p.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     p.add_argument("--rss-growth", type=float, default=0.01, help="allowed between the warm-up and the end; negative: not checked")
     p.add_argument("--patience", type=float, default=120, help="seconds that one answer may take")
@@ -284,7 +284,7 @@ class Soak:
         seconds = time.monotonic() - begin
         rss_after, metrics = await self.rss(), await self.idle()
         print(f"{seconds:.0f} s, {args.clients} clients: {dict(self.done)}; {self.tokens} tokens of complete answers, {self.tokens / seconds:.0f} a second")
-        print(f"retractions {metrics.get('sglang:num_retracted_requests_total', metrics.get('tandem:retractions_total', 'not counted'))}, "
+        print(f"retractions {metrics['sglang:num_retracted_requests_total']:.0f}, "
               f"cached prompt tokens {metrics['sglang:cached_tokens_total']:.0f}, aborted {metrics['sglang:num_aborted_requests_total']:.0f}")
         growth = rss_after / rss_before - 1
         print(f"RSS at the end {rss_after / 2**20:.1f} MiB: {100 * growth:+.2f} %", flush=True)
@@ -293,7 +293,7 @@ class Soak:
         if metrics["tandem:failed_requests_total"]:
             self.fail(f"{metrics['tandem:failed_requests_total']:.0f} requests failed")
         for action in ACTIONS:
-            if not self.done[action]:
+            if not self.done[action] and sum(self.done.values()) > 1000:
                 self.fail(f"{action} never happened")
         for request in self.draw.sample(range(len(self.catalogue)), min(10, len(self.catalogue))):
             if await self.alone(request) != self.answers[request]:
@@ -306,7 +306,7 @@ def main():
     args = arguments()
     print(f"seed {args.seed}", flush=True)
     flags = ["--quantization", "none", "--cpuinfer", "2", "--max-running-requests", str(args.running), "--max-queued-requests", "200",
-             "--max-total-tokens", "8192", "--chunked-prefill-size", "512", "--log-level", "warning", *args.flags]
+             "--max-total-tokens", "3072", "--chunked-prefill-size", "512", "--log-level", "warning", *args.flags]
     os.environ.setdefault("MALLOC_CONF", MALLOC)
     server = Server(*flags, program=[args.program], model=args.model, timeout=300)
     soak = Soak(args, server)

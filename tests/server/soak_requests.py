@@ -58,14 +58,16 @@ class Catalogue:
         """(path, body without "stream")"""
         draw, chat = self.draw, self.draw.random() < 0.35
         body = {"messages": self.messages()} if chat else {"prompt": self.prompt()}
-        body |= self.sampling() | {"max_tokens": min(int(draw.expovariate(1 / 32)) + 1, self.longest), "return_token_ids": True}
+        body |= self.sampling() | {"max_tokens": min(int(draw.expovariate(1 / 24)) + 1, self.longest), "return_token_ids": True}
+        if draw.random() < 0.2:  # grows over several pages, so that some must wait again for room
+            body |= {"max_tokens": draw.randrange(self.longest // 2, self.longest) + 1, "ignore_eos": True}
         if draw.random() < 0.3:
             body |= {"logprobs": True, "top_logprobs": draw.randrange(6)} if chat else {"logprobs": draw.randrange(6), "echo": draw.random() < 0.4}
         if draw.random() < 0.3:
             body["stop"] = draw.sample(STOPS, draw.randrange(1, 5))
         if draw.random() < 0.1:
             body["stop_token_ids"] = self.ids(50)
-        if draw.random() < 0.4:
+        if draw.random() < 0.3:
             body["ignore_eos"] = True
         if draw.random() < 0.1:
             body |= {"min_tokens": draw.randrange(1, body["max_tokens"] + 1), "no_stop_trim": True}

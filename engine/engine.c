@@ -305,6 +305,14 @@ void td_engine_flush_cache(td_engine *e) {
     td_inbox_flush(e->inbox);
 }
 
+void td_engine_get_step(td_engine *e, td_engine_step *s) {
+    pthread_mutex_lock(&e->stats.lock);
+    *s = e->stats.step;
+    s->seconds = td_now_s() - e->stats.step_begin_s;
+    pthread_mutex_unlock(&e->stats.lock);
+    if (s->phase == TD_STEP_FORWARD || s->phase == TD_STEP_HEAD) td_model_describe(e->model, s->where, sizeof s->where);
+}
+
 td_status td_engine_submit(td_engine *e, const td_request_params *p, td_request **out, td_error *err) {
     td_request *r;
     *out = NULL;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "engine/inbox.h"
 
 /* Bounds of the usual serving dashboards: time to first token and in the queue, and time per output token. */
 static const double slow_bounds_s[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,
@@ -31,6 +32,22 @@ td_status td_stats_open(td_stats *t, td_error *err) {
 
 void td_stats_close(td_stats *t) {
     pthread_mutex_destroy(&t->lock);
+}
+
+void td_stats_phase(td_stats *t, td_step_phase phase, const td_step *step) {
+    pthread_mutex_lock(&t->lock);
+    if (phase == TD_STEP_SCHEDULING) {
+        /* A round that found nothing to run was no step: its number is given again. */
+        bool was_a_step = t->step.tokens > 0 || t->step.number == 0;
+        t->step = (td_engine_step){.number = t->step.number + was_a_step};
+        t->step_begin_s = td_now_s();
+    }
+    t->step.phase = phase;
+    if (step) {
+        t->step.tokens = step->n_tok;
+        t->step.sequences = step->n_seq;
+    }
+    pthread_mutex_unlock(&t->lock);
 }
 
 void td_stats_ended(td_stats *t, td_finish finish, double seconds) {

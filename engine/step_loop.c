@@ -177,6 +177,7 @@ static void sample(td_engine *e, row_batch *batch, uint32_t n) {
     td_trace_label label = {TD_TRACE_ENGINE, "sample", {"rows"}, {n}};
     uint64_t       begin = td_trace_begin();
     td_pool_label(e->expert_pool, &label);
+    td_stats_phase(&e->stats, TD_STEP_SAMPLING, NULL);
     td_pool_run(e->expert_pool, do_row, batch, n);
     td_trace_end(begin, &label);
 }
@@ -184,6 +185,7 @@ static void sample(td_engine *e, row_batch *batch, uint32_t n) {
 static td_status try_step(td_engine *e, uint32_t n_jobs) {
     td_step  *step = &e->scheduler.step;
     uint64_t  begin = td_trace_begin();
+    td_stats_phase(&e->stats, TD_STEP_FORWARD, step);
     td_status st = td_model_forward(e->model, step);
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "forward", {"tokens", "sequences"}, {step->n_tok, step->n_seq}});
     for (uint32_t done = 0, n; st == TD_OK && done < n_jobs; done += n) {
@@ -191,6 +193,7 @@ static td_status try_step(td_engine *e, uint32_t n_jobs) {
         n = n_jobs - done < e->max_out ? n_jobs - done : e->max_out;
         for (uint32_t i = 0; i < n; i++) e->job_rows[i] = batch.jobs[i].row;
         begin = td_trace_begin();
+        td_stats_phase(&e->stats, TD_STEP_HEAD, NULL);
         st = td_model_head(e->model, e->job_rows, n, &batch.logits);
         td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "head", {"rows"}, {n}});
         if (st == TD_OK) sample(e, &batch, n);
@@ -268,7 +271,8 @@ static void publish(td_engine *e) {
 static void run_step(td_engine *e) {
     td_scheduler *s = &e->scheduler;
     uint64_t begin = td_trace_begin();
-    bool     work = td_scheduler_build(s);
+    td_stats_phase(&e->stats, TD_STEP_SCHEDULING, NULL);
+    bool work = td_scheduler_build(s);
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {s->n_running, s->n_prefill}});
     if (!work) return;
     publish(e);
@@ -279,6 +283,7 @@ static void run_step(td_engine *e) {
         td_warn("a step of %u tokens failed (%s): trying once more", s->step.n_tok, td_status_text(st));
         st = try_step(e, list_jobs(e));
     }
+    td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);
     if (st != TD_OK) {
         fail_step(e, st);
         return;
@@ -350,5 +355,6 @@ void *td_engine_thread(void *engine) {
         abort_requests(e, news.deadline_s > 0 && td_now_s() >= news.deadline_s);
         if (news.deadline_s > 0 && s->n_running == 0 && s->waiting == NULL) return NULL;
         run_step(e);
+        td_stats_phase(&e->stats, TD_STEP_NONE, NULL);
     }
 }

@@ -253,6 +253,19 @@ typedef struct {
 
 void td_engine_get_stats(td_engine *e, td_engine_stats *s);
 
+typedef enum { TD_STEP_NONE, TD_STEP_SCHEDULING, TD_STEP_FORWARD, TD_STEP_HEAD, TD_STEP_SAMPLING, TD_STEP_DELIVERING } td_step_phase;
+
+/** The step that the engine is in, for a watchdog. */
+typedef struct {
+    td_step_phase phase;  /* NONE: between steps */
+    uint64_t      number; /* from 1; 0 before the first */
+    uint32_t      tokens, sequences; /* 0 while it is scheduled */
+    double        seconds;           /* since it began */
+    char          where[96]; /* what the tiers are in ("mla of layer 12 on the device, experts of layer 11"); empty: neither is in anything */
+} td_engine_step;
+
+void td_engine_get_step(td_engine *e, td_engine_step *s);
+
 /** Empty the prefix cache: requests that are submitted later find nothing of earlier ones in it. */
 void td_engine_flush_cache(td_engine *e);
 

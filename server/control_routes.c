@@ -13,6 +13,11 @@ enum MHD_Result td_route_health(td_call *c) {
     td_jbuf         b = {0};
     td_jw_open(&b, '{');
     td_jw_member_str(&b, "status", stalled ? "stalled" : name[phase]);
+    if (stalled) {
+        char why[TD_ERROR_TEXT_MAX];
+        td_watchdog_describe(s, why, sizeof why);
+        td_jw_member_str(&b, "message", why);
+    }
     td_jw_close(&b, '}');
     return td_answer_json(c, phase == TD_SERVER_READY && !stalled ? 200 : 503, &b);
 }

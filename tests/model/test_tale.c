@@ -3,8 +3,10 @@
  * routing, greedy tokens, the MTP layer, deferred experts, and perplexity in every number format.
  */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -255,12 +257,59 @@ static int free_golden(void **state) {
     return 0;
 }
 
+typedef struct {
+    const td_model *model;
+    atomic_bool     stop, wrong;
+    atomic_bool     block, experts; /* seen */
+} watcher;
+
+/* Reads what the tiers are in while they run. */
+static void *watch(void *arg) {
+    watcher               *w = arg;
+    const td_model_config *c = td_model_get_config(w->model);
+    while (!atomic_load(&w->stop)) {
+        char        text[96];
+        unsigned    layer;
+        const char *at;
+        td_model_describe(w->model, text, sizeof text);
+        if (sscanf(text, "mla of layer %u on the device", &layer) == 1) {
+            atomic_store(&w->block, true);
+            if (layer >= c->n_layers) atomic_store(&w->wrong, true);
+        }
+        if ((at = strstr(text, "experts of layer ")) && sscanf(at, "experts of layer %u", &layer) == 1) {
+            atomic_store(&w->experts, true);
+            if (layer >= c->n_layers || !c->is_moe[layer]) atomic_store(&w->wrong, true);
+        }
+    }
+    return NULL;
+}
+
+static void what_the_tiers_are_in_can_be_read(void **state) {
+    (void)state;
+    model_run r;
+    uint32_t  ids[256], n = prompt_ids(0, ids);
+    char      text[96];
+    pthread_t thread;
+    open_reference(&r, 0);
+    watcher w = {.model = r.model};
+    assert_int_equal(pthread_create(&thread, NULL, watch, &w), 0);
+    for (int i = 0; i < 2000 && !(atomic_load(&w.block) && atomic_load(&w.experts)); i++)
+        model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
+    atomic_store(&w.stop, true);
+    pthread_join(thread, NULL);
+    assert_true(atomic_load(&w.block) && atomic_load(&w.experts));
+    assert_false(atomic_load(&w.wrong));
+    td_model_describe(r.model, text, sizeof text);
+    assert_string_equal(text, "");
+    model_run_close(&r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_and_routing_agree),  cmocka_unit_test(greedy_tokens_agree),
         cmocka_unit_test(mtp_layer_agrees),          cmocka_unit_test(deferred_experts_follow_the_definition),
         cmocka_unit_test(perplexity_reference_path), cmocka_unit_test(perplexity_w8a8),
-        cmocka_unit_test(perplexity_w8a8_and_int4),
+        cmocka_unit_test(perplexity_w8a8_and_int4),  cmocka_unit_test(what_the_tiers_are_in_can_be_read),
     };
     return cmocka_run_group_tests(tests, load_golden, free_golden);
 }

@@ -310,13 +310,14 @@ static void *run(void *arg) {
     pthread_mutex_lock(&e->lock);
     while (!e->stop) {
         uint32_t max = e->o.max_running_requests ? e->o.max_running_requests : 64, running = 0;
-        bool     flood = false;
+        bool     flood = false, hung = false;
         for (td_request **at = &e->list; *at;) {
             td_request *r = *at;
             bool        last = false;
             r->running = running < max;
             running += r->running;
             flood = flood || !r->pause;
+            hung = hung || (r->running && r->hang && !r->cancelled);
             if (r->cancelled) {
                 abort_request(r);
                 last = true;
@@ -330,7 +331,7 @@ static void *run(void *arg) {
                 at = &r->next;
             }
         }
-        e->stats.steps_decode += running > 0;
+        e->stats.steps_decode += running > 0 && !hung;
         pthread_mutex_unlock(&e->lock);
         if (!flood) usleep(TICK_US);
         pthread_mutex_lock(&e->lock);
@@ -411,6 +412,20 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     e->stats.kv_tokens_total = 1 << 20;
     e->stats.kv_tokens_cached = e->flushed ? 0 : 512;
     *s = e->stats;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* A request that hangs does so in an operation of the device. */
+void td_engine_get_step(td_engine *e, td_engine_step *s) {
+    *s = (td_engine_step){.phase = TD_STEP_NONE};
+    pthread_mutex_lock(&e->lock);
+    s->number = e->stats.steps_decode;
+    for (td_request *r = e->list; r; r = r->next) {
+        if (!r->running || !r->hang) continue;
+        *s = (td_engine_step){.phase = TD_STEP_FORWARD, .number = e->stats.steps_decode + 1, .sequences = 1, .seconds = 7};
+        s->tokens = (uint32_t)r->p.n_prompt;
+        strcpy(s->where, "mla of layer 3 on the device");
+    }
     pthread_mutex_unlock(&e->lock);
 }
 

@@ -239,6 +239,31 @@ class Life(unittest.TestCase):
         thread.join()
         self.assertEqual(result[0][0], 503)
 
+    def test_watchdog(self):
+        """A step that does not end is named by the log and /health, until it ends."""
+        with Server("--watchdog-timeout", "1") as server:
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+            thread, _ = in_background(server, {"prompt": "!hang", "max_tokens": 5})
+            server.wait_metric("sglang:num_running_reqs", 1)
+
+            def wait_status(code):
+                for _ in range(200):
+                    status, answer, _ = server.request("GET", "/health")
+                    if status == code:
+                        return answer
+                    time.sleep(0.05)
+                raise AssertionError(f"/health says {status}, not {code}")
+
+            answer = wait_status(503)
+            self.assertEqual(answer["status"], "stalled")
+            self.assertRegex(answer["message"], r"^no step has ended for 1 s: step \d+ \(6 tokens, 1 sequences\) began 7 s ago and is in its "
+                             "forward pass, mla of layer 3 on the device$")
+            self.assertIn("error stalled: " + answer["message"], server.stderr())
+            server.request("POST", "/abort_request", {"abort_all": True})
+            thread.join()
+            wait_status(200)
+            self.assertIn("steps go on", server.stderr())
+
     def test_stop_under_load(self):
         """SIGTERM amid clients that come and go: exit 0, no crash, whatever the moment."""
         for wait in (0.05, 0.2, 0.4):

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,14 +126,21 @@ void td_model_get_plan(const td_model *m, td_model_plan *plan) {
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+static td_status refuse_context(uint32_t wanted, const td_model_config *c, td_error *err) {
+    uint32_t length = c->rope.kind == TD_ROPE_YARN ? c->rope.original_max_position : c->max_position;
+    return td_fail(err, TD_EINVAL,
+                   "context-length %u is more than the model's %u positions: to stretch them, at some cost in quality, give json-model-override-args "
+                   "'{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": %g, \"original_max_position_embeddings\": %u}}'",
+                   wanted, c->max_position, ceil(10.0 * wanted / length) / 10, length);
+}
+
 static td_status check_options(td_model *m, td_error *err) {
     td_model_config  *c = &m->config;
     td_model_options *o = &m->o;
     td_checkpoint_drop_missing_mtp(m->checkpoint, c);
     m->n_moe = td_model_config_moe_layers(c);
     if (!o->context_length) o->context_length = c->max_position;
-    if (o->context_length > c->max_position)
-        return td_fail(err, TD_EINVAL, "context length %u is more than the model's max_position_embeddings %u", o->context_length, c->max_position);
+    if (o->context_length > c->max_position) return refuse_context(o->context_length, c, err);
     if (c->n_mtp_layers > 1) return td_fail(err, TD_ENOTSUP, "num_nextn_predict_layers %u: only one MTP layer is supported", c->n_mtp_layers);
     if (c->is_w8a8 && !o->w8a8)
         return td_fail(err, TD_EINVAL, "the checkpoint holds W8A8 weights: quantization none needs the original bf16 folder");

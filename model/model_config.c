@@ -144,6 +144,9 @@ static void read_rope(reader *root, td_model_config *c, uint32_t dim) {
         rope->mscale = get_number(&r, "mscale", 0, 0, 100);
         rope->mscale_all_dim = get_number(&r, "mscale_all_dim", 0, 0, 100);
         rope->attention_factor = get_number(&r, "attention_factor", 0, 1e-3, 1e3);
+        /* It extends that length by the factor; model cards say to add rope_scaling and leave max_position_embeddings. */
+        double reach = fmin(rope->factor * rope->original_max_position, POSITION_MAX);
+        if (reach > c->max_position) c->max_position = (uint32_t)reach;
         rope->truncate = get_bool(&r, "truncate", true);
     } else if (strcmp(type, "default")) {
         refuse(&r, TD_ENOTSUP, "%s is '%.40s', and only default, linear and yarn are supported",

@@ -120,8 +120,8 @@ def save(folder, config, weights, shards):
 class Reference:
     """transformers' model, with hooks that keep each router's choice."""
 
-    def __init__(self, folder):
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    def __init__(self, folder, attention="eager"):
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
         c, self.routed = self.model.config, []
         yarn_config = getattr(c, "rope_scaling", None)
         self.moe = [i for i, layer in enumerate(self.model.model.layers) if hasattr(layer.mlp, "experts")]

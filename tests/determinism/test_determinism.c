@@ -62,6 +62,7 @@ typedef struct {
     uint32_t    pages;       /* of KV; 0: PLENTY_PAGES */
     uint32_t    requests;    /* only the first; 0: all */
     bool        no_cache;    /* of prefixes */
+    bool        whole_steps; /* no two-chunk overlap */
     bool        in_turns;    /* prompts and generating requests do not share steps */
     bool        priorities, must_retract, must_hit, must_evict;
 } variant;
@@ -90,6 +91,8 @@ static const variant VARIANTS[] = {
     {"four threads, two subpools", .cpuinfer = 4, .subpools = 2, .requests = 2 * FEW},
     {"a device thread", .npu_threads = 1, .cpuinfer = 1},
     {"a device thread, joining and leaving", .npu_threads = 1, .cpuinfer = 1, .chunk = 37, .kind = RUN_STAGGERED},
+    {"a device thread, steps in halves", .npu_threads = 1, .cpuinfer = 1, .chunk = 600, .no_cache = true},
+    {"a device thread, no step in halves", .npu_threads = 1, .cpuinfer = 1, .whole_steps = true},
     {"two device threads, two subpools", .npu_threads = 2, .cpuinfer = 2, .subpools = 2, .chunk = 64, .requests = FEW},
     {"too few pages", .pages = WORKLOAD_PAGES_TIGHT, .must_retract = true},
     {"too few pages, no prefix cache", .pages = WORKLOAD_PAGES_TIGHT, .no_cache = true, .must_retract = true},
@@ -124,6 +127,7 @@ static td_engine *open_engine(const variant *v) {
     o.subpool_count = v->subpools ? v->subpools : 1;
     o.npu_threads = v->npu_threads;
     o.disable_radix_cache = v->no_cache;
+    o.disable_two_chunk_overlap = v->whole_steps;
     o.disable_mixed_chunk = v->in_turns;
     o.max_running_requests = v->max_running ? v->max_running : WORKLOAD_REQUESTS;
     o.max_total_tokens = 128 * (uint64_t)(v->pages ? v->pages : PLENTY_PAGES);

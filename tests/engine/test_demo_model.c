@@ -1,6 +1,6 @@
 /*
  * The demo model through the public interface: greedy tokens, text and prompt scores against the outputs that came with it
- * (tests/data/golden/README.md), and how many experts are deferred. tests/determinism/ has what does not change them.
+ * (tests/data/golden/README.md), how many experts are deferred, and long contexts. tests/determinism/ has what does not change them.
  */
 #include <math.h>
 #include <sched.h>
@@ -153,6 +153,35 @@ static void deferral_default(void **state) {
     assert_int_equal(token[3], token[2]);
 }
 
+/* The refusal says how to go on, and that works. */
+static void a_longer_context_than_the_model_has(void **state) {
+    (void)state;
+    td_engine_options o = options("none");
+    td_engine        *e;
+    td_engine_info    info;
+    td_error          err = {0};
+    o.context_length = 5000; /* of 2048 */
+    assert_int_equal(td_engine_open(&o, &e, &err), TD_EINVAL);
+    print_message("%s\n", err.text);
+    char *advice = strstr(err.text, "'{"), *end = advice ? strstr(advice, "}'") : NULL;
+    assert_non_null(end);
+    end[1] = 0;
+    o.model_override_json = advice + 1;
+    e = open_engine(&o);
+    td_engine_get_info(e, &info);
+    assert_int_equal(info.context_length, 5000);
+    uint32_t *ids = malloc(4900 * sizeof *ids);
+    for (uint32_t i = 0; i < 4900; i++) ids[i] = 4 + i * 37 % (VOCAB - 4);
+    probe *p = probe_new(ids, 4900, 5);
+    p->params.ignore_eos = true;
+    probe_submit(e, p);
+    probe_wait(p);
+    assert_int_equal(p->n_tokens, 5);
+    probe_free(p);
+    free(ids);
+    td_engine_close(e, 1);
+}
+
 static int load_manifest(void **state) {
     (void)state;
     td_log_set_level(TD_LOG_WARNING);
@@ -171,6 +200,7 @@ int main(void) {
         cmocka_unit_test(greedy_tokens_and_text),
         cmocka_unit_test(prompt_scores),
         cmocka_unit_test(deferral_default),
+        cmocka_unit_test(a_longer_context_than_the_model_has),
     };
     return cmocka_run_group_tests(tests, load_manifest, free_manifest);
 }

@@ -14,7 +14,7 @@ typedef struct {
 
 typedef struct {
     const char      *path;            /* from the repository root */
-    const char      *cpu_weight_path;
+    const char      *cpu_weight_path, *override_json;
     bool             w8a8;
     td_expert_format experts;
     uint32_t         max_deferred;

@@ -1,6 +1,7 @@
 /*
  * Every architecture against outputs that transformers computed (tests/data/golden/README.md), with --quantization none: logits at all
- * positions, routed experts and their weights, and greedy tokens from the KV cache, the prompt in one piece and in odd chunks.
+ * positions, routed experts and their weights, and greedy tokens from the KV cache, the prompt in one piece and in odd chunks; and the
+ * last logits of prompts of thousands of tokens.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -127,6 +128,58 @@ static void run_folder(const char *folder) {
     json_decref(manifest);
 }
 
+/* ---- long prompts ---------------------------------------------------------------------------- */
+
+#define LONG      "tests/data/long/"
+#define LONG_MAX  16384
+#define LONG_LAST 8
+
+/* The prompt of scripts/golden/make_long.py. */
+static void long_prompt(uint32_t x, uint32_t *ids, uint32_t n, uint32_t vocab) {
+    for (uint32_t i = 0; i < n; i++) {
+        x = (1103515245u * x + 12345u) & 0x7fffffffu;
+        ids[i] = 2 + (x >> 8) % (vocab - 2);
+    }
+}
+
+/* Thousands of positions beyond the length that the rope scaling starts from: the last rows as part of a chunk, and generated. */
+static void run_long(const json_t *want) {
+    char      path[256];
+    uint32_t  n = (uint32_t)json_integer_value(json_object_get(want, "tokens")), last = (uint32_t)json_integer_value(json_object_get(want, "last"));
+    uint32_t *ids = malloc(LONG_MAX * sizeof *ids);
+    model_run r;
+    assert_true(ids && n <= LONG_MAX && last <= LONG_LAST);
+    snprintf(path, sizeof path, LONG "%s", json_string_value(json_object_get(want, "file")));
+    model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(want, "model")), .experts = TD_EXPERT_BF16, .n_seq = 1,
+                                            .max_len = LONG_MAX, .override_json = "{\"max_position_embeddings\": 16384}"});
+    uint32_t vocab = td_model_get_config(r.model)->vocab;
+    float   *expected = read_array(path, (size_t)last * vocab, 4), *got = malloc((size_t)last * vocab * sizeof *got);
+    long_prompt((uint32_t)json_integer_value(json_object_get(want, "seed")), ids, n, vocab);
+    print_message("    %s, %u tokens\n", json_string_value(json_object_get(want, "model")), n);
+    for (uint32_t at = 0, chunk = 2000; at < n - last; at += chunk) {
+        uint32_t len = n - last - at < chunk ? n - last - at : chunk;
+        model_run_forward(&r, &(model_piece){.first = at, .n = len, .ids = ids + at}, 1);
+    }
+    for (int generated = 0; generated < 2; generated++) {
+        model_run_forward(&r, &(model_piece){.first = n - last, .n = last, .ids = ids + n - last, .absorbed = generated}, 1);
+        model_run_logits(&r, last, got);
+        check_logits(got, expected, (size_t)last * vocab, generated ? "absorbed" : "in chunks");
+    }
+    model_run_close(&r);
+    free(ids);
+    free(expected);
+    free(got);
+}
+
+static void long_prompts(void **state) {
+    (void)state;
+    json_t *manifest = json_load_file(repo_path(LONG "manifest.json"), 0, NULL), *want;
+    size_t  i;
+    assert_true(json_array_size(json_object_get(manifest, "cases")) > 0);
+    json_array_foreach(json_object_get(manifest, "cases"), i, want) run_long(want);
+    json_decref(manifest);
+}
+
 #define FOLDER_TEST(name)              \
     static void name(void **state) {   \
         (void)state;                   \
@@ -144,7 +197,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
         cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),
+        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(long_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,6 +119,18 @@ static void override_is_merged(void **state) {
     assert_true(c.rope.kind == TD_ROPE_PLAIN);
 }
 
+/* Qwen3's model card: add rope_scaling, and nothing else, for 131072 tokens. */
+static void yarn_extends_the_positions(void **state) {
+    (void)state;
+    const char     *yarn = "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32768}}";
+    td_model_config c = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
+    assert_int_equal(c.max_position, 40960);
+    c = read_ok("configs/models/qwen3-30b-a3b.json", yarn);
+    assert_int_equal(c.max_position, 131072);
+    c = read_ok("configs/models/deepseek-v3.json", "{\"rope_scaling\": {\"factor\": 2}}");
+    assert_int_equal(c.max_position, 163840); /* as config.json says */
+}
+
 static void stored_formats(void **state) {
     (void)state;
     td_model_config c = read_ok("configs/models/deepseek-v3.json", "{\"quantization_config\": {\"quant_method\": \"fp8\"}}");
@@ -221,7 +233,7 @@ int main(void) {
         cmocka_unit_test(golden_shapes),
         cmocka_unit_test(generation_config_gives_defaults),
         cmocka_unit_test(rope_parameters_of_transformers_5),
-        cmocka_unit_test(override_is_merged),
+        cmocka_unit_test(override_is_merged), cmocka_unit_test(yarn_extends_the_positions),
         cmocka_unit_test(stored_formats),
         cmocka_unit_test(impossible_and_unsupported_values_are_refused),
         cmocka_unit_test(files_that_are_no_config),

@@ -1,11 +1,16 @@
-/* Frequencies and tables against numbers computed by the formulas of tests/data/golden/README.md in Python (double). */
+/*
+ * Frequencies against numbers computed by the formulas of tests/data/golden/README.md in Python (double), and whole tables, far beyond
+ * the training length, against transformers' rotary embeddings (scripts/golden/make_rope.py).
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "model/model_config.h"
 
@@ -80,11 +85,56 @@ static void table_is_cos_then_sin(void **state) {
     free(t);
 }
 
+#define TABLES TD_SOURCE_DIR "/tests/data/rope/"
+
+/* Both sides computed in double and rounded to float32 once: half an ulp each of a value up to the scale on cosines and sines (< 2). */
+#define TABLE_TOLERANCE (2 * 0x1p-24)
+
+static void check_table(const json_t *want) {
+    const char     *name = json_string_value(json_object_get(want, "name"));
+    const json_t   *rows = json_object_get(want, "positions");
+    size_t          n = json_array_size(rows), last = (size_t)json_integer_value(json_array_get(rows, n - 1));
+    char            path[512];
+    td_model_config c;
+    td_error        err = {0};
+    snprintf(path, sizeof path, TD_SOURCE_DIR "/%s", json_string_value(json_object_get(want, "config")));
+    if (td_model_config_read(path, json_string_value(json_object_get(want, "override")), &c, &err) != TD_OK) fail_msg("%s: %s", name, err.text);
+    assert_true(last < c.max_position);
+
+    float *row = malloc(c.rope.dim * sizeof *row), *table = malloc((last + 1) * c.rope.dim * sizeof *table);
+    double worst = 0;
+    snprintf(path, sizeof path, TABLES "%s", json_string_value(json_object_get(want, "file")));
+    FILE *f = fopen(path, "rb");
+    assert_true(f && row && table);
+    td_rope_table(&c.rope, c.max_position, (uint32_t)last + 1, table);
+    for (size_t i = 0; i < n; i++) {
+        size_t p = (size_t)json_integer_value(json_array_get(rows, i));
+        assert_int_equal(fread(row, sizeof *row, c.rope.dim, f), c.rope.dim);
+        for (uint32_t k = 0; k < c.rope.dim; k++) worst = fmax(worst, fabs((double)row[k] - table[p * c.rope.dim + k]));
+    }
+    print_message("%s: up to position %zu, largest difference %.1e\n", name, last, worst);
+    assert_true(worst <= TABLE_TOLERANCE);
+    fclose(f);
+    free(row);
+    free(table);
+}
+
+static void tables_beyond_the_training_length(void **state) {
+    (void)state;
+    json_t *manifest = json_load_file(TABLES "manifest.json", 0, NULL), *want;
+    size_t  i;
+    assert_non_null(manifest);
+    assert_true(json_array_size(json_object_get(manifest, "cases")) > 0);
+    json_array_foreach(json_object_get(manifest, "cases"), i, want) check_table(want);
+    json_decref(manifest);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frequencies_are_those_of_the_formulas),
         cmocka_unit_test(softmax_factor_is_the_square_of_mscale),
         cmocka_unit_test(table_is_cos_then_sin),
+        cmocka_unit_test(tables_beyond_the_training_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

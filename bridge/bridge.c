@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/mem.h"
 #include "core/signal_word.h"
+#include "core/thread.h"
 
 #define N_BUFFERS 5
 
@@ -127,7 +128,6 @@ static void run_ticket(td_bridge *b, slot *t, void (*on_immediate)(void *)) {
 static void *expert_main(void *arg) {
     td_bridge *b = arg;
     td_pool_pin_caller(b->c.pool);
-    pthread_setname_np(pthread_self(), "experts 0");
     for (uint32_t n = 0;; n++) {
         td_signal_wait(&b->submitted, n, td_pool_spin_us(b->c.pool));
         if (b->stop) return NULL;
@@ -152,8 +152,8 @@ td_status td_bridge_open(const td_bridge_config *c, td_bridge **out, td_error *e
     buffer_rows(c, b->row_bytes);
     td_status st = allocate(b, err);
     if (st == TD_OK && c->async) {
-        b->has_thread = pthread_create(&b->thread, NULL, expert_main, b) == 0;
-        if (!b->has_thread) st = td_fail(err, TD_ENOMEM, "cannot start the expert thread");
+        st = td_thread_start(&b->thread, "experts 0", expert_main, b, err);
+        b->has_thread = st == TD_OK;
     }
     if (st != TD_OK) {
         td_bridge_close(b);

@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "cli/flags.h"
 #include "core/error.h"
+#include "core/thread.h"
 #include "core/trace.h"
 
 #define EXIT_USAGE 2
@@ -55,8 +56,7 @@ static td_status signals_start(signals *s, td_error *err) {
     pthread_sigmask(SIG_BLOCK, &s->set, NULL); /* inherited by every thread started from here on */
     sem_init(&s->stop, 0, 0);
     pthread_mutex_init(&s->lock, NULL);
-    int e = pthread_create(&s->thread, NULL, take_signals, s);
-    return e ? td_fail(err, TD_ENOMEM, "the signal thread cannot be started: %s", strerror(e)) : TD_OK;
+    return td_thread_start(&s->thread, "signals", take_signals, s, err);
 }
 
 static td_log_level log_level(const char *name) {

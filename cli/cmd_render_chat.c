@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/json_lines.h"
 #include "core/error.h"
+#include "core/json_text.h"
 #include "tandem.h"
 
 static const char HELP[] =
@@ -118,8 +119,7 @@ static bool load_template(const char *path, template_file *t) {
     t->source = t->bytes;
     t->source_len = t->n;
     if (!is_config(path)) return true;
-    t->config = json_loadb(t->bytes, t->n, JSON_ALLOW_NUL, &e);
-    if (!t->config) {
+    if (td_json_load(t->bytes, t->n, JSON_ALLOW_NUL, &t->config, &e) != TD_OK) {
         fprintf(stderr, "tandem render-chat: %s: line %d: %s\n", path, e.line, e.text);
         return false;
     }

@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "cli/json_lines.h"
 #include "core/error.h"
+#include "core/json_text.h"
 #include "tandem.h"
 
 static const char HELP[] =
@@ -123,9 +124,10 @@ static json_t *decode_object(const tokenizing *t, const json_t *in, td_error *er
 static json_t *tokenize_line(void *ctx, const char *line, size_t len, td_error *err) {
     const tokenizing *t = ctx;
     json_error_t      e;
-    json_t           *in = json_loadb(line, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
-    if (!in) {
-        td_fail(err, TD_EFORMAT, "%s", e.text);
+    json_t           *in;
+    td_status         st = td_json_load(line, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &in, &e);
+    if (st != TD_OK) {
+        td_fail(err, st, "%s", e.text);
         return NULL;
     }
     json_t *out = t->o->decode ? decode_object(t, in, err) : encode_object(t, in, err);

@@ -2,6 +2,9 @@
  * Random delays for tests. With TD_CHAOS_SEED=n in the environment every device operation, pool item and hand-over of the bridge may be
  * delayed by up to TD_CHAOS_MAX_US, differently for every seed. Results must stay bit-identical: a missing ordering edge between
  * the tiers shows as wrong bits here, not as a crash.
+ *
+ * TD_CHAOS_FAIL_OP=n makes the n-th block operation of the device fail (from 1, counted over the life of the process); n,count makes
+ * that many in a row fail.
  */
 #ifndef TD_CORE_CHAOS_H
 #define TD_CORE_CHAOS_H
@@ -12,5 +15,7 @@
 
 bool td_chaos_on(void); /* read once from the environment; thread-safe */
 void td_chaos_delay(void); /* does nothing unless on */
+
+bool td_chaos_op_fails(void); /* the backend asks once for every block operation; thread-safe */
 
 #endif

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/mem.h"
 #include "core/signal_word.h"
+#include "core/thread.h"
 
 /* Long enough to cover the gaps inside a decode step (device phases between expert phases), short enough that an idle
    server's cores sleep. A pool with workers that have no core of their own gives the core back at once. */
@@ -69,17 +70,10 @@ static void take_items(td_pool *p, const td_worker *me) {
     }
 }
 
-static void set_thread_name(const worker *w) {
-    char name[32];
-    snprintf(name, sizeof name, "%.10s %u", w->place.name ? w->place.name : "worker", w->me.index);
-    pthread_setname_np(pthread_self(), name); /* 15 bytes: ten, a space and an index below TD_POOL_WORKERS_MAX */
-}
-
 static void *worker_main(void *arg) {
     worker  *w = arg;
     td_pool *p = w->pool;
     pin(w->place.cpu);
-    set_thread_name(w);
     for (uint32_t seen = 0;; seen++) {
         td_signal_wait(&p->epoch, seen, td_pool_spin_us(p));
         if (p->stop) return NULL;
@@ -95,6 +89,12 @@ static void *worker_main(void *arg) {
         atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
         if (label.name) td_trace_span(begin, end, &label);
     }
+}
+
+static td_status start_worker(worker *w, td_error *err) {
+    char name[32]; /* 15 bytes are shown: ten, a space and an index below TD_POOL_WORKERS_MAX */
+    snprintf(name, sizeof name, "%.10s %u", w->place.name ? w->place.name : "worker", w->me.index);
+    return td_thread_start(&w->thread, name, worker_main, w, err);
 }
 
 td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_pool **out, td_error *err) {
@@ -123,10 +123,10 @@ td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_p
     for (uint32_t i = 0; i < n_workers; i++)
         p->workers[i] = (worker){.me = {.index = i, .subpool = places[i].subpool}, .place = places[i], .pool = p};
     for (uint32_t i = 1; i < n_workers; i++) {
-        int rc = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
-        if (rc) {
+        td_status st = start_worker(&p->workers[i], err);
+        if (st != TD_OK) {
             td_pool_destroy(p);
-            return td_fail(err, TD_ENOMEM, "cannot start worker thread %u of %u: %s", i, n_workers, strerror(rc));
+            return st;
         }
         p->n_workers++;
     }

@@ -1,9 +1,11 @@
 #include "core/topology.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <hwloc.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -24,35 +26,46 @@ static int by_node_then_rank_then_l3(const void *pa, const void *pb) {
     return a->l3 < b->l3 ? -1 : a->l3 > b->l3;
 }
 
+/* The text of a small file of the kernel's, terminated; false, with errno, when it cannot be read. */
+static bool read_text(const char *path, char *to, size_t max) {
+    ssize_t n = -1;
+    int     fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    do n = read(fd, to, max - 1);
+    while (n < 0 && errno == EINTR);
+    int e = errno;
+    close(fd);
+    errno = e;
+    to[n < 0 ? 0 : n] = 0;
+    return n >= 0;
+}
+
+/* "max" and a missing file (no cgroup) are UINT64_MAX. */
 static uint64_t read_number(const char *path) {
-    FILE    *f = fopen(path, "r");
-    uint64_t v = UINT64_MAX;
-    if (!f) return v;
-    unsigned long long n;
-    if (fscanf(f, "%llu", &n) == 1) v = n;
-    fclose(f);
-    return v;
+    char text[64], *end;
+    if (!read_text(path, text, sizeof text)) return UINT64_MAX;
+    uint64_t v = strtoull(text, &end, 10);
+    return end == text ? UINT64_MAX : v;
 }
 
-static uint64_t meminfo_bytes(const char *key) {
-    FILE    *f = fopen("/proc/meminfo", "r");
-    char     line[256];
-    uint64_t v = 0;
-    if (!f) return 0;
-    while (fgets(line, sizeof line, f))
-        if (!strncmp(line, key, strlen(key))) v = strtoull(line + strlen(key), NULL, 10) << 10;
-    fclose(f);
-    return v;
+static uint64_t meminfo_bytes(const char *text, const char *key) {
+    const char *at = strstr(text, key);
+    return at ? strtoull(at + strlen(key), NULL, 10) << 10 : 0;
 }
 
-static void read_memory(td_machine *m) {
-    m->memory_bytes = meminfo_bytes("MemTotal:");
-    m->available_bytes = meminfo_bytes("MemAvailable:");
+static td_status read_memory(td_machine *m, td_error *err) {
+    char text[4096]; /* what is wanted stands in the first lines */
+    if (!read_text("/proc/meminfo", text, sizeof text))
+        return td_fail(err, TD_EIO, "cannot read /proc/meminfo: %s", strerror(errno));
+    m->memory_bytes = meminfo_bytes(text, "MemTotal:");
+    m->available_bytes = meminfo_bytes(text, "MemAvailable:");
+    if (!m->memory_bytes || !m->available_bytes) return td_fail(err, TD_EIO, "/proc/meminfo does not tell how much memory there is");
     uint64_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
-    if (limit == UINT64_MAX) return;
+    if (limit == UINT64_MAX) return TD_OK;
     if (limit < m->memory_bytes) m->memory_bytes = limit;
     uint64_t left = used < limit ? limit - used : 0;
     if (used != UINT64_MAX && left < m->available_bytes) m->available_bytes = left;
+    return TD_OK;
 }
 
 /* Cores in the order in which workers take them: node by node, and within a node one of each L3 in turn. */
@@ -115,11 +128,10 @@ td_status td_topology_plan(uint32_t cpuinfer, uint32_t subpool_count, uint32_t n
     machine->n_l3 = (uint32_t)hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_L3CACHE);
     for (hwloc_obj_t l3 = NULL; (l3 = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_L3CACHE, l3));) machine->l3_bytes += l3->attr->cache.size;
     machine->n_nodes = count_nodes(cores, n);
-    read_memory(machine);
     hwloc_topology_destroy(topo);
 
-    td_status st = TD_OK;
-    if (n == 0) st = td_fail(err, TD_EIO, "hwloc finds no core that this process may use");
+    td_status st = read_memory(machine, err);
+    if (st == TD_OK && n == 0) st = td_fail(err, TD_EIO, "hwloc finds no core that this process may use");
     if (cpuinfer == 0) cpuinfer = n > npu_threads ? n - npu_threads : 1;
     if (subpool_count == 0) subpool_count = machine->n_nodes < cpuinfer ? machine->n_nodes : cpuinfer;
     if (st == TD_OK && (cpuinfer > TD_POOL_WORKERS_MAX || npu_threads > TD_POOL_WORKERS_MAX))

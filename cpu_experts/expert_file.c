@@ -57,15 +57,18 @@ static td_status read_header(const char *path, header_page *p, uint64_t *file_by
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return td_fail(err, errno == ENOENT ? TD_ENOTFOUND : TD_EIO, "cannot open %s: %s", path, strerror(errno));
     struct stat st;
-    ssize_t     n;
-    do n = pread(fd, p, sizeof *p, 0);
-    while (n < 0 && errno == EINTR);
-    int read_errno = errno, stat_rc = fstat(fd, &st);
+    size_t      n = 0;
+    int         rc = fstat(fd, &st) ? errno : 0;
+    for (ssize_t got = 1; !rc && got && n < sizeof *p;) {
+        got = pread(fd, (char *)p + n, sizeof *p - n, (off_t)n);
+        if (got > 0) n += (size_t)got;
+        if (got < 0 && errno != EINTR) rc = errno;
+    }
     close(fd);
-    if (n < 0 || stat_rc) return td_fail(err, TD_EIO, "cannot read %s: %s", path, strerror(n < 0 ? read_errno : errno));
-    if (n < (ssize_t)sizeof p->h.magic || memcmp(p->h.magic, TD_PACKED_MAGIC, sizeof p->h.magic))
+    if (rc) return td_fail(err, TD_EIO, "cannot read %s: %s", path, strerror(rc));
+    if (n < sizeof p->h.magic || memcmp(p->h.magic, TD_PACKED_MAGIC, sizeof p->h.magic))
         return td_fail(err, TD_EFORMAT, "%s is not a packed expert file", path);
-    if (n < (ssize_t)sizeof *p) return td_fail(err, TD_EFORMAT, "%s is truncated within its header", path);
+    if (n < sizeof *p) return td_fail(err, TD_EFORMAT, "%s is truncated within its header", path);
     if (p->h.version != TD_PACKED_VERSION)
         return td_fail(err, TD_ENOTSUP, "%s has packed format version %u; this build reads %d: pack the experts anew", path,
                        p->h.version, TD_PACKED_VERSION);

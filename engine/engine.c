@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/roofline.h"
+#include "core/thread.h"
 #include "engine/engine_impl.h"
 #include "engine/memory_plan.h"
 
@@ -91,7 +92,9 @@ static td_status open_text(td_engine *e, const td_engine_options *o, td_error *e
         return st == TD_OK ? st : td_fail_within(err, "chat-template %s", o->chat_template);
     }
     const char *source = e->tokenizer ? td_tokenizer_chat_template(e->tokenizer) : NULL;
-    if (source && td_chat_template_compile(source, strlen(source), &e->chat_template, &why) != TD_OK) {
+    st = source ? td_chat_template_compile(source, strlen(source), &e->chat_template, &why) : TD_OK;
+    if (st == TD_ENOMEM) return td_fail(err, st, "the chat template: %s", why.text);
+    if (st != TD_OK) {
         td_warn("the model's chat template cannot be used, so there are no chat completions: %s", why.text);
         e->chat_template = NULL;
     }
@@ -235,8 +238,7 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     fill_limits_and_info(e, n_pages);
     TD_TRY(open_steps(e, n_pages, err));
     TD_TRY(td_inbox_create(e->plan.max_queued, e->plan.random_seed, &e->inbox, err));
-    int rc = pthread_create(&e->thread, NULL, td_engine_thread, e);
-    if (rc) return td_fail(err, TD_ENOMEM, "cannot start the engine thread: %s", strerror(rc));
+    TD_TRY(td_thread_start(&e->thread, "engine", td_engine_thread, e, err));
     e->thread_started = true;
     return TD_OK;
 }

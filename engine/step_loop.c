@@ -340,7 +340,6 @@ static void abort_requests(td_engine *e, bool all) {
 void *td_engine_thread(void *engine) {
     td_engine    *e = engine;
     td_scheduler *s = &e->scheduler;
-    pthread_setname_np(pthread_self(), "engine");
     if (!e->npu_pool) td_pool_pin_caller(e->expert_pool); /* else the pool is driven by a thread of the bridge */
     for (;;) {
         bool idle = s->n_running == 0 && s->waiting == NULL;

@@ -8,18 +8,17 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 td_status td_json_parse(const char *text, size_t len, json_t **out, td_error *err) {
     json_error_t why;
-    json_t      *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+    td_status    st = td_json_load(text, len, JSON_REJECT_DUPLICATES, out, &why);
+    if (st == TD_ENOMEM) return td_fail(err, st, "out of memory for its JSON");
+    if (st != TD_OK) return td_fail(err, st, "not valid JSON (line %d: %s)", why.line, why.text);
+    if (json_is_object(*out)) return TD_OK;
+    json_decref(*out);
     *out = NULL;
-    if (!root) return td_fail(err, TD_EFORMAT, "not valid JSON (line %d: %s)", why.line, why.text);
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return td_fail(err, TD_EFORMAT, "a JSON object is expected");
-    }
-    *out = root;
-    return TD_OK;
+    return td_fail(err, TD_EFORMAT, "a JSON object is expected");
 }
 
 static td_status read_fd(int fd, const char *path, size_t max_bytes, char **out, size_t *len, td_error *err) {

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/topology.h"
@@ -114,7 +115,7 @@ static td_status scan_output(const quantizer *q, bool (*which)(const char *name)
 static char *marker_text(const quantizer *q) {
     json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "source_hash", q->hash_text, "quantization", q->o->quantization, "expert_quantization",
                           q->o->expert_quantization, "subpool_count", (int)q->n_subpools);
-    char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL;
+    char *text = o ? td_json_dump(o, JSON_INDENT(1)) : NULL;
     json_decref(o);
     return text;
 }
@@ -324,7 +325,7 @@ static td_status write_index(quantizer *q) {
         }
     }
     json_t   *index = failed ? NULL : json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
-    char     *text = index ? json_dumps(index, JSON_INDENT(1)) : NULL;
+    char     *text = index ? td_json_dump(index, JSON_INDENT(1)) : NULL;
     td_status s = text ? out_path(q, path, "model.safetensors.index.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
     if (s == TD_OK) s = td_file_write(path, text, strlen(text), q->err);
     free(text);
@@ -417,7 +418,7 @@ static td_status write_config(quantizer *q) {
         return td_fail(q->err, TD_EINVAL, "the model path is too long");
     TD_TRY(td_json_read(path, SMALL_FILE_MAX, &config, q->err));
     int       failed = q->w8a8 ? json_object_set_new(config, "quantization_config", quantization_config()) : 0;
-    char     *text = failed ? NULL : json_dumps(config, JSON_INDENT(2));
+    char     *text = failed ? NULL : td_json_dump(config, JSON_INDENT(2));
     td_status s = text ? out_path(q, path, "config.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
     if (s == TD_OK) s = td_file_write(path, text, strlen(text), q->err);
     free(text);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/mem.h"
 
 #define PAYLOAD_ALIGN 64
@@ -77,7 +78,7 @@ static char *header_text(const td_safetensors_item *items, size_t n, const char 
                                       json_pack("{s:s,s:o,s:[I,I]}", "dtype", dtype_name(t->dtype), "shape", shape, "data_offsets",
                                                 (json_int_t)t->offset, (json_int_t)(t->offset + t->bytes)));
     }
-    char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
+    char *text = failed ? NULL : td_json_dump(root, JSON_COMPACT);
     json_decref(root);
     return text;
 }

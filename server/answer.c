@@ -13,32 +13,34 @@ static bool client_sends_no_more(struct MHD_Connection *connection) {
     return ci && recv(ci->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
-void td_answer_headers(const td_call *c, struct MHD_Response *r) {
-    const td_server *s = c->server;
-    if (client_sends_no_more(c->connection)) MHD_add_response_header(r, "Connection", "close");
-    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    MHD_add_response_header(r, "Cache-Control", "no-store");
-    if (!s->opt.cors_origin) return;
-    MHD_add_response_header(r, "Access-Control-Allow-Origin", s->opt.cors_origin);
-    if (strcmp(s->opt.cors_origin, "*") != 0) MHD_add_response_header(r, "Vary", "Origin");
+enum MHD_Result td_answer_response(td_call *c, int http, struct MHD_Response *r, const td_header *headers, size_t n) {
+    const char     *cors = c->server->opt.cors_origin;
+    const td_header common[] = {{"Connection", client_sends_no_more(c->connection) ? "close" : NULL},
+                                {"X-Content-Type-Options", "nosniff"},
+                                {"Cache-Control", "no-store"},
+                                {"Access-Control-Allow-Origin", cors},
+                                {"Vary", cors && strcmp(cors, "*") != 0 ? "Origin" : NULL}};
+    size_t          n_common = sizeof common / sizeof *common;
+    if (!r) return MHD_NO;
+    enum MHD_Result result = MHD_YES;
+    for (size_t i = 0; i < n + n_common && result == MHD_YES; i++) {
+        const td_header *h = i < n ? &headers[i] : &common[i - n];
+        if (h->value) result = MHD_add_response_header(r, h->name, h->value);
+    }
+    if (result == MHD_YES) result = MHD_queue_response(c->connection, (unsigned)http, r);
+    MHD_destroy_response(r);
+    return result;
 }
 
 static enum MHD_Result answer(td_call *c, int http, const char *content_type, td_jbuf *body) {
     struct MHD_Response *r = body->len ? MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE)
                                        : MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
-    if (!r) {
-        td_jbuf_free(body);
-        return MHD_NO;
-    }
-    if (!body->len) td_jbuf_free(body);
+    if (!r || !body->len) td_jbuf_free(body);
     *body = (td_jbuf){0};
-    MHD_add_response_header(r, "Content-Type", content_type);
-    if (http == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
-    if (http == 503) MHD_add_response_header(r, "Retry-After", "1");
-    td_answer_headers(c, r);
-    enum MHD_Result result = MHD_queue_response(c->connection, (unsigned)http, r);
-    MHD_destroy_response(r);
-    return result;
+    const td_header headers[] = {{"Content-Type", content_type},
+                                 {"WWW-Authenticate", http == 401 ? "Bearer" : NULL},
+                                 {"Retry-After", http == 503 ? "1" : NULL}};
+    return td_answer_response(c, http, r, headers, sizeof headers / sizeof *headers);
 }
 
 enum MHD_Result td_answer_error(td_call *c, const td_api_error *err) {

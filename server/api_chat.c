@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "server/api_request.h"
 
 #define MESSAGES_MAX 65536
@@ -139,7 +140,7 @@ static td_status build_template_json(td_api_request *r, json_t *messages, json_t
     bad |= json_object_set_new(doc, "add_generation_prompt", json_boolean(generation_prompt));
     if (is_set(effort)) bad |= json_object_set(doc, "reasoning_effort", effort);
     if (is_set(kwargs)) bad |= json_object_set(doc, "chat_template_kwargs", kwargs);
-    if (doc && !bad) r->template_json = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    if (doc && !bad) r->template_json = td_json_dump(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(doc);
     return r->template_json ? TD_OK : td_api_fail(err, 500, "internal_error", "Out of memory.");
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 json_t *td_api_load(const char *body, size_t len, td_api_error *err) {
     json_error_t je;
@@ -12,8 +13,13 @@ json_t *td_api_load(const char *body, size_t len, td_api_error *err) {
         td_api_bad(err, NULL, "The request has no body; a JSON object is expected.");
         return NULL;
     }
-    json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, &je);
-    if (!root) {
+    json_t   *root;
+    td_status st = td_json_load(body, len, JSON_REJECT_DUPLICATES, &root, &je);
+    if (st == TD_ENOMEM) {
+        td_api_fail(err, 500, "internal_error", "Out of memory.");
+        return NULL;
+    }
+    if (st != TD_OK) {
         td_api_bad(err, NULL, "The body is not valid JSON: %s (line %d, column %d).", je.text, je.line, je.column);
         return NULL;
     }

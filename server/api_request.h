@@ -78,7 +78,7 @@ TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok,
 
 /* ---- shared by the parsers ---- */
 
-/** Parse a JSON object; NULL with err filled when it is none. */
+/** Parse a JSON object; NULL with err filled when it is none, or memory is short. */
 json_t *td_api_load(const char *body, size_t len, td_api_error *err);
 
 /** The fields both APIs share, their ranges and what is refused; api_fields.c. */

@@ -43,13 +43,9 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max) {
 
 static enum MHD_Result answer_stream(td_call *c, td_generation *g) {
     struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, g, NULL);
-    if (!r) return MHD_NO;
-    MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
-    MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* proxies must not collect chunks */
-    td_answer_headers(c, r);
-    enum MHD_Result result = MHD_queue_response(c->connection, 200, r);
-    MHD_destroy_response(r);
-    return result;
+    const td_header      headers[] = {{"Content-Type", "text/event-stream; charset=utf-8"},
+                                      {"X-Accel-Buffering", "no"}}; /* proxies must not collect chunks */
+    return td_answer_response(c, 200, r, headers, 2);
 }
 
 /* Submit, and answer now (stream), when finished already, or when resumed. */

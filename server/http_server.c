@@ -160,17 +160,11 @@ static void drop_body(td_call *c) {
 
 static enum MHD_Result answer_preflight(td_call *c) {
     struct MHD_Response *r = MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
-    if (!r) return MHD_NO;
-    td_answer_headers(c, r);
-    if (c->server->opt.cors_origin) {
-        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-        MHD_add_response_header(r, "Access-Control-Allow-Headers", "Authorization, Content-Type");
-        MHD_add_response_header(r, "Access-Control-Max-Age", "600");
-    }
-    MHD_add_response_header(r, "Allow", "GET, POST, OPTIONS");
-    enum MHD_Result result = MHD_queue_response(c->connection, MHD_HTTP_NO_CONTENT, r);
-    MHD_destroy_response(r);
-    return result;
+    const td_header      headers[] = {{"Allow", "GET, POST, OPTIONS"},
+                                      {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                                      {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+                                      {"Access-Control-Max-Age", "600"}};
+    return td_answer_response(c, MHD_HTTP_NO_CONTENT, r, headers, c->server->opt.cors_origin ? 4 : 1);
 }
 
 static const char *after_prefix(const char *url) {

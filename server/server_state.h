@@ -79,8 +79,15 @@ enum MHD_Result td_answer_json(td_call *c, int http, td_jbuf *json);
 enum MHD_Result td_answer_text(td_call *c, int http, const char *content_type, td_jbuf *text);
 enum MHD_Result td_answer_error(td_call *c, const td_api_error *err);
 
-/** Adds the CORS and other headers every answer carries. */
-void td_answer_headers(const td_call *c, struct MHD_Response *r);
+typedef struct {
+    const char *name, *value; /* value NULL: left out */
+} td_header;
+
+/**
+ * Queue a response with these headers and those that every answer carries; takes the response (NULL: there was no memory).
+ * @return MHD_NO when memory is short: the connection ends, rather than with an answer that lacks a header.
+ */
+enum MHD_Result td_answer_response(td_call *c, int http, struct MHD_Response *r, const td_header *headers, size_t n);
 
 /* Routes. generation_routes.c: */
 enum MHD_Result td_route_chat(td_call *c);

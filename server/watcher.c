@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/thread.h"
 #include "server/generation.h"
 
 #define EVENTS_AT_ONCE 64
@@ -166,8 +167,7 @@ td_status td_watcher_start(td_server *s, td_error *err) {
     s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->epoll_fd < 0 || s->event_fd < 0 || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->event_fd, &ev) != 0)
         return td_fail(err, TD_EIO, "the server's event queue cannot be made: %s", strerror(errno));
-    int e = pthread_create(&s->watcher, NULL, watch_loop, s);
-    if (e) return td_fail(err, TD_ENOMEM, "the server's watcher thread cannot be started: %s", strerror(e));
+    TD_TRY(td_thread_start(&s->watcher, "watcher", watch_loop, s, err));
     s->watching = true;
     return TD_OK;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "text/jinja_eval.h"
 #include "text/jinja_utf8.h"
 
@@ -137,19 +138,20 @@ td_status td_chat_template_render(const td_chat_template *t, const char *request
     *text_len = 0;
     if ((bos && !td_jj_utf8_valid(bos, strlen(bos))) || (eos && !td_jj_utf8_valid(eos, strlen(eos))))
         return td_fail(err, TD_EINVAL, "bos_token or eos_token is not valid UTF-8");
-    json_t *request = json_loadb(request_json, request_len, JSON_ALLOW_NUL, &problem);
-    if (!request) return td_fail(err, TD_EINVAL, "the chat request is not valid JSON: %s", problem.text);
+    json_t   *request;
+    td_status status = td_json_load(request_json, request_len, JSON_ALLOW_NUL, &request, &problem);
+    if (status == TD_EFORMAT) return td_fail(err, TD_EINVAL, "the chat request is not valid JSON: %s", problem.text);
     jj_state *s = calloc(1, sizeof *s);
     if (!json_is_object(request) || !s) {
-        td_status status = s ? TD_EINVAL : TD_ENOMEM;
+        status = request && s ? TD_EINVAL : TD_ENOMEM;
         json_decref(request);
         free(s);
         return td_fail(err, status, "%s", status == TD_EINVAL ? "the chat request is not an object" : "out of memory");
     }
     s->err = err;
     s->steps_left = JJ_STEPS_MAX;
-    jj_buf    out = {0};
-    td_status status = render(s, t, request, bos, eos, &out);
+    jj_buf out = {0};
+    status = render(s, t, request, bos, eos, &out);
     if (status == TD_OK) status = take_text(&out, text, text_len, err);
     td_jj_arena_free(&s->arena);
     free(s);

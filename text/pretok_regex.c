@@ -278,7 +278,7 @@ static td_status class_body(source *in, int depth, class_set *set) {
         }
     }
     if (in->p == in->end) return refuse(in, from, "a class without its ']'");
-    if (set->members.n == 0) return refuse(in, from, "an empty class");
+    if (set->members.n == 0 && !set->members.failed) return refuse(in, from, "an empty class");
     in->p++;
     return TD_OK;
 }

@@ -9,14 +9,16 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "text/tokenizer_impl.h"
 
 #define FILE_BYTES_MAX ((off_t)256 << 20) /* the largest tokenizer.json in use has 33 MB */
 
 td_status td_tokenizer_parse(const char *text, size_t len, const char *what, json_t **out, td_error *err) {
     json_error_t e;
-    *out = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
-    if (*out) return TD_OK;
+    td_status    st = td_json_load(text, len, JSON_REJECT_DUPLICATES, out, &e);
+    if (st == TD_OK) return st;
+    if (st == TD_ENOMEM) return td_fail(err, st, "out of memory for %s", what);
     return td_fail(err, TD_EFORMAT, "%s is not valid JSON: %s (line %d)", what, e.text, e.line);
 }
 

@@ -6,13 +6,14 @@
  * ops again, so records and waits take their tickets anew. A block op holds the device's turn while it runs; host calls and
  * copies do not. An op that fails stops nothing: the stream keeps the first failure until it is synchronised.
  *
- * With TD_CHAOS_SEED every op is preceded by a random delay (core/chaos.h).
+ * With TD_CHAOS_SEED every op is preceded by a random delay, with TD_CHAOS_FAIL_OP a block fails (core/chaos.h).
  */
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "core/chaos.h"
 #include "core/error.h"
+#include "core/thread.h"
 #include "npu/host/host_device.h"
 
 #define RING_OPS 1024
@@ -86,12 +87,14 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
     return status;
 }
 
-static td_status run_op(td_host_npu *d, const op *o) {
+static td_status run_op(td_npu_stream *s, const op *o) {
     uint64_t  begin;
     td_status status = TD_OK;
     td_chaos_delay();
     switch (o->kind) {
-    case OP_BLOCK: status = run_block(d, o->block, o->step); break;
+    case OP_BLOCK: /* after a failure nothing counts until the stream is synchronised: n,2 means the op and the retry's first */
+        status = s->status == TD_OK && td_chaos_op_fails() ? TD_EDEVICE : run_block(s->device, o->block, o->step);
+        break;
     case OP_COPY:
         begin = td_trace_begin();
         memmove(o->dst, o->src, o->bytes);
@@ -118,14 +121,13 @@ static td_status run_op(td_host_npu *d, const op *o) {
 static void *stream_main(void *arg) {
     td_npu_stream *s = arg;
     td_pool_pin_caller(s->device->pool); /* it is worker 0 in its turn */
-    pthread_setname_np(pthread_self(), "device stream");
     pthread_mutex_lock(&s->lock);
     for (;;) {
         while (s->finished == s->submitted && !s->stop) pthread_cond_wait(&s->changed, &s->lock);
         if (s->finished == s->submitted) break;
         op o = s->ring[s->finished % RING_OPS];
         pthread_mutex_unlock(&s->lock);
-        td_status status = run_op(s->device, &o);
+        td_status status = run_op(s, &o);
         pthread_mutex_lock(&s->lock);
         if (s->status == TD_OK) s->status = status;
         s->finished++;
@@ -157,7 +159,7 @@ static td_status submit(td_npu_stream *s, const op *recorded) {
         o.ticket = o.event->issued;
         pthread_mutex_unlock(&o.event->lock);
     }
-    if (!s->device->own_threads) return run_op(s->device, &o);
+    if (!s->device->own_threads) return run_op(s, &o);
     pthread_mutex_lock(&s->lock);
     while (s->submitted - s->finished == RING_OPS) pthread_cond_wait(&s->changed, &s->lock);
     s->ring[s->submitted++ % RING_OPS] = o;
@@ -173,11 +175,12 @@ td_status td_host_stream_create(td_npu *d, td_npu_stream **out, td_error *err) {
     s->device = (td_host_npu *)d;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
-    if (s->device->own_threads && pthread_create(&s->thread, NULL, stream_main, s)) {
+    td_status status = s->device->own_threads ? td_thread_start(&s->thread, "device stream", stream_main, s, err) : TD_OK;
+    if (status != TD_OK) {
         pthread_cond_destroy(&s->changed);
         pthread_mutex_destroy(&s->lock);
         free(s);
-        return td_fail(err, TD_ENOMEM, "cannot start the thread of a stream");
+        return status;
     }
     *out = s;
     return TD_OK;

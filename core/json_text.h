@@ -1,0 +1,28 @@
+/*
+ * JSON texts into jansson's trees and back, also when memory is short.
+ *
+ * Jansson (2.14) does not survive that by itself. Its lexer ignores that a string could not grow, loses characters, and then
+ * writes beyond the end of a buffer; its encoder leaves out the key of a member. So allocations are watched. A parse has a
+ * reserve: from its first allocation that fails on, everything it needs comes from there, and no more text is given to it, so that it
+ * ends soon and in order. The first call replaces jansson's allocation functions for the process, by malloc and free with an
+ * eye on them.
+ */
+#ifndef TD_CORE_JSON_TEXT_H
+#define TD_CORE_JSON_TEXT_H
+
+#include <jansson.h>
+
+#include "tandem.h"
+
+/**
+ * @param flags jansson's JSON_*.
+ * @param out   a new reference; NULL on failure.
+ * @param why   filled unless TD_OK.
+ * @return TD_OK; TD_EFORMAT for a text that is not JSON; TD_ENOMEM. Thread-safe; the first call must come before other threads use jansson.
+ */
+TD_NODISCARD td_status td_json_load(const char *text, size_t len, size_t flags, json_t **out, json_error_t *why);
+
+/** json_dumps: a malloc'd text; NULL when memory is short (or root is NULL). Thread-safe as td_json_load is. */
+char *td_json_dump(const json_t *root, size_t flags);
+
+#endif

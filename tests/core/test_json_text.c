@@ -1,0 +1,102 @@
+/* td_json_load against json_loadb: the same trees and the same complaints, wherever the pieces of the text are cut. That both survive a lack
+ * of memory is shown by tests/fault. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/json_text.h"
+#include "core/rng.h"
+
+#define SEED 20260801u
+
+static uint64_t g_draws;
+static uint32_t draw(uint32_t n) {
+    return (uint32_t)(td_rng_u64(SEED, 0, g_draws++) % n);
+}
+
+static void same(const char *text, size_t len, size_t flags) {
+    json_error_t want = {0}, got = {0};
+    json_t      *a = json_loadb(text, len, flags, &want), *b;
+    td_status    st = td_json_load(text, len, flags, &b, &got);
+    assert_int_equal(st, a ? TD_OK : TD_EFORMAT);
+    assert_true(a ? json_equal(a, b) : b == NULL);
+    if (!a) {
+        assert_string_equal(got.text, want.text);
+        assert_int_equal(got.line, want.line);
+        assert_int_equal(got.column, want.column);
+        assert_int_equal(got.position, want.position);
+    }
+    json_decref(a);
+    json_decref(b);
+}
+
+static void known_texts(void **state) {
+    static const char *const texts[] = {"",     "{",        "{}",         "[1,2.5e3,\"\\u00e9\\ud83d\\udc09\",null]", "{\"a\":1,\"a\":2}",
+                                        "[1,]", "\"alone\"", "{\"a\":\"\xff\"}", "{\"a\":\"\\u0000\"}", "{} x"};
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        same(texts[i], strlen(texts[i]), 0);
+        same(texts[i], strlen(texts[i]), JSON_REJECT_DUPLICATES);
+        same(texts[i], strlen(texts[i]), JSON_ALLOW_NUL | JSON_DECODE_ANY);
+    }
+}
+
+/* Random documents, whole and damaged: strings, numbers and names lie across the pieces in which the text is read. */
+static size_t write_value(char *to, int depth) {
+    char *p = to;
+    switch (draw(depth > 0 ? 5 : 3)) {
+    case 0: return (size_t)sprintf(to, "%d", (int)draw(1000000) - 500000);
+    case 1: return (size_t)sprintf(to, "%.17g", draw(1000000) / 7.0);
+    case 2:
+        *p++ = '"';
+        for (uint32_t n = draw(draw(8) ? 20 : 400); n > 0; n--) p += sprintf(p, "%s", draw(6) ? "x" : draw(2) ? "\\n" : "\xc3\xa9");
+        *p++ = '"';
+        return (size_t)(p - to);
+    case 3:
+        *p++ = '[';
+        for (uint32_t i = 0, n = draw(6); i < n; i++) {
+            if (i) *p++ = ',';
+            p += write_value(p, depth - 1);
+        }
+        *p++ = ']';
+        return (size_t)(p - to);
+    default:
+        *p++ = '{';
+        for (uint32_t i = 0, n = draw(6); i < n; i++) p += sprintf(p, "%s\"k%u\": ", i ? ",\n" : "", i), p += write_value(p, depth - 1);
+        *p++ = '}';
+        return (size_t)(p - to);
+    }
+}
+
+static void random_texts(void **state) {
+    static char text[1 << 20];
+    (void)state;
+    print_message("seed %u\n", SEED);
+    for (int i = 0; i < 3000; i++) {
+        size_t n = write_value(text, 4);
+        same(text, n, JSON_DECODE_ANY);
+        same(text, draw((uint32_t)n + 1), JSON_DECODE_ANY);
+        text[draw((uint32_t)n)] = (char)draw(128);
+        same(text, n, JSON_DECODE_ANY);
+    }
+}
+
+static void dumps(void **state) {
+    json_t *o = json_pack("{s:[i,s]}", "a", 7, "\xc3\xa9");
+    char   *text = td_json_dump(o, JSON_COMPACT);
+    (void)state;
+    assert_string_equal(text, "{\"a\":[7,\"\xc3\xa9\"]}");
+    free(text);
+    json_decref(o);
+    assert_null(td_json_dump(NULL, 0));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(known_texts), cmocka_unit_test(random_texts), cmocka_unit_test(dumps)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -60,13 +60,15 @@ class Server:
         return float(re.search(rf"^{re.escape(name)}\{{[^}}]*\}} (\S+)$", text, re.M)[1])
 
     def wait_metric(self, name, value, timeout=10):
+        self.wait_metric_for(name, lambda now: now == value, str(value), timeout)
+
+    def wait_metric_for(self, name, holds, wanted, timeout=10):
+        """Metrics are published after the answer that they count."""
         end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            now = self.metric(name)
-            if now == value:
-                return True
+        while not holds(now := self.metric(name)):
+            if time.monotonic() > end:
+                raise AssertionError(f"{name} is {now}, not {wanted}, after {timeout} s")
             time.sleep(0.02)
-        raise AssertionError(f"{name} is {now}, not {value}, after {timeout} s")
 
     def stop(self, number=signal.SIGTERM, timeout=30):
         """The exit status after a signal."""

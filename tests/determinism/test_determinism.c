@@ -170,6 +170,7 @@ static void generated_text_as_a_prompt(void **state) {
     (void)state;
     td_engine *e = open_engine(&(variant){0});
     uint32_t   n_equal = 0, n_all = 0;
+    double     worst = 0;
     for (uint32_t i = 0; i < g_requests; i++) {
         const probe *was = g_reference[i];
         size_t       n = was->params.n_prompt, all = n + was->n_tokens;
@@ -184,13 +185,14 @@ static void generated_text_as_a_prompt(void **state) {
         for (size_t k = 0; k < was->n_tokens; k++, n_all++) {
             double d = fabs((double)p->prompt_logprobs[n + k].logprob - (double)was->logprobs[k].logprob);
             n_equal += d == 0;
-            if (!strcmp(g_precision->quantization, "none")) assert_true(d < 1e-3);
+            worst = fmax(worst, d);
         }
         probe_free(p);
         free(ids);
     }
     td_engine_close(e, 0);
-    print_message("%u of %u tokens have the same log-probability to the last bit\n", n_equal, n_all);
+    print_message("    %u of %u tokens have the same log-probability to the last bit, the largest difference is %.1e\n", n_equal, n_all, worst);
+    if (!strcmp(g_precision->quantization, "none")) assert_true(worst < 1e-3);
     if (g_model->one_form) assert_int_equal(n_equal, n_all);
 }
 

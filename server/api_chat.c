@@ -43,8 +43,9 @@ static td_status normalise_message(json_t *m, size_t i, td_api_error *err) {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
     char                     param[TD_API_PARAM_MAX];
     snprintf(param, sizeof param, "messages[%zu].role", i);
-    const char *role = json_string_value(json_object_get(m, "role"));
-    bool        known = false;
+    const json_t *named = json_object_get(m, "role");
+    const char   *role = td_api_is_c_string(named) ? json_string_value(named) : NULL;
+    bool          known = false;
     for (size_t k = 0; role && k < sizeof roles / sizeof *roles; k++) known = known || !strcmp(role, roles[k]);
     if (!role) return td_api_bad(err, param, "Message %zu must be an object with a 'role'.", i);
     if (!known)
@@ -89,7 +90,7 @@ static td_status take_final_message(td_api_request *r, json_t *messages, td_api_
     /* Parked in the root, which owns the borrowed string. */
     if (json_object_set(r->root, " continued", content) != 0 || json_array_remove(messages, n - 1) != 0)
         return td_api_fail(err, 500, "internal_error", "Out of memory.");
-    r->continued = json_string_value(content);
+    r->continued = content;
     return TD_OK;
 }
 
@@ -188,7 +189,7 @@ td_status td_api_encode_chat(const td_api_request *r, const td_tokenizer *tok, c
                           cause.text[0] ? cause.text : td_status_text(st));
     }
     td_jbuf prompt = {.data = text, .len = len, .room = len};
-    if (r->continued) td_jbuf_puts(&prompt, r->continued);
+    if (r->continued) td_jbuf_put(&prompt, json_string_value(r->continued), json_string_length(r->continued));
     if (prompt.failed) {
         td_jbuf_free(&prompt);
         return td_api_fail(err, 500, "internal_error", "Out of memory.");

@@ -178,8 +178,8 @@ static td_status read_stop(td_api_request *r, td_api_error *err) {
     if (n > TD_STOP_MAX) return td_api_bad(err, "stop", "'stop' has %zu strings; at most %d are allowed.", n, TD_STOP_MAX);
     for (size_t i = 0; i < n; i++) {
         const json_t *s = json_is_array(v) ? json_array_get(v, i) : v;
-        if (!json_is_string(s) || json_string_length(s) == 0)
-            return td_api_bad(err, "stop", "'stop' must be a string or a list of strings, none of them empty.");
+        if (!td_api_is_c_string(s) || json_string_length(s) == 0)
+            return td_api_bad(err, "stop", "'stop' must be a string or a list of strings, none of them empty or with a NUL.");
         r->stop[r->n_stop++] = json_string_value(s);
     }
     return TD_OK;
@@ -281,7 +281,7 @@ td_status td_api_parse_ids(const json_t *array, const char *param, size_t n_max,
 static td_status read_string(const td_api_request *r, const char *name, const char **to, td_api_error *err) {
     const json_t *v = json_object_get(r->root, name);
     if (!is_set(v)) return TD_OK;
-    if (!json_is_string(v)) return td_api_bad(err, name, "'%s' must be a string.", name);
+    if (!td_api_is_c_string(v)) return td_api_bad(err, name, "'%s' must be a string, without a NUL.", name);
     *to = json_string_value(v);
     return TD_OK;
 }

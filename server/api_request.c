@@ -14,7 +14,7 @@ json_t *td_api_load(const char *body, size_t len, td_api_error *err) {
         return NULL;
     }
     json_t   *root;
-    td_status st = td_json_load(body, len, JSON_REJECT_DUPLICATES, &root, &je);
+    td_status st = td_json_load(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &root, &je);
     if (st == TD_ENOMEM) {
         td_api_fail(err, 500, "internal_error", "Out of memory.");
         return NULL;
@@ -29,6 +29,10 @@ json_t *td_api_load(const char *body, size_t len, td_api_error *err) {
         return NULL;
     }
     return root;
+}
+
+bool td_api_is_c_string(const json_t *v) {
+    return json_is_string(v) && strlen(json_string_value(v)) == json_string_length(v);
 }
 
 void td_api_request_free(td_api_request *r) {

@@ -54,7 +54,7 @@ typedef struct {
     td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
     size_t         n_prompts;
     char          *template_json; /* chat: what the template renders (td_chat_template_render); owned */
-    const char    *continued;     /* chat, continue_final_message: text the answer starts from; NULL: none */
+    const json_t  *continued;     /* chat, continue_final_message: string the answer starts from, in root; NULL: none */
 } td_api_request;
 
 /**
@@ -78,8 +78,11 @@ TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok,
 
 /* ---- shared by the parsers ---- */
 
-/** Parse a JSON object; NULL with err filled when it is none, or memory is short. */
+/** Parse a JSON object; NULL with err filled when it is none, or memory is short. Strings may hold U+0000, which a vocabulary of bytes has too. */
 json_t *td_api_load(const char *body, size_t len, td_api_error *err);
+
+/** Whether v is a string that its first NUL ends. */
+bool td_api_is_c_string(const json_t *v);
 
 /** The fields both APIs share, their ranges and what is refused; api_fields.c. */
 TD_NODISCARD td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_api_error *err);

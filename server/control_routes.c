@@ -28,7 +28,8 @@ static td_status parse_abort(const json_t *root, const char **rid, td_api_error 
     *rid = NULL;
     if (all && !json_is_null(all) && !json_is_boolean(all))
         return td_api_bad(err, "abort_all", "'abort_all' must be true or false.");
-    if (id && !json_is_null(id) && !json_is_string(id)) return td_api_bad(err, "rid", "'rid' must be a string.");
+    if (id && !json_is_null(id) && !td_api_is_c_string(id))
+        return td_api_bad(err, "rid", "'rid' must be a string, without a NUL.");
     if (json_is_true(all)) return TD_OK;
     if (!json_is_string(id)) return td_api_bad(err, "rid", "'rid' is missing; to end every request, give 'abort_all': true.");
     *rid = json_string_value(id);

@@ -21,7 +21,7 @@ static td_status read_bool(const json_t *root, const char *name, bool *to, td_ap
 static td_status check_can_answer(const td_server *s, const json_t *root, td_api_error *err) {
     const json_t *v = json_object_get(root, "model");
     if (!s->tokenizer) return td_api_bad(err, NULL, "This model has no tokenizer.");
-    if (is_set(v) && !json_is_string(v)) return td_api_bad(err, "model", "'model' must be a string.");
+    if (is_set(v) && !td_api_is_c_string(v)) return td_api_bad(err, "model", "'model' must be a string, without a NUL.");
     return td_check_model(s, json_string_value(v), err);
 }
 

@@ -125,7 +125,7 @@ static struct td_chat_template g_template;
 
 td_status td_chat_template_render(const td_chat_template *tmpl, const char *request, size_t len, const char *bos,
                                   const char *eos, char **text, size_t *text_len, td_error *err) {
-    json_t *doc = json_loadb(request, len, 0, NULL), *messages = json_object_get(doc, "messages"), *m;
+    json_t *doc = json_loadb(request, len, JSON_ALLOW_NUL, NULL), *messages = json_object_get(doc, "messages"), *m;
     char   *out = NULL;
     size_t  i;
     FILE   *f = open_memstream(&out, text_len);
@@ -137,8 +137,9 @@ td_status td_chat_template_render(const td_chat_template *tmpl, const char *requ
                    *content = json_string_value(json_object_get(m, "content"));
         bool assistant = !strcmp(role, "assistant");
         if (!strcmp(role, "tool") && i == 0) st = td_fail(err, TD_EINVAL, "a conversation cannot start with a tool");
-        fprintf(f, "%s%s%s%s", assistant ? "<|assistant|>" : "<|user|>", !strcmp(role, "system") ? "[system]" : "",
-                content ? content : "[null]", assistant ? eos : "");
+        fprintf(f, "%s%s", assistant ? "<|assistant|>" : "<|user|>", !strcmp(role, "system") ? "[system]" : "");
+        fwrite(content ? content : "[null]", 1, content ? json_string_length(json_object_get(m, "content")) : 6, f);
+        if (assistant) fputs(eos, f);
     }
     if (json_object_get(doc, "tools")) fprintf(f, "[tools:%zu]", json_array_size(json_object_get(doc, "tools")));
     const char *suffix = json_string_value(json_object_get(json_object_get(doc, "chat_template_kwargs"), "suffix"));

@@ -282,6 +282,18 @@ class Completions(ApiTest):
             with self.subTest(prompt=bad):
                 self.refused("/v1/completions", {"prompt": bad}, "prompt")
 
+    def test_nul(self):
+        """U+0000 is text like any other, but no part of a name or of a stop string."""
+        self.assertEqual(self.complete("a\0b").choices[0].text, "a\0b")
+        self.assertEqual(self.complete("a\0b", echo=True).choices[0].text, "a\0ba\0b")
+        for field in ("stop", "rid", "model"):
+            self.refused("/v1/completions", {"prompt": "x", field: "a\0"}, field)
+        chat = self.client.chat.completions.create
+        self.assertEqual(chat(model="fake", messages=[{"role": "user", "content": "a\0b"}]).choices[0].message.content, "a\0b")
+        talk = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "a\0b"}]
+        self.assertEqual(chat(model="fake", messages=talk, extra_body={"continue_final_message": True}).usage.prompt_tokens, 4 + 3)
+        self.refused("/v1/chat/completions", {"messages": [{"role": "user\0", "content": "x"}]}, "messages[0].role")
+
     def test_default_length(self):
         r = self.complete("x" * 40)
         self.assertEqual((len(r.choices[0].text), r.choices[0].finish_reason), (16, "length"))
@@ -405,7 +417,7 @@ class Others(ApiTest):
         self.assertEqual(load[0]["num_waiting_reqs"], 0)
 
     def test_malformed_json(self):
-        for raw in ["", "{", "[]", "null", '{"a":1,"a":2}', '{"prompt":"\\ud800"}', '{"prompt":"a\\u0000b"}', "{'a':1}",
+        for raw in ["", "{", "[]", "null", '{"a":1,"a":2}', '{"prompt":"\\ud800"}', "{'a':1}",
                     '{"seed": 1e400, "prompt": "a"}', '{"max_tokens": 99999999999999999999, "prompt": "a"}', "[" * 100000, '{"prompt": "\xff"}'.encode("latin-1")]:
             for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
                 with self.subTest(raw=raw[:40], path=path):

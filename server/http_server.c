@@ -45,6 +45,7 @@ static const route ROUTES[] = {
     {"POST", "/detokenize", td_route_detokenize, 0},
     {"POST", "/flush_cache", td_route_flush_cache, NO_BODY},
     {"GET", "/flush_cache", td_route_flush_cache, 0},
+    {"POST", "/reset_prefix_cache", td_route_flush_cache, NO_BODY}, /* the same in vLLM's name */
     {"POST", "/abort_request", td_route_abort_request, 0},
     {"GET", "/health", td_route_health, OPEN},
     {"GET", "/health_generate", td_route_health_generate, 0},

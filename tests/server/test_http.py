@@ -234,9 +234,9 @@ class Protocol(HttpTest):
         connection.close()
 
     def test_flush_cache(self):
-        for method in ("POST", "GET"):
-            self.assertEqual(self.server.metric("tandem:cached_kv_tokens"), 512 if method == "POST" else 0)
-            status, text, _ = self.server.request(method, "/flush_cache")
+        for method, path in (("POST", "/flush_cache"), ("GET", "/flush_cache"), ("POST", "/reset_prefix_cache?reset_running_requests=false")):
+            self.assertEqual(self.server.metric("tandem:cached_kv_tokens"), 512 if (method, path) == ("POST", "/flush_cache") else 0)
+            status, text, _ = self.server.request(method, path)
             self.assertEqual((status, text), (200, "Cache flushed.\n"))
         self.server.wait_metric("tandem:cached_kv_tokens", 0)
 

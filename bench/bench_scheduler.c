@@ -1,0 +1,184 @@
+/*
+ * The engine thread's work per step outside of the model: the real engine over a model that does nothing.
+ *
+ *   bench_scheduler [streams] [steps]
+ *
+ * So many streams (32) generate, half of them with stop strings, a quarter with log-probabilities. The time of a step is then all that the
+ * engine does itself: requests and statistics, scheduling, sampling, detokenising, stop strings, events. With a vocabulary of 256 sampling
+ * is next to nothing: that row is the cost of scheduling. The rows with real vocabularies add the arithmetic over the logits.
+ */
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/bench_time.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "engine/inbox.h"
+#include "model/model.h"
+
+#define CONTEXT 8192
+#define PROMPT  100
+#define ROUNDS  5
+#define STREAMS_MAX 1024
+
+/* ---- a model without arithmetic, in the place of model/ and npu/ ------------------------------ */
+
+static uint32_t g_vocab;
+
+struct td_model {
+    td_model_options o;
+    td_model_config  config;
+    float           *logits; /* [max_out, vocab] */
+};
+
+td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *pool, td_model **out, td_error *err) {
+    (void)npu, (void)pool;
+    td_model *m = calloc(1, sizeof *m);
+    if (m) m->logits = calloc((size_t)o->max_out * g_vocab, sizeof *m->logits);
+    if (!m || !m->logits) return td_fail(err, TD_ENOMEM, "out of memory");
+    m->o = *o;
+    m->config = (td_model_config){
+        .arch_name = "Null", .vocab = g_vocab, .bos_id = UINT32_MAX, .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN};
+    for (size_t i = 0; i < (size_t)o->max_out * g_vocab; i++) m->logits[i] = (float)(i * 2654435761u >> 8 & 0xffff) * 0x1p-13f;
+    *out = m;
+    return TD_OK;
+}
+
+void td_model_close(td_model *m) {
+    if (m) free(m->logits);
+    free(m);
+}
+
+const td_model_config *td_model_get_config(const td_model *m) { return &m->config; }
+uint32_t               td_model_context_length(const td_model *m) { return m ? CONTEXT : 0; }
+const char            *td_model_expert_kernel(const td_model *m) { return m ? "none" : NULL; }
+void td_model_get_plan(const td_model *m, td_model_plan *plan) { *plan = (td_model_plan){.kv_bytes_per_page = m ? 1 << 10 : 0}; }
+void td_model_get_work(const td_model *m, td_model_work *out) { *out = (td_model_work){.expert_pairs = m != NULL}; }
+void td_model_describe(const td_model *m, char *text, size_t size) { snprintf(text, size, "%s", m ? "nothing" : ""); }
+td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) { return m && n_pages ? TD_OK : td_fail(err, TD_EINVAL, "no pages"); }
+td_status td_model_forward(td_model *m, td_step *s) { return m && s->n_tok ? TD_OK : TD_EINVAL; }
+
+td_status td_model_head(td_model *m, const uint32_t *rows, uint32_t n_rows, const float **logits) {
+    *logits = m->logits;
+    return rows && n_rows <= m->o.max_out ? TD_OK : TD_EINVAL;
+}
+
+static void null_caps(td_npu *d, td_npu_caps *out) { *out = (td_npu_caps){.text = "none", .unified_memory = d != NULL}; }
+static void null_close(td_npu *d) { (void)d; }
+
+static const td_npu_ops OPS = {.name = "null", .caps = null_caps, .close = null_close};
+
+td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err) {
+    static td_npu null = {.ops = &OPS};
+    *out = &null;
+    return name && config ? TD_OK : td_fail(err, TD_EINVAL, "no device");
+}
+
+/* ---- the measurement -------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *what;
+    uint32_t    vocab;
+    double      temperature, top_p;
+} row;
+
+static const row ROWS[] = {
+    {"all but sampling (vocabulary 256, greedy)", 256, 0, 1},
+    {"with sampling: vocabulary 4096, greedy", 4096, 0, 1},
+    {"with sampling: vocabulary 129280, greedy", 129280, 0, 1},
+    {"with sampling: vocabulary 129280, temperature 0.8, top-p 0.95", 129280, 0.8, 0.95},
+};
+
+static atomic_uint g_unfinished;
+
+static void on_event(void *user, const td_event *e) {
+    (void)user;
+    if (e->finish != TD_FINISH_NONE) atomic_fetch_sub(&g_unfinished, 1);
+}
+
+static td_request *submit(td_engine *e, const row *r, uint32_t i, uint32_t n_tokens) {
+    static const char *const stop[] = {"\n\nObservation:", "</answer>"};
+    td_request_params p;
+    td_request       *request;
+    td_error          err = {0};
+    uint32_t          ids[PROMPT];
+    for (uint32_t k = 0; k < PROMPT; k++) ids[k] = 10 + (i * 7 + k) % 200;
+    td_request_params_init(&p);
+    p.prompt = ids;
+    p.n_prompt = PROMPT;
+    p.max_tokens = n_tokens;
+    p.ignore_eos = true;
+    p.sampling.temperature = r->temperature;
+    p.sampling.top_p = r->top_p;
+    p.stop = stop;
+    p.n_stop = i % 2 ? 2 : 0;
+    p.logprobs = i % 4 == 0;
+    p.on_event = on_event;
+    if (td_engine_submit(e, &p, &request, &err) != TD_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        exit(1);
+    }
+    return request;
+}
+
+/* Wait for `steps` more steps of generating. @return microseconds a step. */
+static double time_steps(td_engine *e, uint64_t steps) {
+    td_engine_stats s;
+    td_engine_get_stats(e, &s);
+    uint64_t first = s.steps_decode;
+    double   begin = td_now_s();
+    while (s.steps_decode < first + steps) {
+        usleep(2000);
+        td_engine_get_stats(e, &s);
+    }
+    return 1e6 * (td_now_s() - begin) / (double)(s.steps_decode - first);
+}
+
+static double run(const row *r, uint32_t streams, uint32_t steps) {
+    td_engine_options o;
+    td_engine        *e;
+    td_error          err = {0};
+    td_request       *requests[STREAMS_MAX];
+    g_vocab = r->vocab;
+    td_engine_options_init(&o);
+    o.model_path = "models/tale-v3-14m"; /* for its tokenizer */
+    o.max_running_requests = streams;
+    o.max_queued_requests = streams;
+    o.max_total_tokens = (uint64_t)streams * CONTEXT;
+    o.decode_log_interval = 0;
+    if (td_engine_open(&o, &e, &err) != TD_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        exit(1);
+    }
+    atomic_store(&g_unfinished, streams);
+    for (uint32_t i = 0; i < streams; i++) requests[i] = submit(e, r, i, CONTEXT);
+    td_engine_stats s;
+    do {
+        usleep(1000);
+        td_engine_get_stats(e, &s);
+    } while (s.running < streams || s.prefill_requests);
+    double us[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) us[i] = time_steps(e, steps);
+    for (uint32_t i = 0; i < streams; i++) td_request_cancel(requests[i]);
+    while (atomic_load(&g_unfinished)) usleep(1000);
+    for (uint32_t i = 0; i < streams; i++) td_request_release(requests[i]);
+    td_engine_close(e, 0);
+    return bench_median(us, ROUNDS);
+}
+
+int main(int argc, char **argv) {
+    uint32_t streams = argc > 1 ? (uint32_t)atoi(argv[1]) : 32, steps = argc > 2 ? (uint32_t)atoi(argv[2]) : 300;
+    if (streams < 1 || streams > STREAMS_MAX || steps < 1 || steps * (ROUNDS + 1) > CONTEXT - PROMPT) {
+        fprintf(stderr, "usage: bench_scheduler [streams: 1 to %d] [steps: 1 to %d]; run it in the root of the repository\n", STREAMS_MAX,
+                (CONTEXT - PROMPT) / (ROUNDS + 1));
+        return 2;
+    }
+    td_log_set_level(TD_LOG_ERROR);
+    printf("%u streams, microseconds a step, medians of %d x %u steps\n", streams, ROUNDS, steps);
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) printf("%8.1f  %s\n", run(&ROWS[i], streams, steps), ROWS[i].what);
+    return 0;
+}

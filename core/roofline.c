@@ -25,7 +25,7 @@
 #define MEASURE_ROUNDS    3
 #define MEASURE_S         0.15 /* no further round after so long: a busy machine must not delay a start for long */
 
-static volatile int sink;
+static _Thread_local volatile int sink;
 
 struct td_roofline {
     td_pool *pool;

@@ -13,9 +13,6 @@
 
 #define CHUNK_MIN 512 /* the prefill chunk is not made smaller than this to save memory */
 #define MAX_OUT 64    /* rows of logits at a time */
-/* Rows from which a step goes through as two halves, when the device has threads of its own. Each half reads the experts' weights anew,
-   which fewer rows do not make up for (docs/performance.md, "Two halves"). */
-#define OVERLAP_MIN_TOK 512
 #define TEMPLATE_BYTES ((size_t)4 << 20)
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -114,7 +111,7 @@ static td_status open_model(td_engine *e, const td_engine_options *o, td_error *
         .context_length = o->context_length,
         .max_deferred = e->plan.max_deferred,
         .async_experts = e->npu_pool != NULL,
-        .overlap_min_tok = e->npu_pool && !o->disable_two_chunk_overlap ? OVERLAP_MIN_TOK : 0,
+        .overlap_min_tok = e->npu_pool && !o->disable_two_chunk_overlap ? TD_OVERLAP_AUTO : 0,
     };
     return td_model_open(&mo, e->npu, e->expert_pool, &e->model, err);
 }

@@ -38,31 +38,44 @@ void td_sampler_close(td_sampler *s) {
 
 /* ---- reductions over a row, in a fixed order -------------------------------------------------- */
 
+/* Vectors that every 64-bit machine has: of loops over LANES partial maxima gcc 12 makes scalar code. */
+typedef float   f32x4 __attribute__((vector_size(16), aligned(4)));
+typedef int32_t i32x4 __attribute__((vector_size(16), aligned(4)));
+
+static bool any(i32x4 mask) { return mask[0] | mask[1] | mask[2] | mask[3]; }
+
 /* The largest of x[0..n); NAN when an element is NaN or +inf. */
 static float row_max(const float *x, size_t n) {
-    float    best[LANES];
-    uint32_t bad[LANES] = {0};
-    for (int l = 0; l < LANES; l++) best[l] = -INFINITY;
+    enum { CHAINS = LANES / 4 };
+    float  max = -INFINITY;
+    f32x4  best[CHAINS];
+    i32x4  fine = {-1, -1, -1, -1};
     size_t i = 0;
+    for (int k = 0; k < CHAINS; k++) best[k] = (f32x4){max, max, max, max};
     for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++) {
-            float v = x[i + l];
-            best[l] = v > best[l] ? v : best[l];
-            bad[l] |= !(v < INFINITY);
+        for (int k = 0; k < CHAINS; k++) {
+            f32x4 v = *(const f32x4 *)(x + i + 4 * k);
+            i32x4 greater = v > best[k];
+            best[k] = (f32x4)(((i32x4)v & greater) | ((i32x4)best[k] & ~greater));
+            fine &= v < INFINITY;
         }
+    bool failed = any(~fine);
     for (; i < n; i++) {
-        best[0] = x[i] > best[0] ? x[i] : best[0];
-        bad[0] |= !(x[i] < INFINITY);
+        max = x[i] > max ? x[i] : max;
+        failed |= !(x[i] < INFINITY);
     }
-    for (int l = 1; l < LANES; l++) {
-        best[0] = best[l] > best[0] ? best[l] : best[0];
-        bad[0] |= bad[l];
-    }
-    return bad[0] ? NAN : best[0];
+    for (int l = 0; l < LANES; l++) max = best[l / 4][l % 4] > max ? best[l / 4][l % 4] : max;
+    return failed ? NAN : max;
 }
 
+/* Of an element that is there. */
 static uint32_t first_equal(const float *x, size_t n, float v) {
     size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        i32x4 equal = {0};
+        for (int k = 0; k < LANES; k += 4) equal |= *(const f32x4 *)(x + i + k) == v;
+        if (any(equal)) break;
+    }
     while (i + 1 < n && x[i] != v) i++;
     return (uint32_t)i;
 }

@@ -20,6 +20,10 @@
 #include "model/step_split.h"
 #include "model/weights.h"
 
+/* TD_OVERLAP_AUTO: rows of a step, and rows that an expert gets of each half on average. */
+#define OVERLAP_MIN_TOK  256
+#define OVERLAP_MIN_ROWS 8
+
 /* What the routers chose in the last forward, of one MoE layer and half; for tests. The halves of a layer share its arrays. */
 typedef struct {
     td_model *model;
@@ -277,9 +281,13 @@ static td_status allocate_kept(td_model *m, td_error *err) {
     return ok ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory to keep the routing");
 }
 
-/* Whether a step of n rows goes through as two halves: without experts there is nothing to overlap. */
+/* Whether a step of n rows goes through as two halves. Each reads the weights of the experts anew, which pays from where their arithmetic
+   hides it; without experts there is nothing to overlap. */
 static bool splits(const td_model *m, uint32_t n) {
-    return m->n_moe && m->o.overlap_min_tok && n >= m->o.overlap_min_tok && n >= TD_HALVES;
+    const td_model_config *c = &m->config;
+    if (!m->n_moe || !m->o.overlap_min_tok || n < TD_HALVES) return false;
+    if (m->o.overlap_min_tok != TD_OVERLAP_AUTO) return n >= m->o.overlap_min_tok;
+    return n >= OVERLAP_MIN_TOK && (uint64_t)n / TD_HALVES * c->top_k >= (uint64_t)OVERLAP_MIN_ROWS * c->n_experts;
 }
 
 static td_status build_programs(td_model *m, td_error *err) {

@@ -13,6 +13,9 @@
 
 typedef struct td_model td_model;
 
+/** Two halves from where an expert of the model gets enough rows of each: docs/performance.md, "Two halves". */
+#define TD_OVERLAP_AUTO UINT32_MAX
+
 typedef struct {
     const char      *model_path;      /* Hugging Face folder, or a config.json file with load_dummy */
     const char      *cpu_weight_path; /* packed experts, or NULL */
@@ -25,7 +28,7 @@ typedef struct {
     uint32_t         context_length;  /* longest sequence; 0: the model's own */
     uint32_t         max_deferred;    /* D */
     bool             async_experts;   /* the experts have their own threads (npu_threads > 0) */
-    uint32_t         overlap_min_tok; /* steps of so many rows go through as two halves whose layers alternate; 0: none. Exact */
+    uint32_t         overlap_min_tok; /* steps of so many rows go through as two halves whose layers alternate; 0: none; TD_OVERLAP_AUTO */
     bool             keep_routing;    /* for tests: keep what the routers chose */
 } td_model_options;
 

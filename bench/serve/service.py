@@ -43,14 +43,16 @@ def add_arguments(parser):
 
 
 class Service:
-    """A context manager; url, model, context, tokenizer and info are valid within."""
+    """A context manager; url, model, context, tokenizer and info are valid within. `flags` are for a server that is started, whose log goes to
+    the file `log`; without one, warnings are shown."""
 
-    def __init__(self, args, *flags):
+    def __init__(self, args, *flags, log=None):
         if args.url and args.server_args:
             raise SystemExit("--server-args are for a server that is started here, not for the one at --url")
         if not args.url and not args.preset and not args.server_args:
             raise SystemExit("give --url of a running server, or --preset or --server-args to start one")
-        self.args, self.flags, self.process = args, flags, None
+        self.args, self.process, self.log = args, None, log
+        self.flags = flags if log else [*flags, "--log-level", "warning"]
 
     def __enter__(self):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # a started server does not outlive this program
@@ -73,12 +75,15 @@ class Service:
         preset = shlex.split(PRESETS[self.args.preset][0]) if self.args.preset else []
         if self.args.preset == "v2-lite":
             unpack_tokenizer()
-        command = [self.args.program, "launch_server", *preset, *self.flags, "--port", "0", "--log-level", "warning", *shlex.split(self.args.server_args)]
+        command = [self.args.program, "launch_server", *preset, *self.flags, "--port", "0", *shlex.split(self.args.server_args)]
         print("starting:", shlex.join(command), flush=True)
         # A session of its own: an interrupt from the keyboard reaches the server by stop(), when nothing is measured any more.
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True, start_new_session=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, cwd=ROOT, text=True, start_new_session=True)
         found = re.search(r"at (http://\S+)$", self.process.stdout.readline())
         if not found:
+            if self.log:
+                self.log.seek(0)
+                sys.stderr.write(self.log.read())
             raise SystemExit("the server did not start")
         return found[1]
 

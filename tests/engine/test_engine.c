@@ -274,8 +274,8 @@ static td_engine_stats run_company(td_engine_options o, const uint32_t lengths[4
 
 static void random_company(void **state) {
     (void)state;
-    static const uint32_t lengths[] = {5, 40, 200, 450}, outputs[] = {2, 30, 120, 250};
-    td_engine_stats       s = run_company(options(6 * 128, 48, 10), lengths, outputs);
+    static const uint32_t lengths[] = {5, 200, 350, 450}, outputs[] = {2, 30, 120, 250};
+    td_engine_stats       s = run_company(options(7 * 128, 48, 10), lengths, outputs);
     assert_true(s.cached_tokens > 0 && s.cache_evictions > 0);
 }
 
@@ -288,9 +288,9 @@ static void random_company_short_of_pages(void **state) {
 /* Pages of generated tokens are shared too. */
 static void random_company_of_one_form(void **state) {
     (void)state;
-    static const uint32_t lengths[] = {5, 150, 200, 300}, outputs[] = {2, 100, 200, 300};
+    static const uint32_t lengths[] = {5, 200, 300, 400}, outputs[] = {2, 100, 200, 300};
     fake_one_form(true);
-    td_engine_stats s = run_company(options(7 * 128, 48, 10), lengths, outputs);
+    td_engine_stats s = run_company(options(10 * 128, 48, 10), lengths, outputs);
     fake_one_form(false);
     assert_true(s.cached_tokens > 0);
 }

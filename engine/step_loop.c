@@ -16,6 +16,45 @@
 
 #define NEXT_TOKEN UINT32_MAX
 
+/* ---- what others see of it -------------------------------------------------------------------- */
+
+/* By requests: pages that only the prefix cache holds can be had at any time. */
+static uint64_t kv_tokens_used(const td_engine *e) {
+    return (uint64_t)(td_kv_pages_used(&e->pages) - e->cache.n_idle) * TD_KV_PAGE;
+}
+
+static void publish(td_engine *e) {
+    const td_scheduler *s = &e->scheduler;
+    uint64_t            done = 0, left = 0;
+    uint32_t            n = 0;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const td_request *r = s->running[i];
+        uint32_t          r_left = r->n_tokens - r->n_computed;
+        if (r_left == 1 && r->n_tokens > r->n_prompt) continue; /* it generates */
+        n++;
+        done += r->n_computed;
+        left += r_left;
+    }
+    td_model_work work;
+    td_model_get_work(e->model, &work);
+    pthread_mutex_lock(&e->stats.lock);
+    td_engine_stats *t = &e->stats.s;
+    t->running = s->n_running;
+    t->retracted = s->n_retracted;
+    t->retractions = s->retractions;
+    t->prefill_requests = n;
+    t->prefill_tokens_done = done;
+    t->prefill_tokens_left = left;
+    t->expert_pairs = work.expert_pairs;
+    t->experts_deferred = work.deferred_pairs;
+    t->device = work.device;
+    t->experts = work.experts;
+    t->kv_tokens_used = kv_tokens_used(e);
+    t->kv_tokens_cached = (uint64_t)e->cache.n_idle * TD_KV_PAGE;
+    t->cache_evictions = e->cache.evictions;
+    pthread_mutex_unlock(&e->stats.lock);
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static td_event event_of(const td_request *r) {
@@ -26,10 +65,17 @@ static td_event event_of(const td_request *r) {
                       .completion_tokens = td_request_generated(r)};
 }
 
+/* The last event comes when the request is off the scheduler and counted: who has the answer finds it in the statistics. */
 static void send(td_engine *e, td_request *r, td_event *ev) {
     if (r->prompt_positions && !r->prompt_positions_sent && ev->finish != TD_FINISH_ABORT && ev->finish != TD_FINISH_ERROR) {
         ev->prompt_logprobs = r->prompt_positions;
         ev->n_prompt_logprobs = r->n_prompt;
+    }
+    if (ev->finish != TD_FINISH_NONE) {
+        td_log_end(e, r, ev->finish);
+        td_stats_ended(&e->stats, ev->finish, td_now_s() - r->submit_s);
+        td_scheduler_remove(&e->scheduler, r);
+        publish(e);
     }
     r->on_event(r->user, ev);
     if (ev->n_prompt_logprobs) {
@@ -37,12 +83,7 @@ static void send(td_engine *e, td_request *r, td_event *ev) {
         r->prompt_positions = NULL;
         r->prompt_positions_sent = true;
     }
-    if (ev->finish == TD_FINISH_NONE) return;
-
-    td_log_end(e, r, ev->finish);
-    td_stats_ended(&e->stats, ev->finish, td_now_s() - r->submit_s);
-    td_scheduler_remove(&e->scheduler, r);
-    td_request_release(r);
+    if (ev->finish != TD_FINISH_NONE) td_request_release(r);
 }
 
 static void send_abort(td_engine *e, td_request *r) {
@@ -106,7 +147,6 @@ static void deliver(td_engine *e, td_request *r, const td_row_result *result) {
     }
 
     pthread_mutex_lock(&e->stats.lock);
-    e->stats.s.generation_tokens++;
     td_histogram_observe(n == 1 ? &e->stats.s.ttft : &e->stats.s.tpot, now - (n == 1 ? r->submit_s : r->last_token_s));
     pthread_mutex_unlock(&e->stats.lock);
     r->last_token_s = now;
@@ -231,41 +271,19 @@ static void fail_step(td_engine *e, td_status st) {
     for (uint32_t i = 0; i < e->scheduler.n_entries; i++) send_error(e, e->scheduler.entries[i].request, st, text);
 }
 
-/* By requests: pages that only the prefix cache holds can be had at any time. */
-static uint64_t kv_tokens_used(const td_engine *e) {
-    return (uint64_t)(td_kv_pages_used(&e->pages) - e->cache.n_idle) * TD_KV_PAGE;
-}
-
-static void publish(td_engine *e) {
+/* A step has succeeded: everything about it is counted and logged before its tokens are handed out. */
+static void count_step(td_engine *e, double seconds) {
     const td_scheduler *s = &e->scheduler;
-    uint64_t            done = 0, left = 0;
     uint32_t            n = 0;
-    for (uint32_t i = 0; i < s->n_running; i++) {
-        const td_request *r = s->running[i];
-        uint32_t          r_left = r->n_tokens - r->n_computed;
-        if (r_left == 1 && r->n_tokens > r->n_prompt) continue; /* it generates */
-        n++;
-        done += r->n_computed;
-        left += r_left;
-    }
-    td_model_work work;
-    td_model_get_work(e->model, &work);
+    for (uint32_t i = 0; i < s->n_entries; i++)
+        n += s->entries[i].last && s->entries[i].request->max_tokens && e->results[i].status == TD_OK;
     pthread_mutex_lock(&e->stats.lock);
-    td_engine_stats *t = &e->stats.s;
-    t->running = s->n_running;
-    t->retracted = s->n_retracted;
-    t->retractions = s->retractions;
-    t->prefill_requests = n;
-    t->prefill_tokens_done = done;
-    t->prefill_tokens_left = left;
-    t->expert_pairs = work.expert_pairs;
-    t->experts_deferred = work.deferred_pairs;
-    t->device = work.device;
-    t->experts = work.experts;
-    t->kv_tokens_used = kv_tokens_used(e);
-    t->kv_tokens_cached = (uint64_t)e->cache.n_idle * TD_KV_PAGE;
-    t->cache_evictions = e->cache.evictions;
+    *(s->n_prefill ? &e->stats.s.steps_prefill : &e->stats.s.steps_decode) += 1;
+    e->stats.s.generation_tokens += n;
     pthread_mutex_unlock(&e->stats.lock);
+    publish(e);
+    td_log_prefill(e, seconds);
+    td_log_load(e);
 }
 
 static void run_step(td_engine *e) {
@@ -289,11 +307,7 @@ static void run_step(td_engine *e) {
         return;
     }
     td_scheduler_commit(s);
-    pthread_mutex_lock(&e->stats.lock);
-    *(s->n_prefill ? &e->stats.s.steps_prefill : &e->stats.s.steps_decode) += 1;
-    pthread_mutex_unlock(&e->stats.lock);
-    publish(e);
-    td_log_prefill(e, td_now_s() - begin_s);
+    count_step(e, td_now_s() - begin_s);
 
     begin = td_trace_begin();
     for (uint32_t i = 0; i < s->n_entries; i++) {
@@ -309,7 +323,6 @@ static void run_step(td_engine *e) {
         }
     }
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
-    if (s->n_entries > 0) td_log_load(e);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */

@@ -60,14 +60,10 @@ class Server:
         return float(re.search(rf"^{re.escape(name)}\{{[^}}]*\}} (\S+)$", text, re.M)[1])
 
     def wait_metric(self, name, value, timeout=10):
-        self.wait_metric_for(name, lambda now: now == value, str(value), timeout)
-
-    def wait_metric_for(self, name, holds, wanted, timeout=10):
-        """Metrics are published after the answer that they count."""
         end = time.monotonic() + timeout
-        while not holds(now := self.metric(name)):
+        while (now := self.metric(name)) != value:
             if time.monotonic() > end:
-                raise AssertionError(f"{name} is {now}, not {wanted}, after {timeout} s")
+                raise AssertionError(f"{name} is {now}, not {value}, after {timeout} s")
             time.sleep(0.02)
 
     def stop(self, number=signal.SIGTERM, timeout=30):

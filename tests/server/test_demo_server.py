@@ -45,7 +45,7 @@ class Demo(unittest.TestCase):
         chunks = list(self.chat(temperature=0, stream=True, stream_options={"include_usage": True}))
         self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks if c.choices), text)
         self.assertEqual(chunks[-1].usage.total_tokens, whole.usage.total_tokens)
-        self.assertGreater(len(chunks), 12)
+        self.assertGreater(len(chunks), 4)  # role, finish, usage, and more than one with text
 
     def test_prefix_cache(self):
         text = self.story(words=400)

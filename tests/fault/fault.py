@@ -1,4 +1,5 @@
 """Servers whose calls fail: the control file of fault_shim.c, and how a start under it ended."""
+import http.client
 import mmap
 import os
 import struct
@@ -52,18 +53,33 @@ def launch(control, *flags, model=MODEL, wait=False, **env):
     return server
 
 
+class NoAnswer(Exception):
+    """A request failed in one of the ways that are allowed when a call fails while it is served."""
+
+
+def answer_to(server, path, body):
+    try:
+        status, answer, _ = server.request("POST", path, body)
+    except TimeoutError:
+        raise AssertionError("no answer") from None
+    except (http.client.HTTPException, OSError) as e:
+        raise NoAnswer(f"connection: {type(e).__name__}") from None
+    if status in (500, 503):
+        raise NoAnswer(str(status))
+    assert status == 200, (status, answer)
+    return answer
+
+
 def texts(server):
     """What a right server answers: text and log-probabilities of a completion, and a chat."""
-    status, answer, _ = server.request("POST", "/v1/completions", ASK)
-    assert status == 200, (status, answer)
-    choice = answer["choices"][0]
-    status, chat, _ = server.request("POST", "/v1/chat/completions", CHAT)
-    assert status == 200, (status, chat)
+    choice = answer_to(server, "/v1/completions", ASK)["choices"][0]
+    chat = answer_to(server, "/v1/chat/completions", CHAT)
     return choice["text"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"], chat["choices"][0]["message"]["content"]
 
 
 def outcome(server, right, timeout=60):
-    """"served" or the sentence of the refusal. Anything else (a crash, a hang, a wrong answer, no sentence) raises."""
+    """"served", the sentence of the refusal, or "failed: …" when the call that failed came after the start and a request did not get its
+    answer. Anything else (a crash, a hang, a wrong answer, no sentence) raises."""
     try:
         server.wait_ready()
     except RuntimeError:
@@ -80,7 +96,10 @@ def outcome(server, right, timeout=60):
         server.__exit__(RuntimeError, None, None)
         return sentences[0][len("tandem launch_server: "):]
     with server:
-        got = texts(server)
+        try:
+            got = texts(server)
+        except NoAnswer as e:
+            return f"failed: {e}"
         if got != right:
             raise AssertionError(f"a wrong answer: {got} is not {right}")
     return "served"

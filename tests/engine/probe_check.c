@@ -149,3 +149,20 @@ void probe_check(const probe *p, const td_tokenizer *tok, uint64_t kv_tokens, ui
     free(o.tokens);
     free(o.text);
 }
+
+void probe_finish(td_engine *e, probe *p) {
+    td_engine_info info;
+    td_engine_get_info(e, &info);
+    probe_wait(p);
+    probe_check(p, td_engine_tokenizer(e), info.max_total_tokens, info.context_length);
+    probe_free(p);
+}
+
+td_engine_stats idle_stats(td_engine *e) {
+    td_engine_stats s;
+    td_engine_get_stats(e, &s);
+    assert_int_equal(s.running, 0);
+    assert_int_equal(s.queued, 0);
+    assert_int_equal(s.kv_tokens_used, 0);
+    return s;
+}

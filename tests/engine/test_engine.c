@@ -45,20 +45,6 @@ static td_engine *open_engine(uint64_t kv_tokens, uint32_t chunk, uint32_t max_r
     return e;
 }
 
-/* The engine publishes its counters once per round: wait until it is idle. */
-static td_engine_stats idle_stats(td_engine *e) {
-    td_engine_stats s;
-    for (int i = 0; i < 2000; i++) {
-        td_engine_get_stats(e, &s);
-        if (s.running == 0 && s.queued == 0 && s.kv_tokens_used == 0) break;
-        usleep(1000);
-    }
-    assert_int_equal(s.running, 0);
-    assert_int_equal(s.queued, 0);
-    assert_int_equal(s.kv_tokens_used, 0);
-    return s;
-}
-
 static void close_engine(td_engine *e) {
     idle_stats(e);
     td_engine_close(e, 10);
@@ -71,14 +57,6 @@ static probe *random_prompt(uint32_t n_prompt, uint32_t max_tokens) {
     return probe_new(ids, n_prompt, max_tokens);
 }
 
-static void wait_check_free(td_engine *e, probe *p) {
-    td_engine_info info;
-    td_engine_get_info(e, &info);
-    probe_wait(p);
-    probe_check(p, td_engine_tokenizer(e), info.max_total_tokens, info.context_length);
-    probe_free(p);
-}
-
 /* ---- one at a time --------------------------------------------------------------------------- */
 
 static void chunks_do_not_matter(void **state) {
@@ -89,7 +67,7 @@ static void chunks_do_not_matter(void **state) {
         for (uint32_t n = 1; n < 600; n = n * 3 + 1) {
             probe *p = random_prompt(n, 40);
             probe_submit(e, p);
-            wait_check_free(e, p);
+            probe_finish(e, p);
         }
         close_engine(e);
     }
@@ -104,10 +82,10 @@ static void lengths_are_clipped(void **state) {
     probe_wait(p);
     assert_int_equal(p->finish, TD_FINISH_LENGTH);
     assert_int_equal(p->n_tokens, 56);
-    wait_check_free(e, p);
+    probe_finish(e, p);
     p = random_prompt(255, 1);
     probe_submit(e, p);
-    wait_check_free(e, p);
+    probe_finish(e, p);
     close_engine(e);
 
     e = open_engine(2048, 64, 4);
@@ -116,7 +94,7 @@ static void lengths_are_clipped(void **state) {
     probe_submit(e, p);
     probe_wait(p);
     assert_int_equal(p->n_tokens, 10);
-    wait_check_free(e, p);
+    probe_finish(e, p);
     close_engine(e);
 }
 
@@ -137,7 +115,7 @@ static void stops(void **state) {
         at++;
     memcpy(middle, p->text + at, 3);
     memcpy(prompt, p->prompt, sizeof prompt);
-    wait_check_free(e, p);
+    probe_finish(e, p);
 
     const char *const strings[] = {"never to be seen", middle};
     for (int c = 0; c < 8; c++) {
@@ -156,7 +134,7 @@ static void stops(void **state) {
         probe_wait(p);
         if (!(c & 2)) assert_int_equal(p->finish, TD_FINISH_STOP);
         if (!(c & 2) && c >= 4) assert_int_equal(p->stop_token, id);
-        wait_check_free(e, p);
+        probe_finish(e, p);
     }
     close_engine(e);
 }
@@ -169,7 +147,7 @@ static void prompt_scores(void **state) {
         p->params.prompt_logprobs = true;
         p->params.n_top_logprobs = n % 21;
         probe_submit(e, p);
-        wait_check_free(e, p);
+        probe_finish(e, p);
     }
     close_engine(e);
 }
@@ -259,7 +237,7 @@ static td_engine_stats run_company(td_engine_options o, const uint32_t lengths[4
                 assert_true(clients[t].cancel[i]);
                 aborted++;
             }
-            wait_check_free(e, p);
+            probe_finish(e, p);
         }
     td_engine_stats s = idle_stats(e);
     print_message("%lu requests, %lu aborted, %lu retractions, %lu + %lu steps, %lu of %lu prompt tokens cached, %lu pages evicted\n",
@@ -354,7 +332,7 @@ static void turns_of_a_chat(void **state) {
         assert_int_equal(cached_tokens_of(e, scored), 0);
         assert_int_equal(idle_stats(e).cached_tokens, (one_form ? 256 : 128) + 256);
         probe *all[] = {first, second, again, flushed, scored};
-        for (int i = 0; i < 5; i++) wait_check_free(e, all[i]);
+        for (int i = 0; i < 5; i++) probe_finish(e, all[i]);
         close_engine(e);
     }
     fake_one_form(false);
@@ -366,8 +344,8 @@ static void whole_pages_leave_one_token_to_compute(void **state) {
     probe     *first = random_prompt(256, 5), *again = probe_new(first->prompt, 256, 5);
     assert_int_equal(cached_tokens_of(e, first), 0);
     assert_int_equal(cached_tokens_of(e, again), 128);
-    wait_check_free(e, first);
-    wait_check_free(e, again);
+    probe_finish(e, first);
+    probe_finish(e, again);
     close_engine(e);
 }
 
@@ -389,8 +367,8 @@ static void common_prompt_is_computed_once(void **state) {
     td_engine_stats s = idle_stats(e);
     assert_int_equal(s.cached_tokens, 5 * 384);
     assert_int_equal(s.kv_tokens_cached, 384);
-    wait_check_free(e, first);
-    for (int i = 0; i < 6; i++) wait_check_free(e, p[i]);
+    probe_finish(e, first);
+    for (int i = 0; i < 6; i++) probe_finish(e, p[i]);
     close_engine(e);
 }
 
@@ -407,7 +385,7 @@ static void flush_while_running(void **state) {
             if (draw(3) == 0) usleep(draw(2000));
             td_engine_flush_cache(e);
         }
-        for (int i = 0; i < 6; i++) wait_check_free(e, p[i]);
+        for (int i = 0; i < 6; i++) probe_finish(e, p[i]);
     }
     close_engine(e);
 }
@@ -425,8 +403,8 @@ static void retraction_is_invisible(void **state) {
         probe_submit(e, p[i]);
     }
     fake_hold(false);
-    wait_check_free(e, first);
-    for (int i = 0; i < 4; i++) wait_check_free(e, p[i]);
+    probe_finish(e, first);
+    for (int i = 0; i < 4; i++) probe_finish(e, p[i]);
     assert_true(idle_stats(e).retractions > 0);
     assert_int_equal(idle_stats(e).retracted, 0);
     close_engine(e);
@@ -449,7 +427,7 @@ static void priority_goes_first(void **state) {
     assert_true(p[0]->end_number < p[3]->end_number);
     assert_true(p[3]->end_number < p[1]->end_number);
     assert_true(p[1]->end_number < p[2]->end_number);
-    for (int i = 0; i < 4; i++) wait_check_free(e, p[i]);
+    for (int i = 0; i < 4; i++) probe_finish(e, p[i]);
     close_engine(e);
 }
 
@@ -522,10 +500,10 @@ static void full_queue_is_busy(void **state) {
     assert_int_equal(td_engine_submit(e, &p[4]->params, &r, &err), TD_EBUSY); /* one runs, three wait */
     assert_non_null(strstr(err.text, "queue is full"));
     fake_hold(false);
-    for (int i = 0; i < 4; i++) wait_check_free(e, p[i]);
+    for (int i = 0; i < 4; i++) probe_finish(e, p[i]);
     idle_stats(e);
     probe_submit(e, p[4]);
-    wait_check_free(e, p[4]);
+    probe_finish(e, p[4]);
     close_engine(e);
 }
 
@@ -545,7 +523,7 @@ static void failed_step_is_run_again(void **state) {
             fake_fail_heads(1);
         else
             fake_fail_forwards(1);
-        for (int i = 0; i < 3; i++) wait_check_free(e, p[i]);
+        for (int i = 0; i < 3; i++) probe_finish(e, p[i]);
     }
     assert_int_equal(idle_stats(e).requests_failed, 0);
     close_engine(e);
@@ -577,10 +555,10 @@ static void step_that_fails_twice_ends_its_requests_only(void **state) {
         if (p[i]->finish == TD_FINISH_ERROR)
             probe_free(p[i]);
         else
-            wait_check_free(e, p[i]);
+            probe_finish(e, p[i]);
     p[0] = random_prompt(40, 30); /* and the engine goes on */
     probe_submit(e, p[0]);
-    wait_check_free(e, p[0]);
+    probe_finish(e, p[0]);
     close_engine(e);
 }
 
@@ -618,8 +596,8 @@ static void cancel(void **state) {
     assert_int_equal(running->finish, TD_FINISH_ABORT);
     fake_delay(0);
     td_request_cancel(running->request); /* once more, after the end */
-    wait_check_free(e, running);
-    wait_check_free(e, waiting);
+    probe_finish(e, running);
+    probe_finish(e, waiting);
     assert_int_equal(idle_stats(e).requests_aborted, 2);
     close_engine(e);
 }

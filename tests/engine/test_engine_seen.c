@@ -49,24 +49,6 @@ static probe *new_probe(uint32_t n_prompt, uint32_t max_tokens) {
     return p;
 }
 
-static void wait_check_free(td_engine *e, probe *p) {
-    td_engine_info info;
-    td_engine_get_info(e, &info);
-    probe_wait(p);
-    probe_check(p, td_engine_tokenizer(e), info.max_total_tokens, info.context_length);
-    probe_free(p);
-}
-
-/* The engine publishes its counters once per round: wait until it is idle. */
-static td_engine_stats idle_stats(td_engine *e) {
-    td_engine_stats s;
-    do {
-        usleep(1000);
-        td_engine_get_stats(e, &s);
-    } while (s.running || s.queued || s.kv_tokens_used);
-    return s;
-}
-
 static void close_engine(td_engine *e) {
     td_engine_close(e, 10);
     if (fake_complaint()) fail_msg("%s", fake_complaint());
@@ -95,8 +77,8 @@ static void progress_is_published(void **state) {
         usleep(500);
     }
     fake_delay(0);
-    wait_check_free(e, p);
-    wait_check_free(e, second);
+    probe_finish(e, p);
+    probe_finish(e, second);
     s = idle_stats(e);
     assert_int_equal(s.prefill_requests, 0);
     assert_int_equal(s.prefill_tokens_left, 0);
@@ -130,7 +112,7 @@ static void work_is_told_against_the_bounds(void **state) {
     assert_float_equal(s.expert_rate.bytes_per_s, bytes_per_s, 1e-6 * bytes_per_s);
     assert_float_equal(s.expert_rate.bound_fraction, by_reads > by_int8 ? by_reads : by_int8, 1e-6);
     assert_true(s.device_rate.bytes_per_s == 0 && s.device_rate.bound_fraction == 0);
-    wait_check_free(e, p);
+    probe_finish(e, p);
     s = idle_stats(e);
     uint64_t steps = s.steps_prefill + s.steps_decode;
     assert_int_equal(s.experts.bytes, steps * FAKE_STEP_BYTES);
@@ -171,7 +153,7 @@ static void a_stuck_step_is_named(void **state) {
     assert_int_equal(later.number, 1);
     assert_true(later.seconds >= s.seconds + 0.02);
     fake_hold(false);
-    wait_check_free(e, p);
+    probe_finish(e, p);
 
     delivery d = {.e = e};
     second->params.on_event = look_at_step;

@@ -22,7 +22,8 @@ MAY_INCLUDE = {
     "text": ["core"],
     "engine": ["core", "quant", "npu", "cpu_experts", "bridge", "model", "text"],
     "server": ["core"],
-    "cli": ["core", "server"],
+    "bench": ["core", "quant", "npu", "cpu_experts", "bridge", "model", "engine"],
+    "cli": ["core", "server", "bench"],
 }
 # The same name in several folders is their purpose.
 SHARED_NAMES = {"CMakeLists.txt", "README.md"}

@@ -1,0 +1,89 @@
+#include "bench/bench.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench_time.h"
+#include "core/cpu.h"
+#include "core/error.h"
+
+#define ROUNDS_MAX 99
+
+typedef struct {
+    const char *shape, *kernel;
+    uint32_t    m, threads;
+    double      time_s, gbps, gops;
+    const char *bound; /* what binds: "read", "int8" */
+    double      fraction;
+} row;
+
+static void print_json(const td_bench *b, const row *r) {
+    json_t *o = json_pack("{s:s,s:s,s:i,s:i,s:s,s:f,s:f,s:f,s:s,s:f,s:s,s:s}", "bench", b->bench, "shape", r->shape, "m", (int)r->m, "threads",
+                          (int)r->threads, "kernel", r->kernel, "time_us", 1e6 * r->time_s, "gbps", r->gbps, "gops", r->gops, "bound", r->bound,
+                          "fraction", r->fraction, "version", TD_VERSION, "cpu", td_cpu_tier_name(td_cpu_features()));
+    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(o);
+}
+
+static void print_table(td_bench *b, const row *r) {
+    if (!b->header_printed)
+        printf("%-34s %6s %7s %-24s %12s %8s %9s %6s %8s\n", "shape", "m", "threads", "kernel", "us", "GB/s", "GOP/s", "bound", "fraction");
+    b->header_printed = true;
+    printf("%-34s %6u %7u %-24s %12.1f %8.2f %9.1f %6s %8.2f\n", r->shape, r->m, r->threads, r->kernel, 1e6 * r->time_s, r->gbps, r->gops, r->bound,
+           r->fraction);
+}
+
+static void print_row(td_bench *b, const row *r) {
+    if (b->o->json) print_json(b, r);
+    else print_table(b, r);
+    fflush(stdout);
+}
+
+bool td_bench_wanted(const td_bench *b, const char *shape) {
+    return !b->o->filter || strstr(shape, b->o->filter);
+}
+
+void td_bench_print_bound(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double gbps, double gops) {
+    print_row(b, &(row){.shape = shape, .kernel = kernel, .threads = threads, .gbps = gbps, .gops = gops, .bound = gbps > 0 ? "read" : kernel, .fraction = 1});
+}
+
+/* Bytes and operations so far. */
+static void work_of(const td_bench_case *c, uint32_t calls, double *bytes, double *ops) {
+    if (c->work) {
+        td_tier_work w = c->work(c->ctx);
+        *bytes = (double)w.bytes;
+        *ops = (double)w.int8_ops + (double)w.f32_ops;
+    } else {
+        *bytes = c->bytes * calls;
+        *ops = c->ops * calls;
+    }
+}
+
+td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err) {
+    double   time[ROUNDS_MAX], fraction[ROUNDS_MAX], gbps[ROUNDS_MAX], gops[ROUNDS_MAX];
+    uint32_t rounds = b->o->rounds < ROUNDS_MAX ? b->o->rounds : ROUNDS_MAX, n_by_read = 0;
+    TD_TRY(c->run(c->ctx, err));
+    for (uint32_t r = 0; r < rounds; r++) {
+        double bytes0, ops0, bytes, ops;
+        double read = td_roofline_read(b->roofline), int8 = td_roofline_int8(b->roofline);
+        work_of(c, 0, &bytes0, &ops0);
+        double begin = td_roofline_now_s(b->pool);
+        for (uint32_t i = 0; i < c->calls; i++) TD_TRY(c->run(c->ctx, err));
+        double spent = td_roofline_now_s(b->pool) - begin;
+        work_of(c, c->calls, &bytes, &ops);
+        bytes -= bytes0;
+        ops -= ops0;
+        double by_read = bytes / (0.5 * (read + td_roofline_read(b->roofline))), by_int8 = ops / (0.5 * (int8 + td_roofline_int8(b->roofline)));
+        n_by_read += by_read > by_int8;
+        time[r] = spent / c->calls;
+        fraction[r] = (by_read > by_int8 ? by_read : by_int8) / spent;
+        gbps[r] = 1e-9 * bytes / spent;
+        gops[r] = 1e-9 * ops / spent;
+    }
+    print_row(b, &(row){.shape = c->shape, .kernel = c->kernel, .m = c->m, .threads = td_pool_workers(b->pool), .time_s = bench_median(time, rounds),
+                        .gbps = bench_median(gbps, rounds), .gops = bench_median(gops, rounds), .bound = 2 * n_by_read > rounds ? "read" : "int8",
+                        .fraction = bench_median(fraction, rounds)});
+    return TD_OK;
+}

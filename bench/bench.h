@@ -1,0 +1,62 @@
+/*
+ * `tandem bench`: what parts of the engine reach of what the machine can do. A suite is a function that times cases and hands each over as a
+ * row; the machine's bounds are measured around every round of every case, with the same threads, since a shared machine drifts.
+ *
+ * bound = max(bytes / read bandwidth, operations / int8 peak): every weight and KV byte that the case must read once, and two operations per
+ * multiply-add, of linears and attention together. fraction = bound / time.
+ */
+#ifndef TD_BENCH_BENCH_H
+#define TD_BENCH_BENCH_H
+
+#include <stdio.h>
+
+#include "core/roofline.h"
+#include "npu/npu.h"
+
+typedef struct {
+    const char *model_path;    /* config.json or folder; decode, prefill and load */
+    const char *override_json; /* merged over it, or NULL */
+    const char *filter;        /* only rows whose shape contains it; NULL: all */
+    uint32_t    threads;       /* 0: every core */
+    uint32_t    subpool_count; /* 0: one per NUMA node */
+    uint32_t    rounds;        /* a row is their median */
+    bool        json;          /* JSON lines instead of a table */
+} td_bench_options;
+
+typedef struct {
+    const td_bench_options *o;
+    td_machine              machine;
+    td_pool                *pool; /* of both tiers; the caller is worker 0 */
+    td_roofline            *roofline;
+    const char             *bench; /* the suite's name */
+    bool                    header_printed;
+} td_bench;
+
+/** One kind of work, done `calls` times a round. */
+typedef struct {
+    char        shape[64];
+    uint32_t    m;      /* rows or tokens */
+    const char *kernel;
+    uint32_t    calls;
+    td_status (*run)(void *ctx, td_error *err); /* one call */
+    td_tier_work (*work)(void *ctx);            /* done since the beginning; or NULL, and then */
+    double      bytes, ops;                     /* of a call */
+    void       *ctx;
+} td_bench_case;
+
+/** Whether the filter lets a shape through. */
+bool td_bench_wanted(const td_bench *b, const char *shape);
+
+/** Time a case and print its row. */
+TD_NODISCARD td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err);
+
+/** Print a figure that is a bound itself: `gbps` or `gops`, the other 0. */
+void td_bench_print_bound(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double gbps, double gops);
+
+/* The suites. */
+TD_NODISCARD td_status td_bench_roofline(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_experts(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_decode(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_prefill(td_bench *b, td_error *err);
+
+#endif

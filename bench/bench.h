@@ -55,6 +55,8 @@ void td_bench_print_bound(td_bench *b, const char *shape, uint32_t threads, cons
 
 /* The suites. */
 TD_NODISCARD td_status td_bench_roofline(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_kernels(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_attention(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_experts(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_decode(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_prefill(td_bench *b, td_error *err);

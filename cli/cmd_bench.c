@@ -22,6 +22,8 @@ typedef struct {
 
 static const suite SUITES[] = {
     {"roofline", td_bench_roofline, false, "read bandwidth, int8 and f32 peak, by threads"},
+    {"kernels", td_bench_kernels, false, "the device's linears, by rows"},
+    {"attention", td_bench_attention, false, "MLA and GQA, decode and prefill"},
     {"experts", td_bench_experts, false, "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
     {"decode", td_bench_decode, true, "whole steps of generating, by streams and context (--config)"},
     {"prefill", td_bench_prefill, true, "whole steps of a prompt (--config)"},

@@ -19,17 +19,21 @@ typedef struct {
 } row;
 
 static void print_json(const td_bench *b, const row *r) {
-    json_t *o = json_pack("{s:s,s:s,s:i,s:i,s:s,s:f,s:f,s:f,s:s,s:f,s:s,s:s}", "bench", b->bench, "shape", r->shape, "m", (int)r->m, "threads",
+    json_t *o = json_pack("{s:s,s:s,s:i,s:i,s:s,s:f,s:f,s:f,s:s,s:f,s:s,s:s,s:s,s:i,s:i}", "bench", b->bench, "shape", r->shape, "m", (int)r->m, "threads",
                           (int)r->threads, "kernel", r->kernel, "time_us", 1e6 * r->time_s, "gbps", r->gbps, "gops", r->gops, "bound", r->bound,
-                          "fraction", r->fraction, "version", TD_VERSION, "cpu", td_cpu_tier_name(td_cpu_features()));
+                          "fraction", r->fraction, "commit", td_bench_commit, "tier", td_cpu_tier_name(td_cpu_features()), "cpu", b->machine.cpu,
+                          "cores", (int)b->machine.n_cores, "nodes", (int)b->machine.n_nodes);
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(o);
 }
 
 static void print_table(td_bench *b, const row *r) {
-    if (!b->header_printed)
+    if (!b->header_printed) {
+        printf("commit %s, %s, %u cores, %u NUMA nodes, tier %s\n", td_bench_commit, b->machine.cpu, b->machine.n_cores, b->machine.n_nodes,
+               td_cpu_tier_name(td_cpu_features()));
         printf("%-34s %6s %7s %-24s %12s %8s %9s %6s %8s\n", "shape", "m", "threads", "kernel", "us", "GB/s", "GOP/s", "bound", "fraction");
+    }
     b->header_printed = true;
     printf("%-34s %6u %7u %-24s %12.1f %8.2f %9.1f %6s %8.2f\n", r->shape, r->m, r->threads, r->kernel, 1e6 * r->time_s, r->gbps, r->gops, r->bound,
            r->fraction);

@@ -32,9 +32,11 @@ typedef struct {
     bool                    header_printed;
 } td_bench;
 
+#define TD_BENCH_SHAPE_BYTES 64
+
 /** One kind of work, done `calls` times a round. */
 typedef struct {
-    char        shape[64];
+    char        shape[TD_BENCH_SHAPE_BYTES];
     uint32_t    m;      /* rows or tokens */
     const char *kernel;
     uint32_t    calls;
@@ -43,6 +45,8 @@ typedef struct {
     double      bytes, ops;                     /* of a call */
     void       *ctx;
 } td_bench_case;
+
+extern const char td_bench_commit[]; /* of the tree that was built; its source is made by the build */
 
 /** Whether the filter lets a shape through. */
 bool td_bench_wanted(const td_bench *b, const char *shape);

@@ -1,4 +1,5 @@
 /* Whole steps of a model of random weights: decode by streams and context, prefill by prompt. Head included, sampling not. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "bench/bench.h"
@@ -68,11 +69,11 @@ static void close_steps(steps *s) {
     *s = (steps){0};
 }
 
-static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t max_seq, uint32_t n_pages, td_error *err) {
+static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t max_seq, uint32_t max_len, uint32_t n_pages, td_error *err) {
     *s = (steps){.n_pages = n_pages};
     TD_TRY(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_BF16, .pool = b->pool}, &s->npu, err));
     td_model_options o = {.model_path = b->o->model_path, .override_json = b->o->override_json, .load_dummy = true, .w8a8 = true,
-                          .expert_format = TD_EXPERT_INT4C, .max_tok = max_tok, .max_out = max_seq, .context_length = n_pages * TD_KV_PAGE};
+                          .expert_format = TD_EXPERT_INT4C, .max_tok = max_tok, .max_out = max_seq, .context_length = max_len};
     TD_TRY(td_model_open(&o, s->npu, b->pool, &s->model, err));
     TD_TRY(td_model_load(s->model, n_pages, err));
     s->vocab = td_model_get_config(s->model)->vocab;
@@ -92,21 +93,47 @@ typedef struct {
     uint32_t n_seq, n_new, context, calls;
 } step_shape;
 
-static td_status time_shapes(td_bench *b, const step_shape *shapes, size_t n, td_error *err) {
-    steps    s;
-    uint32_t max_tok = 0, max_seq = 0, max_pages = 0;
+static void name_shape(const step_shape *p, char name[TD_BENCH_SHAPE_BYTES]) {
+    if (p->n_new == 1) snprintf(name, TD_BENCH_SHAPE_BYTES, "%u streams, context %u", p->n_seq, p->context);
+    else snprintf(name, TD_BENCH_SHAPE_BYTES, "%u prompts of %u tokens", p->n_seq, p->n_new);
+}
+
+#define SHAPES_MAX 8
+
+/* Those that the filter lets through and the model's context has room for. */
+static td_status select_shapes(const td_bench *b, const step_shape *all, size_t n_all, step_shape *shapes, size_t *n, td_error *err) {
+    td_model_config config;
+    TD_TRY(td_model_config_read(b->o->model_path, b->o->override_json, &config, err));
+    assert(n_all <= SHAPES_MAX);
+    *n = 0;
+    for (size_t i = 0; i < n_all; i++) {
+        char name[TD_BENCH_SHAPE_BYTES];
+        name_shape(&all[i], name);
+        if (!td_bench_wanted(b, name)) continue;
+        if (all[i].context + all[i].n_new <= config.max_position) shapes[(*n)++] = all[i];
+        else fprintf(stderr, "%s: left out, the model has %u positions\n", name, config.max_position);
+    }
+    return *n ? TD_OK : td_fail(err, TD_EINVAL, "no row is left to measure");
+}
+
+static td_status time_shapes(td_bench *b, const step_shape *all, size_t n_all, td_error *err) {
+    steps      s;
+    step_shape shapes[SHAPES_MAX];
+    size_t     n;
+    uint32_t   max_tok = 0, max_seq = 0, max_len = 0, max_pages = 0;
+    TD_TRY(select_shapes(b, all, n_all, shapes, &n, err));
     for (size_t i = 0; i < n; i++) {
-        uint32_t pages = shapes[i].n_seq * ((shapes[i].context + shapes[i].n_new + TD_KV_PAGE - 1) / TD_KV_PAGE);
-        if (shapes[i].n_seq * shapes[i].n_new > max_tok) max_tok = shapes[i].n_seq * shapes[i].n_new;
-        if (shapes[i].n_seq > max_seq) max_seq = shapes[i].n_seq;
+        uint32_t n_seq = shapes[i].n_seq, len = shapes[i].context + shapes[i].n_new, pages = n_seq * ((len + TD_KV_PAGE - 1) / TD_KV_PAGE);
+        if (n_seq * shapes[i].n_new > max_tok) max_tok = n_seq * shapes[i].n_new;
+        if (n_seq > max_seq) max_seq = n_seq;
+        if (len > max_len) max_len = len;
         if (pages > max_pages) max_pages = pages;
     }
-    td_status st = open_steps(&s, b, max_tok, max_seq, max_pages, err);
+    td_status st = open_steps(&s, b, max_tok, max_seq, max_len, max_pages, err);
     for (size_t i = 0; i < n && st == TD_OK; i++) {
         const step_shape *p = &shapes[i];
         td_bench_case     c = {.m = p->n_seq * p->n_new, .kernel = td_model_expert_kernel(s.model), .calls = p->calls, .run = run, .work = work, .ctx = &s};
-        snprintf(c.shape, sizeof c.shape, p->n_new == 1 ? "%u streams, context %u" : "%u prompt, %u tokens", p->n_seq, p->n_new == 1 ? p->context : p->n_new);
-        if (!td_bench_wanted(b, c.shape)) continue;
+        name_shape(p, c.shape);
         set_shape(&s, p->n_seq, p->n_new, p->context);
         st = td_bench_time(b, &c, err);
     }

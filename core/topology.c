@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <hwloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -128,6 +129,10 @@ td_status td_topology_plan(uint32_t cpuinfer, uint32_t subpool_count, uint32_t n
     machine->n_l3 = (uint32_t)hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_L3CACHE);
     for (hwloc_obj_t l3 = NULL; (l3 = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_L3CACHE, l3));) machine->l3_bytes += l3->attr->cache.size;
     machine->n_nodes = count_nodes(cores, n);
+    const char *cpu = hwloc_obj_get_info_by_name(hwloc_get_root_obj(topo), "CPUModel");
+    hwloc_obj_t package = cpu ? NULL : hwloc_get_obj_by_type(topo, HWLOC_OBJ_PACKAGE, 0);
+    if (package) cpu = hwloc_obj_get_info_by_name(package, "CPUModel");
+    snprintf(machine->cpu, sizeof machine->cpu, "%s", cpu ? cpu : "");
     hwloc_topology_destroy(topo);
 
     td_status st = read_memory(machine, err);

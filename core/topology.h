@@ -13,6 +13,7 @@ typedef struct {
 } td_thread_plan;
 
 typedef struct {
+    char     cpu[64];         /* the processor's name, as hwloc tells it; "" where it does not */
     uint32_t n_cores, n_cpus, n_nodes, n_l3;
     uint64_t l3_bytes;        /* of all L3 caches */
     uint64_t memory_bytes;    /* of the machine, or of its cgroup where that is less */

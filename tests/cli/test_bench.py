@@ -1,0 +1,78 @@
+"""`tandem bench`: rows with the keys that programs rely on, and refusals. What the figures are is no test's business."""
+import json
+import os
+import subprocess
+import unittest
+
+TANDEM = os.environ["TD_TANDEM"]
+TINY = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/deepseek_v2_lite/config.json")
+KEYS = {"bench", "shape", "m", "threads", "kernel", "time_us", "gbps", "gops", "bound", "fraction"}
+
+
+def bench(*args):
+    return subprocess.run([TANDEM, "bench", *args], capture_output=True, text=True, timeout=120)
+
+
+class Bench(unittest.TestCase):
+    def rows(self, *args):
+        p = bench(*args, "--rounds", "1", "--json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        rows = [json.loads(line) for line in p.stdout.splitlines()]
+        self.assertTrue(rows)
+        for r in rows:
+            self.assertLessEqual(KEYS, set(r))
+            self.assertEqual((r["bench"], r["threads"]), (args[0], 2))
+            self.assertIn(r["bound"], ("read", "int8"))
+            for key in ("time_us", "gbps", "gops", "fraction"):
+                self.assertGreater(r[key], 0)
+        return rows
+
+    def test_decode(self):
+        rows = self.rows("decode", "--config", TINY, "--threads", "2")
+        self.assertEqual([r["shape"] for r in rows][:3], ["1 streams, context 16", "1 streams, context 1024", "4 streams, context 16"])
+        self.assertIn(16, [r["m"] for r in rows])
+
+    def test_prefill(self):
+        rows = self.rows("prefill", "--config", TINY, "--threads", "2", "--filter", "128 tokens")
+        self.assertEqual([(r["shape"], r["m"]) for r in rows], [("1 prompts of 128 tokens", 128)])
+        self.assertGreater(rows[0]["gops"], rows[0]["gbps"])
+
+    def test_attention(self):
+        rows = self.rows("attention", "--threads", "2", "--filter", "decode, context 1024")
+        self.assertEqual([(r["kernel"], r["m"]) for r in rows], [("mla", 1)])
+
+    def test_roofline(self):
+        p = bench("roofline", "--rounds", "1", "--threads", "1", "--json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        rows = [json.loads(line) for line in p.stdout.splitlines()]
+        self.assertEqual([(r["kernel"], r["threads"]) for r in rows], [("read", 1), ("int8", 1), ("f32", 1)])
+        self.assertGreater(rows[0]["gbps"], 0)
+        self.assertGreater(rows[1]["gops"], rows[2]["gops"])
+
+    def test_left_out(self):
+        p = bench("decode", "--config", TINY, "--threads", "2", "--rounds", "1", "--filter", "context 16384")
+        self.assertEqual(p.returncode, 1)
+        self.assertRegex(p.stderr, r"^1 streams, context 16384: left out, the model has \d+ positions\ntandem bench: no row is left to measure\n$")
+
+    def test_refusals(self):
+        for args, said in [((), "which suite?"), (("decode",), "decode needs --config"), (("speed",), "no suite 'speed'"),
+                           (("roofline", "experts"), "one suite at a time"), (("roofline", "--rounds", "0"), "--rounds must be a number from 1 to 99, not '0'"),
+                           (("roofline", "--threads", "x"), "--threads must be a number")]:
+            with self.subTest(args=args):
+                p = bench(*args)
+                self.assertEqual((p.returncode, p.stdout), (2, ""))
+                self.assertIn("tandem bench: ", p.stderr)
+                self.assertIn(said, p.stderr)
+        p = bench("decode", "--config", "/nonexistent.json")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("/nonexistent.json", p.stderr)
+
+    def test_help(self):
+        p = bench("--help")
+        self.assertEqual(p.returncode, 0)
+        for word in ("roofline", "kernels", "attention", "experts", "decode", "prefill", "--json"):
+            self.assertIn(word, p.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -7,12 +7,13 @@
 #include "cpu_experts/kernels/expert_kernels.h"
 
 #define HALF 8
-#define MR 2
+#define MR 4 /* 8 int16 accumulators, the codes and the broadcast; the int32 sums rest in memory */
 #define GROUPS 8           /* of 4 k, added in int16; kr = 4 * GROUPS */
-#define PREFETCH_SPAN 2048 /* bytes ahead; a tile is followed by the tile that is read next */
+#define FAR 8192           /* bytes ahead that are brought to L2: a tile is followed by the tile that is read next */
+#define NEAR 1024          /* and from there to L1 */
 #include "cpu_experts/kernels/int4c_layout.inc"
 
-static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_args *a, size_t r0, const int m) {
+static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int m) {
     const float   *scale = a->tile;
     const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof *scale;
     const int8_t  *x[MR];
@@ -30,7 +31,10 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
 #pragma GCC unroll 8
         for (size_t i = 0; i < GROUPS; i++) {
             const uint8_t *at = w + (g + 4 * i) * HALF;
-            if (m == 1 && i % 2 == 0) _mm_prefetch((const char *)at + PREFETCH_SPAN, _MM_HINT_T0);
+            if (i % 2 == 0) {
+                _mm_prefetch((const char *)at + far, _MM_HINT_T1);
+                _mm_prefetch((const char *)at + NEAR, _MM_HINT_T0);
+            }
             __m256i both = _mm256_load_si256((const __m256i *)at);
             __m256i low = _mm256_and_si256(both, nibble), high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
 #pragma GCC unroll 16
@@ -54,15 +58,23 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
         }
 }
 
+#define ROW_CASE(n)                    \
+    case n:                            \
+        rows_times_tile(a, r, far, n); \
+        break;
+
 static void run(const td_gemm_args *a) {
-    size_t r = 0;
-    for (; r + MR <= a->m; r += MR) rows_times_tile(a, r, MR);
-    if (r < a->m) rows_times_tile(a, r, 1);
+    size_t n_passes = (a->m + MR - 1) / MR, far = n_passes == 1 ? FAR : tile_bytes(a->k); /* of several, the first fetches the next tile */
+    for (size_t r = 0, left = n_passes; left > 0; left--, far = NEAR) {
+        size_t m = (a->m - r + left - 1) / left;
+        switch (m) { ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) }
+        r += m;
+    }
 }
 
 const td_gemm_kernel td_int4c_avx2 = {
     INT4C_LAYOUT,
-    .name = "int4c_avx2_2x16",
+    .name = "int4c_avx2_4x16",
     .layout = "int4c_16x4",
     .needs = TD_CPU_AVX2,
     .mr = MR,

@@ -11,6 +11,7 @@
 #define MR     4
 #define NR     16
 #define OFFSET 0
+#define NEAR   1024 /* bytes ahead that are brought from L2 to L1 */
 
 static void pack(void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size_t k) {
     w8a8_pack(panel, q, ldq, nr_valid, k, NR, 0);
@@ -28,7 +29,8 @@ TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, 
     for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = _mm256_setzero_si256();
     for (size_t kk = 0; kk < k4; kk++, w += 4 * NR, ahead += step) {
         __m256i w0 = _mm256_loadu_si256((const __m256i *)w), w1 = _mm256_loadu_si256((const __m256i *)(w + 32));
-        _mm_prefetch((const char *)ahead, _MM_HINT_T0);
+        _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+        _mm_prefetch((const char *)w + NEAR, _MM_HINT_T0);
         __m256i w0_abs = _mm256_abs_epi8(w0), w1_abs = _mm256_abs_epi8(w1); /* -128 becomes 128, unsigned */
 #pragma GCC unroll 4
         for (int i = 0; i < rows; i++) {

@@ -138,19 +138,18 @@ static void push_pair(const td_bpe *bpe, long_word *w, uint32_t left) {
     if (m->pair != FREE) heap_push(w, (candidate){.key = pair_of(m->rank, left), .pair = m->pair, .id = m->id});
 }
 
-static td_status merge_long(const td_bpe *bpe, const char *word, size_t len, td_ids *out) {
+/* ids[0, n) as in merge_short. */
+static td_status merge_long(const td_bpe *bpe, uint32_t *ids, size_t n, size_t *left) {
     /* n - 1 pairs to start with, and each of at most n - 1 merges takes one candidate off and pushes at most two. */
-    long_word w = {.nodes = malloc(len * sizeof *w.nodes), .heap = malloc(2 * len * sizeof *w.heap)};
+    long_word w = {.nodes = malloc(n * sizeof *w.nodes), .heap = malloc(2 * n * sizeof *w.heap)};
     if (!w.nodes || !w.heap) {
         free(w.nodes);
         free(w.heap);
         return TD_ENOMEM;
     }
-    for (size_t i = 0; i < len; i++)
-        w.nodes[i] = (node){.id = bpe->byte_id[(uint8_t)word[i]],
-                            .prev = i ? (uint32_t)i - 1 : NO_NODE,
-                            .next = i + 1 < len ? (uint32_t)i + 1 : NO_NODE};
-    for (size_t i = 0; i < len; i++) push_pair(bpe, &w, (uint32_t)i);
+    for (size_t i = 0; i < n; i++)
+        w.nodes[i] = (node){.id = ids[i], .prev = i ? (uint32_t)i - 1 : NO_NODE, .next = i + 1 < n ? (uint32_t)i + 1 : NO_NODE};
+    for (size_t i = 0; i < n; i++) push_pair(bpe, &w, (uint32_t)i);
     while (w.n) {
         candidate c = heap_pop(&w);
         uint32_t  at = (uint32_t)c.key, right = w.nodes[at].next;
@@ -162,24 +161,26 @@ static td_status merge_long(const td_bpe *bpe, const char *word, size_t len, td_
         push_pair(bpe, &w, at);
         if (w.nodes[at].prev != NO_NODE) push_pair(bpe, &w, w.nodes[at].prev);
     }
-    size_t parts = 0;
-    for (uint32_t i = 0; i != NO_NODE; i = w.nodes[i].next) parts++;
-    td_status st = td_ids_reserve(out, parts);
-    if (st == TD_OK)
-        for (uint32_t i = 0; i != NO_NODE; i = w.nodes[i].next) out->v[out->n++] = w.nodes[i].id;
+    *left = 0;
+    for (uint32_t i = 0; i != NO_NODE; i = w.nodes[i].next) ids[(*left)++] = w.nodes[i].id;
     free(w.nodes);
     free(w.heap);
-    return st;
+    return TD_OK;
 }
 
 td_status td_bpe_word(const td_bpe *bpe, const char *word, size_t len, td_ids *out) {
     if (len == 0) return TD_OK;
     if (len >= NO_NODE || len > SIZE_MAX / (2 * sizeof(candidate))) return TD_EINVAL;
-    if (len > SHORT_WORD) return merge_long(bpe, word, len, out);
     td_status st = td_ids_reserve(out, len);
     if (st != TD_OK) return st;
     uint32_t *ids = out->v + out->n;
-    for (size_t i = 0; i < len; i++) ids[i] = bpe->byte_id[(uint8_t)word[i]];
-    out->n += merge_short(bpe, ids, len);
-    return TD_OK;
+    size_t    n = 0;
+    for (size_t i = 0; i < len; i++)
+        if (bpe->byte_id[(uint8_t)word[i]] != TD_BPE_NO_BYTE) ids[n++] = bpe->byte_id[(uint8_t)word[i]];
+    if (n > SHORT_WORD)
+        st = merge_long(bpe, ids, n, &n);
+    else
+        n = merge_short(bpe, ids, n);
+    if (st == TD_OK) out->n += n;
+    return st;
 }

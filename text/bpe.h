@@ -25,12 +25,14 @@ typedef struct {
     uint32_t id;   /* of the merged token */
 } td_bpe_merge;
 
+#define TD_BPE_NO_BYTE UINT32_MAX
+
 /** Merge table: open addressing with linear probing. Zero-initialise; read-only once loaded, then safe to share. */
 typedef struct {
     td_bpe_merge *slots; /* [1 << bits] */
     size_t        n;     /* merges held */
     unsigned      bits;
-    uint32_t      byte_id[256]; /* id of each single byte: the caller fills it */
+    uint32_t      byte_id[256]; /* id of each single byte, or TD_BPE_NO_BYTE: left out of words; the caller fills it */
 } td_bpe;
 
 /** Room for n merges without growing. */

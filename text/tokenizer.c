@@ -61,8 +61,7 @@ static td_status encode(encoder *e, const char *text, size_t len) {
     size_t n_chars = 0;
     for (size_t at = 0; at < len;) {
         size_t    valid = td_utf8_valid_prefix(text + at, len - at);
-        td_status st =
-            valid ? encode_valid(e, text + at, valid, &n_chars) : append(e->out, e->tok->bpe.byte_id[(uint8_t)text[at]]);
+        td_status st = valid ? encode_valid(e, text + at, valid, &n_chars) : td_bpe_word(&e->tok->bpe, text + at, 1, e->out);
         if (st != TD_OK) return st;
         at += valid ? valid : 1;
     }

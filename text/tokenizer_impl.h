@@ -45,7 +45,10 @@ TD_NODISCARD td_status td_tokenizer_add_token(td_tokenizer *tok, uint32_t id, co
 /** The same from a finished description; takes over t.text. Nothing is done for an empty text. */
 TD_NODISCARD td_status td_tokenizer_add(td_tokenizer *tok, td_added_token t, td_error *err);
 
-/** Fill bpe.byte_id from the index. @return TD_EFORMAT when a byte has no token. */
+/**
+ * Fill bpe.byte_id from the index. Some published vocabularies (SmolLM2) lack bytes that their training text did not have: text
+ * loses them, as with Hugging Face's tokenizers. @return TD_EFORMAT when a space or a printable character of ASCII has no token.
+ */
 TD_NODISCARD td_status td_tokenizer_bind_bytes(td_tokenizer *tok, td_error *err);
 
 /** An id from JSON. @return TD_EFORMAT for another type or a value out of range; what: whose id, for the sentence. */

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/json_text.h"
+#include "core/log.h"
 #include "text/tokenizer_impl.h"
 
 #define FILE_BYTES_MAX ((off_t)256 << 20) /* the largest tokenizer.json in use has 33 MB */
@@ -32,12 +33,16 @@ td_status td_tokenizer_id(const json_t *value, const char *what, uint32_t *id, t
 }
 
 td_status td_tokenizer_bind_bytes(td_tokenizer *tok, td_error *err) {
+    unsigned missing = 0;
     for (unsigned b = 0; b < 256; b++) {
         char c = (char)b;
-        if (!td_vocab_find(&tok->vocab, &c, 1, &tok->bpe.byte_id[b]))
-            return td_fail(err, TD_EFORMAT, "the vocabulary has no token for the byte 0x%02X: not a byte-level vocabulary",
-                           b);
+        if (td_vocab_find(&tok->vocab, &c, 1, &tok->bpe.byte_id[b])) continue;
+        if (b >= ' ' && b <= '~')
+            return td_fail(err, TD_EFORMAT, "the vocabulary has no token for the byte 0x%02X: not a byte-level vocabulary", b);
+        tok->bpe.byte_id[b] = TD_BPE_NO_BYTE;
+        missing++;
     }
+    if (missing) td_warn("the vocabulary has no tokens for %u of the 256 bytes: text loses them", missing);
     return TD_OK;
 }
 

@@ -13,7 +13,7 @@
 
 #include "bench/bench_time.h"
 #include "core/log.h"
-#include "core/topology.h"
+#include "core/thread_plan.h"
 #include "model/model.h"
 
 #define ROUNDS   9

@@ -1,11 +1,18 @@
-/* The bounds themselves, by the number of threads: reading memory, int8 and f32 multiply-adds from registers. */
+/* The bounds themselves: reading memory by threads and by pairs of NUMA nodes; int8, bf16 and f32 multiply-adds from registers by threads. */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "bench/bench.h"
 #include "bench/bench_time.h"
+#include "core/cpu.h"
 #include "core/error.h"
 
+#define ROUNDS_MAX 9
+#define PAIR_S 0.2 /* of a round over all pairs */
+
 static double median_of(td_bench *b, td_roofline *r, double (*measure)(td_roofline *)) {
-    double   x[9];
-    uint32_t n = b->o->rounds < 9 ? b->o->rounds : 9;
+    double   x[ROUNDS_MAX];
+    uint32_t n = b->o->rounds < ROUNDS_MAX ? b->o->rounds : ROUNDS_MAX;
     for (uint32_t i = 0; i < n; i++) x[i] = measure(r);
     return 1e-9 * bench_median(x, n);
 }
@@ -23,14 +30,47 @@ static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
         td_bench_print_bound(b, "memory", threads, "read", median_of(b, r, td_roofline_read), 0);
         td_bench_print_bound(b, "registers", threads, "int8", 0, median_of(b, r, td_roofline_int8));
         td_bench_print_bound(b, "registers", threads, "f32", 0, median_of(b, r, td_roofline_f32));
+        if (td_cpu_features() & TD_CPU_AVX512BF16) td_bench_print_bound(b, "registers", threads, "bf16", 0, median_of(b, r, td_roofline_bf16));
         td_roofline_close(r);
     }
     td_pool_destroy(pool);
     return st;
 }
 
+typedef struct {
+    td_topology       topology;
+    td_node_bandwidth round[ROUNDS_MAX];
+} node_rounds;
+
+/* All cores of a node read the memory of a node. */
+static void print_pairs(td_bench *b, const node_rounds *n, uint32_t rounds) {
+    const td_topology *t = &n->topology;
+    for (uint32_t i = 0; i < t->n_nodes; i++)
+        for (uint32_t j = 0; j < t->n_nodes; j++) {
+            char   shape[TD_BENCH_SHAPE_BYTES];
+            double x[ROUNDS_MAX];
+            for (uint32_t r = 0; r < rounds; r++) x[r] = 1e-9 * n->round[r].read[i][j];
+            double gbps = bench_median(x, rounds);
+            snprintf(shape, sizeof shape, "node %u reads node %u", t->nodes[i].os_index, t->nodes[j].os_index);
+            if (gbps > 0) td_bench_print_bound(b, shape, t->nodes[i].n_cores, "read", gbps, 0);
+        }
+}
+
+static td_status measure_nodes(td_bench *b, td_error *err) {
+    uint32_t     rounds = b->o->rounds < ROUNDS_MAX ? b->o->rounds : ROUNDS_MAX;
+    node_rounds *n = calloc(1, sizeof *n);
+    if (!n) return td_fail(err, TD_ENOMEM, "out of memory to measure the nodes");
+    td_status st = td_topology_read(&n->topology, err);
+    if (!n->topology.is_real) rounds = 0;
+    for (uint32_t r = 0; r < rounds && st == TD_OK; r++) st = td_node_bandwidth_measure(&n->topology, PAIR_S, &n->round[r], err);
+    if (st == TD_OK && rounds) print_pairs(b, n, rounds);
+    free(n);
+    return st;
+}
+
 td_status td_bench_roofline(td_bench *b, td_error *err) {
     uint32_t all = td_pool_workers(b->pool);
     for (uint32_t n = 1; n < all; n *= 2) TD_TRY(measure_threads(b, n, err));
-    return measure_threads(b, all, err);
+    TD_TRY(measure_threads(b, all, err));
+    return measure_nodes(b, err);
 }

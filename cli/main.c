@@ -15,6 +15,7 @@ static const command COMMANDS[] = {
     {"launch_server", td_cmd_launch_server, "serve a model over OpenAI's HTTP API"},
     {"quantize", td_cmd_quantize, "a bf16 checkpoint to int8 weights and packed int4 experts, for quick starts"},
     {"bench", td_cmd_bench, "what parts of the engine reach of what this machine can do"},
+    {"topo", td_cmd_topo, "the machine, the bandwidth between its NUMA nodes, and the thread plan"},
     {"tokenize", td_cmd_tokenize, "text to token ids and back, as JSON lines"},
     {"render-chat", td_cmd_render_chat, "chat requests to prompt texts, as JSON lines"},
     {NULL, NULL, NULL},

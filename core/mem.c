@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <numa.h>
+#include <numaif.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -9,13 +11,44 @@
 
 #define HUGE_BYTES ((size_t)2 << 20)
 
+#define NODES_MAX 1024 /* the kernel's largest configuration */
+#define WORD_BITS (8 * sizeof(unsigned long))
+
+static pthread_once_t g_once = PTHREAD_ONCE_INIT;
+static bool           g_several;                      /* nodes: else there is nothing to choose */
+static unsigned long  g_spread[NODES_MAX / WORD_BITS]; /* nodes with memory and cores that this process may use */
+
+static void find_nodes(void) {
+    if (numa_available() < 0 || numa_max_node() == 0) return;
+    struct bitmask *memory = numa_get_mems_allowed(), *cpus = numa_allocate_cpumask();
+    for (uint32_t node = 0; node < NODES_MAX && node <= (uint32_t)numa_max_node(); node++)
+        if (numa_bitmask_isbitset(memory, node) && numa_node_to_cpus((int)node, cpus) == 0 && numa_bitmask_weight(cpus) > 0)
+            g_spread[node / WORD_BITS] |= 1ul << node % WORD_BITS;
+    numa_free_cpumask(cpus);
+    numa_free_nodemask(memory);
+    g_several = true;
+}
+
+/* Preferred, not bound: a node that is full would have the process killed. What the system refuses only costs speed. */
+static void place(void *p, size_t bytes, uint32_t node) {
+    unsigned long one[NODES_MAX / WORD_BITS] = {0};
+    pthread_once(&g_once, find_nodes);
+    if (!g_several || (node >= NODES_MAX && node != TD_NODE_SPREAD)) return;
+    if (node == TD_NODE_SPREAD) {
+        mbind(p, bytes, MPOL_INTERLEAVE, g_spread, NODES_MAX + 1, 0);
+        return;
+    }
+    one[node / WORD_BITS] = 1ul << node % WORD_BITS;
+    mbind(p, bytes, MPOL_PREFERRED, one, NODES_MAX + 1, 0);
+}
+
 td_status td_mem_map(size_t bytes, uint32_t node, void **out, td_error *err) {
     *out = NULL;
     if (bytes == 0) bytes = TD_PAGE_BYTES;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return td_fail(err, TD_ENOMEM, "cannot map %zu MiB of memory: %s", bytes >> 20, strerror(errno));
     if (bytes >= HUGE_BYTES) madvise(p, bytes, MADV_HUGEPAGE); /* a hint: without huge pages it is only slower */
-    if (node != TD_NODE_ANY && numa_available() >= 0 && numa_max_node() > 0) numa_tonode_memory(p, bytes, (int)node);
+    place(p, bytes, node);
     *out = p;
     return TD_OK;
 }

@@ -5,10 +5,14 @@
 #include "tandem.h"
 
 #define TD_NODE_ANY     UINT32_MAX
+#define TD_NODE_SPREAD  (UINT32_MAX - 1) /* page by page over all NUMA nodes with cores */
 #define TD_CACHE_LINE   64
 #define TD_PAGE_BYTES   ((size_t)4096)
 
-/** Zeroed, page-aligned; huge pages where the system gives them; preferred on NUMA node `node` unless TD_NODE_ANY. */
+/**
+ * Zeroed, page-aligned; huge pages where the system gives them. On NUMA node `node` while there is room on it, else near it; TD_NODE_SPREAD;
+ * TD_NODE_ANY: where it is touched first.
+ */
 TD_NODISCARD td_status td_mem_map(size_t bytes, uint32_t node, void **out, td_error *err);
 void                   td_mem_unmap(void *p, size_t bytes); /* NULL is fine */
 

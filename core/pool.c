@@ -154,6 +154,12 @@ uint32_t td_pool_node(const td_pool *p, uint32_t subpool) {
     return TD_NODE_ANY;
 }
 
+uint32_t td_pool_home(const td_pool *p) {
+    for (uint32_t i = 1; i < p->n_workers; i++)
+        if (p->workers[i].place.node != p->workers[0].place.node) return TD_NODE_SPREAD;
+    return p->workers[0].place.node;
+}
+
 void td_pool_pin_caller(const td_pool *p) { pin(p->workers[0].place.cpu); }
 
 void td_pool_label(td_pool *p, const td_trace_label *label) {

@@ -22,7 +22,7 @@ typedef struct td_pool td_pool;
 typedef struct {
     uint32_t cpu;     /* OS index, or TD_CPU_ANY: not pinned */
     uint32_t subpool; /* 0 .. n_subpools - 1, every one used */
-    uint32_t node;    /* OS index of the NUMA node whose memory is local */
+    uint32_t node;    /* where the memory of its subpool should lie: OS index, TD_NODE_SPREAD or TD_NODE_ANY */
     const char *name; /* of the pool, for the threads' names: "experts" makes "experts 3"; NULL: "worker" */
 } td_worker_place;
 
@@ -39,7 +39,8 @@ void                   td_pool_destroy(td_pool *p);
 
 uint32_t td_pool_workers(const td_pool *p);
 uint32_t td_pool_subpools(const td_pool *p);
-uint32_t td_pool_node(const td_pool *p, uint32_t subpool); /* NUMA node of a subpool */
+uint32_t td_pool_node(const td_pool *p, uint32_t subpool); /* where a subpool's memory should lie: for td_mem_map */
+uint32_t td_pool_home(const td_pool *p);                   /* the same of what all subpools work on: TD_NODE_SPREAD where they differ */
 
 /** How long a thread that works with the pool should spin before it sleeps: little where workers have no core of their own. */
 uint32_t td_pool_spin_us(const td_pool *p);

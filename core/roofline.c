@@ -15,7 +15,6 @@
 #include <immintrin.h>
 #endif
 
-#define READ_BYTES   ((size_t)1 << 20) /* of an item */
 #define PEAK_LOOPS   100000
 #define PEAK_ITEMS   8 /* for each worker */
 #define PLAIN_VALUES 4096
@@ -52,7 +51,7 @@ double td_roofline_now_s(const td_pool *pool) {
 #if defined(__x86_64__)
 __attribute__((target("avx512f"))) static void read_avx512(const char *p) {
     __m512i s[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
-    for (size_t i = 0; i < READ_BYTES; i += 256)
+    for (size_t i = 0; i < TD_ROOFLINE_BLOCK; i += 256)
         for (size_t j = 0; j < 4; j++) {
             _mm_prefetch(p + i + 64 * j + 4096, _MM_HINT_T0);
             s[j] = _mm512_xor_si512(s[j], _mm512_load_si512(p + i + 64 * j));
@@ -62,7 +61,7 @@ __attribute__((target("avx512f"))) static void read_avx512(const char *p) {
 
 __attribute__((target("avx2"))) static void read_avx2(const char *p) {
     __m256i s[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
-    for (size_t i = 0; i < READ_BYTES; i += 128) {
+    for (size_t i = 0; i < TD_ROOFLINE_BLOCK; i += 128) {
         _mm_prefetch(p + i + 4096, _MM_HINT_T0);
         _mm_prefetch(p + i + 4096 + 64, _MM_HINT_T0);
         for (size_t j = 0; j < 4; j++) s[j] = _mm256_xor_si256(s[j], _mm256_load_si256((const __m256i *)(p + i + 32 * j)));
@@ -74,16 +73,14 @@ __attribute__((target("avx2"))) static void read_avx2(const char *p) {
 
 static void read_plain(const char *p) {
     uint64_t s = 0, v;
-    for (size_t i = 0; i < READ_BYTES; i += 8) {
+    for (size_t i = 0; i < TD_ROOFLINE_BLOCK; i += 8) {
         memcpy(&v, p + i, 8);
         s ^= v;
     }
     sink = (int)s;
 }
 
-static void read_item(void *ctx, uint32_t item, const td_worker *w) {
-    const td_roofline *r = ctx;
-    const char        *p = r->buffer[w->subpool] + item * READ_BYTES;
+void td_roofline_read_block(const char *p) {
 #if defined(__x86_64__)
     if (td_cpu_features() & TD_CPU_AVX512) {
         read_avx512(p);
@@ -97,15 +94,20 @@ static void read_item(void *ctx, uint32_t item, const td_worker *w) {
     read_plain(p);
 }
 
+static void read_item(void *ctx, uint32_t item, const td_worker *w) {
+    const td_roofline *r = ctx;
+    td_roofline_read_block(r->buffer[w->subpool] + item * TD_ROOFLINE_BLOCK);
+}
+
 /* A page that was never written is the system's page of zeros, which is in the cache. */
 static void fill_item(void *ctx, uint32_t item, const td_worker *w) {
     const td_roofline *r = ctx;
-    memset(r->buffer[w->subpool] + item * READ_BYTES, 1, READ_BYTES);
+    memset(r->buffer[w->subpool] + item * TD_ROOFLINE_BLOCK, 1, TD_ROOFLINE_BLOCK);
 }
 
 double td_roofline_read(td_roofline *r) {
     double t0 = td_roofline_now_s(r->pool);
-    td_pool_run_each(r->pool, read_item, r, (uint32_t)(r->bytes / READ_BYTES));
+    td_pool_run_each(r->pool, read_item, r, (uint32_t)(r->bytes / TD_ROOFLINE_BLOCK));
     return (double)r->bytes * td_pool_subpools(r->pool) / (td_roofline_now_s(r->pool) - t0);
 }
 
@@ -153,6 +155,15 @@ __attribute__((target("avx512f"))) static double f32_avx512(void) {
                                  : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
                                    "xmm13", "xmm14", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25");
     return 24.0 * PEAK_LOOPS * 16 * 2;
+}
+
+__attribute__((target("avx512f,avx512bf16"))) static double bf16_avx512(void) {
+    for (int loop = 0; loop < PEAK_LOOPS; loop++)
+        __asm__ volatile("vpxord %%zmm14, %%zmm14, %%zmm14\n" TWELVE("vdpbf16ps %%zmm14, %%zmm14, ", "%%zmm", "\n")
+                             MORE("vdpbf16ps %%zmm14, %%zmm14, ", "%%zmm", "\n")::
+                                 : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
+                                   "xmm13", "xmm14", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25");
+    return 24.0 * PEAK_LOOPS * 32 * 2;
 }
 
 __attribute__((target("avx2,fma"))) static double f32_avx2(void) {
@@ -226,6 +237,14 @@ static double peak(td_roofline *r, double (*operations)(void)) {
 double td_roofline_int8(td_roofline *r) { return peak(r, int8_operations); }
 double td_roofline_f32(td_roofline *r) { return peak(r, f32_operations); }
 
+double td_roofline_bf16(td_roofline *r) {
+#if defined(__x86_64__)
+    if (td_cpu_features() & TD_CPU_AVX512BF16) return peak(r, bf16_avx512);
+#endif
+    (void)r;
+    return 0;
+}
+
 /* ---- the whole --------------------------------------------------------------------------------- */
 
 td_status td_roofline_open(td_pool *pool, size_t bytes, td_roofline **out, td_error *err) {
@@ -234,7 +253,7 @@ td_status td_roofline_open(td_pool *pool, size_t bytes, td_roofline **out, td_er
     *out = NULL;
     if (!r) return td_fail(err, TD_ENOMEM, "out of memory to measure the machine");
     r->pool = pool;
-    r->bytes = td_round_up(bytes / n, READ_BYTES);
+    r->bytes = td_round_up(bytes / n, TD_ROOFLINE_BLOCK);
     r->done = calloc((size_t)PEAK_ITEMS * td_pool_workers(pool), sizeof *r->done);
     td_status st = r->done ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory to measure the machine");
     for (uint32_t s = 0; s < n && st == TD_OK; s++) {
@@ -246,7 +265,7 @@ td_status td_roofline_open(td_pool *pool, size_t bytes, td_roofline **out, td_er
         td_roofline_close(r);
         return st;
     }
-    td_pool_run_each(pool, fill_item, r, (uint32_t)(r->bytes / READ_BYTES));
+    td_pool_run_each(pool, fill_item, r, (uint32_t)(r->bytes / TD_ROOFLINE_BLOCK));
     *out = r;
     return TD_OK;
 }

@@ -5,7 +5,9 @@
 #ifndef TD_CORE_ROOFLINE_H
 #define TD_CORE_ROOFLINE_H
 
-#include "core/topology.h"
+#include "core/thread_plan.h"
+
+#define TD_ROOFLINE_BLOCK ((size_t)1 << 20)
 
 typedef struct td_roofline td_roofline;
 
@@ -19,6 +21,10 @@ void                   td_roofline_close(td_roofline *r);
 double td_roofline_read(td_roofline *r); /* bytes per second of reading the buffers once */
 double td_roofline_int8(td_roofline *r); /* operations (two per multiply-add) per second; a few ms */
 double td_roofline_f32(td_roofline *r);
+double td_roofline_bf16(td_roofline *r); /* vdpbf16ps; 0 on a CPU (or under a mask) without it */
+
+/** Read TD_ROOFLINE_BLOCK bytes at p (aligned to a cache line) once, as fast as one thread can. */
+void td_roofline_read_block(const char *p);
 
 /**
  * All three for the start of an engine: the best of three rounds over a buffer of twice the L3 caches (at most an eighth of the

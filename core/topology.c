@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <hwloc.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,22 +12,8 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/mem.h"
 
-/* One physical core this process may use. */
-typedef struct {
-    uint32_t cpu;  /* OS index of its first hardware thread */
-    uint32_t node; /* OS index of its NUMA node */
-    uint32_t l3;   /* logical index of its L3, 0 where there is none */
-    uint32_t rank; /* how many cores of the same L3 come before it */
-} core_info;
-
-static int by_node_then_rank_then_l3(const void *pa, const void *pb) {
-    const core_info *a = pa, *b = pb;
-    if (a->node != b->node) return a->node < b->node ? -1 : 1;
-    if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
-    return a->l3 < b->l3 ? -1 : a->l3 > b->l3;
-}
+/* ---- memory ------------------------------------------------------------------------------------ */
 
 /* The text of a small file of the kernel's, terminated; false, with errno, when it cannot be read. */
 static bool read_text(const char *path, char *to, size_t max) {
@@ -69,113 +57,140 @@ static td_status read_memory(td_machine *m, td_error *err) {
     return TD_OK;
 }
 
-/* Cores in the order in which workers take them: node by node, and within a node one of each L3 in turn. */
-static uint32_t list_cores(hwloc_topology_t topo, core_info *cores, uint32_t max) {
-    uint32_t    n = 0;
-    hwloc_obj_t core = NULL;
-    while (n < max && (core = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_CORE, core))) {
-        hwloc_obj_t l3 = hwloc_get_ancestor_obj_by_type(topo, HWLOC_OBJ_L3CACHE, core);
-        hwloc_obj_t node = NULL;
-        while ((node = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_NUMANODE, node)))
-            if (hwloc_bitmap_isincluded(core->cpuset, node->cpuset)) break;
-        core_info c = {.cpu = (uint32_t)hwloc_bitmap_first(core->cpuset), .node = node ? node->os_index : 0, .l3 = l3 ? l3->logical_index : 0};
-        for (uint32_t i = 0; i < n; i++) c.rank += cores[i].l3 == c.l3 && cores[i].node == c.node;
-        cores[n++] = c;
-    }
-    qsort(cores, n, sizeof *cores, by_node_then_rank_then_l3);
-    return n;
+/* ---- hwloc's objects --------------------------------------------------------------------------- */
+
+/* Remembered, because the calling thread may have been pinned since: it may be worker 0 of a pool. */
+static pthread_once_t g_once = PTHREAD_ONCE_INIT;
+static hwloc_bitmap_t g_affinity; /* NULL: not known */
+
+static void read_affinity(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) || !(g_affinity = hwloc_bitmap_alloc())) return;
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &set)) hwloc_bitmap_set(g_affinity, cpu);
 }
 
-static uint32_t count_nodes(const core_info *cores, uint32_t n) {
-    uint32_t nodes = n > 0;
-    for (uint32_t i = 1; i < n; i++) nodes += cores[i].node != cores[i - 1].node;
-    return nodes;
-}
-
-/* The cores of the i-th node in use: *first and the count. */
-static uint32_t node_cores(const core_info *cores, uint32_t n, uint32_t i, uint32_t *first) {
-    uint32_t begin = 0;
-    for (uint32_t node = 0;; node++) {
-        uint32_t end = begin + 1;
-        while (end < n && cores[end].node == cores[begin].node) end++;
-        if (node == i || end >= n) {
-            *first = begin;
-            return end - begin;
-        }
-        begin = end;
-    }
-}
-
-td_status td_topology_plan(uint32_t cpuinfer, uint32_t subpool_count, uint32_t npu_threads, td_thread_plan *plan, td_machine *machine,
-                           td_error *err) {
+static td_status load(hwloc_topology_t *out, td_error *err) {
     hwloc_topology_t topo;
-    core_info       *cores = calloc(TD_POOL_WORKERS_MAX, sizeof *cores);
-    memset(plan, 0, sizeof *plan);
-    *machine = (td_machine){0};
-    if (!cores || hwloc_topology_init(&topo)) {
-        free(cores);
-        return td_fail(err, TD_ENOMEM, "out of memory for the machine's topology");
-    }
+    if (hwloc_topology_init(&topo)) return td_fail(err, TD_ENOMEM, "out of memory for the machine's topology");
     hwloc_topology_set_type_filter(topo, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
     if (hwloc_topology_load(topo)) {
         hwloc_topology_destroy(topo);
-        free(cores);
         return td_fail(err, TD_EIO, "hwloc cannot read the machine's topology");
     }
-    uint32_t n = list_cores(topo, cores, TD_POOL_WORKERS_MAX);
-    bool     can_bind = hwloc_topology_is_thissystem(topo);
-    machine->n_cores = n;
-    machine->n_cpus = (uint32_t)hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_PU);
-    machine->n_l3 = (uint32_t)hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_L3CACHE);
-    for (hwloc_obj_t l3 = NULL; (l3 = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_L3CACHE, l3));) machine->l3_bytes += l3->attr->cache.size;
-    machine->n_nodes = count_nodes(cores, n);
+    pthread_once(&g_once, read_affinity); /* hwloc knows the cgroup's cpus by itself, but not taskset's */
+    if (g_affinity && hwloc_topology_is_thissystem(topo) && hwloc_topology_restrict(topo, g_affinity, 0))
+        td_warn("the affinity of this process is left out of account: %s", strerror(errno));
+    *out = topo;
+    return TD_OK;
+}
+
+static void read_machine(hwloc_topology_t topo, td_machine *m) {
+    m->n_cpus = (uint32_t)hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_PU);
+    m->n_l3 = (uint32_t)hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_L3CACHE);
+    for (hwloc_obj_t l3 = NULL; (l3 = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_L3CACHE, l3));) m->l3_bytes += l3->attr->cache.size;
     const char *cpu = hwloc_obj_get_info_by_name(hwloc_get_root_obj(topo), "CPUModel");
     hwloc_obj_t package = cpu ? NULL : hwloc_get_obj_by_type(topo, HWLOC_OBJ_PACKAGE, 0);
     if (package) cpu = hwloc_obj_get_info_by_name(package, "CPUModel");
-    snprintf(machine->cpu, sizeof machine->cpu, "%s", cpu ? cpu : "");
-    hwloc_topology_destroy(topo);
+    snprintf(m->cpu, sizeof m->cpu, "%s", cpu ? cpu : "");
+}
 
-    td_status st = read_memory(machine, err);
-    if (st == TD_OK && n == 0) st = td_fail(err, TD_EIO, "hwloc finds no core that this process may use");
-    if (cpuinfer == 0) cpuinfer = n > npu_threads ? n - npu_threads : 1;
-    if (subpool_count == 0) subpool_count = machine->n_nodes < cpuinfer ? machine->n_nodes : cpuinfer;
-    if (st == TD_OK && (cpuinfer > TD_POOL_WORKERS_MAX || npu_threads > TD_POOL_WORKERS_MAX))
-        st = td_fail(err, TD_EINVAL, "at most %d threads per tier", TD_POOL_WORKERS_MAX);
-    if (st == TD_OK && subpool_count > TD_POOL_SUBPOOLS_MAX)
-        st = td_fail(err, TD_EINVAL, "subpool-count %u is more than %d", subpool_count, TD_POOL_SUBPOOLS_MAX);
-    if (st == TD_OK && cpuinfer < subpool_count)
-        st = td_fail(err, TD_EINVAL, "cpuinfer %u is less than subpool-count %u: every subpool needs a thread", cpuinfer, subpool_count);
-    if (st != TD_OK) {
-        free(cores);
-        return st;
+static int by_os_index(const void *pa, const void *pb) {
+    const td_numa_node *a = pa, *b = pb;
+    return a->os_index < b->os_index ? -1 : a->os_index > b->os_index;
+}
+
+static void read_nodes(hwloc_topology_t topo, td_topology *t) {
+    for (hwloc_obj_t o = NULL; t->n_nodes < TD_NODES_MAX && (o = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_NUMANODE, o));)
+        t->nodes[t->n_nodes++] = (td_numa_node){.os_index = o->os_index, .memory_bytes = o->attr->numanode.local_memory};
+    qsort(t->nodes, t->n_nodes, sizeof *t->nodes, by_os_index);
+}
+
+/* The node closest to a core: memory without cores (HBM, CXL) may claim the cores of a whole package, so the smallest one counts. */
+static uint32_t node_of(hwloc_topology_t topo, const td_topology *t, hwloc_obj_t core) {
+    hwloc_obj_t best = NULL;
+    for (hwloc_obj_t o = NULL; (o = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_NUMANODE, o));) {
+        if (!hwloc_bitmap_isincluded(core->cpuset, o->cpuset)) continue;
+        int larger = best ? hwloc_bitmap_weight(o->cpuset) - hwloc_bitmap_weight(best->cpuset) : -1;
+        if (larger < 0 || (larger == 0 && o->os_index < best->os_index)) best = o;
     }
-    if (cpuinfer + npu_threads > n)
-        td_warn("%u expert and %u device threads on %u cores: the surplus is not pinned, expect less speed", cpuinfer, npu_threads, n);
+    for (uint32_t i = 0; best && i < t->n_nodes; i++)
+        if (t->nodes[i].os_index == best->os_index) return i;
+    return 0; /* the cgroup leaves the core, but not the memory next to it */
+}
 
-    /* Experts: subpool s takes the next free cores of node s mod nodes. Then the device threads take what is left. */
-    uint32_t taken[TD_POOL_SUBPOOLS_MAX] = {0}, n_nodes = machine->n_nodes;
-    plan->n_experts = cpuinfer;
-    plan->n_subpools = subpool_count;
-    plan->n_npu = npu_threads;
-    uint32_t w = 0;
-    for (uint32_t s = 0; s < subpool_count; s++) {
-        uint32_t first, node = s % n_nodes, have = node_cores(cores, n, node, &first);
-        uint32_t want = cpuinfer / subpool_count + (s < cpuinfer % subpool_count);
-        for (uint32_t i = 0; i < want; i++, w++) {
-            uint32_t k = node < TD_POOL_SUBPOOLS_MAX ? taken[node]++ : have;
-            plan->experts[w] = (td_worker_place){
-                .cpu = can_bind && k < have ? cores[first + k].cpu : TD_CPU_ANY, .subpool = s, .node = can_bind ? cores[first].node : TD_NODE_ANY,
-                .name = "experts"};
+/* The largest group of cores below an L3 and a node; the core itself where there is none. */
+static hwloc_obj_t cluster_of(hwloc_obj_t core) {
+    hwloc_obj_t best = core;
+    for (hwloc_obj_t o = core->parent; o && o->memory_arity == 0; o = o->parent) {
+        if (o->type == HWLOC_OBJ_GROUP || o->type == HWLOC_OBJ_L2CACHE) best = o;
+        else if (o->type != HWLOC_OBJ_L1CACHE) break;
+    }
+    return best;
+}
+
+/* ---- the order of cores ------------------------------------------------------------------------ */
+
+typedef struct {
+    td_core  core;
+    uint32_t rank;    /* how many cores of its cluster come before it */
+    uint32_t nth;     /* how many clusters of its L3 (and node) come before its cluster */
+} ranked_core;
+
+static int by_turn(const void *pa, const void *pb) {
+    const ranked_core *a = pa, *b = pb;
+    if (a->core.node != b->core.node) return a->core.node < b->core.node ? -1 : 1;
+    if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
+    if (a->nth != b->nth) return a->nth < b->nth ? -1 : 1;
+    return a->core.l3 < b->core.l3 ? -1 : a->core.l3 > b->core.l3;
+}
+
+static bool same_l3(const td_core *a, const td_core *b) { return a->node == b->node && a->l3 == b->l3; }
+
+static td_status read_cores(hwloc_topology_t topo, td_topology *t, td_error *err) {
+    ranked_core *list = calloc(TD_POOL_WORKERS_MAX, sizeof *list);
+    if (!list) return td_fail(err, TD_ENOMEM, "out of memory for the machine's topology");
+    uint32_t n = 0;
+    for (hwloc_obj_t o = NULL; n < TD_POOL_WORKERS_MAX && (o = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_CORE, o)); n++) {
+        hwloc_obj_t l3 = hwloc_get_ancestor_obj_by_type(topo, HWLOC_OBJ_L3CACHE, o), cluster = cluster_of(o);
+        ranked_core r = {.core = {.cpu = (uint32_t)hwloc_bitmap_first(o->cpuset), .node = node_of(topo, t, o), .l3 = l3 ? l3->logical_index : 0,
+                                  .cluster = (uint32_t)hwloc_bitmap_first(cluster->cpuset)}};
+        for (uint32_t i = 0; i < n; i++) {
+            if (!same_l3(&list[i].core, &r.core)) continue;
+            if (list[i].core.cluster == r.core.cluster) {
+                r.rank++;
+                r.nth = list[i].nth;
+            } else if (r.rank == 0 && list[i].rank == 0) {
+                r.nth++;
+            }
         }
+        list[n] = r;
     }
-    w = 0;
-    for (uint32_t node = 0; node < n_nodes && w < npu_threads; node++) {
-        uint32_t first, have = node_cores(cores, n, node, &first);
-        for (uint32_t k = node < TD_POOL_SUBPOOLS_MAX ? taken[node] : 0; k < have && w < npu_threads; k++)
-            plan->npu[w++] = (td_worker_place){.cpu = can_bind ? cores[first + k].cpu : TD_CPU_ANY, .node = can_bind ? cores[first].node : TD_NODE_ANY,
-                                               .name = "device"};
+    qsort(list, n, sizeof *list, by_turn);
+    for (uint32_t i = 0; i < n; i++) {
+        td_numa_node *node = &t->nodes[list[i].core.node];
+        if (node->n_cores++ == 0) node->first_core = i;
+        uint32_t seen = node->first_core;
+        while (seen < i && t->cores[seen].l3 != list[i].core.l3) seen++;
+        node->n_l3 += seen == i;
+        t->cores[i] = list[i].core;
     }
-    for (; w < npu_threads; w++) plan->npu[w] = (td_worker_place){.cpu = TD_CPU_ANY, .node = TD_NODE_ANY, .name = "device"};
-    free(cores);
-    return TD_OK;
+    t->n_cores = n;
+    free(list);
+    return n ? TD_OK : td_fail(err, TD_EIO, "hwloc finds no core that this process may use");
+}
+
+td_status td_topology_read(td_topology *t, td_error *err) {
+    hwloc_topology_t topo = NULL;
+    memset(t, 0, sizeof *t);
+    TD_TRY(read_memory(&t->machine, err));
+    TD_TRY(load(&topo, err));
+    t->is_real = hwloc_topology_is_thissystem(topo);
+    read_machine(topo, &t->machine);
+    read_nodes(topo, t);
+    td_status st = read_cores(topo, t, err);
+    hwloc_topology_destroy(topo);
+    t->machine.n_cores = t->n_cores;
+    for (uint32_t i = 0; i < t->n_nodes; i++) t->machine.n_nodes += t->nodes[i].n_cores > 0;
+    return st;
 }

@@ -104,10 +104,6 @@ size_t td_expert_pack_tmp_bytes(const expert_layout *l); /* f32 and code rows of
 
 /* ---- placement (expert_placement.c) ---------------------------------------------------------- */
 
-/** How many of up to 256 sampled pages of [p, p + bytes) lie on a node; *n_known counts those whose place the system tells.
- */
-size_t td_expert_pages_on_node(const void *p, size_t bytes, uint32_t node, size_t *n_known);
-
 /** On machines of several nodes, log how much of a layer lies on the nodes of its shards. */
 void td_expert_report_placement(const td_experts *x, uint32_t layer);
 

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "core/topology.h"
+#include "core/thread_plan.h"
 #include "engine/engine_options.h"
 #include "engine/engine_stats.h"
 #include "engine/sampler.h"

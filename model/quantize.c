@@ -29,7 +29,7 @@
 #include "core/json_text.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/topology.h"
+#include "core/thread_plan.h"
 #include "cpu_experts/cpu_experts.h"
 #include "model/checkpoint_internal.h"
 #include "model/json_file.h"

@@ -35,8 +35,7 @@ static void report(td_npu *npu, td_npu_report *out) {
 }
 
 static td_status alloc(td_npu *d, size_t bytes, void **out, td_error *err) {
-    (void)d;
-    return td_mem_map(bytes, TD_NODE_ANY, out, err);
+    return td_mem_map(bytes, td_pool_home(((td_host_npu *)d)->pool), out, err);
 }
 
 static void release(td_npu *d, void *p, size_t bytes) {
@@ -47,7 +46,7 @@ static void release(td_npu *d, void *p, size_t bytes) {
 td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_error *err) {
     if (bytes <= d->scratch_bytes) return TD_OK;
     void *p;
-    TD_TRY(td_mem_map(bytes, TD_NODE_ANY, &p, err));
+    TD_TRY(td_mem_map(bytes, td_pool_home(d->pool), &p, err));
     td_mem_unmap(d->scratch, d->scratch_bytes);
     d->scratch = p;
     d->scratch_bytes = bytes;

@@ -89,7 +89,7 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
     w->k = src->shape[src->rank - 1];
     w->layout = format == TD_WEIGHT_W8A8 ? TD_HOST_PANELS : TD_HOST_ROWS;
     w->bytes = td_host_weight_bytes(npu, format, w->n, w->k);
-    td_status status = td_mem_map(w->bytes, TD_NODE_ANY, &w->data, err);
+    td_status status = td_mem_map(w->bytes, td_pool_home(d->pool), &w->data, err);
     if (status == TD_OK) {
         conversion c = {.d = d, .w = w, .src = src};
         c.temp_bytes = td_round_up(format == TD_WEIGHT_W8A8 ? d->w8a8->nr * w->k : w->k * sizeof(float), TD_CACHE_LINE);
@@ -135,7 +135,7 @@ static td_status to_panels(td_host_npu *d, td_npu_weight *w, td_error *err) {
     size_t element = element_bytes(w), nr = td_host_nr(d, w), panel_bytes = nr * w->k * element;
     void  *panel;
     if (w->n == 1) {
-        TD_TRY(td_mem_map(panel_bytes, TD_NODE_ANY, &panel, err));
+        TD_TRY(td_mem_map(panel_bytes, td_pool_home(d->pool), &panel, err));
         transpose_elements(panel, nr, w->data, 1, w->k, element);
         td_mem_unmap(w->data, w->bytes);
         w->data = panel;

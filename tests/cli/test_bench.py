@@ -45,7 +45,13 @@ class Bench(unittest.TestCase):
         p = bench("roofline", "--rounds", "1", "--threads", "1", "--json")
         self.assertEqual(p.returncode, 0, p.stderr)
         rows = [json.loads(line) for line in p.stdout.splitlines()]
-        self.assertEqual([(r["kernel"], r["threads"]) for r in rows], [("read", 1), ("int8", 1), ("f32", 1)])
+        self.assertEqual([(r["kernel"], r["threads"]) for r in rows if r["shape"] in ("memory", "registers") and r["kernel"] != "bf16"],
+                         [("read", 1), ("int8", 1), ("f32", 1)])
+        with open("/proc/cpuinfo") as f:
+            self.assertEqual("bf16" in [r["kernel"] for r in rows], "avx512_bf16" in f.read())
+        with open("/sys/devices/system/node/has_cpu") as f:
+            first = f.read().strip().replace("-", ",").split(",")[0]
+        self.assertIn((f"node {first} reads node {first}", "read"), [(r["shape"], r["kernel"]) for r in rows])
         self.assertGreater(rows[0]["gbps"], 0)
         self.assertGreater(rows[1]["gops"], rows[2]["gops"])
 

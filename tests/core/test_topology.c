@@ -1,60 +1,93 @@
-/* Thread plans on machines that hwloc makes up. */
+/* The machine that the tests run on, whatever it is: read, restricted, measured and planned for. Plans are in test_thread_plan.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include "core/mem.h"
-#include "core/topology.h"
+#include "core/page_nodes.h"
+#include "core/thread_plan.h"
 
-static td_thread_plan plan;
-static td_machine     machine;
+static td_topology       topo;
+static td_node_bandwidth bandwidth;
+static td_thread_plan    plan;
+static td_machine        machine;
 
-static void the_real_machine_has_a_core_and_memory(void **state) {
+static void this_machine_has_cores_and_memory(void **state) {
     (void)state;
     td_error err = {0};
-    unsetenv("HWLOC_SYNTHETIC");
     assert_int_equal(td_topology_plan(0, 0, 0, &plan, &machine, &err), TD_OK);
-    assert_true(machine.n_cores >= 1 && machine.n_nodes >= 1);
+    assert_true(machine.n_cores >= 1 && machine.n_cpus >= machine.n_cores && machine.n_nodes >= 1);
     assert_true(machine.memory_bytes > 0 && machine.available_bytes <= machine.memory_bytes);
     assert_int_equal(plan.n_experts, machine.n_cores);
+    assert_int_equal(plan.n_unpinned, 0);
+    cpu_set_t allowed;
+    assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    for (uint32_t i = 0; i < plan.n_experts; i++) assert_true(CPU_ISSET(plan.experts[i].cpu, &allowed));
 }
 
-static void subpools_follow_numa_nodes(void **state) {
+static void every_node_reads_itself(void **state) {
+    (void)state;
+    td_error  err = {0};
+    cpu_set_t before, after;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(td_topology_read(&topo, &err), TD_OK);
+    assert_true(topo.is_real);
+    assert_int_equal(td_node_bandwidth_measure(&topo, 0.02, &bandwidth, &err), TD_OK);
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&before, &after));
+    for (uint32_t i = 0; i < topo.n_nodes; i++)
+        if (topo.nodes[i].n_cores && topo.nodes[i].memory_bytes) assert_true(bandwidth.read[i][i] > 1e6);
+}
+
+static void a_made_up_machine_is_neither_measured_nor_bound_to(void **state) {
     (void)state;
     td_error err = {0};
-    setenv("HWLOC_SYNTHETIC", "numa:4 core:8 pu:2", 1);
-    assert_int_equal(td_topology_plan(0, 0, 4, &plan, &machine, &err), TD_OK);
-    assert_int_equal(machine.n_nodes, 4);
-    assert_int_equal(machine.n_cores, 32);
-    assert_int_equal(machine.n_cpus, 64);
-    assert_int_equal(plan.n_experts, 28);
-    assert_int_equal(plan.n_subpools, 4);
-    assert_int_equal(plan.n_npu, 4);
-    uint32_t per[4] = {0};
-    for (uint32_t i = 0; i < plan.n_experts; i++) {
-        assert_true(plan.experts[i].cpu == TD_CPU_ANY); /* a made-up machine is never bound to */
-        per[plan.experts[i].subpool]++;
+    setenv("HWLOC_SYNTHETIC", "numa:2 core:4 pu:1", 1);
+    assert_int_equal(td_topology_read(&topo, &err), TD_OK);
+    assert_int_equal(td_node_bandwidth_measure(&topo, 0.02, &bandwidth, &err), TD_EINVAL);
+    assert_int_equal(td_topology_plan(0, 0, 2, &plan, &machine, &err), TD_OK);
+    unsetenv("HWLOC_SYNTHETIC");
+    assert_int_equal(plan.n_subpools, 2);
+    for (uint32_t i = 0; i < plan.n_experts; i++) assert_true(plan.experts[i].cpu == TD_CPU_ANY && plan.experts[i].node == TD_NODE_ANY);
+    for (uint32_t i = 0; i < plan.n_npu; i++) assert_true(plan.npu[i].cpu == TD_CPU_ANY && plan.npu[i].node == TD_NODE_ANY);
+}
+
+/* Wherever it is asked to be, memory is there and zero. */
+static void memory_is_there_on_any_node(void **state) {
+    (void)state;
+    static const uint32_t NODES[] = {0, 1, 63, 1023, 1024, TD_NODE_SPREAD, TD_NODE_ANY};
+    for (size_t i = 0; i < sizeof NODES / sizeof *NODES; i++) {
+        void  *p;
+        size_t n_known, bytes = 64 * TD_PAGE_BYTES;
+        assert_int_equal(td_mem_map(bytes, NODES[i], &p, NULL), TD_OK);
+        td_pages_on_node(p, bytes, 0, &n_known);
+        assert_int_equal(n_known, 0); /* nothing touched yet */
+        for (size_t k = 0; k < bytes; k++) assert_int_equal(((char *)p)[k], 0);
+        memset(p, 1, bytes);
+        size_t n_on = 0;
+        for (uint32_t node = 0; node < topo.n_nodes; node++) n_on += td_pages_on_node(p, bytes, topo.nodes[node].os_index, &n_known);
+        if (n_known) { /* a kernel that tells */
+            assert_int_equal(n_known, 64);
+            assert_int_equal(n_on, 64);
+        }
+        td_mem_unmap(p, bytes);
     }
-    for (int s = 0; s < 4; s++) assert_int_equal(per[s], 7);
-}
-
-static void a_subpool_without_a_thread_is_refused(void **state) {
-    (void)state;
-    td_error err = {0};
-    setenv("HWLOC_SYNTHETIC", "numa:1 core:2 pu:1", 1);
-    assert_int_equal(td_topology_plan(1, 2, 0, &plan, &machine, &err), TD_EINVAL);
-    assert_int_equal(td_topology_plan(4, 2, 1, &plan, &machine, &err), TD_OK); /* more threads than cores is allowed */
-    assert_int_equal(plan.n_experts, 4);
 }
 
 int main(void) {
+    unsetenv("HWLOC_SYNTHETIC");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_real_machine_has_a_core_and_memory),
-        cmocka_unit_test(subpools_follow_numa_nodes),
-        cmocka_unit_test(a_subpool_without_a_thread_is_refused),
+        cmocka_unit_test(this_machine_has_cores_and_memory),
+        cmocka_unit_test(a_made_up_machine_is_neither_measured_nor_bound_to),
+        cmocka_unit_test(every_node_reads_itself),
+        cmocka_unit_test(memory_is_there_on_any_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

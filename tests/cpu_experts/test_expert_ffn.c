@@ -506,22 +506,6 @@ static void many_rows_of_one_expert(void **state) {
     fixture_weights_free(&w);
 }
 
-static void pages_are_where_the_system_says(void **state) {
-    (void)state;
-    void  *p;
-    size_t bytes = 64 * TD_PAGE_BYTES, n_known;
-    assert_int_equal(td_mem_map(bytes, 0, &p, NULL), TD_OK);
-    td_expert_pages_on_node(p, bytes, 0, &n_known);
-    assert_int_equal(n_known, 0); /* nothing touched yet */
-    memset(p, 1, bytes);
-    size_t n_on = td_expert_pages_on_node(p, bytes, 0, &n_known);
-    if (n_known) { /* a kernel that tells */
-        assert_int_equal(n_known, 64);
-        assert_int_equal(n_on + td_expert_pages_on_node(p, bytes, 1, &n_known), 64);
-    }
-    td_mem_unmap(p, bytes);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_the_formula),
@@ -533,7 +517,6 @@ int main(void) {
         cmocka_unit_test(bad_views_are_refused),
         cmocka_unit_test(views_of_any_float_type),
         cmocka_unit_test(many_rows_of_one_expert),
-        cmocka_unit_test(pages_are_where_the_system_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "core/topology.h"
+#include "core/thread_plan.h"
 #include "cpu_experts/cpu_experts.h"
 #include "model/checkpoint.h"
 #include "model/quantize.h"

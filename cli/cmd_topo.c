@@ -1,0 +1,278 @@
+/* `tandem topo`: the machine, what its NUMA nodes read from each other, and which thread launch_server would put where. */
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/thread_plan.h"
+
+#define EXIT_USAGE 2
+#define MEASURE_S  0.5 /* longer than a start: this is what people look at */
+#define TEXT_BYTES 512
+
+typedef struct {
+    td_thread_wishes wishes;
+    bool             json;
+} options;
+
+/* 50 kB together: not for a stack. */
+typedef struct {
+    td_topology       topology;
+    td_node_bandwidth bandwidth;
+    td_thread_plan    plan;
+} facts;
+
+static void print_help(FILE *f) {
+    fputs("usage: tandem topo [options]\n\n"
+          "The machine, the read bandwidth between its NUMA nodes (measured, less than a second), and the thread plan that launch_server makes\n"
+          "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment plans for a machine that is not there.\n\n"
+          "  --cpuinfer N, --kt-cpuinfer N              expert threads; 0, the default: one per physical core, less --npu-threads\n"
+          "  --subpool-count N, --kt-threadpool-count N   groups of expert threads; 0, the default: one per NUMA node\n"
+          "  --npu-threads N                            threads of its own for the host device; default 0: it shares the experts'\n"
+          "  --json                                     one JSON object instead of tables\n"
+          "  --help                                     this text\n", f);
+}
+
+static bool read_count(const char *name, const char *text, uint32_t max, uint32_t *to) {
+    char         *end;
+    unsigned long n = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || n > max) {
+        fprintf(stderr, "tandem topo: --%s must be a number from 0 to %u, not '%s'\n", name, max, text);
+        return false;
+    }
+    *to = (uint32_t)n;
+    return true;
+}
+
+/* @return -1 to go on, or the exit status. */
+static int parse_options(int argc, char **argv, options *o) {
+    enum { CPUINFER = 1, SUBPOOLS, NPU, JSON, SHOW_HELP };
+    static const struct option LONG[] = {
+        {"cpuinfer", required_argument, NULL, CPUINFER},
+        {"kt-cpuinfer", required_argument, NULL, CPUINFER},
+        {"subpool-count", required_argument, NULL, SUBPOOLS},
+        {"kt-threadpool-count", required_argument, NULL, SUBPOOLS},
+        {"npu-threads", required_argument, NULL, NPU},
+        {"json", no_argument, NULL, JSON},
+        {"help", no_argument, NULL, SHOW_HELP},
+        {NULL, 0, NULL, 0},
+    };
+    for (int c; (c = getopt_long(argc, argv, "h", LONG, NULL)) != -1;) {
+        bool ok = true;
+        switch (c) {
+            case CPUINFER: ok = read_count("cpuinfer", optarg, TD_POOL_WORKERS_MAX, &o->wishes.cpuinfer); break;
+            case SUBPOOLS: ok = read_count("subpool-count", optarg, TD_POOL_SUBPOOLS_MAX, &o->wishes.subpool_count); break;
+            case NPU: ok = read_count("npu-threads", optarg, TD_POOL_WORKERS_MAX, &o->wishes.npu_threads); break;
+            case JSON: o->json = true; break;
+            case SHOW_HELP:
+            case 'h': print_help(stdout); return 0;
+            default: return EXIT_USAGE; /* getopt has told */
+        }
+        if (!ok) return EXIT_USAGE;
+    }
+    if (optind < argc) {
+        fprintf(stderr, "tandem topo: '%s' is not an option; --help lists them\n", argv[optind]);
+        return EXIT_USAGE;
+    }
+    return -1;
+}
+
+static td_status find_facts(const options *o, facts *f, td_error *err) {
+    TD_TRY(td_topology_read(&f->topology, err));
+    if (f->topology.is_real) TD_TRY(td_node_bandwidth_measure(&f->topology, MEASURE_S, &f->bandwidth, err));
+    return td_plan_threads(&f->topology, &f->bandwidth, &o->wishes, &f->plan, err);
+}
+
+/* ---- for people -------------------------------------------------------------------------------- */
+
+static int by_number(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* "0-3,8,16-30:2" as taskset reads it: sorts the list. */
+static const char *ranges(uint32_t *cpus, uint32_t n, char text[TEXT_BYTES]) {
+    size_t at = 0;
+    text[0] = 0;
+    qsort(cpus, n, sizeof *cpus, by_number);
+    for (uint32_t i = 0, last; i < n && at < TEXT_BYTES; i = last + 1) {
+        uint32_t step = i + 1 < n ? cpus[i + 1] - cpus[i] : 0;
+        for (last = i; last + 1 < n && cpus[last + 1] == cpus[last] + step;) last++;
+        if (step > 1 && last - i < 2) last = i; /* two of them are no series */
+        static const char *const FORMATS[] = {"%s%u", "%s%u-%u", "%s%u-%u:%u"};
+        at += (size_t)snprintf(text + at, TEXT_BYTES - at, FORMATS[last == i ? 0 : step == 1 ? 1 : 2], i ? "," : "", cpus[i], cpus[last], step);
+    }
+    return text;
+}
+
+static const char *cpus_of_node(const td_topology *t, const td_numa_node *node, char text[TEXT_BYTES]) {
+    uint32_t cpus[TD_POOL_WORKERS_MAX];
+    for (uint32_t i = 0; i < node->n_cores; i++) cpus[i] = t->cores[node->first_core + i].cpu;
+    return node->n_cores ? ranges(cpus, node->n_cores, text) : "none";
+}
+
+static const char *memory_text(uint32_t node, char text[TEXT_BYTES]) {
+    if (node == TD_NODE_SPREAD) return "spread over all nodes with cores";
+    if (node == TD_NODE_ANY) return "where it is touched first";
+    snprintf(text, TEXT_BYTES, "on node %u", node);
+    return text;
+}
+
+static void print_places(const td_worker_place *places, uint32_t n) {
+    char     text[TEXT_BYTES], memory[TEXT_BYTES];
+    uint32_t cpus[TD_POOL_WORKERS_MAX], n_cpus = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (places[i].cpu != TD_CPU_ANY) cpus[n_cpus++] = places[i].cpu;
+    printf("%u threads", n);
+    if (n_cpus) printf(" on cpus %s", ranges(cpus, n_cpus, text));
+    if (n_cpus < n) printf(", %u of them not pinned", n - n_cpus);
+    printf("; memory %s\n", memory_text(places[0].node, memory));
+}
+
+static uint32_t subpool_threads(const td_thread_plan *p, uint32_t subpool, uint32_t *first) {
+    uint32_t n = 0;
+    for (uint32_t i = p->n_experts; i-- > 0;)
+        if (p->experts[i].subpool == subpool) {
+            *first = i;
+            n++;
+        }
+    return n;
+}
+
+static uint32_t device_memory(const td_thread_plan *p) {
+    if (p->n_npu) return p->npu[0].node;
+    for (uint32_t i = 1; i < p->n_experts; i++)
+        if (p->experts[i].node != p->experts[0].node) return TD_NODE_SPREAD;
+    return p->experts[0].node;
+}
+
+static void print_tables(const options *o, const facts *f) {
+    const td_topology    *t = &f->topology;
+    const td_machine     *m = &t->machine;
+    const td_thread_plan *p = &f->plan;
+    char                  text[TEXT_BYTES];
+    printf("%s: %u cores, %u hardware threads, %u L3 (%llu MiB), %.1f GiB of memory\n\n", m->cpu[0] ? m->cpu : "this machine", m->n_cores, m->n_cpus,
+           m->n_l3, (unsigned long long)m->l3_bytes >> 20, (double)m->memory_bytes / (1 << 30));
+    printf("%-6s %6s %4s %12s   %s\n", "node", "cores", "L3", "memory, GiB", "cpus (first hardware thread of each core)");
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        const td_numa_node *node = &t->nodes[i];
+        printf("%-6u %6u %4u %12.1f   %s\n", node->os_index, node->n_cores, node->n_l3, (double)node->memory_bytes / (1 << 30),
+               cpus_of_node(t, node, text));
+    }
+    if (t->is_real) {
+        printf("\nread bandwidth in GB/s: the cores of a node (rows), the memory of a node (columns)\n%-6s", "");
+        for (uint32_t j = 0; j < t->n_nodes; j++) printf(" %8u", t->nodes[j].os_index);
+        for (uint32_t i = 0; i < t->n_nodes; i++) {
+            if (!t->nodes[i].n_cores) continue;
+            printf("\n%-6u", t->nodes[i].os_index);
+            for (uint32_t j = 0; j < t->n_nodes; j++) {
+                if (f->bandwidth.read[i][j] > 0) printf(" %8.1f", f->bandwidth.read[i][j] * 1e-9);
+                else printf(" %8s", "-");
+            }
+        }
+        puts("");
+    } else {
+        puts("\nThis machine is made up: nothing is measured.");
+    }
+    printf("\nlaunch_server --cpuinfer %u --subpool-count %u --npu-threads %u\n", o->wishes.cpuinfer, o->wishes.subpool_count, o->wishes.npu_threads);
+    for (uint32_t s = 0; s < p->n_subpools; s++) {
+        uint32_t first = 0, n = subpool_threads(p, s, &first);
+        printf("subpool %-3u node %-3u  ", s, t->nodes[p->home[s]].os_index);
+        print_places(p->experts + first, n);
+    }
+    printf("%-21s ", "device");
+    if (p->n_npu) print_places(p->npu, p->n_npu);
+    else printf("shares the experts' threads; memory %s\n", memory_text(device_memory(p), text));
+}
+
+/* ---- for programs ------------------------------------------------------------------------------ */
+
+/* A node's number, or a word. */
+static json_t *memory_json(uint32_t node) {
+    return node == TD_NODE_SPREAD ? json_string("spread") : node == TD_NODE_ANY ? json_null() : json_integer(node);
+}
+
+static json_t *places_json(const td_worker_place *places, uint32_t n) {
+    json_t *cpus = json_array(), *o = json_object();
+    for (uint32_t i = 0; i < n; i++)
+        if (places[i].cpu != TD_CPU_ANY) json_array_append_new(cpus, json_integer(places[i].cpu));
+    json_object_set_new(o, "unpinned", json_integer((json_int_t)(n - json_array_size(cpus))));
+    json_object_set_new(o, "cpus", cpus);
+    return o;
+}
+
+static json_t *nodes_json(const td_topology *t) {
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        const td_numa_node *node = &t->nodes[i];
+        json_t             *cpus = json_array();
+        for (uint32_t c = 0; c < node->n_cores; c++) json_array_append_new(cpus, json_integer(t->cores[node->first_core + c].cpu));
+        json_array_append_new(list, json_pack("{s:i,s:i,s:i,s:I,s:o}", "node", (int)node->os_index, "cores", (int)node->n_cores, "l3", (int)node->n_l3,
+                                              "memory_bytes", (json_int_t)node->memory_bytes, "cpus", cpus));
+    }
+    return list;
+}
+
+/* A row for each node, null for what is not known. */
+static json_t *bandwidth_json(const facts *f) {
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < f->topology.n_nodes; i++) {
+        json_t *row = json_array();
+        for (uint32_t j = 0; j < f->topology.n_nodes; j++) {
+            double read = f->bandwidth.read[i][j];
+            json_array_append_new(row, read > 0 ? json_real(read * 1e-9) : json_null());
+        }
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+static json_t *plan_json(const facts *f) {
+    const td_thread_plan *p = &f->plan;
+    json_t               *subpools = json_array(), *device = places_json(p->npu, p->n_npu);
+    for (uint32_t s = 0; s < p->n_subpools; s++) {
+        uint32_t first = 0, n = subpool_threads(p, s, &first);
+        json_t  *o = places_json(p->experts + first, n);
+        json_object_set_new(o, "subpool", json_integer(s));
+        json_object_set_new(o, "node", json_integer(f->topology.nodes[p->home[s]].os_index));
+        json_object_set_new(o, "memory", memory_json(p->experts[first].node));
+        json_array_append_new(subpools, o);
+    }
+    json_object_set_new(device, "memory", memory_json(device_memory(p)));
+    json_object_set_new(device, "shares_experts", json_boolean(p->n_npu == 0));
+    return json_pack("{s:i,s:o,s:i,s:o}", "cpuinfer", (int)p->n_experts, "subpools", subpools, "npu_threads", (int)p->n_npu, "device", device);
+}
+
+static void print_json(const facts *f) {
+    const td_machine *m = &f->topology.machine;
+    json_t *o = json_pack("{s:s,s:b,s:i,s:i,s:i,s:I,s:I,s:o,s:o,s:o}", "cpu", m->cpu, "real", f->topology.is_real, "cores", (int)m->n_cores, "threads",
+                          (int)m->n_cpus, "l3", (int)m->n_l3, "l3_bytes", (json_int_t)m->l3_bytes, "memory_bytes", (json_int_t)m->memory_bytes, "nodes",
+                          nodes_json(&f->topology), "read_gbps", bandwidth_json(f), "plan", plan_json(f));
+    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(o);
+}
+
+int td_cmd_topo(int argc, char **argv) {
+    options  o = {0};
+    td_error err = {0};
+    int      rc = parse_options(argc, argv, &o);
+    if (rc >= 0) return rc;
+    td_log_set_level(TD_LOG_WARNING);
+    facts *f = calloc(1, sizeof *f);
+    if (!f) {
+        fprintf(stderr, "tandem topo: out of memory\n");
+        return 1;
+    }
+    td_status st = find_facts(&o, f, &err);
+    if (st != TD_OK) fprintf(stderr, "tandem topo: %s\n", err.text);
+    else if (o.json) print_json(f);
+    else print_tables(&o, f);
+    free(f);
+    return st == TD_OK ? 0 : 1;
+}

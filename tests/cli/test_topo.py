@@ -1,0 +1,90 @@
+"""`tandem topo`: the machine, the matrix and the plan, for people and for programs; refusals. What the figures are is no test's business."""
+import json
+import os
+import subprocess
+import unittest
+
+TANDEM = os.environ["TD_TANDEM"]
+
+
+def topo(*args, synthetic=None):
+    env = {k: v for k, v in os.environ.items() if k != "HWLOC_SYNTHETIC"}
+    if synthetic:
+        env["HWLOC_SYNTHETIC"] = synthetic
+    return subprocess.run([TANDEM, "topo", *args], capture_output=True, text=True, timeout=60, env=env)
+
+
+def facts(*args, synthetic=None):
+    p = topo(*args, "--json", synthetic=synthetic)
+    assert p.returncode == 0, p.stderr
+    assert p.stderr == "", p.stderr
+    return json.loads(p.stdout)
+
+
+class Topo(unittest.TestCase):
+    def test_this_machine(self):
+        f = facts()
+        self.assertTrue(f["real"])
+        self.assertEqual(sum(n["cores"] for n in f["nodes"]), f["cores"])
+        self.assertGreaterEqual(f["threads"], f["cores"])
+        self.assertEqual([len(row) for row in f["read_gbps"]], [len(f["nodes"])] * len(f["nodes"]))
+        for i, n in enumerate(f["nodes"]):
+            self.assertEqual(len(n["cpus"]), n["cores"])
+            if n["cores"] and n["memory_bytes"]:
+                self.assertGreater(f["read_gbps"][i][i], 0)
+        used = [c for s in f["plan"]["subpools"] for c in s["cpus"]]
+        self.assertEqual(sorted(used), sorted(c for n in f["nodes"] for c in n["cpus"]))
+        self.assertTrue(f["plan"]["device"]["shares_experts"])
+
+    def test_affinity_is_kept(self):
+        cpu = max(os.sched_getaffinity(0))
+        p = subprocess.run(["taskset", "-c", str(cpu), TANDEM, "topo", "--json"], capture_output=True, text=True, timeout=60)
+        f = json.loads(p.stdout)
+        self.assertEqual((f["cores"], f["plan"]["subpools"][0]["cpus"]), (1, [cpu]))
+
+    def test_two_sockets(self):
+        f = facts("--npu-threads", "4", synthetic="package:2 numa:1 l3:2 core:4 pu:2")
+        self.assertFalse(f["real"])
+        self.assertEqual(f["read_gbps"], [[None, None], [None, None]])
+        self.assertEqual([n["cpus"] for n in f["nodes"]], [[0, 8, 2, 10, 4, 12, 6, 14], [16, 24, 18, 26, 20, 28, 22, 30]])
+        plan = f["plan"]
+        self.assertEqual((plan["cpuinfer"], plan["npu_threads"]), (12, 4))
+        self.assertEqual([(s["subpool"], s["node"], s["memory"], s["cpus"], s["unpinned"]) for s in plan["subpools"]],
+                         [(0, 0, 0, [0, 8, 2, 10, 4, 12], 0), (1, 1, 1, [16, 24, 18, 26, 20, 28], 0)])
+        self.assertEqual(plan["device"], {"cpus": [6, 14, 22, 30], "unpinned": 0, "memory": "spread", "shares_experts": False})
+
+    def test_flags_have_launch_servers_names(self):
+        machine = "numa:2 core:4 pu:1"
+        ours = facts("--cpuinfer", "4", "--subpool-count", "1", synthetic=machine)
+        self.assertEqual(ours, facts("--kt-cpuinfer", "4", "--kt-threadpool-count", "1", synthetic=machine))
+        self.assertEqual([s["cpus"] for s in ours["plan"]["subpools"]], [[0, 1, 2, 3]])
+
+    def test_table(self):
+        p = topo("--cpuinfer", "8", "--npu-threads", "8", synthetic="numa:2 core:4 pu:2")
+        self.assertEqual(p.returncode, 0)
+        lines = p.stdout.splitlines()
+        self.assertIn("launch_server --cpuinfer 8 --subpool-count 0 --npu-threads 8", lines)
+        self.assertIn("subpool 1   node 1    4 threads on cpus 8-14:2; memory on node 1", lines)
+        self.assertIn("device                8 threads, 8 of them not pinned; memory where it is touched first", lines)
+        self.assertIn("This machine is made up: nothing is measured.", lines)
+        self.assertIn("read bandwidth in GB/s", topo().stdout)
+
+    def test_refusals(self):
+        for args, said in [(("--cpuinfer", "1", "--subpool-count", "2"), "cpuinfer 1 is less than subpool-count 2: every subpool needs a thread")]:
+            p = topo(*args)
+            self.assertEqual((p.returncode, p.stdout, p.stderr), (1, "", f"tandem topo: {said}\n"))
+        for args, said in [(("--cpuinfer", "x"), "--cpuinfer must be a number from 0 to 1024, not 'x'"), (("now",), "'now' is not an option"),
+                           (("--subpool-count", "65"), "--subpool-count must be a number from 0 to 64, not '65'")]:
+            p = topo(*args)
+            self.assertEqual((p.returncode, p.stdout), (2, ""))
+            self.assertIn(f"tandem topo: {said}", p.stderr)
+
+    def test_help(self):
+        p = topo("--help")
+        self.assertEqual(p.returncode, 0)
+        for word in ("--cpuinfer", "--subpool-count", "--npu-threads", "--json", "HWLOC_SYNTHETIC"):
+            self.assertIn(word, p.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -42,6 +42,15 @@ static void *take_signals(void *arg) {
     return NULL;
 }
 
+/* A page of a mapped model file is gone: the file was cut short, or the disk failed. No request can be saved, since any may need it. */
+static void tell_sigbus(int number) {
+    static const char text[] = "tandem launch_server: a mapped model file cannot be read any more: it was changed while it was served, or its disk failed "
+                               "(SIGBUS)\n";
+    ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)n;
+    signal(number, SIG_DFL); /* what failed is tried again, and ends the process */
+}
+
 static void signals_serve(signals *s, td_server *server) {
     pthread_mutex_lock(&s->lock);
     s->server = server;
@@ -50,6 +59,7 @@ static void signals_serve(signals *s, td_server *server) {
 
 static td_status signals_start(signals *s, td_error *err) {
     signal(SIGPIPE, SIG_IGN); /* a client that left is an error of its write */
+    signal(SIGBUS, tell_sigbus);
     sigemptyset(&s->set);
     sigaddset(&s->set, SIGTERM);
     sigaddset(&s->set, SIGINT);

@@ -15,8 +15,8 @@ static const struct option OPTIONS[] = {
     {"output", required_argument, NULL, 'o'},              {"quantization", required_argument, NULL, 'q'},
     {"expert-quantization", required_argument, NULL, 'e'}, {"threads", required_argument, NULL, 't'},
     {"subpool-count", required_argument, NULL, 's'},       {"kt-threadpool-count", required_argument, NULL, 's'},
-    {"force", no_argument, NULL, 'f'},                     {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+    {"load-format", required_argument, NULL, 'l'},         {"force", no_argument, NULL, 'f'},
+    {"help", no_argument, NULL, 'h'},                      {NULL, 0, NULL, 0},
 };
 
 static const char HELP[] =
@@ -25,6 +25,7 @@ static const char HELP[] =
     "--model-path of launch_server, or as --cpu-weight-path beside the original folder. An interrupted run is continued.\n\n"
     "  --model-path DIR            checkpoint in bf16, f16 or f32\n"
     "  --output DIR                new folder, or one to continue\n"
+    "  --load-format NAME          auto (default), or dummy: random weights of the shape of --model-path, a folder or a config.json\n"
     "  --quantization NAME         w8a8_int8 (default), or none: weights as stored, experts packed only\n"
     "  --expert-quantization NAME  int4 (default)\n"
     "  --threads N                 default: every core\n"
@@ -100,6 +101,11 @@ int td_cmd_quantize(int argc, char **argv) {
         case 's':
             if (!parse_count("--subpool-count", optarg, 64, &o.subpool_count)) return 2;
             break;
+        case 'l':
+            o.load_dummy = !strcmp(optarg, "dummy");
+            if (o.load_dummy || !strcmp(optarg, "auto")) break;
+            fprintf(stderr, "tandem quantize: --load-format is '%s', expected auto or dummy\n", optarg);
+            return 2;
         case 'f': o.force = true; break;
         case 'h': fputs(HELP, stdout); return 0;
         default: fputs("tandem quantize --help lists the options\n", stderr); return 2;

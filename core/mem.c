@@ -1,11 +1,14 @@
 #include "core/mem.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <numa.h>
 #include <numaif.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/error.h"
 
@@ -29,11 +32,15 @@ static void find_nodes(void) {
     g_several = true;
 }
 
+bool td_mem_places(uint32_t node) {
+    pthread_once(&g_once, find_nodes);
+    return g_several && (node < NODES_MAX || node == TD_NODE_SPREAD);
+}
+
 /* Preferred, not bound: a node that is full would have the process killed. What the system refuses only costs speed. */
 static void place(void *p, size_t bytes, uint32_t node) {
     unsigned long one[NODES_MAX / WORD_BITS] = {0};
-    pthread_once(&g_once, find_nodes);
-    if (!g_several || (node >= NODES_MAX && node != TD_NODE_SPREAD)) return;
+    if (!td_mem_places(node)) return;
     if (node == TD_NODE_SPREAD) {
         mbind(p, bytes, MPOL_INTERLEAVE, g_spread, NODES_MAX + 1, 0);
         return;
@@ -55,6 +62,31 @@ td_status td_mem_map(size_t bytes, uint32_t node, void **out, td_error *err) {
 
 void td_mem_unmap(void *p, size_t bytes) {
     if (p) munmap(p, bytes ? bytes : TD_PAGE_BYTES);
+}
+
+static td_status map_whole(td_file_map *m, int fd, const char *path, td_error *err) {
+    struct stat st;
+    if (fstat(fd, &st) != 0) return td_fail(err, TD_EIO, "cannot read %s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode) || st.st_size == 0) return td_fail(err, TD_EFORMAT, "%s is empty or not a regular file", path);
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) return td_fail(err, TD_EIO, "cannot map %s: %s", path, strerror(errno));
+    madvise(p, (size_t)st.st_size, MADV_HUGEPAGE); /* a hint; it also makes the kernel read 2 MiB at a time */
+    *m = (td_file_map){p, (size_t)st.st_size};
+    return TD_OK;
+}
+
+td_status td_file_map_open(td_file_map *m, const char *path, td_error *err) {
+    *m = (td_file_map){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return td_fail(err, errno == ENOENT ? TD_ENOTFOUND : TD_EIO, "cannot open %s: %s", path, strerror(errno));
+    td_status st = map_whole(m, fd, path, err);
+    close(fd);
+    return st;
+}
+
+void td_file_map_close(td_file_map *m) {
+    if (m->base) munmap((void *)m->base, m->bytes);
+    *m = (td_file_map){0};
 }
 
 td_status td_arena_open(td_arena *a, size_t bytes, uint32_t node, td_error *err) {

@@ -15,6 +15,21 @@
  */
 TD_NODISCARD td_status td_mem_map(size_t bytes, uint32_t node, void **out, td_error *err);
 void                   td_mem_unmap(void *p, size_t bytes); /* NULL is fine */
+bool                   td_mem_places(uint32_t node);        /* whether `node` makes a difference: there is more than one */
+
+/** A file in memory as it lies on disk: the page cache's own pages, read-only, in huge pages where system and file system have them. */
+typedef struct {
+    const char *base; /* NULL: none */
+    size_t      bytes;
+} td_file_map;
+
+/**
+ * Map a whole file. Its pages are read when they are touched. A file that somebody makes shorter afterwards raises SIGBUS where it is
+ * touched beyond its new end, so what is mapped must not change as long as it is.
+ * @return TD_ENOTFOUND, TD_EIO (also where the file system cannot map), TD_EFORMAT (empty, or no regular file).
+ */
+TD_NODISCARD td_status td_file_map_open(td_file_map *m, const char *path, td_error *err);
+void                   td_file_map_close(td_file_map *m); /* one that is not open is fine */
 
 static inline size_t td_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 

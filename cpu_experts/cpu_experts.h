@@ -20,26 +20,16 @@ typedef struct td_experts td_experts;
 typedef enum {
     TD_EXPERT_INT4C, /* int4 in [-7, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
     TD_EXPERT_BF16,  /* bf16 weights, f32 arithmetic: the reference */
-    TD_EXPERT_INT8C, /* int8 in [-127, 127], the rest as int4c */
-    TD_EXPERT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within a group, f32 over groups */
 } td_expert_format;
-#define TD_EXPERT_FORMATS 4
-
-/** The groups of int4g, as AWQ, GPTQ and compressed-tensors have them. */
-typedef struct {
-    uint16_t size;        /* weights along k that share a scale: 32, 64 or 128 */
-    td_dtype scale_dtype; /* BF16, F16 or F32: kept as the checkpoint has it */
-    bool     zero_points; /* every group has a zero in [0, 15]; false: it is 8 everywhere */
-} td_expert_groups;
 
 typedef struct {
     uint32_t         n_layers;  /* MoE layers, the MTP layer included */
     uint32_t         n_experts, hidden, inter, top_k;
     td_expert_format format;
-    td_expert_groups groups;    /* of int4g; else unused */
     td_dtype         act_dtype; /* of x and y */
     uint32_t         max_tok;   /* largest n_tok of a call */
     uint32_t         max_deferred; /* largest number of deferred experts per token */
+    bool             copy_files;   /* packed files are read into memory; else they are mapped where no shard is bound to a node */
 } td_experts_config;
 
 /** Weights of one expert as the checkpoint has them: BF16, F16 or F32 views. */
@@ -57,7 +47,7 @@ void                   td_experts_destroy(td_experts *x);
 
 const char *td_experts_kernel_name(const td_experts *x); /* "int4c_avx512vnni_…" */
 
-/** Quantise (to nearest; int4g symmetric, zeros of 8) and pack one layer. @param experts [n_experts] views, only read during the call. Uses the pool. */
+/** Quantise and pack one layer. @param experts [n_experts] views, only read during the call. Uses the pool. */
 TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err);
 
 /** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */
@@ -68,7 +58,9 @@ TD_NODISCARD td_status td_experts_fill_layer(td_experts *x, uint32_t layer, uint
  * shard page-aligned exactly as the kernels read it. save writes to a temporary name, syncs and renames.
  * @param source_hash identifies the checkpoint; checked on load unless 0.
  * load takes the file as it is when kernel and shard count match, else repacks it in memory and writes the repacked file next to it
- * where the folder is writable. @return TD_ENOTFOUND, TD_EFORMAT (truncated, checksum, other shape) with the file's name.
+ * where the folder is writable. As it is: mapped in place, or, with copy_files or shards on NUMA nodes, read into the shards' memory. Every byte is
+ * read and compared with the checksum before the layer can be used. A mapped file must not change until the store is destroyed.
+ * @return TD_ENOTFOUND, TD_EFORMAT (truncated, checksum, other shape) with the file's name.
  */
 TD_NODISCARD td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);
 TD_NODISCARD td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "core/checksum.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -28,24 +29,8 @@ static uint64_t hash_header(const header_page *p) {
 
 /* ---- header ------------------------------------------------------------------------------------ */
 
-static uint32_t format_word(const td_experts_config *c) {
-    if (c->format != TD_EXPERT_INT4G) return c->format;
-    return c->format | (uint32_t)c->groups.size << 8 | (uint32_t)c->groups.scale_dtype << 16 | (uint32_t)c->groups.zero_points << 24;
-}
-
-/* What people call it: "int4", "int4-g32", … */
-static const char *format_name(uint32_t word, char name[32]) {
-    static const char *const FORMATS[TD_EXPERT_FORMATS] = {
-        [TD_EXPERT_INT4C] = "int4", [TD_EXPERT_BF16] = "bf16", [TD_EXPERT_INT8C] = "int8", [TD_EXPERT_INT4G] = "int4-g"};
-    uint32_t format = word & 0xff;
-    if (format != TD_EXPERT_INT4G) return FORMATS[format];
-    const char *scale = (word >> 16 & 0xff) == TD_DT_F32 ? "f32" : (word >> 16 & 0xff) == TD_DT_F16 ? "f16" : "bf16";
-    snprintf(name, 32, "%s%u (%s scales%s)", FORMATS[format], word >> 8 & 0xff, scale, word >> 24 ? ", zeros" : "");
-    return name;
-}
-
 static const td_gemm_kernel *kernel_of(const td_packed_header *h) {
-    const td_gemm_kernel *k = td_gemm_find_layout((td_expert_format)(h->format & 0xff), h->layout);
+    const td_gemm_kernel *k = td_gemm_find_layout((td_expert_format)h->format, h->layout);
     return k && k->nr == h->nr && k->kr == h->kr ? k : NULL;
 }
 
@@ -98,14 +83,14 @@ static td_status read_header(const char *path, header_page *p, uint64_t *file_by
 /* Header and size: everything but the payload's checksums. */
 static td_status open_packed(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash,
                              header_page *p, expert_layout *l, td_error *err) {
-    uint64_t file_bytes = 0;
-    char     names[2][32];
+    static const char *const FORMATS[] = {[TD_EXPERT_INT4C] = "int4", [TD_EXPERT_BF16] = "bf16"};
+    uint64_t                 file_bytes = 0;
     TD_TRY(read_header(path, p, &file_bytes, err));
     const td_packed_header *h = &p->h;
-    if ((h->format & 0xff) >= TD_EXPERT_FORMATS) return td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
-    if (h->format != format_word(c))
-        return td_fail(err, TD_EFORMAT, "%s holds %s experts where %s is wanted", path, format_name(h->format, names[0]),
-                       format_name(format_word(c), names[1]));
+    if (h->format > TD_EXPERT_BF16) return td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
+    if (h->format != (uint32_t)c->format)
+        return td_fail(err, TD_EFORMAT, "%s holds %s experts where %s is wanted", path, FORMATS[h->format],
+                       FORMATS[c->format]);
     if (h->n_experts != c->n_experts || h->hidden != c->hidden || h->inter != c->inter)
         return td_fail(err, TD_EFORMAT,
                        "%s holds %u experts of hidden size %u and intermediate size %u; the model has %u of %u and %u", path,
@@ -128,19 +113,26 @@ td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, cons
     return open_packed(c, layer, path, source_hash, &p, &l, err);
 }
 
-/* ---- save -------------------------------------------------------------------------------------- */
+/* ---- checksums --------------------------------------------------------------------------------- */
 
-typedef struct {
-    const void *const   *data;
-    const expert_layout *layout;
-    uint64_t             hash[TD_POOL_SUBPOOLS_MAX];
-} hash_job;
-
-static void hash_shard(void *ctx, uint32_t s, const td_worker *w) {
-    hash_job *job = ctx;
-    (void)w;
-    job->hash[s] = XXH3_64bits(job->data[s], job->layout->shard[s].bytes);
+/* @param hash [n_shards] written */
+static td_status hash_shards(td_pool *pool, const void *const *data, const expert_layout *l, uint64_t *hash, td_error *err) {
+    td_checksum_span spans[TD_POOL_SUBPOOLS_MAX];
+    for (uint32_t s = 0; s < l->n_shards; s++) spans[s] = (td_checksum_span){data[s], l->shard[s].bytes};
+    return td_checksums(pool, spans, l->n_shards, hash, err);
 }
+
+static td_status check_shards(td_pool *pool, const char *path, const td_packed_header *h, const expert_layout *l, const void *const *data,
+                              td_error *err) {
+    uint64_t hash[TD_POOL_SUBPOOLS_MAX];
+    TD_TRY(hash_shards(pool, data, l, hash, err));
+    for (uint32_t s = 0; s < l->n_shards; s++)
+        if (hash[s] != h->shard_hash[s])
+            return td_fail(err, TD_EFORMAT, "%s is corrupt: the checksum of shard %u does not match", path, s);
+    return TD_OK;
+}
+
+/* ---- save -------------------------------------------------------------------------------------- */
 
 static const void *const *layer_shards(const td_experts *x, uint32_t layer) {
     return (const void *const *)x->shard_data + (size_t)layer * x->layout.n_shards;
@@ -149,12 +141,13 @@ static const void *const *layer_shards(const td_experts *x, uint32_t layer) {
 static td_status save_layer(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash,
                             uint64_t repacked_from, td_error *err) {
     const expert_layout *l = &x->layout;
-    hash_job             job = {.data = layer_shards(x, layer), .layout = l};
-    td_pool_run(x->pool, hash_shard, &job, l->n_shards);
+    const void *const   *data = layer_shards(x, layer);
+    uint64_t             hash[TD_POOL_SUBPOOLS_MAX];
+    TD_TRY(hash_shards(x->pool, data, l, hash, err));
 
     header_page p = {.h = {.version = TD_PACKED_VERSION,
                            .header_bytes = sizeof p,
-                           .format = format_word(&x->config),
+                           .format = x->config.format,
                            .layer = layer,
                            .n_experts = x->config.n_experts,
                            .hidden = x->config.hidden,
@@ -171,8 +164,8 @@ static td_status save_layer(const td_experts *x, uint32_t layer, const char *pat
     snprintf(p.h.kernel, sizeof p.h.kernel, "%s", x->kernel->name);
     for (uint32_t s = 0; s < l->n_shards; s++) {
         p.h.shard_bytes[s] = l->shard[s].bytes;
-        p.h.shard_hash[s] = job.hash[s];
-        parts[1 + s] = (packed_part){job.data[s], l->shard[s].bytes};
+        p.h.shard_hash[s] = hash[s];
+        parts[1 + s] = (packed_part){data[s], l->shard[s].bytes};
     }
     p.h.header_hash = hash_header(&p);
     return td_packed_write(path, parts, 1 + l->n_shards, err);
@@ -196,12 +189,7 @@ static td_status read_shards(td_pool *pool, const char *path, const td_packed_he
         at += l->shard[s].bytes;
     }
     TD_TRY(td_packed_read(path, spans, l->n_shards, NULL, err));
-    hash_job job = {.data = (const void *const *)dst, .layout = l};
-    td_pool_run(pool, hash_shard, &job, l->n_shards);
-    for (uint32_t s = 0; s < l->n_shards; s++)
-        if (job.hash[s] != h->shard_hash[s])
-            return td_fail(err, TD_EFORMAT, "%s is corrupt: the checksum of shard %u does not match", path, s);
-    return TD_OK;
+    return check_shards(pool, path, h, l, (const void *const *)dst, err);
 }
 
 typedef struct {
@@ -211,32 +199,25 @@ typedef struct {
 } file_source;
 
 /* Rows of a file that was packed for another kernel or number of shards: unpack the tiles that hold them. */
-static bool rows_of_file(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
-                         const td_gemm_weights *out, void *tmp) {
+static bool rows_of_file(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
+                         float *scale, void *tmp) {
     const file_source *src = ctx;
-    td_expert_format   format = src->kernel->format;
-    size_t nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m),
-           element = td_gemm_element(format), n_scales = 1, file_scales = 1, unpacked = SIZE_MAX;
-    td_gemm_weights tile_weights = td_expert_tile_weights(src->layout, tmp);
-    if (format == TD_EXPERT_INT4G) {
-        n_scales = k / src->layout->groups.size;
-        file_scales = file_k / src->layout->groups.size;
-    }
-    size_t scales = n_scales < file_scales ? n_scales : file_scales; /* beyond: padding of both */
+    size_t nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m);
+    size_t element = src->kernel->format == TD_EXPERT_INT4C ? 1 : 2;
+    float  tile_scale[TD_GEMM_NR_MAX];
+    size_t unpacked = SIZE_MAX;
     for (size_t r = 0; r < n; r++) {
         size_t tile = (row + r) / nr, in_tile = (row + r) % nr;
         if (tile != unpacked) {
             uint32_t s;
             size_t   at = td_expert_tile_offset(src->layout, expert, m, tile, &s);
-            src->kernel->unpack((const char *)src->shard[s] + at, &tile_weights, file_k, &src->layout->groups);
+            src->kernel->unpack((const char *)src->shard[s] + at, tmp, tile_scale, file_k);
             unpacked = tile;
         }
-        char *codes = (char *)out->rows + r * k * element;
-        memcpy(codes, (const char *)tile_weights.rows + in_tile * file_k * element, cols * element);
-        memset(codes + cols * element, 0, (k - cols) * element);
-        memset(out->scale + r * n_scales, 0, n_scales * sizeof *out->scale);
-        memcpy(out->scale + r * n_scales, tile_weights.scale + in_tile * file_scales, scales * sizeof *out->scale);
-        memcpy(out->zero + r * n_scales, tile_weights.zero + in_tile * file_scales, scales);
+        char *out = (char *)rows + r * k * element;
+        memcpy(out, (const char *)tmp + in_tile * file_k * element, cols * element);
+        memset(out + cols * element, 0, (k - cols) * element);
+        scale[r] = tile_scale[in_tile];
     }
     return true;
 }
@@ -257,9 +238,43 @@ static bool is_native(const td_experts *x, const td_packed_header *h) {
     return h->n_shards == x->layout.n_shards && !strcmp(h->layout, x->kernel->layout);
 }
 
+/* The page cache puts pages where it likes, so shards that belong to a node are copied there. */
+static bool can_map(const td_experts *x) {
+    for (uint32_t s = 0; s < x->layout.n_shards; s++)
+        if (td_mem_places(td_pool_node(x->pool, s))) return false;
+    return !x->config.copy_files;
+}
+
+/* The layer is what the file holds: its shards lie one after the other behind the header. */
+static td_status map_shards(td_experts *x, uint32_t layer, const char *path, const td_packed_header *h, td_error *err) {
+    void      **shards = x->shard_data + (size_t)layer * x->layout.n_shards;
+    td_file_map map;
+    TD_TRY(td_file_map_open(&map, path, err));
+    td_expert_layer_release(x, layer);
+    x->files[layer] = map;
+    const char *at = map.base + h->header_bytes;
+    for (uint32_t s = 0; s < x->layout.n_shards; at += x->layout.shard[s++].bytes) shards[s] = (void *)at;
+    td_status status = map.bytes == h->header_bytes + h->payload_bytes
+                           ? check_shards(x->pool, path, h, &x->layout, (const void *const *)shards, err)
+                           : td_fail(err, TD_EFORMAT, "%s has changed its size while it was opened", path);
+    if (status != TD_OK) td_expert_layer_release(x, layer);
+    return status;
+}
+
+static td_status copy_shards(td_experts *x, uint32_t layer, const char *path, const td_packed_header *h, td_error *err) {
+    TD_TRY(td_expert_layer_memory(x, layer, err));
+    return read_shards(x->pool, path, h, &x->layout, x->shard_data + (size_t)layer * x->layout.n_shards, err);
+}
+
 static td_status load_native(td_experts *x, uint32_t layer, const char *path, const td_packed_header *h, td_error *err) {
-    x->loaded[layer] = false; /* until it is verified */
-    TD_TRY(read_shards(x->pool, path, h, &x->layout, x->shard_data + (size_t)layer * x->layout.n_shards, err));
+    td_status status = TD_EIO;
+    td_error  why = {0};
+    if (can_map(x)) {
+        status = map_shards(x, layer, path, h, &why);
+        if (status == TD_EIO) td_warn("%s; it is read into memory", why.text);
+        else if (status != TD_OK) return td_fail(err, status, "%s", why.text);
+    }
+    if (status == TD_EIO) TD_TRY(copy_shards(x, layer, path, h, err));
     x->loaded[layer] = true;
     td_expert_report_placement(x, layer);
     return TD_OK;

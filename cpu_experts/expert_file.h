@@ -6,7 +6,7 @@
 #include "cpu_experts/expert_store.h"
 
 #define TD_PACKED_MAGIC "TDEXPERT"
-#define TD_PACKED_VERSION 1
+#define TD_PACKED_VERSION 2
 
 typedef struct {
     char     magic[8];
@@ -14,7 +14,7 @@ typedef struct {
     uint32_t header_bytes; /* 4096: the first shard starts there */
     char     layout[16];   /* of the kernel's tiles, NUL-padded */
     char     kernel[64];   /* that packed it; for people */
-    uint32_t format;       /* td_expert_format; of int4g also groups: size in bits 8-15, scale_dtype in 16-23, zero_points in 24 */
+    uint32_t format;       /* td_expert_format */
     uint32_t layer, n_experts, hidden, inter;
     uint32_t nr, kr; /* rows of a tile, padding of k */
     uint32_t n_shards;
@@ -23,7 +23,7 @@ typedef struct {
     uint64_t repacked_from; /* header_hash of the file this one was repacked from; 0: packed from the checkpoint */
     uint64_t payload_bytes; /* of all shards */
     uint64_t shard_bytes[TD_POOL_SUBPOOLS_MAX]; /* whole pages, one after the other */
-    uint64_t shard_hash[TD_POOL_SUBPOOLS_MAX];  /* XXH3-64 */
+    uint64_t shard_hash[TD_POOL_SUBPOOLS_MAX];  /* core/checksum.h */
     uint64_t header_hash;                       /* XXH3-64 of the page with this field 0 */
 } td_packed_header;
 

@@ -22,12 +22,24 @@ void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint64_t *
     *scratch_bytes = scratch.bytes;
 }
 
-static td_status map_shards(td_experts *x, td_error *err) {
-    for (uint32_t layer = 0; layer < x->config.n_layers; layer++)
-        for (uint32_t s = 0; s < x->layout.n_shards; s++)
-            TD_TRY(td_mem_map(x->layout.shard[s].bytes, td_pool_node(x->pool, s),
-                              &x->shard_data[(size_t)layer * x->layout.n_shards + s], err));
+td_status td_expert_layer_memory(td_experts *x, uint32_t layer, td_error *err) {
+    void **shards = x->shard_data + (size_t)layer * x->layout.n_shards;
+    if (x->files[layer].base) td_expert_layer_release(x, layer);
+    x->loaded[layer] = false;
+    for (uint32_t s = 0; s < x->layout.n_shards; s++)
+        if (!shards[s]) TD_TRY(td_mem_map(x->layout.shard[s].bytes, td_pool_node(x->pool, s), &shards[s], err));
     return TD_OK;
+}
+
+void td_expert_layer_release(td_experts *x, uint32_t layer) {
+    void **shards = x->shard_data + (size_t)layer * x->layout.n_shards;
+    bool   mapped = x->files[layer].base != NULL;
+    x->loaded[layer] = false;
+    for (uint32_t s = 0; s < x->layout.n_shards; s++) {
+        if (!mapped) td_mem_unmap(shards[s], x->layout.shard[s].bytes);
+        shards[s] = NULL;
+    }
+    td_file_map_close(&x->files[layer]);
 }
 
 static td_status open_store(td_experts *x, td_error *err) {
@@ -40,11 +52,11 @@ static td_status open_store(td_experts *x, td_error *err) {
     TD_TRY(td_expert_layout_init(&x->layout, c, x->kernel, td_pool_subpools(x->pool), err));
     td_expert_scratch_init(&x->scratch, c, x->kernel, &x->layout);
     x->shard_data = calloc((size_t)c->n_layers * x->layout.n_shards, sizeof *x->shard_data);
+    x->files = calloc(c->n_layers, sizeof *x->files);
     x->loaded = calloc(c->n_layers, sizeof *x->loaded);
     x->worker_scratch = aligned_alloc(TD_PAGE_BYTES, td_pool_workers(x->pool) * x->scratch.worker_bytes);
-    if (!x->shard_data || !x->loaded || !x->worker_scratch)
+    if (!x->shard_data || !x->files || !x->loaded || !x->worker_scratch)
         return td_fail(err, TD_ENOMEM, "out of memory for the expert store");
-    TD_TRY(map_shards(x, err));
     TD_TRY(td_arena_open(&x->arena, x->scratch.bytes, td_pool_home(x->pool), err));
     return td_expert_ffn_open(x, err);
 }
@@ -69,10 +81,9 @@ void td_experts_destroy(td_experts *x) {
     if (!x) return;
     td_expert_ffn_close(x);
     td_arena_close(&x->arena);
-    if (x->shard_data)
-        for (size_t i = 0; i < (size_t)x->config.n_layers * x->layout.n_shards; i++)
-            td_mem_unmap(x->shard_data[i], x->layout.shard[i % x->layout.n_shards].bytes);
+    for (uint32_t layer = 0; x->loaded && x->files && x->shard_data && layer < x->config.n_layers; layer++) td_expert_layer_release(x, layer);
     free(x->shard_data);
+    free(x->files);
     free(x->loaded);
     free(x->worker_scratch);
     free(x);
@@ -115,39 +126,22 @@ static const void *view_rows(const view_source *src, size_t expert, expert_matri
     return (const char *)v->data + row * *cols * td_dtype_bytes(v->dtype);
 }
 
-static bool int4c_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
-                               const td_gemm_weights *out, void *tmp) {
+static bool int4_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
+                              float *scale, void *tmp) {
     (void)tmp;
     td_dtype    dtype;
     size_t      cols;
     const void *w = view_rows(ctx, expert, m, row, &dtype, &cols);
-    return td_quantize_weight_i4(dtype, w, n, cols, out->rows, k, out->scale);
+    return td_quantize_weight_i4(dtype, w, n, cols, rows, k, scale);
 }
 
-static bool int8c_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
-                               const td_gemm_weights *out, void *tmp) {
-    (void)tmp;
-    td_dtype    dtype;
-    size_t      cols;
-    const void *w = view_rows(ctx, expert, m, row, &dtype, &cols);
-    return td_quantize_weight_i8(dtype, w, n, cols, out->rows, k, out->scale);
-}
-
-static bool int4g_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
-                               const td_gemm_weights *out, void *tmp) {
-    const td_expert_groups *groups = &((const view_source *)ctx)->layout->groups;
-    td_dtype                dtype;
-    size_t                  cols;
-    const void             *w = view_rows(ctx, expert, m, row, &dtype, &cols);
-    return td_quantize_weight_i4_groups(dtype, w, n, cols, groups->size, groups->scale_dtype, out->rows, k, out->scale, tmp);
-}
-
-static bool bf16_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
-                              const td_gemm_weights *weights, void *tmp) {
+static bool bf16_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
+                              float *scale, void *tmp) {
+    (void)scale;
     td_dtype    dtype;
     size_t      cols;
     const char *w = view_rows(ctx, expert, m, row, &dtype, &cols);
-    td_bf16    *out = weights->rows;
+    td_bf16    *out = rows;
     for (size_t r = 0; r < n; r++, out += k, w += cols * td_dtype_bytes(dtype)) {
         if (dtype == TD_DT_BF16) {
             memcpy(out, w, cols * sizeof *out);
@@ -168,10 +162,9 @@ td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_w
         TD_TRY(check_view(&experts[e].up, inter, hidden, "up_proj", e, err));
         TD_TRY(check_view(&experts[e].down, hidden, inter, "down_proj", e, err));
     }
-    static const expert_rows_fn ROWS[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = int4c_rows_of_view, [TD_EXPERT_BF16] = bf16_rows_of_view,
-                                                           [TD_EXPERT_INT8C] = int8c_rows_of_view, [TD_EXPERT_INT4G] = int4g_rows_of_view};
-    view_source                 src = {&x->layout, experts};
-    return td_expert_pack_layer(x, layer, ROWS[x->config.format], &src, err);
+    view_source src = {&x->layout, experts};
+    return td_expert_pack_layer(x, layer, x->config.format == TD_EXPERT_INT4C ? int4_rows_of_view : bf16_rows_of_view, &src,
+                                err);
 }
 
 /* ---- random weights ---------------------------------------------------------------------------- */
@@ -200,45 +193,31 @@ static inline uint64_t random_codes(uint64_t r) {
     return code | (code & 0x0808080808080808u) * 0x1eu; /* its sign in the upper nibble */
 }
 
-static void random_bf16(uint64_t *state, float rms, size_t cols, td_bf16 *out) {
-    uint64_t exponent = (td_bf16)(td_f32_to_bf16(rms / 1.5f) & 0x7f80u);
-    for (size_t i = 0; i < cols; i += 4) { /* random sign and mantissa: magnitudes in [1, 2) of the exponent */
-        uint64_t bits = (next_random(state) & 0x807f807f807f807fu) | exponent * 0x0001000100010001u;
-        memcpy(out + i, &bits, (cols - i < 4 ? cols - i : 4) * sizeof *out);
-    }
-}
-
-/* Codes of [-7, 7], or odd ones of [-127, 127]. @return their rms. */
-static float random_ints(uint64_t *state, bool int8, size_t cols, int8_t *out) {
-    for (size_t i = 0; i < cols; i += 16) {
-        uint64_t bits = next_random(state), codes[2] = {random_codes(bits), random_codes(bits >> 4)};
-        if (int8) codes[0] = bits | 0x0101010101010101u, codes[1] = next_random(state) | 0x0101010101010101u;
-        memcpy(out + i, codes, cols - i < 16 ? cols - i : 16);
-    }
-    return int8 ? 73.9f : 4.3f;
-}
-
-static bool random_rows(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
-                        const td_gemm_weights *out, void *tmp) {
+static bool random_rows(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
+                        float *scale, void *tmp) {
     const random_source *src = ctx;
-    size_t               cols = expert_matrix_cols(src->layout, m), element = td_gemm_element(src->format);
+    size_t               cols = expert_matrix_cols(src->layout, m);
+    bool                 int4 = src->format == TD_EXPERT_INT4C;
     float                rms = 1.0f / sqrtf((float)cols); /* keeps the size of activations */
+    td_bf16              exponent = (td_bf16)(td_f32_to_bf16(rms / 1.5f) & 0x7f80u);
     (void)tmp;
     for (size_t r = 0; r < n; r++) {
         uint64_t state = td_rng_u64(src->seed, (uint64_t)src->layer << 32 | expert, (uint64_t)m << 32 | (row + r)) | 1u;
-        char    *codes = (char *)out->rows + r * k * element;
-        memset(codes + cols * element, 0, (k - cols) * element);
-        if (src->format == TD_EXPERT_BF16) {
-            random_bf16(&state, rms, cols, (td_bf16 *)codes);
-            continue;
-        }
-        float scale = rms / random_ints(&state, src->format == TD_EXPERT_INT8C, cols, (int8_t *)codes);
-        if (src->format == TD_EXPERT_INT4G) {
-            size_t n_groups = k / src->layout->groups.size;
-            for (size_t i = 0; i < k; i++) codes[i] = (char)(codes[i] + 8);
-            for (size_t g = 0; g < n_groups; g++) out->scale[r * n_groups + g] = td_bf16_to_f32((td_bf16)(td_f32_to_bf16(scale) & 0xfff8u)); /* f16 too */
+        if (int4) {
+            int8_t *out = (int8_t *)rows + r * k;
+            scale[r] = rms / 4.3f; /* the rms of uniform codes of [-7, 7] */
+            for (size_t i = 0; i < cols; i += 16) {
+                uint64_t bits = next_random(&state), codes[2] = {random_codes(bits), random_codes(bits >> 4)};
+                memcpy(out + i, codes, cols - i < 16 ? cols - i : 16);
+            }
+            memset(out + cols, 0, k - cols);
         } else {
-            out->scale[r] = scale;
+            td_bf16 *out = (td_bf16 *)rows + r * k;
+            for (size_t i = 0; i < cols; i += 4) { /* random sign and mantissa: magnitudes in [1, 2) of the exponent */
+                uint64_t bits = (next_random(&state) & 0x807f807f807f807fu) | exponent * 0x0001000100010001u;
+                memcpy(out + i, &bits, (cols - i < 4 ? cols - i : 4) * sizeof *out);
+            }
+            memset(out + cols, 0, (k - cols) * sizeof *out);
         }
     }
     return true;

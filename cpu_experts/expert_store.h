@@ -1,7 +1,7 @@
 /*
  * The expert store, as its own files see it.
  *
- * A shard (one per subpool) of a layer is one mapping on the subpool's node:
+ * A shard (one per subpool) of a layer is memory on the subpool's node, or a stretch of the layer's mapped file:
  *   for each expert: gate tile, up tile, gate tile, up tile, … (the shard's part of the intermediate dimension) | down tiles
  * (its part of the hidden dimension) exactly as the kernels read it and as a packed file holds it.
  */
@@ -27,7 +27,6 @@ typedef struct {
 /** Where everything lies: a function of the shapes, the kernel's layout and the number of shards. */
 typedef struct {
     size_t       n_experts, hidden, inter;
-    td_expert_groups groups;
     size_t       hidden_k, inter_k; /* k of gate and up, k of down: padded to kr */
     size_t       n_gate, n_down;    /* tiles of the whole matrices */
     size_t       gate_tile_bytes, down_tile_bytes;
@@ -54,7 +53,8 @@ struct td_experts {
     td_pool              *pool;
     const td_gemm_kernel *kernel;
     expert_layout         layout;
-    void                **shard_data;     /* [n_layers, n_shards] */
+    void                **shard_data;     /* [n_layers, n_shards]; NULL: no memory yet */
+    td_file_map          *files;          /* [n_layers] what the shards of a layer are a part of; not open: they are memory of their own */
     bool                 *loaded;         /* [n_layers] */
     char                 *worker_scratch; /* [workers, scratch.worker_bytes] */
     td_arena              arena;          /* the scratch */
@@ -83,16 +83,24 @@ static inline size_t expert_matrix_cols(const expert_layout *l, expert_matrix m)
     return m == EXPERT_DOWN ? l->inter : l->hidden;
 }
 
+/* ---- memory (expert_store.c) ------------------------------------------------------------------ */
+
+/** Give a layer memory of its own, to be written, where it has none; what was mapped is let go. The layer is no longer loaded. */
+TD_NODISCARD td_status td_expert_layer_memory(td_experts *x, uint32_t layer, td_error *err);
+
+/** Let a layer's memory or mapping go. */
+void td_expert_layer_release(td_experts *x, uint32_t layer);
+
 /* ---- packing (expert_pack.c) ----------------------------------------------------------------- */
 
 /**
- * Give n rows of a matrix of one expert, from row `row`, with k columns; weights are 0 from the true columns on.
- * @param out room for the rows of a tile.
+ * Give n rows of a matrix of one expert, from row `row`: [n, k] codes (int8) or bf16, zero from the true columns to k, and
+ * scales.
  * @param tmp scratch of td_expert_pack_tmp_bytes.
  * @return false when the rows cannot be represented (an infinity or a NaN).
  */
-typedef bool (*expert_rows_fn)(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
-                               const td_gemm_weights *out, void *tmp);
+typedef bool (*expert_rows_fn)(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
+                               float *scale, void *tmp);
 
 /** Pack every shard of a layer from a source of rows, on the pool. @return TD_EFORMAT when rows were refused; names the
  * expert. */
@@ -101,10 +109,7 @@ TD_NODISCARD td_status td_expert_pack_layer(td_experts *x, uint32_t layer, exper
 
 /** Worker scratch that packing needs. */
 size_t td_expert_pack_worker_bytes(const td_gemm_kernel *kernel, const expert_layout *l);
-size_t td_expert_pack_tmp_bytes(const expert_layout *l); /* f32 row of the wider matrix, and a tile of any kernel, not packed */
-
-/** Room for the weights of a tile of any kernel, in td_expert_pack_tmp_bytes of memory. */
-td_gemm_weights td_expert_tile_weights(const expert_layout *l, void *mem);
+size_t td_expert_pack_tmp_bytes(const expert_layout *l); /* f32 and code rows of the wider matrix, a tile of any kernel */
 
 /* ---- placement (expert_placement.c) ---------------------------------------------------------- */
 

@@ -104,6 +104,7 @@ static td_status open_model(td_engine *e, const td_engine_options *o, td_error *
         .cpu_weight_path = o->cpu_weight_path,
         .override_json = o->model_override_json,
         .load_dummy = e->plan.load_dummy,
+        .copy_files = o->copy_weights,
         .w8a8 = e->plan.w8a8,
         .expert_format = e->plan.expert_format,
         .max_tok = e->plan.chunk + e->plan.max_running,

@@ -141,6 +141,7 @@ typedef struct {
     const char *tokenizer_path;      /* NULL: model_path */
     const char *cpu_weight_path;     /* folder of packed experts written by td_quantize; NULL: quantise on load */
     const char *load_format;         /* "auto", "safetensors", "dummy" */
+    bool        copy_weights;        /* read packed files into memory instead of mapping them */
     const char *model_override_json; /* object merged over config.json; NULL: none */
     const char *chat_template;       /* path of a template file; NULL: the model's own */
     const char *device;              /* "host" */
@@ -364,6 +365,7 @@ typedef struct {
     const char *expert_quantization; /* "int4" */
     uint32_t    threads;             /* 0: all */
     uint32_t    subpool_count;       /* shards of the packed files; 0: as on this machine */
+    bool        load_dummy;          /* random weights of the shape of model_path, a folder or a config.json */
     bool        force;               /* replace the output of another model or of other options */
     /** Progress: work done so far of total, in bytes of input; what is a static or borrowed label. May be NULL. */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes, const char *what);

@@ -21,6 +21,7 @@ typedef struct {
     const char      *cpu_weight_path; /* packed experts, or NULL */
     const char      *override_json;   /* merged over config.json, or NULL */
     bool             load_dummy;      /* random weights of the config's shape */
+    bool             copy_files;      /* packed files are read into memory; else they are mapped where nothing is bound to a NUMA node */
     bool             w8a8;            /* NPU tier; false: bf16 weights, f32 activations */
     td_expert_format expert_format;
     uint32_t         max_tok;         /* tokens per step */

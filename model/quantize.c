@@ -7,12 +7,15 @@
  *   tokenizer files, generation_config.json   copied
  *   config.json               with quantization_config; written last, so a folder that is not complete is no model folder
  *
+ * With load_dummy there is only a config.json, and the weights are made up: a folder of that size and shape, for trying out a machine.
+ *
  * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give the same bits.
  * Every file has its final name only when it is whole and on disk; what is there under a final name and fits is kept.
  */
 #include "model/experts_load.h"
 #include "model/quantize.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -41,14 +44,17 @@
 #define SLICE_BYTES   ((size_t)1 << 20)  /* input per item of the pool */
 #define SMALL_FILE_MAX ((size_t)256 << 20)
 #define MARKER        "tandem_quantize.json"
+#define DUMMY_SOURCE_HASH UINT64_C(0x64756d6d79) /* "dummy": its weights depend on the shape alone, which is compared anyway */
 
 /* One tensor of the checkpoint on its way to a shard. */
 typedef struct {
-    const td_safetensors_entry *in;
-    bool                        int8;
-    uint32_t                    shard;
-    size_t                      item;       /* in items */
-    size_t                      scale_item; /* int8 only */
+    td_safetensors_entry in; /* of dummy weights: without data, which is made up when the tensor is written */
+    td_role              role;
+    uint32_t             layer;
+    bool                 int8;
+    uint32_t             shard;
+    size_t               item;       /* in items */
+    size_t               scale_item; /* int8 only */
 } job;
 
 typedef struct {
@@ -163,13 +169,24 @@ static td_status claim_output(quantizer *q) {
 
 static bool is_expert_role(td_role role) { return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN; }
 
-/* The stored tensor of a role at a layer; *out is NULL where there is none of its own. */
-static td_status stored_tensor(quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec, const td_safetensors_entry **out) {
-    *out = NULL;
+/* The stored tensor of a role at a layer; *has is false where there is none of its own. out->name lives as long as spec or the source. */
+static td_status stored_tensor(quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec, td_safetensors_entry *out, bool *has) {
+    const td_safetensors_entry *stored;
+    *has = false;
     if (is_expert_role(role) || (role == TD_ROLE_LM_HEAD && q->config.tie_embeddings)) return TD_OK;
     if (!td_tensor_spec_get(&q->config, role, layer, 0, spec)) return TD_OK;
-    if (spec->fallback != TD_ROLE_COUNT && !td_checkpoint_find(q->source, spec->name)) return TD_OK;
-    return td_checkpoint_get_stored(q->source, &q->config, spec, out, q->err);
+    if (td_checkpoint_is_dummy(q->source)) {
+        size_t elements = spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1);
+        *out = (td_safetensors_entry){.name = spec->name, .dtype = spec->rank > 1 ? TD_DT_BF16 : TD_DT_F32, .rank = spec->rank};
+        out->bytes = elements * td_dtype_bytes(out->dtype);
+        memcpy(out->shape, spec->shape, sizeof spec->shape);
+    } else {
+        if (spec->fallback != TD_ROLE_COUNT && !td_checkpoint_find(q->source, spec->name)) return TD_OK;
+        TD_TRY(td_checkpoint_get_stored(q->source, &q->config, spec, &stored, q->err));
+        *out = *stored;
+    }
+    *has = true;
+    return TD_OK;
 }
 
 static void add_item(quantizer *q, const char *name, td_dtype dtype, uint32_t rank, const size_t *shape) {
@@ -180,12 +197,14 @@ static void add_item(quantizer *q, const char *name, td_dtype dtype, uint32_t ra
 }
 
 static td_status add_job(quantizer *q, td_role role, uint32_t layer, size_t *shard_bytes) {
-    td_tensor_spec              spec;
-    const td_safetensors_entry *in;
-    TD_TRY(stored_tensor(q, role, layer, &spec, &in));
-    if (!in) return TD_OK;
+    td_tensor_spec       spec;
+    td_safetensors_entry entry;
+    bool                 has;
+    TD_TRY(stored_tensor(q, role, layer, &spec, &entry, &has));
+    if (!has) return TD_OK;
     job *j = &q->jobs[q->n_jobs++];
-    *j = (job){.in = in, .int8 = q->w8a8 && spec.format == TD_WEIGHT_W8A8, .item = q->n_items};
+    *j = (job){.in = entry, .role = role, .layer = layer, .int8 = q->w8a8 && spec.format == TD_WEIGHT_W8A8, .item = q->n_items};
+    td_safetensors_entry *in = &j->in;
     size_t elements = in->shape[0] * (in->rank > 1 ? in->shape[1] : 1), bytes = j->int8 ? elements + 4 * in->shape[0] : in->bytes;
     if (*shard_bytes && *shard_bytes + bytes > SHARD_BYTES) {
         q->n_shards++;
@@ -194,9 +213,10 @@ static td_status add_job(quantizer *q, td_role role, uint32_t layer, size_t *sha
     *shard_bytes += bytes;
     j->shard = q->n_shards - 1;
     add_item(q, in->name, j->int8 ? TD_DT_I8 : in->dtype, in->rank, in->shape);
+    in->name = q->items[j->item].name;
     if (j->int8) {
         char name[sizeof spec.name + 8];
-        snprintf(name, sizeof name, "%s_scale", in->name);
+        snprintf(name, sizeof name, "%s_scale", spec.name);
         j->scale_item = q->n_items;
         add_item(q, name, TD_DT_F32, 2, (const size_t[]){in->shape[0], 1});
     }
@@ -248,41 +268,55 @@ static void quantize_rows(void *ctx, uint32_t item, const td_worker *w) {
 }
 
 static td_status write_int8(quantizer *q, td_safetensors_writer *w, const job *j, int8_t *codes, float *scales, char *aligned) {
-    size_t n = j->in->shape[0], k = j->in->shape[1], row_bytes = k * td_dtype_bytes(j->in->dtype), step = BLOCK_BYTES / row_bytes;
+    size_t n = j->in.shape[0], k = j->in.shape[1], row_bytes = k * td_dtype_bytes(j->in.dtype), step = BLOCK_BYTES / row_bytes;
     if (step == 0) step = 1;
     for (size_t row = 0; row < n; row += step) {
         size_t      rows = n - row < step ? n - row : step;
-        const char *in = (const char *)j->in->data + row * row_bytes;
-        if ((uintptr_t)in % td_dtype_bytes(j->in->dtype)) in = memcpy(aligned, in, rows * row_bytes);
-        block  b = {.dtype = j->in->dtype, .in = in, .n = rows, .k = k, .codes = codes, .scales = scales};
+        const char *in = (const char *)j->in.data + row * row_bytes;
+        if ((uintptr_t)in % td_dtype_bytes(j->in.dtype)) in = memcpy(aligned, in, rows * row_bytes);
+        block  b = {.dtype = j->in.dtype, .in = in, .n = rows, .k = k, .codes = codes, .scales = scales};
         b.rows_per_item = SLICE_BYTES / row_bytes ? SLICE_BYTES / row_bytes : 1;
         td_pool_run(q->pool, quantize_rows, &b, (uint32_t)((rows + b.rows_per_item - 1) / b.rows_per_item));
         if (atomic_load_explicit(&b.not_finite, memory_order_relaxed))
-            return td_fail(q->err, TD_EFORMAT, "%s: tensor %s holds an infinity or a NaN", q->o->model_path, j->in->name);
+            return td_fail(q->err, TD_EFORMAT, "%s: tensor %s holds an infinity or a NaN", q->o->model_path, j->in.name);
         TD_TRY(td_safetensors_writer_write(w, &q->items[j->item], row * k, codes, rows * k, q->err));
         TD_TRY(td_safetensors_writer_write(w, &q->items[j->scale_item], row * sizeof *scales, scales, rows * sizeof *scales, q->err));
-        progress(q, rows * row_bytes, j->in->name);
+        progress(q, rows * row_bytes, j->in.name);
     }
     return TD_OK;
 }
 
+static td_status write_tensor(quantizer *q, td_safetensors_writer *w, const job *j, int8_t *codes, float *scales, char *aligned) {
+    if (j->int8) return write_int8(q, w, j, codes, scales, aligned);
+    TD_TRY(td_safetensors_writer_write(w, &q->items[j->item], 0, j->in.data, j->in.bytes, q->err));
+    progress(q, j->in.bytes, j->in.name);
+    return TD_OK;
+}
+
+static td_status write_made_up_tensor(quantizer *q, td_safetensors_writer *w, job j, int8_t *codes, float *scales, char *aligned) {
+    td_scratch     scratch = {0};
+    td_tensor_view made;
+    td_status      s = td_checkpoint_get(q->source, &q->config, j.role, j.layer, 0, &scratch, &made, q->err);
+    if (s == TD_OK) {
+        assert(made.dtype == j.in.dtype);
+        j.in.data = made.data;
+        s = write_tensor(q, w, &j, codes, scales, aligned);
+    }
+    td_scratch_reset(&scratch);
+    return s;
+}
+
 static td_status write_shard(quantizer *q, td_safetensors_writer *w, const job *jobs, size_t n_jobs, int8_t *codes, float *scales, char *aligned) {
     TD_TRY(td_safetensors_writer_begin(w, q->err));
-    for (size_t i = 0; i < n_jobs; i++) {
-        if (jobs[i].int8) {
-            TD_TRY(write_int8(q, w, &jobs[i], codes, scales, aligned));
-        } else {
-            TD_TRY(td_safetensors_writer_write(w, &q->items[jobs[i].item], 0, jobs[i].in->data, jobs[i].in->bytes, q->err));
-            progress(q, jobs[i].in->bytes, jobs[i].in->name);
-        }
-    }
+    for (size_t i = 0; i < n_jobs; i++)
+        TD_TRY(jobs[i].in.data ? write_tensor(q, w, &jobs[i], codes, scales, aligned) : write_made_up_tensor(q, w, jobs[i], codes, scales, aligned));
     return td_safetensors_writer_commit(w, q->err);
 }
 
 static td_status write_shards(quantizer *q) {
     size_t widest = 1; /* a block is BLOCK_BYTES of input, or one row where that is more */
     for (size_t i = 0; i < q->n_jobs; i++)
-        if (q->jobs[i].int8 && q->jobs[i].in->shape[1] > widest) widest = q->jobs[i].in->shape[1];
+        if (q->jobs[i].int8 && q->jobs[i].in.shape[1] > widest) widest = q->jobs[i].in.shape[1];
     size_t    bytes = BLOCK_BYTES > widest * sizeof(float) ? BLOCK_BYTES : widest * sizeof(float);
     int8_t   *codes = malloc(bytes);
     float    *scales = malloc(BLOCK_BYTES * sizeof *scales / 2); /* rows of one 2-byte value at the least */
@@ -297,7 +331,7 @@ static td_status write_shards(quantizer *q) {
         s = out_path(q, path, name);
         if (s == TD_OK) s = td_safetensors_writer_create(path, q->items + item, end - item, TD_SOURCE_HASH_KEY, q->hash_text, &w, q->err);
         if (s == TD_OK && td_safetensors_writer_is_done(w))
-            for (size_t i = first; i < last; i++) progress(q, q->jobs[i].in->bytes, name);
+            for (size_t i = first; i < last; i++) progress(q, q->jobs[i].in.bytes, name);
         else if (s == TD_OK)
             s = write_shard(q, w, q->jobs + first, last - first, codes, scales, aligned);
         td_safetensors_writer_destroy(w);
@@ -341,7 +375,9 @@ static uint64_t expert_bytes(const quantizer *q, uint32_t layer) {
     uint64_t       bytes = 0;
     for (uint32_t i = 0; i < q->config.n_experts; i++)
         for (td_role role = TD_ROLE_EXPERT_GATE; role <= TD_ROLE_EXPERT_DOWN; role++)
-            if (td_tensor_spec_get(&q->config, role, layer, i, &spec)) bytes += td_checkpoint_find(q->source, spec.name)->bytes;
+            if (td_tensor_spec_get(&q->config, role, layer, i, &spec))
+                bytes += td_checkpoint_is_dummy(q->source) ? spec.shape[0] * spec.shape[1] * sizeof(td_bf16)
+                                                           : td_checkpoint_find(q->source, spec.name)->bytes;
     return bytes;
 }
 
@@ -354,9 +390,10 @@ static td_status pack_layer(quantizer *q, const td_experts_config *shape, uint32
     td_expert_file_path(path, sizeof path, q->o->output_path, index);
     snprintf(what, sizeof what, "experts of layer %u", layer);
     if (td_experts_check_file(shape, index, path, q->hash, NULL) != TD_OK) {
-        s = td_checkpoint_get_experts(q->source, &q->config, layer, &scratch, e, q->err);
+        bool dummy = td_checkpoint_is_dummy(q->source);
+        if (!dummy) s = td_checkpoint_get_experts(q->source, &q->config, layer, &scratch, e, q->err);
         if (s == TD_OK) s = td_experts_create(shape, q->pool, &store, q->err);
-        if (s == TD_OK) s = td_experts_load_layer(store, index, e, q->err);
+        if (s == TD_OK) s = dummy ? td_experts_fill_layer(store, index, index, q->err) : td_experts_load_layer(store, index, e, q->err);
         if (s != TD_OK && store) td_fail_within(q->err, "%s, %s", q->o->model_path, what);
         if (s == TD_OK) s = td_experts_save_file(store, index, path, q->hash, q->err);
         td_experts_destroy(store);
@@ -381,11 +418,17 @@ static td_status pack_experts(quantizer *q) {
 
 /* ---- the small files ------------------------------------------------------------------------- */
 
+static bool is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static td_status copy_small_files(quantizer *q) {
     static const char *const NAMES[] = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tiktoken.model",
                                         "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
                                         "chat_template.json", "LICENSE", "README.md"};
     char from[PATH_MAX], to[PATH_MAX];
+    if (!is_folder(q->o->model_path)) return TD_OK; /* a config.json alone, with dummy weights */
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
         char  *data;
         size_t len;
@@ -414,7 +457,8 @@ static json_t *quantization_config(void) {
 static td_status write_config(quantizer *q) {
     char    path[PATH_MAX];
     json_t *config;
-    if ((size_t)snprintf(path, sizeof path, "%s/config.json", q->o->model_path) >= sizeof path)
+    bool folder = !td_checkpoint_is_dummy(q->source) || is_folder(q->o->model_path);
+    if ((size_t)snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", q->o->model_path) >= sizeof path)
         return td_fail(q->err, TD_EINVAL, "the model path is too long");
     TD_TRY(td_json_read(path, SMALL_FILE_MAX, &config, q->err));
     int       failed = q->w8a8 ? json_object_set_new(config, "quantization_config", quantization_config()) : 0;
@@ -442,10 +486,10 @@ static td_status check_options(quantizer *q) {
 static td_status open_source(quantizer *q) {
     TD_TRY(td_model_config_read(q->o->model_path, NULL, &q->config, q->err));
     if (q->config.is_w8a8) return td_fail(q->err, TD_EINVAL, "%s is quantised to int8 already", q->o->model_path);
-    TD_TRY(td_checkpoint_open(q->o->model_path, &q->source, q->err));
+    TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err) : td_checkpoint_open(q->o->model_path, &q->source, q->err));
     td_checkpoint_drop_missing_mtp(q->source, &q->config);
     TD_TRY(td_checkpoint_check_all(q->source, &q->config, true, q->err));
-    q->hash = td_checkpoint_source_hash(q->source);
+    q->hash = q->o->load_dummy ? DUMMY_SOURCE_HASH : td_checkpoint_source_hash(q->source);
     snprintf(q->hash_text, sizeof q->hash_text, "%016" PRIx64, q->hash);
     return TD_OK;
 }

@@ -17,7 +17,7 @@ AK = ("--host 0.0.0.0 --port 8001 --model-path DIR --attention-backend ascend --
       "--served-model-name DeepSeek-R1-W8A8 --enable-defer").split()
 
 # Flags that every deployment may bring: known, whatever becomes of them
-KNOWN = """--model-path --model --tokenizer-path --served-model-name --trust-remote-code --load-format --context-length
+KNOWN = """--model-path --model --tokenizer-path --served-model-name --trust-remote-code --load-format --weight-loader-disable-mmap --no-mmap --context-length
 --json-model-override-args --config --host --port --api-key --device --attention-backend --tensor-parallel-size --tp-size --quantization
 --kv-cache-dtype --mem-fraction-static --max-total-tokens --max-running-requests --max-queued-requests --chunked-prefill-size
 --max-prefill-tokens --enable-mixed-chunk --schedule-policy --page-size --disable-radix-cache --chat-template --reasoning-parser

@@ -31,7 +31,6 @@ static td_experts *open_store(td_expert_format format, td_pool *pool) {
                            .inter = INTER,
                            .top_k = TOP_K,
                            .format = format,
-                           .groups = fixture_groups(format),
                            .act_dtype = TD_DT_F32,
                            .max_tok = N_TOK};
     td_experts       *x;
@@ -83,7 +82,7 @@ static int empty_dir(void **state) {
 
 static void a_layer_survives_the_round_trip(void **state) {
     (void)state;
-    for (int format = 0; format < TD_EXPERT_FORMATS; format++)
+    for (int format = 0; format < 2; format++)
         for (uint32_t shards = 1; shards <= 3; shards++) { /* more than one: repacked */
             float want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
             empty_dir(NULL);
@@ -92,9 +91,13 @@ static void a_layer_survives_the_round_trip(void **state) {
                 td_pool    *pool = fixture_pool(shards, shards);
                 td_experts *x = open_store((td_expert_format)format, pool);
                 td_error    err = {0};
-                assert_int_equal(td_experts_load_file(x, 1, path, 99, &err), TD_OK);
-                outputs(x, 1, got);
-                assert_memory_equal(got, want, sizeof want);
+                for (int copy = 0; copy < 2; copy++) { /* mapped, then read */
+                    x->config.copy_files = copy;
+                    assert_int_equal(td_experts_load_file(x, 1, path, 99, &err), TD_OK);
+                    assert_int_equal(x->files[1].base != NULL, !copy && (shards == 1 || again));
+                    outputs(x, 1, got);
+                    assert_memory_equal(got, want, sizeof want);
+                }
                 assert_int_equal(files_in_dir(), shards == 1 ? 1 : 2);
                 assert_int_equal(td_experts_check_file(&x->config, 1, path, 99, &err), TD_OK);
                 td_experts_destroy(x);
@@ -106,7 +109,7 @@ static void a_layer_survives_the_round_trip(void **state) {
 static void other_kernels_files_are_repacked(void **state) {
     (void)state;
     /* pretend that this store's kernel is the scalar one: pack with it, read with the best */
-    for (int format = 0; format < TD_EXPERT_FORMATS; format++) {
+    for (int format = 0; format < 2; format++) {
         float                 want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
         td_pool              *pool = fixture_pool(1, 1);
         td_experts           *x = open_store((td_expert_format)format, pool);
@@ -132,6 +135,35 @@ static void other_kernels_files_are_repacked(void **state) {
         td_experts_destroy(x);
         td_pool_destroy(pool);
     }
+}
+
+/* What a mapped layer holds can be replaced: by weights of its own, by another file, and by nothing when that one is damaged. */
+static void a_mapped_layer_can_be_filled_anew(void **state) {
+    (void)state;
+    float       want[N_TOK * HIDDEN], mapped[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
+    td_pool    *pool = fixture_pool(1, 1);
+    td_experts *x = open_store(TD_EXPERT_INT4C, pool);
+    struct stat st;
+    assert_int_equal(td_experts_fill_layer(x, 1, SEED + 1, NULL), TD_OK);
+    outputs(x, 1, want);
+    save_one(TD_EXPERT_INT4C, 0, mapped);
+    assert_int_equal(td_experts_load_file(x, 1, path, 0, NULL), TD_OK);
+    assert_non_null(x->files[1].base);
+    outputs(x, 1, got);
+    assert_memory_equal(got, mapped, sizeof mapped);
+    assert_int_equal(td_experts_fill_layer(x, 1, SEED + 1, NULL), TD_OK);
+    assert_null(x->files[1].base);
+    outputs(x, 1, got);
+    assert_memory_equal(got, want, sizeof want);
+    assert_int_equal(stat(path, &st), 0);
+    int fd = open(path, O_WRONLY);
+    assert_true(pwrite(fd, "\x55\xaa\x55", 3, st.st_size / 2) == 3);
+    close(fd);
+    assert_int_equal(td_experts_load_file(x, 1, path, 0, NULL), TD_EFORMAT);
+    assert_false(x->loaded[1]);
+    assert_null(x->files[1].base);
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
 }
 
 static void a_stale_repacked_file_is_not_used(void **state) {
@@ -175,10 +207,11 @@ static void expect_refusal(td_experts *x, uint64_t hash, bool check_sees_it, td_
 static void damage_is_refused_in_one_sentence(void **state) {
     (void)state;
     float       y[N_TOK * HIDDEN];
-    td_pool    *pools[2] = {fixture_pool(1, 1), fixture_pool(2, 2)}; /* as it is, and repacking */
+    td_pool    *pools[3] = {fixture_pool(1, 1), fixture_pool(2, 2), fixture_pool(1, 1)}; /* mapping, repacking, reading */
     struct stat st;
-    for (int p = 0; p < 2; p++) {
+    for (int p = 0; p < 3; p++) {
         td_experts *x = open_store(TD_EXPERT_INT4C, pools[p]), *b = open_store(TD_EXPERT_BF16, pools[p]);
+        x->config.copy_files = p == 2;
         unlink(path);
         expect_refusal(x, 0, true, TD_ENOTFOUND, "cannot open");
         save_one(TD_EXPERT_INT4C, 7, y);
@@ -274,6 +307,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_layer_survives_the_round_trip, empty_dir),
         cmocka_unit_test_teardown(other_kernels_files_are_repacked, empty_dir),
+        cmocka_unit_test_teardown(a_mapped_layer_can_be_filled_anew, empty_dir),
         cmocka_unit_test_teardown(a_stale_repacked_file_is_not_used, empty_dir),
         cmocka_unit_test_teardown(damage_is_refused_in_one_sentence, empty_dir),
         cmocka_unit_test_teardown(a_write_that_does_not_fit_is_an_error_and_leaves_nothing, empty_dir),

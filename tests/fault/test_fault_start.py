@@ -88,7 +88,7 @@ class Start(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             model = os.path.join(folder, "tale-w8a8")
             subprocess.run([TANDEM, "quantize", "--model-path", MODEL, "--output", model, "--subpool-count", "1"], check=True, capture_output=True, timeout=120)
-            flags = ("--quantization", "auto")
+            flags = ("--quantization", "auto", "--weight-loader-disable-mmap")
             right, calls, _ = self.undisturbed(*flags, model=model)
             more = {"right": right, "model": model}
             self.assertGreater(calls["uring"], 0)
@@ -104,6 +104,12 @@ class Start(unittest.TestCase):
             with launch(control, *flags, model=model) as server:
                 server.wait_ready()
                 n_reads = control["read", "seen"]
+            mapping = ("--quantization", "auto")
+            _, mapped, _ = self.undisturbed(*mapping, model=model)
+            self.assertEqual(mapped["uring"], 0)
+            n_maps = mapped["map"]
+            ends = self.each("map", sample(range(1, n_maps + 1), 6), *mapping, **more)
+            self.assertTrue(all(e == "served" or "cannot map" in e for e in ends), ends)
             packed = range(calls["read"] + 1, n_reads + 1)
             self.assertTrue(packed, "pread reads the packed files where io_uring does not")
             for how in (EIO, END):

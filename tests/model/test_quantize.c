@@ -231,6 +231,44 @@ static void without_quantisation_weights_stay(void **state) {
     remove_out();
 }
 
+/* A config.json alone gives a folder of its shape, twice the same, that loads as any other. */
+static void dummy_weights_make_a_whole_folder(void **state) {
+    (void)state;
+    char                config[600];
+    td_model_config     c;
+    td_checkpoint      *ck;
+    td_error            err = {0};
+    uint64_t            first = 0;
+    snprintf(config, sizeof config, "%s/config.json", golden("deepseek_v3_yarn"));
+    td_quantize_options o = options_for(config);
+    quantize_fails(&o, TD_ENOTFOUND, config);
+    o.load_dummy = true;
+    for (int turn = 0; turn < 2; turn++) {
+        quantize_ok(&o);
+        quantize_ok(&o); /* finished files are kept */
+        assert_int_equal(td_model_config_read(OUT, NULL, &c, &err), TD_OK);
+        assert_true(c.is_w8a8);
+        assert_int_equal(td_checkpoint_open(OUT, &ck, &err), TD_OK);
+        assert_int_equal(td_checkpoint_check_all(ck, &c, false, &err), TD_OK);
+        assert_false(td_checkpoint_has_experts(ck, &c));
+        td_experts_config ec = {.n_layers = td_model_config_moe_layers(&c), .n_experts = c.n_experts, .hidden = c.hidden, .inter = c.moe_inter, .top_k = c.top_k};
+        for (uint32_t i = 0; i < ec.n_layers; i++) {
+            char path[512];
+            td_expert_file_path(path, sizeof path, OUT, i);
+            assert_int_equal(td_experts_check_file(&ec, i, path, td_checkpoint_source_hash(ck), &err), TD_OK);
+        }
+        td_checkpoint_close(ck);
+        size_t   len;
+        char    *bytes = read_all(in_out("model.safetensors"), &len);
+        uint64_t sum = len;
+        for (size_t i = 0; i < len; i++) sum = sum * 31 + (unsigned char)bytes[i];
+        free(bytes);
+        if (turn) assert_int_equal(sum, first);
+        first = sum;
+        remove_out();
+    }
+}
+
 static ino_t inode(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 ? st.st_ino : 0;
@@ -383,6 +421,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_equals_quantising_on_load),
         cmocka_unit_test(without_quantisation_weights_stay),
+        cmocka_unit_test(dummy_weights_make_a_whole_folder),
         cmocka_unit_test(an_interrupted_run_is_continued),
         cmocka_unit_test(other_folders_are_left_alone),
         cmocka_unit_test(what_cannot_be_quantised_is_refused),

@@ -5,6 +5,7 @@
 /** argv[0] is the subcommand's name. Each returns the exit status of the process. */
 int td_cmd_launch_server(int argc, char **argv);
 int td_cmd_quantize(int argc, char **argv);
+int td_cmd_perplexity(int argc, char **argv);
 int td_cmd_bench(int argc, char **argv);
 int td_cmd_topo(int argc, char **argv);
 int td_cmd_tokenize(int argc, char **argv);

@@ -3,10 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/meter.h"
 #include "core/log.h"
 #include "tandem.h"
 
@@ -32,47 +31,6 @@ static const char HELP[] =
     "  --subpool-count N           parts of each packed layer, one per NUMA node of the machine that will serve; default: this machine's\n"
     "  --force                     replace the output of another model or of other options\n";
 
-typedef struct {
-    bool            tty;
-    struct timespec start;
-    uint64_t        first_bytes; /* done when the clock started */
-    double          last_s;      /* of the last line */
-    bool            started;
-} meter;
-
-static double seconds_since(const struct timespec *start) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - start->tv_sec) + 1e-9 * (double)(now.tv_nsec - start->tv_nsec);
-}
-
-static void on_progress(void *user, uint64_t done, uint64_t total, const char *what) {
-    meter *m = user;
-    if (!m->started) {
-        clock_gettime(CLOCK_MONOTONIC, &m->start);
-        m->started = true;
-        m->first_bytes = done;
-        m->last_s = -1e9;
-    }
-    double s = seconds_since(&m->start);
-    if (done != total && s - m->last_s < (m->tty ? 0.1 : 5)) return;
-    m->last_s = s;
-    double   rate = s > 0 ? (double)(done - m->first_bytes) / s : 0;
-    unsigned left = rate > 0 ? (unsigned)((double)(total - done) / rate) : 0;
-    double   percent = total ? 100.0 * (double)done / (double)total : 100;
-    if (m->tty) {
-        char bar[31];
-        int  filled = (int)(percent * 0.3);
-        for (int i = 0; i < 30; i++) bar[i] = i < filled ? '#' : '.';
-        bar[30] = 0;
-        fprintf(stderr, "\r[%s] %5.1f %%  %6.0f MB/s  %u:%02u:%02u left  %-40.40s", bar, percent, rate / 1e6, left / 3600, left / 60 % 60,
-                left % 60, what);
-        if (done == total) fputc('\n', stderr);
-    } else {
-        td_info("quantize: %.1f %%, %.0f MB/s, %u:%02u:%02u left, %s", percent, rate / 1e6, left / 3600, left / 60 % 60, left % 60, what);
-    }
-}
-
 /* A count that fits the option; exits are main's, so a bad one is told through the result. */
 static bool parse_count(const char *option, const char *text, uint32_t max, uint32_t *out) {
     char         *end;
@@ -87,8 +45,9 @@ static bool parse_count(const char *option, const char *text, uint32_t max, uint
 
 int td_cmd_quantize(int argc, char **argv) {
     td_quantize_options o = {.quantization = "w8a8_int8", .expert_quantization = "int4"};
-    meter               m = {.tty = isatty(STDERR_FILENO)};
+    td_meter            m;
     td_error            err = {0};
+    td_meter_open(&m, "quantize", "MB", 1e6);
     for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
         switch (c) {
         case 'm': o.model_path = optarg; break;
@@ -118,10 +77,10 @@ int td_cmd_quantize(int argc, char **argv) {
             fputs("tandem quantize: --model-path and --output are needed; --help lists the options\n", stderr);
         return 2;
     }
-    o.progress = on_progress;
+    o.progress = td_meter_progress;
     o.user = &m;
     if (td_quantize(&o, &err) != TD_OK) {
-        fprintf(stderr, "%standem quantize: %s\n", m.tty && m.started ? "\n" : "", err.text);
+        fprintf(stderr, "%standem quantize: %s\n", td_meter_newline(&m), err.text);
         return 1;
     }
     td_info("quantize: %s is complete", o.output_path);

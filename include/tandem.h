@@ -6,6 +6,7 @@
  *   td_tokenizer     text <-> token ids
  *   td_chat_template a chat request (JSON) -> prompt text
  *   td_quantize      a bf16 checkpoint -> W8A8 + packed INT4 experts
+ *   td_perplexity    how well a model predicts a text, and how far it is from a reference
  *
  * The server and the command line use nothing else of the library's upper layers.
  *
@@ -374,6 +375,57 @@ typedef struct {
 
 /** Write a folder that td_engine_open loads without repacking. Continues an interrupted run: finished files are kept. */
 TD_NODISCARD td_status td_quantize(const td_quantize_options *o, td_error *err);
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+/** A mean with its standard error; error NAN: there are too few samples to tell. */
+typedef struct {
+    double mean, error;
+} td_estimate;
+
+/** How far one layer's output is from the reference's: 10 log10(sum ref^2 / sum (own - ref)^2), dB; INFINITY: they are equal. */
+typedef struct {
+    double hidden_db; /* of the residual stream after the layer */
+    double routed_db; /* of the routed experts' sum; NAN: the layer has none */
+} td_layer_snr;
+
+/** Zero-initialise. The protocol is in docs/evaluation.md. */
+typedef struct {
+    td_engine_options model;     /* what is about scheduling is not used */
+    const char *text_path;       /* a text; or JSON lines {"text": …}, a document each, when it ends in .jsonl */
+    uint32_t    window, stride;  /* tokens; 0: 512, and half the window */
+    uint64_t    limit;           /* of the text's tokens; 0: all */
+    const td_engine_options *reference; /* a model to compare with, loaded beside; or NULL */
+    const char *reference_path;  /* the same from a file that save_path wrote before; or NULL */
+    const char *save_path;       /* write the model's log-probabilities there; or NULL */
+    /** Progress in tokens. May be NULL. */
+    void (*progress)(void *user, uint64_t done, uint64_t total, const char *what);
+    void *user;
+} td_perplexity_options;
+
+typedef struct {
+    uint32_t    window, stride, prefix; /* prefix: tokens before each window, 1 for a BOS */
+    uint64_t    documents, windows, scored_tokens;
+    const char *quantization, *expert_quantization; /* static */
+    td_estimate nll; /* nats per token; perplexity is its exp */
+
+    /* with a reference, else 0 */
+    bool        compared;
+    td_estimate reference_nll, nll_difference; /* difference: the model's minus the reference's; its exp is the ratio of perplexities */
+    td_estimate kl;                            /* KL divergence reference || model, nats */
+    double      kl_99;                         /* 99 % of the tokens have less */
+    td_estimate top1_agreement;                /* share of tokens */
+    td_estimate logprob_change;                /* |difference of the log-probabilities of the token that came| */
+    td_layer_snr *layers;                      /* [n_layers] with a reference model; else NULL */
+    uint32_t    n_layers;
+} td_perplexity_result;
+
+/**
+ * Perplexity of a model over a text, and how far it is from a reference. Loads the models, uses every thread that td_engine_open would.
+ * @return the statuses of td_engine_open; TD_EINVAL for a text that is too short; TD_EFORMAT for a damaged reference file.
+ */
+TD_NODISCARD td_status td_perplexity(const td_perplexity_options *o, td_perplexity_result *out, td_error *err);
+void                   td_perplexity_result_free(td_perplexity_result *r);
 
 #ifdef __cplusplus
 }

@@ -32,6 +32,12 @@ typedef struct {
     float    *weights; /* [max_tok, top_k] */
 } kept_routing;
 
+/* A layer that layer_tap is told of. */
+typedef struct {
+    td_model *model;
+    uint32_t  layer, moe_layer; /* moe_layer: of its experts, or UINT32_MAX */
+} tapped_layer;
+
 struct td_model {
     td_model_options o;            /* strings are the caller's and not used after open */
     char            *cpu_weight_path;
@@ -57,6 +63,8 @@ struct td_model {
     const td_step   *pass;         /* of the pass under way: the whole step, or its halves */
     kept_routing    *kept;         /* [n_moe, TD_HALVES] with keep_routing */
     void           **kept_args;
+    tapped_layer    *tapped;       /* [n_layers] with layer_tap */
+    void           **tapped_args;
 };
 
 static uint32_t n_all_layers(const td_model *m) { return m->config.n_layers + m->config.n_mtp_layers; }
@@ -226,6 +234,8 @@ void td_model_close(td_model *m) {
     }
     free(m->kept);
     free(m->kept_args);
+    free(m->tapped);
+    free(m->tapped_args);
     free(m->cpu_weight_path);
     free(m);
 }
@@ -282,11 +292,37 @@ static td_status allocate_kept(td_model *m, td_error *err) {
     return ok ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory to keep the routing");
 }
 
+/* In stream order, after a layer: show its output. */
+static void tap_call(void *arg) {
+    const tapped_layer *t = arg;
+    td_model           *m = t->model;
+    td_layer_output     out = {.layer = t->layer, .n_tok = m->pass->n_tok, .dtype = m->act_dtype, .x = m->act.x};
+    if (t->moe_layer != UINT32_MAX) {
+        td_bridge_buffers io, before;
+        td_bridge_get_buffers(m->bridge, t->moe_layer % TD_BRIDGE_PARITIES, 0, &io);
+        td_bridge_get_buffers(m->bridge, (t->moe_layer + 1) % TD_BRIDGE_PARITIES, 0, &before);
+        out.routed = io.y;
+        out.deferred = t->moe_layer > 0 && m->o.max_deferred ? before.y_deferred : NULL;
+    }
+    m->o.layer_tap(m->o.layer_tap_user, &out);
+}
+
+static td_status allocate_tapped(td_model *m, td_error *err) {
+    m->tapped = calloc(m->config.n_layers, sizeof *m->tapped);
+    m->tapped_args = calloc(m->config.n_layers, sizeof *m->tapped_args);
+    if (!m->tapped || !m->tapped_args) return td_fail(err, TD_ENOMEM, "out of memory to watch the layers");
+    for (uint32_t i = 0, n_moe = 0; i < m->config.n_layers; i++) {
+        m->tapped[i] = (tapped_layer){.model = m, .layer = i, .moe_layer = m->config.is_moe[i] ? n_moe++ : UINT32_MAX};
+        m->tapped_args[i] = &m->tapped[i];
+    }
+    return TD_OK;
+}
+
 /* Whether a step of n rows goes through as two halves. Each reads the weights of the experts anew, which pays from where their arithmetic
    hides it; without experts there is nothing to overlap. */
 static bool splits(const td_model *m, uint32_t n) {
     const td_model_config *c = &m->config;
-    if (!m->n_moe || !m->o.overlap_min_tok || n < TD_HALVES) return false;
+    if (!m->n_moe || !m->o.overlap_min_tok || n < TD_HALVES || m->o.layer_tap) return false;
     if (m->o.overlap_min_tok != TD_OVERLAP_AUTO) return n >= m->o.overlap_min_tok;
     return n >= OVERLAP_MIN_TOK && (uint64_t)n / TD_HALVES * c->top_k >= (uint64_t)OVERLAP_MIN_ROWS * c->n_experts;
 }
@@ -297,6 +333,11 @@ static td_status build_programs(td_model *m, td_error *err) {
         TD_TRY(allocate_kept(m, err));
         spec.routed = keep_call;
         spec.routed_args = m->kept_args;
+    }
+    if (m->o.layer_tap) {
+        TD_TRY(allocate_tapped(m, err));
+        spec.layer_done = tap_call;
+        spec.layer_done_args = m->tapped_args;
     }
     TD_TRY(td_program_build_main(&spec, 1, &m->main, err));
     if (splits(m, m->o.max_tok)) {

@@ -16,6 +16,18 @@ typedef struct td_model td_model;
 /** Two halves from where an expert of the model gets enough rows of each: docs/performance.md, "Two halves". */
 #define TD_OVERLAP_AUTO UINT32_MAX
 
+/** A layer's output in a step: [n_tok, hidden] each, of the activations' type, readable by the host during the call. */
+typedef struct {
+    uint32_t    layer, n_tok;
+    td_dtype    dtype;
+    const void *x;        /* the residual stream after the layer */
+    const void *routed;   /* what its routed experts add; NULL: a dense layer */
+    const void *deferred; /* what it adds of the MoE layer before; NULL: nothing */
+} td_layer_output;
+
+/** Called in stream order; must not call the model or the device. */
+typedef void (*td_layer_tap)(void *user, const td_layer_output *out);
+
 typedef struct {
     const char      *model_path;      /* Hugging Face folder, or a config.json file with load_dummy */
     const char      *cpu_weight_path; /* packed experts, or NULL */
@@ -31,6 +43,8 @@ typedef struct {
     bool             async_experts;   /* the experts have their own threads (npu_threads > 0) */
     uint32_t         overlap_min_tok; /* steps of so many rows go through as two halves whose layers alternate; 0: none; TD_OVERLAP_AUTO */
     bool             keep_routing;    /* for tests: keep what the routers chose */
+    td_layer_tap     layer_tap;       /* sees every layer of the main program, steps go whole then; NULL: none */
+    void            *layer_tap_user;
 } td_model_options;
 
 typedef struct {

@@ -221,6 +221,7 @@ static void describe_main(builder *b, uint32_t n_halves) {
         for (uint32_t h = 0; h < n_halves; h++) {
             b->at = &b->halves[h];
             if (i > 0) end_layer(b, i - 1);
+            if (i > 0 && s->layer_done) push(b, (td_op){.kind = TD_OP_CALL, .call = {s->layer_done, s->layer_done_args[i - 1]}});
             if (i < s->config->n_layers) begin_layer(b, i);
         }
     b->layer = TD_NO_LAYER;

@@ -64,6 +64,9 @@ typedef struct {
     /* for tests: called after the router of each MoE layer, in stream order; NULL: none. args[moe layer * TD_HALVES + half] */
     td_host_fn              routed;
     void                  **routed_args;
+    /* called after each layer of a main program of one half, in stream order; NULL: none. args[layer] */
+    td_host_fn              layer_done;
+    void                  **layer_done_args;
 } td_program_spec;
 
 /** Embedding and all layers: leaves the last residual stream in act.x. @param n_halves 1, or TD_HALVES with experts and max_tok >= 2. */

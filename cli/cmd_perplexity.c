@@ -1,0 +1,212 @@
+/* tandem perplexity: options, and the figures for people or as JSON. */
+#include <getopt.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+#include "cli/meter.h"
+#include "cli/model_flags.h"
+#include "core/log.h"
+#include "tandem.h"
+
+enum { TEXT = 1, WINDOW, STRIDE, LIMIT, AGAINST, SAVE, JSON };
+
+static const struct option OPTIONS[] = {
+    {"text", required_argument, NULL, TEXT},       {"window", required_argument, NULL, WINDOW}, {"stride", required_argument, NULL, STRIDE},
+    {"limit", required_argument, NULL, LIMIT},     {"against", required_argument, NULL, AGAINST}, {"save", required_argument, NULL, SAVE},
+    {"json", no_argument, NULL, JSON},             {"help", no_argument, NULL, 'h'},            {NULL, 0, NULL, 0},
+};
+
+static const char HELP[] =
+    "usage: tandem perplexity --model-path DIR --text FILE [options]\n\n"
+    "How well a model predicts a text, and with --against how far it is from a reference. docs/evaluation.md has the protocol.\n\n"
+    "  --text FILE                    a text; or a .jsonl file with an object {\"text\": ...} a line, each a document of its own\n"
+    "  --window W                     tokens that the model sees at once (default 512)\n"
+    "  --stride S                     tokens from one window to the next (default W / 2): each is scored after at least W - S others\n"
+    "  --limit N                      only the first N tokens of the text\n"
+    "  --against REFERENCE            a model's folder, or a file that --save wrote: adds ratio, KL divergence, agreement\n"
+    "  --against-quantization NAME, --against-expert-quantization NAME, ...\n"
+    "                                 flags of the model, for the reference; its numbers are none unless told\n"
+    "  --save FILE                    write the model's log-probabilities, for a later --against\n"
+    "  --json                         one JSON object on standard output\n\n"
+    "The model:\n";
+
+typedef struct {
+    td_perplexity_options p;
+    td_engine_options     reference;
+    const char           *against;
+    bool                  json, help;
+} options;
+
+static bool parse_number(const char *name, const char *text, uint64_t max, uint64_t *out) {
+    char              *end;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && !*end && n >= 1 && n <= max) {
+        *out = n;
+        return true;
+    }
+    fprintf(stderr, "tandem perplexity: %s is '%.60s', expected a number from 1 to %llu\n", name, text, (unsigned long long)max);
+    return false;
+}
+
+/* @return 0, or the exit status of a wrong command line. */
+static int parse_options(int argc, char **argv, options *o) {
+    td_error err = {0};
+    uint64_t n;
+    td_engine_options_init(&o->p.model);
+    td_engine_options_init(&o->reference);
+    o->reference.quantization = "none";
+    if (td_model_flags_take(&argc, argv, "", &o->p.model, &err) != TD_OK || td_model_flags_take(&argc, argv, "against-", &o->reference, &err) != TD_OK) {
+        fprintf(stderr, "tandem perplexity: %s\n", err.text);
+        return 2;
+    }
+    for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
+        switch (c) {
+        case TEXT: o->p.text_path = optarg; break;
+        case AGAINST: o->against = optarg; break;
+        case SAVE: o->p.save_path = optarg; break;
+        case JSON: o->json = true; break;
+        case 'h': o->help = true; return 0;
+        case WINDOW:
+            if (!parse_number("--window", optarg, 1 << 24, &n)) return 2;
+            o->p.window = (uint32_t)n;
+            break;
+        case STRIDE:
+            if (!parse_number("--stride", optarg, 1 << 24, &n)) return 2;
+            o->p.stride = (uint32_t)n;
+            break;
+        case LIMIT:
+            if (!parse_number("--limit", optarg, INT64_MAX, &o->p.limit)) return 2;
+            break;
+        default: fputs("tandem perplexity --help lists the options\n", stderr); return 2;
+        }
+    }
+    if (optind < argc || !o->p.model.model_path || !o->p.text_path) {
+        if (optind < argc)
+            fprintf(stderr, "tandem perplexity: unexpected argument '%.60s'\n", argv[optind]);
+        else
+            fputs("tandem perplexity: --model-path and --text are needed; --help lists the options\n", stderr);
+        return 2;
+    }
+    struct stat s;
+    if (!o->against) return 0;
+    if (stat(o->against, &s) == 0 && S_ISDIR(s.st_mode)) {
+        o->reference.model_path = o->against;
+        o->p.reference = &o->reference;
+    } else {
+        o->p.reference_path = o->against;
+    }
+    return 0;
+}
+
+/* ---- output ---------------------------------------------------------------------------------- */
+
+static json_t *real_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+
+/* "name": mean, "name_error": its standard error */
+static void set_estimate(json_t *to, const char *name, double mean, double error) {
+    char key[64];
+    snprintf(key, sizeof key, "%s_error", name);
+    json_object_set_new(to, name, real_or_null(mean));
+    json_object_set_new(to, key, real_or_null(error));
+}
+
+static void set_perplexity(json_t *to, const char *name, td_estimate nll) { set_estimate(to, name, exp(nll.mean), exp(nll.mean) * nll.error); }
+
+static int print_json(const options *o, const td_perplexity_result *r) {
+    json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "model", o->p.model.model_path, "quantization", r->quantization,
+                            "expert_quantization", r->expert_quantization, "text", o->p.text_path, "window", (json_int_t)r->window, "stride",
+                            (json_int_t)r->stride, "prefix_tokens", (json_int_t)r->prefix, "documents", (json_int_t)r->documents, "windows",
+                            (json_int_t)r->windows, "tokens", (json_int_t)r->scored_tokens);
+    set_estimate(out, "nll", r->nll.mean, r->nll.error);
+    set_perplexity(out, "perplexity", r->nll);
+    if (r->compared) {
+        json_object_set_new(out, "reference", json_string(o->against));
+        set_perplexity(out, "reference_perplexity", r->reference_nll);
+        set_perplexity(out, "ratio", r->nll_difference);
+        set_estimate(out, "kl", r->kl.mean, r->kl.error);
+        json_object_set_new(out, "kl_99", json_real(r->kl_99));
+        set_estimate(out, "top1_agreement", r->top1_agreement.mean, r->top1_agreement.error);
+        set_estimate(out, "logprob_change", r->logprob_change.mean, r->logprob_change.error);
+    }
+    if (r->layers) {
+        json_t *list = json_array();
+        for (uint32_t i = 0; i < r->n_layers; i++) {
+            json_t *layer = json_pack("{s:I, s:o}", "layer", (json_int_t)i, "hidden_db", real_or_null(r->layers[i].hidden_db));
+            if (!isnan(r->layers[i].routed_db)) json_object_set_new(layer, "routed_db", real_or_null(r->layers[i].routed_db));
+            json_array_append_new(list, layer);
+        }
+        json_object_set_new(out, "layers", list);
+    }
+    bool done = json_dumpf(out, stdout, 0) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
+    json_decref(out);
+    if (!done) fputs("tandem perplexity: the result cannot be written\n", stderr);
+    return done ? 0 : 1;
+}
+
+static void print_estimate(const char *name, double mean, double error, int digits, const char *unit) {
+    printf("%-22s %.*f", name, digits, mean);
+    if (isfinite(error)) printf(" +- %.*f", digits, error);
+    printf("%s\n", unit);
+}
+
+static void print_db(double db, int width) {
+    if (isnan(db))
+        printf(" %*s", width, "");
+    else if (isinf(db))
+        printf(" %*s", width, "equal");
+    else
+        printf(" %*.1f", width, db);
+}
+
+static void print_text(const td_perplexity_result *r) {
+    double ppl = exp(r->nll.mean), reference = exp(r->reference_nll.mean), ratio = exp(r->nll_difference.mean);
+    printf("%llu tokens in %llu windows of %u, stride %u, after %u special tokens; quantization %s, expert quantization %s\n",
+           (unsigned long long)r->scored_tokens, (unsigned long long)r->windows, r->window, r->stride, r->prefix, r->quantization,
+           r->expert_quantization);
+    print_estimate("perplexity", ppl, ppl * r->nll.error, 4, "");
+    if (!r->compared) return;
+    print_estimate("reference", reference, reference * r->reference_nll.error, 4, "");
+    print_estimate("difference", 100 * (ratio - 1), 100 * ratio * r->nll_difference.error, 3, " %");
+    print_estimate("KL divergence", r->kl.mean, r->kl.error, 6, " nats");
+    print_estimate("  99 % are below", r->kl_99, NAN, 6, " nats");
+    print_estimate("top-1 agreement", 100 * r->top1_agreement.mean, 100 * r->top1_agreement.error, 2, " %");
+    print_estimate("|log-prob. change|", r->logprob_change.mean, r->logprob_change.error, 6, " nats");
+    if (!r->layers) return;
+    printf("\n  layer   hidden   routed   signal to noise, dB\n");
+    for (uint32_t i = 0; i < r->n_layers; i++) {
+        printf("  %5u", i);
+        print_db(r->layers[i].hidden_db, 8);
+        print_db(r->layers[i].routed_db, 8);
+        putchar('\n');
+    }
+}
+
+int td_cmd_perplexity(int argc, char **argv) {
+    options o = {0};
+    int     rc = parse_options(argc, argv, &o);
+    if (rc) return rc;
+    if (o.help) {
+        printf("%s%s", HELP, TD_MODEL_FLAGS_HELP);
+        return 0;
+    }
+    td_meter             meter;
+    td_perplexity_result result;
+    td_error             err = {0};
+    td_meter_open(&meter, "perplexity", "tokens", 1);
+    o.p.progress = td_meter_progress;
+    o.p.user = &meter;
+    if (td_perplexity(&o.p, &result, &err) != TD_OK) {
+        fprintf(stderr, "%standem perplexity: %s\n", td_meter_newline(&meter), err.text);
+        return 1;
+    }
+    if (o.json)
+        rc = print_json(&o, &result);
+    else
+        print_text(&result);
+    td_perplexity_result_free(&result);
+    return rc;
+}

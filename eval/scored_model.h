@@ -1,0 +1,51 @@
+/*
+ * A model that reads windows of text, without the engine: sequences that begin and end with a step, and all their logits.
+ * Every row takes the form of a prompt. Numbers are those of the same tokens in a request's prompt (docs/determinism.md).
+ */
+#ifndef TD_EVAL_SCORED_MODEL_H
+#define TD_EVAL_SCORED_MODEL_H
+
+#include "eval/scored_text.h"
+#include "model/model.h"
+
+/** Sizes that a batch and the models it goes through share. */
+typedef struct {
+    uint32_t max_seq;  /* windows of a batch */
+    uint32_t max_rows; /* of a window */
+    uint32_t max_out;  /* rows of logits at a time */
+} td_batch_shape;
+
+/** @param vocab of the larger model. */
+td_batch_shape td_batch_shape_for(const td_scored_text *t, uint32_t vocab);
+
+/** Some windows as one step. */
+typedef struct {
+    td_batch_shape shape;
+    uint32_t       pages_per_seq;
+    td_step        step;
+    uint32_t      *token, *pos, *slot, *seq_start, *kv_len, *block_table; /* of step */
+    uint8_t       *absorbed;
+    uint32_t      *row, *target; /* [n_scored] rows that predict, and what comes */
+    uint32_t       n_scored;
+} td_batch;
+
+TD_NODISCARD td_status td_batch_open(td_batch *b, const td_batch_shape *shape, td_error *err);
+void                   td_batch_close(td_batch *b);
+/** Fill it with windows first .. first + n - 1 of the text, n 1..max_seq. */
+void td_batch_fill(td_batch *b, const td_scored_text *t, uint64_t first, uint32_t n);
+
+typedef struct {
+    td_npu   *npu;
+    td_model *model;
+    const char *quantization, *expert_quantization; /* static */
+} td_scored_model;
+
+/**
+ * Load. Of o, what is about the model, its numbers and memory counts; pool is the threads, shared by both tiers (and by several models in
+ * turn); tap (may be NULL) sees the layers. @return also TD_ENOMEM when it does not fit, TD_EINVAL when its context is shorter than the rows.
+ */
+TD_NODISCARD td_status td_scored_model_open(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape, td_pool *pool,
+                                            uint64_t available_bytes, td_layer_tap tap, void *tap_user, td_error *err);
+void                   td_scored_model_close(td_scored_model *m);
+
+#endif

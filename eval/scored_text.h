@@ -1,0 +1,47 @@
+/*
+ * A text as windows of tokens of which some are scored: the protocol of td_perplexity (docs/evaluation.md).
+ *
+ * The text is tokenised whole, a JSONL file document by document; windows do not cross documents. Window k of a document t has the
+ * tokens t[b .. e), b = k * stride, e = min(b + window, length). The model is fed what the tokenizer puts before a text (BOS, or nothing)
+ * and t[b .. e - 1); scored is every token of the window that no earlier window has scored and that something stands before.
+ */
+#ifndef TD_EVAL_SCORED_TEXT_H
+#define TD_EVAL_SCORED_TEXT_H
+
+#include "tandem.h"
+
+#define TD_TEXT_PREFIX_MAX 16
+
+typedef struct {
+    uint32_t window, stride; /* tokens; 2 <= window, 1 <= stride <= window */
+    uint64_t limit;          /* of the text's tokens, the first so many; 0: all */
+} td_text_protocol;
+
+typedef struct {
+    uint64_t begin;        /* of its first token in ids */
+    uint32_t n;            /* tokens: n - 1 of them are fed, after the prefix */
+    uint32_t first_scored; /* of the window; from there all n are scored */
+} td_text_window;
+
+typedef struct {
+    td_text_protocol protocol;
+    uint32_t        *ids; /* [n_ids] of all documents */
+    uint32_t         prefix[TD_TEXT_PREFIX_MAX], n_prefix;
+    td_text_window  *windows;
+    uint64_t         n_ids, n_documents, n_windows;
+    uint64_t         n_scored, n_fed; /* tokens, in all windows */
+    uint64_t         hash; /* of documents and prefix, as ids */
+} td_scored_text;
+
+/** Rows of a window that go through the model; row i predicts its token i + 1 - n_prefix. */
+static inline uint32_t td_window_rows(const td_scored_text *t, const td_text_window *w) { return t->n_prefix + w->n - 1; }
+
+/**
+ * @param path a text, or JSON lines {"text": …} when it ends in .jsonl.
+ * @return TD_EIO, TD_EFORMAT with the line, TD_EINVAL when no token could be scored.
+ */
+TD_NODISCARD td_status td_scored_text_open(const char *path, const td_tokenizer *tok, const td_text_protocol *p, td_scored_text *out,
+                                           td_error *err);
+void                   td_scored_text_close(td_scored_text *t);
+
+#endif

@@ -1,0 +1,188 @@
+"""`tandem perplexity` on the demo model: the protocol and every figure against scripts/golden/make_perplexity.py, a plain numpy program;
+reference files, also damaged ones; and refusals."""
+import json
+import os
+import struct
+import subprocess
+import tempfile
+import unittest
+
+TANDEM = os.environ["TD_TANDEM"]
+SOURCE = os.environ["TD_SOURCE_DIR"]
+MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
+DATA = os.path.join(SOURCE, "tests/data/perplexity")
+TEXTS = {"valid.txt": os.path.join(MODEL, "valid.txt"), "documents.jsonl": os.path.join(DATA, "documents.jsonl")}
+with open(os.path.join(DATA, "expected.json")) as expected:
+    EXPECTED = json.load(expected)
+NONE = ("--quantization", "none")
+SMALL = ("--text", TEXTS["valid.txt"], "--window", "64", "--limit", "200")
+HEADER = struct.Struct("<8s4I4Q")  # magic, version, vocabulary, window, stride, limit, hash, rows, windows
+
+
+def run(*args, model=("--model-path", MODEL)):
+    return subprocess.run([TANDEM, "perplexity", *model, *args], capture_output=True, text=True, timeout=120)
+
+
+def protocol(case):
+    return ["--text", TEXTS[case["text"]], "--window", str(case["window"]), "--stride", str(case["stride"])] + (
+        ["--limit", str(case["limit"])] if case["limit"] else [])
+
+
+class Perplexity(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.saved = os.path.join(cls.folder.name, "small.lp")
+        cls.first = run(*SMALL, *NONE, "--save", cls.saved, "--json")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def figures(self, *args, **kw):
+        p = run(*args, "--json", **kw)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual(p.stdout.count("\n"), 1)
+        return json.loads(p.stdout)
+
+    def refused(self, *args, status=1, model=("--model-path", MODEL)):
+        p = run(*args, model=model)
+        self.assertEqual((p.returncode, p.stdout), (status, ""), p.stderr)
+        last = p.stderr.splitlines()[-1]
+        if status == 1:
+            self.assertTrue(last.startswith("tandem perplexity: "), p.stderr)
+        return p.stderr
+
+    def write(self, name, data):
+        path = os.path.join(self.folder.name, name)
+        with open(path, "wb") as f:
+            f.write(data)
+        return path
+
+    def test_protocol(self):
+        """Which tokens are scored, each in which context, and the standard error over windows."""
+        for case in EXPECTED["cases"]:
+            with self.subTest(case=case):
+                got = self.figures(*protocol(case), *NONE)
+                self.assertEqual({k: got[k] for k in ("tokens", "windows", "window", "stride", "prefix_tokens")},
+                                 {**{k: case[k] for k in ("tokens", "windows", "window", "stride")}, "prefix_tokens": 1})
+                self.assertAlmostEqual(got["nll"], case["nll"], delta=1e-4)
+                self.assertAlmostEqual(got["nll_error"], case["nll_error"], delta=1e-4)
+
+    def test_protocol_of_the_models_readme(self):
+        got = self.figures("--text", TEXTS["valid.txt"], "--window", "256", "--stride", "256", "--limit", "16384", *NONE)
+        self.assertEqual((got["tokens"], got["windows"]), (16384, 64))
+        self.assertAlmostEqual(got["nll"], 3.41884, delta=2e-5)
+        self.assertAlmostEqual(got["perplexity"], 30.534, delta=1e-3)
+
+    def test_against_another_function(self):
+        """The model with two deferred experts a token against the model without."""
+        want = EXPECTED["deferred"]
+        defer = ("--enable-defer", "--max-deferred-experts-per-token", str(want["max_deferred"]))
+        got = self.figures(*protocol(want), *NONE, *defer, "--against", MODEL)
+        for name in ("kl", "kl_99", "logprob_change"):
+            self.assertAlmostEqual(got[name] / want[name], 1, delta=2e-3, msg=name)
+        for name in ("kl_error", "logprob_change_error", "top1_agreement_error"):
+            self.assertAlmostEqual(got[name] / want[name], 1, delta=1e-2, msg=name)
+        self.assertAlmostEqual(got["top1_agreement"], want["top1_agreement"], delta=2.5 / 600)
+        self.assertAlmostEqual(got["ratio"], 2.718281828459045 ** want["nll_difference"], delta=1e-4)
+        self.assertAlmostEqual(got["ratio"], got["perplexity"] / got["reference_perplexity"], delta=1e-6)
+        window = self.figures("--text", TEXTS["valid.txt"], "--window", str(want["window"]), "--limit", str(want["window"]), *NONE, *defer, "--against", MODEL)
+        hidden = [layer["hidden_db"] for layer in window["layers"]]
+        self.assertEqual([x is None for x in hidden], [x is None for x in want["one_window_hidden_db"]])
+        for a, b in zip(hidden[1:], want["one_window_hidden_db"][1:]):
+            self.assertAlmostEqual(a, b, delta=0.05)
+        self.assertEqual(["routed_db" in layer for layer in window["layers"]], [False] + 5 * [True])
+
+    def test_against_itself(self):
+        got = self.figures(*SMALL, *NONE, "--against", MODEL)
+        self.assertEqual((got["kl"], got["kl_99"], got["ratio"], got["ratio_error"], got["top1_agreement"], got["logprob_change"]), (0, 0, 1, 0, 1, 0))
+        self.assertEqual(got["perplexity"], got["reference_perplexity"])
+        self.assertEqual([(x["hidden_db"], x.get("routed_db")) for x in got["layers"]], 6 * [(None, None)])
+
+    def test_reference_file(self):
+        """A file gives what the model gives that wrote it."""
+        self.assertEqual(self.first.returncode, 0, self.first.stderr)
+        folder, file = self.figures(*SMALL, "--against", MODEL), self.figures(*SMALL, "--against", self.saved)
+        self.assertEqual((folder["quantization"], folder["expert_quantization"]), ("w8a8_int8", "int4"))
+        self.assertGreater(folder["kl"], 0.003)
+        for name in ("reference_perplexity", "ratio", "ratio_error", "kl", "kl_error", "kl_99", "logprob_change", "top1_agreement"):
+            self.assertAlmostEqual(file[name] / folder[name], 1, delta=1e-3, msg=name)
+        self.assertNotIn("layers", file)
+        self.assertLess(folder["layers"][5]["hidden_db"], 40)
+        itself = self.figures(*SMALL, *NONE, "--against", self.saved)
+        self.assertLess(abs(itself["kl"]), 1e-7)
+        self.assertAlmostEqual(itself["ratio"], 1, delta=1e-6)
+
+    def test_damaged_reference_files(self):
+        with open(self.saved, "rb") as f:
+            whole = f.read()
+        fields = list(HEADER.unpack(whole[:HEADER.size]))
+        self.assertEqual(fields[:2] + fields[2:6], [b"TDLOGPRB", 1, 4096, 64, 32, 200])
+        self.assertEqual(len(whole), HEADER.size + fields[7] * (8 + 2 * 4096))
+        for n in [0, 1, 8, 12, 16, 20, 24, 32, 40, 48, HEADER.size, HEADER.size + 4, len(whole) - 1]:
+            self.assertIn("cut.lp", self.refused(*SMALL, "--against", self.write("cut.lp", whole[:n])))
+        self.assertIn("damaged", self.refused(*SMALL, "--against", self.write("long.lp", whole + b"\0")))
+
+        def changed(field, value):
+            other = list(fields)
+            other[field] = value
+            return self.refused(*SMALL, "--against", self.write("changed.lp", HEADER.pack(*other) + whole[HEADER.size:]))
+
+        self.assertIn("is not a file of log-probabilities", changed(0, b"GGUF\0\0\0\0"))
+        self.assertIn("has version 7", changed(1, 7))
+        self.assertIn("damaged", changed(2, 0))
+        self.assertIn("damaged", changed(2, 0xffffffff))
+        self.assertIn("damaged", changed(2, 4095))
+        self.assertIn("window 63", changed(3, 63))
+        self.assertIn("stride 31", changed(4, 31))
+        self.assertIn("limit 0", changed(5, 0))
+        self.assertIn("another text", changed(6, 1))
+        for field in (7, 8):
+            for value in (0, fields[field] + 1, 2**64 - 1):
+                self.assertIn("damaged", changed(field, value))
+        for at, value in [(0, b"\0\0\xc0\x7f"), (0, b"\0\0\x80\x3f"), (4, b"\0\0\x80\x7f"), (4, b"\0\0\x80\xbf"), (4, b"\0\0\xc0\xff")]:
+            bad = bytearray(whole)
+            bad[HEADER.size + at:HEADER.size + at + 4] = value
+            self.assertIn("a row is not one of log-probabilities", self.refused(*SMALL, "--against", self.write("row.lp", bytes(bad))))
+        vocab = list(fields)
+        vocab[2] = 2048
+        rows = b"".join(whole[HEADER.size + i * (8 + 8192):][:8 + 4096] for i in range(fields[7]))
+        self.assertIn("a vocabulary of 2048, the model one of 4096", self.refused(*SMALL, "--against", self.write("vocab.lp", HEADER.pack(*vocab) + rows)))
+
+    def test_other_text_or_protocol(self):
+        for args, said in [(("--text", TEXTS["valid.txt"], "--window", "64", "--limit", "201"), "limit 200: use the same"),
+                           (("--text", TEXTS["valid.txt"], "--window", "64", "--stride", "64", "--limit", "200"), "stride 32"),
+                           (("--text", TEXTS["documents.jsonl"], "--window", "64", "--limit", "200"), "another text")]:
+            self.assertIn(said, self.refused(*args, "--against", self.saved))
+
+    def test_bad_texts(self):
+        for name, data, said in [("empty.txt", b"", "has 0 tokens"), ("empty.jsonl", b"\n\n", "has 0 tokens in 0 documents"),
+                                 ("broken.jsonl", b'{"text": "a"}\n{"text": \n', "broken.jsonl, line 2: "),
+                                 ("list.jsonl", b'["a"]\n', 'line 1: it is not an object with a string "text"'),
+                                 ("number.jsonl", b'{"text": 5}\n', 'line 1: it is not an object with a string "text"')]:
+            with self.subTest(name=name):
+                self.assertIn(said, self.refused("--text", self.write(name, data)))
+        self.assertIn("cannot open /nonexistent.txt", self.refused("--text", "/nonexistent.txt"))
+        one = self.figures("--text", self.write("one.txt", b"a"), "--window", "8")
+        self.assertEqual((one["tokens"], one["perplexity_error"]), (1, None))
+        junk = self.figures("--text", self.write("junk.txt", bytes(range(256)) * 4))
+        self.assertGreater(junk["tokens"], 100)
+
+    def test_refusals(self):
+        for args, said in [(("--window", "1"), "window 1: at least 2"), (("--window", "16", "--stride", "17"), "stride 17 is outside [1, 16]"),
+                           (("--window", "4096", "--stride", "64", "--context-length", "256"), "the model's context has 256"),
+                           (("--quantization", "int3"), "quantization int3 is not supported"), (("--save", "/nonexistent/x.lp"), "cannot write /nonexistent/x.lp"),
+                           (("--against", "/nonexistent.lp"), "cannot open /nonexistent.lp"), (("--against", self.folder.name), "the reference: ")]:
+            with self.subTest(args=args):
+                self.assertIn(said, self.refused("--text", TEXTS["valid.txt"], *args))
+        for args, said in [(("--text",), "requires an argument"), ((), "--model-path and --text are needed"), (("--text", "x", "y"), "unexpected argument 'y'"),
+                           (("--text", "x", "--limit", "0"), "--limit is '0'"), (("--text", "x", "--cpuinfer", "x"), "--cpuinfer needs a whole number"),
+                           (("--text", "x", "--against-quantization"), "needs a value"), (("--what",), "unrecognized option")]:
+            with self.subTest(args=args):
+                self.assertIn(said, self.refused(*args, status=2))
+        self.assertEqual(os.listdir(self.folder.name).count("small.lp.partial"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -8,13 +8,16 @@
  *          expanded) once for all of them.
  *   split  single rows (generation): an item takes one row through one span and leaves a partial result; then partials are merged.
  * All query heads that share keys (a group) are rows of the same small matrix products.
+ *
+ * How a tile is computed is a td_attn_path: in f32 when activations are f32, in integers of 16 bits (kernels/attn16.h) when they are bf16.
  */
 #ifndef TD_NPU_HOST_ATTENTION_H
 #define TD_NPU_HOST_ATTENTION_H
 
 #include "npu/host/host_device.h"
 
-#define TD_HOST_SPAN 512
+#define TD_HOST_SPAN      512
+#define TD_HOST_ATTN_ROWS 64 /* query rows that go through a tile together, at most */
 
 typedef enum { TD_ATTN_GQA, TD_ATTN_ABSORBED, TD_ATTN_EXPANDED } td_attn_form;
 
@@ -35,8 +38,11 @@ typedef struct {
     size_t   first_item, first_partial; /* filled in by td_host_attn_split */
 } td_attn_unit;
 
+typedef struct td_attn_path td_attn_path;
+
 typedef struct {
     td_host_npu         *d;
+    const td_attn_path  *path;
     td_attn_shape        shape;
     const void          *k, *v; /* caches: K and V; or latent and rope parts */
     const td_npu_weight *kv_b;  /* expanded form */
@@ -52,6 +58,52 @@ typedef struct {
     uint32_t seq, row, n_rows;
     size_t   first_item, block_rows; /* filled in by td_host_attn_walk */
 } td_attn_segment;
+
+/** A tile of a sequence's keys, for one group. */
+typedef struct {
+    uint32_t seq;
+    size_t   group, place, tile, end; /* place: of the tile in its span; end: of the keys that are wanted, counted from the sequence's start */
+} td_attn_tile;
+
+static inline size_t td_attn_tile_keys(const td_attn_tile *t) {
+    return t->end - t->tile * TD_ATTN_TILE < TD_ATTN_TILE ? t->end - t->tile * TD_ATTN_TILE : TD_ATTN_TILE;
+}
+
+/** Sums of values have rows of this many floats. */
+static inline size_t td_attn_ld(const td_attn_shape *s) { return td_round_up(s->dv, 32); }
+
+/** The arithmetic of tiles. `scratch` is a worker's, `bytes` long; it holds the tiles of one span and some query rows. */
+struct td_attn_path {
+    size_t rows; /* that attend takes at most */
+    float  unit; /* of a softmax state's max */
+    size_t (*bytes)(const td_attn_shape *s, size_t q_rows);
+    /** Before the group's first tile. */
+    void (*open)(const td_attn *a, void *scratch, size_t group);
+    /** Make the tile's keys and values ready at its place. */
+    void (*load)(const td_attn *a, void *scratch, const td_attn_tile *t);
+    /** Make n query rows [dk] ready as rows at, at + 1, ...; at is a multiple of `rows`. */
+    void (*take)(const td_attn *a, void *scratch, size_t at, const float *const *q, size_t n);
+    /**
+     * A loaded tile for the n rows from `at` on, of which row i sees n_keys[i] keys of the sequence. state and acc [n, td_attn_ld] are
+     * carried on; the tile at place 0 starts acc. ahead: prefetch the sequence's next page meanwhile.
+     */
+    void (*attend)(const td_attn *a, void *scratch, const td_attn_tile *t, size_t at, size_t n, const size_t *n_keys, td_softmax *state, float *acc,
+                   bool ahead);
+};
+
+extern const td_attn_path td_attn_f32, td_attn_int16;
+
+static inline const td_attn_path *td_attn_path_of(const td_host_npu *d) { return d->act == TD_DT_BF16 ? &td_attn_int16 : &td_attn_f32; }
+
+/** Where a page's keys (or latents) start in a->k, and its values (or rope parts) in a->v, as the tile's group sees them. */
+const char *td_attn_keys(const td_attn *a, const td_attn_tile *t);
+const char *td_attn_values(const td_attn *a, const td_attn_tile *t);
+
+/** W_UK [nope, kv_lora] of a head, and the transpose of its W_UV, [kv_lora, v]; BF16 or F32 as kv_b is. */
+static inline td_dtype td_attn_up_dtype(const td_npu_weight *kv_b) { return kv_b->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16; }
+static inline const void *td_attn_up(const td_npu_weight *kv_b, size_t head, size_t nope, size_t v, size_t kv_lora, size_t row) {
+    return (const char *)kv_b->data + (head * (nope + v) + row) * kv_lora * td_dtype_bytes(td_attn_up_dtype(kv_b));
+}
 
 /** For a block of `chunk` rows and keys up to max_kv; walk and split may be of different forms. */
 void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shape *walk, const td_attn_shape *split, size_t chunk,

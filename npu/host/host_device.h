@@ -6,7 +6,8 @@
  * is one mapping, as large as the hungriest block needs; the device's turn (a mutex) is held while a block runs, so streams
  * with threads of their own share pool and scratch in turn.
  *
- *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms
+ *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
+ *                                                  host_attn_f32, host_attn_int16   its two arithmetics
  *   host_stream     streams, events, graphs        host_mla, host_gqa, host_mlp, host_router, host_blocks   the blocks
  *   host_weight     conversion and layouts         kernels/        what depends on the instruction set
  *   host_linear     quantise rows, matrix products                 host_work       what a block has to read and compute
@@ -18,6 +19,7 @@
 
 #include "core/mem.h"
 #include "core/tier_meter.h"
+#include "npu/host/kernels/attn16.h"
 #include "npu/host/kernels/host_math.h"
 #include "npu/host/kernels/w8a8.h"
 #include "npu/npu.h"
@@ -34,6 +36,7 @@ typedef struct {
     bool                  own_threads;
     const td_w8a8_kernel *w8a8;
     const td_host_math   *math;
+    const td_attn16      *attn16;
     td_tier_meter         meter;   /* under the turn */
     pthread_mutex_t       turn;    /* held while a block runs, or the scratch or a weight's layout changes */
     char                 *scratch; /* 64-byte aligned */

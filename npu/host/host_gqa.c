@@ -73,7 +73,7 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_step *s
         gqa_job j = {.d = d, .b = b, .step = s, .row0 = row, .q = (float *)(d->scratch + b->at.q),
                      .k = (float *)(d->scratch + b->at.k), .v = (float *)(d->scratch + b->at.v)};
         float  *out = (float *)(d->scratch + b->at.out);
-        td_attn attn = {.d = d, .shape = shape_of(g), .k = g->kv_k, .v = g->kv_v, .step = s, .q = j.q, .out = out, .row0 = row,
+        td_attn attn = {.d = d, .path = td_attn_path_of(d), .shape = shape_of(g), .k = g->kv_k, .v = g->kv_v, .step = s, .q = j.q, .out = out, .row0 = row,
                         .workers = d->scratch + b->at.attn.workers, .partials = d->scratch + b->at.attn.partials};
         td_host_rows x, o;
         td_host_rows_init(&x, d->scratch + b->at.x, (const char *)g->in + td_host_act_bytes(d, row * g->hidden), d->act, rows,

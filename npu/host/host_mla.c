@@ -82,8 +82,7 @@ static size_t run_length(const mla_job *j, size_t i) {
 }
 
 static const void *head_matrix(const td_mla_desc *m, size_t head, size_t row) {
-    size_t at = (head * (m->nope_dim + m->v_dim) + row) * m->kv_lora;
-    return (const char *)m->kv_b->data + at * (m->kv_b->format == TD_WEIGHT_F32 ? sizeof(float) : sizeof(td_bf16));
+    return td_attn_up(m->kv_b, head, m->nope_dim, m->v_dim, m->kv_lora, row);
 }
 
 /* q_lat = W_UK^T q_nope, with the rope part behind it: scores against the latent cache. */
@@ -98,7 +97,7 @@ static void absorb_head(void *ctx, uint32_t head, const td_worker *w) {
         float       *lat = j->q_lat + (i * m->heads + head) * dk;
         j->d->math->gemm(&(td_fgemm_args){
             .m = n, .n = m->kv_lora, .k = m->nope_dim, .a = q, .lda = m->heads * dim,
-            .b = head_matrix(m, head, 0), .ldb = m->kv_lora, .b_dtype = m->kv_b->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16,
+            .b = head_matrix(m, head, 0), .ldb = m->kv_lora, .b_dtype = td_attn_up_dtype(m->kv_b),
             .c = lat, .ldc = m->heads * dk,
         });
         for (size_t r = 0; r < n; r++)
@@ -116,7 +115,7 @@ static void unabsorb_head(void *ctx, uint32_t head, const td_worker *w) {
         n = run_length(j, i);
         j->d->math->gemm(&(td_fgemm_args){
             .m = n, .n = m->v_dim, .k = m->kv_lora, .a = j->ctx + (i * m->heads + head) * m->kv_lora, .lda = (size_t)m->heads * m->kv_lora,
-            .b = head_matrix(m, head, m->nope_dim), .ldb = m->v_dim, .b_dtype = m->kv_b->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16,
+            .b = head_matrix(m, head, m->nope_dim), .ldb = m->v_dim, .b_dtype = td_attn_up_dtype(m->kv_b),
             .c = j->out + ((j->units[i].row - j->row0) * m->heads + head) * m->v_dim, .ldc = (size_t)m->heads * m->v_dim,
         });
     }
@@ -151,7 +150,7 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_step *s
             .out = (float *)(d->scratch + b->at.out), .q_lat = (float *)(d->scratch + b->at.q_lat), .ctx = (float *)(d->scratch + b->at.ctx),
         };
         td_attn walk = {
-            .d = d, .shape = shape_of(m, TD_ATTN_EXPANDED), .k = m->kv_latent, .v = m->kv_rope, .kv_b = m->kv_b, .step = s,
+            .d = d, .path = td_attn_path_of(d), .shape = shape_of(m, TD_ATTN_EXPANDED), .k = m->kv_latent, .v = m->kv_rope, .kv_b = m->kv_b, .step = s,
             .q = j.q, .out = j.out, .row0 = row,
             .workers = d->scratch + b->at.attn.workers, .partials = d->scratch + b->at.attn.partials,
         };

@@ -157,6 +157,7 @@ td_status td_host_npu_open(const td_npu_config *config, td_npu **out, td_error *
     d->own_threads = config->own_threads;
     d->w8a8 = td_w8a8_select(features);
     d->math = td_host_math_select(features);
+    d->attn16 = td_attn16_select(features);
     pthread_mutex_init(&d->turn, NULL);
     *out = &d->base;
     return TD_OK;

@@ -2,7 +2,7 @@
  * What a block has to read and compute, for the metrics: a lower bound that any schedule shares.
  *
  * Read once: weights of matrix products, the embedding rows of the tokens, and the KV of every sequence. Computed: two operations a
- * multiply-add of products, scores and sums of values; W8A8 products in int8, all else in f32. Left out: norms, rope, softmax, biases,
+ * multiply-add of products, scores and sums of values; W8A8 products in int8; all else counts as f32, attention in 16-bit integers too. Left out: norms, rope, softmax, biases,
  * activations, and the KV that is written.
  */
 #include "npu/host/host_device.h"

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -39,6 +41,27 @@ static inline float *rnd_array(rnd *r, size_t n, float scale) {
     for (size_t i = 0; i < n; i++) f[i] = rnd_real(r) * scale;
     return f;
 }
+
+/* ---- memory that ends where it ends ---------------------------------------------------------- */
+
+typedef struct {
+    char  *map;
+    size_t map_bytes;
+    void  *p;
+} fenced;
+
+static inline fenced fence(size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), body = (bytes + page - 1) / page * page;
+    fenced f = {.map_bytes = body + page};
+    f.map = mmap(NULL, f.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(f.map != MAP_FAILED);
+    assert_int_equal(mprotect(f.map + body, page, PROT_NONE), 0);
+    f.p = f.map + body - bytes;
+    memset(f.map, 0x5a, body); /* what is not written shows */
+    return f;
+}
+
+static inline void unfence(fenced *f) { munmap(f->map, f->map_bytes); }
 
 /* ---- device ---------------------------------------------------------------------------------- */
 

@@ -4,33 +4,9 @@
  */
 #include "npu_test_util.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "core/cpu.h"
 #include "npu/host/kernels/host_math.h"
 #include "npu/host/kernels/w8a8.h"
-
-/* ---- memory that ends where it ends ------------------------------------------------------------ */
-
-typedef struct {
-    char  *map;
-    size_t map_bytes;
-    void  *p;
-} fenced;
-
-static fenced fence(size_t bytes) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), body = (bytes + page - 1) / page * page;
-    fenced f = {.map_bytes = body + page};
-    f.map = mmap(NULL, f.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_true(f.map != MAP_FAILED);
-    assert_int_equal(mprotect(f.map + body, page, PROT_NONE), 0);
-    f.p = f.map + body - bytes;
-    memset(f.map, 0x5a, body); /* what is not written shows */
-    return f;
-}
-
-static void unfence(fenced *f) { munmap(f->map, f->map_bytes); }
 
 /* ---- W8A8 --------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,183 @@
+/* 16-bit attention with AVX512-VNNI. */
+#include <immintrin.h>
+#include <stdbool.h>
+
+#include "core/cpu.h"
+#include "core/mem.h"
+#include "npu/host/kernels/attn16.h"
+
+#define OP static inline __attribute__((always_inline))
+
+typedef __m512  vf;
+typedef __m512i vi, vp;
+
+#define SHIFT_BITS _mm512_set1_ps(12582912.0f)
+#define ODD_HALVES 0xaaaaaaaau
+
+OP vf   vf_load(const float *p) { return _mm512_loadu_ps(p); }
+OP void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+OP vf   vf_set(float f) { return _mm512_set1_ps(f); }
+OP vf   vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+OP vf   vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+OP vf   vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+OP vf   vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+OP vf   vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+OP vf   vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+OP vf   vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+OP vf   vf_ldexp(vf v, vf t) { return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(v), _mm512_slli_epi32(_mm512_castps_si512(t), 23))); }
+OP vf   vf_seen(vf v, const int32_t *seen, int32_t j, vf other) {
+    return _mm512_mask_mov_ps(other, _mm512_cmpgt_epi32_mask(_mm512_loadu_si512(seen), _mm512_set1_epi32(j)), v);
+}
+
+OP float vf_lanes_sum(vf v) {
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 f = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    f = _mm_add_ps(f, _mm_movehl_ps(f, f));
+    return _mm_cvtss_f32(_mm_add_ss(f, _mm_movehdup_ps(f)));
+}
+OP float vf_lanes_max(vf v) { return _mm512_reduce_max_ps(v); }
+
+OP vi   vi_round(vf x, vf inverse) { return _mm512_castps_si512(_mm512_fmadd_ps(x, inverse, SHIFT_BITS)); }
+OP void vi_store(int16_t *p, vi v) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(v)); }
+OP void vi_store_pairs(int32_t *p, vi a, vi b) { _mm512_storeu_si512(p, _mm512_mask_blend_epi16(ODD_HALVES, a, _mm512_slli_epi32(b, 16))); }
+
+OP vp   vp_load(const void *p) { return _mm512_loadu_si512(p); }
+OP vp   vp_zero(void) { return _mm512_setzero_si512(); }
+OP vf   vp_even(vp p) { return _mm512_castsi512_ps(_mm512_slli_epi32(p, 16)); }
+OP vf   vp_odd(vp p) { return _mm512_castsi512_ps(_mm512_and_si512(p, _mm512_set1_epi32((int32_t)0xffff0000))); }
+OP vp   vp_absmax(vp a, vp b) { return _mm512_max_epu16(a, _mm512_and_si512(b, _mm512_set1_epi16(0x7fff))); }
+OP float vp_max(vp v) { /* the smallest of 8 complements */
+    __m256i m = _mm256_max_epu16(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+    __m128i h = _mm_max_epu16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    int     least = _mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(h, _mm_set1_epi16(-1)))) & 0xffff;
+    return td_bf16_to_f32((td_bf16)~least);
+}
+OP void vp_store_join(int16_t *p, vi even, vi odd) { vi_store_pairs((int32_t *)(void *)p, even, odd); }
+
+static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride) {
+    for (size_t c = 0; c < n; c += 32, out += 2 * panel_stride) {
+        __m512i x = _mm512_loadu_si512(a + c), y = b ? _mm512_loadu_si512(b + c) : _mm512_setzero_si512();
+        _mm512_storeu_si512(out, _mm512_mask_blend_epi16(ODD_HALVES, x, _mm512_slli_epi32(y, 16)));
+        _mm512_storeu_si512(out + panel_stride, _mm512_mask_blend_epi16(ODD_HALVES, _mm512_srli_epi32(x, 16), y));
+    }
+}
+
+OP __mmask16 lanes(size_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
+
+static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld_src, size_t rows, size_t cols) {
+    for (size_t r0 = 0; r0 < rows; r0 += 16)
+        for (size_t c0 = 0; c0 < cols; c0 += 16) {
+            const __mmask16 read = lanes(cols - c0);
+            __m512i         x[16], y[16];
+#pragma GCC unroll 16
+            for (size_t r = 0; r < 16; r++)
+                x[r] = r0 + r < rows ? _mm512_maskz_loadu_epi32(read, src + (r0 + r) * ld_src + c0) : _mm512_setzero_si512();
+#pragma GCC unroll 8
+            for (int i = 0; i < 16; i += 2) { /* pairs of rows */
+                y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+                y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+            }
+#pragma GCC unroll 4
+            for (int i = 0; i < 16; i += 4) { /* fours: x[i + c] holds column c, c + 4, c + 8, c + 12 of rows i .. i + 3 */
+                x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+                x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+                x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+                x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+            }
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) { /* quarters: the 4 x 4 blocks change places */
+                __m512i ab_even = _mm512_shuffle_i32x4(x[c], x[c + 4], 0x88), ab_odd = _mm512_shuffle_i32x4(x[c], x[c + 4], 0xdd);
+                __m512i cd_even = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], 0x88), cd_odd = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], 0xdd);
+                y[c] = _mm512_shuffle_i32x4(ab_even, cd_even, 0x88);
+                y[c + 8] = _mm512_shuffle_i32x4(ab_even, cd_even, 0xdd);
+                y[c + 4] = _mm512_shuffle_i32x4(ab_odd, cd_odd, 0x88);
+                y[c + 12] = _mm512_shuffle_i32x4(ab_odd, cd_odd, 0xdd);
+            }
+#pragma GCC unroll 16
+            for (size_t c = 0; c < 16; c++)
+                if (c0 + c < cols) _mm512_storeu_si512(dst + (c0 + c) * ld_dst + r0, y[c]);
+        }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+#define MR      12 /* rows beside two panels */
+#define MR_ONE  16 /* beside one */
+#define ROWS_MAX 16
+
+/* As instruction text: gcc 12 keeps some of the intrinsic's accumulators in memory. */
+OP __m512i dot2(__m512i sum, __m512i a, __m512i b) {
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+
+OP void finish(const td_attn16_gemm *g, size_t i, size_t j, __m512 sum) {
+    __m512 scale = _mm512_set1_ps(g->scale[i]);
+    float *c = g->c + i * g->ldc + j;
+    if (g->column) scale = _mm512_mul_ps(scale, _mm512_loadu_ps(g->column + j));
+    sum = g->keep ? _mm512_fmadd_ps(sum, scale, _mm512_mul_ps(_mm512_loadu_ps(c), _mm512_set1_ps(g->keep[i]))) : _mm512_mul_ps(sum, scale);
+    _mm512_storeu_ps(c, sum);
+}
+
+/* rows and panels are constants after inlining. @return where to prefetch next */
+OP const char *tile(const td_attn16_gemm *g, size_t i0, size_t panel, int rows, int panels, const char *ahead, const char *ahead_end) {
+    __m512i        sum[ROWS_MAX][2];
+    const int16_t *a3[6], *b = g->b + panel * g->panel_stride; /* row i is a3[i / 3] + (i % 3) * lda: an address each */
+    const size_t   lda = g->lda, stride = g->panel_stride, step = ahead < ahead_end ? 64 : 0;
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; i++) a3[i] = g->a + (i0 + (size_t)i * 3) * lda;
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = _mm512_setzero_si512();
+    for (size_t k = 0; k < g->pairs; k++, b += 32, ahead += step) {
+        __m512i b0 = _mm512_loadu_si512(b), b1 = panels > 1 ? _mm512_loadu_si512(b + stride) : b0;
+        _mm_prefetch(ahead, _MM_HINT_T1);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            int32_t two;
+            memcpy(&two, a3[i / 3] + (size_t)(i % 3) * lda + 2 * k, sizeof two);
+            __m512i x = _mm512_set1_epi32(two);
+            sum[i][0] = dot2(sum[i][0], b0, x);
+            if (panels > 1) sum[i][1] = dot2(sum[i][1], b1, x);
+        }
+    }
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        if (panels > 1 && g->even_odd) {
+            __m512i even = sum[i][0];
+            sum[i][0] = _mm512_permutex2var_epi32(even, low, sum[i][1]);
+            sum[i][1] = _mm512_permutex2var_epi32(even, high, sum[i][1]);
+        }
+        finish(g, i0 + (size_t)i, panel * 16, _mm512_cvtepi32_ps(sum[i][0]));
+        if (panels > 1) finish(g, i0 + (size_t)i, panel * 16 + 16, _mm512_cvtepi32_ps(sum[i][1]));
+    }
+    return ahead;
+}
+
+#define CASE(r, panels)                                              \
+    case r: ahead = tile(g, i, panel, r, panels, ahead, end); break;
+
+static void gemm(const td_attn16_gemm *g) {
+    const char *ahead = g->ahead ? g->ahead : (const char *)g->a, *end = ahead + (g->ahead ? g->ahead_bytes : 0);
+    size_t      panel = 0, tiles = (g->m + MR - 1) / MR; /* of equal height */
+    for (; panel + 2 <= g->n / 16; panel += 2)
+        for (size_t t = 0; t < tiles; t++) {
+            size_t i = g->m * t / tiles;
+            switch (g->m * (t + 1) / tiles - i) {
+                CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) CASE(9, 2) CASE(10, 2) CASE(11, 2) CASE(12, 2)
+            }
+        }
+    if (panel == g->n / 16) return;
+    tiles = (g->m + MR_ONE - 1) / MR_ONE;
+    for (size_t t = 0; t < tiles; t++) {
+        size_t i = g->m * t / tiles;
+        switch (g->m * (t + 1) / tiles - i) {
+            CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
+            CASE(13, 1) CASE(14, 1) CASE(15, 1) CASE(16, 1)
+        }
+    }
+}
+
+#include "npu/host/kernels/attn16_body.inc"
+
+const td_attn16 td_attn16_avx512vnni = {.name = "attn16_avx512vnni", .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI, ATTN16_MEMBERS};

@@ -1,0 +1,135 @@
+/* 16-bit attention in plain C: the reference, and what runs where no better tier is compiled. */
+#include <math.h>
+#include <stdbool.h>
+
+#include "core/mem.h"
+#include "npu/host/kernels/attn16.h"
+
+#define OP static inline __attribute__((always_inline))
+#define EACH for (int l = 0; l < 16; l++)
+
+typedef struct {
+    float l[16];
+} vf;
+typedef struct {
+    int16_t l[16];
+} vi;
+typedef struct {
+    td_bf16 l[32];
+} vp;
+
+OP vf vf_load(const float *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+OP void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+
+#define LANEWISE(name, params, expression) \
+    OP vf name params {                    \
+        vf to;                             \
+        EACH to.l[l] = expression;         \
+        return to;                         \
+    }
+LANEWISE(vf_set, (float f), f)
+LANEWISE(vf_add, (vf a, vf b), a.l[l] + b.l[l])
+LANEWISE(vf_sub, (vf a, vf b), a.l[l] - b.l[l])
+LANEWISE(vf_mul, (vf a, vf b), a.l[l] * b.l[l])
+LANEWISE(vf_div, (vf a, vf b), a.l[l] / b.l[l])
+LANEWISE(vf_fma, (vf a, vf b, vf c), a.l[l] * b.l[l] + c.l[l])
+LANEWISE(vf_max, (vf a, vf b), a.l[l] > b.l[l] ? a.l[l] : b.l[l])
+LANEWISE(vf_min, (vf a, vf b), a.l[l] < b.l[l] ? a.l[l] : b.l[l])
+LANEWISE(vf_seen, (vf v, const int32_t *seen, int32_t j, vf other), seen[l] > j ? v.l[l] : other.l[l])
+LANEWISE(vp_even, (vp p), td_bf16_to_f32(p.l[2 * l]))
+LANEWISE(vp_odd, (vp p), td_bf16_to_f32(p.l[2 * l + 1]))
+
+OP float vf_lanes_sum(vf v) {
+    for (int half = 8; half; half /= 2)
+        for (int l = 0; l < half; l++) v.l[l] += v.l[l + half];
+    return v.l[0];
+}
+OP float vf_lanes_max(vf v) {
+    for (int l = 1; l < 16; l++) v.l[0] = v.l[l] > v.l[0] ? v.l[l] : v.l[0];
+    return v.l[0];
+}
+
+OP vf vf_ldexp(vf v, vf t) {
+    EACH {
+        uint32_t bits, power;
+        memcpy(&bits, &v.l[l], sizeof bits);
+        memcpy(&power, &t.l[l], sizeof power);
+        bits += power << 23;
+        memcpy(&v.l[l], &bits, sizeof bits);
+    }
+    return v;
+}
+
+/* The product of two floats is exact in double, so this is one rounding, as a fused multiply-add to SHIFT gives it. */
+OP vi vi_round(vf x, vf inverse) {
+    vi v;
+    EACH {
+        double d = rint((double)x.l[l] * (double)inverse.l[l]);
+        v.l[l] = d >= -32768 && d <= 32767 ? (int16_t)d : 0;
+    }
+    return v;
+}
+OP void vi_store(int16_t *p, vi v) { memcpy(p, &v, sizeof v); }
+OP void vi_store_pairs(int32_t *p, vi a, vi b) {
+    EACH {
+        int16_t two[2] = {a.l[l], b.l[l]};
+        memcpy(p + l, two, sizeof two);
+    }
+}
+
+OP vp vp_load(const void *p) {
+    vp v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+OP vp vp_zero(void) { return (vp){{0}}; }
+OP vp vp_absmax(vp a, vp b) {
+    for (int l = 0; l < 32; l++) {
+        td_bf16 size = b.l[l] & 0x7fff;
+        a.l[l] = size > a.l[l] ? size : a.l[l];
+    }
+    return a;
+}
+OP float vp_max(vp v) {
+    for (int l = 1; l < 32; l++) v.l[0] = v.l[l] > v.l[0] ? v.l[l] : v.l[0];
+    return td_bf16_to_f32(v.l[0]);
+}
+OP void vp_store_join(int16_t *p, vi even, vi odd) {
+    EACH p[2 * l] = even.l[l], p[2 * l + 1] = odd.l[l];
+}
+
+static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride) {
+    for (size_t c = 0; c < td_round_up(n, 32); c++) {
+        int16_t *to = out + (c / 32 * 2 + c % 2) * panel_stride + c % 32 / 2 * 2;
+        to[0] = a[c];
+        to[1] = b ? b[c] : 0;
+    }
+}
+
+static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld_src, size_t rows, size_t cols) {
+    for (size_t c = 0; c < cols; c++)
+        for (size_t r = 0; r < td_round_up(rows, 16); r++) dst[c * ld_dst + r] = r < rows ? src[r * ld_src + c] : 0;
+}
+
+static void gemm(const td_attn16_gemm *g) {
+    for (size_t i = 0; i < g->m; i++)
+        for (size_t panel = 0; panel < g->n / 16; panel++) {
+            const int16_t *a = g->a + i * g->lda, *b = g->b + panel * g->panel_stride;
+            int32_t        sum[16] = {0};
+            for (size_t k = 0; k < g->pairs; k++)
+                EACH sum[l] += a[2 * k] * b[(k * 16 + (size_t)l) * 2] + a[2 * k + 1] * b[(k * 16 + (size_t)l) * 2 + 1];
+            EACH {
+                size_t j = g->even_odd ? panel / 2 * 32 + (size_t)l * 2 + panel % 2 : panel * 16 + (size_t)l;
+                float *c = g->c + i * g->ldc + j, scale = g->column ? g->scale[i] * g->column[j] : g->scale[i];
+                *c = g->keep ? fmaf((float)sum[l], scale, *c * g->keep[i]) : (float)sum[l] * scale;
+            }
+        }
+}
+
+#include "npu/host/kernels/attn16_body.inc"
+
+const td_attn16 td_attn16_scalar = {.name = "attn16_scalar", .needs = 0, ATTN16_MEMBERS};

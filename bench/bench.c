@@ -35,7 +35,7 @@ static void print_table(td_bench *b, const row *r) {
         printf("%-34s %6s %7s %-24s %12s %8s %9s %6s %8s\n", "shape", "m", "threads", "kernel", "us", "GB/s", "GOP/s", "bound", "fraction");
     }
     b->header_printed = true;
-    printf("%-34s %6u %7u %-24s %12.1f %8.2f %9.1f %6s %8.2f\n", r->shape, r->m, r->threads, r->kernel, 1e6 * r->time_s, r->gbps, r->gops, r->bound,
+    printf("%-34s %6u %7u %-24s %12.2f %8.2f %9.1f %6s %8.2f\n", r->shape, r->m, r->threads, r->kernel, 1e6 * r->time_s, r->gbps, r->gops, r->bound,
            r->fraction);
 }
 
@@ -51,6 +51,10 @@ bool td_bench_wanted(const td_bench *b, const char *shape) {
 
 void td_bench_print_bound(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double gbps, double gops) {
     print_row(b, &(row){.shape = shape, .kernel = kernel, .threads = threads, .gbps = gbps, .gops = gops, .bound = gbps > 0 ? "read" : kernel, .fraction = 1});
+}
+
+void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double time_s, const char *bound, double bound_s) {
+    print_row(b, &(row){.shape = shape, .kernel = kernel, .threads = threads, .time_s = time_s, .bound = bound, .fraction = bound_s / time_s});
 }
 
 /* Bytes and operations so far. */

@@ -57,8 +57,12 @@ TD_NODISCARD td_status td_bench_time(td_bench *b, const td_bench_case *c, td_err
 /** Print a figure that is a bound itself: `gbps` or `gops`, the other 0. */
 void td_bench_print_bound(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double gbps, double gops);
 
+/** Print a time beside the bound that it cannot go below. @param bound its name. */
+void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double time_s, const char *bound, double bound_s);
+
 /* The suites. */
 TD_NODISCARD td_status td_bench_roofline(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_pool(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_kernels(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_attention(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_experts(td_bench *b, td_error *err);

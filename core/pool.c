@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,34 +22,49 @@
 #define YIELD_EVERY          4096 /* spins of the caller at the end of a run */
 #define YIELD_EVERY_UNPINNED 64
 
-/* Each on its own cache line: the counter is written by every worker of a subpool for every item. */
-typedef struct {
-    _Alignas(TD_CACHE_LINE) _Atomic uint32_t next; /* item to hand out; relaxed: items carry no data by it */
-} item_counter;
+/*
+ * How many items of a worker's share are taken, from its front (by itself) and from its back (by others): the run's number, modulo
+ * 256, and two counts of 28 bits. A word of another run says that none is, so that nobody has to clear it first.
+ * Relaxed: items carry no data by it.
+ */
+typedef _Atomic uint64_t taken_word;
+
+#define COUNT_BITS 28
+#define COUNT_MAX  ((1u << COUNT_BITS) - 1)
 
 typedef struct {
+    _Alignas(TD_CACHE_LINE) taken_word taken;
     _Alignas(TD_CACHE_LINE) td_worker me;
     td_worker_place place;
+    uint32_t        rank; /* place in the pool's order */
     td_pool        *pool;
     pthread_t       thread;
 } worker;
 
-_Static_assert(sizeof(item_counter) == TD_CACHE_LINE, "a counter owns its line");
+_Static_assert(TD_POOL_ITEMS_MAX <= COUNT_MAX, "a share's counts");
+_Static_assert(offsetof(worker, me) == TD_CACHE_LINE, "what others write lies on a line of its own");
+
+/* Workers that share the items of a run: consecutive ones of the pool's order. */
+typedef struct {
+    uint32_t first, n;
+} team;
 
 struct td_pool {
     uint32_t n_workers, n_subpools;
     bool     pinned; /* every worker has a core of its own */
+    worker  *workers; /* [n_workers]; 0 is the caller */
+    worker **order;   /* [n_workers] by subpool */
+    team     teams[TD_POOL_SUBPOOLS_MAX];
     /* the run; written by the caller before the epoch's release, read by workers after its acquire */
     td_pool_fn fn;
     void      *ctx;
     uint32_t   n_items;
-    bool       each; /* one counter per subpool; else all take from counter 0 */
+    bool       each; /* every subpool does all items; else all workers are one team */
+    uint8_t   number;
     td_trace_label label;
     td_signal    epoch; /* +1 a run, and once to stop */
     _Alignas(TD_CACHE_LINE) _Atomic uint32_t n_done; /* workers finished (release; partner: acquire in run) */
     bool         stop;  /* written before the epoch's last rise */
-    item_counter *counters; /* [n_subpools] */
-    worker       *workers;  /* [n_workers]; 0 is the caller */
 };
 
 static void pin(uint32_t cpu) {
@@ -60,13 +76,37 @@ static void pin(uint32_t cpu) {
     (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
-static void take_items(td_pool *p, const td_worker *me) {
-    _Atomic uint32_t *next = &p->counters[p->each ? me->subpool : 0].next;
-    for (;;) {
-        uint32_t i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
-        if (i >= p->n_items) return;
-        td_chaos_delay();
-        p->fn(p->ctx, i, me);
+typedef struct {
+    uint32_t front, back;
+} counts;
+
+static counts unpack(uint64_t word, uint8_t run) {
+    if ((uint8_t)(word >> 2 * COUNT_BITS) != run) return (counts){0, 0};
+    return (counts){word >> COUNT_BITS & COUNT_MAX, word & COUNT_MAX};
+}
+
+/* One item of a share of n: its number from the front or from the back. @return false: none is left. */
+static bool take(taken_word *taken, uint8_t run, uint32_t n, bool back, uint32_t *at) {
+    uint64_t word = atomic_load_explicit(taken, memory_order_relaxed), after;
+    do {
+        counts c = unpack(word, run);
+        if (c.front + c.back >= n) return false;
+        *at = back ? n - 1 - c.back++ : c.front++;
+        after = (uint64_t)run << 2 * COUNT_BITS | (uint64_t)c.front << COUNT_BITS | c.back;
+    } while (!atomic_compare_exchange_weak_explicit(taken, &word, after, memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+/* Own share first, front to back, then what others have left, back to front. */
+static void take_items(td_pool *p, const worker *w) {
+    const team t = p->each ? p->teams[w->me.subpool] : (team){0, p->n_workers};
+    for (uint32_t i = 0; i < t.n; i++) {
+        uint32_t rank = (w->rank - t.first + i) % t.n, at;
+        uint32_t begin = (uint32_t)((uint64_t)p->n_items * rank / t.n), end = (uint32_t)((uint64_t)p->n_items * (rank + 1) / t.n);
+        while (take(&p->order[t.first + rank]->taken, p->number, end - begin, i > 0, &at)) {
+            td_chaos_delay();
+            p->fn(p->ctx, begin + at, &w->me);
+        }
     }
 }
 
@@ -78,7 +118,7 @@ static void *worker_main(void *arg) {
         td_signal_wait(&p->epoch, seen, td_pool_spin_us(p));
         if (p->stop) return NULL;
         uint64_t begin = td_trace_begin();
-        take_items(p, &w->me);
+        take_items(p, w);
         if (!begin) {
             atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
             continue;
@@ -97,6 +137,18 @@ static td_status start_worker(worker *w, td_error *err) {
     return td_thread_start(&w->thread, name, worker_main, w, err);
 }
 
+static void set_teams(td_pool *p, uint32_t n_workers) {
+    for (uint32_t s = 0, n = 0; s < p->n_subpools; s++) {
+        p->teams[s].first = n;
+        for (uint32_t i = 0; i < n_workers; i++) {
+            if (p->workers[i].me.subpool != s) continue;
+            p->workers[i].rank = n;
+            p->order[n++] = &p->workers[i];
+        }
+        p->teams[s].n = n - p->teams[s].first;
+    }
+}
+
 td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_pool **out, td_error *err) {
     *out = NULL;
     if (n_workers == 0 || n_workers > TD_POOL_WORKERS_MAX)
@@ -111,17 +163,17 @@ td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_p
     memset(p, 0, sizeof *p);
     p->n_workers = 1; /* started so far, for destroy */
     p->n_subpools = n_subpools;
-    p->counters = aligned_alloc(TD_CACHE_LINE, n_subpools * sizeof *p->counters);
     p->workers = aligned_alloc(TD_CACHE_LINE, n_workers * sizeof *p->workers);
-    if (!p->counters || !p->workers) {
+    p->order = calloc(n_workers, sizeof *p->order);
+    if (!p->workers || !p->order) {
         td_pool_destroy(p);
         return td_fail(err, TD_ENOMEM, "out of memory for a worker pool");
     }
-    memset(p->counters, 0, n_subpools * sizeof *p->counters);
     p->pinned = true;
     for (uint32_t i = 0; i < n_workers; i++) p->pinned &= places[i].cpu != TD_CPU_ANY;
     for (uint32_t i = 0; i < n_workers; i++)
         p->workers[i] = (worker){.me = {.index = i, .subpool = places[i].subpool}, .place = places[i], .pool = p};
+    set_teams(p, n_workers);
     for (uint32_t i = 1; i < n_workers; i++) {
         td_status st = start_worker(&p->workers[i], err);
         if (st != TD_OK) {
@@ -139,7 +191,7 @@ void td_pool_destroy(td_pool *p) {
     p->stop = true;
     td_signal_add(&p->epoch);
     for (uint32_t i = 1; i < p->n_workers; i++) pthread_join(p->workers[i].thread, NULL);
-    free(p->counters);
+    free(p->order);
     free(p->workers);
     free(p);
 }
@@ -169,17 +221,18 @@ void td_pool_label(td_pool *p, const td_trace_label *label) {
 static bool all_done(td_pool *p) { return atomic_load_explicit(&p->n_done, memory_order_acquire) == p->n_workers - 1; }
 
 static void run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items, bool each) {
-    assert(n_items < UINT32_MAX - TD_POOL_WORKERS_MAX);
+    assert(n_items <= TD_POOL_ITEMS_MAX);
     p->fn = fn;
     p->ctx = ctx;
     p->n_items = n_items;
     p->each = each;
-    for (uint32_t s = 0; s < p->n_subpools; s++) atomic_store_explicit(&p->counters[s].next, 0, memory_order_relaxed);
+    if (++p->number == 0) /* words of 256 runs ago would look as if they were of this one */
+        for (uint32_t i = 0; i < p->n_workers; i++) atomic_store_explicit(&p->workers[i].taken, 0, memory_order_relaxed);
     if (p->n_workers > 1) {
         atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
         td_signal_add(&p->epoch);
     }
-    take_items(p, &p->workers[0].me);
+    take_items(p, &p->workers[0]);
     /* Workers are counted, not items: the run's fields may be rewritten only when nobody reads them any more. */
     if (all_done(p)) return;
     uint64_t begin = td_trace_begin();

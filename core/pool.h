@@ -2,7 +2,8 @@
  * Worker pools.
  *
  * DESIGN. A pool is a fixed set of workers, each pinned to a cpu and belonging to a subpool (one NUMA node). The thread that
- * calls td_pool_run is worker 0 and works too. Items are handed out from one counter per subpool, so a slow worker takes fewer.
+ * calls td_pool_run is worker 0 and works too. Each worker starts with an equal share of consecutive items, so that what it reads is
+ * one stream, and the same share goes to the same core in every run; who is done takes items from the ends of others' shares.
  * A run ends when every item is done: everything written by the items is visible to the caller, and everything the caller
  * wrote before is visible to the items (epoch release/acquire, done-count release/acquire). Between runs workers spin for
  * td_pool_spin_us, then sleep on a futex. One run at a time, from one thread at a time.
@@ -15,6 +16,7 @@
 
 #define TD_POOL_WORKERS_MAX  1024
 #define TD_POOL_SUBPOOLS_MAX 64
+#define TD_POOL_ITEMS_MAX    ((1u << 28) - 1)
 #define TD_CPU_ANY           UINT32_MAX
 
 typedef struct td_pool td_pool;

@@ -20,12 +20,23 @@ typedef struct td_experts td_experts;
 typedef enum {
     TD_EXPERT_INT4C, /* int4 in [-7, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
     TD_EXPERT_BF16,  /* bf16 weights, f32 arithmetic: the reference */
+    TD_EXPERT_INT8C, /* int8 in [-127, 127], the rest as int4c */
+    TD_EXPERT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within a group, f32 over groups */
 } td_expert_format;
+#define TD_EXPERT_FORMATS 4
+
+/** The groups of int4g, as AWQ, GPTQ and compressed-tensors have them. */
+typedef struct {
+    uint16_t size;        /* weights along k that share a scale: 32, 64 or 128 */
+    td_dtype scale_dtype; /* BF16, F16 or F32: kept as the checkpoint has it */
+    bool     zero_points; /* every group has a zero in [0, 15]; false: it is 8 everywhere */
+} td_expert_groups;
 
 typedef struct {
     uint32_t         n_layers;  /* MoE layers, the MTP layer included */
     uint32_t         n_experts, hidden, inter, top_k;
     td_expert_format format;
+    td_expert_groups groups;    /* of int4g; else unused */
     td_dtype         act_dtype; /* of x and y */
     uint32_t         max_tok;   /* largest n_tok of a call */
     uint32_t         max_deferred; /* largest number of deferred experts per token */
@@ -47,7 +58,7 @@ void                   td_experts_destroy(td_experts *x);
 
 const char *td_experts_kernel_name(const td_experts *x); /* "int4c_avx512vnni_…" */
 
-/** Quantise and pack one layer. @param experts [n_experts] views, only read during the call. Uses the pool. */
+/** Quantise (to nearest; int4g symmetric, zeros of 8) and pack one layer. @param experts [n_experts] views, only read during the call. Uses the pool. */
 TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err);
 
 /** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */

@@ -3,7 +3,7 @@
  *
  * A call goes through batches of at most batch_tok tokens, so that scratch stays bounded. A batch:
  *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into blocks of ROWS_MAX
- *   rows    x -> int8 rows (int4c) or f32 rows (bf16), once per token
+ *   rows    x -> int8 rows or f32 rows (bf16), once per token
  *   up      items (block, chunk of the shard's tiles): gate and up tiles, silu * up into the pair's intermediate row; who
  * finishes a block last quantises its rows in place down    items (token range, chunk of the shard's tiles): over experts in
  * ascending id, weight * value into the accumulators of those tokens and columns, which no other item touches; then to
@@ -80,11 +80,30 @@ static size_t odd_lines(size_t bytes) {
     return (td_round_up(bytes, TD_CACHE_LINE) / TD_CACHE_LINE | 1) * TD_CACHE_LINE;
 }
 
+/* A row of activations for the kernel: f32; or int8, of int4g followed by the sums of its groups. */
+static size_t row_bytes(const td_gemm_kernel *kernel, const expert_layout *l, size_t k) {
+    if (kernel->format == TD_EXPERT_BF16) return k * sizeof(float);
+    return kernel->format == TD_EXPERT_INT4G ? k + k / l->groups.size * sizeof(int32_t) : k;
+}
+
+/* Make such a row of cols values; src may be dst when it is f32. */
+static void make_row(const td_experts *x, td_dtype dtype, const void *src, size_t cols, size_t k, char *dst, td_gemm_row *row) {
+    row->x = dst;
+    if (x->kernel->format == TD_EXPERT_BF16) {
+        if (src != dst) td_to_f32(dtype, src, cols, (float *)dst);
+        return;
+    }
+    td_quantize_rows_i8(dtype, src, 1, cols, cols, (int8_t *)dst, k, &row->scale, &row->sum);
+    if (x->kernel->format == TD_EXPERT_INT4G) {
+        row->group_sum = (int32_t *)(dst + k);
+        td_group_sums_i8((int8_t *)dst, k, x->layout.groups.size, (int32_t *)(dst + k));
+    }
+}
+
 void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
                             const expert_layout *l) {
-    size_t activation = kernel->format == TD_EXPERT_INT4C ? 1 : sizeof(float);
-    size_t inter_tiles = l->n_gate * kernel->nr * sizeof(float), inter_row = l->inter_k * activation;
-    *p = (expert_scratch_plan){.x_stride = odd_lines(l->hidden_k * activation),
+    size_t inter_tiles = l->n_gate * kernel->nr * sizeof(float), inter_row = row_bytes(kernel, l, l->inter_k);
+    *p = (expert_scratch_plan){.x_stride = odd_lines(row_bytes(kernel, l, l->hidden_k)),
                                .h_stride = odd_lines(inter_tiles > inter_row ? inter_tiles : inter_row),
                                .y_stride = l->n_down * kernel->nr};
     size_t y_arrays = c->max_deferred ? 2 : 1, y_bytes = p->y_stride * sizeof(float);
@@ -214,15 +233,10 @@ static void prepare_rows(void *ctx, uint32_t item, const td_worker *w) {
     uint32_t    end = (item + 1) * TOKENS_PER_ITEM < f->n_tok ? (item + 1) * TOKENS_PER_ITEM : f->n_tok;
     (void)w;
     for (uint32_t t = item * TOKENS_PER_ITEM; t < end; t++) {
-        size_t      hidden = x->config.hidden, row_bytes = hidden * td_dtype_bytes(x->config.act_dtype);
-        const char *src = (const char *)f->args->x + (f->tok0 + t) * row_bytes;
-        char       *dst = f->x + t * x->scratch.x_stride;
-        td_gemm_row row = {.x = dst};
-        if (x->kernel->format == TD_EXPERT_INT4C)
-            td_quantize_rows_i8(x->config.act_dtype, src, 1, hidden, hidden, (int8_t *)dst, x->layout.hidden_k, &row.scale,
-                                &row.sum);
-        else
-            td_to_f32(x->config.act_dtype, src, hidden, (float *)dst);
+        size_t      hidden = x->config.hidden;
+        const char *src = (const char *)f->args->x + (f->tok0 + t) * hidden * td_dtype_bytes(x->config.act_dtype);
+        td_gemm_row row = {0};
+        make_row(x, x->config.act_dtype, src, hidden, x->layout.hidden_k, f->x + t * x->scratch.x_stride, &row);
         for (uint32_t j = 0; j < f->args->top_k; j++) f->x_rows[f->pair_at[t * f->args->top_k + j]] = row;
     }
 }
@@ -232,12 +246,8 @@ static void prepare_rows(void *ctx, uint32_t item, const td_worker *w) {
 static void finish_block(td_experts *x, const row_block *b) {
     expert_ffn *f = x->ffn;
     for (uint32_t p = b->pair0; p < b->pair0 + b->n_pairs; p++) {
-        char        *h = f->h + p * x->scratch.h_stride;
-        td_gemm_row *row = &f->h_rows[p];
-        row->x = h;
-        if (x->kernel->format == TD_EXPERT_INT4C)
-            td_quantize_rows_i8(TD_DT_F32, h, 1, x->config.inter, x->config.inter, (int8_t *)h, x->layout.inter_k,
-                                &row->scale, &row->sum);
+        char *h = f->h + p * x->scratch.h_stride;
+        make_row(x, TD_DT_F32, h, x->config.inter, x->layout.inter_k, h, &f->h_rows[p]);
     }
 }
 
@@ -254,7 +264,8 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
                        f->active[b->expert].id * sh->expert_bytes + tile0 * 2 * tile_bytes;
     float *gate = expert_worker_scratch(x, w->index), *up = gate + ROWS_MAX * TD_GEMM_NR_MAX;
     for (size_t t = tile0; t < tile1; t++, tile += 2 * tile_bytes) {
-        td_gemm_args g = {.tile = tile, .k = x->layout.hidden_k, .m = b->n_pairs, .rows = f->x_rows + b->pair0, .out = gate};
+        td_gemm_args g = {.tile = tile, .k = x->layout.hidden_k, .m = b->n_pairs, .rows = f->x_rows + b->pair0,
+                          .groups = x->layout.groups, .out = gate};
         kernel->run(&g);
         g.tile = tile + tile_bytes;
         g.out = up;
@@ -359,6 +370,7 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
                                   .k = x->layout.inter_k,
                                   .m = m,
                                   .rows = f->h_rows + p,
+                                  .groups = x->layout.groups,
                                   .out = out};
                 x->kernel->run(&g);
                 scatter(x, out, p, m, (sh->down_tile0 + t) * nr);
@@ -425,7 +437,7 @@ static void run_pass(td_experts *x, bool second) {
 /* Of a batch: its experts' weights once, its pairs' operations. */
 static void add_work(const td_experts *x, td_tier_work *w) {
     uint64_t pairs = (uint64_t)x->ffn->n_tok * x->ffn->args->top_k;
-    *(x->kernel->format == TD_EXPERT_INT4C ? &w->int8_ops : &w->f32_ops) += pairs * 6 * x->config.hidden * x->config.inter;
+    *(x->kernel->format == TD_EXPERT_BF16 ? &w->f32_ops : &w->int8_ops) += pairs * 6 * x->config.hidden * x->config.inter;
     w->bytes += x->ffn->n_active * (x->layout.layer_bytes / x->config.n_experts);
 }
 

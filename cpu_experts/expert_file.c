@@ -29,8 +29,24 @@ static uint64_t hash_header(const header_page *p) {
 
 /* ---- header ------------------------------------------------------------------------------------ */
 
+static uint32_t format_word(const td_experts_config *c) {
+    if (c->format != TD_EXPERT_INT4G) return c->format;
+    return c->format | (uint32_t)c->groups.size << 8 | (uint32_t)c->groups.scale_dtype << 16 | (uint32_t)c->groups.zero_points << 24;
+}
+
+/* What people call it: "int4", "int4-g32", … */
+static const char *format_name(uint32_t word, char name[32]) {
+    static const char *const FORMATS[TD_EXPERT_FORMATS] = {
+        [TD_EXPERT_INT4C] = "int4", [TD_EXPERT_BF16] = "bf16", [TD_EXPERT_INT8C] = "int8", [TD_EXPERT_INT4G] = "int4-g"};
+    uint32_t format = word & 0xff;
+    if (format != TD_EXPERT_INT4G) return FORMATS[format];
+    const char *scale = (word >> 16 & 0xff) == TD_DT_F32 ? "f32" : (word >> 16 & 0xff) == TD_DT_F16 ? "f16" : "bf16";
+    snprintf(name, 32, "%s%u (%s scales%s)", FORMATS[format], word >> 8 & 0xff, scale, word >> 24 ? ", zeros" : "");
+    return name;
+}
+
 static const td_gemm_kernel *kernel_of(const td_packed_header *h) {
-    const td_gemm_kernel *k = td_gemm_find_layout((td_expert_format)h->format, h->layout);
+    const td_gemm_kernel *k = td_gemm_find_layout((td_expert_format)(h->format & 0xff), h->layout);
     return k && k->nr == h->nr && k->kr == h->kr ? k : NULL;
 }
 
@@ -83,14 +99,14 @@ static td_status read_header(const char *path, header_page *p, uint64_t *file_by
 /* Header and size: everything but the payload's checksums. */
 static td_status open_packed(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash,
                              header_page *p, expert_layout *l, td_error *err) {
-    static const char *const FORMATS[] = {[TD_EXPERT_INT4C] = "int4", [TD_EXPERT_BF16] = "bf16"};
-    uint64_t                 file_bytes = 0;
+    uint64_t file_bytes = 0;
+    char     names[2][32];
     TD_TRY(read_header(path, p, &file_bytes, err));
     const td_packed_header *h = &p->h;
-    if (h->format > TD_EXPERT_BF16) return td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
-    if (h->format != (uint32_t)c->format)
-        return td_fail(err, TD_EFORMAT, "%s holds %s experts where %s is wanted", path, FORMATS[h->format],
-                       FORMATS[c->format]);
+    if ((h->format & 0xff) >= TD_EXPERT_FORMATS) return td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
+    if (h->format != format_word(c))
+        return td_fail(err, TD_EFORMAT, "%s holds %s experts where %s is wanted", path, format_name(h->format, names[0]),
+                       format_name(format_word(c), names[1]));
     if (h->n_experts != c->n_experts || h->hidden != c->hidden || h->inter != c->inter)
         return td_fail(err, TD_EFORMAT,
                        "%s holds %u experts of hidden size %u and intermediate size %u; the model has %u of %u and %u", path,
@@ -147,7 +163,7 @@ static td_status save_layer(const td_experts *x, uint32_t layer, const char *pat
 
     header_page p = {.h = {.version = TD_PACKED_VERSION,
                            .header_bytes = sizeof p,
-                           .format = x->config.format,
+                           .format = format_word(&x->config),
                            .layer = layer,
                            .n_experts = x->config.n_experts,
                            .hidden = x->config.hidden,
@@ -199,25 +215,32 @@ typedef struct {
 } file_source;
 
 /* Rows of a file that was packed for another kernel or number of shards: unpack the tiles that hold them. */
-static bool rows_of_file(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
-                         float *scale, void *tmp) {
+static bool rows_of_file(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+                         const td_gemm_weights *out, void *tmp) {
     const file_source *src = ctx;
-    size_t nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m);
-    size_t element = src->kernel->format == TD_EXPERT_INT4C ? 1 : 2;
-    float  tile_scale[TD_GEMM_NR_MAX];
-    size_t unpacked = SIZE_MAX;
+    td_expert_format   format = src->kernel->format;
+    size_t nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m),
+           element = td_gemm_element(format), n_scales = 1, file_scales = 1, unpacked = SIZE_MAX;
+    td_gemm_weights tile_weights = td_expert_tile_weights(src->layout, tmp);
+    if (format == TD_EXPERT_INT4G) {
+        n_scales = k / src->layout->groups.size;
+        file_scales = file_k / src->layout->groups.size;
+    }
+    size_t scales = n_scales < file_scales ? n_scales : file_scales; /* beyond: padding of both */
     for (size_t r = 0; r < n; r++) {
         size_t tile = (row + r) / nr, in_tile = (row + r) % nr;
         if (tile != unpacked) {
             uint32_t s;
             size_t   at = td_expert_tile_offset(src->layout, expert, m, tile, &s);
-            src->kernel->unpack((const char *)src->shard[s] + at, tmp, tile_scale, file_k);
+            src->kernel->unpack((const char *)src->shard[s] + at, &tile_weights, file_k, &src->layout->groups);
             unpacked = tile;
         }
-        char *out = (char *)rows + r * k * element;
-        memcpy(out, (const char *)tmp + in_tile * file_k * element, cols * element);
-        memset(out + cols * element, 0, (k - cols) * element);
-        scale[r] = tile_scale[in_tile];
+        char *codes = (char *)out->rows + r * k * element;
+        memcpy(codes, (const char *)tile_weights.rows + in_tile * file_k * element, cols * element);
+        memset(codes + cols * element, 0, (k - cols) * element);
+        memset(out->scale + r * n_scales, 0, n_scales * sizeof *out->scale);
+        memcpy(out->scale + r * n_scales, tile_weights.scale + in_tile * file_scales, scales * sizeof *out->scale);
+        memcpy(out->zero + r * n_scales, tile_weights.zero + in_tile * file_scales, scales);
     }
     return true;
 }

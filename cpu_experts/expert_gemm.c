@@ -11,6 +11,14 @@ static const td_gemm_kernel *const KERNELS[] = {
 #endif
     &td_int4c_scalar,
 #if defined(__x86_64__)
+    &td_int8c_avx512vnni, &td_int8c_avxvnni, &td_int8c_avx2,
+#endif
+    &td_int8c_scalar,
+#if defined(__x86_64__)
+    &td_int4g_avx512vnni, &td_int4g_avxvnni, &td_int4g_avx2,
+#endif
+    &td_int4g_scalar,
+#if defined(__x86_64__)
     &td_bf16_avx512,      &td_bf16_avx2,
 #endif
     &td_bf16_scalar,

@@ -2,12 +2,17 @@
  * Kernels of the expert FFN: a tile of nr output rows times a few rows of activations.
  *
  * DESIGN. A weight matrix [n, k] is cut into tiles of nr rows; a kernel travels with its tile layout, its packer and its
- * unpacker. int4c tile  nr f32 scales | for each group of 4 k: nr/2 dwords; byte b of dword i holds code+8 of row i (low
- * nibble) and of row nr/2+i (high nibble) at k = 4*group+b. k is padded to a multiple of kr with code 0, rows with scale 0.
- *   bf16 tile   for each k: nr/2 dwords; dword i holds row i (high half) and row nr/2+i (low half).
- * Codes are stored without sign, so that the u8 x s8 instructions take them as they are; 8 * sum(activations) is subtracted
- * at the end. int4c accumulates in int32, exactly; bf16 accumulates one fma per k in the order of k. So every tier and every
- * m gives the same bits.
+ * unpacker.
+ *   int4c  nr f32 scales | for each four k: nr/2 dwords; byte b of dword i holds code+8 of row i (low nibble) and of row nr/2+i
+ *          (high nibble) at k = 4*i+b.
+ *   int8c  nr f32 scales | for each four k: nr dwords; byte b of dword i holds code+128 of row i.
+ *   int4g  zeros, where there are any: for each group nr/2 bytes, row i in the low nibble, nr/2+i in the high; to 64 bytes | for
+ *          each group of k: nr scales, then codes as int4c, in [0, 15]. To 64 bytes.
+ *   bf16   for each k: nr/2 dwords; dword i holds row i (high half) and row nr/2+i (low half).
+ * k is padded to a multiple of kr with weights 0, rows with scale 0. Codes are stored without sign, so that the u8 x s8
+ * instructions take them as they are; 8 (int4c, int4g) or 128 (int8c) times the sum of the activations is subtracted. Integer
+ * formats accumulate in int32, exactly; int4g then adds its groups in ascending order, one fma each; bf16 adds one fma per k in the
+ * order of k. So every tier and every m gives the same bits.
  */
 #ifndef TD_CPU_EXPERTS_EXPERT_GEMM_H
 #define TD_CPU_EXPERTS_EXPERT_GEMM_H
@@ -19,9 +24,10 @@
 
 /** One row of activations. */
 typedef struct {
-    const void *x;     /* int4c: [k] int8 codes, zero from the true k to the padded one; bf16: [k] f32 */
-    float       scale; /* int4c: of the codes */
-    int32_t     sum;   /* int4c: of the codes */
+    const void    *x;         /* bf16: [k] f32; else [k] int8 codes, zero from the true k to the padded one */
+    float          scale;     /* of the codes */
+    int32_t        sum;       /* of the codes */
+    const int32_t *group_sum; /* int4g: [k / size] minus 8 times the sum of each group's codes (quant/row_quant.h) */
 } td_gemm_row;
 
 typedef struct {
@@ -29,8 +35,20 @@ typedef struct {
     size_t             k;    /* padded: a multiple of kr */
     size_t             m;    /* rows, >= 1 */
     const td_gemm_row *rows; /* [m] */
-    float             *out;  /* [m, nr] 64-byte aligned: int4c ((f32)(acc - 8 sum) * tile scale) * row scale; bf16 acc */
+    td_expert_groups   groups; /* int4g */
+    /**
+     * [m, nr] 64-byte aligned. int4c, int8c: (f32)(sum of code * x) * tile scale * row scale. int4g: acc * row scale, where over
+     * groups acc = fma((f32)(sum of (code - zero) * x), scale, acc) from 0. bf16: acc = fma(w, x, acc) from 0.
+     */
+    float             *out;
 } td_gemm_args;
+
+/** Weights of a tile, not packed. */
+typedef struct {
+    void    *rows;  /* [nr, k] dense: int8 codes (int4c in [-7, 7], int8c in [-127, 127], int4g in [0, 15]) or bf16 */
+    float   *scale; /* int4c, int8c: [nr]; int4g: [nr, k / size], values of scale_dtype */
+    uint8_t *zero;  /* int4g: [nr, k / size]; 8 where the tile has no zero points */
+} td_gemm_weights;
 
 typedef struct {
     const char      *name;   /* "int4c_avx512vnni_14x32" */
@@ -38,10 +56,10 @@ typedef struct {
     td_expert_format format;
     uint32_t         needs;         /* TD_CPU_* bits, all required */
     uint16_t         mr, nr, kr;    /* rows of activations per register tile, output rows per tile, k padding */
-    size_t (*tile_bytes)(size_t k); /* multiple of 64 */
-    /** rows: [nr, k] dense: int8 codes in [-7, 7] (int4c) or bf16; scale: [nr] (int4c). k is padded. */
-    void (*pack)(void *tile, const void *rows, const float *scale, size_t k);
-    void (*unpack)(const void *tile, void *rows, float *scale, size_t k); /* the inverse */
+    /* k is padded; groups are int4g's */
+    size_t (*tile_bytes)(size_t k, const td_expert_groups *groups); /* multiple of 64 */
+    void (*pack)(void *tile, const td_gemm_weights *w, size_t k, const td_expert_groups *groups);
+    void (*unpack)(const void *tile, td_gemm_weights *w, size_t k, const td_expert_groups *groups); /* the inverse */
     void (*run)(const td_gemm_args *a);
     /** out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; n a multiple of 16; out may be gate. Relative error of silu below
      * 4e-7. */
@@ -49,6 +67,9 @@ typedef struct {
     /** y[i] = fma(w, v[i], y[i]); n a multiple of 16. */
     void (*axpy)(float w, const float *v, size_t n, float *y);
 } td_gemm_kernel;
+
+/** Bytes of an element of td_gemm_weights.rows. */
+static inline size_t td_gemm_element(td_expert_format format) { return format == TD_EXPERT_BF16 ? sizeof(td_bf16) : 1; }
 
 /** The best kernel of a format that the features allow; never NULL for a format of the enum. */
 const td_gemm_kernel *td_gemm_select(td_expert_format format, uint32_t features);

@@ -4,7 +4,7 @@
 
 td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_gemm_kernel *kernel,
                                 uint32_t n_shards, td_error *err) {
-    *l = (expert_layout){.n_experts = c->n_experts, .hidden = c->hidden, .inter = c->inter, .n_shards = n_shards};
+    *l = (expert_layout){.n_experts = c->n_experts, .hidden = c->hidden, .inter = c->inter, .groups = c->groups, .n_shards = n_shards};
     if (!c->n_layers || !c->n_experts || c->n_experts > UINT16_MAX || !c->hidden || !c->inter)
         return td_fail(err, TD_EINVAL,
                        "experts need at least one layer, expert, hidden and intermediate value, and at most %d experts",
@@ -12,6 +12,13 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
     if (c->hidden > TD_GEMM_K_MAX || c->inter > TD_GEMM_K_MAX)
         return td_fail(err, TD_ENOTSUP, "experts of hidden size %u and intermediate size %u: at most %d is supported",
                        c->hidden, c->inter, TD_GEMM_K_MAX);
+    if (c->format == TD_EXPERT_INT4G) {
+        const td_expert_groups *g = &c->groups;
+        if (g->size != 32 && g->size != 64 && g->size != 128)
+            return td_fail(err, TD_ENOTSUP, "experts in groups of %u weights: 32, 64 or 128", g->size);
+        if (g->scale_dtype != TD_DT_BF16 && g->scale_dtype != TD_DT_F16 && g->scale_dtype != TD_DT_F32)
+            return td_fail(err, TD_ENOTSUP, "scales of the experts' groups are bf16, f16 or f32");
+    }
     if (!n_shards || n_shards > TD_POOL_SUBPOOLS_MAX)
         return td_fail(err, TD_EINVAL, "%u expert shards: 1 to %d", n_shards, TD_POOL_SUBPOOLS_MAX);
 
@@ -19,8 +26,8 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
     l->inter_k = td_round_up(c->inter, kernel->kr);
     l->n_gate = (c->inter + kernel->nr - 1u) / kernel->nr;
     l->n_down = (c->hidden + kernel->nr - 1u) / kernel->nr;
-    l->gate_tile_bytes = kernel->tile_bytes(l->hidden_k);
-    l->down_tile_bytes = kernel->tile_bytes(l->inter_k);
+    l->gate_tile_bytes = kernel->tile_bytes(l->hidden_k, &l->groups);
+    l->down_tile_bytes = kernel->tile_bytes(l->inter_k, &l->groups);
     for (uint32_t s = 0; s < n_shards; s++) {
         expert_shard *sh = &l->shard[s];
         sh->gate_tile0 = l->n_gate * s / n_shards;

@@ -18,37 +18,54 @@ static size_t k_max(const expert_layout *l) {
     return l->hidden_k > l->inter_k ? l->hidden_k : l->inter_k;
 }
 
+#define KR_MAX 128 /* of any kernel */
+
 /* Rows of a tile are at most 2 bytes an element. */
 static size_t tile_rows_bytes(const expert_layout *l) {
-    return td_round_up(TD_GEMM_NR_MAX * (k_max(l) + 64) * 2, TD_CACHE_LINE);
+    return td_round_up(TD_GEMM_NR_MAX * (k_max(l) + KR_MAX) * 2, TD_CACHE_LINE);
+}
+
+/* Scales, and as many zeros: of groups of 32, or one a row. */
+static size_t tile_scales(const expert_layout *l) {
+    return TD_GEMM_NR_MAX * ((k_max(l) + KR_MAX) / 32 + 1);
+}
+
+static size_t tile_weights_bytes(const expert_layout *l) {
+    return td_round_up(tile_rows_bytes(l) + tile_scales(l) * (sizeof(float) + 1), TD_CACHE_LINE);
+}
+
+td_gemm_weights td_expert_tile_weights(const expert_layout *l, void *mem) {
+    float *scale = (float *)((char *)mem + tile_rows_bytes(l));
+    return (td_gemm_weights){.rows = mem, .scale = scale, .zero = (uint8_t *)(scale + tile_scales(l))};
 }
 
 size_t td_expert_pack_tmp_bytes(const expert_layout *l) {
-    return tile_rows_bytes(l) + (k_max(l) + 64) * sizeof(float);
+    return td_round_up(tile_weights_bytes(l) + (k_max(l) + KR_MAX) * sizeof(float), TD_CACHE_LINE);
 }
 
 size_t td_expert_pack_worker_bytes(const td_gemm_kernel *kernel, const expert_layout *l) {
-    assert(kernel->nr <= TD_GEMM_NR_MAX);
-    return td_round_up(tile_rows_bytes(l) + TD_GEMM_NR_MAX * sizeof(float) + td_expert_pack_tmp_bytes(l), TD_CACHE_LINE);
+    assert(kernel->nr <= TD_GEMM_NR_MAX && kernel->kr <= KR_MAX);
+    return tile_weights_bytes(l) + td_expert_pack_tmp_bytes(l);
 }
 
 static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, expert_matrix m, size_t tile0, size_t n_tiles) {
     const td_gemm_kernel *kernel = job->x->kernel;
     const expert_layout  *l = &job->x->layout;
-    size_t k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m), element = kernel->format == TD_EXPERT_INT4C ? 1 : 2;
-    char  *rows = expert_worker_scratch(job->x, w->index);
-    float *scale = (float *)(rows + tile_rows_bytes(l));
-    void  *tmp = scale + TD_GEMM_NR_MAX;
+    size_t k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m), row_bytes = k * td_gemm_element(kernel->format),
+           n_scales = kernel->format == TD_EXPERT_INT4G ? k / l->groups.size : 1; /* of a row */
+    char           *mem = expert_worker_scratch(job->x, w->index), *tmp = mem + tile_weights_bytes(l);
+    td_gemm_weights weights = td_expert_tile_weights(l, mem);
     for (size_t t = tile0; t < tile0 + n_tiles; t++) {
         size_t   row = t * kernel->nr, n = n_rows - row < kernel->nr ? n_rows - row : kernel->nr;
         uint32_t shard;
-        memset(rows + n * k * element, 0, (kernel->nr - n) * k * element);
-        memset(scale + n, 0, (kernel->nr - n) * sizeof *scale);
-        if (!job->rows(job->ctx, expert, m, row, n, k, rows, scale, tmp))
+        memset((char *)weights.rows + n * row_bytes, 0, (kernel->nr - n) * row_bytes);
+        memset(weights.scale + n * n_scales, 0, (kernel->nr - n) * n_scales * sizeof *weights.scale);
+        memset(weights.zero, 8, kernel->nr * n_scales);
+        if (!job->rows(job->ctx, expert, m, row, n, k, &weights, tmp))
             atomic_store_explicit(&job->refused, (uint32_t)expert, memory_order_relaxed);
         size_t at = td_expert_tile_offset(l, expert, m, t, &shard);
         assert(shard == w->subpool);
-        kernel->pack((char *)expert_shard_data(job->x, job->layer, shard) + at, rows, scale, k);
+        kernel->pack((char *)expert_shard_data(job->x, job->layer, shard) + at, &weights, k, &l->groups);
     }
 }
 

@@ -126,22 +126,39 @@ static const void *view_rows(const view_source *src, size_t expert, expert_matri
     return (const char *)v->data + row * *cols * td_dtype_bytes(v->dtype);
 }
 
-static bool int4_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
-                              float *scale, void *tmp) {
+static bool int4c_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+                               const td_gemm_weights *out, void *tmp) {
     (void)tmp;
     td_dtype    dtype;
     size_t      cols;
     const void *w = view_rows(ctx, expert, m, row, &dtype, &cols);
-    return td_quantize_weight_i4(dtype, w, n, cols, rows, k, scale);
+    return td_quantize_weight_i4(dtype, w, n, cols, out->rows, k, out->scale);
 }
 
-static bool bf16_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
-                              float *scale, void *tmp) {
-    (void)scale;
+static bool int8c_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+                               const td_gemm_weights *out, void *tmp) {
+    (void)tmp;
+    td_dtype    dtype;
+    size_t      cols;
+    const void *w = view_rows(ctx, expert, m, row, &dtype, &cols);
+    return td_quantize_weight_i8(dtype, w, n, cols, out->rows, k, out->scale);
+}
+
+static bool int4g_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+                               const td_gemm_weights *out, void *tmp) {
+    const td_expert_groups *groups = &((const view_source *)ctx)->layout->groups;
+    td_dtype                dtype;
+    size_t                  cols;
+    const void             *w = view_rows(ctx, expert, m, row, &dtype, &cols);
+    return td_quantize_weight_i4_groups(dtype, w, n, cols, groups->size, groups->scale_dtype, out->rows, k, out->scale, tmp);
+}
+
+static bool bf16_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+                              const td_gemm_weights *weights, void *tmp) {
     td_dtype    dtype;
     size_t      cols;
     const char *w = view_rows(ctx, expert, m, row, &dtype, &cols);
-    td_bf16    *out = rows;
+    td_bf16    *out = weights->rows;
     for (size_t r = 0; r < n; r++, out += k, w += cols * td_dtype_bytes(dtype)) {
         if (dtype == TD_DT_BF16) {
             memcpy(out, w, cols * sizeof *out);
@@ -162,9 +179,10 @@ td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_w
         TD_TRY(check_view(&experts[e].up, inter, hidden, "up_proj", e, err));
         TD_TRY(check_view(&experts[e].down, hidden, inter, "down_proj", e, err));
     }
-    view_source src = {&x->layout, experts};
-    return td_expert_pack_layer(x, layer, x->config.format == TD_EXPERT_INT4C ? int4_rows_of_view : bf16_rows_of_view, &src,
-                                err);
+    static const expert_rows_fn ROWS[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = int4c_rows_of_view, [TD_EXPERT_BF16] = bf16_rows_of_view,
+                                                           [TD_EXPERT_INT8C] = int8c_rows_of_view, [TD_EXPERT_INT4G] = int4g_rows_of_view};
+    view_source                 src = {&x->layout, experts};
+    return td_expert_pack_layer(x, layer, ROWS[x->config.format], &src, err);
 }
 
 /* ---- random weights ---------------------------------------------------------------------------- */
@@ -193,31 +211,45 @@ static inline uint64_t random_codes(uint64_t r) {
     return code | (code & 0x0808080808080808u) * 0x1eu; /* its sign in the upper nibble */
 }
 
-static bool random_rows(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
-                        float *scale, void *tmp) {
+static void random_bf16(uint64_t *state, float rms, size_t cols, td_bf16 *out) {
+    uint64_t exponent = (td_bf16)(td_f32_to_bf16(rms / 1.5f) & 0x7f80u);
+    for (size_t i = 0; i < cols; i += 4) { /* random sign and mantissa: magnitudes in [1, 2) of the exponent */
+        uint64_t bits = (next_random(state) & 0x807f807f807f807fu) | exponent * 0x0001000100010001u;
+        memcpy(out + i, &bits, (cols - i < 4 ? cols - i : 4) * sizeof *out);
+    }
+}
+
+/* Codes of [-7, 7], or odd ones of [-127, 127]. @return their rms. */
+static float random_ints(uint64_t *state, bool int8, size_t cols, int8_t *out) {
+    for (size_t i = 0; i < cols; i += 16) {
+        uint64_t bits = next_random(state), codes[2] = {random_codes(bits), random_codes(bits >> 4)};
+        if (int8) codes[0] = bits | 0x0101010101010101u, codes[1] = next_random(state) | 0x0101010101010101u;
+        memcpy(out + i, codes, cols - i < 16 ? cols - i : 16);
+    }
+    return int8 ? 73.9f : 4.3f;
+}
+
+static bool random_rows(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+                        const td_gemm_weights *out, void *tmp) {
     const random_source *src = ctx;
-    size_t               cols = expert_matrix_cols(src->layout, m);
-    bool                 int4 = src->format == TD_EXPERT_INT4C;
+    size_t               cols = expert_matrix_cols(src->layout, m), element = td_gemm_element(src->format);
     float                rms = 1.0f / sqrtf((float)cols); /* keeps the size of activations */
-    td_bf16              exponent = (td_bf16)(td_f32_to_bf16(rms / 1.5f) & 0x7f80u);
     (void)tmp;
     for (size_t r = 0; r < n; r++) {
         uint64_t state = td_rng_u64(src->seed, (uint64_t)src->layer << 32 | expert, (uint64_t)m << 32 | (row + r)) | 1u;
-        if (int4) {
-            int8_t *out = (int8_t *)rows + r * k;
-            scale[r] = rms / 4.3f; /* the rms of uniform codes of [-7, 7] */
-            for (size_t i = 0; i < cols; i += 16) {
-                uint64_t bits = next_random(&state), codes[2] = {random_codes(bits), random_codes(bits >> 4)};
-                memcpy(out + i, codes, cols - i < 16 ? cols - i : 16);
-            }
-            memset(out + cols, 0, k - cols);
+        char    *codes = (char *)out->rows + r * k * element;
+        memset(codes + cols * element, 0, (k - cols) * element);
+        if (src->format == TD_EXPERT_BF16) {
+            random_bf16(&state, rms, cols, (td_bf16 *)codes);
+            continue;
+        }
+        float scale = rms / random_ints(&state, src->format == TD_EXPERT_INT8C, cols, (int8_t *)codes);
+        if (src->format == TD_EXPERT_INT4G) {
+            size_t n_groups = k / src->layout->groups.size;
+            for (size_t i = 0; i < k; i++) codes[i] = (char)(codes[i] + 8);
+            for (size_t g = 0; g < n_groups; g++) out->scale[r * n_groups + g] = td_bf16_to_f32((td_bf16)(td_f32_to_bf16(scale) & 0xfff8u)); /* f16 too */
         } else {
-            td_bf16 *out = (td_bf16 *)rows + r * k;
-            for (size_t i = 0; i < cols; i += 4) { /* random sign and mantissa: magnitudes in [1, 2) of the exponent */
-                uint64_t bits = (next_random(&state) & 0x807f807f807f807fu) | exponent * 0x0001000100010001u;
-                memcpy(out + i, &bits, (cols - i < 4 ? cols - i : 4) * sizeof *out);
-            }
-            memset(out + cols, 0, (k - cols) * sizeof *out);
+            out->scale[r] = scale;
         }
     }
     return true;

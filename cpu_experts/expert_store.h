@@ -27,6 +27,7 @@ typedef struct {
 /** Where everything lies: a function of the shapes, the kernel's layout and the number of shards. */
 typedef struct {
     size_t       n_experts, hidden, inter;
+    td_expert_groups groups;
     size_t       hidden_k, inter_k; /* k of gate and up, k of down: padded to kr */
     size_t       n_gate, n_down;    /* tiles of the whole matrices */
     size_t       gate_tile_bytes, down_tile_bytes;
@@ -94,13 +95,13 @@ void td_expert_layer_release(td_experts *x, uint32_t layer);
 /* ---- packing (expert_pack.c) ----------------------------------------------------------------- */
 
 /**
- * Give n rows of a matrix of one expert, from row `row`: [n, k] codes (int8) or bf16, zero from the true columns to k, and
- * scales.
+ * Give n rows of a matrix of one expert, from row `row`, with k columns; weights are 0 from the true columns on.
+ * @param out room for the rows of a tile.
  * @param tmp scratch of td_expert_pack_tmp_bytes.
  * @return false when the rows cannot be represented (an infinity or a NaN).
  */
-typedef bool (*expert_rows_fn)(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k, void *rows,
-                               float *scale, void *tmp);
+typedef bool (*expert_rows_fn)(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+                               const td_gemm_weights *out, void *tmp);
 
 /** Pack every shard of a layer from a source of rows, on the pool. @return TD_EFORMAT when rows were refused; names the
  * expert. */
@@ -109,7 +110,10 @@ TD_NODISCARD td_status td_expert_pack_layer(td_experts *x, uint32_t layer, exper
 
 /** Worker scratch that packing needs. */
 size_t td_expert_pack_worker_bytes(const td_gemm_kernel *kernel, const expert_layout *l);
-size_t td_expert_pack_tmp_bytes(const expert_layout *l); /* f32 and code rows of the wider matrix, a tile of any kernel */
+size_t td_expert_pack_tmp_bytes(const expert_layout *l); /* f32 row of the wider matrix, and a tile of any kernel, not packed */
+
+/** Room for the weights of a tile of any kernel, in td_expert_pack_tmp_bytes of memory. */
+td_gemm_weights td_expert_tile_weights(const expert_layout *l, void *mem);
 
 /* ---- placement (expert_placement.c) ---------------------------------------------------------- */
 

@@ -22,6 +22,22 @@ float td_f16_to_f32(td_f16 v) {
     return f;
 }
 
+td_f16 td_f32_to_f16(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    uint32_t sign = bits >> 16 & 0x8000u, abs = bits & 0x7fffffffu;
+    if (abs > 0x7f800000u) return (td_f16)(sign | 0x7e00u);
+    if (abs >= 0x477ff000u) return (td_f16)(sign | 0x7c00u); /* 65520 and more */
+    if (abs < 0x38800000u) {                                 /* subnormal: its unit is that of 0.5 in f32 */
+        float magnitude;
+        memcpy(&magnitude, &abs, sizeof magnitude);
+        magnitude += 0.5f;
+        memcpy(&abs, &magnitude, sizeof abs);
+        return (td_f16)(sign | (abs - 0x3f000000u));
+    }
+    return (td_f16)(sign | (abs - 0x38000000u + 0xfffu + (abs >> 13 & 1u)) >> 13);
+}
+
 void td_to_f32_scalar(td_dtype dtype, const void *src, size_t n, float *dst) {
     if (dtype == TD_DT_BF16)
         for (size_t i = 0; i < n; i++) dst[i] = td_bf16_to_f32(((const td_bf16 *)src)[i]);

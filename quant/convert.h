@@ -17,6 +17,9 @@ void td_from_f32(td_dtype dtype, const float *src, size_t n, void *dst);
 /** One IEEE binary16 value, exact. */
 float td_f16_to_f32(td_f16 v);
 
+/** The nearest binary16, ties to even; beyond its range an infinity, a NaN stays one. */
+td_f16 td_f32_to_f16(float f);
+
 /* The tiers, for tests and selection. */
 void td_to_f32_scalar(td_dtype dtype, const void *src, size_t n, float *dst);
 void td_to_f32_avx2(td_dtype dtype, const void *src, size_t n, float *dst);

@@ -53,3 +53,18 @@ void td_quantize_rows_i8(td_dtype dtype, const void *x, size_t n, size_t k, size
         if (sum) sum[r] = s;
     }
 }
+
+void td_group_sums_i8(const int8_t *q, size_t k, size_t size, int32_t *sum) {
+    const uint64_t even = 0x00ff00ff00ff00ffu;
+    for (size_t g = 0; g < k; g += size) {
+        uint64_t lanes = 0; /* four sums of code + 128; a lane grows by 510 at most, 16 times */
+        for (size_t i = 0; i < size; i += 8) {
+            uint64_t eight;
+            memcpy(&eight, q + g + i, sizeof eight);
+            eight ^= 0x8080808080808080u;
+            lanes += (eight & even) + (eight >> 8 & even);
+        }
+        lanes = (lanes & 0x0000ffff0000ffffu) + (lanes >> 16 & 0x0000ffff0000ffffu);
+        *sum++ = -8 * ((int32_t)(lanes & 0xffffffffu) + (int32_t)(lanes >> 32) - 128 * (int32_t)size);
+    }
+}

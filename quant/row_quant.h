@@ -29,6 +29,9 @@ void td_quantize_rows_i8(td_dtype dtype, const void *x, size_t n, size_t k, size
  * codes. */
 int32_t td_quantize_row(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q, float *scale);
 
+/** sum[g] = -8 * (sum of q[g * size .. (g + 1) * size)) for g < k / size; size a multiple of 8 up to 128, k of size. */
+void td_group_sums_i8(const int8_t *q, size_t k, size_t size, int32_t *sum);
+
 /* The tiers, for tests and selection. */
 int32_t td_quantize_row_scalar(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q, float *scale);
 int32_t td_quantize_row_avx2(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q, float *scale);

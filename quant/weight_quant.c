@@ -1,7 +1,9 @@
 #include "quant/weight_quant.h"
 
 #include <math.h>
+#include <string.h>
 
+#include "quant/convert.h"
 #include "quant/row_quant.h"
 
 static bool quantize_weight(td_dtype dtype, const void *w, size_t n, size_t k, float qmax, int8_t *q, size_t q_stride,
@@ -23,4 +25,44 @@ bool td_quantize_weight_i8(td_dtype dtype, const void *w, size_t n, size_t k, in
 
 bool td_quantize_weight_i4(td_dtype dtype, const void *w, size_t n, size_t k, int8_t *q, size_t q_stride, float *scale) {
     return quantize_weight(dtype, w, n, k, 7.0f, q, q_stride, scale);
+}
+
+static float round_scale(float scale, td_dtype dtype) {
+    if (dtype == TD_DT_BF16) return td_bf16_to_f32(td_f32_to_bf16(scale));
+    if (dtype == TD_DT_F16) return td_f16_to_f32(td_f32_to_f16(scale));
+    return scale;
+}
+
+static float quantize_group(const float *w, size_t k, td_dtype scale_dtype, uint8_t *q) {
+    float amax = 0;
+    for (size_t i = 0; i < k; i++) {
+        if (!isfinite(w[i])) return NAN;
+        amax = fmaxf(amax, fabsf(w[i]));
+    }
+    float scale = round_scale(amax / 7.0f, scale_dtype), inv = 1.0f / scale;
+    if (isinf(scale)) return NAN;
+    if (isinf(inv)) { /* all zero, or too small for the type of the scale */
+        memset(q, 8, k);
+        return 0;
+    }
+    for (size_t i = 0; i < k; i++) q[i] = (uint8_t)(8 + (int)fminf(fmaxf(rintf(w[i] * inv), -8.0f), 7.0f));
+    return scale;
+}
+
+bool td_quantize_weight_i4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype, uint8_t *q,
+                                  size_t q_stride, float *scale, float *tmp) {
+    size_t n_groups = q_stride / size;
+    bool   finite = true;
+    for (size_t r = 0; r < n; r++) {
+        uint8_t *codes = q + r * q_stride;
+        td_to_f32(dtype, (const char *)w + r * k * td_dtype_bytes(dtype), k, tmp);
+        memset(codes, 8, q_stride);
+        for (size_t g = 0; g < n_groups; g++) {
+            size_t at = g * size, len = at >= k ? 0 : k - at < size ? k - at : size;
+            float *s = &scale[r * n_groups + g];
+            *s = len ? quantize_group(tmp + at, len, scale_dtype, codes + at) : 0;
+            finite = finite && !isnan(*s);
+        }
+    }
+    return finite;
 }

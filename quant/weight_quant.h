@@ -19,4 +19,16 @@ bool td_quantize_weight_i8(td_dtype dtype, const void *w, size_t n, size_t k, in
 /** INT4: the same with codes in [-7, 7], scale = rowmax / 7, one code per byte. */
 bool td_quantize_weight_i4(td_dtype dtype, const void *w, size_t n, size_t k, int8_t *q, size_t q_stride, float *scale);
 
+/**
+ * INT4 in groups along k: codes in [0, 15] with zeros of 8, scale = max |w| of the group / 7 rounded to scale_dtype,
+ * code = 8 + rint(w / scale) limited to [0, 15]. A group of zeros, or of values too small for the type of the scale, has scale 0.
+ * @param size  weights of a group; the last one of a row may be shorter.
+ * @param q     [n, q_stride]; beyond k codes are 8.
+ * @param scale [n, q_stride / size], groups beyond k 0.
+ * @param tmp   [k] f32.
+ * @return false when there is an infinity or a NaN, or a scale overflows scale_dtype.
+ */
+bool td_quantize_weight_i4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype, uint8_t *q,
+                                  size_t q_stride, float *scale, float *tmp);
+
 #endif

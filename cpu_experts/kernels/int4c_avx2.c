@@ -9,10 +9,9 @@
 #define HALF 8
 #define MR 4 /* 8 int16 accumulators, the codes and the broadcast; the int32 sums rest in memory */
 #define GROUPS 8           /* of 4 k, added in int16; kr = 4 * GROUPS */
-#define FAR 8192           /* bytes ahead that are brought to L2: a tile is followed by the tile that is read next */
-#define NEAR 1024          /* and from there to L1 */
 #include "cpu_experts/kernels/int4c_layout.inc"
 
+/* m is a constant after inlining. far: how far ahead of a pass memory is brought to L2. */
 static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int m) {
     const float   *scale = a->tile;
     const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof *scale;
@@ -33,7 +32,7 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
             const uint8_t *at = w + (g + 4 * i) * HALF;
             if (i % 2 == 0) {
                 _mm_prefetch((const char *)at + far, _MM_HINT_T1);
-                _mm_prefetch((const char *)at + NEAR, _MM_HINT_T0);
+                _mm_prefetch((const char *)at + PREFETCH_NEAR, _MM_HINT_T0);
             }
             __m256i both = _mm256_load_si256((const __m256i *)at);
             __m256i low = _mm256_and_si256(both, nibble), high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
@@ -58,19 +57,9 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
         }
 }
 
-#define ROW_CASE(n)                    \
-    case n:                            \
-        rows_times_tile(a, r, far, n); \
-        break;
-
-static void run(const td_gemm_args *a) {
-    size_t n_passes = (a->m + MR - 1) / MR, far = n_passes == 1 ? FAR : tile_bytes(a->k); /* of several, the first fetches the next tile */
-    for (size_t r = 0, left = n_passes; left > 0; left--, far = NEAR) {
-        size_t m = (a->m - r + left - 1) / left;
-        switch (m) { ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) }
-        r += m;
-    }
-}
+#define TILE_BYTES(a) tile_bytes((a)->k, NULL)
+#define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4)
+#include "cpu_experts/kernels/row_tiles.inc"
 
 const td_gemm_kernel td_int4c_avx2 = {
     INT4C_LAYOUT,

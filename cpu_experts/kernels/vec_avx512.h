@@ -22,5 +22,8 @@ VEC vf   vf_of_vi(vi v) { return _mm512_cvtepi32_ps((__m512i)v); }
 VEC vi   vi_of_vf(vf v) { return (vi)_mm512_cvtps_epi32(v); }
 VEC vi   vi_set1(int32_t i) { return (vi)_mm512_set1_epi32(i); }
 VEC vi   vi_load(const void *p) { return *(const vi *)p; } /* aligned */
+VEC vi   vi_load_u8(const uint8_t *p) { return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+VEC vf   vf_load_bf16(const uint16_t *p) { return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16); }
+VEC vf   vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 
 #endif

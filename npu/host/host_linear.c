@@ -5,8 +5,10 @@
 #include "quant/convert.h"
 #include "quant/row_quant.h"
 
-#define INLINE_COST    32768        /* elements below which a wake-up costs more than the work */
-#define ITEMS_PER_WORKER 8
+#define INLINE_COST    8192         /* elements or bytes below which a wake-up costs more than the work */
+#define ITEMS_PER_WORKER 32         /* who is done first waits for less than one; the next item goes on where one ends */
+#define ITEM_BYTES     (32 << 10)   /* weights of an item at least: a microsecond or two */
+#define F_AHEAD_BYTES  4096         /* what a product of floats prefetches ahead of itself */
 #define X_BLOCK_BYTES  (384 << 10)  /* rows of an item: they should stay in L2 beside a panel */
 #define F_BLOCK_ROWS   48
 
@@ -97,6 +99,7 @@ static void float_item(const product_job *j, const td_host_product *p, size_t ro
         size_t        col = panel * nr, cols = p->w->n - col < nr ? p->w->n - col : nr;
         td_fgemm_args g = {.k = k, .n = nr, .a = x->f + row * k, .lda = k, .ldb = nr, .b_dtype = dtype, .c = c, .ldc = nr, .m = rows};
         g.b = (const char *)p->w->data + panel * nr * k * td_dtype_bytes(dtype);
+        g.ahead = (const char *)g.b + F_AHEAD_BYTES;
         j->d->math->gemm(&g);
         for (size_t i = 0; i < rows; i++) {
             char *out = (char *)p->out + ((row + i) * p->ldo + col) * td_dtype_bytes(p->out_dtype);
@@ -118,9 +121,14 @@ static void product_item(void *ctx, uint32_t item, const td_worker *w) {
     (p->w->format == TD_WEIGHT_W8A8 ? w8a8_item : float_item)(j, p, row, rows, begin, end);
 }
 
+static size_t panel_bytes(const td_host_npu *d, const td_npu_weight *w) {
+    size_t element = w->format == TD_WEIGHT_W8A8 ? 1 : w->format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float);
+    return td_host_nr(d, w) * w->k * element;
+}
+
 void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products) {
     product_job j = {.d = d, .x = x, .n_products = n_products, .block_rows = F_BLOCK_ROWS};
-    size_t      panels = 0;
+    size_t      panels = 0, bytes = 0;
     bool        all_int = true;
     assert(n_products >= 1 && n_products <= TD_HOST_PRODUCTS_MAX);
     if (x->m == 0) return;
@@ -130,6 +138,7 @@ void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *pr
         j.part[i].p = &products[i];
         j.part[i].panels = (products[i].w->n + td_host_nr(d, products[i].w) - 1) / td_host_nr(d, products[i].w);
         panels += j.part[i].panels;
+        bytes += j.part[i].panels * panel_bytes(d, products[i].w);
     }
     if (all_int) {
         size_t mr = d->w8a8->mr;
@@ -137,12 +146,12 @@ void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *pr
         if (j.block_rows < 4 * mr) j.block_rows = 4 * mr;
     }
     size_t blocks = (x->m + j.block_rows - 1) / j.block_rows;
-    size_t per_group = panels * blocks / ((size_t)d->n_workers * ITEMS_PER_WORKER);
-    if (per_group < 1) per_group = 1;
+    size_t per_group = panels * blocks / ((size_t)d->n_workers * ITEMS_PER_WORKER), least = (ITEM_BYTES * panels + bytes - 1) / bytes;
+    if (per_group < least) per_group = least;
     for (size_t i = 0; i < n_products; i++) {
         j.part[i].per_group = per_group;
         j.part[i].first_group = j.groups;
         j.groups += (j.part[i].panels + per_group - 1) / per_group;
     }
-    td_host_for(d, product_item, &j, j.groups * blocks, x->m * x->k * panels);
+    td_host_for(d, product_item, &j, j.groups * blocks, bytes);
 }

@@ -55,6 +55,18 @@ class Bench(unittest.TestCase):
         self.assertGreater(rows[0]["gbps"], 0)
         self.assertGreater(rows[1]["gops"], rows[2]["gops"])
 
+    def test_pool(self):
+        p = bench("pool", "--rounds", "1", "--threads", "2", "--json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        rows = [json.loads(line) for line in p.stdout.splitlines()]
+        self.assertEqual([(r["kernel"], r["bound"]) for r in rows], [("line", "line")] + 3 * [("run", "line")])
+        self.assertEqual({r["threads"] for r in rows}, {2})
+        for r in rows:
+            self.assertGreater(r["time_us"], 0)
+            self.assertAlmostEqual(r["fraction"] * r["time_us"], rows[0]["time_us"], delta=0.01)
+        p = bench("pool", "--threads", "1")
+        self.assertEqual((p.returncode, p.stdout), (1, ""))
+
     def test_left_out(self):
         p = bench("decode", "--config", TINY, "--threads", "2", "--rounds", "1", "--filter", "context 16384")
         self.assertEqual(p.returncode, 1)
@@ -76,7 +88,7 @@ class Bench(unittest.TestCase):
     def test_help(self):
         p = bench("--help")
         self.assertEqual(p.returncode, 0)
-        for word in ("roofline", "kernels", "attention", "experts", "decode", "prefill", "--json"):
+        for word in ("roofline", "pool", "kernels", "attention", "experts", "decode", "prefill", "--json"):
             self.assertIn(word, p.stdout)
 
 

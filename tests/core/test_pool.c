@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -66,6 +67,47 @@ static void sleeping_workers_wake(void **state) {
     free(t);
 }
 
+/* A run's number comes round after 256 runs: what a worker's word said then must not count. With 2 items and 3 workers a share is empty,
+   so its word is not written in between. */
+static void numbers_come_round(void **state) {
+    (void)state;
+    tally   *t = calloc(1, sizeof *t), *few = calloc(1, sizeof *few);
+    td_pool *p = make_pool(3, 1);
+    td_pool_run(p, count_item, t, ITEMS);
+    for (uint32_t i = 0; i < 255; i++) td_pool_run(p, count_item, few, 2);
+    td_pool_run(p, count_item, t, ITEMS);
+    for (uint32_t i = 0; i < ITEMS; i++) assert_int_equal(t->count[0][i], 2);
+    assert_int_equal(few->count[0][0], 255);
+    td_pool_destroy(p);
+    free(few);
+    free(t);
+}
+
+typedef struct {
+    _Atomic uint32_t n_begun;
+    uint32_t         by_worker[3];
+} uneven;
+
+/* Item 0 ends when all others have: someone else must have taken the rest of its worker's share. */
+static void wait_for_others(void *ctx, uint32_t item, const td_worker *w) {
+    uneven *u = ctx;
+    u->by_worker[w->index]++;
+    if (item == 0)
+        while (atomic_load(&u->n_begun) < ITEMS - 1) usleep(10);
+    else
+        atomic_fetch_add(&u->n_begun, 1);
+}
+
+static void shares_are_taken_over(void **state) {
+    (void)state;
+    td_pool *p = make_pool(3, 1);
+    uneven   u = {0};
+    td_pool_run(p, wait_for_others, &u, ITEMS);
+    assert_int_equal(u.by_worker[0], 1);
+    assert_int_equal(u.by_worker[1] + u.by_worker[2], ITEMS - 1);
+    td_pool_destroy(p);
+}
+
 static void bad_sizes_are_refused(void **state) {
     (void)state;
     td_pool        *p;
@@ -79,6 +121,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_item_runs_once),
         cmocka_unit_test(sleeping_workers_wake),
+        cmocka_unit_test(numbers_come_round),
+        cmocka_unit_test(shares_are_taken_over),
         cmocka_unit_test(bad_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,6 +35,7 @@ static td_experts_config config_of(const fixture_weights *w, td_expert_format fo
                                .inter = w->inter,
                                .top_k = top_k,
                                .format = format,
+                               .groups = fixture_groups(format),
                                .act_dtype = act,
                                .max_tok = max_tok,
                                .max_deferred = max_deferred};
@@ -71,30 +72,46 @@ static void quantise_row(double *v, size_t n, int qmax) {
     for (size_t i = 0; i < n; i++) v[i] = quantised(v[i], s, qmax);
 }
 
-static void linear(const td_tensor_view *w, bool int4, const double *x, double *y) {
+/* Groups of int4g: the scale is rounded to bf16, so the largest magnitude may fall on either side of 7 and up to 8 below. */
+static void quantise_group(double *v, size_t n) {
+    double s = (double)td_bf16_to_f32(td_f32_to_bf16((float)row_scale(v, n, 7)));
+    for (size_t i = 0; i < n; i++) v[i] = fmin(fmax(nearbyint(v[i] / s), -8), 7) * s;
+}
+
+static void quantise_weights(double *row, size_t k, td_expert_format format) {
+    size_t size = fixture_groups(format).size;
+    switch (format) {
+    case TD_EXPERT_INT4C: quantise_row(row, k, 7); break;
+    case TD_EXPERT_INT8C: quantise_row(row, k, 127); break;
+    case TD_EXPERT_INT4G:
+        for (size_t j = 0; j < k; j += size) quantise_group(row + j, k - j < size ? k - j : size);
+        break;
+    case TD_EXPERT_BF16:
+        for (size_t j = 0; j < k; j++) row[j] = td_bf16_to_f32(td_f32_to_bf16((float)row[j]));
+    }
+}
+
+static void linear(const td_tensor_view *w, td_expert_format format, const double *x, double *y) {
     size_t  n = w->shape[0], k = w->shape[1];
     double *row = malloc(k * sizeof *row);
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; j < k; j++) row[j] = ((const float *)w->data)[i * k + j];
-        if (int4)
-            quantise_row(row, k, 7);
-        else
-            for (size_t j = 0; j < k; j++) row[j] = td_bf16_to_f32(td_f32_to_bf16((float)row[j]));
+        quantise_weights(row, k, format);
         y[i] = 0;
         for (size_t j = 0; j < k; j++) y[i] += row[j] * x[j];
     }
     free(row);
 }
 
-static void expert_in_double(const fixture_weights *w, uint32_t e, bool int4, const float *x, double *y) {
+static void expert_in_double(const fixture_weights *w, uint32_t e, td_expert_format format, const float *x, double *y) {
     double *in = malloc(w->hidden * sizeof *in), *g = malloc(w->inter * sizeof *g), *u = malloc(w->inter * sizeof *u);
     for (size_t i = 0; i < w->hidden; i++) in[i] = x[i];
-    if (int4) quantise_row(in, w->hidden, 127);
-    linear(&w->experts[e].gate, int4, in, g);
-    linear(&w->experts[e].up, int4, in, u);
+    if (format != TD_EXPERT_BF16) quantise_row(in, w->hidden, 127);
+    linear(&w->experts[e].gate, format, in, g);
+    linear(&w->experts[e].up, format, in, u);
     for (size_t i = 0; i < w->inter; i++) g[i] = g[i] / (1 + exp(-g[i])) * u[i];
-    if (int4) quantise_row(g, w->inter, 127);
-    linear(&w->experts[e].down, int4, g, y);
+    if (format != TD_EXPERT_BF16) quantise_row(g, w->inter, 127);
+    linear(&w->experts[e].down, format, g, y);
     free(in);
     free(g);
     free(u);
@@ -115,7 +132,7 @@ static void compare_with_double(td_expert_format format, uint32_t hidden, uint32
         memset(want, 0, 2 * hidden * sizeof *want);
         for (uint32_t j = 0; j < K; j++) {
             double *sum = want + (j < K - DEFERRED ? 0 : hidden);
-            expert_in_double(&w, t.ids[i * K + j], format == TD_EXPERT_INT4C, t.x + i * hidden, out);
+            expert_in_double(&w, t.ids[i * K + j], format, t.x + i * hidden, out);
             for (uint32_t h = 0; h < hidden; h++) sum[h] += (double)t.weights[i * K + j] * out[h];
         }
         for (uint32_t h = 0; h < hidden; h++) amax = fmax(amax, fabs(want[h]));
@@ -146,7 +163,8 @@ static void matches_the_formula(void **state) {
         compare_with_double(TD_EXPERT_BF16, shapes[i][0], shapes[i][1], 2e-5);
         /* f32 and double round a few activations to different codes: each is 1/127 of the row's largest, in one of inter
          * terms */
-        compare_with_double(TD_EXPERT_INT4C, shapes[i][0], shapes[i][1], 2e-2);
+        for (int f = 0; f < TD_EXPERT_FORMATS; f++)
+            if (f != TD_EXPERT_BF16) compare_with_double((td_expert_format)f, shapes[i][0], shapes[i][1], 2e-2);
     }
 }
 
@@ -245,10 +263,12 @@ static void results_do_not_depend_on_threads_shards_batch_or_schedule(void **sta
     } kinds[] = {{TD_EXPERT_INT4C, TD_DT_F32},
                  {TD_EXPERT_INT4C, TD_DT_BF16},
                  {TD_EXPERT_BF16, TD_DT_F32},
-                 {TD_EXPERT_BF16, TD_DT_BF16}};
+                 {TD_EXPERT_BF16, TD_DT_BF16},
+                 {TD_EXPERT_INT8C, TD_DT_BF16},
+                 {TD_EXPERT_INT4G, TD_DT_BF16}};
     static const uint32_t pools[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 2}, {3, 3}};
     static invariance     v;
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         invariance_open(&v, kinds[i].format, kinds[i].act);
         for (size_t p = 0; p < sizeof pools / sizeof pools[0]; p++) check_schedules(&v, pools[p][0], pools[p][1]);
         invariance_close(&v);
@@ -339,13 +359,14 @@ static void y_is_complete_when_immediate_done_is_called(void **state) {
 
 static void random_weights_do_not_depend_on_shards(void **state) {
     (void)state;
-    for (int format = 0; format < 2; format++) {
+    for (int format = 0; format < TD_EXPERT_FORMATS; format++) {
         td_experts_config c = {.n_layers = 2,
                                .n_experts = 6,
                                .hidden = 130,
                                .inter = 75,
                                .top_k = 3,
                                .format = (td_expert_format)format,
+                               .groups = fixture_groups((td_expert_format)format),
                                .act_dtype = TD_DT_F32,
                                .max_tok = 4};
         fixture_tokens    t = fixture_tokens_new(SEED, 4, 3, 6, 130);
@@ -448,7 +469,7 @@ static void views_of_any_float_type(void **state) {
         memcpy(&bits, &w.values[i], 4);
         half[i] = v ? (uint16_t)((bits >> 16 & 0x8000u) | (((bits >> 23 & 255u) - 112u) << 10) | (bits >> 13 & 0x3ffu)) : 0;
     }
-    for (int format = 0; format < 2; format++) {
+    for (int format = 0; format < TD_EXPERT_FORMATS; format++) {
         fixture_tokens t = fixture_tokens_new(SEED, 3, 2, 2, 64);
         float          y[3][3 * 64];
         for (int kind = 0; kind < 3; kind++) {

@@ -31,6 +31,7 @@ static td_experts *open_store(td_expert_format format, td_pool *pool) {
                            .inter = INTER,
                            .top_k = TOP_K,
                            .format = format,
+                           .groups = fixture_groups(format),
                            .act_dtype = TD_DT_F32,
                            .max_tok = N_TOK};
     td_experts       *x;
@@ -82,7 +83,7 @@ static int empty_dir(void **state) {
 
 static void a_layer_survives_the_round_trip(void **state) {
     (void)state;
-    for (int format = 0; format < 2; format++)
+    for (int format = 0; format < TD_EXPERT_FORMATS; format++)
         for (uint32_t shards = 1; shards <= 3; shards++) { /* more than one: repacked */
             float want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
             empty_dir(NULL);
@@ -109,7 +110,7 @@ static void a_layer_survives_the_round_trip(void **state) {
 static void other_kernels_files_are_repacked(void **state) {
     (void)state;
     /* pretend that this store's kernel is the scalar one: pack with it, read with the best */
-    for (int format = 0; format < 2; format++) {
+    for (int format = 0; format < TD_EXPERT_FORMATS; format++) {
         float                 want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
         td_pool              *pool = fixture_pool(1, 1);
         td_experts           *x = open_store((td_expert_format)format, pool);

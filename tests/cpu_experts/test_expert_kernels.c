@@ -12,6 +12,8 @@
 #include "core/cpu.h"
 #include "core/rng.h"
 #include "cpu_experts/expert_gemm.h"
+#include "quant/convert.h"
+#include "quant/row_quant.h"
 #include "tests/guard_page.h"
 
 #define SEED 4242u
@@ -20,80 +22,155 @@ static bool allowed(const td_gemm_kernel *k) {
     return !(k->needs & ~td_cpu_features());
 }
 
-/* Random rows of a tile, packed; their values stay with the caller. */
+/* ---- kernels and what their tiles may hold ------------------------------------------------------ */
+
 typedef struct {
-    guarded  tile;
-    int8_t  *codes; /* int4c [nr, k] */
-    td_bf16 *half;  /* bf16 [nr, k] */
-    float    scale[TD_GEMM_NR_MAX];
+    const td_gemm_kernel *kernel;
+    td_expert_groups      groups;
+} variant;
+
+enum { VARIANTS_MAX = 256 };
+
+static size_t add_variants(variant *out, const td_gemm_kernel *k) {
+    static const td_dtype SCALES[] = {TD_DT_BF16, TD_DT_F16, TD_DT_F32};
+    size_t                n = 0;
+    if (k->format != TD_EXPERT_INT4G) out[n++] = (variant){.kernel = k};
+    for (uint16_t size = 32; size <= 128 && k->format == TD_EXPERT_INT4G; size *= 2)
+        for (size_t i = 0; i < 6; i++) out[n++] = (variant){k, {.size = size, .scale_dtype = SCALES[i / 2], .zero_points = i % 2}};
+    return n;
+}
+
+/* Every kernel of the build, or those that this machine (and TD_CPU_MASK) allows. */
+static size_t list_variants(variant *out, bool runnable) {
+    size_t                       n_kernels, n = 0;
+    const td_gemm_kernel *const *list = td_gemm_list(&n_kernels);
+    for (size_t i = 0; i < n_kernels; i++)
+        if (!runnable || allowed(list[i])) n += add_variants(out + n, list[i]);
+    assert_true(n <= VARIANTS_MAX);
+    return n;
+}
+
+static const struct {
+    int lo, hi; /* codes */
+} RANGE[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = {-7, 7}, [TD_EXPERT_INT8C] = {-127, 127}, [TD_EXPERT_INT4G] = {0, 15}};
+
+static size_t scales_of_row(const variant *v, size_t k) {
+    return v->kernel->format == TD_EXPERT_INT4G ? k / v->groups.size : 1;
+}
+
+/* Random weights of a tile, and the tile; the weights end at guard pages. */
+typedef struct {
+    guarded         tile, rows, scale, zero;
+    td_gemm_weights w;
 } test_tile;
 
-static test_tile make_tile(const td_gemm_kernel *kernel, size_t k) {
-    size_t    n = kernel->nr;
-    test_tile t = {.tile = guard_alloc(kernel->tile_bytes(k)), .codes = malloc(n * k), .half = malloc(n * k * 2)};
-    for (size_t i = 0; i < n * k; i++) {
-        t.codes[i] = (int8_t)((int)(td_rng_u64(SEED, k, i) % 15) - 7);
-        t.half[i] = td_f32_to_bf16((float)td_rng_uniform(SEED, k, i) - 0.5f);
-    }
-    for (size_t i = 0; i < n; i++) t.scale[i] = 0.01f + (float)td_rng_uniform(SEED, 5, i);
-    kernel->pack(t.tile.data, kernel->format == TD_EXPERT_INT4C ? (void *)t.codes : (void *)t.half, t.scale, k);
+static test_tile empty_tile(const variant *v, size_t k) {
+    size_t    nr = v->kernel->nr, n_scales = nr * scales_of_row(v, k);
+    test_tile t = {.tile = guard_alloc(v->kernel->tile_bytes(k, &v->groups)), .rows = guard_alloc(nr * k * td_gemm_element(v->kernel->format)),
+                   .scale = guard_alloc(n_scales * sizeof(float)), .zero = guard_alloc(n_scales)};
+    t.w = (td_gemm_weights){t.rows.data, t.scale.data, t.zero.data};
     return t;
 }
 
 static void free_tile(test_tile *t) {
     guard_free(&t->tile);
-    free(t->codes);
-    free(t->half);
+    guard_free(&t->rows);
+    guard_free(&t->scale);
+    guard_free(&t->zero);
 }
 
-static float expected(const td_gemm_kernel *kernel, const test_tile *t, size_t n, size_t k, const td_gemm_row *row) {
-    if (kernel->format == TD_EXPERT_INT4C) {
-        int64_t acc = 0;
-        for (size_t j = 0; j < k; j++) acc += (int64_t)t->codes[n * k + j] * ((const int8_t *)row->x)[j];
-        return (float)(int32_t)acc * t->scale[n] * row->scale;
+static test_tile make_tile(const variant *v, size_t k) {
+    td_expert_format format = v->kernel->format;
+    size_t           nr = v->kernel->nr;
+    test_tile        t = empty_tile(v, k);
+    for (size_t i = 0; i < nr * k; i++)
+        if (format == TD_EXPERT_BF16)
+            ((td_bf16 *)t.w.rows)[i] = td_f32_to_bf16((float)td_rng_uniform(SEED, k, i) - 0.5f);
+        else
+            ((int8_t *)t.w.rows)[i] = (int8_t)((int)(td_rng_u64(SEED, k, i) % (uint64_t)(RANGE[format].hi - RANGE[format].lo + 1)) + RANGE[format].lo);
+    for (size_t i = 0; i < nr * scales_of_row(v, k); i++) {
+        float scale = 0.01f + (float)td_rng_uniform(SEED, 5, i);
+        if (format == TD_EXPERT_INT4G && v->groups.scale_dtype == TD_DT_BF16) scale = td_bf16_to_f32(td_f32_to_bf16(scale));
+        if (format == TD_EXPERT_INT4G && v->groups.scale_dtype == TD_DT_F16) scale = td_f16_to_f32(td_f32_to_f16(scale));
+        t.w.scale[i] = scale;
+        t.w.zero[i] = v->groups.zero_points ? td_rng_u64(SEED, 6, i) % 16 : 8;
     }
+    v->kernel->pack(t.tile.data, &t.w, k, &v->groups);
+    return t;
+}
+
+static float expected(const variant *v, const td_gemm_weights *w, size_t n, size_t k, const td_gemm_row *row) {
     float acc = 0;
-    for (size_t j = 0; j < k; j++) acc = fmaf(td_bf16_to_f32(t->half[n * k + j]), ((const float *)row->x)[j], acc);
-    return acc;
+    if (v->kernel->format == TD_EXPERT_BF16) {
+        for (size_t j = 0; j < k; j++) acc = fmaf(td_bf16_to_f32(((const td_bf16 *)w->rows)[n * k + j]), ((const float *)row->x)[j], acc);
+        return acc;
+    }
+    const int8_t *codes = (const int8_t *)w->rows + n * k, *x = row->x;
+    if (v->kernel->format != TD_EXPERT_INT4G) {
+        int64_t sum = 0;
+        for (size_t j = 0; j < k; j++) sum += (int64_t)codes[j] * x[j];
+        return (float)(int32_t)sum * w->scale[n] * row->scale;
+    }
+    size_t size = v->groups.size, n_groups = k / size;
+    for (size_t g = 0; g < n_groups; g++) {
+        int64_t sum = 0;
+        for (size_t j = g * size; j < (g + 1) * size; j++) sum += (int64_t)(codes[j] - w->zero[n * n_groups + g]) * x[j];
+        acc = fmaf((float)sum, w->scale[n * n_groups + g], acc);
+    }
+    return acc * row->scale;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    guarded     x, sums;
+    td_gemm_row row;
+} test_row;
+
+static test_row make_row(const variant *v, size_t k, uint64_t stream, float scale) {
+    bool     bf16 = v->kernel->format == TD_EXPERT_BF16, groups = v->kernel->format == TD_EXPERT_INT4G;
+    test_row t = {.x = guard_alloc(k * (bf16 ? sizeof(float) : 1)), .sums = guard_alloc(groups ? k / v->groups.size * sizeof(int32_t) : 4)};
+    t.row = (td_gemm_row){.x = t.x.data, .scale = scale, .group_sum = t.sums.data};
+    for (size_t j = 0; j < k; j++) {
+        int8_t q = (int8_t)((int)(td_rng_u64(SEED, stream, j) % 255) - 127);
+        if (bf16) ((float *)t.x.data)[j] = (float)td_rng_uniform(SEED, stream, j) - 0.5f;
+        else ((int8_t *)t.x.data)[j] = q, t.row.sum += q;
+    }
+    if (groups) td_group_sums_i8(t.x.data, k, v->groups.size, t.sums.data);
+    return t;
 }
 
 static void kernels_match_plain_sums(void **state) {
     (void)state;
-    static const size_t          sizes[] = {1, 2, 3, 7, 64, 129, 2048}, ms[] = {1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 29};
-    size_t                       n_kernels;
-    const td_gemm_kernel *const *list = td_gemm_list(&n_kernels);
+    static const size_t sizes[] = {1, 2, 3, 7, 64, 129, 2048}, ms[] = {1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 29};
+    static variant      variants[VARIANTS_MAX];
+    size_t              n_variants = list_variants(variants, true);
     print_message("seed %u\n", SEED);
-    for (size_t i = 0; i < n_kernels; i++) {
-        const td_gemm_kernel *kernel = list[i];
-        if (!allowed(kernel)) continue;
-        print_message("  %s\n", kernel->name);
-        size_t element = kernel->format == TD_EXPERT_INT4C ? 1 : 4;
-        for (size_t z = 0; z < sizeof sizes / sizeof sizes[0]; z++) {
-            size_t    k = (sizes[z] + kernel->kr - 1) / kernel->kr * kernel->kr;
-            test_tile t = make_tile(kernel, k);
+    for (size_t i = 0; i < n_variants; i++) {
+        const variant        *v = &variants[i];
+        const td_gemm_kernel *kernel = v->kernel;
+        if (i == 0 || variants[i - 1].kernel != kernel) print_message("  %s\n", kernel->name);
+        for (size_t z = 0, last = 0; z < sizeof sizes / sizeof sizes[0]; z++) {
+            size_t k = (sizes[z] + kernel->kr - 1) / kernel->kr * kernel->kr;
+            if (k == last || (k > 1024 && v->groups.size && v->groups.scale_dtype != TD_DT_BF16)) continue;
+            test_tile t = make_tile(v, k);
+            last = k;
             for (size_t q = 0; q < sizeof ms / sizeof ms[0]; q++) {
                 size_t      m = ms[q];
-                guarded     x[32], out = guard_alloc(m * kernel->nr * 4);
+                test_row    x[32];
                 td_gemm_row rows[32];
-                for (size_t r = 0; r < m; r++) {
-                    x[r] = guard_alloc(k * element);
-                    rows[r] = (td_gemm_row){.x = x[r].data, .scale = 0.5f + (float)r};
-                    for (size_t j = 0; j < k; j++)
-                        if (element == 1) {
-                            int8_t v = (int8_t)((int)(td_rng_u64(SEED, 100 + r, j) % 255) - 127);
-                            ((int8_t *)x[r].data)[j] = v;
-                            rows[r].sum += v;
-                        } else {
-                            ((float *)x[r].data)[j] = (float)td_rng_uniform(SEED, 100 + r, j) - 0.5f;
-                        }
-                }
-                kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .out = out.data});
+                guarded     out = guard_alloc(m * kernel->nr * 4);
+                for (size_t r = 0; r < m; r++) rows[r] = (x[r] = make_row(v, k, 100 + r, 0.5f + (float)r)).row;
+                kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
                 for (size_t r = 0; r < m; r++)
                     for (size_t n = 0; n < kernel->nr; n++) {
-                        float want = expected(kernel, &t, n, k, &rows[r]), got = ((float *)out.data)[r * kernel->nr + n];
+                        float want = expected(v, &t.w, n, k, &rows[r]), got = ((float *)out.data)[r * kernel->nr + n];
                         assert_memory_equal(&got, &want, 4);
                     }
-                for (size_t r = 0; r < m; r++) guard_free(&x[r]);
+                for (size_t r = 0; r < m; r++) {
+                    guard_free(&x[r].x);
+                    guard_free(&x[r].sums);
+                }
                 guard_free(&out);
             }
             free_tile(&t);
@@ -101,52 +178,82 @@ static void kernels_match_plain_sums(void **state) {
     }
 }
 
+/* Codes and activations at the ends of their ranges, over the longest k. */
 static void extremes_do_not_saturate(void **state) {
     (void)state;
-    size_t                       n_kernels;
-    const td_gemm_kernel *const *list = td_gemm_list(&n_kernels);
-    for (size_t i = 0; i < n_kernels; i++) {
-        const td_gemm_kernel *kernel = list[i];
-        if (!allowed(kernel) || kernel->format != TD_EXPERT_INT4C) continue;
-        size_t  k = TD_GEMM_K_MAX;
-        int8_t *codes = malloc(kernel->nr * k), *x = malloc(k);
-        float   scale[TD_GEMM_NR_MAX], *out = aligned_alloc(64, kernel->nr * sizeof *out);
-        void   *tile = aligned_alloc(64, kernel->tile_bytes(k));
-        for (size_t n = 0; n < kernel->nr; n++) scale[n] = 1;
-        for (int sign = -1; sign <= 1; sign += 2) {
-            memset(codes, 7, kernel->nr * k);
-            memset(x, sign * 127, k);
-            kernel->pack(tile, codes, scale, k);
-            td_gemm_row row = {.x = x, .scale = 1, .sum = sign * 127 * (int32_t)k};
-            kernel->run(&(td_gemm_args){.tile = tile, .k = k, .m = 1, .rows = &row, .out = out});
-            for (size_t n = 0; n < kernel->nr; n++) assert_true(out[n] == (float)(sign * 7 * 127 * (int32_t)k));
+    static variant variants[VARIANTS_MAX];
+    size_t         n_variants = list_variants(variants, true), k = TD_GEMM_K_MAX;
+    for (size_t i = 0; i < n_variants; i++) {
+        const variant        *v = &variants[i];
+        const td_gemm_kernel *kernel = v->kernel;
+        if (kernel->format == TD_EXPERT_BF16 || (v->groups.size && v->groups.scale_dtype != TD_DT_BF16)) continue;
+        for (int ends = 0; ends < 4; ends++) {
+            int       code = ends & 1 ? RANGE[kernel->format].lo : RANGE[kernel->format].hi, zero = v->groups.zero_points ? (ends & 1 ? 15 : 0) : 8;
+            int8_t    value = ends & 2 ? -127 : 127;
+            test_tile t = empty_tile(v, k);
+            memset(t.w.rows, code, kernel->nr * k);
+            memset(t.w.zero, zero, kernel->nr * scales_of_row(v, k));
+            for (size_t n = 0; n < kernel->nr * scales_of_row(v, k); n++) t.w.scale[n] = 1;
+            kernel->pack(t.tile.data, &t.w, k, &v->groups);
+            test_row    x = make_row(v, k, 1, 1);
+            guarded     out = guard_alloc(kernel->nr * sizeof(float));
+            td_gemm_row row = x.row;
+            memset(x.x.data, value, k);
+            row.sum = value * (int32_t)k;
+            if (v->groups.size) td_group_sums_i8(x.x.data, k, v->groups.size, x.sums.data);
+            kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = 1, .rows = &row, .groups = v->groups, .out = out.data});
+            float want = expected(v, &t.w, 0, k, &row);
+            for (size_t n = 0; n < kernel->nr; n++) assert_true(((float *)out.data)[n] == want);
+            guard_free(&x.x);
+            guard_free(&x.sums);
+            guard_free(&out);
+            free_tile(&t);
         }
-        free(codes);
-        free(x);
-        free(out);
-        free(tile);
     }
 }
 
 static void unpack_inverts_pack(void **state) {
     (void)state;
-    size_t                       n_kernels;
-    const td_gemm_kernel *const *list = td_gemm_list(&n_kernels);
-    for (size_t i = 0; i < n_kernels; i++) {
-        const td_gemm_kernel *kernel = list[i];
-        size_t                k = 96, element = kernel->format == TD_EXPERT_INT4C ? 1 : 2;
-        test_tile             t = make_tile(kernel, k);
-        guarded               rows = guard_alloc(kernel->nr * k * element);
-        float                 scale[TD_GEMM_NR_MAX];
-        assert_int_equal(kernel->tile_bytes(k) % 64, 0);
+    static variant variants[VARIANTS_MAX];
+    size_t         n_variants = list_variants(variants, false), k = 384;
+    for (size_t i = 0; i < n_variants; i++) {
+        const variant        *v = &variants[i];
+        const td_gemm_kernel *kernel = v->kernel;
+        test_tile             t = make_tile(v, k), u = empty_tile(v, k);
+        size_t                n_scales = kernel->nr * scales_of_row(v, k);
+        assert_int_equal(kernel->tile_bytes(k, &v->groups) % 64, 0);
         assert_true(strlen(kernel->layout) <= 15);
-        kernel->unpack(t.tile.data, rows.data, scale, k);
-        assert_memory_equal(rows.data, element == 1 ? (void *)t.codes : (void *)t.half, kernel->nr * k * element);
-        if (element == 1) assert_memory_equal(scale, t.scale, kernel->nr * sizeof *scale);
+        kernel->unpack(t.tile.data, &u.w, k, &v->groups);
+        assert_memory_equal(u.w.rows, t.w.rows, kernel->nr * k * td_gemm_element(kernel->format));
+        if (kernel->format != TD_EXPERT_BF16) assert_memory_equal(u.w.scale, t.w.scale, n_scales * sizeof(float));
+        if (kernel->format == TD_EXPERT_INT4G) assert_memory_equal(u.w.zero, t.w.zero, n_scales);
         assert_string_equal(td_gemm_find_layout(kernel->format, kernel->layout)->layout, kernel->layout);
-        guard_free(&rows);
         free_tile(&t);
+        free_tile(&u);
     }
+}
+
+static void bytes_are_tight(void **state) {
+    (void)state;
+    static const struct {
+        td_expert_format format;
+        td_expert_groups groups;
+        double           bytes; /* per weight, at k = 7168, but for the four bytes a row of int4c and int8c */
+    } table[] = {{TD_EXPERT_INT4C, {0}, 0.5},
+                 {TD_EXPERT_INT8C, {0}, 1},
+                 {TD_EXPERT_INT4G, {.size = 32, .scale_dtype = TD_DT_BF16}, 0.5625},
+                 {TD_EXPERT_INT4G, {.size = 128, .scale_dtype = TD_DT_F16, .zero_points = true}, 0.5 + 2.5 / 128}};
+    variant variants[VARIANTS_MAX];
+    size_t  n_variants = list_variants(variants, false), k = 7168;
+    for (size_t i = 0; i < n_variants; i++)
+        for (size_t j = 0; j < sizeof table / sizeof *table; j++) {
+            const variant *v = &variants[i];
+            if (v->kernel->format != table[j].format || v->groups.size != table[j].groups.size ||
+                v->groups.scale_dtype != table[j].groups.scale_dtype || v->groups.zero_points != table[j].groups.zero_points)
+                continue;
+            double weights = (double)k * v->kernel->nr, bytes = (double)v->kernel->tile_bytes(k, &v->groups);
+            assert_true(bytes >= table[j].bytes * weights && bytes <= table[j].bytes * weights + 4 * v->kernel->nr + 64);
+        }
 }
 
 static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
@@ -224,8 +331,7 @@ static void axpy_is_one_fma(void **state) {
 static void selection_takes_the_best_allowed(void **state) {
     (void)state;
     assert_string_equal(td_gemm_select(TD_EXPERT_INT4C, 0)->layout, "int4c_16x4");
-    assert_int_equal(td_gemm_select(TD_EXPERT_INT4C, 0)->needs, 0);
-    assert_int_equal(td_gemm_select(TD_EXPERT_BF16, 0)->needs, 0);
+    for (int f = 0; f < TD_EXPERT_FORMATS; f++) assert_int_equal(td_gemm_select((td_expert_format)f, 0)->needs, 0);
 #if defined(__x86_64__)
     assert_int_equal(td_gemm_select(TD_EXPERT_INT4C, TD_CPU_AVX2)->needs, TD_CPU_AVX2);
     assert_int_equal(td_gemm_select(TD_EXPERT_INT4C, TD_CPU_AVX2 | TD_CPU_AVX512)->needs, TD_CPU_AVX2);
@@ -238,7 +344,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_match_plain_sums), cmocka_unit_test(extremes_do_not_saturate),
         cmocka_unit_test(unpack_inverts_pack),      cmocka_unit_test(silu_is_accurate_and_the_same_in_every_tier),
-        cmocka_unit_test(axpy_is_one_fma),          cmocka_unit_test(selection_takes_the_best_allowed),
+        cmocka_unit_test(bytes_are_tight),          cmocka_unit_test(axpy_is_one_fma),          cmocka_unit_test(selection_takes_the_best_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

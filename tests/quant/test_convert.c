@@ -110,10 +110,28 @@ static void tails_stay_inside(void **state) {
     }
 }
 
+/* Every binary16 survives, and what lies between two of them goes to the nearer, ties to the even one. */
+static void f32_to_f16_is_the_nearest_even(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < 0x7c00; i++) {
+        float lo = td_f16_to_f32((td_f16)i), hi = i == 0x7bff ? 65536.0f : td_f16_to_f32((td_f16)(i + 1)), middle = lo + (hi - lo) / 2;
+        assert_int_equal(td_f32_to_f16(lo), i);
+        assert_int_equal(td_f32_to_f16(-lo), i | 0x8000u);
+        assert_int_equal(td_f32_to_f16(middle), i + (i & 1));
+        assert_int_equal(td_f32_to_f16(nextafterf(middle, 0)), i);
+        assert_int_equal(td_f32_to_f16(nextafterf(middle, INFINITY)), i + 1);
+    }
+    assert_int_equal(td_f32_to_f16(-INFINITY), 0xfc00);
+    assert_int_equal(td_f32_to_f16(1e30f), 0x7c00);
+    assert_int_equal(td_f32_to_f16(1e-30f), 0);
+    assert_true(isnan(td_f16_to_f32(td_f32_to_f16(NAN))));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_half_precision_value),
         cmocka_unit_test(f32_to_bf16_is_the_nearest_even),
+        cmocka_unit_test(f32_to_f16_is_the_nearest_even),
         cmocka_unit_test(tails_stay_inside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -64,6 +64,7 @@ void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const
 TD_NODISCARD td_status td_bench_roofline(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_pool(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_kernels(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_expert_kernels(td_bench *b, td_error *err); /* the second part of kernels */
 TD_NODISCARD td_status td_bench_attention(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_experts(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_decode(td_bench *b, td_error *err);

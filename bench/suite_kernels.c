@@ -1,4 +1,7 @@
-/* The device's linears in W8A8, by rows. Their weights are rotated over copies that exceed the last cache level, as the layers of a model do. */
+/*
+ * The device's linears in W8A8, by rows. Their weights are rotated over copies that exceed the last cache level, as the layers of a model do.
+ * The experts' kernels are in suite_expert_kernels.c.
+ */
 #include <stdlib.h>
 
 #include "bench/bench.h"
@@ -93,5 +96,5 @@ td_status td_bench_kernels(td_bench *b, td_error *err) {
     for (size_t i = 0; i < sizeof LINEARS / sizeof *LINEARS && st == TD_OK; i++)
         if (td_bench_wanted(b, LINEARS[i].name)) st = time_linear(b, &d, &LINEARS[i], err);
     td_bench_device_close(&d);
-    return st;
+    return st == TD_OK ? td_bench_expert_kernels(b, err) : st;
 }

@@ -23,7 +23,7 @@ typedef struct {
 static const suite SUITES[] = {
     {"roofline", td_bench_roofline, false, "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads"},
     {"pool", td_bench_pool, false, "what a parallel loop costs, by threads"},
-    {"kernels", td_bench_kernels, false, "the device's linears, by rows"},
+    {"kernels", td_bench_kernels, false, "the device's linears and the experts' kernels, by rows"},
     {"attention", td_bench_attention, false, "MLA and GQA, decode and prefill"},
     {"experts", td_bench_experts, false, "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
     {"decode", td_bench_decode, true, "whole steps of generating, by streams and context (--config)"},

@@ -20,13 +20,13 @@ static const struct option OPTIONS[] = {
 
 static const char HELP[] =
     "usage: tandem quantize --model-path DIR --output DIR [options]\n\n"
-    "Writes a folder that starts without quantising: int8 weights, packed int4 experts, tokenizer and configuration. Use it as\n"
+    "Writes a folder that starts without quantising: int8 weights, packed experts, tokenizer and configuration. Use it as\n"
     "--model-path of launch_server, or as --cpu-weight-path beside the original folder. An interrupted run is continued.\n\n"
     "  --model-path DIR            checkpoint in bf16, f16 or f32\n"
     "  --output DIR                new folder, or one to continue\n"
     "  --load-format NAME          auto (default), or dummy: random weights of the shape of --model-path, a folder or a config.json\n"
     "  --quantization NAME         w8a8_int8 (default), or none: weights as stored, experts packed only\n"
-    "  --expert-quantization NAME  int4 (default)\n"
+    "  --expert-quantization NAME  int4 (default), int8, int4-g32, int4-g64, int4-g128\n"
     "  --threads N                 default: every core\n"
     "  --subpool-count N           parts of each packed layer, one per NUMA node of the machine that will serve; default: this machine's\n"
     "  --force                     replace the output of another model or of other options\n";

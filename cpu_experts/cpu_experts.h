@@ -32,6 +32,16 @@ typedef struct {
     bool     zero_points; /* every group has a zero in [0, 15]; false: it is 8 everywhere */
 } td_expert_groups;
 
+/** What people choose by name. */
+typedef struct {
+    const char      *name; /* "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128": groups symmetric with bf16 scales */
+    td_expert_format format;
+    td_expert_groups groups;
+} td_expert_numbers;
+
+/** @return NULL for any other name. */
+const td_expert_numbers *td_expert_numbers_find(const char *name);
+
 typedef struct {
     uint32_t         n_layers;  /* MoE layers, the MTP layer included */
     uint32_t         n_experts, hidden, inter, top_k;

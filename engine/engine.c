@@ -106,7 +106,8 @@ static td_status open_model(td_engine *e, const td_engine_options *o, td_error *
         .load_dummy = e->plan.load_dummy,
         .copy_files = o->copy_weights,
         .w8a8 = e->plan.w8a8,
-        .expert_format = e->plan.expert_format,
+        .expert_format = e->plan.experts->format,
+        .expert_groups = e->plan.experts->groups,
         .max_tok = e->plan.chunk + e->plan.max_running,
         .max_out = e->max_out,
         .context_length = o->context_length,
@@ -174,7 +175,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->model_path = e->model_path;
     i->device = e->caps.text;
     i->quantization = e->plan.quantization;
-    i->expert_quantization = e->plan.expert_quantization;
+    i->expert_quantization = e->plan.experts->name;
     i->expert_kernel = td_model_expert_kernel(e->model);
     i->vocab_size = c->vocab;
     i->context_length = e->limits.context_length;

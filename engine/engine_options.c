@@ -40,25 +40,22 @@ static int one_of(const char *value, const char *const *names) {
 static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, td_error *err) {
     static const char *const load_formats[] = {"auto", "safetensors", "dummy", NULL};
     static const char *const quantizations[] = {"auto", "none", "w8a8_int8", NULL};
-    static const char *const expert_quantizations[] = {"auto", "none", "int4", NULL};
     static const char *const kv_dtypes[] = {"auto", "bf16", "f32", NULL};
 
     if (one_of(o->load_format, load_formats) < 0)
         return td_fail(err, TD_ENOTSUP, "load-format %s is not supported: use auto, safetensors or dummy", o->load_format);
     if (one_of(o->quantization, quantizations) < 0)
         return td_fail(err, TD_ENOTSUP, "quantization %s is not supported: use auto, none or w8a8_int8", o->quantization);
-    if (one_of(o->expert_quantization, expert_quantizations) < 0)
-        return td_fail(err, TD_ENOTSUP, "expert-quantization %s is not supported: use auto, none or int4",
-                       o->expert_quantization);
     if (one_of(o->kv_cache_dtype, kv_dtypes) < 0)
         return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported: use auto, bf16 or f32", o->kv_cache_dtype);
 
     plan->load_dummy = is(o->load_format, "dummy");
     plan->w8a8 = !is(o->quantization, "none");
     plan->quantization = plan->w8a8 ? "w8a8_int8" : "none";
-    bool int4 = is(o->expert_quantization, "int4") || (is(o->expert_quantization, "auto") && plan->w8a8);
-    plan->expert_format = int4 ? TD_EXPERT_INT4C : TD_EXPERT_BF16;
-    plan->expert_quantization = int4 ? "int4" : "none";
+    plan->experts = td_expert_numbers_find(!is(o->expert_quantization, "auto") ? o->expert_quantization : plan->w8a8 ? "int4" : "none");
+    if (!plan->experts)
+        return td_fail(err, TD_ENOTSUP, "expert-quantization %s is not supported: use auto, none, int4, int8, int4-g32, int4-g64 or int4-g128",
+                       o->expert_quantization);
 
     /* The cache has the type of the activations. */
     const char *kv = plan->w8a8 ? "bf16" : "f32";

@@ -11,12 +11,12 @@
 
 /** Options with every default filled in and every name understood. Numbers only: nothing of the options' strings is kept. */
 typedef struct {
-    td_expert_format expert_format;
-    bool             w8a8, load_dummy;
-    const char      *quantization, *expert_quantization; /* static: names for people */
-    uint32_t         chunk, max_running, max_queued, max_deferred, decode_log_interval;
-    uint64_t         random_seed;
-    bool             log_requests, prefix_cache, mixed_chunk;
+    const td_expert_numbers *experts; /* static, as the name of the quantization */
+    const char              *quantization;
+    bool                     w8a8, load_dummy;
+    uint32_t                 chunk, max_running, max_queued, max_deferred, decode_log_interval;
+    uint64_t                 random_seed;
+    bool                     log_requests, prefix_cache, mixed_chunk;
 } td_engine_plan;
 
 /** @return TD_EINVAL or TD_ENOTSUP with a sentence that names the option. An attention backend that the device lacks gives a

@@ -42,7 +42,7 @@ static td_status load_from_checkpoint(td_experts *x, uint32_t moe_layer, const t
 td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, const td_checkpoint *ck, const char *dir,
                               td_error *err) {
     td_load_progress progress;
-    uint64_t         half_bytes = ec->format == TD_EXPERT_BF16 ? 4 : 1; /* per weight, scales not counted */
+    uint64_t         half_bytes = ec->format == TD_EXPERT_BF16 ? 4 : ec->format == TD_EXPERT_INT8C ? 2 : 1; /* per weight, scales not counted */
     uint64_t         layer_bytes = (uint64_t)c->n_experts * 3 * c->hidden * c->moe_inter * half_bytes / 2;
     td_load_progress_start(&progress, "experts", layer_bytes * ec->n_layers);
     for (uint32_t layer = 0, moe_layer = 0; layer < c->n_layers + c->n_mtp_layers; layer++) {

@@ -84,8 +84,8 @@ static void kv_values_per_token(const td_model_config *c, size_t *a, size_t *b) 
 static td_experts_config experts_config(const td_model *m) {
     const td_model_config *c = &m->config;
     return (td_experts_config){.n_layers = m->n_moe, .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->moe_inter, .top_k = c->top_k,
-                               .format = m->o.expert_format, .act_dtype = m->act_dtype, .max_tok = m->o.max_tok, .max_deferred = m->o.max_deferred,
-                               .copy_files = m->o.copy_files};
+                               .format = m->o.expert_format, .groups = m->o.expert_groups, .act_dtype = m->act_dtype, .max_tok = m->o.max_tok,
+                               .max_deferred = m->o.max_deferred, .copy_files = m->o.copy_files};
 }
 
 static td_bridge_config bridge_config(const td_model *m) {

@@ -36,6 +36,7 @@ typedef struct {
     bool             copy_files;      /* packed files are read into memory; else they are mapped where nothing is bound to a NUMA node */
     bool             w8a8;            /* NPU tier; false: bf16 weights, f32 activations */
     td_expert_format expert_format;
+    td_expert_groups expert_groups;
     uint32_t         max_tok;         /* tokens per step */
     uint32_t         max_out;         /* rows per td_model_head */
     uint32_t         context_length;  /* longest sequence; 0: the model's own */

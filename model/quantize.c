@@ -63,6 +63,7 @@ typedef struct {
     td_model_config            config;
     td_checkpoint             *source;
     bool                       w8a8;
+    const td_expert_numbers   *experts;
     uint64_t                   hash; /* of the source */
     char                       hash_text[17];
     int                        lock_fd; /* -1: none */
@@ -406,7 +407,7 @@ static td_status pack_layer(quantizer *q, const td_experts_config *shape, uint32
 static td_status pack_experts(quantizer *q) {
     const td_model_config *c = &q->config;
     td_experts_config      shape = {.n_layers = td_model_config_moe_layers(c), .n_experts = c->n_experts, .hidden = c->hidden,
-                                    .inter = c->moe_inter, .top_k = c->top_k, .format = TD_EXPERT_INT4C, .act_dtype = TD_DT_BF16, .max_tok = 1};
+                                    .inter = c->moe_inter, .top_k = c->top_k, .format = q->experts->format, .groups = q->experts->groups, .act_dtype = TD_DT_BF16, .max_tok = 1};
     td_expert_weights     *e = calloc(c->n_experts, sizeof *e);
     td_status              s = e ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
     uint32_t               index = 0;
@@ -478,8 +479,9 @@ static td_status check_options(quantizer *q) {
     q->w8a8 = !strcmp(o->quantization, "w8a8_int8");
     if (!q->w8a8 && strcmp(o->quantization, "none"))
         return td_fail(q->err, TD_EINVAL, "quantization is '%.40s', expected w8a8_int8 or none", o->quantization);
-    if (strcmp(o->expert_quantization, "int4"))
-        return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected int4", o->expert_quantization);
+    q->experts = td_expert_numbers_find(o->expert_quantization);
+    if (!q->experts || q->experts->format == TD_EXPERT_BF16)
+        return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected int4, int8, int4-g32, int4-g64 or int4-g128", o->expert_quantization);
     return TD_OK;
 }
 

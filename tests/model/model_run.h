@@ -17,6 +17,7 @@ typedef struct {
     const char      *cpu_weight_path, *override_json;
     bool             w8a8;
     td_expert_format experts;
+    td_expert_groups groups;
     uint32_t         max_deferred;
     uint32_t         threads, subpools; /* 0: 2 and 1 */
     uint32_t         npu_threads;     /* 0: shared */

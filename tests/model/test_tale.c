@@ -185,7 +185,7 @@ static void deferred_experts_follow_the_definition(void **state) {
 }
 
 /* Nats per token of valid.txt's first 64 x 256 tokens. */
-static double valid_nll(bool w8a8, td_expert_format experts) {
+static double valid_nll(bool w8a8, const td_expert_numbers *experts) {
     td_tokenizer *tok;
     td_error      err = {0};
     uint32_t     *ids;
@@ -200,7 +200,7 @@ static double valid_nll(bool w8a8, td_expert_format experts) {
     assert_true(n_ids >= WINDOWS * WINDOW);
 
     model_run r;
-    model_run_open(&r, &(model_run_options){.path = MODEL, .w8a8 = w8a8, .experts = experts, .n_seq = 8, .max_len = WINDOW});
+    model_run_open(&r, &(model_run_options){.path = MODEL, .w8a8 = w8a8, .experts = experts->format, .groups = experts->groups, .n_seq = 8, .max_len = WINDOW});
     float *logits = malloc((size_t)8 * WINDOW * VOCAB * sizeof *logits);
     double nll = 0;
     for (uint32_t first = 0; first < WINDOWS; first += 8) {
@@ -223,8 +223,8 @@ static double valid_nll(bool w8a8, td_expert_format experts) {
     return nll / (WINDOWS * WINDOW);
 }
 
-static void check_perplexity(const char *what, bool w8a8, td_expert_format experts, double bound) {
-    double nll = valid_nll(w8a8, experts), more = expm1(nll - REFERENCE_NLL);
+static void check_perplexity(const char *what, bool w8a8, const char *experts, double bound) {
+    double nll = valid_nll(w8a8, td_expert_numbers_find(experts)), more = expm1(nll - REFERENCE_NLL);
     print_message("    %s: perplexity %.3f, %+.3f %% of the float32 reference's\n", what, exp(nll), 100 * more);
     assert_true(more <= bound);
     assert_true(more >= -bound);
@@ -232,17 +232,23 @@ static void check_perplexity(const char *what, bool w8a8, td_expert_format exper
 
 static void perplexity_reference_path(void **state) {
     (void)state;
-    check_perplexity("none", false, TD_EXPERT_BF16, 0.003);
+    check_perplexity("none", false, "none", 0.003);
 }
 
 static void perplexity_w8a8(void **state) {
     (void)state;
-    check_perplexity("w8a8_int8", true, TD_EXPERT_BF16, 0.002);
+    check_perplexity("w8a8_int8", true, "none", 0.002);
 }
 
 static void perplexity_w8a8_and_int4(void **state) {
     (void)state;
-    check_perplexity("w8a8_int8 + int4 experts", true, TD_EXPERT_INT4C, 0.016);
+    check_perplexity("w8a8_int8 + int4 experts", true, "int4", 0.016);
+}
+
+static void perplexity_w8a8_and_other_experts(void **state) {
+    (void)state;
+    check_perplexity("w8a8_int8 + int8 experts", true, "int8", 0.003);
+    check_perplexity("w8a8_int8 + int4-g32 experts", true, "int4-g32", 0.016);
 }
 
 static int load_golden(void **state) {
@@ -309,7 +315,8 @@ int main(void) {
         cmocka_unit_test(logits_and_routing_agree),  cmocka_unit_test(greedy_tokens_agree),
         cmocka_unit_test(mtp_layer_agrees),          cmocka_unit_test(deferred_experts_follow_the_definition),
         cmocka_unit_test(perplexity_reference_path), cmocka_unit_test(perplexity_w8a8),
-        cmocka_unit_test(perplexity_w8a8_and_int4),  cmocka_unit_test(what_the_tiers_are_in_can_be_read),
+        cmocka_unit_test(perplexity_w8a8_and_int4),  cmocka_unit_test(perplexity_w8a8_and_other_experts),
+        cmocka_unit_test(what_the_tiers_are_in_can_be_read),
     };
     return cmocka_run_group_tests(tests, load_golden, free_golden);
 }

@@ -1,0 +1,150 @@
+/*
+ * The experts' matrix products, kernel by kernel: a matrix of an expert times rows, in blocks of rows as the FFN takes them. Matrices are
+ * rotated over a buffer that exceeds the last cache level.
+ */
+#include "bench/bench.h"
+
+#include <string.h>
+
+#include "core/cpu.h"
+#include "core/error.h"
+#include "core/mem.h"
+#include "cpu_experts/expert_gemm.h"
+#include "quant/row_quant.h"
+
+#define BUFFER_BYTES ((size_t)640 << 20)
+#define ROWS_MAX     512
+#define BLOCK_ROWS   112
+#define TILES_PER_ITEM 4
+
+static const struct {
+    const char *name;
+    size_t      n, k;
+} MATRICES[] = {
+    {"v2-lite gate 1408x2048", 1408, 2048},
+    {"v2-lite down 2048x1408", 2048, 1408},
+    {"v3 gate 2048x7168", 2048, 7168},
+    {"v3 down 7168x2048", 7168, 2048},
+};
+
+static const uint32_t ROWS[] = {1, 4, 16, 64, 256, ROWS_MAX};
+
+typedef struct {
+    td_bench             *b;
+    const td_gemm_kernel *kernel;
+    td_expert_groups      groups;
+    char                 *tiles, *x, *out; /* [BUFFER_BYTES], [ROWS_MAX, x_stride], [workers, BLOCK_ROWS, nr] */
+    size_t                x_stride, k, n_tiles, tile_bytes, n_copies, turn;
+    uint32_t              m;
+    td_gemm_row           rows[ROWS_MAX];
+} gemm;
+
+static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
+    gemm  *g = ctx;
+    size_t end = (item + 1) * TILES_PER_ITEM < g->n_tiles ? (item + 1) * TILES_PER_ITEM : g->n_tiles;
+    float *out = (float *)g->out + w->index * BLOCK_ROWS * TD_GEMM_NR_MAX;
+    for (size_t r = 0; r < g->m; r += BLOCK_ROWS)
+        for (size_t t = item * TILES_PER_ITEM; t < end; t++)
+            g->kernel->run(&(td_gemm_args){.tile = g->tiles + (g->turn * g->n_tiles + t) * g->tile_bytes, .k = g->k,
+                                           .m = g->m - r < BLOCK_ROWS ? g->m - r : BLOCK_ROWS, .rows = g->rows + r, .groups = g->groups, .out = out});
+}
+
+static td_status run(void *ctx, td_error *err) {
+    gemm *g = ctx;
+    (void)err;
+    g->turn = (g->turn + 1) % g->n_copies;
+    td_pool_run(g->b->pool, gemm_item, g, (uint32_t)((g->n_tiles + TILES_PER_ITEM - 1) / TILES_PER_ITEM));
+    return TD_OK;
+}
+
+/* Rows of made-up activations; of int8 codes followed by the sums of their groups. */
+static void make_rows(gemm *g) {
+    bool bf16 = g->kernel->format == TD_EXPERT_BF16;
+    for (size_t r = 0; r < ROWS_MAX; r++) {
+        char    *x = g->x + r * g->x_stride;
+        int32_t *sums = (int32_t *)(x + g->k);
+        g->rows[r] = (td_gemm_row){.x = x, .scale = 0.01f, .group_sum = sums};
+        for (size_t i = 0; i < g->k; i++)
+            if (bf16) ((float *)x)[i] = (float)(i % 255) * 0.01f - 1;
+            else ((int8_t *)x)[i] = (int8_t)((r + i) % 255 - 127), g->rows[r].sum += ((int8_t *)x)[i];
+        if (g->groups.size) td_group_sums_i8((int8_t *)x, g->k, g->groups.size, sums);
+    }
+}
+
+static td_status time_matrix(gemm *g, size_t which, const char *shape, td_error *err) {
+    size_t n = MATRICES[which].n, k = MATRICES[which].k;
+    g->k = td_round_up(k, g->kernel->kr);
+    g->n_tiles = (n + g->kernel->nr - 1) / g->kernel->nr;
+    g->tile_bytes = g->kernel->tile_bytes(g->k, &g->groups);
+    g->n_copies = BUFFER_BYTES / (g->n_tiles * g->tile_bytes);
+    g->turn = 0;
+    make_rows(g);
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        bool          fast = g->kernel->needs != 0;
+        uint32_t      m = g->m = ROWS[i];
+        td_bench_case row = {.m = m, .kernel = g->kernel->name, .calls = fast ? (uint32_t)(m <= 16 ? g->n_copies / (m < 4 ? 1 : 4) : 2) : 1, .run = run,
+                             .ctx = g, .bytes = (double)(g->n_tiles * g->tile_bytes), .ops = 2.0 * (double)(n * k) * m};
+        snprintf(row.shape, sizeof row.shape, "%s", shape);
+        if (!fast && m > 4) break; /* the reference: slow, and the same at any number of rows */
+        TD_TRY(td_bench_time(g->b, &row, err));
+    }
+    return TD_OK;
+}
+
+static td_status time_kernel(gemm *g, td_error *err) {
+    for (uint16_t size = 32; size <= 128; size *= 2) {
+        if (g->kernel->format == TD_EXPERT_INT4G) g->groups = (td_expert_groups){.size = size, .scale_dtype = TD_DT_BF16};
+        for (size_t i = 0; i < sizeof MATRICES / sizeof *MATRICES; i++) {
+            char shape[TD_BENCH_SHAPE_BYTES];
+            snprintf(shape, sizeof shape, g->groups.size ? "%s g%u" : "%s", MATRICES[i].name, g->groups.size);
+            if (td_bench_wanted(g->b, shape) || td_bench_wanted(g->b, g->kernel->name)) TD_TRY(time_matrix(g, i, shape, err));
+        }
+        if (g->kernel->format != TD_EXPERT_INT4G) break;
+    }
+    return TD_OK;
+}
+
+/* Whether it is worth taking the memory. */
+static bool any_wanted(const td_bench *b) {
+    for (size_t i = 0; i < sizeof MATRICES / sizeof *MATRICES; i++) {
+        char all[TD_BENCH_SHAPE_BYTES];
+        snprintf(all, sizeof all, "%s g32 g64 g128", MATRICES[i].name);
+        if (td_bench_wanted(b, all)) return true;
+    }
+    size_t                       n_kernels;
+    const td_gemm_kernel *const *kernels = td_gemm_list(&n_kernels);
+    for (size_t i = 0; i < n_kernels; i++)
+        if (td_bench_wanted(b, kernels[i]->name)) return true;
+    return false;
+}
+
+static void fill(void *ctx, uint32_t item, const td_worker *w) {
+    (void)w;
+    memset((char *)ctx + ((size_t)item << 20), 0x3c, (size_t)1 << 20); /* codes, and in every float type a scale of common size */
+}
+
+td_status td_bench_expert_kernels(td_bench *b, td_error *err) {
+    static gemm                  g;
+    size_t                       n_kernels, x_bytes, out_bytes = (size_t)td_pool_workers(b->pool) * BLOCK_ROWS * TD_GEMM_NR_MAX * sizeof(float);
+    const td_gemm_kernel *const *kernels = td_gemm_list(&n_kernels);
+    void                        *tiles = NULL, *x = NULL, *out = NULL;
+    if (!any_wanted(b)) return TD_OK;
+    g = (gemm){.b = b, .x_stride = 7168 * sizeof(float) + TD_CACHE_LINE};
+    x_bytes = td_round_up(ROWS_MAX * g.x_stride, TD_PAGE_BYTES);
+    out_bytes = td_round_up(out_bytes, TD_PAGE_BYTES);
+    td_status st = td_mem_map(BUFFER_BYTES, TD_NODE_ANY, &tiles, err);
+    if (st == TD_OK) st = td_mem_map(x_bytes, TD_NODE_ANY, &x, err);
+    if (st == TD_OK) st = td_mem_map(out_bytes, TD_NODE_ANY, &out, err);
+    if (st == TD_OK) td_pool_run(b->pool, fill, tiles, BUFFER_BYTES >> 20);
+    g.tiles = tiles, g.x = x, g.out = out;
+    for (size_t i = 0; i < n_kernels && st == TD_OK; i++) {
+        if (kernels[i]->needs & ~td_cpu_features()) continue;
+        g.kernel = kernels[i];
+        g.groups = (td_expert_groups){0};
+        st = time_kernel(&g, err);
+    }
+    td_mem_unmap(tiles, BUFFER_BYTES);
+    td_mem_unmap(x, x_bytes);
+    td_mem_unmap(out, out_bytes);
+    return st;
+}

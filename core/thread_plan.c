@@ -1,5 +1,6 @@
 #include "core/thread_plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +8,8 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-#define AS_FAST 0.9 /* of the best: what a short measurement cannot tell apart */
+#define AS_FAST    0.9 /* of the best: what a short measurement cannot tell apart */
+#define LINE_BYTES 1024
 
 typedef struct {
     const td_topology       *t;
@@ -172,11 +174,14 @@ static void forget_places(td_worker_place *places, uint32_t n) {
 }
 
 static void log_bandwidth(const td_topology *t, const td_node_bandwidth *b) {
-    for (uint32_t i = 0; i < t->n_nodes; i++)
-        for (uint32_t j = 0; j < t->n_nodes; j++)
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        char   text[LINE_BYTES] = "";
+        size_t at = 0;
+        for (uint32_t j = 0; j < t->n_nodes && at < sizeof text; j++)
             if (b->read[i][j] > 0)
-                td_info("the %u cores of node %u read the memory of node %u at %.1f GB/s", t->nodes[i].n_cores, t->nodes[i].os_index,
-                        t->nodes[j].os_index, b->read[i][j] * 1e-9);
+                at += (size_t)snprintf(text + at, sizeof text - at, "%s%.1f from node %u", at ? ", " : "", b->read[i][j] * 1e-9, t->nodes[j].os_index);
+        if (at) td_info("the %u cores of node %u read, in GB/s: %s", t->nodes[i].n_cores, t->nodes[i].os_index, text);
+    }
 }
 
 typedef struct {

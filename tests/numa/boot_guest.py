@@ -55,6 +55,7 @@ serve() { # FLAGS...: one greedy answer, then stop
 run test_numa test_numa
 run topo tandem topo --json
 run topo_npu tandem topo --json --cpuinfer 2 --npu-threads 2
+run topo_one_cpu busybox taskset -c 3 tandem topo --json
 run serve_one_subpool serve --subpool-count 1 --cpuinfer 1
 run serve serve
 run serve_npu serve --cpuinfer 2 --npu-threads 2
@@ -168,7 +169,7 @@ def json_line(text):
 
 def check_console(console):
     ran = sections(console)
-    for name in ("test_numa", "topo", "topo_npu", "serve_one_subpool", "serve", "serve_npu"):
+    for name in ("test_numa", "topo", "topo_npu", "topo_one_cpu", "serve_one_subpool", "serve", "serve_npu"):
         check(name in ran, f"{name} did not run to its end")
         check(ran[name][0] == 0, f"{name} ended with {ran[name][0]}")
 
@@ -183,6 +184,11 @@ def check_console(console):
     check(topo["plan"]["device"]["memory"] == "spread", f"device: {topo['plan']['device']}")
     plan = json_line(ran["topo_npu"][1])["plan"]
     check([len(s["cpus"]) for s in plan["subpools"]] == [1, 1] and len(plan["device"]["cpus"]) == 2, f"plan with device threads: {plan}")
+
+    topo_one = json_line(ran["topo_one_cpu"][1])
+    check([n["cpus"] for n in topo_one["nodes"]] == [[], [3], []], f"nodes for one cpu: {topo_one['nodes']}")
+    subpools = [(s["node"], s["memory"], s["cpus"]) for s in topo_one["plan"]["subpools"]]
+    check(subpools == [(1, 1, [3])], f"subpools for one cpu: {subpools}")
 
     answers = {name: json_line(ran[name][1])["choices"][0]["text"] for name in ("serve_one_subpool", "serve", "serve_npu")}
     check(len(answers["serve"]) > 10 and len(set(answers.values())) == 1, f"answers differ: {answers}")

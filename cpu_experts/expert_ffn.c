@@ -2,12 +2,13 @@
  * The FFN of one layer.
  *
  * A call goes through batches of at most batch_tok tokens, so that scratch stays bounded. A batch:
- *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into blocks of ROWS_MAX
+ *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of at most ROWS_MAX
  *   rows    x -> int8 rows or f32 rows (bf16), once per token
  *   up      items (block, chunk of the shard's tiles): gate and up tiles, silu * up into the pair's intermediate row; who
- * finishes a block last quantises its rows in place down    items (token range, chunk of the shard's tiles): over experts in
- * ascending id, weight * value into the accumulators of those tokens and columns, which no other item touches; then to
- * act_dtype Few tokens with deferral make two passes of up and down: experts that some token needs now, with all their
+ *           finishes a block last quantises its rows in place
+ *   down    items (token range, chunk of the shard's tiles): over experts in ascending id, weight * value into the worker's sums
+ *           of those tokens and columns, which stay in its L2; then to act_dtype
+ * Few tokens with deferral make two passes of up and down: experts that some token needs now, with all their
  * pairs; then, after immediate_done, the rest. Deferred outputs are then held in `held`, one row per deferred pair in
  * ascending expert id, and summed at the end by the same multiply-adds in the same order as in a single pass.
  */
@@ -23,9 +24,10 @@
 #define SCRATCH_BYTES ((size_t)384 << 20) /* of the arrays that grow with the tokens of a batch */
 #define HELD_BYTES ((size_t)64 << 20)     /* of held-back outputs */
 #define HELD_TOK 256                      /* beyond it, hardly any expert has deferred pairs only */
-#define ITEMS_PER_WORKER 16               /* dynamic items even out what workers take */
+#define ITEMS_PER_WORKER 32               /* dynamic items even out what workers take */
 #define ITEM_BYTES_MIN ((size_t)64 << 10) /* weights of an item: several microseconds of streaming */
-#define TOKENS_MIN 512                    /* of a token range of the down phase, so that experts keep enough rows */
+#define RANGE_TOK 1024                    /* most tokens of an item of the down phase: a range reads the weights anew */
+#define SUM_BYTES ((size_t)1 << 20)       /* of its accumulators: half of a 2 MiB L2 */
 
 typedef struct {
     uint32_t         expert; /* index in active[] */
@@ -50,8 +52,6 @@ struct expert_ffn {
     /* arrays of a batch, from the store's arena */
     char          *x;            /* [batch_tok] rows of x_stride bytes */
     char          *h;            /* [max_pairs] rows of h_stride bytes: f32, then int8 in place */
-    float         *y;            /* [batch_tok, y_stride] */
-    float         *y_deferred;   /* [batch_tok, y_stride]; absent when nothing may be deferred */
     float         *held;         /* [defer_tok * max_deferred, y_stride] */
     float         *held_weight;  /* [defer_tok * max_deferred] */
     pair          *pairs;        /* [max_pairs] sorted */
@@ -74,6 +74,13 @@ struct expert_ffn {
 };
 
 /* ---- scratch ----------------------------------------------------------------------------------- */
+
+/* A worker's: tile results of gate and up, or of down; then the sums of an item of the down phase, and of its deferred pairs. */
+#define TILES_BYTES (2 * ROWS_MAX * TD_GEMM_NR_MAX * sizeof(float))
+
+static float *worker_sums(const td_experts *x, const td_worker *w) {
+    return (float *)((char *)expert_worker_scratch(x, w->index) + TILES_BYTES);
+}
 
 /* An odd number of cache lines, so that consecutive rows fall into different sets of the L1. */
 static size_t odd_lines(size_t bytes) {
@@ -106,9 +113,9 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     *p = (expert_scratch_plan){.x_stride = odd_lines(row_bytes(kernel, l, l->hidden_k)),
                                .h_stride = odd_lines(inter_tiles > inter_row ? inter_tiles : inter_row),
                                .y_stride = l->n_down * kernel->nr};
-    size_t y_arrays = c->max_deferred ? 2 : 1, y_bytes = p->y_stride * sizeof(float);
+    size_t y_bytes = p->y_stride * sizeof(float);
     size_t pair_bytes = p->h_stride + sizeof(pair) + sizeof(uint32_t) + 2 * sizeof(td_gemm_row);
-    size_t tok_bytes = p->x_stride + y_arrays * y_bytes + c->top_k * pair_bytes;
+    size_t tok_bytes = p->x_stride + c->top_k * pair_bytes;
     size_t fit = SCRATCH_BYTES / tok_bytes;
     p->batch_tok = (uint32_t)(fit < 1 ? 1 : fit < c->max_tok ? fit : c->max_tok);
     if (c->max_deferred) {
@@ -119,8 +126,8 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     size_t held_rows = (size_t)p->defer_tok * c->max_deferred;
     p->max_pairs = p->batch_tok * c->top_k;
     p->max_blocks = c->n_experts + p->max_pairs / ROWS_MAX;
-    size_t tiles = 2 * ROWS_MAX * TD_GEMM_NR_MAX * sizeof(float), pack = td_expert_pack_worker_bytes(kernel, l);
-    p->worker_bytes = td_round_up(tiles > pack ? tiles : pack, TD_PAGE_BYTES); /* each is touched first by its worker, on its node */
+    size_t compute = TILES_BYTES + (c->max_deferred ? 2 : 1) * SUM_BYTES, pack = td_expert_pack_worker_bytes(kernel, l);
+    p->worker_bytes = td_round_up(compute > pack ? compute : pack, TD_PAGE_BYTES); /* each is touched first by its worker, on its node */
     p->bytes = tok_bytes * p->batch_tok + held_rows * (y_bytes + sizeof(float)) + p->max_blocks * sizeof(row_block) +
                c->n_experts * (sizeof(active_expert) + sizeof(uint32_t) + sizeof(bool)) + 32 * TD_CACHE_LINE;
 }
@@ -134,8 +141,6 @@ td_status td_expert_ffn_open(td_experts *x, td_error *err) {
     if (!f) return td_fail(err, TD_ENOMEM, "out of memory for the expert scratch");
     f->x = td_arena_take(a, p->batch_tok * p->x_stride);
     f->h = td_arena_take(a, p->max_pairs * p->h_stride);
-    f->y = td_arena_take(a, p->batch_tok * p->y_stride * sizeof(float));
-    f->y_deferred = c->max_deferred ? td_arena_take(a, p->batch_tok * p->y_stride * sizeof(float)) : f->y;
     f->held = td_arena_take(a, held_rows * p->y_stride * sizeof(float));
     f->held_weight = td_arena_take(a, held_rows * sizeof(float));
     f->pairs = td_arena_take(a, p->max_pairs * sizeof *f->pairs);
@@ -146,7 +151,7 @@ td_status td_expert_ffn_open(td_experts *x, td_error *err) {
     f->active = td_arena_take(a, c->n_experts * sizeof *f->active);
     f->expert_pairs = td_arena_take(a, c->n_experts * sizeof *f->expert_pairs);
     f->expert_now = td_arena_take(a, c->n_experts * sizeof *f->expert_now);
-    assert(f->x && f->h && f->y && f->y_deferred && f->held && f->held_weight && f->pairs && f->pair_at && f->x_rows &&
+    assert(f->x && f->h && f->held && f->held_weight && f->pairs && f->pair_at && f->x_rows &&
            f->h_rows && f->blocks && f->active && f->expert_pairs &&
            f->expert_now); /* td_expert_scratch_init counted them */
     return TD_OK;
@@ -163,14 +168,21 @@ static const uint16_t *token_ids(const expert_ffn *f, uint32_t t) {
     return f->args->ids + (size_t)(f->tok0 + t) * f->args->top_k;
 }
 
+/* Rows of the next block of so many: of equal height, as each is a pass over the weights. */
+static uint32_t block_rows(uint32_t left) {
+    uint32_t blocks = (left + ROWS_MAX - 1) / ROWS_MAX;
+    return (left + blocks - 1) / blocks;
+}
+
 static void add_active(expert_ffn *f, uint32_t e, uint32_t *pair0) {
     uint32_t n = f->expert_pairs[e];
     f->expert_pairs[e] = *pair0; /* from now on: where its next pair goes */
-    for (uint32_t at = 0; at < n; at += ROWS_MAX) {
+    for (uint32_t at = 0, rows; at < n; at += rows) {
         row_block *b = &f->blocks[f->n_blocks++];
+        rows = block_rows(n - at);
         b->expert = f->n_active;
         b->pair0 = *pair0 + at;
-        b->n_pairs = n - at < ROWS_MAX ? n - at : ROWS_MAX;
+        b->n_pairs = rows;
     }
     f->active[f->n_active++] = (active_expert){.id = e, .pair0 = *pair0, .n_pairs = n};
     *pair0 += n;
@@ -251,6 +263,21 @@ static void finish_block(td_experts *x, const row_block *b) {
     }
 }
 
+/* n: a multiple of 16, as nr is */
+static void copy_row(float *dst, const float *src, size_t n) {
+    for (size_t i = 0; i < n; i += 16) memcpy(dst + i, src + i, 16 * sizeof *dst);
+}
+
+/* The first tile of the up phase's next item, which its worker most likely goes on with. */
+static const char *item_after_up(const td_experts *x, uint32_t subpool, uint32_t item) {
+    const expert_ffn   *f = x->ffn;
+    const expert_shard *sh = &x->layout.shard[subpool];
+    uint32_t            block = f->first_block + (item + 1) / f->n_chunks, chunk = (item + 1) % f->n_chunks;
+    if (block == f->end_block) return NULL;
+    return (const char *)expert_shard_data(x, f->layer, subpool) + f->active[f->blocks[block].expert].id * sh->expert_bytes +
+           sh->n_gate * chunk / f->n_chunks * 2 * x->layout.gate_tile_bytes;
+}
+
 static void up_item(void *ctx, uint32_t item, const td_worker *w) {
     td_experts           *x = ctx;
     expert_ffn           *f = x->ffn;
@@ -262,19 +289,20 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t      tile_bytes = x->layout.gate_tile_bytes;
     const char *tile = (const char *)expert_shard_data(x, f->layer, w->subpool) +
                        f->active[b->expert].id * sh->expert_bytes + tile0 * 2 * tile_bytes;
-    float *gate = expert_worker_scratch(x, w->index), *up = gate + ROWS_MAX * TD_GEMM_NR_MAX;
+    const char *after = item_after_up(x, w->subpool, item);
+    float      *gate = expert_worker_scratch(x, w->index), *up = gate + ROWS_MAX * TD_GEMM_NR_MAX;
     for (size_t t = tile0; t < tile1; t++, tile += 2 * tile_bytes) {
-        td_gemm_args g = {.tile = tile, .k = x->layout.hidden_k, .m = b->n_pairs, .rows = f->x_rows + b->pair0,
-                          .groups = x->layout.groups, .out = gate};
+        td_gemm_args g = {.tile = tile, .next = tile + tile_bytes, .k = x->layout.hidden_k, .m = b->n_pairs,
+                          .rows = f->x_rows + b->pair0, .groups = x->layout.groups, .out = gate};
         kernel->run(&g);
         g.tile = tile + tile_bytes;
+        g.next = t + 1 < tile1 ? tile + 2 * tile_bytes : after;
         g.out = up;
         kernel->run(&g);
+        kernel->silu_mul(gate, up, b->n_pairs * kernel->nr, gate);
         size_t column = (sh->gate_tile0 + t) * kernel->nr;
-        for (size_t r = 0; r < b->n_pairs; r++) {
-            float *h = (float *)(f->h + (b->pair0 + r) * x->scratch.h_stride) + column;
-            kernel->silu_mul(gate + r * kernel->nr, up + r * kernel->nr, kernel->nr, h);
-        }
+        for (size_t r = 0; r < b->n_pairs; r++)
+            copy_row((float *)(f->h + (b->pair0 + r) * x->scratch.h_stride) + column, gate + r * kernel->nr, kernel->nr);
     }
     if (atomic_fetch_sub_explicit(&b->left, 1, memory_order_acq_rel) == 1) finish_block(x, b);
 }
@@ -284,22 +312,23 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
 typedef struct {
     size_t   column0, column1; /* of whole tiles */
     uint32_t tok0, tok1;
+    size_t   stride;         /* floats of a row of sums */
+    float   *sums, *deferred; /* [tok1 - tok0, stride] */
 } down_region;
 
-static float *accumulator(const td_experts *x, float *y, uint32_t t, size_t column) {
-    return y + t * x->scratch.y_stride + column;
+static float *sums_of(const down_region *r, float *sums, uint32_t t) {
+    return sums + (t - r->tok0) * r->stride;
 }
 
-static void clear_region(const td_experts *x, float *y, const down_region *r) {
-    for (uint32_t t = r->tok0; t < r->tok1; t++)
-        memset(accumulator(x, y, t, r->column0), 0, (r->column1 - r->column0) * sizeof *y);
+static void clear_sums(const down_region *r, float *sums) {
+    memset(sums, 0, (r->tok1 - r->tok0) * r->stride * sizeof *sums);
 }
 
-static void write_region(const td_experts *x, float *y, const down_region *r, void *dst) {
+static void write_sums(const td_experts *x, const down_region *r, float *sums, void *dst) {
     size_t hidden = x->config.hidden, end = r->column1 < hidden ? r->column1 : hidden,
            element = td_dtype_bytes(x->config.act_dtype);
     for (uint32_t t = r->tok0; t < r->tok1; t++)
-        td_from_f32(x->config.act_dtype, accumulator(x, y, t, r->column0), end - r->column0,
+        td_from_f32(x->config.act_dtype, sums_of(r, sums, t), end - r->column0,
                     (char *)dst + ((x->ffn->tok0 + t) * hidden + r->column0) * element);
 }
 
@@ -309,7 +338,12 @@ static void sum_held(const td_experts *x, const down_region *r) {
     for (uint32_t t = r->tok0; t < r->tok1; t++)
         for (uint32_t i = t * n; i < (t + 1) * n; i++)
             x->kernel->axpy(f->held_weight[i], f->held + i * x->scratch.y_stride + r->column0, r->column1 - r->column0,
-                            accumulator(x, f->y_deferred, t, r->column0));
+                            sums_of(r, r->deferred, t));
+}
+
+/* An odd number of cache lines, for a chunk of so many tiles. */
+static size_t sums_stride(size_t tiles, size_t nr) {
+    return odd_lines(tiles * nr * sizeof(float)) / sizeof(float);
 }
 
 /* First pair of an expert whose token is at least t. */
@@ -328,17 +362,17 @@ static uint32_t lower_pair(const expert_ffn *f, const active_expert *e, uint32_t
 }
 
 /* Tile results [m, nr] of pairs p0.. go where each pair's output belongs. */
-static void scatter(const td_experts *x, const float *out, uint32_t p0, uint32_t m, size_t column) {
+static void scatter(const td_experts *x, const down_region *r, const float *out, uint32_t p0, uint32_t m, size_t column) {
     expert_ffn *f = x->ffn;
-    size_t      nr = x->kernel->nr;
+    size_t      nr = x->kernel->nr, at = column - r->column0;
     for (uint32_t i = 0; i < m; i++, out += nr) {
         const pair *p = &f->pairs[p0 + i];
         if (p->held == IMMEDIATE)
-            x->kernel->axpy(p->weight, out, nr, accumulator(x, f->y, p->token, column));
+            x->kernel->axpy(p->weight, out, nr, sums_of(r, r->sums, p->token) + at);
         else if (p->held == DEFERRED)
-            x->kernel->axpy(p->weight, out, nr, accumulator(x, f->y_deferred, p->token, column));
+            x->kernel->axpy(p->weight, out, nr, sums_of(r, r->deferred, p->token) + at);
         else
-            memcpy(f->held + p->held * x->scratch.y_stride + column, out, nr * sizeof *out);
+            copy_row(f->held + p->held * x->scratch.y_stride + column, out, nr);
     }
 }
 
@@ -351,35 +385,44 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t      tile_bytes = x->layout.down_tile_bytes;
     const char *tiles =
         (const char *)expert_shard_data(x, f->layer, w->subpool) + sh->n_gate * 2 * x->layout.gate_tile_bytes;
-    float      *out = expert_worker_scratch(x, w->index);
+    float      *out = expert_worker_scratch(x, w->index), *sums = worker_sums(x, w);
     down_region region = {.column0 = (sh->down_tile0 + tile0) * nr,
                           .column1 = (sh->down_tile0 + tile1) * nr,
                           .tok0 = (uint32_t)((uint64_t)f->n_tok * range / f->n_ranges),
-                          .tok1 = (uint32_t)((uint64_t)f->n_tok * (range + 1) / f->n_ranges)};
+                          .tok1 = (uint32_t)((uint64_t)f->n_tok * (range + 1) / f->n_ranges),
+                          .stride = sums_stride(tile1 - tile0, nr),
+                          .sums = sums,
+                          .deferred = sums + SUM_BYTES / sizeof *sums};
     bool        any_deferred = f->args->n_immediate < f->args->top_k, sum_now = any_deferred && !f->two_passes;
     if (tile0 == tile1) return;
-    if (!f->second) clear_region(x, f->y, &region);
-    if (f->second || sum_now) clear_region(x, f->y_deferred, &region);
+    assert((region.tok1 - region.tok0) * region.stride * sizeof *sums <= SUM_BYTES);
+    if (!f->second) clear_sums(&region, region.sums);
+    if (f->second || sum_now) clear_sums(&region, region.deferred);
     for (uint32_t e = f->first_active; e < f->end_active; e++) {
         const active_expert *expert = &f->active[e];
-        uint32_t             end = lower_pair(f, expert, region.tok1);
-        for (uint32_t p = lower_pair(f, expert, region.tok0); p < end; p += ROWS_MAX) {
-            uint32_t m = end - p < ROWS_MAX ? end - p : ROWS_MAX;
+        const char          *first = tiles + expert->id * sh->expert_bytes + tile0 * tile_bytes;
+        const char          *after = e + 1 < f->end_active ? tiles + f->active[e + 1].id * sh->expert_bytes + tile0 * tile_bytes
+                                                           : tiles + f->active[f->first_active].id * sh->expert_bytes + tile1 % sh->n_down * tile_bytes;
+        uint32_t    end = lower_pair(f, expert, region.tok1);
+        for (uint32_t p = lower_pair(f, expert, region.tok0), m; p < end; p += m) {
+            m = block_rows(end - p);
             for (size_t t = tile0; t < tile1; t++) {
-                td_gemm_args g = {.tile = tiles + expert->id * sh->expert_bytes + t * tile_bytes,
+                const char  *tile = first + (t - tile0) * tile_bytes;
+                td_gemm_args g = {.tile = tile,
+                                  .next = t + 1 < tile1 ? tile + tile_bytes : p + m < end ? first : after,
                                   .k = x->layout.inter_k,
                                   .m = m,
                                   .rows = f->h_rows + p,
                                   .groups = x->layout.groups,
                                   .out = out};
                 x->kernel->run(&g);
-                scatter(x, out, p, m, (sh->down_tile0 + t) * nr);
+                scatter(x, &region, out, p, m, (sh->down_tile0 + t) * nr);
             }
         }
     }
-    if (!f->second) write_region(x, f->y, &region, f->args->y);
+    if (!f->second) write_sums(x, &region, region.sums, f->args->y);
     if (f->second) sum_held(x, &region);
-    if (f->second || sum_now) write_region(x, f->y_deferred, &region, f->args->y_deferred);
+    if (f->second || sum_now) write_sums(x, &region, region.deferred, f->args->y_deferred);
 }
 
 /* ---- passes ------------------------------------------------------------------------------------ */
@@ -427,10 +470,10 @@ static void run_pass(td_experts *x, bool second) {
         atomic_store_explicit(&f->blocks[b].left, f->n_chunks * l->n_shards, memory_order_relaxed);
     run_phase(x, second ? "deferred up" : "up", (uint32_t)n_experts, up_item, (uint32_t)n_blocks * f->n_chunks, true);
 
-    f->n_chunks = chunk_count(x, 1, down_tiles, down_tiles * l->down_tile_bytes * n_experts * rows);
-    f->n_ranges = 1;
-    if (f->n_tok >= 2 * TOKENS_MIN)
-        f->n_ranges = (uint32_t)clamp_size(chunk_count(x, f->n_chunks, f->n_tok, SIZE_MAX), 1, f->n_tok / TOKENS_MIN);
+    f->n_ranges = (f->n_tok + RANGE_TOK - 1) / RANGE_TOK;
+    f->n_chunks = chunk_count(x, f->n_ranges, down_tiles, down_tiles * l->down_tile_bytes * n_experts * rows);
+    uint32_t range_tok = (f->n_tok + f->n_ranges - 1) / f->n_ranges;
+    while (range_tok * sums_stride((down_tiles + f->n_chunks - 1) / f->n_chunks, x->kernel->nr) * sizeof(float) > SUM_BYTES) f->n_chunks++;
     run_phase(x, second ? "deferred down" : "down", (uint32_t)n_experts, down_item, f->n_chunks * f->n_ranges, true);
 }
 

@@ -20,7 +20,7 @@
 #include "cpu_experts/cpu_experts.h"
 
 #define TD_GEMM_NR_MAX 32
-#define TD_GEMM_K_MAX 65536 /* 15 * 16 * 127 * k stays below 2^31 (high nibbles are accumulated times 16) */
+#define TD_GEMM_K_MAX 65536 /* 255 * 127 * k stays below 2^31 (a byte of two codes is multiplied whole) */
 
 /** One row of activations. */
 typedef struct {
@@ -32,6 +32,7 @@ typedef struct {
 
 typedef struct {
     const void        *tile; /* 64-byte aligned */
+    const void        *next; /* the tile that the caller multiplies next: a kernel fetches its beginning early. NULL: nothing is known */
     size_t             k;    /* padded: a multiple of kr */
     size_t             m;    /* rows, >= 1 */
     const td_gemm_row *rows; /* [m] */

@@ -2,11 +2,12 @@
 #include "cpu_experts/kernels/vec_avx512.h"
 
 #define VPDPBUSD "vpdpbusd"
-#define MR 14 /* 28 accumulators + two halves + mask + broadcast */
+#define MR 14 /* 28 accumulators, the codes, their low nibbles, mask, broadcast */
 #define ROW_CASES                                                                                  \
     ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6) ROW_CASE(7) ROW_CASE(8) ROW_CASE(9) \
     ROW_CASE(10) ROW_CASE(11) ROW_CASE(12) ROW_CASE(13) ROW_CASE(14)
-#define PREFETCH_SPAN 4096
+#define FAR_BYTES 8192
+#define NEAR_BYTES 2048
 #include "cpu_experts/kernels/int4c_vnni_body.inc"
 
 const td_gemm_kernel td_int4c_avx512vnni = {

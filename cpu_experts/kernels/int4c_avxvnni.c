@@ -2,14 +2,15 @@
 #include "cpu_experts/kernels/vec_avx2.h"
 
 #define VPDPBUSD "%{vex%} vpdpbusd" /* not the form of AVX512-VNNI */
-#define MR 5                        /* 10 accumulators + two halves + mask + broadcast */
-#define ROW_CASES ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5)
-#define PREFETCH_SPAN 2048
+#define MR 6                        /* 12 accumulators, the codes, their low nibbles, mask, broadcast */
+#define ROW_CASES ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6)
+#define FAR_BYTES 8192
+#define NEAR_BYTES 2048
 #include "cpu_experts/kernels/int4c_vnni_body.inc"
 
 const td_gemm_kernel td_int4c_avxvnni = {
     INT4C_LAYOUT,
-    .name = "int4c_avxvnni_5x16",
+    .name = "int4c_avxvnni_6x16",
     .layout = "int4c_16x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,
     .mr = MR,

@@ -42,6 +42,7 @@ struct td_bridge {
     bool             has_thread;
     pthread_t        thread;
     slot            *queue[TD_BRIDGE_OPEN_MAX]; /* ticket n's at n % OPEN_MAX; written before submitted is raised */
+    _Atomic uint32_t in_pass;                  /* from the first submit to the end of the pass; relaxed: for how long to spin */
     _Atomic int      error;                    /* td_status */
     _Atomic uint64_t n_deferred;
 };
@@ -125,11 +126,19 @@ static void run_ticket(td_bridge *b, slot *t, void (*on_immediate)(void *)) {
     atomic_fetch_add_explicit(&b->n_deferred, (uint64_t)t->n_tok * (c->top_k - t->n_immediate), memory_order_relaxed);
 }
 
+/* Both sides are needed again soon while a pass is under way. It is the bridge's own: another's pass is no reason to keep a core. */
+static td_spin wait_policy(const td_bridge *b) {
+    td_spin spin = td_pool_spin(b->c.pool);
+    if (spin.held) spin.held = &b->in_pass;
+    return spin;
+}
+
 static void *expert_main(void *arg) {
     td_bridge *b = arg;
+    const td_spin spin = wait_policy(b);
     td_pool_pin_caller(b->c.pool);
     for (uint32_t n = 0;; n++) {
-        td_signal_wait(&b->submitted, n, td_pool_spin_us(b->c.pool));
+        td_signal_wait(&b->submitted, n, spin);
         if (b->stop) return NULL;
         td_chaos_delay();
         run_ticket(b, b->queue[n % TD_BRIDGE_OPEN_MAX], immediate_done);
@@ -216,11 +225,12 @@ static void submit_call(void *arg) {
     b->queue[b->n_submitted++ % TD_BRIDGE_OPEN_MAX] = t;
     td_trace_label label = label_of("submit", TD_TRACE_BRIDGE, t);
     td_trace_instant(&label);
+    atomic_store_explicit(&b->in_pass, 1, memory_order_relaxed);
     if (b->c.async) td_signal_add(&b->submitted);
 }
 
 static void await_progress(td_bridge *b, uint32_t want) {
-    for (uint32_t v = td_signal_get(&b->progress); (int32_t)(v - want) < 0;) v = td_signal_wait(&b->progress, v, td_pool_spin_us(b->c.pool));
+    for (uint32_t v = td_signal_get(&b->progress); (int32_t)(v - want) < 0;) v = td_signal_wait(&b->progress, v, wait_policy(b));
 }
 
 /* In stream order: return when this ticket's immediate sum is there (tickets run in order, so the deferred sums of all before are
@@ -266,6 +276,7 @@ td_status td_bridge_enqueue_collect(td_bridge_port *p, td_npu_stream *s, const t
 
 td_status td_bridge_end_pass(td_bridge *b) {
     if (b->c.async) await_progress(b, 2 * b->n_submitted);
+    atomic_store_explicit(&b->in_pass, 0, memory_order_relaxed);
     b->n_collected = b->n_submitted;
     return (td_status)atomic_exchange(&b->error, (int)TD_OK);
 }

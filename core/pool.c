@@ -12,11 +12,10 @@
 #include "core/chaos.h"
 #include "core/error.h"
 #include "core/mem.h"
-#include "core/signal_word.h"
 #include "core/thread.h"
 
-/* Long enough to cover the gaps inside a decode step (device phases between expert phases), short enough that an idle
-   server's cores sleep. A pool with workers that have no core of their own gives the core back at once. */
+/* Long enough to cover the gaps between steps, short enough that an idle server's cores sleep. A pool with workers that have no
+   core of their own gives the core back at once. */
 #define SPIN_US          2000
 #define SPIN_US_UNPINNED 20
 #define YIELD_EVERY          4096 /* spins of the caller at the end of a run */
@@ -55,6 +54,7 @@ struct td_pool {
     worker  *workers; /* [n_workers]; 0 is the caller */
     worker **order;   /* [n_workers] by subpool */
     team     teams[TD_POOL_SUBPOOLS_MAX];
+    _Atomic uint32_t n_held; /* steps under way */
     /* the run; written by the caller before the epoch's release, read by workers after its acquire */
     td_pool_fn fn;
     void      *ctx;
@@ -114,8 +114,9 @@ static void *worker_main(void *arg) {
     worker  *w = arg;
     td_pool *p = w->pool;
     pin(w->place.cpu);
+    const td_spin spin = td_pool_spin(p);
     for (uint32_t seen = 0;; seen++) {
-        td_signal_wait(&p->epoch, seen, td_pool_spin_us(p));
+        td_signal_wait(&p->epoch, seen, spin);
         if (p->stop) return NULL;
         uint64_t begin = td_trace_begin();
         take_items(p, w);
@@ -198,7 +199,13 @@ void td_pool_destroy(td_pool *p) {
 
 uint32_t td_pool_workers(const td_pool *p) { return p->n_workers; }
 uint32_t td_pool_subpools(const td_pool *p) { return p->n_subpools; }
-uint32_t td_pool_spin_us(const td_pool *p) { return p->pinned ? SPIN_US : SPIN_US_UNPINNED; }
+
+td_spin td_pool_spin(const td_pool *p) {
+    return p->pinned ? (td_spin){.us = SPIN_US, .held = &p->n_held} : (td_spin){.us = SPIN_US_UNPINNED};
+}
+
+void td_pool_hold(td_pool *p) { atomic_fetch_add_explicit(&p->n_held, 1, memory_order_relaxed); }
+void td_pool_release(td_pool *p) { atomic_fetch_sub_explicit(&p->n_held, 1, memory_order_relaxed); }
 
 uint32_t td_pool_node(const td_pool *p, uint32_t subpool) {
     for (uint32_t i = 0; i < p->n_workers; i++)

@@ -6,11 +6,12 @@
  * one stream, and the same share goes to the same core in every run; who is done takes items from the ends of others' shares.
  * A run ends when every item is done: everything written by the items is visible to the caller, and everything the caller
  * wrote before is visible to the items (epoch release/acquire, done-count release/acquire). Between runs workers spin for
- * td_pool_spin_us, then sleep on a futex. One run at a time, from one thread at a time.
+ * td_pool_spin, then sleep on a futex: waking one takes 100 us. One run at a time, from one thread at a time.
  */
 #ifndef TD_CORE_POOL_H
 #define TD_CORE_POOL_H
 
+#include "core/signal_word.h"
 #include "core/trace.h"
 #include "tandem.h"
 
@@ -44,8 +45,15 @@ uint32_t td_pool_subpools(const td_pool *p);
 uint32_t td_pool_node(const td_pool *p, uint32_t subpool); /* where a subpool's memory should lie: for td_mem_map */
 uint32_t td_pool_home(const td_pool *p);                   /* the same of what all subpools work on: TD_NODE_SPREAD where they differ */
 
-/** How long a thread that works with the pool should spin before it sleeps: little where workers have no core of their own. */
-uint32_t td_pool_spin_us(const td_pool *p);
+/**
+ * How a thread that works with the pool waits: it spins while the pool is held and 2 ms longer, which covers what lies between two steps;
+ * 20 us and no more where workers have no core of their own. Valid as long as the pool.
+ */
+td_spin td_pool_spin(const td_pool *p);
+
+/** A step begins: more runs are about to come. Any thread; as often as wanted, each with a release when it ends. */
+void td_pool_hold(td_pool *p);
+void td_pool_release(td_pool *p);
 
 /** Pin the calling thread to worker 0's cpu. */
 void td_pool_pin_caller(const td_pool *p);

@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define LOOKS_A_CLOCK 256 /* ten microseconds or so */
+
 static uint64_t now_us(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -17,15 +19,15 @@ void td_signal_add(td_signal *s) {
     if (atomic_load(&s->n_sleeping)) syscall(SYS_futex, &s->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-uint32_t td_signal_wait(td_signal *s, uint32_t seen, uint32_t spin_us) {
+uint32_t td_signal_wait(td_signal *s, uint32_t seen, td_spin spin) {
     uint64_t until = 0;
-    for (uint32_t spin = 0;; spin++) {
+    for (uint32_t looks = 0;; looks++) {
         uint32_t v = td_signal_get(s);
         if (v != seen) return v;
         td_cpu_relax();
-        if (spin % 256 != 255) continue;
+        if (looks % LOOKS_A_CLOCK != LOOKS_A_CLOCK - 1) continue;
         uint64_t now = now_us();
-        if (!until) until = now + spin_us;
+        if (!until || (spin.held && atomic_load_explicit(spin.held, memory_order_relaxed))) until = now + spin.us;
         if (now < until) continue;
         atomic_fetch_add(&s->n_sleeping, 1);
         while ((v = atomic_load(&s->value)) == seen) syscall(SYS_futex, &s->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);

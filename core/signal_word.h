@@ -19,8 +19,14 @@ void td_signal_add(td_signal *s);
 
 static inline uint32_t td_signal_get(const td_signal *s) { return atomic_load_explicit(&s->value, memory_order_acquire); }
 
-/** Wait until the value is not `seen`: spin for spin_us, then sleep. @return the new value. */
-uint32_t td_signal_wait(td_signal *s, uint32_t seen, uint32_t spin_us);
+/** How long to spin before sleeping: as long as *held is not 0, and then for `us`. */
+typedef struct {
+    uint32_t                us;
+    const _Atomic uint32_t *held; /* or NULL; relaxed: it is about time only */
+} td_spin;
+
+/** Wait until the value is not `seen`: spin, then sleep. @return the new value. */
+uint32_t td_signal_wait(td_signal *s, uint32_t seen, td_spin spin);
 
 /** Tell the core that this is a spin loop. */
 static inline void td_cpu_relax(void) {

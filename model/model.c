@@ -407,9 +407,11 @@ void td_model_describe(const td_model *m, char *text, size_t size) {
 static td_status run(td_model *m, const td_program *p, const td_step *pass) {
     td_npu *d = m->npu;
     m->pass = pass;
+    td_pool_hold(m->expert_pool);
     td_status st = td_program_enqueue(p, d, m->stream, pass);
     td_status synced = d->ops->stream_sync(d, m->stream); /* also after a failure: nothing may run on */
     td_status ticket = m->bridge ? td_bridge_end_pass(m->bridge) : TD_OK;
+    td_pool_release(m->expert_pool);
     if (st != TD_OK) return st;
     return synced != TD_OK ? synced : ticket;
 }

@@ -17,6 +17,7 @@
 #include "npu/host/host_device.h"
 
 #define RING_OPS 1024
+#define SPIN_US  300 /* of an empty ring's thread: a step's head follows its layers within microseconds */
 
 typedef enum { OP_BLOCK, OP_COPY, OP_HOST_CALL, OP_RECORD, OP_WAIT } op_kind;
 
@@ -63,7 +64,8 @@ struct td_npu_stream {
     pthread_mutex_t lock;
     pthread_cond_t  changed;
     bool            stop;
-    uint64_t        submitted, finished; /* ops; the ring holds those in between */
+    _Atomic uint64_t submitted; /* ops; written under the lock; relaxed outside of it, where it only says that a look is worthwhile */
+    uint64_t        finished;   /* the ring holds those in between */
     op              ring[RING_OPS];
 };
 
@@ -118,12 +120,26 @@ static td_status run_op(td_npu_stream *s, const op *o) {
     return status;
 }
 
+/* Under the lock, for the ring's thread. While it has operations the pool's workers stay awake. */
+static void await_op(td_npu_stream *s) {
+    td_pool *pool = s->device->pool;
+    td_pool_release(pool);
+    pthread_mutex_unlock(&s->lock);
+    uint32_t spin_us = td_pool_spin(pool).us;
+    uint64_t until_ns = td_trace_now() + (spin_us < SPIN_US ? spin_us : SPIN_US) * UINT64_C(1000);
+    while (atomic_load_explicit(&s->submitted, memory_order_relaxed) == s->finished && td_trace_now() < until_ns) td_cpu_relax();
+    pthread_mutex_lock(&s->lock);
+    while (s->finished == s->submitted && !s->stop) pthread_cond_wait(&s->changed, &s->lock);
+    td_pool_hold(pool);
+}
+
 static void *stream_main(void *arg) {
     td_npu_stream *s = arg;
     td_pool_pin_caller(s->device->pool); /* it is worker 0 in its turn */
+    td_pool_hold(s->device->pool);
     pthread_mutex_lock(&s->lock);
     for (;;) {
-        while (s->finished == s->submitted && !s->stop) pthread_cond_wait(&s->changed, &s->lock);
+        if (s->finished == s->submitted && !s->stop) await_op(s);
         if (s->finished == s->submitted) break;
         op o = s->ring[s->finished % RING_OPS];
         pthread_mutex_unlock(&s->lock);
@@ -135,6 +151,7 @@ static void *stream_main(void *arg) {
         if (s->finished == s->submitted || s->submitted - s->finished == RING_OPS - 1) pthread_cond_broadcast(&s->changed);
     }
     pthread_mutex_unlock(&s->lock);
+    td_pool_release(s->device->pool);
     return NULL;
 }
 

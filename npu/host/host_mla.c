@@ -85,6 +85,11 @@ static const void *head_matrix(const td_mla_desc *m, size_t head, size_t row) {
     return td_attn_up(m->kv_b, head, m->nope_dim, m->v_dim, m->kv_lora, row);
 }
 
+/* What a head's worker most likely reads next: the same matrix of the next head. Only the first of several products prefetches it. */
+static const char *next_head(const td_mla_desc *m, size_t head, size_t row, size_t product) {
+    return product == 0 && head + 1 < m->heads ? head_matrix(m, head + 1, row) : NULL;
+}
+
 /* q_lat = W_UK^T q_nope, with the rope part behind it: scores against the latent cache. */
 static void absorb_head(void *ctx, uint32_t head, const td_worker *w) {
     const mla_job     *j = ctx;
@@ -98,7 +103,7 @@ static void absorb_head(void *ctx, uint32_t head, const td_worker *w) {
         j->d->math->gemm(&(td_fgemm_args){
             .m = n, .n = m->kv_lora, .k = m->nope_dim, .a = q, .lda = m->heads * dim,
             .b = head_matrix(m, head, 0), .ldb = m->kv_lora, .b_dtype = td_attn_up_dtype(m->kv_b),
-            .c = lat, .ldc = m->heads * dk,
+            .c = lat, .ldc = m->heads * dk, .ahead = next_head(m, head, 0, i),
         });
         for (size_t r = 0; r < n; r++)
             memcpy(lat + r * m->heads * dk + m->kv_lora, q + r * m->heads * dim + m->nope_dim, m->rope_dim * sizeof(float));
@@ -117,6 +122,7 @@ static void unabsorb_head(void *ctx, uint32_t head, const td_worker *w) {
             .m = n, .n = m->v_dim, .k = m->kv_lora, .a = j->ctx + (i * m->heads + head) * m->kv_lora, .lda = (size_t)m->heads * m->kv_lora,
             .b = head_matrix(m, head, m->nope_dim), .ldb = m->v_dim, .b_dtype = td_attn_up_dtype(m->kv_b),
             .c = j->out + ((j->units[i].row - j->row0) * m->heads + head) * m->v_dim, .ldc = (size_t)m->heads * m->v_dim,
+            .ahead = next_head(m, head, m->nope_dim, i),
         });
     }
 }

@@ -11,6 +11,7 @@
 #include "core/log.h"
 
 #define EXIT_USAGE 2
+#define TRACE_BYTES  ((uint64_t)1 << 30)
 #define BUFFER_BYTES ((size_t)1 << 30) /* of the read bandwidth: beyond any L3 */
 
 typedef struct {
@@ -43,6 +44,7 @@ static void print_help(FILE *f) {
           "  --rounds N                  default 5\n"
           "  --filter TEXT               only rows whose shape contains it\n"
           "  --json                      JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction\n"
+          "  --trace FILE                what every thread does, for ui.perfetto.dev and bench/phases.py\n"
           "  --help                      this text\n", f);
 }
 
@@ -59,7 +61,7 @@ static bool read_count(const char *name, const char *text, uint32_t min, uint32_
 
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, td_bench_options *o) {
-    enum { CONFIG = 1, OVERRIDE, THREADS, SUBPOOLS, ROUNDS, FILTER, JSON, SHOW_HELP };
+    enum { CONFIG = 1, OVERRIDE, THREADS, SUBPOOLS, ROUNDS, FILTER, JSON, TRACE, SHOW_HELP };
     static const struct option LONG[] = {
         {"config", required_argument, NULL, CONFIG},
         {"json-model-override-args", required_argument, NULL, OVERRIDE},
@@ -68,6 +70,7 @@ static int parse_options(int argc, char **argv, td_bench_options *o) {
         {"rounds", required_argument, NULL, ROUNDS},
         {"filter", required_argument, NULL, FILTER},
         {"json", no_argument, NULL, JSON},
+        {"trace", required_argument, NULL, TRACE},
         {"help", no_argument, NULL, SHOW_HELP},
         {NULL, 0, NULL, 0},
     };
@@ -81,6 +84,7 @@ static int parse_options(int argc, char **argv, td_bench_options *o) {
             case ROUNDS: ok = read_count("rounds", optarg, 1, 99, &o->rounds); break;
             case FILTER: o->filter = optarg; break;
             case JSON: o->json = true; break;
+            case TRACE: o->trace_path = optarg; break;
             case SHOW_HELP:
             case 'h': print_help(stdout); return 0;
             default: return EXIT_USAGE; /* getopt has told */
@@ -94,12 +98,14 @@ static td_status run_suite(const suite *s, const td_bench_options *o, td_error *
     static td_thread_plan plan;
     td_bench              b = {.o = o, .bench = s->name};
     TD_TRY(td_topology_plan(o->threads, o->subpool_count, 0, &plan, &b.machine, err));
+    if (o->trace_path) TD_TRY(td_trace_start(o->trace_path, TRACE_BYTES, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &b.pool, err));
     td_pool_pin_caller(b.pool);
     td_status st = td_roofline_open(b.pool, BUFFER_BYTES, &b.roofline, err);
     if (st == TD_OK) st = s->run(&b, err);
     td_roofline_close(b.roofline);
     td_pool_destroy(b.pool);
+    td_trace_stop();
     return st;
 }
 

@@ -2,6 +2,7 @@
 import json
 import os
 import subprocess
+import tempfile
 import unittest
 
 TANDEM = os.environ["TD_TANDEM"]
@@ -66,6 +67,16 @@ class Bench(unittest.TestCase):
             self.assertAlmostEqual(r["fraction"] * r["time_us"], rows[0]["time_us"], delta=0.01)
         p = bench("pool", "--threads", "1")
         self.assertEqual((p.returncode, p.stdout), (1, ""))
+
+    def test_phases(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace.json")
+            self.rows("decode", "--config", TINY, "--threads", "2", "--filter", "16 streams, context 16", "--trace", trace)
+            p = subprocess.run([os.path.join(os.environ["TD_SOURCE_DIR"], "bench/phases.py"), trace], capture_output=True, text=True, timeout=60)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        names = [line.split("|")[1].strip() for line in p.stdout.splitlines()[2:]]
+        self.assertEqual(names[:-2], ["norm 1", "mla", "norm 2", "router", "mlp", "group", "prepare", "up", "down", "combine"])
+        self.assertEqual(names[-2], "between phases")
 
     def test_left_out(self):
         p = bench("decode", "--config", TINY, "--threads", "2", "--rounds", "1", "--filter", "context 16384")

@@ -26,7 +26,7 @@ typedef struct {
     int16_t *p;                         /* [ROWS][TILE] */
     int16_t *w;                         /* expanded: W_UK | W_UV as panels, [up / 16][lora / 2][16][2] */
     float   *w_scale;                   /* [up] */
-    float   *w_uv;                      /* [lora / 32][dv][32]: on its way */
+    float   *w_uv, *column;             /* [lora / 32][dv][32], [16][lora]: W_UV on its way */
     int16_t *latent;                    /* [EXPAND][lora] */
     float   *expanded;                  /* [EXPAND][up] */
     char    *q;                         /* per 16 query rows: their scales, and a panel [ldk / 2][16][2] */
@@ -53,6 +53,7 @@ static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
         z.w = (int16_t *)(at + td_host_take(&p, z.up * z.lora * sizeof(int16_t)));
         z.w_scale = (float *)(at + td_host_take(&p, z.up * sizeof(float)));
         z.w_uv = (float *)(at + td_host_take(&p, s->dv * z.lora * sizeof(float)));
+        z.column = (float *)(at + td_host_take(&p, LANES * z.lora * sizeof(float)));
         z.latent = (int16_t *)(at + td_host_take(&p, EXPAND * z.lora * sizeof(int16_t)));
         z.expanded = (float *)(at + td_host_take(&p, EXPAND * z.up * sizeof(float)));
     }
@@ -69,17 +70,6 @@ static scratch open_scratch(const td_attn *a, void *mem) {
     return b;
 }
 
-/* A row of one part as integers; of an odd row a zero follows. @return its scale */
-static float to_integers(const td_attn16 *k, td_dtype dtype, const void *x, size_t n, int16_t *out, float *max) {
-    td_attn16_size size = {0, 0};
-    k->measure(dtype, x, n, &size);
-    float norm = sqrtf(size.squares);
-    k->round(dtype, x, n, td_attn16_inverse(norm), out);
-    if (n % 2) out[n] = 0;
-    if (max) *max = size.max;
-    return td_attn16_scale(norm);
-}
-
 /* ---- keys and values ------------------------------------------------------------------------- */
 
 /* W_UK and W_UV of a head as panels of 16 outputs, each output's weights with a scale of its own. */
@@ -93,67 +83,53 @@ static void open_group(const td_attn *a, void *mem, size_t group) {
     size_t      element = td_dtype_bytes(dtype), pairs = (s->kv_lora + 1) / 2;
     for (size_t r = 0; r < s->kv_lora; r += TILE)
         a->d->math->transpose(b.w_uv + r * s->dv, s->dv * 32, dtype, w_uv + r * s->dv * element, s->dv, s->kv_lora - r < TILE ? s->kv_lora - r : TILE, s->dv);
+    memset(b.w_scale, 0, b.up * sizeof(float));
     for (size_t at = 0; at < b.up; at += LANES) {
         bool   keys = at < b.up_v;
         size_t first = keys ? at : at - b.up_v, n = (keys ? s->nope : s->dv) - first;
         if (n > LANES) n = LANES;
-        memset(b.w_scale + at, 0, LANES * sizeof(float));
-        for (size_t i = 0; i < n; i++) {
-            int16_t *row = b.rows + i * b.row;
-            if (keys) {
-                b.w_scale[at + i] = to_integers(k, dtype, w_uk + (first + i) * s->kv_lora * element, s->kv_lora, row, NULL);
-                continue;
-            }
-            td_attn16_size size = {0, 0};
-            const float   *part = b.w_uv + (first + i) * 32; /* 32 of its weights; the next 32 are dv * 32 further */
-            for (size_t r = 0; r < s->kv_lora; r += 32) k->measure(TD_DT_F32, part + r * s->dv, s->kv_lora - r < 32 ? s->kv_lora - r : 32, &size);
-            float norm = sqrtf(size.squares);
-            for (size_t r = 0; r < s->kv_lora; r += 32)
-                k->round(TD_DT_F32, part + r * s->dv, s->kv_lora - r < 32 ? s->kv_lora - r : 32, td_attn16_inverse(norm), row + r);
-            if (s->kv_lora % 2) row[s->kv_lora] = 0;
-            b.w_scale[at + i] = td_attn16_scale(norm);
+        td_attn16_rows rows = {.rows = n, .n = s->kv_lora, .out = b.rows, .ld_out = b.row, .scale = b.w_scale + at};
+        if (keys) {
+            rows.dtype = dtype, rows.x = w_uk + first * s->kv_lora * element, rows.ld = s->kv_lora;
+        } else {
+            for (size_t i = 0; i < n; i++) /* 32 of an output's weights are together; the next 32 are dv * 32 further */
+                for (size_t r = 0; r < s->kv_lora; r += 32) memcpy(b.column + i * b.lora + r, b.w_uv + r * s->dv + (first + i) * 32, 32 * sizeof(float));
+            rows.dtype = TD_DT_F32, rows.x = b.column, rows.ld = b.lora;
         }
+        k->convert(&rows);
         k->transpose((int32_t *)(void *)(b.w + at * b.lora), LANES, (const int32_t *)(const void *)b.rows, b.row / 2, n, pairs);
     }
 }
 
-/* A key of two parts, the first at row[0], under one scale. @return the scale */
-static float join_key(const td_attn16 *k, td_attn16_size *size, td_dtype dtype, const void *x, size_t n, const void *rope, size_t n_rope, int16_t *row) {
-    k->measure(TD_DT_BF16, rope, n_rope, size);
-    float norm = sqrtf(size->squares), inverse = td_attn16_inverse(norm);
-    k->round(dtype, x, n, inverse, row);
-    k->round(TD_DT_BF16, rope, n_rope, inverse, row + n);
-    if ((n + n_rope) % 2) row[n + n_rope] = 0;
-    return td_attn16_scale(norm);
+/* Value rows wait two at a time for their place in the panels of pairs; with an odd last one goes a row of zeros. */
+static void pair_values(const td_attn16 *k, const int16_t *rows, size_t ld, size_t n, size_t dv, int16_t *v) {
+    for (size_t i = 0; i < n; i += 2) k->pair(rows + i * ld, i + 1 < n ? rows + (i + 1) * ld : NULL, dv, v + i * LANES, V_PANEL);
 }
 
 static void load_gqa(const td_attn *a, const scratch *b, const td_attn_tile *t, size_t n, int16_t *v) {
     const td_attn_shape *s = &a->shape;
     const td_attn16     *k = a->d->attn16;
-    const td_bf16       *keys = (const td_bf16 *)(const void *)td_attn_keys(a, t), *values = (const td_bf16 *)(const void *)td_attn_values(a, t);
+    const td_bf16       *values = (const td_bf16 *)(const void *)td_attn_values(a, t);
     size_t               at = t->place * TILE;
-    for (size_t i = 0; i < n; i++) {
-        int16_t *row = b->rows + i % 2 * b->row;
-        b->k_scale[at + i] = to_integers(k, TD_DT_BF16, keys + i * s->dk, s->dk, b->k + (at + i) * b->ldk, NULL);
-        b->v_scale[at + i] = to_integers(k, TD_DT_BF16, values + i * s->dv, s->dv, row, &b->v_max[at + i]);
-        if (i % 2 || i + 1 == n) k->pair(b->rows, i % 2 ? row : NULL, s->dv, v + i / 2 * 2 * LANES, V_PANEL);
+    k->convert(&(td_attn16_rows){.rows = n, .n = s->dk, .dtype = TD_DT_BF16, .x = td_attn_keys(a, t), .ld = s->dk, .out = b->k + at * b->ldk,
+                                 .ld_out = b->ldk, .scale = b->k_scale + at});
+    for (size_t i = 0; i < n; i += LANES) {
+        size_t some = n - i < LANES ? n - i : LANES;
+        k->convert(&(td_attn16_rows){.rows = some, .n = s->dv, .dtype = TD_DT_BF16, .x = values + i * s->dv, .ld = s->dv, .out = b->rows, .ld_out = b->row,
+                                     .scale = b->v_scale + at + i, .max = b->v_max + at + i});
+        pair_values(k, b->rows, b->row, some, s->dv, v + i * LANES);
     }
 }
 
 static void load_absorbed(const td_attn *a, const scratch *b, const td_attn_tile *t, size_t n, int16_t *v) {
     const td_attn_shape *s = &a->shape;
     const td_attn16     *k = a->d->attn16;
-    const td_bf16       *latent = (const td_bf16 *)(const void *)td_attn_keys(a, t), *rope = (const td_bf16 *)(const void *)td_attn_values(a, t);
     size_t               at = t->place * TILE;
-    for (size_t i = 0; i < n; i++) {
-        int16_t       *row = b->k + (at + i) * b->ldk;
-        td_attn16_size size = {0, 0};
-        k->measure(TD_DT_BF16, latent + i * s->kv_lora, s->kv_lora, &size);
-        b->v_max[at + i] = size.max;
-        b->k_scale[at + i] = b->v_scale[at + i] =
-            join_key(k, &size, TD_DT_BF16, latent + i * s->kv_lora, s->kv_lora, rope + i * s->rope, s->rope, row);
-        if (i % 2 || i + 1 == n) k->pair(row - i % 2 * b->ldk, i % 2 ? row : NULL, s->kv_lora, v + i / 2 * 2 * LANES, V_PANEL);
-    }
+    k->convert(&(td_attn16_rows){.rows = n, .n = s->kv_lora, .n2 = s->rope, .dtype = TD_DT_BF16, .x = td_attn_keys(a, t), .ld = s->kv_lora,
+                                 .x2 = (const td_bf16 *)(const void *)td_attn_values(a, t), .ld2 = s->rope, .out = b->k + at * b->ldk, .ld_out = b->ldk,
+                                 .scale = b->k_scale + at, .max = b->v_max + at});
+    memcpy(b->v_scale + at, b->k_scale + at, n * sizeof(float));
+    pair_values(k, b->k + at * b->ldk, b->ldk, n, s->kv_lora, v);
 }
 
 static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile *t, size_t n, int16_t *v) {
@@ -161,23 +137,21 @@ static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile
     const td_attn16     *k = a->d->attn16;
     const td_bf16       *latent = (const td_bf16 *)(const void *)td_attn_keys(a, t), *rope = (const td_bf16 *)(const void *)td_attn_values(a, t);
     for (size_t first = 0; first < n; first += EXPAND) {
-        size_t some = n - first < EXPAND ? n - first : EXPAND;
+        size_t some = n - first < EXPAND ? n - first : EXPAND, at = t->place * TILE + first;
         float  scale[EXPAND];
-        for (size_t i = 0; i < some; i++)
-            scale[i] = to_integers(k, TD_DT_BF16, latent + (first + i) * s->kv_lora, s->kv_lora, b->latent + i * b->lora, NULL);
+        k->convert(&(td_attn16_rows){.rows = some, .n = s->kv_lora, .dtype = TD_DT_BF16, .x = latent + first * s->kv_lora, .ld = s->kv_lora, .out = b->latent,
+                                     .ld_out = b->lora, .scale = scale});
         k->gemm(&(td_attn16_gemm){
             .m = some, .n = b->up, .pairs = (s->kv_lora + 1) / 2, .a = b->latent, .lda = b->lora, .scale = scale, .b = b->w, .panel_stride = b->lora * LANES,
             .column = b->w_scale, .c = b->expanded, .ldc = b->up,
         });
-        for (size_t i = 0; i < some; i++) {
-            const float   *up = b->expanded + i * b->up;
-            size_t         at = t->place * TILE + first + i;
-            int16_t       *row = b->rows + i % 2 * b->row;
-            td_attn16_size size = {0, 0};
-            k->measure(TD_DT_F32, up, s->nope, &size);
-            b->k_scale[at] = join_key(k, &size, TD_DT_F32, up, s->nope, rope + (first + i) * s->rope, s->rope, b->k + at * b->ldk);
-            b->v_scale[at] = to_integers(k, TD_DT_F32, up + b->up_v, s->dv, row, &b->v_max[at]);
-            if (i % 2 || i + 1 == some) k->pair(b->rows, i % 2 ? row : NULL, s->dv, v + (first + i) / 2 * 2 * LANES, V_PANEL);
+        k->convert(&(td_attn16_rows){.rows = some, .n = s->nope, .n2 = s->rope, .dtype = TD_DT_F32, .x = b->expanded, .ld = b->up, .x2 = rope + first * s->rope,
+                                     .ld2 = s->rope, .out = b->k + at * b->ldk, .ld_out = b->ldk, .scale = b->k_scale + at});
+        for (size_t i = 0; i < some; i += LANES) {
+            size_t rows = some - i < LANES ? some - i : LANES;
+            k->convert(&(td_attn16_rows){.rows = rows, .n = s->dv, .dtype = TD_DT_F32, .x = b->expanded + i * b->up + b->up_v, .ld = b->up, .out = b->rows,
+                                         .ld_out = b->row, .scale = b->v_scale + at + i, .max = b->v_max + at + i});
+            pair_values(k, b->rows, b->row, rows, s->dv, v + (first + i) * LANES);
         }
     }
 }
@@ -202,8 +176,14 @@ static void take(const td_attn *a, void *mem, size_t at, const float *const *q, 
         char  *to = b.q + (at + first) / LANES * b.q_bytes;
         float *scale = (float *)(void *)to;
         size_t some = n - first < LANES ? n - first : LANES;
-        for (size_t i = 0; i < LANES; i++)
-            scale[i] = i < some ? to_integers(k, TD_DT_F32, q[first + i], a->shape.dk, b.rows + i * b.row, NULL) * a->shape.scale * LOG2_E : 1;
+        for (size_t i = 0; i < LANES; i++) {
+            if (i < some) {
+                k->convert(&(td_attn16_rows){.rows = 1, .n = a->shape.dk, .dtype = TD_DT_F32, .x = q[first + i], .out = b.rows + i * b.row, .scale = &scale[i]});
+                scale[i] *= a->shape.scale * LOG2_E;
+            } else {
+                scale[i] = 1;
+            }
+        }
         k->transpose((int32_t *)(void *)(to + LANES * sizeof(float)), LANES, (const int32_t *)(const void *)b.rows, b.row / 2, some, (a->shape.dk + 1) / 2);
     }
 }

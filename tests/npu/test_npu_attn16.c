@@ -86,41 +86,44 @@ static fenced rnd_row(rnd *r, td_dtype dtype, size_t n, float size) {
     return f;
 }
 
-/* A measured row fits into its integers, each within half a step; all tables round alike. */
+/* Rows fit into their integers, each within half a step of what the scale says; all tables round alike where their scales are the same. */
 static void rows_become_integers(void **state) {
     (void)state;
     rnd r = rnd_open("16-bit rows");
     TABLES(k) {
         for (size_t n = 1; n <= 200; n++) {
-            td_dtype       dtype = n & 1 ? TD_DT_BF16 : TD_DT_F32;
-            fenced         x = rnd_row(&r, dtype, n, n % 3 ? 1e-3f : 3e4f), q = fence(n * 2);
-            td_attn16_size size = {0, 0};
-            double         squares = 0, max = 0;
-            size_t         cut = n % 4 == 0 ? n / 2 : n; /* in two parts too */
-            k->measure(dtype, x.p, cut, &size);
-            if (cut < n) k->measure(dtype, (char *)x.p + cut * td_dtype_bytes(dtype), n - cut, &size);
-            for (size_t i = 0; i < n; i++) squares += pow(act_get(dtype, x.p, i), 2), max = fmax(max, fabs(act_get(dtype, x.p, i)));
-            assert_true(fabs((double)size.squares - squares) <= 1e-5 * squares);
-            assert_true((double)size.max == max);
-            float inverse = td_attn16_inverse(sqrtf(size.squares)), scale = td_attn16_scale(sqrtf(size.squares));
-            k->round(dtype, x.p, n, inverse, q.p);
-            for (size_t i = 0; i < n; i++) {
-                double v = act_get(dtype, x.p, i);
-                assert_int_equal(((int16_t *)q.p)[i], lrint(v * (double)inverse));
-                assert_true(fabs((double)((int16_t *)q.p)[i] * (double)scale - v) <= 0.51 * (double)scale);
+            td_dtype dtype = n & 1 ? TD_DT_BF16 : TD_DT_F32;
+            size_t   rows = rnd_range(&r, 1, 5), n2 = n % 3 ? rnd_range(&r, 1, 70) : 0, ld_out = (n + n2 + 1) / 2 * 2 + rnd_range(&r, 0, 3);
+            float    magnitude = n % 4 ? 1e-3f : 3e4f;
+            fenced   x = rnd_row(&r, dtype, rows * n, magnitude), x2 = rnd_row(&r, TD_DT_BF16, rows * n2 + 1, magnitude);
+            fenced   q = fence(((rows - 1) * ld_out + (n + n2 + 1) / 2 * 2) * 2), scale = fence(rows * 4), max = fence(rows * 4);
+            bool     with_max = rnd_u64(&r) & 1;
+            k->convert(&(td_attn16_rows){.rows = rows, .n = n, .n2 = n2, .dtype = dtype, .x = x.p, .ld = n, .x2 = x2.p, .ld2 = n2, .out = q.p, .ld_out = ld_out,
+                                         .scale = scale.p, .max = with_max ? max.p : NULL});
+            for (size_t row = 0; row < rows; row++) {
+                double         norm = 0, largest = 0, step = (double)((float *)scale.p)[row];
+                const int16_t *to = (int16_t *)q.p + row * ld_out;
+                for (size_t i = 0; i < n + n2; i++) {
+                    double v = i < n ? act_get(dtype, x.p, row * n + i) : act_get(TD_DT_BF16, x2.p, row * n2 + i - n);
+                    norm += v * v;
+                    if (i < n) largest = fmax(largest, fabs(v));
+                    assert_true(fabs((double)to[i] * step - v) <= 0.51 * step);
+                }
+                assert_true(fabs(step - sqrt(norm) / 32767) <= 1e-6 * step);
+                if (with_max) assert_true((double)((float *)max.p)[row] == largest);
+                if ((n + n2) % 2) assert_int_equal(to[n + n2], 0);
             }
-            unfence(&x), unfence(&q);
+            fenced *all[] = {&x, &x2, &q, &scale, &max};
+            for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) unfence(all[i]);
         }
-        td_attn16_size none = {0, 0};
-        float          zeros[3] = {0}, one[1] = {-7e-3f};
-        int16_t        q[3];
-        k->measure(TD_DT_F32, zeros, 3, &none);
-        k->round(TD_DT_F32, zeros, 3, td_attn16_inverse(sqrtf(none.squares)), q);
-        assert_int_equal(q[0] | q[1] | q[2], 0);
-        assert_true(td_attn16_scale(0) > 0);
-        k->measure(TD_DT_F32, one, 1, &none);
-        k->round(TD_DT_F32, one, 1, td_attn16_inverse(sqrtf(none.squares)), q);
-        assert_int_equal(q[0], -32767);
+        float   rows[3][2] = {{0, 0}, {-7e-3f, 0}, {3, -4}}, scale[3]; /* 32767 * 3 / 5, 32767 * 4 / 5 */
+        int16_t q[3][2];
+        k->convert(&(td_attn16_rows){.rows = 3, .n = 2, .dtype = TD_DT_F32, .x = rows, .ld = 2, .out = q[0], .ld_out = 2, .scale = scale});
+        assert_int_equal(q[0][0] | q[0][1] | q[1][1], 0);
+        assert_int_equal(q[1][0], -32767);
+        assert_int_equal(q[2][0], 19660);
+        assert_int_equal(q[2][1], -26214);
+        assert_true(scale[0] > 0);
     }
 }
 
@@ -176,14 +179,11 @@ static double *rnd_rows(rnd *r, size_t rows, size_t cols, bool outliers) {
 }
 
 static float rounded(const td_attn16 *k, const double *x, size_t n, int16_t *out, float *max) {
-    float         *f = malloc(n * sizeof *f);
-    td_attn16_size size = {0, 0};
+    float *f = malloc(n * sizeof *f), scale;
     for (size_t i = 0; i < n; i++) f[i] = (float)x[i];
-    k->measure(TD_DT_F32, f, n, &size);
-    k->round(TD_DT_F32, f, n, td_attn16_inverse(sqrtf(size.squares)), out);
+    k->convert(&(td_attn16_rows){.rows = 1, .n = n, .dtype = TD_DT_F32, .x = f, .ld = n, .out = out, .scale = &scale, .max = max});
     free(f);
-    if (max) *max = size.max;
-    return td_attn16_scale(sqrtf(size.squares));
+    return scale;
 }
 
 /* out [LANES, DV]; error [LANES]: what the rounding of weights may add, in units of out. Checks that no sum can overflow. */

@@ -19,10 +19,19 @@
 #define TD_ATTN16_MAX   32767.0f
 #define TD_ATTN16_KEYS  128 /* of a tile */
 
-/** What a row's scale follows from; several calls of `measure` may go into one. Starts as {0, 0}. */
+/** Rows that become integers: n elements each, and where n2 is not 0 as many of x2 behind them, under one scale. */
 typedef struct {
-    float squares, max; /* sum of x^2, largest |x| */
-} td_attn16_size;
+    size_t         rows, n, n2;
+    td_dtype       dtype; /* of x: BF16 or F32 */
+    const void    *x;     /* [rows, ld] */
+    size_t         ld;
+    const td_bf16 *x2; /* [rows, ld2] */
+    size_t         ld2;
+    int16_t       *out; /* [rows, ld_out]; a 0 follows where n + n2 is odd */
+    size_t         ld_out;
+    float         *scale; /* [rows] out, > 0 */
+    float         *max;   /* [rows] out: the largest |x| of the n; or NULL */
+} td_attn16_rows;
 
 /**
  * c[i, j] = keep[i] * c[i, j] + scale[i] * column[j] * sum over l of a[i, l] * b[l, j], the sum in int32.
@@ -61,11 +70,8 @@ typedef struct {
     const char *name;  /* "attn16_avx512vnni" */
     uint32_t    needs; /* TD_CPU_* bits, all required */
 
-    /** Take n elements (BF16 or F32) into a row's size. */
-    void (*measure)(td_dtype dtype, const void *x, size_t n, td_attn16_size *size);
-
-    /** out[i] = x[i] * inverse, rounded to nearest, half to even; the result must fit. */
-    void (*round)(td_dtype dtype, const void *x, size_t n, float inverse, int16_t *out);
+    /** q = x * (32767 / norm), rounded to nearest, half to even; rows of less than 1e-18 become zeros. */
+    void (*convert)(const td_attn16_rows *c);
 
     /**
      * Two rows of n as one row of pairs in panels of 16 columns, out + panel * panel_stride: panels 2i and 2i + 1 get the even and the odd
@@ -89,9 +95,5 @@ extern const td_attn16 td_attn16_scalar;
 #if defined(__x86_64__)
 extern const td_attn16 td_attn16_avx2, td_attn16_avxvnni, td_attn16_avx512vnni;
 #endif
-
-/** A measured row: its scale, and what its elements are multiplied by. A row of (almost) nothing becomes zeros. */
-static inline float td_attn16_scale(float norm) { return (norm > 1e-18f ? norm : 1e-18f) / TD_ATTN16_MAX; }
-static inline float td_attn16_inverse(float norm) { return norm > 1e-18f ? TD_ATTN16_MAX / norm : 0; }
 
 #endif

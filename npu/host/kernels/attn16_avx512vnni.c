@@ -23,6 +23,7 @@ OP vf   vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 OP vf   vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 OP vf   vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 OP vf   vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+OP vf   vf_absmax(vf a, vf b) { return _mm512_range_ps(a, b, 11); } /* the larger magnitude, without a sign */
 OP vf   vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 OP vf   vf_ldexp(vf v, vf t) { return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(v), _mm512_slli_epi32(_mm512_castps_si512(t), 23))); }
 OP vf   vf_seen(vf v, const int32_t *seen, int32_t j, vf other) {
@@ -42,16 +43,8 @@ OP void vi_store(int16_t *p, vi v) { _mm256_storeu_si256((__m256i *)p, _mm512_cv
 OP void vi_store_pairs(int32_t *p, vi a, vi b) { _mm512_storeu_si512(p, _mm512_mask_blend_epi16(ODD_HALVES, a, _mm512_slli_epi32(b, 16))); }
 
 OP vp   vp_load(const void *p) { return _mm512_loadu_si512(p); }
-OP vp   vp_zero(void) { return _mm512_setzero_si512(); }
 OP vf   vp_even(vp p) { return _mm512_castsi512_ps(_mm512_slli_epi32(p, 16)); }
 OP vf   vp_odd(vp p) { return _mm512_castsi512_ps(_mm512_and_si512(p, _mm512_set1_epi32((int32_t)0xffff0000))); }
-OP vp   vp_absmax(vp a, vp b) { return _mm512_max_epu16(a, _mm512_and_si512(b, _mm512_set1_epi16(0x7fff))); }
-OP float vp_max(vp v) { /* the smallest of 8 complements */
-    __m256i m = _mm256_max_epu16(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
-    __m128i h = _mm_max_epu16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
-    int     least = _mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(h, _mm_set1_epi16(-1)))) & 0xffff;
-    return td_bf16_to_f32((td_bf16)~least);
-}
 OP void vp_store_join(int16_t *p, vi even, vi odd) { vi_store_pairs((int32_t *)(void *)p, even, odd); }
 
 static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride) {

@@ -38,6 +38,7 @@ LANEWISE(vf_mul, (vf a, vf b), a.l[l] * b.l[l])
 LANEWISE(vf_div, (vf a, vf b), a.l[l] / b.l[l])
 LANEWISE(vf_fma, (vf a, vf b, vf c), a.l[l] * b.l[l] + c.l[l])
 LANEWISE(vf_max, (vf a, vf b), a.l[l] > b.l[l] ? a.l[l] : b.l[l])
+LANEWISE(vf_absmax, (vf a, vf b), fabsf(b.l[l]) > a.l[l] ? fabsf(b.l[l]) : a.l[l])
 LANEWISE(vf_min, (vf a, vf b), a.l[l] < b.l[l] ? a.l[l] : b.l[l])
 LANEWISE(vf_seen, (vf v, const int32_t *seen, int32_t j, vf other), seen[l] > j ? v.l[l] : other.l[l])
 LANEWISE(vp_even, (vp p), td_bf16_to_f32(p.l[2 * l]))
@@ -85,18 +86,6 @@ OP vp vp_load(const void *p) {
     vp v;
     memcpy(&v, p, sizeof v);
     return v;
-}
-OP vp vp_zero(void) { return (vp){{0}}; }
-OP vp vp_absmax(vp a, vp b) {
-    for (int l = 0; l < 32; l++) {
-        td_bf16 size = b.l[l] & 0x7fff;
-        a.l[l] = size > a.l[l] ? size : a.l[l];
-    }
-    return a;
-}
-OP float vp_max(vp v) {
-    for (int l = 1; l < 32; l++) v.l[0] = v.l[l] > v.l[0] ? v.l[l] : v.l[0];
-    return td_bf16_to_f32(v.l[0]);
 }
 OP void vp_store_join(int16_t *p, vi even, vi odd) {
     EACH p[2 * l] = even.l[l], p[2 * l + 1] = odd.l[l];

@@ -67,12 +67,17 @@ static td_status make_buffers(attention *a, const size_t values[BUFFERS], td_err
     return TD_OK;
 }
 
+/* A cache for kv tokens, counted in bf16 values; what they happen to be changes no time. */
+static size_t cache_values(const attention *a, size_t kv, size_t heads, size_t n) {
+    return (kv + TD_KV_PAGE - 1) / TD_KV_PAGE * heads * a->d.npu->ops->kv_page_bytes(a->d.npu, n) / sizeof(td_bf16);
+}
+
 static td_status open_mla(attention *a, const row_shape *r, td_block_desc *desc, td_error *err) {
     const weight_shape weights[WEIGHTS] = {
         {TD_WEIGHT_W8A8, 2, MLA_HEADS * (NOPE + ROPE), MLA_HIDDEN}, {TD_WEIGHT_W8A8, 2, LORA + ROPE, MLA_HIDDEN}, {TD_WEIGHT_F32, 1, 1, LORA},
         {TD_WEIGHT_BF16, 2, MLA_HEADS * (NOPE + V_DIM), LORA},      {TD_WEIGHT_W8A8, 2, MLA_HIDDEN, MLA_HEADS * V_DIM}, {TD_WEIGHT_F32, 2, r->kv, ROPE}};
     TD_TRY(make_weights(a, weights, err));
-    TD_TRY(make_buffers(a, (size_t[]){(size_t)r->kv * LORA, (size_t)r->kv * ROPE, (size_t)r->n_tok * MLA_HIDDEN, (size_t)r->n_tok * MLA_HIDDEN}, err));
+    TD_TRY(make_buffers(a, (size_t[]){cache_values(a, r->kv, 1, LORA), cache_values(a, r->kv, 1, ROPE), (size_t)r->n_tok * MLA_HIDDEN, (size_t)r->n_tok * MLA_HIDDEN}, err));
     *desc = (td_block_desc){.kind = TD_BLOCK_MLA, .mla = {
         .hidden = MLA_HIDDEN, .heads = MLA_HEADS, .kv_lora = LORA, .nope_dim = NOPE, .rope_dim = ROPE, .v_dim = V_DIM, .eps = 1e-6f, .softmax_scale = 0.1f,
         .q = a->w[0], .kv_a = a->w[1], .kv_a_norm = a->w[2], .kv_b = a->w[3], .o = a->w[4], .rope = a->w[5], .kv_latent = a->buffers[0],
@@ -84,7 +89,7 @@ static td_status open_gqa(attention *a, const row_shape *r, td_block_desc *desc,
     const weight_shape weights[WEIGHTS] = {
         {TD_WEIGHT_W8A8, 2, GQA_HEADS * DIM, GQA_HIDDEN}, {TD_WEIGHT_W8A8, 2, KV_HEADS * DIM, GQA_HIDDEN}, {TD_WEIGHT_W8A8, 2, KV_HEADS * DIM, GQA_HIDDEN},
         {TD_WEIGHT_W8A8, 2, GQA_HIDDEN, GQA_HEADS * DIM}, {TD_WEIGHT_F32, 1, 1, DIM},                      {TD_WEIGHT_F32, 2, r->kv, DIM}};
-    const size_t cache = (size_t)r->kv * KV_HEADS * DIM, act = (size_t)r->n_tok * GQA_HIDDEN;
+    const size_t cache = cache_values(a, r->kv, KV_HEADS, DIM), act = (size_t)r->n_tok * GQA_HIDDEN;
     TD_TRY(make_weights(a, weights, err));
     TD_TRY(make_buffers(a, (size_t[]){cache, cache, act, act}, err));
     *desc = (td_block_desc){.kind = TD_BLOCK_GQA, .gqa = {

@@ -71,13 +71,15 @@ static uint32_t n_all_layers(const td_model *m) { return m->config.n_layers + m-
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* Values of the two caches of a layer per token. */
-static void kv_values_per_token(const td_model_config *c, size_t *a, size_t *b) {
+/* Bytes of a page in the two caches of a layer. */
+static void kv_page_bytes(const td_model *m, size_t *a, size_t *b) {
+    const td_model_config *c = &m->config;
+    const td_npu_ops      *ops = m->npu->ops;
     if (c->attn == TD_ATTN_MLA) {
-        *a = c->kv_lora;
-        *b = c->rope_dim;
+        *a = ops->kv_page_bytes(m->npu, c->kv_lora);
+        *b = ops->kv_page_bytes(m->npu, c->rope_dim);
     } else {
-        *a = *b = (size_t)c->kv_heads * c->head_dim;
+        *a = *b = c->kv_heads * ops->kv_page_bytes(m->npu, c->head_dim);
     }
 }
 
@@ -133,8 +135,8 @@ void td_model_get_plan(const td_model *m, td_model_plan *plan) {
     list_activations((td_model *)m, list);
     for (int i = 0; i < N_ACTIVATIONS; i++) plan->scratch_bytes += list[i].bytes;
     size_t a, b;
-    kv_values_per_token(c, &a, &b);
-    plan->kv_bytes_per_page = (uint64_t)(a + b) * TD_KV_PAGE * td_dtype_bytes(m->act_dtype) * n_all_layers(m);
+    kv_page_bytes(m, &a, &b);
+    plan->kv_bytes_per_page = (uint64_t)(a + b) * n_all_layers(m);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -242,10 +244,10 @@ void td_model_close(td_model *m) {
 
 static td_status allocate_kv(td_model *m, uint32_t n_pages, td_error *err) {
     td_npu *d = m->npu;
-    size_t  a, b, page = TD_KV_PAGE * td_dtype_bytes(m->act_dtype);
-    kv_values_per_token(&m->config, &a, &b);
-    m->kv_a_bytes = a * page * n_pages;
-    m->kv_b_bytes = b * page * n_pages;
+    size_t  a, b;
+    kv_page_bytes(m, &a, &b);
+    m->kv_a_bytes = a * n_pages;
+    m->kv_b_bytes = b * n_pages;
     m->kv = calloc(n_all_layers(m), sizeof *m->kv);
     if (!m->kv) return td_fail(err, TD_ENOMEM, "out of memory for the KV cache");
     for (uint32_t i = 0; i < n_all_layers(m); i++) {

@@ -11,6 +11,8 @@
  *  - KV pages hold TD_KV_PAGE tokens. A slot is page * TD_KV_PAGE + offset.
  *      MLA: latent [slots, kv_lora] (after its norm) and rope [slots, rope_dim] (after rotation), two arrays.
  *      GQA: K and V, each [pages, kv_heads, TD_KV_PAGE, head_dim]; K after norm and rotation.
+ *    How a device stores TD_KV_PAGE rows of n values is its own business; they take kv_page_bytes(n). host: f32, or with bf16 activations
+ *    16-bit integers with a scale per row (docs/quantisation.md).
  *  - int8 rule: scale = rowmax / 127, q = rint(x * (1 / scale)) (half to even), an all-zero row has scale 1.
  *  - Norms, softmax, router logits and rope are f32; the absorbed matrices W_UK, W_UV stay bf16. The products of attention: host takes f32 with
  *    f32 activations, 16-bit integers with scales per row with bf16 (docs/quantisation.md).
@@ -122,7 +124,7 @@ typedef struct {
     const td_npu_weight *kv_b;                 /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
     const td_npu_weight *o;                    /* [hidden, heads*v] */
     const td_npu_weight *rope;                 /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
-    void                *kv_latent, *kv_rope;  /* this layer's cache, act_dtype */
+    void                *kv_latent, *kv_rope;  /* this layer's cache: pages of kv_page_bytes(kv_lora) and kv_page_bytes(rope_dim) */
     const void          *in;                   /* [n_tok, hidden] */
     void                *out;                  /* [n_tok, hidden] */
 } td_mla_desc;
@@ -135,7 +137,7 @@ typedef struct {
     const td_npu_weight *q_bias, *k_bias, *v_bias; /* F32 or NULL */
     const td_npu_weight *q_norm, *k_norm;       /* [head_dim] F32 or NULL: RMS norm per head before rope */
     const td_npu_weight *rope;                  /* [max_pos, head_dim] F32: cos half | sin half, scaled */
-    void                *kv_k, *kv_v;           /* this layer's cache, act_dtype */
+    void                *kv_k, *kv_v;           /* this layer's cache: pages of kv_heads * kv_page_bytes(head_dim) */
     const void          *in;
     void                *out;
 } td_gqa_desc;
@@ -262,6 +264,7 @@ struct td_npu_ops {
     void (*weight_destroy)(td_npu *d, td_npu_weight *w);
 
     /* blocks: the descriptor is copied, its weights and buffers borrowed until destroy */
+    size_t (*kv_page_bytes)(td_npu *d, size_t n); /* of a page of one head's rows of n values, or of latents or rope parts; caches start zeroed */
     size_t (*block_scratch_bytes)(td_npu *d, const td_block_desc *desc); /* device-wide scratch it needs; blocks share the largest */
     TD_NODISCARD td_status (*block_create)(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
     void (*block_destroy)(td_npu *d, td_npu_block *b);

@@ -60,17 +60,19 @@ static uint32_t span_count(size_t n_keys) { return (uint32_t)((n_keys + TD_HOST_
 
 static size_t page_of(const td_attn *a, const td_attn_tile *t) { return a->step->host.block_table[(size_t)t->seq * a->step->block_stride + t->tile]; }
 
-const char *td_attn_keys(const td_attn *a, const td_attn_tile *t) {
+static size_t page_of_group(const td_attn *a, const td_attn_tile *t) { return page_of(a, t) * a->shape.groups + t->group; }
+
+const void *td_attn_keys(const td_attn *a, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
-    size_t               page = page_of(a, t);
-    return (const char *)a->k + td_host_act_bytes(a->d, s->form == TD_ATTN_GQA ? (page * s->groups + t->group) * TILE * s->dk : page * TILE * s->kv_lora);
+    return (const char *)a->k + (s->form == TD_ATTN_GQA ? page_of_group(a, t) * a->path->page_bytes(s->dk) : page_of(a, t) * a->path->page_bytes(s->kv_lora));
 }
 
-const char *td_attn_values(const td_attn *a, const td_attn_tile *t) {
+const void *td_attn_values(const td_attn *a, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
-    size_t               page = page_of(a, t);
-    return (const char *)a->v + td_host_act_bytes(a->d, s->form == TD_ATTN_GQA ? (page * s->groups + t->group) * TILE * s->dv : page * TILE * s->rope);
+    return (const char *)a->v + (s->form == TD_ATTN_GQA ? page_of_group(a, t) * a->path->page_bytes(s->dv) : page_of(a, t) * a->path->page_bytes(s->rope));
 }
+
+size_t td_host_kv_page_bytes(td_npu *d, size_t n) { return td_attn_path_of((td_host_npu *)d)->page_bytes(n); }
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 

@@ -44,7 +44,7 @@ typedef struct {
     td_host_npu         *d;
     const td_attn_path  *path;
     td_attn_shape        shape;
-    const void          *k, *v; /* caches: K and V; or latent and rope parts */
+    const void          *k, *v; /* caches, in pages of the path: K and V; or latent and rope parts */
     const td_npu_weight *kv_b;  /* expanded form */
     const td_step       *step;
     const float         *q; /* [rows, heads * dk] */
@@ -76,6 +76,9 @@ static inline size_t td_attn_ld(const td_attn_shape *s) { return td_round_up(s->
 struct td_attn_path {
     size_t rows; /* that attend takes at most */
     float  unit; /* of a softmax state's max */
+    size_t (*page_bytes)(size_t n); /* of a page of rows of n values */
+    /** Row `offset` of a page := x [n]. */
+    void (*store)(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n);
     size_t (*bytes)(const td_attn_shape *s, size_t q_rows);
     /** Before the group's first tile. */
     void (*open)(const td_attn *a, void *scratch, size_t group);
@@ -95,9 +98,15 @@ extern const td_attn_path td_attn_f32, td_attn_int16;
 
 static inline const td_attn_path *td_attn_path_of(const td_host_npu *d) { return d->act == TD_DT_BF16 ? &td_attn_int16 : &td_attn_f32; }
 
-/** Where a page's keys (or latents) start in a->k, and its values (or rope parts) in a->v, as the tile's group sees them. */
-const char *td_attn_keys(const td_attn *a, const td_attn_tile *t);
-const char *td_attn_values(const td_attn *a, const td_attn_tile *t);
+/** The page of keys (or latents) in a->k, and of values (or rope parts) in a->v, that the tile's group sees. */
+const void *td_attn_keys(const td_attn *a, const td_attn_tile *t);
+const void *td_attn_values(const td_attn *a, const td_attn_tile *t);
+
+/** Row `slot` of a cache that has `per_page` pages of n values side by side for a page's tokens, of them number i. */
+static inline void td_attn_store(const td_host_npu *d, void *cache, size_t slot, size_t per_page, size_t i, const float *x, size_t n) {
+    const td_attn_path *path = td_attn_path_of(d);
+    path->store(d, (char *)cache + (slot / TD_KV_PAGE * per_page + i) * path->page_bytes(n), slot % TD_KV_PAGE, x, n);
+}
 
 /** W_UK [nope, kv_lora] of a head, and the transpose of its W_UV, [kv_lora, v]; BF16 or F32 as kv_b is. */
 static inline td_dtype td_attn_up_dtype(const td_npu_weight *kv_b) { return kv_b->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16; }

@@ -36,6 +36,13 @@ static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
     return p.used;
 }
 
+static size_t page_bytes(size_t n) { return TILE * n * sizeof(float); }
+
+static void store(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n) {
+    (void)d;
+    memcpy((float *)page + offset * n, x, n * sizeof *x);
+}
+
 static size_t bytes(const td_attn_shape *s, size_t q_rows) { return lay(s, q_rows, NULL, NULL); }
 
 static scratch open_scratch(const td_attn *a, void *mem) {
@@ -73,7 +80,7 @@ static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
     scratch              b = open_scratch(a, mem);
     size_t               n = td_attn_tile_keys(t);
     float               *kt = b.kt + t->place * s->dk * TILE;
-    const float         *keys = (const float *)(const void *)td_attn_keys(a, t), *values = (const float *)(const void *)td_attn_values(a, t);
+    const float         *keys = td_attn_keys(a, t), *values = td_attn_values(a, t);
     if (s->form == TD_ATTN_GQA) {
         m->transpose(kt, s->dk * PANEL, TD_DT_F32, keys, s->dk, n, s->dk);
         b.values[t->place] = values;
@@ -127,4 +134,4 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     });
 }
 
-const td_attn_path td_attn_f32 = {.rows = ROWS, .unit = 1, .bytes = bytes, .open = open_group, .load = load, .take = take, .attend = attend};
+const td_attn_path td_attn_f32 = {.rows = ROWS, .unit = 1, .page_bytes = page_bytes, .store = store, .bytes = bytes, .open = open_group, .load = load, .take = take, .attend = attend};

@@ -1,9 +1,9 @@
 /*
  * Tiles of attention in integers of 16 bits (kernels/attn16.h): what devices with bf16 activations compute with.
  *
- * A key, a value, a latent and a query row each get a scale of their own, so a row's numbers do not depend on its neighbours: on none that
- * come later in the page, and on no other query. Absorbed, a key is its latent and rope part under one scale, and its value is the latent's
- * integers.
+ * The cache holds the integers: a page is [TILE][n] of them, then its rows' scales and largest magnitudes [TILE] each. Keys are multiplied where they
+ * lie; values go through panels of pairs. A row has a scale of its own, so its numbers depend on no key that comes later in the page, and on no other
+ * query. Absorbed, scores are the sum of two products, with the latents and with the rope parts.
  */
 #include <math.h>
 
@@ -17,9 +17,16 @@
 #define V_PANEL    (TILE * LANES + 32) /* int16s of 16 columns of a tile's values; a line more, so that panels do not share the cache's sets */
 #define LOG2_E     1.44269504f
 
+/* Where a tile's rows are. */
 typedef struct {
-    int16_t *k;                         /* [SPAN][ldk] */
-    float   *k_scale, *v_scale, *v_max; /* [SPAN] */
+    const int16_t *k, *rope; /* rope: absorbed, behind the latents in k */
+    const float   *k_scale, *rope_scale, *v_scale, *v_max;
+} tile_rows;
+
+typedef struct {
+    tile_rows *tiles;                   /* [SPAN_TILES] */
+    int16_t *k;                         /* expanded: [SPAN][ldk] */
+    float   *k_scale, *v_scale, *v_max; /* expanded: [SPAN] */
     int16_t *v;                         /* [SPAN_TILES][ldv / 16][TILE / 2][16][2] */
     int16_t *rows;                      /* [16][row]: on their way into panels */
     float   *s;                         /* [TILE][ROWS] */
@@ -27,7 +34,6 @@ typedef struct {
     int16_t *w;                         /* expanded: W_UK | W_UV as panels, [up / 16][lora / 2][16][2] */
     float   *w_scale;                   /* [up] */
     float   *w_uv, *column;             /* [lora / 32][dv][32], [16][lora]: W_UV on its way */
-    int16_t *latent;                    /* [EXPAND][lora] */
     float   *expanded;                  /* [EXPAND][up] */
     char    *q;                         /* per 16 query rows: their scales, and a panel [ldk / 2][16][2] */
     size_t   ldk, ldv, row, lora, up_v, up, q_bytes; /* lengths of rows, rounded up; where W_UV starts in up; of 16 query rows */
@@ -41,25 +47,38 @@ static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
     z.row = z.ldk > z.lora ? z.ldk : z.lora;
     z.row = z.row > z.ldv ? z.row : z.ldv;
     z.q_bytes = LANES * (sizeof(float) + z.ldk * sizeof(int16_t));
-    z.k = (int16_t *)(at + td_host_take(&p, TD_HOST_SPAN * z.ldk * sizeof(int16_t)));
-    z.k_scale = (float *)(at + td_host_take(&p, TD_HOST_SPAN * sizeof(float)));
-    z.v_scale = (float *)(at + td_host_take(&p, TD_HOST_SPAN * sizeof(float)));
-    z.v_max = (float *)(at + td_host_take(&p, TD_HOST_SPAN * sizeof(float)));
+    z.tiles = (tile_rows *)(void *)(at + td_host_take(&p, SPAN_TILES * sizeof *z.tiles));
     z.v = (int16_t *)(at + td_host_take(&p, SPAN_TILES * z.ldv / LANES * V_PANEL * sizeof(int16_t)));
     z.rows = (int16_t *)(at + td_host_take(&p, LANES * z.row * sizeof(int16_t)));
     z.s = (float *)(at + td_host_take(&p, TILE * ROWS * sizeof(float)));
     z.p = (int16_t *)(at + td_host_take(&p, ROWS * TILE * sizeof(int16_t)));
     if (expanded) {
+        z.k = (int16_t *)(at + td_host_take(&p, TD_HOST_SPAN * z.ldk * sizeof(int16_t)));
+        z.k_scale = (float *)(at + td_host_take(&p, TD_HOST_SPAN * sizeof(float)));
+        z.v_scale = (float *)(at + td_host_take(&p, TD_HOST_SPAN * sizeof(float)));
+        z.v_max = (float *)(at + td_host_take(&p, TD_HOST_SPAN * sizeof(float)));
         z.w = (int16_t *)(at + td_host_take(&p, z.up * z.lora * sizeof(int16_t)));
         z.w_scale = (float *)(at + td_host_take(&p, z.up * sizeof(float)));
         z.w_uv = (float *)(at + td_host_take(&p, s->dv * z.lora * sizeof(float)));
         z.column = (float *)(at + td_host_take(&p, LANES * z.lora * sizeof(float)));
-        z.latent = (int16_t *)(at + td_host_take(&p, EXPAND * z.lora * sizeof(int16_t)));
         z.expanded = (float *)(at + td_host_take(&p, EXPAND * z.up * sizeof(float)));
     }
     z.q = at + td_host_take(&p, q_rows / LANES * z.q_bytes); /* last: the others' places do not depend on q_rows */
     if (b) *b = z;
     return p.used;
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+static size_t page_bytes(size_t n) { return TILE * (n * sizeof(int16_t) + 2 * sizeof(float)); }
+
+static const float *page_scale(const void *page, size_t n) { return (const float *)(const void *)((const int16_t *)page + TILE * n); }
+static const float *page_max(const void *page, size_t n) { return page_scale(page, n) + TILE; }
+
+static void store(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n) {
+    int16_t *rows = page;
+    float   *scale = (float *)(void *)(rows + TILE * n);
+    d->attn16->convert(&(td_attn16_rows){.rows = 1, .n = n, .dtype = TD_DT_F32, .x = x, .out = rows + offset * n, .scale = scale + offset, .max = scale + TILE + offset});
 }
 
 static size_t bytes(const td_attn_shape *s, size_t q_rows) { return lay(s, q_rows, NULL, NULL); }
@@ -97,6 +116,7 @@ static void open_group(const td_attn *a, void *mem, size_t group) {
             rows.dtype = TD_DT_F32, rows.x = b.column, rows.ld = b.lora;
         }
         k->convert(&rows);
+        for (size_t i = 0; s->kv_lora % 2 && i < n; i++) b.rows[i * b.row + s->kv_lora] = 0;
         k->transpose((int32_t *)(void *)(b.w + at * b.lora), LANES, (const int32_t *)(const void *)b.rows, b.row / 2, n, pairs);
     }
 }
@@ -106,47 +126,19 @@ static void pair_values(const td_attn16 *k, const int16_t *rows, size_t ld, size
     for (size_t i = 0; i < n; i += 2) k->pair(rows + i * ld, i + 1 < n ? rows + (i + 1) * ld : NULL, dv, v + i * LANES, V_PANEL);
 }
 
-static void load_gqa(const td_attn *a, const scratch *b, const td_attn_tile *t, size_t n, int16_t *v) {
-    const td_attn_shape *s = &a->shape;
-    const td_attn16     *k = a->d->attn16;
-    const td_bf16       *values = (const td_bf16 *)(const void *)td_attn_values(a, t);
-    size_t               at = t->place * TILE;
-    k->convert(&(td_attn16_rows){.rows = n, .n = s->dk, .dtype = TD_DT_BF16, .x = td_attn_keys(a, t), .ld = s->dk, .out = b->k + at * b->ldk,
-                                 .ld_out = b->ldk, .scale = b->k_scale + at});
-    for (size_t i = 0; i < n; i += LANES) {
-        size_t some = n - i < LANES ? n - i : LANES;
-        k->convert(&(td_attn16_rows){.rows = some, .n = s->dv, .dtype = TD_DT_BF16, .x = values + i * s->dv, .ld = s->dv, .out = b->rows, .ld_out = b->row,
-                                     .scale = b->v_scale + at + i, .max = b->v_max + at + i});
-        pair_values(k, b->rows, b->row, some, s->dv, v + i * LANES);
-    }
-}
-
-static void load_absorbed(const td_attn *a, const scratch *b, const td_attn_tile *t, size_t n, int16_t *v) {
-    const td_attn_shape *s = &a->shape;
-    const td_attn16     *k = a->d->attn16;
-    size_t               at = t->place * TILE;
-    k->convert(&(td_attn16_rows){.rows = n, .n = s->kv_lora, .n2 = s->rope, .dtype = TD_DT_BF16, .x = td_attn_keys(a, t), .ld = s->kv_lora,
-                                 .x2 = (const td_bf16 *)(const void *)td_attn_values(a, t), .ld2 = s->rope, .out = b->k + at * b->ldk, .ld_out = b->ldk,
-                                 .scale = b->k_scale + at, .max = b->v_max + at});
-    memcpy(b->v_scale + at, b->k_scale + at, n * sizeof(float));
-    pair_values(k, b->k + at * b->ldk, b->ldk, n, s->kv_lora, v);
-}
-
 static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile *t, size_t n, int16_t *v) {
     const td_attn_shape *s = &a->shape;
     const td_attn16     *k = a->d->attn16;
-    const td_bf16       *latent = (const td_bf16 *)(const void *)td_attn_keys(a, t), *rope = (const td_bf16 *)(const void *)td_attn_values(a, t);
+    const int16_t       *latent = td_attn_keys(a, t), *rope = td_attn_values(a, t);
+    const float         *latent_scale = page_scale(latent, s->kv_lora), *rope_scale = page_scale(rope, s->rope);
     for (size_t first = 0; first < n; first += EXPAND) {
         size_t some = n - first < EXPAND ? n - first : EXPAND, at = t->place * TILE + first;
-        float  scale[EXPAND];
-        k->convert(&(td_attn16_rows){.rows = some, .n = s->kv_lora, .dtype = TD_DT_BF16, .x = latent + first * s->kv_lora, .ld = s->kv_lora, .out = b->latent,
-                                     .ld_out = b->lora, .scale = scale});
         k->gemm(&(td_attn16_gemm){
-            .m = some, .n = b->up, .pairs = (s->kv_lora + 1) / 2, .a = b->latent, .lda = b->lora, .scale = scale, .b = b->w, .panel_stride = b->lora * LANES,
-            .column = b->w_scale, .c = b->expanded, .ldc = b->up,
+            .m = some, .n = b->up, .pairs = (s->kv_lora + 1) / 2, .a = latent + first * s->kv_lora, .lda = s->kv_lora, .scale = latent_scale + first, .b = b->w,
+            .panel_stride = b->lora * LANES, .column = b->w_scale, .c = b->expanded, .ldc = b->up,
         });
         k->convert(&(td_attn16_rows){.rows = some, .n = s->nope, .n2 = s->rope, .dtype = TD_DT_F32, .x = b->expanded, .ld = b->up, .x2 = rope + first * s->rope,
-                                     .ld2 = s->rope, .out = b->k + at * b->ldk, .ld_out = b->ldk, .scale = b->k_scale + at});
+                                     .ld2 = s->rope, .x2_scale = rope_scale + first, .out = b->k + at * b->ldk, .ld_out = b->ldk, .scale = b->k_scale + at});
         for (size_t i = 0; i < some; i += LANES) {
             size_t rows = some - i < LANES ? some - i : LANES;
             k->convert(&(td_attn16_rows){.rows = rows, .n = s->dv, .dtype = TD_DT_F32, .x = b->expanded + i * b->up + b->up_v, .ld = b->up, .out = b->rows,
@@ -157,17 +149,39 @@ static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile
 }
 
 static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
-    scratch  b = open_scratch(a, mem);
-    int16_t *v = b.v + t->place * (b.ldv / LANES * V_PANEL);
-    size_t   n = td_attn_tile_keys(t);
-    switch (a->shape.form) {
-    case TD_ATTN_GQA: load_gqa(a, &b, t, n, v); break;
-    case TD_ATTN_ABSORBED: load_absorbed(a, &b, t, n, v); break;
-    case TD_ATTN_EXPANDED: load_expanded(a, &b, t, n, v); break;
+    const td_attn_shape *s = &a->shape;
+    scratch              b = open_scratch(a, mem);
+    int16_t             *v = b.v + t->place * (b.ldv / LANES * V_PANEL);
+    size_t               n = td_attn_tile_keys(t), at = t->place * TILE;
+    const int16_t       *keys = td_attn_keys(a, t), *values = td_attn_values(a, t);
+    switch (s->form) {
+    case TD_ATTN_GQA:
+        b.tiles[t->place] = (tile_rows){.k = keys, .k_scale = page_scale(keys, s->dk), .v_scale = page_scale(values, s->dv), .v_max = page_max(values, s->dv)};
+        pair_values(a->d->attn16, values, s->dv, n, s->dv, v);
+        break;
+    case TD_ATTN_ABSORBED:
+        b.tiles[t->place] = (tile_rows){.k = keys, .rope = values, .k_scale = page_scale(keys, s->kv_lora), .rope_scale = page_scale(values, s->rope),
+                                        .v_scale = page_scale(keys, s->kv_lora), .v_max = page_max(keys, s->kv_lora)};
+        pair_values(a->d->attn16, keys, s->kv_lora, n, s->kv_lora, v);
+        break;
+    case TD_ATTN_EXPANDED:
+        b.tiles[t->place] = (tile_rows){.k = b.k + at * b.ldk, .k_scale = b.k_scale + at, .v_scale = b.v_scale + at, .v_max = b.v_max + at};
+        load_expanded(a, &b, t, n, v);
+        break;
     }
 }
 
 /* ---- query rows ------------------------------------------------------------------------------ */
+
+/* Zeros where a part of an odd length leaves half a pair. */
+static void fill_pairs(const td_attn_shape *s, int16_t *row) {
+    if (s->form == TD_ATTN_ABSORBED && s->kv_lora % 2) {
+        memmove(row + s->kv_lora + 1, row + s->kv_lora, s->rope * sizeof *row);
+        row[s->kv_lora] = 0;
+    } else if (s->dk % 2) {
+        row[s->dk] = 0;
+    }
+}
 
 static void take(const td_attn *a, void *mem, size_t at, const float *const *q, size_t n) {
     const td_attn16 *k = a->d->attn16;
@@ -180,6 +194,7 @@ static void take(const td_attn *a, void *mem, size_t at, const float *const *q, 
             if (i < some) {
                 k->convert(&(td_attn16_rows){.rows = 1, .n = a->shape.dk, .dtype = TD_DT_F32, .x = q[first + i], .out = b.rows + i * b.row, .scale = &scale[i]});
                 scale[i] *= a->shape.scale * LOG2_E;
+                fill_pairs(&a->shape, b.rows + i * b.row);
             } else {
                 scale[i] = 1;
             }
@@ -194,7 +209,7 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     const td_attn16     *k = a->d->attn16;
     scratch              b = open_scratch(a, mem);
     td_attn_tile         next = {.seq = t->seq, .group = t->group, .tile = t->tile + 1};
-    size_t               n_max = 0, before = t->tile * TILE, key = t->place * TILE, panels = (nq + LANES - 1) / LANES;
+    size_t               n_max = 0, before = t->tile * TILE, panels = (nq + LANES - 1) / LANES;
     int32_t              seen[ROWS];
     bool                 all = true;
     float                keep[ROWS], p_scale[ROWS];
@@ -207,12 +222,28 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     for (size_t i = 0; i < nq; i++) all = all && (size_t)seen[i] == n_max;
     for (size_t i = nq; i < panels * LANES; i++) seen[i] = 0;
 
-    const char *q = b.q + at / LANES * b.q_bytes;
-    k->gemm(&(td_attn16_gemm){
-        .m = n_max, .n = panels * LANES, .pairs = (s->dk + 1) / 2, .a = b.k + key * b.ldk, .lda = b.ldk, .scale = b.k_scale + key,
+    const tile_rows *rows = &b.tiles[t->place];
+    const char      *q = b.q + at / LANES * b.q_bytes;
+    const bool       absorbed = s->form == TD_ATTN_ABSORBED;
+    const size_t     width = absorbed ? s->kv_lora : s->dk, next_width = s->form == TD_ATTN_GQA ? s->dk : s->kv_lora;
+    td_attn16_gemm   scores = {
+        .m = n_max, .n = panels * LANES, .pairs = (width + 1) / 2, .a = rows->k, .lda = s->form == TD_ATTN_EXPANDED ? b.ldk : width, .scale = rows->k_scale,
         .b = (const int16_t *)(const void *)(q + LANES * sizeof(float)), .panel_stride = b.q_bytes / sizeof(int16_t), .c = b.s, .ldc = ROWS,
-        .ahead = ahead ? td_attn_keys(a, &next) : NULL, .ahead_bytes = TILE * (s->form == TD_ATTN_GQA ? s->dk : s->kv_lora) * sizeof(td_bf16),
-    });
+        .ahead = ahead ? td_attn_keys(a, &next) : NULL, .ahead_bytes = TILE * next_width * sizeof(int16_t),
+    };
+    k->gemm(&scores);
+    if (absorbed) {
+        float ones[TILE];
+        for (size_t i = 0; i < n_max; i++) ones[i] = 1;
+        scores.b += scores.pairs * 2 * LANES;
+        scores.pairs = s->rope / 2;
+        scores.a = rows->rope;
+        scores.lda = s->rope;
+        scores.scale = rows->rope_scale;
+        scores.keep = ones;
+        scores.ahead = NULL;
+        k->gemm(&scores);
+    }
     for (size_t panel = 0; panel < panels; panel++) {
         float  max[LANES], sum[LANES];
         size_t first = panel * LANES, some = nq - first < LANES ? nq - first : LANES;
@@ -222,7 +253,7 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
         }
         k->softmax(&(td_attn16_softmax){
             .x = b.s + first, .ldx = ROWS, .n = n_max, .seen = all ? NULL : seen + first, .row_scale = (const float *)(const void *)(q + panel * b.q_bytes),
-            .v_scale = b.v_scale + key, .v_max = b.v_max + key, .max = max, .sum = sum, .keep = keep + first, .p = b.p + first * TILE,
+            .v_scale = rows->v_scale, .v_max = rows->v_max, .max = max, .sum = sum, .keep = keep + first, .p = b.p + first * TILE,
             .p_scale = p_scale + first,
         });
         for (size_t i = 0; i < some; i++) state[first + i] = (td_softmax){max[i], sum[i]};
@@ -230,10 +261,10 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     k->gemm(&(td_attn16_gemm){
         .m = nq, .n = b.ldv, .pairs = (n_max + 1) / 2, .a = b.p, .lda = TILE, .scale = p_scale, .b = b.v + t->place * (b.ldv / LANES * V_PANEL), .panel_stride = V_PANEL,
         .even_odd = true, .keep = t->place ? keep : NULL, .c = acc, .ldc = b.ldv,
-        .ahead = ahead ? td_attn_values(a, &next) : NULL, .ahead_bytes = TILE * (s->form == TD_ATTN_GQA ? s->dv : s->rope) * sizeof(td_bf16),
+        .ahead = ahead ? td_attn_values(a, &next) : NULL, .ahead_bytes = TILE * (s->form == TD_ATTN_GQA ? s->dv : s->rope) * sizeof(int16_t),
     });
 }
 
 const td_attn_path td_attn_int16 = {
-    .rows = ROWS, .unit = 0.693147181f, .bytes = bytes, .open = open_group, .load = load, .take = take, .attend = attend,
+    .rows = ROWS, .unit = 0.693147181f, .page_bytes = page_bytes, .store = store, .bytes = bytes, .open = open_group, .load = load, .take = take, .attend = attend,
 };

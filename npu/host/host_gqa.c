@@ -1,7 +1,6 @@
 /* Grouped-query attention: projections, norms and rope, the cache, attention, output projection. */
 #include "core/error.h"
 #include "npu/host/host_attention.h"
-#include "quant/convert.h"
 
 #define SPLIT_ROWS 8 /* a sequence with fewer rows in the chunk is computed by spans */
 
@@ -35,11 +34,10 @@ static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     }
     for (size_t h = 0; h < g->kv_heads; h++) {
         float *k = j->k + (i * (size_t)g->kv_heads + h) * dim;
-        size_t at = ((slot / TD_KV_PAGE * g->kv_heads + h) * TD_KV_PAGE + slot % TD_KV_PAGE) * dim;
         if (g->k_norm) m->rms_norm(k, td_host_vector(g->k_norm), g->eps, dim, k);
         m->rope(k, table, dim);
-        td_from_f32(j->d->act, k, dim, (char *)g->kv_k + td_host_act_bytes(j->d, at));
-        td_from_f32(j->d->act, j->v + (i * (size_t)g->kv_heads + h) * dim, dim, (char *)g->kv_v + td_host_act_bytes(j->d, at));
+        td_attn_store(j->d, g->kv_k, slot, g->kv_heads, h, k, dim);
+        td_attn_store(j->d, g->kv_v, slot, g->kv_heads, h, j->v + (i * (size_t)g->kv_heads + h) * dim, dim);
     }
 }
 

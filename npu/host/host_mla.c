@@ -1,7 +1,6 @@
 /* Multi-head latent attention: projections, norms and rope, the cache, attention in either form, output projection. */
 #include "core/error.h"
 #include "npu/host/host_attention.h"
-#include "quant/convert.h"
 
 #define ABSORBED_ROWS 64 /* computed together: a head's W_UK and W_UV are read once for all of them */
 
@@ -37,8 +36,8 @@ static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     (void)w;
     math->rms_norm(latent, td_host_vector(m->kv_a_norm), m->eps, m->kv_lora, latent);
     math->rope(rope, td_host_vector(m->rope) + (size_t)j->step->host.pos[row] * m->rope_dim, m->rope_dim);
-    td_from_f32(j->d->act, latent, m->kv_lora, (char *)m->kv_latent + td_host_act_bytes(j->d, slot * m->kv_lora));
-    td_from_f32(j->d->act, rope, m->rope_dim, (char *)m->kv_rope + td_host_act_bytes(j->d, slot * m->rope_dim));
+    td_attn_store(j->d, m->kv_latent, slot, 1, 0, latent, m->kv_lora);
+    td_attn_store(j->d, m->kv_rope, slot, 1, 0, rope, m->rope_dim);
     if (m->q_lora) math->rms_norm(j->q_low + (size_t)i * m->q_lora, td_host_vector(m->q_a_norm), m->eps, m->q_lora, j->q_low + (size_t)i * m->q_lora);
 }
 

@@ -136,6 +136,7 @@ static const td_npu_ops OPS = {
     .weight_bytes = td_host_weight_bytes,
     .weight_create = td_host_weight_create,
     .weight_destroy = td_host_weight_destroy,
+    .kv_page_bytes = td_host_kv_page_bytes,
     .block_scratch_bytes = td_host_block_scratch_bytes,
     .block_create = td_host_block_create,
     .block_destroy = td_host_block_destroy,

@@ -25,9 +25,10 @@ typedef struct {
     td_dtype       dtype; /* of x: BF16 or F32 */
     const void    *x;     /* [rows, ld] */
     size_t         ld;
-    const td_bf16 *x2; /* [rows, ld2] */
+    const int16_t *x2; /* [rows, ld2]: integers already, of scale x2_scale */
     size_t         ld2;
-    int16_t       *out; /* [rows, ld_out]; a 0 follows where n + n2 is odd */
+    const float   *x2_scale; /* [rows] */
+    int16_t       *out; /* [rows, ld_out] */
     size_t         ld_out;
     float         *scale; /* [rows] out, > 0 */
     float         *max;   /* [rows] out: the largest |x| of the n; or NULL */

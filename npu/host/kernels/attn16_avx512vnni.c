@@ -15,6 +15,7 @@ typedef __m512i vi, vp;
 #define ODD_HALVES 0xaaaaaaaau
 
 OP vf   vf_load(const float *p) { return _mm512_loadu_ps(p); }
+OP vf   vf_load_int16(const int16_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p))); }
 OP void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
 OP vf   vf_set(float f) { return _mm512_set1_ps(f); }
 OP vf   vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }

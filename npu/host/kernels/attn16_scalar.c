@@ -31,6 +31,7 @@ OP void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
         EACH to.l[l] = expression;         \
         return to;                         \
     }
+LANEWISE(vf_load_int16, (const int16_t *p), p[l])
 LANEWISE(vf_set, (float f), f)
 LANEWISE(vf_add, (vf a, vf b), a.l[l] + b.l[l])
 LANEWISE(vf_sub, (vf a, vf b), a.l[l] - b.l[l])

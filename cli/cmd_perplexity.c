@@ -3,12 +3,12 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include "cli/cli.h"
 #include "cli/meter.h"
 #include "cli/model_flags.h"
+#include "cli/option_number.h"
 #include "core/log.h"
 #include "tandem.h"
 
@@ -41,17 +41,6 @@ typedef struct {
     bool                  json, help;
 } options;
 
-static bool parse_number(const char *name, const char *text, uint64_t max, uint64_t *out) {
-    char              *end;
-    unsigned long long n = strtoull(text, &end, 10);
-    if (*text >= '0' && *text <= '9' && !*end && n >= 1 && n <= max) {
-        *out = n;
-        return true;
-    }
-    fprintf(stderr, "tandem perplexity: %s is '%.60s', expected a number from 1 to %llu\n", name, text, (unsigned long long)max);
-    return false;
-}
-
 /* @return 0, or the exit status of a wrong command line. */
 static int parse_options(int argc, char **argv, options *o) {
     td_error err = {0};
@@ -71,15 +60,15 @@ static int parse_options(int argc, char **argv, options *o) {
         case JSON: o->json = true; break;
         case 'h': o->help = true; return 0;
         case WINDOW:
-            if (!parse_number("--window", optarg, 1 << 24, &n)) return 2;
+            if (!td_option_number("perplexity", "--window", optarg, 1 << 24, &n)) return 2;
             o->p.window = (uint32_t)n;
             break;
         case STRIDE:
-            if (!parse_number("--stride", optarg, 1 << 24, &n)) return 2;
+            if (!td_option_number("perplexity", "--stride", optarg, 1 << 24, &n)) return 2;
             o->p.stride = (uint32_t)n;
             break;
         case LIMIT:
-            if (!parse_number("--limit", optarg, INT64_MAX, &o->p.limit)) return 2;
+            if (!td_option_number("perplexity", "--limit", optarg, INT64_MAX, &o->p.limit)) return 2;
             break;
         default: fputs("tandem perplexity --help lists the options\n", stderr); return 2;
         }

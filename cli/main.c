@@ -15,6 +15,7 @@ static const command COMMANDS[] = {
     {"launch_server", td_cmd_launch_server, "serve a model over OpenAI's HTTP API"},
     {"quantize", td_cmd_quantize, "a bf16 checkpoint to int8 weights and packed int4 experts, for quick starts"},
     {"perplexity", td_cmd_perplexity, "how well a model predicts a text, and how far it is from a reference"},
+    {"eval", td_cmd_eval, "how many questions of a task a model answers right"},
     {"bench", td_cmd_bench, "what parts of the engine reach of what this machine can do"},
     {"topo", td_cmd_topo, "the machine, the bandwidth between its NUMA nodes, and the thread plan"},
     {"tokenize", td_cmd_tokenize, "text to token ids and back, as JSON lines"},

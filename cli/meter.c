@@ -34,14 +34,15 @@ void td_meter_progress(void *meter, uint64_t done, uint64_t total, const char *w
     unsigned left = rate > 0 ? (unsigned)((double)(total - done) / rate) : 0;
     double   percent = total ? 100.0 * (double)done / (double)total : 100;
     rate /= m->unit_size;
+    int digits = rate < 10 ? 1 : 0;
     if (m->tty) {
         char bar[BAR + 1] = "";
         for (int i = 0; i < BAR; i++) bar[i] = i < (int)(percent * BAR / 100) ? '#' : '.';
-        fprintf(stderr, "\r[%s] %5.1f %%  %6.0f %s/s  %u:%02u:%02u left  %-40.40s", bar, percent, rate, m->unit, left / 3600, left / 60 % 60,
+        fprintf(stderr, "\r[%s] %5.1f %%  %6.*f %s/s  %u:%02u:%02u left  %-40.40s", bar, percent, digits, rate, m->unit, left / 3600, left / 60 % 60,
                 left % 60, what);
         if (done == total) fputc('\n', stderr);
     } else {
-        td_info("%s: %.1f %%, %.0f %s/s, %u:%02u:%02u left, %s", m->command, percent, rate, m->unit, left / 3600, left / 60 % 60, left % 60, what);
+        td_info("%s: %.1f %%, %.*f %s/s, %u:%02u:%02u left, %s", m->command, percent, digits, rate, m->unit, left / 3600, left / 60 % 60, left % 60, what);
     }
 }
 

@@ -7,6 +7,7 @@
  *   td_chat_template a chat request (JSON) -> prompt text
  *   td_quantize      a bf16 checkpoint -> W8A8 + packed INT4 experts
  *   td_perplexity    how well a model predicts a text, and how far it is from a reference
+ *   td_eval          how many questions of a task it answers right
  *
  * The server and the command line use nothing else of the library's upper layers.
  *
@@ -426,6 +427,44 @@ typedef struct {
  */
 TD_NODISCARD td_status td_perplexity(const td_perplexity_options *o, td_perplexity_result *out, td_error *err);
 void                   td_perplexity_result_free(td_perplexity_result *r);
+
+typedef enum { TD_EVAL_AUTO, TD_EVAL_CHOICE, TD_EVAL_MATCH, TD_EVAL_COMPLETE } td_eval_kind;
+
+/** Zero-initialise. Tasks and their fields are in docs/evaluation.md. */
+typedef struct {
+    td_engine_options model;
+    const char   *task_path;    /* JSON lines, an item each */
+    td_eval_kind  kind;         /* AUTO: by the first item's fields */
+    const char   *prompt;       /* template with {field}s; NULL: the kind's own */
+    uint32_t      shots;        /* solved items put before each */
+    const char   *shots_path;   /* where from; NULL: the first of the task, which are then not scored */
+    bool          chat;         /* prompts are a user's message, in the model's chat template */
+    const char *const *stop;    /* [n_stop] that end an answer; NULL: the kind's own */
+    size_t        n_stop;
+    uint32_t      max_tokens;   /* of an answer; 0: 256, COMPLETE 512 */
+    const char   *extract;      /* "last-number", "whole", "regex:PATTERN": the answer in a text; NULL: last-number */
+    uint64_t      limit;        /* items; 0: all */
+    const char   *output_path;  /* a JSON line for every item; NULL: none */
+    /** Progress in items. May be NULL. */
+    void (*progress)(void *user, uint64_t done, uint64_t total, const char *what);
+    void *user;
+} td_eval_options;
+
+typedef struct {
+    td_eval_kind kind;
+    uint64_t     items, no_answer; /* no_answer: MATCH: of those, how many texts had none */
+    uint64_t     prompt_tokens, generated_tokens;
+    double       seconds;          /* without loading */
+    const char  *quantization, *expert_quantization; /* static */
+    /* share of right answers; of CHOICE by the sum of the choice's log-probabilities, and by that divided by its bytes; COMPLETE: 0 */
+    td_estimate  accuracy, accuracy_normalised;
+} td_eval_result;
+
+/**
+ * Let a model do a task, greedily, many items at a time; answers do not depend on that. No code of an answer is ever run.
+ * @return the statuses of td_engine_open; TD_EFORMAT for a bad line, TD_EINVAL for prompts that do not fit.
+ */
+TD_NODISCARD td_status td_eval(const td_eval_options *o, td_eval_result *out, td_error *err);
 
 #ifdef __cplusplus
 }

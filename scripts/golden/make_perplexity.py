@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Expected figures of tandem perplexity on the demo model, from the plain numpy forward pass that came with the model.
+"""Expected figures of tandem perplexity and tandem eval on the demo model, from the plain numpy forward pass that came with the model.
 
 usage: make_perplexity.py        writes tests/data/perplexity/expected.json
 
@@ -92,6 +92,19 @@ def main():
         states.append(kept)
     compared["one_window_hidden_db"] = [None if not (a - b).any() else 10 * math.log10((a ** 2).sum() / ((a - b) ** 2).sum()) for a, b in zip(*states)]
     expected["deferred"] = compared
+
+    # choices: the sum of the log-probabilities of " choice" after the question
+    questions = [("Once upon a time there lived a", ["king", "queen of the fairies", "theorem"], 0), ("The princess and the", ["prince", "carburettor"], "B"),
+                 ("\"Where are you going?\" asked the old", ["spoon", "woman", "xylophone"], "woman")]
+    expected["choices"] = []
+    for question, choices, answer in questions:
+        scores = []
+        for choice in choices:
+            context, whole = tok.encode_plain(question), tok.encode_plain(question + " " + choice)
+            assert whole[:len(context)] == context
+            logits = reference.log_softmax(plain.logits(np.array([BOS] + whole[:-1])).astype(np.float64))
+            scores.append(float(sum(logits[i, whole[i]] for i in range(len(context), len(whole)))))
+        expected["choices"].append({"question": question, "choices": choices, "answer": answer, "scores": scores})
     json.dump(expected, open(os.path.join(DATA, "expected.json"), "w"), indent=1)
 
 

@@ -1,0 +1,138 @@
+"""`tandem eval` on the demo model: choices against scripts/golden/make_perplexity.py, texts against the greedy ones that came with the model,
+few-shot prompts, company, and refusals."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+TANDEM = os.environ["TD_TANDEM"]
+SOURCE = os.environ["TD_SOURCE_DIR"]
+MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
+NONE = ("--quantization", "none")
+with open(os.path.join(SOURCE, "tests/data/perplexity/expected.json")) as f:
+    CHOICES = json.load(f)["choices"]
+with open(os.path.join(MODEL, "reference.json")) as f:
+    GREEDY = json.load(f)  # prompt, greedy_text
+
+
+class Eval(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def task(self, *items, name="task.jsonl"):
+        path = os.path.join(self.folder.name, name)
+        with open(path, "w") as f:
+            for item in items:
+                f.write((item if isinstance(item, str) else json.dumps(item)) + "\n")
+        return path
+
+    def run_eval(self, task, *args):
+        return subprocess.run([TANDEM, "eval", "--model-path", MODEL, "--task", task, *args], capture_output=True, text=True, timeout=120)
+
+    def evaluate(self, task, *args):
+        """The result, and the items' lines."""
+        output = os.path.join(self.folder.name, "output.jsonl")
+        p = self.run_eval(task, *args, "--json", "--output", output)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        with open(output) as f:
+            return json.loads(p.stdout), [json.loads(line) for line in f]
+
+    def test_choices(self):
+        result, lines = self.evaluate(self.task(*CHOICES), *NONE, "--prompt", "{question}")
+        right = []
+        for line, want in zip(lines, CHOICES):
+            for got, score in zip(line["scores"], want["scores"]):
+                self.assertAlmostEqual(got, score, delta=1e-3)
+            best = max(range(len(want["scores"])), key=want["scores"].__getitem__)
+            by_byte = max(range(len(want["scores"])), key=lambda i: want["scores"][i] / len(want["choices"][i]))
+            answer = {0: 0, "B": 1, "woman": 1}[want["answer"]]
+            self.assertEqual((line["expected"], line["choice"], line["choice_normalised"], line["correct"]), (answer, best, by_byte, best == answer))
+            right.append((best == answer, by_byte == answer))
+        self.assertEqual((result["kind"], result["items"], result["generated_tokens"]), ("choice", 3, 0))
+        self.assertAlmostEqual(result["accuracy"], sum(a for a, _ in right) / 3)
+        self.assertAlmostEqual(result["accuracy_normalised"], sum(b for _, b in right) / 3)
+        self.assertTrue(any(a for a, _ in right) and not all(a for a, _ in right), "the task should be neither all right nor all wrong")
+        self.assertAlmostEqual(result["accuracy_error"], (result["accuracy"] * (1 - result["accuracy"]) / 2) ** 0.5)
+
+    def test_complete(self):
+        items = [{"task_id": "a/%d" % i, "prompt": x["prompt"]} for i, x in enumerate(GREEDY[:2])]
+        result, lines = self.evaluate(self.task(*items), *NONE, "--max-tokens", "24", "--stop", "\\nno such text")
+        self.assertEqual((result["kind"], result["items"], result["generated_tokens"]), ("complete", 2, 48))
+        self.assertNotIn("accuracy", result)
+        for line, item, x in zip(lines, items, GREEDY):
+            self.assertEqual(line["task_id"], item["task_id"])
+            self.assertGreater(len(line["completion"]), 40)
+            self.assertTrue(x["greedy_text"].startswith(line["completion"]), line)
+
+    def test_chat(self):
+        _, lines = self.evaluate(self.task({"prompt": "Tell me a story about a fox and a crow."}), *NONE, "--chat", "--max-tokens", "24")
+        self.assertTrue(GREEDY[2]["greedy_text"].startswith(lines[0]["completion"]), lines)
+
+    def test_match(self):
+        prompt = GREEDY[0]["prompt"]
+        self.assertTrue(GREEDY[0]["greedy_text"].startswith(" The eldest was very fond of his wife"))
+        items = [{"question": prompt, "answer": "his"}, {"question": prompt, "answer": "her"}, {"question": GREEDY[1]["prompt"], "answer": "his"}]
+        result, lines = self.evaluate(self.task(*items), *NONE, "--prompt", "{question}", "--max-tokens", "16", "--extract", "regex:fond of (\\w+)")
+        self.assertEqual([(x["item"], x["expected"], x["answer"], x["correct"]) for x in lines],
+                         [(0, "his", "his", True), (1, "her", "his", False), (2, "his", None, False)])
+        self.assertEqual((result["kind"], result["no_answer"]), ("match", 1))
+        self.assertAlmostEqual(result["accuracy"], 1 / 3)
+        # a stop string ends the text before it; the answer may be all of it; --limit
+        result, lines = self.evaluate(self.task({"question": prompt, "answer": "The eldest was"}, *items), *NONE, "--prompt", "{question}",
+                                      "--stop", " very", "--extract", "whole", "--limit", "1")
+        self.assertEqual((result["items"], result["accuracy"], result["accuracy_error"], lines[0]["completion"]), (1, 1, None, " The eldest was"))
+        # the default prompt, and last-number on both sides
+        result, lines = self.evaluate(self.task({"question": "How many?", "answer": "He has 1,000 + 200.\n#### 1,200"}), "--max-tokens", "4")
+        self.assertEqual(lines[0]["expected"], "1200")
+
+    def test_shots(self):
+        items = [{"question": "Who came?", "answer": "The king."}, {"question": "And then?", "answer": "The queen."}, {"question": "Who else?", "answer": "x"}]
+        result, lines = self.evaluate(self.task(*items), "--shots", "1", "--max-tokens", "12")
+        self.assertEqual(([x["item"] for x in lines], result["shots"], result["items"]), ([1, 2], 1, 2))
+        whole = "Question: Who came?\nAnswer: The king.\n\nQuestion: And then?\nAnswer:"
+        _, direct = self.evaluate(self.task({"prompt": whole}), "--max-tokens", "12", "--stop", "\\n\\n", "--stop", "Question:")
+        self.assertEqual(lines[0]["completion"], direct[0]["completion"])
+        other = self.task(items[0], name="other.jsonl")
+        _, moved = self.evaluate(self.task(*items[1:]), "--shots", "1", "--shots-from", other, "--max-tokens", "12")
+        self.assertEqual([x["completion"] for x in moved], [x["completion"] for x in lines])
+
+    def test_company_does_not_matter(self):
+        items = [{"question": x["prompt"][:n], "answer": "1"} for x in GREEDY for n in range(6, 22, 4)]
+        results = [self.evaluate(self.task(*items), "--max-tokens", "10", "--max-running-requests", n)[1] for n in ("1", "16")]
+        self.assertEqual(*results)
+        self.assertEqual(len(results[0]), len(items))
+
+    def test_refused_tasks(self):
+        good = {"question": "q", "choices": ["a", "b"], "answer": 0}
+        for items, args, said in [
+                ([], (), "has no items"), (["{"], (), "line 1: "), ([good, "[]"], (), "line 2: it is not an object"),
+                ([{**good, "choices": ["a"]}], (), '"choices" must be a list of 2 to 64 texts'), ([{**good, "choices": ["a", 5]}], (), "choice 1 is not a text"),
+                ([{**good, "answer": 2}], (), '"answer" must be'), ([{**good, "answer": -1}], (), '"answer" must be'),
+                ([{**good, "answer": "C"}], (), '"answer" must be'), ([good, {"question": "q"}], (), "line 2: \"choices\""),
+                ([{"question": "q", "answer": 5}], (), 'it has no text "answer"'), ([{"answer": "a"}], (), 'the prompt needs a text "question"'),
+                ([{"text": "a"}], (), 'the prompt needs a text "prompt"'), ([good], ("--shots", "1"), "no item is left"),
+                ([good], ("--shots", "2"), "there are not so many items"), ([{"prompt": "a"}], ("--shots", "1"), "items to complete have no answers"),
+                ([good], ("--extract", "last-word"), "extract must be"), ([good], ("--extract", "regex:("), "the pattern of extract"),
+                ([{"prompt": "word " * 400}], ("--context-length", "256"), "the context length is 256"),
+                ([good], ("--output", "/nonexistent/x"), "cannot write /nonexistent/x")]:
+            with self.subTest(said=said):
+                p = self.run_eval(self.task(*items), *args)
+                self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
+                last = p.stderr.splitlines()[-1]
+                self.assertTrue(last.startswith("tandem eval: "), p.stderr)
+                self.assertIn(said, last)
+        self.assertIn("cannot open /nonexistent.jsonl", self.run_eval("/nonexistent.jsonl").stderr)
+
+    def test_refused_flags(self):
+        for args, said in [(("--kind", "guess"), "--kind is 'guess'"), (("--shots", "x"), "--shots is 'x'"), (("--max-tokens", "0"), "--max-tokens is '0'"),
+                           (("more",), "unexpected argument 'more'"), (17 * ("--stop", "x"), "at most 16 --stop")]:
+            with self.subTest(args=args):
+                p = self.run_eval("x", *args)
+                self.assertEqual((p.returncode, p.stdout), (2, ""))
+                self.assertIn("tandem eval: " + said, p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,78 @@
+/* Rows of logits: sums and divergences against double precision, the 16-bit form against its bound, and rows that are no numbers. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "core/rng.h"
+#include "eval/logit_rows.h"
+
+#define N    1000
+#define SEED 11
+
+static void random_row(uint64_t row, double spread, float *x) {
+    for (uint64_t i = 0; i < N; i++) x[i] = (float)(spread * (2 * td_rng_uniform(SEED, row, i) - 1));
+}
+
+static double exact_lse(const float *x) {
+    double sum = 0;
+    for (int i = 0; i < N; i++) sum += exp(x[i]);
+    return log(sum);
+}
+
+static void sums_and_divergences(void **state) {
+    (void)state;
+    print_message("    seed %d\n", SEED);
+    for (uint64_t row = 0; row < 40; row++) {
+        float  p[N], q[N];
+        double kl = 0;
+        random_row(2 * row, 0.5 + row, p);
+        random_row(2 * row + 1, 0.5 + row, q);
+        double lp = exact_lse(p), lq = exact_lse(q);
+        for (int i = 0; i < N; i++) kl += exp(p[i] - lp) * ((p[i] - lp) - (q[i] - lq));
+        assert_true(fabs(td_log_sum_exp(p, N) - lp) < 1e-6);
+        assert_true(fabs(td_kl_divergence(p, lp, q, lq, N) - kl) < 2e-6 * (1 + kl));
+        assert_true(td_kl_divergence(p, lp, p, lp, N) == 0);
+    }
+}
+
+static void coded_rows(void **state) {
+    (void)state;
+    for (uint64_t row = 0; row < 40; row++) {
+        float    x[N], back[N], range;
+        uint16_t code[N];
+        random_row(row, 0.5 + row, x);
+        double lse = td_log_sum_exp(x, N);
+        td_logprobs_encode(x, lse, N, &range, code);
+        td_logprobs_decode(range, code, N, back);
+        for (int i = 0; i < N; i++) {
+            double log_p = x[i] - lse, step = sqrt(-log_p * range) / 65535 + range / 65535 / 65535;
+            assert_true(fabs(back[i] - log_p) <= step + 4e-6 + 3e-7 * range);
+        }
+        assert_true(fabs(td_kl_divergence(x, lse, back, td_log_sum_exp(back, N), N)) < 1e-6);
+    }
+    float    sure[3] = {0, -INFINITY, -1e30f}, back[3], range;
+    uint16_t code[3];
+    td_logprobs_encode(sure, 0, 3, &range, code);
+    td_logprobs_decode(range, code, 3, back);
+    assert_true(range == TD_CODE_RANGE_MAX && back[0] == 0 && back[1] == -range && back[2] == -range);
+}
+
+static void rows_that_are_no_numbers(void **state) {
+    (void)state;
+    assert_true(isnan(td_log_sum_exp((float[]){0, NAN, 1}, 3)));
+    assert_true(isnan(td_log_sum_exp((float[]){NAN, 0}, 2)));
+    assert_true(isnan(td_log_sum_exp((float[]){0, INFINITY}, 2)));
+    assert_true(isnan(td_log_sum_exp((float[]){-INFINITY, -INFINITY}, 2)));
+    assert_true(td_log_sum_exp((float[]){3, -INFINITY}, 2) == 3);
+    assert_int_equal(td_row_best((float[]){1, 2, 2, 0}, 4), 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_and_divergences), cmocka_unit_test(coded_rows), cmocka_unit_test(rows_that_are_no_numbers)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

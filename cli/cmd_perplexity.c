@@ -12,11 +12,14 @@
 #include "core/log.h"
 #include "tandem.h"
 
-enum { TEXT = 1, WINDOW, STRIDE, LIMIT, AGAINST, SAVE, JSON };
+enum { TEXT = 1, WINDOW, STRIDE, LIMIT, AGAINST, SAVE, WORST, JSON };
+
+#define WORST_DEFAULT 10
 
 static const struct option OPTIONS[] = {
     {"text", required_argument, NULL, TEXT},       {"window", required_argument, NULL, WINDOW}, {"stride", required_argument, NULL, STRIDE},
     {"limit", required_argument, NULL, LIMIT},     {"against", required_argument, NULL, AGAINST}, {"save", required_argument, NULL, SAVE},
+    {"worst", required_argument, NULL, WORST},
     {"json", no_argument, NULL, JSON},             {"help", no_argument, NULL, 'h'},            {NULL, 0, NULL, 0},
 };
 
@@ -30,6 +33,7 @@ static const char HELP[] =
     "  --against REFERENCE            a model's folder, or a file that --save wrote: adds ratio, KL divergence, agreement\n"
     "  --against-quantization NAME, --against-expert-quantization NAME, ...\n"
     "                                 flags of the model, for the reference; its numbers are none unless told\n"
+    "  --worst N                      with a folder as reference: list the N experts with the largest errors (default 10)\n"
     "  --save FILE                    write the model's log-probabilities, for a later --against\n"
     "  --json                         one JSON object on standard output\n\n"
     "The model:\n";
@@ -38,6 +42,7 @@ typedef struct {
     td_perplexity_options p;
     td_engine_options     reference;
     const char           *against;
+    uint64_t              worst;
     bool                  json, help;
 } options;
 
@@ -48,6 +53,7 @@ static int parse_options(int argc, char **argv, options *o) {
     td_engine_options_init(&o->p.model);
     td_engine_options_init(&o->reference);
     o->reference.quantization = "none";
+    o->worst = WORST_DEFAULT;
     if (td_model_flags_take(&argc, argv, "", &o->p.model, &err) != TD_OK || td_model_flags_take(&argc, argv, "against-", &o->reference, &err) != TD_OK) {
         fprintf(stderr, "tandem perplexity: %s\n", err.text);
         return 2;
@@ -58,6 +64,9 @@ static int parse_options(int argc, char **argv, options *o) {
         case AGAINST: o->against = optarg; break;
         case SAVE: o->p.save_path = optarg; break;
         case JSON: o->json = true; break;
+        case WORST:
+            if (!td_option_number("perplexity", "--worst", optarg, 1 << 30, &o->worst)) return 2;
+            break;
         case 'h': o->help = true; return 0;
         case WINDOW:
             if (!td_option_number("perplexity", "--window", optarg, 1 << 24, &n)) return 2;
@@ -129,6 +138,13 @@ static int print_json(const options *o, const td_perplexity_result *r) {
             json_array_append_new(list, layer);
         }
         json_object_set_new(out, "layers", list);
+        list = json_array();
+        for (size_t i = 0; i < r->n_experts && i < o->worst; i++) {
+            const td_expert_snr *x = &r->experts[i];
+            json_array_append_new(list, json_pack("{s:I, s:I, s:I, s:o}", "layer", (json_int_t)x->layer, "expert", (json_int_t)x->expert, "tokens",
+                                                  (json_int_t)x->tokens, "db", real_or_null(x->db)));
+        }
+        json_object_set_new(out, "worst_experts", list);
     }
     bool done = json_dumpf(out, stdout, 0) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
     json_decref(out);
@@ -151,7 +167,7 @@ static void print_db(double db, int width) {
         printf(" %*.1f", width, db);
 }
 
-static void print_text(const td_perplexity_result *r) {
+static void print_text(const options *o, const td_perplexity_result *r) {
     double ppl = exp(r->nll.mean), reference = exp(r->reference_nll.mean), ratio = exp(r->nll_difference.mean);
     printf("%llu tokens in %llu windows of %u, stride %u, after %u special tokens; quantization %s, expert quantization %s\n",
            (unsigned long long)r->scored_tokens, (unsigned long long)r->windows, r->window, r->stride, r->prefix, r->quantization,
@@ -170,6 +186,12 @@ static void print_text(const td_perplexity_result *r) {
         printf("  %5u", i);
         print_db(r->layers[i].hidden_db, 8);
         print_db(r->layers[i].routed_db, 8);
+        putchar('\n');
+    }
+    if (r->n_experts) printf("\n  layer  expert  tokens   signal to noise of the worst experts' output, on the reference's input, dB\n");
+    for (size_t i = 0; i < r->n_experts && i < o->worst; i++) {
+        printf("  %5u %7u %7llu", r->experts[i].layer, r->experts[i].expert, (unsigned long long)r->experts[i].tokens);
+        print_db(r->experts[i].db, 8);
         putchar('\n');
     }
 }
@@ -195,7 +217,7 @@ int td_cmd_perplexity(int argc, char **argv) {
     if (o.json)
         rc = print_json(&o, &result);
     else
-        print_text(&result);
+        print_text(&o, &result);
     td_perplexity_result_free(&result);
     return rc;
 }

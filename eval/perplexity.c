@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/thread_plan.h"
+#include "eval/expert_errors.h"
 #include "eval/layer_errors.h"
 #include "eval/logit_rows.h"
 #include "eval/logprob_file.h"
@@ -27,6 +28,7 @@ typedef struct {
     td_scored_model              model, reference;
     td_logprob_file              file, save; /* file: of the reference */
     td_layer_errors              layers;
+    td_expert_errors             experts;
     bool                         has_reference, has_file, has_save;
     uint32_t                     vocab;
     float                       *decoded;        /* [max_out, vocab] of file */
@@ -77,10 +79,22 @@ static td_status look_at_machine(const td_engine_options *o, td_pool **pool, uin
     return st;
 }
 
+/* What the two models show of every layer. */
+static void see_reference(void *user, const td_layer_output *out) {
+    run *r = user;
+    td_layer_errors_reference(&r->layers, out);
+    td_expert_errors_keep(&r->experts, out);
+}
+
+static void see_own(void *user, const td_layer_output *out) {
+    run *r = user;
+    td_layer_errors_compare(&r->layers, out);
+}
+
 static td_status open_model(run *r, const td_engine_options *o, td_scored_model *m, td_layer_tap tap, td_error *err) {
     uint64_t available = 0;
     TD_TRY(look_at_machine(o, &r->pool, &available, err));
-    return td_scored_model_open(m, o, &r->batch.shape, r->pool, available, tap, &r->layers, err);
+    return td_scored_model_open(m, o, &r->batch.shape, r->pool, available, tap, r, err);
 }
 
 static td_status check_ids(const run *r, td_error *err) {
@@ -112,7 +126,7 @@ static td_status open_models(run *r, td_error *err) {
     const td_perplexity_options *o = r->o;
     td_batch_shape               shape = td_batch_shape_for(&r->text, (uint32_t)td_tokenizer_vocab_size(r->tok));
     TD_TRY(td_batch_open(&r->batch, &shape, err));
-    TD_TRY(open_model(r, &o->model, &r->model, o->reference ? td_layer_errors_compare : NULL, err));
+    TD_TRY(open_model(r, &o->model, &r->model, o->reference ? see_own : NULL, err));
     const td_model_config *c = td_model_get_config(r->model.model), *rc;
     r->vocab = c->vocab;
     TD_TRY(check_ids(r, err));
@@ -120,13 +134,14 @@ static td_status open_models(run *r, td_error *err) {
         return td_fail(err, TD_EINVAL, "%s has a vocabulary of %u, the model one of %u", o->reference_path, r->file.vocab, r->vocab);
     if (!o->reference) return TD_OK;
     TD_TRY(check_reference_text(r, err));
-    if (open_model(r, o->reference, &r->reference, td_layer_errors_reference, err) != TD_OK) return td_fail_within(err, "the reference");
+    if (open_model(r, o->reference, &r->reference, see_reference, err) != TD_OK) return td_fail_within(err, "the reference");
     r->has_reference = true;
     rc = td_model_get_config(r->reference.model);
-    if (rc->vocab != c->vocab || rc->n_layers != c->n_layers || rc->hidden != c->hidden)
-        return td_fail(err, TD_EINVAL, "the reference has %u ids, %u layers and hidden size %u, the model %u, %u and %u: they cannot be compared",
-                       rc->vocab, rc->n_layers, rc->hidden, c->vocab, c->n_layers, c->hidden);
-    return td_layer_errors_open(&r->layers, c->n_layers, c->hidden, shape.max_seq * shape.max_rows, err);
+    if (rc->vocab != c->vocab || rc->n_layers != c->n_layers || rc->hidden != c->hidden || rc->n_experts != c->n_experts || rc->top_k != c->top_k)
+        return td_fail(err, TD_EINVAL, "the reference has %u ids, %u layers, hidden size %u, %u experts, %u per token, the model %u, %u, %u, %u, %u: they cannot be compared",
+                       rc->vocab, rc->n_layers, rc->hidden, rc->n_experts, rc->top_k, c->vocab, c->n_layers, c->hidden, c->n_experts, c->top_k);
+    TD_TRY(td_layer_errors_open(&r->layers, c->n_layers, c->hidden, shape.max_seq * shape.max_rows, err));
+    return td_expert_errors_open(&r->experts, c, shape.max_seq * shape.max_rows, err);
 }
 
 static td_status open_rows(run *r, td_error *err) {
@@ -204,6 +219,8 @@ static td_status score_all(run *r, td_error *err) {
         td_batch_fill(&r->batch, &r->text, w, (uint32_t)n);
         if (r->has_reference) TD_TRY(forward(&r->reference, &r->batch.step, err));
         TD_TRY(forward(&r->model, &r->batch.step, err));
+        if (r->layers.mismatch) return td_fail(err, TD_EINVAL, "the reference has routed experts in other layers: they cannot be compared");
+        if (r->has_reference) td_expert_errors_compare(&r->experts, &r->reference, &r->model);
         for (uint32_t at = 0, m; at < r->batch.n_scored; at += m) {
             m = r->batch.n_scored - at < r->batch.shape.max_out ? r->batch.n_scored - at : r->batch.shape.max_out;
             TD_TRY(score_rows(r, at, m, r->scores + scored + at, err));
@@ -212,7 +229,6 @@ static td_status score_all(run *r, td_error *err) {
         scored += r->batch.n_scored;
         if (o->progress) o->progress(o->user, fed, r->text.n_fed, "scoring");
     }
-    if (r->layers.mismatch) return td_fail(err, TD_EINVAL, "the reference has routed experts in other layers: they cannot be compared");
     return r->has_save ? td_logprob_file_finish(&r->save, err) : TD_OK;
 }
 
@@ -268,7 +284,8 @@ static td_status fill_result(const run *r, td_perplexity_result *out, td_error *
     if (!r->has_reference) return TD_OK;
     out->n_layers = r->layers.n_layers;
     out->layers = td_layer_errors_result(&r->layers);
-    return out->layers ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the layers' errors");
+    if (!out->layers) return td_fail(err, TD_ENOMEM, "out of memory for the layers' errors");
+    return td_expert_errors_result(&r->experts, &out->experts, &out->n_experts, err);
 }
 
 static void close_run(run *r) {
@@ -278,6 +295,7 @@ static void close_run(run *r) {
     td_logprob_file_close(&r->file);
     td_logprob_file_close(&r->save);
     td_layer_errors_close(&r->layers);
+    td_expert_errors_close(&r->experts);
     td_batch_close(&r->batch);
     td_scored_text_close(&r->text);
     td_tokenizer_close(r->tok);
@@ -298,10 +316,12 @@ td_status td_perplexity(const td_perplexity_options *o, td_perplexity_result *ou
     if (st == TD_OK) st = score_all(&r, err);
     if (st == TD_OK) st = fill_result(&r, out, err);
     close_run(&r);
+    if (st != TD_OK) td_perplexity_result_free(out);
     return st;
 }
 
 void td_perplexity_result_free(td_perplexity_result *r) {
     free(r->layers);
+    free(r->experts);
     *r = (td_perplexity_result){0};
 }

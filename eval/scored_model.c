@@ -97,7 +97,8 @@ static td_status open_model(td_scored_model *m, const td_engine_options *o, cons
     TD_TRY(td_engine_plan_make(o, &plan, err));
     m->quantization = plan.quantization;
     m->expert_quantization = plan.experts->name;
-    td_npu_config nc = {.act_dtype = plan.w8a8 ? TD_DT_BF16 : TD_DT_F32, .pool = pool};
+    m->act_dtype = plan.w8a8 ? TD_DT_BF16 : TD_DT_F32;
+    td_npu_config nc = {.act_dtype = m->act_dtype, .pool = pool};
     TD_TRY(td_npu_open(o->device ? o->device : "host", &nc, &m->npu, err));
     td_model_options mo = {.model_path = o->model_path, .cpu_weight_path = o->cpu_weight_path, .override_json = o->model_override_json,
                            .load_dummy = plan.load_dummy, .w8a8 = plan.w8a8, .expert_format = plan.experts->format, .expert_groups = plan.experts->groups,

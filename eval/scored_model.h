@@ -37,6 +37,7 @@ void td_batch_fill(td_batch *b, const td_scored_text *t, uint64_t first, uint32_
 typedef struct {
     td_npu   *npu;
     td_model *model;
+    td_dtype  act_dtype;
     const char *quantization, *expert_quantization; /* static */
 } td_scored_model;
 

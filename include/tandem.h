@@ -390,6 +390,13 @@ typedef struct {
     double routed_db; /* of the routed experts' sum; NAN: the layer has none */
 } td_layer_snr;
 
+/** The same of one expert's output, both on the reference's input, at the tokens that the reference sent to it. */
+typedef struct {
+    uint32_t layer, expert;
+    uint64_t tokens;
+    double   db;
+} td_expert_snr;
+
 /** Zero-initialise. The protocol is in docs/evaluation.md. */
 typedef struct {
     td_engine_options model;     /* what is about scheduling is not used */
@@ -419,6 +426,8 @@ typedef struct {
     td_estimate logprob_change;                /* |difference of the log-probabilities of the token that came| */
     td_layer_snr *layers;                      /* [n_layers] with a reference model; else NULL */
     uint32_t    n_layers;
+    td_expert_snr *experts;                    /* [n_experts] all that had tokens, worst first; NULL without layers or experts */
+    size_t      n_experts;
 } td_perplexity_result;
 
 /**

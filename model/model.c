@@ -304,6 +304,8 @@ static void tap_call(void *arg) {
         td_bridge_get_buffers(m->bridge, t->moe_layer % TD_BRIDGE_PARITIES, 0, &io);
         td_bridge_get_buffers(m->bridge, (t->moe_layer + 1) % TD_BRIDGE_PARITIES, 0, &before);
         out.routed = io.y;
+        out.expert_x = io.x;
+        out.expert_ids = io.ids;
         out.deferred = t->moe_layer > 0 && m->o.max_deferred ? before.y_deferred : NULL;
     }
     m->o.layer_tap(m->o.layer_tap_user, &out);
@@ -371,6 +373,7 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
 
 const td_model_config *td_model_get_config(const td_model *m) { return &m->config; }
 uint32_t               td_model_context_length(const td_model *m) { return m->o.context_length; }
+td_experts            *td_model_get_experts(const td_model *m) { return m->experts; }
 const char            *td_model_expert_kernel(const td_model *m) { return m->experts ? td_experts_kernel_name(m->experts) : "none"; }
 
 void td_model_get_work(const td_model *m, td_model_work *out) {

@@ -23,6 +23,8 @@ typedef struct {
     const void *x;        /* the residual stream after the layer */
     const void *routed;   /* what its routed experts add; NULL: a dense layer */
     const void *deferred; /* what it adds of the MoE layer before; NULL: nothing */
+    const void     *expert_x;   /* what its router and routed experts read; NULL: a dense layer */
+    const uint16_t *expert_ids; /* [n_tok, top_k] that were chosen */
 } td_layer_output;
 
 /** Called in stream order; must not call the model or the device. */
@@ -58,6 +60,7 @@ void                   td_model_close(td_model *m);
 
 const td_model_config *td_model_get_config(const td_model *m);
 uint32_t               td_model_context_length(const td_model *m);
+td_experts            *td_model_get_experts(const td_model *m); /* after load, for measuring: may be run while no step is; NULL: none */
 void                   td_model_get_plan(const td_model *m, td_model_plan *plan);
 const char            *td_model_expert_kernel(const td_model *m); /* after load */
 

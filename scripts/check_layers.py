@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     "model": ["core", "quant", "npu", "cpu_experts", "bridge"],
     "text": ["core"],
     "engine": ["core", "quant", "npu", "cpu_experts", "bridge", "model", "text"],
-    "eval": ["core", "quant", "npu", "model", "engine"],
+    "eval": ["core", "quant", "npu", "cpu_experts", "model", "engine"],
     "server": ["core"],
     "bench": ["core", "quant", "npu", "cpu_experts", "bridge", "model", "engine"],
     "cli": ["core", "server", "bench"],

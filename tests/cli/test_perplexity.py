@@ -99,6 +99,22 @@ class Perplexity(unittest.TestCase):
         self.assertEqual((got["kl"], got["kl_99"], got["ratio"], got["ratio_error"], got["top1_agreement"], got["logprob_change"]), (0, 0, 1, 0, 1, 0))
         self.assertEqual(got["perplexity"], got["reference_perplexity"])
         self.assertEqual([(x["hidden_db"], x.get("routed_db")) for x in got["layers"]], 6 * [(None, None)])
+        self.assertEqual([x["db"] for x in got["worst_experts"]], 10 * [None])
+
+    def test_worst_experts(self):
+        """Each expert on the reference's input: its own format's error alone, and all pairs of the reference's routing are seen."""
+        got = self.figures(*SMALL, *NONE, "--expert-quantization", "int4", "--against", MODEL, "--worst", "1000")
+        experts = got["worst_experts"]
+        self.assertEqual([x["db"] for x in experts], sorted(x["db"] for x in experts))
+        self.assertEqual({x["layer"] for x in experts}, {1, 2, 3, 4, 5})
+        self.assertEqual(len({(x["layer"], x["expert"]) for x in experts}), len(experts))
+        tokens = [sum(x["tokens"] for x in experts if x["layer"] == layer) for layer in range(1, 6)]
+        self.assertEqual(tokens, 5 * [4 * (5 * 64 + 40)])  # top 4 of every row: five whole windows, and the last
+        for x in experts:
+            self.assertTrue(8 < x["db"] < 30, x)  # 4 bits by rounding to nearest: 20 log10(7 sqrt(12) / peak), peak of a Gaussian row 2.5 to 4
+        exact = self.figures(*SMALL, "--expert-quantization", "none", "--against", MODEL)
+        for x in exact["worst_experts"]:
+            self.assertGreater(x["db"], 40)  # W8A8 elsewhere: only the input and output are rounded to bf16
 
     def test_reference_file(self):
         """A file gives what the model gives that wrote it."""

@@ -33,14 +33,15 @@ def contexts(n, window, stride):
     return out
 
 
-def log_probs(model, documents, window, stride):
+def log_probs(model, documents, window, stride, prefix=(BOS,)):
     """[windows] of (log-probabilities of every token at every scored position, the tokens that come)."""
     out = []
     for ids in documents:
         for begin, scored in contexts(len(ids), window, stride).items():
-            fed = [BOS] + list(ids[begin:scored[-1]])
+            fed = list(prefix) + list(ids[begin:scored[-1]])
+            scored = [i for i in scored if prefix or i > begin]  # something must stand before a token
             logits = reference.log_softmax(model.logits(np.array(fed)).astype(np.float64))
-            out.append((logits[[i - begin for i in scored]], [ids[i] for i in scored]))
+            out.append((logits[[len(prefix) + i - begin - 1 for i in scored]], [ids[i] for i in scored]))
     return out
 
 
@@ -62,11 +63,12 @@ def main():
     lines = [json.loads(x) for x in open(os.path.join(DATA, "documents.jsonl")) if x.strip()]
     documents = [tok.encode_plain(x["text"]) for x in lines]
     plain, expected = reference.DeepSeekV3(MODEL), {"cases": []}
-    for name, text, window, stride, limit in (("valid.txt", [valid], 128, 48, 1000), ("valid.txt", [valid], 200, 200, 1000),
-                                              ("valid.txt", [valid], 64, 1, 100), ("documents.jsonl", documents, 24, 12, 0)):
-        windows = log_probs(plain, [t[:limit or None] for t in text], window, stride)
+    for name, text, window, stride, limit, bos in (("valid.txt", [valid], 128, 48, 1000, True), ("valid.txt", [valid], 200, 200, 1000, True),
+                                                   ("valid.txt", [valid], 64, 1, 100, True), ("documents.jsonl", documents, 24, 12, 0, True),
+                                                   ("valid.txt", [valid], 100, 30, 400, False), ("valid.txt", [valid], 90, 90, 400, False)):
+        windows = log_probs(plain, [t[:limit or None] for t in text], window, stride, (BOS,) if bos else ())
         nll, error = of_tokens(windows, lambda row, t: -row[t])
-        expected["cases"].append({"text": name, "window": window, "stride": stride, "limit": limit, "tokens": sum(len(t) for _, t in windows),
+        expected["cases"].append({"text": name, "window": window, "stride": stride, "limit": limit, "bos": bos, "tokens": sum(len(t) for _, t in windows),
                                   "windows": len(windows), "nll": nll, "nll_error": error})
 
     # a model that is another function: two experts a token are deferred

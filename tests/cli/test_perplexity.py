@@ -59,13 +59,24 @@ class Perplexity(unittest.TestCase):
             f.write(data)
         return path
 
+    def tokenizer_without_bos(self):
+        folder = os.path.join(self.folder.name, "no_bos")
+        os.makedirs(folder, exist_ok=True)
+        for name, key, value in (("tokenizer.json", "post_processor", None), ("tokenizer_config.json", "add_bos_token", False)):
+            with open(os.path.join(MODEL, name)) as f:
+                content = json.load(f)
+            content[key] = value
+            with open(os.path.join(folder, name), "w") as f:
+                json.dump(content, f)
+        return folder
+
     def test_protocol(self):
         """Which tokens are scored, each in which context, and the standard error over windows."""
         for case in EXPECTED["cases"]:
             with self.subTest(case=case):
-                got = self.figures(*protocol(case), *NONE)
+                got = self.figures(*protocol(case), *NONE, *([] if case["bos"] else ["--tokenizer-path", self.tokenizer_without_bos()]))
                 self.assertEqual({k: got[k] for k in ("tokens", "windows", "window", "stride", "prefix_tokens")},
-                                 {**{k: case[k] for k in ("tokens", "windows", "window", "stride")}, "prefix_tokens": 1})
+                                 {**{k: case[k] for k in ("tokens", "windows", "window", "stride")}, "prefix_tokens": int(case["bos"])})
                 self.assertAlmostEqual(got["nll"], case["nll"], delta=1e-4)
                 self.assertAlmostEqual(got["nll_error"], case["nll_error"], delta=1e-4)
 

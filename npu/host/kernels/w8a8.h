@@ -33,7 +33,7 @@ typedef struct {
 } td_w8a8_args;
 
 typedef struct {
-    const char *name;       /* "w8a8_avx512vnni_12x32" */
+    const char *name;       /* "w8a8_avx512vnni_14x32" */
     uint32_t    needs;      /* TD_CPU_* bits, all required */
     uint16_t    mr, nr;     /* tile: rows of x, outputs */
     /** Write one panel: rows [nr_valid, k] of q with leading dimension ldq; the rest of the panel becomes zero. */

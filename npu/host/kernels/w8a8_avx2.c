@@ -11,7 +11,8 @@
 #define MR     4
 #define NR     16
 #define OFFSET 0
-#define NEAR   1024 /* bytes ahead that are brought from L2 to L1 */
+#define AHEAD  4096 /* bytes ahead that are brought to L2 */
+#define NEAR   1024 /* and from there to L1 */
 
 static void pack(void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size_t k) {
     w8a8_pack(panel, q, ldq, nr_valid, k, NR, 0);

@@ -7,6 +7,8 @@
 #define MR     6
 #define NR     16
 #define OFFSET 128
+#define AHEAD  4096 /* bytes ahead that are brought to L2 */
+#define NEAR   1024 /* and from there to L1 */
 
 static void pack(void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size_t k) {
     w8a8_pack(panel, q, ldq, nr_valid, k, NR, 0x80);
@@ -20,7 +22,8 @@ TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, 
     for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = _mm256_setzero_si256();
     for (size_t kk = 0; kk < k4; kk++, w += 4 * NR, ahead += step) {
         __m256i w0 = _mm256_loadu_si256((const __m256i *)w), w1 = _mm256_loadu_si256((const __m256i *)(w + 32));
-        _mm_prefetch((const char *)ahead, _MM_HINT_T0);
+        _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+        _mm_prefetch((const char *)w + NEAR, _MM_HINT_T0);
 #pragma GCC unroll 6
         for (int i = 0; i < rows; i++) {
             int32_t four;

@@ -22,13 +22,15 @@
 #define MEASURE_BYTES_MIN ((size_t)128 << 20)
 #define MEASURE_BYTES_MAX ((size_t)512 << 20) /* of a subpool */
 #define MEASURE_ROUNDS    3
-#define MEASURE_S         0.15 /* no further round after so long: a busy machine must not delay a start for long */
+#define MEASURE_FILL_S    0.05 /* the buffer ends where this time does: fresh pages may come slowly (a virtual machine's first use of them) */
+#define MEASURE_S         0.12 /* no further round after so long: a busy machine must not delay a start for long */
+#define FILL_BLOCKS       16u
 
 static _Thread_local volatile int sink;
 
 struct td_roofline {
     td_pool *pool;
-    size_t   bytes;                         /* of a subpool's buffer */
+    size_t   bytes, filled;                 /* of a subpool's buffer; how much of it was written, and is read */
     char    *buffer[TD_POOL_SUBPOOLS_MAX];  /* on its node */
     double (*operations)(void);             /* of the peak being measured: one item's worth; how many they were */
     double  *done;                          /* [items] */
@@ -102,13 +104,13 @@ static void read_item(void *ctx, uint32_t item, const td_worker *w) {
 /* A page that was never written is the system's page of zeros, which is in the cache. */
 static void fill_item(void *ctx, uint32_t item, const td_worker *w) {
     const td_roofline *r = ctx;
-    memset(r->buffer[w->subpool] + item * TD_ROOFLINE_BLOCK, 1, TD_ROOFLINE_BLOCK);
+    memset(r->buffer[w->subpool] + r->filled + item * TD_ROOFLINE_BLOCK, 1, TD_ROOFLINE_BLOCK);
 }
 
 double td_roofline_read(td_roofline *r) {
     double t0 = td_roofline_now_s(r->pool);
-    td_pool_run_each(r->pool, read_item, r, (uint32_t)(r->bytes / TD_ROOFLINE_BLOCK));
-    return (double)r->bytes * td_pool_subpools(r->pool) / (td_roofline_now_s(r->pool) - t0);
+    td_pool_run_each(r->pool, read_item, r, (uint32_t)(r->filled / TD_ROOFLINE_BLOCK));
+    return (double)r->filled * td_pool_subpools(r->pool) / (td_roofline_now_s(r->pool) - t0);
 }
 
 /* ---- arithmetic -------------------------------------------------------------------------------- */
@@ -247,7 +249,7 @@ double td_roofline_bf16(td_roofline *r) {
 
 /* ---- the whole --------------------------------------------------------------------------------- */
 
-td_status td_roofline_open(td_pool *pool, size_t bytes, td_roofline **out, td_error *err) {
+static td_status open_unfilled(td_pool *pool, size_t bytes, td_roofline **out, td_error *err) {
     uint32_t     n = td_pool_subpools(pool);
     td_roofline *r = calloc(1, sizeof *r);
     *out = NULL;
@@ -265,8 +267,24 @@ td_status td_roofline_open(td_pool *pool, size_t bytes, td_roofline **out, td_er
         td_roofline_close(r);
         return st;
     }
-    td_pool_run_each(pool, fill_item, r, (uint32_t)(r->bytes / TD_ROOFLINE_BLOCK));
     *out = r;
+    return TD_OK;
+}
+
+/* Writes the buffers, piece by piece, up to their end, or, from min_bytes of each on, for so long. */
+static void fill(td_roofline *r, size_t min_bytes, double seconds) {
+    double end_s = wall_s() + seconds;
+    while (r->filled < r->bytes && (r->filled < min_bytes || wall_s() < end_s)) {
+        size_t   left = (r->bytes - r->filled) / TD_ROOFLINE_BLOCK;
+        uint32_t n = left < FILL_BLOCKS ? (uint32_t)left : FILL_BLOCKS;
+        td_pool_run_each(r->pool, fill_item, r, n);
+        r->filled += n * TD_ROOFLINE_BLOCK;
+    }
+}
+
+td_status td_roofline_open(td_pool *pool, size_t bytes, td_roofline **out, td_error *err) {
+    TD_TRY(open_unfilled(pool, bytes, out, err));
+    fill(*out, (*out)->bytes, 0);
     return TD_OK;
 }
 
@@ -292,8 +310,9 @@ td_status td_roofline_measure(td_pool *pool, const td_machine *m, td_bounds *out
     bool         pinned = pthread_getaffinity_np(pthread_self(), sizeof before, &before) == 0;
     *out = (td_bounds){0};
     if (pinned) td_pool_pin_caller(pool);
-    td_status st = td_roofline_open(pool, measure_bytes(pool, m), &r, err);
-    double start_s = wall_s();
+    double    start_s = wall_s();
+    td_status st = open_unfilled(pool, measure_bytes(pool, m), &r, err);
+    if (st == TD_OK) fill(r, MEASURE_BYTES_MIN / td_pool_subpools(pool), MEASURE_FILL_S);
     for (int i = 0; i < MEASURE_ROUNDS && st == TD_OK && (i == 0 || wall_s() < start_s + MEASURE_S); i++) {
         out->read_bytes_per_s = larger(out->read_bytes_per_s, td_roofline_read(r));
         out->int8_ops_per_s = larger(out->int8_ops_per_s, td_roofline_int8(r));

@@ -28,7 +28,8 @@ void td_roofline_read_block(const char *p);
 
 /**
  * All three for the start of an engine: the best of three rounds over a buffer of twice the L3 caches (at most an eighth of the
- * memory available), which is freed again. Takes 0.1 to 0.2 s. The caller is pinned to worker 0's cpu for that time.
+ * memory available), which is freed again. Takes 0.1 to 0.2 s: where pages come slowly the buffer is smaller, 128 MiB at the least. The
+ * caller is pinned to worker 0's cpu for that time.
  */
 TD_NODISCARD td_status td_roofline_measure(td_pool *pool, const td_machine *m, td_bounds *out, td_error *err);
 

@@ -179,6 +179,10 @@ const char           *td_checkpoint_dir(const td_checkpoint *c) { return c->dir;
 size_t                td_checkpoint_files(const td_checkpoint *c) { return c->n_files; }
 const td_safetensors *td_checkpoint_file(const td_checkpoint *c, size_t index) { return c->files[index]; }
 
+void td_checkpoint_release_pages(const td_checkpoint *c) {
+    for (size_t i = 0; i < c->n_files; i++) td_safetensors_release_pages(c->files[i]);
+}
+
 /* ---- identity -------------------------------------------------------------------------------- */
 
 static uint64_t hash_file(const td_safetensors *f, uint64_t seed) {

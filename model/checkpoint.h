@@ -38,6 +38,9 @@ const td_safetensors_entry *td_checkpoint_find(const td_checkpoint *c, const cha
  */
 uint64_t td_checkpoint_source_hash(const td_checkpoint *c);
 
+/** Let the pages of the files that were read go from this process's memory; views stay valid, and are read again when they are touched. */
+void td_checkpoint_release_pages(const td_checkpoint *c);
+
 /** Files, in the order of their names. */
 size_t                td_checkpoint_files(const td_checkpoint *c);
 const td_safetensors *td_checkpoint_file(const td_checkpoint *c, size_t index);

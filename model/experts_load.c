@@ -36,6 +36,7 @@ static td_status load_from_checkpoint(td_experts *x, uint32_t moe_layer, const t
     if (st == TD_OK) st = td_experts_load_layer(x, moe_layer, views, err);
     td_scratch_reset(&scratch);
     free(views);
+    td_checkpoint_release_pages(ck);
     return st;
 }
 

@@ -14,6 +14,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "model/checkpoint.h"
+#include "model/device_file.h"
 #include "model/experts_load.h"
 #include "model/program.h"
 #include "model/quantize.h"
@@ -51,6 +52,7 @@ struct td_model {
 
     td_npu_stream   *stream;
     td_model_weights weights;
+    td_device_file  *device_file;  /* what some of them lie in, or NULL */
     td_experts      *experts;      /* NULL: no MoE layer */
     td_bridge       *bridge;
     td_layer_kv     *kv;           /* [n_layers + n_mtp_layers] */
@@ -228,6 +230,7 @@ void td_model_close(td_model *m) {
     for (int i = 0; i < N_ACTIVATIONS; i++)
         if (*list[i].at) d->ops->free(d, *list[i].at, list[i].bytes);
     td_model_weights_free(d, &m->config, &m->weights);
+    td_device_file_close(m->device_file);
     td_checkpoint_close(m->checkpoint);
     td_step_split_close(&m->split);
     for (uint32_t i = 0; m->kept && i < m->n_moe; i++) {
@@ -352,11 +355,50 @@ static td_status build_programs(td_model *m, td_error *err) {
     return m->config.n_mtp_layers ? td_program_build_mtp(&spec, &m->mtp, err) : TD_OK;
 }
 
+/* ---- the device's weights, kept beside the packed experts -------------------------------------- */
+
+typedef struct {
+    char tag[TD_NPU_TAG_BYTES]; /* "": nothing is kept */
+    char path[PATH_MAX];
+    bool complete;              /* the file has every weight */
+} kept_device_weights;
+
+/* Only beside packed experts: that folder is ours to write to. Where memory is placed on NUMA nodes, as with the experts, nothing is mapped. */
+static kept_device_weights kept_device_weights_of(const td_model *m) {
+    kept_device_weights k = {0};
+    bool                wanted = m->cpu_weight_path && !m->o.load_dummy && !m->o.copy_files && !td_mem_places(td_pool_home(m->expert_pool));
+    if (wanted) m->npu->ops->weight_tag(m->npu, k.tag);
+    size_t n = k.tag[0] ? (size_t)snprintf(k.path, sizeof k.path, "%s/device-%s-%s.tdw", m->cpu_weight_path, k.tag, m->o.w8a8 ? "w8a8" : "bf16") : 0;
+    if (n >= sizeof k.path) k.tag[0] = 0;
+    return k;
+}
+
+static td_status load_device_weights(td_model *m, kept_device_weights *k, td_error *err) {
+    td_error why = {0};
+    if (k->tag[0]) {
+        td_status st = td_device_file_open(k->path, k->tag, td_checkpoint_source_hash(m->checkpoint), m->expert_pool, &m->device_file, &why);
+        if (st != TD_OK && st != TD_ENOTFOUND) td_warn("%s; the device's weights are converted again", why.text);
+    }
+    return td_model_weights_load(m->npu, &m->config, m->checkpoint, m->o.w8a8, m->o.context_length, m->device_file, &m->weights, &k->complete, err);
+}
+
+/* A failure is no reason not to serve: the next start converts again. */
+static void keep_device_weights(td_model *m, const kept_device_weights *k) {
+    td_error why = {0};
+    if (!k->tag[0] || k->complete) return;
+    td_info("writing the device's weights to %s, which the next start maps", k->path);
+    if (td_model_weights_keep(m->npu, &m->config, &m->weights, k->path, k->tag, td_checkpoint_source_hash(m->checkpoint), m->expert_pool, &why) != TD_OK)
+        td_info("the device's weights are not kept: %s", why.text);
+}
+
+/* ---- loading ----------------------------------------------------------------------------------- */
+
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     td_npu *d = m->npu;
     TD_TRY(d->ops->stream_create(d, &m->stream, err));
     TD_TRY(allocate_activations(m, err));
-    TD_TRY(td_model_weights_load(d, &m->config, m->checkpoint, m->o.w8a8, m->o.context_length, &m->weights, err));
+    kept_device_weights kept = kept_device_weights_of(m);
+    TD_TRY(load_device_weights(m, &kept, err));
     if (m->n_moe) {
         td_experts_config ec = experts_config(m);
         TD_TRY(td_experts_create(&ec, m->expert_pool, &m->experts, err));
@@ -366,6 +408,7 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     }
     TD_TRY(allocate_kv(m, n_pages, err));
     TD_TRY(build_programs(m, err));
+    keep_device_weights(m, &kept);
     td_checkpoint_close(m->checkpoint);
     m->checkpoint = NULL;
     return TD_OK;

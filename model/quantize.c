@@ -92,13 +92,14 @@ static td_status out_path(const quantizer *q, char path[PATH_MAX], const char *n
 static bool is_ours(const char *name) {
     size_t n = strlen(name);
     bool   part = n > 5 && !strcmp(name + n - 5, ".part"), shard = !strncmp(name, "model", 5) && strstr(name, ".safetensors");
-    return part || shard || !strncmp(name, "experts-", 8) || !strcmp(name, MARKER) || !strcmp(name, "config.json");
+    return part || shard || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) || !strcmp(name, MARKER) || !strcmp(name, "config.json");
 }
 
-/* What a killed run leaves: our ….part and the expert store's ….tdx.tmp.PID. */
+/* What a killed run leaves: our ….part, the expert store's ….tdx.tmp.PID, and a server's ….tdw.tmp.PID. */
 static bool is_temporary(const char *name) {
     size_t n = strlen(name);
-    return (n > 5 && !strcmp(name + n - 5, ".part")) || (!strncmp(name, "experts-", 8) && strstr(name, ".tdx.tmp."));
+    return (n > 5 && !strcmp(name + n - 5, ".part")) || (!strncmp(name, "experts-", 8) && strstr(name, ".tdx.tmp.")) ||
+           (!strncmp(name, "device-", 7) && strstr(name, ".tdw.tmp."));
 }
 
 /* Counts the files, and removes those that `which` (may be NULL) picks. */

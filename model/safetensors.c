@@ -152,7 +152,8 @@ static td_status map_file(td_safetensors *f, td_error *err) {
     if (p == MAP_FAILED) return td_fail(err, TD_EIO, "cannot map the file: %s", strerror(errno));
     f->data = p;
     f->size = (size_t)st.st_size;
-    madvise(p, f->size, MADV_SEQUENTIAL); /* weights are read once, front to back; a failure costs speed only */
+    madvise(p, f->size, MADV_SEQUENTIAL); /* weights are read once, front to back; failures cost speed only */
+    madvise(p, f->size, MADV_HUGEPAGE);
     return TD_OK;
 }
 
@@ -211,6 +212,10 @@ const void *td_safetensors_bytes(const td_safetensors *f, size_t *header_bytes, 
     *header_bytes = f->header_bytes;
     *file_bytes = f->size;
     return f->data;
+}
+
+void td_safetensors_release_pages(const td_safetensors *f) {
+    if (f->fd >= 0) madvise((void *)f->data, f->size, MADV_DONTNEED); /* a failure costs memory only */
 }
 
 td_status td_safetensors_check_size(const td_safetensors *f, td_error *err) {

@@ -49,6 +49,9 @@ const char *td_safetensors_metadata(const td_safetensors *f, const char *key);
 /** The header's bytes with its length word, and the whole file, for hashing. */
 const void *td_safetensors_bytes(const td_safetensors *f, size_t *header_bytes, size_t *file_bytes);
 
+/** Let the file's pages go from this process's memory (they stay in the system's cache); they come back when they are touched. */
+void td_safetensors_release_pages(const td_safetensors *f);
+
 /** TD_EIO when the file has become shorter since open. */
 TD_NODISCARD td_status td_safetensors_check_size(const td_safetensors *f, td_error *err);
 

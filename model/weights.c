@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "core/error.h"
 #include "model/load_progress.h"
@@ -51,29 +52,64 @@ uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, bool w8a8, 
     return sum;
 }
 
+/* ---- which weight a kept one is --------------------------------------------------------------- */
+
+/* With the checkpoint's identity, a tensor's name and how its rows are turned say what it was made from; format and shape are compared. */
+static td_device_weight_id id_of(const td_tensor_spec *spec, td_role role, uint32_t layer) {
+    uint64_t key = XXH3_64bits_withSeed(spec->name, strlen(spec->name), (uint64_t)spec->rope_rows.block << 32 | spec->rope_rows.rope);
+    return (td_device_weight_id){.role = role, .layer = layer, .key = key};
+}
+
+/* The rope table is made from frequencies and a scale. */
+static td_device_weight_id rope_id(const td_model_config *c) {
+    double made_from[TD_ROPE_DIM_MAX / 2 + 1] = {0};
+    td_rope_frequencies(&c->rope, c->max_position, made_from + 1, made_from);
+    return (td_device_weight_id){.role = TD_ROLE_COUNT, .key = XXH3_64bits(made_from, sizeof made_from)};
+}
+
+/* ---- loading ---------------------------------------------------------------------------------- */
+
 typedef struct {
     td_npu                *d;
     const td_model_config *c;
     const td_checkpoint   *ck;
+    const td_device_file  *kept; /* or NULL */
     bool                   w8a8;
+    uint64_t               n_converted; /* weights that kept does not have */
     td_load_progress       progress;
     td_error              *err;
 } loader;
 
+/* A weight of that id, format and shape out of the file; *out stays NULL where it has none that fits. */
+static void adopt(loader *l, const td_device_weight_id *id, td_weight_format format, size_t n, size_t k, td_npu_weight **out) {
+    td_npu_packed p;
+    if (!l->kept || !td_device_file_find(l->kept, id, &p) || p.format != format || p.n != n || p.k != k) return;
+    if (l->d->ops->weight_adopt(l->d, &p, out, NULL) != TD_OK) *out = NULL;
+}
+
 static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weight **out) {
     td_tensor_spec spec;
     if (!on_device(role) || !spec_of(l->c, role, layer, &spec)) return TD_OK;
-    td_scratch     scratch = {0};
-    td_tensor_view view;
-    td_role        stored = role == TD_ROLE_LM_HEAD && l->c->tie_embeddings ? TD_ROLE_EMBED : role;
-    td_status      st = td_checkpoint_get(l->ck, l->c, stored, layer, 0, &scratch, &view, l->err);
-    if (st == TD_OK && view.data) st = l->d->ops->weight_create(l->d, format_of(&spec, l->w8a8), &view, out, l->err);
-    td_scratch_reset(&scratch);
+    td_scratch          scratch = {0};
+    td_tensor_view      view;
+    td_role             stored = role == TD_ROLE_LM_HEAD && l->c->tie_embeddings ? TD_ROLE_EMBED : role;
+    td_device_weight_id id = id_of(&spec, role, layer);
+    td_status           st = TD_OK;
+    adopt(l, &id, format_of(&spec, l->w8a8), spec.rank == 1 ? 1 : spec.shape[0], spec.shape[spec.rank - 1], out);
+    if (!*out) {
+        st = td_checkpoint_get(l->ck, l->c, stored, layer, 0, &scratch, &view, l->err);
+        if (st == TD_OK && view.data) st = l->d->ops->weight_create(l->d, format_of(&spec, l->w8a8), &view, out, l->err);
+        td_scratch_reset(&scratch);
+        l->n_converted++;
+    }
     td_load_progress_add(&l->progress, bytes_of(l->d, l->c, role, layer, l->w8a8));
     return st;
 }
 
 static td_status load_rope(loader *l, uint32_t max_pos, td_npu_weight **out) {
+    td_device_weight_id id = rope_id(l->c);
+    adopt(l, &id, TD_WEIGHT_F32, max_pos, l->c->rope.dim, out);
+    if (*out) return TD_OK; /* another length is computed each time, which is not worth another file */
     float *table = malloc((size_t)max_pos * l->c->rope.dim * sizeof *table);
     if (!table) return td_fail(l->err, TD_ENOMEM, "out of memory for the rope table of %u positions", max_pos);
     td_rope_table(&l->c->rope, l->c->max_position, max_pos, table);
@@ -94,24 +130,60 @@ static td_status check_shared(loader *l, td_role copy, td_role original) {
     return td_fail(l->err, TD_ENOTSUP, "%s: %s differs from %s; an MTP layer with weights of its own there is not supported", td_checkpoint_dir(l->ck), a.name, b.name);
 }
 
-td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_checkpoint *ck, bool w8a8, uint32_t max_pos, td_model_weights *w,
-                                td_error *err) {
-    loader l = {.d = d, .c = c, .ck = ck, .w8a8 = w8a8, .err = err};
+td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_checkpoint *ck, bool w8a8, uint32_t max_pos,
+                                const td_device_file *kept, td_model_weights *w, bool *all_kept, td_error *err) {
+    loader l = {.d = d, .c = c, .ck = ck, .kept = kept, .w8a8 = w8a8, .err = err};
     td_load_progress_start(&l.progress, "device weights", td_model_weights_bytes(d, c, w8a8, max_pos));
     *w = (td_model_weights){.layers = calloc(all_layers(c), sizeof *w->layers)};
     if (!w->layers) return td_fail(err, TD_ENOMEM, "out of memory for the weights");
     TD_TRY(load_rope(&l, max_pos, &w->rope));
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
         if (of_whole_model(role)) TD_TRY(load_role(&l, role, 0, &w->model.role[role]));
-    for (uint32_t i = 0; i < all_layers(c); i++)
+    for (uint32_t i = 0; i < all_layers(c); i++) {
         for (td_role role = 0; role < TD_ROLE_COUNT; role++)
             if (!of_whole_model(role)) TD_TRY(load_role(&l, role, i, &w->layers[i].role[role]));
+        td_checkpoint_release_pages(ck);
+    }
     if (c->n_mtp_layers) {
         TD_TRY(check_shared(&l, TD_ROLE_MTP_EMBED, TD_ROLE_EMBED));
         TD_TRY(check_shared(&l, TD_ROLE_MTP_HEAD, TD_ROLE_LM_HEAD));
     }
     td_load_progress_end(&l.progress);
+    *all_kept = l.n_converted == 0;
     return TD_OK;
+}
+
+/* ---- keeping ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    td_device_weight_id *ids;
+    td_npu_packed       *weights;
+    size_t               n;
+} kept_list;
+
+static void list_role(td_npu *d, const td_model_config *c, td_role role, uint32_t layer, const td_npu_weight *w, kept_list *list) {
+    td_tensor_spec spec;
+    if (!w || !spec_of(c, role, layer, &spec)) return;
+    list->ids[list->n] = id_of(&spec, role, layer);
+    d->ops->weight_export(d, w, &list->weights[list->n++]);
+}
+
+td_status td_model_weights_keep(td_npu *d, const td_model_config *c, const td_model_weights *w, const char *path, const char *tag,
+                                uint64_t source_hash, td_pool *pool, td_error *err) {
+    size_t    most = (size_t)TD_ROLE_COUNT * (all_layers(c) + 1) + 1;
+    kept_list list = {.ids = calloc(most, sizeof *list.ids), .weights = calloc(most, sizeof *list.weights)};
+    td_status st = list.ids && list.weights ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for %s", path);
+    if (st == TD_OK) {
+        for (td_role role = 0; role < TD_ROLE_COUNT; role++) list_role(d, c, role, 0, w->model.role[role], &list);
+        for (uint32_t i = 0; i < all_layers(c); i++)
+            for (td_role role = 0; role < TD_ROLE_COUNT; role++) list_role(d, c, role, i, w->layers[i].role[role], &list);
+        list.ids[list.n] = rope_id(c);
+        d->ops->weight_export(d, w->rope, &list.weights[list.n++]);
+        st = td_device_file_write(path, tag, source_hash, pool, list.ids, list.weights, list.n, err);
+    }
+    free(list.ids);
+    free(list.weights);
+    return st;
 }
 
 void td_model_weights_free(td_npu *d, const td_model_config *c, td_model_weights *w) {

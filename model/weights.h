@@ -3,6 +3,7 @@
 #define TD_MODEL_WEIGHTS_H
 
 #include "model/checkpoint.h"
+#include "model/device_file.h"
 #include "model/tensor_rules.h"
 #include "npu/npu.h"
 
@@ -20,13 +21,20 @@ typedef struct {
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, bool w8a8, uint32_t max_pos);
 
 /**
- * Read, convert and hand over every weight. Logs progress.
+ * Read, convert and hand over every weight; those that `kept` has are taken from there. Logs progress.
  * The MTP layer shares the model's embedding and head; a checkpoint whose copies differ is refused (TD_ENOTSUP).
  * @param max_pos rows of the rope table: the longest sequence.
+ * @param kept  what td_model_weights_keep wrote from the same checkpoint on such a device, or NULL; must live as long as the weights.
+ * @param all_kept  whether nothing was converted.
  * On failure *w holds what was loaded; td_model_weights_free frees that too.
  */
 TD_NODISCARD td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_checkpoint *ck, bool w8a8, uint32_t max_pos,
-                                             td_model_weights *w, td_error *err);
-void                   td_model_weights_free(td_npu *d, const td_model_config *c, td_model_weights *w);
+                                             const td_device_file *kept, td_model_weights *w, bool *all_kept, td_error *err);
+
+/** Write them to a file for td_device_file_open, once the blocks that use them exist. @param source_hash of the checkpoint. */
+TD_NODISCARD td_status td_model_weights_keep(td_npu *d, const td_model_config *c, const td_model_weights *w, const char *path, const char *tag,
+                                             uint64_t source_hash, td_pool *pool, td_error *err);
+
+void td_model_weights_free(td_npu *d, const td_model_config *c, td_model_weights *w);
 
 #endif

@@ -85,6 +85,18 @@ typedef enum {
     TD_WEIGHT_F32,  /* linear or vector, kept in f32 (norms, router, biases, rope tables) */
 } td_weight_format;
 
+/** A weight as it lies in the device's memory, to be kept in a file and taken up again from there. */
+#define TD_NPU_TAG_BYTES    64
+#define TD_NPU_LAYOUT_WORDS 4
+typedef struct {
+    td_weight_format format;
+    uint32_t         rank;
+    size_t           n, k;
+    uint32_t         layout[TD_NPU_LAYOUT_WORDS]; /* the backend's own: how the bytes lie */
+    const void      *data;                        /* 64-byte aligned */
+    size_t           bytes;
+} td_npu_packed;
+
 typedef struct {
     const td_npu_weight *table; /* [vocab, hidden] BF16 */
     uint32_t             hidden;
@@ -262,6 +274,12 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*weight_create)(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
                                             td_error *err);
     void (*weight_destroy)(td_npu *d, td_npu_weight *w);
+    /** What the bytes of an exported weight depend on besides its td_npu_packed, as a word: backend and layouts. "": nothing can be exported. */
+    void (*weight_tag)(td_npu *d, char tag[TD_NPU_TAG_BYTES]);
+    /** Borrowed until destroy. To be called when the blocks that use the weight exist: they choose its layout. */
+    void (*weight_export)(td_npu *d, const td_npu_weight *w, td_npu_packed *out);
+    /** A weight over the bytes of an exported one, which are only read, and borrowed until destroy. @return TD_EINVAL: not of this device's making. */
+    TD_NODISCARD td_status (*weight_adopt)(td_npu *d, const td_npu_packed *p, td_npu_weight **out, td_error *err);
 
     /* blocks: the descriptor is copied, its weights and buffers borrowed until destroy */
     size_t (*kv_page_bytes)(td_npu *d, size_t n); /* of a page of one head's rows of n values, or of latents or rope parts; caches start zeroed */

@@ -82,12 +82,17 @@ struct td_npu_weight {
     uint32_t         heads, nope; /* HEADS */
     void            *data;
     size_t           bytes; /* of the mapping */
+    bool             adopted; /* data is not ours, and only read */
     float           *sw;    /* W8A8: [round_up(n, nr)], in the mapping */
 };
 
 size_t      td_host_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
 td_status   td_host_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out, td_error *err);
 void        td_host_weight_destroy(td_npu *d, td_npu_weight *w);
+float      *td_host_scales_of(td_npu *d, const td_npu_weight *w); /* of a W8A8 weight: behind its panels */
+void        td_host_weight_tag(td_npu *d, char tag[TD_NPU_TAG_BYTES]);
+void        td_host_weight_export(td_npu *d, const td_npu_weight *w, td_npu_packed *out);
+td_status   td_host_weight_adopt(td_npu *d, const td_npu_packed *p, td_npu_weight **out, td_error *err);
 static inline size_t td_host_nr(const td_host_npu *d, const td_npu_weight *w) {
     return w->format == TD_WEIGHT_W8A8 ? d->w8a8->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
 }
@@ -95,7 +100,7 @@ static inline size_t td_host_nr(const td_host_npu *d, const td_npu_weight *w) {
 /* Checks for block_create; the sentence names the weight. w may be NULL where optional is true. */
 TD_NODISCARD td_status td_host_need_linear(td_host_npu *d, const td_npu_weight *w, size_t n, size_t k, const char *what, td_error *err);
 TD_NODISCARD td_status td_host_need_vector(const td_npu_weight *w, size_t k, bool optional, const char *what, td_error *err);
-TD_NODISCARD td_status td_host_need_heads(const td_npu_weight *w, size_t heads, size_t nope, size_t v, size_t kv_lora,
+TD_NODISCARD td_status td_host_need_heads(td_host_npu *d, const td_npu_weight *w, size_t heads, size_t nope, size_t v, size_t kv_lora,
                                           td_error *err);
 
 /** Row `row` of a BF16 or F32 matrix as f32, whatever its layout (ROWS or PANELS). */

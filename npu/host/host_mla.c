@@ -196,7 +196,7 @@ static td_status check_mla(td_host_npu *d, const td_block_desc *desc, td_error *
     TD_TRY(td_host_need_linear(d, m->o, m->hidden, (size_t)m->heads * m->v_dim, "o", err));
     TD_TRY(td_host_need_vector(m->o_bias, m->hidden, true, "o bias", err));
     TD_TRY(td_host_need_table(m->rope, m->rope_dim, err));
-    return td_host_need_heads(m->kv_b, m->heads, m->nope_dim, m->v_dim, m->kv_lora, err);
+    return td_host_need_heads(d, m->kv_b, m->heads, m->nope_dim, m->v_dim, m->kv_lora, err);
 }
 
 static void plan_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {

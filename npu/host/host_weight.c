@@ -21,6 +21,10 @@ size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size
     return td_round_up(bytes, TD_PAGE_BYTES);
 }
 
+float *td_host_scales_of(td_npu *npu, const td_npu_weight *w) {
+    return (float *)((char *)w->data + td_round_up(data_bytes((td_host_npu *)npu, TD_WEIGHT_W8A8, w->n, w->k), TD_CACHE_LINE));
+}
+
 typedef struct {
     td_host_npu          *d;
     td_npu_weight        *w;
@@ -96,7 +100,7 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
         pthread_mutex_lock(&d->turn);
         status = td_host_scratch_grow(d, c.temp_bytes * d->n_workers, err);
         if (status == TD_OK && format == TD_WEIGHT_W8A8) {
-            w->sw = (float *)((char *)w->data + td_round_up(data_bytes(d, format, w->n, w->k), TD_CACHE_LINE));
+            w->sw = td_host_scales_of(npu, w);
             td_pool_run(d->pool, pack_w8a8_panel, &c, (uint32_t)td_w8a8_panels(d->w8a8, w->n));
             if (c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight holds an infinity or a NaN");
         } else if (status == TD_OK) {
@@ -115,7 +119,7 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
 void td_host_weight_destroy(td_npu *d, td_npu_weight *w) {
     (void)d;
     if (!w) return;
-    td_mem_unmap(w->data, w->bytes);
+    if (!w->adopted) td_mem_unmap(w->data, w->bytes);
     free(w);
 }
 
@@ -130,10 +134,22 @@ static void transpose_elements(void *dst, size_t ldd, const void *src, size_t ro
             memcpy((char *)dst + (c * ldd + r) * element, (const char *)src + (r * cols + c) * element, element);
 }
 
+/* Before a layout changes: bytes that are only lent are copied. */
+static td_status own_bytes(td_host_npu *d, td_npu_weight *w, td_error *err) {
+    void *copy;
+    if (!w->adopted) return TD_OK;
+    TD_TRY(td_mem_map(w->bytes, td_pool_home(d->pool), &copy, err));
+    memcpy(copy, w->data, w->bytes);
+    w->data = copy;
+    w->adopted = false;
+    return TD_OK;
+}
+
 /* A panel takes the place of its rows. A single row is the exception: it is stored unpadded, and gets a mapping of its own. */
 static td_status to_panels(td_host_npu *d, td_npu_weight *w, td_error *err) {
     size_t element = element_bytes(w), nr = td_host_nr(d, w), panel_bytes = nr * w->k * element;
     void  *panel;
+    TD_TRY(own_bytes(d, w, err));
     if (w->n == 1) {
         TD_TRY(td_mem_map(panel_bytes, td_pool_home(d->pool), &panel, err));
         transpose_elements(panel, nr, w->data, 1, w->k, element);
@@ -172,7 +188,7 @@ td_status td_host_need_vector(const td_npu_weight *w, size_t k, bool optional, c
     return TD_OK;
 }
 
-td_status td_host_need_heads(const td_npu_weight *weight, size_t heads, size_t nope, size_t v, size_t kv_lora,
+td_status td_host_need_heads(td_host_npu *d, const td_npu_weight *weight, size_t heads, size_t nope, size_t v, size_t kv_lora,
                              td_error *err) {
     td_npu_weight *w = (td_npu_weight *)weight;
     if (!w) return td_fail(err, TD_EINVAL, "the weight kv_b is missing");
@@ -182,6 +198,7 @@ td_status td_host_need_heads(const td_npu_weight *weight, size_t heads, size_t n
         return td_fail(err, TD_EINVAL, "the weight kv_b is %zu x %zu, not %zu x %zu", w->n, w->k, heads * (nope + v), kv_lora);
     if (w->layout == TD_HOST_HEADS && w->heads == heads && w->nope == nope) return TD_OK;
     if (w->layout != TD_HOST_ROWS) return td_fail(err, TD_EINVAL, "the weight kv_b is in use with another shape");
+    TD_TRY(own_bytes(d, w, err));
     size_t element = element_bytes(w), v_bytes = v * kv_lora * element;
     void  *transposed = malloc(v_bytes);
     if (!transposed) return td_fail(err, TD_ENOMEM, "out of memory while packing a weight");

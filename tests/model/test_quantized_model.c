@@ -1,10 +1,12 @@
 /* The demo model quantised while loading, from the folder of td_quantize, and with only its packed experts: the same logits, bit by bit. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -53,6 +55,40 @@ static void folders_give_the_same_logits(void **state) {
     free(want);
 }
 
+/* The device's weights are kept beside the packed experts by the first start: later ones map them, unless the file is damaged, partial or of
+   other weights, and then write it anew. */
+static void kept_device_weights_give_the_same_logits(void **state) {
+    (void)state;
+    char     from_root[256], path[512] = "";
+    uint32_t vocab;
+    snprintf(from_root, sizeof from_root, "../../../../../../../../../..%s", OUT);
+    float *want = logits_of(MODEL, NULL, 1, &vocab);
+    DIR   *d = opendir(OUT);
+    for (struct dirent *e; (e = readdir(d));)
+        if (strstr(e->d_name, ".tdw")) snprintf(path, sizeof path, "%s/%s", OUT, e->d_name);
+    closedir(d);
+    assert_true(path[0]); /* of the test before */
+    enum { AS_IT_IS, DAMAGED, TRUNCATED, GONE, N_CASES };
+    for (int c = 0; c < N_CASES; c++) {
+        struct stat before, after;
+        assert_int_equal(stat(path, &before), 0);
+        if (c == DAMAGED) {
+            int fd = open(path, O_WRONLY);
+            assert_true(pwrite(fd, "\x55\xaa", 2, before.st_size / 2) == 2);
+            close(fd);
+        }
+        if (c == TRUNCATED) assert_int_equal(truncate(path, before.st_size / 2), 0);
+        if (c == GONE) assert_int_equal(unlink(path), 0);
+        float *have = logits_of(from_root, NULL, 1, &vocab);
+        assert_memory_equal(have, want, (size_t)N_TOK * vocab * sizeof *have);
+        free(have);
+        assert_int_equal(stat(path, &after), 0);
+        assert_int_equal(after.st_size, before.st_size);
+        if (c == AS_IT_IS) assert_int_equal(after.st_ino, before.st_ino); /* not written again */
+    }
+    free(want);
+}
+
 static int make_out(void **state) {
     (void)state;
     return mkdtemp(OUT) ? 0 : -1;
@@ -69,6 +105,6 @@ static int remove_out(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_give_the_same_logits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_give_the_same_logits), cmocka_unit_test(kept_device_weights_give_the_same_logits)};
     return cmocka_run_group_tests(tests, make_out, remove_out);
 }

@@ -1,0 +1,61 @@
+/* Weights of the host device that were laid out by an earlier process, and are now somebody's mapped file. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/error.h"
+#include "npu/host/host_device.h"
+
+#define FLOAT_LAYOUTS 1 /* counts up when ROWS, PANELS or HEADS mean something else */
+#define SAMPLE_K      150
+
+enum { WORD_LAYOUT, WORD_HEADS, WORD_NOPE };
+
+/* The W8A8 layout is whatever its kernel's packer makes of a sample, so a new packer cannot be mistaken for an old one. */
+void td_host_weight_tag(td_npu *npu, char tag[TD_NPU_TAG_BYTES]) {
+    const td_w8a8_kernel *kernel = ((td_host_npu *)npu)->w8a8;
+    int8_t                rows[TD_W8A8_NR_MAX * SAMPLE_K];
+    size_t                bytes = td_w8a8_panel_bytes(kernel, SAMPLE_K);
+    char                 *panel = calloc(1, bytes);
+    tag[0] = 0;
+    if (!panel) return;
+    for (size_t i = 0; i < sizeof rows; i++) rows[i] = (int8_t)(i * 89 % 255 - 127);
+    kernel->pack(panel, rows, SAMPLE_K, kernel->nr - 1u, SAMPLE_K);
+    snprintf(tag, TD_NPU_TAG_BYTES, "host-%016" PRIx64 "-%u-%u-%u", XXH3_64bits(panel, bytes), FLOAT_LAYOUTS, TD_HOST_NR_BF16, TD_HOST_NR_F32);
+    free(panel);
+}
+
+void td_host_weight_export(td_npu *d, const td_npu_weight *w, td_npu_packed *out) {
+    (void)d;
+    *out = (td_npu_packed){.format = w->format, .rank = w->rank, .n = w->n, .k = w->k, .data = w->data, .bytes = w->bytes,
+                           .layout = {[WORD_LAYOUT] = w->layout, [WORD_HEADS] = w->heads, [WORD_NOPE] = w->nope}};
+}
+
+static bool is_consistent(td_npu *npu, const td_npu_packed *p, const td_npu_weight *w) {
+    if ((uintptr_t)p->data % TD_CACHE_LINE || p->rank < 1 || p->rank > 2 || (p->rank == 1 && p->n != 1)) return false;
+    if (!p->n || !p->k || p->n > TD_HOST_DIM_MAX || p->k > TD_HOST_DIM_MAX) return false;
+    size_t bytes = td_host_weight_bytes(npu, p->format, p->n, p->k);
+    if (p->format == TD_WEIGHT_W8A8) return w->layout == TD_HOST_PANELS && p->k <= TD_W8A8_K_MAX && p->bytes == bytes;
+    if (w->layout == TD_HOST_PANELS && p->n == 1) /* a mapping of its own: to_panels */
+        bytes = td_host_nr((td_host_npu *)npu, w) * p->k * (p->format == TD_WEIGHT_F32 ? sizeof(float) : sizeof(td_bf16));
+    if (w->layout == TD_HOST_HEADS && (!w->heads || p->n % w->heads || w->nope >= p->n / w->heads)) return false;
+    return p->bytes == bytes;
+}
+
+td_status td_host_weight_adopt(td_npu *npu, const td_npu_packed *p, td_npu_weight **out, td_error *err) {
+    *out = NULL;
+    if (p->format > TD_WEIGHT_F32 || p->layout[WORD_LAYOUT] > TD_HOST_HEADS) return td_fail(err, TD_EINVAL, "a kept weight has an unknown format");
+    td_npu_weight *w = calloc(1, sizeof *w);
+    if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
+    *w = (td_npu_weight){.format = p->format, .rank = p->rank, .n = p->n, .k = p->k, .layout = (td_host_layout)p->layout[WORD_LAYOUT],
+                         .heads = p->layout[WORD_HEADS], .nope = p->layout[WORD_NOPE], .data = (void *)p->data, .bytes = p->bytes, .adopted = true};
+    if (!is_consistent(npu, p, w)) {
+        free(w);
+        return td_fail(err, TD_EINVAL, "a kept weight of %zu x %zu has %zu bytes that do not fit its layout", p->n, p->k, p->bytes);
+    }
+    if (w->format == TD_WEIGHT_W8A8) w->sw = td_host_scales_of(npu, w);
+    *out = w;
+    return TD_OK;
+}

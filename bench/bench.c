@@ -57,6 +57,11 @@ void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const
     print_row(b, &(row){.shape = shape, .kernel = kernel, .threads = threads, .time_s = time_s, .bound = bound, .fraction = bound_s / time_s});
 }
 
+void td_bench_print_disk(td_bench *b, const char *shape, const char *kernel, double time_s, double gbps, double fraction) {
+    print_row(b, &(row){.shape = shape, .kernel = kernel, .threads = td_pool_workers(b->pool), .time_s = time_s, .gbps = gbps, .bound = "disk",
+                        .fraction = fraction});
+}
+
 /* Bytes and operations so far. */
 static void work_of(const td_bench_case *c, uint32_t calls, double *bytes, double *ops) {
     if (c->work) {

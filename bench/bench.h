@@ -61,6 +61,9 @@ void td_bench_print_bound(td_bench *b, const char *shape, uint32_t threads, cons
 /** Print a time beside the bound that it cannot go below. @param bound its name. */
 void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double time_s, const char *bound, double bound_s);
 
+/** Print a row whose bound is the disk. */
+void td_bench_print_disk(td_bench *b, const char *shape, const char *kernel, double time_s, double gbps, double fraction);
+
 /* The suites. */
 TD_NODISCARD td_status td_bench_roofline(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_pool(td_bench *b, td_error *err);
@@ -70,5 +73,6 @@ TD_NODISCARD td_status td_bench_attention(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_experts(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_decode(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_prefill(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_load(td_bench *b, td_error *err);
 
 #endif

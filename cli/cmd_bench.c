@@ -29,6 +29,7 @@ static const suite SUITES[] = {
     {"experts", td_bench_experts, false, "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
     {"decode", td_bench_decode, true, "whole steps of generating, by streams and context (--config)"},
     {"prefill", td_bench_prefill, true, "whole steps of a prompt (--config)"},
+    {"load", td_bench_load, true, "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
     {NULL, NULL, false, NULL},
 };
 

@@ -15,7 +15,7 @@ def bench(*args):
 
 
 class Bench(unittest.TestCase):
-    def rows(self, *args):
+    def rows(self, *args, bounds=("read", "int8")):
         p = bench(*args, "--rounds", "1", "--json")
         self.assertEqual(p.returncode, 0, p.stderr)
         rows = [json.loads(line) for line in p.stdout.splitlines()]
@@ -23,8 +23,8 @@ class Bench(unittest.TestCase):
         for r in rows:
             self.assertLessEqual(KEYS, set(r))
             self.assertEqual((r["bench"], r["threads"]), (args[0], 2))
-            self.assertIn(r["bound"], ("read", "int8"))
-            for key in ("time_us", "gbps", "gops", "fraction"):
+            self.assertIn(r["bound"], bounds)
+            for key in ("time_us", "gbps", *(() if args[0] == "load" else ("gops",)), "fraction"):
                 self.assertGreater(r[key], 0)
         return rows
 
@@ -37,6 +37,16 @@ class Bench(unittest.TestCase):
         rows = self.rows("prefill", "--config", TINY, "--threads", "2", "--filter", "128 tokens")
         self.assertEqual([(r["shape"], r["m"]) for r in rows], [("1 prompts of 128 tokens", 128)])
         self.assertGreater(rows[0]["gops"], rows[0]["gbps"])
+
+    def test_load(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "model")
+            subprocess.run([TANDEM, "quantize", "--load-format", "dummy", "--model-path", TINY, "--output", model, "--subpool-count", "1"], check=True,
+                           capture_output=True, timeout=60)
+            rows = self.rows("load", "--config", model, "--threads", "2", "--filter", "cached")
+            self.assertEqual([(r["shape"], r["m"]) for r in rows], [("cached, to memory", 0), ("cached, to the first token", 8)])
+            rows = self.rows("load", "--config", model, "--threads", "2", "--filter", "from disk", bounds=("disk",))
+            self.assertEqual([r["shape"] for r in rows], ["from disk, mapped", "from disk, read"])
 
     def test_attention(self):
         rows = self.rows("attention", "--threads", "2", "--filter", "decode, context 1024")
@@ -99,7 +109,7 @@ class Bench(unittest.TestCase):
     def test_help(self):
         p = bench("--help")
         self.assertEqual(p.returncode, 0)
-        for word in ("roofline", "pool", "kernels", "attention", "experts", "decode", "prefill", "--json"):
+        for word in ("roofline", "pool", "kernels", "attention", "experts", "decode", "prefill", "load", "--json"):
             self.assertIn(word, p.stdout)
 
 

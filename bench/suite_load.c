@@ -1,0 +1,155 @@
+/* A folder that `tandem quantize` wrote, from disk to memory, and to the first token: from the page cache, and from the disk. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+#include "bench/bench_time.h"
+#include "core/error.h"
+#include "core/mem.h"
+#include "cpu_experts/packed_io.h"
+#include "model/model.h"
+#include "model/quantize.h"
+
+#define PROMPT_TOKENS 8
+#define BUFFER_BYTES  ((size_t)256 << 20)
+#define DISK_BYTES    ((size_t)2 << 30)
+#define ROUNDS_MAX    9
+
+typedef struct {
+    td_bench *b;
+    bool      copy;      /* read into memory instead of mapping */
+    bool      first_token;
+    uint64_t  bytes;     /* of the weights, after a run */
+} load;
+
+static double wall_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static td_status step(td_model *m, td_error *err) {
+    uint32_t     token[PROMPT_TOKENS], pos[PROMPT_TOKENS], slot[PROMPT_TOKENS], seq_start[] = {0, PROMPT_TOKENS}, kv_len[] = {PROMPT_TOKENS}, block[] = {0},
+                 row[] = {PROMPT_TOKENS - 1};
+    uint8_t      absorbed[] = {0};
+    const float *logits;
+    for (uint32_t i = 0; i < PROMPT_TOKENS; i++) {
+        token[i] = (i * 104729u + 7u) % td_model_get_config(m)->vocab;
+        pos[i] = slot[i] = i;
+    }
+    td_step s = {.n_tok = PROMPT_TOKENS, .n_seq = 1, .block_stride = 1,
+                 .host = {.token = token, .pos = pos, .slot = slot, .seq_start = seq_start, .kv_len = kv_len, .absorbed = absorbed, .block_table = block}};
+    td_status st = td_model_forward(m, &s);
+    if (st == TD_OK) st = td_model_head(m, row, 1, &logits);
+    return st == TD_OK ? st : td_fail(err, st, "a step of the model failed: %s", td_status_text(st));
+}
+
+static td_status run(void *ctx, td_error *err) {
+    load            *l = ctx;
+    td_npu          *npu;
+    td_model        *m = NULL;
+    td_model_plan    plan;
+    td_model_options o = {.model_path = l->b->o->model_path, .override_json = l->b->o->override_json, .copy_files = l->copy, .w8a8 = true,
+                          .expert_format = TD_EXPERT_INT4C, .max_tok = PROMPT_TOKENS, .max_out = 1};
+    TD_TRY(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_BF16, .pool = l->b->pool}, &npu, err));
+    td_status st = td_model_open(&o, npu, l->b->pool, &m, err);
+    if (st == TD_OK) st = td_model_load(m, 1, err);
+    if (st == TD_OK && l->first_token) st = step(m, err);
+    if (st == TD_OK) {
+        td_model_get_plan(m, &plan);
+        l->bytes = plan.npu_weight_bytes + plan.expert_weight_bytes;
+    }
+    td_model_close(m);
+    npu->ops->close(npu);
+    return st;
+}
+
+/* ---- from the page cache ---------------------------------------------------------------------- */
+
+static td_status time_warm(td_bench *b, const char *shape, bool first_token, td_error *err) {
+    load          l = {.b = b, .first_token = first_token};
+    td_bench_case c = {.kernel = "map, verify", .m = first_token ? PROMPT_TOKENS : 0, .calls = 1, .run = run, .ctx = &l};
+    if (!td_bench_wanted(b, shape)) return TD_OK;
+    snprintf(c.shape, sizeof c.shape, "%s", shape);
+    TD_TRY(run(&l, err)); /* the first start on a folder writes the device's weights */
+    c.bytes = (double)l.bytes;
+    return td_bench_time(b, &c, err);
+}
+
+/* ---- from the disk ----------------------------------------------------------------------------- */
+
+/* Ask the system to forget the folder's files; what another process maps, or what is not written yet, it keeps. */
+static td_status drop_cache(const char *folder, td_error *err) {
+    DIR *d = opendir(folder);
+    if (!d) return td_fail(err, TD_EIO, "%s: %s", folder, strerror(errno));
+    for (struct dirent *e; (e = readdir(d));) {
+        int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) continue;
+        fdatasync(fd);
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        close(fd);
+    }
+    closedir(d);
+    return TD_OK;
+}
+
+/* Read up to `most` bytes of a packed file with O_DIRECT, several requests in flight. */
+static td_status read_direct(const char *path, void *p, size_t most, size_t *bytes, td_error *err) {
+    struct stat st;
+    if (stat(path, &st) != 0) return td_fail(err, TD_ENOTFOUND, "%s: %s", path, strerror(errno));
+    *bytes = ((size_t)st.st_size < most ? (size_t)st.st_size : most) / TD_PAGE_BYTES * TD_PAGE_BYTES;
+    return td_packed_read(path, &(packed_span){.bytes = *bytes, .dst = p}, 1, NULL, err);
+}
+
+/* Bytes per second over the first packed files: enough of them to outlast what a rented disk lends for a moment. */
+static td_status disk_speed(const char *folder, double *out, td_error *err) {
+    void    *p;
+    size_t   all = 0;
+    uint32_t n = 0;
+    TD_TRY(td_mem_map(BUFFER_BYTES, TD_NODE_ANY, &p, err));
+    memset(p, 1, BUFFER_BYTES);
+    td_status st = TD_OK;
+    double    begin = wall_s();
+    for (size_t bytes; st == TD_OK && all < DISK_BYTES; n++, all += bytes) {
+        char path[PATH_MAX];
+        bytes = 0;
+        td_expert_file_path(path, sizeof path, folder, n);
+        if (n && access(path, F_OK) != 0) break; /* a small model */
+        st = read_direct(path, p, BUFFER_BYTES, &bytes, err);
+    }
+    *out = (double)all / (wall_s() - begin);
+    td_mem_unmap(p, BUFFER_BYTES);
+    return st;
+}
+
+static td_status time_cold(td_bench *b, const char *shape, bool copy, td_error *err) {
+    double   time[ROUNDS_MAX], fraction[ROUNDS_MAX], disk;
+    uint32_t rounds = b->o->rounds < ROUNDS_MAX ? b->o->rounds : ROUNDS_MAX;
+    load     l = {.b = b, .copy = copy};
+    if (!td_bench_wanted(b, shape)) return TD_OK;
+    for (uint32_t r = 0; r < rounds; r++) {
+        TD_TRY(drop_cache(b->o->model_path, err));
+        TD_TRY(disk_speed(b->o->model_path, &disk, err));
+        double begin = wall_s();
+        TD_TRY(run(&l, err));
+        time[r] = wall_s() - begin;
+        fraction[r] = (double)l.bytes / disk / time[r];
+    }
+    double s = bench_median(time, rounds);
+    td_bench_print_disk(b, shape, copy ? "O_DIRECT, verify" : "map, verify", s, 1e-9 * (double)l.bytes / s, bench_median(fraction, rounds));
+    return TD_OK;
+}
+
+td_status td_bench_load(td_bench *b, td_error *err) {
+    TD_TRY(time_warm(b, "cached, to memory", false, err));
+    TD_TRY(time_warm(b, "cached, to the first token", true, err));
+    TD_TRY(time_cold(b, "from disk, mapped", false, err));
+    return time_cold(b, "from disk, read", true, err);
+}

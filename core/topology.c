@@ -42,6 +42,17 @@ static uint64_t meminfo_bytes(const char *text, const char *key) {
     return at ? strtoull(at + strlen(key), NULL, 10) << 10 : 0;
 }
 
+/* Of what a cgroup uses, the pages of files that the system gives back when memory is wanted: a model served before is still among them. */
+static uint64_t cgroup_cache_bytes(void) {
+    char        text[8192];
+    const char *at;
+    uint64_t    sum = 0;
+    if (!read_text("/sys/fs/cgroup/memory.stat", text, sizeof text)) return 0;
+    if ((at = strstr(text, "\ninactive_file "))) sum += strtoull(at + strlen("\ninactive_file "), NULL, 10);
+    if ((at = strstr(text, "\nactive_file "))) sum += strtoull(at + strlen("\nactive_file "), NULL, 10);
+    return sum;
+}
+
 static td_status read_memory(td_machine *m, td_error *err) {
     char text[4096]; /* what is wanted stands in the first lines */
     if (!read_text("/proc/meminfo", text, sizeof text))
@@ -52,7 +63,8 @@ static td_status read_memory(td_machine *m, td_error *err) {
     uint64_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
     if (limit == UINT64_MAX) return TD_OK;
     if (limit < m->memory_bytes) m->memory_bytes = limit;
-    uint64_t left = used < limit ? limit - used : 0;
+    uint64_t cache = cgroup_cache_bytes(), held = used > cache ? used - cache : 0;
+    uint64_t left = held < limit ? limit - held : 0;
     if (used != UINT64_MAX && left < m->available_bytes) m->available_bytes = left;
     return TD_OK;
 }

@@ -18,6 +18,7 @@ static const struct {
     {"avx2", TD_CPU_AVX2},
     {"avxvnni", TD_CPU_AVX2 | TD_CPU_AVXVNNI},
     {"avx512vnni", TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI | TD_CPU_AVX512BF16 | TD_CPU_AVXVNNI},
+    {"amx", UINT32_MAX},
 };
 #define N_TIERS (sizeof TIERS / sizeof TIERS[0])
 
@@ -77,7 +78,7 @@ static void init(void) {
             g_features &= TIERS[i].bits;
             return;
         }
-    td_warn("TD_CPU_MASK=%s is not a tier (scalar, avx2, avxvnni, avx512vnni); it is left out of account", mask);
+    td_warn("TD_CPU_MASK=%s is not a tier (scalar, avx2, avxvnni, avx512vnni, amx); it is left out of account", mask);
 }
 
 uint32_t td_cpu_features(void) {
@@ -86,6 +87,7 @@ uint32_t td_cpu_features(void) {
 }
 
 const char *td_cpu_tier_name(uint32_t features) {
+    if (features & TD_CPU_AMXINT8) return "amx";
     if (features & TD_CPU_AVX512VNNI) return "avx512vnni";
     if (features & TD_CPU_AVXVNNI) return "avxvnni";
     if (features & TD_CPU_AVX2) return "avx2";

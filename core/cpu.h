@@ -1,7 +1,7 @@
 /*
  * What this CPU can run, and the environment mask that forces a lower tier.
  *
- * TD_CPU_MASK names the highest tier that may be used: scalar, avx2, avxvnni, avx512vnni (x86), or a higher one that changes nothing.
+ * TD_CPU_MASK names the highest tier that may be used: scalar, avx2, avxvnni, avx512vnni, amx (x86).
  * A tier needs its CPUID bits and that the operating system saves its registers (XGETBV).
  */
 #ifndef TD_CORE_CPU_H
@@ -19,7 +19,7 @@
 /** TD_CPU_* bits, after the mask. Computed once; thread-safe. */
 uint32_t td_cpu_features(void);
 
-/** "scalar", "avx2", "avxvnni" or "avx512vnni": the tier that the bits amount to; for logs. */
+/** "scalar", "avx2", "avxvnni", "avx512vnni" or "amx": the tier that the bits amount to; for logs. */
 const char *td_cpu_tier_name(uint32_t features);
 
 #endif

@@ -7,7 +7,7 @@
 /* Best first within a format. */
 static const td_gemm_kernel *const KERNELS[] = {
 #if defined(__x86_64__)
-    &td_int4c_avx512vnni, &td_int4c_avxvnni, &td_int4c_avx2,
+    &td_int4c_amx,        &td_int4c_avx512vnni, &td_int4c_avxvnni, &td_int4c_avx2,
 #endif
     &td_int4c_scalar,
 #if defined(__x86_64__)

@@ -142,10 +142,13 @@ static test_row make_row(const variant *v, size_t k, uint64_t stream, float scal
 
 static void kernels_match_plain_sums(void **state) {
     (void)state;
-    static const size_t sizes[] = {1, 2, 3, 7, 64, 129, 2048}, ms[] = {1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 29};
+    static const size_t sizes[] = {1, 2, 3, 7, 64, 129, 2048}, ms[] = {1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 29, 47};
     static variant      variants[VARIANTS_MAX];
-    size_t              n_variants = list_variants(variants, true);
+    size_t              n_variants = list_variants(variants, true), n_kernels;
     print_message("seed %u\n", SEED);
+    const td_gemm_kernel *const *list = td_gemm_list(&n_kernels);
+    for (size_t i = 0; i < n_kernels; i++)
+        if (!allowed(list[i])) print_message("  %s skipped: not on this CPU, or masked\n", list[i]->name);
     for (size_t i = 0; i < n_variants; i++) {
         const variant        *v = &variants[i];
         const td_gemm_kernel *kernel = v->kernel;
@@ -157,8 +160,8 @@ static void kernels_match_plain_sums(void **state) {
             last = k;
             for (size_t q = 0; q < sizeof ms / sizeof ms[0]; q++) {
                 size_t      m = ms[q];
-                test_row    x[32];
-                td_gemm_row rows[32];
+                test_row    x[48];
+                td_gemm_row rows[48];
                 guarded     out = guard_alloc(m * kernel->nr * 4);
                 for (size_t r = 0; r < m; r++) rows[r] = (x[r] = make_row(v, k, 100 + r, 0.5f + (float)r)).row;
                 kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
@@ -167,6 +170,14 @@ static void kernels_match_plain_sums(void **state) {
                         float want = expected(v, &t.w, n, k, &rows[r]), got = ((float *)out.data)[r * kernel->nr + n];
                         assert_memory_equal(&got, &want, 4);
                     }
+                /* the same with rows that are evenly spaced in memory */
+                size_t  row_bytes = k * (kernel->format == TD_EXPERT_BF16 ? sizeof(float) : 1);
+                guarded even = guard_alloc(m * row_bytes), again = guard_alloc(m * kernel->nr * 4);
+                for (size_t r = 0; r < m; r++) rows[r].x = memcpy((char *)even.data + r * row_bytes, x[r].x.data, row_bytes);
+                kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = again.data});
+                assert_memory_equal(again.data, out.data, m * kernel->nr * 4);
+                guard_free(&even);
+                guard_free(&again);
                 for (size_t r = 0; r < m; r++) {
                     guard_free(&x[r].x);
                     guard_free(&x[r].sums);

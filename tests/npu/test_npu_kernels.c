@@ -61,7 +61,10 @@ static void w8a8_kernels_are_exact(void **state) {
     (void)state;
     rnd r = rnd_open("w8a8 kernels");
     for (const td_w8a8_kernel *const *k = td_w8a8_kernels; *k; k++) {
-        if ((td_cpu_features() & (*k)->needs) != (*k)->needs) continue;
+        if ((td_cpu_features() & (*k)->needs) != (*k)->needs) {
+            print_message("  %s skipped: not on this CPU, or masked\n", (*k)->name);
+            continue;
+        }
         print_message("  %s\n", (*k)->name);
         for (size_t m = 1; m <= 30; m++) check_w8a8(*k, &r, m, rnd_range(&r, 1, 70), rnd_range(&r, 1, 90), m & 1 ? TD_DT_F32 : TD_DT_BF16, m & 2);
         for (int i = 0; i < 20; i++)

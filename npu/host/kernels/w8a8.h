@@ -43,7 +43,7 @@ typedef struct {
 
 extern const td_w8a8_kernel td_w8a8_scalar;
 #if defined(__x86_64__)
-extern const td_w8a8_kernel td_w8a8_avx2, td_w8a8_avxvnni, td_w8a8_avx512vnni;
+extern const td_w8a8_kernel td_w8a8_avx2, td_w8a8_avxvnni, td_w8a8_avx512vnni, td_w8a8_amx;
 #endif
 
 #define TD_W8A8_NR_MAX 32

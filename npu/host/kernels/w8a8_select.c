@@ -3,7 +3,7 @@
 
 const td_w8a8_kernel *const td_w8a8_kernels[] = {
 #if defined(__x86_64__)
-    &td_w8a8_avx512vnni, &td_w8a8_avxvnni, &td_w8a8_avx2,
+    &td_w8a8_amx, &td_w8a8_avx512vnni, &td_w8a8_avxvnni, &td_w8a8_avx2,
 #endif
     &td_w8a8_scalar, NULL,
 };

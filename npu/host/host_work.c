@@ -2,8 +2,8 @@
  * What a block has to read and compute, for the metrics: a lower bound that any schedule shares.
  *
  * Read once: weights of matrix products, the embedding rows of the tokens, and the KV of every sequence. Computed: two operations a
- * multiply-add of products, scores and sums of values; W8A8 products in int8; all else counts as f32, attention in 16-bit integers too. Left out: norms, rope, softmax, biases,
- * activations, and the KV that is written.
+ * multiply-add of products, scores and sums of values; W8A8 products in int8, all else counts as f32, attention in 16-bit integers too.
+ * Left out: norms, rope, softmax, biases, activations, the KV that is written, and the scales of its rows.
  */
 #include "npu/host/host_device.h"
 

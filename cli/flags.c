@@ -275,7 +275,7 @@ static const flag FLAGS[] = {
      .arg = "TYPE",
      .choices = "auto|bf16|bfloat16=bf16|f32|float32=f32",
      .by_default = "auto",
-     .help = "Numbers of the KV cache.",
+     .help = "Numbers of the KV cache. auto: f32 with --quantization none, else bf16: 16 bits a value, which the host device keeps as integers with a scale per row.",
      .refusal = NOT_YET "; the types are auto, bf16 and f32"},
     {{"npu-threads"},
      U32,

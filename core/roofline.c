@@ -126,54 +126,33 @@ double td_roofline_read(td_roofline *r) {
         op v "24" x op v "25" x
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f,avx512vnni"))) static double int8_avx512vnni(void) {
-    for (int loop = 0; loop < PEAK_LOOPS; loop++)
-        __asm__ volatile("vpxord %%zmm14, %%zmm14, %%zmm14\n" TWELVE("vpdpbusd %%zmm14, %%zmm14, ", "%%zmm", "\n")
-                             MORE("vpdpbusd %%zmm14, %%zmm14, ", "%%zmm", "\n")::
-                                 : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
-                                   "xmm13", "xmm14", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25");
-    return 24.0 * PEAK_LOOPS * 64 * 2;
-}
+/* name(): run `op` on every register, and tell the operations: `ops` for an instruction. */
+#define ZMM_PEAK(name, isa, op, ops)                                                                                             \
+    __attribute__((target(isa))) static double name(void) {                                                                      \
+        for (int loop = 0; loop < PEAK_LOOPS; loop++)                                                                            \
+            __asm__ volatile("vpxord %%zmm14, %%zmm14, %%zmm14\n" TWELVE(op " %%zmm14, %%zmm14, ", "%%zmm", "\n")                \
+                                 MORE(op " %%zmm14, %%zmm14, ", "%%zmm", "\n")::                                                 \
+                                     : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",  \
+                                       "xmm11", "xmm12", "xmm13", "xmm14", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", \
+                                       "xmm22", "xmm23", "xmm24", "xmm25");                                                      \
+        return 24.0 * PEAK_LOOPS * (ops);                                                                                        \
+    }
+#define YMM_PEAK(name, isa, op, ops)                                                                                             \
+    __attribute__((target(isa))) static double name(void) {                                                                      \
+        for (int loop = 0; loop < PEAK_LOOPS; loop++)                                                                            \
+            __asm__ volatile("vpxor %%ymm14, %%ymm14, %%ymm14\n" TWELVE(op, "%%ymm", "\n")::                                     \
+                                 : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",      \
+                                   "xmm11", "xmm14", "xmm15");                                                                   \
+        return 12.0 * PEAK_LOOPS * (ops);                                                                                        \
+    }
 
-__attribute__((target("avx2"))) static double int8_avxvnni(void) {
-    for (int loop = 0; loop < PEAK_LOOPS; loop++)
-        __asm__ volatile("vpxor %%ymm14, %%ymm14, %%ymm14\n" TWELVE("%{vex%} vpdpbusd %%ymm14, %%ymm14, ", "%%ymm", "\n")::
-                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14");
-    return 12.0 * PEAK_LOOPS * 32 * 2;
-}
-
+ZMM_PEAK(int8_avx512vnni, "avx512f,avx512vnni", "vpdpbusd", 64 * 2)
+ZMM_PEAK(bf16_avx512, "avx512f,avx512bf16", "vdpbf16ps", 32 * 2)
+ZMM_PEAK(f32_avx512, "avx512f", "vfmadd231ps", 16 * 2)
+YMM_PEAK(int8_avxvnni, "avx2", "%{vex%} vpdpbusd %%ymm14, %%ymm14, ", 32 * 2)
 /* AVX2's way: a product of pairs and a sum in int16. What widens the sums comes on top, as seldom as a kernel can arrange. */
-__attribute__((target("avx2"))) static double int8_avx2(void) {
-    for (int loop = 0; loop < PEAK_LOOPS; loop++)
-        __asm__ volatile("vpxor %%ymm14, %%ymm14, %%ymm14\n" TWELVE("vpmaddubsw %%ymm14, %%ymm14, %%ymm15\nvpaddw %%ymm14, %%ymm15, ", "%%ymm", "\n")::
-                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14", "xmm15");
-    return 12.0 * PEAK_LOOPS * 32 * 2;
-}
-
-__attribute__((target("avx512f"))) static double f32_avx512(void) {
-    for (int loop = 0; loop < PEAK_LOOPS; loop++)
-        __asm__ volatile("vpxord %%zmm14, %%zmm14, %%zmm14\n" TWELVE("vfmadd231ps %%zmm14, %%zmm14, ", "%%zmm", "\n")
-                             MORE("vfmadd231ps %%zmm14, %%zmm14, ", "%%zmm", "\n")::
-                                 : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
-                                   "xmm13", "xmm14", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25");
-    return 24.0 * PEAK_LOOPS * 16 * 2;
-}
-
-__attribute__((target("avx512f,avx512bf16"))) static double bf16_avx512(void) {
-    for (int loop = 0; loop < PEAK_LOOPS; loop++)
-        __asm__ volatile("vpxord %%zmm14, %%zmm14, %%zmm14\n" TWELVE("vdpbf16ps %%zmm14, %%zmm14, ", "%%zmm", "\n")
-                             MORE("vdpbf16ps %%zmm14, %%zmm14, ", "%%zmm", "\n")::
-                                 : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
-                                   "xmm13", "xmm14", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25");
-    return 24.0 * PEAK_LOOPS * 32 * 2;
-}
-
-__attribute__((target("avx2,fma"))) static double f32_avx2(void) {
-    for (int loop = 0; loop < PEAK_LOOPS; loop++)
-        __asm__ volatile("vpxor %%ymm14, %%ymm14, %%ymm14\n" TWELVE("vfmadd231ps %%ymm14, %%ymm14, ", "%%ymm", "\n")::
-                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14");
-    return 12.0 * PEAK_LOOPS * 8 * 2;
-}
+YMM_PEAK(int8_avx2, "avx2", "vpmaddubsw %%ymm14, %%ymm14, %%ymm15\nvpaddw %%ymm14, %%ymm15, ", 32 * 2)
+YMM_PEAK(f32_avx2, "avx2,fma", "vfmadd231ps %%ymm14, %%ymm14, ", 8 * 2)
 #endif
 
 /* The scalar tier: what the compiler makes of a plain loop over the first cache level. */

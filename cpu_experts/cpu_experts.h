@@ -59,6 +59,8 @@ typedef struct {
     td_tensor_view down;     /* [hidden, inter] */
 } td_expert_weights;
 
+typedef enum { TD_EXPERT_GATE, TD_EXPERT_UP, TD_EXPERT_DOWN } td_expert_matrix; /* gate and up [inter, hidden], down [hidden, inter] */
+
 /** Memory that a store of this shape takes: weights, and scratch for max_tok. */
 void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint64_t *weight_bytes, uint64_t *scratch_bytes);
 
@@ -73,6 +75,21 @@ TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, cons
 
 /** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */
 TD_NODISCARD td_status td_experts_fill_layer(td_experts *x, uint32_t layer, uint64_t seed, td_error *err);
+
+/**
+ * Weights back from a loaded layer, as numbers. May be called from several threads, and while the store is used.
+ * @param values [n, k] f32 of rows row .. row + n - 1 of a matrix [rows, k]: what the kernels multiply with.
+ * @return TD_ENOMEM.
+ */
+TD_NODISCARD td_status td_experts_get_values(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n,
+                                             float *values, td_error *err);
+
+/**
+ * The same as stored, of formats with one scale a row (int4c, int8c): codes [n, k], scale [n], weight = code * scale.
+ * @return TD_ENOTSUP for other formats, TD_ENOMEM.
+ */
+TD_NODISCARD td_status td_experts_get_codes(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n,
+                                            int8_t *codes, float *scale, td_error *err);
 
 /**
  * Packed files, one per layer ("experts-00003.tdx"): a header page (magic, version, kernel, shapes, shards, source hash, checksum), then each

@@ -215,7 +215,7 @@ typedef struct {
 } file_source;
 
 /* Rows of a file that was packed for another kernel or number of shards: unpack the tiles that hold them. */
-static bool rows_of_file(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                          const td_gemm_weights *out, void *tmp) {
     const file_source *src = ctx;
     td_expert_format   format = src->kernel->format;

@@ -41,9 +41,9 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
     return TD_OK;
 }
 
-size_t td_expert_tile_offset(const expert_layout *l, size_t expert, expert_matrix m, size_t tile, uint32_t *shard) {
+size_t td_expert_tile_offset(const expert_layout *l, size_t expert, td_expert_matrix m, size_t tile, uint32_t *shard) {
     uint32_t s = 0;
-    if (m == EXPERT_DOWN) {
+    if (m == TD_EXPERT_DOWN) {
         while (tile >= l->shard[s].down_tile0 + l->shard[s].n_down) s++;
     } else {
         while (tile >= l->shard[s].gate_tile0 + l->shard[s].n_gate) s++;
@@ -51,6 +51,6 @@ size_t td_expert_tile_offset(const expert_layout *l, size_t expert, expert_matri
     const expert_shard *sh = &l->shard[s];
     size_t              at = expert * sh->expert_bytes;
     *shard = s;
-    if (m == EXPERT_DOWN) return at + sh->n_gate * 2 * l->gate_tile_bytes + (tile - sh->down_tile0) * l->down_tile_bytes;
-    return at + ((tile - sh->gate_tile0) * 2 + (m == EXPERT_UP)) * l->gate_tile_bytes;
+    if (m == TD_EXPERT_DOWN) return at + sh->n_gate * 2 * l->gate_tile_bytes + (tile - sh->down_tile0) * l->down_tile_bytes;
+    return at + ((tile - sh->gate_tile0) * 2 + (m == TD_EXPERT_UP)) * l->gate_tile_bytes;
 }

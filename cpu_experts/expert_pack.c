@@ -48,7 +48,7 @@ size_t td_expert_pack_worker_bytes(const td_gemm_kernel *kernel, const expert_la
     return tile_weights_bytes(l) + td_expert_pack_tmp_bytes(l);
 }
 
-static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, expert_matrix m, size_t tile0, size_t n_tiles) {
+static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_expert_matrix m, size_t tile0, size_t n_tiles) {
     const td_gemm_kernel *kernel = job->x->kernel;
     const expert_layout  *l = &job->x->layout;
     size_t k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m), row_bytes = k * td_gemm_element(kernel->format),
@@ -72,9 +72,9 @@ static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, expert
 static void pack_expert(void *ctx, uint32_t item, const td_worker *w) {
     pack_job           *job = ctx;
     const expert_shard *sh = &job->x->layout.shard[w->subpool];
-    pack_matrix(job, w, item, EXPERT_GATE, sh->gate_tile0, sh->n_gate);
-    pack_matrix(job, w, item, EXPERT_UP, sh->gate_tile0, sh->n_gate);
-    pack_matrix(job, w, item, EXPERT_DOWN, sh->down_tile0, sh->n_down);
+    pack_matrix(job, w, item, TD_EXPERT_GATE, sh->gate_tile0, sh->n_gate);
+    pack_matrix(job, w, item, TD_EXPERT_UP, sh->gate_tile0, sh->n_gate);
+    pack_matrix(job, w, item, TD_EXPERT_DOWN, sh->down_tile0, sh->n_down);
 }
 
 td_status td_expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn rows, const void *ctx, td_error *err) {

@@ -117,16 +117,16 @@ typedef struct {
     const td_expert_weights *experts;
 } view_source;
 
-static const void *view_rows(const view_source *src, size_t expert, expert_matrix m, size_t row, td_dtype *dtype,
+static const void *view_rows(const view_source *src, size_t expert, td_expert_matrix m, size_t row, td_dtype *dtype,
                              size_t *cols) {
     const td_expert_weights *e = &src->experts[expert];
-    const td_tensor_view    *v = m == EXPERT_GATE ? &e->gate : m == EXPERT_UP ? &e->up : &e->down;
+    const td_tensor_view    *v = m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
     *cols = expert_matrix_cols(src->layout, m);
     *dtype = v->dtype;
     return (const char *)v->data + row * *cols * td_dtype_bytes(v->dtype);
 }
 
-static bool int4c_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+static bool int4c_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                                const td_gemm_weights *out, void *tmp) {
     (void)tmp;
     td_dtype    dtype;
@@ -135,7 +135,7 @@ static bool int4c_rows_of_view(const void *ctx, size_t expert, expert_matrix m, 
     return td_quantize_weight_i4(dtype, w, n, cols, out->rows, k, out->scale);
 }
 
-static bool int8c_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+static bool int8c_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                                const td_gemm_weights *out, void *tmp) {
     (void)tmp;
     td_dtype    dtype;
@@ -144,7 +144,7 @@ static bool int8c_rows_of_view(const void *ctx, size_t expert, expert_matrix m, 
     return td_quantize_weight_i8(dtype, w, n, cols, out->rows, k, out->scale);
 }
 
-static bool int4g_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+static bool int4g_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                                const td_gemm_weights *out, void *tmp) {
     const td_expert_groups *groups = &((const view_source *)ctx)->layout->groups;
     td_dtype                dtype;
@@ -153,7 +153,7 @@ static bool int4g_rows_of_view(const void *ctx, size_t expert, expert_matrix m, 
     return td_quantize_weight_i4_groups(dtype, w, n, cols, groups->size, groups->scale_dtype, out->rows, k, out->scale, tmp);
 }
 
-static bool bf16_rows_of_view(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+static bool bf16_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                               const td_gemm_weights *weights, void *tmp) {
     td_dtype    dtype;
     size_t      cols;
@@ -229,7 +229,7 @@ static float random_ints(uint64_t *state, bool int8, size_t cols, int8_t *out) {
     return int8 ? 73.9f : 4.3f;
 }
 
-static bool random_rows(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+static bool random_rows(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                         const td_gemm_weights *out, void *tmp) {
     const random_source *src = ctx;
     size_t               cols = expert_matrix_cols(src->layout, m), element = td_gemm_element(src->format);

@@ -14,8 +14,6 @@
 #include "core/tier_meter.h"
 #include "cpu_experts/expert_gemm.h"
 
-typedef enum { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN } expert_matrix;
-
 /** What a shard holds of every expert. */
 typedef struct {
     size_t gate_tile0, n_gate; /* tiles of gate, and as many of up */
@@ -72,16 +70,16 @@ TD_NODISCARD td_status td_expert_layout_init(expert_layout *l, const td_experts_
                                              uint32_t n_shards, td_error *err);
 
 /** Offset in its shard of a tile of an expert; *shard is where it lies. tile counts over the whole matrix. */
-size_t td_expert_tile_offset(const expert_layout *l, size_t expert, expert_matrix m, size_t tile, uint32_t *shard);
+size_t td_expert_tile_offset(const expert_layout *l, size_t expert, td_expert_matrix m, size_t tile, uint32_t *shard);
 
-static inline size_t expert_matrix_rows(const expert_layout *l, expert_matrix m) {
-    return m == EXPERT_DOWN ? l->hidden : l->inter;
+static inline size_t expert_matrix_rows(const expert_layout *l, td_expert_matrix m) {
+    return m == TD_EXPERT_DOWN ? l->hidden : l->inter;
 }
-static inline size_t expert_matrix_k(const expert_layout *l, expert_matrix m) {
-    return m == EXPERT_DOWN ? l->inter_k : l->hidden_k;
+static inline size_t expert_matrix_k(const expert_layout *l, td_expert_matrix m) {
+    return m == TD_EXPERT_DOWN ? l->inter_k : l->hidden_k;
 }
-static inline size_t expert_matrix_cols(const expert_layout *l, expert_matrix m) {
-    return m == EXPERT_DOWN ? l->inter : l->hidden;
+static inline size_t expert_matrix_cols(const expert_layout *l, td_expert_matrix m) {
+    return m == TD_EXPERT_DOWN ? l->inter : l->hidden;
 }
 
 /* ---- memory (expert_store.c) ------------------------------------------------------------------ */
@@ -100,7 +98,7 @@ void td_expert_layer_release(td_experts *x, uint32_t layer);
  * @param tmp scratch of td_expert_pack_tmp_bytes.
  * @return false when the rows cannot be represented (an infinity or a NaN).
  */
-typedef bool (*expert_rows_fn)(const void *ctx, size_t expert, expert_matrix m, size_t row, size_t n, size_t k,
+typedef bool (*expert_rows_fn)(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                                const td_gemm_weights *out, void *tmp);
 
 /** Pack every shard of a layer from a source of rows, on the pool. @return TD_EFORMAT when rows were refused; names the

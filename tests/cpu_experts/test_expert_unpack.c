@@ -1,0 +1,91 @@
+/* Weights given back by a loaded layer: what rounding gave, whatever the format, the shards, and the rows that are asked for. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "quant/weight_quant.h"
+#include "tests/cpu_experts/expert_fixture.h"
+
+#define SEED 31337u
+enum { N_EXPERTS = 3, HIDDEN = 200, INTER = 90, MOST = HIDDEN * INTER };
+
+static const td_tensor_view *matrix_of(const td_expert_weights *e, td_expert_matrix m) {
+    return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
+}
+
+static td_experts *loaded(td_expert_format format, td_pool *pool, const fixture_weights *w) {
+    td_experts_config c = {.n_layers = 2, .n_experts = N_EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = 1, .format = format,
+                           .groups = fixture_groups(format), .act_dtype = TD_DT_F32, .max_tok = 1};
+    td_experts       *x;
+    td_error          err = {0};
+    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
+    assert_int_equal(td_experts_load_layer(x, 1, w->experts, &err), TD_OK);
+    return x;
+}
+
+/* One row by the functions of quant/. */
+static void expected_row(td_expert_format format, const float *w, size_t k, float *out) {
+    static int8_t  q[HIDDEN + 64];
+    static uint8_t u[HIDDEN + 64];
+    float          scale[HIDDEN / 32 + 2], tmp[HIDDEN];
+    switch (format) {
+        case TD_EXPERT_BF16:
+            for (size_t i = 0; i < k; i++) out[i] = td_bf16_to_f32(td_f32_to_bf16(w[i]));
+            break;
+        case TD_EXPERT_INT4C:
+        case TD_EXPERT_INT8C:
+            assert_true((format == TD_EXPERT_INT4C ? td_quantize_weight_i4 : td_quantize_weight_i8)(TD_DT_F32, w, 1, k, q, k, scale));
+            for (size_t i = 0; i < k; i++) out[i] = (float)q[i] * scale[0];
+            break;
+        case TD_EXPERT_INT4G:
+            assert_true(td_quantize_weight_i4_groups(TD_DT_F32, w, 1, k, 32, TD_DT_BF16, u, (k + 31) / 32 * 32, scale, tmp));
+            for (size_t i = 0; i < k; i++) out[i] = (float)((int)u[i] - 8) * scale[i / 32];
+            break;
+    }
+}
+
+static void check(td_expert_format format, uint32_t n_shards) {
+    td_pool        *pool = fixture_pool(n_shards + 1, n_shards);
+    fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
+    td_experts     *x = loaded(format, pool, &w);
+    float          *got = malloc(MOST * sizeof *got), want[HIDDEN];
+    int8_t         *codes = malloc(MOST);
+    float           scale[HIDDEN];
+    td_error        err = {0};
+    bool            integers = format == TD_EXPERT_INT4C || format == TD_EXPERT_INT8C;
+    static const size_t RANGES[][2] = {{0, SIZE_MAX}, {0, 1}, {31, 2}, {33, 40}, {INTER - 1, 1}}; /* first row, rows; SIZE_MAX: all */
+    for (uint32_t e = 0; e < N_EXPERTS; e++)
+        for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++)
+            for (size_t i = 0; i < sizeof RANGES / sizeof *RANGES; i++) {
+                const td_tensor_view *view = matrix_of(&w.experts[e], m);
+                size_t k = view->shape[1], row = RANGES[i][0], n = RANGES[i][1] == SIZE_MAX ? view->shape[0] : RANGES[i][1];
+                assert_int_equal(td_experts_get_values(x, 1, e, m, row, n, got, &err), TD_OK);
+                assert_int_equal(td_experts_get_codes(x, 1, e, m, row, n, codes, scale, &err), integers ? TD_OK : TD_ENOTSUP);
+                for (size_t r = 0; r < n; r++) {
+                    expected_row(format, (const float *)view->data + (row + r) * k, k, want);
+                    assert_memory_equal(got + r * k, want, k * sizeof *want);
+                    for (size_t j = 0; integers && j < k; j++) assert_true((float)codes[r * k + j] * scale[r] == want[j]);
+                }
+            }
+    free(got);
+    free(codes);
+    td_experts_destroy(x);
+    fixture_weights_free(&w);
+    td_pool_destroy(pool);
+}
+
+static void every_format_gives_what_rounding_gave(void **state) {
+    (void)state;
+    for (td_expert_format f = 0; f < TD_EXPERT_FORMATS; f++) {
+        check(f, 1);
+        check(f, 3);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_gives_what_rounding_gave)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -14,8 +14,8 @@
 #include "core/error.h"
 #include "core/mem.h"
 #include "cpu_experts/packed_io.h"
+#include "model/experts_load.h"
 #include "model/model.h"
-#include "model/quantize.h"
 
 #define PROMPT_TOKENS 8
 #define BUFFER_BYTES  ((size_t)256 << 20)

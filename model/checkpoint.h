@@ -28,6 +28,8 @@ void td_checkpoint_close(td_checkpoint *c); /* NULL is fine */
 bool        td_checkpoint_is_dummy(const td_checkpoint *c);
 const char *td_checkpoint_dir(const td_checkpoint *c); /* "dummy weights" for a dummy */
 
+extern const char TD_SOURCE_HASH_KEY[]; /* in __metadata__ of what td_quantize writes */
+
 /** The tensor of that exact name, or NULL. */
 const td_safetensors_entry *td_checkpoint_find(const td_checkpoint *c, const char *name);
 

@@ -22,8 +22,6 @@ struct td_checkpoint {
     _Atomic uint64_t source_hash; /* 0: not computed yet; relaxed, every thread computes the same */
 };
 
-extern const char TD_SOURCE_HASH_KEY[]; /* in __metadata__ of what td_quantize writes */
-
 const name_slot *td_checkpoint_slot(const td_checkpoint *c, const char *name); /* NULL: no such tensor */
 
 #endif

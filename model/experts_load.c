@@ -1,12 +1,14 @@
 #include "model/experts_load.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/error.h"
 #include "model/load_progress.h"
-#include "model/quantize.h"
 
 #define PATH_BYTES 4096
+
+void td_expert_file_path(char *out, size_t size, const char *dir, uint32_t index) { snprintf(out, size, "%s/experts-%05u.tdx", dir, index); }
 
 td_status td_expert_files_check(const td_experts_config *ec, const char *dir, const td_checkpoint *ck, td_error *err) {
     for (uint32_t i = 0; i < ec->n_layers; i++) {

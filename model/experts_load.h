@@ -5,6 +5,9 @@
 #include "cpu_experts/cpu_experts.h"
 #include "model/checkpoint.h"
 
+/** Packed experts of the index-th MoE layer (0 is the first layer that has experts; MTP layers come last), in `dir`. Cut when too long. */
+void td_expert_file_path(char *out, size_t size, const char *dir, uint32_t index);
+
 /** Every packed file in dir: is it there, complete, of this shape, and made from this checkpoint? Weights are not read. */
 TD_NODISCARD td_status td_expert_files_check(const td_experts_config *ec, const char *dir, const td_checkpoint *ck, td_error *err);
 

@@ -17,7 +17,6 @@
 #include "model/device_file.h"
 #include "model/experts_load.h"
 #include "model/program.h"
-#include "model/quantize.h"
 #include "model/step_split.h"
 #include "model/weights.h"
 

@@ -16,7 +16,7 @@
 #include "core/thread_plan.h"
 #include "cpu_experts/cpu_experts.h"
 #include "model/checkpoint.h"
-#include "model/quantize.h"
+#include "model/experts_load.h"
 #include "quant/weight_quant.h"
 
 static char TMP[] = "/tmp/td_quantize_XXXXXX";
@@ -259,7 +259,7 @@ static void dummy_weights_make_a_whole_folder(void **state) {
         }
         td_checkpoint_close(ck);
         size_t   len;
-        char    *bytes = read_all(in_out("model.safetensors"), &len);
+        char    *bytes = read_all(in_out("model-00002-of-00004.safetensors"), &len);
         uint64_t sum = len;
         for (size_t i = 0; i < len; i++) sum = sum * 31 + (unsigned char)bytes[i];
         free(bytes);
@@ -282,24 +282,24 @@ static void an_interrupted_run_is_continued(void **state) {
     quantize_ok(&o);
     td_expert_file_path(first, sizeof first, OUT, 0);
     td_expert_file_path(second, sizeof second, OUT, 1);
-    ino_t shard = inode(in_out("model.safetensors")), kept = inode(first);
+    ino_t shard = inode(in_out("model-00001-of-00005.safetensors")), kept = inode(first);
     char *want = read_all(second, &n);
     assert_true(shard && kept);
     /* the state after a kill: no config, a layer missing, one torn under a temporary name, leftovers */
     unlink(in_out("config.json"));
     unlink(second);
-    write_all(in_out("model.safetensors.part"), "x", 1);
+    write_all(in_out("model-00001-of-00005.safetensors.part"), "x", 1);
     write_all(in_out("experts-00001.tdx.tmp.123"), "x", 1);
     quantize_ok(&o);
-    assert_true(!inode(in_out("model.safetensors.part")) && !inode(in_out("experts-00001.tdx.tmp.123")));
-    assert_true(inode(in_out("model.safetensors")) == shard && inode(first) == kept);
+    assert_true(!inode(in_out("model-00001-of-00005.safetensors.part")) && !inode(in_out("experts-00001.tdx.tmp.123")));
+    assert_true(inode(in_out("model-00001-of-00005.safetensors")) == shard && inode(first) == kept);
     char *have = read_all(second, &m);
     assert_int_equal(n, m);
     assert_memory_equal(have, want, n);
     free(have);
     compare_folder(o.model_path, true);
     /* damage under a final name is written anew */
-    assert_int_equal(truncate(in_out("model.safetensors"), 1000), 0);
+    assert_int_equal(truncate(in_out("model-00001-of-00005.safetensors"), 1000), 0);
     assert_int_equal(truncate(second, 1000), 0);
     quantize_ok(&o);
     compare_folder(o.model_path, true);
@@ -364,11 +364,11 @@ static void a_failing_write_is_told_and_continued(void **state) {
     small.rlim_max = old.rlim_max;
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    quantize_fails(&o, TD_EIO, "model.safetensors.part");
+    quantize_fails(&o, TD_EIO, "model-00001-of-00005.safetensors.part");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     signal(SIGXFSZ, SIG_DFL);
     assert_int_equal(inode(in_out("config.json")), 0);
-    assert_int_equal(inode(in_out("model.safetensors.part")), 0);
+    assert_int_equal(inode(in_out("model-00001-of-00005.safetensors.part")), 0);
     quantize_ok(&o);
     compare_folder(o.model_path, true);
     remove_out();

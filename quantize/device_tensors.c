@@ -1,0 +1,252 @@
+/* Every tensor but the routed experts': a shard per layer, and one for the tensors of the whole model; linears rounded to int8 where wanted. */
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json_text.h"
+#include "model/json_file.h"
+#include "quant/weight_quant.h"
+#include "quantize/quantizer.h"
+
+#define BLOCK_BYTES ((size_t)64 << 20) /* of input, quantised before its codes are written */
+#define SLICE_BYTES ((size_t)1 << 20)  /* input per item of the pool */
+
+/* One tensor of the checkpoint on its way to a shard. */
+typedef struct {
+    td_safetensors_entry in; /* of dummy weights: without data, which is made up when the tensor is written */
+    td_role              role;
+    uint32_t             layer;
+    bool                 int8;
+    size_t               item;       /* in items */
+    size_t               scale_item; /* int8 only */
+} job;
+
+struct td_device_tensors {
+    job                 *jobs; /* shard by shard */
+    td_safetensors_item *items;
+    size_t               n_jobs, n_items;
+    uint32_t             n_shards;
+    size_t              *first_job, *first_item; /* [n_shards + 1] */
+    int8_t              *codes;   /* of a block */
+    float               *scales;
+    char                *aligned; /* a block of input that is not */
+};
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static bool is_expert_role(td_role role) { return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN; }
+
+/* The stored tensor of a role at a layer; *has is false where there is none of its own. out->name lives as long as spec or the source. */
+static td_status stored_tensor(td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec, td_safetensors_entry *out, bool *has) {
+    const td_safetensors_entry *stored;
+    *has = false;
+    if (is_expert_role(role) || (role == TD_ROLE_LM_HEAD && q->config.tie_embeddings)) return TD_OK;
+    if (!td_tensor_spec_get(&q->config, role, layer, 0, spec)) return TD_OK;
+    if (td_checkpoint_is_dummy(q->source)) {
+        size_t elements = spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1);
+        *out = (td_safetensors_entry){.name = spec->name, .dtype = spec->rank > 1 ? TD_DT_BF16 : TD_DT_F32, .rank = spec->rank};
+        out->bytes = elements * td_dtype_bytes(out->dtype);
+        memcpy(out->shape, spec->shape, sizeof spec->shape);
+    } else {
+        if (spec->fallback != TD_ROLE_COUNT && !td_checkpoint_find(q->source, spec->name)) return TD_OK;
+        TD_TRY(td_checkpoint_get_stored(q->source, &q->config, spec, &stored, q->err));
+        *out = *stored;
+    }
+    *has = true;
+    return TD_OK;
+}
+
+static void add_item(td_device_tensors *t, const char *name, td_dtype dtype, uint32_t rank, const size_t *shape) {
+    td_safetensors_item *i = &t->items[t->n_items++];
+    *i = (td_safetensors_item){.dtype = dtype, .rank = rank};
+    snprintf(i->name, sizeof i->name, "%s", name);
+    memcpy(i->shape, shape, rank * sizeof *shape);
+}
+
+static td_status add_job(td_quantizer *q, td_role role, uint32_t layer) {
+    td_device_tensors   *t = q->tensors;
+    td_tensor_spec       spec;
+    td_safetensors_entry entry;
+    bool                 has;
+    TD_TRY(stored_tensor(q, role, layer, &spec, &entry, &has));
+    if (!has) return TD_OK;
+    job *j = &t->jobs[t->n_jobs++];
+    *j = (job){.in = entry, .role = role, .layer = layer, .int8 = q->w8a8 && spec.format == TD_WEIGHT_W8A8, .item = t->n_items};
+    td_safetensors_entry *in = &j->in;
+    add_item(t, in->name, j->int8 ? TD_DT_I8 : in->dtype, in->rank, in->shape);
+    in->name = t->items[j->item].name;
+    if (j->int8) {
+        char name[sizeof spec.name + 8];
+        snprintf(name, sizeof name, "%s_scale", spec.name);
+        j->scale_item = t->n_items;
+        add_item(t, name, TD_DT_F32, 2, (const size_t[]){in->shape[0], 1});
+    }
+    q->total_bytes += in->bytes;
+    return TD_OK;
+}
+
+/* Buffers for a block, which is BLOCK_BYTES of input, or one row where that is more. */
+static td_status take_buffers(td_quantizer *q) {
+    td_device_tensors *t = q->tensors;
+    size_t             widest = 1;
+    for (size_t i = 0; i < t->n_jobs; i++)
+        if (t->jobs[i].int8 && t->jobs[i].in.shape[1] > widest) widest = t->jobs[i].in.shape[1];
+    size_t bytes = BLOCK_BYTES > widest * sizeof(float) ? BLOCK_BYTES : widest * sizeof(float);
+    t->codes = malloc(bytes);
+    t->scales = malloc(BLOCK_BYTES * sizeof *t->scales / 2); /* rows of one 2-byte value at the least */
+    t->aligned = malloc(bytes);
+    return t->codes && t->scales && t->aligned ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
+}
+
+td_status td_device_tensors_plan(td_quantizer *q) {
+    uint32_t           n_shards = td_quantizer_layers(q) + 1;
+    size_t             most = (size_t)TD_ROLE_COUNT * n_shards;
+    td_device_tensors *t = q->tensors = calloc(1, sizeof *t);
+    if (!t) return td_fail(q->err, TD_ENOMEM, "out of memory");
+    t->n_shards = n_shards;
+    t->jobs = calloc(most, sizeof *t->jobs);
+    t->items = calloc(2 * most, sizeof *t->items);
+    t->first_job = calloc(n_shards + 1, sizeof *t->first_job);
+    t->first_item = calloc(n_shards + 1, sizeof *t->first_item);
+    if (!t->jobs || !t->items || !t->first_job || !t->first_item) return td_fail(q->err, TD_ENOMEM, "out of memory");
+    for (uint32_t shard = 0; shard < n_shards; shard++) {
+        for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
+            bool whole_model = role <= TD_ROLE_FINAL_NORM;
+            if (whole_model == (shard == 0)) TD_TRY(add_job(q, role, shard ? shard - 1 : 0));
+        }
+        t->first_job[shard + 1] = t->n_jobs;
+        t->first_item[shard + 1] = t->n_items;
+    }
+    return take_buffers(q);
+}
+
+void td_device_tensors_free(td_device_tensors *t) {
+    if (!t) return;
+    free(t->jobs);
+    free(t->items);
+    free(t->first_job);
+    free(t->first_item);
+    free(t->codes);
+    free(t->scales);
+    free(t->aligned);
+    free(t);
+}
+
+static void shard_name(const td_device_tensors *t, uint32_t shard, char *name, size_t size) {
+    snprintf(name, size, "model-%05u-of-%05u.safetensors", shard + 1, t->n_shards);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* A block of rows being quantised: item i of the pool does rows i * rows_per_item and following. */
+typedef struct {
+    td_dtype    dtype;
+    const char *in;
+    size_t      n, k, rows_per_item;
+    int8_t     *codes;
+    float      *scales;
+    atomic_bool not_finite; /* relaxed: read after the run */
+} block;
+
+static void quantize_rows(void *ctx, uint32_t item, const td_worker *w) {
+    (void)w;
+    block *b = ctx;
+    size_t first = item * b->rows_per_item, n = b->n - first < b->rows_per_item ? b->n - first : b->rows_per_item;
+    if (!td_quantize_weight_i8(b->dtype, b->in + first * b->k * td_dtype_bytes(b->dtype), n, b->k, b->codes + first * b->k, b->k,
+                               b->scales + first))
+        atomic_store_explicit(&b->not_finite, true, memory_order_relaxed);
+}
+
+static td_status write_int8(td_quantizer *q, td_safetensors_writer *w, const job *j) {
+    td_device_tensors *t = q->tensors;
+    size_t             n = j->in.shape[0], k = j->in.shape[1], row_bytes = k * td_dtype_bytes(j->in.dtype), step = BLOCK_BYTES / row_bytes;
+    if (step == 0) step = 1;
+    for (size_t row = 0; row < n; row += step) {
+        size_t      rows = n - row < step ? n - row : step;
+        const char *in = (const char *)j->in.data + row * row_bytes;
+        if ((uintptr_t)in % td_dtype_bytes(j->in.dtype)) in = memcpy(t->aligned, in, rows * row_bytes);
+        block b = {.dtype = j->in.dtype, .in = in, .n = rows, .k = k, .codes = t->codes, .scales = t->scales};
+        b.rows_per_item = SLICE_BYTES / row_bytes ? SLICE_BYTES / row_bytes : 1;
+        td_pool_run(q->pool, quantize_rows, &b, (uint32_t)((rows + b.rows_per_item - 1) / b.rows_per_item));
+        if (atomic_load_explicit(&b.not_finite, memory_order_relaxed))
+            return td_fail(q->err, TD_EFORMAT, "%s: tensor %s holds an infinity or a NaN", q->o->model_path, j->in.name);
+        TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], row * k, t->codes, rows * k, q->err));
+        TD_TRY(td_safetensors_writer_write(w, &t->items[j->scale_item], row * sizeof *t->scales, t->scales, rows * sizeof *t->scales, q->err));
+        td_quantizer_progress(q, rows * row_bytes, j->in.name);
+    }
+    return TD_OK;
+}
+
+static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const job *j) {
+    if (j->int8) return write_int8(q, w, j);
+    TD_TRY(td_safetensors_writer_write(w, &q->tensors->items[j->item], 0, j->in.data, j->in.bytes, q->err));
+    td_quantizer_progress(q, j->in.bytes, j->in.name);
+    return TD_OK;
+}
+
+static td_status write_made_up_tensor(td_quantizer *q, td_safetensors_writer *w, job j) {
+    td_scratch     scratch = {0};
+    td_tensor_view made;
+    td_status      s = td_checkpoint_get(q->source, &q->config, j.role, j.layer, 0, &scratch, &made, q->err);
+    if (s == TD_OK) {
+        assert(made.dtype == j.in.dtype);
+        j.in.data = made.data;
+        s = write_tensor(q, w, &j);
+    }
+    td_scratch_reset(&scratch);
+    return s;
+}
+
+static td_status write_shard(td_quantizer *q, td_safetensors_writer *w, const job *jobs, size_t n_jobs) {
+    TD_TRY(td_safetensors_writer_begin(w, q->err));
+    for (size_t i = 0; i < n_jobs; i++) TD_TRY(jobs[i].in.data ? write_tensor(q, w, &jobs[i]) : write_made_up_tensor(q, w, jobs[i]));
+    return td_safetensors_writer_commit(w, q->err);
+}
+
+td_status td_device_tensors_write(td_quantizer *q, uint32_t shard) {
+    td_device_tensors     *t = q->tensors;
+    size_t                 first = t->first_job[shard], n = t->first_job[shard + 1] - first, item = t->first_item[shard];
+    char                   name[64], path[PATH_MAX];
+    td_safetensors_writer *w = NULL;
+    shard_name(t, shard, name, sizeof name);
+    TD_TRY(td_output_path(q, path, name));
+    TD_TRY(td_safetensors_writer_create(path, t->items + item, t->first_item[shard + 1] - item, TD_SOURCE_HASH_KEY, q->hash_text, &w, q->err));
+    td_status s = TD_OK;
+    if (td_safetensors_writer_is_done(w))
+        for (size_t i = first; i < first + n; i++) td_quantizer_progress(q, t->jobs[i].in.bytes, name);
+    else
+        s = write_shard(q, w, t->jobs + first, n);
+    td_safetensors_writer_destroy(w);
+    return s;
+}
+
+/* Adds a shard's items to the index's map. */
+static int add_to_map(json_t *map, const td_device_tensors *t, uint32_t shard) {
+    char name[64];
+    int  failed = 0;
+    shard_name(t, shard, name, sizeof name);
+    for (size_t i = t->first_item[shard]; i < t->first_item[shard + 1]; i++)
+        failed |= json_object_set_new(map, t->items[i].name, json_string(name));
+    return failed;
+}
+
+td_status td_device_tensors_index(td_quantizer *q) {
+    const td_device_tensors *t = q->tensors;
+    char                     path[PATH_MAX];
+    json_t                  *map = json_object();
+    int                      failed = !map;
+    uint64_t                 total = 0;
+    for (uint32_t shard = 0; shard < t->n_shards && !failed; shard++) failed = add_to_map(map, t, shard);
+    for (size_t i = 0; i < t->n_items; i++) total += t->items[i].bytes;
+    json_t   *index = failed ? NULL : json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
+    char     *text = index ? td_json_dump(index, JSON_INDENT(1)) : NULL;
+    td_status s = text ? td_output_path(q, path, "model.safetensors.index.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
+    if (s == TD_OK) s = td_file_write(path, text, strlen(text), q->err);
+    free(text);
+    json_decref(index);
+    json_decref(map);
+    return s;
+}

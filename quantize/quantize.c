@@ -1,0 +1,93 @@
+/*
+ * td_quantize: a checkpoint -> a folder that loads without quantising.
+ *
+ *   tandem_quantize.json      what is being written: source hash and options; written first, compared when a run is continued
+ *   model-….safetensors       every tensor but the routed experts', a shard per layer; with w8a8_int8 the linears as I8 with X.weight_scale [n, 1] F32
+ *   experts-….tdx             packed routed experts, one file per MoE layer
+ *   tokenizer files, generation_config.json   copied
+ *   config.json               with quantization_config; written last, so a folder that is not complete is no model folder
+ *
+ * With load_dummy there is only a config.json, and the weights are made up: a folder of that size and shape, for trying out a machine.
+ *
+ * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give the same bits.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/thread_plan.h"
+#include "quantize/quantizer.h"
+
+#define DUMMY_SOURCE_HASH UINT64_C(0x64756d6d79) /* "dummy": its weights depend on the shape alone, which is compared anyway */
+
+void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what) {
+    q->done_bytes += bytes;
+    if (q->o->progress) q->o->progress(q->o->user, q->done_bytes, q->total_bytes, what);
+}
+
+static td_status check_options(td_quantizer *q) {
+    const td_quantize_options *o = q->o;
+    if (!o->model_path || !o->output_path) return td_fail(q->err, TD_EINVAL, "a model path and an output path are needed");
+    q->w8a8 = !strcmp(o->quantization, "w8a8_int8");
+    if (!q->w8a8 && strcmp(o->quantization, "none"))
+        return td_fail(q->err, TD_EINVAL, "quantization is '%.40s', expected w8a8_int8 or none", o->quantization);
+    q->experts = td_expert_numbers_find(o->expert_quantization);
+    if (!q->experts || q->experts->format == TD_EXPERT_BF16)
+        return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected int4, int8, int4-g32, int4-g64 or int4-g128", o->expert_quantization);
+    return TD_OK;
+}
+
+static td_status open_source(td_quantizer *q) {
+    TD_TRY(td_model_config_read(q->o->model_path, NULL, &q->config, q->err));
+    if (q->config.is_w8a8) return td_fail(q->err, TD_EINVAL, "%s is quantised to int8 already", q->o->model_path);
+    TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err) : td_checkpoint_open(q->o->model_path, &q->source, q->err));
+    td_checkpoint_drop_missing_mtp(q->source, &q->config);
+    TD_TRY(td_checkpoint_check_all(q->source, &q->config, true, q->err));
+    q->hash = q->o->load_dummy ? DUMMY_SOURCE_HASH : td_checkpoint_source_hash(q->source);
+    snprintf(q->hash_text, sizeof q->hash_text, "%016" PRIx64, q->hash);
+    return TD_OK;
+}
+
+static td_status start_pool(td_quantizer *q) {
+    td_thread_plan *plan = malloc(sizeof *plan);
+    td_machine      machine;
+    if (!plan) return td_fail(q->err, TD_ENOMEM, "out of memory");
+    td_status s = td_topology_plan(q->o->threads, q->o->subpool_count, 0, plan, &machine, q->err);
+    if (s == TD_OK) {
+        q->n_subpools = plan->n_subpools;
+        s = td_pool_create(plan->experts, plan->n_experts, &q->pool, q->err);
+    }
+    free(plan);
+    return s;
+}
+
+static td_status run(td_quantizer *q) {
+    TD_TRY(check_options(q));
+    TD_TRY(open_source(q));
+    TD_TRY(start_pool(q));
+    TD_TRY(td_output_claim(q));
+    TD_TRY(td_device_tensors_plan(q));
+    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) q->total_bytes += td_expert_source_bytes(q, layer);
+    td_quantizer_progress(q, 0, "starting");
+    TD_TRY(td_device_tensors_write(q, 0));
+    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) {
+        TD_TRY(td_device_tensors_write(q, 1 + layer));
+        TD_TRY(td_expert_file_write(q, layer));
+    }
+    TD_TRY(td_device_tensors_index(q));
+    TD_TRY(td_small_files_copy(q));
+    return td_output_config_write(q);
+}
+
+td_status td_quantize(const td_quantize_options *o, td_error *err) {
+    td_quantizer q = {.o = o, .err = err, .lock_fd = -1};
+    td_status    s = run(&q);
+    if (q.lock_fd >= 0) close(q.lock_fd);
+    td_pool_destroy(q.pool);
+    td_checkpoint_close(q.source);
+    td_device_tensors_free(q.tensors);
+    return s;
+}

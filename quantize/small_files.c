@@ -1,0 +1,63 @@
+/* What comes with the weights: tokenizer files as they are, and config.json with a description of the numbers. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/error.h"
+#include "core/json_text.h"
+#include "model/json_file.h"
+#include "quantize/quantizer.h"
+
+#define SMALL_FILE_MAX ((size_t)256 << 20)
+
+static bool is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+td_status td_small_files_copy(td_quantizer *q) {
+    static const char *const NAMES[] = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tiktoken.model",
+                                        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+                                        "chat_template.json", "LICENSE", "README.md"};
+    char from[PATH_MAX], to[PATH_MAX];
+    if (!is_folder(q->o->model_path)) return TD_OK; /* a config.json alone, with dummy weights */
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        char  *data;
+        size_t len;
+        if ((size_t)snprintf(from, sizeof from, "%s/%s", q->o->model_path, NAMES[i]) >= sizeof from)
+            return td_fail(q->err, TD_EINVAL, "the model path is too long");
+        TD_TRY(td_output_path(q, to, NAMES[i]));
+        td_status s = td_file_read(from, SMALL_FILE_MAX, &data, &len, q->err);
+        if (s == TD_ENOTFOUND) continue;
+        if (s == TD_OK) s = td_file_write(to, data, len, q->err);
+        free(data);
+        if (s != TD_OK) return s;
+    }
+    return TD_OK;
+}
+
+/* compressed-tensors' description of int8 weights per channel and dynamic int8 activations per token. */
+static json_t *quantization_config(void) {
+    return json_pack("{s:s,s:s,s:s,s:{s:{s:[s],s:{s:i,s:s,s:b,s:s,s:b},s:{s:i,s:s,s:b,s:s,s:b}}},s:[s,s,s]}",
+                     "quant_method", "compressed-tensors", "format", "int-quantized", "quantization_status", "compressed",
+                     "config_groups", "group_0", "targets", "Linear",
+                     "weights", "num_bits", 8, "type", "int", "symmetric", 1, "strategy", "channel", "dynamic", 0,
+                     "input_activations", "num_bits", 8, "type", "int", "symmetric", 1, "strategy", "token", "dynamic", 1,
+                     "ignore", "re:.*kv_b_proj$", "re:.*mlp\\.gate$", "re:.*shared_expert_gate$");
+}
+
+td_status td_output_config_write(td_quantizer *q) {
+    char    path[PATH_MAX];
+    json_t *config;
+    bool folder = !td_checkpoint_is_dummy(q->source) || is_folder(q->o->model_path);
+    if ((size_t)snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", q->o->model_path) >= sizeof path)
+        return td_fail(q->err, TD_EINVAL, "the model path is too long");
+    TD_TRY(td_json_read(path, SMALL_FILE_MAX, &config, q->err));
+    int       failed = q->w8a8 ? json_object_set_new(config, "quantization_config", quantization_config()) : 0;
+    char     *text = failed ? NULL : td_json_dump(config, JSON_INDENT(2));
+    td_status s = text ? td_output_path(q, path, "config.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
+    if (s == TD_OK) s = td_file_write(path, text, strlen(text), q->err);
+    free(text);
+    json_decref(config);
+    return s;
+}

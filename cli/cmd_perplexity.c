@@ -12,14 +12,14 @@
 #include "core/log.h"
 #include "tandem.h"
 
-enum { TEXT = 1, WINDOW, STRIDE, LIMIT, AGAINST, SAVE, WORST, JSON };
+enum { TEXT = 1, WINDOW, STRIDE, LIMIT, AGAINST, SAVE, WORST, PER_TENSOR, JSON };
 
 #define WORST_DEFAULT 10
 
 static const struct option OPTIONS[] = {
     {"text", required_argument, NULL, TEXT},       {"window", required_argument, NULL, WINDOW}, {"stride", required_argument, NULL, STRIDE},
     {"limit", required_argument, NULL, LIMIT},     {"against", required_argument, NULL, AGAINST}, {"save", required_argument, NULL, SAVE},
-    {"worst", required_argument, NULL, WORST},
+    {"worst", required_argument, NULL, WORST},     {"per-tensor", no_argument, NULL, PER_TENSOR},
     {"json", no_argument, NULL, JSON},             {"help", no_argument, NULL, 'h'},            {NULL, 0, NULL, 0},
 };
 
@@ -34,6 +34,7 @@ static const char HELP[] =
     "  --against-quantization NAME, --against-expert-quantization NAME, ...\n"
     "                                 flags of the model, for the reference; its numbers are none unless told\n"
     "  --worst N                      with a folder as reference: list the N experts with the largest errors (default 10)\n"
+    "  --per-tensor                   with a folder as reference: compare the weights of every matrix, too; list the --worst of them\n"
     "  --save FILE                    write the model's log-probabilities, for a later --against\n"
     "  --json                         one JSON object on standard output\n\n"
     "The model:\n";
@@ -64,6 +65,7 @@ static int parse_options(int argc, char **argv, options *o) {
         case AGAINST: o->against = optarg; break;
         case SAVE: o->p.save_path = optarg; break;
         case JSON: o->json = true; break;
+        case PER_TENSOR: o->p.per_tensor = true; break;
         case WORST:
             if (!td_option_number("perplexity", "--worst", optarg, 1 << 30, &o->worst)) return 2;
             break;
@@ -146,6 +148,15 @@ static int print_json(const options *o, const td_perplexity_result *r) {
         }
         json_object_set_new(out, "worst_experts", list);
     }
+    if (r->tensors) {
+        json_t *list = json_array();
+        for (size_t i = 0; i < r->n_tensors; i++) {
+            const td_tensor_snr *t = &r->tensors[i];
+            json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:o}", "name", t->name, "rows", (json_int_t)t->rows, "columns",
+                                                  (json_int_t)t->columns, "db", real_or_null(t->db)));
+        }
+        json_object_set_new(out, "tensors", list);
+    }
     bool done = json_dumpf(out, stdout, 0) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
     json_decref(out);
     if (!done) fputs("tandem perplexity: the result cannot be written\n", stderr);
@@ -193,6 +204,12 @@ static void print_text(const options *o, const td_perplexity_result *r) {
         printf("  %5u %7u %7llu", r->experts[i].layer, r->experts[i].expert, (unsigned long long)r->experts[i].tokens);
         print_db(r->experts[i].db, 8);
         putchar('\n');
+    }
+    if (r->tensors) printf("\n     rows  columns   signal to noise of the worst matrices' weights, dB\n");
+    for (size_t i = 0; i < r->n_tensors && i < o->worst; i++) {
+        printf("  %7llu  %7llu", (unsigned long long)r->tensors[i].rows, (unsigned long long)r->tensors[i].columns);
+        print_db(r->tensors[i].db, 8);
+        printf("  %s\n", r->tensors[i].name);
     }
 }
 

@@ -10,6 +10,7 @@
 #include "eval/logit_rows.h"
 #include "eval/logprob_file.h"
 #include "eval/scored_model.h"
+#include "eval/tensor_errors.h"
 
 #define WINDOW_DEFAULT 512
 
@@ -46,6 +47,7 @@ static td_status open_text(run *r, td_error *err) {
     p.stride = o->stride ? o->stride : p.window > 1 ? p.window / 2 : 1;
     if (!dir) return td_fail(err, TD_EINVAL, "model-path is missing");
     if (!o->text_path) return td_fail(err, TD_EINVAL, "text is missing");
+    if (o->per_tensor && !o->reference) return td_fail(err, TD_EINVAL, "weights can be compared with those of a model's folder only");
     if (o->reference && o->reference_path) return td_fail(err, TD_EINVAL, "a reference is a model or a file, not both");
     TD_TRY(td_tokenizer_open(dir, &r->tok, err));
     return td_scored_text_open(o->text_path, r->tok, &p, &r->text, err);
@@ -285,7 +287,9 @@ static td_status fill_result(const run *r, td_perplexity_result *out, td_error *
     out->n_layers = r->layers.n_layers;
     out->layers = td_layer_errors_result(&r->layers);
     if (!out->layers) return td_fail(err, TD_ENOMEM, "out of memory for the layers' errors");
-    return td_expert_errors_result(&r->experts, &out->experts, &out->n_experts, err);
+    TD_TRY(td_expert_errors_result(&r->experts, &out->experts, &out->n_experts, err));
+    if (!r->o->per_tensor) return TD_OK;
+    return td_tensor_errors(&r->model, &r->o->model, &r->reference, r->o->reference, r->pool, &out->tensors, &out->n_tensors, err);
 }
 
 static void close_run(run *r) {
@@ -323,5 +327,6 @@ td_status td_perplexity(const td_perplexity_options *o, td_perplexity_result *ou
 void td_perplexity_result_free(td_perplexity_result *r) {
     free(r->layers);
     free(r->experts);
+    free(r->tensors);
     *r = (td_perplexity_result){0};
 }

@@ -397,6 +397,13 @@ typedef struct {
     double   db;
 } td_expert_snr;
 
+/** The same of one matrix's weights: sums over its elements. */
+typedef struct {
+    char     name[176]; /* of the tensor in the model's folder */
+    uint64_t rows, columns;
+    double   db;
+} td_tensor_snr;
+
 /** Zero-initialise. The protocol is in docs/evaluation.md. */
 typedef struct {
     td_engine_options model;     /* what is about scheduling is not used */
@@ -404,6 +411,7 @@ typedef struct {
     uint32_t    window, stride;  /* tokens; 0: 512, and half the window */
     uint64_t    limit;           /* of the text's tokens; 0: all */
     const td_engine_options *reference; /* a model to compare with, loaded beside; or NULL */
+    bool        per_tensor;      /* with reference: compare the weights, too */
     const char *reference_path;  /* the same from a file that save_path wrote before; or NULL */
     const char *save_path;       /* write the model's log-probabilities there; or NULL */
     /** Progress in tokens. May be NULL. */
@@ -428,6 +436,8 @@ typedef struct {
     uint32_t    n_layers;
     td_expert_snr *experts;                    /* [n_experts] all that had tokens, worst first; NULL without layers or experts */
     size_t      n_experts;
+    td_tensor_snr *tensors;                    /* [n_tensors] every matrix, worst first, with per_tensor; else NULL */
+    size_t      n_tensors;
 } td_perplexity_result;
 
 /**

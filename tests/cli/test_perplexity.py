@@ -1,6 +1,7 @@
 """`tandem perplexity` on the demo model: the protocol and every figure against scripts/golden/make_perplexity.py, a plain numpy program;
 reference files, also damaged ones; and refusals."""
 import json
+import math
 import os
 import struct
 import subprocess
@@ -126,6 +127,43 @@ class Perplexity(unittest.TestCase):
         exact = self.figures(*SMALL, "--expert-quantization", "none", "--against", MODEL)
         for x in exact["worst_experts"]:
             self.assertGreater(x["db"], 40)  # W8A8 elsewhere: only the input and output are rounded to bf16
+
+    def test_per_tensor(self):
+        """Every matrix once, and what rounding costs some of them, computed here from the file's bytes."""
+        got = self.figures(*SMALL, "--against", MODEL, "--per-tensor")["tensors"]
+        db = {x["name"]: x["db"] for x in got}
+        self.assertEqual(len(db), len(got))
+        with open(os.path.join(MODEL, "model.safetensors"), "rb") as f:
+            n = struct.unpack("<Q", f.read(8))[0]
+            header = json.loads(f.read(n))
+            shared = {k for k in header if k.startswith("model.layers.6.") and (".embed_tokens." in k or ".shared_head.head." in k)}
+            matrices = {k for k, t in header.items() if len(t.get("shape", [])) == 2} - shared
+            self.assertEqual(set(db), matrices)
+            self.assertEqual({x["name"]: [x["rows"], x["columns"]] for x in got}, {k: header[k]["shape"] for k in matrices})
+
+            def rounded_db(name, top):
+                begin, end = header[name]["data_offsets"]
+                f.seek(8 + n + begin)
+                values = [struct.unpack("<f", b"\0\0" + f.read(2))[0] for _ in range((end - begin) // 2)]
+                columns, signal, noise = header[name]["shape"][1], 0.0, 0.0
+                for i in range(0, len(values), columns):
+                    row = values[i:i + columns]
+                    scale = max(map(abs, row)) / top
+                    signal += sum(v * v for v in row)
+                    noise += sum((v - scale * round(v / scale)) ** 2 for v in row)
+                return 10 * math.log10(signal / noise)
+
+            for name, top in (("model.layers.1.mlp.experts.8.up_proj.weight", 7), ("model.layers.5.mlp.experts.3.down_proj.weight", 7),
+                              ("model.layers.2.self_attn.o_proj.weight", 127), ("model.layers.0.mlp.down_proj.weight", 127)):
+                self.assertAlmostEqual(db[name], rounded_db(name, top), delta=0.01, msg=name)
+        for name, value in db.items():
+            carried = ".kv_b_proj." in name or name.endswith(".mlp.gate.weight") or ".embed_tokens." in name
+            self.assertEqual(value is None, carried, name)
+        order = [math.inf if x["db"] is None else x["db"] for x in got]
+        self.assertEqual(order, sorted(order))
+        same = self.figures(*SMALL, *NONE, "--against", MODEL, "--per-tensor")["tensors"]
+        self.assertEqual({x["db"] for x in same}, {None})
+        self.assertIn("with those of a model's folder only", self.refused(*SMALL, "--against", self.saved, "--per-tensor"))
 
     def test_reference_file(self):
         """A file gives what the model gives that wrote it."""

@@ -1,0 +1,206 @@
+#include "eval/tensor_errors.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "model/checkpoint.h"
+#include "quant/convert.h"
+#include "quant/weight_quant.h"
+
+#define BLOCK_VALUES ((size_t)1 << 16) /* read at a time, or one row */
+
+enum { OWN, REFERENCE, SIDES };
+
+typedef struct {
+    const td_model_config *config;
+    td_experts            *experts;
+    td_checkpoint         *checkpoint;
+    bool                   w8a8;
+} side;
+
+typedef struct {
+    td_role        role;
+    td_role        stored; /* whose tensor it is: a tied head is the embedding */
+    uint32_t       layer, expert, moe_layer;
+    td_tensor_spec spec;
+} matrix;
+
+typedef struct {
+    side           sides[SIDES];
+    matrix        *matrices;
+    size_t         n;
+    double        *signal, *noise; /* [n] sums of squares */
+    td_error      *errors;         /* [n] status TD_OK: it went well */
+} comparison;
+
+/* ---- which matrices there are ------------------------------------------------------------------ */
+
+static bool is_expert(td_role role) { return role >= TD_ROLE_EXPERT_GATE && role <= TD_ROLE_EXPERT_DOWN; }
+
+/* The MTP layer uses the model's own embedding and head. */
+static bool is_shared(td_role role) { return role == TD_ROLE_MTP_EMBED || role == TD_ROLE_MTP_HEAD; }
+
+static bool matrix_of(const td_model_config *c, td_role role, uint32_t layer, uint32_t expert, matrix *m) {
+    bool tied = role == TD_ROLE_LM_HEAD && c->tie_embeddings;
+    *m = (matrix){.role = role, .stored = tied ? TD_ROLE_EMBED : role, .layer = layer, .expert = expert};
+    if (is_shared(role) || !td_tensor_spec_get(c, m->stored, layer, expert, &m->spec) || m->spec.rank != 2) return false;
+    if (tied) m->spec.format = TD_WEIGHT_W8A8;
+    for (uint32_t i = 0; i < layer; i++) m->moe_layer += c->is_moe[i];
+    return true;
+}
+
+/* @param out NULL: only count. */
+static size_t list_matrices(const comparison *c, matrix *out) {
+    const td_model_config *a = c->sides[OWN].config, *b = c->sides[REFERENCE].config;
+    size_t                 n = 0;
+    matrix                 m, other;
+    for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
+        uint32_t layers, experts;
+        td_role_extent(a, role, &layers, &experts);
+        for (uint32_t layer = 0; layer < layers; layer++)
+            for (uint32_t e = 0; e < experts; e++) {
+                if (!matrix_of(a, role, layer, e, &m) || layer >= b->n_layers + b->n_mtp_layers || !matrix_of(b, role, layer, e, &other)) continue;
+                if (memcmp(m.spec.shape, other.spec.shape, sizeof m.spec.shape)) continue;
+                if (out) out[n] = m;
+                n++;
+            }
+    }
+    return n;
+}
+
+/* ---- their values ------------------------------------------------------------------------------ */
+
+/* Rows of a device weight as the tier keeps them. @param codes [n * k] scratch. @return false: an infinity or a NaN. */
+static bool device_rows(const side *s, const matrix *m, const td_tensor_view *v, size_t row, size_t n, float *out, int8_t *codes) {
+    size_t      k = m->spec.shape[1];
+    const void *in = (const char *)v->data + row * k * td_dtype_bytes(v->dtype);
+    bool        finite = true;
+    if (v->dtype == TD_DT_I8) {
+        for (size_t i = 0; i < n * k; i++) out[i] = (float)((const int8_t *)in)[i] * v->scale[row + i / k];
+    } else if (m->spec.format == TD_WEIGHT_W8A8 && s->w8a8) {
+        for (size_t r = 0; r < n; r++) {
+            float scale;
+            finite &= td_quantize_weight_i8(v->dtype, (const char *)in + r * k * td_dtype_bytes(v->dtype), 1, k, codes, k, &scale);
+            for (size_t i = 0; i < k; i++) out[r * k + i] = (float)codes[i] * scale;
+        }
+    } else {
+        td_to_f32(v->dtype, in, n * k, out);
+        for (size_t i = 0; m->spec.format != TD_WEIGHT_F32 && v->dtype != TD_DT_BF16 && i < n * k; i++)
+            out[i] = td_bf16_to_f32(td_f32_to_bf16(out[i]));
+    }
+    return finite;
+}
+
+/* A matrix of one side, to be read in blocks of rows. */
+typedef struct {
+    const side    *side;
+    const matrix  *matrix;
+    td_scratch     scratch;
+    td_tensor_view view; /* of a device weight */
+} reader;
+
+static td_status open_reader(reader *r, td_error *err) {
+    const matrix *m = r->matrix;
+    if (is_expert(m->role)) return TD_OK;
+    return td_checkpoint_get(r->side->checkpoint, r->side->config, m->stored, m->layer, m->expert, &r->scratch, &r->view, err);
+}
+
+static td_status read_rows(const reader *r, size_t row, size_t n, float *out, int8_t *codes, td_error *err) {
+    const matrix *m = r->matrix;
+    if (is_expert(m->role))
+        return td_experts_get_values(r->side->experts, m->moe_layer, m->expert, (td_expert_matrix)(m->role - TD_ROLE_EXPERT_GATE), row, n, out, err);
+    if (device_rows(r->side, m, &r->view, row, n, out, codes)) return TD_OK;
+    return td_fail(err, TD_EFORMAT, "%s holds an infinity or a NaN", m->spec.name);
+}
+
+static td_status compare_blocks(comparison *c, size_t index, reader *readers, float *values[SIDES], int8_t *codes, size_t block, td_error *err) {
+    size_t n = c->matrices[index].spec.shape[0], k = c->matrices[index].spec.shape[1];
+    for (size_t row = 0, rows; row < n; row += rows) {
+        rows = n - row < block / k ? n - row : block / k;
+        for (int s = 0; s < SIDES; s++) TD_TRY(read_rows(&readers[s], row, rows, values[s], codes, err));
+        for (size_t i = 0; i < rows * k; i++) {
+            double ref = values[REFERENCE][i], d = values[OWN][i] - ref;
+            c->signal[index] += ref * ref;
+            c->noise[index] += d * d;
+        }
+    }
+    return TD_OK;
+}
+
+static void compare_matrix(void *ctx, uint32_t index, const td_worker *w) {
+    (void)w;
+    comparison   *c = ctx;
+    const matrix *m = &c->matrices[index];
+    td_error     *err = &c->errors[index];
+    size_t        block = m->spec.shape[1] > BLOCK_VALUES ? m->spec.shape[1] : BLOCK_VALUES;
+    reader        readers[SIDES] = {{.side = &c->sides[OWN], .matrix = m}, {.side = &c->sides[REFERENCE], .matrix = m}};
+    float        *values[SIDES] = {malloc(block * sizeof(float)), malloc(block * sizeof(float))};
+    int8_t       *codes = malloc(block);
+    td_status     st = values[OWN] && values[REFERENCE] && codes ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory to compare the weights");
+    for (int s = 0; s < SIDES && st == TD_OK; s++) st = open_reader(&readers[s], err);
+    if (st == TD_OK) st = compare_blocks(c, index, readers, values, codes, block, err);
+    for (int s = 0; s < SIDES; s++) {
+        td_scratch_reset(&readers[s].scratch);
+        free(values[s]);
+    }
+    free(codes);
+}
+
+/* ---- all of it --------------------------------------------------------------------------------- */
+
+static int worst_first(const void *a, const void *b) {
+    const td_tensor_snr *x = a, *y = b;
+    return x->db != y->db ? (x->db > y->db ? 1 : -1) : strcmp(x->name, y->name);
+}
+
+static td_status open_side(side *s, const td_scored_model *m, const td_engine_options *o, td_error *err) {
+    *s = (side){.config = td_model_get_config(m->model), .experts = td_model_get_experts(m->model), .w8a8 = m->act_dtype == TD_DT_BF16};
+    return o->load_format && !strcmp(o->load_format, "dummy") ? td_checkpoint_open_dummy(0, &s->checkpoint, err)
+                                                              : td_checkpoint_open(o->model_path, &s->checkpoint, err);
+}
+
+static td_status compare_all(comparison *c, td_pool *pool, td_tensor_snr **out, size_t *n, td_error *err) {
+    c->n = list_matrices(c, NULL);
+    c->matrices = calloc(c->n, sizeof *c->matrices);
+    c->signal = calloc(c->n, sizeof *c->signal);
+    c->noise = calloc(c->n, sizeof *c->noise);
+    c->errors = calloc(c->n, sizeof *c->errors);
+    *out = calloc(c->n, sizeof **out);
+    if (!c->matrices || !c->signal || !c->noise || !c->errors || !*out) return td_fail(err, TD_ENOMEM, "out of memory to compare %zu matrices", c->n);
+    *n = list_matrices(c, c->matrices);
+    td_pool_run(pool, compare_matrix, c, (uint32_t)c->n);
+    for (size_t i = 0; i < c->n; i++) {
+        const td_tensor_spec *spec = &c->matrices[i].spec;
+        td_tensor_snr        *t = &(*out)[i];
+        if (c->errors[i].status != TD_OK) return td_fail(err, c->errors[i].status, "%s", c->errors[i].text);
+        *t = (td_tensor_snr){.rows = spec->shape[0], .columns = spec->shape[1], .db = INFINITY};
+        snprintf(t->name, sizeof t->name, "%s%s", spec->name, c->matrices[i].role != c->matrices[i].stored ? " as head" : "");
+        if (c->noise[i] > 0) t->db = 10 * log10(c->signal[i] / c->noise[i]);
+    }
+    qsort(*out, *n, sizeof **out, worst_first);
+    return TD_OK;
+}
+
+td_status td_tensor_errors(const td_scored_model *own, const td_engine_options *own_options, const td_scored_model *reference,
+                           const td_engine_options *reference_options, td_pool *pool, td_tensor_snr **out, size_t *n, td_error *err) {
+    comparison c = {0};
+    *out = NULL;
+    *n = 0;
+    td_status st = open_side(&c.sides[OWN], own, own_options, err);
+    if (st == TD_OK) st = open_side(&c.sides[REFERENCE], reference, reference_options, err);
+    if (st == TD_OK) st = compare_all(&c, pool, out, n, err);
+    for (int s = 0; s < SIDES; s++) td_checkpoint_close(c.sides[s].checkpoint);
+    free(c.matrices);
+    free(c.signal);
+    free(c.noise);
+    free(c.errors);
+    if (st == TD_OK) return TD_OK;
+    free(*out);
+    *out = NULL;
+    *n = 0;
+    return st;
+}

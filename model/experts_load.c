@@ -10,10 +10,10 @@
 
 void td_expert_file_path(char *out, size_t size, const char *dir, uint32_t index) { snprintf(out, size, "%s/experts-%05u.tdx", dir, index); }
 
-td_status td_expert_files_check(const td_experts_config *ec, const char *dir, const td_checkpoint *ck, td_error *err) {
+td_status td_expert_files_check(const td_experts_config *ec, uint32_t first, const char *dir, const td_checkpoint *ck, td_error *err) {
     for (uint32_t i = 0; i < ec->n_layers; i++) {
         char path[PATH_BYTES];
-        td_expert_file_path(path, sizeof path, dir, i);
+        td_expert_file_path(path, sizeof path, dir, first + i);
         TD_TRY(td_experts_check_file(ec, i, path, td_checkpoint_source_hash(ck), err));
     }
     return TD_OK;
@@ -42,20 +42,22 @@ static td_status load_from_checkpoint(td_experts *x, uint32_t moe_layer, const t
     return st;
 }
 
-td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, const td_checkpoint *ck, const char *dir,
-                              td_error *err) {
+td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers, const td_checkpoint *ck,
+                              const char *dir, td_error *err) {
     td_load_progress progress;
+    uint32_t         first = td_moe_layers_in(c, (td_layer_range){0, layers.first}), moe_layer = 0; /* first: of the model's */
     uint64_t         half_bytes = ec->format == TD_EXPERT_BF16 ? 4 : ec->format == TD_EXPERT_INT8C ? 2 : 1; /* per weight, scales not counted */
     uint64_t         layer_bytes = (uint64_t)c->n_experts * 3 * c->hidden * c->moe_inter * half_bytes / 2;
-    td_load_progress_start(&progress, "experts", layer_bytes * ec->n_layers);
-    for (uint32_t layer = 0, moe_layer = 0; layer < c->n_layers + c->n_mtp_layers; layer++) {
+    bool all = layers.first == 0 && layers.end == td_all_layers(c).end;
+    td_load_progress_start(&progress, all ? "experts" : NULL, layer_bytes * ec->n_layers);
+    for (uint32_t layer = layers.first; layer < layers.end; layer++) {
         if (!c->is_moe[layer]) continue;
         if (dir) {
             char path[PATH_BYTES];
-            td_expert_file_path(path, sizeof path, dir, moe_layer);
+            td_expert_file_path(path, sizeof path, dir, first + moe_layer);
             TD_TRY(td_experts_load_file(x, moe_layer, path, td_checkpoint_source_hash(ck), err));
         } else if (td_checkpoint_is_dummy(ck)) {
-            TD_TRY(td_experts_fill_layer(x, moe_layer, moe_layer, err));
+            TD_TRY(td_experts_fill_layer(x, moe_layer, first + moe_layer, err));
         } else {
             TD_TRY(load_from_checkpoint(x, moe_layer, c, ck, layer, err));
         }

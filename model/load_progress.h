@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 typedef struct {
-    const char *what; /* static */
+    const char *what; /* static; NULL: nothing is logged */
     uint64_t    total, done;
     double      start_s, last_s;
 } td_load_progress;

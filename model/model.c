@@ -42,7 +42,9 @@ struct td_model {
     td_model_options o;            /* strings are the caller's and not used after open */
     char            *cpu_weight_path;
     td_model_config  config;
-    td_checkpoint   *checkpoint;   /* until the weights are loaded */
+    td_model_part    part;         /* what of the model there is */
+    const td_checkpoint *checkpoint; /* until the weights are loaded */
+    td_checkpoint   *own_checkpoint; /* the same, or NULL where it is the caller's */
     td_npu          *npu;
     td_pool         *expert_pool;
     td_dtype         act_dtype;
@@ -99,7 +101,8 @@ static td_bridge_config bridge_config(const td_model *m) {
 }
 
 static td_program_spec program_spec(const td_model *m) {
-    return (td_program_spec){.npu = m->npu, .bridge = m->bridge, .config = &m->config, .weights = &m->weights, .kv = m->kv, .act = m->act,
+    return (td_program_spec){.npu = m->npu, .bridge = m->bridge, .config = &m->config, .weights = &m->weights, .kv = m->kv,
+                             .layers = {m->part.layers.first, m->part.whole ? m->config.n_layers : m->part.layers.end}, .whole = m->part.whole, .act = m->act,
                              .act_dtype = m->act_dtype, .max_tok = m->o.max_tok, .max_out = m->o.max_out, .max_kv = m->o.context_length,
                              .max_deferred = m->o.max_deferred};
 }
@@ -112,16 +115,17 @@ typedef struct {
 
 #define N_ACTIVATIONS 7
 static void list_activations(td_model *m, buffer list[N_ACTIVATIONS]) {
-    size_t row = m->config.hidden * td_dtype_bytes(m->act_dtype), all = m->o.max_tok * row, mtp = m->config.n_mtp_layers ? all : 0;
+    size_t row = m->config.hidden * td_dtype_bytes(m->act_dtype), all = m->o.max_tok * row, mtp = m->config.n_mtp_layers && m->part.whole ? all : 0,
+           logits = m->part.whole ? (size_t)m->o.max_out * m->config.vocab * sizeof(float) : 0;
     td_activations *a = &m->act;
     buffer          buffers[N_ACTIVATIONS] = {{&a->x, all}, {&a->h, all}, {&a->attn, all}, {&a->mlp, all}, {&a->mtp_x, mtp}, {&a->mtp_cat, 2 * mtp},
-                                              {(void **)&a->logits, (size_t)m->o.max_out * m->config.vocab * sizeof(float)}};
+                                              {(void **)&a->logits, logits}};
     memcpy(list, buffers, sizeof buffers);
 }
 
 void td_model_get_plan(const td_model *m, td_model_plan *plan) {
     const td_model_config *c = &m->config;
-    *plan = (td_model_plan){.npu_weight_bytes = td_model_weights_bytes(m->npu, c, m->o.w8a8, m->o.context_length),
+    *plan = (td_model_plan){.npu_weight_bytes = td_model_weights_bytes(m->npu, c, &m->part, m->o.w8a8, m->o.context_length),
                             .scratch_bytes = m->block_scratch_bytes};
     if (m->n_moe) {
         td_npu_caps caps;
@@ -137,7 +141,7 @@ void td_model_get_plan(const td_model *m, td_model_plan *plan) {
     for (int i = 0; i < N_ACTIVATIONS; i++) plan->scratch_bytes += list[i].bytes;
     size_t a, b;
     kv_page_bytes(m, &a, &b);
-    plan->kv_bytes_per_page = (uint64_t)(a + b) * n_all_layers(m);
+    plan->kv_bytes_per_page = (uint64_t)(a + b) * (m->part.layers.end - m->part.layers.first);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -154,7 +158,11 @@ static td_status check_options(td_model *m, td_error *err) {
     td_model_config  *c = &m->config;
     td_model_options *o = &m->o;
     td_checkpoint_drop_missing_mtp(m->checkpoint, c);
-    m->n_moe = td_model_config_moe_layers(c);
+    m->part = (td_model_part){.layers = o->layers.end ? o->layers : td_all_layers(c), .whole = o->layers.end == 0};
+    bool mtp_alone = m->part.layers.first == c->n_layers && m->part.layers.end == c->n_layers + 1;
+    if (!m->part.whole && (m->part.layers.first >= m->part.layers.end || (m->part.layers.end > c->n_layers && !(mtp_alone && c->n_mtp_layers)) || o->max_deferred))
+        return td_fail(err, TD_EINVAL, "layers %u to %u of %u cannot be run by themselves", m->part.layers.first, m->part.layers.end, c->n_layers);
+    m->n_moe = td_moe_layers_in(c, m->part.layers);
     if (!o->context_length) o->context_length = c->max_position;
     if (o->context_length > c->max_position) return refuse_context(o->context_length, c, err);
     if (c->n_mtp_layers > 1) return td_fail(err, TD_ENOTSUP, "num_nextn_predict_layers %u: only one MTP layer is supported", c->n_mtp_layers);
@@ -188,14 +196,18 @@ td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_
     td_status st = TD_OK;
     if (o->cpu_weight_path && !(m->cpu_weight_path = strdup(o->cpu_weight_path))) st = td_fail(err, TD_ENOMEM, "out of memory for the model");
     if (st == TD_OK) st = td_model_config_read(o->model_path, o->override_json, &m->config, err);
-    if (st == TD_OK) st = o->load_dummy ? td_checkpoint_open_dummy(0, &m->checkpoint, err) : td_checkpoint_open(o->model_path, &m->checkpoint, err);
+    m->checkpoint = o->checkpoint;
+    if (st == TD_OK && !o->checkpoint) {
+        st = o->load_dummy ? td_checkpoint_open_dummy(0, &m->own_checkpoint, err) : td_checkpoint_open(o->model_path, &m->own_checkpoint, err);
+        m->checkpoint = m->own_checkpoint;
+    }
     if (st == TD_OK) st = check_options(m, err);
     if (st == TD_OK && !m->cpu_weight_path && has_packed_experts(m) && !(m->cpu_weight_path = strdup(o->model_path)))
         st = td_fail(err, TD_ENOMEM, "out of memory for the model");
     if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !m->cpu_weight_path, err);
     if (st == TD_OK && m->cpu_weight_path && m->n_moe) {
         td_experts_config ec = experts_config(m);
-        st = td_expert_files_check(&ec, m->cpu_weight_path, m->checkpoint, err);
+        st = td_expert_files_check(&ec, td_moe_layers_in(&m->config, (td_layer_range){0, m->part.layers.first}), m->cpu_weight_path, m->checkpoint, err);
     }
     if (st == TD_OK) {
         td_program_spec spec = program_spec(m);
@@ -230,7 +242,7 @@ void td_model_close(td_model *m) {
         if (*list[i].at) d->ops->free(d, *list[i].at, list[i].bytes);
     td_model_weights_free(d, &m->config, &m->weights);
     td_device_file_close(m->device_file);
-    td_checkpoint_close(m->checkpoint);
+    td_checkpoint_close(m->own_checkpoint);
     td_step_split_close(&m->split);
     for (uint32_t i = 0; m->kept && i < m->n_moe; i++) {
         free(m->kept[i * TD_HALVES].ids);
@@ -252,7 +264,7 @@ static td_status allocate_kv(td_model *m, uint32_t n_pages, td_error *err) {
     m->kv_b_bytes = b * n_pages;
     m->kv = calloc(n_all_layers(m), sizeof *m->kv);
     if (!m->kv) return td_fail(err, TD_ENOMEM, "out of memory for the KV cache");
-    for (uint32_t i = 0; i < n_all_layers(m); i++) {
+    for (uint32_t i = m->part.layers.first; i < m->part.layers.end; i++) {
         TD_TRY(d->ops->alloc(d, m->kv_a_bytes, &m->kv[i].a, err));
         TD_TRY(d->ops->alloc(d, m->kv_b_bytes, &m->kv[i].b, err));
     }
@@ -308,16 +320,17 @@ static void tap_call(void *arg) {
         out.routed = io.y;
         out.expert_x = io.x;
         out.expert_ids = io.ids;
+        out.expert_weights = io.weights;
         out.deferred = t->moe_layer > 0 && m->o.max_deferred ? before.y_deferred : NULL;
     }
     m->o.layer_tap(m->o.layer_tap_user, &out);
 }
 
 static td_status allocate_tapped(td_model *m, td_error *err) {
-    m->tapped = calloc(m->config.n_layers, sizeof *m->tapped);
-    m->tapped_args = calloc(m->config.n_layers, sizeof *m->tapped_args);
+    m->tapped = calloc(n_all_layers(m), sizeof *m->tapped);
+    m->tapped_args = calloc(n_all_layers(m), sizeof *m->tapped_args);
     if (!m->tapped || !m->tapped_args) return td_fail(err, TD_ENOMEM, "out of memory to watch the layers");
-    for (uint32_t i = 0, n_moe = 0; i < m->config.n_layers; i++) {
+    for (uint32_t i = m->part.layers.first, n_moe = 0; i < m->part.layers.end; i++) {
         m->tapped[i] = (tapped_layer){.model = m, .layer = i, .moe_layer = m->config.is_moe[i] ? n_moe++ : UINT32_MAX};
         m->tapped_args[i] = &m->tapped[i];
     }
@@ -350,6 +363,7 @@ static td_status build_programs(td_model *m, td_error *err) {
         TD_TRY(td_program_build_main(&spec, TD_HALVES, &m->main_split, err));
         TD_TRY(td_step_split_open(&m->split, m->o.max_tok, err));
     }
+    if (!m->part.whole) return TD_OK;
     TD_TRY(td_program_build_head(&spec, &m->head, err));
     return m->config.n_mtp_layers ? td_program_build_mtp(&spec, &m->mtp, err) : TD_OK;
 }
@@ -365,7 +379,7 @@ typedef struct {
 /* Only beside packed experts: that folder is ours to write to. Where memory is placed on NUMA nodes, as with the experts, nothing is mapped. */
 static kept_device_weights kept_device_weights_of(const td_model *m) {
     kept_device_weights k = {0};
-    bool                wanted = m->cpu_weight_path && !m->o.load_dummy && !m->o.copy_files && !td_mem_places(td_pool_home(m->expert_pool));
+    bool                wanted = m->part.whole && m->cpu_weight_path && !m->o.load_dummy && !m->o.copy_files && !td_mem_places(td_pool_home(m->expert_pool));
     if (wanted) m->npu->ops->weight_tag(m->npu, k.tag);
     size_t n = k.tag[0] ? (size_t)snprintf(k.path, sizeof k.path, "%s/device-%s-%s.tdw", m->cpu_weight_path, k.tag, m->o.w8a8 ? "w8a8" : "bf16") : 0;
     if (n >= sizeof k.path) k.tag[0] = 0;
@@ -378,7 +392,7 @@ static td_status load_device_weights(td_model *m, kept_device_weights *k, td_err
         td_status st = td_device_file_open(k->path, k->tag, td_checkpoint_source_hash(m->checkpoint), m->expert_pool, &m->device_file, &why);
         if (st != TD_OK && st != TD_ENOTFOUND) td_warn("%s; the device's weights are converted again", why.text);
     }
-    return td_model_weights_load(m->npu, &m->config, m->checkpoint, m->o.w8a8, m->o.context_length, m->device_file, &m->weights, &k->complete, err);
+    return td_model_weights_load(m->npu, &m->config, &m->part, m->checkpoint, m->o.w8a8, m->o.context_length, m->device_file, &m->weights, &k->complete, err);
 }
 
 /* A failure is no reason not to serve: the next start converts again. */
@@ -401,14 +415,15 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     if (m->n_moe) {
         td_experts_config ec = experts_config(m);
         TD_TRY(td_experts_create(&ec, m->expert_pool, &m->experts, err));
-        TD_TRY(td_experts_load_all(m->experts, &ec, &m->config, m->checkpoint, m->cpu_weight_path, err));
+        TD_TRY(td_experts_load_all(m->experts, &ec, &m->config, m->part.layers, m->checkpoint, m->cpu_weight_path, err));
         td_bridge_config bc = bridge_config(m);
         TD_TRY(td_bridge_open(&bc, &m->bridge, err));
     }
     TD_TRY(allocate_kv(m, n_pages, err));
     TD_TRY(build_programs(m, err));
     keep_device_weights(m, &kept);
-    td_checkpoint_close(m->checkpoint);
+    td_checkpoint_close(m->own_checkpoint);
+    m->own_checkpoint = NULL;
     m->checkpoint = NULL;
     return TD_OK;
 }
@@ -464,6 +479,7 @@ static td_status run(td_model *m, const td_program *p, const td_step *pass) {
 }
 
 td_status td_model_forward(td_model *m, td_step *step) {
+    assert(m->part.whole);
     assert(step->n_tok >= 1 && step->n_tok <= m->o.max_tok);
     step->dev = step->host; /* unified memory; a device with memory of its own mirrors the arrays here */
     m->last_step = step;
@@ -491,6 +507,30 @@ td_status td_model_mtp(td_model *m, td_step *step, const uint32_t *next_token, c
     td_step shifted = *step;
     shifted.host.token = next_token;
     return run_head(m, &m->mtp, shifted, rows, n_rows, logits);
+}
+
+td_status td_model_run_layers(td_model *m, td_step *step, const void *in, void *out) {
+    assert(!m->part.whole && step->n_tok >= 1 && step->n_tok <= m->o.max_tok);
+    td_npu *d = m->npu;
+    size_t  bytes = step->n_tok * m->config.hidden * td_dtype_bytes(m->act_dtype);
+    step->dev = step->host; /* as in td_model_forward */
+    TD_TRY(d->ops->copy(d, m->stream, m->act.x, in, bytes, TD_COPY_H2D));
+    TD_TRY(run(m, &m->main, step));
+    TD_TRY(d->ops->copy(d, m->stream, out, m->act.x, bytes, TD_COPY_D2H));
+    return d->ops->stream_sync(d, m->stream);
+}
+
+static bool find_role(const td_role_weights *r, const td_npu_weight *w, td_role *role) {
+    for (*role = 0; *role < TD_ROLE_COUNT; ++*role)
+        if (r->role[*role] == w) return true;
+    return false;
+}
+
+bool td_model_find_weight(const td_model *m, const td_npu_weight *w, uint32_t *layer, td_role *role) {
+    for (*layer = m->part.layers.first; *layer < m->part.layers.end; ++*layer)
+        if (find_role(&m->weights.layers[*layer], w, role)) return true;
+    *layer = 0;
+    return find_role(&m->weights.model, w, role);
 }
 
 void td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights) {

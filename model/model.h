@@ -8,7 +8,7 @@
 #define TD_MODEL_MODEL_H
 
 #include "cpu_experts/cpu_experts.h"
-#include "model/model_config.h"
+#include "model/checkpoint.h"
 #include "npu/npu.h"
 
 typedef struct td_model td_model;
@@ -25,6 +25,7 @@ typedef struct {
     const void *deferred; /* what it adds of the MoE layer before; NULL: nothing */
     const void     *expert_x;   /* what its router and routed experts read; NULL: a dense layer */
     const uint16_t *expert_ids; /* [n_tok, top_k] that were chosen */
+    const float    *expert_weights; /* [n_tok, top_k] of them */
 } td_layer_output;
 
 /** Called in stream order; must not call the model or the device. */
@@ -48,6 +49,9 @@ typedef struct {
     bool             keep_routing;    /* for tests: keep what the routers chose */
     td_layer_tap     layer_tap;       /* sees every layer of the main program, steps go whole then; NULL: none */
     void            *layer_tap_user;
+    td_layer_range   layers;          /* end 0: the whole model; else these alone, for td_model_run_layers: no embedding, no head. All in the main
+                                         model, or the MTP layer alone, which runs as any other. No deferral */
+    const td_checkpoint *checkpoint;  /* weights are read from here, not from model_path; borrowed until loaded; NULL: opened from model_path */
 } td_model_options;
 
 typedef struct {
@@ -98,6 +102,15 @@ TD_NODISCARD td_status td_model_head(td_model *m, const uint32_t *rows, uint32_t
  */
 TD_NODISCARD td_status td_model_mtp(td_model *m, td_step *step, const uint32_t *next_token, const uint32_t *rows, uint32_t n_rows,
                                     const float **logits);
+
+/**
+ * With options.layers: run those on hidden states. The step's tokens do not count, its positions and slots do.
+ * @param in, out [n_tok, hidden] of the activations' type; the residual stream before and after the layers. They may be the same.
+ */
+TD_NODISCARD td_status td_model_run_layers(td_model *m, td_step *step, const void *in, void *out);
+
+/** The layer and role of one of the model's weights, for td_npu_config.rows_tap. @return false: it is none of them. */
+bool td_model_find_weight(const td_model *m, const td_npu_weight *w, uint32_t *layer, td_role *role);
 
 /** The routed experts of the last forward, with keep_routing: ids and weights [n_tok, top_k] of MoE layer `layer` (MTP's is the last). */
 void td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights);

@@ -493,8 +493,10 @@ td_status td_model_config_read(const char *path, const char *override_json, td_m
     return s;
 }
 
-uint32_t td_model_config_moe_layers(const td_model_config *c) {
+uint32_t td_moe_layers_in(const td_model_config *c, td_layer_range r) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_layers + c->n_mtp_layers; i++) n += c->is_moe[i];
+    for (uint32_t i = r.first; i < r.end; i++) n += c->is_moe[i];
     return n;
 }
+
+uint32_t td_model_config_moe_layers(const td_model_config *c) { return td_moe_layers_in(c, td_all_layers(c)); }

@@ -77,7 +77,17 @@ TD_NODISCARD td_status td_model_config_read(const char *path, const char *overri
 TD_NODISCARD td_status td_model_config_parse(const char *config, size_t config_len, const char *generation, size_t generation_len,
                                              const char *override_json, td_model_config *out, td_error *err);
 
-/** Number of layers with routed experts among n_layers + n_mtp_layers. */
+/** Some of the layers 0 .. n_layers + n_mtp_layers - 1: first .. end - 1. */
+typedef struct {
+    uint32_t first, end;
+} td_layer_range;
+
+static inline td_layer_range td_all_layers(const td_model_config *c) { return (td_layer_range){0, c->n_layers + c->n_mtp_layers}; }
+
+/** Number of layers with routed experts in the range. */
+uint32_t td_moe_layers_in(const td_model_config *c, td_layer_range r);
+
+/** The same of all layers. */
 uint32_t td_model_config_moe_layers(const td_model_config *c);
 
 /**

@@ -137,15 +137,10 @@ static void open_slot(builder *b, uint32_t moe_layer, bool last) {
     b->status = td_bridge_port_create(b->s->bridge, &desc, &h->port, b->err);
 }
 
-/* Index of a layer in the expert store, and whether a later layer of the main model has experts too. */
-static uint32_t moe_index(const td_model_config *c, uint32_t layer, bool *last) {
-    uint32_t index = 0;
-    *last = true;
-    for (uint32_t i = 0; i < c->n_layers + c->n_mtp_layers; i++) {
-        if (i < layer && c->is_moe[i]) index++;
-        if (i > layer && i < c->n_layers && c->is_moe[i]) *last = false;
-    }
-    return index;
+/* Index of a layer in the expert store, and whether a later layer of the main program has experts too. */
+static uint32_t moe_index(const td_program_spec *s, uint32_t layer, bool *last) {
+    *last = td_moe_layers_in(s->config, (td_layer_range){layer + 1, s->layers.end}) == 0;
+    return td_moe_layers_in(s->config, (td_layer_range){s->layers.first, layer});
 }
 
 /*
@@ -167,7 +162,7 @@ static void begin_layer(builder *b, uint32_t layer) {
         return;
     }
     bool     last;
-    uint32_t moe_layer = moe_index(s->config, layer, &last);
+    uint32_t moe_layer = moe_index(s, layer, &last);
     open_slot(b, moe_layer, last);
     add_norm(b, w[TD_ROLE_POST_NORM], h->x, h->act.attn, h->io.x, 0);
     add_router(b, layer, &h->io);
@@ -213,16 +208,16 @@ static void start_pass(builder *b, uint32_t n_halves) {
 static void describe_main(builder *b, uint32_t n_halves) {
     const td_program_spec *s = b->s;
     start_pass(b, n_halves);
-    for (uint32_t h = 0; h < n_halves; h++) {
+    for (uint32_t h = 0; s->whole && h < n_halves; h++) {
         b->at = &b->halves[h];
         add_embed(b, b->at->x);
     }
-    for (uint32_t i = 0; i <= s->config->n_layers; i++)
+    for (uint32_t i = s->layers.first; i <= s->layers.end; i++)
         for (uint32_t h = 0; h < n_halves; h++) {
             b->at = &b->halves[h];
-            if (i > 0) end_layer(b, i - 1);
-            if (i > 0 && s->layer_done) push(b, (td_op){.kind = TD_OP_CALL, .call = {s->layer_done, s->layer_done_args[i - 1]}});
-            if (i < s->config->n_layers) begin_layer(b, i);
+            if (i > s->layers.first) end_layer(b, i - 1);
+            if (i > s->layers.first && s->layer_done) push(b, (td_op){.kind = TD_OP_CALL, .call = {s->layer_done, s->layer_done_args[i - 1]}});
+            if (i < s->layers.end) begin_layer(b, i);
         }
     b->layer = TD_NO_LAYER;
     if (n_halves > 1)
@@ -293,8 +288,8 @@ td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_e
         bare.act = (td_activations){0};
         builder b = {.s = &bare, .err = err};
         for (uint32_t n_halves = 1; n_halves <= TD_HALVES && n_halves <= s->max_tok; n_halves++) describe_main(&b, n_halves);
-        describe_head(&b);
-        if (s->config->n_mtp_layers) describe_mtp(&b);
+        if (s->whole) describe_head(&b);
+        if (s->whole && s->config->n_mtp_layers) describe_mtp(&b);
         *bytes = b.scratch;
     }
     free(none.layers);

@@ -58,6 +58,8 @@ typedef struct {
     const td_model_config  *config;
     const td_model_weights *weights;
     const td_layer_kv      *kv;     /* [n_layers + n_mtp_layers] */
+    td_layer_range          layers; /* of the main program */
+    bool                    whole;  /* it begins with the embedding; false: with what is in act.x, and there are no other programs */
     td_activations          act;
     td_dtype                act_dtype;
     uint32_t                max_tok, max_out, max_kv, max_deferred;
@@ -69,13 +71,13 @@ typedef struct {
     void                  **layer_done_args;
 } td_program_spec;
 
-/** Embedding and all layers: leaves the last residual stream in act.x. @param n_halves 1, or TD_HALVES with experts and max_tok >= 2. */
+/** The layers, after the embedding where wanted: leaves the last residual stream in act.x. @param n_halves 1, or TD_HALVES with experts and max_tok >= 2. */
 TD_NODISCARD td_status td_program_build_main(const td_program_spec *s, uint32_t n_halves, td_program *out, td_error *err);
 /** Final norm and head over step->out_row: fills act.logits. */
 TD_NODISCARD td_status td_program_build_head(const td_program_spec *s, td_program *out, td_error *err);
 /** The MTP layer and its head: reads act.x, fills act.logits. */
 TD_NODISCARD td_status td_program_build_mtp(const td_program_spec *s, td_program *out, td_error *err);
-/** Largest scratch that one of the blocks needs, for planning. @param s npu, config, act_dtype and max_* are read, the rest may be empty. */
+/** Largest scratch that one of the blocks needs, for planning. @param s npu, config, layers, whole, act_dtype and max_* are read, the rest may be empty. */
 TD_NODISCARD td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err);
 
 /** @param steps [n_halves] the whole step, or its halves. */

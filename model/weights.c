@@ -42,13 +42,13 @@ static uint64_t bytes_of(td_npu *d, const td_model_config *c, td_role role, uint
                           : d->ops->weight_bytes(d, format_of(&spec, w8a8), spec.shape[0], spec.shape[1]);
 }
 
-uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, bool w8a8, uint32_t max_pos) {
+uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, bool w8a8, uint32_t max_pos) {
     uint64_t sum = d->ops->weight_bytes(d, TD_WEIGHT_F32, max_pos, c->rope.dim);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
-        if (of_whole_model(role))
+        if (!of_whole_model(role))
+            for (uint32_t i = part->layers.first; i < part->layers.end; i++) sum += bytes_of(d, c, role, i, w8a8);
+        else if (part->whole)
             sum += bytes_of(d, c, role, 0, w8a8);
-        else
-            for (uint32_t i = 0; i < all_layers(c); i++) sum += bytes_of(d, c, role, i, w8a8);
     return sum;
 }
 
@@ -130,21 +130,21 @@ static td_status check_shared(loader *l, td_role copy, td_role original) {
     return td_fail(l->err, TD_ENOTSUP, "%s: %s differs from %s; an MTP layer with weights of its own there is not supported", td_checkpoint_dir(l->ck), a.name, b.name);
 }
 
-td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_checkpoint *ck, bool w8a8, uint32_t max_pos,
-                                const td_device_file *kept, td_model_weights *w, bool *all_kept, td_error *err) {
+td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_model_part *part, const td_checkpoint *ck, bool w8a8,
+                                uint32_t max_pos, const td_device_file *kept, td_model_weights *w, bool *all_kept, td_error *err) {
     loader l = {.d = d, .c = c, .ck = ck, .kept = kept, .w8a8 = w8a8, .err = err};
-    td_load_progress_start(&l.progress, "device weights", td_model_weights_bytes(d, c, w8a8, max_pos));
+    td_load_progress_start(&l.progress, part->whole ? "device weights" : NULL, td_model_weights_bytes(d, c, part, w8a8, max_pos));
     *w = (td_model_weights){.layers = calloc(all_layers(c), sizeof *w->layers)};
     if (!w->layers) return td_fail(err, TD_ENOMEM, "out of memory for the weights");
     TD_TRY(load_rope(&l, max_pos, &w->rope));
-    for (td_role role = 0; role < TD_ROLE_COUNT; role++)
+    for (td_role role = 0; part->whole && role < TD_ROLE_COUNT; role++)
         if (of_whole_model(role)) TD_TRY(load_role(&l, role, 0, &w->model.role[role]));
-    for (uint32_t i = 0; i < all_layers(c); i++) {
+    for (uint32_t i = part->layers.first; i < part->layers.end; i++) {
         for (td_role role = 0; role < TD_ROLE_COUNT; role++)
             if (!of_whole_model(role)) TD_TRY(load_role(&l, role, i, &w->layers[i].role[role]));
         td_checkpoint_release_pages(ck);
     }
-    if (c->n_mtp_layers) {
+    if (c->n_mtp_layers && part->whole) {
         TD_TRY(check_shared(&l, TD_ROLE_MTP_EMBED, TD_ROLE_EMBED));
         TD_TRY(check_shared(&l, TD_ROLE_MTP_HEAD, TD_ROLE_LM_HEAD));
     }

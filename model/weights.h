@@ -17,19 +17,25 @@ typedef struct {
     td_npu_weight   *rope;   /* [max_pos, rope dim] */
 } td_model_weights;
 
+/** What of a model is on the device: the layers, and with `whole` the roles of the whole model too. */
+typedef struct {
+    td_layer_range layers;
+    bool           whole;
+} td_model_part;
+
 /** Bytes the device takes for all of them. */
-uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, bool w8a8, uint32_t max_pos);
+uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, bool w8a8, uint32_t max_pos);
 
 /**
- * Read, convert and hand over every weight; those that `kept` has are taken from there. Logs progress.
+ * Read, convert and hand over every weight of the part; those that `kept` has are taken from there. Logs progress.
  * The MTP layer shares the model's embedding and head; a checkpoint whose copies differ is refused (TD_ENOTSUP).
  * @param max_pos rows of the rope table: the longest sequence.
  * @param kept  what td_model_weights_keep wrote from the same checkpoint on such a device, or NULL; must live as long as the weights.
  * @param all_kept  whether nothing was converted.
  * On failure *w holds what was loaded; td_model_weights_free frees that too.
  */
-TD_NODISCARD td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_checkpoint *ck, bool w8a8, uint32_t max_pos,
-                                             const td_device_file *kept, td_model_weights *w, bool *all_kept, td_error *err);
+TD_NODISCARD td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_model_part *part, const td_checkpoint *ck, bool w8a8,
+                                             uint32_t max_pos, const td_device_file *kept, td_model_weights *w, bool *all_kept, td_error *err);
 
 /** Write them to a file for td_device_file_open, once the blocks that use them exist. @param source_hash of the checkpoint. */
 TD_NODISCARD td_status td_model_weights_keep(td_npu *d, const td_model_config *c, const td_model_weights *w, const char *path, const char *tag,

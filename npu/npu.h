@@ -43,11 +43,19 @@ struct td_npu {
     const td_npu_ops *ops;
 };
 
+/**
+ * What linears read, for calibration: m rows x [m, k] of dtype that the n weights are about to be multiplied with, as they are before any
+ * rounding. Called on the stream's thread, in the order of the rows; must not call the device.
+ */
+typedef void (*td_rows_tap)(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m, size_t k);
+
 typedef struct {
     td_dtype act_dtype; /* TD_DT_BF16 or TD_DT_F32 */
     td_pool *pool;      /* host: the threads to compute on; borrowed */
     bool     own_threads; /* host: true: a stream is a thread of its own that drives `pool` (streams of one device share it in
                              turn); false: enqueuing runs the work at once on the caller and `pool` */
+    td_rows_tap rows_tap;  /* host only, other devices refuse it; NULL: none */
+    void       *rows_tap_user;
 } td_npu_config;
 
 typedef struct {

@@ -35,6 +35,8 @@ typedef struct {
     uint32_t              n_workers;
     td_dtype              act;
     bool                  own_threads;
+    td_rows_tap           rows_tap; /* or NULL */
+    void                 *rows_tap_user;
     const td_w8a8_kernel *w8a8;
     const td_host_math   *math;
     const td_attn16      *attn16;

@@ -126,12 +126,19 @@ static size_t panel_bytes(const td_host_npu *d, const td_npu_weight *w) {
     return td_host_nr(d, w) * w->k * element;
 }
 
+static void show_rows(td_host_npu *d, const td_host_rows *x, const td_host_product *products, size_t n_products) {
+    const td_npu_weight *weights[TD_HOST_PRODUCTS_MAX];
+    for (size_t i = 0; i < n_products; i++) weights[i] = products[i].w;
+    d->rows_tap(d->rows_tap_user, weights, n_products, x->dtype, x->x, x->m, x->k);
+}
+
 void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products) {
     product_job j = {.d = d, .x = x, .n_products = n_products, .block_rows = F_BLOCK_ROWS};
     size_t      panels = 0, bytes = 0;
     bool        all_int = true;
     assert(n_products >= 1 && n_products <= TD_HOST_PRODUCTS_MAX);
     if (x->m == 0) return;
+    if (d->rows_tap) show_rows(d, x, products, n_products);
     for (size_t i = 0; i < n_products; i++) {
         prepare(d, x, products[i].w->format);
         all_int = all_int && products[i].w->format == TD_WEIGHT_W8A8;

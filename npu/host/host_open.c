@@ -159,6 +159,8 @@ td_status td_host_npu_open(const td_npu_config *config, td_npu **out, td_error *
     d->n_workers = td_pool_workers(config->pool);
     d->act = config->act_dtype;
     d->own_threads = config->own_threads;
+    d->rows_tap = config->rows_tap;
+    d->rows_tap_user = config->rows_tap_user;
     d->w8a8 = td_w8a8_select(features);
     d->math = td_host_math_select(features);
     d->attn16 = td_attn16_select(features);

@@ -47,11 +47,13 @@ void model_run_open(model_run *r, const model_run_options *o) {
     *r = (model_run){0};
     r->pool = open_pool(o->threads ? o->threads : 2, o->subpools ? o->subpools : 1);
     if (o->npu_threads) r->npu_pool = open_pool(o->npu_threads, 1);
-    td_npu_config nc = {.act_dtype = o->w8a8 ? TD_DT_BF16 : TD_DT_F32, .pool = o->npu_threads ? r->npu_pool : r->pool, .own_threads = o->npu_threads > 0};
+    td_npu_config nc = {.act_dtype = o->w8a8 ? TD_DT_BF16 : TD_DT_F32, .pool = o->npu_threads ? r->npu_pool : r->pool, .own_threads = o->npu_threads > 0,
+                        .rows_tap = o->rows_tap, .rows_tap_user = o->tap_user};
     if (td_npu_open("host", &nc, &r->npu, &err) != TD_OK) fail_with(&err);
     td_model_options mo = {.model_path = repo_path(o->path), .cpu_weight_path = o->cpu_weight_path, .override_json = o->override_json, .w8a8 = o->w8a8, .expert_format = o->experts, .expert_groups = o->groups,
                            .max_tok = o->max_tok ? o->max_tok : 2048, .max_out = MAX_OUT, .max_deferred = o->max_deferred,
-                           .async_experts = o->npu_threads > 0, .overlap_min_tok = o->overlap_min_tok, .keep_routing = true};
+                           .async_experts = o->npu_threads > 0, .overlap_min_tok = o->overlap_min_tok, .keep_routing = true, .layers = o->layers,
+                           .layer_tap = o->layer_tap, .layer_tap_user = o->tap_user};
     if (td_model_open(&mo, r->npu, r->pool, &r->model, &err) != TD_OK) fail_with(&err);
     r->pages_per_seq = (o->max_len + TD_KV_PAGE - 1) / TD_KV_PAGE;
     r->n_pages = r->pages_per_seq * o->n_seq;
@@ -77,7 +79,7 @@ static struct {
     uint8_t  absorbed[512];
 } arrays;
 
-td_step *model_run_forward(model_run *r, const model_piece *pieces, uint32_t n_pieces) {
+static td_step *fill_step(model_run *r, const model_piece *pieces, uint32_t n_pieces) {
     static td_step step;
     assert_true(n_pieces <= 512 && n_pieces * r->pages_per_seq <= 512 * 64);
     step = (td_step){.n_seq = n_pieces, .block_stride = r->pages_per_seq,
@@ -99,8 +101,17 @@ td_step *model_run_forward(model_run *r, const model_piece *pieces, uint32_t n_p
         }
     }
     arrays.seq_start[n_pieces] = step.n_tok;
-    assert_int_equal(td_model_forward(r->model, &step), TD_OK);
     return &step;
+}
+
+td_step *model_run_forward(model_run *r, const model_piece *pieces, uint32_t n_pieces) {
+    td_step *step = fill_step(r, pieces, n_pieces);
+    assert_int_equal(td_model_forward(r->model, step), TD_OK);
+    return step;
+}
+
+void model_run_layers(model_run *r, const model_piece *pieces, uint32_t n_pieces, const void *in, void *out) {
+    assert_int_equal(td_model_run_layers(r->model, fill_step(r, pieces, n_pieces), in, out), TD_OK);
 }
 
 void model_run_logits(model_run *r, uint32_t n_tok, float *out) {

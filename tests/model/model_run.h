@@ -23,6 +23,10 @@ typedef struct {
     uint32_t         npu_threads;     /* 0: shared */
     uint32_t         max_tok;         /* 0: 2048 */
     uint32_t         overlap_min_tok; /* steps of so many rows go in two halves; 0: none */
+    td_layer_range   layers;          /* end 0: all */
+    td_layer_tap     layer_tap;
+    td_rows_tap      rows_tap;
+    void            *tap_user;        /* of both */
     uint32_t         n_seq, max_len;  /* sequences that have pages at the same time, tokens of each */
 } model_run_options;
 
@@ -39,6 +43,9 @@ typedef struct {
 
 /** A forward pass over pieces; the step stays valid until the next call. */
 td_step *model_run_forward(model_run *r, const model_piece *pieces, uint32_t n_pieces);
+
+/** The same through options.layers: [n_tok, hidden] in and out, of the activations' type. */
+void model_run_layers(model_run *r, const model_piece *pieces, uint32_t n_pieces, const void *in, void *out);
 
 /** Logits of all rows of the last forward into out [n_tok, vocab]. */
 void model_run_logits(model_run *r, uint32_t n_tok, float *out);

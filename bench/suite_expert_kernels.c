@@ -91,15 +91,17 @@ static td_status time_matrix(gemm *g, size_t which, const char *shape, td_error 
     return TD_OK;
 }
 
+/* What a kernel is timed with: every name of its format (mxfp4, int4-g32, ...). */
 static td_status time_kernel(gemm *g, td_error *err) {
-    for (uint16_t size = 32; size <= 128; size *= 2) {
-        if (g->kernel->format == TD_EXPERT_INT4G) g->groups = (td_expert_groups){.size = size, .scale_dtype = TD_DT_BF16};
+    const td_expert_numbers *numbers;
+    for (size_t j = 0; (numbers = td_expert_numbers_at(j)); j++) {
+        if (numbers->format != g->kernel->format) continue;
+        g->groups = numbers->groups;
         for (size_t i = 0; i < sizeof MATRICES / sizeof *MATRICES; i++) {
             char shape[TD_BENCH_SHAPE_BYTES];
-            snprintf(shape, sizeof shape, g->groups.size ? "%s g%u" : "%s", MATRICES[i].name, g->groups.size);
+            snprintf(shape, sizeof shape, g->groups.size ? "%s %s" : "%s", MATRICES[i].name, numbers->name);
             if (td_bench_wanted(g->b, shape) || td_bench_wanted(g->b, g->kernel->name)) TD_TRY(time_matrix(g, i, shape, err));
         }
-        if (g->kernel->format != TD_EXPERT_INT4G) break;
     }
     return TD_OK;
 }
@@ -108,7 +110,7 @@ static td_status time_kernel(gemm *g, td_error *err) {
 static bool any_wanted(const td_bench *b) {
     for (size_t i = 0; i < sizeof MATRICES / sizeof *MATRICES; i++) {
         char all[TD_BENCH_SHAPE_BYTES];
-        snprintf(all, sizeof all, "%s g32 g64 g128", MATRICES[i].name);
+        snprintf(all, sizeof all, "%s int4-g32 int4-g64 int4-g128 mxfp4 nvfp4", MATRICES[i].name);
         if (td_bench_wanted(b, all)) return true;
     }
     size_t                       n_kernels;

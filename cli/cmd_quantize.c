@@ -26,7 +26,7 @@ static const char HELP[] =
     "  --output DIR                new folder, or one to continue\n"
     "  --load-format NAME          auto (default), or dummy: random weights of the shape of --model-path, a folder or a config.json\n"
     "  --quantization NAME         w8a8_int8 (default), or none: weights as stored, experts packed only\n"
-    "  --expert-quantization NAME  int4 (default), int8, int4-g32, int4-g64, int4-g128\n"
+    "  --expert-quantization NAME  int4 (default), int8, int4-g32, int4-g64, int4-g128, mxfp4, nvfp4\n"
     "  --threads N                 default: every core\n"
     "  --subpool-count N           parts of each packed layer, one per NUMA node of the machine that will serve; default: this machine's\n"
     "  --force                     replace the output of another model or of other options\n";

@@ -118,10 +118,10 @@ static const flag FLAGS[] = {
      ONLY,
      E(expert_quantization),
      .arg = "FORMAT",
-     .choices = "auto|none|int4|int8|int4-g32|int4-g64|int4-g128",
+     .choices = "auto|none|int4|int8|int4-g32|int4-g64|int4-g128|mxfp4|nvfp4",
      .by_default = "auto",
      .help = "Numbers of the routed experts (docs/quantisation.md); auto is none when --quantization is none, else int4.",
-     .refusal = NOT_YET "; the formats are auto, none, int4, int8, int4-g32, int4-g64 and int4-g128"},
+     .refusal = NOT_YET "; the formats are auto, none, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 and nvfp4"},
 
     SECTION("Server"),
     {{"config"},

@@ -22,19 +22,22 @@ typedef enum {
     TD_EXPERT_BF16,  /* bf16 weights, f32 arithmetic: the reference */
     TD_EXPERT_INT8C, /* int8 in [-127, 127], the rest as int4c */
     TD_EXPERT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within a group, f32 over groups */
+    TD_EXPERT_FP4G,  /* weight = e2m1 code * scale of its group along k * factor of its row; arithmetic as int4g */
 } td_expert_format;
-#define TD_EXPERT_FORMATS 4
+#define TD_EXPERT_FORMATS 5
 
-/** The groups of int4g, as AWQ, GPTQ and compressed-tensors have them. */
+static inline bool td_expert_has_groups(td_expert_format f) { return f == TD_EXPERT_INT4G || f == TD_EXPERT_FP4G; }
+
+/** The groups of int4g and fp4g, kept as AWQ, GPTQ, compressed-tensors, MXFP4 and NVFP4 have them. */
 typedef struct {
-    uint16_t size;        /* weights along k that share a scale: 32, 64 or 128 */
-    td_dtype scale_dtype; /* BF16, F16 or F32: kept as the checkpoint has it */
-    bool     zero_points; /* every group has a zero in [0, 15]; false: it is 8 everywhere */
+    uint16_t size;        /* weights along k that share a scale: int4g 32, 64 or 128; fp4g 32 (MXFP4) or 16 (NVFP4) */
+    td_dtype scale_dtype; /* int4g: BF16, F16 or F32; fp4g: F8_E8M0 or F8_E4M3, and then every row has an f32 factor too */
+    bool     zero_points; /* int4g: every group has a zero in [0, 15]; false: it is 8 everywhere */
 } td_expert_groups;
 
 /** What people choose by name. */
 typedef struct {
-    const char      *name; /* "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128": groups symmetric with bf16 scales */
+    const char      *name; /* "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128": groups symmetric with bf16 scales; "mxfp4", "nvfp4" */
     td_expert_format format;
     td_expert_groups groups;
 } td_expert_numbers;
@@ -42,11 +45,14 @@ typedef struct {
 /** @return NULL for any other name. */
 const td_expert_numbers *td_expert_numbers_find(const char *name);
 
+/** All of them, by index. @return NULL behind the last. */
+const td_expert_numbers *td_expert_numbers_at(size_t i);
+
 typedef struct {
     uint32_t         n_layers;  /* MoE layers, the MTP layer included */
     uint32_t         n_experts, hidden, inter, top_k;
     td_expert_format format;
-    td_expert_groups groups;    /* of int4g; else unused */
+    td_expert_groups groups;    /* of int4g and fp4g; else unused */
     td_dtype         act_dtype; /* of x and y */
     uint32_t         max_tok;   /* largest n_tok of a call */
     uint32_t         max_deferred; /* largest number of deferred experts per token */
@@ -60,6 +66,7 @@ typedef struct {
 } td_expert_weights;
 
 typedef enum { TD_EXPERT_GATE, TD_EXPERT_UP, TD_EXPERT_DOWN } td_expert_matrix; /* gate and up [inter, hidden], down [hidden, inter] */
+#define TD_EXPERT_MATRICES 3
 
 /** Memory that a store of this shape takes: weights, and scratch for max_tok. */
 void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint64_t *weight_bytes, uint64_t *scratch_bytes);
@@ -70,7 +77,7 @@ void                   td_experts_destroy(td_experts *x);
 
 const char *td_experts_kernel_name(const td_experts *x); /* "int4c_avx512vnni_…" */
 
-/** Quantise (to nearest; int4g symmetric, zeros of 8) and pack one layer. @param experts [n_experts] views, only read during the call. Uses the pool. */
+/** Quantise (to nearest; int4g symmetric, zeros of 8; fp4g as quant/weight_quant.h says) and pack one layer. @param experts [n_experts] views, only read during the call. Uses the pool. */
 TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err);
 
 /** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */

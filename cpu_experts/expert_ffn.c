@@ -87,10 +87,10 @@ static size_t odd_lines(size_t bytes) {
     return (td_round_up(bytes, TD_CACHE_LINE) / TD_CACHE_LINE | 1) * TD_CACHE_LINE;
 }
 
-/* A row of activations for the kernel: f32; or int8, of int4g followed by the sums of its groups. */
+/* A row of activations for the kernel: f32; or int8, of formats in groups followed by the sums of its groups. */
 static size_t row_bytes(const td_gemm_kernel *kernel, const expert_layout *l, size_t k) {
     if (kernel->format == TD_EXPERT_BF16) return k * sizeof(float);
-    return kernel->format == TD_EXPERT_INT4G ? k + k / l->groups.size * sizeof(int32_t) : k;
+    return td_expert_has_groups(kernel->format) ? k + k / l->groups.size * sizeof(int32_t) : k;
 }
 
 /* Make such a row of cols values; src may be dst when it is f32. */
@@ -101,7 +101,7 @@ static void make_row(const td_experts *x, td_dtype dtype, const void *src, size_
         return;
     }
     td_quantize_rows_i8(dtype, src, 1, cols, cols, (int8_t *)dst, k, &row->scale, &row->sum);
-    if (x->kernel->format == TD_EXPERT_INT4G) {
+    if (td_expert_has_groups(x->kernel->format)) {
         row->group_sum = (int32_t *)(dst + k);
         td_group_sums_i8((int8_t *)dst, k, x->layout.groups.size, (int32_t *)(dst + k));
     }

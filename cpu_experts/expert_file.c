@@ -30,17 +30,20 @@ static uint64_t hash_header(const header_page *p) {
 /* ---- header ------------------------------------------------------------------------------------ */
 
 static uint32_t format_word(const td_experts_config *c) {
-    if (c->format != TD_EXPERT_INT4G) return c->format;
+    if (!td_expert_has_groups(c->format)) return c->format;
     return c->format | (uint32_t)c->groups.size << 8 | (uint32_t)c->groups.scale_dtype << 16 | (uint32_t)c->groups.zero_points << 24;
 }
 
 /* What people call it: "int4", "int4-g32", … */
 static const char *format_name(uint32_t word, char name[32]) {
     static const char *const FORMATS[TD_EXPERT_FORMATS] = {
-        [TD_EXPERT_INT4C] = "int4", [TD_EXPERT_BF16] = "bf16", [TD_EXPERT_INT8C] = "int8", [TD_EXPERT_INT4G] = "int4-g"};
+        [TD_EXPERT_INT4C] = "int4", [TD_EXPERT_BF16] = "bf16", [TD_EXPERT_INT8C] = "int8", [TD_EXPERT_INT4G] = "int4-g", [TD_EXPERT_FP4G] = "fp4-g"};
     uint32_t format = word & 0xff;
-    if (format != TD_EXPERT_INT4G) return FORMATS[format];
-    const char *scale = (word >> 16 & 0xff) == TD_DT_F32 ? "f32" : (word >> 16 & 0xff) == TD_DT_F16 ? "f16" : "bf16";
+    if (!td_expert_has_groups((td_expert_format)format)) return FORMATS[format];
+    static const char *const SCALES[TD_DT_COUNT] = {
+        [TD_DT_F32] = "f32", [TD_DT_F16] = "f16", [TD_DT_BF16] = "bf16", [TD_DT_F8_E8M0] = "e8m0", [TD_DT_F8_E4M3] = "e4m3"};
+    uint32_t    dtype = word >> 16 & 0xff;
+    const char *scale = dtype < TD_DT_COUNT && SCALES[dtype] ? SCALES[dtype] : "unknown";
     snprintf(name, 32, "%s%u (%s scales%s)", FORMATS[format], word >> 8 & 0xff, scale, word >> 24 ? ", zeros" : "");
     return name;
 }
@@ -222,7 +225,7 @@ static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, siz
     size_t nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m),
            element = td_gemm_element(format), n_scales = 1, file_scales = 1, unpacked = SIZE_MAX;
     td_gemm_weights tile_weights = td_expert_tile_weights(src->layout, tmp);
-    if (format == TD_EXPERT_INT4G) {
+    if (td_expert_has_groups(format)) {
         n_scales = k / src->layout->groups.size;
         file_scales = file_k / src->layout->groups.size;
     }
@@ -241,6 +244,7 @@ static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, siz
         memset(out->scale + r * n_scales, 0, n_scales * sizeof *out->scale);
         memcpy(out->scale + r * n_scales, tile_weights.scale + in_tile * file_scales, scales * sizeof *out->scale);
         memcpy(out->zero + r * n_scales, tile_weights.zero + in_tile * file_scales, scales);
+        out->factor[r] = tile_weights.factor[in_tile];
     }
     return true;
 }

@@ -19,6 +19,10 @@ static const td_gemm_kernel *const KERNELS[] = {
 #endif
     &td_int4g_scalar,
 #if defined(__x86_64__)
+    &td_fp4g_avx512vnni, &td_fp4g_avxvnni, &td_fp4g_avx2,
+#endif
+    &td_fp4g_scalar,
+#if defined(__x86_64__)
     &td_bf16_avx512,      &td_bf16_avx2,
 #endif
     &td_bf16_scalar,

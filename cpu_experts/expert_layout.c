@@ -19,6 +19,13 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
         if (g->scale_dtype != TD_DT_BF16 && g->scale_dtype != TD_DT_F16 && g->scale_dtype != TD_DT_F32)
             return td_fail(err, TD_ENOTSUP, "scales of the experts' groups are bf16, f16 or f32");
     }
+    if (c->format == TD_EXPERT_FP4G) {
+        const td_expert_groups *g = &c->groups;
+        if (g->size != 16 && g->size != 32) return td_fail(err, TD_ENOTSUP, "fp4 experts in groups of %u weights: 16 or 32", g->size);
+        if (g->scale_dtype != TD_DT_F8_E8M0 && g->scale_dtype != TD_DT_F8_E4M3)
+            return td_fail(err, TD_ENOTSUP, "scales of groups of fp4 are e8m0 or e4m3");
+        if (g->zero_points) return td_fail(err, TD_ENOTSUP, "groups of fp4 have no zero points");
+    }
     if (!n_shards || n_shards > TD_POOL_SUBPOOLS_MAX)
         return td_fail(err, TD_EINVAL, "%u expert shards: 1 to %d", n_shards, TD_POOL_SUBPOOLS_MAX);
 

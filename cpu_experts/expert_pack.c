@@ -25,18 +25,18 @@ static size_t tile_rows_bytes(const expert_layout *l) {
     return td_round_up(TD_GEMM_NR_MAX * (k_max(l) + KR_MAX) * 2, TD_CACHE_LINE);
 }
 
-/* Scales, and as many zeros: of groups of 32, or one a row. */
+/* Scales, and as many zeros: of groups of 16, or one a row. */
 static size_t tile_scales(const expert_layout *l) {
-    return TD_GEMM_NR_MAX * ((k_max(l) + KR_MAX) / 32 + 1);
+    return TD_GEMM_NR_MAX * ((k_max(l) + KR_MAX) / 16 + 1);
 }
 
 static size_t tile_weights_bytes(const expert_layout *l) {
-    return td_round_up(tile_rows_bytes(l) + tile_scales(l) * (sizeof(float) + 1), TD_CACHE_LINE);
+    return td_round_up(tile_rows_bytes(l) + tile_scales(l) * (sizeof(float) + 1) + TD_GEMM_NR_MAX * sizeof(float), TD_CACHE_LINE);
 }
 
 td_gemm_weights td_expert_tile_weights(const expert_layout *l, void *mem) {
-    float *scale = (float *)((char *)mem + tile_rows_bytes(l));
-    return (td_gemm_weights){.rows = mem, .scale = scale, .zero = (uint8_t *)(scale + tile_scales(l))};
+    float *scale = (float *)((char *)mem + tile_rows_bytes(l)), *factor = scale + tile_scales(l);
+    return (td_gemm_weights){.rows = mem, .scale = scale, .factor = factor, .zero = (uint8_t *)(factor + TD_GEMM_NR_MAX)};
 }
 
 size_t td_expert_pack_tmp_bytes(const expert_layout *l) {
@@ -52,7 +52,7 @@ static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_exp
     const td_gemm_kernel *kernel = job->x->kernel;
     const expert_layout  *l = &job->x->layout;
     size_t k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m), row_bytes = k * td_gemm_element(kernel->format),
-           n_scales = kernel->format == TD_EXPERT_INT4G ? k / l->groups.size : 1; /* of a row */
+           n_scales = td_expert_has_groups(kernel->format) ? k / l->groups.size : 1; /* of a row */
     char           *mem = expert_worker_scratch(job->x, w->index), *tmp = mem + tile_weights_bytes(l);
     td_gemm_weights weights = td_expert_tile_weights(l, mem);
     for (size_t t = tile0; t < tile0 + n_tiles; t++) {
@@ -60,6 +60,7 @@ static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_exp
         uint32_t shard;
         memset((char *)weights.rows + n * row_bytes, 0, (kernel->nr - n) * row_bytes);
         memset(weights.scale + n * n_scales, 0, (kernel->nr - n) * n_scales * sizeof *weights.scale);
+        memset(weights.factor, 0, kernel->nr * sizeof *weights.factor);
         memset(weights.zero, 8, kernel->nr * n_scales);
         if (!job->rows(job->ctx, expert, m, row, n, k, &weights, tmp))
             atomic_store_explicit(&job->refused, (uint32_t)expert, memory_order_relaxed);

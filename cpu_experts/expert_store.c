@@ -115,12 +115,17 @@ static td_status check_view(const td_tensor_view *v, size_t n, size_t k, const c
 typedef struct {
     const expert_layout     *layout;
     const td_expert_weights *experts;
+    float                  (*factor)[TD_EXPERT_MATRICES]; /* [n_experts] of fp4g's matrices */
 } view_source;
+
+static const td_tensor_view *matrix_view(const td_expert_weights *e, td_expert_matrix m) {
+    return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
+}
 
 static const void *view_rows(const view_source *src, size_t expert, td_expert_matrix m, size_t row, td_dtype *dtype,
                              size_t *cols) {
     const td_expert_weights *e = &src->experts[expert];
-    const td_tensor_view    *v = m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
+    const td_tensor_view    *v = matrix_view(e, m);
     *cols = expert_matrix_cols(src->layout, m);
     *dtype = v->dtype;
     return (const char *)v->data + row * *cols * td_dtype_bytes(v->dtype);
@@ -153,6 +158,29 @@ static bool int4g_rows_of_view(const void *ctx, size_t expert, td_expert_matrix 
     return td_quantize_weight_i4_groups(dtype, w, n, cols, groups->size, groups->scale_dtype, out->rows, k, out->scale, tmp);
 }
 
+static bool fp4g_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
+                              const td_gemm_weights *out, void *tmp) {
+    const view_source      *src = ctx;
+    const td_expert_groups *groups = &src->layout->groups;
+    float                   factor = src->factor[expert][m];
+    td_dtype                dtype;
+    size_t                  cols;
+    const void             *w = view_rows(src, expert, m, row, &dtype, &cols);
+    for (size_t r = 0; r < n; r++) out->factor[r] = factor;
+    return td_quantize_weight_fp4_groups(dtype, w, n, cols, groups->size, groups->scale_dtype, factor, out->rows, k, out->scale, tmp);
+}
+
+/* NVFP4 has a factor for each matrix, which its largest weight decides. */
+static void find_factors(void *ctx, uint32_t expert, const td_worker *w) {
+    const view_source *src = ctx;
+    (void)w;
+    for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
+        const td_tensor_view *v = matrix_view(&src->experts[expert], (td_expert_matrix)m);
+        bool                  e4m3 = src->layout->groups.scale_dtype == TD_DT_F8_E4M3;
+        src->factor[expert][m] = e4m3 ? td_fp4_factor(td_amax(v->dtype, v->data, v->shape[0] * v->shape[1])) : 1;
+    }
+}
+
 static bool bf16_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                               const td_gemm_weights *weights, void *tmp) {
     td_dtype    dtype;
@@ -180,9 +208,17 @@ td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_w
         TD_TRY(check_view(&experts[e].down, hidden, inter, "down_proj", e, err));
     }
     static const expert_rows_fn ROWS[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = int4c_rows_of_view, [TD_EXPERT_BF16] = bf16_rows_of_view,
-                                                           [TD_EXPERT_INT8C] = int8c_rows_of_view, [TD_EXPERT_INT4G] = int4g_rows_of_view};
-    view_source                 src = {&x->layout, experts};
-    return td_expert_pack_layer(x, layer, ROWS[x->config.format], &src, err);
+                                                           [TD_EXPERT_INT8C] = int8c_rows_of_view, [TD_EXPERT_INT4G] = int4g_rows_of_view,
+                                                           [TD_EXPERT_FP4G] = fp4g_rows_of_view};
+    view_source                 src = {&x->layout, experts, NULL};
+    if (x->config.format == TD_EXPERT_FP4G) {
+        src.factor = calloc(x->config.n_experts, sizeof *src.factor);
+        if (!src.factor) return td_fail(err, TD_ENOMEM, "out of memory for the factors of the experts");
+        td_pool_run(x->pool, find_factors, &src, x->config.n_experts);
+    }
+    td_status status = td_expert_pack_layer(x, layer, ROWS[x->config.format], &src, err);
+    free(src.factor);
+    return status;
 }
 
 /* ---- random weights ---------------------------------------------------------------------------- */
@@ -244,6 +280,13 @@ static bool random_rows(const void *ctx, size_t expert, td_expert_matrix m, size
             continue;
         }
         float scale = rms / random_ints(&state, src->format == TD_EXPERT_INT8C, cols, (int8_t *)codes);
+        if (src->format == TD_EXPERT_FP4G) { /* every code of e2m1, their rms 2.93; scales of 1 */
+            size_t n_groups = k / src->layout->groups.size;
+            for (size_t i = 0; i < cols; i++) codes[i] &= 15;
+            for (size_t g = 0; g < n_groups; g++) out->scale[r * n_groups + g] = 1;
+            out->factor[r] = rms / 2.93f;
+            continue;
+        }
         if (src->format == TD_EXPERT_INT4G) {
             size_t n_groups = k / src->layout->groups.size;
             for (size_t i = 0; i < k; i++) codes[i] = (char)(codes[i] + 8);

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "cpu_experts/expert_store.h"
 #include "quant/convert.h"
+#include "quant/small_float.h"
 
 /* Rows of one matrix, as a tile holds them. */
 typedef struct {
@@ -49,6 +50,11 @@ static void row_values(const td_experts *x, const tile_rows *t, size_t r, float 
         case TD_EXPERT_INT4G: {
             size_t size = x->layout.groups.size, first = r * (t->k / size);
             for (size_t i = 0; i < t->cols; i++) out[i] = (float)(code[i] - w->zero[first + i / size]) * w->scale[first + i / size];
+            break;
+        }
+        case TD_EXPERT_FP4G: {
+            size_t size = x->layout.groups.size, first = r * (t->k / size);
+            for (size_t i = 0; i < t->cols; i++) out[i] = (float)td_e2m1_twice((uint8_t)code[i]) * 0.5f * w->scale[first + i / size] * w->factor[r];
             break;
         }
     }

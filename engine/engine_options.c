@@ -54,7 +54,7 @@ static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, 
     plan->quantization = plan->w8a8 ? "w8a8_int8" : "none";
     plan->experts = td_expert_numbers_find(!is(o->expert_quantization, "auto") ? o->expert_quantization : plan->w8a8 ? "int4" : "none");
     if (!plan->experts)
-        return td_fail(err, TD_ENOTSUP, "expert-quantization %s is not supported: use auto, none, int4, int8, int4-g32, int4-g64 or int4-g128",
+        return td_fail(err, TD_ENOTSUP, "expert-quantization %s is not supported: use auto, none, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4",
                        o->expert_quantization);
 
     /* The cache has the type of the activations. */

@@ -32,7 +32,7 @@ static const struct {
 } DTYPES[] = {
     {"F32", 32, TD_DT_F32},       {"BF16", 16, TD_DT_BF16},    {"F16", 16, TD_DT_F16},        {"I8", 8, TD_DT_I8},
     {"U8", 8, TD_DT_U8},          {"I32", 32, TD_DT_I32},      {"I64", 64, TD_DT_I64},        {"F8_E4M3", 8, TD_DT_F8_E4M3},
-    {"F8_E5M2", 8, TD_DT_COUNT},  {"F8_E8M0", 8, TD_DT_COUNT}, {"F4", 4, TD_DT_COUNT},        {"F6_E2M3", 6, TD_DT_COUNT},
+    {"F8_E5M2", 8, TD_DT_COUNT},  {"F8_E8M0", 8, TD_DT_F8_E8M0}, {"F4", 4, TD_DT_COUNT},        {"F6_E2M3", 6, TD_DT_COUNT},
     {"F6_E3M2", 6, TD_DT_COUNT},  {"BOOL", 8, TD_DT_COUNT},    {"I16", 16, TD_DT_COUNT},      {"U16", 16, TD_DT_COUNT},
     {"U32", 32, TD_DT_COUNT},     {"U64", 64, TD_DT_COUNT},    {"F64", 64, TD_DT_COUNT},      {"C64", 64, TD_DT_COUNT},
 };

@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define TD_E4M3_MAX 448.0f
+
 /** The value of a code, exact; NaN for 0x7f and 0xff. */
 float td_e4m3_to_f32(uint8_t code);
 

@@ -5,6 +5,7 @@
 
 #include "quant/convert.h"
 #include "quant/row_quant.h"
+#include "quant/small_float.h"
 
 static bool quantize_weight(td_dtype dtype, const void *w, size_t n, size_t k, float qmax, int8_t *q, size_t q_stride,
                             float *scale) {
@@ -62,6 +63,52 @@ bool td_quantize_weight_i4_groups(td_dtype dtype, const void *w, size_t n, size_
             float *s = &scale[r * n_groups + g];
             *s = len ? quantize_group(tmp + at, len, scale_dtype, codes + at) : 0;
             finite = finite && !isnan(*s);
+        }
+    }
+    return finite;
+}
+
+/* ---- fp4 --------------------------------------------------------------------------------------- */
+
+float td_amax(td_dtype dtype, const void *x, size_t n) {
+    enum { PIECE = 1024 };
+    float    v[PIECE];
+    uint32_t most = 0, bits[PIECE]; /* magnitudes order like their bit patterns, NaN above all */
+    for (size_t at = 0; at < n; at += PIECE) {
+        size_t len = n - at < PIECE ? n - at : PIECE;
+        td_to_f32(dtype, (const char *)x + at * td_dtype_bytes(dtype), len, v);
+        memcpy(bits, v, len * sizeof *v);
+        for (size_t i = 0; i < len; i++) most = (bits[i] & 0x7fffffffu) > most ? bits[i] & 0x7fffffffu : most;
+    }
+    float amax;
+    memcpy(&amax, &most, sizeof amax);
+    return amax;
+}
+
+float td_fp4_factor(float amax) {
+    return amax < 0x1p-100f ? 1 : amax / (TD_E2M1_MAX * TD_E4M3_MAX);
+}
+
+static float fp4_scale(float amax, td_dtype scale_dtype, float factor) {
+    if (scale_dtype == TD_DT_F8_E4M3) return td_e4m3_to_f32(td_f32_to_e4m3(amax / TD_E2M1_MAX / factor));
+    uint8_t power = td_f32_to_e8m0_floor(amax);
+    return td_e8m0_to_f32(power > 2 ? power - 2 : 0);
+}
+
+bool td_quantize_weight_fp4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype, float factor, uint8_t *q,
+                                   size_t q_stride, float *scale, float *tmp) {
+    size_t n_groups = q_stride / size;
+    bool   finite = isfinite(factor);
+    memset(q, 0, n * q_stride);
+    memset(scale, 0, n * n_groups * sizeof *scale);
+    for (size_t r = 0; r < n; r++, q += q_stride, scale += n_groups) {
+        td_to_f32(dtype, (const char *)w + r * k * td_dtype_bytes(dtype), k, tmp);
+        for (size_t at = 0; at < k; at += size) {
+            size_t len = k - at < size ? k - at : size;
+            float  amax = td_amax(TD_DT_F32, tmp + at, len), s = scale[at / size] = fp4_scale(amax, scale_dtype, factor);
+            float  inv = s == 0 ? 0 : 1.0f / (s * factor);
+            if (!isfinite(amax)) finite = false;
+            for (size_t i = 0; i < len && finite; i++) q[at + i] = td_f32_to_e2m1(tmp[at + i] * inv);
         }
     }
     return finite;

@@ -31,4 +31,23 @@ bool td_quantize_weight_i4(td_dtype dtype, const void *w, size_t n, size_t k, in
 bool td_quantize_weight_i4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype, uint8_t *q,
                                   size_t q_stride, float *scale, float *tmp);
 
+/** max |x[i]|, i < n; an infinity or a NaN where x holds one. */
+float td_amax(td_dtype dtype, const void *x, size_t n);
+
+/** The factor of NVFP4 for a matrix of this amax: amax / (6 * 448); 1 below 2^-100, and then all its weights become 0. */
+float td_fp4_factor(float amax);
+
+/**
+ * FP4 in groups along k: weight = e2m1 code * scale * factor (quant/small_float.h), codes by rounding weight / (scale * factor) to nearest, ties
+ * to even, limited to [-6, 6]. amax is that of the group.
+ *   F8_E8M0  scale = 2^(floor(log2(amax)) - 2), at least 2^-127 (OCP Microscaling Formats 1.0, section 6.3); factor is 1
+ *   F8_E4M3  scale = amax / 6 / factor, rounded to e4m3 (NVFP4)
+ * @param q     [n, q_stride] codes in [0, 15]; beyond k they are 0.
+ * @param scale [n, q_stride / size], groups beyond k 0.
+ * @param tmp   [k] f32.
+ * @return false when there is an infinity or a NaN.
+ */
+bool td_quantize_weight_fp4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype, float factor, uint8_t *q,
+                                   size_t q_stride, float *scale, float *tmp);
+
 #endif

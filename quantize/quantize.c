@@ -36,7 +36,7 @@ static td_status check_options(td_quantizer *q) {
         return td_fail(q->err, TD_EINVAL, "quantization is '%.40s', expected w8a8_int8 or none", o->quantization);
     q->experts = td_expert_numbers_find(o->expert_quantization);
     if (!q->experts || q->experts->format == TD_EXPERT_BF16)
-        return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected int4, int8, int4-g32, int4-g64 or int4-g128", o->expert_quantization);
+        return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4", o->expert_quantization);
     return TD_OK;
 }
 

@@ -3,12 +3,15 @@
 #include "cpu_experts/kernels/expert_kernels.h"
 
 #define HALF LANES
-#include "cpu_experts/kernels/int4g_layout.inc"
+#include "cpu_experts/kernels/group_layout.inc"
 
+#define CHUNK      32
+#define SUM_SHIFT  0
 #define HIGH_SHIFT 0
+#define UNIT       1
 #define MR         4 /* 8 int16 sums, two halves, mask, broadcast; the int32 sums rest in memory */
 
-VEC void add_32(const uint8_t *w, const int8_t *const *x, size_t k0, size_t far, vi *low, vi *high, const int m) {
+VEC void add_chunk(const uint8_t *w, const int8_t *const *x, size_t k0, size_t far, vi *low, vi *high, const int m) {
     const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
     __m256i       low16[MR], high16[MR];
 #pragma GCC unroll 16
@@ -37,10 +40,11 @@ VEC void add_32(const uint8_t *w, const int8_t *const *x, size_t k0, size_t far,
 }
 
 #define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4)
-#include "cpu_experts/kernels/int4g_body.inc"
+#include "cpu_experts/kernels/group_body.inc"
 
 const td_gemm_kernel td_int4g_avx2 = {
-    INT4G_LAYOUT,
+    GROUP_LAYOUT,
+    .format = TD_EXPERT_INT4G,
     .name = "int4g_avx2_4x16",
     .layout = "int4g_16x4",
     .needs = TD_CPU_AVX2,

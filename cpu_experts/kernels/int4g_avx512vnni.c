@@ -3,7 +3,7 @@
 #include "cpu_experts/kernels/expert_kernels.h"
 
 #define HALF LANES
-#include "cpu_experts/kernels/int4g_layout.inc"
+#include "cpu_experts/kernels/group_layout.inc"
 
 #define VPDPBUSD "vpdpbusd"
 #define MR 13 /* 26 sums, two halves, mask, broadcast, two scales */
@@ -13,7 +13,8 @@
 #include "cpu_experts/kernels/int4g_vnni_body.inc"
 
 const td_gemm_kernel td_int4g_avx512vnni = {
-    INT4G_LAYOUT,
+    GROUP_LAYOUT,
+    .format = TD_EXPERT_INT4G,
     .name = "int4g_avx512vnni_13x32",
     .layout = "int4g_32x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,

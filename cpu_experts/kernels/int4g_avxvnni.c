@@ -3,7 +3,7 @@
 #include "cpu_experts/kernels/expert_kernels.h"
 
 #define HALF LANES
-#include "cpu_experts/kernels/int4g_layout.inc"
+#include "cpu_experts/kernels/group_layout.inc"
 
 #define VPDPBUSD "%{vex%} vpdpbusd" /* not the form of AVX512-VNNI */
 #define MR 5                        /* 10 sums, two halves, mask, broadcast; the scales rest in memory */
@@ -11,7 +11,8 @@
 #include "cpu_experts/kernels/int4g_vnni_body.inc"
 
 const td_gemm_kernel td_int4g_avxvnni = {
-    INT4G_LAYOUT,
+    GROUP_LAYOUT,
+    .format = TD_EXPERT_INT4G,
     .name = "int4g_avxvnni_5x16",
     .layout = "int4g_16x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,

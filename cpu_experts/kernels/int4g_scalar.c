@@ -4,13 +4,13 @@
 #include "cpu_experts/kernels/expert_kernels.h"
 
 #define HALF 8
-#include "cpu_experts/kernels/int4g_layout.inc"
+#include "cpu_experts/kernels/group_layout.inc"
 
 static void run(const td_gemm_args *a) {
     const td_expert_groups *groups = &a->groups;
     for (size_t r = 0; r < a->m; r++) {
         const int8_t  *x = a->rows[r].x;
-        const uint8_t *zero = a->tile, *in = zero + zeros_bytes(a->k, groups);
+        const uint8_t *zero = a->tile, *in = zero + head_bytes(a->k, groups);
         float          acc[2 * HALF] = {0};
         for (size_t g = 0; g < a->k / groups->size; g++, zero += HALF) {
             const uint8_t *scales = in;
@@ -33,7 +33,8 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_int4g_scalar = {
-    INT4G_LAYOUT,
+    GROUP_LAYOUT,
+    .format = TD_EXPERT_INT4G,
     .name = "int4g_scalar_1x16",
     .layout = "int4g_16x4",
     .needs = 0,

@@ -25,5 +25,20 @@ VEC vi   vi_load(const void *p) { return *(const vi *)p; } /* aligned */
 VEC vi   vi_load_u8(const uint8_t *p) { return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 VEC vf   vf_load_bf16(const uint16_t *p) { return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16); }
 VEC vf   vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+VEC vi   vi_table(const uint8_t bytes[16]) { return (vi)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes)); }
+VEC vi   vi_lookup(vi table, vi index) { return (vi)_mm512_shuffle_epi8((__m512i)table, (__m512i)index); } /* bytes of index in [0, 15] */
+
+/* Exact (quant/small_float.h); code 0 of e8m0 is a subnormal. NaN codes become infinity, and 480. */
+VEC vf vf_load_e8m0(const uint8_t *p) {
+    vi bits = vi_load_u8(p) << 23, least = vi_set1(1 << 22);
+    return (vf)_mm512_max_epi32((__m512i)bits, (__m512i)least);
+}
+
+/* As f16, whose exponents are 8 above those of e4m3. */
+VEC vf vf_load_e4m3(const uint8_t *p) {
+    __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    __m256i magnitude = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x7f)), 7), sign = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x80)), 8);
+    return _mm512_cvtph_ps(_mm256_or_si256(magnitude, sign)) * vf_set1(256);
+}
 
 #endif

@@ -14,9 +14,11 @@ typedef struct {
     td_expert_weights *experts; /* f32 views */
 } fixture_weights;
 
-/** Groups for tests of a format: of int4g such that test shapes have several, the last of them short. */
+/** Groups for tests of a format: such that test shapes have several, the last of them short. */
 static inline td_expert_groups fixture_groups(td_expert_format format) {
-    return format == TD_EXPERT_INT4G ? (td_expert_groups){.size = 32, .scale_dtype = TD_DT_BF16} : (td_expert_groups){0};
+    static const td_expert_groups GROUPS[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4G] = {.size = 32, .scale_dtype = TD_DT_BF16},
+                                                               [TD_EXPERT_FP4G] = {.size = 16, .scale_dtype = TD_DT_F8_E4M3}};
+    return GROUPS[format];
 }
 
 static inline float fixture_normalish(uint64_t seed, uint64_t stream, uint64_t i) { /* sum of four uniforms: variance 1/3 */

@@ -78,13 +78,33 @@ static void quantise_group(double *v, size_t n) {
     for (size_t i = 0; i < n; i++) v[i] = fmin(fmax(nearbyint(v[i] / s), -8), 7) * s;
 }
 
-static void quantise_weights(double *row, size_t k, td_expert_format format) {
+/* Groups of NVFP4: the scale is the e4m3 nearest to amax / 6 in units of the matrix' factor; ties are too rare to matter here. */
+static double nearest_of(double v, const double *values, size_t n) {
+    double best = values[0];
+    for (size_t i = 1; i < n; i++)
+        if (fabs(values[i] - fabs(v)) < fabs(best - fabs(v))) best = values[i];
+    return v < 0 ? -best : best;
+}
+
+static void quantise_fp4_group(double *v, size_t n, double factor) {
+    static const double E2M1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    double              e4m3[127], amax = 0;
+    for (int c = 0; c < 127; c++) e4m3[c] = c < 8 ? ldexp(c, -9) : ldexp(8 + c % 8, c / 8 - 10);
+    for (size_t i = 0; i < n; i++) amax = fmax(amax, fabs(v[i]));
+    double s = nearest_of(amax / 6 / factor, e4m3, 127) * factor;
+    for (size_t i = 0; i < n; i++) v[i] = s == 0 ? 0 : nearest_of(v[i] / s, E2M1, 8) * s;
+}
+
+static void quantise_weights(double *row, size_t k, td_expert_format format, double factor) {
     size_t size = fixture_groups(format).size;
     switch (format) {
     case TD_EXPERT_INT4C: quantise_row(row, k, 7); break;
     case TD_EXPERT_INT8C: quantise_row(row, k, 127); break;
     case TD_EXPERT_INT4G:
         for (size_t j = 0; j < k; j += size) quantise_group(row + j, k - j < size ? k - j : size);
+        break;
+    case TD_EXPERT_FP4G:
+        for (size_t j = 0; j < k; j += size) quantise_fp4_group(row + j, k - j < size ? k - j : size, factor);
         break;
     case TD_EXPERT_BF16:
         for (size_t j = 0; j < k; j++) row[j] = td_bf16_to_f32(td_f32_to_bf16((float)row[j]));
@@ -93,10 +113,11 @@ static void quantise_weights(double *row, size_t k, td_expert_format format) {
 
 static void linear(const td_tensor_view *w, td_expert_format format, const double *x, double *y) {
     size_t  n = w->shape[0], k = w->shape[1];
-    double *row = malloc(k * sizeof *row);
+    double *row = malloc(k * sizeof *row), amax = 0;
+    for (size_t i = 0; i < n * k; i++) amax = fmax(amax, fabs((double)((const float *)w->data)[i]));
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; j < k; j++) row[j] = ((const float *)w->data)[i * k + j];
-        quantise_weights(row, k, format);
+        quantise_weights(row, k, format, amax / (6 * 448));
         y[i] = 0;
         for (size_t j = 0; j < k; j++) y[i] += row[j] * x[j];
     }
@@ -265,7 +286,8 @@ static void results_do_not_depend_on_threads_shards_batch_or_schedule(void **sta
                  {TD_EXPERT_BF16, TD_DT_F32},
                  {TD_EXPERT_BF16, TD_DT_BF16},
                  {TD_EXPERT_INT8C, TD_DT_BF16},
-                 {TD_EXPERT_INT4G, TD_DT_BF16}};
+                 {TD_EXPERT_INT4G, TD_DT_BF16},
+                 {TD_EXPERT_FP4G, TD_DT_BF16}};
     static const uint32_t pools[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 2}, {3, 3}};
     static invariance     v;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {

@@ -14,6 +14,7 @@
 #include "cpu_experts/expert_gemm.h"
 #include "quant/convert.h"
 #include "quant/row_quant.h"
+#include "quant/small_float.h"
 #include "tests/guard_page.h"
 
 #define SEED 4242u
@@ -34,7 +35,9 @@ enum { VARIANTS_MAX = 256 };
 static size_t add_variants(variant *out, const td_gemm_kernel *k) {
     static const td_dtype SCALES[] = {TD_DT_BF16, TD_DT_F16, TD_DT_F32};
     size_t                n = 0;
-    if (k->format != TD_EXPERT_INT4G) out[n++] = (variant){.kernel = k};
+    if (!td_expert_has_groups(k->format)) out[n++] = (variant){.kernel = k};
+    for (int i = 0; i < 4 && k->format == TD_EXPERT_FP4G; i++)
+        out[n++] = (variant){k, {.size = i & 1 ? 16 : 32, .scale_dtype = i & 2 ? TD_DT_F8_E4M3 : TD_DT_F8_E8M0}};
     for (uint16_t size = 32; size <= 128 && k->format == TD_EXPERT_INT4G; size *= 2)
         for (size_t i = 0; i < 6; i++) out[n++] = (variant){k, {.size = size, .scale_dtype = SCALES[i / 2], .zero_points = i % 2}};
     return n;
@@ -52,23 +55,31 @@ static size_t list_variants(variant *out, bool runnable) {
 
 static const struct {
     int lo, hi; /* codes */
-} RANGE[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = {-7, 7}, [TD_EXPERT_INT8C] = {-127, 127}, [TD_EXPERT_INT4G] = {0, 15}};
+} RANGE[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = {-7, 7}, [TD_EXPERT_INT8C] = {-127, 127}, [TD_EXPERT_INT4G] = {0, 15}, [TD_EXPERT_FP4G] = {0, 15}};
+
+/* Where the sums reach furthest. */
+static const struct {
+    int lo, hi;
+} EXTREME[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = {-7, 7}, [TD_EXPERT_INT8C] = {-127, 127}, [TD_EXPERT_INT4G] = {0, 15}, [TD_EXPERT_FP4G] = {15, 7}};
+
+/* Twice the values of e2m1, as the specification lists them. */
+static const int TWICE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static size_t scales_of_row(const variant *v, size_t k) {
-    return v->kernel->format == TD_EXPERT_INT4G ? k / v->groups.size : 1;
+    return td_expert_has_groups(v->kernel->format) ? k / v->groups.size : 1;
 }
 
 /* Random weights of a tile, and the tile; the weights end at guard pages. */
 typedef struct {
-    guarded         tile, rows, scale, zero;
+    guarded         tile, rows, scale, zero, factor;
     td_gemm_weights w;
 } test_tile;
 
 static test_tile empty_tile(const variant *v, size_t k) {
     size_t    nr = v->kernel->nr, n_scales = nr * scales_of_row(v, k);
     test_tile t = {.tile = guard_alloc(v->kernel->tile_bytes(k, &v->groups)), .rows = guard_alloc(nr * k * td_gemm_element(v->kernel->format)),
-                   .scale = guard_alloc(n_scales * sizeof(float)), .zero = guard_alloc(n_scales)};
-    t.w = (td_gemm_weights){t.rows.data, t.scale.data, t.zero.data};
+                   .scale = guard_alloc(n_scales * sizeof(float)), .zero = guard_alloc(n_scales), .factor = guard_alloc(nr * sizeof(float))};
+    t.w = (td_gemm_weights){t.rows.data, t.scale.data, t.zero.data, t.factor.data};
     return t;
 }
 
@@ -77,6 +88,7 @@ static void free_tile(test_tile *t) {
     guard_free(&t->rows);
     guard_free(&t->scale);
     guard_free(&t->zero);
+    guard_free(&t->factor);
 }
 
 static test_tile make_tile(const variant *v, size_t k) {
@@ -92,9 +104,13 @@ static test_tile make_tile(const variant *v, size_t k) {
         float scale = 0.01f + (float)td_rng_uniform(SEED, 5, i);
         if (format == TD_EXPERT_INT4G && v->groups.scale_dtype == TD_DT_BF16) scale = td_bf16_to_f32(td_f32_to_bf16(scale));
         if (format == TD_EXPERT_INT4G && v->groups.scale_dtype == TD_DT_F16) scale = td_f16_to_f32(td_f32_to_f16(scale));
+        if (format == TD_EXPERT_FP4G && v->groups.scale_dtype == TD_DT_F8_E8M0) scale = ldexpf(1, i % 29 ? (int)(i % 8) - 6 : -127);
+        if (format == TD_EXPERT_FP4G && v->groups.scale_dtype == TD_DT_F8_E4M3) /* subnormal ones and zero too */
+            scale = td_e4m3_to_f32((uint8_t)(i * 37 % 0x7f));
         t.w.scale[i] = scale;
         t.w.zero[i] = v->groups.zero_points ? td_rng_u64(SEED, 6, i) % 16 : 8;
     }
+    for (size_t i = 0; i < nr; i++) t.w.factor[i] = 0.01f + (float)td_rng_uniform(SEED, 8, i);
     v->kernel->pack(t.tile.data, &t.w, k, &v->groups);
     return t;
 }
@@ -106,18 +122,19 @@ static float expected(const variant *v, const td_gemm_weights *w, size_t n, size
         return acc;
     }
     const int8_t *codes = (const int8_t *)w->rows + n * k, *x = row->x;
-    if (v->kernel->format != TD_EXPERT_INT4G) {
+    if (!td_expert_has_groups(v->kernel->format)) {
         int64_t sum = 0;
         for (size_t j = 0; j < k; j++) sum += (int64_t)codes[j] * x[j];
         return (float)(int32_t)sum * w->scale[n] * row->scale;
     }
     size_t size = v->groups.size, n_groups = k / size;
+    bool   fp4 = v->kernel->format == TD_EXPERT_FP4G;
     for (size_t g = 0; g < n_groups; g++) {
         int64_t sum = 0;
-        for (size_t j = g * size; j < (g + 1) * size; j++) sum += (int64_t)(codes[j] - w->zero[n * n_groups + g]) * x[j];
+        for (size_t j = g * size; j < (g + 1) * size; j++) sum += (int64_t)(fp4 ? TWICE_E2M1[codes[j]] : codes[j] - w->zero[n * n_groups + g]) * x[j];
         acc = fmaf((float)sum, w->scale[n * n_groups + g], acc);
     }
-    return acc * row->scale;
+    return (fp4 ? acc * (w->factor[n] / 2) : acc) * row->scale;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------- */
@@ -128,7 +145,7 @@ typedef struct {
 } test_row;
 
 static test_row make_row(const variant *v, size_t k, uint64_t stream, float scale) {
-    bool     bf16 = v->kernel->format == TD_EXPERT_BF16, groups = v->kernel->format == TD_EXPERT_INT4G;
+    bool     bf16 = v->kernel->format == TD_EXPERT_BF16, groups = td_expert_has_groups(v->kernel->format);
     test_row t = {.x = guard_alloc(k * (bf16 ? sizeof(float) : 1)), .sums = guard_alloc(groups ? k / v->groups.size * sizeof(int32_t) : 4)};
     t.row = (td_gemm_row){.x = t.x.data, .scale = scale, .group_sum = t.sums.data};
     for (size_t j = 0; j < k; j++) {
@@ -155,7 +172,7 @@ static void kernels_match_plain_sums(void **state) {
         if (i == 0 || variants[i - 1].kernel != kernel) print_message("  %s\n", kernel->name);
         for (size_t z = 0, last = 0; z < sizeof sizes / sizeof sizes[0]; z++) {
             size_t k = (sizes[z] + kernel->kr - 1) / kernel->kr * kernel->kr;
-            if (k == last || (k > 1024 && v->groups.size && v->groups.scale_dtype != TD_DT_BF16)) continue;
+            if (k == last || (k > 1024 && v->groups.size && v->groups.scale_dtype != TD_DT_BF16 && v->groups.scale_dtype != TD_DT_F8_E4M3)) continue;
             test_tile t = make_tile(v, k);
             last = k;
             for (size_t q = 0; q < sizeof ms / sizeof ms[0]; q++) {
@@ -197,14 +214,15 @@ static void extremes_do_not_saturate(void **state) {
     for (size_t i = 0; i < n_variants; i++) {
         const variant        *v = &variants[i];
         const td_gemm_kernel *kernel = v->kernel;
-        if (kernel->format == TD_EXPERT_BF16 || (v->groups.size && v->groups.scale_dtype != TD_DT_BF16)) continue;
+        if (kernel->format == TD_EXPERT_BF16 || (v->groups.size && v->groups.scale_dtype != TD_DT_BF16 && v->groups.scale_dtype != TD_DT_F8_E8M0)) continue;
         for (int ends = 0; ends < 4; ends++) {
-            int       code = ends & 1 ? RANGE[kernel->format].lo : RANGE[kernel->format].hi, zero = v->groups.zero_points ? (ends & 1 ? 15 : 0) : 8;
+            int       code = ends & 1 ? EXTREME[kernel->format].lo : EXTREME[kernel->format].hi, zero = v->groups.zero_points ? (ends & 1 ? 15 : 0) : 8;
             int8_t    value = ends & 2 ? -127 : 127;
             test_tile t = empty_tile(v, k);
             memset(t.w.rows, code, kernel->nr * k);
             memset(t.w.zero, zero, kernel->nr * scales_of_row(v, k));
             for (size_t n = 0; n < kernel->nr * scales_of_row(v, k); n++) t.w.scale[n] = 1;
+            for (size_t n = 0; n < kernel->nr; n++) t.w.factor[n] = 1;
             kernel->pack(t.tile.data, &t.w, k, &v->groups);
             test_row    x = make_row(v, k, 1, 1);
             guarded     out = guard_alloc(kernel->nr * sizeof(float));
@@ -238,6 +256,7 @@ static void unpack_inverts_pack(void **state) {
         assert_memory_equal(u.w.rows, t.w.rows, kernel->nr * k * td_gemm_element(kernel->format));
         if (kernel->format != TD_EXPERT_BF16) assert_memory_equal(u.w.scale, t.w.scale, n_scales * sizeof(float));
         if (kernel->format == TD_EXPERT_INT4G) assert_memory_equal(u.w.zero, t.w.zero, n_scales);
+        if (kernel->format == TD_EXPERT_FP4G) assert_memory_equal(u.w.factor, t.w.factor, kernel->nr * sizeof(float));
         assert_string_equal(td_gemm_find_layout(kernel->format, kernel->layout)->layout, kernel->layout);
         free_tile(&t);
         free_tile(&u);
@@ -249,13 +268,15 @@ static void bytes_are_tight(void **state) {
     static const struct {
         td_expert_format format;
         td_expert_groups groups;
-        double           bytes; /* per weight, at k = 7168, but for the four bytes a row of int4c and int8c */
+        double           bytes; /* per weight, at k = 7168, but for the four bytes a row of int4c, int8c and fp4g */
     } table[] = {{TD_EXPERT_INT4C, {0}, 0.5},
                  {TD_EXPERT_INT8C, {0}, 1},
                  {TD_EXPERT_INT4G, {.size = 32, .scale_dtype = TD_DT_BF16}, 0.5625},
-                 {TD_EXPERT_INT4G, {.size = 128, .scale_dtype = TD_DT_F16, .zero_points = true}, 0.5 + 2.5 / 128}};
-    variant variants[VARIANTS_MAX];
-    size_t  n_variants = list_variants(variants, false), k = 7168;
+                 {TD_EXPERT_INT4G, {.size = 128, .scale_dtype = TD_DT_F16, .zero_points = true}, 0.5 + 2.5 / 128},
+                 {TD_EXPERT_FP4G, {.size = 32, .scale_dtype = TD_DT_F8_E8M0}, 0.53125},
+                 {TD_EXPERT_FP4G, {.size = 16, .scale_dtype = TD_DT_F8_E4M3}, 0.5625}};
+    static variant variants[VARIANTS_MAX];
+    size_t         n_variants = list_variants(variants, false), k = 7168;
     for (size_t i = 0; i < n_variants; i++)
         for (size_t j = 0; j < sizeof table / sizeof *table; j++) {
             const variant *v = &variants[i];

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "quant/small_float.h"
 #include "quant/weight_quant.h"
 #include "tests/cpu_experts/expert_fixture.h"
 
@@ -27,10 +28,10 @@ static td_experts *loaded(td_expert_format format, td_pool *pool, const fixture_
 }
 
 /* One row by the functions of quant/. */
-static void expected_row(td_expert_format format, const float *w, size_t k, float *out) {
+static void expected_row(td_expert_format format, const float *w, size_t k, float factor, float *out) {
     static int8_t  q[HIDDEN + 64];
     static uint8_t u[HIDDEN + 64];
-    float          scale[HIDDEN / 32 + 2], tmp[HIDDEN];
+    float          scale[HIDDEN / 16 + 2], tmp[HIDDEN];
     switch (format) {
         case TD_EXPERT_BF16:
             for (size_t i = 0; i < k; i++) out[i] = td_bf16_to_f32(td_f32_to_bf16(w[i]));
@@ -43,6 +44,10 @@ static void expected_row(td_expert_format format, const float *w, size_t k, floa
         case TD_EXPERT_INT4G:
             assert_true(td_quantize_weight_i4_groups(TD_DT_F32, w, 1, k, 32, TD_DT_BF16, u, (k + 31) / 32 * 32, scale, tmp));
             for (size_t i = 0; i < k; i++) out[i] = (float)((int)u[i] - 8) * scale[i / 32];
+            break;
+        case TD_EXPERT_FP4G:
+            assert_true(td_quantize_weight_fp4_groups(TD_DT_F32, w, 1, k, 16, TD_DT_F8_E4M3, factor, u, (k + 15) / 16 * 16, scale, tmp));
+            for (size_t i = 0; i < k; i++) out[i] = (float)td_e2m1_twice(u[i]) / 2 * scale[i / 16] * factor;
             break;
     }
 }
@@ -62,10 +67,11 @@ static void check(td_expert_format format, uint32_t n_shards) {
             for (size_t i = 0; i < sizeof RANGES / sizeof *RANGES; i++) {
                 const td_tensor_view *view = matrix_of(&w.experts[e], m);
                 size_t k = view->shape[1], row = RANGES[i][0], n = RANGES[i][1] == SIZE_MAX ? view->shape[0] : RANGES[i][1];
+                float  factor = td_fp4_factor(td_amax(TD_DT_F32, view->data, view->shape[0] * k));
                 assert_int_equal(td_experts_get_values(x, 1, e, m, row, n, got, &err), TD_OK);
                 assert_int_equal(td_experts_get_codes(x, 1, e, m, row, n, codes, scale, &err), integers ? TD_OK : TD_ENOTSUP);
                 for (size_t r = 0; r < n; r++) {
-                    expected_row(format, (const float *)view->data + (row + r) * k, k, want);
+                    expected_row(format, (const float *)view->data + (row + r) * k, k, factor, want);
                     assert_memory_equal(got + r * k, want, k * sizeof *want);
                     for (size_t j = 0; integers && j < k; j++) assert_true((float)codes[r * k + j] * scale[r] == want[j]);
                 }

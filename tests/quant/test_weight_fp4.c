@@ -1,0 +1,79 @@
+/* Weights to FP4: the scales against the rules of OCP MX and NVFP4 in double, every code the nearest of a search. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include "core/rng.h"
+#include "quant/small_float.h"
+#include "quant/weight_quant.h"
+
+#define SEED 99u
+enum { ROWS = 40, K = 150, STRIDE = 160 };
+
+static const double E2M1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+
+static double distance(double v, unsigned code) { return fabs(v - (code & 8 ? -E2M1[code & 7] : E2M1[code & 7])); }
+
+static void check(td_dtype scale_dtype, size_t size, const float *w, float factor) {
+    static uint8_t q[ROWS * STRIDE];
+    static float   scale[ROWS * STRIDE / 16], tmp[K];
+    size_t         n_groups = STRIDE / size;
+    assert_true(td_quantize_weight_fp4_groups(TD_DT_F32, w, ROWS, K, size, scale_dtype, factor, q, STRIDE, scale, tmp));
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t g = 0; g < n_groups; g++) {
+            double amax = 0, s = (double)scale[r * n_groups + g];
+            for (size_t i = g * size; i < (g + 1) * size && i < K; i++) amax = fmax(amax, fabs((double)w[r * K + i]));
+            if (scale_dtype == TD_DT_F8_E8M0) assert_true(g * size >= K ? s == 0 : s == (amax < 0x1p-125 ? 0x1p-127 : pow(2, floor(log2(amax)) - 2)));
+            else assert_true(s == (double)td_e4m3_to_f32(td_f32_to_e4m3((float)(amax / 6 / (double)factor))));
+            for (size_t i = g * size; i < (g + 1) * size; i++) {
+                unsigned code = q[r * STRIDE + i];
+                double   v = s == 0 || i >= K ? 0 : (double)w[r * K + i] / (s * (double)factor), got = distance(v, code);
+                assert_true(code < 16 && (i < K || code == 0));
+                for (unsigned c = 0; c < 16; c++) assert_true(got <= distance(v, c) + 1e-6 * fabs(v)); /* the quotient is rounded before */
+            }
+        }
+}
+
+static void codes_and_scales_follow_the_rules(void **state) {
+    (void)state;
+    static float w[ROWS * K];
+    print_message("seed %u\n", SEED);
+    for (size_t i = 0; i < ROWS * K; i++) w[i] = (float)((td_rng_uniform(SEED, 0, i) - 0.5) * pow(4, (double)(i / K % 16) - 8));
+    memset(w, 0, K * sizeof *w);                       /* a row of zeros */
+    for (size_t i = K; i < 2 * K; i++) w[i] *= 1e-38f; /* subnormals */
+    for (size_t i = 2 * K; i < 3 * K; i++) w[i] = 7;   /* beyond 6 times a power of two: clipped by MX */
+    float amax = td_amax(TD_DT_F32, w, ROWS * K), most = 0;
+    for (size_t i = 0; i < ROWS * K; i++) most = fmaxf(most, fabsf(w[i]));
+    assert_true(amax == most && td_fp4_factor(amax) == amax / 2688);
+    check(TD_DT_F8_E8M0, 32, w, 1);
+    check(TD_DT_F8_E8M0, 16, w, 1);
+    check(TD_DT_F8_E4M3, 16, w, td_fp4_factor(amax));
+    check(TD_DT_F8_E4M3, 32, w, td_fp4_factor(amax));
+}
+
+static void nothing_but_zeros_and_what_is_not_finite(void **state) {
+    (void)state;
+    static float w[ROWS * K];
+    uint8_t      q[STRIDE];
+    float        scale[STRIDE / 16], tmp[K];
+    assert_true(td_amax(TD_DT_F32, w, 0) == 0 && td_fp4_factor(0) == 1 && td_fp4_factor(1e-40f) == 1);
+    check(TD_DT_F8_E8M0, 32, w, 1);
+    check(TD_DT_F8_E4M3, 16, w, 1);
+    for (int nan = 0; nan < 2; nan++) {
+        w[77] = nan ? NAN : -INFINITY;
+        float amax = td_amax(TD_DT_F32, w, K);
+        assert_false(isfinite(amax));
+        assert_false(td_quantize_weight_fp4_groups(TD_DT_F32, w, 1, K, 32, TD_DT_F8_E8M0, 1, q, STRIDE, scale, tmp));
+        assert_false(td_quantize_weight_fp4_groups(TD_DT_F32, w, 1, K, 16, TD_DT_F8_E4M3, td_fp4_factor(amax), q, STRIDE, scale, tmp));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_and_scales_follow_the_rules), cmocka_unit_test(nothing_but_zeros_and_what_is_not_finite)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

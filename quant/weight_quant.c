@@ -34,6 +34,11 @@ static float round_scale(float scale, td_dtype dtype) {
     return scale;
 }
 
+float td_fit_scale(td_dtype dtype, float scale) {
+    float s = round_scale(scale, dtype);
+    return s > 0 && isfinite(s) && isfinite(1.0f / s) ? s : 0;
+}
+
 static float quantize_group(const float *w, size_t k, td_dtype scale_dtype, uint8_t *q) {
     float amax = 0;
     for (size_t i = 0; i < k; i++) {

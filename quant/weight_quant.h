@@ -50,4 +50,7 @@ float td_fp4_factor(float amax);
 bool td_quantize_weight_fp4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype, float factor, uint8_t *q,
                                    size_t q_stride, float *scale, float *tmp);
 
+/** scale rounded to dtype (F32, BF16 or F16); 0 where that, or its inverse, is no finite number above zero. */
+float td_fit_scale(td_dtype dtype, float scale);
+
 #endif

@@ -1,0 +1,83 @@
+#include "quant/hessian.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+#define FACTOR_TRIES 5
+
+void td_hessian_add(const td_blas *b, const float *x, size_t n_rows, size_t k, size_t x_stride, float *h) {
+    b->ssyrk(TD_BLAS_ROWS, TD_BLAS_LOWER, TD_BLAS_TRANS, (int)k, (int)n_rows, 1, x, (int)x_stride, 1, h, (int)k);
+}
+
+bool td_hessian_mirror(float *h, size_t k) {
+    enum { TILE = 32 };
+    bool good = true;
+    for (size_t i0 = 0; i0 < k; i0 += TILE)
+        for (size_t j0 = 0; j0 <= i0; j0 += TILE)
+            for (size_t i = i0; i < k && i < i0 + TILE; i++)
+                for (size_t j = j0; j <= i && j < j0 + TILE; j++) {
+                    float v = h[i * k + j];
+                    good = good && isfinite(v) && (i != j || v >= 0);
+                    h[j * k + i] = v;
+                }
+    return good;
+}
+
+void td_cross_add(const td_blas *b, const float *xf, const float *x, size_t n_rows, size_t k, float *c) {
+    b->sgemm(TD_BLAS_ROWS, TD_BLAS_TRANS, TD_BLAS_PLAIN, (int)k, (int)k, (int)n_rows, 1, xf, (int)k, x, (int)k, 1, c,
+             (int)k);
+}
+
+float td_hessian_damp(const float *h, size_t k, float damping) {
+    double sum = 0;
+    for (size_t i = 0; i < k; i++) sum += h[i * k + i];
+    float damp = (float)(damping * sum / (double)k);
+    return sum > 0 ? damp : 1;
+}
+
+static void gather(const float *h, size_t k, const size_t *order, float damp, float *a) {
+    for (size_t i = 0; i < k; i++) {
+        const float *row = h + (order ? order[i] : i) * k;
+        if (order)
+            for (size_t j = 0; j <= i; j++) a[i * k + j] = row[order[j]];
+        else
+            memcpy(a + i * k, row, (i + 1) * sizeof *a);
+        a[i * k + i] += damp;
+    }
+}
+
+td_status td_hessian_factor(const td_blas *b, const float *h, size_t k, const size_t *order, float damp, float *a,
+                            td_error *err) {
+    int n = (int)k, info = 0;
+    for (int t = 0; t < FACTOR_TRIES; t++, damp *= 10) {
+        gather(h, k, order, damp, a);
+        b->spotrf("U", &n, a, &n, &info); /* upper by columns is lower by rows */
+        bool good = info == 0;
+        for (size_t i = 0; good && i < k; i++) good = a[i * k + i] > 0 && isfinite(a[i * k + i]);
+        if (good) return TD_OK;
+    }
+    return td_fail(err, TD_EINVAL, "the Hessian of %zu inputs is not positive definite, whatever is added to its diagonal",
+                   k);
+}
+
+td_status td_round_retarget(const td_blas *b, const float *w, size_t n, size_t k, const float *c, const float *h,
+                            float damping, float *out, td_error *err) {
+    float *l = malloc(k * k * sizeof *l);
+    if (!l) return td_fail(err, TD_ENOMEM, "out of memory for the Hessian of %zu inputs", k);
+    float     damp = td_hessian_damp(h, k, damping);
+    td_status st = td_hessian_factor(b, h, k, NULL, damp, l, err);
+    if (st == TD_OK) { /* out L L^T = W C + damp W */
+        memcpy(out, w, n * k * sizeof *out);
+        b->sgemm(TD_BLAS_ROWS, TD_BLAS_PLAIN, TD_BLAS_PLAIN, (int)n, (int)k, (int)k, 1, w, (int)k, c, (int)k, damp, out,
+                 (int)k);
+        b->strsm(TD_BLAS_ROWS, TD_BLAS_RIGHT, TD_BLAS_LOWER, TD_BLAS_TRANS, TD_BLAS_NONUNIT, (int)n, (int)k, 1, l, (int)k,
+                 out, (int)k);
+        b->strsm(TD_BLAS_ROWS, TD_BLAS_RIGHT, TD_BLAS_LOWER, TD_BLAS_PLAIN, TD_BLAS_NONUNIT, (int)n, (int)k, 1, l, (int)k,
+                 out, (int)k);
+    }
+    free(l);
+    return st;
+}

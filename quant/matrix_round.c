@@ -1,0 +1,237 @@
+#include "quant/matrix_round.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "quant/hessian.h"
+#include "quant/round_panel.h"
+#include "quant/weight_quant.h"
+
+#define ALIGN 64
+
+/* Everything that clip and gptq need, in one allocation. */
+typedef struct {
+    void         *base;
+    round_panel   panel;
+    round_scratch scratch;
+    float        *weight; /* [k] */
+    float        *l, *d;  /* gptq: [k, k], [k] */
+    size_t       *column; /* gptq: [k] */
+} workplace;
+
+static void *place(char *base, size_t *at, size_t bytes) {
+    void *here = base ? base + *at : NULL;
+    *at += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return here;
+}
+
+/* Lay w out from base on; returns the bytes that takes. base NULL: only that. */
+static size_t lay_out(workplace *w, char *base, size_t n, size_t k, const td_round_options *o) {
+    size_t rows = n < ROUND_PANEL_ROWS ? n : ROUND_PANEL_ROWS, nr = (rows + ROUND_CHUNK - 1) / ROUND_CHUNK * ROUND_CHUNK;
+    size_t f = sizeof(float), full = k * nr, scales = td_round_scales(o, k) * nr, at = 0;
+    w->panel.nr = nr;
+    w->panel.w = place(base, &at, full * f);
+    w->panel.q = place(base, &at, full);
+    w->panel.s = place(base, &at, scales * f);
+    w->panel.err = place(base, &at, nr * f);
+    w->weight = place(base, &at, k * f);
+    w->scratch.rows = place(base, &at, ROUND_SCRATCH_ROWS * nr * f);
+    if (o->method != TD_ROUND_GPTQ) return at;
+    for (int i = 0; i < 3; i++) w->scratch.full[i] = place(base, &at, full * f);
+    w->scratch.block = place(base, &at, 4 * ROUND_BLOCK * nr * f);
+    w->scratch.scales = place(base, &at, 4 * scales * f);
+    w->scratch.codes = place(base, &at, full);
+    w->l = place(base, &at, k * k * f);
+    w->d = place(base, &at, k * f);
+    w->column = place(base, &at, k * sizeof *w->column);
+    return at;
+}
+
+size_t td_round_bytes(size_t n, size_t k, const td_round_options *o) {
+    workplace w;
+    return o->method == TD_ROUND_NEAREST ? k * (sizeof(float) + 1) + o->group : lay_out(&w, NULL, n, k, o);
+}
+
+static td_status not_finite(size_t row, td_error *err) {
+    return td_fail(err, TD_EFORMAT, "row %zu of a weight holds a NaN, an infinity, or numbers that are too large", row);
+}
+
+static td_status round_nearest(const float *w, size_t n, size_t k, const td_round_options *o, int8_t *q, float *scale,
+                               td_error *err) {
+    size_t n_scales = td_round_scales(o, k), width = n_scales * o->group;
+    float *tmp = malloc(td_round_bytes(n, k, o));
+    if (!tmp) return td_fail(err, TD_ENOMEM, "out of memory for a row of %zu weights", k);
+    uint8_t *codes = (uint8_t *)(tmp + k);
+    bool     finite = true;
+    size_t   r = 0;
+    for (; r < n && finite; r++) {
+        const float *row = w + r * k;
+        int8_t      *to = q + r * k;
+        float       *s = scale + r * n_scales;
+        if (o->bits == 8)
+            finite = td_quantize_weight_i8(TD_DT_F32, row, 1, k, to, k, s);
+        else if (!o->group)
+            finite = td_quantize_weight_i4(TD_DT_F32, row, 1, k, to, k, s);
+        else {
+            finite = td_quantize_weight_i4_groups(TD_DT_F32, row, 1, k, o->group, o->scale_dtype, codes, width, s, tmp);
+            for (size_t j = 0; j < k; j++) to[j] = (int8_t)(codes[j] - 8);
+        }
+    }
+    free(tmp);
+    return finite ? TD_OK : not_finite(r - 1, err);
+}
+
+/* Rows of w into the panel, transposed, with nearest's scales. The padding is rows of zeros. */
+static td_status load_panel(round_panel *p, const float *w, size_t row0, size_t rows, td_error *err) {
+    size_t k = p->k, nr = p->nr;
+    for (size_t j0 = 0; j0 < k; j0 += ROUND_CHUNK)
+        for (size_t r = 0; r < nr; r++)
+            for (size_t j = j0; j < k && j < j0 + ROUND_CHUNK; j++) p->w[j * nr + r] = r < rows ? w[(row0 + r) * k + j] : 0;
+    memset(p->s, 0, p->n_groups * nr * sizeof *p->s);
+    float *good = p->err; /* 0 * w, which is NaN for what is not finite */
+    memset(good, 0, nr * sizeof *good);
+    for (size_t j = 0; j < k; j++) {
+        float *restrict s = p->s + j / p->group * nr, *restrict gr = good;
+        const float *restrict wj = p->w + j * nr;
+        for (size_t r = 0; r < nr; r++) {
+            s[r] = fabsf(wj[r]) > s[r] ? fabsf(wj[r]) : s[r];
+            gr[r] += 0 * wj[r];
+        }
+    }
+    for (size_t r = 0; r < nr; r++) {
+        bool finite = good[r] == 0;
+        for (size_t g = 0; g < p->n_groups; g++) {
+            float *s = &p->s[g * nr + r], nearest = *s / p->q_hi;
+            *s = td_fit_scale(p->scale_dtype, nearest);
+            finite = finite && (*s > 0 || nearest < 1);
+        }
+        if (!finite) return not_finite(row0 + r, err);
+    }
+    return TD_OK;
+}
+
+static void store_panel(const round_panel *p, size_t rows, bool per_row, int8_t *q, float *scale) {
+    size_t k = p->k, nr = p->nr;
+    for (size_t j0 = 0; j0 < k; j0 += ALIGN)
+        for (size_t r = 0; r < rows; r++)
+            for (size_t j = j0; j < k && j < j0 + ALIGN; j++) q[r * k + j] = p->q[j * nr + r];
+    for (size_t r = 0; r < rows; r++)
+        for (size_t g = 0; g < p->n_groups; g++) {
+            float s = p->s[g * nr + r];
+            scale[r * p->n_groups + g] = per_row && s == 0 ? 1 : s;
+        }
+}
+
+typedef struct {
+    float  energy;
+    size_t column;
+} ranked;
+
+static int by_energy(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    if (x->energy != y->energy) return x->energy < y->energy ? -1 : 1;
+    return x->column > y->column ? -1 : 1; /* the factor's last is rounded first */
+}
+
+static td_status factor(workplace *w, bool act_order, td_error *err) {
+    const round_panel *p = &w->panel;
+    size_t             k = p->k;
+    ranked            *rank = (ranked *)w->l; /* before that is needed; with its padding it is large enough */
+    for (size_t j = 0; j < k; j++) rank[j] = (ranked){act_order ? p->h[j * k + j] : 0, j};
+    qsort(rank, k, sizeof *rank, by_energy);
+    for (size_t j = 0; j < k; j++) w->column[j] = rank[j].column;
+    TD_TRY(td_hessian_factor(p->blas, p->h, k, w->column, p->damp, w->l, err));
+    td_factor_unit(w->l, k, w->d);
+    return TD_OK;
+}
+
+static td_status check_options(const td_round_options *o, size_t n, size_t k, const float *h, td_error *err) {
+    if (n == 0 || k == 0 || n > INT32_MAX || k > INT32_MAX)
+        return td_fail(err, TD_EINVAL, "no matrix of %zu x %zu weights can be rounded", n, k);
+    if (o->bits != 8 && o->bits != 4) return td_fail(err, TD_EINVAL, "weights are rounded to 4 or 8 bits, not %u", o->bits);
+    if (o->group && (o->bits != 4 || o->group > ROUND_BLOCK))
+        return td_fail(err, TD_EINVAL, "groups of %zu weights of %u bits: only 4 bits, in groups of up to %d", o->group,
+                       o->bits, ROUND_BLOCK);
+    if (o->scale_dtype != TD_DT_F32 && (!o->group || (o->scale_dtype != TD_DT_BF16 && o->scale_dtype != TD_DT_F16)))
+        return td_fail(err, TD_EINVAL, "scales are f32, those of groups also bf16 or f16");
+    if (o->method == TD_ROUND_GPTQ && (o->scale_trials < 1 || o->scale_trials > TD_ROUND_TRIALS_MAX))
+        return td_fail(err, TD_EINVAL, "gptq tries 1 to %d scales a row, not %u", TD_ROUND_TRIALS_MAX, o->scale_trials);
+    if (o->method == TD_ROUND_GPTQ && !h) return td_fail(err, TD_EINVAL, "gptq needs a Hessian");
+    if (h && o->method != TD_ROUND_NEAREST && !(o->damping > 0 && isfinite(o->damping)))
+        return td_fail(err, TD_EINVAL, "the damping of a Hessian must be above zero");
+    return TD_OK;
+}
+
+static td_status open_workplace(workplace *w, const td_blas *b, size_t n, size_t k, const float *h,
+                                const td_round_options *o, td_error *err) {
+    size_t bytes = lay_out(w, NULL, n, k, o);
+    w->base = aligned_alloc(ALIGN, bytes);
+    if (!w->base) return td_fail(err, TD_ENOMEM, "out of memory for rounding %zu x %zu weights", n, k);
+    lay_out(w, w->base, n, k, o);
+    round_panel *p = &w->panel;
+    p->blas = b;
+    p->k = k;
+    p->group = o->group ? o->group : k;
+    p->n_groups = td_round_scales(o, k);
+    p->q_hi = o->bits == 8 ? 127 : 7;
+    p->q_lo = o->group ? -8 : -p->q_hi;
+    p->scale_dtype = o->scale_dtype;
+    p->h = h;
+    p->damp = h ? td_hessian_damp(h, k, o->damping) : 1;
+    p->weight = w->weight;
+    for (size_t j = 0; j < k; j++) {
+        w->weight[j] = h ? h[j * k + j] + p->damp : 1;
+        if (!(w->weight[j] > 0) || !isfinite(w->weight[j]))
+            return td_fail(err, TD_EINVAL, "element %zu of a Hessian's diagonal is negative, NaN or infinite", j);
+    }
+    return o->method == TD_ROUND_GPTQ ? factor(w, o->act_order, err) : TD_OK;
+}
+
+td_status td_round_matrix(const td_blas *b, const float *w, size_t n, size_t k, const float *h, const td_round_options *o,
+                          int8_t *q, float *scale, td_error *err) {
+    TD_TRY(check_options(o, n, k, h, err));
+    if (o->method == TD_ROUND_NEAREST) return round_nearest(w, n, k, o, q, scale, err);
+    workplace    at = {0};
+    round_panel *p = &at.panel;
+    td_status    st = open_workplace(&at, b, n, k, h, o, err);
+    for (size_t r = 0; st == TD_OK && r < n; r += p->nr) {
+        size_t rows = n - r < p->nr ? n - r : p->nr;
+        st = load_panel(p, w, r, rows, err);
+        if (st != TD_OK) break;
+        if (o->method == TD_ROUND_CLIP) {
+            td_panel_clip(p, &at.scratch);
+        } else {
+            td_panel_feedback(p, &(round_factor){at.column, at.l, at.d}, o->scale_trials, &at.scratch);
+            if (o->sweeps) td_panel_descend(p, o->sweeps, &at.scratch);
+        }
+        store_panel(p, rows, !o->group, q + r * k, scale + r * p->n_groups);
+    }
+    free(at.base);
+    return st;
+}
+
+td_status td_round_error(const td_blas *b, const float *w, size_t n, size_t k, const float *h, const td_round_options *o,
+                         const int8_t *q, const float *scale, double *relative, td_error *err) {
+    enum { ROWS = 64 };
+    size_t n_scales = td_round_scales(o, k), group = o->group ? o->group : k;
+    float *e = malloc(2 * ROWS * k * sizeof *e), *eh = e + ROWS * k;
+    if (!e) return td_fail(err, TD_ENOMEM, "out of memory for the error of %zu x %zu weights", n, k);
+    double sum[2] = {0}; /* of W - Q; of W */
+    for (size_t r0 = 0; r0 < n; r0 += ROWS) {
+        size_t rows = n - r0 < ROWS ? n - r0 : ROWS;
+        for (int of_w = 0; of_w < 2; of_w++) {
+            for (size_t r = 0; r < rows; r++)
+                for (size_t j = 0; j < k; j++) {
+                    size_t at = (r0 + r) * k + j;
+                    e[r * k + j] = w[at] - (of_w ? 0 : (float)q[at] * scale[(r0 + r) * n_scales + j / group]);
+                }
+            b->sgemm(TD_BLAS_ROWS, TD_BLAS_PLAIN, TD_BLAS_PLAIN, (int)rows, (int)k, (int)k, 1, e, (int)k, h, (int)k, 0, eh,
+                     (int)k);
+            for (size_t i = 0; i < rows * k; i++) sum[of_w] += (double)e[i] * eh[i];
+        }
+    }
+    free(e);
+    *relative = sum[1] > 0 ? sum[0] / sum[1] : 0;
+    return TD_OK;
+}

@@ -1,6 +1,6 @@
 /*
  * The demo model against the outputs of the independent float32 forward pass that came with it (models/tale-v3-14m/README.md): logits,
- * routing, greedy tokens, the MTP layer, deferred experts, and perplexity in every number format.
+ * routing, greedy tokens, the MTP layer, and deferred experts. tests/cli/test_perplexity.py and test_formats.py have its perplexity.
  */
 #include <math.h>
 #include <pthread.h>
@@ -24,11 +24,6 @@
 #define TOP_K   4
 #define GREEDY  64
 #define NEAR_TIE 0.05 /* of the two best logits: below it either token is right */
-
-/* The protocol of the model's README: 64 windows of 256 tokens of valid.txt, each after BOS; perplexity of its float32 reference. */
-#define WINDOWS        64
-#define WINDOW         256
-#define REFERENCE_NLL  3.41884
 
 static json_t *golden;
 
@@ -184,73 +179,6 @@ static void deferred_experts_follow_the_definition(void **state) {
     json_decref(m);
 }
 
-/* Nats per token of valid.txt's first 64 x 256 tokens. */
-static double valid_nll(bool w8a8, const td_expert_numbers *experts) {
-    td_tokenizer *tok;
-    td_error      err = {0};
-    uint32_t     *ids;
-    size_t        n_ids, text_len;
-    FILE         *f = fopen(repo_path(MODEL "/valid.txt"), "rb");
-    assert_non_null(f);
-    char *text = malloc(1 << 20);
-    text_len = fread(text, 1, 1 << 20, f);
-    fclose(f);
-    assert_int_equal(td_tokenizer_open(repo_path(MODEL), &tok, &err), TD_OK);
-    assert_int_equal(td_tokenizer_encode(tok, text, text_len, false, false, &ids, &n_ids), TD_OK);
-    assert_true(n_ids >= WINDOWS * WINDOW);
-
-    model_run r;
-    model_run_open(&r, &(model_run_options){.path = MODEL, .w8a8 = w8a8, .experts = experts->format, .groups = experts->groups, .n_seq = 8, .max_len = WINDOW});
-    float *logits = malloc((size_t)8 * WINDOW * VOCAB * sizeof *logits);
-    double nll = 0;
-    for (uint32_t first = 0; first < WINDOWS; first += 8) {
-        uint32_t    input[8][WINDOW];
-        model_piece pieces[8];
-        for (uint32_t w = 0; w < 8; w++) {
-            input[w][0] = 0; /* BOS */
-            memcpy(input[w] + 1, ids + (size_t)(first + w) * WINDOW, (WINDOW - 1) * sizeof **input);
-            pieces[w] = (model_piece){.seq = w, .n = WINDOW, .ids = input[w]};
-        }
-        model_run_forward(&r, pieces, 8);
-        model_run_logits(&r, 8 * WINDOW, logits);
-        for (size_t i = 0; i < 8 * WINDOW; i++) nll -= log_prob(logits + i * VOCAB, VOCAB, ids[(size_t)first * WINDOW + i]);
-    }
-    model_run_close(&r);
-    td_tokenizer_close(tok);
-    free(logits);
-    free(text);
-    free(ids);
-    return nll / (WINDOWS * WINDOW);
-}
-
-static void check_perplexity(const char *what, bool w8a8, const char *experts, double bound) {
-    double nll = valid_nll(w8a8, td_expert_numbers_find(experts)), more = expm1(nll - REFERENCE_NLL);
-    print_message("    %s: perplexity %.3f, %+.3f %% of the float32 reference's\n", what, exp(nll), 100 * more);
-    assert_true(more <= bound);
-    assert_true(more >= -bound);
-}
-
-static void perplexity_reference_path(void **state) {
-    (void)state;
-    check_perplexity("none", false, "none", 0.003);
-}
-
-static void perplexity_w8a8(void **state) {
-    (void)state;
-    check_perplexity("w8a8_int8", true, "none", 0.002);
-}
-
-static void perplexity_w8a8_and_int4(void **state) {
-    (void)state;
-    check_perplexity("w8a8_int8 + int4 experts", true, "int4", 0.016);
-}
-
-static void perplexity_w8a8_and_other_experts(void **state) {
-    (void)state;
-    check_perplexity("w8a8_int8 + int8 experts", true, "int8", 0.003);
-    check_perplexity("w8a8_int8 + int4-g32 experts", true, "int4-g32", 0.016);
-}
-
 static int load_golden(void **state) {
     (void)state;
     golden = load_json(GOLDEN "manifest.json");
@@ -314,8 +242,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_and_routing_agree),  cmocka_unit_test(greedy_tokens_agree),
         cmocka_unit_test(mtp_layer_agrees),          cmocka_unit_test(deferred_experts_follow_the_definition),
-        cmocka_unit_test(perplexity_reference_path), cmocka_unit_test(perplexity_w8a8),
-        cmocka_unit_test(perplexity_w8a8_and_int4),  cmocka_unit_test(perplexity_w8a8_and_other_experts),
         cmocka_unit_test(what_the_tiers_are_in_can_be_read),
     };
     return cmocka_run_group_tests(tests, load_golden, free_golden);

@@ -1,0 +1,77 @@
+"""What every number format costs, bounded: KL divergence and perplexity of each against the same model with bf16 weights and f32 arithmetic.
+A format is a line of FORMATS. docs/quantisation.md has the figures of more tokens.
+
+  test_formats.py            the demo model
+  TD_TEST_MODEL=smollm2      SmolLM2 as a mixture of experts, where scripts/smollm2/make_moe.py has written build/smollm2-moe, or in TD_SMOLLM2_DIR
+  TD_FORMATS_SHOW=1          print lines with what is measured, for the table
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TANDEM = os.environ["TD_TANDEM"]
+SOURCE = os.environ["TD_SOURCE_DIR"]
+SMOLLM2 = os.environ.get("TD_TEST_MODEL") == "smollm2"
+TALE = os.path.join(SOURCE, "models/tale-v3-14m")
+MODEL = os.environ.get("TD_SMOLLM2_DIR", os.path.join(SOURCE, "build/smollm2-moe")) if SMOLLM2 else TALE
+TEXT = os.path.join(TALE, "valid.txt")
+PROTOCOL = ["--text", TEXT, "--window", "256", "--stride", "256", "--limit", "1024" if SMOLLM2 else "4096"]
+
+# quantization, expert quantization, and what was measured on PROTOCOL for the demo model and for SmolLM2 (None: not
+# measured): KL divergence in nats, perplexity in %. So few tokens are good for bounds only.
+FORMATS = [
+    ("none", "int8", (0.00061, 0.02), (0.01184, 0.96)),
+    ("none", "int4-g32", (0.00968, 0.41), (0.29377, 20.35)),
+    ("none", "int4-g64", (0.01183, 0.41), (0.41124, 31.45)),
+    ("none", "int4-g128", (0.01424, 0.88), None),
+    ("none", "int4", (0.01501, 1.04), (0.46548, 37.33)),
+    ("w8a8_int8", "none", (0.00139, 0.00), (0.02412, 2.58)),
+    ("w8a8_int8", "int8", (0.00191, 0.18), (0.03578, 1.23)),
+    ("w8a8_int8", "int4-g32", (0.01086, 0.30), (0.30558, 21.53)),
+    ("w8a8_int8", "int4-g64", (0.01285, 0.38), (0.43380, 35.65)),
+    ("w8a8_int8", "int4-g128", (0.01490, 0.86), None),
+    ("w8a8_int8", "int4", (0.01589, 1.06), (0.48482, 40.68)),
+]
+
+# The same program gives the same bits, and other instruction sets nearly the same; what may change them is another order or precision of
+# arithmetic. KL divergence hardly moves then, and perplexity by a part of the standard error of its difference (0.05 to 0.25 % here on the
+# demo model, 0.4 to 4 % on SmolLM2). A fault moves both by far more; and a format that costs next to nothing is not the one asked for.
+KL_MARGIN = 1.15
+PERPLEXITY_MARGIN = 2.0 if SMOLLM2 else 0.2  # %
+
+
+def perplexity(*args):
+    p = subprocess.run([TANDEM, "perplexity", "--model-path", MODEL, *PROTOCOL, *args, "--json"], capture_output=True, text=True, timeout=600)
+    if p.returncode:
+        raise AssertionError(p.stderr)
+    return json.loads(p.stdout)
+
+
+class Formats(unittest.TestCase):
+    def test_every_format(self):
+        with tempfile.TemporaryDirectory() as folder:
+            reference = os.path.join(folder, "reference.lp")
+            perplexity("--quantization", "none", "--expert-quantization", "none", "--save", reference)
+            for device, experts, *measured in FORMATS:
+                bound = measured[SMOLLM2]
+                if not bound:
+                    continue
+                with self.subTest(quantization=device, experts=experts):
+                    got = perplexity("--quantization", device, "--expert-quantization", experts, "--against", reference)
+                    kl, more = got["kl"], 100 * (got["ratio"] - 1)
+                    if os.environ.get("TD_FORMATS_SHOW"):
+                        print(f'("{device}", "{experts}", ({kl:.5f}, {more:.2f})) +- {100 * got["ratio_error"]:.2f}', file=sys.stderr)
+                    self.assertEqual((got["quantization"], got["expert_quantization"]), (device, experts))
+                    self.assertLess(kl, bound[0] * KL_MARGIN)
+                    self.assertGreater(kl, bound[0] / 2)
+                    self.assertLess(abs(more - bound[1]), PERPLEXITY_MARGIN)
+
+
+if __name__ == "__main__":
+    if not os.path.exists(os.path.join(MODEL, "config.json")):
+        print("skipped: there is no", MODEL, "(scripts/smollm2/make_moe.py writes it)")
+        sys.exit(77)
+    unittest.main()

@@ -31,6 +31,7 @@ static const uint32_t ROWS[] = {1, 4, 16, 64, 256, ROWS_MAX};
 
 typedef struct {
     td_bench             *b;
+    td_expert_format      format;
     const td_gemm_kernel *kernel;
     td_expert_groups      groups;
     char                 *tiles, *x, *out; /* [BUFFER_BYTES], [ROWS_MAX, x_stride], [workers, BLOCK_ROWS, nr] */
@@ -59,7 +60,7 @@ static td_status run(void *ctx, td_error *err) {
 
 /* Rows of made-up activations; of int8 codes followed by the sums of their groups. */
 static void make_rows(gemm *g) {
-    bool bf16 = g->kernel->format == TD_EXPERT_BF16;
+    bool bf16 = g->format == TD_EXPERT_BF16;
     for (size_t r = 0; r < ROWS_MAX; r++) {
         char    *x = g->x + r * g->x_stride;
         int32_t *sums = (int32_t *)(x + g->k);
@@ -95,7 +96,7 @@ static td_status time_matrix(gemm *g, size_t which, const char *shape, td_error 
 static td_status time_kernel(gemm *g, td_error *err) {
     const td_expert_numbers *numbers;
     for (size_t j = 0; (numbers = td_expert_numbers_at(j)); j++) {
-        if (numbers->format != g->kernel->format) continue;
+        if (numbers->format != g->format) continue;
         g->groups = numbers->groups;
         for (size_t i = 0; i < sizeof MATRICES / sizeof *MATRICES; i++) {
             char shape[TD_BENCH_SHAPE_BYTES];
@@ -113,10 +114,9 @@ static bool any_wanted(const td_bench *b) {
         snprintf(all, sizeof all, "%s int4-g32 int4-g64 int4-g128 mxfp4 nvfp4", MATRICES[i].name);
         if (td_bench_wanted(b, all)) return true;
     }
-    size_t                       n_kernels;
-    const td_gemm_kernel *const *kernels = td_gemm_list(&n_kernels);
-    for (size_t i = 0; i < n_kernels; i++)
-        if (td_bench_wanted(b, kernels[i]->name)) return true;
+    for (int f = 0; f < TD_EXPERT_FORMATS; f++)
+        for (const td_gemm_kernel *const *k = td_gemm_list((td_expert_format)f); *k; k++)
+            if (td_bench_wanted(b, (*k)->name)) return true;
     return false;
 }
 
@@ -127,8 +127,7 @@ static void fill(void *ctx, uint32_t item, const td_worker *w) {
 
 td_status td_bench_expert_kernels(td_bench *b, td_error *err) {
     static gemm                  g;
-    size_t                       n_kernels, x_bytes, out_bytes = (size_t)td_pool_workers(b->pool) * BLOCK_ROWS * TD_GEMM_NR_MAX * sizeof(float);
-    const td_gemm_kernel *const *kernels = td_gemm_list(&n_kernels);
+    size_t                       x_bytes, out_bytes = (size_t)td_pool_workers(b->pool) * BLOCK_ROWS * TD_GEMM_NR_MAX * sizeof(float);
     void                        *tiles = NULL, *x = NULL, *out = NULL;
     if (!any_wanted(b)) return TD_OK;
     g = (gemm){.b = b, .x_stride = 7168 * sizeof(float) + TD_CACHE_LINE};
@@ -139,12 +138,12 @@ td_status td_bench_expert_kernels(td_bench *b, td_error *err) {
     if (st == TD_OK) st = td_mem_map(out_bytes, TD_NODE_ANY, &out, err);
     if (st == TD_OK) td_pool_run(b->pool, fill, tiles, BUFFER_BYTES >> 20);
     g.tiles = tiles, g.x = x, g.out = out;
-    for (size_t i = 0; i < n_kernels && st == TD_OK; i++) {
-        if (kernels[i]->needs & ~td_cpu_features()) continue;
-        g.kernel = kernels[i];
-        g.groups = (td_expert_groups){0};
-        st = time_kernel(&g, err);
-    }
+    for (g.format = 0; g.format < TD_EXPERT_FORMATS; g.format++)
+        for (const td_gemm_kernel *const *k = td_gemm_list(g.format); *k && st == TD_OK; k++) {
+            if ((*k)->needs & ~td_cpu_features()) continue;
+            g.kernel = *k;
+            st = time_kernel(&g, err);
+        }
     td_mem_unmap(tiles, BUFFER_BYTES);
     td_mem_unmap(x, x_bytes);
     td_mem_unmap(out, out_bytes);

@@ -13,6 +13,7 @@
 
 #include "core/dtype.h"
 #include "core/pool.h"
+#include "quant/tile_gemm.h"
 #include "tandem.h"
 
 typedef struct td_experts td_experts;
@@ -28,12 +29,7 @@ typedef enum {
 
 static inline bool td_expert_has_groups(td_expert_format f) { return f == TD_EXPERT_INT4G || f == TD_EXPERT_FP4G; }
 
-/** The groups of int4g and fp4g, kept as AWQ, GPTQ, compressed-tensors, MXFP4 and NVFP4 have them. */
-typedef struct {
-    uint16_t size;        /* weights along k that share a scale: int4g 32, 64 or 128; fp4g 32 (MXFP4) or 16 (NVFP4) */
-    td_dtype scale_dtype; /* int4g: BF16, F16 or F32; fp4g: F8_E8M0 or F8_E4M3, and then every row has an f32 factor too */
-    bool     zero_points; /* int4g: every group has a zero in [0, 15]; false: it is 8 everywhere */
-} td_expert_groups;
+typedef td_gemm_groups td_expert_groups; /* of int4g and fp4g */
 
 /** What people choose by name. */
 typedef struct {

@@ -88,20 +88,20 @@ static size_t odd_lines(size_t bytes) {
 }
 
 /* A row of activations for the kernel: f32; or int8, of formats in groups followed by the sums of its groups. */
-static size_t row_bytes(const td_gemm_kernel *kernel, const expert_layout *l, size_t k) {
-    if (kernel->format == TD_EXPERT_BF16) return k * sizeof(float);
-    return td_expert_has_groups(kernel->format) ? k + k / l->groups.size * sizeof(int32_t) : k;
+static size_t row_bytes(td_expert_format format, const expert_layout *l, size_t k) {
+    if (format == TD_EXPERT_BF16) return k * sizeof(float);
+    return td_expert_has_groups(format) ? k + k / l->groups.size * sizeof(int32_t) : k;
 }
 
 /* Make such a row of cols values; src may be dst when it is f32. */
 static void make_row(const td_experts *x, td_dtype dtype, const void *src, size_t cols, size_t k, char *dst, td_gemm_row *row) {
     row->x = dst;
-    if (x->kernel->format == TD_EXPERT_BF16) {
+    if (x->config.format == TD_EXPERT_BF16) {
         if (src != dst) td_to_f32(dtype, src, cols, (float *)dst);
         return;
     }
     td_quantize_rows_i8(dtype, src, 1, cols, cols, (int8_t *)dst, k, &row->scale, &row->sum);
-    if (td_expert_has_groups(x->kernel->format)) {
+    if (td_expert_has_groups(x->config.format)) {
         row->group_sum = (int32_t *)(dst + k);
         td_group_sums_i8((int8_t *)dst, k, x->layout.groups.size, (int32_t *)(dst + k));
     }
@@ -109,8 +109,8 @@ static void make_row(const td_experts *x, td_dtype dtype, const void *src, size_
 
 void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
                             const expert_layout *l) {
-    size_t inter_tiles = l->n_gate * kernel->nr * sizeof(float), inter_row = row_bytes(kernel, l, l->inter_k);
-    *p = (expert_scratch_plan){.x_stride = odd_lines(row_bytes(kernel, l, l->hidden_k)),
+    size_t inter_tiles = l->n_gate * kernel->nr * sizeof(float), inter_row = row_bytes(c->format, l, l->inter_k);
+    *p = (expert_scratch_plan){.x_stride = odd_lines(row_bytes(c->format, l, l->hidden_k)),
                                .h_stride = odd_lines(inter_tiles > inter_row ? inter_tiles : inter_row),
                                .y_stride = l->n_down * kernel->nr};
     size_t y_bytes = p->y_stride * sizeof(float);
@@ -299,7 +299,7 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
         g.next = t + 1 < tile1 ? tile + 2 * tile_bytes : after;
         g.out = up;
         kernel->run(&g);
-        kernel->silu_mul(gate, up, b->n_pairs * kernel->nr, gate);
+        x->vec->silu_mul(gate, up, b->n_pairs * kernel->nr, gate);
         size_t column = (sh->gate_tile0 + t) * kernel->nr;
         for (size_t r = 0; r < b->n_pairs; r++)
             copy_row((float *)(f->h + (b->pair0 + r) * x->scratch.h_stride) + column, gate + r * kernel->nr, kernel->nr);
@@ -337,7 +337,7 @@ static void sum_held(const td_experts *x, const down_region *r) {
     uint32_t    n = f->args->top_k - f->args->n_immediate;
     for (uint32_t t = r->tok0; t < r->tok1; t++)
         for (uint32_t i = t * n; i < (t + 1) * n; i++)
-            x->kernel->axpy(f->held_weight[i], f->held + i * x->scratch.y_stride + r->column0, r->column1 - r->column0,
+            x->vec->axpy(f->held_weight[i], f->held + i * x->scratch.y_stride + r->column0, r->column1 - r->column0,
                             sums_of(r, r->deferred, t));
 }
 
@@ -368,9 +368,9 @@ static void scatter(const td_experts *x, const down_region *r, const float *out,
     for (uint32_t i = 0; i < m; i++, out += nr) {
         const pair *p = &f->pairs[p0 + i];
         if (p->held == IMMEDIATE)
-            x->kernel->axpy(p->weight, out, nr, sums_of(r, r->sums, p->token) + at);
+            x->vec->axpy(p->weight, out, nr, sums_of(r, r->sums, p->token) + at);
         else if (p->held == DEFERRED)
-            x->kernel->axpy(p->weight, out, nr, sums_of(r, r->deferred, p->token) + at);
+            x->vec->axpy(p->weight, out, nr, sums_of(r, r->deferred, p->token) + at);
         else
             copy_row(f->held + p->held * x->scratch.y_stride + column, out, nr);
     }
@@ -480,7 +480,7 @@ static void run_pass(td_experts *x, bool second) {
 /* Of a batch: its experts' weights once, its pairs' operations. */
 static void add_work(const td_experts *x, td_tier_work *w) {
     uint64_t pairs = (uint64_t)x->ffn->n_tok * x->ffn->args->top_k;
-    *(x->kernel->format == TD_EXPERT_BF16 ? &w->f32_ops : &w->int8_ops) += pairs * 6 * x->config.hidden * x->config.inter;
+    *(x->config.format == TD_EXPERT_BF16 ? &w->f32_ops : &w->int8_ops) += pairs * 6 * x->config.hidden * x->config.inter;
     w->bytes += x->ffn->n_active * (x->layout.layer_bytes / x->config.n_experts);
 }
 

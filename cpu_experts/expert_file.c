@@ -213,6 +213,7 @@ static td_status read_shards(td_pool *pool, const char *path, const td_packed_he
 
 typedef struct {
     const expert_layout  *layout;
+    td_expert_format      format;
     const td_gemm_kernel *kernel;
     void                 *shard[TD_POOL_SUBPOOLS_MAX];
 } file_source;
@@ -221,7 +222,7 @@ typedef struct {
 static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                          const td_gemm_weights *out, void *tmp) {
     const file_source *src = ctx;
-    td_expert_format   format = src->kernel->format;
+    td_expert_format   format = src->format;
     size_t nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m),
            element = td_gemm_element(format), n_scales = 1, file_scales = 1, unpacked = SIZE_MAX;
     td_gemm_weights tile_weights = td_expert_tile_weights(src->layout, tmp);
@@ -251,7 +252,7 @@ static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, siz
 
 static td_status load_repacked(td_experts *x, uint32_t layer, const char *path, const td_packed_header *h,
                                const expert_layout *l, td_error *err) {
-    file_source src = {.layout = l, .kernel = kernel_of(h)};
+    file_source src = {.layout = l, .format = x->config.format, .kernel = kernel_of(h)};
     td_status   status = TD_OK;
     for (uint32_t s = 0; s < l->n_shards && status == TD_OK; s++)
         status = td_mem_map(l->shard[s].bytes, TD_NODE_ANY, &src.shard[s], err);

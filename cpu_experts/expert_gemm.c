@@ -4,44 +4,62 @@
 
 #include "cpu_experts/kernels/expert_kernels.h"
 
-/* Best first within a format. */
-static const td_gemm_kernel *const KERNELS[] = {
+static const td_gemm_kernel *const INT4C[] = {
 #if defined(__x86_64__)
-    &td_int4c_amx,        &td_int4c_avx512vnni, &td_int4c_avxvnni, &td_int4c_avx2,
+    &td_int4c_amx, &td_int4c_avx512vnni, &td_int4c_avxvnni, &td_int4c_avx2,
 #endif
-    &td_int4c_scalar,
+    &td_int4c_scalar, NULL,
+};
+
+static const td_gemm_kernel *const INT8C[] = {
 #if defined(__x86_64__)
     &td_int8c_avx512vnni, &td_int8c_avxvnni, &td_int8c_avx2,
 #endif
-    &td_int8c_scalar,
-#if defined(__x86_64__)
-    &td_int4g_avx512vnni, &td_int4g_avxvnni, &td_int4g_avx2,
-#endif
-    &td_int4g_scalar,
-#if defined(__x86_64__)
-    &td_fp4g_avx512vnni, &td_fp4g_avxvnni, &td_fp4g_avx2,
-#endif
-    &td_fp4g_scalar,
-#if defined(__x86_64__)
-    &td_bf16_avx512,      &td_bf16_avx2,
-#endif
-    &td_bf16_scalar,
+    &td_int8c_scalar, NULL,
 };
-#define N_KERNELS (sizeof KERNELS / sizeof KERNELS[0])
+
+static const td_gemm_kernel *const BF16[] = {
+#if defined(__x86_64__)
+    &td_bf16_avx512, &td_bf16_avx2,
+#endif
+    &td_bf16_scalar, NULL,
+};
+
+const td_gemm_kernel *const *td_gemm_list(td_expert_format format) {
+    static const td_gemm_kernel *const *const KERNELS[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = INT4C,
+                                                                            [TD_EXPERT_BF16] = BF16,
+                                                                            [TD_EXPERT_INT8C] = INT8C,
+                                                                            [TD_EXPERT_INT4G] = td_int4g_kernels,
+                                                                            [TD_EXPERT_FP4G] = td_fp4g_kernels};
+    return KERNELS[format];
+}
 
 const td_gemm_kernel *td_gemm_select(td_expert_format format, uint32_t features) {
-    for (size_t i = 0; i < N_KERNELS; i++)
-        if (KERNELS[i]->format == format && !(KERNELS[i]->needs & ~features)) return KERNELS[i];
-    return NULL;
+    return td_gemm_first(td_gemm_list(format), features);
 }
 
 const td_gemm_kernel *td_gemm_find_layout(td_expert_format format, const char *layout) {
-    for (size_t i = N_KERNELS; i-- > 0;)
-        if (KERNELS[i]->format == format && !strcmp(KERNELS[i]->layout, layout)) return KERNELS[i];
-    return NULL;
+    const td_gemm_kernel *found = NULL;
+    for (const td_gemm_kernel *const *k = td_gemm_list(format); *k; k++)
+        if (!strcmp((*k)->layout, layout)) found = *k;
+    return found;
 }
 
-const td_gemm_kernel *const *td_gemm_list(size_t *n) {
-    *n = N_KERNELS;
-    return KERNELS;
+#if defined(__x86_64__)
+static const td_expert_vec AVX512 = {"avx512", TD_CPU_AVX2 | TD_CPU_AVX512, td_silu_mul_avx512, td_axpy_avx512};
+static const td_expert_vec AVX2 = {"avx2", TD_CPU_AVX2, td_silu_mul_avx2, td_axpy_avx2};
+#endif
+static const td_expert_vec SCALAR = {"scalar", 0, td_silu_mul_scalar, td_axpy_scalar};
+
+const td_expert_vec *const td_expert_vecs[] = {
+#if defined(__x86_64__)
+    &AVX512, &AVX2,
+#endif
+    &SCALAR, NULL,
+};
+
+const td_expert_vec *td_expert_vec_select(uint32_t features) {
+    const td_expert_vec *const *v = td_expert_vecs;
+    while ((*v)->needs & ~features) v++;
+    return *v;
 }

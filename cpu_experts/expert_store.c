@@ -68,6 +68,7 @@ td_status td_experts_create(const td_experts_config *c, td_pool *pool, td_expert
     x->config = *c;
     x->pool = pool;
     x->kernel = td_gemm_select(c->format, td_cpu_features());
+    x->vec = td_expert_vec_select(td_cpu_features());
     td_status status = open_store(x, err);
     if (status != TD_OK) {
         td_experts_destroy(x);

@@ -51,6 +51,7 @@ struct td_experts {
     td_experts_config     config;
     td_pool              *pool;
     const td_gemm_kernel *kernel;
+    const td_expert_vec  *vec;
     expert_layout         layout;
     void                **shard_data;     /* [n_layers, n_shards]; NULL: no memory yet */
     td_file_map          *files;          /* [n_layers] what the shards of a layer are a part of; not open: they are memory of their own */

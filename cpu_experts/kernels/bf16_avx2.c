@@ -1,5 +1,5 @@
 /* bf16 weights times f32 activations, AVX2 + FMA. */
-#include "cpu_experts/kernels/vec_avx2.h"
+#include "quant/kernels/vec_avx2.h"
 
 #define MR 5
 #define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5)
@@ -12,6 +12,4 @@ const td_gemm_kernel td_bf16_avx2 = {
     .needs = TD_CPU_AVX2,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx2,
-    .axpy = td_axpy_avx2,
 };

@@ -1,5 +1,5 @@
 /* bf16 weights times f32 activations, AVX-512. */
-#include "cpu_experts/kernels/vec_avx512.h"
+#include "quant/kernels/vec_avx512.h"
 
 #define MR 12
 #define ROW_CASES                                                                               \
@@ -14,6 +14,4 @@ const td_gemm_kernel td_bf16_avx512 = {
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx512,
-    .axpy = td_axpy_avx512,
 };

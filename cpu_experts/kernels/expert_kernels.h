@@ -2,28 +2,14 @@
 #ifndef TD_CPU_EXPERTS_KERNELS_EXPERT_KERNELS_H
 #define TD_CPU_EXPERTS_KERNELS_EXPERT_KERNELS_H
 
-#include <string.h>
-
-#include "core/cpu.h"
 #include "cpu_experts/expert_gemm.h"
+#include "quant/kernels/tile_kernels.h"
 
 extern const td_gemm_kernel td_int4c_scalar, td_int4c_avx2, td_int4c_avxvnni, td_int4c_avx512vnni, td_int4c_amx;
 extern const td_gemm_kernel td_int8c_scalar, td_int8c_avx2, td_int8c_avxvnni, td_int8c_avx512vnni;
-extern const td_gemm_kernel td_int4g_scalar, td_int4g_avx2, td_int4g_avxvnni, td_int4g_avx512vnni;
-extern const td_gemm_kernel td_fp4g_scalar, td_fp4g_avx2, td_fp4g_avxvnni, td_fp4g_avx512vnni;
 extern const td_gemm_kernel td_bf16_scalar, td_bf16_avx2, td_bf16_avx512;
 
-static inline uint32_t load32(const void *p) {
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-/* Bytes ahead of a pass over a tile that weights are brought to L2, and from there to L1; a tile is followed by the tile that is read next. */
-#define PREFETCH_FAR 8192
-#define PREFETCH_NEAR 1024
-
-/* silu_mul and axpy of td_gemm_kernel */
+/* of td_expert_vec */
 void td_silu_mul_scalar(const float *gate, const float *up, size_t n, float *out);
 void td_silu_mul_avx2(const float *gate, const float *up, size_t n, float *out);
 void td_silu_mul_avx512(const float *gate, const float *up, size_t n, float *out);

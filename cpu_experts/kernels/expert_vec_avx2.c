@@ -1,5 +1,5 @@
 /* silu and axpy, AVX2 + FMA. */
-#include "cpu_experts/kernels/vec_avx2.h"
+#include "quant/kernels/vec_avx2.h"
 
 #define SILU_MUL td_silu_mul_avx2
 #define AXPY td_axpy_avx2

@@ -4,7 +4,7 @@
  * Never run on a processor that has the instructions: tested with core/amx.h's emulation.
  */
 #include "core/amx.h"
-#include "cpu_experts/kernels/vec_avx512.h"
+#include "quant/kernels/vec_avx512.h"
 #include "cpu_experts/kernels/expert_kernels.h"
 
 #define HALF LANES
@@ -143,6 +143,4 @@ const td_gemm_kernel td_int4c_amx = {
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI | TD_CPU_AMX_NEEDED,
     .mr = 32,
     .run = run,
-    .silu_mul = td_silu_mul_avx512,
-    .axpy = td_axpy_avx512,
 };

@@ -59,7 +59,7 @@ static inline __attribute__((always_inline)) void rows_times_tile(const td_gemm_
 
 #define TILE_BYTES(a) tile_bytes((a)->k, NULL)
 #define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4)
-#include "cpu_experts/kernels/row_tiles.inc"
+#include "quant/kernels/row_tiles.inc"
 
 const td_gemm_kernel td_int4c_avx2 = {
     INT4C_LAYOUT,
@@ -68,6 +68,4 @@ const td_gemm_kernel td_int4c_avx2 = {
     .needs = TD_CPU_AVX2,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx2,
-    .axpy = td_axpy_avx2,
 };

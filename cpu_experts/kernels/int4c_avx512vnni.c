@@ -1,5 +1,5 @@
 /* int4 per channel, AVX512-VNNI. */
-#include "cpu_experts/kernels/vec_avx512.h"
+#include "quant/kernels/vec_avx512.h"
 
 #define VPDPBUSD "vpdpbusd"
 #define DOT_BROADCAST "vpdpbusd %2%{1to16%}, %1, %0"
@@ -18,6 +18,4 @@ const td_gemm_kernel td_int4c_avx512vnni = {
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx512,
-    .axpy = td_axpy_avx512,
 };

@@ -1,5 +1,5 @@
 /* int4 per channel, AVX-VNNI. */
-#include "cpu_experts/kernels/vec_avx2.h"
+#include "quant/kernels/vec_avx2.h"
 
 #define VPDPBUSD "%{vex%} vpdpbusd" /* not the form of AVX512-VNNI */
 #define MR 6                        /* 12 accumulators, the codes, their low nibbles, mask, broadcast */
@@ -15,6 +15,4 @@ const td_gemm_kernel td_int4c_avxvnni = {
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx2,
-    .axpy = td_axpy_avx2,
 };

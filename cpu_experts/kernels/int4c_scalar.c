@@ -29,6 +29,4 @@ const td_gemm_kernel td_int4c_scalar = {
     .needs = 0,
     .mr = 1,
     .run = run,
-    .silu_mul = td_silu_mul_scalar,
-    .axpy = td_axpy_scalar,
 };

@@ -1,7 +1,7 @@
 /*
  * int8 per channel, AVX2: vpmaddubsw of |w| and x with the sign of w. Its pairs of at most 2 * 127 * 127 = 32258 do not saturate.
  */
-#include "cpu_experts/kernels/vec_avx2.h"
+#include "quant/kernels/vec_avx2.h"
 #include "cpu_experts/kernels/expert_kernels.h"
 
 #define NR 16
@@ -34,6 +34,4 @@ const td_gemm_kernel td_int8c_avx2 = {
     .needs = TD_CPU_AVX2,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx2,
-    .axpy = td_axpy_avx2,
 };

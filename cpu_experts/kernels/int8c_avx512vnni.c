@@ -1,12 +1,12 @@
 /* int8 per channel, AVX512-VNNI. */
-#include "cpu_experts/kernels/vec_avx512.h"
+#include "quant/kernels/vec_avx512.h"
 #include "cpu_experts/kernels/expert_kernels.h"
 
 #define NR 32
 #include "cpu_experts/kernels/int8c_layout.inc"
 
 #define VPDPBUSD "vpdpbusd"
-#include "cpu_experts/kernels/vnni_dot.inc"
+#include "quant/kernels/vnni_dot.inc"
 
 #define OFFSET 128
 #define MR 14 /* 28 sums, two vectors of weights, broadcast */
@@ -22,6 +22,4 @@ const td_gemm_kernel td_int8c_avx512vnni = {
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx512,
-    .axpy = td_axpy_avx512,
 };

@@ -1,12 +1,12 @@
 /* int8 per channel, AVX-VNNI. */
-#include "cpu_experts/kernels/vec_avx2.h"
+#include "quant/kernels/vec_avx2.h"
 #include "cpu_experts/kernels/expert_kernels.h"
 
 #define NR 16
 #include "cpu_experts/kernels/int8c_layout.inc"
 
 #define VPDPBUSD "%{vex%} vpdpbusd" /* not the form of AVX512-VNNI */
-#include "cpu_experts/kernels/vnni_dot.inc"
+#include "quant/kernels/vnni_dot.inc"
 
 #define OFFSET 128
 #define MR 6 /* 12 sums, two vectors of weights, broadcast */
@@ -20,6 +20,4 @@ const td_gemm_kernel td_int8c_avxvnni = {
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx2,
-    .axpy = td_axpy_avx2,
 };

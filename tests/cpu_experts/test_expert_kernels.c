@@ -26,29 +26,30 @@ static bool allowed(const td_gemm_kernel *k) {
 /* ---- kernels and what their tiles may hold ------------------------------------------------------ */
 
 typedef struct {
+    td_expert_format      format;
     const td_gemm_kernel *kernel;
     td_expert_groups      groups;
 } variant;
 
 enum { VARIANTS_MAX = 256 };
 
-static size_t add_variants(variant *out, const td_gemm_kernel *k) {
+static size_t add_variants(variant *out, td_expert_format format, const td_gemm_kernel *k) {
     static const td_dtype SCALES[] = {TD_DT_BF16, TD_DT_F16, TD_DT_F32};
     size_t                n = 0;
-    if (!td_expert_has_groups(k->format)) out[n++] = (variant){.kernel = k};
-    for (int i = 0; i < 4 && k->format == TD_EXPERT_FP4G; i++)
-        out[n++] = (variant){k, {.size = i & 1 ? 16 : 32, .scale_dtype = i & 2 ? TD_DT_F8_E4M3 : TD_DT_F8_E8M0}};
-    for (uint16_t size = 32; size <= 128 && k->format == TD_EXPERT_INT4G; size *= 2)
-        for (size_t i = 0; i < 6; i++) out[n++] = (variant){k, {.size = size, .scale_dtype = SCALES[i / 2], .zero_points = i % 2}};
+    if (!td_expert_has_groups(format)) out[n++] = (variant){.format = format, .kernel = k};
+    for (int i = 0; i < 4 && format == TD_EXPERT_FP4G; i++)
+        out[n++] = (variant){format, k, {.size = i & 1 ? 16 : 32, .scale_dtype = i & 2 ? TD_DT_F8_E4M3 : TD_DT_F8_E8M0}};
+    for (uint16_t size = 32; size <= 128 && format == TD_EXPERT_INT4G; size *= 2)
+        for (size_t i = 0; i < 6; i++) out[n++] = (variant){format, k, {.size = size, .scale_dtype = SCALES[i / 2], .zero_points = i % 2}};
     return n;
 }
 
 /* Every kernel of the build, or those that this machine (and TD_CPU_MASK) allows. */
 static size_t list_variants(variant *out, bool runnable) {
-    size_t                       n_kernels, n = 0;
-    const td_gemm_kernel *const *list = td_gemm_list(&n_kernels);
-    for (size_t i = 0; i < n_kernels; i++)
-        if (!runnable || allowed(list[i])) n += add_variants(out + n, list[i]);
+    size_t n = 0;
+    for (td_expert_format f = 0; f < TD_EXPERT_FORMATS; f++)
+        for (const td_gemm_kernel *const *k = td_gemm_list(f); *k; k++)
+            if (!runnable || allowed(*k)) n += add_variants(out + n, f, *k);
     assert_true(n <= VARIANTS_MAX);
     return n;
 }
@@ -66,7 +67,7 @@ static const struct {
 static const int TWICE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static size_t scales_of_row(const variant *v, size_t k) {
-    return td_expert_has_groups(v->kernel->format) ? k / v->groups.size : 1;
+    return td_expert_has_groups(v->format) ? k / v->groups.size : 1;
 }
 
 /* Random weights of a tile, and the tile; the weights end at guard pages. */
@@ -77,7 +78,7 @@ typedef struct {
 
 static test_tile empty_tile(const variant *v, size_t k) {
     size_t    nr = v->kernel->nr, n_scales = nr * scales_of_row(v, k);
-    test_tile t = {.tile = guard_alloc(v->kernel->tile_bytes(k, &v->groups)), .rows = guard_alloc(nr * k * td_gemm_element(v->kernel->format)),
+    test_tile t = {.tile = guard_alloc(v->kernel->tile_bytes(k, &v->groups)), .rows = guard_alloc(nr * k * td_gemm_element(v->format)),
                    .scale = guard_alloc(n_scales * sizeof(float)), .zero = guard_alloc(n_scales), .factor = guard_alloc(nr * sizeof(float))};
     t.w = (td_gemm_weights){t.rows.data, t.scale.data, t.zero.data, t.factor.data};
     return t;
@@ -92,7 +93,7 @@ static void free_tile(test_tile *t) {
 }
 
 static test_tile make_tile(const variant *v, size_t k) {
-    td_expert_format format = v->kernel->format;
+    td_expert_format format = v->format;
     size_t           nr = v->kernel->nr;
     test_tile        t = empty_tile(v, k);
     for (size_t i = 0; i < nr * k; i++)
@@ -117,18 +118,18 @@ static test_tile make_tile(const variant *v, size_t k) {
 
 static float expected(const variant *v, const td_gemm_weights *w, size_t n, size_t k, const td_gemm_row *row) {
     float acc = 0;
-    if (v->kernel->format == TD_EXPERT_BF16) {
+    if (v->format == TD_EXPERT_BF16) {
         for (size_t j = 0; j < k; j++) acc = fmaf(td_bf16_to_f32(((const td_bf16 *)w->rows)[n * k + j]), ((const float *)row->x)[j], acc);
         return acc;
     }
     const int8_t *codes = (const int8_t *)w->rows + n * k, *x = row->x;
-    if (!td_expert_has_groups(v->kernel->format)) {
+    if (!td_expert_has_groups(v->format)) {
         int64_t sum = 0;
         for (size_t j = 0; j < k; j++) sum += (int64_t)codes[j] * x[j];
         return (float)(int32_t)sum * w->scale[n] * row->scale;
     }
     size_t size = v->groups.size, n_groups = k / size;
-    bool   fp4 = v->kernel->format == TD_EXPERT_FP4G;
+    bool   fp4 = v->format == TD_EXPERT_FP4G;
     for (size_t g = 0; g < n_groups; g++) {
         int64_t sum = 0;
         for (size_t j = g * size; j < (g + 1) * size; j++) sum += (int64_t)(fp4 ? TWICE_E2M1[codes[j]] : codes[j] - w->zero[n * n_groups + g]) * x[j];
@@ -145,7 +146,7 @@ typedef struct {
 } test_row;
 
 static test_row make_row(const variant *v, size_t k, uint64_t stream, float scale) {
-    bool     bf16 = v->kernel->format == TD_EXPERT_BF16, groups = td_expert_has_groups(v->kernel->format);
+    bool     bf16 = v->format == TD_EXPERT_BF16, groups = td_expert_has_groups(v->format);
     test_row t = {.x = guard_alloc(k * (bf16 ? sizeof(float) : 1)), .sums = guard_alloc(groups ? k / v->groups.size * sizeof(int32_t) : 4)};
     t.row = (td_gemm_row){.x = t.x.data, .scale = scale, .group_sum = t.sums.data};
     for (size_t j = 0; j < k; j++) {
@@ -161,11 +162,11 @@ static void kernels_match_plain_sums(void **state) {
     (void)state;
     static const size_t sizes[] = {1, 2, 3, 7, 64, 129, 2048}, ms[] = {1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 29, 47};
     static variant      variants[VARIANTS_MAX];
-    size_t              n_variants = list_variants(variants, true), n_kernels;
+    size_t              n_variants = list_variants(variants, true);
     print_message("seed %u\n", SEED);
-    const td_gemm_kernel *const *list = td_gemm_list(&n_kernels);
-    for (size_t i = 0; i < n_kernels; i++)
-        if (!allowed(list[i])) print_message("  %s skipped: not on this CPU, or masked\n", list[i]->name);
+    for (td_expert_format f = 0; f < TD_EXPERT_FORMATS; f++)
+        for (const td_gemm_kernel *const *k = td_gemm_list(f); *k; k++)
+            if (!allowed(*k)) print_message("  %s skipped: not on this CPU, or masked\n", (*k)->name);
     for (size_t i = 0; i < n_variants; i++) {
         const variant        *v = &variants[i];
         const td_gemm_kernel *kernel = v->kernel;
@@ -188,7 +189,7 @@ static void kernels_match_plain_sums(void **state) {
                         assert_memory_equal(&got, &want, 4);
                     }
                 /* the same with rows that are evenly spaced in memory */
-                size_t  row_bytes = k * (kernel->format == TD_EXPERT_BF16 ? sizeof(float) : 1);
+                size_t  row_bytes = k * (v->format == TD_EXPERT_BF16 ? sizeof(float) : 1);
                 guarded even = guard_alloc(m * row_bytes), again = guard_alloc(m * kernel->nr * 4);
                 for (size_t r = 0; r < m; r++) rows[r].x = memcpy((char *)even.data + r * row_bytes, x[r].x.data, row_bytes);
                 kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = again.data});
@@ -214,9 +215,9 @@ static void extremes_do_not_saturate(void **state) {
     for (size_t i = 0; i < n_variants; i++) {
         const variant        *v = &variants[i];
         const td_gemm_kernel *kernel = v->kernel;
-        if (kernel->format == TD_EXPERT_BF16 || (v->groups.size && v->groups.scale_dtype != TD_DT_BF16 && v->groups.scale_dtype != TD_DT_F8_E8M0)) continue;
+        if (v->format == TD_EXPERT_BF16 || (v->groups.size && v->groups.scale_dtype != TD_DT_BF16 && v->groups.scale_dtype != TD_DT_F8_E8M0)) continue;
         for (int ends = 0; ends < 4; ends++) {
-            int       code = ends & 1 ? EXTREME[kernel->format].lo : EXTREME[kernel->format].hi, zero = v->groups.zero_points ? (ends & 1 ? 15 : 0) : 8;
+            int       code = ends & 1 ? EXTREME[v->format].lo : EXTREME[v->format].hi, zero = v->groups.zero_points ? (ends & 1 ? 15 : 0) : 8;
             int8_t    value = ends & 2 ? -127 : 127;
             test_tile t = empty_tile(v, k);
             memset(t.w.rows, code, kernel->nr * k);
@@ -253,11 +254,11 @@ static void unpack_inverts_pack(void **state) {
         assert_int_equal(kernel->tile_bytes(k, &v->groups) % 64, 0);
         assert_true(strlen(kernel->layout) <= 15);
         kernel->unpack(t.tile.data, &u.w, k, &v->groups);
-        assert_memory_equal(u.w.rows, t.w.rows, kernel->nr * k * td_gemm_element(kernel->format));
-        if (kernel->format != TD_EXPERT_BF16) assert_memory_equal(u.w.scale, t.w.scale, n_scales * sizeof(float));
-        if (kernel->format == TD_EXPERT_INT4G) assert_memory_equal(u.w.zero, t.w.zero, n_scales);
-        if (kernel->format == TD_EXPERT_FP4G) assert_memory_equal(u.w.factor, t.w.factor, kernel->nr * sizeof(float));
-        assert_string_equal(td_gemm_find_layout(kernel->format, kernel->layout)->layout, kernel->layout);
+        assert_memory_equal(u.w.rows, t.w.rows, kernel->nr * k * td_gemm_element(v->format));
+        if (v->format != TD_EXPERT_BF16) assert_memory_equal(u.w.scale, t.w.scale, n_scales * sizeof(float));
+        if (v->format == TD_EXPERT_INT4G) assert_memory_equal(u.w.zero, t.w.zero, n_scales);
+        if (v->format == TD_EXPERT_FP4G) assert_memory_equal(u.w.factor, t.w.factor, kernel->nr * sizeof(float));
+        assert_string_equal(td_gemm_find_layout(v->format, kernel->layout)->layout, kernel->layout);
         free_tile(&t);
         free_tile(&u);
     }
@@ -280,7 +281,7 @@ static void bytes_are_tight(void **state) {
     for (size_t i = 0; i < n_variants; i++)
         for (size_t j = 0; j < sizeof table / sizeof *table; j++) {
             const variant *v = &variants[i];
-            if (v->kernel->format != table[j].format || v->groups.size != table[j].groups.size ||
+            if (v->format != table[j].format || v->groups.size != table[j].groups.size ||
                 v->groups.scale_dtype != table[j].groups.scale_dtype || v->groups.zero_points != table[j].groups.zero_points)
                 continue;
             double weights = (double)k * v->kernel->nr, bytes = (double)v->kernel->tile_bytes(k, &v->groups);
@@ -300,18 +301,17 @@ static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
     }
     g[5] = 0;
     g[6] = -0.0f;
-    size_t                       n_kernels, n_seen = 0;
-    const td_gemm_kernel *const *list = td_gemm_list(&n_kernels);
-    for (size_t i = 0; i < n_kernels; i++) {
-        if (!allowed(list[i])) continue;
+    size_t n_seen = 0;
+    for (const td_expert_vec *const *v = td_expert_vecs; *v; v++) {
+        if ((*v)->needs & ~td_cpu_features()) continue;
         guarded out = guard_alloc(N * 4);
-        list[i]->silu_mul(g, u, N, out.data);
+        (*v)->silu_mul(g, u, N, out.data);
         if (n_seen++ == 0) memcpy(first, out.data, N * 4);
         assert_memory_equal(out.data, first, N * 4);
         /* any position, any length gives the same bits */
         for (uint32_t at = 0; at < 64; at++) {
             float part[16];
-            list[i]->silu_mul(g + at, u + at, 16, part);
+            (*v)->silu_mul(g + at, u + at, 16, part);
             assert_memory_equal(part, (float *)out.data + at, sizeof part);
         }
         guard_free(&out);
@@ -329,10 +329,9 @@ static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
     print_message("  worst relative error of silu %.3g\n", worst);
     assert_true(worst < 4e-7);
     g[0] = NAN;
-    list[0]->silu_mul(g, u, 16, first);
-    for (size_t i = 0; i < n_kernels; i++)
-        if (allowed(list[i])) {
-            list[i]->silu_mul(g, u, 16, first);
+    for (const td_expert_vec *const *v = td_expert_vecs; *v; v++)
+        if (!((*v)->needs & ~td_cpu_features())) {
+            (*v)->silu_mul(g, u, 16, first);
             assert_true(isnan(first[0]) && !isnan(first[1]));
         }
     free(g);
@@ -342,10 +341,8 @@ static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
 
 static void axpy_is_one_fma(void **state) {
     (void)state;
-    size_t                       n_kernels;
-    const td_gemm_kernel *const *list = td_gemm_list(&n_kernels);
-    for (size_t i = 0; i < n_kernels; i++) {
-        if (!allowed(list[i])) continue;
+    for (const td_expert_vec *const *vec = td_expert_vecs; *vec; vec++) {
+        if ((*vec)->needs & ~td_cpu_features()) continue;
         guarded v = guard_alloc(48 * 4), y = guard_alloc(48 * 4);
         float   want[48];
         for (uint32_t j = 0; j < 48; j++) {
@@ -353,7 +350,7 @@ static void axpy_is_one_fma(void **state) {
             ((float *)y.data)[j] = (float)td_rng_uniform(SEED, 9, j);
             want[j] = fmaf(0.3f, ((float *)v.data)[j], ((float *)y.data)[j]);
         }
-        list[i]->axpy(0.3f, v.data, 48, y.data);
+        (*vec)->axpy(0.3f, v.data, 48, y.data);
         assert_memory_equal(y.data, want, sizeof want);
         guard_free(&v);
         guard_free(&y);
@@ -369,6 +366,8 @@ static void selection_takes_the_best_allowed(void **state) {
     assert_int_equal(td_gemm_select(TD_EXPERT_INT4C, TD_CPU_AVX2 | TD_CPU_AVX512)->needs, TD_CPU_AVX2);
     assert_string_equal(td_gemm_select(TD_EXPERT_INT4C, UINT32_MAX)->layout, "int4c_32x4");
 #endif
+    assert_int_equal(td_expert_vec_select(0)->needs, 0);
+    assert_ptr_equal(td_expert_vec_select(UINT32_MAX), td_expert_vecs[0]);
     assert_null(td_gemm_find_layout(TD_EXPERT_INT4C, "other"));
 }
 

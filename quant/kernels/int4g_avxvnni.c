@@ -1,23 +1,20 @@
 /* int4 group-wise, AVX-VNNI. */
-#include "cpu_experts/kernels/vec_avx2.h"
-#include "cpu_experts/kernels/expert_kernels.h"
+#include "quant/kernels/vec_avx2.h"
+#include "quant/kernels/tile_kernels.h"
 
 #define HALF LANES
-#include "cpu_experts/kernels/group_layout.inc"
+#include "quant/kernels/group_layout.inc"
 
 #define VPDPBUSD "%{vex%} vpdpbusd" /* not the form of AVX512-VNNI */
 #define MR 5                        /* 10 sums, two halves, mask, broadcast; the scales rest in memory */
 #define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5)
-#include "cpu_experts/kernels/int4g_vnni_body.inc"
+#include "quant/kernels/int4g_vnni_body.inc"
 
 const td_gemm_kernel td_int4g_avxvnni = {
     GROUP_LAYOUT,
-    .format = TD_EXPERT_INT4G,
     .name = "int4g_avxvnni_5x16",
     .layout = "int4g_16x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx2,
-    .axpy = td_axpy_avx2,
 };

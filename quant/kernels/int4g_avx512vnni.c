@@ -1,25 +1,22 @@
 /* int4 group-wise, AVX512-VNNI. */
-#include "cpu_experts/kernels/vec_avx512.h"
-#include "cpu_experts/kernels/expert_kernels.h"
+#include "quant/kernels/vec_avx512.h"
+#include "quant/kernels/tile_kernels.h"
 
 #define HALF LANES
-#include "cpu_experts/kernels/group_layout.inc"
+#include "quant/kernels/group_layout.inc"
 
 #define VPDPBUSD "vpdpbusd"
 #define MR 13 /* 26 sums, two halves, mask, broadcast, two scales */
 #define ROW_CASES                                                                                               \
     ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6) ROW_CASE(7) ROW_CASE(8) ROW_CASE(9) \
     ROW_CASE(10) ROW_CASE(11) ROW_CASE(12) ROW_CASE(13)
-#include "cpu_experts/kernels/int4g_vnni_body.inc"
+#include "quant/kernels/int4g_vnni_body.inc"
 
 const td_gemm_kernel td_int4g_avx512vnni = {
     GROUP_LAYOUT,
-    .format = TD_EXPERT_INT4G,
     .name = "int4g_avx512vnni_13x32",
     .layout = "int4g_32x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx512,
-    .axpy = td_axpy_avx512,
 };

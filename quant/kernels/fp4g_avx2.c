@@ -1,10 +1,10 @@
 /* fp4 in groups, AVX2: 16 k of vpmaddubsw pairs are added in int16 (at most 4 * 28*127*2 = 28448), then widened by vpmaddwd. */
-#include "cpu_experts/kernels/vec_avx2.h"
-#include "cpu_experts/kernels/expert_kernels.h"
+#include "quant/kernels/vec_avx2.h"
+#include "quant/kernels/tile_kernels.h"
 
 #define HALF LANES
-#include "cpu_experts/kernels/group_layout.inc"
-#include "cpu_experts/kernels/fp4g_codes.inc"
+#include "quant/kernels/group_layout.inc"
+#include "quant/kernels/fp4g_codes.inc"
 
 #define HIGH_SHIFT 0
 #define MR         4 /* 8 int16 sums, two halves, mask, table, broadcast; the int32 sums rest in memory */
@@ -38,16 +38,13 @@ VEC void add_chunk(const uint8_t *w, const int8_t *const *x, size_t k0, size_t f
 }
 
 #define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4)
-#include "cpu_experts/kernels/group_body.inc"
+#include "quant/kernels/group_body.inc"
 
 const td_gemm_kernel td_fp4g_avx2 = {
     GROUP_LAYOUT,
-    .format = TD_EXPERT_FP4G,
     .name = "fp4g_avx2_4x16",
     .layout = "fp4g_16x4",
     .needs = TD_CPU_AVX2,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx2,
-    .axpy = td_axpy_avx2,
 };

@@ -1,13 +1,13 @@
 /* fp4 in groups, reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
 #include <math.h>
 
-#include "cpu_experts/kernels/expert_kernels.h"
+#include "quant/kernels/tile_kernels.h"
 
 #define HALF 8
-#include "cpu_experts/kernels/group_layout.inc"
+#include "quant/kernels/group_layout.inc"
 
 static void run(const td_gemm_args *a) {
-    const td_expert_groups *groups = &a->groups;
+    const td_gemm_groups *groups = &a->groups;
     const size_t            size = groups->size, block = block_k(groups);
     for (size_t r = 0; r < a->m; r++) {
         const int8_t  *x = a->rows[r].x;
@@ -34,12 +34,9 @@ static void run(const td_gemm_args *a) {
 
 const td_gemm_kernel td_fp4g_scalar = {
     GROUP_LAYOUT,
-    .format = TD_EXPERT_FP4G,
     .name = "fp4g_scalar_1x16",
     .layout = "fp4g_16x4",
     .needs = 0,
     .mr = 1,
     .run = run,
-    .silu_mul = td_silu_mul_scalar,
-    .axpy = td_axpy_scalar,
 };

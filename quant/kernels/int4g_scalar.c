@@ -1,13 +1,13 @@
 /* int4 group-wise, reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
 #include <math.h>
 
-#include "cpu_experts/kernels/expert_kernels.h"
+#include "quant/kernels/tile_kernels.h"
 
 #define HALF 8
-#include "cpu_experts/kernels/group_layout.inc"
+#include "quant/kernels/group_layout.inc"
 
 static void run(const td_gemm_args *a) {
-    const td_expert_groups *groups = &a->groups;
+    const td_gemm_groups *groups = &a->groups;
     for (size_t r = 0; r < a->m; r++) {
         const int8_t  *x = a->rows[r].x;
         const uint8_t *zero = a->tile, *in = zero + head_bytes(a->k, groups);
@@ -34,12 +34,9 @@ static void run(const td_gemm_args *a) {
 
 const td_gemm_kernel td_int4g_scalar = {
     GROUP_LAYOUT,
-    .format = TD_EXPERT_INT4G,
     .name = "int4g_scalar_1x16",
     .layout = "int4g_16x4",
     .needs = 0,
     .mr = 1,
     .run = run,
-    .silu_mul = td_silu_mul_scalar,
-    .axpy = td_axpy_scalar,
 };

@@ -1,9 +1,9 @@
 /* int4 group-wise, AVX2: 32 k of vpmaddubsw pairs are added in int16 (at most 8 * 15*127*2 = 30480), then widened by vpmaddwd. */
-#include "cpu_experts/kernels/vec_avx2.h"
-#include "cpu_experts/kernels/expert_kernels.h"
+#include "quant/kernels/vec_avx2.h"
+#include "quant/kernels/tile_kernels.h"
 
 #define HALF LANES
-#include "cpu_experts/kernels/group_layout.inc"
+#include "quant/kernels/group_layout.inc"
 
 #define CHUNK      32
 #define SUM_SHIFT  0
@@ -40,16 +40,13 @@ VEC void add_chunk(const uint8_t *w, const int8_t *const *x, size_t k0, size_t f
 }
 
 #define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4)
-#include "cpu_experts/kernels/group_body.inc"
+#include "quant/kernels/group_body.inc"
 
 const td_gemm_kernel td_int4g_avx2 = {
     GROUP_LAYOUT,
-    .format = TD_EXPERT_INT4G,
     .name = "int4g_avx2_4x16",
     .layout = "int4g_16x4",
     .needs = TD_CPU_AVX2,
     .mr = MR,
     .run = run,
-    .silu_mul = td_silu_mul_avx2,
-    .axpy = td_axpy_avx2,
 };

@@ -1,6 +1,6 @@
 /* The vectors of the kernel bodies, AVX2 + FMA. What C's operators do lane by lane (+ - * / & ^ << >>) has no name here. */
-#ifndef TD_CPU_EXPERTS_KERNELS_VEC_AVX2_H
-#define TD_CPU_EXPERTS_KERNELS_VEC_AVX2_H
+#ifndef TD_QUANT_KERNELS_VEC_AVX2_H
+#define TD_QUANT_KERNELS_VEC_AVX2_H
 
 #include <immintrin.h>
 #include <stdint.h>

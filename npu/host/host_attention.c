@@ -10,6 +10,7 @@
 #define WALK_ROWS_GQA 64
 #define WALK_ROWS_EXPANDED 8192 /* expanding a span costs as much as about 400 rows' attention to it */
 #define WALK_ROWS_MIN 16
+#define WALK_BYTES     ((size_t)256 << 20) /* of all workers' expanded rows: queries, states and sums */
 #define CHUNK_BYTES    ((size_t)256 << 20) /* of f32 rows between the parts of a block */
 #define PARTIALS_BYTES ((size_t)64 << 20)  /* unless one row needs more */
 
@@ -17,35 +18,42 @@ _Static_assert(TD_ATTN_TILE == TD_KV_PAGE && TD_ATTN16_KEYS == TD_ATTN_TILE, "a 
 
 /* A worker's scratch. */
 typedef struct {
-    float      *acc;        /* [TD_HOST_ATTN_ROWS][ld] */
-    td_softmax *span, *row; /* [TD_HOST_ATTN_ROWS], [rows of a walk] */
+    float      *acc, *span_acc; /* sums: [query rows of a walk][ld]; of one span, [TD_HOST_ATTN_ROWS][ld] */
+    td_softmax *row, *span;     /* their states */
     void       *path;
 } workspace;
 
-static size_t walk_rows_max(const td_attn_shape *s) {
-    return s->form == TD_ATTN_EXPANDED ? WALK_ROWS_EXPANDED : WALK_ROWS_GQA * (s->heads / s->groups);
+/* Rows of the step that go through a walk together. */
+static size_t walk_rows_max(const td_host_npu *d, const td_attn_shape *s) {
+    if (s->form != TD_ATTN_EXPANDED) return WALK_ROWS_GQA;
+    size_t affordable = WALK_BYTES / d->n_workers / ((s->dk + td_attn_ld(s)) * sizeof(float)), rows = WALK_ROWS_EXPANDED;
+    while (rows > WALK_ROWS_MIN && rows > affordable) rows /= 2;
+    return rows;
 }
 
-/* Query rows that are kept ready: a block of a walk, or all heads of a group. */
-static size_t q_rows_max(const td_attn_path *path, const td_attn_shape *s) { return td_round_up(s->heads / s->groups, path->rows); }
+/* Query rows that are kept ready: all of a walk, or all heads of a group. */
+static size_t q_rows_max(const td_host_npu *d, const td_attn_shape *s) {
+    return td_round_up((s->form == TD_ATTN_ABSORBED ? 1 : walk_rows_max(d, s)) * (s->heads / s->groups), td_attn_path_of(d)->rows);
+}
 
-static size_t lay_workspace(const td_attn_path *path, const td_attn_shape *s, char *at, workspace *b) {
+static size_t lay_workspace(const td_host_npu *d, const td_attn_shape *s, char *at, workspace *b) {
     td_host_plan p = {0};
-    size_t       offset[4] = {
+    size_t       rows = q_rows_max(d, s), offset[5] = {
+        td_host_take(&p, rows * td_attn_ld(s) * sizeof(float)),
         td_host_take(&p, TD_HOST_ATTN_ROWS * td_attn_ld(s) * sizeof(float)),
+        td_host_take(&p, rows * sizeof(td_softmax)),
         td_host_take(&p, TD_HOST_ATTN_ROWS * sizeof(td_softmax)),
-        td_host_take(&p, walk_rows_max(s) * sizeof(td_softmax)),
-        td_host_take(&p, path->bytes(s, q_rows_max(path, s))),
+        td_host_take(&p, td_attn_path_of(d)->bytes(s, rows)),
     };
     if (b)
-        *b = (workspace){.acc = (float *)(at + offset[0]), .span = (td_softmax *)(at + offset[1]), .row = (td_softmax *)(at + offset[2]),
-                         .path = at + offset[3]};
+        *b = (workspace){.acc = (float *)(at + offset[0]), .span_acc = (float *)(at + offset[1]), .row = (td_softmax *)(at + offset[2]),
+                         .span = (td_softmax *)(at + offset[3]), .path = at + offset[4]};
     return p.used;
 }
 
 static workspace workspace_of(const td_attn *a, const td_worker *w) {
     workspace b;
-    lay_workspace(a->path, &a->shape, a->workers + w->index * lay_workspace(a->path, &a->shape, NULL, NULL), &b);
+    lay_workspace(a->d, &a->shape, a->workers + w->index * lay_workspace(a->d, &a->shape, NULL, NULL), &b);
     return b;
 }
 
@@ -112,47 +120,49 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
     const uint32_t *pos = a->step->host.pos + row;
     size_t          n_q = rows * per_group, end = (size_t)pos[rows - 1] + 1;
     workspace       b = workspace_of(a, w);
+    size_t          ld = td_attn_ld(s), at_once = a->path->rows;
 
     a->path->open(a, b.path, group);
+    for (size_t j0 = 0; j0 < n_q; j0 += at_once) {
+        const float *q[TD_HOST_ATTN_ROWS];
+        size_t       nq = n_q - j0 < at_once ? n_q - j0 : at_once;
+        for (size_t j = 0; j < nq; j++)
+            q[j] = a->q + ((row - a->row0 + (j0 + j) / per_group) * s->heads + group * per_group + (j0 + j) % per_group) * s->dk;
+        a->path->take(a, b.path, j0, q, nq);
+    }
     start(b.row, n_q);
-    for (size_t j = 0; j < n_q; j++)
-        memset(a->out + ((row - a->row0 + j / per_group) * s->heads + group * per_group + j % per_group) * s->dv, 0, s->dv * sizeof(float));
     for (size_t span = 0; span < span_count(end); span++) {
         size_t       tiles = (end + TILE - 1) / TILE - span * SPAN_TILES;
         td_attn_tile tile[SPAN_TILES];
+        bool         apart = span > 0 && s->form == TD_ATTN_GQA;
         if (tiles > SPAN_TILES) tiles = SPAN_TILES;
         for (size_t t = 0; t < tiles; t++) {
-            tile[t] = (td_attn_tile){.seq = seg->seq, .group = group, .place = t, .tile = span * SPAN_TILES + t, .end = end};
+            tile[t] = (td_attn_tile){.seq = seg->seq, .group = group, .place = t, .tile = span * SPAN_TILES + t, .end = end,
+                                     .first = t == 0 && (span == 0 || apart)};
             a->path->load(a, b.path, &tile[t]);
         }
         for (size_t j0 = 0, nq; j0 < n_q; j0 += nq) {
-            size_t       n_keys[TD_HOST_ATTN_ROWS];
-            const float *q[TD_HOST_ATTN_ROWS];
-            nq = n_q - j0 < a->path->rows ? n_q - j0 : a->path->rows;
+            size_t n_keys[TD_HOST_ATTN_ROWS];
+            nq = n_q - j0 < at_once ? n_q - j0 : at_once;
             if ((size_t)pos[(j0 + nq - 1) / per_group] < span * TD_HOST_SPAN) continue; /* before this span */
-            for (size_t j = 0; j < nq; j++) {
-                size_t r = (j0 + j) / per_group, h = group * per_group + (j0 + j) % per_group;
-                n_keys[j] = (size_t)pos[r] + 1;
-                q[j] = a->q + ((row - a->row0 + r) * s->heads + h) * s->dk;
-            }
-            a->path->take(a, b.path, 0, q, nq);
-            start(b.span, nq);
-            for (size_t t = 0; t < tiles; t++) a->path->attend(a, b.path, &tile[t], 0, nq, n_keys, b.span, b.acc, false);
-            for (size_t j = 0; j < nq; j++) {
-                size_t r = (j0 + j) / per_group, h = group * per_group + (j0 + j) % per_group;
-                if (n_keys[j] <= span * TD_HOST_SPAN) continue;
-                merge(a, &b.row[j0 + j], a->out + ((row - a->row0 + r) * s->heads + h) * s->dv, &b.span[j], b.acc + j * td_attn_ld(s));
-            }
+            for (size_t j = 0; j < nq; j++) n_keys[j] = (size_t)pos[(j0 + j) / per_group] + 1;
+            td_softmax *state = apart ? b.span : b.row + j0;
+            float      *acc = apart ? b.span_acc : b.acc + j0 * ld;
+            if (apart) start(state, nq);
+            for (size_t t = 0; t < tiles; t++) a->path->attend(a, b.path, &tile[t], j0, nq, n_keys, state, acc, false);
+            for (size_t j = 0; apart && j < nq; j++)
+                if (n_keys[j] > span * TD_HOST_SPAN) merge(a, &b.row[j0 + j], b.acc + (j0 + j) * ld, &b.span[j], b.span_acc + j * ld);
         }
     }
     for (size_t j = 0; j < n_q; j++) {
         float *out = a->out + ((row - a->row0 + j / per_group) * s->heads + group * per_group + j % per_group) * s->dv;
+        memcpy(out, b.acc + j * ld, s->dv * sizeof(float));
         a->d->math->scale_add(out, 1.0f / b.row[j].sum, NULL, 0, s->dv);
     }
 }
 
 void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n) {
-    size_t rows = 0, most = a->shape.form == TD_ATTN_EXPANDED ? WALK_ROWS_EXPANDED : WALK_ROWS_GQA, items = 0;
+    size_t rows = 0, most = walk_rows_max(a->d, &a->shape), items = 0;
     if (n == 0) return;
     for (size_t i = 0; i < n; i++) rows += segments[i].n_rows;
     while (most > WALK_ROWS_MIN && rows / most * a->shape.groups < 4 * (size_t)a->d->n_workers &&
@@ -216,7 +226,7 @@ static void split_item(void *ctx, uint32_t item, const td_worker *w) {
     }
     start(state + head, head_end - head);
     for (size_t t = 0; t < tiles; t++) {
-        td_attn_tile tile = {.seq = u->seq, .group = group, .place = t, .tile = span * SPAN_TILES + t, .end = keys};
+        td_attn_tile tile = {.seq = u->seq, .group = group, .place = t, .tile = span * SPAN_TILES + t, .end = keys, .first = t == 0};
         a->path->load(a, b.path, &tile);
         for (size_t h = head; h < head_end; h += block)
             a->path->attend(a, b.path, &tile, h - head, head_end - h < block ? head_end - h : block, n_keys, state + h, acc + h * td_attn_ld(s), t + 1 < tiles);
@@ -241,9 +251,9 @@ void td_host_attn_split(const td_attn *a, td_attn_unit *units, size_t n) {
 void td_host_attn_merge(const td_attn *a, const td_attn_unit *u, size_t head) {
     const td_attn_shape *s = &a->shape;
     float               *out = a->out + ((size_t)u->q_row * s->heads + head) * s->dv;
-    td_softmax           row = {-INFINITY, 0};
-    memset(out, 0, s->dv * sizeof(float));
-    for (size_t span = 0; span < u->n_spans; span++)
+    td_softmax           row = partial_state(a, u, 0)[head];
+    memcpy(out, partial_acc(a, u, 0) + head * td_attn_ld(s), s->dv * sizeof(float));
+    for (size_t span = 1; span < u->n_spans; span++)
         merge(a, &row, out, partial_state(a, u, span) + head, partial_acc(a, u, span) + head * td_attn_ld(s));
     a->d->math->scale_add(out, 1.0f / row.sum, NULL, 0, s->dv);
 }
@@ -258,8 +268,7 @@ size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes) {
 
 void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shape *walk, const td_attn_shape *split, size_t chunk,
                        size_t max_kv, size_t units_max, td_attn_places *at) {
-    const td_attn_path *path = td_attn_path_of(d);
-    size_t worker = lay_workspace(path, walk, NULL, NULL), of_split = lay_workspace(path, split, NULL, NULL);
+    size_t worker = lay_workspace(d, walk, NULL, NULL), of_split = lay_workspace(d, split, NULL, NULL);
     size_t row_spans = span_count(max_kv), affordable = PARTIALS_BYTES / partial_bytes(split, 1);
     if (worker < of_split) worker = of_split;
     at->units_max = units_max;

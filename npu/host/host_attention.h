@@ -5,7 +5,7 @@
  * tiles in order (scores of a tile, running maximum, weighted values); the spans of a row are then merged in order. Who computes
  * a span, together with which other rows, changes no bit.
  *   walk   many rows of one sequence: an item takes a block of rows through all spans, so a span's keys are transposed (or
- *          expanded) once for all of them.
+ *          expanded) once for all of them. Expanded rows only ever walk: their sums go on from span to span, without a merge.
  *   split  single rows (generation): an item takes one row through one span and leaves a partial result; then partials are merged.
  * All query heads that share keys (a group) are rows of the same small matrix products.
  *
@@ -63,6 +63,7 @@ typedef struct {
 typedef struct {
     uint32_t seq;
     size_t   group, place, tile, end; /* place: of the tile in its span; end: of the keys that are wanted, counted from the sequence's start */
+    bool     first; /* it starts the rows' sums */
 } td_attn_tile;
 
 static inline size_t td_attn_tile_keys(const td_attn_tile *t) {
@@ -88,7 +89,7 @@ struct td_attn_path {
     void (*take)(const td_attn *a, void *scratch, size_t at, const float *const *q, size_t n);
     /**
      * A loaded tile for the n rows from `at` on, of which row i sees n_keys[i] keys of the sequence. state and acc [n, td_attn_ld] are
-     * carried on; the tile at place 0 starts acc. ahead: prefetch the sequence's next page meanwhile.
+     * carried on; a first tile starts acc. ahead: prefetch the sequence's next page meanwhile.
      */
     void (*attend)(const td_attn *a, void *scratch, const td_attn_tile *t, size_t at, size_t n, const size_t *n_keys, td_softmax *state, float *acc,
                    bool ahead);

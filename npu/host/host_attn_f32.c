@@ -126,11 +126,11 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
             continue;
         }
         float factor = m->softmax(&state[i], b.s + i * TILE, n[i], n_fill, s->scale);
-        if (t->place && factor != 1) m->scale_add(acc + i * ld, factor, NULL, 0, s->dv);
+        if (!t->first && factor != 1) m->scale_add(acc + i * ld, factor, NULL, 0, s->dv);
     }
     m->gemm(&(td_fgemm_args){
         .m = nq, .n = s->dv, .k = n_max, .a = b.s, .lda = TILE,
-        .b = b.values[t->place], .ldb = s->dv, .b_dtype = TD_DT_F32, .accumulate = t->place > 0, .c = acc, .ldc = ld,
+        .b = b.values[t->place], .ldb = s->dv, .b_dtype = TD_DT_F32, .accumulate = !t->first, .c = acc, .ldc = ld,
     });
 }
 

@@ -260,7 +260,7 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     }
     k->gemm(&(td_attn16_gemm){
         .m = nq, .n = b.ldv, .pairs = (n_max + 1) / 2, .a = b.p, .lda = TILE, .scale = p_scale, .b = b.v + t->place * (b.ldv / LANES * V_PANEL), .panel_stride = V_PANEL,
-        .even_odd = true, .keep = t->place ? keep : NULL, .c = acc, .ldc = b.ldv,
+        .even_odd = true, .keep = t->first ? NULL : keep, .c = acc, .ldc = b.ldv,
         .ahead = ahead ? td_attn_values(a, &next) : NULL, .ahead_bytes = TILE * (s->form == TD_ATTN_GQA ? s->dv : s->rope) * sizeof(int16_t),
     });
 }

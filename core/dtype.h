@@ -18,6 +18,8 @@ static inline size_t td_dtype_bytes(td_dtype t) {
 
 #define TD_RANK_MAX 4
 
+struct td_coded_matrix;
+
 /** A dense row-major tensor that somebody else owns. */
 typedef struct {
     td_dtype     dtype;
@@ -25,6 +27,8 @@ typedef struct {
     size_t       shape[TD_RANK_MAX]; /* outermost first */
     const void  *data;
     const float *scale; /* I8 weights [n, k]: one f32 per output row [n]; else NULL */
+    /** A matrix [n, k] in a quantised checkpoint's codes (quant/coded_matrix.h); data, dtype and scale are then unused. Only where it says so. */
+    const struct td_coded_matrix *coded;
 } td_tensor_view;
 
 static inline float td_bf16_to_f32(td_bf16 v) {

@@ -44,6 +44,16 @@ const td_expert_numbers *td_expert_numbers_find(const char *name);
 /** All of them, by index. @return NULL behind the last. */
 const td_expert_numbers *td_expert_numbers_at(size_t i);
 
+/**
+ * Whether a format holds a coded matrix with not one bit changed. Formats per row want int4 or int8 with zeros of half the range; int4g wants int4 in
+ * groups of its size, or with one scale for a row, and scales of its type; fp4g e2m1 with its groups and scales. Columns in another order than their
+ * groups' and other codes fit none.
+ */
+bool td_expert_format_carries(td_expert_format format, const td_expert_groups *groups, const struct td_coded_matrix *m);
+
+/** The format that carries the matrix, one per row if there is. @param out name is what people can choose, or "". @return false: there is none. */
+bool td_expert_exact_numbers(const struct td_coded_matrix *m, td_expert_numbers *out);
+
 typedef struct {
     uint32_t         n_layers;  /* MoE layers, the MTP layer included */
     uint32_t         n_experts, hidden, inter, top_k;
@@ -55,7 +65,7 @@ typedef struct {
     bool             copy_files;   /* packed files are read into memory; else they are mapped where no shard is bound to a node */
 } td_experts_config;
 
-/** Weights of one expert as the checkpoint has them: BF16, F16 or F32 views. */
+/** Weights of one expert as the checkpoint has them: BF16, F16 or F32 views, or coded ones. */
 typedef struct {
     td_tensor_view gate, up; /* [inter, hidden] */
     td_tensor_view down;     /* [hidden, inter] */
@@ -73,7 +83,12 @@ void                   td_experts_destroy(td_experts *x);
 
 const char *td_experts_kernel_name(const td_experts *x); /* "int4c_avx512vnni_…" */
 
-/** Quantise (to nearest; int4g symmetric, zeros of 8; fp4g as quant/weight_quant.h says) and pack one layer. @param experts [n_experts] views, only read during the call. Uses the pool. */
+/**
+ * Pack one layer: matrices that the format carries (td_expert_format_carries) code by code, others quantised to nearest (int4g with zeros of 8, fp4g as
+ * quant/weight_quant.h says).
+ * @param experts [n_experts] views, only read during the call. Uses the pool.
+ * @return TD_EFORMAT for weights or scales that are no finite numbers.
+ */
 TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err);
 
 /** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */

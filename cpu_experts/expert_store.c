@@ -8,6 +8,7 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/rng.h"
+#include "quant/coded_matrix.h"
 #include "quant/convert.h"
 #include "quant/weight_quant.h"
 
@@ -106,15 +107,15 @@ bool td_experts_doing(const td_experts *x, uint32_t *layer) {
 /* ---- from a checkpoint's views ----------------------------------------------------------------- */
 
 static td_status check_view(const td_tensor_view *v, size_t n, size_t k, const char *name, size_t expert, td_error *err) {
-    if (v->dtype != TD_DT_BF16 && v->dtype != TD_DT_F16 && v->dtype != TD_DT_F32)
+    if (!v->coded && v->dtype != TD_DT_BF16 && v->dtype != TD_DT_F16 && v->dtype != TD_DT_F32)
         return td_fail(err, TD_ENOTSUP, "%s of expert %zu is neither bf16, f16 nor f32", name, expert);
-    if (v->rank != 2 || v->shape[0] != n || v->shape[1] != k || !v->data)
+    if (v->rank != 2 || v->shape[0] != n || v->shape[1] != k || !(v->data || v->coded))
         return td_fail(err, TD_EINVAL, "%s of expert %zu should have shape [%zu, %zu]", name, expert, n, k);
     return TD_OK;
 }
 
 typedef struct {
-    const expert_layout     *layout;
+    const td_experts        *x;
     const td_expert_weights *experts;
     float                  (*factor)[TD_EXPERT_MATRICES]; /* [n_experts] of fp4g's matrices */
 } view_source;
@@ -123,81 +124,99 @@ static const td_tensor_view *matrix_view(const td_expert_weights *e, td_expert_m
     return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
 }
 
-static const void *view_rows(const view_source *src, size_t expert, td_expert_matrix m, size_t row, td_dtype *dtype,
-                             size_t *cols) {
-    const td_expert_weights *e = &src->experts[expert];
-    const td_tensor_view    *v = matrix_view(e, m);
-    *cols = expert_matrix_cols(src->layout, m);
-    *dtype = v->dtype;
-    return (const char *)v->data + row * *cols * td_dtype_bytes(v->dtype);
+/* n rows [n, cols] to nearest, or as they are to bf16. @param factor of fp4g @param tmp [cols] f32, not w. */
+static bool round_rows(const td_experts *x, td_dtype dtype, const void *w, size_t n, size_t cols, size_t k, float factor, const td_gemm_weights *out,
+                       float *tmp) {
+    const td_expert_groups *g = &x->layout.groups;
+    switch (x->config.format) {
+    case TD_EXPERT_INT4C: return td_quantize_weight_i4(dtype, w, n, cols, out->rows, k, out->scale);
+    case TD_EXPERT_INT8C: return td_quantize_weight_i8(dtype, w, n, cols, out->rows, k, out->scale);
+    case TD_EXPERT_INT4G: return td_quantize_weight_i4_groups(dtype, w, n, cols, g->size, g->scale_dtype, out->rows, k, out->scale, tmp);
+    case TD_EXPERT_FP4G:
+        for (size_t r = 0; r < n; r++) out->factor[r] = factor;
+        return td_quantize_weight_fp4_groups(dtype, w, n, cols, g->size, g->scale_dtype, factor, out->rows, k, out->scale, tmp);
+    case TD_EXPERT_BF16: break;
+    }
+    td_bf16 *rows = out->rows;
+    for (size_t r = 0; r < n; r++, rows += k) {
+        const char *row = (const char *)w + r * cols * td_dtype_bytes(dtype);
+        if (dtype == TD_DT_BF16) {
+            memcpy(rows, row, cols * sizeof *rows);
+        } else {
+            td_to_f32(dtype, row, cols, tmp);
+            td_f32_to_bf16_n(tmp, cols, rows);
+        }
+        memset(rows + cols, 0, (k - cols) * sizeof *rows);
+    }
+    return true;
 }
 
-static bool int4c_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
-                               const td_gemm_weights *out, void *tmp) {
-    (void)tmp;
-    td_dtype    dtype;
-    size_t      cols;
-    const void *w = view_rows(ctx, expert, m, row, &dtype, &cols);
-    return td_quantize_weight_i4(dtype, w, n, cols, out->rows, k, out->scale);
+/* One row code by code, of a matrix that the format carries. Beyond its columns: weights of 0. */
+static bool carry_row(const td_experts *x, const td_coded_matrix *m, size_t row, size_t k, const td_gemm_weights *out) {
+    td_expert_format format = x->config.format;
+    uint8_t *codes = out->rows, offset = format == TD_EXPERT_INT4C || (format == TD_EXPERT_INT8C && m->codes != TD_CODES_INT8) ? (uint8_t)(1u << (m->bits - 1)) : 0;
+    bool     zeros_ok = m->codes < TD_CODES_ROW_WORDS || td_coded_zeros(m, row, out->zero), scales_ok = td_coded_scales(m, row, out->scale);
+    td_coded_codes(m, row, 0, m->k, codes);
+    for (size_t i = 0; i < m->k; i++) codes[i] = (uint8_t)(codes[i] - offset);
+    memset(codes + m->k, format == TD_EXPERT_INT4G ? 8 : 0, k - m->k);
+    if (format == TD_EXPERT_FP4G) *out->factor = m->factor;
+    size_t size = x->layout.groups.size, n_scales = td_expert_has_groups(format) ? k / size : 1;
+    for (size_t g = td_coded_groups(m); g < n_scales; g++) { /* a scale of the whole row serves all its groups; beyond the columns there is nothing */
+        bool within = g * size < m->k;
+        out->scale[g] = within ? out->scale[0] : 0;
+        out->zero[g] = within ? out->zero[0] : 8;
+    }
+    return zeros_ok && scales_ok;
 }
 
-static bool int8c_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
-                               const td_gemm_weights *out, void *tmp) {
-    (void)tmp;
-    td_dtype    dtype;
-    size_t      cols;
-    const void *w = view_rows(ctx, expert, m, row, &dtype, &cols);
-    return td_quantize_weight_i8(dtype, w, n, cols, out->rows, k, out->scale);
+static bool coded_rows(const td_experts *x, const td_coded_matrix *m, size_t row, size_t n, size_t k, float factor, const td_gemm_weights *out, void *tmp) {
+    size_t n_scales = td_expert_has_groups(x->config.format) ? k / x->layout.groups.size : 1, element = td_gemm_element(x->config.format);
+    bool   carried = td_expert_format_carries(x->config.format, &x->layout.groups, m), ok = true;
+    float *decoded = tmp;
+    for (size_t r = 0; r < n; r++) {
+        td_gemm_weights one = {.rows = (char *)out->rows + r * k * element, .scale = out->scale + r * n_scales, .zero = out->zero + r * n_scales,
+                               .factor = out->factor + r};
+        if (carried)
+            ok = carry_row(x, m, row + r, k, &one) && ok;
+        else
+            ok = td_coded_row(m, row + r, decoded) && round_rows(x, TD_DT_F32, decoded, 1, m->k, k, factor, &one, decoded + k) && ok;
+    }
+    return ok;
 }
 
-static bool int4g_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
-                               const td_gemm_weights *out, void *tmp) {
-    const td_expert_groups *groups = &((const view_source *)ctx)->layout->groups;
-    td_dtype                dtype;
-    size_t                  cols;
-    const void             *w = view_rows(ctx, expert, m, row, &dtype, &cols);
-    return td_quantize_weight_i4_groups(dtype, w, n, cols, groups->size, groups->scale_dtype, out->rows, k, out->scale, tmp);
+static bool rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k, const td_gemm_weights *out, void *tmp) {
+    const view_source    *src = ctx;
+    const td_tensor_view *v = matrix_view(&src->experts[expert], m);
+    size_t                cols = expert_matrix_cols(&src->x->layout, m);
+    float                 factor = src->factor ? src->factor[expert][m] : 1;
+    if (v->coded) return coded_rows(src->x, v->coded, row, n, k, factor, out, tmp);
+    return round_rows(src->x, v->dtype, (const char *)v->data + row * cols * td_dtype_bytes(v->dtype), n, cols, k, factor, out, tmp);
 }
 
-static bool fp4g_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
-                              const td_gemm_weights *out, void *tmp) {
-    const view_source      *src = ctx;
-    const td_expert_groups *groups = &src->layout->groups;
-    float                   factor = src->factor[expert][m];
-    td_dtype                dtype;
-    size_t                  cols;
-    const void             *w = view_rows(src, expert, m, row, &dtype, &cols);
-    for (size_t r = 0; r < n; r++) out->factor[r] = factor;
-    return td_quantize_weight_fp4_groups(dtype, w, n, cols, groups->size, groups->scale_dtype, factor, out->rows, k, out->scale, tmp);
+/* The largest weight of a coded matrix; NaN where a scale is none. */
+static float coded_amax(const td_coded_matrix *m, float *row) {
+    float amax = 0;
+    for (size_t r = 0; r < m->n; r++) {
+        if (!td_coded_row(m, r, row)) return NAN;
+        float a = td_amax(TD_DT_F32, row, m->k);
+        if (!(a <= amax)) amax = a;
+        if (isnan(amax)) return NAN;
+    }
+    return amax;
 }
 
 /* NVFP4 has a factor for each matrix, which its largest weight decides. */
 static void find_factors(void *ctx, uint32_t expert, const td_worker *w) {
     const view_source *src = ctx;
-    (void)w;
     for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
         const td_tensor_view *v = matrix_view(&src->experts[expert], (td_expert_matrix)m);
-        bool                  e4m3 = src->layout->groups.scale_dtype == TD_DT_F8_E4M3;
-        src->factor[expert][m] = e4m3 ? td_fp4_factor(td_amax(v->dtype, v->data, v->shape[0] * v->shape[1])) : 1;
+        src->factor[expert][m] = 1;
+        if (src->x->layout.groups.scale_dtype != TD_DT_F8_E4M3) continue;
+        if (!v->coded)
+            src->factor[expert][m] = td_fp4_factor(td_amax(v->dtype, v->data, v->shape[0] * v->shape[1]));
+        else if (!td_expert_format_carries(TD_EXPERT_FP4G, &src->x->layout.groups, v->coded))
+            src->factor[expert][m] = td_fp4_factor(coded_amax(v->coded, expert_worker_scratch(src->x, w->index)));
     }
-}
-
-static bool bf16_rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
-                              const td_gemm_weights *weights, void *tmp) {
-    td_dtype    dtype;
-    size_t      cols;
-    const char *w = view_rows(ctx, expert, m, row, &dtype, &cols);
-    td_bf16    *out = weights->rows;
-    for (size_t r = 0; r < n; r++, out += k, w += cols * td_dtype_bytes(dtype)) {
-        if (dtype == TD_DT_BF16) {
-            memcpy(out, w, cols * sizeof *out);
-        } else {
-            td_to_f32(dtype, w, cols, tmp);
-            td_f32_to_bf16_n(tmp, cols, out);
-        }
-        memset(out + cols, 0, (k - cols) * sizeof *out);
-    }
-    return true;
 }
 
 td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err) {
@@ -208,16 +227,13 @@ td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_w
         TD_TRY(check_view(&experts[e].up, inter, hidden, "up_proj", e, err));
         TD_TRY(check_view(&experts[e].down, hidden, inter, "down_proj", e, err));
     }
-    static const expert_rows_fn ROWS[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = int4c_rows_of_view, [TD_EXPERT_BF16] = bf16_rows_of_view,
-                                                           [TD_EXPERT_INT8C] = int8c_rows_of_view, [TD_EXPERT_INT4G] = int4g_rows_of_view,
-                                                           [TD_EXPERT_FP4G] = fp4g_rows_of_view};
-    view_source                 src = {&x->layout, experts, NULL};
+    view_source src = {x, experts, NULL};
     if (x->config.format == TD_EXPERT_FP4G) {
         src.factor = calloc(x->config.n_experts, sizeof *src.factor);
         if (!src.factor) return td_fail(err, TD_ENOMEM, "out of memory for the factors of the experts");
         td_pool_run(x->pool, find_factors, &src, x->config.n_experts);
     }
-    td_status status = td_expert_pack_layer(x, layer, ROWS[x->config.format], &src, err);
+    td_status status = td_expert_pack_layer(x, layer, rows_of_view, &src, err);
     free(src.factor);
     return status;
 }

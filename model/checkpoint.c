@@ -148,6 +148,12 @@ static td_status open_folder(td_checkpoint *c, td_error *err) {
     return build_table(c, err);
 }
 
+/* ModelSlim's description of what is quantised, where there is one. */
+static td_status read_description(td_checkpoint *c, td_error *err) {
+    char path[PATH_MAX];
+    return td_modelslim_description(c->dir, path, sizeof path) ? td_json_read(path, INDEX_BYTES_MAX, &c->modelslim, err) : TD_OK;
+}
+
 td_status td_checkpoint_open(const char *dir, td_checkpoint **out, td_error *err) {
     td_checkpoint *c = calloc(1, sizeof *c);
     *out = NULL;
@@ -156,6 +162,7 @@ td_status td_checkpoint_open(const char *dir, td_checkpoint **out, td_error *err
         return td_fail(err, TD_ENOMEM, "%s: out of memory", dir);
     }
     td_status s = open_folder(c, err);
+    if (s == TD_OK) s = read_description(c, err);
     if (s != TD_OK) {
         td_checkpoint_close(c);
         return s;
@@ -170,6 +177,7 @@ void td_checkpoint_close(td_checkpoint *c) {
     free(c->files);
     free(c->table);
     free(c->dummy_values);
+    json_decref(c->modelslim);
     free(c->dir);
     free(c);
 }

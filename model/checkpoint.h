@@ -58,8 +58,9 @@ typedef struct {
 void td_scratch_reset(td_scratch *s); /* frees everything; the scratch can be used again */
 
 /**
- * The weight of a role, ready for td_npu_ops.weight_create or td_experts_load_layer: of the expected shape; BF16, F16 or F32, or I8 with scales
- * where the folder is W8A8; aligned; the rows that RoPE turns put from pairs into halves. The fallback of td_tensor_spec is applied.
+ * The weight of a role, ready for td_npu_ops.weight_create: of the expected shape; BF16, F16 or F32 as stored, I8 with scales where the checkpoint
+ * has int8 with a scale per row, F32 decoded from any other codes (model/stored_weight.h); aligned; the rows that RoPE turns put from pairs into
+ * halves. The fallback of td_tensor_spec is applied.
  * out->data is NULL (and TD_OK returned) when a model of this configuration has no such weight.
  * @param scratch holds the bytes where they are made, permuted or realigned; file views live until td_checkpoint_close.
  * @return TD_ENOTFOUND (missing tensor), TD_EFORMAT (shape, dtype), TD_ENOTSUP (a dtype that is not read), TD_EIO, TD_ENOMEM.
@@ -67,7 +68,15 @@ void td_scratch_reset(td_scratch *s); /* frees everything; the scratch can be us
 TD_NODISCARD td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
                                          td_scratch *scratch, td_tensor_view *out, td_error *err);
 
-/** The weight as stored, not permuted: a view of the file's bytes, perhaps unaligned; scale is not filled. Else as td_checkpoint_get. */
+/** The same with int8 decoded too: never I8. */
+TD_NODISCARD td_status td_checkpoint_get_float(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
+                                               td_scratch *scratch, td_tensor_view *out, td_error *err);
+
+/** The same with nothing decoded: out->coded where the matrix is stored in codes and no rows are permuted. Scales and zeros are not looked at. */
+TD_NODISCARD td_status td_checkpoint_get_coded(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
+                                               td_scratch *scratch, td_tensor_view *out, td_error *err);
+
+/** The weight as stored, not permuted: a view of the file's bytes, perhaps unaligned; *out is NULL where it is in codes. Else as td_checkpoint_get. */
 TD_NODISCARD td_status td_checkpoint_get_stored(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
                                                 const td_safetensors_entry **out, td_error *err);
 

@@ -19,9 +19,16 @@ struct td_checkpoint {
     size_t           table_mask;
     td_bf16         *dummy_values; /* [TD_DUMMY_VALUES] random; every dummy tensor is a stretch of it, repeated; NULL: not a dummy */
     uint64_t         dummy_seed;
+    struct json_t   *modelslim;    /* quant_model_description.json; NULL: none */
     _Atomic uint64_t source_hash; /* 0: not computed yet; relaxed, every thread computes the same */
 };
 
 const name_slot *td_checkpoint_slot(const td_checkpoint *c, const char *name); /* NULL: no such tensor */
+
+/** Aligned memory that lives until the scratch is reset; NULL with err set when there is none. */
+void *td_scratch_take(td_scratch *s, size_t bytes, td_error *err);
+
+/** "[12, 34]"; returns text. */
+const char *td_shape_text(char *text, size_t size, const size_t *shape, uint32_t rank);
 
 #endif

@@ -10,6 +10,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "model/checkpoint_internal.h"
+#include "model/stored_weight.h"
 
 /* An odd length (a prime), so that rows, whose lengths are even, do not repeat; 1 MiB, so that it stays in a core's cache. */
 #define TD_DUMMY_VALUES    ((size_t)524287)
@@ -25,7 +26,7 @@ void td_scratch_reset(td_scratch *s) {
     *s = (td_scratch){0};
 }
 
-static void *scratch_take(td_scratch *s, size_t bytes, td_error *err) {
+void *td_scratch_take(td_scratch *s, size_t bytes, td_error *err) {
     if (s->n == s->room) {
         size_t room = s->room ? 2 * s->room : 16;
         void **blocks = realloc(s->blocks, room * sizeof *blocks);
@@ -64,11 +65,11 @@ void td_rope_deinterleave_rows(const td_tensor_view *in, td_rope_rows rows, void
 
 static td_status deinterleave(td_tensor_view *v, td_rope_rows rows, td_scratch *scratch, td_error *err) {
     size_t bytes = v->shape[0] * (v->rank > 1 ? v->shape[1] : 1) * td_dtype_bytes(v->dtype);
-    void  *data = scratch_take(scratch, bytes, err);
+    void  *data = td_scratch_take(scratch, bytes, err);
     if (!data) return TD_ENOMEM;
     float *scale = NULL;
     if (v->scale) {
-        scale = scratch_take(scratch, v->shape[0] * sizeof *scale, err);
+        scale = td_scratch_take(scratch, v->shape[0] * sizeof *scale, err);
         if (!scale) return TD_ENOMEM;
     }
     td_rope_deinterleave_rows(v, rows, data, scale);
@@ -99,7 +100,7 @@ td_status td_checkpoint_open_dummy(uint64_t seed, td_checkpoint **out, td_error 
 static td_status make_dummy_vector(const td_tensor_spec *spec, td_role role, td_scratch *scratch, td_tensor_view *out, td_error *err) {
     bool   bias = role == TD_ROLE_Q_A_BIAS || role == TD_ROLE_KV_A_BIAS || role == TD_ROLE_MLA_O_BIAS || role == TD_ROLE_Q_BIAS ||
                 role == TD_ROLE_K_BIAS || role == TD_ROLE_V_BIAS || role == TD_ROLE_ROUTER_BIAS;
-    float *p = scratch_take(scratch, spec->shape[0] * sizeof *p, err);
+    float *p = td_scratch_take(scratch, spec->shape[0] * sizeof *p, err);
     if (!p) return TD_ENOMEM;
     for (size_t i = 0; i < spec->shape[0]; i++) p[i] = bias ? 0 : 1;
     *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 1, .shape = {spec->shape[0]}, .data = p};
@@ -110,7 +111,7 @@ static td_status make_dummy(const td_checkpoint *c, const td_tensor_spec *spec, 
                             td_error *err) {
     if (spec->rank == 1) return make_dummy_vector(spec, role, scratch, out, err);
     size_t   n = spec->shape[0] * spec->shape[1];
-    td_bf16 *p = scratch_take(scratch, n * sizeof *p, err);
+    td_bf16 *p = td_scratch_take(scratch, n * sizeof *p, err);
     if (!p) return TD_ENOMEM;
     size_t at = XXH3_64bits_withSeed(spec->name, strlen(spec->name), c->dummy_seed) % TD_DUMMY_VALUES;
     for (size_t done = 0; done < n;) {
@@ -125,8 +126,7 @@ static td_status make_dummy(const td_checkpoint *c, const td_tensor_spec *spec, 
 
 /* ---- from files ------------------------------------------------------------------------------ */
 
-/* "[12, 34]" */
-static const char *shape_text(char *text, size_t size, const size_t *shape, uint32_t rank) {
+const char *td_shape_text(char *text, size_t size, const size_t *shape, uint32_t rank) {
     size_t at = (size_t)snprintf(text, size, "[");
     for (uint32_t i = 0; i < rank && at < size; i++) at += (size_t)snprintf(text + at, size - at, "%s%zu", i ? ", " : "", shape[i]);
     if (at < size) snprintf(text + at, size - at, "]");
@@ -135,64 +135,16 @@ static const char *shape_text(char *text, size_t size, const size_t *shape, uint
 
 td_status td_checkpoint_get_stored(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
                                    const td_safetensors_entry **out, td_error *err) {
-    char             want[64], have[128];
-    const name_slot *slot = td_checkpoint_slot(c, spec->name);
-    shape_text(want, sizeof want, spec->shape, spec->rank);
+    td_stored_weight w;
     *out = NULL;
-    if (!slot) return td_fail(err, TD_ENOTFOUND, "%s: tensor %s of shape %s is missing", c->dir, spec->name, want);
-    const td_safetensors_entry *e = slot->entry;
-    const char                 *path = td_safetensors_path(c->files[slot->file]);
-    if (e->rank != spec->rank || memcmp(e->shape, spec->shape, spec->rank * sizeof *e->shape))
-        return td_fail(err, TD_EFORMAT, "%s: tensor %s has the shape %s, expected %s", path, spec->name,
-                       shape_text(have, sizeof have, e->shape, e->rank), want);
-    bool plain = e->dtype == TD_DT_BF16 || e->dtype == TD_DT_F16 || e->dtype == TD_DT_F32;
-    bool int8 = e->dtype == TD_DT_I8 && config->is_w8a8 && spec->format == TD_WEIGHT_W8A8;
-    if (!plain && !int8)
-        return td_fail(err, TD_ENOTSUP, "%s: tensor %s is %s, and only BF16, F16 and F32 are supported there%s", path, spec->name, e->dtype_name,
-                       !strncmp(e->dtype_name, "F8", 2) ? "; FP8 checkpoints are not supported yet" : "");
-    TD_TRY(td_safetensors_check_size(c->files[slot->file], err));
-    *out = e;
-    return TD_OK;
-}
-
-/* The scales of an int8 weight X.weight are X.weight_scale, [n, 1] or [n], BF16, F16 or F32. */
-static td_status find_scale(const td_checkpoint *c, const td_tensor_spec *spec, const td_safetensors_entry **out, td_error *err) {
-    char name[sizeof spec->name + 8];
-    snprintf(name, sizeof name, "%s_scale", spec->name);
-    const td_safetensors_entry *e = td_checkpoint_find(c, name);
-    *out = e;
-    if (!e) return td_fail(err, TD_ENOTFOUND, "%s: tensor %s is missing, which the int8 weight needs", c->dir, name);
-    bool shape_ok = (e->rank == 1 || (e->rank == 2 && e->shape[1] == 1)) && e->shape[0] == spec->shape[0];
-    if (!shape_ok || (e->dtype != TD_DT_F32 && e->dtype != TD_DT_BF16))
-        return td_fail(err, TD_EFORMAT, "%s: tensor %s should be F32 or BF16 of shape [%zu, 1]", c->dir, name, spec->shape[0]);
-    return TD_OK;
-}
-
-static td_status read_scale(const td_checkpoint *c, const td_tensor_spec *spec, td_scratch *scratch, const float **out, td_error *err) {
-    const td_safetensors_entry *e;
-    TD_TRY(find_scale(c, spec, &e, err));
-    size_t n = spec->shape[0];
-    float *scale = scratch_take(scratch, n * sizeof *scale, err);
-    if (!scale) return TD_ENOMEM;
-    if (e->dtype == TD_DT_F32) {
-        memcpy(scale, e->data, n * sizeof *scale);
-    } else {
-        for (size_t i = 0; i < n; i++) {
-            td_bf16 v;
-            memcpy(&v, (const char *)e->data + i * sizeof v, sizeof v);
-            scale[i] = td_bf16_to_f32(v);
-        }
-    }
-    for (size_t i = 0; i < n; i++)
-        if (!(isfinite(scale[i]) && scale[i] > 0))
-            return td_fail(err, TD_EFORMAT, "%s: the scale of row %zu of %s is not a positive number", c->dir, i, spec->name);
-    *out = scale;
+    TD_TRY(td_stored_find(c, config, spec, NULL, &w, err));
+    *out = w.plain;
     return TD_OK;
 }
 
 static td_status align(td_tensor_view *v, size_t bytes, td_scratch *scratch, td_error *err) {
     if ((uintptr_t)v->data % td_dtype_bytes(v->dtype) == 0) return TD_OK;
-    void *p = scratch_take(scratch, bytes, err);
+    void *p = td_scratch_take(scratch, bytes, err);
     if (!p) return TD_ENOMEM;
     memcpy(p, v->data, bytes);
     v->data = p;
@@ -202,28 +154,78 @@ static td_status align(td_tensor_view *v, size_t bytes, td_scratch *scratch, td_
 /* The spec of a role, or of what stands in for it in this checkpoint. */
 static bool resolve(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, td_tensor_spec *spec) {
     if (!td_tensor_spec_get(config, role, layer, expert, spec)) return false;
-    if (spec->fallback != TD_ROLE_COUNT && !td_checkpoint_is_dummy(c) && !td_checkpoint_find(c, spec->name))
+    if (spec->fallback != TD_ROLE_COUNT && !td_checkpoint_is_dummy(c) && !td_stored_exists(c, spec))
         return td_tensor_spec_get(config, spec->fallback, 0, 0, spec);
     return true;
 }
 
-td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
-                            td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    td_tensor_spec              spec;
-    const td_safetensors_entry *e;
+/* A matrix decoded to f32, row by row. */
+static td_status decode(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    float *data = td_scratch_take(scratch, m->n * m->k * sizeof *data, err);
+    bool   ok = true;
+    if (!data) return TD_ENOMEM;
+    for (size_t r = 0; r < m->n; r++) ok &= td_coded_row(m, r, data + r * m->k);
+    *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {m->n, m->k}, .data = data};
+    return ok ? TD_OK : td_stored_check_values(c, spec, m, err);
+}
+
+/* int8 codes as they lie in the file, scales in f32. */
+static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m, td_scratch *scratch, td_tensor_view *out,
+                           td_error *err) {
+    float *scale = td_scratch_take(scratch, m->n * sizeof *scale, err);
+    bool   ok = true;
+    if (!scale) return TD_ENOMEM;
+    for (size_t r = 0; r < m->n; r++) ok &= td_coded_scales(m, r, scale + r);
+    *out = (td_tensor_view){.dtype = TD_DT_I8, .rank = 2, .shape = {m->n, m->k}, .data = m->data, .scale = scale};
+    return ok ? TD_OK : td_stored_check_values(c, spec, m, err);
+}
+
+typedef enum { AS_FLOAT, AS_FLOAT_OR_INT8, AS_STORED } form;
+
+static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, form wanted,
+                     td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    td_tensor_spec   spec;
+    td_stored_weight w;
+    td_tensor_view   v;
     *out = (td_tensor_view){0};
     if (!resolve(c, config, role, layer, expert, &spec)) return TD_OK;
     if (td_checkpoint_is_dummy(c)) return make_dummy(c, &spec, role, scratch, out, err);
-    TD_TRY(td_checkpoint_get_stored(c, config, &spec, &e, err));
-    td_tensor_view v = {.dtype = e->dtype, .rank = e->rank, .data = e->data};
-    memcpy(v.shape, e->shape, sizeof v.shape);
-    if (v.dtype == TD_DT_I8) TD_TRY(read_scale(c, &spec, scratch, &v.scale, err));
+    TD_TRY(td_stored_find(c, config, &spec, scratch, &w, err));
+    if (w.plain) {
+        v = (td_tensor_view){.dtype = w.plain->dtype, .rank = w.plain->rank, .data = w.plain->data};
+        memcpy(v.shape, w.plain->shape, sizeof v.shape);
+    } else if (wanted == AS_STORED && !spec.rope_rows.rope) {
+        td_coded_matrix *coded = td_scratch_take(scratch, sizeof *coded, err);
+        if (!coded) return TD_ENOMEM;
+        *coded = w.coded;
+        *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {w.coded.n, w.coded.k}, .coded = coded};
+        return TD_OK;
+    } else if (wanted == AS_FLOAT_OR_INT8 && w.coded.codes == TD_CODES_INT8) {
+        TD_TRY(view_int8(c, &spec, &w.coded, scratch, &v, err));
+    } else {
+        TD_TRY(decode(c, &spec, &w.coded, scratch, &v, err));
+    }
     if (spec.rope_rows.rope)
         TD_TRY(deinterleave(&v, spec.rope_rows, scratch, err)); /* its copy is aligned */
     else
-        TD_TRY(align(&v, e->bytes, scratch, err));
+        TD_TRY(align(&v, v.shape[0] * (v.rank > 1 ? v.shape[1] : 1) * td_dtype_bytes(v.dtype), scratch, err));
     *out = v;
     return TD_OK;
+}
+
+td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
+                            td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    return get(c, config, role, layer, expert, AS_FLOAT_OR_INT8, scratch, out, err);
+}
+
+td_status td_checkpoint_get_float(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
+                                  td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    return get(c, config, role, layer, expert, AS_FLOAT, scratch, out, err);
+}
+
+td_status td_checkpoint_get_coded(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
+                                  td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    return get(c, config, role, layer, expert, AS_STORED, scratch, out, err);
 }
 
 static td_status check_role(const td_checkpoint *c, const td_model_config *config, td_role role, td_error *err) {
@@ -231,11 +233,9 @@ static td_status check_role(const td_checkpoint *c, const td_model_config *confi
     td_role_extent(config, role, &n_layers, &n_experts);
     for (uint32_t layer = 0; layer < n_layers; layer++)
         for (uint32_t expert = 0; expert < n_experts; expert++) {
-            td_tensor_spec              spec;
-            const td_safetensors_entry *e;
-            if (!resolve(c, config, role, layer, expert, &spec)) continue;
-            TD_TRY(td_checkpoint_get_stored(c, config, &spec, &e, err));
-            if (e->dtype == TD_DT_I8) TD_TRY(find_scale(c, &spec, &e, err));
+            td_tensor_spec   spec;
+            td_stored_weight w;
+            if (resolve(c, config, role, layer, expert, &spec)) TD_TRY(td_stored_find(c, config, &spec, NULL, &w, err));
         }
     return TD_OK;
 }
@@ -244,7 +244,7 @@ static bool is_expert_role(td_role role) { return role == TD_ROLE_EXPERT_GATE ||
 
 td_status td_checkpoint_check_all(const td_checkpoint *c, const td_model_config *config, bool experts, td_error *err) {
     if (td_checkpoint_is_dummy(c)) return TD_OK;
-    if (config->weights_refusal[0]) return td_fail(err, TD_ENOTSUP, "%s/config.json: %s", c->dir, config->weights_refusal);
+    if (config->quant.refusal[0]) return td_fail(err, TD_ENOTSUP, "%s/config.json: %s", c->dir, config->quant.refusal);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
         if (experts || !is_expert_role(role)) TD_TRY(check_role(c, config, role, err));
     return TD_OK;
@@ -253,7 +253,7 @@ td_status td_checkpoint_check_all(const td_checkpoint *c, const td_model_config 
 bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *config) {
     td_tensor_spec spec;
     for (uint32_t layer = 0; layer < config->n_layers + config->n_mtp_layers; layer++)
-        if (td_tensor_spec_get(config, TD_ROLE_EXPERT_GATE, layer, 0, &spec)) return td_checkpoint_is_dummy(c) || td_checkpoint_find(c, spec.name);
+        if (td_tensor_spec_get(config, TD_ROLE_EXPERT_GATE, layer, 0, &spec)) return td_checkpoint_is_dummy(c) || td_stored_exists(c, &spec);
     return true; /* there are none to have */
 }
 

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "model/load_progress.h"
+#include "model/stored_weight.h"
 
 #define PATH_BYTES 4096
 
@@ -22,20 +24,72 @@ td_status td_expert_files_check(const td_experts_config *ec, uint32_t first, con
 td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch, td_expert_weights *out,
                                     td_error *err) {
     for (uint32_t e = 0; e < c->n_experts; e++) {
-        TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_GATE, layer, e, scratch, &out[e].gate, err));
-        TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_UP, layer, e, scratch, &out[e].up, err));
-        TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_DOWN, layer, e, scratch, &out[e].down, err));
+        TD_TRY(td_checkpoint_get_coded(ck, c, TD_ROLE_EXPERT_GATE, layer, e, scratch, &out[e].gate, err));
+        TD_TRY(td_checkpoint_get_coded(ck, c, TD_ROLE_EXPERT_UP, layer, e, scratch, &out[e].up, err));
+        TD_TRY(td_checkpoint_get_coded(ck, c, TD_ROLE_EXPERT_DOWN, layer, e, scratch, &out[e].down, err));
     }
     return TD_OK;
 }
 
-static td_status load_from_checkpoint(td_experts *x, uint32_t moe_layer, const td_model_config *c, const td_checkpoint *ck, uint32_t layer,
+/* The matrices of an expert, by td_expert_matrix. */
+static const td_tensor_view *matrix(const td_expert_weights *e, int m) { return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down; }
+
+td_status td_checkpoint_exact_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *exact, td_error *err) {
+    td_scratch        scratch = {0};
+    td_expert_weights e = {0};
+    uint32_t          layer = 0;
+    td_status         st = TD_OK;
+    *exact = false;
+    while (layer < c->n_layers && !c->is_moe[layer]) layer++;
+    if (layer == c->n_layers || td_checkpoint_is_dummy(ck) || !td_checkpoint_has_experts(ck, c)) return TD_OK;
+    static const td_role ROLES[] = {TD_ROLE_EXPERT_GATE, TD_ROLE_EXPERT_UP, TD_ROLE_EXPERT_DOWN};
+    for (int m = 0; st == TD_OK && m < 3; m++) st = td_checkpoint_get_coded(ck, c, ROLES[m], layer, 0, &scratch, (td_tensor_view *)matrix(&e, m), err);
+    for (int m = 0; st == TD_OK && !*exact && m < 3; m++) { /* a format for one matrix may hold the others too */
+        *exact = matrix(&e, m)->coded && td_expert_exact_numbers(matrix(&e, m)->coded, out);
+        for (int i = 0; *exact && i < 3; i++) *exact = matrix(&e, i)->coded && td_expert_format_carries(out->format, &out->groups, matrix(&e, i)->coded);
+    }
+    td_scratch_reset(&scratch);
+    return st;
+}
+
+/* After a layer was refused: which tensor it is, where that is a scale or a zero. */
+static void name_culprit(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, const td_expert_weights *views, td_error *err) {
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        for (int m = 0; m < 3; m++) {
+            td_tensor_spec         spec;
+            const td_coded_matrix *coded = matrix(&views[e], m)->coded;
+            if (coded && td_tensor_spec_get(c, TD_ROLE_EXPERT_GATE + (td_role)m, layer, e, &spec) &&
+                td_stored_check_values(ck, &spec, coded, err) != TD_OK)
+                return;
+        }
+}
+
+/* Whether what is stored in codes is carried or rounded again is worth a line. */
+static void report_rounded(const td_experts_config *ec, const td_model_config *c, uint32_t layer, const td_expert_weights *views) {
+    uint32_t coded = 0, rounded = 0;
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        for (int m = 0; m < 3; m++) {
+            const td_coded_matrix *w = matrix(&views[e], m)->coded;
+            coded += w != NULL;
+            rounded += w && !td_expert_format_carries(ec->format, &ec->groups, w);
+        }
+    if (rounded && rounded < coded)
+        td_warn("layer %u: %u of %u expert matrices are not stored as the others and are rounded again", layer, rounded, coded);
+    else if (coded)
+        td_debug("layer %u: the experts' codes are %s", layer, rounded ? "rounded again" : "carried over exactly");
+}
+
+static td_status load_from_checkpoint(td_experts *x, const td_experts_config *ec, uint32_t moe_layer, const td_model_config *c, const td_checkpoint *ck, uint32_t layer,
                                       td_error *err) {
     td_expert_weights *views = calloc(c->n_experts, sizeof *views);
     td_scratch         scratch = {0};
     if (!views) return td_fail(err, TD_ENOMEM, "out of memory for the views of %u experts", c->n_experts);
     td_status st = td_checkpoint_get_experts(ck, c, layer, &scratch, views, err);
-    if (st == TD_OK) st = td_experts_load_layer(x, moe_layer, views, err);
+    if (st == TD_OK) {
+        report_rounded(ec, c, layer, views);
+        st = td_experts_load_layer(x, moe_layer, views, err);
+        if (st == TD_EFORMAT) name_culprit(ck, c, layer, views, err);
+    }
     td_scratch_reset(&scratch);
     free(views);
     td_checkpoint_release_pages(ck);
@@ -59,7 +113,7 @@ td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const 
         } else if (td_checkpoint_is_dummy(ck)) {
             TD_TRY(td_experts_fill_layer(x, moe_layer, first + moe_layer, err));
         } else {
-            TD_TRY(load_from_checkpoint(x, moe_layer, c, ck, layer, err));
+            TD_TRY(load_from_checkpoint(x, ec, moe_layer, c, ck, layer, err));
         }
         moe_layer++;
         td_load_progress_add(&progress, layer_bytes);

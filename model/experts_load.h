@@ -15,7 +15,13 @@ TD_NODISCARD td_status td_expert_files_check(const td_experts_config *ec, uint32
 TD_NODISCARD td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers,
                                            const td_checkpoint *ck, const char *dir, td_error *err);
 
-/** Views of one layer's experts in the checkpoint. @param layer of the model. @param out [n_experts]; its bytes live as scratch and ck do. */
+/**
+ * The format that holds the checkpoint's experts with not one bit changed, judged by those of the first of its MoE layers.
+ * @param exact false: there is none. *out's name is what people can choose, or "".
+ */
+TD_NODISCARD td_status td_checkpoint_exact_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *exact, td_error *err);
+
+/** Views of one layer's experts in the checkpoint, coded ones where they are stored so. @param layer of the model. @param out [n_experts]; its bytes live as scratch and ck do. */
 TD_NODISCARD td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch,
                                                  td_expert_weights *out, td_error *err);
 

@@ -166,8 +166,6 @@ static td_status check_options(td_model *m, td_error *err) {
     if (!o->context_length) o->context_length = c->max_position;
     if (o->context_length > c->max_position) return refuse_context(o->context_length, c, err);
     if (c->n_mtp_layers > 1) return td_fail(err, TD_ENOTSUP, "num_nextn_predict_layers %u: only one MTP layer is supported", c->n_mtp_layers);
-    if (c->is_w8a8 && !o->w8a8)
-        return td_fail(err, TD_EINVAL, "the checkpoint holds W8A8 weights: quantization none needs the original bf16 folder");
     if (o->max_deferred && (!m->n_moe || c->top_k == 1)) {
         td_warn("deferral has no effect: the model has %s", m->n_moe ? "one expert per token" : "no routed experts");
         o->max_deferred = 0;

@@ -343,48 +343,9 @@ static const architecture *find_architecture(reader *r, td_model_config *c) {
 
 /* ---- weights, tokens, sampling --------------------------------------------------------------- */
 
-static bool text_is(const json_t *o, const char *key, const char *want) {
-    const char *v = json_string_value(json_object_get(o, key));
-    return v && !strcmp(v, want);
-}
-
-/* compressed-tensors' W8A8: every group has symmetric int8 weights per channel and dynamic symmetric int8 activations per token. */
-static bool is_w8a8(const json_t *q) {
-    const json_t *groups = json_object_get(q, "config_groups");
-    if (!text_is(q, "format", "int-quantized") || json_object_size(groups) == 0) return false;
-    const char *name;
-    json_t     *group;
-    json_object_foreach((json_t *)groups, name, group) {
-        const json_t *w = json_object_get(group, "weights"), *a = json_object_get(group, "input_activations");
-        bool ok = json_integer_value(json_object_get(w, "num_bits")) == 8 && text_is(w, "type", "int") && text_is(w, "strategy", "channel") &&
-                  json_is_true(json_object_get(w, "symmetric")) && json_integer_value(json_object_get(a, "num_bits")) == 8 &&
-                  text_is(a, "type", "int") && text_is(a, "strategy", "token") && json_is_true(json_object_get(a, "dynamic")) &&
-                  json_is_true(json_object_get(a, "symmetric"));
-        if (!ok) return false;
-    }
-    return true;
-}
-
 static void read_quantization(reader *r, td_model_config *c) {
     const json_t *q = get(r, get(r, "quantization_config") ? "quantization_config" : "compression_config");
-    if (!q) return;
-    const char *method = json_string_value(json_object_get(q, "quant_method"));
-    if (!method) {
-        refuse(r, TD_EFORMAT, "quantization_config has no quant_method");
-        return;
-    }
-    if (!strcmp(method, "compressed-tensors") && is_w8a8(q)) {
-        c->is_w8a8 = true;
-        return;
-    }
-    const char *format = json_string_value(json_object_get(q, "format"));
-    if (!strcmp(method, "fp8"))
-        snprintf(c->weights_refusal, sizeof c->weights_refusal,
-                 "quantization_config.quant_method is 'fp8': FP8 checkpoints are not supported yet; convert it to bf16 first");
-    else
-        snprintf(c->weights_refusal, sizeof c->weights_refusal,
-                 "quantization_config.quant_method is '%.40s'%s%.40s%s, which is not supported yet; only bf16, f16, f32 and what "
-                 "'tandem quantize' writes are", method, format ? " with format '" : "", format ? format : "", format ? "'" : "");
+    if (q) r->status = td_quant_config_parse(q, &c->quant, r->err);
 }
 
 static void add_eos(reader *r, td_model_config *c, const json_t *v) {
@@ -487,6 +448,8 @@ td_status td_model_config_read(const char *path, const char *override_json, td_m
     if (s == TD_OK) {
         s = td_model_config_parse(config, config_len, generation, generation_len, override_json, out, err);
         if (s != TD_OK) td_fail_within(err, "%s", folder);
+        if (s == TD_OK && out->quant.method == TD_QUANT_NONE && !out->quant.refusal[0] && td_modelslim_description(folder, file, sizeof file))
+            out->quant = td_quant_config_modelslim();
     }
     free(config);
     free(generation);

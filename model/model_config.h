@@ -3,6 +3,7 @@
 #define TD_MODEL_MODEL_CONFIG_H
 
 #include "core/dtype.h"
+#include "model/quant_config.h"
 #include "tandem.h"
 
 #define TD_LAYERS_MAX   256
@@ -57,9 +58,7 @@ typedef struct {
     uint32_t bos_id;        /* UINT32_MAX: none */
     uint32_t eos_ids[16], n_eos; /* config.json and generation_config.json together */
     /* how the checkpoint's weights are stored */
-    bool     is_w8a8;       /* quantization_config: int-quantized 8-bit per channel (as td_quantize writes) */
-    char     weights_refusal[200]; /* a sentence when weights stored as quantization_config says cannot be read, else "";
-                                      td_checkpoint_check_all refuses with it, dummy weights do not care */
+    td_quant_config quant;
     /* sampling defaults of generation_config.json: NAN / 0 where absent */
     double   temperature, top_p, repetition_penalty;
     uint32_t top_k_sampling;

@@ -42,7 +42,7 @@ static td_status check_options(td_quantizer *q) {
 
 static td_status open_source(td_quantizer *q) {
     TD_TRY(td_model_config_read(q->o->model_path, NULL, &q->config, q->err));
-    if (q->config.is_w8a8) return td_fail(q->err, TD_EINVAL, "%s is quantised to int8 already", q->o->model_path);
+    if (q->config.quant.method != TD_QUANT_NONE) return td_fail(q->err, TD_EINVAL, "%s is quantised already", q->o->model_path);
     TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err) : td_checkpoint_open(q->o->model_path, &q->source, q->err));
     td_checkpoint_drop_missing_mtp(q->source, &q->config);
     TD_TRY(td_checkpoint_check_all(q->source, &q->config, true, q->err));

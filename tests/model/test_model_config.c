@@ -131,24 +131,48 @@ static void yarn_extends_the_positions(void **state) {
     assert_int_equal(c.max_position, 163840); /* as config.json says */
 }
 
+/* A quantization_config and what becomes of it: a sentence when weights stored so are not read, "" when they are. */
 static void stored_formats(void **state) {
     (void)state;
-    td_model_config c = read_ok("configs/models/deepseek-v3.json", "{\"quantization_config\": {\"quant_method\": \"fp8\"}}");
-    assert_false(c.is_w8a8);
-    assert_non_null(strstr(c.weights_refusal, "FP8 checkpoints are not supported yet"));
-    c = read_ok("configs/models/deepseek-v3.json", "{\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4}}");
-    assert_non_null(strstr(c.weights_refusal, "'awq'"));
-    static const char W8A8[] =
-        "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", \"config_groups\": {\"group_0\": "
-        "{\"weights\": {\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"%s\"}, "
-        "\"input_activations\": {\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"token\", \"dynamic\": true}}}}}";
-    char text[1024];
-    snprintf(text, sizeof text, W8A8, "channel");
-    c = read_ok("configs/models/deepseek-v3.json", text);
-    assert_true(c.is_w8a8 && !c.weights_refusal[0]);
-    snprintf(text, sizeof text, W8A8, "group");
-    c = read_ok("configs/models/deepseek-v3.json", text);
-    assert_true(!c.is_w8a8 && c.weights_refusal[0]);
+#define COMPRESSED(format, weights, more) \
+    "\"compressed-tensors\", \"format\": \"" format "\", \"config_groups\": {\"group_0\": {\"weights\": {" weights "}" more "}}"
+#define TOKEN8 ", \"input_activations\": {\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"token\", \"dynamic\": true}"
+#define INT8 "\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": "
+#define INT4 "\"num_bits\": 4, \"type\": \"int\", \"strategy\": \"group\", \"group_size\": 32"
+    static const struct {
+        const char     *config; /* after quant_method */
+        td_quant_method method;
+        const char     *says;
+    } CASES[] = {
+        {"\"fp8\", \"fmt\": \"e4m3\", \"weight_block_size\": [128, 128]", TD_QUANT_FP8, ""},
+        {"\"fp8\"", TD_QUANT_FP8, "weight_block_size"},
+        {"\"fp8\", \"fmt\": \"e5m2\", \"weight_block_size\": [128, 128]", TD_QUANT_FP8, "'e5m2'"},
+        {"\"awq\", \"bits\": 4, \"group_size\": 128, \"zero_point\": true, \"version\": \"gemm\"", TD_QUANT_AWQ, ""},
+        {"\"awq\", \"bits\": 4, \"group_size\": 128, \"zero_point\": true, \"version\": \"gemv\"", TD_QUANT_AWQ, "'gemv'"},
+        {"\"awq\", \"bits\": 3", TD_QUANT_AWQ, "bits is 3"},
+        {"\"gptq\", \"bits\": 8, \"group_size\": -1, \"sym\": true", TD_QUANT_GPTQ, ""},
+        {"\"gptq\", \"bits\": 2, \"group_size\": 64", TD_QUANT_GPTQ, "bits is 2"},
+        {"\"gptq\"", TD_QUANT_GPTQ, "bits is 0"},
+        {"\"gptq\", \"bits\": 4, \"checkpoint_format\": \"marlin\"", TD_QUANT_GPTQ, "'marlin'"},
+        {"\"bitsandbytes\"", TD_QUANT_NONE, "'bitsandbytes', and only fp8, gptq"},
+        {"\"ascend\"", TD_QUANT_MODELSLIM, ""},
+        {COMPRESSED("int-quantized", INT8 "\"channel\"", TOKEN8), TD_QUANT_COMPRESSED, ""},
+        {COMPRESSED("int-quantized", INT8 "\"group\"", TOKEN8), TD_QUANT_COMPRESSED, "strategy 'group'"},
+        {COMPRESSED("int-quantized", INT8 "\"channel\"", ", \"input_activations\": {\"num_bits\": 8, \"strategy\": \"tensor\"}"), TD_QUANT_COMPRESSED, "input_activations"},
+        {COMPRESSED("pack-quantized", INT4, ""), TD_QUANT_COMPRESSED, ""},
+        {COMPRESSED("marlin-24", INT4, ""), TD_QUANT_COMPRESSED, "'marlin-24'"},
+        {COMPRESSED("nvfp4-pack-quantized", "\"num_bits\": 4, \"type\": \"float\", \"strategy\": \"tensor_group\", \"group_size\": 32", ""), TD_QUANT_COMPRESSED, "'nvfp4-pack-quantized'"},
+        {COMPRESSED("mixed-precision", INT4, ", \"format\": \"pack-quantized\""), TD_QUANT_COMPRESSED, ""},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, "{\"quantization_config\": {\"quant_method\": %s}}", CASES[i].config);
+        td_model_config c = read_ok("configs/models/kimi-k2.json", text);
+        const char     *says = CASES[i].says;
+        if (*says ? !strstr(c.quant.refusal, says) : c.quant.refusal[0]) fail_msg("%s: '%s'", CASES[i].config, c.quant.refusal);
+        /* what configs/models has is another method's keys beside these: they do not count */
+        assert_int_equal(c.quant.method, CASES[i].method);
+    }
 }
 
 /* Each override of a good config is refused with that status and a sentence that has the key. */
@@ -189,6 +213,15 @@ static void impossible_and_unsupported_values_are_refused(void **state) {
         {"deepseek-v3", "{\"eos_token_id\": 129280}", TD_EFORMAT, "eos_token_id"},
         {"deepseek-v3", "{\"eos_token_id\": [1, null]}", TD_EFORMAT, "eos_token_id"},
         {"deepseek-v3", "{\"quantization_config\": {}}", TD_EFORMAT, "quant_method"},
+        {"deepseek-v3", "{\"quantization_config\": [4]}", TD_EFORMAT, "quantization_config is not an object"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": \"4\"}}", TD_EFORMAT, "quantization_config.bits"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}}", TD_EFORMAT, "group_size is 0"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"sym\": 1}}", TD_EFORMAT, "quantization_config.sym"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 99999999}}", TD_EFORMAT, "group_size"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}", TD_EFORMAT, "weight_block_size"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [0, 128]}}", TD_EFORMAT, "weight_block_size"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\"}}", TD_EFORMAT, "config_groups"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": 3}}}", TD_EFORMAT, "config_groups.a"},
         {"deepseek-v2-lite", "{\"topk_method\": \"noaux_tc\"}", TD_ENOTSUP, "topk_method"},
         {"deepseek-v2-lite", "{\"num_experts_per_tok\": null}", TD_EFORMAT, "num_experts_per_tok is missing"},
         {"qwen3-30b-a3b", "{\"use_sliding_window\": true}", TD_ENOTSUP, "use_sliding_window"},

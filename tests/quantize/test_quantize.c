@@ -169,7 +169,7 @@ static void compare_folder(const char *model, bool w8a8) {
     td_error        err = {0};
     assert_int_equal(td_model_config_read(model, NULL, &source_config, NULL), TD_OK);
     assert_int_equal(td_model_config_read(OUT, NULL, &config, NULL), TD_OK);
-    assert_int_equal(config.is_w8a8, w8a8);
+    assert_int_equal(td_quant_config_has_int8(&config.quant), w8a8);
     assert_int_equal(td_checkpoint_open(model, &source, NULL), TD_OK);
     if (td_checkpoint_open(OUT, &out, &err) != TD_OK) fail_msg("%s", err.text);
     if (td_checkpoint_check_all(out, &config, false, &err) != TD_OK) fail_msg("%s", err.text);
@@ -247,7 +247,7 @@ static void dummy_weights_make_a_whole_folder(void **state) {
         quantize_ok(&o);
         quantize_ok(&o); /* finished files are kept */
         assert_int_equal(td_model_config_read(OUT, NULL, &c, &err), TD_OK);
-        assert_true(c.is_w8a8);
+        assert_true(td_quant_config_has_int8(&c.quant));
         assert_int_equal(td_checkpoint_open(OUT, &ck, &err), TD_OK);
         assert_int_equal(td_checkpoint_check_all(ck, &c, false, &err), TD_OK);
         assert_false(td_checkpoint_has_experts(ck, &c));
@@ -350,7 +350,7 @@ static void what_cannot_be_quantised_is_refused(void **state) {
     td_quantize_options again = options_for(OUT);
     snprintf(copy, sizeof copy, "%s/again", TMP);
     again.output_path = copy;
-    quantize_fails(&again, TD_EINVAL, "int8 already");
+    quantize_fails(&again, TD_EINVAL, "quantised already");
     assert_int_equal(inode(copy), 0);
     remove_out();
 }

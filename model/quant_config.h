@@ -1,0 +1,64 @@
+/*
+ * quantization_config of config.json: how a checkpoint's weights are stored.
+ *
+ * Which modules are quantised is not taken from its targets and ignore lists but from the tensors themselves (X.weight, X.weight_packed, X.qweight): what is
+ * stored is what is read, and this says what it means. A tensor that fits nothing here is refused (model/stored_weight.h).
+ */
+#ifndef TD_MODEL_QUANT_CONFIG_H
+#define TD_MODEL_QUANT_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tandem.h"
+
+struct json_t;
+
+typedef enum {
+    TD_QUANT_NONE,
+    TD_QUANT_FP8,        /* DeepSeek: e4m3 with a scale per block */
+    TD_QUANT_GPTQ,
+    TD_QUANT_AWQ,
+    TD_QUANT_COMPRESSED, /* compressed-tensors, which is also what td_quantize writes */
+    TD_QUANT_MODELSLIM,  /* "ascend": quant_model_description.json says the rest */
+} td_quant_method;
+
+/** How some of the weights are stored. */
+typedef struct {
+    uint8_t  bits;      /* 4 or 8 */
+    bool     is_float;  /* e2m1 or e4m3 */
+    bool     symmetric; /* integers: zeros are half of the range */
+    uint32_t group;     /* columns that share a scale; 0: the whole row (of e4m3: or the whole matrix) */
+    uint32_t block_rows; /* e4m3: rows that share a scale, where group is not 0; else 0 */
+} td_quant_scheme;
+
+#define TD_QUANT_SCHEMES_MAX 8
+
+typedef struct {
+    td_quant_method method;
+    uint32_t        n_schemes;
+    td_quant_scheme scheme[TD_QUANT_SCHEMES_MAX];
+    bool            gptq_v2;      /* GPTQ zeros are stored as they are, not less by one */
+    char            refusal[200]; /* a sentence when weights stored so cannot be read, else "" */
+} td_quant_config;
+
+/**
+ * @param q quantization_config. What is understood but not read, or not known, becomes a refusal: dummy weights do not care.
+ * @return TD_EFORMAT when q is not an object, or has a value that is impossible; err names the key.
+ */
+TD_NODISCARD td_status td_quant_config_parse(const struct json_t *q, td_quant_config *out, td_error *err);
+
+/**
+ * The file with which ModelSlim describes a folder, where it has one: "X.weight": "FLOAT", "W8A8_DYNAMIC" …; such folders need no quantization_config.
+ * @return false: it has none, or its path is longer than size.
+ */
+bool td_modelslim_description(const char *dir, char *path, size_t size);
+
+/** What such a folder stores. */
+td_quant_config td_quant_config_modelslim(void);
+
+/** int8 weights with a scale per row are among what is stored, as td_quantize writes them. */
+bool td_quant_config_has_int8(const td_quant_config *q);
+
+#endif

@@ -1,0 +1,51 @@
+/*
+ * W8A8: X.weight is int8 [n, k], X.weight_scale [n, 1] or [n], symmetric. So do compressed-tensors (int-quantized), what td_quantize writes, and ModelSlim,
+ * which also has X.weight_offset, all zero, and a file quant_model_description.json {"X.weight": "FLOAT" | "W8A8_DYNAMIC" | "W8A8" …}. ModelSlim's
+ * static activations (W8A8: input_scale, input_offset, deq_scale, quant_bias) are not computed here.
+ */
+#include <jansson.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "model/stored_weight.h"
+
+/* Zero in any of the format's types has only zero bits, but for the sign. */
+static bool all_zero(const td_safetensors_entry *e) {
+    const unsigned char *p = e->data;
+    size_t               element = td_dtype_bytes(e->dtype);
+    for (size_t i = 0; i < e->bytes; i++)
+        if (p[i] && !(p[i] == 0x80 && (i + 1) % element == 0 && e->dtype <= TD_DT_F16)) return false;
+    return true;
+}
+
+static td_status check_modelslim(const stored_query *q, const td_safetensors_entry *e) {
+    static const char *const    STATIC[] = {"deq_scale", "input_scale", "quant_bias"};
+    const char                 *type = q->c->modelslim ? json_string_value(json_object_get(q->c->modelslim, e->name)) : NULL;
+    const td_safetensors_entry *more;
+    if (type && strcmp(type, "W8A8") && strcmp(type, "W8A8_DYNAMIC"))
+        return td_stored_fail(q, e, TD_EFORMAT, "is int8, and quant_model_description.json calls it '%.40s'", type);
+    for (size_t i = 0; i < sizeof STATIC / sizeof *STATIC; i++)
+        if ((more = td_stored_entry(q, STATIC[i])))
+            return td_stored_fail(q, more, TD_ENOTSUP, "belongs to static quantisation of activations, which is not supported; W8A8_DYNAMIC is");
+    more = td_stored_entry(q, "weight_offset");
+    if (!more || !q->scratch) return TD_OK;
+    if (more->dtype == TD_DT_COUNT || !all_zero(more)) return td_stored_fail(q, more, TD_ENOTSUP, "is not zero: asymmetric int8 weights are not supported");
+    return TD_OK;
+}
+
+td_status td_stored_int8(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out) {
+    const td_safetensors_entry *scale;
+    if (!td_quant_config_has_int8(q->quant))
+        return td_stored_fail(q, e, TD_EFORMAT, "is I8, and quantization_config does not describe int8 weights with a scale per row");
+    TD_TRY(td_stored_need(q, "weight_scale", &scale));
+    TD_TRY(td_stored_scale_dtype(q, scale, &out->scale_dtype));
+    TD_TRY(td_stored_check(q, scale, scale->dtype, out->n, 1));
+    TD_TRY(check_modelslim(q, e));
+    out->codes = TD_CODES_INT8;
+    out->bits = 8;
+    out->data = e->data;
+    out->scale = scale->data;
+    out->scale_row_step = 1;
+    out->group = out->k;
+    return TD_OK;
+}

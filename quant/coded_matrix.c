@@ -1,0 +1,158 @@
+#include "quant/coded_matrix.h"
+
+#include <assert.h>
+#include <math.h>
+
+#include "quant/convert.h"
+#include "quant/small_float.h"
+
+#define CHUNK 256 /* columns decoded at a time */
+
+static inline uint32_t word_at(const void *words, size_t i) {
+    uint32_t w;
+    memcpy(&w, (const char *)words + i * sizeof w, sizeof w);
+    return w;
+}
+
+/* Where AWQ has row r of eight: the inverse of 0, 2, 4, 6, 1, 3, 5, 7. */
+static inline uint32_t awq_shift(size_t r) { return 4 * (uint32_t)(r % 8 / 2 + (r & 1) * 4); }
+
+/* ---- scales and zeros ------------------------------------------------------------------------ */
+
+static float scale_at(const td_coded_matrix *m, size_t row, size_t g) {
+    size_t         i = row / m->scale_rows * m->scale_row_step + g * m->scale_group_step;
+    const uint8_t *bytes = m->scale;
+    uint16_t       half;
+    float          f;
+    switch (m->scale_dtype) {
+    case TD_DT_F8_E4M3: return td_e4m3_to_f32(bytes[i]);
+    case TD_DT_F8_E8M0: return td_e8m0_to_f32(bytes[i]);
+    case TD_DT_F32: memcpy(&f, bytes + i * sizeof f, sizeof f); return f;
+    default: break;
+    }
+    memcpy(&half, bytes + i * sizeof half, sizeof half);
+    return m->scale_dtype == TD_DT_F16 ? td_f16_to_f32(half) : td_bf16_to_f32(half);
+}
+
+static bool scale_ok(const td_coded_matrix *m, float scale) {
+    return isfinite(scale) && (scale > 0 || (scale == 0 && m->scale_dtype == TD_DT_F8_E4M3));
+}
+
+static uint8_t zero_at(const td_coded_matrix *m, size_t row, size_t g) {
+    uint32_t per_word = 32u / m->bits, mask = (1u << m->bits) - 1, shift = (uint32_t)(row % per_word) * m->bits, word = 0;
+    size_t   row_words = (m->n + per_word - 1) / per_word;
+    switch (m->zeros) {
+    case TD_ZEROS_NONE: return (uint8_t)(1u << (m->bits - 1));
+    case TD_ZEROS_ROW_WORDS: word = word_at(m->zero, row / per_word * td_coded_groups(m) + g); break;
+    case TD_ZEROS_GPTQ: word = word_at(m->zero, g * row_words + row / per_word); break;
+    case TD_ZEROS_AWQ:
+        word = word_at(m->zero, g * row_words + row / per_word);
+        shift = awq_shift(row);
+        break;
+    }
+    return (uint8_t)(((word >> shift) + m->zero_add) & mask);
+}
+
+static bool zero_ok(const td_coded_matrix *m, uint8_t zero) { return !m->symmetric || zero == 1u << (m->bits - 1); }
+
+static bool has_zeros(const td_coded_matrix *m) { return m->codes >= TD_CODES_ROW_WORDS; }
+
+bool td_coded_scales(const td_coded_matrix *m, size_t row, float *scale) {
+    bool ok = true;
+    for (size_t g = 0; g < td_coded_groups(m); g++) {
+        scale[g] = scale_at(m, row, g);
+        ok &= scale_ok(m, scale[g]);
+    }
+    return ok;
+}
+
+bool td_coded_zeros(const td_coded_matrix *m, size_t row, uint8_t *zero) {
+    bool ok = true;
+    assert(has_zeros(m));
+    for (size_t g = 0; g < td_coded_groups(m); g++) {
+        zero[g] = zero_at(m, row, g);
+        ok &= zero_ok(m, zero[g]);
+    }
+    return ok;
+}
+
+td_coded_fault td_coded_check(const td_coded_matrix *m, size_t *row, size_t *group) {
+    for (*row = 0; *row < m->n; ++*row)
+        for (*group = 0; *group < td_coded_groups(m); ++*group) {
+            if (!scale_ok(m, scale_at(m, *row, *group))) return TD_CODED_SCALE;
+            if (has_zeros(m) && !zero_ok(m, zero_at(m, *row, *group))) return TD_CODED_ZERO;
+        }
+    return TD_CODED_OK;
+}
+
+/* ---- codes ----------------------------------------------------------------------------------- */
+
+void td_coded_codes(const td_coded_matrix *m, size_t row, size_t first, size_t n, uint8_t *out) {
+    uint32_t       per_word = 32u / m->bits, mask = (1u << m->bits) - 1, shift;
+    const uint8_t *bytes = m->data;
+    switch (m->codes) {
+    case TD_CODES_INT8:
+    case TD_CODES_E4M3: memcpy(out, bytes + row * m->k + first, n); break;
+    case TD_CODES_E2M1:
+        bytes += row * (m->k / 2);
+        for (size_t i = 0; i < n; i++) out[i] = bytes[(first + i) / 2] >> 4 * ((first + i) & 1) & 15;
+        break;
+    case TD_CODES_ROW_WORDS:
+        bytes += row * ((m->k + per_word - 1) / per_word) * sizeof(uint32_t);
+        if (m->bits == 8) { /* little-endian words of bytes are bytes */
+            memcpy(out, bytes + first, n);
+            break;
+        }
+        for (size_t i = 0; i < n; i++) out[i] = bytes[(first + i) / 2] >> 4 * ((first + i) & 1) & 15;
+        break;
+    case TD_CODES_COLUMN_WORDS:
+        for (size_t i = 0; i < n; i++) {
+            size_t c = first + i;
+            out[i] = (uint8_t)(word_at(bytes, c / per_word * m->n + row) >> c % per_word * m->bits & mask);
+        }
+        break;
+    case TD_CODES_AWQ_WORDS:
+        shift = awq_shift(row);
+        for (size_t i = 0; i < n; i++) out[i] = word_at(bytes, (first + i) * (m->n / 8) + row / 8) >> shift & 15;
+        break;
+    }
+}
+
+/* value(code) * scale of n codes that share a scale and a zero. */
+static void values(const td_coded_matrix *m, const uint8_t *codes, size_t n, float scale, int zero, float *out) {
+    switch (m->codes) {
+    case TD_CODES_INT8:
+        for (size_t i = 0; i < n; i++) out[i] = (float)(int8_t)codes[i] * scale;
+        break;
+    case TD_CODES_E4M3:
+        td_e4m3_to_f32_n(codes, n, out);
+        for (size_t i = 0; i < n; i++) out[i] *= scale;
+        break;
+    case TD_CODES_E2M1:
+        for (size_t i = 0; i < n; i++) out[i] = 0.5f * (float)td_e2m1_twice(codes[i]) * scale;
+        break;
+    default:
+        for (size_t i = 0; i < n; i++) out[i] = (float)(codes[i] - zero) * scale;
+    }
+    if (m->factor != 1)
+        for (size_t i = 0; i < n; i++) out[i] *= m->factor;
+}
+
+bool td_coded_row(const td_coded_matrix *m, size_t row, float *out) {
+    uint8_t codes[CHUNK];
+    bool    ok = true;
+    for (size_t first = 0; first < m->k; first += CHUNK) {
+        size_t n = m->k - first < CHUNK ? m->k - first : CHUNK, end;
+        td_coded_codes(m, row, first, n, codes);
+        for (size_t i = 0; i < n; i = end) {
+            size_t c = first + i, g = m->group_of ? m->group_of[c] : c / m->group;
+            end = m->group_of ? i + 1 : (g + 1) * m->group - first;
+            if (end > n) end = n;
+            float   scale = scale_at(m, row, g);
+            uint8_t zero = has_zeros(m) ? zero_at(m, row, g) : 0;
+            ok &= scale_ok(m, scale) && (!has_zeros(m) || zero_ok(m, zero));
+            values(m, codes + i, end - i, scale, zero, out + c);
+        }
+    }
+    return ok;
+}

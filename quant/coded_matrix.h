@@ -1,0 +1,76 @@
+/*
+ * A weight matrix [n, k] in the codes of a quantised checkpoint, read where the files' bytes lie (any alignment, little-endian).
+ *
+ *   weight[r, c] = value(code[r, c]) * scale[r, g] * factor,   g = group of column c
+ *   value: int8, e4m3, e2m1 of the code, or code - zero[r, g] of an unsigned code
+ *
+ * The layouts are those of compressed-tensors, AutoGPTQ and GPTQModel, AutoAWQ and DeepSeek-V3's FP8 release; model/stored_*.c says which tensors they are.
+ */
+#ifndef TD_QUANT_CODED_MATRIX_H
+#define TD_QUANT_CODED_MATRIX_H
+
+#include <stdbool.h>
+
+#include "core/dtype.h"
+
+typedef enum {
+    TD_CODES_INT8,     /* [n, k] int8 */
+    TD_CODES_E4M3,     /* [n, k] bytes */
+    TD_CODES_E2M1,     /* [n, k / 2] bytes, the even column in the low nibble */
+    TD_CODES_ROW_WORDS,    /* [n, ceil(k / p)] words of p = 32 / bits unsigned codes, the first column in the lowest bits */
+    TD_CODES_COLUMN_WORDS, /* GPTQ: [ceil(k / p), n] words, word [j, r] has columns j * p and following of row r */
+    TD_CODES_AWQ_WORDS,    /* [k, n / 8] words of eight 4-bit codes: from the lowest bits on rows 0, 2, 4, 6, 1, 3, 5, 7 */
+} td_codes_layout;
+
+typedef enum {
+    TD_ZEROS_NONE,      /* half of the codes' range: 8 or 128 */
+    TD_ZEROS_ROW_WORDS, /* [ceil(n / p), groups] words, word [j, g] has rows j * p and following */
+    TD_ZEROS_GPTQ,      /* [groups, ceil(n / p)] words */
+    TD_ZEROS_AWQ,       /* [groups, n / 8] words, rows in AWQ's order */
+} td_zeros_layout;
+
+typedef struct td_coded_matrix {
+    td_codes_layout codes;
+    uint8_t         bits; /* of a code */
+    size_t          n, k;
+    const void     *data;
+    td_dtype        scale_dtype; /* F32, BF16, F16, F8_E4M3 or F8_E8M0 */
+    const void     *scale;       /* of row r and group g at element (r / scale_rows) * scale_row_step + g * scale_group_step */
+    size_t          scale_rows, scale_row_step, scale_group_step;
+    size_t          group;       /* columns that share a scale; the last group may be shorter */
+    const uint32_t *group_of;    /* [k] group of each column where it is not column / group, else NULL */
+    td_zeros_layout zeros;
+    const void     *zero;
+    uint8_t         zero_add;    /* what is stored is less by this, modulo the codes' range (1: GPTQ's first format) */
+    bool            symmetric;   /* the checkpoint says that every zero is half of the range, stored or not */
+    float           factor;      /* on the whole matrix */
+} td_coded_matrix;
+
+static inline size_t td_coded_groups(const td_coded_matrix *m) { return (m->k + m->group - 1) / m->group; }
+
+/** What is wrong with a matrix's scales and zeros. */
+typedef enum {
+    TD_CODED_OK,
+    TD_CODED_SCALE, /* a scale that is not a positive number (of e4m3, zero is allowed: the group is zero) */
+    TD_CODED_ZERO,  /* a zero that is not half of the range, and symmetric is set */
+} td_coded_fault;
+
+/** Look at every scale and zero. @param row, group  where the first fault is. */
+td_coded_fault td_coded_check(const td_coded_matrix *m, size_t *row, size_t *group);
+
+/** Codes of columns first .. first + n - 1 of a row, a byte each as stored: int8 and e4m3 bytes, e2m1 nibbles, unsigned integers. */
+void td_coded_codes(const td_coded_matrix *m, size_t row, size_t first, size_t n, uint8_t *out);
+
+/** @param scale [groups], the factor left out. @return false on TD_CODED_SCALE. */
+bool td_coded_scales(const td_coded_matrix *m, size_t row, float *scale);
+
+/** Unsigned codes only. @param zero [groups]. @return false on TD_CODED_ZERO. */
+bool td_coded_zeros(const td_coded_matrix *m, size_t row, uint8_t *zero);
+
+/**
+ * The weights of a row, each rounded to f32 once or twice: value * scale, which is exact but with f32 scales and codes of more than one bit, times factor
+ * where it is not 1. @param out [k]. @return false on a fault of a scale or zero of this row.
+ */
+bool td_coded_row(const td_coded_matrix *m, size_t row, float *out);
+
+#endif

@@ -1,0 +1,468 @@
+/*
+ * Checkpoints in every quantised format (tests/data/quantised, made and decoded by scripts/golden/make_quantised.py): every weight bit for bit, also
+ * after it went through the expert store in the format that carries it; logits against numpy on the decoded weights; and folders that are broken.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "model/experts_load.h"
+#include "model_run.h"
+
+#define DATA "tests/data/quantised/"
+/* As test_golden's, where weights and arithmetic are f32 (experts: weights in bf16). */
+#define LOGIT_TOLERANCE 5e-5
+/* Activations of the experts in int8: one that falls to the other side of a half is 1/127 of the largest. */
+#define INT8_TOLERANCE 4e-3
+
+static const char *const CASES[] = {"fp8_block", "fp8_channel", "w8a8_compressed", "w8a8_modelslim", "gptq_int4", "gptq_int4_sym", "gptq_int4_row",
+                                    "gptq_act_order", "gptq_int8", "awq", "packed_int4", "packed_int4_zeros", "packed_int8_row", "mxfp4", "nvfp4"};
+#define N_CASES (sizeof CASES / sizeof *CASES)
+
+static json_t *manifest_of(const char *name) {
+    char path[128];
+    snprintf(path, sizeof path, DATA "%s/manifest.json", name);
+    json_t *m = json_load_file(repo_path(path), 0, NULL);
+    assert_non_null(m);
+    return m;
+}
+
+/* make_quantised.py's fingerprint. */
+static uint64_t fingerprint(const float *v, size_t n) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        float    f = v[i] + 0.0f;
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        sum += ((uint64_t)bits + 1) * ((i + 1) * UINT64_C(0x9E3779B97F4A7C15));
+    }
+    return sum;
+}
+
+static uint64_t expected(const json_t *manifest, const char *name) {
+    const char *text = json_string_value(json_object_get(json_object_get(manifest, "fingerprints"), name));
+    if (!text) fail_msg("no fingerprint of %s", name);
+    return strtoull(text, NULL, 16);
+}
+
+static void open_case(const char *dir, td_model_config *config, td_checkpoint **c) {
+    td_error err = {0};
+    if (td_model_config_read(dir, NULL, config, &err) != TD_OK || td_checkpoint_open(dir, c, &err) != TD_OK ||
+        td_checkpoint_check_all(*c, config, true, &err) != TD_OK)
+        fail_msg("%s", err.text);
+}
+
+static uint64_t fingerprint_of_view(const td_tensor_view *v) {
+    size_t   n = v->shape[0] * v->shape[1];
+    float   *f = malloc(n * sizeof *f);
+    uint64_t h;
+    assert_non_null(f);
+    assert_true(v->dtype == TD_DT_F32 || v->dtype == TD_DT_BF16);
+    for (size_t i = 0; i < n; i++) f[i] = v->dtype == TD_DT_F32 ? ((const float *)v->data)[i] : td_bf16_to_f32(((const td_bf16 *)v->data)[i]);
+    h = fingerprint(f, n);
+    free(f);
+    return h;
+}
+
+static void every_weight_is_what_numpy_decodes(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_CASES; i++) {
+        char path[128];
+        snprintf(path, sizeof path, DATA "%s", CASES[i]);
+        td_model_config config;
+        td_checkpoint  *c;
+        json_t         *manifest = manifest_of(CASES[i]);
+        size_t          n = 0;
+        open_case(repo_path(path), &config, &c);
+        for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
+            uint32_t n_layers, n_experts;
+            td_role_extent(&config, role, &n_layers, &n_experts);
+            for (uint32_t l = 0; l < n_layers; l++)
+                for (uint32_t e = 0; e < n_experts; e++) {
+                    td_tensor_spec spec;
+                    td_scratch     scratch = {0};
+                    td_tensor_view v;
+                    td_error       err = {0};
+                    if (!td_tensor_spec_get(&config, role, l, e, &spec) || spec.rank != 2) continue;
+                    if (td_checkpoint_get_float(c, &config, role, l, e, &scratch, &v, &err) != TD_OK) fail_msg("%s", err.text);
+                    if (fingerprint_of_view(&v) != expected(manifest, spec.name)) fail_msg("%s: %s differs", CASES[i], spec.name);
+                    td_scratch_reset(&scratch);
+                    n++;
+                }
+        }
+        assert_int_equal(n, json_object_size(json_object_get(manifest, "fingerprints")));
+        td_checkpoint_close(c);
+        json_decref(manifest);
+    }
+}
+
+/* "int4-g32 (f16 scales, zeros)" */
+static void name_of(const td_expert_numbers *n, char text[64]) {
+    static const char *const FORMATS[] = {[TD_EXPERT_INT4C] = "int4", [TD_EXPERT_INT8C] = "int8"};
+    if (n->name[0] || n->format != TD_EXPERT_INT4G)
+        snprintf(text, 64, "%s", n->name[0] ? n->name : FORMATS[n->format]);
+    else
+        snprintf(text, 64, "int4-g%u (%s scales%s)", n->groups.size, n->groups.scale_dtype == TD_DT_F16 ? "f16" : n->groups.scale_dtype == TD_DT_F32 ? "f32" : "bf16",
+                 n->groups.zero_points ? ", zeros" : "");
+}
+
+static td_pool *open_pool(void) {
+    td_worker_place places[2] = {{.cpu = TD_CPU_ANY, .node = UINT32_MAX}, {.cpu = TD_CPU_ANY, .node = UINT32_MAX, .subpool = 1}};
+    td_pool        *p;
+    assert_int_equal(td_pool_create(places, 2, &p, NULL), TD_OK);
+    return p;
+}
+
+static void check_store(const td_experts *x, const td_model_config *config, const json_t *manifest, uint32_t layer) {
+    float *values = malloc((size_t)config->hidden * config->moe_inter * sizeof *values);
+    assert_non_null(values);
+    for (uint32_t e = 0; e < config->n_experts; e++)
+        for (td_role role = TD_ROLE_EXPERT_GATE; role <= TD_ROLE_EXPERT_DOWN; role++) {
+            td_tensor_spec spec;
+            assert_true(td_tensor_spec_get(config, role, layer, e, &spec));
+            assert_int_equal(td_experts_get_values(x, 0, e, (td_expert_matrix)(role - TD_ROLE_EXPERT_GATE), 0, spec.shape[0], values, NULL), TD_OK);
+            if (fingerprint(values, spec.shape[0] * spec.shape[1]) != expected(manifest, spec.name)) fail_msg("%s differs in the store", spec.name);
+        }
+    free(values);
+}
+
+/* The store gives back every weight bit for bit, in the format that td_checkpoint_exact_experts names. */
+static void experts_are_carried_exactly(void **state) {
+    (void)state;
+    td_pool *pool = open_pool();
+    for (size_t i = 0; i < N_CASES; i++) {
+        char path[128], name[64];
+        snprintf(path, sizeof path, DATA "%s", CASES[i]);
+        td_model_config   config;
+        td_checkpoint    *c;
+        td_expert_numbers numbers;
+        bool              exact;
+        td_error          err = {0};
+        json_t           *manifest = manifest_of(CASES[i]);
+        const char       *want = json_string_value(json_object_get(manifest, "experts"));
+        open_case(repo_path(path), &config, &c);
+        assert_int_equal(td_checkpoint_exact_experts(c, &config, &numbers, &exact, NULL), TD_OK);
+        if (exact) name_of(&numbers, name);
+        assert_string_equal(exact ? name : "", want);
+        if (exact) {
+            td_experts_config  ec = {.n_layers = 1, .n_experts = config.n_experts, .hidden = config.hidden, .inter = config.moe_inter, .top_k = config.top_k,
+                                     .format = numbers.format, .groups = numbers.groups, .act_dtype = TD_DT_F32, .max_tok = 1};
+            td_expert_weights *e = calloc(config.n_experts, sizeof *e);
+            td_scratch         scratch = {0};
+            td_experts        *x;
+            assert_int_equal(td_experts_create(&ec, pool, &x, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get_experts(c, &config, 1, &scratch, e, NULL), TD_OK);
+            if (td_experts_load_layer(x, 0, e, &err) != TD_OK) fail_msg("%s", err.text);
+            check_store(x, &config, manifest, 1);
+            td_experts_destroy(x);
+            td_scratch_reset(&scratch);
+            free(e);
+        }
+        td_checkpoint_close(c);
+        json_decref(manifest);
+    }
+    td_pool_destroy(pool);
+}
+
+static void check_logits(const char *name, const json_t *prompt, const char *which, const td_expert_numbers *numbers, double tolerance) {
+    char     path[160];
+    uint32_t ids[64], n = 0;
+    json_t  *id;
+    size_t   i;
+    json_array_foreach(json_object_get(prompt, "ids"), i, id) ids[n++] = (uint32_t)json_integer_value(id);
+    snprintf(path, sizeof path, DATA "%s", name);
+    model_run r;
+    model_run_open(&r, &(model_run_options){.path = path, .experts = numbers->format, .groups = numbers->groups, .n_seq = 1, .max_len = 128});
+    size_t vocab = td_model_get_config(r.model)->vocab;
+    snprintf(path, sizeof path, DATA "%s/p0_%s.f32", name, which);
+    float *want = read_array(path, n * vocab, 4), *got = malloc(n * vocab * sizeof *got);
+    model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
+    model_run_logits(&r, n, got);
+    double worst = 0, largest = 0;
+    for (i = 0; i < n * vocab; i++) {
+        worst = fmax(worst, fabs((double)got[i] - want[i]));
+        largest = fmax(largest, fabs((double)want[i]));
+    }
+    print_message("    %s, %s: largest difference %.2e of %.2f\n", name, which, worst, largest);
+    assert_true(worst <= tolerance * largest);
+    free(want);
+    free(got);
+    model_run_close(&r);
+}
+
+static void logits_are_those_of_the_decoded_weights(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_CASES; i++) {
+        char path[128];
+        snprintf(path, sizeof path, DATA "%s", CASES[i]);
+        td_model_config   config;
+        td_checkpoint    *c;
+        td_expert_numbers numbers;
+        bool              exact;
+        json_t           *manifest = manifest_of(CASES[i]), *prompt = json_array_get(json_object_get(manifest, "prompts"), 0);
+        open_case(repo_path(path), &config, &c);
+        assert_int_equal(td_checkpoint_exact_experts(c, &config, &numbers, &exact, NULL), TD_OK);
+        td_checkpoint_close(c);
+        check_logits(CASES[i], prompt, "logits_bf16_experts", td_expert_numbers_find("none"), LOGIT_TOLERANCE);
+        if (exact) check_logits(CASES[i], prompt, "logits_exact_experts", &numbers, INT8_TOLERANCE);
+        json_decref(manifest);
+    }
+}
+
+/* ---- broken folders -------------------------------------------------------------------------- */
+
+static char TMP[] = "/tmp/td_stored_XXXXXX";
+
+static const char *in_tmp(const char *name) {
+    static char path[600];
+    snprintf(path, sizeof path, "%s/%s", TMP, name);
+    return path;
+}
+
+static void copy_case(const char *name) {
+    static const char *const FILES[] = {"config.json", "model.safetensors", "quant_model_description.json"};
+    unlink(in_tmp(FILES[2]));
+    for (size_t i = 0; i < 3; i++) {
+        char from[160];
+        snprintf(from, sizeof from, DATA "%s/%s", name, FILES[i]);
+        FILE *in = fopen(repo_path(from), "rb");
+        if (!in) continue;
+        FILE  *out = fopen(in_tmp(FILES[i]), "wb");
+        char   buffer[65536];
+        size_t n;
+        while ((n = fread(buffer, 1, sizeof buffer, in)) > 0) assert_int_equal(fwrite(buffer, 1, n, out), n);
+        fclose(in);
+        fclose(out);
+    }
+}
+
+typedef struct {
+    char  *data;
+    size_t size, header; /* the payload begins at header */
+} file;
+
+static file read_model(void) {
+    file  f = {0};
+    FILE *in = fopen(in_tmp("model.safetensors"), "rb");
+    fseek(in, 0, SEEK_END);
+    f.size = (size_t)ftell(in);
+    rewind(in);
+    f.data = malloc(f.size);
+    assert_int_equal(fread(f.data, 1, f.size, in), f.size);
+    fclose(in);
+    f.header = 8 + (size_t)*(uint64_t *)(void *)f.data;
+    return f;
+}
+
+static void write_model(file f) {
+    FILE *out = fopen(in_tmp("model.safetensors"), "wb");
+    fwrite(f.data, 1, f.size, out);
+    fclose(out);
+    free(f.data);
+}
+
+/* Texts of one length in a file; all of them, or the first after a text. */
+static void replace(const char *name, const char *after, const char *from, const char *to) {
+    char  *data, *at;
+    size_t size;
+    FILE  *in = fopen(in_tmp(name), "rb");
+    assert_int_equal(strlen(from), strlen(to));
+    fseek(in, 0, SEEK_END);
+    size = (size_t)ftell(in);
+    rewind(in);
+    data = malloc(size);
+    assert_int_equal(fread(data, 1, size, in), size);
+    fclose(in);
+    at = memmem(data, size, after, strlen(after));
+    assert_non_null(at);
+    at = memmem(at, size - (size_t)(at - data), from, strlen(from));
+    assert_non_null(at);
+    memcpy(at, to, strlen(to));
+    FILE *out = fopen(in_tmp(name), "wb");
+    fwrite(data, 1, size, out);
+    fclose(out);
+    free(data);
+}
+
+/* Bytes into the payload of a tensor. */
+static void patch(const char *tensor, size_t at, const void *bytes, size_t n) {
+    file   f = read_model();
+    json_t *header = json_loadb(f.data + 8, f.header - 8, 0, NULL), *t = json_object_get(header, tensor);
+    if (!t) fail_msg("no tensor %s", tensor);
+    memcpy(f.data + f.header + json_integer_value(json_array_get(json_object_get(t, "data_offsets"), 0)) + at, bytes, n);
+    json_decref(header);
+    write_model(f);
+}
+
+/* Opening, checking and reading everything; the first error. */
+static td_status read_everything(td_error *err) {
+    td_model_config config;
+    td_checkpoint  *c;
+    td_status       s = td_model_config_read(TMP, NULL, &config, err);
+    if (s == TD_OK) s = td_checkpoint_open(TMP, &c, err);
+    if (s != TD_OK) return s;
+    s = td_checkpoint_check_all(c, &config, true, err);
+    for (td_role role = 0; s == TD_OK && role < TD_ROLE_COUNT; role++) {
+        uint32_t n_layers, n_experts;
+        td_role_extent(&config, role, &n_layers, &n_experts);
+        for (uint32_t l = 0; s == TD_OK && l < n_layers; l++)
+            for (uint32_t e = 0; s == TD_OK && e < n_experts; e++) {
+                td_scratch     scratch = {0};
+                td_tensor_view v;
+                s = td_checkpoint_get(c, &config, role, l, e, &scratch, &v, err);
+                td_scratch_reset(&scratch);
+            }
+    }
+    td_checkpoint_close(c);
+    return s;
+}
+
+static void expect_(int line, td_status want, const char *says, const char *also) {
+    td_error  err = {0};
+    td_status s = read_everything(&err);
+    if (s != want || !strstr(err.text, says) || !strstr(err.text, also)) fail_msg("line %d: %d '%s'", line, s, err.text);
+}
+#define EXPECT(want, says, also) expect_(__LINE__, want, says, also)
+
+#define GATE "model.layers.1.mlp.experts.2.gate_proj"
+static const float    BAD_F32[] = {0, NAN, INFINITY, -1};
+static const uint16_t BAD_BF16[] = {0, 0x7fc0, 0x7f80, 0xbf80}, BAD_F16[] = {0, 0x7e00, 0x7c00, 0xbc00};
+
+static void impossible_values_name_file_and_tensor(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        copy_case("fp8_block");
+        patch(GATE ".weight_scale_inv", 4, &BAD_F32[i], 4);
+        EXPECT(TD_EFORMAT, "model.safetensors: tensor " GATE ".weight_scale_inv has a scale that is not a positive number", "row 0, group 1");
+        copy_case("w8a8_modelslim");
+        patch(GATE ".weight_scale", 40, &BAD_F32[i], 4);
+        EXPECT(TD_EFORMAT, "tensor " GATE ".weight_scale has a scale", "row 10, group 0");
+        copy_case("gptq_int4");
+        patch(GATE ".scales", 2, &BAD_F16[i], 2);
+        EXPECT(TD_EFORMAT, "tensor " GATE ".scales has a scale", "row 1, group 0");
+        copy_case("packed_int4");
+        patch(GATE ".weight_scale", 2, &BAD_BF16[i], 2);
+        EXPECT(TD_EFORMAT, "tensor " GATE ".weight_scale has a scale", "row 0, group 1");
+        copy_case("nvfp4");
+        patch(GATE ".weight_global_scale", 0, &BAD_F32[i], 4);
+        EXPECT(TD_EFORMAT, "tensor " GATE ".weight_global_scale is ", "no scale");
+    }
+    copy_case("mxfp4");
+    patch(GATE ".weight_scale", 1, &(uint8_t){255}, 1);
+    EXPECT(TD_EFORMAT, "tensor " GATE ".weight_scale has a scale", "row 0, group 1");
+    copy_case("nvfp4");
+    patch(GATE ".weight_scale", 1, &(uint8_t){0x7f}, 1);
+    EXPECT(TD_EFORMAT, "tensor " GATE ".weight_scale has a scale", "row 0, group 1");
+    patch(GATE ".weight_scale", 1, &(uint8_t){0}, 1); /* a group of zeros */
+    EXPECT(TD_OK, "", "");
+
+    copy_case("gptq_act_order");
+    patch(GATE ".g_idx", 8, &(int32_t){4}, 4);
+    EXPECT(TD_EFORMAT, "tensor " GATE ".g_idx puts column 2 into group 4", "there are 4");
+    patch(GATE ".g_idx", 8, &(int32_t){-1}, 4);
+    EXPECT(TD_EFORMAT, "tensor " GATE ".g_idx puts column 2 into group -1", "");
+    copy_case("gptq_int4_sym");
+    patch(GATE ".qzeros", 0, &(uint8_t){0x76}, 1);
+    EXPECT(TD_EFORMAT, "tensor " GATE ".qzeros has a zero that is not 8", "row 0, group 0");
+    copy_case("packed_int4");
+    patch(GATE ".weight_shape", 0, &(int64_t){95}, 8);
+    EXPECT(TD_EFORMAT, "tensor " GATE ".weight_shape says [95, 128]", "expected [96, 128]");
+    copy_case("w8a8_modelslim");
+    patch(GATE ".weight_offset", 4, &(float){1}, 4);
+    EXPECT(TD_ENOTSUP, "tensor " GATE ".weight_offset is not zero", "");
+}
+
+static void missing_tensors_and_wrong_types_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *tensor, *renamed, *says;
+    } MISSING[] = {
+        {"fp8_block", "2.gate_proj.weight_scale_inv", "2.gate_proj.weight_scale_xxx", "tensor " GATE ".weight_scale_inv is missing"},
+        {"w8a8_compressed", "2.gate_proj.weight_scale", "2.gate_proj.weight_xxxxx", "tensor " GATE ".weight_scale is missing"},
+        {"gptq_int4", "2.gate_proj.scales", "2.gate_proj.xxxxxx", "tensor " GATE ".scales is missing"},
+        {"gptq_int4", "2.gate_proj.qzeros", "2.gate_proj.xxxxxx", "tensor " GATE ".qzeros is missing"},
+        {"awq", "2.gate_proj.qweight", "2.gate_proj.xxxxxxx", "tensor " GATE ".weight of shape [96, 128] is missing"},
+        {"packed_int4_zeros", "2.gate_proj.weight_zero_point", "2.gate_proj.weight_xxxx_xxxxx", "tensor " GATE ".weight_zero_point is missing"},
+        {"nvfp4", "2.gate_proj.weight_global_scale", "2.gate_proj.weight_xxxxxx_scale", "tensor " GATE ".weight_global_scale is missing"},
+    };
+    for (size_t i = 0; i < sizeof MISSING / sizeof *MISSING; i++) {
+        copy_case(MISSING[i].name);
+        replace("model.safetensors", "experts.", MISSING[i].tensor, MISSING[i].renamed);
+        EXPECT(TD_ENOTFOUND, MISSING[i].says, TMP);
+    }
+    copy_case("gptq_int4");
+    replace("model.safetensors", "\"" GATE ".scales\"", "\"F16\"", "\"I16\"");
+    EXPECT(TD_EFORMAT, "tensor " GATE ".scales is I16", "a scale is F32, BF16 or F16");
+    copy_case("packed_int4");
+    replace("model.safetensors", "\"" GATE ".weight_packed\"", "\"I32\"", "\"F32\"");
+    EXPECT(TD_EFORMAT, "tensor " GATE ".weight_packed is F32", "expected I32");
+    copy_case("w8a8_compressed");
+    replace("model.safetensors", "\"" GATE ".weight\"", "\"I8\"", "\"U8\"");
+    EXPECT(TD_ENOTSUP, "tensor " GATE ".weight is U8", "only BF16, F16 and F32");
+}
+
+static void configurations_that_disagree_with_tensors_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *after, *from, *to, *says;
+    } CONFIGS[] = {
+        {"gptq_int4", "\"quant_method\"", "\"group_size\": 64", "\"group_size\": 32", "scales has the shape [2, "},
+        {"gptq_int4", "\"quant_method\"", "\"bits\": 4", "\"bits\": 8", "qweight has the shape [16, "},
+        {"awq", "\"quant_method\"", "\"group_size\": 32", "\"group_size\": 64", "scales has the shape [4, "},
+        {"awq", "\"quant_method\"", "\"awq\"", "\"fp8\"", "weight_block_size"},
+        {"packed_int4", "\"config_groups\"", "\"group_size\": 32", "\"group_size\": 64", "weight_scale has the shape ["},
+        {"packed_int4", "\"config_groups\"", "\"num_bits\": 4", "\"num_bits\": 8", "weight_packed has the shape ["},
+        {"fp8_block", "\"weight_block_size\"", "128", "064", "not valid JSON"},
+        {"fp8_block", "\"weight_block_size\"", "128", " 64", "weight_scale_inv has the shape ["},
+        {"nvfp4", "\"config_groups\"", "\"type\": \"float\"", "\"type\": \"int\"  ", "not supported"},
+    };
+    for (size_t i = 0; i < sizeof CONFIGS / sizeof *CONFIGS; i++) {
+        copy_case(CONFIGS[i].name);
+        replace("config.json", CONFIGS[i].after, CONFIGS[i].from, CONFIGS[i].to);
+        td_error  err = {0};
+        td_status s = read_everything(&err);
+        if (s == TD_OK || !strstr(err.text, CONFIGS[i].says) || !strstr(err.text, TMP)) fail_msg("%s: %d '%s'", CONFIGS[i].name, s, err.text);
+    }
+    copy_case("fp8_block"); /* nothing says what the codes are */
+    replace("config.json", "{", "\"quantization_config\"", "\"quantisation_config\"");
+    EXPECT(TD_EFORMAT, "is F8_E4M3, and quantization_config does not describe FP8 weights", TMP);
+    copy_case("w8a8_modelslim");
+    replace("quant_model_description.json", GATE ".weight\"", "\"W8A8_DYNAMIC\"", "\"W4A8_DYNAMIC\"");
+    EXPECT(TD_EFORMAT, "tensor " GATE ".weight is int8, and quant_model_description.json calls it 'W4A8_DYNAMIC'", TMP);
+    copy_case("w8a8_modelslim");
+    replace("model.safetensors", "experts.", "2.gate_proj.weight_offset\":", "2.gate_proj.deq_scale\"    :");
+    EXPECT(TD_ENOTSUP, "tensor " GATE ".deq_scale belongs to static quantisation of activations", "W8A8_DYNAMIC is");
+}
+
+static int make_tmp(void **state) {
+    (void)state;
+    return mkdtemp(TMP) ? 0 : -1;
+}
+
+static int remove_tmp(void **state) {
+    (void)state;
+    unlink(in_tmp("config.json"));
+    unlink(in_tmp("model.safetensors"));
+    unlink(in_tmp("quant_model_description.json"));
+    return rmdir(TMP);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_weight_is_what_numpy_decodes),
+        cmocka_unit_test(experts_are_carried_exactly),
+        cmocka_unit_test(logits_are_those_of_the_decoded_weights),
+        cmocka_unit_test(impossible_values_name_file_and_tensor),
+        cmocka_unit_test(missing_tensors_and_wrong_types_are_refused),
+        cmocka_unit_test(configurations_that_disagree_with_tensors_are_refused),
+    };
+    return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
+}

@@ -15,6 +15,8 @@ static const struct option OPTIONS[] = {
     {"expert-quantization", required_argument, NULL, 'e'}, {"threads", required_argument, NULL, 't'},
     {"subpool-count", required_argument, NULL, 's'},       {"kt-threadpool-count", required_argument, NULL, 's'},
     {"load-format", required_argument, NULL, 'l'},         {"force", no_argument, NULL, 'f'},
+    {"calibration", required_argument, NULL, 'c'},        {"method", required_argument, NULL, 'M'},
+    {"calibration-tokens", required_argument, NULL, 'n'}, {"calibration-window", required_argument, NULL, 'w'},
     {"help", no_argument, NULL, 'h'},                      {NULL, 0, NULL, 0},
 };
 
@@ -27,6 +29,10 @@ static const char HELP[] =
     "  --load-format NAME          auto (default), or dummy: random weights of the shape of --model-path, a folder or a config.json\n"
     "  --quantization NAME         w8a8_int8 (default), or none: weights as stored, experts packed only\n"
     "  --expert-quantization NAME  int4 (default), int8, int4-g32, int4-g64, int4-g128, mxfp4, nvfp4\n"
+    "  --calibration FILE          text, or .jsonl with \"text\" or chat \"messages\": round the experts for what they see in it, layer by layer\n"
+    "  --method NAME               how experts are rounded: nearest (default), clip, gptq (default with --calibration, which it needs)\n"
+    "  --calibration-tokens N      of the text at most; default: 32768\n"
+    "  --calibration-window N      tokens that see each other; default: 512\n"
     "  --threads N                 default: every core\n"
     "  --subpool-count N           parts of each packed layer, one per NUMA node of the machine that will serve; default: this machine's\n"
     "  --force                     replace the output of another model or of other options\n";
@@ -47,6 +53,7 @@ int td_cmd_quantize(int argc, char **argv) {
     td_quantize_options o = {.quantization = "w8a8_int8", .expert_quantization = "int4"};
     td_meter            m;
     td_error            err = {0};
+    uint32_t            tokens;
     td_meter_open(&m, "quantize", "MB", 1e6);
     for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
         switch (c) {
@@ -54,6 +61,15 @@ int td_cmd_quantize(int argc, char **argv) {
         case 'o': o.output_path = optarg; break;
         case 'q': o.quantization = optarg; break;
         case 'e': o.expert_quantization = optarg; break;
+        case 'c': o.calibration_path = optarg; break;
+        case 'M': o.method = optarg; break;
+        case 'n':
+            if (!parse_count("--calibration-tokens", optarg, 1u << 28, &tokens)) return 2;
+            o.calibration_tokens = tokens;
+            break;
+        case 'w':
+            if (!parse_count("--calibration-window", optarg, 1u << 20, &o.calibration_window)) return 2;
+            break;
         case 't':
             if (!parse_count("--threads", optarg, 1024, &o.threads)) return 2;
             break;

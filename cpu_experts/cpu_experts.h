@@ -56,6 +56,7 @@ bool td_expert_exact_numbers(const struct td_coded_matrix *m, td_expert_numbers 
 
 typedef struct {
     uint32_t         n_layers;  /* MoE layers, the MTP layer included */
+    uint32_t         first_layer; /* of the model's MoE layers: files say which one they hold */
     uint32_t         n_experts, hidden, inter, top_k;
     td_expert_format format;
     td_expert_groups groups;    /* of int4g and fp4g; else unused */
@@ -90,6 +91,15 @@ const char *td_experts_kernel_name(const td_experts *x); /* "int4c_avx512vnni_â€
  * @return TD_EFORMAT for weights or scales that are no finite numbers.
  */
 TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err);
+
+/** Rounded weights of one expert, by td_expert_matrix: weight = code * scale. */
+typedef struct {
+    const int8_t *codes[3]; /* [n, k], one a byte, within the format's range; int4g: in [-8, 7] */
+    const float  *scale[3]; /* [n], or of int4g [n, ceil(k / groups.size)], numbers that its scale_dtype holds */
+} td_expert_codes;
+
+/** Pack one layer of weights that were rounded elsewhere, to int4c, int8c or int4g. @param experts [n_experts], only read during the call. Uses the pool. */
+TD_NODISCARD td_status td_experts_load_codes(td_experts *x, uint32_t layer, const td_expert_codes *experts, td_error *err);
 
 /** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */
 TD_NODISCARD td_status td_experts_fill_layer(td_experts *x, uint32_t layer, uint64_t seed, td_error *err);

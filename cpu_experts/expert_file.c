@@ -114,8 +114,8 @@ static td_status open_packed(const td_experts_config *c, uint32_t layer, const c
         return td_fail(err, TD_EFORMAT,
                        "%s holds %u experts of hidden size %u and intermediate size %u; the model has %u of %u and %u", path,
                        h->n_experts, h->hidden, h->inter, c->n_experts, c->hidden, c->inter);
-    if (h->layer != layer)
-        return td_fail(err, TD_EFORMAT, "%s holds MoE layer %u where %u is wanted", path, h->layer, layer);
+    if (h->layer != c->first_layer + layer)
+        return td_fail(err, TD_EFORMAT, "%s holds MoE layer %u where %u is wanted", path, h->layer, c->first_layer + layer);
     if (source_hash && h->source_hash != source_hash)
         return td_fail(err, TD_EFORMAT, "%s was packed from another checkpoint; pack the experts anew", path);
     TD_TRY(layout_of(h, c, l, path, err));
@@ -167,7 +167,7 @@ static td_status save_layer(const td_experts *x, uint32_t layer, const char *pat
     header_page p = {.h = {.version = TD_PACKED_VERSION,
                            .header_bytes = sizeof p,
                            .format = format_word(&x->config),
-                           .layer = layer,
+                           .layer = x->config.first_layer + layer,
                            .n_experts = x->config.n_experts,
                            .hidden = x->config.hidden,
                            .inter = x->config.inter,

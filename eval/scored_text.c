@@ -32,8 +32,7 @@ static td_status read_whole(const char *path, char **text, size_t *len, td_error
     return st;
 }
 
-/* What the tokenizer puts before a text. */
-static td_status find_prefix(td_scored_text *t, const td_tokenizer *tok, td_error *err) {
+td_status td_text_prefix(const td_tokenizer *tok, uint32_t prefix[TD_TEXT_PREFIX_MAX], uint32_t *n_prefix, td_error *err) {
     uint32_t *plain = NULL, *whole = NULL;
     size_t    n_plain = 0, n = 0, at = 0;
     td_status st = td_tokenizer_encode(tok, "a", 1, false, false, &plain, &n_plain);
@@ -45,7 +44,7 @@ static td_status find_prefix(td_scored_text *t, const td_tokenizer *tok, td_erro
         if (at + n_plain > n || at > TD_TEXT_PREFIX_MAX)
             st = td_fail(err, TD_ENOTSUP, "the tokenizer's special tokens are not a short prefix: there is no protocol for that");
         else
-            memcpy(t->prefix, whole, (t->n_prefix = (uint32_t)at) * sizeof *whole);
+            memcpy(prefix, whole, (*n_prefix = (uint32_t)at) * sizeof *whole);
     }
     free(plain);
     free(whole);
@@ -145,7 +144,7 @@ td_status td_scored_text_open(const char *path, const td_tokenizer *tok, const t
     bool          lines = n_name > 6 && !strcmp(path + n_name - 6, ".jsonl");
     XXH3_state_t *hash = XXH3_createState();
     td_status     st = hash ? read_whole(path, &text, &len, err) : td_fail(err, TD_ENOMEM, "out of memory for the text");
-    if (st == TD_OK) st = find_prefix(out, tok, err);
+    if (st == TD_OK) st = td_text_prefix(tok, out->prefix, &out->n_prefix, err);
     if (st == TD_OK) {
         XXH3_64bits_reset(hash);
         XXH3_64bits_update(hash, out->prefix, out->n_prefix * sizeof *out->prefix);

@@ -36,6 +36,9 @@ typedef struct {
 /** Rows of a window that go through the model; row i predicts its token i + 1 - n_prefix. */
 static inline uint32_t td_window_rows(const td_scored_text *t, const td_text_window *w) { return t->n_prefix + w->n - 1; }
 
+/** What the tokenizer puts before a text: BOS, or nothing. @return TD_ENOTSUP when that is not a short prefix. */
+TD_NODISCARD td_status td_text_prefix(const td_tokenizer *tok, uint32_t prefix[TD_TEXT_PREFIX_MAX], uint32_t *n_prefix, td_error *err);
+
 /**
  * @param path a text, or JSON lines {"text": …} when it ends in .jsonl.
  * @return TD_EIO, TD_EFORMAT with the line, TD_EINVAL when no token could be scored.

@@ -12,10 +12,10 @@
 
 void td_expert_file_path(char *out, size_t size, const char *dir, uint32_t index) { snprintf(out, size, "%s/experts-%05u.tdx", dir, index); }
 
-td_status td_expert_files_check(const td_experts_config *ec, uint32_t first, const char *dir, const td_checkpoint *ck, td_error *err) {
+td_status td_expert_files_check(const td_experts_config *ec, const char *dir, const td_checkpoint *ck, td_error *err) {
     for (uint32_t i = 0; i < ec->n_layers; i++) {
         char path[PATH_BYTES];
-        td_expert_file_path(path, sizeof path, dir, first + i);
+        td_expert_file_path(path, sizeof path, dir, ec->first_layer + i);
         TD_TRY(td_experts_check_file(ec, i, path, td_checkpoint_source_hash(ck), err));
     }
     return TD_OK;
@@ -99,7 +99,7 @@ static td_status load_from_checkpoint(td_experts *x, const td_experts_config *ec
 td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers, const td_checkpoint *ck,
                               const char *dir, td_error *err) {
     td_load_progress progress;
-    uint32_t         first = td_moe_layers_in(c, (td_layer_range){0, layers.first}), moe_layer = 0; /* first: of the model's */
+    uint32_t         moe_layer = 0;
     uint64_t         half_bytes = ec->format == TD_EXPERT_BF16 ? 4 : ec->format == TD_EXPERT_INT8C ? 2 : 1; /* per weight, scales not counted */
     uint64_t         layer_bytes = (uint64_t)c->n_experts * 3 * c->hidden * c->moe_inter * half_bytes / 2;
     bool all = layers.first == 0 && layers.end == td_all_layers(c).end;
@@ -108,10 +108,10 @@ td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const 
         if (!c->is_moe[layer]) continue;
         if (dir) {
             char path[PATH_BYTES];
-            td_expert_file_path(path, sizeof path, dir, first + moe_layer);
+            td_expert_file_path(path, sizeof path, dir, ec->first_layer + moe_layer);
             TD_TRY(td_experts_load_file(x, moe_layer, path, td_checkpoint_source_hash(ck), err));
         } else if (td_checkpoint_is_dummy(ck)) {
-            TD_TRY(td_experts_fill_layer(x, moe_layer, first + moe_layer, err));
+            TD_TRY(td_experts_fill_layer(x, moe_layer, ec->first_layer + moe_layer, err));
         } else {
             TD_TRY(load_from_checkpoint(x, ec, moe_layer, c, ck, layer, err));
         }

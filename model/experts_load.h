@@ -8,8 +8,8 @@
 /** Packed experts of the index-th MoE layer (0 is the first layer that has experts; MTP layers come last), in `dir`. Cut when too long. */
 void td_expert_file_path(char *out, size_t size, const char *dir, uint32_t index);
 
-/** The packed file of every layer of the store: is it there, complete, of this shape, and made from this checkpoint? Weights are not read. @param first the first one's index. */
-TD_NODISCARD td_status td_expert_files_check(const td_experts_config *ec, uint32_t first, const char *dir, const td_checkpoint *ck, td_error *err);
+/** The packed file of every layer of the store: is it there, complete, of this shape, and made from this checkpoint? Weights are not read. */
+TD_NODISCARD td_status td_expert_files_check(const td_experts_config *ec, const char *dir, const td_checkpoint *ck, td_error *err);
 
 /** Load the experts of some layers, which are those of the store; logs progress. @param dir packed files, or NULL: the checkpoint's own experts, packed now. */
 TD_NODISCARD td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers,

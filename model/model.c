@@ -88,7 +88,7 @@ static void kv_page_bytes(const td_model *m, size_t *a, size_t *b) {
 
 static td_experts_config experts_config(const td_model *m) {
     const td_model_config *c = &m->config;
-    return (td_experts_config){.n_layers = m->n_moe, .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->moe_inter, .top_k = c->top_k,
+    return (td_experts_config){.n_layers = m->n_moe, .first_layer = td_moe_layers_in(c, (td_layer_range){0, m->part.layers.first}), .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->moe_inter, .top_k = c->top_k,
                                .format = m->o.expert_format, .groups = m->o.expert_groups, .act_dtype = m->act_dtype, .max_tok = m->o.max_tok,
                                .max_deferred = m->o.max_deferred, .copy_files = m->o.copy_files};
 }
@@ -205,7 +205,7 @@ td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_
     if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !m->cpu_weight_path, err);
     if (st == TD_OK && m->cpu_weight_path && m->n_moe) {
         td_experts_config ec = experts_config(m);
-        st = td_expert_files_check(&ec, td_moe_layers_in(&m->config, (td_layer_range){0, m->part.layers.first}), m->cpu_weight_path, m->checkpoint, err);
+        st = td_expert_files_check(&ec, m->cpu_weight_path, m->checkpoint, err);
     }
     if (st == TD_OK) {
         td_program_spec spec = program_spec(m);

@@ -206,17 +206,38 @@ static td_status write_shard(td_quantizer *q, td_safetensors_writer *w, const jo
     return td_safetensors_writer_commit(w, q->err);
 }
 
-td_status td_device_tensors_write(td_quantizer *q, uint32_t shard) {
-    td_device_tensors     *t = q->tensors;
-    size_t                 first = t->first_job[shard], n = t->first_job[shard + 1] - first, item = t->first_item[shard];
-    char                   name[64], path[PATH_MAX];
-    td_safetensors_writer *w = NULL;
+static td_status open_writer(td_quantizer *q, uint32_t shard, td_safetensors_writer **out) {
+    td_device_tensors *t = q->tensors;
+    size_t             item = t->first_item[shard];
+    char               name[64], path[PATH_MAX];
     shard_name(t, shard, name, sizeof name);
     TD_TRY(td_output_path(q, path, name));
-    TD_TRY(td_safetensors_writer_create(path, t->items + item, t->first_item[shard + 1] - item, TD_SOURCE_HASH_KEY, q->hash_text, &w, q->err));
+    return td_safetensors_writer_create(path, t->items + item, t->first_item[shard + 1] - item, TD_SOURCE_HASH_KEY, q->hash_text, out, q->err);
+}
+
+td_status td_device_tensors_is_done(td_quantizer *q, uint32_t shard, bool *done) {
+    td_safetensors_writer *w = NULL;
+    TD_TRY(open_writer(q, shard, &w));
+    *done = td_safetensors_writer_is_done(w);
+    td_safetensors_writer_destroy(w);
+    return TD_OK;
+}
+
+uint64_t td_device_tensors_bytes(const td_quantizer *q, uint32_t shard) {
+    const td_device_tensors *t = q->tensors;
+    uint64_t                 bytes = 0;
+    for (size_t i = t->first_job[shard]; i < t->first_job[shard + 1]; i++) bytes += t->jobs[i].in.bytes;
+    return bytes;
+}
+
+td_status td_device_tensors_write(td_quantizer *q, uint32_t shard) {
+    td_device_tensors     *t = q->tensors;
+    size_t                 first = t->first_job[shard], n = t->first_job[shard + 1] - first;
+    td_safetensors_writer *w = NULL;
+    TD_TRY(open_writer(q, shard, &w));
     td_status s = TD_OK;
     if (td_safetensors_writer_is_done(w))
-        for (size_t i = first; i < first + n; i++) td_quantizer_progress(q, t->jobs[i].in.bytes, name);
+        td_quantizer_progress(q, td_device_tensors_bytes(q, shard), t->items[t->first_item[shard]].name);
     else
         s = write_shard(q, w, t->jobs + first, n);
     td_safetensors_writer_destroy(w);

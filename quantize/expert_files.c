@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "model/experts_load.h"
+#include "quantize/expert_rounding.h"
 #include "quantize/quantizer.h"
 
 uint64_t td_expert_source_bytes(const td_quantizer *q, uint32_t layer) {
@@ -17,42 +18,74 @@ uint64_t td_expert_source_bytes(const td_quantizer *q, uint32_t layer) {
     return bytes;
 }
 
-/* One MoE layer through a store of its own. The store maps memory for every layer, but only what is loaded takes any: one packed layer. */
-static td_status pack_layer(td_quantizer *q, const td_experts_config *shape, uint32_t layer, uint32_t index, td_expert_weights *e) {
-    char        path[PATH_MAX], what[32];
-    td_scratch  scratch = {0};
-    td_experts *store = NULL;
-    td_status   s = TD_OK;
-    td_expert_file_path(path, sizeof path, q->o->output_path, index);
-    snprintf(what, sizeof what, "experts of layer %u", layer);
-    if (td_experts_check_file(shape, index, path, q->hash, NULL) != TD_OK) {
-        bool dummy = td_checkpoint_is_dummy(q->source);
-        if (!dummy) s = td_checkpoint_get_experts(q->source, &q->config, layer, &scratch, e, q->err);
-        if (s == TD_OK) s = td_experts_create(shape, q->pool, &store, q->err);
-        if (s == TD_OK) s = dummy ? td_experts_fill_layer(store, index, index, q->err) : td_experts_load_layer(store, index, e, q->err);
-        if (s != TD_OK && store) td_fail_within(q->err, "%s, %s", q->o->model_path, what);
-        if (s == TD_OK) s = td_experts_save_file(store, index, path, q->hash, q->err);
-        td_experts_destroy(store);
-        td_scratch_reset(&scratch);
-    }
-    if (s == TD_OK) td_quantizer_progress(q, td_expert_source_bytes(q, layer), what);
+/* A store of one layer, and its file. */
+static td_experts_config shape_of(const td_quantizer *q, uint32_t layer, char path[PATH_MAX]) {
+    const td_model_config *c = &q->config;
+    uint32_t               index = td_moe_layers_in(c, (td_layer_range){0, layer});
+    td_expert_file_path(path, PATH_MAX, q->o->output_path, index);
+    return (td_experts_config){.n_layers = 1, .first_layer = index, .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->moe_inter,
+                               .top_k = c->top_k, .format = q->experts->format, .groups = q->experts->groups, .act_dtype = TD_DT_BF16, .max_tok = 1};
+}
+
+bool td_expert_file_is_done(td_quantizer *q, uint32_t layer) {
+    char              path[PATH_MAX];
+    td_experts_config shape = shape_of(q, layer, path);
+    return td_experts_check_file(&shape, 0, path, q->hash, NULL) == TD_OK;
+}
+
+/* What a store is filled from. */
+typedef struct {
+    const td_expert_codes *codes; /* rounded, or NULL */
+    td_expert_weights     *views; /* of the source, or NULL: made up */
+} contents;
+
+/* Fill a store and save it. */
+static td_status pack(td_quantizer *q, uint32_t layer, const contents *from) {
+    char              path[PATH_MAX];
+    td_experts_config shape = shape_of(q, layer, path);
+    td_experts       *store;
+    TD_TRY(td_experts_create(&shape, q->pool, &store, q->err));
+    td_status s = from->codes   ? td_experts_load_codes(store, 0, from->codes, q->err)
+                  : from->views ? td_experts_load_layer(store, 0, from->views, q->err)
+                                : td_experts_fill_layer(store, 0, shape.first_layer, q->err);
+    if (s != TD_OK) td_fail_within(q->err, "%s, experts of layer %u", q->o->model_path, layer);
+    if (s == TD_OK) s = td_experts_save_file(store, 0, path, q->hash, q->err);
+    td_experts_destroy(store);
     return s;
 }
 
-/* Number of a layer with experts among those that have them. */
-static uint32_t moe_index(const td_model_config *c, uint32_t layer) {
-    uint32_t index = 0;
-    for (uint32_t i = 0; i < layer; i++) index += c->is_moe[i];
-    return index;
+td_status td_expert_file_write_codes(td_quantizer *q, uint32_t layer, const td_expert_codes *experts) {
+    return pack(q, layer, &(contents){.codes = experts});
+}
+
+/* To nearest, straight from the source's views. */
+static td_status write_nearest(td_quantizer *q, uint32_t layer) {
+    contents   from = {0};
+    td_scratch scratch = {0};
+    td_status  s = TD_OK;
+    if (!td_checkpoint_is_dummy(q->source)) {
+        from.views = calloc(q->config.n_experts, sizeof *from.views);
+        s = from.views ? td_checkpoint_get_experts(q->source, &q->config, layer, &scratch, from.views, q->err) : td_fail(q->err, TD_ENOMEM, "out of memory");
+    }
+    if (s == TD_OK) s = pack(q, layer, &from);
+    td_scratch_reset(&scratch);
+    free(from.views);
+    return s;
+}
+
+static td_status write_rounded(td_quantizer *q, uint32_t layer) {
+    td_rounded_experts rounded;
+    TD_TRY(td_experts_round(q, layer, &(td_expert_inputs){0}, &rounded));
+    td_status s = td_expert_file_write_codes(q, layer, rounded.experts);
+    td_rounded_experts_free(&rounded);
+    return s;
 }
 
 td_status td_expert_file_write(td_quantizer *q, uint32_t layer) {
-    const td_model_config *c = &q->config;
-    if (!c->is_moe[layer]) return TD_OK;
-    td_experts_config  shape = {.n_layers = td_model_config_moe_layers(c), .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->moe_inter,
-                                .top_k = c->top_k, .format = q->experts->format, .groups = q->experts->groups, .act_dtype = TD_DT_BF16, .max_tok = 1};
-    td_expert_weights *e = calloc(c->n_experts, sizeof *e);
-    td_status          s = e ? pack_layer(q, &shape, layer, moe_index(c, layer), e) : td_fail(q->err, TD_ENOMEM, "out of memory");
-    free(e);
-    return s;
+    char what[32];
+    if (!q->config.is_moe[layer]) return TD_OK;
+    if (!td_expert_file_is_done(q, layer)) TD_TRY(q->method == TD_ROUND_NEAREST ? write_nearest(q, layer) : write_rounded(q, layer));
+    snprintf(what, sizeof what, "experts of layer %u", layer);
+    td_quantizer_progress(q, td_expert_source_bytes(q, layer), what);
+    return TD_OK;
 }

@@ -2,6 +2,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -23,7 +25,7 @@ td_status td_output_path(const td_quantizer *q, char path[PATH_MAX], const char 
 static bool is_ours(const char *name) {
     size_t n = strlen(name);
     bool   part = n > 5 && !strcmp(name + n - 5, ".part"), shard = !strncmp(name, "model", 5) && strstr(name, ".safetensors");
-    return part || shard || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) || !strcmp(name, MARKER) || !strcmp(name, "config.json");
+    return part || shard || !strncmp(name, "calibration", 11) || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) || !strcmp(name, MARKER) || !strcmp(name, "config.json");
 }
 
 /* What a killed run leaves: our ….part, the expert store's ….tdx.tmp.PID, and a server's ….tdw.tmp.PID. */
@@ -54,7 +56,13 @@ static td_status scan_output(const td_quantizer *q, bool (*which)(const char *na
 static char *marker_text(const td_quantizer *q) {
     json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "source_hash", q->hash_text, "quantization", q->o->quantization, "expert_quantization",
                           q->o->expert_quantization, "subpool_count", (int)q->n_subpools);
-    char *text = o ? td_json_dump(o, JSON_INDENT(1)) : NULL;
+    int failed = q->method == TD_ROUND_NEAREST && !q->text.n_windows ? 0 : json_object_set_new(o, "method", json_string(td_quantizer_method(q)));
+    if (q->text.n_windows) { /* the hash is of the tokens, as they are cut */
+        char hash[17];
+        snprintf(hash, sizeof hash, "%016" PRIx64, q->text.hash);
+        failed |= json_object_set_new(o, "calibration_hash", json_string(hash));
+    }
+    char *text = o && !failed ? td_json_dump(o, JSON_INDENT(1)) : NULL;
     json_decref(o);
     return text;
 }

@@ -4,6 +4,7 @@
  *   tandem_quantize.json      what is being written: source hash and options; written first, compared when a run is continued
  *   model-….safetensors       every tensor but the routed experts', a shard per layer; with w8a8_int8 the linears as I8 with X.weight_scale [n, 1] F32
  *   experts-….tdx             packed routed experts, one file per MoE layer
+ *   calibration.json          with a calibration: what each layer's rounding cost
  *   tokenizer files, generation_config.json   copied
  *   config.json               with quantization_config; written last, so a folder that is not complete is no model folder
  *
@@ -21,11 +22,34 @@
 #include "core/thread_plan.h"
 #include "quantize/quantizer.h"
 
+#define TOKENS_DEFAULT 32768
+#define WINDOW_DEFAULT 512
 #define DUMMY_SOURCE_HASH UINT64_C(0x64756d6d79) /* "dummy": its weights depend on the shape alone, which is compared anyway */
 
 void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what) {
     q->done_bytes += bytes;
     if (q->o->progress) q->o->progress(q->o->user, q->done_bytes, q->total_bytes, what);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static const char *const METHODS[] = {[TD_ROUND_NEAREST] = "nearest", [TD_ROUND_CLIP] = "clip", [TD_ROUND_GPTQ] = "gptq"};
+
+const char *td_quantizer_method(const td_quantizer *q) { return METHODS[q->method]; }
+
+static td_status choose_method(td_quantizer *q) {
+    const td_quantize_options *o = q->o;
+    const char                *name = o->method ? o->method : o->calibration_path ? "gptq" : "nearest";
+    size_t                     i = 0, n = sizeof METHODS / sizeof *METHODS;
+    while (i < n && strcmp(name, METHODS[i])) i++;
+    if (i == n) return td_fail(q->err, TD_EINVAL, "method is '%.40s', expected nearest, clip or gptq", name);
+    q->method = (td_round_method)i;
+    if (q->experts->format == TD_EXPERT_FP4G && (o->calibration_path || q->method != TD_ROUND_NEAREST))
+        return td_fail(q->err, TD_EINVAL, "experts in %s are rounded to nearest alone: leave out --calibration and --method", q->experts->name);
+    if (q->method == TD_ROUND_GPTQ && !o->calibration_path) return td_fail(q->err, TD_EINVAL, "the method gptq needs a text: give --calibration");
+    if (o->load_dummy && (o->calibration_path || q->method != TD_ROUND_NEAREST))
+        return td_fail(q->err, TD_EINVAL, "dummy weights cannot be calibrated: leave out --calibration and --method");
+    return TD_OK;
 }
 
 static td_status check_options(td_quantizer *q) {
@@ -37,7 +61,7 @@ static td_status check_options(td_quantizer *q) {
     q->experts = td_expert_numbers_find(o->expert_quantization);
     if (!q->experts || q->experts->format == TD_EXPERT_BF16)
         return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4", o->expert_quantization);
-    return TD_OK;
+    return choose_method(q);
 }
 
 static td_status open_source(td_quantizer *q) {
@@ -51,6 +75,15 @@ static td_status open_source(td_quantizer *q) {
     return TD_OK;
 }
 
+/* The library before the pool's threads start: it reads the environment. */
+static td_status open_calibration(td_quantizer *q) {
+    const td_quantize_options *o = q->o;
+    if (q->method != TD_ROUND_NEAREST || o->calibration_path) TD_TRY(td_blas_open(&q->blas, q->err));
+    if (!o->calibration_path) return TD_OK;
+    return td_calibration_text_read(o->calibration_path, o->model_path, o->calibration_tokens ? o->calibration_tokens : TOKENS_DEFAULT,
+                                    o->calibration_window ? o->calibration_window : WINDOW_DEFAULT, q->config.vocab, &q->text, q->err);
+}
+
 static td_status start_pool(td_quantizer *q) {
     td_thread_plan *plan = malloc(sizeof *plan);
     td_machine      machine;
@@ -58,25 +91,39 @@ static td_status start_pool(td_quantizer *q) {
     td_status s = td_topology_plan(q->o->threads, q->o->subpool_count, 0, plan, &machine, q->err);
     if (s == TD_OK) {
         q->n_subpools = plan->n_subpools;
+        q->available_bytes = machine.available_bytes;
         s = td_pool_create(plan->experts, plan->n_experts, &q->pool, q->err);
     }
     free(plan);
     return s;
 }
 
-static td_status run(td_quantizer *q) {
-    TD_TRY(check_options(q));
-    TD_TRY(open_source(q));
-    TD_TRY(start_pool(q));
-    TD_TRY(td_output_claim(q));
-    TD_TRY(td_device_tensors_plan(q));
-    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) q->total_bytes += td_expert_source_bytes(q, layer);
-    td_quantizer_progress(q, 0, "starting");
+td_status td_quantizer_weight(const td_quantizer *q, td_role role, uint32_t layer, uint32_t expert, td_scratch *scratch, td_tensor_view *out,
+                              td_error *err) {
+    return td_checkpoint_get(q->source, &q->config, role, layer, expert, scratch, out, err);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static td_status write_layers(td_quantizer *q) {
     TD_TRY(td_device_tensors_write(q, 0));
     for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) {
         TD_TRY(td_device_tensors_write(q, 1 + layer));
         TD_TRY(td_expert_file_write(q, layer));
     }
+    return TD_OK;
+}
+
+static td_status run(td_quantizer *q) {
+    TD_TRY(check_options(q));
+    TD_TRY(open_source(q));
+    TD_TRY(open_calibration(q));
+    TD_TRY(start_pool(q));
+    TD_TRY(td_output_claim(q));
+    TD_TRY(td_device_tensors_plan(q));
+    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) q->total_bytes += td_expert_source_bytes(q, layer);
+    td_quantizer_progress(q, 0, "starting");
+    TD_TRY(q->text.n_windows ? td_calibrate(q) : write_layers(q));
     TD_TRY(td_device_tensors_index(q));
     TD_TRY(td_small_files_copy(q));
     return td_output_config_write(q);
@@ -89,5 +136,6 @@ td_status td_quantize(const td_quantize_options *o, td_error *err) {
     td_pool_destroy(q.pool);
     td_checkpoint_close(q.source);
     td_device_tensors_free(q.tensors);
+    td_calibration_text_free(&q.text);
     return s;
 }

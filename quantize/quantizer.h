@@ -5,6 +5,7 @@
  *   output_folder    whose the folder is: its marker, its lock, what a killed run left
  *   device_tensors   every tensor but the routed experts', a safetensors shard per layer
  *   expert_files     the routed experts, a packed file per MoE layer
+ *   calibration      layer by layer with the activations of a text; its parts are calibration_text, hidden_states, layer_run, expert_rounding
  *   small_files      tokenizer files, and config.json at the end
  *
  * Every file has its final name only when it is whole and on disk; what is there under a final name and fits is kept.
@@ -17,6 +18,8 @@
 #include "cpu_experts/cpu_experts.h"
 #include "model/checkpoint.h"
 #include "model/safetensors_writer.h"
+#include "quant/matrix_round.h"
+#include "quantize/calibration_text.h"
 
 typedef struct td_device_tensors td_device_tensors;
 
@@ -30,6 +33,10 @@ typedef struct {
     uint64_t                   hash; /* of the source */
     char                       hash_text[17];
     int                        lock_fd; /* -1: none */
+    td_round_method            method;
+    td_blas                    blas;   /* open unless the method is nearest and there is no text */
+    td_calibration_text        text;   /* no windows: there is none */
+    uint64_t                   available_bytes; /* of memory, at the start */
     td_pool                   *pool;
     uint32_t                   n_subpools;
     td_device_tensors         *tensors;
@@ -38,8 +45,16 @@ typedef struct {
 
 static inline uint32_t td_quantizer_layers(const td_quantizer *q) { return q->config.n_layers + q->config.n_mtp_layers; }
 
+const char *td_quantizer_method(const td_quantizer *q); /* its name; static */
+
 /** More input is done. @param what a label for people. */
 void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what);
+
+/**
+ * A weight that is rounded here, as the layer runs see it: as td_checkpoint_get; data is BF16, F16 or F32.
+ */
+TD_NODISCARD td_status td_quantizer_weight(const td_quantizer *q, td_role role, uint32_t layer, uint32_t expert, td_scratch *scratch, td_tensor_view *out,
+                                           td_error *err);
 
 /* ---- output_folder.c ------------------------------------------------------------------------- */
 
@@ -57,6 +72,10 @@ TD_NODISCARD td_status td_output_claim(td_quantizer *q);
 TD_NODISCARD td_status td_device_tensors_plan(td_quantizer *q);
 void                   td_device_tensors_free(td_device_tensors *t); /* NULL is fine */
 TD_NODISCARD td_status td_device_tensors_write(td_quantizer *q, uint32_t shard);
+/** Whether the shard is there and whole. */
+TD_NODISCARD td_status td_device_tensors_is_done(td_quantizer *q, uint32_t shard, bool *done);
+/** Bytes of its tensors in the source. */
+uint64_t               td_device_tensors_bytes(const td_quantizer *q, uint32_t shard);
 /** model.safetensors.index.json */
 TD_NODISCARD td_status td_device_tensors_index(td_quantizer *q);
 
@@ -64,8 +83,17 @@ TD_NODISCARD td_status td_device_tensors_index(td_quantizer *q);
 
 /** Bytes of a layer's routed experts in the source; 0: it has none. */
 uint64_t               td_expert_source_bytes(const td_quantizer *q, uint32_t layer);
-/** Round to nearest and pack the experts of a layer of the model; nothing to do in a dense one. */
+/** Whether the layer's packed file is there and whole. */
+bool                   td_expert_file_is_done(td_quantizer *q, uint32_t layer);
+/** Round and pack the experts of a layer of the model without knowing what they read; nothing to do in a dense one, or where it is done. */
 TD_NODISCARD td_status td_expert_file_write(td_quantizer *q, uint32_t layer);
+/** Pack experts that are rounded. @param experts [n_experts] */
+TD_NODISCARD td_status td_expert_file_write_codes(td_quantizer *q, uint32_t layer, const td_expert_codes *experts);
+
+/* ---- calibration.c --------------------------------------------------------------------------- */
+
+/** All shards and expert files of a calibrated folder, and its report. Continues where a run was interrupted. */
+TD_NODISCARD td_status td_calibrate(td_quantizer *q);
 
 /* ---- small_files.c --------------------------------------------------------------------------- */
 

@@ -2,7 +2,7 @@
 # Make build/venv with the Python packages that tests use; does nothing where it is there already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-packages=(openai prometheus-client)
+packages=(openai prometheus-client numpy)
 stamp="build/venv/installed: ${packages[*]}"
 [ -e "$stamp" ] && exit 0
 python3 -m venv build/venv

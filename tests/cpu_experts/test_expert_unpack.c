@@ -1,4 +1,5 @@
 /* Weights given back by a loaded layer: what rounding gave, whatever the format, the shards, and the rows that are asked for. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -91,7 +92,59 @@ static void every_format_gives_what_rounding_gave(void **state) {
     }
 }
 
+/* Weights rounded outside the store give the layer that rounding inside it gives. */
+static void codes_from_outside_give_the_same_layer(void **state) {
+    (void)state;
+    static const td_expert_format FORMATS[] = {TD_EXPERT_INT4C, TD_EXPERT_INT8C, TD_EXPERT_INT4G};
+    for (size_t f = 0; f < sizeof FORMATS / sizeof *FORMATS; f++) {
+        td_pool        *pool = fixture_pool(3, 2);
+        fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
+        td_experts     *want = loaded(FORMATS[f], pool, &w), *got = loaded(FORMATS[f], pool, &w);
+        td_expert_codes codes[N_EXPERTS];
+        td_error        err = {0};
+        float           a[HIDDEN], b[HIDDEN], tmp[HIDDEN];
+        for (uint32_t e = 0; e < N_EXPERTS; e++)
+            for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
+                const td_tensor_view *view = matrix_of(&w.experts[e], m);
+                size_t  n = view->shape[0], k = view->shape[1], groups = (k + 31) / 32, padded = groups * 32;
+                bool    grouped = FORMATS[f] == TD_EXPERT_INT4G;
+                int8_t *q = malloc(n * padded);
+                float  *scale = malloc(n * groups * sizeof *scale);
+                if (grouped) {
+                    assert_true(td_quantize_weight_i4_groups(TD_DT_F32, view->data, n, k, 32, TD_DT_BF16, (uint8_t *)q, padded, scale, tmp));
+                    for (size_t r = 0; r < n; r++)
+                        for (size_t i = 0; i < k; i++) q[r * k + i] = (int8_t)(q[r * padded + i] - 8);
+                } else {
+                    assert_true((FORMATS[f] == TD_EXPERT_INT4C ? td_quantize_weight_i4 : td_quantize_weight_i8)(TD_DT_F32, view->data, n, k, q, k, scale));
+                }
+                codes[e].codes[m] = q;
+                codes[e].scale[m] = scale;
+            }
+        assert_int_equal(td_experts_load_codes(got, 0, codes, &err), TD_OK);
+        for (uint32_t e = 0; e < N_EXPERTS; e++)
+            for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++)
+                for (size_t row = 0; row < matrix_of(&w.experts[e], m)->shape[0]; row++) {
+                    size_t k = matrix_of(&w.experts[e], m)->shape[1];
+                    assert_int_equal(td_experts_get_values(want, 1, e, m, row, 1, a, &err), TD_OK);
+                    assert_int_equal(td_experts_get_values(got, 0, e, m, row, 1, b, &err), TD_OK);
+                    assert_memory_equal(a, b, k * sizeof *a);
+                }
+        for (size_t i = 0; i < INTER; i++) ((float *)codes[1].scale[TD_EXPERT_GATE])[i] = NAN;
+        assert_int_equal(td_experts_load_codes(got, 0, codes, &err), TD_EFORMAT);
+        for (uint32_t e = 0; e < N_EXPERTS; e++)
+            for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
+                free((void *)codes[e].codes[m]);
+                free((void *)codes[e].scale[m]);
+            }
+        td_experts_destroy(want);
+        td_experts_destroy(got);
+        fixture_weights_free(&w);
+        td_pool_destroy(pool);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_gives_what_rounding_gave)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_gives_what_rounding_gave),
+                                       cmocka_unit_test(codes_from_outside_give_the_same_layer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,309 @@
+/*
+ * Calibration, layer by layer, with the activations of a text.
+ *
+ * In front of each layer stands the residual stream of all tokens, as the layers before leave it in the numbers they were written in. Then
+ *   1. the layer runs as it is in the source, and shows what its experts read;
+ *   2. its experts are rounded for that, and its files written;
+ *   3. it runs as it was written: that is the stream in front of the next layer, whose rounding so sees the errors made before it.
+ * What the MTP layer reads depends on the token that is generated, so its experts are rounded without.
+ *
+ *   calibration-NNNNN.safetensors   the stream in front of layer N
+ *   calibration-state.json          the report so far: layers that are in it are done, and the next one's stream is whole
+ *   calibration.json                the report; the two others are gone then
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/json_text.h"
+#include "core/log.h"
+#include "model/json_file.h"
+#include "quant/convert.h"
+#include "quantize/expert_rounding.h"
+#include "quantize/layer_run.h"
+
+#define STATE           "calibration-state.json"
+#define REPORT          "calibration.json"
+#define REPORT_MAX      ((size_t)16 << 20)
+#define COMPARED_TOKENS 4096 /* of a layer's outputs before and after */
+#define DIGITS          JSON_REAL_PRECISION(6)
+
+/* Shares of a layer's work, in parts of its experts' bytes: for progress alone. */
+#define RUN_SHARE 8 /* one eighth for each run */
+
+typedef struct {
+    td_quantizer *q;
+    json_t       *report;
+    float        *expert_x, *expert_weights; /* [tokens, hidden], [tokens, top_k] */
+    uint16_t     *expert_ids;
+    float        *out[2]; /* [compared, hidden] behind the layer, source and written */
+    uint64_t      compared;
+    uint32_t      layer;  /* under way */
+    uint64_t      told;   /* progress within it, bytes */
+} calibration;
+
+/* ---- the report, which is the state too ------------------------------------------------------- */
+
+static td_status save_report(calibration *k, const char *name) {
+    char  path[PATH_MAX];
+    char *text = td_json_dump(k->report, JSON_INDENT(1) | DIGITS);
+    td_status s = text ? td_output_path(k->q, path, name) : td_fail(k->q->err, TD_ENOMEM, "out of memory");
+    if (s == TD_OK) s = td_file_write(path, text, strlen(text), k->q->err);
+    free(text);
+    return s;
+}
+
+static json_t *layers_of(const calibration *k) { return json_object_get(k->report, "layers"); }
+static uint32_t layers_done(const calibration *k) { return (uint32_t)json_array_size(layers_of(k)); }
+
+static td_status new_report(calibration *k) {
+    const td_quantizer *q = k->q;
+    char                hash[17];
+    json_decref(k->report);
+    snprintf(hash, sizeof hash, "%016" PRIx64, q->text.hash);
+    k->report = json_pack("{s:s,s:s,s:i,s:i,s:s,s:s,s:[]}", "method", td_quantizer_method(q), "text_hash", hash, "windows", (int)q->text.n_windows, "window",
+                          (int)q->text.window, "quantization", q->o->quantization, "expert_quantization", q->o->expert_quantization, "layers");
+    return k->report ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
+}
+
+/* What a run before left: its report, whether it came to the end, and whether the files of its layers are all there. */
+static td_status read_report(calibration *k, bool *complete) {
+    static const char *const NAMES[] = {REPORT, STATE};
+    char path[PATH_MAX];
+    for (int i = 0; i < 2 && !k->report; i++) {
+        TD_TRY(td_output_path(k->q, path, NAMES[i]));
+        td_status s = td_json_read(path, REPORT_MAX, &k->report, NULL);
+        if (s == TD_ENOMEM) return td_fail(k->q->err, s, "out of memory");
+        *complete = s == TD_OK && i == 0;
+    }
+    bool whole = json_is_array(layers_of(k)) && layers_done(k) <= td_quantizer_layers(k->q) && (!*complete || layers_done(k) == td_quantizer_layers(k->q));
+    for (uint32_t l = 0; whole && l < layers_done(k); l++) {
+        TD_TRY(td_device_tensors_is_done(k->q, 1 + l, &whole));
+        whole = whole && (!k->q->config.is_moe[l] || td_expert_file_is_done(k->q, l));
+    }
+    if (whole && layers_done(k) > 0) return TD_OK;
+    if (layers_done(k) > 0) td_warn("files of finished layers are missing or damaged: the calibration begins anew");
+    *complete = false;
+    return new_report(k);
+}
+
+/* ---- one layer -------------------------------------------------------------------------------- */
+
+static void tell(calibration *k, uint64_t bytes, const char *doing) {
+    char what[80];
+    if (bytes <= k->told) return;
+    snprintf(what, sizeof what, "layer %u of %u, %s", k->layer + 1, td_quantizer_layers(k->q), doing);
+    td_quantizer_progress(k->q, bytes - k->told, what);
+    k->told = bytes;
+}
+
+/* sum (a - b)^2 / sum (b - x)^2 over the tokens compared: of the layer's contribution, how much is error. */
+static double output_error(const calibration *k, const td_hidden_states *in) {
+    size_t hidden = k->q->config.hidden;
+    double noise = 0, signal = 0;
+    float *x = malloc(hidden * sizeof *x);
+    for (uint64_t t = 0; x && t < k->compared; t++) {
+        const float *a = k->out[TD_LAYER_WRITTEN] + t * hidden, *b = k->out[TD_LAYER_SOURCE] + t * hidden;
+        td_to_f32(in->dtype, in->rows + t * hidden * td_dtype_bytes(in->dtype), hidden, x);
+        for (size_t i = 0; i < hidden; i++) {
+            noise += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+            signal += ((double)b[i] - x[i]) * ((double)b[i] - x[i]);
+        }
+    }
+    free(x);
+    return signal > 0 ? noise / signal : 0;
+}
+
+static int ascending(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* {"nearest": mean, "error": mean, "worst": largest, "worst_expert": whose} */
+static json_t *fit_json(const td_expert_fit *fits, uint32_t n, int which) {
+    double   nearest = 0, error = 0;
+    uint32_t worst = 0;
+    for (uint32_t e = 0; e < n; e++) {
+        nearest += fits[e].nearest[which] / n;
+        error += fits[e].error[which] / n;
+        if (fits[e].error[which] > fits[worst].error[which]) worst = e;
+    }
+    return json_pack("{s:f,s:f,s:f,s:i}", "nearest", nearest, "error", error, "worst", fits[worst].error[which], "worst_expert", (int)worst);
+}
+
+static json_t *experts_json(const td_expert_fit *fits, uint32_t n) {
+    uint32_t *tokens = malloc(n * sizeof *tokens), borrowing = 0;
+    if (!tokens) return NULL;
+    for (uint32_t e = 0; e < n; e++) {
+        tokens[e] = fits[e].tokens;
+        borrowing += fits[e].borrowed > 0;
+    }
+    qsort(tokens, n, sizeof *tokens, ascending);
+    json_t *o = json_pack("{s:i,s:i,s:i,s:o,s:o}", "tokens_min", (int)tokens[0], "tokens_median", (int)tokens[n / 2], "borrowing", (int)borrowing, "gate_up",
+                          fit_json(fits, n, TD_FIT_GATE_UP), "down", fit_json(fits, n, TD_FIT_DOWN));
+    free(tokens);
+    return o;
+}
+
+static void experts_done(void *user, uint32_t n) {
+    calibration *k = user;
+    uint64_t     bytes = td_expert_source_bytes(k->q, k->layer), runs = bytes / RUN_SHARE;
+    tell(k, runs + (uint64_t)((double)(bytes - 2 * runs) * n / k->q->config.n_experts), "rounding");
+}
+
+/* Step 2 of a layer with experts. @param entry of the report. */
+static td_status round_layer(calibration *k, uint32_t layer, json_t *entry) {
+    td_quantizer      *q = k->q;
+    td_expert_inputs   in = {.n_tok = (uint32_t)td_calibration_tokens(&q->text), .x = k->expert_x, .ids = k->expert_ids, .weights = k->expert_weights,
+                               .done = experts_done, .user = k};
+    td_rounded_experts rounded;
+    TD_TRY(td_experts_round(q, layer, &in, &rounded));
+    td_status s = td_expert_file_write_codes(q, layer, rounded.experts);
+    if (s == TD_OK && json_object_set_new(entry, "experts", experts_json(rounded.fits, q->config.n_experts)) != 0) s = td_fail(q->err, TD_ENOMEM, "out of memory");
+    td_rounded_experts_free(&rounded);
+    return s;
+}
+
+static td_status run_written(calibration *k, uint32_t layer, const td_hidden_states *in) {
+    td_quantizer    *q = k->q;
+    td_hidden_writer next = {0};
+    td_layer_seen    seen = {.out = k->out[TD_LAYER_WRITTEN], .out_tokens = k->compared};
+    td_status        s = td_hidden_create(q, layer + 1, &next);
+    if (s == TD_OK) s = td_layer_run(q, layer, TD_LAYER_WRITTEN, in, &seen, &next);
+    if (s == TD_OK) s = td_hidden_commit(q, &next);
+    td_hidden_writer_close(&next);
+    return s;
+}
+
+static td_status calibrate_layer(calibration *k, uint32_t layer, const td_hidden_states *in, json_t *entry) {
+    td_quantizer *q = k->q;
+    uint64_t      bytes = td_expert_source_bytes(q, layer);
+    td_layer_seen seen = {.expert_x = k->expert_x, .expert_ids = k->expert_ids, .expert_weights = k->expert_weights,
+                          .out = k->out[TD_LAYER_SOURCE], .out_tokens = k->compared};
+    TD_TRY(td_layer_run(q, layer, TD_LAYER_SOURCE, in, &seen, NULL));
+    tell(k, bytes / RUN_SHARE, "rounding");
+    if (q->config.is_moe[layer]) TD_TRY(round_layer(k, layer, entry));
+    tell(k, bytes - bytes / RUN_SHARE, "running");
+    TD_TRY(td_device_tensors_write(q, 1 + layer));
+    TD_TRY(run_written(k, layer, in));
+    tell(k, bytes, "done");
+    return json_object_set_new(entry, "output_error", json_real(output_error(k, in))) == 0 ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
+}
+
+/* ---- all layers ------------------------------------------------------------------------------- */
+
+/* The stream in front of layer 0: the tokens' rows of the embedding, in bf16 as the device keeps it. */
+static td_status embed(calibration *k) {
+    td_quantizer    *q = k->q;
+    size_t           hidden = q->config.hidden;
+    td_scratch       scratch = {0};
+    td_tensor_view   table;
+    td_hidden_writer w = {0};
+    float           *wide = malloc(hidden * sizeof *wide);
+    td_bf16         *row = malloc(hidden * sizeof *row);
+    td_status        s = wide && row ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
+    if (s == TD_OK) s = td_quantizer_weight(q, TD_ROLE_EMBED, 0, 0, &scratch, &table, q->err);
+    if (s == TD_OK) s = td_hidden_create(q, 0, &w);
+    for (uint64_t t = 0; s == TD_OK && t < td_calibration_tokens(&q->text); t++) {
+        td_to_f32(table.dtype, (const char *)table.data + q->text.ids[t] * hidden * td_dtype_bytes(table.dtype), hidden, wide);
+        td_f32_to_bf16_n(wide, hidden, row);
+        td_to_f32(TD_DT_BF16, row, hidden, wide);
+        s = td_hidden_append(q, &w, t, 1, q->w8a8 ? (void *)row : wide);
+    }
+    if (s == TD_OK) s = td_hidden_commit(q, &w);
+    td_hidden_writer_close(&w);
+    td_scratch_reset(&scratch);
+    free(wide);
+    free(row);
+    return s;
+}
+
+static td_status take_memory(calibration *k) {
+    td_quantizer *q = k->q;
+    uint64_t      n = td_calibration_tokens(&q->text), hidden = q->config.hidden, run = 0, work = 0, result = 0, most = 0;
+    k->compared = n < COMPARED_TOKENS ? n : COMPARED_TOKENS;
+    for (uint32_t l = 0; l < q->config.n_layers; l++) {
+        TD_TRY(td_layer_run_bytes(q, l, &run));
+        if (run > most) most = run;
+    }
+    if (q->config.n_experts) td_experts_round_bytes(q, &work, &result);
+    uint64_t seen = n * (hidden * sizeof(float) + q->config.top_k * (sizeof(uint16_t) + sizeof(float))) + 2 * k->compared * hidden * sizeof(float);
+    uint64_t rounding = work + 2 * result, all = seen + (most > rounding ? most : rounding); /* the codes, and the packed layer */
+    td_info("calibration on %" PRIu64 " tokens in %u windows takes at most %.0f MB: %.0f MB of activations, %.0f MB to run a layer, %.0f MB to round it", n,
+            q->text.n_windows, (double)all * 1e-6, (double)seen * 1e-6, (double)most * 1e-6, (double)rounding * 1e-6);
+    if (all > q->available_bytes)
+        return td_fail(q->err, TD_ENOMEM, "the calibration needs %.0f MB of memory, and %.0f MB are free: use fewer --calibration-tokens",
+                       (double)all * 1e-6, (double)q->available_bytes * 1e-6);
+    k->expert_x = malloc(n * hidden * sizeof *k->expert_x);
+    k->expert_ids = malloc(n * (q->config.top_k + 1) * sizeof *k->expert_ids);
+    k->expert_weights = malloc(n * (q->config.top_k + 1) * sizeof *k->expert_weights);
+    k->out[0] = malloc(k->compared * hidden * sizeof(float));
+    k->out[1] = malloc(k->compared * hidden * sizeof(float));
+    return k->expert_x && k->expert_ids && k->expert_weights && k->out[0] && k->out[1] ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory for the activations");
+}
+
+/* The layer's files, its entry in the report, and the stream behind it; then the layer counts as done. */
+static td_status finish_layer(calibration *k, uint32_t layer) {
+    td_quantizer    *q = k->q;
+    bool             mtp = layer >= q->config.n_layers;
+    td_hidden_states in = {0};
+    json_t          *entry = json_pack("{s:i}", "layer", (int)layer);
+    td_status        s = entry ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
+    k->layer = layer;
+    k->told = 0;
+    if (s == TD_OK && mtp) {
+        s = td_device_tensors_write(q, 1 + layer);
+        if (s == TD_OK) s = td_expert_file_write(q, layer);
+    } else if (s == TD_OK) {
+        s = td_hidden_open(q, layer, &in);
+        if (s == TD_OK) s = calibrate_layer(k, layer, &in, entry);
+        td_hidden_close(&in);
+    }
+    if (s == TD_OK && json_array_append(layers_of(k), entry) != 0) s = td_fail(q->err, TD_ENOMEM, "out of memory");
+    if (s == TD_OK) s = save_report(k, STATE);
+    if (s == TD_OK && !mtp) td_hidden_remove(q, layer);
+    json_decref(entry);
+    return s;
+}
+
+static td_status remove_working_files(const calibration *k) {
+    char path[PATH_MAX];
+    for (uint32_t l = 0; l <= k->q->config.n_layers; l++) td_hidden_remove(k->q, l);
+    TD_TRY(td_output_path(k->q, path, STATE));
+    unlink(path);
+    return TD_OK;
+}
+
+static td_status calibrate(calibration *k) {
+    td_quantizer *q = k->q;
+    bool          complete = false;
+    TD_TRY(read_report(k, &complete));
+    TD_TRY(td_device_tensors_write(q, 0));
+    uint32_t done = layers_done(k);
+    for (uint32_t l = 0; l < done; l++) td_quantizer_progress(q, td_device_tensors_bytes(q, 1 + l) + td_expert_source_bytes(q, l), "layers done before");
+    if (complete) return remove_working_files(k);
+    TD_TRY(take_memory(k));
+    if (done == 0) TD_TRY(embed(k));
+    for (uint32_t l = 0; l < done && l < q->config.n_layers; l++) td_hidden_remove(q, l);
+    if (done > 0) td_info("%u of %u layers are done, the calibration continues", done, td_quantizer_layers(q));
+    if (q->config.n_mtp_layers) td_info("the MTP layer's experts are rounded without activations");
+    for (uint32_t l = done; l < td_quantizer_layers(q); l++) TD_TRY(finish_layer(k, l));
+    TD_TRY(save_report(k, REPORT));
+    return remove_working_files(k);
+}
+
+td_status td_calibrate(td_quantizer *q) {
+    calibration k = {.q = q};
+    td_status s = calibrate(&k);
+    json_decref(k.report);
+    free(k.expert_x);
+    free(k.expert_ids);
+    free(k.expert_weights);
+    free(k.out[0]);
+    free(k.out[1]);
+    return s;
+}

@@ -98,6 +98,7 @@ int main(int argc, char **argv) {
     for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++)
         for (size_t m = 0; m < sizeof methods / sizeof methods[0]; m++) {
             td_round_options o = td_round_options_of(methods[m].method, formats[f].bits, formats[f].group);
+            o.damping = td_round_damping(k, tokens);
             o.act_order = methods[m].act_order;
             o.scale_trials = methods[m].trials;
             o.sweeps = methods[m].sweeps;

@@ -8,6 +8,8 @@
 #include "quant/round_panel.h"
 #include "quant/weight_quant.h"
 
+#define HAIR 1e-5f
+
 typedef struct {
     float *g;       /* [k, nr] G */
     float *hw;      /* [k, nr] W H; one scale a row only */
@@ -73,19 +75,23 @@ static bool descend_chunk(const round_panel *p, size_t j0, size_t j1, float *g, 
     return changed;
 }
 
-/* Scales to their minima where that is better, after rounding to their type too. t->ds: by how much, 0 where one stays. */
-static void refit(const round_panel *p, const descent *t, float *s) {
+/* Scales to their minima where that is better, after rounding to their type too. t->ds: by how much, 0 where one stays.
+ * Returns whether one moved by more than a hair. */
+static bool refit(const round_panel *p, const descent *t, float *s) {
+    bool moved = false;
     for (size_t r = 0; r < p->nr; r++) {
         float num = t->num[r], den = t->den[r];
         float fit = den > 0 ? td_fit_scale(p->scale_dtype, s[r] + num / den) : 0, step = fit - s[r];
         bool  better = fit > 0 && s[r] > 0 && step * (2 * num - step * den) > 0;
         t->ds[r] = better ? step : 0;
+        moved |= fabsf(t->ds[r]) > HAIR * s[r];
         s[r] = better ? fit : s[r];
     }
+    return moved;
 }
 
 /* The scale of columns [j0, j0 + m), a block that is a group; t->db has their changes since t->g and gets the scale's. */
-static void refit_group(round_panel *p, const descent *t, size_t j0, size_t m) {
+static bool refit_group(round_panel *p, const descent *t, size_t j0, size_t m) {
     size_t        nr = p->nr;
     const int8_t *q = p->q + j0 * nr;
     float *restrict num = t->num, *restrict den = t->den;
@@ -104,13 +110,14 @@ static void refit_group(round_panel *p, const descent *t, size_t j0, size_t m) {
             num[r] += t->qb[j * nr + r] * t->gb[j * nr + r];
             den[r] += t->qb[j * nr + r] * t->hq[j * nr + r];
         }
-    refit(p, t, p->s + j0 / p->group * nr);
+    bool moved = refit(p, t, p->s + j0 / p->group * nr);
     for (size_t j = 0; j < m; j++)
         for (size_t r = 0; r < nr; r++) t->db[j * nr + r] += t->ds[r] * t->qb[j * nr + r];
+    return moved;
 }
 
 /* The scale of whole rows. */
-static void refit_rows(round_panel *p, const descent *t) {
+static bool refit_rows(round_panel *p, const descent *t) {
     size_t nr = p->nr;
     float *restrict num = t->num, *restrict den = t->den, *restrict s = p->s;
     memset(num, 0, nr * sizeof *num);
@@ -127,16 +134,17 @@ static void refit_rows(round_panel *p, const descent *t) {
         den[r] *= round_inverse(s[r]);
         t->db[r] = round_inverse(s[r]);
     }
-    refit(p, t, s);
+    bool moved = refit(p, t, s);
     for (size_t r = 0; r < nr; r++) t->db[r] *= t->ds[r];
     for (size_t j = 0; j < p->k; j++) {
         float *restrict g = t->g + j * nr;
         const float *restrict hw = t->hw + j * nr, *restrict more = t->db;
         for (size_t r = 0; r < nr; r++) g[r] -= more[r] * (hw[r] - g[r]);
     }
+    return moved;
 }
 
-/* All codes once, and scales. Returns whether a code changed. */
+/* All codes once, and scales. Returns whether one changed. */
 static bool sweep(round_panel *p, const descent *t) {
     size_t k = p->k, nr = p->nr, width = t->hw ? ROUND_BLOCK : p->group;
     bool   changed = false;
@@ -148,11 +156,11 @@ static bool sweep(round_panel *p, const descent *t) {
             round_gemm(p, -1, p->h + j0 * k + j0 + c0, t->db, c1 - c0, c0, t->gb + c0 * nr);
             changed |= descend_chunk(p, j0 + c0, j0 + c1, t->gb + c0 * nr, t->db + c0 * nr);
         }
-        if (!t->hw) refit_group(p, t, j0, m);
+        if (!t->hw) changed |= refit_group(p, t, j0, m);
         round_gemm(p, -1, p->h + j0 * k, t->db, k, m, t->g);
         for (size_t i = 0; i < m * nr; i++) t->g[j0 * nr + i] -= p->damp * t->db[i];
     }
-    if (t->hw) refit_rows(p, t);
+    if (t->hw) changed |= refit_rows(p, t);
     return changed;
 }
 

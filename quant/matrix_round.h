@@ -18,6 +18,8 @@
 #ifndef TD_QUANT_MATRIX_ROUND_H
 #define TD_QUANT_MATRIX_ROUND_H
 
+#include <math.h>
+
 #include "core/dtype.h"
 #include "quant/blas.h"
 
@@ -37,15 +39,25 @@ typedef struct {
 
 #define TD_ROUND_TRIALS_MAX 7
 
-/** What is best where nothing else is said. */
+/**
+ * The damping for inputs of k values whose Hessian is the sum over n_rows of them. A Hessian of few rows says of many
+ * directions that they cost nothing, and gptq pushes its errors there: on other inputs of the same layer it is then worse
+ * than clip. Fitted to SmolLM2's experts on held-out tokens, for n_rows from a quarter of k to 20 k; a factor of 2 either
+ * way costs about 2 % of the error.
+ */
+static inline float td_round_damping(size_t k, size_t n_rows) {
+    return 0.6f * sqrtf((float)k / (float)(n_rows ? n_rows : 1));
+}
+
+/** What is best where nothing else is said; set damping by the number of rows. */
 static inline td_round_options td_round_options_of(td_round_method method, uint32_t bits, size_t group) {
     return (td_round_options){.method = method,
                               .bits = bits,
                               .group = group,
                               .scale_dtype = group ? TD_DT_BF16 : TD_DT_F32,
-                              .damping = 0.01f,
+                              .damping = 0.3f,
                               .act_order = true,
-                              .scale_trials = 5,
+                              .scale_trials = 3,
                               .sweeps = 4};
 }
 

@@ -160,6 +160,7 @@ static void gptq_is_numpys(void **state) {
     for (size_t c = 0; c < 4; c++) {
         td_round_options o = td_round_options_of(TD_ROUND_GPTQ, cases[c].bits, cases[c].group);
         o.scale_dtype = TD_DT_F32;
+        o.damping = 0.01f;
         o.act_order = cases[c].act_order;
         o.scale_trials = 1;
         o.sweeps = 0;
@@ -322,7 +323,7 @@ static void descent_ends_in_a_minimum(void **state) {
     float            scale[6];
     double           of_w;
     o.sweeps = 100;
-    o.damping = 1e-5f;
+    o.damping = 1e-7f;
     round_layer(&l, l.h, &o, q, scale);
     double best = error_of(&l, l.h, &o, q, scale, &of_w);
     for (size_t i = 0; i < 6 * 40; i++)

@@ -12,7 +12,7 @@
 static const struct option OPTIONS[] = {
     {"model-path", required_argument, NULL, 'm'},          {"model", required_argument, NULL, 'm'},
     {"output", required_argument, NULL, 'o'},              {"quantization", required_argument, NULL, 'q'},
-    {"expert-quantization", required_argument, NULL, 'e'}, {"threads", required_argument, NULL, 't'},
+    {"output-format", required_argument, NULL, 'F'},       {"expert-quantization", required_argument, NULL, 'e'}, {"threads", required_argument, NULL, 't'},
     {"subpool-count", required_argument, NULL, 's'},       {"kt-threadpool-count", required_argument, NULL, 's'},
     {"load-format", required_argument, NULL, 'l'},         {"force", no_argument, NULL, 'f'},
     {"calibration", required_argument, NULL, 'c'},        {"method", required_argument, NULL, 'M'},
@@ -33,6 +33,7 @@ static const char HELP[] =
     "  --method NAME               how experts are rounded: nearest (default), clip, gptq (default with --calibration, which it needs)\n"
     "  --calibration-tokens N      of the text at most; default: 32768\n"
     "  --calibration-window N      tokens that see each other; default: 512\n"
+    "  --output-format NAME        tandem (default), or compressed-tensors: safetensors that other engines read too\n"
     "  --threads N                 default: every core\n"
     "  --subpool-count N           parts of each packed layer, one per NUMA node of the machine that will serve; default: this machine's\n"
     "  --force                     replace the output of another model or of other options\n";
@@ -60,6 +61,7 @@ int td_cmd_quantize(int argc, char **argv) {
         case 'm': o.model_path = optarg; break;
         case 'o': o.output_path = optarg; break;
         case 'q': o.quantization = optarg; break;
+        case 'F': o.output_format = optarg; break;
         case 'e': o.expert_quantization = optarg; break;
         case 'c': o.calibration_path = optarg; break;
         case 'M': o.method = optarg; break;

@@ -113,7 +113,8 @@ TD_NODISCARD td_status td_experts_get_values(const td_experts *x, uint32_t layer
                                              float *values, td_error *err);
 
 /**
- * The same as stored, of formats with one scale a row (int4c, int8c): codes [n, k], scale [n], weight = code * scale.
+ * The same as stored, of integers: weight = code * scale. int4c, int8c: scale [n]; int4g: less the zeros, scale [n, ceil(k / size)].
+ * @param codes [n, k].
  * @return TD_ENOTSUP for other formats, TD_ENOMEM.
  */
 TD_NODISCARD td_status td_experts_get_codes(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n,

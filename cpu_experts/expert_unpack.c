@@ -76,14 +76,20 @@ typedef struct {
 
 static void give_codes(const td_experts *x, const tile_rows *t, size_t done, void *ctx) {
     const coded *out = ctx;
-    (void)x;
-    for (size_t r = 0; r < t->n; r++) memcpy(out->codes + (done + r) * t->cols, (const int8_t *)t->tile->rows + (t->in_tile + r) * t->k, t->cols);
-    memcpy(out->scale + done, t->tile->scale + t->in_tile, t->n * sizeof *out->scale);
+    bool         groups = x->config.format == TD_EXPERT_INT4G;
+    size_t       size = groups ? x->layout.groups.size : t->k, in_row = t->k / size, scales = (t->cols + size - 1) / size;
+    for (size_t r = 0; r < t->n; r++) {
+        int8_t *codes = out->codes + (done + r) * t->cols;
+        size_t  at = (t->in_tile + r) * in_row;
+        memcpy(codes, (const int8_t *)t->tile->rows + (t->in_tile + r) * t->k, t->cols);
+        for (size_t i = 0; groups && i < t->cols; i++) codes[i] = (int8_t)(codes[i] - t->tile->zero[at + i / size]);
+        memcpy(out->scale + (done + r) * scales, t->tile->scale + at, scales * sizeof *out->scale);
+    }
 }
 
 td_status td_experts_get_codes(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n, int8_t *codes,
                                float *scale, td_error *err) {
     td_expert_format f = x->config.format;
-    if (f != TD_EXPERT_INT4C && f != TD_EXPERT_INT8C) return td_fail(err, TD_ENOTSUP, "only experts with one scale a row are integers as they are");
+    if (f != TD_EXPERT_INT4C && f != TD_EXPERT_INT8C && f != TD_EXPERT_INT4G) return td_fail(err, TD_ENOTSUP, "only integers are codes times scales");
     return each_tile(x, layer, expert, m, row, n, give_codes, &(coded){codes, scale}, err);
 }

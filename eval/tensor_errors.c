@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "model/checkpoint.h"
+#include "model/weights.h"
 #include "quant/convert.h"
 #include "quant/weight_quant.h"
 
@@ -75,13 +75,13 @@ static size_t list_matrices(const comparison *c, matrix *out) {
 /* ---- their values ------------------------------------------------------------------------------ */
 
 /* Rows of a device weight as the tier keeps them. @param codes [n * k] scratch. @return false: an infinity or a NaN. */
-static bool device_rows(const side *s, const matrix *m, const td_tensor_view *v, size_t row, size_t n, float *out, int8_t *codes) {
-    size_t      k = m->spec.shape[1];
+static bool device_rows(td_weight_format format, const td_tensor_view *v, size_t row, size_t n, float *out, int8_t *codes) {
+    size_t      k = v->shape[1];
     const void *in = (const char *)v->data + row * k * td_dtype_bytes(v->dtype);
     bool        finite = true;
     if (v->dtype == TD_DT_I8) {
         for (size_t i = 0; i < n * k; i++) out[i] = (float)((const int8_t *)in)[i] * v->scale[row + i / k];
-    } else if (m->spec.format == TD_WEIGHT_W8A8 && s->w8a8) {
+    } else if (format == TD_WEIGHT_W8A8) {
         for (size_t r = 0; r < n; r++) {
             float scale;
             finite &= td_quantize_weight_i8(v->dtype, (const char *)in + r * k * td_dtype_bytes(v->dtype), 1, k, codes, k, &scale);
@@ -89,7 +89,7 @@ static bool device_rows(const side *s, const matrix *m, const td_tensor_view *v,
         }
     } else {
         td_to_f32(v->dtype, in, n * k, out);
-        for (size_t i = 0; m->spec.format != TD_WEIGHT_F32 && v->dtype != TD_DT_BF16 && i < n * k; i++)
+        for (size_t i = 0; format == TD_WEIGHT_BF16 && v->dtype != TD_DT_BF16 && i < n * k; i++)
             out[i] = td_bf16_to_f32(td_f32_to_bf16(out[i]));
     }
     return finite;
@@ -97,23 +97,27 @@ static bool device_rows(const side *s, const matrix *m, const td_tensor_view *v,
 
 /* A matrix of one side, to be read in blocks of rows. */
 typedef struct {
-    const side    *side;
-    const matrix  *matrix;
-    td_scratch     scratch;
-    td_tensor_view view; /* of a device weight */
+    const side      *side;
+    const matrix    *matrix;
+    td_scratch       scratch;
+    td_weight_format format; /* of a device weight */
+    td_tensor_view   view;
 } reader;
 
 static td_status open_reader(reader *r, td_error *err) {
     const matrix *m = r->matrix;
+    const side   *s = r->side;
     if (is_expert(m->role)) return TD_OK;
-    return td_checkpoint_get(r->side->checkpoint, r->side->config, m->stored, m->layer, m->expert, &r->scratch, &r->view, err);
+    r->format = td_model_weight_format(s->config, m->role, &m->spec, s->w8a8);
+    return r->format == TD_WEIGHT_W8A8 ? td_checkpoint_get(s->checkpoint, s->config, m->stored, m->layer, 0, &r->scratch, &r->view, err)
+                                       : td_checkpoint_get_float(s->checkpoint, s->config, m->stored, m->layer, 0, &r->scratch, &r->view, err);
 }
 
 static td_status read_rows(const reader *r, size_t row, size_t n, float *out, int8_t *codes, td_error *err) {
     const matrix *m = r->matrix;
     if (is_expert(m->role))
         return td_experts_get_values(r->side->experts, m->moe_layer, m->expert, (td_expert_matrix)(m->role - TD_ROLE_EXPERT_GATE), row, n, out, err);
-    if (device_rows(r->side, m, &r->view, row, n, out, codes)) return TD_OK;
+    if (device_rows(r->format, &r->view, row, n, out, codes)) return TD_OK;
     return td_fail(err, TD_EFORMAT, "%s holds an infinity or a NaN", m->spec.name);
 }
 

@@ -364,6 +364,7 @@ typedef struct {
     const char *model_path;
     const char *output_path;
     const char *quantization;        /* "w8a8_int8" or "none" */
+    const char *output_format;       /* "tandem" (or NULL), or "compressed-tensors": safetensors that other engines read */
     const char *expert_quantization; /* "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4" */
     uint32_t    threads;             /* 0: all */
     uint32_t    subpool_count;       /* shards of the packed files; 0: as on this machine */

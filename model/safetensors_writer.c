@@ -51,12 +51,16 @@ static void sync_folder_of(const char *path) {
     free(dir);
 }
 
-static const char *dtype_name(td_dtype t) { return t == TD_DT_F32 ? "F32" : t == TD_DT_BF16 ? "BF16" : t == TD_DT_F16 ? "F16" : "I8"; }
+static const char *dtype_name(td_dtype t) {
+    static const char *const NAMES[TD_DT_COUNT] = {[TD_DT_F32] = "F32", [TD_DT_BF16] = "BF16", [TD_DT_F16] = "F16",
+                                                   [TD_DT_I8] = "I8",   [TD_DT_I32] = "I32",   [TD_DT_I64] = "I64"};
+    return NAMES[t];
+}
 
-/* Offsets: types of 4 bytes, then 2, then 1. Returns the payload's size. */
+/* Offsets: types of 8 bytes, then 4, 2, 1. Returns the payload's size. */
 static size_t lay_out(td_safetensors_item *items, size_t n) {
     size_t at = 0;
-    for (size_t width = 4; width; width /= 2)
+    for (size_t width = 8; width; width /= 2)
         for (size_t i = 0; i < n; i++) {
             if (td_dtype_bytes(items[i].dtype) != width) continue;
             items[i].bytes = width;

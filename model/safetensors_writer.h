@@ -13,7 +13,7 @@
 
 typedef struct {
     char     name[176];
-    td_dtype dtype; /* F32, BF16, F16 or I8 */
+    td_dtype dtype; /* F32, BF16, F16, I8, I32 or I64 */
     uint32_t rank;
     size_t   shape[TD_RANK_MAX];
     size_t   bytes;  /* filled by create */

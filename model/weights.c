@@ -22,7 +22,7 @@ static bool on_device(td_role role) {
 static bool of_whole_model(td_role role) { return role == TD_ROLE_EMBED || role == TD_ROLE_LM_HEAD || role == TD_ROLE_FINAL_NORM; }
 
 /* Without W8A8 linears are bf16, but f32 where the checkpoint's codes stand for values that bf16 does not hold. */
-static td_weight_format format_of(const td_model_config *c, td_role role, const td_tensor_spec *spec, bool w8a8) {
+td_weight_format td_model_weight_format(const td_model_config *c, td_role role, const td_tensor_spec *spec, bool w8a8) {
     bool linear = spec->format == TD_WEIGHT_W8A8 || role == TD_ROLE_KV_B;
     if (!linear || w8a8) return spec->format;
     return c->quant.method == TD_QUANT_NONE ? TD_WEIGHT_BF16 : TD_WEIGHT_F32;
@@ -41,8 +41,8 @@ static bool spec_of(const td_model_config *c, td_role role, uint32_t layer, td_t
 static uint64_t bytes_of(td_npu *d, const td_model_config *c, td_role role, uint32_t layer, bool w8a8) {
     td_tensor_spec spec;
     if (!on_device(role) || !spec_of(c, role, layer, &spec)) return 0;
-    return spec.rank == 1 ? d->ops->weight_bytes(d, format_of(c, role, &spec, w8a8), 1, spec.shape[0])
-                          : d->ops->weight_bytes(d, format_of(c, role, &spec, w8a8), spec.shape[0], spec.shape[1]);
+    return spec.rank == 1 ? d->ops->weight_bytes(d, td_model_weight_format(c, role, &spec, w8a8), 1, spec.shape[0])
+                          : d->ops->weight_bytes(d, td_model_weight_format(c, role, &spec, w8a8), spec.shape[0], spec.shape[1]);
 }
 
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, bool w8a8, uint32_t max_pos) {
@@ -97,7 +97,7 @@ static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weigh
     td_tensor_view      view;
     td_role             stored = role == TD_ROLE_LM_HEAD && l->c->tie_embeddings ? TD_ROLE_EMBED : role;
     td_device_weight_id id = id_of(&spec, role, layer);
-    td_weight_format    format = format_of(l->c, role, &spec, l->w8a8);
+    td_weight_format    format = td_model_weight_format(l->c, role, &spec, l->w8a8);
     td_status           st = TD_OK;
     adopt(l, &id, format, spec.rank == 1 ? 1 : spec.shape[0], spec.shape[spec.rank - 1], out);
     if (!*out) {

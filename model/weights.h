@@ -23,6 +23,9 @@ typedef struct {
     bool           whole;
 } td_model_part;
 
+/** How the device tier keeps a weight: with w8a8 its linears in int8; else as the checkpoint has them, or in f32 where these are codes. */
+td_weight_format td_model_weight_format(const td_model_config *c, td_role role, const td_tensor_spec *spec, bool w8a8);
+
 /** Bytes the device takes for all of them. */
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, bool w8a8, uint32_t max_pos);
 

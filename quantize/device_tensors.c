@@ -66,6 +66,11 @@ static void add_item(td_device_tensors *t, const char *name, td_dtype dtype, uin
     memcpy(i->shape, shape, rank * sizeof *shape);
 }
 
+/* Linears that other engines expect as they are. */
+static bool kept_for_others(const td_quantizer *q, td_role role) {
+    return q->compressed_tensors && (role == TD_ROLE_LM_HEAD || role == TD_ROLE_MTP_HEAD || role == TD_ROLE_MTP_EH_PROJ);
+}
+
 static td_status add_job(td_quantizer *q, td_role role, uint32_t layer) {
     td_device_tensors   *t = q->tensors;
     td_tensor_spec       spec;
@@ -74,7 +79,7 @@ static td_status add_job(td_quantizer *q, td_role role, uint32_t layer) {
     TD_TRY(stored_tensor(q, role, layer, &spec, &entry, &has));
     if (!has) return TD_OK;
     job *j = &t->jobs[t->n_jobs++];
-    *j = (job){.in = entry, .role = role, .layer = layer, .int8 = q->w8a8 && spec.format == TD_WEIGHT_W8A8, .item = t->n_items};
+    *j = (job){.in = entry, .role = role, .layer = layer, .int8 = q->w8a8 && spec.format == TD_WEIGHT_W8A8 && !kept_for_others(q, role), .item = t->n_items};
     td_safetensors_entry *in = &j->in;
     add_item(t, in->name, j->int8 ? TD_DT_I8 : in->dtype, in->rank, in->shape);
     in->name = t->items[j->item].name;
@@ -262,9 +267,10 @@ td_status td_device_tensors_index(td_quantizer *q) {
     uint64_t                 total = 0;
     for (uint32_t shard = 0; shard < t->n_shards && !failed; shard++) failed = add_to_map(map, t, shard);
     for (size_t i = 0; i < t->n_items; i++) total += t->items[i].bytes;
-    json_t   *index = failed ? NULL : json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
+    td_status s = failed ? td_fail(q->err, TD_ENOMEM, "out of memory") : td_expert_shards_list(q, map, &total);
+    json_t   *index = s != TD_OK ? NULL : json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
     char     *text = index ? td_json_dump(index, JSON_INDENT(1)) : NULL;
-    td_status s = text ? td_output_path(q, path, "model.safetensors.index.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
+    if (s == TD_OK) s = text ? td_output_path(q, path, "model.safetensors.index.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
     if (s == TD_OK) s = td_file_write(path, text, strlen(text), q->err);
     free(text);
     json_decref(index);

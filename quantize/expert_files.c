@@ -18,8 +18,7 @@ uint64_t td_expert_source_bytes(const td_quantizer *q, uint32_t layer) {
     return bytes;
 }
 
-/* A store of one layer, and its file. */
-static td_experts_config shape_of(const td_quantizer *q, uint32_t layer, char path[PATH_MAX]) {
+td_experts_config td_expert_file_shape(const td_quantizer *q, uint32_t layer, char path[PATH_MAX]) {
     const td_model_config *c = &q->config;
     uint32_t               index = td_moe_layers_in(c, (td_layer_range){0, layer});
     td_expert_file_path(path, PATH_MAX, q->o->output_path, index);
@@ -29,8 +28,8 @@ static td_experts_config shape_of(const td_quantizer *q, uint32_t layer, char pa
 
 bool td_expert_file_is_done(td_quantizer *q, uint32_t layer) {
     char              path[PATH_MAX];
-    td_experts_config shape = shape_of(q, layer, path);
-    return td_experts_check_file(&shape, 0, path, q->hash, NULL) == TD_OK;
+    td_experts_config shape = td_expert_file_shape(q, layer, path);
+    return td_experts_check_file(&shape, 0, path, q->hash, NULL) == TD_OK || td_expert_shard_is_done(q, layer);
 }
 
 /* What a store is filled from. */
@@ -42,7 +41,7 @@ typedef struct {
 /* Fill a store and save it. */
 static td_status pack(td_quantizer *q, uint32_t layer, const contents *from) {
     char              path[PATH_MAX];
-    td_experts_config shape = shape_of(q, layer, path);
+    td_experts_config shape = td_expert_file_shape(q, layer, path);
     td_experts       *store;
     TD_TRY(td_experts_create(&shape, q->pool, &store, q->err));
     td_status s = from->codes   ? td_experts_load_codes(store, 0, from->codes, q->err)

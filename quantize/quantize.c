@@ -8,6 +8,9 @@
  *   tokenizer files, generation_config.json   copied
  *   config.json               with quantization_config; written last, so a folder that is not complete is no model folder
  *
+ * With the output format compressed-tensors, which other engines read: packed routed experts become model-experts-….safetensors, config.json describes
+ * both kinds of weights, and the heads and eh_proj stay as stored, as is the custom there.
+ *
  * With load_dummy there is only a config.json, and the weights are made up: a folder of that size and shape, for trying out a machine.
  *
  * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give the same bits.
@@ -58,6 +61,9 @@ static td_status check_options(td_quantizer *q) {
     q->w8a8 = !strcmp(o->quantization, "w8a8_int8");
     if (!q->w8a8 && strcmp(o->quantization, "none"))
         return td_fail(q->err, TD_EINVAL, "quantization is '%.40s', expected w8a8_int8 or none", o->quantization);
+    q->compressed_tensors = o->output_format && !strcmp(o->output_format, "compressed-tensors");
+    if (o->output_format && !q->compressed_tensors && strcmp(o->output_format, "tandem"))
+        return td_fail(q->err, TD_EINVAL, "output_format is '%.40s', expected tandem or compressed-tensors", o->output_format);
     q->experts = td_expert_numbers_find(o->expert_quantization);
     if (!q->experts || q->experts->format == TD_EXPERT_BF16)
         return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4", o->expert_quantization);
@@ -70,6 +76,7 @@ static td_status open_source(td_quantizer *q) {
     TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err) : td_checkpoint_open(q->o->model_path, &q->source, q->err));
     td_checkpoint_drop_missing_mtp(q->source, &q->config);
     TD_TRY(td_checkpoint_check_all(q->source, &q->config, true, q->err));
+    TD_TRY(td_expert_shards_check(q));
     q->hash = q->o->load_dummy ? DUMMY_SOURCE_HASH : td_checkpoint_source_hash(q->source);
     snprintf(q->hash_text, sizeof q->hash_text, "%016" PRIx64, q->hash);
     return TD_OK;
@@ -121,9 +128,10 @@ static td_status run(td_quantizer *q) {
     TD_TRY(start_pool(q));
     TD_TRY(td_output_claim(q));
     TD_TRY(td_device_tensors_plan(q));
-    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) q->total_bytes += td_expert_source_bytes(q, layer);
+    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) q->total_bytes += td_expert_source_bytes(q, layer) * (1 + q->compressed_tensors);
     td_quantizer_progress(q, 0, "starting");
     TD_TRY(q->text.n_windows ? td_calibrate(q) : write_layers(q));
+    TD_TRY(td_expert_shards_write(q));
     TD_TRY(td_device_tensors_index(q));
     TD_TRY(td_small_files_copy(q));
     return td_output_config_write(q);

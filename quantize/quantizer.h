@@ -6,6 +6,7 @@
  *   device_tensors   every tensor but the routed experts', a safetensors shard per layer
  *   expert_files     the routed experts, a packed file per MoE layer
  *   calibration      layer by layer with the activations of a text; its parts are calibration_text, hidden_states, layer_run, expert_rounding
+ *   expert_shards    with compressed-tensors: those files as safetensors shards, which replace them
  *   small_files      tokenizer files, and config.json at the end
  *
  * Every file has its final name only when it is whole and on disk; what is there under a final name and fits is kept.
@@ -28,7 +29,7 @@ typedef struct {
     td_error                  *err;
     td_model_config            config;
     td_checkpoint             *source;
-    bool                       w8a8;
+    bool                       w8a8, compressed_tensors;
     const td_expert_numbers   *experts;
     uint64_t                   hash; /* of the source */
     char                       hash_text[17];
@@ -83,7 +84,9 @@ TD_NODISCARD td_status td_device_tensors_index(td_quantizer *q);
 
 /** Bytes of a layer's routed experts in the source; 0: it has none. */
 uint64_t               td_expert_source_bytes(const td_quantizer *q, uint32_t layer);
-/** Whether the layer's packed file is there and whole. */
+/** A store of one layer, its layer 0, and its file. */
+td_experts_config      td_expert_file_shape(const td_quantizer *q, uint32_t layer, char path[PATH_MAX]);
+/** Whether the layer's packed file is there and whole, or what was made of it. */
 bool                   td_expert_file_is_done(td_quantizer *q, uint32_t layer);
 /** Round and pack the experts of a layer of the model without knowing what they read; nothing to do in a dense one, or where it is done. */
 TD_NODISCARD td_status td_expert_file_write(td_quantizer *q, uint32_t layer);
@@ -94,6 +97,19 @@ TD_NODISCARD td_status td_expert_file_write_codes(td_quantizer *q, uint32_t laye
 
 /** All shards and expert files of a calibrated folder, and its report. Continues where a run was interrupted. */
 TD_NODISCARD td_status td_calibrate(td_quantizer *q);
+
+/* ---- expert_shards.c: nothing to do without compressed_tensors ------------------------------- */
+
+struct json_t;
+
+/** @return TD_ENOTSUP for formats and shapes that compressed-tensors does not have. */
+TD_NODISCARD td_status td_expert_shards_check(const td_quantizer *q);
+/** Whether the shard of a layer is there, so that its packed file is not needed any more. */
+bool                   td_expert_shard_is_done(td_quantizer *q, uint32_t layer);
+/** From the packed files of all layers, which are removed then. */
+TD_NODISCARD td_status td_expert_shards_write(td_quantizer *q);
+/** Add names of all tensors, and which shard has them, to the index's map. */
+TD_NODISCARD td_status td_expert_shards_list(td_quantizer *q, struct json_t *map, uint64_t *bytes);
 
 /* ---- small_files.c --------------------------------------------------------------------------- */
 

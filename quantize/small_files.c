@@ -46,6 +46,48 @@ static json_t *quantization_config(void) {
                      "ignore", "re:.*kv_b_proj$", "re:.*mlp\\.gate$", "re:.*shared_expert_gate$");
 }
 
+/* "weights" of a group. @param size of the groups of columns that share a scale; 0: a scale a row. */
+static json_t *weights(int bits, uint32_t size) {
+    json_t *w = json_pack("{s:i,s:s,s:b,s:s,s:n,s:b}", "num_bits", bits, "type", "int", "symmetric", 1, "strategy", size ? "group" : "channel", "group_size",
+                          "dynamic", 0);
+    if (w && size) json_object_set_new(w, "group_size", json_integer(size));
+    return w;
+}
+
+#define PROJECTIONS "(gate_proj|up_proj|down_proj)$"
+#define EXPERTS     "re:.*mlp\\.experts\\.\\d+\\." PROJECTIONS
+
+/*
+ * The description of a folder for other engines. Targets are names, because vLLM gives a name precedence over a class but not one name over another.
+ * Experts in 4 bits say nothing of activations: engines that read them keep these in 16 bits.
+ */
+static json_t *shared_quantization_config(const td_quantizer *q) {
+    bool    int8_experts = q->experts->format == TD_EXPERT_INT8C;
+    json_t *groups = json_object(), *w8a8 = NULL, *packed = NULL;
+    if (q->w8a8 || int8_experts) {
+        json_t *targets = json_array();
+        if (q->w8a8) {
+            json_array_append_new(targets, json_string("re:.*self_attn\\.(q_proj|k_proj|v_proj|o_proj|q_a_proj|q_b_proj|kv_a_proj_with_mqa)$"));
+            json_array_append_new(targets, json_string("re:.*mlp\\." PROJECTIONS));
+            json_array_append_new(targets, json_string("re:.*mlp\\.shared_experts?\\." PROJECTIONS));
+        }
+        if (int8_experts) json_array_append_new(targets, json_string(EXPERTS));
+        w8a8 = json_pack("{s:o,s:o,s:{s:i,s:s,s:b,s:s,s:b},s:n,s:s}", "targets", targets, "weights", weights(8, 0), "input_activations", "num_bits", 8, "type",
+                         "int", "symmetric", 1, "strategy", "token", "dynamic", 1, "output_activations", "format", "int-quantized");
+        json_object_set_new(groups, "group_0", w8a8);
+    }
+    if (!int8_experts) {
+        uint32_t size = q->experts->format == TD_EXPERT_INT4G ? q->experts->groups.size : 0;
+        packed = json_pack("{s:[s],s:o,s:n,s:n,s:s}", "targets", EXPERTS, "weights", weights(4, size), "input_activations", "output_activations", "format",
+                           "pack-quantized");
+        json_object_set_new(groups, w8a8 ? "group_1" : "group_0", packed);
+    }
+    return json_pack("{s:s,s:s,s:s,s:n,s:n,s:o,s:[s,s,s,s,s]}", "quant_method", "compressed-tensors", "format",
+                     w8a8 && packed ? "mixed-precision" : packed ? "pack-quantized" : "int-quantized", "quantization_status", "compressed",
+                     "global_compression_ratio", "kv_cache_scheme", "config_groups", groups, "ignore", "lm_head", "re:.*kv_b_proj$", "re:.*mlp\\.gate$",
+                     "re:.*shared_expert_gate$", "re:.*eh_proj$");
+}
+
 td_status td_output_config_write(td_quantizer *q) {
     char    path[PATH_MAX];
     json_t *config;
@@ -53,7 +95,8 @@ td_status td_output_config_write(td_quantizer *q) {
     if ((size_t)snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", q->o->model_path) >= sizeof path)
         return td_fail(q->err, TD_EINVAL, "the model path is too long");
     TD_TRY(td_json_read(path, SMALL_FILE_MAX, &config, q->err));
-    int       failed = q->w8a8 ? json_object_set_new(config, "quantization_config", quantization_config()) : 0;
+    json_t   *numbers = q->compressed_tensors ? shared_quantization_config(q) : q->w8a8 ? quantization_config() : NULL;
+    int       failed = numbers || q->compressed_tensors || q->w8a8 ? json_object_set_new(config, "quantization_config", numbers) : 0;
     char     *text = failed ? NULL : td_json_dump(config, JSON_INDENT(2));
     td_status s = text ? td_output_path(q, path, "config.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
     if (s == TD_OK) s = td_file_write(path, text, strlen(text), q->err);

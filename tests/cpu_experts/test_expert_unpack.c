@@ -59,22 +59,23 @@ static void check(td_expert_format format, uint32_t n_shards) {
     td_experts     *x = loaded(format, pool, &w);
     float          *got = malloc(MOST * sizeof *got), want[HIDDEN];
     int8_t         *codes = malloc(MOST);
-    float           scale[HIDDEN];
+    float           scale[HIDDEN * (HIDDEN / 32 + 1)];
     td_error        err = {0};
-    bool            integers = format == TD_EXPERT_INT4C || format == TD_EXPERT_INT8C;
+    bool            integers = format == TD_EXPERT_INT4C || format == TD_EXPERT_INT8C || format == TD_EXPERT_INT4G;
     static const size_t RANGES[][2] = {{0, SIZE_MAX}, {0, 1}, {31, 2}, {33, 40}, {INTER - 1, 1}}; /* first row, rows; SIZE_MAX: all */
     for (uint32_t e = 0; e < N_EXPERTS; e++)
         for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++)
             for (size_t i = 0; i < sizeof RANGES / sizeof *RANGES; i++) {
                 const td_tensor_view *view = matrix_of(&w.experts[e], m);
                 size_t k = view->shape[1], row = RANGES[i][0], n = RANGES[i][1] == SIZE_MAX ? view->shape[0] : RANGES[i][1];
+                size_t size = format == TD_EXPERT_INT4G ? 32 : k, in_row = (k + size - 1) / size; /* scales */
                 float  factor = td_fp4_factor(td_amax(TD_DT_F32, view->data, view->shape[0] * k));
                 assert_int_equal(td_experts_get_values(x, 1, e, m, row, n, got, &err), TD_OK);
                 assert_int_equal(td_experts_get_codes(x, 1, e, m, row, n, codes, scale, &err), integers ? TD_OK : TD_ENOTSUP);
                 for (size_t r = 0; r < n; r++) {
                     expected_row(format, (const float *)view->data + (row + r) * k, k, factor, want);
                     assert_memory_equal(got + r * k, want, k * sizeof *want);
-                    for (size_t j = 0; integers && j < k; j++) assert_true((float)codes[r * k + j] * scale[r] == want[j]);
+                    for (size_t j = 0; integers && j < k; j++) assert_true((float)codes[r * k + j] * scale[r * in_row + j / size] == want[j]);
                 }
             }
     free(got);

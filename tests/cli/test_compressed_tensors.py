@@ -1,0 +1,227 @@
+"""`tandem quantize --output-format compressed-tensors`: the tensors decoded here, the description of them, the folder read back, runs that are
+continued, and refusals."""
+import array
+import hashlib
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+
+TANDEM = os.environ["TD_TANDEM"]
+SOURCE = os.environ["TD_SOURCE_DIR"]
+MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
+EXPERTS = [f"model.layers.{layer}.mlp.experts.{e}.{m}_proj" for layer in range(1, 7) for e in range(16) for m in ("gate", "up", "down")]
+SHAPES = {"gate": (128, 256), "up": (128, 256), "down": (256, 128)}
+SMALL = ("--text", os.path.join(MODEL, "valid.txt"), "--window", "64", "--limit", "200", "--json")
+
+
+def tandem(*args):
+    return subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=120)
+
+
+def sha(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
+class Folder:
+    """Tensors of a folder with an index, checked against the safetensors format as they are read."""
+
+    def __init__(self, path):
+        with open(os.path.join(path, "model.safetensors.index.json")) as f:
+            index = json.load(f)
+        self.files, self.where, total = {}, index["weight_map"], 0
+        for name in sorted(set(self.where.values())):
+            with open(os.path.join(path, name), "rb") as f:
+                data = f.read()
+            n = struct.unpack("<Q", data[:8])[0]
+            header = json.loads(data[8:8 + n])
+            header.pop("__metadata__")
+            at = 0
+            for t in sorted(header.values(), key=lambda t: t["data_offsets"]):  # no gaps, no overlap
+                assert t["data_offsets"][0] == at, name
+                at = t["data_offsets"][1]
+            assert 8 + n + at == len(data), name
+            assert {k for k, v in self.where.items() if v == name} == set(header), name
+            self.files[name] = (header, data[8 + n:])
+            total += at
+        assert index["metadata"]["total_size"] == total
+        with open(os.path.join(path, "config.json")) as f:
+            self.quantization = json.load(f)["quantization_config"]
+
+    def get(self, name):
+        """dtype, shape, values."""
+        header, data = self.files[self.where[name]]
+        t = header[name]
+        raw = data[slice(*t["data_offsets"])]
+        if t["dtype"] == "BF16":
+            values = [struct.unpack("<f", b"\0\0" + raw[i:i + 2])[0] for i in range(0, len(raw), 2)]
+        else:
+            values = array.array({"F32": "f", "I32": "I", "I64": "q", "I8": "b"}[t["dtype"]], raw)
+        return t["dtype"], t["shape"], values
+
+    def unpacked(self, name):
+        """Codes of a packed matrix."""
+        dtype, shape, words = self.get(name + ".weight_packed")
+        n, k = self.get(name + ".weight_shape")[2]
+        assert (dtype, shape) == ("I32", [n, (k + 7) // 8])
+        return [[(words[r * shape[1] + c // 8] >> 4 * (c % 8) & 15) - 8 for c in range(k)] for r in range(n)]
+
+
+class CompressedTensors(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.at = cls.temporary.name
+        cls.main = cls.quantize("main")
+        with open(os.path.join(MODEL, "model.safetensors"), "rb") as f:
+            n = struct.unpack("<Q", f.read(8))[0]
+            cls.header = json.loads(f.read(n))
+            cls.payload = f.read()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    @classmethod
+    def quantize(cls, name, *args, output_format="compressed-tensors"):
+        path = os.path.join(cls.at, name)
+        p = tandem("quantize", "--model-path", MODEL, "--output", path, "--output-format", output_format, *args)
+        assert p.returncode == 0, p.stderr
+        return path
+
+    def original(self, name):
+        """Rows of a bf16 matrix of the model."""
+        begin, end = self.header[name + ".weight"]["data_offsets"]
+        columns = self.header[name + ".weight"]["shape"][1]
+        values = [struct.unpack("<f", b"\0\0" + self.payload[i:i + 2])[0] for i in range(begin, end, 2)]
+        return [values[i:i + columns] for i in range(0, len(values), columns)]
+
+    def check_rounding(self, name, codes, scales, top, group):
+        """Every code is a nearest one, every scale the largest of its group over top (bf16 scales: rounded)."""
+        for r, row in enumerate(self.original(name)):
+            for g in range(0, len(row), group):
+                scale, part = scales[r * (len(row) // group) + g // group], row[g:g + group]
+                self.assertAlmostEqual(scale * top / max(map(abs, part)), 1, delta=1e-6 if group == len(row) else 2**-8)
+                for code, w in zip(codes[r][g:g + group], part):
+                    self.assertLessEqual(abs(w - code * scale), scale * (0.5 + 1e-5))
+
+    def test_packed_experts_and_int8_linears(self):
+        f = Folder(self.main)
+        for name in EXPERTS[::29]:
+            self.assertEqual(self.get_shape(f, name), ("F32", [SHAPES[name.split(".")[-1][:-5]][0], 1]))
+            self.check_rounding(name, f.unpacked(name), f.get(name + ".weight_scale")[2], 7, len(self.original(name)[0]))
+        for name in ("model.layers.2.self_attn.o_proj", "model.layers.0.mlp.down_proj", "model.layers.3.mlp.shared_experts.up_proj"):
+            dtype, (n, k), codes = f.get(name + ".weight")
+            self.assertEqual((dtype, self.get_shape(f, name)), ("I8", ("F32", [n, 1])))
+            self.check_rounding(name, [codes[i:i + k] for i in range(0, n * k, k)], f.get(name + ".weight_scale")[2], 127, k)
+        for name in ("lm_head", "model.layers.6.eh_proj", "model.layers.1.self_attn.kv_b_proj", "model.embed_tokens"):
+            self.assertEqual(f.get(name + ".weight")[0], "BF16", name)
+            self.assertEqual(f.get(name + ".weight")[2], [v for row in self.original(name) for v in row])
+        self.assertFalse([x for x in os.listdir(self.main) if x.endswith(".tdx")])
+
+    def get_shape(self, f, name):
+        return f.get(name + ".weight_scale")[:2]
+
+    def test_description(self):
+        """Each module with scales is a target of exactly one group, which says how it is stored; no other matrix is one of any."""
+        for args, formats in (((), {"int-quantized", "pack-quantized"}), (("--quantization", "none"), {"pack-quantized"}),
+                              (("--expert-quantization", "int8"), {"int-quantized"}), (("--expert-quantization", "int4-g32"), {"int-quantized", "pack-quantized"})):
+            with self.subTest(args=args):
+                f = Folder(self.quantize("-".join(("described", *args)), *args) if args else self.main)
+                q = f.quantization
+                self.assertEqual((q["quant_method"], q["quantization_status"]), ("compressed-tensors", "compressed"))
+                self.assertEqual(q["format"], "mixed-precision" if len(formats) > 1 else min(formats))
+                self.assertEqual({g["format"] for g in q["config_groups"].values()}, formats)
+                modules = {x.rsplit(".", 1)[0] for x in f.where}
+                for module in modules:
+                    groups = [g for g in q["config_groups"].values() for t in g["targets"] if re.match(t[3:], module)]
+                    tensors = {x.rsplit(".", 1)[1] for x in f.where if x.rsplit(".", 1)[0] == module}
+                    ignored = any(re.match(t[3:], module) if t.startswith("re:") else t == module for t in q["ignore"])
+                    if tensors == {"weight_packed", "weight_scale", "weight_shape"}:
+                        self.assertEqual([(g["format"], g["weights"]["num_bits"], g["input_activations"]) for g in groups], [("pack-quantized", 4, None)], module)
+                        groups_of_row = f.get(module + ".weight_scale")[1][1]
+                        size = groups[0]["weights"]["group_size"]
+                        self.assertEqual(groups_of_row, f.get(module + ".weight_shape")[2][1] // size if size else 1)
+                        self.assertEqual(groups[0]["weights"]["strategy"], "group" if size else "channel")
+                    elif "weight_scale" in tensors:
+                        self.assertEqual([(g["format"], g["weights"]["num_bits"], g["weights"]["strategy"]) for g in groups], [("int-quantized", 8, "channel")], module)
+                        self.assertEqual((groups[0]["input_activations"]["strategy"], groups[0]["input_activations"]["dynamic"]), ("token", True))
+                    else:
+                        self.assertTrue(ignored or not groups, module)
+                    self.assertFalse(ignored and "weight_scale" in tensors, module)
+
+    def test_groups_and_int8(self):
+        f = Folder(self.quantize("g32", "--expert-quantization", "int4-g32"))
+        name = EXPERTS[100]
+        dtype, shape, scales = f.get(name + ".weight_scale")
+        self.assertEqual((dtype, shape[1] * 32), ("BF16", f.get(name + ".weight_shape")[2][1]))
+        self.check_rounding(name, f.unpacked(name), scales, 7, 32)
+        f = Folder(self.quantize("int8", "--expert-quantization", "int8"))
+        dtype, (n, k), codes = f.get(name + ".weight")
+        self.assertEqual((dtype, self.get_shape(f, name)), ("I8", ("F32", [n, 1])))
+        self.check_rounding(name, [codes[i:i + k] for i in range(0, n * k, k)], f.get(name + ".weight_scale")[2], 127, k)
+
+    def test_group_of_zeros(self):
+        """It has no scale of its own; what is written is one that readers take."""
+        model, name = os.path.join(self.at, "zeros"), "model.layers.1.mlp.experts.2.down_proj"
+        shutil.copytree(MODEL, model)
+        begin, _ = self.header[name + ".weight"]["data_offsets"]
+        with open(os.path.join(model, "model.safetensors"), "r+b") as f:
+            f.seek(8 + struct.unpack("<Q", f.read(8))[0] + begin)
+            f.write(bytes(2 * 128 + 2 * 32))  # row 0, and the first group of row 1
+        for experts, groups in (("int4", 1), ("int4-g32", 4)):
+            path = os.path.join(self.at, "zeros-" + experts)
+            p = tandem("quantize", "--model-path", model, "--output", path, "--output-format", "compressed-tensors", "--expert-quantization", experts)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            f = Folder(path)
+            self.assertEqual(list(f.get(name + ".weight_scale")[2][:groups]), groups * [1.0])
+            self.assertEqual(f.unpacked(name)[0] + f.unpacked(name)[1][:32], 160 * [0])
+            self.assertEqual(tandem("perplexity", "--model-path", path, *SMALL).returncode, 0)
+
+    def test_read_back(self):
+        """As a model it has the packed folder's weights, each of them to the last bit, and its figures."""
+        calibrated = ("--calibration", os.path.join(MODEL, "valid.txt"), "--calibration-tokens", "512", "--calibration-window", "128")
+        for experts, more in (("int4", ()), ("int4", calibrated), ("int4-g64", ()), ("int8", ())):
+            with self.subTest(experts=experts, more=more):
+                name = experts + ("-calibrated" if more else "")
+                packed = self.quantize("packed-" + name, "--expert-quantization", experts, *more, output_format="tandem")
+                shared = self.quantize("shared-" + name, "--expert-quantization", experts, *more)
+                numbers = ("--quantization", "w8a8_int8", "--expert-quantization", experts)
+                p = tandem("perplexity", "--model-path", shared, *SMALL, *numbers, "--against", packed, *(f"--against-{x[2:]}" if x.startswith("--") else x for x in numbers),
+                           "--per-tensor")
+                self.assertEqual(p.returncode, 0, p.stderr)
+                got = json.loads(p.stdout)
+                self.assertEqual((got["kl"], got["ratio"]), (0, 1))
+                self.assertEqual({x["db"] for x in got["tensors"]}, {None})
+                self.assertGreater(len(got["tensors"]), 6 * 48)
+
+    def test_continued(self):
+        """A run that lost shards writes them again, the same bytes; a whole folder is left alone."""
+        path = self.quantize("continued")
+        files = {x: sha(os.path.join(path, x)) for x in os.listdir(path)}
+        self.assertEqual(files, {x: sha(os.path.join(self.main, x)) for x in os.listdir(self.main)})
+        times = {x: os.stat(os.path.join(path, x)).st_mtime_ns for x in files if x.startswith("model-")}
+        self.quantize("continued")
+        self.assertEqual(times, {x: os.stat(os.path.join(path, x)).st_mtime_ns for x in times})
+        for lost in ("model-experts-00003-of-00006.safetensors", "model-experts-00006-of-00006.safetensors", "config.json"):
+            os.remove(os.path.join(path, lost))
+        self.quantize("continued")
+        self.assertEqual(files, {x: sha(os.path.join(path, x)) for x in os.listdir(path)})
+
+    def test_refusals(self):
+        for args, said in ((("--output-format", "gguf"), "expected tandem or compressed-tensors"),
+                           (("--output-format", "compressed-tensors", "--expert-quantization", "mxfp4"), "experts in mxfp4 cannot be written as compressed-tensors")):
+            p = tandem("quantize", "--model-path", MODEL, "--output", os.path.join(self.at, "refused"), *args)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn(said, p.stderr)
+        p = tandem("quantize", "--model-path", MODEL, "--output", self.main)
+        self.assertIn("holds the output of another model or of other options", p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -4,6 +4,7 @@
 
 #include "core/cpu.h"
 #include "core/mem.h"
+#include "core/zmm_rows.h"
 #include "npu/host/kernels/attn16.h"
 
 #define OP static inline __attribute__((always_inline))
@@ -95,13 +96,18 @@ static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-#define MR      12 /* rows beside two panels */
-#define MR_ONE  16 /* beside one */
-#define ROWS_MAX 16
+#define MR     TD_ZMM_ROWS_MAX /* rows beside two panels */
+#define MR_ONE 16              /* beside one */
 
-/* As instruction text: gcc 12 keeps some of the intrinsic's accumulators in memory. */
-OP __m512i dot2(__m512i sum, __m512i a, __m512i b) {
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+/* As instruction text: gcc 12 keeps some of the intrinsic's accumulators in memory. Half of the rows' pairs are broadcast by it, as in core/zmm_rows.h. */
+OP __m512i dot2(__m512i sum, __m512i b, const int16_t *pair, bool embedded) {
+    if (embedded) {
+        __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*(const int16_t(*)[2])pair));
+    } else {
+        int32_t two;
+        memcpy(&two, pair, sizeof two);
+        __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(_mm512_set1_epi32(two)));
+    }
     return sum;
 }
 
@@ -113,43 +119,56 @@ OP void finish(const td_attn16_gemm *g, size_t i, size_t j, __m512 sum) {
     _mm512_storeu_ps(c, sum);
 }
 
-/* rows and panels are constants after inlining. @return where to prefetch next */
-OP const char *tile(const td_attn16_gemm *g, size_t i0, size_t panel, int rows, int panels, const char *ahead, const char *ahead_end) {
-    __m512i        sum[ROWS_MAX][2];
+#define LOAD(i)                                                                             \
+    "vmovdqu64 64*" i "(%[w]), %%zmm28\n\tvmovdqu64 64*" i "(%[w],%[w1]), %%zmm29\n\t"      \
+    "prefetcht1 (%[ahead])\n\tadd %[step], %[ahead]\n\t"
+#define CASE(rows) TD_ZMM_CASE(rows, "vpdpwssd", "", LOAD, "64", p, sum[0])
+
+/* Some rows and two panels. @return where to prefetch next */
+static const char *two_panels(const td_attn16_gemm *g, size_t i0, size_t rows, size_t panel, const char *ahead, const char *ahead_end) {
+    __m512i        sum[MR][2];
+    td_zmm_product p = {.x = (const char *)(g->a + i0 * g->lda), .stride = g->lda * sizeof *g->a, .w = (const char *)(g->b + panel * g->panel_stride),
+                        .w1 = g->panel_stride * sizeof *g->b, .ahead = ahead, .ahead_step = ahead < ahead_end ? 64 : 0, .fours = g->pairs / 4,
+                        .ones = g->pairs % 4};
+    p.next = ahead + p.fours * 4 * p.ahead_step;
+    switch (rows) {
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
+    }
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    for (size_t i = 0; i < rows; i++) {
+        __m512i first = sum[i][0], second = sum[i][1];
+        if (g->even_odd) {
+            first = _mm512_permutex2var_epi32(sum[i][0], low, sum[i][1]);
+            second = _mm512_permutex2var_epi32(sum[i][0], high, sum[i][1]);
+        }
+        finish(g, i0 + i, panel * 16, _mm512_cvtepi32_ps(first));
+        finish(g, i0 + i, panel * 16 + 16, _mm512_cvtepi32_ps(second));
+    }
+    return p.ahead;
+}
+
+/* Some rows, a constant after inlining, and one panel. @return where to prefetch next */
+OP const char *one_panel(const td_attn16_gemm *g, size_t i0, size_t panel, int rows, const char *ahead, const char *ahead_end) {
+    __m512i        sum[MR_ONE];
     const int16_t *a3[6], *b = g->b + panel * g->panel_stride; /* row i is a3[i / 3] + (i % 3) * lda: an address each */
-    const size_t   lda = g->lda, stride = g->panel_stride, step = ahead < ahead_end ? 64 : 0;
+    const size_t   lda = g->lda, step = ahead < ahead_end ? 64 : 0;
 #pragma GCC unroll 6
     for (int i = 0; i < 6; i++) a3[i] = g->a + (i0 + (size_t)i * 3) * lda;
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = _mm512_setzero_si512();
+    for (int i = 0; i < rows; i++) sum[i] = _mm512_setzero_si512();
     for (size_t k = 0; k < g->pairs; k++, b += 32, ahead += step) {
-        __m512i b0 = _mm512_loadu_si512(b), b1 = panels > 1 ? _mm512_loadu_si512(b + stride) : b0;
+        __m512i b0 = _mm512_loadu_si512(b);
         _mm_prefetch(ahead, _MM_HINT_T1);
 #pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            int32_t two;
-            memcpy(&two, a3[i / 3] + (size_t)(i % 3) * lda + 2 * k, sizeof two);
-            __m512i x = _mm512_set1_epi32(two);
-            sum[i][0] = dot2(sum[i][0], b0, x);
-            if (panels > 1) sum[i][1] = dot2(sum[i][1], b1, x);
-        }
+        for (int i = 0; i < rows; i++) sum[i] = dot2(sum[i], b0, a3[i / 3] + (size_t)(i % 3) * lda + 2 * k, i % 2 == 1);
     }
-    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) {
-        if (panels > 1 && g->even_odd) {
-            __m512i even = sum[i][0];
-            sum[i][0] = _mm512_permutex2var_epi32(even, low, sum[i][1]);
-            sum[i][1] = _mm512_permutex2var_epi32(even, high, sum[i][1]);
-        }
-        finish(g, i0 + (size_t)i, panel * 16, _mm512_cvtepi32_ps(sum[i][0]));
-        if (panels > 1) finish(g, i0 + (size_t)i, panel * 16 + 16, _mm512_cvtepi32_ps(sum[i][1]));
-    }
+    for (int i = 0; i < rows; i++) finish(g, i0 + (size_t)i, panel * 16, _mm512_cvtepi32_ps(sum[i]));
     return ahead;
 }
 
-#define CASE(r, panels)                                              \
-    case r: ahead = tile(g, i, panel, r, panels, ahead, end); break;
+#define CASE_ONE(r) \
+    case r: ahead = one_panel(g, i, panel, r, ahead, end); break;
 
 static void gemm(const td_attn16_gemm *g) {
     const char *ahead = g->ahead ? g->ahead : (const char *)g->a, *end = ahead + (g->ahead ? g->ahead_bytes : 0);
@@ -157,17 +176,15 @@ static void gemm(const td_attn16_gemm *g) {
     for (; panel + 2 <= g->n / 16; panel += 2)
         for (size_t t = 0; t < tiles; t++) {
             size_t i = g->m * t / tiles;
-            switch (g->m * (t + 1) / tiles - i) {
-                CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) CASE(9, 2) CASE(10, 2) CASE(11, 2) CASE(12, 2)
-            }
+            ahead = two_panels(g, i, g->m * (t + 1) / tiles - i, panel, ahead, end);
         }
     if (panel == g->n / 16) return;
     tiles = (g->m + MR_ONE - 1) / MR_ONE;
     for (size_t t = 0; t < tiles; t++) {
         size_t i = g->m * t / tiles;
         switch (g->m * (t + 1) / tiles - i) {
-            CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
-            CASE(13, 1) CASE(14, 1) CASE(15, 1) CASE(16, 1)
+            CASE_ONE(1) CASE_ONE(2) CASE_ONE(3) CASE_ONE(4) CASE_ONE(5) CASE_ONE(6) CASE_ONE(7) CASE_ONE(8) CASE_ONE(9) CASE_ONE(10) CASE_ONE(11) CASE_ONE(12)
+            CASE_ONE(13) CASE_ONE(14) CASE_ONE(15) CASE_ONE(16)
         }
     }
 }

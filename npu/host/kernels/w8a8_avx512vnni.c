@@ -2,66 +2,35 @@
  * W8A8 with AVX512-VNNI. vpdpbusd multiplies unsigned by signed bytes: the weights are stored as w + 128, so a sum is too
  * large by 128 * sum(x), which is known per row of x. Products of four are added without saturation.
  */
-#include <immintrin.h>
-#include <stdbool.h>
-
 #include "core/cpu.h"
+#include "core/zmm_rows.h"
 #include "npu/host/kernels/w8a8_common.h"
 
 #define MR     14
 #define NR     32
 #define OFFSET 128
-#define AHEAD  8192 /* bytes ahead of a single pass that are brought to L2 */
-#define NEAR   2048 /* and from there to L1 */
+#define AHEAD  8192 /* bytes ahead of a single pass that are brought to L2; from 2048 ahead they come to L1 */
 
 static void pack(void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size_t k) {
     w8a8_pack(panel, q, ldq, nr_valid, k, NR, 0x80);
 }
 
-/*
- * acc += w0, w1 times four of a row, broadcast. By hand: gcc 12 keeps some of the intrinsic's accumulators in memory. Half of the rows
- * are broadcast by the multiplications themselves: one instruction less and one load more, so that neither is the narrow place.
- */
-TD_INLINE void dot(__m512i *acc, __m512i w0, __m512i w1, const int8_t *x, bool embedded) {
-    if (embedded) {
-        __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc[0]) : "v"(w0), "m"(*(const int8_t(*)[4])x));
-        __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc[1]) : "v"(w1), "m"(*(const int8_t(*)[4])x));
-    } else {
-        int32_t four;
-        memcpy(&four, x, 4);
-        __m512i b = _mm512_set1_epi32(four);
-        __asm__("vpdpbusd %2, %1, %0" : "+v"(acc[0]) : "v"(w0), "v"(b));
-        __asm__("vpdpbusd %2, %1, %0" : "+v"(acc[1]) : "v"(w1), "v"(b));
+#define LOAD(i)                                                                                                                  \
+    "vmovdqu64 128*" i "(%[w]), %%zmm28\n\tvmovdqu64 128*" i "+64(%[w]), %%zmm29\n\t"                                               \
+    "prefetcht1 (%[ahead])\n\tprefetcht1 (%[ahead],%[w1])\n\tadd %[step], %[ahead]\n\t" /* at full step: two lines */               \
+    "prefetcht0 128*" i "+2048(%[w])\n\tprefetcht0 128*" i "+2112(%[w])\n\t"
+#define CASE(rows) TD_ZMM_CASE(rows, "vpdpbusd", "", LOAD, "128", p, (__m512i *)(void *)out)
+
+static void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, size_t ldx, size_t rows, const uint8_t *ahead, size_t step) {
+    td_zmm_product p = {.x = (const char *)x, .stride = ldx, .w = (const char *)w, .w1 = step / 2, .ahead = (const char *)ahead, .ahead_step = step,
+                        .fours = k4 / 4, .ones = k4 % 4};
+    p.next = p.ahead + p.fours * 4 * step;
+    switch (rows) {
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
     }
 }
 
-/* 28 sums, two weight vectors and the broadcast fill 31 registers. */
-TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, size_t ldx, int rows,
-                    const uint8_t *ahead, size_t step) {
-    __m512i       acc[MR][2];
-    const int8_t *x3[5] = {x, x + 3 * ldx, x + 6 * ldx, x + 9 * ldx, x + 12 * ldx}; /* row i is x3[i / 3] + (i % 3) * ldx: an address each */
-#pragma GCC unroll 14
-    for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = _mm512_setzero_si512();
-    for (size_t kk = 0; kk < k4; kk++, w += 4 * NR, ahead += step) {
-        __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
-        _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-        _mm_prefetch((const char *)ahead + step / 2, _MM_HINT_T1); /* at full step: two lines */
-        _mm_prefetch((const char *)w + NEAR, _MM_HINT_T0);
-        _mm_prefetch((const char *)w + NEAR + 64, _MM_HINT_T0);
-#pragma GCC unroll 14
-        for (int i = 0; i < rows; i++) dot(acc[i], w0, w1, x3[i / 3] + (size_t)(i % 3) * ldx + kk * 4, i % 2 == 1);
-    }
-#pragma GCC unroll 14
-    for (int i = 0; i < rows; i++) {
-        _mm512_store_si512(out + i * NR, acc[i][0]);
-        _mm512_store_si512(out + i * NR + 16, acc[i][1]);
-    }
-}
-
-#define TILE_CASES                                                                                              \
-    TILE_CASE(1) TILE_CASE(2) TILE_CASE(3) TILE_CASE(4) TILE_CASE(5) TILE_CASE(6) TILE_CASE(7) TILE_CASE(8)     \
-    TILE_CASE(9) TILE_CASE(10) TILE_CASE(11) TILE_CASE(12)            \
-    TILE_CASE(13) TILE_CASE(14)
+#define TILE_CASES default: tile(acc, w, k4, x, a->ldx, rows, ahead, step);
 #include "npu/host/kernels/w8a8_tiles.inc"
 
 const td_w8a8_kernel td_w8a8_avx512vnni = {

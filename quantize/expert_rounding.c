@@ -8,10 +8,12 @@
 
 #include "core/error.h"
 #include "core/mem.h"
+#include "quant/column_scale.h"
 #include "quant/convert.h"
 #include "quant/hessian.h"
 
 #define BLOCK_ROWS     256  /* gathered at a time */
+#define SAMPLE_ROWS    512  /* of the intermediate, to choose the scales of down's columns by */
 #define BORROWED_SCALE 0.5f /* on a row: a quarter of its square */
 
 /* Which tokens went to which expert: those of expert e are tokens[first[e]] .. tokens[first[e + 1] - 1]. */
@@ -28,6 +30,9 @@ typedef struct {
     float  *h;                 /* [max(hidden, inter)]^2 */
     float  *x;                 /* [BLOCK_ROWS, hidden] */
     float  *gu;                /* [BLOCK_ROWS, 2 * inter] */
+    float  *sample;            /* [SAMPLE_ROWS, inter] of down's inputs */
+    size_t  n_sample;
+    float  *column;            /* [inter] scales of down's columns */
     int8_t *codes;             /* of either matrix, to nearest */
     float  *scales;
     td_error err;              /* of expert `failed` */
@@ -63,20 +68,23 @@ static size_t scales_of(const td_quantizer *q, const td_round_options *o) {
 }
 
 /* Floats of a lane's arrays, in the order of the struct. */
-static void lane_sizes(const td_quantizer *q, size_t sizes[6]) {
+#define LANE_ARRAYS 8
+static void lane_sizes(const td_quantizer *q, size_t sizes[LANE_ARRAYS]) {
     size_t hidden = q->config.hidden, inter = q->config.moe_inter, k = larger(hidden, inter);
     sizes[0] = sizes[1] = 2 * inter * hidden;
     sizes[2] = hidden * inter;
     sizes[3] = k * k;
     sizes[4] = BLOCK_ROWS * hidden;
     sizes[5] = BLOCK_ROWS * 2 * inter;
+    sizes[6] = SAMPLE_ROWS * inter;
+    sizes[7] = inter;
 }
 
 static uint64_t lane_bytes(const td_quantizer *q, const td_round_options *o) {
-    size_t   sizes[6], hidden = q->config.hidden, inter = q->config.moe_inter;
+    size_t   sizes[LANE_ARRAYS], hidden = q->config.hidden, inter = q->config.moe_inter;
     uint64_t bytes = 2 * inter * hidden + scales_of(q, o) * sizeof(float);
     lane_sizes(q, sizes);
-    for (int i = 0; i < 6; i++) bytes += sizes[i] * sizeof(float);
+    for (int i = 0; i < LANE_ARRAYS; i++) bytes += sizes[i] * sizeof(float);
     return bytes + larger(td_round_bytes(2 * inter, hidden, o), td_round_bytes(hidden, inter, o));
 }
 
@@ -165,10 +173,24 @@ static void activate(lane *l, const expert_rows *r, size_t first, size_t rows, s
     }
 }
 
+/* Evenly spaced rows, enlarged so that their sum of squares is about that of all. */
+static void keep_sample(lane *l, size_t first, size_t rows, size_t n, size_t inter) {
+    size_t wanted = n < SAMPLE_ROWS ? n : SAMPLE_ROWS;
+    float  enlarge = sqrtf((float)n / (float)wanted);
+    for (; l->n_sample < wanted; l->n_sample++) {
+        size_t row = l->n_sample * n / wanted;
+        if (row >= first + rows) return;
+        const float *from = l->gu + (row - first) * 2 * inter;
+        float       *to = l->sample + l->n_sample * inter;
+        for (size_t c = 0; c < inter; c++) to[c] = from[c] * enlarge;
+    }
+}
+
 static void add_intermediates(const round_job *j, lane *l, const expert_rows *r) {
     const td_blas *b = &j->q->blas;
     size_t         hidden = j->q->config.hidden, inter = j->q->config.moe_inter, n = r->own + r->borrowed;
     memset(l->h, 0, inter * inter * sizeof *l->h);
+    l->n_sample = 0;
     for (size_t at = 0; at < n; at += BLOCK_ROWS) {
         size_t rows = n - at < BLOCK_ROWS ? n - at : BLOCK_ROWS;
         gather(j, l, r, at, rows, false);
@@ -176,6 +198,7 @@ static void add_intermediates(const round_job *j, lane *l, const expert_rows *r)
                  l->gu, (int)(2 * inter));
         activate(l, r, at, rows, inter);
         td_hessian_add(b, l->gu, rows, inter, 2 * inter, l->h);
+        keep_sample(l, at, rows, n, inter);
     }
 }
 
@@ -190,18 +213,50 @@ static td_status read_matrix(const round_job *j, lane *l, td_role role, uint32_t
     return s;
 }
 
-/* Round w [n, k] with the Hessian in l->h (known: it has one), and say how well. */
-static td_status round_one(const round_job *j, lane *l, const float *w, size_t n, size_t k, bool known, int fit, td_expert_fit *f, int8_t *codes,
-                           float *scales) {
-    const td_blas   *b = &j->q->blas;
+/* A matrix, where its codes go, and which of the fit's figures are its own. */
+typedef struct {
+    float  *w; /* [n, k] */
+    size_t  n, k, n_rows; /* n_rows: of inputs in the Hessian */
+    int8_t *codes;
+    float  *scales;
+    int     fit;
+} target;
+
+static td_round_options options_for(const round_job *j, const target *t) {
+    td_round_options o = j->options;
+    if (t->n_rows) o.damping = td_round_damping(t->k, t->n_rows);
+    return o;
+}
+
+/* The error of rounding w to nearest, with the Hessian in l->h. */
+static td_status measure_nearest(const round_job *j, lane *l, const target *t, td_expert_fit *f) {
     td_round_options nearest = j->options;
     nearest.method = TD_ROUND_NEAREST;
-    if (known && !td_hessian_mirror(l->h, k)) return td_fail(&l->err, TD_EDEVICE, "the inputs are not numbers");
-    TD_TRY(td_round_matrix(b, w, n, k, known ? l->h : NULL, &j->options, codes, scales, &l->err));
-    if (!known) return TD_OK;
-    TD_TRY(td_round_matrix(b, w, n, k, NULL, &nearest, l->codes, l->scales, &l->err));
-    TD_TRY(td_round_error(b, w, n, k, l->h, &nearest, l->codes, l->scales, &f->nearest[fit], &l->err));
-    return td_round_error(b, w, n, k, l->h, &j->options, codes, scales, &f->error[fit], &l->err);
+    if (!td_hessian_mirror(l->h, t->k)) return td_fail(&l->err, TD_EDEVICE, "the inputs are not numbers");
+    TD_TRY(td_round_matrix(&j->q->blas, t->w, t->n, t->k, NULL, &nearest, l->codes, l->scales, &l->err));
+    return td_round_error(&j->q->blas, t->w, t->n, t->k, l->h, &nearest, l->codes, l->scales, &f->nearest[t->fit], &l->err);
+}
+
+/* @param known l->h is the Hessian. */
+static td_status round_target(const round_job *j, lane *l, const target *t, bool known, td_expert_fit *f) {
+    td_round_options o = options_for(j, t);
+    TD_TRY(td_round_matrix(&j->q->blas, t->w, t->n, t->k, known ? l->h : NULL, &o, t->codes, t->scales, &l->err));
+    return known ? td_round_error(&j->q->blas, t->w, t->n, t->k, l->h, &j->options, t->codes, t->scales, &f->error[t->fit], &l->err) : TD_OK;
+}
+
+/*
+ * Column c of down times s_c, row c of up divided by it: the expert computes the same. With one scale a row that changes no code of up, and s is
+ * chosen so that down and the int8 rows it reads are rounded best. In groups up's scales are short floats, and are left alone.
+ */
+static td_status equalise(const round_job *j, lane *l, const target *down, float *up_scales) {
+    if (j->options.group || j->options.method == TD_ROUND_NEAREST) return TD_OK;
+    double           gain;
+    td_round_options o = options_for(j, down);
+    TD_TRY(td_column_scales(&j->q->blas, down->w, down->n, down->k, l->h, l->sample, l->n_sample, &o, l->column, &gain, &l->err));
+    td_scale_columns(down->w, down->n, down->k, l->column, down->w);
+    td_scale_hessian(l->h, down->k, l->column, l->h);
+    for (size_t c = 0; c < down->k; c++) up_scales[c] /= l->column[c];
+    return TD_OK;
 }
 
 static void dequantise(const int8_t *codes, const float *scales, size_t n, size_t k, const td_round_options *o, float *out) {
@@ -215,8 +270,8 @@ static td_status round_expert(const round_job *j, lane *l, uint32_t e) {
     size_t                 hidden = c->hidden, inter = c->moe_inter;
     td_expert_codes       *out = &j->out->experts[e];
     td_expert_fit         *fit = &j->out->fits[e];
-    int8_t                *gate_up = (int8_t *)out->codes[TD_EXPERT_GATE], *down = (int8_t *)out->codes[TD_EXPERT_DOWN];
-    float                 *gate_up_scale = (float *)out->scale[TD_EXPERT_GATE], *down_scale = (float *)out->scale[TD_EXPERT_DOWN];
+    target                 gate_up = {l->gate_up, 2 * inter, hidden, 0, (int8_t *)out->codes[TD_EXPERT_GATE], (float *)out->scale[TD_EXPERT_GATE], TD_FIT_GATE_UP};
+    target                 down = {l->down, hidden, inter, 0, (int8_t *)out->codes[TD_EXPERT_DOWN], (float *)out->scale[TD_EXPERT_DOWN], TD_FIT_DOWN};
     bool                   known = j->in->n_tok > 0;
     TD_TRY(read_matrix(j, l, TD_ROLE_EXPERT_GATE, e, l->gate_up));
     TD_TRY(read_matrix(j, l, TD_ROLE_EXPERT_UP, e, l->gate_up + inter * hidden));
@@ -224,26 +279,30 @@ static td_status round_expert(const round_job *j, lane *l, uint32_t e) {
     expert_rows rows = {0};
     if (known) {
         rows = rows_of(j, e);
+        gate_up.n_rows = down.n_rows = rows.own + rows.borrowed;
         fit->tokens = (uint32_t)rows.own;
         fit->borrowed = (uint32_t)rows.borrowed;
         add_inputs(j, l, &rows);
+        TD_TRY(measure_nearest(j, l, &gate_up, fit));
     }
-    TD_TRY(round_one(j, l, l->gate_up, 2 * inter, hidden, known, TD_FIT_GATE_UP, fit, gate_up, gate_up_scale));
+    TD_TRY(round_target(j, l, &gate_up, known, fit));
     if (known) {
-        dequantise(gate_up, gate_up_scale, 2 * inter, hidden, &j->options, l->rounded);
+        dequantise(gate_up.codes, gate_up.scales, 2 * inter, hidden, &j->options, l->rounded);
         add_intermediates(j, l, &rows);
+        TD_TRY(measure_nearest(j, l, &down, fit));
+        TD_TRY(equalise(j, l, &down, (float *)out->scale[TD_EXPERT_UP]));
     }
-    return round_one(j, l, l->down, hidden, inter, known, TD_FIT_DOWN, fit, down, down_scale);
+    return round_target(j, l, &down, known, fit);
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static td_status open_lane(const round_job *j, lane *l) {
-    size_t  sizes[6], hidden = j->q->config.hidden, inter = j->q->config.moe_inter;
-    float **arrays[6] = {&l->gate_up, &l->rounded, &l->down, &l->h, &l->x, &l->gu};
+    size_t  sizes[LANE_ARRAYS], hidden = j->q->config.hidden, inter = j->q->config.moe_inter;
+    float **arrays[LANE_ARRAYS] = {&l->gate_up, &l->rounded, &l->down, &l->h, &l->x, &l->gu, &l->sample, &l->column};
     lane_sizes(j->q, sizes);
     bool ok = (l->codes = malloc(2 * inter * hidden)) && (l->scales = malloc(scales_of(j->q, &j->options) * sizeof(float)));
-    for (int i = 0; i < 6; i++) ok = ok && (*arrays[i] = malloc(sizes[i] * sizeof(float)));
+    for (int i = 0; i < LANE_ARRAYS; i++) ok = ok && (*arrays[i] = malloc(sizes[i] * sizeof(float)));
     return ok ? TD_OK : td_fail(j->q->err, TD_ENOMEM, "out of memory to round an expert");
 }
 
@@ -254,6 +313,8 @@ static void close_lane(lane *l) {
     free(l->h);
     free(l->x);
     free(l->gu);
+    free(l->sample);
+    free(l->column);
     free(l->codes);
     free(l->scales);
 }

@@ -56,6 +56,7 @@ void td_model_close(td_model *m) {
 const td_model_config *td_model_get_config(const td_model *m) { return &m->config; }
 uint32_t               td_model_context_length(const td_model *m) { return m ? CONTEXT : 0; }
 const char            *td_model_expert_kernel(const td_model *m) { return m ? "none" : NULL; }
+const char            *td_model_expert_quantization(const td_model *m) { return m ? "none" : NULL; }
 void td_model_get_plan(const td_model *m, td_model_plan *plan) { *plan = (td_model_plan){.kv_bytes_per_page = m ? 1 << 10 : 0}; }
 void td_model_get_work(const td_model *m, td_model_work *out) { *out = (td_model_work){.expert_pairs = m != NULL}; }
 void td_model_describe(const td_model *m, char *text, size_t size) { snprintf(text, size, "%s", m ? "nothing" : ""); }

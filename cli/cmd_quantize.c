@@ -13,6 +13,7 @@ static const struct option OPTIONS[] = {
     {"model-path", required_argument, NULL, 'm'},          {"model", required_argument, NULL, 'm'},
     {"output", required_argument, NULL, 'o'},              {"quantization", required_argument, NULL, 'q'},
     {"output-format", required_argument, NULL, 'F'},       {"expert-quantization", required_argument, NULL, 'e'}, {"threads", required_argument, NULL, 't'},
+    {"requantize", required_argument, NULL, 'e'},
     {"subpool-count", required_argument, NULL, 's'},       {"kt-threadpool-count", required_argument, NULL, 's'},
     {"load-format", required_argument, NULL, 'l'},         {"force", no_argument, NULL, 'f'},
     {"calibration", required_argument, NULL, 'c'},        {"method", required_argument, NULL, 'M'},
@@ -24,11 +25,12 @@ static const char HELP[] =
     "usage: tandem quantize --model-path DIR --output DIR [options]\n\n"
     "Writes a folder that starts without quantising: int8 weights, packed experts, tokenizer and configuration. Use it as\n"
     "--model-path of launch_server, or as --cpu-weight-path beside the original folder. An interrupted run is continued.\n\n"
-    "  --model-path DIR            checkpoint in bf16, f16 or f32\n"
+    "  --model-path DIR            checkpoint in bf16, f16, f32 or a quantised format (docs/checkpoints.md)\n"
     "  --output DIR                new folder, or one to continue\n"
     "  --load-format NAME          auto (default), or dummy: random weights of the shape of --model-path, a folder or a config.json\n"
     "  --quantization NAME         w8a8_int8 (default), or none: weights as stored, experts packed only\n"
-    "  --expert-quantization NAME  int4 (default), int8, int4-g32, int4-g64, int4-g128, mxfp4, nvfp4\n"
+    "  --expert-quantization NAME  auto (default): what carries a quantised checkpoint exactly, else int4; or int4, int8, int4-g32, int4-g64, int4-g128, mxfp4, nvfp4\n"
+    "  --requantize int4-channel   the same as --expert-quantization int4\n"
     "  --calibration FILE          text, or .jsonl with \"text\" or chat \"messages\": round the experts for what they see in it, layer by layer\n"
     "  --method NAME               how experts are rounded: nearest (default), clip, gptq (default with --calibration, which it needs)\n"
     "  --calibration-tokens N      of the text at most; default: 32768\n"
@@ -51,7 +53,7 @@ static bool parse_count(const char *option, const char *text, uint32_t max, uint
 }
 
 int td_cmd_quantize(int argc, char **argv) {
-    td_quantize_options o = {.quantization = "w8a8_int8", .expert_quantization = "int4"};
+    td_quantize_options o = {.quantization = "w8a8_int8", .expert_quantization = "auto"};
     td_meter            m;
     td_error            err = {0};
     uint32_t            tokens;

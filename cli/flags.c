@@ -113,14 +113,15 @@ static const flag FLAGS[] = {
      .by_default = "auto",
      .help = "Numbers of everything but the routed experts.",
      .refusal = NOT_YET "; the formats are auto, none and w8a8_int8"},
-    {{"expert-quantization"},
+    {{"expert-quantization", "requantize"},
      CHOICE,
      ONLY,
      E(expert_quantization),
      .arg = "FORMAT",
-     .choices = "auto|none|int4|int8|int4-g32|int4-g64|int4-g128|mxfp4|nvfp4",
+     .choices = "auto|none|int4|int4-channel=int4|int8|int4-g32|int4-g64|int4-g128|mxfp4|nvfp4",
      .by_default = "auto",
-     .help = "Numbers of the routed experts (docs/quantisation.md); auto is none when --quantization is none, else int4.",
+     .help = "Numbers of the routed experts (docs/quantisation.md); auto: what packed files hold, none when --quantization is none, the format that carries a "
+             "quantised checkpoint exactly, else int4.",
      .refusal = NOT_YET "; the formats are auto, none, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 and nvfp4"},
 
     SECTION("Server"),

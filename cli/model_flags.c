@@ -22,6 +22,7 @@ static const model_flag FLAGS[] = {
     {"json-model-override-args", TEXT, O(model_override_json)},
     {"quantization", TEXT, O(quantization)},
     {"expert-quantization", TEXT, O(expert_quantization)},
+    {"requantize", TEXT, O(expert_quantization)},
     {"context-length", COUNT, O(context_length)},
     {"cpuinfer", COUNT, O(cpuinfer)},
     {"subpool-count", COUNT, O(subpool_count)},

@@ -38,8 +38,11 @@ typedef struct {
     td_expert_groups groups;
 } td_expert_numbers;
 
-/** @return NULL for any other name. */
+/** "int4-channel" is int4 too. @return NULL for any other name. */
 const td_expert_numbers *td_expert_numbers_find(const char *name);
+
+/** What people call a format: a name above, or that with scales and zeros, "int4-g32 (f16 scales, zeros)". Static. */
+const char *td_expert_format_name(td_expert_format format, const td_expert_groups *groups);
 
 /** All of them, by index. @return NULL behind the last. */
 const td_expert_numbers *td_expert_numbers_at(size_t i);
@@ -51,7 +54,7 @@ const td_expert_numbers *td_expert_numbers_at(size_t i);
  */
 bool td_expert_format_carries(td_expert_format format, const td_expert_groups *groups, const struct td_coded_matrix *m);
 
-/** The format that carries the matrix, one per row if there is. @param out name is what people can choose, or "". @return false: there is none. */
+/** The format that carries the matrix, one per row if there is. @return false: there is none. */
 bool td_expert_exact_numbers(const struct td_coded_matrix *m, td_expert_numbers *out);
 
 typedef struct {
@@ -131,6 +134,8 @@ TD_NODISCARD td_status td_experts_get_codes(const td_experts *x, uint32_t layer,
  */
 TD_NODISCARD td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);
 TD_NODISCARD td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);
+/** The format of the experts in a packed file. @return TD_ENOTFOUND, TD_EFORMAT, TD_ENOTSUP with the file's name. */
+TD_NODISCARD td_status td_experts_file_format(const char *path, td_expert_numbers *out, td_error *err);
 /** TD_OK when path is a complete packed file of this shape and source (whatever its kernel). */
 TD_NODISCARD td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);
 

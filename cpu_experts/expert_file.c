@@ -125,6 +125,21 @@ static td_status open_packed(const td_experts_config *c, uint32_t layer, const c
     return TD_OK;
 }
 
+td_status td_experts_file_format(const char *path, td_expert_numbers *out, td_error *err) {
+    header_page page;
+    uint64_t    file_bytes;
+    TD_TRY(read_header(path, &page, &file_bytes, err));
+    uint32_t         word = page.h.format, format = word & 0xff, size = word >> 8 & 0xff, dtype = word >> 16 & 0xff;
+    td_expert_groups groups = {.size = (uint16_t)size, .scale_dtype = (td_dtype)dtype, .zero_points = word >> 24 & 1};
+    bool             int4g = format == TD_EXPERT_INT4G && (size == 32 || size == 64 || size == 128) && dtype <= TD_DT_F16;
+    bool             fp4g = format == TD_EXPERT_FP4G && ((size == 32 && dtype == TD_DT_F8_E8M0) || (size == 16 && dtype == TD_DT_F8_E4M3));
+    if (format >= TD_EXPERT_FORMATS || (td_expert_has_groups((td_expert_format)format) && !int4g && !fp4g))
+        return td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
+    if (!int4g && !fp4g) groups = (td_expert_groups){0};
+    *out = (td_expert_numbers){.name = td_expert_format_name((td_expert_format)format, &groups), .format = (td_expert_format)format, .groups = groups};
+    return TD_OK;
+}
+
 td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash,
                                 td_error *err) {
     header_page   p;

@@ -22,20 +22,27 @@ const td_expert_numbers *td_expert_numbers_at(size_t i) {
 }
 
 const td_expert_numbers *td_expert_numbers_find(const char *name) {
+    if (!strcmp(name, "int4-channel")) name = "int4";
     for (size_t i = 0; i < N_NUMBERS; i++)
         if (!strcmp(name, NUMBERS[i].name)) return &NUMBERS[i];
     return NULL;
 }
 
-/* The name of what people can choose, or "". */
+/* Groups as checkpoints have them, which nobody chooses by name. */
+#define GROUPS(size)                                                                                                              \
+    {{"int4-g" size " (f32 scales)", "int4-g" size " (f32 scales, zeros)"}, {"int4-g" size, "int4-g" size " (zeros)"},            \
+     {"int4-g" size " (f16 scales)", "int4-g" size " (f16 scales, zeros)"}}
+static const char *const GROUP_NAMES[3][3][2] = {GROUPS("32"), GROUPS("64"), GROUPS("128")}; /* by size, scales, zeros */
+_Static_assert(TD_DT_F32 == 0 && TD_DT_BF16 == 1 && TD_DT_F16 == 2, "the order of GROUP_NAMES");
+
 static const char *name_of(td_expert_format format, const td_expert_groups *g) {
-    for (size_t i = 0; i < N_NUMBERS; i++) {
-        const td_expert_groups *own = &NUMBERS[i].groups;
-        if (NUMBERS[i].format == format && own->size == g->size && own->scale_dtype == g->scale_dtype && own->zero_points == g->zero_points)
-            return NUMBERS[i].name;
-    }
+    if (format == TD_EXPERT_INT4G) return GROUP_NAMES[g->size / 64][g->scale_dtype][g->zero_points];
+    for (size_t i = 0; i < N_NUMBERS; i++)
+        if (NUMBERS[i].format == format && (format != TD_EXPERT_FP4G || NUMBERS[i].groups.size == g->size)) return NUMBERS[i].name;
     return "";
 }
+
+const char *td_expert_format_name(td_expert_format format, const td_expert_groups *g) { return name_of(format, g); }
 
 bool td_expert_format_carries(td_expert_format format, const td_expert_groups *g, const td_coded_matrix *m) {
     bool words = m->codes >= TD_CODES_ROW_WORDS, whole_rows = m->group >= m->k && m->scale_rows == 1, centred = m->zeros == TD_ZEROS_NONE || m->symmetric;

@@ -108,6 +108,7 @@ static td_status open_model(td_engine *e, const td_engine_options *o, td_error *
         .w8a8 = e->plan.w8a8,
         .expert_format = e->plan.experts->format,
         .expert_groups = e->plan.experts->groups,
+        .experts_as_stored = e->plan.experts_as_stored,
         .max_tok = e->plan.chunk + e->plan.max_running,
         .max_out = e->max_out,
         .context_length = o->context_length,
@@ -175,7 +176,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->model_path = e->model_path;
     i->device = e->caps.text;
     i->quantization = e->plan.quantization;
-    i->expert_quantization = e->plan.experts->name;
+    i->expert_quantization = td_model_expert_quantization(e->model);
     i->expert_kernel = td_model_expert_kernel(e->model);
     i->vocab_size = c->vocab;
     i->context_length = e->limits.context_length;

@@ -53,6 +53,7 @@ static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, 
     plan->w8a8 = !is(o->quantization, "none");
     plan->quantization = plan->w8a8 ? "w8a8_int8" : "none";
     plan->experts = td_expert_numbers_find(!is(o->expert_quantization, "auto") ? o->expert_quantization : plan->w8a8 ? "int4" : "none");
+    plan->experts_as_stored = is(o->expert_quantization, "auto");
     if (!plan->experts)
         return td_fail(err, TD_ENOTSUP, "expert-quantization %s is not supported: use auto, none, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4",
                        o->expert_quantization);

@@ -96,15 +96,16 @@ static td_status open_model(td_scored_model *m, const td_engine_options *o, cons
     td_engine_plan plan;
     TD_TRY(td_engine_plan_make(o, &plan, err));
     m->quantization = plan.quantization;
-    m->expert_quantization = plan.experts->name;
     m->act_dtype = plan.w8a8 ? TD_DT_BF16 : TD_DT_F32;
     td_npu_config nc = {.act_dtype = m->act_dtype, .pool = pool};
     TD_TRY(td_npu_open(o->device ? o->device : "host", &nc, &m->npu, err));
     td_model_options mo = {.model_path = o->model_path, .cpu_weight_path = o->cpu_weight_path, .override_json = o->model_override_json,
                            .load_dummy = plan.load_dummy, .w8a8 = plan.w8a8, .expert_format = plan.experts->format, .expert_groups = plan.experts->groups,
+                           .experts_as_stored = plan.experts_as_stored,
                            .max_tok = shape->max_seq * shape->max_rows, .max_out = shape->max_out, .context_length = o->context_length,
                            .max_deferred = plan.max_deferred, .layer_tap = tap, .layer_tap_user = tap_user};
     TD_TRY(td_model_open(&mo, m->npu, pool, &m->model, err));
+    m->expert_quantization = td_model_expert_quantization(m->model);
     if (td_model_context_length(m->model) < shape->max_rows)
         return td_fail(err, TD_EINVAL, "a window takes %u positions, but the model's context has %u: choose a smaller window", shape->max_rows,
                        td_model_context_length(m->model));

@@ -149,7 +149,7 @@ typedef struct {
     const char *device;              /* "host" */
     const char *attention_backend;   /* NULL: the device's own */
     const char *quantization;        /* NPU tier: "auto", "none" (bf16 weights, f32 arithmetic), "w8a8_int8" */
-    const char *expert_quantization; /* CPU tier: "auto" (none when quantization is none, else int4), "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4" */
+    const char *expert_quantization; /* CPU tier: "auto" (what packed files hold; none when quantization is none; what carries a quantised checkpoint exactly; else int4), "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4" */
     const char *kv_cache_dtype;      /* "auto", "bf16" (16 bits a value: the host device keeps integers with a scale per row), "f32" */
     uint32_t    context_length;      /* tokens; 0: the model's max_position_embeddings */
     double      mem_fraction_static; /* share of the memory available for weights + KV, (0, 1] */
@@ -365,7 +365,7 @@ typedef struct {
     const char *output_path;
     const char *quantization;        /* "w8a8_int8" or "none" */
     const char *output_format;       /* "tandem" (or NULL), or "compressed-tensors": safetensors that other engines read */
-    const char *expert_quantization; /* "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4" */
+    const char *expert_quantization; /* "auto" (what carries a quantised checkpoint's experts exactly, else int4), "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4" */
     uint32_t    threads;             /* 0: all */
     uint32_t    subpool_count;       /* shards of the packed files; 0: as on this machine */
     bool        load_dummy;          /* random weights of the shape of model_path, a folder or a config.json */

@@ -72,6 +72,13 @@ TD_NODISCARD td_status td_checkpoint_get(const td_checkpoint *c, const td_model_
 TD_NODISCARD td_status td_checkpoint_get_float(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
                                                td_scratch *scratch, td_tensor_view *out, td_error *err);
 
+/** td_checkpoint_get, or td_checkpoint_get_float without int8, with the rows in the checkpoint's order, for another checkpoint. */
+TD_NODISCARD td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, bool int8,
+                                                  td_scratch *scratch, td_tensor_view *out, td_error *err);
+
+/** Bytes of the weight in the checkpoint, about: scales and zeros not counted; 0 for what is missing. */
+size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec);
+
 /** The same with nothing decoded: out->coded where the matrix is stored in codes and no rows are permuted. Scales and zeros are not looked at. */
 TD_NODISCARD td_status td_checkpoint_get_coded(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
                                                td_scratch *scratch, td_tensor_view *out, td_error *err);

@@ -182,7 +182,7 @@ static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, c
 
 typedef enum { AS_FLOAT, AS_FLOAT_OR_INT8, AS_STORED } form;
 
-static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, form wanted,
+static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, form wanted, bool turn,
                      td_scratch *scratch, td_tensor_view *out, td_error *err) {
     td_tensor_spec   spec;
     td_stored_weight w;
@@ -205,7 +205,7 @@ static td_status get(const td_checkpoint *c, const td_model_config *config, td_r
     } else {
         TD_TRY(decode(c, &spec, &w.coded, scratch, &v, err));
     }
-    if (spec.rope_rows.rope)
+    if (spec.rope_rows.rope && turn)
         TD_TRY(deinterleave(&v, spec.rope_rows, scratch, err)); /* its copy is aligned */
     else
         TD_TRY(align(&v, v.shape[0] * (v.rank > 1 ? v.shape[1] : 1) * td_dtype_bytes(v.dtype), scratch, err));
@@ -215,17 +215,28 @@ static td_status get(const td_checkpoint *c, const td_model_config *config, td_r
 
 td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
                             td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    return get(c, config, role, layer, expert, AS_FLOAT_OR_INT8, scratch, out, err);
+    return get(c, config, role, layer, expert, AS_FLOAT_OR_INT8, true, scratch, out, err);
 }
 
 td_status td_checkpoint_get_float(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
                                   td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    return get(c, config, role, layer, expert, AS_FLOAT, scratch, out, err);
+    return get(c, config, role, layer, expert, AS_FLOAT, true, scratch, out, err);
+}
+
+td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, bool int8,
+                                     td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    return get(c, config, role, layer, 0, int8 ? AS_FLOAT_OR_INT8 : AS_FLOAT, false, scratch, out, err);
+}
+
+size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec) {
+    td_stored_weight w;
+    if (td_stored_find(c, config, spec, NULL, &w, NULL) != TD_OK) return 0;
+    return w.plain ? w.plain->bytes : w.coded.n * w.coded.k * w.coded.bits / 8;
 }
 
 td_status td_checkpoint_get_coded(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
                                   td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    return get(c, config, role, layer, expert, AS_STORED, scratch, out, err);
+    return get(c, config, role, layer, expert, AS_STORED, true, scratch, out, err);
 }
 
 static td_status check_role(const td_checkpoint *c, const td_model_config *config, td_role role, td_error *err) {

@@ -34,28 +34,51 @@ td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_conf
 /* The matrices of an expert, by td_expert_matrix. */
 static const td_tensor_view *matrix(const td_expert_weights *e, int m) { return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down; }
 
-td_status td_checkpoint_exact_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *exact, td_error *err) {
-    td_scratch        scratch = {0};
-    td_expert_weights e = {0};
-    uint32_t          layer = 0;
-    td_status         st = TD_OK;
-    *exact = false;
+/* The first routed expert; without views where the checkpoint has none. */
+static td_status first_expert(const td_checkpoint *ck, const td_model_config *c, td_scratch *scratch, td_expert_weights *e, td_error *err) {
+    static const td_role ROLES[] = {TD_ROLE_EXPERT_GATE, TD_ROLE_EXPERT_UP, TD_ROLE_EXPERT_DOWN};
+    uint32_t             layer = 0;
+    td_status            st = TD_OK;
+    *e = (td_expert_weights){0};
     while (layer < c->n_layers && !c->is_moe[layer]) layer++;
     if (layer == c->n_layers || td_checkpoint_is_dummy(ck) || !td_checkpoint_has_experts(ck, c)) return TD_OK;
-    static const td_role ROLES[] = {TD_ROLE_EXPERT_GATE, TD_ROLE_EXPERT_UP, TD_ROLE_EXPERT_DOWN};
-    for (int m = 0; st == TD_OK && m < 3; m++) st = td_checkpoint_get_coded(ck, c, ROLES[m], layer, 0, &scratch, (td_tensor_view *)matrix(&e, m), err);
-    for (int m = 0; st == TD_OK && !*exact && m < 3; m++) { /* a format for one matrix may hold the others too */
+    for (int m = 0; st == TD_OK && m < TD_EXPERT_MATRICES; m++)
+        st = td_checkpoint_get_coded(ck, c, ROLES[m], layer, 0, scratch, (td_tensor_view *)matrix(e, m), err);
+    return st;
+}
+
+td_status td_checkpoint_exact_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *exact, td_error *err) {
+    td_scratch        scratch = {0};
+    td_expert_weights e;
+    td_status         st = first_expert(ck, c, &scratch, &e, err);
+    *exact = false;
+    for (int m = 0; st == TD_OK && !*exact && m < TD_EXPERT_MATRICES; m++) { /* a format for one matrix may hold the others too */
         *exact = matrix(&e, m)->coded && td_expert_exact_numbers(matrix(&e, m)->coded, out);
-        for (int i = 0; *exact && i < 3; i++) *exact = matrix(&e, i)->coded && td_expert_format_carries(out->format, &out->groups, matrix(&e, i)->coded);
+        for (int i = 0; *exact && i < TD_EXPERT_MATRICES; i++)
+            *exact = matrix(&e, i)->coded && td_expert_format_carries(out->format, &out->groups, matrix(&e, i)->coded);
     }
     td_scratch_reset(&scratch);
     return st;
 }
 
-/* After a layer was refused: which tensor it is, where that is a scale or a zero. */
-static void name_culprit(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, const td_expert_weights *views, td_error *err) {
+td_status td_checkpoint_rounded_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *coded, td_error *err) {
+    td_scratch             scratch = {0};
+    td_expert_weights      e;
+    td_status              st = first_expert(ck, c, &scratch, &e, err);
+    const td_coded_matrix *m = e.gate.coded;
+    *coded = st == TD_OK && m;
+    if (*coded) {
+        bool int8 = m->bits == 8 && m->codes != TD_CODES_E4M3;
+        *out = *td_expert_numbers_find(int8 ? "int8" : "int4");
+        td_info("no format holds the experts' codes exactly%s: they are rounded to %s", m->group_of ? ", their columns were quantised in another order" : "", out->name);
+    }
+    td_scratch_reset(&scratch);
+    return st;
+}
+
+void td_experts_name_fault(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, const td_expert_weights *views, td_error *err) {
     for (uint32_t e = 0; e < c->n_experts; e++)
-        for (int m = 0; m < 3; m++) {
+        for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
             td_tensor_spec         spec;
             const td_coded_matrix *coded = matrix(&views[e], m)->coded;
             if (coded && td_tensor_spec_get(c, TD_ROLE_EXPERT_GATE + (td_role)m, layer, e, &spec) &&
@@ -68,7 +91,7 @@ static void name_culprit(const td_checkpoint *ck, const td_model_config *c, uint
 static void report_rounded(const td_experts_config *ec, const td_model_config *c, uint32_t layer, const td_expert_weights *views) {
     uint32_t coded = 0, rounded = 0;
     for (uint32_t e = 0; e < c->n_experts; e++)
-        for (int m = 0; m < 3; m++) {
+        for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
             const td_coded_matrix *w = matrix(&views[e], m)->coded;
             coded += w != NULL;
             rounded += w && !td_expert_format_carries(ec->format, &ec->groups, w);
@@ -88,7 +111,7 @@ static td_status load_from_checkpoint(td_experts *x, const td_experts_config *ec
     if (st == TD_OK) {
         report_rounded(ec, c, layer, views);
         st = td_experts_load_layer(x, moe_layer, views, err);
-        if (st == TD_EFORMAT) name_culprit(ck, c, layer, views, err);
+        if (st == TD_EFORMAT) td_experts_name_fault(ck, c, layer, views, err);
     }
     td_scratch_reset(&scratch);
     free(views);

@@ -17,12 +17,21 @@ TD_NODISCARD td_status td_experts_load_all(td_experts *x, const td_experts_confi
 
 /**
  * The format that holds the checkpoint's experts with not one bit changed, judged by those of the first of its MoE layers.
- * @param exact false: there is none. *out's name is what people can choose, or "".
+ * @param exact false: there is none.
  */
 TD_NODISCARD td_status td_checkpoint_exact_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *exact, td_error *err);
+
+/**
+ * For experts in codes that no format carries: what they are rounded to where nobody chooses. int8 for integers of 8 bits, int4 else.
+ * @param coded false: they are not in codes.
+ */
+TD_NODISCARD td_status td_checkpoint_rounded_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *coded, td_error *err);
 
 /** Views of one layer's experts in the checkpoint, coded ones where they are stored so. @param layer of the model. @param out [n_experts]; its bytes live as scratch and ck do. */
 TD_NODISCARD td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch,
                                                  td_expert_weights *out, td_error *err);
+
+/** After td_experts_load_layer refused views of a layer: file and tensor into err, where it is a scale or a zero of a coded one. */
+void td_experts_name_fault(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, const td_expert_weights *views, td_error *err);
 
 #endif

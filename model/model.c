@@ -183,6 +183,27 @@ static bool has_packed_experts(const td_model *m) {
     return access(path, F_OK) == 0;
 }
 
+/* What packed files hold is what can be loaded; codes that are carried exactly are better than rounding them again. */
+static td_status choose_expert_format(td_model *m, td_error *err) {
+    td_expert_numbers n;
+    bool              found = false;
+    if (m->n_moe == 0) return TD_OK;
+    if (m->cpu_weight_path) {
+        char path[PATH_MAX];
+        td_expert_file_path(path, sizeof path, m->cpu_weight_path, 0);
+        TD_TRY(td_experts_file_format(path, &n, err));
+        found = true;
+    } else if (m->o.w8a8) {
+        TD_TRY(td_checkpoint_exact_experts(m->checkpoint, &m->config, &n, &found, err));
+        if (found) td_info("the experts' codes are carried over exactly, in %s", n.name);
+        if (!found) TD_TRY(td_checkpoint_rounded_experts(m->checkpoint, &m->config, &n, &found, err));
+    }
+    if (!found) return TD_OK;
+    m->o.expert_format = n.format;
+    m->o.expert_groups = n.groups;
+    return TD_OK;
+}
+
 td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_pool, td_model **out, td_error *err) {
     *out = NULL;
     td_model *m = calloc(1, sizeof *m);
@@ -202,6 +223,7 @@ td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_
     if (st == TD_OK) st = check_options(m, err);
     if (st == TD_OK && !m->cpu_weight_path && has_packed_experts(m) && !(m->cpu_weight_path = strdup(o->model_path)))
         st = td_fail(err, TD_ENOMEM, "out of memory for the model");
+    if (st == TD_OK && m->o.experts_as_stored) st = choose_expert_format(m, err);
     if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !m->cpu_weight_path, err);
     if (st == TD_OK && m->cpu_weight_path && m->n_moe) {
         td_experts_config ec = experts_config(m);
@@ -429,6 +451,7 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
 const td_model_config *td_model_get_config(const td_model *m) { return &m->config; }
 uint32_t               td_model_context_length(const td_model *m) { return m->o.context_length; }
 td_experts            *td_model_get_experts(const td_model *m) { return m->experts; }
+const char            *td_model_expert_quantization(const td_model *m) { return td_expert_format_name(m->o.expert_format, &m->o.expert_groups); }
 const char            *td_model_expert_kernel(const td_model *m) { return m->experts ? td_experts_kernel_name(m->experts) : "none"; }
 
 void td_model_get_work(const td_model *m, td_model_work *out) {

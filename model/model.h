@@ -40,6 +40,7 @@ typedef struct {
     bool             w8a8;            /* NPU tier; false: bf16 weights, f32 activations */
     td_expert_format expert_format;
     td_expert_groups expert_groups;
+    bool             experts_as_stored; /* rather the format of the packed files, or with w8a8 the one that carries the checkpoint's codes exactly */
     uint32_t         max_tok;         /* tokens per step */
     uint32_t         max_out;         /* rows per td_model_head */
     uint32_t         context_length;  /* longest sequence; 0: the model's own */
@@ -66,6 +67,8 @@ const td_model_config *td_model_get_config(const td_model *m);
 uint32_t               td_model_context_length(const td_model *m);
 td_experts            *td_model_get_experts(const td_model *m); /* after load, for measuring: may be run while no step is; NULL: none */
 void                   td_model_get_plan(const td_model *m, td_model_plan *plan);
+/** The experts' format as people call it; static. */
+const char *td_model_expert_quantization(const td_model *m);
 const char            *td_model_expert_kernel(const td_model *m); /* after load */
 
 /** What the tiers have done since load, and the (token, expert) pairs. Any thread. */

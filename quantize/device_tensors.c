@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/json_text.h"
 #include "model/json_file.h"
+#include "model/stored_weight.h"
 #include "quant/weight_quant.h"
 #include "quantize/quantizer.h"
 
@@ -16,7 +17,7 @@
 
 /* One tensor of the checkpoint on its way to a shard. */
 typedef struct {
-    td_safetensors_entry in; /* of dummy weights: without data, which is made up when the tensor is written */
+    td_safetensors_entry in; /* of dummy weights and of codes: without data, which is made up or decoded when the tensor is written */
     td_role              role;
     uint32_t             layer;
     bool                 int8;
@@ -41,21 +42,24 @@ static bool is_expert_role(td_role role) { return role == TD_ROLE_EXPERT_GATE ||
 
 /* The stored tensor of a role at a layer; *has is false where there is none of its own. out->name lives as long as spec or the source. */
 static td_status stored_tensor(td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec, td_safetensors_entry *out, bool *has) {
-    const td_safetensors_entry *stored;
+    const td_safetensors_entry *stored = NULL;
     *has = false;
     if (is_expert_role(role) || (role == TD_ROLE_LM_HEAD && q->config.tie_embeddings)) return TD_OK;
     if (!td_tensor_spec_get(&q->config, role, layer, 0, spec)) return TD_OK;
-    if (td_checkpoint_is_dummy(q->source)) {
-        size_t elements = spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1);
-        *out = (td_safetensors_entry){.name = spec->name, .dtype = spec->rank > 1 ? TD_DT_BF16 : TD_DT_F32, .rank = spec->rank};
-        out->bytes = elements * td_dtype_bytes(out->dtype);
-        memcpy(out->shape, spec->shape, sizeof spec->shape);
-    } else {
-        if (spec->fallback != TD_ROLE_COUNT && !td_checkpoint_find(q->source, spec->name)) return TD_OK;
+    bool dummy = td_checkpoint_is_dummy(q->source);
+    if (!dummy) {
+        if (spec->fallback != TD_ROLE_COUNT && !td_stored_exists(q->source, spec)) return TD_OK;
         TD_TRY(td_checkpoint_get_stored(q->source, &q->config, spec, &stored, q->err));
-        *out = *stored;
     }
     *has = true;
+    if (stored) {
+        *out = *stored;
+        return TD_OK;
+    }
+    size_t elements = spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1);
+    *out = (td_safetensors_entry){.name = spec->name, .dtype = dummy && spec->rank > 1 ? TD_DT_BF16 : TD_DT_F32, .rank = spec->rank};
+    out->bytes = elements * td_dtype_bytes(out->dtype);
+    memcpy(out->shape, spec->shape, sizeof spec->shape);
     return TD_OK;
 }
 
@@ -192,11 +196,23 @@ static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const j
     return TD_OK;
 }
 
-static td_status write_made_up_tensor(td_quantizer *q, td_safetensors_writer *w, job j) {
+/* int8 with a scale per row is written as it is. */
+static td_status write_codes(td_quantizer *q, td_safetensors_writer *w, const job *j, const td_tensor_view *v) {
+    const td_safetensors_item *items = q->tensors->items;
+    TD_TRY(td_safetensors_writer_write(w, &items[j->item], 0, v->data, v->shape[0] * v->shape[1], q->err));
+    TD_TRY(td_safetensors_writer_write(w, &items[j->scale_item], 0, v->scale, v->shape[0] * sizeof *v->scale, q->err));
+    td_quantizer_progress(q, j->in.bytes, j->in.name);
+    return TD_OK;
+}
+
+/* What is not in the file as it is wanted: made up, or decoded. */
+static td_status write_made_tensor(td_quantizer *q, td_safetensors_writer *w, job j) {
     td_scratch     scratch = {0};
     td_tensor_view made;
-    td_status      s = td_checkpoint_get(q->source, &q->config, j.role, j.layer, 0, &scratch, &made, q->err);
-    if (s == TD_OK) {
+    td_status      s = td_checkpoint_get_unturned(q->source, &q->config, j.role, j.layer, j.int8, &scratch, &made, q->err);
+    if (s == TD_OK && made.dtype == TD_DT_I8) {
+        s = write_codes(q, w, &j, &made);
+    } else if (s == TD_OK) {
         assert(made.dtype == j.in.dtype);
         j.in.data = made.data;
         s = write_tensor(q, w, &j);
@@ -207,7 +223,7 @@ static td_status write_made_up_tensor(td_quantizer *q, td_safetensors_writer *w,
 
 static td_status write_shard(td_quantizer *q, td_safetensors_writer *w, const job *jobs, size_t n_jobs) {
     TD_TRY(td_safetensors_writer_begin(w, q->err));
-    for (size_t i = 0; i < n_jobs; i++) TD_TRY(jobs[i].in.data ? write_tensor(q, w, &jobs[i]) : write_made_up_tensor(q, w, jobs[i]));
+    for (size_t i = 0; i < n_jobs; i++) TD_TRY(jobs[i].in.data ? write_tensor(q, w, &jobs[i]) : write_made_tensor(q, w, jobs[i]));
     return td_safetensors_writer_commit(w, q->err);
 }
 

@@ -14,7 +14,7 @@ uint64_t td_expert_source_bytes(const td_quantizer *q, uint32_t layer) {
         for (td_role role = TD_ROLE_EXPERT_GATE; role <= TD_ROLE_EXPERT_DOWN; role++)
             if (td_tensor_spec_get(&q->config, role, layer, i, &spec))
                 bytes += td_checkpoint_is_dummy(q->source) ? spec.shape[0] * spec.shape[1] * sizeof(td_bf16)
-                                                           : td_checkpoint_find(q->source, spec.name)->bytes;
+                                                           : td_checkpoint_stored_bytes(q->source, &q->config, &spec);
     return bytes;
 }
 
@@ -66,7 +66,10 @@ static td_status write_nearest(td_quantizer *q, uint32_t layer) {
         from.views = calloc(q->config.n_experts, sizeof *from.views);
         s = from.views ? td_checkpoint_get_experts(q->source, &q->config, layer, &scratch, from.views, q->err) : td_fail(q->err, TD_ENOMEM, "out of memory");
     }
-    if (s == TD_OK) s = pack(q, layer, &from);
+    if (s == TD_OK) {
+        s = pack(q, layer, &from);
+        if (s == TD_EFORMAT && from.views) td_experts_name_fault(q->source, &q->config, layer, from.views, q->err);
+    }
     td_scratch_reset(&scratch);
     free(from.views);
     return s;

@@ -55,7 +55,7 @@ static td_status scan_output(const td_quantizer *q, bool (*which)(const char *na
 
 static char *marker_text(const td_quantizer *q) {
     json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "source_hash", q->hash_text, "quantization", q->o->quantization, "expert_quantization",
-                          q->o->expert_quantization, "subpool_count", (int)q->n_subpools);
+                          q->experts->name, "subpool_count", (int)q->n_subpools);
     int failed = q->method == TD_ROUND_NEAREST && !q->text.n_windows ? 0 : json_object_set_new(o, "method", json_string(td_quantizer_method(q)));
     if (q->compressed_tensors) failed |= json_object_set_new(o, "output_format", json_string("compressed-tensors"));
     if (q->text.n_windows) { /* the hash is of the tokens, as they are cut */

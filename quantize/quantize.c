@@ -23,6 +23,7 @@
 
 #include "core/error.h"
 #include "core/thread_plan.h"
+#include "model/experts_load.h"
 #include "quantize/quantizer.h"
 
 #define TOKENS_DEFAULT 32768
@@ -55,6 +56,8 @@ static td_status choose_method(td_quantizer *q) {
     return TD_OK;
 }
 
+static bool is_auto(const td_quantize_options *o) { return !strcmp(o->expert_quantization, "auto"); }
+
 static td_status check_options(td_quantizer *q) {
     const td_quantize_options *o = q->o;
     if (!o->model_path || !o->output_path) return td_fail(q->err, TD_EINVAL, "a model path and an output path are needed");
@@ -64,18 +67,32 @@ static td_status check_options(td_quantizer *q) {
     q->compressed_tensors = o->output_format && !strcmp(o->output_format, "compressed-tensors");
     if (o->output_format && !q->compressed_tensors && strcmp(o->output_format, "tandem"))
         return td_fail(q->err, TD_EINVAL, "output_format is '%.40s', expected tandem or compressed-tensors", o->output_format);
-    q->experts = td_expert_numbers_find(o->expert_quantization);
-    if (!q->experts || q->experts->format == TD_EXPERT_BF16)
-        return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4", o->expert_quantization);
+    const td_expert_numbers *n = td_expert_numbers_find(is_auto(o) ? "int4" : o->expert_quantization);
+    if (!n || n->format == TD_EXPERT_BF16)
+        return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected auto, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4", o->expert_quantization);
+    q->experts = n;
     return choose_method(q);
+}
+
+/* What carries the source's codes exactly, or else what they are rounded to where nobody chooses. Other methods than nearest, a calibration and compressed-tensors as output
+   (which has no place for every format) round. */
+static td_status choose_expert_format(td_quantizer *q) {
+    td_expert_numbers n;
+    bool              found;
+    TD_TRY(td_checkpoint_exact_experts(q->source, &q->config, &n, &found, q->err));
+    if (!found) TD_TRY(td_checkpoint_rounded_experts(q->source, &q->config, &n, &found, q->err));
+    if (found) q->chosen = n, q->experts = &q->chosen;
+    return TD_OK;
 }
 
 static td_status open_source(td_quantizer *q) {
     TD_TRY(td_model_config_read(q->o->model_path, NULL, &q->config, q->err));
-    if (q->config.quant.method != TD_QUANT_NONE) return td_fail(q->err, TD_EINVAL, "%s is quantised already", q->o->model_path);
     TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err) : td_checkpoint_open(q->o->model_path, &q->source, q->err));
     td_checkpoint_drop_missing_mtp(q->source, &q->config);
+    if (td_quant_config_has_int8(&q->config.quant) && !td_checkpoint_has_experts(q->source, &q->config))
+        return td_fail(q->err, TD_EINVAL, "%s is quantised already, and has its experts in packed files", q->o->model_path);
     TD_TRY(td_checkpoint_check_all(q->source, &q->config, true, q->err));
+    if (is_auto(q->o) && q->method == TD_ROUND_NEAREST && !q->o->calibration_path && !q->compressed_tensors) TD_TRY(choose_expert_format(q));
     TD_TRY(td_expert_shards_check(q));
     q->hash = q->o->load_dummy ? DUMMY_SOURCE_HASH : td_checkpoint_source_hash(q->source);
     snprintf(q->hash_text, sizeof q->hash_text, "%016" PRIx64, q->hash);
@@ -107,7 +124,7 @@ static td_status start_pool(td_quantizer *q) {
 
 td_status td_quantizer_weight(const td_quantizer *q, td_role role, uint32_t layer, uint32_t expert, td_scratch *scratch, td_tensor_view *out,
                               td_error *err) {
-    return td_checkpoint_get(q->source, &q->config, role, layer, expert, scratch, out, err);
+    return td_checkpoint_get_float(q->source, &q->config, role, layer, expert, scratch, out, err);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */

@@ -31,6 +31,7 @@ typedef struct {
     td_checkpoint             *source;
     bool                       w8a8, compressed_tensors;
     const td_expert_numbers   *experts;
+    td_expert_numbers          chosen; /* what experts points to where nobody chose */
     uint64_t                   hash; /* of the source */
     char                       hash_text[17];
     int                        lock_fd; /* -1: none */
@@ -52,7 +53,7 @@ const char *td_quantizer_method(const td_quantizer *q); /* its name; static */
 void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what);
 
 /**
- * A weight that is rounded here, as the layer runs see it: as td_checkpoint_get; data is BF16, F16 or F32.
+ * A weight that is rounded here, as the layer runs see it: as td_checkpoint_get_float.
  */
 TD_NODISCARD td_status td_quantizer_weight(const td_quantizer *q, td_role role, uint32_t layer, uint32_t expert, td_scratch *scratch, td_tensor_view *out,
                                            td_error *err);

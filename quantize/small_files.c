@@ -95,6 +95,8 @@ td_status td_output_config_write(td_quantizer *q) {
     if ((size_t)snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", q->o->model_path) >= sizeof path)
         return td_fail(q->err, TD_EINVAL, "the model path is too long");
     TD_TRY(td_json_read(path, SMALL_FILE_MAX, &config, q->err));
+    json_object_del(config, "quantization_config"); /* of codes that are decoded now */
+    json_object_del(config, "compression_config");
     json_t   *numbers = q->compressed_tensors ? shared_quantization_config(q) : q->w8a8 ? quantization_config() : NULL;
     int       failed = numbers || q->compressed_tensors || q->w8a8 ? json_object_set_new(config, "quantization_config", numbers) : 0;
     char     *text = failed ? NULL : td_json_dump(config, JSON_INDENT(2));

@@ -128,6 +128,9 @@ uint32_t td_model_context_length(const td_model *m) {
 const char *td_model_expert_kernel(const td_model *m) {
     return m ? "fake" : NULL;
 }
+const char *td_model_expert_quantization(const td_model *m) {
+    return m ? "none" : NULL;
+}
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.experts = m->experts};
 }

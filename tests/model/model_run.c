@@ -50,7 +50,7 @@ void model_run_open(model_run *r, const model_run_options *o) {
     td_npu_config nc = {.act_dtype = o->w8a8 ? TD_DT_BF16 : TD_DT_F32, .pool = o->npu_threads ? r->npu_pool : r->pool, .own_threads = o->npu_threads > 0,
                         .rows_tap = o->rows_tap, .rows_tap_user = o->tap_user};
     if (td_npu_open("host", &nc, &r->npu, &err) != TD_OK) fail_with(&err);
-    td_model_options mo = {.model_path = repo_path(o->path), .cpu_weight_path = o->cpu_weight_path, .override_json = o->override_json, .w8a8 = o->w8a8, .expert_format = o->experts, .expert_groups = o->groups,
+    td_model_options mo = {.model_path = repo_path(o->path), .cpu_weight_path = o->cpu_weight_path, .override_json = o->override_json, .w8a8 = o->w8a8, .expert_format = o->experts, .expert_groups = o->groups, .experts_as_stored = o->experts_as_stored,
                            .max_tok = o->max_tok ? o->max_tok : 2048, .max_out = MAX_OUT, .max_deferred = o->max_deferred,
                            .async_experts = o->npu_threads > 0, .overlap_min_tok = o->overlap_min_tok, .keep_routing = true, .layers = o->layers,
                            .layer_tap = o->layer_tap, .layer_tap_user = o->tap_user};

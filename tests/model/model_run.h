@@ -18,6 +18,7 @@ typedef struct {
     bool             w8a8;
     td_expert_format experts;
     td_expert_groups groups;
+    bool             experts_as_stored;
     uint32_t         max_deferred;
     uint32_t         threads, subpools; /* 0: 2 and 1 */
     uint32_t         npu_threads;     /* 0: shared */

@@ -22,6 +22,13 @@ static void check(const td_model_config *c) {
     for (uint32_t i = 0; i < c->rope.dim / 2; i++) assert(isfinite(inv_freq[i]) && inv_freq[i] >= 0);
     assert(isfinite(scale) && scale > 0);
     for (uint32_t i = 0; i < c->n_eos; i++) assert(c->eos_ids[i] < c->vocab);
+    const td_quant_config *q = &c->quant;
+    assert(q->n_schemes <= TD_QUANT_SCHEMES_MAX && memchr(q->refusal, 0, sizeof q->refusal));
+    for (uint32_t i = 0; i < q->n_schemes && !q->refusal[0]; i++) {
+        const td_quant_scheme *s = &q->scheme[i];
+        assert((s->bits == 4 || s->bits == 8) && s->group <= 1u << 20 && (!s->block_rows || s->group));
+        assert(!s->is_float || (s->symmetric && (s->bits == 4 ? s->group == 16 || s->group == 32 : !s->group == !s->block_rows)));
+    }
     for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
         td_tensor_spec spec;
         if (td_tensor_spec_get(c, role, c->n_layers - 1, c->n_experts - 1, &spec))

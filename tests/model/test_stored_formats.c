@@ -14,6 +14,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "core/rng.h"
 #include "model/experts_load.h"
 #include "model_run.h"
 
@@ -380,6 +381,40 @@ static void impossible_values_name_file_and_tensor(void **state) {
     EXPECT(TD_ENOTSUP, "tensor " GATE ".weight_offset is not zero", "");
 }
 
+/* Experts are read by the store, row by row, whether their codes are carried or decoded: who refuses names the tensor too. */
+static void the_store_names_the_tensor_that_it_refuses(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *tensor, *format;
+    } STORED[] = {{"packed_int4", GATE ".weight_scale", "int4-g32"}, {"packed_int4", GATE ".weight_scale", "int4"}, {"mxfp4", GATE ".weight_scale", "nvfp4"},
+                  {"gptq_int8", GATE ".scales", "int8"}, {"awq", GATE ".scales", "none"}};
+    td_pool *pool = open_pool();
+    for (size_t i = 0; i < sizeof STORED / sizeof *STORED; i++) {
+        td_model_config          config;
+        td_checkpoint           *c;
+        td_experts              *x;
+        td_error                 err = {0};
+        const td_expert_numbers *n = td_expert_numbers_find(STORED[i].format);
+        copy_case(STORED[i].name);
+        patch(STORED[i].tensor, 6, "\xff\xff", 2); /* a NaN in every type */
+        open_case(TMP, &config, &c);
+        td_experts_config ec = {.n_layers = 1, .n_experts = config.n_experts, .hidden = config.hidden, .inter = config.moe_inter, .top_k = config.top_k,
+                                .format = n->format, .groups = n->groups, .act_dtype = TD_DT_F32, .max_tok = 1};
+        td_expert_weights *e = calloc(config.n_experts, sizeof *e);
+        td_scratch         scratch = {0};
+        assert_int_equal(td_experts_create(&ec, pool, &x, NULL), TD_OK);
+        assert_int_equal(td_checkpoint_get_experts(c, &config, 1, &scratch, e, NULL), TD_OK);
+        assert_int_equal(td_experts_load_layer(x, 0, e, &err), TD_EFORMAT);
+        td_experts_name_fault(c, &config, 1, e, &err);
+        if (!strstr(err.text, STORED[i].tensor) || !strstr(err.text, "not a positive number")) fail_msg("%s: '%s'", STORED[i].name, err.text);
+        td_experts_destroy(x);
+        td_scratch_reset(&scratch);
+        free(e);
+        td_checkpoint_close(c);
+    }
+    td_pool_destroy(pool);
+}
+
 static void missing_tensors_and_wrong_types_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -442,6 +477,31 @@ static void configurations_that_disagree_with_tensors_are_refused(void **state) 
     EXPECT(TD_ENOTSUP, "tensor " GATE ".deq_scale belongs to static quantisation of activations", "W8A8_DYNAMIC is");
 }
 
+/* Any byte changed anywhere: an error with a sentence, or other weights; never a crash (asan looks). */
+static void damaged_folders_are_refused_or_read(void **state) {
+    (void)state;
+    const uint64_t seed = 20;
+    size_t         n_refused = 0;
+    print_message("    seed %llu\n", (unsigned long long)seed);
+    for (size_t i = 0; i < N_CASES; i++)
+        for (uint64_t round = 0; round < 40; round++) {
+            copy_case(CASES[i]);
+            file f = read_model();
+            for (uint64_t k = 0; k < 4; k++) { /* half of them in the header, mostly a digit for a digit */
+                uint64_t r = td_rng_u64(seed, i, round * 4 + k);
+                size_t   at = k % 2 ? f.header + r % (f.size - f.header) : 8 + r % (f.header - 8);
+                bool     digit = f.data[at] >= '0' && f.data[at] <= '9';
+                f.data[at] = digit && k % 2 == 0 ? (char)('0' + (r >> 40) % 10) : k % 2 ? (char)(r >> 48) : f.data[at];
+            }
+            write_model(f);
+            td_error  err = {0};
+            td_status s = read_everything(&err);
+            n_refused += s != TD_OK;
+            assert_true(s == TD_OK || (err.text[0] && err.status == s));
+        }
+    assert_true(n_refused > N_CASES);
+}
+
 static int make_tmp(void **state) {
     (void)state;
     return mkdtemp(TMP) ? 0 : -1;
@@ -461,8 +521,10 @@ int main(void) {
         cmocka_unit_test(experts_are_carried_exactly),
         cmocka_unit_test(logits_are_those_of_the_decoded_weights),
         cmocka_unit_test(impossible_values_name_file_and_tensor),
+        cmocka_unit_test(the_store_names_the_tensor_that_it_refuses),
         cmocka_unit_test(missing_tensors_and_wrong_types_are_refused),
         cmocka_unit_test(configurations_that_disagree_with_tensors_are_refused),
+        cmocka_unit_test(damaged_folders_are_refused_or_read),
     };
     return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
 }

@@ -152,8 +152,10 @@ static int print_json(const options *o, const td_perplexity_result *r) {
         json_t *list = json_array();
         for (size_t i = 0; i < r->n_tensors; i++) {
             const td_tensor_snr *t = &r->tensors[i];
-            json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:o}", "name", t->name, "rows", (json_int_t)t->rows, "columns",
-                                                  (json_int_t)t->columns, "db", real_or_null(t->db)));
+            json_t *item = json_pack("{s:s, s:I, s:I, s:o}", "name", t->name, "rows", (json_int_t)t->rows, "columns",
+                                                  (json_int_t)t->columns, "db", real_or_null(t->db));
+            if (!isnan(t->output_db)) json_object_set_new(item, "output_db", real_or_null(t->output_db));
+            json_array_append_new(list, item);
         }
         json_object_set_new(out, "tensors", list);
     }
@@ -205,10 +207,11 @@ static void print_text(const options *o, const td_perplexity_result *r) {
         print_db(r->experts[i].db, 8);
         putchar('\n');
     }
-    if (r->tensors) printf("\n     rows  columns   signal to noise of the worst matrices' weights, dB\n");
+    if (r->tensors) printf("\n     rows  columns weights  output   signal to noise of the worst matrices, dB\n");
     for (size_t i = 0; i < r->n_tensors && i < o->worst; i++) {
         printf("  %7llu  %7llu", (unsigned long long)r->tensors[i].rows, (unsigned long long)r->tensors[i].columns);
-        print_db(r->tensors[i].db, 8);
+        print_db(r->tensors[i].db, 7);
+        print_db(r->tensors[i].output_db, 7);
         printf("  %s\n", r->tensors[i].name);
     }
 }

@@ -30,6 +30,7 @@ typedef struct {
     td_logprob_file              file, save; /* file: of the reference */
     td_layer_errors              layers;
     td_expert_errors             experts;
+    td_linear_rows               rows; /* of the reference, with per_tensor */
     bool                         has_reference, has_file, has_save;
     uint32_t                     vocab;
     float                       *decoded;        /* [max_out, vocab] of file */
@@ -93,10 +94,15 @@ static void see_own(void *user, const td_layer_output *out) {
     td_layer_errors_compare(&r->layers, out);
 }
 
-static td_status open_model(run *r, const td_engine_options *o, td_scored_model *m, td_layer_tap tap, td_error *err) {
+static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m, size_t k) {
+    run *r = user;
+    td_linear_rows_keep(&r->rows, r->reference.model, weights, n, dtype, x, m, k);
+}
+
+static td_status open_model(run *r, const td_engine_options *o, td_scored_model *m, td_layer_tap tap, td_rows_tap rows_tap, td_error *err) {
     uint64_t available = 0;
     TD_TRY(look_at_machine(o, &r->pool, &available, err));
-    return td_scored_model_open(m, o, &r->batch.shape, r->pool, available, tap, r, err);
+    return td_scored_model_open(m, o, &r->batch.shape, r->pool, available, tap, rows_tap, r, err);
 }
 
 static td_status check_ids(const run *r, td_error *err) {
@@ -128,7 +134,7 @@ static td_status open_models(run *r, td_error *err) {
     const td_perplexity_options *o = r->o;
     td_batch_shape               shape = td_batch_shape_for(&r->text, (uint32_t)td_tokenizer_vocab_size(r->tok));
     TD_TRY(td_batch_open(&r->batch, &shape, err));
-    TD_TRY(open_model(r, &o->model, &r->model, o->reference ? see_own : NULL, err));
+    TD_TRY(open_model(r, &o->model, &r->model, o->reference ? see_own : NULL, NULL, err));
     const td_model_config *c = td_model_get_config(r->model.model), *rc;
     r->vocab = c->vocab;
     TD_TRY(check_ids(r, err));
@@ -136,12 +142,13 @@ static td_status open_models(run *r, td_error *err) {
         return td_fail(err, TD_EINVAL, "%s has a vocabulary of %u, the model one of %u", o->reference_path, r->file.vocab, r->vocab);
     if (!o->reference) return TD_OK;
     TD_TRY(check_reference_text(r, err));
-    if (open_model(r, o->reference, &r->reference, see_reference, err) != TD_OK) return td_fail_within(err, "the reference");
+    if (open_model(r, o->reference, &r->reference, see_reference, o->per_tensor ? see_rows : NULL, err) != TD_OK) return td_fail_within(err, "the reference");
     r->has_reference = true;
     rc = td_model_get_config(r->reference.model);
     if (rc->vocab != c->vocab || rc->n_layers != c->n_layers || rc->hidden != c->hidden || rc->n_experts != c->n_experts || rc->top_k != c->top_k)
         return td_fail(err, TD_EINVAL, "the reference has %u ids, %u layers, hidden size %u, %u experts, %u per token, the model %u, %u, %u, %u, %u: they cannot be compared",
                        rc->vocab, rc->n_layers, rc->hidden, rc->n_experts, rc->top_k, c->vocab, c->n_layers, c->hidden, c->n_experts, c->top_k);
+    if (o->per_tensor) TD_TRY(td_linear_rows_open(&r->rows, rc, err));
     TD_TRY(td_layer_errors_open(&r->layers, c->n_layers, c->hidden, shape.max_seq * shape.max_rows, err));
     return td_expert_errors_open(&r->experts, c, shape.max_seq * shape.max_rows, err);
 }
@@ -289,7 +296,8 @@ static td_status fill_result(const run *r, td_perplexity_result *out, td_error *
     if (!out->layers) return td_fail(err, TD_ENOMEM, "out of memory for the layers' errors");
     TD_TRY(td_expert_errors_result(&r->experts, &out->experts, &out->n_experts, err));
     if (!r->o->per_tensor) return TD_OK;
-    return td_tensor_errors(&r->model, &r->o->model, &r->reference, r->o->reference, r->pool, &out->tensors, &out->n_tensors, err);
+    if (r->rows.no_memory) return td_fail(err, TD_ENOMEM, "out of memory for what the linears read");
+    return td_tensor_errors(&r->model, &r->o->model, &r->reference, r->o->reference, &r->rows, r->pool, &out->tensors, &out->n_tensors, err);
 }
 
 static void close_run(run *r) {
@@ -300,6 +308,7 @@ static void close_run(run *r) {
     td_logprob_file_close(&r->save);
     td_layer_errors_close(&r->layers);
     td_expert_errors_close(&r->experts);
+    td_linear_rows_close(&r->rows);
     td_batch_close(&r->batch);
     td_scored_text_close(&r->text);
     td_tokenizer_close(r->tok);

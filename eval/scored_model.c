@@ -92,12 +92,12 @@ void td_batch_fill(td_batch *b, const td_scored_text *t, uint64_t first, uint32_
 /* ---- a model --------------------------------------------------------------------------------- */
 
 static td_status open_model(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape, td_pool *pool, uint64_t available_bytes,
-                            td_layer_tap tap, void *tap_user, td_error *err) {
+                            td_layer_tap tap, td_rows_tap rows_tap, void *tap_user, td_error *err) {
     td_engine_plan plan;
     TD_TRY(td_engine_plan_make(o, &plan, err));
     m->quantization = plan.quantization;
     m->act_dtype = plan.w8a8 ? TD_DT_BF16 : TD_DT_F32;
-    td_npu_config nc = {.act_dtype = m->act_dtype, .pool = pool};
+    td_npu_config nc = {.act_dtype = m->act_dtype, .pool = pool, .rows_tap = rows_tap, .rows_tap_user = tap_user};
     TD_TRY(td_npu_open(o->device ? o->device : "host", &nc, &m->npu, err));
     td_model_options mo = {.model_path = o->model_path, .cpu_weight_path = o->cpu_weight_path, .override_json = o->model_override_json,
                            .load_dummy = plan.load_dummy, .w8a8 = plan.w8a8, .expert_format = plan.experts->format, .expert_groups = plan.experts->groups,
@@ -121,9 +121,9 @@ static td_status open_model(td_scored_model *m, const td_engine_options *o, cons
 }
 
 td_status td_scored_model_open(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape, td_pool *pool, uint64_t available_bytes,
-                               td_layer_tap tap, void *tap_user, td_error *err) {
+                               td_layer_tap tap, td_rows_tap rows_tap, void *tap_user, td_error *err) {
     *m = (td_scored_model){0};
-    td_status st = open_model(m, o, shape, pool, available_bytes, tap, tap_user, err);
+    td_status st = open_model(m, o, shape, pool, available_bytes, tap, rows_tap, tap_user, err);
     if (st != TD_OK) td_scored_model_close(m);
     return st;
 }

@@ -43,10 +43,10 @@ typedef struct {
 
 /**
  * Load. Of o, what is about the model, its numbers and memory counts; pool is the threads, shared by both tiers (and by several models in
- * turn); tap (may be NULL) sees the layers. @return also TD_ENOMEM when it does not fit, TD_EINVAL when its context is shorter than the rows.
+ * turn); tap (may be NULL) sees the layers, rows_tap (may be NULL) what linears read. @return also TD_ENOMEM when it does not fit, TD_EINVAL when its context is shorter than the rows.
  */
 TD_NODISCARD td_status td_scored_model_open(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape, td_pool *pool,
-                                            uint64_t available_bytes, td_layer_tap tap, void *tap_user, td_error *err);
+                                            uint64_t available_bytes, td_layer_tap tap, td_rows_tap rows_tap, void *tap_user, td_error *err);
 void                   td_scored_model_close(td_scored_model *m);
 
 #endif

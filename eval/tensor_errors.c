@@ -29,11 +29,17 @@ typedef struct {
     td_tensor_spec spec;
 } matrix;
 
+/* Of squares. */
+typedef struct {
+    double signal, noise;
+} sums;
+
 typedef struct {
     side           sides[SIDES];
     matrix        *matrices;
     size_t         n;
-    double        *signal, *noise; /* [n] sums of squares */
+    const td_linear_rows *rows;
+    sums          *weights, *outputs; /* [n] */
     td_error      *errors;         /* [n] status TD_OK: it went well */
 } comparison;
 
@@ -121,16 +127,34 @@ static td_status read_rows(const reader *r, size_t row, size_t n, float *out, in
     return td_fail(err, TD_EFORMAT, "%s holds an infinity or a NaN", m->spec.name);
 }
 
+static void add(sums *s, double own, double reference) {
+    s->signal += reference * reference;
+    s->noise += (own - reference) * (own - reference);
+}
+
+static float dot(const float *a, const float *b, size_t n) {
+    float  part[16] = {0}, sum = 0;
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (size_t j = 0; j < 16; j++) part[j] += a[i + j] * b[i + j];
+    for (; i < n; i++) sum += a[i] * b[i];
+    for (size_t j = 0; j < 16; j++) sum += part[j];
+    return sum;
+}
+
 static td_status compare_blocks(comparison *c, size_t index, reader *readers, float *values[SIDES], int8_t *codes, size_t block, td_error *err) {
-    size_t n = c->matrices[index].spec.shape[0], k = c->matrices[index].spec.shape[1];
+    const matrix       *m = &c->matrices[index];
+    const td_kept_rows *read = td_linear_rows_of(c->rows, m->role, m->layer);
+    size_t              n = m->spec.shape[0], k = m->spec.shape[1];
     for (size_t row = 0, rows; row < n; row += rows) {
         rows = n - row < block / k ? n - row : block / k;
         for (int s = 0; s < SIDES; s++) TD_TRY(read_rows(&readers[s], row, rows, values[s], codes, err));
-        for (size_t i = 0; i < rows * k; i++) {
-            double ref = values[REFERENCE][i], d = values[OWN][i] - ref;
-            c->signal[index] += ref * ref;
-            c->noise[index] += d * d;
-        }
+        for (size_t i = 0; i < rows * k; i++) add(&c->weights[index], values[OWN][i], values[REFERENCE][i]);
+        for (size_t r = 0; r < rows; r++)
+            for (uint32_t i = 0; i < read->n; i++) {
+                const float *x = read->x + i * k;
+                add(&c->outputs[index], dot(values[OWN] + r * k, x, k), dot(values[REFERENCE] + r * k, x, k));
+            }
     }
     return TD_OK;
 }
@@ -161,6 +185,8 @@ static int worst_first(const void *a, const void *b) {
     return x->db != y->db ? (x->db > y->db ? 1 : -1) : strcmp(x->name, y->name);
 }
 
+static double db_of(const sums *s) { return s->noise > 0 ? 10 * log10(s->signal / s->noise) : INFINITY; }
+
 static td_status open_side(side *s, const td_scored_model *m, const td_engine_options *o, td_error *err) {
     *s = (side){.config = td_model_get_config(m->model), .experts = td_model_get_experts(m->model), .w8a8 = m->act_dtype == TD_DT_BF16};
     return o->load_format && !strcmp(o->load_format, "dummy") ? td_checkpoint_open_dummy(0, &s->checkpoint, err)
@@ -170,28 +196,28 @@ static td_status open_side(side *s, const td_scored_model *m, const td_engine_op
 static td_status compare_all(comparison *c, td_pool *pool, td_tensor_snr **out, size_t *n, td_error *err) {
     c->n = list_matrices(c, NULL);
     c->matrices = calloc(c->n, sizeof *c->matrices);
-    c->signal = calloc(c->n, sizeof *c->signal);
-    c->noise = calloc(c->n, sizeof *c->noise);
+    c->weights = calloc(c->n, sizeof *c->weights);
+    c->outputs = calloc(c->n, sizeof *c->outputs);
     c->errors = calloc(c->n, sizeof *c->errors);
     *out = calloc(c->n, sizeof **out);
-    if (!c->matrices || !c->signal || !c->noise || !c->errors || !*out) return td_fail(err, TD_ENOMEM, "out of memory to compare %zu matrices", c->n);
+    if (!c->matrices || !c->weights || !c->outputs || !c->errors || !*out) return td_fail(err, TD_ENOMEM, "out of memory to compare %zu matrices", c->n);
     *n = list_matrices(c, c->matrices);
     td_pool_run(pool, compare_matrix, c, (uint32_t)c->n);
     for (size_t i = 0; i < c->n; i++) {
         const td_tensor_spec *spec = &c->matrices[i].spec;
         td_tensor_snr        *t = &(*out)[i];
         if (c->errors[i].status != TD_OK) return td_fail(err, c->errors[i].status, "%s", c->errors[i].text);
-        *t = (td_tensor_snr){.rows = spec->shape[0], .columns = spec->shape[1], .db = INFINITY};
+        *t = (td_tensor_snr){.rows = spec->shape[0], .columns = spec->shape[1], .db = db_of(&c->weights[i])};
+        t->output_db = td_linear_rows_of(c->rows, c->matrices[i].role, c->matrices[i].layer)->n ? db_of(&c->outputs[i]) : NAN;
         snprintf(t->name, sizeof t->name, "%s%s", spec->name, c->matrices[i].role != c->matrices[i].stored ? " as head" : "");
-        if (c->noise[i] > 0) t->db = 10 * log10(c->signal[i] / c->noise[i]);
     }
     qsort(*out, *n, sizeof **out, worst_first);
     return TD_OK;
 }
 
 td_status td_tensor_errors(const td_scored_model *own, const td_engine_options *own_options, const td_scored_model *reference,
-                           const td_engine_options *reference_options, td_pool *pool, td_tensor_snr **out, size_t *n, td_error *err) {
-    comparison c = {0};
+                           const td_engine_options *reference_options, const td_linear_rows *rows, td_pool *pool, td_tensor_snr **out, size_t *n, td_error *err) {
+    comparison c = {.rows = rows};
     *out = NULL;
     *n = 0;
     td_status st = open_side(&c.sides[OWN], own, own_options, err);
@@ -199,8 +225,8 @@ td_status td_tensor_errors(const td_scored_model *own, const td_engine_options *
     if (st == TD_OK) st = compare_all(&c, pool, out, n, err);
     for (int s = 0; s < SIDES; s++) td_checkpoint_close(c.sides[s].checkpoint);
     free(c.matrices);
-    free(c.signal);
-    free(c.noise);
+    free(c.weights);
+    free(c.outputs);
     free(c.errors);
     if (st == TD_OK) return TD_OK;
     free(*out);

@@ -407,6 +407,7 @@ typedef struct {
     char     name[176]; /* of the tensor in the model's folder */
     uint64_t rows, columns;
     double   db;
+    double   output_db; /* of its products with rows that the reference's linear read, activations not rounded; NAN: no linear of the device */
 } td_tensor_snr;
 
 /** Zero-initialise. The protocol is in docs/evaluation.md. */

@@ -5,12 +5,18 @@ import math
 import os
 import struct
 import subprocess
+import sys
 import tempfile
 import unittest
+
+import numpy as np
 
 TANDEM = os.environ["TD_TANDEM"]
 SOURCE = os.environ["TD_SOURCE_DIR"]
 MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
+sys.path.insert(0, MODEL)
+from bpe import Tokenizer  # noqa: E402
+from reference import DeepSeekV3  # noqa: E402
 DATA = os.path.join(SOURCE, "tests/data/perplexity")
 TEXTS = {"valid.txt": os.path.join(MODEL, "valid.txt"), "documents.jsonl": os.path.join(DATA, "documents.jsonl")}
 with open(os.path.join(DATA, "expected.json")) as expected:
@@ -164,6 +170,24 @@ class Perplexity(unittest.TestCase):
         same = self.figures(*SMALL, *NONE, "--against", MODEL, "--per-tensor")["tensors"]
         self.assertEqual({x["db"] for x in same}, {None})
         self.assertIn("with those of a model's folder only", self.refused(*SMALL, "--against", self.saved, "--per-tensor"))
+
+    def test_per_tensor_outputs(self):
+        """What linears give for rows that they read: layer 0's, which read the normed embeddings of the first window's tokens."""
+        got = {x["name"]: x for x in self.figures(*SMALL, "--against", MODEL, "--per-tensor")["tensors"]}
+        model = DeepSeekV3(MODEL)
+        with open(TEXTS["valid.txt"]) as f:
+            ids = [0] + list(Tokenizer(MODEL).encode_plain(f.read()))[:31]
+        x = model.norm(model.w["model.embed_tokens.weight"][ids], "model.layers.0.input_layernorm")
+        for name in ("model.layers.0.self_attn.q_a_proj", "model.layers.0.self_attn.kv_a_proj_with_mqa"):
+            w = model.w[name + ".weight"]
+            scale = np.abs(w).max(1, keepdims=True) / 127
+            want = x @ w.T
+            noise = want - x @ (scale * np.rint(w / scale)).T
+            self.assertAlmostEqual(got[name + ".weight"]["output_db"], 10 * math.log10((want ** 2).sum() / (noise ** 2).sum()), delta=0.05, msg=name)
+        for name, t in got.items():
+            linear = name.startswith(("lm_head", "model.layers")) and ".layers.6." not in name and not any(
+                x in name for x in (".experts.", ".kv_b_proj."))
+            self.assertEqual("output_db" in t, linear, name)
 
     def test_reference_file(self):
         """A file gives what the model gives that wrote it."""

@@ -45,30 +45,29 @@ static const char *name_of(td_expert_format format, const td_expert_groups *g) {
 const char *td_expert_format_name(td_expert_format format, const td_expert_groups *g) { return name_of(format, g); }
 
 bool td_expert_format_carries(td_expert_format format, const td_expert_groups *g, const td_coded_matrix *m) {
-    bool words = m->codes >= TD_CODES_ROW_WORDS, whole_rows = m->group >= m->k && m->scale_rows == 1, centred = m->zeros == TD_ZEROS_NONE || m->symmetric;
-    if (m->group_of || m->scale_rows != 1 || (m->factor != 1 && format != TD_EXPERT_FP4G)) return false;
+    bool           words = m->codes >= TD_CODES_ROW_WORDS, whole_rows = m->group >= m->k, centred = m->zeros == TD_ZEROS_NONE || m->symmetric;
+    bool           per_row = whole_rows && centred && !m->group_of && m->scale_rows == 1 && m->factor == 1;
+    td_gemm_groups own = {0};
+    td_coded_tiles tiles = td_coded_exact_tiles(m, &own);
     switch (format) {
-    case TD_EXPERT_INT4C: return words && m->bits == 4 && whole_rows && centred;
-    case TD_EXPERT_INT8C: return (words || m->codes == TD_CODES_INT8) && m->bits == 8 && whole_rows && centred;
+    case TD_EXPERT_INT4C: return per_row && words && m->bits == 4;
+    case TD_EXPERT_INT8C: return per_row && (words || m->codes == TD_CODES_INT8) && m->bits == 8;
     case TD_EXPERT_INT4G:
-        return words && m->bits == 4 && (whole_rows || m->group == g->size) && m->scale_dtype == g->scale_dtype && (g->zero_points || centred);
-    case TD_EXPERT_FP4G: return m->codes == TD_CODES_E2M1 && m->group == g->size && m->scale_dtype == g->scale_dtype;
+        return tiles == TD_CODED_INT4G && (whole_rows || own.size == g->size) && own.scale_dtype == g->scale_dtype && (g->zero_points || !own.zero_points);
+    case TD_EXPERT_FP4G: return tiles == TD_CODED_FP4G && own.size == g->size && own.scale_dtype == g->scale_dtype;
     case TD_EXPERT_BF16: break;
     }
     return false;
 }
 
 bool td_expert_exact_numbers(const td_coded_matrix *m, td_expert_numbers *out) {
-    static const td_expert_format FORMATS[] = {TD_EXPERT_INT4C, TD_EXPERT_INT8C, TD_EXPERT_INT4G, TD_EXPERT_FP4G};
-    bool                          whole_rows = m->group >= m->k, centred = m->zeros == TD_ZEROS_NONE || m->symmetric;
-    td_expert_groups              groups = {.size = whole_rows ? 128 : (uint16_t)m->group, .scale_dtype = m->scale_dtype, .zero_points = !centred};
-    if (!whole_rows && m->group > 128) return false;
-    if (m->codes != TD_CODES_E2M1 && groups.size != 32 && groups.size != 64 && groups.size != 128) return false;
-    for (size_t i = 0; i < sizeof FORMATS / sizeof *FORMATS; i++)
-        if (td_expert_format_carries(FORMATS[i], &groups, m)) {
-            *out = (td_expert_numbers){.format = FORMATS[i], .groups = td_expert_has_groups(FORMATS[i]) ? groups : (td_expert_groups){0}};
-            out->name = name_of(out->format, &out->groups);
-            return true;
-        }
-    return false;
+    static const td_expert_format PER_ROW[] = {TD_EXPERT_INT4C, TD_EXPERT_INT8C};
+    td_gemm_groups                groups = {0};
+    td_coded_tiles                tiles = td_coded_exact_tiles(m, &groups);
+    *out = (td_expert_numbers){.format = tiles == TD_CODED_FP4G ? TD_EXPERT_FP4G : TD_EXPERT_INT4G};
+    if (tiles != TD_CODED_ROUNDED) out->groups = groups;
+    for (size_t i = 0; i < sizeof PER_ROW / sizeof *PER_ROW; i++)
+        if (td_expert_format_carries(PER_ROW[i], &groups, m)) *out = (td_expert_numbers){.format = PER_ROW[i]};
+    out->name = name_of(out->format, &out->groups);
+    return td_expert_format_carries(out->format, &out->groups, m);
 }

@@ -154,18 +154,12 @@ static bool round_rows(const td_experts *x, td_dtype dtype, const void *w, size_
 /* One row code by code, of a matrix that the format carries. Beyond its columns: weights of 0. */
 static bool carry_row(const td_experts *x, const td_coded_matrix *m, size_t row, size_t k, const td_gemm_weights *out) {
     td_expert_format format = x->config.format;
-    uint8_t *codes = out->rows, offset = format == TD_EXPERT_INT4C || (format == TD_EXPERT_INT8C && m->codes != TD_CODES_INT8) ? (uint8_t)(1u << (m->bits - 1)) : 0;
+    if (td_expert_has_groups(format)) return td_coded_tile_row(m, row, &x->layout.groups, k, out);
+    uint8_t *codes = out->rows, offset = m->codes == TD_CODES_INT8 ? 0 : (uint8_t)(1u << (m->bits - 1));
     bool     zeros_ok = m->codes < TD_CODES_ROW_WORDS || td_coded_zeros(m, row, out->zero), scales_ok = td_coded_scales(m, row, out->scale);
     td_coded_codes(m, row, 0, m->k, codes);
     for (size_t i = 0; i < m->k; i++) codes[i] = (uint8_t)(codes[i] - offset);
-    memset(codes + m->k, format == TD_EXPERT_INT4G ? 8 : 0, k - m->k);
-    if (format == TD_EXPERT_FP4G) *out->factor = m->factor;
-    size_t size = x->layout.groups.size, n_scales = td_expert_has_groups(format) ? k / size : 1;
-    for (size_t g = td_coded_groups(m); g < n_scales; g++) { /* a scale of the whole row serves all its groups; beyond the columns there is nothing */
-        bool within = g * size < m->k;
-        out->scale[g] = within ? out->scale[0] : 0;
-        out->zero[g] = within ? out->zero[0] : 8;
-    }
+    memset(codes + m->k, 0, k - m->k);
     return zeros_ok && scales_ok;
 }
 

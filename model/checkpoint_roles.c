@@ -50,14 +50,18 @@ void *td_scratch_take(td_scratch *s, size_t bytes, td_error *err) {
 
 /* ---- rope ------------------------------------------------------------------------------------ */
 
+/* Where row r of what the model computes with is stored. */
+static size_t stored_row(td_rope_rows rows, size_t r) {
+    size_t in_block = r % rows.block, first = rows.block - rows.rope, half = rows.rope / 2;
+    if (in_block < first) return r;
+    size_t j = in_block - first;
+    return r - j + (j < half ? 2 * j : 2 * (j - half) + 1);
+}
+
 void td_rope_deinterleave_rows(const td_tensor_view *in, td_rope_rows rows, void *data, float *scale) {
     size_t n = in->shape[0], row_bytes = (in->rank > 1 ? in->shape[1] : 1) * td_dtype_bytes(in->dtype);
     for (size_t r = 0; r < n; r++) {
-        size_t in_block = r % rows.block, first = rows.block - rows.rope, from = r;
-        if (in_block >= first) {
-            size_t j = in_block - first, half = rows.rope / 2;
-            from = r - j + (j < half ? 2 * j : 2 * (j - half) + 1);
-        }
+        size_t from = stored_row(rows, r);
         memcpy((char *)data + r * row_bytes, (const char *)in->data + from * row_bytes, row_bytes);
         if (in->scale) scale[r] = in->scale[from];
     }
@@ -194,10 +198,16 @@ static td_status get(const td_checkpoint *c, const td_model_config *config, td_r
     if (w.plain) {
         v = (td_tensor_view){.dtype = w.plain->dtype, .rank = w.plain->rank, .data = w.plain->data};
         memcpy(v.shape, w.plain->shape, sizeof v.shape);
-    } else if (wanted == AS_STORED && !spec.rope_rows.rope) {
+    } else if (wanted == AS_STORED) {
         td_coded_matrix *coded = td_scratch_take(scratch, sizeof *coded, err);
         if (!coded) return TD_ENOMEM;
         *coded = w.coded;
+        if (spec.rope_rows.rope) {
+            uint32_t *row_of = td_scratch_take(scratch, coded->n * sizeof *row_of, err);
+            if (!row_of) return TD_ENOMEM;
+            for (size_t r = 0; r < coded->n; r++) row_of[r] = (uint32_t)stored_row(spec.rope_rows, r);
+            coded->row_of = row_of;
+        }
         *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {w.coded.n, w.coded.k}, .coded = coded};
         return TD_OK;
     } else if (wanted == AS_FLOAT_OR_INT8 && w.coded.codes == TD_CODES_INT8) {

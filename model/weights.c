@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "model/load_progress.h"
+#include "quant/coded_matrix.h"
 
 /* Roles that the device tier keeps per layer. Routed experts go to the CPU tier; the MTP layer shares the model's embedding and head. */
 static bool on_device(td_role role) {
@@ -38,11 +39,19 @@ static bool spec_of(const td_model_config *c, td_role role, uint32_t layer, td_t
     return true;
 }
 
+/* At most: which of a quantised checkpoint's linears come in groups is known when they are read. */
 static uint64_t bytes_of(td_npu *d, const td_model_config *c, td_role role, uint32_t layer, bool w8a8) {
-    td_tensor_spec spec;
+    static const td_weight_format IN_GROUPS[] = {TD_WEIGHT_INT4G, TD_WEIGHT_FP4G};
+    td_tensor_spec                spec;
     if (!on_device(role) || !spec_of(c, role, layer, &spec)) return 0;
-    return spec.rank == 1 ? d->ops->weight_bytes(d, td_model_weight_format(c, role, &spec, w8a8), 1, spec.shape[0])
-                          : d->ops->weight_bytes(d, td_model_weight_format(c, role, &spec, w8a8), spec.shape[0], spec.shape[1]);
+    td_weight_format format = td_model_weight_format(c, role, &spec, w8a8);
+    size_t           n = spec.rank == 1 ? 1 : spec.shape[0], k = spec.shape[spec.rank - 1];
+    uint64_t         bytes = d->ops->weight_bytes(d, format, n, k);
+    for (size_t i = 0; i < 2 && format == TD_WEIGHT_W8A8 && c->quant.method != TD_QUANT_NONE; i++) {
+        uint64_t in_groups = d->ops->weight_bytes(d, IN_GROUPS[i], n, k);
+        if (in_groups > bytes) bytes = in_groups;
+    }
+    return bytes;
 }
 
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, bool w8a8, uint32_t max_pos) {
@@ -90,23 +99,42 @@ static void adopt(loader *l, const td_device_weight_id *id, td_weight_format for
     if (l->d->ops->weight_adopt(l->d, &p, out, NULL) != TD_OK) *out = NULL;
 }
 
+/* Whether a linear of the quantised device is there in groups, as the checkpoint's own codes: then view is of these, and *format says so. */
+static td_status find_groups(const loader *l, td_role role, uint32_t layer, td_scratch *scratch, td_tensor_view *view, td_weight_format *format) {
+    td_gemm_groups groups;
+    if (*format != TD_WEIGHT_W8A8 || l->c->quant.method == TD_QUANT_NONE) return TD_OK;
+    TD_TRY(td_checkpoint_get_coded(l->ck, l->c, role, layer, 0, scratch, view, l->err));
+    td_coded_tiles tiles = view->coded ? td_coded_exact_tiles(view->coded, &groups) : TD_CODED_ROUNDED;
+    if (tiles != TD_CODED_ROUNDED) *format = tiles == TD_CODED_INT4G ? TD_WEIGHT_INT4G : TD_WEIGHT_FP4G;
+    return TD_OK;
+}
+
+/* From the checkpoint. coded: what find_groups found. */
+static td_status make_weight(loader *l, td_role role, uint32_t layer, td_weight_format format, const td_tensor_view *coded, td_scratch *scratch,
+                             td_npu_weight **out) {
+    td_tensor_view view;
+    bool           in_groups = format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G, rounded = format == TD_WEIGHT_W8A8;
+    l->n_converted++;
+    if (in_groups) {
+        td_status st = l->d->ops->weight_create(l->d, format, coded, out, l->err);
+        if (st != TD_EFORMAT) return st; /* else who decodes it names the scale or zero that is wrong */
+    }
+    TD_TRY((in_groups || rounded ? td_checkpoint_get : td_checkpoint_get_float)(l->ck, l->c, role, layer, 0, scratch, &view, l->err));
+    return view.data ? l->d->ops->weight_create(l->d, format, &view, out, l->err) : TD_OK;
+}
+
 static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weight **out) {
     td_tensor_spec spec;
     if (!on_device(role) || !spec_of(l->c, role, layer, &spec)) return TD_OK;
     td_scratch          scratch = {0};
-    td_tensor_view      view;
+    td_tensor_view      coded;
     td_role             stored = role == TD_ROLE_LM_HEAD && l->c->tie_embeddings ? TD_ROLE_EMBED : role;
     td_device_weight_id id = id_of(&spec, role, layer);
     td_weight_format    format = td_model_weight_format(l->c, role, &spec, l->w8a8);
-    td_status           st = TD_OK;
-    adopt(l, &id, format, spec.rank == 1 ? 1 : spec.shape[0], spec.shape[spec.rank - 1], out);
-    if (!*out) {
-        st = format == TD_WEIGHT_W8A8 ? td_checkpoint_get(l->ck, l->c, stored, layer, 0, &scratch, &view, l->err)
-                                      : td_checkpoint_get_float(l->ck, l->c, stored, layer, 0, &scratch, &view, l->err);
-        if (st == TD_OK && view.data) st = l->d->ops->weight_create(l->d, format, &view, out, l->err);
-        td_scratch_reset(&scratch);
-        l->n_converted++;
-    }
+    td_status           st = find_groups(l, stored, layer, &scratch, &coded, &format);
+    if (st == TD_OK) adopt(l, &id, format, spec.rank == 1 ? 1 : spec.shape[0], spec.shape[spec.rank - 1], out);
+    if (st == TD_OK && !*out) st = make_weight(l, stored, layer, format, &coded, &scratch, out);
+    td_scratch_reset(&scratch);
     td_load_progress_add(&l->progress, bytes_of(l->d, l->c, role, layer, l->w8a8));
     return st;
 }

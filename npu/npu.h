@@ -91,7 +91,13 @@ typedef enum {
     TD_WEIGHT_W8A8, /* linear [n, k]: int8 + one f32 scale per output row; activations quantised per token */
     TD_WEIGHT_BF16, /* linear [n, k]: bf16, f32 arithmetic */
     TD_WEIGHT_F32,  /* linear or vector, kept in f32 (norms, router, biases, rope tables) */
+    TD_WEIGHT_INT4G, /* linear [n, k]: int4 codes in groups, as a checkpoint has them (quant/tile_gemm.h); activations as W8A8's */
+    TD_WEIGHT_FP4G,  /* the same with codes of e2m1 */
 } td_weight_format;
+#define TD_WEIGHT_FORMATS 5
+
+/** Whether activations are quantised to int8 per token for it. */
+static inline bool td_weight_takes_int8(td_weight_format f) { return f == TD_WEIGHT_W8A8 || f == TD_WEIGHT_INT4G || f == TD_WEIGHT_FP4G; }
 
 /** A weight as it lies in the device's memory, to be kept in a file and taken up again from there. */
 #define TD_NPU_TAG_BYTES    64
@@ -277,8 +283,9 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*graph_launch)(td_npu *d, td_npu_stream *s, td_npu_graph *g);
     void (*graph_destroy)(td_npu *d, td_npu_graph *g);
 
-    /* weights: copied (converted, packed) from src, a BF16/F16/F32 view of rank 1 or 2, or I8 [n, k] with scales for W8A8 */
-    size_t (*weight_bytes)(td_npu *d, td_weight_format format, size_t n, size_t k); /* for planning: what weight_create takes */
+    /* weights: copied (converted, packed) from src, a BF16/F16/F32 view of rank 1 or 2, or I8 [n, k] with scales for W8A8; for
+       INT4G and FP4G a coded view (quant/coded_matrix.h) that td_coded_exact_tiles finds to be of that kind */
+    size_t (*weight_bytes)(td_npu *d, td_weight_format format, size_t n, size_t k); /* for planning: what weight_create takes, of INT4G and FP4G at most */
     TD_NODISCARD td_status (*weight_create)(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
                                             td_error *err);
     void (*weight_destroy)(td_npu *d, td_npu_weight *w);

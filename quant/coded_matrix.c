@@ -19,6 +19,9 @@ static inline uint32_t awq_shift(size_t r) { return 4 * (uint32_t)(r % 8 / 2 + (
 
 /* ---- scales and zeros ------------------------------------------------------------------------ */
 
+static size_t stored_row(const td_coded_matrix *m, size_t row) { return m->row_of ? m->row_of[row] : row; }
+
+/* row: where it is stored; so in zero_at */
 static float scale_at(const td_coded_matrix *m, size_t row, size_t g) {
     size_t         i = row / m->scale_rows * m->scale_row_step + g * m->scale_group_step;
     const uint8_t *bytes = m->scale;
@@ -59,6 +62,7 @@ static bool has_zeros(const td_coded_matrix *m) { return m->codes >= TD_CODES_RO
 
 bool td_coded_scales(const td_coded_matrix *m, size_t row, float *scale) {
     bool ok = true;
+    row = stored_row(m, row);
     for (size_t g = 0; g < td_coded_groups(m); g++) {
         scale[g] = scale_at(m, row, g);
         ok &= scale_ok(m, scale[g]);
@@ -69,6 +73,7 @@ bool td_coded_scales(const td_coded_matrix *m, size_t row, float *scale) {
 bool td_coded_zeros(const td_coded_matrix *m, size_t row, uint8_t *zero) {
     bool ok = true;
     assert(has_zeros(m));
+    row = stored_row(m, row);
     for (size_t g = 0; g < td_coded_groups(m); g++) {
         zero[g] = zero_at(m, row, g);
         ok &= zero_ok(m, zero[g]);
@@ -79,8 +84,8 @@ bool td_coded_zeros(const td_coded_matrix *m, size_t row, uint8_t *zero) {
 td_coded_fault td_coded_check(const td_coded_matrix *m, size_t *row, size_t *group) {
     for (*row = 0; *row < m->n; ++*row)
         for (*group = 0; *group < td_coded_groups(m); ++*group) {
-            if (!scale_ok(m, scale_at(m, *row, *group))) return TD_CODED_SCALE;
-            if (has_zeros(m) && !zero_ok(m, zero_at(m, *row, *group))) return TD_CODED_ZERO;
+            if (!scale_ok(m, scale_at(m, stored_row(m, *row), *group))) return TD_CODED_SCALE;
+            if (has_zeros(m) && !zero_ok(m, zero_at(m, stored_row(m, *row), *group))) return TD_CODED_ZERO;
         }
     return TD_CODED_OK;
 }
@@ -90,6 +95,7 @@ td_coded_fault td_coded_check(const td_coded_matrix *m, size_t *row, size_t *gro
 void td_coded_codes(const td_coded_matrix *m, size_t row, size_t first, size_t n, uint8_t *out) {
     uint32_t       per_word = 32u / m->bits, mask = (1u << m->bits) - 1, shift;
     const uint8_t *bytes = m->data;
+    row = stored_row(m, row);
     switch (m->codes) {
     case TD_CODES_INT8:
     case TD_CODES_E4M3: memcpy(out, bytes + row * m->k + first, n); break;
@@ -148,11 +154,36 @@ bool td_coded_row(const td_coded_matrix *m, size_t row, float *out) {
             size_t c = first + i, g = m->group_of ? m->group_of[c] : c / m->group;
             end = m->group_of ? i + 1 : (g + 1) * m->group - first;
             if (end > n) end = n;
-            float   scale = scale_at(m, row, g);
-            uint8_t zero = has_zeros(m) ? zero_at(m, row, g) : 0;
+            float   scale = scale_at(m, stored_row(m, row), g);
+            uint8_t zero = has_zeros(m) ? zero_at(m, stored_row(m, row), g) : 0;
             ok &= scale_ok(m, scale) && (!has_zeros(m) || zero_ok(m, zero));
             values(m, codes + i, end - i, scale, zero, out + c);
         }
     }
     return ok;
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *groups) {
+    bool   whole_rows = m->group >= m->k, fp4 = m->codes == TD_CODES_E2M1, small_scales = m->scale_dtype == TD_DT_F8_E8M0 || m->scale_dtype == TD_DT_F8_E4M3;
+    size_t size = whole_rows && !fp4 ? 128 : m->group;
+    if (m->bits != 4 || !(fp4 || has_zeros(m)) || m->group_of || m->scale_rows != 1 || fp4 != small_scales) return TD_CODED_ROUNDED;
+    if (fp4 ? size != 16 && size != 32 : m->factor != 1 || (size != 32 && size != 64 && size != 128)) return TD_CODED_ROUNDED;
+    *groups = (td_gemm_groups){.size = (uint16_t)size, .scale_dtype = m->scale_dtype, .zero_points = !fp4 && m->zeros != TD_ZEROS_NONE && !m->symmetric};
+    return fp4 ? TD_CODED_FP4G : TD_CODED_INT4G;
+}
+
+bool td_coded_tile_row(const td_coded_matrix *m, size_t row, const td_gemm_groups *groups, size_t k, const td_gemm_weights *out) {
+    bool   fp4 = m->codes == TD_CODES_E2M1, zeros_ok = fp4 || td_coded_zeros(m, row, out->zero), scales_ok = td_coded_scales(m, row, out->scale);
+    size_t size = groups->size;
+    td_coded_codes(m, row, 0, m->k, out->rows);
+    memset((uint8_t *)out->rows + m->k, fp4 ? 0 : 8, k - m->k);
+    if (fp4) *out->factor = m->factor;
+    for (size_t g = td_coded_groups(m); g < k / size; g++) { /* a scale of the whole row serves all its groups; beyond the columns there is nothing */
+        bool within = g * size < m->k;
+        out->scale[g] = within ? out->scale[0] : 0;
+        out->zero[g] = within ? out->zero[0] : 8;
+    }
+    return zeros_ok && scales_ok;
 }

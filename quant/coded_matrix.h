@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-#include "core/dtype.h"
+#include "quant/tile_gemm.h"
 
 typedef enum {
     TD_CODES_INT8,     /* [n, k] int8 */
@@ -33,6 +33,7 @@ typedef struct td_coded_matrix {
     td_codes_layout codes;
     uint8_t         bits; /* of a code */
     size_t          n, k;
+    const uint32_t *row_of; /* [n] where row r is stored; NULL: row r is r. All functions take r */
     const void     *data;
     td_dtype        scale_dtype; /* F32, BF16, F16, F8_E4M3 or F8_E8M0 */
     const void     *scale;       /* of row r and group g at element (r / scale_rows) * scale_row_step + g * scale_group_step */
@@ -72,5 +73,19 @@ bool td_coded_zeros(const td_coded_matrix *m, size_t row, uint8_t *zero);
  * where it is not 1. @param out [k]. @return false on a fault of a scale or zero of this row.
  */
 bool td_coded_row(const td_coded_matrix *m, size_t row, float *out);
+
+/** What holds a matrix with not one bit changed (quant/tile_gemm.h). */
+typedef enum { TD_CODED_ROUNDED, TD_CODED_INT4G, TD_CODED_FP4G } td_coded_tiles;
+
+/** Which tiles in groups can hold the matrix code by code, and their groups; TD_CODED_ROUNDED: none. A scale for whole rows serves groups of 128. */
+td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *groups);
+
+/**
+ * One row code by code for a tile in groups that can hold it, or in those of a size that divides m's; weights of 0 beyond its columns.
+ * @param k    padded, a multiple of groups->size.
+ * @param out  of this row: rows [k], scale and zero [k / size], factor [1].
+ * @return false on a fault of a scale or zero of this row.
+ */
+bool td_coded_tile_row(const td_coded_matrix *m, size_t row, const td_gemm_groups *groups, size_t k, const td_gemm_weights *out);
 
 #endif

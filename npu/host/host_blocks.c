@@ -50,7 +50,7 @@ static td_status check_embed(td_host_npu *d, const td_block_desc *desc, td_error
     const td_embed_desc *e = &desc->embed;
     (void)d;
     TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)e->hidden, (const char *)NULL));
-    if (!e->table || e->table->format == TD_WEIGHT_W8A8 || e->table->layout == TD_HOST_HEADS || e->table->k != e->hidden)
+    if (!e->table || td_weight_takes_int8(e->table->format) || e->table->layout == TD_HOST_HEADS || e->table->k != e->hidden)
         return td_fail(err, TD_EINVAL, "the embedding table must be bf16 or f32 with rows of %u", e->hidden);
     return TD_OK;
 }

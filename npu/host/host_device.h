@@ -24,6 +24,7 @@
 #include "npu/host/kernels/host_math.h"
 #include "npu/host/kernels/w8a8.h"
 #include "npu/npu.h"
+#include "quant/tile_gemm.h"
 
 #define TD_HOST_DIM_MAX ((size_t)1 << 22) /* of any matrix side, so that products of three sizes cannot overflow */
 #define TD_HOST_TOK_MAX ((size_t)1 << 17)
@@ -38,6 +39,7 @@ typedef struct {
     td_rows_tap           rows_tap; /* or NULL */
     void                 *rows_tap_user;
     const td_w8a8_kernel *w8a8;
+    const td_gemm_kernel *int4g, *fp4g;
     const td_host_math   *math;
     const td_attn16      *attn16;
     td_tier_meter         meter;   /* under the turn */
@@ -67,7 +69,7 @@ TD_NODISCARD td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_err
 /* ---- weights --------------------------------------------------------------------------------- */
 
 /*
- * How a weight lies in memory. W8A8 is packed for its kernel when it is created. The float formats start as rows and are laid out in
+ * How a weight lies in memory. W8A8 is packed for its kernel when it is created, and so are weights in groups, as tiles of quant/tile_gemm.h. The float formats start as rows and are laid out in
  * place by the first block that needs them otherwise:
  *   PANELS  [ceil(n / nr)][k][nr], for matrix products; nr = TD_HOST_NR_BF16 or TD_HOST_NR_F32
  *   HEADS   per head W_UK [nope, kv_lora] and the transpose of W_UV, [kv_lora, v]; only the MLA block reads it
@@ -87,8 +89,10 @@ struct td_npu_weight {
     size_t           bytes; /* of the mapping */
     bool             adopted; /* data is not ours, and only read */
     float           *sw;    /* W8A8: [round_up(n, nr)], in the mapping */
+    td_gemm_groups   groups; /* INT4G, FP4G */
 };
 
+size_t      td_host_group_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k, const td_gemm_groups *groups); /* of INT4G, FP4G */
 size_t      td_host_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
 td_status   td_host_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out, td_error *err);
 void        td_host_weight_destroy(td_npu *d, td_npu_weight *w);
@@ -96,8 +100,19 @@ float      *td_host_scales_of(td_npu *d, const td_npu_weight *w); /* of a W8A8 w
 void        td_host_weight_tag(td_npu *d, char tag[TD_NPU_TAG_BYTES]);
 void        td_host_weight_export(td_npu *d, const td_npu_weight *w, td_npu_packed *out);
 td_status   td_host_weight_adopt(td_npu *d, const td_npu_packed *p, td_npu_weight **out, td_error *err);
+
+/** The kernel of a format in groups, or NULL. */
+static inline const td_gemm_kernel *td_host_group_kernel(const td_host_npu *d, td_weight_format format) {
+    return format == TD_WEIGHT_INT4G ? d->int4g : format == TD_WEIGHT_FP4G ? d->fp4g : NULL;
+}
+
+static inline size_t td_host_group_tile_bytes(const td_gemm_kernel *kernel, size_t k, const td_gemm_groups *groups) {
+    return kernel->tile_bytes(td_round_up(k, kernel->kr), groups);
+}
+
 static inline size_t td_host_nr(const td_host_npu *d, const td_npu_weight *w) {
-    return w->format == TD_WEIGHT_W8A8 ? d->w8a8->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
+    const td_gemm_kernel *kernel = td_host_group_kernel(d, w->format);
+    return kernel ? kernel->nr : w->format == TD_WEIGHT_W8A8 ? d->w8a8->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
 }
 
 /* Checks for block_create; the sentence names the weight. w may be NULL where optional is true. */
@@ -123,6 +138,8 @@ typedef struct {
     int8_t      *q;     /* [m, ldq] */
     float       *scale; /* [m] */
     int32_t     *sum;   /* [m] */
+    size_t       group; /* that group_sum is of; 0: none yet */
+    int32_t     *group_sum; /* [m, ldq / group] as td_gemm_row has them */
     const float *f;     /* [m, k]: widened, or x itself */
     float       *widened;
 } td_host_rows;

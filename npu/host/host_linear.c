@@ -11,6 +11,8 @@
 #define F_AHEAD_BYTES  4096         /* what a product of floats prefetches ahead of itself */
 #define X_BLOCK_BYTES  (384 << 10)  /* rows of an item: they should stay in L2 beside a panel */
 #define F_BLOCK_ROWS   48
+#define G_BLOCK_ROWS   112          /* of products with weights in groups */
+#define GROUP_MIN      16
 
 void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost) {
     if (cost > INLINE_COST && n > 1) {
@@ -23,11 +25,12 @@ void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost
 
 /* ---- preparing rows -------------------------------------------------------------------------- */
 
-#define LDQ(k) td_round_up(k, TD_CACHE_LINE)
+#define LDQ(k) td_round_up(k, 128) /* what kernels of weights in groups pad k to */
 
 size_t td_host_rows_bytes(size_t m, size_t k, td_dtype dtype) {
     size_t widened = dtype == TD_DT_F32 ? 0 : m * k * sizeof(float);
-    return td_round_up(m * sizeof(float), 64) + td_round_up(m * sizeof(int32_t), 64) + m * LDQ(k) + td_round_up(widened, 64);
+    return td_round_up(m * sizeof(float), 64) + td_round_up(m * sizeof(int32_t), 64) + m * LDQ(k) + td_round_up(widened, 64) +
+           td_round_up(m * LDQ(k) / GROUP_MIN * sizeof(int32_t), 64);
 }
 
 void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype, size_t m, size_t k) {
@@ -39,6 +42,8 @@ void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype
     p += td_round_up(m * sizeof(int32_t), 64);
     r->q = (int8_t *)p;
     p += m * r->ldq;
+    r->group_sum = (int32_t *)p;
+    p += td_round_up(m * r->ldq / GROUP_MIN * sizeof(int32_t), 64);
     r->widened = (float *)p;
     r->f = r->has_f ? x : p;
 }
@@ -56,13 +61,24 @@ static void widen_item(void *ctx, uint32_t i, const td_worker *w) {
     td_to_f32(r->dtype, (const char *)r->x + i * r->k * td_dtype_bytes(r->dtype), r->k, r->widened + i * r->k);
 }
 
-static void prepare(td_host_npu *d, td_host_rows *r, td_weight_format format) {
-    if (format == TD_WEIGHT_W8A8 && !r->has_q) {
+static void group_sums_item(void *ctx, uint32_t i, const td_worker *w) {
+    (void)w;
+    td_host_rows *r = ctx;
+    td_group_sums_i8(r->q + i * r->ldq, r->ldq, r->group, r->group_sum + i * (r->ldq / r->group));
+}
+
+static void prepare(td_host_npu *d, td_host_rows *r, const td_npu_weight *w) {
+    bool takes_int8 = td_weight_takes_int8(w->format);
+    if (takes_int8 && !r->has_q) {
         td_host_for(d, quantize_item, r, r->m, r->m * r->k);
         r->has_q = true;
-    } else if (format != TD_WEIGHT_W8A8 && !r->has_f) {
+    } else if (!takes_int8 && !r->has_f) {
         td_host_for(d, widen_item, r, r->m, r->m * r->k);
         r->has_f = true;
+    }
+    if (w->groups.size && r->group != w->groups.size) {
+        r->group = w->groups.size;
+        td_host_for(d, group_sums_item, r, r->m, r->m * r->k);
     }
 }
 
@@ -89,23 +105,42 @@ static void w8a8_item(const product_job *j, const td_host_product *p, size_t row
     });
 }
 
+/* c [rows, nr]: outputs of a panel from column col on. */
+static void store_panel(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t col, size_t nr, float *c) {
+    size_t       cols = p->w->n - col < nr ? p->w->n - col : nr;
+    const float *bias = td_host_vector(p->bias);
+    for (size_t i = 0; i < rows; i++) {
+        if (bias) j->d->math->add(c + i * nr, bias + col, cols);
+        td_from_f32(p->out_dtype, c + i * nr, cols, (char *)p->out + ((row + i) * p->ldo + col) * td_dtype_bytes(p->out_dtype));
+    }
+}
+
+static void group_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
+    const td_host_rows   *x = j->x;
+    const td_gemm_kernel *kernel = td_host_group_kernel(j->d, p->w->format);
+    size_t                k = td_round_up(x->k, kernel->kr), tile_bytes = kernel->tile_bytes(k, &p->w->groups);
+    td_gemm_row           in[G_BLOCK_ROWS];
+    float                 c[G_BLOCK_ROWS * TD_GEMM_NR_MAX] __attribute__((aligned(64)));
+    for (size_t i = 0; i < rows; i++)
+        in[i] = (td_gemm_row){.x = x->q + (row + i) * x->ldq, .scale = x->scale[row + i], .sum = x->sum[row + i],
+                              .group_sum = x->group_sum + (row + i) * (x->ldq / x->group)};
+    for (size_t panel = begin; panel < end; panel++) {
+        kernel->run(&(td_gemm_args){.tile = (const char *)p->w->data + panel * tile_bytes, .k = k, .m = rows, .rows = in, .groups = p->w->groups, .out = c});
+        store_panel(j, p, row, rows, panel * kernel->nr, kernel->nr, c);
+    }
+}
+
 static void float_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
     const td_host_rows *x = j->x;
     size_t              nr = td_host_nr(j->d, p->w), k = x->k;
     td_dtype            dtype = p->w->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
-    const float        *bias = td_host_vector(p->bias);
     float               c[F_BLOCK_ROWS * TD_HOST_NR_BF16] __attribute__((aligned(64)));
     for (size_t panel = begin; panel < end; panel++) {
-        size_t        col = panel * nr, cols = p->w->n - col < nr ? p->w->n - col : nr;
         td_fgemm_args g = {.k = k, .n = nr, .a = x->f + row * k, .lda = k, .ldb = nr, .b_dtype = dtype, .c = c, .ldc = nr, .m = rows};
         g.b = (const char *)p->w->data + panel * nr * k * td_dtype_bytes(dtype);
         g.ahead = (const char *)g.b + F_AHEAD_BYTES;
         j->d->math->gemm(&g);
-        for (size_t i = 0; i < rows; i++) {
-            char *out = (char *)p->out + ((row + i) * p->ldo + col) * td_dtype_bytes(p->out_dtype);
-            if (bias) j->d->math->add(c + i * nr, bias + col, cols);
-            td_from_f32(p->out_dtype, c + i * nr, cols, out);
-        }
+        store_panel(j, p, row, rows, panel * nr, nr, c);
     }
 }
 
@@ -118,10 +153,11 @@ static void product_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t                 rows = j->x->m - row < j->block_rows ? j->x->m - row : j->block_rows;
     size_t                 begin = (group - j->part[i].first_group) * j->part[i].per_group, end = begin + j->part[i].per_group;
     if (end > j->part[i].panels) end = j->part[i].panels;
-    (p->w->format == TD_WEIGHT_W8A8 ? w8a8_item : float_item)(j, p, row, rows, begin, end);
+    (p->w->groups.size ? group_item : p->w->format == TD_WEIGHT_W8A8 ? w8a8_item : float_item)(j, p, row, rows, begin, end);
 }
 
 static size_t panel_bytes(const td_host_npu *d, const td_npu_weight *w) {
+    if (w->groups.size) return td_host_group_tile_bytes(td_host_group_kernel(d, w->format), w->k, &w->groups);
     size_t element = w->format == TD_WEIGHT_W8A8 ? 1 : w->format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float);
     return td_host_nr(d, w) * w->k * element;
 }
@@ -132,22 +168,33 @@ static void show_rows(td_host_npu *d, const td_host_rows *x, const td_host_produ
     d->rows_tap(d->rows_tap_user, weights, n_products, x->dtype, x->x, x->m, x->k);
 }
 
-void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products) {
-    product_job j = {.d = d, .x = x, .n_products = n_products, .block_rows = F_BLOCK_ROWS};
-    size_t      panels = 0, bytes = 0;
-    bool        all_int = true;
-    assert(n_products >= 1 && n_products <= TD_HOST_PRODUCTS_MAX);
-    if (x->m == 0) return;
-    if (d->rows_tap) show_rows(d, x, products, n_products);
+/* Rows have the sums of one size of groups at a time. */
+static bool same_groups(const td_host_product *products, size_t n_products) {
+    size_t size = 0;
     for (size_t i = 0; i < n_products; i++) {
-        prepare(d, x, products[i].w->format);
-        all_int = all_int && products[i].w->format == TD_WEIGHT_W8A8;
+        size_t own = products[i].w->groups.size;
+        if (own && size && own != size) return false;
+        if (own) size = own;
+    }
+    return true;
+}
+
+static void run_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products) {
+    product_job j = {.d = d, .x = x, .n_products = n_products};
+    size_t      panels = 0, bytes = 0, most_rows = SIZE_MAX;
+    assert(n_products >= 1 && n_products <= TD_HOST_PRODUCTS_MAX);
+    for (size_t i = 0; i < n_products; i++) {
+        td_weight_format format = products[i].w->format;
+        size_t           most = !td_weight_takes_int8(format) ? F_BLOCK_ROWS : products[i].w->groups.size ? G_BLOCK_ROWS : SIZE_MAX;
+        prepare(d, x, products[i].w);
+        if (most < most_rows) most_rows = most;
         j.part[i].p = &products[i];
         j.part[i].panels = (products[i].w->n + td_host_nr(d, products[i].w) - 1) / td_host_nr(d, products[i].w);
         panels += j.part[i].panels;
         bytes += j.part[i].panels * panel_bytes(d, products[i].w);
     }
-    if (all_int) {
+    j.block_rows = most_rows;
+    if (most_rows == SIZE_MAX) { /* W8A8 alone */
         size_t mr = d->w8a8->mr;
         j.block_rows = X_BLOCK_BYTES / x->ldq / mr * mr;
         if (j.block_rows < 4 * mr) j.block_rows = 4 * mr;
@@ -161,4 +208,11 @@ void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *pr
         j.groups += (j.part[i].panels + per_group - 1) / per_group;
     }
     td_host_for(d, product_item, &j, j.groups * blocks, bytes);
+}
+
+void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products) {
+    if (x->m == 0) return;
+    if (d->rows_tap) show_rows(d, x, products, n_products);
+    bool together = same_groups(products, n_products);
+    for (size_t i = 0, n = together ? n_products : 1; i < n_products; i += n) run_products(d, x, products + i, n);
 }

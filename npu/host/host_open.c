@@ -162,6 +162,8 @@ td_status td_host_npu_open(const td_npu_config *config, td_npu **out, td_error *
     d->rows_tap = config->rows_tap;
     d->rows_tap_user = config->rows_tap_user;
     d->w8a8 = td_w8a8_select(features);
+    d->int4g = td_gemm_first(td_int4g_kernels, features);
+    d->fp4g = td_gemm_first(td_fp4g_kernels, features);
     d->math = td_host_math_select(features);
     d->attn16 = td_attn16_select(features);
     pthread_mutex_init(&d->turn, NULL);

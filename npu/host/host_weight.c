@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "npu/host/host_device.h"
+#include "quant/coded_matrix.h"
 #include "quant/convert.h"
 #include "quant/weight_quant.h"
 
@@ -14,8 +15,15 @@ static size_t data_bytes(const td_host_npu *d, td_weight_format format, size_t n
     }
 }
 
+size_t td_host_group_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k, const td_gemm_groups *groups) {
+    const td_gemm_kernel *kernel = td_host_group_kernel(d, format);
+    return td_round_up((n + kernel->nr - 1) / kernel->nr * td_host_group_tile_bytes(kernel, k, groups), TD_PAGE_BYTES);
+}
+
 size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size_t k) {
-    const td_host_npu *d = (const td_host_npu *)npu;
+    static const td_gemm_groups INT4G_LARGEST = {.size = 32, .scale_dtype = TD_DT_F32, .zero_points = true}, FP4G_LARGEST = {.size = 16, .scale_dtype = TD_DT_F8_E4M3};
+    const td_host_npu          *d = (const td_host_npu *)npu;
+    if (td_host_group_kernel(d, format)) return td_host_group_bytes(d, format, n, k, format == TD_WEIGHT_INT4G ? &INT4G_LARGEST : &FP4G_LARGEST);
     size_t             bytes = td_round_up(data_bytes(d, format, n, k), TD_CACHE_LINE);
     if (format == TD_WEIGHT_W8A8) bytes += td_w8a8_panels(d->w8a8, n) * d->w8a8->nr * sizeof(float);
     return td_round_up(bytes, TD_PAGE_BYTES);
@@ -51,6 +59,32 @@ static void pack_w8a8_panel(void *ctx, uint32_t panel, const td_worker *worker) 
     kernel->pack(packed, q, k, rows, k);
 }
 
+/* What a worker needs to make a tile in groups. */
+static size_t group_temp_bytes(const td_gemm_kernel *kernel, size_t k, const td_gemm_groups *groups) {
+    size_t n_scales = td_round_up(k, kernel->kr) / groups->size;
+    return kernel->nr * (td_round_up(k, kernel->kr) + n_scales * (sizeof(float) + 1) + sizeof(float));
+}
+
+/* One tile, code by code. */
+static void pack_group_tile(void *ctx, uint32_t tile, const td_worker *worker) {
+    conversion            *c = ctx;
+    const td_gemm_groups  *groups = &c->w->groups;
+    const td_gemm_kernel  *kernel = td_host_group_kernel(c->d, c->w->format);
+    const td_coded_matrix *m = c->src->coded;
+    size_t   nr = kernel->nr, k = td_round_up(m->k, kernel->kr), n_scales = k / groups->size, row = tile * nr, n = m->n - row < nr ? m->n - row : nr;
+    float   *scale = (float *)(c->d->scratch + worker->index * c->temp_bytes), *factor = scale + nr * n_scales;
+    uint8_t *codes = (uint8_t *)(factor + nr), *zero = codes + nr * k;
+    memset(scale, 0, nr * (n_scales + 1) * sizeof *scale); /* rows beyond the last weigh nothing */
+    memset(codes, 0, nr * k);
+    memset(zero, 8, nr * n_scales);
+    for (size_t r = 0; r < n; r++) {
+        td_gemm_weights one = {.rows = codes + r * k, .scale = scale + r * n_scales, .zero = zero + r * n_scales, .factor = factor + r};
+        if (!td_coded_tile_row(m, row + r, groups, k, &one)) c->not_finite = true;
+    }
+    td_gemm_weights all = {.rows = codes, .scale = scale, .zero = zero, .factor = factor};
+    kernel->pack((char *)c->w->data + tile * kernel->tile_bytes(k, groups), &all, k, groups);
+}
+
 static void convert_row(void *ctx, uint32_t row, const td_worker *worker) {
     conversion *c = ctx;
     size_t      k = c->w->k;
@@ -72,6 +106,14 @@ static td_status check_source(td_weight_format format, const td_tensor_view *src
     for (uint32_t i = 0; i < src->rank; i++)
         if (src->shape[i] == 0 || src->shape[i] > TD_HOST_DIM_MAX)
             return td_fail(err, TD_EINVAL, "a weight's sides are 1 to %zu, not %zu", TD_HOST_DIM_MAX, src->shape[i]);
+    if (format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G) {
+        td_gemm_groups groups;
+        if (src->rank != 2 || !src->coded || src->coded->n != src->shape[0] || src->coded->k != src->shape[1] ||
+            td_coded_exact_tiles(src->coded, &groups) != (format == TD_WEIGHT_INT4G ? TD_CODED_INT4G : TD_CODED_FP4G))
+            return td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes of its kind");
+        return TD_OK;
+    }
+    if (!src->data) return td_fail(err, TD_ENOTSUP, "codes are taken by weights in groups only");
     if (format != TD_WEIGHT_W8A8) return real ? TD_OK : td_fail(err, TD_ENOTSUP, "a bf16 or f32 weight is made from f32, bf16 or f16");
     if (src->rank != 2) return td_fail(err, TD_EINVAL, "a W8A8 weight has rank 2");
     if (src->shape[1] > TD_W8A8_K_MAX)
@@ -91,15 +133,20 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
     w->rank = src->rank;
     w->n = src->rank == 2 ? src->shape[0] : 1;
     w->k = src->shape[src->rank - 1];
-    w->layout = format == TD_WEIGHT_W8A8 ? TD_HOST_PANELS : TD_HOST_ROWS;
-    w->bytes = td_host_weight_bytes(npu, format, w->n, w->k);
+    w->layout = td_weight_takes_int8(format) ? TD_HOST_PANELS : TD_HOST_ROWS;
+    const td_gemm_kernel *kernel = td_host_group_kernel(d, format);
+    if (kernel) td_coded_exact_tiles(src->coded, &w->groups);
+    w->bytes = kernel ? td_host_group_bytes(d, format, w->n, w->k, &w->groups) : td_host_weight_bytes(npu, format, w->n, w->k);
     td_status status = td_mem_map(w->bytes, td_pool_home(d->pool), &w->data, err);
     if (status == TD_OK) {
         conversion c = {.d = d, .w = w, .src = src};
-        c.temp_bytes = td_round_up(format == TD_WEIGHT_W8A8 ? d->w8a8->nr * w->k : w->k * sizeof(float), TD_CACHE_LINE);
+        c.temp_bytes = td_round_up(kernel ? group_temp_bytes(kernel, w->k, &w->groups) : format == TD_WEIGHT_W8A8 ? d->w8a8->nr * w->k : w->k * sizeof(float), TD_CACHE_LINE);
         pthread_mutex_lock(&d->turn);
         status = td_host_scratch_grow(d, c.temp_bytes * d->n_workers, err);
-        if (status == TD_OK && format == TD_WEIGHT_W8A8) {
+        if (status == TD_OK && kernel) {
+            td_pool_run(d->pool, pack_group_tile, &c, (uint32_t)((w->n + kernel->nr - 1) / kernel->nr));
+            if (c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight has a scale that is no positive number, or a zero where the checkpoint says it has none");
+        } else if (status == TD_OK && format == TD_WEIGHT_W8A8) {
             w->sw = td_host_scales_of(npu, w);
             td_pool_run(d->pool, pack_w8a8_panel, &c, (uint32_t)td_w8a8_panels(d->w8a8, w->n));
             if (c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight holds an infinity or a NaN");

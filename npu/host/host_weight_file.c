@@ -1,5 +1,6 @@
 /* Weights of the host device that were laid out by an earlier process, and are now somebody's mapped file. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +12,26 @@
 #define FLOAT_LAYOUTS 1 /* counts up when ROWS, PANELS or HEADS mean something else */
 #define SAMPLE_K      150
 
-enum { WORD_LAYOUT, WORD_HEADS, WORD_NOPE };
+enum { WORD_LAYOUT, WORD_HEADS, WORD_NOPE, WORD_GROUPS /* size, scale type, zeros: a byte each */ };
 
-/* The W8A8 layout is whatever its kernel's packer makes of a sample, so a new packer cannot be mistaken for an old one. */
+/* What a packer of weights in groups makes of a sample, with the hash of what came before. */
+static uint64_t hash_group_tile(const td_gemm_kernel *kernel, const td_gemm_groups *groups, uint64_t seed) {
+    enum { K = 256, MOST = TD_GEMM_NR_MAX * K };
+    uint8_t  codes[MOST], zero[MOST / 16];
+    float    scale[MOST / 16], factor[TD_GEMM_NR_MAX];
+    size_t   bytes = kernel->tile_bytes(K, groups);
+    void    *tile = aligned_alloc(TD_CACHE_LINE, bytes);
+    if (!tile) return seed;
+    for (size_t i = 0; i < MOST; i++) codes[i] = i * 7 % 16;
+    for (size_t i = 0; i < MOST / 16; i++) scale[i] = ldexpf(1, (int)(i % 13) - 6), zero[i] = i % 16;
+    for (size_t i = 0; i < TD_GEMM_NR_MAX; i++) factor[i] = (float)i;
+    kernel->pack(tile, &(td_gemm_weights){.rows = codes, .scale = scale, .zero = zero, .factor = factor}, K, groups);
+    uint64_t hash = XXH3_64bits_withSeed(tile, bytes, seed);
+    free(tile);
+    return hash;
+}
+
+/* The layouts are whatever the kernels' packers make of samples, so a new packer cannot be mistaken for an old one. */
 void td_host_weight_tag(td_npu *npu, char tag[TD_NPU_TAG_BYTES]) {
     const td_w8a8_kernel *kernel = ((td_host_npu *)npu)->w8a8;
     int8_t                rows[TD_W8A8_NR_MAX * SAMPLE_K];
@@ -23,19 +41,36 @@ void td_host_weight_tag(td_npu *npu, char tag[TD_NPU_TAG_BYTES]) {
     if (!panel) return;
     for (size_t i = 0; i < sizeof rows; i++) rows[i] = (int8_t)(i * 89 % 255 - 127);
     kernel->pack(panel, rows, SAMPLE_K, kernel->nr - 1u, SAMPLE_K);
-    snprintf(tag, TD_NPU_TAG_BYTES, "host-%016" PRIx64 "-%u-%u-%u", XXH3_64bits(panel, bytes), FLOAT_LAYOUTS, TD_HOST_NR_BF16, TD_HOST_NR_F32);
+    uint64_t hash = XXH3_64bits(panel, bytes);
+    hash = hash_group_tile(((td_host_npu *)npu)->int4g, &(td_gemm_groups){.size = 32, .scale_dtype = TD_DT_BF16, .zero_points = true}, hash);
+    hash = hash_group_tile(((td_host_npu *)npu)->fp4g, &(td_gemm_groups){.size = 16, .scale_dtype = TD_DT_F8_E4M3}, hash);
+    snprintf(tag, TD_NPU_TAG_BYTES, "host-%016" PRIx64 "-%u-%u-%u", hash, FLOAT_LAYOUTS, TD_HOST_NR_BF16, TD_HOST_NR_F32);
     free(panel);
 }
 
 void td_host_weight_export(td_npu *d, const td_npu_weight *w, td_npu_packed *out) {
     (void)d;
     *out = (td_npu_packed){.format = w->format, .rank = w->rank, .n = w->n, .k = w->k, .data = w->data, .bytes = w->bytes,
-                           .layout = {[WORD_LAYOUT] = w->layout, [WORD_HEADS] = w->heads, [WORD_NOPE] = w->nope}};
+                           .layout = {[WORD_LAYOUT] = w->layout, [WORD_HEADS] = w->heads, [WORD_NOPE] = w->nope,
+                                      [WORD_GROUPS] = w->groups.size | (uint32_t)w->groups.scale_dtype << 8 | (uint32_t)w->groups.zero_points << 16}};
+}
+
+static td_gemm_groups groups_of(uint32_t word) {
+    return (td_gemm_groups){.size = word & 0xff, .scale_dtype = (td_dtype)(word >> 8 & 0xff), .zero_points = word >> 16 & 1};
+}
+
+/* Groups that the kernels know. */
+static bool groups_fit(td_weight_format format, const td_gemm_groups *g) {
+    if (format == TD_WEIGHT_FP4G) return (g->size == 16 || g->size == 32) && (g->scale_dtype == TD_DT_F8_E8M0 || g->scale_dtype == TD_DT_F8_E4M3) && !g->zero_points;
+    return (g->size == 32 || g->size == 64 || g->size == 128) && (g->scale_dtype == TD_DT_F32 || g->scale_dtype == TD_DT_BF16 || g->scale_dtype == TD_DT_F16);
 }
 
 static bool is_consistent(td_npu *npu, const td_npu_packed *p, const td_npu_weight *w) {
     if ((uintptr_t)p->data % TD_CACHE_LINE || p->rank < 1 || p->rank > 2 || (p->rank == 1 && p->n != 1)) return false;
     if (!p->n || !p->k || p->n > TD_HOST_DIM_MAX || p->k > TD_HOST_DIM_MAX) return false;
+    if (td_host_group_kernel((td_host_npu *)npu, p->format))
+        return w->layout == TD_HOST_PANELS && groups_fit(p->format, &w->groups) &&
+               p->bytes == td_host_group_bytes((td_host_npu *)npu, p->format, p->n, p->k, &w->groups);
     size_t bytes = td_host_weight_bytes(npu, p->format, p->n, p->k);
     if (p->format == TD_WEIGHT_W8A8) return w->layout == TD_HOST_PANELS && p->k <= TD_W8A8_K_MAX && p->bytes == bytes;
     if (w->layout == TD_HOST_PANELS && p->n == 1) /* a mapping of its own: to_panels */
@@ -46,11 +81,12 @@ static bool is_consistent(td_npu *npu, const td_npu_packed *p, const td_npu_weig
 
 td_status td_host_weight_adopt(td_npu *npu, const td_npu_packed *p, td_npu_weight **out, td_error *err) {
     *out = NULL;
-    if (p->format > TD_WEIGHT_F32 || p->layout[WORD_LAYOUT] > TD_HOST_HEADS) return td_fail(err, TD_EINVAL, "a kept weight has an unknown format");
+    if (p->format >= TD_WEIGHT_FORMATS || p->layout[WORD_LAYOUT] > TD_HOST_HEADS) return td_fail(err, TD_EINVAL, "a kept weight has an unknown format");
     td_npu_weight *w = calloc(1, sizeof *w);
     if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
     *w = (td_npu_weight){.format = p->format, .rank = p->rank, .n = p->n, .k = p->k, .layout = (td_host_layout)p->layout[WORD_LAYOUT],
                          .heads = p->layout[WORD_HEADS], .nope = p->layout[WORD_NOPE], .data = (void *)p->data, .bytes = p->bytes, .adopted = true};
+    if (td_host_group_kernel((td_host_npu *)npu, p->format)) w->groups = groups_of(p->layout[WORD_GROUPS]);
     if (!is_consistent(npu, p, w)) {
         free(w);
         return td_fail(err, TD_EINVAL, "a kept weight of %zu x %zu has %zu bytes that do not fit its layout", p->n, p->k, p->bytes);

@@ -2,19 +2,20 @@
  * What a block has to read and compute, for the metrics: a lower bound that any schedule shares.
  *
  * Read once: weights of matrix products, the embedding rows of the tokens, and the KV of every sequence. Computed: two operations a
- * multiply-add of products, scores and sums of values; W8A8 products in int8, all else counts as f32, attention in 16-bit integers too.
+ * multiply-add of products, scores and sums of values; products of int8 rows in int8, all else counts as f32, attention in 16-bit integers too.
  * Left out: norms, rope, softmax, biases, activations, the KV that is written, and the scales of its rows.
  */
 #include "npu/host/host_device.h"
 
 static uint64_t row_bytes(const td_npu_weight *w) {
+    if (w->format == TD_WEIGHT_INT4G || w->format == TD_WEIGHT_FP4G) return w->bytes / w->n;
     return w->format == TD_WEIGHT_W8A8 ? w->k + sizeof(float) : w->k * (w->format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float));
 }
 
 static void add_product(td_tier_work *sum, const td_npu_weight *w, size_t rows) {
     if (!w || !rows) return;
     sum->bytes += w->n * row_bytes(w);
-    *(w->format == TD_WEIGHT_W8A8 ? &sum->int8_ops : &sum->f32_ops) += 2 * (uint64_t)w->n * w->k * rows;
+    *(td_weight_takes_int8(w->format) ? &sum->int8_ops : &sum->f32_ops) += 2 * (uint64_t)w->n * w->k * rows;
 }
 
 typedef struct {

@@ -16,6 +16,7 @@
 
 #include "core/rng.h"
 #include "model/experts_load.h"
+#include "quant/coded_matrix.h"
 #include "model_run.h"
 
 #define DATA "tests/data/quantised/"
@@ -23,6 +24,8 @@
 #define LOGIT_TOLERANCE 5e-5
 /* Activations of the experts in int8: one that falls to the other side of a half is 1/127 of the largest. */
 #define INT8_TOLERANCE 4e-3
+/* Activations of every linear in int8, between blocks in bf16. */
+#define W8A8_TOLERANCE 5e-2
 
 static const char *const CASES[] = {"fp8_block", "fp8_channel", "w8a8_compressed", "w8a8_modelslim", "gptq_int4", "gptq_int4_sym", "gptq_int4_row",
                                     "gptq_act_order", "gptq_int8", "awq", "packed_int4", "packed_int4_zeros", "packed_int8_row", "mxfp4", "nvfp4"};
@@ -73,6 +76,13 @@ static uint64_t fingerprint_of_view(const td_tensor_view *v) {
     return h;
 }
 
+/* Codes where they lie, rows that RoPE turns named one by one. @return false: not coded. */
+static bool decode_coded(const td_tensor_view *v, float *out) {
+    if (!v->coded) return false;
+    for (size_t r = 0; r < v->shape[0]; r++) assert_true(td_coded_row(v->coded, r, out + r * v->shape[1]));
+    return true;
+}
+
 static void every_weight_is_what_numpy_decodes(void **state) {
     (void)state;
     for (size_t i = 0; i < N_CASES; i++) {
@@ -90,11 +100,16 @@ static void every_weight_is_what_numpy_decodes(void **state) {
                 for (uint32_t e = 0; e < n_experts; e++) {
                     td_tensor_spec spec;
                     td_scratch     scratch = {0};
-                    td_tensor_view v;
+                    td_tensor_view v, coded;
                     td_error       err = {0};
                     if (!td_tensor_spec_get(&config, role, l, e, &spec) || spec.rank != 2) continue;
                     if (td_checkpoint_get_float(c, &config, role, l, e, &scratch, &v, &err) != TD_OK) fail_msg("%s", err.text);
                     if (fingerprint_of_view(&v) != expected(manifest, spec.name)) fail_msg("%s: %s differs", CASES[i], spec.name);
+                    float *rows = malloc(spec.shape[0] * spec.shape[1] * sizeof *rows);
+                    assert_int_equal(td_checkpoint_get_coded(c, &config, role, l, e, &scratch, &coded, &err), TD_OK);
+                    if (decode_coded(&coded, rows) && fingerprint(rows, spec.shape[0] * spec.shape[1]) != expected(manifest, spec.name))
+                        fail_msg("%s: the codes of %s differ", CASES[i], spec.name);
+                    free(rows);
                     td_scratch_reset(&scratch);
                     n++;
                 }
@@ -173,7 +188,20 @@ static void experts_are_carried_exactly(void **state) {
     td_pool_destroy(pool);
 }
 
-static void check_logits(const char *name, const json_t *prompt, const char *which, const td_expert_numbers *numbers, double tolerance) {
+/* Of the linears that are seen: how many the device holds in which format. */
+static unsigned seen[TD_WEIGHT_FORMATS];
+
+static void see_weights(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m, size_t k) {
+    (void)dtype, (void)x, (void)m, (void)k;
+    td_npu *npu = *(td_npu **)user;
+    for (size_t i = 0; i < n; i++) {
+        td_npu_packed p;
+        npu->ops->weight_export(npu, weights[i], &p);
+        seen[p.format]++;
+    }
+}
+
+static void check_logits(const char *name, const json_t *prompt, const char *which, const td_expert_numbers *numbers, bool w8a8, double tolerance) {
     char     path[160];
     uint32_t ids[64], n = 0;
     json_t  *id;
@@ -181,7 +209,9 @@ static void check_logits(const char *name, const json_t *prompt, const char *whi
     json_array_foreach(json_object_get(prompt, "ids"), i, id) ids[n++] = (uint32_t)json_integer_value(id);
     snprintf(path, sizeof path, DATA "%s", name);
     model_run r;
-    model_run_open(&r, &(model_run_options){.path = path, .experts = numbers->format, .groups = numbers->groups, .n_seq = 1, .max_len = 128});
+    model_run_open(&r, &(model_run_options){.path = path, .w8a8 = w8a8, .experts = numbers->format, .groups = numbers->groups, .rows_tap = see_weights,
+                                            .tap_user = &r.npu, .n_seq = 1, .max_len = 128});
+    memset(seen, 0, sizeof seen);
     size_t vocab = td_model_get_config(r.model)->vocab;
     snprintf(path, sizeof path, DATA "%s/p0_%s.f32", name, which);
     float *want = read_array(path, n * vocab, 4), *got = malloc(n * vocab * sizeof *got);
@@ -212,8 +242,26 @@ static void logits_are_those_of_the_decoded_weights(void **state) {
         open_case(repo_path(path), &config, &c);
         assert_int_equal(td_checkpoint_exact_experts(c, &config, &numbers, &exact, NULL), TD_OK);
         td_checkpoint_close(c);
-        check_logits(CASES[i], prompt, "logits_bf16_experts", td_expert_numbers_find("none"), LOGIT_TOLERANCE);
-        if (exact) check_logits(CASES[i], prompt, "logits_exact_experts", &numbers, INT8_TOLERANCE);
+        check_logits(CASES[i], prompt, "logits_bf16_experts", td_expert_numbers_find("none"), false, LOGIT_TOLERANCE);
+        if (exact) check_logits(CASES[i], prompt, "logits_exact_experts", &numbers, false, INT8_TOLERANCE);
+        json_decref(manifest);
+    }
+}
+
+/* With W8A8 the device holds linears of int4 and fp4 in groups as the checkpoint does, and others in int8. */
+static void the_device_keeps_codes_in_groups(void **state) {
+    (void)state;
+    static const struct {
+        const char      *name;
+        td_weight_format format;
+    } WANT[] = {{"gptq_int4", TD_WEIGHT_INT4G}, {"gptq_int4_row", TD_WEIGHT_INT4G},  {"awq", TD_WEIGHT_INT4G},       {"packed_int4_zeros", TD_WEIGHT_INT4G},
+                {"mxfp4", TD_WEIGHT_FP4G},      {"nvfp4", TD_WEIGHT_FP4G},           {"gptq_act_order", TD_WEIGHT_W8A8}, {"gptq_int8", TD_WEIGHT_W8A8}, {"w8a8_compressed", TD_WEIGHT_W8A8}};
+    for (size_t i = 0; i < sizeof WANT / sizeof *WANT; i++) {
+        json_t *manifest = manifest_of(WANT[i].name);
+        check_logits(WANT[i].name, json_array_get(json_object_get(manifest, "prompts"), 0), "logits_bf16_experts", td_expert_numbers_find("none"), true, W8A8_TOLERANCE);
+        print_message("      linears: W8A8 %u, int4 in groups %u, fp4 in groups %u\n", seen[TD_WEIGHT_W8A8], seen[TD_WEIGHT_INT4G], seen[TD_WEIGHT_FP4G]);
+        assert_true(seen[WANT[i].format] > 0);
+        assert_true(WANT[i].format != TD_WEIGHT_W8A8 || seen[TD_WEIGHT_INT4G] + seen[TD_WEIGHT_FP4G] == 0);
         json_decref(manifest);
     }
 }
@@ -520,6 +568,7 @@ int main(void) {
         cmocka_unit_test(every_weight_is_what_numpy_decodes),
         cmocka_unit_test(experts_are_carried_exactly),
         cmocka_unit_test(logits_are_those_of_the_decoded_weights),
+        cmocka_unit_test(the_device_keeps_codes_in_groups),
         cmocka_unit_test(impossible_values_name_file_and_tensor),
         cmocka_unit_test(the_store_names_the_tensor_that_it_refuses),
         cmocka_unit_test(missing_tensors_and_wrong_types_are_refused),

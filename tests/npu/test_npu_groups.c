@@ -1,0 +1,257 @@
+/*
+ * Weights in groups on the device, from a checkpoint's codes: exact where inputs quantise exactly, the same for any rows beside, in blocks with several
+ * kinds of weights, over an export, and with rows in another order. Values are computed here from the codes before they are packed.
+ */
+#include "npu_test_util.h"
+
+#include "quant/coded_matrix.h"
+
+/* ---- coded matrices -------------------------------------------------------------------------- */
+
+typedef struct {
+    td_coded_matrix  m;
+    td_weight_format format;
+    size_t           groups;
+    uint8_t         *codes, *zeros; /* [n, k], [n, groups] */
+    float           *scales;        /* [n, groups] */
+    void            *memory[3];     /* as a checkpoint has them */
+} coded;
+
+static const struct {
+    td_dtype dtype;
+    uint16_t size;
+    bool     zeros;
+    td_weight_format format;
+} KINDS[] = {{TD_DT_BF16, 32, false, TD_WEIGHT_INT4G}, {TD_DT_F16, 64, true, TD_WEIGHT_INT4G}, {TD_DT_F32, 128, true, TD_WEIGHT_INT4G},
+             {TD_DT_BF16, 0, false, TD_WEIGHT_INT4G},  {TD_DT_F8_E8M0, 32, false, TD_WEIGHT_FP4G}, {TD_DT_F8_E4M3, 16, false, TD_WEIGHT_FP4G}};
+enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
+
+/* Size 0: one scale for a row. Scales are powers of two times 1, 1.25, 1.5 or 1.75: exact in every type but e8m0. */
+static coded make_coded(rnd *r, size_t kind, size_t n, size_t k) {
+    bool     fp4 = KINDS[kind].format == TD_WEIGHT_FP4G;
+    size_t   size = KINDS[kind].size ? KINDS[kind].size : k;
+    coded    c = {.format = KINDS[kind].format, .groups = (k + size - 1) / size, .codes = malloc(n * k)};
+    size_t   n_scales = n * c.groups, words = fp4 ? k / 2 : (k + 7) / 8 * 4, element = td_dtype_bytes(KINDS[kind].dtype);
+    uint8_t *data = calloc(n, words), *scale = calloc(n_scales, element);
+    uint32_t *zero = calloc((n + 7) / 8 * c.groups, sizeof *zero);
+    c.zeros = malloc(n_scales), c.scales = malloc(n_scales * sizeof *c.scales);
+    for (size_t i = 0; i < n * k; i++) {
+        c.codes[i] = rnd_u64(r) & 15;
+        data[i / k * words + i % k / 2] |= (uint8_t)(c.codes[i] << 4 * (i % k & 1));
+    }
+    for (size_t i = 0; i < n_scales; i++) {
+        int      e = (int)rnd_range(r, 0, 5) - 6, quarters = KINDS[kind].dtype == TD_DT_F8_E8M0 ? 0 : (int)rnd_range(r, 0, 3);
+        float    f = ldexpf(4 + (float)quarters, e - 2);
+        uint32_t f32 = (uint32_t)(e + 127) << 23 | (uint32_t)quarters << 21;
+        uint16_t bf16 = (uint16_t)(f32 >> 16), f16 = (uint16_t)((e + 15) << 10 | quarters << 8);
+        uint8_t  e8m0 = (uint8_t)(e + 127), e4m3 = (uint8_t)((e + 7) << 3 | quarters << 1);
+        const void *bits = KINDS[kind].dtype == TD_DT_F32 ? (void *)&f32 : KINDS[kind].dtype == TD_DT_BF16 ? (void *)&bf16
+                         : KINDS[kind].dtype == TD_DT_F16 ? (void *)&f16 : KINDS[kind].dtype == TD_DT_F8_E8M0 ? (void *)&e8m0 : (void *)&e4m3;
+        memcpy(scale + i * element, bits, element);
+        c.scales[i] = f;
+        c.zeros[i] = KINDS[kind].zeros ? rnd_u64(r) & 15 : 8;
+        size_t row = i / c.groups, g = i % c.groups;
+        zero[row / 8 * c.groups + g] |= (uint32_t)c.zeros[i] << row % 8 * 4;
+    }
+    c.m = (td_coded_matrix){.codes = fp4 ? TD_CODES_E2M1 : TD_CODES_ROW_WORDS, .bits = 4, .n = n, .k = k, .data = data, .scale_dtype = KINDS[kind].dtype,
+                            .scale = scale, .scale_rows = 1, .scale_row_step = c.groups, .scale_group_step = 1, .group = size,
+                            .zeros = KINDS[kind].zeros ? TD_ZEROS_ROW_WORDS : TD_ZEROS_NONE, .zero = zero, .factor = KINDS[kind].dtype == TD_DT_F8_E4M3 ? 0.3f : 1};
+    c.memory[0] = data, c.memory[1] = scale, c.memory[2] = zero;
+    return c;
+}
+
+static void free_coded(coded *c) {
+    free(c->codes), free(c->zeros), free(c->scales);
+    for (size_t i = 0; i < 3; i++) free(c->memory[i]);
+}
+
+static td_tensor_view view_of(const coded *c) { return (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {c->m.n, c->m.k}, .coded = &c->m}; }
+
+static td_npu_weight *coded_weight(rig *g, const coded *c) {
+    td_tensor_view v = view_of(c);
+    td_npu_weight *w;
+    td_npu_packed  p;
+    td_error       err = {0};
+    if (g->npu->ops->weight_create(g->npu, c->format, &v, &w, &err) != TD_OK) fail_msg("%s", err.text);
+    g->npu->ops->weight_export(g->npu, w, &p);
+    assert_true(p.bytes <= g->npu->ops->weight_bytes(g->npu, c->format, c->m.n, c->m.k));
+    return w;
+}
+
+static const int TWICE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+/* Twice the value of a code, before its scale. */
+static int twice(const coded *c, size_t row, size_t col) {
+    int code = c->codes[row * c->m.k + col];
+    return c->format == TD_WEIGHT_FP4G ? TWICE_E2M1[code] : 2 * (code - c->zeros[row * c->groups + col / c->m.group]);
+}
+
+/* Row x of int8 codes whose scale is 1: integers within a group (128 k at most), one fma for each. */
+static float expected(const coded *c, size_t row, const float *x) {
+    size_t size = c->format == TD_WEIGHT_INT4G && c->m.group >= c->m.k ? 128 : c->m.group; /* a scale of a row is that of 128s */
+    float  acc = 0;
+    for (size_t at = 0; at < c->m.k; at += size) {
+        int64_t sum = 0;
+        for (size_t i = at; i < at + size && i < c->m.k; i++) sum += twice(c, row, i) * (int64_t)x[i];
+        float scale = c->scales[row * c->groups + at / c->m.group];
+        acc = c->format == TD_WEIGHT_FP4G ? fmaf((float)sum, scale, acc) : fmaf((float)(sum / 2), scale, acc);
+    }
+    return c->format == TD_WEIGHT_FP4G ? acc * (c->m.factor / 2) : acc;
+}
+
+static float *values_of(const coded *c) {
+    float *w = malloc(c->m.n * c->m.k * sizeof *w);
+    for (size_t i = 0; i < c->m.n * c->m.k; i++)
+        w[i] = 0.5f * (float)twice(c, i / c->m.k, i % c->m.k) * c->scales[i / c->m.k * c->groups + i % c->m.k / c->m.group] * c->m.factor;
+    return w;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void run_linear(rig *g, const td_npu_weight *w, const td_npu_weight *bias, const void *in, void *out, size_t m) {
+    td_npu_block *b = make_block(g, &(td_block_desc){.kind = TD_BLOCK_LINEAR, .max_tok = (uint32_t)m, .linear = {w, bias, in, out}});
+    run_block(g, b, &(td_step){.n_tok = (uint32_t)m});
+    g->npu->ops->block_destroy(g->npu, b);
+}
+
+static void linears_are_exact(void **state) {
+    (void)state;
+    rnd r = rnd_open("linears in groups");
+    for (int round = 0; round < 36; round++) {
+        td_dtype act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
+        size_t   n = rnd_range(&r, 1, 100), k = rnd_range(&r, 9, 300) * 2, m = round % 5 ? rnd_range(&r, 1, 40) : rnd_range(&r, 100, 400);
+        coded    c = make_coded(&r, (size_t)round / 2 % N_KINDS, n, k);
+        rig      g = rig_open(2, act, false);
+        float   *x = malloc(m * k * sizeof *x), *bias = rnd_array(&r, n, 1);
+        for (size_t i = 0; i < m * k; i++) x[i] = i % k == 5 ? 127 : (float)rnd_range(&r, 0, 254) - 127; /* the row's scale is 1; exact in bf16 */
+        void          *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n), *alone = act_array(act, NULL, n);
+        td_npu_weight *w = coded_weight(&g, &c), *b = make_weight(&g, TD_WEIGHT_F32, bias, 0, n);
+        bool           has_bias = round & 4;
+        size_t         element = td_dtype_bytes(act);
+        run_linear(&g, w, has_bias ? b : NULL, in, out, m);
+        for (size_t i = 0; i < m; i++)
+            for (size_t j = 0; j < n; j++) {
+                float want = expected(&c, j, x + i * k) + (has_bias ? bias[j] : 0);
+                if (act == TD_DT_BF16) want = td_bf16_to_f32(td_f32_to_bf16(want));
+                assert_true(act_get(act, out, i * n + j) == (double)want);
+            }
+        for (size_t i = 0; i < m; i += 1 + m / 3) {
+            run_linear(&g, w, has_bias ? b : NULL, (char *)in + i * k * element, alone, 1);
+            assert_memory_equal(alone, (char *)out + i * n * element, n * element);
+        }
+        g.npu->ops->weight_destroy(g.npu, w);
+        g.npu->ops->weight_destroy(g.npu, b);
+        rig_close(&g);
+        free_coded(&c);
+        void *mem[] = {x, bias, in, out, alone};
+        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    }
+}
+
+/* gate, up and down of different kinds and groups, with one of the three in another format: products that share their rows. */
+static void blocks_mix_kinds(void **state) {
+    (void)state;
+    rnd r = rnd_open("mlp in groups");
+    for (size_t round = 0; round < 2 * N_KINDS; round++) {
+        size_t hidden = 2 * rnd_range(&r, 20, 90), inter = 2 * rnd_range(&r, 20, 90), m = rnd_range(&r, 1, 150);
+        coded  gate = make_coded(&r, round % N_KINDS, inter, hidden), up = make_coded(&r, (round + 1 + round / N_KINDS) % N_KINDS, inter, hidden),
+              down = make_coded(&r, (round + 2) % N_KINDS, hidden, inter);
+        rig            g = rig_open(2, TD_DT_F32, false);
+        float         *x = rnd_array(&r, m * hidden, 0.02f), *wg = values_of(&gate), *wu = values_of(&up), *wd = values_of(&down), *out = calloc(m * hidden, sizeof *out);
+        td_npu_weight *ws[3] = {coded_weight(&g, &gate), round % 3 ? coded_weight(&g, &up) : make_weight(&g, round % 2 ? TD_WEIGHT_W8A8 : TD_WEIGHT_BF16, wu, inter, hidden),
+                                coded_weight(&g, &down)};
+        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = (uint32_t)m,
+                                                           .mlp = {(uint32_t)hidden, (uint32_t)inter, ws[0], ws[1], ws[2], NULL, x, out}});
+        run_block(&g, b, &(td_step){.n_tok = (uint32_t)m});
+        double *row = malloc(hidden * sizeof *row), *hg = malloc(inter * sizeof *hg), *hu = malloc(inter * sizeof *hu), *want = malloc(m * hidden * sizeof *want);
+        for (size_t t = 0; t < m; t++) {
+            for (size_t i = 0; i < hidden; i++) row[i] = (double)x[t * hidden + i];
+            ref_linear(wg, NULL, row, inter, hidden, hg);
+            ref_linear(wu, NULL, row, inter, hidden, hu);
+            for (size_t i = 0; i < inter; i++) hg[i] = hg[i] / (1 + exp(-hg[i])) * hu[i];
+            ref_linear(wd, NULL, hg, hidden, inter, want + t * hidden);
+        }
+        double error = error_of(TD_DT_F32, out, want, m * hidden);
+        if (!(error < 3e-2)) fail_msg("mlp %zu: relative error %g", round, error); /* steps of 1/127 of a row's maximum, twice */
+        g.npu->ops->block_destroy(g.npu, b);
+        for (size_t i = 0; i < 3; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
+        rig_close(&g);
+        free_coded(&gate), free_coded(&up), free_coded(&down);
+        void *mem[] = {x, wg, wu, wd, out, row, hg, hu, want};
+        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    }
+}
+
+static void rows_in_another_order_and_bytes_from_a_file(void **state) {
+    (void)state;
+    enum { N = 50, K = 96, M = 3 };
+    rnd      r = rnd_open("rows and exports");
+    uint32_t reversed[N];
+    float    x[M * K], out[2][M * N];
+    rig      g = rig_open(2, TD_DT_F32, false);
+    td_error err = {0};
+    for (uint32_t i = 0; i < N; i++) reversed[i] = N - 1 - i;
+    for (size_t i = 0; i < M * K; i++) x[i] = rnd_real(&r);
+    for (size_t kind = 0; kind < N_KINDS; kind++) {
+        coded          c = make_coded(&r, kind, N, K);
+        td_npu_weight *w = coded_weight(&g, &c), *again;
+        c.m.row_of = reversed;
+        td_npu_weight *turned = coded_weight(&g, &c);
+        run_linear(&g, w, NULL, x, out[0], M);
+        run_linear(&g, turned, NULL, x, out[1], M);
+        for (size_t i = 0; i < M * N; i++) assert_true(out[0][i] == out[1][i / N * N + reversed[i % N]]);
+        td_npu_packed p;
+        g.npu->ops->weight_export(g.npu, w, &p);
+        assert_int_equal(g.npu->ops->weight_adopt(g.npu, &p, &again, &err), TD_OK);
+        memset(out[1], 0, sizeof out[1]);
+        run_linear(&g, again, NULL, x, out[1], M);
+        assert_memory_equal(out[0], out[1], sizeof out[0]);
+        g.npu->ops->weight_destroy(g.npu, again);
+        td_npu_packed bad[] = {p, p, p};
+        bad[0].layout[3] ^= 0x08; /* another size of groups */
+        bad[1].format = kind < 4 ? TD_WEIGHT_FP4G : TD_WEIGHT_INT4G;
+        bad[2].bytes -= 4096;
+        for (size_t i = 0; i < 3; i++) assert_int_equal(g.npu->ops->weight_adopt(g.npu, &bad[i], &again, &err), TD_EINVAL);
+        g.npu->ops->weight_destroy(g.npu, w);
+        g.npu->ops->weight_destroy(g.npu, turned);
+        free_coded(&c);
+    }
+    rig_close(&g);
+}
+
+static void what_is_not_in_groups_is_refused(void **state) {
+    (void)state;
+    enum { N = 40, K = 64 };
+    rnd            r = rnd_open("refusals");
+    rig            g = rig_open(1, TD_DT_BF16, false);
+    coded          c = make_coded(&r, 0, N, K), fp4 = make_coded(&r, 5, N, K);
+    uint32_t       group_of[K] = {0};
+    float          plain[N * K] = {0};
+    td_npu_weight *w;
+    td_error       err = {0};
+    td_tensor_view v = view_of(&c), other = view_of(&fp4), floats = {.dtype = TD_DT_F32, .rank = 2, .shape = {N, K}, .data = plain};
+    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &other, &w, &err), TD_ENOTSUP);
+    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_FP4G, &v, &w, &err), TD_ENOTSUP);
+    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &floats, &w, &err), TD_ENOTSUP);
+    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_W8A8, &v, &w, &err), TD_ENOTSUP);
+    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_BF16, &v, &w, &err), TD_ENOTSUP);
+    memset(c.memory[1], 0, 2); /* the first scale */
+    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &v, &w, &err), TD_EFORMAT);
+    assert_null(w);
+    c.m.group_of = group_of;
+    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &v, &w, &err), TD_ENOTSUP);
+    c.m.group_of = NULL, c.m.bits = 8;
+    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &v, &w, &err), TD_ENOTSUP);
+    free_coded(&c), free_coded(&fp4);
+    rig_close(&g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linears_are_exact),
+        cmocka_unit_test(blocks_mix_kinds),
+        cmocka_unit_test(rows_in_another_order_and_bytes_from_a_file),
+        cmocka_unit_test(what_is_not_in_groups_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -17,6 +17,7 @@ typedef struct {
     const char *model_path;    /* config.json or folder; decode, prefill and load */
     const char *override_json; /* merged over it, or NULL */
     const char *trace_path;    /* or NULL */
+    const char *experts;       /* format of the suite experts, as --expert-quantization names it; NULL: int4 */
     const char *filter;        /* only rows whose shape contains it; NULL: all */
     uint32_t    threads;       /* 0: every core */
     uint32_t    subpool_count; /* 0: one per NUMA node */

@@ -43,6 +43,7 @@ static void print_help(FILE *f) {
           "  --threads N                 default: every core\n"
           "  --subpool-count N           default: one per NUMA node\n"
           "  --rounds N                  default 5\n"
+          "  --expert-quantization NAME  of the suite experts: none, int4 (default), int8, int4-g32, mxfp4, ...\n"
           "  --filter TEXT               only rows whose shape contains it\n"
           "  --json                      JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction\n"
           "  --trace FILE                what every thread does, for ui.perfetto.dev and bench/phases.py\n"
@@ -62,13 +63,14 @@ static bool read_count(const char *name, const char *text, uint32_t min, uint32_
 
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, td_bench_options *o) {
-    enum { CONFIG = 1, OVERRIDE, THREADS, SUBPOOLS, ROUNDS, FILTER, JSON, TRACE, SHOW_HELP };
+    enum { CONFIG = 1, OVERRIDE, THREADS, SUBPOOLS, ROUNDS, EXPERTS, FILTER, JSON, TRACE, SHOW_HELP };
     static const struct option LONG[] = {
         {"config", required_argument, NULL, CONFIG},
         {"json-model-override-args", required_argument, NULL, OVERRIDE},
         {"threads", required_argument, NULL, THREADS},
         {"subpool-count", required_argument, NULL, SUBPOOLS},
         {"rounds", required_argument, NULL, ROUNDS},
+        {"expert-quantization", required_argument, NULL, EXPERTS},
         {"filter", required_argument, NULL, FILTER},
         {"json", no_argument, NULL, JSON},
         {"trace", required_argument, NULL, TRACE},
@@ -83,6 +85,7 @@ static int parse_options(int argc, char **argv, td_bench_options *o) {
             case THREADS: ok = read_count("threads", optarg, 1, TD_POOL_WORKERS_MAX, &o->threads); break;
             case SUBPOOLS: ok = read_count("subpool-count", optarg, 1, TD_POOL_SUBPOOLS_MAX, &o->subpool_count); break;
             case ROUNDS: ok = read_count("rounds", optarg, 1, 99, &o->rounds); break;
+            case EXPERTS: o->experts = optarg; break;
             case FILTER: o->filter = optarg; break;
             case JSON: o->json = true; break;
             case TRACE: o->trace_path = optarg; break;

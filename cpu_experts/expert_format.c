@@ -10,9 +10,9 @@ static const td_expert_numbers NUMBERS[] = {
     {"int8", TD_EXPERT_INT8C, {0}},
     {"int4-g32", TD_EXPERT_INT4G, {.size = 32, .scale_dtype = TD_DT_BF16}},
     {"int4-g64", TD_EXPERT_INT4G, {.size = 64, .scale_dtype = TD_DT_BF16}},
+    {"int4-g128", TD_EXPERT_INT4G, {.size = 128, .scale_dtype = TD_DT_BF16}},
     {"mxfp4", TD_EXPERT_FP4G, {.size = 32, .scale_dtype = TD_DT_F8_E8M0}},
     {"nvfp4", TD_EXPERT_FP4G, {.size = 16, .scale_dtype = TD_DT_F8_E4M3}},
-    {"int4-g128", TD_EXPERT_INT4G, {.size = 128, .scale_dtype = TD_DT_BF16}},
 };
 
 #define N_NUMBERS (sizeof NUMBERS / sizeof *NUMBERS)

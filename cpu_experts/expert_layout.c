@@ -12,20 +12,10 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
     if (c->hidden > TD_GEMM_K_MAX || c->inter > TD_GEMM_K_MAX)
         return td_fail(err, TD_ENOTSUP, "experts of hidden size %u and intermediate size %u: at most %d is supported",
                        c->hidden, c->inter, TD_GEMM_K_MAX);
-    if (c->format == TD_EXPERT_INT4G) {
-        const td_expert_groups *g = &c->groups;
-        if (g->size != 32 && g->size != 64 && g->size != 128)
-            return td_fail(err, TD_ENOTSUP, "experts in groups of %u weights: 32, 64 or 128", g->size);
-        if (g->scale_dtype != TD_DT_BF16 && g->scale_dtype != TD_DT_F16 && g->scale_dtype != TD_DT_F32)
-            return td_fail(err, TD_ENOTSUP, "scales of the experts' groups are bf16, f16 or f32");
-    }
-    if (c->format == TD_EXPERT_FP4G) {
-        const td_expert_groups *g = &c->groups;
-        if (g->size != 16 && g->size != 32) return td_fail(err, TD_ENOTSUP, "fp4 experts in groups of %u weights: 16 or 32", g->size);
-        if (g->scale_dtype != TD_DT_F8_E8M0 && g->scale_dtype != TD_DT_F8_E4M3)
-            return td_fail(err, TD_ENOTSUP, "scales of groups of fp4 are e8m0 or e4m3");
-        if (g->zero_points) return td_fail(err, TD_ENOTSUP, "groups of fp4 have no zero points");
-    }
+    if (c->format == TD_EXPERT_INT4G && !td_int4g_takes(&c->groups))
+        return td_fail(err, TD_ENOTSUP, "experts in groups of %u weights: int4 takes 32, 64 or 128, with scales in bf16, f16 or f32", c->groups.size);
+    if (c->format == TD_EXPERT_FP4G && !td_fp4g_takes(&c->groups))
+        return td_fail(err, TD_ENOTSUP, "experts in groups of %u weights: fp4 takes 16 or 32, with scales in e8m0 or e4m3 and no zeros", c->groups.size);
     if (!n_shards || n_shards > TD_POOL_SUBPOOLS_MAX)
         return td_fail(err, TD_EINVAL, "%u expert shards: 1 to %d", n_shards, TD_POOL_SUBPOOLS_MAX);
 

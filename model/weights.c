@@ -99,17 +99,17 @@ static void adopt(loader *l, const td_device_weight_id *id, td_weight_format for
     if (l->d->ops->weight_adopt(l->d, &p, out, NULL) != TD_OK) *out = NULL;
 }
 
-/* Whether a linear of the quantised device is there in groups, as the checkpoint's own codes: then view is of these, and *format says so. */
-static td_status find_groups(const loader *l, td_role role, uint32_t layer, td_scratch *scratch, td_tensor_view *view, td_weight_format *format) {
+td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role stored, uint32_t layer, td_scratch *scratch,
+                               td_tensor_view *view, td_weight_format *format, td_error *err) {
     td_gemm_groups groups;
-    if (*format != TD_WEIGHT_W8A8 || l->c->quant.method == TD_QUANT_NONE) return TD_OK;
-    TD_TRY(td_checkpoint_get_coded(l->ck, l->c, role, layer, 0, scratch, view, l->err));
+    if (*format != TD_WEIGHT_W8A8 || c->quant.method == TD_QUANT_NONE) return TD_OK;
+    TD_TRY(td_checkpoint_get_coded(ck, c, stored, layer, 0, scratch, view, err));
     td_coded_tiles tiles = view->coded ? td_coded_exact_tiles(view->coded, &groups) : TD_CODED_ROUNDED;
     if (tiles != TD_CODED_ROUNDED) *format = tiles == TD_CODED_INT4G ? TD_WEIGHT_INT4G : TD_WEIGHT_FP4G;
     return TD_OK;
 }
 
-/* From the checkpoint. coded: what find_groups found. */
+/* From the checkpoint. coded: what td_model_find_groups found. */
 static td_status make_weight(loader *l, td_role role, uint32_t layer, td_weight_format format, const td_tensor_view *coded, td_scratch *scratch,
                              td_npu_weight **out) {
     td_tensor_view view;
@@ -131,7 +131,7 @@ static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weigh
     td_role             stored = role == TD_ROLE_LM_HEAD && l->c->tie_embeddings ? TD_ROLE_EMBED : role;
     td_device_weight_id id = id_of(&spec, role, layer);
     td_weight_format    format = td_model_weight_format(l->c, role, &spec, l->w8a8);
-    td_status           st = find_groups(l, stored, layer, &scratch, &coded, &format);
+    td_status           st = td_model_find_groups(l->ck, l->c, stored, layer, &scratch, &coded, &format, l->err);
     if (st == TD_OK) adopt(l, &id, format, spec.rank == 1 ? 1 : spec.shape[0], spec.shape[spec.rank - 1], out);
     if (st == TD_OK && !*out) st = make_weight(l, stored, layer, format, &coded, &scratch, out);
     td_scratch_reset(&scratch);

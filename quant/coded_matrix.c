@@ -166,11 +166,12 @@ bool td_coded_row(const td_coded_matrix *m, size_t row, float *out) {
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *groups) {
-    bool   whole_rows = m->group >= m->k, fp4 = m->codes == TD_CODES_E2M1, small_scales = m->scale_dtype == TD_DT_F8_E8M0 || m->scale_dtype == TD_DT_F8_E4M3;
-    size_t size = whole_rows && !fp4 ? 128 : m->group;
-    if (m->bits != 4 || !(fp4 || has_zeros(m)) || m->group_of || m->scale_rows != 1 || fp4 != small_scales) return TD_CODED_ROUNDED;
-    if (fp4 ? size != 16 && size != 32 : m->factor != 1 || (size != 32 && size != 64 && size != 128)) return TD_CODED_ROUNDED;
-    *groups = (td_gemm_groups){.size = (uint16_t)size, .scale_dtype = m->scale_dtype, .zero_points = !fp4 && m->zeros != TD_ZEROS_NONE && !m->symmetric};
+    bool           fp4 = m->codes == TD_CODES_E2M1, whole_rows = m->group >= m->k && !fp4;
+    td_gemm_groups g = {.scale_dtype = m->scale_dtype, .zero_points = !fp4 && m->zeros != TD_ZEROS_NONE && !m->symmetric};
+    g.size = whole_rows ? 128 : m->group <= 128 ? (uint16_t)m->group : 0;
+    if (m->bits != 4 || !(fp4 || has_zeros(m)) || m->group_of || m->scale_rows != 1 || (m->factor != 1 && !fp4)) return TD_CODED_ROUNDED;
+    if (!(fp4 ? td_fp4g_takes : td_int4g_takes)(&g)) return TD_CODED_ROUNDED;
+    *groups = g;
     return fp4 ? TD_CODED_FP4G : TD_CODED_INT4G;
 }
 

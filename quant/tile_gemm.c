@@ -17,6 +17,15 @@ const td_gemm_kernel *const td_fp4g_kernels[] = {
     &td_fp4g_scalar, NULL,
 };
 
+bool td_int4g_takes(const td_gemm_groups *g) {
+    return (g->size == 32 || g->size == 64 || g->size == 128) &&
+           (g->scale_dtype == TD_DT_F32 || g->scale_dtype == TD_DT_BF16 || g->scale_dtype == TD_DT_F16);
+}
+
+bool td_fp4g_takes(const td_gemm_groups *g) {
+    return (g->size == 16 || g->size == 32) && (g->scale_dtype == TD_DT_F8_E8M0 || g->scale_dtype == TD_DT_F8_E4M3) && !g->zero_points;
+}
+
 const td_gemm_kernel *td_gemm_first(const td_gemm_kernel *const *kernels, uint32_t features) {
     while ((*kernels)->needs & ~features) kernels++;
     return *kernels;

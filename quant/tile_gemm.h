@@ -76,6 +76,10 @@ typedef struct {
     void (*run)(const td_gemm_args *a);
 } td_gemm_kernel;
 
+/** Whether kernels of int4g, or of fp4g, take tiles of such groups. */
+bool td_int4g_takes(const td_gemm_groups *g);
+bool td_fp4g_takes(const td_gemm_groups *g);
+
 /** Weights in groups: the kernels of the build, best first; NULL behind the last, which needs nothing. */
 extern const td_gemm_kernel *const td_int4g_kernels[], *const td_fp4g_kernels[];
 

@@ -59,17 +59,11 @@ static td_gemm_groups groups_of(uint32_t word) {
     return (td_gemm_groups){.size = word & 0xff, .scale_dtype = (td_dtype)(word >> 8 & 0xff), .zero_points = word >> 16 & 1};
 }
 
-/* Groups that the kernels know. */
-static bool groups_fit(td_weight_format format, const td_gemm_groups *g) {
-    if (format == TD_WEIGHT_FP4G) return (g->size == 16 || g->size == 32) && (g->scale_dtype == TD_DT_F8_E8M0 || g->scale_dtype == TD_DT_F8_E4M3) && !g->zero_points;
-    return (g->size == 32 || g->size == 64 || g->size == 128) && (g->scale_dtype == TD_DT_F32 || g->scale_dtype == TD_DT_BF16 || g->scale_dtype == TD_DT_F16);
-}
-
 static bool is_consistent(td_npu *npu, const td_npu_packed *p, const td_npu_weight *w) {
     if ((uintptr_t)p->data % TD_CACHE_LINE || p->rank < 1 || p->rank > 2 || (p->rank == 1 && p->n != 1)) return false;
     if (!p->n || !p->k || p->n > TD_HOST_DIM_MAX || p->k > TD_HOST_DIM_MAX) return false;
     if (td_host_group_kernel((td_host_npu *)npu, p->format))
-        return w->layout == TD_HOST_PANELS && groups_fit(p->format, &w->groups) &&
+        return w->layout == TD_HOST_PANELS && (p->format == TD_WEIGHT_INT4G ? td_int4g_takes : td_fp4g_takes)(&w->groups) &&
                p->bytes == td_host_group_bytes((td_host_npu *)npu, p->format, p->n, p->k, &w->groups);
     size_t bytes = td_host_weight_bytes(npu, p->format, p->n, p->k);
     if (p->format == TD_WEIGHT_W8A8) return w->layout == TD_HOST_PANELS && p->k <= TD_W8A8_K_MAX && p->bytes == bytes;

@@ -17,6 +17,7 @@ static const struct option OPTIONS[] = {
     {"subpool-count", required_argument, NULL, 's'},       {"kt-threadpool-count", required_argument, NULL, 's'},
     {"load-format", required_argument, NULL, 'l'},         {"force", no_argument, NULL, 'f'},
     {"calibration", required_argument, NULL, 'c'},        {"method", required_argument, NULL, 'M'},
+    {"rotation", required_argument, NULL, 'r'},
     {"calibration-tokens", required_argument, NULL, 'n'}, {"calibration-window", required_argument, NULL, 'w'},
     {"help", no_argument, NULL, 'h'},                      {NULL, 0, NULL, 0},
 };
@@ -24,7 +25,8 @@ static const struct option OPTIONS[] = {
 static const char HELP[] =
     "usage: tandem quantize --model-path DIR --output DIR [options]\n\n"
     "Writes a folder that starts without quantising: int8 weights, packed experts, tokenizer and configuration. Use it as\n"
-    "--model-path of launch_server, or as --cpu-weight-path beside the original folder. An interrupted run is continued.\n\n"
+    "--model-path of launch_server, or, unless it is rotated, as --cpu-weight-path beside the original folder. An interrupted run\n"
+    "is continued.\n\n"
     "  --model-path DIR            checkpoint in bf16, f16, f32 or a quantised format (docs/checkpoints.md)\n"
     "  --output DIR                new folder, or one to continue\n"
     "  --load-format NAME          auto (default), or dummy: random weights of the shape of --model-path, a folder or a config.json\n"
@@ -33,6 +35,8 @@ static const char HELP[] =
     "  --requantize int4-channel   the same as --expert-quantization int4\n"
     "  --calibration FILE          text, or .jsonl with \"text\" or chat \"messages\": round the experts for what they see in it, layer by layer\n"
     "  --method NAME               how experts are rounded: nearest (default), clip, gptq (default with --calibration, which it needs)\n"
+    "  --rotation NAME             hadamard: turn the residual stream, folded into every weight beside it; none; auto (default): hadamard with\n"
+    "                              gptq, unless the model has an MTP layer\n"
     "  --calibration-tokens N      of the text at most; default: 32768\n"
     "  --calibration-window N      tokens that see each other; default: 512\n"
     "  --output-format NAME        tandem (default), or compressed-tensors: safetensors that other engines read too\n"
@@ -67,6 +71,7 @@ int td_cmd_quantize(int argc, char **argv) {
         case 'e': o.expert_quantization = optarg; break;
         case 'c': o.calibration_path = optarg; break;
         case 'M': o.method = optarg; break;
+        case 'r': o.rotation = optarg; break;
         case 'n':
             if (!parse_count("--calibration-tokens", optarg, 1u << 28, &tokens)) return 2;
             o.calibration_tokens = tokens;

@@ -178,8 +178,20 @@ void td_checkpoint_close(td_checkpoint *c) {
     free(c->table);
     free(c->dummy_values);
     json_decref(c->modelslim);
+    td_hadamard_close(&c->rotation);
     free(c->dir);
     free(c);
+}
+
+td_status td_checkpoint_rotate(td_checkpoint *c, const td_model_config *config, td_error *err) {
+    TD_TRY(td_rotation_open(&c->rotation, config, err));
+    atomic_store_explicit(&c->source_hash, 0, memory_order_relaxed);
+    return TD_OK;
+}
+
+void td_checkpoint_replace(td_checkpoint *c, uint32_t layer, const td_tensor_view *weights) {
+    c->replaced = weights;
+    c->replaced_layer = layer;
 }
 
 bool                  td_checkpoint_is_dummy(const td_checkpoint *c) { return c->dummy_values != NULL; }
@@ -222,6 +234,7 @@ uint64_t td_checkpoint_source_hash(const td_checkpoint *c) {
     uint64_t h = atomic_load_explicit(&c->source_hash, memory_order_relaxed);
     if (h) return h;
     h = compute_source_hash(c);
+    if (c->rotation.k) h = XXH3_64bits_withSeed("rotated", 7, h);
     atomic_store_explicit(&((td_checkpoint *)c)->source_hash, h, memory_order_relaxed); /* a cache: nothing else sees it change */
     return h;
 }

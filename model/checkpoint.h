@@ -25,10 +25,24 @@ TD_NODISCARD td_status td_checkpoint_open_dummy(uint64_t seed, td_checkpoint **o
 
 void td_checkpoint_close(td_checkpoint *c); /* NULL is fine */
 
+/**
+ * From here on the weights by role are those of the model whose residual stream is rotated (model/rotation.h), in f32 where they differ; the
+ * identity of the weights is another too. What is asked for by name is as it is in the files. A tied head is to be read by its own role.
+ * Before any other thread reads. @return TD_ENOTSUP for a model that cannot be rotated; TD_ENOMEM.
+ */
+TD_NODISCARD td_status td_checkpoint_rotate(td_checkpoint *c, const td_model_config *config, td_error *err);
+
 bool        td_checkpoint_is_dummy(const td_checkpoint *c);
 const char *td_checkpoint_dir(const td_checkpoint *c); /* "dummy weights" for a dummy */
 
 extern const char TD_SOURCE_HASH_KEY[]; /* in __metadata__ of what td_quantize writes */
+
+/**
+ * From here on a layer's weights by role are these, instead of those of the files; rotation leaves them alone.
+ * @param weights [TD_ROLE_COUNT], borrowed; data NULL: not replaced. Rows in the order of the files. NULL: nothing is replaced any more.
+ * While no other thread reads.
+ */
+void td_checkpoint_replace(td_checkpoint *c, uint32_t layer, const td_tensor_view *weights);
 
 /** The tensor of that exact name, or NULL. */
 const td_safetensors_entry *td_checkpoint_find(const td_checkpoint *c, const char *name);

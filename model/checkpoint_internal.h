@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "model/checkpoint.h"
+#include "model/rotation.h"
 
 typedef struct {
     const td_safetensors_entry *entry; /* NULL: free */
@@ -20,6 +21,9 @@ struct td_checkpoint {
     td_bf16         *dummy_values; /* [TD_DUMMY_VALUES] random; every dummy tensor is a stretch of it, repeated; NULL: not a dummy */
     uint64_t         dummy_seed;
     struct json_t   *modelslim;    /* quant_model_description.json; NULL: none */
+    td_hadamard      rotation;     /* of the residual stream; k 0: none */
+    const td_tensor_view *replaced; /* [TD_ROLE_COUNT] of replaced_layer, or NULL */
+    uint32_t         replaced_layer;
     _Atomic uint64_t source_hash; /* 0: not computed yet; relaxed, every thread computes the same */
 };
 

@@ -11,6 +11,7 @@
 #include "core/rng.h"
 #include "model/checkpoint_internal.h"
 #include "model/stored_weight.h"
+#include "quant/convert.h"
 
 /* An odd length (a prime), so that rows, whose lengths are even, do not repeat; 1 MiB, so that it stays in a core's cache. */
 #define TD_DUMMY_VALUES    ((size_t)524287)
@@ -186,8 +187,8 @@ static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, c
 
 typedef enum { AS_FLOAT, AS_FLOAT_OR_INT8, AS_STORED } form;
 
-static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, form wanted, bool turn,
-                     td_scratch *scratch, td_tensor_view *out, td_error *err) {
+static td_status get_stored_values(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, form wanted, bool turn,
+                                   td_scratch *scratch, td_tensor_view *out, td_error *err) {
     td_tensor_spec   spec;
     td_stored_weight w;
     td_tensor_view   v;
@@ -221,6 +222,50 @@ static td_status get(const td_checkpoint *c, const td_model_config *config, td_r
         TD_TRY(align(&v, v.shape[0] * (v.rank > 1 ? v.shape[1] : 1) * td_dtype_bytes(v.dtype), scratch, err));
     *out = v;
     return TD_OK;
+}
+
+/* A view's values in f32, the scratch's. */
+static float *widen(const td_tensor_view *v, size_t n, td_scratch *scratch, td_error *err) {
+    float *p = td_scratch_take(scratch, n * sizeof *p, err);
+    if (p) td_to_f32(v->dtype, v->data, n, p);
+    return p;
+}
+
+static td_status rotate(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, td_scratch *scratch, td_tensor_view *v,
+                        td_error *err) {
+    td_role gain_role = td_rotation_gain_role(role);
+    float  *gain = NULL;
+    size_t  n = v->rank > 1 ? v->shape[0] : 1, k = v->shape[v->rank - 1];
+    if (gain_role != TD_ROLE_COUNT) {
+        td_tensor_view g;
+        TD_TRY(get_stored_values(c, config, gain_role, layer, 0, AS_FLOAT, true, scratch, &g, err));
+        gain = widen(&g, g.shape[0], scratch, err);
+        if (!gain) return TD_ENOMEM;
+    }
+    float *w = widen(v, n * k, scratch, err);
+    if (!w) return TD_ENOMEM;
+    td_rotation_apply(&c->rotation, role, gain, w, n, k);
+    v->dtype = TD_DT_F32;
+    v->data = w;
+    return TD_OK;
+}
+
+/* Always as it is: who replaces a weight knows what it is asked for. */
+static td_status get_replaced(const td_checkpoint *c, const td_model_config *config, td_role role, bool turn, td_scratch *scratch, td_tensor_view *out,
+                              td_error *err) {
+    td_tensor_spec spec;
+    *out = c->replaced[role];
+    if (!turn || !td_tensor_spec_get(config, role, c->replaced_layer, 0, &spec) || !spec.rope_rows.rope) return TD_OK;
+    return deinterleave(out, spec.rope_rows, scratch, err);
+}
+
+/* @param turn put the rows that RoPE turns from pairs into halves. */
+static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, form wanted, bool turn,
+                     td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    bool rotated = c->rotation.k && td_rotation_touches(role);
+    if (c->replaced && layer == c->replaced_layer && c->replaced[role].data) return get_replaced(c, config, role, turn, scratch, out, err);
+    TD_TRY(get_stored_values(c, config, role, layer, expert, rotated ? AS_FLOAT : wanted, turn, scratch, out, err));
+    return rotated && out->data ? rotate(c, config, role, layer, scratch, out, err) : TD_OK;
 }
 
 td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,

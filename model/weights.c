@@ -128,12 +128,11 @@ static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weigh
     if (!on_device(role) || !spec_of(l->c, role, layer, &spec)) return TD_OK;
     td_scratch          scratch = {0};
     td_tensor_view      coded;
-    td_role             stored = role == TD_ROLE_LM_HEAD && l->c->tie_embeddings ? TD_ROLE_EMBED : role;
     td_device_weight_id id = id_of(&spec, role, layer);
     td_weight_format    format = td_model_weight_format(l->c, role, &spec, l->w8a8);
-    td_status           st = td_model_find_groups(l->ck, l->c, stored, layer, &scratch, &coded, &format, l->err);
+    td_status           st = td_model_find_groups(l->ck, l->c, role, layer, &scratch, &coded, &format, l->err);
     if (st == TD_OK) adopt(l, &id, format, spec.rank == 1 ? 1 : spec.shape[0], spec.shape[spec.rank - 1], out);
-    if (st == TD_OK && !*out) st = make_weight(l, stored, layer, format, &coded, &scratch, out);
+    if (st == TD_OK && !*out) st = make_weight(l, role, layer, format, &coded, &scratch, out);
     td_scratch_reset(&scratch);
     td_load_progress_add(&l->progress, bytes_of(l->d, l->c, role, layer, l->w8a8));
     return st;

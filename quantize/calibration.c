@@ -179,19 +179,42 @@ static td_status run_written(calibration *k, uint32_t layer, const td_hidden_sta
     return s;
 }
 
-static td_status calibrate_layer(calibration *k, uint32_t layer, const td_hidden_states *in, json_t *entry) {
+static td_status linears_json(const td_quantizer *q, uint32_t layer, const td_linear_fit *f, json_t *entry) {
+    td_tensor_spec spec;
+    if (!f->n) return TD_OK;
+    td_tensor_spec_get(&q->config, f->worst_role, layer, 0, &spec);
+    json_t *o = json_pack("{s:f,s:f,s:f,s:s}", "nearest", f->nearest, "error", f->error, "worst", f->worst, "worst_linear", spec.name);
+    return json_object_set_new(entry, "linears", o) == 0 ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
+}
+
+/* Steps 1 to 3. */
+static td_status calibrate_with(calibration *k, uint32_t layer, const td_hidden_states *in, td_linear_rounding *linears, json_t *entry) {
     td_quantizer *q = k->q;
     uint64_t      bytes = td_expert_source_bytes(q, layer);
+    td_linear_fit fit;
     td_layer_seen seen = {.expert_x = k->expert_x, .expert_ids = k->expert_ids, .expert_weights = k->expert_weights,
-                          .out = k->out[TD_LAYER_SOURCE], .out_tokens = k->compared};
+                          .out = k->out[TD_LAYER_SOURCE], .out_tokens = k->compared, .linears = q->method == TD_ROUND_NEAREST ? NULL : linears};
     TD_TRY(td_layer_run(q, layer, TD_LAYER_SOURCE, in, &seen, NULL));
     tell(k, bytes / RUN_SHARE, "rounding");
+    TD_TRY(td_linears_round(linears, &fit));
+    TD_TRY(linears_json(q, layer, &fit, entry));
     if (q->config.is_moe[layer]) TD_TRY(round_layer(k, layer, entry));
     tell(k, bytes - bytes / RUN_SHARE, "running");
-    TD_TRY(td_device_tensors_write(q, 1 + layer));
-    TD_TRY(run_written(k, layer, in));
+    TD_TRY(td_device_tensors_write(q, 1 + layer, linears->weights));
+    td_checkpoint_replace(q->source, layer, linears->weights);
+    td_status s = run_written(k, layer, in);
+    td_checkpoint_replace(q->source, layer, NULL);
+    TD_TRY(s);
     tell(k, bytes, "done");
     return json_object_set_new(entry, "output_error", json_real(output_error(k, in))) == 0 ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
+}
+
+static td_status calibrate_layer(calibration *k, uint32_t layer, const td_hidden_states *in, json_t *entry) {
+    td_linear_rounding linears;
+    td_linear_rounding_open(&linears, k->q, layer);
+    td_status s = calibrate_with(k, layer, in, &linears, entry);
+    td_linear_rounding_close(&linears);
+    return s;
 }
 
 /* ---- all layers ------------------------------------------------------------------------------- */
@@ -224,15 +247,17 @@ static td_status embed(calibration *k) {
 
 static td_status take_memory(calibration *k) {
     td_quantizer *q = k->q;
-    uint64_t      n = td_calibration_tokens(&q->text), hidden = q->config.hidden, run = 0, work = 0, result = 0, most = 0;
+    uint64_t      n = td_calibration_tokens(&q->text), hidden = q->config.hidden, run = 0, work = 0, result = 0, most = 0, linears = 0;
     k->compared = n < COMPARED_TOKENS ? n : COMPARED_TOKENS;
     for (uint32_t l = 0; l < q->config.n_layers; l++) {
         TD_TRY(td_layer_run_bytes(q, l, &run));
         if (run > most) most = run;
+        uint64_t bytes = td_linears_round_bytes(q, l);
+        if (bytes > linears) linears = bytes;
     }
     if (q->config.n_experts) td_experts_round_bytes(q, &work, &result);
     uint64_t seen = n * (hidden * sizeof(float) + q->config.top_k * (sizeof(uint16_t) + sizeof(float))) + 2 * k->compared * hidden * sizeof(float);
-    uint64_t rounding = work + 2 * result, all = seen + (most > rounding ? most : rounding); /* the codes, and the packed layer */
+    uint64_t rounding = linears + work + 2 * result, all = seen + (most > rounding ? most : rounding); /* the codes, and the packed layer */
     td_info("calibration on %" PRIu64 " tokens in %u windows takes at most %.0f MB: %.0f MB of activations, %.0f MB to run a layer, %.0f MB to round it", n,
             q->text.n_windows, (double)all * 1e-6, (double)seen * 1e-6, (double)most * 1e-6, (double)rounding * 1e-6);
     if (all > q->available_bytes)
@@ -256,7 +281,7 @@ static td_status finish_layer(calibration *k, uint32_t layer) {
     k->layer = layer;
     k->told = 0;
     if (s == TD_OK && mtp) {
-        s = td_device_tensors_write(q, 1 + layer);
+        s = td_device_tensors_write(q, 1 + layer, NULL);
         if (s == TD_OK) s = td_expert_file_write(q, layer);
     } else if (s == TD_OK) {
         s = td_hidden_open(q, layer, &in);
@@ -282,7 +307,7 @@ static td_status calibrate(calibration *k) {
     td_quantizer *q = k->q;
     bool          complete = false;
     TD_TRY(read_report(k, &complete));
-    TD_TRY(td_device_tensors_write(q, 0));
+    TD_TRY(td_device_tensors_write(q, 0, NULL));
     uint32_t done = layers_done(k);
     for (uint32_t l = 0; l < done; l++) td_quantizer_progress(q, td_device_tensors_bytes(q, 1 + l) + td_expert_source_bytes(q, l), "layers done before");
     if (complete) return remove_working_files(k);

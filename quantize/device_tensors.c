@@ -9,6 +9,7 @@
 #include "core/json_text.h"
 #include "model/json_file.h"
 #include "model/stored_weight.h"
+#include "quant/convert.h"
 #include "quant/weight_quant.h"
 #include "quantize/quantizer.h"
 
@@ -17,7 +18,7 @@
 
 /* One tensor of the checkpoint on its way to a shard. */
 typedef struct {
-    td_safetensors_entry in; /* of dummy weights and of codes: without data, which is made up or decoded when the tensor is written */
+    td_safetensors_entry in; /* of dummy weights, codes and rotated weights: without data, which is made when the tensor is written */
     td_role              role;
     uint32_t             layer;
     bool                 int8;
@@ -40,26 +41,31 @@ struct td_device_tensors {
 
 static bool is_expert_role(td_role role) { return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN; }
 
-/* The stored tensor of a role at a layer; *has is false where there is none of its own. out->name lives as long as spec or the source. */
-static td_status stored_tensor(td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec, td_safetensors_entry *out, bool *has) {
+/* A tensor that is made when it is written. */
+static td_safetensors_entry made_entry(const td_tensor_spec *spec, td_dtype dtype) {
+    td_safetensors_entry e = {.name = spec->name, .dtype = dtype, .rank = spec->rank};
+    memcpy(e.shape, spec->shape, sizeof spec->shape);
+    e.bytes = spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1) * td_dtype_bytes(dtype);
+    return e;
+}
+
+/* The tensor of a role at a layer; *has is false where there is none of its own. out->name lives as long as spec or the source. */
+static td_status tensor_of(td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec, td_safetensors_entry *out, bool *has) {
     const td_safetensors_entry *stored = NULL;
+    bool                        tied = role == TD_ROLE_LM_HEAD && q->config.tie_embeddings;
     *has = false;
-    if (is_expert_role(role) || (role == TD_ROLE_LM_HEAD && q->config.tie_embeddings)) return TD_OK;
+    if (is_expert_role(role) || (tied && !q->rotated)) return TD_OK;
     if (!td_tensor_spec_get(&q->config, role, layer, 0, spec)) return TD_OK;
-    bool dummy = td_checkpoint_is_dummy(q->source);
-    if (!dummy) {
+    if (tied) snprintf(spec->name, sizeof spec->name, "lm_head.weight"); /* rotated, it is another matrix than the embedding */
+    bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && td_rotation_touches(role);
+    if (!dummy && !rotated) {
         if (spec->fallback != TD_ROLE_COUNT && !td_stored_exists(q->source, spec)) return TD_OK;
         TD_TRY(td_checkpoint_get_stored(q->source, &q->config, spec, &stored, q->err));
     }
     *has = true;
-    if (stored) {
-        *out = *stored;
-        return TD_OK;
-    }
-    size_t elements = spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1);
-    *out = (td_safetensors_entry){.name = spec->name, .dtype = dummy && spec->rank > 1 ? TD_DT_BF16 : TD_DT_F32, .rank = spec->rank};
-    out->bytes = elements * td_dtype_bytes(out->dtype);
-    memcpy(out->shape, spec->shape, sizeof spec->shape);
+    *out = stored    ? *stored
+           : rotated ? made_entry(spec, spec->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16) /* as the device keeps it */
+                     : made_entry(spec, dummy && spec->rank > 1 ? TD_DT_BF16 : TD_DT_F32);
     return TD_OK;
 }
 
@@ -80,7 +86,7 @@ static td_status add_job(td_quantizer *q, td_role role, uint32_t layer) {
     td_tensor_spec       spec;
     td_safetensors_entry entry;
     bool                 has;
-    TD_TRY(stored_tensor(q, role, layer, &spec, &entry, &has));
+    TD_TRY(tensor_of(q, role, layer, &spec, &entry, &has));
     if (!has) return TD_OK;
     job *j = &t->jobs[t->n_jobs++];
     *j = (job){.in = entry, .role = role, .layer = layer, .int8 = q->w8a8 && spec.format == TD_WEIGHT_W8A8 && !kept_for_others(q, role), .item = t->n_items};
@@ -184,15 +190,8 @@ static td_status write_int8(td_quantizer *q, td_safetensors_writer *w, const job
             return td_fail(q->err, TD_EFORMAT, "%s: tensor %s holds an infinity or a NaN", q->o->model_path, j->in.name);
         TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], row * k, t->codes, rows * k, q->err));
         TD_TRY(td_safetensors_writer_write(w, &t->items[j->scale_item], row * sizeof *t->scales, t->scales, rows * sizeof *t->scales, q->err));
-        td_quantizer_progress(q, rows * row_bytes, j->in.name);
+        td_quantizer_progress(q, j->in.bytes / n * rows, j->in.name);
     }
-    return TD_OK;
-}
-
-static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const job *j) {
-    if (j->int8) return write_int8(q, w, j);
-    TD_TRY(td_safetensors_writer_write(w, &q->tensors->items[j->item], 0, j->in.data, j->in.bytes, q->err));
-    td_quantizer_progress(q, j->in.bytes, j->in.name);
     return TD_OK;
 }
 
@@ -205,25 +204,46 @@ static td_status write_codes(td_quantizer *q, td_safetensors_writer *w, const jo
     return TD_OK;
 }
 
-/* What is not in the file as it is wanted: made up, or decoded. */
+static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const job *j) {
+    if (j->int8) return write_int8(q, w, j);
+    TD_TRY(td_safetensors_writer_write(w, &q->tensors->items[j->item], 0, j->in.data, j->in.bytes, q->err));
+    td_quantizer_progress(q, j->in.bytes, j->in.name);
+    return TD_OK;
+}
+
+/* What is not in the file as it is wanted: made up, decoded or rotated; in the job's type where it is not rounded. */
 static td_status write_made_tensor(td_quantizer *q, td_safetensors_writer *w, job j) {
     td_scratch     scratch = {0};
     td_tensor_view made;
+    td_bf16       *narrow = NULL;
     td_status      s = td_checkpoint_get_unturned(q->source, &q->config, j.role, j.layer, j.int8, &scratch, &made, q->err);
+    if (s == TD_OK && made.dtype == TD_DT_F32 && j.in.dtype == TD_DT_BF16 && !j.int8) {
+        size_t n = j.in.bytes / sizeof *narrow;
+        narrow = malloc(n * sizeof *narrow);
+        if (narrow) td_f32_to_bf16_n(made.data, n, narrow);
+        if (!narrow) s = td_fail(q->err, TD_ENOMEM, "out of memory for %s", j.in.name);
+    }
     if (s == TD_OK && made.dtype == TD_DT_I8) {
         s = write_codes(q, w, &j, &made);
     } else if (s == TD_OK) {
-        assert(made.dtype == j.in.dtype);
-        j.in.data = made.data;
+        if (!narrow) j.in.dtype = made.dtype;
+        j.in.data = narrow ? (const void *)narrow : made.data;
         s = write_tensor(q, w, &j);
     }
+    free(narrow);
     td_scratch_reset(&scratch);
     return s;
 }
 
-static td_status write_shard(td_quantizer *q, td_safetensors_writer *w, const job *jobs, size_t n_jobs) {
+static td_status write_shard(td_quantizer *q, td_safetensors_writer *w, const job *jobs, size_t n_jobs, const td_tensor_view *rounded) {
     TD_TRY(td_safetensors_writer_begin(w, q->err));
-    for (size_t i = 0; i < n_jobs; i++) TD_TRY(jobs[i].in.data ? write_tensor(q, w, &jobs[i]) : write_made_tensor(q, w, jobs[i]));
+    for (size_t i = 0; i < n_jobs; i++) {
+        const job *j = &jobs[i];
+        if (rounded && rounded[j->role].data)
+            TD_TRY(write_codes(q, w, j, &rounded[j->role]));
+        else
+            TD_TRY(j->in.data ? write_tensor(q, w, j) : write_made_tensor(q, w, *j));
+    }
     return td_safetensors_writer_commit(w, q->err);
 }
 
@@ -251,7 +271,7 @@ uint64_t td_device_tensors_bytes(const td_quantizer *q, uint32_t shard) {
     return bytes;
 }
 
-td_status td_device_tensors_write(td_quantizer *q, uint32_t shard) {
+td_status td_device_tensors_write(td_quantizer *q, uint32_t shard, const td_tensor_view *rounded) {
     td_device_tensors     *t = q->tensors;
     size_t                 first = t->first_job[shard], n = t->first_job[shard + 1] - first;
     td_safetensors_writer *w = NULL;
@@ -260,7 +280,7 @@ td_status td_device_tensors_write(td_quantizer *q, uint32_t shard) {
     if (td_safetensors_writer_is_done(w))
         td_quantizer_progress(q, td_device_tensors_bytes(q, shard), t->items[t->first_item[shard]].name);
     else
-        s = write_shard(q, w, t->jobs + first, n);
+        s = write_shard(q, w, t->jobs + first, n, rounded);
     td_safetensors_writer_destroy(w);
     return s;
 }

@@ -1,5 +1,6 @@
 #include "quantize/layer_run.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,16 @@ static void see(void *user, const td_layer_output *o) {
     if (s->expert_weights) memcpy(s->expert_weights + r->at * c->top_k, o->expert_weights, pairs * sizeof *s->expert_weights);
 }
 
+static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m, size_t k) {
+    layer_run *r = user;
+    td_role    roles[TD_ROLE_COUNT];
+    uint32_t   layer;
+    size_t     known = 0;
+    assert(dtype == TD_DT_F32); /* the numbers of the source */
+    for (size_t i = 0; i < n; i++) known += td_model_find_weight(r->model, weights[i], &layer, &roles[known]);
+    if (known) td_linear_rounding_add(r->seen->linears, roles, known, x, m, k);
+}
+
 static uint32_t step_windows(const td_quantizer *q) {
     uint32_t n = q->text.window < BATCH_TOKENS ? BATCH_TOKENS / q->text.window : 1;
     return n < q->text.n_windows ? n : q->text.n_windows;
@@ -51,7 +62,7 @@ static td_status open_model(layer_run *r, uint32_t layer, td_layer_numbers numbe
     r->windows = step_windows(q);
     r->pages_per_window = (q->text.window + TD_KV_PAGE - 1) / TD_KV_PAGE;
     r->act_dtype = written && q->w8a8 ? TD_DT_BF16 : TD_DT_F32;
-    td_npu_config nc = {.act_dtype = r->act_dtype, .pool = q->pool};
+    td_npu_config nc = {.act_dtype = r->act_dtype, .pool = q->pool, .rows_tap = r->seen && r->seen->linears ? see_rows : NULL, .rows_tap_user = r};
     TD_TRY(td_npu_open("host", &nc, &r->npu, q->err));
     td_model_options mo = {.model_path = q->o->model_path, .checkpoint = q->source, .cpu_weight_path = written ? q->o->output_path : NULL,
                            .w8a8 = written && q->w8a8, .expert_format = written ? q->experts->format : TD_EXPERT_BF16,

@@ -5,6 +5,7 @@
 #define TD_QUANTIZE_LAYER_RUN_H
 
 #include "quantize/hidden_states.h"
+#include "quantize/linear_rounding.h"
 
 typedef enum {
     TD_LAYER_SOURCE,  /* bf16 weights, f32 arithmetic */
@@ -18,6 +19,7 @@ typedef struct {
     float    *expert_weights; /* [tokens, top_k] */
     float    *out;            /* [out_tokens, hidden] the residual stream behind the layer, of the first tokens */
     uint64_t  out_tokens;
+    td_linear_rounding *linears; /* what the device tier's linears read is added to it */
 } td_layer_seen;
 
 /** @param next NULL, or where the residual stream behind the layer goes. */

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/thread_plan.h"
 #include "model/experts_load.h"
 #include "quantize/quantizer.h"
@@ -71,7 +72,29 @@ static td_status check_options(td_quantizer *q) {
     if (!n || n->format == TD_EXPERT_BF16)
         return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected auto, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4", o->expert_quantization);
     q->experts = n;
-    return choose_method(q);
+    TD_TRY(choose_method(q));
+    if (o->rotation && strcmp(o->rotation, "auto") && strcmp(o->rotation, "none") && strcmp(o->rotation, "hadamard"))
+        return td_fail(q->err, TD_EINVAL, "rotation is '%.40s', expected auto, none or hadamard", o->rotation);
+    if (o->load_dummy && o->rotation && !strcmp(o->rotation, "hadamard"))
+        return td_fail(q->err, TD_EINVAL, "dummy weights cannot be rotated: leave out --rotation");
+    return TD_OK;
+}
+
+/* Rounding to nearest, or with scales alone, loses more on a rotated model, whose rows have lost the columns that mattered little; gptq loses less
+   (docs/quantisation.md). */
+static td_status rotate(td_quantizer *q) {
+    const char *wish = q->o->rotation ? q->o->rotation : "auto";
+    if (!strcmp(wish, "hadamard")) {
+        TD_TRY(td_checkpoint_rotate(q->source, &q->config, q->err));
+        q->rotated = true;
+    } else if (!strcmp(wish, "auto") && q->method == TD_ROUND_GPTQ) {
+        td_error  why;
+        td_status s = td_checkpoint_rotate(q->source, &q->config, &why);
+        if (s != TD_OK && s != TD_ENOTSUP) return td_fail(q->err, s, "%s", why.text);
+        if (s != TD_OK) td_info("no rotation: %s", why.text);
+        q->rotated = s == TD_OK;
+    }
+    return TD_OK;
 }
 
 /* What carries the source's codes exactly, or else what they are rounded to where nobody chooses. Other methods than nearest, a calibration and compressed-tensors as output
@@ -94,6 +117,7 @@ static td_status open_source(td_quantizer *q) {
     TD_TRY(td_checkpoint_check_all(q->source, &q->config, true, q->err));
     if (is_auto(q->o) && q->method == TD_ROUND_NEAREST && !q->o->calibration_path && !q->compressed_tensors) TD_TRY(choose_expert_format(q));
     TD_TRY(td_expert_shards_check(q));
+    TD_TRY(rotate(q));
     q->hash = q->o->load_dummy ? DUMMY_SOURCE_HASH : td_checkpoint_source_hash(q->source);
     snprintf(q->hash_text, sizeof q->hash_text, "%016" PRIx64, q->hash);
     return TD_OK;
@@ -130,9 +154,9 @@ td_status td_quantizer_weight(const td_quantizer *q, td_role role, uint32_t laye
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 static td_status write_layers(td_quantizer *q) {
-    TD_TRY(td_device_tensors_write(q, 0));
+    TD_TRY(td_device_tensors_write(q, 0, NULL));
     for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) {
-        TD_TRY(td_device_tensors_write(q, 1 + layer));
+        TD_TRY(td_device_tensors_write(q, 1 + layer, NULL));
         TD_TRY(td_expert_file_write(q, layer));
     }
     return TD_OK;

@@ -18,6 +18,7 @@
 
 #include "cpu_experts/cpu_experts.h"
 #include "model/checkpoint.h"
+#include "model/rotation.h"
 #include "model/safetensors_writer.h"
 #include "quant/matrix_round.h"
 #include "quantize/calibration_text.h"
@@ -30,6 +31,7 @@ typedef struct {
     td_model_config            config;
     td_checkpoint             *source;
     bool                       w8a8, compressed_tensors;
+    bool                       rotated; /* source gives the weights of the rotated model */
     const td_expert_numbers   *experts;
     td_expert_numbers          chosen; /* what experts points to where nobody chose */
     uint64_t                   hash; /* of the source */
@@ -73,7 +75,8 @@ TD_NODISCARD td_status td_output_claim(td_quantizer *q);
 /** Lay out all shards: number 0 has the tensors of the whole model, 1 + l those of layer l. Adds their bytes to q->total_bytes. */
 TD_NODISCARD td_status td_device_tensors_plan(td_quantizer *q);
 void                   td_device_tensors_free(td_device_tensors *t); /* NULL is fine */
-TD_NODISCARD td_status td_device_tensors_write(td_quantizer *q, uint32_t shard);
+/** @param rounded [TD_ROLE_COUNT] int8 linears that are rounded already, rows in the order of the files; data NULL: to nearest. NULL: none is. */
+TD_NODISCARD td_status td_device_tensors_write(td_quantizer *q, uint32_t shard, const td_tensor_view *rounded);
 /** Whether the shard is there and whole. */
 TD_NODISCARD td_status td_device_tensors_is_done(td_quantizer *q, uint32_t shard, bool *done);
 /** Bytes of its tensors in the source. */

@@ -53,7 +53,7 @@ void model_run_open(model_run *r, const model_run_options *o) {
     td_model_options mo = {.model_path = repo_path(o->path), .cpu_weight_path = o->cpu_weight_path, .override_json = o->override_json, .w8a8 = o->w8a8, .expert_format = o->experts, .expert_groups = o->groups, .experts_as_stored = o->experts_as_stored,
                            .max_tok = o->max_tok ? o->max_tok : 2048, .max_out = MAX_OUT, .max_deferred = o->max_deferred,
                            .async_experts = o->npu_threads > 0, .overlap_min_tok = o->overlap_min_tok, .keep_routing = true, .layers = o->layers,
-                           .layer_tap = o->layer_tap, .layer_tap_user = o->tap_user};
+                           .layer_tap = o->layer_tap, .layer_tap_user = o->tap_user, .checkpoint = o->checkpoint};
     if (td_model_open(&mo, r->npu, r->pool, &r->model, &err) != TD_OK) fail_with(&err);
     r->pages_per_seq = (o->max_len + TD_KV_PAGE - 1) / TD_KV_PAGE;
     r->n_pages = r->pages_per_seq * o->n_seq;

@@ -14,6 +14,7 @@ typedef struct {
 
 typedef struct {
     const char      *path;            /* from the repository root */
+    const td_checkpoint *checkpoint;  /* of path, opened by the test; NULL: opened here */
     const char      *cpu_weight_path, *override_json;
     bool             w8a8;
     td_expert_format experts;

@@ -1,0 +1,37 @@
+/*
+ * A model whose residual stream is turned: x' = x R with R orthonormal computes the same function (SliceGPT, arXiv 2401.15024 section 3;
+ * QuaRot, arXiv 2404.00456 section 3.1), and neither its weights nor its activations have the outliers that a row's one scale has to span.
+ *
+ *   embedding                       E' = E R
+ *   reads the stream behind a norm  W' = W diag(g) R, and the norm's gain g becomes 1
+ *   writes into the stream          W' = R^T W, b' = b R
+ *
+ * An RMS norm commutes with R once its gain is gone, so this is exact but for the rounding of the new weights. R is a Hadamard matrix with
+ * random signs (quant/hadamard.h), the same for every model of a hidden size. A tied head becomes a matrix of its own, because the last
+ * norm's gain is in it. An MTP layer reads the head behind a norm of its own: such a model is refused.
+ */
+#ifndef TD_MODEL_ROTATION_H
+#define TD_MODEL_ROTATION_H
+
+#include "model/tensor_rules.h"
+#include "quant/hadamard.h"
+
+/** R for the model. @return TD_ENOTSUP, with a sentence: one that cannot be turned; TD_ENOMEM. */
+TD_NODISCARD td_status td_rotation_open(td_hadamard *h, const td_model_config *c, td_error *err);
+
+/** The norm whose gain the weight of a role takes over; TD_ROLE_COUNT: it does not read the stream behind one. */
+td_role td_rotation_gain_role(td_role role);
+
+/** Whether a role's weight changes at all. */
+bool td_rotation_touches(td_role role);
+
+/**
+ * Turn the weight of a role, in place; one that td_rotation_touches denies is left as it is.
+ * @param h     from td_rotation_open.
+ * @param gain  [hidden] of td_rotation_gain_role, or NULL where that is none.
+ * @param w     [n, k] f32; of rank 1, n is 1.
+ * Thread-safe.
+ */
+void td_rotation_apply(const td_hadamard *h, td_role role, const float *gain, float *w, size_t n, size_t k);
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * A model with its residual stream rotated computes the same function: every architecture's logits, where only the rounding of the rotated
+ * weights to bf16 is left. And what cannot be rotated is refused.
+ */
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/rng.h"
+#include "model/checkpoint.h"
+#include "model/rotation.h"
+#include "model_run.h"
+
+#define SEED  20261122u
+#define LEN   48
+/* A bf16 weight is off by 2^-9 of itself at most; that of some twenty matrices adds up. A wrong sign or gain gives 1. The median over tokens,
+   because where the router's scores are nearly equal another expert may be chosen. */
+#define MEDIAN_ERROR 0.03
+#define WRITTEN_ERROR 0.1 /* as much again from int8 codes of random weights */
+
+/* @param ck of the folder, rotated, in floats; NULL: the folder as it is, in `experts`. */
+static void logits_of(const char *folder, const td_checkpoint *ck, td_expert_format experts, const uint32_t *ids, float *logits) {
+    model_run         r;
+    model_run_options o = {.path = folder, .checkpoint = ck, .w8a8 = experts != TD_EXPERT_BF16, .experts = experts, .max_tok = LEN, .n_seq = 1, .max_len = LEN};
+    model_run_open(&r, &o);
+    model_run_forward(&r, &(model_piece){.n = LEN, .ids = ids}, 1);
+    model_run_logits(&r, LEN, logits);
+    model_run_close(&r);
+}
+
+static td_model_config config_of(const char *folder) {
+    td_model_config c;
+    td_error        err = {0};
+    if (td_model_config_read(repo_path(folder), NULL, &c, &err) != TD_OK) fail_msg("%s", err.text);
+    return c;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Over the tokens, of |a - b| / |b|. */
+static double median_error(const float *a, const float *b, size_t vocab) {
+    double error[LEN];
+    for (size_t t = 0; t < LEN; t++) {
+        double noise = 0, signal = 0;
+        for (size_t i = t * vocab; i < (t + 1) * vocab; i++) {
+            noise += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+            signal += (double)b[i] * b[i];
+        }
+        error[t] = sqrt(noise / signal);
+    }
+    qsort(error, LEN, sizeof *error, ascending);
+    return error[LEN / 2];
+}
+
+static void check(const char *folder) {
+    td_error        err = {0};
+    td_checkpoint  *ck;
+    td_model_config c = config_of(folder);
+    uint32_t        ids[LEN];
+    size_t          n = (size_t)LEN * c.vocab;
+    float          *plain = malloc(n * sizeof *plain), *turned = malloc(n * sizeof *turned);
+    assert_true(plain && turned);
+    for (uint32_t i = 0; i < LEN; i++) ids[i] = (uint32_t)(td_rng_u64(SEED, 0, i) % c.vocab);
+    logits_of(folder, NULL, TD_EXPERT_BF16, ids, plain);
+    if (td_checkpoint_open(repo_path(folder), &ck, &err) != TD_OK) fail_msg("%s", err.text);
+    uint64_t hash = td_checkpoint_source_hash(ck);
+    if (td_checkpoint_rotate(ck, &c, &err) != TD_OK) fail_msg("%s", err.text);
+    assert_true(td_checkpoint_source_hash(ck) != hash);
+    logits_of(folder, ck, TD_EXPERT_BF16, ids, turned);
+    td_checkpoint_close(ck);
+    double error = median_error(turned, plain, c.vocab);
+    print_message("    %s: %.1e\n", folder, error);
+    assert_true(error > 0 && error < MEDIAN_ERROR);
+    free(plain);
+    free(turned);
+}
+
+static void remove_folder(const char *path) {
+    char           name[512];
+    DIR           *d = opendir(path);
+    struct dirent *e;
+    assert_non_null(d);
+    while ((e = readdir(d))) {
+        snprintf(name, sizeof name, "%s/%s", path, e->d_name);
+        if (e->d_name[0] != '.') assert_int_equal(unlink(name), 0);
+    }
+    closedir(d);
+    assert_int_equal(rmdir(path), 0);
+}
+
+static void refuse_experts_alone(const char *folder, const char *experts) {
+    td_error      err = {0};
+    td_pool      *pool;
+    td_npu       *npu;
+    td_model     *m;
+    td_npu_config nc = {.act_dtype = TD_DT_BF16};
+    assert_int_equal(td_pool_create(&(td_worker_place){.cpu = TD_CPU_ANY, .node = UINT32_MAX}, 1, &pool, &err), TD_OK);
+    nc.pool = pool;
+    assert_int_equal(td_npu_open("host", &nc, &npu, &err), TD_OK);
+    td_model_options o = {.model_path = repo_path(folder), .cpu_weight_path = experts, .w8a8 = true, .expert_format = TD_EXPERT_INT8C, .max_tok = 1, .max_out = 1};
+    td_status        s = td_model_open(&o, npu, pool, &m, &err);
+    if (s == TD_OK) {
+        s = td_model_load(m, 1, &err);
+        td_model_close(m);
+    }
+    assert_int_equal(s, TD_EFORMAT);
+    print_message("    %s\n", err.text);
+    npu->ops->close(npu);
+    td_pool_destroy(pool);
+}
+
+static void test_same_function(void **state) {
+    (void)state;
+    print_message("    seed %u\n", SEED);
+    static const char *const FOLDERS[] = {"deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora", "qwen2_moe", "qwen3_moe", "qwen3_moe_tied"};
+    for (size_t i = 0; i < sizeof FOLDERS / sizeof *FOLDERS; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "tests/data/golden/%s", FOLDERS[i]);
+        check(path);
+    }
+}
+
+/* The folder that td_quantize writes, in int8 on both tiers; its packed experts are not to be had without its device weights. */
+static void test_written(void **state) {
+    (void)state;
+    static const char *const FOLDERS[] = {"deepseek_v2_lite", "qwen3_moe_tied"};
+    for (size_t i = 0; i < sizeof FOLDERS / sizeof *FOLDERS; i++) {
+        char     path[128], out[] = "/tmp/td_rotated_XXXXXX", from_root[256];
+        td_error err = {0};
+        snprintf(path, sizeof path, "tests/data/golden/%s", FOLDERS[i]);
+        assert_non_null(mkdtemp(out));
+        td_quantize_options o = {.model_path = repo_path(path), .output_path = out, .quantization = "w8a8_int8", .expert_quantization = "int8",
+                                 .rotation = "hadamard", .threads = 2, .subpool_count = 1};
+        if (td_quantize(&o, &err) != TD_OK) fail_msg("%s", err.text);
+        snprintf(from_root, sizeof from_root, "../../../../../../../../../..%s", out); /* model_run takes paths from the repository root */
+        td_model_config c = config_of(path);
+        uint32_t        ids[LEN];
+        float          *plain = malloc(LEN * c.vocab * sizeof *plain), *written = malloc(LEN * c.vocab * sizeof *written);
+        assert_true(plain && written);
+        for (uint32_t t = 0; t < LEN; t++) ids[t] = (uint32_t)(td_rng_u64(SEED, 0, t) % c.vocab);
+        logits_of(path, NULL, TD_EXPERT_BF16, ids, plain);
+        logits_of(from_root, NULL, TD_EXPERT_INT8C, ids, written);
+        double error = median_error(written, plain, c.vocab);
+        print_message("    %s, written: %.1e\n", path, error);
+        assert_true(error > 0 && error < WRITTEN_ERROR);
+        free(plain);
+        free(written);
+        refuse_experts_alone(path, out);
+        remove_folder(out);
+    }
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    td_error        err = {0};
+    td_hadamard     h = {0};
+    td_model_config c = config_of("tests/data/golden/qwen3_moe");
+    c.n_mtp_layers = 1;
+    assert_int_equal(td_rotation_open(&h, &c, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "multi-token-prediction"));
+    c.n_mtp_layers = 0;
+    c.hidden = 63;
+    assert_int_equal(td_rotation_open(&h, &c, &err), TD_ENOTSUP);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_function), cmocka_unit_test(test_written), cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

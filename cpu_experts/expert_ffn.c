@@ -3,7 +3,7 @@
  *
  * A call goes through batches of at most batch_tok tokens, so that scratch stays bounded. A batch:
  *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of at most ROWS_MAX
- *   rows    x -> int8 rows or f32 rows (bf16), once per token
+ *   rows    x -> int8 rows or f32 rows (bf16), once per token, copied to each of its pairs
  *   up      items (block, chunk of the shard's tiles): gate and up tiles, silu * up into the pair's intermediate row; who
  *           finishes a block last quantises its rows in place
  *   down    items (token range, chunk of the shard's tiles): over experts in ascending id, weight * value into the worker's sums
@@ -50,7 +50,7 @@ typedef struct {
 
 struct expert_ffn {
     /* arrays of a batch, from the store's arena */
-    char          *x;            /* [batch_tok] rows of x_stride bytes */
+    char          *x;            /* [max_pairs] rows of x_stride bytes */
     char          *h;            /* [max_pairs] rows of h_stride bytes: f32, then int8 in place */
     float         *held;         /* [defer_tok * max_deferred, y_stride] */
     float         *held_weight;  /* [defer_tok * max_deferred] */
@@ -93,6 +93,9 @@ static size_t row_bytes(td_expert_format format, const expert_layout *l, size_t 
     return td_expert_has_groups(format) ? k + k / l->groups.size * sizeof(int32_t) : k;
 }
 
+/* Of what the kernel reads through td_gemm_row.x. */
+static size_t x_element(const td_experts *x) { return x->config.format == TD_EXPERT_BF16 ? sizeof(float) : sizeof(int8_t); }
+
 /* Make such a row of cols values; src may be dst when it is f32. */
 static void make_row(const td_experts *x, td_dtype dtype, const void *src, size_t cols, size_t k, char *dst, td_gemm_row *row) {
     row->x = dst;
@@ -115,7 +118,7 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
                                .y_stride = l->n_down * kernel->nr};
     size_t y_bytes = p->y_stride * sizeof(float);
     size_t pair_bytes = p->h_stride + sizeof(pair) + sizeof(uint32_t) + 2 * sizeof(td_gemm_row);
-    size_t tok_bytes = p->x_stride + c->top_k * pair_bytes;
+    size_t tok_bytes = c->top_k * (p->x_stride + pair_bytes);
     size_t fit = SCRATCH_BYTES / tok_bytes;
     p->batch_tok = (uint32_t)(fit < 1 ? 1 : fit < c->max_tok ? fit : c->max_tok);
     if (c->max_deferred) {
@@ -139,7 +142,7 @@ td_status td_expert_ffn_open(td_experts *x, td_error *err) {
     size_t                     held_rows = (size_t)p->defer_tok * c->max_deferred;
     expert_ffn                *f = x->ffn = calloc(1, sizeof *f);
     if (!f) return td_fail(err, TD_ENOMEM, "out of memory for the expert scratch");
-    f->x = td_arena_take(a, p->batch_tok * p->x_stride);
+    f->x = td_arena_take(a, p->max_pairs * p->x_stride);
     f->h = td_arena_take(a, p->max_pairs * p->h_stride);
     f->held = td_arena_take(a, held_rows * p->y_stride * sizeof(float));
     f->held_weight = td_arena_take(a, held_rows * sizeof(float));
@@ -247,9 +250,14 @@ static void prepare_rows(void *ctx, uint32_t item, const td_worker *w) {
     for (uint32_t t = item * TOKENS_PER_ITEM; t < end; t++) {
         size_t      hidden = x->config.hidden;
         const char *src = (const char *)f->args->x + (f->tok0 + t) * hidden * td_dtype_bytes(x->config.act_dtype);
-        td_gemm_row row = {0};
-        make_row(x, x->config.act_dtype, src, hidden, x->layout.hidden_k, f->x + t * x->scratch.x_stride, &row);
-        for (uint32_t j = 0; j < f->args->top_k; j++) f->x_rows[f->pair_at[t * f->args->top_k + j]] = row;
+        const uint32_t *at = f->pair_at + t * f->args->top_k;
+        td_gemm_row     row = {0};
+        make_row(x, x->config.act_dtype, src, hidden, x->layout.hidden_k, f->x + at[0] * x->scratch.x_stride, &row);
+        f->x_rows[at[0]] = row;
+        for (uint32_t j = 1; j < f->args->top_k; j++) {
+            f->x_rows[at[j]] = row;
+            f->x_rows[at[j]].x = memcpy(f->x + at[j] * x->scratch.x_stride, row.x, x->layout.hidden_k * x_element(x));
+        }
     }
 }
 

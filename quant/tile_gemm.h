@@ -46,7 +46,7 @@ typedef struct {
     const void        *next; /* the tile that the caller multiplies next: a kernel fetches its beginning early. NULL: nothing is known */
     size_t             k;    /* padded: a multiple of kr */
     size_t             m;    /* rows, >= 1 */
-    const td_gemm_row *rows; /* [m] */
+    const td_gemm_row *rows; /* [m], their x at equal distances */
     td_gemm_groups     groups; /* int4g, fp4g */
     /**
      * [m, nr] 64-byte aligned. int4c, int8c: (f32)(sum of code * x) * tile scale * row scale. int4g: acc * row scale, where over

@@ -46,16 +46,15 @@ static void configure(const row_pair *p) {
     td_amx_configure(&c);
 }
 
-/* Rows of a tile as they are, where they lie evenly spaced and whole steps of them can be read; else copied to `copy`. */
+/* Rows of a tile as they are, where whole steps of them can be read; else copied to `copy`. */
 static void find_rows(row_pair *p, int i, const td_gemm_row *rows, size_t k0, size_t k, int8_t *copy) {
     size_t         n = p->row[i + 1] - p->row[i];
     const int8_t  *first = (const int8_t *)rows[p->row[i]].x + k0;
     ptrdiff_t      stride = n > 1 ? (const int8_t *)rows[p->row[i] + 1].x + k0 - first : STRETCH;
-    bool           even = k % STEP == 0 && stride > 0;
-    for (size_t r = 2; r < n; r++) even = even && (const int8_t *)rows[p->row[i] + r].x + k0 == first + (ptrdiff_t)r * stride;
-    p->a[i] = even ? first : copy;
-    p->stride[i] = even ? (size_t)stride : A_STRIDE;
-    for (size_t r = 0; !even && r < n; r++) {
+    bool           whole = k % STEP == 0;
+    p->a[i] = whole ? first : copy;
+    p->stride[i] = whole ? (size_t)stride : A_STRIDE;
+    for (size_t r = 0; !whole && r < n; r++) {
         memcpy(copy + r * A_STRIDE, (const int8_t *)rows[p->row[i] + r].x + k0, k);
         memset(copy + r * A_STRIDE + k, 0, -k % STEP);
     }

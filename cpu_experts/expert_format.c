@@ -35,14 +35,12 @@ const td_expert_numbers *td_expert_numbers_find(const char *name) {
 static const char *const GROUP_NAMES[3][3][2] = {GROUPS("32"), GROUPS("64"), GROUPS("128")}; /* by size, scales, zeros */
 _Static_assert(TD_DT_F32 == 0 && TD_DT_BF16 == 1 && TD_DT_F16 == 2, "the order of GROUP_NAMES");
 
-static const char *name_of(td_expert_format format, const td_expert_groups *g) {
+const char *td_expert_format_name(td_expert_format format, const td_expert_groups *g) {
     if (format == TD_EXPERT_INT4G) return GROUP_NAMES[g->size / 64][g->scale_dtype][g->zero_points];
     for (size_t i = 0; i < N_NUMBERS; i++)
         if (NUMBERS[i].format == format && (format != TD_EXPERT_FP4G || NUMBERS[i].groups.size == g->size)) return NUMBERS[i].name;
     return "";
 }
-
-const char *td_expert_format_name(td_expert_format format, const td_expert_groups *g) { return name_of(format, g); }
 
 bool td_expert_format_carries(td_expert_format format, const td_expert_groups *g, const td_coded_matrix *m) {
     bool           words = m->codes >= TD_CODES_ROW_WORDS, whole_rows = m->group >= m->k, centred = m->zeros == TD_ZEROS_NONE || m->symmetric;
@@ -68,6 +66,6 @@ bool td_expert_exact_numbers(const td_coded_matrix *m, td_expert_numbers *out) {
     if (tiles != TD_CODED_ROUNDED) out->groups = groups;
     for (size_t i = 0; i < sizeof PER_ROW / sizeof *PER_ROW; i++)
         if (td_expert_format_carries(PER_ROW[i], &groups, m)) *out = (td_expert_numbers){.format = PER_ROW[i]};
-    out->name = name_of(out->format, &out->groups);
+    out->name = td_expert_format_name(out->format, &out->groups);
     return td_expert_format_carries(out->format, &out->groups, m);
 }

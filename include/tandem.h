@@ -369,8 +369,8 @@ typedef struct {
     uint32_t    threads;             /* 0: all */
     uint32_t    subpool_count;       /* shards of the packed files; 0: as on this machine */
     bool        load_dummy;          /* random weights of the shape of model_path, a folder or a config.json */
-    const char *calibration_path;    /* a text, or JSON lines {"text"} or {"messages"}: experts are rounded for what they see in it; NULL: none */
-    const char *method;              /* of rounding experts: "nearest", "clip", "gptq"; NULL: nearest, or gptq with a calibration */
+    const char *calibration_path;    /* a text, or JSON lines {"text"} or {"messages"}: weights are rounded for what they see in it; NULL: none */
+    const char *method;              /* of rounding: "nearest", "clip", "gptq"; NULL: nearest, or gptq with a calibration */
     const char *rotation;            /* of the residual stream, folded into the weights: "none", "hadamard", "auto"; NULL: auto */
     uint64_t    calibration_tokens;  /* at most; 0: 32768 */
     uint32_t    calibration_window;  /* tokens that see each other; 0: 512 */

@@ -2,8 +2,8 @@
  * Calibration, layer by layer, with the activations of a text.
  *
  * In front of each layer stands the residual stream of all tokens, as the layers before leave it in the numbers they were written in. Then
- *   1. the layer runs as it is in the source, and shows what its experts read;
- *   2. its experts are rounded for that, and its files written;
+ *   1. the layer runs as it is in the source, and shows what its linears and experts read;
+ *   2. they are rounded for that, and its files written;
  *   3. it runs as it was written: that is the stream in front of the next layer, whose rounding so sees the errors made before it.
  * What the MTP layer reads depends on the token that is generated, so its experts are rounded without.
  *

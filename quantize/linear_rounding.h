@@ -30,7 +30,7 @@ typedef struct {
     td_status      status;                  /* of the sums */
 } td_linear_rounding;
 
-/** @param layer the one whose linears are rounded. Nothing else is to be zeroed. */
+/** Takes no memory yet. @param layer the one whose linears are rounded. */
 void td_linear_rounding_open(td_linear_rounding *r, td_quantizer *q, uint32_t layer);
 void td_linear_rounding_close(td_linear_rounding *r);
 

@@ -40,11 +40,11 @@ void td_linear_rounding_close(td_linear_rounding *r) {
 
 void td_linear_rounding_add(td_linear_rounding *r, const td_role *roles, size_t n, const float *x, size_t m, size_t k) {
     td_tensor_spec spec;
-    td_role        first = TD_ROLE_COUNT;
+    td_role        rounded = TD_ROLE_COUNT; /* one of those that become int8: they share their input */
     for (size_t i = 0; i < n; i++)
-        if (becomes_int8(r->q, roles[i], r->layer, &spec)) first = roles[i];
-    if (first == TD_ROLE_COUNT || r->status != TD_OK) return;
-    if (!r->input_of[first]) {
+        if (becomes_int8(r->q, roles[i], r->layer, &spec)) rounded = roles[i];
+    if (rounded == TD_ROLE_COUNT || r->status != TD_OK) return;
+    if (!r->input_of[rounded]) {
         r->inputs[r->n_inputs].k = k;
         r->inputs[r->n_inputs].h = calloc(k * k, sizeof(float));
         if (!r->inputs[r->n_inputs].h) {
@@ -54,7 +54,7 @@ void td_linear_rounding_add(td_linear_rounding *r, const td_role *roles, size_t 
         r->n_inputs++;
         for (size_t i = 0; i < n; i++) r->input_of[roles[i]] = r->n_inputs;
     }
-    uint32_t input = r->input_of[first] - 1;
+    uint32_t input = r->input_of[rounded] - 1;
     td_hessian_add(&r->q->blas, x, m, k, k, r->inputs[input].h);
     r->inputs[input].n_rows += m;
 }
@@ -68,16 +68,16 @@ static td_status round_linear(td_linear_rounding *r, linear *l) {
     uint32_t            input = r->input_of[l->role] - 1;
     const float        *h = r->inputs[input].h;
     options.damping = td_round_damping(r->inputs[input].k, r->inputs[input].n_rows);
-    TD_TRY(td_checkpoint_get_unturned(q->source, &q->config, l->role, r->layer, true, &scratch, &view, &l->err));
-    if (view.dtype == TD_DT_I8) { /* in int8 already */
+    td_status           s = td_checkpoint_get_unturned(q->source, &q->config, l->role, r->layer, true, &scratch, &view, &l->err);
+    if (s != TD_OK || view.dtype == TD_DT_I8) { /* in int8 already */
         td_scratch_reset(&scratch);
-        return TD_OK;
+        return s;
     }
     size_t    n = view.shape[0], k = view.shape[1];
     float    *w = malloc(n * k * sizeof *w);
     int8_t   *codes = r->codes[l->role] = malloc(n * k);
     float    *scales = r->scales[l->role] = malloc(n * sizeof *scales);
-    td_status s = w && codes && scales ? TD_OK : td_fail(&l->err, TD_ENOMEM, "out of memory to round a linear");
+    if (!w || !codes || !scales) s = td_fail(&l->err, TD_ENOMEM, "out of memory to round a linear");
     if (s == TD_OK) td_to_f32(view.dtype, view.data, n * k, w);
     td_scratch_reset(&scratch);
     if (s == TD_OK) s = td_round_matrix(b, w, n, k, NULL, &nearest, codes, scales, &l->err);

@@ -107,8 +107,11 @@ TD_NODISCARD td_status td_checkpoint_check_all(const td_checkpoint *c, const td_
 /** Whether the routed experts are in the checkpoint (a folder of td_quantize has them in packed files instead). */
 bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *config);
 
-/** Many conversions drop the MTP layers and keep the config's count: set it to 0 when the first of them has no tensor. */
-void td_checkpoint_drop_missing_mtp(const td_checkpoint *c, td_model_config *config);
+/**
+ * What only the checkpoint says of the MTP layers. Many conversions drop them and keep the config's count: n_mtp_layers becomes 0 when the first has no
+ * tensor. mtp_turned is whether they are a rotated model's, in the folder or since td_checkpoint_rotate.
+ */
+void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config);
 
 /**
  * Put the rope rows of a matrix [n, k] or vector [n] from pairs (2i, 2i+1) into halves (i, i + rope/2): of every rows.block rows, the last

@@ -187,6 +187,18 @@ static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, c
 
 typedef enum { AS_FLOAT, AS_FLOAT_OR_INT8, AS_STORED } form;
 
+/* A rotated model's U, which no file has yet. */
+static bool made_of_identity(const td_checkpoint *c, td_role role) { return role == TD_ROLE_MTP_UNTURN && c->rotation.k; }
+
+static td_status make_identity(size_t n, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    float *p = td_scratch_take(scratch, n * n * sizeof *p, err);
+    if (!p) return TD_ENOMEM;
+    memset(p, 0, n * n * sizeof *p);
+    for (size_t i = 0; i < n; i++) p[i * n + i] = 1;
+    *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {n, n}, .data = p};
+    return TD_OK;
+}
+
 static td_status get_stored_values(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, form wanted, bool turn,
                                    td_scratch *scratch, td_tensor_view *out, td_error *err) {
     td_tensor_spec   spec;
@@ -195,6 +207,7 @@ static td_status get_stored_values(const td_checkpoint *c, const td_model_config
     *out = (td_tensor_view){0};
     if (!resolve(c, config, role, layer, expert, &spec)) return TD_OK;
     if (td_checkpoint_is_dummy(c)) return make_dummy(c, &spec, role, scratch, out, err);
+    if (made_of_identity(c, role)) return make_identity(spec.shape[0], scratch, out, err);
     TD_TRY(td_stored_find(c, config, &spec, scratch, &w, err));
     if (w.plain) {
         v = (td_tensor_view){.dtype = w.plain->dtype, .rank = w.plain->rank, .data = w.plain->data};
@@ -301,7 +314,7 @@ static td_status check_role(const td_checkpoint *c, const td_model_config *confi
         for (uint32_t expert = 0; expert < n_experts; expert++) {
             td_tensor_spec   spec;
             td_stored_weight w;
-            if (resolve(c, config, role, layer, expert, &spec)) TD_TRY(td_stored_find(c, config, &spec, NULL, &w, err));
+            if (!made_of_identity(c, role) && resolve(c, config, role, layer, expert, &spec)) TD_TRY(td_stored_find(c, config, &spec, NULL, &w, err));
         }
     return TD_OK;
 }
@@ -323,11 +336,18 @@ bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *co
     return true; /* there are none to have */
 }
 
-void td_checkpoint_drop_missing_mtp(const td_checkpoint *c, td_model_config *config) {
-    char prefix[40];
-    if (td_checkpoint_is_dummy(c) || config->n_mtp_layers == 0) return;
-    int len = snprintf(prefix, sizeof prefix, "model.layers.%u.", config->n_layers);
+/* Whether a tensor of the layer is named so, or begins so. */
+static bool layer_has(const td_checkpoint *c, uint32_t layer, const char *name) {
+    char prefix[64];
+    int  len = snprintf(prefix, sizeof prefix, "model.layers.%u.%s", layer, name);
     for (size_t i = 0; i <= c->table_mask; i++)
-        if (c->table[i].entry && !strncmp(c->table[i].entry->name, prefix, (size_t)len)) return;
-    config->n_mtp_layers = 0;
+        if (c->table[i].entry && !strncmp(c->table[i].entry->name, prefix, (size_t)len)) return true;
+    return false;
+}
+
+void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config) {
+    config->mtp_turned = false;
+    if (td_checkpoint_is_dummy(c) || config->n_mtp_layers == 0) return;
+    if (!layer_has(c, config->n_layers, "")) config->n_mtp_layers = 0;
+    config->mtp_turned = config->n_mtp_layers && (c->rotation.k || layer_has(c, config->n_layers, TD_MTP_UNTURN_NAME));
 }

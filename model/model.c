@@ -115,10 +115,10 @@ typedef struct {
 
 #define N_ACTIVATIONS 7
 static void list_activations(td_model *m, buffer list[N_ACTIVATIONS]) {
-    size_t row = m->config.hidden * td_dtype_bytes(m->act_dtype), all = m->o.max_tok * row, mtp = m->config.n_mtp_layers && m->part.whole ? all : 0,
+    size_t row = m->config.hidden * td_dtype_bytes(m->act_dtype), all = m->o.max_tok * row, mtp = m->part.layers.end > m->config.n_layers ? all : 0,
            logits = m->part.whole ? (size_t)m->o.max_out * m->config.vocab * sizeof(float) : 0;
     td_activations *a = &m->act;
-    buffer          buffers[N_ACTIVATIONS] = {{&a->x, all}, {&a->h, all}, {&a->attn, all}, {&a->mlp, all}, {&a->mtp_x, mtp}, {&a->mtp_cat, 2 * mtp},
+    buffer          buffers[N_ACTIVATIONS] = {{&a->x, all}, {&a->h, all}, {&a->attn, all}, {&a->mlp, all}, {&a->mtp_x, m->part.whole ? mtp : 0}, {&a->mtp_cat, 2 * mtp},
                                               {(void **)&a->logits, logits}};
     memcpy(list, buffers, sizeof buffers);
 }
@@ -157,7 +157,7 @@ static td_status refuse_context(uint32_t wanted, const td_model_config *c, td_er
 static td_status check_options(td_model *m, td_error *err) {
     td_model_config  *c = &m->config;
     td_model_options *o = &m->o;
-    td_checkpoint_drop_missing_mtp(m->checkpoint, c);
+    td_checkpoint_look_at_mtp(m->checkpoint, c);
     m->part = (td_model_part){.layers = o->layers.end ? o->layers : td_all_layers(c), .whole = o->layers.end == 0};
     bool mtp_alone = m->part.layers.first == c->n_layers && m->part.layers.end == c->n_layers + 1;
     if (!m->part.whole && (m->part.layers.first >= m->part.layers.end || (m->part.layers.end > c->n_layers && !(mtp_alone && c->n_mtp_layers)) || o->max_deferred))

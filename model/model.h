@@ -51,7 +51,7 @@ typedef struct {
     td_layer_tap     layer_tap;       /* sees every layer of the main program, steps go whole then; NULL: none */
     void            *layer_tap_user;
     td_layer_range   layers;          /* end 0: the whole model; else these alone, for td_model_run_layers: no embedding, no head. All in the main
-                                         model, or the MTP layer alone, which runs as any other. No deferral */
+                                         model, or the MTP layer alone. No deferral */
     const td_checkpoint *checkpoint;  /* weights are read from here, not from model_path; borrowed until loaded; NULL: opened from model_path */
 } td_model_options;
 
@@ -107,7 +107,8 @@ TD_NODISCARD td_status td_model_mtp(td_model *m, td_step *step, const uint32_t *
                                     const float **logits);
 
 /**
- * With options.layers: run those on hidden states. The step's tokens do not count, its positions and slots do.
+ * With options.layers: run those on hidden states. The step's tokens do not count, its positions and slots do; for the MTP layer its tokens are the
+ * next ones, and `in` is the residual stream behind the main model.
  * @param in, out [n_tok, hidden] of the activations' type; the residual stream before and after the layers. They may be the same.
  */
 TD_NODISCARD td_status td_model_run_layers(td_model *m, td_step *step, const void *in, void *out);

@@ -179,11 +179,11 @@ static void end_layer(builder *b, uint32_t layer) {
     add_combine(b, h->x, b->s->config->shared_inter ? h->act.mlp : NULL, h->io.y, h->before.y_deferred);
 }
 
-static void add_head(builder *b, const td_npu_weight *gamma, const void *x) {
+static void add_head(builder *b, const td_npu_weight *gamma, const td_npu_weight *w, const void *x) {
     const td_model_config *c = b->s->config;
     add_block(b, (td_block_desc){.kind = TD_BLOCK_HEAD,
                                  .head = {.hidden = c->hidden, .vocab = c->vocab, .max_out = b->s->max_out, .eps = c->eps, .gamma = gamma,
-                                          .w = b->s->weights->model.role[TD_ROLE_LM_HEAD], .x = x, .logits = b->s->act.logits}});
+                                          .w = w, .x = x, .logits = b->s->act.logits}});
 }
 
 static void add_embed(builder *b, void *out) {
@@ -201,16 +201,36 @@ static void start_pass(builder *b, uint32_t n_halves) {
     b->at = &b->halves[0];
     if (n_halves == 1) return;
     td_activations second = {.x = skip_rows(s->act.x, first, row), .h = skip_rows(s->act.h, first, row),
-                             .attn = skip_rows(s->act.attn, first, row), .mlp = skip_rows(s->act.mlp, first, row)};
+                             .attn = skip_rows(s->act.attn, first, row), .mlp = skip_rows(s->act.mlp, first, row),
+                             .mtp_cat = skip_rows(s->act.mtp_cat, first, 2 * row)};
     b->halves[1] = (half){.act = second, .x = second.x, .max_tok = s->max_tok - first};
+}
+
+/*
+ * out = eh_proj [enorm(embed(token)) | hnorm(final_norm(x))], x the main model's last hidden states; out may be x. A rotated model's final_norm
+ * is taken back first.
+ */
+static void add_mtp_input(builder *b, void *out) {
+    const td_model_config  *c = b->s->config;
+    const td_activations   *a = &b->at->act;
+    td_npu_weight *const   *w = b->s->weights->layers[c->n_layers].role;
+    void                   *hidden = c->mtp_turned ? a->attn : a->h;
+    add_embed(b, a->h);
+    add_norm(b, w[TD_ROLE_MTP_ENORM], a->h, NULL, a->mtp_cat, 2 * (size_t)c->hidden);
+    add_norm(b, b->s->weights->model.role[TD_ROLE_FINAL_NORM], a->x, NULL, a->h, 0);
+    if (c->mtp_turned) add_block(b, (td_block_desc){.kind = TD_BLOCK_LINEAR, .linear = {.w = w[TD_ROLE_MTP_UNTURN], .in = a->h, .out = hidden}});
+    void *second_half = b->p ? (char *)a->mtp_cat + c->hidden * td_dtype_bytes(b->s->act_dtype) : NULL;
+    add_norm(b, w[TD_ROLE_MTP_HNORM], hidden, NULL, second_half, 2 * (size_t)c->hidden);
+    add_block(b, (td_block_desc){.kind = TD_BLOCK_LINEAR, .linear = {.w = w[TD_ROLE_MTP_EH_PROJ], .in = a->mtp_cat, .out = out}});
 }
 
 static void describe_main(builder *b, uint32_t n_halves) {
     const td_program_spec *s = b->s;
     start_pass(b, n_halves);
-    for (uint32_t h = 0; s->whole && h < n_halves; h++) {
+    for (uint32_t h = 0; h < n_halves; h++) {
         b->at = &b->halves[h];
-        add_embed(b, b->at->x);
+        if (s->whole) add_embed(b, b->at->x);
+        if (s->layers.first == s->config->n_layers) add_mtp_input(b, b->at->x);
     }
     for (uint32_t i = s->layers.first; i <= s->layers.end; i++)
         for (uint32_t h = 0; h < n_halves; h++) {
@@ -226,26 +246,22 @@ static void describe_main(builder *b, uint32_t n_halves) {
 
 static void describe_head(builder *b) {
     start_pass(b, 1);
-    add_head(b, b->s->weights->model.role[TD_ROLE_FINAL_NORM], b->s->act.x);
+    const td_role_weights *w = &b->s->weights->model;
+    add_head(b, w->role[TD_ROLE_FINAL_NORM], w->role[TD_ROLE_LM_HEAD], b->s->act.x);
 }
 
-/* x' = eh_proj [enorm(embed(next token)) | hnorm(final_norm(x))], then one layer and the head. */
+/* Over the rows of the last forward, whose x stays as it is: the layer's input, the layer, its head. */
 static void describe_mtp(builder *b) {
     const td_model_config  *c = b->s->config;
     const td_activations   *a = &b->s->act;
     td_npu_weight *const   *w = b->s->weights->layers[c->n_layers].role;
     start_pass(b, 1);
     b->at->x = a->mtp_x;
-    add_embed(b, a->h);
-    add_norm(b, w[TD_ROLE_MTP_ENORM], a->h, NULL, a->mtp_cat, 2 * (size_t)c->hidden);
-    add_norm(b, b->s->weights->model.role[TD_ROLE_FINAL_NORM], a->x, NULL, a->h, 0);
-    void *second_half = b->p ? (char *)a->mtp_cat + c->hidden * td_dtype_bytes(b->s->act_dtype) : NULL;
-    add_norm(b, w[TD_ROLE_MTP_HNORM], a->h, NULL, second_half, 2 * (size_t)c->hidden);
-    add_block(b, (td_block_desc){.kind = TD_BLOCK_LINEAR, .linear = {.w = w[TD_ROLE_MTP_EH_PROJ], .in = a->mtp_cat, .out = a->mtp_x}});
+    add_mtp_input(b, a->mtp_x);
     begin_layer(b, c->n_layers);
     end_layer(b, c->n_layers);
     b->layer = TD_NO_LAYER;
-    add_head(b, w[TD_ROLE_MTP_NORM], a->mtp_x);
+    add_head(b, w[TD_ROLE_MTP_NORM], c->mtp_turned ? w[TD_ROLE_MTP_HEAD] : b->s->weights->model.role[TD_ROLE_LM_HEAD], a->mtp_x);
 }
 
 static td_status finish(builder *b) {

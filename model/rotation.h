@@ -8,7 +8,19 @@
  *
  * An RMS norm commutes with R once its gain is gone, so this is exact but for the rounding of the new weights. R is a Hadamard matrix with
  * random signs (quant/hadamard.h), the same for every model of a hidden size. A tied head becomes a matrix of its own, because the last
- * norm's gain is in it. An MTP layer reads the head behind a norm of its own: such a model is refused.
+ * norm's gain is in it.
+ *
+ * An MTP layer (n_layers; DeepSeek-V3, arXiv 2412.19437 section 2.2) is turned like the others, with two additions:
+ *
+ *   logits = head norm_m(…)                     The shared head has taken over the last norm's gain, not norm_m's: so the layer has a head of
+ *                                               its own, W diag(g_m) R. (Turning rows by a matrix in front of the shared head would need
+ *                                               g_m / g, which a zero in g forbids, and a head without a norm.)
+ *   eh_proj [norm_e(E) | norm_h(norm_f(x))]     norm_h divides by the length of g_f * x, which no gain or rotation commutes with: so a
+ *                                               linear U = diag(g_f) R takes norm_f(x R), whose gain is gone, back to g_f * norm(x), and norm_h
+ *                                               and its half of eh_proj stay as they are. The elements of a row of U are one number with
+ *                                               two signs: int8 holds them exactly.
+ *
+ * The costs are a head on the device, and one linear [hidden, hidden] in the layer. A checkpoint that has U is turned: that is how a folder is known.
  */
 #ifndef TD_MODEL_ROTATION_H
 #define TD_MODEL_ROTATION_H
@@ -19,14 +31,14 @@
 /** R for the model. @return TD_ENOTSUP, with a sentence: one that cannot be turned; TD_ENOMEM. */
 TD_NODISCARD td_status td_rotation_open(td_hadamard *h, const td_model_config *c, td_error *err);
 
-/** The norm whose gain the weight of a role takes over; TD_ROLE_COUNT: it does not read the stream behind one. */
+/** The norm whose gain the weight of a role takes over (of eh_proj: the first half of its columns); TD_ROLE_COUNT: it does not read the stream behind one. */
 td_role td_rotation_gain_role(td_role role);
 
 /** Whether a role's weight changes at all. */
 bool td_rotation_touches(td_role role);
 
 /**
- * Turn the weight of a role, in place; one that td_rotation_touches denies is left as it is.
+ * Turn the weight of a role, in place; one that td_rotation_touches denies is left as it is. U is made of the identity.
  * @param h     from td_rotation_open.
  * @param gain  [hidden] of td_rotation_gain_role, or NULL where that is none.
  * @param w     [n, k] f32; of rank 1, n is 1.

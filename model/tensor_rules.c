@@ -44,6 +44,7 @@ static bool gqa_norm(const td_model_config *c) { return gqa(c) && c->qk_norm; }
 static bool router_bias(const td_model_config *c) { return c->route_bias; }
 static bool shared(const td_model_config *c) { return c->shared_inter > 0; }
 static bool shared_gated(const td_model_config *c) { return c->shared_inter > 0 && c->shared_gate; }
+static bool mtp_turned(const td_model_config *c) { return c->mtp_turned; }
 
 typedef struct {
     scope            where;
@@ -113,6 +114,7 @@ static const rule RULES[TD_ROLE_COUNT] = {
     [TD_ROLE_MTP_EMBED]   = {IN_MTP, "embed_tokens.weight", NULL, DIM_VOCAB, DIM_HIDDEN, BF, ROPE_NO, NULL, TD_ROLE_EMBED},
     [TD_ROLE_MTP_NORM]    = {IN_MTP, "shared_head.norm.weight", NULL, DIM_HIDDEN, DIM_NONE, FP, ROPE_NO, NULL, TD_ROLE_FINAL_NORM},
     [TD_ROLE_MTP_HEAD]    = {IN_MTP, "shared_head.head.weight", NULL, DIM_VOCAB, DIM_HIDDEN, W8, ROPE_NO, NULL, TD_ROLE_LM_HEAD},
+    [TD_ROLE_MTP_UNTURN]  = {IN_MTP, TD_MTP_UNTURN_NAME, NULL, DIM_HIDDEN, DIM_HIDDEN, W8, ROPE_NO, mtp_turned, REQUIRED},
 };
 /* clang-format on */
 

@@ -2,7 +2,7 @@
  * The weights of a model: for every role its name in the checkpoint, its shape, how the device tier keeps it, and when it exists.
  *
  * One table serves all architectures; what differs is a condition on the configuration. Layers n_layers .. n_layers + n_mtp_layers - 1
- * are the multi-token-prediction layers: ordinary layers with six tensors more.
+ * are the multi-token-prediction layers: ordinary layers with six tensors more, or seven (model/rotation.h).
  */
 #ifndef TD_MODEL_TENSOR_RULES_H
 #define TD_MODEL_TENSOR_RULES_H
@@ -28,6 +28,7 @@ typedef enum {
     TD_ROLE_EXPERT_GATE, TD_ROLE_EXPERT_UP, TD_ROLE_EXPERT_DOWN, /* one per expert */
     /* MTP layers; embedding, norm and head are absent in some checkpoints, which then share the model's */
     TD_ROLE_MTP_ENORM, TD_ROLE_MTP_HNORM, TD_ROLE_MTP_EH_PROJ, TD_ROLE_MTP_EMBED, TD_ROLE_MTP_NORM, TD_ROLE_MTP_HEAD,
+    TD_ROLE_MTP_UNTURN, /* of a rotated model */
     TD_ROLE_COUNT,
 } td_role;
 
@@ -35,6 +36,9 @@ typedef enum {
 typedef struct {
     uint32_t block, rope;
 } td_rope_rows;
+
+/** After "model.layers.N." of an MTP layer: who has it is rotated. */
+#define TD_MTP_UNTURN_NAME "hidden_proj.weight"
 
 typedef struct {
     char             name[160]; /* "model.layers.3.self_attn.o_proj.weight" */

@@ -8,14 +8,18 @@
 #include "model/load_progress.h"
 #include "quant/coded_matrix.h"
 
-/* Roles that the device tier keeps per layer. Routed experts go to the CPU tier; the MTP layer shares the model's embedding and head. */
-static bool on_device(td_role role) {
+/* Roles that the device tier keeps for a part of the model. Routed experts go to the CPU tier. The MTP layer reads the model's embedding, last norm and
+   head; a rotated model's has a head of its own. */
+static bool on_device(const td_model_config *c, const td_model_part *part, td_role role) {
     switch (role) {
         case TD_ROLE_EXPERT_GATE:
         case TD_ROLE_EXPERT_UP:
         case TD_ROLE_EXPERT_DOWN:
-        case TD_ROLE_MTP_EMBED:
-        case TD_ROLE_MTP_HEAD: return false;
+        case TD_ROLE_MTP_EMBED: return false;
+        case TD_ROLE_MTP_HEAD: return part->whole && c->mtp_turned;
+        case TD_ROLE_LM_HEAD: return part->whole;
+        case TD_ROLE_EMBED:
+        case TD_ROLE_FINAL_NORM: return part->whole || part->layers.end > c->n_layers;
         default: return true;
     }
 }
@@ -40,10 +44,10 @@ static bool spec_of(const td_model_config *c, td_role role, uint32_t layer, td_t
 }
 
 /* At most: which of a quantised checkpoint's linears come in groups is known when they are read. */
-static uint64_t bytes_of(td_npu *d, const td_model_config *c, td_role role, uint32_t layer, bool w8a8) {
+static uint64_t bytes_of(td_npu *d, const td_model_config *c, const td_model_part *part, td_role role, uint32_t layer, bool w8a8) {
     static const td_weight_format IN_GROUPS[] = {TD_WEIGHT_INT4G, TD_WEIGHT_FP4G};
     td_tensor_spec                spec;
-    if (!on_device(role) || !spec_of(c, role, layer, &spec)) return 0;
+    if (!on_device(c, part, role) || !spec_of(c, role, layer, &spec)) return 0;
     td_weight_format format = td_model_weight_format(c, role, &spec, w8a8);
     size_t           n = spec.rank == 1 ? 1 : spec.shape[0], k = spec.shape[spec.rank - 1];
     uint64_t         bytes = d->ops->weight_bytes(d, format, n, k);
@@ -58,9 +62,9 @@ uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_mo
     uint64_t sum = d->ops->weight_bytes(d, TD_WEIGHT_F32, max_pos, c->rope.dim);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
         if (!of_whole_model(role))
-            for (uint32_t i = part->layers.first; i < part->layers.end; i++) sum += bytes_of(d, c, role, i, w8a8);
-        else if (part->whole)
-            sum += bytes_of(d, c, role, 0, w8a8);
+            for (uint32_t i = part->layers.first; i < part->layers.end; i++) sum += bytes_of(d, c, part, role, i, w8a8);
+        else
+            sum += bytes_of(d, c, part, role, 0, w8a8);
     return sum;
 }
 
@@ -84,6 +88,7 @@ static td_device_weight_id rope_id(const td_model_config *c) {
 typedef struct {
     td_npu                *d;
     const td_model_config *c;
+    const td_model_part   *part;
     const td_checkpoint   *ck;
     const td_device_file  *kept; /* or NULL */
     bool                   w8a8;
@@ -125,7 +130,7 @@ static td_status make_weight(loader *l, td_role role, uint32_t layer, td_weight_
 
 static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weight **out) {
     td_tensor_spec spec;
-    if (!on_device(role) || !spec_of(l->c, role, layer, &spec)) return TD_OK;
+    if (!on_device(l->c, l->part, role) || !spec_of(l->c, role, layer, &spec)) return TD_OK;
     td_scratch          scratch = {0};
     td_tensor_view      coded;
     td_device_weight_id id = id_of(&spec, role, layer);
@@ -134,7 +139,7 @@ static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weigh
     if (st == TD_OK) adopt(l, &id, format, spec.rank == 1 ? 1 : spec.shape[0], spec.shape[spec.rank - 1], out);
     if (st == TD_OK && !*out) st = make_weight(l, role, layer, format, &coded, &scratch, out);
     td_scratch_reset(&scratch);
-    td_load_progress_add(&l->progress, bytes_of(l->d, l->c, role, layer, l->w8a8));
+    td_load_progress_add(&l->progress, bytes_of(l->d, l->c, l->part, role, layer, l->w8a8));
     return st;
 }
 
@@ -164,12 +169,12 @@ static td_status check_shared(loader *l, td_role copy, td_role original) {
 
 td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_model_part *part, const td_checkpoint *ck, bool w8a8,
                                 uint32_t max_pos, const td_device_file *kept, td_model_weights *w, bool *all_kept, td_error *err) {
-    loader l = {.d = d, .c = c, .ck = ck, .kept = kept, .w8a8 = w8a8, .err = err};
+    loader l = {.d = d, .c = c, .part = part, .ck = ck, .kept = kept, .w8a8 = w8a8, .err = err};
     td_load_progress_start(&l.progress, part->whole ? "device weights" : NULL, td_model_weights_bytes(d, c, part, w8a8, max_pos));
     *w = (td_model_weights){.layers = calloc(all_layers(c), sizeof *w->layers)};
     if (!w->layers) return td_fail(err, TD_ENOMEM, "out of memory for the weights");
     TD_TRY(load_rope(&l, max_pos, &w->rope));
-    for (td_role role = 0; part->whole && role < TD_ROLE_COUNT; role++)
+    for (td_role role = 0; role < TD_ROLE_COUNT; role++)
         if (of_whole_model(role)) TD_TRY(load_role(&l, role, 0, &w->model.role[role]));
     for (uint32_t i = part->layers.first; i < part->layers.end; i++) {
         for (td_role role = 0; role < TD_ROLE_COUNT; role++)
@@ -178,7 +183,7 @@ td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_mo
     }
     if (c->n_mtp_layers && part->whole) {
         TD_TRY(check_shared(&l, TD_ROLE_MTP_EMBED, TD_ROLE_EMBED));
-        TD_TRY(check_shared(&l, TD_ROLE_MTP_HEAD, TD_ROLE_LM_HEAD));
+        if (!c->mtp_turned) TD_TRY(check_shared(&l, TD_ROLE_MTP_HEAD, TD_ROLE_LM_HEAD));
     }
     td_load_progress_end(&l.progress);
     *all_kept = l.n_converted == 0;

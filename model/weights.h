@@ -17,7 +17,7 @@ typedef struct {
     td_npu_weight   *rope;   /* [max_pos, rope dim] */
 } td_model_weights;
 
-/** What of a model is on the device: the layers, and with `whole` the roles of the whole model too. */
+/** What of a model is on the device: the layers, and with `whole` the roles of the whole model too. An MTP layer alone brings embedding and last norm. */
 typedef struct {
     td_layer_range layers;
     bool           whole;
@@ -39,7 +39,7 @@ uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_mo
 
 /**
  * Read, convert and hand over every weight of the part; those that `kept` has are taken from there. Logs progress.
- * The MTP layer shares the model's embedding and head; a checkpoint whose copies differ is refused (TD_ENOTSUP).
+ * The MTP layer shares the model's embedding, and its head unless the model is rotated; a checkpoint whose copies differ is refused (TD_ENOTSUP).
  * @param max_pos rows of the rope table: the longest sequence.
  * @param kept  what td_model_weights_keep wrote from the same checkpoint on such a device, or NULL; must live as long as the weights.
  * @param all_kept  whether nothing was converted.

@@ -5,7 +5,7 @@
  *   1. the layer runs as it is in the source, and shows what its linears and experts read;
  *   2. they are rounded for that, and its files written;
  *   3. it runs as it was written: that is the stream in front of the next layer, whose rounding so sees the errors made before it.
- * What the MTP layer reads depends on the token that is generated, so its experts are rounded without.
+ * The MTP layer is the last: it reads the stream behind the main model, and the text's next tokens, as if they had been drafted.
  *
  *   calibration-NNNNN.safetensors   the stream in front of layer N
  *   calibration-state.json          the report so far: layers that are in it are done, and the next one's stream is whole
@@ -101,14 +101,16 @@ static void tell(calibration *k, uint64_t bytes, const char *doing) {
     k->told = bytes;
 }
 
-/* sum (a - b)^2 / sum (b - x)^2 over the tokens compared: of the layer's contribution, how much is error. */
-static double output_error(const calibration *k, const td_hidden_states *in) {
+static bool is_mtp(const calibration *k, uint32_t layer) { return layer >= k->q->config.n_layers; }
+
+/* sum (a - b)^2 / sum (b - x)^2 over the tokens compared: of the layer's contribution, how much is error. An MTP layer's stream begins in it: x = 0. */
+static double output_error(const calibration *k, uint32_t layer, const td_hidden_states *in) {
     size_t hidden = k->q->config.hidden;
     double noise = 0, signal = 0;
-    float *x = malloc(hidden * sizeof *x);
+    float *x = calloc(hidden, sizeof *x);
     for (uint64_t t = 0; x && t < k->compared; t++) {
         const float *a = k->out[TD_LAYER_WRITTEN] + t * hidden, *b = k->out[TD_LAYER_SOURCE] + t * hidden;
-        td_to_f32(in->dtype, in->rows + t * hidden * td_dtype_bytes(in->dtype), hidden, x);
+        if (!is_mtp(k, layer)) td_to_f32(in->dtype, in->rows + t * hidden * td_dtype_bytes(in->dtype), hidden, x);
         for (size_t i = 0; i < hidden; i++) {
             noise += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
             signal += ((double)b[i] - x[i]) * ((double)b[i] - x[i]);
@@ -172,7 +174,8 @@ static td_status run_written(calibration *k, uint32_t layer, const td_hidden_sta
     td_quantizer    *q = k->q;
     td_hidden_writer next = {0};
     td_layer_seen    seen = {.out = k->out[TD_LAYER_WRITTEN], .out_tokens = k->compared};
-    td_status        s = td_hidden_create(q, layer + 1, &next);
+    if (is_mtp(k, layer)) return td_layer_run(q, layer, TD_LAYER_WRITTEN, in, &seen, NULL);
+    td_status s = td_hidden_create(q, layer + 1, &next);
     if (s == TD_OK) s = td_layer_run(q, layer, TD_LAYER_WRITTEN, in, &seen, &next);
     if (s == TD_OK) s = td_hidden_commit(q, &next);
     td_hidden_writer_close(&next);
@@ -206,7 +209,7 @@ static td_status calibrate_with(calibration *k, uint32_t layer, const td_hidden_
     td_checkpoint_replace(q->source, layer, NULL);
     TD_TRY(s);
     tell(k, bytes, "done");
-    return json_object_set_new(entry, "output_error", json_real(output_error(k, in))) == 0 ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
+    return json_object_set_new(entry, "output_error", json_real(output_error(k, layer, in))) == 0 ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
 }
 
 static td_status calibrate_layer(calibration *k, uint32_t layer, const td_hidden_states *in, json_t *entry) {
@@ -249,7 +252,7 @@ static td_status take_memory(calibration *k) {
     td_quantizer *q = k->q;
     uint64_t      n = td_calibration_tokens(&q->text), hidden = q->config.hidden, run = 0, work = 0, result = 0, most = 0, linears = 0;
     k->compared = n < COMPARED_TOKENS ? n : COMPARED_TOKENS;
-    for (uint32_t l = 0; l < q->config.n_layers; l++) {
+    for (uint32_t l = 0; l < td_quantizer_layers(q); l++) {
         TD_TRY(td_layer_run_bytes(q, l, &run));
         if (run > most) most = run;
         uint64_t bytes = td_linears_round_bytes(q, l);
@@ -274,23 +277,17 @@ static td_status take_memory(calibration *k) {
 /* The layer's files, its entry in the report, and the stream behind it; then the layer counts as done. */
 static td_status finish_layer(calibration *k, uint32_t layer) {
     td_quantizer    *q = k->q;
-    bool             mtp = layer >= q->config.n_layers;
     td_hidden_states in = {0};
     json_t          *entry = json_pack("{s:i}", "layer", (int)layer);
     td_status        s = entry ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
     k->layer = layer;
     k->told = 0;
-    if (s == TD_OK && mtp) {
-        s = td_device_tensors_write(q, 1 + layer, NULL);
-        if (s == TD_OK) s = td_expert_file_write(q, layer);
-    } else if (s == TD_OK) {
-        s = td_hidden_open(q, layer, &in);
-        if (s == TD_OK) s = calibrate_layer(k, layer, &in, entry);
-        td_hidden_close(&in);
-    }
+    if (s == TD_OK) s = td_hidden_open(q, layer, &in);
+    if (s == TD_OK) s = calibrate_layer(k, layer, &in, entry);
+    td_hidden_close(&in);
     if (s == TD_OK && json_array_append(layers_of(k), entry) != 0) s = td_fail(q->err, TD_ENOMEM, "out of memory");
     if (s == TD_OK) s = save_report(k, STATE);
-    if (s == TD_OK && !mtp) td_hidden_remove(q, layer);
+    if (s == TD_OK) td_hidden_remove(q, layer);
     json_decref(entry);
     return s;
 }
@@ -313,9 +310,8 @@ static td_status calibrate(calibration *k) {
     if (complete) return remove_working_files(k);
     TD_TRY(take_memory(k));
     if (done == 0) TD_TRY(embed(k));
-    for (uint32_t l = 0; l < done && l < q->config.n_layers; l++) td_hidden_remove(q, l);
+    for (uint32_t l = 0; l < done; l++) td_hidden_remove(q, l);
     if (done > 0) td_info("%u of %u layers are done, the calibration continues", done, td_quantizer_layers(q));
-    if (q->config.n_mtp_layers) td_info("the MTP layer's experts are rounded without activations");
     for (uint32_t l = done; l < td_quantizer_layers(q); l++) TD_TRY(finish_layer(k, l));
     TD_TRY(save_report(k, REPORT));
     return remove_working_files(k);

@@ -57,9 +57,10 @@ static td_status tensor_of(td_quantizer *q, td_role role, uint32_t layer, td_ten
     if (is_expert_role(role) || (tied && !q->rotated)) return TD_OK;
     if (!td_tensor_spec_get(&q->config, role, layer, 0, spec)) return TD_OK;
     if (tied) snprintf(spec->name, sizeof spec->name, "lm_head.weight"); /* rotated, it is another matrix than the embedding */
-    bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && td_rotation_touches(role);
+    bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && td_rotation_touches(role), shared = spec->fallback != TD_ROLE_COUNT;
+    if (shared && role == TD_ROLE_MTP_HEAD) shared = !rotated; /* rotated, it is one of its own */
+    if (shared && !dummy && !td_stored_exists(q->source, spec)) return TD_OK;
     if (!dummy && !rotated) {
-        if (spec->fallback != TD_ROLE_COUNT && !td_stored_exists(q->source, spec)) return TD_OK;
         TD_TRY(td_checkpoint_get_stored(q->source, &q->config, spec, &stored, q->err));
     }
     *has = true;
@@ -76,11 +77,6 @@ static void add_item(td_device_tensors *t, const char *name, td_dtype dtype, uin
     memcpy(i->shape, shape, rank * sizeof *shape);
 }
 
-/* Linears that other engines expect as they are. */
-static bool kept_for_others(const td_quantizer *q, td_role role) {
-    return q->compressed_tensors && (role == TD_ROLE_LM_HEAD || role == TD_ROLE_MTP_HEAD || role == TD_ROLE_MTP_EH_PROJ);
-}
-
 static td_status add_job(td_quantizer *q, td_role role, uint32_t layer) {
     td_device_tensors   *t = q->tensors;
     td_tensor_spec       spec;
@@ -89,7 +85,7 @@ static td_status add_job(td_quantizer *q, td_role role, uint32_t layer) {
     TD_TRY(tensor_of(q, role, layer, &spec, &entry, &has));
     if (!has) return TD_OK;
     job *j = &t->jobs[t->n_jobs++];
-    *j = (job){.in = entry, .role = role, .layer = layer, .int8 = q->w8a8 && spec.format == TD_WEIGHT_W8A8 && !kept_for_others(q, role), .item = t->n_items};
+    *j = (job){.in = entry, .role = role, .layer = layer, .int8 = td_quantizer_makes_int8(q, role, &spec), .item = t->n_items};
     td_safetensors_entry *in = &j->in;
     add_item(t, in->name, j->int8 ? TD_DT_I8 : in->dtype, in->rank, in->shape);
     in->name = t->items[j->item].name;

@@ -19,6 +19,7 @@ typedef struct {
     td_dtype       act_dtype;
     uint32_t       windows, pages_per_window; /* of a step at most */
     uint64_t       at;                        /* token that the step begins with */
+    bool           mtp; /* the layer is fed the next tokens */
     uint32_t      *token, *pos, *slot, *seq_start, *kv_len, *block_table;
     uint8_t       *absorbed;
     void          *x;     /* [step, hidden] of act_dtype */
@@ -59,6 +60,7 @@ static uint32_t step_windows(const td_quantizer *q) {
 static td_status open_model(layer_run *r, uint32_t layer, td_layer_numbers numbers) {
     td_quantizer *q = r->q;
     bool          written = numbers == TD_LAYER_WRITTEN;
+    r->mtp = layer >= q->config.n_layers;
     r->windows = step_windows(q);
     r->pages_per_window = (q->text.window + TD_KV_PAGE - 1) / TD_KV_PAGE;
     r->act_dtype = written && q->w8a8 ? TD_DT_BF16 : TD_DT_F32;
@@ -98,12 +100,20 @@ static td_status take_arrays(layer_run *r) {
     return TD_OK;
 }
 
+/* What an MTP layer is fed: behind a window's last token, whose successor is not in the text, its first. */
+static void take_next_tokens(layer_run *r, uint32_t n) {
+    uint32_t window = r->q->text.window;
+    for (uint32_t s = 0; s < n; s++)
+        for (uint32_t i = 0; i < window; i++) r->token[s * window + i] = r->q->text.ids[r->at + s * window + (i + 1) % window];
+}
+
 static td_status run_windows(layer_run *r, uint32_t n, const td_hidden_states *in, td_hidden_writer *next) {
     td_quantizer *q = r->q;
     size_t        n_tok = (size_t)n * q->text.window, values = n_tok * q->config.hidden;
     td_step step = {.n_tok = (uint32_t)n_tok, .n_seq = n, .block_stride = r->pages_per_window,
                     .host = {.token = r->token, .pos = r->pos, .slot = r->slot, .seq_start = r->seq_start, .kv_len = r->kv_len,
                              .absorbed = r->absorbed, .block_table = r->block_table}};
+    if (r->mtp) take_next_tokens(r, n);
     td_to_f32(in->dtype, in->rows + r->at * q->config.hidden * td_dtype_bytes(in->dtype), values, r->wide);
     td_from_f32(r->act_dtype, r->wide, values, r->x);
     td_status st = td_model_run_layers(r->model, &step, r->x, r->x);

@@ -22,9 +22,10 @@ typedef struct {
     uint32_t            n;
 } round_job;
 
-/* Whether a role's linear becomes int8. */
-static bool becomes_int8(const td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec) {
-    return q->w8a8 && td_tensor_spec_get(&q->config, role, layer, 0, spec) && spec->format == TD_WEIGHT_W8A8;
+/* Whether a role's linear becomes int8 by what it reads. The MTP layer's head is not run here, and U is held exactly as it is. */
+static bool is_rounded(const td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec) {
+    if (role == TD_ROLE_MTP_HEAD || role == TD_ROLE_MTP_UNTURN) return false;
+    return td_tensor_spec_get(&q->config, role, layer, 0, spec) && td_quantizer_makes_int8(q, role, spec);
 }
 
 void td_linear_rounding_open(td_linear_rounding *r, td_quantizer *q, uint32_t layer) { *r = (td_linear_rounding){.q = q, .layer = layer, .status = TD_OK}; }
@@ -42,7 +43,7 @@ void td_linear_rounding_add(td_linear_rounding *r, const td_role *roles, size_t 
     td_tensor_spec spec;
     td_role        rounded = TD_ROLE_COUNT; /* one of those that become int8: they share their input */
     for (size_t i = 0; i < n; i++)
-        if (becomes_int8(r->q, roles[i], r->layer, &spec)) rounded = roles[i];
+        if (is_rounded(r->q, roles[i], r->layer, &spec)) rounded = roles[i];
     if (rounded == TD_ROLE_COUNT || r->status != TD_OK) return;
     if (!r->input_of[rounded]) {
         r->inputs[r->n_inputs].k = k;
@@ -103,7 +104,7 @@ td_status td_linears_round(td_linear_rounding *r, td_linear_fit *fit) {
     for (uint32_t i = 0; i < r->n_inputs; i++)
         if (!td_hessian_mirror(r->inputs[i].h, r->inputs[i].k)) return td_fail(r->q->err, TD_EDEVICE, "layer %u: what its linears read are not numbers", r->layer);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
-        if (r->input_of[role] && becomes_int8(r->q, role, r->layer, &spec)) j.linears[j.n++].role = role;
+        if (r->input_of[role] && is_rounded(r->q, role, r->layer, &spec)) j.linears[j.n++].role = role;
     td_pool_run(r->q->pool, round_item, &j, j.n);
     for (uint32_t i = 0; i < j.n; i++) {
         const linear *l = &j.linears[i];
@@ -127,7 +128,7 @@ uint64_t td_linears_round_bytes(const td_quantizer *q, uint32_t layer) {
     uint64_t         kept = 0, most = 0;
     td_tensor_spec   spec;
     for (td_role role = TD_ROLE_FINAL_NORM + 1; role < TD_ROLE_COUNT; role++) {
-        if (q->method == TD_ROUND_NEAREST || !becomes_int8(q, role, layer, &spec)) continue;
+        if (q->method == TD_ROUND_NEAREST || !is_rounded(q, role, layer, &spec)) continue;
         uint64_t n = spec.shape[0], k = spec.shape[1], work = 2 * n * k * sizeof(float) + td_round_bytes(n, k, &options); /* source rows, and w */
         kept += k * k * sizeof(float) + n * k + n * sizeof(float);
         if (work > most) most = work;

@@ -80,19 +80,26 @@ static td_status check_options(td_quantizer *q) {
     return TD_OK;
 }
 
+static td_status rotate(td_quantizer *q, td_error *err) {
+    if (q->compressed_tensors && q->config.n_mtp_layers)
+        return td_fail(err, TD_ENOTSUP, "other engines cannot run a rotated multi-token-prediction layer, which has one linear more");
+    TD_TRY(td_checkpoint_rotate(q->source, &q->config, err));
+    td_checkpoint_look_at_mtp(q->source, &q->config);
+    q->rotated = true;
+    return TD_OK;
+}
+
 /* Rounding to nearest, or with scales alone, loses more on a rotated model, whose rows have lost the columns that mattered little; gptq loses less
    (docs/quantisation.md). */
-static td_status rotate(td_quantizer *q) {
+static td_status choose_rotation(td_quantizer *q) {
     const char *wish = q->o->rotation ? q->o->rotation : "auto";
     if (!strcmp(wish, "hadamard")) {
-        TD_TRY(td_checkpoint_rotate(q->source, &q->config, q->err));
-        q->rotated = true;
+        TD_TRY(rotate(q, q->err));
     } else if (!strcmp(wish, "auto") && q->method == TD_ROUND_GPTQ) {
         td_error  why;
-        td_status s = td_checkpoint_rotate(q->source, &q->config, &why);
+        td_status s = rotate(q, &why);
         if (s != TD_OK && s != TD_ENOTSUP) return td_fail(q->err, s, "%s", why.text);
         if (s != TD_OK) td_info("no rotation: %s", why.text);
-        q->rotated = s == TD_OK;
     }
     return TD_OK;
 }
@@ -111,13 +118,13 @@ static td_status choose_expert_format(td_quantizer *q) {
 static td_status open_source(td_quantizer *q) {
     TD_TRY(td_model_config_read(q->o->model_path, NULL, &q->config, q->err));
     TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err) : td_checkpoint_open(q->o->model_path, &q->source, q->err));
-    td_checkpoint_drop_missing_mtp(q->source, &q->config);
+    td_checkpoint_look_at_mtp(q->source, &q->config);
     if (td_quant_config_has_int8(&q->config.quant) && !td_checkpoint_has_experts(q->source, &q->config))
         return td_fail(q->err, TD_EINVAL, "%s is quantised already, and has its experts in packed files", q->o->model_path);
     TD_TRY(td_checkpoint_check_all(q->source, &q->config, true, q->err));
     if (is_auto(q->o) && q->method == TD_ROUND_NEAREST && !q->o->calibration_path && !q->compressed_tensors) TD_TRY(choose_expert_format(q));
     TD_TRY(td_expert_shards_check(q));
-    TD_TRY(rotate(q));
+    TD_TRY(choose_rotation(q));
     q->hash = q->o->load_dummy ? DUMMY_SOURCE_HASH : td_checkpoint_source_hash(q->source);
     snprintf(q->hash_text, sizeof q->hash_text, "%016" PRIx64, q->hash);
     return TD_OK;

@@ -52,6 +52,12 @@ static inline uint32_t td_quantizer_layers(const td_quantizer *q) { return q->co
 
 const char *td_quantizer_method(const td_quantizer *q); /* its name; static */
 
+/** Whether a weight becomes int8 in the output: the device tier's linears, but with compressed_tensors not those that other engines expect as they are. */
+static inline bool td_quantizer_makes_int8(const td_quantizer *q, td_role role, const td_tensor_spec *spec) {
+    bool kept = q->compressed_tensors && (role == TD_ROLE_LM_HEAD || role == TD_ROLE_MTP_HEAD || role == TD_ROLE_MTP_EH_PROJ);
+    return q->w8a8 && spec->format == TD_WEIGHT_W8A8 && !kept;
+}
+
 /** More input is done. @param what a label for people. */
 void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what);
 

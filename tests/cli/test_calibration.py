@@ -136,10 +136,10 @@ class Calibration(unittest.TestCase):
         self.assertEqual(self.quantize("nearest").returncode, 0)
         report = self.calibrate("gptq", "--calibration-tokens", "16384")  # without --method: gptq
         self.assertEqual(report["method"], "gptq")
-        for layer in report["layers"][1:-1]:
+        for layer in report["layers"][1:]:  # the last is the MTP layer
+            self.assertLess(layer["linears"]["error"], 0.7 * layer["linears"]["nearest"])
             for kind in ("gate_up", "down"):
                 self.assertLess(layer["experts"][kind]["error"], 0.7 * layer["experts"][kind]["nearest"])
-        self.assertNotIn("experts", report["layers"][-1])  # of the MTP layer nothing is known
         loss, kl = self.ratio(self.path("gptq"))
         plain_loss, plain_kl = self.ratio(self.path("nearest"))
         print("perplexity: gptq %+.2f %%, nearest %+.2f %%; KL %.4f, %.4f" % (100 * loss, 100 * plain_loss, kl, plain_kl))

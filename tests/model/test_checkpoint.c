@@ -313,13 +313,13 @@ static void missing_mtp_layers_are_dropped(void **state) {
     assert_int_equal(td_model_config_read(dir, "{\"num_nextn_predict_layers\": 1}", &config, NULL), TD_OK);
     assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
     assert_int_equal(config.n_mtp_layers, 1);
-    td_checkpoint_drop_missing_mtp(c, &config);
+    td_checkpoint_look_at_mtp(c, &config);
     assert_int_equal(config.n_mtp_layers, 0);
     td_checkpoint_close(c);
     dir = TD_SOURCE_DIR "/models/tale-v3-14m";
     assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
     assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
-    td_checkpoint_drop_missing_mtp(c, &config);
+    td_checkpoint_look_at_mtp(c, &config);
     assert_int_equal(config.n_mtp_layers, 1);
     td_checkpoint_close(c);
 }

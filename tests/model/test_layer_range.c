@@ -1,6 +1,7 @@
 /*
  * Layers run by themselves on hidden states give the bits that the whole model gives: one by one and several together, in either numbers of
- * the device tier. And the rows that linears read are shown as they are: every row once for every linear, the layer's normed input among them.
+ * the device tier; the MTP layer too, as the checkpoint has it and rotated. And the rows that linears read are shown as they are: every row once for
+ * every linear, the layer's normed input among them.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -173,6 +174,62 @@ static void the_demo_model(void **state) {
     check_folder("models/tale-v3-14m");
 }
 
+/* By what its router chose, the only thing that both ways show. */
+static void check_mtp(bool w8a8, const td_checkpoint *ck) {
+    model_run         r;
+    seen              whole = {0}, s = {0};
+    model_piece       pieces[N_SEQ], next_pieces[N_SEQ];
+    uint32_t          ids[N_SEQ][LEN], next[N_TOK];
+    const float      *logits, *weights;
+    const uint16_t   *chosen;
+    model_run_options o = options_for("models/tale-v3-14m", w8a8, &whole, (td_layer_range){0, 0});
+    o.checkpoint = ck;
+    open_run(&r, &whole, &o);
+    const td_model_config *c = td_model_get_config(r.model);
+    uint32_t               mtp = c->n_layers;
+    assert_int_equal(c->mtp_turned, ck != NULL);
+    make_pieces(pieces, ids, c->vocab);
+    for (uint32_t i = 0; i < N_TOK; i++) next[i] = (uint32_t)(td_rng_u64(SEED, 99, i) % c->vocab);
+    td_step *step = model_run_forward(&r, pieces, N_SEQ);
+    assert_int_equal(td_model_mtp(r.model, step, next, &(uint32_t){0}, 1, &logits), TD_OK);
+    td_model_get_routing(r.model, td_model_config_moe_layers(c) - 1, &chosen, &weights);
+    chosen = copy_of(chosen, whole.pairs * sizeof *chosen);
+    weights = copy_of(weights, whole.pairs * sizeof *weights);
+    model_run_close(&r);
+
+    o = options_for("models/tale-v3-14m", w8a8, &s, (td_layer_range){mtp, mtp + 1});
+    o.checkpoint = ck;
+    open_run(&r, &s, &o);
+    for (uint32_t q = 0; q < N_SEQ; q++) next_pieces[q] = (model_piece){.seq = q, .n = LEN, .ids = next + (size_t)q * LEN};
+    char *out = malloc(N_TOK * s.row_bytes);
+    assert_non_null(out);
+    model_run_layers(&r, next_pieces, N_SEQ, whole.x[mtp - 1], out);
+    assert_memory_equal(s.ids[mtp], chosen, s.pairs * sizeof *chosen);
+    assert_memory_equal(s.weights[mtp], weights, s.pairs * sizeof *weights);
+    assert_memory_equal(s.x[mtp], out, N_TOK * s.row_bytes);
+    assert_int_equal(s.rows[mtp][TD_ROLE_MTP_EH_PROJ], N_TOK);
+    assert_int_equal(s.width[mtp][TD_ROLE_MTP_EH_PROJ], 2 * td_model_get_config(r.model)->hidden);
+    assert_int_equal(s.rows[mtp][TD_ROLE_MTP_UNTURN], ck ? N_TOK : 0);
+    free(out);
+    free((void *)chosen);
+    free((void *)weights);
+    forget(&whole);
+    forget(&s);
+    model_run_close(&r);
+}
+
+static void the_mtp_layer(void **state) {
+    (void)state;
+    td_checkpoint  *ck;
+    td_model_config c;
+    for (int w8a8 = 0; w8a8 < 2; w8a8++) check_mtp(w8a8, NULL);
+    assert_int_equal(td_model_config_read(repo_path("models/tale-v3-14m"), NULL, &c, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_open(repo_path("models/tale-v3-14m"), &ck, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_rotate(ck, &c, NULL), TD_OK);
+    for (int w8a8 = 0; w8a8 < 2; w8a8++) check_mtp(w8a8, ck);
+    td_checkpoint_close(ck);
+}
+
 /* Ranges that no program can run. */
 static void other_ranges_are_refused(void **state) {
     (void)state;
@@ -203,7 +260,8 @@ static void other_ranges_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(qwen3_moe),
-        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(the_demo_model),   cmocka_unit_test(other_ranges_are_refused),
+        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(the_demo_model),   cmocka_unit_test(the_mtp_layer),
+        cmocka_unit_test(other_ranges_are_refused),
     };
     print_message("seed %u\n", SEED);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -149,7 +149,7 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
             td_softmax *state = apart ? b.span : b.row + j0;
             float      *acc = apart ? b.span_acc : b.acc + j0 * ld;
             if (apart) start(state, nq);
-            for (size_t t = 0; t < tiles; t++) a->path->attend(a, b.path, &tile[t], j0, nq, n_keys, state, acc, false);
+            for (size_t t = 0; t < tiles; t++) a->path->attend(a, b.path, &tile[t], j0, nq, n_keys, state, acc, NULL);
             for (size_t j = 0; apart && j < nq; j++)
                 if (n_keys[j] > span * TD_HOST_SPAN) merge(a, &b.row[j0 + j], b.acc + (j0 + j) * ld, &b.span[j], b.span_acc + j * ld);
         }
@@ -182,7 +182,37 @@ typedef struct {
     const td_attn *a;
     td_attn_unit  *units;
     size_t         n, splits; /* splits: of a group's heads, when there are fewer spans than workers */
+    uint32_t       items;
 } split_job;
+
+/* An item: some heads of a group, in one of a unit's spans. */
+typedef struct {
+    const td_attn_unit *unit;
+    size_t              span, group, head, head_end, tiles;
+    td_attn_tile        first; /* of the tiles */
+} split_place;
+
+static split_place place_of(const split_job *job, uint32_t item) {
+    const td_attn_shape *s = &job->a->shape;
+    size_t               lo = 0, hi = job->n - 1, per_group = s->heads / s->groups, per_item = (per_group + job->splits - 1) / job->splits;
+    while (lo < hi) {
+        size_t mid = (lo + hi + 1) / 2;
+        if (job->units[mid].first_item <= item)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    const td_attn_unit *u = &job->units[lo];
+    size_t              of_unit = item - u->first_item, of_span = of_unit % (s->groups * job->splits), keys = (size_t)job->a->step->host.pos[u->row] + 1;
+    split_place         p = {.unit = u, .span = of_unit / (s->groups * job->splits), .group = of_span / job->splits};
+    size_t end = (p.group + 1) * per_group, head = p.group * per_group + of_span % job->splits * per_item;
+    p.head = head < end ? head : end;
+    p.head_end = p.head + per_item < end ? p.head + per_item : end;
+    p.tiles = (keys + TILE - 1) / TILE - p.span * SPAN_TILES;
+    if (p.tiles > SPAN_TILES) p.tiles = SPAN_TILES;
+    p.first = (td_attn_tile){.seq = u->seq, .group = p.group, .tile = p.span * SPAN_TILES, .end = keys, .first = true, .once = true};
+    return p;
+}
 
 /* The partials of a unit: the states of its spans [n_spans][heads], then their sums [n_spans][heads][dv]. */
 static td_softmax *partial_state(const td_attn *a, const td_attn_unit *u, size_t span) {
@@ -194,42 +224,32 @@ static float *partial_acc(const td_attn *a, const td_attn_unit *u, size_t span) 
 }
 
 static void split_item(void *ctx, uint32_t item, const td_worker *w) {
-    const split_job     *job = ctx;
-    const td_attn       *a = job->a;
-    const td_attn_shape *s = &a->shape;
-    size_t               lo = 0, hi = job->n - 1;
-    while (lo < hi) {
-        size_t mid = (lo + hi + 1) / 2;
-        if (job->units[mid].first_item <= item)
-            lo = mid;
-        else
-            hi = mid - 1;
-    }
-    const td_attn_unit *u = &job->units[lo];
-    size_t of_unit = item - u->first_item, span = of_unit / (s->groups * job->splits), of_span = of_unit % (s->groups * job->splits);
-    size_t group = of_span / job->splits, per_group = s->heads / s->groups, per_item = (per_group + job->splits - 1) / job->splits;
-    size_t head = group * per_group + of_span % job->splits * per_item, head_end = head + per_item;
-    if (head_end > (group + 1) * per_group) head_end = (group + 1) * per_group;
-    size_t keys = (size_t)a->step->host.pos[u->row] + 1, n_keys[TD_HOST_ATTN_ROWS], block = a->path->rows;
-    size_t tiles = (keys + TILE - 1) / TILE - span * SPAN_TILES;
-    workspace   b = workspace_of(a, w);
-    td_softmax *state = partial_state(a, u, span);
-    float      *acc = partial_acc(a, u, span);
-    if (tiles > SPAN_TILES) tiles = SPAN_TILES;
-    for (size_t i = 0; i < block; i++) n_keys[i] = keys;
-    a->path->open(a, b.path, group);
-    for (size_t h = head; h < head_end; h += block) {
+    const split_job   *job = ctx;
+    const td_attn     *a = job->a;
+    const size_t       block = a->path->rows;
+    const split_place  p = place_of(job, item), after = place_of(job, item + 1 < job->items ? item + 1 : item);
+    const bool         same = after.unit == p.unit && after.span == p.span && after.group == p.group; /* it needs the same tiles */
+    const workspace    b = workspace_of(a, w);
+    td_softmax        *state = partial_state(a, p.unit, p.span);
+    float             *acc = partial_acc(a, p.unit, p.span);
+    size_t             n_keys[TD_HOST_ATTN_ROWS];
+    for (size_t i = 0; i < block; i++) n_keys[i] = p.first.end;
+    a->path->open(a, b.path, p.group);
+    for (size_t h = p.head; h < p.head_end; h += block) {
         const float *q[TD_HOST_ATTN_ROWS];
-        size_t       nq = head_end - h < block ? head_end - h : block;
-        for (size_t i = 0; i < nq; i++) q[i] = a->q + ((size_t)u->q_row * s->heads + h + i) * s->dk;
-        a->path->take(a, b.path, h - head, q, nq);
+        size_t       nq = p.head_end - h < block ? p.head_end - h : block;
+        for (size_t i = 0; i < nq; i++) q[i] = a->q + ((size_t)p.unit->q_row * a->shape.heads + h + i) * a->shape.dk;
+        a->path->take(a, b.path, h - p.head, q, nq);
     }
-    start(state + head, head_end - head);
-    for (size_t t = 0; t < tiles; t++) {
-        td_attn_tile tile = {.seq = u->seq, .group = group, .place = t, .tile = span * SPAN_TILES + t, .end = keys, .first = t == 0};
+    start(state + p.head, p.head_end - p.head);
+    td_attn_tile tile = p.first, next = p.first;
+    for (size_t t = 0; t < p.tiles; t++, tile = next) {
+        const bool last = t + 1 == p.tiles;
+        next = last ? after.first : (td_attn_tile){.seq = tile.seq, .group = tile.group, .place = t + 1, .tile = tile.tile + 1, .end = tile.end, .once = true};
         a->path->load(a, b.path, &tile);
-        for (size_t h = head; h < head_end; h += block)
-            a->path->attend(a, b.path, &tile, h - head, head_end - h < block ? head_end - h : block, n_keys, state + h, acc + h * td_attn_ld(s), t + 1 < tiles);
+        for (size_t h = p.head; h < p.head_end; h += block)
+            a->path->attend(a, b.path, &tile, h - p.head, p.head_end - h < block ? p.head_end - h : block, n_keys, state + h, acc + h * td_attn_ld(&a->shape),
+                            h > p.head || (last && same) ? NULL : &next);
     }
 }
 
@@ -245,7 +265,7 @@ void td_host_attn_split(const td_attn *a, td_attn_unit *units, size_t n) {
         units[i].first_item = items;
         items += units[i].n_spans * a->shape.groups * splits;
     }
-    td_pool_run(a->d->pool, split_item, &(split_job){.a = a, .units = units, .n = n, .splits = splits}, (uint32_t)items);
+    td_pool_run(a->d->pool, split_item, &(split_job){.a = a, .units = units, .n = n, .splits = splits, .items = (uint32_t)items}, (uint32_t)items);
 }
 
 void td_host_attn_merge(const td_attn *a, const td_attn_unit *u, size_t head) {

@@ -64,6 +64,7 @@ typedef struct {
     uint32_t seq;
     size_t   group, place, tile, end; /* place: of the tile in its span; end: of the keys that are wanted, counted from the sequence's start */
     bool     first; /* it starts the rows' sums */
+    bool     once;  /* few rows attend to it: values are read where they are */
 } td_attn_tile;
 
 static inline size_t td_attn_tile_keys(const td_attn_tile *t) {
@@ -89,10 +90,10 @@ struct td_attn_path {
     void (*take)(const td_attn *a, void *scratch, size_t at, const float *const *q, size_t n);
     /**
      * A loaded tile for the n rows from `at` on, of which row i sees n_keys[i] keys of the sequence. state and acc [n, td_attn_ld] are
-     * carried on; a first tile starts acc. ahead: prefetch the sequence's next page meanwhile.
+     * carried on; a first tile starts acc. next: the tile to prefetch meanwhile, or NULL.
      */
     void (*attend)(const td_attn *a, void *scratch, const td_attn_tile *t, size_t at, size_t n, const size_t *n_keys, td_softmax *state, float *acc,
-                   bool ahead);
+                   const td_attn_tile *next);
 };
 
 extern const td_attn_path td_attn_f32, td_attn_int16;

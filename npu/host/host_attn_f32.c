@@ -103,12 +103,12 @@ static void take(const td_attn *a, void *mem, size_t at, const float *const *q, 
 }
 
 static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at, size_t nq, const size_t *n_keys, td_softmax *state, float *acc,
-                   bool ahead) {
+                   const td_attn_tile *next) {
     const td_attn_shape *s = &a->shape;
     const td_host_math  *m = a->d->math;
     scratch              b = open_scratch(a, mem);
     size_t               n[ROWS], n_max = 0, before = t->tile * TILE, ld = td_attn_ld(s);
-    (void)ahead;
+    (void)next;
     for (size_t i = 0; i < nq; i++) {
         n[i] = n_keys[i] <= before ? 0 : n_keys[i] - before < TILE ? n_keys[i] - before : TILE;
         if (n[i] > n_max) n_max = n[i];

@@ -2,8 +2,8 @@
  * Tiles of attention in integers of 16 bits (kernels/attn16.h): what devices with bf16 activations compute with.
  *
  * The cache holds the integers: a page is [TILE][n] of them, then its rows' scales and largest magnitudes [TILE] each. Keys are multiplied where they
- * lie; values go through panels of pairs. A row has a scale of its own, so its numbers depend on no key that comes later in the page, and on no other
- * query. Absorbed, scores are the sum of two products, with the latents and with the rope parts.
+ * lie; so are values where few rows attend to them, else they go through panels of pairs. A row has a scale of its own, so its numbers depend on no
+ * key that comes later in the page, and on no other query. Absorbed, scores are the sum of two products, with the latents and with the rope parts.
  */
 #include <math.h>
 
@@ -19,7 +19,7 @@
 
 /* Where a tile's rows are. */
 typedef struct {
-    const int16_t *k, *rope; /* rope: absorbed, behind the latents in k */
+    const int16_t *k, *rope, *v; /* rope: absorbed, behind the latents in k; v: panels of pairs, or rows of dv where they are attended once */
     const float   *k_scale, *rope_scale, *v_scale, *v_max;
 } tile_rows;
 
@@ -27,7 +27,7 @@ typedef struct {
     tile_rows *tiles;                   /* [SPAN_TILES] */
     int16_t *k;                         /* expanded: [SPAN][ldk] */
     float   *k_scale, *v_scale, *v_max; /* expanded: [SPAN] */
-    int16_t *v;                         /* [SPAN_TILES][ldv / 16][TILE / 2][16][2] */
+    int16_t *v;                         /* [SPAN_TILES][ldv / 16][TILE / 2][16][2]; absorbed values stay where they are */
     int16_t *rows;                      /* [16][row]: on their way into panels */
     float   *s;                         /* [TILE][ROWS] */
     int16_t *p;                         /* [ROWS][TILE] */
@@ -48,7 +48,7 @@ static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
     z.row = z.row > z.ldv ? z.row : z.ldv;
     z.q_bytes = LANES * (sizeof(float) + z.ldk * sizeof(int16_t));
     z.tiles = (tile_rows *)(void *)(at + td_host_take(&p, SPAN_TILES * sizeof *z.tiles));
-    z.v = (int16_t *)(at + td_host_take(&p, SPAN_TILES * z.ldv / LANES * V_PANEL * sizeof(int16_t)));
+    if (s->form != TD_ATTN_ABSORBED) z.v = (int16_t *)(at + td_host_take(&p, SPAN_TILES * z.ldv / LANES * V_PANEL * sizeof(int16_t)));
     z.rows = (int16_t *)(at + td_host_take(&p, LANES * z.row * sizeof(int16_t)));
     z.s = (float *)(at + td_host_take(&p, TILE * ROWS * sizeof(float)));
     z.p = (int16_t *)(at + td_host_take(&p, ROWS * TILE * sizeof(int16_t)));
@@ -151,21 +151,23 @@ static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile
 static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
     scratch              b = open_scratch(a, mem);
-    int16_t             *v = b.v + t->place * (b.ldv / LANES * V_PANEL);
+    int16_t             *v = b.v ? b.v + t->place * (b.ldv / LANES * V_PANEL) : NULL;
     size_t               n = td_attn_tile_keys(t), at = t->place * TILE;
     const int16_t       *keys = td_attn_keys(a, t), *values = td_attn_values(a, t);
     switch (s->form) {
     case TD_ATTN_GQA:
-        b.tiles[t->place] = (tile_rows){.k = keys, .k_scale = page_scale(keys, s->dk), .v_scale = page_scale(values, s->dv), .v_max = page_max(values, s->dv)};
-        pair_values(a->d->attn16, values, s->dv, n, s->dv, v);
+        b.tiles[t->place] = (tile_rows){.k = keys, .v = v, .k_scale = page_scale(keys, s->dk), .v_scale = page_scale(values, s->dv), .v_max = page_max(values, s->dv)};
+        if (t->once)
+            b.tiles[t->place].v = values;
+        else
+            pair_values(a->d->attn16, values, s->dv, n, s->dv, v);
         break;
     case TD_ATTN_ABSORBED:
-        b.tiles[t->place] = (tile_rows){.k = keys, .rope = values, .k_scale = page_scale(keys, s->kv_lora), .rope_scale = page_scale(values, s->rope),
+        b.tiles[t->place] = (tile_rows){.k = keys, .rope = values, .v = keys, .k_scale = page_scale(keys, s->kv_lora), .rope_scale = page_scale(values, s->rope),
                                         .v_scale = page_scale(keys, s->kv_lora), .v_max = page_max(keys, s->kv_lora)};
-        pair_values(a->d->attn16, keys, s->kv_lora, n, s->kv_lora, v);
         break;
     case TD_ATTN_EXPANDED:
-        b.tiles[t->place] = (tile_rows){.k = b.k + at * b.ldk, .k_scale = b.k_scale + at, .v_scale = b.v_scale + at, .v_max = b.v_max + at};
+        b.tiles[t->place] = (tile_rows){.k = b.k + at * b.ldk, .v = v, .k_scale = b.k_scale + at, .v_scale = b.v_scale + at, .v_max = b.v_max + at};
         load_expanded(a, &b, t, n, v);
         break;
     }
@@ -203,12 +205,35 @@ static void take(const td_attn *a, void *mem, size_t at, const float *const *q, 
     }
 }
 
+/* What the products of a tile prefetch of the next. */
+typedef struct {
+    const char *at; /* or NULL */
+    size_t      bytes;
+} memory_ahead;
+
+typedef struct {
+    memory_ahead scores, rope, values;
+} tile_ahead;
+
+static memory_ahead page_ahead(const void *page, size_t keys, size_t n) {
+    return (memory_ahead){page, keys == TILE ? page_bytes(n) : keys * n * sizeof(int16_t)};
+}
+
+static tile_ahead ahead_of(const td_attn *a, const td_attn_tile *next) {
+    const td_attn_shape *s = &a->shape;
+    if (!next) return (tile_ahead){0};
+    const size_t keys = td_attn_tile_keys(next);
+    const void  *k = td_attn_keys(a, next), *v = td_attn_values(a, next);
+    if (s->form == TD_ATTN_GQA) return (tile_ahead){.scores = page_ahead(k, keys, s->dk), .values = page_ahead(v, keys, s->dv)};
+    memory_ahead latents = page_ahead(k, keys, s->kv_lora), half = {latents.at, latents.bytes / 2};
+    return (tile_ahead){.scores = half, .rope = page_ahead(v, keys, s->rope), .values = {latents.at + half.bytes, latents.bytes - half.bytes}};
+}
+
 static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at, size_t nq, const size_t *n_keys, td_softmax *state, float *acc,
-                   bool ahead) {
+                   const td_attn_tile *next) {
     const td_attn_shape *s = &a->shape;
     const td_attn16     *k = a->d->attn16;
     scratch              b = open_scratch(a, mem);
-    td_attn_tile         next = {.seq = t->seq, .group = t->group, .tile = t->tile + 1};
     size_t               n_max = 0, before = t->tile * TILE, panels = (nq + LANES - 1) / LANES;
     int32_t              seen[ROWS];
     bool                 all = true;
@@ -225,11 +250,12 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     const tile_rows *rows = &b.tiles[t->place];
     const char      *q = b.q + at / LANES * b.q_bytes;
     const bool       absorbed = s->form == TD_ATTN_ABSORBED;
-    const size_t     width = absorbed ? s->kv_lora : s->dk, next_width = s->form == TD_ATTN_GQA ? s->dk : s->kv_lora;
+    const size_t     width = absorbed ? s->kv_lora : s->dk;
+    const tile_ahead ahead = ahead_of(a, next);
     td_attn16_gemm   scores = {
         .m = n_max, .n = panels * LANES, .pairs = (width + 1) / 2, .a = rows->k, .lda = s->form == TD_ATTN_EXPANDED ? b.ldk : width, .scale = rows->k_scale,
         .b = (const int16_t *)(const void *)(q + LANES * sizeof(float)), .panel_stride = b.q_bytes / sizeof(int16_t), .c = b.s, .ldc = ROWS,
-        .ahead = ahead ? td_attn_keys(a, &next) : NULL, .ahead_bytes = TILE * next_width * sizeof(int16_t),
+        .ahead = ahead.scores.at, .ahead_bytes = ahead.scores.bytes,
     };
     k->gemm(&scores);
     if (absorbed) {
@@ -241,7 +267,8 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
         scores.lda = s->rope;
         scores.scale = rows->rope_scale;
         scores.keep = ones;
-        scores.ahead = NULL;
+        scores.ahead = ahead.rope.at;
+        scores.ahead_bytes = ahead.rope.bytes;
         k->gemm(&scores);
     }
     for (size_t panel = 0; panel < panels; panel++) {
@@ -259,9 +286,8 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
         for (size_t i = 0; i < some; i++) state[first + i] = (td_softmax){max[i], sum[i]};
     }
     k->gemm(&(td_attn16_gemm){
-        .m = nq, .n = b.ldv, .pairs = (n_max + 1) / 2, .a = b.p, .lda = TILE, .scale = p_scale, .b = b.v + t->place * (b.ldv / LANES * V_PANEL), .panel_stride = V_PANEL,
-        .even_odd = true, .keep = t->first ? NULL : keep, .c = acc, .ldc = b.ldv,
-        .ahead = ahead ? td_attn_values(a, &next) : NULL, .ahead_bytes = TILE * (s->form == TD_ATTN_GQA ? s->dv : s->rope) * sizeof(int16_t),
+        .m = nq, .n = b.ldv, .pairs = (n_max + 1) / 2, .a = b.p, .lda = TILE, .scale = p_scale, .b = rows->v, .panel_stride = V_PANEL, .crossed = true,
+        .ldb = t->once ? s->dv : 0, .keep = t->first ? NULL : keep, .c = acc, .ldc = b.ldv, .ahead = ahead.values.at, .ahead_bytes = ahead.values.bytes,
     });
 }
 

@@ -18,31 +18,32 @@ static int16_t rnd_int16(rnd *r, int most) { return (int16_t)((int)rnd_range(r, 
 
 typedef struct {
     size_t m, n, pairs;
-    bool   even_odd, column, keep;
+    enum { PANELS, CROSSED, IN_ROWS } b;
+    bool   column, keep;
 } product_shape;
 
 /* most: the largest element; 2 * pairs * most^2 must fit into int32. */
 static void check_product(const td_attn16 *k, rnd *r, product_shape s, int most) {
     size_t   lda = 2 * s.pairs + rnd_range(r, 0, 5), ldc = s.n + rnd_range(r, 0, 3), stride = s.pairs * 32 + 16 * rnd_range(r, 0, 2), panels = s.n / 16;
-    fenced   a = fence(((s.m - 1) * lda + 2 * s.pairs) * 2), b = fence(((panels - 1) * stride + s.pairs * 32) * 2), c = fence(((s.m - 1) * ldc + s.n) * 4);
+    size_t   ldb = s.n + rnd_range(r, 0, 3), b_n = s.b == IN_ROWS ? (2 * s.pairs - 1) * ldb + s.n : (panels - 1) * stride + s.pairs * 32;
+    fenced   a = fence(((s.m - 1) * lda + 2 * s.pairs) * 2), b = fence(b_n * 2), c = fence(((s.m - 1) * ldc + s.n) * 4);
     fenced   scale = fence(s.m * 4), keep = fence(s.m * 4), column = fence(s.n * 4);
     int16_t *as = a.p, *bs = b.p;
     float   *cs = c.p, *before = malloc(s.m * ldc * sizeof *before);
     for (size_t i = 0; i < (s.m - 1) * lda + 2 * s.pairs; i++) as[i] = i % 7 ? rnd_int16(r, most) : (int16_t)(rnd_u64(r) & 1 ? most : -most);
-    for (size_t i = 0; i < (panels - 1) * stride + s.pairs * 32; i++) bs[i] = i % 5 ? rnd_int16(r, most) : (int16_t)most;
+    for (size_t i = 0; i < b_n; i++) bs[i] = i % 5 ? rnd_int16(r, most) : (int16_t)most;
     for (size_t i = 0; i < (s.m - 1) * ldc + s.n; i++) cs[i] = rnd_real(r) * 1e9f;
     for (size_t i = 0; i < s.m; i++) ((float *)scale.p)[i] = rnd_real(r), ((float *)keep.p)[i] = rnd_real(r);
     for (size_t i = 0; i < s.n; i++) ((float *)column.p)[i] = rnd_real(r);
     memcpy(before, cs, ((s.m - 1) * ldc + s.n) * sizeof *before);
     k->gemm(&(td_attn16_gemm){.m = s.m, .n = s.n, .pairs = s.pairs, .a = as, .lda = lda, .scale = scale.p, .b = bs, .panel_stride = stride,
-                              .even_odd = s.even_odd, .column = s.column ? column.p : NULL, .keep = s.keep ? keep.p : NULL, .c = cs, .ldc = ldc,
+                              .crossed = s.b == CROSSED, .ldb = s.b == IN_ROWS ? ldb : 0, .column = s.column ? column.p : NULL, .keep = s.keep ? keep.p : NULL, .c = cs, .ldc = ldc,
                               .ahead = rnd_u64(r) & 1 ? (const char *)bs : NULL, .ahead_bytes = 4096});
     for (size_t i = 0; i < s.m; i++) {
         for (size_t j = 0; j < s.n; j++) {
-            size_t         in = j % 32, panel = s.even_odd ? j / 32 * 2 + in % 2 : j / 16, lane = s.even_odd ? in / 2 : j % 16;
-            const int16_t *column_of = bs + panel * stride + lane * 2;
-            int64_t        sum = 0;
-            for (size_t l = 0; l < 2 * s.pairs; l++) sum += (int64_t)as[i * lda + l] * column_of[l / 2 * 32 + l % 2];
+            size_t  panel = s.b == CROSSED ? j / 32 * 2 + j / 4 % 2 : j / 16, lane = s.b == CROSSED ? j % 32 / 8 * 4 + j % 4 : j % 16;
+            int64_t sum = 0;
+            for (size_t l = 0; l < 2 * s.pairs; l++) sum += (int64_t)as[i * lda + l] * bs[s.b == IN_ROWS ? l * ldb + j : panel * stride + l / 2 * 32 + lane * 2 + l % 2];
             float factor = ((float *)scale.p)[i], *old = &before[i * ldc + j];
             if (s.column) factor *= ((float *)column.p)[j];
             float want = s.keep ? fmaf((float)(int32_t)sum, factor, *old * ((float *)keep.p)[i]) : (float)(int32_t)sum * factor;
@@ -63,12 +64,14 @@ static void products_are_exact(void **state) {
         print_message("  %s\n", k->name);
         for (size_t m = 1; m <= 35; m++)
             for (size_t panels = 1; panels <= 3; panels++)
-                check_product(k, &r, (product_shape){m, panels * 16, rnd_range(&r, 1, 40), panels == 2 && m & 1, m & 2, m & 4}, 2047);
+                check_product(k, &r, (product_shape){m, panels * 16, rnd_range(&r, 1, 40), panels == 2 ? m % 3 : PANELS, m & 2, m & 4}, 2047);
         for (int i = 0; i < 20; i++) {
-            bool even_odd = i & 1;
-            check_product(k, &r, (product_shape){rnd_range(&r, 1, 130), (even_odd ? 32 : 16) * rnd_range(&r, 1, 5), rnd_range(&r, 1, 300), even_odd, i & 2, i & 4}, 1800);
+            const int b = i % 3;
+            size_t    n = (b == PANELS ? 16 : 32) * rnd_range(&r, 1, 5), pairs = b == IN_ROWS ? rnd_range(&r, 1, TD_ATTN16_KEYS / 2) : rnd_range(&r, 1, 300);
+            check_product(k, &r, (product_shape){rnd_range(&r, 1, 130), n, pairs, b, i & 2, i & 4}, 1800);
+            check_product(k, &r, (product_shape){rnd_range(&r, 1, 130), 16, 4 * rnd_range(&r, 1, 70), PANELS, i & 2, i & 4}, 1800); /* by fours of pairs */
         }
-        check_product(k, &r, (product_shape){3, 32, 1, false, false, false}, 32767); /* 2 * 32767^2 is below 2^31 */
+        check_product(k, &r, (product_shape){3, 32, 1, PANELS, false, false}, 32767); /* 2 * 32767^2 is below 2^31 */
     }
 }
 
@@ -140,7 +143,7 @@ static void rows_change_places(void **state) {
             for (size_t i = 0; i < whole; i++) ((int16_t *)a.p)[i] = (int16_t)rnd_u64(&r), ((int16_t *)b.p)[i] = (int16_t)rnd_u64(&r);
             k->pair(a.p, two ? b.p : NULL, n, to, stride);
             for (size_t i = 0; i < n; i++) {
-                const int16_t *at = to + (i / 32 * 2 + i % 2) * stride + i % 32 / 2 * 2;
+                const int16_t *at = to + (i / 32 * 2 + i / 4 % 2) * stride + (i % 32 / 8 * 4 + i % 4) * 2;
                 assert_int_equal(at[0], ((int16_t *)a.p)[i]);
                 assert_int_equal(at[1], two ? ((int16_t *)b.p)[i] : 0);
             }
@@ -226,7 +229,7 @@ static void attend(const td_attn16 *k, const problem *p, float softmax_scale, fl
             }
         }
         k->gemm(&(td_attn16_gemm){.m = LANES, .n = DV, .pairs = (n + 1) / 2, .a = weights[0], .lda = TD_ATTN16_KEYS, .scale = p_scale, .b = pairs[0][0][0],
-                                  .panel_stride = TD_ATTN16_KEYS * 16, .even_odd = true, .keep = first ? keep : NULL, .c = out, .ldc = DV});
+                                  .panel_stride = TD_ATTN16_KEYS * 16, .crossed = true, .keep = first ? keep : NULL, .c = out, .ldc = DV});
     }
     for (size_t i = 0; i < LANES; i++) {
         for (size_t c = 0; c < DV; c++) out[i * DV + c] /= sum[i];

@@ -94,7 +94,7 @@ OP void vp_store_join(int16_t *p, vi even, vi odd) {
 
 static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride) {
     for (size_t c = 0; c < td_round_up(n, 32); c++) {
-        int16_t *to = out + (c / 32 * 2 + c % 2) * panel_stride + c % 32 / 2 * 2;
+        int16_t *to = out + (c / 32 * 2 + c / 4 % 2) * panel_stride + (c % 32 / 8 * 4 + c % 4) * 2;
         to[0] = a[c];
         to[1] = b ? b[c] : 0;
     }
@@ -107,16 +107,17 @@ static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld
 
 static void gemm(const td_attn16_gemm *g) {
     for (size_t i = 0; i < g->m; i++)
-        for (size_t panel = 0; panel < g->n / 16; panel++) {
-            const int16_t *a = g->a + i * g->lda, *b = g->b + panel * g->panel_stride;
-            int32_t        sum[16] = {0};
-            for (size_t k = 0; k < g->pairs; k++)
-                EACH sum[l] += a[2 * k] * b[(k * 16 + (size_t)l) * 2] + a[2 * k + 1] * b[(k * 16 + (size_t)l) * 2 + 1];
-            EACH {
-                size_t j = g->even_odd ? panel / 2 * 32 + (size_t)l * 2 + panel % 2 : panel * 16 + (size_t)l;
-                float *c = g->c + i * g->ldc + j, scale = g->column ? g->scale[i] * g->column[j] : g->scale[i];
-                *c = g->keep ? fmaf((float)sum[l], scale, *c * g->keep[i]) : (float)sum[l] * scale;
+        for (size_t j = 0; j < g->n; j++) {
+            const int16_t *a = g->a + i * g->lda, *b = g->b + j;
+            size_t         panel = j / 16, lane = j % 16, next = g->ldb, step = 2 * g->ldb; /* to the other of a pair; to the next pair */
+            int32_t        sum = 0;
+            if (g->ldb == 0) {
+                if (g->crossed) panel = j / 32 * 2 + j / 4 % 2, lane = j % 32 / 8 * 4 + j % 4;
+                b = g->b + panel * g->panel_stride + lane * 2, next = 1, step = 32;
             }
+            for (size_t k = 0; k < g->pairs; k++) sum += a[2 * k] * b[k * step] + a[2 * k + 1] * b[k * step + next];
+            float *c = g->c + i * g->ldc + j, scale = g->column ? g->scale[i] * g->column[j] : g->scale[i];
+            *c = g->keep ? fmaf((float)sum, scale, *c * g->keep[i]) : (float)sum * scale;
         }
 }
 

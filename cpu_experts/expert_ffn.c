@@ -307,10 +307,8 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
         g.next = t + 1 < tile1 ? tile + 2 * tile_bytes : after;
         g.out = up;
         kernel->run(&g);
-        x->vec->silu_mul(gate, up, b->n_pairs * kernel->nr, gate);
-        size_t column = (sh->gate_tile0 + t) * kernel->nr;
-        for (size_t r = 0; r < b->n_pairs; r++)
-            copy_row((float *)(f->h + (b->pair0 + r) * x->scratch.h_stride) + column, gate + r * kernel->nr, kernel->nr);
+        float *h = (float *)(f->h + b->pair0 * x->scratch.h_stride) + (sh->gate_tile0 + t) * kernel->nr;
+        x->vec->silu_mul(gate, up, b->n_pairs, kernel->nr, h, x->scratch.h_stride / sizeof *h);
     }
     if (atomic_fetch_sub_explicit(&b->left, 1, memory_order_acq_rel) == 1) finish_block(x, b);
 }

@@ -20,8 +20,11 @@ const td_gemm_kernel *td_gemm_find_layout(td_expert_format format, const char *l
 typedef struct {
     const char *name;
     uint32_t    needs; /* TD_CPU_* bits, all required */
-    /** out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; n a multiple of 16; out may be gate. Relative error of silu below 4e-7. */
-    void (*silu_mul)(const float *gate, const float *up, size_t n, float *out);
+    /**
+     * out[r, i] = gate[r, i] / (1 + exp(-gate[r, i])) * up[r, i]; gate and up [rows, cols] dense, out [rows, ldo], cols a multiple of 16.
+     * Relative error of silu below 4e-7.
+     */
+    void (*silu_mul)(const float *gate, const float *up, size_t rows, size_t cols, float *out, size_t ldo);
     /** y[i] = fma(w, v[i], y[i]); n a multiple of 16. */
     void (*axpy)(float w, const float *v, size_t n, float *y);
 } td_expert_vec;

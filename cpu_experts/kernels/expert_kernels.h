@@ -10,9 +10,9 @@ extern const td_gemm_kernel td_int8c_scalar, td_int8c_avx2, td_int8c_avxvnni, td
 extern const td_gemm_kernel td_bf16_scalar, td_bf16_avx2, td_bf16_avx512;
 
 /* of td_expert_vec */
-void td_silu_mul_scalar(const float *gate, const float *up, size_t n, float *out);
-void td_silu_mul_avx2(const float *gate, const float *up, size_t n, float *out);
-void td_silu_mul_avx512(const float *gate, const float *up, size_t n, float *out);
+void td_silu_mul_scalar(const float *gate, const float *up, size_t rows, size_t cols, float *out, size_t ldo);
+void td_silu_mul_avx2(const float *gate, const float *up, size_t rows, size_t cols, float *out, size_t ldo);
+void td_silu_mul_avx512(const float *gate, const float *up, size_t rows, size_t cols, float *out, size_t ldo);
 void td_axpy_scalar(float w, const float *v, size_t n, float *y);
 void td_axpy_avx2(float w, const float *v, size_t n, float *y);
 void td_axpy_avx512(float w, const float *v, size_t n, float *y);

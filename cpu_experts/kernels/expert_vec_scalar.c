@@ -20,8 +20,9 @@ static float exp_reference(float x) {
     return e * scale;
 }
 
-void td_silu_mul_scalar(const float *gate, const float *up, size_t n, float *out) {
-    for (size_t i = 0; i < n; i++) out[i] = gate[i] / (1.0f + exp_reference(-gate[i])) * up[i];
+void td_silu_mul_scalar(const float *gate, const float *up, size_t rows, size_t cols, float *out, size_t ldo) {
+    for (size_t r = 0; r < rows; r++, gate += cols, up += cols, out += ldo)
+        for (size_t i = 0; i < cols; i++) out[i] = gate[i] / (1.0f + exp_reference(-gate[i])) * up[i];
 }
 
 void td_axpy_scalar(float w, const float *v, size_t n, float *y) {

@@ -303,14 +303,21 @@ static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
     for (const td_expert_vec *const *v = td_expert_vecs; *v; v++) {
         if ((*v)->needs & ~td_cpu_features()) continue;
         guarded out = guard_alloc(N * 4);
-        (*v)->silu_mul(g, u, N, out.data);
+        (*v)->silu_mul(g, u, 1, N, out.data, N);
         if (n_seen++ == 0) memcpy(first, out.data, N * 4);
         assert_memory_equal(out.data, first, N * 4);
         /* any position, any length gives the same bits */
         for (uint32_t at = 0; at < 64; at++) {
             float part[16];
-            (*v)->silu_mul(g + at, u + at, 16, part);
+            (*v)->silu_mul(g + at, u + at, 1, 16, part, 16);
             assert_memory_equal(part, (float *)out.data + at, sizeof part);
+        }
+        float rows[2][48]; /* rows of a wider matrix: what lies between them stays */
+        for (uint32_t i = 0; i < 48; i++) rows[0][i] = rows[1][i] = -1;
+        (*v)->silu_mul(g, u, 2, 32, rows[0], 48);
+        for (uint32_t r = 0; r < 2; r++) {
+            assert_memory_equal(rows[r], (float *)out.data + 32 * r, 32 * sizeof(float));
+            for (uint32_t i = 32; i < 48; i++) assert_true(rows[r][i] == -1);
         }
         guard_free(&out);
     }
@@ -329,7 +336,7 @@ static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
     g[0] = NAN;
     for (const td_expert_vec *const *v = td_expert_vecs; *v; v++)
         if (!((*v)->needs & ~td_cpu_features())) {
-            (*v)->silu_mul(g, u, 16, first);
+            (*v)->silu_mul(g, u, 1, 16, first, 16);
             assert_true(isnan(first[0]) && !isnan(first[1]));
         }
     free(g);

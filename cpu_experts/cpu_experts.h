@@ -95,6 +95,18 @@ const char *td_experts_kernel_name(const td_experts *x); /* "int4c_avx512vnni_â€
  */
 TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err);
 
+/** How a worker gets at a matrix that may be on disk still. */
+typedef struct {
+    /* The bytes at `at`: there, or a copy in buffer, page-aligned memory with room for TD_EXPERT_FETCH_SLACK more. Thread-safe. */
+    const void *(*fetch)(const void *ctx, const void *at, size_t bytes, void *buffer);
+    const void *ctx;
+} td_expert_fetch;
+
+#define TD_EXPERT_FETCH_SLACK ((size_t)8192)
+
+/** The same from views that lie in files: each worker fetches a matrix before it packs it, so that reading and packing overlap. fetch NULL: as above. */
+TD_NODISCARD td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_weights *experts, const td_expert_fetch *fetch, td_error *err);
+
 /** Rounded weights of one expert, by td_expert_matrix: weight = code * scale. */
 typedef struct {
     const int8_t *codes[3]; /* [n, k], one a byte, within the format's range; int4g: in [-8, 7] */

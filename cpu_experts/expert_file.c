@@ -179,7 +179,7 @@ static td_status save_layer(const td_experts *x, uint32_t layer, const char *pat
     uint64_t             hash[TD_POOL_SUBPOOLS_MAX];
     TD_TRY(hash_shards(x->pool, data, l, hash, err));
 
-    header_page p = {.h = {.version = TD_PACKED_VERSION,
+    _Alignas(TD_PAGE_BYTES) header_page p = {.h = {.version = TD_PACKED_VERSION,
                            .header_bytes = sizeof p,
                            .format = format_word(&x->config),
                            .layer = x->config.first_layer + layer,
@@ -235,7 +235,8 @@ typedef struct {
 
 /* Rows of a file that was packed for another kernel or number of shards: unpack the tiles that hold them. */
 static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
-                         const td_gemm_weights *out, void *tmp) {
+                         const td_gemm_weights *out, void *tmp, uint32_t worker) {
+    (void)worker;
     const file_source *src = ctx;
     td_expert_format   format = src->format;
     size_t nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m),

@@ -62,7 +62,7 @@ static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_exp
         memset(weights.scale + n * n_scales, 0, (kernel->nr - n) * n_scales * sizeof *weights.scale);
         memset(weights.factor, 0, kernel->nr * sizeof *weights.factor);
         memset(weights.zero, 8, kernel->nr * n_scales);
-        if (!job->rows(job->ctx, expert, m, row, n, k, &weights, tmp))
+        if (!job->rows(job->ctx, expert, m, row, n, k, &weights, tmp, w->index))
             atomic_store_explicit(&job->refused, (uint32_t)expert, memory_order_relaxed);
         size_t at = td_expert_tile_offset(l, expert, m, t, &shard);
         assert(shard == w->subpool);

@@ -114,10 +114,21 @@ static td_status check_view(const td_tensor_view *v, size_t n, size_t k, const c
     return TD_OK;
 }
 
+/* The matrix that a worker is packing, its bytes fetched. */
+typedef struct {
+    size_t           expert; /* SIZE_MAX: none yet */
+    td_expert_matrix m;
+    td_tensor_view   view;
+    td_coded_matrix  coded; /* what view.coded points to */
+    void            *buffer;
+} near_matrix;
+
 typedef struct {
     const td_experts        *x;
     const td_expert_weights *experts;
     float                  (*factor)[TD_EXPERT_MATRICES]; /* [n_experts] of fp4g's matrices */
+    const td_expert_fetch   *fetch;                       /* or NULL */
+    near_matrix             *near;                        /* [workers] */
 } view_source;
 
 static const td_tensor_view *matrix_view(const td_expert_weights *e, td_expert_matrix m) {
@@ -178,9 +189,35 @@ static bool coded_rows(const td_experts *x, const td_coded_matrix *m, size_t row
     return ok;
 }
 
-static bool rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k, const td_gemm_weights *out, void *tmp) {
-    const view_source    *src = ctx;
+/* Bytes of a view that lie one after the other; 0: not known here. */
+static size_t view_bytes(const td_tensor_view *v) {
+    size_t n = v->shape[0] * v->shape[1];
+    if (!v->coded) return n * td_dtype_bytes(v->dtype);
+    return v->coded->codes == TD_CODES_E4M3 || v->coded->codes == TD_CODES_INT8 ? n : 0;
+}
+
+/* A worker's matrix, in its buffer where that is better than where it lies. */
+static const td_tensor_view *fetch_matrix(const view_source *src, size_t expert, td_expert_matrix m, uint32_t worker) {
     const td_tensor_view *v = matrix_view(&src->experts[expert], m);
+    size_t                bytes = src->fetch ? view_bytes(v) : 0;
+    if (!bytes) return v;
+    near_matrix *here = &src->near[worker];
+    if (here->expert == expert && here->m == m) return &here->view;
+    *here = (near_matrix){.expert = expert, .m = m, .view = *v, .buffer = here->buffer};
+    if (v->coded) {
+        here->coded = *v->coded;
+        here->coded.data = src->fetch->fetch(src->fetch->ctx, v->coded->data, bytes, here->buffer);
+        here->view.coded = &here->coded;
+    } else {
+        here->view.data = src->fetch->fetch(src->fetch->ctx, v->data, bytes, here->buffer);
+    }
+    return &here->view;
+}
+
+static bool rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k, const td_gemm_weights *out, void *tmp,
+                         uint32_t worker) {
+    const view_source    *src = ctx;
+    const td_tensor_view *v = fetch_matrix(src, expert, m, worker);
     size_t                cols = expert_matrix_cols(&src->x->layout, m);
     float                 factor = src->factor ? src->factor[expert][m] : 1;
     if (v->coded) return coded_rows(src->x, v->coded, row, n, k, factor, out, tmp);
@@ -213,23 +250,54 @@ static void find_factors(void *ctx, uint32_t expert, const td_worker *w) {
     }
 }
 
-td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err) {
-    size_t hidden = x->config.hidden, inter = x->config.inter;
+static void close_near(view_source *src, size_t buffer_bytes) {
+    for (uint32_t i = 0; src->near && i < td_pool_workers(src->x->pool); i++) td_mem_unmap(src->near[i].buffer, buffer_bytes);
+    free(src->near);
+}
+
+/* A buffer for each worker. Several subpools each pack a part of every matrix: then the system's cache is what they share. */
+static td_status open_near(view_source *src, const td_expert_fetch *fetch, size_t buffer_bytes, td_error *err) {
+    uint32_t n = td_pool_workers(src->x->pool);
+    if (!fetch || src->x->layout.n_shards > 1) return TD_OK;
+    src->near = calloc(n, sizeof *src->near);
+    if (!src->near) return td_fail(err, TD_ENOMEM, "out of memory for the experts' buffers");
+    src->fetch = fetch;
+    for (uint32_t i = 0; i < n; i++) {
+        src->near[i].expert = SIZE_MAX;
+        TD_TRY(td_mem_map(buffer_bytes, TD_NODE_ANY, &src->near[i].buffer, err));
+    }
+    return TD_OK;
+}
+
+td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_weights *experts, const td_expert_fetch *fetch, td_error *err) {
+    size_t hidden = x->config.hidden, inter = x->config.inter, widest = 0;
     if (layer >= x->config.n_layers) return td_fail(err, TD_EINVAL, "MoE layer %u of %u", layer, x->config.n_layers);
     for (size_t e = 0; e < x->config.n_experts; e++) {
         TD_TRY(check_view(&experts[e].gate, inter, hidden, "gate_proj", e, err));
         TD_TRY(check_view(&experts[e].up, inter, hidden, "up_proj", e, err));
         TD_TRY(check_view(&experts[e].down, hidden, inter, "down_proj", e, err));
+        for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
+            size_t bytes = view_bytes(matrix_view(&experts[e], (td_expert_matrix)m));
+            widest = bytes > widest ? bytes : widest;
+        }
     }
-    view_source src = {x, experts, NULL};
-    if (x->config.format == TD_EXPERT_FP4G) {
+    view_source src = {.x = x, .experts = experts};
+    td_status   status = open_near(&src, fetch, widest + TD_EXPERT_FETCH_SLACK, err);
+    if (status == TD_OK && x->config.format == TD_EXPERT_FP4G) {
         src.factor = calloc(x->config.n_experts, sizeof *src.factor);
-        if (!src.factor) return td_fail(err, TD_ENOMEM, "out of memory for the factors of the experts");
-        td_pool_run(x->pool, find_factors, &src, x->config.n_experts);
+        if (src.factor)
+            td_pool_run(x->pool, find_factors, &src, x->config.n_experts);
+        else
+            status = td_fail(err, TD_ENOMEM, "out of memory for the factors of the experts");
     }
-    td_status status = td_expert_pack_layer(x, layer, rows_of_view, &src, err);
+    if (status == TD_OK) status = td_expert_pack_layer(x, layer, rows_of_view, &src, err);
     free(src.factor);
+    close_near(&src, widest + TD_EXPERT_FETCH_SLACK);
     return status;
+}
+
+td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err) {
+    return td_experts_load_views(x, layer, experts, NULL, err);
 }
 
 /* ---- random weights ---------------------------------------------------------------------------- */
@@ -277,11 +345,12 @@ static float random_ints(uint64_t *state, bool int8, size_t cols, int8_t *out) {
 }
 
 static bool random_rows(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
-                        const td_gemm_weights *out, void *tmp) {
+                        const td_gemm_weights *out, void *tmp, uint32_t worker) {
     const random_source *src = ctx;
     size_t               cols = expert_matrix_cols(src->layout, m), element = td_gemm_element(src->format);
     float                rms = 1.0f / sqrtf((float)cols); /* keeps the size of activations */
     (void)tmp;
+    (void)worker;
     for (size_t r = 0; r < n; r++) {
         uint64_t state = td_rng_u64(src->seed, (uint64_t)src->layer << 32 | expert, (uint64_t)m << 32 | (row + r)) | 1u;
         char    *codes = (char *)out->rows + r * k * element;

@@ -97,10 +97,11 @@ void td_expert_layer_release(td_experts *x, uint32_t layer);
  * Give n rows of a matrix of one expert, from row `row`, with k columns; weights are 0 from the true columns on.
  * @param out room for the rows of a tile.
  * @param tmp scratch of td_expert_pack_tmp_bytes.
+ * @param worker which packs, one matrix from its first tile to its last before the next.
  * @return false when the rows cannot be represented (an infinity or a NaN).
  */
 typedef bool (*expert_rows_fn)(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
-                               const td_gemm_weights *out, void *tmp);
+                               const td_gemm_weights *out, void *tmp, uint32_t worker);
 
 /** Pack every shard of a layer from a source of rows, on the pool. @return TD_EFORMAT when rows were refused; names the
  * expert. */

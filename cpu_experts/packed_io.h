@@ -30,7 +30,7 @@ typedef struct {
     size_t      bytes;
 } packed_part;
 
-/** Write the parts to path.tmp.PID, sync, rename to path, sync the folder. Nothing is left behind on failure. @return
+/** Write the parts to path.tmp.PID, past the page cache as far as they are aligned to 4096 in memory and file, sync, rename to path, sync the folder. Nothing is left behind on failure. @return
  * TD_EIO. */
 TD_NODISCARD td_status td_packed_write(const char *path, const packed_part *parts, size_t n_parts, td_error *err);
 

@@ -203,6 +203,14 @@ void td_checkpoint_release_pages(const td_checkpoint *c) {
     for (size_t i = 0; i < c->n_files; i++) td_safetensors_release_pages(c->files[i]);
 }
 
+const void *td_checkpoint_fetch(const td_checkpoint *c, const void *at, size_t bytes, void *buffer) {
+    for (size_t i = 0; i < c->n_files; i++) {
+        const void *found = td_safetensors_fetch(c->files[i], at, bytes, buffer);
+        if (found) return found;
+    }
+    return at;
+}
+
 /* ---- identity -------------------------------------------------------------------------------- */
 
 static uint64_t hash_file(const td_safetensors *f, uint64_t seed) {

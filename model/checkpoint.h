@@ -57,6 +57,9 @@ uint64_t td_checkpoint_source_hash(const td_checkpoint *c);
 /** Let the pages of the files that were read go from this process's memory; views stay valid, and are read again when they are touched. */
 void td_checkpoint_release_pages(const td_checkpoint *c);
 
+/** td_safetensors_fetch from the file that `at` lies in; `at` where that is none. */
+const void *td_checkpoint_fetch(const td_checkpoint *c, const void *at, size_t bytes, void *buffer);
+
 /** Files, in the order of their names. */
 size_t                td_checkpoint_files(const td_checkpoint *c);
 const td_safetensors *td_checkpoint_file(const td_checkpoint *c, size_t index);

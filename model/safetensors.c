@@ -17,6 +17,7 @@
 struct td_safetensors {
     char                 *path;
     int                   fd; /* -1: bytes in memory */
+    bool                  direct; /* fd reads past the system's cache */
     const unsigned char  *data;
     size_t                size, header_bytes; /* header_bytes: the length word included */
     json_t               *header;             /* owns the names */
@@ -154,6 +155,7 @@ static td_status map_file(td_safetensors *f, td_error *err) {
     f->size = (size_t)st.st_size;
     madvise(p, f->size, MADV_SEQUENTIAL); /* weights are read once, front to back; failures cost speed only */
     madvise(p, f->size, MADV_HUGEPAGE);
+    f->direct = fcntl(f->fd, F_SETFL, O_DIRECT) == 0; /* which says nothing to a mapping */
     return TD_OK;
 }
 
@@ -216,6 +218,36 @@ const void *td_safetensors_bytes(const td_safetensors *f, size_t *header_bytes, 
 
 void td_safetensors_release_pages(const td_safetensors *f) {
     if (f->fd >= 0) madvise((void *)f->data, f->size, MADV_DONTNEED); /* a failure costs memory only */
+}
+
+#define PAGE       ((size_t)4096)
+#define PAGES_SEEN 1024 /* looked up at a time */
+
+/* Whether most of a range of pages is in the system's cache; of a file that is not ours the system says so always. */
+static bool is_cached(const char *from, size_t bytes) {
+    unsigned char seen[PAGES_SEEN];
+    size_t        pages = (bytes + PAGE - 1) / PAGE, cached = 0;
+    for (size_t at = 0, n; at < pages; at += n) {
+        n = pages - at < PAGES_SEEN ? pages - at : PAGES_SEEN;
+        if (mincore((void *)(from + at * PAGE), n * PAGE, seen) != 0) return true;
+        for (size_t i = 0; i < n; i++) cached += seen[i] & 1;
+    }
+    return cached >= pages - pages / 8;
+}
+
+const void *td_safetensors_fetch(const td_safetensors *f, const void *at, size_t bytes, void *buffer) {
+    const char *p = at, *base = (const char *)f->data;
+    if (p < base || p + bytes > base + f->size) return NULL;
+    if (!f->direct) return at;
+    size_t begin = (size_t)(p - base), first = begin / PAGE * PAGE, last = (begin + bytes + PAGE - 1) / PAGE * PAGE, done = 0;
+    if (is_cached(base + first, begin + bytes - first)) return at;
+    while (first + done < begin + bytes) {
+        ssize_t n = pread(f->fd, (char *)buffer + done, last - first - done, (off_t)(first + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0 || (n % (ssize_t)PAGE && first + done + (size_t)n < begin + bytes)) return at;
+        done += (size_t)n;
+    }
+    return (char *)buffer + (begin - first);
 }
 
 td_status td_safetensors_check_size(const td_safetensors *f, td_error *err) {

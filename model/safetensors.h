@@ -52,6 +52,13 @@ const void *td_safetensors_bytes(const td_safetensors *f, size_t *header_bytes, 
 /** Let the file's pages go from this process's memory (they stay in the system's cache); they come back when they are touched. */
 void td_safetensors_release_pages(const td_safetensors *f);
 
+/**
+ * The bytes at `at`, which lie within the file: there, when they are in the system's cache or cannot be read past it, else a copy in buffer, read
+ * with O_DIRECT. That spares the cache, whose fresh pages cost more than the disk on some machines, for what is read once.
+ * @param buffer page-aligned, with room for bytes and two pages more. @return NULL: `at` is not in this file. Thread-safe.
+ */
+const void *td_safetensors_fetch(const td_safetensors *f, const void *at, size_t bytes, void *buffer);
+
 /** TD_EIO when the file has become shorter since open. */
 TD_NODISCARD td_status td_safetensors_check_size(const td_safetensors *f, td_error *err);
 

@@ -57,14 +57,6 @@ static double input_error(const float *ws, size_t n, size_t k, const float *x, s
     return tokens / (127.0 * 127.0 * 12.0) * weights;
 }
 
-/* tr(W H W^T); wh [n, k] scratch */
-static double output_energy(const td_blas *b, const float *w, size_t n, size_t k, const float *h, float *wh) {
-    double sum = 0;
-    b->sgemm(TD_BLAS_ROWS, TD_BLAS_PLAIN, TD_BLAS_PLAIN, (int)n, (int)k, (int)k, 1, w, (int)k, h, (int)k, 0, wh, (int)k);
-    for (size_t i = 0; i < n * k; i++) sum += (double)wh[i] * w[i];
-    return sum;
-}
-
 typedef struct {
     float  *hs, *ws, *scale; /* [k, k], [n, k], scales of the rounded weights */
     float  *log_x, *log_w;   /* [k] */
@@ -86,17 +78,17 @@ td_status td_column_scales(const td_blas *b, const float *w, size_t n, size_t k,
     t.q = (int8_t *)(t.s + k);
 
     measure(w, n, k, h, t.log_x, t.log_w);
-    double    energy = output_energy(b, w, n, k, h, t.ws), ones = 0, best = INFINITY;
+    double    ones = 0, best = INFINITY;
     td_status st = TD_OK;
     for (size_t i = 0; st == TD_OK && i < N_FAMILY; i++) {
         for (size_t j = 0; j < k; j++)
             t.s[j] = expf(fmaxf(-16, fminf(16, FAMILY[i].a * t.log_x[j] - FAMILY[i].b * t.log_w[j])));
         td_scale_columns(w, n, k, t.s, t.ws);
         td_scale_hessian(h, k, t.s, t.hs);
-        double relative = 0;
+        double error = 0;
         st = td_round_matrix(b, t.ws, n, k, t.hs, &judge, t.q, t.scale, err);
-        if (st == TD_OK) st = td_round_error(b, t.ws, n, k, t.hs, &judge, t.q, t.scale, &relative, err);
-        double error = relative * energy + input_error(t.ws, n, k, x, x ? n_tok : 0, t.s);
+        if (st == TD_OK) st = td_round_loss(b, t.ws, n, k, t.hs, &judge, t.q, t.scale, &error, err);
+        error += input_error(t.ws, n, k, x, x ? n_tok : 0, t.s);
         if (i == 0) ones = error;
         if (st == TD_OK && error < best) {
             best = error;

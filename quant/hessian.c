@@ -8,8 +8,15 @@
 
 #define FACTOR_TRIES 5
 
+void td_hessian_add_rows(const td_blas *b, const float *x, size_t n_rows, size_t k, size_t x_stride, size_t i0, size_t i1, float *h) {
+    int n = (int)(i1 - i0), stride = (int)x_stride;
+    if (i0)
+        b->sgemm(TD_BLAS_ROWS, TD_BLAS_TRANS, TD_BLAS_PLAIN, n, (int)i0, (int)n_rows, 1, x + i0, stride, x, stride, 1, h + i0 * k, (int)k);
+    b->ssyrk(TD_BLAS_ROWS, TD_BLAS_LOWER, TD_BLAS_TRANS, n, (int)n_rows, 1, x + i0, stride, 1, h + i0 * k + i0, (int)k);
+}
+
 void td_hessian_add(const td_blas *b, const float *x, size_t n_rows, size_t k, size_t x_stride, float *h) {
-    b->ssyrk(TD_BLAS_ROWS, TD_BLAS_LOWER, TD_BLAS_TRANS, (int)k, (int)n_rows, 1, x, (int)x_stride, 1, h, (int)k);
+    td_hessian_add_rows(b, x, n_rows, k, x_stride, 0, k, h);
 }
 
 bool td_hessian_mirror(float *h, size_t k) {

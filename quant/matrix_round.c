@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cpu.h"
 #include "core/error.h"
 #include "quant/hessian.h"
 #include "quant/round_panel.h"
@@ -10,14 +11,11 @@
 
 #define ALIGN 64
 
-/* Everything that clip and gptq need, in one allocation. */
+/* What clip and gptq need to round a panel, in one allocation. */
 typedef struct {
     void         *base;
     round_panel   panel;
     round_scratch scratch;
-    float        *weight; /* [k] */
-    float        *l, *d;  /* gptq: [k, k], [k] */
-    size_t       *column; /* gptq: [k] */
 } workplace;
 
 static void *place(char *base, size_t *at, size_t bytes) {
@@ -28,27 +26,38 @@ static void *place(char *base, size_t *at, size_t bytes) {
 
 /* Lay w out from base on; returns the bytes that takes. base NULL: only that. */
 static size_t lay_out(workplace *w, char *base, size_t n, size_t k, const td_round_options *o) {
-    size_t rows = n < ROUND_PANEL_ROWS ? n : ROUND_PANEL_ROWS, nr = (rows + ROUND_CHUNK - 1) / ROUND_CHUNK * ROUND_CHUNK;
+    size_t rows = n < TD_ROUND_ROWS ? n : TD_ROUND_ROWS, nr = (rows + ROUND_CHUNK - 1) / ROUND_CHUNK * ROUND_CHUNK;
     size_t f = sizeof(float), full = k * nr, scales = td_round_scales(o, k) * nr, at = 0;
     w->panel.nr = nr;
     w->panel.w = place(base, &at, full * f);
     w->panel.q = place(base, &at, full);
     w->panel.s = place(base, &at, scales * f);
     w->panel.err = place(base, &at, nr * f);
-    w->weight = place(base, &at, k * f);
     w->scratch.rows = place(base, &at, ROUND_SCRATCH_ROWS * nr * f);
     if (o->method != TD_ROUND_GPTQ) return at;
     for (int i = 0; i < 3; i++) w->scratch.full[i] = place(base, &at, full * f);
     w->scratch.block = place(base, &at, 4 * ROUND_BLOCK * nr * f);
     w->scratch.scales = place(base, &at, 4 * scales * f);
     w->scratch.codes = place(base, &at, full);
-    w->l = place(base, &at, k * k * f);
-    w->d = place(base, &at, k * f);
-    w->column = place(base, &at, k * sizeof *w->column);
     return at;
 }
 
-size_t td_round_bytes(size_t n, size_t k, const td_round_options *o) {
+/* The same for a plan. */
+static size_t lay_out_plan(td_round_plan *p, char *base) {
+    size_t at = 0;
+    p->weight = place(base, &at, p->k * sizeof *p->weight);
+    if (p->o.method != TD_ROUND_GPTQ) return at;
+    p->l = place(base, &at, p->k * p->k * sizeof *p->l);
+    p->d = place(base, &at, p->k * sizeof *p->d);
+    p->column = place(base, &at, p->k * sizeof *p->column);
+    return at;
+}
+
+size_t td_round_plan_bytes(size_t k, const td_round_options *o) {
+    return o->method == TD_ROUND_NEAREST ? 0 : lay_out_plan(&(td_round_plan){.k = k, .o = *o}, NULL);
+}
+
+size_t td_round_rows_bytes(size_t n, size_t k, const td_round_options *o) {
     workplace w;
     return o->method == TD_ROUND_NEAREST ? k * (sizeof(float) + 1) + o->group : lay_out(&w, NULL, n, k, o);
 }
@@ -60,7 +69,7 @@ static td_status not_finite(size_t row, td_error *err) {
 static td_status round_nearest(const float *w, size_t n, size_t k, const td_round_options *o, int8_t *q, float *scale,
                                td_error *err) {
     size_t n_scales = td_round_scales(o, k), width = n_scales * o->group;
-    float *tmp = malloc(td_round_bytes(n, k, o));
+    float *tmp = malloc(td_round_rows_bytes(n, k, o));
     if (!tmp) return td_fail(err, TD_ENOMEM, "out of memory for a row of %zu weights", k);
     uint8_t *codes = (uint8_t *)(tmp + k);
     bool     finite = true;
@@ -123,6 +132,14 @@ static void store_panel(const round_panel *p, size_t rows, bool per_row, int8_t 
         }
 }
 
+/* Bring a lower Cholesky factor into the form of a round_factor. */
+static void factor_unit(float *l, size_t k, float *d) {
+    for (size_t i = 0; i < k; i++) d[i] = l[i * k + i];
+    for (size_t i = 0; i < k; i++)
+        for (size_t j = 0; j < i; j++) l[i * k + j] /= d[j];
+    for (size_t i = 0; i < k; i++) d[i] *= d[i];
+}
+
 typedef struct {
     float  energy;
     size_t column;
@@ -134,21 +151,19 @@ static int by_energy(const void *a, const void *b) {
     return x->column > y->column ? -1 : 1; /* the factor's last is rounded first */
 }
 
-static td_status factor(workplace *w, bool act_order, td_error *err) {
-    const round_panel *p = &w->panel;
-    size_t             k = p->k;
-    ranked            *rank = (ranked *)w->l; /* before that is needed; with its padding it is large enough */
-    for (size_t j = 0; j < k; j++) rank[j] = (ranked){act_order ? p->h[j * k + j] : 0, j};
+static td_status factor(td_round_plan *p, td_error *err) {
+    size_t  k = p->k;
+    ranked *rank = (ranked *)p->l; /* before that is needed; with its padding it is large enough */
+    for (size_t j = 0; j < k; j++) rank[j] = (ranked){p->o.act_order ? p->h[j * k + j] : 0, j};
     qsort(rank, k, sizeof *rank, by_energy);
-    for (size_t j = 0; j < k; j++) w->column[j] = rank[j].column;
-    TD_TRY(td_hessian_factor(p->blas, p->h, k, w->column, p->damp, w->l, err));
-    td_factor_unit(w->l, k, w->d);
+    for (size_t j = 0; j < k; j++) p->column[j] = rank[j].column;
+    TD_TRY(td_hessian_factor(p->blas, p->h, k, p->column, p->damp, p->l, err));
+    factor_unit(p->l, k, p->d);
     return TD_OK;
 }
 
-static td_status check_options(const td_round_options *o, size_t n, size_t k, const float *h, td_error *err) {
-    if (n == 0 || k == 0 || n > INT32_MAX || k > INT32_MAX)
-        return td_fail(err, TD_EINVAL, "no matrix of %zu x %zu weights can be rounded", n, k);
+static td_status check_options(const td_round_options *o, size_t k, const float *h, td_error *err) {
+    if (k == 0 || k > INT32_MAX) return td_fail(err, TD_EINVAL, "no matrix of %zu columns can be rounded", k);
     if (o->bits != 8 && o->bits != 4) return td_fail(err, TD_EINVAL, "weights are rounded to 4 or 8 bits, not %u", o->bits);
     if (o->group && (o->bits != 4 || o->group > ROUND_BLOCK))
         return td_fail(err, TD_EINVAL, "groups of %zu weights of %u bits: only 4 bits, in groups of up to %d", o->group,
@@ -163,47 +178,77 @@ static td_status check_options(const td_round_options *o, size_t n, size_t k, co
     return TD_OK;
 }
 
-static td_status open_workplace(workplace *w, const td_blas *b, size_t n, size_t k, const float *h,
-                                const td_round_options *o, td_error *err) {
-    size_t bytes = lay_out(w, NULL, n, k, o);
-    w->base = aligned_alloc(ALIGN, bytes);
+td_status td_round_plan_open(const td_blas *b, size_t k, const float *h, const td_round_options *o, td_round_plan *p, td_error *err) {
+    *p = (td_round_plan){.blas = b, .h = h, .k = k, .o = *o};
+    TD_TRY(check_options(o, k, h, err));
+    if (o->method == TD_ROUND_NEAREST) return TD_OK;
+    p->base = aligned_alloc(ALIGN, lay_out_plan(p, NULL));
+    if (!p->base) return td_fail(err, TD_ENOMEM, "out of memory for rounding rows of %zu weights", k);
+    lay_out_plan(p, p->base);
+    p->damp = h ? td_hessian_damp(h, k, o->damping) : 1;
+    td_status st = TD_OK;
+    for (size_t j = 0; st == TD_OK && j < k; j++) {
+        p->weight[j] = h ? h[j * k + j] + p->damp : 1;
+        if (!(p->weight[j] > 0) || !isfinite(p->weight[j]))
+            st = td_fail(err, TD_EINVAL, "element %zu of a Hessian's diagonal is negative, NaN or infinite", j);
+    }
+    if (st == TD_OK && o->method == TD_ROUND_GPTQ) st = factor(p, err);
+    if (st != TD_OK) td_round_plan_close(p);
+    return st;
+}
+
+void td_round_plan_close(td_round_plan *p) {
+    free(p->base);
+    *p = (td_round_plan){0};
+}
+
+static td_status open_workplace(workplace *w, const td_round_plan *plan, size_t n, td_error *err) {
+    const td_round_options *o = &plan->o;
+    size_t                  k = plan->k;
+    w->base = aligned_alloc(ALIGN, lay_out(w, NULL, n, k, o));
     if (!w->base) return td_fail(err, TD_ENOMEM, "out of memory for rounding %zu x %zu weights", n, k);
     lay_out(w, w->base, n, k, o);
     round_panel *p = &w->panel;
-    p->blas = b;
+    p->blas = plan->blas;
     p->k = k;
     p->group = o->group ? o->group : k;
     p->n_groups = td_round_scales(o, k);
     p->q_hi = o->bits == 8 ? 127 : 7;
     p->q_lo = o->group ? -8 : -p->q_hi;
     p->scale_dtype = o->scale_dtype;
-    p->h = h;
-    p->damp = h ? td_hessian_damp(h, k, o->damping) : 1;
-    p->weight = w->weight;
-    for (size_t j = 0; j < k; j++) {
-        w->weight[j] = h ? h[j * k + j] + p->damp : 1;
-        if (!(w->weight[j] > 0) || !isfinite(w->weight[j]))
-            return td_fail(err, TD_EINVAL, "element %zu of a Hessian's diagonal is negative, NaN or infinite", j);
-    }
-    return o->method == TD_ROUND_GPTQ ? factor(w, o->act_order, err) : TD_OK;
+    p->h = plan->h;
+    p->damp = plan->damp;
+    p->weight = plan->weight;
+    return TD_OK;
 }
 
-td_status td_round_matrix(const td_blas *b, const float *w, size_t n, size_t k, const float *h, const td_round_options *o,
-                          int8_t *q, float *scale, td_error *err) {
-    TD_TRY(check_options(o, n, k, h, err));
+static const round_methods *select_methods(void) {
+#if defined(__x86_64__)
+    uint32_t cpu = td_cpu_features();
+    if (cpu & TD_CPU_AVX512) return &td_round_methods_avx512;
+    if (cpu & TD_CPU_AVX2) return &td_round_methods_avx2;
+#endif
+    return &td_round_methods_scalar;
+}
+
+td_status td_round_rows(const td_round_plan *plan, const float *w, size_t n, int8_t *q, float *scale, td_error *err) {
+    const td_round_options *o = &plan->o;
+    size_t                  k = plan->k;
+    if (n == 0 || n > INT32_MAX) return td_fail(err, TD_EINVAL, "no matrix of %zu rows can be rounded", n);
     if (o->method == TD_ROUND_NEAREST) return round_nearest(w, n, k, o, q, scale, err);
-    workplace    at = {0};
-    round_panel *p = &at.panel;
-    td_status    st = open_workplace(&at, b, n, k, h, o, err);
+    const round_methods *methods = select_methods();
+    workplace            at = {0};
+    round_panel         *p = &at.panel;
+    td_status            st = open_workplace(&at, plan, n, err);
     for (size_t r = 0; st == TD_OK && r < n; r += p->nr) {
         size_t rows = n - r < p->nr ? n - r : p->nr;
         st = load_panel(p, w, r, rows, err);
         if (st != TD_OK) break;
         if (o->method == TD_ROUND_CLIP) {
-            td_panel_clip(p, &at.scratch);
+            methods->clip(p, &at.scratch);
         } else {
-            td_panel_feedback(p, &(round_factor){at.column, at.l, at.d}, o->scale_trials, &at.scratch);
-            if (o->sweeps) td_panel_descend(p, o->sweeps, &at.scratch);
+            methods->feedback(p, &(round_factor){plan->column, plan->l, plan->d}, o->scale_trials, &at.scratch);
+            if (o->sweeps) methods->descend(p, o->sweeps, &at.scratch);
         }
         store_panel(p, rows, !o->group, q + r * k, scale + r * p->n_groups);
     }
@@ -211,27 +256,43 @@ td_status td_round_matrix(const td_blas *b, const float *w, size_t n, size_t k, 
     return st;
 }
 
+td_status td_round_matrix(const td_blas *b, const float *w, size_t n, size_t k, const float *h, const td_round_options *o,
+                          int8_t *q, float *scale, td_error *err) {
+    td_round_plan plan;
+    TD_TRY(td_round_plan_open(b, k, h, o, &plan, err));
+    td_status st = td_round_rows(&plan, w, n, q, scale, err);
+    td_round_plan_close(&plan);
+    return st;
+}
+
+/* Row r of W - Q. */
+static void row_error(const float *w, size_t r, size_t k, size_t group, const int8_t *q, const float *scale, float *e) {
+    size_t n_scales = (k + group - 1) / group;
+    memcpy(e, w + r * k, k * sizeof *e);
+    for (size_t g = 0; q && g < n_scales; g++) {
+        float s = scale[r * n_scales + g];
+        for (size_t j = g * group; j < k && j < (g + 1) * group; j++) e[j] -= (float)q[r * k + j] * s;
+    }
+}
+
+td_status td_round_loss(const td_blas *b, const float *w, size_t n, size_t k, const float *h, const td_round_options *o,
+                        const int8_t *q, const float *scale, double *error, td_error *err) {
+    size_t rows = n < TD_ROUND_ERROR_ROWS ? n : TD_ROUND_ERROR_ROWS;
+    float *e = malloc(2 * rows * k * sizeof *e), *eh = e + rows * k;
+    if (!e) return td_fail(err, TD_ENOMEM, "out of memory for the error of %zu x %zu weights", n, k);
+    for (size_t r = 0; r < rows; r++) row_error(w, r * n / rows, k, o->group ? o->group : k, q, scale, e + r * k);
+    b->sgemm(TD_BLAS_ROWS, TD_BLAS_PLAIN, TD_BLAS_PLAIN, (int)rows, (int)k, (int)k, 1, e, (int)k, h, (int)k, 0, eh, (int)k);
+    *error = 0;
+    for (size_t i = 0; i < rows * k; i++) *error += (double)e[i] * eh[i];
+    free(e);
+    return TD_OK;
+}
+
 td_status td_round_error(const td_blas *b, const float *w, size_t n, size_t k, const float *h, const td_round_options *o,
                          const int8_t *q, const float *scale, double *relative, td_error *err) {
-    enum { ROWS = 64 };
-    size_t n_scales = td_round_scales(o, k), group = o->group ? o->group : k;
-    float *e = malloc(2 * ROWS * k * sizeof *e), *eh = e + ROWS * k;
-    if (!e) return td_fail(err, TD_ENOMEM, "out of memory for the error of %zu x %zu weights", n, k);
-    double sum[2] = {0}; /* of W - Q; of W */
-    for (size_t r0 = 0; r0 < n; r0 += ROWS) {
-        size_t rows = n - r0 < ROWS ? n - r0 : ROWS;
-        for (int of_w = 0; of_w < 2; of_w++) {
-            for (size_t r = 0; r < rows; r++)
-                for (size_t j = 0; j < k; j++) {
-                    size_t at = (r0 + r) * k + j;
-                    e[r * k + j] = w[at] - (of_w ? 0 : (float)q[at] * scale[(r0 + r) * n_scales + j / group]);
-                }
-            b->sgemm(TD_BLAS_ROWS, TD_BLAS_PLAIN, TD_BLAS_PLAIN, (int)rows, (int)k, (int)k, 1, e, (int)k, h, (int)k, 0, eh,
-                     (int)k);
-            for (size_t i = 0; i < rows * k; i++) sum[of_w] += (double)e[i] * eh[i];
-        }
-    }
-    free(e);
-    *relative = sum[1] > 0 ? sum[0] / sum[1] : 0;
+    double error = 0, whole = 0;
+    TD_TRY(td_round_loss(b, w, n, k, h, o, q, scale, &error, err));
+    TD_TRY(td_round_loss(b, w, n, k, h, o, NULL, NULL, &whole, err));
+    *relative = whole > 0 ? error / whole : 0;
     return TD_OK;
 }

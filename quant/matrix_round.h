@@ -76,19 +76,53 @@ static inline size_t td_round_scales(const td_round_options *o, size_t k) {
  * @param scale [n, td_round_scales] out: above zero and finite; a group of zeros, or of weights too small for the type of
  * its scale, has 0.
  * @return TD_EINVAL for options that do not go together, or an H that is no Hessian; TD_EFORMAT for a weight that is
- * infinite or NaN, or too large for the scales; TD_ENOMEM. Thread-safe; takes td_round_bytes of memory for the length of the
- * call.
+ * infinite or NaN, or too large for the scales; TD_ENOMEM. Thread-safe; takes memory for the length of the call.
  */
 TD_NODISCARD td_status td_round_matrix(const td_blas *b, const float *w, size_t n, size_t k, const float *h,
                                        const td_round_options *o, int8_t *q, float *scale, td_error *err);
 
-/** Memory that a call of td_round_matrix takes. */
-size_t td_round_bytes(size_t n, size_t k, const td_round_options *o);
+/** What rounding knows of the inputs, the same for all rows: a matrix's rows may be rounded in parts, by several threads. */
+typedef struct {
+    const td_blas   *blas;
+    const float     *h;
+    size_t           k;
+    td_round_options o;
+    float            damp;
+    float           *weight; /* [k] diagonal of h with damp, or ones */
+    float           *l, *d;  /* gptq: [k, k], [k] */
+    size_t          *column; /* gptq: [k] */
+    void            *base;
+} td_round_plan;
+
+/** Rows that are rounded together: good parts of a matrix. The cuts are in the last bits of the result, so they must not
+ * depend on the number of threads. */
+#define TD_ROUND_ROWS 512
+
+/** As td_round_matrix for the inputs; b and h stay the caller's until close. On failure there is nothing to close. */
+TD_NODISCARD td_status td_round_plan_open(const td_blas *b, size_t k, const float *h, const td_round_options *o, td_round_plan *p, td_error *err);
+void                   td_round_plan_close(td_round_plan *p);
+
+/** As td_round_matrix, of n rows w [n, k]. */
+TD_NODISCARD td_status td_round_rows(const td_round_plan *p, const float *w, size_t n, int8_t *q, float *scale, td_error *err);
+
+/** Memory that a plan has, and that a call of td_round_rows takes; td_round_matrix takes both. */
+size_t td_round_plan_bytes(size_t k, const td_round_options *o);
+size_t td_round_rows_bytes(size_t n, size_t k, const td_round_options *o);
+
+/** Rows that an error is measured on, evenly spaced; all where there are no more: a product with H for each error of all
+ * would be a third of gptq's time. */
+#define TD_ROUND_ERROR_ROWS 512
 
 /**
- * *relative = error(W, Q) / error(W, 0) with h as it is; products in f32, sums over them in f64. 0 when the denominator is.
+ * *error = error(W, Q) of rows as above, with h as it is; products in f32, sums over them in f64.
+ * @param q NULL, and scale: codes that are all 0, error(W, 0).
  * @return TD_ENOMEM.
  */
+TD_NODISCARD td_status td_round_loss(const td_blas *b, const float *w, size_t n, size_t k, const float *h,
+                                     const td_round_options *o, const int8_t *q, const float *scale, double *error,
+                                     td_error *err);
+
+/** *relative = error(W, Q) / error(W, 0) of those rows; 0 when the denominator is. @return TD_ENOMEM. */
 TD_NODISCARD td_status td_round_error(const td_blas *b, const float *w, size_t n, size_t k, const float *h,
                                       const td_round_options *o, const int8_t *q, const float *scale, double *relative,
                                       td_error *err);

@@ -9,7 +9,6 @@
 
 #include "quant/matrix_round.h"
 
-#define ROUND_PANEL_ROWS 512
 #define ROUND_BLOCK 128 /* columns whose corrections of all others are one matrix product */
 #define ROUND_CHUNK 16  /* columns within a block, likewise */
 
@@ -39,12 +38,6 @@ typedef struct {
 
 #define ROUND_SCRATCH_ROWS 10
 
-/** Codes by rounding to nearest with the scales as they are. */
-void td_panel_nearest(round_panel *p);
-
-/** Better scales for the diagonal of H, and their codes. Uses rows. */
-void td_panel_clip(round_panel *p, const round_scratch *w);
-
 /** What error feedback needs of H; the same for all panels. */
 typedef struct {
     const size_t *column; /* [k] column i of the factor is this one of the matrix; the last is rounded first */
@@ -52,15 +45,21 @@ typedef struct {
     const float  *d;      /* [k] */
 } round_factor;
 
-/** Bring a lower Cholesky factor into that form. */
-void td_factor_unit(float *l, size_t k, float *d);
+/**
+ * The methods over a panel, compiled for each instruction set (round_methods.inc): their loops run over rows beside each
+ * other and have no sums across them, so all give the same bits.
+ *   clip      better scales for the diagonal of H than nearest's, which p has, and their codes. Uses rows
+ *   feedback  codes by error feedback with nearest's scales, which p has, and n_trials - 1 others; each row takes its best
+ *             trial's codes and scales
+ *   descend   sweeps over single codes, each set to the best value while all others stay, and refits of the scales in between
+ */
+typedef struct {
+    void (*clip)(round_panel *p, const round_scratch *w);
+    void (*feedback)(round_panel *p, const round_factor *f, uint32_t n_trials, const round_scratch *w);
+    void (*descend)(round_panel *p, uint32_t sweeps, const round_scratch *w);
+} round_methods;
 
-/** Codes by error feedback with nearest's scales, which p has, and n_trials - 1 others; each row takes its best trial's
- * codes and scales. */
-void td_panel_feedback(round_panel *p, const round_factor *f, uint32_t n_trials, const round_scratch *w);
-
-/** Sweeps over single codes, each set to the best value while all others stay, and refits of the scales in between. */
-void td_panel_descend(round_panel *p, uint32_t sweeps, const round_scratch *w);
+extern const round_methods td_round_methods_scalar, td_round_methods_avx2, td_round_methods_avx512;
 
 /** The code of x, which is in units of the scale. As rint: to the even one halfway. */
 static inline float round_code(float x, float lo, float hi) {

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/json_text.h"
+#include "core/mem.h"
 #include "model/json_file.h"
 #include "model/stored_weight.h"
 #include "quant/convert.h"
@@ -34,7 +35,7 @@ struct td_device_tensors {
     size_t              *first_job, *first_item; /* [n_shards + 1] */
     int8_t              *codes;   /* of a block */
     float               *scales;
-    char                *aligned; /* a block of input that is not */
+    char                *fetched; /* a block of input that is not in memory, or not aligned */
 };
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -108,8 +109,8 @@ static td_status take_buffers(td_quantizer *q) {
     size_t bytes = BLOCK_BYTES > widest * sizeof(float) ? BLOCK_BYTES : widest * sizeof(float);
     t->codes = malloc(bytes);
     t->scales = malloc(BLOCK_BYTES * sizeof *t->scales / 2); /* rows of one 2-byte value at the least */
-    t->aligned = malloc(bytes);
-    return t->codes && t->scales && t->aligned ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
+    t->fetched = aligned_alloc(TD_PAGE_BYTES, td_round_up(bytes, TD_PAGE_BYTES) + TD_EXPERT_FETCH_SLACK);
+    return t->codes && t->scales && t->fetched ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
 }
 
 td_status td_device_tensors_plan(td_quantizer *q) {
@@ -142,7 +143,7 @@ void td_device_tensors_free(td_device_tensors *t) {
     free(t->first_item);
     free(t->codes);
     free(t->scales);
-    free(t->aligned);
+    free(t->fetched);
     free(t);
 }
 
@@ -177,8 +178,8 @@ static td_status write_int8(td_quantizer *q, td_safetensors_writer *w, const job
     if (step == 0) step = 1;
     for (size_t row = 0; row < n; row += step) {
         size_t      rows = n - row < step ? n - row : step;
-        const char *in = (const char *)j->in.data + row * row_bytes;
-        if ((uintptr_t)in % td_dtype_bytes(j->in.dtype)) in = memcpy(t->aligned, in, rows * row_bytes);
+        const char *in = td_checkpoint_fetch(q->source, (const char *)j->in.data + row * row_bytes, rows * row_bytes, t->fetched);
+        if ((uintptr_t)in % td_dtype_bytes(j->in.dtype)) in = memmove(t->fetched, in, rows * row_bytes);
         block b = {.dtype = j->in.dtype, .in = in, .n = rows, .k = k, .codes = t->codes, .scales = t->scales};
         b.rows_per_item = SLICE_BYTES / row_bytes ? SLICE_BYTES / row_bytes : 1;
         td_pool_run(q->pool, quantize_rows, &b, (uint32_t)((rows + b.rows_per_item - 1) / b.rows_per_item));
@@ -202,8 +203,13 @@ static td_status write_codes(td_quantizer *q, td_safetensors_writer *w, const jo
 
 static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const job *j) {
     if (j->int8) return write_int8(q, w, j);
-    TD_TRY(td_safetensors_writer_write(w, &q->tensors->items[j->item], 0, j->in.data, j->in.bytes, q->err));
-    td_quantizer_progress(q, j->in.bytes, j->in.name);
+    td_device_tensors *t = q->tensors;
+    for (size_t at = 0, n; at < j->in.bytes; at += n) {
+        n = j->in.bytes - at < BLOCK_BYTES ? j->in.bytes - at : BLOCK_BYTES;
+        const void *in = td_checkpoint_fetch(q->source, (const char *)j->in.data + at, n, t->fetched);
+        TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], at, in, n, q->err));
+        td_quantizer_progress(q, n, j->in.name);
+    }
     return TD_OK;
 }
 

@@ -38,6 +38,8 @@ typedef struct {
     td_expert_weights     *views; /* of the source, or NULL: made up */
 } contents;
 
+static const void *fetch(const void *ctx, const void *at, size_t bytes, void *buffer) { return td_checkpoint_fetch(ctx, at, bytes, buffer); }
+
 /* Fill a store and save it. */
 static td_status pack(td_quantizer *q, uint32_t layer, const contents *from) {
     char              path[PATH_MAX];
@@ -45,7 +47,7 @@ static td_status pack(td_quantizer *q, uint32_t layer, const contents *from) {
     td_experts       *store;
     TD_TRY(td_experts_create(&shape, q->pool, &store, q->err));
     td_status s = from->codes   ? td_experts_load_codes(store, 0, from->codes, q->err)
-                  : from->views ? td_experts_load_layer(store, 0, from->views, q->err)
+                  : from->views ? td_experts_load_views(store, 0, from->views, &(td_expert_fetch){fetch, q->source}, q->err)
                                 : td_experts_fill_layer(store, 0, shape.first_layer, q->err);
     if (s != TD_OK) td_fail_within(q->err, "%s, experts of layer %u", q->o->model_path, layer);
     if (s == TD_OK) s = td_experts_save_file(store, 0, path, q->hash, q->err);

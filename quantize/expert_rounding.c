@@ -14,6 +14,7 @@
 
 #define BLOCK_ROWS     256  /* gathered at a time */
 #define SAMPLE_ROWS    512  /* of the intermediate, to choose the scales of down's columns by */
+#define JUDGED_ROWS    512  /* of down, likewise */
 #define BORROWED_SCALE 0.5f /* on a row: a quarter of its square */
 
 /* Which tokens went to which expert: those of expert e are tokens[first[e]] .. tokens[first[e + 1] - 1]. */
@@ -85,7 +86,7 @@ static uint64_t lane_bytes(const td_quantizer *q, const td_round_options *o) {
     uint64_t bytes = 2 * inter * hidden + scales_of(q, o) * sizeof(float);
     lane_sizes(q, sizes);
     for (int i = 0; i < LANE_ARRAYS; i++) bytes += sizes[i] * sizeof(float);
-    return bytes + larger(td_round_bytes(2 * inter, hidden, o), td_round_bytes(hidden, inter, o));
+    return bytes + larger(td_round_plan_bytes(hidden, o) + td_round_rows_bytes(2 * inter, hidden, o), td_round_plan_bytes(inter, o) + td_round_rows_bytes(hidden, inter, o));
 }
 
 /* As many lanes as workers, where half of the memory there is has room for them. */
@@ -246,13 +247,15 @@ static td_status round_target(const round_job *j, lane *l, const target *t, bool
 
 /*
  * Column c of down times s_c, row c of up divided by it: the expert computes the same. With one scale a row that changes no code of up, and s is
- * chosen so that down and the int8 rows it reads are rounded best. In groups up's scales are short floats, and are left alone.
+ * chosen so that a sample of down's rows, and the int8 rows it reads, are rounded best. In groups up's scales are short floats, and are left alone.
  */
 static td_status equalise(const round_job *j, lane *l, const target *down, float *up_scales) {
     if (j->options.group || j->options.method == TD_ROUND_NEAREST) return TD_OK;
     double           gain;
     td_round_options o = options_for(j, down);
-    TD_TRY(td_column_scales(&j->q->blas, down->w, down->n, down->k, l->h, l->sample, l->n_sample, &o, l->column, &gain, &l->err));
+    size_t           rows = down->n < JUDGED_ROWS ? down->n : JUDGED_ROWS;
+    for (size_t r = 0; r < rows; r++) memcpy(l->rounded + r * down->k, down->w + (r * down->n / rows) * down->k, down->k * sizeof *l->rounded);
+    TD_TRY(td_column_scales(&j->q->blas, l->rounded, rows, down->k, l->h, l->sample, l->n_sample, &o, l->column, &gain, &l->err));
     td_scale_columns(down->w, down->n, down->k, l->column, down->w);
     td_scale_hessian(l->h, down->k, l->column, l->h);
     for (size_t c = 0; c < down->k; c++) up_scales[c] /= l->column[c];

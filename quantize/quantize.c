@@ -165,6 +165,7 @@ static td_status write_layers(td_quantizer *q) {
     for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) {
         TD_TRY(td_device_tensors_write(q, 1 + layer, NULL));
         TD_TRY(td_expert_file_write(q, layer));
+        td_checkpoint_release_pages(q->source);
     }
     return TD_OK;
 }

@@ -301,7 +301,8 @@ static void each_method_beats_the_one_before(void **state) {
                 round_layer(&l, l.h, &o, q.data, scale.data);
                 double error = error_of(&l, l.h, &o, q.data, scale.data, &of_w), relative;
                 assert_int_equal(td_round_error(&blas, l.w, l.n, l.k, l.h, &o, q.data, scale.data, &relative, NULL), TD_OK);
-                assert_true(fabs(relative * of_w - error) <= 1e-3 * error + 1e-7 * of_w);
+                double apart = l.n > TD_ROUND_ERROR_ROWS ? 0.05 : 1e-3; /* some rows are not looked at */
+                assert_true(fabs(relative * of_w - error) <= apart * error + 1e-7 * of_w);
                 /* act-order and its like win in the sum over a matrix, not always in a small one */
                 if (error > before * (s >= 5 ? 1.0001 : s >= 2 ? 1.15 : 1))
                     print_message("%zu x %zu, format %zu, step %zu: %g, before %g\n", l.n, l.k, i, s, error, before);

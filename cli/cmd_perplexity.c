@@ -12,7 +12,7 @@
 #include "core/log.h"
 #include "tandem.h"
 
-enum { TEXT = 1, WINDOW, STRIDE, LIMIT, AGAINST, SAVE, WORST, PER_TENSOR, JSON };
+enum { TEXT = 1, WINDOW, STRIDE, LIMIT, AGAINST, SAVE, WORST, PER_TENSOR, DRAFTS, JSON };
 
 #define WORST_DEFAULT 10
 
@@ -20,6 +20,7 @@ static const struct option OPTIONS[] = {
     {"text", required_argument, NULL, TEXT},       {"window", required_argument, NULL, WINDOW}, {"stride", required_argument, NULL, STRIDE},
     {"limit", required_argument, NULL, LIMIT},     {"against", required_argument, NULL, AGAINST}, {"save", required_argument, NULL, SAVE},
     {"worst", required_argument, NULL, WORST},     {"per-tensor", no_argument, NULL, PER_TENSOR},
+    {"drafts", no_argument, NULL, DRAFTS},
     {"json", no_argument, NULL, JSON},             {"help", no_argument, NULL, 'h'},            {NULL, 0, NULL, 0},
 };
 
@@ -35,6 +36,7 @@ static const char HELP[] =
     "                                 flags of the model, for the reference; its numbers are none unless told\n"
     "  --worst N                      with a folder as reference: list the N experts with the largest errors (default 10)\n"
     "  --per-tensor                   with a folder as reference: compare the weights of every matrix, too; list the --worst of them\n"
+    "  --drafts                       score the multi-token-prediction layer, too: its perplexity, and how often it drafts the model's own next token\n"
     "  --save FILE                    write the model's log-probabilities, for a later --against\n"
     "  --json                         one JSON object on standard output\n\n"
     "The model:\n";
@@ -66,6 +68,7 @@ static int parse_options(int argc, char **argv, options *o) {
         case SAVE: o->p.save_path = optarg; break;
         case JSON: o->json = true; break;
         case PER_TENSOR: o->p.per_tensor = true; break;
+        case DRAFTS: o->p.drafts = true; break;
         case WORST:
             if (!td_option_number("perplexity", "--worst", optarg, 1 << 30, &o->worst)) return 2;
             break;
@@ -123,6 +126,10 @@ static int print_json(const options *o, const td_perplexity_result *r) {
                             (json_int_t)r->windows, "tokens", (json_int_t)r->scored_tokens);
     set_estimate(out, "nll", r->nll.mean, r->nll.error);
     set_perplexity(out, "perplexity", r->nll);
+    if (r->drafted) {
+        set_estimate(out, "draft_nll", r->draft_nll.mean, r->draft_nll.error);
+        set_estimate(out, "draft_agreement", r->draft_agreement.mean, r->draft_agreement.error);
+    }
     if (r->compared) {
         json_object_set_new(out, "reference", json_string(o->against));
         set_perplexity(out, "reference_perplexity", r->reference_nll);
@@ -186,6 +193,10 @@ static void print_text(const options *o, const td_perplexity_result *r) {
            (unsigned long long)r->scored_tokens, (unsigned long long)r->windows, r->window, r->stride, r->prefix, r->quantization,
            r->expert_quantization);
     print_estimate("perplexity", ppl, ppl * r->nll.error, 4, "");
+    if (r->drafted) {
+        print_estimate("drafts' perplexity", exp(r->draft_nll.mean), exp(r->draft_nll.mean) * r->draft_nll.error, 4, "");
+        print_estimate("drafts' agreement", 100 * r->draft_agreement.mean, 100 * r->draft_agreement.error, 2, " %");
+    }
     if (!r->compared) return;
     print_estimate("reference", reference, reference * r->reference_nll.error, 4, "");
     print_estimate("difference", 100 * (ratio - 1), 100 * ratio * r->nll_difference.error, 3, " %");

@@ -14,10 +14,11 @@
 
 #define WINDOW_DEFAULT 512
 
-/* Of a scored token. */
-enum { NLL, REFERENCE_NLL, NLL_DIFFERENCE, LOGPROB_CHANGE, KL, TOP1, N_FIGURES };
+/* Of a scored token. DRAFT_…: of the MTP layer's prediction of it, from a token less; NAN for a window's first. */
+enum { NLL, REFERENCE_NLL, NLL_DIFFERENCE, LOGPROB_CHANGE, KL, TOP1, DRAFT_NLL, DRAFT_TOP1, N_FIGURES };
 typedef struct {
-    float figure[N_FIGURES];
+    float    figure[N_FIGURES];
+    uint32_t best; /* the model's, with drafts */
 } token_score;
 
 typedef struct {
@@ -37,6 +38,7 @@ typedef struct {
     float                       *decoded_target; /* [max_out] */
     double                      *lse;            /* [max_out] */
     token_score                 *scores;         /* [n_scored] */
+    uint32_t                    *next_token;     /* [rows of a batch] with drafts */
 } run;
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -138,6 +140,7 @@ static td_status open_models(run *r, td_error *err) {
     const td_model_config *c = td_model_get_config(r->model.model), *rc;
     r->vocab = c->vocab;
     TD_TRY(check_ids(r, err));
+    if (o->drafts && !c->n_mtp_layers) return td_fail(err, TD_EINVAL, "the model has no multi-token-prediction layer that could draft");
     if (r->has_file && r->file.vocab != r->vocab)
         return td_fail(err, TD_EINVAL, "%s has a vocabulary of %u, the model one of %u", o->reference_path, r->file.vocab, r->vocab);
     if (!o->reference) return TD_OK;
@@ -157,11 +160,12 @@ static td_status open_rows(run *r, td_error *err) {
     size_t n = r->batch.shape.max_out;
     r->scores = calloc(r->text.n_scored, sizeof *r->scores);
     r->lse = calloc(n, sizeof *r->lse);
+    r->next_token = calloc((size_t)r->batch.shape.max_seq * r->batch.shape.max_rows, sizeof *r->next_token);
     if (r->has_file) {
         r->decoded = malloc(n * r->vocab * sizeof *r->decoded);
         r->decoded_target = malloc(n * sizeof *r->decoded_target);
     }
-    return r->scores && r->lse && (!r->has_file || (r->decoded && r->decoded_target)) ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the scores");
+    return r->scores && r->lse && r->next_token && (!r->has_file || (r->decoded && r->decoded_target)) ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the scores");
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -172,6 +176,7 @@ typedef struct {
     const float    *reference_target; /* [n] log-probability of the token that came, where reference has lost digits; or NULL */
     const uint32_t *target;          /* [n] */
     size_t          vocab;
+    bool            best;            /* is wanted too */
     double         *lse;             /* [n] of own, out */
     token_score    *scores;          /* [n] out */
 } row_set;
@@ -183,6 +188,7 @@ static void score_row(void *ctx, uint32_t i, const td_worker *w) {
     float         *figure = s->scores[i].figure;
     double         lse = s->lse[i] = td_log_sum_exp(own, s->vocab), nll = lse - own[s->target[i]];
     figure[NLL] = (float)nll;
+    if (s->best) s->scores[i].best = (uint32_t)td_row_best(own, s->vocab);
     if (!s->reference) return;
     const float *ref = s->reference + (size_t)i * s->vocab;
     double       ref_lse = td_log_sum_exp(ref, s->vocab);
@@ -196,7 +202,7 @@ static void score_row(void *ctx, uint32_t i, const td_worker *w) {
 
 /* The numbers of scored rows at .. at + n - 1 of the batch, whose scores begin at scores. */
 static td_status score_rows(run *r, uint32_t at, uint32_t n, token_score *scores, td_error *err) {
-    row_set   set = {.target = r->batch.target + at, .vocab = r->vocab, .lse = r->lse, .scores = scores};
+    row_set   set = {.target = r->batch.target + at, .vocab = r->vocab, .best = r->o->drafts, .lse = r->lse, .scores = scores};
     td_status st = td_model_head(r->model.model, r->batch.row + at, n, &set.own);
     if (st == TD_OK && r->has_reference) st = td_model_head(r->reference.model, r->batch.row + at, n, &set.reference);
     if (st != TD_OK) return td_fail(err, st, "the model's head failed: %s", td_status_text(st));
@@ -211,6 +217,45 @@ static td_status score_rows(run *r, uint32_t at, uint32_t n, token_score *scores
             if (!isfinite(scores[i].figure[k])) return td_fail(err, TD_EDEVICE, "the model's output is not a number");
     for (uint32_t i = 0; r->has_save && i < n; i++)
         TD_TRY(td_logprob_file_write(&r->save, set.own + (size_t)i * r->vocab, r->lse[i], set.target[i], err));
+    return TD_OK;
+}
+
+/* Rows of the MTP layer's logits. */
+typedef struct {
+    const float    *logits; /* [n, vocab] */
+    const uint32_t *pos;    /* of a row of the batch */
+    const uint32_t *row, *target; /* [n_left] of the batch's scored rows */
+    uint32_t        n_left; /* scored rows from row on */
+    size_t          vocab;
+    token_score    *scores; /* [n_left] */
+} draft_set;
+
+/* Fed target[i], row i drafts target[i + 1], where the window goes on. */
+static void score_draft(void *ctx, uint32_t i, const td_worker *w) {
+    (void)w;
+    const draft_set *s = ctx;
+    const float     *logits = s->logits + (size_t)i * s->vocab;
+    if (i + 1 == s->n_left || s->pos[s->row[i + 1]] != s->pos[s->row[i]] + 1) return;
+    token_score *score = &s->scores[i + 1];
+    score->figure[DRAFT_NLL] = (float)(td_log_sum_exp(logits, s->vocab) - logits[s->target[i + 1]]);
+    score->figure[DRAFT_TOP1] = td_row_best(logits, s->vocab) == score->best;
+}
+
+/* The MTP layer over the batch, whose scores begin at scores. */
+static td_status score_drafts(run *r, token_score *scores, td_error *err) {
+    td_batch *b = &r->batch;
+    for (uint32_t i = 0; i + 1 < b->step.n_tok; i++) r->next_token[i] = b->token[i + 1];
+    for (uint32_t i = 0; i < b->n_scored; i++) {
+        r->next_token[b->row[i]] = b->target[i]; /* a window's last row too */
+        scores[i].figure[DRAFT_NLL] = scores[i].figure[DRAFT_TOP1] = NAN;
+    }
+    for (uint32_t at = 0, n; at < b->n_scored; at += n) {
+        draft_set set = {.pos = b->pos, .row = b->row + at, .target = b->target + at, .n_left = b->n_scored - at, .vocab = r->vocab, .scores = scores + at};
+        n = set.n_left < b->shape.max_out ? set.n_left : b->shape.max_out;
+        td_status st = td_model_mtp(r->model.model, &b->step, r->next_token, b->row + at, n, &set.logits);
+        if (st != TD_OK) return td_fail(err, st, "the MTP layer failed: %s", td_status_text(st));
+        td_pool_run(r->pool, score_draft, &set, n);
+    }
     return TD_OK;
 }
 
@@ -234,6 +279,7 @@ static td_status score_all(run *r, td_error *err) {
             m = r->batch.n_scored - at < r->batch.shape.max_out ? r->batch.n_scored - at : r->batch.shape.max_out;
             TD_TRY(score_rows(r, at, m, r->scores + scored + at, err));
         }
+        if (o->drafts) TD_TRY(score_drafts(r, r->scores + scored, err));
         fed += r->batch.step.n_tok;
         scored += r->batch.n_scored;
         if (o->progress) o->progress(o->user, fed, r->text.n_fed, "scoring");
@@ -243,21 +289,23 @@ static td_status score_all(run *r, td_error *err) {
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
-/* Mean over the tokens. The standard error takes the windows as the samples, because the tokens of one depend on each other: that of a ratio
+/* Mean over the tokens that have the figure. The standard error takes the windows as the samples, because the tokens of one depend on each other: that of a ratio
    of sums (Cochran, Sampling Techniques, 1977, section 6.4). */
 static td_estimate estimate(const run *r, int figure) {
     const td_scored_text *t = &r->text;
-    double                sum = 0, squares = 0;
-    for (uint64_t i = 0; i < t->n_scored; i++) sum += r->scores[i].figure[figure];
-    td_estimate        e = {.mean = sum / (double)t->n_scored, .error = NAN};
+    double                sum = 0, squares = 0, n_tokens = 0;
+    for (uint64_t i = 0; i < t->n_scored; i++)
+        if (!isnan(r->scores[i].figure[figure])) sum += r->scores[i].figure[figure], n_tokens++;
+    td_estimate        e = {.mean = sum / n_tokens, .error = NAN};
     const token_score *s = r->scores;
     for (uint64_t w = 0; w < t->n_windows; w++) {
         double deviation = 0;
-        for (uint32_t i = t->windows[w].first_scored; i < t->windows[w].n; i++) deviation += (s++)->figure[figure] - e.mean;
+        for (uint32_t i = t->windows[w].first_scored; i < t->windows[w].n; i++, s++)
+            if (!isnan(s->figure[figure])) deviation += s->figure[figure] - e.mean;
         squares += deviation * deviation;
     }
     double n = (double)t->n_windows;
-    if (t->n_windows > 1) e.error = sqrt(squares * n / (n - 1)) / (double)t->n_scored;
+    if (t->n_windows > 1) e.error = sqrt(squares * n / (n - 1)) / n_tokens;
     return e;
 }
 
@@ -282,7 +330,11 @@ static td_status fill_result(const run *r, td_perplexity_result *out, td_error *
     *out = (td_perplexity_result){.window = t->protocol.window, .stride = t->protocol.stride, .prefix = t->n_prefix, .documents = t->n_documents,
                                   .windows = t->n_windows, .scored_tokens = t->n_scored, .quantization = r->model.quantization,
                                   .expert_quantization = r->model.expert_quantization, .nll = estimate(r, NLL),
-                                  .compared = r->has_reference || r->has_file};
+                                  .compared = r->has_reference || r->has_file, .drafted = r->o->drafts};
+    if (out->drafted) {
+        out->draft_nll = estimate(r, DRAFT_NLL);
+        out->draft_agreement = estimate(r, DRAFT_TOP1);
+    }
     if (!out->compared) return TD_OK;
     out->reference_nll = estimate(r, REFERENCE_NLL);
     out->nll_difference = estimate(r, NLL_DIFFERENCE);
@@ -315,6 +367,7 @@ static void close_run(run *r) {
     free(r->decoded);
     free(r->decoded_target);
     free(r->lse);
+    free(r->next_token);
     free(r->scores);
 }
 

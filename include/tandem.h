@@ -421,6 +421,7 @@ typedef struct {
     bool        per_tensor;      /* with reference: compare the weights, too */
     const char *reference_path;  /* the same from a file that save_path wrote before; or NULL */
     const char *save_path;       /* write the model's log-probabilities there; or NULL */
+    bool        drafts;          /* score the multi-token-prediction layer, too; TD_EINVAL for a model that has none */
     /** Progress in tokens. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total, const char *what);
     void *user;
@@ -431,6 +432,11 @@ typedef struct {
     uint64_t    documents, windows, scored_tokens;
     const char *quantization, *expert_quantization; /* static */
     td_estimate nll; /* nats per token; perplexity is its exp */
+
+    /* with drafts, else 0: the MTP layer's prediction of each token from one less, given the text so far */
+    bool        drafted;
+    td_estimate draft_nll;
+    td_estimate draft_agreement; /* share of tokens where it finds the same one most likely as the model does: greedy drafts that are taken */
 
     /* with a reference, else 0 */
     bool        compared;

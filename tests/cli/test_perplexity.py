@@ -88,10 +88,12 @@ class Perplexity(unittest.TestCase):
                 self.assertAlmostEqual(got["nll_error"], case["nll_error"], delta=1e-4)
 
     def test_protocol_of_the_models_readme(self):
-        got = self.figures("--text", TEXTS["valid.txt"], "--window", "256", "--stride", "256", "--limit", "16384", *NONE)
+        got = self.figures("--text", TEXTS["valid.txt"], "--window", "256", "--stride", "256", "--limit", "16384", "--drafts", *NONE)
         self.assertEqual((got["tokens"], got["windows"]), (16384, 64))
         self.assertAlmostEqual(got["nll"], 3.41884, delta=2e-5)
         self.assertAlmostEqual(got["perplexity"], 30.534, delta=1e-3)
+        self.assertAlmostEqual(got["draft_nll"], 3.59998, delta=2e-5)
+        self.assertAlmostEqual(got["draft_agreement"], 0.655, delta=0.02)  # of train_log.txt, over other tokens
 
     def test_against_another_function(self):
         """The model with two deferred experts a token against the model without."""
@@ -262,6 +264,7 @@ class Perplexity(unittest.TestCase):
         for args, said in [(("--window", "1"), "window 1: at least 2"), (("--window", "16", "--stride", "17"), "stride 17 is outside [1, 16]"),
                            (("--window", "4096", "--stride", "64", "--context-length", "256"), "the model's context has 256"),
                            (("--quantization", "int3"), "quantization int3 is not supported"), (("--save", "/nonexistent/x.lp"), "cannot write /nonexistent/x.lp"),
+                           (("--drafts", "--json-model-override-args", '{"num_nextn_predict_layers": 0}'), "has no multi-token-prediction layer"),
                            (("--against", "/nonexistent.lp"), "cannot open /nonexistent.lp"), (("--against", self.folder.name), "the reference: ")]:
             with self.subTest(args=args):
                 self.assertIn(said, self.refused("--text", TEXTS["valid.txt"], *args))

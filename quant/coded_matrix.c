@@ -37,8 +37,10 @@ static float scale_at(const td_coded_matrix *m, size_t row, size_t g) {
     return m->scale_dtype == TD_DT_F16 ? td_f16_to_f32(half) : td_bf16_to_f32(half);
 }
 
+static bool has_zeros(const td_coded_matrix *m) { return m->codes >= TD_CODES_ROW_WORDS; }
+
 static bool scale_ok(const td_coded_matrix *m, float scale) {
-    return isfinite(scale) && (scale > 0 || (scale == 0 && m->scale_dtype == TD_DT_F8_E4M3));
+    return isfinite(scale) && (scale > 0 || (scale < 0 && has_zeros(m)) || (scale == 0 && m->scale_dtype == TD_DT_F8_E4M3));
 }
 
 static uint8_t zero_at(const td_coded_matrix *m, size_t row, size_t g) {
@@ -57,8 +59,6 @@ static uint8_t zero_at(const td_coded_matrix *m, size_t row, size_t g) {
 }
 
 static bool zero_ok(const td_coded_matrix *m, uint8_t zero) { return !m->symmetric || zero == 1u << (m->bits - 1); }
-
-static bool has_zeros(const td_coded_matrix *m) { return m->codes >= TD_CODES_ROW_WORDS; }
 
 bool td_coded_scales(const td_coded_matrix *m, size_t row, float *scale) {
     bool ok = true;

@@ -32,6 +32,7 @@ static size_t lay_out(workplace *w, char *base, size_t n, size_t k, const td_rou
     w->panel.w = place(base, &at, full * f);
     w->panel.q = place(base, &at, full);
     w->panel.s = place(base, &at, scales * f);
+    w->panel.lo = place(base, &at, scales * f);
     w->panel.err = place(base, &at, nr * f);
     w->scratch.rows = place(base, &at, ROUND_SCRATCH_ROWS * nr * f);
     if (o->method != TD_ROUND_GPTQ) return at;
@@ -92,26 +93,36 @@ static td_status round_nearest(const float *w, size_t n, size_t k, const td_roun
 }
 
 /* Rows of w into the panel, transposed, with nearest's scales. The padding is rows of zeros. */
-static td_status load_panel(round_panel *p, const float *w, size_t row0, size_t rows, td_error *err) {
+static td_status load_panel(round_panel *p, const float *w, size_t row0, size_t rows, bool per_row, td_error *err) {
     size_t k = p->k, nr = p->nr;
     for (size_t j0 = 0; j0 < k; j0 += ROUND_CHUNK)
         for (size_t r = 0; r < nr; r++)
             for (size_t j = j0; j < k && j < j0 + ROUND_CHUNK; j++) p->w[j * nr + r] = r < rows ? w[(row0 + r) * k + j] : 0;
-    memset(p->s, 0, p->n_groups * nr * sizeof *p->s);
-    float *good = p->err; /* 0 * w, which is NaN for what is not finite */
+    float *most = p->s, *least = p->lo, *good = p->err; /* of a group's weights and 0; 0 * w, which is NaN for what is not finite */
+    memset(most, 0, p->n_groups * nr * sizeof *most);
+    memset(least, 0, p->n_groups * nr * sizeof *least);
     memset(good, 0, nr * sizeof *good);
     for (size_t j = 0; j < k; j++) {
-        float *restrict s = p->s + j / p->group * nr, *restrict gr = good;
+        float *restrict hi = most + j / p->group * nr, *restrict lo = least + j / p->group * nr, *restrict gr = good;
         const float *restrict wj = p->w + j * nr;
         for (size_t r = 0; r < nr; r++) {
-            s[r] = fabsf(wj[r]) > s[r] ? fabsf(wj[r]) : s[r];
+            hi[r] = wj[r] > hi[r] ? wj[r] : hi[r];
+            lo[r] = wj[r] < lo[r] ? wj[r] : lo[r];
             gr[r] += 0 * wj[r];
         }
     }
     for (size_t r = 0; r < nr; r++) {
         bool finite = good[r] == 0;
         for (size_t g = 0; g < p->n_groups; g++) {
-            float *s = &p->s[g * nr + r], nearest = *s / p->q_hi;
+            float *s = &p->s[g * nr + r], *lo = &p->lo[g * nr + r], nearest;
+            if (per_row) {
+                nearest = fmaxf(*s, -*lo) / (p->span / 2);
+                *lo = -p->span / 2;
+            } else {
+                nearest = td_int4_group_scale(*lo, *s);
+                *lo = nearest < 0 ? -7 : -8;
+                nearest = fabsf(nearest);
+            }
             *s = td_fit_scale(p->scale_dtype, nearest);
             finite = finite && (*s > 0 || nearest < 1);
         }
@@ -120,15 +131,20 @@ static td_status load_panel(round_panel *p, const float *w, size_t row0, size_t 
     return TD_OK;
 }
 
+/* Codes in [-7, 8] become those in [-8, 7] of a negative scale. */
 static void store_panel(const round_panel *p, size_t rows, bool per_row, int8_t *q, float *scale) {
     size_t k = p->k, nr = p->nr;
     for (size_t j0 = 0; j0 < k; j0 += ALIGN)
         for (size_t r = 0; r < rows; r++)
-            for (size_t j = j0; j < k && j < j0 + ALIGN; j++) q[r * k + j] = p->q[j * nr + r];
+            for (size_t j = j0; j < k && j < j0 + ALIGN; j++) {
+                bool turned = !per_row && p->lo[j / p->group * nr + r] > -8;
+                q[r * k + j] = turned ? (int8_t)-p->q[j * nr + r] : p->q[j * nr + r];
+            }
     for (size_t r = 0; r < rows; r++)
         for (size_t g = 0; g < p->n_groups; g++) {
             float s = p->s[g * nr + r];
-            scale[r * p->n_groups + g] = per_row && s == 0 ? 1 : s;
+            bool  turned = !per_row && p->lo[g * nr + r] > -8 && s > 0;
+            scale[r * p->n_groups + g] = per_row && s == 0 ? 1 : turned ? -s : s;
         }
 }
 
@@ -213,8 +229,7 @@ static td_status open_workplace(workplace *w, const td_round_plan *plan, size_t 
     p->k = k;
     p->group = o->group ? o->group : k;
     p->n_groups = td_round_scales(o, k);
-    p->q_hi = o->bits == 8 ? 127 : 7;
-    p->q_lo = o->group ? -8 : -p->q_hi;
+    p->span = o->bits == 8 ? 254 : o->group ? 15 : 14;
     p->scale_dtype = o->scale_dtype;
     p->h = plan->h;
     p->damp = plan->damp;
@@ -242,7 +257,7 @@ td_status td_round_rows(const td_round_plan *plan, const float *w, size_t n, int
     td_status            st = open_workplace(&at, plan, n, err);
     for (size_t r = 0; st == TD_OK && r < n; r += p->nr) {
         size_t rows = n - r < p->nr ? n - r : p->nr;
-        st = load_panel(p, w, r, rows, err);
+        st = load_panel(p, w, r, rows, !o->group, err);
         if (st != TD_OK) break;
         if (o->method == TD_ROUND_CLIP) {
             methods->clip(p, &at.scratch);

@@ -16,14 +16,15 @@ typedef struct {
     const td_blas *blas;
     size_t         k, nr;           /* columns; rows, padded to ROUND_CHUNK with rows of zeros */
     size_t         group, n_groups; /* columns of a scale: k for one per row */
-    float          q_lo, q_hi;
     td_dtype       scale_dtype;
+    float          span; /* codes of a row's group are in [lo, lo + span] */
     const float   *h;      /* [k, k] or NULL */
     float          damp;   /* what h's diagonal lacks */
     const float   *weight; /* [k] diagonal of h with it, or ones */
     float         *w;      /* [k, nr] */
     int8_t        *q;      /* [k, nr] */
     float         *s;      /* [n_groups, nr]; 0: all codes are 0 */
+    float         *lo;     /* [n_groups, nr] */
     float         *err;    /* [nr] error of q and s, as far as the method knows */
 } round_panel;
 

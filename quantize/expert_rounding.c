@@ -11,6 +11,7 @@
 #include "quant/column_scale.h"
 #include "quant/convert.h"
 #include "quant/hessian.h"
+#include "quant/weight_quant.h"
 
 #define BLOCK_ROWS     256  /* gathered at a time */
 #define SAMPLE_ROWS    512  /* of the intermediate, to choose the scales of down's columns by */
@@ -246,19 +247,24 @@ static td_status round_target(const round_job *j, lane *l, const target *t, bool
 }
 
 /*
- * Column c of down times s_c, row c of up divided by it: the expert computes the same. With one scale a row that changes no code of up, and s is
- * chosen so that a sample of down's rows, and the int8 rows it reads, are rounded best. In groups up's scales are short floats, and are left alone.
+ * Column c of down times s_c, row c of up divided by it: the expert computes the same, and no code of up changes, only scales (those of groups are
+ * rounded to their type once more). s is chosen so that a sample of down's rows, and the int8 rows it reads, are rounded best.
  */
 static td_status equalise(const round_job *j, lane *l, const target *down, float *up_scales) {
-    if (j->options.group || j->options.method == TD_ROUND_NEAREST) return TD_OK;
+    if (j->options.method == TD_ROUND_NEAREST) return TD_OK;
     double           gain;
+    size_t           up_groups = td_round_scales(&j->options, j->q->config.hidden);
     td_round_options o = options_for(j, down);
     size_t           rows = down->n < JUDGED_ROWS ? down->n : JUDGED_ROWS;
     for (size_t r = 0; r < rows; r++) memcpy(l->rounded + r * down->k, down->w + (r * down->n / rows) * down->k, down->k * sizeof *l->rounded);
     TD_TRY(td_column_scales(&j->q->blas, l->rounded, rows, down->k, l->h, l->sample, l->n_sample, &o, l->column, &gain, &l->err));
     td_scale_columns(down->w, down->n, down->k, l->column, down->w);
     td_scale_hessian(l->h, down->k, l->column, l->h);
-    for (size_t c = 0; c < down->k; c++) up_scales[c] /= l->column[c];
+    for (size_t c = 0; c < down->k; c++)
+        for (size_t g = 0; g < up_groups; g++) {
+            float *s = &up_scales[c * up_groups + g], fit = td_fit_scale(j->options.scale_dtype, fabsf(*s / l->column[c]));
+            *s = copysignf(fit, *s);
+        }
     return TD_OK;
 }
 

@@ -16,8 +16,14 @@ CASES = {"int4": (4, 0, False), "int4_act": (4, 0, True), "int4_g32": (4, 32, Tr
 
 
 def nearest_scales(w, bits, group):
-    qmax = 7 if bits == 4 else 127
-    return np.abs(w.reshape(N, -1, group or K)).max(axis=2) / np.float32(qmax)
+    """With groups, codes are in [-8, 7], and a scale's sign gives the -8 to the weight of largest magnitude."""
+    w = w.reshape(N, -1, group or K)
+    if not group:
+        return np.abs(w).max(axis=2) / np.float32(7 if bits == 4 else 127)
+    most, least = w.max(axis=2), w.min(axis=2)
+    assert (least < 0).all() and (most > 0).all()
+    long, short = np.maximum(most, -least) / np.float32(8), np.minimum(most, -least) / np.float32(7)
+    return np.maximum(long, short) * np.where(most > -least, np.float32(-1), np.float32(1))
 
 
 def damped(h):

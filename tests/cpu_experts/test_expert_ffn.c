@@ -72,9 +72,17 @@ static void quantise_row(double *v, size_t n, int qmax) {
     for (size_t i = 0; i < n; i++) v[i] = quantised(v[i], s, qmax);
 }
 
-/* Groups of int4g: the scale is rounded to bf16, so the largest magnitude may fall on either side of 7 and up to 8 below. */
+/* Groups of int4g: codes from -8 to 7; the weight of largest magnitude gets -8, by the sign of the scale, unless the other end needs a larger
+ * one. The scale is rounded to bf16, so weights may be limited. */
 static void quantise_group(double *v, size_t n) {
-    double s = (double)td_bf16_to_f32(td_f32_to_bf16((float)row_scale(v, n, 7)));
+    double least = 0, most = 0;
+    for (size_t i = 0; i < n; i++) {
+        least = fmin(least, v[i]);
+        most = fmax(most, v[i]);
+    }
+    bool   turned = most > -least;
+    double large = turned ? most : -least, small = turned ? -least : most, size = fmax(large / 8, small / 7);
+    double s = (double)td_bf16_to_f32(td_f32_to_bf16((float)(turned ? -size : size)));
     for (size_t i = 0; i < n; i++) v[i] = fmin(fmax(nearbyint(v[i] / s), -8), 7) * s;
 }
 

@@ -108,7 +108,7 @@ static test_tile make_tile(const variant *v, size_t k) {
         if (format == TD_EXPERT_FP4G && v->groups.scale_dtype == TD_DT_F8_E8M0) scale = ldexpf(1, i % 29 ? (int)(i % 8) - 6 : -127);
         if (format == TD_EXPERT_FP4G && v->groups.scale_dtype == TD_DT_F8_E4M3) /* subnormal ones and zero too */
             scale = td_e4m3_to_f32((uint8_t)(i * 37 % 0x7f));
-        t.w.scale[i] = scale;
+        t.w.scale[i] = format == TD_EXPERT_INT4G && i % 3 == 0 ? -scale : scale;
         t.w.zero[i] = v->groups.zero_points ? td_rng_u64(SEED, 6, i) % 16 : 8;
     }
     for (size_t i = 0; i < nr; i++) t.w.factor[i] = 0.01f + (float)td_rng_uniform(SEED, 8, i);

@@ -341,13 +341,24 @@ static void replace(const char *name, const char *after, const char *from, const
     free(data);
 }
 
-/* Bytes into the payload of a tensor. */
-static void patch(const char *tensor, size_t at, const void *bytes, size_t n) {
-    file   f = read_model();
+static char *payload_of(file f, const char *tensor) {
     json_t *header = json_loadb(f.data + 8, f.header - 8, 0, NULL), *t = json_object_get(header, tensor);
     if (!t) fail_msg("no tensor %s", tensor);
-    memcpy(f.data + f.header + json_integer_value(json_array_get(json_object_get(t, "data_offsets"), 0)) + at, bytes, n);
+    char *at = f.data + f.header + json_integer_value(json_array_get(json_object_get(t, "data_offsets"), 0));
     json_decref(header);
+    return at;
+}
+
+/* Bytes into the payload of a tensor. */
+static void patch(const char *tensor, size_t at, const void *bytes, size_t n) {
+    file f = read_model();
+    memcpy(payload_of(f, tensor) + at, bytes, n);
+    write_model(f);
+}
+
+static void flip_bit(const char *tensor, size_t bit) {
+    file f = read_model();
+    payload_of(f, tensor)[bit / 8] ^= (char)(1 << bit % 8);
     write_model(f);
 }
 
@@ -383,7 +394,7 @@ static void expect_(int line, td_status want, const char *says, const char *also
 
 #define GATE "model.layers.1.mlp.experts.2.gate_proj"
 static const float    BAD_F32[] = {0, NAN, INFINITY, -1};
-static const uint16_t BAD_BF16[] = {0, 0x7fc0, 0x7f80, 0xbf80}, BAD_F16[] = {0, 0x7e00, 0x7c00, 0xbc00};
+static const uint16_t BAD_BF16[] = {0, 0x7fc0, 0x7f80, 0xff80}, BAD_F16[] = {0, 0x7e00, 0x7c00, 0xfc00}; /* of integer codes: -1 is a scale */
 
 static void impossible_values_name_file_and_tensor(void **state) {
     (void)state;
@@ -427,6 +438,42 @@ static void impossible_values_name_file_and_tensor(void **state) {
     copy_case("w8a8_modelslim");
     patch(GATE ".weight_offset", 4, &(float){1}, 4);
     EXPECT(TD_ENOTSUP, "tensor " GATE ".weight_offset is not zero", "");
+}
+
+/* Whoever rounds to 16 unsigned codes may give the 17th value to either end: a scale below zero turns its group. */
+static void scales_of_integer_codes_have_a_sign(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *tensor;
+    } CASE[] = {{"packed_int4", GATE ".weight_scale"}, {"gptq_int4", GATE ".scales"}, {"awq", GATE ".scales"}};
+    for (size_t i = 0; i < 3; i++) {
+        float *weights[2];
+        size_t n = 0, turned = 0;
+        copy_case(CASE[i].name);
+        for (int negative = 0; negative < 2; negative++) {
+            td_model_config config;
+            td_checkpoint  *c;
+            td_scratch      scratch = {0};
+            td_tensor_view  v;
+            if (negative) flip_bit(CASE[i].tensor, 15 + 2 * 8); /* the sign of the second scale */
+            open_case(TMP, &config, &c);
+            assert_int_equal(td_checkpoint_get_float(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, &scratch, &v, NULL), TD_OK);
+            assert_int_equal(v.dtype, TD_DT_F32);
+            n = v.shape[0] * v.shape[1];
+            weights[negative] = malloc(n * sizeof(float));
+            assert_non_null(weights[negative]);
+            memcpy(weights[negative], v.data, n * sizeof(float));
+            td_scratch_reset(&scratch);
+            td_checkpoint_close(c);
+        }
+        for (size_t j = 0; j < n; j++) {
+            assert_true(fabsf(weights[0][j]) == fabsf(weights[1][j]));
+            turned += weights[0][j] != weights[1][j];
+        }
+        assert_in_range(turned, 16, 128); /* one group, but for its zeros */
+        free(weights[0]);
+        free(weights[1]);
+    }
 }
 
 /* Experts are read by the store, row by row, whether their codes are carried or decoded: who refuses names the tensor too. */
@@ -570,6 +617,7 @@ int main(void) {
         cmocka_unit_test(logits_are_those_of_the_decoded_weights),
         cmocka_unit_test(the_device_keeps_codes_in_groups),
         cmocka_unit_test(impossible_values_name_file_and_tensor),
+        cmocka_unit_test(scales_of_integer_codes_have_a_sign),
         cmocka_unit_test(the_store_names_the_tensor_that_it_refuses),
         cmocka_unit_test(missing_tensors_and_wrong_types_are_refused),
         cmocka_unit_test(configurations_that_disagree_with_tensors_are_refused),

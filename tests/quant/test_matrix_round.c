@@ -116,7 +116,7 @@ static void round_layer(const layer *l, const float *h, const td_round_options *
         assert_true(q[i] <= (o->bits == 8 ? 127 : 7));
     }
     for (size_t i = 0; i < l->n * n_scales; i++)
-        assert_true(isfinite(scale[i]) && (o->group ? scale[i] >= 0 : scale[i] > 0));
+        assert_true(isfinite(scale[i]) && (o->group || scale[i] > 0));
 }
 
 static void hessian_is_the_sum_of_products(void **state) {
@@ -233,6 +233,32 @@ static void nearest_is_that_of_weight_quant(void **state) {
     }
     free(tmp);
     free_layer(&l);
+}
+
+/* The 16 codes of a group reach all its weights with the least step that can: that of the wider end's 8, or of the other's 7. */
+static void steps_of_groups_are_the_least_that_reach_all_weights(void **state) {
+    (void)state;
+    enum { GROUPS = 500, SIZE = 32 };
+    static float w[GROUPS * SIZE], scale[GROUPS], tmp[SIZE];
+    uint8_t      code[SIZE];
+    size_t       below_zero = 0;
+    for (size_t g = 0; g < GROUPS; g++) {
+        float *x = w + g * SIZE, least = 0, most = 0;
+        for (size_t i = 0; i < SIZE; i++) {
+            x[i] = (float)(normal(7, g * SIZE + i) + (double)(g % 7) - 3);
+            least = fminf(least, x[i]);
+            most = fmaxf(most, x[i]);
+        }
+        assert_true(td_quantize_weight_i4_groups(TD_DT_F32, x, 1, SIZE, SIZE, TD_DT_F32, code, SIZE, &scale[g], tmp));
+        below_zero += scale[g] < 0;
+        double by_sign[2] = {fmax(-least / 8, most / 7), fmax(-least / 7, most / 8)}, best = fmin(by_sign[0], by_sign[1]);
+        assert_true(fabs(fabs((double)scale[g]) - best) <= 1e-6 * best);
+        for (size_t i = 0; i < SIZE; i++) assert_true(fabs((double)x[i] - (code[i] - 8) * (double)scale[g]) <= 0.50001 * best);
+    }
+    assert_in_range(below_zero, GROUPS / 4, GROUPS * 3 / 4);
+    float zeros[SIZE] = {0};
+    assert_true(td_quantize_weight_i4_groups(TD_DT_F32, zeros, 1, SIZE, SIZE, TD_DT_BF16, code, SIZE, scale, tmp));
+    assert_true(scale[0] == 0 && code[0] == 8);
 }
 
 /* clip against every scale of a fine grid, by the definition. */
@@ -458,6 +484,7 @@ int main(void) {
         cmocka_unit_test(gptq_is_numpys),
         cmocka_unit_test(retarget_is_numpys),
         cmocka_unit_test(nearest_is_that_of_weight_quant),
+        cmocka_unit_test(steps_of_groups_are_the_least_that_reach_all_weights),
         cmocka_unit_test(clip_finds_the_best_scale),
         cmocka_unit_test(each_method_beats_the_one_before),
         cmocka_unit_test(descent_ends_in_a_minimum),

@@ -8,8 +8,8 @@
 
 static const struct {
     float a, b;
-} FAMILY[] = {{0, 0},    {0.15f, 0}, {0.3f, 0},    {0.45f, 0},     {0.6f, 0},    {0.8f, 0},   {0, 0.25f},
-              {0, 0.5f}, {0, 0.75f}, {0.2f, 0.2f}, {0.35f, 0.35f}, {0.5f, 0.5f}, {0.7f, 0.3f}};
+} FAMILY[] = {{0, 0},       {0.15f, 0},    {0.3f, 0},     {0.5f, 0},     {0, 0.5f},    {0, 0.9f},    {0.1f, 0.6f},
+              {0.1f, 0.9f}, {0.15f, 0.3f}, {0.2f, 0.5f}, {0.2f, 0.9f}, {0.3f, 0.7f}, {0.5f, 0.5f}};
 #define N_FAMILY (sizeof FAMILY / sizeof FAMILY[0])
 
 void td_scale_columns(const float *from, size_t n, size_t k, const float *s, float *to) {
@@ -29,8 +29,8 @@ static void measure(const float *w, size_t n, size_t k, const float *h, float *l
         log_w[j] = 0;
     }
     for (size_t r = 0; r < n; r++)
-        for (size_t j = 0; j < k; j++) log_w[j] = fmaxf(log_w[j], fabsf(w[r * k + j]));
-    for (size_t j = 0; j < k; j++) log_w[j] = logf(log_w[j]);
+        for (size_t j = 0; j < k; j++) log_w[j] += w[r * k + j] * w[r * k + j];
+    for (size_t j = 0; j < k; j++) log_w[j] = 0.5f * logf(log_w[j]);
     float *both[2] = {log_x, log_w};
     for (int i = 0; i < 2; i++) {
         double sum = 0;

@@ -10,7 +10,7 @@
 
 /**
  * The best s of a family that has AWQ's (arXiv 2306.00978, section 3.2), SmoothQuant's (2211.10438) and plain equalisation
- * of the weight's columns: s_j = rms(x_j)^a / max|w_j|^b, of mean 1 in the logarithm, a and b on a grid; (0, 0), which
+ * of the weight's columns: s_j = rms(x_j)^a / rms(w_j)^b, of mean 1 in the logarithm, a and b on a grid; (0, 0), which
  * changes nothing, is one of them. Best: the least error of quant/matrix_round.h, plus, where inputs are given, what
  * rounding them to int8 per token (scale: a token's largest / 127) adds on average:  sum over tokens of (max |x'| / 127)^2 /
  * 12 * ||W'||^2.

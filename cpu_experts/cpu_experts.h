@@ -19,7 +19,7 @@
 typedef struct td_experts td_experts;
 
 typedef enum {
-    TD_EXPERT_INT4C, /* int4 in [-7, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
+    TD_EXPERT_INT4C, /* int4 in [-8, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
     TD_EXPERT_BF16,  /* bf16 weights, f32 arithmetic: the reference */
     TD_EXPERT_INT8C, /* int8 in [-127, 127], the rest as int4c */
     TD_EXPERT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within a group, f32 over groups */

@@ -93,7 +93,7 @@ static td_status round_nearest(const float *w, size_t n, size_t k, const td_roun
 }
 
 /* Rows of w into the panel, transposed, with nearest's scales. The padding is rows of zeros. */
-static td_status load_panel(round_panel *p, const float *w, size_t row0, size_t rows, bool per_row, td_error *err) {
+static td_status load_panel(round_panel *p, const float *w, size_t row0, size_t rows, td_error *err) {
     size_t k = p->k, nr = p->nr;
     for (size_t j0 = 0; j0 < k; j0 += ROUND_CHUNK)
         for (size_t r = 0; r < nr; r++)
@@ -115,11 +115,11 @@ static td_status load_panel(round_panel *p, const float *w, size_t row0, size_t 
         bool finite = good[r] == 0;
         for (size_t g = 0; g < p->n_groups; g++) {
             float *s = &p->s[g * nr + r], *lo = &p->lo[g * nr + r], nearest;
-            if (per_row) {
+            if (p->symmetric) {
                 nearest = fmaxf(*s, -*lo) / (p->span / 2);
                 *lo = -p->span / 2;
             } else {
-                nearest = td_int4_group_scale(*lo, *s);
+                nearest = td_int4_scale(*lo, *s);
                 *lo = nearest < 0 ? -7 : -8;
                 nearest = fabsf(nearest);
             }
@@ -137,13 +137,13 @@ static void store_panel(const round_panel *p, size_t rows, bool per_row, int8_t 
     for (size_t j0 = 0; j0 < k; j0 += ALIGN)
         for (size_t r = 0; r < rows; r++)
             for (size_t j = j0; j < k && j < j0 + ALIGN; j++) {
-                bool turned = !per_row && p->lo[j / p->group * nr + r] > -8;
+                bool turned = !p->symmetric && p->lo[j / p->group * nr + r] > -8;
                 q[r * k + j] = turned ? (int8_t)-p->q[j * nr + r] : p->q[j * nr + r];
             }
     for (size_t r = 0; r < rows; r++)
         for (size_t g = 0; g < p->n_groups; g++) {
             float s = p->s[g * nr + r];
-            bool  turned = !per_row && p->lo[g * nr + r] > -8 && s > 0;
+            bool  turned = !p->symmetric && p->lo[g * nr + r] > -8 && s > 0;
             scale[r * p->n_groups + g] = per_row && s == 0 ? 1 : turned ? -s : s;
         }
 }
@@ -229,7 +229,8 @@ static td_status open_workplace(workplace *w, const td_round_plan *plan, size_t 
     p->k = k;
     p->group = o->group ? o->group : k;
     p->n_groups = td_round_scales(o, k);
-    p->span = o->bits == 8 ? 254 : o->group ? 15 : 14;
+    p->symmetric = o->bits == 8;
+    p->span = p->symmetric ? 254 : 15;
     p->scale_dtype = o->scale_dtype;
     p->h = plan->h;
     p->damp = plan->damp;
@@ -257,7 +258,7 @@ td_status td_round_rows(const td_round_plan *plan, const float *w, size_t n, int
     td_status            st = open_workplace(&at, plan, n, err);
     for (size_t r = 0; st == TD_OK && r < n; r += p->nr) {
         size_t rows = n - r < p->nr ? n - r : p->nr;
-        st = load_panel(p, w, r, rows, !o->group, err);
+        st = load_panel(p, w, r, rows, err);
         if (st != TD_OK) break;
         if (o->method == TD_ROUND_CLIP) {
             methods->clip(p, &at.scratch);

@@ -27,7 +27,7 @@ typedef enum { TD_ROUND_NEAREST, TD_ROUND_CLIP, TD_ROUND_GPTQ } td_round_method;
 
 typedef struct {
     td_round_method method;
-    uint32_t        bits;        /* 4: codes in [-7, 7], with groups [-8, 7]; 8: [-127, 127] */
+    uint32_t        bits;        /* 4: codes in [-8, 7], and scales of both signs; of whole rows by nearest [-7, 7]; 8: [-127, 127] */
     size_t          group;       /* weights that share a scale, with 4 bits; 0: the whole row */
     td_dtype        scale_dtype; /* of groups' scales: F32, BF16 or F16. A row's is F32 */
     float           damping;     /* > 0; of gptq and of clip with a Hessian */

@@ -17,7 +17,8 @@ typedef struct {
     size_t         k, nr;           /* columns; rows, padded to ROUND_CHUNK with rows of zeros */
     size_t         group, n_groups; /* columns of a scale: k for one per row */
     td_dtype       scale_dtype;
-    float          span; /* codes of a row's group are in [lo, lo + span] */
+    bool           symmetric; /* codes in [-span / 2, span / 2]; else [-8, 7] or, until they are stored, [-7, 8] */
+    float          span;      /* codes of a row's group are in [lo, lo + span] */
     const float   *h;      /* [k, k] or NULL */
     float          damp;   /* what h's diagonal lacks */
     const float   *weight; /* [k] diagonal of h with it, or ones */

@@ -58,7 +58,7 @@ typedef struct {
 
 /** Weights of a tile, not packed. */
 typedef struct {
-    void    *rows;  /* [nr, k] dense: int8 codes (int4c in [-7, 7], int8c in [-127, 127], int4g and fp4g in [0, 15]) or bf16 */
+    void    *rows;  /* [nr, k] dense: int8 codes (int4c in [-8, 7], int8c in [-127, 127], int4g and fp4g in [0, 15]) or bf16 */
     float   *scale; /* int4c, int8c: [nr]; int4g, fp4g: [nr, k / size], values of scale_dtype */
     uint8_t *zero;  /* int4g: [nr, k / size]; 8 where the tile has no zero points */
     float   *factor; /* fp4g: [nr] */

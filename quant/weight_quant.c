@@ -39,7 +39,7 @@ float td_fit_scale(td_dtype dtype, float scale) {
     return s > 0 && isfinite(s) && isfinite(1.0f / s) ? s : 0;
 }
 
-float td_int4_group_scale(float least, float most) {
+float td_int4_scale(float least, float most) {
     return most > -least ? -fmaxf(most / 8, -least / 7) : fmaxf(-least / 8, most / 7);
 }
 
@@ -50,7 +50,7 @@ static float quantize_group(const float *w, size_t k, td_dtype scale_dtype, uint
         least = fminf(least, w[i]);
         most = fmaxf(most, w[i]);
     }
-    float scale = round_scale(td_int4_group_scale(least, most), scale_dtype), inv = 1.0f / scale;
+    float scale = round_scale(td_int4_scale(least, most), scale_dtype), inv = 1.0f / scale;
     if (isinf(scale)) return NAN;
     if (isinf(inv)) { /* all zero, or too small for the type of the scale */
         memset(q, 8, k);

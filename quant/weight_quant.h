@@ -20,7 +20,7 @@ bool td_quantize_weight_i8(td_dtype dtype, const void *w, size_t n, size_t k, in
 bool td_quantize_weight_i4(td_dtype dtype, const void *w, size_t n, size_t k, int8_t *q, size_t q_stride, float *scale);
 
 /**
- * INT4 in groups along k: codes in [0, 15] with zeros of 8, scale = td_int4_group_scale rounded to scale_dtype, code = 8 + rint(w / scale)
+ * INT4 in groups along k: codes in [0, 15] with zeros of 8, scale = td_int4_scale rounded to scale_dtype, code = 8 + rint(w / scale)
  * limited to [0, 15]. A group of zeros, or of values too small for the type of the scale, has scale 0.
  * @param size  weights of a group; the last one of a row may be shorter.
  * @param q     [n, q_stride]; beyond k codes are 8.
@@ -32,11 +32,11 @@ bool td_quantize_weight_i4_groups(td_dtype dtype, const void *w, size_t n, size_
                                   size_t q_stride, float *scale, float *tmp);
 
 /**
- * The scale with which codes in [-8, 7] reach all weights of a group: the sign is such that the weight of largest magnitude has a negative code,
+ * The scale with which codes in [-8, 7] reach all weights of a group or a row: the sign is such that the weight of largest magnitude has a negative code,
  * of which there is one more.
- * @param least  of the group's weights and 0; most likewise.
+ * @param least  of the weights and 0; most likewise.
  */
-float td_int4_group_scale(float least, float most);
+float td_int4_scale(float least, float most);
 
 /** max |x[i]|, i < n; an infinity or a NaN where x holds one. */
 float td_amax(td_dtype dtype, const void *x, size_t n);

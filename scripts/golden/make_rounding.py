@@ -16,10 +16,10 @@ CASES = {"int4": (4, 0, False), "int4_act": (4, 0, True), "int4_g32": (4, 32, Tr
 
 
 def nearest_scales(w, bits, group):
-    """With groups, codes are in [-8, 7], and a scale's sign gives the -8 to the weight of largest magnitude."""
+    """Codes of 4 bits are in [-8, 7], and a scale's sign gives the -8 to the weight of largest magnitude."""
     w = w.reshape(N, -1, group or K)
-    if not group:
-        return np.abs(w).max(axis=2) / np.float32(7 if bits == 4 else 127)
+    if bits == 8:
+        return np.abs(w).max(axis=2) / np.float32(127)
     most, least = w.max(axis=2), w.min(axis=2)
     assert (least < 0).all() and (most > 0).all()
     long, short = np.maximum(most, -least) / np.float32(8), np.minimum(most, -least) / np.float32(7)
@@ -31,7 +31,7 @@ def damped(h):
 
 
 def gptq(w, h, scales, bits, group, act_order):
-    lo, hi = (-127, 127) if bits == 8 else (-8, 7) if group else (-7, 7)
+    lo, hi = (-127, 127) if bits == 8 else (-8, 7)
     order = np.argsort(-np.diag(h), kind="stable") if act_order else np.arange(K)
     u = np.linalg.cholesky(np.linalg.inv(damped(h)[np.ix_(order, order)])).T
     w, codes = w.astype(np.float64)[:, order], np.zeros((N, K), np.int8)

@@ -112,11 +112,11 @@ static void round_layer(const layer *l, const float *h, const td_round_options *
     if (st != TD_OK) fail_msg("%s", err.text);
     size_t n_scales = td_round_scales(o, l->k);
     for (size_t i = 0; i < l->n * l->k; i++) {
-        assert_true(q[i] >= (o->bits == 8 ? -127 : o->group ? -8 : -7));
+        assert_true(q[i] >= (o->bits == 8 ? -127 : -8));
         assert_true(q[i] <= (o->bits == 8 ? 127 : 7));
     }
     for (size_t i = 0; i < l->n * n_scales; i++)
-        assert_true(isfinite(scale[i]) && (o->group || scale[i] > 0));
+        assert_true(isfinite(scale[i]) && (o->bits == 4 || scale[i] > 0));
 }
 
 static void hessian_is_the_sum_of_products(void **state) {

@@ -16,8 +16,15 @@
 
 _Static_assert(TD_ATTN_TILE == TD_KV_PAGE && TD_ATTN16_KEYS == TD_ATTN_TILE, "a tile is a page");
 
+/* Query rows that a worker has ready from its last item of a split. */
+typedef struct {
+    const td_attn_unit *unit; /* NULL: none */
+    size_t              head;
+} held_rows;
+
 /* A worker's scratch. */
 typedef struct {
+    held_rows  *held;
     float      *acc, *span_acc; /* sums: [query rows of a walk][ld]; of one span, [TD_HOST_ATTN_ROWS][ld] */
     td_softmax *row, *span;     /* their states */
     void       *path;
@@ -38,7 +45,8 @@ static size_t q_rows_max(const td_host_npu *d, const td_attn_shape *s) {
 
 static size_t lay_workspace(const td_host_npu *d, const td_attn_shape *s, char *at, workspace *b) {
     td_host_plan p = {0};
-    size_t       rows = q_rows_max(d, s), offset[5] = {
+    size_t       rows = q_rows_max(d, s), offset[6] = {
+        td_host_take(&p, sizeof(held_rows)), /* on a line of its own: the caller clears it */
         td_host_take(&p, rows * td_attn_ld(s) * sizeof(float)),
         td_host_take(&p, TD_HOST_ATTN_ROWS * td_attn_ld(s) * sizeof(float)),
         td_host_take(&p, rows * sizeof(td_softmax)),
@@ -46,14 +54,14 @@ static size_t lay_workspace(const td_host_npu *d, const td_attn_shape *s, char *
         td_host_take(&p, td_attn_path_of(d)->bytes(s, rows)),
     };
     if (b)
-        *b = (workspace){.acc = (float *)(at + offset[0]), .span_acc = (float *)(at + offset[1]), .row = (td_softmax *)(at + offset[2]),
-                         .span = (td_softmax *)(at + offset[3]), .path = at + offset[4]};
+        *b = (workspace){.held = (held_rows *)(at + offset[0]), .acc = (float *)(at + offset[1]), .span_acc = (float *)(at + offset[2]),
+                         .row = (td_softmax *)(at + offset[3]), .span = (td_softmax *)(at + offset[4]), .path = at + offset[5]};
     return p.used;
 }
 
-static workspace workspace_of(const td_attn *a, const td_worker *w) {
+static workspace workspace_of(const td_attn *a, size_t worker) {
     workspace b;
-    lay_workspace(a->d, &a->shape, a->workers + w->index * lay_workspace(a->d, &a->shape, NULL, NULL), &b);
+    lay_workspace(a->d, &a->shape, a->workers + worker * lay_workspace(a->d, &a->shape, NULL, NULL), &b);
     return b;
 }
 
@@ -119,7 +127,7 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t rows = seg->row + seg->n_rows - row < seg->block_rows ? seg->row + seg->n_rows - row : seg->block_rows;
     const uint32_t *pos = a->step->host.pos + row;
     size_t          n_q = rows * per_group, end = (size_t)pos[rows - 1] + 1;
-    workspace       b = workspace_of(a, w);
+    workspace       b = workspace_of(a, w->index);
     size_t          ld = td_attn_ld(s), at_once = a->path->rows;
 
     a->path->open(a, b.path, group);
@@ -229,18 +237,19 @@ static void split_item(void *ctx, uint32_t item, const td_worker *w) {
     const size_t       block = a->path->rows;
     const split_place  p = place_of(job, item), after = place_of(job, item + 1 < job->items ? item + 1 : item);
     const bool         same = after.unit == p.unit && after.span == p.span && after.group == p.group; /* it needs the same tiles */
-    const workspace    b = workspace_of(a, w);
+    const workspace    b = workspace_of(a, w->index);
     td_softmax        *state = partial_state(a, p.unit, p.span);
     float             *acc = partial_acc(a, p.unit, p.span);
     size_t             n_keys[TD_HOST_ATTN_ROWS];
     for (size_t i = 0; i < block; i++) n_keys[i] = p.first.end;
     a->path->open(a, b.path, p.group);
-    for (size_t h = p.head; h < p.head_end; h += block) {
+    for (size_t h = p.head; h < p.head_end && (b.held->unit != p.unit || b.held->head != p.head); h += block) {
         const float *q[TD_HOST_ATTN_ROWS];
         size_t       nq = p.head_end - h < block ? p.head_end - h : block;
         for (size_t i = 0; i < nq; i++) q[i] = a->q + ((size_t)p.unit->q_row * a->shape.heads + h + i) * a->shape.dk;
         a->path->take(a, b.path, h - p.head, q, nq);
     }
+    *b.held = (held_rows){p.unit, p.head};
     start(state + p.head, p.head_end - p.head);
     td_attn_tile tile = p.first, next = p.first;
     for (size_t t = 0; t < p.tiles; t++, tile = next) {
@@ -260,11 +269,12 @@ void td_host_attn_split(const td_attn *a, td_attn_unit *units, size_t n) {
         units[i].first_partial = spans;
         spans += units[i].n_spans;
     }
-    while (spans * a->shape.groups * splits < 2 * (size_t)a->d->n_workers && per_group / (splits * 2) >= 8) splits *= 2;
+    while (spans * a->shape.groups * splits < a->d->n_workers && per_group / (splits * 2) >= 8) splits *= 2;
     for (size_t i = 0; i < n; i++) {
         units[i].first_item = items;
         items += units[i].n_spans * a->shape.groups * splits;
     }
+    for (size_t i = 0; i < a->d->n_workers; i++) workspace_of(a, i).held->unit = NULL;
     td_pool_run(a->d->pool, split_item, &(split_job){.a = a, .units = units, .n = n, .splits = splits, .items = (uint32_t)items}, (uint32_t)items);
 }
 

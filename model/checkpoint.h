@@ -100,6 +100,10 @@ size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config 
 TD_NODISCARD td_status td_checkpoint_get_coded(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
                                                td_scratch *scratch, td_tensor_view *out, td_error *err);
 
+/** td_checkpoint_get_coded with the rows in the checkpoint's order. */
+TD_NODISCARD td_status td_checkpoint_get_coded_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
+                                                        td_scratch *scratch, td_tensor_view *out, td_error *err);
+
 /** The weight as stored, not permuted: a view of the file's bytes, perhaps unaligned; *out is NULL where it is in codes. Else as td_checkpoint_get. */
 TD_NODISCARD td_status td_checkpoint_get_stored(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
                                                 const td_safetensors_entry **out, td_error *err);

@@ -216,7 +216,7 @@ static td_status get_stored_values(const td_checkpoint *c, const td_model_config
         td_coded_matrix *coded = td_scratch_take(scratch, sizeof *coded, err);
         if (!coded) return TD_ENOMEM;
         *coded = w.coded;
-        if (spec.rope_rows.rope) {
+        if (spec.rope_rows.rope && turn) {
             uint32_t *row_of = td_scratch_take(scratch, coded->n * sizeof *row_of, err);
             if (!row_of) return TD_ENOMEM;
             for (size_t r = 0; r < coded->n; r++) row_of[r] = (uint32_t)stored_row(spec.rope_rows, r);
@@ -300,6 +300,11 @@ size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config 
     td_stored_weight w;
     if (td_stored_find(c, config, spec, NULL, &w, NULL) != TD_OK) return 0;
     return w.plain ? w.plain->bytes : w.coded.n * w.coded.k * w.coded.bits / 8;
+}
+
+td_status td_checkpoint_get_coded_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, td_scratch *scratch,
+                                           td_tensor_view *out, td_error *err) {
+    return get(c, config, role, layer, 0, AS_STORED, false, scratch, out, err);
 }
 
 td_status td_checkpoint_get_coded(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,

@@ -205,6 +205,7 @@ static td_status calibrate_with(calibration *k, uint32_t layer, const td_hidden_
     tell(k, bytes - bytes / RUN_SHARE, "running");
     TD_TRY(td_device_tensors_write(q, 1 + layer, linears->weights));
     td_checkpoint_replace(q->source, layer, linears->weights);
+    td_checkpoint_release_pages(q->source);
     td_status s = run_written(k, layer, in);
     td_checkpoint_replace(q->source, layer, NULL);
     TD_TRY(s);

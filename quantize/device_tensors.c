@@ -157,6 +157,9 @@ static void shard_name(const td_device_tensors *t, uint32_t shard, char *name, s
 typedef struct {
     td_dtype    dtype;
     const char *in;
+    const td_coded_matrix *coded; /* instead of in: rows from first_row on, which an item decodes one by one */
+    size_t      first_row;
+    float      *decoded; /* [workers, k] */
     size_t      n, k, rows_per_item;
     int8_t     *codes;
     float      *scales;
@@ -164,12 +167,31 @@ typedef struct {
 } block;
 
 static void quantize_rows(void *ctx, uint32_t item, const td_worker *w) {
-    (void)w;
     block *b = ctx;
     size_t first = item * b->rows_per_item, n = b->n - first < b->rows_per_item ? b->n - first : b->rows_per_item;
-    if (!td_quantize_weight_i8(b->dtype, b->in + first * b->k * td_dtype_bytes(b->dtype), n, b->k, b->codes + first * b->k, b->k,
-                               b->scales + first))
-        atomic_store_explicit(&b->not_finite, true, memory_order_relaxed);
+    bool   ok = true;
+    if (b->coded) {
+        float *row = b->decoded + w->index * b->k;
+        for (size_t r = first; ok && r < first + n; r++)
+            ok = td_coded_row(b->coded, b->first_row + r, row) && td_quantize_weight_i8(TD_DT_F32, row, 1, b->k, b->codes + r * b->k, b->k, b->scales + r);
+    } else {
+        ok = td_quantize_weight_i8(b->dtype, b->in + first * b->k * td_dtype_bytes(b->dtype), n, b->k, b->codes + first * b->k, b->k, b->scales + first);
+    }
+    if (!ok) atomic_store_explicit(&b->not_finite, true, memory_order_relaxed);
+}
+
+/* Round a block on the pool and write it as rows `row` and following. */
+static td_status write_block(td_quantizer *q, td_safetensors_writer *w, const job *j, block *b, size_t row) {
+    td_device_tensors *t = q->tensors;
+    size_t             row_bytes = b->k * td_dtype_bytes(b->dtype);
+    b->rows_per_item = SLICE_BYTES / row_bytes ? SLICE_BYTES / row_bytes : 1;
+    td_pool_run(q->pool, quantize_rows, b, (uint32_t)((b->n + b->rows_per_item - 1) / b->rows_per_item));
+    if (atomic_load_explicit(&b->not_finite, memory_order_relaxed))
+        return td_fail(q->err, TD_EFORMAT, "%s: tensor %s holds an infinity or a NaN", q->o->model_path, j->in.name);
+    TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], row * b->k, t->codes, b->n * b->k, q->err));
+    TD_TRY(td_safetensors_writer_write(w, &t->items[j->scale_item], row * sizeof *t->scales, t->scales, b->n * sizeof *t->scales, q->err));
+    td_quantizer_progress(q, j->in.bytes / j->in.shape[0] * b->n, j->in.name);
+    return TD_OK;
 }
 
 static td_status write_int8(td_quantizer *q, td_safetensors_writer *w, const job *j) {
@@ -181,15 +203,24 @@ static td_status write_int8(td_quantizer *q, td_safetensors_writer *w, const job
         const char *in = td_checkpoint_fetch(q->source, (const char *)j->in.data + row * row_bytes, rows * row_bytes, t->fetched);
         if ((uintptr_t)in % td_dtype_bytes(j->in.dtype)) in = memmove(t->fetched, in, rows * row_bytes);
         block b = {.dtype = j->in.dtype, .in = in, .n = rows, .k = k, .codes = t->codes, .scales = t->scales};
-        b.rows_per_item = SLICE_BYTES / row_bytes ? SLICE_BYTES / row_bytes : 1;
-        td_pool_run(q->pool, quantize_rows, &b, (uint32_t)((rows + b.rows_per_item - 1) / b.rows_per_item));
-        if (atomic_load_explicit(&b.not_finite, memory_order_relaxed))
-            return td_fail(q->err, TD_EFORMAT, "%s: tensor %s holds an infinity or a NaN", q->o->model_path, j->in.name);
-        TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], row * k, t->codes, rows * k, q->err));
-        TD_TRY(td_safetensors_writer_write(w, &t->items[j->scale_item], row * sizeof *t->scales, t->scales, rows * sizeof *t->scales, q->err));
-        td_quantizer_progress(q, j->in.bytes / n * rows, j->in.name);
+        TD_TRY(write_block(q, w, j, &b, row));
     }
     return TD_OK;
+}
+
+/* From codes that int8 rows are not: decoded by all threads. */
+static td_status write_decoded(td_quantizer *q, td_safetensors_writer *w, const job *j, const td_coded_matrix *m) {
+    td_device_tensors *t = q->tensors;
+    size_t             step = BLOCK_BYTES / (m->k * sizeof(float));
+    float             *decoded = malloc(td_pool_workers(q->pool) * m->k * sizeof *decoded);
+    td_status          s = decoded ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory for %s", j->in.name);
+    if (step == 0) step = 1;
+    for (size_t row = 0; s == TD_OK && row < m->n; row += step) {
+        block b = {.dtype = TD_DT_F32, .coded = m, .first_row = row, .decoded = decoded, .n = m->n - row < step ? m->n - row : step, .k = m->k, .codes = t->codes, .scales = t->scales};
+        s = write_block(q, w, j, &b, row);
+    }
+    free(decoded);
+    return s;
 }
 
 /* int8 with a scale per row is written as it is. */
@@ -217,8 +248,17 @@ static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const j
 static td_status write_made_tensor(td_quantizer *q, td_safetensors_writer *w, job j) {
     td_scratch     scratch = {0};
     td_tensor_view made;
+    size_t         row, group; /* of a scale that is none, which decoding below reports */
     td_bf16       *narrow = NULL;
-    td_status      s = td_checkpoint_get_unturned(q->source, &q->config, j.role, j.layer, j.int8, &scratch, &made, q->err);
+    bool           as_stored = j.int8 && !td_checkpoint_is_dummy(q->source) && !(q->rotated && td_rotation_touches(j.role));
+    if (as_stored) TD_TRY(td_checkpoint_get_coded_unturned(q->source, &q->config, j.role, j.layer, &scratch, &made, q->err));
+    if (as_stored && made.coded && made.coded->codes != TD_CODES_INT8 && td_coded_check(made.coded, &row, &group) == TD_CODED_OK) {
+        td_status s = write_decoded(q, w, &j, made.coded);
+        td_scratch_reset(&scratch);
+        return s;
+    }
+    td_scratch_reset(&scratch);
+    td_status s = td_checkpoint_get_unturned(q->source, &q->config, j.role, j.layer, j.int8, &scratch, &made, q->err);
     if (s == TD_OK && made.dtype == TD_DT_F32 && j.in.dtype == TD_DT_BF16 && !j.int8) {
         size_t n = j.in.bytes / sizeof *narrow;
         narrow = malloc(n * sizeof *narrow);

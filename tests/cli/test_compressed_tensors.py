@@ -102,13 +102,20 @@ class CompressedTensors(unittest.TestCase):
         return [values[i:i + columns] for i in range(0, len(values), columns)]
 
     def check_rounding(self, name, codes, scales, top, group):
-        """Every code is a nearest one, every scale the largest of its group over top (bf16 scales: rounded)."""
+        """Every code is a nearest one, every scale the largest of its row over top; of a group (in bf16: rounded) of the end with code -8 over 8, or of the other
+        over 7, and below zero where the positive end is the larger."""
         for r, row in enumerate(self.original(name)):
             for g in range(0, len(row), group):
                 scale, part = scales[r * (len(row) // group) + g // group], row[g:g + group]
-                self.assertAlmostEqual(scale * top / max(map(abs, part)), 1, delta=1e-6 if group == len(row) else 2**-8)
+                rounded = group < len(row)
+                want = max(map(abs, part)) / top
+                if rounded:
+                    most, least = max(0, *part), max(0, *(-x for x in part))
+                    want = -max(most / 8, least / 7) if most > least else max(least / 8, most / 7)
+                self.assertAlmostEqual(scale / want, 1, delta=2**-8 if rounded else 1e-6)
                 for code, w in zip(codes[r][g:g + group], part):
-                    self.assertLessEqual(abs(w - code * scale), scale * (0.5 + 1e-5))
+                    beyond = abs(w) * 2**-8 if rounded else 0  # where a scale was rounded to less than reaches the end
+                    self.assertLessEqual(abs(w - code * scale), abs(scale) * (0.5 + 1e-5) + beyond)
 
     def test_packed_experts_and_int8_linears(self):
         f = Folder(self.main)

@@ -210,7 +210,7 @@ static bool read_fails(int fd, size_t *bytes, ssize_t *n) {
     struct stat st;
     if (!g_points || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || !fails(POINT_READ)) return false;
     *n = -1;
-    switch (g_points[POINT_READ].how) {
+    switch (atomic_load(&g_points[POINT_READ].how)) {
         case READ_SHORT: *bytes = (*bytes + 1) / 2; return false;
         case READ_EINTR: errno = EINTR; return true;
         case READ_EIO: errno = EIO; return true;

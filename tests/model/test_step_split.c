@@ -57,7 +57,8 @@ static void halves_are_the_rows_of_the_step(void **state) {
     print_message("seed %u\n", SEED);
     assert_int_equal(td_step_split_open(&split, MAX_TOK, NULL), TD_OK);
     for (int i = 0; i < STEPS; i++) {
-        td_step step = random_step(2 + draw(MAX_TOK - 1), 1 + draw(MAX_TOK));
+        uint32_t mean = 1 + draw(MAX_TOK), n_tok = 2 + draw(MAX_TOK - 1);
+        td_step  step = random_step(n_tok, mean);
         td_step_split_make(&split, &step);
         const td_step *half = split.half;
         assert_int_equal(half[0].n_tok, (step.n_tok + 1) / 2);

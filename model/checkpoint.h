@@ -108,7 +108,7 @@ TD_NODISCARD td_status td_checkpoint_get_coded_unturned(const td_checkpoint *c, 
 TD_NODISCARD td_status td_checkpoint_get_stored(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
                                                 const td_safetensors_entry **out, td_error *err);
 
-/** Every weight of the configuration: is it there, with that shape and a type that can be read? Routed experts only when `experts`. */
+/** Every weight of the configuration: is it there, with that shape and a type that can be read, and no bias beside ModelSlim's norms? Routed experts only when `experts`. */
 TD_NODISCARD td_status td_checkpoint_check_all(const td_checkpoint *c, const td_model_config *config, bool experts, td_error *err);
 
 /** Whether the routed experts are in the checkpoint (a folder of td_quantize has them in packed files instead). */

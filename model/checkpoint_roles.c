@@ -312,6 +312,9 @@ td_status td_checkpoint_get_coded(const td_checkpoint *c, const td_model_config 
     return get(c, config, role, layer, expert, AS_STORED, true, scratch, out, err);
 }
 
+/* A vector, and no bias. */
+static bool is_norm(const td_tensor_spec *spec) { return spec->rank == 1 && strstr(spec->name, "norm.weight"); }
+
 static td_status check_role(const td_checkpoint *c, const td_model_config *config, td_role role, td_error *err) {
     uint32_t n_layers, n_experts;
     td_role_extent(config, role, &n_layers, &n_experts);
@@ -319,7 +322,9 @@ static td_status check_role(const td_checkpoint *c, const td_model_config *confi
         for (uint32_t expert = 0; expert < n_experts; expert++) {
             td_tensor_spec   spec;
             td_stored_weight w;
-            if (!made_of_identity(c, role) && resolve(c, config, role, layer, expert, &spec)) TD_TRY(td_stored_find(c, config, &spec, NULL, &w, err));
+            if (made_of_identity(c, role) || !resolve(c, config, role, layer, expert, &spec)) continue;
+            TD_TRY(td_stored_find(c, config, &spec, NULL, &w, err));
+            if (config->quant.method == TD_QUANT_MODELSLIM && is_norm(&spec)) TD_TRY(td_stored_check_norm(c, &spec, err));
         }
     return TD_OK;
 }

@@ -160,6 +160,7 @@ static td_status parse_group(const json_t *q, const char *name, const json_t *gr
     const json_t *w = json_object_get(group, "weights");
     const char   *format = *text_of(group, "format") ? text_of(group, "format") : text_of(q, "format"), *strategy = text_of(w, "strategy");
     bool          is_float = text_is(w, "type", "float"), has_size = json_is_integer(json_object_get(w, "group_size"));
+    bool          packed = !strcmp(format, "pack-quantized"); /* which has zeros, and whose activations are not quantised here */
     json_int_t    bits;
     char          spaced[40];
     if (!json_is_object(w)) return td_fail(err, TD_EFORMAT, "quantization_config.config_groups.%.60s has no weights", name);
@@ -177,13 +178,26 @@ static td_status parse_group(const json_t *q, const char *name, const json_t *gr
         known |= !strcmp(COMPRESSED[i].format, format) && COMPRESSED[i].is_float == is_float && strstr(COMPRESSED[i].strategies, spaced) &&
                  (COMPRESSED[i].bits ? bits == COMPRESSED[i].bits : bits == 4 || bits == 8) && (!COMPRESSED[i].group || s.group == COMPRESSED[i].group);
     if (!strcmp(strategy, "block")) TD_TRY(get_block(w, "block_structure", &s, err));
-    if (!known || ((is_float || !strcmp(format, "int-quantized")) && !s.symmetric))
+    if (!known || (!packed && !s.symmetric))
         refuse(c, "quantization_config.config_groups.%.40s stores %s%s of %d bits, strategy '%.20s', in format '%.30s', which is not supported", name,
                s.symmetric ? "" : "asymmetric ", is_float ? "floats" : "integers", (int)bits, strategy, format);
-    if (!strcmp(format, "int-quantized") && !activations_ok(json_object_get(group, "input_activations")))
+    if (!is_float && !packed && !activations_ok(json_object_get(group, "input_activations")))
         refuse(c, "quantization_config.config_groups.%.40s has input_activations other than dynamic symmetric 8 bits per token, which are not supported", name);
     c->scheme[c->n_schemes++] = s;
     return TD_OK;
+}
+
+/* Rotations of the inputs, outputs or caches of modules are computed with every token; those of weights are in the weights already. */
+static void refuse_transforms(const json_t *q, td_quant_config *c) {
+    const json_t *groups = json_object_get(json_object_get(q, "transform_config"), "config_groups");
+    const char   *name;
+    json_t       *group, *apply;
+    size_t        i;
+    json_object_foreach((json_t *)groups, name, group)
+        json_array_foreach(json_object_get(group, "apply"), i, apply)
+            if (!text_is(apply, "location", "weight_input") && !text_is(apply, "location", "weight_output"))
+                refuse(c, "quantization_config.transform_config.config_groups.%.40s applies to the location '%.20s', and only what is in the weights already is supported",
+                       name, text_of(apply, "location"));
 }
 
 static td_status parse_compressed(const json_t *q, td_quant_config *c, td_error *err) {
@@ -194,6 +208,7 @@ static td_status parse_compressed(const json_t *q, td_quant_config *c, td_error 
         return td_fail(err, TD_EFORMAT, "quantization_config.config_groups is missing or empty");
     if (json_object_size(sparsity) && !text_is(sparsity, "format", "dense"))
         refuse(c, "quantization_config.sparsity_config has the format '%.40s', and sparse weights are not supported", text_of(sparsity, "format"));
+    refuse_transforms(q, c);
     json_object_foreach((json_t *)groups, name, group) TD_TRY(parse_group(q, name, group, c, err));
     return TD_OK;
 }

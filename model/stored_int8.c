@@ -1,18 +1,20 @@
 /*
- * W8A8: X.weight is int8 [n, k], X.weight_scale [n, 1] or [n], symmetric. So do compressed-tensors (int-quantized), what td_quantize writes, and ModelSlim,
- * which also has X.weight_offset, all zero, and a file quant_model_description.json {"X.weight": "FLOAT" | "W8A8_DYNAMIC" | "W8A8" …}. ModelSlim's
+ * W8A8: X.weight is int8 [n, k], X.weight_scale [n, 1] or [n], symmetric. So do compressed-tensors (int-quantized, perhaps with X.weight_zero_point, all
+ * zero), what td_quantize writes, and ModelSlim, which also has X.weight_offset, all zero, and a file quant_model_description.json {"X.weight": "FLOAT" | "W8A8_DYNAMIC" | "W8A8" …}. ModelSlim's
  * static activations (W8A8: input_scale, input_offset, deq_scale, quant_bias) are not computed here.
  */
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "model/stored_weight.h"
 
-/* Zero in any of the format's types has only zero bits, but for the sign. */
+/* Zero in any of the format's types has only zero bits, but for the sign. False for types that are not read. */
 static bool all_zero(const td_safetensors_entry *e) {
     const unsigned char *p = e->data;
-    size_t               element = td_dtype_bytes(e->dtype);
+    if (e->dtype == TD_DT_COUNT) return false;
+    size_t element = td_dtype_bytes(e->dtype);
     for (size_t i = 0; i < e->bytes; i++)
         if (p[i] && !(p[i] == 0x80 && (i + 1) % element == 0 && e->dtype <= TD_DT_F16)) return false;
     return true;
@@ -27,10 +29,27 @@ static td_status check_modelslim(const stored_query *q, const td_safetensors_ent
     for (size_t i = 0; i < sizeof STATIC / sizeof *STATIC; i++)
         if ((more = td_stored_entry(q, STATIC[i])))
             return td_stored_fail(q, more, TD_ENOTSUP, "belongs to static quantisation of activations, which is not supported; W8A8_DYNAMIC is");
-    more = td_stored_entry(q, "weight_offset");
-    if (!more || !q->scratch) return TD_OK;
-    if (more->dtype == TD_DT_COUNT || !all_zero(more)) return td_stored_fail(q, more, TD_ENOTSUP, "is not zero: asymmetric int8 weights are not supported");
     return TD_OK;
+}
+
+static td_status check_symmetric(const stored_query *q) {
+    static const char *const ZEROS[] = {"weight_offset", "weight_zero_point"}; /* of ModelSlim, of compressed-tensors */
+    for (size_t i = 0; q->scratch && i < sizeof ZEROS / sizeof *ZEROS; i++) {
+        const td_safetensors_entry *zero = td_stored_entry(q, ZEROS[i]);
+        if (zero && !all_zero(zero)) return td_stored_fail(q, zero, TD_ENOTSUP, "is not zero: asymmetric int8 weights are not supported");
+    }
+    return TD_OK;
+}
+
+td_status td_stored_check_norm(const td_checkpoint *c, const td_tensor_spec *spec, td_error *err) {
+    char                        name[sizeof spec->name];
+    size_t                      base = strlen(spec->name) - strlen("weight");
+    stored_query                q = {.c = c, .spec = spec, .err = err};
+    const td_safetensors_entry *bias;
+    snprintf(name, sizeof name, "%.*sbias", (int)base, spec->name);
+    bias = td_checkpoint_find(c, name);
+    if (!bias || all_zero(bias)) return TD_OK;
+    return td_stored_fail(&q, bias, TD_ENOTSUP, "is not zero: a norm's bias, of ModelSlim's asymmetric suppression of outliers, is not supported");
 }
 
 td_status td_stored_int8(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out) {
@@ -41,6 +60,7 @@ td_status td_stored_int8(const stored_query *q, const td_safetensors_entry *e, t
     TD_TRY(td_stored_scale_dtype(q, scale, &out->scale_dtype));
     TD_TRY(td_stored_check(q, scale, scale->dtype, out->n, 1));
     TD_TRY(check_modelslim(q, e));
+    TD_TRY(check_symmetric(q));
     out->codes = TD_CODES_INT8;
     out->bits = 8;
     out->data = e->data;

@@ -6,7 +6,9 @@
 
 #include "core/error.h"
 #include "model/load_progress.h"
+#include "model/stored_weight.h"
 #include "quant/coded_matrix.h"
+#include "quant/convert.h"
 
 /* Roles that the device tier keeps for a part of the model. Routed experts go to the CPU tier. The MTP layer reads the model's embedding, last norm and
    head; a rotated model's has a head of its own. */
@@ -156,15 +158,51 @@ static td_status load_rope(loader *l, uint32_t max_pos, td_npu_weight **out) {
     return st;
 }
 
+/* ---- what the MTP layer shares ----------------------------------------------------------------- */
+
+/* A row's values, of a matrix as it is stored. @param values [2 * k], the row is in the first half. @return false: a scale or zero is impossible. */
+static bool stored_row(const td_stored_weight *w, size_t row, size_t k, float *values) {
+    if (!w->plain) return td_coded_row(&w->coded, row, values);
+    size_t bytes = k * td_dtype_bytes(w->plain->dtype);
+    memcpy(values + k, (const char *)w->plain->data + row * bytes, bytes); /* which need not be aligned in the file */
+    td_to_f32(w->plain->dtype, values + k, k, values);
+    return true;
+}
+
+/* @param spec, w [2] of two matrices of one shape. */
+static td_status compare_values(loader *l, const td_tensor_spec *spec, const td_stored_weight *w, bool *same) {
+    size_t    n = spec[0].shape[0], k = spec[0].shape[1];
+    float    *values = malloc(4 * k * sizeof *values);
+    td_status st = values ? TD_OK : td_fail(l->err, TD_ENOMEM, "out of memory for a row of %s", spec[0].name);
+    *same = true;
+    for (size_t row = 0; st == TD_OK && *same && row < n; row++) {
+        for (int i = 0; i < 2 && st == TD_OK; i++)
+            if (!stored_row(&w[i], row, k, values + i * 2 * k)) st = td_stored_check_values(l->ck, &spec[i], &w[i].coded, l->err);
+        for (size_t j = 0; j < k; j++) *same &= values[j] == values[2 * k + j];
+    }
+    free(values);
+    return st;
+}
+
 /* A checkpoint carries the MTP layer's own copies of embedding and head; DeepSeek-V3 shares them with the main model. */
 static td_status check_shared(loader *l, td_role copy, td_role original) {
-    td_tensor_spec              a, b;
-    const td_safetensors_entry *ea, *eb;
-    if (td_checkpoint_is_dummy(l->ck) || !td_tensor_spec_get(l->c, copy, l->c->n_layers, 0, &a) || !td_tensor_spec_get(l->c, original, 0, 0, &b)) return TD_OK;
-    ea = td_checkpoint_find(l->ck, a.name);
-    eb = td_checkpoint_find(l->ck, b.name);
-    if (!ea || !eb || (ea->bytes == eb->bytes && !memcmp(ea->data, eb->data, ea->bytes))) return TD_OK;
-    return td_fail(l->err, TD_ENOTSUP, "%s: %s differs from %s; an MTP layer with weights of its own there is not supported", td_checkpoint_dir(l->ck), a.name, b.name);
+    td_tensor_spec   spec[2];
+    td_stored_weight w[2];
+    td_scratch       scratch = {0};
+    bool             same = true;
+    if (td_checkpoint_is_dummy(l->ck) || !td_tensor_spec_get(l->c, copy, l->c->n_layers, 0, &spec[0]) || !td_tensor_spec_get(l->c, original, 0, 0, &spec[1]) ||
+        !td_stored_exists(l->ck, &spec[0]))
+        return TD_OK;
+    td_status st = td_stored_find(l->ck, l->c, &spec[0], &scratch, &w[0], l->err);
+    if (st == TD_OK) st = td_stored_find(l->ck, l->c, &spec[1], &scratch, &w[1], l->err);
+    if (st == TD_OK && w[0].plain && w[1].plain && w[0].plain->dtype == w[1].plain->dtype)
+        same = !memcmp(w[0].plain->data, w[1].plain->data, w[0].plain->bytes);
+    else if (st == TD_OK)
+        st = compare_values(l, spec, w, &same);
+    if (st == TD_OK && !same)
+        st = td_fail(l->err, TD_ENOTSUP, "%s: %s differs from %s; an MTP layer with weights of its own there is not supported", td_checkpoint_dir(l->ck), spec[0].name, spec[1].name);
+    td_scratch_reset(&scratch);
+    return st;
 }
 
 td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_model_part *part, const td_checkpoint *ck, bool w8a8,

@@ -137,6 +137,8 @@ static void stored_formats(void **state) {
 #define COMPRESSED(format, weights, more) \
     "\"compressed-tensors\", \"format\": \"" format "\", \"config_groups\": {\"group_0\": {\"weights\": {" weights "}" more "}}"
 #define TOKEN8 ", \"input_activations\": {\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"token\", \"dynamic\": true}"
+#define TRANSFORM(one, other) \
+    ", \"transform_config\": {\"config_groups\": {\"R3\": {\"type\": \"hadamard\", \"apply\": [{\"location\": \"" one "\"}, {\"location\": \"" other "\"}]}}}"
 #define INT8 "\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": "
 #define INT4 "\"num_bits\": 4, \"type\": \"int\", \"strategy\": \"group\", \"group_size\": 32"
     static const struct {
@@ -159,7 +161,14 @@ static void stored_formats(void **state) {
         {COMPRESSED("int-quantized", INT8 "\"channel\"", TOKEN8), TD_QUANT_COMPRESSED, ""},
         {COMPRESSED("int-quantized", INT8 "\"group\"", TOKEN8), TD_QUANT_COMPRESSED, "strategy 'group'"},
         {COMPRESSED("int-quantized", INT8 "\"channel\"", ", \"input_activations\": {\"num_bits\": 8, \"strategy\": \"tensor\"}"), TD_QUANT_COMPRESSED, "input_activations"},
+        {COMPRESSED("naive-quantized", INT8 "\"channel\"", TOKEN8), TD_QUANT_COMPRESSED, ""},
+        {COMPRESSED("naive-quantized", INT8 "\"channel\"", ", \"input_activations\": {\"num_bits\": 8, \"strategy\": \"tensor\"}"), TD_QUANT_COMPRESSED, "input_activations"},
+        {COMPRESSED("naive-quantized", "\"num_bits\": 8, \"type\": \"int\", \"symmetric\": false, \"strategy\": \"channel\"", TOKEN8), TD_QUANT_COMPRESSED, "asymmetric integers"},
+        {COMPRESSED("pack-quantized", INT4 ", \"symmetric\": false", ""), TD_QUANT_COMPRESSED, ""},
         {COMPRESSED("pack-quantized", INT4, ""), TD_QUANT_COMPRESSED, ""},
+        {COMPRESSED("pack-quantized", INT4, "") TRANSFORM("weight_input", "weight_output"), TD_QUANT_COMPRESSED, ""},
+        {COMPRESSED("pack-quantized", INT4, "") TRANSFORM("weight_input", "input"), TD_QUANT_COMPRESSED, "R3 applies to the location 'input'"},
+        {COMPRESSED("pack-quantized", INT4, "") TRANSFORM("k_cache", "weight_output"), TD_QUANT_COMPRESSED, "'k_cache'"},
         {COMPRESSED("marlin-24", INT4, ""), TD_QUANT_COMPRESSED, "'marlin-24'"},
         {COMPRESSED("nvfp4-pack-quantized", "\"num_bits\": 4, \"type\": \"float\", \"strategy\": \"tensor_group\", \"group_size\": 32", ""), TD_QUANT_COMPRESSED, "'nvfp4-pack-quantized'"},
         {COMPRESSED("mixed-precision", INT4, ", \"format\": \"pack-quantized\""), TD_QUANT_COMPRESSED, ""},

@@ -16,8 +16,9 @@
 
 #include "core/rng.h"
 #include "model/experts_load.h"
-#include "quant/coded_matrix.h"
+#include "folder_files.h"
 #include "model_run.h"
+#include "quant/coded_matrix.h"
 
 #define DATA "tests/data/quantised/"
 /* As test_golden's, where weights and arithmetic are f32 (experts: weights in bf16). */
@@ -440,6 +441,87 @@ static void impossible_values_name_file_and_tensor(void **state) {
     EXPECT(TD_ENOTSUP, "tensor " GATE ".weight_offset is not zero", "");
 }
 
+/* Tensors that change what a folder computes, unless they are zero. */
+static void what_is_not_read_must_be_zero(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *tensor, *dtype;
+        size_t      rows, columns, bytes;
+        const char *says;
+    } CASE[] = {
+        {"w8a8_compressed", GATE ".weight_zero_point", "I8", 96, 1, 96, "is not zero: asymmetric int8 weights"},
+        {"w8a8_modelslim", "model.layers.1.input_layernorm.bias", "BF16", 128, 0, 256, "is not zero: a norm's bias"},
+        {"w8a8_modelslim", "model.layers.0.post_attention_layernorm.bias", "F32", 128, 0, 512, "is not zero: a norm's bias"},
+        {"w8a8_modelslim", "model.norm.bias", "F16", 128, 0, 256, "is not zero: a norm's bias"},
+    };
+    for (size_t i = 0; i < sizeof CASE / sizeof *CASE; i++) {
+        char values[512] = {0};
+        for (int zero = 1; zero >= 0; zero--) {
+            copy_case(CASE[i].name);
+            values[3] = zero ? 0 : 1;
+            add_tensor(TMP, CASE[i].tensor, CASE[i].dtype, CASE[i].rows, CASE[i].columns, values, CASE[i].bytes);
+            if (zero)
+                EXPECT(TD_OK, "", "");
+            else
+                EXPECT(TD_ENOTSUP, CASE[i].tensor, CASE[i].says);
+        }
+    }
+}
+
+static td_status load(const char *override_json, td_error *err) {
+    td_pool      *pool = open_pool();
+    td_npu       *npu;
+    td_model     *m;
+    td_npu_config nc = {.act_dtype = TD_DT_F32, .pool = pool};
+    assert_int_equal(td_npu_open("host", &nc, &npu, NULL), TD_OK);
+    td_status s = td_model_open(&(td_model_options){.model_path = TMP, .override_json = override_json, .expert_format = TD_EXPERT_BF16, .max_tok = 1, .max_out = 1}, npu, pool, &m, err);
+    if (s == TD_OK) {
+        s = td_model_load(m, 1, err);
+        td_model_close(m);
+    }
+    npu->ops->close(npu);
+    td_pool_destroy(pool);
+    return s;
+}
+
+#define HEAD "model.layers.1.shared_head.head"
+
+/* The second layer as MTP layer, whose head is that of the model: both in codes, or one in floats. Another head is not taken for the model's. */
+static void an_mtp_layers_head_in_codes_is_compared(void **state) {
+    (void)state;
+    enum { ROWS = 64, COLUMNS = 128, WORDS = ROWS * COLUMNS / 8, GROUPS = ROWS * COLUMNS / 32 };
+    static uint16_t scale[GROUPS], eh_proj[COLUMNS * 2 * COLUMNS], as_floats[ROWS * COLUMNS];
+    static uint32_t words[WORDS];
+    for (size_t i = 0; i < WORDS; i++) words[i] = (uint32_t)td_rng_u64(3, 0, i);
+    for (size_t i = 0; i < GROUPS; i++) scale[i] = (uint16_t)(0x3c00 + 16 * (i % 8)); /* of 3 bits, so that a code times it is a bf16 */
+    for (size_t i = 0; i < ROWS * COLUMNS; i++) as_floats[i] = td_f32_to_bf16((float)((int)(words[i / 8] >> i % 8 * 4 & 15) - 8) * td_bf16_to_f32(scale[i / 32]));
+    enum { BOTH_IN_CODES, MAIN_IN_FLOATS, ANOTHER_SCALE, ANOTHER_CODE, WITHOUT_SCALE, N_CASES_HERE };
+    for (int i = 0; i < N_CASES_HERE; i++) {
+        td_error err = {0};
+        copy_case("packed_int4");
+        add_tensor(TMP, "model.layers.1.enorm.weight", "BF16", COLUMNS, 0, eh_proj, COLUMNS * 2);
+        add_tensor(TMP, "model.layers.1.hnorm.weight", "BF16", COLUMNS, 0, eh_proj, COLUMNS * 2);
+        add_tensor(TMP, "model.layers.1.eh_proj.weight", "BF16", COLUMNS, 2 * COLUMNS, eh_proj, sizeof eh_proj);
+        add_tensor(TMP, HEAD ".weight_packed", "I32", ROWS, COLUMNS / 8, words, sizeof words);
+        if (i != WITHOUT_SCALE) add_tensor(TMP, HEAD ".weight_scale", "BF16", ROWS, COLUMNS / 32, scale, sizeof scale);
+        hide_tensor(TMP, "lm_head.weight");
+        if (i == MAIN_IN_FLOATS) {
+            add_tensor(TMP, "lm_head.weight", "BF16", ROWS, COLUMNS, as_floats, sizeof as_floats);
+        } else {
+            add_tensor(TMP, "lm_head.weight_packed", "I32", ROWS, COLUMNS / 8, words, sizeof words);
+            add_tensor(TMP, "lm_head.weight_scale", "BF16", ROWS, COLUMNS / 32, scale, sizeof scale);
+        }
+        if (i == ANOTHER_SCALE) patch(HEAD ".weight_scale", sizeof scale - 2, &(uint16_t){0x3c02}, 2);
+        if (i == ANOTHER_CODE) flip_bit(HEAD ".weight_packed", 8 * sizeof words - 1);
+        td_status s = load("{\"num_hidden_layers\": 1, \"num_nextn_predict_layers\": 1}", &err);
+        if (i <= MAIN_IN_FLOATS && s != TD_OK) fail_msg("case %d: '%s'", i, err.text);
+        if (i == ANOTHER_SCALE || i == ANOTHER_CODE) {
+            if (s != TD_ENOTSUP || !strstr(err.text, HEAD ".weight differs from lm_head.weight")) fail_msg("case %d: %d '%s'", i, s, err.text);
+        }
+        if (i == WITHOUT_SCALE) assert_int_equal(s, TD_ENOTFOUND);
+    }
+}
+
 /* Whoever rounds to 16 unsigned codes may give the 17th value to either end: a scale below zero turns its group. */
 static void scales_of_integer_codes_have_a_sign(void **state) {
     (void)state;
@@ -617,6 +699,8 @@ int main(void) {
         cmocka_unit_test(logits_are_those_of_the_decoded_weights),
         cmocka_unit_test(the_device_keeps_codes_in_groups),
         cmocka_unit_test(impossible_values_name_file_and_tensor),
+        cmocka_unit_test(what_is_not_read_must_be_zero),
+        cmocka_unit_test(an_mtp_layers_head_in_codes_is_compared),
         cmocka_unit_test(scales_of_integer_codes_have_a_sign),
         cmocka_unit_test(the_store_names_the_tensor_that_it_refuses),
         cmocka_unit_test(missing_tensors_and_wrong_types_are_refused),

@@ -16,6 +16,10 @@
 
 #define TD_ZMM_ROWS_MAX 14
 
+/** A number that a macro names, as the text of an instruction. */
+#define TD_ZMM_NUMBER(n)  TD_ZMM_NUMBER_(n)
+#define TD_ZMM_NUMBER_(n) #n
+
 /** A product: fours + more times four steps, then `ones` single ones; a step takes 4 bytes of each row. */
 typedef struct {
     const char *x; /* the rows' */

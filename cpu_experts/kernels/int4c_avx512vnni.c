@@ -1,8 +1,8 @@
 /* int4 per channel, AVX512-VNNI. */
-#include "core/zmm_rows.h"
 #include "quant/kernels/vec_avx512.h"
 
 #define VPDPBUSD "vpdpbusd"
+#define ZMM_ROWS
 #define MR 14 /* 28 accumulators, the codes, their low nibbles, mask, broadcast */
 #define ROW_CASES                                                                                  \
     ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6) ROW_CASE(7) ROW_CASE(8) ROW_CASE(9) \

@@ -14,21 +14,30 @@
 
 enum { WORD_LAYOUT, WORD_HEADS, WORD_NOPE, WORD_GROUPS /* size, scale type, zeros: a byte each */ };
 
-/* What a packer of weights in groups makes of a sample, with the hash of what came before. */
-static uint64_t hash_group_tile(const td_gemm_kernel *kernel, const td_gemm_groups *groups, uint64_t seed) {
+/* *hash: what a packer of weights in groups makes of a sample, with what came before. @return false: out of memory. */
+static bool hash_group_tile(const td_gemm_kernel *kernel, const td_gemm_groups *groups, uint64_t *hash) {
     enum { K = 256, MOST = TD_GEMM_NR_MAX * K };
     uint8_t  codes[MOST], zero[MOST / 16];
     float    scale[MOST / 16], factor[TD_GEMM_NR_MAX];
     size_t   bytes = kernel->tile_bytes(K, groups);
     void    *tile = aligned_alloc(TD_CACHE_LINE, bytes);
-    if (!tile) return seed;
+    if (!tile) return false;
     for (size_t i = 0; i < MOST; i++) codes[i] = i * 7 % 16;
     for (size_t i = 0; i < MOST / 16; i++) scale[i] = ldexpf(1, (int)(i % 13) - 6), zero[i] = i % 16;
     for (size_t i = 0; i < TD_GEMM_NR_MAX; i++) factor[i] = (float)i;
     kernel->pack(tile, &(td_gemm_weights){.rows = codes, .scale = scale, .zero = zero, .factor = factor}, K, groups);
-    uint64_t hash = XXH3_64bits_withSeed(tile, bytes, seed);
+    *hash = XXH3_64bits_withSeed(tile, bytes, *hash);
     free(tile);
-    return hash;
+    return true;
+}
+
+/* A sample for each way in which tiles are laid out: int4 with zeros and without, both pairs of fp4. */
+static bool hash_group_tiles(const td_host_npu *npu, uint64_t *hash) {
+    static const td_gemm_groups INT4G[] = {{.size = 32, .scale_dtype = TD_DT_BF16, .zero_points = true}, {.size = 32, .scale_dtype = TD_DT_BF16}},
+                                FP4G[] = {{.size = 16, .scale_dtype = TD_DT_F8_E4M3}, {.size = 32, .scale_dtype = TD_DT_F8_E8M0}};
+    for (size_t i = 0; i < 2; i++)
+        if (!hash_group_tile(npu->int4g, &INT4G[i], hash) || !hash_group_tile(npu->fp4g, &FP4G[i], hash)) return false;
+    return true;
 }
 
 /* The layouts are whatever the kernels' packers make of samples, so a new packer cannot be mistaken for an old one. */
@@ -42,9 +51,8 @@ void td_host_weight_tag(td_npu *npu, char tag[TD_NPU_TAG_BYTES]) {
     for (size_t i = 0; i < sizeof rows; i++) rows[i] = (int8_t)(i * 89 % 255 - 127);
     kernel->pack(panel, rows, SAMPLE_K, kernel->nr - 1u, SAMPLE_K);
     uint64_t hash = XXH3_64bits(panel, bytes);
-    hash = hash_group_tile(((td_host_npu *)npu)->int4g, &(td_gemm_groups){.size = 32, .scale_dtype = TD_DT_BF16, .zero_points = true}, hash);
-    hash = hash_group_tile(((td_host_npu *)npu)->fp4g, &(td_gemm_groups){.size = 16, .scale_dtype = TD_DT_F8_E4M3}, hash);
-    snprintf(tag, TD_NPU_TAG_BYTES, "host-%016" PRIx64 "-%u-%u-%u", hash, FLOAT_LAYOUTS, TD_HOST_NR_BF16, TD_HOST_NR_F32);
+    if (hash_group_tiles((td_host_npu *)npu, &hash))
+        snprintf(tag, TD_NPU_TAG_BYTES, "host-%016" PRIx64 "-%u-%u-%u", hash, FLOAT_LAYOUTS, TD_HOST_NR_BF16, TD_HOST_NR_F32);
     free(panel);
 }
 

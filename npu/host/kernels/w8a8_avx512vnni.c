@@ -9,7 +9,8 @@
 #define MR     14
 #define NR     32
 #define OFFSET 128
-#define AHEAD  8192 /* bytes ahead of a single pass that are brought to L2; from 2048 ahead they come to L1 */
+#define AHEAD  8192 /* bytes ahead of a single pass that are brought to L2 */
+#define NEAR   2048 /* and from there to L1 */
 
 static void pack(void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size_t k) {
     w8a8_pack(panel, q, ldq, nr_valid, k, NR, 0x80);
@@ -18,7 +19,7 @@ static void pack(void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size
 #define LOAD(i)                                                                                                                  \
     "vmovdqu64 128*" i "(%[w]), %%zmm28\n\tvmovdqu64 128*" i "+64(%[w]), %%zmm29\n\t"                                               \
     "prefetcht1 (%[ahead])\n\tprefetcht1 (%[ahead],%[w1])\n\tadd %[step], %[ahead]\n\t" /* at full step: two lines */               \
-    "prefetcht0 128*" i "+2048(%[w])\n\tprefetcht0 128*" i "+2112(%[w])\n\t"
+    "prefetcht0 128*" i "+" TD_ZMM_NUMBER(NEAR) "(%[w])\n\tprefetcht0 128*" i "+64+" TD_ZMM_NUMBER(NEAR) "(%[w])\n\t"
 #define CASE(rows) TD_ZMM_CASE(rows, "vpdpbusd", "", LOAD, "128", p, (__m512i *)(void *)out)
 
 static void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, size_t ldx, size_t rows, const uint8_t *ahead, size_t step) {
@@ -30,7 +31,7 @@ static void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, siz
     }
 }
 
-#define TILE_CASES default: tile(acc, w, k4, x, a->ldx, rows, ahead, step);
+#define ROWS_TILE(rows) TILE(rows)
 #include "npu/host/kernels/w8a8_tiles.inc"
 
 const td_w8a8_kernel td_w8a8_avx512vnni = {

@@ -40,7 +40,7 @@ TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, 
     }
 }
 
-#define TILE_CASES TILE_CASE(1) TILE_CASE(2) TILE_CASE(3) TILE_CASE(4) TILE_CASE(5) TILE_CASE(6)
+#define ROWS_TILE(rows) switch (rows) { TILE_CASE(1) TILE_CASE(2) TILE_CASE(3) TILE_CASE(4) TILE_CASE(5) TILE_CASE(6) }
 #include "npu/host/kernels/w8a8_tiles.inc"
 
 const td_w8a8_kernel td_w8a8_avxvnni = {

@@ -66,11 +66,23 @@ static td_status new_report(calibration *k) {
     json_decref(k->report);
     snprintf(hash, sizeof hash, "%016" PRIx64, q->text.hash);
     k->report = json_pack("{s:s,s:s,s:i,s:i,s:s,s:s,s:[]}", "method", td_quantizer_method(q), "text_hash", hash, "windows", (int)q->text.n_windows, "window",
-                          (int)q->text.window, "quantization", q->o->quantization, "expert_quantization", q->o->expert_quantization, "layers");
+                          (int)q->text.window, "quantization", q->o->quantization, "expert_quantization", q->experts->name, "layers");
     return k->report ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
 }
 
-/* What a run before left: its report, whether it came to the end, and whether the files of its layers are all there. */
+/* Whether the stream in front of a layer can be read. */
+static td_status stream_is_whole(td_quantizer *q, uint32_t layer, bool *whole) {
+    td_hidden_states states;
+    td_error        *err = q->err, ignored = {0};
+    q->err = &ignored; /* one that cannot is made again */
+    td_status s = td_hidden_open(q, layer, &states);
+    q->err = err;
+    td_hidden_close(&states);
+    *whole = s == TD_OK;
+    return s == TD_ENOMEM ? td_fail(err, s, "%s", ignored.text) : TD_OK;
+}
+
+/* What a run before left: its report, whether it came to the end, and whether its layers' files, and the stream that it goes on with, are all there. */
 static td_status read_report(calibration *k, bool *complete) {
     static const char *const NAMES[] = {REPORT, STATE};
     char path[PATH_MAX];
@@ -85,8 +97,9 @@ static td_status read_report(calibration *k, bool *complete) {
         TD_TRY(td_device_tensors_is_done(k->q, 1 + l, &whole));
         whole = whole && (!k->q->config.is_moe[l] || td_expert_file_is_done(k->q, l));
     }
+    if (whole && layers_done(k) > 0 && layers_done(k) < td_quantizer_layers(k->q)) TD_TRY(stream_is_whole(k->q, layers_done(k), &whole));
     if (whole && layers_done(k) > 0) return TD_OK;
-    if (layers_done(k) > 0) td_warn("files of finished layers are missing or damaged: the calibration begins anew");
+    if (layers_done(k) > 0) td_warn("files of the calibration are missing or damaged: it begins anew");
     *complete = false;
     return new_report(k);
 }
@@ -104,11 +117,12 @@ static void tell(calibration *k, uint64_t bytes, const char *doing) {
 static bool is_mtp(const calibration *k, uint32_t layer) { return layer >= k->q->config.n_layers; }
 
 /* sum (a - b)^2 / sum (b - x)^2 over the tokens compared: of the layer's contribution, how much is error. An MTP layer's stream begins in it: x = 0. */
-static double output_error(const calibration *k, uint32_t layer, const td_hidden_states *in) {
+static td_status add_output_error(const calibration *k, uint32_t layer, const td_hidden_states *in, json_t *entry) {
     size_t hidden = k->q->config.hidden;
     double noise = 0, signal = 0;
     float *x = calloc(hidden, sizeof *x);
-    for (uint64_t t = 0; x && t < k->compared; t++) {
+    if (!x) return td_fail(k->q->err, TD_ENOMEM, "out of memory to compare the layer's outputs");
+    for (uint64_t t = 0; t < k->compared; t++) {
         const float *a = k->out[TD_LAYER_WRITTEN] + t * hidden, *b = k->out[TD_LAYER_SOURCE] + t * hidden;
         if (!is_mtp(k, layer)) td_to_f32(in->dtype, in->rows + t * hidden * td_dtype_bytes(in->dtype), hidden, x);
         for (size_t i = 0; i < hidden; i++) {
@@ -117,7 +131,8 @@ static double output_error(const calibration *k, uint32_t layer, const td_hidden
         }
     }
     free(x);
-    return signal > 0 ? noise / signal : 0;
+    if (json_object_set_new(entry, "output_error", json_real(signal > 0 ? noise / signal : 0)) == 0) return TD_OK;
+    return td_fail(k->q->err, TD_ENOMEM, "out of memory");
 }
 
 static int ascending(const void *a, const void *b) {
@@ -210,7 +225,7 @@ static td_status calibrate_with(calibration *k, uint32_t layer, const td_hidden_
     td_checkpoint_replace(q->source, layer, NULL);
     TD_TRY(s);
     tell(k, bytes, "done");
-    return json_object_set_new(entry, "output_error", json_real(output_error(k, layer, in))) == 0 ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
+    return add_output_error(k, layer, in, entry);
 }
 
 static td_status calibrate_layer(calibration *k, uint32_t layer, const td_hidden_states *in, json_t *entry) {
@@ -249,21 +264,24 @@ static td_status embed(calibration *k) {
     return s;
 }
 
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
 static td_status take_memory(calibration *k) {
     td_quantizer *q = k->q;
-    uint64_t      n = td_calibration_tokens(&q->text), hidden = q->config.hidden, run = 0, work = 0, result = 0, most = 0, linears = 0;
+    uint64_t      n = td_calibration_tokens(&q->text), hidden = q->config.hidden, work = 0, result = 0, running = 0, rounding = 0;
     k->compared = n < COMPARED_TOKENS ? n : COMPARED_TOKENS;
-    for (uint32_t l = 0; l < td_quantizer_layers(q); l++) {
-        TD_TRY(td_layer_run_bytes(q, l, &run));
-        if (run > most) most = run;
-        uint64_t bytes = td_linears_round_bytes(q, l);
-        if (bytes > linears) linears = bytes;
-    }
     if (q->config.n_experts) td_experts_round_bytes(q, &work, &result);
+    for (uint32_t l = 0; l < td_quantizer_layers(q); l++) {
+        td_linear_bytes linears = td_linears_round_bytes(q, l);
+        uint64_t        run, experts = q->config.is_moe[l] ? work + 2 * result : 0; /* the codes, and the packed layer */
+        TD_TRY(td_layer_run_bytes(q, l, &run));
+        running = larger(running, run + larger(linears.sums, linears.codes)); /* as in the source, then as written */
+        rounding = larger(rounding, linears.codes + larger(linears.sums + linears.work, experts));
+    }
     uint64_t seen = n * (hidden * sizeof(float) + q->config.top_k * (sizeof(uint16_t) + sizeof(float))) + 2 * k->compared * hidden * sizeof(float);
-    uint64_t rounding = linears + work + 2 * result, all = seen + (most > rounding ? most : rounding); /* the codes, and the packed layer */
+    uint64_t all = seen + larger(running, rounding);
     td_info("calibration on %" PRIu64 " tokens in %u windows takes at most %.0f MB: %.0f MB of activations, %.0f MB to run a layer, %.0f MB to round it", n,
-            q->text.n_windows, (double)all * 1e-6, (double)seen * 1e-6, (double)most * 1e-6, (double)rounding * 1e-6);
+            q->text.n_windows, (double)all * 1e-6, (double)seen * 1e-6, (double)running * 1e-6, (double)rounding * 1e-6);
     if (all > q->available_bytes)
         return td_fail(q->err, TD_ENOMEM, "the calibration needs %.0f MB of memory, and %.0f MB are free: use fewer --calibration-tokens",
                        (double)all * 1e-6, (double)q->available_bytes * 1e-6);

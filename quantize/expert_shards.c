@@ -188,8 +188,9 @@ td_status td_expert_shards_check(const td_quantizer *q) {
     if (!q->compressed_tensors) return TD_OK;
     if (x->format != TD_EXPERT_INT4C && x->format != TD_EXPERT_INT8C && x->format != TD_EXPERT_INT4G)
         return td_fail(q->err, TD_ENOTSUP, "experts in %s cannot be written as compressed-tensors; choose int4, int8, int4-g32, int4-g64 or int4-g128", x->name);
+    if (x->format != TD_EXPERT_INT4G) return TD_OK;
     uint32_t narrow = c->hidden % x->groups.size ? c->hidden : c->moe_inter;
-    if (x->format == TD_EXPERT_INT4G && narrow % x->groups.size)
+    if (narrow % x->groups.size)
         return td_fail(q->err, TD_ENOTSUP, "compressed-tensors has whole groups only, and %u weights of a row are not a multiple of %u", narrow, x->groups.size);
     return TD_OK;
 }

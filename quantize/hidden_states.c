@@ -30,7 +30,7 @@ td_status td_hidden_open(const td_quantizer *q, uint32_t layer, td_hidden_states
               e->shape[0] == td_calibration_tokens(&q->text) && e->shape[1] == q->config.hidden && has && !strcmp(has, hash);
     if (!ok) {
         td_hidden_close(out);
-        return td_fail(q->err, TD_EFORMAT, "%s: it is not of this calibration; use --force to begin anew", path);
+        return td_fail(q->err, TD_EFORMAT, "%s: it is not of this calibration", path);
     }
     out->dtype = e->dtype;
     out->rows = e->data;

@@ -161,7 +161,8 @@ td_status td_layer_run_bytes(td_quantizer *q, uint32_t layer, uint64_t *bytes) {
     td_status st = open_model(&r, layer, TD_LAYER_SOURCE); /* weights in bf16: the larger ones */
     if (st == TD_OK) {
         td_model_get_plan(r.model, &plan);
-        *bytes = plan.npu_weight_bytes + plan.expert_weight_bytes + plan.scratch_bytes + r.windows * r.pages_per_window * plan.kv_bytes_per_page;
+        *bytes = plan.npu_weight_bytes + plan.expert_weight_bytes + plan.scratch_bytes + r.windows * r.pages_per_window * plan.kv_bytes_per_page +
+                 3 * sizeof(float) * r.windows * q->text.window * q->config.hidden; /* x, store, wide */
     }
     close_run(&r);
     return st;

@@ -26,7 +26,7 @@ typedef struct {
 TD_NODISCARD td_status td_layer_run(td_quantizer *q, uint32_t layer, td_layer_numbers numbers, const td_hidden_states *in, td_layer_seen *seen,
                                     td_hidden_writer *next);
 
-/** Bytes that a run takes, weights and scratch: the larger of the two numbers. @return TD_ENOMEM and the statuses of td_model_open. */
+/** Bytes that a run takes, weights, scratch and rows: the larger of the two numbers. @return TD_ENOMEM and the statuses of td_model_open. */
 TD_NODISCARD td_status td_layer_run_bytes(td_quantizer *q, uint32_t layer, uint64_t *bytes);
 
 #endif

@@ -39,8 +39,15 @@ static bool is_rounded(const td_quantizer *q, td_role role, uint32_t layer, td_t
 
 void td_linear_rounding_open(td_linear_rounding *r, td_quantizer *q, uint32_t layer) { *r = (td_linear_rounding){.q = q, .layer = layer, .status = TD_OK}; }
 
+static void free_sums(td_linear_rounding *r) {
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        free(r->inputs[i].h);
+        r->inputs[i].h = NULL;
+    }
+}
+
 void td_linear_rounding_close(td_linear_rounding *r) {
-    for (uint32_t i = 0; i < r->n_inputs; i++) free(r->inputs[i].h);
+    free_sums(r);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
         free(r->codes[role]);
         free(r->scales[role]);
@@ -161,12 +168,13 @@ td_status td_linears_round(td_linear_rounding *r, td_linear_fit *fit) {
         }
     }
     if (fit->n) fit->nearest /= fit->n, fit->error /= fit->n;
+    free_sums(r);
     return TD_OK;
 }
 
-uint64_t td_linears_round_bytes(const td_quantizer *q, uint32_t layer) {
+td_linear_bytes td_linears_round_bytes(const td_quantizer *q, uint32_t layer) {
     td_round_options options = td_round_options_of(q->method, 8, 0);
-    uint64_t         kept = 0, most = 0;
+    td_linear_bytes  bytes = {0};
     td_tensor_spec   spec;
     for (td_role role = TD_ROLE_FINAL_NORM + 1; role < TD_ROLE_COUNT; role++) {
         if (q->method == TD_ROUND_NEAREST || !is_rounded(q, role, layer, &spec)) continue;
@@ -174,8 +182,9 @@ uint64_t td_linears_round_bytes(const td_quantizer *q, uint32_t layer) {
         uint64_t parts = (n + TD_ROUND_ROWS - 1) / TD_ROUND_ROWS, workers = td_pool_workers(q->pool), at_once = parts < workers ? parts : workers;
         uint64_t work = td_round_plan_bytes(k, &options) + at_once * td_round_rows_bytes(n, k, &options), loss = 2 * rows * k * sizeof(float);
         work = (work > loss ? work : loss) + 2 * n * k * sizeof(float); /* source rows, and w */
-        kept += k * k * sizeof(float) + n * k + n * sizeof(float);
-        if (work > most) most = work;
+        bytes.sums += k * k * sizeof(float);
+        bytes.codes += n * k + n * sizeof(float);
+        if (work > bytes.work) bytes.work = work;
     }
-    return kept + most;
+    return bytes;
 }

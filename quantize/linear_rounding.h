@@ -37,10 +37,16 @@ void td_linear_rounding_close(td_linear_rounding *r);
 /** m rows x [m, k] that the linears of n roles read. Roles that stay as they are do not matter. Errors come out of td_linears_round. */
 void td_linear_rounding_add(td_linear_rounding *r, const td_role *roles, size_t n, const float *x, size_t m, size_t k);
 
-/** Fills r->weights, on the pool. */
+/** Fills r->weights, on the pool. The sums are gone afterwards. */
 TD_NODISCARD td_status td_linears_round(td_linear_rounding *r, td_linear_fit *fit);
 
-/** Memory that a layer's linears take at most: sums, codes, and the work. */
-uint64_t td_linears_round_bytes(const td_quantizer *q, uint32_t layer);
+/** Memory that a layer's linears take at most. */
+typedef struct {
+    uint64_t sums;  /* from the run that they are added in until td_linears_round is done */
+    uint64_t work;  /* of td_linears_round */
+    uint64_t codes; /* from there until td_linear_rounding_close */
+} td_linear_bytes;
+
+td_linear_bytes td_linears_round_bytes(const td_quantizer *q, uint32_t layer);
 
 #endif

@@ -52,6 +52,8 @@ static td_status choose_method(td_quantizer *q) {
     if (q->experts->format == TD_EXPERT_FP4G && (o->calibration_path || q->method != TD_ROUND_NEAREST))
         return td_fail(q->err, TD_EINVAL, "experts in %s are rounded to nearest alone: leave out --calibration and --method", q->experts->name);
     if (q->method == TD_ROUND_GPTQ && !o->calibration_path) return td_fail(q->err, TD_EINVAL, "the method gptq needs a text: give --calibration");
+    if (!o->calibration_path && (o->calibration_tokens || o->calibration_window))
+        return td_fail(q->err, TD_EINVAL, "calibration-tokens and calibration-window say how a text is cut: give --calibration");
     if (o->load_dummy && (o->calibration_path || q->method != TD_ROUND_NEAREST))
         return td_fail(q->err, TD_EINVAL, "dummy weights cannot be calibrated: leave out --calibration and --method");
     return TD_OK;

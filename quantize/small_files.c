@@ -48,10 +48,8 @@ static json_t *quantization_config(void) {
 
 /* "weights" of a group. @param size of the groups of columns that share a scale; 0: a scale a row. */
 static json_t *weights(int bits, uint32_t size) {
-    json_t *w = json_pack("{s:i,s:s,s:b,s:s,s:n,s:b}", "num_bits", bits, "type", "int", "symmetric", 1, "strategy", size ? "group" : "channel", "group_size",
-                          "dynamic", 0);
-    if (w && size) json_object_set_new(w, "group_size", json_integer(size));
-    return w;
+    return json_pack("{s:i,s:s,s:b,s:s,s:o,s:b}", "num_bits", bits, "type", "int", "symmetric", 1, "strategy", size ? "group" : "channel", "group_size",
+                     size ? json_integer(size) : json_null(), "dynamic", 0);
 }
 
 #define PROJECTIONS "(gate_proj|up_proj|down_proj)$"
@@ -62,28 +60,33 @@ static json_t *weights(int bits, uint32_t size) {
  * Experts in 4 bits say nothing of activations: engines that read them keep these in 16 bits.
  */
 static json_t *shared_quantization_config(const td_quantizer *q) {
-    bool    int8_experts = q->experts->format == TD_EXPERT_INT8C;
-    json_t *groups = json_object(), *w8a8 = NULL, *packed = NULL;
-    if (q->w8a8 || int8_experts) {
+    bool    int8_experts = q->experts->format == TD_EXPERT_INT8C, int8 = q->w8a8 || int8_experts;
+    int     failed = 0;
+    json_t *groups = json_object();
+    if (int8) {
         json_t *targets = json_array();
         if (q->w8a8) {
-            json_array_append_new(targets, json_string("re:.*self_attn\\.(q_proj|k_proj|v_proj|o_proj|q_a_proj|q_b_proj|kv_a_proj_with_mqa)$"));
-            json_array_append_new(targets, json_string("re:.*mlp\\." PROJECTIONS));
-            json_array_append_new(targets, json_string("re:.*mlp\\.shared_experts?\\." PROJECTIONS));
+            failed |= json_array_append_new(targets, json_string("re:.*self_attn\\.(q_proj|k_proj|v_proj|o_proj|q_a_proj|q_b_proj|kv_a_proj_with_mqa)$"));
+            failed |= json_array_append_new(targets, json_string("re:.*mlp\\." PROJECTIONS));
+            failed |= json_array_append_new(targets, json_string("re:.*mlp\\.shared_experts?\\." PROJECTIONS));
         }
-        if (int8_experts) json_array_append_new(targets, json_string(EXPERTS));
-        w8a8 = json_pack("{s:o,s:o,s:{s:i,s:s,s:b,s:s,s:b},s:n,s:s}", "targets", targets, "weights", weights(8, 0), "input_activations", "num_bits", 8, "type",
-                         "int", "symmetric", 1, "strategy", "token", "dynamic", 1, "output_activations", "format", "int-quantized");
-        json_object_set_new(groups, "group_0", w8a8);
+        if (int8_experts) failed |= json_array_append_new(targets, json_string(EXPERTS));
+        json_t *group = json_pack("{s:o,s:o,s:{s:i,s:s,s:b,s:s,s:b},s:n,s:s}", "targets", targets, "weights", weights(8, 0), "input_activations", "num_bits", 8,
+                                  "type", "int", "symmetric", 1, "strategy", "token", "dynamic", 1, "output_activations", "format", "int-quantized");
+        failed |= json_object_set_new(groups, "group_0", group);
     }
     if (!int8_experts) {
         uint32_t size = q->experts->format == TD_EXPERT_INT4G ? q->experts->groups.size : 0;
-        packed = json_pack("{s:[s],s:o,s:n,s:n,s:s}", "targets", EXPERTS, "weights", weights(4, size), "input_activations", "output_activations", "format",
-                           "pack-quantized");
-        json_object_set_new(groups, w8a8 ? "group_1" : "group_0", packed);
+        json_t  *group = json_pack("{s:[s],s:o,s:n,s:n,s:s}", "targets", EXPERTS, "weights", weights(4, size), "input_activations", "output_activations",
+                                   "format", "pack-quantized");
+        failed |= json_object_set_new(groups, int8 ? "group_1" : "group_0", group);
+    }
+    if (failed) {
+        json_decref(groups);
+        return NULL;
     }
     return json_pack("{s:s,s:s,s:s,s:n,s:n,s:o,s:[s,s,s,s,s]}", "quant_method", "compressed-tensors", "format",
-                     w8a8 && packed ? "mixed-precision" : packed ? "pack-quantized" : "int-quantized", "quantization_status", "compressed",
+                     int8_experts ? "int-quantized" : int8 ? "mixed-precision" : "pack-quantized", "quantization_status", "compressed",
                      "global_compression_ratio", "kv_cache_scheme", "config_groups", groups, "ignore", "lm_head", "re:.*kv_b_proj$", "re:.*mlp\\.gate$",
                      "re:.*shared_expert_gate$", "re:.*eh_proj$");
 }

@@ -135,7 +135,7 @@ class Calibration(unittest.TestCase):
     def test_gptq_loses_less(self):
         self.assertEqual(self.quantize("nearest").returncode, 0)
         report = self.calibrate("gptq", "--calibration-tokens", "16384")  # without --method: gptq
-        self.assertEqual(report["method"], "gptq")
+        self.assertEqual((report["method"], report["expert_quantization"]), ("gptq", "int4"))
         for layer in report["layers"][1:]:  # the last is the MTP layer
             self.assertLess(layer["linears"]["error"], 0.7 * layer["linears"]["nearest"])
             for kind in ("gate_up", "down"):
@@ -185,6 +185,25 @@ class Calibration(unittest.TestCase):
         self.calibrate("killed", *FEW)
         self.assert_same_files(self.files("killed"), whole)
 
+    def test_without_its_stream_it_begins_anew(self):
+        self.calibrate("whole", *FEW, "--threads", "1")
+        whole = self.files("whole")
+        p = subprocess.Popen(self.command("stopped", "--calibration", self.text, *FEW, "--subpool-count", "1"), stderr=subprocess.DEVNULL)
+        state, end = self.path("stopped/calibration-state.json"), time.monotonic() + 120
+        while p.poll() is None and time.monotonic() < end and not os.path.exists(state):
+            time.sleep(0.002)
+        p.send_signal(signal.SIGKILL)
+        p.wait()
+        with open(state) as f:
+            stream = "calibration-%05d.safetensors" % len(json.load(f)["layers"])
+        for name, damage in ("removed", os.remove), ("damaged", lambda path: os.truncate(path, 5000)):
+            shutil.copytree(self.path("stopped"), self.path(name))
+            damage(self.path(os.path.join(name, stream)))
+            p = self.quantize(name, "--calibration", self.text, *FEW)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertIn("files of the calibration are missing or damaged: it begins anew", p.stderr)
+            self.assert_same_files(self.files(name), whole)
+
     def test_another_calibration_is_another_output(self):
         self.calibrate("out", *FEW)
         self.refused("out", "other options; choose another folder or use --force", "--calibration", self.text, *FEW, "--method", "clip")
@@ -211,6 +230,7 @@ class Calibration(unittest.TestCase):
                 ("Once upon a time.", "a.txt", r"a\.txt has \d+ tokens: too short for a window of 512"),
                 (b"Once\nupon \xff\xfe a time", "a.txt", r"a\.txt, line 2: it is not UTF-8"),
                 ('{"text": "a"}\nnot json\n', "a.jsonl", r"a\.jsonl, line 2: "),
+                (b'{"text": "a"}\n \t\r\n\0\0\n', "a.jsonl", r"a\.jsonl, line 3: "),
                 ('{"text": 3}\n', "a.jsonl", r"a\.jsonl, line 1: it is not an object with a string \"text\" or an array \"messages\""),
                 ('{"messages": [{"role": "user"}]}\n' * 2, "a.jsonl", r"a\.jsonl")):
             self.refused("out", sentence, "--calibration", self.write(name, content))
@@ -222,6 +242,8 @@ class Calibration(unittest.TestCase):
     def test_bad_options(self):
         self.refused("out", "method is 'awq', expected nearest, clip or gptq", "--method", "awq")
         self.refused("out", "the method gptq needs a text: give --calibration", "--method", "gptq")
+        for option in "--calibration-tokens", "--calibration-window":
+            self.refused("out", "calibration-tokens and calibration-window say how a text is cut: give --calibration", option, "1024")
         self.refused("out", "dummy weights cannot be calibrated", "--load-format", "dummy", "--calibration", self.text)
         self.refused("out", "experts in mxfp4 are rounded to nearest alone", "--expert-quantization", "mxfp4", "--method", "clip")
         os.mkdir(self.path("theirs"))

@@ -77,20 +77,54 @@ static td_status cut_windows(td_scored_text *t, uint64_t *room, uint64_t begin, 
     return TD_OK;
 }
 
-static td_status add_document(td_scored_text *t, uint64_t *room, XXH3_state_t *hash, const td_tokenizer *tok, const char *text, size_t len,
-                              td_error *err) {
-    uint32_t *ids = NULL;
-    size_t    n = 0;
-    td_status st = td_tokenizer_encode(tok, text, len, false, false, &ids, &n);
+static bool is_blank(const char *s, size_t n) {
+    while (n && memchr(" \t\r", *s, 3)) s++, n--;
+    return n == 0;
+}
+
+td_status td_text_each_line(const char *path, const char *text, size_t len, td_take_text_line take, void *user, td_error *err) {
+    td_status st = TD_OK;
+    bool      stop = false;
+    size_t    number = 1;
+    for (const char *p = text, *end = text + len; st == TD_OK && !stop && p < end; number++) {
+        const char  *line_end = memchr(p, '\n', (size_t)(end - p));
+        td_text_line line = {.text = p, .len = (size_t)((line_end ? line_end : end) - p), .number = number};
+        json_error_t why;
+        json_t      *object;
+        p += line.len + (line_end != NULL);
+        if (is_blank(line.text, line.len)) continue;
+        st = td_json_load(line.text, line.len, JSON_ALLOW_NUL, &object, &why);
+        if (st != TD_OK) return td_fail(err, st, "%s, line %zu: %s", path, number, why.text);
+        line.object = object;
+        st = take(user, &line, &stop, err);
+        json_decref(object);
+    }
+    return st;
+}
+
+/* A text on its way to windows. */
+typedef struct {
+    const char         *path;
+    const td_tokenizer *tok;
+    td_scored_text     *out;
+    uint64_t            room; /* of out->windows */
+    XXH3_state_t       *hash;
+} reading;
+
+static td_status add_document(reading *r, const char *text, size_t len, td_error *err) {
+    td_scored_text *t = r->out;
+    uint32_t       *ids = NULL;
+    size_t          n = 0;
+    td_status       st = td_tokenizer_encode(r->tok, text, len, false, false, &ids, &n);
     if (st != TD_OK) return td_fail(err, st, "the text cannot be tokenised: %s", td_status_text(st));
     uint64_t left = t->protocol.limit ? t->protocol.limit - t->n_ids : UINT64_MAX, size = n < left ? n : left;
     uint32_t *more = realloc(t->ids, (t->n_ids + size + 1) * sizeof *more);
     if (more) {
         t->ids = more;
         if (size) memcpy(more + t->n_ids, ids, size * sizeof *ids);
-        XXH3_64bits_update(hash, &size, sizeof size);
-        if (size) XXH3_64bits_update(hash, ids, size * sizeof *ids);
-        st = cut_windows(t, room, t->n_ids, t->n_ids + size, err);
+        XXH3_64bits_update(r->hash, &size, sizeof size);
+        if (size) XXH3_64bits_update(r->hash, ids, size * sizeof *ids);
+        st = cut_windows(t, &r->room, t->n_ids, t->n_ids + size, err);
         t->n_ids += size;
         t->n_documents++;
     } else {
@@ -100,37 +134,12 @@ static td_status add_document(td_scored_text *t, uint64_t *room, XXH3_state_t *h
     return st;
 }
 
-static td_status add_line(td_scored_text *t, uint64_t *room, XXH3_state_t *hash, const td_tokenizer *tok, const char *path, size_t number,
-                          const char *line, size_t len, td_error *err) {
-    json_error_t why;
-    json_t      *object;
-    td_status    st = td_json_load(line, len, JSON_ALLOW_NUL, &object, &why);
-    if (st != TD_OK) return td_fail(err, st, "%s, line %zu: %s", path, number, why.text);
-    const json_t *text = json_object_get(object, "text");
-    if (json_is_string(text))
-        st = add_document(t, room, hash, tok, json_string_value(text), json_string_length(text), err);
-    else
-        st = td_fail(err, TD_EFORMAT, "%s, line %zu: it is not an object with a string \"text\"", path, number);
-    json_decref(object);
-    return st;
-}
-
-static bool full(const td_scored_text *t) { return t->protocol.limit && t->n_ids == t->protocol.limit; }
-
-static bool blank(const char *s, size_t n) {
-    while (n && strchr(" \t\r", *s)) s++, n--;
-    return n == 0;
-}
-
-static td_status add_lines(td_scored_text *t, uint64_t *room, XXH3_state_t *hash, const td_tokenizer *tok, const char *path, const char *text,
-                           size_t len, td_error *err) {
-    size_t number = 1;
-    for (const char *p = text, *end = text + len; p < end && !full(t); number++) {
-        const char *line_end = memchr(p, '\n', (size_t)(end - p));
-        size_t      n = (size_t)((line_end ? line_end : end) - p);
-        if (!blank(p, n)) TD_TRY(add_line(t, room, hash, tok, path, number, p, n, err));
-        p += n + (line_end != NULL);
-    }
+static td_status add_line(void *user, const td_text_line *line, bool *full, td_error *err) {
+    reading      *r = user;
+    const json_t *text = json_object_get(line->object, "text");
+    if (!json_is_string(text)) return td_fail(err, TD_EFORMAT, "%s, line %zu: it is not an object with a string \"text\"", r->path, line->number);
+    TD_TRY(add_document(r, json_string_value(text), json_string_length(text), err));
+    *full = r->out->protocol.limit && r->out->n_ids == r->out->protocol.limit;
     return TD_OK;
 }
 
@@ -140,21 +149,20 @@ td_status td_scored_text_open(const char *path, const td_tokenizer *tok, const t
     if (p->stride < 1 || p->stride > p->window) return td_fail(err, TD_EINVAL, "stride %u is outside [1, %u], the window", p->stride, p->window);
     char         *text = NULL;
     size_t        len = 0, n_name = strlen(path);
-    uint64_t      room = 0;
     bool          lines = n_name > 6 && !strcmp(path + n_name - 6, ".jsonl");
-    XXH3_state_t *hash = XXH3_createState();
-    td_status     st = hash ? read_whole(path, &text, &len, err) : td_fail(err, TD_ENOMEM, "out of memory for the text");
+    reading       r = {.path = path, .tok = tok, .out = out, .hash = XXH3_createState()};
+    td_status     st = r.hash ? read_whole(path, &text, &len, err) : td_fail(err, TD_ENOMEM, "out of memory for the text");
     if (st == TD_OK) st = td_text_prefix(tok, out->prefix, &out->n_prefix, err);
     if (st == TD_OK) {
-        XXH3_64bits_reset(hash);
-        XXH3_64bits_update(hash, out->prefix, out->n_prefix * sizeof *out->prefix);
-        st = lines ? add_lines(out, &room, hash, tok, path, text, len, err) : add_document(out, &room, hash, tok, text, len, err);
-        out->hash = XXH3_64bits_digest(hash);
+        XXH3_64bits_reset(r.hash);
+        XXH3_64bits_update(r.hash, out->prefix, out->n_prefix * sizeof *out->prefix);
+        st = lines ? td_text_each_line(path, text, len, add_line, &r, err) : add_document(&r, text, len, err);
+        out->hash = XXH3_64bits_digest(r.hash);
     }
     if (st == TD_OK && !out->n_scored)
         st = td_fail(err, TD_EINVAL, "%s has %llu tokens in %llu documents: none of them can be scored", path, (unsigned long long)out->n_ids,
                      (unsigned long long)out->n_documents);
-    XXH3_freeState(hash);
+    XXH3_freeState(r.hash);
     free(text);
     if (st != TD_OK) td_scored_text_close(out);
     return st;

@@ -8,6 +8,8 @@
 #ifndef TD_EVAL_SCORED_TEXT_H
 #define TD_EVAL_SCORED_TEXT_H
 
+#include <jansson.h>
+
 #include "tandem.h"
 
 #define TD_TEXT_PREFIX_MAX 16
@@ -38,6 +40,22 @@ static inline uint32_t td_window_rows(const td_scored_text *t, const td_text_win
 
 /** What the tokenizer puts before a text: BOS, or nothing. @return TD_ENOTSUP when that is not a short prefix. */
 TD_NODISCARD td_status td_text_prefix(const td_tokenizer *tok, uint32_t prefix[TD_TEXT_PREFIX_MAX], uint32_t *n_prefix, td_error *err);
+
+/** A line of JSON lines. */
+typedef struct {
+    const json_t *object;
+    const char   *text; /* [len] what it was read from */
+    size_t        len, number; /* number: from 1 */
+} td_text_line;
+
+/** @param stop set it: no more lines are wanted. */
+typedef td_status (*td_take_text_line)(void *user, const td_text_line *line, bool *stop, td_error *err);
+
+/**
+ * Each line of text [len] that is not blank, in order, until one fails or stops.
+ * @param path for messages. @return TD_EFORMAT with the line's number, TD_ENOMEM, or the failure of take.
+ */
+TD_NODISCARD td_status td_text_each_line(const char *path, const char *text, size_t len, td_take_text_line take, void *user, td_error *err);
 
 /**
  * @param path a text, or JSON lines {"text": …} when it ends in .jsonl.

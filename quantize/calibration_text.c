@@ -2,13 +2,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
 #include "eval/scored_text.h"
 #include "model/json_file.h"
+#include "text/tokenizer_utf8.h"
 
 #define TEXT_BYTES_MAX ((size_t)1 << 30)
 
@@ -56,44 +55,20 @@ static td_status add_chat(stream *s, const char *line, size_t len, size_t number
     return st;
 }
 
-static td_status add_line(stream *s, const char *line, size_t len, size_t number) {
-    json_error_t why;
-    json_t      *object;
-    td_status    st = td_json_load(line, len, JSON_ALLOW_NUL, &object, &why);
-    if (st != TD_OK) return td_fail(s->err, st, "%s, line %zu: %s", s->path, number, why.text);
-    const json_t *text = json_object_get(object, "text");
-    if (json_is_string(text))
-        st = add_document(s, json_string_value(text), json_string_length(text), false);
-    else if (json_is_array(json_object_get(object, "messages")))
-        st = add_chat(s, line, len, number);
-    else
-        st = td_fail(s->err, TD_EFORMAT, "%s, line %zu: it is not an object with a string \"text\" or an array \"messages\"", s->path, number);
-    json_decref(object);
-    return st;
-}
-
-static td_status add_lines(stream *s, const char *text, size_t len) {
-    size_t number = 1;
-    for (const char *p = text, *end = text + len; p < end; number++) {
-        const char *line_end = memchr(p, '\n', (size_t)(end - p));
-        size_t      n = (size_t)((line_end ? line_end : end) - p), blank = 0;
-        while (blank < n && strchr(" \t\r", p[blank])) blank++;
-        if (blank < n) TD_TRY(add_line(s, p, n, number));
-        p += n + (line_end != NULL);
-    }
-    return TD_OK;
+static td_status add_line(void *user, const td_text_line *line, bool *stop, td_error *err) {
+    stream       *s = user;
+    const json_t *text = json_object_get(line->object, "text");
+    (void)stop; /* windows are taken from all of it */
+    if (json_is_string(text)) return add_document(s, json_string_value(text), json_string_length(text), false);
+    if (json_is_array(json_object_get(line->object, "messages"))) return add_chat(s, line->text, line->len, line->number);
+    return td_fail(err, TD_EFORMAT, "%s, line %zu: it is not an object with a string \"text\" or an array \"messages\"", s->path, line->number);
 }
 
 static td_status check_utf8(const char *path, const char *text, size_t len, td_error *err) {
-    size_t line = 1;
-    for (size_t at = 0; at < len;) {
-        utf8proc_int32_t  c;
-        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(len - at), &c);
-        if (n < 0) return td_fail(err, TD_EFORMAT, "%s, line %zu: it is not UTF-8", path, line);
-        line += c == '\n';
-        at += (size_t)n;
-    }
-    return TD_OK;
+    size_t valid = td_utf8_valid_prefix(text, len), line = 1;
+    if (valid == len) return TD_OK;
+    for (size_t i = 0; i < valid; i++) line += text[i] == '\n';
+    return td_fail(err, TD_EFORMAT, "%s, line %zu: it is not UTF-8", path, line);
 }
 
 static td_status read_documents(stream *s, const char *path) {
@@ -101,7 +76,7 @@ static td_status read_documents(stream *s, const char *path) {
     size_t len, n = strlen(path);
     TD_TRY(td_file_read(path, TEXT_BYTES_MAX, &text, &len, s->err));
     td_status st = len ? check_utf8(path, text, len, s->err) : td_fail(s->err, TD_EINVAL, "%s is empty", path);
-    if (st == TD_OK) st = n > 6 && !strcmp(path + n - 6, ".jsonl") ? add_lines(s, text, len) : add_document(s, text, len, false);
+    if (st == TD_OK) st = n > 6 && !strcmp(path + n - 6, ".jsonl") ? td_text_each_line(path, text, len, add_line, s, s->err) : add_document(s, text, len, false);
     free(text);
     return st;
 }

@@ -22,7 +22,7 @@ MAY_INCLUDE = {
     "text": ["core"],
     "engine": ["core", "quant", "npu", "cpu_experts", "bridge", "model", "text"],
     "eval": ["core", "quant", "npu", "cpu_experts", "model", "engine"],
-    "quantize": ["core", "quant", "npu", "cpu_experts", "model", "engine", "eval"],
+    "quantize": ["core", "quant", "npu", "cpu_experts", "model", "text", "engine", "eval"],
     "server": ["core"],
     "bench": ["core", "quant", "npu", "cpu_experts", "bridge", "model", "engine"],
     "cli": ["core", "server", "bench"],

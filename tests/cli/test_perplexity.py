@@ -250,6 +250,7 @@ class Perplexity(unittest.TestCase):
     def test_bad_texts(self):
         for name, data, said in [("empty.txt", b"", "has 0 tokens"), ("empty.jsonl", b"\n\n", "has 0 tokens in 0 documents"),
                                  ("broken.jsonl", b'{"text": "a"}\n{"text": \n', "broken.jsonl, line 2: "),
+                                 ("zeros.jsonl", b'{"text": "a"}\n\t \r\n\0\0\n', "zeros.jsonl, line 3: "),
                                  ("list.jsonl", b'["a"]\n', 'line 1: it is not an object with a string "text"'),
                                  ("number.jsonl", b'{"text": 5}\n', 'line 1: it is not an object with a string "text"')]:
             with self.subTest(name=name):

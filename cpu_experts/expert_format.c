@@ -43,7 +43,7 @@ const char *td_expert_format_name(td_expert_format format, const td_expert_group
 }
 
 bool td_expert_format_carries(td_expert_format format, const td_expert_groups *g, const td_coded_matrix *m) {
-    bool           words = m->codes >= TD_CODES_ROW_WORDS, whole_rows = m->group >= m->k, centred = m->zeros == TD_ZEROS_NONE || m->symmetric;
+    bool           words = td_coded_is_unsigned(m), whole_rows = m->group >= m->k, centred = m->zeros == TD_ZEROS_NONE || m->symmetric;
     bool           per_row = whole_rows && centred && !m->group_of && m->scale_rows == 1 && m->factor == 1;
     td_gemm_groups own = {0};
     td_coded_tiles tiles = td_coded_exact_tiles(m, &own);

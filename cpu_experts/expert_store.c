@@ -167,7 +167,7 @@ static bool carry_row(const td_experts *x, const td_coded_matrix *m, size_t row,
     td_expert_format format = x->config.format;
     if (td_expert_has_groups(format)) return td_coded_tile_row(m, row, &x->layout.groups, k, out);
     uint8_t *codes = out->rows, offset = m->codes == TD_CODES_INT8 ? 0 : (uint8_t)(1u << (m->bits - 1));
-    bool     zeros_ok = m->codes < TD_CODES_ROW_WORDS || td_coded_zeros(m, row, out->zero), scales_ok = td_coded_scales(m, row, out->scale);
+    bool     zeros_ok = !td_coded_is_unsigned(m) || td_coded_zeros(m, row, out->zero), scales_ok = td_coded_scales(m, row, out->scale);
     td_coded_codes(m, row, 0, m->k, codes);
     for (size_t i = 0; i < m->k; i++) codes[i] = (uint8_t)(codes[i] - offset);
     memset(codes + m->k, 0, k - m->k);

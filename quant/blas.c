@@ -29,7 +29,6 @@ td_status td_blas_open(td_blas *b, td_error *err) {
         void       *slot; /* a function pointer; POSIX: as wide as the void * of dlsym */
     } wanted[] = {{"cblas_sgemm", &b->sgemm},
                   {"cblas_ssyrk", &b->ssyrk},
-                  {"cblas_strsm", &b->strsm},
                   {"spotrf_", &b->spotrf},
                   {"openblas_set_num_threads", &set_threads}};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {

@@ -13,10 +13,7 @@ enum {
     TD_BLAS_ROWS = 101,
     TD_BLAS_PLAIN = 111,
     TD_BLAS_TRANS = 112,
-    TD_BLAS_UPPER = 121,
-    TD_BLAS_LOWER = 122,
-    TD_BLAS_NONUNIT = 131,
-    TD_BLAS_RIGHT = 142
+    TD_BLAS_LOWER = 122
 };
 
 /** Entry points; every call runs on the thread that makes it, and any number of threads may call at the same time. */
@@ -25,8 +22,6 @@ typedef struct {
                   const float *b, int ldb, float beta, float *c, int ldc);
     void (*ssyrk)(int order, int uplo, int trans, int n, int k, float alpha, const float *a, int lda, float beta, float *c,
                   int ldc);
-    void (*strsm)(int order, int side, int uplo, int trans_a, int diag, int m, int n, float alpha, const float *a, int lda,
-                  float *b, int ldb);
     void (*spotrf)(const char *uplo, const int *n, float *a, const int *lda, int *info); /* LAPACK: by columns */
 } td_blas;
 

@@ -7,6 +7,7 @@
 #include "quant/small_float.h"
 
 #define CHUNK 256 /* columns decoded at a time */
+#define SEEN  256 /* groups remembered while a row is decoded */
 
 static inline uint32_t word_at(const void *words, size_t i) {
     uint32_t w;
@@ -37,10 +38,8 @@ static float scale_at(const td_coded_matrix *m, size_t row, size_t g) {
     return m->scale_dtype == TD_DT_F16 ? td_f16_to_f32(half) : td_bf16_to_f32(half);
 }
 
-static bool has_zeros(const td_coded_matrix *m) { return m->codes >= TD_CODES_ROW_WORDS; }
-
 static bool scale_ok(const td_coded_matrix *m, float scale) {
-    return isfinite(scale) && (scale > 0 || (scale < 0 && has_zeros(m)) || (scale == 0 && m->scale_dtype == TD_DT_F8_E4M3));
+    return isfinite(scale) && (scale > 0 || (scale < 0 && td_coded_is_unsigned(m)) || (scale == 0 && m->scale_dtype == TD_DT_F8_E4M3));
 }
 
 static uint8_t zero_at(const td_coded_matrix *m, size_t row, size_t g) {
@@ -72,7 +71,7 @@ bool td_coded_scales(const td_coded_matrix *m, size_t row, float *scale) {
 
 bool td_coded_zeros(const td_coded_matrix *m, size_t row, uint8_t *zero) {
     bool ok = true;
-    assert(has_zeros(m));
+    assert(td_coded_is_unsigned(m));
     row = stored_row(m, row);
     for (size_t g = 0; g < td_coded_groups(m); g++) {
         zero[g] = zero_at(m, row, g);
@@ -85,12 +84,16 @@ td_coded_fault td_coded_check(const td_coded_matrix *m, size_t *row, size_t *gro
     for (*row = 0; *row < m->n; ++*row)
         for (*group = 0; *group < td_coded_groups(m); ++*group) {
             if (!scale_ok(m, scale_at(m, stored_row(m, *row), *group))) return TD_CODED_SCALE;
-            if (has_zeros(m) && !zero_ok(m, zero_at(m, stored_row(m, *row), *group))) return TD_CODED_ZERO;
+            if (td_coded_is_unsigned(m) && !zero_ok(m, zero_at(m, stored_row(m, *row), *group))) return TD_CODED_ZERO;
         }
     return TD_CODED_OK;
 }
 
 /* ---- codes ----------------------------------------------------------------------------------- */
+
+static void nibbles(const uint8_t *bytes, size_t first, size_t n, uint8_t *out) {
+    for (size_t i = 0; i < n; i++) out[i] = bytes[(first + i) / 2] >> 4 * ((first + i) & 1) & 15;
+}
 
 void td_coded_codes(const td_coded_matrix *m, size_t row, size_t first, size_t n, uint8_t *out) {
     uint32_t       per_word = 32u / m->bits, mask = (1u << m->bits) - 1, shift;
@@ -99,17 +102,11 @@ void td_coded_codes(const td_coded_matrix *m, size_t row, size_t first, size_t n
     switch (m->codes) {
     case TD_CODES_INT8:
     case TD_CODES_E4M3: memcpy(out, bytes + row * m->k + first, n); break;
-    case TD_CODES_E2M1:
-        bytes += row * (m->k / 2);
-        for (size_t i = 0; i < n; i++) out[i] = bytes[(first + i) / 2] >> 4 * ((first + i) & 1) & 15;
-        break;
-    case TD_CODES_ROW_WORDS:
+    case TD_CODES_E2M1: nibbles(bytes + row * (m->k / 2), first, n, out); break;
+    case TD_CODES_ROW_WORDS: /* little-endian words are bytes, or nibbles from the low one on */
         bytes += row * ((m->k + per_word - 1) / per_word) * sizeof(uint32_t);
-        if (m->bits == 8) { /* little-endian words of bytes are bytes */
-            memcpy(out, bytes + first, n);
-            break;
-        }
-        for (size_t i = 0; i < n; i++) out[i] = bytes[(first + i) / 2] >> 4 * ((first + i) & 1) & 15;
+        if (m->bits == 8) memcpy(out, bytes + first, n);
+        else nibbles(bytes, first, n, out);
         break;
     case TD_CODES_COLUMN_WORDS:
         for (size_t i = 0; i < n; i++) {
@@ -144,9 +141,26 @@ static void values(const td_coded_matrix *m, const uint8_t *codes, size_t n, flo
         for (size_t i = 0; i < n; i++) out[i] *= m->factor;
 }
 
+/* What the columns of a group share, in one row. */
+typedef struct {
+    size_t  group; /* SIZE_MAX: none yet */
+    float   scale;
+    uint8_t zero;
+} group_numbers;
+
+/* @return false on a fault of what *x had to be filled with. */
+static bool find_group(const td_coded_matrix *m, size_t row, size_t g, group_numbers *x) {
+    if (x->group == g) return true;
+    *x = (group_numbers){.group = g, .scale = scale_at(m, row, g), .zero = td_coded_is_unsigned(m) ? zero_at(m, row, g) : 0};
+    return scale_ok(m, x->scale) && (!td_coded_is_unsigned(m) || zero_ok(m, x->zero));
+}
+
 bool td_coded_row(const td_coded_matrix *m, size_t row, float *out) {
-    uint8_t codes[CHUNK];
-    bool    ok = true;
+    size_t        stored = stored_row(m, row), n_seen = m->group_of ? SEEN : 1; /* columns of one group may lie all over the row */
+    group_numbers seen[SEEN];
+    uint8_t       codes[CHUNK];
+    bool          ok = true;
+    for (size_t i = 0; i < n_seen; i++) seen[i].group = SIZE_MAX;
     for (size_t first = 0; first < m->k; first += CHUNK) {
         size_t n = m->k - first < CHUNK ? m->k - first : CHUNK, end;
         td_coded_codes(m, row, first, n, codes);
@@ -154,10 +168,9 @@ bool td_coded_row(const td_coded_matrix *m, size_t row, float *out) {
             size_t c = first + i, g = m->group_of ? m->group_of[c] : c / m->group;
             end = m->group_of ? i + 1 : (g + 1) * m->group - first;
             if (end > n) end = n;
-            float   scale = scale_at(m, stored_row(m, row), g);
-            uint8_t zero = has_zeros(m) ? zero_at(m, stored_row(m, row), g) : 0;
-            ok &= scale_ok(m, scale) && (!has_zeros(m) || zero_ok(m, zero));
-            values(m, codes + i, end - i, scale, zero, out + c);
+            group_numbers *shared = &seen[g % n_seen];
+            ok &= find_group(m, stored, g, shared);
+            values(m, codes + i, end - i, shared->scale, shared->zero, out + c);
         }
     }
     return ok;
@@ -169,7 +182,7 @@ td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *gr
     bool           fp4 = m->codes == TD_CODES_E2M1, whole_rows = m->group >= m->k && !fp4;
     td_gemm_groups g = {.scale_dtype = m->scale_dtype, .zero_points = !fp4 && m->zeros != TD_ZEROS_NONE && !m->symmetric};
     g.size = whole_rows ? 128 : m->group <= 128 ? (uint16_t)m->group : 0;
-    if (m->bits != 4 || !(fp4 || has_zeros(m)) || m->group_of || m->scale_rows != 1 || (m->factor != 1 && !fp4)) return TD_CODED_ROUNDED;
+    if (m->bits != 4 || !(fp4 || td_coded_is_unsigned(m)) || m->group_of || m->scale_rows != 1 || (m->factor != 1 && !fp4)) return TD_CODED_ROUNDED;
     if (!(fp4 ? td_fp4g_takes : td_int4g_takes)(&g)) return TD_CODED_ROUNDED;
     *groups = g;
     return fp4 ? TD_CODED_FP4G : TD_CODED_INT4G;
@@ -178,6 +191,7 @@ td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *gr
 bool td_coded_tile_row(const td_coded_matrix *m, size_t row, const td_gemm_groups *groups, size_t k, const td_gemm_weights *out) {
     bool   fp4 = m->codes == TD_CODES_E2M1, zeros_ok = fp4 || td_coded_zeros(m, row, out->zero), scales_ok = td_coded_scales(m, row, out->scale);
     size_t size = groups->size;
+    assert(td_coded_groups(m) == 1 || m->group == size);
     td_coded_codes(m, row, 0, m->k, out->rows);
     memset((uint8_t *)out->rows + m->k, fp4 ? 0 : 8, k - m->k);
     if (fp4) *out->factor = m->factor;

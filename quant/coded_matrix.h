@@ -49,6 +49,9 @@ typedef struct td_coded_matrix {
 
 static inline size_t td_coded_groups(const td_coded_matrix *m) { return (m->k + m->group - 1) / m->group; }
 
+/** Codes from 0 on, less a zero; the others have a sign of their own. */
+static inline bool td_coded_is_unsigned(const td_coded_matrix *m) { return m->codes >= TD_CODES_ROW_WORDS; }
+
 /** What is wrong with a matrix's scales and zeros. */
 typedef enum {
     TD_CODED_OK,
@@ -82,7 +85,7 @@ typedef enum { TD_CODED_ROUNDED, TD_CODED_INT4G, TD_CODED_FP4G } td_coded_tiles;
 td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *groups);
 
 /**
- * One row code by code for a tile in groups that can hold it, or in those of a size that divides m's; weights of 0 beyond its columns.
+ * One row code by code for a tile in groups that can hold it: of m's size, or of any where a row of m has one scale. Weights of 0 beyond its columns.
  * @param k    padded, a multiple of groups->size.
  * @param out  of this row: rows [k], scale and zero [k / size], factor [1].
  * @return false on a fault of a scale or zero of this row.

@@ -1,8 +1,6 @@
 #include "quant/hessian.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/error.h"
 
@@ -33,11 +31,6 @@ bool td_hessian_mirror(float *h, size_t k) {
     return good;
 }
 
-void td_cross_add(const td_blas *b, const float *xf, const float *x, size_t n_rows, size_t k, float *c) {
-    b->sgemm(TD_BLAS_ROWS, TD_BLAS_TRANS, TD_BLAS_PLAIN, (int)k, (int)k, (int)n_rows, 1, xf, (int)k, x, (int)k, 1, c,
-             (int)k);
-}
-
 float td_hessian_damp(const float *h, size_t k, float damping) {
     double sum = 0;
     for (size_t i = 0; i < k; i++) sum += h[i * k + i];
@@ -47,11 +40,8 @@ float td_hessian_damp(const float *h, size_t k, float damping) {
 
 static void gather(const float *h, size_t k, const size_t *order, float damp, float *a) {
     for (size_t i = 0; i < k; i++) {
-        const float *row = h + (order ? order[i] : i) * k;
-        if (order)
-            for (size_t j = 0; j <= i; j++) a[i * k + j] = row[order[j]];
-        else
-            memcpy(a + i * k, row, (i + 1) * sizeof *a);
+        const float *row = h + order[i] * k;
+        for (size_t j = 0; j <= i; j++) a[i * k + j] = row[order[j]];
         a[i * k + i] += damp;
     }
 }
@@ -68,23 +58,4 @@ td_status td_hessian_factor(const td_blas *b, const float *h, size_t k, const si
     }
     return td_fail(err, TD_EINVAL, "the Hessian of %zu inputs is not positive definite, whatever is added to its diagonal",
                    k);
-}
-
-td_status td_round_retarget(const td_blas *b, const float *w, size_t n, size_t k, const float *c, const float *h,
-                            float damping, float *out, td_error *err) {
-    float *l = malloc(k * k * sizeof *l);
-    if (!l) return td_fail(err, TD_ENOMEM, "out of memory for the Hessian of %zu inputs", k);
-    float     damp = td_hessian_damp(h, k, damping);
-    td_status st = td_hessian_factor(b, h, k, NULL, damp, l, err);
-    if (st == TD_OK) { /* out L L^T = W C + damp W */
-        memcpy(out, w, n * k * sizeof *out);
-        b->sgemm(TD_BLAS_ROWS, TD_BLAS_PLAIN, TD_BLAS_PLAIN, (int)n, (int)k, (int)k, 1, w, (int)k, c, (int)k, damp, out,
-                 (int)k);
-        b->strsm(TD_BLAS_ROWS, TD_BLAS_RIGHT, TD_BLAS_LOWER, TD_BLAS_TRANS, TD_BLAS_NONUNIT, (int)n, (int)k, 1, l, (int)k,
-                 out, (int)k);
-        b->strsm(TD_BLAS_ROWS, TD_BLAS_RIGHT, TD_BLAS_LOWER, TD_BLAS_PLAIN, TD_BLAS_NONUNIT, (int)n, (int)k, 1, l, (int)k,
-                 out, (int)k);
-    }
-    free(l);
-    return st;
 }

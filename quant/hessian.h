@@ -1,5 +1,4 @@
-/* What rounding knows of a layer's inputs: the Hessian of its squared output error, H = X^T X, and products of two chains of
- * inputs. */
+/* What rounding knows of a layer's inputs: the Hessian of its squared output error, H = X^T X. */
 #ifndef TD_QUANT_HESSIAN_H
 #define TD_QUANT_HESSIAN_H
 
@@ -18,25 +17,9 @@ void td_hessian_add_rows(const td_blas *b, const float *x, size_t n_rows, size_t
 /** Copy the lower triangle to the upper. @return false when an element is infinite or NaN, or a diagonal one negative. */
 bool td_hessian_mirror(float *h, size_t k);
 
-/** c [k, k] += xf^T x; both [n_rows, k] f32, dense: of the same tokens in the float model (xf) and in the one that is being
- * quantised (x). */
-void td_cross_add(const td_blas *b, const float *xf, const float *x, size_t n_rows, size_t k, float *c);
-
-/**
- * The weights that a layer of float weights w should be rounded to when its inputs x already carry the errors of what was
- * quantised before it (as GPTAQ, arXiv 2504.02692): the least ||W Xf^T - W' X^T||^2 + damp ||W' - W||^2, W' = (W C + damp W)
- * (H + damp I)^-1,   damp = damping * mean of H's diagonal.
- * @param c   td_cross_add's.
- * @param h   td_hessian_add's of x, mirrored.
- * @param out [n, k]; may not be w.
- * @return TD_ENOMEM; TD_EINVAL when H cannot be factored.
- */
-TD_NODISCARD td_status td_round_retarget(const td_blas *b, const float *w, size_t n, size_t k, const float *c,
-                                         const float *h, float damping, float *out, td_error *err);
-
 /**
  * a [k, k] = lower Cholesky factor of P H P^T + damp I; the upper triangle of a is left as it is.
- * @param order row i of P H P^T is row order[i] of H; NULL: row i.
+ * @param order row i of P H P^T is row order[i] of H.
  * @param damp  > 0; where rounding errors make it too little, ten times as much, and so on.
  * @return TD_EINVAL when even 10^4 times damp does not make it positive definite.
  */

@@ -6,10 +6,11 @@
  *
  *   nearest   no inputs; the codes and scales of quant/weight_quant.h
  *   clip      scales by search: a row's (group's) scale shrunk until the error, with the diagonal of H alone, is least, then
- * refitted in closed form; codes by rounding to nearest gptq      codes one column after the other, each correcting the
- * errors of those before (Frantar et al., arXiv 2210.17323, in the equivalent form of QuIP's LDLQ, arXiv 2307.13304 theorem
- * 6, which needs a Cholesky factor of H and no inverse); with nearest's scales, clip's and some near both, of which each row
- * keeps the best; then sweeps over single codes, and refits of scales, that only ever lower the error
+ *             refitted in closed form; codes by rounding to nearest
+ *   gptq      codes one column after the other, each correcting the errors of those before (Frantar et al., arXiv 2210.17323,
+ *             in the equivalent form of QuIP's LDLQ, arXiv 2307.13304 theorem 6, which needs a Cholesky factor of H and no
+ *             inverse); with nearest's scales, clip's and some near both, of which each row keeps the best; then sweeps over
+ *             single codes, and refits of scales, that only ever lower the error
  *
  * Rows do not depend on each other: matrices of the same inputs (gate and up) are best rounded as one, stacked.
  * The same input gives the same bits as long as OpenBLAS runs the same kernels (quant/blas.h: by instruction set); nearest
@@ -73,8 +74,8 @@ static inline size_t td_round_scales(const td_round_options *o, size_t k) {
  * @param h     [k, k] f32, symmetric, sums of squares and products of inputs (quant/hessian.h); NULL: none, all weights
  * count alike; not for gptq. An input that is always 0 counts by the damping alone.
  * @param q     [n, k] out: signed codes; weight = code * scale.
- * @param scale [n, td_round_scales] out: above zero and finite; a group of zeros, or of weights too small for the type of
- * its scale, has 0.
+ * @param scale [n, td_round_scales] out: finite; below zero only with 4 bits, whose codes reach further on one side; 0 only
+ * of a group of zeros, or of weights too small for the type of its scale.
  * @return TD_EINVAL for options that do not go together, or an H that is no Hessian; TD_EFORMAT for a weight that is
  * infinite or NaN, or too large for the scales; TD_ENOMEM. Thread-safe; takes memory for the length of the call.
  */

@@ -1,4 +1,5 @@
-/* Weights to integers: one f32 scale per output row, symmetric (quant/row_quant.h has the rule and its corner cases). */
+/* Weights to codes by rounding to nearest: integers with one f32 scale per output row, symmetric (quant/row_quant.h has the rule and its corner cases);
+ * int4 and fp4 in groups along k. */
 #ifndef TD_QUANT_WEIGHT_QUANT_H
 #define TD_QUANT_WEIGHT_QUANT_H
 

@@ -5,8 +5,8 @@
 
 GPTQ as the paper has it (arXiv 2210.17323, algorithm 1): the upper Cholesky factor of the inverse of the damped Hessian, and the error of
 each column subtracted from those that follow; in float64, without blocks. The engine works with a factor of the Hessian itself, in float32.
-Raw little-endian files: weights w, inputs x (of the quantised model) and xf (of the float one), codes q_CASE as int8, scales s_CASE as
-f32, retargeted weights wt; errors.f32: tr((W-Q) H (W-Q)^T) / tr(W H W^T) of each case.
+Raw little-endian files: weights w, inputs x, codes q_CASE as int8, scales s_CASE as f32; errors.f32: tr((W-Q) H (W-Q)^T) / tr(W H W^T) of
+each case.
 """
 import numpy as np
 
@@ -53,18 +53,15 @@ def main():
     mix = rng.standard_normal((24, K)) / (1 + np.arange(24))[:, None]
     x = (rng.standard_normal((TOKENS, 24)) @ mix + 0.1 * rng.standard_normal((TOKENS, K))) * np.exp(0.7 * rng.standard_normal(K))
     x = x.astype(np.float32)
-    xf = (x + 0.1 * np.std(x, axis=0) * rng.standard_normal(x.shape)).astype(np.float32)
     w = (rng.standard_t(5, (N, K)) * 0.05).astype(np.float32)
-    h, c = x.astype(np.float64).T @ x, xf.astype(np.float64).T @ x
-    arrays, errors = {"w": w, "x": x, "xf": xf}, []
+    h = x.astype(np.float64).T @ x
+    arrays, errors = {"w": w, "x": x}, []
     for name, (bits, group, act_order) in CASES.items():
         s = nearest_scales(w, bits, group)
         q = gptq(w, h, s, bits, group, act_order)
         arrays["s_" + name], arrays["q_" + name] = s, q
         errors.append(error(w, h, q, s))
         print(name, errors[-1])
-    damp = DAMPING * np.trace(h) / K
-    arrays["wt"] = ((w @ c + damp * w) @ np.linalg.inv(damped(h))).astype(np.float32)
     arrays["errors"] = np.array(errors, np.float32)
     for name, a in arrays.items():
         a.tofile(OUT + name + (".i8" if a.dtype == np.int8 else ".f32"))

@@ -184,26 +184,6 @@ static void gptq_is_numpys(void **state) {
     free(l.h);
 }
 
-static void retarget_is_numpys(void **state) {
-    (void)state;
-    static float x[TOKENS * K], xf[TOKENS * K], w[N * K], h[K * K], c[K * K], got[N * K], want[N * K];
-    read_golden("x.f32", x, sizeof x);
-    read_golden("xf.f32", xf, sizeof xf);
-    read_golden("w.f32", w, sizeof w);
-    read_golden("wt.f32", want, sizeof want);
-    memset(h, 0, sizeof h);
-    memset(c, 0, sizeof c);
-    td_hessian_add(&blas, x, TOKENS, K, K, h);
-    assert_true(td_hessian_mirror(h, K));
-    td_cross_add(&blas, xf, x, TOKENS, K, c);
-    assert_int_equal(td_round_retarget(&blas, w, N, K, c, h, 0.01f, got, NULL), TD_OK);
-    for (size_t i = 0; i < N * K; i++)
-        assert_true(fabsf(got[i] - want[i]) <= 2e-4f); /* weights of 0.05; H's condition is about 10^4 */
-    assert_int_equal(td_round_retarget(&blas, w, N, K, h, h, 0.01f, got, NULL),
-                     TD_OK); /* the same inputs: the same weights */
-    for (size_t i = 0; i < N * K; i++) assert_true(fabsf(got[i] - w[i]) <= 2e-4f);
-}
-
 static const struct {
     uint32_t bits;
     size_t   group;
@@ -482,7 +462,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hessian_is_the_sum_of_products),
         cmocka_unit_test(gptq_is_numpys),
-        cmocka_unit_test(retarget_is_numpys),
         cmocka_unit_test(nearest_is_that_of_weight_quant),
         cmocka_unit_test(steps_of_groups_are_the_least_that_reach_all_weights),
         cmocka_unit_test(clip_finds_the_best_scale),

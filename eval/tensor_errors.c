@@ -55,7 +55,7 @@ static bool matrix_of(const td_model_config *c, td_role role, uint32_t layer, ui
     *m = (matrix){.role = role, .stored = tied ? TD_ROLE_EMBED : role, .layer = layer, .expert = expert};
     if (is_shared(role) || !td_tensor_spec_get(c, m->stored, layer, expert, &m->spec) || m->spec.rank != 2) return false;
     if (tied) m->spec.format = TD_WEIGHT_W8A8;
-    for (uint32_t i = 0; i < layer; i++) m->moe_layer += c->is_moe[i];
+    m->moe_layer = td_moe_layers_in(c, (td_layer_range){0, layer});
     return true;
 }
 

@@ -189,7 +189,7 @@ static td_status run_written(calibration *k, uint32_t layer, const td_hidden_sta
     td_quantizer    *q = k->q;
     td_hidden_writer next = {0};
     td_layer_seen    seen = {.out = k->out[TD_LAYER_WRITTEN], .out_tokens = k->compared};
-    if (is_mtp(k, layer)) return td_layer_run(q, layer, TD_LAYER_WRITTEN, in, &seen, NULL);
+    if (layer + 1 == td_quantizer_layers(q)) return td_layer_run(q, layer, TD_LAYER_WRITTEN, in, &seen, NULL);
     td_status s = td_hidden_create(q, layer + 1, &next);
     if (s == TD_OK) s = td_layer_run(q, layer, TD_LAYER_WRITTEN, in, &seen, &next);
     if (s == TD_OK) s = td_hidden_commit(q, &next);
@@ -248,7 +248,7 @@ static td_status embed(calibration *k) {
     float           *wide = malloc(hidden * sizeof *wide);
     td_bf16         *row = malloc(hidden * sizeof *row);
     td_status        s = wide && row ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
-    if (s == TD_OK) s = td_quantizer_weight(q, TD_ROLE_EMBED, 0, 0, &scratch, &table, q->err);
+    if (s == TD_OK) s = td_checkpoint_get_float(q->source, &q->config, TD_ROLE_EMBED, 0, 0, &scratch, &table, q->err);
     if (s == TD_OK) s = td_hidden_create(q, 0, &w);
     for (uint64_t t = 0; s == TD_OK && t < td_calibration_tokens(&q->text); t++) {
         td_to_f32(table.dtype, (const char *)table.data + q->text.ids[t] * hidden * td_dtype_bytes(table.dtype), hidden, wide);
@@ -311,9 +311,8 @@ static td_status finish_layer(calibration *k, uint32_t layer) {
     return s;
 }
 
-static td_status remove_working_files(const calibration *k) {
+static td_status remove_state(const calibration *k) {
     char path[PATH_MAX];
-    for (uint32_t l = 0; l <= k->q->config.n_layers; l++) td_hidden_remove(k->q, l);
     TD_TRY(td_output_path(k->q, path, STATE));
     unlink(path);
     return TD_OK;
@@ -326,14 +325,14 @@ static td_status calibrate(calibration *k) {
     TD_TRY(td_device_tensors_write(q, 0, NULL));
     uint32_t done = layers_done(k);
     for (uint32_t l = 0; l < done; l++) td_quantizer_progress(q, td_device_tensors_bytes(q, 1 + l) + td_expert_source_bytes(q, l), "layers done before");
-    if (complete) return remove_working_files(k);
+    if (complete) return remove_state(k);
     TD_TRY(take_memory(k));
     if (done == 0) TD_TRY(embed(k));
     for (uint32_t l = 0; l < done; l++) td_hidden_remove(q, l);
     if (done > 0) td_info("%u of %u layers are done, the calibration continues", done, td_quantizer_layers(q));
     for (uint32_t l = done; l < td_quantizer_layers(q); l++) TD_TRY(finish_layer(k, l));
     TD_TRY(save_report(k, REPORT));
-    return remove_working_files(k);
+    return remove_state(k);
 }
 
 td_status td_calibrate(td_quantizer *q) {

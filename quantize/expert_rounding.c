@@ -57,8 +57,7 @@ typedef struct {
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static td_round_options options_of(const td_quantizer *q) {
-    td_round_method  method = q->method == TD_ROUND_GPTQ && !q->text.n_windows ? TD_ROUND_CLIP : q->method;
-    td_round_options o = td_round_options_of(method, q->experts->format == TD_EXPERT_INT8C ? 8 : 4,
+    td_round_options o = td_round_options_of(q->method, q->experts->format == TD_EXPERT_INT8C ? 8 : 4,
                                              q->experts->format == TD_EXPERT_INT4G ? q->experts->groups.size : 0);
     if (o.group) o.scale_dtype = q->experts->groups.scale_dtype;
     return o;
@@ -209,7 +208,7 @@ static void add_intermediates(const round_job *j, lane *l, const expert_rows *r)
 static td_status read_matrix(const round_job *j, lane *l, td_role role, uint32_t e, float *out) {
     td_scratch     scratch = {0};
     td_tensor_view v;
-    td_status      s = td_quantizer_weight(j->q, role, j->layer, e, &scratch, &v, &l->err);
+    td_status      s = td_checkpoint_get_float(j->q->source, &j->q->config, role, j->layer, e, &scratch, &v, &l->err);
     if (s == TD_OK) td_to_f32(v.dtype, v.data, v.shape[0] * v.shape[1], out);
     td_scratch_reset(&scratch);
     return s;
@@ -390,7 +389,7 @@ static td_status run_lanes(round_job *j) {
 td_status td_experts_round(td_quantizer *q, uint32_t layer, const td_expert_inputs *in, td_rounded_experts *out) {
     round_job j = {.q = q, .layer = layer, .in = in, .out = out, .options = options_of(q)};
     *out = (td_rounded_experts){0};
-    if (!in->n_tok && j.options.method == TD_ROUND_GPTQ) j.options.method = TD_ROUND_CLIP;
+    assert(in->n_tok || q->method != TD_ROUND_GPTQ);
     td_status st = take_result(&j);
     if (st == TD_OK) st = sort_routes(&j);
     if (st == TD_OK) st = run_lanes(&j);

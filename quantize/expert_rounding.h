@@ -16,7 +16,7 @@
 
 /** What the layer's experts read, of all calibration tokens. */
 typedef struct {
-    uint32_t        n_tok; /* 0: nothing is known; the method is then nearest, or clip without a Hessian */
+    uint32_t        n_tok; /* 0: nothing is known, and the method is not gptq; clip then goes by the weights alone */
     const float    *x;     /* [n_tok, hidden] */
     const uint16_t *ids;   /* [n_tok, top_k] */
     const float    *weights;

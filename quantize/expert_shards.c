@@ -62,8 +62,7 @@ static void set_form(shard *s, int m, const td_tensor_spec *spec) {
 static td_status open_shard(td_quantizer *q, uint32_t layer, shard *s) {
     const td_model_config *c = &q->config;
     td_tensor_spec         spec;
-    *s = (shard){.q = q, .layer = layer, .tensors = q->experts->format == TD_EXPERT_INT8C ? 2 : 3};
-    for (uint32_t i = 0; i < layer; i++) s->index += c->is_moe[i];
+    *s = (shard){.q = q, .layer = layer, .index = td_moe_layers_in(c, (td_layer_range){0, layer}), .tensors = q->experts->format == TD_EXPERT_INT8C ? 2 : 3};
     s->items = calloc((size_t)c->n_experts * MATRICES * s->tensors, sizeof *s->items);
     if (!s->items) return td_fail(q->err, TD_ENOMEM, "out of memory");
     for (uint32_t e = 0; e < c->n_experts; e++)

@@ -135,8 +135,8 @@ static td_status open_source(td_quantizer *q) {
 /* The library before the pool's threads start: it reads the environment. */
 static td_status open_calibration(td_quantizer *q) {
     const td_quantize_options *o = q->o;
-    if (q->method != TD_ROUND_NEAREST || o->calibration_path) TD_TRY(td_blas_open(&q->blas, q->err));
     if (!o->calibration_path) return TD_OK;
+    TD_TRY(td_blas_open(&q->blas, q->err));
     return td_calibration_text_read(o->calibration_path, o->model_path, o->calibration_tokens ? o->calibration_tokens : TOKENS_DEFAULT,
                                     o->calibration_window ? o->calibration_window : WINDOW_DEFAULT, q->config.vocab, &q->text, q->err);
 }
@@ -153,11 +153,6 @@ static td_status start_pool(td_quantizer *q) {
     }
     free(plan);
     return s;
-}
-
-td_status td_quantizer_weight(const td_quantizer *q, td_role role, uint32_t layer, uint32_t expert, td_scratch *scratch, td_tensor_view *out,
-                              td_error *err) {
-    return td_checkpoint_get_float(q->source, &q->config, role, layer, expert, scratch, out, err);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */

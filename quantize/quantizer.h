@@ -39,7 +39,7 @@ typedef struct {
     char                       hash_text[17];
     int                        lock_fd; /* -1: none */
     td_round_method            method;
-    td_blas                    blas;   /* open unless the method is nearest and there is no text */
+    td_blas                    blas;   /* open where there is a text */
     td_calibration_text        text;   /* no windows: there is none */
     uint64_t                   available_bytes; /* of memory, at the start */
     td_pool                   *pool;
@@ -60,12 +60,6 @@ static inline bool td_quantizer_makes_int8(const td_quantizer *q, td_role role, 
 
 /** More input is done. @param what a label for people. */
 void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what);
-
-/**
- * A weight that is rounded here, as the layer runs see it: as td_checkpoint_get_float.
- */
-TD_NODISCARD td_status td_quantizer_weight(const td_quantizer *q, td_role role, uint32_t layer, uint32_t expert, td_scratch *scratch, td_tensor_view *out,
-                                           td_error *err);
 
 /* ---- output_folder.c ------------------------------------------------------------------------- */
 

@@ -101,7 +101,7 @@ td_status td_output_config_write(td_quantizer *q) {
     json_object_del(config, "quantization_config"); /* of codes that are decoded now */
     json_object_del(config, "compression_config");
     json_t   *numbers = q->compressed_tensors ? shared_quantization_config(q) : q->w8a8 ? quantization_config() : NULL;
-    int       failed = numbers || q->compressed_tensors || q->w8a8 ? json_object_set_new(config, "quantization_config", numbers) : 0;
+    int       failed = q->compressed_tensors || q->w8a8 ? json_object_set_new(config, "quantization_config", numbers) : 0;
     if (q->rotated && q->config.tie_embeddings) failed |= json_object_set_new(config, "tie_word_embeddings", json_false());
     char     *text = failed ? NULL : td_json_dump(config, JSON_INDENT(2));
     td_status s = text ? td_output_path(q, path, "config.json") : td_fail(q->err, TD_ENOMEM, "out of memory");

@@ -31,7 +31,8 @@ typedef struct {
 TD_NODISCARD td_status td_file_map_open(td_file_map *m, const char *path, td_error *err);
 void                   td_file_map_close(td_file_map *m); /* one that is not open is fine */
 
-static inline size_t td_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static inline size_t td_div_up(size_t n, size_t by) { return (n + by - 1) / by; }
+static inline size_t td_round_up(size_t n, size_t to) { return td_div_up(n, to) * to; }
 
 /** *out = a * b; false on overflow. */
 static inline bool td_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }

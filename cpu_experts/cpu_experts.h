@@ -78,6 +78,10 @@ typedef struct {
 typedef enum { TD_EXPERT_GATE, TD_EXPERT_UP, TD_EXPERT_DOWN } td_expert_matrix; /* gate and up [inter, hidden], down [hidden, inter] */
 #define TD_EXPERT_MATRICES 3
 
+static inline const td_tensor_view *td_expert_view(const td_expert_weights *e, td_expert_matrix m) {
+    return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
+}
+
 /** Memory that a store of this shape takes: weights, and scratch for max_tok. */
 void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint64_t *weight_bytes, uint64_t *scratch_bytes);
 

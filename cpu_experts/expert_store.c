@@ -131,10 +131,6 @@ typedef struct {
     near_matrix             *near;                        /* [workers] */
 } view_source;
 
-static const td_tensor_view *matrix_view(const td_expert_weights *e, td_expert_matrix m) {
-    return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
-}
-
 /* n rows [n, cols] to nearest, or as they are to bf16. @param factor of fp4g @param tmp [cols] f32, not w. */
 static bool round_rows(const td_experts *x, td_dtype dtype, const void *w, size_t n, size_t cols, size_t k, float factor, const td_gemm_weights *out,
                        float *tmp) {
@@ -198,7 +194,7 @@ static size_t view_bytes(const td_tensor_view *v) {
 
 /* A worker's matrix, in its buffer where that is better than where it lies. */
 static const td_tensor_view *fetch_matrix(const view_source *src, size_t expert, td_expert_matrix m, uint32_t worker) {
-    const td_tensor_view *v = matrix_view(&src->experts[expert], m);
+    const td_tensor_view *v = td_expert_view(&src->experts[expert], m);
     size_t                bytes = src->fetch ? view_bytes(v) : 0;
     if (!bytes) return v;
     near_matrix *here = &src->near[worker];
@@ -240,7 +236,7 @@ static float coded_amax(const td_coded_matrix *m, float *row) {
 static void find_factors(void *ctx, uint32_t expert, const td_worker *w) {
     const view_source *src = ctx;
     for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
-        const td_tensor_view *v = matrix_view(&src->experts[expert], (td_expert_matrix)m);
+        const td_tensor_view *v = td_expert_view(&src->experts[expert], (td_expert_matrix)m);
         src->factor[expert][m] = 1;
         if (src->x->layout.groups.scale_dtype != TD_DT_F8_E4M3) continue;
         if (!v->coded)
@@ -277,7 +273,7 @@ td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_w
         TD_TRY(check_view(&experts[e].up, inter, hidden, "up_proj", e, err));
         TD_TRY(check_view(&experts[e].down, hidden, inter, "down_proj", e, err));
         for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
-            size_t bytes = view_bytes(matrix_view(&experts[e], (td_expert_matrix)m));
+            size_t bytes = view_bytes(td_expert_view(&experts[e], (td_expert_matrix)m));
             widest = bytes > widest ? bytes : widest;
         }
     }

@@ -24,7 +24,6 @@ typedef struct {
 
 typedef struct {
     td_role        role;
-    td_role        stored; /* whose tensor it is: a tied head is the embedding */
     uint32_t       layer, expert, moe_layer;
     td_tensor_spec spec;
 } matrix;
@@ -51,10 +50,8 @@ static bool is_expert(td_role role) { return role >= TD_ROLE_EXPERT_GATE && role
 static bool is_shared(td_role role) { return role == TD_ROLE_MTP_EMBED || role == TD_ROLE_MTP_HEAD; }
 
 static bool matrix_of(const td_model_config *c, td_role role, uint32_t layer, uint32_t expert, matrix *m) {
-    bool tied = role == TD_ROLE_LM_HEAD && c->tie_embeddings;
-    *m = (matrix){.role = role, .stored = tied ? TD_ROLE_EMBED : role, .layer = layer, .expert = expert};
-    if (is_shared(role) || !td_tensor_spec_get(c, m->stored, layer, expert, &m->spec) || m->spec.rank != 2) return false;
-    if (tied) m->spec.format = TD_WEIGHT_W8A8;
+    *m = (matrix){.role = role, .layer = layer, .expert = expert};
+    if (is_shared(role) || !td_tensor_spec_get(c, role, layer, expert, &m->spec) || m->spec.rank != 2) return false;
     m->moe_layer = td_moe_layers_in(c, (td_layer_range){0, layer});
     return true;
 }
@@ -115,10 +112,10 @@ static td_status open_reader(reader *r, td_error *err) {
     const side   *s = r->side;
     if (is_expert(m->role)) return TD_OK;
     r->format = td_model_weight_format(s->config, m->role, &m->spec, s->w8a8);
-    TD_TRY(td_model_find_groups(s->checkpoint, s->config, m->stored, m->layer, &r->scratch, &r->view, &r->format, err));
+    TD_TRY(td_model_find_groups(s->checkpoint, s->config, m->role, m->layer, &r->scratch, &r->view, &r->format, err));
     if (r->format == TD_WEIGHT_INT4G || r->format == TD_WEIGHT_FP4G) r->format = TD_WEIGHT_F32; /* held exactly */
-    return r->format == TD_WEIGHT_W8A8 ? td_checkpoint_get(s->checkpoint, s->config, m->stored, m->layer, 0, &r->scratch, &r->view, err)
-                                       : td_checkpoint_get_float(s->checkpoint, s->config, m->stored, m->layer, 0, &r->scratch, &r->view, err);
+    return td_checkpoint_get(s->checkpoint, s->config, m->role, m->layer, 0, r->format == TD_WEIGHT_W8A8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT, &r->scratch,
+                             &r->view, err);
 }
 
 static td_status read_rows(const reader *r, size_t row, size_t n, float *out, int8_t *codes, td_error *err) {
@@ -209,9 +206,10 @@ static td_status compare_all(comparison *c, td_pool *pool, td_tensor_snr **out, 
         const td_tensor_spec *spec = &c->matrices[i].spec;
         td_tensor_snr        *t = &(*out)[i];
         if (c->errors[i].status != TD_OK) return td_fail(err, c->errors[i].status, "%s", c->errors[i].text);
+        bool                  tied_head = c->matrices[i].role == TD_ROLE_LM_HEAD && c->sides[OWN].config->tie_embeddings;
         *t = (td_tensor_snr){.rows = spec->shape[0], .columns = spec->shape[1], .db = db_of(&c->weights[i])};
         t->output_db = td_linear_rows_of(c->rows, c->matrices[i].role, c->matrices[i].layer)->n ? db_of(&c->outputs[i]) : NAN;
-        snprintf(t->name, sizeof t->name, "%s%s", spec->name, c->matrices[i].role != c->matrices[i].stored ? " as head" : "");
+        snprintf(t->name, sizeof t->name, "%s%s", spec->name, tied_head ? " as head" : "");
     }
     qsort(*out, *n, sizeof **out, worst_first);
     return TD_OK;

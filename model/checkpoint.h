@@ -74,35 +74,31 @@ typedef struct {
 
 void td_scratch_reset(td_scratch *s); /* frees everything; the scratch can be used again */
 
+/** What a weight stored in codes is given as; any other is BF16, F16 or F32 as stored. */
+typedef enum {
+    TD_FORM_FLOAT,         /* F32, decoded (model/stored_weight.h) */
+    TD_FORM_FLOAT_OR_INT8, /* I8 with scales where it is int8 with a scale per row; else decoded */
+    TD_FORM_STORED,        /* out->coded; scales and zeros are not looked at */
+    TD_FORM_CODES,         /* the same, and out is empty for a weight that is not in codes: nothing is made */
+} td_weight_form;
+
 /**
- * The weight of a role, ready for td_npu_ops.weight_create: of the expected shape; BF16, F16 or F32 as stored, I8 with scales where the checkpoint
- * has int8 with a scale per row, F32 decoded from any other codes (model/stored_weight.h); aligned; the rows that RoPE turns put from pairs into
- * halves. The fallback of td_tensor_spec is applied.
- * out->data is NULL (and TD_OK returned) when a model of this configuration has no such weight.
+ * The weight of a role, ready for td_npu_ops.weight_create: of the expected shape; aligned; the rows that RoPE turns put from pairs into halves (of coded ones
+ * row_of says where they are). The fallback of td_tensor_spec is applied. A rotated model's weights are decoded, in F32; one that was replaced
+ * (td_checkpoint_replace) is what it was replaced with, in whatever form.
+ * out->data and out->coded are NULL (and TD_OK returned) when a model of this configuration has no such weight.
  * @param scratch holds the bytes where they are made, permuted or realigned; file views live until td_checkpoint_close.
  * @return TD_ENOTFOUND (missing tensor), TD_EFORMAT (shape, dtype), TD_ENOTSUP (a dtype that is not read), TD_EIO, TD_ENOMEM.
  */
 TD_NODISCARD td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
-                                         td_scratch *scratch, td_tensor_view *out, td_error *err);
+                                         td_weight_form form, td_scratch *scratch, td_tensor_view *out, td_error *err);
 
-/** The same with int8 decoded too: never I8. */
-TD_NODISCARD td_status td_checkpoint_get_float(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
-                                               td_scratch *scratch, td_tensor_view *out, td_error *err);
-
-/** td_checkpoint_get, or td_checkpoint_get_float without int8, with the rows in the checkpoint's order, for another checkpoint. */
-TD_NODISCARD td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, bool int8,
+/** The same of no expert, with the rows in the checkpoint's order, for another checkpoint. */
+TD_NODISCARD td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, td_weight_form form,
                                                   td_scratch *scratch, td_tensor_view *out, td_error *err);
 
 /** Bytes of the weight in the checkpoint, about: scales and zeros not counted; 0 for what is missing. */
 size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec);
-
-/** The same with nothing decoded: out->coded where the matrix is stored in codes and no rows are permuted. Scales and zeros are not looked at. */
-TD_NODISCARD td_status td_checkpoint_get_coded(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
-                                               td_scratch *scratch, td_tensor_view *out, td_error *err);
-
-/** td_checkpoint_get_coded with the rows in the checkpoint's order. */
-TD_NODISCARD td_status td_checkpoint_get_coded_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
-                                                        td_scratch *scratch, td_tensor_view *out, td_error *err);
 
 /** The weight as stored, not permuted: a view of the file's bytes, perhaps unaligned; *out is NULL where it is in codes. Else as td_checkpoint_get. */
 TD_NODISCARD td_status td_checkpoint_get_stored(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,

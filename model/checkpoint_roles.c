@@ -185,8 +185,6 @@ static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, c
     return ok ? TD_OK : td_stored_check_values(c, spec, m, err);
 }
 
-typedef enum { AS_FLOAT, AS_FLOAT_OR_INT8, AS_STORED } form;
-
 /* A rotated model's U, which no file has yet. */
 static bool made_of_identity(const td_checkpoint *c, td_role role) { return role == TD_ROLE_MTP_UNTURN && c->rotation.k; }
 
@@ -199,7 +197,7 @@ static td_status make_identity(size_t n, td_scratch *scratch, td_tensor_view *ou
     return TD_OK;
 }
 
-static td_status get_stored_values(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, form wanted, bool turn,
+static td_status get_stored_values(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, td_weight_form form, bool turn,
                                    td_scratch *scratch, td_tensor_view *out, td_error *err) {
     td_tensor_spec   spec;
     td_stored_weight w;
@@ -209,10 +207,11 @@ static td_status get_stored_values(const td_checkpoint *c, const td_model_config
     if (td_checkpoint_is_dummy(c)) return make_dummy(c, &spec, role, scratch, out, err);
     if (made_of_identity(c, role)) return make_identity(spec.shape[0], scratch, out, err);
     TD_TRY(td_stored_find(c, config, &spec, scratch, &w, err));
+    if (w.plain && form == TD_FORM_CODES) return TD_OK;
     if (w.plain) {
         v = (td_tensor_view){.dtype = w.plain->dtype, .rank = w.plain->rank, .data = w.plain->data};
         memcpy(v.shape, w.plain->shape, sizeof v.shape);
-    } else if (wanted == AS_STORED) {
+    } else if (form == TD_FORM_STORED || form == TD_FORM_CODES) {
         td_coded_matrix *coded = td_scratch_take(scratch, sizeof *coded, err);
         if (!coded) return TD_ENOMEM;
         *coded = w.coded;
@@ -224,7 +223,7 @@ static td_status get_stored_values(const td_checkpoint *c, const td_model_config
         }
         *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {w.coded.n, w.coded.k}, .coded = coded};
         return TD_OK;
-    } else if (wanted == AS_FLOAT_OR_INT8 && w.coded.codes == TD_CODES_INT8) {
+    } else if (form == TD_FORM_FLOAT_OR_INT8 && w.coded.codes == TD_CODES_INT8) {
         TD_TRY(view_int8(c, &spec, &w.coded, scratch, &v, err));
     } else {
         TD_TRY(decode(c, &spec, &w.coded, scratch, &v, err));
@@ -251,7 +250,7 @@ static td_status rotate(const td_checkpoint *c, const td_model_config *config, t
     size_t  n = v->rank > 1 ? v->shape[0] : 1, k = v->shape[v->rank - 1];
     if (gain_role != TD_ROLE_COUNT) {
         td_tensor_view g;
-        TD_TRY(get_stored_values(c, config, gain_role, layer, 0, AS_FLOAT, true, scratch, &g, err));
+        TD_TRY(get_stored_values(c, config, gain_role, layer, 0, TD_FORM_FLOAT, true, scratch, &g, err));
         gain = widen(&g, g.shape[0], scratch, err);
         if (!gain) return TD_ENOMEM;
     }
@@ -273,43 +272,30 @@ static td_status get_replaced(const td_checkpoint *c, const td_model_config *con
 }
 
 /* @param turn put the rows that RoPE turns from pairs into halves. */
-static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, form wanted, bool turn,
+static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, td_weight_form form, bool turn,
                      td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    bool rotated = c->rotation.k && td_rotation_touches(role);
-    if (c->replaced && layer == c->replaced_layer && c->replaced[role].data) return get_replaced(c, config, role, turn, scratch, out, err);
-    TD_TRY(get_stored_values(c, config, role, layer, expert, rotated ? AS_FLOAT : wanted, turn, scratch, out, err));
+    bool rotated = c->rotation.k && td_rotation_touches(role), replaced = c->replaced && layer == c->replaced_layer && c->replaced[role].data;
+    *out = (td_tensor_view){0};
+    if (form == TD_FORM_CODES && (rotated || replaced || made_of_identity(c, role) || td_checkpoint_is_dummy(c))) return TD_OK;
+    if (replaced) return get_replaced(c, config, role, turn, scratch, out, err);
+    TD_TRY(get_stored_values(c, config, role, layer, expert, rotated ? TD_FORM_FLOAT : form, turn, scratch, out, err));
     return rotated && out->data ? rotate(c, config, role, layer, scratch, out, err) : TD_OK;
 }
 
-td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
+td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, td_weight_form form,
                             td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    return get(c, config, role, layer, expert, AS_FLOAT_OR_INT8, true, scratch, out, err);
+    return get(c, config, role, layer, expert, form, true, scratch, out, err);
 }
 
-td_status td_checkpoint_get_float(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
-                                  td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    return get(c, config, role, layer, expert, AS_FLOAT, true, scratch, out, err);
-}
-
-td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, bool int8,
+td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, td_weight_form form,
                                      td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    return get(c, config, role, layer, 0, int8 ? AS_FLOAT_OR_INT8 : AS_FLOAT, false, scratch, out, err);
+    return get(c, config, role, layer, 0, form, false, scratch, out, err);
 }
 
 size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec) {
     td_stored_weight w;
     if (td_stored_find(c, config, spec, NULL, &w, NULL) != TD_OK) return 0;
     return w.plain ? w.plain->bytes : w.coded.n * w.coded.k * w.coded.bits / 8;
-}
-
-td_status td_checkpoint_get_coded_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, td_scratch *scratch,
-                                           td_tensor_view *out, td_error *err) {
-    return get(c, config, role, layer, 0, AS_STORED, false, scratch, out, err);
-}
-
-td_status td_checkpoint_get_coded(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
-                                  td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    return get(c, config, role, layer, expert, AS_STORED, true, scratch, out, err);
 }
 
 /* A vector, and no bias. */

@@ -21,55 +21,53 @@ td_status td_expert_files_check(const td_experts_config *ec, const char *dir, co
     return TD_OK;
 }
 
+static td_status get_expert(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, uint32_t expert, td_scratch *scratch, td_expert_weights *out,
+                            td_error *err) {
+    TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_GATE, layer, expert, TD_FORM_STORED, scratch, &out->gate, err));
+    TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_UP, layer, expert, TD_FORM_STORED, scratch, &out->up, err));
+    return td_checkpoint_get(ck, c, TD_ROLE_EXPERT_DOWN, layer, expert, TD_FORM_STORED, scratch, &out->down, err);
+}
+
 td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch, td_expert_weights *out,
                                     td_error *err) {
-    for (uint32_t e = 0; e < c->n_experts; e++) {
-        TD_TRY(td_checkpoint_get_coded(ck, c, TD_ROLE_EXPERT_GATE, layer, e, scratch, &out[e].gate, err));
-        TD_TRY(td_checkpoint_get_coded(ck, c, TD_ROLE_EXPERT_UP, layer, e, scratch, &out[e].up, err));
-        TD_TRY(td_checkpoint_get_coded(ck, c, TD_ROLE_EXPERT_DOWN, layer, e, scratch, &out[e].down, err));
-    }
+    for (uint32_t e = 0; e < c->n_experts; e++) TD_TRY(get_expert(ck, c, layer, e, scratch, &out[e], err));
     return TD_OK;
 }
 
-/* The matrices of an expert, by td_expert_matrix. */
-static const td_tensor_view *matrix(const td_expert_weights *e, int m) { return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down; }
-
 /* The first routed expert; without views where the checkpoint has none. */
 static td_status first_expert(const td_checkpoint *ck, const td_model_config *c, td_scratch *scratch, td_expert_weights *e, td_error *err) {
-    static const td_role ROLES[] = {TD_ROLE_EXPERT_GATE, TD_ROLE_EXPERT_UP, TD_ROLE_EXPERT_DOWN};
-    uint32_t             layer = 0;
-    td_status            st = TD_OK;
+    uint32_t layer = 0;
     *e = (td_expert_weights){0};
     while (layer < c->n_layers && !c->is_moe[layer]) layer++;
     if (layer == c->n_layers || td_checkpoint_is_dummy(ck) || !td_checkpoint_has_experts(ck, c)) return TD_OK;
-    for (int m = 0; st == TD_OK && m < TD_EXPERT_MATRICES; m++)
-        st = td_checkpoint_get_coded(ck, c, ROLES[m], layer, 0, scratch, (td_tensor_view *)matrix(e, m), err);
-    return st;
+    return get_expert(ck, c, layer, 0, scratch, e, err);
 }
 
-td_status td_checkpoint_exact_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *exact, td_error *err) {
-    td_scratch        scratch = {0};
-    td_expert_weights e;
-    td_status         st = first_expert(ck, c, &scratch, &e, err);
-    *exact = false;
-    for (int m = 0; st == TD_OK && !*exact && m < TD_EXPERT_MATRICES; m++) { /* a format for one matrix may hold the others too */
-        *exact = matrix(&e, m)->coded && td_expert_exact_numbers(matrix(&e, m)->coded, out);
-        for (int i = 0; *exact && i < TD_EXPERT_MATRICES; i++)
-            *exact = matrix(&e, i)->coded && td_expert_format_carries(out->format, &out->groups, matrix(&e, i)->coded);
+/* A format for one matrix may hold the others too. */
+static bool exact_numbers(const td_expert_weights *e, td_expert_numbers *out) {
+    bool exact = false;
+    for (int m = 0; !exact && m < TD_EXPERT_MATRICES; m++) {
+        const td_coded_matrix *coded = td_expert_view(e, (td_expert_matrix)m)->coded;
+        exact = coded && td_expert_exact_numbers(coded, out);
+        for (int i = 0; exact && i < TD_EXPERT_MATRICES; i++) {
+            const td_coded_matrix *other = td_expert_view(e, (td_expert_matrix)i)->coded;
+            exact = other && td_expert_format_carries(out->format, &out->groups, other);
+        }
     }
-    td_scratch_reset(&scratch);
-    return st;
+    return exact;
 }
 
-td_status td_checkpoint_rounded_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *coded, td_error *err) {
+td_status td_checkpoint_expert_numbers(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, td_stored_experts *stored, td_error *err) {
     td_scratch             scratch = {0};
     td_expert_weights      e;
     td_status              st = first_expert(ck, c, &scratch, &e, err);
     const td_coded_matrix *m = e.gate.coded;
-    *coded = st == TD_OK && m;
-    if (*coded) {
-        bool int8 = m->bits == 8 && m->codes != TD_CODES_E4M3;
-        *out = *td_expert_numbers_find(int8 ? "int8" : "int4");
+    *stored = TD_EXPERTS_NOT_CODED;
+    if (st == TD_OK && exact_numbers(&e, out)) {
+        *stored = TD_EXPERTS_EXACT;
+    } else if (st == TD_OK && m) {
+        *stored = TD_EXPERTS_ROUNDED;
+        *out = *td_expert_numbers_find(m->bits == 8 && m->codes != TD_CODES_E4M3 ? "int8" : "int4");
         td_info("no format holds the experts' codes exactly%s: they are rounded to %s", m->group_of ? ", their columns were quantised in another order" : "", out->name);
     }
     td_scratch_reset(&scratch);
@@ -80,7 +78,7 @@ void td_experts_name_fault(const td_checkpoint *ck, const td_model_config *c, ui
     for (uint32_t e = 0; e < c->n_experts; e++)
         for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
             td_tensor_spec         spec;
-            const td_coded_matrix *coded = matrix(&views[e], m)->coded;
+            const td_coded_matrix *coded = td_expert_view(&views[e], (td_expert_matrix)m)->coded;
             if (coded && td_tensor_spec_get(c, TD_ROLE_EXPERT_GATE + (td_role)m, layer, e, &spec) &&
                 td_stored_check_values(ck, &spec, coded, err) != TD_OK)
                 return;
@@ -92,7 +90,7 @@ static void report_rounded(const td_experts_config *ec, const td_model_config *c
     uint32_t coded = 0, rounded = 0;
     for (uint32_t e = 0; e < c->n_experts; e++)
         for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
-            const td_coded_matrix *w = matrix(&views[e], m)->coded;
+            const td_coded_matrix *w = td_expert_view(&views[e], (td_expert_matrix)m)->coded;
             coded += w != NULL;
             rounded += w && !td_expert_format_carries(ec->format, &ec->groups, w);
         }

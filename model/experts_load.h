@@ -15,17 +15,17 @@ TD_NODISCARD td_status td_expert_files_check(const td_experts_config *ec, const 
 TD_NODISCARD td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers,
                                            const td_checkpoint *ck, const char *dir, td_error *err);
 
-/**
- * The format that holds the checkpoint's experts with not one bit changed, judged by those of the first of its MoE layers.
- * @param exact false: there is none.
- */
-TD_NODISCARD td_status td_checkpoint_exact_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *exact, td_error *err);
+typedef enum {
+    TD_EXPERTS_NOT_CODED, /* or not there */
+    TD_EXPERTS_EXACT,     /* a format holds their codes with not one bit changed */
+    TD_EXPERTS_ROUNDED,   /* none does */
+} td_stored_experts;
 
 /**
- * For experts in codes that no format carries: what they are rounded to where nobody chooses. int8 for integers of 8 bits, int4 else.
- * @param coded false: they are not in codes.
+ * The format for experts in codes where nobody chooses, judged by the first expert of the first MoE layer.
+ * @param out EXACT: what holds them; ROUNDED: what they are rounded to, int8 for integers of 8 bits, int4 else. NOT_CODED: not written.
  */
-TD_NODISCARD td_status td_checkpoint_rounded_experts(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, bool *coded, td_error *err);
+TD_NODISCARD td_status td_checkpoint_expert_numbers(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, td_stored_experts *stored, td_error *err);
 
 /** Views of one layer's experts in the checkpoint, coded ones where they are stored so. @param layer of the model. @param out [n_experts]; its bytes live as scratch and ck do. */
 TD_NODISCARD td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch,

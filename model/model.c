@@ -186,6 +186,7 @@ static bool has_packed_experts(const td_model *m) {
 /* What packed files hold is what can be loaded; codes that are carried exactly are better than rounding them again. */
 static td_status choose_expert_format(td_model *m, td_error *err) {
     td_expert_numbers n;
+    td_stored_experts stored;
     bool              found = false;
     if (m->n_moe == 0) return TD_OK;
     if (m->cpu_weight_path) {
@@ -194,9 +195,9 @@ static td_status choose_expert_format(td_model *m, td_error *err) {
         TD_TRY(td_experts_file_format(path, &n, err));
         found = true;
     } else if (m->o.w8a8) {
-        TD_TRY(td_checkpoint_exact_experts(m->checkpoint, &m->config, &n, &found, err));
-        if (found) td_info("the experts' codes are carried over exactly, in %s", n.name);
-        if (!found) TD_TRY(td_checkpoint_rounded_experts(m->checkpoint, &m->config, &n, &found, err));
+        TD_TRY(td_checkpoint_expert_numbers(m->checkpoint, &m->config, &n, &stored, err));
+        if (stored == TD_EXPERTS_EXACT) td_info("the experts' codes are carried over exactly, in %s", n.name);
+        found = stored != TD_EXPERTS_NOT_CODED;
     }
     if (!found) return TD_OK;
     m->o.expert_format = n.format;

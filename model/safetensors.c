@@ -38,6 +38,12 @@ static const struct {
     {"U32", 32, TD_DT_COUNT},     {"U64", 64, TD_DT_COUNT},    {"F64", 64, TD_DT_COUNT},      {"C64", 64, TD_DT_COUNT},
 };
 
+const char *td_safetensors_dtype_name(td_dtype dtype) {
+    size_t i = 0;
+    while (DTYPES[i].dtype != dtype) i++;
+    return DTYPES[i].name;
+}
+
 /* A non-negative integer that fits size_t; false for anything else. */
 static bool to_size(const json_t *v, size_t *out) {
     if (!json_is_integer(v) || json_integer_value(v) < 0) return false;
@@ -220,16 +226,15 @@ void td_safetensors_release_pages(const td_safetensors *f) {
     if (f->fd >= 0) madvise((void *)f->data, f->size, MADV_DONTNEED); /* a failure costs memory only */
 }
 
-#define PAGE       ((size_t)4096)
 #define PAGES_SEEN 1024 /* looked up at a time */
 
 /* Whether most of a range of pages is in the system's cache; of a file that is not ours the system says so always. */
 static bool is_cached(const char *from, size_t bytes) {
     unsigned char seen[PAGES_SEEN];
-    size_t        pages = (bytes + PAGE - 1) / PAGE, cached = 0;
+    size_t        pages = td_div_up(bytes, TD_PAGE_BYTES), cached = 0;
     for (size_t at = 0, n; at < pages; at += n) {
         n = pages - at < PAGES_SEEN ? pages - at : PAGES_SEEN;
-        if (mincore((void *)(from + at * PAGE), n * PAGE, seen) != 0) return true;
+        if (mincore((void *)(from + at * TD_PAGE_BYTES), n * TD_PAGE_BYTES, seen) != 0) return true;
         for (size_t i = 0; i < n; i++) cached += seen[i] & 1;
     }
     return cached >= pages - pages / 8;
@@ -239,12 +244,12 @@ const void *td_safetensors_fetch(const td_safetensors *f, const void *at, size_t
     const char *p = at, *base = (const char *)f->data;
     if (p < base || p + bytes > base + f->size) return NULL;
     if (!f->direct) return at;
-    size_t begin = (size_t)(p - base), first = begin / PAGE * PAGE, last = (begin + bytes + PAGE - 1) / PAGE * PAGE, done = 0;
+    size_t begin = (size_t)(p - base), first = begin / TD_PAGE_BYTES * TD_PAGE_BYTES, last = td_round_up(begin + bytes, TD_PAGE_BYTES), done = 0;
     if (is_cached(base + first, begin + bytes - first)) return at;
     while (first + done < begin + bytes) {
         ssize_t n = pread(f->fd, (char *)buffer + done, last - first - done, (off_t)(first + done));
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0 || (n % (ssize_t)PAGE && first + done + (size_t)n < begin + bytes)) return at;
+        if (n <= 0 || (n % (ssize_t)TD_PAGE_BYTES && first + done + (size_t)n < begin + bytes)) return at;
         done += (size_t)n;
     }
     return (char *)buffer + (begin - first);

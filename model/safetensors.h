@@ -28,6 +28,8 @@ typedef struct {
     size_t      bytes;
 } td_safetensors_entry;
 
+const char *td_safetensors_dtype_name(td_dtype dtype); /* "BF16" */
+
 typedef struct td_safetensors td_safetensors;
 
 /** Map and check a file. Sentences begin with the path. @return TD_ENOTFOUND, TD_EIO, TD_ENOMEM, TD_EFORMAT. */

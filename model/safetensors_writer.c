@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/json_text.h"
 #include "core/mem.h"
+#include "model/safetensors.h"
 
 #define PAYLOAD_ALIGN 64
 
@@ -51,12 +52,6 @@ static void sync_folder_of(const char *path) {
     free(dir);
 }
 
-static const char *dtype_name(td_dtype t) {
-    static const char *const NAMES[TD_DT_COUNT] = {[TD_DT_F32] = "F32", [TD_DT_BF16] = "BF16", [TD_DT_F16] = "F16",
-                                                   [TD_DT_I8] = "I8",   [TD_DT_I32] = "I32",   [TD_DT_I64] = "I64"};
-    return NAMES[t];
-}
-
 /* Offsets: types of 8 bytes, then 4, 2, 1. Returns the payload's size. */
 static size_t lay_out(td_safetensors_item *items, size_t n) {
     size_t at = 0;
@@ -79,7 +74,7 @@ static char *header_text(const td_safetensors_item *items, size_t n, const char 
         json_t                    *shape = json_array();
         for (uint32_t d = 0; d < t->rank; d++) failed |= json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
         failed |= json_object_set_new(root, t->name,
-                                      json_pack("{s:s,s:o,s:[I,I]}", "dtype", dtype_name(t->dtype), "shape", shape, "data_offsets",
+                                      json_pack("{s:s,s:o,s:[I,I]}", "dtype", td_safetensors_dtype_name(t->dtype), "shape", shape, "data_offsets",
                                                 (json_int_t)t->offset, (json_int_t)(t->offset + t->bytes)));
     }
     char *text = failed ? NULL : td_json_dump(root, JSON_COMPACT);

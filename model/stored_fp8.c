@@ -4,39 +4,40 @@
  *   compressed-tensors    X.weight_scale, [n, 1] a row each, one element for all, or blocks as above
  */
 #include "core/error.h"
+#include "core/mem.h"
 #include "model/stored_weight.h"
 
-static size_t parts(size_t n, size_t size) { return (n + size - 1) / size; }
+static bool is_one(const td_safetensors_entry *scale) { return scale->rank == 0 || td_stored_is(scale, 1, 1); }
 
-static void set_blocks(td_coded_matrix *out, size_t rows, size_t columns) {
-    out->scale_rows = rows;
-    out->group = columns;
-    out->scale_row_step = parts(out->k, columns);
-    out->scale_group_step = 1;
+/* Of several groups of quantization_config the one that this scale fits, or the first that stores FP8. @param scale NULL: it is missing. */
+static const td_quant_scheme *find_scheme(const stored_query *q, const td_safetensors_entry *scale) {
+    const td_quant_scheme *first = NULL;
+    size_t                 n = q->spec->shape[0], k = q->spec->shape[1];
+    for (uint32_t i = 0; i < q->quant->n_schemes; i++) {
+        const td_quant_scheme *s = &q->quant->scheme[i];
+        if (!s->is_float || s->bits != 8) continue;
+        if (!first) first = s;
+        if (!scale) continue;
+        if (s->group ? td_stored_is(scale, td_div_up(n, s->block_rows), td_div_up(k, s->group)) : td_stored_is(scale, n, 1) || is_one(scale)) return s;
+    }
+    return first;
 }
 
 td_status td_stored_fp8(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out) {
-    const td_safetensors_entry *scale;
-    const td_quant_scheme      *s = NULL;
-    bool                        blocks = q->quant->method == TD_QUANT_FP8;
-    for (uint32_t i = 0; i < q->quant->n_schemes; i++)
-        if (q->quant->scheme[i].is_float && q->quant->scheme[i].bits == 8) s = &q->quant->scheme[i];
+    const char                 *scale_name = q->quant->method == TD_QUANT_FP8 ? "weight_scale_inv" : "weight_scale";
+    const td_safetensors_entry *scale = td_stored_entry(q, scale_name);
+    const td_quant_scheme      *s = find_scheme(q, scale);
     if (!s) return td_stored_fail(q, e, TD_EFORMAT, "is F8_E4M3, and quantization_config does not describe FP8 weights");
-    TD_TRY(td_stored_need(q, blocks ? "weight_scale_inv" : "weight_scale", &scale));
+    TD_TRY(td_stored_need(q, scale_name, &scale));
     TD_TRY(td_stored_scale_dtype(q, scale, &out->scale_dtype));
+    bool one = !s->group && is_one(scale);
     out->codes = TD_CODES_E4M3;
     out->bits = 8;
     out->data = e->data;
     out->scale = scale->data;
-    if (!s->group && td_stored_is(scale, out->n, 1)) {
-        set_blocks(out, 1, out->k);
-        return TD_OK;
-    }
-    if (!s->group && (scale->rank == 0 || td_stored_is(scale, 1, 1))) {
-        set_blocks(out, out->n, out->k);
-        return TD_OK;
-    }
-    size_t rows = s->group ? s->block_rows : 1, columns = s->group ? s->group : out->k;
-    set_blocks(out, rows, columns);
-    return td_stored_check(q, scale, scale->dtype, parts(out->n, rows), parts(out->k, columns));
+    out->scale_rows = s->group ? s->block_rows : one ? out->n : 1;
+    out->group = s->group ? s->group : out->k;
+    out->scale_row_step = td_coded_groups(out);
+    out->scale_group_step = 1;
+    return one ? TD_OK : td_stored_check(q, scale, scale->dtype, td_div_up(out->n, out->scale_rows), td_coded_groups(out));
 }

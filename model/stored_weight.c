@@ -50,9 +50,8 @@ bool td_stored_is(const td_safetensors_entry *e, size_t rows, size_t columns) {
 }
 
 td_status td_stored_check(const stored_query *q, const td_safetensors_entry *e, td_dtype dtype, size_t rows, size_t columns) {
-    static const char *const NAMES[TD_DT_COUNT] = {"F32", "BF16", "F16", "I8", "U8", "I32", "I64", "F8_E4M3", "F8_E8M0"};
-    char                     have[96];
-    if (e->dtype != dtype) return td_stored_fail(q, e, TD_EFORMAT, "is %s, expected %s", e->dtype_name, NAMES[dtype]);
+    char have[96];
+    if (e->dtype != dtype) return td_stored_fail(q, e, TD_EFORMAT, "is %s, expected %s", e->dtype_name, td_safetensors_dtype_name(dtype));
     if (td_stored_is(e, rows, columns)) return TD_OK;
     return td_stored_fail(q, e, TD_EFORMAT, "has the shape %s, and [%zu, %zu] follows from the model's sizes and quantization_config",
                           td_shape_text(have, sizeof have, e->shape, e->rank), rows, columns);

@@ -9,9 +9,8 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/mem.h"
 #include "model/stored_weight.h"
-
-static size_t parts(size_t n, size_t size) { return (n + size - 1) / size; }
 
 static td_status read_order(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out) {
     if (!e) return TD_OK;
@@ -42,7 +41,7 @@ static const td_quant_scheme *find_scheme(const stored_query *q, const td_safete
         const td_quant_scheme *s = &q->quant->scheme[i];
         if (s->is_float) continue;
         if (!first) first = s;
-        if (td_stored_is(packed, n, parts(k, 32u / s->bits)) && td_stored_is(scale, n, parts(k, group_of_scheme(s, k)))) return s;
+        if (td_stored_is(packed, n, td_div_up(k, 32u / s->bits)) && td_stored_is(scale, n, td_div_up(k, group_of_scheme(s, k)))) return s;
     }
     return first;
 }
@@ -77,13 +76,13 @@ td_status td_stored_packed_int(const stored_query *q, const td_safetensors_entry
     out->scale = scale->data;
     out->scale_row_step = td_coded_groups(out);
     out->scale_group_step = 1;
-    TD_TRY(td_stored_check(q, e, TD_DT_I32, out->n, parts(out->k, per_word)));
+    TD_TRY(td_stored_check(q, e, TD_DT_I32, out->n, td_div_up(out->k, per_word)));
     TD_TRY(td_stored_scale_dtype(q, scale, &out->scale_dtype));
     TD_TRY(td_stored_check(q, scale, scale->dtype, out->n, td_coded_groups(out)));
     TD_TRY(check_shape_tensor(q, out));
     if (!s->symmetric) {
         TD_TRY(td_stored_need(q, "weight_zero_point", &zero));
-        TD_TRY(td_stored_check(q, zero, TD_DT_I32, parts(out->n, per_word), td_coded_groups(out)));
+        TD_TRY(td_stored_check(q, zero, TD_DT_I32, td_div_up(out->n, per_word), td_coded_groups(out)));
         out->zeros = TD_ZEROS_ROW_WORDS;
         out->zero = zero->data;
     }
@@ -102,7 +101,7 @@ static td_status find_groups(const stored_query *q, td_zeros_layout layout, td_c
     zero = td_stored_entry(q, "qzeros");
     if (!zero && out->symmetric) return TD_OK;
     TD_TRY(td_stored_need(q, "qzeros", &zero));
-    TD_TRY(td_stored_check(q, zero, TD_DT_I32, td_coded_groups(out), parts(out->n, 32u / out->bits)));
+    TD_TRY(td_stored_check(q, zero, TD_DT_I32, td_coded_groups(out), td_div_up(out->n, 32u / out->bits)));
     out->zeros = layout;
     out->zero = zero->data;
     return TD_OK;

@@ -28,7 +28,7 @@ static bool on_device(const td_model_config *c, const td_model_part *part, td_ro
 
 static bool of_whole_model(td_role role) { return role == TD_ROLE_EMBED || role == TD_ROLE_LM_HEAD || role == TD_ROLE_FINAL_NORM; }
 
-/* Without W8A8 linears are bf16, but f32 where the checkpoint's codes stand for values that bf16 does not hold. */
+/* Codes stand for values that bf16 does not hold; which linears are in codes is not known here. */
 td_weight_format td_model_weight_format(const td_model_config *c, td_role role, const td_tensor_spec *spec, bool w8a8) {
     bool linear = spec->format == TD_WEIGHT_W8A8 || role == TD_ROLE_KV_B;
     if (!linear || w8a8) return spec->format;
@@ -37,19 +37,11 @@ td_weight_format td_model_weight_format(const td_model_config *c, td_role role, 
 
 static uint32_t all_layers(const td_model_config *c) { return c->n_layers + c->n_mtp_layers; }
 
-/* A tied head is a linear over the embedding's matrix, in the linears' format. */
-static bool spec_of(const td_model_config *c, td_role role, uint32_t layer, td_tensor_spec *spec) {
-    if (role != TD_ROLE_LM_HEAD || !c->tie_embeddings) return td_tensor_spec_get(c, role, layer, 0, spec);
-    if (!td_tensor_spec_get(c, TD_ROLE_EMBED, 0, 0, spec)) return false;
-    spec->format = TD_WEIGHT_W8A8;
-    return true;
-}
-
 /* At most: which of a quantised checkpoint's linears come in groups is known when they are read. */
 static uint64_t bytes_of(td_npu *d, const td_model_config *c, const td_model_part *part, td_role role, uint32_t layer, bool w8a8) {
     static const td_weight_format IN_GROUPS[] = {TD_WEIGHT_INT4G, TD_WEIGHT_FP4G};
     td_tensor_spec                spec;
-    if (!on_device(c, part, role) || !spec_of(c, role, layer, &spec)) return 0;
+    if (!on_device(c, part, role) || !td_tensor_spec_get(c, role, layer, 0, &spec)) return 0;
     td_weight_format format = td_model_weight_format(c, role, &spec, w8a8);
     size_t           n = spec.rank == 1 ? 1 : spec.shape[0], k = spec.shape[spec.rank - 1];
     uint64_t         bytes = d->ops->weight_bytes(d, format, n, k);
@@ -106,11 +98,11 @@ static void adopt(loader *l, const td_device_weight_id *id, td_weight_format for
     if (l->d->ops->weight_adopt(l->d, &p, out, NULL) != TD_OK) *out = NULL;
 }
 
-td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role stored, uint32_t layer, td_scratch *scratch,
+td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer, td_scratch *scratch,
                                td_tensor_view *view, td_weight_format *format, td_error *err) {
     td_gemm_groups groups;
     if (*format != TD_WEIGHT_W8A8 || c->quant.method == TD_QUANT_NONE) return TD_OK;
-    TD_TRY(td_checkpoint_get_coded(ck, c, stored, layer, 0, scratch, view, err));
+    TD_TRY(td_checkpoint_get(ck, c, role, layer, 0, TD_FORM_CODES, scratch, view, err));
     td_coded_tiles tiles = view->coded ? td_coded_exact_tiles(view->coded, &groups) : TD_CODED_ROUNDED;
     if (tiles != TD_CODED_ROUNDED) *format = tiles == TD_CODED_INT4G ? TD_WEIGHT_INT4G : TD_WEIGHT_FP4G;
     return TD_OK;
@@ -120,19 +112,20 @@ td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c
 static td_status make_weight(loader *l, td_role role, uint32_t layer, td_weight_format format, const td_tensor_view *coded, td_scratch *scratch,
                              td_npu_weight **out) {
     td_tensor_view view;
-    bool           in_groups = format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G, rounded = format == TD_WEIGHT_W8A8;
+    bool           in_groups = format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G;
+    td_weight_form form = in_groups || format == TD_WEIGHT_W8A8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT;
     l->n_converted++;
     if (in_groups) {
         td_status st = l->d->ops->weight_create(l->d, format, coded, out, l->err);
         if (st != TD_EFORMAT) return st; /* else who decodes it names the scale or zero that is wrong */
     }
-    TD_TRY((in_groups || rounded ? td_checkpoint_get : td_checkpoint_get_float)(l->ck, l->c, role, layer, 0, scratch, &view, l->err));
+    TD_TRY(td_checkpoint_get(l->ck, l->c, role, layer, 0, form, scratch, &view, l->err));
     return view.data ? l->d->ops->weight_create(l->d, format, &view, out, l->err) : TD_OK;
 }
 
 static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weight **out) {
     td_tensor_spec spec;
-    if (!on_device(l->c, l->part, role) || !spec_of(l->c, role, layer, &spec)) return TD_OK;
+    if (!on_device(l->c, l->part, role) || !td_tensor_spec_get(l->c, role, layer, 0, &spec)) return TD_OK;
     td_scratch          scratch = {0};
     td_tensor_view      coded;
     td_device_weight_id id = id_of(&spec, role, layer);
@@ -238,7 +231,7 @@ typedef struct {
 
 static void list_role(td_npu *d, const td_model_config *c, td_role role, uint32_t layer, const td_npu_weight *w, kept_list *list) {
     td_tensor_spec spec;
-    if (!w || !spec_of(c, role, layer, &spec)) return;
+    if (!w || !td_tensor_spec_get(c, role, layer, 0, &spec)) return;
     list->ids[list->n] = id_of(&spec, role, layer);
     d->ops->weight_export(d, w, &list->weights[list->n++]);
 }

@@ -23,15 +23,14 @@ typedef struct {
     bool           whole;
 } td_model_part;
 
-/** How the device tier keeps a weight: with w8a8 its linears in int8; else as the checkpoint has them, or in f32 where these are codes. */
+/** How the device tier keeps a weight: with w8a8 its linears in int8; else in bf16, or all of them in f32 where the checkpoint has some in codes. */
 td_weight_format td_model_weight_format(const td_model_config *c, td_role role, const td_tensor_spec *spec, bool w8a8);
 
 /**
  * Whether a linear that is to be W8A8 is in the checkpoint as codes in groups that the device holds as they are.
- * @param stored the role whose tensor it is.
  * @param format in: of td_model_weight_format; then INT4G or FP4G, and view is of the codes.
  */
-TD_NODISCARD td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role stored, uint32_t layer, td_scratch *scratch,
+TD_NODISCARD td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer, td_scratch *scratch,
                                             td_tensor_view *view, td_weight_format *format, td_error *err);
 
 /** Bytes the device takes for all of them. */

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 
+#include "core/mem.h"
 #include "quant/tile_gemm.h"
 
 typedef enum {
@@ -47,7 +48,7 @@ typedef struct td_coded_matrix {
     float           factor;      /* on the whole matrix */
 } td_coded_matrix;
 
-static inline size_t td_coded_groups(const td_coded_matrix *m) { return (m->k + m->group - 1) / m->group; }
+static inline size_t td_coded_groups(const td_coded_matrix *m) { return td_div_up(m->k, m->group); }
 
 /** Codes from 0 on, less a zero; the others have a sign of their own. */
 static inline bool td_coded_is_unsigned(const td_coded_matrix *m) { return m->codes >= TD_CODES_ROW_WORDS; }

@@ -248,7 +248,7 @@ static td_status embed(calibration *k) {
     float           *wide = malloc(hidden * sizeof *wide);
     td_bf16         *row = malloc(hidden * sizeof *row);
     td_status        s = wide && row ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
-    if (s == TD_OK) s = td_checkpoint_get_float(q->source, &q->config, TD_ROLE_EMBED, 0, 0, &scratch, &table, q->err);
+    if (s == TD_OK) s = td_checkpoint_get(q->source, &q->config, TD_ROLE_EMBED, 0, 0, TD_FORM_FLOAT, &scratch, &table, q->err);
     if (s == TD_OK) s = td_hidden_create(q, 0, &w);
     for (uint64_t t = 0; s == TD_OK && t < td_calibration_tokens(&q->text); t++) {
         td_to_f32(table.dtype, (const char *)table.data + q->text.ids[t] * hidden * td_dtype_bytes(table.dtype), hidden, wide);

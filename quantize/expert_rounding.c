@@ -208,7 +208,7 @@ static void add_intermediates(const round_job *j, lane *l, const expert_rows *r)
 static td_status read_matrix(const round_job *j, lane *l, td_role role, uint32_t e, float *out) {
     td_scratch     scratch = {0};
     td_tensor_view v;
-    td_status      s = td_checkpoint_get_float(j->q->source, &j->q->config, role, j->layer, e, &scratch, &v, &l->err);
+    td_status      s = td_checkpoint_get(j->q->source, &j->q->config, role, j->layer, e, TD_FORM_FLOAT, &scratch, &v, &l->err);
     if (s == TD_OK) td_to_f32(v.dtype, v.data, v.shape[0] * v.shape[1], out);
     td_scratch_reset(&scratch);
     return s;

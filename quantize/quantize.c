@@ -110,10 +110,9 @@ static td_status choose_rotation(td_quantizer *q) {
    (which has no place for every format) round. */
 static td_status choose_expert_format(td_quantizer *q) {
     td_expert_numbers n;
-    bool              found;
-    TD_TRY(td_checkpoint_exact_experts(q->source, &q->config, &n, &found, q->err));
-    if (!found) TD_TRY(td_checkpoint_rounded_experts(q->source, &q->config, &n, &found, q->err));
-    if (found) q->chosen = n, q->experts = &q->chosen;
+    td_stored_experts stored;
+    TD_TRY(td_checkpoint_expert_numbers(q->source, &q->config, &n, &stored, q->err));
+    if (stored != TD_EXPERTS_NOT_CODED) q->chosen = n, q->experts = &q->chosen;
     return TD_OK;
 }
 

@@ -14,10 +14,6 @@
 #define SEED 31337u
 enum { N_EXPERTS = 3, HIDDEN = 200, INTER = 90, MOST = HIDDEN * INTER };
 
-static const td_tensor_view *matrix_of(const td_expert_weights *e, td_expert_matrix m) {
-    return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
-}
-
 static td_experts *loaded(td_expert_format format, td_pool *pool, const fixture_weights *w) {
     td_experts_config c = {.n_layers = 2, .n_experts = N_EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = 1, .format = format,
                            .groups = fixture_groups(format), .act_dtype = TD_DT_F32, .max_tok = 1};
@@ -66,7 +62,7 @@ static void check(td_expert_format format, uint32_t n_shards) {
     for (uint32_t e = 0; e < N_EXPERTS; e++)
         for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++)
             for (size_t i = 0; i < sizeof RANGES / sizeof *RANGES; i++) {
-                const td_tensor_view *view = matrix_of(&w.experts[e], m);
+                const td_tensor_view *view = td_expert_view(&w.experts[e], m);
                 size_t k = view->shape[1], row = RANGES[i][0], n = RANGES[i][1] == SIZE_MAX ? view->shape[0] : RANGES[i][1];
                 size_t size = format == TD_EXPERT_INT4G ? 32 : k, in_row = (k + size - 1) / size; /* scales */
                 float  factor = td_fp4_factor(td_amax(TD_DT_F32, view->data, view->shape[0] * k));
@@ -106,7 +102,7 @@ static void codes_from_outside_give_the_same_layer(void **state) {
         float           a[HIDDEN], b[HIDDEN], tmp[HIDDEN];
         for (uint32_t e = 0; e < N_EXPERTS; e++)
             for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
-                const td_tensor_view *view = matrix_of(&w.experts[e], m);
+                const td_tensor_view *view = td_expert_view(&w.experts[e], m);
                 size_t  n = view->shape[0], k = view->shape[1], groups = (k + 31) / 32, padded = groups * 32;
                 bool    grouped = FORMATS[f] == TD_EXPERT_INT4G;
                 int8_t *q = malloc(n * padded);
@@ -124,8 +120,8 @@ static void codes_from_outside_give_the_same_layer(void **state) {
         assert_int_equal(td_experts_load_codes(got, 0, codes, &err), TD_OK);
         for (uint32_t e = 0; e < N_EXPERTS; e++)
             for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++)
-                for (size_t row = 0; row < matrix_of(&w.experts[e], m)->shape[0]; row++) {
-                    size_t k = matrix_of(&w.experts[e], m)->shape[1];
+                for (size_t row = 0; row < td_expert_view(&w.experts[e], m)->shape[0]; row++) {
+                    size_t k = td_expert_view(&w.experts[e], m)->shape[1];
                     assert_int_equal(td_experts_get_values(want, 1, e, m, row, 1, a, &err), TD_OK);
                     assert_int_equal(td_experts_get_values(got, 0, e, m, row, 1, b, &err), TD_OK);
                     assert_memory_equal(a, b, k * sizeof *a);

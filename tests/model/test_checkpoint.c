@@ -235,7 +235,7 @@ static void unaligned_and_unreadable_tensors(void **state) {
     td_scratch     scratch = {0};
     assert_int_equal(td_checkpoint_open(TMP, &c, &err), TD_OK);
     assert_int_equal((uintptr_t)td_checkpoint_find(c, "model.norm.weight")->data % 2, 1);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, &scratch, &v, &err), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, &err), TD_OK);
     assert_int_equal((uintptr_t)v.data % 2, 0);
     assert_memory_equal(v.data, norm, sizeof norm);
     td_checkpoint_close(c);
@@ -246,7 +246,7 @@ static void unaligned_and_unreadable_tensors(void **state) {
     memcpy(file + 8, header, (size_t)n);
     write_file(in_tmp("model.safetensors"), file, 8 + (size_t)n + 64);
     assert_int_equal(td_checkpoint_open(TMP, &c, &err), TD_OK);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, &scratch, &v, &err), TD_ENOTSUP);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, &err), TD_ENOTSUP);
     assert_non_null(strstr(err.text, "F8_E4M3"));
     td_checkpoint_close(c);
     td_scratch_reset(&scratch);
@@ -279,19 +279,19 @@ static void get_permutes_only_what_rope_turns(void **state) {
     const char     *dir = TD_SOURCE_DIR "/tests/data/golden/deepseek_v3_yarn";
     assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
     assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_KV_A, 1, 0, &scratch, &v, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_KV_A, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
     const char *stored = td_checkpoint_find(c, "model.layers.1.self_attn.kv_a_proj_with_mqa.weight")->data;
     size_t      row = config.hidden * 2;
     assert_memory_equal(v.data, stored, config.kv_lora * row);
     assert_memory_equal((const char *)v.data + (config.kv_lora + 1) * row, stored + (config.kv_lora + 2) * row, row);
     assert_memory_equal((const char *)v.data + (config.kv_lora + config.rope_dim / 2) * row, stored + (config.kv_lora + 1) * row, row);
     /* straight from the file: no copy */
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_O, 1, 0, &scratch, &v, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_O, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
     assert_ptr_equal(v.data, td_checkpoint_find(c, "model.layers.1.self_attn.o_proj.weight")->data);
     /* nothing there: no error, no data */
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_Q, 1, 0, &scratch, &v, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_Q, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
     assert_null(v.data);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MTP_HEAD, 1, 0, &scratch, &v, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MTP_HEAD, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
     assert_null(v.data);
     td_checkpoint_close(c);
     td_scratch_reset(&scratch);
@@ -299,7 +299,7 @@ static void get_permutes_only_what_rope_turns(void **state) {
     dir = TD_SOURCE_DIR "/tests/data/golden/qwen3_moe_tied";
     assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
     assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_LM_HEAD, 0, 0, &scratch, &v, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_LM_HEAD, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
     assert_ptr_equal(v.data, td_checkpoint_find(c, "model.embed_tokens.weight")->data);
     td_checkpoint_close(c);
     td_scratch_reset(&scratch);
@@ -360,12 +360,12 @@ static void dummy_weights(void **state) {
     assert_int_equal(td_checkpoint_open_dummy(1, &a, NULL), TD_OK);
     assert_int_equal(td_checkpoint_open_dummy(1, &b, NULL), TD_OK);
     assert_int_equal(td_checkpoint_check_all(a, &config, true, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_Q_A, 5, 0, &scratch, &v, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_get(b, &config, TD_ROLE_Q_A, 5, 0, &scratch, &w, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_Q_A, 5, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(b, &config, TD_ROLE_Q_A, 5, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &w, NULL), TD_OK);
     assert_int_equal(v.shape[0] * 10000 + v.shape[1], 15367168);
     size_t n = v.shape[0] * v.shape[1];
     assert_memory_equal(v.data, w.data, n * 2);
-    assert_int_equal(td_checkpoint_get(b, &config, TD_ROLE_Q_A, 6, 0, &scratch, &w, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(b, &config, TD_ROLE_Q_A, 6, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &w, NULL), TD_OK);
     assert_true(memcmp(v.data, w.data, n * 2) != 0);
     double sum = 0, sum2 = 0;
     for (size_t i = 0; i < n; i++) {
@@ -374,10 +374,10 @@ static void dummy_weights(void **state) {
         sum2 += x * x;
     }
     assert_true(fabs(sum / (double)n) < 1e-4 && fabs(sqrt(sum2 / (double)n) - 0.02) < 1e-3);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_INPUT_NORM, 0, 0, &scratch, &norm, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_ROUTER_BIAS, 4, 0, &scratch, &bias, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_INPUT_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &norm, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_ROUTER_BIAS, 4, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &bias, NULL), TD_OK);
     assert_true(((const float *)norm.data)[7167] == 1 && ((const float *)bias.data)[255] == 0);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_EXPERT_DOWN, 61, 255, &scratch, &v, NULL), TD_OK); /* the MTP layer's */
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_EXPERT_DOWN, 61, 255, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK); /* the MTP layer's */
     assert_int_equal(v.shape[0] * 10000 + v.shape[1], 71682048);
     td_scratch_reset(&scratch);
     td_checkpoint_close(a);

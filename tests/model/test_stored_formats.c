@@ -104,10 +104,10 @@ static void every_weight_is_what_numpy_decodes(void **state) {
                     td_tensor_view v, coded;
                     td_error       err = {0};
                     if (!td_tensor_spec_get(&config, role, l, e, &spec) || spec.rank != 2) continue;
-                    if (td_checkpoint_get_float(c, &config, role, l, e, &scratch, &v, &err) != TD_OK) fail_msg("%s", err.text);
+                    if (td_checkpoint_get(c, &config, role, l, e, TD_FORM_FLOAT, &scratch, &v, &err) != TD_OK) fail_msg("%s", err.text);
                     if (fingerprint_of_view(&v) != expected(manifest, spec.name)) fail_msg("%s: %s differs", CASES[i], spec.name);
                     float *rows = malloc(spec.shape[0] * spec.shape[1] * sizeof *rows);
-                    assert_int_equal(td_checkpoint_get_coded(c, &config, role, l, e, &scratch, &coded, &err), TD_OK);
+                    assert_int_equal(td_checkpoint_get(c, &config, role, l, e, TD_FORM_STORED, &scratch, &coded, &err), TD_OK);
                     if (decode_coded(&coded, rows) && fingerprint(rows, spec.shape[0] * spec.shape[1]) != expected(manifest, spec.name))
                         fail_msg("%s: the codes of %s differ", CASES[i], spec.name);
                     free(rows);
@@ -151,7 +151,7 @@ static void check_store(const td_experts *x, const td_model_config *config, cons
     free(values);
 }
 
-/* The store gives back every weight bit for bit, in the format that td_checkpoint_exact_experts names. */
+/* The store gives back every weight bit for bit, in the format that td_checkpoint_expert_numbers names. */
 static void experts_are_carried_exactly(void **state) {
     (void)state;
     td_pool *pool = open_pool();
@@ -161,12 +161,13 @@ static void experts_are_carried_exactly(void **state) {
         td_model_config   config;
         td_checkpoint    *c;
         td_expert_numbers numbers;
-        bool              exact;
+        td_stored_experts stored;
         td_error          err = {0};
         json_t           *manifest = manifest_of(CASES[i]);
         const char       *want = json_string_value(json_object_get(manifest, "experts"));
         open_case(repo_path(path), &config, &c);
-        assert_int_equal(td_checkpoint_exact_experts(c, &config, &numbers, &exact, NULL), TD_OK);
+        assert_int_equal(td_checkpoint_expert_numbers(c, &config, &numbers, &stored, NULL), TD_OK);
+        bool exact = stored == TD_EXPERTS_EXACT;
         if (exact) name_of(&numbers, name);
         assert_string_equal(exact ? name : "", want);
         if (exact) {
@@ -238,10 +239,11 @@ static void logits_are_those_of_the_decoded_weights(void **state) {
         td_model_config   config;
         td_checkpoint    *c;
         td_expert_numbers numbers;
-        bool              exact;
+        td_stored_experts stored;
         json_t           *manifest = manifest_of(CASES[i]), *prompt = json_array_get(json_object_get(manifest, "prompts"), 0);
         open_case(repo_path(path), &config, &c);
-        assert_int_equal(td_checkpoint_exact_experts(c, &config, &numbers, &exact, NULL), TD_OK);
+        assert_int_equal(td_checkpoint_expert_numbers(c, &config, &numbers, &stored, NULL), TD_OK);
+        bool exact = stored == TD_EXPERTS_EXACT;
         td_checkpoint_close(c);
         check_logits(CASES[i], prompt, "logits_bf16_experts", td_expert_numbers_find("none"), false, LOGIT_TOLERANCE);
         if (exact) check_logits(CASES[i], prompt, "logits_exact_experts", &numbers, false, INT8_TOLERANCE);
@@ -378,7 +380,7 @@ static td_status read_everything(td_error *err) {
             for (uint32_t e = 0; s == TD_OK && e < n_experts; e++) {
                 td_scratch     scratch = {0};
                 td_tensor_view v;
-                s = td_checkpoint_get(c, &config, role, l, e, &scratch, &v, err);
+                s = td_checkpoint_get(c, &config, role, l, e, TD_FORM_FLOAT_OR_INT8, &scratch, &v, err);
                 td_scratch_reset(&scratch);
             }
     }
@@ -484,6 +486,48 @@ static td_status load(const char *override_json, td_error *err) {
     return s;
 }
 
+/* Rows of a matrix of FP8 in a folder whose config has scales of rows and, in another group, of blocks. */
+static float *read_gate(const char *override_json, size_t *n, size_t *k) {
+    td_model_config config;
+    td_checkpoint  *c;
+    td_scratch      scratch = {0};
+    td_tensor_view  v;
+    td_error        err = {0};
+    if (td_model_config_read(TMP, override_json, &config, &err) != TD_OK || td_checkpoint_open(TMP, &c, &err) != TD_OK ||
+        td_checkpoint_check_all(c, &config, true, &err) != TD_OK ||
+        td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, &err) != TD_OK)
+        fail_msg("%s", err.text);
+    *n = v.shape[0], *k = v.shape[1];
+    float *values = malloc(*n * *k * sizeof *values);
+    assert_non_null(values);
+    memcpy(values, v.data, *n * *k * sizeof *values);
+    td_scratch_reset(&scratch);
+    td_checkpoint_close(c);
+    return values;
+}
+
+static void the_group_that_fits_an_fp8_scale_is_taken(void **state) {
+    (void)state;
+#define BLOCKS "{\"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"block\", \"block_structure\": [64, 64]}}"
+#define CHANNELS "{\"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"channel\", \"block_structure\": null}}"
+    static const char *const CONFIGS[] = {"{\"quantization_config\": {\"config_groups\": {\"group_0\": " BLOCKS ", \"group_1\": " CHANNELS "}}}",
+                                          "{\"quantization_config\": {\"config_groups\": {\"group_1\": " BLOCKS "}}}"}; /* group_0 is of channels */
+    size_t n, k;
+    for (size_t i = 0; i < sizeof CONFIGS / sizeof *CONFIGS; i++) {
+        float *values[2];
+        for (int twice = 0; twice < 2; twice++) {
+            const float scale[] = {1, 1, 1 + (float)twice, 1}; /* of the rows from 64 and the columns before 64 */
+            copy_case("fp8_channel");
+            hide_tensor(TMP, GATE ".weight_scale");
+            add_tensor(TMP, GATE ".weight_scale", "F32", 2, 2, scale, sizeof scale);
+            values[twice] = read_gate(CONFIGS[i], &n, &k);
+        }
+        for (size_t j = 0; j < n * k; j++) assert_true(values[1][j] == values[0][j] * (j / k >= 64 && j % k < 64 ? 2 : 1));
+        free(values[0]);
+        free(values[1]);
+    }
+}
+
 #define HEAD "model.layers.1.shared_head.head"
 
 /* The second layer as MTP layer, whose head is that of the model: both in codes, or one in floats. Another head is not taken for the model's. */
@@ -539,7 +583,7 @@ static void scales_of_integer_codes_have_a_sign(void **state) {
             td_tensor_view  v;
             if (negative) flip_bit(CASE[i].tensor, 15 + 2 * 8); /* the sign of the second scale */
             open_case(TMP, &config, &c);
-            assert_int_equal(td_checkpoint_get_float(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, &scratch, &v, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, NULL), TD_OK);
             assert_int_equal(v.dtype, TD_DT_F32);
             n = v.shape[0] * v.shape[1];
             weights[negative] = malloc(n * sizeof(float));
@@ -700,6 +744,7 @@ int main(void) {
         cmocka_unit_test(the_device_keeps_codes_in_groups),
         cmocka_unit_test(impossible_values_name_file_and_tensor),
         cmocka_unit_test(what_is_not_read_must_be_zero),
+        cmocka_unit_test(the_group_that_fits_an_fp8_scale_is_taken),
         cmocka_unit_test(an_mtp_layers_head_in_codes_is_compared),
         cmocka_unit_test(scales_of_integer_codes_have_a_sign),
         cmocka_unit_test(the_store_names_the_tensor_that_it_refuses),

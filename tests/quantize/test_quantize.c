@@ -140,9 +140,9 @@ static void compare_experts(const td_checkpoint *source, const td_model_config *
         char       mine[128], theirs[128];
         size_t     n_mine, n_theirs;
         for (uint32_t i = 0; i < c->n_experts; i++) {
-            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_GATE, layer, i, &scratch, &e[i].gate, NULL), TD_OK);
-            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_UP, layer, i, &scratch, &e[i].up, NULL), TD_OK);
-            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_DOWN, layer, i, &scratch, &e[i].down, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_GATE, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch, &e[i].gate, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_UP, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch, &e[i].up, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_DOWN, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch, &e[i].down, NULL), TD_OK);
         }
         assert_int_equal(td_experts_load_layer(x, index, e, NULL), TD_OK);
         snprintf(mine, sizeof mine, "%s/mine.tdx", TMP);
@@ -183,8 +183,8 @@ static void compare_folder(const char *model, bool w8a8) {
             td_scratch     scratch = {0};
             td_tensor_view a, b;
             td_tensor_spec spec;
-            assert_int_equal(td_checkpoint_get(out, &config, role, layer, 0, &scratch, &a, NULL), TD_OK);
-            assert_int_equal(td_checkpoint_get(source, &source_config, role, layer, 0, &scratch, &b, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(out, &config, role, layer, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &a, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(source, &source_config, role, layer, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &b, NULL), TD_OK);
             assert_int_equal(a.data != NULL, b.data != NULL);
             bool tied_head = role == TD_ROLE_LM_HEAD && config.tie_embeddings;
             if (td_tensor_spec_get(&config, role, layer, 0, &spec))

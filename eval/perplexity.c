@@ -249,11 +249,13 @@ static td_status score_drafts(run *r, token_score *scores, td_error *err) {
         r->next_token[b->row[i]] = b->target[i]; /* a window's last row too */
         scores[i].figure[DRAFT_NLL] = scores[i].figure[DRAFT_TOP1] = NAN;
     }
+    td_status st = td_model_mtp(r->model.model, &b->step, r->next_token);
+    if (st != TD_OK) return td_fail(err, st, "the MTP layer failed: %s", td_status_text(st));
     for (uint32_t at = 0, n; at < b->n_scored; at += n) {
         draft_set set = {.pos = b->pos, .row = b->row + at, .target = b->target + at, .n_left = b->n_scored - at, .vocab = r->vocab, .scores = scores + at};
         n = set.n_left < b->shape.max_out ? set.n_left : b->shape.max_out;
-        td_status st = td_model_mtp(r->model.model, &b->step, r->next_token, b->row + at, n, &set.logits);
-        if (st != TD_OK) return td_fail(err, st, "the MTP layer failed: %s", td_status_text(st));
+        st = td_model_mtp_head(r->model.model, b->row + at, n, &set.logits);
+        if (st != TD_OK) return td_fail(err, st, "the MTP layer's head failed: %s", td_status_text(st));
         td_pool_run(r->pool, score_draft, &set, n);
     }
     return TD_OK;

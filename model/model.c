@@ -59,7 +59,7 @@ struct td_model {
     td_layer_kv     *kv;           /* [n_layers + n_mtp_layers] */
     size_t           kv_a_bytes, kv_b_bytes; /* of one layer */
     td_activations   act;
-    td_program       main, head, mtp;
+    td_program       main, head, mtp, mtp_head;
     td_program       main_split;   /* of two halves; empty where no step is split */
     td_step_split    split;
     const td_step   *last_step;    /* of the last forward: what the heads read their rows from */
@@ -250,6 +250,7 @@ void td_model_close(td_model *m) {
     td_program_free(d, &m->main_split);
     td_program_free(d, &m->head);
     td_program_free(d, &m->mtp);
+    td_program_free(d, &m->mtp_head);
     td_bridge_close(m->bridge);
     td_experts_destroy(m->experts);
     for (uint32_t i = 0; m->kv && i < n_all_layers(m); i++) {
@@ -386,7 +387,9 @@ static td_status build_programs(td_model *m, td_error *err) {
     }
     if (!m->part.whole) return TD_OK;
     TD_TRY(td_program_build_head(&spec, &m->head, err));
-    return m->config.n_mtp_layers ? td_program_build_mtp(&spec, &m->mtp, err) : TD_OK;
+    if (!m->config.n_mtp_layers) return TD_OK;
+    TD_TRY(td_program_build_mtp(&spec, &m->mtp, err));
+    return td_program_build_mtp_head(&spec, &m->mtp_head, err);
 }
 
 /* ---- the device's weights, kept beside the packed experts -------------------------------------- */
@@ -510,8 +513,9 @@ td_status td_model_forward(td_model *m, td_step *step) {
     return run(m, &m->main_split, m->split.half);
 }
 
-static td_status run_head(td_model *m, const td_program *p, td_step step, const uint32_t *rows, uint32_t n_rows, const float **logits) {
+static td_status run_head(td_model *m, const td_program *p, const uint32_t *rows, uint32_t n_rows, const float **logits) {
     assert(n_rows >= 1 && n_rows <= m->o.max_out);
+    td_step step = *m->last_step;
     step.n_out = n_rows;
     step.host.out_row = rows;
     step.dev = step.host;
@@ -521,14 +525,19 @@ static td_status run_head(td_model *m, const td_program *p, td_step step, const 
 }
 
 td_status td_model_head(td_model *m, const uint32_t *rows, uint32_t n_rows, const float **logits) {
-    return run_head(m, &m->head, *m->last_step, rows, n_rows, logits);
+    return run_head(m, &m->head, rows, n_rows, logits);
 }
 
-td_status td_model_mtp(td_model *m, td_step *step, const uint32_t *next_token, const uint32_t *rows, uint32_t n_rows, const float **logits) {
+td_status td_model_mtp(td_model *m, const td_step *step, const uint32_t *next_token) {
     if (!m->config.n_mtp_layers) return TD_ENOTSUP;
     td_step shifted = *step;
     shifted.host.token = next_token;
-    return run_head(m, &m->mtp, shifted, rows, n_rows, logits);
+    shifted.dev = shifted.host;
+    return run(m, &m->mtp, &shifted);
+}
+
+td_status td_model_mtp_head(td_model *m, const uint32_t *rows, uint32_t n_rows, const float **logits) {
+    return m->config.n_mtp_layers ? run_head(m, &m->mtp_head, rows, n_rows, logits) : TD_ENOTSUP;
 }
 
 td_status td_model_run_layers(td_model *m, td_step *step, const void *in, void *out) {

@@ -100,11 +100,11 @@ TD_NODISCARD td_status td_model_head(td_model *m, const uint32_t *rows, uint32_t
 
 /**
  * The multi-token-prediction layer (DeepSeek-V3, arXiv 2412.19437 section 2.2) over the rows of the last forward: row i is fed next_token[i] and
- * predicts the token after it. Its KV goes to the same slots of its own cache. *logits of `rows` as in td_model_head.
+ * predicts the token after it. Its KV goes to the same slots of its own cache. Logits of rows of it are td_model_mtp_head's, as td_model_head's.
  * @return TD_ENOTSUP when the model has no MTP layer.
  */
-TD_NODISCARD td_status td_model_mtp(td_model *m, td_step *step, const uint32_t *next_token, const uint32_t *rows, uint32_t n_rows,
-                                    const float **logits);
+TD_NODISCARD td_status td_model_mtp(td_model *m, const td_step *step, const uint32_t *next_token);
+TD_NODISCARD td_status td_model_mtp_head(td_model *m, const uint32_t *rows, uint32_t n_rows, const float **logits);
 
 /**
  * With options.layers: run those on hidden states. The step's tokens do not count, its positions and slots do; for the MTP layer its tokens are the

@@ -250,18 +250,22 @@ static void describe_head(builder *b) {
     add_head(b, w->role[TD_ROLE_FINAL_NORM], w->role[TD_ROLE_LM_HEAD], b->s->act.x);
 }
 
-/* Over the rows of the last forward, whose x stays as it is: the layer's input, the layer, its head. */
+/* Over the rows of the last forward, whose x stays as it is: the layer's input, the layer. */
 static void describe_mtp(builder *b) {
-    const td_model_config  *c = b->s->config;
-    const td_activations   *a = &b->s->act;
-    td_npu_weight *const   *w = b->s->weights->layers[c->n_layers].role;
+    const td_model_config *c = b->s->config;
     start_pass(b, 1);
-    b->at->x = a->mtp_x;
-    add_mtp_input(b, a->mtp_x);
+    b->at->x = b->s->act.mtp_x;
+    add_mtp_input(b, b->s->act.mtp_x);
     begin_layer(b, c->n_layers);
     end_layer(b, c->n_layers);
     b->layer = TD_NO_LAYER;
-    add_head(b, w[TD_ROLE_MTP_NORM], c->mtp_turned ? w[TD_ROLE_MTP_HEAD] : b->s->weights->model.role[TD_ROLE_LM_HEAD], a->mtp_x);
+}
+
+static void describe_mtp_head(builder *b) {
+    const td_model_config *c = b->s->config;
+    td_npu_weight *const  *w = b->s->weights->layers[c->n_layers].role;
+    start_pass(b, 1);
+    add_head(b, w[TD_ROLE_MTP_NORM], c->mtp_turned ? w[TD_ROLE_MTP_HEAD] : b->s->weights->model.role[TD_ROLE_LM_HEAD], b->s->act.mtp_x);
 }
 
 static td_status finish(builder *b) {
@@ -292,6 +296,12 @@ td_status td_program_build_mtp(const td_program_spec *s, td_program *out, td_err
     return finish(&b);
 }
 
+td_status td_program_build_mtp_head(const td_program_spec *s, td_program *out, td_error *err) {
+    builder b = start(s, out, err);
+    describe_mtp_head(&b);
+    return finish(&b);
+}
+
 td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err) {
     uint32_t         n = s->config->n_layers + s->config->n_mtp_layers;
     td_model_weights none = {.layers = calloc(n, sizeof *none.layers)};
@@ -305,7 +315,10 @@ td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_e
         builder b = {.s = &bare, .err = err};
         for (uint32_t n_halves = 1; n_halves <= TD_HALVES && n_halves <= s->max_tok; n_halves++) describe_main(&b, n_halves);
         if (s->whole) describe_head(&b);
-        if (s->whole && s->config->n_mtp_layers) describe_mtp(&b);
+        if (s->whole && s->config->n_mtp_layers) {
+            describe_mtp(&b);
+            describe_mtp_head(&b);
+        }
         *bytes = b.scratch;
     }
     free(none.layers);

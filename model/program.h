@@ -75,8 +75,9 @@ typedef struct {
 TD_NODISCARD td_status td_program_build_main(const td_program_spec *s, uint32_t n_halves, td_program *out, td_error *err);
 /** Final norm and head over step->out_row: fills act.logits. */
 TD_NODISCARD td_status td_program_build_head(const td_program_spec *s, td_program *out, td_error *err);
-/** The MTP layer and its head: reads act.x, fills act.logits. */
+/** The MTP layer: reads act.x, leaves its residual stream in act.mtp_x. Its norm and head over step->out_row: fills act.logits. */
 TD_NODISCARD td_status td_program_build_mtp(const td_program_spec *s, td_program *out, td_error *err);
+TD_NODISCARD td_status td_program_build_mtp_head(const td_program_spec *s, td_program *out, td_error *err);
 /** Largest scratch that one of the blocks needs, for planning. @param s npu, config, layers, whole, act_dtype and max_* are read, the rest may be empty. */
 TD_NODISCARD td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err);
 

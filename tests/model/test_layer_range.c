@@ -180,7 +180,7 @@ static void check_mtp(bool w8a8, const td_checkpoint *ck) {
     seen              whole = {0}, s = {0};
     model_piece       pieces[N_SEQ], next_pieces[N_SEQ];
     uint32_t          ids[N_SEQ][LEN], next[N_TOK];
-    const float      *logits, *weights;
+    const float      *weights;
     const uint16_t   *chosen;
     model_run_options o = options_for("models/tale-v3-14m", w8a8, &whole, (td_layer_range){0, 0});
     o.checkpoint = ck;
@@ -191,7 +191,7 @@ static void check_mtp(bool w8a8, const td_checkpoint *ck) {
     make_pieces(pieces, ids, c->vocab);
     for (uint32_t i = 0; i < N_TOK; i++) next[i] = (uint32_t)(td_rng_u64(SEED, 99, i) % c->vocab);
     td_step *step = model_run_forward(&r, pieces, N_SEQ);
-    assert_int_equal(td_model_mtp(r.model, step, next, &(uint32_t){0}, 1, &logits), TD_OK);
+    assert_int_equal(td_model_mtp(r.model, step, next), TD_OK);
     td_model_get_routing(r.model, td_model_config_moe_layers(c) - 1, &chosen, &weights);
     chosen = copy_of(chosen, whole.pairs * sizeof *chosen);
     weights = copy_of(weights, whole.pairs * sizeof *weights);

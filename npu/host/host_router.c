@@ -12,17 +12,17 @@ typedef struct {
     size_t              row0;
 } router_job;
 
-/* The n largest of value[0 .. count), where allowed; ties to the lower index; a NaN counts as -inf. Distinct, always n of them. */
+/* A NaN counts as less than everything else. */
+static bool is_larger(float a, float b) { return a > b || (isnan(b) && !isnan(a)); }
+
+/* The n largest of value[0 .. count), where allowed, in descending order; ties to the lower index. At least n must be allowed. */
 static void pick_largest(const float *value, const bool *allowed, size_t count, size_t n, uint16_t *picked) {
-    bool taken[TD_EXPERTS_MAX] = {0};
-    for (size_t i = 0; i < n; i++) {
-        size_t best = count;
-        for (size_t e = 0; e < count; e++) {
-            if (taken[e] || (allowed && !allowed[e])) continue;
-            if (best == count || value[e] > value[best] || (isnan(value[best]) && !isnan(value[e]))) best = e;
-        }
-        taken[best] = true;
-        picked[i] = (uint16_t)best;
+    size_t found = 0;
+    for (size_t e = 0; e < count; e++) {
+        if ((allowed && !allowed[e]) || (found == n && !is_larger(value[e], value[picked[n - 1]]))) continue;
+        size_t at = found < n ? found++ : n - 1;
+        for (; at > 0 && is_larger(value[e], value[picked[at - 1]]); at--) picked[at] = picked[at - 1];
+        picked[at] = (uint16_t)e;
     }
 }
 

@@ -67,7 +67,7 @@ static size_t lay_out(td_safetensors_item *items, size_t n) {
 }
 
 static char *header_text(const td_safetensors_item *items, size_t n, const char *key, const char *value) {
-    json_t *root = json_pack("{s:{s:s}}", "__metadata__", key, value);
+    json_t *root = json_pack("{s:{s:s,s:s}}", "__metadata__", "format", "pt", key, value); /* transformers reads no file without a format */
     int     failed = !root;
     for (size_t i = 0; i < n && !failed; i++) {
         const td_safetensors_item *t = &items[i];

@@ -40,7 +40,7 @@ class Folder:
                 data = f.read()
             n = struct.unpack("<Q", data[:8])[0]
             header = json.loads(data[8:8 + n])
-            header.pop("__metadata__")
+            assert header.pop("__metadata__")["format"] == "pt", name  # transformers refuses the file otherwise
             at = 0
             for t in sorted(header.values(), key=lambda t: t["data_offsets"]):  # no gaps, no overlap
                 assert t["data_offsets"][0] == at, name

@@ -29,23 +29,21 @@ static uint64_t hash_header(const header_page *p) {
 
 /* ---- header ------------------------------------------------------------------------------------ */
 
-static uint32_t format_word(const td_experts_config *c) {
-    if (!td_expert_has_groups(c->format)) return c->format;
-    return c->format | (uint32_t)c->groups.size << 8 | (uint32_t)c->groups.scale_dtype << 16 | (uint32_t)c->groups.zero_points << 24;
+static uint32_t format_word(td_expert_format format, const td_expert_groups *g) {
+    if (!td_expert_has_groups(format)) return format;
+    return format | (uint32_t)g->size << 8 | (uint32_t)g->scale_dtype << 16 | (uint32_t)g->zero_points << 24;
 }
 
-/* What people call it: "int4", "int4-g32", … */
-static const char *format_name(uint32_t word, char name[32]) {
-    static const char *const FORMATS[TD_EXPERT_FORMATS] = {
-        [TD_EXPERT_INT4C] = "int4", [TD_EXPERT_BF16] = "bf16", [TD_EXPERT_INT8C] = "int8", [TD_EXPERT_INT4G] = "int4-g", [TD_EXPERT_FP4G] = "fp4-g"};
-    uint32_t format = word & 0xff;
-    if (!td_expert_has_groups((td_expert_format)format)) return FORMATS[format];
-    static const char *const SCALES[TD_DT_COUNT] = {
-        [TD_DT_F32] = "f32", [TD_DT_F16] = "f16", [TD_DT_BF16] = "bf16", [TD_DT_F8_E8M0] = "e8m0", [TD_DT_F8_E4M3] = "e4m3"};
-    uint32_t    dtype = word >> 16 & 0xff;
-    const char *scale = dtype < TD_DT_COUNT && SCALES[dtype] ? SCALES[dtype] : "unknown";
-    snprintf(name, 32, "%s%u (%s scales%s)", FORMATS[format], word >> 8 & 0xff, scale, word >> 24 ? ", zeros" : "");
-    return name;
+/* @return false: no format has that word. */
+static bool numbers_of_word(uint32_t word, td_expert_numbers *out) {
+    *out = (td_expert_numbers){.format = (td_expert_format)(word & 0xff)};
+    if (td_expert_has_groups(out->format)) {
+        out->groups = (td_expert_groups){.size = word >> 8 & 0xff, .scale_dtype = (td_dtype)(word >> 16 & 0xff), .zero_points = word >> 24 & 1};
+        if (!(out->format == TD_EXPERT_INT4G ? td_int4g_takes : td_fp4g_takes)(&out->groups)) return false;
+    }
+    if (out->format >= TD_EXPERT_FORMATS || format_word(out->format, &out->groups) != word) return false;
+    out->name = td_expert_format_name(out->format, &out->groups);
+    return true;
 }
 
 static const td_gemm_kernel *kernel_of(const td_packed_header *h) {
@@ -102,14 +100,14 @@ static td_status read_header(const char *path, header_page *p, uint64_t *file_by
 /* Header and size: everything but the payload's checksums. */
 static td_status open_packed(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash,
                              header_page *p, expert_layout *l, td_error *err) {
-    uint64_t file_bytes = 0;
-    char     names[2][32];
+    uint64_t          file_bytes = 0;
+    td_expert_numbers held;
     TD_TRY(read_header(path, p, &file_bytes, err));
     const td_packed_header *h = &p->h;
-    if ((h->format & 0xff) >= TD_EXPERT_FORMATS) return td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
-    if (h->format != format_word(c))
-        return td_fail(err, TD_EFORMAT, "%s holds %s experts where %s is wanted", path, format_name(h->format, names[0]),
-                       format_name(format_word(c), names[1]));
+    if (!numbers_of_word(h->format, &held)) return td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
+    if (h->format != format_word(c->format, &c->groups))
+        return td_fail(err, TD_EFORMAT, "%s holds experts in format \"%s\" where \"%s\" is wanted", path, held.name,
+                       td_expert_format_name(c->format, &c->groups));
     if (h->n_experts != c->n_experts || h->hidden != c->hidden || h->inter != c->inter)
         return td_fail(err, TD_EFORMAT,
                        "%s holds %u experts of hidden size %u and intermediate size %u; the model has %u of %u and %u", path,
@@ -129,15 +127,7 @@ td_status td_experts_file_format(const char *path, td_expert_numbers *out, td_er
     header_page page;
     uint64_t    file_bytes;
     TD_TRY(read_header(path, &page, &file_bytes, err));
-    uint32_t         word = page.h.format, format = word & 0xff, size = word >> 8 & 0xff, dtype = word >> 16 & 0xff;
-    td_expert_groups groups = {.size = (uint16_t)size, .scale_dtype = (td_dtype)dtype, .zero_points = word >> 24 & 1};
-    bool             int4g = format == TD_EXPERT_INT4G && (size == 32 || size == 64 || size == 128) && dtype <= TD_DT_F16;
-    bool             fp4g = format == TD_EXPERT_FP4G && ((size == 32 && dtype == TD_DT_F8_E8M0) || (size == 16 && dtype == TD_DT_F8_E4M3));
-    if (format >= TD_EXPERT_FORMATS || (td_expert_has_groups((td_expert_format)format) && !int4g && !fp4g))
-        return td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
-    if (!int4g && !fp4g) groups = (td_expert_groups){0};
-    *out = (td_expert_numbers){.name = td_expert_format_name((td_expert_format)format, &groups), .format = (td_expert_format)format, .groups = groups};
-    return TD_OK;
+    return numbers_of_word(page.h.format, out) ? TD_OK : td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
 }
 
 td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash,
@@ -181,7 +171,7 @@ static td_status save_layer(const td_experts *x, uint32_t layer, const char *pat
 
     _Alignas(TD_PAGE_BYTES) header_page p = {.h = {.version = TD_PACKED_VERSION,
                            .header_bytes = sizeof p,
-                           .format = format_word(&x->config),
+                           .format = format_word(x->config.format, &x->config.groups),
                            .layer = x->config.first_layer + layer,
                            .n_experts = x->config.n_experts,
                            .hidden = x->config.hidden,

@@ -15,7 +15,7 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
     if (c->format == TD_EXPERT_INT4G && !td_int4g_takes(&c->groups))
         return td_fail(err, TD_ENOTSUP, "experts in groups of %u weights: int4 takes 32, 64 or 128, with scales in bf16, f16 or f32", c->groups.size);
     if (c->format == TD_EXPERT_FP4G && !td_fp4g_takes(&c->groups))
-        return td_fail(err, TD_ENOTSUP, "experts in groups of %u weights: fp4 takes 16 or 32, with scales in e8m0 or e4m3 and no zeros", c->groups.size);
+        return td_fail(err, TD_ENOTSUP, "experts in groups of %u weights: fp4 takes 32 with scales in e8m0 or 16 in e4m3, and no zeros", c->groups.size);
     if (!n_shards || n_shards > TD_POOL_SUBPOOLS_MAX)
         return td_fail(err, TD_EINVAL, "%u expert shards: 1 to %d", n_shards, TD_POOL_SUBPOOLS_MAX);
 

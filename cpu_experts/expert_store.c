@@ -119,16 +119,17 @@ typedef struct {
     size_t           expert; /* SIZE_MAX: none yet */
     td_expert_matrix m;
     td_tensor_view   view;
-    td_coded_matrix  coded; /* what view.coded points to */
+    td_coded_matrix  coded;  /* what view.coded points to */
+    float            factor; /* of fp4g */
     void            *buffer;
 } near_matrix;
 
 typedef struct {
     const td_experts        *x;
     const td_expert_weights *experts;
-    float                  (*factor)[TD_EXPERT_MATRICES]; /* [n_experts] of fp4g's matrices */
-    const td_expert_fetch   *fetch;                       /* or NULL */
-    near_matrix             *near;                        /* [workers] */
+    float                  (*factor)[TD_EXPERT_MATRICES]; /* [n_experts] of fp4g's matrices, where they are not near; or NULL: 1 */
+    const td_expert_fetch   *fetch;
+    near_matrix             *near; /* [workers], or NULL: nothing is fetched */
 } view_source;
 
 /* n rows [n, cols] to nearest, or as they are to bf16. @param factor of fp4g @param tmp [cols] f32, not w. */
@@ -192,34 +193,6 @@ static size_t view_bytes(const td_tensor_view *v) {
     return v->coded->codes == TD_CODES_E4M3 || v->coded->codes == TD_CODES_INT8 ? n : 0;
 }
 
-/* A worker's matrix, in its buffer where that is better than where it lies. */
-static const td_tensor_view *fetch_matrix(const view_source *src, size_t expert, td_expert_matrix m, uint32_t worker) {
-    const td_tensor_view *v = td_expert_view(&src->experts[expert], m);
-    size_t                bytes = src->fetch ? view_bytes(v) : 0;
-    if (!bytes) return v;
-    near_matrix *here = &src->near[worker];
-    if (here->expert == expert && here->m == m) return &here->view;
-    *here = (near_matrix){.expert = expert, .m = m, .view = *v, .buffer = here->buffer};
-    if (v->coded) {
-        here->coded = *v->coded;
-        here->coded.data = src->fetch->fetch(src->fetch->ctx, v->coded->data, bytes, here->buffer);
-        here->view.coded = &here->coded;
-    } else {
-        here->view.data = src->fetch->fetch(src->fetch->ctx, v->data, bytes, here->buffer);
-    }
-    return &here->view;
-}
-
-static bool rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k, const td_gemm_weights *out, void *tmp,
-                         uint32_t worker) {
-    const view_source    *src = ctx;
-    const td_tensor_view *v = fetch_matrix(src, expert, m, worker);
-    size_t                cols = expert_matrix_cols(&src->x->layout, m);
-    float                 factor = src->factor ? src->factor[expert][m] : 1;
-    if (v->coded) return coded_rows(src->x, v->coded, row, n, k, factor, out, tmp);
-    return round_rows(src->x, v->dtype, (const char *)v->data + row * cols * td_dtype_bytes(v->dtype), n, cols, k, factor, out, tmp);
-}
-
 /* The largest weight of a coded matrix; NaN where a scale is none. */
 static float coded_amax(const td_coded_matrix *m, float *row) {
     float amax = 0;
@@ -232,18 +205,47 @@ static float coded_amax(const td_coded_matrix *m, float *row) {
     return amax;
 }
 
-/* NVFP4 has a factor for each matrix, which its largest weight decides. */
+/* NVFP4 has a factor for each matrix, which its largest weight decides. @param row [k] f32 */
+static float factor_of(const td_experts *x, const td_tensor_view *v, float *row) {
+    if (x->config.format != TD_EXPERT_FP4G || x->layout.groups.scale_dtype != TD_DT_F8_E4M3) return 1;
+    if (!v->coded) return td_fp4_factor(td_amax(v->dtype, v->data, v->shape[0] * v->shape[1]));
+    return td_expert_format_carries(TD_EXPERT_FP4G, &x->layout.groups, v->coded) ? 1 : td_fp4_factor(coded_amax(v->coded, row));
+}
+
 static void find_factors(void *ctx, uint32_t expert, const td_worker *w) {
     const view_source *src = ctx;
-    for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
-        const td_tensor_view *v = td_expert_view(&src->experts[expert], (td_expert_matrix)m);
-        src->factor[expert][m] = 1;
-        if (src->x->layout.groups.scale_dtype != TD_DT_F8_E4M3) continue;
-        if (!v->coded)
-            src->factor[expert][m] = td_fp4_factor(td_amax(v->dtype, v->data, v->shape[0] * v->shape[1]));
-        else if (!td_expert_format_carries(TD_EXPERT_FP4G, &src->x->layout.groups, v->coded))
-            src->factor[expert][m] = td_fp4_factor(coded_amax(v->coded, expert_worker_scratch(src->x, w->index)));
+    for (int m = 0; m < TD_EXPERT_MATRICES; m++)
+        src->factor[expert][m] = factor_of(src->x, td_expert_view(&src->experts[expert], (td_expert_matrix)m), expert_worker_scratch(src->x, w->index));
+}
+
+/* A worker's next matrix, in its buffer where that is better than where it lies. */
+static void bring_near(const view_source *src, size_t expert, td_expert_matrix m, near_matrix *here, float *row) {
+    const td_tensor_view *v = td_expert_view(&src->experts[expert], m);
+    size_t                bytes = view_bytes(v);
+    *here = (near_matrix){.expert = expert, .m = m, .view = *v, .buffer = here->buffer};
+    if (v->coded) {
+        here->coded = *v->coded;
+        here->view.coded = &here->coded;
     }
+    const void **data = v->coded ? &here->coded.data : &here->view.data;
+    if (bytes) *data = src->fetch->fetch(src->fetch->ctx, *data, bytes, here->buffer);
+    here->factor = factor_of(src->x, &here->view, row);
+}
+
+static bool rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k, const td_gemm_weights *out, void *tmp,
+                         uint32_t worker) {
+    const view_source    *src = ctx;
+    const td_tensor_view *v = td_expert_view(&src->experts[expert], m);
+    size_t                cols = expert_matrix_cols(&src->x->layout, m);
+    float                 factor = src->factor ? src->factor[expert][m] : 1;
+    if (src->near) {
+        near_matrix *here = &src->near[worker];
+        if (here->expert != expert || here->m != m) bring_near(src, expert, m, here, tmp);
+        v = &here->view;
+        factor = here->factor;
+    }
+    if (v->coded) return coded_rows(src->x, v->coded, row, n, k, factor, out, tmp);
+    return round_rows(src->x, v->dtype, (const char *)v->data + row * cols * td_dtype_bytes(v->dtype), n, cols, k, factor, out, tmp);
 }
 
 static void close_near(view_source *src, size_t buffer_bytes) {
@@ -279,7 +281,7 @@ td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_w
     }
     view_source src = {.x = x, .experts = experts};
     td_status   status = open_near(&src, fetch, widest + TD_EXPERT_FETCH_SLACK, err);
-    if (status == TD_OK && x->config.format == TD_EXPERT_FP4G) {
+    if (status == TD_OK && x->config.format == TD_EXPERT_FP4G && !src.near) {
         src.factor = calloc(x->config.n_experts, sizeof *src.factor);
         if (src.factor)
             td_pool_run(x->pool, find_factors, &src, x->config.n_experts);

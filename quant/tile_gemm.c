@@ -23,7 +23,8 @@ bool td_int4g_takes(const td_gemm_groups *g) {
 }
 
 bool td_fp4g_takes(const td_gemm_groups *g) {
-    return (g->size == 16 || g->size == 32) && (g->scale_dtype == TD_DT_F8_E8M0 || g->scale_dtype == TD_DT_F8_E4M3) && !g->zero_points;
+    bool mx = g->size == 32 && g->scale_dtype == TD_DT_F8_E8M0, nv = g->size == 16 && g->scale_dtype == TD_DT_F8_E4M3;
+    return (mx || nv) && !g->zero_points;
 }
 
 const td_gemm_kernel *td_gemm_first(const td_gemm_kernel *const *kernels, uint32_t features) {

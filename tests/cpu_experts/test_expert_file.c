@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "cpu_experts/expert_file.h"
 #include "cpu_experts/packed_io.h"
@@ -217,7 +218,7 @@ static void damage_is_refused_in_one_sentence(void **state) {
         expect_refusal(x, 0, true, TD_ENOTFOUND, "cannot open");
         save_one(TD_EXPERT_INT4C, 7, y);
         expect_refusal(x, 8, true, TD_EFORMAT, "another checkpoint");
-        expect_refusal(b, 7, true, TD_EFORMAT, "int4 experts where bf16");
+        expect_refusal(b, 7, true, TD_EFORMAT, "\"int4\" where \"none\"");
         stat(path, &st);
         overwrite(st.st_size / 2, "\x55\xaa\x55", 3);
         expect_refusal(x, 7, false, TD_EFORMAT, "checksum of shard");
@@ -249,6 +250,39 @@ static void damage_is_refused_in_one_sentence(void **state) {
         td_experts_destroy(b);
         td_pool_destroy(pools[p]);
     }
+}
+
+static void words_of_no_format_are_refused(void **state) {
+    (void)state;
+    enum { ZEROS = 1 << 24 };
+    static const uint32_t WORDS[] = {TD_EXPERT_FORMATS, TD_EXPERT_INT4C | 32 << 8, TD_EXPERT_INT4G | 48 << 8 | TD_DT_BF16 << 16,
+                                     TD_EXPERT_INT4G | 32 << 8 | TD_DT_F8_E8M0 << 16, TD_EXPERT_INT4G | 32 << 8 | TD_DT_BF16 << 16 | 2 * ZEROS,
+                                     TD_EXPERT_FP4G | 16 << 8 | TD_DT_F8_E8M0 << 16, TD_EXPERT_FP4G | 32 << 8 | TD_DT_F8_E4M3 << 16,
+                                     TD_EXPERT_FP4G | 32 << 8 | TD_DT_F8_E8M0 << 16 | ZEROS};
+    float                 y[N_TOK * HIDDEN];
+    td_pool              *pool = fixture_pool(1, 1);
+    td_experts           *x = open_store(TD_EXPERT_FP4G, pool);
+    td_expert_numbers     n;
+    save_one(TD_EXPERT_FP4G, 7, y);
+    assert_int_equal(td_experts_file_format(path, &n, NULL), TD_OK);
+    assert_string_equal(n.name, "nvfp4");
+    assert_true(n.format == TD_EXPERT_FP4G && n.groups.size == 16 && n.groups.scale_dtype == TD_DT_F8_E4M3 && !n.groups.zero_points);
+    for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++) {
+        _Alignas(8) char  page[4096];
+        td_packed_header *h = (td_packed_header *)page;
+        td_error          err = {0};
+        int               fd = open(path, O_RDONLY);
+        assert_true(pread(fd, page, sizeof page, 0) == sizeof page);
+        close(fd);
+        h->format = WORDS[i];
+        h->header_hash = 0;
+        h->header_hash = XXH3_64bits(page, sizeof page);
+        overwrite(0, page, sizeof page);
+        assert_int_equal(td_experts_file_format(path, &n, &err), TD_ENOTSUP);
+        expect_refusal(x, 7, true, TD_ENOTSUP, "unknown format");
+    }
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
 }
 
 static void a_write_that_does_not_fit_is_an_error_and_leaves_nothing(void **state) {
@@ -311,6 +345,7 @@ int main(void) {
         cmocka_unit_test_teardown(a_mapped_layer_can_be_filled_anew, empty_dir),
         cmocka_unit_test_teardown(a_stale_repacked_file_is_not_used, empty_dir),
         cmocka_unit_test_teardown(damage_is_refused_in_one_sentence, empty_dir),
+        cmocka_unit_test_teardown(words_of_no_format_are_refused, empty_dir),
         cmocka_unit_test_teardown(a_write_that_does_not_fit_is_an_error_and_leaves_nothing, empty_dir),
         cmocka_unit_test_teardown(every_way_of_reading_gives_the_bytes, empty_dir),
     };

@@ -37,8 +37,8 @@ static size_t add_variants(variant *out, td_expert_format format, const td_gemm_
     static const td_dtype SCALES[] = {TD_DT_BF16, TD_DT_F16, TD_DT_F32};
     size_t                n = 0;
     if (!td_expert_has_groups(format)) out[n++] = (variant){.format = format, .kernel = k};
-    for (int i = 0; i < 4 && format == TD_EXPERT_FP4G; i++)
-        out[n++] = (variant){format, k, {.size = i & 1 ? 16 : 32, .scale_dtype = i & 2 ? TD_DT_F8_E4M3 : TD_DT_F8_E8M0}};
+    for (int nv = 0; nv < 2 && format == TD_EXPERT_FP4G; nv++)
+        out[n++] = (variant){format, k, {.size = nv ? 16 : 32, .scale_dtype = nv ? TD_DT_F8_E4M3 : TD_DT_F8_E8M0}};
     for (uint16_t size = 32; size <= 128 && format == TD_EXPERT_INT4G; size *= 2)
         for (size_t i = 0; i < 6; i++) out[n++] = (variant){format, k, {.size = size, .scale_dtype = SCALES[i / 2], .zero_points = i % 2}};
     return n;

@@ -6,6 +6,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 
 #include "quant/small_float.h"
 #include "quant/weight_quant.h"
@@ -140,8 +142,57 @@ static void codes_from_outside_give_the_same_layer(void **state) {
     }
 }
 
+/* Stands for a file that is not in memory: whoever looks at `far` before it was fetched crashes. */
+typedef struct {
+    const char      *far, *values;
+    _Atomic uint32_t n_fetched;
+} far_file;
+
+static const void *fetch(const void *ctx, const void *at, size_t bytes, void *buffer) {
+    far_file *f = (far_file *)ctx;
+    size_t    in_page = 12; /* as matrices lie in files */
+    f->n_fetched++;
+    return memcpy((char *)buffer + in_page, f->values + ((const char *)at - f->far), bytes);
+}
+
+static void only_what_was_fetched_is_read(void **state) {
+    (void)state;
+    size_t bytes = (size_t)3 * N_EXPERTS * MOST * sizeof(float);
+    char  *far = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(far, MAP_FAILED);
+    for (td_expert_format format = 0; format < TD_EXPERT_FORMATS; format++) {
+        td_pool          *pool = fixture_pool(2, 1);
+        fixture_weights   w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
+        td_experts       *x = loaded(format, pool, &w);
+        far_file          file = {.far = far, .values = (const char *)w.values};
+        td_expert_weights views[N_EXPERTS];
+        float            *want = malloc(MOST * sizeof *want), *got = malloc(MOST * sizeof *got);
+        td_error          err = {0};
+        for (uint32_t e = 0; e < N_EXPERTS; e++) {
+            views[e] = w.experts[e];
+            td_tensor_view *of[] = {&views[e].gate, &views[e].up, &views[e].down};
+            for (int m = 0; m < 3; m++) of[m]->data = far + ((const char *)of[m]->data - file.values);
+        }
+        assert_int_equal(td_experts_load_views(x, 0, views, &(td_expert_fetch){fetch, &file}, &err), TD_OK);
+        assert_int_equal(file.n_fetched, 3 * N_EXPERTS);
+        for (uint32_t e = 0; e < N_EXPERTS; e++)
+            for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
+                assert_int_equal(td_experts_get_values(x, 1, e, m, 0, td_expert_view(&views[e], m)->shape[0], want, &err), TD_OK);
+                assert_int_equal(td_experts_get_values(x, 0, e, m, 0, td_expert_view(&views[e], m)->shape[0], got, &err), TD_OK);
+                assert_memory_equal(got, want, MOST * sizeof *got);
+            }
+        free(want);
+        free(got);
+        td_experts_destroy(x);
+        fixture_weights_free(&w);
+        td_pool_destroy(pool);
+    }
+    munmap(far, bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_gives_what_rounding_gave),
-                                       cmocka_unit_test(codes_from_outside_give_the_same_layer)};
+                                       cmocka_unit_test(codes_from_outside_give_the_same_layer),
+                                       cmocka_unit_test(only_what_was_fetched_is_read)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

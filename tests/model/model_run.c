@@ -15,11 +15,12 @@
 
 static void fail_with(const td_error *err) { fail_msg("%s (%s)", err->text, td_status_text(err->status)); }
 
-const char *repo_path(const char *relative) {
+const char *repo_path(const char *path_in_repo) {
+    if (path_in_repo[0] == '/') return path_in_repo;
     static char     path[4][1024];
     static unsigned next;
     char           *p = path[next++ % 4];
-    snprintf(p, sizeof path[0], "%s/%s", TD_SOURCE_DIR, relative);
+    snprintf(p, sizeof path[0], "%s/%s", TD_SOURCE_DIR, path_in_repo);
     return p;
 }
 

@@ -13,7 +13,7 @@ typedef struct {
 } model_run;
 
 typedef struct {
-    const char      *path;            /* from the repository root */
+    const char      *path;            /* absolute, or from the repository root */
     const td_checkpoint *checkpoint;  /* of path, opened by the test; NULL: opened here */
     const char      *cpu_weight_path, *override_json;
     bool             w8a8;
@@ -56,8 +56,8 @@ void model_run_logits(model_run *r, uint32_t n_tok, float *out);
 double log_prob(const float *logits, size_t vocab, uint32_t id);
 uint32_t arg_max(const float *logits, size_t vocab);
 
-/** Absolute path of a file of the repository; static storage, four at a time. */
-const char *repo_path(const char *relative);
+/** Absolute path of a file of the repository, in static storage, four at a time; a path that is absolute is that itself. */
+const char *repo_path(const char *path_in_repo);
 
 /** A whole file of f32 or i32 values: malloc'd. Fails the test when it has not n values. */
 void *read_array(const char *relative, size_t n, size_t value_bytes);

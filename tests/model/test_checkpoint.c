@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "folder_files.h"
 #include "model/checkpoint.h"
 
 static char TMP[] = "/tmp/td_checkpoint_XXXXXX";
@@ -25,38 +26,9 @@ static const char *in_tmp(const char *name) {
     return path[next];
 }
 
-static void write_file(const char *path, const void *data, size_t size) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, size, f), size);
-    fclose(f);
-}
-
-static char *read_all(const char *path, size_t *size) {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    *size = (size_t)ftell(f);
-    rewind(f);
-    char *p = malloc(*size + 1);
-    assert_non_null(p);
-    assert_int_equal(fread(p, 1, *size, f), *size);
-    p[*size] = 0;
-    fclose(f);
-    return p;
-}
-
-static void empty_tmp(void) {
-    DIR *d = opendir(TMP);
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d));)
-        if (e->d_name[0] != '.') unlink(in_tmp(e->d_name));
-    closedir(d);
-}
-
 static void copy_golden(const char *model) {
     char from[600];
-    empty_tmp();
+    empty_folder(TMP);
     snprintf(from, sizeof from, TD_SOURCE_DIR "/tests/data/golden/%s", model);
     DIR *d = opendir(from);
     assert_non_null(d);
@@ -64,7 +36,7 @@ static void copy_golden(const char *model) {
         if (!strstr(e->d_name, "model") && !strstr(e->d_name, "config")) continue;
         snprintf(from, sizeof from, TD_SOURCE_DIR "/tests/data/golden/%s/%.200s", model, e->d_name);
         size_t size;
-        char  *p = read_all(from, &size);
+        char  *p = read_file(from, &size);
         write_file(in_tmp(e->d_name), p, size);
         free(p);
     }
@@ -86,7 +58,7 @@ static td_status open_and_check(const char *dir, const char *override_json, td_e
 static void patch(const char *path, const char *from, const char *to) {
     assert_int_equal(strlen(from), strlen(to));
     size_t size;
-    char  *p = read_all(path, &size), *at = memmem(p, size, from, strlen(from));
+    char  *p = read_file(path, &size), *at = memmem(p, size, from, strlen(from));
     assert_non_null(at);
     memcpy(at, to, strlen(to));
     write_file(path, p, size);
@@ -147,7 +119,7 @@ static void broken_folders_are_refused(void **state) {
     (void)state;
     td_error err;
 #define EXPECT(want, says) expect_(__LINE__, want, says)
-    empty_tmp();
+    empty_folder(TMP);
     EXPECT(TD_ENOTFOUND, "config.json");
     copy_golden("deepseek_v3_yarn");
     EXPECT(TD_OK, "");
@@ -164,7 +136,7 @@ static void broken_folders_are_refused(void **state) {
 
     copy_golden("deepseek_v3_yarn"); /* the index names a tensor that its shard lacks */
     size_t size;
-    char  *index = read_all(in_tmp("model.safetensors.index.json"), &size), more[200];
+    char  *index = read_file(in_tmp("model.safetensors.index.json"), &size), more[200];
     char  *at = strstr(index, "\"weight_map\"");
     at = strchr(at, '{') + 1;
     FILE *f = fopen(in_tmp("model.safetensors.index.json"), "wb");
@@ -208,7 +180,7 @@ static void broken_folders_are_refused(void **state) {
 
     copy_golden("deepseek_v3_yarn"); /* the same tensor in two shards */
     size_t n;
-    char  *shard = read_all(in_tmp("model-00001-of-00003.safetensors"), &n);
+    char  *shard = read_file(in_tmp("model-00001-of-00003.safetensors"), &n);
     write_file(in_tmp("model-00002-of-00003.safetensors"), shard, n);
     free(shard);
     EXPECT(TD_EFORMAT, "and in");
@@ -340,7 +312,7 @@ static void source_hash_follows_the_weights(void **state) {
     write_file(in_tmp("config.json"), "{}", 2);
     assert_true(hash_of_tmp() == h);
     size_t n;
-    char  *shard = read_all(in_tmp("model-00002-of-00003.safetensors"), &n);
+    char  *shard = read_file(in_tmp("model-00002-of-00003.safetensors"), &n);
     shard[n - 1] ^= 1;
     write_file(in_tmp("model-00002-of-00003.safetensors"), shard, n);
     assert_true(hash_of_tmp() != h);
@@ -391,8 +363,8 @@ static int make_tmp(void **state) {
 
 static int remove_tmp(void **state) {
     (void)state;
-    empty_tmp();
-    return rmdir(TMP);
+    remove_folder(TMP);
+    return 0;
 }
 
 int main(void) {

@@ -2,8 +2,6 @@
  * A model with its residual stream rotated computes the same function: every architecture's logits and those of the MTP layer, where only the rounding
  * of the rotated weights to bf16 is left. And what cannot be rotated is refused.
  */
-#include <dirent.h>
-#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "core/rng.h"
+#include "folder_files.h"
 #include "model/checkpoint.h"
 #include "model/rotation.h"
 #include "model_run.h"
@@ -109,19 +107,6 @@ static void check(const char *folder, double most) {
     free(turned);
 }
 
-static void remove_folder(const char *path) {
-    char           name[512];
-    DIR           *d = opendir(path);
-    struct dirent *e;
-    assert_non_null(d);
-    while ((e = readdir(d))) {
-        snprintf(name, sizeof name, "%s/%s", path, e->d_name);
-        if (e->d_name[0] != '.') assert_int_equal(unlink(name), 0);
-    }
-    closedir(d);
-    assert_int_equal(rmdir(path), 0);
-}
-
 static void refuse_experts_alone(const char *folder, const char *experts) {
     td_error      err = {0};
     td_pool      *pool;
@@ -158,18 +143,16 @@ static void test_same_function(void **state) {
 /* `from`, rotated by td_quantize and written to `out` in int8 on both tiers, against the model in `path`. */
 static void check_written(const char *from, const char *path, const char *out) {
     td_error            err = {0};
-    char                from_root[256];
     td_quantize_options o = {.model_path = from, .output_path = out, .quantization = "w8a8_int8", .expert_quantization = "int8", .rotation = "hadamard",
                              .threads = 2, .subpool_count = 1};
     if (td_quantize(&o, &err) != TD_OK) fail_msg("%s", err.text);
-    snprintf(from_root, sizeof from_root, "../../../../../../../../../..%s", out); /* model_run takes paths from the repository root */
     td_model_config c = config_of(path);
     uint32_t        ids[LEN];
     float          *plain = malloc(rows_of(&c) * c.vocab * sizeof *plain), *written = malloc(rows_of(&c) * c.vocab * sizeof *written);
     assert_true(plain && written);
     for (uint32_t t = 0; t < LEN; t++) ids[t] = (uint32_t)(td_rng_u64(SEED, 0, t) % c.vocab);
     logits_of(path, NULL, TD_EXPERT_BF16, ids, plain);
-    logits_of(from_root, NULL, TD_EXPERT_INT8C, ids, written);
+    logits_of(out, NULL, TD_EXPERT_INT8C, ids, written);
     check_error(written, plain, &c, path, WRITTEN_ERROR);
     free(plain);
     free(written);
@@ -189,40 +172,6 @@ static void test_written(void **state) {
     }
 }
 
-/* A copy of the demo model whose tensor of that name is not to be found any more. */
-static void hide_tensor(const char *folder, const char *name) {
-    char   path[512], *at = NULL;
-    int    fd;
-    size_t header = 1 << 20, n = strlen(name);
-    char  *bytes = malloc(header);
-    assert_non_null(bytes);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    assert_true((fd = open(path, O_RDWR)) >= 0);
-    assert_int_equal(pread(fd, bytes, header, 0), header);
-    for (size_t i = 8; !at && i + n < header; i++)
-        if (bytes[i] == '"' && bytes[i + n + 1] == '"' && !memcmp(bytes + i + 1, name, n)) at = bytes + i + 1;
-    assert_non_null(at);
-    assert_int_equal(pwrite(fd, "x", 1, at - bytes), 1);
-    close(fd);
-    free(bytes);
-}
-
-static void copy_file(const char *folder, const char *name) {
-    char   path[512];
-    FILE  *in, *out;
-    char  *bytes = malloc(1 << 20);
-    size_t n;
-    snprintf(path, sizeof path, DEMO "/%s", name);
-    assert_non_null(in = fopen(repo_path(path), "rb"));
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    assert_non_null(out = fopen(path, "wb"));
-    assert_non_null(bytes);
-    while ((n = fread(bytes, 1, 1 << 20, in))) assert_int_equal(fwrite(bytes, 1, n, out), n);
-    fclose(in);
-    fclose(out);
-    free(bytes);
-}
-
 /* The head of its own that a rotated MTP layer gets comes from the checkpoint's copy, or from the model's head where there is none: of the same bytes. */
 static void test_written_mtp(void **state) {
     (void)state;
@@ -231,8 +180,7 @@ static void test_written_mtp(void **state) {
     check_written(repo_path(DEMO), DEMO, out);
     assert_non_null(mkdtemp(bare));
     assert_non_null(mkdtemp(out2));
-    copy_file(bare, "config.json");
-    copy_file(bare, "model.safetensors");
+    copy_files(repo_path(DEMO), bare, (const char *const[]){"config.json", "model.safetensors"}, 2);
     hide_tensor(bare, "model.layers.6.shared_head.head.weight");
     hide_tensor(bare, "model.layers.6.embed_tokens.weight");
     check_written(bare, DEMO, out2);

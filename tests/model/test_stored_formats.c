@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
@@ -58,9 +57,9 @@ static uint64_t expected(const json_t *manifest, const char *name) {
     return strtoull(text, NULL, 16);
 }
 
-static void open_case(const char *dir, td_model_config *config, td_checkpoint **c) {
+static void open_case(const char *dir, const char *override_json, td_model_config *config, td_checkpoint **c) {
     td_error err = {0};
-    if (td_model_config_read(dir, NULL, config, &err) != TD_OK || td_checkpoint_open(dir, c, &err) != TD_OK ||
+    if (td_model_config_read(dir, override_json, config, &err) != TD_OK || td_checkpoint_open(dir, c, &err) != TD_OK ||
         td_checkpoint_check_all(*c, config, true, &err) != TD_OK)
         fail_msg("%s", err.text);
 }
@@ -93,7 +92,7 @@ static void every_weight_is_what_numpy_decodes(void **state) {
         td_checkpoint  *c;
         json_t         *manifest = manifest_of(CASES[i]);
         size_t          n = 0;
-        open_case(repo_path(path), &config, &c);
+        open_case(repo_path(path), NULL, &config, &c);
         for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
             uint32_t n_layers, n_experts;
             td_role_extent(&config, role, &n_layers, &n_experts);
@@ -165,7 +164,7 @@ static void experts_are_carried_exactly(void **state) {
         td_error          err = {0};
         json_t           *manifest = manifest_of(CASES[i]);
         const char       *want = json_string_value(json_object_get(manifest, "experts"));
-        open_case(repo_path(path), &config, &c);
+        open_case(repo_path(path), NULL, &config, &c);
         assert_int_equal(td_checkpoint_expert_numbers(c, &config, &numbers, &stored, NULL), TD_OK);
         bool exact = stored == TD_EXPERTS_EXACT;
         if (exact) name_of(&numbers, name);
@@ -241,7 +240,7 @@ static void logits_are_those_of_the_decoded_weights(void **state) {
         td_expert_numbers numbers;
         td_stored_experts stored;
         json_t           *manifest = manifest_of(CASES[i]), *prompt = json_array_get(json_object_get(manifest, "prompts"), 0);
-        open_case(repo_path(path), &config, &c);
+        open_case(repo_path(path), NULL, &config, &c);
         assert_int_equal(td_checkpoint_expert_numbers(c, &config, &numbers, &stored, NULL), TD_OK);
         bool exact = stored == TD_EXPERTS_EXACT;
         td_checkpoint_close(c);
@@ -280,20 +279,10 @@ static const char *in_tmp(const char *name) {
 }
 
 static void copy_case(const char *name) {
-    static const char *const FILES[] = {"config.json", "model.safetensors", "quant_model_description.json"};
-    unlink(in_tmp(FILES[2]));
-    for (size_t i = 0; i < 3; i++) {
-        char from[160];
-        snprintf(from, sizeof from, DATA "%s/%s", name, FILES[i]);
-        FILE *in = fopen(repo_path(from), "rb");
-        if (!in) continue;
-        FILE  *out = fopen(in_tmp(FILES[i]), "wb");
-        char   buffer[65536];
-        size_t n;
-        while ((n = fread(buffer, 1, sizeof buffer, in)) > 0) assert_int_equal(fwrite(buffer, 1, n, out), n);
-        fclose(in);
-        fclose(out);
-    }
+    char from[160];
+    snprintf(from, sizeof from, DATA "%s", name);
+    empty_folder(TMP);
+    copy_files(repo_path(from), TMP, (const char *const[]){"config.json", "model.safetensors", "quant_model_description.json"}, 3);
 }
 
 typedef struct {
@@ -302,45 +291,27 @@ typedef struct {
 } file;
 
 static file read_model(void) {
-    file  f = {0};
-    FILE *in = fopen(in_tmp("model.safetensors"), "rb");
-    fseek(in, 0, SEEK_END);
-    f.size = (size_t)ftell(in);
-    rewind(in);
-    f.data = malloc(f.size);
-    assert_int_equal(fread(f.data, 1, f.size, in), f.size);
-    fclose(in);
+    file f;
+    f.data = read_file(in_tmp("model.safetensors"), &f.size);
     f.header = 8 + (size_t)*(uint64_t *)(void *)f.data;
     return f;
 }
 
 static void write_model(file f) {
-    FILE *out = fopen(in_tmp("model.safetensors"), "wb");
-    fwrite(f.data, 1, f.size, out);
-    fclose(out);
+    write_file(in_tmp("model.safetensors"), f.data, f.size);
     free(f.data);
 }
 
 /* Texts of one length in a file; all of them, or the first after a text. */
 static void replace(const char *name, const char *after, const char *from, const char *to) {
-    char  *data, *at;
     size_t size;
-    FILE  *in = fopen(in_tmp(name), "rb");
+    char  *data = read_file(in_tmp(name), &size), *at = memmem(data, size, after, strlen(after));
     assert_int_equal(strlen(from), strlen(to));
-    fseek(in, 0, SEEK_END);
-    size = (size_t)ftell(in);
-    rewind(in);
-    data = malloc(size);
-    assert_int_equal(fread(data, 1, size, in), size);
-    fclose(in);
-    at = memmem(data, size, after, strlen(after));
     assert_non_null(at);
     at = memmem(at, size - (size_t)(at - data), from, strlen(from));
     assert_non_null(at);
     memcpy(at, to, strlen(to));
-    FILE *out = fopen(in_tmp(name), "wb");
-    fwrite(data, 1, size, out);
-    fclose(out);
+    write_file(in_tmp(name), data, size);
     free(data);
 }
 
@@ -401,46 +372,42 @@ static const uint16_t BAD_BF16[] = {0, 0x7fc0, 0x7f80, 0xff80}, BAD_F16[] = {0, 
 
 static void impossible_values_name_file_and_tensor(void **state) {
     (void)state;
-    for (size_t i = 0; i < 4; i++) {
-        copy_case("fp8_block");
-        patch(GATE ".weight_scale_inv", 4, &BAD_F32[i], 4);
-        EXPECT(TD_EFORMAT, "model.safetensors: tensor " GATE ".weight_scale_inv has a scale that is not a positive number", "row 0, group 1");
-        copy_case("w8a8_modelslim");
-        patch(GATE ".weight_scale", 40, &BAD_F32[i], 4);
-        EXPECT(TD_EFORMAT, "tensor " GATE ".weight_scale has a scale", "row 10, group 0");
-        copy_case("gptq_int4");
-        patch(GATE ".scales", 2, &BAD_F16[i], 2);
-        EXPECT(TD_EFORMAT, "tensor " GATE ".scales has a scale", "row 1, group 0");
-        copy_case("packed_int4");
-        patch(GATE ".weight_scale", 2, &BAD_BF16[i], 2);
-        EXPECT(TD_EFORMAT, "tensor " GATE ".weight_scale has a scale", "row 0, group 1");
-        copy_case("nvfp4");
-        patch(GATE ".weight_global_scale", 0, &BAD_F32[i], 4);
-        EXPECT(TD_EFORMAT, "tensor " GATE ".weight_global_scale is ", "no scale");
-    }
-    copy_case("mxfp4");
-    patch(GATE ".weight_scale", 1, &(uint8_t){255}, 1);
-    EXPECT(TD_EFORMAT, "tensor " GATE ".weight_scale has a scale", "row 0, group 1");
+#define VALUES(a) (a), sizeof *(a), sizeof(a) / sizeof *(a)
+#define NO_SCALE " has a scale that is not a positive number"
+    const struct {
+        const char *name, *tensor;
+        size_t      at; /* of the byte where one of these is put */
+        const void *values;
+        size_t      bytes, n;
+        td_status   status;
+        const char *says, *also; /* says: after file and tensor */
+    } BAD[] = {
+        {"fp8_block", GATE ".weight_scale_inv", 4, VALUES(BAD_F32), TD_EFORMAT, NO_SCALE, "row 0, group 1"},
+        {"w8a8_modelslim", GATE ".weight_scale", 40, VALUES(BAD_F32), TD_EFORMAT, NO_SCALE, "row 10, group 0"},
+        {"gptq_int4", GATE ".scales", 2, VALUES(BAD_F16), TD_EFORMAT, NO_SCALE, "row 1, group 0"},
+        {"packed_int4", GATE ".weight_scale", 2, VALUES(BAD_BF16), TD_EFORMAT, NO_SCALE, "row 0, group 1"},
+        {"nvfp4", GATE ".weight_global_scale", 0, VALUES(BAD_F32), TD_EFORMAT, " is ", "no scale"},
+        {"mxfp4", GATE ".weight_scale", 1, VALUES(((const uint8_t[]){255})), TD_EFORMAT, NO_SCALE, "row 0, group 1"},
+        {"nvfp4", GATE ".weight_scale", 1, VALUES(((const uint8_t[]){0x7f})), TD_EFORMAT, NO_SCALE, "row 0, group 1"},
+        {"gptq_act_order", GATE ".g_idx", 8, VALUES(((const int32_t[]){4})), TD_EFORMAT, " puts column 2 into group 4", "there are 4"},
+        {"gptq_act_order", GATE ".g_idx", 8, VALUES(((const int32_t[]){-1})), TD_EFORMAT, " puts column 2 into group -1", ""},
+        {"gptq_int4_sym", GATE ".qzeros", 0, VALUES(((const uint8_t[]){0x76})), TD_EFORMAT, " has a zero that is not 8", "row 0, group 0"},
+        {"packed_int4", GATE ".weight_shape", 0, VALUES(((const int64_t[]){95})), TD_EFORMAT, " says [95, 128]", "expected [96, 128]"},
+        {"w8a8_modelslim", GATE ".weight_offset", 4, VALUES(((const float[]){1})), TD_ENOTSUP, " is not zero", ""},
+    };
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
+        for (size_t v = 0; v < BAD[i].n; v++) {
+            char     says[160];
+            td_error err = {0};
+            copy_case(BAD[i].name);
+            patch(BAD[i].tensor, BAD[i].at, (const char *)BAD[i].values + v * BAD[i].bytes, BAD[i].bytes);
+            snprintf(says, sizeof says, "model.safetensors: tensor %s%s", BAD[i].tensor, BAD[i].says);
+            td_status s = read_everything(&err);
+            if (s != BAD[i].status || !strstr(err.text, says) || !strstr(err.text, BAD[i].also)) fail_msg("%s, value %zu: %d '%s'", BAD[i].name, v, s, err.text);
+        }
     copy_case("nvfp4");
-    patch(GATE ".weight_scale", 1, &(uint8_t){0x7f}, 1);
-    EXPECT(TD_EFORMAT, "tensor " GATE ".weight_scale has a scale", "row 0, group 1");
     patch(GATE ".weight_scale", 1, &(uint8_t){0}, 1); /* a group of zeros */
     EXPECT(TD_OK, "", "");
-
-    copy_case("gptq_act_order");
-    patch(GATE ".g_idx", 8, &(int32_t){4}, 4);
-    EXPECT(TD_EFORMAT, "tensor " GATE ".g_idx puts column 2 into group 4", "there are 4");
-    patch(GATE ".g_idx", 8, &(int32_t){-1}, 4);
-    EXPECT(TD_EFORMAT, "tensor " GATE ".g_idx puts column 2 into group -1", "");
-    copy_case("gptq_int4_sym");
-    patch(GATE ".qzeros", 0, &(uint8_t){0x76}, 1);
-    EXPECT(TD_EFORMAT, "tensor " GATE ".qzeros has a zero that is not 8", "row 0, group 0");
-    copy_case("packed_int4");
-    patch(GATE ".weight_shape", 0, &(int64_t){95}, 8);
-    EXPECT(TD_EFORMAT, "tensor " GATE ".weight_shape says [95, 128]", "expected [96, 128]");
-    copy_case("w8a8_modelslim");
-    patch(GATE ".weight_offset", 4, &(float){1}, 4);
-    EXPECT(TD_ENOTSUP, "tensor " GATE ".weight_offset is not zero", "");
 }
 
 /* Tensors that change what a folder computes, unless they are zero. */
@@ -486,17 +453,15 @@ static td_status load(const char *override_json, td_error *err) {
     return s;
 }
 
-/* Rows of a matrix of FP8 in a folder whose config has scales of rows and, in another group, of blocks. */
+/* The values of an expert's matrix in TMP. */
 static float *read_gate(const char *override_json, size_t *n, size_t *k) {
     td_model_config config;
     td_checkpoint  *c;
     td_scratch      scratch = {0};
     td_tensor_view  v;
     td_error        err = {0};
-    if (td_model_config_read(TMP, override_json, &config, &err) != TD_OK || td_checkpoint_open(TMP, &c, &err) != TD_OK ||
-        td_checkpoint_check_all(c, &config, true, &err) != TD_OK ||
-        td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, &err) != TD_OK)
-        fail_msg("%s", err.text);
+    open_case(TMP, override_json, &config, &c);
+    if (td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, &err) != TD_OK) fail_msg("%s", err.text);
     *n = v.shape[0], *k = v.shape[1];
     float *values = malloc(*n * *k * sizeof *values);
     assert_non_null(values);
@@ -582,7 +547,7 @@ static void scales_of_integer_codes_have_a_sign(void **state) {
             td_scratch      scratch = {0};
             td_tensor_view  v;
             if (negative) flip_bit(CASE[i].tensor, 15 + 2 * 8); /* the sign of the second scale */
-            open_case(TMP, &config, &c);
+            open_case(TMP, NULL, &config, &c);
             assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, NULL), TD_OK);
             assert_int_equal(v.dtype, TD_DT_F32);
             n = v.shape[0] * v.shape[1];
@@ -618,7 +583,7 @@ static void the_store_names_the_tensor_that_it_refuses(void **state) {
         const td_expert_numbers *n = td_expert_numbers_find(STORED[i].format);
         copy_case(STORED[i].name);
         patch(STORED[i].tensor, 6, "\xff\xff", 2); /* a NaN in every type */
-        open_case(TMP, &config, &c);
+        open_case(TMP, NULL, &config, &c);
         td_experts_config ec = {.n_layers = 1, .n_experts = config.n_experts, .hidden = config.hidden, .inter = config.moe_inter, .top_k = config.top_k,
                                 .format = n->format, .groups = n->groups, .act_dtype = TD_DT_F32, .max_tok = 1};
         td_expert_weights *e = calloc(config.n_experts, sizeof *e);
@@ -730,10 +695,8 @@ static int make_tmp(void **state) {
 
 static int remove_tmp(void **state) {
     (void)state;
-    unlink(in_tmp("config.json"));
-    unlink(in_tmp("model.safetensors"));
-    unlink(in_tmp("quant_model_description.json"));
-    return rmdir(TMP);
+    remove_folder(TMP);
+    return 0;
 }
 
 int main(void) {

@@ -1,5 +1,4 @@
 /* td_quantize: its folder gives the bits that quantising on load gives; it continues, refuses and fails as it says. */
-#include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -18,6 +17,7 @@
 #include "model/checkpoint.h"
 #include "model/experts_load.h"
 #include "quant/weight_quant.h"
+#include "tests/model/folder_files.h"
 
 static char TMP[] = "/tmp/td_quantize_XXXXXX";
 static char OUT[64];
@@ -34,37 +34,6 @@ static const char *in_out(const char *name) {
     next = (next + 1) % 4;
     snprintf(path[next], sizeof path[next], "%s/%s", OUT, name);
     return path[next];
-}
-
-static size_t remove_out(void) {
-    size_t n = 0;
-    DIR   *d = opendir(OUT);
-    if (!d) return 0;
-    for (struct dirent *e; (e = readdir(d));)
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) n += unlink(in_out(e->d_name)) == 0;
-    closedir(d);
-    rmdir(OUT);
-    return n;
-}
-
-static char *read_all(const char *path, size_t *size) {
-    FILE *f = fopen(path, "rb");
-    if (!f) fail_msg("cannot open %s", path);
-    fseek(f, 0, SEEK_END);
-    *size = (size_t)ftell(f);
-    rewind(f);
-    char *p = malloc(*size + 1);
-    assert_non_null(p);
-    assert_int_equal(fread(p, 1, *size, f), *size);
-    fclose(f);
-    return p;
-}
-
-static void write_all(const char *path, const void *data, size_t size) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, size, f), size);
-    fclose(f);
 }
 
 typedef struct {
@@ -148,7 +117,7 @@ static void compare_experts(const td_checkpoint *source, const td_model_config *
         snprintf(mine, sizeof mine, "%s/mine.tdx", TMP);
         td_expert_file_path(theirs, sizeof theirs, OUT, index);
         assert_int_equal(td_experts_save_file(x, index, mine, td_checkpoint_source_hash(source), NULL), TD_OK);
-        char *a = read_all(mine, &n_mine), *b = read_all(theirs, &n_theirs);
+        char *a = read_file(mine, &n_mine), *b = read_file(theirs, &n_theirs);
         assert_int_equal(n_mine, n_theirs);
         assert_memory_equal(a, b, n_mine);
         free(a);
@@ -208,18 +177,18 @@ static void output_equals_quantising_on_load(void **state) {
         quantize_ok(&o);
         assert_true(s.calls > 3 && s.done == s.total && s.total > 0);
         compare_folder(o.model_path, true);
-        remove_out();
+        remove_folder(OUT);
     }
     td_quantize_options o = options_for(TD_SOURCE_DIR "/models/tale-v3-14m"); /* with an MTP layer and a tokenizer */
     quantize_ok(&o);
     compare_folder(o.model_path, true);
     size_t a_len, b_len;
-    char  *a = read_all(TD_SOURCE_DIR "/models/tale-v3-14m/tokenizer.json", &a_len), *b = read_all(in_out("tokenizer.json"), &b_len);
+    char  *a = read_file(TD_SOURCE_DIR "/models/tale-v3-14m/tokenizer.json", &a_len), *b = read_file(in_out("tokenizer.json"), &b_len);
     assert_int_equal(a_len, b_len);
     assert_memory_equal(a, b, a_len);
     free(a);
     free(b);
-    remove_out();
+    remove_folder(OUT);
 }
 
 static void without_quantisation_weights_stay(void **state) {
@@ -228,7 +197,7 @@ static void without_quantisation_weights_stay(void **state) {
     o.quantization = "none";
     quantize_ok(&o);
     compare_folder(o.model_path, false);
-    remove_out();
+    remove_folder(OUT);
 }
 
 /* A config.json alone gives a folder of its shape, twice the same, that loads as any other. */
@@ -259,13 +228,13 @@ static void dummy_weights_make_a_whole_folder(void **state) {
         }
         td_checkpoint_close(ck);
         size_t   len;
-        char    *bytes = read_all(in_out("model-00002-of-00004.safetensors"), &len);
+        char    *bytes = read_file(in_out("model-00002-of-00004.safetensors"), &len);
         uint64_t sum = len;
         for (size_t i = 0; i < len; i++) sum = sum * 31 + (unsigned char)bytes[i];
         free(bytes);
         if (turn) assert_int_equal(sum, first);
         first = sum;
-        remove_out();
+        remove_folder(OUT);
     }
 }
 
@@ -283,17 +252,17 @@ static void an_interrupted_run_is_continued(void **state) {
     td_expert_file_path(first, sizeof first, OUT, 0);
     td_expert_file_path(second, sizeof second, OUT, 1);
     ino_t shard = inode(in_out("model-00001-of-00005.safetensors")), kept = inode(first);
-    char *want = read_all(second, &n);
+    char *want = read_file(second, &n);
     assert_true(shard && kept);
     /* the state after a kill: no config, a layer missing, one torn under a temporary name, leftovers */
     unlink(in_out("config.json"));
     unlink(second);
-    write_all(in_out("model-00001-of-00005.safetensors.part"), "x", 1);
-    write_all(in_out("experts-00001.tdx.tmp.123"), "x", 1);
+    write_file(in_out("model-00001-of-00005.safetensors.part"), "x", 1);
+    write_file(in_out("experts-00001.tdx.tmp.123"), "x", 1);
     quantize_ok(&o);
     assert_true(!inode(in_out("model-00001-of-00005.safetensors.part")) && !inode(in_out("experts-00001.tdx.tmp.123")));
     assert_true(inode(in_out("model-00001-of-00005.safetensors")) == shard && inode(first) == kept);
-    char *have = read_all(second, &m);
+    char *have = read_file(second, &m);
     assert_int_equal(n, m);
     assert_memory_equal(have, want, n);
     free(have);
@@ -304,19 +273,19 @@ static void an_interrupted_run_is_continued(void **state) {
     quantize_ok(&o);
     compare_folder(o.model_path, true);
     free(want);
-    remove_out();
+    remove_folder(OUT);
 }
 
 static void other_folders_are_left_alone(void **state) {
     (void)state;
     td_quantize_options o = options_for(golden("qwen3_moe"));
     assert_int_equal(mkdir(OUT, 0755), 0);
-    write_all(in_out("precious.txt"), "x", 1);
+    write_file(in_out("precious.txt"), "x", 1);
     quantize_fails(&o, TD_EINVAL, "was not written by 'tandem quantize'");
     o.force = true;
     quantize_fails(&o, TD_EINVAL, "was not written by 'tandem quantize'");
     assert_true(inode(in_out("precious.txt")) != 0);
-    assert_int_equal(remove_out(), 1);
+    assert_int_equal(remove_folder(OUT), 1);
 
     o.force = false;
     o.output_path = o.model_path;
@@ -331,7 +300,7 @@ static void other_folders_are_left_alone(void **state) {
     other.force = true;
     quantize_ok(&other);
     compare_folder(other.model_path, true);
-    remove_out();
+    remove_folder(OUT);
 }
 
 static void what_cannot_be_quantised_is_refused(void **state) {
@@ -352,7 +321,7 @@ static void what_cannot_be_quantised_is_refused(void **state) {
     again.output_path = copy;
     quantize_fails(&again, TD_EINVAL, "quantised already");
     assert_int_equal(inode(copy), 0);
-    remove_out();
+    remove_folder(OUT);
 }
 
 /* A write that fails (here: the limit on a file's size, as a full disk does) gives a sentence, leaves no torn file, and can be continued. */
@@ -371,7 +340,7 @@ static void a_failing_write_is_told_and_continued(void **state) {
     assert_int_equal(inode(in_out("model-00001-of-00005.safetensors.part")), 0);
     quantize_ok(&o);
     compare_folder(o.model_path, true);
-    remove_out();
+    remove_folder(OUT);
 }
 
 static void a_weight_that_is_not_finite_is_refused(void **state) {
@@ -380,9 +349,9 @@ static void a_weight_that_is_not_finite_is_refused(void **state) {
     size_t n;
     snprintf(dir, sizeof dir, "%s/nan", TMP);
     assert_int_equal(mkdir(dir, 0755), 0);
-    char *config = read_all(golden("qwen3_moe/config.json"), &n);
+    char *config = read_file(golden("qwen3_moe/config.json"), &n);
     snprintf(to, sizeof to, "%s/config.json", dir);
-    write_all(to, config, n);
+    write_file(to, config, n);
     free(config);
     td_checkpoint *c;
     assert_int_equal(td_checkpoint_open(golden("qwen3_moe"), &c, NULL), TD_OK);
@@ -390,10 +359,10 @@ static void a_weight_that_is_not_finite_is_refused(void **state) {
     const char *base = td_safetensors_bytes(td_checkpoint_file(c, 0), &header, &size);
     size_t at = (size_t)((const char *)td_checkpoint_find(c, "model.layers.0.self_attn.q_proj.weight")->data - base);
     td_checkpoint_close(c);
-    char *weights = read_all(golden("qwen3_moe/model.safetensors"), &n);
+    char *weights = read_file(golden("qwen3_moe/model.safetensors"), &n);
     memcpy(weights + at + 10, "\xc0\x7f", 2); /* NaN */
     snprintf(to, sizeof to, "%s/model.safetensors", dir);
-    write_all(to, weights, n);
+    write_file(to, weights, n);
     free(weights);
     td_quantize_options o = options_for(dir);
     quantize_fails(&o, TD_EFORMAT, "model.layers.0.self_attn.q_proj.weight holds an infinity or a NaN");
@@ -401,7 +370,7 @@ static void a_weight_that_is_not_finite_is_refused(void **state) {
     snprintf(to, sizeof to, "%s/config.json", dir);
     unlink(to);
     rmdir(dir);
-    remove_out();
+    remove_folder(OUT);
 }
 
 static int make_tmp(void **state) {
@@ -413,7 +382,7 @@ static int make_tmp(void **state) {
 
 static int remove_tmp(void **state) {
     (void)state;
-    remove_out();
+    remove_folder(OUT);
     return rmdir(TMP);
 }
 

@@ -3,17 +3,16 @@
  * as the checkpoint loaded directly, with the experts in the format that carries them exactly, or in the one that is asked for; and so does the folder by
  * itself where its linears are what the checkpoint's become.
  */
-#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "tests/model/folder_files.h"
 #include "tests/model/model_run.h"
 
 #define N_TOK 20
@@ -41,14 +40,6 @@ static const struct {
     {"nvfp4", "nvfp4", false},
 };
 
-static void empty_out(void) {
-    DIR *d = opendir(OUT);
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d));)
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) unlinkat(dirfd(d), e->d_name, 0);
-    closedir(d);
-}
-
 /* @param experts NULL: auto. */
 static float *logits_of(const char *path, const char *packed, const char *experts, const char *expect, size_t *bytes) {
     const td_expert_numbers *n = td_expert_numbers_find(experts ? experts : "int4");
@@ -70,19 +61,18 @@ static float *logits_of(const char *path, const char *packed, const char *expert
 
 /* @param experts NULL: auto. @return the logits. */
 static float *check(const char *name, const char *experts, const char *expect, bool linears_alike, size_t *bytes) {
-    char     in[256], model[256], from_root[256];
+    char     in[256], model[256];
     td_error err = {0};
     snprintf(in, sizeof in, "tests/data/quantised/%s", name);
     snprintf(model, sizeof model, "%s", repo_path(in));
-    snprintf(from_root, sizeof from_root, "../../../../../../../../../..%s", OUT); /* model_run takes paths from the repository root */
     td_quantize_options o = {.model_path = model, .output_path = OUT, .quantization = "w8a8_int8", .expert_quantization = experts ? experts : "auto",
                              .threads = 2, .subpool_count = 1};
-    empty_out();
+    empty_folder(OUT);
     if (td_quantize(&o, &err) != TD_OK) fail_msg("%s: %s", name, err.text);
     float *want = logits_of(in, NULL, experts, expect, bytes), *have = logits_of(in, OUT, experts, expect, bytes);
     if (memcmp(have, want, *bytes)) fail_msg("%s: the packed experts' logits differ", name);
     free(have);
-    have = logits_of(from_root, NULL, NULL, expect, bytes); /* the folder says what its experts are */
+    have = logits_of(OUT, NULL, NULL, expect, bytes); /* the folder says what its experts are */
     if (linears_alike && memcmp(have, want, *bytes)) fail_msg("%s: the folder's logits differ", name);
     free(have);
     return want;
@@ -125,8 +115,8 @@ static int make_out(void **state) {
 
 static int remove_out(void **state) {
     (void)state;
-    empty_out();
-    return rmdir(OUT);
+    remove_folder(OUT);
+    return 0;
 }
 
 int main(void) {

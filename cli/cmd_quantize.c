@@ -36,7 +36,7 @@ static const char HELP[] =
     "  --calibration FILE          text, or .jsonl with \"text\" or chat \"messages\": round the weights for what they see in it, layer by layer\n"
     "  --method NAME               how weights are rounded: nearest (default), clip, gptq (default with --calibration, which it needs)\n"
     "  --rotation NAME             hadamard: turn the residual stream, folded into every weight beside it; none; auto (default): hadamard with\n"
-    "                              gptq; not of an MTP layer for other engines\n"
+    "                              gptq, and of floats with experts in int8; for other engines with gptq alone, and not of an MTP layer\n"
     "  --calibration-tokens N      of the text at most; default: 32768\n"
     "  --calibration-window N      tokens that see each other; default: 512\n"
     "  --output-format NAME        tandem (default), or compressed-tensors: safetensors that other engines read too\n"

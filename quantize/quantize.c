@@ -91,13 +91,19 @@ static td_status rotate(td_quantizer *q, td_error *err) {
     return TD_OK;
 }
 
-/* Rounding to nearest, or with scales alone, loses more on a rotated model, whose rows have lost the columns that mattered little; gptq loses less
-   (docs/quantisation.md). */
+/* With gptq, and where floats become int8 experts. In 4 bits, rounding to nearest, or with scales alone, loses more on a rotated model, whose rows have lost the columns
+   that mattered little (docs/quantisation.md); and integers that are stored already are kept better as they are. */
+static bool auto_rotates(const td_quantizer *q) {
+    td_quant_method stored = q->config.quant.method;
+    if (q->method == TD_ROUND_GPTQ) return true;
+    return q->experts->format == TD_EXPERT_INT8C && (stored == TD_QUANT_NONE || stored == TD_QUANT_FP8) && !q->compressed_tensors && !q->o->load_dummy;
+}
+
 static td_status choose_rotation(td_quantizer *q) {
     const char *wish = q->o->rotation ? q->o->rotation : "auto";
     if (!strcmp(wish, "hadamard")) {
         TD_TRY(rotate(q, q->err));
-    } else if (!strcmp(wish, "auto") && q->method == TD_ROUND_GPTQ) {
+    } else if (!strcmp(wish, "auto") && auto_rotates(q)) {
         td_error  why;
         td_status s = rotate(q, &why);
         if (s != TD_OK && s != TD_ENOTSUP) return td_fail(q->err, s, "%s", why.text);

@@ -261,6 +261,18 @@ class Calibration(unittest.TestCase):
         self.assertEqual(sorted(plain), sorted(clip))
         self.assertTrue(all((plain[n] == clip[n]) != n.startswith(("experts", "tandem_quantize")) for n in plain))
 
+    def test_rotation_where_nobody_chooses(self):
+        """With gptq, and of floats with experts in int8 unless they are for other engines."""
+        others = ("--output-format", "compressed-tensors")
+        for i, (args, rotation) in enumerate(((("--expert-quantization", "int8"), "hadamard"), (("--expert-quantization", "int8", *others), "none"),
+                                              (("--expert-quantization", "int8", "--method", "clip", "--quantization", "none"), "hadamard"), ((), "none"),
+                                              (("--calibration", self.text, *FEW), "hadamard"))):
+            with self.subTest(args=args):
+                auto, chosen = "auto%d" % i, "chosen%d" % i
+                self.assertEqual(self.quantize(auto, *args).returncode, 0)
+                self.assertEqual(self.quantize(chosen, *args, "--rotation", rotation).returncode, 0)
+                self.assert_same_files(self.files(auto), self.files(chosen))
+
     def damaged_model(self, tensor, value):
         os.mkdir(self.path("model"))
         for name in os.listdir(MODEL):

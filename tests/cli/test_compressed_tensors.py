@@ -192,13 +192,13 @@ class CompressedTensors(unittest.TestCase):
 
     def test_read_back(self):
         """As a model it has the packed folder's weights, each of them to the last bit, and its figures."""
-        calibrated = ("--calibration", os.path.join(MODEL, "valid.txt"), "--calibration-tokens", "512", "--calibration-window", "128",
-                      "--rotation", "none")  # a rotated MTP layer is not for others
+        calibrated = ("--calibration", os.path.join(MODEL, "valid.txt"), "--calibration-tokens", "512", "--calibration-window", "128")
         for experts, more in (("int4", ()), ("int4", calibrated), ("int4-g64", ()), ("int8", ())):
             with self.subTest(experts=experts, more=more):
                 name = experts + ("-calibrated" if more else "")
-                packed = self.quantize("packed-" + name, "--expert-quantization", experts, *more, output_format="tandem")
-                shared = self.quantize("shared-" + name, "--expert-quantization", experts, *more)
+                args = ("--expert-quantization", experts, "--rotation", "none", *more)  # a rotated MTP layer is not for others
+                packed = self.quantize("packed-" + name, *args, output_format="tandem")
+                shared = self.quantize("shared-" + name, *args)
                 numbers = ("--quantization", "w8a8_int8", "--expert-quantization", experts)
                 p = tandem("perplexity", "--model-path", shared, *SMALL, *numbers, "--against", packed, *(f"--against-{x[2:]}" if x.startswith("--") else x for x in numbers),
                            "--per-tensor")

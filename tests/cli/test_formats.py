@@ -20,8 +20,8 @@ MODEL = os.environ.get("TD_SMOLLM2_DIR", os.path.join(SOURCE, "build/smollm2-moe
 TEXT = os.path.join(TALE, "valid.txt")
 PROTOCOL = ["--text", TEXT, "--window", "256", "--stride", "256", "--limit", "1024" if SMOLLM2 else "4096"]
 
-# quantization, expert quantization, how experts are rounded (other than to nearest: with a text, by tandem quantize), and what was measured on
-# PROTOCOL for the demo model and for SmolLM2 (None: not measured): KL divergence in nats, perplexity in %. So few tokens are good for bounds only.
+# quantization, expert quantization, how experts are rounded (nearest: while loading; else by tandem quantize, "default" with no more options, the others
+# with a text), and what was measured on PROTOCOL for the demo model and for SmolLM2 (None: not measured): KL divergence in nats, perplexity in %. So few tokens are good for bounds only.
 FORMATS = [
     ("none", "int8", "nearest", (0.00061, 0.02), (0.01184, 0.96)),
     ("none", "int4-g32", "nearest", (0.00843, 0.39), (0.21249, 16.07)),
@@ -32,6 +32,8 @@ FORMATS = [
     ("none", "int4", "nearest", (0.01501, 1.04), (0.46548, 37.33)),
     ("w8a8_int8", "none", "nearest", (0.00139, 0.00), (0.02412, 2.58)),
     ("w8a8_int8", "int8", "nearest", (0.00191, 0.18), (0.03578, 1.23)),
+    ("none", "int8", "default", (0.00060, 0.03), (0.00489, 0.24)),
+    ("w8a8_int8", "int8", "default", (0.00167, 0.01), (0.00896, 0.42)),
     ("w8a8_int8", "int4-g32", "nearest", (0.00931, 0.46), (0.24368, 18.34)),
     ("w8a8_int8", "int4-g64", "nearest", (0.01087, 0.21), (0.28851, 20.54)),
     ("w8a8_int8", "int4-g128", "nearest", (0.01287, 0.79), None),
@@ -61,13 +63,13 @@ def perplexity(model, *args):
     return json.loads(tandem("perplexity", "--model-path", model, *PROTOCOL, *args, "--json"))
 
 
-def calibrated(folder, device, experts, method):
-    """A folder that was rounded for a part of the text that is not scored."""
+def quantised(folder, device, experts, method):
+    """A folder that was rounded, with a method for a part of the text that is not scored."""
     text, out = os.path.join(folder, "calibration.txt"), os.path.join(folder, f"{device}-{experts}-{method}")
     with open(TEXT) as f, open(text, "w") as to:
         to.write(f.read()[60000:])
-    tandem("quantize", "--model-path", MODEL, "--output", out, "--quantization", device, "--expert-quantization", experts, "--method", method, "--calibration",
-           text, "--calibration-tokens", "8192", "--calibration-window", "256")
+    with_text = [] if method == "default" else ["--method", method, "--calibration", text, "--calibration-tokens", "8192", "--calibration-window", "256"]
+    tandem("quantize", "--model-path", MODEL, "--output", out, "--quantization", device, "--expert-quantization", experts, *with_text)
     return out
 
 
@@ -81,7 +83,7 @@ class Formats(unittest.TestCase):
                 if not bound:
                     continue
                 with self.subTest(quantization=device, experts=experts, method=method):
-                    model = MODEL if method == "nearest" else calibrated(folder, device, experts, method)
+                    model = MODEL if method == "nearest" else quantised(folder, device, experts, method)
                     got = perplexity(model, "--quantization", device, "--expert-quantization", experts, "--against", reference)
                     kl, more = got["kl"], 100 * (got["ratio"] - 1)
                     if os.environ.get("TD_FORMATS_SHOW"):

@@ -75,7 +75,7 @@ def quantize(a):
 def main():
     argv = sys.argv[1:]
     flags = argv[argv.index("--") + 1:] if "--" in argv else []
-    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("tandem")
     p.add_argument("model")
     p.add_argument("out")

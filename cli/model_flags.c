@@ -37,7 +37,7 @@ static const model_flag FLAGS[] = {
 const char TD_MODEL_FLAGS_HELP[] =
     "  --model-path DIR               Hugging Face folder, or one that tandem quantize wrote\n"
     "  --tokenizer-path DIR           default: the model's folder\n"
-    "  --quantization NAME            NPU tier: auto (default), none, w8a8_int8\n"
+    "  --quantization NAME            NPU tier: auto (default: w8a8_int8), none, w8a8_int8\n"
     "  --expert-quantization NAME     CPU tier: auto (default), none, int8, int4, int4-g32, int4-g64, int4-g128, mxfp4, nvfp4\n"
     "  --cpu-weight-path DIR          packed experts\n"
     "  --enable-defer, --max-deferred-experts-per-token D\n"

@@ -8,7 +8,7 @@
 #define CHUNK_DEFAULT 8192
 #define RUNNING_DEFAULT 32
 #define QUEUED_DEFAULT 256
-#define DEFERRED_DEFAULT 1 /* +0.35 % perplexity on the demo model; 2 costs +1.9 % */
+#define DEFERRED_DEFAULT 1 /* +0.36 % perplexity on the demo model; 2 costs +1.70 % (docs/quantisation.md) */
 
 void td_engine_options_init(td_engine_options *o) {
     *o = (td_engine_options){

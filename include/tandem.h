@@ -5,7 +5,7 @@
  *   td_request       one prompt and the tokens generated for it
  *   td_tokenizer     text <-> token ids
  *   td_chat_template a chat request (JSON) -> prompt text
- *   td_quantize      a bf16 checkpoint -> W8A8 + packed INT4 experts
+ *   td_quantize      a checkpoint -> W8A8 + packed experts
  *   td_perplexity    how well a model predicts a text, and how far it is from a reference
  *   td_eval          how many questions of a task it answers right
  *

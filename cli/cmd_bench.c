@@ -44,7 +44,7 @@ static void print_help(FILE *f) {
           "  --subpool-count N           default: one per NUMA node\n"
           "  --rounds N                  default 5\n"
           "  --expert-quantization NAME  of the suite experts: none, int4 (default), int8, int4-g32, int4-g64, int4-g128, mxfp4, nvfp4\n"
-          "  --filter TEXT               only rows whose shape contains it\n"
+          "  --filter TEXT               only rows whose shape, or whose expert kernel in the suite kernels, contains it\n"
           "  --json                      JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, commit, tier, cpu, cores, nodes\n"
           "  --trace FILE                what every thread does, for ui.perfetto.dev and bench/phases.py\n"
           "  --help                      this text\n", f);

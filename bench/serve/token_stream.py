@@ -26,8 +26,9 @@ class Stream(threading.Thread):
         try:
             with urllib.request.urlopen(self.request) as answer:
                 for line in answer:
-                    if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0].get("token_ids"):
-                        self.times.append(time.perf_counter() - self.begin)
+                    if line.startswith(b"data: {"):  # an event has the tokens that came since the last one was written
+                        ids = json.loads(line[6:])["choices"][0].get("token_ids") or []
+                        self.times += [time.perf_counter() - self.begin] * len(ids)
                     if self.leaving:
                         return
         except (OSError, KeyError) as e:  # KeyError: an error event

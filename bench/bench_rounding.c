@@ -59,7 +59,10 @@ static float *from_file(const char *path, size_t k, size_t *rows) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3 && argc != 5) return 2;
+    if (argc != 3 && argc != 5) {
+        fprintf(stderr, "usage: bench_rounding N K [WEIGHTS INPUTS]\n");
+        return 2;
+    }
     size_t   n = strtoul(argv[1], NULL, 10), k = strtoul(argv[2], NULL, 10), tokens = MADE_UP_TOKENS, rows = n;
     td_blas  b;
     td_error err = {0};

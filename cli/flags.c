@@ -721,6 +721,15 @@ static const char *state_note(const flag *f) {
     return f->state == REFUSED ? "Not supported yet. " : "";
 }
 
+/* The names of "a|b=c" as "a, b", each between two of quote. */
+static void print_choices(FILE *f, const char *choices, const char *quote) {
+    for (const char *p = choices; *p;) {
+        size_t entry = strcspn(p, "|"), name = strcspn(p, "|=");
+        fprintf(f, "%s%s%.*s%s", p == choices ? "" : ", ", quote, (int)name, p, quote);
+        p += entry + (p[entry] == '|');
+    }
+}
+
 void td_flags_print_help(FILE *f) {
     fprintf(f, "usage: tandem launch_server --model-path DIR [flags]\n\nServes a model over OpenAI's HTTP API.\n");
     for (size_t i = 0; i < N_FLAGS; i++) {
@@ -733,16 +742,11 @@ void td_flags_print_help(FILE *f) {
         for (size_t k = 0; g->names[k]; k++) fprintf(f, "%s--%s", k ? ", " : "", g->names[k]);
         fprintf(f, "%s%s\n        %s%s", g->arg ? " " : "", g->arg ? g->arg : "", state_note(g), g->help);
         if (g->by_default) fprintf(f, " (default: %s)", g->by_default);
+        if (g->choices) {
+            fprintf(f, "\n        Values: ");
+            print_choices(f, g->choices, "");
+        }
         fprintf(f, "\n");
-    }
-}
-
-/* The names of "a|b=c" as "a, b". */
-static void print_choices(FILE *f, const char *choices) {
-    for (const char *p = choices; *p;) {
-        size_t entry = strcspn(p, "|"), name = strcspn(p, "|=");
-        fprintf(f, "%s`%.*s`", p == choices ? "" : ", ", (int)name, p);
-        p += entry + (p[entry] == '|');
     }
 }
 
@@ -765,7 +769,7 @@ void td_flags_print_markdown(FILE *f) {
         for (size_t k = 0; g->names[k]; k++) fprintf(f, "%s`--%s`", k ? ", " : "", g->names[k]);
         fprintf(f, " | ");
         if (g->choices)
-            print_choices(f, g->choices);
+            print_choices(f, g->choices, "`");
         else if (g->type == BOOL)
             fprintf(f, "switch");
         else

@@ -73,6 +73,7 @@ class Flags(unittest.TestCase):
         for flag in KNOWN:
             with self.subTest(flag):
                 self.assertRegex(text, rf"{flag}\b")
+        self.assertRegex(text, r"--quantization FORMAT\n.*\n +Values: auto, none, w8a8_int8\n")
 
     def test_not_supported_yet(self):
         for flags in [["--tensor-parallel-size", "2"], ["--device", "npu"], ["--device", "ascend"], ["--device", "cuda"], ["--nnodes", "2"],

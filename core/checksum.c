@@ -44,7 +44,10 @@ td_status td_checksums(td_pool *pool, const td_checksum_span *spans, size_t n, u
         for (size_t i = 0; i < n; i++)
             for (size_t at = 0, left; (left = spans[i].bytes - at); at += next++->bytes)
                 *next = (td_checksum_span){(const char *)spans[i].data + at, left < PIECE_BYTES ? left : PIECE_BYTES};
-        td_pool_run(pool, hash_piece, &job, (uint32_t)total);
+        if (pool)
+            td_pool_run(pool, hash_piece, &job, (uint32_t)total);
+        else
+            for (size_t i = 0; i < total; i++) hash_piece(&job, (uint32_t)i, NULL);
         for (size_t i = 0, at = 0; i < n; at += n_pieces(&spans[i++])) hash[i] = job.fn(hashes + at, n_pieces(&spans[i]) * sizeof *hashes);
     }
     free(pieces);

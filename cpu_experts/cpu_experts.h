@@ -103,6 +103,8 @@ TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, cons
 typedef struct {
     /* The bytes at `at`: there, or a copy in buffer, page-aligned memory with room for TD_EXPERT_FETCH_SLACK more. Thread-safe. */
     const void *(*fetch)(const void *ctx, const void *at, size_t bytes, void *buffer);
+    /* They are not needed any more. Thread-safe. */
+    void (*release)(const void *ctx, const void *at, size_t bytes);
     const void *ctx;
 } td_expert_fetch;
 
@@ -141,7 +143,8 @@ TD_NODISCARD td_status td_experts_get_codes(const td_experts *x, uint32_t layer,
 
 /**
  * Packed files, one per layer ("experts-00003.tdx"): a header page (magic, version, kernel, shapes, shards, source hash, checksum), then each
- * shard page-aligned exactly as the kernels read it. save writes to a temporary name, syncs and renames.
+ * shard page-aligned exactly as the kernels read it. save writes to a temporary name, syncs and renames; it leaves the pool alone, so that another store can be
+ * packed meanwhile.
  * @param source_hash identifies the checkpoint; checked on load unless 0.
  * load takes the file as it is when kernel and shard count match, else repacks it in memory and writes the repacked file next to it
  * where the folder is writable. As it is: mapped in place, or, with copy_files or shards on NUMA nodes, read into the shards' memory. Every byte is

@@ -162,12 +162,13 @@ static const void *const *layer_shards(const td_experts *x, uint32_t layer) {
     return (const void *const *)x->shard_data + (size_t)layer * x->layout.n_shards;
 }
 
-static td_status save_layer(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash,
+/* @param pool for the checksums; NULL: none */
+static td_status save_layer(const td_experts *x, td_pool *pool, uint32_t layer, const char *path, uint64_t source_hash,
                             uint64_t repacked_from, td_error *err) {
     const expert_layout *l = &x->layout;
     const void *const   *data = layer_shards(x, layer);
     uint64_t             hash[TD_POOL_SUBPOOLS_MAX];
-    TD_TRY(hash_shards(x->pool, data, l, hash, err));
+    TD_TRY(hash_shards(pool, data, l, hash, err));
 
     _Alignas(TD_PAGE_BYTES) header_page p = {.h = {.version = TD_PACKED_VERSION,
                            .header_bytes = sizeof p,
@@ -198,7 +199,7 @@ static td_status save_layer(const td_experts *x, uint32_t layer, const char *pat
 td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err) {
     if (layer >= x->config.n_layers || !x->loaded[layer])
         return td_fail(err, TD_EINVAL, "MoE layer %u has no weights to save", layer);
-    return save_layer(x, layer, path, source_hash, 0, err);
+    return save_layer(x, NULL, layer, path, source_hash, 0, err);
 }
 
 /* ---- load -------------------------------------------------------------------------------------- */
@@ -334,7 +335,7 @@ td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, 
             x->layout.n_shards);
     TD_TRY(load_repacked(x, layer, path, &p.h, &l, err));
     td_error write_error = {0};
-    if (named && save_layer(x, layer, sibling, p.h.source_hash, p.h.header_hash, &write_error) != TD_OK)
+    if (named && save_layer(x, x->pool, layer, sibling, p.h.source_hash, p.h.header_hash, &write_error) != TD_OK)
         td_warn("the repacked experts are not kept: %s", write_error.text);
     return TD_OK;
 }

@@ -122,6 +122,8 @@ typedef struct {
     td_coded_matrix  coded;  /* what view.coded points to */
     float            factor; /* of fp4g */
     void            *buffer;
+    const void      *fetched; /* where the bytes came from */
+    size_t           bytes;   /* 0: none */
 } near_matrix;
 
 typedef struct {
@@ -218,17 +220,27 @@ static void find_factors(void *ctx, uint32_t expert, const td_worker *w) {
         src->factor[expert][m] = factor_of(src->x, td_expert_view(&src->experts[expert], (td_expert_matrix)m), expert_worker_scratch(src->x, w->index));
 }
 
+static void let_go(const view_source *src, near_matrix *here) {
+    if (here->bytes) src->fetch->release(src->fetch->ctx, here->fetched, here->bytes);
+    here->bytes = 0;
+}
+
 /* A worker's next matrix, in its buffer where that is better than where it lies. */
 static void bring_near(const view_source *src, size_t expert, td_expert_matrix m, near_matrix *here, float *row) {
     const td_tensor_view *v = td_expert_view(&src->experts[expert], m);
     size_t                bytes = view_bytes(v);
+    let_go(src, here);
     *here = (near_matrix){.expert = expert, .m = m, .view = *v, .buffer = here->buffer};
     if (v->coded) {
         here->coded = *v->coded;
         here->view.coded = &here->coded;
     }
     const void **data = v->coded ? &here->coded.data : &here->view.data;
-    if (bytes) *data = src->fetch->fetch(src->fetch->ctx, *data, bytes, here->buffer);
+    if (bytes) {
+        here->fetched = *data;
+        here->bytes = bytes;
+        *data = src->fetch->fetch(src->fetch->ctx, *data, bytes, here->buffer);
+    }
     here->factor = factor_of(src->x, &here->view, row);
 }
 
@@ -249,7 +261,10 @@ static bool rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, siz
 }
 
 static void close_near(view_source *src, size_t buffer_bytes) {
-    for (uint32_t i = 0; src->near && i < td_pool_workers(src->x->pool); i++) td_mem_unmap(src->near[i].buffer, buffer_bytes);
+    for (uint32_t i = 0; src->near && i < td_pool_workers(src->x->pool); i++) {
+        let_go(src, &src->near[i]);
+        td_mem_unmap(src->near[i].buffer, buffer_bytes);
+    }
     free(src->near);
 }
 

@@ -12,11 +12,10 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/file_write.h"
 
 #define IN_FLIGHT 8
 #define PIECE_BYTES ((size_t)4 << 20)
-#define WRITE_BYTES ((size_t)16 << 20)
 
 /* ---- reading ----------------------------------------------------------------------------------- */
 
@@ -133,36 +132,6 @@ td_status td_packed_read(const char *path, const packed_span *spans, size_t n_sp
 
 /* ---- writing ----------------------------------------------------------------------------------- */
 
-/* Past the page cache or through it; where the file system cannot do the one, through it. */
-static bool set_direct(int fd, bool on) {
-    int flags = fcntl(fd, F_GETFL);
-    return flags >= 0 && fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
-}
-
-static bool is_aligned(const packed_part *part, uint64_t offset) {
-    return ((uintptr_t)part->data | part->bytes | offset) % TD_PAGE_BYTES == 0;
-}
-
-/* A file of gigabytes would fill the cache with pages that nobody reads soon, and fresh pages of it can cost more than the disk. */
-static int write_all(int fd, const packed_part *part, uint64_t offset) {
-    bool direct = is_aligned(part, offset) && set_direct(fd, true);
-    if (!direct) set_direct(fd, false);
-    for (size_t done = 0; done < part->bytes;) {
-        size_t  left = part->bytes - done;
-        ssize_t n = pwrite(fd, (const char *)part->data + done, left < WRITE_BYTES ? left : WRITE_BYTES, (off_t)(offset + done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EINVAL && direct) {
-            set_direct(fd, direct = false);
-            continue;
-        }
-        if (n < 0) return errno;
-        if (n == 0) return ENOSPC; /* not possible for regular files; never loop on it */
-        done += (size_t)n;
-        if (direct && done % TD_PAGE_BYTES) set_direct(fd, direct = false); /* after a short write */
-    }
-    return 0;
-}
-
 static int sync_folder(const char *path) {
     char copy[PATH_MAX];
     if ((size_t)snprintf(copy, sizeof copy, "%s", path) >= sizeof copy) return ENAMETOOLONG;
@@ -181,7 +150,7 @@ td_status td_packed_write(const char *path, const packed_part *parts, size_t n_p
     if (fd < 0) return td_fail(err, TD_EIO, "cannot create %s: %s", tmp, strerror(errno));
     int      rc = 0;
     uint64_t offset = 0;
-    for (size_t i = 0; i < n_parts && !rc; offset += parts[i++].bytes) rc = write_all(fd, &parts[i], offset);
+    for (size_t i = 0; i < n_parts && !rc; offset += parts[i++].bytes) rc = td_file_write_past_cache(fd, parts[i].data, parts[i].bytes, offset, NULL);
     if (!rc && fsync(fd)) rc = errno;
     if (close(fd) && !rc) rc = errno;
     if (!rc && rename(tmp, path)) rc = errno;

@@ -375,7 +375,7 @@ typedef struct {
     uint64_t    calibration_tokens;  /* at most; 0: 32768 */
     uint32_t    calibration_window;  /* tokens that see each other; 0: 512 */
     bool        force;               /* replace the output of another model or of other options */
-    /** Progress: work done so far of total, in bytes of input; what is a static or borrowed label. May be NULL. */
+    /** Progress: work done so far of total, in bytes of input; what is a static or borrowed label. One call at a time, from any thread. May be NULL. */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes, const char *what);
     void *user;
 } td_quantize_options;

@@ -203,6 +203,10 @@ void td_checkpoint_release_pages(const td_checkpoint *c) {
     for (size_t i = 0; i < c->n_files; i++) td_safetensors_release_pages(c->files[i]);
 }
 
+void td_checkpoint_release(const td_checkpoint *c, const void *at, size_t bytes) {
+    for (size_t i = 0; i < c->n_files && !td_safetensors_release(c->files[i], at, bytes); i++) continue;
+}
+
 const void *td_checkpoint_fetch(const td_checkpoint *c, const void *at, size_t bytes, void *buffer) {
     for (size_t i = 0; i < c->n_files; i++) {
         const void *found = td_safetensors_fetch(c->files[i], at, bytes, buffer);

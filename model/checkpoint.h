@@ -56,6 +56,7 @@ uint64_t td_checkpoint_source_hash(const td_checkpoint *c);
 
 /** Let the pages of the files that were read go from this process's memory; views stay valid, and are read again when they are touched. */
 void td_checkpoint_release_pages(const td_checkpoint *c);
+void td_checkpoint_release(const td_checkpoint *c, const void *at, size_t bytes); /* those of a view alone, which need not lie in a file */
 
 /** td_safetensors_fetch from the file that `at` lies in; `at` where that is none. */
 const void *td_checkpoint_fetch(const td_checkpoint *c, const void *at, size_t bytes, void *buffer);

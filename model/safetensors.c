@@ -226,6 +226,14 @@ void td_safetensors_release_pages(const td_safetensors *f) {
     if (f->fd >= 0) madvise((void *)f->data, f->size, MADV_DONTNEED); /* a failure costs memory only */
 }
 
+bool td_safetensors_release(const td_safetensors *f, const void *at, size_t bytes) {
+    const char *p = at, *base = (const char *)f->data;
+    if (p < base || p + bytes > base + f->size) return false;
+    size_t first = td_round_up((size_t)(p - base), TD_PAGE_BYTES), end = (size_t)(p - base + bytes) / TD_PAGE_BYTES * TD_PAGE_BYTES;
+    if (f->fd >= 0 && first < end) madvise((void *)(base + first), end - first, MADV_DONTNEED);
+    return true;
+}
+
 #define PAGES_SEEN 1024 /* looked up at a time */
 
 /* Whether most of a range of pages is in the system's cache; of a file that is not ours the system says so always. */

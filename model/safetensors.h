@@ -53,6 +53,8 @@ const void *td_safetensors_bytes(const td_safetensors *f, size_t *header_bytes, 
 
 /** Let the file's pages go from this process's memory (they stay in the system's cache); they come back when they are touched. */
 void td_safetensors_release_pages(const td_safetensors *f);
+/** The same of those that lie wholly in a piece of it. @return false: `at` is not in this file. Thread-safe. */
+bool td_safetensors_release(const td_safetensors *f, const void *at, size_t bytes);
 
 /**
  * The bytes at `at`, which lie within the file: there, when they are in the system's cache or cannot be read past it, else a copy in buffer, read

@@ -11,17 +11,20 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/file_write.h"
 #include "core/json_text.h"
 #include "core/mem.h"
 #include "model/safetensors.h"
 
 #define PAYLOAD_ALIGN 64
+#define LARGE_BYTES ((size_t)1 << 20) /* of a piece: worth a wait for the disk */
 
 struct td_safetensors_writer {
     char  *path, *part;
     char  *head; /* length word and header */
     size_t head_bytes, file_bytes;
-    int    fd; /* -1: not begun or committed */
+    void  *bounce; /* TD_WRITE_BYTES, from the first large piece on; NULL: none */
+    int    fd;     /* -1: not begun or committed */
 };
 
 static td_status write_failed(const char *path, td_error *err) {
@@ -31,13 +34,8 @@ static td_status write_failed(const char *path, td_error *err) {
 }
 
 static td_status write_at(int fd, const char *path, const void *data, size_t bytes, size_t at, td_error *err) {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = pwrite(fd, (const char *)data + done, bytes - done, (off_t)(at + done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return write_failed(path, err);
-        done += (size_t)n;
-    }
-    return TD_OK;
+    errno = td_file_write_at(fd, data, bytes, at);
+    return errno ? write_failed(path, err) : TD_OK;
 }
 
 /* The rename is durable once the folder is synced; a failure to open the folder for that is not the file's. */
@@ -136,7 +134,11 @@ td_status td_safetensors_writer_begin(td_safetensors_writer *w, td_error *err) {
 
 td_status td_safetensors_writer_write(td_safetensors_writer *w, const td_safetensors_item *item, size_t at, const void *data, size_t bytes,
                                       td_error *err) {
-    return write_at(w->fd, w->part, data, bytes, w->head_bytes + item->offset + at, err);
+    size_t offset = w->head_bytes + item->offset + at;
+    if (bytes < LARGE_BYTES) return write_at(w->fd, w->part, data, bytes, offset, err);
+    if (!w->bounce) w->bounce = aligned_alloc(TD_PAGE_BYTES, TD_WRITE_BYTES);
+    errno = td_file_write_past_cache(w->fd, data, bytes, offset, w->bounce);
+    return errno ? write_failed(w->part, err) : TD_OK;
 }
 
 td_status td_safetensors_writer_commit(td_safetensors_writer *w, td_error *err) {
@@ -161,6 +163,7 @@ void td_safetensors_writer_destroy(td_safetensors_writer *w) {
     free(w->path);
     free(w->part);
     free(w->head);
+    free(w->bounce);
     free(w);
 }
 

@@ -96,7 +96,7 @@ static td_status add_job(td_quantizer *q, td_role role, uint32_t layer) {
         j->scale_item = t->n_items;
         add_item(t, name, TD_DT_F32, 2, (const size_t[]){in->shape[0], 1});
     }
-    q->total_bytes += in->bytes;
+    q->meter->total_bytes += in->bytes;
     return TD_OK;
 }
 
@@ -204,6 +204,7 @@ static td_status write_int8(td_quantizer *q, td_safetensors_writer *w, const job
         if ((uintptr_t)in % td_dtype_bytes(j->in.dtype)) in = memmove(t->fetched, in, rows * row_bytes);
         block b = {.dtype = j->in.dtype, .in = in, .n = rows, .k = k, .codes = t->codes, .scales = t->scales};
         TD_TRY(write_block(q, w, j, &b, row));
+        td_checkpoint_release(q->source, (const char *)j->in.data + row * row_bytes, rows * row_bytes);
     }
     return TD_OK;
 }
@@ -237,8 +238,10 @@ static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const j
     td_device_tensors *t = q->tensors;
     for (size_t at = 0, n; at < j->in.bytes; at += n) {
         n = j->in.bytes - at < BLOCK_BYTES ? j->in.bytes - at : BLOCK_BYTES;
-        const void *in = td_checkpoint_fetch(q->source, (const char *)j->in.data + at, n, t->fetched);
+        const char *from = (const char *)j->in.data + at;
+        const void *in = td_checkpoint_fetch(q->source, from, n, t->fetched);
         TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], at, in, n, q->err));
+        td_checkpoint_release(q->source, from, n);
         td_quantizer_progress(q, n, j->in.name);
     }
     return TD_OK;

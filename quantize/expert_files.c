@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "core/thread.h"
 #include "model/experts_load.h"
 #include "quantize/expert_rounding.h"
 #include "quantize/quantizer.h"
@@ -40,23 +41,54 @@ typedef struct {
 
 static const void *fetch(const void *ctx, const void *at, size_t bytes, void *buffer) { return td_checkpoint_fetch(ctx, at, bytes, buffer); }
 
-/* Fill a store and save it. */
+static void *save(void *arg) {
+    td_expert_saving *s = arg;
+    s->status = td_experts_save_file(s->store, 0, s->path, s->source_hash, &s->err);
+    td_experts_destroy(s->store);
+    return NULL;
+}
+
+td_status td_expert_file_finish(td_quantizer *q, td_error *err) {
+    td_expert_saving *s = &q->saving;
+    if (!s->store) return TD_OK;
+    pthread_join(s->thread, NULL);
+    s->store = NULL;
+    return s->status == TD_OK ? TD_OK : td_fail(err, s->status, "%s", s->err.text);
+}
+
+/* The store becomes the thread's. Never two behind: packing fills a second store at most. */
+static td_status start_saving(td_quantizer *q, td_experts *store, const char *path) {
+    td_expert_saving *s = &q->saving;
+    td_status         st = td_expert_file_finish(q, q->err);
+    *s = (td_expert_saving){.store = store, .source_hash = q->hash};
+    snprintf(s->path, sizeof s->path, "%s", path);
+    if (st == TD_OK) st = td_thread_start(&s->thread, "expert file", save, s, q->err);
+    if (st == TD_OK) return TD_OK;
+    s->store = NULL;
+    td_experts_destroy(store);
+    return st;
+}
+
+static void release(const void *ctx, const void *at, size_t bytes) { td_checkpoint_release(ctx, at, bytes); }
+
+/* Fill a store, and begin to save it. */
 static td_status pack(td_quantizer *q, uint32_t layer, const contents *from) {
     char              path[PATH_MAX];
     td_experts_config shape = td_expert_file_shape(q, layer, path);
     td_experts       *store;
     TD_TRY(td_experts_create(&shape, q->pool, &store, q->err));
     td_status s = from->codes   ? td_experts_load_codes(store, 0, from->codes, q->err)
-                  : from->views ? td_experts_load_views(store, 0, from->views, &(td_expert_fetch){fetch, q->source}, q->err)
+                  : from->views ? td_experts_load_views(store, 0, from->views, &(td_expert_fetch){fetch, release, q->source}, q->err)
                                 : td_experts_fill_layer(store, 0, shape.first_layer, q->err);
     if (s != TD_OK) td_fail_within(q->err, "%s, experts of layer %u", q->o->model_path, layer);
-    if (s == TD_OK) s = td_experts_save_file(store, 0, path, q->hash, q->err);
+    if (s == TD_OK) return start_saving(q, store, path);
     td_experts_destroy(store);
     return s;
 }
 
 td_status td_expert_file_write_codes(td_quantizer *q, uint32_t layer, const td_expert_codes *experts) {
-    return pack(q, layer, &(contents){.codes = experts});
+    TD_TRY(pack(q, layer, &(contents){.codes = experts}));
+    return td_expert_file_finish(q, q->err);
 }
 
 /* To nearest, straight from the source's views. */
@@ -80,7 +112,7 @@ static td_status write_nearest(td_quantizer *q, uint32_t layer) {
 static td_status write_rounded(td_quantizer *q, uint32_t layer) {
     td_rounded_experts rounded;
     TD_TRY(td_experts_round(q, layer, &(td_expert_inputs){0}, &rounded));
-    td_status s = td_expert_file_write_codes(q, layer, rounded.experts);
+    td_status s = pack(q, layer, &(contents){.codes = rounded.experts});
     td_rounded_experts_free(&rounded);
     return s;
 }

@@ -16,6 +16,7 @@
  * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give the same bits.
  */
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/thread.h"
 #include "core/thread_plan.h"
 #include "model/experts_load.h"
 #include "quantize/quantizer.h"
@@ -32,8 +34,11 @@
 #define DUMMY_SOURCE_HASH UINT64_C(0x64756d6d79) /* "dummy": its weights depend on the shape alone, which is compared anyway */
 
 void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what) {
-    q->done_bytes += bytes;
-    if (q->o->progress) q->o->progress(q->o->user, q->done_bytes, q->total_bytes, what);
+    td_quantizer_meter *m = q->meter;
+    pthread_mutex_lock(&m->lock);
+    m->done_bytes += bytes;
+    if (q->o->progress) q->o->progress(q->o->user, m->done_bytes, m->total_bytes, what);
+    pthread_mutex_unlock(&m->lock);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -162,14 +167,60 @@ static td_status start_pool(td_quantizer *q) {
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static td_status write_layers(td_quantizer *q) {
-    TD_TRY(td_device_tensors_write(q, 0, NULL));
-    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) {
-        TD_TRY(td_device_tensors_write(q, 1 + layer, NULL));
-        TD_TRY(td_expert_file_write(q, layer));
+/* The device tier's shards, on a thread of their own beside the experts' files, so that neither waits while the other rounds or the disk writes.
+   One thread rounds about as fast as a disk takes it. */
+typedef struct {
+    td_quantizer q; /* the same task, with a pool of one worker and an error of its own */
+    td_error     err;
+    td_status    status;
+    pthread_t    thread;
+    atomic_bool  stop; /* relaxed, as failed: the thread is joined before its status is read */
+    atomic_bool  failed;
+} device_side;
+
+static td_status write_shards(td_quantizer *q, const atomic_bool *stop) {
+    for (uint32_t shard = 0; shard <= td_quantizer_layers(q) && !atomic_load_explicit(stop, memory_order_relaxed); shard++)
+        TD_TRY(td_device_tensors_write(q, shard, NULL));
+    return TD_OK;
+}
+
+static void *write_device_side(void *arg) {
+    device_side *d = arg;
+    d->status = write_shards(&d->q, &d->stop);
+    if (d->status != TD_OK) atomic_store_explicit(&d->failed, true, memory_order_relaxed);
+    return NULL;
+}
+
+static td_status write_experts(td_quantizer *q, const device_side *d) {
+    td_status s = TD_OK;
+    for (uint32_t layer = 0; s == TD_OK && layer < td_quantizer_layers(q) && !atomic_load_explicit(&d->failed, memory_order_relaxed); layer++) {
+        s = td_expert_file_write(q, layer);
         td_checkpoint_release_pages(q->source);
     }
-    return TD_OK;
+    td_status saved = td_expert_file_finish(q, s == TD_OK ? q->err : NULL);
+    return s != TD_OK ? s : saved;
+}
+
+static td_status write_layers(td_quantizer *q) {
+    if (td_model_config_moe_layers(&q->config) == 0) return write_shards(q, &(atomic_bool){false});
+    device_side    *d = calloc(1, sizeof *d);
+    td_worker_place place = {.cpu = TD_CPU_ANY};
+    if (!d) return td_fail(q->err, TD_ENOMEM, "out of memory");
+    d->q = *q;
+    d->q.err = &d->err;
+    td_status s = td_pool_create(&place, 1, &d->q.pool, q->err);
+    if (s == TD_OK) {
+        s = td_thread_start(&d->thread, "device tensors", write_device_side, d, q->err);
+        if (s == TD_OK) {
+            s = write_experts(q, d);
+            atomic_store_explicit(&d->stop, s != TD_OK, memory_order_relaxed);
+            pthread_join(d->thread, NULL);
+            if (s == TD_OK && d->status != TD_OK) s = td_fail(q->err, d->status, "%s", d->err.text);
+        }
+        td_pool_destroy(d->q.pool);
+    }
+    free(d);
+    return s;
 }
 
 static td_status run(td_quantizer *q) {
@@ -179,7 +230,7 @@ static td_status run(td_quantizer *q) {
     TD_TRY(start_pool(q));
     TD_TRY(td_output_claim(q));
     TD_TRY(td_device_tensors_plan(q));
-    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) q->total_bytes += td_expert_source_bytes(q, layer) * (1 + q->compressed_tensors);
+    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) q->meter->total_bytes += td_expert_source_bytes(q, layer) * (1 + q->compressed_tensors);
     td_quantizer_progress(q, 0, "starting");
     TD_TRY(q->text.n_windows ? td_calibrate(q) : write_layers(q));
     TD_TRY(td_expert_shards_write(q));
@@ -189,8 +240,9 @@ static td_status run(td_quantizer *q) {
 }
 
 td_status td_quantize(const td_quantize_options *o, td_error *err) {
-    td_quantizer q = {.o = o, .err = err, .lock_fd = -1};
-    td_status    s = run(&q);
+    td_quantizer_meter meter = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    td_quantizer       q = {.o = o, .err = err, .lock_fd = -1, .meter = &meter};
+    td_status          s = run(&q);
     if (q.lock_fd >= 0) close(q.lock_fd);
     td_pool_destroy(q.pool);
     td_checkpoint_close(q.source);

@@ -16,6 +16,7 @@
 #define TD_QUANTIZE_QUANTIZER_H
 
 #include <limits.h>
+#include <pthread.h>
 
 #include "cpu_experts/cpu_experts.h"
 #include "model/checkpoint.h"
@@ -25,6 +26,21 @@
 #include "quantize/calibration_text.h"
 
 typedef struct td_device_tensors td_device_tensors;
+
+/* A layer's packed file on its way to the disk, by a thread of its own, while the next layer is rounded. */
+typedef struct {
+    pthread_t   thread;
+    td_experts *store; /* NULL: nothing is under way */
+    char        path[PATH_MAX];
+    uint64_t    source_hash;
+    td_status   status;
+    td_error    err;
+} td_expert_saving;
+
+typedef struct {
+    pthread_mutex_t lock;
+    uint64_t        done_bytes, total_bytes; /* of input */
+} td_quantizer_meter;
 
 typedef struct {
     const td_quantize_options *o;
@@ -45,7 +61,8 @@ typedef struct {
     td_pool                   *pool;
     uint32_t                   n_subpools;
     td_device_tensors         *tensors;
-    uint64_t                   done_bytes, total_bytes; /* of input */
+    td_quantizer_meter        *meter;
+    td_expert_saving           saving;
 } td_quantizer;
 
 static inline uint32_t td_quantizer_layers(const td_quantizer *q) { return q->config.n_layers + q->config.n_mtp_layers; }
@@ -58,7 +75,7 @@ static inline bool td_quantizer_makes_int8(const td_quantizer *q, td_role role, 
     return q->w8a8 && spec->format == TD_WEIGHT_W8A8 && !kept;
 }
 
-/** More input is done. @param what a label for people. */
+/** More input is done. Thread-safe. @param what a label for people. */
 void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what);
 
 /* ---- output_folder.c ------------------------------------------------------------------------- */
@@ -73,7 +90,7 @@ TD_NODISCARD td_status td_output_claim(td_quantizer *q);
 
 /* ---- device_tensors.c ------------------------------------------------------------------------ */
 
-/** Lay out all shards: number 0 has the tensors of the whole model, 1 + l those of layer l. Adds their bytes to q->total_bytes. */
+/** Lay out all shards: number 0 has the tensors of the whole model, 1 + l those of layer l. Adds their bytes to the meter. */
 TD_NODISCARD td_status td_device_tensors_plan(td_quantizer *q);
 void                   td_device_tensors_free(td_device_tensors *t); /* NULL is fine */
 /** @param rounded [TD_ROLE_COUNT] int8 linears that are rounded already, rows in the order of the files; data NULL: to nearest. NULL: none is. */
@@ -93,9 +110,14 @@ uint64_t               td_expert_source_bytes(const td_quantizer *q, uint32_t la
 td_experts_config      td_expert_file_shape(const td_quantizer *q, uint32_t layer, char path[PATH_MAX]);
 /** Whether the layer's packed file is there and whole, or what was made of it. */
 bool                   td_expert_file_is_done(td_quantizer *q, uint32_t layer);
-/** Round and pack the experts of a layer of the model without knowing what they read; nothing to do in a dense one, or where it is done. */
+/**
+ * Round and pack the experts of a layer of the model without knowing what they read; nothing to do in a dense one, or where it is done. The file is written
+ * by another thread: it is there, and a failure is told, when the next call for a layer that is to be written, or td_expert_file_finish, has returned.
+ */
 TD_NODISCARD td_status td_expert_file_write(td_quantizer *q, uint32_t layer);
-/** Pack experts that are rounded. @param experts [n_experts] */
+/** Wait for the file that is being written, if one is. @param err may be NULL. */
+TD_NODISCARD td_status td_expert_file_finish(td_quantizer *q, td_error *err);
+/** Pack experts that are rounded; the file is there then. @param experts [n_experts] */
 TD_NODISCARD td_status td_expert_file_write_codes(td_quantizer *q, uint32_t layer, const td_expert_codes *experts);
 
 /* ---- calibration.c --------------------------------------------------------------------------- */

@@ -145,7 +145,7 @@ static void codes_from_outside_give_the_same_layer(void **state) {
 /* Stands for a file that is not in memory: whoever looks at `far` before it was fetched crashes. */
 typedef struct {
     const char      *far, *values;
-    _Atomic uint32_t n_fetched;
+    _Atomic uint32_t n_fetched, n_released;
 } far_file;
 
 static const void *fetch(const void *ctx, const void *at, size_t bytes, void *buffer) {
@@ -153,6 +153,11 @@ static const void *fetch(const void *ctx, const void *at, size_t bytes, void *bu
     size_t    in_page = 12; /* as matrices lie in files */
     f->n_fetched++;
     return memcpy((char *)buffer + in_page, f->values + ((const char *)at - f->far), bytes);
+}
+
+static void release(const void *ctx, const void *at, size_t bytes) {
+    far_file *f = (far_file *)ctx;
+    f->n_released += (const char *)at >= f->far && bytes > 0;
 }
 
 static void only_what_was_fetched_is_read(void **state) {
@@ -173,8 +178,9 @@ static void only_what_was_fetched_is_read(void **state) {
             td_tensor_view *of[] = {&views[e].gate, &views[e].up, &views[e].down};
             for (int m = 0; m < 3; m++) of[m]->data = far + ((const char *)of[m]->data - file.values);
         }
-        assert_int_equal(td_experts_load_views(x, 0, views, &(td_expert_fetch){fetch, &file}, &err), TD_OK);
+        assert_int_equal(td_experts_load_views(x, 0, views, &(td_expert_fetch){fetch, release, &file}, &err), TD_OK);
         assert_int_equal(file.n_fetched, 3 * N_EXPERTS);
+        assert_int_equal(file.n_released, 3 * N_EXPERTS);
         for (uint32_t e = 0; e < N_EXPERTS; e++)
             for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
                 assert_int_equal(td_experts_get_values(x, 1, e, m, 0, td_expert_view(&views[e], m)->shape[0], want, &err), TD_OK);

@@ -1,4 +1,5 @@
 /* td_quantize: its folder gives the bits that quantising on load gives; it continues, refuses and fails as it says. */
+#include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -324,22 +325,40 @@ static void what_cannot_be_quantised_is_refused(void **state) {
     remove_folder(OUT);
 }
 
+static void fails_beyond(const td_quantize_options *o, rlim_t bytes, const char *says) {
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = (struct rlimit){bytes, old.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    quantize_fails(o, TD_EIO, says);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(inode(in_out("config.json")), 0);
+    DIR *dir = opendir(OUT);
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir));) assert_true(!strstr(e->d_name, ".part") && !strstr(e->d_name, ".tmp."));
+    closedir(dir);
+}
+
 /* A write that fails (here: the limit on a file's size, as a full disk does) gives a sentence, leaves no torn file, and can be continued. */
 static void a_failing_write_is_told_and_continued(void **state) {
     (void)state;
     td_quantize_options o = options_for(golden("qwen3_moe"));
-    struct rlimit       old, small = {20000, 20000};
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
-    small.rlim_max = old.rlim_max;
-    signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    quantize_fails(&o, TD_EIO, "model-00001-of-00005.safetensors.part");
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
-    signal(SIGXFSZ, SIG_DFL);
-    assert_int_equal(inode(in_out("config.json")), 0);
-    assert_int_equal(inode(in_out("model-00001-of-00005.safetensors.part")), 0);
+    fails_beyond(&o, 20000, "File too large");                          /* both of the threads that write */
+    fails_beyond(&o, 40000, "model-00001-of-00005.safetensors.part"); /* 63 KB; packed experts have 33 KB */
     quantize_ok(&o);
     compare_folder(o.model_path, true);
+    for (uint32_t layer = 0; layer < 3; layer += 2) { /* the last one's failure is told at the end */
+        char path[128];
+        td_expert_file_path(path, sizeof path, OUT, layer);
+        unlink(in_out("config.json"));
+        unlink(path);
+        fails_beyond(&o, 20000, strrchr(path, '/'));
+        assert_int_equal(inode(path), 0);
+        quantize_ok(&o);
+        compare_folder(o.model_path, true);
+    }
     remove_folder(OUT);
 }
 

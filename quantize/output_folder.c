@@ -44,6 +44,7 @@ static td_status scan_output(const td_quantizer *q, bool (*which)(const char *na
     td_status s = TD_OK;
     for (struct dirent *e; s == TD_OK && (e = readdir(dir));) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+        if (!strcmp(e->d_name, MARKER ".part")) continue; /* of a run that was killed at its very start: it is written again */
         ++*n_files;
         if (!which || !which(e->d_name)) continue;
         s = td_output_path(q, path, e->d_name);

@@ -249,7 +249,10 @@ static void an_interrupted_run_is_continued(void **state) {
     td_quantize_options o = options_for(golden("qwen3_moe"));
     char                first[128], second[128];
     size_t              n, m;
+    assert_int_equal(mkdir(OUT, 0755), 0);
+    write_file(in_out("tandem_quantize.json.part"), "x", 1); /* killed before there was a marker */
     quantize_ok(&o);
+    assert_int_equal(inode(in_out("tandem_quantize.json.part")), 0);
     td_expert_file_path(first, sizeof first, OUT, 0);
     td_expert_file_path(second, sizeof second, OUT, 1);
     ino_t shard = inode(in_out("model-00001-of-00005.safetensors")), kept = inode(first);

@@ -71,7 +71,8 @@ def check_names(offences):
 def check_headers_alone(cc, offences):
     headers = [p for _, p in sources() if p.endswith(".h")] + [os.path.join(ROOT, "include", "tandem.h")]
     for path in headers:
-        isa = ["-mavx2", "-mfma"] if "avx2" in path else ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"] if "avx512" in path else []
+        name = os.path.basename(path)
+        isa = ["-mavx2", "-mfma"] if "avx2" in name else ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"] if "avx512" in name else []
         done = subprocess.run([cc, "-std=gnu17", "-D_GNU_SOURCE", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function", *isa, "-I", ROOT, "-I",
                                os.path.join(ROOT, "include"), "-x", "c", path], capture_output=True, text=True)
         if done.returncode:

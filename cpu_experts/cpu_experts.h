@@ -113,6 +113,15 @@ typedef struct {
 /** The same from views that lie in files: each worker fetches a matrix before it packs it, so that reading and packing overlap. fetch NULL: as above. */
 TD_NODISCARD td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_weights *experts, const td_expert_fetch *fetch, td_error *err);
 
+/** Where matrices come from that are computed, one at a time. */
+typedef struct {
+    td_status (*make)(const void *ctx, size_t expert, td_expert_matrix m, float *out); /* [n, k]. Thread-safe. */
+    const void *ctx;
+} td_expert_maker;
+
+/** The same, rounded to nearest, from matrices that are made when a worker comes to pack them: it holds one at a time. @return also what make returns. */
+TD_NODISCARD td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_maker *maker, td_error *err);
+
 /** Rounded weights of one expert, by td_expert_matrix: weight = code * scale. */
 typedef struct {
     const int8_t *codes[3]; /* [n, k], one a byte, within the format's range; int4g: in [-8, 7] */

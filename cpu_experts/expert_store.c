@@ -313,6 +313,61 @@ td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_w
     return td_experts_load_views(x, layer, experts, NULL, err);
 }
 
+/* ---- matrices that are made ------------------------------------------------------------------------ */
+
+/* The matrix that a worker is packing. */
+typedef struct {
+    size_t           expert; /* SIZE_MAX: none yet */
+    td_expert_matrix m;
+    float           *values; /* [n, k] */
+    float            factor; /* of fp4g */
+    td_status        status; /* of the first that could not be made */
+} made_matrix;
+
+typedef struct {
+    const td_experts      *x;
+    const td_expert_maker *maker;
+    made_matrix           *made; /* [workers] */
+} made_source;
+
+static bool rows_of_made(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k, const td_gemm_weights *out, void *tmp,
+                         uint32_t worker) {
+    const made_source *src = ctx;
+    made_matrix       *here = &src->made[worker];
+    size_t             rows = expert_matrix_rows(&src->x->layout, m), cols = expert_matrix_cols(&src->x->layout, m);
+    if (here->expert != expert || here->m != m) {
+        here->expert = expert;
+        here->m = m;
+        td_status s = src->maker->make(src->maker->ctx, expert, m, here->values);
+        if (s != TD_OK) here->status = s;
+        const td_tensor_view view = {.dtype = TD_DT_F32, .rank = 2, .shape = {rows, cols}, .data = here->values};
+        here->factor = s == TD_OK ? factor_of(src->x, &view, tmp) : 1;
+    }
+    return here->status == TD_OK && round_rows(src->x, TD_DT_F32, here->values + row * cols, n, cols, k, here->factor, out, tmp);
+}
+
+td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_maker *maker, td_error *err) {
+    uint32_t    n = td_pool_workers(x->pool);
+    size_t      bytes = (size_t)x->config.hidden * x->config.inter * sizeof(float);
+    made_source src = {.x = x, .maker = maker, .made = calloc(n, sizeof *src.made)};
+    td_status   s = src.made ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the experts' buffers");
+    if (layer >= x->config.n_layers) s = td_fail(err, TD_EINVAL, "MoE layer %u of %u", layer, x->config.n_layers);
+    for (uint32_t i = 0; s == TD_OK && i < n; i++) {
+        void *values;
+        src.made[i].expert = SIZE_MAX;
+        s = td_mem_map(bytes, TD_NODE_ANY, &values, err);
+        if (s == TD_OK) src.made[i].values = values;
+    }
+    if (s == TD_OK) s = td_expert_pack_layer(x, layer, rows_of_made, &src, err);
+    for (uint32_t i = 0; src.made && i < n; i++) {
+        if (src.made[i].status != TD_OK)
+            s = td_fail(err, src.made[i].status, "a matrix of the experts in MoE layer %u cannot be made: %s", layer, td_status_text(src.made[i].status));
+        td_mem_unmap(src.made[i].values, bytes);
+    }
+    free(src.made);
+    return s;
+}
+
 /* ---- random weights ---------------------------------------------------------------------------- */
 
 typedef struct {

@@ -194,6 +194,7 @@ void td_checkpoint_replace(td_checkpoint *c, uint32_t layer, const td_tensor_vie
     c->replaced_layer = layer;
 }
 
+bool                  td_checkpoint_is_rotated(const td_checkpoint *c) { return c->rotation.k != 0; }
 bool                  td_checkpoint_is_dummy(const td_checkpoint *c) { return c->dummy_values != NULL; }
 const char           *td_checkpoint_dir(const td_checkpoint *c) { return c->dir; }
 size_t                td_checkpoint_files(const td_checkpoint *c) { return c->n_files; }

@@ -32,6 +32,7 @@ void td_checkpoint_close(td_checkpoint *c); /* NULL is fine */
  */
 TD_NODISCARD td_status td_checkpoint_rotate(td_checkpoint *c, const td_model_config *config, td_error *err);
 
+bool        td_checkpoint_is_rotated(const td_checkpoint *c);
 bool        td_checkpoint_is_dummy(const td_checkpoint *c);
 const char *td_checkpoint_dir(const td_checkpoint *c); /* "dummy weights" for a dummy */
 

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "model/load_progress.h"
 #include "model/stored_weight.h"
+#include "quant/convert.h"
 
 #define PATH_BYTES 4096
 
@@ -74,7 +75,8 @@ td_status td_checkpoint_expert_numbers(const td_checkpoint *ck, const td_model_c
     return st;
 }
 
-void td_experts_name_fault(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, const td_expert_weights *views, td_error *err) {
+/* A layer's views were refused: file and tensor, where it is a scale or a zero of a coded one. */
+static void name_fault(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, const td_expert_weights *views, td_error *err) {
     for (uint32_t e = 0; e < c->n_experts; e++)
         for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
             td_tensor_spec         spec;
@@ -100,21 +102,43 @@ static void report_rounded(const td_experts_config *ec, const td_model_config *c
         td_debug("layer %u: the experts' codes are %s", layer, rounded ? "rounded again" : "carried over exactly");
 }
 
-static td_status load_from_checkpoint(td_experts *x, const td_experts_config *ec, uint32_t moe_layer, const td_model_config *c, const td_checkpoint *ck, uint32_t layer,
-                                      td_error *err) {
+/* A layer whose experts are rotated as they are read. */
+typedef struct {
+    const td_checkpoint   *ck;
+    const td_model_config *c;
+    uint32_t               layer;
+} rotated_layer;
+
+static td_status make_rotated(const void *ctx, size_t expert, td_expert_matrix m, float *out) {
+    const rotated_layer *l = ctx;
+    td_scratch           scratch = {0};
+    td_tensor_view       v;
+    td_status st = td_checkpoint_get(l->ck, l->c, TD_ROLE_EXPERT_GATE + (td_role)m, l->layer, (uint32_t)expert, TD_FORM_FLOAT, &scratch, &v, NULL);
+    if (st == TD_OK) td_to_f32(v.dtype, v.data, v.shape[0] * v.shape[1], out);
+    td_scratch_reset(&scratch);
+    return st;
+}
+
+static td_status pack_views(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_experts *x, const td_experts_config *ec, uint32_t index,
+                            const td_expert_fetch *fetch, td_error *err) {
     td_expert_weights *views = calloc(c->n_experts, sizeof *views);
     td_scratch         scratch = {0};
     if (!views) return td_fail(err, TD_ENOMEM, "out of memory for the views of %u experts", c->n_experts);
     td_status st = td_checkpoint_get_experts(ck, c, layer, &scratch, views, err);
     if (st == TD_OK) {
         report_rounded(ec, c, layer, views);
-        st = td_experts_load_layer(x, moe_layer, views, err);
-        if (st == TD_EFORMAT) td_experts_name_fault(ck, c, layer, views, err);
+        st = td_experts_load_views(x, index, views, fetch, err);
+        if (st == TD_EFORMAT) name_fault(ck, c, layer, views, err);
     }
     td_scratch_reset(&scratch);
     free(views);
-    td_checkpoint_release_pages(ck);
     return st;
+}
+
+td_status td_checkpoint_pack_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_experts *x, const td_experts_config *ec, uint32_t index,
+                                     const td_expert_fetch *fetch, td_error *err) {
+    if (!td_checkpoint_is_rotated(ck)) return pack_views(ck, c, layer, x, ec, index, fetch, err);
+    return td_experts_load_made(x, index, &(td_expert_maker){make_rotated, &(rotated_layer){ck, c, layer}}, err);
 }
 
 td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers, const td_checkpoint *ck,
@@ -134,7 +158,9 @@ td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const 
         } else if (td_checkpoint_is_dummy(ck)) {
             TD_TRY(td_experts_fill_layer(x, moe_layer, ec->first_layer + moe_layer, err));
         } else {
-            TD_TRY(load_from_checkpoint(x, ec, moe_layer, c, ck, layer, err));
+            td_status st = td_checkpoint_pack_experts(ck, c, layer, x, ec, moe_layer, NULL, err);
+            td_checkpoint_release_pages(ck);
+            TD_TRY(st);
         }
         moe_layer++;
         td_load_progress_add(&progress, layer_bytes);

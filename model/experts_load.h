@@ -31,7 +31,12 @@ TD_NODISCARD td_status td_checkpoint_expert_numbers(const td_checkpoint *ck, con
 TD_NODISCARD td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch,
                                                  td_expert_weights *out, td_error *err);
 
-/** After td_experts_load_layer refused views of a layer: file and tensor into err, where it is a scale or a zero of a coded one. */
-void td_experts_name_fault(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, const td_expert_weights *views, td_error *err);
+/**
+ * Pack one layer's experts of the checkpoint: code by code where the format carries them, else to nearest. Rotated ones are made one at a time.
+ * @param layer of the model. @param index of the same layer in x, whose configuration is ec.
+ * @param fetch of td_experts_load_views, or NULL. @return its codes; of a scale or a zero that is none, with file and tensor.
+ */
+TD_NODISCARD td_status td_checkpoint_pack_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_experts *x, const td_experts_config *ec,
+                                                  uint32_t index, const td_expert_fetch *fetch, td_error *err);
 
 #endif

@@ -33,12 +33,6 @@ bool td_expert_file_is_done(td_quantizer *q, uint32_t layer) {
     return td_experts_check_file(&shape, 0, path, q->hash, NULL) == TD_OK || td_expert_shard_is_done(q, layer);
 }
 
-/* What a store is filled from. */
-typedef struct {
-    const td_expert_codes *codes; /* rounded, or NULL */
-    td_expert_weights     *views; /* of the source, or NULL: made up */
-} contents;
-
 static const void *fetch(const void *ctx, const void *at, size_t bytes, void *buffer) { return td_checkpoint_fetch(ctx, at, bytes, buffer); }
 
 static void *save(void *arg) {
@@ -71,15 +65,16 @@ static td_status start_saving(td_quantizer *q, td_experts *store, const char *pa
 
 static void release(const void *ctx, const void *at, size_t bytes) { td_checkpoint_release(ctx, at, bytes); }
 
-/* Fill a store, and begin to save it. */
-static td_status pack(td_quantizer *q, uint32_t layer, const contents *from) {
+/* Fill a store, with codes or from the source to nearest, and begin to save it. */
+static td_status pack(td_quantizer *q, uint32_t layer, const td_expert_codes *codes) {
     char              path[PATH_MAX];
     td_experts_config shape = td_expert_file_shape(q, layer, path);
     td_experts       *store;
     TD_TRY(td_experts_create(&shape, q->pool, &store, q->err));
-    td_status s = from->codes   ? td_experts_load_codes(store, 0, from->codes, q->err)
-                  : from->views ? td_experts_load_views(store, 0, from->views, &(td_expert_fetch){fetch, release, q->source}, q->err)
-                                : td_experts_fill_layer(store, 0, shape.first_layer, q->err);
+    td_status s = codes                                ? td_experts_load_codes(store, 0, codes, q->err)
+                  : td_checkpoint_is_dummy(q->source) ? td_experts_fill_layer(store, 0, shape.first_layer, q->err)
+                                                      : td_checkpoint_pack_experts(q->source, &q->config, layer, store, &shape, 0,
+                                                                                   &(td_expert_fetch){fetch, release, q->source}, q->err);
     if (s != TD_OK) td_fail_within(q->err, "%s, experts of layer %u", q->o->model_path, layer);
     if (s == TD_OK) return start_saving(q, store, path);
     td_experts_destroy(store);
@@ -87,32 +82,14 @@ static td_status pack(td_quantizer *q, uint32_t layer, const contents *from) {
 }
 
 td_status td_expert_file_write_codes(td_quantizer *q, uint32_t layer, const td_expert_codes *experts) {
-    TD_TRY(pack(q, layer, &(contents){.codes = experts}));
+    TD_TRY(pack(q, layer, experts));
     return td_expert_file_finish(q, q->err);
-}
-
-/* To nearest, straight from the source's views. */
-static td_status write_nearest(td_quantizer *q, uint32_t layer) {
-    contents   from = {0};
-    td_scratch scratch = {0};
-    td_status  s = TD_OK;
-    if (!td_checkpoint_is_dummy(q->source)) {
-        from.views = calloc(q->config.n_experts, sizeof *from.views);
-        s = from.views ? td_checkpoint_get_experts(q->source, &q->config, layer, &scratch, from.views, q->err) : td_fail(q->err, TD_ENOMEM, "out of memory");
-    }
-    if (s == TD_OK) {
-        s = pack(q, layer, &from);
-        if (s == TD_EFORMAT && from.views) td_experts_name_fault(q->source, &q->config, layer, from.views, q->err);
-    }
-    td_scratch_reset(&scratch);
-    free(from.views);
-    return s;
 }
 
 static td_status write_rounded(td_quantizer *q, uint32_t layer) {
     td_rounded_experts rounded;
     TD_TRY(td_experts_round(q, layer, &(td_expert_inputs){0}, &rounded));
-    td_status s = pack(q, layer, &(contents){.codes = rounded.experts});
+    td_status s = pack(q, layer, rounded.experts);
     td_rounded_experts_free(&rounded);
     return s;
 }
@@ -120,7 +97,7 @@ static td_status write_rounded(td_quantizer *q, uint32_t layer) {
 td_status td_expert_file_write(td_quantizer *q, uint32_t layer) {
     char what[32];
     if (!q->config.is_moe[layer]) return TD_OK;
-    if (!td_expert_file_is_done(q, layer)) TD_TRY(q->method == TD_ROUND_NEAREST ? write_nearest(q, layer) : write_rounded(q, layer));
+    if (!td_expert_file_is_done(q, layer)) TD_TRY(q->method == TD_ROUND_NEAREST ? pack(q, layer, NULL) : write_rounded(q, layer));
     snprintf(what, sizeof what, "experts of layer %u", layer);
     td_quantizer_progress(q, td_expert_source_bytes(q, layer), what);
     return TD_OK;

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "quant/convert.h"
 #include "quant/small_float.h"
 #include "quant/weight_quant.h"
 #include "tests/cpu_experts/expert_fixture.h"
@@ -196,9 +197,54 @@ static void only_what_was_fetched_is_read(void **state) {
     munmap(far, bytes);
 }
 
+typedef struct {
+    const fixture_weights *w;
+    size_t                 fails_at; /* an expert that cannot be made */
+    _Atomic uint32_t       n_made;
+} workshop;
+
+static td_status make(const void *ctx, size_t expert, td_expert_matrix m, float *out) {
+    workshop             *s = (workshop *)ctx;
+    const td_tensor_view *v = td_expert_view(&s->w->experts[expert], m);
+    s->n_made++;
+    if (expert == s->fails_at) return TD_ENOMEM;
+    td_to_f32(v->dtype, v->data, v->shape[0] * v->shape[1], out);
+    return TD_OK;
+}
+
+static void made_matrices_give_the_same_layer(void **state) {
+    (void)state;
+    for (uint32_t n_shards = 1; n_shards <= 2; n_shards++)
+        for (td_expert_format format = 0; format < TD_EXPERT_FORMATS; format++) {
+            td_pool        *pool = fixture_pool(n_shards + 1, n_shards);
+            fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
+            td_experts     *x = loaded(format, pool, &w);
+            workshop        shop = {.w = &w, .fails_at = SIZE_MAX}, broken = {.w = &w, .fails_at = 1};
+            float          *want = malloc(MOST * sizeof *want), *got = malloc(MOST * sizeof *got);
+            td_error        err = {0};
+            assert_int_equal(td_experts_load_made(x, 0, &(td_expert_maker){make, &broken}, &err), TD_ENOMEM);
+            assert_int_equal(td_experts_load_made(x, 2, &(td_expert_maker){make, &shop}, &err), TD_EINVAL);
+            assert_int_equal(td_experts_load_made(x, 0, &(td_expert_maker){make, &shop}, &err), TD_OK);
+            assert_int_equal(shop.n_made, 3 * N_EXPERTS * n_shards);
+            for (uint32_t e = 0; e < N_EXPERTS; e++)
+                for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
+                    size_t rows = td_expert_view(&w.experts[e], m)->shape[0];
+                    assert_int_equal(td_experts_get_values(x, 1, e, m, 0, rows, want, &err), TD_OK);
+                    assert_int_equal(td_experts_get_values(x, 0, e, m, 0, rows, got, &err), TD_OK);
+                    assert_memory_equal(got, want, MOST * sizeof *got);
+                }
+            free(want);
+            free(got);
+            td_experts_destroy(x);
+            fixture_weights_free(&w);
+            td_pool_destroy(pool);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_gives_what_rounding_gave),
                                        cmocka_unit_test(codes_from_outside_give_the_same_layer),
-                                       cmocka_unit_test(only_what_was_fetched_is_read)};
+                                       cmocka_unit_test(only_what_was_fetched_is_read),
+                                       cmocka_unit_test(made_matrices_give_the_same_layer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -586,16 +586,10 @@ static void the_store_names_the_tensor_that_it_refuses(void **state) {
         open_case(TMP, NULL, &config, &c);
         td_experts_config ec = {.n_layers = 1, .n_experts = config.n_experts, .hidden = config.hidden, .inter = config.moe_inter, .top_k = config.top_k,
                                 .format = n->format, .groups = n->groups, .act_dtype = TD_DT_F32, .max_tok = 1};
-        td_expert_weights *e = calloc(config.n_experts, sizeof *e);
-        td_scratch         scratch = {0};
         assert_int_equal(td_experts_create(&ec, pool, &x, NULL), TD_OK);
-        assert_int_equal(td_checkpoint_get_experts(c, &config, 1, &scratch, e, NULL), TD_OK);
-        assert_int_equal(td_experts_load_layer(x, 0, e, &err), TD_EFORMAT);
-        td_experts_name_fault(c, &config, 1, e, &err);
+        assert_int_equal(td_checkpoint_pack_experts(c, &config, 1, x, &ec, 0, NULL, &err), TD_EFORMAT);
         if (!strstr(err.text, STORED[i].tensor) || !strstr(err.text, "not a positive number")) fail_msg("%s: '%s'", STORED[i].name, err.text);
         td_experts_destroy(x);
-        td_scratch_reset(&scratch);
-        free(e);
         td_checkpoint_close(c);
     }
     td_pool_destroy(pool);

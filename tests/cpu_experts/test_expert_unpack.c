@@ -143,6 +143,21 @@ static void codes_from_outside_give_the_same_layer(void **state) {
     }
 }
 
+/* Of a store whose layer 1 is known to be right. */
+static void assert_same_layers(const td_experts *x, const td_expert_weights *shapes) {
+    float   *want = malloc(MOST * sizeof *want), *got = malloc(MOST * sizeof *got);
+    td_error err = {0};
+    for (uint32_t e = 0; e < N_EXPERTS; e++)
+        for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
+            size_t rows = td_expert_view(&shapes[e], m)->shape[0];
+            assert_int_equal(td_experts_get_values(x, 1, e, m, 0, rows, want, &err), TD_OK);
+            assert_int_equal(td_experts_get_values(x, 0, e, m, 0, rows, got, &err), TD_OK);
+            assert_memory_equal(got, want, MOST * sizeof *got);
+        }
+    free(want);
+    free(got);
+}
+
 /* Stands for a file that is not in memory: whoever looks at `far` before it was fetched crashes. */
 typedef struct {
     const char      *far, *values;
@@ -172,7 +187,6 @@ static void only_what_was_fetched_is_read(void **state) {
         td_experts       *x = loaded(format, pool, &w);
         far_file          file = {.far = far, .values = (const char *)w.values};
         td_expert_weights views[N_EXPERTS];
-        float            *want = malloc(MOST * sizeof *want), *got = malloc(MOST * sizeof *got);
         td_error          err = {0};
         for (uint32_t e = 0; e < N_EXPERTS; e++) {
             views[e] = w.experts[e];
@@ -182,14 +196,7 @@ static void only_what_was_fetched_is_read(void **state) {
         assert_int_equal(td_experts_load_views(x, 0, views, &(td_expert_fetch){fetch, release, &file}, &err), TD_OK);
         assert_int_equal(file.n_fetched, 3 * N_EXPERTS);
         assert_int_equal(file.n_released, 3 * N_EXPERTS);
-        for (uint32_t e = 0; e < N_EXPERTS; e++)
-            for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
-                assert_int_equal(td_experts_get_values(x, 1, e, m, 0, td_expert_view(&views[e], m)->shape[0], want, &err), TD_OK);
-                assert_int_equal(td_experts_get_values(x, 0, e, m, 0, td_expert_view(&views[e], m)->shape[0], got, &err), TD_OK);
-                assert_memory_equal(got, want, MOST * sizeof *got);
-            }
-        free(want);
-        free(got);
+        assert_same_layers(x, views);
         td_experts_destroy(x);
         fixture_weights_free(&w);
         td_pool_destroy(pool);
@@ -220,21 +227,12 @@ static void made_matrices_give_the_same_layer(void **state) {
             fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
             td_experts     *x = loaded(format, pool, &w);
             workshop        shop = {.w = &w, .fails_at = SIZE_MAX}, broken = {.w = &w, .fails_at = 1};
-            float          *want = malloc(MOST * sizeof *want), *got = malloc(MOST * sizeof *got);
             td_error        err = {0};
             assert_int_equal(td_experts_load_made(x, 0, &(td_expert_maker){make, &broken}, &err), TD_ENOMEM);
             assert_int_equal(td_experts_load_made(x, 2, &(td_expert_maker){make, &shop}, &err), TD_EINVAL);
             assert_int_equal(td_experts_load_made(x, 0, &(td_expert_maker){make, &shop}, &err), TD_OK);
             assert_int_equal(shop.n_made, 3 * N_EXPERTS * n_shards);
-            for (uint32_t e = 0; e < N_EXPERTS; e++)
-                for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
-                    size_t rows = td_expert_view(&w.experts[e], m)->shape[0];
-                    assert_int_equal(td_experts_get_values(x, 1, e, m, 0, rows, want, &err), TD_OK);
-                    assert_int_equal(td_experts_get_values(x, 0, e, m, 0, rows, got, &err), TD_OK);
-                    assert_memory_equal(got, want, MOST * sizeof *got);
-                }
-            free(want);
-            free(got);
+            assert_same_layers(x, w.experts);
             td_experts_destroy(x);
             fixture_weights_free(&w);
             td_pool_destroy(pool);

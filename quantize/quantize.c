@@ -202,7 +202,8 @@ static td_status write_experts(td_quantizer *q, const device_side *d) {
 }
 
 static td_status write_layers(td_quantizer *q) {
-    if (td_model_config_moe_layers(&q->config) == 0) return write_shards(q, &(atomic_bool){false});
+    atomic_bool never = false;
+    if (td_model_config_moe_layers(&q->config) == 0) return write_shards(q, &never);
     device_side    *d = calloc(1, sizeof *d);
     td_worker_place place = {.cpu = TD_CPU_ANY};
     if (!d) return td_fail(q->err, TD_ENOMEM, "out of memory");

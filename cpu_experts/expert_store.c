@@ -347,11 +347,12 @@ static bool rows_of_made(const void *ctx, size_t expert, td_expert_matrix m, siz
 }
 
 td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_maker *maker, td_error *err) {
+    if (layer >= x->config.n_layers) return td_fail(err, TD_EINVAL, "MoE layer %u of %u", layer, x->config.n_layers);
     uint32_t    n = td_pool_workers(x->pool);
     size_t      bytes = (size_t)x->config.hidden * x->config.inter * sizeof(float);
     made_source src = {.x = x, .maker = maker, .made = calloc(n, sizeof *src.made)};
-    td_status   s = src.made ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the experts' buffers");
-    if (layer >= x->config.n_layers) s = td_fail(err, TD_EINVAL, "MoE layer %u of %u", layer, x->config.n_layers);
+    td_status   s = TD_OK;
+    if (!src.made) return td_fail(err, TD_ENOMEM, "out of memory for the experts' buffers");
     for (uint32_t i = 0; s == TD_OK && i < n; i++) {
         void *values;
         src.made[i].expert = SIZE_MAX;
@@ -359,7 +360,7 @@ td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_ma
         if (s == TD_OK) src.made[i].values = values;
     }
     if (s == TD_OK) s = td_expert_pack_layer(x, layer, rows_of_made, &src, err);
-    for (uint32_t i = 0; src.made && i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         if (src.made[i].status != TD_OK)
             s = td_fail(err, src.made[i].status, "a matrix of the experts in MoE layer %u cannot be made: %s", layer, td_status_text(src.made[i].status));
         td_mem_unmap(src.made[i].values, bytes);

@@ -71,7 +71,7 @@ static inline void td_amx_store(int t, void *base, size_t stride) {
         memcpy((char *)base + r * stride, td_amx_state.tile[t][r], td_amx_state.config.bytes[t]);
 }
 
-static inline void td_amx_dot(int c, int a, int w) {
+static inline void td_amx_multiply(int c, int a, int w, bool w_signed) {
     const td_amx_config *g = &td_amx_state.config;
     assert(td_amx_state.configured && c != a && a != w && c != w);
     assert(g->rows[c] && g->rows[c] == g->rows[a] && g->bytes[c] == g->bytes[w] && g->bytes[a] == 4 * g->rows[w] && g->bytes[c] % 4 == 0);
@@ -80,9 +80,20 @@ static inline void td_amx_dot(int c, int a, int w) {
             int32_t sum;
             memcpy(&sum, &td_amx_state.tile[c][m][4 * n], sizeof sum);
             for (size_t k = 0; k < g->rows[w]; k++)
-                for (size_t b = 0; b < 4; b++) sum += (int8_t)td_amx_state.tile[a][m][4 * k + b] * td_amx_state.tile[w][k][4 * n + b];
+                for (size_t b = 0; b < 4; b++) {
+                    uint8_t code = td_amx_state.tile[w][k][4 * n + b];
+                    sum += (int8_t)td_amx_state.tile[a][m][4 * k + b] * (w_signed ? (int8_t)code : code);
+                }
             memcpy(&td_amx_state.tile[c][m][4 * n], &sum, sizeof sum);
         }
+}
+
+static inline void td_amx_dot_u8(int c, int a, int w) {
+    td_amx_multiply(c, a, w, false);
+}
+
+static inline void td_amx_dot_s8(int c, int a, int w) {
+    td_amx_multiply(c, a, w, true);
 }
 
 #else
@@ -95,8 +106,9 @@ static inline void td_amx_dot(int c, int a, int w) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"((const void *)(base)), "r"((size_t)(stride)) : "memory")
 #define td_amx_store(tile, base, stride) \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"((void *)(base)), "r"((size_t)(stride)) : "memory")
-/** c[m, n] += sum over k and b < 4 of a[m, 4 k + b] (signed) * w[k, 4 n + b] (unsigned), in int32. */
-#define td_amx_dot(c, a, w) __asm__ volatile("tdpbsud %%tmm" #w ", %%tmm" #a ", %%tmm" #c : :)
+/** c[m, n] += sum over k and b < 4 of a[m, 4 k + b] (signed) * w[k, 4 n + b] (unsigned or signed), in int32. */
+#define td_amx_dot_u8(c, a, w) __asm__ volatile("tdpbsud %%tmm" #w ", %%tmm" #a ", %%tmm" #c : :)
+#define td_amx_dot_s8(c, a, w) __asm__ volatile("tdpbssd %%tmm" #w ", %%tmm" #a ", %%tmm" #c : :)
 
 #endif
 #endif

@@ -13,7 +13,7 @@ static const td_gemm_kernel *const INT4C[] = {
 
 static const td_gemm_kernel *const INT8C[] = {
 #if defined(__x86_64__)
-    &td_int8c_avx512vnni, &td_int8c_avxvnni, &td_int8c_avx2,
+    &td_int8c_amx, &td_int8c_avx512vnni, &td_int8c_avxvnni, &td_int8c_avx2,
 #endif
     &td_int8c_scalar, NULL,
 };

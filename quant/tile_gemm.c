@@ -5,14 +5,14 @@
 
 const td_gemm_kernel *const td_int4g_kernels[] = {
 #if defined(__x86_64__)
-    &td_int4g_avx512vnni, &td_int4g_avxvnni, &td_int4g_avx2,
+    &td_int4g_amx, &td_int4g_avx512vnni, &td_int4g_avxvnni, &td_int4g_avx2,
 #endif
     &td_int4g_scalar, NULL,
 };
 
 const td_gemm_kernel *const td_fp4g_kernels[] = {
 #if defined(__x86_64__)
-    &td_fp4g_avx512vnni, &td_fp4g_avxvnni, &td_fp4g_avx2,
+    &td_fp4g_amx, &td_fp4g_avx512vnni, &td_fp4g_avxvnni, &td_fp4g_avx2,
 #endif
     &td_fp4g_scalar, NULL,
 };

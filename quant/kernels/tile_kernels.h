@@ -7,8 +7,8 @@
 #include "core/cpu.h"
 #include "quant/tile_gemm.h"
 
-extern const td_gemm_kernel td_int4g_scalar, td_int4g_avx2, td_int4g_avxvnni, td_int4g_avx512vnni;
-extern const td_gemm_kernel td_fp4g_scalar, td_fp4g_avx2, td_fp4g_avxvnni, td_fp4g_avx512vnni;
+extern const td_gemm_kernel td_int4g_scalar, td_int4g_avx2, td_int4g_avxvnni, td_int4g_avx512vnni, td_int4g_amx;
+extern const td_gemm_kernel td_fp4g_scalar, td_fp4g_avx2, td_fp4g_avxvnni, td_fp4g_avx512vnni, td_fp4g_amx;
 
 static inline uint32_t load32(const void *p) {
     uint32_t v;

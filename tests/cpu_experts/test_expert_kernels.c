@@ -207,9 +207,55 @@ static void kernels_match_plain_sums(void **state) {
     }
 }
 
-/* Codes and activations at the ends of their ranges, over the longest k. */
+/* Random numbers of rows, their distance, and k; every kernel against the format's scalar one. */
+static void random_shapes_match_the_scalar_kernel(void **state) {
+    (void)state;
+    enum { ROWS_MAX = 112, K_MAX = 3200, SHAPES = 3 };
+    static variant variants[VARIANTS_MAX];
+    size_t         n_variants = list_variants(variants, true);
+    print_message("seed %u\n", SEED);
+    for (size_t i = 0; i < n_variants * SHAPES; i++) {
+        const variant        *v = &variants[i / SHAPES];
+        const td_gemm_kernel *kernel = v->kernel, *scalar = td_gemm_select(v->format, 0);
+        if (kernel == scalar) continue;
+        size_t      m = 1 + td_rng_u64(SEED, 20, i) % ROWS_MAX, k = (1 + td_rng_u64(SEED, 21, i) % (K_MAX / kernel->kr)) * kernel->kr;
+        size_t      element = v->format == TD_EXPERT_BF16 ? sizeof(float) : 1, stride = k * element + td_rng_u64(SEED, 22, i) % 5 * 64;
+        guarded     x = guard_alloc((m - 1) * stride + k * element), out = guard_alloc(m * kernel->nr * sizeof(float));
+        float      *want = malloc(m * kernel->nr * sizeof(float));
+        test_row    row[ROWS_MAX];
+        td_gemm_row rows[ROWS_MAX];
+        test_tile   t = make_tile(v, k);
+        void       *scalar_tile = aligned_alloc(64, scalar->tile_bytes(k, &v->groups));
+        for (size_t r = 0; r < m; r++) {
+            rows[r] = (row[r] = make_row(v, k, 300 + i * ROWS_MAX + r, 0.5f + (float)r)).row;
+            rows[r].x = memcpy((char *)x.data + r * stride, row[r].x.data, k * element);
+        }
+        kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
+        for (size_t n0 = 0; n0 < kernel->nr; n0 += scalar->nr) {
+            size_t          first = n0 * scales_of_row(v, k);
+            td_gemm_weights w = {(char *)t.w.rows + n0 * k * td_gemm_element(v->format), t.w.scale + first, t.w.zero + first, t.w.factor + n0};
+            scalar->pack(scalar_tile, &w, k, &v->groups);
+            scalar->run(&(td_gemm_args){.tile = scalar_tile, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = want});
+            for (size_t r = 0; r < m; r++)
+                if (memcmp((float *)out.data + r * kernel->nr + n0, want + r * scalar->nr, scalar->nr * sizeof *want))
+                    fail_msg("%s, k %zu, row %zu of %zu, groups of %u: not as %s", kernel->name, k, r, m, v->groups.size, scalar->name);
+        }
+        for (size_t r = 0; r < m; r++) {
+            guard_free(&row[r].x);
+            guard_free(&row[r].sums);
+        }
+        guard_free(&x);
+        guard_free(&out);
+        free_tile(&t);
+        free(scalar_tile);
+        free(want);
+    }
+}
+
+/* Codes and activations at the ends of their ranges, over the longest k, for one row and for as many as tiles of rows take. */
 static void extremes_do_not_saturate(void **state) {
     (void)state;
+    enum { ROWS = 16 };
     static variant variants[VARIANTS_MAX];
     size_t         n_variants = list_variants(variants, true), k = TD_GEMM_K_MAX;
     for (size_t i = 0; i < n_variants; i++) {
@@ -226,14 +272,17 @@ static void extremes_do_not_saturate(void **state) {
             for (size_t n = 0; n < kernel->nr; n++) t.w.factor[n] = 1;
             kernel->pack(t.tile.data, &t.w, k, &v->groups);
             test_row    x = make_row(v, k, 1, 1);
-            guarded     out = guard_alloc(kernel->nr * sizeof(float));
-            td_gemm_row row = x.row;
+            guarded     out = guard_alloc(ROWS * kernel->nr * sizeof(float));
+            td_gemm_row rows[ROWS]; /* the same one: no distance between them */
             memset(x.x.data, value, k);
-            row.sum = value * (int32_t)k;
+            x.row.sum = value * (int32_t)k;
             if (v->groups.size) td_group_sums_i8(x.x.data, k, v->groups.size, x.sums.data);
-            kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = 1, .rows = &row, .groups = v->groups, .out = out.data});
-            float want = expected(v, &t.w, 0, k, &row);
-            for (size_t n = 0; n < kernel->nr; n++) assert_true(((float *)out.data)[n] == want);
+            float want = expected(v, &t.w, 0, k, &x.row);
+            for (size_t r = 0; r < ROWS; r++) rows[r] = x.row;
+            for (size_t m = 1; m <= ROWS; m += ROWS - 1) {
+                kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
+                for (size_t n = 0; n < m * kernel->nr; n++) assert_true(((float *)out.data)[n] == want);
+            }
             guard_free(&x.x);
             guard_free(&x.sums);
             guard_free(&out);
@@ -372,6 +421,13 @@ static void selection_takes_the_best_allowed(void **state) {
     assert_int_equal(td_gemm_select(TD_EXPERT_INT4C, TD_CPU_AVX2)->needs, TD_CPU_AVX2);
     assert_int_equal(td_gemm_select(TD_EXPERT_INT4C, TD_CPU_AVX2 | TD_CPU_AVX512)->needs, TD_CPU_AVX2);
     assert_string_equal(td_gemm_select(TD_EXPERT_INT4C, UINT32_MAX)->layout, "int4c_32x4");
+#if !TD_AMX_EMULATED
+    for (int f = 0; f < TD_EXPERT_FORMATS; f++) {
+        const td_gemm_kernel *with = td_gemm_select((td_expert_format)f, UINT32_MAX), *without = td_gemm_select((td_expert_format)f, ~TD_CPU_AMXINT8);
+        assert_true(!(without->needs & TD_CPU_AMXINT8) && !strcmp(with->layout, without->layout)); /* files serve both */
+        assert_true(f == TD_EXPERT_BF16 || with->needs & TD_CPU_AMXINT8);
+    }
+#endif
 #endif
     assert_int_equal(td_expert_vec_select(0)->needs, 0);
     assert_ptr_equal(td_expert_vec_select(UINT32_MAX), td_expert_vecs[0]);
@@ -380,7 +436,7 @@ static void selection_takes_the_best_allowed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_match_plain_sums), cmocka_unit_test(extremes_do_not_saturate),
+        cmocka_unit_test(kernels_match_plain_sums), cmocka_unit_test(random_shapes_match_the_scalar_kernel), cmocka_unit_test(extremes_do_not_saturate),
         cmocka_unit_test(unpack_inverts_pack),      cmocka_unit_test(silu_is_accurate_and_the_same_in_every_tier),
         cmocka_unit_test(bytes_are_tight),          cmocka_unit_test(axpy_is_one_fma),          cmocka_unit_test(selection_takes_the_best_allowed),
     };

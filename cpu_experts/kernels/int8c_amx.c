@@ -1,0 +1,25 @@
+/* int8 per channel, AMX-INT8: the tiles of AVX512-VNNI are tiles of weights as they lie. */
+#include "quant/kernels/vec_avx512.h"
+#include "cpu_experts/kernels/expert_kernels.h"
+
+#define NR 32
+#include "cpu_experts/kernels/int8c_layout.inc"
+
+static const uint8_t *weight_bytes(uint8_t *buffer, const uint8_t *codes, size_t k0, size_t k, size_t ahead) {
+    (void)buffer, (void)k, (void)ahead;
+    return codes + k0 * NR;
+}
+
+#define IN_PLACE true
+#define OFFSET   128
+#define FEWER    td_int8c_avx512vnni
+#include "cpu_experts/kernels/channel_amx_body.inc"
+
+const td_gemm_kernel td_int8c_amx = {
+    INT8C_LAYOUT,
+    .name = "int8c_amx_32x32",
+    .layout = "int8c_32x4",
+    .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI | TD_CPU_AMX_NEEDED,
+    .mr = AMX_PAIR,
+    .run = run,
+};

@@ -1,0 +1,24 @@
+/* fp4 in groups, AMX-INT8. */
+#include "quant/kernels/vec_avx512.h"
+#include "quant/kernels/tile_kernels.h"
+
+#define HALF LANES
+#include "quant/kernels/group_layout.inc"
+#include "quant/kernels/fp4g_codes.inc"
+
+#define FEWER td_fp4g_avx512vnni
+
+VEC vi code_bytes(vi nibbles) {
+    return vi_lookup(vi_table(CODES), nibbles);
+}
+
+#include "quant/kernels/group_amx_body.inc"
+
+const td_gemm_kernel td_fp4g_amx = {
+    GROUP_LAYOUT,
+    .name = "fp4g_amx_32x32",
+    .layout = "fp4g_32x4",
+    .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI | TD_CPU_AMX_NEEDED,
+    .mr = AMX_PAIR,
+    .run = run,
+};

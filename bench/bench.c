@@ -8,8 +8,6 @@
 #include "core/cpu.h"
 #include "core/error.h"
 
-#define ROUNDS_MAX 99
-
 typedef struct {
     const char *shape, *kernel;
     uint32_t    m, threads;
@@ -29,12 +27,11 @@ static void print_json(const td_bench *b, const row *r) {
 }
 
 static void print_table(td_bench *b, const row *r) {
-    if (!b->header_printed) {
+    if (b->n_rows == 0) {
         printf("commit %s, %s, %u cores, %u NUMA nodes, tier %s\n", td_bench_commit, b->machine.cpu, b->machine.n_cores, b->machine.n_nodes,
                td_cpu_tier_name(td_cpu_features()));
         printf("%-34s %6s %7s %-24s %12s %8s %9s %6s %8s\n", "shape", "m", "threads", "kernel", "us", "GB/s", "GOP/s", "bound", "fraction");
     }
-    b->header_printed = true;
     printf("%-34s %6u %7u %-24s %12.2f %8.2f %9.1f %6s %8.2f\n", r->shape, r->m, r->threads, r->kernel, 1e6 * r->time_s, r->gbps, r->gops, r->bound,
            r->fraction);
 }
@@ -43,10 +40,17 @@ static void print_row(td_bench *b, const row *r) {
     if (b->o->json) print_json(b, r);
     else print_table(b, r);
     fflush(stdout);
+    b->n_rows++;
 }
 
 bool td_bench_wanted(const td_bench *b, const char *shape) {
     return !b->o->filter || strstr(shape, b->o->filter);
+}
+
+td_status td_bench_check_memory(const td_bench *b, const char *what, uint64_t bytes, td_error *err) {
+    if (bytes <= b->available_bytes) return TD_OK;
+    return td_fail(err, TD_ENOMEM, "%s takes %.2f GiB, but only %.2f GiB of memory are available", what, (double)bytes / (1 << 30),
+                   (double)b->available_bytes / (1 << 30));
 }
 
 void td_bench_print_bound(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double gbps, double gops) {
@@ -75,8 +79,8 @@ static void work_of(const td_bench_case *c, uint32_t calls, double *bytes, doubl
 }
 
 td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err) {
-    double   time[ROUNDS_MAX], fraction[ROUNDS_MAX], gbps[ROUNDS_MAX], gops[ROUNDS_MAX];
-    uint32_t rounds = b->o->rounds < ROUNDS_MAX ? b->o->rounds : ROUNDS_MAX, n_by_read = 0;
+    double   time[TD_BENCH_ROUNDS_MAX], fraction[TD_BENCH_ROUNDS_MAX], gbps[TD_BENCH_ROUNDS_MAX], gops[TD_BENCH_ROUNDS_MAX];
+    uint32_t rounds = b->o->rounds, n_by_read = 0;
     TD_TRY(c->run(c->ctx, err));
     for (uint32_t r = 0; r < rounds; r++) {
         double bytes0, ops0, bytes, ops;

@@ -11,27 +11,31 @@
 #include <stdio.h>
 
 #include "core/roofline.h"
+#include "cpu_experts/cpu_experts.h"
 #include "npu/npu.h"
+
+#define TD_BENCH_ROUNDS_MAX 99
 
 typedef struct {
     const char *model_path;    /* config.json or folder; decode, prefill and load */
     const char *override_json; /* merged over it, or NULL */
     const char *trace_path;    /* or NULL */
-    const char *experts;       /* format of the suite experts, as --expert-quantization names it; NULL: int4 */
+    const td_expert_numbers *experts; /* of experts, decode and prefill */
     const char *filter;        /* only rows whose shape contains it; NULL: all */
     uint32_t    threads;       /* 0: every core */
     uint32_t    subpool_count; /* 0: one per NUMA node */
-    uint32_t    rounds;        /* a row is their median */
+    uint32_t    rounds;        /* a row is their median; at most TD_BENCH_ROUNDS_MAX */
     bool        json;          /* JSON lines instead of a table */
 } td_bench_options;
 
 typedef struct {
     const td_bench_options *o;
     td_machine              machine;
+    uint64_t                available_bytes; /* of memory, beside what measures the bounds */
     td_pool                *pool; /* of both tiers; the caller is worker 0 */
     td_roofline            *roofline;
     const char             *bench; /* the suite's name */
-    bool                    header_printed;
+    uint32_t                n_rows; /* printed so far */
 } td_bench;
 
 #define TD_BENCH_SHAPE_BYTES 64
@@ -52,6 +56,9 @@ extern const char td_bench_commit[]; /* of the tree that was built; its source i
 
 /** Whether the filter lets a shape through. */
 bool td_bench_wanted(const td_bench *b, const char *shape);
+
+/** Whether so much memory is there for a case. @return TD_ENOMEM. */
+TD_NODISCARD td_status td_bench_check_memory(const td_bench *b, const char *what, uint64_t bytes, td_error *err);
 
 /** Time a case and print its row. */
 TD_NODISCARD td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err);

@@ -5,7 +5,6 @@
 #include "bench/bench.h"
 #include "core/error.h"
 #include "core/rng.h"
-#include "cpu_experts/cpu_experts.h"
 
 #define TOKENS_MAX 2048
 #define WEIGHT_BYTES ((uint64_t)1 << 30) /* at least, over the layers */
@@ -58,12 +57,12 @@ static td_tier_work work(void *ctx) {
 }
 
 static td_status open_ffn(ffn *f, td_bench *b, const shape *s, td_error *err) {
-    const td_expert_numbers *numbers = td_expert_numbers_find(b->o->experts ? b->o->experts : "int4");
-    if (!numbers) return td_fail(err, TD_EINVAL, "there is no format '%.40s' of experts", b->o->experts);
-    uint64_t layer_bytes = (uint64_t)3 * s->n_experts * s->hidden * s->inter / 2;
+    uint64_t layer_bytes = (uint64_t)3 * s->n_experts * s->hidden * s->inter / 2, weights, scratch;
     *f = (ffn){.n_layers = (uint32_t)((WEIGHT_BYTES + layer_bytes - 1) / layer_bytes), .n_experts = s->n_experts, .top_k = s->top_k};
     td_experts_config c = {.n_layers = f->n_layers, .n_experts = s->n_experts, .hidden = s->hidden, .inter = s->inter, .top_k = s->top_k,
-                           .format = numbers->format, .groups = numbers->groups, .act_dtype = TD_DT_BF16, .max_tok = TOKENS_MAX};
+                           .format = b->o->experts->format, .groups = b->o->experts->groups, .act_dtype = TD_DT_BF16, .max_tok = TOKENS_MAX};
+    td_experts_plan(&c, td_pool_subpools(b->pool), &weights, &scratch);
+    TD_TRY(td_bench_check_memory(b, "the experts", weights + scratch, err));
     TD_TRY(td_experts_create(&c, b->pool, &f->x, err));
     for (uint32_t l = 0; l < f->n_layers; l++) TD_TRY(td_experts_fill_layer(f->x, l, 1, err));
     f->ids = calloc((size_t)TOKENS_MAX * s->top_k, sizeof *f->ids);

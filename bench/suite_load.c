@@ -20,7 +20,6 @@
 #define PROMPT_TOKENS 8
 #define BUFFER_BYTES  ((size_t)256 << 20)
 #define DISK_BYTES    ((size_t)2 << 30)
-#define ROUNDS_MAX    9
 
 typedef struct {
     td_bench *b;
@@ -57,15 +56,16 @@ static td_status run(void *ctx, td_error *err) {
     td_model        *m = NULL;
     td_model_plan    plan;
     td_model_options o = {.model_path = l->b->o->model_path, .override_json = l->b->o->override_json, .copy_files = l->copy, .w8a8 = true,
-                          .expert_format = TD_EXPERT_INT4C, .max_tok = PROMPT_TOKENS, .max_out = 1};
+                          .experts_as_stored = true, .max_tok = PROMPT_TOKENS, .max_out = 1};
     TD_TRY(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_BF16, .pool = l->b->pool}, &npu, err));
     td_status st = td_model_open(&o, npu, l->b->pool, &m, err);
-    if (st == TD_OK) st = td_model_load(m, 1, err);
-    if (st == TD_OK && l->first_token) st = step(m, err);
     if (st == TD_OK) {
         td_model_get_plan(m, &plan);
         l->bytes = plan.npu_weight_bytes + plan.expert_weight_bytes;
+        st = td_bench_check_memory(l->b, "the model", l->bytes + plan.scratch_bytes + plan.kv_bytes_per_page, err);
     }
+    if (st == TD_OK) st = td_model_load(m, 1, err);
+    if (st == TD_OK && l->first_token) st = step(m, err);
     td_model_close(m);
     npu->ops->close(npu);
     return st;
@@ -130,8 +130,8 @@ static td_status disk_speed(const char *folder, double *out, td_error *err) {
 }
 
 static td_status time_cold(td_bench *b, const char *shape, bool copy, td_error *err) {
-    double   time[ROUNDS_MAX], fraction[ROUNDS_MAX], disk;
-    uint32_t rounds = b->o->rounds < ROUNDS_MAX ? b->o->rounds : ROUNDS_MAX;
+    double   time[TD_BENCH_ROUNDS_MAX], fraction[TD_BENCH_ROUNDS_MAX], disk;
+    uint32_t rounds = b->o->rounds;
     load     l = {.b = b, .copy = copy};
     if (!td_bench_wanted(b, shape)) return TD_OK;
     for (uint32_t r = 0; r < rounds; r++) {
@@ -147,7 +147,16 @@ static td_status time_cold(td_bench *b, const char *shape, bool copy, td_error *
     return TD_OK;
 }
 
+/* Without packed experts, a load would be a quantisation. */
+static td_status check_folder(const char *folder, td_error *err) {
+    char path[PATH_MAX];
+    td_expert_file_path(path, sizeof path, folder, 0);
+    if (access(path, R_OK) == 0) return TD_OK;
+    return td_fail(err, TD_ENOTFOUND, "load wants a folder that tandem quantize has written: %s: %s", path, strerror(errno));
+}
+
 td_status td_bench_load(td_bench *b, td_error *err) {
+    TD_TRY(check_folder(b->o->model_path, err));
     TD_TRY(time_warm(b, "cached, to memory", false, err));
     TD_TRY(time_warm(b, "cached, to the first token", true, err));
     TD_TRY(time_cold(b, "from disk, mapped", false, err));

@@ -73,8 +73,11 @@ static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t ma
     *s = (steps){.n_pages = n_pages};
     TD_TRY(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_BF16, .pool = b->pool}, &s->npu, err));
     td_model_options o = {.model_path = b->o->model_path, .override_json = b->o->override_json, .load_dummy = true, .w8a8 = true,
-                          .expert_format = TD_EXPERT_INT4C, .max_tok = max_tok, .max_out = max_seq, .context_length = max_len};
+                          .expert_format = b->o->experts->format, .expert_groups = b->o->experts->groups, .max_tok = max_tok, .max_out = max_seq, .context_length = max_len};
+    td_model_plan    plan;
     TD_TRY(td_model_open(&o, s->npu, b->pool, &s->model, err));
+    td_model_get_plan(s->model, &plan);
+    TD_TRY(td_bench_check_memory(b, "the model", plan.npu_weight_bytes + plan.expert_weight_bytes + plan.scratch_bytes + n_pages * plan.kv_bytes_per_page, err));
     TD_TRY(td_model_load(s->model, n_pages, err));
     s->vocab = td_model_get_config(s->model)->vocab;
     s->token = calloc(max_tok, sizeof *s->token);

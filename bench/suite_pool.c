@@ -2,6 +2,7 @@
  * What a parallel loop costs: runs of empty items, beside the time in which a cache line goes from one core to another and back, which no
  * run can do without. "asleep": the workers have slept since the run before, so that the system has to wake them.
  */
+#include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -12,12 +13,12 @@
 #include "core/signal_word.h"
 #include "core/thread_plan.h"
 
-#define ROUNDS_MAX   99
 #define RUNS         20000 /* of a round */
 #define SLEEPY_RUNS  20
 #define LINE_TRIPS   20000
 #define REST_US      5000 /* longer than workers spin */
 #define ITEMS_EACH   8    /* items for each worker */
+#define YIELD_EVERY  4096 /* looks: the other may be waiting for this core */
 
 static void nothing(void *ctx, uint32_t item, const td_worker *w) { (void)ctx, (void)item, (void)w; }
 
@@ -30,7 +31,10 @@ static void play(void *ctx, uint32_t item, const td_worker *w) {
     line *l = ctx;
     (void)w;
     for (uint32_t i = item; i < 2 * LINE_TRIPS; i += 2) {
-        while (atomic_load_explicit(&l->value, memory_order_acquire) != i) td_cpu_relax();
+        for (uint32_t look = 1; atomic_load_explicit(&l->value, memory_order_acquire) != i; look++) {
+            td_cpu_relax();
+            if (look % YIELD_EVERY == 0) sched_yield();
+        }
         atomic_store_explicit(&l->value, i + 1, memory_order_release);
     }
 }
@@ -64,8 +68,8 @@ static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
     static td_thread_plan plan;
     td_machine            machine;
     td_pool              *pool;
-    double                trip[ROUNDS_MAX], few[ROUNDS_MAX], many[ROUNDS_MAX], sleepy[ROUNDS_MAX];
-    uint32_t              rounds = b->o->rounds < ROUNDS_MAX ? b->o->rounds : ROUNDS_MAX;
+    double                trip[TD_BENCH_ROUNDS_MAX], few[TD_BENCH_ROUNDS_MAX], many[TD_BENCH_ROUNDS_MAX], sleepy[TD_BENCH_ROUNDS_MAX];
+    uint32_t              rounds = b->o->rounds;
     TD_TRY(td_topology_plan(threads, b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan, &machine, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &pool, err));
     td_pool_pin_caller(pool);

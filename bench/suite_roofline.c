@@ -7,12 +7,11 @@
 #include "core/cpu.h"
 #include "core/error.h"
 
-#define ROUNDS_MAX 9
 #define PAIR_S 0.2 /* of a round over all pairs */
 
 static double median_of(td_bench *b, td_roofline *r, double (*measure)(td_roofline *)) {
-    double   x[ROUNDS_MAX];
-    uint32_t n = b->o->rounds < ROUNDS_MAX ? b->o->rounds : ROUNDS_MAX;
+    double   x[TD_BENCH_ROUNDS_MAX];
+    uint32_t n = b->o->rounds;
     for (uint32_t i = 0; i < n; i++) x[i] = measure(r);
     return 1e-9 * bench_median(x, n);
 }
@@ -39,7 +38,7 @@ static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
 
 typedef struct {
     td_topology       topology;
-    td_node_bandwidth round[ROUNDS_MAX];
+    td_node_bandwidth round[TD_BENCH_ROUNDS_MAX];
 } node_rounds;
 
 /* All cores of a node read the memory of a node. */
@@ -48,7 +47,7 @@ static void print_pairs(td_bench *b, const node_rounds *n, uint32_t rounds) {
     for (uint32_t i = 0; i < t->n_nodes; i++)
         for (uint32_t j = 0; j < t->n_nodes; j++) {
             char   shape[TD_BENCH_SHAPE_BYTES];
-            double x[ROUNDS_MAX];
+            double x[TD_BENCH_ROUNDS_MAX];
             for (uint32_t r = 0; r < rounds; r++) x[r] = 1e-9 * n->round[r].read[i][j];
             double gbps = bench_median(x, rounds);
             snprintf(shape, sizeof shape, "node %u reads node %u", t->nodes[i].os_index, t->nodes[j].os_index);
@@ -57,7 +56,7 @@ static void print_pairs(td_bench *b, const node_rounds *n, uint32_t rounds) {
 }
 
 static td_status measure_nodes(td_bench *b, td_error *err) {
-    uint32_t     rounds = b->o->rounds < ROUNDS_MAX ? b->o->rounds : ROUNDS_MAX;
+    uint32_t     rounds = b->o->rounds;
     node_rounds *n = calloc(1, sizeof *n);
     if (!n) return td_fail(err, TD_ENOMEM, "out of memory to measure the nodes");
     td_status st = td_topology_read(&n->topology, err);

@@ -17,20 +17,22 @@
 typedef struct {
     const char *name;
     td_status (*run)(td_bench *b, td_error *err);
-    bool        needs_model;
+    bool        model;   /* needs --config, takes what is merged over it */
+    bool        filter;  /* takes --filter */
+    bool        experts; /* takes --expert-quantization */
     const char *help;
 } suite;
 
 static const suite SUITES[] = {
-    {"roofline", td_bench_roofline, false, "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads"},
-    {"pool", td_bench_pool, false, "what a parallel loop costs, by threads"},
-    {"kernels", td_bench_kernels, false, "the device's linears and the experts' kernels, by rows"},
-    {"attention", td_bench_attention, false, "MLA and GQA, decode and prefill"},
-    {"experts", td_bench_experts, false, "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
-    {"decode", td_bench_decode, true, "whole steps of generating, by streams and context (--config)"},
-    {"prefill", td_bench_prefill, true, "whole steps of a prompt (--config)"},
-    {"load", td_bench_load, true, "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
-    {NULL, NULL, false, NULL},
+    {"roofline", td_bench_roofline, false, false, false, "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads"},
+    {"pool", td_bench_pool, false, false, false, "what a parallel loop costs, by threads"},
+    {"kernels", td_bench_kernels, false, true, false, "the device's linears and the experts' kernels, by rows"},
+    {"attention", td_bench_attention, false, true, false, "MLA and GQA, decode and prefill"},
+    {"experts", td_bench_experts, false, true, true, "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
+    {"decode", td_bench_decode, true, true, true, "whole steps of generating, by streams and context (--config)"},
+    {"prefill", td_bench_prefill, true, true, true, "whole steps of a prompt (--config)"},
+    {"load", td_bench_load, true, true, false, "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
+    {NULL, NULL, false, false, false, NULL},
 };
 
 static void print_help(FILE *f) {
@@ -43,11 +45,20 @@ static void print_help(FILE *f) {
           "  --threads N                 default: every core\n"
           "  --subpool-count N           default: one per NUMA node\n"
           "  --rounds N                  default 5\n"
-          "  --expert-quantization NAME  of the suite experts: none, int4 (default), int8, int4-g32, int4-g64, int4-g128, mxfp4, nvfp4\n"
-          "  --filter TEXT               only rows whose shape, or whose expert kernel in the suite kernels, contains it\n"
+          "  --expert-quantization NAME  of experts, decode and prefill: none, int4 (default), int8, int4-g32, int4-g64, int4-g128, mxfp4, nvfp4\n"
+          "  --filter TEXT               only rows whose shape, or whose expert kernel in the suite kernels, contains it; not of roofline and pool\n"
           "  --json                      JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, commit, tier, cpu, cores, nodes\n"
           "  --trace FILE                what every thread does, for ui.perfetto.dev and bench/phases.py\n"
           "  --help                      this text\n", f);
+}
+
+/* An option that was given and means nothing to the suite, or NULL. */
+static const char *idle_option(const suite *s, const td_bench_options *o) {
+    if (!s->model && o->model_path) return "config";
+    if (!s->model && o->override_json) return "json-model-override-args";
+    if (!s->filter && o->filter) return "filter";
+    if (!s->experts && o->experts) return "expert-quantization";
+    return NULL;
 }
 
 static bool read_count(const char *name, const char *text, uint32_t min, uint32_t max, uint32_t *to) {
@@ -84,8 +95,12 @@ static int parse_options(int argc, char **argv, td_bench_options *o) {
             case OVERRIDE: o->override_json = optarg; break;
             case THREADS: ok = read_count("threads", optarg, 1, TD_POOL_WORKERS_MAX, &o->threads); break;
             case SUBPOOLS: ok = read_count("subpool-count", optarg, 1, TD_POOL_SUBPOOLS_MAX, &o->subpool_count); break;
-            case ROUNDS: ok = read_count("rounds", optarg, 1, 99, &o->rounds); break;
-            case EXPERTS: o->experts = optarg; break;
+            case ROUNDS: ok = read_count("rounds", optarg, 1, TD_BENCH_ROUNDS_MAX, &o->rounds); break;
+            case EXPERTS:
+                o->experts = td_expert_numbers_find(optarg);
+                ok = o->experts != NULL;
+                if (!ok) fprintf(stderr, "tandem bench: --expert-quantization: there is no format '%s'; --help lists them\n", optarg);
+                break;
             case FILTER: o->filter = optarg; break;
             case JSON: o->json = true; break;
             case TRACE: o->trace_path = optarg; break;
@@ -102,11 +117,15 @@ static td_status run_suite(const suite *s, const td_bench_options *o, td_error *
     static td_thread_plan plan;
     td_bench              b = {.o = o, .bench = s->name};
     TD_TRY(td_topology_plan(o->threads, o->subpool_count, 0, &plan, &b.machine, err));
+    b.available_bytes = b.machine.available_bytes;
+    TD_TRY(td_bench_check_memory(&b, "what measures the read bandwidth", BUFFER_BYTES, err));
+    b.available_bytes -= BUFFER_BYTES;
     if (o->trace_path) TD_TRY(td_trace_start(o->trace_path, TRACE_BYTES, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &b.pool, err));
     td_pool_pin_caller(b.pool);
     td_status st = td_roofline_open(b.pool, BUFFER_BYTES, &b.roofline, err);
     if (st == TD_OK) st = s->run(&b, err);
+    if (st == TD_OK && b.n_rows == 0) st = td_fail(err, TD_EINVAL, "no row is left to measure");
     td_roofline_close(b.roofline);
     td_pool_destroy(b.pool);
     td_trace_stop();
@@ -128,12 +147,19 @@ int td_cmd_bench(int argc, char **argv) {
         fprintf(stderr, "tandem bench: no suite '%s'; --help lists them\n", argv[optind]);
         return EXIT_USAGE;
     }
-    if (s->needs_model && !o.model_path) {
+    if (s->model && !o.model_path) {
         fprintf(stderr, "tandem bench: %s needs --config\n", s->name);
         return EXIT_USAGE;
     }
+    if (idle_option(s, &o)) {
+        fprintf(stderr, "tandem bench: --%s means nothing to %s\n", idle_option(s, &o), s->name);
+        return EXIT_USAGE;
+    }
+    if (!o.experts) o.experts = td_expert_numbers_find("int4");
     td_log_set_level(TD_LOG_WARNING);
-    if (run_suite(s, &o, &err) == TD_OK) return 0;
+    td_status st = run_suite(s, &o, &err);
+    if (st == TD_OK && (fflush(stdout) != 0 || ferror(stdout))) st = td_fail(&err, TD_EIO, "cannot write standard output");
+    if (st == TD_OK) return 0;
     fprintf(stderr, "tandem bench: %s\n", err.text);
     return 1;
 }

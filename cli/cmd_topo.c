@@ -270,9 +270,12 @@ int td_cmd_topo(int argc, char **argv) {
         return 1;
     }
     td_status st = find_facts(&o, f, &err);
+    if (st == TD_OK) {
+        if (o.json) print_json(f);
+        else print_tables(&o, f);
+        if (fflush(stdout) != 0 || ferror(stdout)) st = td_fail(&err, TD_EIO, "cannot write standard output");
+    }
     if (st != TD_OK) fprintf(stderr, "tandem topo: %s\n", err.text);
-    else if (o.json) print_json(f);
-    else print_tables(&o, f);
     free(f);
     return st == TD_OK ? 0 : 1;
 }

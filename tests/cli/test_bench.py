@@ -37,16 +37,27 @@ class Bench(unittest.TestCase):
         rows = self.rows("prefill", "--config", TINY, "--threads", "2", "--filter", "128 tokens")
         self.assertEqual([(r["shape"], r["m"]) for r in rows], [("1 prompts of 128 tokens", 128)])
         self.assertGreater(rows[0]["gops"], rows[0]["gbps"])
+        rows = self.rows("prefill", "--config", TINY, "--threads", "2", "--filter", "128 tokens", "--expert-quantization", "int8")
+        self.assertTrue(rows[0]["kernel"].startswith("int8c_"), rows)
+
+    def test_a_model_beyond_the_memory_is_refused(self):
+        p = bench("decode", "--config", TINY, "--threads", "1", "--filter", "4 streams", "--json-model-override-args",
+                  '{"n_routed_experts": 2048, "n_group": 1, "hidden_size": 8192, "moe_intermediate_size": 65536, "num_hidden_layers": 100}')
+        self.assertEqual((p.returncode, p.stdout), (1, ""))
+        self.assertRegex(p.stderr, r"^tandem bench: the model takes \d+\.\d\d GiB, but only \d+\.\d\d GiB of memory are available\n$")
 
     def test_load(self):
         with tempfile.TemporaryDirectory() as folder:
             model = os.path.join(folder, "model")
-            subprocess.run([TANDEM, "quantize", "--load-format", "dummy", "--model-path", TINY, "--output", model, "--subpool-count", "1"], check=True,
-                           capture_output=True, timeout=60)
+            subprocess.run([TANDEM, "quantize", "--load-format", "dummy", "--model-path", TINY, "--output", model, "--subpool-count", "1",
+                            "--expert-quantization", "int8"], check=True, capture_output=True, timeout=60)
             rows = self.rows("load", "--config", model, "--threads", "2", "--filter", "cached")
             self.assertEqual([(r["shape"], r["m"]) for r in rows], [("cached, to memory", 0), ("cached, to the first token", 8)])
             rows = self.rows("load", "--config", model, "--threads", "2", "--filter", "from disk", bounds=("disk",))
             self.assertEqual([r["shape"] for r in rows], ["from disk, mapped", "from disk, read"])
+        p = bench("load", "--config", os.path.dirname(TINY))
+        self.assertEqual((p.returncode, p.stdout), (1, ""))
+        self.assertIn("load wants a folder that tandem quantize has written", p.stderr)
 
     def test_attention(self):
         rows = self.rows("attention", "--threads", "2", "--filter", "decode, context 1024")
@@ -96,7 +107,10 @@ class Bench(unittest.TestCase):
     def test_refusals(self):
         for args, said in [((), "which suite?"), (("decode",), "decode needs --config"), (("speed",), "no suite 'speed'"),
                            (("roofline", "experts"), "one suite at a time"), (("roofline", "--rounds", "0"), "--rounds must be a number from 1 to 99, not '0'"),
-                           (("roofline", "--threads", "x"), "--threads must be a number")]:
+                           (("roofline", "--threads", "x"), "--threads must be a number"), (("roofline", "--filter", "int8"), "--filter means nothing to roofline"),
+                           (("pool", "--config", TINY), "--config means nothing to pool"),
+                           (("attention", "--expert-quantization", "int8"), "--expert-quantization means nothing to attention"),
+                           (("experts", "--expert-quantization", "int3"), "there is no format 'int3'")]:
             with self.subTest(args=args):
                 p = bench(*args)
                 self.assertEqual((p.returncode, p.stdout), (2, ""))
@@ -105,6 +119,14 @@ class Bench(unittest.TestCase):
         p = bench("decode", "--config", "/nonexistent.json")
         self.assertEqual(p.returncode, 1)
         self.assertIn("/nonexistent.json", p.stderr)
+        p = bench("attention", "--filter", "no such row", "--threads", "1")
+        self.assertEqual((p.returncode, p.stdout, p.stderr), (1, "", "tandem bench: no row is left to measure\n"))
+
+    def test_a_full_disk_is_told(self):
+        for command in (["bench", "prefill", "--config", TINY, "--rounds", "1", "--filter", "128 tokens"], ["topo"]):
+            with self.subTest(command=command), open("/dev/full", "w") as full:
+                p = subprocess.run([TANDEM, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+                self.assertEqual((p.returncode, p.stderr), (1, f"tandem {command[0]}: cannot write standard output\n"))
 
     def test_help(self):
         p = bench("--help")

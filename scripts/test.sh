@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# Build and run every test: installs what is missing, runs the soak under sanitizers, builds with warnings as errors, runs CTest.
-# usage: scripts/test.sh [ctest options, e.g. -L quick; then without the sanitizers]
+# Build and run every test: installs what is missing, runs the soak under sanitizers, makes the second test model, builds with warnings
+# as errors, runs CTest.
+# usage: scripts/test.sh [ctest options, e.g. -L quick; then without the sanitizers and the second model]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/deps.sh test
 scripts/test_venv.sh
-[ $# -gt 0 ] || scripts/test_sanitizers.sh
+if [ $# -eq 0 ]; then
+    scripts/test_sanitizers.sh
+    echo "== the second test model (build/smollm2-moe)"
+    scripts/smollm2/venv.sh
+    [ -e build/smollm2-moe ] || build/smollm2-venv/bin/python scripts/smollm2/make_moe.py build/smollm2-moe
+fi
 echo "== building (release, warnings are errors)"
 cmake --preset release -DTD_WERROR=ON >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
 rm -f build-configure.log

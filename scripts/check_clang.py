@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Every C file of a build is C that clang takes too, without a warning: its front end alone reads them, with the build's own options.
+
+usage: scripts/check_clang.py BUILD   (a configured and built folder with compile_commands.json; exit 77 where there is no clang-14)
+"""
+import concurrent.futures
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+CLANG = "clang-14"
+GCC_ONLY = "-fvect-cost-model"  # what our CMake files give to gcc alone
+
+
+def check(entry):
+    """What clang says of one entry of compile_commands.json: "" when it has nothing to say."""
+    words = [w for w in shlex.split(entry["command"])[1:] if not w.startswith(GCC_ONLY)]
+    output = words.index("-o")
+    del words[output:output + 2]
+    run = subprocess.run([CLANG, "-fsyntax-only", "-Werror", *words], cwd=entry["directory"], capture_output=True, text=True)
+    return run.stderr or ("" if run.returncode == 0 else f"{entry['file']}: {CLANG} ended with {run.returncode}\n")
+
+
+def main():
+    if not shutil.which(CLANG):
+        print(f"skipped: there is no {CLANG}")
+        return 77
+    with open(os.path.join(sys.argv[1], "compile_commands.json")) as f:
+        entries = json.load(f)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        said = [s for s in pool.map(check, entries) if s]
+    print("".join(said) + f"{len(entries)} files, {len(said)} that {CLANG} refuses")
+    return 1 if said or not entries else 0
+
+
+sys.exit(main())

@@ -1,73 +1,16 @@
 #include "core/topology.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <hwloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/error.h"
 #include "core/log.h"
-
-/* ---- memory ------------------------------------------------------------------------------------ */
-
-/* The text of a small file of the kernel's, terminated; false, with errno, when it cannot be read. */
-static bool read_text(const char *path, char *to, size_t max) {
-    ssize_t n = -1;
-    int     fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    do n = read(fd, to, max - 1);
-    while (n < 0 && errno == EINTR);
-    int e = errno;
-    close(fd);
-    errno = e;
-    to[n < 0 ? 0 : n] = 0;
-    return n >= 0;
-}
-
-/* "max" and a missing file (no cgroup) are UINT64_MAX. */
-static uint64_t read_number(const char *path) {
-    char text[64], *end;
-    if (!read_text(path, text, sizeof text)) return UINT64_MAX;
-    uint64_t v = strtoull(text, &end, 10);
-    return end == text ? UINT64_MAX : v;
-}
-
-static uint64_t meminfo_bytes(const char *text, const char *key) {
-    const char *at = strstr(text, key);
-    return at ? strtoull(at + strlen(key), NULL, 10) << 10 : 0;
-}
-
-/* Of what a cgroup uses, the pages of files that the system gives back when memory is wanted: a model served before is still among them. */
-static uint64_t cgroup_cache_bytes(void) {
-    char        text[8192];
-    const char *at;
-    uint64_t    sum = 0;
-    if (!read_text("/sys/fs/cgroup/memory.stat", text, sizeof text)) return 0;
-    if ((at = strstr(text, "\ninactive_file "))) sum += strtoull(at + strlen("\ninactive_file "), NULL, 10);
-    if ((at = strstr(text, "\nactive_file "))) sum += strtoull(at + strlen("\nactive_file "), NULL, 10);
-    return sum;
-}
-
-static td_status read_memory(td_machine *m, td_error *err) {
-    char text[4096]; /* what is wanted stands in the first lines */
-    if (!read_text("/proc/meminfo", text, sizeof text))
-        return td_fail(err, TD_EIO, "cannot read /proc/meminfo: %s", strerror(errno));
-    m->memory_bytes = meminfo_bytes(text, "MemTotal:");
-    m->available_bytes = meminfo_bytes(text, "MemAvailable:");
-    if (!m->memory_bytes || !m->available_bytes) return td_fail(err, TD_EIO, "/proc/meminfo does not tell how much memory there is");
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
-    if (limit == UINT64_MAX) return TD_OK;
-    if (limit < m->memory_bytes) m->memory_bytes = limit;
-    uint64_t cache = cgroup_cache_bytes(), held = used > cache ? used - cache : 0;
-    uint64_t left = held < limit ? limit - held : 0;
-    if (used != UINT64_MAX && left < m->available_bytes) m->available_bytes = left;
-    return TD_OK;
-}
+#include "core/machine_memory.h"
 
 /* ---- hwloc's objects --------------------------------------------------------------------------- */
 
@@ -82,6 +25,13 @@ static void read_affinity(void) {
         if (CPU_ISSET(cpu, &set)) hwloc_bitmap_set(g_affinity, cpu);
 }
 
+/* hwloc falls back to this machine without a word. */
+static void warn_of_unread_variables(void) {
+    static const char *const NAMES[] = {"HWLOC_SYNTHETIC", "HWLOC_XMLFILE"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        if (getenv(NAMES[i]) && !getenv("HWLOC_THISSYSTEM")) td_warn("hwloc could not read what %s describes; this machine counts", NAMES[i]);
+}
+
 static td_status load(hwloc_topology_t *out, td_error *err) {
     hwloc_topology_t topo;
     if (hwloc_topology_init(&topo)) return td_fail(err, TD_ENOMEM, "out of memory for the machine's topology");
@@ -91,6 +41,7 @@ static td_status load(hwloc_topology_t *out, td_error *err) {
         return td_fail(err, TD_EIO, "hwloc cannot read the machine's topology");
     }
     pthread_once(&g_once, read_affinity); /* hwloc knows the cgroup's cpus by itself, but not taskset's */
+    if (hwloc_topology_is_thissystem(topo)) warn_of_unread_variables();
     if (g_affinity && hwloc_topology_is_thissystem(topo) && hwloc_topology_restrict(topo, g_affinity, 0))
         td_warn("the affinity of this process is left out of account: %s", strerror(errno));
     *out = topo;
@@ -195,7 +146,7 @@ static td_status read_cores(hwloc_topology_t topo, td_topology *t, td_error *err
 td_status td_topology_read(td_topology *t, td_error *err) {
     hwloc_topology_t topo = NULL;
     memset(t, 0, sizeof *t);
-    TD_TRY(read_memory(&t->machine, err));
+    TD_TRY(td_machine_memory("", &t->machine.memory_bytes, &t->machine.available_bytes, err));
     TD_TRY(load(&topo, err));
     t->is_real = hwloc_topology_is_thissystem(topo);
     read_machine(topo, &t->machine);

@@ -10,7 +10,7 @@ typedef struct {
     char     cpu[64];         /* the processor's name, as hwloc tells it; "" where it does not */
     uint32_t n_cores, n_cpus, n_nodes, n_l3; /* n_nodes: those with cores */
     uint64_t l3_bytes;        /* of all L3 caches */
-    uint64_t memory_bytes;    /* of the machine, or of its cgroup where that is less */
+    uint64_t memory_bytes;    /* of the machine, or of its cgroups where that is less */
     uint64_t available_bytes; /* now, the same way */
 } td_machine;
 

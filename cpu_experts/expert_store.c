@@ -12,7 +12,7 @@
 #include "quant/convert.h"
 #include "quant/weight_quant.h"
 
-void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint64_t *weight_bytes, uint64_t *scratch_bytes) {
+void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes, uint64_t *scratch_bytes) {
     const td_gemm_kernel *kernel = td_gemm_select(c->format, td_cpu_features());
     expert_layout         l;
     expert_scratch_plan   scratch;
@@ -20,7 +20,7 @@ void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint64_t *
     if (td_expert_layout_init(&l, c, kernel, n_subpools, NULL) != TD_OK) return;
     td_expert_scratch_init(&scratch, c, kernel, &l);
     *weight_bytes = l.layer_bytes * c->n_layers;
-    *scratch_bytes = scratch.bytes;
+    *scratch_bytes = scratch.bytes + n_workers * scratch.worker_bytes;
 }
 
 td_status td_expert_layer_memory(td_experts *x, uint32_t layer, td_error *err) {

@@ -42,7 +42,7 @@ typedef struct {
     size_t   x_stride, h_stride; /* bytes of an activation row, of an intermediate row */
     size_t   y_stride;           /* floats of an accumulator row: hidden rounded to whole tiles */
     size_t   worker_bytes;       /* for each worker, to compute and to pack */
-    uint64_t bytes;              /* of all */
+    uint64_t bytes;              /* of all but the workers' */
 } expert_scratch_plan;
 
 typedef struct expert_ffn expert_ffn;

@@ -133,7 +133,7 @@ void td_model_get_plan(const td_model *m, td_model_plan *plan) {
         td_experts_config ec = experts_config(m);
         td_bridge_config  bc = bridge_config(m);
         uint64_t          scratch;
-        td_experts_plan(&ec, td_pool_subpools(m->expert_pool), &plan->expert_weight_bytes, &scratch);
+        td_experts_plan(&ec, td_pool_subpools(m->expert_pool), td_pool_workers(m->expert_pool), &plan->expert_weight_bytes, &scratch);
         plan->scratch_bytes += scratch + td_bridge_bytes(&bc, caps.unified_memory);
     }
     buffer list[N_ACTIVATIONS];

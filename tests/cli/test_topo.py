@@ -69,6 +69,12 @@ class Topo(unittest.TestCase):
         self.assertIn("This machine is made up: nothing is measured.", lines)
         self.assertIn("read bandwidth in GB/s", topo().stdout)
 
+    def test_a_machine_that_hwloc_cannot_make_up_is_told(self):
+        p = topo("--json", synthetic="numa:2 core:4")  # it does not end in hardware threads
+        self.assertEqual(p.returncode, 0)
+        self.assertTrue(json.loads(p.stdout)["real"])
+        self.assertIn("hwloc could not read what HWLOC_SYNTHETIC describes; this machine counts", p.stderr)
+
     def test_refusals(self):
         for args, said in [(("--cpuinfer", "1", "--subpool-count", "2"), "cpuinfer 1 is less than subpool-count 2: every subpool needs a thread")]:
             p = topo(*args)

@@ -84,8 +84,7 @@ td_status td_expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn row
     td_pool_run_each(x->pool, pack_expert, &job, x->config.n_experts);
     uint32_t refused = atomic_load_explicit(&job.refused, memory_order_relaxed);
     if (refused != NO_EXPERT)
-        return td_fail(err, TD_EFORMAT, "the weights of expert %u in MoE layer %u hold an infinity or a NaN", refused,
-                       layer);
+        return td_fail(err, TD_EFORMAT, "the weights of expert %u in MoE layer %u hold an infinity or a NaN", refused, x->config.first_layer + layer);
     x->loaded[layer] = true;
     td_expert_report_placement(x, layer);
     return TD_OK;

@@ -148,6 +148,7 @@ static bool round_rows(const td_experts *x, td_dtype dtype, const void *w, size_
     case TD_EXPERT_BF16: break;
     }
     td_bf16 *rows = out->rows;
+    bool     finite = true;
     for (size_t r = 0; r < n; r++, rows += k) {
         const char *row = (const char *)w + r * cols * td_dtype_bytes(dtype);
         if (dtype == TD_DT_BF16) {
@@ -157,8 +158,9 @@ static bool round_rows(const td_experts *x, td_dtype dtype, const void *w, size_
             td_f32_to_bf16_n(tmp, cols, rows);
         }
         memset(rows + cols, 0, (k - cols) * sizeof *rows);
+        finite = finite && isfinite(td_amax(TD_DT_BF16, rows, cols));
     }
-    return true;
+    return finite;
 }
 
 /* One row code by code, of a matrix that the format carries. Beyond its columns: weights of 0. */

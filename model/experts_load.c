@@ -160,6 +160,7 @@ td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const 
         } else {
             td_status st = td_checkpoint_pack_experts(ck, c, layer, x, ec, moe_layer, NULL, err);
             td_checkpoint_release_pages(ck);
+            if (st != TD_OK) td_fail_within(err, "%s, experts of layer %u", td_checkpoint_dir(ck), layer);
             TD_TRY(st);
         }
         moe_layer++;

@@ -91,6 +91,7 @@ static td_status parse_gptq(const json_t *q, td_quant_config *c, td_error *err) 
     TD_TRY(get_int(q, "bits", NULL, 0, 1, 16, &bits, err));
     TD_TRY(get_group(q, NULL, &s->group, err));
     TD_TRY(get_bool(q, "sym", true, &s->symmetric, err));
+    TD_TRY(get_bool(q, "desc_act", false, &s->act_order, err));
     s->bits = (uint8_t)bits;
     c->gptq_v2 = !strcmp(format, "gptq_v2");
     if (bits != 4 && bits != 8) refuse(c, "quantization_config.bits is %d, and of GPTQ only 4 and 8 are supported", (int)bits);
@@ -156,6 +157,12 @@ static bool activations_ok(const json_t *a) {
            json_is_true(json_object_get(a, "dynamic")) && json_is_true(json_object_get(a, "symmetric"));
 }
 
+/* "weight" and its other name put columns back in their order; "group", "dynamic" and true leave them in that of the groups. */
+static bool has_act_order(const json_t *w) {
+    const json_t *order = json_object_get(w, "actorder");
+    return json_is_true(order) || (json_is_string(order) && !text_is(w, "actorder", "weight") && !text_is(w, "actorder", "static"));
+}
+
 static td_status parse_group(const json_t *q, const char *name, const json_t *group, td_quant_config *c, td_error *err) {
     const json_t *w = json_object_get(group, "weights");
     const char   *format = *text_of(group, "format") ? text_of(group, "format") : text_of(q, "format"), *strategy = text_of(w, "strategy");
@@ -170,7 +177,7 @@ static td_status parse_group(const json_t *q, const char *name, const json_t *gr
     if (!*strategy) strategy = has_size ? "group" : "tensor"; /* compressed-tensors' own defaults */
     snprintf(spaced, sizeof spaced, " %.30s ", strategy);
 
-    td_quant_scheme s = {.bits = (uint8_t)bits, .is_float = is_float};
+    td_quant_scheme s = {.bits = (uint8_t)bits, .is_float = is_float, .act_order = has_act_order(w)};
     TD_TRY(get_bool(w, "symmetric", true, &s.symmetric, err));
     if (!strcmp(strategy, "group") || !strcmp(strategy, "tensor_group")) TD_TRY(get_group(w, NULL, &s.group, err));
     bool known = false;

@@ -29,6 +29,7 @@ typedef struct {
     uint8_t  bits;      /* 4 or 8 */
     bool     is_float;  /* e2m1 or e4m3 */
     bool     symmetric; /* integers: zeros are half of the range */
+    bool     act_order; /* integers in groups: X.g_idx or X.weight_g_idx says which group a column is in, and must be there */
     uint32_t group;     /* columns that share a scale; 0: the whole row (of e4m3: or the whole matrix) */
     uint32_t block_rows; /* e4m3: rows that share a scale, where group is not 0; else 0 */
 } td_quant_scheme;

@@ -10,8 +10,8 @@
 #include "core/error.h"
 #include "model/stored_weight.h"
 
-/* Zero in any of the format's types has only zero bits, but for the sign. False for types that are not read. */
-static bool all_zero(const td_safetensors_entry *e) {
+/* Zero in any of the format's types has only zero bits, but for the sign. */
+bool td_stored_all_zero(const td_safetensors_entry *e) {
     const unsigned char *p = e->data;
     if (e->dtype == TD_DT_COUNT) return false;
     size_t element = td_dtype_bytes(e->dtype);
@@ -36,7 +36,7 @@ static td_status check_symmetric(const stored_query *q) {
     static const char *const ZEROS[] = {"weight_offset", "weight_zero_point"}; /* of ModelSlim, of compressed-tensors */
     for (size_t i = 0; q->scratch && i < sizeof ZEROS / sizeof *ZEROS; i++) {
         const td_safetensors_entry *zero = td_stored_entry(q, ZEROS[i]);
-        if (zero && !all_zero(zero)) return td_stored_fail(q, zero, TD_ENOTSUP, "is not zero: asymmetric int8 weights are not supported");
+        if (zero && !td_stored_all_zero(zero)) return td_stored_fail(q, zero, TD_ENOTSUP, "is not zero: asymmetric int8 weights are not supported");
     }
     return TD_OK;
 }
@@ -48,7 +48,7 @@ td_status td_stored_check_norm(const td_checkpoint *c, const td_tensor_spec *spe
     const td_safetensors_entry *bias;
     snprintf(name, sizeof name, "%.*sbias", (int)base, spec->name);
     bias = td_checkpoint_find(c, name);
-    if (!bias || all_zero(bias)) return TD_OK;
+    if (!bias || td_stored_all_zero(bias)) return TD_OK;
     return td_stored_fail(&q, bias, TD_ENOTSUP, "is not zero: a norm's bias, of ModelSlim's asymmetric suppression of outliers, is not supported");
 }
 

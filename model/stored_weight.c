@@ -115,7 +115,7 @@ td_status td_stored_check_values(const td_checkpoint *c, const td_tensor_spec *s
     const td_safetensors_entry *e = NULL;
     if (fault == TD_CODED_SCALE) {
         for (size_t i = 0; !e && i < sizeof SCALES / sizeof *SCALES; i++) e = td_stored_entry(&q, SCALES[i]);
-        return td_stored_fail(&q, e, TD_EFORMAT, "has a scale that is not a positive number, for row %zu, group %zu", row, group);
+        return td_stored_fail(&q, e, TD_EFORMAT, "has a scale that is not a positive number, or makes infinite weights, for row %zu, group %zu", row, group);
     }
     for (size_t i = 0; !e && i < sizeof ZEROS / sizeof *ZEROS; i++) e = td_stored_entry(&q, ZEROS[i]);
     return td_stored_fail(&q, e, TD_EFORMAT, "has a zero that is not %u, for row %zu, group %zu, and quantization_config says that it is symmetric",

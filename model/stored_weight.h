@@ -70,6 +70,9 @@ TD_NODISCARD td_status td_stored_need(const stored_query *q, const char *suffix,
 /** Whether e is [rows, columns], or, where columns is 1, [rows]. */
 bool td_stored_is(const td_safetensors_entry *e, size_t rows, size_t columns);
 
+/** Whether all of its elements are 0; false for types that are not read. */
+bool td_stored_all_zero(const td_safetensors_entry *e);
+
 /** TD_EFORMAT unless e, which is X.suffix, is of that type and shape. */
 TD_NODISCARD td_status td_stored_check(const stored_query *q, const td_safetensors_entry *e, td_dtype dtype, size_t rows, size_t columns);
 

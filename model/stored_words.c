@@ -12,8 +12,10 @@
 #include "core/mem.h"
 #include "model/stored_weight.h"
 
-static td_status read_order(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out) {
-    if (!e) return TD_OK;
+static td_status read_order(const stored_query *q, const char *name, bool expected, td_coded_matrix *out) {
+    const td_safetensors_entry *e = td_stored_entry(q, name);
+    if (!e && !(expected && td_coded_groups(out) > 1)) return TD_OK;
+    TD_TRY(td_stored_need(q, name, &e));
     TD_TRY(td_stored_check(q, e, TD_DT_I32, out->k, 1));
     if (!q->scratch) return TD_OK;
     bool   in_order = true;
@@ -80,13 +82,14 @@ td_status td_stored_packed_int(const stored_query *q, const td_safetensors_entry
     TD_TRY(td_stored_scale_dtype(q, scale, &out->scale_dtype));
     TD_TRY(td_stored_check(q, scale, scale->dtype, out->n, td_coded_groups(out)));
     TD_TRY(check_shape_tensor(q, out));
-    if (!s->symmetric) {
-        TD_TRY(td_stored_need(q, "weight_zero_point", &zero));
+    zero = td_stored_entry(q, "weight_zero_point");
+    if (!s->symmetric) TD_TRY(td_stored_need(q, "weight_zero_point", &zero));
+    if (zero && !(s->symmetric && zero->dtype == TD_DT_I8 && td_stored_all_zero(zero))) { /* symmetric: zeros that are not packed, or half of the range */
         TD_TRY(td_stored_check(q, zero, TD_DT_I32, td_div_up(out->n, per_word), td_coded_groups(out)));
         out->zeros = TD_ZEROS_ROW_WORDS;
         out->zero = zero->data;
     }
-    return read_order(q, td_stored_entry(q, "weight_g_idx"), out);
+    return read_order(q, "weight_g_idx", s->act_order, out);
 }
 
 /* scales and zeros of GPTQ and AWQ, which have the groups outside. */
@@ -129,7 +132,7 @@ td_status td_stored_gptq(const stored_query *q, const td_safetensors_entry *e, t
     out->codes = TD_CODES_COLUMN_WORDS;
     out->zero_add = !q->quant->gptq_v2;
     TD_TRY(find_groups(q, TD_ZEROS_GPTQ, out));
-    return read_order(q, td_stored_entry(q, "g_idx"), out);
+    return read_order(q, "g_idx", q->quant->scheme[0].act_order, out);
 }
 
 td_status td_stored_awq(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out) {

@@ -109,7 +109,7 @@ td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c
 }
 
 /* From the checkpoint. coded: what td_model_find_groups found. */
-static td_status make_weight(loader *l, td_role role, uint32_t layer, td_weight_format format, const td_tensor_view *coded, td_scratch *scratch,
+static td_status make_weight(loader *l, const td_tensor_spec *spec, td_role role, uint32_t layer, td_weight_format format, const td_tensor_view *coded, td_scratch *scratch,
                              td_npu_weight **out) {
     td_tensor_view view;
     bool           in_groups = format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G;
@@ -120,7 +120,9 @@ static td_status make_weight(loader *l, td_role role, uint32_t layer, td_weight_
         if (st != TD_EFORMAT) return st; /* else who decodes it names the scale or zero that is wrong */
     }
     TD_TRY(td_checkpoint_get(l->ck, l->c, role, layer, 0, form, scratch, &view, l->err));
-    return view.data ? l->d->ops->weight_create(l->d, format, &view, out, l->err) : TD_OK;
+    td_status st = view.data ? l->d->ops->weight_create(l->d, format, &view, out, l->err) : TD_OK;
+    if (st != TD_OK) td_fail_within(l->err, "%s, %s", td_checkpoint_dir(l->ck), spec->name);
+    return st;
 }
 
 static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weight **out) {
@@ -132,7 +134,7 @@ static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weigh
     td_weight_format    format = td_model_weight_format(l->c, role, &spec, l->w8a8);
     td_status           st = td_model_find_groups(l->ck, l->c, role, layer, &scratch, &coded, &format, l->err);
     if (st == TD_OK) adopt(l, &id, format, spec.rank == 1 ? 1 : spec.shape[0], spec.shape[spec.rank - 1], out);
-    if (st == TD_OK && !*out) st = make_weight(l, role, layer, format, &coded, &scratch, out);
+    if (st == TD_OK && !*out) st = make_weight(l, &spec, role, layer, format, &coded, &scratch, out);
     td_scratch_reset(&scratch);
     td_load_progress_add(&l->progress, bytes_of(l->d, l->c, l->part, role, layer, l->w8a8));
     return st;

@@ -38,8 +38,10 @@ static float scale_at(const td_coded_matrix *m, size_t row, size_t g) {
     return m->scale_dtype == TD_DT_F16 ? td_f16_to_f32(half) : td_bf16_to_f32(half);
 }
 
+#define CODE_LIMIT 512.0f /* beyond any code's value */
+
 static bool scale_ok(const td_coded_matrix *m, float scale) {
-    return isfinite(scale) && (scale > 0 || (scale < 0 && td_coded_is_unsigned(m)) || (scale == 0 && m->scale_dtype == TD_DT_F8_E4M3));
+    return isfinite(scale * CODE_LIMIT * m->factor) && (scale > 0 || (scale < 0 && td_coded_is_unsigned(m)) || (scale == 0 && m->scale_dtype == TD_DT_F8_E4M3));
 }
 
 static uint8_t zero_at(const td_coded_matrix *m, size_t row, size_t g) {

@@ -1,5 +1,6 @@
 /* Every tensor but the routed experts': a shard per layer, and one for the tensors of the whole model; linears rounded to int8 where wanted. */
 #include <assert.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,14 +181,17 @@ static void quantize_rows(void *ctx, uint32_t item, const td_worker *w) {
     if (!ok) atomic_store_explicit(&b->not_finite, true, memory_order_relaxed);
 }
 
+static td_status not_finite(const td_quantizer *q, const job *j) {
+    return td_fail(q->err, TD_EFORMAT, "%s: tensor %s holds an infinity or a NaN", q->o->model_path, j->in.name);
+}
+
 /* Round a block on the pool and write it as rows `row` and following. */
 static td_status write_block(td_quantizer *q, td_safetensors_writer *w, const job *j, block *b, size_t row) {
     td_device_tensors *t = q->tensors;
     size_t             row_bytes = b->k * td_dtype_bytes(b->dtype);
     b->rows_per_item = SLICE_BYTES / row_bytes ? SLICE_BYTES / row_bytes : 1;
     td_pool_run(q->pool, quantize_rows, b, (uint32_t)((b->n + b->rows_per_item - 1) / b->rows_per_item));
-    if (atomic_load_explicit(&b->not_finite, memory_order_relaxed))
-        return td_fail(q->err, TD_EFORMAT, "%s: tensor %s holds an infinity or a NaN", q->o->model_path, j->in.name);
+    if (atomic_load_explicit(&b->not_finite, memory_order_relaxed)) return not_finite(q, j);
     TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], row * b->k, t->codes, b->n * b->k, q->err));
     TD_TRY(td_safetensors_writer_write(w, &t->items[j->scale_item], row * sizeof *t->scales, t->scales, b->n * sizeof *t->scales, q->err));
     td_quantizer_progress(q, j->in.bytes / j->in.shape[0] * b->n, j->in.name);
@@ -240,6 +244,8 @@ static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const j
         n = j->in.bytes - at < BLOCK_BYTES ? j->in.bytes - at : BLOCK_BYTES;
         const char *from = (const char *)j->in.data + at;
         const void *in = td_checkpoint_fetch(q->source, from, n, t->fetched);
+        if ((uintptr_t)in % td_dtype_bytes(j->in.dtype)) in = memmove(t->fetched, in, n);
+        if (!isfinite(td_amax(j->in.dtype, in, n / td_dtype_bytes(j->in.dtype)))) return not_finite(q, j);
         TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], at, in, n, q->err));
         td_checkpoint_release(q->source, from, n);
         td_quantizer_progress(q, n, j->in.name);

@@ -1,4 +1,5 @@
 /* Weights of the host device: converted once, laid out as their reader wants them. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/error.h"
@@ -98,6 +99,8 @@ static void convert_row(void *ctx, uint32_t row, const td_worker *worker) {
         td_to_f32(c->src->dtype, src, k, f);
         td_f32_to_bf16_n(f, k, (td_bf16 *)c->w->data + row * k);
     }
+    td_dtype made = c->w->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
+    if (!isfinite(td_amax(made, (const char *)c->w->data + row * k * td_dtype_bytes(made), k))) c->not_finite = true;
 }
 
 static td_status check_source(td_weight_format format, const td_tensor_view *src, td_error *err) {
@@ -149,10 +152,10 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
         } else if (status == TD_OK && format == TD_WEIGHT_W8A8) {
             w->sw = td_host_scales_of(npu, w);
             td_pool_run(d->pool, pack_w8a8_panel, &c, (uint32_t)td_w8a8_panels(d->w8a8, w->n));
-            if (c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight holds an infinity or a NaN");
         } else if (status == TD_OK) {
             td_pool_run(d->pool, convert_row, &c, (uint32_t)w->n);
         }
+        if (status == TD_OK && c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight holds an infinity or a NaN");
         pthread_mutex_unlock(&d->turn);
     }
     if (status != TD_OK) {

@@ -287,7 +287,7 @@ class Calibration(unittest.TestCase):
 
     def test_weights_that_are_no_numbers(self):
         model = self.damaged_model("model.layers.2.mlp.experts.5.up_proj.weight", b"\xc0\x7f")
-        self.refused("out", "layer 2, expert 5: ", "--calibration", self.text, *FEW, model=model)
+        self.refused("out", "experts of layer 2: the weights of expert 5 ", "--calibration", self.text, *FEW, model=model)
         self.assertFalse(os.path.exists(self.path("out/config.json")))
 
     def test_full_disk(self):

@@ -478,6 +478,11 @@ static void bad_views_are_refused(void **state) {
     assert_non_null(strstr(err.text, "expert 1 in MoE layer 0"));
     assert_int_equal(td_experts_load_layer(x, 1, w.experts, &err), TD_EINVAL);
     td_experts_destroy(x);
+    c.format = TD_EXPERT_BF16;
+    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
+    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EFORMAT);
+    assert_non_null(strstr(err.text, "expert 1 in MoE layer 0"));
+    td_experts_destroy(x);
     c.hidden = TD_GEMM_K_MAX + 1;
     assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_ENOTSUP);
     assert_null(x);

@@ -368,7 +368,7 @@ static void expect_(int line, td_status want, const char *says, const char *also
 
 #define GATE "model.layers.1.mlp.experts.2.gate_proj"
 static const float    BAD_F32[] = {0, NAN, INFINITY, -1};
-static const uint16_t BAD_BF16[] = {0, 0x7fc0, 0x7f80, 0xff80}, BAD_F16[] = {0, 0x7e00, 0x7c00, 0xfc00}; /* of integer codes: -1 is a scale */
+static const uint16_t BAD_BF16[] = {0, 0x7fc0, 0x7f80, 0xff80, 0x7f7f}, BAD_F16[] = {0, 0x7e00, 0x7c00, 0xfc00}; /* of integer codes: -1 is a scale; 0x7f7f: 3.4e38 */
 
 static void impossible_values_name_file_and_tensor(void **state) {
     (void)state;
@@ -387,7 +387,7 @@ static void impossible_values_name_file_and_tensor(void **state) {
         {"gptq_int4", GATE ".scales", 2, VALUES(BAD_F16), TD_EFORMAT, NO_SCALE, "row 1, group 0"},
         {"packed_int4", GATE ".weight_scale", 2, VALUES(BAD_BF16), TD_EFORMAT, NO_SCALE, "row 0, group 1"},
         {"nvfp4", GATE ".weight_global_scale", 0, VALUES(BAD_F32), TD_EFORMAT, " is ", "no scale"},
-        {"mxfp4", GATE ".weight_scale", 1, VALUES(((const uint8_t[]){255})), TD_EFORMAT, NO_SCALE, "row 0, group 1"},
+        {"mxfp4", GATE ".weight_scale", 1, VALUES(((const uint8_t[]){255, 250})), TD_EFORMAT, NO_SCALE, "row 0, group 1"},
         {"nvfp4", GATE ".weight_scale", 1, VALUES(((const uint8_t[]){0x7f})), TD_EFORMAT, NO_SCALE, "row 0, group 1"},
         {"gptq_act_order", GATE ".g_idx", 8, VALUES(((const int32_t[]){4})), TD_EFORMAT, " puts column 2 into group 4", "there are 4"},
         {"gptq_act_order", GATE ".g_idx", 8, VALUES(((const int32_t[]){-1})), TD_EFORMAT, " puts column 2 into group -1", ""},
@@ -437,6 +437,21 @@ static void what_is_not_read_must_be_zero(void **state) {
     }
 }
 
+/* Zeros that a symmetric folder has nevertheless, not packed. */
+static void zeros_of_symmetric_words_are_zero(void **state) {
+    (void)state;
+    char values[96 * 4] = {0};
+    for (int zero = 1; zero >= 0; zero--) {
+        copy_case("packed_int4");
+        values[5] = zero ? 0 : 1;
+        add_tensor(TMP, GATE ".weight_zero_point", "I8", 96, 4, values, sizeof values);
+        if (zero)
+            EXPECT(TD_OK, "", "");
+        else
+            EXPECT(TD_EFORMAT, "tensor " GATE ".weight_zero_point is I8", "expected I32");
+    }
+}
+
 static td_status load(const char *override_json, td_error *err) {
     td_pool      *pool = open_pool();
     td_npu       *npu;
@@ -451,6 +466,17 @@ static td_status load(const char *override_json, td_error *err) {
     npu->ops->close(npu);
     td_pool_destroy(pool);
     return s;
+}
+
+static void a_weight_that_is_not_finite_is_named(void **state) {
+    (void)state;
+    static const char *const TENSOR[] = {"model.norm.weight", "model.embed_tokens.weight", "model.layers.1.mlp.gate.weight"};
+    for (size_t i = 0; i < sizeof TENSOR / sizeof *TENSOR; i++) {
+        td_error err = {0};
+        copy_case("gptq_int4");
+        patch(TENSOR[i], 8, "\xc0\x7f\xc0\x7f", 4); /* NaN in bf16 and in f32 */
+        if (load(NULL, &err) != TD_EFORMAT || !strstr(err.text, TENSOR[i]) || !strstr(err.text, "an infinity or a NaN")) fail_msg("%s: '%s'", TENSOR[i], err.text);
+    }
 }
 
 /* The values of an expert's matrix in TMP. */
@@ -604,6 +630,7 @@ static void missing_tensors_and_wrong_types_are_refused(void **state) {
         {"w8a8_compressed", "2.gate_proj.weight_scale", "2.gate_proj.weight_xxxxx", "tensor " GATE ".weight_scale is missing"},
         {"gptq_int4", "2.gate_proj.scales", "2.gate_proj.xxxxxx", "tensor " GATE ".scales is missing"},
         {"gptq_int4", "2.gate_proj.qzeros", "2.gate_proj.xxxxxx", "tensor " GATE ".qzeros is missing"},
+        {"gptq_act_order", "2.gate_proj.g_idx", "2.gate_proj.x_idx", "tensor " GATE ".g_idx is missing"},
         {"awq", "2.gate_proj.qweight", "2.gate_proj.xxxxxxx", "tensor " GATE ".weight of shape [96, 128] is missing"},
         {"packed_int4_zeros", "2.gate_proj.weight_zero_point", "2.gate_proj.weight_xxxx_xxxxx", "tensor " GATE ".weight_zero_point is missing"},
         {"nvfp4", "2.gate_proj.weight_global_scale", "2.gate_proj.weight_xxxxxx_scale", "tensor " GATE ".weight_global_scale is missing"},
@@ -635,6 +662,8 @@ static void configurations_that_disagree_with_tensors_are_refused(void **state) 
         {"awq", "\"quant_method\"", "\"awq\"", "\"fp8\"", "weight_block_size"},
         {"packed_int4", "\"config_groups\"", "\"group_size\": 32", "\"group_size\": 64", "weight_scale has the shape ["},
         {"packed_int4", "\"config_groups\"", "\"num_bits\": 4", "\"num_bits\": 8", "weight_packed has the shape ["},
+        {"packed_int4", "\"config_groups\"", "\"strategy\": \"group\"", "\"actorder\": \"group\"", "weight_g_idx is missing"},
+        {"packed_int4_zeros", "\"config_groups\"", "\"symmetric\": false", "\"symmetric\": true ", "weight_zero_point has a zero that is not 8"},
         {"fp8_block", "\"weight_block_size\"", "128", "064", "not valid JSON"},
         {"fp8_block", "\"weight_block_size\"", "128", " 64", "weight_scale_inv has the shape ["},
         {"nvfp4", "\"config_groups\"", "\"type\": \"float\"", "\"type\": \"int\"  ", "not supported"},
@@ -701,6 +730,8 @@ int main(void) {
         cmocka_unit_test(the_device_keeps_codes_in_groups),
         cmocka_unit_test(impossible_values_name_file_and_tensor),
         cmocka_unit_test(what_is_not_read_must_be_zero),
+        cmocka_unit_test(zeros_of_symmetric_words_are_zero),
+        cmocka_unit_test(a_weight_that_is_not_finite_is_named),
         cmocka_unit_test(the_group_that_fits_an_fp8_scale_is_taken),
         cmocka_unit_test(an_mtp_layers_head_in_codes_is_compared),
         cmocka_unit_test(scales_of_integer_codes_have_a_sign),

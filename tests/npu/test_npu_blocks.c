@@ -405,8 +405,10 @@ static void bad_blocks_are_refused(void **state) {
     }
     f[3] = NAN;
     td_tensor_view nan_view = {.dtype = TD_DT_F32, .rank = 2, .shape = {8, 8}, .data = f};
-    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_W8A8, &nan_view, &out, &err), TD_EFORMAT);
-    assert_null(out);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(g.npu->ops->weight_create(g.npu, (const td_weight_format[]){TD_WEIGHT_W8A8, TD_WEIGHT_BF16, TD_WEIGHT_F32}[i], &nan_view, &out, &err), TD_EFORMAT);
+        assert_null(out);
+    }
 
     char          rows[3 * 8 * 2];
     td_npu_block *ok = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_LINEAR, .max_tok = 2, .linear = {.w = w, .in = rows, .out = rows}});

@@ -367,32 +367,35 @@ static void a_failing_write_is_told_and_continued(void **state) {
 
 static void a_weight_that_is_not_finite_is_refused(void **state) {
     (void)state;
+    static const struct {
+        const char *tensor, *quantization;
+    } CASE[] = {{"model.layers.0.self_attn.q_proj.weight", "w8a8_int8"}, {"model.layers.0.self_attn.q_proj.weight", "none"}, {"model.norm.weight", "w8a8_int8"},
+                {"model.embed_tokens.weight", "w8a8_int8"},              {"model.layers.0.mlp.gate.weight", "none"}};
     char   dir[64], to[128];
     size_t n;
     snprintf(dir, sizeof dir, "%s/nan", TMP);
     assert_int_equal(mkdir(dir, 0755), 0);
-    char *config = read_file(golden("qwen3_moe/config.json"), &n);
-    snprintf(to, sizeof to, "%s/config.json", dir);
-    write_file(to, config, n);
-    free(config);
-    td_checkpoint *c;
-    assert_int_equal(td_checkpoint_open(golden("qwen3_moe"), &c, NULL), TD_OK);
-    size_t header, size;
-    const char *base = td_safetensors_bytes(td_checkpoint_file(c, 0), &header, &size);
-    size_t at = (size_t)((const char *)td_checkpoint_find(c, "model.layers.0.self_attn.q_proj.weight")->data - base);
-    td_checkpoint_close(c);
-    char *weights = read_file(golden("qwen3_moe/model.safetensors"), &n);
-    memcpy(weights + at + 10, "\xc0\x7f", 2); /* NaN */
+    copy_files(golden("qwen3_moe"), dir, (const char *const[]){"config.json"}, 1);
     snprintf(to, sizeof to, "%s/model.safetensors", dir);
-    write_file(to, weights, n);
-    free(weights);
-    td_quantize_options o = options_for(dir);
-    quantize_fails(&o, TD_EFORMAT, "model.layers.0.self_attn.q_proj.weight holds an infinity or a NaN");
-    unlink(to);
-    snprintf(to, sizeof to, "%s/config.json", dir);
-    unlink(to);
-    rmdir(dir);
-    remove_folder(OUT);
+    for (size_t i = 0; i < sizeof CASE / sizeof *CASE; i++) {
+        td_checkpoint *c;
+        size_t         header, size;
+        char           says[96];
+        assert_int_equal(td_checkpoint_open(golden("qwen3_moe"), &c, NULL), TD_OK);
+        const char *base = td_safetensors_bytes(td_checkpoint_file(c, 0), &header, &size);
+        size_t      at = (size_t)((const char *)td_checkpoint_find(c, CASE[i].tensor)->data - base);
+        td_checkpoint_close(c);
+        char *weights = read_file(golden("qwen3_moe/model.safetensors"), &n);
+        memcpy(weights + at + 8, "\xc0\x7f\xc0\x7f", 4); /* NaN in bf16 and in f32 */
+        write_file(to, weights, n);
+        free(weights);
+        td_quantize_options o = options_for(dir);
+        o.quantization = CASE[i].quantization;
+        snprintf(says, sizeof says, "%s holds an infinity or a NaN", CASE[i].tensor);
+        quantize_fails(&o, TD_EFORMAT, says);
+        remove_folder(OUT);
+    }
+    remove_folder(dir);
 }
 
 static int make_tmp(void **state) {

@@ -67,11 +67,15 @@ struct td_pool {
     bool         stop;  /* written before the epoch's last rise */
 };
 
+/* A thread without a core of its own may use all, and not only those of its creator, which may be pinned as another pool's worker 0. */
 static void pin(uint32_t cpu) {
-    if (cpu == TD_CPU_ANY || cpu >= CPU_SETSIZE) return;
     cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
+    if (cpu < CPU_SETSIZE) {
+        CPU_ZERO(&set);
+        CPU_SET(cpu, &set);
+    } else if (!td_thread_cpus(&set)) {
+        return;
+    }
     /* A cpu that went offline only costs speed. */
     (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
@@ -152,6 +156,8 @@ static void set_teams(td_pool *p, uint32_t n_workers) {
 
 td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_pool **out, td_error *err) {
     *out = NULL;
+    cpu_set_t all;
+    (void)td_thread_cpus(&all); /* for pin: whoever creates the first pool is not pinned yet */
     if (n_workers == 0 || n_workers > TD_POOL_WORKERS_MAX)
         return td_fail(err, TD_EINVAL, "a pool has 1 to %d workers, not %u", TD_POOL_WORKERS_MAX, n_workers);
     uint32_t n_subpools = 0;

@@ -23,7 +23,7 @@
 typedef struct td_pool td_pool;
 
 typedef struct {
-    uint32_t cpu;     /* OS index, or TD_CPU_ANY: not pinned */
+    uint32_t cpu;     /* OS index, or TD_CPU_ANY: all (td_thread_cpus) */
     uint32_t subpool; /* 0 .. n_subpools - 1, every one used */
     uint32_t node;    /* where the memory of its subpool should lie: OS index, TD_NODE_SPREAD or TD_NODE_ANY */
     const char *name; /* of the pool, for the threads' names: "experts" makes "experts 3"; NULL: "worker" */
@@ -55,7 +55,7 @@ td_spin td_pool_spin(const td_pool *p);
 void td_pool_hold(td_pool *p);
 void td_pool_release(td_pool *p);
 
-/** Pin the calling thread to worker 0's cpu. */
+/** Pin the calling thread to worker 0's cpu, or let it use all (TD_CPU_ANY). */
 void td_pool_pin_caller(const td_pool *p);
 
 /**

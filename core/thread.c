@@ -55,3 +55,15 @@ td_status td_thread_start(pthread_t *out, const char *name, void *(*run)(void *)
     sem_destroy(&s.running);
     return st;
 }
+
+static pthread_once_t g_once = PTHREAD_ONCE_INIT;
+static bool           g_known;
+static cpu_set_t      g_cpus;
+
+static void read_cpus(void) { g_known = pthread_getaffinity_np(pthread_self(), sizeof g_cpus, &g_cpus) == 0; }
+
+bool td_thread_cpus(cpu_set_t *out) {
+    pthread_once(&g_once, read_cpus);
+    *out = g_cpus;
+    return g_known;
+}

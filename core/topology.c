@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <hwloc.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,18 +9,19 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/machine_memory.h"
+#include "core/thread.h"
 
 /* ---- hwloc's objects --------------------------------------------------------------------------- */
 
-/* Remembered, because the calling thread may have been pinned since: it may be worker 0 of a pool. */
-static pthread_once_t g_once = PTHREAD_ONCE_INIT;
-static hwloc_bitmap_t g_affinity; /* NULL: not known */
-
-static void read_affinity(void) {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) || !(g_affinity = hwloc_bitmap_alloc())) return;
+/* hwloc knows the cgroup's cpus by itself, but not taskset's. */
+static void restrict_to_affinity(hwloc_topology_t topo) {
+    cpu_set_t      cpus;
+    hwloc_bitmap_t set;
+    if (!hwloc_topology_is_thissystem(topo) || !td_thread_cpus(&cpus) || !(set = hwloc_bitmap_alloc())) return;
     for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &set)) hwloc_bitmap_set(g_affinity, cpu);
+        if (CPU_ISSET(cpu, &cpus)) hwloc_bitmap_set(set, cpu);
+    if (hwloc_topology_restrict(topo, set, 0)) td_warn("the affinity of this process is left out of account: %s", strerror(errno));
+    hwloc_bitmap_free(set);
 }
 
 /* hwloc falls back to this machine without a word. */
@@ -40,10 +39,8 @@ static td_status load(hwloc_topology_t *out, td_error *err) {
         hwloc_topology_destroy(topo);
         return td_fail(err, TD_EIO, "hwloc cannot read the machine's topology");
     }
-    pthread_once(&g_once, read_affinity); /* hwloc knows the cgroup's cpus by itself, but not taskset's */
     if (hwloc_topology_is_thissystem(topo)) warn_of_unread_variables();
-    if (g_affinity && hwloc_topology_is_thissystem(topo) && hwloc_topology_restrict(topo, g_affinity, 0))
-        td_warn("the affinity of this process is left out of account: %s", strerror(errno));
+    restrict_to_affinity(topo);
     *out = topo;
     return TD_OK;
 }

@@ -38,7 +38,7 @@ typedef struct {
                                                  each L3 in turn, and of an L3 each cluster in turn */
 } td_topology;
 
-/** Read the machine: what the cgroup leaves of it, and the affinity that the thread of the first call had then (taskset). @return TD_EIO, TD_ENOMEM. */
+/** Read the machine: what the cgroup leaves of it, and the affinity (td_thread_cpus). @return TD_EIO, TD_ENOMEM. */
 TD_NODISCARD td_status td_topology_read(td_topology *t, td_error *err);
 
 #endif

@@ -1,4 +1,6 @@
 /* A pool runs every item exactly once, shows the items' writes to the caller, and survives many short runs and sleeps. */
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -110,6 +112,35 @@ static void shares_are_taken_over(void **state) {
     td_pool_destroy(p);
 }
 
+static void look_at_affinity(void *ctx, uint32_t item, const td_worker *w) {
+    (void)item;
+    assert_int_equal(sched_getaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)ctx + w->index), 0);
+}
+
+/* Whoever creates a pool may be pinned as worker 0 of another: its workers without a core must not crowd there. */
+static void workers_without_a_core_may_use_all(void **state) {
+    (void)state;
+    cpu_set_t all, one, seen[4];
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    uint32_t cpu = 0;
+    while (!CPU_ISSET(cpu, &all)) cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    td_pool *pinned, *p;
+    td_error err = {0};
+    assert_int_equal(td_pool_create(&(td_worker_place){.cpu = cpu}, 1, &pinned, &err), TD_OK);
+    td_pool_pin_caller(pinned);
+    p = make_pool(4, 4);
+    td_pool_run_each(p, look_at_affinity, seen, 1);
+    assert_true(CPU_EQUAL(&seen[0], &one));
+    for (uint32_t i = 1; i < 4; i++) assert_true(CPU_EQUAL(&seen[i], &all));
+    td_pool_pin_caller(p);
+    td_pool_run_each(p, look_at_affinity, seen, 1);
+    assert_true(CPU_EQUAL(&seen[0], &all));
+    td_pool_destroy(p);
+    td_pool_destroy(pinned);
+}
+
 static void bad_sizes_are_refused(void **state) {
     (void)state;
     td_pool        *p;
@@ -125,6 +156,7 @@ int main(void) {
         cmocka_unit_test(sleeping_workers_wake),
         cmocka_unit_test(numbers_come_round),
         cmocka_unit_test(shares_are_taken_over),
+        cmocka_unit_test(workers_without_a_core_may_use_all),
         cmocka_unit_test(bad_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,43 +52,41 @@ static json_t *weights(int bits, uint32_t size) {
                      size ? json_integer(size) : json_null(), "dynamic", 0);
 }
 
-#define PROJECTIONS "(gate_proj|up_proj|down_proj)$"
-#define EXPERTS     "re:.*mlp\\.experts\\.\\d+\\." PROJECTIONS
-
 /*
- * The description of a folder for other engines. Targets are names, because vLLM gives a name precedence over a class but not one name over another.
- * Experts in 4 bits say nothing of activations: engines that read them keep these in 16 bits.
+ * The description of a folder for other engines, which differ in what they ask of it (docs/checkpoints.md):
+ *   Linear            as the other target: a name has precedence over a class, and classes of fused matrices (qkv_proj, gate_up_proj) have it in theirs
+ *   ignore            every linear that is stored plainly, since SGLang refuses one that is neither a target nor ignored; fused names, too
+ *   format            pack-quantized if any group is: SGLang asks for it with experts of 4 bits, the others go by the groups' own
+ *   no activations    with experts of 4 bits: engines that read them keep these in 16 bits
  */
 static json_t *shared_quantization_config(const td_quantizer *q) {
-    bool    int8_experts = q->experts->format == TD_EXPERT_INT8C, int8 = q->w8a8 || int8_experts;
+    static const char *const EXPERTS = "re:.*mlp\\.experts\\.\\d+\\.(gate_proj|up_proj|down_proj)$";
+    static const char *const PLAIN[] = {"lm_head", "re:.*kv_b_proj$", "re:.*mlp\\.gate$", "re:.*shared_expert_gate$", "re:.*eh_proj$", "re:.*shared_head\\.head$"};
+    static const char *const LINEARS[] = {"re:.*self_attn\\..*", "re:.*mlp\\.(gate|up|gate_up|down)_proj$", "re:.*mlp\\.shared_experts?\\..*"};
+    bool    int8_experts = q->experts->format == TD_EXPERT_INT8C;
     int     failed = 0;
-    json_t *groups = json_object();
-    if (int8) {
-        json_t *targets = json_array();
-        if (q->w8a8) {
-            failed |= json_array_append_new(targets, json_string("re:.*self_attn\\.(q_proj|k_proj|v_proj|o_proj|q_a_proj|q_b_proj|kv_a_proj_with_mqa)$"));
-            failed |= json_array_append_new(targets, json_string("re:.*mlp\\." PROJECTIONS));
-            failed |= json_array_append_new(targets, json_string("re:.*mlp\\.shared_experts?\\." PROJECTIONS));
-        }
-        if (int8_experts) failed |= json_array_append_new(targets, json_string(EXPERTS));
-        json_t *group = json_pack("{s:o,s:o,s:{s:i,s:s,s:b,s:s,s:b},s:n,s:s}", "targets", targets, "weights", weights(8, 0), "input_activations", "num_bits", 8,
-                                  "type", "int", "symmetric", 1, "strategy", "token", "dynamic", 1, "output_activations", "format", "int-quantized");
+    json_t *groups = json_object(), *ignore = json_array();
+    if (q->w8a8 || int8_experts) {
+        json_t *group = json_pack("{s:[s],s:o,s:{s:i,s:s,s:b,s:s,s:b},s:n,s:s}", "targets", q->w8a8 ? "Linear" : EXPERTS, "weights", weights(8, 0),
+                                  "input_activations", "num_bits", 8, "type", "int", "symmetric", 1, "strategy", "token", "dynamic", 1, "output_activations", "format",
+                                  "int-quantized");
         failed |= json_object_set_new(groups, "group_0", group);
     }
     if (!int8_experts) {
         uint32_t size = q->experts->format == TD_EXPERT_INT4G ? q->experts->groups.size : 0;
         json_t  *group = json_pack("{s:[s],s:o,s:n,s:n,s:s}", "targets", EXPERTS, "weights", weights(4, size), "input_activations", "output_activations",
                                    "format", "pack-quantized");
-        failed |= json_object_set_new(groups, int8 ? "group_1" : "group_0", group);
+        failed |= json_object_set_new(groups, q->w8a8 ? "group_1" : "group_0", group);
     }
+    for (size_t i = 0; i < sizeof PLAIN / sizeof *PLAIN; i++) failed |= json_array_append_new(ignore, json_string(PLAIN[i]));
+    for (size_t i = 0; !q->w8a8 && i < sizeof LINEARS / sizeof *LINEARS; i++) failed |= json_array_append_new(ignore, json_string(LINEARS[i]));
     if (failed) {
         json_decref(groups);
+        json_decref(ignore);
         return NULL;
     }
-    return json_pack("{s:s,s:s,s:s,s:n,s:n,s:o,s:[s,s,s,s,s]}", "quant_method", "compressed-tensors", "format",
-                     int8_experts ? "int-quantized" : int8 ? "mixed-precision" : "pack-quantized", "quantization_status", "compressed",
-                     "global_compression_ratio", "kv_cache_scheme", "config_groups", groups, "ignore", "lm_head", "re:.*kv_b_proj$", "re:.*mlp\\.gate$",
-                     "re:.*shared_expert_gate$", "re:.*eh_proj$");
+    return json_pack("{s:s,s:s,s:s,s:n,s:n,s:o,s:o}", "quant_method", "compressed-tensors", "format", int8_experts ? "int-quantized" : "pack-quantized",
+                     "quantization_status", "compressed", "global_compression_ratio", "kv_cache_scheme", "config_groups", groups, "ignore", ignore);
 }
 
 td_status td_output_config_write(td_quantizer *q) {

@@ -134,33 +134,45 @@ class CompressedTensors(unittest.TestCase):
     def get_shape(self, f, name):
         return f.get(name + ".weight_scale")[:2]
 
+    @staticmethod
+    def group_of(q, module):
+        """As engines look a linear up: ignored, else the target that is its name, else the one of its class; what has neither SGLang refuses."""
+        if any(re.match(t[3:], module) if t.startswith("re:") else t == module for t in q["ignore"]):
+            return None
+        by_name = [g for g in q["config_groups"].values() for t in g["targets"] if t.startswith("re:") and re.match(t[3:], module)]
+        found = by_name or [g for g in q["config_groups"].values() if "Linear" in g["targets"]]
+        assert len(found) == 1, module
+        return found[0]
+
     def test_description(self):
-        """Each module with scales is a target of exactly one group, which says how it is stored; no other matrix is one of any."""
+        """Each linear with scales belongs to one group, which says how it is stored, each other one is ignored, and so for the names under which engines fuse them."""
         for args, formats in (((), {"int-quantized", "pack-quantized"}), (("--quantization", "none"), {"pack-quantized"}),
-                              (("--expert-quantization", "int8"), {"int-quantized"}), (("--expert-quantization", "int4-g32"), {"int-quantized", "pack-quantized"})):
+                              (("--expert-quantization", "int8"), {"int-quantized"}), (("--expert-quantization", "int4-g32"), {"int-quantized", "pack-quantized"}),
+                              (("--quantization", "none", "--expert-quantization", "int8"), {"int-quantized"})):
             with self.subTest(args=args):
                 f = Folder(self.quantize("-".join(("described", *args)), *args) if args else self.main)
                 q = f.quantization
                 self.assertEqual((q["quant_method"], q["quantization_status"]), ("compressed-tensors", "compressed"))
-                self.assertEqual(q["format"], "mixed-precision" if len(formats) > 1 else min(formats))
+                self.assertEqual(q["format"], max(formats))  # SGLang takes experts of 4 bits from pack-quantized folders alone
                 self.assertEqual({g["format"] for g in q["config_groups"].values()}, formats)
-                modules = {x.rsplit(".", 1)[0] for x in f.where}
-                for module in modules:
-                    groups = [g for g in q["config_groups"].values() for t in g["targets"] if re.match(t[3:], module)]
+                for module in {x.rsplit(".", 1)[0] for x in f.where if "norm" not in x and "embed_tokens" not in x}:
+                    group = self.group_of(q, module)
                     tensors = {x.rsplit(".", 1)[1] for x in f.where if x.rsplit(".", 1)[0] == module}
-                    ignored = any(re.match(t[3:], module) if t.startswith("re:") else t == module for t in q["ignore"])
+                    for part, fused in (("q_a_proj", "fused_qkv_a_proj"), ("kv_a_proj_with_mqa", "fused_qkv_a_proj_with_mqa"), ("gate_proj", "gate_up_proj"),
+                                        ("up_proj", "gate_up_proj")):
+                        if module.endswith("." + part) and ".experts." not in module:
+                            self.assertEqual(self.group_of(q, module[:-len(part)] + fused), group)
                     if tensors == {"weight_packed", "weight_scale", "weight_shape"}:
-                        self.assertEqual([(g["format"], g["weights"]["num_bits"], g["input_activations"]) for g in groups], [("pack-quantized", 4, None)], module)
+                        self.assertEqual((group["format"], group["weights"]["num_bits"], group["input_activations"]), ("pack-quantized", 4, None), module)
                         groups_of_row = f.get(module + ".weight_scale")[1][1]
-                        size = groups[0]["weights"]["group_size"]
+                        size = group["weights"]["group_size"]
                         self.assertEqual(groups_of_row, f.get(module + ".weight_shape")[2][1] // size if size else 1)
-                        self.assertEqual(groups[0]["weights"]["strategy"], "group" if size else "channel")
+                        self.assertEqual(group["weights"]["strategy"], "group" if size else "channel")
                     elif "weight_scale" in tensors:
-                        self.assertEqual([(g["format"], g["weights"]["num_bits"], g["weights"]["strategy"]) for g in groups], [("int-quantized", 8, "channel")], module)
-                        self.assertEqual((groups[0]["input_activations"]["strategy"], groups[0]["input_activations"]["dynamic"]), ("token", True))
+                        self.assertEqual((group["format"], group["weights"]["num_bits"], group["weights"]["strategy"]), ("int-quantized", 8, "channel"), module)
+                        self.assertEqual((group["input_activations"]["strategy"], group["input_activations"]["dynamic"]), ("token", True))
                     else:
-                        self.assertTrue(ignored or not groups, module)
-                    self.assertFalse(ignored and "weight_scale" in tensors, module)
+                        self.assertIsNone(group, module)
 
     def test_groups_and_int8(self):
         f = Folder(self.quantize("g32", "--expert-quantization", "int4-g32"))

@@ -15,11 +15,11 @@
 #include "core/thread.h"
 
 /* Long enough to cover the gaps between steps, short enough that an idle server's cores sleep. A pool with workers that have no
-   core of their own gives the core back at once. */
-#define SPIN_US          2000
-#define SPIN_US_UNPINNED 20
-#define YIELD_EVERY          4096 /* spins of the caller at the end of a run */
-#define YIELD_EVERY_UNPINNED 64
+   core to themselves gives the core back at once: somebody else's work may be what they wait for. */
+#define SPIN_US        2000
+#define SPIN_US_SHARED 20
+#define YIELD_EVERY        4096 /* spins of the caller at the end of a run */
+#define YIELD_EVERY_SHARED 64
 
 /*
  * How many items of a worker's share are taken, from its front (by itself) and from its back (by others): the run's number, modulo
@@ -50,7 +50,7 @@ typedef struct {
 
 struct td_pool {
     uint32_t n_workers, n_subpools;
-    bool     pinned; /* every worker has a core of its own */
+    bool     alone; /* every worker has a core to itself */
     worker  *workers; /* [n_workers]; 0 is the caller */
     worker **order;   /* [n_workers] by subpool */
     team     teams[TD_POOL_SUBPOOLS_MAX];
@@ -176,8 +176,8 @@ td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_p
         td_pool_destroy(p);
         return td_fail(err, TD_ENOMEM, "out of memory for a worker pool");
     }
-    p->pinned = true;
-    for (uint32_t i = 0; i < n_workers; i++) p->pinned &= places[i].cpu != TD_CPU_ANY;
+    p->alone = true;
+    for (uint32_t i = 0; i < n_workers; i++) p->alone &= places[i].cpu != TD_CPU_ANY && !places[i].shares;
     for (uint32_t i = 0; i < n_workers; i++)
         p->workers[i] = (worker){.me = {.index = i, .subpool = places[i].subpool}, .place = places[i], .pool = p};
     set_teams(p, n_workers);
@@ -207,7 +207,7 @@ uint32_t td_pool_workers(const td_pool *p) { return p->n_workers; }
 uint32_t td_pool_subpools(const td_pool *p) { return p->n_subpools; }
 
 td_spin td_pool_spin(const td_pool *p) {
-    return p->pinned ? (td_spin){.us = SPIN_US, .held = &p->n_held} : (td_spin){.us = SPIN_US_UNPINNED};
+    return p->alone ? (td_spin){.us = SPIN_US, .held = &p->n_held} : (td_spin){.us = SPIN_US_SHARED};
 }
 
 void td_pool_hold(td_pool *p) { atomic_fetch_add_explicit(&p->n_held, 1, memory_order_relaxed); }
@@ -249,7 +249,7 @@ static void run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items, bool eac
     /* Workers are counted, not items: the run's fields may be rewritten only when nobody reads them any more. */
     if (all_done(p)) return;
     uint64_t begin = td_trace_begin();
-    uint32_t yield_every = p->pinned ? YIELD_EVERY : YIELD_EVERY_UNPINNED;
+    uint32_t yield_every = p->alone ? YIELD_EVERY : YIELD_EVERY_SHARED;
     for (uint32_t spin = 1; !all_done(p); spin++) {
         td_cpu_relax();
         if (spin % yield_every == 0) sched_yield();

@@ -25,6 +25,7 @@ typedef struct td_pool td_pool;
 typedef struct {
     uint32_t cpu;     /* OS index, or TD_CPU_ANY: all (td_thread_cpus) */
     uint32_t subpool; /* 0 .. n_subpools - 1, every one used */
+    bool     shares;  /* its cpu with threads that have none of their own */
     uint32_t node;    /* where the memory of its subpool should lie: OS index, TD_NODE_SPREAD or TD_NODE_ANY */
     const char *name; /* of the pool, for the threads' names: "experts" makes "experts 3"; NULL: "worker" */
 } td_worker_place;
@@ -47,7 +48,7 @@ uint32_t td_pool_home(const td_pool *p);                   /* the same of what a
 
 /**
  * How a thread that works with the pool waits: it spins while the pool is held and 2 ms longer, which covers what lies between two steps;
- * 20 us and no more where workers have no core of their own. Valid as long as the pool.
+ * 20 us and no more where workers have no core to themselves. Valid as long as the pool.
  */
 td_spin td_pool_spin(const td_pool *p);
 

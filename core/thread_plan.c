@@ -161,6 +161,8 @@ td_status td_plan_threads(const td_topology *t, const td_node_bandwidth *b, cons
     if (plan->n_subpools < p.n_homes) choose_homes(&p, plan->n_subpools);
     place_experts(&p, plan);
     place_device(&p, plan);
+    for (uint32_t i = 0; i < plan->n_experts; i++) plan->experts[i].shares = plan->n_unpinned > 0;
+    for (uint32_t i = 0; i < plan->n_npu; i++) plan->npu[i].shares = plan->n_unpinned > 0;
     return TD_OK;
 }
 
@@ -205,6 +207,7 @@ td_status td_topology_plan(uint32_t cpuinfer, uint32_t subpool_count, uint32_t n
         td_warn("%u expert and %u device threads on %u cores: the surplus is not pinned, expect less speed", plan->n_experts, plan->n_npu,
                 k->topology.n_cores);
     if (st == TD_OK && !k->topology.is_real) {
+        td_warn("the machine is made up (HWLOC_SYNTHETIC or HWLOC_XMLFILE): no thread is pinned, expect less speed");
         forget_places(plan->experts, plan->n_experts);
         forget_places(plan->npu, plan->n_npu);
     }

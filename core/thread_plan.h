@@ -8,7 +8,7 @@
  *             where these do not suffice, free cores of the nodes that read the home's memory fastest. Its memory lies on its home; when half
  *             of its threads that have a core or more are elsewhere, it is spread over all nodes with cores, so that every memory channel serves.
  *   Device    Threads of its own take the cores left over, from as few nodes as possible. Its memory lies on their node, or is spread.
- *   Surplus   Threads beyond the cores are not pinned.
+ *   Surplus   Threads beyond the cores are not pinned, and then no core belongs to a thread alone: what waits on one soon gives it back.
  */
 #ifndef TD_CORE_THREAD_PLAN_H
 #define TD_CORE_THREAD_PLAN_H

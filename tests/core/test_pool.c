@@ -141,6 +141,24 @@ static void workers_without_a_core_may_use_all(void **state) {
     td_pool_destroy(pinned);
 }
 
+/* A worker that goes on looking on a core that others want takes away the time of what it waits for. */
+static void only_cores_that_nobody_shares_are_looked_from_for_long(void **state) {
+    (void)state;
+    static const struct {
+        td_worker_place place;
+        bool            is_long;
+    } CASES[] = {{{.cpu = 0}, true}, {{.cpu = 0, .shares = true}, false}, {{.cpu = TD_CPU_ANY}, false}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        td_pool *p;
+        td_error err = {0};
+        assert_int_equal(td_pool_create(&CASES[i].place, 1, &p, &err), TD_OK);
+        td_spin spin = td_pool_spin(p);
+        assert_int_equal(spin.held != NULL, CASES[i].is_long);
+        assert_int_equal(spin.us > 100, CASES[i].is_long);
+        td_pool_destroy(p);
+    }
+}
+
 static void bad_sizes_are_refused(void **state) {
     (void)state;
     td_pool        *p;
@@ -157,6 +175,7 @@ int main(void) {
         cmocka_unit_test(numbers_come_round),
         cmocka_unit_test(shares_are_taken_over),
         cmocka_unit_test(workers_without_a_core_may_use_all),
+        cmocka_unit_test(only_cores_that_nobody_shares_are_looked_from_for_long),
         cmocka_unit_test(bad_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,6 +88,8 @@ static void cores_are_used_once(void) {
     uint32_t all = plan.n_experts + plan.n_npu;
     assert_int_equal(n_unpinned, all > topo.n_cores ? all - topo.n_cores : 0);
     assert_int_equal(n_unpinned, plan.n_unpinned);
+    for (uint32_t i = 0; i < plan.n_experts; i++) assert_int_equal(plan.experts[i].shares, n_unpinned > 0);
+    for (uint32_t i = 0; i < plan.n_npu; i++) assert_int_equal(plan.npu[i].shares, n_unpinned > 0);
 }
 
 static uint32_t cores_left(uint32_t node) { return topo.nodes[node].n_cores - on_node[node]; }

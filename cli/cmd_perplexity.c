@@ -45,7 +45,7 @@ typedef struct {
     td_perplexity_options p;
     td_engine_options     reference;
     const char           *against;
-    uint64_t              worst;
+    uint64_t              worst; /* 0: not given */
     bool                  json, help;
 } options;
 
@@ -56,11 +56,14 @@ static int parse_options(int argc, char **argv, options *o) {
     td_engine_options_init(&o->p.model);
     td_engine_options_init(&o->reference);
     o->reference.quantization = "none";
-    o->worst = WORST_DEFAULT;
-    if (td_model_flags_take(&argc, argv, "", &o->p.model, &err) != TD_OK || td_model_flags_take(&argc, argv, "against-", &o->reference, &err) != TD_OK) {
+    td_status taken = td_model_flags_take(&argc, argv, "", &o->p.model, &err);
+    int       rest = argc;
+    if (taken == TD_OK) taken = td_model_flags_take(&argc, argv, "against-", &o->reference, &err);
+    if (taken != TD_OK) {
         fprintf(stderr, "tandem perplexity: %s\n", err.text);
         return 2;
     }
+    bool for_folder = argc < rest; /* a flag of the reference was given */
     for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
         switch (c) {
         case TEXT: o->p.text_path = optarg; break;
@@ -95,13 +98,17 @@ static int parse_options(int argc, char **argv, options *o) {
         return 2;
     }
     struct stat s;
-    if (!o->against) return 0;
-    if (stat(o->against, &s) == 0 && S_ISDIR(s.st_mode)) {
+    if (o->against && stat(o->against, &s) == 0 && S_ISDIR(s.st_mode)) {
         o->reference.model_path = o->against;
         o->p.reference = &o->reference;
     } else {
         o->p.reference_path = o->against;
+        if (for_folder || o->worst) {
+            fputs("tandem perplexity: --worst and flags that begin with --against- need a model's folder as --against\n", stderr);
+            return 2;
+        }
     }
+    if (!o->worst) o->worst = WORST_DEFAULT;
     return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "core/error.h"
@@ -81,6 +82,10 @@ static td_status open_task(run *r, td_error *err) {
     r->n_stop = o->n_stop;
     if (!o->stop)
         while (r->stop && r->stop[r->n_stop]) r->n_stop++;
+    if (r->task.kind == TD_EVAL_CHOICE && (o->stop || o->max_tokens || o->extract))
+        return td_fail(err, TD_EINVAL, "stop, max-tokens and extract say how an answer is generated and read, and choices are only scored");
+    if (r->task.kind == TD_EVAL_COMPLETE && o->extract) return td_fail(err, TD_EINVAL, "extract finds an answer, and items to complete have none");
+    if (o->shots_path && !o->shots) return td_fail(err, TD_EINVAL, "shots-from says where solved items come from: give shots, their number, too");
     if (o->shots && r->task.kind == TD_EVAL_COMPLETE) return td_fail(err, TD_EINVAL, "shots: items to complete have no answers to show");
     if (o->shots && o->shots_path) TD_TRY(td_task_read(&r->shots, o->shots_path, r->task.kind, err));
     if (o->shots > (o->shots_path ? r->shots.n : r->task.n)) return td_fail(err, TD_EINVAL, "shots %u: there are not so many items", o->shots);
@@ -95,6 +100,7 @@ static td_status open_task(run *r, td_error *err) {
 static td_status item_text(const run *r, size_t index, char **out, td_error *err) {
     char     *prompt = NULL, *whole = NULL;
     td_status st = td_task_prompt(r->pattern, r->task.items[index], &prompt, err);
+    if (st != TD_OK) td_fail_within(err, "item %zu", index);
     if (st == TD_OK) st = join(&whole, r->examples, prompt, "", err);
     free(prompt);
     *out = whole;
@@ -190,10 +196,17 @@ static td_status open_engine(run *r, td_error *err) {
     return TD_OK;
 }
 
+static bool same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return a && b && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 static td_status open_output(run *r, td_error *err) {
     r->judge.task = &r->task;
     r->judge.output_path = r->o->output_path;
     if (!r->o->output_path) return TD_OK;
+    if (same_file(r->o->output_path, r->o->task_path) || same_file(r->o->output_path, r->o->shots_path))
+        return td_fail(err, TD_EINVAL, "%s would be overwritten: choose another output", r->o->output_path);
     r->judge.output = fopen(r->o->output_path, "wb");
     return r->judge.output ? TD_OK : td_fail(err, TD_EIO, "cannot write %s: %s", r->o->output_path, strerror(errno));
 }

@@ -47,6 +47,8 @@ static td_status write_failed(const td_logprob_file *file, td_error *err) {
 static td_status create(td_logprob_file *file, const char *path, const td_scored_text *t, uint32_t vocab, td_error *err) {
     td_logprob_header h = header_for(t, vocab);
     char             *partial;
+    struct stat       s;
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) return td_fail(err, TD_EINVAL, "cannot write %s: it is not a regular file, and would be replaced", path);
     TD_TRY(set_up(file, path, vocab, err));
     if (asprintf(&partial, "%s.partial", path) < 0) return td_fail(err, TD_ENOMEM, "out of memory for %s", path);
     file->f = fopen(partial, "wb");

@@ -119,7 +119,7 @@ td_status td_task_prompt(const char *pattern, const json_t *item, char **out, td
         if (json_is_string(value))
             fwrite(json_string_value(value), 1, json_string_length(value), f);
         else
-            st = td_fail(err, TD_EINVAL, "the prompt needs a text \"%s\", which an item does not have", name);
+            st = td_fail(err, TD_EINVAL, "the prompt needs a text \"%s\", which the item does not have", name);
         p += n + 2;
     }
     bool failed = ferror(f);

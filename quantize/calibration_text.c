@@ -55,12 +55,24 @@ static td_status add_chat(stream *s, const char *line, size_t len, size_t number
     return st;
 }
 
+/* Templates render what they do not find as nothing: a chat in other fields would calibrate for empty turns. */
+static bool is_chat(const json_t *messages) {
+    const json_t *m;
+    size_t        i;
+    json_array_foreach(messages, i, m)
+        if (!json_is_string(json_object_get(m, "role")) || (!json_object_get(m, "content") && !json_object_get(m, "tool_calls"))) return false;
+    return json_array_size(messages) > 0;
+}
+
 static td_status add_line(void *user, const td_text_line *line, bool *stop, td_error *err) {
     stream       *s = user;
     const json_t *text = json_object_get(line->object, "text");
     (void)stop; /* windows are taken from all of it */
     if (json_is_string(text)) return add_document(s, json_string_value(text), json_string_length(text), false);
-    if (json_is_array(json_object_get(line->object, "messages"))) return add_chat(s, line->text, line->len, line->number);
+    const json_t *messages = json_object_get(line->object, "messages");
+    if (json_is_array(messages) && !is_chat(messages))
+        return td_fail(err, TD_EFORMAT, "%s, line %zu: \"messages\" must be a list of objects with \"role\" and \"content\"", s->path, line->number);
+    if (json_is_array(messages)) return add_chat(s, line->text, line->len, line->number);
     return td_fail(err, TD_EFORMAT, "%s, line %zu: it is not an object with a string \"text\" or an array \"messages\"", s->path, line->number);
 }
 

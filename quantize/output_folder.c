@@ -1,4 +1,4 @@
-/* Whose the output folder is: the marker that says what is written there, its lock, and what a killed run left. */
+/* Whose the output folder is: its lock, the marker that says what is written there, and what a killed run left. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ td_status td_output_path(const td_quantizer *q, char path[PATH_MAX], const char 
 static bool is_ours(const char *name) {
     size_t n = strlen(name);
     bool   part = n > 5 && !strcmp(name + n - 5, ".part"), shard = !strncmp(name, "model", 5) && strstr(name, ".safetensors");
-    return part || shard || !strncmp(name, "calibration", 11) || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) || !strcmp(name, MARKER) || !strcmp(name, "config.json");
+    return part || shard || !strcmp(name, "calibration.json") || !strncmp(name, "calibration-", 12) || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) || !strcmp(name, MARKER) || !strcmp(name, "config.json");
 }
 
 /* What a killed run leaves: our ….part, the expert store's ….tdx.tmp.PID, and a server's ….tdw.tmp.PID. */
@@ -69,9 +69,9 @@ static char *marker_text(const td_quantizer *q) {
     return text;
 }
 
-/* One run at a time: a lock on the marker, gone with the process. */
-static td_status lock_output(td_quantizer *q, const char *marker) {
-    q->lock_fd = open(marker, O_RDONLY | O_CLOEXEC);
+/* One run at a time: a lock on the folder, gone with the process. Before anything in it is looked at: what is there may be another run's that goes on. */
+static td_status lock_output(td_quantizer *q) {
+    q->lock_fd = open(q->o->output_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (q->lock_fd >= 0 && flock(q->lock_fd, LOCK_EX | LOCK_NB) == 0) return TD_OK;
     return td_fail(q->err, errno == EWOULDBLOCK ? TD_EBUSY : TD_EIO, "%s: %s", q->o->output_path,
                    errno == EWOULDBLOCK ? "another 'tandem quantize' is writing this folder" : strerror(errno));
@@ -86,6 +86,7 @@ td_status td_output_claim(td_quantizer *q) {
         s = td_fail(q->err, TD_EIO, "%s: cannot create the folder: %s", q->o->output_path, strerror(errno));
     if (s == TD_OK && realpath(q->o->model_path, real_in) && realpath(q->o->output_path, real_out) && !strcmp(real_in, real_out))
         s = td_fail(q->err, TD_EINVAL, "%s: the output is the model folder itself; choose another", q->o->output_path);
+    if (s == TD_OK) s = lock_output(q);
     if (s == TD_OK) s = scan_output(q, NULL, &n_files);
     if (s == TD_OK && n_files) {
         s = td_file_read(path, 1 << 16, &have, &have_len, q->err);
@@ -100,7 +101,6 @@ td_status td_output_claim(td_quantizer *q) {
         }
     }
     if (s == TD_OK && (!have || strcmp(have, want))) s = td_file_write(path, want, strlen(want), q->err);
-    if (s == TD_OK) s = lock_output(q, path);
     if (s == TD_OK) s = scan_output(q, is_temporary, &n_files);
     free(have);
     free(want);

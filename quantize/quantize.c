@@ -145,10 +145,14 @@ static td_status open_source(td_quantizer *q) {
 /* The library before the pool's threads start: it reads the environment. */
 static td_status open_calibration(td_quantizer *q) {
     const td_quantize_options *o = q->o;
+    uint32_t                   window = o->calibration_window ? o->calibration_window : WINDOW_DEFAULT;
     if (!o->calibration_path) return TD_OK;
+    if (window > q->config.max_position)
+        return td_fail(q->err, TD_EINVAL, "calibration windows of %u tokens are longer than the model's context of %u: choose a smaller calibration-window", window,
+                       q->config.max_position);
     TD_TRY(td_blas_open(&q->blas, q->err));
-    return td_calibration_text_read(o->calibration_path, o->model_path, o->calibration_tokens ? o->calibration_tokens : TOKENS_DEFAULT,
-                                    o->calibration_window ? o->calibration_window : WINDOW_DEFAULT, q->config.vocab, &q->text, q->err);
+    return td_calibration_text_read(o->calibration_path, o->model_path, o->calibration_tokens ? o->calibration_tokens : TOKENS_DEFAULT, window, q->config.vocab,
+                                    &q->text, q->err);
 }
 
 static td_status start_pool(td_quantizer *q) {

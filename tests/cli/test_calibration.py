@@ -232,10 +232,13 @@ class Calibration(unittest.TestCase):
                 ('{"text": "a"}\nnot json\n', "a.jsonl", r"a\.jsonl, line 2: "),
                 (b'{"text": "a"}\n \t\r\n\0\0\n', "a.jsonl", r"a\.jsonl, line 3: "),
                 ('{"text": 3}\n', "a.jsonl", r"a\.jsonl, line 1: it is not an object with a string \"text\" or an array \"messages\""),
-                ('{"messages": [{"role": "user"}]}\n' * 2, "a.jsonl", r"a\.jsonl")):
+                ('{"messages": [{"role": "user"}]}\n' * 2, "a.jsonl", r"a\.jsonl, line 1: \"messages\" must be a list of objects with \"role\" and \"content\""),
+                ('{"messages": [{"from": "human", "value": "%s"}]}\n' % ("Once upon a time. " * 500), "a.jsonl", r"a\.jsonl, line 1: \"messages\" must be")):
             self.refused("out", sentence, "--calibration", self.write(name, content))
         self.refused("out", "absent.txt", "--calibration", self.path("absent.txt"))
         self.refused("out", "less than one window of 512", "--calibration", self.text, "--calibration-tokens", "100")
+        self.refused("out", "windows of 2049 tokens are longer than the model's context of 2048", "--calibration", self.text, "--calibration-window", "2049",
+                     "--calibration-tokens", "4098")
         self.refused("out", "windows of 2 tokens are too short", "--calibration", self.text, "--calibration-window", "2")
         self.assertFalse(os.path.exists(self.path("out")))
 

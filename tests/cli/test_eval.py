@@ -105,7 +105,7 @@ class Eval(unittest.TestCase):
         self.assertEqual(len(results[0]), len(items))
 
     def test_refused_tasks(self):
-        good = {"question": "q", "choices": ["a", "b"], "answer": 0}
+        good, match = {"question": "q", "choices": ["a", "b"], "answer": 0}, {"question": "q", "answer": "1"}
         for items, args, said in [
                 ([], (), "has no items"), (["{"], (), "line 1: "), ([good, "[]"], (), "line 2: it is not an object"),
                 ([{**good, "choices": ["a"]}], (), '"choices" must be a list of 2 to 64 texts'), ([{**good, "choices": ["a", 5]}], (), "choice 1 is not a text"),
@@ -114,7 +114,10 @@ class Eval(unittest.TestCase):
                 ([{"question": "q", "answer": 5}], (), 'it has no text "answer"'), ([{"answer": "a"}], (), 'the prompt needs a text "question"'),
                 ([{"text": "a"}], (), 'the prompt needs a text "prompt"'), ([good], ("--shots", "1"), "no item is left"),
                 ([good], ("--shots", "2"), "there are not so many items"), ([{"prompt": "a"}], ("--shots", "1"), "items to complete have no answers"),
-                ([good], ("--extract", "last-word"), "extract must be"), ([good], ("--extract", "regex:("), "the pattern of extract"),
+                ([match], ("--extract", "last-word"), "extract must be"), ([match], ("--extract", "regex:("), "the pattern of extract"),
+                ([good], ("--extract", "whole"), "choices are only scored"), ([good], ("--max-tokens", "5"), "choices are only scored"),
+                ([good], ("--stop", "x"), "choices are only scored"), ([{"prompt": "a"}], ("--extract", "whole"), "items to complete have none"),
+                ([match, {"answer": "1"}], (), 'item 1: the prompt needs a text "question"'), ([match], ("--shots-from", "/nonexistent"), "give shots, their number"),
                 ([{"prompt": "word " * 400}], ("--context-length", "256"), "the context length is 256"),
                 ([good], ("--output", "/nonexistent/x"), "cannot write /nonexistent/x")]:
             with self.subTest(said=said):
@@ -124,6 +127,9 @@ class Eval(unittest.TestCase):
                 self.assertTrue(last.startswith("tandem eval: "), p.stderr)
                 self.assertIn(said, last)
         self.assertIn("cannot open /nonexistent.jsonl", self.run_eval("/nonexistent.jsonl").stderr)
+        task = self.task(match)
+        self.assertIn("task.jsonl would be overwritten", self.run_eval(task, "--output", task).stderr)
+        self.assertGreater(os.path.getsize(task), 0)
 
     def test_refused_flags(self):
         for args, said in [(("--kind", "guess"), "--kind is 'guess'"), (("--shots", "x"), "--shots is 'x'"), (("--max-tokens", "0"), "--max-tokens is '0'"),

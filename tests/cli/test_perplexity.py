@@ -275,6 +275,13 @@ class Perplexity(unittest.TestCase):
             with self.subTest(args=args):
                 self.assertIn(said, self.refused(*args, status=2))
         self.assertEqual(os.listdir(self.folder.name).count("small.lp.partial"), 0)
+        for args in ("--against-quantization", "none"), ("--worst", "3"), ("--against", self.saved, "--against-quantization", "none"), ("--against", self.saved, "--worst", "3"):
+            with self.subTest(args=args):
+                self.assertIn("need a model's folder as --against", self.refused("--text", "x", *args, status=2))
+        pipe = os.path.join(self.folder.name, "pipe")
+        os.mkfifo(pipe)
+        self.assertIn("it is not a regular file, and would be replaced", self.refused(*SMALL, "--save", pipe))
+        self.assertTrue(os.path.exists(pipe) and not os.path.isfile(pipe))
 
 
 if __name__ == "__main__":

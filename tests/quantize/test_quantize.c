@@ -1,5 +1,6 @@
 /* td_quantize: its folder gives the bits that quantising on load gives; it continues, refuses and fails as it says. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -307,6 +309,26 @@ static void other_folders_are_left_alone(void **state) {
     remove_folder(OUT);
 }
 
+/* Not even with force: the other run's marker is not the one that is wanted, but its files are still being written. */
+static void a_folder_that_is_being_written_is_left_alone(void **state) {
+    (void)state;
+    td_quantize_options o = options_for(golden("qwen3_moe"));
+    quantize_ok(&o);
+    ino_t shard = inode(in_out("model-00001-of-00005.safetensors")), marker = inode(in_out("tandem_quantize.json"));
+    int   other = open(OUT, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(other >= 0 && flock(other, LOCK_EX | LOCK_NB) == 0);
+    quantize_fails(&o, TD_EBUSY, "another 'tandem quantize' is writing this folder");
+    o.quantization = "none";
+    o.force = true;
+    quantize_fails(&o, TD_EBUSY, "another 'tandem quantize' is writing this folder");
+    assert_true(inode(in_out("model-00001-of-00005.safetensors")) == shard && inode(in_out("tandem_quantize.json")) == marker);
+    close(other);
+    write_file(in_out("calibration_text.txt"), "x", 1); /* a name like ours */
+    quantize_ok(&o);
+    assert_true(inode(in_out("calibration_text.txt")) != 0);
+    remove_folder(OUT);
+}
+
 static void what_cannot_be_quantised_is_refused(void **state) {
     (void)state;
     td_quantize_options o = options_for(golden("qwen3_moe"));
@@ -418,6 +440,7 @@ int main(void) {
         cmocka_unit_test(dummy_weights_make_a_whole_folder),
         cmocka_unit_test(an_interrupted_run_is_continued),
         cmocka_unit_test(other_folders_are_left_alone),
+        cmocka_unit_test(a_folder_that_is_being_written_is_left_alone),
         cmocka_unit_test(what_cannot_be_quantised_is_refused),
         cmocka_unit_test(a_failing_write_is_told_and_continued),
         cmocka_unit_test(a_weight_that_is_not_finite_is_refused),

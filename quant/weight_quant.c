@@ -80,17 +80,32 @@ bool td_quantize_weight_i4_groups(td_dtype dtype, const void *w, size_t n, size_
 
 /* ---- fp4 --------------------------------------------------------------------------------------- */
 
-float td_amax(td_dtype dtype, const void *x, size_t n) {
+/* Magnitudes order like their bit patterns, NaN above all. */
+static uint32_t most_bf16(const td_bf16 *x, size_t n) {
+    int16_t most = 0; /* without the sign they are positive: SSE2 knows the larger of two such numbers */
+    for (size_t i = 0; i < n; i++) {
+        int16_t bits = (int16_t)(x[i] & 0x7fff);
+        most = bits > most ? bits : most;
+    }
+    return (uint32_t)most << 16;
+}
+
+static uint32_t most_f32(td_dtype dtype, const char *x, size_t n) {
     enum { PIECE = 1024 };
-    float    v[PIECE];
-    uint32_t most = 0, bits[PIECE]; /* magnitudes order like their bit patterns, NaN above all */
+    float   v[PIECE];
+    int32_t most = 0, bits[PIECE];
     for (size_t at = 0; at < n; at += PIECE) {
         size_t len = n - at < PIECE ? n - at : PIECE;
-        td_to_f32(dtype, (const char *)x + at * td_dtype_bytes(dtype), len, v);
+        td_to_f32(dtype, x + at * td_dtype_bytes(dtype), len, v);
         memcpy(bits, v, len * sizeof *v);
-        for (size_t i = 0; i < len; i++) most = (bits[i] & 0x7fffffffu) > most ? bits[i] & 0x7fffffffu : most;
+        for (size_t i = 0; i < len; i++) most = (bits[i] & 0x7fffffff) > most ? bits[i] & 0x7fffffff : most;
     }
-    float amax;
+    return (uint32_t)most;
+}
+
+float td_amax(td_dtype dtype, const void *x, size_t n) {
+    uint32_t most = dtype == TD_DT_BF16 ? most_bf16(x, n) : most_f32(dtype, x, n);
+    float    amax;
     memcpy(&amax, &most, sizeof amax);
     return amax;
 }

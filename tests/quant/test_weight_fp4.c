@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/rng.h"
+#include "quant/convert.h"
 #include "quant/small_float.h"
 #include "quant/weight_quant.h"
 
@@ -73,7 +74,27 @@ static void nothing_but_zeros_and_what_is_not_finite(void **state) {
     }
 }
 
+/* 2100 numbers and fewer, the largest magnitude anywhere among them, in each type. */
+static void the_largest_magnitude_of_every_type(void **state) {
+    (void)state;
+    enum { N = 2100 };
+    static const td_dtype TYPES[] = {TD_DT_BF16, TD_DT_F16, TD_DT_F32};
+    static const float    LARGEST[] = {-3.5f, 3.5f, INFINITY, -INFINITY, NAN, -NAN};
+    static float          v[N];
+    static uint16_t       half[N];
+    for (size_t trial = 0; trial < 300; trial++) {
+        td_dtype dtype = TYPES[trial % 3];
+        size_t   n = trial < 30 ? 1 + trial / 3 : 1 + td_rng_u64(SEED, 1, trial) % N, at = td_rng_u64(SEED, 2, trial) % n;
+        float    largest = LARGEST[td_rng_u64(SEED, 3, trial) % (sizeof LARGEST / sizeof *LARGEST)];
+        for (size_t i = 0; i < n; i++) v[i] = i == at ? largest : (float)((int)(td_rng_u64(SEED, 4 + trial, i) % 385) - 192) / 64;
+        for (size_t i = 0; i < n && dtype != TD_DT_F32; i++) half[i] = dtype == TD_DT_BF16 ? td_f32_to_bf16(v[i]) : td_f32_to_f16(v[i]);
+        float amax = td_amax(dtype, dtype == TD_DT_F32 ? (const void *)v : half, n);
+        if (!(isnan(largest) ? isnan(amax) : amax == fabsf(largest))) fail_msg("trial %zu: %g where %g is the largest", trial, (double)amax, (double)largest);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_and_scales_follow_the_rules), cmocka_unit_test(nothing_but_zeros_and_what_is_not_finite)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_and_scales_follow_the_rules), cmocka_unit_test(nothing_but_zeros_and_what_is_not_finite),
+                                       cmocka_unit_test(the_largest_magnitude_of_every_type)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* `tandem topo`: the machine, what its NUMA nodes read from each other, and which thread launch_server would put where. */
 #include <getopt.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,7 @@ static void print_tables(const options *o, const facts *f) {
     char                  text[TEXT_BYTES];
     printf("%s: %u cores, %u hardware threads, %u L3 (%llu MiB), %.1f GiB of memory\n\n", m->cpu[0] ? m->cpu : "this machine", m->n_cores, m->n_cpus,
            m->n_l3, (unsigned long long)m->l3_bytes >> 20, (double)m->memory_bytes / (1 << 30));
+    if (isfinite(m->cpu_time)) printf("The cgroup leaves the time of %.1f cores: more threads than that are stopped again and again\n\n", m->cpu_time);
     printf("%-6s %6s %4s %12s   %s\n", "node", "cores", "L3", "memory, GiB", "cpus (first hardware thread of each core)");
     for (uint32_t i = 0; i < t->n_nodes; i++) {
         const td_numa_node *node = &t->nodes[i];
@@ -250,9 +252,9 @@ static json_t *plan_json(const facts *f) {
 
 static void print_json(const facts *f) {
     const td_machine *m = &f->topology.machine;
-    json_t *o = json_pack("{s:s,s:b,s:i,s:i,s:i,s:I,s:I,s:o,s:o,s:o}", "cpu", m->cpu, "real", f->topology.is_real, "cores", (int)m->n_cores, "threads",
-                          (int)m->n_cpus, "l3", (int)m->n_l3, "l3_bytes", (json_int_t)m->l3_bytes, "memory_bytes", (json_int_t)m->memory_bytes, "nodes",
-                          nodes_json(&f->topology), "read_gbps", bandwidth_json(f), "plan", plan_json(f));
+    json_t *o = json_pack("{s:s,s:b,s:i,s:i,s:i,s:I,s:I,s:o,s:o,s:o,s:o}", "cpu", m->cpu, "real", f->topology.is_real, "cores", (int)m->n_cores, "threads",
+                          (int)m->n_cpus, "l3", (int)m->n_l3, "l3_bytes", (json_int_t)m->l3_bytes, "memory_bytes", (json_int_t)m->memory_bytes, "cpu_time",
+                          isfinite(m->cpu_time) ? json_real(m->cpu_time) : json_null(), "nodes", nodes_json(&f->topology), "read_gbps", bandwidth_json(f), "plan", plan_json(f));
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(o);

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/machine_memory.h"
+#include "core/machine_limits.h"
 #include "core/thread.h"
 
 /* ---- hwloc's objects --------------------------------------------------------------------------- */
@@ -144,6 +144,7 @@ td_status td_topology_read(td_topology *t, td_error *err) {
     hwloc_topology_t topo = NULL;
     memset(t, 0, sizeof *t);
     TD_TRY(td_machine_memory("", &t->machine.memory_bytes, &t->machine.available_bytes, err));
+    t->machine.cpu_time = td_machine_cpu_time("");
     TD_TRY(load(&topo, err));
     t->is_real = hwloc_topology_is_thissystem(topo);
     read_machine(topo, &t->machine);

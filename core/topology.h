@@ -12,6 +12,7 @@ typedef struct {
     uint64_t l3_bytes;        /* of all L3 caches */
     uint64_t memory_bytes;    /* of the machine, or of its cgroups where that is less */
     uint64_t available_bytes; /* now, the same way */
+    double   cpu_time;        /* in cores, that its cgroups leave it (td_machine_cpu_time); INFINITY: no limit */
 } td_machine;
 
 typedef struct {

@@ -1,4 +1,5 @@
-/* Memory of the machine and of its cgroups, of both versions: what stands in files of a folder of our own. */
+/* Memory and processor time of the machine and of its cgroups, of both versions: what stands in files of a folder of our own. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,12 +11,12 @@
 
 #include <cmocka.h>
 
-#include "core/machine_memory.h"
+#include "core/machine_limits.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define MEMINFO "MemTotal:       16384000 kB\nMemFree:          100000 kB\nMemAvailable:    8192000 kB\n"
 
-static char root[] = "/tmp/test_machine_memory_XXXXXX";
+static char root[] = "/tmp/test_machine_limits_XXXXXX";
 
 /* Write a file below the root, with the folders that it needs. */
 static void put(const char *path, const char *text) {
@@ -121,11 +122,29 @@ static void strange_files_are_left_out(void **state) {
     assert_string_equal(err.text, "/proc/meminfo does not tell how much memory there is");
 }
 
+static void processor_time_is_counted_in_cores(void **state) {
+    (void)state;
+    assert_true(td_machine_cpu_time(root) == INFINITY);
+    put("proc/self/cgroup", "3:cpu,cpuacct:/jobs/7\n0::/a/b\n");
+    put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    put("sys/fs/cgroup/cpu/jobs/7/cpu.cfs_quota_us", "-1\n");
+    put("sys/fs/cgroup/cpu/jobs/7/cpu.cfs_period_us", "100000\n");
+    assert_true(td_machine_cpu_time(root) == INFINITY);
+    put("sys/fs/cgroup/cpu/jobs/7/cpu.cfs_quota_us", "350000\n");
+    assert_float_equal(td_machine_cpu_time(root), 3.5, 1e-9);
+    put("sys/fs/cgroup/a/cpu.max", "200000 100000\n");
+    assert_float_equal(td_machine_cpu_time(root), 2, 1e-9);
+    put("sys/fs/cgroup/a/b/cpu.max", "much 0");
+    put("sys/fs/cgroup/cpu.max", "50000 0");
+    assert_float_equal(td_machine_cpu_time(root), 2, 1e-9);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(without_cgroups_the_machine_counts, empty_root), cmocka_unit_test_setup(a_limit_of_the_own_cgroup_counts, empty_root),
         cmocka_unit_test_setup(a_limit_above_counts, empty_root),               cmocka_unit_test_setup(a_limit_of_the_mount_counts, empty_root),
         cmocka_unit_test_setup(version_1_counts, empty_root),                   cmocka_unit_test_setup(strange_files_are_left_out, empty_root),
+        cmocka_unit_test_setup(processor_time_is_counted_in_cores, empty_root),
     };
     if (!mkdtemp(root)) return 1;
     return cmocka_run_group_tests(tests, NULL, remove_root);

@@ -142,16 +142,34 @@ static int sync_folder(const char *path) {
     return rc == EINVAL ? 0 : rc; /* a file system that cannot sync folders */
 }
 
+/* Without a name, where the file system has that: a killed process leaves nothing of it. Else under the temporary one. */
+static int open_unseen(const char *path, const char *tmp, bool *named) {
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    int fd = open(dirname(copy), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
+    *named = fd < 0;
+    return *named ? open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) : fd;
+}
+
+static int give_name(int fd, const char *name) {
+    char self[64];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    (void)unlink(name); /* a killed process of this number may have left one */
+    return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW) ? errno : 0;
+}
+
 td_status td_packed_write(const char *path, const packed_part *parts, size_t n_parts, td_error *err) {
     char tmp[PATH_MAX];
     if ((size_t)snprintf(tmp, sizeof tmp, "%s.tmp.%ld", path, (long)getpid()) >= sizeof tmp)
         return td_fail(err, TD_EIO, "cannot write %s: %s", path, strerror(ENAMETOOLONG));
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    bool named;
+    int  fd = open_unseen(path, tmp, &named);
     if (fd < 0) return td_fail(err, TD_EIO, "cannot create %s: %s", tmp, strerror(errno));
     int      rc = 0;
     uint64_t offset = 0;
     for (size_t i = 0; i < n_parts && !rc; offset += parts[i++].bytes) rc = td_file_write_past_cache(fd, parts[i].data, parts[i].bytes, offset, NULL);
     if (!rc && fsync(fd)) rc = errno;
+    if (!rc && !named) rc = give_name(fd, tmp);
     if (close(fd) && !rc) rc = errno;
     if (!rc && rename(tmp, path)) rc = errno;
     if (rc) {

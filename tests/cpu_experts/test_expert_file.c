@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -309,6 +310,25 @@ static void a_write_that_does_not_fit_is_an_error_and_leaves_nothing(void **stat
     td_pool_destroy(pool);
 }
 
+static void a_killed_write_leaves_nothing(void **state) {
+    (void)state;
+    static const char data[1 << 20];
+    int               fd = open(dir, O_TMPFILE | O_WRONLY, 0644), status;
+    if (fd < 0) skip(); /* every file of this file system has a name */
+    close(fd);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0});
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){.rlim_cur = 10000, .rlim_max = 10000});
+        signal(SIGXFSZ, SIG_DFL); /* it comes in the middle of the write */
+        _exit(td_packed_write(path, &(packed_part){data, sizeof data}, 1, NULL) == TD_OK ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    assert_int_equal(files_in_dir(), 0);
+}
+
 static void every_way_of_reading_gives_the_bytes(void **state) {
     (void)state;
     size_t   page = 4096, bytes = 37 * ((size_t)1 << 20) + 3 * page;
@@ -347,6 +367,7 @@ int main(void) {
         cmocka_unit_test_teardown(damage_is_refused_in_one_sentence, empty_dir),
         cmocka_unit_test_teardown(words_of_no_format_are_refused, empty_dir),
         cmocka_unit_test_teardown(a_write_that_does_not_fit_is_an_error_and_leaves_nothing, empty_dir),
+        cmocka_unit_test_teardown(a_killed_write_leaves_nothing, empty_dir),
         cmocka_unit_test_teardown(every_way_of_reading_gives_the_bytes, empty_dir),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

@@ -211,8 +211,7 @@ static void print_text(const options *o, const td_perplexity_result *r) {
     print_estimate("  99 % are below", r->kl_99, NAN, 6, " nats");
     print_estimate("top-1 agreement", 100 * r->top1_agreement.mean, 100 * r->top1_agreement.error, 2, " %");
     print_estimate("|log-prob. change|", r->logprob_change.mean, r->logprob_change.error, 6, " nats");
-    if (!r->layers) return;
-    printf("\n  layer   hidden   routed   signal to noise, dB\n");
+    if (r->layers) printf("\n  layer   hidden   routed   signal to noise, dB\n");
     for (uint32_t i = 0; i < r->n_layers; i++) {
         printf("  %5u", i);
         print_db(r->layers[i].hidden_db, 8);

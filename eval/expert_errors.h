@@ -5,7 +5,7 @@
 #ifndef TD_EVAL_EXPERT_ERRORS_H
 #define TD_EVAL_EXPERT_ERRORS_H
 
-#include "eval/scored_model.h"
+#include "eval/turned_stream.h"
 
 typedef struct {
     uint32_t  n_layers, n_experts, hidden, top_k; /* n_layers: all of the model, dense ones too */
@@ -19,10 +19,11 @@ typedef struct {
     float    *gathered, *outputs[2];              /* [max_rows, hidden] */
     uint16_t *one_id;                             /* [max_rows] */
     float    *ones;                               /* [max_rows] */
+    const td_turned_stream *turned;               /* of the reference's rows; borrowed */
 } td_expert_errors;
 
-/** @param rows of a batch at most; fewer are compared where memory for all would be too much. */
-TD_NODISCARD td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, uint32_t rows, td_error *err);
+/** @param rows of a batch at most; fewer are compared where memory for all would be too much. @param turned as long as e is open */
+TD_NODISCARD td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, uint32_t rows, const td_turned_stream *turned, td_error *err);
 void                   td_expert_errors_close(td_expert_errors *e);
 
 /** From the reference's layer tap. */

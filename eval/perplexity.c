@@ -29,6 +29,7 @@ typedef struct {
     td_batch                     batch;
     td_scored_model              model, reference;
     td_logprob_file              file, save; /* file: of the reference */
+    td_turned_stream             turned;
     td_layer_errors              layers;
     td_expert_errors             experts;
     td_linear_rows               rows; /* of the reference, with per_tensor */
@@ -152,8 +153,9 @@ static td_status open_models(run *r, td_error *err) {
         return td_fail(err, TD_EINVAL, "the reference has %u ids, %u layers, hidden size %u, %u experts, %u per token, the model %u, %u, %u, %u, %u: they cannot be compared",
                        rc->vocab, rc->n_layers, rc->hidden, rc->n_experts, rc->top_k, c->vocab, c->n_layers, c->hidden, c->n_experts, c->top_k);
     if (o->per_tensor) TD_TRY(td_linear_rows_open(&r->rows, rc, err));
-    TD_TRY(td_layer_errors_open(&r->layers, c->n_layers, c->hidden, shape.max_seq * shape.max_rows, err));
-    return td_expert_errors_open(&r->experts, c, shape.max_seq * shape.max_rows, err);
+    TD_TRY(td_turned_stream_open(&r->turned, &r->model, &o->model, &r->reference, o->reference, err));
+    TD_TRY(td_layer_errors_open(&r->layers, c->n_layers, c->hidden, shape.max_seq * shape.max_rows, &r->turned, err));
+    return td_expert_errors_open(&r->experts, c, shape.max_seq * shape.max_rows, &r->turned, err);
 }
 
 static td_status open_rows(run *r, td_error *err) {
@@ -345,10 +347,12 @@ static td_status fill_result(const run *r, td_perplexity_result *out, td_error *
     out->top1_agreement = estimate(r, TOP1);
     TD_TRY(percentile_99(r, KL, &out->kl_99, err));
     if (!r->has_reference) return TD_OK;
-    out->n_layers = r->layers.n_layers;
-    out->layers = td_layer_errors_result(&r->layers);
-    if (!out->layers) return td_fail(err, TD_ENOMEM, "out of memory for the layers' errors");
-    TD_TRY(td_expert_errors_result(&r->experts, &out->experts, &out->n_experts, err));
+    if (!r->turned.apart) {
+        out->n_layers = r->layers.n_layers;
+        out->layers = td_layer_errors_result(&r->layers);
+        if (!out->layers) return td_fail(err, TD_ENOMEM, "out of memory for the layers' errors");
+        TD_TRY(td_expert_errors_result(&r->experts, &out->experts, &out->n_experts, err));
+    }
     if (!r->o->per_tensor) return TD_OK;
     if (r->rows.no_memory) return td_fail(err, TD_ENOMEM, "out of memory for what the linears read");
     return td_tensor_errors(&r->model, &r->o->model, &r->reference, r->o->reference, &r->rows, r->pool, &out->tensors, &out->n_tensors, err);
@@ -363,6 +367,7 @@ static void close_run(run *r) {
     td_layer_errors_close(&r->layers);
     td_expert_errors_close(&r->experts);
     td_linear_rows_close(&r->rows);
+    td_turned_stream_close(&r->turned);
     td_batch_close(&r->batch);
     td_scored_text_close(&r->text);
     td_tokenizer_close(r->tok);

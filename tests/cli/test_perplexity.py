@@ -136,6 +136,22 @@ class Perplexity(unittest.TestCase):
         for x in exact["worst_experts"]:
             self.assertGreater(x["db"], 40)  # W8A8 elsewhere: only the input and output are rounded to bf16
 
+    def test_turned_model(self):
+        """Of a rotated folder the figures of layers and experts are those of one that is not, but for the rounding of its bf16 weights and activations."""
+        folders = [os.path.join(self.folder.name, name) for name in ("plain", "turned")]
+        for folder, rotation in zip(folders, ("none", "hadamard")):
+            p = subprocess.run([TANDEM, "quantize", "--model-path", MODEL, "--output", folder, "--expert-quantization", "int8", "--rotation", rotation],
+                               capture_output=True, text=True, timeout=60)
+            self.assertEqual(p.returncode, 0, p.stderr)
+        plain, turned = (self.figures(*SMALL, "--against", MODEL, model=("--model-path", folder)) for folder in folders)
+        for a, b in zip(plain["layers"], turned["layers"]):
+            for name in a:
+                self.assertGreater(b[name], a[name] - 3, (name, a, b))
+        self.assertGreater(turned["worst_experts"][0]["db"], plain["worst_experts"][0]["db"] - 3)
+        back = run(*SMALL, *NONE, "--against", folders[1], "--json")
+        self.assertIn("the reference is rotated and the model is not", back.stderr)
+        self.assertNotIn("layers", json.loads(back.stdout))
+
     def test_per_tensor(self):
         """Every matrix once, and what rounding costs some of them, computed here from the file's bytes."""
         got = self.figures(*SMALL, "--against", MODEL, "--per-tensor")["tensors"]

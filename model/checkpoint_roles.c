@@ -298,8 +298,28 @@ size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config 
     return w.plain ? w.plain->bytes : w.coded.n * w.coded.k * w.coded.bits / 8;
 }
 
-/* A vector, and no bias. */
-static bool is_norm(const td_tensor_spec *spec) { return spec->rank == 1 && strstr(spec->name, "norm.weight"); }
+/* Whether a tensor's name is that of a role. */
+static bool is_read(const td_model_config *config, uint32_t layer, const char *name) {
+    td_tensor_spec spec;
+    for (td_role role = 0; role < TD_ROLE_COUNT; role++)
+        if (td_tensor_spec_get(config, role, layer, 0, &spec) && !strcmp(spec.name, name)) return true;
+    return false;
+}
+
+/* X.bias of an X.weight changes what a folder computes: where the architecture has none it must be zero, as some quantisers write it. */
+static td_status check_bias(const td_checkpoint *c, const td_model_config *config, uint32_t layer, const td_tensor_spec *spec, td_error *err) {
+    static const char           WEIGHT[] = ".weight";
+    char                        name[sizeof spec->name];
+    size_t                      n = strlen(spec->name), suffix = sizeof WEIGHT - 1;
+    const td_safetensors_entry *bias;
+    if (n <= suffix || strcmp(spec->name + n - suffix, WEIGHT)) return TD_OK;
+    snprintf(name, sizeof name, "%.*s.bias", (int)(n - suffix), spec->name);
+    bias = td_checkpoint_find(c, name);
+    if (!bias || td_stored_all_zero(bias) || is_read(config, layer, name)) return TD_OK;
+    return td_stored_fail(&(stored_query){.c = c, .err = err}, bias, TD_ENOTSUP, spec->rank == 1
+                              ? "is not zero: a norm's bias, of ModelSlim's asymmetric suppression of outliers, is not supported"
+                              : "is not zero, and the architecture has no bias there");
+}
 
 static td_status check_role(const td_checkpoint *c, const td_model_config *config, td_role role, td_error *err) {
     uint32_t n_layers, n_experts;
@@ -310,7 +330,7 @@ static td_status check_role(const td_checkpoint *c, const td_model_config *confi
             td_stored_weight w;
             if (made_of_identity(c, role) || !resolve(c, config, role, layer, expert, &spec)) continue;
             TD_TRY(td_stored_find(c, config, &spec, NULL, &w, err));
-            if (config->quant.method == TD_QUANT_MODELSLIM && is_norm(&spec)) TD_TRY(td_stored_check_norm(c, &spec, err));
+            TD_TRY(check_bias(c, config, layer, &spec, err));
         }
     return TD_OK;
 }

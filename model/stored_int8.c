@@ -41,17 +41,6 @@ static td_status check_symmetric(const stored_query *q) {
     return TD_OK;
 }
 
-td_status td_stored_check_norm(const td_checkpoint *c, const td_tensor_spec *spec, td_error *err) {
-    char                        name[sizeof spec->name];
-    size_t                      base = strlen(spec->name) - strlen("weight");
-    stored_query                q = {.c = c, .spec = spec, .err = err};
-    const td_safetensors_entry *bias;
-    snprintf(name, sizeof name, "%.*sbias", (int)base, spec->name);
-    bias = td_checkpoint_find(c, name);
-    if (!bias || td_stored_all_zero(bias)) return TD_OK;
-    return td_stored_fail(&q, bias, TD_ENOTSUP, "is not zero: a norm's bias, of ModelSlim's asymmetric suppression of outliers, is not supported");
-}
-
 td_status td_stored_int8(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out) {
     const td_safetensors_entry *scale;
     if (!td_quant_config_has_int8(q->quant))

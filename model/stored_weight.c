@@ -89,6 +89,9 @@ td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, 
     char                        want[64];
     *out = (td_stored_weight){.coded = {.n = spec->shape[0], .k = spec->shape[1], .scale_rows = 1, .factor = 1}};
     if (e && is_plain(e)) {
+        const td_safetensors_entry *codes = NULL;
+        if (config->quant.method != TD_QUANT_NONE && q.base_len && !(codes = td_stored_entry(&q, "weight_packed"))) codes = td_stored_entry(&q, "qweight");
+        if (codes) return td_stored_fail(&q, codes, TD_EFORMAT, "is there, and %s is too: which of them is the weight is not known", spec->name);
         out->plain = e;
         return check_whole(&q, e);
     }

@@ -44,9 +44,6 @@ bool td_stored_exists(const td_checkpoint *c, const td_tensor_spec *spec);
 /** Every scale and zero of a matrix: TD_EFORMAT with file, tensor and place of the first that is impossible. */
 TD_NODISCARD td_status td_stored_check_values(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m, td_error *err);
 
-/** ModelSlim's asymmetric suppression of outliers gives norms a bias. @param spec X.weight of a norm. @return TD_ENOTSUP where X.bias is not all zero. */
-TD_NODISCARD td_status td_stored_check_norm(const td_checkpoint *c, const td_tensor_spec *spec, td_error *err);
-
 /* ---- the families ---------------------------------------------------------------------------- */
 
 /** @param e X.weight, of that type. */

@@ -422,6 +422,8 @@ static void what_is_not_read_must_be_zero(void **state) {
         {"w8a8_modelslim", "model.layers.1.input_layernorm.bias", "BF16", 128, 0, 256, "is not zero: a norm's bias"},
         {"w8a8_modelslim", "model.layers.0.post_attention_layernorm.bias", "F32", 128, 0, 512, "is not zero: a norm's bias"},
         {"w8a8_modelslim", "model.norm.bias", "F16", 128, 0, 256, "is not zero: a norm's bias"},
+        {"gptq_int4", GATE ".bias", "F16", 96, 0, 192, "is not zero, and the architecture has no bias there"},
+        {"packed_int4", "model.layers.0.self_attn.o_proj.bias", "F32", 128, 0, 512, "is not zero, and the architecture has no bias there"},
     };
     for (size_t i = 0; i < sizeof CASE / sizeof *CASE; i++) {
         char values[512] = {0};
@@ -678,6 +680,10 @@ static void configurations_that_disagree_with_tensors_are_refused(void **state) 
     copy_case("fp8_block"); /* nothing says what the codes are */
     replace("config.json", "{", "\"quantization_config\"", "\"quantisation_config\"");
     EXPECT(TD_EFORMAT, "is F8_E4M3, and quantization_config does not describe FP8 weights", TMP);
+    static const char zeros[96 * 128 * 2];
+    copy_case("gptq_int4"); /* a weight twice */
+    add_tensor(TMP, GATE ".weight", "BF16", 96, 128, zeros, sizeof zeros);
+    EXPECT(TD_EFORMAT, "tensor " GATE ".qweight is there, and " GATE ".weight is too", TMP);
     copy_case("w8a8_modelslim");
     replace("quant_model_description.json", GATE ".weight\"", "\"W8A8_DYNAMIC\"", "\"W4A8_DYNAMIC\"");
     EXPECT(TD_EFORMAT, "tensor " GATE ".weight is int8, and quant_model_description.json calls it 'W4A8_DYNAMIC'", TMP);

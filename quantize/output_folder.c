@@ -16,16 +16,18 @@
 #include "quantize/quantizer.h"
 
 #define MARKER "tandem_quantize.json"
+#define CONFIG "config.json"
 
 td_status td_output_path(const td_quantizer *q, char path[PATH_MAX], const char *name) {
     if ((size_t)snprintf(path, PATH_MAX, "%s/%s", q->o->output_path, name) < PATH_MAX) return TD_OK;
     return td_fail(q->err, TD_EINVAL, "the output path is too long");
 }
 
+/* But for the marker, which is replaced when they are gone. */
 static bool is_ours(const char *name) {
     size_t n = strlen(name);
     bool   part = n > 5 && !strcmp(name + n - 5, ".part"), shard = !strncmp(name, "model", 5) && strstr(name, ".safetensors");
-    return part || shard || !strcmp(name, "calibration.json") || !strncmp(name, "calibration-", 12) || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) || !strcmp(name, MARKER) || !strcmp(name, "config.json");
+    return part || shard || !strcmp(name, "calibration.json") || !strncmp(name, "calibration-", 12) || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) || !strcmp(name, CONFIG);
 }
 
 /* What a killed run leaves: our ….part, the expert store's ….tdx.tmp.PID, and a server's ….tdw.tmp.PID. */
@@ -54,15 +56,26 @@ static td_status scan_output(const td_quantizer *q, bool (*which)(const char *na
     return s;
 }
 
+/* First what makes it a model folder: a run that is killed meanwhile leaves none, and still a marker. */
+static td_status empty_output(const td_quantizer *q) {
+    char   path[PATH_MAX];
+    size_t n_files;
+    TD_TRY(td_output_path(q, path, CONFIG));
+    if (unlink(path) != 0 && errno != ENOENT) return td_fail(q->err, TD_EIO, "%s: cannot remove: %s", path, strerror(errno));
+    return scan_output(q, is_ours, &n_files);
+}
+
 static char *marker_text(const td_quantizer *q) {
     json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "source_hash", q->hash_text, "quantization", q->o->quantization, "expert_quantization",
                           q->experts->name, "subpool_count", (int)q->n_subpools);
     int failed = q->method == TD_ROUND_NEAREST && !q->text.n_windows ? 0 : json_object_set_new(o, "method", json_string(td_quantizer_method(q)));
     if (q->compressed_tensors) failed |= json_object_set_new(o, "output_format", json_string("compressed-tensors"));
-    if (q->text.n_windows) { /* the hash is of the tokens, as they are cut */
+    if (q->text.n_windows) { /* the tokens, as they are cut, and what the layers are run with */
         char hash[17];
         snprintf(hash, sizeof hash, "%016" PRIx64, q->text.hash);
         failed |= json_object_set_new(o, "calibration_hash", json_string(hash));
+        snprintf(hash, sizeof hash, "%016" PRIx64, q->config_hash);
+        failed |= json_object_set_new(o, "config_hash", json_string(hash));
     }
     char *text = o && !failed ? td_json_dump(o, JSON_INDENT(1)) : NULL;
     json_decref(o);
@@ -94,7 +107,7 @@ td_status td_output_claim(td_quantizer *q) {
             s = td_fail(q->err, TD_EINVAL, "%s is not empty and was not written by 'tandem quantize'; choose another folder", q->o->output_path);
         else if (s == TD_OK && strcmp(have, want)) {
             if (q->o->force)
-                s = scan_output(q, is_ours, &n_files);
+                s = empty_output(q);
             else
                 s = td_fail(q->err, TD_EINVAL, "%s holds the output of another model or of other options; choose another folder or use --force",
                             q->o->output_path);

@@ -21,12 +21,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/log.h"
 #include "core/thread.h"
 #include "core/thread_plan.h"
 #include "model/experts_load.h"
+#include "model/json_file.h"
 #include "quantize/quantizer.h"
 
 #define TOKENS_DEFAULT 32768
@@ -142,6 +145,20 @@ static td_status open_source(td_quantizer *q) {
     return TD_OK;
 }
 
+/* The source's hash says nothing of config.json, on which a calibration depends. */
+static td_status hash_config(td_quantizer *q) {
+    char    path[PATH_MAX];
+    json_t *config;
+    if ((size_t)snprintf(path, sizeof path, "%s/config.json", q->o->model_path) >= sizeof path) return td_fail(q->err, TD_EINVAL, "the model path is too long");
+    TD_TRY(td_json_read(path, TD_SMALL_FILE_MAX, &config, q->err));
+    char *text = td_json_dump(config, JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(config);
+    if (!text) return td_fail(q->err, TD_ENOMEM, "out of memory");
+    q->config_hash = XXH3_64bits(text, strlen(text));
+    free(text);
+    return TD_OK;
+}
+
 /* The library before the pool's threads start: it reads the environment. */
 static td_status open_calibration(td_quantizer *q) {
     const td_quantize_options *o = q->o;
@@ -150,6 +167,7 @@ static td_status open_calibration(td_quantizer *q) {
     if (window > q->config.max_position)
         return td_fail(q->err, TD_EINVAL, "calibration windows of %u tokens are longer than the model's context of %u: choose a smaller calibration-window", window,
                        q->config.max_position);
+    TD_TRY(hash_config(q));
     TD_TRY(td_blas_open(&q->blas, q->err));
     return td_calibration_text_read(o->calibration_path, o->model_path, o->calibration_tokens ? o->calibration_tokens : TOKENS_DEFAULT, window, q->config.vocab,
                                     &q->text, q->err);

@@ -56,6 +56,7 @@ typedef struct {
     int                        lock_fd; /* -1: none */
     td_round_method            method;
     td_blas                    blas;   /* open where there is a text */
+    uint64_t                   config_hash; /* of config.json's values, where there is a text */
     td_calibration_text        text;   /* no windows: there is none */
     uint64_t                   available_bytes; /* of memory, at the start */
     td_pool                   *pool;
@@ -139,6 +140,8 @@ TD_NODISCARD td_status td_expert_shards_write(td_quantizer *q);
 TD_NODISCARD td_status td_expert_shards_list(td_quantizer *q, struct json_t *map, uint64_t *bytes);
 
 /* ---- small_files.c --------------------------------------------------------------------------- */
+
+#define TD_SMALL_FILE_MAX ((size_t)256 << 20) /* of config.json and what comes with it */
 
 TD_NODISCARD td_status td_small_files_copy(td_quantizer *q);
 TD_NODISCARD td_status td_output_config_write(td_quantizer *q);

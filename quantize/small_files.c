@@ -8,8 +8,6 @@
 #include "model/json_file.h"
 #include "quantize/quantizer.h"
 
-#define SMALL_FILE_MAX ((size_t)256 << 20)
-
 static bool is_folder(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -27,7 +25,7 @@ td_status td_small_files_copy(td_quantizer *q) {
         if ((size_t)snprintf(from, sizeof from, "%s/%s", q->o->model_path, NAMES[i]) >= sizeof from)
             return td_fail(q->err, TD_EINVAL, "the model path is too long");
         TD_TRY(td_output_path(q, to, NAMES[i]));
-        td_status s = td_file_read(from, SMALL_FILE_MAX, &data, &len, q->err);
+        td_status s = td_file_read(from, TD_SMALL_FILE_MAX, &data, &len, q->err);
         if (s == TD_ENOTFOUND) continue;
         if (s == TD_OK) s = td_file_write(to, data, len, q->err);
         free(data);
@@ -95,7 +93,7 @@ td_status td_output_config_write(td_quantizer *q) {
     bool folder = !td_checkpoint_is_dummy(q->source) || is_folder(q->o->model_path);
     if ((size_t)snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", q->o->model_path) >= sizeof path)
         return td_fail(q->err, TD_EINVAL, "the model path is too long");
-    TD_TRY(td_json_read(path, SMALL_FILE_MAX, &config, q->err));
+    TD_TRY(td_json_read(path, TD_SMALL_FILE_MAX, &config, q->err));
     json_object_del(config, "quantization_config"); /* of codes that are decoded now */
     json_object_del(config, "compression_config");
     json_t   *numbers = q->compressed_tensors ? shared_quantization_config(q) : q->w8a8 ? quantization_config() : NULL;

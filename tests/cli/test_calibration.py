@@ -210,6 +210,16 @@ class Calibration(unittest.TestCase):
         self.refused("out", "other options; choose another folder or use --force", "--calibration", self.write("other.txt", VALID[70000:]), *FEW)
         self.refused("out", "other options; choose another folder or use --force")
         self.assertEqual(self.calibrate("out", *FEW, "--method", "clip", "--force")["method"], "clip")
+        model = self.path("model")
+        shutil.copytree(MODEL, model)
+        with open(os.path.join(model, "config.json")) as f:
+            config = json.load(f)
+        for change, refused in ({}, False), ({"rms_norm_eps": 1e-3}, True):  # written in another way, and with another value
+            os.remove(os.path.join(model, "config.json"))
+            with open(os.path.join(model, "config.json"), "w") as f:
+                json.dump({**config, **change}, f)
+            p = self.quantize("out", "--calibration", self.text, *FEW, "--method", "clip", model=model)
+            self.assertEqual((p.returncode, "other options; choose another folder or use --force" in p.stderr), (int(refused), refused), p.stderr)
 
     def test_json_lines_and_chats(self):
         pieces = [CALIBRATION_TEXT[i:i + 4000] for i in range(0, 40000, 4000)]

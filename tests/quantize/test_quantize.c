@@ -309,6 +309,22 @@ static void other_folders_are_left_alone(void **state) {
     remove_folder(OUT);
 }
 
+/* Where emptying the folder for other options does not come to its end, there is no model folder, and still a marker. */
+static void a_folder_that_is_half_emptied_is_no_model(void **state) {
+    (void)state;
+    td_quantize_options o = options_for(golden("qwen3_moe"));
+    quantize_ok(&o);
+    assert_int_equal(mkdir(in_out("experts-99999.tdx"), 0755), 0); /* cannot be unlinked */
+    o.quantization = "none";
+    o.force = true;
+    quantize_fails(&o, TD_EIO, "experts-99999.tdx: cannot remove");
+    assert_true(!inode(in_out("config.json")) && inode(in_out("tandem_quantize.json")));
+    assert_int_equal(rmdir(in_out("experts-99999.tdx")), 0);
+    quantize_ok(&o);
+    compare_folder(o.model_path, false);
+    remove_folder(OUT);
+}
+
 /* Not even with force: the other run's marker is not the one that is wanted, but its files are still being written. */
 static void a_folder_that_is_being_written_is_left_alone(void **state) {
     (void)state;
@@ -440,6 +456,7 @@ int main(void) {
         cmocka_unit_test(dummy_weights_make_a_whole_folder),
         cmocka_unit_test(an_interrupted_run_is_continued),
         cmocka_unit_test(other_folders_are_left_alone),
+        cmocka_unit_test(a_folder_that_is_half_emptied_is_no_model),
         cmocka_unit_test(a_folder_that_is_being_written_is_left_alone),
         cmocka_unit_test(what_cannot_be_quantised_is_refused),
         cmocka_unit_test(a_failing_write_is_told_and_continued),

@@ -9,6 +9,7 @@
 #include "cli/meter.h"
 #include "cli/model_flags.h"
 #include "cli/option_number.h"
+#include "core/json_text.h"
 #include "tandem.h"
 
 enum { TASK = 1, KIND, PROMPT, SHOTS, SHOTS_FROM, CHAT, STOP, MAX_TOKENS, EXTRACT, LIMIT, OUTPUT, JSON };
@@ -130,8 +131,8 @@ static int parse_options(int argc, char **argv, options *o) {
 static json_t *real_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
 static int print_json(const options *o, const td_eval_result *r) {
-    json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f}", "model", o->e.model.model_path, "quantization", r->quantization,
-                            "expert_quantization", r->expert_quantization, "task", o->e.task_path, "kind", KINDS[r->kind], "items",
+    json_t *out = json_pack("{s:o, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "model", td_json_name(o->e.model.model_path), "quantization", r->quantization,
+                            "expert_quantization", r->expert_quantization, "task", td_json_name(o->e.task_path), "kind", KINDS[r->kind], "items",
                             (json_int_t)r->items, "shots", (json_int_t)o->e.shots, "prompt_tokens", (json_int_t)r->prompt_tokens,
                             "generated_tokens", (json_int_t)r->generated_tokens, "seconds", r->seconds);
     if (r->kind != TD_EVAL_COMPLETE) {

@@ -9,6 +9,7 @@
 #include "cli/meter.h"
 #include "cli/model_flags.h"
 #include "cli/option_number.h"
+#include "core/json_text.h"
 #include "core/log.h"
 #include "tandem.h"
 
@@ -127,8 +128,8 @@ static void set_estimate(json_t *to, const char *name, double mean, double error
 static void set_perplexity(json_t *to, const char *name, td_estimate nll) { set_estimate(to, name, exp(nll.mean), exp(nll.mean) * nll.error); }
 
 static int print_json(const options *o, const td_perplexity_result *r) {
-    json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "model", o->p.model.model_path, "quantization", r->quantization,
-                            "expert_quantization", r->expert_quantization, "text", o->p.text_path, "window", (json_int_t)r->window, "stride",
+    json_t *out = json_pack("{s:o, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "model", td_json_name(o->p.model.model_path), "quantization", r->quantization,
+                            "expert_quantization", r->expert_quantization, "text", td_json_name(o->p.text_path), "window", (json_int_t)r->window, "stride",
                             (json_int_t)r->stride, "prefix_tokens", (json_int_t)r->prefix, "documents", (json_int_t)r->documents, "windows",
                             (json_int_t)r->windows, "tokens", (json_int_t)r->scored_tokens);
     set_estimate(out, "nll", r->nll.mean, r->nll.error);
@@ -138,7 +139,7 @@ static int print_json(const options *o, const td_perplexity_result *r) {
         set_estimate(out, "draft_agreement", r->draft_agreement.mean, r->draft_agreement.error);
     }
     if (r->compared) {
-        json_object_set_new(out, "reference", json_string(o->against));
+        json_object_set_new(out, "reference", td_json_name(o->against));
         set_perplexity(out, "reference_perplexity", r->reference_nll);
         set_perplexity(out, "ratio", r->nll_difference);
         set_estimate(out, "kl", r->kl.mean, r->kl.error);

@@ -86,3 +86,13 @@ char *td_json_dump(const json_t *root, size_t flags) {
     free(text);
     return NULL;
 }
+
+json_t *td_json_name(const char *name) {
+    json_t *v = json_string(name);
+    char   *copy = v ? NULL : strdup(name);
+    for (char *p = copy; p && *p; p++)
+        if (*p & 0x80) *p = '?';
+    if (copy) v = json_string(copy);
+    free(copy);
+    return v;
+}

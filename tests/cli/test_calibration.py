@@ -308,7 +308,7 @@ class Calibration(unittest.TestCase):
         args = ("--calibration", self.text, *FEW)
 
         def limit():
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # which Python ignores
             resource.setrlimit(resource.RLIMIT_FSIZE, (500000, 500000))
 
         p = subprocess.run(self.command("out", *args), capture_output=True, text=True, timeout=120, preexec_fn=limit)

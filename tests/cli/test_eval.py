@@ -98,6 +98,12 @@ class Eval(unittest.TestCase):
         _, moved = self.evaluate(self.task(*items[1:]), "--shots", "1", "--shots-from", other, "--max-tokens", "12")
         self.assertEqual([x["completion"] for x in moved], [x["completion"] for x in lines])
 
+    def test_names_that_are_not_utf8(self):
+        path = os.path.join(os.fsencode(self.folder.name), b"t\xff.jsonl")
+        os.rename(self.task({"prompt": "Once"}), path)
+        result, _ = self.evaluate(path, "--max-tokens", "2")
+        self.assertTrue(result["task"].endswith("/t?.jsonl"), result)
+
     def test_company_does_not_matter(self):
         items = [{"question": x["prompt"][:n], "answer": "1"} for x in GREEDY for n in range(6, 22, 4)]
         results = [self.evaluate(self.task(*items), "--max-tokens", "10", "--max-running-requests", n)[1] for n in ("1", "16")]

@@ -61,7 +61,7 @@ static td_status open_ffn(ffn *f, td_bench *b, const shape *s, td_error *err) {
     *f = (ffn){.n_layers = (uint32_t)((WEIGHT_BYTES + layer_bytes - 1) / layer_bytes), .n_experts = s->n_experts, .top_k = s->top_k};
     td_experts_config c = {.n_layers = f->n_layers, .n_experts = s->n_experts, .hidden = s->hidden, .inter = s->inter, .top_k = s->top_k,
                            .format = b->o->experts->format, .groups = b->o->experts->groups, .act_dtype = TD_DT_BF16, .max_tok = TOKENS_MAX};
-    td_experts_plan(&c, td_pool_subpools(b->pool), td_pool_workers(b->pool), &weights, &scratch);
+    TD_TRY(td_experts_plan(&c, td_pool_subpools(b->pool), td_pool_workers(b->pool), &weights, &scratch, err));
     TD_TRY(td_bench_check_memory(b, "the experts", weights + scratch, err));
     TD_TRY(td_experts_create(&c, b->pool, &f->x, err));
     for (uint32_t l = 0; l < f->n_layers; l++) TD_TRY(td_experts_fill_layer(f->x, l, 1, err));

@@ -82,8 +82,12 @@ static inline const td_tensor_view *td_expert_view(const td_expert_weights *e, t
     return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
 }
 
-/** Memory that a store of this shape takes with a pool of so many subpools and workers: weights, and scratch for max_tok and for each worker. */
-void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes, uint64_t *scratch_bytes);
+/**
+ * Memory that a store of this shape takes with a pool of so many subpools and workers: weights, and scratch for max_tok and for each worker.
+ * @return TD_EINVAL, TD_ENOTSUP as create: for shapes outside the limits.
+ */
+TD_NODISCARD td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes, uint64_t *scratch_bytes,
+                                       td_error *err);
 
 /** @param pool borrowed until destroy; its subpools are the shards. No layer has weights yet. */
 TD_NODISCARD td_status td_experts_create(const td_experts_config *c, td_pool *pool, td_experts **out, td_error *err);

@@ -12,15 +12,27 @@
 #include "quant/convert.h"
 #include "quant/weight_quant.h"
 
-void td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes, uint64_t *scratch_bytes) {
+static td_status check_config(const td_experts_config *c, td_error *err) {
+    if (c->top_k == 0 || c->top_k > c->n_experts || c->max_tok == 0 || c->max_deferred >= c->top_k)
+        return td_fail(err, TD_EINVAL, "experts with top_k %u of %u, %u tokens, %u deferred", c->top_k, c->n_experts,
+                       c->max_tok, c->max_deferred);
+    if (c->act_dtype != TD_DT_F32 && c->act_dtype != TD_DT_BF16)
+        return td_fail(err, TD_EINVAL, "activations of the experts are f32 or bf16");
+    return TD_OK;
+}
+
+td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes, uint64_t *scratch_bytes,
+                          td_error *err) {
     const td_gemm_kernel *kernel = td_gemm_select(c->format, td_cpu_features());
     expert_layout         l;
     expert_scratch_plan   scratch;
     *weight_bytes = *scratch_bytes = 0;
-    if (td_expert_layout_init(&l, c, kernel, n_subpools, NULL) != TD_OK) return;
+    TD_TRY(check_config(c, err));
+    TD_TRY(td_expert_layout_init(&l, c, kernel, n_subpools, err));
     td_expert_scratch_init(&scratch, c, kernel, &l);
     *weight_bytes = l.layer_bytes * c->n_layers;
     *scratch_bytes = scratch.bytes + n_workers * scratch.worker_bytes;
+    return TD_OK;
 }
 
 td_status td_expert_layer_memory(td_experts *x, uint32_t layer, td_error *err) {
@@ -45,11 +57,7 @@ void td_expert_layer_release(td_experts *x, uint32_t layer) {
 
 static td_status open_store(td_experts *x, td_error *err) {
     const td_experts_config *c = &x->config;
-    if (c->top_k == 0 || c->top_k > c->n_experts || c->max_tok == 0 || c->max_deferred >= c->top_k)
-        return td_fail(err, TD_EINVAL, "experts with top_k %u of %u, %u tokens, %u deferred", c->top_k, c->n_experts,
-                       c->max_tok, c->max_deferred);
-    if (c->act_dtype != TD_DT_F32 && c->act_dtype != TD_DT_BF16)
-        return td_fail(err, TD_EINVAL, "activations of the experts are f32 or bf16");
+    TD_TRY(check_config(c, err));
     TD_TRY(td_expert_layout_init(&x->layout, c, x->kernel, td_pool_subpools(x->pool), err));
     td_expert_scratch_init(&x->scratch, c, x->kernel, &x->layout);
     x->shard_data = calloc((size_t)c->n_layers * x->layout.n_shards, sizeof *x->shard_data);

@@ -50,6 +50,7 @@ struct td_model {
     td_dtype         act_dtype;
     uint32_t         n_moe;        /* layers with routed experts */
     size_t           block_scratch_bytes;
+    uint64_t         expert_weight_bytes, expert_scratch_bytes;
 
     td_npu_stream   *stream;
     td_model_weights weights;
@@ -130,11 +131,9 @@ void td_model_get_plan(const td_model *m, td_model_plan *plan) {
     if (m->n_moe) {
         td_npu_caps caps;
         m->npu->ops->caps(m->npu, &caps);
-        td_experts_config ec = experts_config(m);
-        td_bridge_config  bc = bridge_config(m);
-        uint64_t          scratch;
-        td_experts_plan(&ec, td_pool_subpools(m->expert_pool), td_pool_workers(m->expert_pool), &plan->expert_weight_bytes, &scratch);
-        plan->scratch_bytes += scratch + td_bridge_bytes(&bc, caps.unified_memory);
+        td_bridge_config bc = bridge_config(m);
+        plan->expert_weight_bytes = m->expert_weight_bytes;
+        plan->scratch_bytes += m->expert_scratch_bytes + td_bridge_bytes(&bc, caps.unified_memory);
     }
     buffer list[N_ACTIVATIONS];
     list_activations((td_model *)m, list);
@@ -229,6 +228,10 @@ td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_
     if (st == TD_OK && m->cpu_weight_path && m->n_moe) {
         td_experts_config ec = experts_config(m);
         st = td_expert_files_check(&ec, m->cpu_weight_path, m->checkpoint, err);
+    }
+    if (st == TD_OK && m->n_moe) {
+        td_experts_config ec = experts_config(m);
+        st = td_experts_plan(&ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes, &m->expert_scratch_bytes, err);
     }
     if (st == TD_OK) {
         td_program_spec spec = program_spec(m);

@@ -447,7 +447,7 @@ td_status td_model_config_read(const char *path, const char *override_json, td_m
     if (s == TD_ENOTFOUND) s = TD_OK;
     if (s == TD_OK) {
         s = td_model_config_parse(config, config_len, generation, generation_len, override_json, out, err);
-        if (s != TD_OK) td_fail_within(err, "%s", folder);
+        if (s != TD_OK) td_fail_within(err, "%s", path);
         if (s == TD_OK && out->quant.method == TD_QUANT_NONE && !out->quant.refusal[0] && td_modelslim_description(folder, file, sizeof file))
             out->quant = td_quant_config_modelslim();
     }

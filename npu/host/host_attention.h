@@ -143,7 +143,7 @@ void td_host_attn_merge(const td_attn *a, const td_attn_unit *unit, size_t head)
 TD_NODISCARD td_status td_host_need_max_kv(const td_block_desc *desc, td_error *err);
 TD_NODISCARD td_status td_host_need_table(const td_npu_weight *w, size_t dim, td_error *err);
 
-/** Check a step's arrays: rows, positions and pages in range. */
+/** Check a step's arrays: rows are consecutive positions, and keys within max_kv, max_pos and the block table. Pages and slots are trusted. */
 TD_NODISCARD td_status td_host_check_attention_step(const td_npu_block *b, const td_step *s, size_t max_pos);
 
 #endif

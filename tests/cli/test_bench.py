@@ -44,7 +44,11 @@ class Bench(unittest.TestCase):
         p = bench("decode", "--config", TINY, "--threads", "1", "--filter", "4 streams", "--json-model-override-args",
                   '{"n_routed_experts": 2048, "n_group": 1, "hidden_size": 8192, "moe_intermediate_size": 65536, "num_hidden_layers": 100}')
         self.assertEqual((p.returncode, p.stdout), (1, ""))
-        self.assertRegex(p.stderr, r"^tandem bench: the model takes \d+\.\d\d GiB, but only \d+\.\d\d GiB of memory are available\n$")
+        said = p.stderr
+        p = bench("decode", "--config", TINY, "--threads", "1", "--filter", "4 streams", "--json-model-override-args", '{"moe_intermediate_size": 100000}')
+        self.assertEqual((p.returncode, p.stdout), (1, ""))
+        self.assertIn("intermediate size 100000: at most 65536 is supported", p.stderr)
+        self.assertRegex(said, r"^tandem bench: the model takes \d+\.\d\d GiB, but only \d+\.\d\d GiB of memory are available\n$")
 
     def test_load(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -347,7 +347,7 @@ static void deferral_is_exact(void **state) {
             distinct += chosen;
         }
     td_experts_config c = config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER);
-    td_experts_plan(&c, 1, 1, &weight_bytes, &scratch_bytes);
+    assert_int_equal(td_experts_plan(&c, 1, 1, &weight_bytes, &scratch_bytes, NULL), TD_OK);
     assert_int_equal(work.bytes, distinct * (weight_bytes / INV_EXPERTS));
     td_experts_destroy(x);
     td_pool_destroy(pool);
@@ -433,7 +433,7 @@ static void plan_counts_what_create_takes(void **state) {
         uint64_t    weights, scratch, mapped = 0;
         td_pool    *pool = fixture_pool(3, s);
         td_experts *x;
-        td_experts_plan(&c, s, td_pool_workers(pool), &weights, &scratch);
+        assert_int_equal(td_experts_plan(&c, s, td_pool_workers(pool), &weights, &scratch, NULL), TD_OK);
         assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
         for (uint32_t i = 0; i < s; i++) mapped += x->layout.shard[i].bytes;
         assert_int_equal(weights, mapped * c.n_layers);
@@ -452,10 +452,14 @@ static void plan_counts_what_create_takes(void **state) {
                             .act_dtype = TD_DT_BF16,
                             .max_tok = 8192,
                             .max_deferred = 6};
-    td_experts_plan(&v3, 2, 64, &weights, &scratch);
+    assert_int_equal(td_experts_plan(&v3, 2, 64, &weights, &scratch, NULL), TD_OK);
     assert_true(scratch < (uint64_t)640 << 20 && scratch > (uint64_t)64 * 2 << 20);
     assert_true(weights > (uint64_t)59 * 256 * 3 * 7168 * 1024 &&
                 weights < (uint64_t)59 * 256 * 3 * 7168 * 1024 / 100 * 102);
+    v3.inter = TD_GEMM_K_MAX + 1; /* what create would refuse */
+    td_error err = {0};
+    assert_int_equal(td_experts_plan(&v3, 2, 64, &weights, &scratch, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "intermediate size 65537"));
 }
 
 static void bad_views_are_refused(void **state) {

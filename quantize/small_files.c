@@ -52,7 +52,8 @@ static json_t *weights(int bits, uint32_t size) {
 
 /*
  * The description of a folder for other engines, which differ in what they ask of it (docs/checkpoints.md):
- *   Linear            as the other target: a name has precedence over a class, and classes of fused matrices (qkv_proj, gate_up_proj) have it in theirs
+ *   Linear            for what is no expert beside it, or for the experts alone: a name has precedence over a class; vLLM and SGLang look for it in the
+ *                     classes' names, and so find what they fuse (qkv_proj, gate_up_proj)
  *   ignore            every linear that is stored plainly, since SGLang refuses one that is neither a target nor ignored; fused names, too
  *   format            pack-quantized if any group is: SGLang asks for it with experts of 4 bits, the others go by the groups' own
  *   no activations    with experts of 4 bits: engines that read them keep these in 16 bits
@@ -65,14 +66,13 @@ static json_t *shared_quantization_config(const td_quantizer *q) {
     int     failed = 0;
     json_t *groups = json_object(), *ignore = json_array();
     if (q->w8a8 || int8_experts) {
-        json_t *group = json_pack("{s:[s],s:o,s:{s:i,s:s,s:b,s:s,s:b},s:n,s:s}", "targets", q->w8a8 ? "Linear" : EXPERTS, "weights", weights(8, 0),
-                                  "input_activations", "num_bits", 8, "type", "int", "symmetric", 1, "strategy", "token", "dynamic", 1, "output_activations", "format",
-                                  "int-quantized");
+        json_t *group = json_pack("{s:[s],s:o,s:{s:i,s:s,s:b,s:s,s:b},s:n,s:s}", "targets", "Linear", "weights", weights(8, 0), "input_activations", "num_bits", 8,
+                                  "type", "int", "symmetric", 1, "strategy", "token", "dynamic", 1, "output_activations", "format", "int-quantized");
         failed |= json_object_set_new(groups, "group_0", group);
     }
     if (!int8_experts) {
         uint32_t size = q->experts->format == TD_EXPERT_INT4G ? q->experts->groups.size : 0;
-        json_t  *group = json_pack("{s:[s],s:o,s:n,s:n,s:s}", "targets", EXPERTS, "weights", weights(4, size), "input_activations", "output_activations",
+        json_t  *group = json_pack("{s:[s],s:o,s:n,s:n,s:s}", "targets", q->w8a8 ? EXPERTS : "Linear", "weights", weights(4, size), "input_activations", "output_activations",
                                    "format", "pack-quantized");
         failed |= json_object_set_new(groups, q->w8a8 ? "group_1" : "group_0", group);
     }

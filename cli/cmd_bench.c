@@ -6,6 +6,7 @@
 
 #include "bench/bench.h"
 #include "cli/cli.h"
+#include "cli/standard_output.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -158,8 +159,7 @@ int td_cmd_bench(int argc, char **argv) {
     if (!o.experts) o.experts = td_expert_numbers_find("int4");
     td_log_set_level(TD_LOG_WARNING);
     td_status st = run_suite(s, &o, &err);
-    if (st == TD_OK && (fflush(stdout) != 0 || ferror(stdout))) st = td_fail(&err, TD_EIO, "cannot write standard output");
-    if (st == TD_OK) return 0;
+    if (st == TD_OK) return td_standard_output_end("tandem bench");
     fprintf(stderr, "tandem bench: %s\n", err.text);
     return 1;
 }

@@ -9,6 +9,7 @@
 #include "cli/meter.h"
 #include "cli/model_flags.h"
 #include "cli/option_number.h"
+#include "cli/standard_output.h"
 #include "core/json_text.h"
 #include "tandem.h"
 
@@ -130,7 +131,7 @@ static int parse_options(int argc, char **argv, options *o) {
 
 static json_t *real_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
-static int print_json(const options *o, const td_eval_result *r) {
+static bool print_json(const options *o, const td_eval_result *r) {
     json_t *out = json_pack("{s:o, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "model", td_json_name(o->e.model.model_path), "quantization", r->quantization,
                             "expert_quantization", r->expert_quantization, "task", td_json_name(o->e.task_path), "kind", KINDS[r->kind], "items",
                             (json_int_t)r->items, "shots", (json_int_t)o->e.shots, "prompt_tokens", (json_int_t)r->prompt_tokens,
@@ -144,10 +145,11 @@ static int print_json(const options *o, const td_eval_result *r) {
         json_object_set_new(out, "accuracy_normalised_error", real_or_null(r->accuracy_normalised.error));
     }
     if (r->kind == TD_EVAL_MATCH) json_object_set_new(out, "no_answer", json_integer((json_int_t)r->no_answer));
-    bool done = json_dumpf(out, stdout, 0) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
+    bool made = json_dumpf(out, stdout, 0) == 0;
+    putchar('\n');
     json_decref(out);
-    if (!done) fputs("tandem eval: the result cannot be written\n", stderr);
-    return done ? 0 : 1;
+    if (!made && !ferror(stdout)) fputs("tandem eval: out of memory for the result\n", stderr);
+    return made;
 }
 
 static void print_share(const char *name, td_estimate share) {
@@ -183,7 +185,10 @@ int td_cmd_eval(int argc, char **argv) {
         fprintf(stderr, "%standem eval: %s\n", td_meter_newline(&meter), err.text);
         return 1;
     }
-    if (o.json) return print_json(&o, &result);
-    print_text(&o, &result);
-    return 0;
+    bool made = true;
+    if (o.json)
+        made = print_json(&o, &result);
+    else
+        print_text(&o, &result);
+    return td_standard_output_end("tandem eval") == 0 && made ? 0 : 1;
 }

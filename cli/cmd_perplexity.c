@@ -9,6 +9,7 @@
 #include "cli/meter.h"
 #include "cli/model_flags.h"
 #include "cli/option_number.h"
+#include "cli/standard_output.h"
 #include "core/json_text.h"
 #include "core/log.h"
 #include "tandem.h"
@@ -127,7 +128,7 @@ static void set_estimate(json_t *to, const char *name, double mean, double error
 
 static void set_perplexity(json_t *to, const char *name, td_estimate nll) { set_estimate(to, name, exp(nll.mean), exp(nll.mean) * nll.error); }
 
-static int print_json(const options *o, const td_perplexity_result *r) {
+static bool print_json(const options *o, const td_perplexity_result *r) {
     json_t *out = json_pack("{s:o, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "model", td_json_name(o->p.model.model_path), "quantization", r->quantization,
                             "expert_quantization", r->expert_quantization, "text", td_json_name(o->p.text_path), "window", (json_int_t)r->window, "stride",
                             (json_int_t)r->stride, "prefix_tokens", (json_int_t)r->prefix, "documents", (json_int_t)r->documents, "windows",
@@ -174,10 +175,11 @@ static int print_json(const options *o, const td_perplexity_result *r) {
         }
         json_object_set_new(out, "tensors", list);
     }
-    bool done = json_dumpf(out, stdout, 0) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
+    bool made = json_dumpf(out, stdout, 0) == 0;
+    putchar('\n');
     json_decref(out);
-    if (!done) fputs("tandem perplexity: the result cannot be written\n", stderr);
-    return done ? 0 : 1;
+    if (!made && !ferror(stdout)) fputs("tandem perplexity: out of memory for the result\n", stderr);
+    return made;
 }
 
 static void print_estimate(const char *name, double mean, double error, int digits, const char *unit) {
@@ -252,10 +254,11 @@ int td_cmd_perplexity(int argc, char **argv) {
         fprintf(stderr, "%standem perplexity: %s\n", td_meter_newline(&meter), err.text);
         return 1;
     }
+    bool made = true;
     if (o.json)
-        rc = print_json(&o, &result);
+        made = print_json(&o, &result);
     else
         print_text(&o, &result);
     td_perplexity_result_free(&result);
-    return rc;
+    return td_standard_output_end("tandem perplexity") == 0 && made ? 0 : 1;
 }

@@ -1,6 +1,5 @@
 /* tandem quantize: options, and progress as a bar on a terminal or as lines in a log. */
 #include <getopt.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,7 +102,6 @@ int td_cmd_quantize(int argc, char **argv) {
             fputs("tandem quantize: --model-path and --output are needed; --help lists the options\n", stderr);
         return 2;
     }
-    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an error of the write */
     o.progress = td_meter_progress;
     o.user = &m;
     if (td_quantize(&o, &err) != TD_OK) {

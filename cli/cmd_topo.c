@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/standard_output.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -275,9 +276,8 @@ int td_cmd_topo(int argc, char **argv) {
     if (st == TD_OK) {
         if (o.json) print_json(f);
         else print_tables(&o, f);
-        if (fflush(stdout) != 0 || ferror(stdout)) st = td_fail(&err, TD_EIO, "cannot write standard output");
     }
     if (st != TD_OK) fprintf(stderr, "tandem topo: %s\n", err.text);
     free(f);
-    return st == TD_OK ? 0 : 1;
+    return st == TD_OK ? td_standard_output_end("tandem topo") : 1;
 }

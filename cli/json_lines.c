@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/standard_output.h"
+
 /* Write the answer or why there is none. @return whether there is one. */
 static bool answer_line(td_json_answer answer, void *ctx, const char *line, size_t len) {
     td_error err = {0};
@@ -37,9 +39,5 @@ int td_json_lines(const char *command, td_json_answer answer, void *ctx) {
         fprintf(stderr, "%s: standard input: %s\n", command, strerror(errno));
         return 1;
     }
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "%s: standard output: %s\n", command, strerror(errno));
-        return 1;
-    }
-    return all_done ? 0 : 1;
+    return td_standard_output_end(command) == 0 && all_done ? 0 : 1;
 }

@@ -1,4 +1,5 @@
 /* `tandem COMMAND …`: finds the subcommand and calls it. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +31,7 @@ static void print_usage(FILE *f) {
 }
 
 int main(int argc, char **argv) {
+    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an error of the write */
     if (argc < 2) {
         print_usage(stderr);
         return 2;

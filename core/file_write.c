@@ -2,8 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/mem.h"
@@ -51,4 +51,9 @@ int td_file_write_past_cache(int fd, const void *data, size_t bytes, uint64_t of
     }
     done += before;
     return rc ? rc : td_file_write_at(fd, at + done, bytes - done, offset + done);
+}
+
+bool td_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return a && b && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }

@@ -1,7 +1,8 @@
-/* Bytes to a place of a file: through the page cache, or past it. */
+/* Bytes to a place of a file: through the page cache, or past it; and whether it is another one. */
 #ifndef TD_CORE_FILE_WRITE_H
 #define TD_CORE_FILE_WRITE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,5 +18,8 @@ int td_file_write_at(int fd, const void *data, size_t bytes, uint64_t offset);
  * @return 0 or an errno.
  */
 int td_file_write_past_cache(int fd, const void *data, size_t bytes, uint64_t offset, void *bounce);
+
+/** Whether two paths are one file that is there: writing to a would destroy b. NULL is none. */
+bool td_same_file(const char *a, const char *b);
 
 #endif

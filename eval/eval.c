@@ -3,10 +3,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "core/error.h"
+#include "core/file_write.h"
 #include "eval/eval_judge.h"
 
 #define AT_ONCE 4 /* requests in the engine, times those that it runs at a time: a slow one does not hold the others up */
@@ -53,13 +53,20 @@ static td_status join(char **out, const char *a, const char *b, const char *c, t
     return td_fail(err, TD_ENOMEM, "out of memory for a prompt");
 }
 
+/* An item as the pattern shows it. @param path of a task other than the one that is scored, or NULL */
+static td_status prompt_of(const run *r, const td_task *task, const char *path, size_t index, char **out, td_error *err) {
+    td_status st = td_task_prompt(r->pattern, task->items[index], out, err);
+    if (st != TD_OK) td_fail_within(err, path ? "%s, item %zu" : "%sitem %zu", path ? path : "", index);
+    return st;
+}
+
 /* Solved items: "prompt answer", an empty line after each. */
 static td_status make_examples(run *r, td_error *err) {
     const td_task *from = r->o->shots_path ? &r->shots : &r->task;
     td_status      st = join(&r->examples, "", "", "", err);
     for (size_t i = 0; st == TD_OK && i < r->o->shots; i++) {
         char *prompt = NULL, *one = NULL, *all = NULL;
-        st = td_task_prompt(r->pattern, from->items[i], &prompt, err);
+        st = prompt_of(r, from, r->o->shots_path, i, &prompt, err);
         if (st == TD_OK) st = join(&one, prompt, " ", td_task_answer(from, i), err);
         if (st == TD_OK) st = join(&all, r->examples, one, "\n\n", err);
         if (all) {
@@ -99,8 +106,7 @@ static td_status open_task(run *r, td_error *err) {
 /* The text that an item's answer follows. */
 static td_status item_text(const run *r, size_t index, char **out, td_error *err) {
     char     *prompt = NULL, *whole = NULL;
-    td_status st = td_task_prompt(r->pattern, r->task.items[index], &prompt, err);
-    if (st != TD_OK) td_fail_within(err, "item %zu", index);
+    td_status st = prompt_of(r, &r->task, NULL, index, &prompt, err);
     if (st == TD_OK) st = join(&whole, r->examples, prompt, "", err);
     free(prompt);
     *out = whole;
@@ -196,16 +202,11 @@ static td_status open_engine(run *r, td_error *err) {
     return TD_OK;
 }
 
-static bool same_file(const char *a, const char *b) {
-    struct stat x, y;
-    return a && b && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 static td_status open_output(run *r, td_error *err) {
     r->judge.task = &r->task;
     r->judge.output_path = r->o->output_path;
     if (!r->o->output_path) return TD_OK;
-    if (same_file(r->o->output_path, r->o->task_path) || same_file(r->o->output_path, r->o->shots_path))
+    if (td_same_file(r->o->output_path, r->o->task_path) || td_same_file(r->o->output_path, r->o->shots_path))
         return td_fail(err, TD_EINVAL, "%s would be overwritten: choose another output", r->o->output_path);
     r->judge.output = fopen(r->o->output_path, "wb");
     return r->judge.output ? TD_OK : td_fail(err, TD_EIO, "cannot write %s: %s", r->o->output_path, strerror(errno));

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/file_write.h"
 #include "core/thread_plan.h"
 #include "eval/expert_errors.h"
 #include "eval/layer_errors.h"
@@ -124,6 +125,11 @@ static td_status open_reference_file(run *r, td_error *err) {
     TD_TRY(td_logprob_file_open(&r->file, r->o->reference_path, &r->text, err));
     r->has_file = true;
     return TD_OK;
+}
+
+static td_status check_save_path(const td_perplexity_options *o, td_error *err) {
+    if (!td_same_file(o->save_path, o->text_path) && !td_same_file(o->save_path, o->reference_path)) return TD_OK;
+    return td_fail(err, TD_EINVAL, "%s would be overwritten: choose another file to save", o->save_path);
 }
 
 static td_status open_save_file(run *r, td_error *err) {
@@ -278,7 +284,7 @@ static td_status score_all(run *r, td_error *err) {
         if (r->has_reference) TD_TRY(forward(&r->reference, &r->batch.step, err));
         TD_TRY(forward(&r->model, &r->batch.step, err));
         if (r->layers.mismatch) return td_fail(err, TD_EINVAL, "the reference has routed experts in other layers: they cannot be compared");
-        if (r->has_reference) td_expert_errors_compare(&r->experts, &r->reference, &r->model);
+        if (r->has_reference && !r->turned.apart) td_expert_errors_compare(&r->experts, &r->reference, &r->model);
         for (uint32_t at = 0, m; at < r->batch.n_scored; at += m) {
             m = r->batch.n_scored - at < r->batch.shape.max_out ? r->batch.n_scored - at : r->batch.shape.max_out;
             TD_TRY(score_rows(r, at, m, r->scores + scored + at, err));
@@ -381,7 +387,8 @@ static void close_run(run *r) {
 td_status td_perplexity(const td_perplexity_options *o, td_perplexity_result *out, td_error *err) {
     run r = {.o = o};
     *out = (td_perplexity_result){0};
-    td_status st = open_text(&r, err);
+    td_status st = check_save_path(o, err);
+    if (st == TD_OK) st = open_text(&r, err);
     if (st == TD_OK) st = open_reference_file(&r, err); /* before the model: it is the slow part */
     if (st == TD_OK) st = open_models(&r, err);
     if (st == TD_OK) st = open_save_file(&r, err);

@@ -225,13 +225,10 @@ td_status td_model_open(const td_model_options *o, td_npu *npu, td_pool *expert_
         st = td_fail(err, TD_ENOMEM, "out of memory for the model");
     if (st == TD_OK && m->o.experts_as_stored) st = choose_expert_format(m, err);
     if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !m->cpu_weight_path, err);
-    if (st == TD_OK && m->cpu_weight_path && m->n_moe) {
-        td_experts_config ec = experts_config(m);
-        st = td_expert_files_check(&ec, m->cpu_weight_path, m->checkpoint, err);
-    }
     if (st == TD_OK && m->n_moe) {
         td_experts_config ec = experts_config(m);
-        st = td_experts_plan(&ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes, &m->expert_scratch_bytes, err);
+        if (m->cpu_weight_path) st = td_expert_files_check(&ec, m->cpu_weight_path, m->checkpoint, err);
+        if (st == TD_OK) st = td_experts_plan(&ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes, &m->expert_scratch_bytes, err);
     }
     if (st == TD_OK) {
         td_program_spec spec = program_spec(m);

@@ -84,7 +84,7 @@ td_status td_stored_packed_int(const stored_query *q, const td_safetensors_entry
     TD_TRY(check_shape_tensor(q, out));
     zero = td_stored_entry(q, "weight_zero_point");
     if (!s->symmetric) TD_TRY(td_stored_need(q, "weight_zero_point", &zero));
-    if (zero && !(s->symmetric && zero->dtype == TD_DT_I8 && td_stored_all_zero(zero))) { /* symmetric: zeros that are not packed, or half of the range */
+    if (zero && !(s->symmetric && zero->dtype == TD_DT_I8 && (!q->scratch || td_stored_all_zero(zero)))) { /* symmetric: zeros that are not packed, or half of the range */
         TD_TRY(td_stored_check(q, zero, TD_DT_I32, td_div_up(out->n, per_word), td_coded_groups(out)));
         out->zeros = TD_ZEROS_ROW_WORDS;
         out->zero = zero->data;

@@ -23,11 +23,11 @@ td_status td_output_path(const td_quantizer *q, char path[PATH_MAX], const char 
     return td_fail(q->err, TD_EINVAL, "the output path is too long");
 }
 
-/* But for the marker, which is replaced when they are gone. */
+/* But for the marker, which is replaced when they are gone. Another model's template or end tokens would be taken for this one's. */
 static bool is_ours(const char *name) {
     size_t n = strlen(name);
     bool   part = n > 5 && !strcmp(name + n - 5, ".part"), shard = !strncmp(name, "model", 5) && strstr(name, ".safetensors");
-    return part || shard || !strcmp(name, "calibration.json") || !strncmp(name, "calibration-", 12) || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) || !strcmp(name, CONFIG);
+    return part || shard || td_is_small_file(name) || !strcmp(name, "calibration.json") || !strncmp(name, "calibration-", 12) || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) || !strcmp(name, CONFIG);
 }
 
 /* What a killed run leaves: our ….part, the expert store's ….tdx.tmp.PID, and a server's ….tdw.tmp.PID. */

@@ -143,6 +143,8 @@ TD_NODISCARD td_status td_expert_shards_list(td_quantizer *q, struct json_t *map
 
 #define TD_SMALL_FILE_MAX ((size_t)256 << 20) /* of config.json and what comes with it */
 
+/** Whether a file of that name comes with the weights. */
+bool                   td_is_small_file(const char *name);
 TD_NODISCARD td_status td_small_files_copy(td_quantizer *q);
 TD_NODISCARD td_status td_output_config_write(td_quantizer *q);
 

@@ -13,10 +13,17 @@ static bool is_folder(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+static const char *const NAMES[] = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tiktoken.model",
+                                    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+                                    "chat_template.json", "LICENSE", "README.md"};
+
+bool td_is_small_file(const char *name) {
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        if (!strcmp(name, NAMES[i])) return true;
+    return false;
+}
+
 td_status td_small_files_copy(td_quantizer *q) {
-    static const char *const NAMES[] = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tiktoken.model",
-                                        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-                                        "chat_template.json", "LICENSE", "README.md"};
     char from[PATH_MAX], to[PATH_MAX];
     if (!is_folder(q->o->model_path)) return TD_OK; /* a config.json alone, with dummy weights */
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {

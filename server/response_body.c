@@ -117,6 +117,7 @@ typedef struct {
     td_news   news;
     td_finish finish;
     uint32_t  stop_token;
+    const char *stop_reason; /* the choice's, which keeps it */
     usage     used;
 } taken;
 
@@ -164,7 +165,7 @@ static void write_chunk(td_choice *c, chunk_kind kind, const taken *t) {
     else
         td_jw_null(b);
     if (with_news) write_token_ids(b, g, &t->news);
-    write_finish(b, kind == CHUNK_FINISH ? t->finish : TD_FINISH_NONE, t->stop_token, c->stop_reason);
+    write_finish(b, kind == CHUNK_FINISH ? t->finish : TD_FINISH_NONE, t->stop_token, t->stop_reason);
     td_jw_close(b, '}');
     td_jw_close(b, ']');
     if (g->req.continuous_usage)
@@ -216,6 +217,7 @@ void td_write_stream(td_generation *g) {
             td_choice_take(c, &t.news);
             t.finish = c->finish;
             t.stop_token = c->stop_token;
+            t.stop_reason = c->stop_reason;
             t.used = (usage){c->prompt_tokens, c->cached_tokens, c->completion_tokens};
             bool started = c->started;
             bool cut = c->finish == TD_FINISH_ERROR;

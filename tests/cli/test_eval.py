@@ -125,6 +125,7 @@ class Eval(unittest.TestCase):
                 ([good], ("--stop", "x"), "choices are only scored"), ([{"prompt": "a"}], ("--extract", "whole"), "items to complete have none"),
                 ([match, {"answer": "1"}], (), 'item 1: the prompt needs a text "question"'), ([match], ("--shots-from", "/nonexistent"), "give shots, their number"),
                 ([{"prompt": "word " * 400}], ("--context-length", "256"), "the context length is 256"),
+                ([{"question": "q", "choices": ["a", "b"], "answer": 0, "text": "t"}, good], ("--shots", "1", "--prompt", "{topic}"), 'item 0: the prompt needs a text "topic"'),
                 ([good], ("--output", "/nonexistent/x"), "cannot write /nonexistent/x")]:
             with self.subTest(said=said):
                 p = self.run_eval(self.task(*items), *args)
@@ -136,6 +137,12 @@ class Eval(unittest.TestCase):
         task = self.task(match)
         self.assertIn("task.jsonl would be overwritten", self.run_eval(task, "--output", task).stderr)
         self.assertGreater(os.path.getsize(task), 0)
+
+    def test_a_full_disk_is_told(self):
+        with open("/dev/full", "w") as full:
+            p = subprocess.run([TANDEM, "eval", "--model-path", MODEL, "--task", self.task(*CHOICES), *NONE, "--prompt", "{question}"], stdout=full, stderr=subprocess.PIPE,
+                               text=True, timeout=120)
+        self.assertEqual((p.returncode, p.stderr.splitlines()[-1]), (1, "tandem eval: cannot write standard output"))
 
     def test_refused_flags(self):
         for args, said in [(("--kind", "guess"), "--kind is 'guess'"), (("--shots", "x"), "--shots is 'x'"), (("--max-tokens", "0"), "--max-tokens is '0'"),

@@ -3,6 +3,7 @@ reference files, also damaged ones; and refusals."""
 import json
 import math
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -298,6 +299,18 @@ class Perplexity(unittest.TestCase):
         os.mkfifo(pipe)
         self.assertIn("it is not a regular file, and would be replaced", self.refused(*SMALL, "--save", pipe))
         self.assertTrue(os.path.exists(pipe) and not os.path.isfile(pipe))
+        text = os.path.join(self.folder.name, "text.txt")
+        shutil.copy(TEXTS["valid.txt"], text)
+        for path, args in (text, ("--text", text)), (self.saved, (*SMALL, "--against", self.saved)):
+            before = os.path.getsize(path)
+            self.assertIn(f"{path} would be overwritten", self.refused(*args, "--save", path))
+            self.assertEqual(os.path.getsize(path), before)
+
+    def test_a_full_disk_is_told(self):
+        for args in (), ("--json",):
+            with self.subTest(args=args), open("/dev/full", "w") as full:
+                p = subprocess.run([TANDEM, "perplexity", "--model-path", MODEL, *SMALL, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+                self.assertEqual((p.returncode, p.stderr.splitlines()[-1]), (1, "tandem perplexity: cannot write standard output"))
 
 
 if __name__ == "__main__":

@@ -315,6 +315,7 @@ static void a_folder_that_is_half_emptied_is_no_model(void **state) {
     td_quantize_options o = options_for(golden("qwen3_moe"));
     quantize_ok(&o);
     assert_int_equal(mkdir(in_out("experts-99999.tdx"), 0755), 0); /* cannot be unlinked */
+    write_file(in_out("chat_template.jinja"), "other", 5); /* of a model that had one */
     o.quantization = "none";
     o.force = true;
     quantize_fails(&o, TD_EIO, "experts-99999.tdx: cannot remove");
@@ -322,6 +323,7 @@ static void a_folder_that_is_half_emptied_is_no_model(void **state) {
     assert_int_equal(rmdir(in_out("experts-99999.tdx")), 0);
     quantize_ok(&o);
     compare_folder(o.model_path, false);
+    assert_false(inode(in_out("chat_template.jinja")));
     remove_folder(OUT);
 }
 

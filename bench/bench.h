@@ -17,7 +17,7 @@
 #define TD_BENCH_ROUNDS_MAX 99
 
 typedef struct {
-    const char *model_path;    /* config.json or folder; decode, prefill and load */
+    const char *model_path;    /* decode and prefill: config.json or folder; load: a folder of tandem quantize */
     const char *override_json; /* merged over it, or NULL */
     const char *trace_path;    /* or NULL */
     const td_expert_numbers *experts; /* of experts, decode and prefill */

@@ -77,12 +77,12 @@ static inline void td_amx_multiply(int c, int a, int w, bool w_signed) {
     assert(g->rows[c] && g->rows[c] == g->rows[a] && g->bytes[c] == g->bytes[w] && g->bytes[a] == 4 * g->rows[w] && g->bytes[c] % 4 == 0);
     for (size_t m = 0; m < g->rows[c]; m++)
         for (size_t n = 0; n < g->bytes[c] / 4u; n++) {
-            int32_t sum;
+            uint32_t sum; /* which wraps, as the processor's does */
             memcpy(&sum, &td_amx_state.tile[c][m][4 * n], sizeof sum);
             for (size_t k = 0; k < g->rows[w]; k++)
                 for (size_t b = 0; b < 4; b++) {
                     uint8_t code = td_amx_state.tile[w][k][4 * n + b];
-                    sum += (int8_t)td_amx_state.tile[a][m][4 * k + b] * (w_signed ? (int8_t)code : code);
+                    sum += (uint32_t)((int8_t)td_amx_state.tile[a][m][4 * k + b] * (w_signed ? (int8_t)code : code));
                 }
             memcpy(&td_amx_state.tile[c][m][4 * n], &sum, sizeof sum);
         }

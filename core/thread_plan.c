@@ -208,7 +208,7 @@ td_status td_topology_plan(uint32_t cpuinfer, uint32_t subpool_count, uint32_t n
         td_warn("%u expert and %u device threads on %u cores: the surplus is not pinned, expect less speed", plan->n_experts, plan->n_npu,
                 k->topology.n_cores);
     if (st == TD_OK && plan->n_experts + plan->n_npu > ceil(k->topology.machine.cpu_time))
-        td_warn("the cgroup leaves %u threads the time of %.1f cores: they will be stopped again and again; give --cpuinfer %.0f, or less",
+        td_warn("the cgroup leaves %u threads the time of %.1f cores: they will be stopped again and again; give --cpuinfer and --npu-threads that are %.0f together, or less",
                 plan->n_experts + plan->n_npu, k->topology.machine.cpu_time, ceil(k->topology.machine.cpu_time));
     if (st == TD_OK && !k->topology.is_real) {
         td_warn("the machine is made up (HWLOC_SYNTHETIC or HWLOC_XMLFILE): no thread is pinned, expect less speed");

@@ -20,7 +20,7 @@
 #include "quant/convert.h"
 #include "quant/row_quant.h"
 
-#define ROWS_MAX 112 /* pairs of a block: a multiple of every mr; at k = 7168 they fill half of a 2 MiB L2 */
+#define ROWS_MAX 112 /* pairs of a block: whole register tiles of int4c, 8 times 14; at k = 7168 they fill half of a 2 MiB L2 */
 #define SCRATCH_BYTES ((size_t)384 << 20) /* of the arrays that grow with the tokens of a batch */
 #define HELD_BYTES ((size_t)64 << 20)     /* of held-back outputs */
 #define HELD_TOK 256                      /* beyond it, hardly any expert has deferred pairs only */

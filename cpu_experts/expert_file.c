@@ -198,7 +198,7 @@ static td_status save_layer(const td_experts *x, td_pool *pool, uint32_t layer, 
 
 td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err) {
     if (layer >= x->config.n_layers || !x->loaded[layer])
-        return td_fail(err, TD_EINVAL, "MoE layer %u has no weights to save", layer);
+        return td_fail(err, TD_EINVAL, "MoE layer %u has no weights to save", x->config.first_layer + layer);
     return save_layer(x, NULL, layer, path, source_hash, 0, err);
 }
 

@@ -372,7 +372,7 @@ td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_ma
     if (s == TD_OK) s = td_expert_pack_layer(x, layer, rows_of_made, &src, err);
     for (uint32_t i = 0; i < n; i++) {
         if (src.made[i].status != TD_OK)
-            s = td_fail(err, src.made[i].status, "a matrix of the experts in MoE layer %u cannot be made: %s", layer, td_status_text(src.made[i].status));
+            s = td_fail(err, src.made[i].status, "a matrix of the experts in MoE layer %u cannot be made: %s", x->config.first_layer + layer, td_status_text(src.made[i].status));
         td_mem_unmap(src.made[i].values, bytes);
     }
     free(src.made);

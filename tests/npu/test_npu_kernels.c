@@ -76,20 +76,24 @@ static void w8a8_kernels_are_exact(void **state) {
 /* Sums beyond 2^24 and at the edge of int32 stay exact before they become floats. */
 static void w8a8_kernels_hold_the_largest_sums(void **state) {
     (void)state;
+    enum { ROWS = 16 }; /* from there on they are tiles' */
     size_t k = TD_W8A8_K_MAX;
     for (const td_w8a8_kernel *const *kernel = td_w8a8_kernels; *kernel; kernel++) {
         if ((td_cpu_features() & (*kernel)->needs) != (*kernel)->needs) continue;
-        for (int sign = -1; sign <= 1; sign += 2) {
-            int8_t *w = malloc(k), *x = malloc(k);
+        for (int trial = 0; trial < 8; trial++) {
+            int     sign = trial & 1 ? 1 : -1, weight = trial & 2 ? 127 : -128;
+            size_t  m = trial & 4 ? ROWS : 1;
+            int8_t *w = malloc(k), *x = malloc(m * k);
             void   *panel = malloc(td_w8a8_panel_bytes(*kernel, k));
-            float   sw[TD_W8A8_NR_MAX] = {1}, sx = 1, out = 0;
-            memset(w, -128, k);
-            memset(x, 127 * sign, k);
-            int32_t sum = 127 * sign * (int32_t)k;
+            float   sw[TD_W8A8_NR_MAX] = {1}, sx[ROWS], out[ROWS] = {0};
+            int32_t sum[ROWS];
+            memset(w, weight, k);
+            memset(x, 127 * sign, m * k);
+            for (size_t i = 0; i < m; i++) sx[i] = 1, sum[i] = 127 * sign * (int32_t)k;
             (*kernel)->pack(panel, w, k, 1, k);
-            (*kernel)->run(&(td_w8a8_args){.m = 1, .n = 1, .k = k, .x = x, .ldx = k, .sx = &sx, .x_sum = &sum, .w = panel, .sw = sw, .out = &out,
+            (*kernel)->run(&(td_w8a8_args){.m = m, .n = 1, .k = k, .x = x, .ldx = k, .sx = sx, .x_sum = sum, .w = panel, .sw = sw, .out = out,
                                            .ldo = 1, .out_dtype = TD_DT_F32, .panel_end = 1});
-            assert_true(out == (float)(-128 * 127 * (int64_t)sign * (int64_t)k));
+            for (size_t i = 0; i < m; i++) assert_true(out[i] == (float)(weight * 127 * (int64_t)sign * (int64_t)k));
             free(w), free(x), free(panel);
         }
     }

@@ -68,7 +68,7 @@ typedef struct {
     const char *name;   /* "int4c_avx512vnni_14x32" */
     const char *layout; /* kernels of one layout read each other's tiles; at most 15 characters */
     uint32_t    needs;         /* TD_CPU_* bits, all required */
-    uint16_t    mr, nr, kr;    /* rows of activations per register tile, output rows per tile, k padding */
+    uint16_t    nr, kr;        /* output rows per tile, k padding */
     /* k is padded; groups are those of int4g and fp4g */
     size_t (*tile_bytes)(size_t k, const td_gemm_groups *groups); /* multiple of 64 */
     void (*pack)(void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups);

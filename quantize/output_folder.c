@@ -23,6 +23,11 @@ td_status td_output_path(const td_quantizer *q, char path[PATH_MAX], const char 
     return td_fail(q->err, TD_EINVAL, "the output path is too long");
 }
 
+td_status td_source_path(const td_quantizer *q, char path[PATH_MAX], const char *name) {
+    if ((size_t)snprintf(path, PATH_MAX, "%s/%s", q->o->model_path, name) < PATH_MAX) return TD_OK;
+    return td_fail(q->err, TD_EINVAL, "the model path is too long");
+}
+
 /* But for the marker, which is replaced when they are gone. Another model's template or end tokens would be taken for this one's. */
 static bool is_ours(const char *name) {
     size_t n = strlen(name);

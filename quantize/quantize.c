@@ -149,7 +149,7 @@ static td_status open_source(td_quantizer *q) {
 static td_status hash_config(td_quantizer *q) {
     char    path[PATH_MAX];
     json_t *config;
-    if ((size_t)snprintf(path, sizeof path, "%s/config.json", q->o->model_path) >= sizeof path) return td_fail(q->err, TD_EINVAL, "the model path is too long");
+    TD_TRY(td_source_path(q, path, "config.json"));
     TD_TRY(td_json_read(path, TD_SMALL_FILE_MAX, &config, q->err));
     char *text = td_json_dump(config, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(config);

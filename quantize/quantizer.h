@@ -82,6 +82,7 @@ void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what);
 /* ---- output_folder.c ------------------------------------------------------------------------- */
 
 TD_NODISCARD td_status td_output_path(const td_quantizer *q, char path[PATH_MAX], const char *name);
+TD_NODISCARD td_status td_source_path(const td_quantizer *q, char path[PATH_MAX], const char *name); /* the same in the model's folder */
 
 /**
  * A new or empty folder gets the marker; one with the same marker is continued; another run's is emptied with force; anything else is left

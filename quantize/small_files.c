@@ -29,8 +29,7 @@ td_status td_small_files_copy(td_quantizer *q) {
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
         char  *data;
         size_t len;
-        if ((size_t)snprintf(from, sizeof from, "%s/%s", q->o->model_path, NAMES[i]) >= sizeof from)
-            return td_fail(q->err, TD_EINVAL, "the model path is too long");
+        TD_TRY(td_source_path(q, from, NAMES[i]));
         TD_TRY(td_output_path(q, to, NAMES[i]));
         td_status s = td_file_read(from, TD_SMALL_FILE_MAX, &data, &len, q->err);
         if (s == TD_ENOTFOUND) continue;
@@ -98,9 +97,8 @@ td_status td_output_config_write(td_quantizer *q) {
     char    path[PATH_MAX];
     json_t *config;
     bool folder = !td_checkpoint_is_dummy(q->source) || is_folder(q->o->model_path);
-    if ((size_t)snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", q->o->model_path) >= sizeof path)
-        return td_fail(q->err, TD_EINVAL, "the model path is too long");
-    TD_TRY(td_json_read(path, TD_SMALL_FILE_MAX, &config, q->err));
+    if (folder) TD_TRY(td_source_path(q, path, "config.json"));
+    TD_TRY(td_json_read(folder ? path : q->o->model_path, TD_SMALL_FILE_MAX, &config, q->err));
     json_object_del(config, "quantization_config"); /* of codes that are decoded now */
     json_object_del(config, "compression_config");
     json_t   *numbers = q->compressed_tensors ? shared_quantization_config(q) : q->w8a8 ? quantization_config() : NULL;

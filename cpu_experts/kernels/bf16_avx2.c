@@ -10,6 +10,5 @@ const td_gemm_kernel td_bf16_avx2 = {
     .name = "bf16_avx2_5x16",
     .layout = "bf16_16",
     .needs = TD_CPU_AVX2,
-    .mr = MR,
     .run = run,
 };

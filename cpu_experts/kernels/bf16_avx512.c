@@ -12,6 +12,5 @@ const td_gemm_kernel td_bf16_avx512 = {
     .name = "bf16_avx512_12x32",
     .layout = "bf16_32",
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512,
-    .mr = MR,
     .run = run,
 };

@@ -25,6 +25,5 @@ const td_gemm_kernel td_bf16_scalar = {
     .name = "bf16_scalar_1x16",
     .layout = "bf16_16",
     .needs = 0,
-    .mr = 1,
     .run = run,
 };

@@ -66,6 +66,5 @@ const td_gemm_kernel td_int4c_avx2 = {
     .name = "int4c_avx2_4x16",
     .layout = "int4c_16x4",
     .needs = TD_CPU_AVX2,
-    .mr = MR,
     .run = run,
 };

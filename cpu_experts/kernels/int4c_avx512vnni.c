@@ -16,6 +16,5 @@ const td_gemm_kernel td_int4c_avx512vnni = {
     .name = "int4c_avx512vnni_14x32",
     .layout = "int4c_32x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
-    .mr = MR,
     .run = run,
 };

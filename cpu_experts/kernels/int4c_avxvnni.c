@@ -13,6 +13,5 @@ const td_gemm_kernel td_int4c_avxvnni = {
     .name = "int4c_avxvnni_6x16",
     .layout = "int4c_16x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,
-    .mr = MR,
     .run = run,
 };

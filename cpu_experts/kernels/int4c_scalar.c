@@ -27,6 +27,5 @@ const td_gemm_kernel td_int4c_scalar = {
     .name = "int4c_scalar_1x16",
     .layout = "int4c_16x4",
     .needs = 0,
-    .mr = 1,
     .run = run,
 };

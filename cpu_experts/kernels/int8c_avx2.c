@@ -32,6 +32,5 @@ const td_gemm_kernel td_int8c_avx2 = {
     .name = "int8c_avx2_4x16",
     .layout = "int8c_16x4",
     .needs = TD_CPU_AVX2,
-    .mr = MR,
     .run = run,
 };

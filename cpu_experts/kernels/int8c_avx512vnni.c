@@ -20,6 +20,5 @@ const td_gemm_kernel td_int8c_avx512vnni = {
     .name = "int8c_avx512vnni_14x32",
     .layout = "int8c_32x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
-    .mr = MR,
     .run = run,
 };

@@ -18,6 +18,5 @@ const td_gemm_kernel td_int8c_avxvnni = {
     .name = "int8c_avxvnni_6x16",
     .layout = "int8c_16x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,
-    .mr = MR,
     .run = run,
 };

@@ -22,6 +22,5 @@ const td_gemm_kernel td_int8c_scalar = {
     .name = "int8c_scalar_1x16",
     .layout = "int8c_16x4",
     .needs = 0,
-    .mr = 1,
     .run = run,
 };

@@ -19,6 +19,5 @@ const td_gemm_kernel td_fp4g_amx = {
     .name = "fp4g_amx_32x32",
     .layout = "fp4g_32x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI | TD_CPU_AMX_NEEDED,
-    .mr = AMX_PAIR,
     .run = run,
 };

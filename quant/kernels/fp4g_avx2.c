@@ -45,6 +45,5 @@ const td_gemm_kernel td_fp4g_avx2 = {
     .name = "fp4g_avx2_4x16",
     .layout = "fp4g_16x4",
     .needs = TD_CPU_AVX2,
-    .mr = MR,
     .run = run,
 };

@@ -37,6 +37,5 @@ const td_gemm_kernel td_fp4g_scalar = {
     .name = "fp4g_scalar_1x16",
     .layout = "fp4g_16x4",
     .needs = 0,
-    .mr = 1,
     .run = run,
 };

@@ -20,6 +20,5 @@ const td_gemm_kernel td_int4g_amx = {
     .name = "int4g_amx_32x32",
     .layout = "int4g_32x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI | TD_CPU_AMX_NEEDED,
-    .mr = AMX_PAIR,
     .run = run,
 };

@@ -47,6 +47,5 @@ const td_gemm_kernel td_int4g_avx2 = {
     .name = "int4g_avx2_4x16",
     .layout = "int4g_16x4",
     .needs = TD_CPU_AVX2,
-    .mr = MR,
     .run = run,
 };

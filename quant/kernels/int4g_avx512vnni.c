@@ -17,6 +17,5 @@ const td_gemm_kernel td_int4g_avx512vnni = {
     .name = "int4g_avx512vnni_13x32",
     .layout = "int4g_32x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
-    .mr = MR,
     .run = run,
 };

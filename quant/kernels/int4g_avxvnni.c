@@ -15,6 +15,5 @@ const td_gemm_kernel td_int4g_avxvnni = {
     .name = "int4g_avxvnni_5x16",
     .layout = "int4g_16x4",
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,
-    .mr = MR,
     .run = run,
 };

@@ -33,7 +33,7 @@ static void print_help(FILE *f) {
     fputs("usage: tandem topo [options]\n\n"
           "The machine, the read bandwidth between its NUMA nodes (measured, less than a second), and the thread plan that launch_server makes\n"
           "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment plans for a machine that is not there.\n\n"
-          "  --cpuinfer N, --kt-cpuinfer N              expert threads; 0, the default: one per physical core, less --npu-threads\n"
+          "  --cpuinfer N, --kt-cpuinfer N              expert threads; 0, the default: one per physical core (or as many as the cgroup leaves time), less --npu-threads\n"
           "  --subpool-count N, --kt-threadpool-count N   groups of expert threads; 0, the default: one per NUMA node\n"
           "  --npu-threads N                            threads of its own for the host device; default 0: it shares the experts'\n"
           "  --json                                     one JSON object instead of tables\n"
@@ -160,7 +160,7 @@ static void print_tables(const options *o, const facts *f) {
     char                  text[TEXT_BYTES];
     printf("%s: %u cores, %u hardware threads, %u L3 (%llu MiB), %.1f GiB of memory\n\n", m->cpu[0] ? m->cpu : "this machine", m->n_cores, m->n_cpus,
            m->n_l3, (unsigned long long)m->l3_bytes >> 20, (double)m->memory_bytes / (1 << 30));
-    if (isfinite(m->cpu_time)) printf("The cgroup leaves the time of %.1f cores: more threads than that are stopped again and again\n\n", m->cpu_time);
+    if (isfinite(m->cpu_time)) printf("The cgroup leaves the time of %.1f cores, which --cpuinfer follows unless it is given\n\n", m->cpu_time);
     printf("%-6s %6s %4s %12s   %s\n", "node", "cores", "L3", "memory, GiB", "cpus (first hardware thread of each core)");
     for (uint32_t i = 0; i < t->n_nodes; i++) {
         const td_numa_node *node = &t->nodes[i];

@@ -311,7 +311,7 @@ static const flag FLAGS[] = {
      .max = 1024,
      .arg = "N",
      .by_default = "0",
-     .help = "Expert threads; 0 takes one per physical core."},
+     .help = "Expert threads; 0 takes one per physical core, or as many as the cgroup leaves time, less --npu-threads."},
     {{"subpool-count", "kt-threadpool-count"},
      U32,
      WORKS,

@@ -145,13 +145,20 @@ static void place_device(planner *p, td_thread_plan *plan) {
     for (uint32_t i = 0; i < plan->n_npu; i++) plan->npu[i].node = memory;
 }
 
+/* Cores whose time the cgroup leaves: more threads would be stopped again and again. */
+static uint32_t cores_with_time(const td_topology *t) {
+    double time = ceil(t->machine.cpu_time);
+    return time < t->n_cores ? (uint32_t)fmax(time, 1) : t->n_cores;
+}
+
 td_status td_plan_threads(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w, td_thread_plan *plan, td_error *err) {
     memset(plan, 0, sizeof *plan);
     planner p = {.t = t, .b = b};
     for (uint32_t i = 0; i < t->n_nodes; i++) p.n_free[i] = t->nodes[i].n_cores;
     find_homes(&p);
+    uint32_t n_cores = cores_with_time(t);
     plan->n_npu = w->npu_threads;
-    plan->n_experts = w->cpuinfer ? w->cpuinfer : t->n_cores > w->npu_threads ? t->n_cores - w->npu_threads : 1;
+    plan->n_experts = w->cpuinfer ? w->cpuinfer : n_cores > w->npu_threads ? n_cores - w->npu_threads : 1;
     plan->n_subpools = w->subpool_count ? w->subpool_count : p.n_homes < plan->n_experts ? p.n_homes : plan->n_experts;
     if (plan->n_experts > TD_POOL_WORKERS_MAX || plan->n_npu > TD_POOL_WORKERS_MAX)
         return td_fail(err, TD_EINVAL, "at most %d threads per tier", TD_POOL_WORKERS_MAX);

@@ -17,7 +17,7 @@
 #include "core/topology.h"
 
 typedef struct {
-    uint32_t cpuinfer;      /* expert threads; 0: every core, less npu_threads */
+    uint32_t cpuinfer;      /* expert threads; 0: every core, or as many as the cgroup leaves time, less npu_threads */
     uint32_t subpool_count; /* 0: one per node with cores and memory, at most cpuinfer */
     uint32_t npu_threads;   /* 0: the host device shares the expert threads */
 } td_thread_wishes;

@@ -159,7 +159,7 @@ typedef struct {
     uint32_t    max_prefill_tokens;
     uint32_t    max_running_requests; /* 0: default */
     uint32_t    max_queued_requests;  /* 0: default */
-    uint32_t    cpuinfer;            /* expert threads; 0: one per physical core of the allowed cpu set */
+    uint32_t    cpuinfer;            /* expert threads; 0: one per physical core of the allowed cpu set, or as many as the cgroup leaves time */
     uint32_t    subpool_count;       /* NUMA subpools of the expert threads; 0: one per NUMA node in use */
     uint32_t    npu_threads;         /* host device: threads of its own; 0: shares the expert threads */
     bool        enable_defer;

@@ -2,6 +2,7 @@
  * Thread plans: on machines that hwloc makes up, for every wish of a table and random ones, what any plan must keep; then single decisions
  * that follow from a bandwidth matrix. TD_TEST_SEED=n draws other wishes.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,6 +46,7 @@ static void read_machine(size_t i) {
     setenv("HWLOC_SYNTHETIC", MACHINES[i].synthetic, 1);
     if (td_topology_read(&topo, &err) != TD_OK) fail_msg("%s: %s", MACHINES[i].name, err.text);
     unsetenv("HWLOC_SYNTHETIC");
+    topo.machine.cpu_time = INFINITY; /* whatever this machine's cgroup leaves */
     memset(&bandwidth, 0, sizeof bandwidth);
 }
 
@@ -220,6 +222,7 @@ static void machines_are_read_as_they_are(void **state) {
 /* Nodes of so many cores each, node i with cpus 10 i, 10 i + 1, ...; every node reads itself at `local` and others at `remote` GB/s. */
 static void make_machine(const uint32_t *n_cores, uint32_t n_nodes, double local, double remote) {
     memset(&topo, 0, sizeof topo);
+    topo.machine.cpu_time = INFINITY;
     topo.n_nodes = n_nodes;
     for (uint32_t i = 0; i < n_nodes; i++) {
         topo.nodes[i] = (td_numa_node){.os_index = i, .n_cores = n_cores[i], .first_core = topo.n_cores, .n_l3 = 1, .memory_bytes = 1 << 30};
@@ -329,6 +332,21 @@ static void the_device_prefers_a_node_of_its_own(void **state) {
     assert_int_equal(plan.n_unpinned, 0);
 }
 
+static void the_default_follows_the_time_that_is_left(void **state) {
+    (void)state;
+    static const struct {
+        double   time;
+        uint32_t wish, npu, experts;
+    } CASES[] = {{INFINITY, 0, 0, 8}, {8, 0, 0, 8}, {3.5, 0, 0, 4}, {3.5, 0, 1, 3}, {0.5, 0, 0, 1}, {2, 0, 4, 1}, {2, 6, 0, 6}};
+    make_machine((uint32_t[]){4, 4}, 2, 100, 30);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        topo.machine.cpu_time = CASES[i].time;
+        make_plan((td_thread_wishes){.cpuinfer = CASES[i].wish, .npu_threads = CASES[i].npu});
+        assert_int_equal(plan.n_experts, CASES[i].experts);
+        assert_int_equal(plan.n_subpools, CASES[i].experts > 1 ? 2 : 1);
+    }
+}
+
 static void too_much_is_refused_in_a_sentence(void **state) {
     (void)state;
     static const struct {
@@ -358,6 +376,7 @@ int main(void) {
         cmocka_unit_test(memory_without_cores_is_no_home),
         cmocka_unit_test(cores_without_memory_work_for_their_neighbours),
         cmocka_unit_test(the_device_prefers_a_node_of_its_own),
+        cmocka_unit_test(the_default_follows_the_time_that_is_left),
         cmocka_unit_test(too_much_is_refused_in_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -132,10 +132,16 @@ td_status td_packed_read(const char *path, const packed_span *spans, size_t n_sp
 
 /* ---- writing ----------------------------------------------------------------------------------- */
 
-static int sync_folder(const char *path) {
+/* Open the folder of a path, or with O_TMPFILE a file in it. @return -1 with errno */
+static int open_folder_of(const char *path, int flags) {
     char copy[PATH_MAX];
-    if ((size_t)snprintf(copy, sizeof copy, "%s", path) >= sizeof copy) return ENAMETOOLONG;
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if ((size_t)snprintf(copy, sizeof copy, "%s", path) < sizeof copy) return open(dirname(copy), flags | O_CLOEXEC, 0644);
+    errno = ENAMETOOLONG;
+    return -1;
+}
+
+static int sync_folder(const char *path) {
+    int fd = open_folder_of(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return errno;
     int rc = fsync(fd) ? errno : 0;
     close(fd);
@@ -144,9 +150,7 @@ static int sync_folder(const char *path) {
 
 /* Without a name, where the file system has that: a killed process leaves nothing of it. Else under the temporary one. */
 static int open_unseen(const char *path, const char *tmp, bool *named) {
-    char copy[PATH_MAX];
-    snprintf(copy, sizeof copy, "%s", path);
-    int fd = open(dirname(copy), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
+    int fd = open_folder_of(path, O_TMPFILE | O_WRONLY);
     *named = fd < 0;
     return *named ? open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) : fd;
 }

@@ -133,3 +133,8 @@ void td_scored_model_close(td_scored_model *m) {
     if (m->npu) m->npu->ops->close(m->npu);
     *m = (td_scored_model){0};
 }
+
+td_status td_scored_checkpoint_open(const td_engine_options *o, td_checkpoint **out, td_error *err) {
+    if (o->load_format && !strcmp(o->load_format, "dummy")) return td_checkpoint_open_dummy(0, out, err);
+    return td_checkpoint_open(o->model_path, out, err);
+}

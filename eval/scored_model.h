@@ -49,4 +49,7 @@ TD_NODISCARD td_status td_scored_model_open(td_scored_model *m, const td_engine_
                                             uint64_t available_bytes, td_layer_tap tap, td_rows_tap rows_tap, void *tap_user, td_error *err);
 void                   td_scored_model_close(td_scored_model *m);
 
+/** The checkpoint that such options name, once more: for what a loaded model does not keep. */
+TD_NODISCARD td_status td_scored_checkpoint_open(const td_engine_options *o, td_checkpoint **out, td_error *err);
+
 #endif

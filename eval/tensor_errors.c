@@ -188,8 +188,7 @@ static double db_of(const sums *s) { return s->noise > 0 ? 10 * log10(s->signal 
 
 static td_status open_side(side *s, const td_scored_model *m, const td_engine_options *o, td_error *err) {
     *s = (side){.config = td_model_get_config(m->model), .experts = td_model_get_experts(m->model), .w8a8 = m->act_dtype == TD_DT_BF16};
-    return o->load_format && !strcmp(o->load_format, "dummy") ? td_checkpoint_open_dummy(0, &s->checkpoint, err)
-                                                              : td_checkpoint_open(o->model_path, &s->checkpoint, err);
+    return td_scored_checkpoint_open(o, &s->checkpoint, err);
 }
 
 static td_status compare_all(comparison *c, td_pool *pool, td_tensor_snr **out, size_t *n, td_error *err) {

@@ -24,7 +24,7 @@ static td_status read_gains(const td_scored_model *m, const td_engine_options *o
     td_checkpoint         *ck;
     float                 *input = malloc(c->hidden * sizeof *input);
     if (!input) return td_fail(err, TD_ENOMEM, "out of memory for the norms' gains");
-    td_status st = td_checkpoint_open(o->model_path, &ck, err);
+    td_status st = td_scored_checkpoint_open(o, &ck, err);
     *all_one = true;
     for (uint32_t l = 0; st == TD_OK && l < c->n_layers; l++) {
         float *row = gain + (size_t)l * c->hidden;

@@ -198,14 +198,20 @@ static td_status write_block(td_quantizer *q, td_safetensors_writer *w, const jo
     return TD_OK;
 }
 
+/* A piece of a tensor as it is stored, where it can be read element by element. */
+static const void *fetch_piece(td_quantizer *q, const void *from, size_t bytes, td_dtype dtype) {
+    void       *buffer = q->tensors->fetched;
+    const void *in = td_checkpoint_fetch(q->source, from, bytes, buffer);
+    return (uintptr_t)in % td_dtype_bytes(dtype) ? memmove(buffer, in, bytes) : in;
+}
+
 static td_status write_int8(td_quantizer *q, td_safetensors_writer *w, const job *j) {
     td_device_tensors *t = q->tensors;
     size_t             n = j->in.shape[0], k = j->in.shape[1], row_bytes = k * td_dtype_bytes(j->in.dtype), step = BLOCK_BYTES / row_bytes;
     if (step == 0) step = 1;
     for (size_t row = 0; row < n; row += step) {
         size_t      rows = n - row < step ? n - row : step;
-        const char *in = td_checkpoint_fetch(q->source, (const char *)j->in.data + row * row_bytes, rows * row_bytes, t->fetched);
-        if ((uintptr_t)in % td_dtype_bytes(j->in.dtype)) in = memmove(t->fetched, in, rows * row_bytes);
+        const void *in = fetch_piece(q, (const char *)j->in.data + row * row_bytes, rows * row_bytes, j->in.dtype);
         block b = {.dtype = j->in.dtype, .in = in, .n = rows, .k = k, .codes = t->codes, .scales = t->scales};
         TD_TRY(write_block(q, w, j, &b, row));
         td_checkpoint_release(q->source, (const char *)j->in.data + row * row_bytes, rows * row_bytes);
@@ -243,8 +249,7 @@ static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const j
     for (size_t at = 0, n; at < j->in.bytes; at += n) {
         n = j->in.bytes - at < BLOCK_BYTES ? j->in.bytes - at : BLOCK_BYTES;
         const char *from = (const char *)j->in.data + at;
-        const void *in = td_checkpoint_fetch(q->source, from, n, t->fetched);
-        if ((uintptr_t)in % td_dtype_bytes(j->in.dtype)) in = memmove(t->fetched, in, n);
+        const void *in = fetch_piece(q, from, n, j->in.dtype);
         if (!isfinite(td_amax(j->in.dtype, in, n / td_dtype_bytes(j->in.dtype)))) return not_finite(q, j);
         TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], at, in, n, q->err));
         td_checkpoint_release(q->source, from, n);

@@ -45,6 +45,18 @@ static inline void amx_take_shape(amx_shape *now, const amx_rows *r, size_t step
     *now = (amx_shape){{r->n[0], r->n[1]}, step};
 }
 
+/* Sums c0 and c1 += rows a times the two tiles of weights; the numbers of tiles are parts of the instructions. */
+#define AMX_DOTS(w_signed, c0, c1, a) \
+    do {                              \
+        if (w_signed) {               \
+            td_amx_dot_s8(c0, a, 6);  \
+            td_amx_dot_s8(c1, a, 7);  \
+        } else {                      \
+            td_amx_dot_u8(c0, a, 6);  \
+            td_amx_dot_u8(c1, a, 7);  \
+        }                             \
+    } while (0)
+
 /* sums [rows, AMX_NR] += k of the rows from k0 on times weights, in steps that divide k; fresh: there are no sums yet. */
 static inline __attribute__((always_inline)) void amx_steps(const amx_rows *r, size_t k0, size_t k, size_t step, const uint8_t *w, const bool w_signed,
                                                             int32_t *sums, bool fresh, size_t ahead) {
@@ -72,22 +84,10 @@ static inline __attribute__((always_inline)) void amx_steps(const amx_rows *r, s
         td_amx_load(6, w, 4 * AMX_NR);
         td_amx_load(7, w + 64, 4 * AMX_NR);
         td_amx_load(4, x0 + j, r->stride);
-        if (w_signed) {
-            td_amx_dot_s8(0, 4, 6);
-            td_amx_dot_s8(1, 4, 7);
-        } else {
-            td_amx_dot_u8(0, 4, 6);
-            td_amx_dot_u8(1, 4, 7);
-        }
+        AMX_DOTS(w_signed, 0, 1, 4);
         if (!two) continue;
         td_amx_load(5, x1 + j, r->stride);
-        if (w_signed) {
-            td_amx_dot_s8(2, 5, 6);
-            td_amx_dot_s8(3, 5, 7);
-        } else {
-            td_amx_dot_u8(2, 5, 6);
-            td_amx_dot_u8(3, 5, 7);
-        }
+        AMX_DOTS(w_signed, 2, 3, 5);
     }
     td_amx_store(0, sums, stride);
     td_amx_store(1, sums + 16, stride);

@@ -74,9 +74,9 @@ static void make_rows(gemm *g) {
 
 static td_status time_matrix(gemm *g, size_t which, const char *shape, td_error *err) {
     size_t n = MATRICES[which].n, k = MATRICES[which].k;
-    g->k = td_round_up(k, g->kernel->kr);
-    g->n_tiles = (n + g->kernel->nr - 1) / g->kernel->nr;
-    g->tile_bytes = g->kernel->tile_bytes(g->k, &g->groups);
+    g->k = td_round_up(k, g->kernel->tiles->kr);
+    g->n_tiles = (n + g->kernel->tiles->nr - 1) / g->kernel->tiles->nr;
+    g->tile_bytes = td_tile_bytes(g->kernel->tiles, g->k, &g->groups);
     g->n_copies = BUFFER_BYTES / (g->n_tiles * g->tile_bytes);
     g->turn = 0;
     make_rows(g);

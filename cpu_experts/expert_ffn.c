@@ -110,12 +110,12 @@ static void make_row(const td_experts *x, td_dtype dtype, const void *src, size_
     }
 }
 
-void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
+void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_tile_layout *tiles,
                             const expert_layout *l) {
-    size_t inter_tiles = l->n_gate * kernel->nr * sizeof(float), inter_row = row_bytes(c->format, l, l->inter_k);
+    size_t inter_tiles = l->n_gate * tiles->nr * sizeof(float), inter_row = row_bytes(c->format, l, l->inter_k);
     *p = (expert_scratch_plan){.x_stride = odd_lines(row_bytes(c->format, l, l->hidden_k)),
                                .h_stride = odd_lines(inter_tiles > inter_row ? inter_tiles : inter_row),
-                               .y_stride = l->n_down * kernel->nr};
+                               .y_stride = l->n_down * tiles->nr};
     size_t y_bytes = p->y_stride * sizeof(float);
     size_t pair_bytes = p->h_stride + sizeof(pair) + sizeof(uint32_t) + 2 * sizeof(td_gemm_row);
     size_t tok_bytes = c->top_k * (p->x_stride + pair_bytes);
@@ -129,7 +129,7 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     size_t held_rows = (size_t)p->defer_tok * c->max_deferred;
     p->max_pairs = p->batch_tok * c->top_k;
     p->max_blocks = c->n_experts + p->max_pairs / ROWS_MAX;
-    size_t compute = TILES_BYTES + (c->max_deferred ? 2 : 1) * SUM_BYTES, pack = td_expert_pack_worker_bytes(kernel, l);
+    size_t compute = TILES_BYTES + (c->max_deferred ? 2 : 1) * SUM_BYTES, pack = td_expert_pack_worker_bytes(tiles, l);
     p->worker_bytes = td_round_up(compute > pack ? compute : pack, TD_PAGE_BYTES); /* each is touched first by its worker, on its node */
     p->bytes = tok_bytes * p->batch_tok + held_rows * (y_bytes + sizeof(float)) + p->max_blocks * sizeof(row_block) +
                c->n_experts * (sizeof(active_expert) + sizeof(uint32_t) + sizeof(bool)) + 32 * TD_CACHE_LINE;
@@ -307,8 +307,8 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
         g.next = t + 1 < tile1 ? tile + 2 * tile_bytes : after;
         g.out = up;
         kernel->run(&g);
-        float *h = (float *)(f->h + b->pair0 * x->scratch.h_stride) + (sh->gate_tile0 + t) * kernel->nr;
-        x->vec->silu_mul(gate, up, b->n_pairs, kernel->nr, h, x->scratch.h_stride / sizeof *h);
+        float *h = (float *)(f->h + b->pair0 * x->scratch.h_stride) + (sh->gate_tile0 + t) * kernel->tiles->nr;
+        x->vec->silu_mul(gate, up, b->n_pairs, kernel->tiles->nr, h, x->scratch.h_stride / sizeof *h);
     }
     if (atomic_fetch_sub_explicit(&b->left, 1, memory_order_acq_rel) == 1) finish_block(x, b);
 }
@@ -370,7 +370,7 @@ static uint32_t lower_pair(const expert_ffn *f, const active_expert *e, uint32_t
 /* Tile results [m, nr] of pairs p0.. go where each pair's output belongs. */
 static void scatter(const td_experts *x, const down_region *r, const float *out, uint32_t p0, uint32_t m, size_t column) {
     expert_ffn *f = x->ffn;
-    size_t      nr = x->kernel->nr, at = column - r->column0;
+    size_t      nr = x->kernel->tiles->nr, at = column - r->column0;
     for (uint32_t i = 0; i < m; i++, out += nr) {
         const pair *p = &f->pairs[p0 + i];
         if (p->held == IMMEDIATE)
@@ -387,7 +387,7 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     expert_ffn         *f = x->ffn;
     const expert_shard *sh = &x->layout.shard[w->subpool];
     uint32_t            chunk = item % f->n_chunks, range = item / f->n_chunks;
-    size_t      tile0 = sh->n_down * chunk / f->n_chunks, tile1 = sh->n_down * (chunk + 1) / f->n_chunks, nr = x->kernel->nr;
+    size_t      tile0 = sh->n_down * chunk / f->n_chunks, tile1 = sh->n_down * (chunk + 1) / f->n_chunks, nr = x->kernel->tiles->nr;
     size_t      tile_bytes = x->layout.down_tile_bytes;
     const char *tiles =
         (const char *)expert_shard_data(x, f->layer, w->subpool) + sh->n_gate * 2 * x->layout.gate_tile_bytes;
@@ -479,7 +479,7 @@ static void run_pass(td_experts *x, bool second) {
     f->n_ranges = (f->n_tok + RANGE_TOK - 1) / RANGE_TOK;
     f->n_chunks = chunk_count(x, f->n_ranges, down_tiles, down_tiles * l->down_tile_bytes * n_experts * rows);
     uint32_t range_tok = (f->n_tok + f->n_ranges - 1) / f->n_ranges;
-    while (range_tok * sums_stride((down_tiles + f->n_chunks - 1) / f->n_chunks, x->kernel->nr) * sizeof(float) > SUM_BYTES) f->n_chunks++;
+    while (range_tok * sums_stride((down_tiles + f->n_chunks - 1) / f->n_chunks, x->kernel->tiles->nr) * sizeof(float) > SUM_BYTES) f->n_chunks++;
     run_phase(x, second ? "deferred down" : "down", (uint32_t)n_experts, down_item, f->n_chunks * f->n_ranges, true);
 }
 

@@ -46,21 +46,21 @@ static bool numbers_of_word(uint32_t word, td_expert_numbers *out) {
     return true;
 }
 
-static const td_gemm_kernel *kernel_of(const td_packed_header *h) {
-    const td_gemm_kernel *k = td_gemm_find_layout((td_expert_format)(h->format & 0xff), h->layout);
-    return k && k->nr == h->nr && k->kr == h->kr ? k : NULL;
+static const td_tile_layout *tiles_of(const td_packed_header *h) {
+    const td_tile_layout *tiles = td_tile_layout_named((td_expert_format)(h->format & 0xff), h->layout);
+    return tiles && tiles->nr == h->nr && tiles->kr == h->kr ? tiles : NULL;
 }
 
 /* The layout that a header describes, where it is consistent with itself. */
 static td_status layout_of(const td_packed_header *h, const td_experts_config *c, expert_layout *l, const char *path,
                            td_error *err) {
-    const td_gemm_kernel *kernel = kernel_of(h);
-    if (!kernel)
+    const td_tile_layout *tiles = tiles_of(h);
+    if (!tiles)
         return td_fail(err, TD_ENOTSUP, "%s is packed for kernel %s, which this build does not know; pack the experts anew",
                        path, h->kernel);
     if (h->n_shards == 0 || h->n_shards > TD_POOL_SUBPOOLS_MAX)
         return td_fail(err, TD_EFORMAT, "%s says it has %u shards", path, h->n_shards);
-    td_status status = td_expert_layout_init(l, c, kernel, h->n_shards, err);
+    td_status status = td_expert_layout_init(l, c, tiles, h->n_shards, err);
     if (status != TD_OK) return td_fail_within(err, "%s", path);
     uint64_t total = 0;
     for (uint32_t s = 0; s < h->n_shards; s++) {
@@ -177,15 +177,15 @@ static td_status save_layer(const td_experts *x, td_pool *pool, uint32_t layer, 
                            .n_experts = x->config.n_experts,
                            .hidden = x->config.hidden,
                            .inter = x->config.inter,
-                           .nr = x->kernel->nr,
-                           .kr = x->kernel->kr,
+                           .nr = x->kernel->tiles->nr,
+                           .kr = x->kernel->tiles->kr,
                            .n_shards = l->n_shards,
                            .source_hash = source_hash,
                            .repacked_from = repacked_from,
                            .payload_bytes = l->layer_bytes}};
     packed_part parts[1 + TD_POOL_SUBPOOLS_MAX] = {{&p, sizeof p}};
     memcpy(p.h.magic, TD_PACKED_MAGIC, sizeof p.h.magic);
-    snprintf(p.h.layout, sizeof p.h.layout, "%s", x->kernel->layout);
+    snprintf(p.h.layout, sizeof p.h.layout, "%s", x->kernel->tiles->name);
     snprintf(p.h.kernel, sizeof p.h.kernel, "%s", x->kernel->name);
     for (uint32_t s = 0; s < l->n_shards; s++) {
         p.h.shard_bytes[s] = l->shard[s].bytes;
@@ -220,7 +220,7 @@ static td_status read_shards(td_pool *pool, const char *path, const td_packed_he
 typedef struct {
     const expert_layout  *layout;
     td_expert_format      format;
-    const td_gemm_kernel *kernel;
+    const td_tile_layout *tiles;
     void                 *shard[TD_POOL_SUBPOOLS_MAX];
 } file_source;
 
@@ -230,7 +230,7 @@ static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, siz
     (void)worker;
     const file_source *src = ctx;
     td_expert_format   format = src->format;
-    size_t nr = src->kernel->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m),
+    size_t nr = src->tiles->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m),
            element = td_gemm_element(format), n_scales = 1, file_scales = 1, unpacked = SIZE_MAX;
     td_gemm_weights tile_weights = td_expert_tile_weights(src->layout, tmp);
     if (td_expert_has_groups(format)) {
@@ -243,7 +243,7 @@ static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, siz
         if (tile != unpacked) {
             uint32_t s;
             size_t   at = td_expert_tile_offset(src->layout, expert, m, tile, &s);
-            src->kernel->unpack((const char *)src->shard[s] + at, &tile_weights, file_k, &src->layout->groups);
+            td_tile_unpack(src->tiles, (const char *)src->shard[s] + at, &tile_weights, file_k, &src->layout->groups);
             unpacked = tile;
         }
         char *codes = (char *)out->rows + r * k * element;
@@ -259,7 +259,7 @@ static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, siz
 
 static td_status load_repacked(td_experts *x, uint32_t layer, const char *path, const td_packed_header *h,
                                const expert_layout *l, td_error *err) {
-    file_source src = {.layout = l, .format = x->config.format, .kernel = kernel_of(h)};
+    file_source src = {.layout = l, .format = x->config.format, .tiles = tiles_of(h)};
     td_status   status = TD_OK;
     for (uint32_t s = 0; s < l->n_shards && status == TD_OK; s++)
         status = td_mem_map(l->shard[s].bytes, TD_NODE_ANY, &src.shard[s], err);
@@ -270,7 +270,7 @@ static td_status load_repacked(td_experts *x, uint32_t layer, const char *path, 
 }
 
 static bool is_native(const td_experts *x, const td_packed_header *h) {
-    return h->n_shards == x->layout.n_shards && !strcmp(h->layout, x->kernel->layout);
+    return h->n_shards == x->layout.n_shards && !strcmp(h->layout, x->kernel->tiles->name);
 }
 
 /* The page cache puts pages where it likes, so shards that belong to a node are copied there. */
@@ -326,12 +326,12 @@ td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, 
     header_page   sp;
     expert_layout sl;
     bool          named =
-        (size_t)snprintf(sibling, sizeof sibling, "%s.%s-%u", path, x->kernel->layout, x->layout.n_shards) < sizeof sibling;
+        (size_t)snprintf(sibling, sizeof sibling, "%s.%s-%u", path, x->kernel->tiles->name, x->layout.n_shards) < sizeof sibling;
     if (named && open_packed(&x->config, layer, sibling, 0, &sp, &sl, NULL) == TD_OK && is_native(x, &sp.h) &&
         sp.h.repacked_from == p.h.header_hash && load_native(x, layer, sibling, &sp.h, NULL) == TD_OK)
         return TD_OK;
 
-    td_info("%s is packed as %s in %u shards; repacking as %s in %u", path, p.h.layout, p.h.n_shards, x->kernel->layout,
+    td_info("%s is packed as %s in %u shards; repacking as %s in %u", path, p.h.layout, p.h.n_shards, x->kernel->tiles->name,
             x->layout.n_shards);
     TD_TRY(load_repacked(x, layer, path, &p.h, &l, err));
     td_error write_error = {0};

@@ -25,6 +25,12 @@ static const td_gemm_kernel *const BF16[] = {
     &td_bf16_scalar, NULL,
 };
 
+static const td_tile_layout *const LAYOUTS[TD_EXPERT_FORMATS][3] = {[TD_EXPERT_INT4C] = {&td_int4c_16x4, &td_int4c_32x4},
+                                                                    [TD_EXPERT_BF16] = {&td_bf16_16, &td_bf16_32},
+                                                                    [TD_EXPERT_INT8C] = {&td_int8c_16x4, &td_int8c_32x4},
+                                                                    [TD_EXPERT_INT4G] = {&td_int4g_16x4, &td_int4g_32x4},
+                                                                    [TD_EXPERT_FP4G] = {&td_fp4g_16x4, &td_fp4g_32x4}};
+
 const td_gemm_kernel *const *td_gemm_list(td_expert_format format) {
     static const td_gemm_kernel *const *const KERNELS[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = INT4C,
                                                                             [TD_EXPERT_BF16] = BF16,
@@ -38,11 +44,10 @@ const td_gemm_kernel *td_gemm_select(td_expert_format format, uint32_t features)
     return td_gemm_first(td_gemm_list(format), features);
 }
 
-const td_gemm_kernel *td_gemm_find_layout(td_expert_format format, const char *layout) {
-    const td_gemm_kernel *found = NULL;
-    for (const td_gemm_kernel *const *k = td_gemm_list(format); *k; k++)
-        if (!strcmp((*k)->layout, layout)) found = *k;
-    return found;
+const td_tile_layout *td_tile_layout_named(td_expert_format format, const char *name) {
+    const td_tile_layout *const *l = LAYOUTS[format];
+    while (*l && strcmp((*l)->name, name)) l++;
+    return *l;
 }
 
 #if defined(__x86_64__)

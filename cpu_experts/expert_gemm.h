@@ -14,8 +14,8 @@ const td_gemm_kernel *const *td_gemm_list(td_expert_format format);
 /** The best kernel of a format that the features allow; never NULL for a format of the enum. */
 const td_gemm_kernel *td_gemm_select(td_expert_format format, uint32_t features);
 
-/** The kernel of a format with this layout that needs least (for unpacking a file), or NULL. */
-const td_gemm_kernel *td_gemm_find_layout(td_expert_format format, const char *layout);
+/** The layout of a format's tiles that has this name, on whatever processor, or NULL. */
+const td_tile_layout *td_tile_layout_named(td_expert_format format, const char *name);
 
 typedef struct {
     const char *name;

@@ -2,7 +2,7 @@
 #include "core/error.h"
 #include "cpu_experts/expert_store.h"
 
-td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_gemm_kernel *kernel,
+td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_tile_layout *tiles,
                                 uint32_t n_shards, td_error *err) {
     *l = (expert_layout){.n_experts = c->n_experts, .hidden = c->hidden, .inter = c->inter, .groups = c->groups, .n_shards = n_shards};
     if (!c->n_layers || !c->n_experts || c->n_experts > UINT16_MAX || !c->hidden || !c->inter)
@@ -19,12 +19,12 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
     if (!n_shards || n_shards > TD_POOL_SUBPOOLS_MAX)
         return td_fail(err, TD_EINVAL, "%u expert shards: 1 to %d", n_shards, TD_POOL_SUBPOOLS_MAX);
 
-    l->hidden_k = td_round_up(c->hidden, kernel->kr);
-    l->inter_k = td_round_up(c->inter, kernel->kr);
-    l->n_gate = (c->inter + kernel->nr - 1u) / kernel->nr;
-    l->n_down = (c->hidden + kernel->nr - 1u) / kernel->nr;
-    l->gate_tile_bytes = kernel->tile_bytes(l->hidden_k, &l->groups);
-    l->down_tile_bytes = kernel->tile_bytes(l->inter_k, &l->groups);
+    l->hidden_k = td_round_up(c->hidden, tiles->kr);
+    l->inter_k = td_round_up(c->inter, tiles->kr);
+    l->n_gate = (c->inter + tiles->nr - 1u) / tiles->nr;
+    l->n_down = (c->hidden + tiles->nr - 1u) / tiles->nr;
+    l->gate_tile_bytes = td_tile_bytes(tiles, l->hidden_k, &l->groups);
+    l->down_tile_bytes = td_tile_bytes(tiles, l->inter_k, &l->groups);
     for (uint32_t s = 0; s < n_shards; s++) {
         expert_shard *sh = &l->shard[s];
         sh->gate_tile0 = l->n_gate * s / n_shards;

@@ -43,30 +43,30 @@ size_t td_expert_pack_tmp_bytes(const expert_layout *l) {
     return td_round_up(tile_weights_bytes(l) + (k_max(l) + KR_MAX) * sizeof(float), TD_CACHE_LINE);
 }
 
-size_t td_expert_pack_worker_bytes(const td_gemm_kernel *kernel, const expert_layout *l) {
-    assert(kernel->nr <= TD_GEMM_NR_MAX && kernel->kr <= KR_MAX);
+size_t td_expert_pack_worker_bytes(const td_tile_layout *tiles, const expert_layout *l) {
+    assert(tiles->nr <= TD_GEMM_NR_MAX && tiles->kr <= KR_MAX);
     return tile_weights_bytes(l) + td_expert_pack_tmp_bytes(l);
 }
 
 static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_expert_matrix m, size_t tile0, size_t n_tiles) {
-    const td_gemm_kernel *kernel = job->x->kernel;
+    const td_tile_layout *tiles = job->x->kernel->tiles;
     const expert_layout  *l = &job->x->layout;
     size_t k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m), row_bytes = k * td_gemm_element(job->x->config.format),
            n_scales = td_expert_has_groups(job->x->config.format) ? k / l->groups.size : 1; /* of a row */
     char           *mem = expert_worker_scratch(job->x, w->index), *tmp = mem + tile_weights_bytes(l);
     td_gemm_weights weights = td_expert_tile_weights(l, mem);
     for (size_t t = tile0; t < tile0 + n_tiles; t++) {
-        size_t   row = t * kernel->nr, n = n_rows - row < kernel->nr ? n_rows - row : kernel->nr;
+        size_t   row = t * tiles->nr, n = n_rows - row < tiles->nr ? n_rows - row : tiles->nr;
         uint32_t shard;
-        memset((char *)weights.rows + n * row_bytes, 0, (kernel->nr - n) * row_bytes);
-        memset(weights.scale + n * n_scales, 0, (kernel->nr - n) * n_scales * sizeof *weights.scale);
-        memset(weights.factor, 0, kernel->nr * sizeof *weights.factor);
-        memset(weights.zero, 8, kernel->nr * n_scales);
+        memset((char *)weights.rows + n * row_bytes, 0, (tiles->nr - n) * row_bytes);
+        memset(weights.scale + n * n_scales, 0, (tiles->nr - n) * n_scales * sizeof *weights.scale);
+        memset(weights.factor, 0, tiles->nr * sizeof *weights.factor);
+        memset(weights.zero, 8, tiles->nr * n_scales);
         if (!job->rows(job->ctx, expert, m, row, n, k, &weights, tmp, w->index))
             atomic_store_explicit(&job->refused, (uint32_t)expert, memory_order_relaxed);
         size_t at = td_expert_tile_offset(l, expert, m, t, &shard);
         assert(shard == w->subpool);
-        kernel->pack((char *)expert_shard_data(job->x, job->layer, shard) + at, &weights, k, &l->groups);
+        td_tile_pack(tiles, (char *)expert_shard_data(job->x, job->layer, shard) + at, &weights, k, &l->groups);
     }
 }
 

@@ -67,7 +67,7 @@ struct td_experts {
 /* ---- layout (expert_layout.c) ---------------------------------------------------------------- */
 
 /** @return TD_EINVAL for shapes outside the limits. */
-TD_NODISCARD td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_gemm_kernel *kernel,
+TD_NODISCARD td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_tile_layout *tiles,
                                              uint32_t n_shards, td_error *err);
 
 /** Offset in its shard of a tile of an expert; *shard is where it lies. tile counts over the whole matrix. */
@@ -109,7 +109,7 @@ TD_NODISCARD td_status td_expert_pack_layer(td_experts *x, uint32_t layer, exper
                                             td_error *err);
 
 /** Worker scratch that packing needs. */
-size_t td_expert_pack_worker_bytes(const td_gemm_kernel *kernel, const expert_layout *l);
+size_t td_expert_pack_worker_bytes(const td_tile_layout *tiles, const expert_layout *l);
 size_t td_expert_pack_tmp_bytes(const expert_layout *l); /* f32 row of the wider matrix, and a tile of any kernel, not packed */
 
 /** Room for the weights of a tile of any kernel, in td_expert_pack_tmp_bytes of memory. */
@@ -122,7 +122,7 @@ void td_expert_report_placement(const td_experts *x, uint32_t layer);
 
 /* ---- scratch (expert_ffn.c) ------------------------------------------------------------------ */
 
-void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
+void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_tile_layout *tiles,
                             const expert_layout *l);
 TD_NODISCARD td_status td_expert_ffn_open(td_experts *x, td_error *err); /* takes its arrays from x->arena */
 void                   td_expert_ffn_close(td_experts *x);

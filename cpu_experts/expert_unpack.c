@@ -21,7 +21,7 @@ typedef void (*rows_fn)(const td_experts *x, const tile_rows *rows, size_t done,
 static td_status each_tile(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n, rows_fn fn, void *ctx,
                            td_error *err) {
     const expert_layout *l = &x->layout;
-    size_t               nr = x->kernel->nr, k = expert_matrix_k(l, m);
+    size_t               nr = x->kernel->tiles->nr, k = expert_matrix_k(l, m);
     assert(layer < x->config.n_layers && x->loaded[layer] && expert < l->n_experts && row + n <= expert_matrix_rows(l, m));
     void *mem = aligned_alloc(TD_CACHE_LINE, td_expert_pack_tmp_bytes(l));
     if (!mem) return td_fail(err, TD_ENOMEM, "out of memory to unpack an expert");
@@ -31,7 +31,7 @@ static td_status each_tile(const td_experts *x, uint32_t layer, uint32_t expert,
         uint32_t shard;
         size_t   at = td_expert_tile_offset(l, expert, m, tile, &shard);
         part = nr - in_tile < n - done ? nr - in_tile : n - done;
-        x->kernel->unpack((const char *)expert_shard_data(x, layer, shard) + at, &weights, k, &l->groups);
+        td_tile_unpack(x->kernel->tiles, (const char *)expert_shard_data(x, layer, shard) + at, &weights, k, &l->groups);
         fn(x, &(tile_rows){.tile = &weights, .in_tile = in_tile, .n = part, .k = k, .cols = expert_matrix_cols(l, m)}, done, ctx);
     }
     free(mem);

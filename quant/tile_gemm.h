@@ -2,8 +2,8 @@
  * Kernels of matrix products: a tile of nr output rows times a few rows of activations. Both tiers' products with weights in groups are
  * here (quant/kernels/); cpu_experts/ has further ones of its own.
  *
- * DESIGN. A weight matrix [n, k] is cut into tiles of nr rows; a kernel travels with its tile layout, its packer and its
- * unpacker.
+ * DESIGN. A weight matrix [n, k] is cut into tiles of nr rows. A kernel names the layout of the tiles that it reads; layouts, with their
+ * packers and unpackers, are compiled for every processor, so that a file packed for another one can be read, and packed anew.
  *   int4c  nr f32 scales | for each four k: nr/2 dwords; byte b of dword i holds code+8 of row i (low nibble) and of row nr/2+i
  *          (high nibble) at k = 4*i+b.
  *   int8c  nr f32 scales | for each four k: nr dwords; byte b of dword i holds code+128 of row i.
@@ -64,15 +64,29 @@ typedef struct {
     float   *factor; /* fp4g: [nr] */
 } td_gemm_weights;
 
+/** How a tile lies in memory. k is padded; groups are those of int4g and fp4g. No function here needs more than the build's baseline. */
 typedef struct {
-    const char *name;   /* "int4c_avx512vnni_14x32" */
-    const char *layout; /* kernels of one layout read each other's tiles; at most 15 characters */
-    uint32_t    needs;         /* TD_CPU_* bits, all required */
-    uint16_t    nr, kr;        /* output rows per tile, k padding */
-    /* k is padded; groups are those of int4g and fp4g */
-    size_t (*tile_bytes)(size_t k, const td_gemm_groups *groups); /* multiple of 64 */
-    void (*pack)(void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups);
-    void (*unpack)(const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups); /* the inverse */
+    const char *name;   /* "int4c_32x4", at most 15 characters: packed files tell it */
+    uint16_t    nr, kr; /* output rows per tile, k padding */
+    size_t (*tile_bytes)(size_t nr, size_t k, const td_gemm_groups *groups); /* multiple of 64 */
+    void (*pack)(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups);
+    void (*unpack)(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups); /* the inverse */
+} td_tile_layout;
+
+static inline size_t td_tile_bytes(const td_tile_layout *l, size_t k, const td_gemm_groups *groups) { return l->tile_bytes(l->nr, k, groups); }
+
+static inline void td_tile_pack(const td_tile_layout *l, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    l->pack(l->nr, tile, w, k, groups);
+}
+
+static inline void td_tile_unpack(const td_tile_layout *l, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    l->unpack(l->nr, tile, w, k, groups);
+}
+
+typedef struct {
+    const char           *name;   /* "int4c_avx512vnni_14x32" */
+    const td_tile_layout *tiles;  /* that it reads: kernels of one layout read each other's */
+    uint32_t              needs;  /* TD_CPU_* bits, all required */
     void (*run)(const td_gemm_args *a);
 } td_gemm_kernel;
 

@@ -1,14 +1,14 @@
 /* bf16 weights times f32 activations, AVX2 + FMA. */
 #include "quant/kernels/vec_avx2.h"
 
+#define TILES td_bf16_16
 #define MR 5
 #define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5)
 #include "cpu_experts/kernels/bf16_body.inc"
 
 const td_gemm_kernel td_bf16_avx2 = {
-    BF16_LAYOUT,
     .name = "bf16_avx2_5x16",
-    .layout = "bf16_16",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2,
     .run = run,
 };

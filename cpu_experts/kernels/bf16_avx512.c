@@ -1,6 +1,7 @@
 /* bf16 weights times f32 activations, AVX-512. */
 #include "quant/kernels/vec_avx512.h"
 
+#define TILES td_bf16_32
 #define MR 12
 #define ROW_CASES                                                                               \
     ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6) ROW_CASE(7) ROW_CASE(8) \
@@ -8,9 +9,8 @@
 #include "cpu_experts/kernels/bf16_body.inc"
 
 const td_gemm_kernel td_bf16_avx512 = {
-    BF16_LAYOUT,
     .name = "bf16_avx512_12x32",
-    .layout = "bf16_32",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512,
     .run = run,
 };

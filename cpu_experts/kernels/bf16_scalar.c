@@ -3,8 +3,8 @@
 
 #include "cpu_experts/kernels/expert_kernels.h"
 
+#define TILES td_bf16_16
 #define HALF 8
-#include "cpu_experts/kernels/bf16_layout.inc"
 
 static void run(const td_gemm_args *a) {
     for (size_t r = 0; r < a->m; r++) {
@@ -21,9 +21,8 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_bf16_scalar = {
-    BF16_LAYOUT,
     .name = "bf16_scalar_1x16",
-    .layout = "bf16_16",
+    .tiles = &TILES,
     .needs = 0,
     .run = run,
 };

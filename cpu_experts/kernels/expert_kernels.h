@@ -5,6 +5,7 @@
 #include "cpu_experts/expert_gemm.h"
 #include "quant/kernels/tile_kernels.h"
 
+extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int8c_16x4, td_int8c_32x4, td_bf16_16, td_bf16_32;
 extern const td_gemm_kernel td_int4c_scalar, td_int4c_avx2, td_int4c_avxvnni, td_int4c_avx512vnni, td_int4c_amx;
 extern const td_gemm_kernel td_int8c_scalar, td_int8c_avx2, td_int8c_avxvnni, td_int8c_avx512vnni, td_int8c_amx;
 extern const td_gemm_kernel td_bf16_scalar, td_bf16_avx2, td_bf16_avx512;

@@ -2,8 +2,8 @@
 #include "cpu_experts/kernels/expert_kernels.h"
 #include "quant/kernels/ymm_rows.h"
 
+#define TILES td_int4c_16x4
 #define HALF 8
-#include "cpu_experts/kernels/int4c_layout.inc"
 
 static void multiply_packed(const td_ymm_product *p, size_t m, float *sums) {
     switch (m) { TD_YMM_CASES(NIBBLES, 32, p, sums) }
@@ -27,7 +27,7 @@ static void finish(const td_gemm_args *a) {
 static void run(const td_gemm_args *a) {
     uint8_t        bytes[2 * HALF * TD_YMM_BLOCK_K] __attribute__((aligned(64)));
     const bool     packed = a->m < TD_YMM_UNPACK_M;
-    const size_t   n_passes = (a->m + TD_YMM_ROWS_MAX - 1) / TD_YMM_ROWS_MAX, block = packed ? a->k : TD_YMM_BLOCK_K, size = tile_bytes(a->k, NULL);
+    const size_t   n_passes = (a->m + TD_YMM_ROWS_MAX - 1) / TD_YMM_ROWS_MAX, block = packed ? a->k : TD_YMM_BLOCK_K, size = td_tile_bytes(&TILES, a->k, NULL);
     const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof(float);
     td_ymm_product p = td_ymm_rows(a);
     for (size_t i = 0; i < a->m * 2 * HALF; i += HALF) _mm256_store_ps(a->out + i, _mm256_setzero_ps());
@@ -48,9 +48,8 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_int4c_avx2 = {
-    INT4C_LAYOUT,
     .name = "int4c_avx2_6x16",
-    .layout = "int4c_16x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2,
     .run = run,
 };

@@ -1,6 +1,7 @@
 /* int4 per channel, AVX512-VNNI. */
 #include "quant/kernels/vec_avx512.h"
 
+#define TILES td_int4c_32x4
 #define VPDPBUSD "vpdpbusd"
 #define ZMM_ROWS
 #define MR 14 /* 28 accumulators, the codes, their low nibbles, mask, broadcast */
@@ -12,9 +13,8 @@
 #include "cpu_experts/kernels/int4c_vnni_body.inc"
 
 const td_gemm_kernel td_int4c_avx512vnni = {
-    INT4C_LAYOUT,
     .name = "int4c_avx512vnni_14x32",
-    .layout = "int4c_32x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
     .run = run,
 };

@@ -1,6 +1,7 @@
 /* int4 per channel, AVX-VNNI. */
 #include "quant/kernels/vec_avx2.h"
 
+#define TILES td_int4c_16x4
 #define VPDPBUSD "%{vex%} vpdpbusd" /* not the form of AVX512-VNNI */
 #define MR 6                        /* 12 accumulators, the codes, their low nibbles, mask, broadcast */
 #define ROW_CASES ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6)
@@ -9,9 +10,8 @@
 #include "cpu_experts/kernels/int4c_vnni_body.inc"
 
 const td_gemm_kernel td_int4c_avxvnni = {
-    INT4C_LAYOUT,
     .name = "int4c_avxvnni_6x16",
-    .layout = "int4c_16x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,
     .run = run,
 };

@@ -1,8 +1,8 @@
 /* int4 per channel, reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
 #include "cpu_experts/kernels/expert_kernels.h"
 
+#define TILES td_int4c_16x4
 #define HALF 8
-#include "cpu_experts/kernels/int4c_layout.inc"
 
 static void run(const td_gemm_args *a) {
     const float   *scale = a->tile;
@@ -23,9 +23,8 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_int4c_scalar = {
-    INT4C_LAYOUT,
     .name = "int4c_scalar_1x16",
-    .layout = "int4c_16x4",
+    .tiles = &TILES,
     .needs = 0,
     .run = run,
 };

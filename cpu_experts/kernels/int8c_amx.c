@@ -2,8 +2,8 @@
 #include "quant/kernels/vec_avx512.h"
 #include "cpu_experts/kernels/expert_kernels.h"
 
+#define TILES td_int8c_32x4
 #define NR 32
-#include "cpu_experts/kernels/int8c_layout.inc"
 
 static const uint8_t *weight_bytes(uint8_t *buffer, const uint8_t *codes, size_t k0, size_t k, size_t ahead) {
     (void)buffer, (void)k, (void)ahead;
@@ -16,9 +16,8 @@ static const uint8_t *weight_bytes(uint8_t *buffer, const uint8_t *codes, size_t
 #include "cpu_experts/kernels/channel_amx_body.inc"
 
 const td_gemm_kernel td_int8c_amx = {
-    INT8C_LAYOUT,
     .name = "int8c_amx_32x32",
-    .layout = "int8c_32x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI | TD_CPU_AMX_NEEDED,
     .run = run,
 };

@@ -4,8 +4,8 @@
 #include "quant/kernels/vec_avx2.h"
 #include "cpu_experts/kernels/expert_kernels.h"
 
+#define TILES td_int8c_16x4
 #define NR 16
-#include "cpu_experts/kernels/int8c_layout.inc"
 
 typedef struct {
     __m256i code, abs;
@@ -28,9 +28,8 @@ VEC vi dot(vi acc, weights w, vi x) {
 #include "cpu_experts/kernels/int8c_body.inc"
 
 const td_gemm_kernel td_int8c_avx2 = {
-    INT8C_LAYOUT,
     .name = "int8c_avx2_4x16",
-    .layout = "int8c_16x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2,
     .run = run,
 };

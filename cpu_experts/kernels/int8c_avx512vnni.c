@@ -2,8 +2,8 @@
 #include "quant/kernels/vec_avx512.h"
 #include "cpu_experts/kernels/expert_kernels.h"
 
+#define TILES td_int8c_32x4
 #define NR 32
-#include "cpu_experts/kernels/int8c_layout.inc"
 
 #define VPDPBUSD "vpdpbusd"
 #include "quant/kernels/vnni_dot.inc"
@@ -16,9 +16,8 @@
 #include "cpu_experts/kernels/int8c_body.inc"
 
 const td_gemm_kernel td_int8c_avx512vnni = {
-    INT8C_LAYOUT,
     .name = "int8c_avx512vnni_14x32",
-    .layout = "int8c_32x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
     .run = run,
 };

@@ -2,8 +2,8 @@
 #include "quant/kernels/vec_avx2.h"
 #include "cpu_experts/kernels/expert_kernels.h"
 
+#define TILES td_int8c_16x4
 #define NR 16
-#include "cpu_experts/kernels/int8c_layout.inc"
 
 #define VPDPBUSD "%{vex%} vpdpbusd" /* not the form of AVX512-VNNI */
 #include "quant/kernels/vnni_dot.inc"
@@ -14,9 +14,8 @@
 #include "cpu_experts/kernels/int8c_body.inc"
 
 const td_gemm_kernel td_int8c_avxvnni = {
-    INT8C_LAYOUT,
     .name = "int8c_avxvnni_6x16",
-    .layout = "int8c_16x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,
     .run = run,
 };

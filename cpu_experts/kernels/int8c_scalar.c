@@ -1,8 +1,8 @@
 /* int8 per channel, reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
 #include "cpu_experts/kernels/expert_kernels.h"
 
+#define TILES td_int8c_16x4
 #define NR 16
-#include "cpu_experts/kernels/int8c_layout.inc"
 
 static void run(const td_gemm_args *a) {
     const float   *scale = a->tile;
@@ -18,9 +18,8 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_int8c_scalar = {
-    INT8C_LAYOUT,
     .name = "int8c_scalar_1x16",
-    .layout = "int8c_16x4",
+    .tiles = &TILES,
     .needs = 0,
     .run = run,
 };

@@ -106,13 +106,13 @@ static inline const td_gemm_kernel *td_host_group_kernel(const td_host_npu *d, t
     return format == TD_WEIGHT_INT4G ? d->int4g : format == TD_WEIGHT_FP4G ? d->fp4g : NULL;
 }
 
-static inline size_t td_host_group_tile_bytes(const td_gemm_kernel *kernel, size_t k, const td_gemm_groups *groups) {
-    return kernel->tile_bytes(td_round_up(k, kernel->kr), groups);
+static inline size_t td_host_group_tile_bytes(const td_tile_layout *tiles, size_t k, const td_gemm_groups *groups) {
+    return td_tile_bytes(tiles, td_round_up(k, tiles->kr), groups);
 }
 
 static inline size_t td_host_nr(const td_host_npu *d, const td_npu_weight *w) {
     const td_gemm_kernel *kernel = td_host_group_kernel(d, w->format);
-    return kernel ? kernel->nr : w->format == TD_WEIGHT_W8A8 ? d->w8a8->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
+    return kernel ? kernel->tiles->nr : w->format == TD_WEIGHT_W8A8 ? d->w8a8->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
 }
 
 /* Checks for block_create; the sentence names the weight. w may be NULL where optional is true. */

@@ -118,7 +118,7 @@ static void store_panel(const product_job *j, const td_host_product *p, size_t r
 static void group_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
     const td_host_rows   *x = j->x;
     const td_gemm_kernel *kernel = td_host_group_kernel(j->d, p->w->format);
-    size_t                k = td_round_up(x->k, kernel->kr), tile_bytes = kernel->tile_bytes(k, &p->w->groups);
+    size_t                k = td_round_up(x->k, kernel->tiles->kr), tile_bytes = td_tile_bytes(kernel->tiles, k, &p->w->groups);
     td_gemm_row           in[G_BLOCK_ROWS];
     float                 c[G_BLOCK_ROWS * TD_GEMM_NR_MAX] __attribute__((aligned(64)));
     for (size_t i = 0; i < rows; i++)
@@ -126,7 +126,7 @@ static void group_item(const product_job *j, const td_host_product *p, size_t ro
                               .group_sum = x->group_sum + (row + i) * (x->ldq / x->group)};
     for (size_t panel = begin; panel < end; panel++) {
         kernel->run(&(td_gemm_args){.tile = (const char *)p->w->data + panel * tile_bytes, .k = k, .m = rows, .rows = in, .groups = p->w->groups, .out = c});
-        store_panel(j, p, row, rows, panel * kernel->nr, kernel->nr, c);
+        store_panel(j, p, row, rows, panel * kernel->tiles->nr, kernel->tiles->nr, c);
     }
 }
 
@@ -157,7 +157,7 @@ static void product_item(void *ctx, uint32_t item, const td_worker *w) {
 }
 
 static size_t panel_bytes(const td_host_npu *d, const td_npu_weight *w) {
-    if (w->groups.size) return td_host_group_tile_bytes(td_host_group_kernel(d, w->format), w->k, &w->groups);
+    if (w->groups.size) return td_host_group_tile_bytes(td_host_group_kernel(d, w->format)->tiles, w->k, &w->groups);
     size_t element = w->format == TD_WEIGHT_W8A8 ? 1 : w->format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float);
     return td_host_nr(d, w) * w->k * element;
 }

@@ -17,8 +17,8 @@ static size_t data_bytes(const td_host_npu *d, td_weight_format format, size_t n
 }
 
 size_t td_host_group_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k, const td_gemm_groups *groups) {
-    const td_gemm_kernel *kernel = td_host_group_kernel(d, format);
-    return td_round_up((n + kernel->nr - 1) / kernel->nr * td_host_group_tile_bytes(kernel, k, groups), TD_PAGE_BYTES);
+    const td_tile_layout *tiles = td_host_group_kernel(d, format)->tiles;
+    return td_round_up((n + tiles->nr - 1) / tiles->nr * td_host_group_tile_bytes(tiles, k, groups), TD_PAGE_BYTES);
 }
 
 size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size_t k) {
@@ -61,18 +61,18 @@ static void pack_w8a8_panel(void *ctx, uint32_t panel, const td_worker *worker) 
 }
 
 /* What a worker needs to make a tile in groups. */
-static size_t group_temp_bytes(const td_gemm_kernel *kernel, size_t k, const td_gemm_groups *groups) {
-    size_t n_scales = td_round_up(k, kernel->kr) / groups->size;
-    return kernel->nr * (td_round_up(k, kernel->kr) + n_scales * (sizeof(float) + 1) + sizeof(float));
+static size_t group_temp_bytes(const td_tile_layout *tiles, size_t k, const td_gemm_groups *groups) {
+    size_t n_scales = td_round_up(k, tiles->kr) / groups->size;
+    return tiles->nr * (td_round_up(k, tiles->kr) + n_scales * (sizeof(float) + 1) + sizeof(float));
 }
 
 /* One tile, code by code. */
 static void pack_group_tile(void *ctx, uint32_t tile, const td_worker *worker) {
     conversion            *c = ctx;
     const td_gemm_groups  *groups = &c->w->groups;
-    const td_gemm_kernel  *kernel = td_host_group_kernel(c->d, c->w->format);
+    const td_tile_layout  *tiles = td_host_group_kernel(c->d, c->w->format)->tiles;
     const td_coded_matrix *m = c->src->coded;
-    size_t   nr = kernel->nr, k = td_round_up(m->k, kernel->kr), n_scales = k / groups->size, row = tile * nr, n = m->n - row < nr ? m->n - row : nr;
+    size_t   nr = tiles->nr, k = td_round_up(m->k, tiles->kr), n_scales = k / groups->size, row = tile * nr, n = m->n - row < nr ? m->n - row : nr;
     float   *scale = (float *)(c->d->scratch + worker->index * c->temp_bytes), *factor = scale + nr * n_scales;
     uint8_t *codes = (uint8_t *)(factor + nr), *zero = codes + nr * k;
     memset(scale, 0, nr * (n_scales + 1) * sizeof *scale); /* rows beyond the last weigh nothing */
@@ -83,7 +83,7 @@ static void pack_group_tile(void *ctx, uint32_t tile, const td_worker *worker) {
         if (!td_coded_tile_row(m, row + r, groups, k, &one)) c->not_finite = true;
     }
     td_gemm_weights all = {.rows = codes, .scale = scale, .zero = zero, .factor = factor};
-    kernel->pack((char *)c->w->data + tile * kernel->tile_bytes(k, groups), &all, k, groups);
+    td_tile_pack(tiles, (char *)c->w->data + tile * td_tile_bytes(tiles, k, groups), &all, k, groups);
 }
 
 static void convert_row(void *ctx, uint32_t row, const td_worker *worker) {
@@ -143,11 +143,11 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
     td_status status = td_mem_map(w->bytes, td_pool_home(d->pool), &w->data, err);
     if (status == TD_OK) {
         conversion c = {.d = d, .w = w, .src = src};
-        c.temp_bytes = td_round_up(kernel ? group_temp_bytes(kernel, w->k, &w->groups) : format == TD_WEIGHT_W8A8 ? d->w8a8->nr * w->k : w->k * sizeof(float), TD_CACHE_LINE);
+        c.temp_bytes = td_round_up(kernel ? group_temp_bytes(kernel->tiles, w->k, &w->groups) : format == TD_WEIGHT_W8A8 ? d->w8a8->nr * w->k : w->k * sizeof(float), TD_CACHE_LINE);
         pthread_mutex_lock(&d->turn);
         status = td_host_scratch_grow(d, c.temp_bytes * d->n_workers, err);
         if (status == TD_OK && kernel) {
-            td_pool_run(d->pool, pack_group_tile, &c, (uint32_t)((w->n + kernel->nr - 1) / kernel->nr));
+            td_pool_run(d->pool, pack_group_tile, &c, (uint32_t)((w->n + kernel->tiles->nr - 1) / kernel->tiles->nr));
             if (c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight has a scale that is no positive number, or a zero where the checkpoint says it has none");
         } else if (status == TD_OK && format == TD_WEIGHT_W8A8) {
             w->sw = td_host_scales_of(npu, w);

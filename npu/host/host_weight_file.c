@@ -15,17 +15,17 @@
 enum { WORD_LAYOUT, WORD_HEADS, WORD_NOPE, WORD_GROUPS /* size, scale type, zeros: a byte each */ };
 
 /* *hash: what a packer of weights in groups makes of a sample, with what came before. @return false: out of memory. */
-static bool hash_group_tile(const td_gemm_kernel *kernel, const td_gemm_groups *groups, uint64_t *hash) {
+static bool hash_group_tile(const td_tile_layout *tiles, const td_gemm_groups *groups, uint64_t *hash) {
     enum { K = 256, MOST = TD_GEMM_NR_MAX * K };
     uint8_t  codes[MOST], zero[MOST / 16];
     float    scale[MOST / 16], factor[TD_GEMM_NR_MAX];
-    size_t   bytes = kernel->tile_bytes(K, groups);
+    size_t   bytes = td_tile_bytes(tiles, K, groups);
     void    *tile = aligned_alloc(TD_CACHE_LINE, bytes);
     if (!tile) return false;
     for (size_t i = 0; i < MOST; i++) codes[i] = i * 7 % 16;
     for (size_t i = 0; i < MOST / 16; i++) scale[i] = ldexpf(1, (int)(i % 13) - 6), zero[i] = i % 16;
     for (size_t i = 0; i < TD_GEMM_NR_MAX; i++) factor[i] = (float)i;
-    kernel->pack(tile, &(td_gemm_weights){.rows = codes, .scale = scale, .zero = zero, .factor = factor}, K, groups);
+    td_tile_pack(tiles, tile, &(td_gemm_weights){.rows = codes, .scale = scale, .zero = zero, .factor = factor}, K, groups);
     *hash = XXH3_64bits_withSeed(tile, bytes, *hash);
     free(tile);
     return true;
@@ -36,7 +36,7 @@ static bool hash_group_tiles(const td_host_npu *npu, uint64_t *hash) {
     static const td_gemm_groups INT4G[] = {{.size = 32, .scale_dtype = TD_DT_BF16, .zero_points = true}, {.size = 32, .scale_dtype = TD_DT_BF16}},
                                 FP4G[] = {{.size = 16, .scale_dtype = TD_DT_F8_E4M3}, {.size = 32, .scale_dtype = TD_DT_F8_E8M0}};
     for (size_t i = 0; i < 2; i++)
-        if (!hash_group_tile(npu->int4g, &INT4G[i], hash) || !hash_group_tile(npu->fp4g, &FP4G[i], hash)) return false;
+        if (!hash_group_tile(npu->int4g->tiles, &INT4G[i], hash) || !hash_group_tile(npu->fp4g->tiles, &FP4G[i], hash)) return false;
     return true;
 }
 

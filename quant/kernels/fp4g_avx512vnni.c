@@ -1,10 +1,10 @@
 /* fp4 in groups, AVX512-VNNI. */
 #include "quant/kernels/vec_avx512.h"
+#include "quant/kernels/group_layout.h"
 #include "quant/kernels/tile_kernels.h"
 
-#define HALF LANES
-#include "quant/kernels/group_layout.inc"
-
+#define HALF  LANES
+#define TILES td_fp4g_32x4
 #define VPDPBUSD "vpdpbusd"
 #define MR 13 /* 26 sums, two halves, mask, table, broadcast; the scales rest in memory */
 #define ROW_CASES                                                                                               \
@@ -13,9 +13,8 @@
 #include "quant/kernels/fp4g_vnni_body.inc"
 
 const td_gemm_kernel td_fp4g_avx512vnni = {
-    GROUP_LAYOUT,
     .name = "fp4g_avx512vnni_13x32",
-    .layout = "fp4g_32x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
     .run = run,
 };

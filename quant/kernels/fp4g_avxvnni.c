@@ -1,19 +1,18 @@
 /* fp4 in groups, AVX-VNNI. */
 #include "quant/kernels/vec_avx2.h"
+#include "quant/kernels/group_layout.h"
 #include "quant/kernels/tile_kernels.h"
 
-#define HALF LANES
-#include "quant/kernels/group_layout.inc"
-
+#define HALF  LANES
+#define TILES td_fp4g_16x4
 #define VPDPBUSD "%{vex%} vpdpbusd" /* not the form of AVX512-VNNI */
 #define MR 5                        /* 10 sums, two halves, mask, table, broadcast; the scales rest in memory */
 #define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5)
 #include "quant/kernels/fp4g_vnni_body.inc"
 
 const td_gemm_kernel td_fp4g_avxvnni = {
-    GROUP_LAYOUT,
     .name = "fp4g_avxvnni_5x16",
-    .layout = "fp4g_16x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI,
     .run = run,
 };

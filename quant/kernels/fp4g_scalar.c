@@ -1,10 +1,11 @@
 /* fp4 in groups, reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
 #include <math.h>
 
+#include "quant/kernels/group_layout.h"
 #include "quant/kernels/tile_kernels.h"
 
-#define HALF 8
-#include "quant/kernels/group_layout.inc"
+#define HALF  8
+#define TILES td_fp4g_16x4
 
 static void run(const td_gemm_args *a) {
     const td_gemm_groups *groups = &a->groups;
@@ -12,7 +13,7 @@ static void run(const td_gemm_args *a) {
     for (size_t r = 0; r < a->m; r++) {
         const int8_t  *x = a->rows[r].x;
         const float   *factor = a->tile;
-        const uint8_t *in = (const uint8_t *)a->tile + head_bytes(a->k, groups);
+        const uint8_t *in = (const uint8_t *)a->tile + head_bytes(2 * HALF, a->k, groups);
         float          acc[2 * HALF] = {0};
         for (size_t k0 = 0; k0 < a->k;) {
             const uint8_t *scales = in;
@@ -33,9 +34,8 @@ static void run(const td_gemm_args *a) {
 }
 
 const td_gemm_kernel td_fp4g_scalar = {
-    GROUP_LAYOUT,
     .name = "fp4g_scalar_1x16",
-    .layout = "fp4g_16x4",
+    .tiles = &TILES,
     .needs = 0,
     .run = run,
 };

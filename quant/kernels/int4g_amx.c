@@ -1,10 +1,10 @@
 /* int4 group-wise, AMX-INT8. */
 #include "quant/kernels/vec_avx512.h"
+#include "quant/kernels/group_layout.h"
 #include "quant/kernels/tile_kernels.h"
 
-#define HALF LANES
-#include "quant/kernels/group_layout.inc"
-
+#define HALF  LANES
+#define TILES td_int4g_32x4
 #define SUM_SHIFT 0
 #define UNIT      1
 #define FEWER     td_int4g_avx512vnni
@@ -16,9 +16,8 @@ VEC vi code_bytes(vi nibbles) {
 #include "quant/kernels/group_amx_body.inc"
 
 const td_gemm_kernel td_int4g_amx = {
-    GROUP_LAYOUT,
     .name = "int4g_amx_32x32",
-    .layout = "int4g_32x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI | TD_CPU_AMX_NEEDED,
     .run = run,
 };

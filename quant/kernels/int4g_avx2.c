@@ -1,10 +1,10 @@
 /* int4 group-wise, AVX2. */
 #include "quant/kernels/vec_avx2.h"
 #include "quant/kernels/ymm_rows.h"
+#include "quant/kernels/group_layout.h"
 
-#define HALF LANES
-#include "quant/kernels/group_layout.inc"
-
+#define HALF  LANES
+#define TILES td_int4g_16x4
 #define CHUNK     32
 #define PACKED    NIBBLES
 #define SUM_SHIFT 0
@@ -15,9 +15,8 @@ static __m256i table(void) { return _mm256_setzero_si256(); }
 #include "quant/kernels/group_ymm_body.inc"
 
 const td_gemm_kernel td_int4g_avx2 = {
-    GROUP_LAYOUT,
     .name = "int4g_avx2_6x16",
-    .layout = "int4g_16x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2,
     .run = run,
 };

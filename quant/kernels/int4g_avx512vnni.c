@@ -1,10 +1,10 @@
 /* int4 group-wise, AVX512-VNNI. */
 #include "quant/kernels/vec_avx512.h"
+#include "quant/kernels/group_layout.h"
 #include "quant/kernels/tile_kernels.h"
 
-#define HALF LANES
-#include "quant/kernels/group_layout.inc"
-
+#define HALF  LANES
+#define TILES td_int4g_32x4
 #define VPDPBUSD "vpdpbusd"
 #define MR 13 /* 26 sums, two halves, mask, broadcast, two scales */
 #define ROW_CASES                                                                                               \
@@ -13,9 +13,8 @@
 #include "quant/kernels/int4g_vnni_body.inc"
 
 const td_gemm_kernel td_int4g_avx512vnni = {
-    GROUP_LAYOUT,
     .name = "int4g_avx512vnni_13x32",
-    .layout = "int4g_32x4",
+    .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI,
     .run = run,
 };

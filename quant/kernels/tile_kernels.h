@@ -7,6 +7,7 @@
 #include "core/cpu.h"
 #include "quant/tile_gemm.h"
 
+extern const td_tile_layout td_int4g_16x4, td_int4g_32x4, td_fp4g_16x4, td_fp4g_32x4;
 extern const td_gemm_kernel td_int4g_scalar, td_int4g_avx2, td_int4g_avxvnni, td_int4g_avx512vnni, td_int4g_amx;
 extern const td_gemm_kernel td_fp4g_scalar, td_fp4g_avx2, td_fp4g_avxvnni, td_fp4g_avx512vnni, td_fp4g_amx;
 

@@ -77,8 +77,8 @@ typedef struct {
 } test_tile;
 
 static test_tile empty_tile(const variant *v, size_t k) {
-    size_t    nr = v->kernel->nr, n_scales = nr * scales_of_row(v, k);
-    test_tile t = {.tile = guard_alloc(v->kernel->tile_bytes(k, &v->groups)), .rows = guard_alloc(nr * k * td_gemm_element(v->format)),
+    size_t    nr = v->kernel->tiles->nr, n_scales = nr * scales_of_row(v, k);
+    test_tile t = {.tile = guard_alloc(td_tile_bytes(v->kernel->tiles, k, &v->groups)), .rows = guard_alloc(nr * k * td_gemm_element(v->format)),
                    .scale = guard_alloc(n_scales * sizeof(float)), .zero = guard_alloc(n_scales), .factor = guard_alloc(nr * sizeof(float))};
     t.w = (td_gemm_weights){t.rows.data, t.scale.data, t.zero.data, t.factor.data};
     return t;
@@ -94,7 +94,7 @@ static void free_tile(test_tile *t) {
 
 static test_tile make_tile(const variant *v, size_t k) {
     td_expert_format format = v->format;
-    size_t           nr = v->kernel->nr;
+    size_t           nr = v->kernel->tiles->nr;
     test_tile        t = empty_tile(v, k);
     for (size_t i = 0; i < nr * k; i++)
         if (format == TD_EXPERT_BF16)
@@ -112,7 +112,7 @@ static test_tile make_tile(const variant *v, size_t k) {
         t.w.zero[i] = v->groups.zero_points ? td_rng_u64(SEED, 6, i) % 16 : 8;
     }
     for (size_t i = 0; i < nr; i++) t.w.factor[i] = 0.01f + (float)td_rng_uniform(SEED, 8, i);
-    v->kernel->pack(t.tile.data, &t.w, k, &v->groups);
+    td_tile_pack(v->kernel->tiles, t.tile.data, &t.w, k, &v->groups);
     return t;
 }
 
@@ -175,14 +175,14 @@ static void kernels_match_plain_sums(void **state) {
         const td_gemm_kernel *kernel = v->kernel;
         if (i == 0 || variants[i - 1].kernel != kernel) print_message("  %s\n", kernel->name);
         for (size_t z = 0, last = 0; z < sizeof sizes / sizeof sizes[0]; z++) {
-            size_t k = (sizes[z] + kernel->kr - 1) / kernel->kr * kernel->kr;
+            size_t k = (sizes[z] + kernel->tiles->kr - 1) / kernel->tiles->kr * kernel->tiles->kr;
             if (k == last || (k > 1024 && v->groups.size && v->groups.scale_dtype != TD_DT_BF16 && v->groups.scale_dtype != TD_DT_F8_E4M3)) continue;
             test_tile t = make_tile(v, k);
             last = k;
             for (size_t q = 0; q < sizeof ms / sizeof ms[0]; q++) {
                 size_t  m = ms[q];
                 if (m == ROWS_MAX && z > 0) continue;
-                guarded out = guard_alloc(m * kernel->nr * 4);
+                guarded out = guard_alloc(m * kernel->tiles->nr * 4);
                 size_t  row_bytes = k * (v->format == TD_EXPERT_BF16 ? sizeof(float) : 1);
                 guarded even = guard_alloc(m * row_bytes);
                 for (size_t r = 0; r < m; r++) {
@@ -191,8 +191,8 @@ static void kernels_match_plain_sums(void **state) {
                 }
                 kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
                 for (size_t r = 0; r < m; r++)
-                    for (size_t n = 0; n < kernel->nr; n++) {
-                        float want = expected(v, &t.w, n, k, &rows[r]), got = ((float *)out.data)[r * kernel->nr + n];
+                    for (size_t n = 0; n < kernel->tiles->nr; n++) {
+                        float want = expected(v, &t.w, n, k, &rows[r]), got = ((float *)out.data)[r * kernel->tiles->nr + n];
                         assert_memory_equal(&got, &want, 4);
                     }
                 guard_free(&even);
@@ -218,26 +218,26 @@ static void random_shapes_match_the_scalar_kernel(void **state) {
         const variant        *v = &variants[i / SHAPES];
         const td_gemm_kernel *kernel = v->kernel, *scalar = td_gemm_select(v->format, 0);
         if (kernel == scalar) continue;
-        size_t      m = 1 + td_rng_u64(SEED, 20, i) % ROWS_MAX, k = (1 + td_rng_u64(SEED, 21, i) % (K_MAX / kernel->kr)) * kernel->kr;
+        size_t      m = 1 + td_rng_u64(SEED, 20, i) % ROWS_MAX, k = (1 + td_rng_u64(SEED, 21, i) % (K_MAX / kernel->tiles->kr)) * kernel->tiles->kr;
         size_t      element = v->format == TD_EXPERT_BF16 ? sizeof(float) : 1, stride = k * element + td_rng_u64(SEED, 22, i) % 5 * 64;
-        guarded     x = guard_alloc((m - 1) * stride + k * element), out = guard_alloc(m * kernel->nr * sizeof(float));
-        float      *want = malloc(m * kernel->nr * sizeof(float));
+        guarded     x = guard_alloc((m - 1) * stride + k * element), out = guard_alloc(m * kernel->tiles->nr * sizeof(float));
+        float      *want = malloc(m * kernel->tiles->nr * sizeof(float));
         test_row    row[ROWS_MAX];
         td_gemm_row rows[ROWS_MAX];
         test_tile   t = make_tile(v, k);
-        void       *scalar_tile = aligned_alloc(64, scalar->tile_bytes(k, &v->groups));
+        void       *scalar_tile = aligned_alloc(64, td_tile_bytes(scalar->tiles, k, &v->groups));
         for (size_t r = 0; r < m; r++) {
             rows[r] = (row[r] = make_row(v, k, 300 + i * ROWS_MAX + r, 0.5f + (float)r)).row;
             rows[r].x = memcpy((char *)x.data + r * stride, row[r].x.data, k * element);
         }
         kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
-        for (size_t n0 = 0; n0 < kernel->nr; n0 += scalar->nr) {
+        for (size_t n0 = 0; n0 < kernel->tiles->nr; n0 += scalar->tiles->nr) {
             size_t          first = n0 * scales_of_row(v, k);
             td_gemm_weights w = {(char *)t.w.rows + n0 * k * td_gemm_element(v->format), t.w.scale + first, t.w.zero + first, t.w.factor + n0};
-            scalar->pack(scalar_tile, &w, k, &v->groups);
+            td_tile_pack(scalar->tiles, scalar_tile, &w, k, &v->groups);
             scalar->run(&(td_gemm_args){.tile = scalar_tile, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = want});
             for (size_t r = 0; r < m; r++)
-                if (memcmp((float *)out.data + r * kernel->nr + n0, want + r * scalar->nr, scalar->nr * sizeof *want))
+                if (memcmp((float *)out.data + r * kernel->tiles->nr + n0, want + r * scalar->tiles->nr, scalar->tiles->nr * sizeof *want))
                     fail_msg("%s, k %zu, row %zu of %zu, groups of %u: not as %s", kernel->name, k, r, m, v->groups.size, scalar->name);
         }
         for (size_t r = 0; r < m; r++) {
@@ -266,13 +266,13 @@ static void extremes_do_not_saturate(void **state) {
             int       code = ends & 1 ? EXTREME[v->format].lo : EXTREME[v->format].hi, zero = v->groups.zero_points ? (ends & 1 ? 15 : 0) : 8;
             int8_t    value = ends & 2 ? -127 : 127;
             test_tile t = empty_tile(v, k);
-            memset(t.w.rows, code, kernel->nr * k);
-            memset(t.w.zero, zero, kernel->nr * scales_of_row(v, k));
-            for (size_t n = 0; n < kernel->nr * scales_of_row(v, k); n++) t.w.scale[n] = 1;
-            for (size_t n = 0; n < kernel->nr; n++) t.w.factor[n] = 1;
-            kernel->pack(t.tile.data, &t.w, k, &v->groups);
+            memset(t.w.rows, code, kernel->tiles->nr * k);
+            memset(t.w.zero, zero, kernel->tiles->nr * scales_of_row(v, k));
+            for (size_t n = 0; n < kernel->tiles->nr * scales_of_row(v, k); n++) t.w.scale[n] = 1;
+            for (size_t n = 0; n < kernel->tiles->nr; n++) t.w.factor[n] = 1;
+            td_tile_pack(kernel->tiles, t.tile.data, &t.w, k, &v->groups);
             test_row    x = make_row(v, k, 1, 1);
-            guarded     out = guard_alloc(ROWS * kernel->nr * sizeof(float));
+            guarded     out = guard_alloc(ROWS * kernel->tiles->nr * sizeof(float));
             td_gemm_row rows[ROWS]; /* the same one: no distance between them */
             memset(x.x.data, value, k);
             x.row.sum = value * (int32_t)k;
@@ -281,7 +281,7 @@ static void extremes_do_not_saturate(void **state) {
             for (size_t r = 0; r < ROWS; r++) rows[r] = x.row;
             for (size_t m = 1; m <= ROWS; m += ROWS - 1) {
                 kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
-                for (size_t n = 0; n < m * kernel->nr; n++) assert_true(((float *)out.data)[n] == want);
+                for (size_t n = 0; n < m * kernel->tiles->nr; n++) assert_true(((float *)out.data)[n] == want);
             }
             guard_free(&x.x);
             guard_free(&x.sums);
@@ -299,15 +299,15 @@ static void unpack_inverts_pack(void **state) {
         const variant        *v = &variants[i];
         const td_gemm_kernel *kernel = v->kernel;
         test_tile             t = make_tile(v, k), u = empty_tile(v, k);
-        size_t                n_scales = kernel->nr * scales_of_row(v, k);
-        assert_int_equal(kernel->tile_bytes(k, &v->groups) % 64, 0);
-        assert_true(strlen(kernel->layout) <= 15);
-        kernel->unpack(t.tile.data, &u.w, k, &v->groups);
-        assert_memory_equal(u.w.rows, t.w.rows, kernel->nr * k * td_gemm_element(v->format));
+        size_t                n_scales = kernel->tiles->nr * scales_of_row(v, k);
+        assert_int_equal(td_tile_bytes(kernel->tiles, k, &v->groups) % 64, 0);
+        assert_true(strlen(kernel->tiles->name) <= 15);
+        td_tile_unpack(kernel->tiles, t.tile.data, &u.w, k, &v->groups);
+        assert_memory_equal(u.w.rows, t.w.rows, kernel->tiles->nr * k * td_gemm_element(v->format));
         if (v->format != TD_EXPERT_BF16) assert_memory_equal(u.w.scale, t.w.scale, n_scales * sizeof(float));
         if (v->format == TD_EXPERT_INT4G) assert_memory_equal(u.w.zero, t.w.zero, n_scales);
-        if (v->format == TD_EXPERT_FP4G) assert_memory_equal(u.w.factor, t.w.factor, kernel->nr * sizeof(float));
-        assert_string_equal(td_gemm_find_layout(v->format, kernel->layout)->layout, kernel->layout);
+        if (v->format == TD_EXPERT_FP4G) assert_memory_equal(u.w.factor, t.w.factor, kernel->tiles->nr * sizeof(float));
+        assert_ptr_equal(td_tile_layout_named(v->format, kernel->tiles->name), kernel->tiles);
         free_tile(&t);
         free_tile(&u);
     }
@@ -333,8 +333,8 @@ static void bytes_are_tight(void **state) {
             if (v->format != table[j].format || v->groups.size != table[j].groups.size ||
                 v->groups.scale_dtype != table[j].groups.scale_dtype || v->groups.zero_points != table[j].groups.zero_points)
                 continue;
-            double weights = (double)k * v->kernel->nr, bytes = (double)v->kernel->tile_bytes(k, &v->groups);
-            assert_true(bytes >= table[j].bytes * weights && bytes <= table[j].bytes * weights + 4 * v->kernel->nr + 64);
+            double weights = (double)k * v->kernel->tiles->nr, bytes = (double)td_tile_bytes(v->kernel->tiles, k, &v->groups);
+            assert_true(bytes >= table[j].bytes * weights && bytes <= table[j].bytes * weights + 4 * v->kernel->tiles->nr + 64);
         }
 }
 
@@ -415,23 +415,23 @@ static void axpy_is_one_fma(void **state) {
 
 static void selection_takes_the_best_allowed(void **state) {
     (void)state;
-    assert_string_equal(td_gemm_select(TD_EXPERT_INT4C, 0)->layout, "int4c_16x4");
+    assert_string_equal(td_gemm_select(TD_EXPERT_INT4C, 0)->tiles->name, "int4c_16x4");
     for (int f = 0; f < TD_EXPERT_FORMATS; f++) assert_int_equal(td_gemm_select((td_expert_format)f, 0)->needs, 0);
 #if defined(__x86_64__)
     assert_int_equal(td_gemm_select(TD_EXPERT_INT4C, TD_CPU_AVX2)->needs, TD_CPU_AVX2);
     assert_int_equal(td_gemm_select(TD_EXPERT_INT4C, TD_CPU_AVX2 | TD_CPU_AVX512)->needs, TD_CPU_AVX2);
-    assert_string_equal(td_gemm_select(TD_EXPERT_INT4C, UINT32_MAX)->layout, "int4c_32x4");
+    assert_string_equal(td_gemm_select(TD_EXPERT_INT4C, UINT32_MAX)->tiles->name, "int4c_32x4");
 #if !TD_AMX_EMULATED
     for (int f = 0; f < TD_EXPERT_FORMATS; f++) {
         const td_gemm_kernel *with = td_gemm_select((td_expert_format)f, UINT32_MAX), *without = td_gemm_select((td_expert_format)f, ~TD_CPU_AMXINT8);
-        assert_true(!(without->needs & TD_CPU_AMXINT8) && !strcmp(with->layout, without->layout)); /* files serve both */
+        assert_true(!(without->needs & TD_CPU_AMXINT8) && with->tiles == without->tiles); /* files serve both */
         assert_true(f == TD_EXPERT_BF16 || with->needs & TD_CPU_AMXINT8);
     }
 #endif
 #endif
     assert_int_equal(td_expert_vec_select(0)->needs, 0);
     assert_ptr_equal(td_expert_vec_select(UINT32_MAX), td_expert_vecs[0]);
-    assert_null(td_gemm_find_layout(TD_EXPERT_INT4C, "other"));
+    assert_null(td_tile_layout_named(TD_EXPERT_INT4C, "other"));
 }
 
 int main(void) {

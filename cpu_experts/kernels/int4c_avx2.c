@@ -28,20 +28,20 @@ static void run(const td_gemm_args *a) {
     uint8_t        bytes[2 * HALF * TD_YMM_BLOCK_K] __attribute__((aligned(64)));
     const bool     packed = a->m < TD_YMM_UNPACK_M;
     const size_t   n_passes = (a->m + TD_YMM_ROWS_MAX - 1) / TD_YMM_ROWS_MAX, block = packed ? a->k : TD_YMM_BLOCK_K, size = td_tile_bytes(&TILES, a->k, NULL);
-    const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof(float);
+    const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof(float), *next = a->next ? a->next : a->tile;
     td_ymm_product p = td_ymm_rows(a);
     for (size_t i = 0; i < a->m * 2 * HALF; i += HALF) _mm256_store_ps(a->out + i, _mm256_setzero_ps());
-    for (size_t k0 = 0, k; k0 < a->k; k0 += k, w += k * HALF) {
+    for (size_t k0 = 0, k; k0 < a->k; k0 += k, w += k * HALF, next += k * HALF) {
         k = a->k - k0 < block ? a->k - k0 : block;
         p.chunks = k / 32;
-        p.far = n_passes == 1 ? PREFETCH_FAR : size; /* the first of several passes fetches the next tile */
-        if (!packed) td_ymm_unpack(&p, w, k / 4, false, bytes);
         p.w = packed ? w : bytes;
-        for (size_t r = 0, left = n_passes, m; left > 0; left--, r += m) {
-            m = td_ymm_pass_rows(a->m - r, left);
+        if (!packed) td_ymm_unpack(&p, w, k / 4, false, bytes);
+        for (size_t r = 0, pass = 0, m; pass < n_passes; pass++, r += m) {
+            m = td_ymm_pass_rows(a->m - r, n_passes - pass);
             p.x = (const int8_t *)a->rows[r].x + k0;
+            p.far = n_passes == 1 ? PREFETCH_FAR : pass == 0 ? size : PREFETCH_NEAR; /* the first of several passes fetches the next tile, */
+            p.ahead = td_ymm_share(bytes, next, k * HALF, pass * p.chunks);           /* with bytes the first few */
             (packed ? multiply_packed : multiply_bytes)(&p, m, a->out + r * 2 * HALF);
-            p.far = PREFETCH_NEAR;
         }
     }
     finish(a);

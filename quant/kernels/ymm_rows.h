@@ -29,6 +29,7 @@ typedef struct {
     size_t         stride;
     const uint8_t *w;         /* 32-byte aligned */
     size_t         far;       /* bytes ahead that packed weights are fetched into L2; into L1 it is PREFETCH_NEAR */
+    const char    *ahead;     /* with bytes: what is fetched into L2, a line each chunk */
     size_t         chunks;    /* > 0 */
     __m256i        mask, ones, table; /* bytes of 15; int16 of 1; what the nibbles stand for, where that is not themselves */
 } td_ymm_product;
@@ -66,10 +67,13 @@ typedef struct {
     TD_YMM_NIBBLES(i) "vmovdqa %[table], %%ymm14\n\tvpshufb %%ymm12, %%ymm14, %%ymm12\n\tvpshufb %%ymm13, %%ymm14, %%ymm13\n\t"
 #define TD_YMM_BYTES(i) "vmovdqa 64*" i "(%[w]), %%ymm12\n\tvmovdqa 64*" i "+32(%[w]), %%ymm13\n\t"
 
-/* Packed weights fetch a line with every other step. */
+/* Packed weights fetch a line with every other step, bytes one at a chunk's end. */
 #define TD_YMM_FETCH_NIBBLES(i) "prefetcht1 32*" i "(%[w],%[far])\n\tprefetcht0 32*" i "+%c[near](%[w])\n\t"
 #define TD_YMM_FETCH_TABLE(i)   TD_YMM_FETCH_NIBBLES(i)
 #define TD_YMM_FETCH_BYTES(i)
+#define TD_YMM_END_NIBBLES
+#define TD_YMM_END_TABLE
+#define TD_YMM_END_BYTES "prefetcht1 (%[ahead])\n\tadd $64, %[ahead]\n\t"
 #define TD_YMM_STEP_BYTES_NIBBLES "32"
 #define TD_YMM_STEP_BYTES_TABLE   "32"
 #define TD_YMM_STEP_BYTES_BYTES   "64"
@@ -90,10 +94,11 @@ typedef struct {
     case rows: {                                                                                                                             \
         const int8_t  *x0 = (p)->x, *x3 = x0 + 3 * (p)->stride;                                                                              \
         const uint8_t *w = (p)->w;                                                                                                           \
+        const char    *ahead = (p)->ahead;                                                                                                   \
         size_t         count = (p)->chunks;                                                                                                  \
-        __asm__ volatile("1:\n\t" TD_YMM_CHUNK_##chunk(rows, codes) TD_YMM_WIDEN_##rows "add $" TD_YMM_STEP_BYTES_##codes "*" #chunk "/4, %[w]\n\t" \
+        __asm__ volatile("1:\n\t" TD_YMM_CHUNK_##chunk(rows, codes) TD_YMM_WIDEN_##rows TD_YMM_END_##codes "add $" TD_YMM_STEP_BYTES_##codes "*" #chunk "/4, %[w]\n\t" \
                          "add $" #chunk ", %[x0]\n\tadd $" #chunk ", %[x3]\n\tsub $1, %[count]\n\tjnz 1b"                                    \
-                         : [w] "+r"(w), [x0] "+r"(x0), [x3] "+r"(x3), [count] "+r"(count)                                                    \
+                         : [w] "+r"(w), [x0] "+r"(x0), [x3] "+r"(x3), [count] "+r"(count), [ahead] "+r"(ahead)                                                    \
                          : [sums] "r"(to), [stride] "r"((p)->stride), [far] "r"((p)->far), [near] "i"(PREFETCH_NEAR), [mask] "m"((p)->mask),     \
                            [ones] "m"((p)->ones), [table] "m"((p)->table)                                                                    \
                          : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", \
@@ -110,15 +115,19 @@ static inline td_ymm_product td_ymm_rows(const td_gemm_args *a) {
     return (td_ymm_product){.stride = a->m > 1 ? (size_t)((const char *)a->rows[1].x - x) : 0, .mask = _mm256_set1_epi8(15), .ones = _mm256_set1_epi16(1)};
 }
 
-/** Packed codes of `steps` steps to bytes[64 * steps] (aligned to 32), those of the table where there is one; fetches what the product would. */
+/** Packed codes of `steps` steps to bytes[64 * steps] (aligned to 32), those of the table where there is one. */
 static inline __attribute__((always_inline)) void td_ymm_unpack(const td_ymm_product *p, const uint8_t *w, size_t steps, bool table, uint8_t *bytes) {
     for (size_t i = 0; i < steps; i++, w += 32, bytes += 64) {
-        _mm_prefetch((const char *)w + p->far, _MM_HINT_T1);
         _mm_prefetch((const char *)w + PREFETCH_NEAR, _MM_HINT_T0);
         __m256i both = _mm256_load_si256((const __m256i *)w), low = _mm256_and_si256(both, p->mask), high = _mm256_and_si256(_mm256_srli_epi16(both, 4), p->mask);
         _mm256_store_si256((__m256i *)bytes, table ? _mm256_shuffle_epi8(p->table, low) : low);
         _mm256_store_si256((__m256i *)(bytes + 32), table ? _mm256_shuffle_epi8(p->table, high) : high);
     }
+}
+
+/** Where a pass over bytes begins to fetch n others, `next`, after passes of so many chunks. Later passes fetch what is in L1 already. */
+static inline const char *td_ymm_share(const uint8_t *bytes, const uint8_t *next, size_t n, size_t chunks) {
+    return (const char *)(chunks * 64 < n ? next + chunks * 64 : bytes);
 }
 
 /** Rows of the next of so many passes over `left` rows: of equal height. */

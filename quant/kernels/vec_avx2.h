@@ -28,6 +28,15 @@ VEC vf   vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128
 VEC vi   vi_table(const uint8_t bytes[16]) { return (vi)_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)bytes)); }
 VEC vi   vi_lookup(vi table, vi index) { return (vi)_mm256_shuffle_epi8((__m256i)table, (__m256i)index); } /* bytes of index in [0, 15] */
 
+/* As td_f32_to_bf16 rounds. */
+VEC void vf_store_bf16(uint16_t *p, vf v) {
+    __m256i bits = (__m256i)v, odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)), _mm256_set1_epi32(0x7f800000));
+    __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, _mm256_or_si256(bits, _mm256_set1_epi32(0x400000)), nan), 16);
+    _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1)));
+}
+
 /* Exact (quant/small_float.h); code 0 of e8m0 is a subnormal. NaN codes become infinity, and 480. */
 VEC vf vf_load_e8m0(const uint8_t *p) {
     vi bits = vi_load_u8(p) << 23, least = vi_set1(1 << 22);

@@ -10,6 +10,9 @@
 
 /* ---- W8A8 --------------------------------------------------------------------------------------- */
 
+/* Their products are not numbers, infinite, zeros of both signs, subnormal, or just too large. */
+static const float SCALES[] = {NAN, INFINITY, -0.0f, 1e-43f, -1e-40f, 3e38f};
+
 static void check_w8a8(const td_w8a8_kernel *kernel, rnd *r, size_t m, size_t n, size_t k, td_dtype out_dtype, bool bias) {
     size_t  panels = td_w8a8_panels(kernel, n), panel_bytes = td_w8a8_panel_bytes(kernel, k), ldx = (k + 3) / 4 * 4, ldo = n + 3;
     size_t  element = td_dtype_bytes(out_dtype);
@@ -20,7 +23,7 @@ static void check_w8a8(const td_w8a8_kernel *kernel, rnd *r, size_t m, size_t n,
     for (size_t i = 0; i < n * k; i++) qs[i] = (int8_t)(rnd_u64(r) & 255); /* all of int8 */
     for (size_t i = 0; i < m; i++) {
         bool extreme = i % 3 == 0;
-        ((float *)sx.p)[i] = rnd_real(r);
+        ((float *)sx.p)[i] = i % 5 == 4 ? SCALES[rnd_range(r, 0, sizeof SCALES / sizeof SCALES[0] - 1)] : rnd_real(r);
         ((int32_t *)sum.p)[i] = 0;
         for (size_t l = 0; l < k; l++) {
             xs[i * ldx + l] = (int8_t)(extreme ? (rnd_u64(r) & 1 ? 127 : -127) : (int)rnd_range(r, 0, 254) - 127);

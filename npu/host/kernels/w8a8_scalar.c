@@ -12,7 +12,7 @@ static void run(const td_w8a8_args *a) {
     for (size_t p = a->panel_begin; p < a->panel_end; p++) {
         const int8_t *panel = (const int8_t *)a->w + p * k4 * 4 * NR;
         for (size_t i = 0; i < a->m; i++) {
-            int32_t acc[NR] = {0};
+            _Alignas(64) int32_t acc[NR] = {0};
             for (size_t kk = 0; kk < k4; kk++)
                 for (size_t j = 0; j < NR; j++)
                     for (size_t t = 0; t < 4; t++) acc[j] += panel[(kk * NR + j) * 4 + t] * a->x[i * a->ldx + kk * 4 + t];

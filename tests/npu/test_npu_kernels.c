@@ -72,6 +72,8 @@ static void w8a8_kernels_are_exact(void **state) {
         for (size_t m = 1; m <= 30; m++) check_w8a8(*k, &r, m, rnd_range(&r, 1, 70), rnd_range(&r, 1, 90), m & 1 ? TD_DT_F32 : TD_DT_BF16, m & 2);
         for (int i = 0; i < 20; i++)
             check_w8a8(*k, &r, rnd_range(&r, 1, 60), rnd_range(&r, 1, 130), rnd_range(&r, 1, 300), i & 1 ? TD_DT_F32 : TD_DT_BF16, i & 2);
+        for (int i = 0; i < 4; i++) /* several blocks of everything */
+            check_w8a8(*k, &r, rnd_range(&r, 90, 210), rnd_range(&r, 100, 300), rnd_range(&r, 500, 1100), i & 1 ? TD_DT_F32 : TD_DT_BF16, i & 2);
         check_w8a8(*k, &r, 3, 33, 20000, TD_DT_F32, false);
     }
 }

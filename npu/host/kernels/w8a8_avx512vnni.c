@@ -35,5 +35,5 @@ static void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, siz
 #include "npu/host/kernels/w8a8_tiles.inc"
 
 const td_w8a8_kernel td_w8a8_avx512vnni = {
-    .name = "w8a8_avx512vnni_14x32", .needs = TD_CPU_AVX512 | TD_CPU_AVX512VNNI, .mr = MR, .nr = NR, .pack = pack, .run = run,
+    .name = "w8a8_avx512vnni_14x32", .needs = TD_CPU_AVX512 | TD_CPU_AVX512VNNI, .mr = MR, .nr = NR, .pack = pack, .run = run_tiles,
 };

@@ -44,5 +44,5 @@ TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, 
 #include "npu/host/kernels/w8a8_tiles.inc"
 
 const td_w8a8_kernel td_w8a8_avxvnni = {
-    .name = "w8a8_avxvnni_6x16", .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI, .mr = MR, .nr = NR, .pack = pack, .run = run,
+    .name = "w8a8_avxvnni_6x16", .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI, .mr = MR, .nr = NR, .pack = pack, .run = run_tiles,
 };

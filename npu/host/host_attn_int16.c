@@ -253,7 +253,7 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     const size_t     width = absorbed ? s->kv_lora : s->dk;
     const tile_ahead ahead = ahead_of(a, next);
     td_attn16_gemm   scores = {
-        .m = n_max, .n = panels * LANES, .pairs = (width + 1) / 2, .a = rows->k, .lda = s->form == TD_ATTN_EXPANDED ? b.ldk : width, .scale = rows->k_scale,
+        .m = n_max, .n = panels * LANES, .used = nq, .pairs = (width + 1) / 2, .a = rows->k, .lda = s->form == TD_ATTN_EXPANDED ? b.ldk : width, .scale = rows->k_scale,
         .b = (const int16_t *)(const void *)(q + LANES * sizeof(float)), .panel_stride = b.q_bytes / sizeof(int16_t), .c = b.s, .ldc = ROWS,
         .ahead = ahead.scores.at, .ahead_bytes = ahead.scores.bytes,
     };
@@ -279,7 +279,7 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
             sum[i] = i < some ? state[first + i].sum : 0;
         }
         k->softmax(&(td_attn16_softmax){
-            .x = b.s + first, .ldx = ROWS, .n = n_max, .seen = all ? NULL : seen + first, .row_scale = (const float *)(const void *)(q + panel * b.q_bytes),
+            .x = b.s + first, .ldx = ROWS, .n = n_max, .used = some, .seen = all ? NULL : seen + first, .row_scale = (const float *)(const void *)(q + panel * b.q_bytes),
             .v_scale = rows->v_scale, .v_max = rows->v_max, .max = max, .sum = sum, .keep = keep + first, .p = b.p + first * TILE,
             .p_scale = p_scale + first,
         });

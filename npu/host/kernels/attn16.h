@@ -41,6 +41,7 @@ typedef struct {
  */
 typedef struct {
     size_t         m, n, pairs; /* n: a multiple of 16, of 32 when crossed or in rows */
+    size_t         used;        /* columns that are wanted, others may be left as they are; 0: all */
     const int16_t *a;           /* [m, lda], 2 * pairs of them used */
     size_t         lda;
     const float   *scale;       /* [m] */
@@ -60,6 +61,7 @@ typedef struct {
 typedef struct {
     float         *x; /* [n, ldx]: 16 lanes each; overwritten */
     size_t         ldx, n; /* n >= 1 */
+    size_t         used;   /* rows that are wanted, for others nothing needs to be written; 0: all */
     const int32_t *seen;   /* [16]: how many of the n keys a row sees; NULL: all */
     const float   *row_scale;       /* [16], > 0 */
     const float   *v_scale, *v_max; /* [n]: of the keys' value rows */

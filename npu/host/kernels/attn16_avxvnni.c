@@ -2,6 +2,9 @@
 #include <immintrin.h>
 
 #define DOT2(s, t) "%{vex%} vpdpwssd %%ymm12, %%ymm14, " s "\n\t%{vex%} vpdpwssd %%ymm13, %%ymm14, " t "\n\t"
+#define DOT3(s, t, u)                                                                                               \
+    "%{vex%} vpdpwssd %%ymm12, %%ymm13, " s "\n\t%{vex%} vpdpwssd %%ymm12, %%ymm14, " t "\n\t"                  \
+    "%{vex%} vpdpwssd %%ymm12, %%ymm15, " u "\n\t"
 #include "npu/host/kernels/attn16_ymm.inc"
 
 const td_attn16 td_attn16_avxvnni = {.name = "attn16_avxvnni", .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI, ATTN16_MEMBERS};

@@ -96,10 +96,11 @@ typedef struct {
         const uint8_t *w = (p)->w;                                                                                                           \
         const char    *ahead = (p)->ahead;                                                                                                   \
         size_t         count = (p)->chunks;                                                                                                  \
-        __asm__ volatile("1:\n\t" TD_YMM_CHUNK_##chunk(rows, codes) TD_YMM_WIDEN_##rows TD_YMM_END_##codes "add $" TD_YMM_STEP_BYTES_##codes "*" #chunk "/4, %[w]\n\t" \
+        __asm__ volatile("1:\n\t" TD_YMM_CHUNK_##chunk(rows, codes) TD_YMM_WIDEN_##rows TD_YMM_END_##codes                                   \
+                         "add $" TD_YMM_STEP_BYTES_##codes "*" #chunk "/4, %[w]\n\t"                                                         \
                          "add $" #chunk ", %[x0]\n\tadd $" #chunk ", %[x3]\n\tsub $1, %[count]\n\tjnz 1b"                                    \
-                         : [w] "+r"(w), [x0] "+r"(x0), [x3] "+r"(x3), [count] "+r"(count), [ahead] "+r"(ahead)                                                    \
-                         : [sums] "r"(to), [stride] "r"((p)->stride), [far] "r"((p)->far), [near] "i"(PREFETCH_NEAR), [mask] "m"((p)->mask),     \
+                         : [w] "+r"(w), [x0] "+r"(x0), [x3] "+r"(x3), [count] "+r"(count), [ahead] "+r"(ahead)                               \
+                         : [sums] "r"(to), [stride] "r"((p)->stride), [far] "r"((p)->far), [near] "i"(PREFETCH_NEAR), [mask] "m"((p)->mask), \
                            [ones] "m"((p)->ones), [table] "m"((p)->table)                                                                    \
                          : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", \
                            "xmm12", "xmm13", "xmm14", "xmm15");                                                                              \

@@ -255,7 +255,7 @@ static void random_shapes_match_the_scalar_kernel(void **state) {
 /* Codes and activations at the ends of their ranges, over the longest k, for one row and for as many as tiles of rows take. */
 static void extremes_do_not_saturate(void **state) {
     (void)state;
-    enum { ROWS = 16 };
+    enum { ROWS = 32 };
     static variant variants[VARIANTS_MAX];
     size_t         n_variants = list_variants(variants, true), k = TD_GEMM_K_MAX;
     for (size_t i = 0; i < n_variants; i++) {

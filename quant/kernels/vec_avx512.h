@@ -28,7 +28,7 @@ VEC vf   vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si
 VEC vi   vi_table(const uint8_t bytes[16]) { return (vi)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes)); }
 VEC vi   vi_lookup(vi table, vi index) { return (vi)_mm512_shuffle_epi8((__m512i)table, (__m512i)index); } /* bytes of index in [0, 15] */
 
-/* As td_f32_to_bf16 rounds. */
+/* As td_f32_to_bf16 rounds; not vcvtneps2bf16, which flushes subnormals. */
 VEC void vf_store_bf16(uint16_t *p, vf v) {
     __m512i   bits = (__m512i)v, odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i   rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);

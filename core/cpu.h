@@ -7,6 +7,7 @@
 #ifndef TD_CORE_CPU_H
 #define TD_CORE_CPU_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define TD_CPU_AVX2       (1u << 0) /* with FMA and F16C */
@@ -18,6 +19,9 @@
 
 /** TD_CPU_* bits, after the mask. Computed once; thread-safe. */
 uint32_t td_cpu_features(void);
+
+/** Write [p, p + bytes) back to memory and drop it from the caches; nothing on a processor for which the build has no way to. */
+void td_cpu_flush(const void *p, size_t bytes);
 
 /** "scalar", "avx2", "avxvnni", "avx512vnni" or "amx": the tier that the bits amount to; for logs. */
 const char *td_cpu_tier_name(uint32_t features);

@@ -2,7 +2,7 @@
  * The FFN of one layer.
  *
  * A call goes through batches of at most batch_tok tokens, so that scratch stays bounded. A batch:
- *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of at most ROWS_MAX
+ *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of at most up_rows
  *   rows    x -> int8 rows or f32 rows (bf16), once per token, copied to each of its pairs
  *   up      items (block, chunk of the shard's tiles): gate and up tiles, silu * up into the pair's intermediate row; who
  *           finishes a block last quantises its rows in place
@@ -20,7 +20,8 @@
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_quant.h"
 
-#define ROWS_MAX 112 /* pairs of a block: whole register tiles of int4c, 8 times 14; at k = 7168 they fill half of a 2 MiB L2 */
+#define BLOCK_ROWS 112 /* pairs of a block where the kernel has no wish: whole register tiles of int4c, 8 times 14 */
+#define BLOCK_BYTES ((size_t)1 << 20) /* of their codes, at most: half of a 2 MiB L2 */
 #define SCRATCH_BYTES ((size_t)384 << 20) /* of the arrays that grow with the tokens of a batch */
 #define HELD_BYTES ((size_t)64 << 20)     /* of held-back outputs */
 #define HELD_TOK 256                      /* beyond it, hardly any expert has deferred pairs only */
@@ -76,10 +77,19 @@ struct expert_ffn {
 /* ---- scratch ----------------------------------------------------------------------------------- */
 
 /* A worker's: tile results of gate and up, or of down; then the sums of an item of the down phase, and of its deferred pairs. */
-#define TILES_BYTES (2 * ROWS_MAX * TD_GEMM_NR_MAX * sizeof(float))
+static size_t tiles_bytes(const expert_scratch_plan *p) {
+    size_t up = 2 * p->up_rows, rows = up > p->down_rows ? up : p->down_rows;
+    return rows * TD_GEMM_NR_MAX * sizeof(float);
+}
 
 static float *worker_sums(const td_experts *x, const td_worker *w) {
-    return (float *)((char *)expert_worker_scratch(x, w->index) + TILES_BYTES);
+    return (float *)((char *)expert_worker_scratch(x, w->index) + tiles_bytes(&x->scratch));
+}
+
+/* Pairs of a block whose rows have k codes; a multiple of 32 where their bytes decide, so that tiles of rows are full. */
+static uint32_t block_rows_max(const td_gemm_kernel *kernel, size_t k) {
+    size_t wish = kernel->rows ? kernel->rows : BLOCK_ROWS, fit = BLOCK_BYTES / k / 32 * 32;
+    return (uint32_t)(fit < 32 ? 32 : fit < wish ? fit : wish);
 }
 
 /* An odd number of cache lines, so that consecutive rows fall into different sets of the L1. */
@@ -123,12 +133,15 @@ static void take_row(const td_experts *x, const int8_t *codes, float scale, char
     add_group_sums(x, k, dst, row);
 }
 
-void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_tile_layout *tiles,
+void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
                             const expert_layout *l) {
+    const td_tile_layout *tiles = kernel->tiles;
     size_t inter_tiles = l->n_gate * tiles->nr * sizeof(float), inter_row = row_bytes(c->format, l, l->inter_k);
     *p = (expert_scratch_plan){.x_stride = odd_lines(row_bytes(c->format, l, l->hidden_k)),
                                .h_stride = odd_lines(inter_tiles > inter_row ? inter_tiles : inter_row),
-                               .y_stride = l->n_down * tiles->nr};
+                               .y_stride = l->n_down * tiles->nr,
+                               .up_rows = block_rows_max(kernel, l->hidden_k),
+                               .down_rows = block_rows_max(kernel, l->inter_k)};
     size_t y_bytes = p->y_stride * sizeof(float);
     size_t pair_bytes = p->h_stride + sizeof(pair) + sizeof(uint32_t) + 2 * sizeof(td_gemm_row);
     size_t tok_bytes = c->top_k * (p->x_stride + pair_bytes);
@@ -141,8 +154,8 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     }
     size_t held_rows = (size_t)p->defer_tok * c->max_deferred;
     p->max_pairs = p->batch_tok * c->top_k;
-    p->max_blocks = c->n_experts + p->max_pairs / ROWS_MAX;
-    size_t compute = TILES_BYTES + (c->max_deferred ? 2 : 1) * SUM_BYTES, pack = td_expert_pack_worker_bytes(tiles, l);
+    p->max_blocks = c->n_experts + p->max_pairs / p->up_rows;
+    size_t compute = tiles_bytes(p) + (c->max_deferred ? 2 : 1) * SUM_BYTES, pack = td_expert_pack_worker_bytes(tiles, l);
     p->worker_bytes = td_round_up(compute > pack ? compute : pack, TD_PAGE_BYTES); /* each is touched first by its worker, on its node */
     p->bytes = tok_bytes * p->batch_tok + held_rows * (y_bytes + sizeof(float)) + p->max_blocks * sizeof(row_block) +
                c->n_experts * (sizeof(active_expert) + sizeof(uint32_t) + sizeof(bool)) + 32 * TD_CACHE_LINE;
@@ -185,17 +198,17 @@ static const uint16_t *token_ids(const expert_ffn *f, uint32_t t) {
 }
 
 /* Rows of the next block of so many: of equal height, as each is a pass over the weights. */
-static uint32_t block_rows(uint32_t left) {
-    uint32_t blocks = (left + ROWS_MAX - 1) / ROWS_MAX;
+static uint32_t block_rows(uint32_t left, uint32_t most) {
+    uint32_t blocks = (left + most - 1) / most;
     return (left + blocks - 1) / blocks;
 }
 
-static void add_active(expert_ffn *f, uint32_t e, uint32_t *pair0) {
+static void add_active(expert_ffn *f, uint32_t e, uint32_t most, uint32_t *pair0) {
     uint32_t n = f->expert_pairs[e];
     f->expert_pairs[e] = *pair0; /* from now on: where its next pair goes */
     for (uint32_t at = 0, rows; at < n; at += rows) {
         row_block *b = &f->blocks[f->n_blocks++];
-        rows = block_rows(n - at);
+        rows = block_rows(n - at, most);
         b->expert = f->n_active;
         b->pair0 = *pair0 + at;
         b->n_pairs = rows;
@@ -230,11 +243,11 @@ static void group_pairs(td_experts *x, expert_ffn *f) {
 
     f->n_active = f->n_blocks = 0;
     for (uint32_t e = 0; e < n_experts; e++)
-        if (f->expert_pairs[e] && (!f->two_passes || f->expert_now[e])) add_active(f, e, &pair0);
+        if (f->expert_pairs[e] && (!f->two_passes || f->expert_now[e])) add_active(f, e, x->scratch.up_rows, &pair0);
     f->n_now = f->n_active;
     if (f->two_passes)
         for (uint32_t e = 0; e < n_experts; e++)
-            if (f->expert_pairs[e] && !f->expert_now[e]) add_active(f, e, &pair0);
+            if (f->expert_pairs[e] && !f->expert_now[e]) add_active(f, e, x->scratch.up_rows, &pair0);
 
     for (uint32_t t = 0; t < f->n_tok; t++) {
         const uint16_t *ids = token_ids(f, t);
@@ -316,7 +329,7 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
     const char *tile = (const char *)expert_shard_data(x, f->layer, w->subpool) +
                        f->active[b->expert].id * sh->expert_bytes + tile0 * 2 * tile_bytes;
     const char *after = item_after_up(x, w->subpool, item);
-    float      *gate = expert_worker_scratch(x, w->index), *up = gate + ROWS_MAX * TD_GEMM_NR_MAX;
+    float      *gate = expert_worker_scratch(x, w->index), *up = gate + x->scratch.up_rows * TD_GEMM_NR_MAX;
     for (size_t t = tile0; t < tile1; t++, tile += 2 * tile_bytes) {
         td_gemm_args g = {.tile = tile, .next = tile + tile_bytes, .k = x->layout.hidden_k, .m = b->n_pairs,
                           .rows = f->x_rows + b->pair0, .groups = x->layout.groups, .out = gate};
@@ -429,7 +442,7 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
                                                            : tiles + f->active[f->first_active].id * sh->expert_bytes + tile1 % sh->n_down * tile_bytes;
         uint32_t    end = lower_pair(f, expert, region.tok1);
         for (uint32_t p = lower_pair(f, expert, region.tok0), m; p < end; p += m) {
-            m = block_rows(end - p);
+            m = block_rows(end - p, x->scratch.down_rows);
             for (size_t t = tile0; t < tile1; t++) {
                 const char  *tile = first + (t - tile0) * tile_bytes;
                 td_gemm_args g = {.tile = tile,

@@ -23,13 +23,13 @@ static td_status check_config(const td_experts_config *c, td_error *err) {
 
 td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes, uint64_t *scratch_bytes,
                           td_error *err) {
-    const td_tile_layout *tiles = td_kernels_here()->product[c->format]->tiles;
+    const td_gemm_kernel *kernel = td_kernels_here()->product[c->format];
     expert_layout         l;
     expert_scratch_plan   scratch;
     *weight_bytes = *scratch_bytes = 0;
     TD_TRY(check_config(c, err));
-    TD_TRY(td_expert_layout_init(&l, c, tiles, n_subpools, err));
-    td_expert_scratch_init(&scratch, c, tiles, &l);
+    TD_TRY(td_expert_layout_init(&l, c, kernel->tiles, n_subpools, err));
+    td_expert_scratch_init(&scratch, c, kernel, &l);
     *weight_bytes = l.layer_bytes * c->n_layers;
     *scratch_bytes = scratch.bytes + n_workers * scratch.worker_bytes;
     return TD_OK;
@@ -59,7 +59,7 @@ static td_status open_store(td_experts *x, td_error *err) {
     const td_experts_config *c = &x->config;
     TD_TRY(check_config(c, err));
     TD_TRY(td_expert_layout_init(&x->layout, c, x->kernel->tiles, td_pool_subpools(x->pool), err));
-    td_expert_scratch_init(&x->scratch, c, x->kernel->tiles, &x->layout);
+    td_expert_scratch_init(&x->scratch, c, x->kernel, &x->layout);
     x->shard_data = calloc((size_t)c->n_layers * x->layout.n_shards, sizeof *x->shard_data);
     x->files = calloc(c->n_layers, sizeof *x->files);
     x->loaded = calloc(c->n_layers, sizeof *x->loaded);

@@ -40,6 +40,7 @@ typedef struct {
     uint32_t batch_tok; /* tokens computed at a time */
     uint32_t defer_tok; /* up to so many tokens, deferred outputs can be held back */
     uint32_t max_pairs, max_blocks;
+    uint32_t up_rows, down_rows; /* pairs of a block, at most */
     size_t   x_stride, h_stride; /* bytes of an activation row, of an intermediate row */
     size_t   y_stride;           /* floats of an accumulator row: hidden rounded to whole tiles */
     size_t   worker_bytes;       /* for each worker, to compute and to pack */
@@ -123,7 +124,7 @@ void td_expert_report_placement(const td_experts *x, uint32_t layer);
 
 /* ---- scratch (expert_ffn.c) ------------------------------------------------------------------ */
 
-void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_tile_layout *tiles,
+void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
                             const expert_layout *l);
 TD_NODISCARD td_status td_expert_ffn_open(td_experts *x, td_error *err); /* takes its arrays from x->arena */
 void                   td_expert_ffn_close(td_experts *x);

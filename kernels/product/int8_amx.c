@@ -1,42 +1,44 @@
 /*
- * int8 products, AMX-INT8, on the tiles and panels of AVX512-VNNI, which are tiles of weights as they lie. 32 rows at a time; fewer than
- * AMX_ROWS_MIN are AVX512-VNNI's. Never run on a processor that has the instructions: tested with kernels/vec/amx.h's emulation.
+ * int8 products, AMX-INT8, on the tiles and panels of AVX512-VNNI, which are tiles of weights as they lie. W8A8's rows go in blocks that stay in L2
+ * while all panels pass.
  */
-#include "kernels/vec/vec_avx512.h"
-
-#include "kernels/product/amx_rows.h"
-#include "kernels/product/int8_store.inc"
-
-#define TILES td_int8c_32x4
-
-static const uint8_t *weight_bytes(uint8_t *buffer, const uint8_t *codes, size_t k0, size_t k, size_t ahead) {
-    (void)buffer, (void)k, (void)ahead;
-    return codes + k0 * AMX_NR;
-}
-
-#define IN_PLACE true
+#define TILES    td_int8c_32x4
+#define INT4     false
+#define ROWS_MAX 512
 #define OFFSET   128
 #define FEWER    td_int8c_avx512vnni
 #include "kernels/product/channel_amx_body.inc"
 
-static void run_tiles(const td_w8a8_args *a) {
-    _Alignas(64) int32_t sums[AMX_PAIR * AMX_NR];
-    const size_t         k = (a->k + 3) / 4 * 4;
-    amx_shape            shape = {0};
+/* Where a block's product with a panel goes. */
+typedef struct {
+    const td_w8a8_args *a;
+    size_t              row, column; /* of the block, of the panel */
+} panel_block;
+
+VEC void end_of_panel_row(const void *args, size_t row, const int32_t *sums) {
+    const panel_block *b = args;
+    store_panel_rows(b->a, sums, b->row + row, 1, b->column, NR, OFFSET);
+}
+
+static void run_panels(const td_w8a8_args *a) {
+    amx_scratch  s;
+    const size_t k = (a->k + 3) / 4 * 4, blocks = (a->m + ROWS_MAX - 1) / ROWS_MAX;
     if (a->m < AMX_ROWS_MIN) {
         td_w8a8_avx512vnni.run(a);
         return;
     }
-    for (size_t p = a->panel_begin; p < a->panel_end; p++) {
-        const uint8_t *w = (const uint8_t *)a->w + p * k * AMX_NR;
-        for (size_t t = 0; t * TD_AMX_ROWS < a->m; t += 2) {
-            amx_rows r = amx_rows_of(a->x, a->ldx, a->m, t);
-            amx_product(&shape, &r, 0, k, w, false, sums, true, t == 0 ? k * AMX_NR : 0);
-            store_panel_rows(a, sums, r.first, r.n[0] + r.n[1], p * AMX_NR, AMX_NR, OFFSET);
+    configure(a->m);
+    for (size_t i = 0; i < blocks; i++) {
+        const size_t row = block_begin(a->m, i, blocks), m = block_begin(a->m, i + 1, blocks) - row;
+        for (size_t p = a->panel_begin; p < a->panel_end; p++) {
+            const uint8_t *w = (const uint8_t *)a->w + p * k * NR;
+            const uint8_t *next = p + 1 < a->panel_end ? w + k * NR : (const uint8_t *)a->w + a->panel_begin * k * NR;
+            multiply(&(amx_job){.x = a->x + row * a->ldx, .ldx = a->ldx, .m = m, .k = k, .codes = w, .next = next},
+                     &(panel_block){a, row, p * NR}, end_of_panel_row, &s);
         }
     }
     td_amx_release();
 }
 
-const td_w8a8_kernel td_w8a8_amx = {.name = "w8a8_amx_32x32", .mr = AMX_PAIR, .nr = AMX_NR, .run = run_tiles};
-const td_gemm_kernel td_int8c_amx = {.name = "int8c_amx_32x32", .tiles = &TILES, .run = run};
+const td_w8a8_kernel td_w8a8_amx = {.name = "w8a8_amx_32x32", .mr = PAIR, .nr = NR, .run = run_panels};
+const td_gemm_kernel td_int8c_amx = {.name = "int8c_amx_32x32", .tiles = &TILES, .rows = TILE_ROWS_BEST, .run = run};

@@ -83,8 +83,9 @@ static inline void td_tile_unpack(const td_tile_layout *l, const void *tile, td_
 }
 
 typedef struct {
-    const char           *name;  /* "int4c_avx512vnni_14x32" */
-    const td_tile_layout *tiles; /* that it reads: kernels of one layout read each other's */
+    const char           *name;   /* "int4c_avx512vnni_14x32" */
+    const td_tile_layout *tiles;  /* that it reads: kernels of one layout read each other's */
+    uint16_t              rows;   /* of a call that it likes best, at most; a call may have any number. 0: the caller's choice */
     void (*run)(const td_gemm_args *a);
 } td_gemm_kernel;
 

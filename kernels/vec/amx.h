@@ -65,6 +65,10 @@ static inline void td_amx_load(int t, const void *base, size_t stride) {
         memcpy(td_amx_state.tile[t][r], (const char *)base + r * stride, td_amx_state.config.bytes[t]);
 }
 
+static inline void td_amx_load_t1(int t, const void *base, size_t stride) {
+    td_amx_load(t, base, stride);
+}
+
 static inline void td_amx_store(int t, void *base, size_t stride) {
     assert(td_amx_state.configured && td_amx_state.config.rows[t]);
     for (size_t r = 0; r < td_amx_state.config.rows[t]; r++)
@@ -104,6 +108,9 @@ static inline void td_amx_dot_s8(int c, int a, int w) {
 /** Rows of a tile are `stride` bytes apart in memory. */
 #define td_amx_load(tile, base, stride) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"((const void *)(base)), "r"((size_t)(stride)) : "memory")
+/** The same past the L1, for what is read again only after much else. */
+#define td_amx_load_t1(tile, base, stride) \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile : : "r"((const void *)(base)), "r"((size_t)(stride)) : "memory")
 #define td_amx_store(tile, base, stride) \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"((void *)(base)), "r"((size_t)(stride)) : "memory")
 /** c[m, n] += sum over k and b < 4 of a[m, 4 k + b] (signed) * w[k, 4 n + b] (unsigned or signed), in int32. */

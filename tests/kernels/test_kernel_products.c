@@ -248,6 +248,54 @@ static void random_shapes_match_the_scalar_kernel(void **state) {
     }
 }
 
+/* Rows and k around the borders of tiles, pairs of them, stretches and blocks; the formats without groups against their scalar kernels. */
+static void borders_of_tiles_match_the_scalar_kernel(void **state) {
+    (void)state;
+    enum { ROWS_MAX = 530, K_MAX = 1088 };
+    static const size_t ks[] = {32, 96, 544, K_MAX}, ms[] = {12, 15, 17, 31, 32, 33, 48, 85, 256, 257, ROWS_MAX};
+    static variant      variants[VARIANTS_MAX];
+    static td_gemm_row  rows[ROWS_MAX];
+    size_t              n_variants = list_variants(variants, true);
+    for (size_t i = 0; i < n_variants; i++) {
+        const variant        *v = &variants[i];
+        const td_gemm_kernel *kernel = v->kernel, *scalar = td_kernels_scalar.product[v->format];
+        size_t                nr = kernel->tiles->nr;
+        if (kernel == scalar || (v->format != TD_EXPERT_INT4C && v->format != TD_EXPERT_INT8C)) continue;
+        for (size_t z = 0; z < sizeof ks / sizeof ks[0]; z++) {
+            size_t    k = ks[z];
+            test_tile t = make_tile(v, k);
+            void     *scalar_tile = aligned_alloc(64, td_tile_bytes(scalar->tiles, k, &v->groups));
+            int8_t   *codes = malloc(ROWS_MAX * k);
+            float    *want = aligned_alloc(64, 2 * ROWS_MAX * nr * sizeof(float));
+            for (size_t r = 0; r < ROWS_MAX; r++) {
+                rows[r] = (td_gemm_row){.scale = 0.5f + (float)r};
+                for (size_t j = 0; j < k; j++) rows[r].sum += codes[r * k + j] = (int8_t)((int)(td_rng_u64(SEED, 30 + r, j) % 255) - 127);
+            }
+            for (size_t q = 0; q < sizeof ms / sizeof ms[0]; q++) {
+                size_t  m = ms[q];
+                guarded x = guard_alloc(m * k), out = guard_alloc(m * nr * sizeof(float));
+                memcpy(x.data, codes, m * k);
+                for (size_t r = 0; r < m; r++) rows[r].x = (int8_t *)x.data + r * k;
+                kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .out = out.data});
+                for (size_t n0 = 0; n0 < nr; n0 += scalar->tiles->nr) {
+                    td_gemm_weights w = {(char *)t.w.rows + n0 * k, t.w.scale + n0, t.w.zero, t.w.factor};
+                    td_tile_pack(scalar->tiles, scalar_tile, &w, k, &v->groups);
+                    scalar->run(&(td_gemm_args){.tile = scalar_tile, .k = k, .m = m, .rows = rows, .out = want});
+                    for (size_t r = 0; r < m; r++)
+                        if (memcmp((float *)out.data + r * nr + n0, want + r * scalar->tiles->nr, scalar->tiles->nr * sizeof *want))
+                            fail_msg("%s, k %zu, row %zu of %zu: not as %s", kernel->name, k, r, m, scalar->name);
+                }
+                guard_free(&x);
+                guard_free(&out);
+            }
+            free(codes);
+            free(want);
+            free(scalar_tile);
+            free_tile(&t);
+        }
+    }
+}
+
 /* Codes and activations at the ends of their ranges, over the longest k, for one row and for as many as tiles of rows take. */
 static void extremes_do_not_saturate(void **state) {
     (void)state;
@@ -428,7 +476,8 @@ static void tables_are_whole_and_in_order(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_match_plain_sums), cmocka_unit_test(random_shapes_match_the_scalar_kernel), cmocka_unit_test(extremes_do_not_saturate),
+        cmocka_unit_test(kernels_match_plain_sums), cmocka_unit_test(random_shapes_match_the_scalar_kernel),
+        cmocka_unit_test(borders_of_tiles_match_the_scalar_kernel), cmocka_unit_test(extremes_do_not_saturate),
         cmocka_unit_test(unpack_inverts_pack),      cmocka_unit_test(silu_is_accurate_and_the_same_in_every_tier),
         cmocka_unit_test(bytes_are_tight),          cmocka_unit_test(axpy_is_one_fma),          cmocka_unit_test(tables_are_whole_and_in_order),
     };

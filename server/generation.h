@@ -131,6 +131,12 @@ td_choice_state td_choice_get_state(const td_choice *c);
 /** Tokens of all choices; a prompt counts once, however many it has. Under the lock, or when all is finished. */
 td_usage td_generation_usage(const td_generation *g);
 
+/**
+ * Hand a choice's news to its API's piece, with b: `step` tokens a piece at most, and with each the tokens that its text
+ * came from (those without a text go with the one before).
+ */
+void td_write_pieces(td_choice *c, const td_choice_state *at, const td_news *news, size_t step, td_jbuf *b);
+
 /** Append a stream's events for all news to g->out, as its API writes them; sets out_ended with the last. answer_stream.c.
  */
 void td_write_stream(td_generation *g);

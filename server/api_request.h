@@ -70,7 +70,7 @@ struct td_api_request {
 
     td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
     size_t         n_prompts;
-    json_t        *template_doc;                  /* chat: what the template renders (td_chat_form_render); owned */
+    json_t        *template_doc;                  /* chat: what the template renders (td_chat_form_render); owned; NULL once it is encoded */
     const char    *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
     size_t         n_warnings;
     td_tool_list  *tools; /* chat: those that the model may call; owned; NULL: none */

@@ -19,6 +19,8 @@
 #include "core/trace.h"
 #include "server/framing.h"
 #include "server/generation.h"
+#include "server/openai/completions.h"
+#include "server/openai/responses.h"
 
 #define HTTP_THREADS 4
 #define CONNECTION_MEMORY 65536 /* libmicrohttpd's pool per connection: headers (431 above) and buffers */
@@ -33,31 +35,36 @@
 enum { OPEN = 1, PREFIX = 2, NO_BODY = 4, GENERATES = 8, SPARED = 16 };
 
 typedef struct {
-    const char *method, *path;
-    td_work_fn  work;
-    td_route_fn handle;
-    int         flags;
+    const char   *method, *path;
+    const td_api *api; /* NULL: none of its own */
+    td_work_fn    work;
+    td_route_fn   handle;
+    int           flags;
 } route;
 
 static const route ROUTES[] = {
-    {"POST", "/v1/chat/completions", td_work_chat, td_route_generate, GENERATES},
-    {"POST", "/v1/completions", td_work_completion, td_route_generate, GENERATES},
-    {"GET", "/v1/models", NULL, td_route_models, 0},
-    {"GET", "/v1/models/", NULL, td_route_model, PREFIX},
-    {"POST", "/tokenize", td_work_tokenize, td_route_reply, 0},
-    {"POST", "/detokenize", td_work_detokenize, td_route_reply, 0},
-    {"POST", "/flush_cache", NULL, td_route_flush_cache, NO_BODY},
-    {"GET", "/flush_cache", NULL, td_route_flush_cache, 0},
-    {"POST", "/reset_prefix_cache", NULL, td_route_flush_cache, NO_BODY}, /* the same in vLLM's name */
-    {"POST", "/abort_request", NULL, td_route_abort_request, 0},
-    {"GET", "/health", NULL, td_route_health, OPEN | SPARED},
-    {"GET", "/health_generate", NULL, td_route_health_generate, 0},
-    {"GET", "/get_model_info", NULL, td_route_model_info, 0},
-    {"GET", "/model_info", NULL, td_route_model_info, 0},
-    {"GET", "/get_server_info", NULL, td_route_server_info, 0},
-    {"GET", "/server_info", NULL, td_route_server_info, 0},
-    {"GET", "/get_load", NULL, td_route_load, 0},
-    {"GET", "/metrics", NULL, td_route_metrics, SPARED},
+    {"POST", "/v1/chat/completions", &td_api_chat, td_work_generate, td_route_generate, GENERATES},
+    {"POST", "/v1/completions", &td_api_completion, td_work_generate, td_route_generate, GENERATES},
+    {"POST", "/v1/responses", &td_api_response, td_work_generate, td_route_generate, GENERATES},
+    {"GET", "/v1/responses/", NULL, NULL, td_route_get_response, PREFIX},
+    {"DELETE", "/v1/responses/", NULL, NULL, td_route_delete_response, PREFIX},
+    {"POST", "/v1/responses/", NULL, NULL, td_route_cancel_response, PREFIX | NO_BODY},
+    {"GET", "/v1/models", NULL, NULL, td_route_models, 0},
+    {"GET", "/v1/models/", NULL, NULL, td_route_model, PREFIX},
+    {"POST", "/tokenize", NULL, td_work_tokenize, td_route_reply, 0},
+    {"POST", "/detokenize", NULL, td_work_detokenize, td_route_reply, 0},
+    {"POST", "/flush_cache", NULL, NULL, td_route_flush_cache, NO_BODY},
+    {"GET", "/flush_cache", NULL, NULL, td_route_flush_cache, 0},
+    {"POST", "/reset_prefix_cache", NULL, NULL, td_route_flush_cache, NO_BODY}, /* the same in vLLM's name */
+    {"POST", "/abort_request", NULL, NULL, td_route_abort_request, 0},
+    {"GET", "/health", NULL, NULL, td_route_health, OPEN | SPARED},
+    {"GET", "/health_generate", NULL, NULL, td_route_health_generate, 0},
+    {"GET", "/get_model_info", NULL, NULL, td_route_model_info, 0},
+    {"GET", "/model_info", NULL, NULL, td_route_model_info, 0},
+    {"GET", "/get_server_info", NULL, NULL, td_route_server_info, 0},
+    {"GET", "/server_info", NULL, NULL, td_route_server_info, 0},
+    {"GET", "/get_load", NULL, NULL, td_route_load, 0},
+    {"GET", "/metrics", NULL, NULL, td_route_metrics, SPARED},
 };
 
 static bool path_matches(const route *r, const char *url) {
@@ -112,6 +119,7 @@ static void choose_route(td_call *c, const char *method, const char *url) {
     for (size_t i = 0; i < sizeof ROUTES / sizeof *ROUTES && !found; i++) {
         if (!path_matches(&ROUTES[i], url)) continue;
         path_known = true;
+        c->api = ROUTES[i].api;
         if (method_matches(&ROUTES[i], method)) found = &ROUTES[i];
         add_method(c, ROUTES[i].method);
     }
@@ -152,7 +160,7 @@ static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
 
 static void take_body(td_call *c, const char *data, size_t n) {
     td_server *s = c->server;
-    if (c->broken) return; /* read and dropped, so that the client can read the answer */
+    if (c->broken) return;               /* read and dropped, so that the client can read the answer */
     if (n > TD_BODY_MAX - c->body.len) { /* its length was not told */
         c->broken = true;
         td_api_fail(&c->err, 413, "body_too_large", "The body is larger than %zu bytes.", TD_BODY_MAX);
@@ -184,8 +192,8 @@ static const char *headers_asked_for(struct MHD_Connection *connection) {
 
 static enum MHD_Result answer_preflight(td_call *c) {
     struct MHD_Response *r = MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
-    const td_header      headers[] = {{"Allow", "GET, POST, OPTIONS"},
-                                      {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+    const td_header      headers[] = {{"Allow", "GET, POST, DELETE, OPTIONS"},
+                                      {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                                       {"Access-Control-Allow-Headers", headers_asked_for(c->connection)},
                                       {"Access-Control-Max-Age", "600"}};
     return td_answer_response(c, MHD_HTTP_NO_CONTENT, r, headers, c->server->opt.cors_origin ? 4 : 1);
@@ -245,7 +253,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     if (!strcmp(method, "OPTIONS")) return answer_preflight(c);
     if (c->broken) return td_answer_error(c, &c->err);
     if (c->work && !td_text_work_done(&s->text, c)) {
-        if (c->body.len > TD_TEXT_INLINE_BYTES && td_text_work_put(&s->text, c)) return MHD_YES;
+        bool long_text = c->body.len > TD_TEXT_INLINE_BYTES || (c->api && c->api->long_texts);
+        if (long_text && td_text_work_put(&s->text, c)) return MHD_YES;
         c->work(c);
     }
     c->rest = after_prefix(url);
@@ -304,6 +313,8 @@ void td_server_options_init(td_server_options *o) {
                              .stream_interval = 1,
                              .idle_timeout_s = 120,
                              .request_timeout_s = 60,
+                             .stored_responses_max = 1024,
+                             .stored_responses_mib = 64,
                              .watchdog_s = 300};
 }
 
@@ -376,6 +387,7 @@ td_status td_server_bind(const td_server_options *o, td_server **out, td_error *
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->grammars.lock, NULL);
+    td_response_store_init(&s->responses, o->stored_responses_max, (size_t)o->stored_responses_mib << 20);
     td_status st = s->slots ? bind_address(s, err) : td_fail(err, TD_ENOMEM, "out of memory");
     if (st != TD_OK) {
         td_server_free(s);
@@ -551,6 +563,7 @@ void td_server_free(td_server *s) {
     pthread_mutex_destroy(&s->lock);
     td_connections_free(&s->connections);
     td_grammar_cache_close(&s->grammars);
+    td_response_store_close(&s->responses);
     pthread_mutex_destroy(&s->grammars.lock);
     free(s->slots);
     free(s);

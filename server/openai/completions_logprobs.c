@@ -1,9 +1,9 @@
-/* Log-probabilities and echo in the forms of the two APIs. */
+/* Log-probabilities of chats and of completions, and the prompt that a completion echoes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/generation.h"
+#include "server/openai/completions.h"
 
 #define LOGPROB_FLOOR (-9999.0) /* stands for minus infinity, which JSON has not; as other servers do */
 
@@ -61,13 +61,10 @@ static void write_chat_token(td_jbuf *b, const td_generation *g, td_token_logpro
     td_jw_close(b, ']');
 }
 
-static void write_chat(td_jbuf *b, const td_generation *g, const td_news *news) {
+void td_write_token_logprobs(td_jbuf *b, const td_generation *g, const td_token_logprob *lp, size_t n) {
     size_t stride = 1 + g->req.top_logprobs;
-    td_jw_open(b, '{');
-    td_jw_key(b, "content");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < news->n_lp; i++) {
-        const td_token_logprob *at = news->lp + i * stride;
+    for (size_t i = 0; i < n; i++) {
+        const td_token_logprob *at = lp + i * stride;
         td_jw_open(b, '{');
         write_chat_token(b, g, at[0]);
         td_jw_key(b, "top_logprobs");
@@ -80,6 +77,17 @@ static void write_chat(td_jbuf *b, const td_generation *g, const td_news *news) 
         td_jw_close(b, ']');
         td_jw_close(b, '}');
     }
+}
+
+void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *news) {
+    if (!g->req.logprobs) {
+        td_jw_null(b);
+        return;
+    }
+    td_jw_open(b, '{');
+    td_jw_key(b, "content");
+    td_jw_open(b, '[');
+    td_write_token_logprobs(b, g, news->lp, news->n_lp);
     td_jw_close(b, ']');
     td_jw_close(b, '}');
 }
@@ -121,8 +129,12 @@ static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob
     td_jw_close(b, '}');
 }
 
-static void write_completion(td_jbuf *b, td_choice *c, const td_news *news) {
+void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news) {
     const td_generation *g = c->generation;
+    if (!g->req.logprobs) {
+        td_jw_null(b);
+        return;
+    }
     const td_api_prompt *prompt = &g->req.prompts[c->index / g->req.n];
     size_t               stride = 1 + g->req.top_logprobs, n = news->n_prompt_lp + news->n_lp;
     td_jw_open(b, '{');
@@ -152,15 +164,6 @@ static void write_completion(td_jbuf *b, td_choice *c, const td_news *news) {
     }
     td_jw_close(b, ']');
     td_jw_close(b, '}');
-}
-
-void td_write_logprobs(td_jbuf *b, td_choice *c, const td_news *news) {
-    if (!c->generation->req.logprobs)
-        td_jw_null(b);
-    else if (c->generation->req.kind == TD_API_CHAT)
-        write_chat(b, c->generation, news);
-    else
-        write_completion(b, c, news);
 }
 
 void td_write_echo(td_jbuf *text, td_choice *c) {

@@ -453,6 +453,8 @@ typedef struct {
     uint32_t           n_top_logprobs; /* 0..TD_LOGPROBS_MAX */
     int32_t            priority; /* higher is served first; equal ones in order of arrival */
     td_grammar        *grammar;  /* the text is of its language, and the request stops where nothing can follow; NULL: any text. Held by the request; of one engine's requests only */
+    const char        *reasoning_format; /* with a grammar: the model may reason before it, in this of td_answer_parser's formats, and the grammar begins behind; NULL: with the first token */
+    td_reasoning_start reasoning_start;  /* with reasoning_format */
     td_event_fn        on_event;
     void              *user;
 } td_request_params;

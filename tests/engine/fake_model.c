@@ -16,6 +16,7 @@ struct td_model {
     uint64_t        *kv; /* [n_slots] */
     uint32_t         n_slots;
     uint64_t        *row_hash; /* [max_tok] of the last forward */
+    uint32_t        *row_pos;  /* [max_tok] */
     uint32_t         n_rows;
     uint8_t         *slot_seen;
     float           *logits; /* [max_out, vocab] */
@@ -75,16 +76,27 @@ static uint64_t history(uint64_t h, uint64_t kv) {
     return mix(h ^ kv);
 }
 
-static void logits_of(uint64_t h, float *logits) {
+static uint32_t g_says[FAKE_SAYS_MAX], g_says_first; /* set while no step runs */
+static size_t   g_n_says;
+
+void fake_says(uint32_t first, const uint32_t *tokens, size_t n) {
+    g_says_first = first;
+    g_n_says = n < FAKE_SAYS_MAX ? n : FAKE_SAYS_MAX;
+    if (n) memcpy(g_says, tokens, g_n_says * sizeof *tokens);
+}
+
+/* Of the row before position pos. */
+static void logits_of(uint64_t h, uint32_t pos, float *logits) {
     for (uint32_t v = 0; v < FAKE_VOCAB; v++) logits[v] = (float)(mix(h + v) >> 40) * 0x1p-21f; /* [0, 8) */
     if (h % 80 == 0) logits[FAKE_EOS] += 20;
+    if (pos >= g_says_first && pos - g_says_first < g_n_says) logits[g_says[pos - g_says_first]] += 40;
     if (atomic_load(&g_nan)) logits[7] = NAN;
 }
 
 void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *logits) {
     uint64_t h = 0;
     for (uint32_t i = 0; i < n; i++) h = history(h, kv_of(tokens[i], i, i >= n_prompt));
-    logits_of(h, logits);
+    logits_of(h, n, logits);
 }
 
 /* ---- model.h --------------------------------------------------------------------------------- */
@@ -105,6 +117,7 @@ td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t 
                                   .top_p = NAN,
                                   .repetition_penalty = NAN};
     m->row_hash = calloc(o->max_tok, sizeof *m->row_hash);
+    m->row_pos = calloc(o->max_tok, sizeof *m->row_pos);
     m->logits = calloc((size_t)o->max_out * FAKE_VOCAB, sizeof *m->logits);
     atomic_store(&g_max_tok, o->max_tok);
     *out = m;
@@ -115,6 +128,7 @@ void td_model_close(td_model *m) {
     if (!m) return;
     free(m->kv);
     free(m->row_hash);
+    free(m->row_pos);
     free(m->slot_seen);
     free(m->logits);
     free(m);
@@ -192,6 +206,7 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
     m->n_rows = 0;
     for (uint32_t q = 0; q < s->n_seq; q++)
         for (uint32_t r = a->seq_start[q]; r < a->seq_start[q + 1]; r++) {
+            m->row_pos[r] = a->pos[r];
             m->kv[a->slot[r]] = kv_of(a->token[r], a->pos[r], a->absorbed[q]);
             if (take_failure(&g_fail_forwards)) return TD_EDEVICE; /* in the middle of its writes */
         }
@@ -217,7 +232,7 @@ td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     if (take_failure(&g_fail_heads)) return TD_EDEVICE;
     for (uint32_t i = 0; i < n_rows; i++) {
         if (rows[i] >= m->n_rows) complain("row outside the step");
-        logits_of(m->row_hash[rows[i]], m->logits + (size_t)i * FAKE_VOCAB);
+        logits_of(m->row_hash[rows[i]], m->row_pos[rows[i]] + 1, m->logits + (size_t)i * FAKE_VOCAB);
     }
     *logits = m->logits;
     return TD_OK;

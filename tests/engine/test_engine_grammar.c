@@ -313,11 +313,11 @@ static void cancelled_within_what_is_forced(void **state) {
 }
 
 /* What the fake model says before noise. */
-static void say(td_engine *e, uint32_t first, const char *text) {
+static void say(td_engine *e, const char *text) {
     uint32_t *ids;
     size_t    n;
     assert_int_equal(td_tokenizer_encode(td_engine_tokenizer(e), text, strlen(text), false, false, &ids, &n), TD_OK);
-    fake_says(first, ids, n);
+    fake_says(ids, n);
     free(ids);
 }
 
@@ -353,7 +353,7 @@ static void a_form_behind_the_reasoning(void **state) {
             f.close = cases[k].close;
             f.opened = cases[k].opened;
         }
-        say(e, 3, cases[k].says);
+        say(e, cases[k].says);
         probe *p = with_form(&f, cases[k].max_tokens, &grammar);
         p->params.reasoning_format = cases[k].format;
         p->params.reasoning_start = cases[k].start;
@@ -379,7 +379,7 @@ static void a_form_behind_the_reasoning(void **state) {
         } else {
             assert_true(p->n_tokens == cases[k].max_tokens);
         }
-        fake_says(0, NULL, 0);
+        fake_says(NULL, 0);
         end(p, grammar);
         td_engine_close(e, 0);
     }

@@ -10,6 +10,7 @@
 #include "core/thread.h"
 #include "kernels/kernels.h"
 #include "engine/engine_impl.h"
+#include "text/parse/answer_parser.h"
 
 #define CHUNK_MIN 512 /* the prefill chunk is not made smaller than this to save memory */
 #define MAX_OUT 64    /* rows of logits at a time */
@@ -285,6 +286,7 @@ void td_engine_close(td_engine *e, double grace_s) {
     td_tokenizer_close(e->tokenizer);
     while (e->n_npu_pools) td_pool_destroy(e->npu_pools[--e->n_npu_pools]);
     td_vocab_trie_release(e->trie);
+    td_marker_tokens_release(e->markers);
     pthread_mutex_destroy(&e->trie_lock);
     if (e->expert_pool) td_pool_destroy(e->expert_pool);
     if (e->stats_open) td_stats_close(&e->stats);
@@ -325,19 +327,52 @@ void td_engine_get_step(td_engine *e, td_engine_step *s) {
     if (s->phase == TD_STEP_FORWARD || s->phase == TD_STEP_HEAD) td_model_describe(e->placed.model, s->where, sizeof s->where);
 }
 
-/* The request's text shall be of the grammar's language. */
-static td_status attach_grammar(td_engine *e, td_grammar *g, td_request *r, td_error *err) {
+/* The markers of a reasoning that comes before a grammar; NULL: there is none. One reference. */
+static td_status find_markers(td_engine *e, const td_request_params *p, td_marker_tokens **out, td_error *err) {
+    *out = NULL;
+    if (!p->reasoning_format || p->reasoning_start == TD_REASONING_CLOSED) return TD_OK;
+    const td_reasoning_format *f = td_reasoning_format_find(p->reasoning_format);
+    if (!f) return td_fail(err, TD_EINVAL, "reasoning_format: there is none called '%.40s'", p->reasoning_format);
+    if (!f->close) return td_fail(err, TD_ENOTSUP, "reasoning_format: a grammar cannot follow the reasoning of '%.40s'", p->reasoning_format);
+    if (p->skip_special_tokens && td_answer_in_special_tokens(NULL, p->reasoning_format, e->tokenizer))
+        return td_fail(err, TD_EINVAL, "skip_special_tokens: a marker of the reasoning is a special token");
+    pthread_mutex_lock(&e->trie_lock);
+    bool      known = e->markers && !strcmp(e->markers->open, f->open) && !strcmp(e->markers->close, f->close);
+    td_status st = TD_OK;
+    if (!known) {
+        td_marker_tokens_release(e->markers);
+        st = td_marker_tokens_make(e->tokenizer, e->limits.vocab, f->open, f->close, &e->markers);
+    }
+    if (st == TD_OK) *out = td_marker_tokens_hold(e->markers);
+    pthread_mutex_unlock(&e->trie_lock);
+    return st == TD_OK ? TD_OK : td_fail(err, st, "out of memory for the reasoning's markers");
+}
+
+/* The request's text shall be of the grammar's language, behind a reasoning if there is one. */
+static td_status attach_form(td_engine *e, const td_request_params *p, td_request *r, td_error *err) {
     if (!e->tokenizer) return td_fail(err, TD_EINVAL, "grammar: the model was loaded without a tokenizer");
     pthread_mutex_lock(&e->trie_lock);
     td_status st = e->trie ? TD_OK : td_vocab_trie_make(e->tokenizer, e->limits.vocab, &e->trie);
     pthread_mutex_unlock(&e->trie_lock);
     if (st != TD_OK) return td_fail(err, st, "out of memory for the vocabulary's trie");
-    return td_grammar_place_open(g, e->trie, &r->grammar, err);
+    td_answer_form_params form = {.tokenizer = e->tokenizer,
+                                  .trie = e->trie,
+                                  .grammar = p->grammar,
+                                  .shows_special = !p->skip_special_tokens,
+                                  .stop_ids = r->stop_ids,
+                                  .n_stop_ids = r->n_stop_ids};
+    TD_TRY(find_markers(e, p, &form.markers, err));
+    form.opened = form.markers && (p->reasoning_start == TD_REASONING_OPEN || td_reasoning_format_find(p->reasoning_format)->starts_open);
+    st = td_answer_form_open(&form, &r->form, err);
+    td_marker_tokens_release(form.markers);
+    if (st != TD_OK) return st;
+    st = td_request_jump(r);
+    return st == TD_OK ? TD_OK : td_fail(err, st, "grammar: %s", st == TD_ENOMEM ? "out of memory" : TD_GRAMMAR_AMBIGUOUS);
 }
 
 static td_status make_request(td_engine *e, const td_request_params *p, td_request **out, td_error *err) {
     TD_TRY(td_request_create(p, &e->limits, e->inbox, out, err));
-    td_status st = p->grammar ? attach_grammar(e, p->grammar, *out, err) : TD_OK;
+    td_status st = p->grammar ? attach_form(e, p, *out, err) : TD_OK;
     if (st != TD_OK) td_request_release(*out);
     return st;
 }

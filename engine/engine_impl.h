@@ -13,9 +13,9 @@
 
 /** What is to be done with one row of logits. */
 typedef struct {
-    uint32_t entry;           /* of the step */
-    uint32_t row;             /* of the step */
-    uint32_t prompt_position; /* the prompt token that this row predicts, or UINT32_MAX: it gives the next token */
+    uint32_t entry;     /* of the step */
+    uint32_t row;       /* of the step */
+    uint32_t predicted; /* which of the request's tokens this row predicts, for its log-probabilities, or UINT32_MAX: it gives the next one */
 } td_row_job;
 
 /** What a step found for one of its requests. */
@@ -48,6 +48,7 @@ struct td_engine {
     td_stats          stats;
     pthread_mutex_t   trie_lock;
     td_vocab_trie    *trie; /* for grammars, made when the first is used; guarded by trie_lock */
+    td_marker_tokens *markers; /* of the reasoning that was last before a grammar; guarded by trie_lock */
     bool              stats_open, thread_started;
     pthread_t         thread;
 

@@ -81,14 +81,16 @@ static void request_free(td_request *r) {
     free(r->pages);
     free(r->prompt_positions);
     td_detok_free(r->detok);
-    td_grammar_place_close(r->grammar);
+    td_answer_form_close(r->form);
+    free(r->jumped);
     td_stream_text_close(&r->text);
     free(r);
 }
 
 static td_status fill(td_request *r, const td_request_params *p, const td_request_limits *l, td_error *err) {
     uint64_t room = (l->context_length < l->kv_tokens ? l->context_length : l->kv_tokens) - p->n_prompt;
-    r->n_prompt = r->n_tokens = (uint32_t)p->n_prompt;
+    r->n_prompt = r->n_tokens = r->n_told = (uint32_t)p->n_prompt;
+    r->jumps = p->grammar && !p->sampling.n_bias; /* with a bias the request has a say in how its text is cut into tokens */
     r->max_tokens = p->max_tokens < room ? p->max_tokens : (uint32_t)room;
     r->min_tokens = p->min_tokens;
     r->include_stop = p->include_stop;
@@ -144,6 +146,23 @@ void td_request_release(td_request *r) {
 void td_request_cancel(td_request *r) {
     atomic_store_explicit(&r->cancelled, true, memory_order_relaxed);
     td_inbox_wake(r->inbox);
+}
+
+td_status td_request_jump(td_request *r) {
+    uint32_t room = r->n_prompt + r->max_tokens - r->n_tokens, n = 0;
+    if (!r->jumps || !room) return TD_OK;
+    TD_TRY(td_answer_form_jump(r->form, r->tokens + r->n_tokens, room, &n));
+    if (!n) return TD_OK;
+    if (r->logprobs) {
+        td_position_logprobs *jumped = realloc(r->jumped, n * sizeof *jumped);
+        if (!jumped) return TD_ENOMEM;
+        r->jumped = jumped;
+        r->jumped_from = r->n_tokens;
+        r->n_jumped = n;
+    }
+    r->n_tokens += n;
+    r->complete = n == room || td_answer_form_must_end(r->form);
+    return TD_OK;
 }
 
 bool td_request_stops_at(const td_request *r, uint32_t id) {

@@ -7,18 +7,22 @@
  *
  * tokens[0 .. n_prompt) is the prompt, tokens[n_prompt .. n_tokens) what was generated; the KV of tokens[0 .. n_computed) is
  * in `pages`. Each step computes some of the tokens that are left; when none is left, the last one's logits give the next
- * token. A retracted request loses its pages and goes on with n_computed == 0: nothing else about it changes. `grammar` stands
- * behind the last token.
+ * token, unless the answer is complete with what is there. A retracted request loses its pages and goes on with n_computed == 0:
+ * nothing else about it changes.
+ *
+ * Tokens come one by one from the sampler, and several at a time where the answer's form leaves no choice (jump-ahead). Of
+ * these, tokens[n_told .. n_tokens), the client does not know until what belongs to them is there: of the answer's first ones
+ * the prompt's KV, and with log-probabilities the logits of the row before each. `form` stands behind the last token.
  */
 #ifndef TD_ENGINE_REQUEST_H
 #define TD_ENGINE_REQUEST_H
 
 #include <stdatomic.h>
 
+#include "engine/answer_form.h"
 #include "engine/inbox.h"
 #include "engine/kv_pages.h"
 #include "engine/stream_text.h"
-#include "text/grammar/grammar.h"
 #include "text/tokenizer/detok.h"
 
 #define TD_STOP_IDS_MAX 256
@@ -46,13 +50,18 @@ struct td_request {
     /* how far it is: engine thread */
     uint32_t             *tokens; /* [n_prompt + max_tokens] */
     uint32_t              n_tokens, n_computed;
+    uint32_t              n_told; /* tokens that the client has, the prompt's among them */
     uint32_t             *pages; /* [capacity for all tokens] */
     uint32_t              n_pages, n_published; /* of the pages, the first n_published are in the prefix cache */
     bool                  publishes;            /* false: the cache was flushed since the request was admitted */
     uint32_t              n_cached;             /* prompt tokens that the prefix cache spared when it was first admitted */
     td_detok             *detok; /* NULL without a tokenizer */
     td_stream_text        text;
-    td_grammar_place     *grammar; /* where the text is in it; NULL: any text will do */
+    td_answer_form       *form; /* NULL: any text will do */
+    bool                  jumps; /* tokens that the form leaves no choice of are taken at once */
+    bool                  complete; /* tokens taken so end the answer */
+    td_position_logprobs *jumped;   /* with logprobs: [n_jumped] of tokens[jumped_from ..), the ones taken last */
+    uint32_t              jumped_from, n_jumped;
     td_position_logprobs *prompt_positions; /* [n_prompt] from admission until they are sent */
     bool                  prompt_positions_sent, started;
     bool                  retracted; /* waits again */
@@ -77,6 +86,22 @@ void td_request_hold(td_request *r); /* one reference more */
 static inline uint32_t td_request_generated(const td_request *r) {
     return r->n_tokens - r->n_prompt;
 }
+
+/** Whether the prompt is computed and the answer begun: what is left to compute are generated tokens, mostly one. */
+static inline bool td_request_generates(const td_request *r) {
+    return r->n_tokens > r->n_prompt && r->n_computed >= r->n_prompt;
+}
+
+/** The first row whose logits are still needed: those before it may come from the prefix cache. */
+static inline uint32_t td_request_first_needed(const td_request *r) {
+    return (r->logprobs ? r->n_told : r->n_tokens) - 1;
+}
+
+/**
+ * Take the tokens that the form leaves no choice of, as many as fit; `complete` is set when they end the answer.
+ * @return TD_ENOMEM; TD_EINVAL when the text has too many readings in the grammar.
+ */
+TD_NODISCARD td_status td_request_jump(td_request *r);
 
 /** Ids that end the request. */
 bool td_request_stops_at(const td_request *r, uint32_t id);

@@ -72,10 +72,6 @@ void td_scheduler_remove(td_scheduler *s, td_request *r) {
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static bool is_generating(const td_request *r) {
-    return r->n_tokens > r->n_prompt && r->n_tokens - r->n_computed == 1;
-}
-
 static uint32_t pages_wanted(const td_request *r) {
     return (r->n_tokens + TD_KV_PAGE - 1) / TD_KV_PAGE - r->n_pages;
 }
@@ -97,7 +93,7 @@ static void retract_last(td_scheduler *s) {
     s->retractions++;
 }
 
-/* Give every generating request the page of its next token. @return whether it took a retraction. */
+/* Give every generating request the pages of its next tokens. @return whether it took a retraction. */
 static bool extend_running(td_scheduler *s) {
     bool retracted = false;
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -117,12 +113,12 @@ static uint32_t cacheable_tokens(const td_scheduler *s, const td_request *r) {
     return s->config.cache_generated ? r->n_tokens : r->n_prompt;
 }
 
-/* Whole pages that r may take from the cache: one token at least is computed, for its logits, and every one when the
-   prompt's log-probabilities are wanted. */
+/* Whole pages that r may take from the cache: tokens are computed from the first one on whose logits are wanted, and every
+   one when the prompt's log-probabilities are. */
 static uint32_t matchable_pages(const td_scheduler *s, const td_request *r) {
-    uint32_t n = cacheable_tokens(s, r);
+    uint32_t n = cacheable_tokens(s, r), needed = td_request_first_needed(r);
     if (!s->cache->on || (r->prompt_logprobs && !r->prompt_positions_sent)) return 0;
-    return (n < r->n_tokens ? n : r->n_tokens - 1) / TD_KV_PAGE;
+    return (n < needed ? n : needed) / TD_KV_PAGE;
 }
 
 static void publish(td_scheduler *s, td_request *r) {
@@ -166,7 +162,7 @@ static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating) 
         return result;
     }
     r->n_computed = r->n_pages * TD_KV_PAGE;
-    if (!r->started) r->n_cached = r->n_computed;
+    if (!r->started) r->n_cached = r->n_computed < r->n_prompt ? r->n_computed : r->n_prompt;
     r->publishes = true;
     bool taken = take_pages(s, r);
     assert(taken);
@@ -177,7 +173,7 @@ static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating) 
 static void admit(td_scheduler *s) {
     uint32_t to_prefill = 0, generating = 0;
     for (uint32_t i = 0; i < s->n_running; i++) {
-        if (is_generating(s->running[i]))
+        if (td_request_generates(s->running[i]))
             generating++;
         else
             to_prefill += s->running[i]->n_tokens - s->running[i]->n_computed;
@@ -218,7 +214,7 @@ typedef struct {
 
 static turn choose_turn(const td_scheduler *s) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n_running; i++) n += is_generating(s->running[i]);
+    for (uint32_t i = 0; i < s->n_running; i++) n += td_request_generates(s->running[i]);
     if (s->config.mixed || n == 0 || n == s->n_running) return (turn){true, true};
     return s->prompts_last ? (turn){.generating = true} : (turn){.prompts = true};
 }
@@ -227,18 +223,17 @@ bool td_scheduler_build(td_scheduler *s) {
     s->n_entries = s->n_prefill = 0;
     td_step_rows_clear(&s->rows);
     if (!extend_running(s)) admit(s);
-    turn now = choose_turn(s);
+    turn     now = choose_turn(s);
+    uint32_t room = s->config.chunk;
     for (uint32_t i = 0; i < s->n_running; i++) {
         td_request *r = s->running[i];
-        uint32_t    left = r->n_tokens - r->n_computed, room = s->config.chunk - s->n_prefill;
-        if (is_generating(r)) {
-            if (now.generating) add_request(s, r, 1);
-            continue;
-        }
-        uint32_t n = left < room ? left : room;
-        if (!n || !now.prompts) continue;
+        bool        generates = td_request_generates(r);
+        if (!(generates ? now.generating : now.prompts)) continue;
+        uint32_t left = r->n_tokens - r->n_computed, most = generates && !room ? 1 : room, n = left < most ? left : most;
+        if (!n) continue;
         add_request(s, r, n);
-        s->n_prefill += n;
+        room -= generates ? n - 1 : n;
+        s->n_prefill += generates ? 0 : n;
     }
     s->prompts_last = s->n_prefill > 0;
     return s->n_entries > 0;

@@ -2,7 +2,8 @@
  * Which tokens go into the next step.
  *
  * DESIGN. Requests join and leave at every step. A step holds one token of every request that is generating, and up to
- * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service. Without `mixed`,
+ * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service; where a generating
+ * request has several tokens to compute, the others are of the chunk, too. Without `mixed`,
  * steps with prompts and steps with generating requests take turns instead. A request is admitted when the pages of all it
  * has so far can be had, and one more for each request that is generating, so that an admission does not cause a retraction
  * at once. When a generating request needs a page and there is none, the running request that is last in order of service
@@ -27,7 +28,7 @@
 typedef struct {
     td_request *request;
     uint32_t    first_row, first_pos, n_rows;
-    bool        last; /* they are all that is left: the last row's logits give the next token */
+    bool        last; /* they are all that is left: the last row's logits give the next token, if there is to be one */
 } td_step_entry;
 
 typedef struct {
@@ -46,7 +47,7 @@ typedef struct {
     uint32_t            n_retracted;          /* waiting ones that ran before */
     uint64_t            retractions;          /* since open */
     td_step_entry      *entries;              /* [n_entries] of the step */
-    uint32_t            n_entries, n_prefill; /* n_prefill: rows that are not one token of a generating request */
+    uint32_t            n_entries, n_prefill; /* n_prefill: rows of requests whose prompt is not computed before */
     bool                prompts_last;         /* the last step held prompts: for turns */
     td_step_rows        rows;                 /* of the step */
 } td_scheduler;

@@ -21,7 +21,7 @@ void td_log_end(const td_engine *e, const td_request *r, td_finish finish) {
         td_info(TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": " TD_FIGURE("finish", "%s") " after "
                 TD_FIGURE("prompt_tokens", "%u") " prompt and " TD_FIGURE("completion_tokens", "%u") " generated tokens, "
                 TD_FIGURE("seconds", "%.3f") " s",
-                r->number, names[finish], r->n_prompt, td_request_generated(r), td_now_s() - r->submit_s);
+                r->number, names[finish], r->n_prompt, r->n_told - r->n_prompt, td_now_s() - r->submit_s);
 }
 
 /* The time left is at the pace of this step: a little too short, because later chunks attend to more. */
@@ -31,7 +31,7 @@ void td_log_prefill(const td_engine *e, double seconds) {
         const td_request    *r = entry->request;
         uint32_t             done = entry->first_pos + entry->n_rows;
         double               rate = entry->n_rows / seconds;
-        if (entry->n_rows <= 1 || r->n_tokens <= e->plan.chunk) continue;
+        if (entry->first_pos >= r->n_prompt || entry->n_rows <= 1 || r->n_tokens <= e->plan.chunk) continue;
         td_info(TD_FIGURE("event", "prefill") ": request " TD_FIGURE("request", "%" PRIu64) ", " TD_FIGURE("done", "%u") " of "
                 TD_FIGURE("total", "%u") " tokens, " TD_FIGURE("tokens_per_s", "%.1f") " tokens/s, about "
                 TD_FIGURE("seconds_left", "%.0f") " s left",

@@ -15,7 +15,6 @@
 #include "engine/engine_impl.h"
 
 #define NEXT_TOKEN UINT32_MAX
-#define GRAMMAR_AMBIGUOUS "the answer has more readings in the grammar, or is nested deeper, than can be followed"
 
 /* ---- what others see of it -------------------------------------------------------------------- */
 
@@ -30,11 +29,10 @@ static void publish(td_engine *e) {
     uint32_t            n = 0;
     for (uint32_t i = 0; i < s->n_running; i++) {
         const td_request *r = s->running[i];
-        uint32_t          r_left = r->n_tokens - r->n_computed;
-        if (r_left == 1 && r->n_tokens > r->n_prompt) continue; /* it generates */
+        if (td_request_generates(r)) continue;
         n++;
         done += r->n_computed;
-        left += r_left;
+        left += r->n_tokens - r->n_computed;
     }
     td_model_work work;
     td_model_get_work(e->placed.model, &work);
@@ -63,7 +61,7 @@ static td_event event_of(const td_request *r) {
                       .stop_token = UINT32_MAX,
                       .prompt_tokens = r->n_prompt,
                       .cached_tokens = r->n_cached,
-                      .completion_tokens = td_request_generated(r)};
+                      .completion_tokens = r->n_told - r->n_prompt};
 }
 
 /* The last event comes when the request is off the scheduler and counted: who has the answer finds it in the statistics. */
@@ -109,37 +107,22 @@ static void send_error(td_engine *e, td_request *r, td_status status, const char
     send(e, r, &ev);
 }
 
-/* The text goes on by a token that the mask let through. @return whether nothing can follow it in the grammar. */
-static bool advance_grammar(const td_engine *e, td_request *r, uint32_t token, td_status *st) {
-    size_t      len;
-    bool        special;
-    const char *bytes = td_tokenizer_token(e->tokenizer, token, &len, &special);
-    *st = td_grammar_place_advance(r->grammar, bytes, len);
-    return *st == TD_OK && td_grammar_place_must_end(r->grammar);
-}
-
-/* A new token: text, stops, event. */
-static void deliver(td_engine *e, td_request *r, const td_row_result *result) {
-    uint32_t    token = result->token;
+/* The next token that the client has not: text, stops, event. @return false: the request has ended. */
+static bool tell(td_engine *e, td_request *r, const td_position_logprobs *logprobs) {
+    uint32_t    token = r->tokens[r->n_told++], n = r->n_told - r->n_prompt;
     double      now = td_now_s();
     td_status   st = TD_OK;
     const char *piece = "";
     size_t      len = 0;
     int         match = -1;
 
-    r->tokens[r->n_tokens++] = token;
-    uint32_t n = td_request_generated(r);
     td_event ev = event_of(r);
     ev.tokens = &token;
     ev.n_tokens = 1;
-    ev.logprobs = r->logprobs ? &result->logprobs : NULL;
+    ev.logprobs = r->logprobs ? logprobs : NULL;
 
     bool stops = td_request_stops_at(r, token);
-    bool complete = r->grammar && !stops && advance_grammar(e, r, token, &st);
-    if (st != TD_OK) {
-        send_error(e, r, st, GRAMMAR_AMBIGUOUS);
-        return;
-    }
+    bool complete = r->form && !stops && r->n_told == r->n_tokens && td_answer_form_must_end(r->form);
     if (r->detok) {
         if ((!stops || r->include_stop) && td_detok_push(r->detok, token, &piece, &len) != TD_OK)
             len = 0; /* an id of the padded vocabulary that the tokenizer does not have: no text */
@@ -158,17 +141,53 @@ static void deliver(td_engine *e, td_request *r, const td_row_result *result) {
     }
     if (st != TD_OK) {
         send_error(e, r, st, "out of memory for the text of a token");
-        return;
+        return false;
     }
 
     pthread_mutex_lock(&e->stats.lock);
+    e->stats.s.generation_tokens++;
     td_histogram_observe(n == 1 ? &e->stats.s.ttft : &e->stats.s.tpot, now - (n == 1 ? r->submit_s : r->last_token_s));
     pthread_mutex_unlock(&e->stats.lock);
     r->last_token_s = now;
+    bool goes_on = ev.finish == TD_FINISH_NONE;
     send(e, r, &ev);
+    return goes_on;
+}
+
+/* Tokens that were taken without a choice, as far as what belongs to them is computed. @return false: the request has ended. */
+static bool tell_jumped(td_engine *e, td_request *r) {
+    while (r->n_told < r->n_tokens && r->n_computed >= (r->logprobs ? r->n_told : r->n_prompt))
+        if (!tell(e, r, r->logprobs ? &r->jumped[r->n_told - r->jumped_from] : NULL)) return false;
+    return true;
+}
+
+/* A token that was sampled, and those that follow it without a choice. */
+static void deliver(td_engine *e, td_request *r, const td_row_result *result) {
+    td_status st = TD_OK;
+    r->tokens[r->n_tokens++] = result->token;
+    if (r->form && !td_request_stops_at(r, result->token)) st = td_answer_form_advance(r->form, result->token);
+    if (st == TD_OK) {
+        if (!tell(e, r, &result->logprobs)) return;
+        st = td_request_jump(r);
+    }
+    if (st == TD_OK)
+        (void)tell_jumped(e, r);
+    else
+        send_error(e, r, st, st == TD_ENOMEM ? "out of memory for the grammar" : TD_GRAMMAR_AMBIGUOUS);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
+
+/* The rows of an entry that predict its request's tokens from .. end - 1. @return the number of jobs with them. */
+static uint32_t list_positions(td_engine *e, uint32_t n, uint32_t i, uint32_t from, uint32_t end) {
+    const td_step_entry *entry = &e->scheduler.entries[i];
+    for (uint32_t k = 0; k < entry->n_rows; k++) {
+        uint32_t predicted = entry->first_pos + k + 1;
+        if (predicted >= from && predicted < end)
+            e->jobs[n++] = (td_row_job){.entry = i, .row = entry->first_row + k, .predicted = predicted};
+    }
+    return n;
+}
 
 /* The rows whose logits matter, in row order. */
 static uint32_t list_jobs(td_engine *e) {
@@ -184,13 +203,11 @@ static uint32_t list_jobs(td_engine *e) {
                 continue;
             }
             r->prompt_positions[0] = (td_position_logprobs){.id = r->tokens[0], .logprob = NAN};
-            for (uint32_t k = 0; k < entry->n_rows && entry->first_pos + k + 1 < r->n_prompt; k++)
-                e->jobs[n++] =
-                    (td_row_job){.entry = i, .row = entry->first_row + k, .prompt_position = entry->first_pos + k + 1};
+            n = list_positions(e, n, i, 1, r->n_prompt);
         }
-        if (entry->last && r->max_tokens)
-            e->jobs[n++] =
-                (td_row_job){.entry = i, .row = entry->first_row + entry->n_rows - 1, .prompt_position = NEXT_TOKEN};
+        if (r->logprobs) n = list_positions(e, n, i, r->n_told, r->n_tokens);
+        if (entry->last && r->max_tokens && !r->complete)
+            e->jobs[n++] = (td_row_job){.entry = i, .row = entry->first_row + entry->n_rows - 1, .predicted = NEXT_TOKEN};
     }
     return n;
 }
@@ -217,22 +234,13 @@ static td_sample_args sample_args_of(const td_request *r) {
 static bool takes_best(const td_engine *e, const td_row_job *job) {
     const td_request *r = e->scheduler.entries[job->entry].request;
     td_sample_args    args = sample_args_of(r);
-    return job->prompt_position == NEXT_TOKEN && !r->logprobs && !r->grammar && td_sample_takes_best(&args);
+    return job->predicted == NEXT_TOKEN && !r->logprobs && !r->form && td_sample_takes_best(&args);
 }
 
-/* The ids that the request's grammar allows next: stop ids where the text may end. A step that is run again finds the same. */
+/* The ids that the request's form allows next. A step that is run again finds the same. */
 static td_status allowed_ids(td_request *r, const uint32_t **allowed) {
-    uint32_t *mask;
-    if (!r->grammar) return TD_OK;
-    td_status st = td_grammar_place_mask(r->grammar, &mask);
-    if (st != TD_OK) return st == TD_EINVAL ? TD_ENOTSUP : st;
-    bool may_end = td_grammar_place_may_end(r->grammar);
-    for (uint32_t i = 0; i < r->n_stop_ids; i++) {
-        uint32_t *word = &mask[r->stop_ids[i] / 32], bit = 1u << r->stop_ids[i] % 32;
-        *word = may_end ? *word | bit : *word & ~bit;
-    }
-    *allowed = mask;
-    return TD_OK;
+    td_status st = r->form ? td_answer_form_mask(r->form, allowed) : TD_OK;
+    return st == TD_EINVAL ? TD_ENOTSUP : st;
 }
 
 /* One row of logits. */
@@ -243,9 +251,10 @@ static void do_row(void *ctx, uint32_t item, const td_worker *w) {
     uint32_t          vocab = e->limits.vocab;
     const float      *logits = batch->logits + (size_t)item * vocab;
     td_request       *r = e->scheduler.entries[job->entry].request;
-    if (job->prompt_position != NEXT_TOKEN) {
-        td_logprobs(logits, vocab, r->tokens[job->prompt_position], r->n_top_logprobs,
-                    &r->prompt_positions[job->prompt_position]);
+    uint32_t          at = job->predicted;
+    if (at != NEXT_TOKEN) {
+        td_position_logprobs *to = at < r->n_prompt ? &r->prompt_positions[at] : &r->jumped[at - r->jumped_from];
+        td_logprobs(logits, vocab, r->tokens[at], r->n_top_logprobs, to);
         return;
     }
     td_row_result *result = &e->results[job->entry];
@@ -302,10 +311,10 @@ static td_status try_step(td_engine *e, uint32_t n_jobs) {
 static const char *row_error_text(td_status st, const td_request *r) {
     switch (st) {
         case TD_ENOMEM: return "out of memory for the prompt's log-probabilities or the grammar";
-        case TD_ENOTSUP: return GRAMMAR_AMBIGUOUS;
+        case TD_ENOTSUP: return TD_GRAMMAR_AMBIGUOUS;
         case TD_EINVAL:
-            return r->grammar ? "the grammar allows no token that min_tokens, logit_bias and stop ids leave"
-                              : "every token is ruled out by logit_bias and min_tokens";
+            return r->form ? "the grammar allows no token that min_tokens, logit_bias and stop ids leave"
+                           : "every token is ruled out by logit_bias and min_tokens";
         default: return "the model's output is not a number";
     }
 }
@@ -335,12 +344,8 @@ static void fail_step(td_engine *e, td_status st) {
 /* A step has succeeded: everything about it is counted and logged before its tokens are handed out. */
 static void count_step(td_engine *e, double seconds) {
     const td_scheduler *s = &e->scheduler;
-    uint32_t            n = 0;
-    for (uint32_t i = 0; i < s->n_entries; i++)
-        n += s->entries[i].last && s->entries[i].request->max_tokens && e->results[i].status == TD_OK;
     pthread_mutex_lock(&e->stats.lock);
     *(s->n_prefill ? &e->stats.s.steps_prefill : &e->stats.s.steps_decode) += 1;
-    e->stats.s.generation_tokens += n;
     pthread_mutex_unlock(&e->stats.lock);
     publish(e);
     td_log_prefill(e, seconds);
@@ -375,12 +380,12 @@ static void run_step(td_engine *e) {
         td_request *r = s->entries[i].request;
         if (e->results[i].status != TD_OK) {
             send_error(e, r, e->results[i].status, row_error_text(e->results[i].status, r));
-        } else if (s->entries[i].last && r->max_tokens) {
-            deliver(e, r, &e->results[i]);
-        } else if (s->entries[i].last) {
+        } else if (!r->max_tokens && s->entries[i].last) {
             td_event ev = event_of(r);
             ev.finish = TD_FINISH_LENGTH;
             send(e, r, &ev);
+        } else if (tell_jumped(e, r) && s->entries[i].last) {
+            deliver(e, r, &e->results[i]);
         }
     }
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});

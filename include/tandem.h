@@ -209,6 +209,9 @@ const char *td_reasoning_format_of_template(const char *template_text);
 /** Whether a marker of these formats (NULL: none) is a special token, which text without special tokens has not. tok may be NULL. */
 bool td_answer_in_special_tokens(const char *tool_format, const char *reasoning_format, const td_tokenizer *tok);
 
+/** Whether the content follows the reasoning in the same text, so that a grammar can begin there: not in gpt-oss's messages. */
+bool td_reasoning_format_ends(const char *reasoning_format);
+
 /** Where an answer to this prompt begins. answer_len: bytes at the prompt's end that are an answer which is continued. */
 td_reasoning_start td_reasoning_after(const char *format, const char *prompt, size_t len, size_t answer_len);
 
@@ -453,6 +456,8 @@ typedef struct {
     uint32_t           n_top_logprobs; /* 0..TD_LOGPROBS_MAX */
     int32_t            priority; /* higher is served first; equal ones in order of arrival */
     td_grammar        *grammar;  /* the text is of its language, and the request stops where nothing can follow; NULL: any text. Held by the request; of one engine's requests only */
+    const char        *reasoning_format; /* with a grammar: the model may reason before it, in this of td_answer_parser's formats, and the grammar begins behind; NULL: with the first token */
+    td_reasoning_start reasoning_start;  /* with reasoning_format */
     td_event_fn        on_event;
     void              *user;
 } td_request_params;

@@ -19,6 +19,7 @@
 #define TD_API_CHOICES_MAX 1024 /* prompts x n of one request */
 #define TD_API_STOP_IDS_MAX 256
 #define TD_API_BIAS_MAX 1024
+#define TD_API_CALLS_MAX 16 /* that one answer is forced to have */
 #define TD_API_WARNINGS_MAX 2
 #define TD_API_NAME_MAX 256             /* bytes of rid */
 #define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
@@ -66,7 +67,7 @@ struct td_api_request {
     char           *grammar_owned;                   /* NULL: the source was a string */
     char            grammar_param[TD_API_PARAM_MAX]; /* the field that asked for it */
     td_grammar     *grammar;                         /* a reference, once it is compiled */
-    bool            forces_call;                     /* chat: its text is a call, {"name", "arguments"} */
+    bool            forces_call;                     /* chat: its text is a list of calls, [{"name", "arguments"}, …] */
 
     td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
     size_t         n_prompts;
@@ -75,7 +76,7 @@ struct td_api_request {
     size_t         n_warnings;
     td_tool_list  *tools; /* chat: those that the model may call; owned; NULL: none */
     bool           separate_reasoning, parallel_tool_calls;
-    const char    *tool_format, *reasoning_format; /* chat: of the answer; NULL: it stays in the text */
+    const char    *tool_format, *reasoning_format; /* chat: of the answer; NULL: not looked for */
     bool           keeps_special;                  /* the parsers need the text of special tokens */
     td_reasoning_start reasoning_start;            /* set by td_api_encode */
     const json_t      *continued; /* chat, continue_final_message: string the answer starts from, in root; NULL: none */
@@ -106,6 +107,14 @@ TD_NODISCARD td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_
 TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
                                      const td_engine_info *info, td_api_error *err);
 
+/** Whether the answer is divided into reasoning and content. With a grammar, reasoning that stays in the text is still there before it. */
+static inline bool td_api_divides_reasoning(const td_api_request *r) {
+    return r->reasoning_format && (r->separate_reasoning || r->forces_call);
+}
+
+/** Whether the request's grammar, if any, need not be compiled: it is in the cache, and then the request has it. */
+bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache);
+
 /** Compile the grammar that the request asks for, if any; refuses one that cannot be followed, by its field. */
 TD_NODISCARD td_status td_api_compile_grammar(td_api_request *r, td_grammar_cache *cache, td_api_error *err);
 
@@ -133,7 +142,7 @@ TD_NODISCARD td_status td_api_parse_grammar(td_api_request *r, td_api_error *err
 /** The answer is JSON of this schema, because of the field param; refused beside another form. */
 TD_NODISCARD td_status td_api_set_schema(td_api_request *r, const char *param, const json_t *schema, td_api_error *err);
 
-/** The answer is a call of one of the tools (NULL: none), or of the one by this name (NULL: any); api_forced_call.c. */
+/** The answer is calls of the tools (NULL: none), or one of the tool by this name (NULL: any); api_forced_call.c. */
 TD_NODISCARD td_status td_api_force_call(td_api_request *r, const json_t *tools, const char *name, td_api_error *err);
 
 /** A JSON array of token ids (each below vocab_size) into a malloc'd array. */

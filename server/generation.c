@@ -138,6 +138,8 @@ static bool same_chunk(const td_generation *g, size_t token, size_t next) {
 static void on_answer(void *user, const td_answer_event *e) {
     td_choice *c = user;
     td_news   *news = &c->news;
+    bool       stays = e->kind == TD_ANSWER_REASONING && !c->generation->req.separate_reasoning; /* before forced calls */
+    td_answer_event_kind kind = stays ? TD_ANSWER_CONTENT : e->kind;
     td_delta  *last = news->n_deltas ? &news->deltas[news->n_deltas - 1] : NULL;
     if (c->ends_early) return;
     if (e->kind == TD_ANSWER_CALL_END) {
@@ -147,7 +149,7 @@ static void on_answer(void *user, const td_answer_event *e) {
     }
     size_t from = news->text.len;
     td_jbuf_put(&news->text, e->text, e->len);
-    if (last && last->kind == e->kind && last->call == e->call && e->kind != TD_ANSWER_CALL_BEGIN &&
+    if (last && last->kind == kind && last->call == e->call && e->kind != TD_ANSWER_CALL_BEGIN &&
         same_chunk(c->generation, last->token, news->n_tokens)) {
         last->len += e->len;
         last->token_end = news->n_tokens + 1;
@@ -160,7 +162,7 @@ static void on_answer(void *user, const td_answer_event *e) {
     }
     news->deltas = deltas;
     if (e->kind == TD_ANSWER_CALL_BEGIN) put_call_id(c, e);
-    deltas[news->n_deltas++] = (td_delta){.kind = e->kind,
+    deltas[news->n_deltas++] = (td_delta){.kind = kind,
                                           .call = e->call,
                                           .from = from,
                                           .len = e->len,
@@ -171,9 +173,10 @@ static void on_answer(void *user, const td_answer_event *e) {
 
 static bool add_parsers(td_generation *g) {
     const td_api_request *r = &g->req;
-    for (size_t i = 0; i < g->n_choices && (r->tool_format || r->reasoning_format); i++) {
+    const char           *reasoning_format = td_api_divides_reasoning(r) ? r->reasoning_format : NULL;
+    for (size_t i = 0; i < g->n_choices && (r->tool_format || reasoning_format); i++) {
         td_answer_parser_options o = {.tool_format = r->tool_format,
-                                      .reasoning_format = r->reasoning_format,
+                                      .reasoning_format = reasoning_format,
                                       .tools = r->tools,
                                       .start = r->reasoning_start,
                                       .on_event = on_answer,
@@ -317,6 +320,8 @@ static td_request_params common_params(const td_api_request *r) {
     p.n_top_logprobs = r->top_logprobs;
     p.priority = r->priority;
     p.grammar = r->grammar;
+    p.reasoning_format = r->reasoning_format;
+    p.reasoning_start = r->reasoning_start;
     p.on_event = on_event;
     return p;
 }
@@ -440,11 +445,11 @@ td_choice_state td_choice_get_state(const td_choice *c) {
                              .stop_token = c->stop_token,
                              .stop_reason = c->stop_reason,
                              .used = {c->prompt_tokens, c->cached_tokens, c->completion_tokens, c->reasoning_tokens,
-                                      c->generation->req.reasoning_format != NULL}};
+                                      td_api_divides_reasoning(&c->generation->req)}};
 }
 
 td_usage td_generation_usage(const td_generation *g) {
-    td_usage u = {.reasons = g->req.reasoning_format};
+    td_usage u = {.reasons = td_api_divides_reasoning(&g->req)};
     for (size_t i = 0; i < g->n_choices; i++) {
         const td_choice *c = &g->choices[i];
         u.completion += c->completion_tokens;

@@ -6,7 +6,7 @@
 #include "core/trace.h"
 #include "server/generation.h"
 
-#define FORCED_CALL "llama3" /* the format of calls that are JSON without a marker */
+#define FORCED_CALLS "json-list" /* the format of what tool_choice makes a model write */
 #define STREAM_BLOCK 16384   /* bytes libmicrohttpd asks for at once */
 
 td_status td_check_model(const td_server *s, const char *name, td_api_error *err) {
@@ -93,16 +93,19 @@ enum MHD_Result td_route_resumed(td_call *c) {
     return td_answer_json(c, 200, &b);
 }
 
-/* The server's formats, as far as the request wants them: text of a grammar is a forced call, or all content. Then the
- * prompt, which tells where the answer begins. */
+/* The server's formats, as far as the request wants them: a grammar's text is forced calls or all content, and may come behind a
+ * reasoning that ends. Then the prompt, which tells where the answer begins. */
 static td_status encode(const td_server *s, td_api_request *req, td_api_error *err) {
-    if (!req->has_grammar) {
+    const char *reasoning = req->form == TD_READ_CHAT ? s->reasoning_format : NULL;
+    if (req->has_grammar) {
+        req->tool_format = req->forces_call ? FORCED_CALLS : NULL;
+        req->reasoning_format = reasoning && td_reasoning_format_ends(reasoning) ? reasoning : NULL;
+    } else {
         req->tool_format = req->tools ? s->tool_format : NULL;
-        req->reasoning_format = req->form == TD_READ_CHAT && req->separate_reasoning ? s->reasoning_format : NULL;
-        req->keeps_special = (req->tool_format && s->tools_in_special) || (req->reasoning_format && s->reasoning_in_special);
-    } else if (req->forces_call) {
-        req->tool_format = FORCED_CALL;
+        req->reasoning_format = req->separate_reasoning ? reasoning : NULL;
     }
+    bool own_calls = req->tool_format && !req->forces_call;
+    req->keeps_special = (own_calls && s->tools_in_special) || (req->reasoning_format && s->reasoning_in_special);
     return td_api_encode(req, s->tokenizer, &s->chat, &s->info, err);
 }
 
@@ -113,13 +116,18 @@ static td_status prepare(td_server *s, td_api_request *req, td_api_error *err) {
     return encode(s, req, err);
 }
 
-void td_work_generate(td_call *c) {
+bool td_work_generate(td_call *c) {
     td_server           *s = c->server;
     const td_api_context with = {&s->info, &s->responses};
-    c->failed = td_api_read(c->api, c->body.data, c->body.len, &with, &c->req, &c->err) != TD_OK;
-    if (c->failed || prepare(s, &c->req, &c->err) == TD_OK) return;
+    if (!c->is_read) {
+        c->is_read = true;
+        c->failed = td_api_read(c->api, c->body.data, c->body.len, &with, &c->req, &c->err) != TD_OK;
+        if (!c->failed && !td_api_find_grammar(&c->req, &s->grammars)) return true;
+    }
+    if (c->failed || prepare(s, &c->req, &c->err) == TD_OK) return false;
     c->failed = true;
     td_api_rename_error(c->api, &c->err);
+    return false;
 }
 
 enum MHD_Result td_route_generate(td_call *c) {

@@ -30,11 +30,16 @@ static void keep(td_grammar_cache *c, td_grammar_kind kind, char *copy, size_t l
     *oldest = (td_grammar_entry){td_grammar_hold(g), kind, copy, len, ++c->uses};
 }
 
+td_grammar *td_grammar_cache_find(td_grammar_cache *c, td_grammar_kind kind, const char *source, size_t len) {
+    pthread_mutex_lock(&c->lock);
+    td_grammar *g = find(c, kind, source, len);
+    pthread_mutex_unlock(&c->lock);
+    return g;
+}
+
 td_status td_grammar_cache_get(td_grammar_cache *c, td_grammar_kind kind, const char *source, size_t len, td_grammar **out,
                                td_error *err) {
-    pthread_mutex_lock(&c->lock);
-    *out = find(c, kind, source, len);
-    pthread_mutex_unlock(&c->lock);
+    *out = td_grammar_cache_find(c, kind, source, len);
     if (*out) return TD_OK;
     TD_TRY(td_grammar_compile(kind, source, len, out, err));
     char *copy = malloc(len + 1);

@@ -26,6 +26,9 @@ typedef struct {
     uint64_t         uses;
 } td_grammar_cache;
 
+/** The grammar of a source, a reference; NULL: it is not kept. */
+td_grammar *td_grammar_cache_find(td_grammar_cache *c, td_grammar_kind kind, const char *source, size_t len);
+
 /** The grammar of a source, compiled on this thread unless it is there. @param out a reference. @return as
  * td_grammar_compile. */
 TD_NODISCARD td_status td_grammar_cache_get(td_grammar_cache *c, td_grammar_kind kind, const char *source, size_t len,

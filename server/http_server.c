@@ -253,9 +253,9 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     if (!strcmp(method, "OPTIONS")) return answer_preflight(c);
     if (c->broken) return td_answer_error(c, &c->err);
     if (c->work && !td_text_work_done(&s->text, c)) {
-        bool long_text = c->body.len > TD_TEXT_INLINE_BYTES || (c->api && c->api->long_texts);
-        if (long_text && td_text_work_put(&s->text, c)) return MHD_YES;
-        c->work(c);
+        bool more = c->body.len > TD_TEXT_INLINE_BYTES || (c->api && c->api->long_texts) || c->work(c);
+        if (more && td_text_work_put(&s->text, c)) return MHD_YES;
+        while (more) more = c->work(c); /* the server is closing */
     }
     c->rest = after_prefix(url);
     uint64_t        begin = td_trace_begin();

@@ -73,8 +73,8 @@ struct td_server {
 /* One HTTP request. Lives in libmicrohttpd's per-request pointer; used by one thread at a time. */
 typedef enum MHD_Result (*td_route_fn)(td_call *c);
 /** A route's work on its text, before it answers: on any thread, and without libmicrohttpd. Leaves req or reply, or failed
- * and err. */
-typedef void (*td_work_fn)(td_call *c);
+ * and err. @return true: there is more to do, which takes long: it is to be called again, on a text thread. */
+typedef bool (*td_work_fn)(td_call *c);
 
 struct td_call {
     td_server             *server;
@@ -94,6 +94,7 @@ struct td_call {
     td_api_error           err;
     td_call               *next_text; /* in the queue of the text threads */
     td_text_state          text_state;
+    bool                   is_read;    /* a generation's body is */
     bool                   failed;     /* the work failed: err */
     td_api_request         req;        /* a generation's, until that takes it */
     td_jbuf                reply;      /* of the other routes that have work: JSON */
@@ -116,7 +117,7 @@ typedef struct {
 enum MHD_Result td_answer_response(td_call *c, int http, struct MHD_Response *r, const td_header *headers, size_t n);
 
 /* Routes. generation_routes.c: */
-void            td_work_generate(td_call *c);
+bool            td_work_generate(td_call *c);
 enum MHD_Result td_route_generate(td_call *c); /* after it */
 enum MHD_Result td_route_health_generate(td_call *c);
 enum MHD_Result td_route_resumed(td_call *c); /* the connection was resumed: its generation is done */
@@ -135,8 +136,8 @@ enum MHD_Result td_route_model_info(td_call *c);
 enum MHD_Result td_route_server_info(td_call *c);
 enum MHD_Result td_route_load(td_call *c);
 /* token_routes.c: */
-void            td_work_tokenize(td_call *c);
-void            td_work_detokenize(td_call *c);
+bool            td_work_tokenize(td_call *c);
+bool            td_work_detokenize(td_call *c);
 enum MHD_Result td_route_reply(td_call *c); /* after either */
 /* metrics.c: */
 enum MHD_Result td_route_metrics(td_call *c);

@@ -86,7 +86,7 @@ static td_status tokenize(const td_server *s, json_t *root, td_jbuf *b, td_api_e
     return TD_OK;
 }
 
-void td_work_tokenize(td_call *c) {
+bool td_work_tokenize(td_call *c) {
     const td_server *s = c->server;
     json_t          *root = td_api_load(c->body.data, c->body.len, &c->err);
     td_jw_open(&c->reply, '{');
@@ -94,6 +94,7 @@ void td_work_tokenize(td_call *c) {
     json_decref(root);
     td_jw_member_int(&c->reply, "max_model_len", s->info.context_length);
     td_jw_close(&c->reply, '}');
+    return false;
 }
 
 static td_status decode_ids(const td_server *s, const json_t *array, bool skip_special, td_jbuf *b, td_api_error *err) {
@@ -123,13 +124,14 @@ static td_status detokenize(const td_server *s, const json_t *root, td_jbuf *b, 
     return TD_OK;
 }
 
-void td_work_detokenize(td_call *c) {
+bool td_work_detokenize(td_call *c) {
     const td_server *s = c->server;
     json_t          *root = td_api_load(c->body.data, c->body.len, &c->err);
     td_jw_open(&c->reply, '{');
     c->failed = !root || check_can_answer(s, root, &c->err) != TD_OK || detokenize(s, root, &c->reply, &c->err) != TD_OK;
     json_decref(root);
     td_jw_close(&c->reply, '}');
+    return false;
 }
 
 enum MHD_Result td_route_reply(td_call *c) {

@@ -66,14 +66,14 @@ typedef struct {
     bool        no_cache;    /* of prefixes */
     bool        whole_steps; /* no two-chunk overlap */
     bool        in_turns;    /* prompts and generating requests do not share steps */
-    bool        priorities, must_retract, must_hit, must_evict;
+    bool        priorities, must_retract, must_hit, must_evict, must_jump;
     bool        on_any_device; /* not only on the host */
 } variant;
 
 #define FEW 8 /* requests, where a step is slow: more threads than cores, or very small steps */
 
 static const variant VARIANTS[] = {
-    {"one after another", .kind = RUN_ONE_BY_ONE},
+    {"one after another", .kind = RUN_ONE_BY_ONE, .must_jump = true},
     {"all at once", .kind = RUN_TOGETHER},
     {"joining and leaving", .kind = RUN_STAGGERED},
     {"among others, some cancelled", .kind = RUN_AMONG_OTHERS, .on_any_device = true},
@@ -164,6 +164,7 @@ static void same_bits(void **state) {
     if (v->must_retract) assert_true(s.retractions > 0);
     if (v->must_hit) assert_true(n_hit > 0);
     if (v->must_evict) assert_true(s.cache_evictions > 0);
+    if (v->must_jump) assert_true(s.generation_tokens > s.steps_prefill + s.steps_decode); /* requests share no step here */
     if (v->no_cache) assert_int_equal(s.cached_tokens, 0);
     if (g_precision->deferred) assert_true(s.experts_deferred > 0);
 }
@@ -180,7 +181,8 @@ static void generated_text_as_a_prompt(void **state) {
     double     worst = 0;
     for (uint32_t i = 0; i < g_requests; i++) {
         const probe *was = g_reference[i];
-        size_t       n = was->params.n_prompt, all = n + was->n_tokens;
+        if (!was->params.logprobs) continue;
+        size_t n = was->params.n_prompt, all = n + was->n_tokens;
         uint32_t    *ids = malloc(all * sizeof *ids);
         memcpy(ids, was->prompt, n * sizeof *ids);
         memcpy(ids + n, was->tokens, was->n_tokens * sizeof *ids);

@@ -14,8 +14,10 @@ struct td_model {
     td_model_options o;
     td_model_config  config;
     uint64_t        *kv; /* [n_slots] */
+    bool            *kv_generated; /* [n_slots] its token is one of an answer */
     uint32_t         n_slots;
     uint64_t        *row_hash; /* [max_tok] of the last forward */
+    uint32_t        *row_answered; /* [max_tok] how many tokens the answer has with the row's */
     uint32_t         n_rows;
     uint8_t         *slot_seen;
     float           *logits; /* [max_out, vocab] */
@@ -75,16 +77,26 @@ static uint64_t history(uint64_t h, uint64_t kv) {
     return mix(h ^ kv);
 }
 
-static void logits_of(uint64_t h, float *logits) {
+static uint32_t g_says[FAKE_SAYS_MAX];
+static size_t   g_n_says;
+
+void fake_says(const uint32_t *tokens, size_t n) {
+    g_n_says = n < FAKE_SAYS_MAX ? n : FAKE_SAYS_MAX;
+    if (n) memcpy(g_says, tokens, g_n_says * sizeof *tokens);
+}
+
+/* Of a row behind which the answer has so many tokens. */
+static void logits_of(uint64_t h, uint32_t answered, float *logits) {
     for (uint32_t v = 0; v < FAKE_VOCAB; v++) logits[v] = (float)(mix(h + v) >> 40) * 0x1p-21f; /* [0, 8) */
     if (h % 80 == 0) logits[FAKE_EOS] += 20;
+    if (answered < g_n_says) logits[g_says[answered]] += 40;
     if (atomic_load(&g_nan)) logits[7] = NAN;
 }
 
 void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *logits) {
     uint64_t h = 0;
     for (uint32_t i = 0; i < n; i++) h = history(h, kv_of(tokens[i], i, i >= n_prompt));
-    logits_of(h, logits);
+    logits_of(h, n > n_prompt ? n - n_prompt : 0, logits);
 }
 
 /* ---- model.h --------------------------------------------------------------------------------- */
@@ -105,6 +117,7 @@ td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t 
                                   .top_p = NAN,
                                   .repetition_penalty = NAN};
     m->row_hash = calloc(o->max_tok, sizeof *m->row_hash);
+    m->row_answered = calloc(o->max_tok, sizeof *m->row_answered);
     m->logits = calloc((size_t)o->max_out * FAKE_VOCAB, sizeof *m->logits);
     atomic_store(&g_max_tok, o->max_tok);
     *out = m;
@@ -115,6 +128,8 @@ void td_model_close(td_model *m) {
     if (!m) return;
     free(m->kv);
     free(m->row_hash);
+    free(m->row_answered);
+    free(m->kv_generated);
     free(m->slot_seen);
     free(m->logits);
     free(m);
@@ -149,7 +164,8 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     m->n_slots = n_pages * TD_KV_PAGE;
     m->kv = calloc(m->n_slots, sizeof *m->kv);
     m->slot_seen = calloc(m->n_slots, 1);
-    return m->kv && m->slot_seen ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory");
+    m->kv_generated = calloc(m->n_slots, sizeof *m->kv_generated);
+    return m->kv && m->slot_seen && m->kv_generated ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory");
 }
 
 static void complain(const char *text) {
@@ -192,16 +208,21 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
     m->n_rows = 0;
     for (uint32_t q = 0; q < s->n_seq; q++)
         for (uint32_t r = a->seq_start[q]; r < a->seq_start[q + 1]; r++) {
+            m->kv_generated[a->slot[r]] = a->absorbed[q];
             m->kv[a->slot[r]] = kv_of(a->token[r], a->pos[r], a->absorbed[q]);
             if (take_failure(&g_fail_forwards)) return TD_EDEVICE; /* in the middle of its writes */
         }
     for (uint32_t q = 0; q < s->n_seq; q++) {
         const uint32_t *table = a->block_table + (size_t)q * s->block_stride;
         uint64_t        h = 0;
-        uint32_t        first = a->pos[a->seq_start[q]];
+        uint32_t        first = a->pos[a->seq_start[q]], answered = 0;
         for (uint32_t p = 0; p < a->kv_len[q]; p++) {
-            h = history(h, m->kv[table[p / TD_KV_PAGE] * TD_KV_PAGE + p % TD_KV_PAGE]);
-            if (p >= first) m->row_hash[a->seq_start[q] + p - first] = h;
+            uint32_t slot = table[p / TD_KV_PAGE] * TD_KV_PAGE + p % TD_KV_PAGE;
+            h = history(h, m->kv[slot]);
+            answered += m->kv_generated[slot];
+            if (p < first) continue;
+            m->row_hash[a->seq_start[q] + p - first] = h;
+            m->row_answered[a->seq_start[q] + p - first] = answered;
         }
     }
     m->n_rows = s->n_tok;
@@ -217,7 +238,7 @@ td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     if (take_failure(&g_fail_heads)) return TD_EDEVICE;
     for (uint32_t i = 0; i < n_rows; i++) {
         if (rows[i] >= m->n_rows) complain("row outside the step");
-        logits_of(m->row_hash[rows[i]], m->logits + (size_t)i * FAKE_VOCAB);
+        logits_of(m->row_hash[rows[i]], m->row_answered[rows[i]], m->logits + (size_t)i * FAKE_VOCAB);
     }
     *logits = m->logits;
     return TD_OK;

@@ -91,6 +91,7 @@ void probe_wait(probe *p) {
 
 void probe_free(probe *p) {
     td_request_release(p->request);
+    td_grammar_release(p->grammar);
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->changed);
     free(p->prompt);

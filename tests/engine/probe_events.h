@@ -9,6 +9,7 @@
 typedef struct {
     td_request_params params;
     uint32_t         *prompt;
+    td_grammar       *grammar; /* released with the probe; NULL: the request has none, or the test keeps it */
     td_request       *request;
 
     pthread_mutex_t       lock; /* guards all below until done */

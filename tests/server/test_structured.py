@@ -3,6 +3,7 @@ import concurrent.futures
 import json
 import os
 import re
+import threading
 import time
 import unittest
 
@@ -138,6 +139,49 @@ class Structured(unittest.TestCase):
             for b in bad:
                 b.result()
         self.assertLess(slowest, 5)
+
+
+class Compiling(unittest.TestCase):
+    def test_grammars_that_compile_hold_up_nobody(self):
+        """What takes long is on the text threads: other connections are served meanwhile, those of the same HTTP threads too. Over the
+        fake engine, whose tokens take no computing time."""
+        events = []
+
+        def stream(server):
+            connection = server.connection()
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": "!slow " * 100, "max_tokens": 3000, "stream": True}), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            while not done.is_set() and answer.readline():
+                events.append(time.monotonic())
+                started.set()
+            connection.close()
+
+        started, done = threading.Event(), threading.Event()
+        with Server() as server, concurrent.futures.ThreadPoolExecutor(14) as pool:
+            others = [server.connection() for _ in range(16)]  # more than there are HTTP threads
+            streamed = pool.submit(stream, server)
+            self.assertTrue(started.wait(60))
+            begin, slowest = time.monotonic(), 0.0
+            hard = [pool.submit(server.request, "POST", "/v1/completions", {"prompt": "x", "regex": f"(a|b)*a(a|b){{30}}x{i}"}) for i in range(12)]
+            while not all(h.done() for h in hard):
+                for connection in others:
+                    start = time.monotonic()
+                    connection.request("GET", "/health")
+                    self.assertEqual(connection.getresponse().read() and 200, 200)
+                    slowest = max(slowest, time.monotonic() - start)
+            end = time.monotonic()
+            done.set()
+            streamed.result()
+            for h in hard:
+                self.assertEqual(h.result()[0], 400)
+            for connection in others:
+                connection.close()
+        during = [t for t in events if begin <= t <= end]
+        gap = max(b - a for a, b in zip(during, during[1:]))
+        # They take `end - begin` on two threads; a connection that waits for one of the twelve waits for a sixth of it at least.
+        print(f"compiling {end - begin:.2f} s, slowest /health {slowest:.3f} s, longest gap of a stream {gap:.3f} s")
+        self.assertLess(slowest, (end - begin) / 6)
+        self.assertLess(gap, (end - begin) / 6)
 
 
 if __name__ == "__main__":

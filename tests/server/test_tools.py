@@ -121,8 +121,8 @@ class Tools(unittest.TestCase):
         self.assertEqual(self.c.chat(ONE, tool_choice="auto").choices[0].finish_reason, "tool_calls")
 
     def test_forced(self):
-        """The engine's text is the call as JSON; test_structured has the engine hold to it."""
-        call = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+        """The engine's text is calls as a JSON list; test_structured and test_reasoned_forms have the engine hold to it."""
+        call = '[{"name": "get_weather", "arguments": {"city": "Paris"}}]'
         named = {"type": "function", "function": {"name": "get_weather"}}
         for forced in ("required", named):
             choice = self.c.chat(call, tool_choice=forced, stop=ECHO).choices[0]
@@ -130,6 +130,16 @@ class Tools(unittest.TestCase):
             self.assertEqual([(c.function.name, c.function.arguments) for c in choice.message.tool_calls], [("get_weather", '{"city": "Paris"}')])
             _, _, calls, finish, _ = self.c.streamed(call, tool_choice=forced, stop=ECHO)
             self.assertEqual(([c[1:] for c in calls.values()], finish), ([["get_weather", '{"city": "Paris"}']], "tool_calls"))
+        two = '[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_weather", "arguments": {"days": 3}}]'
+        for text, reasoning in ((two, ""), ("<think>Hm. [{}]</think>" + two, "Hm. [{}]")):
+            content, thought, calls, finish, _ = self.c.streamed(text, tool_choice="required", stop=ECHO)
+            self.assertEqual((content, thought, list(calls), finish), ("", reasoning, [0, 1], "tool_calls"))
+            self.assertEqual([c[2] for c in calls.values()], ['{"city": "Paris"}', '{"days": 3}'])
+            message = self.c.chat(text, tool_choice="required", stop=ECHO).choices[0].message
+            self.assertEqual([c.function.arguments for c in message.tool_calls], ['{"city": "Paris"}', '{"days": 3}'])
+            self.assertEqual(getattr(message, "reasoning_content", None) or "", reasoning)
+        stays = self.c.chat("<think>Hm.</think>" + two, tool_choice="required", stop=ECHO, extra_body={"separate_reasoning": False}).choices[0]
+        self.assertEqual((stays.message.content, len(stays.message.tool_calls), hasattr(stays.message, "reasoning_content")), ("Hm.", 2, False))
         odd = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}]
         for refused in ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, {"tool_choice": "any"}, {"tool_choice": 1},
                         {"tool_choice": "required", "tools": None}, {"tool_choice": "required", "tools": odd},
@@ -139,10 +149,13 @@ class Tools(unittest.TestCase):
             self.assertEqual(e.exception.param, "tool_choice")
 
     def test_form_of_the_answer(self):
-        """Text that follows a schema is content, whatever it looks like."""
-        text = "<think>why</think>" + ONE
-        message = self.c.chat(text, response_format={"type": "json_object"}, stop=ECHO).choices[0].message
-        self.assertEqual((message.content, message.tool_calls, getattr(message, "reasoning_content", None)), (text, None, None))
+        """Text that follows a schema is content, whatever it looks like, behind a reasoning."""
+        for reasoning in (None, "why"):
+            text = f"<think>{reasoning}</think>{ONE}" if reasoning else ONE
+            message = self.c.chat(text, response_format={"type": "json_object"}, stop=ECHO).choices[0].message
+            self.assertEqual((message.content, message.tool_calls, getattr(message, "reasoning_content", None)), (ONE, None, reasoning))
+            message = self.c.chat(text, response_format={"type": "json_object"}, stop=ECHO, extra_body={"separate_reasoning": False}).choices[0].message
+            self.assertEqual((message.content, message.tool_calls, getattr(message, "reasoning_content", None)), (text, None, None))
 
     def test_one_at_a_time(self):
         for n in (1, 3):

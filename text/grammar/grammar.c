@@ -132,6 +132,15 @@ td_status td_grammar_place_advance(td_grammar_place *p, const char *bytes, size_
     return td_gr_matcher_advance(&p->matcher, bytes, n) == n && !p->matcher.overflow ? TD_OK : TD_EINVAL;
 }
 
+td_status td_grammar_place_rewind(td_grammar_place *p) {
+    td_gr_matcher_close(&p->matcher);
+    return td_gr_matcher_open(&p->matcher, &p->grammar->pda);
+}
+
+size_t td_grammar_place_forced(td_grammar_place *p, char *bytes, size_t room, bool *ends) {
+    return td_gr_matcher_forced(&p->matcher, bytes, room, ends);
+}
+
 bool td_grammar_place_may_end(const td_grammar_place *p) {
     return p->matcher.sets[p->matcher.current].may_end;
 }

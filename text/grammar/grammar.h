@@ -27,6 +27,15 @@ TD_NODISCARD td_status td_grammar_place_mask(td_grammar_place *p, uint32_t **mas
  */
 TD_NODISCARD td_status td_grammar_place_advance(td_grammar_place *p, const char *bytes, size_t n);
 
+/** Back to the beginning of the text. @return TD_ENOMEM. */
+TD_NODISCARD td_status td_grammar_place_rewind(td_grammar_place *p);
+
+/**
+ * The bytes that must follow, whatever the text will be: at most room of them, none where the text may end. p stays where it
+ * is. *ends: nothing can follow them. @return how many.
+ */
+size_t td_grammar_place_forced(td_grammar_place *p, char *bytes, size_t room, bool *ends);
+
 bool td_grammar_place_may_end(const td_grammar_place *p);  /* the text is of the language */
 bool td_grammar_place_must_end(const td_grammar_place *p); /* and nothing can follow it */
 

@@ -309,13 +309,16 @@ static int only_byte(td_gr_matcher *m, uint32_t set) {
     return only;
 }
 
-size_t td_gr_matcher_forced(td_gr_matcher *m, char *bytes, size_t room) {
+size_t td_gr_matcher_forced(td_gr_matcher *m, char *bytes, size_t room, bool *ends) {
     size_t   n = 0;
     uint32_t set = m->current;
     for (int byte; n < room && (byte = only_byte(m, set)) >= 0; n++) {
-        set = td_gr_matcher_step(m, set, (uint8_t)byte);
-        if (!td_gr_matcher_alive(m, set)) break;
+        m->work = 0;
+        uint32_t to = td_gr_matcher_step(m, set, (uint8_t)byte);
+        if (!td_gr_matcher_alive(m, to)) break;
+        set = to;
         bytes[n] = (char)byte;
     }
+    *ends = m->sets[set].may_end && m->sets[set].n == 0;
     return n;
 }

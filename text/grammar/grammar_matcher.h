@@ -91,8 +91,10 @@ static inline bool td_gr_matcher_alive(const td_gr_matcher *m, uint32_t set) {
  */
 size_t td_gr_matcher_advance(td_gr_matcher *m, const char *bytes, size_t n);
 
-/** The bytes that must follow whatever the text is, at most room of them; m stays where it is. 0 where there is a choice, or
- * the text may end. */
-size_t td_gr_matcher_forced(td_gr_matcher *m, char *bytes, size_t room);
+/**
+ * The bytes that must follow whatever the text is, at most room of them; m stays where it is. *ends: the text is complete
+ * behind them. @return how many; 0 where there is a choice, or the text may end.
+ */
+size_t td_gr_matcher_forced(td_gr_matcher *m, char *bytes, size_t room, bool *ends);
 
 #endif

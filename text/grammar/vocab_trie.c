@@ -116,3 +116,21 @@ td_vocab_trie *td_vocab_trie_hold(td_vocab_trie *t) {
 void td_vocab_trie_release(td_vocab_trie *t) {
     if (t && atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1) trie_free(t);
 }
+
+/* Whether a token begins with text[n], n > 0, and goes on. */
+static bool goes_on(const td_trie *t, const char *text, size_t n) {
+    uint32_t node = 0, end = t->n_nodes;
+    for (size_t i = 0; i < n; i++) {
+        while (node < end && t->nodes[node].byte != (uint8_t)text[i]) node = t->nodes[node].skip;
+        if (node >= end) return false;
+        end = t->nodes[node].skip;
+        node++;
+    }
+    return node < end;
+}
+
+size_t td_vocab_trie_open_end(const td_vocab_trie *t, const char *text, size_t n) {
+    for (size_t len = n < t->depth ? n : t->depth; len > 0; len--)
+        if (goes_on(&t->all, text + n - len, len)) return len;
+    return 0;
+}

@@ -39,6 +39,9 @@ typedef struct {
     atomic_uint refs; /* acq_rel: the last owner frees */
 } td_vocab_trie;
 
+/** Bytes of the longest end of text[n] that a token goes on with: the token has all of it and more. 0: there is none. */
+size_t td_vocab_trie_open_end(const td_vocab_trie *t, const char *text, size_t n);
+
 #define TD_TRIE_WORDS(vocab) (((size_t)(vocab) + 31) / 32)
 
 /**

@@ -130,6 +130,8 @@ static const td_tool_format TOOLS[] = {
      .bare = '{',
      .bare_first = true,
      .in_template = {"<|python_tag|>"}},
+    /* What a request's schema makes any model write: [{"name": …, "arguments": {…}}, …] as the whole answer. */
+    {.names = {"json-list"}, .syntax = &td_syntax_mistral, .bare = '[', .bare_first = true},
 };
 
 static const td_reasoning_format REASONINGS[] = {
@@ -155,7 +157,7 @@ static bool has_name(const char *const *names, const char *name) {
 static bool is_in(const char *const *words, const char *template_text) {
     for (size_t i = 0; i < 3 && words[i]; i++)
         if (!strstr(template_text, words[i])) return false;
-    return true;
+    return words[0];
 }
 
 const td_tool_format *td_tool_format_find(const char *name) {
@@ -190,6 +192,11 @@ static bool has_special(const td_tokenizer *tok, const char *marker) {
     for (size_t i = 0; i < n; i++) any |= td_tokenizer_token(tok, ids[i], &len, &special) && special;
     free(ids);
     return any;
+}
+
+bool td_reasoning_format_ends(const char *reasoning_format) {
+    const td_reasoning_format *f = td_reasoning_format_find(reasoning_format);
+    return f && f->close;
 }
 
 bool td_answer_in_special_tokens(const char *tool_format, const char *reasoning_format, const td_tokenizer *tok) {

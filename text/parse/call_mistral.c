@@ -2,7 +2,7 @@
  * Mistral's calls, after [TOOL_CALLS]:
  *   [{"name": …, "arguments": {…}}, …]   the models of 2024 (tokenizer versions 3 and 7)
  *   NAME[ARGS]{…} or NAME{…}             since 2025 (versions 11 and 13), with [TOOL_CALLS] before each
- * [CALL_ID]ID may stand between the name and [ARGS].
+ * [CALL_ID]ID may stand between the name and [ARGS]. The first form without a marker is json-list, of forced calls.
  */
 #include "text/parse/answer_parser.h"
 
@@ -11,8 +11,7 @@ enum { WAITS, LIST, IN_OBJECT, AFTER_OBJECT, NAME, ARGUMENTS };
 static const char ID_MARK[] = "[CALL_ID]", ARGUMENTS_MARK[] = "[ARGS]";
 
 static void section_open(td_answer_parser *p, int opener) {
-    (void)opener;
-    p->at.phase = WAITS;
+    p->at.phase = opener < 0 ? LIST : WAITS;
 }
 
 static bool name_byte(char c) {

@@ -299,14 +299,19 @@ static void what_is_forced(void **state) {
     td_gr_pda     pda;
     td_gr_matcher m;
     char          bytes[16];
+    bool          ends;
     open_regex(&pda, &m, "hello (world|word)!");
-    assert_int_equal(td_gr_matcher_forced(&m, bytes, sizeof bytes), 9);
+    assert_int_equal(td_gr_matcher_forced(&m, bytes, sizeof bytes, &ends), 9);
     assert_memory_equal(bytes, "hello wor", 9);
-    assert_int_equal(td_gr_matcher_forced(&m, bytes, 3), 3);
+    assert_false(ends);
+    assert_int_equal(td_gr_matcher_forced(&m, bytes, 3, &ends), 3);
     assert_int_equal(td_gr_matcher_advance(&m, "hello wor", 9), 9);
-    assert_int_equal(td_gr_matcher_forced(&m, bytes, sizeof bytes), 0);
+    assert_int_equal(td_gr_matcher_forced(&m, bytes, sizeof bytes, &ends), 0);
     assert_int_equal(td_gr_matcher_advance(&m, "l", 1), 1);
-    assert_int_equal(td_gr_matcher_forced(&m, bytes, sizeof bytes), 2);
+    assert_int_equal(td_gr_matcher_forced(&m, bytes, sizeof bytes, &ends), 2);
+    assert_true(ends);
+    assert_int_equal(td_gr_matcher_forced(&m, bytes, 1, &ends), 1);
+    assert_false(ends); /* one byte more */
     td_gr_matcher_close(&m);
     td_gr_pda_free(&pda);
 }

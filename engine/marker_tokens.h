@@ -1,0 +1,37 @@
+/*
+ * The tokens of a vocabulary that matter to the markers around a model's reasoning. Found by looking at every token once;
+ * immutable and counted, requests share it.
+ */
+#ifndef TD_ENGINE_MARKER_TOKENS_H
+#define TD_ENGINE_MARKER_TOKENS_H
+
+#include <stdatomic.h>
+
+#include "tandem.h"
+
+/** A token and where in a marker it begins. */
+typedef struct {
+    uint32_t id;
+    uint32_t from;
+} td_marker_token;
+
+typedef struct {
+    const char      *open, *close; /* the markers; static */
+    size_t           open_len, close_len;
+    td_marker_token *opening; /* [n_opening] the token's bytes are those of `open` at `from` */
+    td_marker_token *beyond;  /* [n_beyond] where the text ends with close[0 .. from), the token completes it and goes on; from 0:
+                                 the token has all of it */
+    size_t           n_opening, n_beyond;
+    atomic_uint      refs; /* acq_rel: the last owner frees */
+} td_marker_tokens;
+
+/**
+ * Of a tokenizer's tokens with ids below vocab, special ones included; tok is not kept. One reference. Takes some milliseconds.
+ * @param open, close static strings of 1 .. TD_MARKER_BYTES_MAX bytes. @return TD_ENOMEM.
+ */
+TD_NODISCARD td_status td_marker_tokens_make(const td_tokenizer *tok, uint32_t vocab, const char *open, const char *close,
+                                             td_marker_tokens **out);
+td_marker_tokens      *td_marker_tokens_hold(td_marker_tokens *t);
+void                   td_marker_tokens_release(td_marker_tokens *t); /* t may be NULL */
+
+#endif

@@ -47,7 +47,10 @@ static enum MHD_Result answer(td_call *c, int http, const char *content_type, td
 
 enum MHD_Result td_answer_error(td_call *c, const td_api_error *err) {
     td_jbuf b = {0};
-    td_api_error_write(&b, err);
+    if (c->api)
+        c->api->write_error(&b, err);
+    else
+        td_api_error_write(&b, err);
     if (b.failed) {
         td_jbuf_free(&b);
         return MHD_NO;

@@ -1,7 +1,8 @@
-#include "server/api_error.h"
+#include "server/api.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static void fill(td_api_error *err, int http, const char *code, const char *param, const char *fmt, va_list ap) {
     *err = (td_api_error){.http = http, .code = code};
@@ -55,4 +56,30 @@ void td_api_error_write(td_jbuf *b, const td_api_error *err) {
     td_jw_member_str(b, "code", err->code);
     td_jw_close(b, '}');
     td_jw_close(b, '}');
+}
+
+/* The name, and after it the end of the text or of a word of the path. */
+static bool begins_with(const char *text, const char *name) {
+    size_t n = strlen(name);
+    return !strncmp(text, name, n) && (text[n] == 0 || text[n] == '.' || text[n] == '[');
+}
+
+/* Put `to` in place of the n bytes at `at`, which are of a text of size bytes; left as it is where there is no room. */
+static void replace(char *text, size_t size, char *at, size_t n, const char *to) {
+    size_t len = strlen(text), m = strlen(to);
+    if (len - n + m >= size) return;
+    memmove(at + m, at + n, len - (size_t)(at - text) - n + 1);
+    memcpy(at, to, m);
+}
+
+void td_api_rename_error(const td_api *api, td_api_error *err) {
+    for (const td_api_name *name = api->names; name && name->common; name++) {
+        if (!begins_with(err->param, name->common)) continue;
+        char quoted[TD_API_PARAM_MAX];
+        replace(err->param, sizeof err->param, err->param, strlen(name->common), name->here);
+        snprintf(quoted, sizeof quoted, "'%s'", name->common);
+        char *at = strstr(err->message, quoted);
+        if (at) replace(err->message, sizeof err->message, at + 1, strlen(name->common), name->here);
+        return;
+    }
 }

@@ -7,13 +7,13 @@
 
 #include "server/api_request.h"
 
-#define BOTH (TD_API_CHAT | TD_API_COMPLETION)
+#define BOTH (TD_READ_CHAT | TD_READ_COMPLETION)
 
 typedef enum { FIELD_REAL, FIELD_U32, FIELD_I32, FIELD_BOOL } field_type;
 
 typedef struct {
     const char *name;
-    int         apis;
+    int         forms;
     field_type  type;
     size_t      offset; /* in td_api_request */
     double      min, max;
@@ -34,9 +34,9 @@ static const field FIELDS[] = {
     {"add_special_tokens", BOTH, FIELD_BOOL, AT(add_special_tokens), 0, 0},
     {"priority", BOTH, FIELD_I32, AT(priority), INT32_MIN, INT32_MAX},
     {"stream", BOTH, FIELD_BOOL, AT(stream), 0, 0},
-    {"separate_reasoning", TD_API_CHAT, FIELD_BOOL, AT(separate_reasoning), 0, 0},
-    {"parallel_tool_calls", TD_API_CHAT, FIELD_BOOL, AT(parallel_tool_calls), 0, 0},
-    {"echo", TD_API_COMPLETION, FIELD_BOOL, AT(echo), 0, 0},
+    {"separate_reasoning", TD_READ_CHAT, FIELD_BOOL, AT(separate_reasoning), 0, 0},
+    {"parallel_tool_calls", TD_READ_CHAT, FIELD_BOOL, AT(parallel_tool_calls), 0, 0},
+    {"echo", TD_READ_COMPLETION, FIELD_BOOL, AT(echo), 0, 0},
     {"return_token_ids", BOTH, FIELD_BOOL, AT(return_token_ids), 0, 0},
     {"ignore_eos", BOTH, FIELD_BOOL, AT(ignore_eos), 0, 0},
     {"skip_special_tokens", BOTH, FIELD_BOOL, AT(skip_special_tokens), 0, 0},
@@ -47,7 +47,7 @@ static const field FIELDS[] = {
 /* Fields that would change the answer and that nothing here carries out. */
 typedef struct {
     const char *name;
-    int         apis;
+    int         forms;
     enum {
         WHEN_SET,   /* any value but null */
         WHEN_TRUE,  /* what is not null, false, 0, "" or empty */
@@ -94,16 +94,16 @@ static const refusal REFUSED[] = {
     {"top_a", BOTH, WHEN_TRUE},
     {"epsilon_cutoff", BOTH, WHEN_TRUE},
     {"eta_cutoff", BOTH, WHEN_TRUE},
-    {"suffix", TD_API_COMPLETION, WHEN_TRUE},
-    {"prompt_embeds", TD_API_COMPLETION, WHEN_TRUE},
-    {"echo", TD_API_CHAT, WHEN_TRUE},
-    {"chat_template", TD_API_CHAT, WHEN_SET},
-    {"enable_thinking", TD_API_CHAT, WHEN_SET},
-    {"thinking", TD_API_CHAT, WHEN_SET},
-    {"audio", TD_API_CHAT, WHEN_SET},
-    {"functions", TD_API_CHAT, WHEN_TRUE},
-    {"function_call", TD_API_CHAT, WHEN_SET},
-    {"web_search_options", TD_API_CHAT, WHEN_SET},
+    {"suffix", TD_READ_COMPLETION, WHEN_TRUE},
+    {"prompt_embeds", TD_READ_COMPLETION, WHEN_TRUE},
+    {"echo", TD_READ_CHAT, WHEN_TRUE},
+    {"chat_template", TD_READ_CHAT, WHEN_SET},
+    {"enable_thinking", TD_READ_CHAT, WHEN_SET},
+    {"thinking", TD_READ_CHAT, WHEN_SET},
+    {"audio", TD_READ_CHAT, WHEN_SET},
+    {"functions", TD_READ_CHAT, WHEN_TRUE},
+    {"function_call", TD_READ_CHAT, WHEN_SET},
+    {"web_search_options", TD_READ_CHAT, WHEN_SET},
 };
 
 /* What to use in place of some of them. */
@@ -183,14 +183,14 @@ static td_status read_field(const field *f, const json_t *v, td_api_request *r, 
 static td_status read_max_tokens(td_api_request *r, td_api_error *err) {
     /* max_completion_tokens is the newer name and wins. */
     const char *name = "max_completion_tokens";
-    json_t     *v = r->kind == TD_API_CHAT ? json_object_get(r->root, name) : NULL;
+    json_t     *v = r->form == TD_READ_CHAT ? json_object_get(r->root, name) : NULL;
     if (!is_set(v)) v = json_object_get(r->root, name = "max_tokens");
     if (!is_set(v)) {
-        r->has_max_tokens = r->kind == TD_API_COMPLETION;
+        r->has_max_tokens = r->form == TD_READ_COMPLETION;
         r->max_tokens = TD_API_COMPLETION_MAX_TOKENS;
         return TD_OK;
     }
-    json_int_t min = r->kind == TD_API_CHAT ? 1 : 0, n;
+    json_int_t min = r->form == TD_READ_CHAT ? 1 : 0, n;
     if (!td_api_integer(v, &n)) return td_api_bad(err, name, "'%s' must be an integer.", name);
     if (n < min || n > INT32_MAX) return td_api_bad(err, name, "'%s' must be at least %d and fit 31 bits.", name, (int)min);
     r->max_tokens = (uint32_t)n;
@@ -200,9 +200,9 @@ static td_status read_max_tokens(td_api_request *r, td_api_error *err) {
 
 static td_status read_logprobs(td_api_request *r, td_api_error *err) {
     const json_t *v = json_object_get(r->root, "logprobs"), *top = json_object_get(r->root, "top_logprobs");
-    const json_t *count = r->kind == TD_API_CHAT ? top : v;
-    const char   *name = r->kind == TD_API_CHAT ? "top_logprobs" : "logprobs";
-    if (r->kind == TD_API_CHAT && is_set(v)) {
+    const json_t *count = r->form == TD_READ_CHAT ? top : v;
+    const char   *name = r->form == TD_READ_CHAT ? "top_logprobs" : "logprobs";
+    if (r->form == TD_READ_CHAT && is_set(v)) {
         if (!json_is_boolean(v))
             return td_api_bad(err, "logprobs", "'logprobs' must be true or false; the count is 'top_logprobs'.");
         r->logprobs = json_is_true(v);
@@ -212,7 +212,7 @@ static td_status read_logprobs(td_api_request *r, td_api_error *err) {
     if (!td_api_integer(count, &n) || n < 0 || n > TD_LOGPROBS_MAX)
         return td_api_bad(err, name, "'%s' must be an integer between 0 and %d.", name, TD_LOGPROBS_MAX);
     r->top_logprobs = (uint32_t)n;
-    if (r->kind == TD_API_COMPLETION)
+    if (r->form == TD_READ_COMPLETION)
         r->logprobs = true;
     else if (!r->logprobs && r->top_logprobs > 0)
         return td_api_bad(err, name, "'top_logprobs' needs 'logprobs': true.");
@@ -310,10 +310,10 @@ static td_status refuse_values(const td_api_request *r, td_api_error *err) {
     if (is_set(v) && !(td_api_integer(v, &best_of) && best_of == (json_int_t)r->n))
         return td_api_bad(err, "best_of", "'best_of' is not supported unless it equals 'n'.");
     v = json_object_get(r->root, "verbosity");
-    if (r->kind == TD_API_CHAT && is_set(v) && !(json_is_string(v) && !strcmp(json_string_value(v), "medium")))
+    if (r->form == TD_READ_CHAT && is_set(v) && !(json_is_string(v) && !strcmp(json_string_value(v), "medium")))
         return td_api_bad(err, "verbosity", "'verbosity' is not supported; it may only be 'medium'.");
     v = json_object_get(r->root, "modalities");
-    if (r->kind == TD_API_CHAT && is_set(v)) {
+    if (r->form == TD_READ_CHAT && is_set(v)) {
         const char *only = json_array_size(v) == 1 ? json_string_value(json_array_get(v, 0)) : NULL;
         if (!only || strcmp(only, "text") != 0) return td_api_bad(err, "modalities", "'modalities' may only be [\"text\"].");
     }
@@ -352,7 +352,7 @@ static td_status read_string(const td_api_request *r, const char *name, const ch
 static void set_defaults(td_api_request *r, const td_engine_info *info) {
     r->n = 1;
     r->skip_special_tokens = r->separate_reasoning = r->parallel_tool_calls = true;
-    r->add_special_tokens = r->kind == TD_API_COMPLETION; /* a chat's template writes them */
+    r->add_special_tokens = r->form == TD_READ_COMPLETION; /* a chat's template writes them */
     r->sampling.temperature = isnan(info->default_temperature) ? 1 : info->default_temperature;
     r->sampling.top_p = isnan(info->default_top_p) || info->default_top_p <= 0 ? 1 : info->default_top_p;
     r->sampling.top_k = info->default_top_k;
@@ -365,11 +365,11 @@ td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_
     set_defaults(r, info);
     for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
         const refusal *f = &REFUSED[i];
-        const json_t  *v = f->apis & r->kind ? json_object_get(r->root, f->name) : NULL;
+        const json_t  *v = f->forms & r->form ? json_object_get(r->root, f->name) : NULL;
         if (is_set(v) && is_refused(f, v)) return refuse(f->name, err);
     }
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
-        const json_t *v = FIELDS[i].apis & r->kind ? json_object_get(r->root, FIELDS[i].name) : NULL;
+        const json_t *v = FIELDS[i].forms & r->form ? json_object_get(r->root, FIELDS[i].name) : NULL;
         if (is_set(v) && read_field(&FIELDS[i], v, r, err) != TD_OK) return TD_EINVAL;
     }
     if (read_string(r, "model", &r->model, err) != TD_OK || read_string(r, "rid", &r->rid, err) != TD_OK ||

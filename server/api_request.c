@@ -64,6 +64,7 @@ void td_api_request_free(td_api_request *r) {
     free((void *)r->sampling.bias_ids);
     free((void *)r->sampling.bias);
     json_decref(r->root);
+    if (r->own) r->api->free_own(r->own);
     *r = (td_api_request){0};
 }
 
@@ -130,31 +131,37 @@ static td_status check_choices(const td_api_request *r, const td_engine_info *in
     return TD_OK;
 }
 
-td_status td_api_parse(td_api_kind kind, const char *body, size_t len, const td_engine_info *info, td_api_request *out,
-                       td_api_error *err) {
-    *out = (td_api_request){.kind = kind};
-    out->root = td_api_load(body, len, err);
-    if (!out->root) return TD_EINVAL;
-    TD_TRY(td_api_parse_fields(out, info, err));
-    TD_TRY(td_api_parse_grammar(out, err));
-    if (kind == TD_API_COMPLETION) {
-        TD_TRY(parse_prompt(out, info, err));
-    } else {
-        json_t *ids = json_object_get(out->root, "input_ids");
-        if (ids && !json_is_null(ids)) {
-            TD_TRY(add_prompts(out, 1, err));
-            TD_TRY(td_api_parse_ids(ids, "input_ids", SIZE_MAX, info->vocab_size, &out->prompts[0].ids,
-                                    &out->prompts[0].n_ids, err));
-        } else {
-            TD_TRY(td_api_parse_chat(out, info, err));
-        }
-    }
-    return check_choices(out, info, err);
+td_status td_api_read(const td_api *api, const char *body, size_t len, const td_api_context *with, td_api_request *out,
+                      td_api_error *err) {
+    *out = (td_api_request){.api = api};
+    json_t *json = td_api_load(body, len, err);
+    return json ? api->read(json, with, out, err) : TD_EINVAL;
 }
 
-td_status td_api_probe(uint32_t *ids, size_t n_ids, td_api_request *out) {
-    *out =
-        (td_api_request){.kind = TD_API_PROBE, .n = 1, .has_max_tokens = true, .max_tokens = 1, .skip_special_tokens = true};
+td_status td_api_read_form(td_api_form form, json_t *body, const td_api_context *with, td_api_request *r,
+                           td_api_error *err) {
+    const td_engine_info *info = with->info;
+    r->form = form;
+    r->root = body;
+    TD_TRY(td_api_parse_fields(r, info, err));
+    TD_TRY(td_api_parse_grammar(r, err));
+    if (form == TD_READ_COMPLETION) {
+        TD_TRY(parse_prompt(r, info, err));
+    } else {
+        json_t *ids = json_object_get(r->root, "input_ids");
+        if (ids && !json_is_null(ids)) {
+            TD_TRY(add_prompts(r, 1, err));
+            TD_TRY(td_api_parse_ids(ids, "input_ids", SIZE_MAX, info->vocab_size, &r->prompts[0].ids, &r->prompts[0].n_ids,
+                                    err));
+        } else {
+            TD_TRY(td_api_parse_chat(r, info, err));
+        }
+    }
+    return check_choices(r, info, err);
+}
+
+td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_api_request *out) {
+    *out = (td_api_request){.api = api, .n = 1, .has_max_tokens = true, .max_tokens = 1, .skip_special_tokens = true};
     out->sampling = (td_sampling){.top_p = 1, .repetition_penalty = 1};
     out->prompts = calloc(1, sizeof *out->prompts);
     if (!out->prompts) {
@@ -168,7 +175,7 @@ td_status td_api_probe(uint32_t *ids, size_t n_ids, td_api_request *out) {
 
 /* The prompt must leave room for at least what is asked for; max_tokens is what is left where it was not given. */
 static td_status fit_context(td_api_request *r, const td_engine_info *info, td_api_error *err) {
-    const char *what = r->kind == TD_API_CHAT ? "messages" : "prompt";
+    const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
     size_t      longest = 0;
     for (size_t i = 0; i < r->n_prompts; i++) {
         size_t n = r->prompts[i].n_ids;
@@ -184,7 +191,7 @@ static td_status fit_context(td_api_request *r, const td_engine_info *info, td_a
                 info->context_length, (unsigned long long)wanted, longest, what, r->max_tokens);
         else
             td_api_fail(err, 400, "context_length_exceeded", "This model's context length is %u tokens, but the %s has %zu.",
-                        info->context_length, r->kind == TD_API_CHAT ? "chat" : "prompt", longest);
+                        info->context_length, r->form == TD_READ_CHAT ? "chat" : "prompt", longest);
         strcpy(err->param, what);
         return TD_EINVAL;
     }
@@ -207,7 +214,7 @@ static void keep_last(td_api_prompt *p, size_t n) {
 
 td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat, const td_engine_info *info,
                         td_api_error *err) {
-    if (r->kind == TD_API_CHAT && r->n_prompts == 0) {
+    if (r->form == TD_READ_CHAT && r->n_prompts == 0) {
         TD_TRY(add_prompts(r, 1, err));
         TD_TRY(td_api_encode_chat(r, tok, chat, &r->prompts[0].ids, &r->prompts[0].n_ids, err));
     }

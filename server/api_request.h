@@ -1,15 +1,16 @@
 /*
- * A generation request as parsed from its JSON body: /v1/chat/completions and /v1/completions.
+ * A generation request, common to all APIs, and the readers of its two forms: the fields of a chat, and of a completion.
  *
- * Parsing is a pure function of the body and the model's defaults, so that it can be tested and fuzzed without an engine.
- * Which fields are supported, ignored and refused: docs/server.md.
+ * These are OpenAI's, with those of other engines. An API of another form makes the JSON of one of them from its body, so
+ * that messages, tools and sampling fields have one reader. Reading is a pure function of the body and the model's defaults:
+ * it can be tested and fuzzed without an engine. Which fields are supported, ignored and refused: docs/server.md.
  */
 #ifndef TD_SERVER_API_REQUEST_H
 #define TD_SERVER_API_REQUEST_H
 
 #include <jansson.h>
 
-#include "server/api_error.h"
+#include "server/api.h"
 #include "server/chat_form.h"
 #include "server/grammar_cache.h"
 #include "tandem.h"
@@ -22,8 +23,8 @@
 #define TD_API_NAME_MAX 256             /* bytes of rid */
 #define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
 
-/* Bits: field tables combine them. A probe is the one-token request of /health_generate, which has no body. */
-typedef enum { TD_API_CHAT = 1, TD_API_COMPLETION = 2, TD_API_PROBE = 4 } td_api_kind;
+/** The form that a request is read in. Bits: field tables combine them. */
+typedef enum { TD_READ_CHAT = 1, TD_READ_COMPLETION = 2 } td_api_form;
 
 /** One prompt: text to be encoded, or ids. */
 typedef struct {
@@ -33,9 +34,11 @@ typedef struct {
     size_t      n_ids;
 } td_api_prompt;
 
-typedef struct {
-    td_api_kind kind;
-    json_t     *root; /* the body: owns the borrowed strings */
+struct td_api_request {
+    const td_api *api;
+    void         *own; /* what the API keeps with it; freed by its free_own */
+    td_api_form   form;
+    json_t       *root; /* the body in this form: owns the borrowed strings */
 
     const char *model; /* NULL: not given */
     const char *rid;   /* the client's id for the request; NULL: none */
@@ -60,35 +63,41 @@ typedef struct {
     td_grammar_kind grammar_kind;
     const char     *grammar_source; /* [grammar_len], in root or grammar_owned */
     size_t          grammar_len;
-    char           *grammar_owned;                    /* NULL: the source was a string */
+    char           *grammar_owned;                   /* NULL: the source was a string */
     char            grammar_param[TD_API_PARAM_MAX]; /* the field that asked for it */
-    td_grammar     *grammar;                          /* a reference, once it is compiled */
-    bool            forces_call;                      /* chat: its text is a call, {"name", "arguments"} */
+    td_grammar     *grammar;                         /* a reference, once it is compiled */
+    bool            forces_call;                     /* chat: its text is a call, {"name", "arguments"} */
 
     td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
     size_t         n_prompts;
     json_t        *template_doc;                  /* chat: what the template renders (td_chat_form_render); owned */
     const char    *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
     size_t         n_warnings;
-    td_tool_list  *tools;         /* chat: those that the model may call; owned; NULL: none */
+    td_tool_list  *tools; /* chat: those that the model may call; owned; NULL: none */
     bool           separate_reasoning, parallel_tool_calls;
-    const char        *tool_format, *reasoning_format; /* chat: of the answer; NULL: it stays in the text */
-    bool               keeps_special;                  /* the parsers need the text of special tokens */
-    td_reasoning_start reasoning_start;                /* set by td_api_encode */
-    const json_t  *continued;     /* chat, continue_final_message: string the answer starts from, in root; NULL: none */
-} td_api_request;
+    const char    *tool_format, *reasoning_format; /* chat: of the answer; NULL: it stays in the text */
+    bool           keeps_special;                  /* the parsers need the text of special tokens */
+    td_reasoning_start reasoning_start;            /* set by td_api_encode */
+    const json_t      *continued; /* chat, continue_final_message: string the answer starts from, in root; NULL: none */
+};
 
 /**
- * Parse a body. *out is to be freed with td_api_request_free whether or not parsing succeeded.
- * @param info  the model's sampling defaults, vocabulary and context.
- * @return TD_OK; TD_EINVAL with err filled; TD_ENOMEM with err filled.
+ * Read a body as an API has it. *out is to be freed with td_api_request_free whether or not that succeeded.
+ * @return TD_OK; TD_EINVAL with err filled.
  */
-TD_NODISCARD td_status td_api_parse(td_api_kind kind, const char *body, size_t len, const td_engine_info *info,
-                                    td_api_request *out, td_api_error *err);
+TD_NODISCARD td_status td_api_read(const td_api *api, const char *body, size_t len, const td_api_context *with,
+                                   td_api_request *out, td_api_error *err);
 void                   td_api_request_free(td_api_request *r);
 
+/**
+ * Read a body (taken over, also on failure) of one of the two forms: what an API's read ends with. Errors name the form's
+ * fields (td_api_rename_error).
+ */
+TD_NODISCARD td_status td_api_read_form(td_api_form form, json_t *body, const td_api_context *with, td_api_request *r,
+                                        td_api_error *err);
+
 /** A greedy one-token request of the given prompt (malloc'd, taken over). @return TD_ENOMEM. */
-TD_NODISCARD td_status td_api_probe(uint32_t *ids, size_t n_ids, td_api_request *out);
+TD_NODISCARD td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_api_request *out);
 
 /**
  * Render the chat, encode every prompt and settle max_tokens. tok and chat->tmpl may be NULL: what needs them is refused
@@ -102,7 +111,8 @@ TD_NODISCARD td_status td_api_compile_grammar(td_api_request *r, td_grammar_cach
 
 /* ---- shared by the parsers ---- */
 
-/** Parse a JSON object; NULL with err filled when it is none, or memory is short. Strings may hold U+0000, which a vocabulary of bytes has too. */
+/** Parse a JSON object; NULL with err filled when it is none, or memory is short. Strings may hold U+0000, which a
+ * vocabulary of bytes has too. */
 json_t *td_api_load(const char *body, size_t len, td_api_error *err);
 
 /** Whether v is a whole number, as an integer or as 3.0; *to receives it. */
@@ -111,7 +121,7 @@ bool td_api_integer(const json_t *v, json_int_t *to);
 /** Whether v is a string that its first NUL ends. */
 bool td_api_is_c_string(const json_t *v);
 
-/** The fields both APIs share, their ranges and what is refused; api_fields.c. */
+/** The fields that both forms share, their ranges and what is refused; api_fields.c. */
 TD_NODISCARD td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_api_error *err);
 
 /** The fields that ask for structured output: at most one; api_grammar.c. */
@@ -130,7 +140,8 @@ TD_NODISCARD td_status td_api_parse_ids(const json_t *array, const char *param, 
 /** messages, tools and template arguments of a chat into template_doc and continued; api_chat.c. */
 TD_NODISCARD td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_api_error *err);
 
-/** Render template_doc (and continued) and encode it; sets reasoning_start, adds the warnings. @param ids receives a malloc'd array. */
+/** Render template_doc (and continued) and encode it; sets reasoning_start, adds the warnings. @param ids receives a
+ * malloc'd array. */
 TD_NODISCARD td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
                                           uint32_t **ids, size_t *n_ids, td_api_error *err);
 

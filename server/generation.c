@@ -40,13 +40,12 @@ static void generation_free(td_generation *g) {
 }
 
 static void set_id(td_generation *g) {
-    static const char *const prefix[] = {[TD_API_CHAT] = "chatcmpl", [TD_API_COMPLETION] = "cmpl", [TD_API_PROBE] = "probe"};
     if (g->req.rid) {
         snprintf(g->id, sizeof g->id, "%s", g->req.rid);
         return;
     }
     uint64_t n = atomic_fetch_add_explicit(&g->server->next_id, 1, memory_order_relaxed);
-    snprintf(g->id, sizeof g->id, "%s-%016llx%016llx", prefix[g->req.kind],
+    snprintf(g->id, sizeof g->id, "%s%016llx%016llx", g->req.api->id_prefix,
              (unsigned long long)td_rng_u64(g->server->id_seed, 0, n),
              (unsigned long long)td_rng_u64(g->server->id_seed, 1, n));
 }
@@ -288,13 +287,14 @@ static void on_event(void *user, const td_event *e) {
 
 /* ---- submit, cancel ---- */
 
-/* The engine's sentences about a field begin with its name; to a chat the prompt are its messages. */
+/* The engine's sentences about a field begin with its name. */
 static td_status refuse(td_api_error *err, td_status st, const td_error *cause, const td_api_request *r) {
     char   param[TD_API_PARAM_MAX] = "";
     size_t n = strspn(cause->text, "abcdefghijklmnopqrstuvwxyz_");
     if (st == TD_EINVAL && n < sizeof param && !strncmp(cause->text + n, ": ", 2)) memcpy(param, cause->text, n);
-    if (r->kind == TD_API_CHAT && !strcmp(param, "prompt")) strcpy(param, "messages");
-    return td_api_from_status(err, st, cause, param);
+    td_api_from_status(err, st, cause, param);
+    td_api_rename_error(r->api, err);
+    return TD_EINVAL;
 }
 
 static td_request_params common_params(const td_api_request *r) {
@@ -430,4 +430,26 @@ bool td_generation_wait(td_generation *g) {
 void td_choice_take(td_choice *c, td_news *out) {
     *out = c->news;
     c->news = (td_news){0};
+}
+
+td_choice_state td_choice_get_state(const td_choice *c) {
+    return (td_choice_state){.finish = c->finish,
+                             .n_calls = c->n_calls,
+                             .stop_token = c->stop_token,
+                             .stop_reason = c->stop_reason,
+                             .used = {c->prompt_tokens, c->cached_tokens, c->completion_tokens, c->reasoning_tokens,
+                                      c->generation->req.reasoning_format != NULL}};
+}
+
+td_usage td_generation_usage(const td_generation *g) {
+    td_usage u = {.reasons = g->req.reasoning_format};
+    for (size_t i = 0; i < g->n_choices; i++) {
+        const td_choice *c = &g->choices[i];
+        u.completion += c->completion_tokens;
+        u.reasoning += c->reasoning_tokens;
+        if (i % g->req.n) continue;
+        u.prompt += c->prompt_tokens;
+        u.cached += c->cached_tokens;
+    }
+    return u;
 }

@@ -1,10 +1,11 @@
 /*
  * A generation: one API request, its prompts x n engine requests, and what they produced and was not sent yet.
  *
- * Threads: the engine thread adds news (td_event_fn), text through the choice's parser; a libmicrohttpd thread takes them and
- * writes the answer; the watcher cancels. `lock` guards the choices' news and the suspended/aborted state. `handles_lock` guards the engine's handles and
- * is never taken in the engine's callback, so calling the engine with it held cannot deadlock. References: one of the HTTP
- * call, one of the watcher's slot, one of each engine request until its last event.
+ * Threads: the engine thread adds news (td_event_fn), text through the choice's parser; a libmicrohttpd thread takes them
+ * and writes the answer; the watcher cancels. `lock` guards the choices' news and the suspended/aborted state.
+ * `handles_lock` guards the engine's handles and is never taken in the engine's callback, so calling the engine with it held
+ * cannot deadlock. References: one of the HTTP call, one of the watcher's slot, one of each engine request until its last
+ * event.
  */
 #ifndef TD_SERVER_GENERATION_H
 #define TD_SERVER_GENERATION_H
@@ -24,40 +25,40 @@ typedef struct {
 } td_delta;
 
 /** News of one choice: what the engine sent since it was last taken. */
-typedef struct {
-    td_jbuf           text;
-    td_delta         *deltas; /* [n_deltas], in order; none where the text is as it is */
-    size_t            n_deltas, deltas_room;
-    uint32_t         *tokens;
-    size_t           *text_end; /* [n_tokens] where the text that came with each token ends; NULL where a parser divides it */
-    size_t            n_tokens, tokens_room, text_end_room;
+struct td_news {
+    td_jbuf   text;
+    td_delta *deltas; /* [n_deltas], in order; none where the text is as it is */
+    size_t    n_deltas, deltas_room;
+    uint32_t *tokens;
+    size_t   *text_end; /* [n_tokens] where the text that came with each token ends; NULL where a parser divides it */
+    size_t    n_tokens, tokens_room, text_end_room;
     td_token_logprob *lp; /* [n_lp][1 + top_logprobs]: the token itself, then the top ones, TD_LP_NONE padded */
     size_t            n_lp, lp_room;
     td_token_logprob *prompt_lp; /* the same, [n_prompt_lp] */
     size_t            n_prompt_lp, prompt_lp_room;
-} td_news;
+};
 
-typedef struct {
+struct td_choice {
     td_generation *generation;
     uint32_t       index;
 
     /* guarded by the generation's lock */
-    td_news   news;
-    bool      started; /* an event has come */
-    td_finish finish;
-    char     *stop_reason; /* owned; NULL: none */
-    uint32_t  stop_token;  /* UINT32_MAX: none */
-    uint32_t  prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
-    td_answer_parser *parser;  /* owned; NULL: the text is as it is */
-    uint32_t          n_calls; /* complete tool calls */
+    td_news           news;
+    bool              started; /* an event has come */
+    td_finish         finish;
+    char             *stop_reason; /* owned; NULL: none */
+    uint32_t          stop_token;  /* UINT32_MAX: none */
+    uint32_t          prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
+    td_answer_parser *parser;     /* owned; NULL: the text is as it is */
+    uint32_t          n_calls;    /* complete tool calls */
     bool              ends_early; /* a call was enough: the engine is to end it, and what still comes is not wanted */
 
     /* of the thread that writes the answer */
-    bool opened, closed; /* the first chunk and the finish chunk were written */
+    bool opened, closed; /* its opening and its finish were written */
     size_t
         text_chars; /* characters of the tokens whose logprobs were written: text_offset of the next one, plus lead_chars */
     size_t lead_chars; /* characters of the decoded prompt (BOS) that echo's text does not begin with */
-} td_choice;
+};
 
 struct td_generation {
     atomic_uint    refs;
@@ -124,22 +125,14 @@ bool td_generation_wait(td_generation *g);
 void td_choice_take(td_choice *c, td_news *out);
 void td_news_free(td_news *n);
 
-/* Writers of answers; response_*.c. All run on the thread that answers. */
+/** Where a choice stands; under the lock, or when all is finished. */
+td_choice_state td_choice_get_state(const td_choice *c);
 
-/** The whole answer of a finished generation. */
-void td_write_response(td_generation *g, td_jbuf *b);
+/** Tokens of all choices; a prompt counts once, however many it has. Under the lock, or when all is finished. */
+td_usage td_generation_usage(const td_generation *g);
 
-/** Append stream events for all news to g->out; sets out_ended with the last. */
+/** Append a stream's events for all news to g->out, as its API writes them; sets out_ended with the last. answer_stream.c.
+ */
 void td_write_stream(td_generation *g);
-
-/** The "logprobs" object of a choice for the positions in news, in the form of its API. */
-void td_write_logprobs(td_jbuf *b, td_choice *c, const td_news *news);
-
-/** The "message" of a finished chat choice, or the "delta" of a stream's chunk; response_message.c. */
-void td_write_message(td_jbuf *b, const td_choice *c, const td_news *news);
-void td_write_delta(td_jbuf *b, const td_news *news, const td_delta *d);
-
-/** Append the prompt's text as echo shows it, and set the choice's lead_chars. */
-void td_write_echo(td_jbuf *text, td_choice *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* /v1/chat/completions, /v1/completions and /health_generate: from a body to a running generation and its answer. */
+/* Routes that generate: from a body to a running generation and its answer, whatever its API is; and /health_generate. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "server/generation.h"
 
 #define FORCED_CALL "llama3" /* the format of calls that are JSON without a marker */
-#define STREAM_BLOCK 16384 /* bytes libmicrohttpd asks for at once */
+#define STREAM_BLOCK 16384   /* bytes libmicrohttpd asks for at once */
 
 td_status td_check_model(const td_server *s, const char *name, td_api_error *err) {
     if (!name) return TD_OK;
@@ -71,7 +71,10 @@ static enum MHD_Result run(td_call *c, td_api_request *req) {
         return td_answer_error(c, &err);
     }
     td_generation_attend(g); /* what asked for it before it was watched */
-    if (g->req.stream) return answer_stream(c, g);
+    if (g->req.stream) {
+        if (g->req.api->begin) g->req.api->begin(g, &g->out);
+        return answer_stream(c, g);
+    }
     return td_generation_wait(g) ? MHD_YES : td_route_resumed(c);
 }
 
@@ -85,7 +88,7 @@ enum MHD_Result td_route_resumed(td_call *c) {
     if (!done) return td_generation_wait(g) ? MHD_YES : td_route_resumed(c);
     td_jbuf  b = {0};
     uint64_t begin = td_trace_begin();
-    td_write_response(g, &b);
+    g->req.api->write_answer(g, &b);
     td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, "write answer", {"bytes"}, {b.len}});
     return td_answer_json(c, 200, &b);
 }
@@ -95,7 +98,7 @@ enum MHD_Result td_route_resumed(td_call *c) {
 static td_status encode(const td_server *s, td_api_request *req, td_api_error *err) {
     if (!req->has_grammar) {
         req->tool_format = req->tools ? s->tool_format : NULL;
-        req->reasoning_format = req->kind == TD_API_CHAT && req->separate_reasoning ? s->reasoning_format : NULL;
+        req->reasoning_format = req->form == TD_READ_CHAT && req->separate_reasoning ? s->reasoning_format : NULL;
         req->keeps_special = (req->tool_format && s->tools_in_special) || (req->reasoning_format && s->reasoning_in_special);
     } else if (req->forces_call) {
         req->tool_format = FORCED_CALL;
@@ -103,30 +106,40 @@ static td_status encode(const td_server *s, td_api_request *req, td_api_error *e
     return td_api_encode(req, s->tokenizer, &s->chat, &s->info, err);
 }
 
-static void read_request(td_call *c, td_api_kind kind) {
-    td_server *s = c->server;
-    c->failed = td_api_parse(kind, c->body.data, c->body.len, &s->info, &c->req, &c->err) != TD_OK ||
-                td_check_model(s, c->req.model, &c->err) != TD_OK ||
-                td_api_compile_grammar(&c->req, &s->grammars, &c->err) != TD_OK ||
-                encode(s, &c->req, &c->err) != TD_OK;
+/* What all requests need before they can run. */
+static td_status prepare(td_server *s, td_api_request *req, td_api_error *err) {
+    TD_TRY(td_check_model(s, req->model, err));
+    TD_TRY(td_api_compile_grammar(req, &s->grammars, err));
+    return encode(s, req, err);
 }
 
-void td_work_chat(td_call *c) {
-    read_request(c, TD_API_CHAT);
-}
-void td_work_completion(td_call *c) {
-    read_request(c, TD_API_COMPLETION);
+void td_work_generate(td_call *c) {
+    td_server           *s = c->server;
+    const td_api_context with = {&s->info};
+    c->failed = td_api_read(c->api, c->body.data, c->body.len, &with, &c->req, &c->err) != TD_OK;
+    if (c->failed || prepare(s, &c->req, &c->err) == TD_OK) return;
+    c->failed = true;
+    td_api_rename_error(c->api, &c->err);
 }
 
 enum MHD_Result td_route_generate(td_call *c) {
     return c->failed ? td_answer_error(c, &c->err) : run(c, &c->req);
 }
 
+static void write_probe_answer(td_generation *g, td_jbuf *b) {
+    (void)g;
+    td_jbuf_puts(b, "{\"status\":\"ready\"}");
+}
+
+/* It has no body, and no stream. */
+static const td_api PROBE = {
+    .id_prefix = "probe-", .internal = true, .write_error = td_api_error_write, .write_answer = write_probe_answer};
+
 enum MHD_Result td_route_health_generate(td_call *c) {
     if (td_phase(c->server) != TD_SERVER_READY) return td_route_health(c);
     td_api_request req;
     uint32_t      *ids = calloc(1, sizeof *ids); /* any token will do: id 0 */
-    if (!ids || td_api_probe(ids, 1, &req) != TD_OK) {
+    if (!ids || td_api_read_probe(&PROBE, ids, 1, &req) != TD_OK) {
         td_api_error err;
         td_api_fail(&err, 500, "internal_error", "Out of memory.");
         return td_answer_error(c, &err);

@@ -19,6 +19,7 @@
 #include "core/trace.h"
 #include "server/framing.h"
 #include "server/generation.h"
+#include "server/openai/completions.h"
 
 #define HTTP_THREADS 4
 #define CONNECTION_MEMORY 65536 /* libmicrohttpd's pool per connection: headers (431 above) and buffers */
@@ -33,31 +34,32 @@
 enum { OPEN = 1, PREFIX = 2, NO_BODY = 4, GENERATES = 8, SPARED = 16 };
 
 typedef struct {
-    const char *method, *path;
-    td_work_fn  work;
-    td_route_fn handle;
-    int         flags;
+    const char   *method, *path;
+    const td_api *api; /* NULL: none of its own */
+    td_work_fn    work;
+    td_route_fn   handle;
+    int           flags;
 } route;
 
 static const route ROUTES[] = {
-    {"POST", "/v1/chat/completions", td_work_chat, td_route_generate, GENERATES},
-    {"POST", "/v1/completions", td_work_completion, td_route_generate, GENERATES},
-    {"GET", "/v1/models", NULL, td_route_models, 0},
-    {"GET", "/v1/models/", NULL, td_route_model, PREFIX},
-    {"POST", "/tokenize", td_work_tokenize, td_route_reply, 0},
-    {"POST", "/detokenize", td_work_detokenize, td_route_reply, 0},
-    {"POST", "/flush_cache", NULL, td_route_flush_cache, NO_BODY},
-    {"GET", "/flush_cache", NULL, td_route_flush_cache, 0},
-    {"POST", "/reset_prefix_cache", NULL, td_route_flush_cache, NO_BODY}, /* the same in vLLM's name */
-    {"POST", "/abort_request", NULL, td_route_abort_request, 0},
-    {"GET", "/health", NULL, td_route_health, OPEN | SPARED},
-    {"GET", "/health_generate", NULL, td_route_health_generate, 0},
-    {"GET", "/get_model_info", NULL, td_route_model_info, 0},
-    {"GET", "/model_info", NULL, td_route_model_info, 0},
-    {"GET", "/get_server_info", NULL, td_route_server_info, 0},
-    {"GET", "/server_info", NULL, td_route_server_info, 0},
-    {"GET", "/get_load", NULL, td_route_load, 0},
-    {"GET", "/metrics", NULL, td_route_metrics, SPARED},
+    {"POST", "/v1/chat/completions", &td_api_chat, td_work_generate, td_route_generate, GENERATES},
+    {"POST", "/v1/completions", &td_api_completion, td_work_generate, td_route_generate, GENERATES},
+    {"GET", "/v1/models", NULL, NULL, td_route_models, 0},
+    {"GET", "/v1/models/", NULL, NULL, td_route_model, PREFIX},
+    {"POST", "/tokenize", NULL, td_work_tokenize, td_route_reply, 0},
+    {"POST", "/detokenize", NULL, td_work_detokenize, td_route_reply, 0},
+    {"POST", "/flush_cache", NULL, NULL, td_route_flush_cache, NO_BODY},
+    {"GET", "/flush_cache", NULL, NULL, td_route_flush_cache, 0},
+    {"POST", "/reset_prefix_cache", NULL, NULL, td_route_flush_cache, NO_BODY}, /* the same in vLLM's name */
+    {"POST", "/abort_request", NULL, NULL, td_route_abort_request, 0},
+    {"GET", "/health", NULL, NULL, td_route_health, OPEN | SPARED},
+    {"GET", "/health_generate", NULL, NULL, td_route_health_generate, 0},
+    {"GET", "/get_model_info", NULL, NULL, td_route_model_info, 0},
+    {"GET", "/model_info", NULL, NULL, td_route_model_info, 0},
+    {"GET", "/get_server_info", NULL, NULL, td_route_server_info, 0},
+    {"GET", "/server_info", NULL, NULL, td_route_server_info, 0},
+    {"GET", "/get_load", NULL, NULL, td_route_load, 0},
+    {"GET", "/metrics", NULL, NULL, td_route_metrics, SPARED},
 };
 
 static bool path_matches(const route *r, const char *url) {
@@ -112,6 +114,7 @@ static void choose_route(td_call *c, const char *method, const char *url) {
     for (size_t i = 0; i < sizeof ROUTES / sizeof *ROUTES && !found; i++) {
         if (!path_matches(&ROUTES[i], url)) continue;
         path_known = true;
+        c->api = ROUTES[i].api;
         if (method_matches(&ROUTES[i], method)) found = &ROUTES[i];
         add_method(c, ROUTES[i].method);
     }
@@ -152,7 +155,7 @@ static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
 
 static void take_body(td_call *c, const char *data, size_t n) {
     td_server *s = c->server;
-    if (c->broken) return; /* read and dropped, so that the client can read the answer */
+    if (c->broken) return;               /* read and dropped, so that the client can read the answer */
     if (n > TD_BODY_MAX - c->body.len) { /* its length was not told */
         c->broken = true;
         td_api_fail(&c->err, 413, "body_too_large", "The body is larger than %zu bytes.", TD_BODY_MAX);

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "server/api_error.h"
+#include "server/api.h"
 #include "server/api_request.h"
 #include "server/chat_form.h"
 #include "server/connections.h"
@@ -19,8 +19,6 @@
 #define TD_BODIES_MAX ((size_t)256 << 20)      /* of all bodies being read */
 #define TD_MODEL_NAMES_MAX 16
 #define TD_STREAM_UNSENT_MAX ((size_t)1 << 20) /* bytes a slow reader may leave unsent before its request is cancelled */
-
-typedef struct td_generation td_generation;
 
 typedef enum { TD_SERVER_STARTING, TD_SERVER_READY, TD_SERVER_STOPPING } td_server_phase;
 
@@ -83,6 +81,7 @@ struct td_call {
     td_work_fn             work;   /* NULL: none */
     td_route_fn            handle; /* NULL: fail with err */
     const char            *route;  /* what traces call it: the route's path */
+    const td_api          *api;    /* that writes its errors; and of routes that generate, all else. NULL: OpenAI's errors */
     uint64_t               number; /* in traces */
     const char            *rest;   /* the part of the path after a route's prefix; valid in handle only */
     td_jbuf                body;
@@ -115,9 +114,8 @@ typedef struct {
 enum MHD_Result td_answer_response(td_call *c, int http, struct MHD_Response *r, const td_header *headers, size_t n);
 
 /* Routes. generation_routes.c: */
-void            td_work_chat(td_call *c);
-void            td_work_completion(td_call *c);
-enum MHD_Result td_route_generate(td_call *c); /* after either */
+void            td_work_generate(td_call *c);
+enum MHD_Result td_route_generate(td_call *c); /* after it */
 enum MHD_Result td_route_health_generate(td_call *c);
 enum MHD_Result td_route_resumed(td_call *c); /* the connection was resumed: its generation is done */
 /* control_routes.c: */

@@ -43,16 +43,16 @@ static td_status encode_text(const td_server *s, const json_t *text, bool add_sp
 }
 
 /* "prompt": a string or strings; or "messages", rendered as the chat API would. Appends the members tokens and count. */
-static td_status tokenize(const td_server *s, const td_call *c, const json_t *root, td_jbuf *b, td_api_error *err) {
+static td_status tokenize(const td_server *s, json_t *root, td_jbuf *b, td_api_error *err) {
     const json_t *prompt = json_object_get(root, "prompt");
     bool          add_special = true;
     size_t        count = 0;
     TD_TRY(read_bool(root, "add_special_tokens", &add_special, err));
     td_jw_key(b, "tokens");
     if (is_set(json_object_get(root, "messages"))) {
-        td_api_request req;
+        td_api_request req = {0};
         uint32_t      *ids = NULL;
-        td_status      st = td_api_parse(TD_API_CHAT, c->body.data, c->body.len, &s->info, &req, err);
+        td_status      st = td_api_read_form(TD_READ_CHAT, json_incref(root), &(td_api_context){&s->info}, &req, err);
         if (st == TD_OK && req.n_prompts) st = td_api_bad(err, "input_ids", "'input_ids' are tokens already.");
         if (st == TD_OK) st = td_api_encode_chat(&req, s->tokenizer, &s->chat, &ids, &count, err);
         td_api_request_free(&req);
@@ -90,7 +90,7 @@ void td_work_tokenize(td_call *c) {
     const td_server *s = c->server;
     json_t          *root = td_api_load(c->body.data, c->body.len, &c->err);
     td_jw_open(&c->reply, '{');
-    c->failed = !root || check_can_answer(s, root, &c->err) != TD_OK || tokenize(s, c, root, &c->reply, &c->err) != TD_OK;
+    c->failed = !root || check_can_answer(s, root, &c->err) != TD_OK || tokenize(s, root, &c->reply, &c->err) != TD_OK;
     json_decref(root);
     td_jw_member_int(&c->reply, "max_model_len", s->info.context_length);
     td_jw_close(&c->reply, '}');

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/api_request.h"
+#include "server/openai/completions.h"
 
 static void require(int condition) {
     if (!condition) abort();
@@ -39,9 +39,9 @@ static void check_refused(const td_api_error *err) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static td_engine   *engine;
     static td_chat_form chat;
-    td_engine_info    info;
-    td_api_request    r;
-    td_api_error      err = {0};
+    td_engine_info      info;
+    td_api_request      r;
+    td_api_error        err = {0};
     if (size == 0) return 0;
     if (!engine) { /* the fake one: its tokenizer and template are what is needed */
         td_engine_options o;
@@ -53,8 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         td_chat_form_learn(&chat, td_engine_chat_template(engine), td_tokenizer_bos(tok), td_tokenizer_eos(tok));
     }
     td_engine_get_info(engine, &info);
-    td_api_kind kind = data[0] & 1 ? TD_API_CHAT : TD_API_COMPLETION;
-    td_status   st = td_api_parse(kind, (const char *)data + 1, size - 1, &info, &r, &err);
+    const td_api *api = data[0] & 1 ? &td_api_chat : &td_api_completion;
+    td_status     st = td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&info}, &r, &err);
     if (st == TD_OK) st = td_api_encode(&r, td_engine_tokenizer(engine), &chat, &info, &err);
     if (st == TD_OK)
         check_accepted(&r, &info);

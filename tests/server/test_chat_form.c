@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "server/api_request.h"
+#include "server/openai/completions.h"
 
 #define TEMPLATES TD_SOURCE_DIR "/tests/data/templates/"
 
@@ -65,7 +65,8 @@ static char *render(const char *source, const char *body, td_error *err) {
     char             *text = NULL;
     size_t            len;
     td_chat_form_learn(&form, t, NULL, NULL);
-    if (td_api_parse(TD_API_CHAT, body, strlen(body), &INFO, &r, &why) != TD_OK) fail_msg("%s", why.message);
+    if (td_api_read(&td_api_chat, body, strlen(body), &(td_api_context){&INFO}, &r, &why) != TD_OK)
+        fail_msg("%s", why.message);
     *err = (td_error){0};
     if (td_chat_form_render(&form, r.template_doc, &text, &len, err) != TD_OK) text = NULL;
     td_api_request_free(&r);

@@ -1,9 +1,9 @@
-/* Log-probabilities and echo in the forms of the two APIs. */
+/* Log-probabilities of chats and of completions, and the prompt that a completion echoes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/generation.h"
+#include "server/openai/completions.h"
 
 #define LOGPROB_FLOOR (-9999.0) /* stands for minus infinity, which JSON has not; as other servers do */
 
@@ -61,7 +61,11 @@ static void write_chat_token(td_jbuf *b, const td_generation *g, td_token_logpro
     td_jw_close(b, ']');
 }
 
-static void write_chat(td_jbuf *b, const td_generation *g, const td_news *news) {
+void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *news) {
+    if (!g->req.logprobs) {
+        td_jw_null(b);
+        return;
+    }
     size_t stride = 1 + g->req.top_logprobs;
     td_jw_open(b, '{');
     td_jw_key(b, "content");
@@ -121,8 +125,12 @@ static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob
     td_jw_close(b, '}');
 }
 
-static void write_completion(td_jbuf *b, td_choice *c, const td_news *news) {
+void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news) {
     const td_generation *g = c->generation;
+    if (!g->req.logprobs) {
+        td_jw_null(b);
+        return;
+    }
     const td_api_prompt *prompt = &g->req.prompts[c->index / g->req.n];
     size_t               stride = 1 + g->req.top_logprobs, n = news->n_prompt_lp + news->n_lp;
     td_jw_open(b, '{');
@@ -152,15 +160,6 @@ static void write_completion(td_jbuf *b, td_choice *c, const td_news *news) {
     }
     td_jw_close(b, ']');
     td_jw_close(b, '}');
-}
-
-void td_write_logprobs(td_jbuf *b, td_choice *c, const td_news *news) {
-    if (!c->generation->req.logprobs)
-        td_jw_null(b);
-    else if (c->generation->req.kind == TD_API_CHAT)
-        write_chat(b, c->generation, news);
-    else
-        write_completion(b, c, news);
 }
 
 void td_write_echo(td_jbuf *text, td_choice *c) {

@@ -1,5 +1,5 @@
 /* The message of a chat's answer: content, reasoning and tool calls, whole or in deltas. */
-#include "server/generation.h"
+#include "server/openai/completions.h"
 
 static const char *text_at(const td_news *news, const td_delta *d) {
     return news->text.data + d->from;
@@ -27,14 +27,14 @@ static size_t end_of_call(const td_news *news, size_t begin) {
     return 0;
 }
 
-static void write_call_head(td_jbuf *b, const td_news *news, const td_delta *d) {
+static void write_call_head(td_jbuf *b, const char *name, size_t len, const char *id, size_t id_len) {
     td_jw_key(b, "id");
-    td_jw_text(b, text_at(news, d) + d->len, d->id_len);
+    td_jw_text(b, id, id_len);
     td_jw_member_str(b, "type", "function");
     td_jw_key(b, "function");
     td_jw_open(b, '{');
     td_jw_key(b, "name");
-    td_jw_text(b, text_at(news, d), d->len);
+    td_jw_text(b, name, len);
     td_jw_key(b, "arguments");
 }
 
@@ -44,7 +44,8 @@ static void write_calls(td_jbuf *b, const td_news *news) {
         size_t end = news->deltas[i].kind == TD_ANSWER_CALL_BEGIN ? end_of_call(news, i) : 0;
         if (end == 0) continue;
         td_jw_open(b, '{');
-        write_call_head(b, news, &news->deltas[i]);
+        const td_delta *d = &news->deltas[i];
+        write_call_head(b, text_at(news, d), d->len, text_at(news, d) + d->len, d->id_len);
         td_jw_text(b, text_at(news, &news->deltas[i + 1]), news->deltas[i + 1].len);
         td_jw_close(b, '}');
         td_jw_close(b, '}');
@@ -77,24 +78,24 @@ void td_write_message(td_jbuf *b, const td_choice *c, const td_news *news) {
     td_jw_close(b, '}');
 }
 
-void td_write_delta(td_jbuf *b, const td_news *news, const td_delta *d) {
-    if (d->kind == TD_ANSWER_CONTENT || d->kind == TD_ANSWER_REASONING) {
-        td_jw_key(b, d->kind == TD_ANSWER_CONTENT ? "content" : "reasoning_content");
-        td_jw_text(b, text_at(news, d), d->len);
+void td_write_delta(td_jbuf *b, const td_piece *p) {
+    if (p->kind == TD_ANSWER_CONTENT || p->kind == TD_ANSWER_REASONING) {
+        td_jw_key(b, p->kind == TD_ANSWER_CONTENT ? "content" : "reasoning_content");
+        td_jw_text(b, p->text, p->len);
         return;
     }
     td_jw_key(b, "tool_calls");
     td_jw_open(b, '[');
     td_jw_open(b, '{');
-    td_jw_member_int(b, "index", d->call);
-    if (d->kind == TD_ANSWER_CALL_BEGIN) {
-        write_call_head(b, news, d);
+    td_jw_member_int(b, "index", p->call);
+    if (p->kind == TD_ANSWER_CALL_BEGIN) {
+        write_call_head(b, p->text, p->len, p->id, p->id_len);
         td_jw_str(b, "");
     } else {
         td_jw_key(b, "function");
         td_jw_open(b, '{');
         td_jw_key(b, "arguments");
-        td_jw_text(b, text_at(news, d), d->len);
+        td_jw_text(b, p->text, p->len);
     }
     td_jw_close(b, '}');
     td_jw_close(b, '}');

@@ -1,0 +1,126 @@
+/*
+ * The stream of a generation: news are taken from the choices as they come, divided into pieces of --stream-interval tokens,
+ * and handed to the writers of the API.
+ */
+#include "server/generation.h"
+
+/* The news of n tokens from `from` on, without their text. */
+static td_news part_of(const td_generation *g, const td_news *all, size_t from, size_t n) {
+    td_news part = *all;
+    size_t  stride = 1 + g->req.top_logprobs;
+    part.tokens = all->tokens + from;
+    part.n_tokens = n;
+    part.lp = all->n_lp ? all->lp + from * stride : NULL;
+    part.n_lp = all->n_lp ? n : 0;
+    part.n_prompt_lp = 0; /* the prompt's went with the opening */
+    return part;
+}
+
+/* Tokens that say something without a text. */
+static bool shows_tokens(const td_generation *g, const td_news *part) {
+    return part->n_lp || (part->n_tokens && g->req.return_token_ids);
+}
+
+/* News that no parser divides. */
+static void write_plain(td_choice *c, const td_choice_state *st, const td_news *part, size_t from, size_t end, td_jbuf *b) {
+    const td_generation *g = c->generation;
+    if (end == from && !shows_tokens(g, part)) return;
+    g->req.api->piece(c, st,
+                      &(td_piece){.kind = TD_ANSWER_CONTENT,
+                                  .text = part->text.data ? part->text.data + from : "",
+                                  .len = end - from,
+                                  .with = part},
+                      b);
+}
+
+/* Each delta is a piece, and the tokens go with the first that has a text of its own. */
+static void write_deltas(td_choice *c, const td_choice_state *st, const td_news *part, size_t from, size_t end, td_jbuf *b) {
+    const td_generation *g = c->generation;
+    const td_news       *with = part;
+    for (size_t i = from; i < end; i++) {
+        const td_delta *d = &part->deltas[i];
+        const char     *text = part->text.data + d->from;
+        bool            mark = d->kind == TD_ANSWER_CALL_END || d->kind == TD_ANSWER_CALL_DROPPED;
+        g->req.api->piece(c, st,
+                          &(td_piece){.kind = d->kind,
+                                      .call = d->call,
+                                      .text = mark ? "" : text,
+                                      .len = d->len,
+                                      .id = d->id_len ? text + d->len : NULL,
+                                      .id_len = d->id_len,
+                                      .with = mark ? NULL : with},
+                          b);
+        if (!mark) with = NULL;
+    }
+    if (with && shows_tokens(g, with)) g->req.api->piece(c, st, &(td_piece){.kind = TD_ANSWER_CONTENT, .with = with}, b);
+}
+
+/* News that gathered while this thread was busy or the client slow: --stream-interval tokens a piece, as when they are sent
+ * at once. */
+static void write_news(td_choice *c, const td_choice_state *at, const td_news *all, td_jbuf *b) {
+    const td_generation *g = c->generation;
+    size_t               step = g->server->opt.stream_interval, token = 0, text = 0, delta = 0;
+    while (token < all->n_tokens || delta < all->n_deltas || (!c->parser && text < all->text.len)) {
+        size_t          n = all->n_tokens - token < step ? all->n_tokens - token : step;
+        bool            last = token + n == all->n_tokens;
+        td_news         part = part_of(g, all, token, n);
+        td_choice_state st = *at;
+        st.used.completion -= all->n_tokens - token - n;
+        if (c->parser) {
+            size_t end = delta;
+            while (end < all->n_deltas && (last || all->deltas[end].token < token + n)) end++;
+            write_deltas(c, &st, &part, delta, end, b);
+            delta = end;
+        } else {
+            size_t end = last ? all->text.len : all->text_end[token + n - 1];
+            write_plain(c, &st, &part, text, end, b);
+            text = end;
+        }
+        token += n;
+    }
+}
+
+static void write_choice(td_choice *c, const td_choice_state *st, const td_news *news, td_jbuf *b) {
+    const td_api *api = c->generation->req.api;
+    if (!c->opened && api->open) api->open(c, st, news, b);
+    c->opened = true;
+    write_news(c, st, news, b);
+    if (st->finish == TD_FINISH_NONE) return;
+    if (api->finish) api->finish(c, st, b);
+    c->closed = true;
+}
+
+void td_write_stream(td_generation *g) {
+    const td_api *api = g->req.api;
+    pthread_mutex_lock(&g->lock);
+    g->ready = g->has_error || g->aborted;
+    g->unsent = 0;
+    pthread_mutex_unlock(&g->lock);
+
+    size_t n_closed = 0;
+    for (size_t i = 0; i < g->n_choices; i++) {
+        td_choice *c = &g->choices[i];
+        if (!c->closed) {
+            td_news news;
+            pthread_mutex_lock(&g->lock);
+            td_choice_take(c, &news);
+            td_choice_state st = td_choice_get_state(c);
+            bool            started = c->started;
+            pthread_mutex_unlock(&g->lock);
+            if (st.finish == TD_FINISH_ERROR) st.finish = TD_FINISH_NONE; /* the error follows */
+            if (started) write_choice(c, &st, &news, &g->out);
+            td_news_free(&news);
+        }
+        n_closed += c->closed;
+    }
+
+    pthread_mutex_lock(&g->lock);
+    bool has_error = g->has_error;
+    pthread_mutex_unlock(&g->lock);
+    if (n_closed < g->n_choices && !has_error) return;
+    if (n_closed == g->n_choices)
+        api->end(g, &g->out);
+    else
+        api->fail(g, &g->out);
+    g->out_ended = true;
+}

@@ -1,0 +1,24 @@
+/* OpenAI's /v1/chat/completions and /v1/completions: their bodies are the common request as it is. */
+#ifndef TD_SERVER_OPENAI_COMPLETIONS_H
+#define TD_SERVER_OPENAI_COMPLETIONS_H
+
+#include "server/generation.h"
+
+extern const td_api td_api_chat, td_api_completion;
+
+/** "logprobs" of a chat's tokens, or null. */
+void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *news);
+
+/** The same of a completion: the prompt's positions (echo), then the generated ones. */
+void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news);
+
+/** Append the prompt's text as echo shows it, and set the choice's lead_chars. */
+void td_write_echo(td_jbuf *text, td_choice *c);
+
+/** The "message" of a finished chat choice; completions_message.c. */
+void td_write_message(td_jbuf *b, const td_choice *c, const td_news *news);
+
+/** The members of a "delta" for a piece of an answer, which has text. */
+void td_write_delta(td_jbuf *b, const td_piece *p);
+
+#endif

@@ -1,0 +1,279 @@
+/* /v1/chat/completions and /v1/completions: the JSON of whole answers, and of the chunks of a stream. */
+#include <string.h>
+
+#include "server/openai/completions.h"
+
+static void write_usage(td_jbuf *b, td_usage u) {
+    td_jw_key(b, "usage");
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "prompt_tokens", (int64_t)u.prompt);
+    td_jw_member_int(b, "completion_tokens", (int64_t)u.completion);
+    td_jw_member_int(b, "total_tokens", (int64_t)(u.prompt + u.completion));
+    td_jw_key(b, "prompt_tokens_details");
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "cached_tokens", (int64_t)u.cached);
+    td_jw_close(b, '}');
+    if (u.reasons) {
+        td_jw_key(b, "completion_tokens_details");
+        td_jw_open(b, '{');
+        td_jw_member_int(b, "reasoning_tokens", (int64_t)u.reasoning);
+        td_jw_close(b, '}');
+    }
+    td_jw_close(b, '}');
+}
+
+static void write_head(td_jbuf *b, const td_generation *g, const char *object) {
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "id", g->id);
+    td_jw_member_str(b, "object", object);
+    td_jw_member_int(b, "created", g->created_s);
+    td_jw_member_str(b, "model", g->req.model ? g->req.model : g->server->model_name);
+}
+
+static void write_warnings(td_jbuf *b, const td_api_request *r) {
+    if (!r->n_warnings) return;
+    td_jw_key(b, "warnings");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < r->n_warnings; i++) td_jw_str(b, r->warnings[i]);
+    td_jw_close(b, ']');
+}
+
+static void write_finish(td_jbuf *b, const td_choice_state *st) {
+    /* An error is no finish reason: it is the answer, or an event of its own. "abort" as SGLang says it. */
+    static const char *const reason[] = {
+        [TD_FINISH_STOP] = "stop", [TD_FINISH_LENGTH] = "length", [TD_FINISH_ABORT] = "abort", [TD_FINISH_ERROR] = NULL};
+    td_jw_member_str(b, "finish_reason", st->finish == TD_FINISH_STOP && st->n_calls ? "tool_calls" : reason[st->finish]);
+    td_jw_key(b, "matched_stop");
+    if (st->finish == TD_FINISH_STOP && st->stop_reason)
+        td_jw_str(b, st->stop_reason);
+    else if (st->finish == TD_FINISH_STOP && st->stop_token != UINT32_MAX)
+        td_jw_int(b, st->stop_token);
+    else
+        td_jw_null(b);
+}
+
+static void write_token_ids(td_jbuf *b, const td_generation *g, const td_news *news) {
+    if (!g->req.return_token_ids) return;
+    td_jw_key(b, "token_ids");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < news->n_tokens; i++) td_jw_int(b, news->tokens[i]);
+    td_jw_close(b, ']');
+}
+
+/* ---- whole answers ---- */
+
+static void write_chat_choice(td_jbuf *b, td_choice *c) {
+    td_jw_key(b, "message");
+    td_write_message(b, c, &c->news);
+    td_jw_key(b, "logprobs");
+    td_write_chat_logprobs(b, c->generation, &c->news);
+}
+
+static void write_text_choice(td_jbuf *b, td_choice *c) {
+    td_jbuf text = {0};
+    if (c->generation->req.echo) td_write_echo(&text, c);
+    td_jbuf_put(&text, c->news.text.data, c->news.text.len);
+    td_jw_key(b, "text");
+    td_jw_text(b, text.data, text.len);
+    b->failed = b->failed || text.failed;
+    td_jbuf_free(&text);
+    td_jw_key(b, "logprobs");
+    td_write_completion_logprobs(b, c, &c->news);
+}
+
+static void write_answer(td_generation *g, const char *object, void (*write_choice)(td_jbuf *b, td_choice *c), td_jbuf *b) {
+    write_head(b, g, object);
+    td_jw_key(b, "choices");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < g->n_choices; i++) {
+        td_choice      *c = &g->choices[i];
+        td_choice_state st = td_choice_get_state(c);
+        td_jw_open(b, '{');
+        td_jw_member_int(b, "index", c->index);
+        write_choice(b, c);
+        write_token_ids(b, g, &c->news);
+        write_finish(b, &st);
+        td_jw_close(b, '}');
+    }
+    td_jw_close(b, ']');
+    write_usage(b, td_generation_usage(g));
+    write_warnings(b, &g->req);
+    td_jw_close(b, '}');
+}
+
+static void write_chat_answer(td_generation *g, td_jbuf *b) {
+    write_answer(g, "chat.completion", write_chat_choice, b);
+}
+
+static void write_text_answer(td_generation *g, td_jbuf *b) {
+    write_answer(g, "text_completion", write_text_choice, b);
+}
+
+/* ---- chunks ---- */
+
+#define CHAT_CHUNK "chat.completion.chunk"
+#define TEXT_CHUNK "text_completion"
+
+static void begin_chunk(td_jbuf *b, const td_choice *c, const char *object) {
+    td_jbuf_puts(b, "data: ");
+    write_head(b, c->generation, object);
+    td_jw_key(b, "choices");
+    td_jw_open(b, '[');
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "index", c->index);
+}
+
+static void end_chunk(td_jbuf *b, const td_choice *c, td_usage used, bool with_warnings) {
+    const td_api_request *r = &c->generation->req;
+    td_jw_close(b, '}');
+    td_jw_close(b, ']');
+    if (r->continuous_usage)
+        write_usage(b, used);
+    else if (r->include_usage)
+        td_jw_member_null(b, "usage");
+    if (with_warnings) write_warnings(b, r);
+    td_jw_close(b, '}');
+    td_jbuf_puts(b, "\n\n");
+}
+
+static void begin_delta(td_jbuf *b, const td_choice *c) {
+    begin_chunk(b, c, CHAT_CHUNK);
+    td_jw_key(b, "delta");
+    td_jw_open(b, '{');
+}
+
+static void open_chat(td_choice *c, const td_choice_state *st, const td_news *news, td_jbuf *b) {
+    (void)news;
+    begin_delta(b, c);
+    td_jw_member_str(b, "role", "assistant");
+    td_jw_member_str(b, "content", "");
+    td_jw_close(b, '}');
+    td_jw_member_null(b, "logprobs");
+    td_jw_member_null(b, "finish_reason");
+    end_chunk(b, c, st->used, c->index == 0);
+}
+
+static void write_chat_piece(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b) {
+    if (p->kind == TD_ANSWER_CALL_END || p->kind == TD_ANSWER_CALL_DROPPED) return; /* there is nothing to say */
+    begin_delta(b, c);
+    if (p->text) td_write_delta(b, p);
+    td_jw_close(b, '}');
+    td_jw_key(b, "logprobs");
+    if (p->with)
+        td_write_chat_logprobs(b, c->generation, p->with);
+    else
+        td_jw_null(b);
+    if (p->with) write_token_ids(b, c->generation, p->with);
+    td_jw_member_null(b, "finish_reason");
+    end_chunk(b, c, st->used, false);
+}
+
+static void finish_chat(td_choice *c, const td_choice_state *st, td_jbuf *b) {
+    begin_delta(b, c);
+    td_jw_close(b, '}');
+    td_jw_member_null(b, "logprobs");
+    write_finish(b, st);
+    end_chunk(b, c, st->used, false);
+}
+
+/* The prompt, where it is echoed: its positions go with its text. */
+static void open_text(td_choice *c, const td_choice_state *st, const td_news *news, td_jbuf *b) {
+    if (!c->generation->req.echo) return;
+    td_jbuf text = {0};
+    td_news prompt = *news;
+    prompt.n_lp = 0;
+    begin_chunk(b, c, TEXT_CHUNK);
+    td_write_echo(&text, c);
+    td_jw_key(b, "text");
+    td_jw_text(b, text.data, text.len);
+    b->failed = b->failed || text.failed;
+    td_jbuf_free(&text);
+    td_jw_key(b, "logprobs");
+    if (prompt.n_prompt_lp)
+        td_write_completion_logprobs(b, c, &prompt);
+    else
+        td_jw_null(b);
+    td_jw_member_null(b, "finish_reason");
+    end_chunk(b, c, st->used, c->index == 0);
+}
+
+static void write_text_piece(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b) {
+    begin_chunk(b, c, TEXT_CHUNK);
+    td_jw_key(b, "text");
+    td_jw_text(b, p->text, p->len);
+    td_jw_key(b, "logprobs");
+    td_write_completion_logprobs(b, c, p->with);
+    write_token_ids(b, c->generation, p->with);
+    td_jw_member_null(b, "finish_reason");
+    end_chunk(b, c, st->used, false);
+}
+
+static void finish_text(td_choice *c, const td_choice_state *st, td_jbuf *b) {
+    begin_chunk(b, c, TEXT_CHUNK);
+    td_jw_member_str(b, "text", "");
+    td_jw_member_null(b, "logprobs");
+    write_finish(b, st);
+    end_chunk(b, c, st->used, false);
+}
+
+static void write_end(td_generation *g, const char *object, td_jbuf *b) {
+    if (g->req.include_usage) {
+        td_jbuf_puts(b, "data: ");
+        write_head(b, g, object);
+        td_jw_key(b, "choices");
+        td_jw_open(b, '[');
+        td_jw_close(b, ']');
+        write_usage(b, td_generation_usage(g));
+        td_jw_close(b, '}');
+        td_jbuf_puts(b, "\n\n");
+    }
+    td_jbuf_puts(b, "data: [DONE]\n\n");
+}
+
+static void end_chat(td_generation *g, td_jbuf *b) {
+    write_end(g, CHAT_CHUNK, b);
+}
+
+static void end_text(td_generation *g, td_jbuf *b) {
+    write_end(g, TEXT_CHUNK, b);
+}
+
+static void write_stream_error(td_generation *g, td_jbuf *b) {
+    td_jbuf_puts(b, "data: ");
+    td_api_error_write(b, &g->error);
+    td_jbuf_puts(b, "\n\n");
+}
+
+/* ---- the APIs ---- */
+
+static td_status read_chat(json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err) {
+    return td_api_read_form(TD_READ_CHAT, body, with, r, err);
+}
+
+static td_status read_completion(json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err) {
+    return td_api_read_form(TD_READ_COMPLETION, body, with, r, err);
+}
+
+/* The engine's name for what it is given. */
+static const td_api_name CHAT_NAMES[] = {{"prompt", "messages"}, {0}};
+
+const td_api td_api_chat = {.id_prefix = "chatcmpl-",
+                            .names = CHAT_NAMES,
+                            .read = read_chat,
+                            .write_error = td_api_error_write,
+                            .write_answer = write_chat_answer,
+                            .open = open_chat,
+                            .piece = write_chat_piece,
+                            .finish = finish_chat,
+                            .end = end_chat,
+                            .fail = write_stream_error};
+
+const td_api td_api_completion = {.id_prefix = "cmpl-",
+                                  .read = read_completion,
+                                  .write_error = td_api_error_write,
+                                  .write_answer = write_text_answer,
+                                  .open = open_text,
+                                  .piece = write_text_piece,
+                                  .finish = finish_text,
+                                  .end = end_text,
+                                  .fail = write_stream_error};

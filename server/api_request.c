@@ -68,6 +68,14 @@ void td_api_request_free(td_api_request *r) {
     *r = (td_api_request){0};
 }
 
+void td_api_write_warnings(td_jbuf *b, const td_api_request *r) {
+    if (!r->n_warnings) return;
+    td_jw_key(b, "warnings");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < r->n_warnings; i++) td_jw_str(b, r->warnings[i]);
+    td_jw_close(b, ']');
+}
+
 static td_status add_prompts(td_api_request *r, size_t n, td_api_error *err) {
     r->prompts = calloc(n, sizeof *r->prompts);
     if (!r->prompts) return td_api_fail(err, 500, "internal_error", "Out of memory.");
@@ -182,6 +190,13 @@ static td_status fit_context(td_api_request *r, const td_engine_info *info, td_a
         if (n == 0) return td_api_bad(err, what, "The prompt is empty: it has no tokens.");
         if (n > longest) longest = n;
     }
+    /* The KV capacity may be below the context: do not ask for what could never be held. */
+    uint64_t room = info->context_length;
+    if (info->max_total_tokens > longest && info->max_total_tokens < room) room = info->max_total_tokens;
+    if (r->fits_max_tokens && longest < room && longest + r->max_tokens > room) {
+        r->max_tokens = (uint32_t)(room - longest);
+        r->context_ends = true;
+    }
     uint64_t wanted = longest + (r->has_max_tokens ? (uint64_t)r->max_tokens : 1);
     if (wanted > info->context_length) {
         if (r->has_max_tokens && longest < info->context_length)
@@ -195,11 +210,7 @@ static td_status fit_context(td_api_request *r, const td_engine_info *info, td_a
         strcpy(err->param, what);
         return TD_EINVAL;
     }
-    if (r->has_max_tokens) return TD_OK;
-    /* The KV capacity may be below the context: do not ask for what could never be held. */
-    uint64_t room = info->context_length;
-    if (info->max_total_tokens > longest && info->max_total_tokens < room) room = info->max_total_tokens;
-    r->max_tokens = (uint32_t)(room - longest);
+    if (!r->has_max_tokens) r->max_tokens = (uint32_t)(room - longest);
     if (r->min_tokens > r->max_tokens)
         return td_api_bad(err, "min_tokens", "'min_tokens' is above the %u tokens that the context has left.",
                           r->max_tokens);

@@ -19,7 +19,7 @@
 #define TD_API_CHOICES_MAX 1024 /* prompts x n of one request */
 #define TD_API_STOP_IDS_MAX 256
 #define TD_API_BIAS_MAX 1024
-#define TD_API_WARNINGS_MAX 2
+#define TD_API_WARNINGS_MAX 4
 #define TD_API_NAME_MAX 256             /* bytes of rid */
 #define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
 
@@ -49,6 +49,8 @@ struct td_api_request {
     uint32_t    n;
     bool        has_max_tokens; /* else what is left of the context */
     uint32_t    max_tokens, min_tokens;
+    bool        fits_max_tokens; /* max_tokens falls to what the context has left, and context_ends says so; else that is an error */
+    bool        context_ends;
     td_sampling sampling; /* bias arrays are owned */
     const char *stop[TD_STOP_MAX];
     size_t      n_stop;
@@ -88,6 +90,9 @@ struct td_api_request {
 TD_NODISCARD td_status td_api_read(const td_api *api, const char *body, size_t len, const td_api_context *with,
                                    td_api_request *out, td_api_error *err);
 void                   td_api_request_free(td_api_request *r);
+
+/** Write "warnings": […], or nothing where there are none. */
+void td_api_write_warnings(td_jbuf *b, const td_api_request *r);
 
 /**
  * Read a body (taken over, also on failure) of one of the two forms: what an API's read ends with. Errors name the form's

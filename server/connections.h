@@ -26,6 +26,7 @@ struct td_connection {
     bool           reserve;     /* one above the limit: answered once, soon */
     bool           refused;     /* it was answered past libmicrohttpd, and only lingers */
     int64_t        deadline_ms; /* monotonic; INT64_MAX: none */
+    void (*write_error)(td_jbuf *b, const td_api_error *err); /* of the API that is asked for; NULL: td_api_error_write */
 };
 
 typedef struct {
@@ -48,6 +49,10 @@ td_connection *td_connection_of(struct MHD_Connection *connection);
 
 /** @return false: the connection was refused meanwhile and is to end. */
 bool td_connection_enter(td_connections *all, td_connection *c, td_connection_phase phase);
+
+/** How an error of the request that is being read is written. */
+void td_connection_set_errors(td_connections *all, td_connection *c,
+                              void (*write_error)(td_jbuf *b, const td_api_error *err));
 
 /** Answer now, past libmicrohttpd, which cannot amid a request; what still comes is to be dropped, and the connection ends
  * within seconds. */

@@ -7,7 +7,10 @@
 
 #include "server/generation.h"
 
-extern const td_api td_api_messages, td_api_count_tokens;
+extern const td_api td_api_messages;
+
+/** /v1/messages/count_tokens. */
+void td_work_count_tokens(td_call *c);
 
 /** What the body says of the answer, and where a stream of it stands. */
 typedef struct {

@@ -169,6 +169,12 @@ static void write_error_of(td_jbuf *b, const td_api_error *err, const char *requ
     td_jw_open(b, '{');
     td_jw_member_str(b, "type", error_type(err->http));
     td_jw_member_str(b, "message", err->message);
+    if (err->code) {
+        td_jw_key(b, "details");
+        td_jw_open(b, '{');
+        td_jw_member_str(b, "error_code", err->code);
+        td_jw_close(b, '}');
+    }
     td_jw_close(b, '}');
     td_jw_member_str(b, "request_id", request_id);
     td_jw_close(b, '}');

@@ -69,6 +69,9 @@ static td_status take_fields(json_t *body, json_t *chat, td_api_error *err) {
         size_t i = 0, n = sizeof FIELDS / sizeof *FIELDS;
         while (i < n && strcmp(key, FIELDS[i].name) != 0) i++;
         if (!is_set(value)) continue;
+        /* By this code clients know that they have to send the whole conversation themselves. */
+        if (!strcmp(key, "thread"))
+            return td_api_fail(err, 400, "thread_unsupported_request", "'thread' is not supported: nothing is kept here.");
         if (i == n) return td_api_bad(err, key, "'%.60s' is not supported.", key);
         if (FIELDS[i].use == NO_EFFECT && json_typeof(value) != FIELDS[i].type)
             return td_api_bad(err, key, "'%s' must be %s.", key, FIELDS[i].type == JSON_STRING ? "a string" : "an object");

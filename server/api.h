@@ -72,6 +72,7 @@ typedef struct td_api {
 
     /* The parts of a stream, in this order; NULL: there is no such part. */
     void (*begin)(td_generation *g, td_jbuf *b); /* at once, before any news */
+    bool gathers; /* a piece has all that has come, and not --stream-interval tokens */
     void (*open)(td_choice *c, const td_choice_state *st, const td_news *n,
                  td_jbuf *b); /* a choice's first news n have come */
     void (*piece)(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b);

@@ -55,6 +55,8 @@ bool td_api_is_c_string(const json_t *v) {
 
 void td_api_request_free(td_api_request *r) {
     for (size_t i = 0; i < r->n_prompts; i++) free(r->prompts[i].ids);
+    for (size_t i = 0; r->each && i < r->n_prompts; i++) td_api_request_free(&r->each[i]);
+    free(r->each);
     free(r->prompts);
     json_decref(r->template_doc);
     td_tool_list_free(r->tools);
@@ -181,12 +183,13 @@ td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_a
     return TD_OK;
 }
 
-/* The prompt must leave room for at least what is asked for; max_tokens is what is left where it was not given. */
-static td_status fit_context(td_api_request *r, const td_engine_info *info, td_api_error *err) {
+/* The prompts must leave room for at least what is asked for; max_tokens is what is left where it was not given. */
+static td_status fit_context(td_api_request *r, const td_api_prompt *prompts, size_t n_prompts, const td_engine_info *info,
+                             td_api_error *err) {
     const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
     size_t      longest = 0;
-    for (size_t i = 0; i < r->n_prompts; i++) {
-        size_t n = r->prompts[i].n_ids;
+    for (size_t i = 0; i < n_prompts; i++) {
+        size_t n = prompts[i].n_ids;
         if (n == 0) return td_api_bad(err, what, "The prompt is empty: it has no tokens.");
         if (n > longest) longest = n;
     }
@@ -237,5 +240,7 @@ td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_cha
         if (st != TD_OK) return td_api_from_status(err, st, NULL, "prompt");
     }
     for (size_t i = 0; i < r->n_prompts && r->prompt_tokens_max; i++) keep_last(&r->prompts[i], r->prompt_tokens_max);
-    return fit_context(r, info, err);
+    if (!r->each) return fit_context(r, r->prompts, r->n_prompts, info, err);
+    for (size_t i = 0; i < r->n_prompts; i++) TD_TRY(fit_context(&r->each[i], &r->prompts[i], 1, info, err));
+    return TD_OK;
 }

@@ -72,6 +72,7 @@ struct td_api_request {
 
     td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
     size_t         n_prompts;
+    td_api_request *each;         /* [n_prompts], owned: the parameters of each prompt, without what all share; NULL: one for all */
     json_t        *template_doc;                  /* chat: what the template renders (td_chat_form_render); owned */
     const char    *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
     size_t         n_warnings;
@@ -90,6 +91,11 @@ struct td_api_request {
 TD_NODISCARD td_status td_api_read(const td_api *api, const char *body, size_t len, const td_api_context *with,
                                    td_api_request *out, td_api_error *err);
 void                   td_api_request_free(td_api_request *r);
+
+/** The request that has the parameters of a prompt. */
+static inline const td_api_request *td_api_of_prompt(const td_api_request *r, size_t prompt) {
+    return r->each ? &r->each[prompt] : r;
+}
 
 /** Write "warnings": […], or nothing where there are none. */
 void td_api_write_warnings(td_jbuf *b, const td_api_request *r);

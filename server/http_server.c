@@ -21,6 +21,7 @@
 #include "server/generation.h"
 #include "server/anthropic/messages.h"
 #include "server/openai/completions.h"
+#include "server/sglang/generate.h"
 
 #define HTTP_THREADS 4
 #define CONNECTION_MEMORY 65536 /* libmicrohttpd's pool per connection: headers (431 above) and buffers */
@@ -47,6 +48,7 @@ static const route ROUTES[] = {
     {"POST", "/v1/completions", &td_api_completion, td_work_generate, td_route_generate, GENERATES},
     {"POST", "/v1/messages", &td_api_messages, td_work_generate, td_route_generate, GENERATES},
     {"POST", "/v1/messages/count_tokens", &td_api_messages, td_work_count_tokens, td_route_reply, 0},
+    {"POST", "/generate", &td_api_generate, td_work_generate, td_route_generate, GENERATES},
     {"GET", "/v1/models", NULL, NULL, td_route_models, 0},
     {"GET", "/v1/models/", NULL, NULL, td_route_model, PREFIX},
     {"POST", "/tokenize", NULL, td_work_tokenize, td_route_reply, 0},

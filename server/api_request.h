@@ -129,6 +129,9 @@ json_t *td_api_load(const char *body, size_t len, td_api_error *err);
 /** Whether v is a whole number, as an integer or as 3.0; *to receives it. */
 bool td_api_integer(const json_t *v, json_int_t *to);
 
+/** Whether v is there and neither null, false, 0 nor empty. */
+bool td_api_is_on(const json_t *v);
+
 /** Whether v is a string that its first NUL ends. */
 bool td_api_is_c_string(const json_t *v);
 

@@ -138,6 +138,12 @@ const char *td_token_bytes(const td_generation *g, uint32_t id, size_t *len, boo
 /** NaN, which no position before predicts, is null. */
 void td_write_logprob(td_jbuf *b, float logprob);
 
+/**
+ * Hand a choice's news to its API's piece, with b: `step` tokens a piece at most, and with each the tokens that its text
+ * came from (those without a text go with the one before).
+ */
+void td_write_pieces(td_choice *c, const td_choice_state *at, const td_news *news, size_t step, td_jbuf *b);
+
 /** Append a stream's events for all news to g->out, as its API writes them; sets out_ended with the last. answer_stream.c.
  */
 void td_write_stream(td_generation *g);

@@ -115,7 +115,7 @@ static td_status prepare(td_server *s, td_api_request *req, td_api_error *err) {
 
 void td_work_generate(td_call *c) {
     td_server           *s = c->server;
-    const td_api_context with = {&s->info};
+    const td_api_context with = {&s->info, &s->responses};
     c->failed = td_api_read(c->api, c->body.data, c->body.len, &with, &c->req, &c->err) != TD_OK;
     if (c->failed || prepare(s, &c->req, &c->err) == TD_OK) return;
     c->failed = true;

@@ -392,7 +392,7 @@ static td_status count(const td_server *s, json_t *body, size_t *n, td_api_error
     uint32_t         *ids = NULL;
     td_status         st = td_messages_to_chat(body, TD_MESSAGES_COUNT, &state, &chat, &r, err);
     if (st == TD_OK)
-        st = td_api_read_form(TD_READ_CHAT, chat, &(td_api_context){&s->info}, &r, err);
+        st = td_api_read_form(TD_READ_CHAT, chat, &(td_api_context){.info = &s->info}, &r, err);
     else
         json_decref(chat);
     if (st == TD_OK) st = td_check_model(s, r.model, err);

@@ -20,10 +20,10 @@ static const struct {
     {"allowed_callers", TOOL_REFUSED}, {"input_examples", TOOL_REFUSED},
 };
 
-static bool is_off(const json_t *v) {
+/* Whether it says more than nothing, or than allowed_callers' "direct", which is who calls here. */
+static bool is_on(const json_t *v) {
     const char *only = json_array_size(v) == 1 ? json_string_value(json_array_get(v, 0)) : NULL;
-    return !v || json_is_null(v) || json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) ||
-           (only && !strcmp(only, "direct")); /* the caller that there is */
+    return td_api_is_on(v) && !(only && !strcmp(only, "direct"));
 }
 
 static td_status check_members(json_t *tool, const char *at, td_api_error *err) {
@@ -32,7 +32,7 @@ static td_status check_members(json_t *tool, const char *at, td_api_error *err) 
     json_object_foreach(tool, key, value) {
         size_t i = 0, n = sizeof MEMBERS / sizeof *MEMBERS;
         while (i < n && strcmp(key, MEMBERS[i].name) != 0) i++;
-        if (i == n || (MEMBERS[i].use == TOOL_REFUSED && !is_off(value)))
+        if (i == n || (MEMBERS[i].use == TOOL_REFUSED && is_on(value)))
             return td_api_bad(err, at, "'%s' has '%.60s', which is not supported.", at, key);
     }
     return TD_OK;

@@ -92,11 +92,6 @@ static bool is_set(const json_t *v) {
     return v && !json_is_null(v);
 }
 
-static bool is_off(const json_t *v) {
-    return json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) ||
-           (json_is_object(v) && json_object_size(v) == 0) || (json_is_string(v) && json_string_length(v) == 0);
-}
-
 /* Takes over what a completion has, and refuses what nothing here carries out. where: "", or "sampling_params.". */
 static td_status take_fields(json_t *from, const field *fields, size_t n, const char *where, json_t *completion,
                              td_api_error *err) {
@@ -106,7 +101,7 @@ static td_status take_fields(json_t *from, const field *fields, size_t n, const 
         size_t i = 0;
         while (i < n && strcmp(key, fields[i].name) != 0) i++;
         if (!is_set(value)) continue;
-        if (i == n || (fields[i].use == REFUSED && !is_off(value)))
+        if (i == n || (fields[i].use == REFUSED && td_api_is_on(value)))
             return td_api_bad(err, key, "'%s%.60s' is not supported.", where, key);
         const char *name = i < n && fields[i].completion ? fields[i].completion : key;
         if (fields[i].use == READ_BY_COMPLETION && json_object_set(completion, name, value) != 0) return out_of_memory(err);

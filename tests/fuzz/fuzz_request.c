@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     td_engine_get_info(engine, &info);
     const td_api *api = data[0] & 1 ? &td_api_chat : &td_api_completion;
-    td_status     st = td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&info}, &r, &err);
+    td_status     st = td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){.info = &info}, &r, &err);
     if (st == TD_OK) st = td_api_encode(&r, td_engine_tokenizer(engine), &chat, &info, &err);
     if (st == TD_OK)
         check_accepted(&r, &info);

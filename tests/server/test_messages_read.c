@@ -104,7 +104,7 @@ static void the_same_chat(void **state) {
             char         body[4096];
             td_api_error err;
             body_of(k ? SAME[i].chat : SAME[i].message, body, sizeof body);
-            if (td_api_read(apis[k], body, strlen(body), &(td_api_context){&INFO}, &r[k], &err) != TD_OK)
+            if (td_api_read(apis[k], body, strlen(body), &(td_api_context){.info = &INFO}, &r[k], &err) != TD_OK)
                 fail_msg("%s\n%s", body, err.message);
         }
         if (!json_equal(r[0].template_doc, r[1].template_doc)) {
@@ -234,7 +234,7 @@ static void refused_by_name(void **state) {
         td_api_request r;
         td_api_error   err;
         body_of(REFUSED[i].message, body, sizeof body);
-        if (td_api_read(&td_api_messages, body, strlen(body), &(td_api_context){&INFO}, &r, &err) == TD_OK)
+        if (td_api_read(&td_api_messages, body, strlen(body), &(td_api_context){.info = &INFO}, &r, &err) == TD_OK)
             fail_msg("accepted: %s", body);
         if (err.http != 400 || !strstr(err.message, REFUSED[i].names)) fail_msg("%s\n%d %s", body, err.http, err.message);
         td_api_request_free(&r);

@@ -17,10 +17,12 @@ typedef struct {
     bool omits_thinking; /* thinking.display: blocks of thinking have no text */
 
     /* of the thread that writes the answer */
-    td_answer_event_kind open; /* the kind of the block that is open: content or reasoning */
+    bool                 whole; /* it is written whole, not as events */
     bool                 is_open;
-    int64_t              n_blocks;        /* begun so far */
-    td_jbuf              id, name, input; /* of the call that is being written */
+    td_answer_event_kind open;            /* the kind of the block that is open: content or reasoning */
+    td_jbuf              text;            /* whole: of that block */
+    td_jbuf              id, name, input; /* of the call that is held back */
+    int64_t              n_blocks;        /* events: begun so far */
 } td_messages_state;
 
 /** Which fields a body must have. */

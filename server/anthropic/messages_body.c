@@ -1,9 +1,9 @@
 /*
  * /v1/messages: the JSON of whole answers, of the events of a stream, and of errors.
  *
- * An answer is a list of content blocks: thinking, text, and a tool_use for each complete call. A stream sends a call when it is
- * complete: Anthropic's clients read also half of an input, and a call may turn out to be none. Until then pings tell that the
- * answer goes on.
+ * An answer is a list of content blocks: thinking, text, and a tool_use for each complete call. The pieces of an answer become
+ * blocks in the same way whether they are written whole or as events. A stream sends a call when it is complete: Anthropic's
+ * clients read also half of an input, and a call may turn out to be none. Until then pings tell that the answer goes on.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,6 @@
 
 /* Clients drop thinking without a signature. Here nobody checks one. */
 #define SIGNATURE "unsigned"
-
-/* ---- what whole answers and streams share ---- */
 
 /* input_tokens are those that no cache spared: all three together are the prompt. What is written to the cache is not counted. */
 static void write_usage(td_jbuf *b, td_usage u) {
@@ -52,100 +50,6 @@ static void write_head(td_jbuf *b, const td_generation *g) {
     td_jw_member_str(b, "role", "assistant");
     td_jw_member_str(b, "model", g->req.model);
     td_api_write_warnings(b, &g->req);
-}
-
-static void open_block(td_jbuf *b, const char *type) {
-    td_jw_open(b, '{');
-    td_jw_member_str(b, "type", type);
-}
-
-static void write_text(td_jbuf *b, const char *key, const td_jbuf *text) {
-    td_jw_key(b, key);
-    td_jw_text(b, text->data, text->len);
-    b->failed = b->failed || text->failed;
-}
-
-/* input: JSON; NULL: an empty one. */
-static void write_tool_use(td_jbuf *b, const td_jbuf *id, const td_jbuf *name, const td_jbuf *input) {
-    open_block(b, "tool_use");
-    write_text(b, "id", id);
-    write_text(b, "name", name);
-    td_jw_key(b, "input");
-    td_jw_raw(b, input ? input->data : "{}", input ? input->len : 2);
-    b->failed = b->failed || (input && input->failed);
-    td_jw_close(b, '}');
-}
-
-/* ---- whole answers ---- */
-
-static void write_text_block(td_jbuf *b, td_answer_event_kind kind, const td_jbuf *text, bool omit) {
-    bool thinking = kind == TD_ANSWER_REASONING;
-    open_block(b, thinking ? "thinking" : "text");
-    write_text(b, thinking ? "thinking" : "text", thinking && omit ? &(td_jbuf){.data = (char *)""} : text);
-    if (thinking) td_jw_member_str(b, "signature", SIGNATURE);
-    td_jw_close(b, '}');
-}
-
-/* Where the call that begins here ends or turns out to be none. */
-static size_t end_of_call(const td_news *news, size_t begin) {
-    size_t i = begin + 1;
-    while (i < news->n_deltas && news->deltas[i].kind != TD_ANSWER_CALL_END && news->deltas[i].kind != TD_ANSWER_CALL_DROPPED)
-        i++;
-    return i;
-}
-
-static void write_call(td_jbuf *b, const td_news *news, size_t begin, size_t end) {
-    const td_delta *d = &news->deltas[begin];
-    char           *text = news->text.data;
-    td_jbuf         id = {.data = text + d->from + d->len, .len = d->id_len}, name = {.data = text + d->from, .len = d->len};
-    td_jbuf         input = {0};
-    for (size_t i = begin + 1; i < end; i++) td_jbuf_put(&input, text + news->deltas[i].from, news->deltas[i].len);
-    write_tool_use(b, &id, &name, &input);
-    td_jbuf_free(&input);
-}
-
-static void write_blocks(td_jbuf *b, const td_news *news, bool omit) {
-    td_answer_event_kind kind = TD_ANSWER_CONTENT;
-    td_jbuf              text = {0};
-    for (size_t i = 0; i < news->n_deltas; i++) {
-        const td_delta *d = &news->deltas[i];
-        size_t          end = d->kind == TD_ANSWER_CALL_BEGIN ? end_of_call(news, i) : i;
-        bool            call = end < news->n_deltas && news->deltas[end].kind == TD_ANSWER_CALL_END;
-        bool            dropped = d->kind == TD_ANSWER_CALL_BEGIN && !call;
-        if (text.len && (call || (!dropped && d->kind != kind))) {
-            write_text_block(b, kind, &text, omit);
-            td_jbuf_free(&text);
-            text = (td_jbuf){0};
-        }
-        if (call) {
-            write_call(b, news, i, end);
-        } else if (!dropped) {
-            kind = d->kind;
-            td_jbuf_put(&text, news->text.data + d->from, d->len);
-        }
-        i = end;
-    }
-    if (text.len) write_text_block(b, kind, &text, omit);
-    b->failed = b->failed || text.failed;
-    td_jbuf_free(&text);
-}
-
-static void write_answer(td_generation *g, td_jbuf *b) {
-    const td_messages_state *own = g->req.own;
-    const td_choice         *c = &g->choices[0];
-    td_choice_state          st = td_choice_get_state(c);
-    td_jw_open(b, '{');
-    write_head(b, g);
-    td_jw_key(b, "content");
-    td_jw_open(b, '[');
-    if (c->parser)
-        write_blocks(b, &c->news, own->omits_thinking);
-    else if (c->news.text.len)
-        write_text_block(b, TD_ANSWER_CONTENT, &c->news.text, false);
-    td_jw_close(b, ']');
-    write_stop(b, g, &st);
-    write_usage(b, st.used);
-    td_jw_close(b, '}');
 }
 
 /* ---- errors ---- */
@@ -221,6 +125,8 @@ static void open_stream(td_choice *c, const td_choice_state *st, const td_news *
     write_ping(b);
 }
 
+/* ---- blocks, whole or as events ---- */
+
 static void begin_delta(td_jbuf *b, int64_t index, const char *type) {
     begin_event(b, "content_block_delta");
     td_jw_member_int(b, "index", index);
@@ -234,10 +140,15 @@ static void end_delta(td_jbuf *b) {
     end_event(b);
 }
 
-static void begin_block(td_messages_state *own, td_jbuf *b) {
-    begin_event(b, "content_block_start");
-    td_jw_member_int(b, "index", own->n_blocks++);
-    td_jw_key(b, "content_block");
+/* A block: in a stream the event of its beginning, which has it empty. */
+static void begin_block(td_messages_state *own, const char *type, td_jbuf *b) {
+    if (!own->whole) {
+        begin_event(b, "content_block_start");
+        td_jw_member_int(b, "index", own->n_blocks++);
+        td_jw_key(b, "content_block");
+    }
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "type", type);
 }
 
 static void end_block(const td_messages_state *own, td_jbuf *b) {
@@ -246,62 +157,101 @@ static void end_block(const td_messages_state *own, td_jbuf *b) {
     end_event(b);
 }
 
+static void write_text(td_jbuf *b, const char *key, const td_jbuf *text) {
+    td_jw_key(b, key);
+    td_jw_text(b, text->data, text->len);
+    b->failed = b->failed || text->failed;
+}
+
+static void forget(td_jbuf *b) {
+    td_jbuf_free(b);
+    *b = (td_jbuf){0};
+}
+
+/* The type of a block of text, which is also the name of the text in it. */
+static const char *type_of(td_answer_event_kind kind) {
+    return kind == TD_ANSWER_REASONING ? "thinking" : "text";
+}
+
+static void write_text_block(td_messages_state *own, td_jbuf *b) {
+    begin_block(own, type_of(own->open), b);
+    write_text(b, type_of(own->open), &own->text);
+    if (own->open == TD_ANSWER_REASONING) td_jw_member_str(b, "signature", SIGNATURE);
+    td_jw_close(b, '}');
+    forget(&own->text);
+}
+
 /* The block of text or thinking, if one is open. */
 static void close_text(td_messages_state *own, td_jbuf *b) {
     if (!own->is_open) return;
+    own->is_open = false;
+    if (own->whole) {
+        write_text_block(own, b);
+        return;
+    }
     if (own->open == TD_ANSWER_REASONING) {
         begin_delta(b, own->n_blocks - 1, "signature_delta");
         td_jw_member_str(b, "signature", SIGNATURE);
         end_delta(b);
     }
     end_block(own, b);
-    own->is_open = false;
 }
 
 static void open_text(td_messages_state *own, td_answer_event_kind kind, td_jbuf *b) {
-    bool thinking = kind == TD_ANSWER_REASONING;
     if (own->is_open && own->open == kind) return;
     close_text(own, b);
-    begin_block(own, b);
-    open_block(b, thinking ? "thinking" : "text");
-    td_jw_member_str(b, thinking ? "thinking" : "text", "");
-    if (thinking) td_jw_member_str(b, "signature", "");
-    td_jw_close(b, '}');
-    end_event(b);
     own->is_open = true;
     own->open = kind;
+    if (own->whole) return;
+    begin_block(own, type_of(kind), b);
+    td_jw_member_str(b, type_of(kind), "");
+    if (kind == TD_ANSWER_REASONING) td_jw_member_str(b, "signature", "");
+    td_jw_close(b, '}');
+    end_event(b);
 }
 
 static void write_text_piece(td_messages_state *own, const td_piece *p, td_jbuf *b) {
-    bool thinking = p->kind == TD_ANSWER_REASONING;
+    bool thinking = p->kind == TD_ANSWER_REASONING, omit = thinking && own->omits_thinking;
     if (p->len == 0) return;
     open_text(own, p->kind, b);
-    if (thinking && own->omits_thinking) {
+    if (own->whole) {
+        td_jbuf_put(&own->text, p->text, omit ? 0 : p->len);
+    } else if (omit) {
         write_ping(b);
-        return;
+    } else {
+        begin_delta(b, own->n_blocks - 1, thinking ? "thinking_delta" : "text_delta");
+        td_jw_key(b, type_of(p->kind));
+        td_jw_text(b, p->text, p->len);
+        end_delta(b);
     }
-    begin_delta(b, own->n_blocks - 1, thinking ? "thinking_delta" : "text_delta");
-    td_jw_key(b, thinking ? "thinking" : "text");
-    td_jw_text(b, p->text, p->len);
-    end_delta(b);
 }
 
 static void forget_call(td_messages_state *own) {
-    td_jbuf_free(&own->id);
-    td_jbuf_free(&own->name);
-    td_jbuf_free(&own->input);
-    own->id = own->name = own->input = (td_jbuf){0};
+    forget(&own->id);
+    forget(&own->name);
+    forget(&own->input);
 }
 
-static void write_held_call(td_messages_state *own, td_jbuf *b) {
+/* The call that was held back is complete. */
+static void write_call(td_messages_state *own, td_jbuf *b) {
     close_text(own, b);
-    begin_block(own, b);
-    write_tool_use(b, &own->id, &own->name, NULL);
-    end_event(b);
-    begin_delta(b, own->n_blocks - 1, "input_json_delta");
-    write_text(b, "partial_json", &own->input);
-    end_delta(b);
-    end_block(own, b);
+    begin_block(own, "tool_use", b);
+    write_text(b, "id", &own->id);
+    write_text(b, "name", &own->name);
+    td_jw_key(b, "input");
+    if (own->whole)
+        td_jw_raw(b, own->input.data, own->input.len);
+    else
+        td_jw_raw(b, "{}", 2);
+    td_jw_close(b, '}');
+    if (!own->whole) {
+        end_event(b);
+        begin_delta(b, own->n_blocks - 1, "input_json_delta");
+        write_text(b, "partial_json", &own->input);
+        end_delta(b);
+        end_block(own, b);
+    }
+    b->failed = b->failed || own->input.failed;
     forget_call(own);
 }
 
@@ -316,10 +266,29 @@ static void write_piece(td_choice *c, const td_choice_state *st, const td_piece 
             td_jbuf_put(&own->id, p->id, p->id_len);
             break;
         case TD_ANSWER_CALL_ARGUMENTS: td_jbuf_put(&own->input, p->text, p->len); break;
-        case TD_ANSWER_CALL_END: write_held_call(own, b); return;
+        case TD_ANSWER_CALL_END: write_call(own, b); return;
         case TD_ANSWER_CALL_DROPPED: forget_call(own); return;
     }
-    write_ping(b);
+    if (!own->whole) write_ping(b);
+}
+
+/* ---- answers ---- */
+
+static void write_answer(td_generation *g, td_jbuf *b) {
+    td_messages_state *own = g->req.own;
+    td_choice         *c = &g->choices[0];
+    td_choice_state    st = td_choice_get_state(c);
+    own->whole = true;
+    td_jw_open(b, '{');
+    write_head(b, g);
+    td_jw_key(b, "content");
+    td_jw_open(b, '[');
+    td_write_pieces(c, &st, &c->news, SIZE_MAX, b);
+    close_text(own, b);
+    td_jw_close(b, ']');
+    write_stop(b, g, &st);
+    write_usage(b, st.used);
+    td_jw_close(b, '}');
 }
 
 static void finish_stream(td_choice *c, const td_choice_state *st, td_jbuf *b) {
@@ -365,6 +334,7 @@ static td_status read_messages(json_t *body, const td_api_context *with, td_api_
 
 static void free_own(void *own) {
     forget_call(own);
+    forget(&((td_messages_state *)own)->text);
     free(own);
 }
 
@@ -381,34 +351,3 @@ const td_api td_api_messages = {.id_prefix = "msg_",
                                 .finish = finish_stream,
                                 .end = end_stream,
                                 .fail = fail_stream};
-
-/* ---- /v1/messages/count_tokens ---- */
-
-/* The prompt that an answer to the same body would have; no answer, so none of it has to fit the context. */
-static td_status count(const td_server *s, json_t *body, size_t *n, td_api_error *err) {
-    td_messages_state state = {0};
-    td_api_request    r = {.api = &td_api_messages};
-    json_t           *chat = NULL;
-    uint32_t         *ids = NULL;
-    td_status         st = td_messages_to_chat(body, TD_MESSAGES_COUNT, &state, &chat, &r, err);
-    if (st == TD_OK)
-        st = td_api_read_form(TD_READ_CHAT, chat, &(td_api_context){.info = &s->info}, &r, err);
-    else
-        json_decref(chat);
-    if (st == TD_OK) st = td_check_model(s, r.model, err);
-    if (st == TD_OK) st = td_api_encode_chat(&r, s->tokenizer, &s->chat, &ids, n, err);
-    free(ids);
-    td_api_request_free(&r);
-    return st;
-}
-
-void td_work_count_tokens(td_call *c) {
-    json_t *body = td_api_load(c->body.data, c->body.len, &c->err);
-    size_t  n = 0;
-    c->failed = !body || count(c->server, body, &n, &c->err) != TD_OK;
-    json_decref(body);
-    td_api_rename_error(&td_api_messages, &c->err);
-    td_jw_open(&c->reply, '{');
-    td_jw_member_int(&c->reply, "input_tokens", (int64_t)n);
-    td_jw_close(&c->reply, '}');
-}

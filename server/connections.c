@@ -73,8 +73,7 @@ bool td_connection_enter(td_connections *all, td_connection *c, td_connection_ph
     return go_on;
 }
 
-void td_connection_set_errors(td_connections *all, td_connection *c,
-                              void (*write_error)(td_jbuf *b, const td_api_error *err)) {
+void td_connection_set_errors(td_connections *all, td_connection *c, td_error_writer write_error) {
     pthread_mutex_lock(&all->lock);
     c->write_error = write_error;
     pthread_mutex_unlock(&all->lock);

@@ -324,7 +324,7 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
     td_request_params    *params = add_parsers(g) ? malloc(g->n_choices * sizeof *params) : NULL;
     if (!params) return td_api_fail(err, 500, "internal_error", "Out of memory.");
     for (size_t i = 0; i < g->n_choices; i++) {
-        const td_api_prompt *prompt = &r->prompts[i / r->n];
+        const td_api_prompt  *prompt = &r->prompts[i / r->n];
         const td_api_request *own = td_api_of_prompt(r, i / r->n);
         params[i] = common_params(own);
         params[i].prompt = prompt->ids;

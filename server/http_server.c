@@ -131,7 +131,8 @@ static void choose_route(td_call *c, const char *method, const char *url) {
         add_method(c, ROUTES[i].method);
     }
     if (!(found && found->flags & OPEN) && !authorized(s, c->connection))
-        fail_call(c, 401, "invalid_api_key", "This server needs an API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.");
+        fail_call(c, 401, "invalid_api_key",
+                  "This server needs an API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.");
     else if (!path_known)
         c->broken = td_api_fail(&c->err, 404, "not_found", "There is no '%.200s' here; docs/server.md lists what there is.",
                                 url) != TD_OK;

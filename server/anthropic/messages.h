@@ -1,6 +1,6 @@
 /*
- * Anthropic's Messages API: a body becomes the body of a chat, so that messages, tools and sampling fields have one reader; the
- * answer's parts become content blocks.
+ * Anthropic's Messages API: a body becomes the body of a chat, so that messages, tools and sampling fields have one reader;
+ * the answer's parts become content blocks.
  */
 #ifndef TD_SERVER_ANTHROPIC_MESSAGES_H
 #define TD_SERVER_ANTHROPIC_MESSAGES_H
@@ -29,8 +29,8 @@ typedef struct {
 typedef enum { TD_MESSAGES_ANSWER, TD_MESSAGES_COUNT } td_messages_purpose;
 
 /**
- * The body of a chat (a new value, the caller's also on failure; NULL: none) from the body of a message. Errors name the fields
- * of the message's.
+ * The body of a chat (a new value, the caller's also on failure; NULL: none) from the body of a message. Errors name the
+ * fields of the message's.
  */
 TD_NODISCARD td_status td_messages_to_chat(const json_t *body, td_messages_purpose purpose, td_messages_state *state,
                                            json_t **chat, td_api_request *r, td_api_error *err);

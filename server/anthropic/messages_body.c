@@ -1,9 +1,10 @@
 /*
  * /v1/messages: the JSON of whole answers, of the events of a stream, and of errors.
  *
- * An answer is a list of content blocks: thinking, text, and a tool_use for each complete call. The pieces of an answer become
- * blocks in the same way whether they are written whole or as events. A stream sends a call when it is complete: Anthropic's
- * clients read also half of an input, and a call may turn out to be none. Until then pings tell that the answer goes on.
+ * An answer is a list of content blocks: thinking, text, and a tool_use for each complete call. The pieces of an answer
+ * become blocks in the same way whether they are written whole or as events. A stream sends a call when it is complete:
+ * Anthropic's clients read also half of an input, and a call may turn out to be none. Until then pings tell that the answer
+ * goes on.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@
 /* Clients drop thinking without a signature. Here nobody checks one. */
 #define SIGNATURE "unsigned"
 
-/* input_tokens are those that no cache spared: all three together are the prompt. What is written to the cache is not counted. */
+/* input_tokens are those that no cache spared: all three together are the prompt. What is written to the cache is not
+ * counted. */
 static void write_usage(td_jbuf *b, td_usage u) {
     td_jw_key(b, "usage");
     td_jw_open(b, '{');

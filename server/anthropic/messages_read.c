@@ -7,8 +7,8 @@
 
 #define THINKING_BUDGET_MIN 1024 /* as Anthropic's */
 
-/* How a field is read: here; by the chat, which has it under the same name; or not at all, because nothing in the answer hangs on
- * it. Fields that are in neither are refused. */
+/* How a field is read: here; by the chat, which has it under the same name; or not at all, because nothing in the answer
+ * hangs on it. Fields that are in neither are refused. */
 typedef enum { READ_HERE, READ_BY_CHAT, NO_EFFECT } field_use;
 
 static const struct {
@@ -110,13 +110,15 @@ static td_status switch_thinking(json_t *chat, bool on, td_api_error *err) {
 static td_status check_budget(const json_t *thinking, const json_t *body, td_api_error *err) {
     json_int_t budget, max;
     if (!td_api_integer(json_object_get(thinking, "budget_tokens"), &budget) || budget < THINKING_BUDGET_MIN)
-        return td_api_bad(err, "thinking", "'thinking.budget_tokens' must be an integer of at least %d.", THINKING_BUDGET_MIN);
+        return td_api_bad(err, "thinking", "'thinking.budget_tokens' must be an integer of at least %d.",
+                          THINKING_BUDGET_MIN);
     if (td_api_integer(json_object_get(body, "max_tokens"), &max) && budget >= max)
         return td_api_bad(err, "thinking", "'thinking.budget_tokens' must be below 'max_tokens'.");
     return TD_OK;
 }
 
-static td_status convert_thinking(const json_t *body, bool forced, json_t *chat, td_messages_state *state, td_api_error *err) {
+static td_status convert_thinking(const json_t *body, bool forced, json_t *chat, td_messages_state *state,
+                                  td_api_error *err) {
     const json_t *v = json_object_get(body, "thinking");
     const char   *type = json_string_value(json_object_get(v, "type")),
                *display = json_string_value(json_object_get(v, "display"));
@@ -140,7 +142,8 @@ static td_status convert_format(json_t *format, json_t *chat, td_api_error *err)
     const char *type = json_string_value(json_object_get(format, "type"));
     json_t     *schema = json_object_get(format, "schema");
     if (!type || strcmp(type, "json_schema") != 0 || !json_is_object(schema))
-        return td_api_bad(err, "output_config", "'output_config.format' must be {\"type\": \"json_schema\", \"schema\": {…}}.");
+        return td_api_bad(err, "output_config",
+                          "'output_config.format' must be {\"type\": \"json_schema\", \"schema\": {…}}.");
     return json_object_set(chat, "json_schema", schema) == 0 ? TD_OK : out_of_memory(err);
 }
 

@@ -5,19 +5,21 @@
 #include "core/error.h"
 #include "server/anthropic/messages.h"
 
-/* Members of a tool beside name, description and input_schema: what a chat's tool takes too, what may be given and says nothing
- * here, and what would change answers. */
-typedef enum { TOOL_KNOWN, TOOL_NO_EFFECT, TOOL_REFUSED } tool_member_use;
-
+/* The members of a tool. Refused, unless they say nothing: those that would change answers. */
 static const struct {
-    const char     *name;
-    tool_member_use use;
+    const char *name;
+    bool        refused;
 } MEMBERS[] = {
-    {"type", TOOL_KNOWN},          {"name", TOOL_KNOWN},
-    {"description", TOOL_KNOWN},   {"input_schema", TOOL_KNOWN},
-    {"strict", TOOL_KNOWN},        {"cache_control", TOOL_NO_EFFECT},
-    {"eager_input_streaming", TOOL_NO_EFFECT}, {"defer_loading", TOOL_REFUSED},
-    {"allowed_callers", TOOL_REFUSED}, {"input_examples", TOOL_REFUSED},
+    {"type", false},
+    {"name", false},
+    {"description", false},
+    {"input_schema", false},
+    {"strict", false},
+    {"cache_control", false},         /* no effect */
+    {"eager_input_streaming", false}, /* no effect */
+    {"defer_loading", true},
+    {"allowed_callers", true},
+    {"input_examples", true},
 };
 
 /* Whether it says more than nothing, or than allowed_callers' "direct", which is who calls here. */
@@ -32,27 +34,35 @@ static td_status check_members(json_t *tool, const char *at, td_api_error *err) 
     json_object_foreach(tool, key, value) {
         size_t i = 0, n = sizeof MEMBERS / sizeof *MEMBERS;
         while (i < n && strcmp(key, MEMBERS[i].name) != 0) i++;
-        if (i == n || (MEMBERS[i].use == TOOL_REFUSED && is_on(value)))
+        if (i == n || (MEMBERS[i].refused && is_on(value)))
             return td_api_bad(err, at, "'%s' has '%.60s', which is not supported.", at, key);
     }
     return TD_OK;
 }
 
+/* A member of the right type, or not given. */
+static bool fits(const json_t *v, bool right) {
+    return !v || right;
+}
+
+static json_t *member(const json_t *object, const char *key) {
+    json_t *v = json_object_get(object, key);
+    return json_is_null(v) ? NULL : v;
+}
+
 /* A tool of the chat; NULL with err filled. */
 static json_t *convert_tool(json_t *tool, size_t i, td_api_error *err) {
-    char at[32];
+    char    at[32];
+    json_t *name = member(tool, "name"), *description = member(tool, "description"), *strict = member(tool, "strict"),
+           *schema = member(tool, "input_schema"), *type = member(tool, "type");
     snprintf(at, sizeof at, "tools[%zu]", i);
-    json_t       *name = json_object_get(tool, "name"), *description = json_object_get(tool, "description"),
-                 *schema = json_object_get(tool, "input_schema"), *strict = json_object_get(tool, "strict");
-    const json_t *typed = json_object_get(tool, "type");
-    const char   *type = json_is_null(typed) ? NULL : json_string_value(typed);
-    bool          named = td_api_is_c_string(name);
-    if (type && strcmp(type, "custom") != 0) {
-        td_api_bad(err, at, "'%s' is a tool of type '%.60s', which is not supported; tools with an 'input_schema' are.", at, type);
+    if (json_is_string(type) && strcmp(json_string_value(type), "custom") != 0) {
+        td_api_bad(err, at, "'%s' is a tool of type '%.60s', which is not supported; tools with an 'input_schema' are.", at,
+                   json_string_value(type));
         return NULL;
     }
-    if (!named || !json_is_object(schema) || (description && !json_is_string(description)) ||
-        (typed && !type && !json_is_null(typed)) || (strict && !json_is_boolean(strict) && !json_is_null(strict))) {
+    if (!td_api_is_c_string(name) || !json_is_object(schema) || !fits(description, json_is_string(description)) ||
+        !fits(strict, json_is_boolean(strict)) || !fits(type, json_is_string(type))) {
         td_api_bad(err, at, "'%s' must be {\"name\": …, \"description\": …, \"input_schema\": {…}}.", at);
         return NULL;
     }
@@ -79,9 +89,9 @@ static td_status convert_choice(const json_t *choice, json_t *chat, bool *forced
         return td_api_bad(err, "tool_choice", "'tool_choice' of type 'tool' must have a 'name'.");
     if (single && !json_is_null(single) && !json_is_boolean(single))
         return td_api_bad(err, "tool_choice", "'tool_choice.disable_parallel_tool_use' must be true or false.");
-    json_t *converted = names_tool ? json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name)
-                                   : json_string(modes[i].chat);
-    int     bad = json_object_set_new(chat, "tool_choice", converted);
+    json_t *converted =
+        names_tool ? json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name) : json_string(modes[i].chat);
+    int bad = json_object_set_new(chat, "tool_choice", converted);
     if (json_is_true(single)) bad |= json_object_set_new(chat, "parallel_tool_calls", json_false());
     *forced = names_tool || !strcmp(type, "any");
     return bad ? td_api_fail(err, 500, "internal_error", "Out of memory.") : TD_OK;

@@ -1,8 +1,9 @@
 /*
  * The turns of a message's body as the messages of a chat.
  *
- * Turns of one role that follow each other are one turn. A user's turn may hold results of tools, which are messages of their own
- * in a chat; the text before and after them is the user's. A turn of the assistant at the end is the answer's beginning.
+ * Turns of one role that follow each other are one turn. A user's turn may hold results of tools, which are messages of
+ * their own in a chat; the text before and after them is the user's. A turn of the assistant at the end is the answer's
+ * beginning.
  */
 #include <stdio.h>
 #include <string.h>
@@ -22,13 +23,18 @@ typedef struct {
     json_t       *names;    /* {id: name} of the calls so far */
     td_jbuf       thinking; /* of the assistant's turn */
     bool          redacted;
-    bool          failed; /* memory was short */
+    bool          failed;               /* memory was short */
     char          at[TD_API_PARAM_MAX]; /* the block or message that is read, for errors */
     td_api_error *err;
 } conversion;
 
 static const char *string_of(const json_t *object, const char *key) {
     return json_string_value(json_object_get(object, key));
+}
+
+static bool says(const json_t *object, const char *key, const char *value) {
+    const char *s = string_of(object, key);
+    return s && !strcmp(s, value);
 }
 
 static td_status wrong(conversion *c, const char *what) {
@@ -56,16 +62,11 @@ static json_t *message_of_turn(conversion *c, const char *role) {
     return c->turn;
 }
 
-static bool same_role(const json_t *message, const char *role) {
-    const char *s = string_of(message, "role");
-    return s && !strcmp(s, role);
-}
-
 /* The assistant's text beside calls may be none; its thinking is one text. */
 static void end_turn(conversion *c) {
     json_t *m = c->turn;
     c->turn = NULL;
-    if (!same_role(m, "assistant")) return;
+    if (!says(m, "role", "assistant")) return;
     if (json_array_size(json_object_get(m, "content")) == 0) set_new(c, m, "content", json_null());
     if (c->thinking.len) set_new(c, m, "reasoning_content", json_stringn(c->thinking.data, c->thinking.len));
     c->failed = c->failed || c->thinking.failed;
@@ -81,11 +82,6 @@ static td_status refuse_block(conversion *c, const json_t *block, const char *al
     return td_api_bad(c->err, c->at, "'%s' is of type '%.60s', which is not supported here; %s.", c->at, type, allowed);
 }
 
-static bool is_type(const json_t *block, const char *type) {
-    const char *s = string_of(block, "type");
-    return s && !strcmp(s, type);
-}
-
 static td_status check_text(conversion *c, const json_t *block) {
     if (!json_is_string(json_object_get(block, "text"))) return wrong(c, "must have a 'text' that is a string.");
     return TD_OK;
@@ -94,7 +90,8 @@ static td_status check_text(conversion *c, const json_t *block) {
 static td_status add_thinking(conversion *c, const json_t *block) {
     const json_t *text = json_object_get(block, "thinking"), *signature = json_object_get(block, "signature");
     if (!json_is_string(text)) return wrong(c, "must have a 'thinking' that is a string.");
-    if (signature && !json_is_string(signature)) return wrong(c, "has a 'signature' that is no string.");
+    if (signature && !json_is_null(signature) && !json_is_string(signature))
+        return wrong(c, "has a 'signature' that is no string.");
     if (c->thinking.len) td_jbuf_puts(&c->thinking, "\n");
     td_jbuf_put(&c->thinking, json_string_value(text), json_string_length(text));
     return TD_OK;
@@ -109,8 +106,8 @@ static td_status add_tool_use(conversion *c, json_t *message, const json_t *bloc
         set_new(c, message, "tool_calls", json_array());
         calls = json_object_get(message, "tool_calls");
     }
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name", name,
-                             "arguments", input);
+    json_t *call =
+        json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name", name, "arguments", input);
     c->failed = json_array_append_new(calls, call) != 0 || c->failed;
     c->failed = json_object_set(c->names, json_string_value(id), name) != 0 || c->failed;
     return TD_OK;
@@ -118,13 +115,13 @@ static td_status add_tool_use(conversion *c, json_t *message, const json_t *bloc
 
 static td_status add_assistant_block(conversion *c, json_t *block) {
     json_t *message = message_of_turn(c, "assistant");
-    if (is_type(block, "text")) {
+    if (says(block, "type", "text")) {
         append(c, json_object_get(message, "content"), block);
         return check_text(c, block);
     }
-    if (is_type(block, "thinking")) return add_thinking(c, block);
-    if (is_type(block, "tool_use")) return add_tool_use(c, message, block);
-    if (!is_type(block, "redacted_thinking"))
+    if (says(block, "type", "thinking")) return add_thinking(c, block);
+    if (says(block, "type", "tool_use")) return add_tool_use(c, message, block);
+    if (!says(block, "type", "redacted_thinking"))
         return refuse_block(c, block, "an assistant's are 'text', 'thinking', 'redacted_thinking' and 'tool_use'");
     c->redacted = true;
     return TD_OK;
@@ -136,12 +133,11 @@ static td_status add_texts(conversion *c, json_t *to, json_t *content, const cha
         c->failed = json_array_append_new(to, json_pack("{s:s, s:O}", "type", "text", "text", content)) != 0 || c->failed;
         return TD_OK;
     }
-    if (!json_is_array(content))
-        return td_api_bad(c->err, where, "'%s' must be a string or a list of text blocks.", where);
+    if (!json_is_array(content)) return td_api_bad(c->err, where, "'%s' must be a string or a list of text blocks.", where);
     for (size_t i = 0; i < json_array_size(content); i++) {
         json_t *block = json_array_get(content, i);
         snprintf(c->at, sizeof c->at, "%.70s[%zu]", where, i);
-        if (!is_type(block, "text")) return refuse_block(c, block, "only 'text' is");
+        if (!says(block, "type", "text")) return refuse_block(c, block, "only 'text' is");
         TD_TRY(check_text(c, block));
         append(c, to, block);
     }
@@ -158,8 +154,8 @@ static td_status add_tool_result(conversion *c, const json_t *block) {
         return wrong(c, "has an 'is_error' that is not true or false.");
     json_t *name = json_object_get(c->names, json_string_value(id));
     if (!name) {
-        return td_api_bad(c->err, c->at, "'%s' is the result of '%.100s', which no 'tool_use' before it has as its 'id'.", c->at,
-                          json_string_value(id));
+        return td_api_bad(c->err, c->at, "'%s' is the result of '%.100s', which no 'tool_use' before it has as its 'id'.",
+                          c->at, json_string_value(id));
     }
     end_turn(c);
     json_t *m = begin_message(c, "tool"), *to = json_object_get(m, "content");
@@ -171,8 +167,8 @@ static td_status add_tool_result(conversion *c, const json_t *block) {
 }
 
 static td_status add_user_block(conversion *c, json_t *block) {
-    if (is_type(block, "tool_result")) return add_tool_result(c, block);
-    if (!is_type(block, "text")) return refuse_block(c, block, "a user's are 'text' and 'tool_result'");
+    if (says(block, "type", "tool_result")) return add_tool_result(c, block);
+    if (!says(block, "type", "text")) return refuse_block(c, block, "a user's are 'text' and 'tool_result'");
     append(c, json_object_get(message_of_turn(c, "user"), "content"), block);
     return check_text(c, block);
 }
@@ -182,14 +178,15 @@ static td_status add_user_block(conversion *c, json_t *block) {
 static td_status add_turn(conversion *c, const json_t *m, size_t i) {
     json_t     *content = json_object_get(m, "content");
     const char *role = string_of(m, "role");
-    bool        user = same_role(m, "user"), assistant = same_role(m, "assistant"), system = same_role(m, "system");
+    bool        user = says(m, "role", "user"), assistant = says(m, "role", "assistant"), system = says(m, "role", "system");
     char        where[TD_API_PARAM_MAX];
     snprintf(c->at, sizeof c->at, "messages[%zu]", i);
     snprintf(where, sizeof where, "messages[%zu].content", i);
     if (!role) return wrong(c, "must be an object with a 'role'.");
     if (!user && !assistant && !system)
-        return td_api_bad(c->err, c->at, "'%s' has the role '%.40s'; the roles are user, assistant and system.", c->at, role);
-    if (c->turn && !same_role(c->turn, role)) end_turn(c);
+        return td_api_bad(c->err, c->at, "'%s' has the role '%.40s'; the roles are user, assistant and system.", c->at,
+                          role);
+    if (c->turn && !says(c->turn, "role", role)) end_turn(c);
     if (system || json_is_string(content))
         return add_texts(c, json_object_get(message_of_turn(c, role), "content"), content, where);
     if (json_array_size(content) == 0)
@@ -204,8 +201,8 @@ static td_status add_turn(conversion *c, const json_t *m, size_t i) {
 
 static bool first_is_assistant(const json_t *messages) {
     size_t i = 0;
-    while (same_role(json_array_get(messages, i), "system")) i++;
-    return same_role(json_array_get(messages, i), "assistant");
+    while (says(json_array_get(messages, i), "role", "system")) i++;
+    return says(json_array_get(messages, i), "role", "assistant");
 }
 
 /* Without the line for billing; none where no text is left. */
@@ -229,11 +226,12 @@ static td_status add_system(conversion *c, json_t *system) {
 /* The answer goes on from the assistant's last turn, of which only the text can be continued. */
 static td_status end_with_assistant(conversion *c, json_t *chat) {
     const json_t *last = json_array_get(c->messages, json_array_size(c->messages) - 1);
-    if (!same_role(last, "assistant")) return TD_OK;
+    if (!says(last, "role", "assistant")) return TD_OK;
     if (json_object_get(last, "tool_calls"))
         return td_api_bad(c->err, "messages", "'messages' must not end with a 'tool_use': its 'tool_result' comes next.");
     if (json_object_get(last, "reasoning_content") || json_is_null(json_object_get(last, "content")))
-        return td_api_bad(c->err, "messages", "A last turn of the assistant, which the answer continues, must be text alone.");
+        return td_api_bad(c->err, "messages",
+                          "A last turn of the assistant, which the answer continues, must be text alone.");
     set_new(c, chat, "continue_final_message", json_true());
     return TD_OK;
 }

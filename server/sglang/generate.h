@@ -1,6 +1,6 @@
 /*
- * SGLang's native /generate: a body becomes that of a completion. The answer is one object, or a list of them; each event of a
- * stream has all that its choice has said so far.
+ * SGLang's native /generate: a body becomes that of a completion. The answer is one object, or a list of them; each event of
+ * a stream has all that its choice has said so far.
  */
 #ifndef TD_SERVER_SGLANG_GENERATE_H
 #define TD_SERVER_SGLANG_GENERATE_H
@@ -18,10 +18,10 @@ typedef struct {
 
 /** What the body says of the answer, and where a stream of it stands. */
 typedef struct {
-    bool     is_list;        /* the answer is a list: several prompts, a list of one, or several choices */
-    bool     logprob_texts;  /* tokens have their text beside their id */
-    size_t   logprob_start;  /* the prompt's position that logprobs begin with; SIZE_MAX: none of the prompt's */
-    uint64_t begun_ns;       /* monotonic */
+    bool     is_list;       /* the answer is a list: several prompts, a list of one, or several choices */
+    bool     logprob_texts; /* tokens have their text beside their id */
+    size_t   logprob_start; /* the prompt's position that logprobs begin with; SIZE_MAX: none of the prompt's */
+    uint64_t begun_ns;      /* monotonic */
 
     /* of the thread that writes the answer */
     td_generate_told *told; /* [n_told] one for each choice; NULL until the stream begins */

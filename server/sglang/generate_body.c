@@ -16,7 +16,8 @@ static uint64_t now_ns(void) {
 
 /* What ended it; null while it runs. */
 static void write_finish(td_jbuf *b, const td_choice *c, const td_choice_state *st) {
-    static const char *const type[] = {[TD_FINISH_STOP] = "stop", [TD_FINISH_LENGTH] = "length", [TD_FINISH_ABORT] = "abort"};
+    static const char *const type[] = {
+        [TD_FINISH_STOP] = "stop", [TD_FINISH_LENGTH] = "length", [TD_FINISH_ABORT] = "abort"};
     td_jw_key(b, "finish_reason");
     if (st->finish == TD_FINISH_NONE || st->finish == TD_FINISH_ERROR) {
         td_jw_null(b);
@@ -163,8 +164,7 @@ static void open_choice(td_choice *c, const td_choice_state *st, const td_news *
     (void)st;
     (void)b;
     if (!t) return;
-    td_jbuf_put(&t->prompt_lp, n->prompt_lp,
-                n->n_prompt_lp * (1 + c->generation->req.top_logprobs) * sizeof *n->prompt_lp);
+    td_jbuf_put(&t->prompt_lp, n->prompt_lp, n->n_prompt_lp * (1 + c->generation->req.top_logprobs) * sizeof *n->prompt_lp);
 }
 
 /* The last piece is told with what ended the choice. */

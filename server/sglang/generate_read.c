@@ -7,8 +7,8 @@
 
 #define MAX_NEW_TOKENS 128 /* SGLang's default */
 
-/* How a field is read: here; by the completion, under its name there; not at all, because the answer does not depend on it; or
- * refused unless it is off. Fields that are in no table are refused too. */
+/* How a field is read: here; by the completion, under its name there; not at all, because the answer does not depend on it;
+ * or refused unless it is off. Fields that are in no table are refused too. */
 typedef enum { READ_HERE, READ_BY_COMPLETION, NO_EFFECT, REFUSED } field_use;
 
 typedef struct {
@@ -150,7 +150,8 @@ static td_status read_prompts(const json_t *body, json_t *completion, td_generat
     if (is_set(text) && !json_is_string(text) && !json_is_string(first))
         return td_api_bad(err, "text", "'text' must be a string or a list of strings, and not empty.");
     if (is_set(ids) && !json_is_integer(first) && !json_is_array(first))
-        return td_api_bad(err, "input_ids", "'input_ids' must be a list of token ids or a list of such lists, and not empty.");
+        return td_api_bad(err, "input_ids",
+                          "'input_ids' must be a list of token ids or a list of such lists, and not empty.");
     state->is_list = json_is_string(first) || json_is_array(first);
     return json_object_set(completion, "prompt", is_set(text) ? text : ids) == 0 ? TD_OK : out_of_memory(err);
 }

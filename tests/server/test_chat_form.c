@@ -95,7 +95,8 @@ static void arguments_that_are_objects_already(void **state) {
     (void)state;
     assert_renders(ITEMS, BODY("\"T\"", "{\"a\": [1, 2.5]}"), "<user>QT[f a=[1, 2.5]]<tool>R");
     assert_renders(TOJSON, BODY("\"T\"", "{\"a\": [1, 2.5]}"), "<user>QT[f {\"a\": [1, 2.5]}]<tool>R");
-    assert_renders(ADDED, BODY("null", "{\"a\": [1, 2.5], \"b\": \"\u00e9\"}"), "<user>Q[f {\"a\": [1, 2.5], \"b\": \"\xc3\xa9\"}]<tool>R");
+    assert_renders(ADDED, BODY("null", "{\"a\": [1, 2.5], \"b\": \"\u00e9\"}"),
+                   "<user>Q[f {\"a\": [1, 2.5], \"b\": \"\xc3\xa9\"}]<tool>R");
 }
 
 static void arguments_that_do_not_parse(void **state) {

@@ -14,10 +14,10 @@
 
 static const td_engine_info INFO = {.vocab_size = 100, .context_length = 1000, .max_queued_requests = 8};
 
-
 #define TOOL "{\"name\": \"f\", \"description\": \"d\", \"input_schema\": {\"type\": \"object\"}"
-#define FUNCTION \
-    "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"d\", \"parameters\": {\"type\": \"object\"}"
+#define FUNCTION                                                                                                   \
+    "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"d\", \"parameters\": {\"type\": " \
+    "\"object\"}"
 #define CALL "{\"type\": \"tool_use\", \"id\": \"c1\", \"name\": \"f\", \"input\": {\"a\": 1}}"
 #define CHAT_CALL "{\"id\": \"c1\", \"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}"
 #define TEXT(s) "{\"type\": \"text\", \"text\": \"" s "\"}"
@@ -32,7 +32,7 @@ static const struct {
     {"\"system\": \"S\", \"messages\": [" USER("Q") "]",
      "\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, " USER("Q") "]"},
     {"\"system\": [" TEXT("S") ", {\"type\": \"text\", \"text\": \"T\", \"cache_control\": {\"type\": \"ephemeral\"}}], "
-     "\"messages\": [" USER("Q") "]",
+                               "\"messages\": [" USER("Q") "]",
      "\"messages\": [{\"role\": \"system\", \"content\": \"S\\nT\"}, " USER("Q") "]"},
     {"\"system\": [], \"messages\": [" USER("Q") "]", "\"messages\": [" USER("Q") "]"},
     /* a line that is no prompt, and changes with each request */
@@ -42,50 +42,71 @@ static const struct {
      "\"messages\": [{\"role\": \"system\", \"content\": \"S\\nT\"}, " USER("Q") "]"},
     {"\"system\": \"x-anthropic-billing-header: a=1;\", \"messages\": [" USER("Q") "]", "\"messages\": [" USER("Q") "]"},
     /* turns of one role are one turn */
-    {"\"messages\": [" USER("Q") ", {\"role\": \"user\", \"content\": [" TEXT("R") "]}]", "\"messages\": [" USER("Q\\nR") "]"},
-    {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": \"A\"}, {\"role\": \"assistant\", \"content\": [" CALL
-     "]}, {\"role\": \"user\", \"content\": [{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"content\": \"R\"}]}]",
+    {"\"messages\": [" USER("Q") ", {\"role\": \"user\", \"content\": [" TEXT("R") "]}]",
+     "\"messages\": [" USER("Q\\nR") "]"},
+    {"\"messages\": [" USER(
+         "Q") ", {\"role\": \"assistant\", \"content\": \"A\"}, {\"role\": \"assistant\", \"content\": [" CALL
+              "]}, {\"role\": \"user\", \"content\": [{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"content\": "
+              "\"R\"}]}]",
      "\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": \"A\", \"tool_calls\": [" CHAT_CALL
-     "]}, {\"role\": \"tool\", \"tool_call_id\": \"c1\", \"name\": \"f\", \"content\": \"R\"}]"},
+                                 "]}, {\"role\": \"tool\", \"tool_call_id\": \"c1\", \"name\": \"f\", \"content\": \"R\"}]"},
     /* results of tools stand in a user's turn, with text around */
-    {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", \"thinking\": \"H\", "
-     "\"signature\": \"s\"}, {\"type\": \"thinking\", \"thinking\": \"I\", \"signature\": \"\"}, " CALL
-     "]}, {\"role\": \"user\", \"content\": [{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"is_error\": true, "
-     "\"content\": [" TEXT("R") ", " TEXT("T") "]}, {\"type\": \"tool_result\", \"tool_use_id\": \"c1\"}, " TEXT("U") ", " TEXT("V") "]}]",
-     "\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": null, \"reasoning_content\": \"H\\nI\", \"tool_calls\": "
-     "[" CHAT_CALL "]}, {\"role\": \"tool\", \"tool_call_id\": \"c1\", \"name\": \"f\", \"content\": \"Error:\\nR\\nT\"}, "
-     "{\"role\": \"tool\", \"tool_call_id\": \"c1\", \"name\": \"f\", \"content\": \"\"}, " USER("U\\nV") "]"},
-    {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": [{\"type\": \"redacted_thinking\", \"data\": \"x\"}, " TEXT("A")
-     "]}, {\"role\": \"system\", \"content\": \"S\"}, " USER("R") "]",
-     "\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": \"A\"}, {\"role\": \"system\", \"content\": \"S\"}, " USER("R") "]"},
+    {"\"messages\": [" USER(
+         "Q") ", {\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", \"thinking\": \"H\", "
+              "\"signature\": \"s\"}, {\"type\": \"thinking\", \"thinking\": \"I\", \"signature\": \"\"}, " CALL
+              "]}, {\"role\": \"user\", \"content\": [{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"is_error\": "
+              "true, "
+              "\"content\": [" TEXT("R") ", " TEXT("T") "]}, {\"type\": \"tool_result\", \"tool_use_id\": \"c1\"}, " TEXT(
+                  "U") ", " TEXT("V") "]}]",
+     "\"messages\": [" USER(
+         "Q") ", {\"role\": \"assistant\", \"content\": null, \"reasoning_content\": \"H\\nI\", \"tool_calls\": "
+              "[" CHAT_CALL
+              "]}, {\"role\": \"tool\", \"tool_call_id\": \"c1\", \"name\": \"f\", \"content\": \"Error:\\nR\\nT\"}, "
+              "{\"role\": \"tool\", \"tool_call_id\": \"c1\", \"name\": \"f\", \"content\": \"\"}, " USER("U\\nV") "]"},
+    {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": [{\"type\": \"redacted_thinking\", \"data\": "
+                                 "\"x\"}, " TEXT("A") "]}, {\"role\": \"system\", \"content\": \"S\"}, " USER("R") "]",
+     "\"messages\": [" USER(
+         "Q") ", {\"role\": \"assistant\", \"content\": \"A\"}, {\"role\": \"system\", \"content\": \"S\"}, " USER("R") "]"},
     /* the assistant's last turn is continued */
     {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": \"A\"}]",
      "\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": \"A\"}], \"continue_final_message\": true"},
     /* tools */
-    {"\"tools\": [" TOOL ", \"type\": \"custom\", \"cache_control\": {}, \"allowed_callers\": [\"direct\"]}], \"messages\": [" USER("Q") "]",
+    {"\"tools\": [" TOOL ", \"type\": \"custom\", \"strict\": null, \"cache_control\": {}, \"allowed_callers\": "
+                         "[\"direct\"]}], \"messages\": [" USER("Q") "]",
      "\"tools\": [" FUNCTION "}}], \"messages\": [" USER("Q") "]"},
-    {"\"tools\": [" TOOL "}], \"tool_choice\": {\"type\": \"auto\", \"disable_parallel_tool_use\": true}, \"messages\": [" USER("Q") "]",
-     "\"tools\": [" FUNCTION "}}], \"tool_choice\": \"auto\", \"parallel_tool_calls\": false, \"messages\": [" USER("Q") "]"},
+    {"\"tools\": [" TOOL
+     "}], \"tool_choice\": {\"type\": \"auto\", \"disable_parallel_tool_use\": true}, \"messages\": [" USER("Q") "]",
+     "\"tools\": [" FUNCTION
+     "}}], \"tool_choice\": \"auto\", \"parallel_tool_calls\": false, \"messages\": [" USER("Q") "]"},
     {"\"tools\": [" TOOL "}], \"tool_choice\": {\"type\": \"any\"}, \"messages\": [" USER("Q") "]",
      "\"tools\": [" FUNCTION "}}], \"tool_choice\": \"required\", \"messages\": [" USER("Q") "]"},
     {"\"tools\": [" TOOL "}], \"tool_choice\": {\"type\": \"tool\", \"name\": \"f\"}, \"messages\": [" USER("Q") "]",
-     "\"tools\": [" FUNCTION "}}], \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"f\"}}, \"messages\": [" USER("Q") "]"},
+     "\"tools\": [" FUNCTION
+     "}}], \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"f\"}}, \"messages\": [" USER("Q") "]"},
     {"\"tools\": [" TOOL "}], \"tool_choice\": {\"type\": \"none\"}, \"messages\": [" USER("Q") "]",
      "\"tools\": [" FUNCTION "}}], \"tool_choice\": \"none\", \"messages\": [" USER("Q") "]"},
     /* the rest */
-    {"\"thinking\": {\"type\": \"disabled\"}, \"messages\": [" USER("Q") "]", ANY_THINKING("false") ", \"messages\": [" USER("Q") "]"},
-    {"\"thinking\": {\"type\": \"adaptive\", \"display\": \"summarized\"}, \"chat_template_kwargs\": {\"thinking\": \"own\", \"more\": 1}, "
+    {"\"thinking\": {\"type\": \"disabled\"}, \"messages\": [" USER("Q") "]",
+     ANY_THINKING("false") ", \"messages\": [" USER("Q") "]"},
+    {"\"thinking\": {\"type\": \"adaptive\", \"display\": \"summarized\"}, \"chat_template_kwargs\": {\"thinking\": "
+     "\"own\", \"more\": 1}, "
      "\"messages\": [" USER("Q") "]",
-     "\"chat_template_kwargs\": {\"enable_thinking\": true, \"thinking\": \"own\", \"more\": 1}, \"messages\": [" USER("Q") "]"},
+     "\"chat_template_kwargs\": {\"enable_thinking\": true, \"thinking\": \"own\", \"more\": 1}, \"messages\": [" USER(
+         "Q") "]"},
     {"\"max_tokens\": 2000, \"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 1024}, \"messages\": [" USER("Q") "]",
      "\"max_tokens\": 2000, " ANY_THINKING("true") ", \"messages\": [" USER("Q") "]"},
-    {"\"output_config\": {\"effort\": \"high\", \"format\": {\"type\": \"json_schema\", \"schema\": {\"type\": \"object\"}}}, "
+    {"\"output_config\": {\"effort\": \"high\", \"format\": {\"type\": \"json_schema\", \"schema\": {\"type\": "
+     "\"object\"}}}, "
      "\"messages\": [" USER("Q") "]",
      "\"reasoning_effort\": \"high\", \"json_schema\": {\"type\": \"object\"}, \"messages\": [" USER("Q") "]"},
-    {"\"stop_sequences\": [\"a\", \"b\"], \"temperature\": 0.5, \"top_p\": 0.9, \"top_k\": 4, \"stream\": true, \"messages\": [" USER("Q") "]",
-     "\"stop\": [\"a\", \"b\"], \"temperature\": 0.5, \"top_p\": 0.9, \"top_k\": 4, \"stream\": true, \"messages\": [" USER("Q") "]"},
-    {"\"metadata\": {\"user_id\": \"u\"}, \"service_tier\": \"auto\", \"speed\": \"fast\", \"cache_control\": {}, \"system\": null, "
-     "\"context_management\": {\"edits\": [{\"type\": \"clear_thinking_20251015\", \"keep\": \"all\"}]}, \"messages\": [" USER("Q") "]",
+    {"\"stop_sequences\": [\"a\", \"b\"], \"temperature\": 0.5, \"top_p\": 0.9, \"top_k\": 4, \"stream\": true, "
+     "\"messages\": [" USER("Q") "]",
+     "\"stop\": [\"a\", \"b\"], \"temperature\": 0.5, \"top_p\": 0.9, \"top_k\": 4, \"stream\": true, \"messages\": [" USER(
+         "Q") "]"},
+    {"\"metadata\": {\"user_id\": \"u\"}, \"service_tier\": \"auto\", \"speed\": \"fast\", \"cache_control\": {}, "
+     "\"system\": null, "
+     "\"context_management\": {\"edits\": [{\"type\": \"clear_thinking_20251015\", \"keep\": \"all\"}]}, \"messages\": "
+     "[" USER("Q") "]",
      "\"messages\": [" USER("Q") "]"},
 };
 
@@ -147,8 +168,10 @@ static const struct {
     {"\"messages\": [{\"role\": \"user\", \"content\": null}]", "'messages[0].content'"},
     {"\"messages\": [{\"role\": \"user\", \"content\": 1}]", "'messages[0].content'"},
     {"\"messages\": [{\"role\": \"assistant\", \"content\": \"A\"}]", "must begin with a user's"},
-    {"\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"assistant\", \"content\": \"A\"}]", "must begin with a user's"},
-    {"\"messages\": [" USER("Q") ", {\"role\": \"system\", \"content\": [" CALL "]}]", "'messages[1].content[0]' is of type 'tool_use'"},
+    {"\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"assistant\", \"content\": \"A\"}]",
+     "must begin with a user's"},
+    {"\"messages\": [" USER("Q") ", {\"role\": \"system\", \"content\": [" CALL "]}]",
+     "'messages[1].content[0]' is of type 'tool_use'"},
     {BLOCK("1"), "'messages[0].content[0]'"},
     {BLOCK("{\"type\": \"text\"}"), "'messages[0].content[0]' must have a 'text'"},
     {BLOCK("{\"type\": \"image\", \"source\": {}}"), "'messages[0].content[0]' is of type 'image'"},
@@ -164,16 +187,18 @@ static const struct {
     {ANSWERED("{\"type\": \"tool_use\", \"id\": \"c\", \"input\": {}}"), "'messages[1].content[0]'"},
     {ANSWERED("{\"type\": \"tool_use\", \"id\": \"c\", \"name\": \"f\", \"input\": \"{}\"}"), "'messages[1].content[0]'"},
     {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": [" CALL "]}]", "must not end with a 'tool_use'"},
-    {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", \"thinking\": \"H\"}, " TEXT("A") "]}]",
+    {"\"messages\": [" USER(
+         "Q") ", {\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", \"thinking\": \"H\"}, " TEXT("A") "]}]",
      "text alone"},
-    {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": [" CALL "]}, {\"role\": \"user\", \"content\": "
-     "[{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"content\": [{\"type\": \"image\"}]}]}]",
+    {"\"messages\": [" USER(
+         "Q") ", {\"role\": \"assistant\", \"content\": [" CALL "]}, {\"role\": \"user\", \"content\": "
+              "[{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"content\": [{\"type\": \"image\"}]}]}]",
      "'messages[2].content[0].content[0]' is of type 'image'"},
     {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": [" CALL "]}, {\"role\": \"user\", \"content\": "
-     "[{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"content\": 1}]}]",
+                                 "[{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"content\": 1}]}]",
      "'messages[2].content[0].content'"},
     {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": [" CALL "]}, {\"role\": \"user\", \"content\": "
-     "[{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"is_error\": \"no\"}]}]",
+                                 "[{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"is_error\": \"no\"}]}]",
      "'is_error'"},
     {"\"system\": 1, " Q, "'system'"},
     {"\"system\": [{\"type\": \"image\"}], " Q, "'system[0]' is of type 'image'"},
@@ -190,9 +215,13 @@ static const struct {
     {"\"stop_sequences\": [1], " Q, "'stop_sequences'"},
     {"\"tools\": {}, " Q, "'tools'"},
     {"\"tools\": [1], " Q, "'tools[0]'"},
+    {"\"tools\": [{\"name\": \"f\", \"input_schema\": {}, \"description\": 1}], " Q, "'tools[0]'"},
+    {"\"tools\": [{\"name\": \"f\", \"input_schema\": {}, \"strict\": 1}], " Q, "'tools[0]'"},
+    {"\"tools\": [{\"name\": \"f\", \"input_schema\": {}, \"type\": 1}], " Q, "'tools[0]'"},
     {"\"tools\": [{\"name\": \"f\"}], " Q, "'tools[0]'"},
     {"\"tools\": [{\"name\": 1, \"input_schema\": {}}], " Q, "'tools[0]'"},
-    {"\"tools\": [" TOOL "}, {\"type\": \"web_search_20250305\", \"name\": \"web_search\"}], " Q, "'tools[1]' is a tool of type 'web_search_20250305'"},
+    {"\"tools\": [" TOOL "}, {\"type\": \"web_search_20250305\", \"name\": \"web_search\"}], " Q,
+     "'tools[1]' is a tool of type 'web_search_20250305'"},
     {"\"tools\": [" TOOL ", \"defer_loading\": true}], " Q, "'defer_loading'"},
     {"\"tools\": [" TOOL ", \"input_examples\": [{}]}], " Q, "'input_examples'"},
     {"\"tools\": [" TOOL ", \"allowed_callers\": [\"code_execution_20250825\"]}], " Q, "'allowed_callers'"},
@@ -202,8 +231,10 @@ static const struct {
     {"\"tool_choice\": {\"type\": \"tool\"}, " Q, "'name'"},
     {"\"tool_choice\": {\"type\": \"any\"}, " Q, "'tool_choice'"},
     {"\"tools\": [" TOOL "}], \"tool_choice\": {\"type\": \"tool\", \"name\": \"g\"}, " Q, "'g'"},
-    {"\"tools\": [" TOOL "}], \"tool_choice\": {\"type\": \"auto\", \"disable_parallel_tool_use\": 1}, " Q, "disable_parallel_tool_use"},
-    {"\"tools\": [" TOOL "}], \"tool_choice\": {\"type\": \"any\"}, \"thinking\": {\"type\": \"adaptive\"}, " Q, "'thinking'"},
+    {"\"tools\": [" TOOL "}], \"tool_choice\": {\"type\": \"auto\", \"disable_parallel_tool_use\": 1}, " Q,
+     "disable_parallel_tool_use"},
+    {"\"tools\": [" TOOL "}], \"tool_choice\": {\"type\": \"any\"}, \"thinking\": {\"type\": \"adaptive\"}, " Q,
+     "'thinking'"},
     {"\"thinking\": true, " Q, "'thinking'"},
     {"\"thinking\": {\"type\": \"between_tools\"}, " Q, "'thinking'"},
     {"\"thinking\": {\"type\": \"enabled\"}, " Q, "'thinking.budget_tokens'"},

@@ -35,17 +35,6 @@ static void write_plain(td_choice *c, const td_choice_state *st, const td_news *
                       b);
 }
 
-static bool is_mark(const td_delta *d) {
-    return d->kind == TD_ANSWER_CALL_END || d->kind == TD_ANSWER_CALL_DROPPED;
-}
-
-/* The delta after this one that has a text. */
-static size_t next_text(const td_news *news, size_t i, size_t end) {
-    do i++;
-    while (i < end && is_mark(&news->deltas[i]));
-    return i;
-}
-
 /* The deltas from `from` to `end`, each a piece, and with them the tokens from `token` to `token_end`. */
 static void write_deltas(td_choice *c, const td_choice_state *st, const td_news *all, size_t from, size_t end, size_t token,
                          size_t token_end, td_jbuf *b) {
@@ -53,21 +42,18 @@ static void write_deltas(td_choice *c, const td_choice_state *st, const td_news 
     for (size_t i = from; i < end; i++) {
         const td_delta *d = &all->deltas[i];
         const char     *text = all->text.data + d->from;
-        if (is_mark(d)) {
-            g->req.api->piece(c, st, &(td_piece){.kind = d->kind, .call = d->call, .text = ""}, b);
-            continue;
-        }
-        size_t next = next_text(all, i, end), until = next < end ? all->deltas[next].token : token_end;
-        if (until > token_end) until = token_end;
+        bool            mark = d->kind == TD_ANSWER_CALL_END || d->kind == TD_ANSWER_CALL_DROPPED;
+        size_t          until = d->token_end < token_end ? d->token_end : token_end;
+        if (until < token) until = token; /* the token of several deltas went with the first */
         td_news part = part_of(g, all, token, until - token);
         g->req.api->piece(c, st,
                           &(td_piece){.kind = d->kind,
                                       .call = d->call,
-                                      .text = text,
+                                      .text = mark ? NULL : text,
                                       .len = d->len,
                                       .id = d->id_len ? text + d->len : NULL,
                                       .id_len = d->id_len,
-                                      .with = until > token ? &part : NULL},
+                                      .with = shows_tokens(g, &part) ? &part : NULL},
                           b);
         token = until;
     }

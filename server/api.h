@@ -52,11 +52,11 @@ typedef struct {
 typedef struct {
     td_answer_event_kind kind; /* content where nothing parses the text */
     uint32_t             call; /* number of the tool call, from 0, dropped ones counted */
-    const char          *text; /* CALL_BEGIN: the tool's name; NULL: there are tokens, but no text */
+    const char          *text; /* CALL_BEGIN: the tool's name; NULL: CALL_END and CALL_DROPPED, and tokens without a text */
     size_t               len;
     const char          *id; /* CALL_BEGIN: the call's */
     size_t               id_len;
-    const td_news       *with; /* tokens and log-probabilities that came with it; NULL: an earlier piece had them */
+    const td_news       *with; /* tokens and log-probabilities that came with it; NULL: none that the request asks for */
 } td_piece;
 
 typedef struct td_api {

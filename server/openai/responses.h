@@ -36,6 +36,8 @@ typedef struct {
     size_t              echo_len;
     td_response_item   *items; /* [n_items] of the answer so far */
     size_t              n_items, items_room;
+    td_token_logprob   *pending; /* [n_pending][1 + top_logprobs] of tokens whose text has not come yet */
+    size_t              n_pending, pending_room;
     bool                failed;   /* memory was short: items are missing */
     uint64_t            sequence; /* number of the stream's next event */
 } td_response;

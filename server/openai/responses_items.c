@@ -219,25 +219,80 @@ static td_response_item *item_for_text(td_generation *g, td_item_kind kind, td_j
     return item;
 }
 
+/* Log-probabilities wait for the text that their tokens make: what the parser holds back comes later, what it takes for a
+ * marker never. */
+static void wait_for_text(td_generation *g, const td_news *with) {
+    td_response *own = g->req.own;
+    size_t       stride = 1 + g->req.top_logprobs, n = with ? with->n_lp : 0;
+    if (own->n_pending + n > own->pending_room) {
+        size_t            room = 2 * (own->n_pending + n);
+        td_token_logprob *pending = realloc(own->pending, room * stride * sizeof *pending);
+        if (!pending) {
+            own->failed = true;
+            return;
+        }
+        own->pending = pending;
+        own->pending_room = room;
+    }
+    if (n) memcpy(own->pending + own->n_pending * stride, with->lp, n * stride * sizeof *own->pending);
+    own->n_pending += n;
+}
+
+/* How many of the last pending tokens make the n bytes of a text. */
+static size_t tokens_of_text(const td_generation *g, size_t n) {
+    const td_response *own = g->req.own;
+    size_t             stride = 1 + g->req.top_logprobs, tokens = 0, bytes = 0;
+    while (tokens < own->n_pending && bytes < n) {
+        size_t len = 0;
+        bool   special = false;
+        td_tokenizer_token(g->server->tokenizer, own->pending[(own->n_pending - ++tokens) * stride].id, &len, &special);
+        bytes += len;
+    }
+    return tokens;
+}
+
+/* Give the last n pending tokens to an item, and forget the rest; *entries are theirs, as in a list. */
+static void add_logprobs(td_generation *g, td_response_item *item, size_t n, td_jbuf *entries) {
+    td_response *own = g->req.own;
+    size_t       stride = 1 + g->req.top_logprobs;
+    if (n) td_write_token_logprobs(entries, g, own->pending + (own->n_pending - n) * stride, n);
+    if (item->logprobs.len && entries->len) td_jbuf_puts(&item->logprobs, ",");
+    td_jbuf_put(&item->logprobs, entries->data, entries->len);
+    own->failed = own->failed || entries->failed || item->logprobs.failed;
+}
+
 static void add_text(td_generation *g, td_item_kind kind, const td_piece *p, td_jbuf *b) {
-    td_response      *own = g->req.own;
-    td_response_item *item = p->len ? item_for_text(g, kind, b) : open_item(own);
+    td_response *own = g->req.own;
+    wait_for_text(g, p->with);
+    if (p->len == 0) return;
+    td_response_item *item = item_for_text(g, kind, b);
     td_jbuf           logprobs = {0};
     if (!item) return;
-    if (item->kind == TD_ITEM_MESSAGE && p->with) td_write_token_logprobs(&logprobs, g, p->with->lp, p->with->n_lp);
-    if (item->kind == kind) {
-        td_jbuf_put(&item->text, p->text, p->len);
-        if (item->logprobs.len && logprobs.len) td_jbuf_puts(&item->logprobs, ",");
-        td_jbuf_put(&item->logprobs, logprobs.data, logprobs.len);
-        if (p->len || logprobs.len) delta_event(g, p->text, p->len, &logprobs, b);
+    td_jbuf_put(&item->text, p->text, p->len);
+    own->failed = own->failed || item->text.failed;
+    if (kind == TD_ITEM_MESSAGE) add_logprobs(g, item, tokens_of_text(g, p->len), &logprobs);
+    own->n_pending = 0;
+    delta_event(g, p->text, p->len, &logprobs, b);
+    td_jbuf_free(&logprobs);
+}
+
+/* What ends a message has tokens too, and no text. */
+static void add_last_logprobs(td_generation *g, td_jbuf *b) {
+    td_response      *own = g->req.own;
+    td_response_item *item = open_item(own);
+    td_jbuf           logprobs = {0};
+    if (item && item->kind == TD_ITEM_MESSAGE && own->n_pending) {
+        add_logprobs(g, item, own->n_pending, &logprobs);
+        delta_event(g, "", 0, &logprobs, b);
     }
-    own->failed = own->failed || item->text.failed || item->logprobs.failed || logprobs.failed;
+    own->n_pending = 0;
     td_jbuf_free(&logprobs);
 }
 
 static void begin_call(td_generation *g, const td_piece *p, td_jbuf *b) {
     td_response *own = g->req.own;
     close_item(g, "completed", b);
+    own->n_pending = 0;
     td_response_item *item = add_item(own, TD_ITEM_CALL);
     if (!item) return;
     td_jbuf_put(&item->name, p->text, p->len);
@@ -261,8 +316,8 @@ static void drop_call(td_generation *g, td_jbuf *b) {
 }
 
 void td_response_add_piece(td_choice *c, const td_piece *p, td_jbuf *b) {
-    td_generation     *g = c->generation;
-    const td_response *own = g->req.own;
+    td_generation *g = c->generation;
+    td_response   *own = g->req.own;
     if (own->failed) return;
     switch (p->kind) {
         case TD_ANSWER_CONTENT: add_text(g, TD_ITEM_MESSAGE, p, b); break;
@@ -272,6 +327,7 @@ void td_response_add_piece(td_choice *c, const td_piece *p, td_jbuf *b) {
         case TD_ANSWER_CALL_END: close_item(g, "completed", b); break;
         case TD_ANSWER_CALL_DROPPED: drop_call(g, b); break;
     }
+    if (p->kind == TD_ANSWER_CALL_END || p->kind == TD_ANSWER_CALL_DROPPED) own->n_pending = 0;
     if (b) b->failed = b->failed || own->failed;
 }
 
@@ -281,5 +337,6 @@ void td_response_close_items(td_generation *g, bool cut, td_jbuf *b) {
     for (size_t i = 0; i < own->n_items; i++) says_something = says_something || own->items[i].kind != TD_ITEM_REASONING;
     /* An answer that is empty is a message without text, not no answer. */
     if (!says_something && !cut) item_for_text(g, TD_ITEM_MESSAGE, b);
+    add_last_logprobs(g, b);
     close_item(g, cut ? "incomplete" : "completed", b);
 }

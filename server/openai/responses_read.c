@@ -459,5 +459,6 @@ void td_response_free(void *p) {
         td_jbuf_free(&item->logprobs);
     }
     free(own->items);
+    free(own->pending);
     free(own);
 }

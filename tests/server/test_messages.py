@@ -360,6 +360,22 @@ class NoParsers(unittest.TestCase):
                 self.assertIsNone(m.usage.output_tokens_details)
 
 
+class Late(unittest.TestCase):
+    def test_body_that_does_not_come(self):
+        with Client("--request-timeout", "1") as c:
+            connection = c.server.connection()
+            for path, form in ((PATH, '"type":"invalid_request_error"'), ("/v1/completions", '"param":null')):
+                connection.connect()
+                connection.sock.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode())
+                response = b""
+                while more := connection.sock.recv(65536):
+                    response += more
+                connection.close()
+                self.assertTrue(response.startswith(b"HTTP/1.1 408 "), response)
+                self.assertIn(form, response.decode())
+                self.assertEqual('"type":"error"' in response.decode(), path == PATH)
+
+
 class Keys(unittest.TestCase):
     def test_both_ways(self):
         with Client("--api-key", "secret", "--cors-origin", "https://page.example", key="secret") as c:

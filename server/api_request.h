@@ -72,15 +72,15 @@ struct td_api_request {
 
     td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
     size_t         n_prompts;
-    td_api_request    *each;         /* [n_prompts], owned: the parameters of each prompt; NULL: they are these */
-    json_t            *template_doc; /* chat: what the template renders (td_chat_form_render); owned */
-    const char        *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
-    size_t             n_warnings;
-    td_tool_list      *tools; /* chat: those that the model may call; owned; NULL: none */
-    bool               separate_reasoning, parallel_tool_calls;
-    const char        *tool_format, *reasoning_format; /* chat: of the answer; NULL: it stays in the text */
-    bool               keeps_special;                  /* the parsers need the text of special tokens */
-    td_reasoning_start reasoning_start;                /* set by td_api_encode */
+    td_api_request *each;         /* [n_prompts], owned: the parameters of each prompt; NULL: they are these */
+    json_t         *template_doc; /* chat: what the template renders (td_chat_form_render); owned; NULL once it is encoded */
+    const char     *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
+    size_t          n_warnings;
+    td_tool_list   *tools; /* chat: those that the model may call; owned; NULL: none */
+    bool            separate_reasoning, parallel_tool_calls;
+    const char     *tool_format, *reasoning_format; /* chat: of the answer; NULL: it stays in the text */
+    bool            keeps_special;                  /* the parsers need the text of special tokens */
+    td_reasoning_start reasoning_start;             /* set by td_api_encode */
     const json_t      *continued; /* chat, continue_final_message: string the answer starts from, in root; NULL: none */
 };
 

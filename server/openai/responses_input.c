@@ -392,8 +392,11 @@ static td_status append_list(const char *text, size_t len, json_t *items, td_api
 }
 
 td_status td_response_history(const td_stored_response *last, json_t *items, td_api_error *err) {
-    size_t n = 0;
-    for (const td_stored_response *r = last; r; r = r->previous) n++;
+    size_t n = 0, bytes = 0;
+    for (const td_stored_response *r = last; r; r = r->previous, n++) bytes += r->input_len + r->output_len;
+    if (bytes > TD_BODY_MAX)
+        return td_api_bad(err, "previous_response_id",
+                          "The conversation up to 'previous_response_id' is larger than %zu bytes.", TD_BODY_MAX);
     const td_stored_response **all = malloc((n ? n : 1) * sizeof *all);
     td_status                  st = all ? TD_OK : out_of_memory(err);
     size_t                     at = n;

@@ -67,7 +67,7 @@ static json_t *items_of(const td_stored_response *r, td_api_error *err) {
         if (!bad) return items;
     }
     json_decref(items);
-    td_api_fail(err, 500, "internal_error", "Out of memory.");
+    if (!*err->message) td_api_fail(err, 500, "internal_error", "Out of memory.");
     return NULL;
 }
 
@@ -106,7 +106,7 @@ static td_status write_page(const json_t *items, const page *p, td_jbuf *b, td_a
 
 static enum MHD_Result answer_items(td_call *c, const td_stored_response *r) {
     page         p;
-    td_api_error err;
+    td_api_error err = {0};
     td_jbuf      b = {0};
     json_t      *items = read_page(c, &p, &err) == TD_OK ? items_of(r, &err) : NULL;
     td_status    st = items ? write_page(items, &p, &b, &err) : TD_EINVAL;

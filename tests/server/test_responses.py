@@ -471,6 +471,16 @@ class Store(unittest.TestCase):
             self.assertEqual(n, 20, "a conversation that does not fit is not kept, nor any part of it")
             self.assertFalse(self.is_kept(server, r))
 
+    def test_conversation_is_bounded_as_a_body(self):
+        """A short body must not stand for more than a long one."""
+        with Server() as server:
+            r = None
+            for _ in range(3):
+                body = {"input": [{"role": "user", "content": "x" * 5_700_000}, {"role": "user", "content": "x"}], "truncate_prompt_tokens": 100}
+                r = self.post(server, {**body, **({"previous_response_id": r} if r else {})})["id"]
+            error = self.post(server, {"input": "x", "previous_response_id": r}, 400)["error"]
+            self.assertEqual(error["param"], "previous_response_id")
+
     def test_off(self):
         with Server("--max-stored-responses", "0") as server:
             r = self.post(server, {"input": "x", "store": True})

@@ -151,8 +151,8 @@ static const flag FLAGS[] = {
      WORKS,
      S(api_key),
      .arg = "KEY",
-     .help = "Demand 'Authorization: Bearer KEY' everywhere but on /health. Better kept in a --config file than on the "
-             "command line."},
+     .help = "Demand 'Authorization: Bearer KEY' or 'x-api-key: KEY' everywhere but on /health. Better kept in a --config "
+             "file than on the command line."},
     {{"cors-origin"},
      TEXT,
      WORKS,

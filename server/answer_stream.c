@@ -4,6 +4,8 @@
  */
 #include "server/generation.h"
 
+#define OUT_MAX ((size_t)1 << 20) /* bytes: with many choices, events that each repeat all of a choice take much memory */
+
 /* The news of n tokens from `from` on; their text is all there. */
 static td_news part_of(const td_generation *g, const td_news *all, size_t from, size_t n) {
     td_news part = *all;
@@ -87,10 +89,35 @@ static void write_choice(td_choice *c, const td_choice_state *st, const td_news 
     if (!c->opened && api->open) api->open(c, st, news, b);
     c->opened = true;
     /* News that gathered while this thread was busy or the client slow are divided as when they are sent at once. */
-    td_write_pieces(c, st, news, c->generation->server->opt.stream_interval, b);
+    td_write_pieces(c, st, news, api->gathers ? SIZE_MAX : c->generation->server->opt.stream_interval, b);
     if (st->finish == TD_FINISH_NONE) return;
     if (api->finish) api->finish(c, st, b);
     c->closed = true;
+}
+
+/* The news of a choice, if it has any. */
+static void take_and_write(td_choice *c, td_jbuf *b) {
+    pthread_mutex_t *lock = &c->generation->lock;
+    td_news          news;
+    if (c->closed) return;
+    pthread_mutex_lock(lock);
+    td_choice_take(c, &news);
+    td_choice_state st = td_choice_get_state(c);
+    bool            started = c->started;
+    pthread_mutex_unlock(lock);
+    if (st.finish == TD_FINISH_ERROR) st.finish = TD_FINISH_NONE; /* the error follows */
+    if (started) write_choice(c, &st, &news, b);
+    td_news_free(&news);
+}
+
+/* Choice after choice until OUT_MAX bytes wait; the others are the first next time. @return whether there were all. */
+static bool write_choices(td_generation *g) {
+    for (size_t i = 0; i < g->n_choices; i++) {
+        if (g->out.len > OUT_MAX) return false;
+        take_and_write(&g->choices[g->out_next], &g->out);
+        g->out_next = (g->out_next + 1) % g->n_choices;
+    }
+    return true;
 }
 
 void td_write_stream(td_generation *g) {
@@ -100,30 +127,19 @@ void td_write_stream(td_generation *g) {
     g->unsent = 0;
     pthread_mutex_unlock(&g->lock);
 
+    bool   all = write_choices(g);
     size_t n_closed = 0;
-    for (size_t i = 0; i < g->n_choices; i++) {
-        td_choice *c = &g->choices[i];
-        if (!c->closed) {
-            td_news news;
-            pthread_mutex_lock(&g->lock);
-            td_choice_take(c, &news);
-            td_choice_state st = td_choice_get_state(c);
-            bool            started = c->started;
-            pthread_mutex_unlock(&g->lock);
-            if (st.finish == TD_FINISH_ERROR) st.finish = TD_FINISH_NONE; /* the error follows */
-            if (started) write_choice(c, &st, &news, &g->out);
-            td_news_free(&news);
-        }
-        n_closed += c->closed;
-    }
+    for (size_t i = 0; i < g->n_choices; i++) n_closed += g->choices[i].closed;
 
     pthread_mutex_lock(&g->lock);
     bool has_error = g->has_error;
+    g->ready = g->ready || !all;
     pthread_mutex_unlock(&g->lock);
-    if (n_closed < g->n_choices && !has_error) return;
     if (n_closed == g->n_choices)
         api->end(g, &g->out);
-    else
+    else if (has_error && all)
         api->fail(g, &g->out);
+    else
+        return;
     g->out_ended = true;
 }

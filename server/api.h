@@ -70,12 +70,13 @@ typedef struct td_api {
     td_status (*read)(json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err);
     void (*free_own)(void *own); /* r->own: what the API keeps with a request; NULL: nothing */
 
-    void (*write_error)(td_jbuf *b, const td_api_error *err);
+    td_error_writer write_error;
     void (*write_answer)(td_generation *g, td_jbuf *b); /* of a finished generation, whole */
 
     /* The parts of a stream, in this order; NULL: there is no such part. b is NULL where write_answer calls td_write_pieces
      * so. */
     void (*begin)(td_generation *g, td_jbuf *b); /* at once, before any news */
+    bool gathers;                                /* a piece has all that has come, and not --stream-interval tokens */
     void (*open)(td_choice *c, const td_choice_state *st, const td_news *n,
                  td_jbuf *b); /* a choice's first news n have come */
     void (*piece)(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b);

@@ -227,6 +227,9 @@ static void add_warnings(td_api_request *r, const td_chat_form *chat) {
         r->warnings[r->n_warnings++] = "'tools' have no effect: the chat template does not show them to the model.";
     if (chat->ignores_effort && json_object_get(r->template_doc, "reasoning_effort"))
         r->warnings[r->n_warnings++] = "'reasoning_effort' has no effect: the chat template does not use it.";
+    const json_t *kwargs = json_object_get(r->template_doc, "chat_template_kwargs");
+    if (chat->ignores_thinking && (json_object_get(kwargs, "enable_thinking") || json_object_get(kwargs, "thinking")))
+        r->warnings[r->n_warnings++] = "Thinking cannot be switched on or off: the chat template has no switch for it.";
 }
 
 td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat, uint32_t **ids,

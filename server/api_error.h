@@ -23,6 +23,9 @@ td_status td_api_fail(td_api_error *err, int http, const char *code, const char 
 /** From a library error: EINVAL and ENOTSUP 400, EBUSY and ESHUTDOWN 503, the rest 500. Returns TD_EINVAL. */
 td_status td_api_from_status(td_api_error *err, td_status status, const td_error *cause, const char *param);
 
+/** Writes an error in the form of an API. */
+typedef void (*td_error_writer)(td_jbuf *b, const td_api_error *err);
+
 /** Append {"error": {…}}. */
 void td_api_error_write(td_jbuf *b, const td_api_error *err);
 

@@ -127,13 +127,17 @@ td_status td_api_parse_grammar(td_api_request *r, td_api_error *err) {
 }
 
 bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache) {
-    if (r->has_grammar && !r->grammar) r->grammar = td_grammar_cache_find(cache, r->grammar_kind, r->grammar_source, r->grammar_len);
-    return !r->has_grammar || r->grammar;
+    bool all = true;
+    for (size_t i = 0; r->each && i < r->n_prompts; i++) all = td_api_find_grammar(&r->each[i], cache) && all;
+    if (!r->has_grammar || r->each) return all;
+    if (!r->grammar) r->grammar = td_grammar_cache_find(cache, r->grammar_kind, r->grammar_source, r->grammar_len);
+    return r->grammar;
 }
 
 td_status td_api_compile_grammar(td_api_request *r, td_grammar_cache *cache, td_api_error *err) {
     td_error cause = {0};
-    if (!r->has_grammar || r->grammar) return TD_OK;
+    for (size_t i = 0; r->each && i < r->n_prompts; i++) TD_TRY(td_api_compile_grammar(&r->each[i], cache, err));
+    if (!r->has_grammar || r->each || r->grammar) return TD_OK;
     td_status st = td_grammar_cache_get(cache, r->grammar_kind, r->grammar_source, r->grammar_len, &r->grammar, &cause);
     if (st == TD_OK) return TD_OK;
     if (st == TD_ENOMEM) return td_api_fail(err, 500, "internal_error", "Out of memory.");

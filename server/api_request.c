@@ -55,6 +55,8 @@ bool td_api_is_c_string(const json_t *v) {
 
 void td_api_request_free(td_api_request *r) {
     for (size_t i = 0; i < r->n_prompts; i++) free(r->prompts[i].ids);
+    for (size_t i = 0; r->each && i < r->n_prompts; i++) td_api_request_free(&r->each[i]);
+    free(r->each);
     free(r->prompts);
     json_decref(r->template_doc);
     td_tool_list_free(r->tools);
@@ -66,6 +68,14 @@ void td_api_request_free(td_api_request *r) {
     json_decref(r->root);
     if (r->own) r->api->free_own(r->own);
     *r = (td_api_request){0};
+}
+
+void td_api_write_warnings(td_jbuf *b, const td_api_request *r) {
+    if (!r->n_warnings) return;
+    td_jw_key(b, "warnings");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < r->n_warnings; i++) td_jw_str(b, r->warnings[i]);
+    td_jw_close(b, ']');
 }
 
 static td_status add_prompts(td_api_request *r, size_t n, td_api_error *err) {
@@ -173,14 +183,22 @@ td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_a
     return TD_OK;
 }
 
-/* The prompt must leave room for at least what is asked for; max_tokens is what is left where it was not given. */
-static td_status fit_context(td_api_request *r, const td_engine_info *info, td_api_error *err) {
+/* The prompts must leave room for at least what is asked for; max_tokens is what is left where it was not given. */
+static td_status fit_context(td_api_request *r, const td_api_prompt *prompts, size_t n_prompts, const td_engine_info *info,
+                             td_api_error *err) {
     const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
     size_t      longest = 0;
-    for (size_t i = 0; i < r->n_prompts; i++) {
-        size_t n = r->prompts[i].n_ids;
+    for (size_t i = 0; i < n_prompts; i++) {
+        size_t n = prompts[i].n_ids;
         if (n == 0) return td_api_bad(err, what, "The prompt is empty: it has no tokens.");
         if (n > longest) longest = n;
+    }
+    /* The KV capacity may be below the context: do not ask for what could never be held. */
+    uint64_t room = info->context_length;
+    if (info->max_total_tokens > longest && info->max_total_tokens < room) room = info->max_total_tokens;
+    if (r->fits_max_tokens && longest < room && longest + r->max_tokens > room) {
+        r->max_tokens = (uint32_t)(room - longest);
+        r->context_ends = true;
     }
     uint64_t wanted = longest + (r->has_max_tokens ? (uint64_t)r->max_tokens : 1);
     if (wanted > info->context_length) {
@@ -195,11 +213,7 @@ static td_status fit_context(td_api_request *r, const td_engine_info *info, td_a
         strcpy(err->param, what);
         return TD_EINVAL;
     }
-    if (r->has_max_tokens) return TD_OK;
-    /* The KV capacity may be below the context: do not ask for what could never be held. */
-    uint64_t room = info->context_length;
-    if (info->max_total_tokens > longest && info->max_total_tokens < room) room = info->max_total_tokens;
-    r->max_tokens = (uint32_t)(room - longest);
+    if (!r->has_max_tokens) r->max_tokens = (uint32_t)(room - longest);
     if (r->min_tokens > r->max_tokens)
         return td_api_bad(err, "min_tokens", "'min_tokens' is above the %u tokens that the context has left.",
                           r->max_tokens);
@@ -230,5 +244,7 @@ td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_cha
         if (st != TD_OK) return td_api_from_status(err, st, NULL, "prompt");
     }
     for (size_t i = 0; i < r->n_prompts && r->prompt_tokens_max; i++) keep_last(&r->prompts[i], r->prompt_tokens_max);
-    return fit_context(r, info, err);
+    if (!r->each) return fit_context(r, r->prompts, r->n_prompts, info, err);
+    for (size_t i = 0; i < r->n_prompts; i++) TD_TRY(fit_context(&r->each[i], &r->prompts[i], 1, info, err));
+    return TD_OK;
 }

@@ -20,7 +20,7 @@
 #define TD_API_STOP_IDS_MAX 256
 #define TD_API_BIAS_MAX 1024
 #define TD_API_CALLS_MAX 16 /* that one answer is forced to have */
-#define TD_API_WARNINGS_MAX 2
+#define TD_API_WARNINGS_MAX 4
 #define TD_API_NAME_MAX 256             /* bytes of rid */
 #define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
 
@@ -50,7 +50,9 @@ struct td_api_request {
     uint32_t    n;
     bool        has_max_tokens; /* else what is left of the context */
     uint32_t    max_tokens, min_tokens;
-    td_sampling sampling; /* bias arrays are owned */
+    bool        fits_max_tokens; /* max_tokens falls to what the context has left; else that is an error */
+    bool        context_ends;    /* it did */
+    td_sampling sampling;        /* bias arrays are owned */
     const char *stop[TD_STOP_MAX];
     size_t      n_stop;
     uint32_t   *stop_ids; /* owned */
@@ -71,14 +73,15 @@ struct td_api_request {
 
     td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
     size_t         n_prompts;
-    json_t        *template_doc;                  /* chat: what the template renders (td_chat_form_render); owned; NULL once it is encoded */
-    const char    *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
-    size_t         n_warnings;
-    td_tool_list  *tools; /* chat: those that the model may call; owned; NULL: none */
-    bool           separate_reasoning, parallel_tool_calls;
-    const char    *tool_format, *reasoning_format; /* chat: of the answer; NULL: not looked for */
-    bool           keeps_special;                  /* the parsers need the text of special tokens */
-    td_reasoning_start reasoning_start;            /* set by td_api_encode */
+    td_api_request *each;         /* [n_prompts], owned: the parameters of each prompt; NULL: they are these */
+    json_t         *template_doc; /* chat: what the template renders (td_chat_form_render); owned; NULL once it is encoded */
+    const char     *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
+    size_t          n_warnings;
+    td_tool_list   *tools; /* chat: those that the model may call; owned; NULL: none */
+    bool            separate_reasoning, parallel_tool_calls;
+    const char     *tool_format, *reasoning_format; /* chat: of the answer; NULL: not looked for */
+    bool            keeps_special;                  /* the parsers need the text of special tokens */
+    td_reasoning_start reasoning_start;             /* set by td_api_encode */
     const json_t      *continued; /* chat, continue_final_message: string the answer starts from, in root; NULL: none */
 };
 
@@ -89,6 +92,14 @@ struct td_api_request {
 TD_NODISCARD td_status td_api_read(const td_api *api, const char *body, size_t len, const td_api_context *with,
                                    td_api_request *out, td_api_error *err);
 void                   td_api_request_free(td_api_request *r);
+
+/** The request that has the parameters of a prompt. */
+static inline const td_api_request *td_api_of_prompt(const td_api_request *r, size_t prompt) {
+    return r->each ? &r->each[prompt] : r;
+}
+
+/** Write "warnings": […], or nothing where there are none. */
+void td_api_write_warnings(td_jbuf *b, const td_api_request *r);
 
 /**
  * Read a body (taken over, also on failure) of one of the two forms: what an API's read ends with. Errors name the form's

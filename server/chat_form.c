@@ -57,10 +57,22 @@ static void choose(const variants *all, unsigned form) {
     }
 }
 
+/* An object that the client sent: its text as a model writes it. */
+static td_status collect_object(variants *all, json_t *function, json_t *object) {
+    char   *text = td_json_dump(object, JSON_REAL_PRECISION(17));
+    json_t *string = text ? json_string(text) : NULL;
+    free(text);
+    if (!string) return TD_ENOMEM;
+    td_status st = add_variant(all, function, "arguments", json_incref(object), string, TD_FORM_STRING_ARGUMENTS);
+    json_decref(string);
+    return st;
+}
+
 /* A string that holds no object stays what it is; an empty one stands for no arguments. */
 static td_status collect_call(variants *all, json_t *call) {
     json_t      *function = json_object_get(call, "function"), *text = json_object_get(function, "arguments"), *object;
     json_error_t why;
+    if (json_is_object(text)) return collect_object(all, function, text);
     if (!json_is_string(text)) return TD_OK;
     bool      empty = json_string_length(text) == 0;
     td_status st = td_json_load(empty ? "{}" : json_string_value(text), empty ? 2 : json_string_length(text),
@@ -127,6 +139,7 @@ td_status td_chat_form_render(const td_chat_form *f, json_t *request, char **tex
 #define TOOL                                                                                                              \
     "{\"type\":\"function\",\"function\":{\"name\":\"tdname\",\"description\":\"d\",\"parameters\":{\"type\":\"object\"," \
     "\"properties\":{}}}}"
+#define THINKING(on) ",\"chat_template_kwargs\":{\"enable_thinking\":" on ",\"thinking\":" on "}"
 #define REQUEST(messages, more) "{\"messages\":[" messages "]" more ",\"add_generation_prompt\":true}"
 
 /* The text of a request in one form; NULL: the template does not render it. */
@@ -184,4 +197,5 @@ void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const c
     out->ignores_tools = same_text(out, REQUEST(USER, ""), REQUEST(USER, ",\"tools\":[" TOOL "]"));
     out->ignores_effort =
         same_text(out, REQUEST(USER, ",\"reasoning_effort\":\"low\""), REQUEST(USER, ",\"reasoning_effort\":\"high\""));
+    out->ignores_thinking = same_text(out, REQUEST(USER, THINKING("true")), REQUEST(USER, THINKING("false")));
 }

@@ -22,6 +22,7 @@ typedef struct {
     const char             *bos, *eos;
     unsigned                form; /* the first one that shows a tool call well */
     bool                    ignores_tools, ignores_effort;
+    bool                    ignores_thinking; /* enable_thinking and thinking change nothing */
 } td_chat_form;
 
 /** Never fails: what a template does not render says nothing, and the form is then 0. */

@@ -66,10 +66,17 @@ bool td_connection_enter(td_connections *all, td_connection *c, td_connection_ph
     int64_t time_ms = c->reserve ? RESERVE_MS : 1000 * (int64_t)all->request_s;
     if (phase == TD_READS_HEAD && !c->reserve)
         time_ms += 1000 * (int64_t)all->idle_s; /* the next request need not begin at once */
+    if (phase == TD_READS_HEAD) c->write_error = NULL;
     bool go_on = !c->refused;
     if (go_on) c->deadline_ms = phase == TD_ANSWERS ? INT64_MAX : now_ms() + time_ms;
     pthread_mutex_unlock(&all->lock);
     return go_on;
+}
+
+void td_connection_set_errors(td_connections *all, td_connection *c, td_error_writer write_error) {
+    pthread_mutex_lock(&all->lock);
+    c->write_error = write_error;
+    pthread_mutex_unlock(&all->lock);
 }
 
 static const char *reason(int http) {
@@ -80,7 +87,7 @@ static const char *reason(int http) {
  * socket's buffer, or the client reads nothing anyway. */
 static void refuse_locked(td_connection *c, const td_api_error *err) {
     td_jbuf body = {0}, head = {0};
-    td_api_error_write(&body, err);
+    (c->write_error ? c->write_error : td_api_error_write)(&body, err);
     td_jbuf_printf(&head,
                    "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
                    err->http, reason(err->http), body.len);

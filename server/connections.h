@@ -21,11 +21,12 @@ typedef enum { TD_READS_HEAD, TD_READS_BODY, TD_ANSWERS } td_connection_phase;
 
 typedef struct td_connection td_connection;
 struct td_connection {
-    td_connection *next, **link; /* of the list; link: what points here */
-    int            fd;
-    bool           reserve;     /* one above the limit: answered once, soon */
-    bool           refused;     /* it was answered past libmicrohttpd, and only lingers */
-    int64_t        deadline_ms; /* monotonic; INT64_MAX: none */
+    td_connection  *next, **link; /* of the list; link: what points here */
+    int             fd;
+    bool            reserve;     /* one above the limit: answered once, soon */
+    bool            refused;     /* it was answered past libmicrohttpd, and only lingers */
+    int64_t         deadline_ms; /* monotonic; INT64_MAX: none */
+    td_error_writer write_error; /* of the API that is asked for; NULL: td_api_error_write */
 };
 
 typedef struct {
@@ -48,6 +49,9 @@ td_connection *td_connection_of(struct MHD_Connection *connection);
 
 /** @return false: the connection was refused meanwhile and is to end. */
 bool td_connection_enter(td_connections *all, td_connection *c, td_connection_phase phase);
+
+/** How an error of the request that is being read is written. */
+void td_connection_set_errors(td_connections *all, td_connection *c, td_error_writer write_error);
 
 /** Answer now, past libmicrohttpd, which cannot amid a request; what still comes is to be dropped, and the connection ends
  * within seconds. */

@@ -331,12 +331,13 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
     td_request_params    *params = add_parsers(g) ? malloc(g->n_choices * sizeof *params) : NULL;
     if (!params) return td_api_fail(err, 500, "internal_error", "Out of memory.");
     for (size_t i = 0; i < g->n_choices; i++) {
-        const td_api_prompt *prompt = &r->prompts[i / r->n];
-        params[i] = common_params(r);
+        const td_api_prompt  *prompt = &r->prompts[i / r->n];
+        const td_api_request *own = td_api_of_prompt(r, i / r->n);
+        params[i] = common_params(own);
         params[i].prompt = prompt->ids;
         params[i].n_prompt = prompt->n_ids;
         /* Choices of one prompt must differ: each has a seed of its own. */
-        if (r->sampling.has_seed) params[i].sampling.seed = r->sampling.seed + i % r->n;
+        if (own->sampling.has_seed) params[i].sampling.seed = own->sampling.seed + i % r->n;
         params[i].user = &g->choices[i];
     }
     /* Of each engine request until its last event, which may come before the call returns. */

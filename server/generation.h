@@ -90,6 +90,7 @@ struct td_generation {
     td_jbuf  out;  /* stream bytes not handed to libmicrohttpd yet */
     size_t   out_sent;
     bool     out_ended; /* the last byte of the stream is in out */
+    size_t   out_next;  /* the choice that is written first, when there was no room for all */
 };
 
 /** A generation for a parsed and encoded request, which it takes over (also on failure). NULL: out of memory. One reference.
@@ -130,6 +131,12 @@ td_choice_state td_choice_get_state(const td_choice *c);
 
 /** Tokens of all choices; a prompt counts once, however many it has. Under the lock, or when all is finished. */
 td_usage td_generation_usage(const td_generation *g);
+
+/** Bytes of one token; none where the tokenizer has none. answer_tokens.c. */
+const char *td_token_bytes(const td_generation *g, uint32_t id, size_t *len, bool *special);
+
+/** NaN, which no position before predicts, is null. */
+void td_write_logprob(td_jbuf *b, float logprob);
 
 /**
  * Hand a choice's news to its API's piece, with b: `step` tokens a piece at most, and with each the tokens that came since the

@@ -17,10 +17,12 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/trace.h"
+#include "server/anthropic/messages.h"
 #include "server/framing.h"
 #include "server/generation.h"
 #include "server/openai/completions.h"
 #include "server/openai/responses.h"
+#include "server/sglang/generate.h"
 
 #define HTTP_THREADS 4
 #define CONNECTION_MEMORY 65536 /* libmicrohttpd's pool per connection: headers (431 above) and buffers */
@@ -45,6 +47,9 @@ typedef struct {
 static const route ROUTES[] = {
     {"POST", "/v1/chat/completions", &td_api_chat, td_work_generate, td_route_generate, GENERATES},
     {"POST", "/v1/completions", &td_api_completion, td_work_generate, td_route_generate, GENERATES},
+    {"POST", "/v1/messages", &td_api_messages, td_work_generate, td_route_generate, GENERATES},
+    {"POST", "/v1/messages/count_tokens", &td_api_messages, td_work_count_tokens, td_route_reply, 0},
+    {"POST", "/generate", &td_api_generate, td_work_generate, td_route_generate, GENERATES},
     {"POST", "/v1/responses", &td_api_response, td_work_generate, td_route_generate, GENERATES},
     {"GET", "/v1/responses/", NULL, NULL, td_route_get_response, PREFIX},
     {"DELETE", "/v1/responses/", NULL, NULL, td_route_delete_response, PREFIX},
@@ -88,6 +93,8 @@ static bool same_secret(const char *a, const char *b) {
 
 static bool authorized(const td_server *s, struct MHD_Connection *connection) {
     if (!s->opt.api_key) return true;
+    const char *key = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "x-api-key"); /* Anthropic's clients */
+    if (key && same_secret(key, s->opt.api_key)) return true;
     const char *header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization");
     if (!header || strncasecmp(header, "Bearer ", 7) != 0) return false;
     header += 7;
@@ -124,7 +131,8 @@ static void choose_route(td_call *c, const char *method, const char *url) {
         add_method(c, ROUTES[i].method);
     }
     if (!(found && found->flags & OPEN) && !authorized(s, c->connection))
-        fail_call(c, 401, "invalid_api_key", "This server needs an API key: send 'Authorization: Bearer KEY'.");
+        fail_call(c, 401, "invalid_api_key",
+                  "This server needs an API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.");
     else if (!path_known)
         c->broken = td_api_fail(&c->err, 404, "not_found", "There is no '%.200s' here; docs/server.md lists what there is.",
                                 url) != TD_OK;
@@ -233,6 +241,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
             c->route = "preflight";
         else
             choose_route(c, method, url);
+        if (c->api) td_connection_set_errors(&s->connections, c->socket, c->api->write_error);
         td_trace_async_begin(c->number, &(td_trace_label){.tier = TD_TRACE_HTTP, .name = c->route});
         if (td_check_framing(connection, version, &c->err) != TD_OK) return answer_and_close(c);
         if (preflight) return MHD_YES;

@@ -30,14 +30,6 @@ static void write_head(td_jbuf *b, const td_generation *g, const char *object) {
     td_jw_member_str(b, "model", g->req.model ? g->req.model : g->server->model_name);
 }
 
-static void write_warnings(td_jbuf *b, const td_api_request *r) {
-    if (!r->n_warnings) return;
-    td_jw_key(b, "warnings");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < r->n_warnings; i++) td_jw_str(b, r->warnings[i]);
-    td_jw_close(b, ']');
-}
-
 static void write_finish(td_jbuf *b, const td_choice_state *st) {
     /* An error is no finish reason: it is the answer, or an event of its own. "abort" as SGLang says it. */
     static const char *const reason[] = {
@@ -97,7 +89,7 @@ static void write_answer(td_generation *g, const char *object, void (*write_choi
     }
     td_jw_close(b, ']');
     write_usage(b, td_generation_usage(g));
-    write_warnings(b, &g->req);
+    td_api_write_warnings(b, &g->req);
     td_jw_close(b, '}');
 }
 
@@ -131,7 +123,7 @@ static void end_chunk(td_jbuf *b, const td_choice *c, td_usage used, bool with_w
         write_usage(b, used);
     else if (r->include_usage)
         td_jw_member_null(b, "usage");
-    if (with_warnings) write_warnings(b, r);
+    if (with_warnings) td_api_write_warnings(b, r);
     td_jw_close(b, '}');
     td_jbuf_puts(b, "\n\n");
 }

@@ -5,27 +5,17 @@
 
 #include "server/openai/completions.h"
 
-#define LOGPROB_FLOOR (-9999.0) /* stands for minus infinity, which JSON has not; as other servers do */
-
 static size_t count_chars(const char *s, size_t n) {
     size_t chars = 0;
     for (size_t i = 0; i < n; i++) chars += ((unsigned char)s[i] & 0xc0) != 0x80;
     return chars;
 }
 
-/* Bytes of one token; none where it has none. */
-static const char *token_bytes(const td_generation *g, uint32_t id, size_t *len, bool *special) {
-    *len = 0;
-    *special = false;
-    const char *bytes = g->server->tokenizer ? td_tokenizer_token(g->server->tokenizer, id, len, special) : NULL;
-    return bytes ? bytes : "";
-}
-
 /* A token as completions name it: its text, or, where it is no whole characters, "bytes:\\xe2\\x80" as OpenAI does. */
 static void write_token(td_jbuf *b, const td_generation *g, uint32_t id) {
     size_t      len;
     bool        special;
-    const char *bytes = token_bytes(g, id, &len, &special);
+    const char *bytes = td_token_bytes(g, id, &len, &special);
     if (td_jw_is_utf8(bytes, len)) {
         td_jw_text(b, bytes, len);
         return;
@@ -38,23 +28,16 @@ static void write_token(td_jbuf *b, const td_generation *g, uint32_t id) {
     td_jbuf_free(&name);
 }
 
-static void write_logprob(td_jbuf *b, float logprob) {
-    if (isnan(logprob))
-        td_jw_null(b);
-    else
-        td_jw_real(b, logprob < LOGPROB_FLOOR ? LOGPROB_FLOOR : (double)logprob, 9);
-}
-
 /* ---- chat: content[] of {token, logprob, bytes, top_logprobs} ---- */
 
 static void write_chat_token(td_jbuf *b, const td_generation *g, td_token_logprob t) {
     size_t      len;
     bool        special;
-    const char *bytes = token_bytes(g, t.id, &len, &special);
+    const char *bytes = td_token_bytes(g, t.id, &len, &special);
     td_jw_key(b, "token");
     td_jw_text(b, bytes, len);
     td_jw_key(b, "logprob");
-    write_logprob(b, t.logprob);
+    td_write_logprob(b, t.logprob);
     td_jw_key(b, "bytes");
     td_jw_open(b, '[');
     for (size_t i = 0; i < len; i++) td_jw_int(b, (unsigned char)bytes[i]);
@@ -117,14 +100,14 @@ static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob
         const td_token_logprob *t = &at[k < stride ? k : 0];
         if (t->id == TD_LP_NONE) continue;
         bool special, again = false;
-        seen[n] = token_bytes(g, t->id, &seen_len[n], &special);
+        seen[n] = td_token_bytes(g, t->id, &seen_len[n], &special);
         for (size_t i = 0; i < n && !again; i++)
             again = seen_len[i] == seen_len[n] && !memcmp(seen[i], seen[n], seen_len[n]);
         if (again) continue;
         n++;
         write_token(b, g, t->id);
         td_jbuf_puts(b, ":");
-        write_logprob(b, t->logprob);
+        td_write_logprob(b, t->logprob);
     }
     td_jw_close(b, '}');
 }
@@ -144,7 +127,7 @@ void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news)
     td_jw_close(b, ']');
     td_jw_key(b, "token_logprobs");
     td_jw_open(b, '[');
-    for (size_t i = 0; i < n; i++) write_logprob(b, position_at(news, i, stride).at->logprob);
+    for (size_t i = 0; i < n; i++) td_write_logprob(b, position_at(news, i, stride).at->logprob);
     td_jw_close(b, ']');
     td_jw_key(b, "top_logprobs");
     td_jw_open(b, '[');
@@ -158,7 +141,7 @@ void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news)
         /* Special tokens take room in the text only where they are shown: in a text prompt, or when not skipped. */
         size_t      len;
         bool        special;
-        const char *bytes = token_bytes(g, p.at->id, &len, &special);
+        const char *bytes = td_token_bytes(g, p.at->id, &len, &special);
         bool        shown = !special || (p.of_prompt && prompt->text) || !g->req.skip_special_tokens;
         c->text_chars += shown ? count_chars(bytes, len) : 0;
     }

@@ -7,14 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/anthropic/messages.h"
 #include "server/openai/completions.h"
 #include "server/openai/responses.h"
+#include "server/sglang/generate.h"
 
 static void require(int condition) {
     if (!condition) abort();
 }
 
-static void check_accepted(const td_api_request *r, const td_engine_info *info) {
+static void check_parameters(const td_api_request *r, const td_engine_info *info) {
     const td_sampling *s = &r->sampling;
     require(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1);
     require(s->repetition_penalty > 0 && fabs(s->frequency_penalty) <= 2 && fabs(s->presence_penalty) <= 2);
@@ -22,16 +24,23 @@ static void check_accepted(const td_api_request *r, const td_engine_info *info) 
             r->top_logprobs <= TD_LOGPROBS_MAX);
     for (size_t i = 0; i < s->n_bias; i++) require(s->bias_ids[i] < info->vocab_size && fabsf(s->bias[i]) <= 100);
     for (size_t i = 0; i < r->n_stop_ids; i++) require(r->stop_ids[i] < info->vocab_size);
+}
+
+static void check_accepted(const td_api_request *r, const td_engine_info *info) {
+    check_parameters(r, info);
     for (size_t i = 0; i < r->n_prompts; i++) {
-        require(r->prompts[i].n_ids > 0 && r->prompts[i].n_ids + r->max_tokens <= info->context_length);
+        const td_api_request *own = td_api_of_prompt(r, i);
+        check_parameters(own, info);
+        require(own->n == r->n && own->stream == r->stream && own->top_logprobs == r->top_logprobs);
+        require(r->prompts[i].n_ids > 0 && r->prompts[i].n_ids + own->max_tokens <= info->context_length);
         for (size_t k = 0; k < r->prompts[i].n_ids; k++) require(r->prompts[i].ids[k] < info->vocab_size);
     }
 }
 
-static void check_refused(const td_api_error *err) {
+static void check_refused(const td_api *api, const td_api_error *err) {
     td_jbuf b = {0};
     require(err->http >= 400 && err->http < 600 && err->message[0]);
-    td_api_error_write(&b, err);
+    api->write_error(&b, err);
     json_t *doc = json_loadb(b.data, b.len, JSON_REJECT_DUPLICATES, NULL);
     require(json_is_string(json_object_get(json_object_get(doc, "error"), "message")));
     json_decref(doc);
@@ -85,15 +94,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         keep_two(&responses);
     }
     td_engine_get_info(engine, &info);
-    const td_api *api = data[0] & 2 ? &td_api_response : data[0] & 1 ? &td_api_chat : &td_api_completion;
+    static const td_api *const apis[] = {&td_api_completion, &td_api_chat, &td_api_response, &td_api_messages,
+                                         &td_api_generate};
+    size_t                     which = data[0] - (size_t)'0';
+    if (which >= sizeof apis / sizeof *apis) return 0;
+    const td_api *api = apis[which];
     td_status     st = td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&info, &responses}, &r, &err);
     if (st == TD_OK) st = td_api_encode(&r, td_engine_tokenizer(engine), &chat, &info, &err);
     if (st == TD_OK)
         check_accepted(&r, &info);
     else
-        check_refused(&err);
+        check_refused(api, &err);
     td_api_rename_error(api, &err);
-    if (st != TD_OK) check_refused(&err);
+    if (st != TD_OK) check_refused(api, &err);
     td_api_request_free(&r);
     require(responses.n == 2);
     return 0;

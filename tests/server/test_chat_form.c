@@ -95,6 +95,8 @@ static void arguments_that_are_objects_already(void **state) {
     (void)state;
     assert_renders(ITEMS, BODY("\"T\"", "{\"a\": [1, 2.5]}"), "<user>QT[f a=[1, 2.5]]<tool>R");
     assert_renders(TOJSON, BODY("\"T\"", "{\"a\": [1, 2.5]}"), "<user>QT[f {\"a\": [1, 2.5]}]<tool>R");
+    assert_renders(ADDED, BODY("null", "{\"a\": [1, 2.5], \"b\": \"\u00e9\"}"),
+                   "<user>Q[f {\"a\": [1, 2.5], \"b\": \"\xc3\xa9\"}]<tool>R");
 }
 
 static void arguments_that_do_not_parse(void **state) {
@@ -140,6 +142,23 @@ static void tools_and_effort_that_nothing_shows(void **state) {
     assert_false(form.ignores_tools);
 }
 
+static void a_switch_for_thinking(void **state) {
+    (void)state;
+    static const struct {
+        const char *source;
+        bool        ignores;
+    } cases[] = {{"{{ messages[0].content }}", true},
+                 {"{{ '<think></think>' if enable_thinking is defined and not enable_thinking }}", false},
+                 {"{{ '<think>' if thinking else '</think>' }}", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        td_chat_form      form;
+        td_chat_template *t = compile(cases[i].source);
+        td_chat_form_learn(&form, t, NULL, NULL);
+        assert_int_equal(form.ignores_thinking, cases[i].ignores);
+        td_chat_template_free(t);
+    }
+}
+
 /* The published templates: the arguments' member is there once, as JSON or as the template's own form, and nothing prints
  * None. */
 static void published_templates(void **state) {
@@ -177,6 +196,7 @@ int main(void) {
         cmocka_unit_test(other_forms_are_tried),
         cmocka_unit_test(refusals_are_those_of_the_template),
         cmocka_unit_test(tools_and_effort_that_nothing_shows),
+        cmocka_unit_test(a_switch_for_thinking),
         cmocka_unit_test(published_templates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

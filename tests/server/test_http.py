@@ -312,7 +312,7 @@ class Protocol(HttpTest):
 
     def test_routes(self):
         for method, path, status in [("GET", "/v1/chat/completions", 405), ("DELETE", "/v1/models", 405), ("GET", "/", 404),
-                                     ("POST", "/generate", 404), ("GET", "/v1/models/../../etc/passwd", 404)]:
+                                     ("GET", "/generate", 405), ("POST", "/generate_all", 404), ("GET", "/v1/models/../../etc/passwd", 404)]:
             with self.subTest(path):
                 code, answer, _ = self.server.request(method, path)
                 self.assertEqual(code, status)

@@ -1,0 +1,237 @@
+/* /generate: the JSON of answers and of a stream's events. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "server/sglang/generate.h"
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- one choice ---- */
+
+/* What ended it; null while it runs. */
+static void write_finish(td_jbuf *b, const td_choice *c, const td_choice_state *st) {
+    static const char *const type[] = {
+        [TD_FINISH_STOP] = "stop", [TD_FINISH_LENGTH] = "length", [TD_FINISH_ABORT] = "abort"};
+    td_jw_key(b, "finish_reason");
+    if (st->finish == TD_FINISH_NONE || st->finish == TD_FINISH_ERROR) {
+        td_jw_null(b);
+        return;
+    }
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "type", type[st->finish]);
+    if (st->finish == TD_FINISH_STOP && st->stop_reason)
+        td_jw_member_str(b, "matched", st->stop_reason);
+    else if (st->finish == TD_FINISH_STOP && st->stop_token != UINT32_MAX)
+        td_jw_member_int(b, "matched", st->stop_token);
+    else if (st->finish == TD_FINISH_LENGTH)
+        td_jw_member_int(b, "length", td_api_of_prompt(&c->generation->req, c->index / c->generation->req.n)->max_tokens);
+    else if (st->finish == TD_FINISH_ABORT)
+        td_jw_member_str(b, "message", "Ended early, as /abort_request asked for.");
+    td_jw_close(b, '}');
+}
+
+/* [log-probability, id, text or null] */
+static void write_token(td_jbuf *b, const td_generation *g, const td_token_logprob *t) {
+    const td_generate_state *own = g->req.own;
+    size_t                   len;
+    bool                     special;
+    const char              *bytes = td_token_bytes(g, t->id, &len, &special);
+    td_jw_open(b, '[');
+    td_write_logprob(b, t->logprob);
+    td_jw_int(b, t->id);
+    if (own->logprob_texts)
+        td_jw_text(b, bytes, len);
+    else
+        td_jw_null(b);
+    td_jw_close(b, ']');
+}
+
+/* Two lists over n positions from `from` on: of the tokens themselves, and, if asked for, of the top ones. */
+static void write_positions(td_jbuf *b, const td_generation *g, const char *key, const char *top_key,
+                            const td_token_logprob *lp, size_t from, size_t n) {
+    size_t stride = 1 + g->req.top_logprobs;
+    td_jw_key(b, key);
+    td_jw_open(b, '[');
+    for (size_t i = from; i < n; i++) write_token(b, g, lp + i * stride);
+    td_jw_close(b, ']');
+    if (g->req.top_logprobs == 0) return;
+    td_jw_key(b, top_key);
+    td_jw_open(b, '[');
+    for (size_t i = from; i < n; i++) {
+        const td_token_logprob *at = lp + i * stride;
+        if (at[1].id == TD_LP_NONE) { /* the first of the prompt: nothing predicts it */
+            td_jw_null(b);
+            continue;
+        }
+        td_jw_open(b, '[');
+        for (size_t k = 1; k < stride && at[k].id != TD_LP_NONE; k++) write_token(b, g, &at[k]);
+        td_jw_close(b, ']');
+    }
+    td_jw_close(b, ']');
+}
+
+static void write_meta(td_jbuf *b, const td_choice *c, const td_choice_state *st, const td_news *news) {
+    const td_generation     *g = c->generation;
+    const td_generate_state *own = g->req.own;
+    td_jw_key(b, "meta_info");
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "id", g->id);
+    write_finish(b, c, st);
+    td_jw_member_int(b, "prompt_tokens", (int64_t)st->used.prompt);
+    td_jw_member_int(b, "completion_tokens", (int64_t)st->used.completion);
+    td_jw_member_int(b, "cached_tokens", (int64_t)st->used.cached);
+    if (g->req.logprobs) {
+        write_positions(b, g, "input_token_logprobs", "input_top_logprobs", news->prompt_lp, own->logprob_start,
+                        news->n_prompt_lp);
+        write_positions(b, g, "output_token_logprobs", "output_top_logprobs", news->lp, 0, news->n_lp);
+    }
+    if (st->finish != TD_FINISH_NONE) {
+        td_jw_key(b, "e2e_latency");
+        td_jw_real(b, (double)(now_ns() - own->begun_ns) / 1e9, 6);
+    }
+    td_jw_close(b, '}');
+}
+
+/* news: all of the choice, from its beginning. */
+static void write_choice(td_jbuf *b, const td_choice *c, const td_choice_state *st, const td_news *news, bool with_index) {
+    td_jw_open(b, '{');
+    if (with_index) td_jw_member_int(b, "index", c->index);
+    td_jw_key(b, "text");
+    td_jw_text(b, news->text.data, news->text.len);
+    td_jw_key(b, "output_ids");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < news->n_tokens; i++) td_jw_int(b, news->tokens[i]);
+    td_jw_close(b, ']');
+    write_meta(b, c, st, news);
+    td_jw_close(b, '}');
+}
+
+static void write_answer(td_generation *g, td_jbuf *b) {
+    const td_generate_state *own = g->req.own;
+    if (own->is_list) td_jw_open(b, '[');
+    for (size_t i = 0; i < g->n_choices; i++) {
+        td_choice_state st = td_choice_get_state(&g->choices[i]);
+        write_choice(b, &g->choices[i], &st, &g->choices[i].news, false);
+    }
+    if (own->is_list) td_jw_close(b, ']');
+}
+
+/* ---- streams ---- */
+
+static void begin_stream(td_generation *g, td_jbuf *b) {
+    td_generate_state *own = g->req.own;
+    own->told = calloc(g->n_choices, sizeof *own->told);
+    own->n_told = own->told ? g->n_choices : 0;
+    b->failed = b->failed || !own->told;
+}
+
+/* What the choice has said so far, as if it had come at once. */
+static td_news all_told(const td_generation *g, td_generate_told *t) {
+    size_t position_bytes = (1 + g->req.top_logprobs) * sizeof(td_token_logprob);
+    return (td_news){.text = t->text,
+                     .tokens = (uint32_t *)(void *)t->tokens.data,
+                     .n_tokens = t->tokens.len / sizeof(uint32_t),
+                     .lp = (td_token_logprob *)(void *)t->lp.data,
+                     .n_lp = t->lp.len / position_bytes,
+                     .prompt_lp = (td_token_logprob *)(void *)t->prompt_lp.data,
+                     .n_prompt_lp = t->prompt_lp.len / position_bytes};
+}
+
+static td_generate_told *told_of(td_choice *c) {
+    td_generate_state *own = c->generation->req.own;
+    return own->told ? &own->told[c->index] : NULL;
+}
+
+static void write_event(td_choice *c, const td_choice_state *st, td_jbuf *b) {
+    const td_generate_state *own = c->generation->req.own;
+    td_generate_told        *t = told_of(c);
+    if (!t) return;
+    td_news all = all_told(c->generation, t);
+    td_jbuf_puts(b, "data: ");
+    write_choice(b, c, st, &all, own->is_list);
+    td_jbuf_puts(b, "\n\n");
+    b->failed = b->failed || t->text.failed || t->tokens.failed || t->lp.failed || t->prompt_lp.failed;
+}
+
+static void open_choice(td_choice *c, const td_choice_state *st, const td_news *n, td_jbuf *b) {
+    td_generate_told *t = told_of(c);
+    (void)st;
+    (void)b;
+    if (!t) return;
+    td_jbuf_put(&t->prompt_lp, n->prompt_lp, n->n_prompt_lp * (1 + c->generation->req.top_logprobs) * sizeof *n->prompt_lp);
+}
+
+/* The last piece is told with what ended the choice. */
+static void write_piece(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b) {
+    td_generate_told *t = told_of(c);
+    if (!t) return;
+    td_jbuf_put(&t->text, p->text, p->len);
+    if (p->with) {
+        td_jbuf_put(&t->tokens, p->with->tokens, p->with->n_tokens * sizeof *p->with->tokens);
+        td_jbuf_put(&t->lp, p->with->lp, p->with->n_lp * (1 + c->generation->req.top_logprobs) * sizeof *p->with->lp);
+    }
+    if (st->finish == TD_FINISH_NONE) write_event(c, st, b);
+}
+
+static void end_stream(td_generation *g, td_jbuf *b) {
+    (void)g;
+    td_jbuf_puts(b, "data: [DONE]\n\n");
+}
+
+static void fail_stream(td_generation *g, td_jbuf *b) {
+    td_jbuf_puts(b, "data: ");
+    td_api_error_write(b, &g->error);
+    td_jbuf_puts(b, "\n\n");
+    end_stream(g, b);
+}
+
+/* ---- the request ---- */
+
+static td_status read_generate(json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err) {
+    td_generate_state *own = r->own = calloc(1, sizeof *own);
+    td_status          st = TD_EINVAL;
+    if (own) {
+        own->begun_ns = now_ns();
+        st = td_generate_read(body, with, own, r, err);
+    } else {
+        td_api_fail(err, 500, "internal_error", "Out of memory.");
+    }
+    json_decref(body);
+    td_api_rename_error(&td_api_generate, err);
+    return st;
+}
+
+static void free_own(void *p) {
+    td_generate_state *own = p;
+    for (size_t i = 0; i < own->n_told; i++) {
+        td_jbuf_free(&own->told[i].text);
+        td_jbuf_free(&own->told[i].tokens);
+        td_jbuf_free(&own->told[i].lp);
+        td_jbuf_free(&own->told[i].prompt_lp);
+    }
+    free(own->told);
+    free(own);
+}
+
+static const td_api_name NAMES[] = {
+    {"max_tokens", "max_new_tokens"}, {"min_tokens", "min_new_tokens"}, {"seed", "sampling_seed"}, {0}};
+
+const td_api td_api_generate = {.id_prefix = "",
+                                .names = NAMES,
+                                .read = read_generate,
+                                .free_own = free_own,
+                                .write_error = td_api_error_write,
+                                .write_answer = write_answer,
+                                .begin = begin_stream,
+                                .gathers = true,
+                                .open = open_choice,
+                                .piece = write_piece,
+                                .finish = write_event,
+                                .end = end_stream,
+                                .fail = fail_stream};

@@ -128,6 +128,10 @@ td_status td_grammar_place_mask(td_grammar_place *p, uint32_t **mask) {
     return td_gr_mask(&p->grammar->masks, &p->matcher, &p->walk, p->mask);
 }
 
+uint64_t td_grammar_place_work(const td_grammar_place *p) {
+    return p->matcher.work;
+}
+
 td_status td_grammar_place_advance(td_grammar_place *p, const char *bytes, size_t n) {
     return td_gr_matcher_advance(&p->matcher, bytes, n) == n && !p->matcher.overflow ? TD_OK : TD_EINVAL;
 }

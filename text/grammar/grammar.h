@@ -23,6 +23,9 @@ void                   td_grammar_place_close(td_grammar_place *p); /* p may be 
  */
 TD_NODISCARD td_status td_grammar_place_mask(td_grammar_place *p, uint32_t **mask);
 
+/** Nodes of the vocabulary's trie and stacks that the last mask has looked at. */
+uint64_t td_grammar_place_work(const td_grammar_place *p);
+
 /** Go on by the bytes of a token. @return TD_EINVAL when they cannot come next; p is then where it was before, or between.
  */
 TD_NODISCARD td_status td_grammar_place_advance(td_grammar_place *p, const char *bytes, size_t n);

@@ -41,7 +41,19 @@ void td_gr_walk_close(td_gr_walk *w) {
 
 /* ---- walks ----------------------------------------------------------------------------------- */
 
-static bool add_exit(td_gr_walk *w, uint32_t node) {
+#define OF_SHAPE (1u << 31) /* an exit: the rest is a node of the shapes, else a node of the trie */
+
+/* One walk from a set: tokens that go on from it are set in the mask. */
+typedef struct {
+    const td_trie *t;
+    td_gr_matcher *m;
+    td_gr_walk    *w;
+    uint32_t      *mask;
+    size_t         words, n_tokens;
+    bool           exits; /* note where the rule may end with more to come */
+} walking;
+
+static bool add_exit(td_gr_walk *w, uint32_t exit) {
     if (w->n_exits == w->exits_room) {
         size_t    room = w->exits_room ? 2 * w->exits_room : 256;
         uint32_t *exits = realloc(w->exits, room * sizeof *exits);
@@ -49,29 +61,107 @@ static bool add_exit(td_gr_walk *w, uint32_t node) {
         w->exits = exits;
         w->exits_room = room;
     }
-    w->exits[w->n_exits++] = node;
+    w->exits[w->n_exits++] = exit;
     return true;
 }
 
-/* Set the bits of the tokens in nodes[begin .. end) that go on from `set`; bytes before depth `base` have been read. Where
-   exits: also note the nodes at which the rule may end with more to come. */
-static td_status walk(const td_trie *t, td_gr_matcher *m, td_gr_walk *w, uint32_t set, uint32_t begin, uint32_t end,
-                      uint32_t base, bool exits, uint32_t *mask) {
-    w->path[base] = set;
+static void set_bits(uint32_t *restrict to, const uint32_t *restrict from, size_t words) {
+    for (size_t i = 0; i < words; i += 16)
+        for (size_t k = 0; k < 16; k++) to[i + k] |= from[i + k];
+}
+
+static void set_ids(uint32_t *mask, const uint32_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) mask[ids[i] / 32] |= 1u << ids[i] % 32;
+}
+
+static td_status walk_shapes(walking *g, uint32_t begin, uint32_t end);
+
+/* The set `to` has been reached at a node of the trie: its tokens are right. @return whether its subtree is to be walked. */
+static td_status arrive(walking *g, uint32_t at, uint32_t to, bool *on) {
+    const td_trie_node *node = &g->t->nodes[at];
+    size_t              n = node[1].token - node->token;
+    set_ids(g->mask, g->t->tokens + node->token, n);
+    g->n_tokens += n;
+    g->w->path[node->depth] = to;
+    bool inner = node->skip > at + 1;
+    *on = inner && g->m->sets[to].n;
+    return inner && g->exits && g->m->sets[to].exits && !add_exit(g->w, at) ? TD_ENOMEM : TD_OK;
+}
+
+/* Nodes of the trie; path has the sets of those above them. */
+static td_status walk_nodes(walking *g, uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end;) {
-        const td_trie_node *node = &t->nodes[i];
-        if (++m->work > TD_GR_WORK_MAX) return TD_EINVAL;
-        uint32_t to = td_gr_matcher_step(m, w->path[node->depth - 1], node->byte);
-        if (to == TD_GR_DEAD) {
-            i = node->skip;
-            continue;
-        }
-        for (uint32_t k = node->token; k < node[1].token; k++) mask[t->tokens[k] / 32] |= 1u << t->tokens[k] % 32;
-        if (exits && m->sets[to].exits && node->skip > i + 1 && !add_exit(w, i)) return TD_ENOMEM;
-        w->path[node->depth] = to;
-        i = m->sets[to].n ? i + 1 : node->skip;
+        const td_trie_node *node = &g->t->nodes[i];
+        if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
+        uint32_t to = td_gr_matcher_step(g->m, g->w->path[node->depth - 1], node->byte);
+        bool     on = false;
+        if (to != TD_GR_DEAD) TD_TRY(arrive(g, i, to, &on));
+        i = on ? i + 1 : node->skip;
     }
     return TD_OK;
+}
+
+/* What follows a node of the trie, whose set is in path: by shapes where it has some. */
+static td_status walk_below(walking *g, uint32_t at) {
+    const td_trie_node *node = &g->t->nodes[at];
+    if (node->shape == TD_TRIE_NO_SHAPE) return walk_nodes(g, at + 1, node->skip);
+    return walk_shapes(g, node->shape + 1, g->t->shapes.nodes[node->shape].skip);
+}
+
+/* The members of a shape whose bytes do not all lead to one set. */
+static td_status walk_members(walking *g, const td_shape_node *shape) {
+    uint32_t from = g->w->path[shape->depth - 1];
+    for (uint32_t k = shape->member; k < shape[1].member; k++) {
+        uint32_t at = g->t->shapes.members[k];
+        if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
+        uint32_t to = td_gr_matcher_step(g->m, from, g->t->nodes[at].byte);
+        bool     on = false;
+        if (to != TD_GR_DEAD) TD_TRY(arrive(g, at, to, &on));
+        if (on) TD_TRY(walk_below(g, at));
+    }
+    return TD_OK;
+}
+
+/* Nodes of the shapes. Recursion is bounded by the depth of those that have shapes of their own. */
+static td_status walk_shapes(walking *g, uint32_t begin, uint32_t end) {
+    const td_shapes *s = &g->t->shapes;
+    for (uint32_t i = begin; i < end;) {
+        const td_shape_node *shape = &s->nodes[i];
+        if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
+        uint32_t to = td_gr_matcher_step_kind(g->m, g->w->path[shape->depth - 1], shape->kind);
+        if (to == TD_GR_MIXED) TD_TRY(walk_members(g, shape));
+        if (to == TD_GR_MIXED || to == TD_GR_DEAD) {
+            i = shape->skip;
+            continue;
+        }
+        size_t n = shape[1].token - shape->token;
+        if (shape->bits != TD_SHAPE_NO_BITS)
+            set_bits(g->mask, s->bits + shape->bits, g->words);
+        else
+            set_ids(g->mask, s->ids + shape->token, n);
+        g->n_tokens += n;
+        g->w->path[shape->depth] = to;
+        bool inner = shape->skip > i + 1;
+        if (inner && g->exits && g->m->sets[to].exits && !add_exit(g->w, i | OF_SHAPE)) return TD_ENOMEM;
+        i = inner && g->m->sets[to].n ? i + 1 : shape->skip;
+    }
+    return TD_OK;
+}
+
+static td_status walk_all(walking *g, uint32_t set) {
+    g->w->path[0] = set;
+    return walk_shapes(g, 1, g->t->shapes.nodes[0].skip);
+}
+
+/* What follows an exit, from a set. */
+static td_status walk_exit(walking *g, uint32_t exit, uint32_t set) {
+    uint32_t at = exit & ~OF_SHAPE;
+    if (!(exit & OF_SHAPE)) {
+        g->w->path[g->t->nodes[at].depth] = set;
+        return walk_below(g, at);
+    }
+    g->w->path[g->t->shapes.nodes[at].depth] = set;
+    return walk_shapes(g, at + 1, g->t->shapes.nodes[at].skip);
 }
 
 /* ---- a state by itself ----------------------------------------------------------------------- */
@@ -89,32 +179,54 @@ static bool add_set(few_sets *f, uint32_t set) {
     return true;
 }
 
-/* The sets that the bytes lo..hi lead to. @return false: a byte leads nowhere, or they are many. */
-static bool step_all(td_gr_matcher *m, few_sets *f, unsigned lo, unsigned hi) {
-    few_sets to = {.n = 0};
+/* The sets that some bytes lead to. @return false: a byte leads nowhere, or they are many. */
+static bool step_bytes(td_gr_matcher *m, const few_sets *f, const uint8_t *bytes, size_t n, few_sets *to) {
     for (uint32_t i = 0; i < f->n; i++)
-        for (unsigned byte = lo; byte <= hi; byte++) {
-            uint32_t set = td_gr_matcher_step(m, f->at[i], (uint8_t)byte);
-            if (m->sets[set].n == 0 || !add_set(&to, set)) return false;
+        for (size_t k = 0; k < n; k++) {
+            uint32_t set = td_gr_matcher_step(m, f->at[i], bytes[k]);
+            if (m->sets[set].n == 0 || !add_set(to, set)) return false;
         }
-    *f = to;
     return true;
 }
 
-/* The sets that the plain characters lead to: lead bytes of UTF-8, what may follow them at once, and how many bytes then. */
+/* Likewise, all bytes of a kind. */
+static bool step_kind(td_gr_matcher *m, const few_sets *f, uint8_t kind, few_sets *to) {
+    const td_gr_pda *pda = m->pda;
+    for (uint32_t i = 0; i < f->n; i++) {
+        uint32_t set = td_gr_matcher_step_kind(m, f->at[i], kind);
+        few_sets one = {{f->at[i]}, 1};
+        if (set == TD_GR_MIXED) {
+            size_t first = pda->kind_begin[kind], n = pda->kind_begin[kind + 1] - first;
+            if (!step_bytes(m, &one, pda->kind_bytes + first, n, to)) return false;
+        } else if (m->sets[set].n == 0 || !add_set(to, set)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The sets that the plain characters lead to: by the kind of their first byte, what the second one is where not any, and how
+   many follow. */
 static bool step_plain(td_gr_matcher *m, few_sets *f) {
     static const struct {
-        uint8_t lo, hi, n, from, to;
-    } leads[] = {{' ', '"' - 1, 0, 0, 0},     {'"' + 1, '\\' - 1, 0, 0, 0}, {'\\' + 1, 0x7E, 0, 0, 0},
-                 {0xC2, 0xDF, 1, 0x80, 0xBF}, {0xE0, 0xE0, 2, 0xA0, 0xBF},  {0xE1, 0xEC, 2, 0x80, 0xBF},
-                 {0xED, 0xED, 2, 0x80, 0x9F}, {0xEE, 0xEF, 2, 0x80, 0xBF},  {0xF0, 0xF0, 3, 0x90, 0xBF},
-                 {0xF1, 0xF3, 3, 0x80, 0xBF}, {0xF4, 0xF4, 3, 0x80, 0x8F}};
+        uint8_t first, n, from, to;
+    } leads[] = {{'a', 0, 0, 0},     {'A', 0, 0, 0},        {'0', 0, 0, 0},        {' ', 0, 0, 0},       {'!', 0, 0, 0},
+                 {0xC2, 1, 0, 0},    {0xE0, 2, 0xA0, 0xBF}, {0xE1, 2, 0, 0},       {0xE4, 2, 0, 0},      {0xE5, 2, 0, 0},
+                 {0xE9, 2, 0, 0},    {0xED, 2, 0x80, 0x9F}, {0xF0, 3, 0x90, 0xBF}, {0xF1, 3, 0, 0},      {0xF4, 3, 0x80, 0x8F}};
     few_sets to = {.n = 0};
     for (size_t l = 0; l < sizeof leads / sizeof *leads; l++) {
-        few_sets part = *f;
-        if (!step_all(m, &part, leads[l].lo, leads[l].hi)) return false;
-        for (unsigned k = 0; k < leads[l].n; k++)
-            if (!step_all(m, &part, k ? 0x80 : leads[l].from, k ? 0xBF : leads[l].to)) return false;
+        few_sets part = {.n = 0};
+        uint8_t  second[64];
+        size_t   n_second = 0;
+        for (unsigned byte = leads[l].from; leads[l].from && byte <= leads[l].to; byte++) second[n_second++] = (uint8_t)byte;
+        if (!step_kind(m, f, TD_BYTE_KIND[leads[l].first], &part)) return false;
+        for (unsigned k = 0; k < leads[l].n; k++) {
+            few_sets next = {.n = 0};
+            bool     any = k > 0 || n_second == 0;
+            if (any ? !step_kind(m, &part, TD_BYTE_KIND[0x80], &next) : !step_bytes(m, &part, second, n_second, &next))
+                return false;
+            part = next;
+        }
         for (uint32_t i = 0; i < part.n; i++)
             if (!add_set(&to, part.at[i])) return false;
     }
@@ -135,9 +247,8 @@ static bool takes_plain(td_gr_matcher *m, uint32_t set) {
 }
 
 /* Few ids are kept as a list. */
-static td_gr_known *known_of(const uint32_t *mask, size_t words, const uint32_t *exits, size_t n_exits, size_t *bytes) {
-    size_t n_ids = 0;
-    for (size_t i = 0; i < words; i++) n_ids += (size_t)__builtin_popcount(mask[i]);
+static td_gr_known *known_of(const uint32_t *mask, size_t words, size_t n_ids, const uint32_t *exits, size_t n_exits,
+                             size_t *bytes) {
     bool         dense = n_ids > words;
     size_t       n_list = dense ? 0 : n_ids;
     td_gr_known *known = malloc(sizeof *known + (n_list + n_exits) * sizeof(uint32_t));
@@ -167,15 +278,21 @@ static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t 
     size_t   words = TD_TRIE_WORDS(k->trie->vocab), bytes = 0;
     uint32_t set = td_gr_matcher_state_alone(m, state);
     if (set == TD_GR_DEAD) return TD_ENOMEM;
-    bool           plain = takes_plain(m, set);
-    const td_trie *trie = plain ? &k->trie->rest : &k->trie->all;
+    bool    plain = takes_plain(m, set);
+    walking g = {.t = plain ? &k->trie->rest : &k->trie->all,
+                 .m = m,
+                 .w = w,
+                 .mask = w->alone,
+                 .words = words,
+                 .n_tokens = plain ? k->trie->all.n_tokens - k->trie->rest.n_tokens : 0,
+                 .exits = true};
     if (plain)
         memcpy(w->alone, k->trie->plain, words * sizeof *w->alone);
     else
         memset(w->alone, 0, words * sizeof *w->alone);
     w->n_exits = 0;
-    TD_TRY(walk(trie, m, w, set, 0, trie->n_nodes, 0, true, w->alone));
-    known = known_of(w->alone, words, w->exits, w->n_exits, &bytes);
+    TD_TRY(walk_all(&g, set));
+    known = known_of(w->alone, words, g.n_tokens, w->exits, w->n_exits, &bytes);
     if (!known) return TD_ENOMEM;
     known->of_rest = plain;
     *out = known;
@@ -198,33 +315,48 @@ static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t 
 
 /* ---- the mask -------------------------------------------------------------------------------- */
 
-static td_status add_stack(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t node, uint32_t *mask) {
-    td_gr_stack  top = m->nodes[node];
+/* What stacks with the same top allow: what is known of it, and behind its exits what all that is below them does. */
+static td_status add_stacks(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, const uint32_t *nodes, size_t n,
+                            uint32_t *mask) {
     bool         own;
     td_gr_known *known;
-    td_status    st = know(k, m, w, top.state, &known, &own);
+    td_status    st = know(k, m, w, m->nodes[nodes[0]].state, &known, &own);
     if (st != TD_OK) return st;
-    size_t words = TD_TRIE_WORDS(k->trie->vocab);
-    for (size_t i = 0; known->bits && i < words; i++) mask[i] |= known->bits[i];
-    for (uint32_t i = 0; i < known->n_ids; i++) mask[known->ids_and_exits[i] / 32] |= 1u << known->ids_and_exits[i] % 32;
-    if (top.below != TD_GR_BOTTOM && known->n_exits) {
-        uint32_t       below = td_gr_matcher_set_of(m, top.below);
-        const td_trie *trie = known->of_rest ? &k->trie->rest : &k->trie->all;
-        for (uint32_t i = 0; i < known->n_exits && st == TD_OK && m->sets[below].n; i++) {
-            uint32_t            exit = known->ids_and_exits[known->n_ids + i];
-            const td_trie_node *n = &trie->nodes[exit];
-            st = walk(trie, m, w, below, exit + 1, n->skip, n->depth, false, mask);
-        }
+    size_t   words = TD_TRIE_WORDS(k->trie->vocab), n_below = 0;
+    uint32_t below[TD_GR_SET_MAX];
+    if (known->bits) set_bits(mask, known->bits, words);
+    set_ids(mask, known->ids_and_exits, known->n_ids);
+    for (size_t i = 0; i < n && known->n_exits; i++)
+        if (m->nodes[nodes[i]].below != TD_GR_BOTTOM) below[n_below++] = m->nodes[nodes[i]].below;
+    if (n_below) {
+        uint32_t set = td_gr_matcher_set_of(m, below, n_below);
+        walking  g = {.t = known->of_rest ? &k->trie->rest : &k->trie->all, .m = m, .w = w, .mask = mask, .words = words};
+        for (uint32_t i = 0; i < known->n_exits && st == TD_OK && m->sets[set].n; i++)
+            st = walk_exit(&g, known->ids_and_exits[known->n_ids + i], set);
     }
     if (own) known_free(known);
     return st;
 }
 
+static int by_value(const void *x, const void *y) {
+    uint64_t a = *(const uint64_t *)x, b = *(const uint64_t *)y;
+    return (a > b) - (a < b);
+}
+
 td_status td_gr_mask(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t *mask) {
     TD_TRY(td_gr_matcher_tidy(m));
+    const td_gr_set *set = &m->sets[m->current];
+    const uint32_t  *items = m->items + set->first;
+    uint64_t         tops[TD_GR_SET_MAX]; /* state, node */
+    uint32_t         nodes[TD_GR_SET_MAX], n = set->n;
     m->work = 0;
     memset(mask, 0, TD_TRIE_WORDS(k->trie->vocab) * sizeof *mask);
-    for (uint32_t i = 0; i < m->sets[m->current].n; i++)
-        TD_TRY(add_stack(k, m, w, m->items[m->sets[m->current].first + i], mask));
+    for (uint32_t i = 0; i < n; i++) tops[i] = (uint64_t)m->nodes[items[i]].state << 32 | items[i];
+    if (n > 1) qsort(tops, n, sizeof *tops, by_value);
+    for (uint32_t i = 0; i < n; i++) nodes[i] = (uint32_t)tops[i];
+    for (uint32_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && tops[end] >> 32 == tops[i] >> 32;) end++;
+        TD_TRY(add_stacks(k, m, w, nodes + i, end - i, mask));
+    }
     return m->overflow ? TD_EINVAL : TD_OK;
 }

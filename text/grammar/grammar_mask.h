@@ -18,7 +18,7 @@
 /* What is known of a state. */
 typedef struct {
     uint32_t *bits;           /* [words] tokens that are right; NULL: they are in ids */
-    bool      of_rest;        /* exits are nodes of the trie of tokens that are not plain: the plain ones are right */
+    bool      of_rest;        /* exits are in the trie of tokens that are not plain: the plain ones are right */
     uint32_t  n_ids, n_exits; /* ids and exits follow the structure */
     uint32_t  ids_and_exits[];
 } td_gr_known;
@@ -38,7 +38,7 @@ void                   td_gr_masks_close(td_gr_masks *k);
 /** Working memory of one matcher's masks. Zero-initialise; td_gr_walk_close. */
 typedef struct {
     uint32_t *path;  /* [depth of the trie + 1] sets */
-    uint32_t *exits; /* nodes of the trie */
+    uint32_t *exits; /* nodes of the trie, or of its shapes */
     uint32_t *alone; /* [words] of a state that is not known yet */
     size_t    n_exits, exits_room;
 } td_gr_walk;

@@ -1,5 +1,6 @@
 #include "text/grammar/grammar_pda.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -342,6 +343,16 @@ static void classify_bytes(td_gr_pda *p) {
         p->n_classes += begins[byte];
         p->byte_class[byte] = (uint8_t)(p->n_classes - 1);
     }
+    uint16_t n = 0;
+    for (unsigned kind = 0; kind < TD_BYTE_KINDS; kind++) {
+        p->kind_begin[kind] = n;
+        for (unsigned byte = 0, last = UINT_MAX; byte < 256; byte++) {
+            if (TD_BYTE_KIND[byte] != kind || p->byte_class[byte] == last) continue;
+            last = p->byte_class[byte];
+            p->kind_bytes[n++] = (uint8_t)byte;
+        }
+    }
+    p->kind_begin[TD_BYTE_KINDS] = n;
 }
 
 static void finish(td_gr_builder *b, td_gr_pda *out) {

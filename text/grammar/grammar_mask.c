@@ -28,14 +28,17 @@ void td_gr_masks_close(td_gr_masks *k) {
 
 td_status td_gr_walk_open(td_gr_walk *w, const td_vocab_trie *trie) {
     *w = (td_gr_walk){.path = malloc((trie->depth + 1) * sizeof *w->path),
-                      .alone = malloc(TD_TRIE_WORDS(trie->vocab) * sizeof *w->alone)};
-    return w->path && w->alone ? TD_OK : TD_ENOMEM;
+                      .alone = malloc(TD_TRIE_WORDS(trie->vocab) * sizeof *w->alone),
+                      .claimed = calloc(TD_TRIE_WORDS(trie->vocab), sizeof *w->claimed)};
+    return w->path && w->alone && w->claimed ? TD_OK : TD_ENOMEM;
 }
 
 void td_gr_walk_close(td_gr_walk *w) {
     free(w->path);
-    free(w->exits);
+    free(w->exits.at);
+    free(w->later.at);
     free(w->alone);
+    free(w->claimed);
     *w = (td_gr_walk){0};
 }
 
@@ -43,25 +46,29 @@ void td_gr_walk_close(td_gr_walk *w) {
 
 #define OF_SHAPE (1u << 31) /* an exit: the rest is a node of the shapes, else a node of the trie */
 
-/* One walk from a set: tokens that go on from it are set in the mask. */
+#define NESTED_MAX 32
+
+/* One walk from a set: tokens that go on from it are set in the mask, which has no other bits of the trie's tokens. */
 typedef struct {
     const td_trie *t;
     td_gr_matcher *m;
     td_gr_walk    *w;
     uint32_t      *mask;
     size_t         words, n_tokens;
-    bool           exits; /* note where the rule may end with more to come */
+    bool           exits;  /* note where the rule may end with more to come */
+    unsigned       nested; /* mixed shapes above */
+    bool           in_claims; /* some members of the shapes at hand are claimed */
 } walking;
 
-static bool add_exit(td_gr_walk *w, uint32_t exit) {
-    if (w->n_exits == w->exits_room) {
-        size_t    room = w->exits_room ? 2 * w->exits_room : 256;
-        uint32_t *exits = realloc(w->exits, room * sizeof *exits);
-        if (!exits) return false;
-        w->exits = exits;
-        w->exits_room = room;
+static bool add_node(td_gr_list *list, uint32_t node) {
+    if (list->n == list->room) {
+        size_t    room = list->room ? 2 * list->room : 256;
+        uint32_t *at = realloc(list->at, room * sizeof *at);
+        if (!at) return false;
+        list->at = at;
+        list->room = room;
     }
-    w->exits[w->n_exits++] = exit;
+    list->at[list->n++] = node;
     return true;
 }
 
@@ -85,7 +92,7 @@ static td_status arrive(walking *g, uint32_t at, uint32_t to, bool *on) {
     g->w->path[node->depth] = to;
     bool inner = node->skip > at + 1;
     *on = inner && g->m->sets[to].n;
-    return inner && g->exits && g->m->sets[to].exits && !add_exit(g->w, at) ? TD_ENOMEM : TD_OK;
+    return inner && g->exits && g->m->sets[to].exits && !add_node(&g->w->exits, at) ? TD_ENOMEM : TD_OK;
 }
 
 /* Nodes of the trie; path has the sets of those above them. */
@@ -104,46 +111,176 @@ static td_status walk_nodes(walking *g, uint32_t begin, uint32_t end) {
 /* What follows a node of the trie, whose set is in path: by shapes where it has some. */
 static td_status walk_below(walking *g, uint32_t at) {
     const td_trie_node *node = &g->t->nodes[at];
+    bool                in_claims = g->in_claims;
     if (node->shape == TD_TRIE_NO_SHAPE) return walk_nodes(g, at + 1, node->skip);
-    return walk_shapes(g, node->shape + 1, g->t->shapes.nodes[node->shape].skip);
+    g->in_claims = false;
+    td_status st = walk_shapes(g, node->shape + 1, g->t->shapes.nodes[node->shape].skip);
+    g->in_claims = in_claims;
+    return st;
 }
 
-/* The members of a shape whose bytes do not all lead to one set. */
-static td_status walk_members(walking *g, const td_shape_node *shape) {
-    uint32_t from = g->w->path[shape->depth - 1];
-    for (uint32_t k = shape->member; k < shape[1].member; k++) {
-        uint32_t at = g->t->shapes.members[k];
-        if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
-        uint32_t to = td_gr_matcher_step(g->m, from, g->t->nodes[at].byte);
-        bool     on = false;
-        if (to != TD_GR_DEAD) TD_TRY(arrive(g, at, to, &on));
-        if (on) TD_TRY(walk_below(g, at));
+/* Undo what a walk has set for a node of the trie and what follows it. */
+static void clear_below(walking *g, uint32_t at) {
+    const td_trie *t = g->t;
+    uint32_t       end = t->nodes[t->nodes[at].skip].token;
+    for (uint32_t k = t->nodes[at].token; k < end; k++) {
+        uint32_t *word = &g->mask[t->tokens[k] / 32], bit = 1u << t->tokens[k] % 32;
+        g->n_tokens -= *word / bit % 2;
+        *word &= ~bit;
+    }
+    g->m->work += end - t->nodes[at].token;
+}
+
+static bool is_claimed(const walking *g, uint32_t at) {
+    uint32_t token = g->t->nodes[at].token;
+    return g->w->claimed[token / 32] >> token % 32 & 1;
+}
+
+/* Whether tokens of a node's subtree are walked elsewhere: those of the node, and of what follows it. */
+static void claim(walking *g, uint32_t at, bool claimed) {
+    uint32_t begin = g->t->nodes[at].token, end = g->t->nodes[g->t->nodes[at].skip].token;
+    for (uint32_t i = begin; i < end;) {
+        uint32_t n = 32 - i % 32 < end - i ? 32 - i % 32 : end - i, bits = (uint32_t)(((uint64_t)1 << n) - 1) << i % 32;
+        if (claimed)
+            g->w->claimed[i / 32] |= bits;
+        else
+            g->w->claimed[i / 32] &= ~bits;
+        i += n;
+    }
+}
+
+/* The members whose bytes do not lead to `usual` are walked later; w->later has them. */
+static td_status put_off(walking *g, const td_shape_node *shape, uint32_t usual) {
+    const td_shapes *s = &g->t->shapes;
+    uint32_t         from = g->w->path[shape->depth - 1];
+    for (uint32_t k = shape->group; k < shape[1].group; k++) {
+        if (td_gr_matcher_step(g->m, from, s->groups[k].byte) == usual) continue;
+        for (uint32_t i = s->groups[k].member; i < s->groups[k + 1].member; i++) {
+            if (is_claimed(g, s->members[i])) continue;
+            if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
+            claim(g, s->members[i], true);
+            if (!add_node(&g->w->later, s->members[i])) return TD_ENOMEM;
+        }
     }
     return TD_OK;
 }
 
-/* Nodes of the shapes. Recursion is bounded by the depth of those that have shapes of their own. */
-static td_status walk_shapes(walking *g, uint32_t begin, uint32_t end) {
+/* A member, whose shape's `from` is in path. */
+static td_status walk_member(walking *g, uint32_t at) {
+    const td_trie_node *node = &g->t->nodes[at];
+    bool                on = false;
+    if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
+    uint32_t to = td_gr_matcher_step(g->m, g->w->path[node->depth - 1], node->byte);
+    if (to != TD_GR_DEAD) TD_TRY(arrive(g, at, to, &on));
+    return on ? walk_below(g, at) : TD_OK;
+}
+
+/* All members of a shape, each for itself. */
+static td_status walk_members(walking *g, const td_shape_node *shape) {
     const td_shapes *s = &g->t->shapes;
+    uint32_t         from = g->w->path[shape->depth - 1];
+    for (uint32_t k = shape->group; k < shape[1].group; k++) {
+        if (td_gr_matcher_step(g->m, from, s->groups[k].byte) == TD_GR_DEAD) continue;
+        for (uint32_t i = s->groups[k].member; i < s->groups[k + 1].member; i++)
+            if (!is_claimed(g, s->members[i])) TD_TRY(walk_member(g, s->members[i]));
+    }
+    return TD_OK;
+}
+
+/* The set that at least three of four members of a shape lead to; TD_GR_DEAD when none is that. */
+static uint32_t find_usual(walking *g, const td_shape_node *shape) {
+    const td_shapes *s = &g->t->shapes;
+    uint32_t         from = g->w->path[shape->depth - 1], usual = TD_GR_DEAD, votes = 0, count = 0;
+    /* Boyer and Moore's vote (1981), then a count. */
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t k = shape->group; k < shape[1].group; k++) {
+            uint32_t to = td_gr_matcher_step(g->m, from, s->groups[k].byte);
+            uint32_t n = s->groups[k + 1].member - s->groups[k].member;
+            if (pass) {
+                count += to == usual ? n : 0;
+            } else if (to == usual) {
+                votes += n;
+            } else if (votes >= n) {
+                votes -= n;
+            } else {
+                votes = n - votes;
+                usual = to;
+            }
+        }
+    uint32_t all = s->groups[shape[1].group].member - s->groups[shape->group].member;
+    return count > all / 4 * 3 ? usual : TD_GR_DEAD;
+}
+
+static td_status take_shape(walking *g, uint32_t at, uint32_t to, bool *on);
+
+/*
+ * A shape whose bytes do not all lead to one set. Where most members do, the shape is walked as if all did, except that what
+ * is below the others is not told apart once more; then what that has set for the others is undone, and they are walked for
+ * themselves.
+ */
+static td_status walk_mixed(walking *g, uint32_t at) {
+    const td_shape_node *shape = &g->t->shapes.nodes[at];
+    td_gr_walk          *w = g->w;
+    uint32_t             usual = g->nested < NESTED_MAX ? find_usual(g, shape) : TD_GR_DEAD;
+    size_t               first = w->later.n;
+    bool                 on = false, in_claims = g->in_claims;
+    if (usual == TD_GR_DEAD) return walk_members(g, shape);
+    g->nested++;
+    g->in_claims = true;
+    TD_TRY(put_off(g, shape, usual));
+    TD_TRY(take_shape(g, at, usual, &on));
+    if (on) TD_TRY(walk_shapes(g, at + 1, shape->skip));
+    g->in_claims = in_claims;
+    for (size_t i = first; i < w->later.n; i++) claim(g, w->later.at[i], false);
+    for (size_t i = first, end = w->later.n; i < end; i++) {
+        clear_below(g, w->later.at[i]);
+        TD_TRY(walk_member(g, w->later.at[i]));
+    }
+    w->later.n = first;
+    g->nested--;
+    return TD_OK;
+}
+
+/* The rule may end at a shape: at those members that are not claimed. */
+static td_status add_exits(walking *g, uint32_t at) {
+    const td_shapes     *s = &g->t->shapes;
+    const td_shape_node *shape = &s->nodes[at];
+    if (!g->in_claims) return add_node(&g->w->exits, at | OF_SHAPE) ? TD_OK : TD_ENOMEM;
+    for (uint32_t i = s->groups[shape->group].member; i < s->groups[shape[1].group].member; i++) {
+        uint32_t member = s->members[i];
+        bool     inner = g->t->nodes[member].skip > member + 1;
+        if (inner && !is_claimed(g, member) && !add_node(&g->w->exits, member)) return TD_ENOMEM;
+    }
+    return TD_OK;
+}
+
+/* The set `to` has been reached at a shape. */
+static td_status take_shape(walking *g, uint32_t at, uint32_t to, bool *on) {
+    const td_shape_node *shape = &g->t->shapes.nodes[at];
+    size_t               n = shape[1].token - shape->token;
+    if (shape->bits != TD_SHAPE_NO_BITS)
+        set_bits(g->mask, g->t->shapes.bits + shape->bits, g->words);
+    else
+        set_ids(g->mask, g->t->shapes.ids + shape->token, n);
+    g->n_tokens += n;
+    g->w->path[shape->depth] = to;
+    bool inner = shape->skip > at + 1;
+    *on = inner && g->m->sets[to].n;
+    return inner && g->exits && g->m->sets[to].exits ? add_exits(g, at) : TD_OK;
+}
+
+/* Nodes of the shapes. Recursion is bounded: by the depth of nodes that have shapes of their own, and by NESTED_MAX. */
+static td_status walk_shapes(walking *g, uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end;) {
-        const td_shape_node *shape = &s->nodes[i];
+        const td_shape_node *shape = &g->t->shapes.nodes[i];
+        bool                 on = false;
         if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
         uint32_t to = td_gr_matcher_step_kind(g->m, g->w->path[shape->depth - 1], shape->kind);
-        if (to == TD_GR_MIXED) TD_TRY(walk_members(g, shape));
-        if (to == TD_GR_MIXED || to == TD_GR_DEAD) {
-            i = shape->skip;
-            continue;
-        }
-        size_t n = shape[1].token - shape->token;
-        if (shape->bits != TD_SHAPE_NO_BITS)
-            set_bits(g->mask, s->bits + shape->bits, g->words);
-        else
-            set_ids(g->mask, s->ids + shape->token, n);
-        g->n_tokens += n;
-        g->w->path[shape->depth] = to;
-        bool inner = shape->skip > i + 1;
-        if (inner && g->exits && g->m->sets[to].exits && !add_exit(g->w, i | OF_SHAPE)) return TD_ENOMEM;
-        i = inner && g->m->sets[to].n ? i + 1 : shape->skip;
+        if (to == TD_GR_MIXED)
+            TD_TRY(walk_mixed(g, i));
+        else if (to != TD_GR_DEAD)
+            TD_TRY(take_shape(g, i, to, &on));
+        i = on ? i + 1 : shape->skip;
     }
     return TD_OK;
 }
@@ -285,14 +422,14 @@ static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t 
                  .mask = w->alone,
                  .words = words,
                  .n_tokens = plain ? k->trie->all.n_tokens - k->trie->rest.n_tokens : 0,
-                 .exits = true};
+                 .exits = k->pda->returns[state]};
     if (plain)
         memcpy(w->alone, k->trie->plain, words * sizeof *w->alone);
     else
         memset(w->alone, 0, words * sizeof *w->alone);
-    w->n_exits = 0;
+    w->exits.n = 0;
     TD_TRY(walk_all(&g, set));
-    known = known_of(w->alone, words, g.n_tokens, w->exits, w->n_exits, &bytes);
+    known = known_of(w->alone, words, g.n_tokens, w->exits.at, w->exits.n, &bytes);
     if (!known) return TD_ENOMEM;
     known->of_rest = plain;
     *out = known;
@@ -330,9 +467,12 @@ static td_status add_stacks(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, con
         if (m->nodes[nodes[i]].below != TD_GR_BOTTOM) below[n_below++] = m->nodes[nodes[i]].below;
     if (n_below) {
         uint32_t set = td_gr_matcher_set_of(m, below, n_below);
-        walking  g = {.t = known->of_rest ? &k->trie->rest : &k->trie->all, .m = m, .w = w, .mask = mask, .words = words};
+        walking  g = {
+             .t = known->of_rest ? &k->trie->rest : &k->trie->all, .m = m, .w = w, .mask = w->alone, .words = words};
+        memset(w->alone, 0, words * sizeof *w->alone);
         for (uint32_t i = 0; i < known->n_exits && st == TD_OK && m->sets[set].n; i++)
             st = walk_exit(&g, known->ids_and_exits[known->n_ids + i], set);
+        set_bits(mask, w->alone, words);
     }
     if (own) known_free(known);
     return st;
@@ -343,14 +483,11 @@ static int by_value(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-td_status td_gr_mask(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t *mask) {
-    TD_TRY(td_gr_matcher_tidy(m));
+static td_status add_all(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t *mask) {
     const td_gr_set *set = &m->sets[m->current];
     const uint32_t  *items = m->items + set->first;
     uint64_t         tops[TD_GR_SET_MAX]; /* state, node */
     uint32_t         nodes[TD_GR_SET_MAX], n = set->n;
-    m->work = 0;
-    memset(mask, 0, TD_TRIE_WORDS(k->trie->vocab) * sizeof *mask);
     for (uint32_t i = 0; i < n; i++) tops[i] = (uint64_t)m->nodes[items[i]].state << 32 | items[i];
     if (n > 1) qsort(tops, n, sizeof *tops, by_value);
     for (uint32_t i = 0; i < n; i++) nodes[i] = (uint32_t)tops[i];
@@ -358,5 +495,18 @@ td_status td_gr_mask(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t *
         for (end = i + 1; end < n && tops[end] >> 32 == tops[i] >> 32;) end++;
         TD_TRY(add_stacks(k, m, w, nodes + i, end - i, mask));
     }
-    return m->overflow ? TD_EINVAL : TD_OK;
+    return TD_OK;
+}
+
+td_status td_gr_mask(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t *mask) {
+    size_t bytes = TD_TRIE_WORDS(k->trie->vocab) * sizeof *mask;
+    TD_TRY(td_gr_matcher_tidy(m));
+    m->work = 0;
+    memset(mask, 0, bytes);
+    td_status st = add_all(k, m, w, mask);
+    if (st != TD_OK) {
+        memset(w->claimed, 0, bytes); /* it was left in the middle of a walk */
+        w->later.n = 0;
+    }
+    return st == TD_OK && m->overflow ? TD_EINVAL : st;
 }

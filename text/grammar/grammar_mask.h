@@ -35,12 +35,18 @@ typedef struct {
 TD_NODISCARD td_status td_gr_masks_open(td_gr_masks *k, const td_gr_pda *pda, td_vocab_trie *trie);
 void                   td_gr_masks_close(td_gr_masks *k);
 
+/* Nodes of the trie, or of its shapes. */
+typedef struct {
+    uint32_t *at;
+    size_t    n, room;
+} td_gr_list;
+
 /** Working memory of one matcher's masks. Zero-initialise; td_gr_walk_close. */
 typedef struct {
-    uint32_t *path;  /* [depth of the trie + 1] sets */
-    uint32_t *exits; /* nodes of the trie, or of its shapes */
-    uint32_t *alone; /* [words] of a state that is not known yet */
-    size_t    n_exits, exits_room;
+    uint32_t  *path; /* [depth of the trie + 1] sets */
+    td_gr_list exits, later;
+    uint32_t  *alone;   /* [words] tokens of one walk */
+    uint32_t  *claimed; /* [words] places in the trie's order of tokens: those that will be walked later; 0 between walks */
 } td_gr_walk;
 
 TD_NODISCARD td_status td_gr_walk_open(td_gr_walk *w, const td_vocab_trie *trie); /* @return TD_ENOMEM; close either way */

@@ -355,6 +355,26 @@ static void classify_bytes(td_gr_pda *p) {
     p->kind_begin[TD_BYTE_KINDS] = n;
 }
 
+static void put(uint8_t *seen, uint32_t *list, size_t *n, uint32_t state) {
+    if (!seen[state]) list[(*n)++] = state;
+    seen[state] = 1;
+}
+
+/* What the starts of called rules reach within their rules. */
+static void find_returns(td_gr_builder *b, td_gr_pda *p) {
+    const td_gr_automaton *a = &p->a;
+    uint32_t              *list = room_for(b, a->n_states, sizeof *list);
+    size_t                 n = 0;
+    p->returns = room_for(b, a->n_states, 1);
+    for (size_t i = 0; b->status == TD_OK && i < a->n_calls; i++) put(p->returns, list, &n, a->calls[i].rule);
+    for (size_t i = 0; i < n; i++) {
+        const td_gr_state *s = &a->states[list[i]];
+        for (uint32_t k = 0; k < s->n_edges; k++) put(p->returns, list, &n, a->edges[s->edge + k].to);
+        for (uint32_t k = 0; k < s->n_calls; k++) put(p->returns, list, &n, a->calls[s->call + k].to);
+    }
+    free(list);
+}
+
 static void finish(td_gr_builder *b, td_gr_pda *out) {
     predecessors p = {0};
     uint8_t     *good = NULL, *nullable = NULL;
@@ -365,6 +385,7 @@ static void finish(td_gr_builder *b, td_gr_pda *out) {
     p = (predecessors){0};
     if (b->status == TD_OK && find_predecessors(b, &out->a, &p)) nullable = find_good(b, &out->a, &p, false);
     if (b->status == TD_OK) refuse_left_recursion(b, out, nullable);
+    if (b->status == TD_OK) find_returns(b, out);
     if (b->status == TD_OK) classify_bytes(out);
     free(p.begin);
     free(p.from);
@@ -407,5 +428,6 @@ void td_gr_pda_make(td_gr_builder *b, td_gr_pda *out) {
 
 void td_gr_pda_free(td_gr_pda *p) {
     td_gr_automaton_free(&p->a);
+    free(p->returns);
     *p = (td_gr_pda){0};
 }

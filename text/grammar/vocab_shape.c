@@ -28,6 +28,7 @@ const uint8_t TD_BYTE_KIND[256] = {
 
 void td_shapes_free(td_shapes *s) {
     free(s->nodes);
+    free(s->groups);
     free(s->members);
     free(s->ids);
     free(s->bits);
@@ -50,7 +51,8 @@ typedef struct {
     draft    *drafts;
     uint32_t *draft_of; /* [n_nodes] of a node of the trie, in the tree at hand */
     uint32_t *path;     /* [TD_TRIE_DEPTH_MAX + 1] */
-    size_t    n_drafts, drafts_room, nodes_room, members_room, ids_room;
+    uint32_t *sorted;   /* members of one shape */
+    size_t    n_drafts, drafts_room, nodes_room, groups_room, members_room, ids_room, sorted_room;
     size_t    n_members, n_ids;
 } maker;
 
@@ -100,7 +102,7 @@ static void order_tree(maker *m) {
         draft *d = &m->drafts[at];
         if (down) {
             d->place = s->n_nodes++;
-            s->nodes[d->place] = (td_shape_node){.member = (uint32_t)m->n_members,
+            s->nodes[d->place] = (td_shape_node){.group = (uint32_t)m->n_members, /* where its members begin, as yet */
                                                  .token = (uint32_t)m->n_ids,
                                                  .bits = TD_SHAPE_NO_BITS,
                                                  .depth = d->depth,
@@ -129,23 +131,48 @@ static void fill_tree(maker *m, uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end; i++) {
         draft               *d = &m->drafts[m->draft_of[i]];
         const td_shape_node *node = &s->nodes[d->place];
-        s->members[node[1].member - d->n_members--] = i;
+        s->members[node[1].group - d->n_members--] = i;
         for (uint32_t k = 0; k < tokens_of(m->t, i); k++)
             s->ids[node[1].token - d->n_tokens--] = m->t->tokens[m->t->nodes[i].token + k];
     }
 }
 
+/* Sort members[begin .. end) by their bytes. @return false: memory is short. */
+static bool group_members(maker *m, uint32_t begin, uint32_t end) {
+    td_shapes *s = &m->t->shapes;
+    uint32_t   at[257] = {0};
+    if (!grow(&m->sorted, &m->sorted_room, end - begin, sizeof *m->sorted)) return false;
+    for (uint32_t i = begin; i < end; i++) at[m->t->nodes[s->members[i]].byte + 1]++;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        if (at[byte + 1]) {
+            if (!grow(&s->groups, &m->groups_room, s->n_groups + 2, sizeof *s->groups)) return false;
+            s->groups[s->n_groups++] = (td_shape_group){begin + at[byte], (uint8_t)byte};
+        }
+        at[byte + 1] += at[byte];
+    }
+    for (uint32_t i = begin; i < end; i++) m->sorted[at[m->t->nodes[s->members[i]].byte]++] = s->members[i];
+    memcpy(s->members + begin, m->sorted, (end - begin) * sizeof *m->sorted);
+    return true;
+}
+
 /* The tree of what follows a node, or, where begin is 0 and base is 0, of all tokens. */
 static bool add_tree(maker *m, uint32_t begin, uint32_t end, uint16_t base) {
     td_shapes *s = &m->t->shapes;
-    size_t     n_tokens = m->t->nodes[end].token - m->t->nodes[begin].token;
+    uint32_t   n_tokens = m->t->nodes[end].token - m->t->nodes[begin].token, first = s->n_nodes;
     if (!draft_tree(m, begin, end, base) || !grow(&s->nodes, &m->nodes_room, s->n_nodes + m->n_drafts + 1, sizeof *s->nodes) ||
         !grow(&s->members, &m->members_room, m->n_members + (end - begin), sizeof *s->members) ||
         !grow(&s->ids, &m->ids_room, m->n_ids + n_tokens, sizeof *s->ids))
         return false;
     order_tree(m);
-    s->nodes[s->n_nodes] = (td_shape_node){.member = (uint32_t)m->n_members, .token = (uint32_t)m->n_ids, .skip = s->n_nodes};
+    s->nodes[s->n_nodes] = (td_shape_node){.group = (uint32_t)m->n_members, .token = (uint32_t)m->n_ids, .skip = s->n_nodes};
     fill_tree(m, begin, end);
+    for (uint32_t i = first; i < s->n_nodes; i++) {
+        uint32_t from = s->nodes[i].group, to = s->nodes[i + 1].group;
+        s->nodes[i].group = s->n_groups;
+        if (from < to && !group_members(m, from, to)) return false;
+    }
+    s->nodes[s->n_nodes].group = s->n_groups;
+    if (s->groups) s->groups[s->n_groups] = (td_shape_group){.member = (uint32_t)m->n_members};
     return true;
 }
 
@@ -189,5 +216,6 @@ bool td_shapes_make(td_trie *t, uint32_t vocab) {
     free(m.drafts);
     free(m.draft_of);
     free(m.path);
+    free(m.sorted);
     return made;
 }

@@ -20,7 +20,7 @@ extern const uint8_t TD_BYTE_KIND[256];
 
 typedef struct {
     uint32_t skip;   /* the first node behind its subtree */
-    uint32_t member; /* its members: members[member ..) up to the next node's */
+    uint32_t group;  /* its members by their bytes: groups[group ..) up to the next node's */
     uint32_t token;  /* its tokens: ids[token ..) up to the next node's */
     uint32_t bits;   /* where they are many: their bits begin at bits[bits]; else TD_SHAPE_NO_BITS */
     uint16_t depth;  /* bytes, from the beginning of the token */
@@ -29,16 +29,23 @@ typedef struct {
 
 #define TD_SHAPE_NO_BITS UINT32_MAX
 
+/* Members with the same last byte. */
+typedef struct {
+    uint32_t member; /* members[member ..) up to the next group's */
+    uint8_t  byte;
+} td_shape_group;
+
 /**
  * One tree after another, each in depth-first order: first that of whole tokens, then those of the nodes that have one. A
  * tree begins with its root, which has no kind.
  */
 typedef struct {
-    td_shape_node *nodes;   /* [n_nodes + 1] */
-    uint32_t      *members; /* nodes of the trie */
-    uint32_t      *ids;
-    uint32_t      *bits; /* TD_TRIE_WORDS(vocab) each */
-    uint32_t       n_nodes;
+    td_shape_node  *nodes;   /* [n_nodes + 1] */
+    td_shape_group *groups;  /* [n_groups + 1] */
+    uint32_t       *members; /* nodes of the trie */
+    uint32_t       *ids;
+    uint32_t       *bits; /* TD_TRIE_WORDS(vocab) each */
+    uint32_t        n_nodes, n_groups;
 } td_shapes;
 
 typedef struct td_trie td_trie;

@@ -11,7 +11,8 @@
 typedef struct td_grammar_place td_grammar_place;
 
 /**
- * At the beginning of the text. The first place decides for which vocabulary the grammar's masks are kept.
+ * At the beginning of the text. The first place decides for which vocabulary the grammar's masks are kept, and finds what
+ * masks can share, which takes up to some tens of milliseconds.
  * @return TD_ENOMEM; TD_EINVAL when that was another vocabulary.
  */
 TD_NODISCARD td_status td_grammar_place_open(td_grammar *g, td_vocab_trie *trie, td_grammar_place **out, td_error *err);

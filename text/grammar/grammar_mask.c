@@ -6,11 +6,14 @@
 #include "core/error.h"
 
 #define KNOWN_BYTES_MAX ((size_t)8 << 20)
+#define WARM_WORK_MAX ((uint64_t)2 << 20) /* as TD_GR_WORK_MAX counts: some tens of milliseconds */
+#define WARM_STATE_WORK 500               /* of a state, besides what its walk looks at */
 
 td_status td_gr_masks_open(td_gr_masks *k, const td_gr_pda *pda, td_vocab_trie *trie) {
     *k = (td_gr_masks){.pda = pda, .trie = td_vocab_trie_hold(trie)};
-    k->states = calloc(pda->a.n_states, sizeof *k->states);
-    return k->states ? TD_OK : TD_ENOMEM;
+    k->of_short = calloc(pda->a.n_states, sizeof *k->of_short);
+    k->of_long = calloc(pda->a.n_states, sizeof *k->of_long);
+    return k->of_short && k->of_long ? TD_OK : TD_ENOMEM;
 }
 
 static void known_free(td_gr_known *known) {
@@ -19,9 +22,12 @@ static void known_free(td_gr_known *known) {
 }
 
 void td_gr_masks_close(td_gr_masks *k) {
-    for (size_t i = 0; k->states && i < k->pda->a.n_states; i++)
-        known_free(atomic_load_explicit(&k->states[i], memory_order_relaxed));
-    free(k->states);
+    for (size_t i = 0; k->of_short && k->of_long && i < k->pda->a.n_states; i++) {
+        known_free(atomic_load_explicit(&k->of_short[i], memory_order_relaxed));
+        known_free(atomic_load_explicit(&k->of_long[i], memory_order_relaxed));
+    }
+    free(k->of_short);
+    free(k->of_long);
     td_vocab_trie_release(k->trie);
     *k = (td_gr_masks){0};
 }
@@ -40,6 +46,12 @@ void td_gr_walk_close(td_gr_walk *w) {
     free(w->alone);
     free(w->claimed);
     *w = (td_gr_walk){0};
+}
+
+/* After a walk that was left in the middle. */
+static void reset_walk(const td_gr_masks *k, td_gr_walk *w) {
+    memset(w->claimed, 0, TD_TRIE_WORDS(k->trie->vocab) * sizeof *w->claimed);
+    w->later.n = 0;
 }
 
 /* ---- walks ----------------------------------------------------------------------------------- */
@@ -371,11 +383,11 @@ static bool step_plain(td_gr_matcher *m, few_sets *f) {
     return true;
 }
 
-/* Whether every text of up to TD_TRIE_PLAIN_MAX plain characters can go on from a set; "no" also where that is hard to tell.
+/* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a set; "no" also where that is hard to tell.
  */
 static bool takes_plain(td_gr_matcher *m, uint32_t set) {
     few_sets now = {{set}, 1};
-    for (int chars = 0; chars < TD_TRIE_PLAIN_MAX; chars++) {
+    for (int chars = 0; chars < TD_TRIE_SHORT_MAX; chars++) {
         few_sets before = now;
         if (!step_plain(m, &now)) return false;
         if (now.n == before.n && memcmp(now.at, before.at, now.n * sizeof *now.at) == 0) return true; /* for ever */
@@ -406,58 +418,81 @@ static td_gr_known *known_of(const uint32_t *mask, size_t words, size_t n_ids, c
     return known;
 }
 
+/* Find what is known of a state. */
+static td_status find_known(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, bool of_long,
+                            td_gr_known **out, size_t *bytes) {
+    size_t   words = TD_TRIE_WORDS(k->trie->vocab);
+    uint32_t set = td_gr_matcher_state_alone(m, state);
+    if (set == TD_GR_DEAD) return TD_ENOMEM;
+    bool          plain = !of_long && takes_plain(m, set);
+    td_trie_part  part = of_long ? TD_TRIE_LONG : plain ? TD_TRIE_REST : TD_TRIE_SHORT;
+    const td_trie *t = &k->trie->parts[part];
+    walking        g = {.t = t, .m = m, .w = w, .mask = w->alone, .words = words, .exits = k->pda->returns[state]};
+    if (plain) {
+        memcpy(w->alone, k->trie->plain, words * sizeof *w->alone);
+        g.n_tokens = k->trie->parts[TD_TRIE_SHORT].n_tokens - t->n_tokens;
+    } else {
+        memset(w->alone, 0, words * sizeof *w->alone);
+    }
+    w->exits.n = 0;
+    TD_TRY(walk_all(&g, set));
+    *out = known_of(w->alone, words, g.n_tokens, w->exits.at, w->exits.n, bytes);
+    if (!*out) return TD_ENOMEM;
+    (*out)->part = part;
+    return TD_OK;
+}
+
 /* What is known of a state, found now if need be. *own: it is not kept, and the caller's to free. */
-static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, td_gr_known **out, bool *own) {
-    td_gr_known *known = atomic_load_explicit(&k->states[state], memory_order_acquire);
+static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, bool of_long, td_gr_known **out,
+                      bool *own) {
+    _Atomic(td_gr_known *) *place = of_long ? &k->of_long[state] : &k->of_short[k->pda->alike[state]];
+    td_gr_known            *known = atomic_load_explicit(place, memory_order_acquire), *other = NULL;
+    size_t                  bytes = 0;
     *own = false;
     *out = known;
     if (known) return TD_OK;
-    size_t   words = TD_TRIE_WORDS(k->trie->vocab), bytes = 0;
-    uint32_t set = td_gr_matcher_state_alone(m, state);
-    if (set == TD_GR_DEAD) return TD_ENOMEM;
-    bool    plain = takes_plain(m, set);
-    walking g = {.t = plain ? &k->trie->rest : &k->trie->all,
-                 .m = m,
-                 .w = w,
-                 .mask = w->alone,
-                 .words = words,
-                 .n_tokens = plain ? k->trie->all.n_tokens - k->trie->rest.n_tokens : 0,
-                 .exits = k->pda->returns[state]};
-    if (plain)
-        memcpy(w->alone, k->trie->plain, words * sizeof *w->alone);
-    else
-        memset(w->alone, 0, words * sizeof *w->alone);
-    w->exits.n = 0;
-    TD_TRY(walk_all(&g, set));
-    known = known_of(w->alone, words, g.n_tokens, w->exits.at, w->exits.n, &bytes);
-    if (!known) return TD_ENOMEM;
-    known->of_rest = plain;
+    TD_TRY(find_known(k, m, w, state, of_long, &known, &bytes));
     *out = known;
     *own = true;
-    bool keep = !m->overflow && atomic_fetch_add_explicit(&k->bytes, bytes, memory_order_relaxed) + bytes <= KNOWN_BYTES_MAX;
-    if (!keep) {
-        if (!m->overflow) atomic_fetch_sub_explicit(&k->bytes, bytes, memory_order_relaxed);
-        return TD_OK;
+    if (m->overflow) return TD_OK;
+    if (atomic_fetch_add_explicit(&k->bytes, bytes, memory_order_relaxed) + bytes <= KNOWN_BYTES_MAX) {
+        *own = !atomic_compare_exchange_strong_explicit(place, &other, known, memory_order_release, memory_order_acquire);
+        if (!*own) return TD_OK;
     }
-    td_gr_known *other = NULL;
-    *own = false;
-    if (atomic_compare_exchange_strong_explicit(&k->states[state], &other, known, memory_order_release,
-                                                memory_order_acquire))
-        return TD_OK;
-    atomic_fetch_sub_explicit(&k->bytes, bytes, memory_order_relaxed); /* another thread was first */
-    known_free(known);
-    *out = other;
+    atomic_fetch_sub_explicit(&k->bytes, bytes, memory_order_relaxed); /* the room is used up, or another thread was first */
+    return TD_OK;
+}
+
+td_status td_gr_masks_warm(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w) {
+    uint64_t work = 0;
+    if (atomic_exchange_explicit(&k->warm, true, memory_order_relaxed)) return TD_OK;
+    for (uint32_t state = 0; state < k->pda->a.n_states && work < WARM_WORK_MAX; state++) {
+        bool         own = false;
+        td_gr_known *known;
+        if (k->pda->a.states[state].n_edges == 0) continue;
+        for (int of_long = 0; of_long < 2 && !own; of_long++) {
+            m->work = 0;
+            td_status st = know(k, m, w, state, of_long, &known, &own);
+            work += m->work + WARM_STATE_WORK;
+            if (st == TD_ENOMEM) return st;
+            if (st != TD_OK) reset_walk(k, w);
+            if (st == TD_OK && own) known_free(known);
+        }
+        if (own || m->overflow) break; /* no room for more */
+        TD_TRY(td_gr_matcher_tidy(m));
+    }
+    m->overflow = false;
     return TD_OK;
 }
 
 /* ---- the mask -------------------------------------------------------------------------------- */
 
-/* What stacks with the same top allow: what is known of it, and behind its exits what all that is below them does. */
-static td_status add_stacks(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, const uint32_t *nodes, size_t n,
+/* What stacks with tops that are alike allow: what is known of them, and behind its exits what all that is below them does. */
+static td_status add_stacks(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, const uint32_t *nodes, size_t n, bool of_long,
                             uint32_t *mask) {
     bool         own;
     td_gr_known *known;
-    td_status    st = know(k, m, w, m->nodes[nodes[0]].state, &known, &own);
+    td_status    st = know(k, m, w, m->nodes[nodes[0]].state, of_long, &known, &own);
     if (st != TD_OK) return st;
     size_t   words = TD_TRIE_WORDS(k->trie->vocab), n_below = 0;
     uint32_t below[TD_GR_SET_MAX];
@@ -465,12 +500,11 @@ static td_status add_stacks(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, con
     set_ids(mask, known->ids_and_exits, known->n_ids);
     for (size_t i = 0; i < n && known->n_exits; i++)
         if (m->nodes[nodes[i]].below != TD_GR_BOTTOM) below[n_below++] = m->nodes[nodes[i]].below;
-    if (n_below) {
-        uint32_t set = td_gr_matcher_set_of(m, below, n_below);
-        walking  g = {
-             .t = known->of_rest ? &k->trie->rest : &k->trie->all, .m = m, .w = w, .mask = w->alone, .words = words};
+    uint32_t set = n_below ? td_gr_matcher_set_of(m, below, n_below) : TD_GR_DEAD;
+    if (m->sets[set].n) {
+        walking g = {.t = &k->trie->parts[known->part], .m = m, .w = w, .mask = w->alone, .words = words};
         memset(w->alone, 0, words * sizeof *w->alone);
-        for (uint32_t i = 0; i < known->n_exits && st == TD_OK && m->sets[set].n; i++)
+        for (uint32_t i = 0; i < known->n_exits && st == TD_OK; i++)
             st = walk_exit(&g, known->ids_and_exits[known->n_ids + i], set);
         set_bits(mask, w->alone, words);
     }
@@ -483,30 +517,31 @@ static int by_value(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-static td_status add_all(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t *mask) {
+/* What the current stacks allow of the short tokens, or of the long ones. */
+static td_status add_all(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, bool of_long, uint32_t *mask) {
     const td_gr_set *set = &m->sets[m->current];
     const uint32_t  *items = m->items + set->first;
-    uint64_t         tops[TD_GR_SET_MAX]; /* state, node */
+    uint64_t         tops[TD_GR_SET_MAX]; /* state, or the one that it is like; node */
     uint32_t         nodes[TD_GR_SET_MAX], n = set->n;
-    for (uint32_t i = 0; i < n; i++) tops[i] = (uint64_t)m->nodes[items[i]].state << 32 | items[i];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t state = m->nodes[items[i]].state;
+        tops[i] = (uint64_t)(of_long ? state : k->pda->alike[state]) << 32 | items[i];
+    }
     if (n > 1) qsort(tops, n, sizeof *tops, by_value);
     for (uint32_t i = 0; i < n; i++) nodes[i] = (uint32_t)tops[i];
     for (uint32_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && tops[end] >> 32 == tops[i] >> 32;) end++;
-        TD_TRY(add_stacks(k, m, w, nodes + i, end - i, mask));
+        TD_TRY(add_stacks(k, m, w, nodes + i, end - i, of_long, mask));
     }
     return TD_OK;
 }
 
 td_status td_gr_mask(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t *mask) {
-    size_t bytes = TD_TRIE_WORDS(k->trie->vocab) * sizeof *mask;
     TD_TRY(td_gr_matcher_tidy(m));
     m->work = 0;
-    memset(mask, 0, bytes);
-    td_status st = add_all(k, m, w, mask);
-    if (st != TD_OK) {
-        memset(w->claimed, 0, bytes); /* it was left in the middle of a walk */
-        w->later.n = 0;
-    }
+    memset(mask, 0, TD_TRIE_WORDS(k->trie->vocab) * sizeof *mask);
+    td_status st = add_all(k, m, w, false, mask);
+    if (st == TD_OK) st = add_all(k, m, w, true, mask);
+    if (st != TD_OK) reset_walk(k, w);
     return st == TD_OK && m->overflow ? TD_EINVAL : st;
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "text/grammar/grammar_alike.h"
+
 #define SPLICE_MAX 4096 /* states of a rule that is put in where it is used */
 #define CALL_LENGTH 16  /* bytes: a rule whose texts are all shorter is not worth a call */
 #define NONE UINT32_MAX
@@ -386,6 +388,7 @@ static void finish(td_gr_builder *b, td_gr_pda *out) {
     if (b->status == TD_OK && find_predecessors(b, &out->a, &p)) nullable = find_good(b, &out->a, &p, false);
     if (b->status == TD_OK) refuse_left_recursion(b, out, nullable);
     if (b->status == TD_OK) find_returns(b, out);
+    if (b->status == TD_OK) td_gr_find_alike(b, out);
     if (b->status == TD_OK) classify_bytes(out);
     free(p.begin);
     free(p.from);
@@ -429,5 +432,6 @@ void td_gr_pda_make(td_gr_builder *b, td_gr_pda *out) {
 void td_gr_pda_free(td_gr_pda *p) {
     td_gr_automaton_free(&p->a);
     free(p->returns);
+    free(p->alike);
     *p = (td_gr_pda){0};
 }

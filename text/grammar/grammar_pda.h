@@ -18,6 +18,7 @@ typedef struct {
     td_gr_automaton a;     /* of all rules; a call's `rule` is the state where it starts */
     uint32_t        start; /* state of the root rule */
     uint8_t        *returns; /* [states] whether the state's rule is called: something may follow its end */
+    uint32_t       *alike; /* [states] grammar_alike.h */
     uint32_t        n_classes;
     uint8_t         byte_class[256]; /* bytes of a class are alike in every state; classes ascend with the bytes */
     uint8_t  kind_bytes[256];

@@ -70,47 +70,52 @@ static bool make_trie(td_trie *t, const entry *entries, size_t n, uint32_t vocab
 }
 
 static bool is_plain(const entry *e) {
-    size_t chars = 0;
-    for (uint32_t i = 0; i < e->len; i++) {
+    for (uint32_t i = 0; i < e->len; i++)
         if (e->bytes[i] < ' ' || e->bytes[i] == '"' || e->bytes[i] == '\\' || e->bytes[i] == 0x7F) return false;
-        chars += (e->bytes[i] & 0xC0) != 0x80;
-    }
-    return chars <= TD_TRIE_PLAIN_MAX && td_utf8_valid_prefix((const char *)e->bytes, e->len) == e->len;
+    return td_utf8_valid_prefix((const char *)e->bytes, e->len) == e->len;
+}
+
+static bool belongs(const entry *e, td_trie_part part) {
+    bool is_short = e->len <= TD_TRIE_SHORT_MAX;
+    if (part == TD_TRIE_LONG) return !is_short;
+    return is_short && (part == TD_TRIE_SHORT || !is_plain(e));
 }
 
 static void trie_free(td_vocab_trie *t) {
-    for (int i = 0; i < 2; i++) {
-        td_trie *trie = i ? &t->rest : &t->all;
-        td_shapes_free(&trie->shapes);
-        free(trie->nodes);
-        free(trie->tokens);
+    for (int part = 0; part < TD_TRIE_N; part++) {
+        td_shapes_free(&t->parts[part].shapes);
+        free(t->parts[part].nodes);
+        free(t->parts[part].tokens);
     }
     free(t->plain);
     free(t);
 }
 
 td_status td_vocab_trie_make(const td_tokenizer *tok, uint32_t vocab, td_vocab_trie **out) {
-    entry         *entries = malloc((vocab ? vocab : 1) * sizeof *entries);
+    size_t         room = vocab ? vocab : 1;
+    entry         *entries = malloc(2 * room * sizeof *entries); /* all, then those of one part */
     td_vocab_trie *t = calloc(1, sizeof *t);
-    size_t         n = entries && t ? list_tokens(tok, vocab, entries) : 0, n_rest = 0;
-    bool           made =
-        entries && t && (t->plain = calloc(TD_TRIE_WORDS(vocab) + 1, sizeof *t->plain)) && make_trie(&t->all, entries, n, vocab);
+    size_t         n = entries && t ? list_tokens(tok, vocab, entries) : 0;
+    bool           made = entries && t && (t->plain = calloc(TD_TRIE_WORDS(vocab) + 1, sizeof *t->plain));
+    for (int part = 0; made && part < TD_TRIE_N; part++) {
+        size_t n_part = 0;
+        for (size_t i = 0; i < n; i++)
+            if (belongs(&entries[i], (td_trie_part)part)) entries[room + n_part++] = entries[i];
+        made = make_trie(&t->parts[part], entries + room, n_part, vocab);
+    }
     for (size_t i = 0; made && i < n; i++) {
         if (t->depth < entries[i].len) t->depth = entries[i].len;
-        if (is_plain(&entries[i]))
+        if (entries[i].len <= TD_TRIE_SHORT_MAX && is_plain(&entries[i]))
             t->plain[entries[i].id / 32] |= 1u << entries[i].id % 32;
-        else
-            entries[n_rest++] = entries[i];
     }
-    made = made && make_trie(&t->rest, entries, n_rest, vocab);
     free(entries);
     *out = NULL;
     if (!made) {
         if (t) trie_free(t);
         return TD_ENOMEM;
     }
-    atomic_init(&t->refs, 1);
     t->vocab = vocab;
+    atomic_init(&t->refs, 1);
     *out = t;
     return TD_OK;
 }

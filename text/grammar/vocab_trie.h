@@ -3,8 +3,9 @@
  *
  * Nodes are in depth-first order: what begins with a node's bytes is the nodes up to its `skip`, and a walk is a loop that
  * goes to the next node, or to `skip` where the bytes do not match. A place that takes all plain tokens, as the inside of a
- * JSON string does, has only the rest to try. Special tokens and tokens without bytes are not in it. Immutable and counted:
- * threads may share it.
+ * JSON string does, has only the rest to try. Long tokens, which are few, are in a trie of their own: what is found for
+ * short ones holds for all states that so many bytes do not tell apart. Special tokens and tokens without bytes are not in
+ * it. Immutable and counted: threads may share it.
  */
 #ifndef TD_TEXT_GRAMMAR_VOCAB_TRIE_H
 #define TD_TEXT_GRAMMAR_VOCAB_TRIE_H
@@ -32,13 +33,19 @@ struct td_trie {
     td_shapes     shapes;
 };
 
-/** Characters of a plain token: at most so many, whole, and such as a JSON string has them without escape. */
-#define TD_TRIE_PLAIN_MAX 16
+#define TD_TRIE_SHORT_MAX 16 /* bytes of a short token */
+
+typedef enum {
+    TD_TRIE_SHORT, /* the short tokens */
+    TD_TRIE_REST,  /* those of them that are not plain: that have other characters than a JSON string has without escape, or parts of some */
+    TD_TRIE_LONG,  /* the long tokens */
+    TD_TRIE_N,
+} td_trie_part;
 
 typedef struct {
-    td_trie     all, rest; /* rest: the tokens that are not plain */
-    uint32_t   *plain;     /* [TD_TRIE_WORDS(vocab)] bits of the plain ones */
-    uint32_t    depth;     /* bytes of the longest token */
+    td_trie     parts[TD_TRIE_N];
+    uint32_t   *plain; /* [TD_TRIE_WORDS(vocab)] bits of the plain tokens, all of which are short */
+    uint32_t    depth; /* bytes of the longest token */
     uint32_t    vocab;
     atomic_uint refs; /* acq_rel: the last owner frees */
 } td_vocab_trie;

@@ -7,7 +7,8 @@
 
 #define KNOWN_BYTES_MAX ((size_t)8 << 20)
 #define WARM_WORK_MAX ((uint64_t)2 << 20) /* as TD_GR_WORK_MAX counts: some tens of milliseconds */
-#define WARM_STATE_WORK 500               /* of a state, besides what its walk looks at */
+#define WARM_BYTES_MAX (KNOWN_BYTES_MAX / 4 * 3)
+#define WARM_STATE_WORK 100               /* of a state, besides what its walk looks at */
 
 td_status td_gr_masks_open(td_gr_masks *k, const td_gr_pda *pda, td_vocab_trie *trie) {
     *k = (td_gr_masks){.pda = pda, .trie = td_vocab_trie_hold(trie)};
@@ -315,12 +316,12 @@ static td_status walk_exit(walking *g, uint32_t exit, uint32_t set) {
 
 /* ---- a state by itself ----------------------------------------------------------------------- */
 
-/* A few sets, each once. */
+/* Some sets, each once. */
 typedef struct {
-    uint32_t at[8], n;
-} few_sets;
+    uint32_t at[128], n;
+} some_sets;
 
-static bool add_set(few_sets *f, uint32_t set) {
+static bool add_set(some_sets *f, uint32_t set) {
     for (uint32_t i = 0; i < f->n; i++)
         if (f->at[i] == set) return true;
     if (f->n == sizeof f->at / sizeof *f->at) return false;
@@ -329,7 +330,7 @@ static bool add_set(few_sets *f, uint32_t set) {
 }
 
 /* The sets that some bytes lead to. @return false: a byte leads nowhere, or they are many. */
-static bool step_bytes(td_gr_matcher *m, const few_sets *f, const uint8_t *bytes, size_t n, few_sets *to) {
+static bool step_bytes(td_gr_matcher *m, const some_sets *f, const uint8_t *bytes, size_t n, some_sets *to) {
     for (uint32_t i = 0; i < f->n; i++)
         for (size_t k = 0; k < n; k++) {
             uint32_t set = td_gr_matcher_step(m, f->at[i], bytes[k]);
@@ -339,12 +340,14 @@ static bool step_bytes(td_gr_matcher *m, const few_sets *f, const uint8_t *bytes
 }
 
 /* Likewise, all bytes of a kind. */
-static bool step_kind(td_gr_matcher *m, const few_sets *f, uint8_t kind, few_sets *to) {
+static bool step_kind(td_gr_matcher *m, const some_sets *f, uint8_t kind, some_sets *to) {
     const td_gr_pda *pda = m->pda;
     for (uint32_t i = 0; i < f->n; i++) {
         uint32_t set = td_gr_matcher_step_kind(m, f->at[i], kind);
-        few_sets one = {{f->at[i]}, 1};
         if (set == TD_GR_MIXED) {
+            some_sets one;
+            one.at[0] = f->at[i];
+            one.n = 1;
             size_t first = pda->kind_begin[kind], n = pda->kind_begin[kind + 1] - first;
             if (!step_bytes(m, &one, pda->kind_bytes + first, n, to)) return false;
         } else if (m->sets[set].n == 0 || !add_set(to, set)) {
@@ -354,44 +357,44 @@ static bool step_kind(td_gr_matcher *m, const few_sets *f, uint8_t kind, few_set
     return true;
 }
 
-/* The sets that the plain characters lead to: by the kind of their first byte, what the second one is where not any, and how
-   many follow. */
-static bool step_plain(td_gr_matcher *m, few_sets *f) {
+/* Add the sets that the plain characters lead to from one: by the kind of their first byte, what the second one is where
+   not any, and how many follow. */
+static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
     static const struct {
         uint8_t first, n, from, to;
     } leads[] = {{'a', 0, 0, 0},     {'A', 0, 0, 0},        {'0', 0, 0, 0},        {' ', 0, 0, 0},       {'!', 0, 0, 0},
                  {0xC2, 1, 0, 0},    {0xE0, 2, 0xA0, 0xBF}, {0xE1, 2, 0, 0},       {0xE4, 2, 0, 0},      {0xE5, 2, 0, 0},
                  {0xE9, 2, 0, 0},    {0xED, 2, 0x80, 0x9F}, {0xF0, 3, 0x90, 0xBF}, {0xF1, 3, 0, 0},      {0xF4, 3, 0x80, 0x8F}};
-    few_sets to = {.n = 0};
+    some_sets parts[2];
     for (size_t l = 0; l < sizeof leads / sizeof *leads; l++) {
-        few_sets part = {.n = 0};
         uint8_t  second[64];
         size_t   n_second = 0;
+        unsigned n = leads[l].n;
         for (unsigned byte = leads[l].from; leads[l].from && byte <= leads[l].to; byte++) second[n_second++] = (uint8_t)byte;
-        if (!step_kind(m, f, TD_BYTE_KIND[leads[l].first], &part)) return false;
-        for (unsigned k = 0; k < leads[l].n; k++) {
-            few_sets next = {.n = 0};
-            bool     any = k > 0 || n_second == 0;
-            if (any ? !step_kind(m, &part, TD_BYTE_KIND[0x80], &next) : !step_bytes(m, &part, second, n_second, &next))
-                return false;
-            part = next;
+        parts[1].at[0] = set;
+        parts[1].n = 1;
+        for (unsigned k = 0; k <= n; k++) { /* from the one of the parts to the other, and at last to `to` */
+            const some_sets *now = &parts[(k + 1) % 2];
+            some_sets       *next = k == n ? to : &parts[k % 2];
+            if (k < n) next->n = 0;
+            bool took = k == 1 && n_second ? step_bytes(m, now, second, n_second, next)
+                                           : step_kind(m, now, TD_BYTE_KIND[k ? 0x80 : leads[l].first], next);
+            if (!took) return false;
         }
-        for (uint32_t i = 0; i < part.n; i++)
-            if (!add_set(&to, part.at[i])) return false;
     }
-    *f = to;
     return true;
 }
 
-/* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a set; "no" also where that is hard to tell.
+/* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a set; "no" also where that takes many sets.
  */
 static bool takes_plain(td_gr_matcher *m, uint32_t set) {
-    few_sets now = {{set}, 1};
-    for (int chars = 0; chars < TD_TRIE_SHORT_MAX; chars++) {
-        few_sets before = now;
-        if (!step_plain(m, &now)) return false;
-        if (now.n == before.n && memcmp(now.at, before.at, now.n * sizeof *now.at) == 0) return true; /* for ever */
-    }
+    some_sets reached;
+    uint32_t  done = 0;
+    reached.at[0] = set;
+    reached.n = 1;
+    for (int chars = 0; chars < TD_TRIE_SHORT_MAX && done < reached.n; chars++)
+        for (uint32_t n = reached.n; done < n; done++)
+            if (!step_plain(m, reached.at[done], &reached)) return false;
     return true;
 }
 
@@ -463,25 +466,34 @@ static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t 
     return TD_OK;
 }
 
-td_status td_gr_masks_warm(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w) {
-    uint64_t work = 0;
-    if (atomic_exchange_explicit(&k->warm, true, memory_order_relaxed)) return TD_OK;
-    for (uint32_t state = 0; state < k->pda->a.n_states && work < WARM_WORK_MAX; state++) {
-        bool         own = false;
+/* Find what is known of one state. *full: there is no room for more. */
+static td_status warm_state(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, uint64_t *work, bool *full) {
+    for (int of_long = 0; of_long < 2 && !*full; of_long++) {
         td_gr_known *known;
-        if (k->pda->a.states[state].n_edges == 0) continue;
-        for (int of_long = 0; of_long < 2 && !own; of_long++) {
-            m->work = 0;
-            td_status st = know(k, m, w, state, of_long, &known, &own);
-            work += m->work + WARM_STATE_WORK;
-            if (st == TD_ENOMEM) return st;
-            if (st != TD_OK) reset_walk(k, w);
-            if (st == TD_OK && own) known_free(known);
-        }
-        if (own || m->overflow) break; /* no room for more */
-        TD_TRY(td_gr_matcher_tidy(m));
+        m->work = 0;
+        td_status st = know(k, m, w, state, of_long, &known, full);
+        *work += m->work + WARM_STATE_WORK;
+        if (st == TD_OK && *full) known_free(known);
+        if (st == TD_ENOMEM) return st;
+        if (st != TD_OK) reset_walk(k, w); /* a mask will fail where it needs this state */
+        m->overflow = false;
     }
-    m->overflow = false;
+    return td_gr_matcher_tidy(m);
+}
+
+/* Those first that others are like: there it saves most. */
+td_status td_gr_masks_warm(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w) {
+    const td_gr_pda *p = k->pda;
+    uint64_t         work = 0;
+    bool             full = false;
+    if (atomic_exchange_explicit(&k->warm, true, memory_order_relaxed)) return TD_OK;
+    for (int alone = 0; alone < 2; alone++)
+        for (uint32_t state = 0; state < p->a.n_states && work < WARM_WORK_MAX; state++) {
+            full |= atomic_load_explicit(&k->bytes, memory_order_relaxed) > WARM_BYTES_MAX;
+            if (full) return TD_OK;
+            if (p->a.states[state].n_edges && (alone || p->alike[state] != state))
+                TD_TRY(warm_state(k, m, w, alone ? state : p->alike[state], &work, &full));
+        }
     return TD_OK;
 }
 

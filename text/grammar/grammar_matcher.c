@@ -8,7 +8,7 @@
 #define UNKNOWN UINT32_MAX /* no node */
 #define NODES_MAX ((size_t)1 << 19)
 #define SETS_MAX ((size_t)1 << 14)
-#define TIDY_SETS 1024 /* more than these are forgotten by td_gr_matcher_tidy */
+#define TIDY_SETS 2048 /* more than these are forgotten by td_gr_matcher_tidy */
 
 /* Room for n items in all; false: overflow. */
 static bool reserve(td_gr_matcher *m, void *pool, size_t *room, size_t n, size_t item, size_t limit) {

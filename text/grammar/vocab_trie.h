@@ -33,7 +33,7 @@ struct td_trie {
     td_shapes     shapes;
 };
 
-#define TD_TRIE_SHORT_MAX 16 /* bytes of a short token */
+#define TD_TRIE_SHORT_MAX 24 /* bytes of a short token */
 
 typedef enum {
     TD_TRIE_SHORT, /* the short tokens */

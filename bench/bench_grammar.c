@@ -1,11 +1,11 @@
 /*
  * Time of token masks. usage: bench_grammar TOKENIZER_DIR ROUNDS GRAMMAR...
  *
- * A grammar is a file NAME.schema, NAME.regex or NAME.ebnf; beside it, NAME.txt has a text of its language. Each round compiles
- * the grammar and goes through the text token by token, as the tokenizer cuts it, and computes the mask before each token.
- * new: nothing is known of the grammar, in every round; used: another request of the same grammar was there before. A row of
- * CSV each: microseconds of CPU time per mask, the mean of the nodes of tries and the stacks that a mask looked at, and the
- * milliseconds before the first mask (td_grammar_place_open), without the compiling.
+ * A grammar is a file NAME.schema, NAME.regex or NAME.ebnf; beside it, NAME.txt has a text of its language. Each round
+ * compiles the grammar and goes through the text token by token, as the tokenizer cuts it, and computes the mask before each
+ * token. new: nothing is known of the grammar, in every round; used: another request of the same grammar was there before. A
+ * row of CSV each: microseconds of CPU time per mask, the mean of the nodes of tries and the stacks that a mask looked at,
+ * and the milliseconds before the first mask (td_grammar_place_open), without the compiling.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -107,7 +107,7 @@ td_status td_grammar_place_open(td_grammar *g, td_vocab_trie *trie, td_grammar_p
     p->grammar = td_grammar_hold(g);
     p->mask = malloc(TD_TRIE_WORDS(trie->vocab) * sizeof *p->mask);
     if (!p->mask || td_gr_matcher_open(&p->matcher, &g->pda) != TD_OK || td_gr_walk_open(&p->walk, trie) != TD_OK ||
-        td_gr_masks_warm(&g->masks, &p->matcher, &p->walk) != TD_OK) {
+        td_gr_masks_warm(&g->masks, &p->walk) != TD_OK) {
         td_grammar_place_close(p);
         return td_fail(err, TD_ENOMEM, "out of memory for a grammar");
     }

@@ -8,7 +8,7 @@
 #define KNOWN_BYTES_MAX ((size_t)8 << 20)
 #define WARM_WORK_MAX ((uint64_t)2 << 20) /* as TD_GR_WORK_MAX counts: some tens of milliseconds */
 #define WARM_BYTES_MAX (KNOWN_BYTES_MAX / 4 * 3)
-#define WARM_STATE_WORK 100               /* of a state, besides what its walk looks at */
+#define WARM_STATE_WORK 100 /* of a state, besides what its walk looks at */
 
 td_status td_gr_masks_open(td_gr_masks *k, const td_gr_pda *pda, td_vocab_trie *trie) {
     *k = (td_gr_masks){.pda = pda, .trie = td_vocab_trie_hold(trie)};
@@ -68,8 +68,8 @@ typedef struct {
     td_gr_walk    *w;
     uint32_t      *mask;
     size_t         words, n_tokens;
-    bool           exits;  /* note where the rule may end with more to come */
-    unsigned       nested; /* mixed shapes above */
+    bool           exits;     /* note where the rule may end with more to come */
+    unsigned       nested;    /* mixed shapes above */
     bool           in_claims; /* some members of the shapes at hand are claimed */
 } walking;
 
@@ -362,9 +362,9 @@ static bool step_kind(td_gr_matcher *m, const some_sets *f, uint8_t kind, some_s
 static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
     static const struct {
         uint8_t first, n, from, to;
-    } leads[] = {{'a', 0, 0, 0},     {'A', 0, 0, 0},        {'0', 0, 0, 0},        {' ', 0, 0, 0},       {'!', 0, 0, 0},
-                 {0xC2, 1, 0, 0},    {0xE0, 2, 0xA0, 0xBF}, {0xE1, 2, 0, 0},       {0xE4, 2, 0, 0},      {0xE5, 2, 0, 0},
-                 {0xE9, 2, 0, 0},    {0xED, 2, 0x80, 0x9F}, {0xF0, 3, 0x90, 0xBF}, {0xF1, 3, 0, 0},      {0xF4, 3, 0x80, 0x8F}};
+    } leads[] = {{'a', 0, 0, 0},  {'A', 0, 0, 0},        {'0', 0, 0, 0},        {' ', 0, 0, 0},  {'!', 0, 0, 0},
+                 {0xC2, 1, 0, 0}, {0xE0, 2, 0xA0, 0xBF}, {0xE1, 2, 0, 0},       {0xE4, 2, 0, 0}, {0xE5, 2, 0, 0},
+                 {0xE9, 2, 0, 0}, {0xED, 2, 0x80, 0x9F}, {0xF0, 3, 0x90, 0xBF}, {0xF1, 3, 0, 0}, {0xF4, 3, 0x80, 0x8F}};
     some_sets parts[2];
     for (size_t l = 0; l < sizeof leads / sizeof *leads; l++) {
         uint8_t  second[64];
@@ -422,13 +422,13 @@ static td_gr_known *known_of(const uint32_t *mask, size_t words, size_t n_ids, c
 }
 
 /* Find what is known of a state. */
-static td_status find_known(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, bool of_long,
-                            td_gr_known **out, size_t *bytes) {
+static td_status find_known(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, bool of_long, td_gr_known **out,
+                            size_t *bytes) {
     size_t   words = TD_TRIE_WORDS(k->trie->vocab);
     uint32_t set = td_gr_matcher_state_alone(m, state);
     if (set == TD_GR_DEAD) return TD_ENOMEM;
-    bool          plain = !of_long && takes_plain(m, set);
-    td_trie_part  part = of_long ? TD_TRIE_LONG : plain ? TD_TRIE_REST : TD_TRIE_SHORT;
+    bool           plain = !of_long && takes_plain(m, set);
+    td_trie_part   part = of_long ? TD_TRIE_LONG : plain ? TD_TRIE_REST : TD_TRIE_SHORT;
     const td_trie *t = &k->trie->parts[part];
     walking        g = {.t = t, .m = m, .w = w, .mask = w->alone, .words = words, .exits = k->pda->returns[state]};
     if (plain) {
@@ -470,23 +470,26 @@ static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t 
 static td_status warm_state(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, uint64_t *work, bool *full) {
     for (int of_long = 0; of_long < 2 && !*full; of_long++) {
         td_gr_known *known;
+        bool         own = false;
         m->work = 0;
-        td_status st = know(k, m, w, state, of_long, &known, full);
+        td_status st = know(k, m, w, state, of_long, &known, &own);
         *work += m->work + WARM_STATE_WORK;
-        if (st == TD_OK && *full) known_free(known);
+        if (st == TD_OK && own) known_free(known);
         if (st == TD_ENOMEM) return st;
-        if (st != TD_OK) reset_walk(k, w); /* a mask will fail where it needs this state */
-        m->overflow = false;
+        *full = own && !m->overflow;
+        if (st == TD_OK && !m->overflow) continue;
+        reset_walk(k, w); /* a limit was passed, so what m remembers is not to be relied on */
+        td_gr_matcher_close(m);
+        TD_TRY(td_gr_matcher_open(m, k->pda));
     }
     return td_gr_matcher_tidy(m);
 }
 
 /* Those first that others are like: there it saves most. */
-td_status td_gr_masks_warm(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w) {
+static td_status warm_states(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w) {
     const td_gr_pda *p = k->pda;
     uint64_t         work = 0;
     bool             full = false;
-    if (atomic_exchange_explicit(&k->warm, true, memory_order_relaxed)) return TD_OK;
     for (int alone = 0; alone < 2; alone++)
         for (uint32_t state = 0; state < p->a.n_states && work < WARM_WORK_MAX; state++) {
             full |= atomic_load_explicit(&k->bytes, memory_order_relaxed) > WARM_BYTES_MAX;
@@ -497,9 +500,19 @@ td_status td_gr_masks_warm(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w) {
     return TD_OK;
 }
 
+td_status td_gr_masks_warm(td_gr_masks *k, td_gr_walk *w) {
+    td_gr_matcher m;
+    if (atomic_exchange_explicit(&k->warm, true, memory_order_relaxed)) return TD_OK;
+    td_status st = td_gr_matcher_open(&m, k->pda);
+    if (st == TD_OK) st = warm_states(k, &m, w);
+    td_gr_matcher_close(&m);
+    return st;
+}
+
 /* ---- the mask -------------------------------------------------------------------------------- */
 
-/* What stacks with tops that are alike allow: what is known of them, and behind its exits what all that is below them does. */
+/* What stacks with tops that are alike allow: what is known of them, and behind its exits what all that is below them does.
+ */
 static td_status add_stacks(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, const uint32_t *nodes, size_t n, bool of_long,
                             uint32_t *mask) {
     bool         own;

@@ -26,7 +26,7 @@ typedef struct {
 /** For one grammar and one vocabulary; threads share it. */
 typedef struct {
     const td_gr_pda        *pda;
-    td_vocab_trie          *trie;   /* a reference */
+    td_vocab_trie          *trie;     /* a reference */
     _Atomic(td_gr_known *) *of_short; /* [states] at the state that it is like; release: published whole; acquire: read */
     _Atomic(td_gr_known *) *of_long;  /* [states] likewise, of the long tokens */
     atomic_size_t           bytes;    /* of all that is known; beyond a limit nothing more is kept */
@@ -56,9 +56,9 @@ void                   td_gr_walk_close(td_gr_walk *w);
 
 /**
  * Find what is known of the states, those near the beginning first, until a limit of work or memory is reached: at most some
- * tens of milliseconds. Only the first call does. m may be anywhere; it is where it was. @return TD_ENOMEM.
+ * tens of milliseconds. Only the first call does. @return TD_ENOMEM.
  */
-TD_NODISCARD td_status td_gr_masks_warm(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w);
+TD_NODISCARD td_status td_gr_masks_warm(td_gr_masks *k, td_gr_walk *w);
 
 /**
  * mask[TD_TRIE_WORDS(vocab)]: bit i is set when the text may go on with the bytes of token i. Special tokens are not.

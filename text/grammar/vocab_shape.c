@@ -3,8 +3,8 @@
 
 #include "text/grammar/vocab_trie.h"
 
-#define OWN_TOKENS_MIN 64  /* a node that so many tokens begin with has shapes of its own */
-#define OWN_DEPTH_MAX 8    /* if it is no deeper: so each token is in few trees */
+#define OWN_TOKENS_MIN 64   /* a node that so many tokens begin with has shapes of its own */
+#define OWN_DEPTH_MAX 8     /* if it is no deeper: so each token is in few trees */
 #define BITS_TOKENS_MIN 512 /* tokens of a shape that are kept as bits */
 
 const uint8_t TD_BYTE_KIND[256] = {
@@ -159,7 +159,8 @@ static bool group_members(maker *m, uint32_t begin, uint32_t end) {
 static bool add_tree(maker *m, uint32_t begin, uint32_t end, uint16_t base) {
     td_shapes *s = &m->t->shapes;
     uint32_t   n_tokens = m->t->nodes[end].token - m->t->nodes[begin].token, first = s->n_nodes;
-    if (!draft_tree(m, begin, end, base) || !grow(&s->nodes, &m->nodes_room, s->n_nodes + m->n_drafts + 1, sizeof *s->nodes) ||
+    if (!draft_tree(m, begin, end, base) ||
+        !grow(&s->nodes, &m->nodes_room, s->n_nodes + m->n_drafts + 1, sizeof *s->nodes) ||
         !grow(&s->members, &m->members_room, m->n_members + (end - begin), sizeof *s->members) ||
         !grow(&s->ids, &m->ids_room, m->n_ids + n_tokens, sizeof *s->ids))
         return false;

@@ -19,11 +19,11 @@
 extern const uint8_t TD_BYTE_KIND[256];
 
 typedef struct {
-    uint32_t skip;   /* the first node behind its subtree */
-    uint32_t group;  /* its members by their bytes: groups[group ..) up to the next node's */
-    uint32_t token;  /* its tokens: ids[token ..) up to the next node's */
-    uint32_t bits;   /* where they are many: their bits begin at bits[bits]; else TD_SHAPE_NO_BITS */
-    uint16_t depth;  /* bytes, from the beginning of the token */
+    uint32_t skip;  /* the first node behind its subtree */
+    uint32_t group; /* its members by their bytes: groups[group ..) up to the next node's */
+    uint32_t token; /* its tokens: ids[token ..) up to the next node's */
+    uint32_t bits;  /* where they are many: their bits begin at bits[bits]; else TD_SHAPE_NO_BITS */
+    uint16_t depth; /* bytes, from the beginning of the token */
     uint8_t  kind;
 } td_shape_node;
 
@@ -50,7 +50,8 @@ typedef struct {
 
 typedef struct td_trie td_trie;
 
-/** The shapes of t->nodes, to t->shapes; also says in t's nodes where theirs are. @return false: memory is short. td_shapes_free either way. */
+/** The shapes of t->nodes, to t->shapes; also says in t's nodes where theirs are. @return false: memory is short.
+ * td_shapes_free either way. */
 bool td_shapes_make(td_trie *t, uint32_t vocab);
 void td_shapes_free(td_shapes *s);
 

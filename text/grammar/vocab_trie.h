@@ -37,7 +37,8 @@ struct td_trie {
 
 typedef enum {
     TD_TRIE_SHORT, /* the short tokens */
-    TD_TRIE_REST,  /* those of them that are not plain: that have other characters than a JSON string has without escape, or parts of some */
+    TD_TRIE_REST,  /* those of them that are not plain: that have other characters than a JSON string has without escape, or
+                      parts of some */
     TD_TRIE_LONG,  /* the long tokens */
     TD_TRIE_N,
 } td_trie_part;

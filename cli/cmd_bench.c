@@ -13,7 +13,7 @@
 #include "kernels/kernels.h"
 
 #define EXIT_USAGE 2
-#define TRACE_BYTES  ((uint64_t)1 << 30)
+#define TRACE_BYTES ((uint64_t)1 << 30)
 #define BUFFER_BYTES ((size_t)1 << 30) /* of the read bandwidth: beyond any L3 */
 
 typedef struct {
@@ -26,34 +26,44 @@ typedef struct {
 } suite;
 
 static const suite SUITES[] = {
-    {"roofline", td_bench_roofline, false, false, false, "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads"},
+    {"roofline", td_bench_roofline, false, false, false,
+     "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads"},
     {"pool", td_bench_pool, false, false, false, "what a parallel loop costs, by threads"},
     {"kernels", td_bench_kernels, false, true, false, "the device's linears and the experts' kernels, by rows"},
     {"attention", td_bench_attention, false, true, false, "MLA and GQA, decode and prefill"},
-    {"experts", td_bench_experts, false, true, true, "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
+    {"experts", td_bench_experts, false, true, true,
+     "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
     {"decode", td_bench_decode, true, true, true, "whole steps of generating, by streams and context (--config)"},
     {"prefill", td_bench_prefill, true, true, true, "whole steps of a prompt (--config)"},
-    {"load", td_bench_load, true, true, false, "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
+    {"load", td_bench_load, true, true, false,
+     "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
     {NULL, NULL, false, false, false, NULL},
 };
 
 static void print_help(FILE *f) {
     fputs("usage: tandem bench SUITE [options]\n\n", f);
     for (const suite *s = SUITES; s->name; s++) fprintf(f, "  %-10s %s\n", s->name, s->help);
-    fputs("\nWeights are random. A row is the median of rounds, each beside its own measurement of the machine's bounds by the same threads:\n"
-          "fraction = max(bytes / read bandwidth, operations / int8 peak) / time. Leave the machine alone meanwhile.\n\n"
-          "  --config FILE               config.json of a model, e.g. configs/models/deepseek-v2-lite.json\n"
-          "  --json-model-override-args JSON   merged over it, e.g. '{\"num_hidden_layers\": 4}'\n"
-          "  --threads N                 default: every core\n"
-          "  --subpool-count N           default: one per NUMA node\n"
-          "  --rounds N                  default 5\n"
-          "  --device NAME               of decode and prefill: host (default), or apart, which is for tests: the host with a memory of its own;\n"
-          "                              its times mean nothing, and what a step copies to it and from it is printed\n"
-          "  --expert-quantization NAME  of experts, decode and prefill: none, int4 (default), int8, int4-g32, int4-g64, int4-g128, mxfp4, nvfp4\n"
-          "  --filter TEXT               only rows whose shape, or whose expert kernel in the suite kernels, contains it; not of roofline and pool\n"
-          "  --json                      JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, commit, tier, cpu, cores, nodes\n"
-          "  --trace FILE                what every thread does, for ui.perfetto.dev and bench/phases.py\n"
-          "  --help                      this text\n", f);
+    fputs(
+        "\nWeights are random. A row is the median of rounds, each beside its own measurement of the machine's bounds by "
+        "the same threads:\n"
+        "fraction = max(bytes / read bandwidth, operations / int8 peak) / time. Leave the machine alone meanwhile.\n\n"
+        "  --config FILE               config.json of a model, e.g. configs/models/deepseek-v2-lite.json\n"
+        "  --json-model-override-args JSON   merged over it, e.g. '{\"num_hidden_layers\": 4}'\n"
+        "  --threads N                 default: every core\n"
+        "  --subpool-count N           default: one per NUMA node\n"
+        "  --rounds N                  default 5\n"
+        "  --device NAME               of decode and prefill: host (default), or apart, which is for tests: the host with a "
+        "memory of its own;\n"
+        "                              its times mean nothing, and what a step copies to it and from it is printed\n"
+        "  --expert-quantization NAME  of experts, decode and prefill: none, int4 (default), int8, int4-g32, int4-g64, "
+        "int4-g128, mxfp4, nvfp4\n"
+        "  --filter TEXT               only rows whose shape, or whose expert kernel in the suite kernels, contains it; not "
+        "of roofline and pool\n"
+        "  --json                      JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, "
+        "commit, tier, cpu, cores, nodes\n"
+        "  --trace FILE                what every thread does, for ui.perfetto.dev and bench/phases.py\n"
+        "  --help                      this text\n",
+        f);
 }
 
 /* An option that was given and means nothing to the suite, or NULL. */
@@ -105,7 +115,9 @@ static int parse_options(int argc, char **argv, td_bench_options *o) {
             case EXPERTS:
                 o->experts = td_expert_numbers_find(optarg);
                 ok = o->experts != NULL;
-                if (!ok) fprintf(stderr, "tandem bench: --expert-quantization: there is no format '%s'; --help lists them\n", optarg);
+                if (!ok)
+                    fprintf(stderr, "tandem bench: --expert-quantization: there is no format '%s'; --help lists them\n",
+                            optarg);
                 break;
             case DEVICE: o->device = optarg; break;
             case FILTER: o->filter = optarg; break;
@@ -145,7 +157,8 @@ int td_cmd_bench(int argc, char **argv) {
     int              rc = parse_options(argc, argv, &o);
     if (rc >= 0) return rc;
     if (optind + 1 != argc) {
-        fprintf(stderr, "tandem bench: %s; --help lists the suites\n", optind < argc ? "one suite at a time" : "which suite?");
+        fprintf(stderr, "tandem bench: %s; --help lists the suites\n",
+                optind < argc ? "one suite at a time" : "which suite?");
         return EXIT_USAGE;
     }
     const suite *s = SUITES;

@@ -16,20 +16,29 @@
 enum { TASK = 1, KIND, PROMPT, SHOTS, SHOTS_FROM, CHAT, STOP, MAX_TOKENS, EXTRACT, LIMIT, OUTPUT, JSON };
 
 static const struct option OPTIONS[] = {
-    {"task", required_argument, NULL, TASK},     {"kind", required_argument, NULL, KIND},
-    {"prompt", required_argument, NULL, PROMPT}, {"shots", required_argument, NULL, SHOTS},
-    {"shots-from", required_argument, NULL, SHOTS_FROM}, {"chat", no_argument, NULL, CHAT},
-    {"stop", required_argument, NULL, STOP},     {"max-tokens", required_argument, NULL, MAX_TOKENS},
-    {"extract", required_argument, NULL, EXTRACT}, {"limit", required_argument, NULL, LIMIT},
-    {"output", required_argument, NULL, OUTPUT}, {"json", no_argument, NULL, JSON},
-    {"help", no_argument, NULL, 'h'},            {NULL, 0, NULL, 0},
+    {"task", required_argument, NULL, TASK},
+    {"kind", required_argument, NULL, KIND},
+    {"prompt", required_argument, NULL, PROMPT},
+    {"shots", required_argument, NULL, SHOTS},
+    {"shots-from", required_argument, NULL, SHOTS_FROM},
+    {"chat", no_argument, NULL, CHAT},
+    {"stop", required_argument, NULL, STOP},
+    {"max-tokens", required_argument, NULL, MAX_TOKENS},
+    {"extract", required_argument, NULL, EXTRACT},
+    {"limit", required_argument, NULL, LIMIT},
+    {"output", required_argument, NULL, OUTPUT},
+    {"json", no_argument, NULL, JSON},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
 };
 
 static const char HELP[] =
     "usage: tandem eval --model-path DIR --task FILE.jsonl [options]\n\n"
     "How many questions of a task a model answers right, greedily. docs/evaluation.md has the fields and the rules.\n\n"
-    "  --task FILE.jsonl     an item a line: {\"question\", \"choices\", \"answer\"}, {\"question\", \"answer\"}, or {\"prompt\"}\n"
-    "  --kind NAME           choice: the likeliest of the choices; match: the answer in a generated text; complete: generate\n"
+    "  --task FILE.jsonl     an item a line: {\"question\", \"choices\", \"answer\"}, {\"question\", \"answer\"}, or "
+    "{\"prompt\"}\n"
+    "  --kind NAME           choice: the likeliest of the choices; match: the answer in a generated text; complete: "
+    "generate\n"
     "                        only, for an external checker; default: by the first item's fields\n"
     "  --prompt TEMPLATE     with {field}s of the item (default \"Question: {question}\\nAnswer:\", complete \"{prompt}\")\n"
     "  --shots N             solved items before each (default 0): the task's first, which are then not scored\n"
@@ -44,7 +53,8 @@ static const char HELP[] =
     "The model:\n"
     "  --max-running-requests N       items at a time (default 32)\n";
 
-static const char *const KINDS[] = {[TD_EVAL_AUTO] = "auto", [TD_EVAL_CHOICE] = "choice", [TD_EVAL_MATCH] = "match", [TD_EVAL_COMPLETE] = "complete"};
+static const char *const KINDS[] = {
+    [TD_EVAL_AUTO] = "auto", [TD_EVAL_CHOICE] = "choice", [TD_EVAL_MATCH] = "match", [TD_EVAL_COMPLETE] = "complete"};
 #define N_KINDS (sizeof KINDS / sizeof *KINDS)
 
 typedef struct {
@@ -57,8 +67,10 @@ typedef struct {
 static void unescape(char *s) {
     char *to = s;
     for (; *s; s++) {
-        if (*s == '\\' && (s[1] == 'n' || s[1] == 't' || s[1] == '\\')) *to++ = *++s == 'n' ? '\n' : *s == 't' ? '\t' : '\\';
-        else *to++ = *s;
+        if (*s == '\\' && (s[1] == 'n' || s[1] == 't' || s[1] == '\\'))
+            *to++ = *++s == 'n' ? '\n' : *s == 't' ? '\t' : '\\';
+        else
+            *to++ = *s;
     }
     *to = 0;
 }
@@ -84,41 +96,41 @@ static int parse_options(int argc, char **argv, options *o) {
     }
     for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
         switch (c) {
-        case TASK: o->e.task_path = optarg; break;
-        case KIND:
-            if (!parse_kind(optarg, &o->e.kind)) return 2;
-            break;
-        case PROMPT:
-            unescape(optarg);
-            o->e.prompt = optarg;
-            break;
-        case SHOTS:
-            if (!td_option_number("eval", "--shots", optarg, 1000, &n)) return 2;
-            o->e.shots = (uint32_t)n;
-            break;
-        case SHOTS_FROM: o->e.shots_path = optarg; break;
-        case CHAT: o->e.chat = true; break;
-        case STOP:
-            if (o->e.n_stop == TD_STOP_MAX) {
-                fprintf(stderr, "tandem eval: at most %d --stop\n", TD_STOP_MAX);
-                return 2;
-            }
-            unescape(optarg);
-            o->stop[o->e.n_stop++] = optarg;
-            o->e.stop = o->stop;
-            break;
-        case MAX_TOKENS:
-            if (!td_option_number("eval", "--max-tokens", optarg, 1 << 20, &n)) return 2;
-            o->e.max_tokens = (uint32_t)n;
-            break;
-        case EXTRACT: o->e.extract = optarg; break;
-        case LIMIT:
-            if (!td_option_number("eval", "--limit", optarg, INT64_MAX, &o->e.limit)) return 2;
-            break;
-        case OUTPUT: o->e.output_path = optarg; break;
-        case JSON: o->json = true; break;
-        case 'h': o->help = true; return 0;
-        default: fputs("tandem eval --help lists the options\n", stderr); return 2;
+            case TASK: o->e.task_path = optarg; break;
+            case KIND:
+                if (!parse_kind(optarg, &o->e.kind)) return 2;
+                break;
+            case PROMPT:
+                unescape(optarg);
+                o->e.prompt = optarg;
+                break;
+            case SHOTS:
+                if (!td_option_number("eval", "--shots", optarg, 1000, &n)) return 2;
+                o->e.shots = (uint32_t)n;
+                break;
+            case SHOTS_FROM: o->e.shots_path = optarg; break;
+            case CHAT: o->e.chat = true; break;
+            case STOP:
+                if (o->e.n_stop == TD_STOP_MAX) {
+                    fprintf(stderr, "tandem eval: at most %d --stop\n", TD_STOP_MAX);
+                    return 2;
+                }
+                unescape(optarg);
+                o->stop[o->e.n_stop++] = optarg;
+                o->e.stop = o->stop;
+                break;
+            case MAX_TOKENS:
+                if (!td_option_number("eval", "--max-tokens", optarg, 1 << 20, &n)) return 2;
+                o->e.max_tokens = (uint32_t)n;
+                break;
+            case EXTRACT: o->e.extract = optarg; break;
+            case LIMIT:
+                if (!td_option_number("eval", "--limit", optarg, INT64_MAX, &o->e.limit)) return 2;
+                break;
+            case OUTPUT: o->e.output_path = optarg; break;
+            case JSON: o->json = true; break;
+            case 'h': o->help = true; return 0;
+            default: fputs("tandem eval --help lists the options\n", stderr); return 2;
         }
     }
     if (optind == argc && o->e.model.model_path && o->e.task_path) return 0;
@@ -129,13 +141,16 @@ static int parse_options(int argc, char **argv, options *o) {
     return 2;
 }
 
-static json_t *real_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+static json_t *real_or_null(double v) {
+    return isfinite(v) ? json_real(v) : json_null();
+}
 
 static bool print_json(const options *o, const td_eval_result *r) {
-    json_t *out = json_pack("{s:o, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "model", td_json_name(o->e.model.model_path), "quantization", r->quantization,
-                            "expert_quantization", r->expert_quantization, "task", td_json_name(o->e.task_path), "kind", KINDS[r->kind], "items",
-                            (json_int_t)r->items, "shots", (json_int_t)o->e.shots, "prompt_tokens", (json_int_t)r->prompt_tokens,
-                            "generated_tokens", (json_int_t)r->generated_tokens, "seconds", r->seconds);
+    json_t *out = json_pack(
+        "{s:o, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "model", td_json_name(o->e.model.model_path), "quantization",
+        r->quantization, "expert_quantization", r->expert_quantization, "task", td_json_name(o->e.task_path), "kind",
+        KINDS[r->kind], "items", (json_int_t)r->items, "shots", (json_int_t)o->e.shots, "prompt_tokens",
+        (json_int_t)r->prompt_tokens, "generated_tokens", (json_int_t)r->generated_tokens, "seconds", r->seconds);
     if (r->kind != TD_EVAL_COMPLETE) {
         json_object_set_new(out, "accuracy", json_real(r->accuracy.mean));
         json_object_set_new(out, "accuracy_error", real_or_null(r->accuracy.error));
@@ -159,9 +174,11 @@ static void print_share(const char *name, td_estimate share) {
 }
 
 static void print_text(const options *o, const td_eval_result *r) {
-    printf("%llu items (%s), %u shots, %llu prompt and %llu generated tokens in %.1f s; quantization %s, expert quantization %s\n",
-           (unsigned long long)r->items, KINDS[r->kind], o->e.shots, (unsigned long long)r->prompt_tokens, (unsigned long long)r->generated_tokens,
-           r->seconds, r->quantization, r->expert_quantization);
+    printf(
+        "%llu items (%s), %u shots, %llu prompt and %llu generated tokens in %.1f s; quantization %s, expert quantization "
+        "%s\n",
+        (unsigned long long)r->items, KINDS[r->kind], o->e.shots, (unsigned long long)r->prompt_tokens,
+        (unsigned long long)r->generated_tokens, r->seconds, r->quantization, r->expert_quantization);
     if (r->kind != TD_EVAL_COMPLETE) print_share("accuracy", r->accuracy);
     if (r->kind == TD_EVAL_CHOICE) print_share("  by bytes", r->accuracy_normalised);
     if (r->kind == TD_EVAL_MATCH) printf("%-22s %llu\n", "without an answer", (unsigned long long)r->no_answer);

@@ -99,7 +99,7 @@ static char *read_source(const char *path, size_t *len) {
     return text;
 }
 
-static json_t *check_line(void *ctx, const char *line, size_t len, td_error *err) {
+static char *check_line(void *ctx, const char *line, size_t len, td_error *err) {
     json_error_t e;
     json_t      *in;
     td_status    st = td_json_load(line, len, JSON_ALLOW_NUL, &in, &e);
@@ -118,7 +118,7 @@ static json_t *check_line(void *ctx, const char *line, size_t len, td_error *err
     else if (!(out = json_pack("{s:b,s:I}", "accepted", accepted, "at", (json_int_t)at)))
         td_fail(err, TD_ENOMEM, "out of memory");
     json_decref(in);
-    return out;
+    return td_json_answer_of(out);
 }
 
 int td_cmd_grammar(int argc, char **argv) {

@@ -56,37 +56,35 @@ static int parse_options(int argc, char **argv, options *o) {
 /* ---- one answer ---- */
 
 typedef struct {
-    td_jbuf content, reasoning, arguments;
-    json_t *calls; /* complete ones */
-    json_t *name;  /* of the one at hand */
-    bool    failed;
+    td_jbuf content, reasoning;
+    td_jbuf name, arguments; /* of the call at hand */
+    td_jbuf calls;           /* complete ones, as JSON */
 } answer;
 
-/* Numbers that no integer holds are taken as reals. */
-static json_t *load_arguments(const td_jbuf *text) {
-    json_error_t why;
-    json_t      *out;
-    if (td_json_load(text->data, text->len, JSON_ALLOW_NUL, &out, &why) == TD_OK) return out;
-    return td_json_load(text->data, text->len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &out, &why) == TD_OK ? out : NULL;
+/* Arguments are written as the parser tells them, so numbers stay as they came; a line break between two values is a space.
+ */
+static void add_call(answer *a) {
+    for (size_t i = 0; i < a->arguments.len; i++)
+        if (a->arguments.data[i] == '\n' || a->arguments.data[i] == '\r') a->arguments.data[i] = ' ';
+    td_jw_open(&a->calls, '{');
+    td_jw_key(&a->calls, "name");
+    td_jw_text(&a->calls, a->name.data, a->name.len);
+    td_jw_key(&a->calls, "arguments");
+    td_jw_raw(&a->calls, a->arguments.data, a->arguments.len);
+    td_jw_close(&a->calls, '}');
 }
 
 static void on_event(void *user, const td_answer_event *e) {
     answer *a = user;
-    json_t *arguments, *call;
     switch (e->kind) {
         case TD_ANSWER_CONTENT: td_jbuf_put(&a->content, e->text, e->len); break;
         case TD_ANSWER_REASONING: td_jbuf_put(&a->reasoning, e->text, e->len); break;
         case TD_ANSWER_CALL_ARGUMENTS: td_jbuf_put(&a->arguments, e->text, e->len); break;
         case TD_ANSWER_CALL_BEGIN:
-            json_decref(a->name);
-            a->name = json_stringn(e->text, e->len);
-            a->arguments.len = 0;
+            a->name.len = a->arguments.len = 0;
+            td_jbuf_put(&a->name, e->text, e->len);
             break;
-        case TD_ANSWER_CALL_END:
-            arguments = load_arguments(&a->arguments);
-            call = json_pack("{s:O, s:o}", "name", a->name, "arguments", arguments);
-            if (json_array_append_new(a->calls, call) != 0) a->failed = true;
-            break;
+        case TD_ANSWER_CALL_END: add_call(a); break;
         case TD_ANSWER_CALL_DROPPED: break;
     }
 }
@@ -103,14 +101,10 @@ static td_status feed(td_answer_parser *p, const json_t *pieces, td_error *err) 
     return td_answer_parser_end(p) == TD_OK ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory");
 }
 
-static json_t *text_of(const td_jbuf *b) {
-    return json_stringn(b->len ? b->data : "", b->len);
-}
-
 /* The line's tools; *out stays NULL where it has none. */
 static td_status read_tools(const json_t *tools, td_tool_list **out, td_error *err) {
     if (!tools || json_is_null(tools)) return TD_OK;
-    char     *json = td_json_dump(tools, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    char     *json = td_json_dump(tools, JSON_ENCODE_ANY);
     td_status st = json ? td_tool_list_new(json, strlen(json), out, err) : td_fail(err, TD_ENOMEM, "out of memory");
     free(json);
     return st;
@@ -133,26 +127,43 @@ static td_status parse_answer(const options *o, const json_t *root, answer *a, t
     return st;
 }
 
-static json_t *parse_line(void *ctx, const char *line, size_t len, td_error *err) {
+static char *write_answer(const answer *a) {
+    td_jbuf out = {0};
+    td_jw_open(&out, '{');
+    td_jw_key(&out, "content");
+    td_jw_text(&out, a->content.data, a->content.len);
+    td_jw_key(&out, "reasoning_content");
+    td_jw_text(&out, a->reasoning.data, a->reasoning.len);
+    td_jw_key(&out, "tool_calls");
+    td_jw_open(&out, '[');
+    if (a->calls.len) td_jw_raw(&out, a->calls.data, a->calls.len);
+    td_jw_close(&out, ']');
+    td_jw_close(&out, '}');
+    td_jbuf_put(&out, "", 1);
+    if (!out.failed) return out.data;
+    td_jbuf_free(&out);
+    return NULL;
+}
+
+static char *parse_line(void *ctx, const char *line, size_t len, td_error *err) {
     json_error_t why;
-    json_t      *root, *out = NULL;
+    json_t      *root;
+    char        *out = NULL;
     if (td_json_load(line, len, JSON_ALLOW_NUL, &root, &why) != TD_OK) {
         td_fail(err, TD_EINVAL, "the line is not valid JSON: %s", why.text);
         return NULL;
     }
-    answer a = {.calls = json_array()};
+    answer a = {0};
     if (parse_answer(ctx, root, &a, err) == TD_OK) {
-        a.failed = a.failed || a.content.failed || a.reasoning.failed || a.arguments.failed;
-        if (!a.failed)
-            out = json_pack("{s:o, s:o, s:O}", "content", text_of(&a.content), "reasoning_content", text_of(&a.reasoning),
-                            "tool_calls", a.calls);
-        if (!out) td_fail(err, TD_ENOMEM, "the answer cannot be written as JSON");
+        bool failed = a.content.failed || a.reasoning.failed || a.name.failed || a.arguments.failed || a.calls.failed;
+        out = failed ? NULL : write_answer(&a);
+        if (!out) td_fail(err, TD_ENOMEM, "out of memory");
     }
-    json_decref(a.name);
     td_jbuf_free(&a.content);
     td_jbuf_free(&a.reasoning);
+    td_jbuf_free(&a.name);
     td_jbuf_free(&a.arguments);
-    json_decref(a.calls);
+    td_jbuf_free(&a.calls);
     json_decref(root);
     return out;
 }

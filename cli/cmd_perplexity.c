@@ -19,26 +19,38 @@ enum { TEXT = 1, WINDOW, STRIDE, LIMIT, AGAINST, SAVE, WORST, PER_TENSOR, DRAFTS
 #define WORST_DEFAULT 10
 
 static const struct option OPTIONS[] = {
-    {"text", required_argument, NULL, TEXT},       {"window", required_argument, NULL, WINDOW}, {"stride", required_argument, NULL, STRIDE},
-    {"limit", required_argument, NULL, LIMIT},     {"against", required_argument, NULL, AGAINST}, {"save", required_argument, NULL, SAVE},
-    {"worst", required_argument, NULL, WORST},     {"per-tensor", no_argument, NULL, PER_TENSOR},
+    {"text", required_argument, NULL, TEXT},
+    {"window", required_argument, NULL, WINDOW},
+    {"stride", required_argument, NULL, STRIDE},
+    {"limit", required_argument, NULL, LIMIT},
+    {"against", required_argument, NULL, AGAINST},
+    {"save", required_argument, NULL, SAVE},
+    {"worst", required_argument, NULL, WORST},
+    {"per-tensor", no_argument, NULL, PER_TENSOR},
     {"drafts", no_argument, NULL, DRAFTS},
-    {"json", no_argument, NULL, JSON},             {"help", no_argument, NULL, 'h'},            {NULL, 0, NULL, 0},
+    {"json", no_argument, NULL, JSON},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
 };
 
 static const char HELP[] =
     "usage: tandem perplexity --model-path DIR --text FILE [options]\n\n"
-    "How well a model predicts a text, and with --against how far it is from a reference. docs/evaluation.md has the protocol.\n\n"
-    "  --text FILE                    a text; or a .jsonl file with an object {\"text\": ...} a line, each a document of its own\n"
+    "How well a model predicts a text, and with --against how far it is from a reference. docs/evaluation.md has the "
+    "protocol.\n\n"
+    "  --text FILE                    a text; or a .jsonl file with an object {\"text\": ...} a line, each a document of "
+    "its own\n"
     "  --window W                     tokens that the model sees at once (default 512)\n"
-    "  --stride S                     tokens from one window to the next (default W / 2): each is scored after at least W - S others\n"
+    "  --stride S                     tokens from one window to the next (default W / 2): each is scored after at least W - "
+    "S others\n"
     "  --limit N                      only the first N tokens of the text\n"
     "  --against REFERENCE            a model's folder, or a file that --save wrote: adds ratio, KL divergence, agreement\n"
     "  --against-quantization NAME, --against-expert-quantization NAME, ...\n"
     "                                 flags of the model, for the reference; its numbers are none unless told\n"
     "  --worst N                      with a folder as reference: list the N experts with the largest errors (default 10)\n"
-    "  --per-tensor                   with a folder as reference: compare the weights of every matrix, too; list the --worst of them\n"
-    "  --drafts                       score the multi-token-prediction layer, too: its perplexity, and how often it drafts the model's own next token\n"
+    "  --per-tensor                   with a folder as reference: compare the weights of every matrix, too; list the "
+    "--worst of them\n"
+    "  --drafts                       score the multi-token-prediction layer, too: its perplexity, and how often it drafts "
+    "the model's own next token\n"
     "  --save FILE                    write the model's log-probabilities, for a later --against\n"
     "  --json                         one JSON object on standard output\n\n"
     "The model:\n";
@@ -68,28 +80,28 @@ static int parse_options(int argc, char **argv, options *o) {
     bool for_folder = argc < rest; /* a flag of the reference was given */
     for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
         switch (c) {
-        case TEXT: o->p.text_path = optarg; break;
-        case AGAINST: o->against = optarg; break;
-        case SAVE: o->p.save_path = optarg; break;
-        case JSON: o->json = true; break;
-        case PER_TENSOR: o->p.per_tensor = true; break;
-        case DRAFTS: o->p.drafts = true; break;
-        case WORST:
-            if (!td_option_number("perplexity", "--worst", optarg, 1 << 30, &o->worst)) return 2;
-            break;
-        case 'h': o->help = true; return 0;
-        case WINDOW:
-            if (!td_option_number("perplexity", "--window", optarg, 1 << 24, &n)) return 2;
-            o->p.window = (uint32_t)n;
-            break;
-        case STRIDE:
-            if (!td_option_number("perplexity", "--stride", optarg, 1 << 24, &n)) return 2;
-            o->p.stride = (uint32_t)n;
-            break;
-        case LIMIT:
-            if (!td_option_number("perplexity", "--limit", optarg, INT64_MAX, &o->p.limit)) return 2;
-            break;
-        default: fputs("tandem perplexity --help lists the options\n", stderr); return 2;
+            case TEXT: o->p.text_path = optarg; break;
+            case AGAINST: o->against = optarg; break;
+            case SAVE: o->p.save_path = optarg; break;
+            case JSON: o->json = true; break;
+            case PER_TENSOR: o->p.per_tensor = true; break;
+            case DRAFTS: o->p.drafts = true; break;
+            case WORST:
+                if (!td_option_number("perplexity", "--worst", optarg, 1 << 30, &o->worst)) return 2;
+                break;
+            case 'h': o->help = true; return 0;
+            case WINDOW:
+                if (!td_option_number("perplexity", "--window", optarg, 1 << 24, &n)) return 2;
+                o->p.window = (uint32_t)n;
+                break;
+            case STRIDE:
+                if (!td_option_number("perplexity", "--stride", optarg, 1 << 24, &n)) return 2;
+                o->p.stride = (uint32_t)n;
+                break;
+            case LIMIT:
+                if (!td_option_number("perplexity", "--limit", optarg, INT64_MAX, &o->p.limit)) return 2;
+                break;
+            default: fputs("tandem perplexity --help lists the options\n", stderr); return 2;
         }
     }
     if (optind < argc || !o->p.model.model_path || !o->p.text_path) {
@@ -106,7 +118,8 @@ static int parse_options(int argc, char **argv, options *o) {
     } else {
         o->p.reference_path = o->against;
         if (for_folder || o->worst) {
-            fputs("tandem perplexity: --worst and flags that begin with --against- need a model's folder as --against\n", stderr);
+            fputs("tandem perplexity: --worst and flags that begin with --against- need a model's folder as --against\n",
+                  stderr);
             return 2;
         }
     }
@@ -116,7 +129,9 @@ static int parse_options(int argc, char **argv, options *o) {
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-static json_t *real_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+static json_t *real_or_null(double v) {
+    return isfinite(v) ? json_real(v) : json_null();
+}
 
 /* "name": mean, "name_error": its standard error */
 static void set_estimate(json_t *to, const char *name, double mean, double error) {
@@ -126,13 +141,16 @@ static void set_estimate(json_t *to, const char *name, double mean, double error
     json_object_set_new(to, key, real_or_null(error));
 }
 
-static void set_perplexity(json_t *to, const char *name, td_estimate nll) { set_estimate(to, name, exp(nll.mean), exp(nll.mean) * nll.error); }
+static void set_perplexity(json_t *to, const char *name, td_estimate nll) {
+    set_estimate(to, name, exp(nll.mean), exp(nll.mean) * nll.error);
+}
 
 static bool print_json(const options *o, const td_perplexity_result *r) {
-    json_t *out = json_pack("{s:o, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "model", td_json_name(o->p.model.model_path), "quantization", r->quantization,
-                            "expert_quantization", r->expert_quantization, "text", td_json_name(o->p.text_path), "window", (json_int_t)r->window, "stride",
-                            (json_int_t)r->stride, "prefix_tokens", (json_int_t)r->prefix, "documents", (json_int_t)r->documents, "windows",
-                            (json_int_t)r->windows, "tokens", (json_int_t)r->scored_tokens);
+    json_t *out = json_pack(
+        "{s:o, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "model", td_json_name(o->p.model.model_path), "quantization",
+        r->quantization, "expert_quantization", r->expert_quantization, "text", td_json_name(o->p.text_path), "window",
+        (json_int_t)r->window, "stride", (json_int_t)r->stride, "prefix_tokens", (json_int_t)r->prefix, "documents",
+        (json_int_t)r->documents, "windows", (json_int_t)r->windows, "tokens", (json_int_t)r->scored_tokens);
     set_estimate(out, "nll", r->nll.mean, r->nll.error);
     set_perplexity(out, "perplexity", r->nll);
     if (r->drafted) {
@@ -151,16 +169,19 @@ static bool print_json(const options *o, const td_perplexity_result *r) {
     if (r->layers) {
         json_t *list = json_array();
         for (uint32_t i = 0; i < r->n_layers; i++) {
-            json_t *layer = json_pack("{s:I, s:o}", "layer", (json_int_t)i, "hidden_db", real_or_null(r->layers[i].hidden_db));
-            if (!isnan(r->layers[i].routed_db)) json_object_set_new(layer, "routed_db", real_or_null(r->layers[i].routed_db));
+            json_t *layer =
+                json_pack("{s:I, s:o}", "layer", (json_int_t)i, "hidden_db", real_or_null(r->layers[i].hidden_db));
+            if (!isnan(r->layers[i].routed_db))
+                json_object_set_new(layer, "routed_db", real_or_null(r->layers[i].routed_db));
             json_array_append_new(list, layer);
         }
         json_object_set_new(out, "layers", list);
         list = json_array();
         for (size_t i = 0; i < r->n_experts && i < o->worst; i++) {
             const td_expert_snr *x = &r->experts[i];
-            json_array_append_new(list, json_pack("{s:I, s:I, s:I, s:o}", "layer", (json_int_t)x->layer, "expert", (json_int_t)x->expert, "tokens",
-                                                  (json_int_t)x->tokens, "db", real_or_null(x->db)));
+            json_array_append_new(
+                list, json_pack("{s:I, s:I, s:I, s:o}", "layer", (json_int_t)x->layer, "expert", (json_int_t)x->expert,
+                                "tokens", (json_int_t)x->tokens, "db", real_or_null(x->db)));
         }
         json_object_set_new(out, "worst_experts", list);
     }
@@ -169,7 +190,7 @@ static bool print_json(const options *o, const td_perplexity_result *r) {
         for (size_t i = 0; i < r->n_tensors; i++) {
             const td_tensor_snr *t = &r->tensors[i];
             json_t *item = json_pack("{s:s, s:I, s:I, s:o}", "name", t->name, "rows", (json_int_t)t->rows, "columns",
-                                                  (json_int_t)t->columns, "db", real_or_null(t->db));
+                                     (json_int_t)t->columns, "db", real_or_null(t->db));
             if (!isnan(t->output_db)) json_object_set_new(item, "output_db", real_or_null(t->output_db));
             json_array_append_new(list, item);
         }
@@ -199,9 +220,10 @@ static void print_db(double db, int width) {
 
 static void print_text(const options *o, const td_perplexity_result *r) {
     double ppl = exp(r->nll.mean), reference = exp(r->reference_nll.mean), ratio = exp(r->nll_difference.mean);
-    printf("%llu tokens in %llu windows of %u, stride %u, after %u special tokens; quantization %s, expert quantization %s\n",
-           (unsigned long long)r->scored_tokens, (unsigned long long)r->windows, r->window, r->stride, r->prefix, r->quantization,
-           r->expert_quantization);
+    printf(
+        "%llu tokens in %llu windows of %u, stride %u, after %u special tokens; quantization %s, expert quantization %s\n",
+        (unsigned long long)r->scored_tokens, (unsigned long long)r->windows, r->window, r->stride, r->prefix,
+        r->quantization, r->expert_quantization);
     print_estimate("perplexity", ppl, ppl * r->nll.error, 4, "");
     if (r->drafted) {
         print_estimate("drafts' perplexity", exp(r->draft_nll.mean), exp(r->draft_nll.mean) * r->draft_nll.error, 4, "");
@@ -221,7 +243,8 @@ static void print_text(const options *o, const td_perplexity_result *r) {
         print_db(r->layers[i].routed_db, 8);
         putchar('\n');
     }
-    if (r->n_experts) printf("\n  layer  expert  tokens   signal to noise of the worst experts' output, on the reference's input, dB\n");
+    if (r->n_experts)
+        printf("\n  layer  expert  tokens   signal to noise of the worst experts' output, on the reference's input, dB\n");
     for (size_t i = 0; i < r->n_experts && i < o->worst; i++) {
         printf("  %5u %7u %7llu", r->experts[i].layer, r->experts[i].expert, (unsigned long long)r->experts[i].tokens);
         print_db(r->experts[i].db, 8);

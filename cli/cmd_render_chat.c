@@ -16,10 +16,12 @@ static const char HELP[] =
     "usage: tandem render-chat --chat-template FILE [--bos-token S] [--eos-token S]\n"
     "\n"
     "Reads chat requests from standard input, one JSON object a line: {\"messages\": [...], \"tools\": [...], ...}. Writes\n"
-    "{\"text\": \"...\"} for each. A request that cannot be rendered gives {\"error\": \"...\"}, the rest goes on, and the exit\n"
+    "{\"text\": \"...\"} for each. A request that cannot be rendered gives {\"error\": \"...\"}, the rest goes on, and the "
+    "exit\n"
     "status is 1. Members of a request are variables of the template, and the members of its \"chat_template_kwargs\" too.\n"
     "\n"
-    "  --chat-template FILE   a Jinja template, or a tokenizer_config.json, whose chat_template, bos_token and eos_token are used\n"
+    "  --chat-template FILE   a Jinja template, or a tokenizer_config.json, whose chat_template, bos_token and eos_token "
+    "are used\n"
     "  --bos-token S          the template's bos_token\n"
     "  --eos-token S          the template's eos_token\n"
     "  --help                 this text\n";
@@ -50,12 +52,12 @@ static int parse_options(int argc, char **argv, options *o) {
     };
     for (int c; (c = getopt_long(argc, argv, "h", LONG, NULL)) != -1;) {
         switch (c) {
-        case TEMPLATE: o->file = optarg; break;
-        case BOS: o->bos = optarg; break;
-        case EOS: o->eos = optarg; break;
-        case SHOW_HELP:
-        case 'h': o->help = true; break;
-        default: return 2; /* getopt has told */
+            case TEMPLATE: o->file = optarg; break;
+            case BOS: o->bos = optarg; break;
+            case EOS: o->eos = optarg; break;
+            case SHOW_HELP:
+            case 'h': o->help = true; break;
+            default: return 2; /* getopt has told */
         }
     }
     if (o->help) return 0;
@@ -140,7 +142,7 @@ typedef struct {
     const char             *bos, *eos;
 } renderer;
 
-static json_t *render_line(void *ctx, const char *line, size_t len, td_error *err) {
+static char *render_line(void *ctx, const char *line, size_t len, td_error *err) {
     const renderer *r = ctx;
     char           *text = NULL;
     size_t          text_len = 0;
@@ -148,7 +150,7 @@ static json_t *render_line(void *ctx, const char *line, size_t len, td_error *er
     json_t *out = json_pack("{s:o}", "text", json_stringn(text, text_len));
     free(text);
     if (!out) td_fail(err, TD_ENOMEM, "the text cannot be written as JSON");
-    return out;
+    return td_json_answer_of(out);
 }
 
 int td_cmd_render_chat(int argc, char **argv) {

@@ -121,7 +121,7 @@ static json_t *decode_object(const tokenizing *t, const json_t *in, td_error *er
     return out;
 }
 
-static json_t *tokenize_line(void *ctx, const char *line, size_t len, td_error *err) {
+static char *tokenize_line(void *ctx, const char *line, size_t len, td_error *err) {
     const tokenizing *t = ctx;
     json_error_t      e;
     json_t           *in;
@@ -132,7 +132,7 @@ static json_t *tokenize_line(void *ctx, const char *line, size_t len, td_error *
     }
     json_t *out = t->o->decode ? decode_object(t, in, err) : encode_object(t, in, err);
     json_decref(in);
-    return out;
+    return td_json_answer_of(out);
 }
 
 int td_cmd_tokenize(int argc, char **argv) {

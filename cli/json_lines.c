@@ -9,16 +9,22 @@
 #include <unistd.h>
 
 #include "cli/standard_output.h"
+#include "core/json_text.h"
+
+char *td_json_answer_of(json_t *answer) {
+    char *text = td_json_dump(answer, 0);
+    json_decref(answer);
+    return text;
+}
 
 /* Write the answer or why there is none. @return whether there is one. */
 static bool answer_line(td_json_answer answer, void *ctx, const char *line, size_t len) {
     td_error err = {0};
-    json_t  *out = answer(ctx, line, len, &err);
+    char    *out = answer(ctx, line, len, &err);
     bool     done = out != NULL;
-    if (!done) out = json_pack("{s:s}", "error", err.text[0] ? err.text : "out of memory");
-    if (!out || json_dumpf(out, stdout, 0) != 0) fputs("{\"error\": \"the answer cannot be written as JSON\"}", stdout);
-    putchar('\n');
-    json_decref(out);
+    if (!done) out = td_json_answer_of(json_pack("{s:s}", "error", err.text[0] ? err.text : "out of memory"));
+    puts(out ? out : "{\"error\": \"the answer cannot be written as JSON\"}");
+    free(out);
     return done;
 }
 

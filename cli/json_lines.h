@@ -7,9 +7,12 @@
 
 #include "tandem.h"
 
-/** The answer to a line, given without its newline: a new reference, or NULL with the reason in err, which no memory may
- * leave empty. */
-typedef json_t *(*td_json_answer)(void *ctx, const char *line, size_t len, td_error *err);
+/** The answer to a line, given without its newline: a JSON object, malloc'd, without line breaks; or NULL with the reason in
+ * err, which no memory may leave empty. */
+typedef char *(*td_json_answer)(void *ctx, const char *line, size_t len, td_error *err);
+
+/** An answer's text; takes the reference. NULL for NULL, and when memory is short. */
+char *td_json_answer_of(json_t *answer);
 
 /**
  * Answer every line of standard input on standard output; where there is no answer, with {"error": the reason}. Each answer

@@ -9,8 +9,9 @@
 
 #define PIECE_BYTES 256 /* of text, handed to jansson at a time */
 
-/* What a parse may still allocate after its text was cut off: buffers of a string doubled up to twice the text (4 len in all),
- * the value and the key made of it (2 len), and for each byte of the last piece an empty object or array (below 400 bytes). */
+/* What a parse may still allocate after its text was cut off: buffers of a string doubled up to twice the text (4 len in
+ * all), the value and the key made of it (2 len), and for each byte of the last piece an empty object or array (below 400
+ * bytes). */
 #define RESERVE_BYTES(len) (6 * (len) + 400 * PIECE_BYTES + 4096)
 
 /* What this thread is at. */
@@ -78,11 +79,58 @@ td_status td_json_load(const char *text, size_t len, size_t flags, json_t **out,
     return TD_ENOMEM;
 }
 
+/* A finite real with the fewest digits that give it again, as a JSON number with a point or an exponent. @return its length.
+ */
+static size_t write_real(char out[40], double v) {
+    char text[32], digits[18];
+    int  n = 1, exponent, at = 0;
+    do snprintf(text, sizeof text, "%.*e", n - 1, v);
+    while (strtod(text, NULL) != v && n++ < 17);
+    const char *c = text + (text[0] == '-');
+    for (int i = 0; i < n; c++)
+        if (*c != '.') digits[i++] = *c;
+    while (n > 1 && digits[n - 1] == '0') n--;
+    exponent = atoi(strchr(text, 'e') + 1);
+    if (text[0] == '-') out[at++] = '-';
+    bool plain = exponent >= -4 && exponent < 17; /* as %.17g does, so it is never longer */
+    if (plain && exponent < 0) at += sprintf(out + at, "0.%0*d", -exponent - 1, 0) - (exponent == -1);
+    for (int i = 0; i < n || (plain && i <= exponent); i++) {
+        out[at++] = i < n ? digits[i] : '0';
+        if (i == (plain ? exponent : 0) && (i + 1 < n || plain)) out[at++] = '.';
+    }
+    if (out[at - 1] == '.') out[at++] = '0';
+    if (!plain) at += sprintf(out + at, "e%d", exponent);
+    return (size_t)at;
+}
+
+/* Write each real of a JSON text, which has 17 digits, with no more than it needs; it becomes no longer. */
+static void shorten_reals(char *text) {
+    char *to = text, real[40];
+    bool  in_string = false;
+    for (const char *at = text; *at;) {
+        size_t n = in_string || (*at != '-' && (*at < '0' || *at > '9')) ? 0 : strspn(at, "-+.0123456789eE");
+        if (strcspn(at, ".eE") < n) {
+            size_t n_real = write_real(real, strtod(at, NULL));
+            memcpy(to, real, n_real);
+            to += n_real;
+            at += n;
+            continue;
+        }
+        if (*at == '"') in_string = !in_string;
+        if (*at == '\\') *to++ = *at++; /* what it escapes is no end */
+        *to++ = *at++;
+    }
+    *to = 0;
+}
+
 char *td_json_dump(const json_t *root, size_t flags) {
     pthread_once(&g_once, install);
     t_parse.out_of_memory = false;
-    char *text = json_dumps(root, flags);
-    if (!t_parse.out_of_memory) return text;
+    char *text = json_dumps(root, flags | JSON_REAL_PRECISION(17));
+    if (text && !t_parse.out_of_memory) {
+        shorten_reals(text);
+        return text;
+    }
     free(text);
     return NULL;
 }

@@ -22,7 +22,8 @@
  */
 TD_NODISCARD td_status td_json_load(const char *text, size_t len, size_t flags, json_t **out, json_error_t *why);
 
-/** json_dumps: a malloc'd text; NULL when memory is short (or root is NULL). Thread-safe as td_json_load is. */
+/** json_dumps: a malloc'd text; NULL when memory is short (or root is NULL). A real is written with the fewest digits that give
+ * it again: 0.1 stays 0.1. Thread-safe as td_json_load is. */
 char *td_json_dump(const json_t *root, size_t flags);
 
 /** A name that people gave, for them to read: where it is not UTF-8, its bytes beyond ASCII become '?'. @return NULL when memory is short. */

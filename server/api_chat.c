@@ -167,7 +167,7 @@ static td_status read_tools(td_api_request *r, json_t **tools, td_api_error *err
 /* The same tools for the answer's parser. */
 static td_status keep_tools(td_api_request *r, const json_t *tools, td_api_error *err) {
     if (!tools) return TD_OK;
-    char     *json = td_json_dump(tools, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    char     *json = td_json_dump(tools, JSON_COMPACT);
     td_status st = json ? td_tool_list_new(json, strlen(json), &r->tools, NULL) : TD_ENOMEM;
     free(json);
     return st == TD_OK ? TD_OK : td_api_fail(err, 500, "internal_error", "Out of memory.");

@@ -43,7 +43,7 @@ static bool is_given(const json_t *v) {
 }
 
 static td_status set_json(td_api_request *r, const json_t *v, td_api_error *err) {
-    r->grammar_owned = td_json_dump(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    r->grammar_owned = td_json_dump(v, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!r->grammar_owned) return td_api_fail(err, 500, "internal_error", "Out of memory.");
     r->grammar_source = r->grammar_owned;
     r->grammar_len = strlen(r->grammar_owned);

@@ -100,7 +100,7 @@ static td_status collect(variants *all, json_t *request) {
 }
 
 static td_status render_once(const td_chat_form *f, const json_t *request, char **text, size_t *len, td_error *err) {
-    char *json = td_json_dump(request, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    char *json = td_json_dump(request, JSON_COMPACT);
     if (!json) return td_fail(err, TD_ENOMEM, "out of memory");
     td_status st = td_chat_template_render(f->tmpl, json, strlen(json), f->bos, f->eos, text, len, err);
     free(json);

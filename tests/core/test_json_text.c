@@ -1,5 +1,6 @@
-/* td_json_load against json_loadb: the same trees and the same complaints, wherever the pieces of the text are cut. That both survive a lack
- * of memory is shown by tests/fault. */
+/* td_json_load against json_loadb: the same trees and the same complaints, wherever the pieces of the text are cut. That
+ * both survive a lack of memory is shown by tests/fault. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,8 +37,16 @@ static void same(const char *text, size_t len, size_t flags) {
 }
 
 static void known_texts(void **state) {
-    static const char *const texts[] = {"",     "{",        "{}",         "[1,2.5e3,\"\\u00e9\\ud83d\\udc09\",null]", "{\"a\":1,\"a\":2}",
-                                        "[1,]", "\"alone\"", "{\"a\":\"\xff\"}", "{\"a\":\"\\u0000\"}", "{} x"};
+    static const char *const texts[] = {"",
+                                        "{",
+                                        "{}",
+                                        "[1,2.5e3,\"\\u00e9\\ud83d\\udc09\",null]",
+                                        "{\"a\":1,\"a\":2}",
+                                        "[1,]",
+                                        "\"alone\"",
+                                        "{\"a\":\"\xff\"}",
+                                        "{\"a\":\"\\u0000\"}",
+                                        "{} x"};
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         same(texts[i], strlen(texts[i]), 0);
@@ -50,26 +59,28 @@ static void known_texts(void **state) {
 static size_t write_value(char *to, int depth) {
     char *p = to;
     switch (draw(depth > 0 ? 5 : 3)) {
-    case 0: return (size_t)sprintf(to, "%d", (int)draw(1000000) - 500000);
-    case 1: return (size_t)sprintf(to, "%.17g", draw(1000000) / 7.0);
-    case 2:
-        *p++ = '"';
-        for (uint32_t n = draw(draw(8) ? 20 : 400); n > 0; n--) p += sprintf(p, "%s", draw(6) ? "x" : draw(2) ? "\\n" : "\xc3\xa9");
-        *p++ = '"';
-        return (size_t)(p - to);
-    case 3:
-        *p++ = '[';
-        for (uint32_t i = 0, n = draw(6); i < n; i++) {
-            if (i) *p++ = ',';
-            p += write_value(p, depth - 1);
-        }
-        *p++ = ']';
-        return (size_t)(p - to);
-    default:
-        *p++ = '{';
-        for (uint32_t i = 0, n = draw(6); i < n; i++) p += sprintf(p, "%s\"k%u\": ", i ? ",\n" : "", i), p += write_value(p, depth - 1);
-        *p++ = '}';
-        return (size_t)(p - to);
+        case 0: return (size_t)sprintf(to, "%d", (int)draw(1000000) - 500000);
+        case 1: return (size_t)sprintf(to, "%.17g", draw(1000000) / 7.0);
+        case 2:
+            *p++ = '"';
+            for (uint32_t n = draw(draw(8) ? 20 : 400); n > 0; n--)
+                p += sprintf(p, "%s", draw(6) ? "x" : draw(2) ? "\\n" : "\xc3\xa9");
+            *p++ = '"';
+            return (size_t)(p - to);
+        case 3:
+            *p++ = '[';
+            for (uint32_t i = 0, n = draw(6); i < n; i++) {
+                if (i) *p++ = ',';
+                p += write_value(p, depth - 1);
+            }
+            *p++ = ']';
+            return (size_t)(p - to);
+        default:
+            *p++ = '{';
+            for (uint32_t i = 0, n = draw(6); i < n; i++)
+                p += sprintf(p, "%s\"k%u\": ", i ? ",\n" : "", i), p += write_value(p, depth - 1);
+            *p++ = '}';
+            return (size_t)(p - to);
     }
 }
 
@@ -96,7 +107,59 @@ static void dumps(void **state) {
     assert_null(td_json_dump(NULL, 0));
 }
 
+/* Reals come with the fewest digits that give them again; integers and strings are left alone. */
+static void reals(void **state) {
+    static const struct {
+        double      value;
+        const char *text;
+    } cases[] = {{0.1, "0.1"},
+                 {-0.1, "-0.1"},
+                 {0.0, "0.0"},
+                 {-0.0, "-0.0"},
+                 {1.5, "1.5"},
+                 {4.35, "4.35"},
+                 {100000, "100000.0"},
+                 {1e15, "1000000000000000.0"},
+                 {1e16, "10000000000000000.0"},
+                 {1.25e17, "1.25e17"},
+                 {0.0001, "0.0001"},
+                 {0.00125, "0.00125"},
+                 {0.05, "0.05"},
+                 {1e-5, "1e-5"},
+                 {2.5e-7, "2.5e-7"},
+                 {5e-324, "5e-324"},
+                 {1.7976931348623157e308, "1.7976931348623157e308"},
+                 {0.1 + 0.2, "0.30000000000000004"},
+                 {123456.789, "123456.789"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *list = json_pack("[s,f,I,f]", "1.10000000000000009\\\"2.2", cases[i].value, (json_int_t)9007199254740993,
+                                 cases[i].value);
+        char    want[200], *text = td_json_dump(list, 0);
+        snprintf(want, sizeof want, "[\"1.10000000000000009\\\\\\\"2.2\", %s, 9007199254740993, %s]", cases[i].text,
+                 cases[i].text);
+        assert_non_null(text);
+        assert_string_equal(text, want);
+        free(text);
+        json_decref(list);
+    }
+    for (int i = 0; i < 20000; i++) {
+        uint64_t bits = td_rng_u64(SEED, 1, (uint64_t)i);
+        double   value;
+        memcpy(&value, &bits, sizeof value);
+        if (i % 2) value = (double)(int64_t)bits / (double)(1 + (i % 50) * 1000);
+        if (!isfinite(value)) continue;
+        json_t *real = json_real(value);
+        char   *text = td_json_dump(real, JSON_ENCODE_ANY);
+        assert_non_null(text);
+        assert_true(strtod(text, NULL) == value && strlen(text) < 25 && strpbrk(text, ".e"));
+        free(text);
+        json_decref(real);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(known_texts), cmocka_unit_test(random_texts), cmocka_unit_test(dumps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(known_texts), cmocka_unit_test(random_texts),
+                                       cmocka_unit_test(dumps), cmocka_unit_test(reals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
  * Fuzz target: a byte for the kind, a grammar's source, NUL, a text. A source is refused with a sentence, or compiled; then
- * the text is followed, and the mask of the demo model's tokens behind it allows exactly what the matcher takes (a sample).
+ * the text is followed, and the mask of a made-up vocabulary behind it allows exactly what the matcher takes (a sample).
  * Nothing may crash, leak or hang.
  */
 #include <stdint.h>
@@ -15,36 +15,61 @@ static void require(int condition) {
     if (!condition) abort();
 }
 
-/* 256 tokens of one byte and some longer ones, in place of a tokenizer's: the trie asks for no more. */
-static const char *const LONGER[] = {"\",\"", "\": ", "}}",       "[[",   "aa", "ab",   "1,",
-                                     "\\\"",  " \"",  "\xC3\xA9", "true", "]}", "abc d"};
-static unsigned char     g_bytes[256];
-#define VOCAB (256 + (uint32_t)(sizeof LONGER / sizeof *LONGER))
+/*
+ * In place of a tokenizer's, of which the trie asks for no more: tokens of one byte; all words of two small letters, of
+ * three with an "a" before and of three behind a space, so that shapes have many tokens and nodes have shapes of their own;
+ * runs, short and long; and some that are near what grammars say.
+ */
+static const char *const LONGER[] = {
+    "\",\"", "\": ",  "}}",   "[[",      "1,", "12", "\\\"",  " \"",   "é",  "一二", "一龥", "true",
+    "]}",    "abc d", "\n\n", "{\"a\":", "Ab", "A1", "\xC3x", "\\u00", "e5", "a é",  "x{1,"};
+#define RUNS 60 /* of letters, and as many of spaces */
+#define WORDS (3 * 676)
+#define N_LONGER ((uint32_t)(sizeof LONGER / sizeof *LONGER))
+#define VOCAB (256 + WORDS + 2 * RUNS + N_LONGER)
 
 size_t td_tokenizer_vocab_size(const td_tokenizer *tok) {
     (void)tok;
     return VOCAB;
 }
 
+static const char *write_token(char *out, uint32_t id, size_t *len) {
+    if (id < 256) {
+        out[0] = (char)id;
+        *len = 1;
+    } else if ((id -= 256) < WORDS) {
+        size_t before = id / 676 > 0;
+        out[0] = id / 676 == 1 ? 'a' : ' ';
+        out[before] = (char)('a' + id / 26 % 26);
+        out[before + 1] = (char)('a' + id % 26);
+        *len = before + 2;
+    } else if ((id -= WORDS) < 2 * RUNS) {
+        *len = 2 + id % RUNS;
+        memset(out, id < RUNS ? 'b' : ' ', *len);
+    } else {
+        *len = strlen(LONGER[id - 2 * RUNS]);
+        memcpy(out, LONGER[id - 2 * RUNS], *len);
+    }
+    return out;
+}
+
 const char *td_tokenizer_token(const td_tokenizer *tok, uint32_t id, size_t *len, bool *special) {
+    static char tokens[VOCAB][RUNS + 2];
     (void)tok;
     *special = false;
-    if (id >= VOCAB) return NULL;
-    *len = id < 256 ? 1 : strlen(LONGER[id - 256]);
-    if (id < 256) g_bytes[id] = (unsigned char)id;
-    return id < 256 ? (const char *)&g_bytes[id] : LONGER[id - 256];
+    return id < VOCAB ? write_token(tokens[id], id, len) : NULL;
 }
 
 static void check_mask(td_grammar *g, td_vocab_trie *trie, const char *text, size_t len) {
     td_grammar_place *p;
     uint32_t         *mask;
-    char              whole[300];
+    char              whole[256 + RUNS + 2];
     if (len > 256) return;
     require(td_grammar_place_open(g, trie, &p, NULL) == TD_OK);
     td_status st = td_grammar_place_advance(p, text, len);
     if (st == TD_OK) st = td_grammar_place_mask(p, &mask);
     memcpy(whole, text, len);
-    for (uint32_t id = 0; st == TD_OK && id < VOCAB; id++) {
+    for (uint32_t id = (uint32_t)len % 9; st == TD_OK && id < VOCAB; id += 9) { /* a sample */
         size_t      n, at;
         bool        special, accepted;
         const char *bytes = td_tokenizer_token(NULL, id, &n, &special);

@@ -130,7 +130,7 @@ CASES = [
     ("mistral", None, "[TOOL_CALLS] are not these", "[TOOL_CALLS] are not these", "", []),
     ("kimi_k2", None, "<|tool_calls_section_begin|><|tool_calls_section_end|>", "<|tool_calls_section_begin|><|tool_calls_section_end|>", "", []),
     ("qwen25", None, "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"days\": 123456789012345678901234567890}}</tool_call>", "", "",
-     [call("get_weather", days=123456789012345678901234567890.0)]),
+     [call("get_weather", days=123456789012345678901234567890)]),
 ]
 
 
@@ -162,6 +162,16 @@ def main():
     assert got["tool_calls"] == [call("f", a=1, b="x")], got
     [got] = parse("pythonic", None, [{"pieces": ["[f(a=1)]"], "tools": None}])
     assert got["tool_calls"] == [call("f", a=1)], got
+    # Numbers are written as they came: in JSON formats to the letter, else with the fewest digits that give them again.
+    for tool_format, text, spelled in (
+            ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 0.1, "b": 1.50, "c": 9007199254740993,\n "d": 18446744073709551617, "e": 1E-7}}</tool_call>',
+             ('"a": 0.1,', '"b": 1.50,', '"c": 9007199254740993,', '"d": 18446744073709551617,', '"e": 1E-7')),
+            ("pythonic", "[f(a=0.1, b=1.50, c=9007199254740993, d=-2.5e-7, e=100000.0)]",
+             ('"a": 0.1,', '"b": 1.5,', '"c": 9007199254740993,', '"d": -2.5e-7,', '"e": 100000.0')),
+            ("qwen3_coder", "<tool_call><function=f><parameter=a>0.1</parameter><parameter=b>[0.3, {\"x\": 4.35}]</parameter></function></tool_call>",
+             ("0.1", "0.3,", "4.35"))):
+        done = subprocess.run([TANDEM, "parse-answer", "--tool-call-parser", tool_format], input=json.dumps({"pieces": [text]}), capture_output=True, text=True)
+        assert done.stdout.count("\n") == 1 and all(number in done.stdout for number in spelled), (tool_format, done.stdout)
     # A tool's name of 10 KB; a call of more than 1 MiB is content.
     name = "n" * 10240
     [got] = parse("hermes", None, [{"pieces": ["<tool_call>" + json.dumps({"name": name, "arguments": {}}) + "</tool_call>"]}])

@@ -106,7 +106,8 @@ td_status td_grammar_place_open(td_grammar *g, td_vocab_trie *trie, td_grammar_p
     if (!p) return td_fail(err, TD_ENOMEM, "out of memory for a grammar");
     p->grammar = td_grammar_hold(g);
     p->mask = malloc(TD_TRIE_WORDS(trie->vocab) * sizeof *p->mask);
-    if (!p->mask || td_gr_matcher_open(&p->matcher, &g->pda) != TD_OK || td_gr_walk_open(&p->walk, trie) != TD_OK) {
+    if (!p->mask || td_gr_matcher_open(&p->matcher, &g->pda) != TD_OK || td_gr_walk_open(&p->walk, trie) != TD_OK ||
+        td_gr_masks_warm(&g->masks, &p->walk) != TD_OK) {
         td_grammar_place_close(p);
         return td_fail(err, TD_ENOMEM, "out of memory for a grammar");
     }
@@ -126,6 +127,10 @@ void td_grammar_place_close(td_grammar_place *p) {
 td_status td_grammar_place_mask(td_grammar_place *p, uint32_t **mask) {
     *mask = p->mask;
     return td_gr_mask(&p->grammar->masks, &p->matcher, &p->walk, p->mask);
+}
+
+uint64_t td_grammar_place_work(const td_grammar_place *p) {
+    return p->matcher.work;
 }
 
 td_status td_grammar_place_advance(td_grammar_place *p, const char *bytes, size_t n) {

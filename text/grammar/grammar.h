@@ -11,7 +11,8 @@
 typedef struct td_grammar_place td_grammar_place;
 
 /**
- * At the beginning of the text. The first place decides for which vocabulary the grammar's masks are kept.
+ * At the beginning of the text. The first place decides for which vocabulary the grammar's masks are kept, and finds what
+ * masks can share, which takes up to some tens of milliseconds.
  * @return TD_ENOMEM; TD_EINVAL when that was another vocabulary.
  */
 TD_NODISCARD td_status td_grammar_place_open(td_grammar *g, td_vocab_trie *trie, td_grammar_place **out, td_error *err);
@@ -22,6 +23,9 @@ void                   td_grammar_place_close(td_grammar_place *p); /* p may be 
  * p, valid until p is used again. @return TD_ENOMEM; TD_EINVAL when the text has too many readings to follow.
  */
 TD_NODISCARD td_status td_grammar_place_mask(td_grammar_place *p, uint32_t **mask);
+
+/** Nodes of the vocabulary's trie and stacks that the last mask has looked at. */
+uint64_t td_grammar_place_work(const td_grammar_place *p);
 
 /** Go on by the bytes of a token. @return TD_EINVAL when they cannot come next; p is then where it was before, or between.
  */

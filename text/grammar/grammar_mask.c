@@ -6,11 +6,15 @@
 #include "core/error.h"
 
 #define KNOWN_BYTES_MAX ((size_t)8 << 20)
+#define WARM_WORK_MAX ((uint64_t)2 << 20) /* as TD_GR_WORK_MAX counts: some tens of milliseconds */
+#define WARM_BYTES_MAX (KNOWN_BYTES_MAX / 4 * 3)
+#define WARM_STATE_WORK 100 /* of a state, besides what its walk looks at */
 
 td_status td_gr_masks_open(td_gr_masks *k, const td_gr_pda *pda, td_vocab_trie *trie) {
     *k = (td_gr_masks){.pda = pda, .trie = td_vocab_trie_hold(trie)};
-    k->states = calloc(pda->a.n_states, sizeof *k->states);
-    return k->states ? TD_OK : TD_ENOMEM;
+    k->of_short = calloc(pda->a.n_states, sizeof *k->of_short);
+    k->of_long = calloc(pda->a.n_states, sizeof *k->of_long);
+    return k->of_short && k->of_long ? TD_OK : TD_ENOMEM;
 }
 
 static void known_free(td_gr_known *known) {
@@ -19,69 +23,305 @@ static void known_free(td_gr_known *known) {
 }
 
 void td_gr_masks_close(td_gr_masks *k) {
-    for (size_t i = 0; k->states && i < k->pda->a.n_states; i++)
-        known_free(atomic_load_explicit(&k->states[i], memory_order_relaxed));
-    free(k->states);
+    for (size_t i = 0; k->of_short && k->of_long && i < k->pda->a.n_states; i++) {
+        known_free(atomic_load_explicit(&k->of_short[i], memory_order_relaxed));
+        known_free(atomic_load_explicit(&k->of_long[i], memory_order_relaxed));
+    }
+    free(k->of_short);
+    free(k->of_long);
     td_vocab_trie_release(k->trie);
     *k = (td_gr_masks){0};
 }
 
 td_status td_gr_walk_open(td_gr_walk *w, const td_vocab_trie *trie) {
     *w = (td_gr_walk){.path = malloc((trie->depth + 1) * sizeof *w->path),
-                      .alone = malloc(TD_TRIE_WORDS(trie->vocab) * sizeof *w->alone)};
-    return w->path && w->alone ? TD_OK : TD_ENOMEM;
+                      .alone = malloc(TD_TRIE_WORDS(trie->vocab) * sizeof *w->alone),
+                      .claimed = calloc(TD_TRIE_WORDS(trie->vocab), sizeof *w->claimed)};
+    return w->path && w->alone && w->claimed ? TD_OK : TD_ENOMEM;
 }
 
 void td_gr_walk_close(td_gr_walk *w) {
     free(w->path);
-    free(w->exits);
+    free(w->exits.at);
+    free(w->later.at);
     free(w->alone);
+    free(w->claimed);
     *w = (td_gr_walk){0};
+}
+
+/* After a walk that was left in the middle. */
+static void reset_walk(const td_gr_masks *k, td_gr_walk *w) {
+    memset(w->claimed, 0, TD_TRIE_WORDS(k->trie->vocab) * sizeof *w->claimed);
+    w->later.n = 0;
 }
 
 /* ---- walks ----------------------------------------------------------------------------------- */
 
-static bool add_exit(td_gr_walk *w, uint32_t node) {
-    if (w->n_exits == w->exits_room) {
-        size_t    room = w->exits_room ? 2 * w->exits_room : 256;
-        uint32_t *exits = realloc(w->exits, room * sizeof *exits);
-        if (!exits) return false;
-        w->exits = exits;
-        w->exits_room = room;
+#define OF_SHAPE (1u << 31) /* an exit: the rest is a node of the shapes, else a node of the trie */
+
+#define NESTED_MAX 32
+
+/* One walk from a set: tokens that go on from it are set in the mask, which has no other bits of the trie's tokens. */
+typedef struct {
+    const td_trie *t;
+    td_gr_matcher *m;
+    td_gr_walk    *w;
+    uint32_t      *mask;
+    size_t         words, n_tokens;
+    bool           exits;     /* note where the rule may end with more to come */
+    unsigned       nested;    /* mixed shapes above */
+    bool           in_claims; /* some members of the shapes at hand are claimed */
+} walking;
+
+static bool add_node(td_gr_list *list, uint32_t node) {
+    if (list->n == list->room) {
+        size_t    room = list->room ? 2 * list->room : 256;
+        uint32_t *at = realloc(list->at, room * sizeof *at);
+        if (!at) return false;
+        list->at = at;
+        list->room = room;
     }
-    w->exits[w->n_exits++] = node;
+    list->at[list->n++] = node;
     return true;
 }
 
-/* Set the bits of the tokens in nodes[begin .. end) that go on from `set`; bytes before depth `base` have been read. Where
-   exits: also note the nodes at which the rule may end with more to come. */
-static td_status walk(const td_trie *t, td_gr_matcher *m, td_gr_walk *w, uint32_t set, uint32_t begin, uint32_t end,
-                      uint32_t base, bool exits, uint32_t *mask) {
-    w->path[base] = set;
+static void set_bits(uint32_t *restrict to, const uint32_t *restrict from, size_t words) {
+    for (size_t i = 0; i < words; i += 16)
+        for (size_t k = 0; k < 16; k++) to[i + k] |= from[i + k];
+}
+
+static void set_ids(uint32_t *mask, const uint32_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) mask[ids[i] / 32] |= 1u << ids[i] % 32;
+}
+
+static td_status walk_shapes(walking *g, uint32_t begin, uint32_t end);
+
+/* The set `to` has been reached at a node of the trie: its tokens are right. @return whether its subtree is to be walked. */
+static td_status arrive(walking *g, uint32_t at, uint32_t to, bool *on) {
+    const td_trie_node *node = &g->t->nodes[at];
+    size_t              n = node[1].token - node->token;
+    set_ids(g->mask, g->t->tokens + node->token, n);
+    g->n_tokens += n;
+    g->w->path[node->depth] = to;
+    bool inner = node->skip > at + 1;
+    *on = inner && g->m->sets[to].n;
+    return inner && g->exits && g->m->sets[to].exits && !add_node(&g->w->exits, at) ? TD_ENOMEM : TD_OK;
+}
+
+/* Nodes of the trie; path has the sets of those above them. */
+static td_status walk_nodes(walking *g, uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end;) {
-        const td_trie_node *node = &t->nodes[i];
-        if (++m->work > TD_GR_WORK_MAX) return TD_EINVAL;
-        uint32_t to = td_gr_matcher_step(m, w->path[node->depth - 1], node->byte);
-        if (to == TD_GR_DEAD) {
-            i = node->skip;
-            continue;
-        }
-        for (uint32_t k = node->token; k < node[1].token; k++) mask[t->tokens[k] / 32] |= 1u << t->tokens[k] % 32;
-        if (exits && m->sets[to].exits && node->skip > i + 1 && !add_exit(w, i)) return TD_ENOMEM;
-        w->path[node->depth] = to;
-        i = m->sets[to].n ? i + 1 : node->skip;
+        const td_trie_node *node = &g->t->nodes[i];
+        if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
+        uint32_t to = td_gr_matcher_step(g->m, g->w->path[node->depth - 1], node->byte);
+        bool     on = false;
+        if (to != TD_GR_DEAD) TD_TRY(arrive(g, i, to, &on));
+        i = on ? i + 1 : node->skip;
     }
     return TD_OK;
 }
 
+/* What follows a node of the trie, whose set is in path: by shapes where it has some. */
+static td_status walk_below(walking *g, uint32_t at) {
+    const td_trie_node *node = &g->t->nodes[at];
+    bool                in_claims = g->in_claims;
+    if (node->shape == TD_TRIE_NO_SHAPE) return walk_nodes(g, at + 1, node->skip);
+    g->in_claims = false;
+    td_status st = walk_shapes(g, node->shape + 1, g->t->shapes.nodes[node->shape].skip);
+    g->in_claims = in_claims;
+    return st;
+}
+
+/* Undo what a walk has set for a node of the trie and what follows it. */
+static void clear_below(walking *g, uint32_t at) {
+    const td_trie *t = g->t;
+    uint32_t       end = t->nodes[t->nodes[at].skip].token;
+    for (uint32_t k = t->nodes[at].token; k < end; k++) {
+        uint32_t *word = &g->mask[t->tokens[k] / 32], bit = 1u << t->tokens[k] % 32;
+        g->n_tokens -= *word / bit % 2;
+        *word &= ~bit;
+    }
+    g->m->work += end - t->nodes[at].token;
+}
+
+static bool is_claimed(const walking *g, uint32_t at) {
+    uint32_t token = g->t->nodes[at].token;
+    return g->w->claimed[token / 32] >> token % 32 & 1;
+}
+
+/* Whether tokens of a node's subtree are walked elsewhere: those of the node, and of what follows it. */
+static void claim(walking *g, uint32_t at, bool claimed) {
+    uint32_t begin = g->t->nodes[at].token, end = g->t->nodes[g->t->nodes[at].skip].token;
+    for (uint32_t i = begin; i < end;) {
+        uint32_t n = 32 - i % 32 < end - i ? 32 - i % 32 : end - i, bits = (uint32_t)(((uint64_t)1 << n) - 1) << i % 32;
+        if (claimed)
+            g->w->claimed[i / 32] |= bits;
+        else
+            g->w->claimed[i / 32] &= ~bits;
+        i += n;
+    }
+}
+
+/* The members whose bytes do not lead to `usual` are walked later; w->later has them. */
+static td_status put_off(walking *g, const td_shape_node *shape, uint32_t usual) {
+    const td_shapes *s = &g->t->shapes;
+    uint32_t         from = g->w->path[shape->depth - 1];
+    for (uint32_t k = shape->group; k < shape[1].group; k++) {
+        if (td_gr_matcher_step(g->m, from, s->groups[k].byte) == usual) continue;
+        for (uint32_t i = s->groups[k].member; i < s->groups[k + 1].member; i++) {
+            if (is_claimed(g, s->members[i])) continue;
+            if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
+            claim(g, s->members[i], true);
+            if (!add_node(&g->w->later, s->members[i])) return TD_ENOMEM;
+        }
+    }
+    return TD_OK;
+}
+
+/* A member, whose shape's `from` is in path. */
+static td_status walk_member(walking *g, uint32_t at) {
+    const td_trie_node *node = &g->t->nodes[at];
+    bool                on = false;
+    if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
+    uint32_t to = td_gr_matcher_step(g->m, g->w->path[node->depth - 1], node->byte);
+    if (to != TD_GR_DEAD) TD_TRY(arrive(g, at, to, &on));
+    return on ? walk_below(g, at) : TD_OK;
+}
+
+/* All members of a shape, each for itself. */
+static td_status walk_members(walking *g, const td_shape_node *shape) {
+    const td_shapes *s = &g->t->shapes;
+    uint32_t         from = g->w->path[shape->depth - 1];
+    for (uint32_t k = shape->group; k < shape[1].group; k++) {
+        if (td_gr_matcher_step(g->m, from, s->groups[k].byte) == TD_GR_DEAD) continue;
+        for (uint32_t i = s->groups[k].member; i < s->groups[k + 1].member; i++)
+            if (!is_claimed(g, s->members[i])) TD_TRY(walk_member(g, s->members[i]));
+    }
+    return TD_OK;
+}
+
+/* The set that at least three of four members of a shape lead to; TD_GR_DEAD when none is that. */
+static uint32_t find_usual(walking *g, const td_shape_node *shape) {
+    const td_shapes *s = &g->t->shapes;
+    uint32_t         from = g->w->path[shape->depth - 1], usual = TD_GR_DEAD, votes = 0, count = 0;
+    /* Boyer and Moore's vote (1981), then a count. */
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t k = shape->group; k < shape[1].group; k++) {
+            uint32_t to = td_gr_matcher_step(g->m, from, s->groups[k].byte);
+            uint32_t n = s->groups[k + 1].member - s->groups[k].member;
+            if (pass) {
+                count += to == usual ? n : 0;
+            } else if (to == usual) {
+                votes += n;
+            } else if (votes >= n) {
+                votes -= n;
+            } else {
+                votes = n - votes;
+                usual = to;
+            }
+        }
+    uint32_t all = s->groups[shape[1].group].member - s->groups[shape->group].member;
+    return count > all / 4 * 3 ? usual : TD_GR_DEAD;
+}
+
+static td_status take_shape(walking *g, uint32_t at, uint32_t to, bool *on);
+
+/*
+ * A shape whose bytes do not all lead to one set. Where most members do, the shape is walked as if all did, except that what
+ * is below the others is not told apart once more; then what that has set for the others is undone, and they are walked for
+ * themselves.
+ */
+static td_status walk_mixed(walking *g, uint32_t at) {
+    const td_shape_node *shape = &g->t->shapes.nodes[at];
+    td_gr_walk          *w = g->w;
+    uint32_t             usual = g->nested < NESTED_MAX ? find_usual(g, shape) : TD_GR_DEAD;
+    size_t               first = w->later.n;
+    bool                 on = false, in_claims = g->in_claims;
+    if (usual == TD_GR_DEAD) return walk_members(g, shape);
+    g->nested++;
+    g->in_claims = true;
+    TD_TRY(put_off(g, shape, usual));
+    TD_TRY(take_shape(g, at, usual, &on));
+    if (on) TD_TRY(walk_shapes(g, at + 1, shape->skip));
+    g->in_claims = in_claims;
+    for (size_t i = first; i < w->later.n; i++) claim(g, w->later.at[i], false);
+    for (size_t i = first, end = w->later.n; i < end; i++) {
+        clear_below(g, w->later.at[i]);
+        TD_TRY(walk_member(g, w->later.at[i]));
+    }
+    w->later.n = first;
+    g->nested--;
+    return TD_OK;
+}
+
+/* The rule may end at a shape: at those members that are not claimed. */
+static td_status add_exits(walking *g, uint32_t at) {
+    const td_shapes     *s = &g->t->shapes;
+    const td_shape_node *shape = &s->nodes[at];
+    if (!g->in_claims) return add_node(&g->w->exits, at | OF_SHAPE) ? TD_OK : TD_ENOMEM;
+    for (uint32_t i = s->groups[shape->group].member; i < s->groups[shape[1].group].member; i++) {
+        uint32_t member = s->members[i];
+        bool     inner = g->t->nodes[member].skip > member + 1;
+        if (inner && !is_claimed(g, member) && !add_node(&g->w->exits, member)) return TD_ENOMEM;
+    }
+    return TD_OK;
+}
+
+/* The set `to` has been reached at a shape. */
+static td_status take_shape(walking *g, uint32_t at, uint32_t to, bool *on) {
+    const td_shape_node *shape = &g->t->shapes.nodes[at];
+    size_t               n = shape[1].token - shape->token;
+    if (shape->bits != TD_SHAPE_NO_BITS)
+        set_bits(g->mask, g->t->shapes.bits + shape->bits, g->words);
+    else
+        set_ids(g->mask, g->t->shapes.ids + shape->token, n);
+    g->n_tokens += n;
+    g->w->path[shape->depth] = to;
+    bool inner = shape->skip > at + 1;
+    *on = inner && g->m->sets[to].n;
+    return inner && g->exits && g->m->sets[to].exits ? add_exits(g, at) : TD_OK;
+}
+
+/* Nodes of the shapes. Recursion is bounded: by the depth of nodes that have shapes of their own, and by NESTED_MAX. */
+static td_status walk_shapes(walking *g, uint32_t begin, uint32_t end) {
+    for (uint32_t i = begin; i < end;) {
+        const td_shape_node *shape = &g->t->shapes.nodes[i];
+        bool                 on = false;
+        if (++g->m->work > TD_GR_WORK_MAX) return TD_EINVAL;
+        uint32_t to = td_gr_matcher_step_kind(g->m, g->w->path[shape->depth - 1], shape->kind);
+        if (to == TD_GR_MIXED)
+            TD_TRY(walk_mixed(g, i));
+        else if (to != TD_GR_DEAD)
+            TD_TRY(take_shape(g, i, to, &on));
+        i = on ? i + 1 : shape->skip;
+    }
+    return TD_OK;
+}
+
+static td_status walk_all(walking *g, uint32_t set) {
+    g->w->path[0] = set;
+    return walk_shapes(g, 1, g->t->shapes.nodes[0].skip);
+}
+
+/* What follows an exit, from a set. */
+static td_status walk_exit(walking *g, uint32_t exit, uint32_t set) {
+    uint32_t at = exit & ~OF_SHAPE;
+    if (!(exit & OF_SHAPE)) {
+        g->w->path[g->t->nodes[at].depth] = set;
+        return walk_below(g, at);
+    }
+    g->w->path[g->t->shapes.nodes[at].depth] = set;
+    return walk_shapes(g, at + 1, g->t->shapes.nodes[at].skip);
+}
+
 /* ---- a state by itself ----------------------------------------------------------------------- */
 
-/* A few sets, each once. */
+/* Some sets, each once. */
 typedef struct {
-    uint32_t at[8], n;
-} few_sets;
+    uint32_t at[128], n;
+} some_sets;
 
-static bool add_set(few_sets *f, uint32_t set) {
+static bool add_set(some_sets *f, uint32_t set) {
     for (uint32_t i = 0; i < f->n; i++)
         if (f->at[i] == set) return true;
     if (f->n == sizeof f->at / sizeof *f->at) return false;
@@ -89,55 +329,78 @@ static bool add_set(few_sets *f, uint32_t set) {
     return true;
 }
 
-/* The sets that the bytes lo..hi lead to. @return false: a byte leads nowhere, or they are many. */
-static bool step_all(td_gr_matcher *m, few_sets *f, unsigned lo, unsigned hi) {
-    few_sets to = {.n = 0};
+/* The sets that some bytes lead to. @return false: a byte leads nowhere, or they are many. */
+static bool step_bytes(td_gr_matcher *m, const some_sets *f, const uint8_t *bytes, size_t n, some_sets *to) {
     for (uint32_t i = 0; i < f->n; i++)
-        for (unsigned byte = lo; byte <= hi; byte++) {
-            uint32_t set = td_gr_matcher_step(m, f->at[i], (uint8_t)byte);
-            if (m->sets[set].n == 0 || !add_set(&to, set)) return false;
+        for (size_t k = 0; k < n; k++) {
+            uint32_t set = td_gr_matcher_step(m, f->at[i], bytes[k]);
+            if (m->sets[set].n == 0 || !add_set(to, set)) return false;
         }
-    *f = to;
     return true;
 }
 
-/* The sets that the plain characters lead to: lead bytes of UTF-8, what may follow them at once, and how many bytes then. */
-static bool step_plain(td_gr_matcher *m, few_sets *f) {
-    static const struct {
-        uint8_t lo, hi, n, from, to;
-    } leads[] = {{' ', '"' - 1, 0, 0, 0},     {'"' + 1, '\\' - 1, 0, 0, 0}, {'\\' + 1, 0x7E, 0, 0, 0},
-                 {0xC2, 0xDF, 1, 0x80, 0xBF}, {0xE0, 0xE0, 2, 0xA0, 0xBF},  {0xE1, 0xEC, 2, 0x80, 0xBF},
-                 {0xED, 0xED, 2, 0x80, 0x9F}, {0xEE, 0xEF, 2, 0x80, 0xBF},  {0xF0, 0xF0, 3, 0x90, 0xBF},
-                 {0xF1, 0xF3, 3, 0x80, 0xBF}, {0xF4, 0xF4, 3, 0x80, 0x8F}};
-    few_sets to = {.n = 0};
-    for (size_t l = 0; l < sizeof leads / sizeof *leads; l++) {
-        few_sets part = *f;
-        if (!step_all(m, &part, leads[l].lo, leads[l].hi)) return false;
-        for (unsigned k = 0; k < leads[l].n; k++)
-            if (!step_all(m, &part, k ? 0x80 : leads[l].from, k ? 0xBF : leads[l].to)) return false;
-        for (uint32_t i = 0; i < part.n; i++)
-            if (!add_set(&to, part.at[i])) return false;
+/* Likewise, all bytes of a kind. */
+static bool step_kind(td_gr_matcher *m, const some_sets *f, uint8_t kind, some_sets *to) {
+    const td_gr_pda *pda = m->pda;
+    for (uint32_t i = 0; i < f->n; i++) {
+        uint32_t set = td_gr_matcher_step_kind(m, f->at[i], kind);
+        if (set == TD_GR_MIXED) {
+            some_sets one;
+            one.at[0] = f->at[i];
+            one.n = 1;
+            size_t first = pda->kind_begin[kind], n = pda->kind_begin[kind + 1] - first;
+            if (!step_bytes(m, &one, pda->kind_bytes + first, n, to)) return false;
+        } else if (m->sets[set].n == 0 || !add_set(to, set)) {
+            return false;
+        }
     }
-    *f = to;
     return true;
 }
 
-/* Whether every text of up to TD_TRIE_PLAIN_MAX plain characters can go on from a set; "no" also where that is hard to tell.
+/* Add the sets that the plain characters lead to from one: by the kind of their first byte, what the second one is where
+   not any, and how many follow. */
+static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
+    static const struct {
+        uint8_t first, n, from, to;
+    } leads[] = {{'a', 0, 0, 0},  {'A', 0, 0, 0},        {'0', 0, 0, 0},        {' ', 0, 0, 0},  {'!', 0, 0, 0},
+                 {0xC2, 1, 0, 0}, {0xE0, 2, 0xA0, 0xBF}, {0xE1, 2, 0, 0},       {0xE4, 2, 0, 0}, {0xE5, 2, 0, 0},
+                 {0xE9, 2, 0, 0}, {0xED, 2, 0x80, 0x9F}, {0xF0, 3, 0x90, 0xBF}, {0xF1, 3, 0, 0}, {0xF4, 3, 0x80, 0x8F}};
+    some_sets parts[2];
+    for (size_t l = 0; l < sizeof leads / sizeof *leads; l++) {
+        uint8_t  second[64];
+        size_t   n_second = 0;
+        unsigned n = leads[l].n;
+        for (unsigned byte = leads[l].from; leads[l].from && byte <= leads[l].to; byte++) second[n_second++] = (uint8_t)byte;
+        parts[1].at[0] = set;
+        parts[1].n = 1;
+        for (unsigned k = 0; k <= n; k++) { /* from the one of the parts to the other, and at last to `to` */
+            const some_sets *now = &parts[(k + 1) % 2];
+            some_sets       *next = k == n ? to : &parts[k % 2];
+            if (k < n) next->n = 0;
+            bool took = k == 1 && n_second ? step_bytes(m, now, second, n_second, next)
+                                           : step_kind(m, now, TD_BYTE_KIND[k ? 0x80 : leads[l].first], next);
+            if (!took) return false;
+        }
+    }
+    return true;
+}
+
+/* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a set; "no" also where that takes many sets.
  */
 static bool takes_plain(td_gr_matcher *m, uint32_t set) {
-    few_sets now = {{set}, 1};
-    for (int chars = 0; chars < TD_TRIE_PLAIN_MAX; chars++) {
-        few_sets before = now;
-        if (!step_plain(m, &now)) return false;
-        if (now.n == before.n && memcmp(now.at, before.at, now.n * sizeof *now.at) == 0) return true; /* for ever */
-    }
+    some_sets reached;
+    uint32_t  done = 0;
+    reached.at[0] = set;
+    reached.n = 1;
+    for (int chars = 0; chars < TD_TRIE_SHORT_MAX && done < reached.n; chars++)
+        for (uint32_t n = reached.n; done < n; done++)
+            if (!step_plain(m, reached.at[done], &reached)) return false;
     return true;
 }
 
 /* Few ids are kept as a list. */
-static td_gr_known *known_of(const uint32_t *mask, size_t words, const uint32_t *exits, size_t n_exits, size_t *bytes) {
-    size_t n_ids = 0;
-    for (size_t i = 0; i < words; i++) n_ids += (size_t)__builtin_popcount(mask[i]);
+static td_gr_known *known_of(const uint32_t *mask, size_t words, size_t n_ids, const uint32_t *exits, size_t n_exits,
+                             size_t *bytes) {
     bool         dense = n_ids > words;
     size_t       n_list = dense ? 0 : n_ids;
     td_gr_known *known = malloc(sizeof *known + (n_list + n_exits) * sizeof(uint32_t));
@@ -158,73 +421,152 @@ static td_gr_known *known_of(const uint32_t *mask, size_t words, const uint32_t 
     return known;
 }
 
+/* Find what is known of a state. */
+static td_status find_known(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, bool of_long, td_gr_known **out,
+                            size_t *bytes) {
+    size_t   words = TD_TRIE_WORDS(k->trie->vocab);
+    uint32_t set = td_gr_matcher_state_alone(m, state);
+    if (set == TD_GR_DEAD) return TD_ENOMEM;
+    bool           plain = !of_long && takes_plain(m, set);
+    td_trie_part   part = of_long ? TD_TRIE_LONG : plain ? TD_TRIE_REST : TD_TRIE_SHORT;
+    const td_trie *t = &k->trie->parts[part];
+    walking        g = {.t = t, .m = m, .w = w, .mask = w->alone, .words = words, .exits = k->pda->returns[state]};
+    if (plain) {
+        memcpy(w->alone, k->trie->plain, words * sizeof *w->alone);
+        g.n_tokens = k->trie->parts[TD_TRIE_SHORT].n_tokens - t->n_tokens;
+    } else {
+        memset(w->alone, 0, words * sizeof *w->alone);
+    }
+    w->exits.n = 0;
+    TD_TRY(walk_all(&g, set));
+    *out = known_of(w->alone, words, g.n_tokens, w->exits.at, w->exits.n, bytes);
+    if (!*out) return TD_ENOMEM;
+    (*out)->part = part;
+    return TD_OK;
+}
+
 /* What is known of a state, found now if need be. *own: it is not kept, and the caller's to free. */
-static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, td_gr_known **out, bool *own) {
-    td_gr_known *known = atomic_load_explicit(&k->states[state], memory_order_acquire);
+static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, bool of_long, td_gr_known **out,
+                      bool *own) {
+    _Atomic(td_gr_known *) *place = of_long ? &k->of_long[state] : &k->of_short[k->pda->alike[state]];
+    td_gr_known            *known = atomic_load_explicit(place, memory_order_acquire), *other = NULL;
+    size_t                  bytes = 0;
     *own = false;
     *out = known;
     if (known) return TD_OK;
-    size_t   words = TD_TRIE_WORDS(k->trie->vocab), bytes = 0;
-    uint32_t set = td_gr_matcher_state_alone(m, state);
-    if (set == TD_GR_DEAD) return TD_ENOMEM;
-    bool           plain = takes_plain(m, set);
-    const td_trie *trie = plain ? &k->trie->rest : &k->trie->all;
-    if (plain)
-        memcpy(w->alone, k->trie->plain, words * sizeof *w->alone);
-    else
-        memset(w->alone, 0, words * sizeof *w->alone);
-    w->n_exits = 0;
-    TD_TRY(walk(trie, m, w, set, 0, trie->n_nodes, 0, true, w->alone));
-    known = known_of(w->alone, words, w->exits, w->n_exits, &bytes);
-    if (!known) return TD_ENOMEM;
-    known->of_rest = plain;
+    TD_TRY(find_known(k, m, w, state, of_long, &known, &bytes));
     *out = known;
     *own = true;
-    bool keep = !m->overflow && atomic_fetch_add_explicit(&k->bytes, bytes, memory_order_relaxed) + bytes <= KNOWN_BYTES_MAX;
-    if (!keep) {
-        if (!m->overflow) atomic_fetch_sub_explicit(&k->bytes, bytes, memory_order_relaxed);
-        return TD_OK;
+    if (m->overflow) return TD_OK;
+    if (atomic_fetch_add_explicit(&k->bytes, bytes, memory_order_relaxed) + bytes <= KNOWN_BYTES_MAX) {
+        *own = !atomic_compare_exchange_strong_explicit(place, &other, known, memory_order_release, memory_order_acquire);
+        if (!*own) return TD_OK;
     }
-    td_gr_known *other = NULL;
-    *own = false;
-    if (atomic_compare_exchange_strong_explicit(&k->states[state], &other, known, memory_order_release,
-                                                memory_order_acquire))
-        return TD_OK;
-    atomic_fetch_sub_explicit(&k->bytes, bytes, memory_order_relaxed); /* another thread was first */
-    known_free(known);
-    *out = other;
+    atomic_fetch_sub_explicit(&k->bytes, bytes, memory_order_relaxed); /* the room is used up, or another thread was first */
     return TD_OK;
+}
+
+/* Find what is known of one state. *full: there is no room for more. */
+static td_status warm_state(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, uint64_t *work, bool *full) {
+    for (int of_long = 0; of_long < 2 && !*full; of_long++) {
+        td_gr_known *known;
+        bool         own = false;
+        m->work = 0;
+        td_status st = know(k, m, w, state, of_long, &known, &own);
+        *work += m->work + WARM_STATE_WORK;
+        if (st == TD_OK && own) known_free(known);
+        if (st == TD_ENOMEM) return st;
+        *full = own && !m->overflow;
+        if (st == TD_OK && !m->overflow) continue;
+        reset_walk(k, w); /* a limit was passed, so what m remembers is not to be relied on */
+        td_gr_matcher_close(m);
+        TD_TRY(td_gr_matcher_open(m, k->pda));
+    }
+    return td_gr_matcher_tidy(m);
+}
+
+/* Those first that others are like: there it saves most. */
+static td_status warm_states(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w) {
+    const td_gr_pda *p = k->pda;
+    uint64_t         work = 0;
+    bool             full = false;
+    for (int alone = 0; alone < 2; alone++)
+        for (uint32_t state = 0; state < p->a.n_states && work < WARM_WORK_MAX; state++) {
+            full |= atomic_load_explicit(&k->bytes, memory_order_relaxed) > WARM_BYTES_MAX;
+            if (full) return TD_OK;
+            if (p->a.states[state].n_edges && (alone || p->alike[state] != state))
+                TD_TRY(warm_state(k, m, w, alone ? state : p->alike[state], &work, &full));
+        }
+    return TD_OK;
+}
+
+td_status td_gr_masks_warm(td_gr_masks *k, td_gr_walk *w) {
+    td_gr_matcher m;
+    if (atomic_exchange_explicit(&k->warm, true, memory_order_relaxed)) return TD_OK;
+    td_status st = td_gr_matcher_open(&m, k->pda);
+    if (st == TD_OK) st = warm_states(k, &m, w);
+    td_gr_matcher_close(&m);
+    return st;
 }
 
 /* ---- the mask -------------------------------------------------------------------------------- */
 
-static td_status add_stack(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t node, uint32_t *mask) {
-    td_gr_stack  top = m->nodes[node];
+/* What stacks with tops that are alike allow: what is known of them, and behind its exits what all that is below them does.
+ */
+static td_status add_stacks(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, const uint32_t *nodes, size_t n, bool of_long,
+                            uint32_t *mask) {
     bool         own;
     td_gr_known *known;
-    td_status    st = know(k, m, w, top.state, &known, &own);
+    td_status    st = know(k, m, w, m->nodes[nodes[0]].state, of_long, &known, &own);
     if (st != TD_OK) return st;
-    size_t words = TD_TRIE_WORDS(k->trie->vocab);
-    for (size_t i = 0; known->bits && i < words; i++) mask[i] |= known->bits[i];
-    for (uint32_t i = 0; i < known->n_ids; i++) mask[known->ids_and_exits[i] / 32] |= 1u << known->ids_and_exits[i] % 32;
-    if (top.below != TD_GR_BOTTOM && known->n_exits) {
-        uint32_t       below = td_gr_matcher_set_of(m, top.below);
-        const td_trie *trie = known->of_rest ? &k->trie->rest : &k->trie->all;
-        for (uint32_t i = 0; i < known->n_exits && st == TD_OK && m->sets[below].n; i++) {
-            uint32_t            exit = known->ids_and_exits[known->n_ids + i];
-            const td_trie_node *n = &trie->nodes[exit];
-            st = walk(trie, m, w, below, exit + 1, n->skip, n->depth, false, mask);
-        }
+    size_t   words = TD_TRIE_WORDS(k->trie->vocab), n_below = 0;
+    uint32_t below[TD_GR_SET_MAX];
+    if (known->bits) set_bits(mask, known->bits, words);
+    set_ids(mask, known->ids_and_exits, known->n_ids);
+    for (size_t i = 0; i < n && known->n_exits; i++)
+        if (m->nodes[nodes[i]].below != TD_GR_BOTTOM) below[n_below++] = m->nodes[nodes[i]].below;
+    uint32_t set = n_below ? td_gr_matcher_set_of(m, below, n_below) : TD_GR_DEAD;
+    if (m->sets[set].n) {
+        walking g = {.t = &k->trie->parts[known->part], .m = m, .w = w, .mask = w->alone, .words = words};
+        memset(w->alone, 0, words * sizeof *w->alone);
+        for (uint32_t i = 0; i < known->n_exits && st == TD_OK; i++)
+            st = walk_exit(&g, known->ids_and_exits[known->n_ids + i], set);
+        set_bits(mask, w->alone, words);
     }
     if (own) known_free(known);
     return st;
+}
+
+static int by_value(const void *x, const void *y) {
+    uint64_t a = *(const uint64_t *)x, b = *(const uint64_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* What the current stacks allow of the short tokens, or of the long ones. */
+static td_status add_all(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, bool of_long, uint32_t *mask) {
+    const td_gr_set *set = &m->sets[m->current];
+    const uint32_t  *items = m->items + set->first;
+    uint64_t         tops[TD_GR_SET_MAX]; /* state, or the one that it is like; node */
+    uint32_t         nodes[TD_GR_SET_MAX], n = set->n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t state = m->nodes[items[i]].state;
+        tops[i] = (uint64_t)(of_long ? state : k->pda->alike[state]) << 32 | items[i];
+    }
+    if (n > 1) qsort(tops, n, sizeof *tops, by_value);
+    for (uint32_t i = 0; i < n; i++) nodes[i] = (uint32_t)tops[i];
+    for (uint32_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && tops[end] >> 32 == tops[i] >> 32;) end++;
+        TD_TRY(add_stacks(k, m, w, nodes + i, end - i, of_long, mask));
+    }
+    return TD_OK;
 }
 
 td_status td_gr_mask(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t *mask) {
     TD_TRY(td_gr_matcher_tidy(m));
     m->work = 0;
     memset(mask, 0, TD_TRIE_WORDS(k->trie->vocab) * sizeof *mask);
-    for (uint32_t i = 0; i < m->sets[m->current].n; i++)
-        TD_TRY(add_stack(k, m, w, m->items[m->sets[m->current].first + i], mask));
-    return m->overflow ? TD_EINVAL : TD_OK;
+    td_status st = add_all(k, m, w, false, mask);
+    if (st == TD_OK) st = add_all(k, m, w, true, mask);
+    if (st != TD_OK) reset_walk(k, w);
+    return st == TD_OK && m->overflow ? TD_EINVAL : st;
 }

@@ -17,34 +17,48 @@
 
 /* What is known of a state. */
 typedef struct {
-    uint32_t *bits;           /* [words] tokens that are right; NULL: they are in ids */
-    bool      of_rest;        /* exits are nodes of the trie of tokens that are not plain: the plain ones are right */
-    uint32_t  n_ids, n_exits; /* ids and exits follow the structure */
-    uint32_t  ids_and_exits[];
+    uint32_t    *bits;           /* [words] tokens that are right; NULL: they are in ids */
+    td_trie_part part;           /* the trie that exits are in; TD_TRIE_REST: all plain tokens are right */
+    uint32_t     n_ids, n_exits; /* ids and exits follow the structure */
+    uint32_t     ids_and_exits[];
 } td_gr_known;
 
 /** For one grammar and one vocabulary; threads share it. */
 typedef struct {
     const td_gr_pda        *pda;
-    td_vocab_trie          *trie;   /* a reference */
-    _Atomic(td_gr_known *) *states; /* [states] release: published whole; acquire where it is read */
-    atomic_size_t           bytes;  /* of all that is known; beyond a limit nothing more is kept */
+    td_vocab_trie          *trie;     /* a reference */
+    _Atomic(td_gr_known *) *of_short; /* [states] at the state that it is like; release: published whole; acquire: read */
+    _Atomic(td_gr_known *) *of_long;  /* [states] likewise, of the long tokens */
+    atomic_size_t           bytes;    /* of all that is known; beyond a limit nothing more is kept */
+    atomic_bool             warm;     /* relaxed: one of them warms it, nobody waits */
 } td_gr_masks;
 
 /** @return TD_ENOMEM. td_gr_masks_close either way. */
 TD_NODISCARD td_status td_gr_masks_open(td_gr_masks *k, const td_gr_pda *pda, td_vocab_trie *trie);
 void                   td_gr_masks_close(td_gr_masks *k);
 
+/* Nodes of the trie, or of its shapes. */
+typedef struct {
+    uint32_t *at;
+    size_t    n, room;
+} td_gr_list;
+
 /** Working memory of one matcher's masks. Zero-initialise; td_gr_walk_close. */
 typedef struct {
-    uint32_t *path;  /* [depth of the trie + 1] sets */
-    uint32_t *exits; /* nodes of the trie */
-    uint32_t *alone; /* [words] of a state that is not known yet */
-    size_t    n_exits, exits_room;
+    uint32_t  *path; /* [depth of the trie + 1] sets */
+    td_gr_list exits, later;
+    uint32_t  *alone;   /* [words] tokens of one walk */
+    uint32_t  *claimed; /* [words] places in the trie's order of tokens: those that will be walked later; 0 between walks */
 } td_gr_walk;
 
 TD_NODISCARD td_status td_gr_walk_open(td_gr_walk *w, const td_vocab_trie *trie); /* @return TD_ENOMEM; close either way */
 void                   td_gr_walk_close(td_gr_walk *w);
+
+/**
+ * Find what is known of the states, those near the beginning first, until a limit of work or memory is reached: at most some
+ * tens of milliseconds. Only the first call does. @return TD_ENOMEM.
+ */
+TD_NODISCARD td_status td_gr_masks_warm(td_gr_masks *k, td_gr_walk *w);
 
 /**
  * mask[TD_TRIE_WORDS(vocab)]: bit i is set when the text may go on with the bytes of token i. Special tokens are not.

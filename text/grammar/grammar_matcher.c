@@ -8,7 +8,7 @@
 #define UNKNOWN UINT32_MAX /* no node */
 #define NODES_MAX ((size_t)1 << 19)
 #define SETS_MAX ((size_t)1 << 14)
-#define TIDY_SETS 1024 /* more than these are forgotten by td_gr_matcher_tidy */
+#define TIDY_SETS 2048 /* more than these are forgotten by td_gr_matcher_tidy */
 
 /* Room for n items in all; false: overflow. */
 static bool reserve(td_gr_matcher *m, void *pool, size_t *room, size_t n, size_t item, size_t limit) {
@@ -112,16 +112,19 @@ static uint32_t find_set(td_gr_matcher *m, const uint32_t *items, size_t n, bool
         return TD_GR_DEAD;
     if (m->sets_room != before) {
         uint32_t *next = realloc(m->next, m->sets_room * classes * sizeof *next);
-        if (!next) {
+        if (next) m->next = next;
+        uint32_t *next_kind = realloc(m->next_kind, m->sets_room * TD_BYTE_KINDS * sizeof *next_kind);
+        if (next_kind) m->next_kind = next_kind;
+        if (!next || !next_kind) {
             m->sets_room = before;
             m->overflow = true;
             return TD_GR_DEAD;
         }
-        m->next = next;
     }
     if (n) memcpy(m->items + m->n_items, items, n * sizeof *items);
     m->sets[m->n_sets] = (td_gr_set){(uint32_t)m->n_items, (uint32_t)n, may_end, exits};
     memset(m->next + m->n_sets * classes, 0xFF, classes * sizeof *m->next); /* TD_GR_UNKNOWN */
+    memset(m->next_kind + m->n_sets * TD_BYTE_KINDS, 0xFF, TD_BYTE_KINDS * sizeof *m->next_kind);
     m->n_items += n;
     m->set_slot[at] = (uint32_t)++m->n_sets;
     return (uint32_t)m->n_sets - 1;
@@ -178,9 +181,9 @@ static void begin_list(td_gr_matcher *m) {
     m->stamp = 1;
 }
 
-uint32_t td_gr_matcher_set_of(td_gr_matcher *m, uint32_t node) {
+uint32_t td_gr_matcher_set_of(td_gr_matcher *m, const uint32_t *nodes, size_t n) {
     begin_list(m);
-    collect(m, node);
+    for (size_t i = 0; i < n; i++) collect(m, nodes[i]);
     return close_set(m);
 }
 
@@ -217,6 +220,20 @@ uint32_t td_gr_matcher_find_step(td_gr_matcher *m, uint32_t set, uint8_t byte) {
     return to;
 }
 
+uint32_t td_gr_matcher_find_kind(td_gr_matcher *m, uint32_t set, uint8_t kind) {
+    const td_gr_pda *pda = m->pda;
+    uint32_t         to = TD_GR_MIXED;
+    for (uint32_t k = pda->kind_begin[kind]; k < pda->kind_begin[kind + 1]; k++) {
+        uint32_t one = td_gr_matcher_step(m, set, pda->kind_bytes[k]);
+        if (k == pda->kind_begin[kind]) to = one;
+        if (one == to) continue;
+        to = TD_GR_MIXED;
+        break;
+    }
+    m->next_kind[(size_t)set * TD_BYTE_KINDS + kind] = to;
+    return to;
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* The dead set is number 0. */
@@ -229,7 +246,7 @@ static td_status open_empty(td_gr_matcher *m, const td_gr_pda *pda) {
 td_status td_gr_matcher_open(td_gr_matcher *m, const td_gr_pda *pda) {
     TD_TRY(open_empty(m, pda));
     uint32_t node = stack_of(m, pda->start, TD_GR_BOTTOM);
-    if (node != UNKNOWN) m->current = td_gr_matcher_set_of(m, node);
+    if (node != UNKNOWN) m->current = td_gr_matcher_set_of(m, &node, 1);
     return node == UNKNOWN || m->overflow ? TD_ENOMEM : TD_OK;
 }
 
@@ -238,6 +255,7 @@ void td_gr_matcher_close(td_gr_matcher *m) {
     free(m->sets);
     free(m->items);
     free(m->next);
+    free(m->next_kind);
     free(m->node_slot);
     free(m->set_slot);
     free(m->list);

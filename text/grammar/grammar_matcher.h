@@ -15,6 +15,7 @@
 #define TD_TEXT_GRAMMAR_MATCHER_H
 
 #include "text/grammar/grammar_pda.h"
+#include "text/grammar/vocab_shape.h"
 
 #define TD_GR_STACK_MAX 1024 /* calls inside of each other */
 #define TD_GR_SET_MAX 512    /* stacks at a time */
@@ -44,6 +45,7 @@ typedef struct {
     td_gr_stack *nodes;
     td_gr_set   *sets;
     uint32_t    *items, *next;         /* next: [sets][classes] set, or TD_GR_UNKNOWN */
+    uint32_t    *next_kind;            /* [sets][TD_BYTE_KINDS] set, TD_GR_UNKNOWN or TD_GR_MIXED */
     uint32_t    *node_slot, *set_slot; /* open addressing; number + 1 */
     size_t       n_nodes, n_sets, n_items;
     size_t       nodes_room, sets_room, items_room, n_node_slots, n_set_slots;
@@ -65,6 +67,7 @@ TD_NODISCARD td_status td_gr_matcher_copy(td_gr_matcher *m, const td_gr_matcher 
 TD_NODISCARD td_status td_gr_matcher_tidy(td_gr_matcher *m);
 
 #define TD_GR_UNKNOWN UINT32_MAX
+#define TD_GR_MIXED (UINT32_MAX - 1) /* the bytes of a kind do not all lead to one set */
 
 /** The set that a byte leads to, where it is not known yet; td_gr_matcher_step is to be used. */
 uint32_t td_gr_matcher_find_step(td_gr_matcher *m, uint32_t set, uint8_t byte);
@@ -75,8 +78,17 @@ static inline uint32_t td_gr_matcher_step(td_gr_matcher *m, uint32_t set, uint8_
     return to != TD_GR_UNKNOWN ? to : td_gr_matcher_find_step(m, set, byte);
 }
 
-/** The set of one stack and of what can be reached from it without a byte. */
-uint32_t td_gr_matcher_set_of(td_gr_matcher *m, uint32_t node);
+/** Likewise for td_gr_matcher_step_kind. */
+uint32_t td_gr_matcher_find_kind(td_gr_matcher *m, uint32_t set, uint8_t kind);
+
+/** The set that all bytes of a kind (TD_BYTE_KIND) lead to, or TD_GR_MIXED. */
+static inline uint32_t td_gr_matcher_step_kind(td_gr_matcher *m, uint32_t set, uint8_t kind) {
+    uint32_t to = m->next_kind[(size_t)set * TD_BYTE_KINDS + kind];
+    return to != TD_GR_UNKNOWN ? to : td_gr_matcher_find_kind(m, set, kind);
+}
+
+/** The set of these stacks and of what can be reached from them without a byte. */
+uint32_t td_gr_matcher_set_of(td_gr_matcher *m, const uint32_t *nodes, size_t n);
 
 /** The set of a single state above TD_GR_EXIT; what it calls is left out. */
 uint32_t td_gr_matcher_state_alone(td_gr_matcher *m, uint32_t state);

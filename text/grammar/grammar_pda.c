@@ -1,7 +1,10 @@
 #include "text/grammar/grammar_pda.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "text/grammar/grammar_alike.h"
 
 #define SPLICE_MAX 4096 /* states of a rule that is put in where it is used */
 #define CALL_LENGTH 16  /* bytes: a rule whose texts are all shorter is not worth a call */
@@ -342,6 +345,36 @@ static void classify_bytes(td_gr_pda *p) {
         p->n_classes += begins[byte];
         p->byte_class[byte] = (uint8_t)(p->n_classes - 1);
     }
+    uint16_t n = 0;
+    for (unsigned kind = 0; kind < TD_BYTE_KINDS; kind++) {
+        p->kind_begin[kind] = n;
+        for (unsigned byte = 0, last = UINT_MAX; byte < 256; byte++) {
+            if (TD_BYTE_KIND[byte] != kind || p->byte_class[byte] == last) continue;
+            last = p->byte_class[byte];
+            p->kind_bytes[n++] = (uint8_t)byte;
+        }
+    }
+    p->kind_begin[TD_BYTE_KINDS] = n;
+}
+
+static void put(uint8_t *seen, uint32_t *list, size_t *n, uint32_t state) {
+    if (!seen[state]) list[(*n)++] = state;
+    seen[state] = 1;
+}
+
+/* What the starts of called rules reach within their rules. */
+static void find_returns(td_gr_builder *b, td_gr_pda *p) {
+    const td_gr_automaton *a = &p->a;
+    uint32_t              *list = room_for(b, a->n_states, sizeof *list);
+    size_t                 n = 0;
+    p->returns = room_for(b, a->n_states, 1);
+    for (size_t i = 0; b->status == TD_OK && i < a->n_calls; i++) put(p->returns, list, &n, a->calls[i].rule);
+    for (size_t i = 0; i < n; i++) {
+        const td_gr_state *s = &a->states[list[i]];
+        for (uint32_t k = 0; k < s->n_edges; k++) put(p->returns, list, &n, a->edges[s->edge + k].to);
+        for (uint32_t k = 0; k < s->n_calls; k++) put(p->returns, list, &n, a->calls[s->call + k].to);
+    }
+    free(list);
 }
 
 static void finish(td_gr_builder *b, td_gr_pda *out) {
@@ -354,6 +387,8 @@ static void finish(td_gr_builder *b, td_gr_pda *out) {
     p = (predecessors){0};
     if (b->status == TD_OK && find_predecessors(b, &out->a, &p)) nullable = find_good(b, &out->a, &p, false);
     if (b->status == TD_OK) refuse_left_recursion(b, out, nullable);
+    if (b->status == TD_OK) find_returns(b, out);
+    if (b->status == TD_OK) td_gr_find_alike(b, out);
     if (b->status == TD_OK) classify_bytes(out);
     free(p.begin);
     free(p.from);
@@ -396,5 +431,7 @@ void td_gr_pda_make(td_gr_builder *b, td_gr_pda *out) {
 
 void td_gr_pda_free(td_gr_pda *p) {
     td_gr_automaton_free(&p->a);
+    free(p->returns);
+    free(p->alike);
     *p = (td_gr_pda){0};
 }

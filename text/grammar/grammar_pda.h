@@ -12,12 +12,18 @@
 #define TD_TEXT_GRAMMAR_PDA_H
 
 #include "text/grammar/grammar_automaton.h"
+#include "text/grammar/vocab_shape.h"
 
 typedef struct {
-    td_gr_automaton a;     /* of all rules; a call's `rule` is the state where it starts */
-    uint32_t        start; /* state of the root rule */
+    td_gr_automaton a;       /* of all rules; a call's `rule` is the state where it starts */
+    uint32_t        start;   /* state of the root rule */
+    uint8_t        *returns; /* [states] whether the state's rule is called: something may follow its end */
+    uint32_t       *alike;   /* [states] grammar_alike.h */
     uint32_t        n_classes;
     uint8_t         byte_class[256]; /* bytes of a class are alike in every state; classes ascend with the bytes */
+    uint8_t         kind_bytes[256];
+    uint16_t
+        kind_begin[TD_BYTE_KINDS + 1]; /* kind_bytes[kind_begin[k] ..): of each class with bytes of kind k, one of them */
 } td_gr_pda;
 
 /** Compile what the builder holds, root rule b->root. Failures are in b->status. td_gr_pda_free either way. */

@@ -5,6 +5,8 @@
 
 #include "text/tokenizer/tokenizer_utf8.h"
 
+#define NODES_MAX ((size_t)1 << 27) /* each is a member of some shapes, too: their number stays within 32 bits */
+
 typedef struct {
     const uint8_t *bytes;
     uint32_t       len, id;
@@ -44,8 +46,10 @@ static void fill(td_trie *t, const entry *entries, size_t n) {
         while (depth > shared) t->nodes[path[--depth]].skip = t->n_nodes;
         for (; depth < entries[i].len; depth++) {
             path[depth] = t->n_nodes;
-            t->nodes[t->n_nodes++] =
-                (td_trie_node){.token = (uint32_t)i, .depth = (uint16_t)(depth + 1), .byte = entries[i].bytes[depth]};
+            t->nodes[t->n_nodes++] = (td_trie_node){.token = (uint32_t)i,
+                                                    .shape = TD_TRIE_NO_SHAPE,
+                                                    .depth = (uint16_t)(depth + 1),
+                                                    .byte = entries[i].bytes[depth]};
         }
         t->tokens[i] = entries[i].id;
     }
@@ -54,56 +58,64 @@ static void fill(td_trie *t, const entry *entries, size_t n) {
     t->n_tokens = (uint32_t)n;
 }
 
-static bool make_trie(td_trie *t, const entry *entries, size_t n) {
+static bool make_trie(td_trie *t, const entry *entries, size_t n, uint32_t vocab) {
     size_t n_nodes = 0;
     for (size_t i = 0; i < n; i++) n_nodes += entries[i].len - (i ? common_prefix(&entries[i - 1], &entries[i]) : 0);
-    if (n_nodes >= UINT32_MAX) return false;
+    if (n_nodes >= NODES_MAX) return false;
     t->nodes = malloc((n_nodes + 1) * sizeof *t->nodes);
     t->tokens = malloc((n ? n : 1) * sizeof *t->tokens);
-    if (t->nodes && t->tokens) fill(t, entries, n);
-    return t->nodes && t->tokens;
+    if (!t->nodes || !t->tokens) return false;
+    fill(t, entries, n);
+    return td_shapes_make(t, vocab);
 }
 
 static bool is_plain(const entry *e) {
-    size_t chars = 0;
-    for (uint32_t i = 0; i < e->len; i++) {
+    for (uint32_t i = 0; i < e->len; i++)
         if (e->bytes[i] < ' ' || e->bytes[i] == '"' || e->bytes[i] == '\\' || e->bytes[i] == 0x7F) return false;
-        chars += (e->bytes[i] & 0xC0) != 0x80;
-    }
-    return chars <= TD_TRIE_PLAIN_MAX && td_utf8_valid_prefix((const char *)e->bytes, e->len) == e->len;
+    return td_utf8_valid_prefix((const char *)e->bytes, e->len) == e->len;
+}
+
+static bool belongs(const entry *e, td_trie_part part) {
+    bool is_short = e->len <= TD_TRIE_SHORT_MAX;
+    if (part == TD_TRIE_LONG) return !is_short;
+    return is_short && (part == TD_TRIE_SHORT || !is_plain(e));
 }
 
 static void trie_free(td_vocab_trie *t) {
-    free(t->all.nodes);
-    free(t->all.tokens);
-    free(t->rest.nodes);
-    free(t->rest.tokens);
+    for (int part = 0; part < TD_TRIE_N; part++) {
+        td_shapes_free(&t->parts[part].shapes);
+        free(t->parts[part].nodes);
+        free(t->parts[part].tokens);
+    }
     free(t->plain);
     free(t);
 }
 
 td_status td_vocab_trie_make(const td_tokenizer *tok, uint32_t vocab, td_vocab_trie **out) {
-    entry         *entries = malloc((vocab ? vocab : 1) * sizeof *entries);
+    size_t         room = vocab ? vocab : 1;
+    entry         *entries = malloc(2 * room * sizeof *entries); /* all, then those of one part */
     td_vocab_trie *t = calloc(1, sizeof *t);
-    size_t         n = entries && t ? list_tokens(tok, vocab, entries) : 0, n_rest = 0;
-    bool           made =
-        entries && t && (t->plain = calloc(TD_TRIE_WORDS(vocab) + 1, sizeof *t->plain)) && make_trie(&t->all, entries, n);
+    size_t         n = entries && t ? list_tokens(tok, vocab, entries) : 0;
+    bool           made = entries && t && (t->plain = calloc(TD_TRIE_WORDS(vocab) + 1, sizeof *t->plain));
+    for (int part = 0; made && part < TD_TRIE_N; part++) {
+        size_t n_part = 0;
+        for (size_t i = 0; i < n; i++)
+            if (belongs(&entries[i], (td_trie_part)part)) entries[room + n_part++] = entries[i];
+        made = make_trie(&t->parts[part], entries + room, n_part, vocab);
+    }
     for (size_t i = 0; made && i < n; i++) {
         if (t->depth < entries[i].len) t->depth = entries[i].len;
-        if (is_plain(&entries[i]))
+        if (entries[i].len <= TD_TRIE_SHORT_MAX && is_plain(&entries[i]))
             t->plain[entries[i].id / 32] |= 1u << entries[i].id % 32;
-        else
-            entries[n_rest++] = entries[i];
     }
-    made = made && make_trie(&t->rest, entries, n_rest);
     free(entries);
     *out = NULL;
     if (!made) {
         if (t) trie_free(t);
         return TD_ENOMEM;
     }
-    atomic_init(&t->refs, 1);
     t->vocab = vocab;
+    atomic_init(&t->refs, 1);
     *out = t;
     return TD_OK;
 }

@@ -3,38 +3,50 @@
  *
  * Nodes are in depth-first order: what begins with a node's bytes is the nodes up to its `skip`, and a walk is a loop that
  * goes to the next node, or to `skip` where the bytes do not match. A place that takes all plain tokens, as the inside of a
- * JSON string does, has only the rest to try. Special tokens and tokens without bytes are not in it. Immutable and counted:
- * threads may share it.
+ * JSON string does, has only the rest to try. Long tokens, which are few, are in a trie of their own: what is found for
+ * short ones holds for all states that so many bytes do not tell apart. Special tokens and tokens without bytes are not in
+ * it. Immutable and counted: threads may share it.
  */
 #ifndef TD_TEXT_GRAMMAR_VOCAB_TRIE_H
 #define TD_TEXT_GRAMMAR_VOCAB_TRIE_H
 
 #include <stdatomic.h>
 
-#include "tandem.h"
+#include "text/grammar/vocab_shape.h"
 
 #define TD_TRIE_DEPTH_MAX 4096 /* tokens with more bytes are left out */
 
 typedef struct {
     uint32_t skip;  /* the first node behind its subtree */
     uint32_t token; /* its tokens: tokens[token ..) up to the next node's */
+    uint32_t shape; /* the tree of shapes that may follow it, or TD_TRIE_NO_SHAPE */
     uint16_t depth; /* bytes, from 1 */
     uint8_t  byte;
 } td_trie_node;
 
-typedef struct {
+#define TD_TRIE_NO_SHAPE UINT32_MAX
+
+struct td_trie {
     td_trie_node *nodes;  /* [n_nodes + 1]; the last one only ends the one before */
     uint32_t     *tokens; /* [n_tokens] ids, in order of their bytes */
     uint32_t      n_nodes, n_tokens;
-} td_trie;
+    td_shapes     shapes;
+};
 
-/** Characters of a plain token: at most so many, whole, and such as a JSON string has them without escape. */
-#define TD_TRIE_PLAIN_MAX 16
+#define TD_TRIE_SHORT_MAX 24 /* bytes of a short token */
+
+typedef enum {
+    TD_TRIE_SHORT, /* the short tokens */
+    TD_TRIE_REST,  /* those of them that are not plain: that have other characters than a JSON string has without escape, or
+                      parts of some */
+    TD_TRIE_LONG,  /* the long tokens */
+    TD_TRIE_N,
+} td_trie_part;
 
 typedef struct {
-    td_trie     all, rest; /* rest: the tokens that are not plain */
-    uint32_t   *plain;     /* [TD_TRIE_WORDS(vocab)] bits of the plain ones */
-    uint32_t    depth;     /* bytes of the longest token */
+    td_trie     parts[TD_TRIE_N];
+    uint32_t   *plain; /* [TD_TRIE_WORDS(vocab)] bits of the plain tokens, all of which are short */
+    uint32_t    depth; /* bytes of the longest token */
     uint32_t    vocab;
     atomic_uint refs; /* acq_rel: the last owner frees */
 } td_vocab_trie;
@@ -42,7 +54,8 @@ typedef struct {
 /** Bytes of the longest end of text[n] that a token goes on with: the token has all of it and more. 0: there is none. */
 size_t td_vocab_trie_open_end(const td_vocab_trie *t, const char *text, size_t n);
 
-#define TD_TRIE_WORDS(vocab) (((size_t)(vocab) + 31) / 32)
+/* Words of a set of tokens: whole cache lines. */
+#define TD_TRIE_WORDS(vocab) (((size_t)(vocab) + 511) / 512 * 16)
 
 /**
  * The trie of a tokenizer's tokens with ids below vocab; tok is not kept. One reference. Takes about 0.1 s for 150,000

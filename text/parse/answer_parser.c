@@ -144,7 +144,7 @@ bool td_call_end(td_answer_parser *p) {
 }
 
 bool td_call_whole(td_answer_parser *p, const char *name, size_t name_len, json_t *arguments) {
-    char *text = td_json_dump(arguments, JSON_REAL_PRECISION(17));
+    char *text = td_json_dump(arguments, 0);
     p->failed = p->failed || !text;
     if (!text) return false;
     td_call_begin(p, name, name_len, NULL, 0);

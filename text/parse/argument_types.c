@@ -73,7 +73,7 @@ static bool is_allowed(const json_t *value, uint32_t types) {
 
 /* The JSON of a value, which is given up. */
 static char *dumped(json_t *value) {
-    char *text = td_json_dump(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    char *text = td_json_dump(value, JSON_ENCODE_ANY);
     json_decref(value);
     return text;
 }

@@ -11,7 +11,7 @@
 #include "cli/option_number.h"
 #include "cli/standard_output.h"
 #include "core/json_text.h"
-#include "tandem.h"
+#include "tandem_tools.h"
 
 enum { TASK = 1, KIND, PROMPT, SHOTS, SHOTS_FROM, CHAT, STOP, MAX_TOKENS, EXTRACT, LIMIT, OUTPUT, JSON };
 

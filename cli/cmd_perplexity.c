@@ -12,7 +12,7 @@
 #include "cli/standard_output.h"
 #include "core/json_text.h"
 #include "core/log.h"
-#include "tandem.h"
+#include "tandem_tools.h"
 
 enum { TEXT = 1, WINDOW, STRIDE, LIMIT, AGAINST, SAVE, WORST, PER_TENSOR, DRAFTS, JSON };
 

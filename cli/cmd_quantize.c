@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "cli/meter.h"
 #include "core/log.h"
-#include "tandem.h"
+#include "tandem_tools.h"
 
 static const struct option OPTIONS[] = {
     {"model-path", required_argument, NULL, 'm'},          {"model", required_argument, NULL, 'm'},

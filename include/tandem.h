@@ -305,8 +305,11 @@ typedef struct {
     uint32_t    vocab_size;
     uint32_t    context_length;
     uint64_t    max_total_tokens; /* KV capacity */
-    uint64_t    weight_bytes;
+    /* the memory plan */
+    uint64_t    weight_bytes;        /* of both tiers */
+    uint64_t    expert_weight_bytes; /* of those, the routed experts' */
     uint64_t    kv_bytes;
+    uint64_t    scratch_bytes; /* working memory */
     uint32_t    max_running_requests, max_queued_requests;
     uint32_t    chunked_prefill_size; /* prompt tokens per step at most */
     td_bounds   device_bounds, expert_bounds; /* of the same threads when the tiers share them */
@@ -345,6 +348,7 @@ typedef struct {
     uint64_t     requests_total, requests_stopped, requests_length, requests_aborted, requests_failed; /* all, and how they ended */
     uint64_t     prompt_tokens, cached_tokens, generation_tokens;
     uint32_t     running, queued;  /* queued: retracted ones too */
+    uint64_t     queued_tokens;    /* that those have so far */
     uint32_t     retracted;        /* waiting again because no KV page was free */
     uint64_t     retractions;      /* times that happened */
     uint32_t     prefill_requests; /* running ones whose prompt is not all computed */
@@ -357,6 +361,7 @@ typedef struct {
     td_tier_work device, experts;
     td_tier_rate device_rate, expert_rate; /* over the last log interval; 0 when idle */
     double       decode_tokens_per_s; /* over the last log interval; 0 when idle */
+    double       last_decode_tokens_per_s; /* the same, kept when idle */
     td_histogram ttft, tpot, queue_time, e2e; /* tpot: between two tokens of a request; e2e: from arrival to the end */
 } td_engine_stats;
 

@@ -56,6 +56,7 @@ static const route ROUTES[] = {
     {"GET", "/model_info", NULL, td_route_model_info, 0},
     {"GET", "/get_server_info", NULL, td_route_server_info, 0},
     {"GET", "/server_info", NULL, td_route_server_info, 0},
+    {"GET", "/v1/loads", NULL, td_route_loads, 0},
     {"GET", "/get_load", NULL, td_route_load, 0},
     {"GET", "/metrics", NULL, td_route_metrics, SPARED},
 };

@@ -43,25 +43,32 @@ typedef struct {
 
 #define B(member) offsetof(options, b.member)
 
-/* clang-format off: an entry a flag */
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
 static const td_flag FLAGS[] = {
-    {{"config"}, TD_FLAG_TEXT, B(model_path), .arg = "FILE", .help = "config.json of a model, e.g. configs/models/deepseek-v2-lite.json."},
-    {{"json-model-override-args"}, TD_FLAG_TEXT, B(override_json), .arg = "JSON", .help = "Merged over it, e.g. '{\"num_hidden_layers\": 4}'."},
-    {{"threads"}, TD_FLAG_U32, B(threads), .min = 1, .max = TD_POOL_WORKERS_MAX, .arg = "N", .by_default = "every core", .help = "Threads that compute."},
-    {{"subpool-count"}, TD_FLAG_U32, B(subpool_count), .min = 1, .max = TD_POOL_SUBPOOLS_MAX, .arg = "N", .by_default = "one per NUMA node",
-     .help = "Groups of them."},
-    {{"rounds"}, TD_FLAG_U32, B(rounds), .min = 1, .max = TD_BENCH_ROUNDS_MAX, .arg = "N", .by_default = "5", .help = "A row is their median."},
+    {{"config"}, TD_FLAG_TEXT, B(model_path), .arg = "FILE",
+     .help = "config.json of a model, e.g. configs/models/deepseek-v2-lite.json."},
+    {{"json-model-override-args"}, TD_FLAG_TEXT, B(override_json), .arg = "JSON",
+     .help = "Merged over it, e.g. '{\"num_hidden_layers\": 4}'."},
+    {{"threads"}, TD_FLAG_U32, B(threads), .min = 1, .max = TD_POOL_WORKERS_MAX, .arg = "N", .by_default = "every core",
+     .help = "Threads that compute."},
+    {{"subpool-count"}, TD_FLAG_U32, B(subpool_count), .min = 1, .max = TD_POOL_SUBPOOLS_MAX, .arg = "N",
+     .by_default = "one per NUMA node", .help = "Groups of them."},
+    {{"rounds"}, TD_FLAG_U32, B(rounds), .min = 1, .max = TD_BENCH_ROUNDS_MAX, .arg = "N", .by_default = "5",
+     .help = "A row is their median."},
     {{"device"}, TD_FLAG_TEXT, B(device), .arg = "NAME", .choices = TD_CHOICES("host", "apart"), .by_default = "host",
-     .help = "Of decode and prefill. apart is for tests: the host with a memory of its own; its times mean nothing, and what a step copies to it and from it is "
-             "printed."},
+     .help = "Of decode and prefill. apart is for tests: the host with a memory of its own; its times mean nothing, and "
+             "what a step copies to it and from it is printed."},
     {{"expert-quantization"}, TD_FLAG_TEXT, offsetof(options, experts), .arg = "NAME",
-     .choices = TD_CHOICES("none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4"), .by_default = "int4",
-     .help = "Of experts, decode and prefill."},
+     .choices = TD_CHOICES("none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4"),
+     .by_default = "int4", .help = "Of experts, decode and prefill."},
     {{"filter"}, TD_FLAG_TEXT, B(filter), .arg = "TEXT",
      .help = "Only rows whose shape, or whose expert kernel in the suite kernels, contains it; not of roofline and pool."},
     {{"json"}, TD_FLAG_SWITCH, B(json),
-     .help = "JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, commit, tier, cpu, cores, nodes."},
-    {{"trace"}, TD_FLAG_TEXT, B(trace_path), .arg = "FILE", .help = "What every thread does, for ui.perfetto.dev and bench/phases.py."},
+     .help = "JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, commit, tier, cpu, "
+             "cores, nodes."},
+    {{"trace"}, TD_FLAG_TEXT, B(trace_path), .arg = "FILE",
+     .help = "What every thread does, for ui.perfetto.dev and bench/phases.py."},
 };
 /* clang-format on */
 

@@ -27,24 +27,30 @@ typedef struct {
 #define V(member) offsetof(options, e.member)
 #define O(member) offsetof(options, member)
 
-/* clang-format off: an entry a flag */
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
 static const td_flag FLAGS[] = {
     {{"task"}, TD_FLAG_TEXT, V(task_path), .arg = "FILE.jsonl",
-     .help = "An item a line: {\"question\", \"choices\", \"answer\"}, {\"question\", \"answer\"}, or {\"prompt\"}. Required."},
-    {{"kind"}, TD_FLAG_TEXT, O(kind), .arg = "NAME", .choices = TD_CHOICES("auto", "choice", "match", "complete"), .by_default = "auto",
-     .help = "choice: the likeliest of the choices; match: the answer in a generated text; complete: generate only, for an external checker; auto: by the first "
-             "item's fields."},
-    {{"prompt"}, TD_FLAG_TEXT, V(prompt), .arg = "TEMPLATE", .by_default = "\"Question: {question}\\nAnswer:\", complete \"{prompt}\"",
-     .help = "With {field}s of the item."},
+     .help = "An item a line: {\"question\", \"choices\", \"answer\"}, {\"question\", \"answer\"}, or {\"prompt\"}. "
+             "Required."},
+    {{"kind"}, TD_FLAG_TEXT, O(kind), .arg = "NAME", .choices = TD_CHOICES("auto", "choice", "match", "complete"),
+     .by_default = "auto",
+     .help = "choice: the likeliest of the choices; match: the answer in a generated text; complete: generate only, for "
+             "an external checker; auto: by the first item's fields."},
+    {{"prompt"}, TD_FLAG_TEXT, V(prompt), .arg = "TEMPLATE",
+     .by_default = "\"Question: {question}\\nAnswer:\", complete \"{prompt}\"", .help = "With {field}s of the item."},
     {{"shots"}, TD_FLAG_U32, V(shots), .max = 1000, .arg = "N", .by_default = "0",
      .help = "Solved items before each: the task's first, which are then not scored."},
     {{"shots-from"}, TD_FLAG_TEXT, V(shots_path), .arg = "FILE", .help = "Take them from another file."},
     {{"chat"}, TD_FLAG_SWITCH, V(chat), .help = "The prompt is a user's message in the model's chat template."},
-    {{"stop"}, TD_FLAG_TEXTS, O(stop), .arg = "TEXT", .by_default = "the kind's own", .help = "Ends an answer; may be given several times, \\n is a newline."},
-    {{"max-tokens"}, TD_FLAG_U32, V(max_tokens), .min = 1, .max = 1 << 20, .arg = "N", .by_default = "256; complete 512", .help = "Tokens of an answer."},
+    {{"stop"}, TD_FLAG_TEXTS, O(stop), .arg = "TEXT", .by_default = "the kind's own",
+     .help = "Ends an answer; may be given several times, \\n is a newline."},
+    {{"max-tokens"}, TD_FLAG_U32, V(max_tokens), .min = 1, .max = 1 << 20, .arg = "N", .by_default = "256; complete 512",
+     .help = "Tokens of an answer."},
     {{"extract"}, TD_FLAG_TEXT, V(extract), .arg = "RULE", .by_default = "last-number",
      .help = "Where the answer is in a text: last-number, whole, regex:PATTERN."},
-    {{"limit"}, TD_FLAG_U64, V(limit), .min = 1, .max = 1e15, .arg = "N", .by_default = "all", .help = "Only the first N items."},
+    {{"limit"}, TD_FLAG_U64, V(limit), .min = 1, .max = 1e15, .arg = "N", .by_default = "all",
+     .help = "Only the first N items."},
     {{"output"}, TD_FLAG_TEXT, V(output_path), .arg = "FILE", .help = "A JSON line an item."},
     {{"json"}, TD_FLAG_SWITCH, O(json), .help = "One JSON object on standard output."},
 };

@@ -22,12 +22,15 @@ typedef struct {
 
 #define O(member) offsetof(options, member)
 
-/* clang-format off: an entry a flag */
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
 static const td_flag FLAGS[] = {
     {{"json-schema"}, TD_FLAG_TEXT, O(json_schema), .arg = "FILE", .help = "JSON texts that this JSON Schema accepts."},
     {{"json-object"}, TD_FLAG_SWITCH, O(json_object), .help = "Any JSON object."},
-    {{"regex"}, TD_FLAG_TEXT, O(regex), .arg = "R", .may_be_empty = true, .help = "Texts that match this regular expression from beginning to end."},
-    {{"ebnf"}, TD_FLAG_TEXT, O(ebnf), .arg = "FILE", .help = "Texts of rule root of this grammar (llama.cpp's GBNF, xgrammar's EBNF)."},
+    {{"regex"}, TD_FLAG_TEXT, O(regex), .arg = "R", .may_be_empty = true,
+     .help = "Texts that match this regular expression from beginning to end."},
+    {{"ebnf"}, TD_FLAG_TEXT, O(ebnf), .arg = "FILE",
+     .help = "Texts of rule root of this grammar (llama.cpp's GBNF, xgrammar's EBNF)."},
 };
 /* clang-format on */
 

@@ -16,7 +16,8 @@ typedef struct {
     const char *tool_format, *reasoning_format;
 } options;
 
-/* clang-format off: an entry a flag */
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
 static const td_flag FLAGS[] = {
     {{"tool-call-parser"}, TD_FLAG_TEXT, offsetof(options, tool_format), .arg = "NAME", .by_default = "none",
      .help = "The format of tool calls, as launch_server has them; none: calls stay in the content."},

@@ -25,14 +25,17 @@ typedef struct {
 #define P(member) offsetof(options, p.member)
 #define O(member) offsetof(options, member)
 
-/* clang-format off: an entry a flag */
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
 static const td_flag FLAGS[] = {
     {{"text"}, TD_FLAG_TEXT, P(text_path), .arg = "FILE",
      .help = "A text; or a .jsonl file with an object {\"text\": ...} a line, each a document of its own. Required."},
-    {{"window"}, TD_FLAG_U32, P(window), .min = 1, .max = 1 << 24, .arg = "W", .by_default = "512", .help = "Tokens that the model sees at once."},
+    {{"window"}, TD_FLAG_U32, P(window), .min = 1, .max = 1 << 24, .arg = "W", .by_default = "512",
+     .help = "Tokens that the model sees at once."},
     {{"stride"}, TD_FLAG_U32, P(stride), .min = 1, .max = 1 << 24, .arg = "S", .by_default = "W / 2",
      .help = "Tokens from one window to the next: each is scored after at least W - S others."},
-    {{"limit"}, TD_FLAG_U64, P(limit), .min = 1, .max = 1e15, .arg = "N", .by_default = "all", .help = "Only the first N tokens of the text."},
+    {{"limit"}, TD_FLAG_U64, P(limit), .min = 1, .max = 1e15, .arg = "N", .by_default = "all",
+     .help = "Only the first N tokens of the text."},
     {{"against"}, TD_FLAG_TEXT, O(against), .arg = "REFERENCE",
      .help = "A model's folder, or a file that --save wrote: adds ratio, KL divergence, agreement."},
     {{"worst"}, TD_FLAG_U32, O(worst), .min = 1, .max = 1 << 30, .arg = "N", .by_default = "10",
@@ -40,8 +43,10 @@ static const td_flag FLAGS[] = {
     {{"per-tensor"}, TD_FLAG_SWITCH, P(per_tensor),
      .help = "With a folder as reference: compare the weights of every matrix, too; list the --worst of them."},
     {{"drafts"}, TD_FLAG_SWITCH, P(drafts),
-     .help = "Score the multi-token-prediction layer, too: its perplexity, and how often it drafts the model's own next token."},
-    {{"save"}, TD_FLAG_TEXT, P(save_path), .arg = "FILE", .help = "Write the model's log-probabilities, for a later --against."},
+     .help = "Score the multi-token-prediction layer, too: its perplexity, and how often it drafts the model's own next "
+             "token."},
+    {{"save"}, TD_FLAG_TEXT, P(save_path), .arg = "FILE",
+     .help = "Write the model's log-probabilities, for a later --against."},
     {{"json"}, TD_FLAG_SWITCH, O(json), .help = "One JSON object on standard output."},
 };
 /* clang-format on */

@@ -27,10 +27,12 @@ typedef struct {
 
 #define O(member) offsetof(options, member)
 
-/* clang-format off: an entry a flag */
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
 static const td_flag FLAGS[] = {
     {{"chat-template"}, TD_FLAG_TEXT, O(file), .arg = "FILE",
-     .help = "A Jinja template, or a tokenizer_config.json, whose chat_template, bos_token and eos_token are used. Required."},
+     .help = "A Jinja template, or a tokenizer_config.json, whose chat_template, bos_token and eos_token are used. "
+             "Required."},
     {{"bos-token"}, TD_FLAG_TEXT, O(bos), .arg = "S", .may_be_empty = true, .help = "The template's bos_token."},
     {{"eos-token"}, TD_FLAG_TEXT, O(eos), .arg = "S", .may_be_empty = true, .help = "The template's eos_token."},
 };

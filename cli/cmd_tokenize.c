@@ -18,13 +18,15 @@ typedef struct {
 
 #define O(member) offsetof(options, member)
 
-/* clang-format off: an entry a flag */
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
 static const td_flag FLAGS[] = {
     {{"tokenizer-path", "model-path"}, TD_FLAG_TEXT, O(dir), .arg = "DIR",
      .help = "Folder with tokenizer.json, or tiktoken.model and tokenizer_config.json. Required."},
     {{"decode"}, TD_FLAG_SWITCH, O(decode), .help = "Ids to text."},
     {{"add-special"}, TD_FLAG_SWITCH, O(add_special), .help = "Encode: put the model's BOS/EOS around the text."},
-    {{"no-parse-special"}, TD_FLAG_SWITCH, O(no_parse_special), .help = "Encode: special tokens in the text (\"<|user|>\") are ordinary text."},
+    {{"no-parse-special"}, TD_FLAG_SWITCH, O(no_parse_special),
+     .help = "Encode: special tokens in the text (\"<|user|>\") are ordinary text."},
     {{"skip-special"}, TD_FLAG_SWITCH, O(skip_special), .help = "Decode: leave special tokens out."},
 };
 /* clang-format on */

@@ -5,13 +5,15 @@
  *
  * So many streams (32) generate, half of them with stop strings, a quarter with log-probabilities. The time of a step is then all that the
  * engine does itself: requests and statistics, scheduling, sampling, detokenising, stop strings, events. With a vocabulary of 256 sampling
- * is next to nothing: that row is the cost of scheduling. The rows with real vocabularies add the arithmetic over the logits.
+ * is next to nothing: that row is the cost of scheduling. The rows with real vocabularies add the arithmetic over the logits. The last rows
+ * add what tool calls and structured output cost each step: a parser that reads every answer, and a grammar that every answer follows.
  */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bench/bench_time.h"
@@ -90,23 +92,43 @@ typedef struct {
     const char *what;
     uint32_t    vocab;
     double      temperature, top_p;
+    bool        parsed;  /* each stream's text goes through a parser of tool calls and reasoning */
+    bool        grammar; /* each stream's text is of GRAMMAR */
 } row;
 
+/* Objects without end, as a JSON schema makes them: a request stops only where nothing can follow. */
+static const char GRAMMAR[] = "root ::= (\"{\\\"name\\\": \\\"\" [a-zA-Z ]{1,12} \"\\\", \\\"count\\\": \" [1-9] [0-9]{0,5} \"}\\n\")*";
+
 static const row ROWS[] = {
-    {"all but sampling (vocabulary 256, greedy)", 256, 0, 1},
-    {"with sampling: vocabulary 4096, greedy", 4096, 0, 1},
-    {"with sampling: vocabulary 129280, greedy", 129280, 0, 1},
-    {"with sampling: vocabulary 129280, temperature 0.8, top-p 0.95", 129280, 0.8, 0.95},
+    {"all but sampling (vocabulary 256, greedy)", 256, 0, 1, false, false},
+    {"with sampling: vocabulary 4096, greedy", 4096, 0, 1, false, false},
+    {"with sampling: vocabulary 129280, greedy", 129280, 0, 1, false, false},
+    {"with sampling: vocabulary 129280, temperature 0.8, top-p 0.95", 129280, 0.8, 0.95, false, false},
+    {"vocabulary 4096, greedy, every answer parsed for tool calls and reasoning", 4096, 0, 1, true, false},
+    {"vocabulary 4096, greedy, every answer of a grammar", 4096, 0, 1, false, true},
 };
 
 static atomic_uint g_unfinished;
 
+static void on_part(void *user, const td_answer_event *e) { *(size_t *)user += e->len; }
+
+static td_answer_parser *open_parser(void) {
+    static size_t     bytes; /* what comes out of the parsers goes nowhere */
+    td_answer_parser *p;
+    td_error          err = {0};
+    td_answer_parser_options o = {.tool_format = "qwen25", .reasoning_format = "qwen3", .on_event = on_part, .user = &bytes};
+    if (td_answer_parser_new(&o, &p, &err) == TD_OK) return p;
+    fprintf(stderr, "%s\n", err.text);
+    exit(1);
+}
+
+/* @param user the stream's parser, or NULL */
 static void on_event(void *user, const td_event *e) {
-    (void)user;
+    if (user && td_answer_parser_feed(user, e->text, e->text_len) != TD_OK) abort();
     if (e->finish != TD_FINISH_NONE) atomic_fetch_sub(&g_unfinished, 1);
 }
 
-static td_request *submit(td_engine *e, const row *r, uint32_t i, uint32_t n_tokens) {
+static td_request *submit(td_engine *e, const row *r, uint32_t i, uint32_t n_tokens, td_answer_parser *parser, td_grammar *grammar) {
     static const char *const stop[] = {"\n\nObservation:", "</answer>"};
     td_request_params p;
     td_request       *request;
@@ -123,7 +145,9 @@ static td_request *submit(td_engine *e, const row *r, uint32_t i, uint32_t n_tok
     p.stop = stop;
     p.n_stop = i % 2 ? 2 : 0;
     p.logprobs = i % 4 == 0;
+    p.grammar = grammar;
     p.on_event = on_event;
+    p.user = parser;
     if (td_engine_submit(e, &p, &request, &err) != TD_OK) {
         fprintf(stderr, "%s\n", err.text);
         exit(1);
@@ -131,24 +155,34 @@ static td_request *submit(td_engine *e, const row *r, uint32_t i, uint32_t n_tok
     return request;
 }
 
-/* Wait for `steps` more steps of generating. @return microseconds a step. */
-static double time_steps(td_engine *e, uint64_t steps) {
+static double cpu_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Wait for `steps` more steps of generating. @param us, cpu_us microseconds a step: by the clock, and of the process's threads together. */
+static void time_steps(td_engine *e, uint64_t steps, double *us, double *cpu_us) {
     td_engine_stats s;
     td_engine_get_stats(e, &s);
     uint64_t first = s.steps_decode;
-    double   begin = td_now_s();
+    double   begin = td_now_s(), cpu = cpu_s();
     while (s.steps_decode < first + steps) {
         usleep(2000);
         td_engine_get_stats(e, &s);
     }
-    return 1e6 * (td_now_s() - begin) / (double)(s.steps_decode - first);
+    *us = 1e6 * (td_now_s() - begin) / (double)(s.steps_decode - first);
+    *cpu_us = 1e6 * (cpu_s() - cpu) / (double)(s.steps_decode - first);
 }
 
-static double run(const row *r, uint32_t streams, uint32_t steps) {
+/* Prints the medians of the rounds. */
+static void run(const row *r, uint32_t streams, uint32_t steps) {
     td_engine_options o;
     td_engine        *e;
     td_error          err = {0};
     td_request       *requests[STREAMS_MAX];
+    td_answer_parser *parsers[STREAMS_MAX] = {0};
+    td_grammar       *grammar = NULL;
     g_vocab = r->vocab;
     td_engine_options_init(&o);
     o.model_path = "models/tale-v3-14m"; /* for its tokenizer */
@@ -161,19 +195,29 @@ static double run(const row *r, uint32_t streams, uint32_t steps) {
         exit(1);
     }
     atomic_store(&g_unfinished, streams);
-    for (uint32_t i = 0; i < streams; i++) requests[i] = submit(e, r, i, CONTEXT);
+    if (r->grammar && td_grammar_compile(TD_GRAMMAR_EBNF, GRAMMAR, strlen(GRAMMAR), &grammar, &err) != TD_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        exit(1);
+    }
+    for (uint32_t i = 0; i < streams; i++) {
+        if (r->parsed) parsers[i] = open_parser();
+        requests[i] = submit(e, r, i, CONTEXT, parsers[i], grammar);
+    }
     td_engine_stats s;
     do {
         usleep(1000);
         td_engine_get_stats(e, &s);
     } while (s.running < streams || s.prefill_requests);
-    double us[ROUNDS];
-    for (int i = 0; i < ROUNDS; i++) us[i] = time_steps(e, steps);
+    double us[ROUNDS], cpu_us[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) time_steps(e, steps, &us[i], &cpu_us[i]);
+    printf("%9.1f %9.1f  %s\n", bench_median(us, ROUNDS), bench_median(cpu_us, ROUNDS), r->what);
+    fflush(stdout);
     for (uint32_t i = 0; i < streams; i++) td_request_cancel(requests[i]);
     while (atomic_load(&g_unfinished)) usleep(1000);
     for (uint32_t i = 0; i < streams; i++) td_request_release(requests[i]);
     td_engine_close(e, 0);
-    return bench_median(us, ROUNDS);
+    for (uint32_t i = 0; i < streams; i++) td_answer_parser_free(parsers[i]);
+    td_grammar_release(grammar);
 }
 
 int main(int argc, char **argv) {
@@ -184,7 +228,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     td_log_set_level(TD_LOG_ERROR);
-    printf("%u streams, microseconds a step, medians of %d x %u steps\n", streams, ROUNDS, steps);
-    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) printf("%8.1f  %s\n", run(&ROWS[i], streams, steps), ROWS[i].what);
+    printf("%u streams, microseconds a step by the clock and of CPU time, medians of %d x %u steps\n", streams, ROUNDS, steps);
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) run(&ROWS[i], streams, steps);
     return 0;
 }

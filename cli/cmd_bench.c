@@ -1,11 +1,10 @@
 /* `tandem bench SUITE`: what parts of the engine reach of what this machine can do. */
-#include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "bench/bench.h"
 #include "cli/cli.h"
+#include "cli/flags.h"
 #include "cli/standard_output.h"
 #include "core/cpu.h"
 #include "core/error.h"
@@ -40,31 +39,42 @@ static const suite SUITES[] = {
     {NULL, NULL, false, false, false, NULL},
 };
 
-static void print_help(FILE *f) {
-    fputs("usage: tandem bench SUITE [options]\n\n", f);
-    for (const suite *s = SUITES; s->name; s++) fprintf(f, "  %-10s %s\n", s->name, s->help);
-    fputs(
-        "\nWeights are random. A row is the median of rounds, each beside its own measurement of the machine's bounds by "
-        "the same threads:\n"
-        "fraction = max(bytes / read bandwidth, operations / int8 peak) / time. Leave the machine alone meanwhile.\n\n"
-        "  --config FILE               config.json of a model, e.g. configs/models/deepseek-v2-lite.json\n"
-        "  --json-model-override-args JSON   merged over it, e.g. '{\"num_hidden_layers\": 4}'\n"
-        "  --threads N                 default: every core\n"
-        "  --subpool-count N           default: one per NUMA node\n"
-        "  --rounds N                  default 5\n"
-        "  --device NAME               of decode and prefill: host (default), or apart, which is for tests: the host with a "
-        "memory of its own;\n"
-        "                              its times mean nothing, and what a step copies to it and from it is printed\n"
-        "  --expert-quantization NAME  of experts, decode and prefill: none, int4 (default), int8, int4-g32, int4-g64, "
-        "int4-g128, mxfp4, nvfp4\n"
-        "  --filter TEXT               only rows whose shape, or whose expert kernel in the suite kernels, contains it; not "
-        "of roofline and pool\n"
-        "  --json                      JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, "
-        "commit, tier, cpu, cores, nodes\n"
-        "  --trace FILE                what every thread does, for ui.perfetto.dev and bench/phases.py\n"
-        "  --help                      this text\n",
-        f);
-}
+/* What the suites take, and what becomes a part of it. */
+typedef struct {
+    td_bench_options b;
+    const char      *experts, *suite;
+} options;
+
+#define B(member) offsetof(options, b.member)
+
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
+static const td_flag FLAGS[] = {
+    {{"config"}, TD_FLAG_TEXT, B(model_path), .arg = "FILE",
+     .help = "config.json of a model, e.g. configs/models/deepseek-v2-lite.json."},
+    {{"json-model-override-args"}, TD_FLAG_TEXT, B(override_json), .arg = "JSON",
+     .help = "Merged over it, e.g. '{\"num_hidden_layers\": 4}'."},
+    {{"threads"}, TD_FLAG_U32, B(threads), .min = 1, .max = TD_POOL_WORKERS_MAX, .arg = "N", .by_default = "every core",
+     .help = "Threads that compute."},
+    {{"subpool-count"}, TD_FLAG_U32, B(subpool_count), .min = 1, .max = TD_POOL_SUBPOOLS_MAX, .arg = "N",
+     .by_default = "one per NUMA node", .help = "Groups of them."},
+    {{"rounds"}, TD_FLAG_U32, B(rounds), .min = 1, .max = TD_BENCH_ROUNDS_MAX, .arg = "N", .by_default = "5",
+     .help = "A row is their median."},
+    {{"device"}, TD_FLAG_TEXT, B(device), .arg = "NAME", .choices = TD_CHOICES("host", "apart"), .by_default = "host",
+     .help = "Of decode and prefill. apart is for tests: the host with a memory of its own; its times mean nothing, and "
+             "what a step copies to it and from it is printed."},
+    {{"expert-quantization"}, TD_FLAG_TEXT, offsetof(options, experts), .arg = "NAME",
+     .choices = TD_CHOICES("none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4"),
+     .by_default = "int4", .help = "Of experts, decode and prefill."},
+    {{"filter"}, TD_FLAG_TEXT, B(filter), .arg = "TEXT",
+     .help = "Only rows whose shape, or whose expert kernel in the suite kernels, contains it; not of roofline and pool."},
+    {{"json"}, TD_FLAG_SWITCH, B(json),
+     .help = "JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, commit, tier, cpu, "
+             "cores, nodes."},
+    {{"trace"}, TD_FLAG_TEXT, B(trace_path), .arg = "FILE",
+     .help = "What every thread does, for ui.perfetto.dev and bench/phases.py."},
+};
+/* clang-format on */
 
 /* An option that was given and means nothing to the suite, or NULL. */
 static const char *idle_option(const suite *s, const td_bench_options *o) {
@@ -76,60 +86,20 @@ static const char *idle_option(const suite *s, const td_bench_options *o) {
     return NULL;
 }
 
-static bool read_count(const char *name, const char *text, uint32_t min, uint32_t max, uint32_t *to) {
-    char         *end;
-    unsigned long n = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || n < min || n > max) {
-        fprintf(stderr, "tandem bench: --%s must be a number from %u to %u, not '%s'\n", name, min, max, text);
-        return false;
-    }
-    *to = (uint32_t)n;
-    return true;
-}
-
 /* @return -1 to go on, or the exit status. */
-static int parse_options(int argc, char **argv, td_bench_options *o) {
-    enum { CONFIG = 1, OVERRIDE, THREADS, SUBPOOLS, ROUNDS, EXPERTS, DEVICE, FILTER, JSON, TRACE, SHOW_HELP };
-    static const struct option LONG[] = {
-        {"config", required_argument, NULL, CONFIG},
-        {"json-model-override-args", required_argument, NULL, OVERRIDE},
-        {"threads", required_argument, NULL, THREADS},
-        {"subpool-count", required_argument, NULL, SUBPOOLS},
-        {"rounds", required_argument, NULL, ROUNDS},
-        {"expert-quantization", required_argument, NULL, EXPERTS},
-        {"device", required_argument, NULL, DEVICE},
-        {"filter", required_argument, NULL, FILTER},
-        {"json", no_argument, NULL, JSON},
-        {"trace", required_argument, NULL, TRACE},
-        {"help", no_argument, NULL, SHOW_HELP},
-        {NULL, 0, NULL, 0},
-    };
-    for (int c; (c = getopt_long(argc, argv, "h", LONG, NULL)) != -1;) {
-        bool ok = true;
-        switch (c) {
-            case CONFIG: o->model_path = optarg; break;
-            case OVERRIDE: o->override_json = optarg; break;
-            case THREADS: ok = read_count("threads", optarg, 1, TD_POOL_WORKERS_MAX, &o->threads); break;
-            case SUBPOOLS: ok = read_count("subpool-count", optarg, 1, TD_POOL_SUBPOOLS_MAX, &o->subpool_count); break;
-            case ROUNDS: ok = read_count("rounds", optarg, 1, TD_BENCH_ROUNDS_MAX, &o->rounds); break;
-            case EXPERTS:
-                o->experts = td_expert_numbers_find(optarg);
-                ok = o->experts != NULL;
-                if (!ok)
-                    fprintf(stderr, "tandem bench: --expert-quantization: there is no format '%s'; --help lists them\n",
-                            optarg);
-                break;
-            case DEVICE: o->device = optarg; break;
-            case FILTER: o->filter = optarg; break;
-            case JSON: o->json = true; break;
-            case TRACE: o->trace_path = optarg; break;
-            case SHOW_HELP:
-            case 'h': print_help(stdout); return 0;
-            default: return EXIT_USAGE; /* getopt has told */
-        }
-        if (!ok) return EXIT_USAGE;
-    }
-    return -1;
+static int parse_options(int argc, char **argv, options *o) {
+    td_flag_group group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
+    td_jbuf       about = {0};
+    for (const suite *s = SUITES; s->name; s++) td_jbuf_printf(&about, "  %-10s %s\n", s->name, s->help);
+    td_jbuf_puts(&about, "\nWeights are random. A row is the median of rounds, each beside its own measurement of the machine's bounds by the same threads:\n"
+                         "fraction = max(bytes / read bandwidth, operations / int8 peak) / time. Leave the machine alone meanwhile.\n");
+    td_jbuf_put(&about, "", 1);
+    const td_flag_command command = {.name = "bench", .synopsis = "SUITE [flags]", .about = about.failed ? "" : about.data,
+                                     .groups = &group, .n_groups = 1, .operand = &o->suite};
+    int rc = td_flags_take(&command, argc, argv);
+    td_jbuf_free(&about);
+    if (rc < 0 && o->experts) o->b.experts = td_expert_numbers_find(o->experts);
+    return rc;
 }
 
 static td_status run_suite(const suite *s, const td_bench_options *o, td_error *err) {
@@ -152,32 +122,31 @@ static td_status run_suite(const suite *s, const td_bench_options *o, td_error *
 }
 
 int td_cmd_bench(int argc, char **argv) {
-    td_bench_options o = {.rounds = 5};
-    td_error         err = {0};
-    int              rc = parse_options(argc, argv, &o);
+    options  o = {.b = {.rounds = 5}};
+    td_error err = {0};
+    int      rc = parse_options(argc, argv, &o);
     if (rc >= 0) return rc;
-    if (optind + 1 != argc) {
-        fprintf(stderr, "tandem bench: %s; --help lists the suites\n",
-                optind < argc ? "one suite at a time" : "which suite?");
+    if (!o.suite) {
+        fprintf(stderr, "tandem bench: which suite? --help lists them\n");
         return EXIT_USAGE;
     }
     const suite *s = SUITES;
-    while (s->name && strcmp(s->name, argv[optind]) != 0) s++;
+    while (s->name && strcmp(s->name, o.suite) != 0) s++;
     if (!s->name) {
-        fprintf(stderr, "tandem bench: no suite '%s'; --help lists them\n", argv[optind]);
+        fprintf(stderr, "tandem bench: no suite '%s'; --help lists them\n", o.suite);
         return EXIT_USAGE;
     }
-    if (s->model && !o.model_path) {
+    if (s->model && !o.b.model_path) {
         fprintf(stderr, "tandem bench: %s needs --config\n", s->name);
         return EXIT_USAGE;
     }
-    if (idle_option(s, &o)) {
-        fprintf(stderr, "tandem bench: --%s means nothing to %s\n", idle_option(s, &o), s->name);
+    if (idle_option(s, &o.b)) {
+        fprintf(stderr, "tandem bench: --%s means nothing to %s\n", idle_option(s, &o.b), s->name);
         return EXIT_USAGE;
     }
-    if (!o.experts) o.experts = td_expert_numbers_find("int4");
+    if (!o.b.experts) o.b.experts = td_expert_numbers_find("int4");
     td_log_set_level(TD_LOG_WARNING);
-    td_status st = run_suite(s, &o, &err);
+    td_status st = run_suite(s, &o.b, &err);
     if (st == TD_OK) return td_standard_output_end("tandem bench");
     fprintf(stderr, "tandem bench: %s\n", err.text);
     return 1;

@@ -1,57 +1,18 @@
 /* tandem eval: options, and the result for people or as JSON. */
-#include <getopt.h>
+#include <assert.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/engine_flags.h"
 #include "cli/meter.h"
-#include "cli/model_flags.h"
-#include "cli/option_number.h"
 #include "cli/standard_output.h"
 #include "core/json_text.h"
-#include "tandem.h"
+#include "tandem_tools.h"
 
-enum { TASK = 1, KIND, PROMPT, SHOTS, SHOTS_FROM, CHAT, STOP, MAX_TOKENS, EXTRACT, LIMIT, OUTPUT, JSON };
-
-static const struct option OPTIONS[] = {
-    {"task", required_argument, NULL, TASK},
-    {"kind", required_argument, NULL, KIND},
-    {"prompt", required_argument, NULL, PROMPT},
-    {"shots", required_argument, NULL, SHOTS},
-    {"shots-from", required_argument, NULL, SHOTS_FROM},
-    {"chat", no_argument, NULL, CHAT},
-    {"stop", required_argument, NULL, STOP},
-    {"max-tokens", required_argument, NULL, MAX_TOKENS},
-    {"extract", required_argument, NULL, EXTRACT},
-    {"limit", required_argument, NULL, LIMIT},
-    {"output", required_argument, NULL, OUTPUT},
-    {"json", no_argument, NULL, JSON},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
-};
-
-static const char HELP[] =
-    "usage: tandem eval --model-path DIR --task FILE.jsonl [options]\n\n"
-    "How many questions of a task a model answers right, greedily. docs/evaluation.md has the fields and the rules.\n\n"
-    "  --task FILE.jsonl     an item a line: {\"question\", \"choices\", \"answer\"}, {\"question\", \"answer\"}, or "
-    "{\"prompt\"}\n"
-    "  --kind NAME           choice: the likeliest of the choices; match: the answer in a generated text; complete: "
-    "generate\n"
-    "                        only, for an external checker; default: by the first item's fields\n"
-    "  --prompt TEMPLATE     with {field}s of the item (default \"Question: {question}\\nAnswer:\", complete \"{prompt}\")\n"
-    "  --shots N             solved items before each (default 0): the task's first, which are then not scored\n"
-    "  --shots-from FILE     take them from another file\n"
-    "  --chat                the prompt is a user's message in the model's chat template\n"
-    "  --stop TEXT           ends an answer; may be given several times, \\n is a newline (default: the kind's own)\n"
-    "  --max-tokens N        of an answer (default 256; complete 512)\n"
-    "  --extract RULE        where the answer is in a text: last-number (default), whole, regex:PATTERN\n"
-    "  --limit N             only the first N items\n"
-    "  --output FILE         a JSON line an item\n"
-    "  --json                one JSON object on standard output\n\n"
-    "The model:\n"
-    "  --max-running-requests N       items at a time (default 32)\n";
+static_assert(TD_FLAG_TEXTS_MAX <= TD_STOP_MAX, "as many --stop as a request may have");
 
 static const char *const KINDS[] = {
     [TD_EVAL_AUTO] = "auto", [TD_EVAL_CHOICE] = "choice", [TD_EVAL_MATCH] = "match", [TD_EVAL_COMPLETE] = "complete"};
@@ -59,13 +20,46 @@ static const char *const KINDS[] = {
 
 typedef struct {
     td_eval_options e;
-    const char     *stop[TD_STOP_MAX];
-    bool            json, help;
+    td_flag_texts   stop;
+    const char     *kind;
+    bool            json;
 } options;
 
-/* "\n", "\t" and "\\" become what they stand for, in place: a shell makes them hard to type. */
-static void unescape(char *s) {
-    char *to = s;
+#define V(member) offsetof(options, e.member)
+#define O(member) offsetof(options, member)
+
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
+static const td_flag FLAGS[] = {
+    {{"task"}, TD_FLAG_TEXT, V(task_path), .arg = "FILE.jsonl",
+     .help = "An item a line: {\"question\", \"choices\", \"answer\"}, {\"question\", \"answer\"}, or {\"prompt\"}. "
+             "Required."},
+    {{"kind"}, TD_FLAG_TEXT, O(kind), .arg = "NAME", .choices = TD_CHOICES("auto", "choice", "match", "complete"),
+     .by_default = "auto",
+     .help = "choice: the likeliest of the choices; match: the answer in a generated text; complete: generate only, for "
+             "an external checker; auto: by the first item's fields."},
+    {{"prompt"}, TD_FLAG_TEXT, V(prompt), .arg = "TEMPLATE",
+     .by_default = "\"Question: {question}\\nAnswer:\", complete \"{prompt}\"", .help = "With {field}s of the item."},
+    {{"shots"}, TD_FLAG_U32, V(shots), .max = 1000, .arg = "N", .by_default = "0",
+     .help = "Solved items before each: the task's first, which are then not scored."},
+    {{"shots-from"}, TD_FLAG_TEXT, V(shots_path), .arg = "FILE", .help = "Take them from another file."},
+    {{"chat"}, TD_FLAG_SWITCH, V(chat), .help = "The prompt is a user's message in the model's chat template."},
+    {{"stop"}, TD_FLAG_TEXTS, O(stop), .arg = "TEXT", .by_default = "the kind's own",
+     .help = "Ends an answer; may be given several times, \\n is a newline."},
+    {{"max-tokens"}, TD_FLAG_U32, V(max_tokens), .min = 1, .max = 1 << 20, .arg = "N", .by_default = "256; complete 512",
+     .help = "Tokens of an answer."},
+    {{"extract"}, TD_FLAG_TEXT, V(extract), .arg = "RULE", .by_default = "last-number",
+     .help = "Where the answer is in a text: last-number, whole, regex:PATTERN."},
+    {{"limit"}, TD_FLAG_U64, V(limit), .min = 1, .max = 1e15, .arg = "N", .by_default = "all",
+     .help = "Only the first N items."},
+    {{"output"}, TD_FLAG_TEXT, V(output_path), .arg = "FILE", .help = "A JSON line an item."},
+    {{"json"}, TD_FLAG_SWITCH, O(json), .help = "One JSON object on standard output."},
+};
+/* clang-format on */
+
+/* "\n", "\t" and "\\" become what they stand for, in place, in argv: a shell makes them hard to type. */
+static void unescape(const char *arg) {
+    char *s = (char *)arg, *to = s;
     for (; *s; s++) {
         if (*s == '\\' && (s[1] == 'n' || s[1] == 't' || s[1] == '\\'))
             *to++ = *++s == 'n' ? '\n' : *s == 't' ? '\t' : '\\';
@@ -75,69 +69,28 @@ static void unescape(char *s) {
     *to = 0;
 }
 
-static bool parse_kind(const char *name, td_eval_kind *kind) {
-    for (size_t i = 0; i < N_KINDS; i++)
-        if (!strcmp(KINDS[i], name)) {
-            *kind = (td_eval_kind)i;
-            return true;
-        }
-    fprintf(stderr, "tandem eval: --kind is '%.60s', expected auto, choice, match or complete\n", name);
-    return false;
-}
-
-/* @return 0, or the exit status of a wrong command line. */
+/* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
-    td_error err = {0};
-    uint64_t n;
     td_engine_options_init(&o->e.model);
-    if (td_model_flags_take(&argc, argv, "", &o->e.model, &err) != TD_OK) {
-        fprintf(stderr, "tandem eval: %s\n", err.text);
-        return 2;
-    }
-    for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
-        switch (c) {
-            case TASK: o->e.task_path = optarg; break;
-            case KIND:
-                if (!parse_kind(optarg, &o->e.kind)) return 2;
-                break;
-            case PROMPT:
-                unescape(optarg);
-                o->e.prompt = optarg;
-                break;
-            case SHOTS:
-                if (!td_option_number("eval", "--shots", optarg, 1000, &n)) return 2;
-                o->e.shots = (uint32_t)n;
-                break;
-            case SHOTS_FROM: o->e.shots_path = optarg; break;
-            case CHAT: o->e.chat = true; break;
-            case STOP:
-                if (o->e.n_stop == TD_STOP_MAX) {
-                    fprintf(stderr, "tandem eval: at most %d --stop\n", TD_STOP_MAX);
-                    return 2;
-                }
-                unescape(optarg);
-                o->stop[o->e.n_stop++] = optarg;
-                o->e.stop = o->stop;
-                break;
-            case MAX_TOKENS:
-                if (!td_option_number("eval", "--max-tokens", optarg, 1 << 20, &n)) return 2;
-                o->e.max_tokens = (uint32_t)n;
-                break;
-            case EXTRACT: o->e.extract = optarg; break;
-            case LIMIT:
-                if (!td_option_number("eval", "--limit", optarg, INT64_MAX, &o->e.limit)) return 2;
-                break;
-            case OUTPUT: o->e.output_path = optarg; break;
-            case JSON: o->json = true; break;
-            case 'h': o->help = true; return 0;
-            default: fputs("tandem eval --help lists the options\n", stderr); return 2;
-        }
-    }
-    if (optind == argc && o->e.model.model_path && o->e.task_path) return 0;
-    if (optind < argc)
-        fprintf(stderr, "tandem eval: unexpected argument '%.60s'\n", argv[optind]);
-    else
-        fputs("tandem eval: --model-path and --task are needed; --help lists the options\n", stderr);
+    td_flag_group groups[] = {{.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o}, td_engine_flags(TD_IN_EVAL, &o->e.model)};
+    const td_flag_command command = {
+        .name = "eval",
+        .synopsis = "--model-path DIR --task FILE.jsonl [flags]",
+        .about = "How many questions of a task a model answers right, greedily, --max-running-requests at a time. docs/evaluation.md has the fields and\n"
+                 "the rules.\n",
+        .groups = groups,
+        .n_groups = 2};
+    int rc = td_flags_take(&command, argc, argv);
+    if (rc >= 0) return rc;
+    td_engine_flags_settle(&o->e.model);
+    if (o->e.prompt) unescape(o->e.prompt);
+    for (size_t i = 0; i < o->stop.n; i++) unescape(o->stop.text[i]);
+    o->e.stop = o->stop.n ? o->stop.text : NULL;
+    o->e.n_stop = o->stop.n;
+    for (size_t i = 0; o->kind && i < N_KINDS; i++)
+        if (!strcmp(KINDS[i], o->kind)) o->e.kind = (td_eval_kind)i;
+    if (o->e.model.model_path && o->e.task_path) return -1;
+    fputs("tandem eval: --model-path and --task are needed; --help lists the flags\n", stderr);
     return 2;
 }
 
@@ -187,11 +140,7 @@ static void print_text(const options *o, const td_eval_result *r) {
 int td_cmd_eval(int argc, char **argv) {
     options o = {0};
     int     rc = parse_options(argc, argv, &o);
-    if (rc) return rc;
-    if (o.help) {
-        printf("%s%s", HELP, TD_MODEL_FLAGS_HELP);
-        return 0;
-    }
+    if (rc >= 0) return rc;
     td_meter       meter;
     td_eval_result result;
     td_error       err = {0};

@@ -1,78 +1,63 @@
 /* `tandem grammar`: which texts a grammar accepts, one JSON object a line. */
 #include <errno.h>
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/flags.h"
 #include "cli/json_lines.h"
 #include "core/error.h"
 #include "core/json_text.h"
 #include "tandem.h"
 
-static const char HELP[] =
-    "usage: tandem grammar --json-schema FILE | --regex R | --ebnf FILE | --json-object\n"
-    "\n"
-    "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"accepted\": true or false, \"at\": N}. accepted: "
-    "the whole text\n"
-    "is in the grammar's language. at: how many of its bytes a text of the language can begin with. A line that cannot be "
-    "done gives\n"
-    "{\"error\": \"...\"}, the rest goes on, and the exit status is 1; a grammar that cannot be used is an error on "
-    "standard error.\n"
-    "\n"
-    "  --json-schema FILE   JSON texts that this JSON Schema accepts\n"
-    "  --json-object        any JSON object\n"
-    "  --regex R            texts that match this regular expression from beginning to end\n"
-    "  --ebnf FILE          texts of rule root of this grammar (llama.cpp's GBNF, xgrammar's EBNF)\n"
-    "  --help               this text\n"
-    "\n"
-    "docs/structured-output.md says what each may hold.\n";
-
 typedef struct {
-    int             given; /* how many grammars */
+    const char     *json_schema, *regex, *ebnf; /* as given */
+    bool            json_object;
     td_grammar_kind kind;
     const char     *source; /* the regex, or a file's name */
-    bool            is_file, help;
+    bool            is_file;
 } options;
 
-static void set_source(options *o, td_grammar_kind kind, const char *source, bool is_file) {
-    o->given++;
-    o->kind = kind;
-    o->source = source;
-    o->is_file = is_file;
+#define O(member) offsetof(options, member)
+
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
+static const td_flag FLAGS[] = {
+    {{"json-schema"}, TD_FLAG_TEXT, O(json_schema), .arg = "FILE", .help = "JSON texts that this JSON Schema accepts."},
+    {{"json-object"}, TD_FLAG_SWITCH, O(json_object), .help = "Any JSON object."},
+    {{"regex"}, TD_FLAG_TEXT, O(regex), .arg = "R", .may_be_empty = true,
+     .help = "Texts that match this regular expression from beginning to end."},
+    {{"ebnf"}, TD_FLAG_TEXT, O(ebnf), .arg = "FILE",
+     .help = "Texts of rule root of this grammar (llama.cpp's GBNF, xgrammar's EBNF)."},
+};
+/* clang-format on */
+
+static void choose_source(options *o) {
+    o->is_file = o->json_schema || o->ebnf;
+    o->source = o->json_schema ? o->json_schema : o->ebnf ? o->ebnf : o->regex ? o->regex : "";
+    o->kind = o->json_schema ? TD_GRAMMAR_JSON_SCHEMA : o->ebnf ? TD_GRAMMAR_EBNF : o->regex ? TD_GRAMMAR_REGEX : TD_GRAMMAR_JSON_OBJECT;
 }
 
-/* @return 0, or the exit status of a wrong command line. */
+/* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
-    enum { SCHEMA = 1, OBJECT, REGEX, EBNF, SHOW_HELP };
-    static const struct option LONG[] = {
-        {"json-schema", required_argument, NULL, SCHEMA}, {"json-object", no_argument, NULL, OBJECT},
-        {"regex", required_argument, NULL, REGEX},        {"ebnf", required_argument, NULL, EBNF},
-        {"help", no_argument, NULL, SHOW_HELP},           {NULL, 0, NULL, 0},
-    };
-    for (int c; (c = getopt_long(argc, argv, "h", LONG, NULL)) != -1;) {
-        switch (c) {
-            case SCHEMA: set_source(o, TD_GRAMMAR_JSON_SCHEMA, optarg, true); break;
-            case OBJECT: set_source(o, TD_GRAMMAR_JSON_OBJECT, "", false); break;
-            case REGEX: set_source(o, TD_GRAMMAR_REGEX, optarg, false); break;
-            case EBNF: set_source(o, TD_GRAMMAR_EBNF, optarg, true); break;
-            case SHOW_HELP:
-            case 'h': o->help = true; break;
-            default: return 2; /* getopt has told */
-        }
-    }
-    if (o->help) return 0;
-    if (optind < argc) {
-        fprintf(stderr, "tandem grammar: unexpected argument '%s'\n", argv[optind]);
-        return 2;
-    }
-    if (o->given != 1) {
-        fprintf(stderr, "tandem grammar: exactly one of --json-schema, --json-object, --regex and --ebnf is needed\n");
-        return 2;
-    }
-    return 0;
+    td_flag_group         group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
+    const td_flag_command command = {
+        .name = "grammar",
+        .synopsis = "--json-schema FILE | --regex R | --ebnf FILE | --json-object",
+        .about = "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"accepted\": true or false, \"at\": N}. accepted: the whole text\n"
+                 "is in the grammar's language. at: how many of its bytes a text of the language can begin with. A line that cannot be done gives\n"
+                 "{\"error\": \"...\"}, the rest goes on, and the exit status is 1; a grammar that cannot be used is an error on standard error.\n",
+        .after = "docs/structured-output.md says what each may hold.\n",
+        .groups = &group,
+        .n_groups = 1};
+    int rc = td_flags_take(&command, argc, argv);
+    if (rc >= 0) return rc;
+    choose_source(o);
+    if ((o->json_schema != NULL) + (o->regex != NULL) + (o->ebnf != NULL) + o->json_object == 1) return -1;
+    fprintf(stderr, "tandem grammar: exactly one of --json-schema, --json-object, --regex and --ebnf is needed\n");
+    return 2;
 }
 
 /* A whole file; NULL with errno set. */
@@ -124,11 +109,7 @@ static char *check_line(void *ctx, const char *line, size_t len, td_error *err) 
 int td_cmd_grammar(int argc, char **argv) {
     options o = {0};
     int     rc = parse_options(argc, argv, &o);
-    if (rc) return rc;
-    if (o.help) {
-        fputs(HELP, stdout);
-        return 0;
-    }
+    if (rc >= 0) return rc;
     td_error    err = {0};
     td_grammar *grammar = NULL;
     size_t      len = strlen(o.source);

@@ -6,8 +6,9 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/flags.h"
+#include "cli/launch_flags.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/log_writer.h"
 #include "core/thread.h"
 #include "core/trace.h"
@@ -144,7 +145,7 @@ static td_status launch(td_launch_options *o, td_error *err) {
     td_server     *server;
     td_engine     *engine;
     td_jbuf        flags = {0};
-    td_flags_write_json(o, &flags);
+    td_flags_write_json(&o->command, &flags);
     td_jbuf_put(&flags, "", 1);
     if (flags.failed) return td_fail(err, TD_ENOMEM, "out of memory");
     o->server.flags_json = flags.data;
@@ -176,17 +177,17 @@ static td_status launch(td_launch_options *o, td_error *err) {
 int td_cmd_launch_server(int argc, char **argv) {
     td_launch_options o;
     td_error          err = {0};
-    td_status         st = td_flags_parse(argc, argv, &o, &err);
+    td_status         st = td_launch_flags_parse(argc, argv, &o, &err);
     int               code = EXIT_USAGE;
     if (st == TD_OK && o.help) {
-        td_flags_print_help(stdout);
+        td_flags_print_help(&o.command, stdout);
         code = 0;
     } else if (st == TD_OK && o.help_markdown) {
-        td_flags_print_markdown(stdout);
+        td_launch_flags_print_markdown(&o, stdout);
         code = 0;
     } else if (st == TD_OK && o.check) {
         td_jbuf b = {0};
-        td_flags_write_json(&o, &b);
+        td_flags_write_json(&o.command, &b);
         printf("%.*s\n", (int)b.len, b.data);
         td_jbuf_free(&b);
         code = 0;

@@ -1,56 +1,48 @@
 /* `tandem parse-answer`: answers of a model to content, reasoning and tool calls, one JSON object a line. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/flags.h"
 #include "cli/json_lines.h"
 #include "core/error.h"
 #include "core/json_text.h"
 #include "server/json_writer.h"
 #include "tandem.h"
 
-static const char HELP[] =
-    "usage: tandem parse-answer [--tool-call-parser NAME] [--reasoning-parser NAME]\n"
-    "\n"
-    "Reads answers from standard input, one JSON object a line: {\"pieces\": [text, ...], \"tools\": [...]}, the tools as "
-    "in a\n"
-    "request, or left out. Writes {\"content\", \"reasoning_content\", \"tool_calls\": [{\"name\", \"arguments\"}]} for "
-    "each. A line that\n"
-    "cannot be read gives {\"error\": \"...\"}, the rest goes on, and the exit status is 1.\n"
-    "\n"
-    "  --tool-call-parser NAME   the format of tool calls, as launch_server has them; none: calls stay in the content\n"
-    "  --reasoning-parser NAME   the format of the reasoning, likewise\n"
-    "  --help                    this text\n";
-
 typedef struct {
     const char *tool_format, *reasoning_format;
-    bool        help;
 } options;
 
-/* @return 0, or the exit status of a wrong command line. */
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
+static const td_flag FLAGS[] = {
+    {{"tool-call-parser"}, TD_FLAG_TEXT, offsetof(options, tool_format), .arg = "NAME", .by_default = "none",
+     .help = "The format of tool calls, as launch_server has them; none: calls stay in the content."},
+    {{"reasoning-parser"}, TD_FLAG_TEXT, offsetof(options, reasoning_format), .arg = "NAME", .by_default = "none",
+     .help = "The format of the reasoning, likewise."},
+};
+/* clang-format on */
+
+static const char *none_is_null(const char *name) { return name && strcmp(name, "none") ? name : NULL; }
+
+/* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
-    enum { TOOLS = 1, REASONING, SHOW_HELP };
-    static const struct option LONG[] = {
-        {"tool-call-parser", required_argument, NULL, TOOLS},
-        {"reasoning-parser", required_argument, NULL, REASONING},
-        {"help", no_argument, NULL, SHOW_HELP},
-        {NULL, 0, NULL, 0},
-    };
-    for (int c; (c = getopt_long(argc, argv, "h", LONG, NULL)) != -1;) {
-        switch (c) {
-            case TOOLS: o->tool_format = strcmp(optarg, "none") ? optarg : NULL; break;
-            case REASONING: o->reasoning_format = strcmp(optarg, "none") ? optarg : NULL; break;
-            case SHOW_HELP:
-            case 'h': o->help = true; break;
-            default: return 2; /* getopt has told */
-        }
-    }
-    if (o->help || optind == argc) return 0;
-    fprintf(stderr, "tandem parse-answer: unexpected argument '%s'\n", argv[optind]);
-    return 2;
+    td_flag_group         group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
+    const td_flag_command command = {
+        .name = "parse-answer",
+        .synopsis = "[--tool-call-parser NAME] [--reasoning-parser NAME]",
+        .about = "Reads answers from standard input, one JSON object a line: {\"pieces\": [text, ...], \"tools\": [...]}, the tools as in a\n"
+                 "request, or left out. Writes {\"content\", \"reasoning_content\", \"tool_calls\": [{\"name\", \"arguments\"}]} for each. A line that\n"
+                 "cannot be read gives {\"error\": \"...\"}, the rest goes on, and the exit status is 1.\n",
+        .groups = &group,
+        .n_groups = 1};
+    int rc = td_flags_take(&command, argc, argv);
+    o->tool_format = none_is_null(o->tool_format);
+    o->reasoning_format = none_is_null(o->reasoning_format);
+    return rc;
 }
 
 /* ---- one answer ---- */
@@ -173,11 +165,7 @@ int td_cmd_parse_answer(int argc, char **argv) {
     td_answer_parser *p = NULL;
     td_error          err = {0};
     int               rc = parse_options(argc, argv, &o);
-    if (rc) return rc;
-    if (o.help) {
-        fputs(HELP, stdout);
-        return 0;
-    }
+    if (rc >= 0) return rc;
     /* Names of formats are the command line's. */
     td_answer_parser_options po = {.tool_format = o.tool_format, .reasoning_format = o.reasoning_format};
     if (td_answer_parser_new(&po, &p, &err) != TD_OK) {

@@ -1,114 +1,80 @@
 /* tandem perplexity: options, and the figures for people or as JSON. */
-#include <getopt.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
 #include "cli/cli.h"
+#include "cli/engine_flags.h"
 #include "cli/meter.h"
-#include "cli/model_flags.h"
-#include "cli/option_number.h"
 #include "cli/standard_output.h"
 #include "core/json_text.h"
 #include "core/log.h"
-#include "tandem.h"
-
-enum { TEXT = 1, WINDOW, STRIDE, LIMIT, AGAINST, SAVE, WORST, PER_TENSOR, DRAFTS, JSON };
+#include "tandem_tools.h"
 
 #define WORST_DEFAULT 10
-
-static const struct option OPTIONS[] = {
-    {"text", required_argument, NULL, TEXT},
-    {"window", required_argument, NULL, WINDOW},
-    {"stride", required_argument, NULL, STRIDE},
-    {"limit", required_argument, NULL, LIMIT},
-    {"against", required_argument, NULL, AGAINST},
-    {"save", required_argument, NULL, SAVE},
-    {"worst", required_argument, NULL, WORST},
-    {"per-tensor", no_argument, NULL, PER_TENSOR},
-    {"drafts", no_argument, NULL, DRAFTS},
-    {"json", no_argument, NULL, JSON},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
-};
-
-static const char HELP[] =
-    "usage: tandem perplexity --model-path DIR --text FILE [options]\n\n"
-    "How well a model predicts a text, and with --against how far it is from a reference. docs/evaluation.md has the "
-    "protocol.\n\n"
-    "  --text FILE                    a text; or a .jsonl file with an object {\"text\": ...} a line, each a document of "
-    "its own\n"
-    "  --window W                     tokens that the model sees at once (default 512)\n"
-    "  --stride S                     tokens from one window to the next (default W / 2): each is scored after at least W - "
-    "S others\n"
-    "  --limit N                      only the first N tokens of the text\n"
-    "  --against REFERENCE            a model's folder, or a file that --save wrote: adds ratio, KL divergence, agreement\n"
-    "  --against-quantization NAME, --against-expert-quantization NAME, ...\n"
-    "                                 flags of the model, for the reference; its numbers are none unless told\n"
-    "  --worst N                      with a folder as reference: list the N experts with the largest errors (default 10)\n"
-    "  --per-tensor                   with a folder as reference: compare the weights of every matrix, too; list the "
-    "--worst of them\n"
-    "  --drafts                       score the multi-token-prediction layer, too: its perplexity, and how often it drafts "
-    "the model's own next token\n"
-    "  --save FILE                    write the model's log-probabilities, for a later --against\n"
-    "  --json                         one JSON object on standard output\n\n"
-    "The model:\n";
 
 typedef struct {
     td_perplexity_options p;
     td_engine_options     reference;
     const char           *against;
-    uint64_t              worst; /* 0: not given */
-    bool                  json, help;
+    uint32_t              worst; /* 0: not given */
+    bool                  json;
 } options;
 
-/* @return 0, or the exit status of a wrong command line. */
+#define P(member) offsetof(options, p.member)
+#define O(member) offsetof(options, member)
+
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
+static const td_flag FLAGS[] = {
+    {{"text"}, TD_FLAG_TEXT, P(text_path), .arg = "FILE",
+     .help = "A text; or a .jsonl file with an object {\"text\": ...} a line, each a document of its own. Required."},
+    {{"window"}, TD_FLAG_U32, P(window), .min = 1, .max = 1 << 24, .arg = "W", .by_default = "512",
+     .help = "Tokens that the model sees at once."},
+    {{"stride"}, TD_FLAG_U32, P(stride), .min = 1, .max = 1 << 24, .arg = "S", .by_default = "W / 2",
+     .help = "Tokens from one window to the next: each is scored after at least W - S others."},
+    {{"limit"}, TD_FLAG_U64, P(limit), .min = 1, .max = 1e15, .arg = "N", .by_default = "all",
+     .help = "Only the first N tokens of the text."},
+    {{"against"}, TD_FLAG_TEXT, O(against), .arg = "REFERENCE",
+     .help = "A model's folder, or a file that --save wrote: adds ratio, KL divergence, agreement."},
+    {{"worst"}, TD_FLAG_U32, O(worst), .min = 1, .max = 1 << 30, .arg = "N", .by_default = "10",
+     .help = "With a folder as reference: list the N experts with the largest errors."},
+    {{"per-tensor"}, TD_FLAG_SWITCH, P(per_tensor),
+     .help = "With a folder as reference: compare the weights of every matrix, too; list the --worst of them."},
+    {{"drafts"}, TD_FLAG_SWITCH, P(drafts),
+     .help = "Score the multi-token-prediction layer, too: its perplexity, and how often it drafts the model's own next "
+             "token."},
+    {{"save"}, TD_FLAG_TEXT, P(save_path), .arg = "FILE",
+     .help = "Write the model's log-probabilities, for a later --against."},
+    {{"json"}, TD_FLAG_SWITCH, O(json), .help = "One JSON object on standard output."},
+};
+/* clang-format on */
+
+/* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
-    td_error err = {0};
-    uint64_t n;
     td_engine_options_init(&o->p.model);
     td_engine_options_init(&o->reference);
     o->reference.quantization = "none";
-    td_status taken = td_model_flags_take(&argc, argv, "", &o->p.model, &err);
-    int       rest = argc;
-    if (taken == TD_OK) taken = td_model_flags_take(&argc, argv, "against-", &o->reference, &err);
-    if (taken != TD_OK) {
-        fprintf(stderr, "tandem perplexity: %s\n", err.text);
-        return 2;
-    }
-    bool for_folder = argc < rest; /* a flag of the reference was given */
-    for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
-        switch (c) {
-            case TEXT: o->p.text_path = optarg; break;
-            case AGAINST: o->against = optarg; break;
-            case SAVE: o->p.save_path = optarg; break;
-            case JSON: o->json = true; break;
-            case PER_TENSOR: o->p.per_tensor = true; break;
-            case DRAFTS: o->p.drafts = true; break;
-            case WORST:
-                if (!td_option_number("perplexity", "--worst", optarg, 1 << 30, &o->worst)) return 2;
-                break;
-            case 'h': o->help = true; return 0;
-            case WINDOW:
-                if (!td_option_number("perplexity", "--window", optarg, 1 << 24, &n)) return 2;
-                o->p.window = (uint32_t)n;
-                break;
-            case STRIDE:
-                if (!td_option_number("perplexity", "--stride", optarg, 1 << 24, &n)) return 2;
-                o->p.stride = (uint32_t)n;
-                break;
-            case LIMIT:
-                if (!td_option_number("perplexity", "--limit", optarg, INT64_MAX, &o->p.limit)) return 2;
-                break;
-            default: fputs("tandem perplexity --help lists the options\n", stderr); return 2;
-        }
-    }
-    if (optind < argc || !o->p.model.model_path || !o->p.text_path) {
-        if (optind < argc)
-            fprintf(stderr, "tandem perplexity: unexpected argument '%.60s'\n", argv[optind]);
-        else
-            fputs("tandem perplexity: --model-path and --text are needed; --help lists the options\n", stderr);
+    enum { OWN, MODEL, REFERENCE };
+    td_flag_group groups[] = {
+        [OWN] = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o},
+        [MODEL] = td_engine_flags(TD_IN_PERPLEXITY, &o->p.model),
+        [REFERENCE] = td_engine_flags(TD_IN_PERPLEXITY, &o->reference)};
+    groups[REFERENCE].prefix = "against-";
+    groups[REFERENCE].about = "The same for the reference, whose numbers are none unless told";
+    const td_flag_command command = {
+        .name = "perplexity",
+        .synopsis = "--model-path DIR --text FILE [flags]",
+        .about = "How well a model predicts a text, and with --against how far it is from a reference. docs/evaluation.md has the protocol.\n",
+        .groups = groups,
+        .n_groups = 3};
+    int rc = td_flags_take(&command, argc, argv);
+    if (rc >= 0) return rc;
+    td_engine_flags_settle(&o->p.model);
+    td_engine_flags_settle(&o->reference);
+    if (!o->p.model.model_path || !o->p.text_path) {
+        fputs("tandem perplexity: --model-path and --text are needed; --help lists the flags\n", stderr);
         return 2;
     }
     struct stat s;
@@ -117,14 +83,13 @@ static int parse_options(int argc, char **argv, options *o) {
         o->p.reference = &o->reference;
     } else {
         o->p.reference_path = o->against;
-        if (for_folder || o->worst) {
-            fputs("tandem perplexity: --worst and flags that begin with --against- need a model's folder as --against\n",
-                  stderr);
+        if (groups[REFERENCE].n_given || o->worst) {
+            fputs("tandem perplexity: --worst and flags that begin with --against- need a model's folder as --against\n", stderr);
             return 2;
         }
     }
     if (!o->worst) o->worst = WORST_DEFAULT;
-    return 0;
+    return -1;
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */
@@ -262,11 +227,7 @@ static void print_text(const options *o, const td_perplexity_result *r) {
 int td_cmd_perplexity(int argc, char **argv) {
     options o = {0};
     int     rc = parse_options(argc, argv, &o);
-    if (rc) return rc;
-    if (o.help) {
-        printf("%s%s", HELP, TD_MODEL_FLAGS_HELP);
-        return 0;
-    }
+    if (rc >= 0) return rc;
     td_meter             meter;
     td_perplexity_result result;
     td_error             err = {0};

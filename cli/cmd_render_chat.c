@@ -1,34 +1,19 @@
 /* `tandem render-chat`: chat requests to prompt texts, one JSON object a line. */
 #include <errno.h>
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/flags.h"
 #include "cli/json_lines.h"
 #include "core/error.h"
 #include "core/json_text.h"
 #include "tandem.h"
 
-static const char HELP[] =
-    "usage: tandem render-chat --chat-template FILE [--bos-token S] [--eos-token S]\n"
-    "\n"
-    "Reads chat requests from standard input, one JSON object a line: {\"messages\": [...], \"tools\": [...], ...}. Writes\n"
-    "{\"text\": \"...\"} for each. A request that cannot be rendered gives {\"error\": \"...\"}, the rest goes on, and the "
-    "exit\n"
-    "status is 1. Members of a request are variables of the template, and the members of its \"chat_template_kwargs\" too.\n"
-    "\n"
-    "  --chat-template FILE   a Jinja template, or a tokenizer_config.json, whose chat_template, bos_token and eos_token "
-    "are used\n"
-    "  --bos-token S          the template's bos_token\n"
-    "  --eos-token S          the template's eos_token\n"
-    "  --help                 this text\n";
-
 typedef struct {
     const char *file, *bos, *eos;
-    bool        help;
 } options;
 
 /* A template file as read. The strings are config's where there is one. */
@@ -40,36 +25,34 @@ typedef struct {
     size_t      source_len;
 } template_file;
 
-/* @return 0, or the exit status of a wrong command line. */
+#define O(member) offsetof(options, member)
+
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
+static const td_flag FLAGS[] = {
+    {{"chat-template"}, TD_FLAG_TEXT, O(file), .arg = "FILE",
+     .help = "A Jinja template, or a tokenizer_config.json, whose chat_template, bos_token and eos_token are used. "
+             "Required."},
+    {{"bos-token"}, TD_FLAG_TEXT, O(bos), .arg = "S", .may_be_empty = true, .help = "The template's bos_token."},
+    {{"eos-token"}, TD_FLAG_TEXT, O(eos), .arg = "S", .may_be_empty = true, .help = "The template's eos_token."},
+};
+/* clang-format on */
+
+/* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
-    enum { TEMPLATE = 1, BOS, EOS, SHOW_HELP };
-    static const struct option LONG[] = {
-        {"chat-template", required_argument, NULL, TEMPLATE},
-        {"bos-token", required_argument, NULL, BOS},
-        {"eos-token", required_argument, NULL, EOS},
-        {"help", no_argument, NULL, SHOW_HELP},
-        {NULL, 0, NULL, 0},
-    };
-    for (int c; (c = getopt_long(argc, argv, "h", LONG, NULL)) != -1;) {
-        switch (c) {
-            case TEMPLATE: o->file = optarg; break;
-            case BOS: o->bos = optarg; break;
-            case EOS: o->eos = optarg; break;
-            case SHOW_HELP:
-            case 'h': o->help = true; break;
-            default: return 2; /* getopt has told */
-        }
-    }
-    if (o->help) return 0;
-    if (optind < argc) {
-        fprintf(stderr, "tandem render-chat: unexpected argument '%s'\n", argv[optind]);
-        return 2;
-    }
-    if (!o->file) {
-        fprintf(stderr, "tandem render-chat: --chat-template is missing; --help tells more\n");
-        return 2;
-    }
-    return 0;
+    td_flag_group         group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
+    const td_flag_command command = {
+        .name = "render-chat",
+        .synopsis = "--chat-template FILE [--bos-token S] [--eos-token S]",
+        .about = "Reads chat requests from standard input, one JSON object a line: {\"messages\": [...], \"tools\": [...], ...}. Writes\n"
+                 "{\"text\": \"...\"} for each. A request that cannot be rendered gives {\"error\": \"...\"}, the rest goes on, and the exit\n"
+                 "status is 1. Members of a request are variables of the template, and the members of its \"chat_template_kwargs\" too.\n",
+        .groups = &group,
+        .n_groups = 1};
+    int rc = td_flags_take(&command, argc, argv);
+    if (rc >= 0 || o->file) return rc;
+    fprintf(stderr, "tandem render-chat: --chat-template is missing; --help tells more\n");
+    return 2;
 }
 
 static bool read_file(const char *path, char **bytes, size_t *n) {
@@ -156,11 +139,7 @@ static char *render_line(void *ctx, const char *line, size_t len, td_error *err)
 int td_cmd_render_chat(int argc, char **argv) {
     options o = {0};
     int     rc = parse_options(argc, argv, &o);
-    if (rc) return rc;
-    if (o.help) {
-        fputs(HELP, stdout);
-        return 0;
-    }
+    if (rc >= 0) return rc;
     template_file     file = {0};
     td_chat_template *tmpl = NULL;
     td_error          err = {0};

@@ -1,71 +1,50 @@
 /* `tandem tokenize`: text to ids and back, one JSON object a line. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/flags.h"
 #include "cli/json_lines.h"
 #include "core/error.h"
 #include "core/json_text.h"
 #include "tandem.h"
 
-static const char HELP[] =
-    "usage: tandem tokenize --tokenizer-path DIR [--decode] [options]\n"
-    "\n"
-    "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"ids\": [...]}; with --decode, {\"ids\": [...]} "
-    "gives\n"
-    "{\"text\": \"...\"}. A line that cannot be done gives {\"error\": \"...\"}, the rest goes on, and the exit status is "
-    "1.\n"
-    "\n"
-    "  --tokenizer-path DIR   folder with tokenizer.json, or tiktoken.model and tokenizer_config.json (also: --model-path)\n"
-    "  --decode               ids to text\n"
-    "  --add-special          encode: put the model's BOS/EOS around the text\n"
-    "  --no-parse-special     encode: special tokens in the text (\"<|user|>\") are ordinary text\n"
-    "  --skip-special         decode: leave special tokens out\n"
-    "  --help                 this text\n";
-
 typedef struct {
     const char *dir;
-    bool        decode, add_special, no_parse_special, skip_special, help;
+    bool        decode, add_special, no_parse_special, skip_special;
 } options;
 
-/* @return 0, or the exit status of a wrong command line. */
+#define O(member) offsetof(options, member)
+
+/* An entry a flag. clang-format would give every member a line. */
+/* clang-format off */
+static const td_flag FLAGS[] = {
+    {{"tokenizer-path", "model-path"}, TD_FLAG_TEXT, O(dir), .arg = "DIR",
+     .help = "Folder with tokenizer.json, or tiktoken.model and tokenizer_config.json. Required."},
+    {{"decode"}, TD_FLAG_SWITCH, O(decode), .help = "Ids to text."},
+    {{"add-special"}, TD_FLAG_SWITCH, O(add_special), .help = "Encode: put the model's BOS/EOS around the text."},
+    {{"no-parse-special"}, TD_FLAG_SWITCH, O(no_parse_special),
+     .help = "Encode: special tokens in the text (\"<|user|>\") are ordinary text."},
+    {{"skip-special"}, TD_FLAG_SWITCH, O(skip_special), .help = "Decode: leave special tokens out."},
+};
+/* clang-format on */
+
+/* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
-    enum { PATH = 1, DECODE, ADD_SPECIAL, NO_PARSE_SPECIAL, SKIP_SPECIAL, SHOW_HELP };
-    static const struct option LONG[] = {
-        {"tokenizer-path", required_argument, NULL, PATH},
-        {"model-path", required_argument, NULL, PATH},
-        {"decode", no_argument, NULL, DECODE},
-        {"add-special", no_argument, NULL, ADD_SPECIAL},
-        {"no-parse-special", no_argument, NULL, NO_PARSE_SPECIAL},
-        {"skip-special", no_argument, NULL, SKIP_SPECIAL},
-        {"help", no_argument, NULL, SHOW_HELP},
-        {NULL, 0, NULL, 0},
-    };
-    for (int c; (c = getopt_long(argc, argv, "h", LONG, NULL)) != -1;) {
-        switch (c) {
-            case PATH: o->dir = optarg; break;
-            case DECODE: o->decode = true; break;
-            case ADD_SPECIAL: o->add_special = true; break;
-            case NO_PARSE_SPECIAL: o->no_parse_special = true; break;
-            case SKIP_SPECIAL: o->skip_special = true; break;
-            case SHOW_HELP:
-            case 'h': o->help = true; break;
-            default: return 2; /* getopt has told */
-        }
-    }
-    if (o->help) return 0;
-    if (optind < argc) {
-        fprintf(stderr, "tandem tokenize: unexpected argument '%s'\n", argv[optind]);
-        return 2;
-    }
-    if (!o->dir) {
-        fprintf(stderr, "tandem tokenize: --tokenizer-path is missing; --help tells more\n");
-        return 2;
-    }
-    return 0;
+    td_flag_group         group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
+    const td_flag_command command = {
+        .name = "tokenize",
+        .synopsis = "--tokenizer-path DIR [--decode] [flags]",
+        .about = "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"ids\": [...]}; with --decode, {\"ids\": [...]} gives\n"
+                 "{\"text\": \"...\"}. A line that cannot be done gives {\"error\": \"...\"}, the rest goes on, and the exit status is 1.\n",
+        .groups = &group,
+        .n_groups = 1};
+    int rc = td_flags_take(&command, argc, argv);
+    if (rc >= 0 || o->dir) return rc;
+    fprintf(stderr, "tandem tokenize: --tokenizer-path is missing; --help tells more\n");
+    return 2;
 }
 
 typedef struct {
@@ -138,11 +117,7 @@ static char *tokenize_line(void *ctx, const char *line, size_t len, td_error *er
 int td_cmd_tokenize(int argc, char **argv) {
     options o = {0};
     int     rc = parse_options(argc, argv, &o);
-    if (rc) return rc;
-    if (o.help) {
-        fputs(HELP, stdout);
-        return 0;
-    }
+    if (rc >= 0) return rc;
     td_tokenizer *tok = NULL;
     td_error      err = {0};
     if (td_tokenizer_open(o.dir, &tok, &err) != TD_OK) {

@@ -1,5 +1,4 @@
 /* `tandem topo`: the machine, what its NUMA nodes read from each other, and which thread launch_server would put where. */
-#include <getopt.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,6 +6,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/engine_flags.h"
 #include "cli/standard_output.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -30,65 +30,25 @@ typedef struct {
     td_thread_plan    plan;
 } facts;
 
-static void print_help(FILE *f) {
-    fputs(
-        "usage: tandem topo [options]\n\n"
-        "The machine, the read bandwidth between its NUMA nodes (measured, less than a second), and the thread plan that "
-        "launch_server makes\n"
-        "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment plans for a machine that is not "
-        "there.\n\n"
-        "  --cpuinfer N, --kt-cpuinfer N              expert threads; 0, the default: one per physical core (or as many as "
-        "the cgroup leaves time), less --npu-threads\n"
-        "  --subpool-count N, --kt-threadpool-count N   groups of expert threads; 0, the default: one per NUMA node\n"
-        "  --npu-threads N                            threads of its own for the host device; default 0: it shares the "
-        "experts'\n"
-        "  --json                                     one JSON object instead of tables\n"
-        "  --help                                     this text\n",
-        f);
-}
-
-static bool read_count(const char *name, const char *text, uint32_t max, uint32_t *to) {
-    char         *end;
-    unsigned long n = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || n > max) {
-        fprintf(stderr, "tandem topo: --%s must be a number from 0 to %u, not '%s'\n", name, max, text);
-        return false;
-    }
-    *to = (uint32_t)n;
-    return true;
-}
+static const td_flag FLAGS[] = {
+    {{"json"}, TD_FLAG_SWITCH, offsetof(options, json), .help = "One JSON object instead of tables."},
+};
 
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
-    enum { CPUINFER = 1, SUBPOOLS, NPU, JSON, SHOW_HELP };
-    static const struct option LONG[] = {
-        {"cpuinfer", required_argument, NULL, CPUINFER},
-        {"kt-cpuinfer", required_argument, NULL, CPUINFER},
-        {"subpool-count", required_argument, NULL, SUBPOOLS},
-        {"kt-threadpool-count", required_argument, NULL, SUBPOOLS},
-        {"npu-threads", required_argument, NULL, NPU},
-        {"json", no_argument, NULL, JSON},
-        {"help", no_argument, NULL, SHOW_HELP},
-        {NULL, 0, NULL, 0},
-    };
-    for (int c; (c = getopt_long(argc, argv, "h", LONG, NULL)) != -1;) {
-        bool ok = true;
-        switch (c) {
-            case CPUINFER: ok = read_count("cpuinfer", optarg, TD_POOL_WORKERS_MAX, &o->wishes.cpuinfer); break;
-            case SUBPOOLS: ok = read_count("subpool-count", optarg, TD_POOL_SUBPOOLS_MAX, &o->wishes.subpool_count); break;
-            case NPU: ok = read_count("npu-threads", optarg, TD_POOL_WORKERS_MAX, &o->wishes.npu_threads); break;
-            case JSON: o->json = true; break;
-            case SHOW_HELP:
-            case 'h': print_help(stdout); return 0;
-            default: return EXIT_USAGE; /* getopt has told */
-        }
-        if (!ok) return EXIT_USAGE;
-    }
-    if (optind < argc) {
-        fprintf(stderr, "tandem topo: '%s' is not an option; --help lists them\n", argv[optind]);
-        return EXIT_USAGE;
-    }
-    return -1;
+    td_engine_options     engine;
+    td_flag_group         groups[] = {td_engine_flags(TD_IN_TOPO, &engine), {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o}};
+    const td_flag_command command = {
+        .name = "topo",
+        .synopsis = "[flags]",
+        .about = "The machine, the read bandwidth between its NUMA nodes (measured, less than a second), and the thread plan that launch_server makes\n"
+                 "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment plans for a machine that is not there.\n",
+        .groups = groups,
+        .n_groups = 2};
+    td_engine_options_init(&engine);
+    int rc = td_flags_take(&command, argc, argv);
+    o->wishes = (td_thread_wishes){.cpuinfer = engine.cpuinfer, .subpool_count = engine.subpool_count, .npu_threads = engine.npu_threads};
+    return rc;
 }
 
 static td_status find_facts(const options *o, facts *f, td_error *err) {

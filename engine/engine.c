@@ -169,7 +169,9 @@ static td_status open_model(td_engine *e, const td_engine_options *o, uint64_t a
             (double)scratch_bytes / (1 << 30), (double)kv_bytes / (1 << 30),
             (unsigned long long)e->placed.n_pages * TD_KV_PAGE);
     e->info.weight_bytes = npu_bytes + mp->expert_weight_bytes;
+    e->info.expert_weight_bytes = mp->expert_weight_bytes;
     e->info.kv_bytes = kv_bytes;
+    e->info.scratch_bytes = scratch_bytes;
     return TD_OK;
 }
 
@@ -312,7 +314,7 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     pthread_mutex_lock(&e->stats.lock);
     *s = e->stats.s;
     pthread_mutex_unlock(&e->stats.lock);
-    s->queued = td_inbox_waiting(e->inbox);
+    s->queued = td_inbox_waiting(e->inbox, &s->queued_tokens);
 }
 
 void td_engine_flush_cache(td_engine *e) {

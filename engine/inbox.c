@@ -16,6 +16,7 @@ struct td_inbox {
     pthread_cond_t  changed;
     td_request     *first, *last;
     uint32_t        n_waiting, max_waiting;
+    uint64_t        waiting_tokens;
     uint64_t        seed, n_requests;
     bool            awake, flush, shut;
     double          deadline_s;
@@ -71,6 +72,7 @@ static void append(td_inbox *b, td_request *r, double now_s) {
         b->first = r;
     b->last = r;
     b->n_waiting++;
+    b->waiting_tokens += r->n_tokens;
 }
 
 td_status td_inbox_put(td_inbox *b, td_request *const *r, size_t n) {
@@ -119,21 +121,24 @@ td_inbox_news td_inbox_take(td_inbox *b, bool wait) {
     return news;
 }
 
-void td_inbox_left(td_inbox *b) {
+void td_inbox_left(td_inbox *b, const td_request *r) {
     pthread_mutex_lock(&b->lock);
     b->n_waiting--;
+    b->waiting_tokens -= r->n_tokens;
     pthread_mutex_unlock(&b->lock);
 }
 
-void td_inbox_rejoin(td_inbox *b) {
+void td_inbox_rejoin(td_inbox *b, const td_request *r) {
     pthread_mutex_lock(&b->lock);
     b->n_waiting++;
+    b->waiting_tokens += r->n_tokens;
     pthread_mutex_unlock(&b->lock);
 }
 
-uint32_t td_inbox_waiting(td_inbox *b) {
+uint32_t td_inbox_waiting(td_inbox *b, uint64_t *tokens) {
     pthread_mutex_lock(&b->lock);
     uint32_t n = b->n_waiting;
+    if (tokens) *tokens = b->waiting_tokens;
     pthread_mutex_unlock(&b->lock);
     return n;
 }

@@ -51,7 +51,7 @@ static void left_waiting(td_scheduler *s, td_request *r) {
     s->n_waiting--;
     s->n_retracted -= r->retracted;
     r->retracted = false;
-    td_inbox_left(r->inbox);
+    td_inbox_left(r->inbox, r);
 }
 
 void td_scheduler_remove(td_scheduler *s, td_request *r) {
@@ -87,7 +87,7 @@ static void retract_last(td_scheduler *s) {
     td_request *r = s->running[--s->n_running];
     drop_pages(s, r);
     td_scheduler_add(s, r);
-    td_inbox_rejoin(r->inbox);
+    td_inbox_rejoin(r->inbox, r);
     r->retracted = true;
     s->n_retracted++;
     s->retractions++;

@@ -44,6 +44,7 @@ static void close_window(td_engine *e, td_engine_stats *s, bool idle) {
     td_log_window *w = &e->window;
     double         now = td_now_s();
     s->decode_tokens_per_s = idle ? 0 : (double)(s->generation_tokens - w->start.generation_tokens) / (now - w->start_s);
+    if (!idle) s->last_decode_tokens_per_s = s->decode_tokens_per_s;
     s->device_rate = td_tier_rate_of(idle ? &s->device : &w->start.device, &s->device, &e->info.device_bounds);
     s->expert_rate = td_tier_rate_of(idle ? &s->experts : &w->start.experts, &s->experts, &e->info.expert_bounds);
     *w = (td_log_window){.start_s = now, .start = *s};
@@ -79,7 +80,7 @@ void td_log_load(td_engine *e) {
             TD_FIGURE("retracted", "%u") " retracted, KV " TD_FIGURE("kv_tokens_used", "%" PRIu64) " of "
             TD_FIGURE("kv_tokens_total", "%" PRIu64) " tokens (%.1f %%), " TD_FIGURE("tokens_per_s", "%.1f") " tokens/s, "
             TD_FIGURE("cache_hit_percent", "%.1f") " %% of prompt tokens cached%s%s",
-            s.running, td_inbox_waiting(e->inbox), s.retracted, s.kv_tokens_used, s.kv_tokens_total,
+            s.running, td_inbox_waiting(e->inbox, NULL), s.retracted, s.kv_tokens_used, s.kv_tokens_total,
             100.0 * (double)s.kv_tokens_used / (double)s.kv_tokens_total, s.decode_tokens_per_s,
             s.prompt_tokens ? 100.0 * (double)s.cached_tokens / (double)s.prompt_tokens : 0.0, experts, device);
 }

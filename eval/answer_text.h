@@ -5,7 +5,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include "tandem.h"
+#include "tandem_tools.h"
 
 typedef enum { TD_ANSWER_LAST_NUMBER, TD_ANSWER_WHOLE, TD_ANSWER_REGEX } td_answer_kind;
 

@@ -2,7 +2,7 @@
 #ifndef TD_EVAL_LOGIT_ROWS_H
 #define TD_EVAL_LOGIT_ROWS_H
 
-#include "tandem.h"
+#include "tandem_tools.h"
 
 /** max + log sum exp(x - max) over a row; NAN when a logit is NaN or +inf. */
 double td_log_sum_exp(const float *x, size_t n);

@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#include "tandem.h"
+#include "tandem_tools.h"
 
 #define TD_TEXT_PREFIX_MAX 16
 

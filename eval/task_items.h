@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#include "tandem.h"
+#include "tandem_tools.h"
 
 typedef struct {
     json_t     **items; /* objects */

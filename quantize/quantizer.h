@@ -24,6 +24,7 @@
 #include "model/safetensors_writer.h"
 #include "quant/matrix_round.h"
 #include "quantize/calibration_text.h"
+#include "tandem_tools.h"
 
 typedef struct td_device_tensors td_device_tensors;
 

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Check the layout: dependency directions between folders, where architectures are told apart, unique file names, headers that compile alone.
+"""Check the layout: dependency directions between folders, in the sources and in what was compiled, where architectures are told apart, unique file names, headers that compile alone.
 
-usage: check_layers.py [--cc CC]     exits 1 and names each offence
+usage: check_layers.py [--cc CC] [--archives FILE.a...]     exits 1 and names each offence
+
+With the libraries of a build, an object may only need symbols of the folders that its own may include, or functions that a public header declares:
+the server, which links libtandem, can then need nothing of quantize/ and eval/.
 """
 import argparse
 import os
@@ -31,6 +34,13 @@ MAY_INCLUDE = {
 # Only here may code ask which architecture it is compiled for, or use its intrinsics: kernels, what the processor can do, and waiting.
 ARCHITECTURE = re.compile(r"\b(__x86_64__|__i386__|__aarch64__|__arm__|__AVX\w*|__ARM_\w+)\b|<(\w*intrin|cpuid|arm_neon|arm_sve|asm/hwcap)\.h>")
 MAY_ASK_ARCHITECTURE = ("kernels/", "core/cpu.c", "core/cpu.h", "core/signal_word.h")
+# public header -> folders that may include it, and use what it declares; None: all may include it, for td_status and td_error
+PUBLIC_HEADERS = {
+    "tandem.h": None,
+    "tandem_tools.h": ["eval", "quantize", "cli"],
+}
+# Who may call what tandem.h declares, wherever it is.
+CALLS_THE_ENGINE = ["engine", "eval", "quantize", "server", "bench", "cli"]
 # The same name in several folders is their purpose.
 SHARED_NAMES = {"CMakeLists.txt", "README.md"}
 
@@ -52,7 +62,10 @@ def check_includes(offences):
                 continue
             where = "%s:%d" % (os.path.relpath(path, ROOT), number)
             target = m.group(1)
-            if target == "tandem.h":
+            if target in PUBLIC_HEADERS:
+                allowed = PUBLIC_HEADERS[target]
+                if allowed is not None and top not in allowed:
+                    offences.append("%s: %s/ must not include %s" % (where, top, target))
                 continue
             folder = target.split("/")[0]
             if folder not in MAY_INCLUDE or not os.path.exists(os.path.join(ROOT, target)):
@@ -84,7 +97,7 @@ def check_names(offences):
 
 
 def check_headers_alone(cc, offences):
-    headers = [p for _, p in sources() if p.endswith(".h")] + [os.path.join(ROOT, "include", "tandem.h")]
+    headers = [p for _, p in sources() if p.endswith(".h")] + [os.path.join(ROOT, "include", name) for name in PUBLIC_HEADERS]
     for path in headers:
         name = os.path.basename(path)
         isa = ["-mavx2", "-mfma"] if "avx2" in name else ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"] if "avx512" in name else []
@@ -94,15 +107,50 @@ def check_headers_alone(cc, offences):
             offences.append("%s does not compile alone:\n%s" % (os.path.relpath(path, ROOT), done.stderr.strip()))
 
 
+def declared(header):
+    with open(os.path.join(ROOT, "include", header), encoding="utf-8") as f:
+        return set(re.findall(r"\b(td_\w+)\(", f.read()))
+
+
+def symbols(archives):
+    """(folder, object's source, symbol, whether it is defined there) of the td_ symbols in the archives' objects."""
+    folder_of = {os.path.basename(path): top for top, path in sources()}
+    for archive in archives:
+        text = subprocess.run(["nm", "-A", "-g", archive], capture_output=True, text=True, check=True).stdout
+        for line in text.splitlines():
+            m = re.fullmatch(r"[^:]+:([^:]+)\.o:\s*[0-9a-f]*\s+(\w) (td_\w+)", line)
+            if m:
+                yield folder_of[m.group(1)], m.group(1), m.group(3), m.group(2) not in "Uwv"
+
+
+def check_objects(archives, offences):
+    found = list(symbols(archives))
+    home = {symbol: folder for folder, _, symbol, is_defined in found if is_defined}
+    engine, tools = declared("tandem.h"), declared("tandem_tools.h")
+    for folder, source, symbol, is_defined in found:
+        to = home.get(symbol)
+        if is_defined or to is None or to == folder or to in MAY_INCLUDE[folder]:
+            continue
+        if symbol in engine and folder in CALLS_THE_ENGINE or symbol in tools and folder in PUBLIC_HEADERS["tandem_tools.h"]:
+            continue
+        offences.append("%s/%s: %s/ must not need %s of %s/" % (folder, source, folder, symbol, to))
+    missing = {"engine", "server", "eval", "quantize"} - {folder for folder, _, _, is_defined in found if is_defined}
+    if missing:
+        offences.append("the archives have no objects of %s" % ", ".join(sorted(missing)))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cc", default="cc")
+    parser.add_argument("--archives", nargs="+", default=[])
     args = parser.parse_args()
     offences = []
     check_includes(offences)
     check_architecture(offences)
     check_names(offences)
     check_headers_alone(args.cc, offences)
+    if args.archives:
+        check_objects(args.archives, offences)
     print("\n".join(offences) or "layout: ok")
     sys.exit(1 if offences else 0)
 

@@ -5,7 +5,7 @@ set -euo pipefail
 
 build=(gcc cmake ninja-build pkg-config libhwloc-dev libnuma-dev libopenblas-dev liburing-dev libjemalloc-dev
        libmicrohttpd-dev libjansson-dev libpcre2-dev libutf8proc-dev libcyaml-dev libyaml-dev libxxhash-dev curl)
-tests=(libcmocka-dev python3 python3-venv python3-jinja2 spin clang-14)
+tests=(libcmocka-dev python3 python3-venv python3-jinja2 spin clang-14 clang-format-14)
 fuzz=(libclang-rt-14-dev)
 
 want=("${build[@]}" "${tests[@]}")

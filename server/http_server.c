@@ -68,6 +68,7 @@ static const route ROUTES[] = {
     {"GET", "/model_info", NULL, NULL, td_route_model_info, 0},
     {"GET", "/get_server_info", NULL, NULL, td_route_server_info, 0},
     {"GET", "/server_info", NULL, NULL, td_route_server_info, 0},
+    {"GET", "/v1/loads", NULL, NULL, td_route_loads, 0},
     {"GET", "/get_load", NULL, NULL, td_route_load, 0},
     {"GET", "/metrics", NULL, NULL, td_route_metrics, SPARED},
 };

@@ -1,7 +1,9 @@
-/* What the server tells about itself: models, the engine's plan, load. */
+/* What the server tells about itself: models, and what it runs with. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/json_text.h"
 #include "server/server_state.h"
 
 static void write_model(td_jbuf *b, const td_server *s, const char *name) {
@@ -65,55 +67,61 @@ enum MHD_Result td_route_model_info(td_call *c) {
     return td_answer_json(c, 200, &b);
 }
 
-enum MHD_Result td_route_server_info(td_call *c) {
-    const td_server      *s = c->server;
-    const td_engine_info *i = &s->info;
-    td_engine_stats       st;
-    td_jbuf               b = {0};
-    td_engine_get_stats(s->engine, &st);
-    td_jw_open(&b, '{');
-    td_jw_member_str(&b, "version", TD_VERSION);
-    td_jw_member_str(&b, "served_model_name", s->model_name);
-    td_jw_member_str(&b, "architecture", i->architecture);
-    td_jw_member_str(&b, "device", i->device);
-    td_jw_member_str(&b, "quantization", i->quantization);
-    td_jw_member_str(&b, "expert_quantization", i->expert_quantization);
-    td_jw_member_str(&b, "expert_kernel", i->expert_kernel);
-    td_jw_member_int(&b, "context_length", i->context_length);
-    td_jw_member_int(&b, "max_total_num_tokens", (int64_t)i->max_total_tokens);
-    td_jw_member_int(&b, "max_running_requests", i->max_running_requests);
-    td_jw_member_int(&b, "max_queued_requests", i->max_queued_requests);
-    td_jw_member_int(&b, "weight_bytes", (int64_t)i->weight_bytes);
-    td_jw_member_int(&b, "kv_bytes", (int64_t)i->kv_bytes);
-    td_jw_key(&b, "internal_states");
-    td_jw_open(&b, '[');
-    td_jw_open(&b, '{');
-    td_jw_member_int(&b, "num_running_reqs", st.running);
-    td_jw_member_int(&b, "num_queue_reqs", st.queued);
-    td_jw_member_int(&b, "kv_tokens_used", (int64_t)st.kv_tokens_used);
-    td_jw_key(&b, "last_gen_throughput");
-    td_jw_real(&b, st.decode_tokens_per_s, 9);
-    td_jw_close(&b, '}');
-    td_jw_close(&b, ']');
-    if (s->opt.flags_json) {
-        td_jw_key(&b, "server_args");
-        td_jw_raw(&b, s->opt.flags_json, strlen(s->opt.flags_json));
-    }
-    td_jw_close(&b, '}');
-    return td_answer_json(c, 200, &b);
+/* The flags in force, which SGLang has at the top. */
+static json_t *flags_of(const td_server *s) {
+    json_t      *flags = NULL;
+    json_error_t why;
+    if (!s->opt.flags_json) return json_object();
+    return td_json_load(s->opt.flags_json, strlen(s->opt.flags_json), 0, &flags, &why) == TD_OK ? flags : NULL;
 }
 
-enum MHD_Result td_route_load(td_call *c) {
-    td_engine_stats st;
-    td_jbuf         b = {0};
-    td_engine_get_stats(c->server->engine, &st);
-    td_jw_open(&b, '[');
-    td_jw_open(&b, '{');
-    td_jw_member_int(&b, "dp_rank", 0);
-    td_jw_member_int(&b, "num_reqs", (int64_t)st.running + st.queued);
-    td_jw_member_int(&b, "num_waiting_reqs", st.queued);
-    td_jw_member_int(&b, "num_tokens", (int64_t)st.kv_tokens_used);
-    td_jw_close(&b, '}');
-    td_jw_close(&b, ']');
+/* What became of flags that leave a choice. */
+static json_t *settled_of(const td_server *s) {
+    const td_engine_info *i = &s->info;
+    uint64_t              longest = i->context_length < i->max_total_tokens ? i->context_length : i->max_total_tokens;
+    return json_pack("{s:s, s:o, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:s?}",
+                     "version", TD_VERSION, "served_model_name", td_json_name(s->model_name), "architecture", i->architecture,
+                     "device", i->device, "quantization", i->quantization, "expert_quantization", i->expert_quantization,
+                     "expert_kernel", i->expert_kernel, "dp_size", (json_int_t)1, "port", (json_int_t)atoi(strrchr(s->url, ':') + 1),
+                     "context_length", (json_int_t)i->context_length, "max_req_input_len", (json_int_t)longest - 1,
+                     "max_total_tokens", (json_int_t)i->max_total_tokens, "max_total_num_tokens", (json_int_t)i->max_total_tokens,
+                     "max_running_requests", (json_int_t)i->max_running_requests, "max_queued_requests",
+                     (json_int_t)i->max_queued_requests, "chunked_prefill_size", (json_int_t)i->chunked_prefill_size,
+                     "tool_call_parser", s->tool_format, "reasoning_parser", s->reasoning_format);
+}
+
+static json_t *memory_of(const td_engine_info *i) {
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "weight_bytes", (json_int_t)i->weight_bytes, "device_weight_bytes",
+                     (json_int_t)(i->weight_bytes - i->expert_weight_bytes), "expert_weight_bytes",
+                     (json_int_t)i->expert_weight_bytes, "kv_bytes", (json_int_t)i->kv_bytes, "scratch_bytes",
+                     (json_int_t)i->scratch_bytes);
+}
+
+/* The only rank's. */
+static json_t *state_of(const td_engine_info *i, const td_engine_stats *st) {
+    return json_pack("{s:f, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:I}}", "last_gen_throughput", st->last_decode_tokens_per_s,
+                     "effective_max_running_requests_per_dp", (json_int_t)i->max_running_requests, "num_running_reqs",
+                     (json_int_t)st->running, "num_queue_reqs", (json_int_t)st->queued, "kv_tokens_used",
+                     (json_int_t)st->kv_tokens_used, "memory_usage", "weight", TD_GIB(i->weight_bytes), "kvcache",
+                     TD_GIB(i->kv_bytes), "graph", 0.0, "token_capacity", (json_int_t)i->max_total_tokens);
+}
+
+enum MHD_Result td_route_server_info(td_call *c) {
+    const td_server *s = c->server;
+    td_engine_stats  st;
+    td_jbuf          b = {0};
+    td_engine_get_stats(s->engine, &st);
+    json_t *info = flags_of(s), *settled = settled_of(s), *memory = memory_of(&s->info);
+    bool made = json_object_update(info, settled) == 0 && json_object_update(info, memory) == 0 &&
+                json_object_set_new(info, "internal_states", json_pack("[o]", state_of(&s->info, &st))) == 0;
+    char *text = made ? td_json_dump(info, JSON_COMPACT) : NULL;
+    if (text)
+        td_jw_raw(&b, text, strlen(text));
+    else
+        b.failed = true;
+    free(text);
+    json_decref(info);
+    json_decref(settled);
+    json_decref(memory);
     return td_answer_json(c, 200, &b);
 }

@@ -26,7 +26,7 @@ typedef struct {
     const char *tool_call_parser;     /* a format's name, "none", or "auto": by the chat template */
     const char *reasoning_parser;     /* the same */
     const char *tokenizer_path;       /* shown by /get_model_info; NULL: the model's */
-    const char *flags_json;           /* object shown by /get_server_info, without secrets; NULL: none */
+    const char *flags_json;           /* object of the flags in force, without secrets: /server_info shows them; NULL: none */
     uint32_t    connections_max;      /* 1 .. TD_SERVER_CONNECTIONS_MAX */
     uint32_t    stream_interval;      /* tokens per stream event, at least 1 */
     uint32_t    idle_timeout_s;       /* of a connection that sends or takes nothing */

@@ -19,6 +19,7 @@
 #define TD_BODY_MAX ((size_t)16 << 20)         /* bytes of one request body */
 #define TD_BODIES_MAX ((size_t)256 << 20)      /* of all bodies being read */
 #define TD_MODEL_NAMES_MAX 16
+#define TD_GIB(bytes) ((double)(bytes) / (1 << 30)) /* what SGLang's answers call GB */
 #define TD_STREAM_UNSENT_MAX ((size_t)1 << 20) /* bytes a slow reader may leave unsent before its request is cancelled */
 
 typedef enum { TD_SERVER_STARTING, TD_SERVER_READY, TD_SERVER_STOPPING } td_server_phase;
@@ -134,6 +135,8 @@ enum MHD_Result td_route_models(td_call *c);
 enum MHD_Result td_route_model(td_call *c);
 enum MHD_Result td_route_model_info(td_call *c);
 enum MHD_Result td_route_server_info(td_call *c);
+/* load_routes.c: */
+enum MHD_Result td_route_loads(td_call *c);
 enum MHD_Result td_route_load(td_call *c);
 /* token_routes.c: */
 bool            td_work_tokenize(td_call *c);

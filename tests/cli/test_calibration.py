@@ -253,7 +253,6 @@ class Calibration(unittest.TestCase):
         self.assertFalse(os.path.exists(self.path("out")))
 
     def test_bad_options(self):
-        self.refused("out", "method is 'awq', expected nearest, clip or gptq", "--method", "awq")
         self.refused("out", "the method gptq needs a text: give --calibration", "--method", "gptq")
         for option in "--calibration-tokens", "--calibration-window":
             self.refused("out", "calibration-tokens and calibration-window say how a text is cut: give --calibration", option, "1024")
@@ -263,8 +262,11 @@ class Calibration(unittest.TestCase):
         self.write("theirs/precious", "x")
         self.refused("theirs", "is not empty and was not written by 'tandem quantize'", "--calibration", self.text, *FEW)
         self.assertEqual(os.listdir(self.path("theirs")), ["precious"])
-        p = self.quantize("out", "--calibration-tokens", "many")
-        self.assertEqual((p.returncode, p.stderr), (2, "tandem quantize: --calibration-tokens is 'many', expected 1 to 268435456\n"))
+        for flags, sentence in [(("--calibration-tokens", "many"), "--calibration-tokens needs a whole number, not 'many'"),
+                                (("--calibration-tokens", "0"), "--calibration-tokens must be between 1 and 268435456, not 0"),
+                                (("--method", "awq"), "--method must be one of nearest, clip, gptq, not 'awq'")]:
+            p = self.quantize("out", *flags)
+            self.assertEqual((p.returncode, p.stderr), (2, f"tandem quantize: {sentence}\n"))
         self.assertFalse(os.path.exists(self.path("out")))
 
     def test_clip_without_a_text(self):

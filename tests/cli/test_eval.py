@@ -145,8 +145,9 @@ class Eval(unittest.TestCase):
         self.assertEqual((p.returncode, p.stderr.splitlines()[-1]), (1, "tandem eval: cannot write standard output"))
 
     def test_refused_flags(self):
-        for args, said in [(("--kind", "guess"), "--kind is 'guess'"), (("--shots", "x"), "--shots is 'x'"), (("--max-tokens", "0"), "--max-tokens is '0'"),
-                           (("more",), "unexpected argument 'more'"), (17 * ("--stop", "x"), "at most 16 --stop")]:
+        for args, said in [(("--kind", "guess"), "--kind must be one of auto, choice, match, complete, not 'guess'"), (("--shots", "x"), "--shots needs a whole number"),
+                           (("--max-tokens", "0"), "--max-tokens must be between 1 and 1048576"),
+                           (("more",), "'more' is not a flag"), (17 * ("--stop", "x"), "at most 16 --stop")]:
             with self.subTest(args=args):
                 p = self.run_eval("x", *args)
                 self.assertEqual((p.returncode, p.stdout), (2, ""))

@@ -1,13 +1,15 @@
-"""The flags of launch_server: the command line, --config files, what is refused and how, and docs/flags.md."""
+"""The flags of launch_server: the command line, --config files, what is refused and how, and docs/flags.md; and every command's table of them."""
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
 
 PROGRAM = os.environ["TD_FAKE_TANDEM"]
+TANDEM = os.environ["TD_TANDEM"]
 SOURCE = os.environ["TD_SOURCE_DIR"]
 
 # The command of the 2-card A+K deployment, device and paths changed.
@@ -28,14 +30,24 @@ KNOWN = """--model-path --model --tokenizer-path --served-model-name --trust-rem
 --kt-max-deferred-experts-per-token --max-deferred-experts-per-token --enable-two-batch-overlap --disable-two-chunk-overlap --npu-threads --expert-quantization""".split()
 
 
-def launch(*flags):
-    return subprocess.run([PROGRAM, "launch_server", *flags], capture_output=True, text=True, timeout=20)
+def table():
+    """The rows of docs/flags.md, by the first name of each flag."""
+    with open(f"{SOURCE}/docs/flags.md") as f:
+        rows = [[c.strip() for c in line.strip("|\n ").split(" | ")] for line in f if line.startswith("| `--")]
+    return {r[0].split("`")[1]: dict(zip(("values", "default", "help"), r[1:])) for r in rows}
+
+
+TABLE = table()
+
+
+def launch(*flags, program=PROGRAM):
+    return subprocess.run([program, "launch_server", *flags], capture_output=True, text=True, timeout=20)
 
 
 class Flags(unittest.TestCase):
-    def check(self, *flags):
+    def check(self, *flags, program=PROGRAM):
         """What the flags amount to."""
-        p = launch("--check", *flags)
+        p = launch("--check", *flags, program=program)
         self.assertEqual(p.returncode, 0, p.stderr)
         return json.loads(p.stdout)
 
@@ -59,14 +71,14 @@ class Flags(unittest.TestCase):
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertIn("the attention backend 'ascend' is not there on device 'host'; using the device's own", p.stderr)
         flags = json.loads(p.stdout)
-        self.assertEqual((flags["port"], flags["cpuinfer"], flags["subpool-count"], flags["enable-defer"]), (8001, 2, 1, True))
-        self.assertEqual((flags["max-total-tokens"], flags["mem-fraction-static"], flags["quantization"]), (190000, 0.92, "w8a8_int8"))
+        self.assertEqual((flags["port"], flags["kt_cpuinfer"], flags["kt_threadpool_count"], flags["enable_defer"]), (8001, 2, 1, True))
+        self.assertEqual((flags["max_total_tokens"], flags["mem_fraction_static"], flags["quantization"]), (190000, 0.92, "w8a8_int8"))
 
     def test_other_spellings(self):
         flags = self.check("--model", "m", "--kt-cpuinfer", "3", "--kt-weight-path", "w", "--kt-threadpool-count", "2",
                            "--kt-num-gpu-experts", "0", "--tp-size", "1", "--kt-max-deferred-experts-per-token", "2", "--device=cpu")
-        self.assertEqual((flags["cpuinfer"], flags["cpu-weight-path"], flags["subpool-count"], flags["device"]), (3, "w", 2, "host"))
-        self.assertEqual(flags["max-deferred-experts-per-token"], 2)
+        self.assertEqual((flags["kt_cpuinfer"], flags["kt_weight_path"], flags["kt_threadpool_count"], flags["device"]), (3, "w", 2, "host"))
+        self.assertEqual(flags["kt_max_deferred_experts_per_token"], 2)
 
     def test_every_flag_is_known(self):
         text = launch("--help").stdout
@@ -90,6 +102,15 @@ class Flags(unittest.TestCase):
         self.check("--model", "m", "--page-size", "128", "--nnodes", "1", "--node-rank", "0", "--disaggregation-mode", "null",
                    "--schedule-policy", "fcfs", "--kv-cache-dtype", "bfloat16", "--enable-metrics", "--chunked-prefill-size", "-1")
 
+    def test_the_nearest_flag(self):
+        for flags, words in [(["--prot", "1"], "is --port meant?"), (["--max-runing-requests=3"], "is --max-running-requests meant?"),
+                             (["--tensor_parallel_size", "1"], "is --tensor-parallel-size meant?")]:
+            with self.subTest(flags):
+                self.assertIn(words, self.refused(*flags))
+        self.assertNotIn("meant", self.refused("--quite-another-thing"))
+        self.assertEqual(self.check("--model", "m", "--max-runn", "3")["max_running_requests"], 3, "the beginning of one name alone is enough")
+        self.assertIn("no flag '--max-", self.refused("--max-", "3"))
+
     def test_mistakes(self):
         for flags, words in [(["--prot", "1"], "no flag '--prot'"), (["--port"], "--port needs a value"), (["--port", "x"], "whole number"),
                              (["--port", "70000"], "between 0 and 65535"), (["--port", "-1"], "between"), (["--port", "1.5"], "whole number"),
@@ -105,18 +126,18 @@ class Flags(unittest.TestCase):
         path = self.config("# comment\nmodel_path: m\nport: 1234\nenable-defer: true\ndisable-radix-cache: yes\n"
                            "served-model-name: 'a b'\nlog-requests: false\nquantization: none\n")
         flags = self.check("--config", path)
-        self.assertEqual((flags["port"], flags["enable-defer"], flags["served-model-name"], flags["log-requests"]), (1234, True, "a b", False))
+        self.assertEqual((flags["port"], flags["enable_defer"], flags["served_model_name"], flags["log_requests"]), (1234, True, "a b", False))
         flags = self.check("--port", "99", "--config", path, "--quantization", "w8a8_int8")
         self.assertEqual((flags["port"], flags["quantization"]), (99, "w8a8_int8"), "the command line wins")
 
     def test_config_spellings(self):
         flags = self.check("--config", self.config("---\nmodel: m\nkt_max_deferred_experts_per_token: 2\ntp-size: 1\n"
                                                    "host: \"::1\"\nmem_fraction_static: 0.5 # a comment\ncontext-length: !!int 7\n...\n"))
-        self.assertEqual((flags["max-deferred-experts-per-token"], flags["host"], flags["mem-fraction-static"], flags["context-length"]),
+        self.assertEqual((flags["kt_max_deferred_experts_per_token"], flags["host"], flags["mem_fraction_static"], flags["context_length"]),
                          (2, "::1", 0.5, 7))
         for nothing in ["", "# nothing\n", "---\n", "{}\n"]:
             with self.subTest(nothing):
-                self.assertEqual(self.check("--model", "m", "--config", self.config(nothing)).keys() - {"check"}, {"model-path", "config"})
+                self.assertEqual(self.check("--model", "m", "--config", self.config(nothing)), self.check("--model", "m"))
 
     def test_config_mistakes(self):
         for text, words in [("port: x\n", ": --port needs a whole number"), ("\nprot: 1\n", "line 2: there is no flag 'prot'"),
@@ -141,6 +162,7 @@ class Flags(unittest.TestCase):
         self.assertIn("/ cannot be read", self.refused("--config", "/"))
 
     def test_example_configs(self):
+        plain = self.check("--model-path", "m")
         files = sorted(glob.glob(f"{SOURCE}/configs/launch/*.yaml"))
         self.assertEqual([os.path.basename(f) for f in files], ["ak-2card.yaml", "cpu-only.yaml", "demo.yaml", "edge-box.yaml"])
         for path in files:
@@ -151,16 +173,78 @@ class Flags(unittest.TestCase):
                 for line in lines:
                     if line.strip() and not line.startswith("#"):
                         self.assertIn("# ", line, "each key has its comment")
-                        self.assertTrue(line.split(":")[0] in flags or line.split(":")[0] in
-                                        ("trust-remote-code", "disable-radix-cache", "num-gpu-experts", "tensor-parallel-size", "attention-backend"))
+                        self.assertIn(f"--{line.split(':')[0]}", TABLE)
+                self.assertNotEqual(flags, plain)
 
     def test_the_key_stays_secret(self):
-        self.assertNotIn("hush", json.dumps(self.check("--model", "m", "--api-key", "hush")))
+        flags = self.check("--model", "m", "--api-key", "hush")
+        self.assertNotIn("hush", json.dumps(flags))
+        self.assertFalse([k for k in flags if "key" in k])
+
+    def test_what_is_set(self):
+        """Every flag of the table is there, defaults too, by SGLang's names."""
+        flags = self.check("--model", "m", program=TANDEM)
+        for name in ("model_path", "tp_size", "kt_cpuinfer", "page_size", "nnodes", "disaggregation_mode", "trust_remote_code", "watchdog_timeout", "tool_call_parser"):
+            self.assertIn(name, flags)
+        self.assertEqual((flags["tp_size"], flags["nnodes"], flags["trust_remote_code"], flags["speculative_algorithm"]), (1, 1, False, None))
+        missing = {"api_key", "config", "check", "help_markdown", "enable_mixed_chunk", "enable_two_batch_overlap"}
+        known = {k.removeprefix("kt_") for k in flags} | missing
+        for name in TABLE:
+            self.assertIn({"--tensor-parallel-size": "tp_size", "--cpu-weight-path": "weight_path", "--subpool-count": "threadpool_count",
+                           "--kt-method": "method"}.get(name, name[2:].replace("-", "_")), known)
+
+    def test_the_defaults_are_those_of_the_table(self):
+        flags, compared = self.check("--model", "m", program=TANDEM), 0  # the fake engine has other options
+        for name, row in TABLE.items():
+            key = name[2:].replace("-", "_")
+            value = flags.get(key, flags.get(f"kt_{key}"))
+            if re.fullmatch(r"[0-9.]+", row["default"]) and isinstance(value, (int, float)):
+                self.assertEqual(value, float(row["default"]), name)
+            elif f"`{row['default']}`" in row["values"].split(", "):
+                self.assertEqual(value, row["default"], name)
+            else:
+                continue
+            compared += 1
+        self.assertGreater(compared, 30)
 
     def test_documentation(self):
         text = launch("--help-markdown").stdout
         with open(f"{SOURCE}/docs/flags.md") as f:
             self.assertEqual(f.read(), text, "docs/flags.md is old: tandem launch_server --help-markdown > docs/flags.md")
+
+
+class EveryCommand(unittest.TestCase):
+    """Parsing, help and refusals come from one table a command."""
+
+    def run_command(self, *args):
+        return subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+
+    def test_tables(self):
+        commands = re.findall(r"^  (\S+) ", self.run_command("--help").stdout, re.MULTILINE)
+        self.assertEqual(len(commands), 10)
+        flags = 0
+        for command in commands:
+            shown = self.run_command(command, "--help")
+            self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+            self.assertTrue(shown.stdout.startswith(f"usage: tandem {command} "), shown.stdout[:80])
+            seen = set()
+            for line in re.findall(r"^  (--.*)$", shown.stdout, re.MULTILINE):
+                *names, last = line.split(", ")
+                last, _, value = last.partition(" ")
+                for name in [*names, last]:
+                    self.assertNotIn(name, seen, f"{command} has it twice")
+                    seen.add(name)
+                    if name in ("--help", "-h"):
+                        continue
+                    flags += 1
+                    p = self.run_command(command, name if value else f"{name}=1")
+                    with self.subTest(command=command, flag=name):
+                        self.assertEqual((p.returncode, p.stdout, p.stderr.count("\n")), (2, "", 1), p.stderr)
+                        self.assertRegex(p.stderr, f"^tandem {command}: --.* (needs a|takes no) value\n$")
+            p = self.run_command(command, "--quite-another-thing")
+            self.assertEqual((p.returncode, p.stdout), (2, ""))
+            self.assertEqual(p.stderr, f"tandem {command}: there is no flag '--quite-another-thing'; 'tandem {command} --help' lists them\n")
+        self.assertGreater(flags, 150)
 
 
 if __name__ == "__main__":

@@ -79,8 +79,8 @@ class Topo(unittest.TestCase):
         for args, said in [(("--cpuinfer", "1", "--subpool-count", "2"), "cpuinfer 1 is less than subpool-count 2: every subpool needs a thread")]:
             p = topo(*args)
             self.assertEqual((p.returncode, p.stdout, p.stderr), (1, "", f"tandem topo: {said}\n"))
-        for args, said in [(("--cpuinfer", "x"), "--cpuinfer must be a number from 0 to 1024, not 'x'"), (("now",), "'now' is not an option"),
-                           (("--subpool-count", "65"), "--subpool-count must be a number from 0 to 64, not '65'")]:
+        for args, said in [(("--cpuinfer", "x"), "--cpuinfer needs a whole number, not 'x'"), (("now",), "'now' is not a flag"),
+                           (("--subpool-count", "65"), "--subpool-count must be between 0 and 64, not 65")]:
             p = topo(*args)
             self.assertEqual((p.returncode, p.stdout), (2, ""))
             self.assertIn(f"tandem topo: {said}", p.stderr)

@@ -163,6 +163,7 @@ td_engine_stats idle_stats(td_engine *e) {
     td_engine_get_stats(e, &s);
     assert_int_equal(s.running, 0);
     assert_int_equal(s.queued, 0);
+    assert_int_equal(s.queued_tokens, 0);
     assert_int_equal(s.kv_tokens_used, 0);
     return s;
 }

@@ -499,6 +499,10 @@ static void full_queue_is_busy(void **state) {
     for (int i = 1; i < 4; i++) probe_submit(e, p[i]);
     assert_int_equal(td_engine_submit(e, &p[4]->params, &r, &err), TD_EBUSY); /* one runs, three wait */
     assert_non_null(strstr(err.text, "queue is full"));
+    td_engine_stats s;
+    td_engine_get_stats(e, &s);
+    assert_int_equal(s.queued, 3);
+    assert_int_equal(s.queued_tokens, 3 * 10);
     fake_hold(false);
     for (int i = 0; i < 4; i++) probe_finish(e, p[i]);
     idle_stats(e);

@@ -13,6 +13,7 @@
 
 #include "folder_files.h"
 #include "model_run.h"
+#include "tandem_tools.h"
 
 #define MODEL "models/tale-v3-14m"
 #define N_TOK 24

@@ -18,6 +18,7 @@
 #include "model/checkpoint.h"
 #include "model/rotation.h"
 #include "model_run.h"
+#include "tandem_tools.h"
 
 #define SEED  20261122u
 #define LEN   48

@@ -20,6 +20,7 @@
 #include "model/checkpoint.h"
 #include "model/experts_load.h"
 #include "quant/weight_quant.h"
+#include "tandem_tools.h"
 #include "tests/model/folder_files.h"
 
 static char TMP[] = "/tmp/td_quantize_XXXXXX";

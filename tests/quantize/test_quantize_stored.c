@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "tandem_tools.h"
 #include "tests/model/folder_files.h"
 #include "tests/model/model_run.h"
 

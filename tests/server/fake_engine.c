@@ -399,6 +399,10 @@ void td_engine_get_info(const td_engine *e, td_engine_info *info) {
                              .vocab_size = VOCAB,
                              .context_length = e->o.context_length ? e->o.context_length : 4096,
                              .max_total_tokens = 1 << 20,
+                             .weight_bytes = (uint64_t)3 << 30,
+                             .expert_weight_bytes = (uint64_t)2 << 30,
+                             .kv_bytes = (uint64_t)1 << 29,
+                             .scratch_bytes = 1 << 20,
                              .max_running_requests = max_running(e),
                              .max_queued_requests = max_queued(e),
                              .chunked_prefill_size = e->o.chunked_prefill_size,
@@ -425,12 +429,12 @@ void td_engine_flush_cache(td_engine *e) {
 void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     pthread_mutex_lock(&e->lock);
     e->stats.running = e->stats.queued = 0;
-    e->stats.kv_tokens_used = 0;
+    e->stats.kv_tokens_used = e->stats.queued_tokens = 0;
     for (td_request *r = e->list; r; r = r->next) {
         if (r->running)
             e->stats.running++, e->stats.kv_tokens_used += r->p.n_prompt + r->done;
         else
-            e->stats.queued++;
+            e->stats.queued++, e->stats.queued_tokens += r->p.n_prompt;
     }
     e->stats.kv_tokens_total = 1 << 20;
     e->stats.kv_tokens_cached = e->flushed ? 0 : 512;

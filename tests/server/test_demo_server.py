@@ -161,6 +161,10 @@ class Demo(unittest.TestCase):
     def test_info(self):
         info = self.server.request("GET", "/get_server_info")[1]
         self.assertEqual((info["architecture"], info["context_length"]), ("DeepseekV3ForCausalLM", 2048))
+        self.assertEqual(info["weight_bytes"], info["device_weight_bytes"] + info["expert_weight_bytes"])
+        self.assertGreater(min(info[k] for k in ("device_weight_bytes", "expert_weight_bytes", "kv_bytes", "scratch_bytes")), 0)
+        rank = self.server.request("GET", "/v1/loads")[1]["loads"][0]
+        self.assertEqual((rank["num_waiting_reqs"], rank["num_total_tokens"]), (0, rank["num_used_tokens"]))
         self.assertEqual(self.server.request("GET", "/get_model_info")[1]["preferred_sampling_params"]["temperature"], 0.7)
         self.assertEqual(self.server.request("GET", "/health_generate")[0], 200)
         self.assertGreater(self.server.metric("sglang:generation_tokens_total"), 0)

@@ -1,0 +1,41 @@
+/* What `tandem launch_server` is told: the engine's flags, the server's and its own, from the command line and a --config file. */
+#ifndef TD_CLI_LAUNCH_FLAGS_H
+#define TD_CLI_LAUNCH_FLAGS_H
+
+#include <stdio.h>
+
+#include "cli/engine_flags.h"
+#include "server/server.h"
+
+#define TD_LAUNCH_FLAGS_MAX 32 /* rows of launch_server's own table at most */
+
+/** What the flags say. Strings point into argv, are static, or are owned by `strings`. Not to be moved: the groups point into it. */
+typedef struct {
+    td_engine_options engine;
+    td_server_options server;
+    const char       *config;
+    const char       *log_level, *log_format;
+    const char       *trace; /* file, or NULL */
+    double            shutdown_grace_s;
+    bool              skip_warmup;
+    bool              check; /* only check the flags */
+    bool              help, help_markdown;
+
+    char          **strings; /* values read from a config file */
+    size_t          n_strings;
+    uint8_t         given[2][TD_ENGINE_FLAGS_MAX]; /* how each row of the two tables was set */
+    td_flag_group   groups[2];
+    td_flag_command command;
+} td_launch_options;
+
+/**
+ * Defaults, then the file of --config, then the command line. @param argv as of main, argv[0] is the subcommand.
+ * @return TD_OK; TD_EINVAL or TD_ENOTSUP with one sentence that names the flag. Free with td_launch_options_free either way.
+ */
+TD_NODISCARD td_status td_launch_flags_parse(int argc, char **argv, td_launch_options *o, td_error *err);
+void                   td_launch_options_free(td_launch_options *o);
+
+/** docs/flags.md. */
+void td_launch_flags_print_markdown(const td_launch_options *o, FILE *f);
+
+#endif

@@ -67,7 +67,9 @@ static void close_libraries(td_ascend_libraries *l) {
     }
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 /** libopapi_*.so of the folder: newer CANNs cut the operations into several files. */
 static size_t open_parts(td_ascend_libraries *l) {
@@ -78,7 +80,8 @@ static size_t open_parts(td_ascend_libraries *l) {
     if (!d) return 0;
     while (n < TD_ASCEND_LIBRARIES_MAX && (e = readdir(d)) != NULL) {
         size_t length = strlen(e->d_name);
-        if (strncmp(e->d_name, OPS_NAME "_", sizeof OPS_NAME) || length < 3 || strcmp(e->d_name + length - 3, ".so")) continue;
+        if (strncmp(e->d_name, OPS_NAME "_", sizeof OPS_NAME) || length < 3 || strcmp(e->d_name + length - 3, ".so"))
+            continue;
         if ((names[n] = strdup(e->d_name)) != NULL) n++;
     }
     closedir(d);
@@ -117,30 +120,33 @@ static td_status open_runtime(td_ascend_libraries *l, td_error *err) {
         }
         if (l->n_libraries) return TD_OK;
         if (*broken) /* it is there, and something that it needs is not: another place's would be another CANN */
-            return td_fail(err, TD_ENOTFOUND, "%s cannot be opened: %s; source CANN's set_env.sh, and install the driver", l->folder, broken);
+            return td_fail(err, TD_ENOTFOUND, "%s cannot be opened: %s; source CANN's set_env.sh, and install the driver",
+                           l->folder, broken);
         join(tried, sizeof tried, ", ", *l->folder ? l->folder : "LD_LIBRARY_PATH");
     }
     l->folder[0] = 0;
     return td_fail(err, TD_ENOTFOUND,
-                   "CANN's runtime (%s or %s) was found in none of %s: install CANN, or set ASCEND_HOME_PATH to its folder", RUNTIME[0],
-                   RUNTIME[1], tried);
+                   "CANN's runtime (%s or %s) was found in none of %s: install CANN, or set ASCEND_HOME_PATH to its folder",
+                   RUNTIME[0], RUNTIME[1], tried);
 }
 
 static td_status open_rest(td_ascend_libraries *l, td_error *err) {
     const char *where = *l->folder ? l->folder : "LD_LIBRARY_PATH";
     if (!open_library(l, "libnnopbase.so")) {
         const char *why = dlerror();
-        return td_fail(err, TD_ENOTFOUND, "%s has CANN's runtime and no libnnopbase.so that opens (%s): is the whole toolkit installed?", where,
+        return td_fail(err, TD_ENOTFOUND,
+                       "%s has CANN's runtime and no libnnopbase.so that opens (%s): is the whole toolkit installed?", where,
                        why ? why : "");
     }
-    bool   whole = open_library(l, OPS_NAME ".so");
-    char   why[256] = "";
+    bool        whole = open_library(l, OPS_NAME ".so");
+    char        why[256] = "";
     const char *error = whole ? NULL : dlerror();
     snprintf(why, sizeof why, "%s", error ? error : "");
     size_t parts = open_parts(l);
     if (!whole && !parts)
         return td_fail(err, TD_ENOTFOUND,
-                       "%s has CANN's runtime and no " OPS_NAME ".so or " OPS_NAME "_*.so that opens (%s): install the operations of the card's generation",
+                       "%s has CANN's runtime and no " OPS_NAME ".so or " OPS_NAME
+                       "_*.so that opens (%s): install the operations of the card's generation",
                        where, why);
     (void)open_library(l, "libhccl.so"); /* one card needs none */
     return TD_OK;
@@ -162,7 +168,8 @@ static void find_version(td_ascend_libraries *l) {
     td_acl_package_version old = {0};
     /* The length that the document asks for, and no terminator promised. */
     char text[TD_ACL_VERSION_CHARS + 1] = "";
-    if (l->acl.aclsysGetVersionStr && l->acl.aclsysGetVersionStr(package, text) == TD_ACL_SUCCESS && td_ascend_cann_number(text)) {
+    if (l->acl.aclsysGetVersionStr && l->acl.aclsysGetVersionStr(package, text) == TD_ACL_SUCCESS &&
+        td_ascend_cann_number(text)) {
         snprintf(l->cann, sizeof l->cann, "%s", text);
     } else if (l->acl.aclsysGetCANNVersion && l->acl.aclsysGetCANNVersion(TD_ACL_PKG_NAME_CANN, &old) == TD_ACL_SUCCESS) {
         snprintf(l->cann, sizeof l->cann, "%.*s", TD_ACL_VERSION_CHARS - 1, old.version);
@@ -185,7 +192,8 @@ typedef struct {
     size_t      at; /* in td_ascend_libraries */
 } wanted;
 
-#define WANTED(name, without, since, document, result, parameters) {#name, without, since, offsetof(td_ascend_libraries, acl.name)},
+#define WANTED(name, without, since, document, result, parameters) \
+    {#name, without, since, offsetof(td_ascend_libraries, acl.name)},
 static const wanted RUNTIME_SYMBOLS[] = {TD_ACL_RUNTIME(WANTED) TD_ACL_META(WANTED)};
 static const wanted HCCL_SYMBOLS[] = {TD_ACL_HCCL(WANTED)};
 #undef WANTED
@@ -195,8 +203,9 @@ static const struct {
     td_aclnn_ladder ladder;
     size_t          size_at, run_at;
 } OPERATIONS[] = {
-#define OPERATION(name, rung, document, ...) \
-    {#name, TD_ACLNN_LADDER_##rung, offsetof(td_ascend_libraries, ops.name##GetWorkspaceSize), offsetof(td_ascend_libraries, ops.name)},
+#define OPERATION(name, rung, document, ...)                                                   \
+    {#name, TD_ACLNN_LADDER_##rung, offsetof(td_ascend_libraries, ops.name##GetWorkspaceSize), \
+     offsetof(td_ascend_libraries, ops.name)},
     TD_ACLNN_OPS(OPERATION)
 #undef OPERATION
 };
@@ -227,7 +236,7 @@ static const wanted *find_all(td_ascend_libraries *l, const wanted *list, size_t
 
 static void find_operations(td_ascend_libraries *l) {
     for (size_t i = 0; i < N_OPERATIONS; i++) {
-        char name[96];
+        char  name[96];
         void *none = NULL;
         snprintf(name, sizeof name, "%sGetWorkspaceSize", OPERATIONS[i].op);
         find(l, name, (char *)l + OPERATIONS[i].size_at);
@@ -250,7 +259,9 @@ static void rungs_of(td_aclnn_ladder ladder, char *text, size_t bytes) {
         if (OPERATIONS[i].ladder == ladder) join(text, bytes, ", ", OPERATIONS[i].op);
 }
 
-static const char *version_of(const td_ascend_libraries *l) { return *l->cann ? l->cann : "of an unknown version"; }
+static const char *version_of(const td_ascend_libraries *l) {
+    return *l->cann ? l->cann : "of an unknown version";
+}
 
 static td_status find_symbols(td_ascend_libraries *l, td_error *err) {
     char        files[256] = "";
@@ -263,15 +274,16 @@ static td_status find_symbols(td_ascend_libraries *l, td_error *err) {
     if (missing) {
         char since[48] = "";
         if (missing->since) snprintf(since, sizeof since, "; CANN %u.%u has it", missing->since / 100, missing->since % 100);
-        return td_fail(err, TD_ENOTSUP, "CANN %s in %s has no %s (looked for in %s)%s", version_of(l), where, missing->symbol, files, since);
+        return td_fail(err, TD_ENOTSUP, "CANN %s in %s has no %s (looked for in %s)%s", version_of(l), where,
+                       missing->symbol, files, since);
     }
     find_operations(l);
     for (int i = 0; i < TD_ACLNN_LADDER_COUNT; i++) {
         char rungs[160];
         if (LADDERS[i].without || has_rung(l, (td_aclnn_ladder)i)) continue;
         rungs_of((td_aclnn_ladder)i, rungs, sizeof rungs);
-        return td_fail(err, TD_ENOTSUP, "CANN %s in %s has no operation for %s: none of %s (looked for in %s)", version_of(l), where,
-                       LADDERS[i].purpose, rungs, files);
+        return td_fail(err, TD_ENOTSUP, "CANN %s in %s has no operation for %s: none of %s (looked for in %s)",
+                       version_of(l), where, LADDERS[i].purpose, rungs, files);
     }
     l->has_hccl = !find_all(l, HCCL_SYMBOLS, sizeof HCCL_SYMBOLS / sizeof *HCCL_SYMBOLS);
     return TD_OK;

@@ -1,6 +1,6 @@
 /*
- * Captures: what is submitted to a captured stream becomes a node, a replay runs the nodes in an order that their streams and events allow,
- * picked at random. Nodes keep addresses, not contents. Task groups can be prepared anew between replays.
+ * Captures: what is submitted to a captured stream becomes a node, a replay runs the nodes in an order that their streams
+ * and events allow, picked at random. Nodes keep addresses, not contents. Task groups can be prepared anew between replays.
  * Source: runtime 15 (aclmdlRICapture…), dev_guide 04-01 and 04-02.
  */
 #include <stdlib.h>
@@ -41,16 +41,20 @@ struct standin_graph {
 };
 
 typedef struct standin_update {
-    task_group   *group;
-    size_t        n;
-    standin_op  **ops; /* [group->n] */
+    task_group  *group;
+    size_t       n;
+    standin_op **ops; /* [group->n] */
 } update;
 
 static standin_graph *open_captures[64];
 static uint32_t       alive_graphs;
 
-bool     standin_capture_open(const standin_graph *g) { return g && g->open; }
-uint32_t standin_graphs_alive(void) { return alive_graphs; }
+bool standin_capture_open(const standin_graph *g) {
+    return g && g->open;
+}
+uint32_t standin_graphs_alive(void) {
+    return alive_graphs;
+}
 
 /* ---- capturing --------------------------------------------------------------------------------- */
 
@@ -89,8 +93,10 @@ static void hold_memory(const standin_op *op, int by) {
 void standin_capture_add(standin_stream *s, standin_op *op) {
     standin_graph *g = s->capture;
     if (g->group && op->kind != STANDIN_OP_KERNEL)
-        standin_refuse("runtime 15 aclmdlRICaptureTaskGrpBegin", "%s in a task group, which takes single operations only", op->name);
-    if (op->kind == STANDIN_OP_GRAPH) standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture is run on a stream that is captured");
+        standin_refuse("runtime 15 aclmdlRICaptureTaskGrpBegin", "%s in a task group, which takes single operations only",
+                       op->name);
+    if (op->kind == STANDIN_OP_GRAPH)
+        standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture is run on a stream that is captured");
     if (op->waits && op->waits->capture != g)
         standin_refuse("runtime 15 aclmdlRICaptureBegin (ACL_ERROR_RT_CAPTURE_DEPENDENCY)",
                        "a captured stream waits for an event that was not recorded in the same capture");
@@ -99,7 +105,8 @@ void standin_capture_add(standin_stream *s, standin_op *op) {
         g->room = g->room ? g->room * 2 : 64;
         g->nodes = realloc(g->nodes, g->room * sizeof *g->nodes);
     }
-    g->nodes[g->n] = (node){.op = op, .branch = (uint32_t)branch, .after = op->waits ? op->waits->node + 1 : 0, .group = g->group};
+    g->nodes[g->n] =
+        (node){.op = op, .branch = (uint32_t)branch, .after = op->waits ? op->waits->node + 1 : 0, .group = g->group};
     g->joined[branch] = false;
     if (op->waits) g->joined[g->nodes[op->waits->node].branch] = true;
     if (op->records) {
@@ -115,7 +122,8 @@ void standin_capture_add(standin_stream *s, standin_op *op) {
 td_acl_status aclmdlRICaptureBegin(td_acl_stream stream, td_acl_capture_mode mode) {
     standin_enter("aclmdlRICaptureBegin", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureBegin");
-    if (mode > TD_ACL_MODEL_RI_CAPTURE_MODE_RELAXED) standin_refuse("runtime 25-02 aclmdlRICaptureMode", "the capture mode %u is none of its values", mode);
+    if (mode > TD_ACL_MODEL_RI_CAPTURE_MODE_RELAXED)
+        standin_refuse("runtime 25-02 aclmdlRICaptureMode", "the capture mode %u is none of its values", mode);
     standin_graph *g = calloc(1, sizeof *g);
     standin_lock();
     if (s->capture) standin_refuse("runtime 15 aclmdlRICaptureBegin", "the stream is captured already");
@@ -147,13 +155,16 @@ td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
     standin_lock();
     standin_graph *g = s->capture;
     if (!g) standin_refuse("runtime 15 aclmdlRICaptureEnd", "a capture is ended on a stream that is not captured");
-    if (g->branches[0] != s) standin_refuse("runtime 15 aclmdlRICaptureEnd", "a capture is ended on another stream than it was begun on");
+    if (g->branches[0] != s)
+        standin_refuse("runtime 15 aclmdlRICaptureEnd", "a capture is ended on another stream than it was begun on");
     if (g->mode != TD_ACL_MODEL_RI_CAPTURE_MODE_RELAXED && !pthread_equal(g->thread, pthread_self()))
-        standin_refuse("runtime 15 aclmdlRICaptureEnd", "a capture is ended on another thread than it was begun on, and its mode is not relaxed");
+        standin_refuse("runtime 15 aclmdlRICaptureEnd",
+                       "a capture is ended on another thread than it was begun on, and its mode is not relaxed");
     if (g->group) standin_refuse("runtime 15 aclmdlRICaptureTaskGrpEnd", "a capture is ended with a task group open");
     for (size_t i = 1; i < g->n_branches; i++)
         if (!g->joined[i])
-            standin_refuse("runtime dev_guide 04-02", "a capture is ended with a stream in it whose last operation its first stream does not wait for");
+            standin_refuse("runtime dev_guide 04-02",
+                           "a capture is ended with a stream in it whose last operation its first stream does not wait for");
     for (size_t i = 0; i < g->n_branches; i++) g->branches[i]->capture = NULL;
     for (size_t i = 0; i < sizeof open_captures / sizeof *open_captures; i++)
         if (open_captures[i] == g) open_captures[i] = NULL;
@@ -170,7 +181,8 @@ td_acl_status aclmdlRICaptureTaskGrpBegin(td_acl_stream stream) {
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureTaskGrpBegin");
     standin_lock();
     standin_graph *g = s->capture;
-    if (!g) standin_refuse("runtime 15 aclmdlRICaptureTaskGrpBegin", "a task group is begun on a stream that is not captured");
+    if (!g)
+        standin_refuse("runtime 15 aclmdlRICaptureTaskGrpBegin", "a task group is begun on a stream that is not captured");
     if (g->group) standin_refuse("runtime 15 aclmdlRICaptureTaskGrpBegin", "a task group is begun inside another");
     if (g->n_groups == g->groups_room) {
         g->groups_room = g->groups_room ? g->groups_room * 2 : 16;
@@ -189,7 +201,8 @@ td_acl_status aclmdlRICaptureTaskGrpEnd(td_acl_stream stream, td_acl_task_group 
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureTaskGrpEnd");
     standin_lock();
     standin_graph *g = s->capture;
-    if (!g || !g->group) standin_refuse("runtime 15 aclmdlRICaptureTaskGrpEnd", "a task group is ended that was not begun on this stream");
+    if (!g || !g->group)
+        standin_refuse("runtime 15 aclmdlRICaptureTaskGrpEnd", "a task group is ended that was not begun on this stream");
     *out = g->groups[g->group - 1];
     g->group = 0;
     standin_unlock();
@@ -205,7 +218,8 @@ td_acl_status aclmdlRICaptureTaskUpdateBegin(td_acl_stream stream, td_acl_task_g
     standin_lock();
     if (s->capture) standin_refuse(document, "a task group is updated on a stream that is captured");
     if (s->in_update) standin_refuse(document, "an update is begun inside another");
-    if (!group || !group->graph->alive || group->graph->open) standin_refuse(document, "an update of a task group whose capture is not finished, or is destroyed");
+    if (!group || !group->graph->alive || group->graph->open)
+        standin_refuse(document, "an update of a task group whose capture is not finished, or is destroyed");
     *u = (update){group, 0, calloc(group->n ? group->n : 1, sizeof(standin_op *))};
     s->update = u;
     s->in_update = true;
@@ -214,12 +228,14 @@ td_acl_status aclmdlRICaptureTaskUpdateBegin(td_acl_stream stream, td_acl_task_g
 }
 
 void standin_update_add(standin_stream *s, standin_op *op) {
-    const char        *document = "runtime 15 aclmdlRICaptureTaskUpdateBegin";
-    update            *u = s->update;
-    const task_group  *group = u->group;
-    if (u->n == group->n) standin_refuse(document, "an update of %zu operations or more, for a task group of %zu", u->n + 1, group->n);
+    const char       *document = "runtime 15 aclmdlRICaptureTaskUpdateBegin";
+    update           *u = s->update;
+    const task_group *group = u->group;
+    if (u->n == group->n)
+        standin_refuse(document, "an update of %zu operations or more, for a task group of %zu", u->n + 1, group->n);
     const standin_op *was = group->graph->nodes[group->first + u->n].op;
-    if (op->kind != was->kind || strcmp(op->name, was->name)) standin_refuse(document, "an update has %s where the task group has %s", op->name, was->name);
+    if (op->kind != was->kind || strcmp(op->name, was->name))
+        standin_refuse(document, "an update has %s where the task group has %s", op->name, was->name);
     if (was->has_workspace && op->has_workspace && op->uses[op->n_uses - 1].at != was->uses[was->n_uses - 1].at)
         standin_refuse(document, "an update of %s brings another workspace than was captured", op->name);
     u->ops[u->n++] = op;
@@ -229,7 +245,8 @@ void standin_update_add(standin_stream *s, standin_op *op) {
 static void use_group(standin_stream *s, const task_group *group, bool write) {
     static standin_history *all; /* told apart by their address */
     standin_use             use = {group, 1, write, false};
-    standin_used(&all, &use, s->line, s->clock.seen[s->line], &s->clock, write ? "an update of a task group" : "a run of a task group's capture");
+    standin_used(&all, &use, s->line, s->clock.seen[s->line], &s->clock,
+                 write ? "an update of a task group" : "a run of a task group's capture");
 }
 
 static void run_update(standin_op *op, standin_stream *s) {
@@ -237,7 +254,8 @@ static void run_update(standin_op *op, standin_stream *s) {
     task_group *group = u->group;
     (void)s;
     standin_lock();
-    if (!group->graph->alive) standin_refuse("runtime 15 aclmdlRIDestroy", "a capture is destroyed before an update of its task group has run");
+    if (!group->graph->alive)
+        standin_refuse("runtime 15 aclmdlRIDestroy", "a capture is destroyed before an update of its task group has run");
     for (size_t i = 0; i < group->n; i++) {
         node       *n = &group->graph->nodes[group->first + i];
         standin_op *was = n->op;
@@ -258,7 +276,8 @@ td_acl_status aclmdlRICaptureTaskUpdateEnd(td_acl_stream stream) {
     standin_lock();
     update *u = s->update;
     if (!s->in_update) standin_refuse(document, "an update is ended that was not begun on this stream");
-    if (u->n != u->group->n) standin_refuse(document, "an update of %zu operations, for a task group of %zu", u->n, u->group->n);
+    if (u->n != u->group->n)
+        standin_refuse(document, "an update of %zu operations, for a task group of %zu", u->n, u->group->n);
     s->in_update = false;
     s->update = NULL;
     /* Asynchronous: a replay has to come after it, and it after the replay before. */
@@ -300,7 +319,9 @@ static void run_replay(standin_op *op, standin_stream *s) {
     standin_unlock();
 }
 
-static void drop_replay(standin_op *op) { free(op->payload); }
+static void drop_replay(standin_op *op) {
+    free(op->payload);
+}
 
 /** The replay's uses of memory, on lines of its own that begin where the stream is and end in it. */
 static void order_replay(standin_graph *g, standin_stream *s) {
@@ -331,8 +352,11 @@ td_acl_status aclmdlRIExecuteAsync(td_acl_graph graph, td_acl_stream stream) {
     standin_op     *op = standin_op_new("aclmdlRIExecuteAsync", STANDIN_OP_GRAPH, run_replay);
     replay         *r = calloc(1, sizeof *r);
     standin_lock();
-    if (!g || !g->alive || g->open) standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture is run that is not finished, or is destroyed");
-    if (g->device != s->context->device) standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture of device %d is run on device %d", g->device, s->context->device);
+    if (!g || !g->alive || g->open)
+        standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture is run that is not finished, or is destroyed");
+    if (g->device != s->context->device)
+        standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture of device %d is run on device %d", g->device,
+                       s->context->device);
     *r = (replay){g};
     op->payload = r;
     op->drop = drop_replay;
@@ -351,8 +375,10 @@ td_acl_status aclmdlRIDestroy(td_acl_graph graph) {
     standin_enter("aclmdlRIDestroy", STANDIN_LAUNCHES);
     standin_graph *g = graph;
     standin_lock();
-    if (!g || !g->alive || g->open) standin_refuse("runtime 15 aclmdlRIDestroy", "a capture is destroyed that is not finished, or was destroyed before");
-    if (g->replays) standin_refuse("runtime dev_guide 04-01, limit 7", "a capture is destroyed while a run of it is enqueued");
+    if (!g || !g->alive || g->open)
+        standin_refuse("runtime 15 aclmdlRIDestroy", "a capture is destroyed that is not finished, or was destroyed before");
+    if (g->replays)
+        standin_refuse("runtime dev_guide 04-01, limit 7", "a capture is destroyed while a run of it is enqueued");
     for (size_t i = 0; i < g->n; i++) {
         hold_memory(g->nodes[i].op, -1);
         standin_op_unref(g->nodes[i].op);

@@ -1,6 +1,6 @@
 /*
- * Sums over the cards of one process. A collective ends when every rank of its communicator has come to it, in the same order on each.
- * Source: hccl comm_op_interface/HcclAllReduce, HcclAllGather; comm_mgr_c of hicann/hcomm.
+ * Sums over the cards of one process. A collective ends when every rank of its communicator has come to it, in the same
+ * order on each. Source: hccl comm_op_interface/HcclAllReduce, HcclAllGather; comm_mgr_c of hicann/hcomm.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -54,20 +54,24 @@ td_hccl_status HcclCommInitRootInfo(uint32_t n_ranks, const td_hccl_root *root, 
     const char      *document = "hcomm comm_mgr_c HcclCommInitRootInfo";
     standin_context *c = standin_enter("HcclCommInitRootInfo", STANDIN_LAUNCHES);
     unsigned         which = 0;
-    if (sscanf(root->bytes, "standin %u", &which) != 1 || which == 0 || which > n_worlds) standin_refuse(document, "the root information is not what HcclGetRootInfo gave");
+    if (sscanf(root->bytes, "standin %u", &which) != 1 || which == 0 || which > n_worlds)
+        standin_refuse(document, "the root information is not what HcclGetRootInfo gave");
     if (n_ranks == 0 || n_ranks > RANKS_MAX || rank >= n_ranks) standin_refuse(document, "rank %u of %u", rank, n_ranks);
     world *w = worlds[which - 1];
     pthread_mutex_lock(&w->lock);
-    if (w->n && w->n != n_ranks) standin_refuse(document, "ranks of one communicator say that they are %u and %u", w->n, n_ranks);
+    if (w->n && w->n != n_ranks)
+        standin_refuse(document, "ranks of one communicator say that they are %u and %u", w->n, n_ranks);
     if (w->present[rank]) standin_refuse(document, "rank %u joins twice", rank);
     for (uint32_t i = 0; i < n_ranks; i++)
-        if (w->present[i] && w->devices[i] == c->device) standin_refuse(document, "ranks %u and %u are on one device, %d", i, rank, c->device);
+        if (w->present[i] && w->devices[i] == c->device)
+            standin_refuse(document, "ranks %u and %u are on one device, %d", i, rank, c->device);
     w->n = n_ranks;
     w->present[rank] = true;
     w->devices[rank] = c->device;
     w->joined++;
     pthread_cond_broadcast(&w->moved);
-    while (w->joined < n_ranks) pthread_cond_wait(&w->moved, &w->lock); /* every rank has to call it, each on a thread of its own */
+    while (w->joined < n_ranks)
+        pthread_cond_wait(&w->moved, &w->lock); /* every rank has to call it, each on a thread of its own */
     pthread_mutex_unlock(&w->lock);
     comm *m = calloc(1, sizeof *m);
     *m = (comm){true, w, rank};
@@ -80,7 +84,8 @@ td_hccl_status HcclCommInitRootInfo(uint32_t n_ranks, const td_hccl_root *root, 
 
 static comm *live(td_hccl_comm handle, const char *call) {
     comm *m = handle;
-    if (!m || !m->alive) standin_refuse("hcomm comm_mgr_c HcclCommDestroy", "%s of a communicator that is none, or is destroyed", call);
+    if (!m || !m->alive)
+        standin_refuse("hcomm comm_mgr_c HcclCommDestroy", "%s of a communicator that is none, or is destroyed", call);
     return m;
 }
 
@@ -90,7 +95,9 @@ td_hccl_status HcclCommDestroy(td_hccl_comm handle) {
     return TD_HCCL_SUCCESS;
 }
 
-const char *HcclGetErrorString(td_hccl_status code) { return code == TD_HCCL_SUCCESS ? "no error" : "error of the stand-in"; }
+const char *HcclGetErrorString(td_hccl_status code) {
+    return code == TD_HCCL_SUCCESS ? "no error" : "error of the stand-in";
+}
 
 /* ---- collectives ------------------------------------------------------------------------------- */
 
@@ -108,8 +115,10 @@ static size_t element(td_hccl_dtype t) {
     switch (t) {
         case TD_HCCL_DATA_TYPE_INT8: return 1;
         case TD_HCCL_DATA_TYPE_BFP16: return 2;
-        case TD_HCCL_DATA_TYPE_FP32: case TD_HCCL_DATA_TYPE_INT32: return 4;
-        default: standin_refuse("hccl comm_op_interface/data_type_def", "a collective of data type %u, which is not here", t);
+        case TD_HCCL_DATA_TYPE_FP32:
+        case TD_HCCL_DATA_TYPE_INT32: return 4;
+        default:
+            standin_refuse("hccl comm_op_interface/data_type_def", "a collective of data type %u, which is not here", t);
     }
 }
 
@@ -145,7 +154,8 @@ static void run_collective(standin_op *op, standin_stream *s) {
     pthread_mutex_lock(&w->lock);
     while (w->left) pthread_cond_wait(&w->moved, &w->lock); /* of the meeting before */
     if (w->here && (strcmp(w->name, op->name) || w->bytes != bytes))
-        standin_refuse("hccl comm_op_interface", "ranks of one communicator meet with %s of %llu bytes and %s of %llu", w->name, (unsigned long long)w->bytes, op->name, (unsigned long long)bytes);
+        standin_refuse("hccl comm_op_interface", "ranks of one communicator meet with %s of %llu bytes and %s of %llu",
+                       w->name, (unsigned long long)w->bytes, op->name, (unsigned long long)bytes);
     w->name = op->name;
     w->bytes = bytes;
     w->send[a->rank] = send;
@@ -168,14 +178,18 @@ static void run_collective(standin_op *op, standin_stream *s) {
     pthread_mutex_unlock(&w->lock);
 }
 
-static void drop(standin_op *op) { free(op->payload); }
+static void drop(standin_op *op) {
+    free(op->payload);
+}
 
 static td_hccl_status submit(const char *call, collective args, td_hccl_comm handle, td_acl_stream stream) {
     standin_context *c = standin_enter(call, STANDIN_LAUNCHES);
     standin_stream  *s = standin_stream_of(stream, call);
     comm            *m = live(handle, call);
     size_t           bytes = args.n * element(args.dtype);
-    if (m->world->devices[m->rank] != c->device) standin_refuse("hccl comm_op_interface", "%s on device %d, and the rank is on device %d", call, c->device, m->world->devices[m->rank]);
+    if (m->world->devices[m->rank] != c->device)
+        standin_refuse("hccl comm_op_interface", "%s on device %d, and the rank is on device %d", call, c->device,
+                       m->world->devices[m->rank]);
     if (!args.n) standin_refuse("hccl comm_op_interface", "%s of nothing", call);
     collective *a = malloc(sizeof *a);
     *a = args;
@@ -190,11 +204,15 @@ static td_hccl_status submit(const char *call, collective args, td_hccl_comm han
     return TD_HCCL_SUCCESS;
 }
 
-td_hccl_status HcclAllReduce(void *send, void *receive, uint64_t n, td_hccl_dtype dtype, td_hccl_reduce op, td_hccl_comm handle, td_acl_stream stream) {
+td_hccl_status HcclAllReduce(void *send, void *receive, uint64_t n, td_hccl_dtype dtype, td_hccl_reduce op,
+                             td_hccl_comm handle, td_acl_stream stream) {
     if (op != TD_HCCL_REDUCE_SUM) standin_refuse("stand-in", "HcclAllReduce with operation %u: only sums are here", op);
     return submit("HcclAllReduce", (collective){.send = send, .receive = receive, .n = n, .dtype = dtype}, handle, stream);
 }
 
-td_hccl_status HcclAllGather(void *send, void *receive, uint64_t n_send, td_hccl_dtype dtype, td_hccl_comm handle, td_acl_stream stream) {
-    return submit("HcclAllGather", (collective){.send = send, .receive = receive, .n = n_send, .dtype = dtype, .gathers = true}, handle, stream);
+td_hccl_status HcclAllGather(void *send, void *receive, uint64_t n_send, td_hccl_dtype dtype, td_hccl_comm handle,
+                             td_acl_stream stream) {
+    return submit("HcclAllGather",
+                  (collective){.send = send, .receive = receive, .n = n_send, .dtype = dtype, .gathers = true}, handle,
+                  stream);
 }

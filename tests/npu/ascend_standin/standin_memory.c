@@ -1,6 +1,6 @@
 /*
- * Device memory with an address that the host cannot touch, and pinned memory. Memory that is given out holds noise: "does not initialise"
- * (runtime 11-01 aclrtMalloc, 11-02 aclrtMallocHost).
+ * Device memory with an address that the host cannot touch, and pinned memory. Memory that is given out holds noise: "does
+ * not initialise" (runtime 11-01 aclrtMalloc, 11-02 aclrtMallocHost).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,7 +12,9 @@
 static standin_memory **pieces; /* by address */
 static size_t           n_pieces, room;
 
-static size_t pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+static size_t pages(size_t bytes) {
+    return (bytes + 4095) / 4096 * 4096;
+}
 
 /** The first piece behind `at`; the one before may hold it. */
 static size_t behind(const char *at) {
@@ -38,7 +40,9 @@ standin_memory *standin_memory_of(const void *at, size_t bytes) {
 void *standin_real(const void *at, size_t bytes, const char *what) {
     standin_lock();
     standin_memory *m = standin_memory_of(at, bytes);
-    if (!m) standin_refuse("runtime 11-01 aclrtFree", "%s uses %zu bytes at %p, which are in no live memory of a device", what, bytes, at);
+    if (!m)
+        standin_refuse("runtime 11-01 aclrtFree", "%s uses %zu bytes at %p, which are in no live memory of a device", what,
+                       bytes, at);
     void *real = m->real + ((const char *)at - m->given);
     standin_unlock();
     return real;
@@ -58,9 +62,10 @@ td_acl_status standin_memory_add(int32_t device, size_t bytes, void **out) {
     size_t used = standin_memory_bytes(device);
     standin_unlock();
     if (device >= 0 && (used > limit || bytes > limit - used))
-        return standin_fail(TD_ACL_ERROR_RT_MEMORY_ALLOCATION, "device %d has %zu bytes, %zu are taken: %zu more do not fit", device, limit, used, bytes);
+        return standin_fail(TD_ACL_ERROR_RT_MEMORY_ALLOCATION, "device %d has %zu bytes, %zu are taken: %zu more do not fit",
+                            device, limit, used, bytes);
     standin_memory *m = calloc(1, sizeof *m);
-    void *real = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void           *real = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     void *given = device < 0 ? real : mmap(NULL, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!m || real == MAP_FAILED || given == MAP_FAILED)
         return standin_fail(TD_ACL_ERROR_RT_MEMORY_ALLOCATION, "%zu bytes cannot be mapped: %s", bytes, strerror(errno));
@@ -88,14 +93,17 @@ void standin_memory_remove(void *at, bool pinned) {
     standin_lock();
     size_t          i = behind(at);
     standin_memory *m = i ? pieces[i - 1] : NULL;
-    if (!m || m->given != at || (m->device < 0) != pinned) standin_refuse(document, "%p is freed and is not the beginning of %s memory", at, pinned ? "pinned" : "device");
-    if (m->in_flight) standin_refuse(document, "%p is freed while operations that use it are enqueued: freeing does not wait for them", at);
+    if (!m || m->given != at || (m->device < 0) != pinned)
+        standin_refuse(document, "%p is freed and is not the beginning of %s memory", at, pinned ? "pinned" : "device");
+    if (m->in_flight)
+        standin_refuse(document, "%p is freed while operations that use it are enqueued: freeing does not wait for them",
+                       at);
     if (m->in_graphs)
-        standin_refuse("runtime dev_guide 04-01, limit 7", "%p is freed while a capture uses it: its memory has to live until the capture is destroyed", at);
+        standin_refuse("runtime dev_guide 04-01, limit 7",
+                       "%p is freed while a capture uses it: its memory has to live until the capture is destroyed", at);
     memmove(pieces + i - 1, pieces + i, (--n_pieces - (i - 1)) * sizeof *pieces);
     standin_unlock();
-    if (m->given != m->real) munmap(m->given, pages(m->bytes));
-    munmap(m->real, pages(m->bytes));
+    munmap(m->real, pages(m->bytes)); /* a device address is never given out again, so that a stale one is always found */
     standin_history_free(m->history);
     free(m);
 }

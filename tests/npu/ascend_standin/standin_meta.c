@@ -45,26 +45,43 @@ static void keep(void *thing) {
 
 size_t standin_dtype_bytes(td_acl_dtype t) {
     switch (t) {
-        case TD_ACL_FLOAT: case TD_ACL_INT32: case TD_ACL_UINT32: return 4;
-        case TD_ACL_FLOAT16: case TD_ACL_BF16: return 2;
-        case TD_ACL_INT8: case TD_ACL_UINT8: case TD_ACL_BOOL: return 1;
-        case TD_ACL_INT64: case TD_ACL_UINT64: return 8;
-        default: standin_refuse("runtime 25-02 aclDataType", "a tensor of dtype %d, which is none that this stand-in knows", t);
+        case TD_ACL_FLOAT:
+        case TD_ACL_INT32:
+        case TD_ACL_UINT32: return 4;
+        case TD_ACL_FLOAT16:
+        case TD_ACL_BF16: return 2;
+        case TD_ACL_INT8:
+        case TD_ACL_UINT8:
+        case TD_ACL_BOOL: return 1;
+        case TD_ACL_INT64:
+        case TD_ACL_UINT64: return 8;
+        default:
+            standin_refuse("runtime 25-02 aclDataType", "a tensor of dtype %d, which is none that this stand-in knows", t);
     }
 }
 
 static void check_address(const void *data, const char *what) {
-    if ((uintptr_t)data % 32) standin_refuse("opbase aclCreateTensor", "%s at %p: its address has to be a multiple of 32 bytes", what, data);
+    if ((uintptr_t)data % 32)
+        standin_refuse("opbase aclCreateTensor", "%s at %p: its address has to be a multiple of 32 bytes", what, data);
 }
 
-td_acl_tensor *aclCreateTensor(const int64_t *view, uint64_t n_view, td_acl_dtype dtype, const int64_t *strides, int64_t offset,
-                               td_acl_format format, const int64_t *storage, uint64_t n_storage, void *data) {
+td_acl_tensor *aclCreateTensor(const int64_t *view, uint64_t n_view, td_acl_dtype dtype, const int64_t *strides,
+                               int64_t offset, td_acl_format format, const int64_t *storage, uint64_t n_storage,
+                               void *data) {
     const char *document = "opbase aclCreateTensor";
-    if (n_view > STANDIN_DIMS || n_storage > STANDIN_DIMS) standin_refuse(document, "a tensor of %llu dimensions: 8 at most", (unsigned long long)(n_view > n_storage ? n_view : n_storage));
-    if (format != TD_ACL_FORMAT_ND && format != TD_ACL_FORMAT_FRACTAL_NZ) standin_refuse("runtime 25-02 aclFormat", "a tensor of format %d", format);
+    if (n_view > STANDIN_DIMS || n_storage > STANDIN_DIMS)
+        standin_refuse(document, "a tensor of %llu dimensions: 8 at most",
+                       (unsigned long long)(n_view > n_storage ? n_view : n_storage));
+    if (format != TD_ACL_FORMAT_ND && format != TD_ACL_FORMAT_FRACTAL_NZ)
+        standin_refuse("runtime 25-02 aclFormat", "a tensor of format %d", format);
     check_address(data, "a tensor");
     td_acl_tensor *tensor = calloc(1, sizeof *tensor);
-    standin_tensor t = {.dtype = dtype, .format = format, .n_view = (uint32_t)n_view, .n_storage = (uint32_t)n_storage, .offset = offset, .data = data};
+    standin_tensor t = {.dtype = dtype,
+                        .format = format,
+                        .n_view = (uint32_t)n_view,
+                        .n_storage = (uint32_t)n_storage,
+                        .offset = offset,
+                        .data = data};
     int64_t        step = 1, elements = 1, last = offset;
     bool           empty = false;
     for (uint64_t i = n_view; i-- > 0; step *= view[i]) {
@@ -77,7 +94,8 @@ td_acl_tensor *aclCreateTensor(const int64_t *view, uint64_t n_view, td_acl_dtyp
     for (uint64_t i = 0; i < n_storage; i++) elements *= t.storage[i] = storage[i];
     (void)standin_dtype_bytes(dtype);
     if (offset < 0 || (!empty && format == TD_ACL_FORMAT_ND && last >= elements))
-        standin_refuse(document, "a tensor whose view reaches element %lld of a storage of %lld", (long long)last, (long long)elements);
+        standin_refuse(document, "a tensor whose view reaches element %lld of a storage of %lld", (long long)last,
+                       (long long)elements);
     *tensor = (td_acl_tensor){true, t};
     keep(tensor);
     return tensor;
@@ -119,15 +137,20 @@ td_aclnn_status aclDestroyTensorList(const td_acl_tensor_list *list) {
 
 td_acl_scalar *aclCreateScalar(void *value, td_acl_dtype dtype) {
     td_acl_scalar *scalar = calloc(1, sizeof *scalar);
-    double         v = dtype == TD_ACL_FLOAT ? *(float *)value : dtype == TD_ACL_INT32 ? *(int32_t *)value : dtype == TD_ACL_INT64 ? (double)*(int64_t *)value : 0;
-    if (dtype != TD_ACL_FLOAT && dtype != TD_ACL_INT32 && dtype != TD_ACL_INT64) standin_refuse("stand-in", "a scalar of dtype %d", dtype);
+    double         v = dtype == TD_ACL_FLOAT   ? *(float *)value
+                       : dtype == TD_ACL_INT32 ? *(int32_t *)value
+                       : dtype == TD_ACL_INT64 ? (double)*(int64_t *)value
+                                               : 0;
+    if (dtype != TD_ACL_FLOAT && dtype != TD_ACL_INT32 && dtype != TD_ACL_INT64)
+        standin_refuse("stand-in", "a scalar of dtype %d", dtype);
     *scalar = (td_acl_scalar){true, dtype, v};
     keep(scalar);
     return scalar;
 }
 
 td_aclnn_status aclDestroyScalar(const td_acl_scalar *scalar) {
-    if (!scalar || !scalar->alive) standin_refuse("opbase aclDestroyScalar", "a scalar is destroyed that is none, or was destroyed before");
+    if (!scalar || !scalar->alive)
+        standin_refuse("opbase aclDestroyScalar", "a scalar is destroyed that is none, or was destroyed before");
     ((td_acl_scalar *)scalar)->alive = false;
     return TD_ACLNN_OK;
 }
@@ -141,7 +164,8 @@ td_acl_int_array *aclCreateIntArray(const int64_t *values, uint64_t n) {
 }
 
 td_aclnn_status aclDestroyIntArray(const td_acl_int_array *array) {
-    if (!array || !array->alive) standin_refuse("opbase aclDestroyIntArray", "an array is destroyed that is none, or was destroyed before");
+    if (!array || !array->alive)
+        standin_refuse("opbase aclDestroyIntArray", "an array is destroyed that is none, or was destroyed before");
     ((td_acl_int_array *)array)->alive = false;
     free(array->values);
     ((td_acl_int_array *)array)->values = NULL;
@@ -184,7 +208,9 @@ static size_t span(const standin_tensor *t) {
     return (size_t)(last + 1) * standin_dtype_bytes(t->dtype);
 }
 
-static char *first_element(const standin_tensor *t) { return t->data + (size_t)t->offset * standin_dtype_bytes(t->dtype); }
+static char *first_element(const standin_tensor *t) {
+    return t->data + (size_t)t->offset * standin_dtype_bytes(t->dtype);
+}
 
 static void check_memory(const td_acl_executor *x, const standin_tensor *t, const char *name) {
     size_t bytes = span(t);
@@ -206,8 +232,8 @@ const standin_tensor *standin_add(td_acl_executor *x, const td_acl_tensor *tenso
     return &s->t;
 }
 
-td_aclnn_status standin_end(td_acl_executor *x, standin_kernel kernel, const void *args, size_t args_bytes, uint64_t workspace,
-                            uint64_t *workspace_bytes, td_acl_executor **executor) {
+td_aclnn_status standin_end(td_acl_executor *x, standin_kernel kernel, const void *args, size_t args_bytes,
+                            uint64_t workspace, uint64_t *workspace_bytes, td_acl_executor **executor) {
     x->kernel = kernel;
     x->args = args_bytes ? malloc(args_bytes) : NULL;
     x->args_bytes = args_bytes;
@@ -223,8 +249,10 @@ td_aclnn_status standin_end(td_acl_executor *x, standin_kernel kernel, const voi
 static td_acl_executor *usable(td_acl_executor *x, const char *call) {
     const char *document = "docs/zh/context/two_phase_api.md";
     if (!x) standin_refuse("opbase aclDestroyAclOpExecutor", "%s of an executor that is a null pointer", call);
-    if (x->state == SPENT) standin_refuse(document, "%s of an executor of %s that has run and was not made repeatable", call, x->op);
-    if (x->state == DESTROYED) standin_refuse("opbase aclDestroyAclOpExecutor", "%s of an executor of %s that is destroyed", call, x->op);
+    if (x->state == SPENT)
+        standin_refuse(document, "%s of an executor of %s that has run and was not made repeatable", call, x->op);
+    if (x->state == DESTROYED)
+        standin_refuse("opbase aclDestroyAclOpExecutor", "%s of an executor of %s that is destroyed", call, x->op);
     return x;
 }
 
@@ -235,22 +263,29 @@ td_aclnn_status aclSetAclOpExecutorRepeatable(td_acl_executor *executor) {
 
 td_aclnn_status aclDestroyAclOpExecutor(td_acl_executor *executor) {
     td_acl_executor *x = usable(executor, "aclDestroyAclOpExecutor");
-    if (!x->repeatable) standin_refuse("opbase aclDestroyAclOpExecutor", "an executor of %s is destroyed that is not repeatable: it goes with its run", x->op);
+    if (!x->repeatable)
+        standin_refuse("opbase aclDestroyAclOpExecutor",
+                       "an executor of %s is destroyed that is not repeatable: it goes with its run", x->op);
     x->state = DESTROYED;
     free(x->args);
     x->args = NULL;
     return TD_ACLNN_OK;
 }
 
-static td_aclnn_status set_address(td_acl_executor *executor, size_t index, td_acl_tensor *tensor, void *data, bool out, const char *call) {
+static td_aclnn_status set_address(td_acl_executor *executor, size_t index, td_acl_tensor *tensor, void *data, bool out,
+                                   const char *call) {
     td_acl_executor *x = usable(executor, call);
-    if (!x->repeatable) standin_refuse("opbase aclSetInputTensorAddr", "%s of an executor of %s that is not repeatable", call, x->op);
+    if (!x->repeatable)
+        standin_refuse("opbase aclSetInputTensorAddr", "%s of an executor of %s that is not repeatable", call, x->op);
     check_address(data, call);
     for (size_t i = 0, k = 0; i < x->n; i++) {
         slot *s = &x->slots[i];
         if (!!(s->role & STANDIN_OUT) != out || k++ != index) continue;
-        if (!s->handle) standin_refuse("opbase aclSetInputTensorAddr", "%s of a tensor of %s that was a null pointer", call, x->op);
-        if (s->handle != tensor) standin_refuse("opbase aclSetInputTensorAddr", "%s: tensor %zu of %s is another one (%s)", call, index, x->op, s->name);
+        if (!s->handle)
+            standin_refuse("opbase aclSetInputTensorAddr", "%s of a tensor of %s that was a null pointer", call, x->op);
+        if (s->handle != tensor)
+            standin_refuse("opbase aclSetInputTensorAddr", "%s: tensor %zu of %s is another one (%s)", call, index, x->op,
+                           s->name);
         (void)live(tensor, s->name);
         s->t.data = data;
         tensor->t.data = data;
@@ -293,20 +328,26 @@ static void run_kernel(standin_op *op, standin_stream *s) {
     r->kernel(&c);
 }
 
-static void drop_run(standin_op *op) { free(op->payload); }
+static void drop_run(standin_op *op) {
+    free(op->payload);
+}
 
-td_aclnn_status standin_execute(const char *op, void *workspace, uint64_t workspace_bytes, td_acl_executor *executor, td_acl_stream stream) {
+td_aclnn_status standin_execute(const char *op, void *workspace, uint64_t workspace_bytes, td_acl_executor *executor,
+                                td_acl_stream stream) {
     standin_context *context = standin_enter(op, STANDIN_LAUNCHES);
     standin_stream  *s = standin_stream_of(stream, op);
     td_acl_executor *x = usable(executor, op);
     if (strcmp(x->op, op)) standin_refuse("docs/zh/context/two_phase_api.md", "%s is given an executor of %s", op, x->op);
     if (workspace_bytes < x->workspace)
-        standin_refuse(x->document, "%s is given a workspace of %llu bytes and has asked for %llu", op, (unsigned long long)workspace_bytes, (unsigned long long)x->workspace);
+        standin_refuse(x->document, "%s is given a workspace of %llu bytes and has asked for %llu", op,
+                       (unsigned long long)workspace_bytes, (unsigned long long)x->workspace);
     standin_lock();
     const standin_memory *m = x->workspace ? standin_memory_of(workspace, workspace_bytes) : NULL;
     bool                  ok = !x->workspace || (m && m->device == context->device);
     standin_unlock();
-    if (!ok) standin_refuse(x->document, "%s is given a workspace at %p, which is not %llu bytes of the device's memory", op, workspace, (unsigned long long)workspace_bytes);
+    if (!ok)
+        standin_refuse(x->document, "%s is given a workspace at %p, which is not %llu bytes of the device's memory", op,
+                       workspace, (unsigned long long)workspace_bytes);
     kernel_run *r = calloc(1, sizeof *r + x->args_bytes);
     *r = (kernel_run){.kernel = x->kernel, .n = x->n, .workspace = workspace, .workspace_bytes = x->workspace};
     if (x->args_bytes) memcpy(r->args, x->args, x->args_bytes);

@@ -1,6 +1,6 @@
 /*
- * What the operations are written with: the first function of each declares its tensors, checks its rules and leaves a kernel behind; the second
- * is the same for all. A kernel sees real addresses and runs on the stream's thread.
+ * What the operations are written with: the first function of each declares its tensors, checks its rules and leaves a
+ * kernel behind; the second is the same for all. A kernel sees real addresses and runs on the stream's thread.
  */
 #ifndef TD_TESTS_ASCEND_STANDIN_OP_H
 #define TD_TESTS_ASCEND_STANDIN_OP_H
@@ -11,7 +11,7 @@
 #include "core/dtype.h"
 #include "standin.h"
 
-#define STANDIN_DIMS    8  /* opbase: tensors of up to 8 dimensions */
+#define STANDIN_DIMS 8 /* opbase: tensors of up to 8 dimensions */
 #define STANDIN_TENSORS 36
 
 typedef struct {
@@ -22,7 +22,12 @@ typedef struct {
     char         *data; /* device address of the storage */
 } standin_tensor;
 
-typedef enum { STANDIN_IN = 0, STANDIN_OUT = 1, STANDIN_OPTIONAL = 2, STANDIN_INDEXED = 4 /* slots of it, not the whole */ } standin_role;
+typedef enum {
+    STANDIN_IN = 0,
+    STANDIN_OUT = 1,
+    STANDIN_OPTIONAL = 2,
+    STANDIN_INDEXED = 4 /* slots of it, not the whole */
+} standin_role;
 
 /** One run of an operation. */
 typedef struct {
@@ -54,18 +59,20 @@ STANDIN_EXPORT td_acl_executor *standin_begin(const char *op, const char *docume
 /** Its next tensor. @return NULL: absent, which only STANDIN_OPTIONAL may be. */
 STANDIN_EXPORT const standin_tensor *standin_add(td_acl_executor *x, const td_acl_tensor *t, const char *name, int role);
 /** A rule of its document is broken. */
-STANDIN_EXPORT _Noreturn void standin_bad(const td_acl_executor *x, const char *format, ...) __attribute__((format(printf, 2, 3)));
+STANDIN_EXPORT _Noreturn void standin_bad(const td_acl_executor *x, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /** End it. @param args copied, freed by the executor; @param workspace bytes that it will ask for. */
-STANDIN_EXPORT td_aclnn_status standin_end(td_acl_executor *x, standin_kernel kernel, const void *args, size_t args_bytes, uint64_t workspace,
-                                           uint64_t *workspace_bytes, td_acl_executor **executor);
+STANDIN_EXPORT td_aclnn_status standin_end(td_acl_executor *x, standin_kernel kernel, const void *args, size_t args_bytes,
+                                           uint64_t workspace, uint64_t *workspace_bytes, td_acl_executor **executor);
 /** The second function of every operation. */
-STANDIN_EXPORT td_aclnn_status standin_execute(const char *op, void *workspace, uint64_t workspace_bytes, td_acl_executor *x, td_acl_stream stream);
+STANDIN_EXPORT td_aclnn_status standin_execute(const char *op, void *workspace, uint64_t workspace_bytes, td_acl_executor *x,
+                                               td_acl_stream stream);
 
 STANDIN_EXPORT size_t standin_dtype_bytes(td_acl_dtype t);
 
-#define STANDIN_SECOND(op)                                                                                                     \
-    td_aclnn_status op(void *workspace, uint64_t workspace_bytes, td_acl_executor *executor, td_acl_stream stream) {           \
-        return standin_execute(#op, workspace, workspace_bytes, executor, stream);                                             \
+#define STANDIN_SECOND(op)                                                                                           \
+    td_aclnn_status op(void *workspace, uint64_t workspace_bytes, td_acl_executor *executor, td_acl_stream stream) { \
+        return standin_execute(#op, workspace, workspace_bytes, executor, stream);                                   \
     }
 
 /* ---- for kernels --------------------------------------------------------------------------------- */
@@ -77,7 +84,9 @@ static inline int64_t standin_count(const standin_tensor *t) {
 }
 
 /** Elements of the last dimension, and rows before it. */
-static inline int64_t standin_last(const standin_tensor *t) { return t->n_view ? t->view[t->n_view - 1] : 1; }
+static inline int64_t standin_last(const standin_tensor *t) {
+    return t->n_view ? t->view[t->n_view - 1] : 1;
+}
 static inline int64_t standin_rows(const standin_tensor *t) {
     int64_t n = standin_last(t);
     return n ? standin_count(t) / n : 0;
@@ -111,6 +120,8 @@ static inline bool standin_contiguous(const standin_tensor *t) {
     return true;
 }
 
-static inline bool standin_is_float(td_acl_dtype t) { return t == TD_ACL_FLOAT || t == TD_ACL_FLOAT16 || t == TD_ACL_BF16; }
+static inline bool standin_is_float(td_acl_dtype t) {
+    return t == TD_ACL_FLOAT || t == TD_ACL_FLOAT16 || t == TD_ACL_BF16;
+}
 
 #endif

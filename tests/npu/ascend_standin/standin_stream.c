@@ -13,8 +13,12 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t  progress = PTHREAD_COND_INITIALIZER; /* an operation is done, a callback has come or is finished */
 
-void standin_lock(void) { pthread_mutex_lock(&lock); }
-void standin_unlock(void) { pthread_mutex_unlock(&lock); }
+void standin_lock(void) {
+    pthread_mutex_lock(&lock);
+}
+void standin_unlock(void) {
+    pthread_mutex_unlock(&lock);
+}
 
 /* Handles are kept when they are dead, so that one that is used afterwards is told from one that was never there. */
 void standin_keep(void *thing) {
@@ -37,7 +41,8 @@ standin_op *standin_op_new(const char *name, standin_op_kind kind, void (*run)(s
 
 void standin_op_use(standin_op *op, const void *at, size_t bytes, bool write, bool indexed) {
     if (!bytes) return;
-    if (op->n_uses == STANDIN_USES_MAX) standin_refuse("stand-in", "%s uses more than %d pieces of memory", op->name, STANDIN_USES_MAX);
+    if (op->n_uses == STANDIN_USES_MAX)
+        standin_refuse("stand-in", "%s uses more than %d pieces of memory", op->name, STANDIN_USES_MAX);
     op->uses[op->n_uses++] = (standin_use){at, bytes, write, indexed};
 }
 
@@ -116,9 +121,13 @@ void standin_stream_wait(standin_stream *s) {
 
 void standin_stream_delete(standin_stream *s) {
     standin_lock();
-    if (s->done < s->enqueued) standin_refuse("runtime 06 aclrtDestroyStream", "a stream with unfinished operations is destroyed: synchronise it first");
+    if (s->done < s->enqueued)
+        standin_refuse("runtime 06 aclrtDestroyStream",
+                       "a stream with unfinished operations is destroyed: synchronise it first");
     if (s->capture) standin_refuse("runtime 06 aclrtDestroyStream", "a stream is destroyed while it is captured");
-    if (s->is_subscribed) standin_refuse("runtime 12 aclrtUnSubscribeReport", "a stream is destroyed whose callbacks a thread still fetches: unsubscribe it first");
+    if (s->is_subscribed)
+        standin_refuse("runtime 12 aclrtUnSubscribeReport",
+                       "a stream is destroyed whose callbacks a thread still fetches: unsubscribe it first");
     s->closing = true;
     s->alive = false;
     s->context->n_streams--;
@@ -194,7 +203,9 @@ static void run_wait(standin_op *op, standin_stream *s) {
     standin_unlock();
 }
 
-static void drop_payload(standin_op *op) { free(op->payload); }
+static void drop_payload(standin_op *op) {
+    free(op->payload);
+}
 
 standin_op *standin_wait_op(standin_event *e) {
     standin_op *op = standin_op_new("aclrtStreamWaitEvent", STANDIN_OP_SIGNAL, run_wait);
@@ -206,7 +217,9 @@ standin_op *standin_wait_op(standin_event *e) {
     return op;
 }
 
-bool standin_event_done(const standin_event *e) { return !e->stream || e->stream->done >= e->number; }
+bool standin_event_done(const standin_event *e) {
+    return !e->stream || e->stream->done >= e->number;
+}
 
 /* ---- callbacks --------------------------------------------------------------------------------- */
 
@@ -228,10 +241,12 @@ typedef struct {
 } subscriber;
 
 #define SUBSCRIBERS_MAX 1024 /* runtime 12 aclrtSubscribeReport: the largest number of threads */
-static subscriber             subscribers[SUBSCRIBERS_MAX];
-static _Thread_local bool     in_callback;
+static subscriber         subscribers[SUBSCRIBERS_MAX];
+static _Thread_local bool in_callback;
 
-bool standin_in_callback(void) { return in_callback; }
+bool standin_in_callback(void) {
+    return in_callback;
+}
 
 static subscriber *subscriber_of(uint64_t thread) {
     for (size_t i = 0; i < SUBSCRIBERS_MAX; i++)
@@ -251,7 +266,8 @@ td_acl_status standin_subscribe(uint64_t thread, standin_stream *s) {
         }
     if (!found) standin_refuse(document, "more than %d threads subscribe", SUBSCRIBERS_MAX);
     if (found->device != s->context->device)
-        standin_refuse(document, "one thread subscribes to streams of devices %d and %d: a thread serves one device", found->device, s->context->device);
+        standin_refuse(document, "one thread subscribes to streams of devices %d and %d: a thread serves one device",
+                       found->device, s->context->device);
     found->n_streams++;
     s->is_subscribed = true;
     s->subscriber = thread;
@@ -264,8 +280,13 @@ td_acl_status standin_unsubscribe(uint64_t thread, standin_stream *s) {
     const char *document = "runtime 12 aclrtUnSubscribeReport";
     standin_lock();
     subscriber *found = subscriber_of(thread);
-    if (!s->is_subscribed || s->subscriber != thread || !found) standin_refuse(document, "a thread unsubscribes from a stream that it has not subscribed to");
-    if (s->callbacks) standin_refuse(document, "a thread unsubscribes from a stream with %u callbacks that have not run: synchronise the stream first", s->callbacks);
+    if (!s->is_subscribed || s->subscriber != thread || !found)
+        standin_refuse(document, "a thread unsubscribes from a stream that it has not subscribed to");
+    if (s->callbacks)
+        standin_refuse(
+            document,
+            "a thread unsubscribes from a stream with %u callbacks that have not run: synchronise the stream first",
+            s->callbacks);
     s->is_subscribed = false;
     found->n_streams--;
     standin_unlock();
@@ -286,7 +307,8 @@ static void after(struct timespec *t, uint64_t ms) {
 td_acl_status standin_process_report(int32_t timeout_ms) {
     struct timespec until;
     uint64_t        me = (uint64_t)pthread_self();
-    if (timeout_ms == 0 || timeout_ms < -1) standin_refuse("runtime 12 aclrtProcessReport", "a timeout of %d ms: -1 or more than 0 is taken", timeout_ms);
+    if (timeout_ms == 0 || timeout_ms < -1)
+        standin_refuse("runtime 12 aclrtProcessReport", "a timeout of %d ms: -1 or more than 0 is taken", timeout_ms);
     after(&until, timeout_ms < 0 ? 1000000000 : (uint64_t)timeout_ms);
     standin_lock();
     subscriber *mine = subscriber_of(me);
@@ -334,7 +356,9 @@ static void run_callback(standin_op *op, standin_stream *s) {
     *r = (report){.fn = c->fn, .arg = c->arg, .stream = s, .holders = 2};
     standin_lock();
     subscriber *to = s->is_subscribed ? subscriber_of(s->subscriber) : NULL;
-    if (!to) standin_refuse("runtime 12 aclrtLaunchCallback", "a callback has come up on a stream to which no thread has subscribed");
+    if (!to)
+        standin_refuse("runtime 12 aclrtLaunchCallback",
+                       "a callback has come up on a stream to which no thread has subscribed");
     if (to->last)
         to->last->next = r;
     else
@@ -346,8 +370,10 @@ static void run_callback(standin_op *op, standin_stream *s) {
     while (!r->begun) {
         if (pthread_cond_timedwait(&progress, &lock, &until) != ETIMEDOUT || r->begun) continue;
         if (!to->polls)
-            standin_refuse("runtime 12 aclrtProcessReport",
-                           "a callback has lain for %llu ms: the thread that subscribed does not call aclrtProcessReport in a loop", (unsigned long long)patience);
+            standin_refuse(
+                "runtime 12 aclrtProcessReport",
+                "a callback has lain for %llu ms: the thread that subscribed does not call aclrtProcessReport in a loop",
+                (unsigned long long)patience);
         after(&until, patience);
     }
     while (c->blocks && !r->finished) pthread_cond_wait(&progress, &lock);

@@ -1,0 +1,135 @@
+/*
+ * The aclnn operations that the Ascend backend is to be made of, one line each, and the ladders that they are rungs of.
+ *
+ * DESIGN. An operation is two functions (docs/zh/context/two_phase_api.md of the op repositories):
+ *   opGetWorkspaceSize(arguments…, &workspace_bytes, &executor)      checks the arguments, takes no device time
+ *   op(workspace, workspace_bytes, executor, stream)                 runs it once, unless the executor was made repeatable
+ * TD_ACLNN_OPS is X(op, ladder, document, arguments…). A ladder is what the backend needs; its rungs, in the order of this
+ * list, are the operations that give it: the first one that the library has and whose document names the card's generation
+ * is taken. No header of the vendor that PyPI has declares them; scripts/ascend_op_docs.py compares this list with the op
+ * repositories, where somebody has those.
+ *
+ * Documents: "nn", "math", "transformer" are github.com/hicann/ops-nn, ops-math and ops-transformer.
+ */
+#ifndef TD_NPU_ASCEND_ACLNN_API_H
+#define TD_NPU_ASCEND_ACLNN_API_H
+
+#include "npu/ascend/acl_types.h"
+
+/* X(ladder, NULL or what takes its place where a library has no rung, what it is for) */
+#define TD_ACLNN_LADDERS(X)                                                        \
+    X(EMBEDDING, NULL, "rows of the embedding")                                    \
+    X(RMS_NORM, NULL, "RMS norm")                                                  \
+    X(ADD_RMS_NORM, "Add, then RmsNorm", "residual and RMS norm in one operation") \
+    X(DYNAMIC_QUANT, NULL, "int8 codes and a scale for each token")                \
+    X(QUANT_MATMUL, NULL, "products of W8A8")                                      \
+    X(MATMUL, NULL, "products of floats")                                          \
+    X(BATCH_MATMUL, NULL, "products of floats, a matrix for each head")            \
+    X(TRANSPOSE_BATCH_MATMUL, "BatchMatMul on transposed views",                   \
+      "products a head with the heads inside, for MLA's W_UK and W_UV")            \
+    X(SWIGLU, NULL, "silu(gate) * up")                                             \
+    X(ROPE, NULL, "rotary positions")                                              \
+    X(ADD, NULL, "sums")                                                           \
+    X(CAST, NULL, "f32 to bf16 and back")                                          \
+    X(GATHER, NULL, "rows by index")                                               \
+    X(KV_WRITE, NULL, "keys and values into their pages")                          \
+    X(ATTENTION, NULL, "attention over pages")                                     \
+    X(ROUTER, NULL, "a router's scores, groups and choice")                        \
+    X(TOPK, NULL, "the largest logits")
+
+/* The attention's arguments, shared by the versions up to where they part. */
+#define TD_ACLNN_ATTENTION_TENSOR_ARGS                                                                                   \
+    const td_acl_tensor *query, const td_acl_tensor_list *key, const td_acl_tensor_list *value,                          \
+        const td_acl_tensor *pse_shift, const td_acl_tensor *mask, const td_acl_int_array *query_lengths,                \
+        const td_acl_int_array *kv_lengths, const td_acl_tensor *dequant_scale1, const td_acl_tensor *quant_scale1,      \
+        const td_acl_tensor *dequant_scale2, const td_acl_tensor *quant_scale2, const td_acl_tensor *quant_offset2,      \
+        const td_acl_tensor *antiquant_scale, const td_acl_tensor *antiquant_offset, const td_acl_tensor *block_table,   \
+        const td_acl_tensor *query_padding, const td_acl_tensor *kv_padding, const td_acl_tensor *key_antiquant_scale,   \
+        const td_acl_tensor *key_antiquant_offset, const td_acl_tensor *value_antiquant_scale,                           \
+        const td_acl_tensor *value_antiquant_offset, const td_acl_tensor *key_prefix, const td_acl_tensor *value_prefix, \
+        const td_acl_int_array *prefix_length, const td_acl_tensor *query_rope, const td_acl_tensor *key_rope,           \
+        const td_acl_tensor *key_rope_antiquant_scale
+#define TD_ACLNN_ATTENTION_NUMBER_ARGS                                                                           \
+    int64_t heads, double scale, int64_t tokens_before, int64_t tokens_after, char *layout, int64_t kv_heads,    \
+        int64_t sparse_mode, int64_t inner_precise, int64_t block_tokens, int64_t antiquant_mode, bool with_lse, \
+        int64_t key_antiquant_mode, int64_t value_antiquant_mode
+#define TD_ACLNN_QUANT_MATMUL_ARGS                                                                                          \
+    const td_acl_tensor *x1, const td_acl_tensor *x2, const td_acl_tensor *x1_scale, const td_acl_tensor *x2_scale,         \
+        const td_acl_tensor *y_scale, const td_acl_tensor *x1_offset, const td_acl_tensor *x2_offset,                       \
+        const td_acl_tensor *y_offset, const td_acl_tensor *bias, bool transpose_x1, bool transpose_x2, int64_t group_size, \
+        td_acl_tensor *out
+
+#define TD_ACLNN_OPS(X)                                                                                                     \
+    X(aclnnEmbedding, EMBEDDING, "nn index/embedding", const td_acl_tensor *weight, const td_acl_tensor *indices,           \
+      const td_acl_tensor *out)                                                                                             \
+    X(aclnnRmsNorm, RMS_NORM, "nn norm/rms_norm", const td_acl_tensor *x, const td_acl_tensor *gamma, double epsilon,       \
+      const td_acl_tensor *out, const td_acl_tensor *rstd)                                                                  \
+    X(aclnnAddRmsNorm, ADD_RMS_NORM, "nn norm/add_rms_norm", const td_acl_tensor *x1, const td_acl_tensor *x2,              \
+      const td_acl_tensor *gamma, double epsilon, td_acl_tensor *out, td_acl_tensor *rstd, td_acl_tensor *sum)              \
+    X(aclnnDynamicQuant, DYNAMIC_QUANT, "nn quant/dynamic_quant", const td_acl_tensor *x, const td_acl_tensor *smooth,      \
+      const td_acl_tensor *out, const td_acl_tensor *scale)                                                                 \
+    X(aclnnQuantMatmulWeightNz, QUANT_MATMUL, "nn matmul/quant_batch_matmul_v3", TD_ACLNN_QUANT_MATMUL_ARGS)                \
+    X(aclnnQuantMatmulV5, QUANT_MATMUL, "nn matmul/quant_batch_matmul_v4", TD_ACLNN_QUANT_MATMUL_ARGS)                      \
+    X(aclnnQuantMatmulV4, QUANT_MATMUL, "nn matmul/quant_batch_matmul_v3", const td_acl_tensor *x1,                         \
+      const td_acl_tensor *x2, const td_acl_tensor *scale, const td_acl_tensor *offset, const td_acl_tensor *token_scale,   \
+      const td_acl_tensor *bias, bool transpose_x1, bool transpose_x2, const td_acl_tensor *out)                            \
+    X(aclnnMm, MATMUL, "nn matmul/mat_mul_v3", const td_acl_tensor *a, const td_acl_tensor *b, td_acl_tensor *out,          \
+      int8_t cube_math)                                                                                                     \
+    X(aclnnBatchMatMul, BATCH_MATMUL, "nn matmul/batch_mat_mul_v3", const td_acl_tensor *a, const td_acl_tensor *b,         \
+      td_acl_tensor *out, int8_t cube_math)                                                                                 \
+    X(aclnnTransposeBatchMatMul, TRANSPOSE_BATCH_MATMUL, "nn matmul/transpose_batch_mat_mul", const td_acl_tensor *x1,      \
+      const td_acl_tensor *x2, const td_acl_tensor *bias, const td_acl_tensor *scale, const td_acl_int_array *perm_x1,      \
+      const td_acl_int_array *perm_x2, const td_acl_int_array *perm_y, int8_t cube_math, const int32_t batch_split,         \
+      td_acl_tensor *out)                                                                                                   \
+    X(aclnnSwiGlu, SWIGLU, "nn activation/swi_glu", const td_acl_tensor *x, int64_t dim, const td_acl_tensor *out)          \
+    X(aclnnRotaryPositionEmbedding, ROPE, "transformer posembedding/rotary_position_embedding", const td_acl_tensor *x,     \
+      const td_acl_tensor *cos, const td_acl_tensor *sin, int64_t mode, td_acl_tensor *out)                                 \
+    X(aclnnAdd, ADD, "math math/add", const td_acl_tensor *a, const td_acl_tensor *b, const td_acl_scalar *alpha,           \
+      td_acl_tensor *out)                                                                                                   \
+    X(aclnnCast, CAST, "math math/cast", const td_acl_tensor *x, const td_acl_dtype dtype, td_acl_tensor *out)              \
+    X(aclnnGatherV2, GATHER, "nn index/gather_v2", const td_acl_tensor *x, int64_t dim, const td_acl_tensor *index,         \
+      td_acl_tensor *out)                                                                                                   \
+    X(aclnnScatterPaKvCache, KV_WRITE, "transformer attention/scatter_pa_kv_cache", const td_acl_tensor *key,               \
+      td_acl_tensor *key_cache, const td_acl_tensor *slots, const td_acl_tensor *value, td_acl_tensor *value_cache,         \
+      const td_acl_tensor *compress_lengths, const td_acl_tensor *compress_offsets, const td_acl_tensor *seq_lengths,       \
+      char *cache_mode, char *scatter_mode, const td_acl_int_array *strides, const td_acl_int_array *offsets)               \
+    X(aclnnScatterNdUpdate, KV_WRITE, "nn index/scatter_nd_update", td_acl_tensor *x, const td_acl_tensor *indices,         \
+      const td_acl_tensor *updates)                                                                                         \
+    X(aclnnFusedInferAttentionScoreV4, ATTENTION, "transformer attention/fused_infer_attention_score",                      \
+      TD_ACLNN_ATTENTION_TENSOR_ARGS, const td_acl_tensor *query_dequant_scale, const td_acl_tensor *sink,                  \
+      TD_ACLNN_ATTENTION_NUMBER_ARGS, int64_t query_quant_mode, const td_acl_tensor *out, const td_acl_tensor *lse)         \
+    X(aclnnFusedInferAttentionScoreV3, ATTENTION, "transformer attention/fused_infer_attention_score",                      \
+      TD_ACLNN_ATTENTION_TENSOR_ARGS, TD_ACLNN_ATTENTION_NUMBER_ARGS, const td_acl_tensor *out, const td_acl_tensor *lse)   \
+    X(aclnnFusedInferAttentionScoreV5, ATTENTION, "transformer attention/fused_infer_attention_score",                      \
+      TD_ACLNN_ATTENTION_TENSOR_ARGS, const td_acl_tensor *query_dequant_scale, const td_acl_tensor *sink,                  \
+      const td_acl_int_array *query_start, const td_acl_int_array *kv_start, TD_ACLNN_ATTENTION_NUMBER_ARGS,                \
+      int64_t query_quant_mode, int64_t pse_type, const td_acl_tensor *out, const td_acl_tensor *lse)                       \
+    X(aclnnMoeGatingTopK, ROUTER, "transformer moe/moe_gating_top_k", const td_acl_tensor *x, const td_acl_tensor *bias,    \
+      int64_t k, int64_t k_group, int64_t n_group, int64_t group_mode, int64_t renorm, int64_t norm_type, bool with_scores, \
+      double scale, double eps, const td_acl_tensor *out, const td_acl_tensor *ids, const td_acl_tensor *scores)            \
+    X(aclnnMoeGatingTopKSoftmaxV2, ROUTER, "transformer moe/moe_gating_top_k_softmax_v2", const td_acl_tensor *x,           \
+      const td_acl_tensor *finished, int64_t k, int64_t renorm, bool with_scores, const td_acl_tensor *out,                 \
+      const td_acl_tensor *ids, const td_acl_tensor *scores)                                                                \
+    X(aclnnTopk, TOPK, "math math/topk", const td_acl_tensor *x, int64_t k, int64_t dim, bool largest, bool sorted,         \
+      td_acl_tensor *values, td_acl_tensor *indices)
+
+typedef enum {
+#define TD_ACLNN_LADDER(name, without, purpose) TD_ACLNN_LADDER_##name,
+    TD_ACLNN_LADDERS(TD_ACLNN_LADDER)
+#undef TD_ACLNN_LADDER
+        TD_ACLNN_LADDER_COUNT,
+} td_aclnn_ladder;
+
+typedef td_aclnn_status (*td_aclnn_run)(void *workspace, uint64_t workspace_bytes, td_acl_executor *executor,
+                                        td_acl_stream stream);
+
+/** Both functions of each operation that was found; NULL, both, where one is missing. */
+typedef struct {
+#define TD_ACLNN_MEMBERS(op, ladder, document, ...)                                                                \
+    td_aclnn_status (*op##GetWorkspaceSize)(__VA_ARGS__, uint64_t * workspace_bytes, td_acl_executor * *executor); \
+    td_aclnn_run op;
+    TD_ACLNN_OPS(TD_ACLNN_MEMBERS)
+#undef TD_ACLNN_MEMBERS
+} td_aclnn;
+
+#endif

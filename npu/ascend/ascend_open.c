@@ -1,0 +1,212 @@
+/* Opening and closing an Ascend card, its memory, what it says of itself. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "npu/ascend/ascend_device.h"
+
+/* ---- the process's ----------------------------------------------------------------------------- */
+
+static pthread_mutex_t     process_lock = PTHREAD_MUTEX_INITIALIZER;
+static td_ascend_libraries libraries; /* loaded with the first card, and kept: they have threads and handlers of their own */
+static uint32_t            cards_open; /* both under the lock */
+
+/** The runtime's own words on its last failure, "" without. They have lines; a sentence has none. */
+static void recent_words(const td_acl *acl, char *out, size_t bytes) {
+    const char *words = acl->aclGetRecentErrMsg();
+    snprintf(out, bytes, "%s", words ? words : "");
+    for (char *c = out; *c; c++)
+        if (*c == '\n' || *c == '\r' || *c == '\t') *c = ' ';
+}
+
+static td_status open_process(td_error *err) {
+    pthread_mutex_lock(&process_lock);
+    td_status st = libraries.n_libraries ? TD_OK : td_ascend_load(&libraries, err);
+    if (st == TD_OK && !cards_open) {
+        td_acl_status code = libraries.acl.aclInit(NULL);
+        if (code != TD_ACL_SUCCESS && code != TD_ACL_ERROR_REPEAT_INITIALIZE) {
+            char words[256];
+            recent_words(&libraries.acl, words, sizeof words);
+            st = td_fail(err, TD_EDEVICE, "aclInit failed with %d: %s; is the driver installed, and may this user use the cards?", code, words);
+        }
+    }
+    if (st == TD_OK) cards_open++;
+    pthread_mutex_unlock(&process_lock);
+    return st;
+}
+
+static void close_process(void) {
+    pthread_mutex_lock(&process_lock);
+    if (--cards_open == 0) (void)libraries.acl.aclFinalize();
+    pthread_mutex_unlock(&process_lock);
+}
+
+/* ---- the card ---------------------------------------------------------------------------------- */
+
+td_status td_ascend_failed(td_ascend_npu *d, const char *call, td_acl_status code, td_error *err) {
+    char      words[256];
+    bool      no_memory = code == TD_ACL_ERROR_RT_MEMORY_ALLOCATION || code == TD_ACL_ERROR_RT_DEVICE_OOM;
+    td_status st = no_memory ? TD_ENOMEM : TD_EDEVICE;
+    recent_words(d->acl, words, sizeof words);
+    if (err) return td_fail(err, st, "%s failed on card %d with %d: %s", call, d->card, code, *words ? words : "the runtime says no more");
+    td_err("%s failed on card %d with %d: %s", call, d->card, code, words);
+    return st;
+}
+
+td_status td_ascend_enter(td_ascend_npu *d) {
+    td_acl_status code = d->acl->aclrtSetCurrentContext(d->context);
+    return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtSetCurrentContext", code, NULL);
+}
+
+static void close_card(td_npu *base) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    if (d->context && td_ascend_enter(d) == TD_OK) {
+        if (d->one) (void)d->acl->aclrtFree(d->one);
+        if (d->setup) (void)d->acl->aclrtDestroyStream(d->setup);
+        (void)d->acl->aclrtDestroyContext(d->context);
+    }
+    free(d);
+    close_process();
+}
+
+static void caps(td_npu *base, td_npu_caps *out) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    size_t         free_bytes = 0, total = 0;
+    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL};
+    if (td_ascend_enter(d) == TD_OK && d->acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free_bytes, &total) == TD_ACL_SUCCESS) {
+        out->memory_free = free_bytes;
+        out->memory_total = total;
+    }
+    const char *soc = d->acl->aclrtGetSocName();
+    snprintf(out->text, sizeof out->text, "%s, card %d (CANN %.64s)", soc ? soc : "Ascend", d->card, *d->l->cann ? d->l->cann : "of an unknown version");
+}
+
+static void report(td_npu *base, td_npu_report *out) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    *out = (td_npu_report){.layer = TD_NO_LAYER};
+    out->link_down_bytes = atomic_load_explicit(&d->down_bytes, memory_order_relaxed);
+    out->link_up_bytes = atomic_load_explicit(&d->up_bytes, memory_order_relaxed);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+static td_status zeroed(td_ascend_npu *d, void *p, size_t bytes, td_error *err) {
+    td_acl_status code = d->acl->aclrtMemsetAsync(p, bytes, 0, bytes, d->setup);
+    if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, "aclrtMemsetAsync", code, err);
+    code = d->acl->aclrtSynchronizeStream(d->setup);
+    return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtSynchronizeStream", code, err);
+}
+
+static td_status alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    char           call[64];
+    *out = NULL;
+    TD_TRY(td_ascend_enter(d));
+    snprintf(call, sizeof call, "aclrtMalloc of %zu bytes", bytes);
+    td_acl_status code = d->acl->aclrtMalloc(out, bytes, TD_ACL_MEM_MALLOC_HUGE_FIRST);
+    if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, call, code, err);
+    td_status st = zeroed(d, *out, bytes, err);
+    if (st == TD_OK) return TD_OK;
+    (void)d->acl->aclrtFree(*out);
+    *out = NULL;
+    return st;
+}
+
+static void release(td_npu *base, void *p, size_t bytes) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    (void)bytes;
+    if (!p || td_ascend_enter(d) != TD_OK) return;
+    td_acl_status code = d->acl->aclrtFree(p);
+    if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclrtFree", code, NULL);
+}
+
+static td_status host_alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    char           call[64];
+    *out = NULL;
+    TD_TRY(td_ascend_enter(d));
+    snprintf(call, sizeof call, "aclrtMallocHost of %zu bytes", bytes);
+    td_acl_status code = d->acl->aclrtMallocHost(out, bytes);
+    if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, call, code, err);
+    memset(*out, 0, bytes);
+    return TD_OK;
+}
+
+static void host_release(td_npu *base, void *p, size_t bytes) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    (void)bytes;
+    if (!p || td_ascend_enter(d) != TD_OK) return;
+    td_acl_status code = d->acl->aclrtFreeHost(p);
+    if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclrtFreeHost", code, NULL);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------- */
+
+static const td_npu_ops OPS = {
+    .name = "ascend",
+    .close = close_card,
+    .caps = caps,
+    .report = report,
+    .alloc = alloc,
+    .free = release,
+    .host_alloc = host_alloc,
+    .host_free = host_release,
+    .stream_create = td_ascend_stream_create,
+    .stream_destroy = td_ascend_stream_destroy,
+    .stream_sync = td_ascend_stream_sync,
+    .copy = td_ascend_copy,
+    .host_call = td_ascend_host_call,
+    .bell_ring = td_ascend_bell_ring,
+    .bell_wait = td_ascend_bell_wait,
+    .graph_begin = td_ascend_graph_begin,
+    .graph_end = td_ascend_graph_end,
+    .graph_launch = td_ascend_graph_launch,
+    .graph_destroy = td_ascend_graph_destroy,
+};
+
+static td_status open_card(td_ascend_npu *d, td_error *err) {
+    uint32_t      n = 0;
+    const uint32_t one = 1;
+    td_acl_status code = d->acl->aclrtGetDeviceCount(&n);
+    if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, "aclrtGetDeviceCount", code, err);
+    if (d->card < 0 || (uint32_t)d->card >= n)
+        return td_fail(err, TD_EINVAL, "there is no Ascend card %d: this process sees %u (ASCEND_RT_VISIBLE_DEVICES, or the container, may hide some)", d->card, n);
+    code = d->acl->aclrtCreateContext(&d->context, d->card);
+    if (code != TD_ACL_SUCCESS) {
+        d->context = NULL;
+        return td_ascend_failed(d, "aclrtCreateContext", code, err);
+    }
+    code = d->acl->aclrtCreateStreamWithConfig(&d->setup, 0, TD_ACL_STREAM_FAST_LAUNCH);
+    if (code != TD_ACL_SUCCESS) {
+        d->setup = NULL;
+        return td_ascend_failed(d, "aclrtCreateStreamWithConfig", code, err);
+    }
+    TD_TRY(alloc(&d->base, sizeof one, (void **)&d->one, err));
+    code = d->acl->aclrtMemcpy(d->one, sizeof one, &one, sizeof one, TD_ACL_MEMCPY_HOST_TO_DEVICE);
+    return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtMemcpy", code, err);
+}
+
+td_status td_ascend_npu_open(const td_npu_config *config, int32_t card, td_npu **out, td_error *err) {
+    *out = NULL;
+    if (config->act_dtype != TD_DT_BF16) return td_fail(err, TD_ENOTSUP, "an Ascend card computes with bf16 activations only: use another quantization than none");
+    TD_TRY(open_process(err));
+    td_ascend_npu *d = calloc(1, sizeof *d);
+    if (!d) {
+        close_process();
+        return td_fail(err, TD_ENOMEM, "out of memory for the device");
+    }
+    d->base.ops = &OPS;
+    d->l = &libraries;
+    d->acl = &libraries.acl;
+    d->config = *config;
+    d->card = card;
+    td_status st = open_card(d, err);
+    if (st != TD_OK) {
+        close_card(&d->base);
+        return st;
+    }
+    *out = &d->base;
+    return TD_OK;
+}

@@ -1,0 +1,109 @@
+/*
+ * Device memory with an address that the host cannot touch, and pinned memory. Memory that is given out holds noise: "does
+ * not initialise" (runtime 11-01 aclrtMalloc, 11-02 aclrtMallocHost).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "standin.h"
+
+static standin_memory **pieces; /* by address */
+static size_t           n_pieces, room;
+
+static size_t pages(size_t bytes) {
+    return (bytes + 4095) / 4096 * 4096;
+}
+
+/** The first piece behind `at`; the one before may hold it. */
+static size_t behind(const char *at) {
+    size_t lo = 0, hi = n_pieces;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (pieces[mid]->given <= at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+standin_memory *standin_memory_of(const void *at, size_t bytes) {
+    size_t i = behind(at);
+    if (!i) return NULL;
+    standin_memory *m = pieces[i - 1];
+    size_t          offset = (size_t)((const char *)at - m->given);
+    return offset <= m->bytes && bytes <= m->bytes - offset ? m : NULL;
+}
+
+void *standin_real(const void *at, size_t bytes, const char *what) {
+    standin_lock();
+    standin_memory *m = standin_memory_of(at, bytes);
+    if (!m)
+        standin_refuse("runtime 11-01 aclrtFree", "%s uses %zu bytes at %p, which are in no live memory of a device", what,
+                       bytes, at);
+    void *real = m->real + ((const char *)at - m->given);
+    standin_unlock();
+    return real;
+}
+
+size_t standin_memory_bytes(int32_t device) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < n_pieces; i++)
+        if (pieces[i]->device == device) bytes += pieces[i]->bytes;
+    return bytes;
+}
+
+td_acl_status standin_memory_add(int32_t device, size_t bytes, void **out) {
+    size_t limit = standin_setting("TD_STANDIN_MEMORY", (size_t)2 << 30), mapped = pages(bytes);
+    *out = NULL;
+    standin_lock();
+    size_t used = standin_memory_bytes(device);
+    standin_unlock();
+    if (device >= 0 && (used > limit || bytes > limit - used))
+        return standin_fail(TD_ACL_ERROR_RT_MEMORY_ALLOCATION, "device %d has %zu bytes, %zu are taken: %zu more do not fit",
+                            device, limit, used, bytes);
+    standin_memory *m = calloc(1, sizeof *m);
+    void           *real = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *given = device < 0 ? real : mmap(NULL, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!m || real == MAP_FAILED || given == MAP_FAILED)
+        return standin_fail(TD_ACL_ERROR_RT_MEMORY_ALLOCATION, "%zu bytes cannot be mapped: %s", bytes, strerror(errno));
+    /* Noise at both ends only: touching all pages of a large cache would be for nothing. */
+    memset(real, 0xa5, bytes < 8192 ? bytes : 8192);
+    if (bytes > 8192) memset((char *)real + bytes - 4096, 0xa5, 4096);
+    *m = (standin_memory){.given = given, .real = real, .bytes = bytes, .device = device};
+    standin_lock();
+    static uint64_t last_id;
+    m->id = ++last_id;
+    if (n_pieces == room) {
+        room = room ? room * 2 : 64;
+        pieces = realloc(pieces, room * sizeof *pieces);
+    }
+    size_t at = behind(given);
+    memmove(pieces + at + 1, pieces + at, (n_pieces++ - at) * sizeof *pieces);
+    pieces[at] = m;
+    standin_unlock();
+    *out = given;
+    return TD_ACL_SUCCESS;
+}
+
+void standin_memory_remove(void *at, bool pinned) {
+    const char *document = pinned ? "runtime 11-02 aclrtFreeHost" : "runtime 11-01 aclrtFree";
+    standin_lock();
+    size_t          i = behind(at);
+    standin_memory *m = i ? pieces[i - 1] : NULL;
+    if (!m || m->given != at || (m->device < 0) != pinned)
+        standin_refuse(document, "%p is freed and is not the beginning of %s memory", at, pinned ? "pinned" : "device");
+    if (m->in_flight)
+        standin_refuse(document, "%p is freed while operations that use it are enqueued: freeing does not wait for them",
+                       at);
+    if (m->in_graphs)
+        standin_refuse("runtime dev_guide 04-01, limit 7",
+                       "%p is freed while a capture uses it: its memory has to live until the capture is destroyed", at);
+    memmove(pieces + i - 1, pieces + i, (--n_pieces - (i - 1)) * sizeof *pieces);
+    standin_unlock();
+    munmap(m->real, pages(m->bytes)); /* a device address is never given out again, so that a stale one is always found */
+    standin_history_free(m->history);
+    free(m);
+}

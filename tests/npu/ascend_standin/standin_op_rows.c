@@ -1,0 +1,395 @@
+/*
+ * Operations that work on rows: embedding, norms, quantisation, SwiGLU, rope, sums, casts, gather, top-k. Sums and products
+ * are f32, results are rounded once, to the output's dtype.
+ */
+#include <stdlib.h>
+
+#include "standin_op.h"
+
+#define NN "hicann/ops-nn "
+#define MATH "hicann/ops-math "
+#define TF "hicann/ops-transformer "
+
+static void need(const td_acl_executor *x, bool ok, const char *rule) {
+    if (!ok) standin_bad(x, "%s", rule);
+}
+
+static void need_floats(const td_acl_executor *x, const standin_tensor *t) {
+    need(x, standin_is_float(t->dtype), "a tensor's dtype is none of FLOAT, FLOAT16, BFLOAT16");
+    need(x, t->format == TD_ACL_FORMAT_ND, "a tensor's format is not ND");
+}
+
+/** The last dimension of a view in steps of one: what this stand-in reads; the documents allow more. */
+static void need_rows(const td_acl_executor *x, const standin_tensor *t) {
+    need(x, !t->n_view || standin_last(t) <= 1 || t->strides[t->n_view - 1] == 1,
+         "the last dimension of a view is not contiguous");
+}
+
+static bool is_index(const standin_tensor *t) {
+    return t->dtype == TD_ACL_INT32 || t->dtype == TD_ACL_INT64;
+}
+
+/* ---- embedding, gather -------------------------------------------------------------------------- */
+
+static void run_embedding(const standin_call *c) {
+    const standin_tensor *w = c->t[0], *ids = c->t[1], *out = c->t[2];
+    size_t                row = (size_t)w->view[1] * standin_dtype_bytes(w->dtype);
+    for (int64_t i = 0, n = standin_count(ids); i < n; i++) {
+        int64_t id = standin_get_int(c->at[1], ids->dtype, i);
+        if (id < 0 || id >= w->view[0])
+            standin_refuse(NN "index/embedding", "%s: index %lld of %lld rows", c->op, (long long)id, (long long)w->view[0]);
+        memcpy((char *)c->at[2] + (size_t)i * row,
+               (const char *)c->at[0] + (size_t)(id * w->strides[0]) * standin_dtype_bytes(w->dtype), row);
+    }
+    (void)out;
+}
+
+td_aclnn_status aclnnEmbeddingGetWorkspaceSize(const td_acl_tensor *weight, const td_acl_tensor *indices,
+                                               const td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnEmbedding", NN "index/embedding");
+    const standin_tensor *w = standin_add(x, weight, "weight", STANDIN_IN),
+                         *i = standin_add(x, indices, "indices", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
+    need(x, w->n_view == 2, "weight has not two dimensions");
+    need(x, is_index(i), "indices are neither INT32 nor INT64");
+    need(x, o->dtype == w->dtype, "out has another dtype than weight");
+    need(x, o->n_view == i->n_view + 1 && standin_last(o) == w->view[1] && standin_rows(o) == standin_count(i),
+         "out's shape is not that of indices and a row");
+    need(x, standin_contiguous(i) && standin_contiguous(o), "indices or out are not contiguous");
+    need_rows(x, w);
+    return standin_end(x, run_embedding, NULL, 0, 0, ws, executor);
+}
+STANDIN_SECOND(aclnnEmbedding)
+
+static void run_gather(const standin_call *c) {
+    const standin_tensor *t = c->t[0], *index = c->t[1];
+    size_t                row = (size_t)(standin_count(t) / t->view[0]) * standin_dtype_bytes(t->dtype);
+    for (int64_t i = 0, n = standin_count(index); i < n; i++) {
+        int64_t id = standin_get_int(c->at[1], index->dtype, i);
+        if (id < 0 || id >= t->view[0])
+            standin_refuse(NN "index/gather_v2", "%s: index %lld of %lld", c->op, (long long)id, (long long)t->view[0]);
+        memcpy((char *)c->at[2] + (size_t)i * row, (const char *)c->at[0] + (size_t)id * row, row);
+    }
+}
+
+td_aclnn_status aclnnGatherV2GetWorkspaceSize(const td_acl_tensor *self, int64_t dim, const td_acl_tensor *index,
+                                              td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnGatherV2", NN "index/gather_v2");
+    const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN), *i = standin_add(x, index, "index", STANDIN_IN),
+                         *o = standin_add(x, out, "out", STANDIN_OUT);
+    need(x, dim == 0 || dim == -(int64_t)t->n_view, "dim is not the first one, the only one here");
+    need(x, is_index(i), "index is neither INT32 nor INT64");
+    need(x, o->dtype == t->dtype, "out has another dtype than self");
+    need(x, o->n_view == t->n_view + i->n_view - 1 && standin_count(o) * t->view[0] == standin_count(t) * standin_count(i),
+         "out's shape is not index's and the rest of self's");
+    need(x, standin_contiguous(t) && standin_contiguous(i) && standin_contiguous(o), "a tensor is not contiguous");
+    return standin_end(x, run_gather, NULL, 0, 0, ws, executor);
+}
+STANDIN_SECOND(aclnnGatherV2)
+
+/* ---- norms ------------------------------------------------------------------------------------- */
+
+static void norm_row(const float *x, int64_t n, double epsilon, const void *gamma, td_acl_dtype gamma_type, void *out,
+                     td_acl_dtype out_type, float *rstd) {
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    *rstd = 1 / sqrtf(sum / (float)n + (float)epsilon);
+    for (int64_t i = 0; i < n; i++) standin_set(out, out_type, i, x[i] * *rstd * standin_get(gamma, gamma_type, i));
+}
+
+static char *row_at(const standin_call *c, int i, int64_t r) {
+    return (char *)c->at[i] + (size_t)standin_row(c->t[i], r) * standin_dtype_bytes(c->t[i]->dtype);
+}
+
+static void run_rms_norm(const standin_call *c) {
+    int64_t n = standin_last(c->t[0]);
+    float  *x = malloc((size_t)n * sizeof *x);
+    for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++) {
+        for (int64_t i = 0; i < n; i++) x[i] = standin_get(row_at(c, 0, r), c->t[0]->dtype, i);
+        norm_row(x, n, *(const double *)c->args, c->at[1], c->t[1]->dtype, row_at(c, 2, r), c->t[2]->dtype,
+                 (float *)c->at[3] + r);
+    }
+    free(x);
+}
+
+td_aclnn_status aclnnRmsNormGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *gamma, double epsilon,
+                                             const td_acl_tensor *out, const td_acl_tensor *rstd, uint64_t *ws,
+                                             td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnRmsNorm", NN "norm/rms_norm");
+    const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *g = standin_add(x, gamma, "gamma", STANDIN_IN),
+                         *o = standin_add(x, out, "yOut", STANDIN_OUT), *s = standin_add(x, rstd, "rstdOut", STANDIN_OUT);
+    need_floats(x, t);
+    need(x, g->dtype == TD_ACL_FLOAT || g->dtype == t->dtype, "gamma is neither FLOAT nor of x's dtype");
+    need(x, o->dtype == t->dtype && s->dtype == TD_ACL_FLOAT, "yOut is not of x's dtype, or rstdOut not FLOAT");
+    need(x, g->n_view == 1 && g->view[0] == standin_last(t), "gamma's shape is not the last dimension of x");
+    need(x, standin_same_shape(o, t), "yOut's shape is not x's");
+    need(x, s->n_view == t->n_view && standin_last(s) == 1 && standin_count(s) == standin_rows(t),
+         "rstdOut's shape is not x's with 1 for the last dimension");
+    need(x, standin_contiguous(g) && standin_contiguous(s), "gamma or rstdOut is not contiguous");
+    need_rows(x, t);
+    need_rows(x, o);
+    return standin_end(x, run_rms_norm, &epsilon, sizeof epsilon, 512, ws, executor);
+}
+STANDIN_SECOND(aclnnRmsNorm)
+
+static void run_add_rms_norm(const standin_call *c) {
+    int64_t n = standin_last(c->t[0]);
+    float  *x = malloc((size_t)n * sizeof *x);
+    for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++) {
+        float rstd;
+        for (int64_t i = 0; i < n; i++)
+            x[i] = standin_get(row_at(c, 0, r), c->t[0]->dtype, i) + standin_get(row_at(c, 1, r), c->t[1]->dtype, i);
+        norm_row(x, n, *(const double *)c->args, c->at[2], c->t[2]->dtype, row_at(c, 3, r), c->t[3]->dtype, &rstd);
+        if (c->t[4]) ((float *)c->at[4])[r] = rstd;
+        for (int64_t i = 0; c->t[5] && i < n; i++) standin_set(row_at(c, 5, r), c->t[5]->dtype, i, x[i]);
+    }
+    free(x);
+}
+
+td_aclnn_status aclnnAddRmsNormGetWorkspaceSize(const td_acl_tensor *x1, const td_acl_tensor *x2, const td_acl_tensor *gamma,
+                                                double epsilon, td_acl_tensor *out, td_acl_tensor *rstd, td_acl_tensor *sum,
+                                                uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnAddRmsNorm", NN "norm/add_rms_norm");
+    const standin_tensor *a = standin_add(x, x1, "x1", STANDIN_IN), *b = standin_add(x, x2, "x2", STANDIN_IN),
+                         *g = standin_add(x, gamma, "gamma", STANDIN_IN), *o = standin_add(x, out, "yOut", STANDIN_OUT),
+                         *s = standin_add(x, rstd, "rstdOut", STANDIN_OUT | STANDIN_OPTIONAL),
+                         *xo = standin_add(x, sum, "xOut", STANDIN_OUT | STANDIN_OPTIONAL);
+    need_floats(x, a);
+    need(x, b->dtype == a->dtype && g->dtype == a->dtype && o->dtype == a->dtype,
+         "x2, gamma and yOut are not of x1's dtype");
+    need(x, standin_same_shape(a, b) && standin_same_shape(a, o), "x2 or yOut has another shape than x1");
+    need(x, !s || xo, "rstdOut is given and xOut is not");
+    need(x, !s || (s->dtype == TD_ACL_FLOAT && standin_count(s) == standin_rows(a)),
+         "rstdOut is not FLOAT of one value a row");
+    need(x, !xo || (xo->dtype == a->dtype && standin_same_shape(a, xo)), "xOut is not of x1's shape and dtype");
+    /* Without rstdOut gamma is [1, n] and not FLOAT; with it gamma is [n] (the table of A2). */
+    need(x, standin_last(g) == standin_last(a) && standin_count(g) == standin_last(a),
+         "gamma's shape is not the last dimension of x1");
+    need(x, s || (g->n_view == 2 && g->dtype != TD_ACL_FLOAT),
+         "without rstdOut gamma has to be [1, n] of FLOAT16 or BFLOAT16");
+    need(x, epsilon >= 0, "epsilon is negative");
+    need_rows(x, a);
+    need_rows(x, b);
+    need_rows(x, o);
+    return standin_end(x, run_add_rms_norm, &epsilon, sizeof epsilon, 512, ws, executor);
+}
+STANDIN_SECOND(aclnnAddRmsNorm)
+
+/* ---- quantisation ------------------------------------------------------------------------------ */
+
+static void run_dynamic_quant(const standin_call *c) {
+    int64_t n = standin_last(c->t[0]);
+    for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++) {
+        float most = 0;
+        for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(standin_get(row_at(c, 0, r), c->t[0]->dtype, i)));
+        float scale = most / 127;
+        ((float *)c->at[3])[r] = scale;
+        for (int64_t i = 0; i < n; i++)
+            ((int8_t *)row_at(c, 2, r))[i] =
+                scale > 0 ? (int8_t)rintf(standin_get(row_at(c, 0, r), c->t[0]->dtype, i) / scale) : 0;
+    }
+}
+
+td_aclnn_status aclnnDynamicQuantGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *smooth,
+                                                  const td_acl_tensor *out, const td_acl_tensor *scale, uint64_t *ws,
+                                                  td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnDynamicQuant", NN "quant/dynamic_quant");
+    const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN),
+                         *m = standin_add(x, smooth, "smoothScalesOptional", STANDIN_OPTIONAL),
+                         *o = standin_add(x, out, "yOut", STANDIN_OUT), *s = standin_add(x, scale, "scaleOut", STANDIN_OUT);
+    need(x, t->dtype == TD_ACL_BF16 || t->dtype == TD_ACL_FLOAT16, "x is neither FLOAT16 nor BFLOAT16");
+    need(x, !m, "smooth scales are not computed with by this stand-in");
+    need(x, o->dtype == TD_ACL_INT8 && s->dtype == TD_ACL_FLOAT,
+         "yOut is not INT8 (INT4 is not here), or scaleOut not FLOAT");
+    need(x, t->n_view >= 2, "x has less than two dimensions");
+    need(x, standin_same_shape(o, t), "yOut's shape is not x's");
+    need(x, s->n_view + 1 == t->n_view && standin_count(s) == standin_rows(t),
+         "scaleOut's shape is not x's without the last dimension");
+    need(x, standin_contiguous(s), "scaleOut is not contiguous");
+    need_rows(x, t);
+    need_rows(x, o);
+    return standin_end(x, run_dynamic_quant, NULL, 0, 0, ws, executor);
+}
+STANDIN_SECOND(aclnnDynamicQuant)
+
+/* ---- SwiGLU ------------------------------------------------------------------------------------ */
+
+static void run_swiglu(const standin_call *c) {
+    int64_t n = standin_last(c->t[1]);
+    for (int64_t r = 0, rows = standin_rows(c->t[1]); r < rows; r++)
+        for (int64_t i = 0; i < n; i++) {
+            float a = standin_get(row_at(c, 0, r), c->t[0]->dtype, i),
+                  b = standin_get(row_at(c, 0, r), c->t[0]->dtype, n + i);
+            standin_set(row_at(c, 1, r), c->t[1]->dtype, i, a / (1 + expf(-a)) * b);
+        }
+}
+
+td_aclnn_status aclnnSwiGluGetWorkspaceSize(const td_acl_tensor *self, int64_t dim, const td_acl_tensor *out, uint64_t *ws,
+                                            td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnSwiGlu", NN "activation/swi_glu");
+    const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
+    need_floats(x, t);
+    need(x, o->dtype == t->dtype, "out has another dtype than x");
+    need(x, dim == -1 || dim == (int64_t)t->n_view - 1, "dim is not the last one, the only one here");
+    need(x, t->n_view > 0 && standin_last(t) % 2 == 0, "the dimension that is halved is odd");
+    need(x, standin_last(o) * 2 == standin_last(t) && standin_rows(o) == standin_rows(t),
+         "out's shape is not x's with half the last dimension");
+    need(x, standin_contiguous(t) && standin_contiguous(o), "x or out is not contiguous");
+    return standin_end(x, run_swiglu, NULL, 0, 0, ws, executor);
+}
+STANDIN_SECOND(aclnnSwiGlu)
+
+/* ---- rope -------------------------------------------------------------------------------------- */
+
+/** Row r of a tensor that x's rows are broadcast to: a dimension of 1 stands for all. */
+static int64_t broadcast_row(const standin_tensor *x, const standin_tensor *t, int64_t r) {
+    int64_t at = 0;
+    for (uint32_t i = x->n_view - 1; i-- > 0; r /= x->view[i]) at += (t->view[i] == 1 ? 0 : r % x->view[i]) * t->strides[i];
+    return at;
+}
+
+static void run_rope(const standin_call *c) {
+    const standin_tensor *x = c->t[0];
+    int64_t               d = standin_last(x), half = d / 2, mode = *(const int64_t *)c->args;
+    float                *row = malloc((size_t)d * sizeof *row);
+    for (int64_t r = 0, rows = standin_rows(x); r < rows; r++) {
+        const char *cos =
+            (const char *)c->at[1] + (size_t)broadcast_row(x, c->t[1], r) * standin_dtype_bytes(c->t[1]->dtype);
+        const char *sin =
+            (const char *)c->at[2] + (size_t)broadcast_row(x, c->t[2], r) * standin_dtype_bytes(c->t[2]->dtype);
+        for (int64_t i = 0; i < d; i++) row[i] = standin_get(row_at(c, 0, r), x->dtype, i);
+        for (int64_t i = 0; i < d; i++) {
+            float other = mode == 0 ? (i < half ? -row[i + half] : row[i - half]) : (i % 2 ? row[i - 1] : -row[i + 1]);
+            standin_set(row_at(c, 3, r), c->t[3]->dtype, i,
+                        row[i] * standin_get(cos, c->t[1]->dtype, i) + other * standin_get(sin, c->t[2]->dtype, i));
+        }
+    }
+    free(row);
+}
+
+td_aclnn_status aclnnRotaryPositionEmbeddingGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *cos,
+                                                             const td_acl_tensor *sin, int64_t mode, td_acl_tensor *out,
+                                                             uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnRotaryPositionEmbedding", TF "posembedding/rotary_position_embedding");
+    const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *cs = standin_add(x, cos, "cos", STANDIN_IN),
+                         *sn = standin_add(x, sin, "sin", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
+    need_floats(x, t);
+    need(x, cs->dtype == t->dtype && sn->dtype == t->dtype && o->dtype == t->dtype, "cos, sin and out are not of x's dtype");
+    need(x, t->n_view == 3 || t->n_view == 4, "x has neither three nor four dimensions");
+    need(x, mode == 0 || mode == 1, "mode is neither 0 (halves) nor 1 (pairs), which A2 and A3 have");
+    need(x, standin_same_shape(o, t) && standin_same_shape(cs, sn), "out's shape is not x's, or cos and sin differ");
+    need(x, cs->n_view == t->n_view && standin_last(cs) == standin_last(t),
+         "cos has another number of dimensions, or another last one, than x");
+    need(x, standin_last(t) < 896 && standin_last(t) % 2 == 0, "the last dimension is odd, or 896 or more");
+    for (uint32_t i = 0; i + 1 < t->n_view; i++)
+        need(x, cs->view[i] == 1 || cs->view[i] == t->view[i], "cos is not broadcast to x");
+    int64_t before = t->n_view == 3 ? t->view[1] : 0, b = t->view[0], n = t->n_view == 3 ? t->view[1] : t->view[2];
+    if (t->n_view == 3) need(x, cs->view[0] == t->view[0], "x is [T, N, D] and cos is neither [T, 1, D] nor [T, N, D]");
+    /* Four dimensions are read as BSND, the one that the backend has. */
+    need(x,
+         mode == 1 ? (t->n_view == 3 ? before < 1000 : b * n < 1000)
+                   : (t->n_view == 3 ? before < 1000 : b < 1000 && n < 1000),
+         "1000 or more of batch or heads");
+    if (mode == 1)
+        need(x, t->n_view == 3 ? cs->view[1] == 1 : cs->view[0] == 1 && cs->view[2] == 1,
+             "pairs want cos of one head, and of one batch");
+    need(x, standin_contiguous(o), "out is not contiguous");
+    need_rows(x, t);
+    need_rows(x, cs);
+    need_rows(x, sn);
+    return standin_end(x, run_rope, &mode, sizeof mode, 256, ws, executor);
+}
+STANDIN_SECOND(aclnnRotaryPositionEmbedding)
+
+/* ---- sums and casts ---------------------------------------------------------------------------- */
+
+static void run_add(const standin_call *c) {
+    int64_t n = standin_last(c->t[2]);
+    for (int64_t r = 0, rows = standin_rows(c->t[2]); r < rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            standin_set(row_at(c, 2, r), c->t[2]->dtype, i,
+                        standin_get(row_at(c, 0, r), c->t[0]->dtype, i) +
+                            (float)*(const double *)c->args * standin_get(row_at(c, 1, r), c->t[1]->dtype, i));
+}
+
+td_aclnn_status aclnnAddGetWorkspaceSize(const td_acl_tensor *a, const td_acl_tensor *b, const td_acl_scalar *alpha,
+                                         td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnAdd", MATH "math/add");
+    const standin_tensor *p = standin_add(x, a, "self", STANDIN_IN), *q = standin_add(x, b, "other", STANDIN_IN),
+                         *o = standin_add(x, out, "out", STANDIN_OUT);
+    need(x, alpha && alpha->alive, "alpha is a null pointer, or was destroyed");
+    need_floats(x, p);
+    need_floats(x, q);
+    need_floats(x, o);
+    need(x, standin_same_shape(p, q) && standin_same_shape(p, o), "the shapes differ: broadcasting is not here");
+    need_rows(x, p);
+    need_rows(x, q);
+    need_rows(x, o);
+    return standin_end(x, run_add, &alpha->value, sizeof alpha->value, 0, ws, executor);
+}
+STANDIN_SECOND(aclnnAdd)
+
+static void run_cast(const standin_call *c) {
+    int64_t n = standin_last(c->t[0]);
+    for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++)
+        for (int64_t i = 0; i < n; i++) {
+            float v = standin_get(row_at(c, 0, r), c->t[0]->dtype, i);
+            standin_set(row_at(c, 1, r), c->t[1]->dtype, i, v != v && !standin_is_float(c->t[1]->dtype) ? 0 : v);
+        }
+}
+
+td_aclnn_status aclnnCastGetWorkspaceSize(const td_acl_tensor *self, const td_acl_dtype dtype, td_acl_tensor *out,
+                                          uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnCast", MATH "math/cast");
+    const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
+    need(x, o->dtype == dtype, "out is not of the dtype that is asked for");
+    need(x, standin_same_shape(t, o), "out's shape is not self's");
+    need(x, t->format == o->format, "out's format is not self's");
+    need(x, dtype != TD_ACL_INT4, "INT4 is not cast to on A2");
+    need_rows(x, t);
+    need_rows(x, o);
+    return standin_end(x, run_cast, NULL, 0, 0, ws, executor);
+}
+STANDIN_SECOND(aclnnCast)
+
+/* ---- top-k ------------------------------------------------------------------------------------- */
+
+static void run_topk(const standin_call *c) {
+    int64_t k = *(const int64_t *)c->args, n = standin_last(c->t[0]);
+    bool   *taken = calloc((size_t)n, sizeof *taken);
+    for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++) {
+        memset(taken, 0, (size_t)n);
+        for (int64_t j = 0; j < k; j++) {
+            int64_t best = -1;
+            for (int64_t i = 0; i < n; i++)
+                if (!taken[i] && (best < 0 || standin_get(row_at(c, 0, r), c->t[0]->dtype, i) >
+                                                  standin_get(row_at(c, 0, r), c->t[0]->dtype, best)))
+                    best = i;
+            taken[best] = true;
+            standin_set(row_at(c, 1, r), c->t[1]->dtype, j, standin_get(row_at(c, 0, r), c->t[0]->dtype, best));
+            ((int64_t *)row_at(c, 2, r))[j] = best;
+        }
+    }
+    free(taken);
+}
+
+td_aclnn_status aclnnTopkGetWorkspaceSize(const td_acl_tensor *self, int64_t k, int64_t dim, bool largest, bool sorted,
+                                          td_acl_tensor *values, td_acl_tensor *indices, uint64_t *ws,
+                                          td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnTopk", MATH "math/topk");
+    const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN),
+                         *v = standin_add(x, values, "valuesOut", STANDIN_OUT),
+                         *i = standin_add(x, indices, "indicesOut", STANDIN_OUT);
+    need_floats(x, t);
+    need(x, v->dtype == t->dtype && i->dtype == TD_ACL_INT64, "valuesOut is not of self's dtype, or indicesOut not INT64");
+    need(x, dim == -1 || dim == (int64_t)t->n_view - 1, "dim is not the last one, the only one here");
+    need(x, k >= 0 && k <= standin_last(t), "k is not in 0 to the size of the dimension");
+    need(x, sorted, "sorted is false: only true is supported");
+    need(x, largest, "largest is false: only true is here");
+    need(x, standin_last(v) == k && standin_rows(v) == standin_rows(t) && standin_same_shape(v, i),
+         "valuesOut or indicesOut is not of k a row");
+    need_rows(x, t);
+    need_rows(x, v);
+    need_rows(x, i);
+    return standin_end(x, run_topk, &k, sizeof k, 4096, ws, executor);
+}
+STANDIN_SECOND(aclnnTopk)

@@ -1,0 +1,391 @@
+/*
+ * Streams (a thread and a queue each), events, and callbacks with the threads that fetch them.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "standin.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t  progress = PTHREAD_COND_INITIALIZER; /* an operation is done, a callback has come or is finished */
+
+void standin_lock(void) {
+    pthread_mutex_lock(&lock);
+}
+void standin_unlock(void) {
+    pthread_mutex_unlock(&lock);
+}
+
+/* Handles are kept when they are dead, so that one that is used afterwards is told from one that was never there. */
+void standin_keep(void *thing) {
+    static void **kept;
+    static size_t n, room;
+    if (n == room) {
+        room = room ? room * 2 : 256;
+        kept = realloc(kept, room * sizeof *kept);
+    }
+    kept[n++] = thing;
+}
+
+/* ---- operations -------------------------------------------------------------------------------- */
+
+standin_op *standin_op_new(const char *name, standin_op_kind kind, void (*run)(standin_op *, standin_stream *)) {
+    standin_op *op = calloc(1, sizeof *op);
+    *op = (standin_op){.name = name, .kind = kind, .run = run, .refs = 1};
+    return op;
+}
+
+void standin_op_use(standin_op *op, const void *at, size_t bytes, bool write, bool indexed) {
+    if (!bytes) return;
+    if (op->n_uses == STANDIN_USES_MAX)
+        standin_refuse("stand-in", "%s uses more than %d pieces of memory", op->name, STANDIN_USES_MAX);
+    op->uses[op->n_uses++] = (standin_use){at, bytes, write, indexed};
+}
+
+void standin_op_unref(standin_op *op) {
+    if (--op->refs) return;
+    if (op->drop) op->drop(op);
+    free(op);
+}
+
+/** Memory that an operation uses, while it is enqueued or captured. */
+static void hold(const standin_op *op, int32_t by) {
+    for (size_t i = 0; i < op->n_uses; i++) {
+        standin_memory *m = standin_memory_of(op->uses[i].at, op->uses[i].bytes);
+        if (m) m->in_flight += (uint32_t)by;
+    }
+}
+
+/* ---- the thread of a stream --------------------------------------------------------------------- */
+
+uint64_t standin_random(standin_stream *s) { /* xorshift64* */
+    s->random ^= s->random >> 12;
+    s->random ^= s->random << 25;
+    s->random ^= s->random >> 27;
+    return s->random * 0x2545f4914f6cdd1dull;
+}
+
+void standin_run_op(standin_op *op, standin_stream *s) {
+    uint64_t longest = standin_setting("TD_STANDIN_DELAY_US", 100), r = standin_random(s);
+    if (longest && r >> 62 == 0) usleep((useconds_t)(r % (longest + 1)));
+    op->run(op, s);
+}
+
+static void *serve(void *arg) {
+    standin_stream *s = arg;
+    standin_lock();
+    for (;;) {
+        while (!s->first && !s->closing) pthread_cond_wait(&s->more, &lock);
+        if (!s->first) break;
+        standin_entry *e = s->first;
+        standin_unlock();
+        standin_run_op(e->op, s);
+        standin_lock();
+        s->first = e->next;
+        if (!s->first) s->last = NULL;
+        s->done = e->number;
+        hold(e->op, -1);
+        standin_op_unref(e->op);
+        free(e);
+        pthread_cond_broadcast(&progress);
+    }
+    standin_unlock();
+    return NULL;
+}
+
+standin_stream *standin_stream_new(standin_context *c) {
+    static uint64_t n_streams;
+    standin_stream *s = calloc(1, sizeof *s);
+    standin_lock();
+    standin_keep(s);
+    *s = (standin_stream){.context = c, .alive = true, .line = standin_line_take()};
+    s->random = standin_setting("TD_STANDIN_SEED", 1) * 0x9e3779b97f4a7c15ull + ++n_streams;
+    c->n_streams++;
+    standin_unlock();
+    pthread_cond_init(&s->more, NULL);
+    pthread_create(&s->thread, NULL, serve, s);
+    return s;
+}
+
+void standin_stream_wait(standin_stream *s) {
+    standin_lock();
+    uint32_t until = s->enqueued;
+    while (s->done < until) pthread_cond_wait(&progress, &lock);
+    standin_host_saw(&s->clock);
+    standin_unlock();
+}
+
+void standin_stream_delete(standin_stream *s) {
+    standin_lock();
+    if (s->done < s->enqueued)
+        standin_refuse("runtime 06 aclrtDestroyStream",
+                       "a stream with unfinished operations is destroyed: synchronise it first");
+    if (s->capture) standin_refuse("runtime 06 aclrtDestroyStream", "a stream is destroyed while it is captured");
+    if (s->is_subscribed)
+        standin_refuse("runtime 12 aclrtUnSubscribeReport",
+                       "a stream is destroyed whose callbacks a thread still fetches: unsubscribe it first");
+    s->closing = true;
+    s->alive = false;
+    s->context->n_streams--;
+    pthread_cond_signal(&s->more);
+    standin_line_give(s->line);
+    standin_unlock();
+    pthread_join(s->thread, NULL);
+}
+
+void standin_enqueue(standin_stream *s, standin_op *op) {
+    standin_entry *e = calloc(1, sizeof *e);
+    standin_host_into(&s->clock);
+    uint32_t step = standin_line_step(s->line, &s->clock);
+    *e = (standin_entry){.op = op, .number = ++s->enqueued};
+    if (op->waits) standin_clock_merge(&s->clock, &op->waits->clock);
+    if (op->kind != STANDIN_OP_GRAPH) /* a replay's operations have lines of their own */
+        for (size_t i = 0; i < op->n_uses; i++) {
+            standin_memory *m = standin_memory_of(op->uses[i].at, op->uses[i].bytes);
+            if (m) standin_used(&m->history, &op->uses[i], s->line, step, &s->clock, op->name);
+        }
+    hold(op, 1);
+    if (op->records) {
+        op->records->capture = NULL;
+        op->records->stream = s;
+        op->records->number = e->number;
+        op->records->clock = s->clock;
+    }
+    if (s->last)
+        s->last->next = e;
+    else
+        s->first = e;
+    s->last = e;
+    pthread_cond_signal(&s->more);
+}
+
+void standin_submit(standin_stream *s, standin_op *op) {
+    standin_lock();
+    /* A stream enters a capture by waiting for an event that was recorded in it (dev_guide 04-02). */
+    if (!s->capture && op->waits && standin_capture_open(op->waits->capture)) s->capture = op->waits->capture;
+    if (s->capture)
+        standin_capture_add(s, op);
+    else if (s->in_update)
+        standin_update_add(s, op);
+    else
+        standin_enqueue(s, op);
+    standin_unlock();
+}
+
+/* ---- events ------------------------------------------------------------------------------------ */
+
+static void run_nothing(standin_op *op, standin_stream *s) {
+    (void)op;
+    (void)s;
+}
+
+standin_op *standin_record_op(standin_event *e) {
+    standin_op *op = standin_op_new("aclrtRecordEvent", STANDIN_OP_SIGNAL, run_nothing);
+    op->records = e;
+    return op;
+}
+
+/** What a wait waits for is what the last record was when the wait was enqueued. */
+typedef struct {
+    standin_stream *stream;
+    uint32_t        number;
+} wait_for;
+
+static void run_wait(standin_op *op, standin_stream *s) {
+    wait_for *w = op->payload;
+    (void)s;
+    standin_lock();
+    while (w->stream && w->stream->done < w->number) pthread_cond_wait(&progress, &lock);
+    standin_unlock();
+}
+
+static void drop_payload(standin_op *op) {
+    free(op->payload);
+}
+
+standin_op *standin_wait_op(standin_event *e) {
+    standin_op *op = standin_op_new("aclrtStreamWaitEvent", STANDIN_OP_SIGNAL, run_wait);
+    wait_for   *w = calloc(1, sizeof *w);
+    *w = (wait_for){e->capture ? NULL : e->stream, e->number};
+    op->payload = w;
+    op->drop = drop_payload;
+    op->waits = e;
+    return op;
+}
+
+bool standin_event_done(const standin_event *e) {
+    return !e->stream || e->stream->done >= e->number;
+}
+
+/* ---- callbacks --------------------------------------------------------------------------------- */
+
+typedef struct report {
+    struct report  *next;
+    td_acl_callback fn;
+    void           *arg;
+    standin_stream *stream;
+    bool            begun, finished;
+    int             holders; /* the stream's thread and the one that fetches it */
+} report;
+
+typedef struct {
+    uint64_t thread;
+    int32_t  device;
+    uint32_t n_streams;
+    bool     polls; /* in aclrtProcessReport now */
+    report  *first, *last;
+} subscriber;
+
+#define SUBSCRIBERS_MAX 1024 /* runtime 12 aclrtSubscribeReport: the largest number of threads */
+static subscriber         subscribers[SUBSCRIBERS_MAX];
+static _Thread_local bool in_callback;
+
+bool standin_in_callback(void) {
+    return in_callback;
+}
+
+static subscriber *subscriber_of(uint64_t thread) {
+    for (size_t i = 0; i < SUBSCRIBERS_MAX; i++)
+        if (subscribers[i].n_streams && subscribers[i].thread == thread) return &subscribers[i];
+    return NULL;
+}
+
+td_acl_status standin_subscribe(uint64_t thread, standin_stream *s) {
+    const char *document = "runtime 12 aclrtSubscribeReport";
+    standin_lock();
+    if (s->is_subscribed) standin_refuse(document, "a second thread subscribes to a stream: one stream has one thread");
+    subscriber *found = subscriber_of(thread);
+    for (size_t i = 0; i < SUBSCRIBERS_MAX && !found; i++)
+        if (!subscribers[i].n_streams) {
+            found = &subscribers[i];
+            *found = (subscriber){.thread = thread, .device = s->context->device};
+        }
+    if (!found) standin_refuse(document, "more than %d threads subscribe", SUBSCRIBERS_MAX);
+    if (found->device != s->context->device)
+        standin_refuse(document, "one thread subscribes to streams of devices %d and %d: a thread serves one device",
+                       found->device, s->context->device);
+    found->n_streams++;
+    s->is_subscribed = true;
+    s->subscriber = thread;
+    pthread_cond_broadcast(&progress);
+    standin_unlock();
+    return TD_ACL_SUCCESS;
+}
+
+td_acl_status standin_unsubscribe(uint64_t thread, standin_stream *s) {
+    const char *document = "runtime 12 aclrtUnSubscribeReport";
+    standin_lock();
+    subscriber *found = subscriber_of(thread);
+    if (!s->is_subscribed || s->subscriber != thread || !found)
+        standin_refuse(document, "a thread unsubscribes from a stream that it has not subscribed to");
+    if (s->callbacks)
+        standin_refuse(
+            document,
+            "a thread unsubscribes from a stream with %u callbacks that have not run: synchronise the stream first",
+            s->callbacks);
+    s->is_subscribed = false;
+    found->n_streams--;
+    standin_unlock();
+    return TD_ACL_SUCCESS;
+}
+
+static void let_go(report *r) {
+    if (--r->holders == 0) free(r);
+}
+
+static void after(struct timespec *t, uint64_t ms) {
+    clock_gettime(CLOCK_REALTIME, t);
+    t->tv_sec += (time_t)(ms / 1000);
+    t->tv_nsec += (long)(ms % 1000) * 1000000;
+    if (t->tv_nsec >= 1000000000) t->tv_sec++, t->tv_nsec -= 1000000000;
+}
+
+td_acl_status standin_process_report(int32_t timeout_ms) {
+    struct timespec until;
+    uint64_t        me = (uint64_t)pthread_self();
+    if (timeout_ms == 0 || timeout_ms < -1)
+        standin_refuse("runtime 12 aclrtProcessReport", "a timeout of %d ms: -1 or more than 0 is taken", timeout_ms);
+    after(&until, timeout_ms < 0 ? 1000000000 : (uint64_t)timeout_ms);
+    standin_lock();
+    subscriber *mine = subscriber_of(me);
+    if (!mine) {
+        standin_unlock();
+        return standin_fail(TD_ACL_ERROR_THREAD_NOT_SUBSCRIBE, "the thread has subscribed to no stream");
+    }
+    mine->polls = true;
+    pthread_cond_broadcast(&progress);
+    int late = 0;
+    while (!mine->first && !late && mine->n_streams) late = pthread_cond_timedwait(&progress, &lock, &until) == ETIMEDOUT;
+    report *r = mine->first;
+    mine->polls = false;
+    if (!r) {
+        standin_unlock();
+        return standin_fail(TD_ACL_ERROR_WAIT_CALLBACK_TIMEOUT, "no callback came");
+    }
+    mine->first = r->next;
+    if (!mine->first) mine->last = NULL;
+    r->begun = true;
+    standin_unlock();
+    in_callback = true;
+    r->fn(r->arg);
+    in_callback = false;
+    standin_lock();
+    r->finished = true;
+    r->stream->callbacks--;
+    let_go(r);
+    pthread_cond_broadcast(&progress);
+    standin_unlock();
+    return TD_ACL_SUCCESS;
+}
+
+typedef struct {
+    td_acl_callback fn;
+    void           *arg;
+    bool            blocks;
+} callback;
+
+static void run_callback(standin_op *op, standin_stream *s) {
+    const callback *c = op->payload;
+    report         *r = calloc(1, sizeof *r);
+    struct timespec until;
+    uint64_t        patience = standin_setting("TD_STANDIN_POLL_MS", 1000);
+    *r = (report){.fn = c->fn, .arg = c->arg, .stream = s, .holders = 2};
+    standin_lock();
+    subscriber *to = s->is_subscribed ? subscriber_of(s->subscriber) : NULL;
+    if (!to)
+        standin_refuse("runtime 12 aclrtLaunchCallback",
+                       "a callback has come up on a stream to which no thread has subscribed");
+    if (to->last)
+        to->last->next = r;
+    else
+        to->first = r;
+    to->last = r;
+    s->callbacks++;
+    pthread_cond_broadcast(&progress);
+    after(&until, patience);
+    while (!r->begun) {
+        if (pthread_cond_timedwait(&progress, &lock, &until) != ETIMEDOUT || r->begun) continue;
+        if (!to->polls)
+            standin_refuse(
+                "runtime 12 aclrtProcessReport",
+                "a callback has lain for %llu ms: the thread that subscribed does not call aclrtProcessReport in a loop",
+                (unsigned long long)patience);
+        after(&until, patience);
+    }
+    while (c->blocks && !r->finished) pthread_cond_wait(&progress, &lock);
+    let_go(r);
+    standin_unlock();
+}
+
+standin_op *standin_callback_op(td_acl_callback fn, void *arg, td_acl_blocking blocking) {
+    standin_op *op = standin_op_new("aclrtLaunchCallback", STANDIN_OP_CALLBACK, run_callback);
+    callback   *c = calloc(1, sizeof *c);
+    *c = (callback){fn, arg, blocking == TD_ACL_CALLBACK_BLOCK};
+    op->payload = c;
+    op->drop = drop_payload;
+    return op;
+}

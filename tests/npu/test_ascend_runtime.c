@@ -1,0 +1,287 @@
+/*
+ * The runtime half of the Ascend backend against the stand-in: memory, streams, copies, host calls, bells, captures. The stand-in ends the process
+ * where a rule of CANN is broken, so what passes here keeps them; when the last card is closed it looks whether everything was given back.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "npu/ascend/ascend_device.h"
+
+typedef struct {
+    td_npu           *npu;
+    const td_npu_ops *ops;
+    td_npu_stream    *stream;
+} card;
+
+static card open_card(int32_t number) {
+    card          c;
+    td_error      err = {0};
+    td_npu_config config = {.act_dtype = TD_DT_BF16};
+    if (td_ascend_npu_open(&config, number, &c.npu, &err) != TD_OK) fail_msg("%s", err.text);
+    c.ops = c.npu->ops;
+    if (c.ops->stream_create(c.npu, &c.stream, &err) != TD_OK) fail_msg("%s", err.text);
+    return c;
+}
+
+static void close_card(card *c) {
+    c->ops->stream_destroy(c->npu, c->stream);
+    c->ops->close(c->npu);
+}
+
+static void *device_memory(card *c, size_t bytes) {
+    void    *p;
+    td_error err = {0};
+    if (c->ops->alloc(c->npu, bytes, &p, &err) != TD_OK) fail_msg("%s", err.text);
+    return p;
+}
+
+static void *pinned_memory(card *c, size_t bytes) {
+    void    *p;
+    td_error err = {0};
+    if (c->ops->host_alloc(c->npu, bytes, &p, &err) != TD_OK) fail_msg("%s", err.text);
+    return p;
+}
+
+static void to_device(card *c, void *dst, const void *src, size_t bytes) { assert_int_equal(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_H2D), TD_OK); }
+static void to_host(card *c, void *dst, const void *src, size_t bytes) { assert_int_equal(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_D2H), TD_OK); }
+static void sync_stream(card *c) { assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK); }
+
+static void refusals(void **state) {
+    td_npu       *npu;
+    td_error      err = {0};
+    td_npu_config config = {.act_dtype = TD_DT_BF16}, reference = {.act_dtype = TD_DT_F32};
+    (void)state;
+    assert_int_equal(td_ascend_npu_open(&config, 2, &npu, &err), TD_EINVAL);
+    assert_non_null(strstr(err.text, "there is no Ascend card 2: this process sees 2"));
+    assert_null(npu);
+    assert_int_equal(td_ascend_npu_open(&config, -1, &npu, &err), TD_EINVAL);
+    assert_int_equal(td_ascend_npu_open(&reference, 0, &npu, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "bf16"));
+}
+
+static void memory_is_zeroed_and_aligned(void **state) {
+    card        c = open_card(0);
+    td_npu_caps before, caps;
+    (void)state;
+    c.ops->caps(c.npu, &before);
+    assert_non_null(strstr(before.text, "Ascend910B4, card 0 (CANN 9.0.0)"));
+    assert_true(before.memory_free > 0 && before.memory_free <= before.memory_total);
+    assert_false(before.unified_memory || before.inline_work);
+    for (size_t bytes = 1; bytes < 10000000; bytes = bytes * 7 + 3) {
+        char *p = device_memory(&c, bytes), *h = pinned_memory(&c, bytes);
+        assert_int_equal((uintptr_t)p % 64 + (uintptr_t)h % 64, 0);
+        for (size_t i = 0; i < bytes; i += 997) assert_int_equal(h[i], 0);
+        memset(h, 1, bytes);
+        to_host(&c, h, p, bytes);
+        sync_stream(&c);
+        for (size_t i = 0; i < bytes; i++)
+            if (h[i]) fail_msg("byte %zu of %zu is %d", i, bytes, h[i]);
+        c.ops->caps(c.npu, &caps);
+        assert_true(caps.memory_free <= before.memory_free - bytes);
+        c.ops->free(c.npu, p, bytes);
+        c.ops->host_free(c.npu, h, bytes);
+    }
+    void    *p;
+    td_error err = {0};
+    assert_int_equal(c.ops->alloc(c.npu, before.memory_free + 1, &p, &err), TD_ENOMEM);
+    assert_non_null(strstr(err.text, "aclrtMalloc of"));
+    assert_non_null(strstr(err.text, "more do not fit"));
+    assert_null(p);
+    close_card(&c);
+}
+
+typedef struct {
+    int            *log;
+    _Atomic size_t *n;
+    int             id;
+} note;
+
+static void take_note(void *arg) {
+    note *e = arg;
+    e->log[atomic_fetch_add(e->n, 1)] = e->id;
+}
+
+#define MANY 500
+
+static void host_calls_come_in_order(void **state) {
+    static int     log[MANY];
+    static note    notes[MANY];
+    _Atomic size_t n = 0;
+    card           c = open_card(0);
+    (void)state;
+    for (int i = 0; i < MANY; i++) {
+        notes[i] = (note){log, &n, i};
+        assert_int_equal(c.ops->host_call(c.npu, c.stream, take_note, &notes[i]), TD_OK);
+    }
+    sync_stream(&c);
+    assert_int_equal(n, MANY);
+    for (int i = 0; i < MANY; i++) assert_int_equal(log[i], i);
+    close_card(&c);
+}
+
+/* Up, through the host, and down: what an expert tier does by host calls. */
+typedef struct {
+    const uint32_t *from;
+    uint32_t       *to;
+} doubling;
+
+static void twice(void *arg) {
+    doubling *d = arg;
+    *d->to = 2 * *d->from + 1;
+}
+
+static void a_capture_replays_with_new_contents(void **state) {
+    card          c = open_card(0);
+    uint32_t     *in = pinned_memory(&c, 64), *mid = pinned_memory(&c, 64), *out = pinned_memory(&c, 64), *device = device_memory(&c, 64);
+    doubling      d = {mid, out};
+    td_npu_graph *g;
+    td_error      err = {0};
+    td_npu_report before, after;
+    (void)state;
+    assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
+    assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_EINVAL);
+    to_device(&c, device, in, 64);
+    to_host(&c, mid, device, 64);
+    assert_int_equal(c.ops->host_call(c.npu, c.stream, twice, &d), TD_OK);
+    to_device(&c, device, out, 64);
+    to_host(&c, mid, device, 64);
+    assert_int_equal(c.ops->graph_end(c.npu, c.stream, &g, &err), TD_OK);
+    assert_int_equal(c.ops->graph_end(c.npu, c.stream, NULL, &err), TD_EINVAL);
+    sync_stream(&c);
+    assert_int_equal(*mid, 0); /* recorded, not run */
+    c.ops->report(c.npu, &before);
+    for (uint32_t i = 0; i < 50; i++) {
+        *in = i;
+        assert_int_equal(c.ops->graph_launch(c.npu, c.stream, g), TD_OK);
+        sync_stream(&c);
+        assert_int_equal(*mid, 2 * i + 1);
+    }
+    c.ops->report(c.npu, &after);
+    assert_int_equal(after.link_down_bytes - before.link_down_bytes, 50 * 128);
+    assert_int_equal(after.link_up_bytes - before.link_up_bytes, 50 * 128);
+    c.ops->graph_destroy(c.npu, g);
+    /* One that is thrown away, and one that its stream is destroyed in. */
+    assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
+    to_device(&c, device, in, 64);
+    assert_int_equal(c.ops->graph_end(c.npu, c.stream, NULL, &err), TD_OK);
+    td_npu_stream *other;
+    assert_int_equal(c.ops->stream_create(c.npu, &other, &err), TD_OK);
+    assert_int_equal(c.ops->graph_begin(c.npu, other), TD_OK);
+    assert_int_equal(c.ops->copy(c.npu, other, device, in, 64, TD_COPY_H2D), TD_OK);
+    c.ops->stream_destroy(c.npu, other);
+    c.ops->free(c.npu, device, 64);
+    c.ops->host_free(c.npu, in, 64);
+    c.ops->host_free(c.npu, mid, 64);
+    c.ops->host_free(c.npu, out, 64);
+    close_card(&c);
+}
+
+/* A stream and a thread hand a number to and fro by bells, in a capture: what an expert tier does by doorbells. */
+typedef struct {
+    td_bell        *up, *down;
+    const uint32_t *in;
+    uint32_t       *out;
+    int             rounds;
+} partner;
+
+static void *answer(void *arg) {
+    partner *p = arg;
+    for (int i = 0; i < p->rounds; i++) {
+        while (atomic_load_explicit(p->up, memory_order_acquire) == 0) usleep(10);
+        atomic_store_explicit(p->up, 0, memory_order_relaxed);
+        *p->out = *p->in + 1;
+        atomic_store_explicit(p->down, 1, memory_order_release);
+    }
+    return NULL;
+}
+
+static void bells_hand_over(void **state) {
+    enum { ROUNDS = 60 };
+    card          c = open_card(0);
+    char         *bells = pinned_memory(&c, 128);
+    uint32_t     *up = pinned_memory(&c, 64), *down = pinned_memory(&c, 64), *device = device_memory(&c, 64);
+    partner       p = {(td_bell *)bells, (td_bell *)(bells + 64), up, down, ROUNDS};
+    pthread_t     thread;
+    td_npu_graph *g;
+    td_error      err = {0};
+    (void)state;
+    assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
+    to_host(&c, up, device, 64);
+    assert_int_equal(c.ops->bell_ring(c.npu, c.stream, p.up), TD_OK);
+    assert_int_equal(c.ops->bell_wait(c.npu, c.stream, p.down), TD_OK);
+    to_device(&c, device, down, 64);
+    assert_int_equal(c.ops->graph_end(c.npu, c.stream, &g, &err), TD_OK);
+    assert_int_equal(pthread_create(&thread, NULL, answer, &p), 0);
+    for (int i = 0; i < ROUNDS; i++) assert_int_equal(c.ops->graph_launch(c.npu, c.stream, g), TD_OK);
+    sync_stream(&c);
+    pthread_join(thread, NULL);
+    to_host(&c, up, device, 64);
+    sync_stream(&c);
+    assert_int_equal(*up, ROUNDS);
+    assert_int_equal(atomic_load(p.up), 0);
+    assert_int_equal(atomic_load(p.down), 0);
+    c.ops->graph_destroy(c.npu, g);
+    c.ops->free(c.npu, device, 64);
+    c.ops->host_free(c.npu, bells, 128);
+    c.ops->host_free(c.npu, up, 64);
+    c.ops->host_free(c.npu, down, 64);
+    close_card(&c);
+}
+
+/* Two cards at once, each on a thread that did not open it; one is captured while the other works. */
+typedef struct {
+    card     c;
+    uint32_t seen;
+} worker;
+
+static void *work(void *arg) {
+    worker   *w = arg;
+    uint32_t *in = pinned_memory(&w->c, 64), *out = pinned_memory(&w->c, 64), *device = device_memory(&w->c, 64);
+    for (uint32_t i = 1; i <= 40; i++) {
+        td_npu_graph *g;
+        td_error      err = {0};
+        *in = i;
+        assert_int_equal(w->c.ops->graph_begin(w->c.npu, w->c.stream), TD_OK);
+        to_device(&w->c, device, in, 64);
+        to_host(&w->c, out, device, 64);
+        assert_int_equal(w->c.ops->graph_end(w->c.npu, w->c.stream, &g, &err), TD_OK);
+        assert_int_equal(w->c.ops->graph_launch(w->c.npu, w->c.stream, g), TD_OK);
+        sync_stream(&w->c);
+        w->seen += *out == i;
+        w->c.ops->graph_destroy(w->c.npu, g);
+    }
+    w->c.ops->free(w->c.npu, device, 64);
+    w->c.ops->host_free(w->c.npu, in, 64);
+    w->c.ops->host_free(w->c.npu, out, 64);
+    return NULL;
+}
+
+static void cards_work_side_by_side(void **state) {
+    worker    workers[2] = {{.c = open_card(0)}, {.c = open_card(1)}};
+    pthread_t threads[2];
+    (void)state;
+    for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(workers[i].seen, 40);
+        close_card(&workers[i].c);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refusals),        cmocka_unit_test(memory_is_zeroed_and_aligned), cmocka_unit_test(host_calls_come_in_order), cmocka_unit_test(a_capture_replays_with_new_contents),
+        cmocka_unit_test(bells_hand_over), cmocka_unit_test(cards_work_side_by_side),
+    };
+    setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

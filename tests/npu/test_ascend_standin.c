@@ -1,0 +1,503 @@
+/*
+ * What the stand-in computes: operations against plain loops in double, captures, callbacks, values, two cards. The loops
+ * are written from the formulas of the documents, apart from the stand-in's; tolerances are the rounding of bf16 (2^-9 of
+ * the value) and of f32 sums.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "ascend_rig.h"
+
+#define BF16_EPS (1.0 / 256) /* a rounding, and the one of an input that was made by another */
+
+static ascend_rig rig;
+static uint64_t   seed = 5;
+
+static float random_value(void) { /* -1..1 */
+    seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+    return (float)(int64_t)(seed >> 40) / (1 << 23) - 1;
+}
+
+static void fill(td_bf16 *x, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = td_f32_to_bf16(random_value());
+}
+
+static void assert_near(double got, double want, double scale, const char *what, size_t i) {
+    if (!(fabs(got - want) <= BF16_EPS * fabs(want) + 1e-5 * scale))
+        fail_msg("%s[%zu]: %g, and %g is right", what, i, got, want);
+}
+
+static int start(void **state) {
+    (void)state;
+    rig_open(&rig);
+    return 0;
+}
+
+static int stop(void **state) {
+    (void)state;
+    rig_close(&rig);
+    return 0;
+}
+
+static void give_back(void *const *list, size_t n) {
+    for (size_t i = 0; i < n; i++) TRY(rig.acl->aclrtFree(list[i]));
+}
+#define GIVE_BACK(...) give_back((void *const[]){__VA_ARGS__}, sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
+
+/* ---- products ---------------------------------------------------------------------------------- */
+
+static void quantised_products(void **state) {
+    enum { M = 3, ROWS = 48, K = 100 };
+    static int8_t x[M][K], w[ROWS][K], turned[K][ROWS], nz[4 * 3 * 16 * 32], nz_turned[2 * 7 * 16 * 32];
+    static float  xs[M], ws[ROWS];
+    (void)state;
+    for (int m = 0; m < M; m++) xs[m] = fabsf(random_value()) + 0.1f;
+    for (int n = 0; n < ROWS; n++) ws[n] = fabsf(random_value()) * 0.1f;
+    for (int m = 0; m < M; m++)
+        for (int k = 0; k < K; k++) x[m][k] = (int8_t)(random_value() * 127);
+    for (int n = 0; n < ROWS; n++)
+        for (int k = 0; k < K; k++) {
+            w[n][k] = turned[k][n] = (int8_t)(random_value() * 127);
+            nz[((k / 32 * 3 + n / 16) * 16 + n % 16) * 32 + k % 32] = w[n][k];        /* of [n, k]: [k1, n1, n0, k0] */
+            nz_turned[((n / 32 * 7 + k / 16) * 16 + k % 16) * 32 + n % 32] = w[n][k]; /* of [k, n]: [n1, k1, k0, n0] */
+        }
+    void *dx = rig_upload(&rig, x, sizeof x), *dw = rig_upload(&rig, w, sizeof w),
+         *dt = rig_upload(&rig, turned, sizeof turned), *dnz = rig_upload(&rig, nz, sizeof nz),
+         *dnt = rig_upload(&rig, nz_turned, sizeof nz_turned), *dxs = rig_upload(&rig, xs, sizeof xs),
+         *dws = rig_upload(&rig, ws, sizeof ws), *out = rig_alloc(&rig, M * ROWS * 2);
+    td_acl_tensor *tx = T2(&rig, dx, TD_ACL_INT8, M, K), *txs = T1(&rig, dxs, TD_ACL_FLOAT, M),
+                  *tws = T1(&rig, dws, TD_ACL_FLOAT, ROWS), *to = T2(&rig, out, TD_ACL_BF16, M, ROWS);
+    td_acl_tensor *nd = T2(&rig, dw, TD_ACL_INT8, ROWS, K), *nd_turned = T2(&rig, dt, TD_ACL_INT8, K, ROWS);
+    const int64_t  view[] = {ROWS, K}, view_turned[] = {K, ROWS}, storage[] = {4, 3, 16, 32},
+                  storage_turned[] = {2, 7, 16, 32};
+    td_acl_tensor *tiles =
+        rig.acl->aclCreateTensor(view, 2, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 4, dnz);
+    td_acl_tensor *tiles_turned =
+        rig.acl->aclCreateTensor(view_turned, 2, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage_turned, 4, dnt);
+    for (int way = 0; way < 6; way++) {
+        td_bf16 got[M][ROWS];
+        switch (way) {
+            case 0: RUN(&rig, aclnnQuantMatmulV4, tx, nd, tws, NULL, txs, NULL, false, true, to); break;
+            case 1: RUN(&rig, aclnnQuantMatmulV4, tx, nd_turned, tws, NULL, txs, NULL, false, false, to); break;
+            case 2: RUN(&rig, aclnnQuantMatmulV5, tx, nd, txs, tws, NULL, NULL, NULL, NULL, NULL, false, true, 0, to); break;
+            case 3:
+                RUN(&rig, aclnnQuantMatmulV5, tx, tiles, txs, tws, NULL, NULL, NULL, NULL, NULL, false, true, 0, to);
+                break;
+            case 4:
+                RUN(&rig, aclnnQuantMatmulWeightNz, tx, tiles, txs, tws, NULL, NULL, NULL, NULL, NULL, false, true, 0, to);
+                break;
+            default:
+                RUN(&rig, aclnnQuantMatmulWeightNz, tx, tiles_turned, txs, tws, NULL, NULL, NULL, NULL, NULL, false, false,
+                    0, to);
+                break;
+        }
+        rig_download(&rig, got, out, sizeof got);
+        for (int m = 0; m < M; m++)
+            for (int n = 0; n < ROWS; n++) {
+                int32_t sum = 0;
+                for (int k = 0; k < K; k++) sum += x[m][k] * w[n][k];
+                assert_int_equal(got[m][n], td_f32_to_bf16((float)sum * ws[n] * xs[m]));
+            }
+    }
+    GIVE_BACK(dx, dw, dt, dnz, dnt, dxs, dws, out);
+}
+
+static void float_products(void **state) {
+    enum { B = 3, M = 2, K = 20, COLUMNS = 8 };
+    td_bf16 x[M][B][K], w[B][K][COLUMNS], got[M][B][COLUMNS];
+    (void)state;
+    fill(&x[0][0][0], sizeof x / 2);
+    fill(&w[0][0][0], sizeof w / 2);
+    void *dx = rig_upload(&rig, x, sizeof x), *dw = rig_upload(&rig, w, sizeof w), *out = rig_alloc(&rig, sizeof got);
+    const int64_t     inside[] = {1, 0, 2}, plain[] = {0, 1, 2};
+    td_acl_int_array *p1 = rig.acl->aclCreateIntArray(inside, 3), *p2 = rig.acl->aclCreateIntArray(plain, 3);
+    const int64_t     x_view[] = {B, M, K}, x_strides[] = {K, B * K, 1}, x_storage[] = {M, B, K}, o_view[] = {B, M, COLUMNS};
+    /* Heads inside, once by the operation that transposes and once by a view. */
+    RUN(&rig, aclnnTransposeBatchMatMul, T3(&rig, dx, TD_ACL_BF16, M, B, K), T3(&rig, dw, TD_ACL_BF16, B, K, COLUMNS), NULL,
+        NULL, p1, p2, p1, 0, 1, T3(&rig, out, TD_ACL_BF16, M, B, COLUMNS));
+    rig_download(&rig, got, out, sizeof got);
+    td_acl_tensor *turned =
+        rig.acl->aclCreateTensor(x_view, 3, TD_ACL_BF16, x_strides, 0, TD_ACL_FORMAT_ND, x_storage, 3, dx);
+    td_bf16 again[B][M][COLUMNS];
+    RUN(&rig, aclnnBatchMatMul, turned, T3(&rig, dw, TD_ACL_BF16, B, K, COLUMNS),
+        rig_tensor(&rig, out, TD_ACL_BF16, 3, o_view), 0);
+    rig_download(&rig, again, out, sizeof again);
+    for (int m = 0; m < M; m++)
+        for (int b = 0; b < B; b++)
+            for (int n = 0; n < COLUMNS; n++) {
+                double sum = 0;
+                for (int k = 0; k < K; k++) sum += (double)td_bf16_to_f32(x[m][b][k]) * td_bf16_to_f32(w[b][k][n]);
+                assert_near(td_bf16_to_f32(got[m][b][n]), sum, 4, "product", (size_t)n);
+                assert_int_equal(got[m][b][n], again[b][m][n]);
+            }
+    GIVE_BACK(dx, dw, out);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------- */
+
+static void norms_and_codes(void **state) {
+    enum { ROWS = 4, H = 96 };
+    td_bf16 x[ROWS][H], add[ROWS][H], gamma[H], out[ROWS][H], sum[ROWS][H];
+    float   rstd[ROWS], scale[ROWS];
+    int8_t  codes[ROWS][H];
+    (void)state;
+    fill(&x[0][0], ROWS * H);
+    fill(&add[0][0], ROWS * H);
+    fill(gamma, H);
+    memset(add[3], 0, sizeof add[3]);
+    memset(x[3], 0, sizeof x[3]); /* a row of zeros */
+    void *dx = rig_upload(&rig, x, sizeof x), *da = rig_upload(&rig, add, sizeof add),
+         *dg = rig_upload(&rig, gamma, sizeof gamma), *dout = rig_alloc(&rig, sizeof out),
+         *dsum = rig_alloc(&rig, sizeof sum), *drstd = rig_alloc(&rig, sizeof rstd), *dcodes = rig_alloc(&rig, sizeof codes),
+         *dscale = rig_alloc(&rig, sizeof scale);
+    td_acl_tensor *to = T2(&rig, dout, TD_ACL_BF16, ROWS, H);
+    RUN(&rig, aclnnAddRmsNorm, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
+        T1(&rig, dg, TD_ACL_BF16, H), 1e-6, to, T2(&rig, drstd, TD_ACL_FLOAT, ROWS, 1),
+        T2(&rig, dsum, TD_ACL_BF16, ROWS, H));
+    RUN(&rig, aclnnDynamicQuant, to, NULL, T2(&rig, dcodes, TD_ACL_INT8, ROWS, H), T1(&rig, dscale, TD_ACL_FLOAT, ROWS));
+    rig_download(&rig, out, dout, sizeof out);
+    rig_download(&rig, sum, dsum, sizeof sum);
+    rig_download(&rig, codes, dcodes, sizeof codes);
+    rig_download(&rig, scale, dscale, sizeof scale);
+    for (int r = 0; r < ROWS; r++) {
+        double squares = 0, most = 0;
+        for (int i = 0; i < H; i++) squares += pow((double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]), 2);
+        for (int i = 0; i < H; i++) {
+            double s = (double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]);
+            assert_near(td_bf16_to_f32(sum[r][i]), s, 1, "sum", (size_t)i);
+            assert_near(td_bf16_to_f32(out[r][i]), s / sqrt(squares / H + 1e-6) * td_bf16_to_f32(gamma[i]), 1, "norm",
+                        (size_t)i);
+            most = fmax(most, fabsf(td_bf16_to_f32(out[r][i])));
+        }
+        assert_true(fabs(scale[r] - most / 127) <= 1e-7 * most);
+        for (int i = 0; i < H; i++)
+            assert_true(fabs(codes[r][i] * (double)scale[r] - td_bf16_to_f32(out[r][i])) <= 0.5001 * scale[r]);
+    }
+    GIVE_BACK(dx, da, dg, dout, dsum, drstd, dcodes, dscale);
+}
+
+static void gates_and_rope(void **state) {
+    enum { ROWS = 3, HEADS = 2, D = 16 };
+    td_bf16 x[ROWS][2 * D], g[ROWS][D], q[ROWS][HEADS][D], turned[ROWS][HEADS][D], cs[ROWS][D], sn[ROWS][D];
+    (void)state;
+    fill(&x[0][0], ROWS * 2 * D);
+    fill(&q[0][0][0], ROWS * HEADS * D);
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < D; i++)
+            cs[r][i] = td_f32_to_bf16(cosf((float)(r * (i % (D / 2) + 1)))),
+            sn[r][i] = td_f32_to_bf16(sinf((float)(r * (i % (D / 2) + 1))));
+    void *dx = rig_upload(&rig, x, sizeof x), *dg = rig_alloc(&rig, sizeof g), *dq = rig_upload(&rig, q, sizeof q),
+         *dc = rig_upload(&rig, cs, sizeof cs), *ds = rig_upload(&rig, sn, sizeof sn), *dt = rig_alloc(&rig, sizeof turned);
+    RUN(&rig, aclnnSwiGlu, T2(&rig, dx, TD_ACL_BF16, ROWS, 2 * D), -1, T2(&rig, dg, TD_ACL_BF16, ROWS, D));
+    RUN(&rig, aclnnRotaryPositionEmbedding, T3(&rig, dq, TD_ACL_BF16, ROWS, HEADS, D), T3(&rig, dc, TD_ACL_BF16, ROWS, 1, D),
+        T3(&rig, ds, TD_ACL_BF16, ROWS, 1, D), 0, T3(&rig, dt, TD_ACL_BF16, ROWS, HEADS, D));
+    rig_download(&rig, g, dg, sizeof g);
+    rig_download(&rig, turned, dt, sizeof turned);
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < D; i++) {
+            double a = td_bf16_to_f32(x[r][i]), b = td_bf16_to_f32(x[r][D + i]);
+            assert_near(td_bf16_to_f32(g[r][i]), a / (1 + exp(-a)) * b, 1, "swiglu", (size_t)i);
+            for (int h = 0; h < HEADS; h++) {
+                double other = i < D / 2 ? -td_bf16_to_f32(q[r][h][i + D / 2]) : td_bf16_to_f32(q[r][h][i - D / 2]);
+                assert_near(td_bf16_to_f32(turned[r][h][i]),
+                            td_bf16_to_f32(q[r][h][i]) * (double)td_bf16_to_f32(cs[r][i]) + other * td_bf16_to_f32(sn[r][i]),
+                            1, "rope", (size_t)i);
+            }
+        }
+    GIVE_BACK(dx, dg, dq, dc, ds, dt);
+}
+
+/* ---- routers ----------------------------------------------------------------------------------- */
+
+static void routers(void **state) {
+    enum { ROWS = 5, E = 32, K = 4, GROUPS = 4, KEEP = 2 };
+    float   x[ROWS][E], bias[E], w[ROWS][K];
+    int32_t ids[ROWS][K];
+    (void)state;
+    for (int i = 0; i < ROWS * E; i++) x[i / E][i % E] = 3 * random_value();
+    for (int i = 0; i < E; i++) bias[i] = 0.1f * random_value();
+    void *dx = rig_upload(&rig, x, sizeof x), *db = rig_upload(&rig, bias, sizeof bias), *dw = rig_alloc(&rig, sizeof w),
+         *di = rig_alloc(&rig, sizeof ids);
+    RUN(&rig, aclnnMoeGatingTopK, T2(&rig, dx, TD_ACL_FLOAT, ROWS, E), T1(&rig, db, TD_ACL_FLOAT, E), K, KEEP, GROUPS, 1, 0,
+        1, false, 2.5, 1e-20, T2(&rig, dw, TD_ACL_FLOAT, ROWS, K), T2(&rig, di, TD_ACL_INT32, ROWS, K), NULL);
+    rig_download(&rig, w, dw, sizeof w);
+    rig_download(&rig, ids, di, sizeof ids);
+    for (int r = 0; r < ROWS; r++) {
+        double score[E], group[GROUPS], total = 0;
+        for (int i = 0; i < E; i++) score[i] = 1 / (1 + exp(-x[r][i]));
+        for (int g = 0; g < GROUPS; g++) {
+            double best = -9, second = -9;
+            for (int i = g * E / GROUPS; i < (g + 1) * E / GROUPS; i++) {
+                double c = score[i] + bias[i];
+                if (c > best)
+                    second = best, best = c;
+                else if (c > second)
+                    second = c;
+            }
+            group[g] = best + second;
+        }
+        for (int j = 0; j < K; j++) {
+            int better = 0, better_groups = 0, mine = ids[r][j] / (E / GROUPS);
+            for (int g = 0; g < GROUPS; g++) better_groups += group[g] > group[mine];
+            assert_true(better_groups < KEEP);
+            for (int i = 0; i < E; i++) {
+                int above = 0;
+                for (int g = 0; g < GROUPS; g++) above += group[g] > group[i / (E / GROUPS)];
+                better += above < KEEP && score[i] + bias[i] > score[ids[r][j]] + bias[ids[r][j]];
+            }
+            assert_int_equal(better, j);
+            total += score[ids[r][j]];
+        }
+        for (int j = 0; j < K; j++) assert_true(fabs(w[r][j] - 2.5 * score[ids[r][j]] / total) < 1e-5);
+    }
+    RUN(&rig, aclnnMoeGatingTopKSoftmaxV2, T2(&rig, dx, TD_ACL_FLOAT, ROWS, E), NULL, K, 0, false,
+        T2(&rig, dw, TD_ACL_FLOAT, ROWS, K), T2(&rig, di, TD_ACL_INT32, ROWS, K), NULL);
+    rig_download(&rig, w, dw, sizeof w);
+    rig_download(&rig, ids, di, sizeof ids);
+    for (int r = 0; r < ROWS; r++) {
+        double all = 0;
+        for (int i = 0; i < E; i++) all += exp(x[r][i]);
+        for (int j = 0; j < K; j++) {
+            int better = 0;
+            for (int i = 0; i < E; i++) better += x[r][i] > x[r][ids[r][j]];
+            assert_int_equal(better, j);
+            assert_true(fabs(w[r][j] - exp(x[r][ids[r][j]]) / all) < 1e-5);
+        }
+    }
+    GIVE_BACK(dx, db, dw, di);
+}
+
+/* ---- attention --------------------------------------------------------------------------------- */
+
+/* Grouped heads in TND: one sequence that generates, one prompt of three rows, pages in disorder, written by
+ * ScatterPaKvCache. */
+static void grouped_attention(void **state) {
+    enum { HEADS = 4, KV = 2, D = 128, BLOCK = 128, PAGES = 6, ROWS = 4, SEQ = 2, TABLE = 2, KEYS0 = 150, KEYS1 = 40 };
+    static td_bf16 key[KEYS0 + KEYS1][KV][D], value[KEYS0 + KEYS1][KV][D], q[ROWS][HEADS][D], out[ROWS][HEADS][D];
+    static uint8_t mask[2048][2048];
+    const int32_t  table[SEQ][TABLE] = {{4, 1}, {3, 0}};
+    const int64_t  queries[] = {1, 4}, keys[] = {KEYS0, KEYS1};
+    int32_t        slots[KEYS0 + KEYS1];
+    (void)state;
+    fill(&key[0][0][0], sizeof key / 2);
+    fill(&value[0][0][0], sizeof value / 2);
+    fill(&q[0][0][0], sizeof q / 2);
+    for (int i = 0; i < 2048; i++) memset(mask[i] + i + 1, 1, (size_t)(2047 - i));
+    for (int j = 0; j < KEYS0 + KEYS1; j++)
+        slots[j] = j < KEYS0 ? table[0][j / BLOCK] * BLOCK + j % BLOCK : table[1][0] * BLOCK + j - KEYS0;
+    size_t cache_bytes = (size_t)PAGES * KV * BLOCK * D * 2;
+    void  *dk = rig_upload(&rig, key, sizeof key), *dv = rig_upload(&rig, value, sizeof value),
+         *dq = rig_upload(&rig, q, sizeof q), *dm = rig_upload(&rig, mask, sizeof mask),
+         *ds = rig_upload(&rig, slots, sizeof slots), *dt = rig_upload(&rig, table, sizeof table),
+         *kc = rig_alloc(&rig, cache_bytes), *vc = rig_alloc(&rig, cache_bytes), *o = rig_alloc(&rig, sizeof out);
+    td_acl_tensor *tk = T4(&rig, kc, TD_ACL_BF16, PAGES, KV, BLOCK, D), *tv = T4(&rig, vc, TD_ACL_BF16, PAGES, KV, BLOCK, D);
+    char           mode[] = "NHSD", layout[] = "TND";
+    RUN(&rig, aclnnScatterPaKvCache, T3(&rig, dk, TD_ACL_BF16, KEYS0 + KEYS1, KV, D), tk,
+        T1(&rig, ds, TD_ACL_INT32, KEYS0 + KEYS1), T3(&rig, dv, TD_ACL_BF16, KEYS0 + KEYS1, KV, D), tv, NULL, NULL, NULL,
+        NULL, mode, NULL, NULL);
+    td_acl_tensor_list *lk = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){tk}, 1),
+                       *lv = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){tv}, 1);
+    td_acl_int_array *aq = rig.acl->aclCreateIntArray(queries, SEQ), *ak = rig.acl->aclCreateIntArray(keys, SEQ);
+    RUN(&rig, aclnnFusedInferAttentionScoreV4, T3(&rig, dq, TD_ACL_BF16, ROWS, HEADS, D), lk, lv, NULL,
+        T2(&rig, dm, TD_ACL_INT8, 2048, 2048), aq, ak, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        T2(&rig, dt, TD_ACL_INT32, SEQ, TABLE), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, HEADS, 0.088, 0, 0, layout, KV, 3, 0, BLOCK, 0, false, 0, 0, 0, T3(&rig, o, TD_ACL_BF16, ROWS, HEADS, D),
+        NULL);
+    rig_download(&rig, out, o, sizeof out);
+    for (int t = 0; t < ROWS; t++)
+        for (int h = 0; h < HEADS; h++) {
+            int first = t ? KEYS0 : 0,
+                n = t ? KEYS1 - 3 + t : KEYS0; /* row t of the prompt, 1..3, sees all but the later ones' keys */
+            double p[KEYS0], total = 0, want[D] = {0};
+            for (int j = 0; j < n; j++) {
+                double dot = 0;
+                for (int i = 0; i < D; i++)
+                    dot += (double)td_bf16_to_f32(q[t][h][i]) * td_bf16_to_f32(key[first + j][h / 2][i]);
+                total += p[j] = exp(dot * 0.088);
+            }
+            for (int j = 0; j < n; j++)
+                for (int i = 0; i < D; i++) want[i] += p[j] / total * td_bf16_to_f32(value[first + j][h / 2][i]);
+            for (int i = 0; i < D; i++) assert_near(td_bf16_to_f32(out[t][h][i]), want[i], 4, "attention", (size_t)i);
+        }
+    TRY(rig.acl->aclDestroyTensorList(lk));
+    GIVE_BACK(dk, dv, dq, dm, ds, dt, kc, vc, o);
+}
+
+/* ---- the runtime ------------------------------------------------------------------------------- */
+
+static void replays_by_address(void **state) {
+    enum { BYTES = 4096 };
+    uint8_t     *from = rig_pinned(&rig, BYTES), *to = rig_pinned(&rig, BYTES);
+    void        *a = rig_alloc(&rig, BYTES), *b = rig_alloc(&rig, BYTES);
+    td_acl_event go, back;
+    td_acl_graph graph;
+    (void)state;
+    TRY(rig.acl->aclrtCreateEventExWithFlag(&go, TD_ACL_EVENT_SYNC));
+    TRY(rig.acl->aclrtCreateEventExWithFlag(&back, TD_ACL_EVENT_SYNC));
+    TRY(rig.acl->aclmdlRICaptureBegin(rig.stream, TD_ACL_MODEL_RI_CAPTURE_MODE_GLOBAL));
+    TRY(rig.acl->aclrtMemcpyAsync(a, BYTES, from, BYTES, TD_ACL_MEMCPY_HOST_TO_DEVICE, rig.stream));
+    TRY(rig.acl->aclrtRecordEvent(go, rig.stream));
+    TRY(rig.acl->aclrtStreamWaitEvent(rig.other, go));
+    TRY(rig.acl->aclrtMemcpyAsync(b, BYTES, a, BYTES, TD_ACL_MEMCPY_DEVICE_TO_DEVICE, rig.other));
+    TRY(rig.acl->aclrtRecordEvent(back, rig.other));
+    TRY(rig.acl->aclrtStreamWaitEvent(rig.stream, back));
+    TRY(rig.acl->aclrtMemcpyAsync(to, BYTES, b, BYTES, TD_ACL_MEMCPY_DEVICE_TO_HOST, rig.stream));
+    TRY(rig.acl->aclmdlRICaptureEnd(rig.stream, &graph));
+    for (int i = 0; i < 20; i++) {
+        memset(from, i, BYTES);
+        TRY(rig.acl->aclmdlRIExecuteAsync(graph, rig.stream));
+        TRY(rig.acl->aclrtSynchronizeStream(rig.stream));
+        assert_int_equal(to[0], i);
+        assert_int_equal(to[BYTES - 1], i);
+    }
+    TRY(rig.acl->aclmdlRIDestroy(graph));
+    TRY(rig.acl->aclrtDestroyEvent(go));
+    TRY(rig.acl->aclrtDestroyEvent(back));
+    TRY(rig.acl->aclrtFreeHost(from));
+    TRY(rig.acl->aclrtFreeHost(to));
+    GIVE_BACK(a, b);
+}
+
+typedef struct {
+    const uint8_t *from;
+    uint8_t       *to;
+    int            calls;
+} hand;
+
+static void hand_over(void *arg) { /* between two copies: sees the first one's bytes, and the second one sees its */
+    hand *h = arg;
+    for (int i = 0; i < 64; i++) h->to[i] = (uint8_t)(h->from[i] + 1);
+    h->calls++;
+}
+
+static void callbacks_in_order(void **state) {
+    uint8_t     *up = rig_pinned(&rig, 64), *down = rig_pinned(&rig, 64);
+    void        *device = rig_alloc(&rig, 64);
+    hand         h = {up, down, 0};
+    td_acl_graph graph;
+    (void)state;
+    rig_report_start(&rig, rig.stream);
+    TRY(rig.acl->aclrtMemsetAsync(device, 64, 0, 64, rig.stream));
+    TRY(rig.acl->aclmdlRICaptureBegin(rig.stream, TD_ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL));
+    TRY(rig.acl->aclrtMemcpyAsync(up, 64, device, 64, TD_ACL_MEMCPY_DEVICE_TO_HOST, rig.stream));
+    TRY(rig.acl->aclrtLaunchCallback(hand_over, &h, TD_ACL_CALLBACK_BLOCK, rig.stream));
+    TRY(rig.acl->aclrtMemcpyAsync(device, 64, down, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, rig.stream));
+    TRY(rig.acl->aclmdlRICaptureEnd(rig.stream, &graph));
+    for (int i = 0; i < 30; i++) TRY(rig.acl->aclmdlRIExecuteAsync(graph, rig.stream));
+    TRY(rig.acl->aclrtSynchronizeStream(rig.stream));
+    assert_int_equal(h.calls, 30);
+    assert_int_equal(down[63], 30);
+    rig_report_stop(&rig, rig.stream);
+    TRY(rig.acl->aclmdlRIDestroy(graph));
+    TRY(rig.acl->aclrtFreeHost(up));
+    TRY(rig.acl->aclrtFreeHost(down));
+    GIVE_BACK(device);
+}
+
+static void values_hold_streams(void **state) {
+    const uint64_t zero = 0;
+    void          *word = rig_upload(&rig, &zero, sizeof zero);
+    uint64_t      *seen = rig_pinned(&rig, 64);
+    (void)state;
+    for (uint64_t i = 1; i < 10; i++) {
+        TRY(rig.acl->aclrtValueWait(word, i, TD_ACL_STREAM_WAIT_VALUE_EQ, rig.stream));
+        usleep(200);
+        TRY(rig.acl->aclrtValueWrite(word, i, 0, rig.other));
+        TRY(rig.acl->aclrtSynchronizeStream(rig.stream));
+        TRY(rig.acl->aclrtSynchronizeStream(rig.other));
+        TRY(rig.acl->aclrtMemcpyAsync(seen, 8, word, 8, TD_ACL_MEMCPY_DEVICE_TO_HOST, rig.stream));
+        TRY(rig.acl->aclrtSynchronizeStream(rig.stream));
+        assert_int_equal(*seen, i);
+    }
+    TRY(rig.acl->aclrtFreeHost(seen));
+    GIVE_BACK(word);
+}
+
+static void memory_runs_out(void **state) {
+    size_t free_bytes, total;
+    void  *big, *more;
+    (void)state;
+    TRY(rig.acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free_bytes, &total));
+    assert_true(free_bytes <= total && total > 1 << 20);
+    TRY(rig.acl->aclrtMalloc(&big, free_bytes, TD_ACL_MEM_MALLOC_HUGE_FIRST));
+    assert_int_equal(rig.acl->aclrtMalloc(&more, 64, TD_ACL_MEM_MALLOC_HUGE_FIRST), TD_ACL_ERROR_RT_MEMORY_ALLOCATION);
+    assert_non_null(strstr(rig.acl->aclGetRecentErrMsg(), "64 more do not fit"));
+    assert_null(rig.acl->aclGetRecentErrMsg());
+    GIVE_BACK(big);
+}
+
+/* ---- two cards --------------------------------------------------------------------------------- */
+
+typedef struct {
+    int32_t             card;
+    const td_hccl_root *root;
+    float               sum[8];
+    td_bf16             all[8];
+} member;
+
+static void *join_in(void *arg) {
+    member        *m = arg;
+    td_acl_context c;
+    td_acl_stream  s;
+    td_hccl_comm   comm;
+    float          x[8];
+    td_bf16        half[4];
+    void          *dx, *dout, *dhalf, *dall;
+    for (int i = 0; i < 8; i++) x[i] = (float)(i + 1) * (float)(m->card + 1);
+    for (int i = 0; i < 4; i++) half[i] = td_f32_to_bf16((float)(10 * m->card + i));
+    TRY(rig.acl->aclrtCreateContext(&c, m->card));
+    TRY(rig.acl->aclrtCreateStreamWithConfig(&s, 0, 0));
+    TRY(rig.acl->HcclCommInitRootInfo(2, m->root, (uint32_t)m->card, &comm));
+    dx = rig_upload(&rig, x, sizeof x);
+    dout = rig_alloc(&rig, sizeof x);
+    dhalf = rig_upload(&rig, half, sizeof half);
+    dall = rig_alloc(&rig, 16);
+    for (int i = 0; i < 5; i++)
+        TRY(rig.acl->HcclAllReduce(dx, dout, 8, TD_HCCL_DATA_TYPE_FP32, TD_HCCL_REDUCE_SUM, comm, s));
+    TRY(rig.acl->HcclAllGather(dhalf, dall, 4, TD_HCCL_DATA_TYPE_BFP16, comm, s));
+    TRY(rig.acl->aclrtSynchronizeStream(s));
+    TRY(rig.acl->aclrtMemcpy(m->sum, sizeof m->sum, dout, sizeof m->sum, TD_ACL_MEMCPY_DEVICE_TO_HOST));
+    TRY(rig.acl->aclrtMemcpy(m->all, sizeof m->all, dall, sizeof m->all, TD_ACL_MEMCPY_DEVICE_TO_HOST));
+    TRY(rig.acl->HcclCommDestroy(comm));
+    GIVE_BACK(dx, dout, dhalf, dall);
+    TRY(rig.acl->aclrtDestroyStream(s));
+    TRY(rig.acl->aclrtDestroyContext(c));
+    return NULL;
+}
+
+static void two_cards(void **state) {
+    static td_hccl_root root;
+    member              members[2] = {{.card = 0, .root = &root}, {.card = 1, .root = &root}};
+    pthread_t           threads[2];
+    (void)state;
+    assert_true(rig.l.has_hccl);
+    TRY(rig.acl->HcclGetRootInfo(&root));
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, join_in, &members[i]);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 8; k++) {
+            assert_true(members[i].sum[k] == 3.0f * (float)(k + 1));
+            assert_true(td_bf16_to_f32(members[i].all[k]) == (float)(k < 4 ? k : 10 + k - 4));
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quantised_products),
+        cmocka_unit_test(float_products),
+        cmocka_unit_test(norms_and_codes),
+        cmocka_unit_test(gates_and_rope),
+        cmocka_unit_test(routers),
+        cmocka_unit_test(grouped_attention),
+        cmocka_unit_test(replays_by_address),
+        cmocka_unit_test(callbacks_in_order),
+        cmocka_unit_test(values_hold_streams),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(two_cards),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}

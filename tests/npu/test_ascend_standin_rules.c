@@ -1,0 +1,799 @@
+/*
+ * Who breaks a rule of CANN's documents does not live to see the result, on the stand-in: every rule in a process of its
+ * own, which must end by the signal and with the sentence that is expected. So a backend that passes on it keeps these
+ * rules.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "ascend_rig.h"
+
+#define N 64 /* values of the tensors here */
+
+/* ---- what most mistakes begin with ---------------------------------------------------------------- */
+
+typedef struct {
+    void          *x, *gamma, *out, *rstd;
+    td_acl_tensor *tx, *tg, *to, *tr;
+} norm;
+
+static norm norm_of(ascend_rig *r) {
+    float   ones[N];
+    td_bf16 half[N];
+    for (int i = 0; i < N; i++) ones[i] = 1, half[i] = td_f32_to_bf16(0.5f);
+    norm n = {.x = rig_upload(r, half, sizeof half),
+              .gamma = rig_upload(r, ones, sizeof ones),
+              .out = rig_alloc(r, sizeof half),
+              .rstd = rig_alloc(r, 32)};
+    n.tx = T2(r, n.x, TD_ACL_BF16, 1, N);
+    n.tg = T1(r, n.gamma, TD_ACL_FLOAT, N);
+    n.to = T2(r, n.out, TD_ACL_BF16, 1, N);
+    n.tr = T2(r, n.rstd, TD_ACL_FLOAT, 1, 1);
+    return n;
+}
+
+static td_acl_executor *prepare(ascend_rig *r, norm *n, uint64_t *bytes) {
+    td_acl_executor *x;
+    TRY(r->ops->aclnnRmsNormGetWorkspaceSize(n->tx, n->tg, 1e-6, n->to, n->tr, bytes, &x));
+    return x;
+}
+
+static void free_norm(ascend_rig *r, norm *n) {
+    TRY(r->acl->aclDestroyTensor(n->tx));
+    TRY(r->acl->aclDestroyTensor(n->tg));
+    TRY(r->acl->aclDestroyTensor(n->to));
+    TRY(r->acl->aclDestroyTensor(n->tr));
+    TRY(r->acl->aclrtFree(n->x));
+    TRY(r->acl->aclrtFree(n->gamma));
+    TRY(r->acl->aclrtFree(n->out));
+    TRY(r->acl->aclrtFree(n->rstd));
+}
+
+/* The calls' statuses do not matter: whoever comes back has not been stopped. */
+static void ignore(long long st) {
+    (void)st;
+}
+
+/* ---- executors, tensors, workspaces ---------------------------------------------------------------- */
+
+static void run_twice(ascend_rig *r) {
+    uint64_t         bytes;
+    norm             n = norm_of(r);
+    td_acl_executor *x = prepare(r, &n, &bytes);
+    void            *ws = rig_workspace(r, bytes);
+    TRY(r->ops->aclnnRmsNorm(ws, bytes, x, r->stream));
+    ignore(r->ops->aclnnRmsNorm(ws, bytes, x, r->stream));
+}
+static void small_workspace(ascend_rig *r) {
+    uint64_t         bytes;
+    norm             n = norm_of(r);
+    td_acl_executor *x = prepare(r, &n, &bytes);
+    ignore(r->ops->aclnnRmsNorm(rig_alloc(r, bytes), bytes - 1, x, r->stream));
+}
+static void host_workspace(ascend_rig *r) {
+    uint64_t         bytes;
+    norm             n = norm_of(r);
+    td_acl_executor *x = prepare(r, &n, &bytes);
+    ignore(r->ops->aclnnRmsNorm(rig_pinned(r, bytes), bytes, x, r->stream));
+}
+static void freed_tensor(ascend_rig *r) {
+    uint64_t         bytes;
+    norm             n = norm_of(r);
+    td_acl_executor *x = prepare(r, &n, &bytes);
+    TRY(r->acl->aclDestroyTensor(n.tg));
+    ignore(r->ops->aclnnRmsNorm(rig_alloc(r, bytes), bytes, x, r->stream));
+}
+static void freed_memory(ascend_rig *r) {
+    uint64_t         bytes;
+    norm             n = norm_of(r);
+    td_acl_executor *x = prepare(r, &n, &bytes);
+    TRY(r->acl->aclrtFree(n.gamma));
+    ignore(r->ops->aclnnRmsNorm(rig_alloc(r, bytes), bytes, x, r->stream));
+}
+static void another_ops_executor(ascend_rig *r) {
+    uint64_t         bytes;
+    norm             n = norm_of(r);
+    td_acl_executor *x = prepare(r, &n, &bytes);
+    ignore(r->ops->aclnnSwiGlu(rig_alloc(r, bytes), bytes, x, r->stream));
+}
+static void destroyed_executor(ascend_rig *r) {
+    uint64_t         bytes;
+    norm             n = norm_of(r);
+    td_acl_executor *x = prepare(r, &n, &bytes);
+    TRY(r->acl->aclSetAclOpExecutorRepeatable(x));
+    TRY(r->acl->aclDestroyAclOpExecutor(x));
+    ignore(r->ops->aclnnRmsNorm(rig_alloc(r, bytes), bytes, x, r->stream));
+}
+static void address_of_single_executor(ascend_rig *r) {
+    uint64_t         bytes;
+    norm             n = norm_of(r);
+    td_acl_executor *x = prepare(r, &n, &bytes);
+    ignore(r->acl->aclSetInputTensorAddr(x, 0, n.tx, n.x));
+}
+static void odd_address(ascend_rig *r) {
+    ignore((long long)(intptr_t)T1(r, (char *)rig_alloc(r, 256) + 16, TD_ACL_FLOAT, 8));
+}
+static void view_too_large(ascend_rig *r) {
+    int64_t view[] = {4, 8}, strides[] = {16, 1}, storage[] = {4, 8};
+    ignore((long long)(intptr_t)r->acl->aclCreateTensor(view, 2, TD_ACL_FLOAT, strides, 0, TD_ACL_FORMAT_ND, storage, 2,
+                                                        rig_alloc(r, 128)));
+}
+static void memory_too_small(ascend_rig *r) {
+    uint64_t         bytes;
+    td_acl_executor *x;
+    norm             n = norm_of(r);
+    n.to = T2(r, rig_alloc(r, N), TD_ACL_BF16, 1, N);
+    ignore(r->ops->aclnnRmsNormGetWorkspaceSize(n.tx, n.tg, 1e-6, n.to, n.tr, &bytes, &x));
+}
+
+/* ---- dtypes, formats, shapes of 910B ------------------------------------------------------------------ */
+
+static void wrong_dtype(ascend_rig *r) {
+    uint64_t         bytes;
+    td_acl_executor *x;
+    void            *p = rig_alloc(r, 4096);
+    ignore(r->ops->aclnnDynamicQuantGetWorkspaceSize(T2(r, p, TD_ACL_FLOAT, 2, 32), NULL, T2(r, p, TD_ACL_INT8, 2, 32),
+                                                     T1(r, p, TD_ACL_FLOAT, 2), &bytes, &x));
+}
+static void gamma_of_another_dtype(ascend_rig *r) {
+    uint64_t         bytes;
+    td_acl_executor *x;
+    norm             n = norm_of(r);
+    ignore(r->ops->aclnnAddRmsNormGetWorkspaceSize(n.tx, n.tx, n.tg, 1e-6, n.to, n.tr, n.to, &bytes, &x));
+}
+static void null_tensor(ascend_rig *r) {
+    uint64_t         bytes;
+    td_acl_executor *x;
+    norm             n = norm_of(r);
+    ignore(r->ops->aclnnRmsNormGetWorkspaceSize(n.tx, NULL, 1e-6, n.to, n.tr, &bytes, &x));
+}
+static void weight_storage(ascend_rig *r) { /* NZ of [n = 32, k = 64] with the tiles of [k, n] */
+    uint64_t         bytes;
+    td_acl_executor *x;
+    void            *p = rig_alloc(r, 8192);
+    int64_t          view[] = {32, 64}, storage[] = {1, 4, 16, 32};
+    td_acl_tensor   *w = r->acl->aclCreateTensor(view, 2, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 4, p);
+    ignore(r->ops->aclnnQuantMatmulV5GetWorkspaceSize(T2(r, p, TD_ACL_INT8, 1, 64), w, T1(r, p, TD_ACL_FLOAT, 1),
+                                                      T1(r, p, TD_ACL_FLOAT, 32), NULL, NULL, NULL, NULL, NULL, false, true,
+                                                      0, T2(r, p, TD_ACL_BF16, 1, 32), &bytes, &x));
+}
+static void plain_weight_as_nz(ascend_rig *r) {
+    uint64_t         bytes;
+    td_acl_executor *x;
+    void            *p = rig_alloc(r, 8192);
+    ignore(r->ops->aclnnQuantMatmulWeightNzGetWorkspaceSize(
+        T2(r, p, TD_ACL_INT8, 1, 64), T2(r, p, TD_ACL_INT8, 32, 64), T1(r, p, TD_ACL_FLOAT, 1), T1(r, p, TD_ACL_FLOAT, 32),
+        NULL, NULL, NULL, NULL, NULL, false, true, 0, T2(r, p, TD_ACL_BF16, 1, 32), &bytes, &x));
+}
+static void rope_mode(ascend_rig *r) {
+    uint64_t         bytes;
+    td_acl_executor *x;
+    void            *p = rig_alloc(r, 8192);
+    td_acl_tensor   *t = T3(r, p, TD_ACL_BF16, 1, 1, 64);
+    ignore(r->ops->aclnnRotaryPositionEmbeddingGetWorkspaceSize(t, t, t, 3, T3(r, p, TD_ACL_BF16, 1, 1, 64), &bytes, &x));
+}
+static void too_many_experts(ascend_rig *r) {
+    uint64_t         bytes;
+    td_acl_executor *x;
+    void            *p = rig_alloc(r, 65536);
+    ignore(r->ops->aclnnMoeGatingTopKGetWorkspaceSize(T2(r, p, TD_ACL_FLOAT, 1, 4096), NULL, 8, 1, 1, 0, 0, 1, false, 1,
+                                                      1e-20, T2(r, p, TD_ACL_FLOAT, 1, 8), T2(r, p, TD_ACL_INT32, 1, 8),
+                                                      NULL, &bytes, &x));
+}
+
+/* ---- attention ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t     heads, d, block, n_seq, table;
+    int64_t     kv_len[4];
+    const char *layout;
+    bool        rope, five;
+    void       *latent; /* [8, block, d] */
+} mla;
+
+static td_acl_executor *attend(ascend_rig *r, const mla *m, uint64_t *bytes, void **table) {
+    td_acl_executor *x = NULL;
+    void            *q = rig_alloc(r, (size_t)(m->n_seq * m->heads * m->d) * 2),
+         *o = rig_alloc(r, (size_t)(m->n_seq * m->heads * m->d) * 2);
+    int32_t pages[32] = {0};
+    for (int i = 0; i < 32; i++) pages[i] = i % 8;
+    *table = rig_upload(r, pages, sizeof pages);
+    td_acl_tensor *key = T3(r, m->latent, TD_ACL_BF16, 8, m->block, m->d),
+                  *rope_key = T3(r, rig_alloc(r, (size_t)(8 * m->block * 64) * 2), TD_ACL_BF16, 8, m->block, 64);
+    td_acl_tensor_list *keys = r->acl->aclCreateTensorList((const td_acl_tensor *const[]){key}, 1),
+                       *values = r->acl->aclCreateTensorList((const td_acl_tensor *const[]){key}, 1);
+    td_acl_tensor *query = T4(r, q, TD_ACL_BF16, m->n_seq, 1, m->heads, m->d),
+                  *out = T4(r, o, TD_ACL_BF16, m->n_seq, 1, m->heads, m->d);
+    td_acl_tensor *rope =
+        T4(r, rig_alloc(r, (size_t)(m->n_seq * m->heads * 64) * 2), TD_ACL_BF16, m->n_seq, 1, m->heads, 64);
+    td_acl_tensor    *tt = T2(r, *table, TD_ACL_INT32, m->n_seq, m->table);
+    td_acl_int_array *kv = r->acl->aclCreateIntArray(m->kv_len, (uint64_t)m->n_seq);
+    if (m->five)
+        TRY(r->ops->aclnnFusedInferAttentionScoreV5GetWorkspaceSize(
+            query, keys, values, NULL, NULL, NULL, kv, NULL, NULL, NULL, NULL, NULL, NULL, NULL, tt, NULL, NULL, NULL, NULL,
+            NULL, NULL, NULL, NULL, NULL, m->rope ? rope : NULL, m->rope ? rope_key : NULL, NULL, NULL, NULL, NULL, NULL,
+            m->heads, 0.1, 0, 0, (char *)m->layout, 1, 0, 0, m->block, 0, false, 0, 0, 0, 0, out, NULL, bytes, &x));
+    else
+        TRY(r->ops->aclnnFusedInferAttentionScoreV3GetWorkspaceSize(
+            query, keys, values, NULL, NULL, NULL, kv, NULL, NULL, NULL, NULL, NULL, NULL, NULL, tt, NULL, NULL, NULL, NULL,
+            NULL, NULL, NULL, NULL, NULL, m->rope ? rope : NULL, m->rope ? rope_key : NULL, NULL, m->heads, 0.1, 0, 0,
+            (char *)m->layout, 1, 0, 0, m->block, 0, false, 0, 0, out, NULL, bytes, &x));
+    return x;
+}
+
+static mla mla_of(ascend_rig *r) {
+    return (mla){.heads = 4,
+                 .d = 512,
+                 .block = 128,
+                 .n_seq = 1,
+                 .table = 2,
+                 .kv_len = {100},
+                 .layout = "BSND",
+                 .rope = true,
+                 .latent = rig_alloc(r, 8 * 128 * 512 * 2)};
+}
+static void attention_heads(ascend_rig *r) {
+    uint64_t b;
+    void    *t;
+    mla      m = mla_of(r);
+    m.heads = 12;
+    ignore((long long)(intptr_t)attend(r, &m, &b, &t));
+}
+static void attention_d(ascend_rig *r) {
+    uint64_t b;
+    void    *t;
+    mla      m = mla_of(r);
+    m.d = 256;
+    ignore((long long)(intptr_t)attend(r, &m, &b, &t));
+}
+static void attention_block(ascend_rig *r) {
+    uint64_t b;
+    void    *t;
+    mla      m = mla_of(r);
+    m.block = 64;
+    ignore((long long)(intptr_t)attend(r, &m, &b, &t));
+}
+static void attention_table(ascend_rig *r) {
+    uint64_t b;
+    void    *t;
+    mla      m = mla_of(r);
+    m.kv_len[0] = 300;
+    ignore((long long)(intptr_t)attend(r, &m, &b, &t));
+}
+static void attention_version(ascend_rig *r) {
+    uint64_t b;
+    void    *t;
+    mla      m = mla_of(r);
+    m.five = true;
+    ignore((long long)(intptr_t)attend(r, &m, &b, &t));
+}
+
+/* ---- order of streams ------------------------------------------------------------------------------ */
+
+static void two_streams(ascend_rig *r, bool with_event, bool with_sync) {
+    void        *device = rig_alloc(r, 4096), *from = rig_pinned(r, 4096), *to = rig_pinned(r, 4096);
+    td_acl_event e;
+    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
+    TRY(r->acl->aclrtMemcpyAsync(device, 4096, from, 4096, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
+    TRY(r->acl->aclrtRecordEvent(e, r->stream));
+    if (with_event) TRY(r->acl->aclrtStreamWaitEvent(r->other, e));
+    if (with_sync) TRY(r->acl->aclrtSynchronizeStream(r->stream));
+    TRY(r->acl->aclrtMemcpyAsync(to, 4096, device, 4096, TD_ACL_MEMCPY_DEVICE_TO_HOST, r->other));
+    TRY(r->acl->aclrtSynchronizeStream(r->other));
+    TRY(r->acl->aclrtSynchronizeStream(r->stream));
+    TRY(r->acl->aclrtDestroyEvent(e));
+    TRY(r->acl->aclrtFree(device));
+    TRY(r->acl->aclrtFreeHost(from));
+    TRY(r->acl->aclrtFreeHost(to));
+}
+static void missing_event(ascend_rig *r) {
+    two_streams(r, false, false);
+}
+static void by_event(ascend_rig *r) {
+    two_streams(r, true, false);
+    rig_close(r);
+}
+static void by_sync(ascend_rig *r) {
+    two_streams(r, false, true);
+    rig_close(r);
+}
+static void shared_workspace(ascend_rig *r) {
+    uint64_t bytes;
+    norm     n = norm_of(r), m = norm_of(r);
+    void    *ws = rig_alloc(r, 4096);
+    TRY(r->ops->aclnnRmsNorm(ws, 4096, prepare(r, &n, &bytes), r->stream));
+    ignore(r->ops->aclnnRmsNorm(ws, 4096, prepare(r, &m, &bytes), r->other));
+}
+static void wait_for_nothing(ascend_rig *r) {
+    td_acl_event e;
+    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
+    ignore(r->acl->aclrtStreamWaitEvent(r->stream, e));
+}
+static void wait_for_a_clock(ascend_rig *r) {
+    td_acl_event e;
+    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_TIME_LINE));
+    TRY(r->acl->aclrtRecordEvent(e, r->stream));
+    ignore(r->acl->aclrtStreamWaitEvent(r->other, e));
+}
+
+/* ---- memory and copies ----------------------------------------------------------------------------- */
+
+static void read_device(ascend_rig *r) {
+    ignore(*(volatile char *)rig_alloc(r, 64));
+}
+static void write_device(ascend_rig *r) {
+    *(volatile char *)rig_alloc(r, 64) = 1;
+}
+static void copy_wrong_way(ascend_rig *r) {
+    ignore(r->acl->aclrtMemcpyAsync(rig_alloc(r, 64), 64, rig_pinned(r, 64), 64, TD_ACL_MEMCPY_DEVICE_TO_HOST, r->stream));
+}
+static void copy_unpinned(ascend_rig *r) {
+    char here[64] = {0};
+    ignore(r->acl->aclrtMemcpyAsync(rig_alloc(r, 64), 64, here, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
+}
+static void copy_too_much(ascend_rig *r) {
+    ignore(
+        r->acl->aclrtMemcpyAsync(rig_alloc(r, 64), 128, rig_pinned(r, 128), 128, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
+}
+static void copy_over_its_limit(ascend_rig *r) {
+    ignore(
+        r->acl->aclrtMemcpyAsync(rig_alloc(r, 128), 64, rig_pinned(r, 128), 128, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
+}
+static void copy_under_way(ascend_rig *r) {
+    void *device = rig_alloc(r, 64), *pinned = rig_pinned(r, 64);
+    char  here[64];
+    setenv("TD_STANDIN_DELAY_US", "100000", 1);
+    for (int i = 0; i < 50; i++)
+        TRY(r->acl->aclrtMemcpyAsync(device, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
+    ignore(r->acl->aclrtMemcpy(here, 64, device, 64, TD_ACL_MEMCPY_DEVICE_TO_HOST));
+}
+static void free_under_way(ascend_rig *r) {
+    void *device = rig_alloc(r, 64), *pinned = rig_pinned(r, 64);
+    setenv("TD_STANDIN_DELAY_US", "100000", 1);
+    for (int i = 0; i < 50; i++)
+        TRY(r->acl->aclrtMemcpyAsync(device, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
+    ignore(r->acl->aclrtFree(device));
+}
+static void free_twice(ascend_rig *r) {
+    void *device = rig_alloc(r, 64);
+    TRY(r->acl->aclrtFree(device));
+    ignore(r->acl->aclrtFree(device));
+}
+static void keep_memory(ascend_rig *r) {
+    rig_alloc(r, 4096);
+    rig_close(r);
+}
+static void other_card(ascend_rig *r) {
+    td_acl_context c;
+    td_acl_stream  s;
+    void          *p = rig_alloc(r, 64), *pinned = rig_pinned(r, 64);
+    TRY(r->acl->aclrtCreateContext(&c, 1));
+    TRY(r->acl->aclrtCreateStreamWithConfig(&s, 0, 0));
+    ignore(r->acl->aclrtMemcpyAsync(p, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, s));
+}
+static void odd_value(ascend_rig *r) {
+    ignore(r->acl->aclrtValueWrite((char *)rig_alloc(r, 64) + 4, 1, 0, r->stream));
+}
+static void pinned_value(ascend_rig *r) {
+    ignore(r->acl->aclrtValueWait(rig_pinned(r, 64), 1, TD_ACL_STREAM_WAIT_VALUE_EQ, r->stream));
+}
+
+/* ---- contexts and streams -------------------------------------------------------------------------- */
+
+static void *no_context_thread(void *arg) {
+    ascend_rig *r = arg;
+    ignore(r->acl->aclrtSynchronizeStream(r->stream));
+    return NULL;
+}
+static void no_context(ascend_rig *r) {
+    pthread_t t;
+    pthread_create(&t, NULL, no_context_thread, r);
+    pthread_join(t, NULL);
+}
+static void other_context(ascend_rig *r) {
+    td_acl_context c;
+    TRY(r->acl->aclrtCreateContext(&c, 0));
+    ignore(r->acl->aclrtSynchronizeStream(r->stream));
+}
+static void context_with_streams(ascend_rig *r) {
+    ignore(r->acl->aclrtDestroyContext(r->context));
+}
+static void dead_stream(ascend_rig *r) {
+    TRY(r->acl->aclrtDestroyStream(r->other));
+    ignore(r->acl->aclrtSynchronizeStream(r->other));
+}
+static void default_stream(ascend_rig *r) {
+    ignore(r->acl->aclrtSynchronizeStream(NULL));
+}
+
+/* ---- callbacks ------------------------------------------------------------------------------------- */
+
+static ascend_rig *in_callback_rig;
+static void        allocates(void *arg) {
+           ignore(in_callback_rig->acl->aclrtMalloc(arg, 64, 0));
+}
+static void launches(void *arg) {
+    ignore(in_callback_rig->acl->aclrtMemsetAsync(arg, 64, 0, 64, in_callback_rig->other));
+}
+static void synchronises(void *arg) {
+    ignore(in_callback_rig->acl->aclrtSynchronizeStream(((ascend_rig *)arg)->other));
+}
+static void counts(void *arg) {
+    ++*(int *)arg;
+}
+
+static void callback(ascend_rig *r, td_acl_callback fn, void *arg) {
+    in_callback_rig = r;
+    rig_report_start(r, r->stream);
+    TRY(r->acl->aclrtLaunchCallback(fn, arg, TD_ACL_CALLBACK_BLOCK, r->stream));
+    TRY(r->acl->aclrtSynchronizeStream(r->stream));
+    rig_report_stop(r, r->stream);
+}
+static void callback_allocates(ascend_rig *r) {
+    static void *p;
+    callback(r, allocates, &p);
+}
+static void callback_launches(ascend_rig *r) {
+    callback(r, launches, rig_alloc(r, 64));
+}
+static void callback_synchronises(ascend_rig *r) {
+    callback(r, synchronises, r);
+}
+static void callback_obeys(ascend_rig *r) {
+    static int n;
+    callback(r, counts, &n);
+    if (n != 1) _exit(7);
+    rig_close(r);
+}
+static void callback_unsubscribed(ascend_rig *r) {
+    ignore(r->acl->aclrtLaunchCallback(counts, NULL, TD_ACL_CALLBACK_BLOCK, r->stream));
+}
+static void callback_unpolled(ascend_rig *r) {
+    setenv("TD_STANDIN_POLL_MS", "50", 1);
+    TRY(r->acl->aclrtSubscribeReport((uint64_t)pthread_self(),
+                                     r->stream)); /* and then this thread waits for the stream instead */
+    TRY(r->acl->aclrtLaunchCallback(counts, NULL, TD_ACL_CALLBACK_BLOCK, r->stream));
+    TRY(r->acl->aclrtSynchronizeStream(r->stream));
+}
+static void two_subscribers(ascend_rig *r) {
+    TRY(r->acl->aclrtSubscribeReport(1, r->stream));
+    ignore(r->acl->aclrtSubscribeReport(2, r->stream));
+}
+static void subscriber_of_two_cards(ascend_rig *r) {
+    td_acl_context c;
+    td_acl_stream  s;
+    TRY(r->acl->aclrtSubscribeReport(1, r->stream));
+    TRY(r->acl->aclrtCreateContext(&c, 1));
+    TRY(r->acl->aclrtCreateStreamWithConfig(&s, 0, 0));
+    ignore(r->acl->aclrtSubscribeReport(1, s));
+}
+
+/* ---- captures -------------------------------------------------------------------------------------- */
+
+static void begin(ascend_rig *r) {
+    TRY(r->acl->aclmdlRICaptureBegin(r->stream, TD_ACL_MODEL_RI_CAPTURE_MODE_GLOBAL));
+}
+static td_acl_graph end(ascend_rig *r) {
+    td_acl_graph g;
+    TRY(r->acl->aclmdlRICaptureEnd(r->stream, &g));
+    return g;
+}
+static void capture_sync(ascend_rig *r) {
+    begin(r);
+    ignore(r->acl->aclrtSynchronizeStream(r->stream));
+}
+static void capture_sync_other(ascend_rig *r) {
+    begin(r);
+    ignore(r->acl->aclrtSynchronizeStream(r->other));
+}
+static void capture_query(ascend_rig *r) {
+    td_acl_event       e;
+    td_acl_event_state state;
+    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
+    begin(r);
+    TRY(r->acl->aclrtRecordEvent(e, r->stream));
+    ignore(r->acl->aclrtQueryEventStatus(e, &state));
+}
+static void capture_plain_copy(ascend_rig *r) {
+    char  here[64] = {0};
+    void *p = rig_alloc(r, 64);
+    begin(r);
+    ignore(r->acl->aclrtMemcpy(p, 64, here, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE));
+}
+static void *end_elsewhere(void *arg) {
+    ascend_rig  *r = arg;
+    td_acl_graph g;
+    TRY(r->acl->aclrtSetCurrentContext(r->context));
+    ignore(r->acl->aclmdlRICaptureEnd(r->stream, &g));
+    return NULL;
+}
+static void capture_ends_elsewhere(ascend_rig *r) {
+    pthread_t t;
+    begin(r);
+    pthread_create(&t, NULL, end_elsewhere, r);
+    pthread_join(t, NULL);
+}
+static void capture_not_joined(ascend_rig *r) {
+    td_acl_event e;
+    td_acl_graph g;
+    void        *p = rig_alloc(r, 64);
+    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
+    begin(r);
+    TRY(r->acl->aclrtRecordEvent(e, r->stream));
+    TRY(r->acl->aclrtStreamWaitEvent(r->other, e));
+    TRY(r->acl->aclrtMemsetAsync(p, 64, 0, 64, r->other));
+    ignore(r->acl->aclmdlRICaptureEnd(r->stream, &g));
+}
+static void capture_freed(ascend_rig *r) {
+    void *p = rig_alloc(r, 64);
+    begin(r);
+    TRY(r->acl->aclrtMemsetAsync(p, 64, 0, 64, r->stream));
+    end(r);
+    ignore(r->acl->aclrtFree(p));
+}
+static void capture_race(ascend_rig *r) { /* two captured streams on the same memory */
+    td_acl_event e, back;
+    void        *p = rig_alloc(r, 64);
+    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
+    TRY(r->acl->aclrtCreateEventExWithFlag(&back, TD_ACL_EVENT_SYNC));
+    begin(r);
+    TRY(r->acl->aclrtRecordEvent(e, r->stream));
+    TRY(r->acl->aclrtStreamWaitEvent(r->other, e));
+    TRY(r->acl->aclrtMemsetAsync(p, 64, 1, 64, r->stream));
+    TRY(r->acl->aclrtMemsetAsync(p, 64, 2, 64, r->other));
+    TRY(r->acl->aclrtRecordEvent(back, r->other));
+    TRY(r->acl->aclrtStreamWaitEvent(r->stream, back));
+    ignore(r->acl->aclmdlRIExecuteAsync(end(r), r->stream));
+}
+static void capture_destroyed(ascend_rig *r) {
+    void *p = rig_alloc(r, 64);
+    begin(r);
+    TRY(r->acl->aclrtMemsetAsync(p, 64, 0, 64, r->stream));
+    td_acl_graph g = end(r);
+    TRY(r->acl->aclmdlRIDestroy(g));
+    ignore(r->acl->aclmdlRIExecuteAsync(g, r->stream));
+}
+static void group_takes_copies(ascend_rig *r) {
+    void *p = rig_alloc(r, 64);
+    begin(r);
+    TRY(r->acl->aclmdlRICaptureTaskGrpBegin(r->stream));
+    ignore(r->acl->aclrtMemsetAsync(p, 64, 0, 64, r->stream));
+}
+
+/** A capture of one attention in a task group, after a write of the slot that `positions` names. */
+typedef struct {
+    mla               m;
+    td_acl_graph      graph;
+    td_acl_task_group group;
+    uint64_t          bytes;
+    void             *workspace, *slots;
+} decode;
+
+static decode capture_decode(ascend_rig *r, int64_t kv_len) {
+    decode           c = {.m = mla_of(r)};
+    td_acl_executor *x, *w;
+    void            *table;
+    uint64_t         none;
+    int32_t          slot[8] = {0};
+    c.m.kv_len[0] = kv_len;
+    x = attend(r, &c.m, &c.bytes, &table);
+    c.workspace = rig_alloc(r, c.bytes);
+    c.slots = rig_upload(r, slot, sizeof slot);
+    TRY(r->ops->aclnnScatterNdUpdateGetWorkspaceSize(T2(r, c.m.latent, TD_ACL_BF16, 1024, 512),
+                                                     T2(r, c.slots, TD_ACL_INT32, 1, 1),
+                                                     T2(r, rig_alloc(r, 1024), TD_ACL_BF16, 1, 512), &none, &w));
+    begin(r);
+    TRY(r->ops->aclnnScatterNdUpdate(NULL, 0, w, r->stream));
+    TRY(r->acl->aclmdlRICaptureTaskGrpBegin(r->stream));
+    TRY(r->ops->aclnnFusedInferAttentionScoreV3(c.workspace, c.bytes, x, r->stream));
+    TRY(r->acl->aclmdlRICaptureTaskGrpEnd(r->stream, &c.group));
+    c.graph = end(r);
+    return c;
+}
+static void step_decode(ascend_rig *r, decode *c, int32_t position) {
+    TRY(r->acl->aclrtMemcpy(c->slots, 4, &position, 4, TD_ACL_MEMCPY_HOST_TO_DEVICE)); /* page i of the sequence is page i */
+    TRY(r->acl->aclmdlRIExecuteAsync(c->graph, r->stream));
+    TRY(r->acl->aclrtSynchronizeStream(r->stream));
+}
+static void update_decode(ascend_rig *r, decode *c, int64_t kv_len, td_acl_stream s) {
+    void    *table;
+    uint64_t bytes;
+    c->m.kv_len[0] = kv_len;
+    td_acl_executor *x = attend(r, &c->m, &bytes, &table);
+    TRY(r->acl->aclmdlRICaptureTaskUpdateBegin(s, c->group));
+    TRY(r->ops->aclnnFusedInferAttentionScoreV3(c->workspace, c->bytes, x, s));
+    TRY(r->acl->aclmdlRICaptureTaskUpdateEnd(s));
+}
+static void lengths_not_updated(ascend_rig *r) {
+    decode c = capture_decode(r, 100);
+    step_decode(r, &c, 99);
+    step_decode(r, &c, 100); /* key 100 is written, and 100 keys are seen */
+}
+static void lengths_updated(ascend_rig *r) {
+    decode c = capture_decode(r, 127);
+    step_decode(r, &c, 126);
+    for (int64_t n = 128; n < 131; n++) { /* over the end of a page */
+        update_decode(r, &c, n, r->stream);
+        step_decode(r, &c, (int32_t)n - 1);
+    }
+}
+static void update_not_ordered(ascend_rig *r) {
+    decode c = capture_decode(r, 100);
+    step_decode(r, &c, 99);
+    update_decode(r, &c, 101, r->other);
+    ignore(r->acl->aclmdlRIExecuteAsync(c.graph, r->stream));
+}
+static void update_of_another_op(ascend_rig *r) {
+    uint64_t         bytes;
+    decode           c = capture_decode(r, 100);
+    norm             n = norm_of(r);
+    td_acl_executor *x = prepare(r, &n, &bytes);
+    TRY(r->acl->aclmdlRICaptureTaskUpdateBegin(r->stream, c.group));
+    ignore(r->ops->aclnnRmsNorm(rig_alloc(r, bytes), bytes, x, r->stream));
+}
+static void update_of_nothing(ascend_rig *r) {
+    decode c = capture_decode(r, 100);
+    TRY(r->acl->aclmdlRICaptureTaskUpdateBegin(r->stream, c.group));
+    ignore(r->acl->aclmdlRICaptureTaskUpdateEnd(r->stream));
+}
+static void slot_twice(ascend_rig *r) {
+    int32_t slots[8] = {5, 6, 5};
+    void   *cache = rig_alloc(r, 2 * 128 * 64 * 2), *s = rig_upload(r, slots, sizeof slots), *k = rig_alloc(r, 3 * 64 * 2);
+    RUN(r, aclnnScatterPaKvCache, T3(r, k, TD_ACL_BF16, 3, 1, 64), T4(r, cache, TD_ACL_BF16, 2, 128, 1, 64),
+        T1(r, s, TD_ACL_INT32, 3), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+}
+static void slot_beyond(ascend_rig *r) {
+    int32_t slots[8] = {256};
+    void   *cache = rig_alloc(r, 2 * 128 * 64 * 2), *s = rig_upload(r, slots, sizeof slots), *k = rig_alloc(r, 64 * 2);
+    RUN(r, aclnnScatterPaKvCache, T3(r, k, TD_ACL_BF16, 1, 1, 64), T4(r, cache, TD_ACL_BF16, 2, 128, 1, 64),
+        T1(r, s, TD_ACL_INT32, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+}
+
+static void obey(ascend_rig *r) {
+    uint64_t         bytes;
+    norm             n = norm_of(r);
+    td_acl_executor *x = prepare(r, &n, &bytes);
+    void            *ws = rig_workspace(r, bytes);
+    TRY(r->acl->aclSetAclOpExecutorRepeatable(x));
+    TRY(r->ops->aclnnRmsNorm(ws, bytes, x, r->stream));
+    TRY(r->acl->aclSetInputTensorAddr(x, 0, n.tx, n.x));
+    TRY(r->ops->aclnnRmsNorm(ws, bytes, x, r->stream));
+    TRY(r->acl->aclrtSynchronizeStream(r->stream));
+    TRY(r->acl->aclDestroyAclOpExecutor(x));
+    TRY(r->acl->aclrtFree(ws));
+    free_norm(r, &n);
+    rig_close(r);
+}
+
+/* ---- the table --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    void (*act)(ascend_rig *r);
+    int         by_signal; /* 0: it lives */
+    const char *sentence;
+} rule;
+
+#define BREAKS(act, sentence) \
+    { #act, act, SIGABRT, sentence }
+static const rule RULES[] = {
+    BREAKS(run_twice, "has run and was not made repeatable"),
+    BREAKS(small_workspace, "is given a workspace of 511 bytes and has asked for 512"),
+    BREAKS(host_workspace, "which is not 512 bytes of the device's memory"),
+    BREAKS(freed_tensor, "gamma is a tensor that was destroyed"),
+    BREAKS(freed_memory, "gamma, 256 bytes at"),
+    BREAKS(another_ops_executor, "aclnnSwiGlu is given an executor of aclnnRmsNorm"),
+    BREAKS(destroyed_executor, "of an executor of aclnnRmsNorm that is destroyed"),
+    BREAKS(address_of_single_executor, "that is not repeatable"),
+    BREAKS(odd_address, "has to be a multiple of 32 bytes"),
+    BREAKS(view_too_large, "reaches element 55 of a storage of 32"),
+    BREAKS(memory_too_small, "yOut, 128 bytes at"),
+    BREAKS(wrong_dtype, "x is neither FLOAT16 nor BFLOAT16"),
+    BREAKS(gamma_of_another_dtype, "x2, gamma and yOut are not of x1's dtype"),
+    BREAKS(null_tensor, "gamma is a null pointer"),
+    BREAKS(weight_storage, "x2's storage is not [ceil(columns / 32), ceil(rows / 16), 16, 32]"),
+    BREAKS(plain_weight_as_nz, "x2's format is not NZ"),
+    BREAKS(rope_mode, "mode is neither 0 (halves) nor 1 (pairs)"),
+    BREAKS(too_many_experts, "there are more than 2048 experts"),
+    BREAKS(attention_heads, "MLA's heads are not a power of two up to 128"),
+    BREAKS(attention_d, "query's d is neither 512 nor 128, with rope"),
+    BREAKS(attention_block, "MLA's blockSize is neither 16 nor 128"),
+    BREAKS(attention_table, "blockTable is narrower than the pages of the longest sequence"),
+    BREAKS(attention_version, "this version is not supported on A2 and A3"),
+    BREAKS(missing_event, "no event or synchronisation orders the two"),
+    {"by_event", by_event, 0, ""},
+    {"by_sync", by_sync, 0, ""},
+    BREAKS(shared_workspace, "no event or synchronisation orders the two"),
+    BREAKS(wait_for_nothing, "an event that was never recorded"),
+    BREAKS(wait_for_a_clock, "an event that was made without ACL_EVENT_SYNC"),
+    {"read_device", read_device, SIGSEGV, ""},
+    {"write_device", write_device, SIGSEGV, ""},
+    BREAKS(copy_wrong_way, "of kind 2 goes from host memory to device memory"),
+    BREAKS(copy_unpinned, "with host memory that is not pinned"),
+    BREAKS(copy_too_much, "goes beyond the end of the memory"),
+    BREAKS(copy_over_its_limit, "of 128 bytes into 64"),
+    BREAKS(copy_under_way, "memory that enqueued operations use"),
+    BREAKS(free_under_way, "is freed while operations that use it are enqueued"),
+    BREAKS(free_twice, "is not the beginning of device memory"),
+    BREAKS(keep_memory, "aclFinalize with 4096 bytes of device 0"),
+    BREAKS(other_card, "touches memory of device 0 from device 1"),
+    BREAKS(odd_value, "not an aligned word of device memory"),
+    BREAKS(pinned_value, "not an aligned word of device memory"),
+    BREAKS(no_context, "on a thread without a context"),
+    BREAKS(other_context, "on a stream of another context than the thread's"),
+    BREAKS(context_with_streams, "a context is destroyed with 2 streams"),
+    BREAKS(dead_stream, "on a stream that is destroyed"),
+    BREAKS(default_stream, "on the default stream"),
+    BREAKS(callback_allocates, "aclrtMalloc in a callback"),
+    BREAKS(callback_launches, "aclrtMemsetAsync in a callback"),
+    BREAKS(callback_synchronises, "aclrtSynchronizeStream in a callback"),
+    {"callback_obeys", callback_obeys, 0, ""},
+    BREAKS(callback_unsubscribed, "on a stream to which no thread has subscribed"),
+    BREAKS(callback_unpolled, "does not call aclrtProcessReport in a loop"),
+    BREAKS(two_subscribers, "one stream has one thread"),
+    BREAKS(subscriber_of_two_cards, "a thread serves one device"),
+    BREAKS(capture_sync, "aclrtSynchronizeStream while a stream of the device is captured"),
+    BREAKS(capture_sync_other, "aclrtSynchronizeStream while a stream of the device is captured"),
+    BREAKS(capture_query, "aclrtQueryEventStatus while a stream of the device is captured"),
+    BREAKS(capture_plain_copy, "aclrtMemcpy while a stream is captured and the mode forbids it"),
+    BREAKS(capture_ends_elsewhere, "ended on another thread than it was begun on"),
+    BREAKS(capture_not_joined, "its first stream does not wait for"),
+    BREAKS(capture_freed, "is freed while a capture uses it"),
+    BREAKS(capture_race, "no event or synchronisation orders the two"),
+    BREAKS(capture_destroyed, "is not finished, or is destroyed"),
+    BREAKS(group_takes_copies, "in a task group, which takes single operations only"),
+    BREAKS(lengths_not_updated, "its lengths were changed without an update"),
+    {"lengths_updated", lengths_updated, 0, ""},
+    BREAKS(update_not_ordered, "no event or synchronisation orders the two"),
+    BREAKS(update_of_another_op, "an update has aclnnRmsNorm where the task group has aclnnFusedInferAttentionScoreV3"),
+    BREAKS(update_of_nothing, "an update of 0 operations, for a task group of 1"),
+    BREAKS(slot_twice, "slot 5 is there twice"),
+    BREAKS(slot_beyond, "slot 256 of 256"),
+    {"obey", obey, 0, ""},
+};
+#define N_RULES (sizeof RULES / sizeof *RULES)
+
+static _Noreturn void act_alone(const rule *r, int standard_error) {
+    static ascend_rig   rig;
+    const struct rlimit none = {0};
+    setrlimit(RLIMIT_CORE, &none);
+    signal(SIGSEGV, SIG_DFL); /* not the test library's */
+    signal(SIGABRT, SIG_DFL);
+    dup2(standard_error, STDERR_FILENO);
+    rig_open(&rig);
+    r->act(&rig);
+    _exit(0);
+}
+
+static void check_rule(void **state) {
+    const rule *r = *state;
+    char        said[1024] = {0};
+    int         status, ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) act_alone(r, ends[1]);
+    close(ends[1]);
+    FILE  *f = fdopen(ends[0], "r");
+    size_t n = fread(said, 1, sizeof said - 1, f);
+    fclose(f);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    int ended_by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    if (ended_by != r->by_signal || (!ended_by && WEXITSTATUS(status))) fail_msg("status %d: %s", status, said);
+    if (n && !strstr(said, r->sentence)) fail_msg("%s", said);
+    assert_true((n > 0) == (r->sentence[0] != 0));
+    if (n) assert_non_null(strstr(said, "ascend stand-in: "));
+}
+
+int main(void) {
+    struct CMUnitTest tests[N_RULES];
+    for (size_t i = 0; i < N_RULES; i++)
+        tests[i] = (struct CMUnitTest){.name = RULES[i].name, .test_func = check_rule, .initial_state = (void *)&RULES[i]};
+    return _cmocka_run_group_tests("standin", tests, N_RULES, NULL, NULL);
+}

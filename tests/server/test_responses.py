@@ -433,7 +433,7 @@ class Store(unittest.TestCase):
     """What is kept is bounded."""
 
     def post(self, server, body, status=200):
-        code, answer, _ = server.request("POST", "/v1/responses", body)
+        code, answer, _ = server.request("POST", "/v1/responses", body, timeout=120)
         self.assertEqual(code, status, answer)
         return answer
 

@@ -330,7 +330,7 @@ static td_status read_messages(json_t *body, const td_api_context *with, td_api_
     }
     r->fits_max_tokens = true;
     st = td_api_read_form(TD_READ_CHAT, chat, with, r, err);
-    td_api_rename_error(&td_api_messages, err);
+    if (st != TD_OK) td_api_rename_error(&td_api_messages, err);
     return st;
 }
 

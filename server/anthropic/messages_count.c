@@ -26,7 +26,7 @@ void td_work_count_tokens(td_call *c) {
     size_t  n = 0;
     c->failed = !body || count(c->server, body, &n, &c->err) != TD_OK;
     json_decref(body);
-    td_api_rename_error(&td_api_messages, &c->err);
+    if (c->failed) td_api_rename_error(&td_api_messages, &c->err);
     td_jw_open(&c->reply, '{');
     td_jw_member_int(&c->reply, "input_tokens", (int64_t)n);
     td_jw_close(&c->reply, '}');

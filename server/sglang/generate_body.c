@@ -203,7 +203,7 @@ static td_status read_generate(json_t *body, const td_api_context *with, td_api_
         td_api_fail(err, 500, "internal_error", "Out of memory.");
     }
     json_decref(body);
-    td_api_rename_error(&td_api_generate, err);
+    if (st != TD_OK) td_api_rename_error(&td_api_generate, err);
     return st;
 }
 

@@ -62,7 +62,7 @@ class Soak:
         self.draw = random.Random(args.seed)
         with open(os.path.join(TALE, "valid.txt"), encoding="utf-8") as f:
             corpus = f.read()
-        self.catalogue = soak_requests.Catalogue(self.draw, args.requests, corpus, args.longest).requests
+        self.catalogue = soak_requests.Catalogue(self.draw, args.requests, corpus, args.longest, server.model).requests
         self.broken_rows = soak_requests.broken_requests()
         self.answers = [None] * len(self.catalogue)
         self.done = collections.Counter()
@@ -143,15 +143,14 @@ class Soak:
 
     async def read(self, connection, headers, request, stop_after=None, pause=0.0):
         """The answer; a beginning of it when it is left after stop_after events."""
-        path, chat = self.catalogue[request][0], self.catalogue[request][0] == soak_requests.CHAT
+        path = self.catalogue[request][0]
         if "event-stream" not in headers["content-type"]:
             return soak_requests.whole_answer(path, json.loads(await connection.body(headers)))
         answer, n = {}, 0
         async for event in connection.events(headers):
             if "error" in event:
                 raise soak_http.Broken(f"error in a stream: {event}")
-            for choice in event["choices"]:
-                soak_requests.add_choice(answer, choice, chat, True)
+            soak_requests.add_event(path, answer, event)
             if pause:
                 await asyncio.sleep(pause)
                 pause = 0
@@ -201,7 +200,7 @@ class Soak:
         await connection.send(method, path, raw)
         status, headers = await connection.head()
         error = json.loads(await connection.body(headers))["error"]
-        if (status, error["param"]) != (want, field) or not error["message"]:
+        if (status, error.get("param")) != (want, field) or not error["message"]:
             self.fail(f"{method} {path} {raw[:100]!r}: {status} {error}, expected {want} that names {field}")
         return headers.get("connection", "").lower() != "close"
 

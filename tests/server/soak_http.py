@@ -54,16 +54,17 @@ class Connection:
         return b"".join([p async for p in self.pieces(headers)])
 
     async def events(self, headers):
-        """What follows "data: " in each event of a stream; [DONE] is the last, or the stream was cut."""
+        """What follows "data: " in each event of a stream; [DONE] or a message_stop is the last, or the stream was cut."""
         rest, done = b"", False
         async for piece in self.pieces(headers):
             *events, rest = (rest + piece).split(b"\n\n")
             for event in events:
-                if done or not event.startswith(b"data: "):
+                name, _, data = event.rpartition(b"\n")
+                if done or not data.startswith(b"data: ") or (name and not name.startswith(b"event: ")):
                     raise Broken(f"not an event: {event[:80]!r}")
-                done = event == b"data: [DONE]"
+                done = data == b"data: [DONE]" or name == b"event: message_stop"
                 if not done:
-                    yield json.loads(event[6:])
+                    yield json.loads(data[6:])
         if rest or not done:
             raise Broken(f"the stream ended without [DONE], after {rest[:80]!r}")
 

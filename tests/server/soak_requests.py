@@ -1,7 +1,7 @@
 """What the soak asks for: random valid requests, broken ones with the answer they must get, and the form in which answers are compared."""
 import json
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, MESSAGES, GENERATE = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/generate"
 STOPS = [" the", ".", ", and", "\n", "ing", "e", "never in a tale", '"', "you", "\u00e9"]
 VOCAB = 4096  # of the demo model
 FORMS = [{"regex": "[A-Z][a-z ,]{5,120}[.!]"}, {"response_format": {"type": "json_object"}}, {"guided_choice": ["the fox", "the crow", "then"]},
@@ -15,8 +15,8 @@ FIRST_TEXT_ID = 4
 class Catalogue:
     """n distinct requests. Some prompts share a beginning, as the turns of a chat do; some are ids that are no text at all."""
 
-    def __init__(self, draw, n, corpus, longest):
-        self.draw, self.corpus, self.longest = draw, corpus, longest
+    def __init__(self, draw, n, corpus, longest, model):
+        self.draw, self.corpus, self.longest, self.model = draw, corpus, longest, model
         self.openings = [self.passage(draw.randrange(200, 1500)) for _ in range(6)]
         self.id_openings = [self.ids(draw.choice([100, 128, 256, 300])) for _ in range(3)]
         self.requests = [self.request() for _ in range(n)]
@@ -59,9 +59,44 @@ class Catalogue:
                 fields[name] = draw.choice(values)
         return fields
 
+    def message(self):
+        """A body of /v1/messages."""
+        system, talk = None, self.messages()
+        if talk[0]["role"] == "system":
+            system, *talk = talk
+        fields = {k: v for k, v in self.sampling().items() if k != "n"}
+        body = {"model": self.model, "messages": talk, "max_tokens": self.draw.randrange(self.longest) + 1} | fields
+        if system:
+            body["system"] = [{"type": "text", "text": system["content"]}]
+        if self.draw.random() < 0.3:
+            body["stop_sequences"] = self.draw.sample(STOPS, self.draw.randrange(1, 5))
+        if self.draw.random() < 0.3:
+            body["ignore_eos"] = True
+        return body
+
+    def generation(self):
+        """A body of /generate."""
+        draw, prompt = self.draw, self.prompt()
+        params = self.sampling() | {"max_new_tokens": draw.randrange(self.longest // 2) + 1, "ignore_eos": draw.random() < 0.3}
+        if "seed" in params:
+            params["sampling_seed"] = params.pop("seed")
+        if draw.random() < 0.3:
+            params["stop"] = draw.sample(STOPS, draw.randrange(1, 5))
+        each = isinstance(prompt[0], str) and len(prompt) < 4 and not isinstance(prompt, str) and draw.random() < 0.5
+        body = {"input_ids" if isinstance(prompt[0], int) else "text": prompt,
+                "sampling_params": [params | {"max_new_tokens": draw.randrange(self.longest // 2) + 1} for _ in prompt] if each else params}
+        if draw.random() < 0.4:
+            body |= {"return_logprob": True, "top_logprobs_num": draw.randrange(4), "logprob_start_len": draw.choice([-1, 0, 5])}
+        return body
+
     def request(self):
         """(path, body without "stream")"""
-        draw, chat = self.draw, self.draw.random() < 0.35
+        draw, kind = self.draw, self.draw.random()
+        if kind < 0.1:
+            return MESSAGES, self.message()
+        if kind < 0.25:
+            return GENERATE, self.generation()
+        chat = kind < 0.5
         body = {"messages": self.messages()} if chat else {"prompt": self.prompt()}
         body |= self.sampling() | {"max_tokens": min(int(draw.expovariate(1 / 24)) + 1, self.longest), "return_token_ids": True}
         if draw.random() < 0.2:  # grows over several pages, so that some must wait again for room
@@ -96,7 +131,9 @@ def broken_requests():
             (COMPLETIONS, {"prompt": "x", "best_of": 3}, "best_of"), (CHAT, {"messages": []}, "messages"), (CHAT, {"messages": user, "seed": "x"}, "seed"),
             (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"), (CHAT, {"messages": user, "max_tokens": 0}, "max_tokens"),
             (CHAT, {"messages": user, "top_logprobs": 3}, "top_logprobs"), (CHAT, {"messages": user, "regex": "(a"}, "regex"),
-            (CHAT, {"messages": user, "response_format": {"type": "json"}}, "response_format")]
+            (CHAT, {"messages": user, "response_format": {"type": "json"}}, "response_format"), (GENERATE, {}, "text"),
+            (GENERATE, {"text": "x", "sampling_params": {"max_new_tokens": -1}}, "max_new_tokens"), (GENERATE, {"input_ids": [VOCAB]}, "input_ids"),
+            (MESSAGES, {"messages": user}, None), (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}], "model": "x", "max_tokens": 1}, None)]
     table = [("POST", path, json.dumps(body).encode(), 400, field) for path, body, field in rows]
     table += [("POST", CHAT, b"{", 400, None), ("POST", COMPLETIONS, b"\xff\xfe", 400, None), ("POST", CHAT, b"[" * 5000, 400, None),
               ("POST", COMPLETIONS, b'{"prompt": "x", "model": "gpt-9"}', 404, "model"), ("GET", "/no/such/path", b"", 404, None),
@@ -120,8 +157,35 @@ def add_choice(answer, choice, chat, streamed):
         c["finish"], c["stop"] = choice["finish_reason"], choice["matched_stop"]
 
 
+def generated(item):
+    """What an object of /generate says, which is all of its choice so far."""
+    meta, finish = item["meta_info"], item["meta_info"]["finish_reason"] or {}
+    logprobs = [meta[k] for k in ("input_token_logprobs", "input_top_logprobs") if k in meta]
+    return {"text": item["text"], "ids": item["output_ids"], "finish": finish.get("type"), "stop": finish.get("matched"),
+            "logprobs": logprobs + list(zip(meta.get("output_token_logprobs", []), meta.get("output_top_logprobs", meta.get("output_token_logprobs", []))))}
+
+
+def add_event(path, answer, event):
+    """An event of a stream becomes part of the answer."""
+    if path == GENERATE:
+        answer[event.get("index", 0)] = generated(event)
+    elif path == MESSAGES:
+        c = answer.setdefault(0, {"text": "", "ids": [], "finish": None, "stop": None, "logprobs": []})
+        delta = event.get("delta", {})
+        c["text"] += delta.get("text", "")
+        c["finish"], c["stop"] = delta.get("stop_reason"), delta.get("stop_sequence")
+    else:
+        for choice in event["choices"]:
+            add_choice(answer, choice, path == CHAT, True)
+
+
 def whole_answer(path, response):
     answer = {}
+    if path == GENERATE:
+        return {i: generated(item) for i, item in enumerate(response if isinstance(response, list) else [response])}
+    if path == MESSAGES:
+        text = "".join(block["text"] for block in response["content"])
+        return {0: {"text": text, "ids": [], "finish": response["stop_reason"], "stop": response["stop_sequence"], "logprobs": []}}
     for choice in response["choices"]:
         add_choice(answer, choice, path == CHAT, False)
     return answer

@@ -305,6 +305,57 @@ class Messages(unittest.TestCase):
         self.assertEqual(self.error("POST", PATH + "/count_tokens", raw="{}")[:2], (400, bad))
         self.assertEqual(self.error("POST", PATH, {**good, "thread": {"type": "create"}}, code="thread_unsupported_request")[:2], (400, bad))
 
+    def test_wrong_types(self):
+        """Every field with values that it does not take: a 400 that names it. (test_messages_read has what the blocks may be.)"""
+        good = Client.arguments("x")
+        anything = [1, -1.5, True, "x", [], [1], {"a": 1}]
+        takes = {"model": str, "max_tokens": 1, "messages": None, "system": (str, []), "tools": [], "tool_choice": None, "stop_sequences": [], "thinking": None,
+                 "output_config": None, "context_management": {"a": 1}, "metadata": {"a": 1}, "service_tier": str, "speed": str, "cache_control": {"a": 1},
+                 "diagnostics": {"a": 1}, "user_profile_id": str, "workspace_id": str, "stream": True, "temperature": 1, "top_p": 1, "top_k": 1, "seed": 1,
+                 "min_tokens": 1, "min_p": 1, "frequency_penalty": (1, -1.5), "presence_penalty": (1, -1.5), "repetition_penalty": 1, "logit_bias": None,
+                 "stop_token_ids": ([], [1]), "ignore_eos": True, "skip_special_tokens": True, "priority": 1, "rid": str, "chat_template_kwargs": {"a": 1}}
+        n = 0
+        for field, right in takes.items():
+            right = right if isinstance(right, tuple) else (right,)
+            for value in anything:
+                if any(type(value) is type(r) and value == r or r is str and isinstance(value, str) for r in right):
+                    continue
+                status, answer, _ = self.c.server.request("POST", PATH, {**good, field: value})
+                if field == "model" and status == 404:
+                    continue
+                with self.subTest(**{field: value}):
+                    self.assertEqual((status, answer["type"], answer["error"]["type"]), (400, "error", "invalid_request_error"))
+                    self.assertIn(f"'{field}", answer["error"]["message"])
+                    n += 1
+        self.assertGreater(n, 180)
+
+    def test_as_claude_code_sends_it(self):
+        tool = {"name": "Bash", "description": "Runs a command", "input_schema": {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
+                "properties": {"command": {"type": "string"}}, "required": ["command"], "additionalProperties": False}, "eager_input_streaming": True,
+                "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+        mark = {"type": "ephemeral"}
+        body = {"model": "fake", "max_tokens": 32000, "stream": True, "metadata": {"user_id": "u"}, "thinking": {"type": "adaptive"}, "output_config": {"effort": "medium"},
+                "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}, "tools": [tool],
+                "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.0.abc; cc_entrypoint=cli; cch=12345;"},
+                           {"type": "text", "text": "You are a coding agent.", "cache_control": mark}, {"type": "text", "text": "Be brief.", "cache_control": mark}],
+                "messages": [{"role": "user", "content": [{"type": "text", "text": "<system-reminder>Today.</system-reminder>"}, {"type": "text", "text": "List the files."}]},
+                             {"role": "assistant", "content": [{"type": "thinking", "thinking": "ls", "signature": "unsigned"},
+                                                               {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "ls"}, "caller": {"type": "direct"}}]},
+                             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "a.c", "is_error": False, "cache_control": mark},
+                                                          {"type": "text", "text": "And now?" + call("Bash", command="cat a.c"), "cache_control": mark}]}]}
+        headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "interleaved-thinking-2025-05-14,context-management-2025-06-27"}
+        status, answer, _ = self.c.server.request("POST", PATH + "?beta=true", body, headers=headers)
+        self.assertEqual(status, 200, answer)
+        events = events_of(answer)
+        [use] = [e[1]["content_block"] for e in events if e[0] == "content_block_start" and e[1]["content_block"]["type"] == "tool_use"]
+        self.assertEqual((use["name"], events[-2][1]["delta"]["stop_reason"]), ("Bash", "tool_use"))
+        counts = []
+        for changing in ("12345", "67890abc", None):
+            body["system"][0]["text"] = f"x-anthropic-billing-header: cch={changing};"
+            counts.append(self.c.server.request("POST", PATH + "/count_tokens?beta=true", {**body, "system": body["system"][changing is None:]})[1]["input_tokens"])
+        self.assertEqual(len(set(counts)), 1, "the line for billing is no part of the prompt")
+        self.assertEqual(counts[0], events[0][1]["message"]["usage"]["input_tokens"])
+
     def test_too_large(self):
         """Told by Content-Length, and found out in a chunked body."""
         def send(head, body=b""):

@@ -72,7 +72,7 @@ static const struct {
      "\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": \"A\"}], \"continue_final_message\": true"},
     /* tools */
     {"\"tools\": [" TOOL ", \"type\": \"custom\", \"strict\": null, \"cache_control\": {}, \"allowed_callers\": "
-                         "[\"direct\"]}], \"messages\": [" USER("Q") "]",
+     "[\"direct\"]}], \"messages\": [" USER("Q") "]",
      "\"tools\": [" FUNCTION "}}], \"messages\": [" USER("Q") "]"},
     {"\"tools\": [" TOOL
      "}], \"tool_choice\": {\"type\": \"auto\", \"disable_parallel_tool_use\": true}, \"messages\": [" USER("Q") "]",

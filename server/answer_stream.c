@@ -4,7 +4,7 @@
  */
 #include "server/generation.h"
 
-/* The news of n tokens from `from` on, without their text. */
+/* The news of n tokens from `from` on; their text is all there. */
 static td_news part_of(const td_generation *g, const td_news *all, size_t from, size_t n) {
     td_news part = *all;
     size_t  stride = 1 + g->req.top_logprobs;
@@ -33,46 +33,48 @@ static void write_plain(td_choice *c, const td_choice_state *st, const td_news *
                       b);
 }
 
-/* Each delta is a piece, and the tokens go with the first that has a text of its own. */
-static void write_deltas(td_choice *c, const td_choice_state *st, const td_news *part, size_t from, size_t end, td_jbuf *b) {
+/* The deltas from `from` to `end`, each a piece, and with them the tokens from `token` to `token_end`. */
+static void write_deltas(td_choice *c, const td_choice_state *st, const td_news *all, size_t from, size_t end, size_t token,
+                         size_t token_end, td_jbuf *b) {
     const td_generation *g = c->generation;
-    const td_news       *with = part;
     for (size_t i = from; i < end; i++) {
-        const td_delta *d = &part->deltas[i];
-        const char     *text = part->text.data + d->from;
+        const td_delta *d = &all->deltas[i];
+        const char     *text = all->text.data + d->from;
         bool            mark = d->kind == TD_ANSWER_CALL_END || d->kind == TD_ANSWER_CALL_DROPPED;
+        size_t          until = d->token_end < token_end ? d->token_end : token_end;
+        if (until < token) until = token; /* the token of several deltas went with the first */
+        td_news part = part_of(g, all, token, until - token);
         g->req.api->piece(c, st,
                           &(td_piece){.kind = d->kind,
                                       .call = d->call,
-                                      .text = mark ? "" : text,
+                                      .text = mark ? NULL : text,
                                       .len = d->len,
                                       .id = d->id_len ? text + d->len : NULL,
                                       .id_len = d->id_len,
-                                      .with = mark ? NULL : with},
+                                      .with = shows_tokens(g, &part) ? &part : NULL},
                           b);
-        if (!mark) with = NULL;
+        token = until;
     }
-    if (with && shows_tokens(g, with)) g->req.api->piece(c, st, &(td_piece){.kind = TD_ANSWER_CONTENT, .with = with}, b);
+    td_news rest = part_of(g, all, token, token_end - token);
+    if (shows_tokens(g, &rest)) g->req.api->piece(c, st, &(td_piece){.kind = TD_ANSWER_CONTENT, .with = &rest}, b);
 }
 
-/* News that gathered while this thread was busy or the client slow: --stream-interval tokens a piece, as when they are sent
- * at once. */
-static void write_news(td_choice *c, const td_choice_state *at, const td_news *all, td_jbuf *b) {
+void td_write_pieces(td_choice *c, const td_choice_state *at, const td_news *all, size_t step, td_jbuf *b) {
     const td_generation *g = c->generation;
-    size_t               step = g->server->opt.stream_interval, token = 0, text = 0, delta = 0;
+    size_t               token = 0, text = 0, delta = 0;
     while (token < all->n_tokens || delta < all->n_deltas || (!c->parser && text < all->text.len)) {
         size_t          n = all->n_tokens - token < step ? all->n_tokens - token : step;
         bool            last = token + n == all->n_tokens;
-        td_news         part = part_of(g, all, token, n);
         td_choice_state st = *at;
         st.used.completion -= all->n_tokens - token - n;
         if (c->parser) {
             size_t end = delta;
             while (end < all->n_deltas && (last || all->deltas[end].token < token + n)) end++;
-            write_deltas(c, &st, &part, delta, end, b);
+            write_deltas(c, &st, all, delta, end, token, token + n, b);
             delta = end;
         } else {
-            size_t end = last ? all->text.len : all->text_end[token + n - 1];
+            size_t  end = last ? all->text.len : all->text_end[token + n - 1];
+            td_news part = part_of(g, all, token, n);
             write_plain(c, &st, &part, text, end, b);
             text = end;
         }
@@ -84,7 +86,8 @@ static void write_choice(td_choice *c, const td_choice_state *st, const td_news 
     const td_api *api = c->generation->req.api;
     if (!c->opened && api->open) api->open(c, st, news, b);
     c->opened = true;
-    write_news(c, st, news, b);
+    /* News that gathered while this thread was busy or the client slow are divided as when they are sent at once. */
+    td_write_pieces(c, st, news, c->generation->server->opt.stream_interval, b);
     if (st->finish == TD_FINISH_NONE) return;
     if (api->finish) api->finish(c, st, b);
     c->closed = true;

@@ -16,14 +16,16 @@
 #include "server/json_writer.h"
 #include "tandem.h"
 
-typedef struct td_api_request td_api_request;
-typedef struct td_generation  td_generation;
-typedef struct td_choice      td_choice;
-typedef struct td_news        td_news;
+typedef struct td_api_request    td_api_request;
+typedef struct td_generation     td_generation;
+typedef struct td_choice         td_choice;
+typedef struct td_news           td_news;
+typedef struct td_response_store td_response_store;
 
 /** What reading a body needs of the server. */
 typedef struct {
-    const td_engine_info *info; /* sampling defaults, vocabulary, context */
+    const td_engine_info *info;      /* sampling defaults, vocabulary, context */
+    td_response_store    *responses; /* what /v1/responses may go on from */
 } td_api_context;
 
 /** A field that this API calls by another name than the common request; errors about it have to say this one. */
@@ -50,17 +52,18 @@ typedef struct {
 typedef struct {
     td_answer_event_kind kind; /* content where nothing parses the text */
     uint32_t             call; /* number of the tool call, from 0, dropped ones counted */
-    const char          *text; /* CALL_BEGIN: the tool's name; NULL: there are tokens, but no text */
+    const char          *text; /* CALL_BEGIN: the tool's name; NULL: CALL_END and CALL_DROPPED, and tokens without a text */
     size_t               len;
     const char          *id; /* CALL_BEGIN: the call's */
     size_t               id_len;
-    const td_news       *with; /* tokens and log-probabilities that came with it; NULL: an earlier piece had them */
+    const td_news       *with; /* tokens and log-probabilities that came with it; NULL: none that the request asks for */
 } td_piece;
 
 typedef struct td_api {
-    const char        *id_prefix; /* of ids that the client did not choose */
-    const td_api_name *names;     /* ended by {0}; NULL: the common ones */
-    bool               internal;  /* nobody's to end: no client knows the id */
+    const char        *id_prefix;  /* of ids that the client did not choose */
+    const td_api_name *names;      /* ended by {0}; NULL: the common ones */
+    bool               internal;   /* nobody's to end: no client knows the id */
+    bool               long_texts; /* a short body may stand for a long text: read it on a thread for those */
 
     /** Body (an object, taken over, also on failure) to request, without its prompt's ids. Errors name the API's own fields.
      */
@@ -70,7 +73,8 @@ typedef struct td_api {
     void (*write_error)(td_jbuf *b, const td_api_error *err);
     void (*write_answer)(td_generation *g, td_jbuf *b); /* of a finished generation, whole */
 
-    /* The parts of a stream, in this order; NULL: there is no such part. */
+    /* The parts of a stream, in this order; NULL: there is no such part. b is NULL where write_answer calls td_write_pieces
+     * so. */
     void (*begin)(td_generation *g, td_jbuf *b); /* at once, before any news */
     void (*open)(td_choice *c, const td_choice_state *st, const td_news *n,
                  td_jbuf *b); /* a choice's first news n have come */

@@ -125,7 +125,8 @@ static bool is_set(const json_t *v) {
     return v && !json_is_null(v);
 }
 
-static bool is_truthy(const json_t *v) {
+bool td_api_is_on(const json_t *v) {
+    if (!v) return false;
     switch (json_typeof(v)) {
         case JSON_NULL:
         case JSON_FALSE: return false;
@@ -141,7 +142,7 @@ static bool is_truthy(const json_t *v) {
 static bool is_refused(const refusal *f, const json_t *v) {
     switch (f->when) {
         case WHEN_SET: return true;
-        case WHEN_TRUE: return is_truthy(v);
+        case WHEN_TRUE: return td_api_is_on(v);
         case WHEN_NOT_1: return !json_is_number(v) || json_number_value(v) != 1;
         case WHEN_NOT_MINUS_1: return !json_is_number(v) || json_number_value(v) != -1;
     }

@@ -217,6 +217,10 @@ td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_cha
     if (r->form == TD_READ_CHAT && r->n_prompts == 0) {
         TD_TRY(add_prompts(r, 1, err));
         TD_TRY(td_api_encode_chat(r, tok, chat, &r->prompts[0].ids, &r->prompts[0].n_ids, err));
+        /* A conversation as JSON takes many times the room of its tokens, and is not looked at again. */
+        json_decref(r->template_doc);
+        r->template_doc = NULL;
+        json_object_del(r->root, "messages");
     }
     for (size_t i = 0; i < r->n_prompts; i++) {
         td_api_prompt *p = &r->prompts[i];

@@ -71,7 +71,7 @@ struct td_api_request {
 
     td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
     size_t         n_prompts;
-    json_t        *template_doc;                  /* chat: what the template renders (td_chat_form_render); owned */
+    json_t        *template_doc;                  /* chat: what the template renders (td_chat_form_render); owned; NULL once it is encoded */
     const char    *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
     size_t         n_warnings;
     td_tool_list  *tools; /* chat: those that the model may call; owned; NULL: none */
@@ -126,6 +126,9 @@ json_t *td_api_load(const char *body, size_t len, td_api_error *err);
 
 /** Whether v is a whole number, as an integer or as 3.0; *to receives it. */
 bool td_api_integer(const json_t *v, json_int_t *to);
+
+/** Whether v is there and neither null, false, 0 nor empty. */
+bool td_api_is_on(const json_t *v);
 
 /** Whether v is a string that its first NUL ends. */
 bool td_api_is_c_string(const json_t *v);

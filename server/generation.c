@@ -152,6 +152,7 @@ static void on_answer(void *user, const td_answer_event *e) {
     if (last && last->kind == kind && last->call == e->call && e->kind != TD_ANSWER_CALL_BEGIN &&
         same_chunk(c->generation, last->token, news->n_tokens)) {
         last->len += e->len;
+        last->token_end = news->n_tokens + 1;
         return;
     }
     td_delta *deltas = grow(news->deltas, &news->deltas_room, news->n_deltas + 1, sizeof *deltas);
@@ -166,7 +167,8 @@ static void on_answer(void *user, const td_answer_event *e) {
                                           .from = from,
                                           .len = e->len,
                                           .id_len = news->text.len - from - e->len,
-                                          .token = news->n_tokens};
+                                          .token = news->n_tokens,
+                                          .token_end = news->n_tokens + 1};
 }
 
 static bool add_parsers(td_generation *g) {

@@ -21,7 +21,7 @@ typedef struct {
     uint32_t             call;      /* number of the tool call */
     size_t               from, len; /* CALL_BEGIN: the tool's name, and after it the call's id */
     size_t               id_len;
-    size_t               token; /* which of the news' tokens it came with */
+    size_t               token, token_end; /* which of the news' tokens it began with; the one after those it ended with */
 } td_delta;
 
 /** News of one choice: what the engine sent since it was last taken. */
@@ -130,6 +130,12 @@ td_choice_state td_choice_get_state(const td_choice *c);
 
 /** Tokens of all choices; a prompt counts once, however many it has. Under the lock, or when all is finished. */
 td_usage td_generation_usage(const td_generation *g);
+
+/**
+ * Hand a choice's news to its API's piece, with b: `step` tokens a piece at most, and with each the tokens that came since the
+ * one before. Tokens that are left over are a piece without a text.
+ */
+void td_write_pieces(td_choice *c, const td_choice_state *at, const td_news *news, size_t step, td_jbuf *b);
 
 /** Append a stream's events for all news to g->out, as its API writes them; sets out_ended with the last. answer_stream.c.
  */

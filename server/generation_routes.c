@@ -123,7 +123,7 @@ static td_status prepare(td_server *s, td_api_request *req, td_api_error *err) {
 
 bool td_work_generate(td_call *c) {
     td_server           *s = c->server;
-    const td_api_context with = {&s->info};
+    const td_api_context with = {&s->info, &s->responses};
     if (!c->is_read) {
         c->is_read = true;
         c->failed = td_api_read(c->api, c->body.data, c->body.len, &with, &c->req, &c->err) != TD_OK;

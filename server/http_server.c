@@ -20,6 +20,7 @@
 #include "server/framing.h"
 #include "server/generation.h"
 #include "server/openai/completions.h"
+#include "server/openai/responses.h"
 
 #define HTTP_THREADS 4
 #define CONNECTION_MEMORY 65536 /* libmicrohttpd's pool per connection: headers (431 above) and buffers */
@@ -44,6 +45,10 @@ typedef struct {
 static const route ROUTES[] = {
     {"POST", "/v1/chat/completions", &td_api_chat, td_work_generate, td_route_generate, GENERATES},
     {"POST", "/v1/completions", &td_api_completion, td_work_generate, td_route_generate, GENERATES},
+    {"POST", "/v1/responses", &td_api_response, td_work_generate, td_route_generate, GENERATES},
+    {"GET", "/v1/responses/", NULL, NULL, td_route_get_response, PREFIX},
+    {"DELETE", "/v1/responses/", NULL, NULL, td_route_delete_response, PREFIX},
+    {"POST", "/v1/responses/", NULL, NULL, td_route_cancel_response, PREFIX | NO_BODY},
     {"GET", "/v1/models", NULL, NULL, td_route_models, 0},
     {"GET", "/v1/models/", NULL, NULL, td_route_model, PREFIX},
     {"POST", "/tokenize", NULL, td_work_tokenize, td_route_reply, 0},
@@ -187,8 +192,8 @@ static const char *headers_asked_for(struct MHD_Connection *connection) {
 
 static enum MHD_Result answer_preflight(td_call *c) {
     struct MHD_Response *r = MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
-    const td_header      headers[] = {{"Allow", "GET, POST, OPTIONS"},
-                                      {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+    const td_header      headers[] = {{"Allow", "GET, POST, DELETE, OPTIONS"},
+                                      {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                                       {"Access-Control-Allow-Headers", headers_asked_for(c->connection)},
                                       {"Access-Control-Max-Age", "600"}};
     return td_answer_response(c, MHD_HTTP_NO_CONTENT, r, headers, c->server->opt.cors_origin ? 4 : 1);
@@ -248,7 +253,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     if (!strcmp(method, "OPTIONS")) return answer_preflight(c);
     if (c->broken) return td_answer_error(c, &c->err);
     if (c->work && !td_text_work_done(&s->text, c)) {
-        bool more = c->body.len > TD_TEXT_INLINE_BYTES || c->work(c);
+        bool more = c->body.len > TD_TEXT_INLINE_BYTES || (c->api && c->api->long_texts) || c->work(c);
         if (more && td_text_work_put(&s->text, c)) return MHD_YES;
         while (more) more = c->work(c); /* the server is closing */
     }
@@ -308,6 +313,8 @@ void td_server_options_init(td_server_options *o) {
                              .stream_interval = 1,
                              .idle_timeout_s = 120,
                              .request_timeout_s = 60,
+                             .stored_responses_max = 1024,
+                             .stored_responses_mib = 64,
                              .watchdog_s = 300};
 }
 
@@ -380,6 +387,7 @@ td_status td_server_bind(const td_server_options *o, td_server **out, td_error *
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->grammars.lock, NULL);
+    td_response_store_init(&s->responses, o->stored_responses_max, (size_t)o->stored_responses_mib << 20);
     td_status st = s->slots ? bind_address(s, err) : td_fail(err, TD_ENOMEM, "out of memory");
     if (st != TD_OK) {
         td_server_free(s);
@@ -555,6 +563,7 @@ void td_server_free(td_server *s) {
     pthread_mutex_destroy(&s->lock);
     td_connections_free(&s->connections);
     td_grammar_cache_close(&s->grammars);
+    td_response_store_close(&s->responses);
     pthread_mutex_destroy(&s->grammars.lock);
     free(s->slots);
     free(s);

@@ -18,20 +18,22 @@ typedef struct td_server td_server;
 
 /** Strings must live as long as the server. */
 typedef struct {
-    const char *host;              /* name or address to bind */
-    uint16_t    port;              /* 0: any free one */
-    const char *api_key;           /* NULL: open to all */
-    const char *cors_origin;       /* origin that browsers may call from, "*" for all; NULL: none */
-    const char *served_model_name; /* one name or several, with commas between; NULL: the last part of the model's path */
-    const char *tool_call_parser;  /* a format's name, "none", or "auto": by the chat template */
-    const char *reasoning_parser;  /* the same */
-    const char *tokenizer_path;    /* shown by /get_model_info; NULL: the model's */
-    const char *flags_json;        /* object shown by /get_server_info, without secrets; NULL: none */
-    uint32_t    connections_max;   /* 1 .. TD_SERVER_CONNECTIONS_MAX */
-    uint32_t    stream_interval;   /* tokens per stream event, at least 1 */
-    uint32_t    idle_timeout_s;    /* of a connection that sends or takes nothing */
-    uint32_t    request_timeout_s; /* by which a request's headers, and then its body, must be there */
-    uint32_t    watchdog_s;        /* running requests without a step for so long: /health says 503; 0: off */
+    const char *host;                 /* name or address to bind */
+    uint16_t    port;                 /* 0: any free one */
+    const char *api_key;              /* NULL: open to all */
+    const char *cors_origin;          /* origin that browsers may call from, "*" for all; NULL: none */
+    const char *served_model_name;    /* one name or several, with commas between; NULL: the last part of the model's path */
+    const char *tool_call_parser;     /* a format's name, "none", or "auto": by the chat template */
+    const char *reasoning_parser;     /* the same */
+    const char *tokenizer_path;       /* shown by /get_model_info; NULL: the model's */
+    const char *flags_json;           /* object shown by /get_server_info, without secrets; NULL: none */
+    uint32_t    connections_max;      /* 1 .. TD_SERVER_CONNECTIONS_MAX */
+    uint32_t    stream_interval;      /* tokens per stream event, at least 1 */
+    uint32_t    idle_timeout_s;       /* of a connection that sends or takes nothing */
+    uint32_t    request_timeout_s;    /* by which a request's headers, and then its body, must be there */
+    uint32_t    stored_responses_max; /* of /v1/responses; 0: none is kept */
+    uint32_t    stored_responses_mib; /* their texts together, at least 1 */
+    uint32_t    watchdog_s;           /* running requests without a step for so long: /health says 503; 0: off */
 } td_server_options;
 
 void td_server_options_init(td_server_options *o);
@@ -43,7 +45,8 @@ void td_server_options_init(td_server_options *o);
 TD_NODISCARD td_status td_server_bind(const td_server_options *o, td_server **out, td_error *err);
 
 /**
- * Listen. Until td_server_ready, /health says "starting" and generation requests get 503. The engine must outlive the server.
+ * Listen. Until td_server_ready, /health says "starting" and generation requests get 503. The engine must outlive the
+ * server.
  */
 TD_NODISCARD td_status td_server_start(td_server *s, td_engine *engine, td_error *err);
 void                   td_server_ready(td_server *s); /* the engine is warm: generation requests are served from now on */
@@ -53,8 +56,8 @@ const char *td_server_url(const td_server *s);
 const char *td_server_model_name(const td_server *s); /* the first; after start */
 
 /**
- * Stop: no new connections, new generation requests get 503, running ones get grace_s seconds and are then cancelled; blocks until all
- * are answered. Call once, before td_server_free. Works on a server that was never started.
+ * Stop: no new connections, new generation requests get 503, running ones get grace_s seconds and are then cancelled; blocks
+ * until all are answered. Call once, before td_server_free. Works on a server that was never started.
  * @return false when the engine did not end its requests: then neither the engine nor the server may be freed.
  */
 bool td_server_stop(td_server *s, double grace_s);

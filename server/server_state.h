@@ -12,6 +12,7 @@
 #include "server/connections.h"
 #include "server/grammar_cache.h"
 #include "server/json_writer.h"
+#include "server/openai/responses_store.h"
 #include "server/server.h"
 #include "server/text_work.h"
 
@@ -44,6 +45,7 @@ struct td_server {
     const char             *tool_format, *reasoning_format; /* of answers; NULL: they stay in the text */
     bool                    tools_in_special, reasoning_in_special; /* their markers are special tokens */
     td_grammar_cache        grammars;
+    td_response_store       responses;
     int64_t                 started_s; /* Unix time */
     uint64_t                id_seed;
     struct MHD_Daemon      *daemon;
@@ -119,6 +121,10 @@ bool            td_work_generate(td_call *c);
 enum MHD_Result td_route_generate(td_call *c); /* after it */
 enum MHD_Result td_route_health_generate(td_call *c);
 enum MHD_Result td_route_resumed(td_call *c); /* the connection was resumed: its generation is done */
+/* openai/responses_routes.c: */
+enum MHD_Result td_route_get_response(td_call *c);
+enum MHD_Result td_route_delete_response(td_call *c);
+enum MHD_Result td_route_cancel_response(td_call *c);
 /* control_routes.c: */
 enum MHD_Result td_route_health(td_call *c);
 enum MHD_Result td_route_abort_request(td_call *c);

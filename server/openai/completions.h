@@ -6,6 +6,9 @@
 
 extern const td_api td_api_chat, td_api_completion;
 
+/** {token, logprob, bytes, top_logprobs} of n positions of [1 + top_logprobs] each, as entries of a list. */
+void td_write_token_logprobs(td_jbuf *b, const td_generation *g, const td_token_logprob *lp, size_t n);
+
 /** "logprobs" of a chat's tokens, or null. */
 void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *news);
 

@@ -154,7 +154,7 @@ static void open_chat(td_choice *c, const td_choice_state *st, const td_news *ne
 }
 
 static void write_chat_piece(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b) {
-    if (p->kind == TD_ANSWER_CALL_END || p->kind == TD_ANSWER_CALL_DROPPED) return; /* there is nothing to say */
+    if (!p->text && !p->with) return; /* the end of a call */
     begin_delta(b, c);
     if (p->text) td_write_delta(b, p);
     td_jw_close(b, '}');

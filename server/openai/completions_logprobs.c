@@ -61,17 +61,10 @@ static void write_chat_token(td_jbuf *b, const td_generation *g, td_token_logpro
     td_jw_close(b, ']');
 }
 
-void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *news) {
-    if (!g->req.logprobs) {
-        td_jw_null(b);
-        return;
-    }
+void td_write_token_logprobs(td_jbuf *b, const td_generation *g, const td_token_logprob *lp, size_t n) {
     size_t stride = 1 + g->req.top_logprobs;
-    td_jw_open(b, '{');
-    td_jw_key(b, "content");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < news->n_lp; i++) {
-        const td_token_logprob *at = news->lp + i * stride;
+    for (size_t i = 0; i < n; i++) {
+        const td_token_logprob *at = lp + i * stride;
         td_jw_open(b, '{');
         write_chat_token(b, g, at[0]);
         td_jw_key(b, "top_logprobs");
@@ -84,6 +77,17 @@ void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *n
         td_jw_close(b, ']');
         td_jw_close(b, '}');
     }
+}
+
+void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *news) {
+    if (!g->req.logprobs) {
+        td_jw_null(b);
+        return;
+    }
+    td_jw_open(b, '{');
+    td_jw_key(b, "content");
+    td_jw_open(b, '[');
+    td_write_token_logprobs(b, g, news->lp, news->n_lp);
     td_jw_close(b, ']');
     td_jw_close(b, '}');
 }

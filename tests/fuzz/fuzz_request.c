@@ -1,12 +1,14 @@
 /*
  * Bodies of the generation APIs, from bytes to submitted parameters, without a network: the first byte chooses the API, the
- * rest is the body. What is accepted must be within its limits; what is refused must come with an error that is valid JSON.
+ * rest is the body. /v1/responses has two kept responses to go on from, resp_1 and, after it, resp_2. What is accepted must
+ * be within its limits; what is refused must come with an error that is valid JSON.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "server/openai/completions.h"
+#include "server/openai/responses.h"
 
 static void require(int condition) {
     if (!condition) abort();
@@ -36,12 +38,41 @@ static void check_refused(const td_api_error *err) {
     td_jbuf_free(&b);
 }
 
+static void keep(td_response_store *store, const char *id, const char *input, const char *text, const char *output) {
+    td_stored_response r = {.input = strdup(input),
+                            .input_len = strlen(input),
+                            .text = strdup(text),
+                            .text_len = strlen(text),
+                            .output = (size_t)(strstr(text, output) - text),
+                            .output_len = strlen(output)};
+    r.previous = td_response_store_find(store, "resp_1");
+    strcpy(r.id, id);
+    require(td_response_store_put(store, &r) == TD_OK);
+}
+
+static void keep_two(td_response_store *store) {
+#define ASKED \
+    "[{\"id\":\"msg_1_i0\",\"type\":\"message\",\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"Q\"}]}]"
+#define SAID                                                                                                                \
+    "[{\"id\":\"rs_1_0\",\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\",\"text\":\"R\"}]}" \
+    ","                                                                                                                     \
+    "{\"id\":\"fc_1_1\",\"type\":\"function_call\",\"call_id\":\"c1\",\"name\":\"f\",\"arguments\":\"{}\"}]"
+#define RESULT "[{\"id\":\"fco_2_i0\",\"type\":\"function_call_output\",\"call_id\":\"c1\",\"output\":\"done\"}]"
+#define ENDED                                                                                                           \
+    "[{\"id\":\"msg_2_0\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":" \
+    "\"A\"}]}]"
+    td_response_store_init(store, 4, 1 << 20);
+    keep(store, "resp_1", ASKED, "{\"output\":" SAID "}", SAID);
+    keep(store, "resp_2", RESULT, "{\"output\":" ENDED "}", ENDED);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static td_engine   *engine;
-    static td_chat_form chat;
-    td_engine_info      info;
-    td_api_request      r;
-    td_api_error        err = {0};
+    static td_engine        *engine;
+    static td_chat_form      chat;
+    static td_response_store responses;
+    td_engine_info           info;
+    td_api_request           r;
+    td_api_error             err = {0};
     if (size == 0) return 0;
     if (!engine) { /* the fake one: its tokenizer and template are what is needed */
         td_engine_options o;
@@ -51,15 +82,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(td_engine_open(&o, &engine, NULL) == TD_OK);
         const td_tokenizer *tok = td_engine_tokenizer(engine);
         td_chat_form_learn(&chat, td_engine_chat_template(engine), td_tokenizer_bos(tok), td_tokenizer_eos(tok));
+        keep_two(&responses);
     }
     td_engine_get_info(engine, &info);
-    const td_api *api = data[0] & 1 ? &td_api_chat : &td_api_completion;
-    td_status     st = td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&info}, &r, &err);
+    const td_api *api = data[0] & 2 ? &td_api_response : data[0] & 1 ? &td_api_chat : &td_api_completion;
+    td_status     st = td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&info, &responses}, &r, &err);
     if (st == TD_OK) st = td_api_encode(&r, td_engine_tokenizer(engine), &chat, &info, &err);
     if (st == TD_OK)
         check_accepted(&r, &info);
     else
         check_refused(&err);
+    td_api_rename_error(api, &err);
+    if (st != TD_OK) check_refused(&err);
     td_api_request_free(&r);
+    require(responses.n == 2);
     return 0;
 }

@@ -39,9 +39,9 @@ class Server:
     def connection(self, timeout=20):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
-    def request(self, method, path, body=None, headers=None, raw=None):
+    def request(self, method, path, body=None, headers=None, raw=None, timeout=20):
         """(status, parsed JSON or text, headers)"""
-        connection = self.connection()
+        connection = self.connection(timeout)
         headers = dict(headers or {})
         if body is not None:
             raw = json.dumps(body)

@@ -65,7 +65,7 @@ static char *render(const char *source, const char *body, td_error *err) {
     char             *text = NULL;
     size_t            len;
     td_chat_form_learn(&form, t, NULL, NULL);
-    if (td_api_read(&td_api_chat, body, strlen(body), &(td_api_context){&INFO}, &r, &why) != TD_OK)
+    if (td_api_read(&td_api_chat, body, strlen(body), &(td_api_context){.info = &INFO}, &r, &why) != TD_OK)
         fail_msg("%s", why.message);
     *err = (td_error){0};
     if (td_chat_form_render(&form, r.template_doc, &text, &len, err) != TD_OK) text = NULL;

@@ -1,0 +1,88 @@
+/*
+ * OpenAI's /v1/responses: an answer is a list of items (reasoning, message, calls of functions), a conversation a list of
+ * items too, and the server can keep it (responses_store.h).
+ *
+ * A body becomes the JSON of a chat (responses_read.c, responses_input.c). The pieces of an answer become items, which emit
+ * their events as they grow (responses_items.c); the object around them is written by responses_answer.c.
+ */
+#ifndef TD_SERVER_OPENAI_RESPONSES_H
+#define TD_SERVER_OPENAI_RESPONSES_H
+
+#include "server/generation.h"
+#include "server/openai/responses_store.h"
+
+#define TD_RESPONSE_ID_PREFIX "resp_"
+
+extern const td_api td_api_response;
+
+typedef enum { TD_ITEM_REASONING, TD_ITEM_MESSAGE, TD_ITEM_CALL } td_item_kind;
+
+/** An item of an answer. */
+typedef struct {
+    td_item_kind kind;
+    const char  *status;        /* "in_progress", "completed", "incomplete" */
+    td_jbuf      text;          /* of a call: its arguments */
+    td_jbuf      name, call_id; /* of a call */
+    td_jbuf      logprobs;      /* of a message: the list's entries, with commas */
+} td_response_item;
+
+/** What this API keeps with a request, and then with its answer. */
+typedef struct {
+    td_response_store  *store;
+    td_stored_response *previous; /* a reference; NULL: none */
+    bool                stores;   /* the response is to be kept */
+    json_t             *input;    /* the request's items, whole: types, statuses and lists of parts are there; owned */
+    char               *echo;     /* [echo_len] members of the response that repeat the request, with commas; owned */
+    size_t              echo_len;
+    td_response_item   *items; /* [n_items] of the answer so far */
+    size_t              n_items, items_room;
+    td_token_logprob   *pending; /* [n_pending][1 + top_logprobs] of tokens whose text has not come yet */
+    size_t              n_pending, pending_room;
+    bool                failed;   /* memory was short: items are missing */
+    uint64_t            sequence; /* number of the stream's next event */
+} td_response;
+
+/* ---- reading ---- */
+
+TD_NODISCARD td_status td_response_read(json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err);
+void                   td_response_free(void *own);
+
+/** The "input" of a body as a list of whole items, a new reference; items of kinds that are not supported are refused. */
+TD_NODISCARD td_status td_response_read_input(const json_t *input, td_response_store *store, json_t **items,
+                                              td_api_error *err);
+
+/** Items on their way to the messages of a chat. Zero-initialise but for messages, a list. */
+typedef struct {
+    json_t *messages; /* new messages go to its end */
+    json_t *turn;     /* the assistant's message that is put together; NULL: none */
+    json_t *names;    /* of functions, by call_id; owned */
+} td_item_reader;
+
+/** Append whole items. @param param what errors call the list. */
+TD_NODISCARD td_status td_item_reader_add(td_item_reader *to, const json_t *items, const char *param, td_api_error *err);
+/** The last item was added; frees what the reader owns. */
+TD_NODISCARD td_status td_item_reader_end(td_item_reader *to, td_api_error *err);
+
+/** The items of all responses up to this one, in order, appended to a list: what they were asked, and what they said. */
+TD_NODISCARD td_status td_response_history(const td_stored_response *last, json_t *items, td_api_error *err);
+
+/* ---- answers ---- */
+
+/** A piece of the answer: items grow, and with a stream (b not NULL) their events are appended. */
+void td_response_add_piece(td_choice *c, const td_piece *p, td_jbuf *b);
+
+/** The answer has ended: what is open is closed, as incomplete where the answer was cut. */
+void td_response_close_items(td_generation *g, bool cut, td_jbuf *b);
+
+/** The list of items. */
+void td_response_write_items(const td_generation *g, td_jbuf *b);
+
+/** Begin and end a stream's event: after begin members may be added. */
+void td_response_begin_event(td_response *own, const char *type, td_jbuf *b);
+void td_response_end_event(td_jbuf *b);
+
+/** The id of an item: its kind's prefix, the response's digits, and what tells it from others. */
+void        td_response_item_id(const char *response_id, const char *prefix, const char *number, char *id, size_t size);
+const char *td_response_item_prefix(const char *type);
+
+#endif

@@ -1,0 +1,225 @@
+/* The response object, whole or as the events of a stream; and the API's value. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/json_text.h"
+#include "core/log.h"
+#include "server/openai/responses.h"
+
+/* ---- the object ---- */
+
+static void write_usage(td_jbuf *b, td_usage u) {
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "input_tokens", (int64_t)u.prompt);
+    td_jw_key(b, "input_tokens_details");
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "cached_tokens", (int64_t)u.cached);
+    td_jw_member_int(b, "cache_write_tokens", 0);
+    td_jw_close(b, '}');
+    td_jw_member_int(b, "output_tokens", (int64_t)u.completion);
+    td_jw_key(b, "output_tokens_details");
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "reasoning_tokens", (int64_t)u.reasoning);
+    td_jw_close(b, '}');
+    td_jw_member_int(b, "total_tokens", (int64_t)(u.prompt + u.completion));
+    td_jw_close(b, '}');
+}
+
+/* Where a response is in its life. */
+typedef struct {
+    const char         *status;
+    const char         *incomplete; /* why; NULL: it is not */
+    const td_api_error *error;      /* NULL: none */
+    bool                ended;      /* there is a usage */
+} stage;
+
+static const stage IN_PROGRESS = {.status = "in_progress"};
+
+/* The stage that an answer ended in. A client that ended it early (/abort_request) has cancelled it. */
+static stage stage_of(td_finish finish) {
+    if (finish == TD_FINISH_LENGTH) return (stage){.status = "incomplete", .incomplete = "max_output_tokens", .ended = true};
+    return (stage){.status = finish == TD_FINISH_ABORT ? "cancelled" : "completed", .ended = true};
+}
+
+/* *output: where the list of items begins, and *len its bytes. */
+static void write_response(const td_generation *g, stage at, td_jbuf *b, size_t *output, size_t *len) {
+    const td_response    *own = g->req.own;
+    const td_api_request *r = &g->req;
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "id", g->id);
+    td_jw_member_str(b, "object", "response");
+    td_jw_member_int(b, "created_at", g->created_s);
+    td_jw_member_str(b, "status", at.status);
+    td_jw_key(b, "completed_at");
+    if (!strcmp(at.status, "completed"))
+        td_jw_int(b, (int64_t)time(NULL));
+    else
+        td_jw_null(b);
+    td_jw_key(b, "error");
+    if (at.error) {
+        td_jw_open(b, '{');
+        td_jw_member_str(b, "code", "server_error");
+        td_jw_member_str(b, "message", at.error->message);
+        td_jw_close(b, '}');
+    } else {
+        td_jw_null(b);
+    }
+    td_jw_key(b, "incomplete_details");
+    if (at.incomplete) {
+        td_jw_open(b, '{');
+        td_jw_member_str(b, "reason", at.incomplete);
+        td_jw_close(b, '}');
+    } else {
+        td_jw_null(b);
+    }
+    td_jw_member_str(b, "model", r->model ? r->model : g->server->model_name);
+    td_jbuf_puts(b, ",");
+    td_jbuf_put(b, own->echo, own->echo_len);
+    td_jw_key(b, "output");
+    *output = b->len;
+    td_response_write_items(g, b);
+    *len = b->len - *output;
+    td_jw_key(b, "usage");
+    if (at.ended)
+        write_usage(b, td_generation_usage(g));
+    else
+        td_jw_null(b);
+    if (r->n_warnings) {
+        td_jw_key(b, "warnings");
+        td_jw_open(b, '[');
+        for (size_t i = 0; i < r->n_warnings; i++) td_jw_str(b, r->warnings[i]);
+        td_jw_close(b, ']');
+    }
+    td_jw_close(b, '}');
+}
+
+/* ---- keeping it ---- */
+
+/* The request's items, with ids for those that have none, as JSON; NULL: memory is short. */
+static char *dump_input(const td_generation *g) {
+    const td_response *own = g->req.own;
+    json_t            *item;
+    size_t             i;
+    int                bad = 0;
+    json_array_foreach(own->input, i, item) {
+        char number[24], id[TD_RESPONSE_ID_MAX];
+        if (json_object_get(item, "id")) continue;
+        snprintf(number, sizeof number, "_i%zu", i);
+        td_response_item_id(g->id, td_response_item_prefix(json_string_value(json_object_get(item, "type"))), number, id,
+                            sizeof id);
+        bad |= json_object_set_new(item, "id", json_string(id));
+    }
+    return bad ? NULL : td_json_dump(own->input, JSON_COMPACT | JSON_REAL_PRECISION(17));
+}
+
+static void keep(td_generation *g, const td_jbuf *text, size_t output, size_t output_len) {
+    td_response *own = g->req.own;
+    if (!own->stores || text->failed) return;
+    char              *input = dump_input(g), *copy = malloc(text->len);
+    td_stored_response r = {.previous = own->previous,
+                            .input = input,
+                            .input_len = input ? strlen(input) : 0,
+                            .text = copy,
+                            .text_len = text->len,
+                            .output = output,
+                            .output_len = output_len};
+    snprintf(r.id, sizeof r.id, "%.*s", TD_RESPONSE_ID_MAX - 1, g->id);
+    if (!input || !copy) {
+        free(input);
+        free(copy);
+        td_warn("request %s: there is no memory to keep the response", g->id);
+        return;
+    }
+    memcpy(copy, text->data, text->len);
+    own->previous = NULL; /* the store's now */
+    if (td_response_store_put(own->store, &r) != TD_OK)
+        td_warn("request %s: there is no memory to keep the response", g->id);
+}
+
+/* ---- whole answers ---- */
+
+static void write_answer(td_generation *g, td_jbuf *b) {
+    td_choice      *c = &g->choices[0];
+    td_choice_state st = td_choice_get_state(c);
+    size_t          output, len;
+    td_write_pieces(c, &st, &c->news, SIZE_MAX, NULL);
+    td_response_close_items(g, st.finish != TD_FINISH_STOP, NULL);
+    write_response(g, stage_of(st.finish), b, &output, &len);
+    keep(g, b, output, len);
+}
+
+/* ---- streams ---- */
+
+static void response_event(td_generation *g, const char *type, stage at, td_jbuf *b) {
+    size_t output, len;
+    td_response_begin_event(g->req.own, type, b);
+    td_jw_key(b, "response");
+    write_response(g, at, b, &output, &len);
+    td_response_end_event(b);
+}
+
+static void begin_stream(td_generation *g, td_jbuf *b) {
+    response_event(g, "response.created", IN_PROGRESS, b);
+    response_event(g, "response.in_progress", IN_PROGRESS, b);
+}
+
+static void write_piece(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b) {
+    (void)st;
+    td_response_add_piece(c, p, b);
+}
+
+static void finish_stream(td_choice *c, const td_choice_state *st, td_jbuf *b) {
+    td_response_close_items(c->generation, st->finish != TD_FINISH_STOP, b);
+}
+
+static void end_stream(td_generation *g, td_jbuf *b) {
+    td_jbuf text = {0};
+    size_t  output, len;
+    stage   at = stage_of(td_choice_get_state(&g->choices[0]).finish);
+    write_response(g, at, &text, &output, &len);
+    keep(g, &text, output, len);
+    td_response_begin_event(g->req.own, !strcmp(at.status, "completed") ? "response.completed" : "response.incomplete", b);
+    td_jw_key(b, "response");
+    td_jw_raw(b, text.data, text.len);
+    td_response_end_event(b);
+    b->failed = b->failed || text.failed;
+    td_jbuf_free(&text);
+}
+
+static void fail_stream(td_generation *g, td_jbuf *b) {
+    td_response_close_items(g, true, b);
+    td_response_begin_event(g->req.own, "error", b);
+    td_jw_member_str(b, "code", g->error.code);
+    td_jw_member_str(b, "message", g->error.message);
+    td_jw_member_str(b, "param", g->error.param[0] ? g->error.param : NULL);
+    td_response_end_event(b);
+    response_event(g, "response.failed", (stage){.status = "failed", .error = &g->error}, b);
+}
+
+/* ---- the API ---- */
+
+/* The longer ones first. */
+static const td_api_name NAMES[] = {{"response_format.json_schema.schema", "text.format.schema"},
+                                    {"response_format", "text.format"},
+                                    {"max_completion_tokens", "max_output_tokens"},
+                                    {"max_tokens", "max_output_tokens"},
+                                    {"reasoning_effort", "reasoning.effort"},
+                                    {"verbosity", "text.verbosity"},
+                                    {"messages", "input"},
+                                    {"prompt", "input"},
+                                    {0}};
+
+const td_api td_api_response = {.id_prefix = TD_RESPONSE_ID_PREFIX,
+                                .names = NAMES,
+                                .long_texts = true,
+                                .read = td_response_read,
+                                .free_own = td_response_free,
+                                .write_error = td_api_error_write,
+                                .write_answer = write_answer,
+                                .begin = begin_stream,
+                                .piece = write_piece,
+                                .finish = finish_stream,
+                                .end = end_stream,
+                                .fail = fail_stream};

@@ -1,0 +1,342 @@
+/*
+ * The items of an answer, as its pieces come: one is open at most, the last. Each step appends the events that a stream has
+ * of it, in OpenAI's order; a whole answer takes the same steps without a stream.
+ *
+ * A call that turns out to be none, because it was cut off or is malformed, is told as content by the parser: whole answers
+ * leave its item out; a stream, which has sent the beginning, ends it as incomplete.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/openai/completions.h"
+#include "server/openai/responses.h"
+
+static const struct {
+    const char *type, *id_prefix;
+    const char *part; /* type of its one part of text; NULL: it has none */
+    const char *delta, *done;
+} KINDS[] = {
+    [TD_ITEM_REASONING] = {"reasoning", "rs_", "reasoning_text", "response.reasoning_text.delta",
+                           "response.reasoning_text.done"},
+    [TD_ITEM_MESSAGE] = {"message", "msg_", "output_text", "response.output_text.delta", "response.output_text.done"},
+    [TD_ITEM_CALL] = {"function_call", "fc_", NULL, "response.function_call_arguments.delta",
+                      "response.function_call_arguments.done"},
+};
+
+/* ---- items as JSON ---- */
+
+static void write_id(td_jbuf *b, const char *key, const td_generation *g, size_t index) {
+    const td_response *own = g->req.own;
+    char               number[24], id[TD_RESPONSE_ID_MAX];
+    snprintf(number, sizeof number, "_%zu", index);
+    td_response_item_id(g->id, KINDS[own->items[index].kind].id_prefix, number, id, sizeof id);
+    td_jw_member_str(b, key, id);
+}
+
+static void write_text(td_jbuf *b, const char *key, const td_jbuf *text) {
+    td_jw_key(b, key);
+    td_jw_text(b, text->data, text->len);
+}
+
+static void write_logprobs(td_jbuf *b, const td_jbuf *entries) {
+    td_jw_key(b, "logprobs");
+    td_jw_open(b, '[');
+    td_jbuf_put(b, entries->data, entries->len);
+    td_jw_close(b, ']');
+}
+
+/* empty: as the part was when it was added. */
+static void write_part(td_jbuf *b, const td_response_item *item, bool empty) {
+    static const td_jbuf nothing;
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "type", KINDS[item->kind].part);
+    write_text(b, "text", empty ? &nothing : &item->text);
+    if (item->kind == TD_ITEM_MESSAGE) {
+        td_jw_key(b, "annotations");
+        td_jw_open(b, '[');
+        td_jw_close(b, ']');
+        write_logprobs(b, empty ? &nothing : &item->logprobs);
+    }
+    td_jw_close(b, '}');
+}
+
+/* empty: as the item was when it was added. */
+static void write_item(td_jbuf *b, const td_generation *g, size_t index, bool empty) {
+    static const td_jbuf    nothing;
+    const td_response      *own = g->req.own;
+    const td_response_item *item = &own->items[index];
+    td_jw_open(b, '{');
+    write_id(b, "id", g, index);
+    td_jw_member_str(b, "type", KINDS[item->kind].type);
+    td_jw_member_str(b, "status", empty ? "in_progress" : item->status);
+    if (item->kind == TD_ITEM_CALL) {
+        write_text(b, "call_id", &item->call_id);
+        write_text(b, "name", &item->name);
+        write_text(b, "arguments", empty ? &nothing : &item->text);
+    } else {
+        if (item->kind == TD_ITEM_MESSAGE) {
+            td_jw_member_str(b, "role", "assistant");
+        } else {
+            td_jw_key(b, "summary");
+            td_jw_open(b, '[');
+            td_jw_close(b, ']');
+        }
+        td_jw_key(b, "content");
+        td_jw_open(b, '[');
+        if (!empty) write_part(b, item, false);
+        td_jw_close(b, ']');
+    }
+    td_jw_close(b, '}');
+}
+
+void td_response_write_items(const td_generation *g, td_jbuf *b) {
+    const td_response *own = g->req.own;
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < own->n_items; i++) write_item(b, g, i, false);
+    td_jw_close(b, ']');
+    b->failed = b->failed || own->failed;
+}
+
+/* ---- events ---- */
+
+void td_response_begin_event(td_response *own, const char *type, td_jbuf *b) {
+    td_jbuf_printf(b, "event: %s\ndata: ", type);
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "type", type);
+    td_jw_member_int(b, "sequence_number", (int64_t)own->sequence++);
+}
+
+void td_response_end_event(td_jbuf *b) {
+    td_jw_close(b, '}');
+    td_jbuf_puts(b, "\n\n");
+}
+
+static void item_event(td_generation *g, const char *type, bool empty, td_jbuf *b) {
+    td_response *own = g->req.own;
+    size_t       index = own->n_items - 1;
+    if (!b) return;
+    td_response_begin_event(own, type, b);
+    td_jw_member_int(b, "output_index", (int64_t)index);
+    td_jw_key(b, "item");
+    write_item(b, g, index, empty);
+    td_response_end_event(b);
+}
+
+/* Of the open item: begins with what all events about its content have. */
+static void begin_content_event(td_generation *g, const char *type, td_jbuf *b) {
+    td_response *own = g->req.own;
+    size_t       index = own->n_items - 1;
+    td_response_begin_event(own, type, b);
+    write_id(b, "item_id", g, index);
+    td_jw_member_int(b, "output_index", (int64_t)index);
+    if (KINDS[own->items[index].kind].part) td_jw_member_int(b, "content_index", 0);
+}
+
+static void part_event(td_generation *g, const char *type, bool empty, td_jbuf *b) {
+    const td_response      *own = g->req.own;
+    const td_response_item *item = &own->items[own->n_items - 1];
+    if (!b || !KINDS[item->kind].part) return;
+    begin_content_event(g, type, b);
+    td_jw_key(b, "part");
+    write_part(b, item, empty);
+    td_response_end_event(b);
+}
+
+static void delta_event(td_generation *g, const char *text, size_t len, const td_jbuf *logprobs, td_jbuf *b) {
+    const td_response      *own = g->req.own;
+    const td_response_item *item = &own->items[own->n_items - 1];
+    if (!b) return;
+    begin_content_event(g, KINDS[item->kind].delta, b);
+    td_jw_key(b, "delta");
+    td_jw_text(b, text, len);
+    if (item->kind == TD_ITEM_MESSAGE) write_logprobs(b, logprobs);
+    td_response_end_event(b);
+}
+
+static void done_event(td_generation *g, td_jbuf *b) {
+    const td_response      *own = g->req.own;
+    const td_response_item *item = &own->items[own->n_items - 1];
+    if (!b) return;
+    begin_content_event(g, KINDS[item->kind].done, b);
+    if (item->kind == TD_ITEM_CALL) write_text(b, "name", &item->name);
+    write_text(b, item->kind == TD_ITEM_CALL ? "arguments" : "text", &item->text);
+    if (item->kind == TD_ITEM_MESSAGE) write_logprobs(b, &item->logprobs);
+    td_response_end_event(b);
+}
+
+/* ---- steps ---- */
+
+static td_response_item *last_item(const td_response *own) {
+    return own->n_items ? &own->items[own->n_items - 1] : NULL;
+}
+
+/* The item that is open; NULL: none. */
+static td_response_item *open_item(const td_response *own) {
+    td_response_item *last = last_item(own);
+    return last && !strcmp(last->status, "in_progress") ? last : NULL;
+}
+
+static void close_item(td_generation *g, const char *status, td_jbuf *b) {
+    td_response_item *item = open_item(g->req.own);
+    if (!item) return;
+    item->status = status;
+    done_event(g, b);
+    part_event(g, "response.content_part.done", false, b);
+    item_event(g, "response.output_item.done", false, b);
+}
+
+static td_response_item *add_item(td_response *own, td_item_kind kind) {
+    if (own->n_items == own->items_room) {
+        size_t            room = own->items_room ? 2 * own->items_room : 4;
+        td_response_item *items = realloc(own->items, room * sizeof *items);
+        if (!items) {
+            own->failed = true;
+            return NULL;
+        }
+        own->items = items;
+        own->items_room = room;
+    }
+    td_response_item *item = &own->items[own->n_items++];
+    *item = (td_response_item){.kind = kind, .status = "in_progress"};
+    return item;
+}
+
+/* The open item of this kind, opened if need be; NULL: memory is short. */
+static td_response_item *item_for_text(td_generation *g, td_item_kind kind, td_jbuf *b) {
+    td_response      *own = g->req.own;
+    td_response_item *item = open_item(own), *last = last_item(own);
+    if (item && item->kind == kind) return item;
+    close_item(g, "completed", b);
+    if (!b && last && last->kind == kind) { /* a call between the two was left out */
+        last->status = "in_progress";
+        return last;
+    }
+    item = add_item(own, kind);
+    if (!item) return NULL;
+    item_event(g, "response.output_item.added", true, b);
+    part_event(g, "response.content_part.added", true, b);
+    return item;
+}
+
+/* Log-probabilities wait for the text that their tokens make: what the parser holds back comes later, what it takes for a
+ * marker never. */
+static void wait_for_text(td_generation *g, const td_news *with) {
+    td_response *own = g->req.own;
+    size_t       stride = 1 + g->req.top_logprobs, n = with ? with->n_lp : 0;
+    if (own->n_pending + n > own->pending_room) {
+        size_t            room = 2 * (own->n_pending + n);
+        td_token_logprob *pending = realloc(own->pending, room * stride * sizeof *pending);
+        if (!pending) {
+            own->failed = true;
+            return;
+        }
+        own->pending = pending;
+        own->pending_room = room;
+    }
+    if (n) memcpy(own->pending + own->n_pending * stride, with->lp, n * stride * sizeof *own->pending);
+    own->n_pending += n;
+}
+
+/* How many of the last pending tokens make the n bytes of a text. */
+static size_t tokens_of_text(const td_generation *g, size_t n) {
+    const td_response *own = g->req.own;
+    size_t             stride = 1 + g->req.top_logprobs, tokens = 0, bytes = 0;
+    while (tokens < own->n_pending && bytes < n) {
+        size_t len = 0;
+        bool   special = false;
+        td_tokenizer_token(g->server->tokenizer, own->pending[(own->n_pending - ++tokens) * stride].id, &len, &special);
+        bytes += len;
+    }
+    return tokens;
+}
+
+/* Give the last n pending tokens to an item, and forget the rest; *entries are theirs, as in a list. */
+static void add_logprobs(td_generation *g, td_response_item *item, size_t n, td_jbuf *entries) {
+    td_response *own = g->req.own;
+    size_t       stride = 1 + g->req.top_logprobs;
+    if (n) td_write_token_logprobs(entries, g, own->pending + (own->n_pending - n) * stride, n);
+    if (item->logprobs.len && entries->len) td_jbuf_puts(&item->logprobs, ",");
+    td_jbuf_put(&item->logprobs, entries->data, entries->len);
+    own->failed = own->failed || entries->failed || item->logprobs.failed;
+}
+
+static void add_text(td_generation *g, td_item_kind kind, const td_piece *p, td_jbuf *b) {
+    td_response *own = g->req.own;
+    wait_for_text(g, p->with);
+    if (p->len == 0) return;
+    td_response_item *item = item_for_text(g, kind, b);
+    td_jbuf           logprobs = {0};
+    if (!item) return;
+    td_jbuf_put(&item->text, p->text, p->len);
+    own->failed = own->failed || item->text.failed;
+    if (kind == TD_ITEM_MESSAGE) add_logprobs(g, item, tokens_of_text(g, p->len), &logprobs);
+    own->n_pending = 0;
+    delta_event(g, p->text, p->len, &logprobs, b);
+    td_jbuf_free(&logprobs);
+}
+
+/* What ends a message has tokens too, and no text. */
+static void add_last_logprobs(td_generation *g, td_jbuf *b) {
+    td_response      *own = g->req.own;
+    td_response_item *item = open_item(own);
+    td_jbuf           logprobs = {0};
+    if (item && item->kind == TD_ITEM_MESSAGE && own->n_pending) {
+        add_logprobs(g, item, own->n_pending, &logprobs);
+        delta_event(g, "", 0, &logprobs, b);
+    }
+    own->n_pending = 0;
+    td_jbuf_free(&logprobs);
+}
+
+static void begin_call(td_generation *g, const td_piece *p, td_jbuf *b) {
+    td_response *own = g->req.own;
+    close_item(g, "completed", b);
+    own->n_pending = 0;
+    td_response_item *item = add_item(own, TD_ITEM_CALL);
+    if (!item) return;
+    td_jbuf_put(&item->name, p->text, p->len);
+    td_jbuf_put(&item->call_id, p->id, p->id_len);
+    own->failed = own->failed || item->name.failed || item->call_id.failed;
+    item_event(g, "response.output_item.added", true, b);
+}
+
+static void drop_call(td_generation *g, td_jbuf *b) {
+    td_response *own = g->req.own;
+    if (b) {
+        close_item(g, "incomplete", b);
+        return;
+    }
+    td_response_item *item = last_item(own);
+    if (!item || item->kind != TD_ITEM_CALL) return;
+    td_jbuf_free(&item->text);
+    td_jbuf_free(&item->name);
+    td_jbuf_free(&item->call_id);
+    own->n_items--;
+}
+
+void td_response_add_piece(td_choice *c, const td_piece *p, td_jbuf *b) {
+    td_generation *g = c->generation;
+    td_response   *own = g->req.own;
+    if (own->failed) return;
+    switch (p->kind) {
+        case TD_ANSWER_CONTENT: add_text(g, TD_ITEM_MESSAGE, p, b); break;
+        case TD_ANSWER_REASONING: add_text(g, TD_ITEM_REASONING, p, b); break;
+        case TD_ANSWER_CALL_BEGIN: begin_call(g, p, b); break;
+        case TD_ANSWER_CALL_ARGUMENTS: add_text(g, TD_ITEM_CALL, p, b); break;
+        case TD_ANSWER_CALL_END: close_item(g, "completed", b); break;
+        case TD_ANSWER_CALL_DROPPED: drop_call(g, b); break;
+    }
+    if (p->kind == TD_ANSWER_CALL_END || p->kind == TD_ANSWER_CALL_DROPPED) own->n_pending = 0;
+    if (b) b->failed = b->failed || own->failed;
+}
+
+void td_response_close_items(td_generation *g, bool cut, td_jbuf *b) {
+    td_response *own = g->req.own;
+    bool         says_something = false;
+    for (size_t i = 0; i < own->n_items; i++) says_something = says_something || own->items[i].kind != TD_ITEM_REASONING;
+    /* An answer that is empty is a message without text, not no answer. */
+    if (!says_something && !cut) item_for_text(g, TD_ITEM_MESSAGE, b);
+    add_last_logprobs(g, b);
+    close_item(g, cut ? "incomplete" : "completed", b);
+}

@@ -1,0 +1,464 @@
+/* The body of POST /v1/responses: its own fields, and the chat that it asks for. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json_text.h"
+#include "server/openai/responses.h"
+
+#define METADATA_MAX 16
+#define METADATA_KEY_MAX 64
+#define METADATA_VALUE_MAX 512
+
+static bool is_set(const json_t *v) {
+    return v && !json_is_null(v);
+}
+
+static const char *string_of(const json_t *object, const char *key) {
+    return json_string_value(json_object_get(object, key));
+}
+
+static td_status out_of_memory(td_api_error *err) {
+    return td_api_fail(err, 500, "internal_error", "Out of memory.");
+}
+
+/* ---- the fields that are not a chat's ---- */
+
+typedef enum { A_STRING, A_BOOL, AN_INTEGER, AN_OBJECT, A_LIST } field_type;
+
+/* What the fields of this API hold. Paths of two names are members of objects. Those that a chat has under the same name are
+ * read there. */
+static const struct {
+    const char *object, *name; /* object NULL: the body */
+    field_type  type;
+} FIELDS[] = {
+    {NULL, "instructions", A_STRING},
+    {NULL, "previous_response_id", A_STRING},
+    {NULL, "store", A_BOOL},
+    {NULL, "background", A_BOOL},
+    {NULL, "truncation", A_STRING},
+    {NULL, "metadata", AN_OBJECT},
+    {NULL, "include", A_LIST},
+    {NULL, "tools", A_LIST},
+    {NULL, "text", AN_OBJECT},
+    {"text", "format", AN_OBJECT},
+    {"text", "verbosity", A_STRING},
+    {NULL, "reasoning", AN_OBJECT},
+    {"reasoning", "effort", A_STRING},
+    {"reasoning", "summary", A_STRING},
+    {"reasoning", "generate_summary", A_STRING},
+    {"reasoning", "context", A_STRING},
+    {"reasoning", "mode", A_STRING},
+    {NULL, "stream_options", AN_OBJECT},
+    {"stream_options", "include_obfuscation", A_BOOL},
+    {NULL, "max_tool_calls", AN_INTEGER},
+    {NULL, "top_logprobs", AN_INTEGER},
+    {NULL, "n", AN_INTEGER},
+    {NULL, "user", A_STRING},
+    {NULL, "safety_identifier", A_STRING},
+    {NULL, "prompt_cache_key", A_STRING},
+    {NULL, "prompt_cache_retention", A_STRING},
+    {NULL, "prompt_cache_options", AN_OBJECT},
+    {NULL, "service_tier", A_STRING},
+};
+
+/* What would change the answer and is not carried out; what a chat calls so is another field here. Off: null, false, 0 or
+ * empty. */
+static const struct {
+    const char *name, *instead;
+} REFUSED[] = {
+    {"background", "the answer comes with the request, or streams"},
+    {"conversation", "use 'previous_response_id'"},
+    {"prompt", "send its text as 'instructions' and 'input'"},
+    {"context_management", NULL},
+    {"moderation", NULL},
+    {"image", NULL},
+    {"access_programs", NULL},
+    {"background_options", NULL},
+    {"messages", "use 'input'"},
+    {"input_ids", "use 'input', or the ids as 'prompt' of /v1/completions"},
+    {"max_tokens", "use 'max_output_tokens'"},
+    {"max_completion_tokens", "use 'max_output_tokens'"},
+    {"response_format", "use 'text.format'"},
+    {"verbosity", "use 'text.verbosity'"},
+    {"reasoning_effort", "use 'reasoning.effort'"},
+    {"logprobs", "use 'include': [\"message.output_text.logprobs\"], and 'top_logprobs'"},
+    {"return_token_ids", NULL},
+    {"rid", "the server draws the response's id"},
+};
+
+/* Strings that a field may be, ended by NULL. The rest asks for what is not there. */
+static const struct {
+    const char *object, *name;
+    const char *values[3];
+    const char *sentence;
+} CHOICES[] = {
+    {NULL, "truncation", {"disabled"}, "may only be 'disabled': a conversation is not cut to fit"},
+    {"reasoning",
+     "summary",
+     {"auto", "none"},
+     "may only be 'auto': reasoning is given whole, as the item's content, and never summarised"},
+    {"reasoning",
+     "generate_summary",
+     {"auto", "none"},
+     "may only be 'auto': reasoning is given whole, as the item's content, and never summarised"},
+    {"reasoning", "context", {"auto"}, "may only be 'auto': the chat template chooses which reasoning the model sees again"},
+    {"reasoning", "mode", {"standard"}, "may only be 'standard'"},
+};
+
+/* More data with items of the answer. Those of tools that are not there have nothing to add. */
+static const char        LOGPROBS[] = "message.output_text.logprobs";
+static const char *const INCLUDES[] = {
+    LOGPROBS,
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+};
+
+static void path_of(const char *object, const char *name, char *path) {
+    snprintf(path, TD_API_PARAM_MAX, "%s%s%s", object ? object : "", object ? "." : "", name);
+}
+
+static const json_t *field_of(const json_t *body, const char *object, const char *name) {
+    return json_object_get(object ? json_object_get(body, object) : body, name);
+}
+
+static td_status check_types(const json_t *body, td_api_error *err) {
+    static const char *const kinds[] = {[A_STRING] = "a string, without a NUL",
+                                        [A_BOOL] = "true or false",
+                                        [AN_INTEGER] = "an integer",
+                                        [AN_OBJECT] = "an object",
+                                        [A_LIST] = "a list"};
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+        const json_t *v = field_of(body, FIELDS[i].object, FIELDS[i].name);
+        field_type    type = FIELDS[i].type;
+        json_int_t    integer;
+        char          path[TD_API_PARAM_MAX];
+        if (!is_set(v)) continue;
+        bool right = type == A_STRING     ? td_api_is_c_string(v)
+                     : type == A_BOOL     ? json_is_boolean(v)
+                     : type == AN_INTEGER ? td_api_integer(v, &integer)
+                     : type == AN_OBJECT  ? json_is_object(v)
+                                          : json_is_array(v);
+        path_of(FIELDS[i].object, FIELDS[i].name, path);
+        if (!right) return td_api_bad(err, path, "'%s' must be %s.", path, kinds[type]);
+    }
+    return TD_OK;
+}
+
+static td_status check_refused(const json_t *body, td_api_error *err) {
+    for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
+        const char *name = REFUSED[i].name, *instead = REFUSED[i].instead;
+        if (td_api_is_on(json_object_get(body, name)))
+            return td_api_bad(err, name, "'%s' is not supported%s%s.", name, instead ? "; " : "", instead ? instead : "");
+    }
+    for (size_t i = 0; i < sizeof CHOICES / sizeof *CHOICES; i++) {
+        const json_t *v = field_of(body, CHOICES[i].object, CHOICES[i].name);
+        char          path[TD_API_PARAM_MAX];
+        size_t        k = 0;
+        if (!is_set(v)) continue;
+        while (CHOICES[i].values[k] && strcmp(json_string_value(v), CHOICES[i].values[k]) != 0) k++;
+        path_of(CHOICES[i].object, CHOICES[i].name, path);
+        if (!CHOICES[i].values[k]) return td_api_bad(err, path, "'%s' %s.", path, CHOICES[i].sentence);
+    }
+    json_int_t    n;
+    const json_t *one = json_object_get(body, "n");
+    if (is_set(one) && !(td_api_integer(one, &n) && n == 1))
+        return td_api_bad(err, "n", "'n' may only be 1: a response has one answer.");
+    if (json_is_true(field_of(body, "stream_options", "include_obfuscation")))
+        return td_api_bad(err, "stream_options.include_obfuscation",
+                          "'stream_options.include_obfuscation' is not supported.");
+    return TD_OK;
+}
+
+static size_t count_chars(const char *s) {
+    size_t n = 0;
+    for (; *s; s++) n += ((unsigned char)*s & 0xc0) != 0x80;
+    return n;
+}
+
+static td_status check_metadata(const json_t *body, td_api_error *err) {
+    json_t     *metadata = json_object_get(body, "metadata"), *value;
+    const char *key;
+    if (json_object_size(metadata) > METADATA_MAX)
+        return td_api_bad(err, "metadata", "'metadata' has %zu pairs; at most %d are allowed.", json_object_size(metadata),
+                          METADATA_MAX);
+    json_object_foreach(metadata, key, value) {
+        bool fits = td_api_is_c_string(value) && count_chars(key) <= METADATA_KEY_MAX &&
+                    count_chars(json_string_value(value)) <= METADATA_VALUE_MAX;
+        if (!fits)
+            return td_api_bad(
+                err, "metadata",
+                "'metadata' must have strings as values, keys of at most %d characters and values of at most %d.",
+                METADATA_KEY_MAX, METADATA_VALUE_MAX);
+    }
+    return TD_OK;
+}
+
+static td_status check_include(const json_t *body, bool *logprobs, td_api_error *err) {
+    const json_t *list = json_object_get(body, "include"), *item;
+    size_t        i;
+    json_array_foreach(list, i, item) {
+        size_t k = 0, n = sizeof INCLUDES / sizeof *INCLUDES;
+        char   path[TD_API_PARAM_MAX];
+        snprintf(path, sizeof path, "include[%zu]", i);
+        while (k < n && !(json_is_string(item) && !strcmp(json_string_value(item), INCLUDES[k]))) k++;
+        if (k == n) return td_api_bad(err, path, "'%s' is nothing that can be included.", path);
+        *logprobs = *logprobs || INCLUDES[k] == LOGPROBS;
+    }
+    json_int_t top = 0;
+    if (td_api_integer(json_object_get(body, "top_logprobs"), &top) && top != 0 && !*logprobs)
+        return td_api_bad(err, "top_logprobs", "'top_logprobs' needs 'include': [\"%s\"].", LOGPROBS);
+    return TD_OK;
+}
+
+/* ---- the chat ---- */
+
+/* The fields of the body that are not the chat's under the same name. */
+static const char *const NOT_THE_CHATS[] = {"input",
+                                            "instructions",
+                                            "previous_response_id",
+                                            "store",
+                                            "background",
+                                            "truncation",
+                                            "metadata",
+                                            "include",
+                                            "tools",
+                                            "tool_choice",
+                                            "text",
+                                            "reasoning",
+                                            "stream_options",
+                                            "max_tool_calls",
+                                            "top_logprobs",
+                                            "n",
+                                            "user",
+                                            "safety_identifier",
+                                            "prompt_cache_key",
+                                            "prompt_cache_retention",
+                                            "prompt_cache_options",
+                                            "service_tier",
+                                            "max_output_tokens"};
+
+static int put(json_t *chat, const char *name, const json_t *v) {
+    return is_set(v) ? json_object_set(chat, name, (json_t *)v) : 0;
+}
+
+/* A function's fields are the tool's own here. */
+static td_status put_tools(json_t *chat, const json_t *tools, td_api_error *err) {
+    static const char *const members[] = {"name", "description", "parameters", "strict"};
+    static const char *const refused[] = {"defer_loading", "async"};
+    const json_t            *tool;
+    size_t                   i;
+    json_t                  *list = json_array();
+    int                      no_memory = json_object_set_new(chat, "tools", list);
+    json_array_foreach(tools, i, tool) {
+        char        path[TD_API_PARAM_MAX];
+        const char *type = string_of(tool, "type");
+        snprintf(path, sizeof path, "tools[%zu]", i);
+        if (type && strcmp(type, "function") != 0)
+            return td_api_bad(err, path, "'%s' of type '%.40s' is not supported; only functions are.", path, type);
+        if (!type || !td_api_is_c_string(json_object_get(tool, "name")))
+            return td_api_bad(err, path, "'%s' must be {\"type\": \"function\", \"name\": …, \"parameters\": …}.", path);
+        const json_t *parameters = json_object_get(tool, "parameters"), *strict = json_object_get(tool, "strict"),
+                     *description = json_object_get(tool, "description");
+        if ((is_set(parameters) && !json_is_object(parameters)) || (is_set(strict) && !json_is_boolean(strict)) ||
+            (is_set(description) && !json_is_string(description)))
+            return td_api_bad(
+                err, path,
+                "'%s' must have a schema as 'parameters', a string as 'description', and true or false as 'strict'.", path);
+        for (size_t k = 0; k < sizeof refused / sizeof *refused; k++)
+            if (td_api_is_on(json_object_get(tool, refused[k])))
+                return td_api_bad(err, path, "'%s' has '%s', which is not supported.", path, refused[k]);
+        json_t *function = json_object(), *whole = json_pack("{s:s, s:o}", "type", "function", "function", function);
+        for (size_t k = 0; k < sizeof members / sizeof *members; k++)
+            no_memory |= put(function, members[k], json_object_get(tool, members[k]));
+        no_memory |= json_array_append_new(list, whole);
+    }
+    return no_memory ? out_of_memory(err) : TD_OK;
+}
+
+static td_status put_tool_choice(json_t *chat, json_t *choice, td_api_error *err) {
+    const char *mode = json_string_value(choice), *type = string_of(choice, "type");
+    if (!is_set(choice)) return TD_OK;
+    if (mode && (!strcmp(mode, "auto") || !strcmp(mode, "none") || !strcmp(mode, "required")))
+        return json_object_set(chat, "tool_choice", choice) == 0 ? TD_OK : out_of_memory(err);
+    if (type && strcmp(type, "function") != 0)
+        return td_api_bad(err, "tool_choice", "'tool_choice' of type '%.40s' is not supported; only 'function' is.", type);
+    if (!type || !td_api_is_c_string(json_object_get(choice, "name")))
+        return td_api_bad(err, "tool_choice",
+                          "'tool_choice' must be 'auto', 'none', 'required' or {\"type\": \"function\", \"name\": …}.");
+    json_t *nested = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", json_object_get(choice, "name"));
+    return json_object_set_new(chat, "tool_choice", nested) == 0 ? TD_OK : out_of_memory(err);
+}
+
+static td_status put_format(json_t *chat, const json_t *format, td_api_error *err) {
+    if (!is_set(format)) return TD_OK;
+    const char   *type = string_of(format, "type");
+    const json_t *schema = json_object_get(format, "schema");
+    if (!type || (strcmp(type, "text") != 0 && strcmp(type, "json_object") != 0 && strcmp(type, "json_schema") != 0))
+        return td_api_bad(err, "text.format",
+                          "'text.format' must have a 'type' that is 'text', 'json_object' or 'json_schema'.");
+    if (strcmp(type, "json_schema") != 0)
+        return json_object_set(chat, "response_format", (json_t *)format) == 0 ? TD_OK : out_of_memory(err);
+    if (!json_is_object(schema) && !json_is_boolean(schema))
+        return td_api_bad(err, "text.format.schema", "'text.format.schema' must be a JSON Schema.");
+    json_t *nested = json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema);
+    return json_object_set_new(chat, "response_format", nested) == 0 ? TD_OK : out_of_memory(err);
+}
+
+static td_status put_messages(json_t *chat, const td_response *own, const json_t *instructions, td_api_error *err) {
+    td_item_reader to = {.messages = json_array()};
+    json_t        *history = json_array();
+    int            no_memory = json_object_set_new(chat, "messages", to.messages) | !history;
+    if (!no_memory && is_set(instructions))
+        no_memory = json_array_append_new(to.messages, json_pack("{s:s, s:O}", "role", "system", "content", instructions));
+    td_status st = no_memory ? out_of_memory(err) : td_response_history(own->previous, history, err);
+    if (st == TD_OK) st = td_item_reader_add(&to, history, "history", err);
+    if (st == TD_OK) st = td_item_reader_add(&to, own->input, "input", err);
+    json_decref(history);
+    td_api_error ignored;
+    td_status    ended = td_item_reader_end(&to, st == TD_OK ? err : &ignored);
+    return st == TD_OK ? ended : st;
+}
+
+static td_status make_chat(const json_t *body, const td_response *own, bool logprobs, json_t **out, td_api_error *err) {
+    json_t       *chat = *out = json_copy((json_t *)body); /* a new object with the same values */
+    const json_t *tools = json_object_get(body, "tools");
+    if (!chat) return out_of_memory(err);
+    for (size_t i = 0; i < sizeof NOT_THE_CHATS / sizeof *NOT_THE_CHATS; i++) json_object_del(chat, NOT_THE_CHATS[i]);
+    int no_memory = put(chat, "max_completion_tokens", json_object_get(body, "max_output_tokens")) |
+                    put(chat, "reasoning_effort", field_of(body, "reasoning", "effort")) |
+                    put(chat, "verbosity", field_of(body, "text", "verbosity"));
+    if (logprobs)
+        no_memory |= json_object_set_new(chat, "logprobs", json_true()) |
+                     put(chat, "top_logprobs", json_object_get(body, "top_logprobs"));
+    if (no_memory) return out_of_memory(err);
+    if (is_set(tools)) TD_TRY(put_tools(chat, tools, err));
+    TD_TRY(put_tool_choice(chat, json_object_get(body, "tool_choice"), err));
+    TD_TRY(put_format(chat, field_of(body, "text", "format"), err));
+    return put_messages(chat, own, json_object_get(body, "instructions"), err);
+}
+
+/* ---- what the response says of its request ---- */
+
+static json_t *given(const json_t *body, const char *name) {
+    json_t *v = json_object_get(body, name);
+    return v ? json_incref(v) : json_null();
+}
+
+static json_t *given_or(const json_t *body, const char *name, json_t *otherwise) {
+    json_t *v = json_object_get(body, name);
+    if (!is_set(v)) return otherwise;
+    json_decref(otherwise);
+    return json_incref(v);
+}
+
+/* The tools as they came, with what a client expects in every one. */
+static json_t *given_tools(const json_t *body) {
+    json_t *list = json_array(), *tool;
+    size_t  i;
+    json_array_foreach(json_object_get(body, "tools"), i, tool) {
+        json_t *whole = json_pack("{s:n, s:n, s:n}", "parameters", "strict", "description");
+        json_object_update(whole, tool);
+        json_array_append_new(list, whole);
+    }
+    return list;
+}
+
+static td_status keep_echo(const json_t *body, const td_api_request *r, td_response *own, td_api_error *err) {
+    json_int_t    top = 0;
+    const json_t *text = json_object_get(body, "text"), *effort = field_of(body, "reasoning", "effort");
+    td_api_integer(json_object_get(body, "top_logprobs"), &top);
+    json_t *echo = json_pack(
+        "{s:b, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:{s:o, s:n}, s:o, s:s, s:b, s:f, s:{s:o, s:s}, s:o, s:o, s:I, s:f, s:s, "
+        "s:o}",
+        "background", 0, "instructions", given(body, "instructions"), "max_output_tokens", given(body, "max_output_tokens"),
+        "max_tool_calls", given(body, "max_tool_calls"), "metadata", given_or(body, "metadata", json_object()),
+        "parallel_tool_calls", (int)r->parallel_tool_calls, "previous_response_id", given(body, "previous_response_id"),
+        "prompt_cache_key", given(body, "prompt_cache_key"), "reasoning", "effort",
+        is_set(effort) ? json_incref((json_t *)effort) : json_null(), "summary", "safety_identifier",
+        given(body, "safety_identifier"), "service_tier", "default", "store", (int)own->stores, "temperature",
+        r->sampling.temperature, "text", "format", given_or(text, "format", json_pack("{s:s}", "type", "text")), "verbosity",
+        "medium", "tool_choice", given_or(body, "tool_choice", json_string("auto")), "tools", given_tools(body),
+        "top_logprobs", top, "top_p", r->sampling.top_p, "truncation", "disabled", "user", given(body, "user"));
+    char *dumped = td_json_dump(echo, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(echo);
+    if (!dumped) return out_of_memory(err);
+    own->echo_len = strlen(dumped) - 2; /* without its braces */
+    memmove(dumped, dumped + 1, own->echo_len);
+    own->echo = dumped;
+    return TD_OK;
+}
+
+/* ---- all together ---- */
+
+static td_status find_previous(const json_t *body, td_response *own, td_api_error *err) {
+    const char *id = string_of(body, "previous_response_id"), *param = "previous_response_id";
+    if (!id) return TD_OK;
+    if (own->store->n_max == 0)
+        return td_api_bad(err, param, "'%s' is not supported: this server keeps no responses (--max-stored-responses 0).",
+                          param);
+    own->previous = td_response_store_find(own->store, id);
+    if (own->previous) return TD_OK;
+    td_api_fail(err, 400, "previous_response_not_found", "The response '%.100s' is not kept here (any more).", id);
+    snprintf(err->param, sizeof err->param, "%s", param);
+    return TD_EINVAL;
+}
+
+static td_status read_own(const json_t *body, td_response *own, bool *logprobs, td_api_error *err) {
+    const json_t *store = json_object_get(body, "store");
+    TD_TRY(check_types(body, err));
+    TD_TRY(check_refused(body, err));
+    TD_TRY(check_metadata(body, err));
+    TD_TRY(check_include(body, logprobs, err));
+    own->stores = own->store->n_max > 0 && !json_is_false(store);
+    TD_TRY(find_previous(body, own, err));
+    return td_response_read_input(json_object_get(body, "input"), own->store, &own->input, err);
+}
+
+static td_status read_body(const json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err) {
+    bool         logprobs = false;
+    json_t      *chat = NULL;
+    td_response *own = calloc(1, sizeof *own);
+    if (!own) return out_of_memory(err);
+    r->own = own;
+    own->store = with->responses;
+    TD_TRY(read_own(body, own, &logprobs, err));
+    if (make_chat(body, own, logprobs, &chat, err) != TD_OK) {
+        json_decref(chat);
+        return TD_EINVAL;
+    }
+    if (td_api_read_form(TD_READ_CHAT, chat, with, r, err) != TD_OK) {
+        td_api_rename_error(r->api, err);
+        return TD_EINVAL;
+    }
+    return keep_echo(body, r, own, err);
+}
+
+td_status td_response_read(json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err) {
+    td_status st = read_body(body, with, r, err);
+    json_decref(body);
+    return st;
+}
+
+void td_response_free(void *p) {
+    td_response *own = p;
+    td_response_store_release(own->store, own->previous);
+    json_decref(own->input);
+    free(own->echo);
+    for (size_t i = 0; i < own->n_items; i++) {
+        td_response_item *item = &own->items[i];
+        td_jbuf_free(&item->text);
+        td_jbuf_free(&item->name);
+        td_jbuf_free(&item->call_id);
+        td_jbuf_free(&item->logprobs);
+    }
+    free(own->items);
+    free(own->pending);
+    free(own);
+}

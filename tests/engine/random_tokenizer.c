@@ -31,8 +31,7 @@ static void put_byte(char *to, unsigned char byte) {
 
 /* A new token of two that are there. */
 static void merge(json_t *vocab, json_t *merges, const char *a, const char *b, uint32_t *id) {
-    char whole[PIECE_MAX], pair[PIECE_MAX];
-    if (strlen(a) + strlen(b) + 2 > PIECE_MAX) return;
+    char whole[2 * PIECE_MAX], pair[2 * PIECE_MAX];
     snprintf(whole, sizeof whole, "%s%s", a, b);
     snprintf(pair, sizeof pair, "%s %s", a, b);
     if (json_object_get(vocab, whole)) return;

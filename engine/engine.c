@@ -329,6 +329,22 @@ void td_engine_get_step(td_engine *e, td_engine_step *s) {
     if (s->phase == TD_STEP_FORWARD || s->phase == TD_STEP_HEAD) td_model_describe(e->placed.model, s->where, sizeof s->where);
 }
 
+static td_status make_trie(td_engine *e, td_error *err) {
+    if (!e->tokenizer) return td_fail(err, TD_EINVAL, "grammar: the model was loaded without a tokenizer");
+    pthread_mutex_lock(&e->trie_lock);
+    td_status st = e->trie ? TD_OK : td_vocab_trie_make(e->tokenizer, e->limits.vocab, &e->trie);
+    pthread_mutex_unlock(&e->trie_lock);
+    return st == TD_OK ? TD_OK : td_fail(err, st, "out of memory for the vocabulary's trie");
+}
+
+td_status td_engine_prepare_grammar(td_engine *e, td_grammar *g, td_error *err) {
+    td_grammar_place *place;
+    TD_TRY(make_trie(e, err));
+    TD_TRY(td_grammar_place_open(g, e->trie, &place, err));
+    td_grammar_place_close(place);
+    return TD_OK;
+}
+
 /* The markers of a reasoning that comes before a grammar; NULL: there is none. One reference. */
 static td_status find_markers(td_engine *e, const td_request_params *p, td_marker_tokens **out, td_error *err) {
     *out = NULL;
@@ -352,11 +368,7 @@ static td_status find_markers(td_engine *e, const td_request_params *p, td_marke
 
 /* The request's text shall be of the grammar's language, behind a reasoning if there is one. */
 static td_status attach_form(td_engine *e, const td_request_params *p, td_request *r, td_error *err) {
-    if (!e->tokenizer) return td_fail(err, TD_EINVAL, "grammar: the model was loaded without a tokenizer");
-    pthread_mutex_lock(&e->trie_lock);
-    td_status st = e->trie ? TD_OK : td_vocab_trie_make(e->tokenizer, e->limits.vocab, &e->trie);
-    pthread_mutex_unlock(&e->trie_lock);
-    if (st != TD_OK) return td_fail(err, st, "out of memory for the vocabulary's trie");
+    TD_TRY(make_trie(e, err));
     td_answer_form_params form = {.tokenizer = e->tokenizer,
                                   .trie = e->trie,
                                   .grammar = p->grammar,
@@ -365,7 +377,7 @@ static td_status attach_form(td_engine *e, const td_request_params *p, td_reques
                                   .n_stop_ids = r->n_stop_ids};
     TD_TRY(find_markers(e, p, &form.markers, err));
     form.opened = form.markers && (p->reasoning_start == TD_REASONING_OPEN || td_reasoning_format_find(p->reasoning_format)->starts_open);
-    st = td_answer_form_open(&form, &r->form, err);
+    td_status st = td_answer_form_open(&form, &r->form, err);
     td_marker_tokens_release(form.markers);
     if (st != TD_OK) return st;
     st = td_request_jump(r);

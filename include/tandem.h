@@ -467,6 +467,12 @@ typedef struct {
 void td_request_params_init(td_request_params *p);
 
 /**
+ * Find what all requests with a grammar share, so that the first one's td_engine_submit does not take the time: some tenths of a
+ * second. @return TD_EINVAL for a model without a tokenizer, or when the grammar is another engine's; TD_ENOMEM.
+ */
+TD_NODISCARD td_status td_engine_prepare_grammar(td_engine *e, td_grammar *g, td_error *err);
+
+/**
  * Queue a request; copies all it needs. *out must be released with td_request_release, at any time after.
  * @return TD_EINVAL with a sentence that names the field (a prompt that does not fit the context, an id outside the vocabulary, …);
  *         TD_EBUSY when the queue is full; TD_ESHUTDOWN while closing.

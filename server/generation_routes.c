@@ -111,8 +111,13 @@ static td_status encode(const td_server *s, td_api_request *req, td_api_error *e
 
 /* What all requests need before they can run. */
 static td_status prepare(td_server *s, td_api_request *req, td_api_error *err) {
+    td_error cause = {0};
     TD_TRY(td_check_model(s, req->model, err));
-    TD_TRY(td_api_compile_grammar(req, &s->grammars, err));
+    if (!td_api_find_grammar(req, &s->grammars)) {
+        TD_TRY(td_api_compile_grammar(req, &s->grammars, err));
+        td_status st = td_engine_prepare_grammar(s->engine, req->grammar, &cause);
+        if (st != TD_OK) return td_api_from_status(err, st, &cause, req->grammar_param);
+    }
     return encode(s, req, err);
 }
 

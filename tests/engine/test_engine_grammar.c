@@ -12,6 +12,7 @@
 #include "core/rng.h"
 #include "fake_model.h"
 #include "form_check.h"
+#include "random_tokenizer.h"
 
 #define FIXED 6
 #define KINDS (FIXED + 12) /* the others are drawn */
@@ -75,12 +76,15 @@ static int free_forms(void **state) {
     return 0;
 }
 
+static const char *g_tokenizer; /* NULL: the demo model's */
+
 static td_engine *open_engine_with(uint64_t kv_tokens, uint32_t chunk, uint32_t running, bool in_turns) {
     td_engine_options o;
     td_engine        *e;
     td_error          err = {0};
     td_engine_options_init(&o);
     o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
+    o.tokenizer_path = g_tokenizer;
     o.max_total_tokens = kv_tokens;
     o.chunked_prefill_size = chunk;
     o.max_running_requests = running;
@@ -316,7 +320,7 @@ static void cancelled_within_what_is_forced(void **state) {
 static void say(td_engine *e, const char *text) {
     uint32_t *ids;
     size_t    n;
-    assert_int_equal(td_tokenizer_encode(td_engine_tokenizer(e), text, strlen(text), false, false, &ids, &n), TD_OK);
+    assert_int_equal(td_tokenizer_encode(td_engine_tokenizer(e), text, strlen(text), true, false, &ids, &n), TD_OK);
     fake_says(ids, n);
     free(ids);
 }
@@ -385,6 +389,77 @@ static void a_form_behind_the_reasoning(void **state) {
     }
 }
 
+/* A token by its bytes. */
+static uint32_t find_token(const td_tokenizer *tok, const char *bytes) {
+    for (uint32_t id = 0; id < td_tokenizer_vocab_size(tok); id++) {
+        size_t      len;
+        bool        special;
+        const char *at = td_tokenizer_token(tok, id, &len, &special);
+        if (at && len == strlen(bytes) && !memcmp(at, bytes, len)) return id;
+    }
+    fail_msg("no token is '%s'", bytes);
+    return 0;
+}
+
+/* Behind `before`, the model would like a token that ends the reasoning and goes on. */
+static void say_beyond(td_engine *e, const char *before, const char *token) {
+    const td_tokenizer *tok = td_engine_tokenizer(e);
+    uint32_t           *ids, says[FAKE_SAYS_MAX];
+    size_t              n;
+    assert_int_equal(td_tokenizer_encode(tok, before, strlen(before), true, false, &ids, &n), TD_OK);
+    memcpy(says, ids, n * sizeof *ids);
+    free(ids);
+    says[n++] = find_token(tok, token);
+    says[n++] = find_token(tok, ">"); /* what it may say instead, or after it */
+    fake_says(says, n);
+}
+
+/* The drawn forms, with and without a reasoning before them, over vocabularies with random merges. */
+static void random_vocabularies(void **state) {
+    (void)state;
+    static const char open[] = "<think>", close[] = "</think>";
+    const char *texts[KINDS - FIXED + 1] = {"I think <think> that </think>\n\n{\"answer"};
+    for (int i = FIXED; i < KINDS; i++) texts[i - FIXED + 1] = g_forms[i].source;
+    for (uint64_t round = 0; round < 3; round++) {
+        char dir[RANDOM_TOKENIZER_DIR_MAX];
+        random_tokenizer_write(g_seed * 1000 + round, texts, sizeof texts / sizeof *texts, (marker_tokens)round, open, close, dir);
+        g_tokenizer = dir;
+        for (int i = FIXED; i < KINDS; i++) {
+            form       f = g_forms[i];
+            td_engine *e = open_engine(4096, i % 2 ? 1 : 512, 4);
+            char       what[96];
+            if (i % 4) {
+                f.open = open;
+                f.close = close;
+                f.opened = i % 4 == 3;
+            }
+            if (i % 4 && round == MARKERS_IN_PIECES)
+                say_beyond(e, f.opened ? "hm </think" : "<think>hm </think", ">\n");
+            else if (i % 4)
+                say(e, f.opened ? "hm</think>" : "<think>hm</think>");
+            for (int logprobs = 0; logprobs < 2; logprobs++) {
+                td_grammar *grammar;
+                probe      *p = with_form(&f, 60, &grammar);
+                p->params.logprobs = logprobs;
+                p->params.skip_special_tokens = false;
+                p->params.sampling.temperature = logprobs;
+                p->params.sampling.has_seed = true;
+                p->params.reasoning_format = f.open ? "qwen3" : NULL;
+                p->params.reasoning_start = f.opened ? TD_REASONING_OPEN : TD_REASONING_BY_FORMAT;
+                probe_submit(e, p);
+                probe_wait(p);
+                snprintf(what, sizeof what, "seed %llu, vocabulary %d, form %d", (unsigned long long)g_seed, (int)round, i);
+                form_check(p, &f, td_engine_tokenizer(e), what);
+                end(p, grammar);
+            }
+            fake_says(NULL, 0);
+            td_engine_close(e, 0);
+        }
+        random_tokenizer_remove(dir);
+        g_tokenizer = NULL;
+    }
+}
+
 static void reasoning_that_cannot_be_followed_is_refused(void **state) {
     (void)state;
     td_grammar *grammar;
@@ -399,6 +474,20 @@ static void reasoning_that_cannot_be_followed_is_refused(void **state) {
     assert_null(p->request);
     end(p, grammar);
     td_engine_close(e, 0);
+
+    char              dir[RANDOM_TOKENIZER_DIR_MAX];
+    const char *const text = "some text";
+    random_tokenizer_write(1, &text, 1, MARKERS_SPECIAL, "<think>", "</think>", dir);
+    g_tokenizer = dir;
+    e = open_engine(4096, 64, 4);
+    p = with_form(&STORY, 20, &grammar);
+    p->params.reasoning_format = "qwen3"; /* its end would not be seen */
+    assert_int_equal(td_engine_submit(e, &p->params, &p->request, &err), TD_EINVAL);
+    assert_non_null(strstr(err.text, "skip_special_tokens"));
+    end(p, grammar);
+    td_engine_close(e, 0);
+    random_tokenizer_remove(dir);
+    g_tokenizer = NULL;
 }
 
 static void a_failed_step_goes_on_where_it_was(void **state) {
@@ -463,6 +552,7 @@ int main(void) {
         cmocka_unit_test(limits_hold_within_what_is_forced),
         cmocka_unit_test(cancelled_within_what_is_forced),
         cmocka_unit_test(a_form_behind_the_reasoning),
+        cmocka_unit_test(random_vocabularies),
         cmocka_unit_test(reasoning_that_cannot_be_followed_is_refused),
         cmocka_unit_test(a_failed_step_goes_on_where_it_was),
         cmocka_unit_test(a_grammar_that_allows_nothing_is_an_error),

@@ -61,7 +61,7 @@ static void reset_walk(const td_gr_masks *k, td_gr_walk *w) {
 
 #define NESTED_MAX 32
 
-/* One walk from a set: tokens that go on from it are set in the mask, which has no other bits of the trie's tokens. */
+/* One walk from a set: tokens that go on from it are set in the mask. */
 typedef struct {
     const td_trie *t;
     td_gr_matcher *m;
@@ -69,6 +69,7 @@ typedef struct {
     uint32_t      *mask;
     size_t         words, n_tokens;
     bool           exits;     /* note where the rule may end with more to come */
+    bool           alone;     /* the mask has no other bits of the trie's tokens, so what is set can be undone */
     unsigned       nested;    /* mixed shapes above */
     bool           in_claims; /* some members of the shapes at hand are claimed */
 } walking;
@@ -221,20 +222,21 @@ static uint32_t find_usual(walking *g, const td_shape_node *shape) {
             }
         }
     uint32_t all = s->groups[shape[1].group].member - s->groups[shape->group].member;
+    g->m->work += shape[1].group - shape->group;
     return count > all / 4 * 3 ? usual : TD_GR_DEAD;
 }
 
 static td_status take_shape(walking *g, uint32_t at, uint32_t to, bool *on);
 
 /*
- * A shape whose bytes do not all lead to one set. Where most members do, the shape is walked as if all did, except that what
- * is below the others is not told apart once more; then what that has set for the others is undone, and they are walked for
- * themselves.
+ * A shape whose bytes do not all lead to one set. Where most members do, and what is set can be undone, the shape is walked
+ * as if all did, except that what is below the others is not told apart once more; then what that has set for the others is
+ * undone, and they are walked for themselves.
  */
 static td_status walk_mixed(walking *g, uint32_t at) {
     const td_shape_node *shape = &g->t->shapes.nodes[at];
     td_gr_walk          *w = g->w;
-    uint32_t             usual = g->nested < NESTED_MAX ? find_usual(g, shape) : TD_GR_DEAD;
+    uint32_t             usual = g->alone && g->nested < NESTED_MAX ? find_usual(g, shape) : TD_GR_DEAD;
     size_t               first = w->later.n;
     bool                 on = false, in_claims = g->in_claims;
     if (usual == TD_GR_DEAD) return walk_members(g, shape);
@@ -430,7 +432,7 @@ static td_status find_known(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uin
     bool           plain = !of_long && takes_plain(m, set);
     td_trie_part   part = of_long ? TD_TRIE_LONG : plain ? TD_TRIE_REST : TD_TRIE_SHORT;
     const td_trie *t = &k->trie->parts[part];
-    walking        g = {.t = t, .m = m, .w = w, .mask = w->alone, .words = words, .exits = k->pda->returns[state]};
+    walking g = {.t = t, .m = m, .w = w, .mask = w->alone, .words = words, .exits = k->pda->returns[state], .alone = true};
     if (plain) {
         memcpy(w->alone, k->trie->plain, words * sizeof *w->alone);
         g.n_tokens = k->trie->parts[TD_TRIE_SHORT].n_tokens - t->n_tokens;
@@ -527,11 +529,9 @@ static td_status add_stacks(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, con
         if (m->nodes[nodes[i]].below != TD_GR_BOTTOM) below[n_below++] = m->nodes[nodes[i]].below;
     uint32_t set = n_below ? td_gr_matcher_set_of(m, below, n_below) : TD_GR_DEAD;
     if (m->sets[set].n) {
-        walking g = {.t = &k->trie->parts[known->part], .m = m, .w = w, .mask = w->alone, .words = words};
-        memset(w->alone, 0, words * sizeof *w->alone);
+        walking g = {.t = &k->trie->parts[known->part], .m = m, .w = w, .mask = mask, .words = words};
         for (uint32_t i = 0; i < known->n_exits && st == TD_OK; i++)
             st = walk_exit(&g, known->ids_and_exits[known->n_ids + i], set);
-        set_bits(mask, w->alone, words);
     }
     if (own) known_free(known);
     return st;

@@ -204,11 +204,13 @@ static void say_schema(void) {
     say("}");
 }
 
-/* What chance seldom makes: a rule whose states are like the root's, which nothing follows; many readings. */
+/* What chance seldom makes: a rule whose states are like the root's, which nothing follows; one that may end after every
+   letter, with letters behind it; many readings. */
 static void say_known(void) {
     static const char *const grammars[] = {
         "root ::= \"e\" [a-z]* | \"(\" word \")\"\nword ::= [a-z]+ | \"(\" word \")\"\n",
         "root ::= word | word \" \" root | \"(\" root \")\"\nword ::= [a-z]+ | [a-z]+ \"-\" word\n",
+        "root ::= word [a-df-z] [A-Za-z]* \".\"\nword ::= [a-z]+ | \"(\" word \")\"\n",
         "root ::= [a-z .,] root? | \"(\" root \")\"\n",
         "root ::= \"a\" root \"a\" | \"e\" root \"e\" | [a-z ]\n",
     };

@@ -545,12 +545,11 @@ static int by_value(const void *x, const void *y) {
 /* What the current stacks allow of the short tokens, or of the long ones. */
 static td_status add_all(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, bool of_long, uint32_t *mask) {
     const td_gr_set *set = &m->sets[m->current];
-    const uint32_t  *items = m->items + set->first;
     uint64_t         tops[TD_GR_SET_MAX]; /* state, or the one that it is like; node */
     uint32_t         nodes[TD_GR_SET_MAX], n = set->n;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t state = m->nodes[items[i]].state;
-        tops[i] = (uint64_t)(of_long ? state : k->pda->alike[state]) << 32 | items[i];
+        uint32_t node = m->items[set->first + i], state = m->nodes[node].state;
+        tops[i] = (uint64_t)(of_long ? state : k->pda->alike[state]) << 32 | node;
     }
     if (n > 1) qsort(tops, n, sizeof *tops, by_value);
     for (uint32_t i = 0; i < n; i++) nodes[i] = (uint32_t)tops[i];

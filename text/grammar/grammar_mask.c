@@ -359,24 +359,20 @@ static bool step_kind(td_gr_matcher *m, const some_sets *f, uint8_t kind, some_s
     return true;
 }
 
-/* Add the sets that the plain characters lead to from one: by the kind of their first byte, what the second one is where
-   not any, and how many follow. */
-static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
+/* Add the sets that the plain characters of more than one byte lead to: by the kind of their first byte, what the second one
+   is where not any, and how many follow. */
+static bool step_plain_utf8(td_gr_matcher *m, const some_sets *from, some_sets *to) {
     static const struct {
         uint8_t first, n, from, to;
-    } leads[] = {{'a', 0, 0, 0},  {'A', 0, 0, 0},        {'0', 0, 0, 0},        {' ', 0, 0, 0},  {'!', 0, 0, 0},
-                 {0xC2, 1, 0, 0}, {0xE0, 2, 0xA0, 0xBF}, {0xE1, 2, 0, 0},       {0xE4, 2, 0, 0}, {0xE5, 2, 0, 0},
+    } leads[] = {{0xC2, 1, 0, 0}, {0xE0, 2, 0xA0, 0xBF}, {0xE1, 2, 0, 0},       {0xE4, 2, 0, 0}, {0xE5, 2, 0, 0},
                  {0xE9, 2, 0, 0}, {0xED, 2, 0x80, 0x9F}, {0xF0, 3, 0x90, 0xBF}, {0xF1, 3, 0, 0}, {0xF4, 3, 0x80, 0x8F}};
     some_sets parts[2];
     for (size_t l = 0; l < sizeof leads / sizeof *leads; l++) {
-        uint8_t  second[64];
-        size_t   n_second = 0;
-        unsigned n = leads[l].n;
+        uint8_t second[64];
+        size_t  n_second = 0;
         for (unsigned byte = leads[l].from; leads[l].from && byte <= leads[l].to; byte++) second[n_second++] = (uint8_t)byte;
-        parts[1].at[0] = set;
-        parts[1].n = 1;
-        for (unsigned k = 0; k <= n; k++) { /* from the one of the parts to the other, and at last to `to` */
-            const some_sets *now = &parts[(k + 1) % 2];
+        for (unsigned k = 0, n = leads[l].n; k <= n; k++) { /* from the one of the parts to the other, and at last to `to` */
+            const some_sets *now = k ? &parts[(k + 1) % 2] : from;
             some_sets       *next = k == n ? to : &parts[k % 2];
             if (k < n) next->n = 0;
             bool took = k == 1 && n_second ? step_bytes(m, now, second, n_second, next)
@@ -385,6 +381,20 @@ static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
         }
     }
     return true;
+}
+
+/* Add the sets that the plain characters lead to from one. */
+static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
+    some_sets from = {.n = 0};
+    bool      done[TD_BYTE_KINDS] = {false};
+    add_set(&from, set);
+    for (unsigned byte = ' '; byte <= '~'; byte++) {
+        uint8_t kind = TD_BYTE_KIND[byte];
+        if (byte == '"' || byte == '\\' || done[kind]) continue;
+        done[kind] = true;
+        if (!step_kind(m, &from, kind, to)) return false;
+    }
+    return step_plain_utf8(m, &from, to);
 }
 
 /* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a set; "no" also where that takes many sets.

@@ -61,7 +61,7 @@ static void reset_walk(const td_gr_masks *k, td_gr_walk *w) {
 
 #define NESTED_MAX 32
 
-/* One walk from a set: tokens that go on from it are set in the mask, which has no other bits of the trie's tokens. */
+/* One walk from a set: tokens that go on from it are set in the mask. */
 typedef struct {
     const td_trie *t;
     td_gr_matcher *m;
@@ -69,6 +69,7 @@ typedef struct {
     uint32_t      *mask;
     size_t         words, n_tokens;
     bool           exits;     /* note where the rule may end with more to come */
+    bool           alone;     /* the mask has no other bits of the trie's tokens, so what is set can be undone */
     unsigned       nested;    /* mixed shapes above */
     bool           in_claims; /* some members of the shapes at hand are claimed */
 } walking;
@@ -221,20 +222,21 @@ static uint32_t find_usual(walking *g, const td_shape_node *shape) {
             }
         }
     uint32_t all = s->groups[shape[1].group].member - s->groups[shape->group].member;
+    g->m->work += shape[1].group - shape->group;
     return count > all / 4 * 3 ? usual : TD_GR_DEAD;
 }
 
 static td_status take_shape(walking *g, uint32_t at, uint32_t to, bool *on);
 
 /*
- * A shape whose bytes do not all lead to one set. Where most members do, the shape is walked as if all did, except that what
- * is below the others is not told apart once more; then what that has set for the others is undone, and they are walked for
- * themselves.
+ * A shape whose bytes do not all lead to one set. Where most members do, and what is set can be undone, the shape is walked
+ * as if all did, except that what is below the others is not told apart once more; then what that has set for the others is
+ * undone, and they are walked for themselves.
  */
 static td_status walk_mixed(walking *g, uint32_t at) {
     const td_shape_node *shape = &g->t->shapes.nodes[at];
     td_gr_walk          *w = g->w;
-    uint32_t             usual = g->nested < NESTED_MAX ? find_usual(g, shape) : TD_GR_DEAD;
+    uint32_t             usual = g->alone && g->nested < NESTED_MAX ? find_usual(g, shape) : TD_GR_DEAD;
     size_t               first = w->later.n;
     bool                 on = false, in_claims = g->in_claims;
     if (usual == TD_GR_DEAD) return walk_members(g, shape);
@@ -357,24 +359,20 @@ static bool step_kind(td_gr_matcher *m, const some_sets *f, uint8_t kind, some_s
     return true;
 }
 
-/* Add the sets that the plain characters lead to from one: by the kind of their first byte, what the second one is where
-   not any, and how many follow. */
-static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
+/* Add the sets that the plain characters of more than one byte lead to: by the kind of their first byte, what the second one
+   is where not any, and how many follow. */
+static bool step_plain_utf8(td_gr_matcher *m, const some_sets *from, some_sets *to) {
     static const struct {
         uint8_t first, n, from, to;
-    } leads[] = {{'a', 0, 0, 0},  {'A', 0, 0, 0},        {'0', 0, 0, 0},        {' ', 0, 0, 0},  {'!', 0, 0, 0},
-                 {0xC2, 1, 0, 0}, {0xE0, 2, 0xA0, 0xBF}, {0xE1, 2, 0, 0},       {0xE4, 2, 0, 0}, {0xE5, 2, 0, 0},
+    } leads[] = {{0xC2, 1, 0, 0}, {0xE0, 2, 0xA0, 0xBF}, {0xE1, 2, 0, 0},       {0xE4, 2, 0, 0}, {0xE5, 2, 0, 0},
                  {0xE9, 2, 0, 0}, {0xED, 2, 0x80, 0x9F}, {0xF0, 3, 0x90, 0xBF}, {0xF1, 3, 0, 0}, {0xF4, 3, 0x80, 0x8F}};
     some_sets parts[2];
     for (size_t l = 0; l < sizeof leads / sizeof *leads; l++) {
-        uint8_t  second[64];
-        size_t   n_second = 0;
-        unsigned n = leads[l].n;
+        uint8_t second[64];
+        size_t  n_second = 0;
         for (unsigned byte = leads[l].from; leads[l].from && byte <= leads[l].to; byte++) second[n_second++] = (uint8_t)byte;
-        parts[1].at[0] = set;
-        parts[1].n = 1;
-        for (unsigned k = 0; k <= n; k++) { /* from the one of the parts to the other, and at last to `to` */
-            const some_sets *now = &parts[(k + 1) % 2];
+        for (unsigned k = 0, n = leads[l].n; k <= n; k++) { /* from the one of the parts to the other, and at last to `to` */
+            const some_sets *now = k ? &parts[(k + 1) % 2] : from;
             some_sets       *next = k == n ? to : &parts[k % 2];
             if (k < n) next->n = 0;
             bool took = k == 1 && n_second ? step_bytes(m, now, second, n_second, next)
@@ -383,6 +381,20 @@ static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
         }
     }
     return true;
+}
+
+/* Add the sets that the plain characters lead to from one. */
+static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
+    some_sets from = {.n = 0};
+    bool      done[TD_BYTE_KINDS] = {false};
+    add_set(&from, set);
+    for (unsigned byte = ' '; byte <= '~'; byte++) {
+        uint8_t kind = TD_BYTE_KIND[byte];
+        if (byte == '"' || byte == '\\' || done[kind]) continue;
+        done[kind] = true;
+        if (!step_kind(m, &from, kind, to)) return false;
+    }
+    return step_plain_utf8(m, &from, to);
 }
 
 /* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a set; "no" also where that takes many sets.
@@ -430,7 +442,7 @@ static td_status find_known(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uin
     bool           plain = !of_long && takes_plain(m, set);
     td_trie_part   part = of_long ? TD_TRIE_LONG : plain ? TD_TRIE_REST : TD_TRIE_SHORT;
     const td_trie *t = &k->trie->parts[part];
-    walking        g = {.t = t, .m = m, .w = w, .mask = w->alone, .words = words, .exits = k->pda->returns[state]};
+    walking g = {.t = t, .m = m, .w = w, .mask = w->alone, .words = words, .exits = k->pda->returns[state], .alone = true};
     if (plain) {
         memcpy(w->alone, k->trie->plain, words * sizeof *w->alone);
         g.n_tokens = k->trie->parts[TD_TRIE_SHORT].n_tokens - t->n_tokens;
@@ -527,11 +539,9 @@ static td_status add_stacks(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, con
         if (m->nodes[nodes[i]].below != TD_GR_BOTTOM) below[n_below++] = m->nodes[nodes[i]].below;
     uint32_t set = n_below ? td_gr_matcher_set_of(m, below, n_below) : TD_GR_DEAD;
     if (m->sets[set].n) {
-        walking g = {.t = &k->trie->parts[known->part], .m = m, .w = w, .mask = w->alone, .words = words};
-        memset(w->alone, 0, words * sizeof *w->alone);
+        walking g = {.t = &k->trie->parts[known->part], .m = m, .w = w, .mask = mask, .words = words};
         for (uint32_t i = 0; i < known->n_exits && st == TD_OK; i++)
             st = walk_exit(&g, known->ids_and_exits[known->n_ids + i], set);
-        set_bits(mask, w->alone, words);
     }
     if (own) known_free(known);
     return st;
@@ -545,12 +555,11 @@ static int by_value(const void *x, const void *y) {
 /* What the current stacks allow of the short tokens, or of the long ones. */
 static td_status add_all(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, bool of_long, uint32_t *mask) {
     const td_gr_set *set = &m->sets[m->current];
-    const uint32_t  *items = m->items + set->first;
     uint64_t         tops[TD_GR_SET_MAX]; /* state, or the one that it is like; node */
     uint32_t         nodes[TD_GR_SET_MAX], n = set->n;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t state = m->nodes[items[i]].state;
-        tops[i] = (uint64_t)(of_long ? state : k->pda->alike[state]) << 32 | items[i];
+        uint32_t node = m->items[set->first + i], state = m->nodes[node].state;
+        tops[i] = (uint64_t)(of_long ? state : k->pda->alike[state]) << 32 | node;
     }
     if (n > 1) qsort(tops, n, sizeof *tops, by_value);
     for (uint32_t i = 0; i < n; i++) nodes[i] = (uint32_t)tops[i];

@@ -14,7 +14,7 @@
 
 /* Small letters, capitals, digits; each of the signs that grammars tell from others; other controls, other ASCII; UTF-8:
    lead bytes by what may follow them, those of Chinese by what is one, continuations; what is in no UTF-8. */
-#define TD_BYTE_KINDS 22
+#define TD_BYTE_KINDS 24
 
 extern const uint8_t TD_BYTE_KIND[256];
 

@@ -11,7 +11,7 @@
 #include "core/log.h"
 
 #define EXIT_USAGE 2
-#define TRACE_BYTES  ((uint64_t)1 << 30)
+#define TRACE_BYTES ((uint64_t)1 << 30)
 #define BUFFER_BYTES ((size_t)1 << 30) /* of the read bandwidth: beyond any L3 */
 
 typedef struct {
@@ -24,14 +24,17 @@ typedef struct {
 } suite;
 
 static const suite SUITES[] = {
-    {"roofline", td_bench_roofline, false, false, false, "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads"},
+    {"roofline", td_bench_roofline, false, false, false,
+     "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads"},
     {"pool", td_bench_pool, false, false, false, "what a parallel loop costs, by threads"},
     {"kernels", td_bench_kernels, false, true, false, "the device's linears and the experts' kernels, by rows"},
     {"attention", td_bench_attention, false, true, false, "MLA and GQA, decode and prefill"},
-    {"experts", td_bench_experts, false, true, true, "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
+    {"experts", td_bench_experts, false, true, true,
+     "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
     {"decode", td_bench_decode, true, true, true, "whole steps of generating, by streams and context (--config)"},
     {"prefill", td_bench_prefill, true, true, true, "whole steps of a prompt (--config)"},
-    {"load", td_bench_load, true, true, false, "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
+    {"load", td_bench_load, true, true, false,
+     "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
     {NULL, NULL, false, false, false, NULL},
 };
 
@@ -87,12 +90,19 @@ static int parse_options(int argc, char **argv, options *o) {
     td_flag_group group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
     td_jbuf       about = {0};
     for (const suite *s = SUITES; s->name; s++) td_jbuf_printf(&about, "  %-10s %s\n", s->name, s->help);
-    td_jbuf_puts(&about, "\nWeights are random. A row is the median of rounds, each beside its own measurement of the machine's bounds by the same threads:\n"
-                         "fraction = max(bytes / read bandwidth, operations / int8 peak) / time. Leave the machine alone meanwhile.\n");
+    td_jbuf_puts(
+        &about,
+        "\nWeights are random. A row is the median of rounds, each beside its own measurement of the machine's bounds by "
+        "the same threads:\n"
+        "fraction = max(bytes / read bandwidth, operations / int8 peak) / time. Leave the machine alone meanwhile.\n");
     td_jbuf_put(&about, "", 1);
-    const td_flag_command command = {.name = "bench", .synopsis = "SUITE [flags]", .about = about.failed ? "" : about.data,
-                                     .groups = &group, .n_groups = 1, .operand = &o->suite};
-    int rc = td_flags_take(&command, argc, argv);
+    const td_flag_command command = {.name = "bench",
+                                     .synopsis = "SUITE [flags]",
+                                     .about = about.failed ? "" : about.data,
+                                     .groups = &group,
+                                     .n_groups = 1,
+                                     .operand = &o->suite};
+    int                   rc = td_flags_take(&command, argc, argv);
     td_jbuf_free(&about);
     if (rc < 0 && o->experts) o->b.experts = td_expert_numbers_find(o->experts);
     return rc;

@@ -14,7 +14,8 @@
 
 static_assert(TD_FLAG_TEXTS_MAX <= TD_STOP_MAX, "as many --stop as a request may have");
 
-static const char *const KINDS[] = {[TD_EVAL_AUTO] = "auto", [TD_EVAL_CHOICE] = "choice", [TD_EVAL_MATCH] = "match", [TD_EVAL_COMPLETE] = "complete"};
+static const char *const KINDS[] = {
+    [TD_EVAL_AUTO] = "auto", [TD_EVAL_CHOICE] = "choice", [TD_EVAL_MATCH] = "match", [TD_EVAL_COMPLETE] = "complete"};
 #define N_KINDS (sizeof KINDS / sizeof *KINDS)
 
 typedef struct {
@@ -71,15 +72,17 @@ static void unescape(const char *arg) {
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
     td_engine_options_init(&o->e.model);
-    td_flag_group groups[] = {{.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o}, td_engine_flags(TD_IN_EVAL, &o->e.model)};
-    const td_flag_command command = {
-        .name = "eval",
-        .synopsis = "--model-path DIR --task FILE.jsonl [flags]",
-        .about = "How many questions of a task a model answers right, greedily, --max-running-requests at a time. docs/evaluation.md has the fields and\n"
-                 "the rules.\n",
-        .groups = groups,
-        .n_groups = 2};
-    int rc = td_flags_take(&command, argc, argv);
+    td_flag_group         groups[] = {{.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o},
+                                      td_engine_flags(TD_IN_EVAL, &o->e.model)};
+    const td_flag_command command = {.name = "eval",
+                                     .synopsis = "--model-path DIR --task FILE.jsonl [flags]",
+                                     .about =
+                                         "How many questions of a task a model answers right, greedily, "
+                                         "--max-running-requests at a time. docs/evaluation.md has the fields and\n"
+                                         "the rules.\n",
+                                     .groups = groups,
+                                     .n_groups = 2};
+    int                   rc = td_flags_take(&command, argc, argv);
     if (rc >= 0) return rc;
     td_engine_flags_settle(&o->e.model);
     if (o->e.prompt) unescape(o->e.prompt);
@@ -93,13 +96,16 @@ static int parse_options(int argc, char **argv, options *o) {
     return 2;
 }
 
-static json_t *real_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+static json_t *real_or_null(double v) {
+    return isfinite(v) ? json_real(v) : json_null();
+}
 
 static bool print_json(const options *o, const td_eval_result *r) {
-    json_t *out = json_pack("{s:o, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "model", td_json_name(o->e.model.model_path), "quantization", r->quantization,
-                            "expert_quantization", r->expert_quantization, "task", td_json_name(o->e.task_path), "kind", KINDS[r->kind], "items",
-                            (json_int_t)r->items, "shots", (json_int_t)o->e.shots, "prompt_tokens", (json_int_t)r->prompt_tokens,
-                            "generated_tokens", (json_int_t)r->generated_tokens, "seconds", r->seconds);
+    json_t *out = json_pack(
+        "{s:o, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "model", td_json_name(o->e.model.model_path), "quantization",
+        r->quantization, "expert_quantization", r->expert_quantization, "task", td_json_name(o->e.task_path), "kind",
+        KINDS[r->kind], "items", (json_int_t)r->items, "shots", (json_int_t)o->e.shots, "prompt_tokens",
+        (json_int_t)r->prompt_tokens, "generated_tokens", (json_int_t)r->generated_tokens, "seconds", r->seconds);
     if (r->kind != TD_EVAL_COMPLETE) {
         json_object_set_new(out, "accuracy", json_real(r->accuracy.mean));
         json_object_set_new(out, "accuracy_error", real_or_null(r->accuracy.error));
@@ -123,9 +129,11 @@ static void print_share(const char *name, td_estimate share) {
 }
 
 static void print_text(const options *o, const td_eval_result *r) {
-    printf("%llu items (%s), %u shots, %llu prompt and %llu generated tokens in %.1f s; quantization %s, expert quantization %s\n",
-           (unsigned long long)r->items, KINDS[r->kind], o->e.shots, (unsigned long long)r->prompt_tokens, (unsigned long long)r->generated_tokens,
-           r->seconds, r->quantization, r->expert_quantization);
+    printf(
+        "%llu items (%s), %u shots, %llu prompt and %llu generated tokens in %.1f s; quantization %s, expert quantization "
+        "%s\n",
+        (unsigned long long)r->items, KINDS[r->kind], o->e.shots, (unsigned long long)r->prompt_tokens,
+        (unsigned long long)r->generated_tokens, r->seconds, r->quantization, r->expert_quantization);
     if (r->kind != TD_EVAL_COMPLETE) print_share("accuracy", r->accuracy);
     if (r->kind == TD_EVAL_CHOICE) print_share("  by bytes", r->accuracy_normalised);
     if (r->kind == TD_EVAL_MATCH) printf("%-22s %llu\n", "without an answer", (unsigned long long)r->no_answer);

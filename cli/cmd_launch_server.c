@@ -46,10 +46,13 @@ static void *take_signals(void *arg) {
     return NULL;
 }
 
-/* A page of a mapped model file is gone: the file was cut short, or the disk failed. No request can be saved, since any may need it. */
+/* A page of a mapped model file is gone: the file was cut short, or the disk failed. No request can be saved, since any may
+ * need it. */
 static void tell_sigbus(int number) {
-    static const char text[] = "tandem launch_server: a mapped model file cannot be read any more: it was changed while it was served, or its disk failed "
-                               "(SIGBUS)\n";
+    static const char text[] =
+        "tandem launch_server: a mapped model file cannot be read any more: it was changed while it was served, or its disk "
+        "failed "
+        "(SIGBUS)\n";
     ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
     (void)n;
     signal(number, SIG_DFL); /* what failed is tried again, and ends the process */

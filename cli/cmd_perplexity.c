@@ -57,19 +57,19 @@ static int parse_options(int argc, char **argv, options *o) {
     td_engine_options_init(&o->reference);
     o->reference.quantization = "none";
     enum { OWN, MODEL, REFERENCE };
-    td_flag_group groups[] = {
-        [OWN] = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o},
-        [MODEL] = td_engine_flags(TD_IN_PERPLEXITY, &o->p.model),
-        [REFERENCE] = td_engine_flags(TD_IN_PERPLEXITY, &o->reference)};
+    td_flag_group groups[] = {[OWN] = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o},
+                              [MODEL] = td_engine_flags(TD_IN_PERPLEXITY, &o->p.model),
+                              [REFERENCE] = td_engine_flags(TD_IN_PERPLEXITY, &o->reference)};
     groups[REFERENCE].prefix = "against-";
     groups[REFERENCE].about = "The same for the reference, whose numbers are none unless told";
-    const td_flag_command command = {
-        .name = "perplexity",
-        .synopsis = "--model-path DIR --text FILE [flags]",
-        .about = "How well a model predicts a text, and with --against how far it is from a reference. docs/evaluation.md has the protocol.\n",
-        .groups = groups,
-        .n_groups = 3};
-    int rc = td_flags_take(&command, argc, argv);
+    const td_flag_command command = {.name = "perplexity",
+                                     .synopsis = "--model-path DIR --text FILE [flags]",
+                                     .about =
+                                         "How well a model predicts a text, and with --against how far it is from a "
+                                         "reference. docs/evaluation.md has the protocol.\n",
+                                     .groups = groups,
+                                     .n_groups = 3};
+    int                   rc = td_flags_take(&command, argc, argv);
     if (rc >= 0) return rc;
     td_engine_flags_settle(&o->p.model);
     td_engine_flags_settle(&o->reference);
@@ -84,7 +84,8 @@ static int parse_options(int argc, char **argv, options *o) {
     } else {
         o->p.reference_path = o->against;
         if (groups[REFERENCE].n_given || o->worst) {
-            fputs("tandem perplexity: --worst and flags that begin with --against- need a model's folder as --against\n", stderr);
+            fputs("tandem perplexity: --worst and flags that begin with --against- need a model's folder as --against\n",
+                  stderr);
             return 2;
         }
     }
@@ -94,7 +95,9 @@ static int parse_options(int argc, char **argv, options *o) {
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-static json_t *real_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+static json_t *real_or_null(double v) {
+    return isfinite(v) ? json_real(v) : json_null();
+}
 
 /* "name": mean, "name_error": its standard error */
 static void set_estimate(json_t *to, const char *name, double mean, double error) {
@@ -104,13 +107,16 @@ static void set_estimate(json_t *to, const char *name, double mean, double error
     json_object_set_new(to, key, real_or_null(error));
 }
 
-static void set_perplexity(json_t *to, const char *name, td_estimate nll) { set_estimate(to, name, exp(nll.mean), exp(nll.mean) * nll.error); }
+static void set_perplexity(json_t *to, const char *name, td_estimate nll) {
+    set_estimate(to, name, exp(nll.mean), exp(nll.mean) * nll.error);
+}
 
 static bool print_json(const options *o, const td_perplexity_result *r) {
-    json_t *out = json_pack("{s:o, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "model", td_json_name(o->p.model.model_path), "quantization", r->quantization,
-                            "expert_quantization", r->expert_quantization, "text", td_json_name(o->p.text_path), "window", (json_int_t)r->window, "stride",
-                            (json_int_t)r->stride, "prefix_tokens", (json_int_t)r->prefix, "documents", (json_int_t)r->documents, "windows",
-                            (json_int_t)r->windows, "tokens", (json_int_t)r->scored_tokens);
+    json_t *out = json_pack(
+        "{s:o, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "model", td_json_name(o->p.model.model_path), "quantization",
+        r->quantization, "expert_quantization", r->expert_quantization, "text", td_json_name(o->p.text_path), "window",
+        (json_int_t)r->window, "stride", (json_int_t)r->stride, "prefix_tokens", (json_int_t)r->prefix, "documents",
+        (json_int_t)r->documents, "windows", (json_int_t)r->windows, "tokens", (json_int_t)r->scored_tokens);
     set_estimate(out, "nll", r->nll.mean, r->nll.error);
     set_perplexity(out, "perplexity", r->nll);
     if (r->drafted) {
@@ -129,16 +135,19 @@ static bool print_json(const options *o, const td_perplexity_result *r) {
     if (r->layers) {
         json_t *list = json_array();
         for (uint32_t i = 0; i < r->n_layers; i++) {
-            json_t *layer = json_pack("{s:I, s:o}", "layer", (json_int_t)i, "hidden_db", real_or_null(r->layers[i].hidden_db));
-            if (!isnan(r->layers[i].routed_db)) json_object_set_new(layer, "routed_db", real_or_null(r->layers[i].routed_db));
+            json_t *layer =
+                json_pack("{s:I, s:o}", "layer", (json_int_t)i, "hidden_db", real_or_null(r->layers[i].hidden_db));
+            if (!isnan(r->layers[i].routed_db))
+                json_object_set_new(layer, "routed_db", real_or_null(r->layers[i].routed_db));
             json_array_append_new(list, layer);
         }
         json_object_set_new(out, "layers", list);
         list = json_array();
         for (size_t i = 0; i < r->n_experts && i < o->worst; i++) {
             const td_expert_snr *x = &r->experts[i];
-            json_array_append_new(list, json_pack("{s:I, s:I, s:I, s:o}", "layer", (json_int_t)x->layer, "expert", (json_int_t)x->expert, "tokens",
-                                                  (json_int_t)x->tokens, "db", real_or_null(x->db)));
+            json_array_append_new(
+                list, json_pack("{s:I, s:I, s:I, s:o}", "layer", (json_int_t)x->layer, "expert", (json_int_t)x->expert,
+                                "tokens", (json_int_t)x->tokens, "db", real_or_null(x->db)));
         }
         json_object_set_new(out, "worst_experts", list);
     }
@@ -147,7 +156,7 @@ static bool print_json(const options *o, const td_perplexity_result *r) {
         for (size_t i = 0; i < r->n_tensors; i++) {
             const td_tensor_snr *t = &r->tensors[i];
             json_t *item = json_pack("{s:s, s:I, s:I, s:o}", "name", t->name, "rows", (json_int_t)t->rows, "columns",
-                                                  (json_int_t)t->columns, "db", real_or_null(t->db));
+                                     (json_int_t)t->columns, "db", real_or_null(t->db));
             if (!isnan(t->output_db)) json_object_set_new(item, "output_db", real_or_null(t->output_db));
             json_array_append_new(list, item);
         }
@@ -177,9 +186,10 @@ static void print_db(double db, int width) {
 
 static void print_text(const options *o, const td_perplexity_result *r) {
     double ppl = exp(r->nll.mean), reference = exp(r->reference_nll.mean), ratio = exp(r->nll_difference.mean);
-    printf("%llu tokens in %llu windows of %u, stride %u, after %u special tokens; quantization %s, expert quantization %s\n",
-           (unsigned long long)r->scored_tokens, (unsigned long long)r->windows, r->window, r->stride, r->prefix, r->quantization,
-           r->expert_quantization);
+    printf(
+        "%llu tokens in %llu windows of %u, stride %u, after %u special tokens; quantization %s, expert quantization %s\n",
+        (unsigned long long)r->scored_tokens, (unsigned long long)r->windows, r->window, r->stride, r->prefix,
+        r->quantization, r->expert_quantization);
     print_estimate("perplexity", ppl, ppl * r->nll.error, 4, "");
     if (r->drafted) {
         print_estimate("drafts' perplexity", exp(r->draft_nll.mean), exp(r->draft_nll.mean) * r->draft_nll.error, 4, "");
@@ -199,7 +209,8 @@ static void print_text(const options *o, const td_perplexity_result *r) {
         print_db(r->layers[i].routed_db, 8);
         putchar('\n');
     }
-    if (r->n_experts) printf("\n  layer  expert  tokens   signal to noise of the worst experts' output, on the reference's input, dB\n");
+    if (r->n_experts)
+        printf("\n  layer  expert  tokens   signal to noise of the worst experts' output, on the reference's input, dB\n");
     for (size_t i = 0; i < r->n_experts && i < o->worst; i++) {
         printf("  %5u %7u %7llu", r->experts[i].layer, r->experts[i].expert, (unsigned long long)r->experts[i].tokens);
         print_db(r->experts[i].db, 8);

@@ -14,7 +14,7 @@
 #include "core/thread_plan.h"
 
 #define EXIT_USAGE 2
-#define MEASURE_S  0.5 /* longer than a start: this is what people look at */
+#define MEASURE_S 0.5 /* longer than a start: this is what people look at */
 #define TEXT_BYTES 512
 
 typedef struct {
@@ -36,17 +36,21 @@ static const td_flag FLAGS[] = {
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
     td_engine_options     engine;
-    td_flag_group         groups[] = {td_engine_flags(TD_IN_TOPO, &engine), {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o}};
-    const td_flag_command command = {
-        .name = "topo",
-        .synopsis = "[flags]",
-        .about = "The machine, the read bandwidth between its NUMA nodes (measured, less than a second), and the thread plan that launch_server makes\n"
-                 "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment plans for a machine that is not there.\n",
-        .groups = groups,
-        .n_groups = 2};
+    td_flag_group         groups[] = {td_engine_flags(TD_IN_TOPO, &engine),
+                                      {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o}};
+    const td_flag_command command = {.name = "topo",
+                                     .synopsis = "[flags]",
+                                     .about =
+                                         "The machine, the read bandwidth between its NUMA nodes (measured, less than a "
+                                         "second), and the thread plan that launch_server makes\n"
+                                         "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment "
+                                         "plans for a machine that is not there.\n",
+                                     .groups = groups,
+                                     .n_groups = 2};
     td_engine_options_init(&engine);
     int rc = td_flags_take(&command, argc, argv);
-    o->wishes = (td_thread_wishes){.cpuinfer = engine.cpuinfer, .subpool_count = engine.subpool_count, .npu_threads = engine.npu_threads};
+    o->wishes = (td_thread_wishes){
+        .cpuinfer = engine.cpuinfer, .subpool_count = engine.subpool_count, .npu_threads = engine.npu_threads};
     return rc;
 }
 
@@ -73,7 +77,11 @@ static const char *ranges(uint32_t *cpus, uint32_t n, char text[TEXT_BYTES]) {
         for (last = i; last + 1 < n && cpus[last + 1] == cpus[last] + step;) last++;
         if (step > 1 && last - i < 2) last = i; /* two of them are no series */
         static const char *const FORMATS[] = {"%s%u", "%s%u-%u", "%s%u-%u:%u"};
-        at += (size_t)snprintf(text + at, TEXT_BYTES - at, FORMATS[last == i ? 0 : step == 1 ? 1 : 2], i ? "," : "", cpus[i], cpus[last], step);
+        at += (size_t)snprintf(text + at, TEXT_BYTES - at,
+                               FORMATS[last == i   ? 0
+                                       : step == 1 ? 1
+                                                   : 2],
+                               i ? "," : "", cpus[i], cpus[last], step);
     }
     return text;
 }
@@ -124,14 +132,16 @@ static void print_tables(const options *o, const facts *f) {
     const td_machine     *m = &t->machine;
     const td_thread_plan *p = &f->plan;
     char                  text[TEXT_BYTES];
-    printf("%s: %u cores, %u hardware threads, %u L3 (%llu MiB), %.1f GiB of memory\n\n", m->cpu[0] ? m->cpu : "this machine", m->n_cores, m->n_cpus,
-           m->n_l3, (unsigned long long)m->l3_bytes >> 20, (double)m->memory_bytes / (1 << 30));
-    if (isfinite(m->cpu_time)) printf("The cgroup leaves the time of %.1f cores, which --cpuinfer follows unless it is given\n\n", m->cpu_time);
+    printf("%s: %u cores, %u hardware threads, %u L3 (%llu MiB), %.1f GiB of memory\n\n",
+           m->cpu[0] ? m->cpu : "this machine", m->n_cores, m->n_cpus, m->n_l3, (unsigned long long)m->l3_bytes >> 20,
+           (double)m->memory_bytes / (1 << 30));
+    if (isfinite(m->cpu_time))
+        printf("The cgroup leaves the time of %.1f cores, which --cpuinfer follows unless it is given\n\n", m->cpu_time);
     printf("%-6s %6s %4s %12s   %s\n", "node", "cores", "L3", "memory, GiB", "cpus (first hardware thread of each core)");
     for (uint32_t i = 0; i < t->n_nodes; i++) {
         const td_numa_node *node = &t->nodes[i];
-        printf("%-6u %6u %4u %12.1f   %s\n", node->os_index, node->n_cores, node->n_l3, (double)node->memory_bytes / (1 << 30),
-               cpus_of_node(t, node, text));
+        printf("%-6u %6u %4u %12.1f   %s\n", node->os_index, node->n_cores, node->n_l3,
+               (double)node->memory_bytes / (1 << 30), cpus_of_node(t, node, text));
     }
     if (t->is_real) {
         printf("\nread bandwidth in GB/s: the cores of a node (rows), the memory of a node (columns)\n%-6s", "");
@@ -140,23 +150,28 @@ static void print_tables(const options *o, const facts *f) {
             if (!t->nodes[i].n_cores) continue;
             printf("\n%-6u", t->nodes[i].os_index);
             for (uint32_t j = 0; j < t->n_nodes; j++) {
-                if (f->bandwidth.read[i][j] > 0) printf(" %8.1f", f->bandwidth.read[i][j] * 1e-9);
-                else printf(" %8s", "-");
+                if (f->bandwidth.read[i][j] > 0)
+                    printf(" %8.1f", f->bandwidth.read[i][j] * 1e-9);
+                else
+                    printf(" %8s", "-");
             }
         }
         puts("");
     } else {
         puts("\nThis machine is made up: nothing is measured.");
     }
-    printf("\nlaunch_server --cpuinfer %u --subpool-count %u --npu-threads %u\n", o->wishes.cpuinfer, o->wishes.subpool_count, o->wishes.npu_threads);
+    printf("\nlaunch_server --cpuinfer %u --subpool-count %u --npu-threads %u\n", o->wishes.cpuinfer,
+           o->wishes.subpool_count, o->wishes.npu_threads);
     for (uint32_t s = 0; s < p->n_subpools; s++) {
         uint32_t first = 0, n = subpool_threads(p, s, &first);
         printf("subpool %-3u node %-3u  ", s, t->nodes[p->home[s]].os_index);
         print_places(p->experts + first, n);
     }
     printf("%-21s ", "device");
-    if (p->n_npu) print_places(p->npu, p->n_npu);
-    else printf("shares the experts' threads; memory %s\n", memory_text(device_memory(p), text));
+    if (p->n_npu)
+        print_places(p->npu, p->n_npu);
+    else
+        printf("shares the experts' threads; memory %s\n", memory_text(device_memory(p), text));
 }
 
 /* ---- for programs ------------------------------------------------------------------------------ */
@@ -180,9 +195,11 @@ static json_t *nodes_json(const td_topology *t) {
     for (uint32_t i = 0; i < t->n_nodes; i++) {
         const td_numa_node *node = &t->nodes[i];
         json_t             *cpus = json_array();
-        for (uint32_t c = 0; c < node->n_cores; c++) json_array_append_new(cpus, json_integer(t->cores[node->first_core + c].cpu));
-        json_array_append_new(list, json_pack("{s:i,s:i,s:i,s:I,s:o}", "node", (int)node->os_index, "cores", (int)node->n_cores, "l3", (int)node->n_l3,
-                                              "memory_bytes", (json_int_t)node->memory_bytes, "cpus", cpus));
+        for (uint32_t c = 0; c < node->n_cores; c++)
+            json_array_append_new(cpus, json_integer(t->cores[node->first_core + c].cpu));
+        json_array_append_new(
+            list, json_pack("{s:i,s:i,s:i,s:I,s:o}", "node", (int)node->os_index, "cores", (int)node->n_cores, "l3",
+                            (int)node->n_l3, "memory_bytes", (json_int_t)node->memory_bytes, "cpus", cpus));
     }
     return list;
 }
@@ -214,14 +231,17 @@ static json_t *plan_json(const facts *f) {
     }
     json_object_set_new(device, "memory", memory_json(device_memory(p)));
     json_object_set_new(device, "shares_experts", json_boolean(p->n_npu == 0));
-    return json_pack("{s:i,s:o,s:i,s:o}", "cpuinfer", (int)p->n_experts, "subpools", subpools, "npu_threads", (int)p->n_npu, "device", device);
+    return json_pack("{s:i,s:o,s:i,s:o}", "cpuinfer", (int)p->n_experts, "subpools", subpools, "npu_threads", (int)p->n_npu,
+                     "device", device);
 }
 
 static void print_json(const facts *f) {
     const td_machine *m = &f->topology.machine;
-    json_t *o = json_pack("{s:s,s:b,s:i,s:i,s:i,s:I,s:I,s:o,s:o,s:o,s:o}", "cpu", m->cpu, "real", f->topology.is_real, "cores", (int)m->n_cores, "threads",
-                          (int)m->n_cpus, "l3", (int)m->n_l3, "l3_bytes", (json_int_t)m->l3_bytes, "memory_bytes", (json_int_t)m->memory_bytes, "cpu_time",
-                          isfinite(m->cpu_time) ? json_real(m->cpu_time) : json_null(), "nodes", nodes_json(&f->topology), "read_gbps", bandwidth_json(f), "plan", plan_json(f));
+    json_t *o = json_pack("{s:s,s:b,s:i,s:i,s:i,s:I,s:I,s:o,s:o,s:o,s:o}", "cpu", m->cpu, "real", f->topology.is_real,
+                          "cores", (int)m->n_cores, "threads", (int)m->n_cpus, "l3", (int)m->n_l3, "l3_bytes",
+                          (json_int_t)m->l3_bytes, "memory_bytes", (json_int_t)m->memory_bytes, "cpu_time",
+                          isfinite(m->cpu_time) ? json_real(m->cpu_time) : json_null(), "nodes", nodes_json(&f->topology),
+                          "read_gbps", bandwidth_json(f), "plan", plan_json(f));
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(o);
@@ -240,8 +260,10 @@ int td_cmd_topo(int argc, char **argv) {
     }
     td_status st = find_facts(&o, f, &err);
     if (st == TD_OK) {
-        if (o.json) print_json(f);
-        else print_tables(&o, f);
+        if (o.json)
+            print_json(f);
+        else
+            print_tables(&o, f);
     }
     if (st != TD_OK) fprintf(stderr, "tandem topo: %s\n", err.text);
     free(f);

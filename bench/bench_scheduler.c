@@ -1,7 +1,7 @@
 /*
  * The engine thread's work per step outside of the model: the real engine over a model that does nothing.
  *
- *   bench_scheduler [streams] [steps]
+ *   bench_scheduler [streams] [steps] [first rows]
  *
  * So many streams (32) generate, half of them with stop strings, a quarter with log-probabilities. The time of a step is
  * then all that the engine does itself: requests and statistics, scheduling, sampling, detokenising, stop strings, events.
@@ -255,15 +255,20 @@ static void run(const row *r, uint32_t streams, uint32_t steps) {
 }
 
 int main(int argc, char **argv) {
-    uint32_t streams = argc > 1 ? (uint32_t)atoi(argv[1]) : 32, steps = argc > 2 ? (uint32_t)atoi(argv[2]) : 300;
-    if (streams < 1 || streams > STREAMS_MAX || steps < 1 || steps * (ROUNDS + 1) > CONTEXT - PROMPT) {
-        fprintf(stderr, "usage: bench_scheduler [streams: 1 to %d] [steps: 1 to %d]; run it in the root of the repository\n",
-                STREAMS_MAX, (CONTEXT - PROMPT) / (ROUNDS + 1));
+    const uint32_t n_rows = sizeof ROWS / sizeof *ROWS;
+    uint32_t       streams = argc > 1 ? (uint32_t)atoi(argv[1]) : 32, steps = argc > 2 ? (uint32_t)atoi(argv[2]) : 300;
+    uint32_t       rows = argc > 3 ? (uint32_t)atoi(argv[3]) : n_rows;
+    if (streams < 1 || streams > STREAMS_MAX || steps < 1 || steps * (ROUNDS + 1) > CONTEXT - PROMPT || rows < 1 ||
+        rows > n_rows) {
+        fprintf(stderr,
+                "usage: bench_scheduler [streams: 1 to %d] [steps: 1 to %d] [first rows: 1 to %u]; run it in the root of "
+                "the repository\n",
+                STREAMS_MAX, (CONTEXT - PROMPT) / (ROUNDS + 1), n_rows);
         return 2;
     }
     td_log_set_level(TD_LOG_ERROR);
     printf("%u streams, microseconds a step by the clock and of CPU time, medians of %d x %u steps\n", streams, ROUNDS,
            steps);
-    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) run(&ROWS[i], streams, steps);
+    for (size_t i = 0; i < rows; i++) run(&ROWS[i], streams, steps);
     return 0;
 }

@@ -1,12 +1,13 @@
 /*
  * The engine thread's work per step outside of the model: the real engine over a model that does nothing.
  *
- *   bench_scheduler [streams] [steps]
+ *   bench_scheduler [streams] [steps] [first rows]
  *
- * So many streams (32) generate, half of them with stop strings, a quarter with log-probabilities. The time of a step is then all that the
- * engine does itself: requests and statistics, scheduling, sampling, detokenising, stop strings, events. With a vocabulary of 256 sampling
- * is next to nothing: that row is the cost of scheduling. The rows with real vocabularies add the arithmetic over the logits. The last rows
- * add what tool calls and structured output cost each step: a parser that reads every answer, and a grammar that every answer follows.
+ * So many streams (32) generate, half of them with stop strings, a quarter with log-probabilities. The time of a step is
+ * then all that the engine does itself: requests and statistics, scheduling, sampling, detokenising, stop strings, events.
+ * With a vocabulary of 256 sampling is next to nothing: that row is the cost of scheduling. The rows with real vocabularies
+ * add the arithmetic over the logits. The last rows add what tool calls and structured output cost each step: a parser that
+ * reads every answer, and a grammar that every answer follows.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -23,8 +24,8 @@
 #include "model/model.h"
 
 #define CONTEXT 8192
-#define PROMPT  100
-#define ROUNDS  5
+#define PROMPT 100
+#define ROUNDS 5
 #define STREAMS_MAX 1024
 
 /* ---- a model without arithmetic, in the place of model/ and npu/ ------------------------------ */
@@ -37,15 +38,21 @@ struct td_model {
     float           *logits; /* [max_out, vocab] */
 };
 
-td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t n_npus, td_pool *pool, td_model **out, td_error *err) {
+td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t n_npus, td_pool *pool, td_model **out,
+                        td_error *err) {
     (void)npu, (void)n_npus, (void)pool;
     td_model *m = calloc(1, sizeof *m);
     if (m) m->logits = calloc((size_t)o->max_out * g_vocab, sizeof *m->logits);
     if (!m || !m->logits) return td_fail(err, TD_ENOMEM, "out of memory");
     m->o = *o;
-    m->config = (td_model_config){
-        .arch_name = "Null", .vocab = g_vocab, .bos_id = UINT32_MAX, .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN};
-    for (size_t i = 0; i < (size_t)o->max_out * g_vocab; i++) m->logits[i] = (float)(i * 2654435761u >> 8 & 0xffff) * 0x1p-13f;
+    m->config = (td_model_config){.arch_name = "Null",
+                                  .vocab = g_vocab,
+                                  .bos_id = UINT32_MAX,
+                                  .temperature = NAN,
+                                  .top_p = NAN,
+                                  .repetition_penalty = NAN};
+    for (size_t i = 0; i < (size_t)o->max_out * g_vocab; i++)
+        m->logits[i] = (float)(i * 2654435761u >> 8 & 0xffff) * 0x1p-13f;
     *out = m;
     return TD_OK;
 }
@@ -55,14 +62,30 @@ void td_model_close(td_model *m) {
     free(m);
 }
 
-const td_model_config *td_model_get_config(const td_model *m) { return &m->config; }
-uint32_t               td_model_context_length(const td_model *m) { return m ? CONTEXT : 0; }
-const char            *td_model_expert_kernel(const td_model *m) { return m ? "none" : NULL; }
-const char            *td_model_expert_quantization(const td_model *m) { return m ? "none" : NULL; }
-void td_model_get_plan(const td_model *m, td_model_plan *plan) { *plan = (td_model_plan){.unified_memory = true, .kv_bytes_per_page = m ? 1 << 10 : 0}; }
-void td_model_get_work(const td_model *m, td_model_work *out) { *out = (td_model_work){.expert_pairs = m != NULL}; }
-void td_model_describe(const td_model *m, char *text, size_t size) { snprintf(text, size, "%s", m ? "nothing" : ""); }
-td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) { return m && n_pages ? TD_OK : td_fail(err, TD_EINVAL, "no pages"); }
+const td_model_config *td_model_get_config(const td_model *m) {
+    return &m->config;
+}
+uint32_t td_model_context_length(const td_model *m) {
+    return m ? CONTEXT : 0;
+}
+const char *td_model_expert_kernel(const td_model *m) {
+    return m ? "none" : NULL;
+}
+const char *td_model_expert_quantization(const td_model *m) {
+    return m ? "none" : NULL;
+}
+void td_model_get_plan(const td_model *m, td_model_plan *plan) {
+    *plan = (td_model_plan){.unified_memory = true, .kv_bytes_per_page = m ? 1 << 10 : 0};
+}
+void td_model_get_work(const td_model *m, td_model_work *out) {
+    *out = (td_model_work){.expert_pairs = m != NULL};
+}
+void td_model_describe(const td_model *m, char *text, size_t size) {
+    snprintf(text, size, "%s", m ? "nothing" : "");
+}
+td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
+    return m && n_pages ? TD_OK : td_fail(err, TD_EINVAL, "no pages");
+}
 td_status td_model_forward(td_model *m, const td_step_rows *rows, td_out_rows out, const float **logits) {
     if (out.n) *logits = m->logits;
     return rows->n_tok && out.n <= m->o.max_out ? TD_OK : TD_EINVAL;
@@ -73,8 +96,12 @@ td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     return out.n <= m->o.max_out ? TD_OK : TD_EINVAL;
 }
 
-static void null_caps(td_npu *d, td_npu_caps *out) { *out = (td_npu_caps){.text = "none", .unified_memory = d != NULL}; }
-static void null_close(td_npu *d) { (void)d; }
+static void null_caps(td_npu *d, td_npu_caps *out) {
+    *out = (td_npu_caps){.text = "none", .unified_memory = d != NULL};
+}
+static void null_close(td_npu *d) {
+    (void)d;
+}
 
 static const td_npu_ops OPS = {.name = "null", .caps = null_caps, .close = null_close};
 
@@ -84,7 +111,9 @@ td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **ou
     return name && config ? TD_OK : td_fail(err, TD_EINVAL, "no device");
 }
 
-uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) { return name == NULL && n_cards > 1; }
+uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
+    return name == NULL && n_cards > 1;
+}
 
 /* ---- the measurement -------------------------------------------------------------------------- */
 
@@ -97,7 +126,8 @@ typedef struct {
 } row;
 
 /* Objects without end, as a JSON schema makes them: a request stops only where nothing can follow. */
-static const char GRAMMAR[] = "root ::= (\"{\\\"name\\\": \\\"\" [a-zA-Z ]{1,12} \"\\\", \\\"count\\\": \" [1-9] [0-9]{0,5} \"}\\n\")*";
+static const char GRAMMAR[] =
+    "root ::= (\"{\\\"name\\\": \\\"\" [a-zA-Z ]{1,12} \"\\\", \\\"count\\\": \" [1-9] [0-9]{0,5} \"}\\n\")*";
 
 static const row ROWS[] = {
     {"all but sampling (vocabulary 256, greedy)", 256, 0, 1, false, false},
@@ -110,12 +140,14 @@ static const row ROWS[] = {
 
 static atomic_uint g_unfinished;
 
-static void on_part(void *user, const td_answer_event *e) { *(size_t *)user += e->len; }
+static void on_part(void *user, const td_answer_event *e) {
+    *(size_t *)user += e->len;
+}
 
 static td_answer_parser *open_parser(void) {
-    static size_t     bytes; /* what comes out of the parsers goes nowhere */
-    td_answer_parser *p;
-    td_error          err = {0};
+    static size_t            bytes; /* what comes out of the parsers goes nowhere */
+    td_answer_parser        *p;
+    td_error                 err = {0};
     td_answer_parser_options o = {.tool_format = "qwen25", .reasoning_format = "qwen3", .on_event = on_part, .user = &bytes};
     if (td_answer_parser_new(&o, &p, &err) == TD_OK) return p;
     fprintf(stderr, "%s\n", err.text);
@@ -128,12 +160,13 @@ static void on_event(void *user, const td_event *e) {
     if (e->finish != TD_FINISH_NONE) atomic_fetch_sub(&g_unfinished, 1);
 }
 
-static td_request *submit(td_engine *e, const row *r, uint32_t i, uint32_t n_tokens, td_answer_parser *parser, td_grammar *grammar) {
+static td_request *submit(td_engine *e, const row *r, uint32_t i, uint32_t n_tokens, td_answer_parser *parser,
+                          td_grammar *grammar) {
     static const char *const stop[] = {"\n\nObservation:", "</answer>"};
-    td_request_params p;
-    td_request       *request;
-    td_error          err = {0};
-    uint32_t          ids[PROMPT];
+    td_request_params        p;
+    td_request              *request;
+    td_error                 err = {0};
+    uint32_t                 ids[PROMPT];
     for (uint32_t k = 0; k < PROMPT; k++) ids[k] = 10 + (i * 7 + k) % 200;
     td_request_params_init(&p);
     p.prompt = ids;
@@ -161,7 +194,8 @@ static double cpu_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Wait for `steps` more steps of generating. @param us, cpu_us microseconds a step: by the clock, and of the process's threads together. */
+/* Wait for `steps` more steps of generating. @param us, cpu_us microseconds a step: by the clock, and of the process's
+ * threads together. */
 static void time_steps(td_engine *e, uint64_t steps, double *us, double *cpu_us) {
     td_engine_stats s;
     td_engine_get_stats(e, &s);
@@ -221,14 +255,20 @@ static void run(const row *r, uint32_t streams, uint32_t steps) {
 }
 
 int main(int argc, char **argv) {
-    uint32_t streams = argc > 1 ? (uint32_t)atoi(argv[1]) : 32, steps = argc > 2 ? (uint32_t)atoi(argv[2]) : 300;
-    if (streams < 1 || streams > STREAMS_MAX || steps < 1 || steps * (ROUNDS + 1) > CONTEXT - PROMPT) {
-        fprintf(stderr, "usage: bench_scheduler [streams: 1 to %d] [steps: 1 to %d]; run it in the root of the repository\n", STREAMS_MAX,
-                (CONTEXT - PROMPT) / (ROUNDS + 1));
+    const uint32_t n_rows = sizeof ROWS / sizeof *ROWS;
+    uint32_t       streams = argc > 1 ? (uint32_t)atoi(argv[1]) : 32, steps = argc > 2 ? (uint32_t)atoi(argv[2]) : 300;
+    uint32_t       rows = argc > 3 ? (uint32_t)atoi(argv[3]) : n_rows;
+    if (streams < 1 || streams > STREAMS_MAX || steps < 1 || steps * (ROUNDS + 1) > CONTEXT - PROMPT || rows < 1 ||
+        rows > n_rows) {
+        fprintf(stderr,
+                "usage: bench_scheduler [streams: 1 to %d] [steps: 1 to %d] [first rows: 1 to %u]; run it in the root of "
+                "the repository\n",
+                STREAMS_MAX, (CONTEXT - PROMPT) / (ROUNDS + 1), n_rows);
         return 2;
     }
     td_log_set_level(TD_LOG_ERROR);
-    printf("%u streams, microseconds a step by the clock and of CPU time, medians of %d x %u steps\n", streams, ROUNDS, steps);
-    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) run(&ROWS[i], streams, steps);
+    printf("%u streams, microseconds a step by the clock and of CPU time, medians of %d x %u steps\n", streams, ROUNDS,
+           steps);
+    for (size_t i = 0; i < rows; i++) run(&ROWS[i], streams, steps);
     return 0;
 }

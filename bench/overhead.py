@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the server costs besides the model: two builds against each other, in alternating pairs.
 
-usage: overhead.py --base BUILD --new BUILD [--pairs N] [--steps N] [--server-pairs N] [--cpu N]
+usage: overhead.py --base BUILD --new BUILD [--pairs N] [--steps N] [--rows N] [--server-pairs N] [--cpu N]
 
 BUILD is a build's folder (build/release): its bench/bench_scheduler and cli/tandem are run. Measured are
   - the CPU time of a step of 32 streams over a model that does nothing (bench_scheduler), kept on one CPU, where no thread spins for another; rows that
@@ -33,14 +33,14 @@ TOOL = {"type": "function", "function": {"name": "tell", "parameters": {"type": 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}}, "required": ["name", "age"]}
 
 
-def step_times(build, steps, cpu):
+def step_times(build, steps, rows, cpu):
     """The rows of bench_scheduler: {text: CPU microseconds a step}."""
-    run = subprocess.run([os.path.join(build, "bench/bench_scheduler"), "32", str(steps)], cwd=ROOT, capture_output=True, text=True, check=True,
+    run = subprocess.run([os.path.join(build, "bench/bench_scheduler"), "32", str(steps), *([str(rows)] if rows else [])], cwd=ROOT, capture_output=True, text=True, check=True,
                          preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
-    rows = re.findall(r"^ *[\d.]+ +([\d.]+)  (.+)$", run.stdout, re.MULTILINE)
-    if not rows:
+    found = re.findall(r"^ *[\d.]+ +([\d.]+)  (.+)$", run.stdout, re.MULTILINE)
+    if not found:
         raise SystemExit(f"{build}: bench_scheduler prints no column of CPU time")
-    return {text: float(us) for us, text in rows}
+    return {text: float(us) for us, text in found}
 
 
 class DemoServer:
@@ -128,12 +128,13 @@ def main():
     parser.add_argument("--new", required=True)
     parser.add_argument("--pairs", type=int, default=5, help="of bench_scheduler; 0: none")
     parser.add_argument("--steps", type=int, default=100, help="of a round of bench_scheduler")
+    parser.add_argument("--rows", type=int, help="only the first rows of bench_scheduler; the later ones take longer")
     parser.add_argument("--server-pairs", type=int, default=3, help="of servers; 0: none")
     parser.add_argument("--cpu", type=int, default=0, help="the CPU that bench_scheduler is kept on")
     args = parser.parse_args()
     builds = {"base": os.path.abspath(args.base), "new": os.path.abspath(args.new)}
     if args.pairs:
-        got = alternate(args.pairs, builds, lambda name, build: step_times(build, args.steps, args.cpu))
+        got = alternate(args.pairs, builds, lambda name, build: step_times(build, args.steps, args.rows, args.cpu))
         print_table(f"CPU µs a step, 32 streams; medians of {args.pairs} pairs (least to most)", got, ("new / base", lambda b, n: n / b), 1)
     if args.server_pairs:
         got = alternate(args.server_pairs, builds, lambda name, build: server_figures(build, name == "new"))

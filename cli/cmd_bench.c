@@ -91,12 +91,19 @@ static int parse_options(int argc, char **argv, options *o) {
     td_flag_group group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
     td_jbuf       about = {0};
     for (const suite *s = SUITES; s->name; s++) td_jbuf_printf(&about, "  %-10s %s\n", s->name, s->help);
-    td_jbuf_puts(&about, "\nWeights are random. A row is the median of rounds, each beside its own measurement of the machine's bounds by the same threads:\n"
-                         "fraction = max(bytes / read bandwidth, operations / int8 peak) / time. Leave the machine alone meanwhile.\n");
+    td_jbuf_puts(
+        &about,
+        "\nWeights are random. A row is the median of rounds, each beside its own measurement of the machine's bounds by "
+        "the same threads:\n"
+        "fraction = max(bytes / read bandwidth, operations / int8 peak) / time. Leave the machine alone meanwhile.\n");
     td_jbuf_put(&about, "", 1);
-    const td_flag_command command = {.name = "bench", .synopsis = "SUITE [flags]", .about = about.failed ? "" : about.data,
-                                     .groups = &group, .n_groups = 1, .operand = &o->suite};
-    int rc = td_flags_take(&command, argc, argv);
+    const td_flag_command command = {.name = "bench",
+                                     .synopsis = "SUITE [flags]",
+                                     .about = about.failed ? "" : about.data,
+                                     .groups = &group,
+                                     .n_groups = 1,
+                                     .operand = &o->suite};
+    int                   rc = td_flags_take(&command, argc, argv);
     td_jbuf_free(&about);
     if (rc < 0 && o->experts) o->b.experts = td_expert_numbers_find(o->experts);
     return rc;

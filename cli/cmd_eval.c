@@ -72,15 +72,17 @@ static void unescape(const char *arg) {
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
     td_engine_options_init(&o->e.model);
-    td_flag_group groups[] = {{.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o}, td_engine_flags(TD_IN_EVAL, &o->e.model)};
-    const td_flag_command command = {
-        .name = "eval",
-        .synopsis = "--model-path DIR --task FILE.jsonl [flags]",
-        .about = "How many questions of a task a model answers right, greedily, --max-running-requests at a time. docs/evaluation.md has the fields and\n"
-                 "the rules.\n",
-        .groups = groups,
-        .n_groups = 2};
-    int rc = td_flags_take(&command, argc, argv);
+    td_flag_group         groups[] = {{.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o},
+                                      td_engine_flags(TD_IN_EVAL, &o->e.model)};
+    const td_flag_command command = {.name = "eval",
+                                     .synopsis = "--model-path DIR --task FILE.jsonl [flags]",
+                                     .about =
+                                         "How many questions of a task a model answers right, greedily, "
+                                         "--max-running-requests at a time. docs/evaluation.md has the fields and\n"
+                                         "the rules.\n",
+                                     .groups = groups,
+                                     .n_groups = 2};
+    int                   rc = td_flags_take(&command, argc, argv);
     if (rc >= 0) return rc;
     td_engine_flags_settle(&o->e.model);
     if (o->e.prompt) unescape(o->e.prompt);

@@ -37,22 +37,28 @@ static const td_flag FLAGS[] = {
 static void choose_source(options *o) {
     o->is_file = o->json_schema || o->ebnf;
     o->source = o->json_schema ? o->json_schema : o->ebnf ? o->ebnf : o->regex ? o->regex : "";
-    o->kind = o->json_schema ? TD_GRAMMAR_JSON_SCHEMA : o->ebnf ? TD_GRAMMAR_EBNF : o->regex ? TD_GRAMMAR_REGEX : TD_GRAMMAR_JSON_OBJECT;
+    o->kind = o->json_schema ? TD_GRAMMAR_JSON_SCHEMA
+              : o->ebnf      ? TD_GRAMMAR_EBNF
+              : o->regex     ? TD_GRAMMAR_REGEX
+                             : TD_GRAMMAR_JSON_OBJECT;
 }
 
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
     td_flag_group         group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
-    const td_flag_command command = {
-        .name = "grammar",
-        .synopsis = "--json-schema FILE | --regex R | --ebnf FILE | --json-object",
-        .about = "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"accepted\": true or false, \"at\": N}. accepted: the whole text\n"
-                 "is in the grammar's language. at: how many of its bytes a text of the language can begin with. A line that cannot be done gives\n"
-                 "{\"error\": \"...\"}, the rest goes on, and the exit status is 1; a grammar that cannot be used is an error on standard error.\n",
-        .after = "docs/structured-output.md says what each may hold.\n",
-        .groups = &group,
-        .n_groups = 1};
-    int rc = td_flags_take(&command, argc, argv);
+    const td_flag_command command = {.name = "grammar",
+                                     .synopsis = "--json-schema FILE | --regex R | --ebnf FILE | --json-object",
+                                     .about =
+                                         "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"accepted\": "
+                                         "true or false, \"at\": N}. accepted: the whole text\n"
+                                         "is in the grammar's language. at: how many of its bytes a text of the language "
+                                         "can begin with. A line that cannot be done gives\n"
+                                         "{\"error\": \"...\"}, the rest goes on, and the exit status is 1; a grammar that "
+                                         "cannot be used is an error on standard error.\n",
+                                     .after = "docs/structured-output.md says what each may hold.\n",
+                                     .groups = &group,
+                                     .n_groups = 1};
+    int                   rc = td_flags_take(&command, argc, argv);
     if (rc >= 0) return rc;
     choose_source(o);
     if ((o->json_schema != NULL) + (o->regex != NULL) + (o->ebnf != NULL) + o->json_object == 1) return -1;

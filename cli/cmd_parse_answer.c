@@ -26,7 +26,9 @@ static const td_flag FLAGS[] = {
 };
 /* clang-format on */
 
-static const char *none_is_null(const char *name) { return name && strcmp(name, "none") ? name : NULL; }
+static const char *none_is_null(const char *name) {
+    return name && strcmp(name, "none") ? name : NULL;
+}
 
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
@@ -34,9 +36,12 @@ static int parse_options(int argc, char **argv, options *o) {
     const td_flag_command command = {
         .name = "parse-answer",
         .synopsis = "[--tool-call-parser NAME] [--reasoning-parser NAME]",
-        .about = "Reads answers from standard input, one JSON object a line: {\"pieces\": [text, ...], \"tools\": [...]}, the tools as in a\n"
-                 "request, or left out. Writes {\"content\", \"reasoning_content\", \"tool_calls\": [{\"name\", \"arguments\"}]} for each. A line that\n"
-                 "cannot be read gives {\"error\": \"...\"}, the rest goes on, and the exit status is 1.\n",
+        .about =
+            "Reads answers from standard input, one JSON object a line: {\"pieces\": [text, ...], \"tools\": [...]}, the "
+            "tools as in a\n"
+            "request, or left out. Writes {\"content\", \"reasoning_content\", \"tool_calls\": [{\"name\", \"arguments\"}]} "
+            "for each. A line that\n"
+            "cannot be read gives {\"error\": \"...\"}, the rest goes on, and the exit status is 1.\n",
         .groups = &group,
         .n_groups = 1};
     int rc = td_flags_take(&command, argc, argv);

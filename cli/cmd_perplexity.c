@@ -57,19 +57,19 @@ static int parse_options(int argc, char **argv, options *o) {
     td_engine_options_init(&o->reference);
     o->reference.quantization = "none";
     enum { OWN, MODEL, REFERENCE };
-    td_flag_group groups[] = {
-        [OWN] = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o},
-        [MODEL] = td_engine_flags(TD_IN_PERPLEXITY, &o->p.model),
-        [REFERENCE] = td_engine_flags(TD_IN_PERPLEXITY, &o->reference)};
+    td_flag_group groups[] = {[OWN] = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o},
+                              [MODEL] = td_engine_flags(TD_IN_PERPLEXITY, &o->p.model),
+                              [REFERENCE] = td_engine_flags(TD_IN_PERPLEXITY, &o->reference)};
     groups[REFERENCE].prefix = "against-";
     groups[REFERENCE].about = "The same for the reference, whose numbers are none unless told";
-    const td_flag_command command = {
-        .name = "perplexity",
-        .synopsis = "--model-path DIR --text FILE [flags]",
-        .about = "How well a model predicts a text, and with --against how far it is from a reference. docs/evaluation.md has the protocol.\n",
-        .groups = groups,
-        .n_groups = 3};
-    int rc = td_flags_take(&command, argc, argv);
+    const td_flag_command command = {.name = "perplexity",
+                                     .synopsis = "--model-path DIR --text FILE [flags]",
+                                     .about =
+                                         "How well a model predicts a text, and with --against how far it is from a "
+                                         "reference. docs/evaluation.md has the protocol.\n",
+                                     .groups = groups,
+                                     .n_groups = 3};
+    int                   rc = td_flags_take(&command, argc, argv);
     if (rc >= 0) return rc;
     td_engine_flags_settle(&o->p.model);
     td_engine_flags_settle(&o->reference);
@@ -84,7 +84,8 @@ static int parse_options(int argc, char **argv, options *o) {
     } else {
         o->p.reference_path = o->against;
         if (groups[REFERENCE].n_given || o->worst) {
-            fputs("tandem perplexity: --worst and flags that begin with --against- need a model's folder as --against\n", stderr);
+            fputs("tandem perplexity: --worst and flags that begin with --against- need a model's folder as --against\n",
+                  stderr);
             return 2;
         }
     }

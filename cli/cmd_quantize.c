@@ -59,15 +59,17 @@ static const td_flag FLAGS[] = {
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
     td_flag_group         group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
-    const td_flag_command command = {
-        .name = "quantize",
-        .synopsis = "--model-path DIR --output DIR [flags]",
-        .about = "Writes a folder that starts without quantising: int8 weights, packed experts, tokenizer and configuration. Use it as\n"
-                 "--model-path of launch_server, or, unless it is rotated, as --cpu-weight-path beside the original folder. An interrupted run\n"
-                 "is continued.\n",
-        .groups = &group,
-        .n_groups = 1};
-    int rc = td_flags_take(&command, argc, argv);
+    const td_flag_command command = {.name = "quantize",
+                                     .synopsis = "--model-path DIR --output DIR [flags]",
+                                     .about =
+                                         "Writes a folder that starts without quantising: int8 weights, packed experts, "
+                                         "tokenizer and configuration. Use it as\n"
+                                         "--model-path of launch_server, or, unless it is rotated, as --cpu-weight-path "
+                                         "beside the original folder. An interrupted run\n"
+                                         "is continued.\n",
+                                     .groups = &group,
+                                     .n_groups = 1};
+    int                   rc = td_flags_take(&command, argc, argv);
     if (rc >= 0) return rc;
     o->q.load_dummy = !strcmp(o->load_format, "dummy");
     if (o->q.model_path && o->q.output_path) return -1;

@@ -41,15 +41,18 @@ static const td_flag FLAGS[] = {
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
     td_flag_group         group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
-    const td_flag_command command = {
-        .name = "render-chat",
-        .synopsis = "--chat-template FILE [--bos-token S] [--eos-token S]",
-        .about = "Reads chat requests from standard input, one JSON object a line: {\"messages\": [...], \"tools\": [...], ...}. Writes\n"
-                 "{\"text\": \"...\"} for each. A request that cannot be rendered gives {\"error\": \"...\"}, the rest goes on, and the exit\n"
-                 "status is 1. Members of a request are variables of the template, and the members of its \"chat_template_kwargs\" too.\n",
-        .groups = &group,
-        .n_groups = 1};
-    int rc = td_flags_take(&command, argc, argv);
+    const td_flag_command command = {.name = "render-chat",
+                                     .synopsis = "--chat-template FILE [--bos-token S] [--eos-token S]",
+                                     .about =
+                                         "Reads chat requests from standard input, one JSON object a line: {\"messages\": "
+                                         "[...], \"tools\": [...], ...}. Writes\n"
+                                         "{\"text\": \"...\"} for each. A request that cannot be rendered gives {\"error\": "
+                                         "\"...\"}, the rest goes on, and the exit\n"
+                                         "status is 1. Members of a request are variables of the template, and the members "
+                                         "of its \"chat_template_kwargs\" too.\n",
+                                     .groups = &group,
+                                     .n_groups = 1};
+    int                   rc = td_flags_take(&command, argc, argv);
     if (rc >= 0 || o->file) return rc;
     fprintf(stderr, "tandem render-chat: --chat-template is missing; --help tells more\n");
     return 2;

@@ -34,14 +34,16 @@ static const td_flag FLAGS[] = {
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
     td_flag_group         group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
-    const td_flag_command command = {
-        .name = "tokenize",
-        .synopsis = "--tokenizer-path DIR [--decode] [flags]",
-        .about = "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"ids\": [...]}; with --decode, {\"ids\": [...]} gives\n"
-                 "{\"text\": \"...\"}. A line that cannot be done gives {\"error\": \"...\"}, the rest goes on, and the exit status is 1.\n",
-        .groups = &group,
-        .n_groups = 1};
-    int rc = td_flags_take(&command, argc, argv);
+    const td_flag_command command = {.name = "tokenize",
+                                     .synopsis = "--tokenizer-path DIR [--decode] [flags]",
+                                     .about =
+                                         "Reads JSON lines from standard input: {\"text\": \"...\"} gives {\"ids\": [...]}; "
+                                         "with --decode, {\"ids\": [...]} gives\n"
+                                         "{\"text\": \"...\"}. A line that cannot be done gives {\"error\": \"...\"}, the "
+                                         "rest goes on, and the exit status is 1.\n",
+                                     .groups = &group,
+                                     .n_groups = 1};
+    int                   rc = td_flags_take(&command, argc, argv);
     if (rc >= 0 || o->dir) return rc;
     fprintf(stderr, "tandem tokenize: --tokenizer-path is missing; --help tells more\n");
     return 2;

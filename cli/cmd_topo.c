@@ -37,17 +37,21 @@ static const td_flag FLAGS[] = {
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
     td_engine_options     engine;
-    td_flag_group         groups[] = {td_engine_flags(TD_IN_TOPO, &engine), {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o}};
-    const td_flag_command command = {
-        .name = "topo",
-        .synopsis = "[flags]",
-        .about = "The machine, the read bandwidth between its NUMA nodes (measured, less than a second), and the thread plan that launch_server makes\n"
-                 "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment plans for a machine that is not there.\n",
-        .groups = groups,
-        .n_groups = 2};
+    td_flag_group         groups[] = {td_engine_flags(TD_IN_TOPO, &engine),
+                                      {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o}};
+    const td_flag_command command = {.name = "topo",
+                                     .synopsis = "[flags]",
+                                     .about =
+                                         "The machine, the read bandwidth between its NUMA nodes (measured, less than a "
+                                         "second), and the thread plan that launch_server makes\n"
+                                         "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment "
+                                         "plans for a machine that is not there.\n",
+                                     .groups = groups,
+                                     .n_groups = 2};
     td_engine_options_init(&engine);
     int rc = td_flags_take(&command, argc, argv);
-    o->wishes = (td_thread_wishes){.cpuinfer = engine.cpuinfer, .subpool_count = engine.subpool_count, .npu_threads = engine.npu_threads};
+    o->wishes = (td_thread_wishes){
+        .cpuinfer = engine.cpuinfer, .subpool_count = engine.subpool_count, .npu_threads = engine.npu_threads};
     return rc;
 }
 

@@ -3,11 +3,12 @@
 #include <assert.h>
 
 #define E(member) offsetof(td_engine_options, member)
-#define TITLE(text) {.names = {NULL}, .help = text}
+#define TITLE(text) \
+    { .names = {NULL}, .help = text }
 
-#define MODEL   (TD_IN_LAUNCH | TD_IN_PERPLEXITY | TD_IN_EVAL)
+#define MODEL (TD_IN_LAUNCH | TD_IN_PERPLEXITY | TD_IN_EVAL)
 #define SERVING (TD_IN_LAUNCH | TD_IN_EVAL)
-#define LAUNCH  TD_IN_LAUNCH
+#define LAUNCH TD_IN_LAUNCH
 #define THREADS (MODEL | TD_IN_TOPO)
 
 #define NOT_YET "is not supported yet"

@@ -7,7 +7,8 @@
 /** The most rows the table may have: room for td_flag_group's given. */
 #define TD_ENGINE_FLAGS_MAX 64
 
-/** The rows that a command has (TD_IN_…), for these options: they were initialised with td_engine_options_init, and live as long. */
+/** The rows that a command has (TD_IN_…), for these options: they were initialised with td_engine_options_init, and live as
+ * long. */
 td_flag_group td_engine_flags(unsigned in, td_engine_options *o);
 
 /** After parsing: what one flag means for another. */

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-#define EXIT_USAGE   2
+#define EXIT_USAGE 2
 #define NAME_MAX_LEN 64 /* of a flag's name that another one is compared with */
 
 /* ---- one value ---- */
@@ -33,7 +33,8 @@ static td_status refuse_choice(const td_flag *f, const char *prefix, const char 
     if (f->refusal) return td_fail(err, TD_ENOTSUP, "--%s%s %.60s %s", prefix, f->names[0], value, f->refusal);
     td_jbuf list = {0};
     list_choices(&list, f->choices, "");
-    td_status st = td_fail(err, TD_EINVAL, "--%s%s must be one of %.*s, not '%.60s'", prefix, f->names[0], (int)list.len, list.data, value);
+    td_status st = td_fail(err, TD_EINVAL, "--%s%s must be one of %.*s, not '%.60s'", prefix, f->names[0], (int)list.len,
+                           list.data, value);
     td_jbuf_free(&list);
     return st;
 }
@@ -45,9 +46,11 @@ static td_status set_number(const td_flag *f, const char *prefix, void *to, cons
     errno = 0;
     double x = real ? strtod(value, &end) : (double)(whole = strtoll(value, &end, 10));
     if (end == value || *end || errno || !isfinite(x))
-        return td_fail(err, TD_EINVAL, "--%s%s needs %s, not '%.60s'", prefix, f->names[0], real ? "a number" : "a whole number", value);
+        return td_fail(err, TD_EINVAL, "--%s%s needs %s, not '%.60s'", prefix, f->names[0],
+                       real ? "a number" : "a whole number", value);
     if (x < f->min || x > f->max)
-        return td_fail(err, TD_EINVAL, "--%s%s must be between %.15g and %.15g, not %.60s", prefix, f->names[0], f->min, f->max, value);
+        return td_fail(err, TD_EINVAL, "--%s%s must be between %.15g and %.15g, not %.60s", prefix, f->names[0], f->min,
+                       f->max, value);
     if (whole < 0) whole = 0;
     switch (f->type) {
         case TD_FLAG_U16: *(uint16_t *)to = (uint16_t)whole; break;
@@ -88,7 +91,8 @@ td_status td_flag_set(const td_flag *f, const char *prefix, void *options, const
     }
     if (!text) return set_number(f, prefix, to, value, err);
     td_flag_texts *list = to;
-    if (list->n == TD_FLAG_TEXTS_MAX) return td_fail(err, TD_EINVAL, "at most %d --%s%s", TD_FLAG_TEXTS_MAX, prefix, f->names[0]);
+    if (list->n == TD_FLAG_TEXTS_MAX)
+        return td_fail(err, TD_EINVAL, "at most %d --%s%s", TD_FLAG_TEXTS_MAX, prefix, f->names[0]);
     list->text[list->n++] = value;
     return TD_OK;
 }
@@ -99,7 +103,9 @@ static bool is_there(const td_flag_group *g, const td_flag *f) {
     return f->names[0] && (!f->in || f->in & g->in);
 }
 
-static const char *prefix_of(const td_flag_group *g) { return g->prefix ? g->prefix : ""; }
+static const char *prefix_of(const td_flag_group *g) {
+    return g->prefix ? g->prefix : "";
+}
 
 typedef struct {
     td_flag_group *group;
@@ -163,7 +169,8 @@ static td_status fail_unknown(const td_flag_command *c, const char *arg, td_erro
                 prefix = prefix_of(&c->groups[i]);
             }
     if (!nearest) return td_fail(err, TD_EINVAL, "there is no flag '%.60s'; 'tandem %s --help' lists them", arg, c->name);
-    return td_fail(err, TD_EINVAL, "there is no flag '%.60s'; is --%s%s meant? 'tandem %s --help' lists them", arg, prefix, nearest, c->name);
+    return td_fail(err, TD_EINVAL, "there is no flag '%.60s'; is --%s%s meant? 'tandem %s --help' lists them", arg, prefix,
+                   nearest, c->name);
 }
 
 td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, bool *help, td_error *err) {
@@ -176,7 +183,8 @@ td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, bool *
         }
         if (arg[0] != '-' || !arg[1]) {
             if (!c->operand) return td_fail(err, TD_EINVAL, "'%.60s' is not a flag; flags start with --", arg);
-            if (*c->operand) return td_fail(err, TD_EINVAL, "'%.60s' is one argument too many, beside '%.60s'", arg, *c->operand);
+            if (*c->operand)
+                return td_fail(err, TD_EINVAL, "'%.60s' is one argument too many, beside '%.60s'", arg, *c->operand);
             *c->operand = arg;
             continue;
         }
@@ -214,7 +222,9 @@ int td_flags_take(const td_flag_command *c, int argc, char **argv) {
 /* ---- what the tables print ---- */
 
 /* Known, not there yet in any form. */
-static bool is_refused(const td_flag *f) { return f->refusal && !f->choices; }
+static bool is_refused(const td_flag *f) {
+    return f->refusal && !f->choices;
+}
 
 static void print_choices(FILE *f, const char *const *choices, const char *quote) {
     td_jbuf list = {0};
@@ -276,7 +286,8 @@ void td_flags_print_markdown(const td_flag_command *c, FILE *out) {
                 print_choices(out, f->choices, "`");
             else
                 fprintf(out, "%s", f->type == TD_FLAG_SWITCH ? "switch" : f->arg);
-            fprintf(out, " | %s | %s%s |\n", f->by_default ? f->by_default : "", is_refused(f) ? "Not supported yet. " : "", f->help);
+            fprintf(out, " | %s | %s%s |\n", f->by_default ? f->by_default : "", is_refused(f) ? "Not supported yet. " : "",
+                    f->help);
         }
     }
 }

@@ -35,7 +35,7 @@ enum { TD_IN_LAUNCH = 1, TD_IN_PERPLEXITY = 2, TD_IN_EVAL = 4, TD_IN_TOPO = 8 };
 #define TD_IN_ALL (~0u)
 
 #define TD_FLAG_NAMES_MAX 3
-#define TD_FLAG_NOWHERE   SIZE_MAX
+#define TD_FLAG_NOWHERE SIZE_MAX
 
 /** A row; or, without a name, the title of the rows that follow, in help. */
 typedef struct {
@@ -48,11 +48,12 @@ typedef struct {
     const char        *by_default; /* shown in help; NULL: none to show. NOWHERE: what is in force */
     unsigned           in;         /* TD_IN_… commands that have it; 0: each that has the table */
     const char        *help;       /* a sentence */
-    const char        *refusal;    /* known, but not there yet, or only the choices: what is said after the flag and its value; NULL: it is there */
-    const char        *sglang;     /* SGLang's name of the option where it is not names[0] with '_' for '-' */
-    bool               secret;     /* never told */
-    bool               on_line;    /* not in --config files */
-    bool               may_be_empty; /* of texts */
+    const char *refusal; /* known, but not there yet, or only the choices: what is said after the flag and its value; NULL:
+                            it is there */
+    const char *sglang;  /* SGLang's name of the option where it is not names[0] with '_' for '-' */
+    bool        secret;  /* never told */
+    bool        on_line; /* not in --config files */
+    bool        may_be_empty; /* of texts */
 } td_flag;
 
 #define TD_CHOICES(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -82,13 +83,16 @@ typedef struct {
 } td_flag_command;
 
 /**
- * Take a command line into the groups' options. --help and -h are there for every command. A name may be cut short where only one begins so.
- * @param argv as of main, argv[0] is the command. @param help  whether it was asked for; the rest of the line is not read then.
+ * Take a command line into the groups' options. --help and -h are there for every command. A name may be cut short where
+ * only one begins so.
+ * @param argv as of main, argv[0] is the command. @param help  whether it was asked for; the rest of the line is not read
+ * then.
  * @return TD_EINVAL or TD_ENOTSUP with one sentence that names the flag; for an unknown one, the nearest there is.
  */
 TD_NODISCARD td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, bool *help, td_error *err);
 
-/** The same for a command's main function. @return -1 to go on, or the exit status: 0 and help is on stdout, 2 and the sentence on stderr. */
+/** The same for a command's main function. @return -1 to go on, or the exit status: 0 and help is on stdout, 2 and the
+ * sentence on stderr. */
 int td_flags_take(const td_flag_command *c, int argc, char **argv);
 
 /** Set one flag from text: a switch from true, yes, on, false, no or off. @param text borrowed as the flag's type says. */
@@ -108,10 +112,10 @@ void td_flags_write_json(const td_flag_command *c, td_jbuf *b);
 typedef td_status (*td_config_fn)(void *user, size_t key, const char *value, td_error *err);
 
 /**
- * Call fn for every "key: value" of a YAML file (64 KiB at most) that holds one flat mapping of scalars, in the order of keys.
- * In the file, a key's '-' may all be '_'; fn is called twice for a key that is there in both spellings.
- * @param keys [n_keys] distinct names. @return TD_EINVAL, TD_EFORMAT or fn's status: the sentence begins with the path, and with
- * the line where libcyaml knows it. Nothing is printed.
+ * Call fn for every "key: value" of a YAML file (64 KiB at most) that holds one flat mapping of scalars, in the order of
+ * keys. In the file, a key's '-' may all be '_'; fn is called twice for a key that is there in both spellings.
+ * @param keys [n_keys] distinct names. @return TD_EINVAL, TD_EFORMAT or fn's status: the sentence begins with the path, and
+ * with the line where libcyaml knows it. Nothing is printed.
  */
 TD_NODISCARD td_status td_config_read(const char *path, const char *const *keys, size_t n_keys, td_config_fn fn, void *user,
                                       td_error *err);

@@ -59,7 +59,8 @@ typedef struct {
     bool   warned;
 } config_report;
 
-/* libcyaml logs one error as "Load: what: detail\n", then a backtrace of "  in mapping field 'key' (line: 3, column: 1)\n". */
+/* libcyaml logs one error as "Load: what: detail\n", then a backtrace of "  in mapping field 'key' (line: 3, column: 1)\n".
+ */
 static void listen(cyaml_log_t level, void *user, const char *format, va_list args) {
     config_report *r = user;
     char           text[256];
@@ -111,7 +112,8 @@ static td_status read_text(const char *path, char *text, size_t *len, td_error *
     if (ferror(in))
         st = td_fail(err, TD_EIO, "--config: %s cannot be read: %m", path);
     else if (*len > CONFIG_BYTES_MAX)
-        st = td_fail(err, TD_EINVAL, "--config: %s has more than %d bytes, too many for a file of flags", path, CONFIG_BYTES_MAX);
+        st = td_fail(err, TD_EINVAL, "--config: %s has more than %d bytes, too many for a file of flags", path,
+                     CONFIG_BYTES_MAX);
     fclose(in);
     return st;
 }
@@ -119,11 +121,16 @@ static td_status read_text(const char *path, char *text, size_t *len, td_error *
 static td_status parse(const char *path, const char *text, size_t len, const config_schema *s, td_config_fn fn, void *user,
                        td_error *err) {
     config_report        report = {0};
-    const cyaml_config_t config = {.log_fn = listen, .log_ctx = &report, .mem_fn = cyaml_mem,
-                                   .log_level = CYAML_LOG_WARNING, .flags = CYAML_CFG_NO_ALIAS};
+    const cyaml_config_t config = {.log_fn = listen,
+                                   .log_ctx = &report,
+                                   .mem_fn = cyaml_mem,
+                                   .log_level = CYAML_LOG_WARNING,
+                                   .flags = CYAML_CFG_NO_ALIAS};
     /* POINTER_NULL: a document without content is a file without flags. */
-    const cyaml_schema_value_t top = {.type = CYAML_MAPPING, .flags = CYAML_FLAG_POINTER_NULL,
-                                      .data_size = (uint32_t)(s->n_fields * sizeof(char *)), .mapping = {.fields = s->fields}};
+    const cyaml_schema_value_t top = {.type = CYAML_MAPPING,
+                                      .flags = CYAML_FLAG_POINTER_NULL,
+                                      .data_size = (uint32_t)(s->n_fields * sizeof(char *)),
+                                      .mapping = {.fields = s->fields}};
     cyaml_data_t              *data = NULL;
     cyaml_err_t                e = cyaml_load_data((const uint8_t *)text, len, &config, &top, &data, NULL);
     if (e != CYAML_OK) return refuse(path, e, &report, err);
@@ -141,7 +148,8 @@ static td_status parse(const char *path, const char *text, size_t len, const con
     return st;
 }
 
-td_status td_config_read(const char *path, const char *const *keys, size_t n_keys, td_config_fn fn, void *user, td_error *err) {
+td_status td_config_read(const char *path, const char *const *keys, size_t n_keys, td_config_fn fn, void *user,
+                         td_error *err) {
     config_schema s = {0};
     size_t        len = 0;
     char         *text = malloc(CONFIG_BYTES_MAX + 1);

@@ -11,7 +11,8 @@
 
 #define S(member) offsetof(td_launch_options, server.member)
 #define O(member) offsetof(td_launch_options, member)
-#define TITLE(text) {.names = {NULL}, .help = text}
+#define TITLE(text) \
+    { .names = {NULL}, .help = text }
 #define NOT_YET "is not supported yet"
 
 /* An entry a flag. clang-format would give every member a line. */
@@ -79,7 +80,8 @@ static const td_flag FLAGS[] = {
 /* clang-format on */
 
 #define N_FLAGS (sizeof FLAGS / sizeof *FLAGS)
-static_assert(N_FLAGS <= TD_LAUNCH_FLAGS_MAX && TD_LAUNCH_FLAGS_MAX <= TD_ENGINE_FLAGS_MAX, "`given` has room for every row of both tables");
+static_assert(N_FLAGS <= TD_LAUNCH_FLAGS_MAX && TD_LAUNCH_FLAGS_MAX <= TD_ENGINE_FLAGS_MAX,
+              "`given` has room for every row of both tables");
 
 /* ---- --config ---- */
 
@@ -160,8 +162,11 @@ td_status td_launch_flags_parse(int argc, char **argv, td_launch_options *o, td_
     o->groups[0] = td_engine_flags(TD_IN_LAUNCH, &o->engine);
     o->groups[1] = (td_flag_group){.flags = FLAGS, .n = N_FLAGS, .options = o};
     for (int i = 0; i < 2; i++) o->groups[i].given = o->given[i];
-    o->command = (td_flag_command){.name = "launch_server", .synopsis = "--model-path DIR [flags]",
-                                   .about = "Serves a model over OpenAI's HTTP API.\n", .groups = o->groups, .n_groups = 2};
+    o->command = (td_flag_command){.name = "launch_server",
+                                   .synopsis = "--model-path DIR [flags]",
+                                   .about = "Serves a model over OpenAI's HTTP API.\n",
+                                   .groups = o->groups,
+                                   .n_groups = 2};
     td_status st = td_flags_parse(&o->command, argc, argv, &o->help, err);
     if (st != TD_OK || o->help || o->help_markdown) return st;
     if (o->config) TD_TRY(read_config(o, err));
@@ -177,7 +182,8 @@ void td_launch_options_free(td_launch_options *o) {
 void td_launch_flags_print_markdown(const td_launch_options *o, FILE *f) {
     fprintf(f,
             "# Flags of `tandem launch_server`\n\n"
-            "Written by `tandem launch_server --help-markdown`; the tables are in `cli/engine_flags.c` and `cli/launch_flags.c`.\n"
+            "Written by `tandem launch_server --help-markdown`; the tables are in `cli/engine_flags.c` and "
+            "`cli/launch_flags.c`.\n"
             "Any flag may also stand in a `--config FILE.yaml` as `flag: value` (switches as `true` or `false`; `_` may "
             "stand for `-`);\n"
             "the command line wins. A flag that is known but not supported yet, or a value of it, is refused with one "

@@ -1,4 +1,5 @@
-/* What `tandem launch_server` is told: the engine's flags, the server's and its own, from the command line and a --config file. */
+/* What `tandem launch_server` is told: the engine's flags, the server's and its own, from the command line and a --config
+ * file. */
 #ifndef TD_CLI_LAUNCH_FLAGS_H
 #define TD_CLI_LAUNCH_FLAGS_H
 
@@ -9,7 +10,8 @@
 
 #define TD_LAUNCH_FLAGS_MAX 32 /* rows of launch_server's own table at most */
 
-/** What the flags say. Strings point into argv, are static, or are owned by `strings`. Not to be moved: the groups point into it. */
+/** What the flags say. Strings point into argv, are static, or are owned by `strings`. Not to be moved: the groups point
+ * into it. */
 typedef struct {
     td_engine_options engine;
     td_server_options server;

@@ -14,7 +14,8 @@ typedef struct {
 
 static const command COMMANDS[] = {
     {"launch_server", td_cmd_launch_server, "serve a model over OpenAI's HTTP API"},
-    {"quantize", td_cmd_quantize, "a checkpoint to int8 weights and packed experts, calibrated on a text if asked, for quick starts"},
+    {"quantize", td_cmd_quantize,
+     "a checkpoint to int8 weights and packed experts, calibrated on a text if asked, for quick starts"},
     {"perplexity", td_cmd_perplexity, "how well a model predicts a text, and how far it is from a reference"},
     {"eval", td_cmd_eval, "how many questions of a task a model answers right"},
     {"bench", td_cmd_bench, "what parts of the engine reach of what this machine can do"},

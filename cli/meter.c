@@ -38,12 +38,15 @@ void td_meter_progress(void *meter, uint64_t done, uint64_t total, const char *w
     if (m->tty) {
         char bar[BAR + 1] = "";
         for (int i = 0; i < BAR; i++) bar[i] = i < (int)(percent * BAR / 100) ? '#' : '.';
-        fprintf(stderr, "\r[%s] %5.1f %%  %6.*f %s/s  %u:%02u:%02u left  %-40.40s", bar, percent, digits, rate, m->unit, left / 3600, left / 60 % 60,
-                left % 60, what);
+        fprintf(stderr, "\r[%s] %5.1f %%  %6.*f %s/s  %u:%02u:%02u left  %-40.40s", bar, percent, digits, rate, m->unit,
+                left / 3600, left / 60 % 60, left % 60, what);
         if (done == total) fputc('\n', stderr);
     } else {
-        td_info("%s: %.1f %%, %.*f %s/s, %u:%02u:%02u left, %s", m->command, percent, digits, rate, m->unit, left / 3600, left / 60 % 60, left % 60, what);
+        td_info("%s: %.1f %%, %.*f %s/s, %u:%02u:%02u left, %s", m->command, percent, digits, rate, m->unit, left / 3600,
+                left / 60 % 60, left % 60, what);
     }
 }
 
-const char *td_meter_newline(const td_meter *m) { return m->tty && m->started ? "\n" : ""; }
+const char *td_meter_newline(const td_meter *m) {
+    return m->tty && m->started ? "\n" : "";
+}

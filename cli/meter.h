@@ -14,7 +14,7 @@ typedef struct {
     /* the meter's own */
     bool            tty, started;
     struct timespec start;
-    uint64_t        first; /* done when the clock started */
+    uint64_t        first;  /* done when the clock started */
     double          last_s; /* of the last line */
 } td_meter;
 

@@ -1,6 +1,6 @@
 /*
- * How busy the server is, for routers and dashboards: /v1/loads and the older /get_load, with SGLang's names and meanings. There is one
- * data-parallel rank.
+ * How busy the server is, for routers and dashboards: /v1/loads and the older /get_load, with SGLang's names and meanings.
+ * There is one data-parallel rank.
  */
 #include <string.h>
 #include <time.h>
@@ -12,7 +12,8 @@ enum { CORE = 1, MEMORY = 2, QUEUES = 4, DISAGG = 8, SPEC = 16, LORA = 32, ALL =
 static const struct {
     const char *name;
     unsigned    bit;
-} SECTIONS[] = {{"core", CORE}, {"memory", MEMORY}, {"queues", QUEUES}, {"disagg", DISAGG}, {"spec", SPEC}, {"lora", LORA}, {"all", ALL}};
+} SECTIONS[] = {{"core", CORE}, {"memory", MEMORY}, {"queues", QUEUES}, {"disagg", DISAGG},
+                {"spec", SPEC}, {"lora", LORA},     {"all", ALL}};
 #define N_SECTIONS (sizeof SECTIONS / sizeof *SECTIONS)
 
 /* A figure of a rank: in JSON under its section's object (the core's at the top), for Prometheus as sglang_SECTION_NAME. */
@@ -25,10 +26,13 @@ typedef struct {
 
 #define N_FIGURES 20 /* the last has no name */
 
-static double ratio(double part, double all) { return all > 0 ? part / all : 0; }
+static double ratio(double part, double all) {
+    return all > 0 ? part / all : 0;
+}
 
 static void list_figures(const td_engine_info *i, const td_engine_stats *st, figure out[N_FIGURES]) {
-    double       usage = ratio((double)st->kv_tokens_used, (double)i->max_total_tokens), busy = ratio(st->running, i->max_running_requests);
+    double usage = ratio((double)st->kv_tokens_used, (double)i->max_total_tokens),
+           busy = ratio(st->running, i->max_running_requests);
     const figure all[N_FIGURES] = {
         {CORE, NULL, "num_running_reqs", true, st->running},
         {CORE, NULL, "num_waiting_reqs", true, st->queued},
@@ -91,8 +95,9 @@ static void write_rank(td_jbuf *b, const figure *figures, unsigned sections, dou
 static void write_aggregate(td_jbuf *b, const figure *figures) {
     static const struct {
         const char *name, *of;
-    } sums[] = {{"total_running_reqs", "num_running_reqs"}, {"total_waiting_reqs", "num_waiting_reqs"}, {"total_used_tokens", "num_used_tokens"},
-                {"total_tokens", "num_total_tokens"},       {"avg_token_usage", "token_usage"},         {"avg_throughput", "gen_throughput"},
+    } sums[] = {{"total_running_reqs", "num_running_reqs"}, {"total_waiting_reqs", "num_waiting_reqs"},
+                {"total_used_tokens", "num_used_tokens"},   {"total_tokens", "num_total_tokens"},
+                {"avg_token_usage", "token_usage"},         {"avg_throughput", "gen_throughput"},
                 {"avg_utilization", "utilization"}};
     td_jw_open(b, '{');
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
@@ -142,7 +147,8 @@ static td_status parse_include(const char *include, unsigned *sections, td_api_e
         size_t n = strcspn(p, ","), i = 0;
         while (i < N_SECTIONS && (strlen(SECTIONS[i].name) != n || memcmp(SECTIONS[i].name, p, n) != 0)) i++;
         if (i == N_SECTIONS)
-            return td_api_bad(err, "include", "'include' has '%.*s'; there are core, memory, queues, disagg, spec, lora and all.",
+            return td_api_bad(err, "include",
+                              "'include' has '%.*s'; there are core, memory, queues, disagg, spec, lora and all.",
                               n < 40 ? (int)n : 40, p);
         *sections |= SECTIONS[i].bit;
         p = p[n] ? p + n + 1 : NULL;
@@ -153,7 +159,8 @@ static td_status parse_include(const char *include, unsigned *sections, td_api_e
 static td_status parse_query(struct MHD_Connection *connection, unsigned *sections, bool *prometheus, td_api_error *err) {
     const char *rank = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "dp_rank");
     const char *format = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "format");
-    if (rank && strcmp(rank, "0") != 0) return td_api_bad(err, "dp_rank", "There is no 'dp_rank' %.40s; the only one is 0.", rank);
+    if (rank && strcmp(rank, "0") != 0)
+        return td_api_bad(err, "dp_rank", "There is no 'dp_rank' %.40s; the only one is 0.", rank);
     if (format && strcmp(format, "json") != 0 && strcmp(format, "prometheus") != 0)
         return td_api_bad(err, "format", "'format' must be json or prometheus.");
     *prometheus = format && !strcmp(format, "prometheus");

@@ -10,7 +10,7 @@
 extern const td_api td_api_messages;
 
 /** /v1/messages/count_tokens. */
-void td_work_count_tokens(td_call *c);
+bool td_work_count_tokens(td_call *c);
 
 /** What the body says of the answer, and where a stream of it stands. */
 typedef struct {

@@ -21,7 +21,7 @@ static td_status count(const td_server *s, json_t *body, size_t *n, td_api_error
     return st;
 }
 
-void td_work_count_tokens(td_call *c) {
+bool td_work_count_tokens(td_call *c) {
     json_t *body = td_api_load(c->body.data, c->body.len, &c->err);
     size_t  n = 0;
     c->failed = !body || count(c->server, body, &n, &c->err) != TD_OK;
@@ -30,4 +30,5 @@ void td_work_count_tokens(td_call *c) {
     td_jw_open(&c->reply, '{');
     td_jw_member_int(&c->reply, "input_tokens", (int64_t)n);
     td_jw_close(&c->reply, '}');
+    return false;
 }

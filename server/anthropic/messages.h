@@ -32,7 +32,7 @@ typedef enum { TD_MESSAGES_ANSWER, TD_MESSAGES_COUNT } td_messages_purpose;
  * The body of a chat (a new value, the caller's also on failure; NULL: none) from the body of a message. Errors name the
  * fields of the message's.
  */
-TD_NODISCARD td_status td_messages_to_chat(const json_t *body, td_messages_purpose purpose, td_messages_state *state,
+TD_NODISCARD td_status td_messages_to_chat(json_t *body, td_messages_purpose purpose, td_messages_state *state,
                                            json_t **chat, td_api_request *r, td_api_error *err);
 
 /** Its part for "system" and "messages": adds "messages" to the chat, and what else these say. */

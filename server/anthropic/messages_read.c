@@ -185,12 +185,12 @@ static td_status check_context_management(const json_t *body, td_api_error *err)
     return TD_OK;
 }
 
-td_status td_messages_to_chat(const json_t *body, td_messages_purpose purpose, td_messages_state *state, json_t **chat,
+td_status td_messages_to_chat(json_t *body, td_messages_purpose purpose, td_messages_state *state, json_t **chat,
                               td_api_request *r, td_api_error *err) {
     bool forced;
     *chat = json_object();
     if (!*chat) return out_of_memory(err);
-    TD_TRY(take_fields((json_t *)body, *chat, err));
+    TD_TRY(take_fields(body, *chat, err));
     TD_TRY(check_required(body, purpose, err));
     TD_TRY(td_messages_convert_turns(body, *chat, r, err));
     TD_TRY(td_messages_convert_tools(body, *chat, &forced, err));

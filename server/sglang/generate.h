@@ -29,7 +29,7 @@ typedef struct {
 } td_generate_state;
 
 /** Read a body into the request and *state. */
-TD_NODISCARD td_status td_generate_read(const json_t *body, const td_api_context *with, td_generate_state *state,
+TD_NODISCARD td_status td_generate_read(json_t *body, const td_api_context *with, td_generate_state *state,
                                         td_api_request *r, td_api_error *err);
 
 #endif

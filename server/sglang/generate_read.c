@@ -182,9 +182,9 @@ static td_status read_rid(const json_t *body, json_t *completion, td_api_error *
 /* ---- sampling_params ---- */
 
 /* The completion with one object of sampling_params (NULL: none); reads it into r. names: of the prompt. */
-static td_status read_sampled(const json_t *shared, json_t *params, const td_api_name *names, const td_api_context *with,
+static td_status read_sampled(json_t *shared, json_t *params, const td_api_name *names, const td_api_context *with,
                               td_api_request *r, td_api_error *err) {
-    json_t *completion = json_copy((json_t *)shared);
+    json_t *completion = json_copy(shared);
     if (!completion || json_object_set_new(completion, "max_tokens", json_integer(MAX_NEW_TOKENS)) != 0) {
         json_decref(completion);
         return out_of_memory(err);
@@ -200,7 +200,7 @@ static td_status read_sampled(const json_t *shared, json_t *params, const td_api
 }
 
 /* A prompt's own parameters, where the list has them. */
-static td_status read_each(const json_t *shared, const json_t *list, const td_api_name *names, const td_api_context *with,
+static td_status read_each(json_t *shared, const json_t *list, const td_api_name *names, const td_api_context *with,
                            td_api_request *r, td_api_error *err) {
     json_t *prompts = json_object_get(shared, "prompt");
     if (json_array_size(list) != json_array_size(prompts))
@@ -209,7 +209,7 @@ static td_status read_each(const json_t *shared, const json_t *list, const td_ap
     r->each = calloc(r->n_prompts, sizeof *r->each);
     if (!r->each) return out_of_memory(err);
     for (size_t i = 0; i < r->n_prompts; i++) {
-        json_t *own = json_copy((json_t *)shared);
+        json_t *own = json_copy(shared);
         if (!own || json_object_set(own, "prompt", json_array_get(prompts, i)) != 0) {
             json_decref(own);
             return out_of_memory(err);
@@ -231,12 +231,12 @@ static td_status check_params(const json_t *v, bool is_list, td_api_error *err) 
                       "'sampling_params' must be an object, or for a list of prompts a list with one for each.");
 }
 
-td_status td_generate_read(const json_t *body, const td_api_context *with, td_generate_state *state, td_api_request *r,
+td_status td_generate_read(json_t *body, const td_api_context *with, td_generate_state *state, td_api_request *r,
                            td_api_error *err) {
     json_t            *params = json_object_get(body, "sampling_params"), *shared = json_object();
     const td_api_name *names = is_set(json_object_get(body, "text")) ? TEXT_NAMES : IDS_NAMES;
     td_status          st = shared ? TD_OK : out_of_memory(err);
-    if (st == TD_OK) st = take_fields((json_t *)body, FIELDS, sizeof FIELDS / sizeof *FIELDS, "", shared, err);
+    if (st == TD_OK) st = take_fields(body, FIELDS, sizeof FIELDS / sizeof *FIELDS, "", shared, err);
     if (st == TD_OK) st = read_prompts(body, shared, state, err);
     if (st == TD_OK) st = read_logprobs(body, shared, state, err);
     if (st == TD_OK) st = read_rid(body, shared, err);

@@ -143,15 +143,14 @@ class Soak:
 
     async def read(self, connection, headers, request, stop_after=None, pause=0.0):
         """The answer; a beginning of it when it is left after stop_after events."""
-        path, chat = self.catalogue[request][0], self.catalogue[request][0] == soak_requests.CHAT
+        path = self.catalogue[request][0]
         if "event-stream" not in headers["content-type"]:
             return soak_requests.whole_answer(path, json.loads(await connection.body(headers)))
         answer, n = {}, 0
         async for event in connection.events(headers):
-            if "error" in event:
+            if "error" in event or event.get("type") in ("error", "response.failed"):
                 raise soak_http.Broken(f"error in a stream: {event}")
-            for choice in event["choices"]:
-                soak_requests.add_choice(answer, choice, chat, True)
+            soak_requests.add_event(path, answer, event)
             if pause:
                 await asyncio.sleep(pause)
                 pause = 0

@@ -1,7 +1,7 @@
 """What the soak asks for: random valid requests, broken ones with the answer they must get, and the form in which answers are compared."""
 import json
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 STOPS = [" the", ".", ", and", "\n", "ing", "e", "never in a tale", '"', "you", "\u00e9"]
 VOCAB = 4096  # of the demo model
 FORMS = [{"regex": "[A-Z][a-z ,]{5,120}[.!]"}, {"response_format": {"type": "json_object"}}, {"guided_choice": ["the fox", "the crow", "then"]},
@@ -59,8 +59,20 @@ class Catalogue:
                 fields[name] = draw.choice(values)
         return fields
 
+    def response(self):
+        """A body of /v1/responses: what is kept of its answers stays within bounds too."""
+        body = {"input": self.messages(), "store": self.draw.random() < 0.7, "max_output_tokens": min(int(self.draw.expovariate(1 / 24)) + 1, self.longest)}
+        body |= {k: v for k, v in self.sampling().items() if k != "n"}
+        if self.draw.random() < 0.3:
+            body |= {"include": ["message.output_text.logprobs"], "top_logprobs": self.draw.randrange(6)}
+        if self.draw.random() < 0.3:
+            body["stop"] = self.draw.sample(STOPS, self.draw.randrange(1, 5))
+        return body
+
     def request(self):
         """(path, body without "stream")"""
+        if self.draw.random() < 0.15:
+            return RESPONSES, self.response()
         draw, chat = self.draw, self.draw.random() < 0.35
         body = {"messages": self.messages()} if chat else {"prompt": self.prompt()}
         body |= self.sampling() | {"max_tokens": min(int(draw.expovariate(1 / 24)) + 1, self.longest), "return_token_ids": True}
@@ -96,7 +108,8 @@ def broken_requests():
             (COMPLETIONS, {"prompt": "x", "best_of": 3}, "best_of"), (CHAT, {"messages": []}, "messages"), (CHAT, {"messages": user, "seed": "x"}, "seed"),
             (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"), (CHAT, {"messages": user, "max_tokens": 0}, "max_tokens"),
             (CHAT, {"messages": user, "top_logprobs": 3}, "top_logprobs"), (CHAT, {"messages": user, "regex": "(a"}, "regex"),
-            (CHAT, {"messages": user, "response_format": {"type": "json"}}, "response_format")]
+            (CHAT, {"messages": user, "response_format": {"type": "json"}}, "response_format"), (RESPONSES, {"input": [{"role": "robot"}]}, "input[0].role"),
+            (RESPONSES, {"input": "x", "previous_response_id": "resp_none"}, "previous_response_id"), (RESPONSES, {"input": "x", "tools": [1]}, "tools[0]")]
     table = [("POST", path, json.dumps(body).encode(), 400, field) for path, body, field in rows]
     table += [("POST", CHAT, b"{", 400, None), ("POST", COMPLETIONS, b"\xff\xfe", 400, None), ("POST", CHAT, b"[" * 5000, 400, None),
               ("POST", COMPLETIONS, b'{"prompt": "x", "model": "gpt-9"}', 404, "model"), ("GET", "/no/such/path", b"", 404, None),
@@ -107,8 +120,12 @@ def broken_requests():
 # ---- answers: {index: {"text", "ids", "finish", "stop", "logprobs"}} -----------------------------
 
 
+def choice_of(answer, index):
+    return answer.setdefault(index, {"text": "", "ids": [], "finish": None, "stop": None, "logprobs": []})
+
+
 def add_choice(answer, choice, chat, streamed):
-    c = answer.setdefault(choice["index"], {"text": "", "ids": [], "finish": None, "stop": None, "logprobs": []})
+    c = choice_of(answer, choice["index"])
     c["text"] += (choice["delta" if streamed else "message"].get("content") or "") if chat else choice["text"]
     c["ids"] += choice.get("token_ids") or []
     logprobs = choice.get("logprobs")
@@ -120,8 +137,26 @@ def add_choice(answer, choice, chat, streamed):
         c["finish"], c["stop"] = choice["finish_reason"], choice["matched_stop"]
 
 
+def add_event(path, answer, event):
+    """One event of a stream."""
+    if path != RESPONSES:
+        for choice in event["choices"]:
+            add_choice(answer, choice, path == CHAT, True)
+    elif event["type"] == "response.output_text.delta":
+        c = choice_of(answer, 0)
+        c["text"] += event["delta"]
+        c["logprobs"] += event["logprobs"]
+    elif event["type"] in ("response.completed", "response.incomplete"):
+        choice_of(answer, 0)["finish"] = event["response"]["status"]
+
+
 def whole_answer(path, response):
     answer = {}
+    if path == RESPONSES:
+        c = choice_of(answer, 0)
+        parts = [p for item in response["output"] for p in item["content"]]
+        c |= {"text": "".join(p["text"] for p in parts), "logprobs": sum((p["logprobs"] for p in parts), []), "finish": response["status"]}
+        return answer
     for choice in response["choices"]:
         add_choice(answer, choice, path == CHAT, False)
     return answer

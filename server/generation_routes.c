@@ -110,14 +110,20 @@ static td_status encode(const td_server *s, td_api_request *req, td_api_error *e
 }
 
 /* What all requests need before they can run. */
-static td_status prepare(td_server *s, td_api_request *req, td_api_error *err) {
-    td_error cause = {0};
-    TD_TRY(td_check_model(s, req->model, err));
-    if (!td_api_find_grammar(req, &s->grammars)) {
-        TD_TRY(td_api_compile_grammar(req, &s->grammars, err));
-        td_status st = td_engine_prepare_grammar(s->engine, req->grammar, &cause);
-        if (st != TD_OK) return td_api_from_status(err, st, &cause, req->grammar_param);
+static td_status prepare_grammars(td_server *s, td_api_request *req, td_api_error *err) {
+    TD_TRY(td_api_compile_grammar(req, &s->grammars, err));
+    for (size_t i = 0; i < (req->each ? req->n_prompts : 1); i++) {
+        const td_api_request *own = td_api_of_prompt(req, i);
+        td_error              cause = {0};
+        td_status             st = own->grammar ? td_engine_prepare_grammar(s->engine, own->grammar, &cause) : TD_OK;
+        if (st != TD_OK) return td_api_from_status(err, st, &cause, own->grammar_param);
     }
+    return TD_OK;
+}
+
+static td_status prepare(td_server *s, td_api_request *req, td_api_error *err) {
+    TD_TRY(td_check_model(s, req->model, err));
+    if (!td_api_find_grammar(req, &s->grammars)) TD_TRY(prepare_grammars(s, req, err));
     return encode(s, req, err);
 }
 

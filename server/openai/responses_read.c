@@ -91,17 +91,17 @@ static const struct {
 /* Strings that a field may be, ended by NULL. The rest asks for what is not there. */
 static const struct {
     const char *object, *name;
-    const char *values[3];
+    const char *values[2];
     const char *sentence;
 } CHOICES[] = {
     {NULL, "truncation", {"disabled"}, "may only be 'disabled': a conversation is not cut to fit"},
     {"reasoning",
      "summary",
-     {"auto", "none"},
+     {"auto"},
      "may only be 'auto': reasoning is given whole, as the item's content, and never summarised"},
     {"reasoning",
      "generate_summary",
-     {"auto", "none"},
+     {"auto"},
      "may only be 'auto': reasoning is given whole, as the item's content, and never summarised"},
     {"reasoning", "context", {"auto"}, "may only be 'auto': the chat template chooses which reasoning the model sees again"},
     {"reasoning", "mode", {"standard"}, "may only be 'standard'"},
@@ -251,7 +251,7 @@ static int put(json_t *chat, const char *name, const json_t *v) {
 /* A function's fields are the tool's own here. */
 static td_status put_tools(json_t *chat, const json_t *tools, td_api_error *err) {
     static const char *const members[] = {"name", "description", "parameters", "strict"};
-    static const char *const refused[] = {"defer_loading", "async"};
+    static const char *const refused[] = {"defer_loading", "async", "allowed_callers"};
     const json_t            *tool;
     size_t                   i;
     json_t                  *list = json_array();

@@ -148,7 +148,7 @@ class Soak:
             return soak_requests.whole_answer(path, json.loads(await connection.body(headers)))
         answer, n = {}, 0
         async for event in connection.events(headers):
-            if "error" in event:
+            if "error" in event or event.get("type") in ("error", "response.failed"):
                 raise soak_http.Broken(f"error in a stream: {event}")
             soak_requests.add_event(path, answer, event)
             if pause:

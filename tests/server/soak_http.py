@@ -54,19 +54,19 @@ class Connection:
         return b"".join([p async for p in self.pieces(headers)])
 
     async def events(self, headers):
-        """What follows "data: " in each event of a stream; [DONE] or a message_stop is the last, or the stream was cut."""
+        """What follows "data: " in each event of a stream. The last is [DONE], or says that the response or message has ended; else it was cut."""
         rest, done = b"", False
         async for piece in self.pieces(headers):
             *events, rest = (rest + piece).split(b"\n\n")
             for event in events:
-                name, _, data = event.rpartition(b"\n")
-                if done or not data.startswith(b"data: ") or (name and not name.startswith(b"event: ")):
+                kind, _, data = event.partition(b"data: ")
+                if done or not data or not (kind == b"" or kind.startswith(b"event: ")):
                     raise Broken(f"not an event: {event[:80]!r}")
-                done = data == b"data: [DONE]" or name == b"event: message_stop"
-                if not done:
-                    yield json.loads(data[6:])
+                done = data == b"[DONE]" or kind in (b"event: response.completed\n", b"event: response.incomplete\n", b"event: message_stop\n")
+                if data != b"[DONE]":
+                    yield json.loads(data)
         if rest or not done:
-            raise Broken(f"the stream ended without [DONE], after {rest[:80]!r}")
+            raise Broken(f"the stream ended without its last event, after {rest[:80]!r}")
 
     def close(self, reset=False):
         """reset: the peer gets RST in place of FIN."""

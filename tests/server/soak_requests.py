@@ -1,7 +1,8 @@
 """What the soak asks for: random valid requests, broken ones with the answer they must get, and the form in which answers are compared."""
 import json
 
-CHAT, COMPLETIONS, MESSAGES, GENERATE = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/generate"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+MESSAGES, GENERATE = "/v1/messages", "/generate"
 STOPS = [" the", ".", ", and", "\n", "ing", "e", "never in a tale", '"', "you", "\u00e9"]
 VOCAB = 4096  # of the demo model
 FORMS = [{"regex": "[A-Z][a-z ,]{5,120}[.!]"}, {"response_format": {"type": "json_object"}}, {"guided_choice": ["the fox", "the crow", "then"]},
@@ -89,14 +90,26 @@ class Catalogue:
             body |= {"return_logprob": True, "top_logprobs_num": draw.randrange(4), "logprob_start_len": draw.choice([-1, 0, 5])}
         return body
 
+    def response(self):
+        """A body of /v1/responses: what is kept of its answers stays within bounds too."""
+        body = {"input": self.messages(), "store": self.draw.random() < 0.7, "max_output_tokens": min(int(self.draw.expovariate(1 / 24)) + 1, self.longest)}
+        body |= {k: v for k, v in self.sampling().items() if k != "n"}
+        if self.draw.random() < 0.3:
+            body |= {"include": ["message.output_text.logprobs"], "top_logprobs": self.draw.randrange(6)}
+        if self.draw.random() < 0.3:
+            body["stop"] = self.draw.sample(STOPS, self.draw.randrange(1, 5))
+        return body
+
     def request(self):
         """(path, body without "stream")"""
         draw, kind = self.draw, self.draw.random()
         if kind < 0.1:
             return MESSAGES, self.message()
-        if kind < 0.25:
+        if kind < 0.2:
+            return RESPONSES, self.response()
+        if kind < 0.35:
             return GENERATE, self.generation()
-        chat = kind < 0.5
+        chat = kind < 0.55
         body = {"messages": self.messages()} if chat else {"prompt": self.prompt()}
         body |= self.sampling() | {"max_tokens": min(int(draw.expovariate(1 / 24)) + 1, self.longest), "return_token_ids": True}
         if draw.random() < 0.2:  # grows over several pages, so that some must wait again for room
@@ -133,7 +146,9 @@ def broken_requests():
             (CHAT, {"messages": user, "top_logprobs": 3}, "top_logprobs"), (CHAT, {"messages": user, "regex": "(a"}, "regex"),
             (CHAT, {"messages": user, "response_format": {"type": "json"}}, "response_format"), (GENERATE, {}, "text"),
             (GENERATE, {"text": "x", "sampling_params": {"max_new_tokens": -1}}, "max_new_tokens"), (GENERATE, {"input_ids": [VOCAB]}, "input_ids"),
-            (MESSAGES, {"messages": user}, None), (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}], "model": "x", "max_tokens": 1}, None)]
+            (MESSAGES, {"messages": user}, None), (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}], "model": "x", "max_tokens": 1}, None),
+            (RESPONSES, {"input": [{"role": "robot"}]}, "input[0].role"),
+            (RESPONSES, {"input": "x", "previous_response_id": "resp_none"}, "previous_response_id"), (RESPONSES, {"input": "x", "tools": [1]}, "tools[0]")]
     table = [("POST", path, json.dumps(body).encode(), 400, field) for path, body, field in rows]
     table += [("POST", CHAT, b"{", 400, None), ("POST", COMPLETIONS, b"\xff\xfe", 400, None), ("POST", CHAT, b"[" * 5000, 400, None),
               ("POST", COMPLETIONS, b'{"prompt": "x", "model": "gpt-9"}', 404, "model"), ("GET", "/no/such/path", b"", 404, None),
@@ -144,8 +159,12 @@ def broken_requests():
 # ---- answers: {index: {"text", "ids", "finish", "stop", "logprobs"}} -----------------------------
 
 
+def choice_of(answer, index):
+    return answer.setdefault(index, {"text": "", "ids": [], "finish": None, "stop": None, "logprobs": []})
+
+
 def add_choice(answer, choice, chat, streamed):
-    c = answer.setdefault(choice["index"], {"text": "", "ids": [], "finish": None, "stop": None, "logprobs": []})
+    c = choice_of(answer, choice["index"])
     c["text"] += (choice["delta" if streamed else "message"].get("content") or "") if chat else choice["text"]
     c["ids"] += choice.get("token_ids") or []
     logprobs = choice.get("logprobs")
@@ -174,6 +193,13 @@ def add_event(path, answer, event):
         delta = event.get("delta", {})
         c["text"] += delta.get("text", "")
         c["finish"], c["stop"] = delta.get("stop_reason"), delta.get("stop_sequence")
+    elif path == RESPONSES:
+        if event["type"] == "response.output_text.delta":
+            c = choice_of(answer, 0)
+            c["text"] += event["delta"]
+            c["logprobs"] += event["logprobs"]
+        elif event["type"] in ("response.completed", "response.incomplete"):
+            choice_of(answer, 0)["finish"] = event["response"]["status"]
     else:
         for choice in event["choices"]:
             add_choice(answer, choice, path == CHAT, True)
@@ -186,6 +212,11 @@ def whole_answer(path, response):
     if path == MESSAGES:
         text = "".join(block["text"] for block in response["content"])
         return {0: {"text": text, "ids": [], "finish": response["stop_reason"], "stop": response["stop_sequence"], "logprobs": []}}
+    if path == RESPONSES:
+        c = choice_of(answer, 0)
+        parts = [p for item in response["output"] for p in item["content"]]
+        c |= {"text": "".join(p["text"] for p in parts), "logprobs": sum((p["logprobs"] for p in parts), []), "finish": response["status"]}
+        return answer
     for choice in response["choices"]:
         add_choice(answer, choice, path == CHAT, False)
     return answer

@@ -224,9 +224,9 @@ class Answers(Base):
         self.assertEqual(self.post({"input": "!busy"}, 503)["error"]["code"], "queue_full")
 
     def test_forced_call(self):
-        text = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+        one = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
         for choice in ("required", {"type": "function", "name": "get_weather"}):
-            r = self.create(text, tools=TOOLS, tool_choice=choice, extra_body={"stop": ECHO})
+            r = self.create(f"[{one}]" if choice == "required" else one, tools=TOOLS, tool_choice=choice, extra_body={"stop": ECHO})
             self.assertEqual([(i.type, i.name, i.arguments) for i in r.output], [("function_call", "get_weather", '{"city": "Paris"}')])
             self.assertEqual(r.tool_choice if isinstance(choice, str) else r.tool_choice.to_dict(), choice)
         self.assertEqual(self.create(call("get_time", "X"), tools=TOOLS, tool_choice="none").output[0].type, "message")
@@ -568,7 +568,7 @@ class Misuse(Base):
                 ("include[0]", {"include": ["other"]}), ("include[1]", {"include": ["reasoning.encrypted_content", 1]}),
                 ("top_logprobs", {"top_logprobs": 2}), ("top_logprobs", {"top_logprobs": 21, "include": ["message.output_text.logprobs"]}),
                 ("top_logprobs", {"top_logprobs": -1, "include": ["message.output_text.logprobs"]}),
-                ("reasoning.summary", {"reasoning": {"summary": "detailed"}}), ("reasoning.generate_summary", {"reasoning": {"generate_summary": "concise"}}),
+                ("reasoning.summary", {"reasoning": {"summary": "detailed"}}), ("reasoning.generate_summary", {"reasoning": {"generate_summary": "concise"}}), ("reasoning.summary", {"reasoning": {"summary": "none"}}),
                 ("reasoning.mode", {"reasoning": {"mode": "pro"}}), ("reasoning.context", {"reasoning": {"context": "all_turns"}}),
                 ("text.verbosity", {"text": {"verbosity": "low"}}), ("text.format", {"text": {"format": {"type": "grammar"}}}),
                 ("text.format", {"text": {"format": {}}}), ("text.format.schema", {"text": {"format": {"type": "json_schema", "name": "x"}}}),
@@ -585,13 +585,18 @@ class Misuse(Base):
                 ("functions", {"functions": [{}]}), ("enable_thinking", {"enable_thinking": True})):
             with self.subTest(fields=fields):
                 self.refused(param, {"input": "x", **fields})
+        for fields, mine, chats in (({"max_output_tokens": 0}, "max_output_tokens", "max_completion_tokens"), ({"text": {"verbosity": "low"}}, "text.verbosity", "'verbosity'"),
+                                    ({"text": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "text.format", "response_format")):
+            sentence = self.refused(mine, {"input": "x", **fields})["message"]
+            self.assertIn(f"'{mine}'", sentence)
+            self.assertNotIn(chats, sentence)
         Response.model_validate(self.post({"input": "x", "metadata": {"ä" * 64: "ö" * 512}}))
         self.refused("model", {"input": "x", "model": "other"}, 404)
 
     def test_tools(self):
         tool = {"type": "function", "name": "f", "parameters": {}}
         for bad in (1, None, {}, {"type": "function"}, {"type": "function", "name": 1}, {"type": "web_search"}, {"type": "custom", "name": "x"}, {**tool, "parameters": 1},
-                    {**tool, "strict": "yes"}, {**tool, "description": 1}, {**tool, "defer_loading": True}, {**tool, "async": True},
+                    {**tool, "strict": "yes"}, {**tool, "description": 1}, {**tool, "defer_loading": True}, {**tool, "async": True}, {**tool, "allowed_callers": ["programmatic"]},
                     {"type": "function", "function": {"name": "f"}}):
             with self.subTest(tool=bad):
                 self.refused("tools[1]", {"input": "x", "tools": [tool, bad]})

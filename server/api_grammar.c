@@ -127,7 +127,8 @@ td_status td_api_parse_grammar(td_api_request *r, td_api_error *err) {
 }
 
 bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache) {
-    if (r->has_grammar && !r->grammar) r->grammar = td_grammar_cache_find(cache, r->grammar_kind, r->grammar_source, r->grammar_len);
+    if (r->has_grammar && !r->grammar)
+        r->grammar = td_grammar_cache_find(cache, r->grammar_kind, r->grammar_source, r->grammar_len);
     return !r->has_grammar || r->grammar;
 }
 

@@ -71,7 +71,7 @@ struct td_api_request {
 
     td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
     size_t         n_prompts;
-    json_t        *template_doc;                  /* chat: what the template renders (td_chat_form_render); owned; NULL once it is encoded */
+    json_t        *template_doc; /* chat: what the template renders (td_chat_form_render); owned; NULL once it is encoded */
     const char    *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
     size_t         n_warnings;
     td_tool_list  *tools; /* chat: those that the model may call; owned; NULL: none */
@@ -107,7 +107,8 @@ TD_NODISCARD td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_
 TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
                                      const td_engine_info *info, td_api_error *err);
 
-/** Whether the answer is divided into reasoning and content. With a grammar, reasoning that stays in the text is still there before it. */
+/** Whether the answer is divided into reasoning and content. With a grammar, reasoning that stays in the text is still there
+ * before it. */
 static inline bool td_api_divides_reasoning(const td_api_request *r) {
     return r->reasoning_format && (r->separate_reasoning || r->forces_call);
 }

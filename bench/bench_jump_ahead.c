@@ -2,8 +2,8 @@
  * Steps of an answer with jump-ahead. usage: bench_jump_ahead TOKENIZER_DIR SCHEMA_FILE ANSWER_FILE
  *
  * Follows an answer as a model would write it that cuts what is left of it as the tokenizer does wherever it has a choice:
- * how many tokens it has, how many steps they take (the first is the prompt's), and how many tokens the tokenizer makes of the
- * whole text, each of which would be a step without jump-ahead. One row of CSV.
+ * how many tokens it has, how many steps they take (the first is the prompt's), and how many tokens the tokenizer makes of
+ * the whole text, each of which would be a step without jump-ahead. One row of CSV.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,8 @@ int main(int argc, char **argv) {
     if (td_grammar_place_open(g, trie, &p, &err) != TD_OK) fail(argv[2], err.text);
     const td_jump_vocabulary v = {.tokenizer = tok, .trie = trie};
     for (;;) {
-        if (td_jump_ahead(p, &v, jumped, sizeof jumped / sizeof *jumped, &n_jumped) != TD_OK) fail(argv[3], "cannot be followed");
+        if (td_jump_ahead(p, &v, jumped, sizeof jumped / sizeof *jumped, &n_jumped) != TD_OK)
+            fail(argv[3], "cannot be followed");
         for (uint32_t i = 0; i < n_jumped; i++) {
             (void)td_tokenizer_token(tok, jumped[i], &len, &special);
             at += len;
@@ -52,7 +53,8 @@ int main(int argc, char **argv) {
         n_tokens += n_jumped;
         if (at >= text_len) break;
         size_t n;
-        if (td_tokenizer_encode(tok, text + at, text_len - at, false, false, &ids, &n) != TD_OK) fail(argv[3], "out of memory");
+        if (td_tokenizer_encode(tok, text + at, text_len - at, false, false, &ids, &n) != TD_OK)
+            fail(argv[3], "out of memory");
         if (!n_whole) n_whole = n + n_tokens;
         const char *bytes = td_tokenizer_token(tok, ids[0], &len, &special);
         if (td_grammar_place_advance(p, bytes, len) != TD_OK) fail(argv[3], "it is not of the schema's language");

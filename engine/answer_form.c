@@ -60,7 +60,8 @@ static void mask_reasoning(td_answer_form *f) {
     memset(f->mask, 0xFF, TD_TRIE_WORDS(f->p.trie->vocab) * sizeof *f->mask);
     for (size_t i = 0; i < m->n_beyond; i++) {
         size_t from = m->beyond[i].from;
-        if (from <= f->scan.n && !memcmp(f->scan.held + f->scan.n - from, m->close, from)) set_bit(f->mask, m->beyond[i].id, false);
+        if (from <= f->scan.n && !memcmp(f->scan.held + f->scan.n - from, m->close, from))
+            set_bit(f->mask, m->beyond[i].id, false);
     }
 }
 
@@ -98,7 +99,7 @@ td_status td_answer_form_mask(td_answer_form *f, const uint32_t **out) {
 
 static td_status advance_opening(td_answer_form *f, const char *bytes, size_t len) {
     const td_marker_tokens *m = f->p.markers;
-    bool goes_on = len && len <= m->open_len - f->n_opened && !memcmp(bytes, m->open + f->n_opened, len);
+    bool                    goes_on = len && len <= m->open_len - f->n_opened && !memcmp(bytes, m->open + f->n_opened, len);
     if (!goes_on) {
         f->phase = TD_FORM_TEXT;
         return td_grammar_place_advance(f->place, bytes, len);

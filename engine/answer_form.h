@@ -4,9 +4,9 @@
  * DESIGN. Three phases, which only follow each other:
  *   OPENING    the model may still begin to reason: the text is empty, or the beginning of the format's opening marker, and
  *              perhaps the beginning of a text of the grammar as well
- *   REASONING  any text, until the closing marker; the token that completes it ends with it, and the request cannot end before
- *   TEXT       the grammar's text, from the token behind the marker on, or from the first one
- * A mask depends on the form and the request's own text alone.
+ *   REASONING  any text, until the closing marker; the token that completes it ends with it, and the request cannot end
+ * before TEXT       the grammar's text, from the token behind the marker on, or from the first one A mask depends on the
+ * form and the request's own text alone.
  *
  * Engine thread, or one of the threads that sample for it. Stands behind the last token that the request has.
  */
@@ -23,14 +23,14 @@
 typedef enum { TD_FORM_OPENING, TD_FORM_REASONING, TD_FORM_TEXT } td_form_phase;
 
 typedef struct {
-    const td_tokenizer  *tokenizer;
-    td_vocab_trie       *trie;  /* of tokenizer; held by the form */
-    td_grammar          *grammar;
-    td_marker_tokens    *markers;       /* of the reasoning; held by the form; NULL: there is none before the form */
-    bool                 opened;        /* the answer begins in the reasoning */
-    bool                 shows_special; /* special tokens are part of the text */
-    const uint32_t      *stop_ids;      /* [n_stop_ids] borrowed for the form's life: allowed where the text may end, alone */
-    size_t               n_stop_ids;
+    const td_tokenizer *tokenizer;
+    td_vocab_trie      *trie; /* of tokenizer; held by the form */
+    td_grammar         *grammar;
+    td_marker_tokens   *markers;       /* of the reasoning; held by the form; NULL: there is none before the form */
+    bool                opened;        /* the answer begins in the reasoning */
+    bool                shows_special; /* special tokens are part of the text */
+    const uint32_t     *stop_ids;      /* [n_stop_ids] borrowed for the form's life: allowed where the text may end, alone */
+    size_t              n_stop_ids;
 } td_answer_form_params;
 
 typedef struct {

@@ -19,14 +19,15 @@ typedef struct {
     const char      *open, *close; /* the markers; static */
     size_t           open_len, close_len;
     td_marker_token *opening; /* [n_opening] the token's bytes are those of `open` at `from` */
-    td_marker_token *beyond;  /* [n_beyond] where the text ends with close[0 .. from), the token completes it and goes on; from 0:
-                                 the token has all of it */
-    size_t           n_opening, n_beyond;
-    atomic_uint      refs; /* acq_rel: the last owner frees */
+    td_marker_token *beyond;  /* [n_beyond] where the text ends with close[0 .. from), the token completes it and goes on;
+                                 from 0:  the token has all of it */
+    size_t      n_opening, n_beyond;
+    atomic_uint refs; /* acq_rel: the last owner frees */
 } td_marker_tokens;
 
 /**
- * Of a tokenizer's tokens with ids below vocab, special ones included; tok is not kept. One reference. Takes some milliseconds.
+ * Of a tokenizer's tokens with ids below vocab, special ones included; tok is not kept. One reference. Takes some
+ * milliseconds.
  * @param open, close static strings of 1 .. TD_MARKER_BYTES_MAX bytes. @return TD_ENOMEM.
  */
 TD_NODISCARD td_status td_marker_tokens_make(const td_tokenizer *tok, uint32_t vocab, const char *open, const char *close,

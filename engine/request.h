@@ -7,12 +7,12 @@
  *
  * tokens[0 .. n_prompt) is the prompt, tokens[n_prompt .. n_tokens) what was generated; the KV of tokens[0 .. n_computed) is
  * in `pages`. Each step computes some of the tokens that are left; when none is left, the last one's logits give the next
- * token, unless the answer is complete with what is there. A retracted request loses its pages and goes on with n_computed == 0:
- * nothing else about it changes.
+ * token, unless the answer is complete with what is there. A retracted request loses its pages and goes on with n_computed
+ * == 0: nothing else about it changes.
  *
  * Tokens come one by one from the sampler, and several at a time where the answer's form leaves no choice (jump-ahead). Of
- * these, tokens[n_told .. n_tokens), the client does not know until what belongs to them is there: of the answer's first ones
- * the prompt's KV, and with log-probabilities the logits of the row before each. `form` stands behind the last token.
+ * these, tokens[n_told .. n_tokens), the client does not know until what belongs to them is there: of the answer's first
+ * ones the prompt's KV, and with log-probabilities the logits of the row before each. `form` stands behind the last token.
  */
 #ifndef TD_ENGINE_REQUEST_H
 #define TD_ENGINE_REQUEST_H
@@ -50,21 +50,21 @@ struct td_request {
     /* how far it is: engine thread */
     uint32_t             *tokens; /* [n_prompt + max_tokens] */
     uint32_t              n_tokens, n_computed;
-    uint32_t              n_told; /* tokens that the client has, the prompt's among them */
-    uint32_t             *pages; /* [capacity for all tokens] */
+    uint32_t              n_told;               /* tokens that the client has, the prompt's among them */
+    uint32_t             *pages;                /* [capacity for all tokens] */
     uint32_t              n_pages, n_published; /* of the pages, the first n_published are in the prefix cache */
     bool                  publishes;            /* false: the cache was flushed since the request was admitted */
     uint32_t              n_cached;             /* prompt tokens that the prefix cache spared when it was first admitted */
-    td_detok             *detok; /* NULL without a tokenizer */
+    td_detok             *detok;                /* NULL without a tokenizer */
     td_stream_text        text;
-    td_answer_form       *form; /* NULL: any text will do */
-    bool                  jumps; /* tokens that the form leaves no choice of are taken at once */
+    td_answer_form       *form;     /* NULL: any text will do */
+    bool                  jumps;    /* tokens that the form leaves no choice of are taken at once */
     bool                  complete; /* tokens taken so end the answer */
     td_position_logprobs *jumped;   /* with logprobs: [n_jumped] of tokens[jumped_from ..), the ones taken last */
     uint32_t              jumped_from, n_jumped;
     td_position_logprobs *prompt_positions; /* [n_prompt] from admission until they are sent */
     bool                  prompt_positions_sent, started;
-    bool                  retracted; /* waits again */
+    bool                  retracted;                             /* waits again */
     double                submit_s, first_token_s, last_token_s; /* monotonic clock */
 };
 

@@ -13,7 +13,9 @@ td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_pr
     s->running = calloc(c->max_running, sizeof *s->running);
     s->entries = calloc(c->max_running, sizeof *s->entries);
     td_status st = s->running && s->entries ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the scheduler");
-    if (st == TD_OK) st = td_step_rows_open(&s->rows, c->chunk + c->max_running, td_scheduler_max_seq(c->max_running), c->max_seq_tokens, err);
+    if (st == TD_OK)
+        st = td_step_rows_open(&s->rows, c->chunk + c->max_running, td_scheduler_max_seq(c->max_running), c->max_seq_tokens,
+                               err);
     if (st != TD_OK) td_scheduler_close(s);
     return st;
 }

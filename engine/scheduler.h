@@ -53,7 +53,9 @@ typedef struct {
 } td_scheduler;
 
 /** Sequences of a step: a request whose prompt ends in it may have a prompt part and a generated part. */
-static inline uint32_t td_scheduler_max_seq(uint32_t max_running) { return 2 * max_running; }
+static inline uint32_t td_scheduler_max_seq(uint32_t max_running) {
+    return 2 * max_running;
+}
 
 /** A step has at most chunk + max_running tokens. @param c copied. @param cache borrowed. */
 TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache,

@@ -154,7 +154,8 @@ static bool tell(td_engine *e, td_request *r, const td_position_logprobs *logpro
     return goes_on;
 }
 
-/* Tokens that were taken without a choice, as far as what belongs to them is computed. @return false: the request has ended. */
+/* Tokens that were taken without a choice, as far as what belongs to them is computed. @return false: the request has ended.
+ */
 static bool tell_jumped(td_engine *e, td_request *r) {
     while (r->n_told < r->n_tokens && r->n_computed >= (r->logprobs ? r->n_told : r->n_prompt))
         if (!tell(e, r, r->logprobs ? &r->jumped[r->n_told - r->jumped_from] : NULL)) return false;
@@ -354,10 +355,11 @@ static void count_step(td_engine *e, double seconds) {
 
 static void run_step(td_engine *e) {
     td_scheduler *s = &e->scheduler;
-    uint64_t begin = td_trace_begin();
+    uint64_t      begin = td_trace_begin();
     td_stats_phase(&e->stats, TD_STEP_SCHEDULING, NULL);
     bool work = td_scheduler_build(s);
-    td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {s->n_running, s->n_prefill}});
+    td_trace_end(
+        begin, &(td_trace_label){TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {s->n_running, s->n_prefill}});
     if (!work) return;
     publish(e);
     note_starts(e);

@@ -57,7 +57,8 @@ td_status td_api_force_call(td_api_request *r, const json_t *tools, const char *
                   : td_api_bad(err, "tool_choice", "'tool_choice' forces a call, and there are no 'tools'.");
     }
     int     most = name || !r->parallel_tool_calls ? 1 : TD_API_CALLS_MAX;
-    json_t *schema = json_pack("{s:s, s:{s:o}, s:i, s:i}", "type", "array", "items", "anyOf", calls, "minItems", 1, "maxItems", most);
+    json_t *schema =
+        json_pack("{s:s, s:{s:o}, s:i, s:i}", "type", "array", "items", "anyOf", calls, "minItems", 1, "maxItems", most);
     if (st == TD_OK && (bad || !schema)) st = td_api_fail(err, 500, "internal_error", "Out of memory.");
     if (st == TD_OK) st = td_api_set_schema(r, "tool_choice", schema, err);
     json_decref(schema);

@@ -118,7 +118,8 @@ TD_NODISCARD td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_
 TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
                                      const td_engine_info *info, td_api_error *err);
 
-/** Whether the answer is divided into reasoning and content. With a grammar, reasoning that stays in the text is still there before it. */
+/** Whether the answer is divided into reasoning and content. With a grammar, reasoning that stays in the text is still there
+ * before it. */
 static inline bool td_api_divides_reasoning(const td_api_request *r) {
     return r->reasoning_format && (r->separate_reasoning || r->forces_call);
 }

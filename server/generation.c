@@ -140,7 +140,7 @@ static void on_answer(void *user, const td_answer_event *e) {
     td_news   *news = &c->news;
     bool       stays = e->kind == TD_ANSWER_REASONING && !c->generation->req.separate_reasoning; /* before forced calls */
     td_answer_event_kind kind = stays ? TD_ANSWER_CONTENT : e->kind;
-    td_delta  *last = news->n_deltas ? &news->deltas[news->n_deltas - 1] : NULL;
+    td_delta            *last = news->n_deltas ? &news->deltas[news->n_deltas - 1] : NULL;
     if (c->ends_early) return;
     if (e->kind == TD_ANSWER_CALL_END) {
         c->n_calls++;

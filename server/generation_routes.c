@@ -7,7 +7,7 @@
 #include "server/generation.h"
 
 #define FORCED_CALLS "json-list" /* the format of what tool_choice makes a model write */
-#define STREAM_BLOCK 16384   /* bytes libmicrohttpd asks for at once */
+#define STREAM_BLOCK 16384       /* bytes libmicrohttpd asks for at once */
 
 td_status td_check_model(const td_server *s, const char *name, td_api_error *err) {
     if (!name) return TD_OK;
@@ -93,8 +93,8 @@ enum MHD_Result td_route_resumed(td_call *c) {
     return td_answer_json(c, 200, &b);
 }
 
-/* The server's formats, as far as the request wants them: a grammar's text is forced calls or all content, and may come behind a
- * reasoning that ends. Then the prompt, which tells where the answer begins. */
+/* The server's formats, as far as the request wants them: a grammar's text is forced calls or all content, and may come
+ * behind a reasoning that ends. Then the prompt, which tells where the answer begins. */
 static td_status encode(const td_server *s, td_api_request *req, td_api_error *err) {
     const char *reasoning = req->form == TD_READ_CHAT ? s->reasoning_format : NULL;
     if (req->has_grammar) {

@@ -40,7 +40,8 @@ static void *run(void *arg) {
         if (closing)
             c->failed = td_api_fail(&c->err, 503, "shutting_down", "The server is shutting down.") != TD_OK;
         else
-            while (c->work(c)) {}
+            while (c->work(c)) {
+            }
         td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, c->route, {"request"}, {c->number}});
         pthread_mutex_lock(&w->lock);
         c->text_state = TD_TEXT_DONE;

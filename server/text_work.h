@@ -1,6 +1,7 @@
 /*
  * Threads for requests whose text takes long: parsing, rendering and tokenizing a body of megabytes would hold up every
- * connection of an HTTP thread for seconds, compiling a grammar for some tenths of one. The connection is suspended meanwhile.
+ * connection of an HTTP thread for seconds, compiling a grammar for some tenths of one. The connection is suspended
+ * meanwhile.
  */
 #ifndef TD_SERVER_TEXT_WORK_H
 #define TD_SERVER_TEXT_WORK_H
@@ -10,7 +11,8 @@
 #include "tandem.h"
 
 #define TD_TEXT_THREADS 2
-#define TD_TEXT_INLINE_BYTES ((size_t)32 << 10) /* bodies up to this are worked on at once, but for what their work says takes long: milliseconds */
+#define TD_TEXT_INLINE_BYTES \
+    ((size_t)32 << 10) /* bodies up to this are worked on at once, but for what their work says takes long: milliseconds */
 
 typedef struct td_call td_call;
 

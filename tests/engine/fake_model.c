@@ -13,10 +13,10 @@
 struct td_model {
     td_model_options o;
     td_model_config  config;
-    uint64_t        *kv; /* [n_slots] */
+    uint64_t        *kv;           /* [n_slots] */
     bool            *kv_generated; /* [n_slots] its token is one of an answer */
     uint32_t         n_slots;
-    uint64_t        *row_hash; /* [max_tok] of the last forward */
+    uint64_t        *row_hash;     /* [max_tok] of the last forward */
     uint32_t        *row_answered; /* [max_tok] how many tokens the answer has with the row's */
     uint32_t         n_rows;
     uint8_t         *slot_seen;
@@ -101,7 +101,8 @@ void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *l
 
 /* ---- model.h --------------------------------------------------------------------------------- */
 
-td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t n_npus, td_pool *expert_pool, td_model **out, td_error *err) {
+td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t n_npus, td_pool *expert_pool, td_model **out,
+                        td_error *err) {
     (void)n_npus;
     (void)npu, (void)expert_pool, (void)err;
     td_model *m = calloc(1, sizeof *m);
@@ -157,7 +158,8 @@ void td_model_describe(const td_model *m, char *text, size_t size) {
 }
 
 void td_model_get_plan(const td_model *m, td_model_plan *plan) {
-    *plan = (td_model_plan){.unified_memory = true, .host_scratch_bytes = (uint64_t)m->o.max_tok << 10, .kv_bytes_per_page = FAKE_KV_PAGE_BYTES};
+    *plan = (td_model_plan){
+        .unified_memory = true, .host_scratch_bytes = (uint64_t)m->o.max_tok << 10, .kv_bytes_per_page = FAKE_KV_PAGE_BYTES};
 }
 
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {

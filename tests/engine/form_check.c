@@ -1,6 +1,6 @@
 /*
- * The rules of docs/structured-output.md (which tokens follow without a choice, when the grammar begins) as plain loops over all
- * bytes and all tokens. Of the library it uses the masks of a grammar, which test_grammar_mask tests, and the sampler.
+ * The rules of docs/structured-output.md (which tokens follow without a choice, when the grammar begins) as plain loops over
+ * all bytes and all tokens. Of the library it uses the masks of a grammar, which test_grammar_mask tests, and the sampler.
  */
 #include "form_check.h"
 
@@ -171,14 +171,15 @@ static bool must_end(const run *r) {
 static void check_logprobs(const run *r, const char *what) {
     static float logits[FAKE_VOCAB];
     for (uint32_t i = 0; i < r->p->n_logprobs; i++) {
-        td_position_logprobs want = {0};
+        td_position_logprobs        want = {0};
         const td_position_logprobs *got = &r->p->logprobs[i];
         fake_logits(r->tokens, r->n_prompt + i, r->n_prompt, logits);
         td_logprobs(logits, FAKE_VOCAB, r->tokens[r->n_prompt + i], r->p->params.n_top_logprobs, &want);
         bool same = got->id == want.id && got->logprob == want.logprob && got->n_top == want.n_top;
         for (uint32_t k = 0; same && k < want.n_top; k++)
             same = got->top[k].id == want.top[k].id && got->top[k].logprob == want.top[k].logprob;
-        if (!same) fail_msg("%s: token %u has log-probability %.9g, not %.9g", what, i, (double)got->logprob, (double)want.logprob);
+        if (!same)
+            fail_msg("%s: token %u has log-probability %.9g, not %.9g", what, i, (double)got->logprob, (double)want.logprob);
     }
 }
 
@@ -199,9 +200,15 @@ uint32_t form_check(const probe *p, const form *f, const td_tokenizer *tok, cons
     assert_int_equal(td_sampler_open(&s, FAKE_VOCAB, NULL), TD_OK);
     for (jump(r); finish == TD_FINISH_NONE; jump(r)) {
         uint32_t       n = r->n - r->n_prompt;
-        td_sample_args a = {.sampling = &q->sampling, .seed = q->sampling.seed, .prompt = r->tokens, .n_prompt = r->n_prompt,
-                            .generated = r->tokens + r->n_prompt, .n_generated = n, .banned = r->stops,
-                            .n_banned = n < q->min_tokens ? r->n_stops : 0, .allowed = mask};
+        td_sample_args a = {.sampling = &q->sampling,
+                            .seed = q->sampling.seed,
+                            .prompt = r->tokens,
+                            .n_prompt = r->n_prompt,
+                            .generated = r->tokens + r->n_prompt,
+                            .n_generated = n,
+                            .banned = r->stops,
+                            .n_banned = n < q->min_tokens ? r->n_stops : 0,
+                            .allowed = mask};
         if (n && must_end(r)) {
             finish = TD_FINISH_STOP;
             break;
@@ -224,8 +231,8 @@ uint32_t form_check(const probe *p, const form *f, const td_tokenizer *tok, cons
     }
     if (p->finish == TD_FINISH_ERROR) fail_msg("%s: %s", what, p->error.text);
     if (p->n_tokens != r->n - r->n_prompt || memcmp(p->tokens, r->tokens + r->n_prompt, p->n_tokens * sizeof *p->tokens))
-        fail_msg("%s: '%.*s' (%zu tokens), not '%.*s' (%u)", what, (int)p->text_len, p->text, p->n_tokens, (int)r->len, r->text,
-                 r->n - r->n_prompt);
+        fail_msg("%s: '%.*s' (%zu tokens), not '%.*s' (%u)", what, (int)p->text_len, p->text, p->n_tokens, (int)r->len,
+                 r->text, r->n - r->n_prompt);
     assert_int_equal(p->finish, finish);
     assert_int_equal(p->stop_token, stop_token);
     assert_int_equal(p->last.completion_tokens, p->n_tokens);

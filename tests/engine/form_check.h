@@ -13,8 +13,8 @@ typedef struct {
 } form;
 
 /**
- * What the request must have given: tokens, text, log-probabilities and how it ended, where it has no stop strings and was not
- * cancelled. @param what it is called in messages. @return how many of its tokens were no choice of the model.
+ * What the request must have given: tokens, text, log-probabilities and how it ended, where it has no stop strings and was
+ * not cancelled. @param what it is called in messages. @return how many of its tokens were no choice of the model.
  */
 uint32_t form_check(const probe *p, const form *f, const td_tokenizer *tok, const char *what);
 

@@ -54,7 +54,8 @@ static void join(cut_text *t, const char *a, const char *b) {
     }
 }
 
-static void draw_merges(uint64_t seed, const char *const *texts, size_t n_texts, json_t *vocab, json_t *merges, uint32_t *id) {
+static void draw_merges(uint64_t seed, const char *const *texts, size_t n_texts, json_t *vocab, json_t *merges,
+                        uint32_t *id) {
     cut_text *cut = calloc(n_texts, sizeof *cut);
     for (size_t i = 0; i < n_texts; i++)
         for (const char *c = texts[i]; *c && cut[i].n < 512; c++) put_byte(cut[i].piece[cut[i].n++], (unsigned char)*c);
@@ -73,16 +74,16 @@ static void draw_merges(uint64_t seed, const char *const *texts, size_t n_texts,
 }
 
 static json_t *added(uint32_t id, const char *content, bool special) {
-    return json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (int)id, "content", content, "single_word", 0, "lstrip", 0, "rstrip", 0,
-                     "normalized", 0, "special", special);
+    return json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (int)id, "content", content, "single_word", 0, "lstrip", 0,
+                     "rstrip", 0, "normalized", 0, "special", special);
 }
 
 void random_tokenizer_write(uint64_t seed, const char *const *texts, size_t n_texts, marker_tokens markers, const char *open,
                             const char *close, char *dir) {
     static const char *const specials[] = {"<|begin|>", "<|end|>", "<|user|>", "<|assistant|>"};
-    json_t  *vocab = json_object(), *merges = json_array(), *extra = json_array();
-    uint32_t id = 4;
-    char     path[RANDOM_TOKENIZER_DIR_MAX + 32];
+    json_t                  *vocab = json_object(), *merges = json_array(), *extra = json_array();
+    uint32_t                 id = 4;
+    char                     path[RANDOM_TOKENIZER_DIR_MAX + 32];
     for (uint32_t i = 0; i < 4; i++) json_array_append_new(extra, added(i, specials[i], true));
     for (unsigned b = 0; b < 256; b++) {
         char piece[8] = "";
@@ -97,10 +98,12 @@ void random_tokenizer_write(uint64_t seed, const char *const *texts, size_t n_te
         json_array_append_new(extra, added(id++, open, markers == MARKERS_SPECIAL));
         json_array_append_new(extra, added(id++, close, markers == MARKERS_SPECIAL));
     }
-    json_t *bytes = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 1);
-    json_t *all = json_pack("{s:s, s:o, s:n, s:O, s:n, s:o, s:{s:s, s:n, s:n, s:b, s:b, s:o, s:o}}", "version", "1.0", "added_tokens", extra,
-                            "normalizer", "pre_tokenizer", bytes, "post_processor", "decoder", bytes, "model", "type", "BPE", "dropout",
-                            "unk_token", "fuse_unk", 0, "byte_fallback", 0, "vocab", vocab, "merges", merges);
+    json_t *bytes =
+        json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 1);
+    json_t *all =
+        json_pack("{s:s, s:o, s:n, s:O, s:n, s:o, s:{s:s, s:n, s:n, s:b, s:b, s:o, s:o}}", "version", "1.0", "added_tokens",
+                  extra, "normalizer", "pre_tokenizer", bytes, "post_processor", "decoder", bytes, "model", "type", "BPE",
+                  "dropout", "unk_token", "fuse_unk", 0, "byte_fallback", 0, "vocab", vocab, "merges", merges);
     assert_non_null(all);
     strcpy(dir, "/tmp/tandem_tokenizer_XXXXXX");
     assert_non_null(mkdtemp(dir));

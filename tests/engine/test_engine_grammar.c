@@ -20,17 +20,22 @@
 
 static uint64_t g_seed = 1;
 static form     g_forms[KINDS] = {
-    {.kind = TD_GRAMMAR_JSON_SCHEMA, .source = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":20},\"age\":{\"type\":\"integer\","
-     "\"minimum\":0,"
-     "\"maximum\":150},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"red\",\"green\"]},\"maxItems\":3}},\"required\":["
-     "\"name\",\"age\"],"
-     "\"additionalProperties\":false}"},
-    {.kind = TD_GRAMMAR_REGEX, .source = "[A-Z][a-z]{2,12}( [A-Z][a-z]{2,12}){0,2}[.!]"},
-    {.kind = TD_GRAMMAR_EBNF, .source = "root ::= item (\", \" item){0,4}\nitem ::= [0-9]{1,4} | \"(\" root \")\""},
-    {.kind = TD_GRAMMAR_CHOICES, .source = "[\"yes\",\"no\",\"maybe, who knows\"]"},
-    {.kind = TD_GRAMMAR_JSON_OBJECT, .source = ""},
-    {.kind = TD_GRAMMAR_EBNF, .source = "root ::= \"Once upon a time, in the kingdom of the seven ravens, there was \" [a-z]{1,9} \" \\u{1F525} and its reign was the "
-                      "longest of all.\""}, /* it begins and ends with what leaves no choice */
+        {.kind = TD_GRAMMAR_JSON_SCHEMA,
+         .source = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":20},\"age\":{\"type\":"
+                       "\"integer\","
+                       "\"minimum\":0,"
+                       "\"maximum\":150},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"red\",\"green\"]},\"maxItems\":3}},"
+                       "\"required\":["
+                       "\"name\",\"age\"],"
+                       "\"additionalProperties\":false}"},
+        {.kind = TD_GRAMMAR_REGEX, .source = "[A-Z][a-z]{2,12}( [A-Z][a-z]{2,12}){0,2}[.!]"},
+        {.kind = TD_GRAMMAR_EBNF, .source = "root ::= item (\", \" item){0,4}\nitem ::= [0-9]{1,4} | \"(\" root \")\""},
+        {.kind = TD_GRAMMAR_CHOICES, .source = "[\"yes\",\"no\",\"maybe, who knows\"]"},
+        {.kind = TD_GRAMMAR_JSON_OBJECT, .source = ""},
+        {.kind = TD_GRAMMAR_EBNF,
+         .source = "root ::= \"Once upon a time, in the kingdom of the seven ravens, there was \" [a-z]{1,9} \" \\u{1F525} and "
+                       "its reign was the "
+                       "longest of all.\""}, /* it begins and ends with what leaves no choice */
 };
 
 static td_grammar *compile(int i) {
@@ -43,14 +48,28 @@ static td_grammar *compile(int i) {
 
 /* A regular expression of long literals with choices between them. */
 static char *draw_regex(uint64_t stream) {
-    static const char *const literals[] = {"the dragon of the north", " and she said: ", "princess", "0123456789", "\u00e9t\u00e9 ", "    ", "kingdoms_of_the_world",
-                                           "QXZ", "\n\n", "\"answer\": \"", "}, {", "e", "ca", "</think>"};
-    static const char *const choices[] = {"[a-e]{1,4}", "(red|green|greener)", "( cave)?", "[^a-z]", "(ab|abc)", "x*y", "(\u00e9|\u00e8)"};
-    char   *text = calloc(1, 1024);
-    uint64_t n = 0, parts = 2 + td_rng_u64(g_seed, stream, n++) % 8;
+    static const char *const literals[] = {"the dragon of the north",
+                                           " and she said: ",
+                                           "princess",
+                                           "0123456789",
+                                           "\u00e9t\u00e9 ",
+                                           "    ",
+                                           "kingdoms_of_the_world",
+                                           "QXZ",
+                                           "\n\n",
+                                           "\"answer\": \"",
+                                           "}, {",
+                                           "e",
+                                           "ca",
+                                           "</think>"};
+    static const char *const choices[] = {"[a-e]{1,4}", "(red|green|greener)", "( cave)?", "[^a-z]", "(ab|abc)",
+                                          "x*y",        "(\u00e9|\u00e8)"};
+    char                    *text = calloc(1, 1024);
+    uint64_t                 n = 0, parts = 2 + td_rng_u64(g_seed, stream, n++) % 8;
     while (parts-- > 0) {
         uint64_t    d = td_rng_u64(g_seed, stream, n++);
-        const char *part = d % 3 ? literals[d / 3 % (sizeof literals / sizeof *literals)] : choices[d / 3 % (sizeof choices / sizeof *choices)];
+        const char *part = d % 3 ? literals[d / 3 % (sizeof literals / sizeof *literals)]
+                                 : choices[d / 3 % (sizeof choices / sizeof *choices)];
         for (; *part; part++) {
             char *end = text + strlen(text);
             if (d % 3 && strchr("{}", *part)) *end++ = '\\';
@@ -94,7 +113,9 @@ static td_engine *open_engine_with(uint64_t kv_tokens, uint32_t chunk, uint32_t 
     return e;
 }
 
-static td_engine *open_engine(uint64_t kv_tokens, uint32_t chunk, uint32_t running) { return open_engine_with(kv_tokens, chunk, running, false); }
+static td_engine *open_engine(uint64_t kv_tokens, uint32_t chunk, uint32_t running) {
+    return open_engine_with(kv_tokens, chunk, running, false);
+}
 
 static probe *request(int i, td_grammar *const *grammars) {
     uint32_t prompt[200], n = 1 + (uint32_t)(td_rng_u64(1, 2, (uint64_t)i) % 199);
@@ -108,7 +129,8 @@ static probe *request(int i, td_grammar *const *grammars) {
     p->params.logprobs = i % 2;
     p->params.n_top_logprobs = i % 4;
     if (i % 7 == 3) p->params.min_tokens = 5;
-    if (i % 5 == 2) p->params.sampling.repetition_penalty = 1.3; /* what was taken without a choice counts as what was chosen */
+    if (i % 5 == 2)
+        p->params.sampling.repetition_penalty = 1.3; /* what was taken without a choice counts as what was chosen */
     return p;
 }
 
@@ -128,13 +150,16 @@ static void check_same(const probe *want, const probe *got, const char *what) {
                 got->n_events == got->n_tokens && !memcmp(want->tokens, got->tokens, got->n_tokens * sizeof *got->tokens);
     for (size_t i = 0; same && i < got->n_logprobs; i++) {
         const td_position_logprobs *a = &want->logprobs[i], *b = &got->logprobs[i];
-        same = a->id == b->id && a->logprob == b->logprob && a->n_top == b->n_top && !memcmp(a->top, b->top, a->n_top * sizeof *a->top);
+        same = a->id == b->id && a->logprob == b->logprob && a->n_top == b->n_top &&
+               !memcmp(a->top, b->top, a->n_top * sizeof *a->top);
     }
-    if (!same) fail_msg("%s: '%.*s', not '%.*s', or its log-probabilities differ", what, (int)got->text_len, got->text, (int)want->text_len, want->text);
+    if (!same)
+        fail_msg("%s: '%.*s', not '%.*s', or its log-probabilities differ", what, (int)got->text_len, got->text,
+                 (int)want->text_len, want->text);
 }
 
-/* The tokens and log-probabilities of a plain loop: alone, in a crowd, one token of a request a step, in turns, with too few pages, where
-   requests are retracted, and on pages of others' answers. */
+/* The tokens and log-probabilities of a plain loop: alone, in a crowd, one token of a request a step, in turns, with too few
+   pages, where requests are retracted, and on pages of others' answers. */
 static void texts_are_of_the_language_in_any_company(void **state) {
     (void)state;
     static const struct {
@@ -199,7 +224,8 @@ static void end(probe *p, td_grammar *grammar) {
     td_grammar_release(grammar);
 }
 
-#define STORY_FORM {.kind = TD_GRAMMAR_REGEX, .source = "Once upon a time there was a dragon [a-c] and it was never seen again\\."}
+#define STORY_FORM \
+    { .kind = TD_GRAMMAR_REGEX, .source = "Once upon a time there was a dragon [a-c] and it was never seen again\\." }
 static const form STORY = STORY_FORM;
 
 /* A text with one choice takes the prompt's step and one or two, whatever its length. */
@@ -217,7 +243,8 @@ static void steps_are_those_of_the_choices(void **state) {
         assert_true(form_check(p, &STORY, td_engine_tokenizer(e), "the story") >= p->n_tokens - 4);
         assert_true(p->n_tokens > 12);
         assert_int_equal(s.steps_prefill, 1);
-        assert_in_range(s.steps_decode, logprobs, 2); /* the letter, and perhaps the space before it; log-probabilities of the rest */
+        assert_in_range(s.steps_decode, logprobs,
+                        2); /* the letter, and perhaps the space before it; log-probabilities of the rest */
         assert_int_equal(s.generation_tokens, p->n_tokens);
         end(p, grammar);
         td_engine_close(e, 0);
@@ -336,14 +363,16 @@ static void a_form_behind_the_reasoning(void **state) {
     } cases[] = {
         {"qwen3", "<think>", "</think>", "<think>\nA dragon? </thin </think>", TD_REASONING_BY_FORMAT, false, true, 100},
         {"qwen3", "<think>", "</think>", "no thought", TD_REASONING_BY_FORMAT, false, false, 100},
-        {"qwen3", "<think>", "</think>", "<thi", TD_REASONING_BY_FORMAT, false, false, 100}, /* what has begun as the marker alone goes on so */
+        {"qwen3", "<think>", "</think>", "<thi", TD_REASONING_BY_FORMAT, false, false,
+         100}, /* what has begun as the marker alone goes on so */
         {"qwen3", "<think>", "</think>", "<think></think>", TD_REASONING_BY_FORMAT, false, true, 100},
         {"qwen3", "<think>", "</think>", "Once </think> upon", TD_REASONING_OPEN, true, true, 100},
         {"qwen3", "<think>", "</think>", "<think>no</think>", TD_REASONING_CLOSED, false, false, 100},
         {"qwen3", "<think>", "</think>", "<think>for ever", TD_REASONING_BY_FORMAT, false, true, 9}, /* cut */
         {"deepseek-r1", "<think>", "</think>", "<think>Let us see.</think>", TD_REASONING_BY_FORMAT, true, true, 100},
         {"deepseek-r1", "<think>", "</think>", "I know.</think>", TD_REASONING_BY_FORMAT, true, true, 100},
-        {"kimi", "\u25c1think\u25b7", "\u25c1/think\u25b7", "\u25c1think\u25b7hm\u25c1/think\u25b7", TD_REASONING_BY_FORMAT, false, true, 100},
+        {"kimi", "\u25c1think\u25b7", "\u25c1/think\u25b7", "\u25c1think\u25b7hm\u25c1/think\u25b7", TD_REASONING_BY_FORMAT,
+         false, true, 100},
     };
     static const form forms[] = {STORY_FORM, {.kind = TD_GRAMMAR_REGEX, .source = "<t[a-z]{3}>!"}};
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
@@ -418,11 +447,12 @@ static void say_beyond(td_engine *e, const char *before, const char *token) {
 static void random_vocabularies(void **state) {
     (void)state;
     static const char open[] = "<think>", close[] = "</think>";
-    const char *texts[KINDS - FIXED + 1] = {"I think <think> that </think>\n\n{\"answer"};
+    const char       *texts[KINDS - FIXED + 1] = {"I think <think> that </think>\n\n{\"answer"};
     for (int i = FIXED; i < KINDS; i++) texts[i - FIXED + 1] = g_forms[i].source;
     for (uint64_t round = 0; round < 3; round++) {
         char dir[RANDOM_TOKENIZER_DIR_MAX];
-        random_tokenizer_write(g_seed * 1000 + round, texts, sizeof texts / sizeof *texts, (marker_tokens)round, open, close, dir);
+        random_tokenizer_write(g_seed * 1000 + round, texts, sizeof texts / sizeof *texts, (marker_tokens)round, open, close,
+                               dir);
         g_tokenizer = dir;
         for (int i = FIXED; i < KINDS; i++) {
             form       f = g_forms[i];

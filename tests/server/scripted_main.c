@@ -1,6 +1,6 @@
 /*
- * `tandem launch_server` with the real engine over the fake model, whose answers begin with the text in TD_SAYS as far as their
- * form allows it, and go on with noise. The tokenizer is the demo model's.
+ * `tandem launch_server` with the real engine over the fake model, whose answers begin with the text in TD_SAYS as far as
+ * their form allows it, and go on with noise. The tokenizer is the demo model's.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -126,13 +126,14 @@ static void shorten_reals(char *text) {
 char *td_json_dump(const json_t *root, size_t flags) {
     pthread_once(&g_once, install);
     t_parse.out_of_memory = false;
-    char *text = json_dumps(root, flags | JSON_REAL_PRECISION(17));
-    if (text && !t_parse.out_of_memory) {
-        shorten_reals(text);
-        return text;
+    bool  digits_given = flags & JSON_REAL_PRECISION(31);
+    char *text = json_dumps(root, digits_given ? flags : flags | JSON_REAL_PRECISION(17));
+    if (t_parse.out_of_memory) {
+        free(text);
+        return NULL;
     }
-    free(text);
-    return NULL;
+    if (text && !digits_given) shorten_reals(text);
+    return text;
 }
 
 json_t *td_json_name(const char *name) {

@@ -143,6 +143,11 @@ static void reals(void **state) {
         free(text);
         json_decref(list);
     }
+    json_t *tenth = json_real(0.123456789);
+    char   *rounded = td_json_dump(tenth, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    assert_string_equal(rounded, "0.123457");
+    free(rounded);
+    json_decref(tenth);
     for (int i = 0; i < 20000; i++) {
         uint64_t bits = td_rng_u64(SEED, 1, (uint64_t)i);
         double   value;

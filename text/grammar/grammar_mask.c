@@ -60,6 +60,7 @@ static void reset_walk(const td_gr_masks *k, td_gr_walk *w) {
 #define OF_SHAPE (1u << 31) /* an exit: the rest is a node of the shapes, else a node of the trie */
 
 #define NESTED_MAX 32
+#define REACHED_MAX 1024 /* sets that plain characters lead to */
 
 /* One walk from a set: tokens that go on from it are set in the mask. */
 typedef struct {
@@ -320,7 +321,7 @@ static td_status walk_exit(walking *g, uint32_t exit, uint32_t set) {
 
 /* Some sets, each once. */
 typedef struct {
-    uint32_t at[128], n;
+    uint32_t at[64], n;
 } some_sets;
 
 static bool add_set(some_sets *f, uint32_t set) {
@@ -400,13 +401,21 @@ static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
 /* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a set; "no" also where that takes many sets.
  */
 static bool takes_plain(td_gr_matcher *m, uint32_t set) {
-    some_sets reached;
-    uint32_t  done = 0;
-    reached.at[0] = set;
-    reached.n = 1;
-    for (int chars = 0; chars < TD_TRIE_SHORT_MAX && done < reached.n; chars++)
-        for (uint32_t n = reached.n; done < n; done++)
-            if (!step_plain(m, reached.at[done], &reached)) return false;
+    uint32_t reached[REACHED_MAX], n_reached = 1, done = 0;
+    uint8_t  seen[TD_GR_SETS_MAX / 8] = {0};
+    reached[0] = set;
+    seen[set / 8] = (uint8_t)(1u << set % 8);
+    for (int chars = 0; chars < TD_TRIE_SHORT_MAX && done < n_reached; chars++)
+        for (uint32_t n = n_reached; done < n; done++) {
+            some_sets to = {.n = 0};
+            if (!step_plain(m, reached[done], &to)) return false;
+            for (uint32_t i = 0; i < to.n; i++) {
+                if (seen[to.at[i] / 8] >> to.at[i] % 8 & 1) continue;
+                if (n_reached == REACHED_MAX) return false;
+                seen[to.at[i] / 8] |= (uint8_t)(1u << to.at[i] % 8);
+                reached[n_reached++] = to.at[i];
+            }
+        }
     return true;
 }
 

@@ -7,7 +7,6 @@
 
 #define UNKNOWN UINT32_MAX /* no node */
 #define NODES_MAX ((size_t)1 << 19)
-#define SETS_MAX ((size_t)1 << 14)
 #define TIDY_SETS 2048 /* more than these are forgotten by td_gr_matcher_tidy */
 
 /* Room for n items in all; false: overflow. */
@@ -107,8 +106,8 @@ static uint32_t find_set(td_gr_matcher *m, const uint32_t *items, size_t n, bool
             return m->set_slot[at] - 1;
     }
     size_t before = m->sets_room;
-    if (!reserve(m, &m->items, &m->items_room, m->n_items + n, sizeof *m->items, SETS_MAX * 64) ||
-        !reserve(m, &m->sets, &m->sets_room, m->n_sets + 1, sizeof *m->sets, SETS_MAX))
+    if (!reserve(m, &m->items, &m->items_room, m->n_items + n, sizeof *m->items, TD_GR_SETS_MAX * 64) ||
+        !reserve(m, &m->sets, &m->sets_room, m->n_sets + 1, sizeof *m->sets, TD_GR_SETS_MAX))
         return TD_GR_DEAD;
     if (m->sets_room != before) {
         uint32_t *next = realloc(m->next, m->sets_room * classes * sizeof *next);

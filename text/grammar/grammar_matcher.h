@@ -17,8 +17,9 @@
 #include "text/grammar/grammar_pda.h"
 #include "text/grammar/vocab_shape.h"
 
-#define TD_GR_STACK_MAX 1024 /* calls inside of each other */
-#define TD_GR_SET_MAX 512    /* stacks at a time */
+#define TD_GR_STACK_MAX 1024             /* calls inside of each other */
+#define TD_GR_SET_MAX 512                /* stacks at a time */
+#define TD_GR_SETS_MAX ((size_t)1 << 14) /* sets between two tidyings */
 #define TD_GR_WORK_MAX \
     ((uint64_t)4 << 20)         /* stacks and nodes of a trie that a mask, or a byte, looks at: some tens of milliseconds */
 #define TD_GR_DEAD 0u           /* the set of no stacks: the text does not match */

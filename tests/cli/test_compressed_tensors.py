@@ -236,10 +236,11 @@ class CompressedTensors(unittest.TestCase):
         self.assertEqual(files, {x: sha(os.path.join(path, x)) for x in os.listdir(path)})
 
     def test_refusals(self):
-        for args, said in ((("--output-format", "gguf"), "expected tandem or compressed-tensors"),
-                           (("--output-format", "compressed-tensors", "--expert-quantization", "mxfp4"), "experts in mxfp4 cannot be written as compressed-tensors")):
+        for args, status, said in ((("--output-format", "gguf"), 2, "--output-format must be one of tandem, compressed-tensors, not 'gguf'"),
+                                   (("--output-format", "compressed-tensors", "--expert-quantization", "mxfp4"), 1,
+                                    "experts in mxfp4 cannot be written as compressed-tensors")):
             p = tandem("quantize", "--model-path", MODEL, "--output", os.path.join(self.at, "refused"), *args)
-            self.assertEqual(p.returncode, 1)
+            self.assertEqual(p.returncode, status)
             self.assertIn(said, p.stderr)
         p = tandem("quantize", "--model-path", MODEL, "--output", self.main)
         self.assertIn("holds the output of another model or of other options", p.stderr)

@@ -20,7 +20,9 @@
  *
  * Environment: TD_STANDIN_SEED (of delays, 1), TD_STANDIN_DEVICES (2), TD_STANDIN_MEMORY (bytes of a card, 2 GiB),
  * TD_STANDIN_SOC (Ascend910B4), TD_STANDIN_CANN (9.0.0), TD_STANDIN_POLL_MS (1000: how long a callback may lie unfetched),
- * TD_STANDIN_DELAY_US (100: the longest delay, 0 none).
+ * TD_STANDIN_DELAY_US (100: the longest delay, 0 none), TD_STANDIN_FAIL=n (the n-th call that can fail for no fault of the
+ * caller fails; 0: their number is printed by aclFinalize), TD_STANDIN_FAIL_OP=n (the n-th kernel or copy that comes up on
+ * a stream fails).
  */
 #ifndef TD_TESTS_ASCEND_STANDIN_H
 #define TD_TESTS_ASCEND_STANDIN_H
@@ -54,6 +56,11 @@ STANDIN_EXPORT _Noreturn void standin_refuse(const char *document, const char *f
 /** A failure that is nobody's fault, for aclGetRecentErrMsg of this thread. @return status */
 STANDIN_EXPORT td_acl_status standin_fail(td_acl_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/** The caller asks before it does anything: whether TD_STANDIN_FAIL wants this call to fail. Sets the words for
+ * aclGetRecentErrMsg. */
+STANDIN_EXPORT bool standin_fails(const char *call);
+/** The same for an operation that comes up on a stream, and TD_STANDIN_FAIL_OP. */
+bool                    standin_op_fails(void);
 STANDIN_EXPORT uint64_t standin_setting(const char *variable, uint64_t otherwise);
 
 /* ---- the lock, and order ------------------------------------------------------------------------ */
@@ -162,6 +169,7 @@ struct standin_stream {
     pthread_cond_t         more, less;
     standin_entry         *first, *last;
     uint32_t               enqueued, done;
+    td_acl_status          failure; /* of an operation since the last synchronisation */
     bool                   closing, alive;
     uint32_t               line;
     standin_clock          clock;
@@ -212,7 +220,7 @@ void                standin_op_unref(standin_op *op); /* under the lock */
 /* standin_stream.c, for standin_runtime.c and standin_graph.c; all take the lock unless it says otherwise */
 standin_stream *standin_stream_new(standin_context *c);
 void            standin_stream_delete(standin_stream *s);
-void            standin_stream_wait(standin_stream *s);
+td_acl_status   standin_stream_wait(standin_stream *s);
 void            standin_enqueue(standin_stream *s, standin_op *op); /* under the lock */
 td_acl_status   standin_subscribe(uint64_t thread, standin_stream *s);
 td_acl_status   standin_unsubscribe(uint64_t thread, standin_stream *s);

@@ -72,7 +72,12 @@ uint64_t standin_random(standin_stream *s) { /* xorshift64* */
 void standin_run_op(standin_op *op, standin_stream *s) {
     uint64_t longest = standin_setting("TD_STANDIN_DELAY_US", 100), r = standin_random(s);
     if (longest && r >> 62 == 0) usleep((useconds_t)(r % (longest + 1)));
-    op->run(op, s);
+    /* What runs behind a failed operation runs: streams go on by default (runtime 06 aclrtSetStreamFailureMode). */
+    bool can_fail = op->kind == STANDIN_OP_KERNEL || (op->kind == STANDIN_OP_COPY && op->n_uses && op->uses[0].bytes > 8);
+    if (can_fail && standin_op_fails())
+        s->failure = TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    else
+        op->run(op, s);
 }
 
 static void *serve(void *arg) {
@@ -111,12 +116,15 @@ standin_stream *standin_stream_new(standin_context *c) {
     return s;
 }
 
-void standin_stream_wait(standin_stream *s) {
+td_acl_status standin_stream_wait(standin_stream *s) {
     standin_lock();
     uint32_t until = s->enqueued;
     while (s->done < until) pthread_cond_wait(&progress, &lock);
     standin_host_saw(&s->clock);
+    td_acl_status failure = s->failure;
+    s->failure = TD_ACL_SUCCESS;
     standin_unlock();
+    return failure == TD_ACL_SUCCESS ? failure : standin_fail(failure, "an operation of the stream has failed");
 }
 
 void standin_stream_delete(standin_stream *s) {

@@ -454,6 +454,10 @@ static void callback_obeys(ascend_rig *r) {
 static void callback_unsubscribed(ascend_rig *r) {
     ignore(r->acl->aclrtLaunchCallback(counts, NULL, TD_ACL_CALLBACK_BLOCK, r->stream));
 }
+static void callback_captured_unsubscribed(ascend_rig *r) {
+    TRY(r->acl->aclmdlRICaptureBegin(r->stream, TD_ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL));
+    ignore(r->acl->aclrtLaunchCallback(counts, NULL, TD_ACL_CALLBACK_BLOCK, r->stream));
+}
 static void callback_unpolled(ascend_rig *r) {
     setenv("TD_STANDIN_POLL_MS", "50", 1);
     TRY(r->acl->aclrtSubscribeReport((uint64_t)pthread_self(),
@@ -735,6 +739,7 @@ static const rule RULES[] = {
     BREAKS(callback_synchronises, "aclrtSynchronizeStream in a callback"),
     {"callback_obeys", callback_obeys, 0, ""},
     BREAKS(callback_unsubscribed, "on a stream to which no thread has subscribed"),
+    BREAKS(callback_captured_unsubscribed, "on a stream to which no thread has subscribed"),
     BREAKS(callback_unpolled, "does not call aclrtProcessReport in a loop"),
     BREAKS(two_subscribers, "one stream has one thread"),
     BREAKS(subscriber_of_two_cards, "a thread serves one device"),

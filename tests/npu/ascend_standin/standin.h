@@ -225,7 +225,7 @@ void            standin_enqueue(standin_stream *s, standin_op *op); /* under the
 td_acl_status   standin_subscribe(uint64_t thread, standin_stream *s);
 td_acl_status   standin_unsubscribe(uint64_t thread, standin_stream *s);
 td_acl_status   standin_process_report(int32_t timeout_ms);
-standin_op     *standin_callback_op(td_acl_callback fn, void *arg, td_acl_blocking blocking);
+standin_op     *standin_callback_op(standin_stream *s, td_acl_callback fn, void *arg, td_acl_blocking blocking);
 bool            standin_in_callback(void);
 standin_op     *standin_record_op(standin_event *e);
 standin_op     *standin_wait_op(standin_event *e);

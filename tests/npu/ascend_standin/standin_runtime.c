@@ -609,10 +609,10 @@ td_acl_status aclrtProcessReport(int32_t timeout_ms) {
 td_acl_status aclrtLaunchCallback(td_acl_callback fn, void *arg, td_acl_blocking blocking, td_acl_stream stream) {
     standin_enter("aclrtLaunchCallback", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclrtLaunchCallback");
-    if (!s->is_subscribed && !s->capture)
+    if (!s->is_subscribed)
         standin_refuse("runtime 12 aclrtLaunchCallback",
                        "a callback is launched on a stream to which no thread has subscribed");
     if (standin_fails("aclrtLaunchCallback")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
-    standin_submit(s, standin_callback_op(fn, arg, blocking));
+    standin_submit(s, standin_callback_op(s, fn, arg, blocking));
     return TD_ACL_SUCCESS;
 }

@@ -354,16 +354,18 @@ typedef struct {
     td_acl_callback fn;
     void           *arg;
     bool            blocks;
+    standin_stream *bound; /* where it was launched: a capture keeps its thread, whatever stream it is run on */
 } callback;
 
 static void run_callback(standin_op *op, standin_stream *s) {
     const callback *c = op->payload;
     report         *r = calloc(1, sizeof *r);
+    (void)s;
     struct timespec until;
     uint64_t        patience = standin_setting("TD_STANDIN_POLL_MS", 1000);
-    *r = (report){.fn = c->fn, .arg = c->arg, .stream = s, .holders = 2};
+    *r = (report){.fn = c->fn, .arg = c->arg, .stream = c->bound, .holders = 2};
     standin_lock();
-    subscriber *to = s->is_subscribed ? subscriber_of(s->subscriber) : NULL;
+    subscriber *to = c->bound->is_subscribed ? subscriber_of(c->bound->subscriber) : NULL;
     if (!to)
         standin_refuse("runtime 12 aclrtLaunchCallback",
                        "a callback has come up on a stream to which no thread has subscribed");
@@ -372,7 +374,7 @@ static void run_callback(standin_op *op, standin_stream *s) {
     else
         to->first = r;
     to->last = r;
-    s->callbacks++;
+    c->bound->callbacks++;
     pthread_cond_broadcast(&progress);
     after(&until, patience);
     while (!r->begun) {
@@ -389,10 +391,10 @@ static void run_callback(standin_op *op, standin_stream *s) {
     standin_unlock();
 }
 
-standin_op *standin_callback_op(td_acl_callback fn, void *arg, td_acl_blocking blocking) {
+standin_op *standin_callback_op(standin_stream *s, td_acl_callback fn, void *arg, td_acl_blocking blocking) {
     standin_op *op = standin_op_new("aclrtLaunchCallback", STANDIN_OP_CALLBACK, run_callback);
     callback   *c = calloc(1, sizeof *c);
-    *c = (callback){fn, arg, blocking == TD_ACL_CALLBACK_BLOCK};
+    *c = (callback){fn, arg, blocking == TD_ACL_CALLBACK_BLOCK, s};
     op->payload = c;
     op->drop = drop_payload;
     return op;

@@ -345,19 +345,21 @@ static void copy_over_its_limit(ascend_rig *r) {
     ignore(
         r->acl->aclrtMemcpyAsync(rig_alloc(r, 128), 64, rig_pinned(r, 128), 128, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
 }
+static void hold_stream(ascend_rig *r) { /* for ever */
+    const uint64_t zero = 0;
+    TRY(r->acl->aclrtValueWait(rig_upload(r, &zero, sizeof zero), 1, TD_ACL_STREAM_WAIT_VALUE_EQ, r->stream));
+}
 static void copy_under_way(ascend_rig *r) {
     void *device = rig_alloc(r, 64), *pinned = rig_pinned(r, 64);
     char  here[64];
-    setenv("TD_STANDIN_DELAY_US", "100000", 1);
-    for (int i = 0; i < 50; i++)
-        TRY(r->acl->aclrtMemcpyAsync(device, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
+    hold_stream(r);
+    TRY(r->acl->aclrtMemcpyAsync(device, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
     ignore(r->acl->aclrtMemcpy(here, 64, device, 64, TD_ACL_MEMCPY_DEVICE_TO_HOST));
 }
 static void free_under_way(ascend_rig *r) {
     void *device = rig_alloc(r, 64), *pinned = rig_pinned(r, 64);
-    setenv("TD_STANDIN_DELAY_US", "100000", 1);
-    for (int i = 0; i < 50; i++)
-        TRY(r->acl->aclrtMemcpyAsync(device, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
+    hold_stream(r);
+    TRY(r->acl->aclrtMemcpyAsync(device, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
     ignore(r->acl->aclrtFree(device));
 }
 static void free_twice(ascend_rig *r) {

@@ -244,7 +244,7 @@ typedef struct {
     uint64_t thread;
     int32_t  device;
     uint32_t n_streams;
-    bool     polls; /* in aclrtProcessReport now */
+    bool     polls; /* in aclrtProcessReport now, or in a callback */
     report  *first, *last;
 } subscriber;
 
@@ -329,8 +329,8 @@ td_acl_status standin_process_report(int32_t timeout_ms) {
     int late = 0;
     while (!mine->first && !late && mine->n_streams) late = pthread_cond_timedwait(&progress, &lock, &until) == ETIMEDOUT;
     report *r = mine->first;
-    mine->polls = false;
     if (!r) {
+        mine->polls = false;
         standin_unlock();
         return standin_fail(TD_ACL_ERROR_WAIT_CALLBACK_TIMEOUT, "no callback came");
     }
@@ -342,6 +342,7 @@ td_acl_status standin_process_report(int32_t timeout_ms) {
     r->fn(r->arg);
     in_callback = false;
     standin_lock();
+    mine->polls = false;
     r->finished = true;
     r->stream->callbacks--;
     let_go(r);
@@ -362,7 +363,7 @@ static void run_callback(standin_op *op, standin_stream *s) {
     report         *r = calloc(1, sizeof *r);
     (void)s;
     struct timespec until;
-    uint64_t        patience = standin_setting("TD_STANDIN_POLL_MS", 1000);
+    uint64_t        patience = standin_setting("TD_STANDIN_POLL_MS", 5000);
     *r = (report){.fn = c->fn, .arg = c->arg, .stream = c->bound, .holders = 2};
     standin_lock();
     subscriber *to = c->bound->is_subscribed ? subscriber_of(c->bound->subscriber) : NULL;

@@ -166,7 +166,7 @@ typedef struct standin_entry {
 struct standin_stream {
     standin_context       *context;
     pthread_t              thread;
-    pthread_cond_t         more, less;
+    pthread_cond_t         more;
     standin_entry         *first, *last;
     uint32_t               enqueued, done;
     td_acl_status          failure; /* of an operation since the last synchronisation */
@@ -206,7 +206,6 @@ typedef enum {
 
 /** The first line of every function. @return the thread's context, or NULL where the kind needs none and there is none. */
 STANDIN_EXPORT standin_context *standin_enter(const char *call, int kind);
-void                            standin_context_set(standin_context *c);
 /** A live stream of the thread's context. */
 STANDIN_EXPORT standin_stream *standin_stream_of(td_acl_stream stream, const char *call);
 

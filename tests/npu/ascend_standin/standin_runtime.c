@@ -81,10 +81,6 @@ static uint32_t n_devices(void) {
     return (uint32_t)standin_setting("TD_STANDIN_DEVICES", 2);
 }
 
-void standin_context_set(standin_context *c) {
-    current = c;
-}
-
 standin_context *standin_enter(const char *call, int kind) {
     if (!started) standin_refuse("runtime 02 aclInit", "%s before aclInit", call);
     if (kind & STANDIN_NOT_IN_CALLBACK && standin_in_callback())

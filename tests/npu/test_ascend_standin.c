@@ -211,6 +211,60 @@ static void gates_and_rope(void **state) {
     GIVE_BACK(dx, dg, dq, dc, ds, dt);
 }
 
+/* Rows by index, written by index, cast, added, and the largest of them. */
+static void small_operations(void **state) {
+    enum { TABLE = 9, N = 3, H = 32, K = 5 };
+    td_bf16       table[TABLE][H], rows[N][H], again[N][H], half[N][H];
+    float         wide[N][H], twice_wide[N][H], best[N][K];
+    int64_t       at[N][K];
+    const int32_t ids[N] = {7, 0, 7}, to[N] = {4, 8, 1};
+    float         two = 2;
+    (void)state;
+    fill(&table[0][0], TABLE * H);
+    void *dt = rig_upload(&rig, table, sizeof table), *di = rig_upload(&rig, ids, sizeof ids),
+         *dto = rig_upload(&rig, to, sizeof to), *dr = rig_alloc(&rig, sizeof rows), *dg = rig_alloc(&rig, sizeof rows),
+         *dw = rig_alloc(&rig, sizeof wide), *ds = rig_alloc(&rig, sizeof wide), *dh = rig_alloc(&rig, sizeof half),
+         *db = rig_alloc(&rig, sizeof best), *da = rig_alloc(&rig, sizeof at);
+    td_acl_tensor *tt = T2(&rig, dt, TD_ACL_BF16, TABLE, H), *tr = T2(&rig, dr, TD_ACL_BF16, N, H),
+                  *tw = T2(&rig, dw, TD_ACL_FLOAT, N, H), *ts = T2(&rig, ds, TD_ACL_FLOAT, N, H);
+    td_acl_scalar *alpha = rig.acl->aclCreateScalar(&two, TD_ACL_FLOAT);
+    RUN(&rig, aclnnEmbedding, tt, T1(&rig, di, TD_ACL_INT32, N), tr);
+    RUN(&rig, aclnnGatherV2, tt, 0, T1(&rig, di, TD_ACL_INT32, N), T2(&rig, dg, TD_ACL_BF16, N, H));
+    RUN(&rig, aclnnCast, tr, TD_ACL_FLOAT, tw);
+    RUN(&rig, aclnnAdd, tw, tr, alpha, ts);
+    RUN(&rig, aclnnCast, ts, TD_ACL_BF16, T2(&rig, dh, TD_ACL_BF16, N, H));
+    RUN(&rig, aclnnTopk, ts, K, -1, true, true, T2(&rig, db, TD_ACL_FLOAT, N, K), T2(&rig, da, TD_ACL_INT64, N, K));
+    RUN(&rig, aclnnScatterNdUpdate, tt, T2(&rig, dto, TD_ACL_INT32, N, 1), T2(&rig, dh, TD_ACL_BF16, N, H));
+    rig_download(&rig, rows, dr, sizeof rows);
+    rig_download(&rig, again, dg, sizeof again);
+    rig_download(&rig, wide, dw, sizeof wide);
+    rig_download(&rig, twice_wide, ds, sizeof twice_wide);
+    rig_download(&rig, half, dh, sizeof half);
+    rig_download(&rig, best, db, sizeof best);
+    rig_download(&rig, at, da, sizeof at);
+    td_bf16 after[TABLE][H];
+    rig_download(&rig, after, dt, sizeof after);
+    for (int r = 0; r < N; r++) {
+        assert_memory_equal(rows[r], table[ids[r]], sizeof rows[r]);
+        assert_memory_equal(again[r], table[ids[r]], sizeof rows[r]);
+        assert_memory_equal(after[to[r]], half[r], sizeof half[r]);
+        for (int i = 0; i < H; i++) {
+            assert_true(wide[r][i] == td_bf16_to_f32(rows[r][i]) && twice_wide[r][i] == 3 * wide[r][i]);
+            assert_int_equal(half[r][i], td_f32_to_bf16(twice_wide[r][i]));
+        }
+        for (int j = 0; j < K; j++) {
+            int above = 0;
+            for (int i = 0; i < H; i++)
+                above += twice_wide[r][i] > best[r][j] || (twice_wide[r][i] == best[r][j] && i < at[r][j]);
+            assert_int_equal(above, j);
+            assert_true(twice_wide[r][at[r][j]] == best[r][j]);
+        }
+    }
+    assert_memory_equal(after[0], table[0], sizeof after[0]);
+    TRY(rig.acl->aclDestroyScalar(alpha));
+    GIVE_BACK(dt, di, dto, dr, dg, dw, ds, dh, db, da);
+}
+
 /* ---- routers ----------------------------------------------------------------------------------- */
 
 static void routers(void **state) {
@@ -325,6 +379,89 @@ static void grouped_attention(void **state) {
         }
     TRY(rig.acl->aclDestroyTensorList(lk));
     GIVE_BACK(dk, dv, dq, dm, ds, dt, kc, vc, o);
+}
+
+/* MLA: two sequences that generate, against the latent itself (BSND, pages, rope apart), and a prompt of five rows with keys
+ * of its own (TND). */
+static void latent_attention(void **state) {
+    enum { HEADS = 4, D = 512, R = 64, BLOCK = 128, PAGES = 4, SEQ = 2, TABLE = 2, ROWS = 5, H2 = 2, D2 = 128 };
+    static td_bf16 latent[PAGES][BLOCK][D], rope[PAGES][BLOCK][R], q[SEQ][HEADS][D], qr[SEQ][HEADS][R], out[SEQ][HEADS][D];
+    static td_bf16 k2[ROWS][H2][D2], v2[ROWS][H2][D2], kr2[ROWS][H2][R], q2[ROWS][H2][D2], qr2[ROWS][H2][R],
+        out2[ROWS][H2][D2];
+    static uint8_t mask[2048][2048];
+    const int32_t  table[SEQ][TABLE] = {{2, 0}, {3, 1}};
+    const int64_t  keys[SEQ] = {130, 7}, rows[] = {ROWS};
+    char           bsnd[] = "BSND", tnd[] = "TND";
+    (void)state;
+    fill(&latent[0][0][0], sizeof latent / 2);
+    fill(&rope[0][0][0], sizeof rope / 2);
+    fill(&q[0][0][0], sizeof q / 2);
+    fill(&qr[0][0][0], sizeof qr / 2);
+    void *dl = rig_upload(&rig, latent, sizeof latent), *dr = rig_upload(&rig, rope, sizeof rope),
+         *dq = rig_upload(&rig, q, sizeof q), *dqr = rig_upload(&rig, qr, sizeof qr),
+         *dt = rig_upload(&rig, table, sizeof table), *o = rig_alloc(&rig, sizeof out);
+    td_acl_tensor      *cache = T3(&rig, dl, TD_ACL_BF16, PAGES, BLOCK, D);
+    td_acl_tensor_list *lk = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){cache}, 1);
+    td_acl_int_array   *ak = rig.acl->aclCreateIntArray(keys, SEQ), *ar = rig.acl->aclCreateIntArray(rows, 1);
+    RUN(&rig, aclnnFusedInferAttentionScoreV3, T4(&rig, dq, TD_ACL_BF16, SEQ, 1, HEADS, D), lk, lk, NULL, NULL, NULL, ak,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, T2(&rig, dt, TD_ACL_INT32, SEQ, TABLE), NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, T4(&rig, dqr, TD_ACL_BF16, SEQ, 1, HEADS, R), T3(&rig, dr, TD_ACL_BF16, PAGES, BLOCK, R), NULL,
+        HEADS, 0.06, 0, 0, bsnd, 1, 0, 0, BLOCK, 0, false, 0, 0, T4(&rig, o, TD_ACL_BF16, SEQ, 1, HEADS, D), NULL);
+    rig_download(&rig, out, o, sizeof out);
+    for (int b = 0; b < SEQ; b++)
+        for (int h = 0; h < HEADS; h++) {
+            double p[130], total = 0, want[D] = {0};
+            for (int j = 0; j < keys[b]; j++) {
+                const td_bf16 *c = latent[table[b][j / BLOCK]][j % BLOCK], *r = rope[table[b][j / BLOCK]][j % BLOCK];
+                double         dot = 0;
+                for (int i = 0; i < D; i++) dot += (double)td_bf16_to_f32(q[b][h][i]) * td_bf16_to_f32(c[i]);
+                for (int i = 0; i < R; i++) dot += (double)td_bf16_to_f32(qr[b][h][i]) * td_bf16_to_f32(r[i]);
+                total += p[j] = exp(dot * 0.06);
+            }
+            for (int j = 0; j < keys[b]; j++)
+                for (int i = 0; i < D; i++)
+                    want[i] += p[j] / total * td_bf16_to_f32(latent[table[b][j / BLOCK]][j % BLOCK][i]);
+            for (int i = 0; i < D; i++) assert_near(td_bf16_to_f32(out[b][h][i]), want[i], 4, "absorbed", (size_t)i);
+        }
+    TRY(rig.acl->aclDestroyTensorList(lk));
+    GIVE_BACK(dl, dr, dq, dqr, dt, o);
+
+    fill(&k2[0][0][0], sizeof k2 / 2);
+    fill(&v2[0][0][0], sizeof v2 / 2);
+    fill(&kr2[0][0][0], sizeof kr2 / 2);
+    fill(&q2[0][0][0], sizeof q2 / 2);
+    fill(&qr2[0][0][0], sizeof qr2 / 2);
+    for (int i = 0; i < 2048; i++) memset(mask[i] + i + 1, 1, (size_t)(2047 - i));
+    void *dk2 = rig_upload(&rig, k2, sizeof k2), *dv2 = rig_upload(&rig, v2, sizeof v2),
+         *dkr2 = rig_upload(&rig, kr2, sizeof kr2), *dq2 = rig_upload(&rig, q2, sizeof q2),
+         *dqr2 = rig_upload(&rig, qr2, sizeof qr2), *dm = rig_upload(&rig, mask, sizeof mask),
+         *o2 = rig_alloc(&rig, sizeof out2);
+    td_acl_tensor_list *l2 =
+        rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){T3(&rig, dk2, TD_ACL_BF16, ROWS, H2, D2)}, 1);
+    td_acl_tensor_list *m2 =
+        rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){T3(&rig, dv2, TD_ACL_BF16, ROWS, H2, D2)}, 1);
+    RUN(&rig, aclnnFusedInferAttentionScoreV3, T3(&rig, dq2, TD_ACL_BF16, ROWS, H2, D2), l2, m2, NULL,
+        T2(&rig, dm, TD_ACL_BOOL, 2048, 2048), ar, ar, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, T3(&rig, dqr2, TD_ACL_BF16, ROWS, H2, R),
+        T3(&rig, dkr2, TD_ACL_BF16, ROWS, H2, R), NULL, H2, 0.07, 0, 0, tnd, H2, 3, 0, 0, 0, false, 0, 0,
+        T3(&rig, o2, TD_ACL_BF16, ROWS, H2, D2), NULL);
+    rig_download(&rig, out2, o2, sizeof out2);
+    for (int t = 0; t < ROWS; t++)
+        for (int h = 0; h < H2; h++) {
+            double p[ROWS], total = 0, want[D2] = {0};
+            for (int j = 0; j <= t; j++) {
+                double dot = 0;
+                for (int i = 0; i < D2; i++) dot += (double)td_bf16_to_f32(q2[t][h][i]) * td_bf16_to_f32(k2[j][h][i]);
+                for (int i = 0; i < R; i++) dot += (double)td_bf16_to_f32(qr2[t][h][i]) * td_bf16_to_f32(kr2[j][h][i]);
+                total += p[j] = exp(dot * 0.07);
+            }
+            for (int j = 0; j <= t; j++)
+                for (int i = 0; i < D2; i++) want[i] += p[j] / total * td_bf16_to_f32(v2[j][h][i]);
+            for (int i = 0; i < D2; i++) assert_near(td_bf16_to_f32(out2[t][h][i]), want[i], 4, "expanded", (size_t)i);
+        }
+    TRY(rig.acl->aclDestroyTensorList(l2));
+    TRY(rig.acl->aclDestroyTensorList(m2));
+    GIVE_BACK(dk2, dv2, dkr2, dq2, dqr2, dm, o2);
 }
 
 /* ---- the runtime ------------------------------------------------------------------------------- */
@@ -487,16 +624,10 @@ static void two_cards(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quantised_products),
-        cmocka_unit_test(float_products),
-        cmocka_unit_test(norms_and_codes),
-        cmocka_unit_test(gates_and_rope),
-        cmocka_unit_test(routers),
-        cmocka_unit_test(grouped_attention),
-        cmocka_unit_test(replays_by_address),
-        cmocka_unit_test(callbacks_in_order),
-        cmocka_unit_test(values_hold_streams),
-        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(quantised_products), cmocka_unit_test(float_products),      cmocka_unit_test(norms_and_codes),
+        cmocka_unit_test(gates_and_rope),     cmocka_unit_test(small_operations),    cmocka_unit_test(routers),
+        cmocka_unit_test(grouped_attention),  cmocka_unit_test(latent_attention),    cmocka_unit_test(replays_by_address),
+        cmocka_unit_test(callbacks_in_order), cmocka_unit_test(values_hold_streams), cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(two_cards),
     };
     return cmocka_run_group_tests(tests, start, stop);

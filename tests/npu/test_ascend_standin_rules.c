@@ -345,19 +345,21 @@ static void copy_over_its_limit(ascend_rig *r) {
     ignore(
         r->acl->aclrtMemcpyAsync(rig_alloc(r, 128), 64, rig_pinned(r, 128), 128, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
 }
+static void hold_stream(ascend_rig *r) { /* for ever */
+    const uint64_t zero = 0;
+    TRY(r->acl->aclrtValueWait(rig_upload(r, &zero, sizeof zero), 1, TD_ACL_STREAM_WAIT_VALUE_EQ, r->stream));
+}
 static void copy_under_way(ascend_rig *r) {
     void *device = rig_alloc(r, 64), *pinned = rig_pinned(r, 64);
     char  here[64];
-    setenv("TD_STANDIN_DELAY_US", "100000", 1);
-    for (int i = 0; i < 50; i++)
-        TRY(r->acl->aclrtMemcpyAsync(device, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
+    hold_stream(r);
+    TRY(r->acl->aclrtMemcpyAsync(device, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
     ignore(r->acl->aclrtMemcpy(here, 64, device, 64, TD_ACL_MEMCPY_DEVICE_TO_HOST));
 }
 static void free_under_way(ascend_rig *r) {
     void *device = rig_alloc(r, 64), *pinned = rig_pinned(r, 64);
-    setenv("TD_STANDIN_DELAY_US", "100000", 1);
-    for (int i = 0; i < 50; i++)
-        TRY(r->acl->aclrtMemcpyAsync(device, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
+    hold_stream(r);
+    TRY(r->acl->aclrtMemcpyAsync(device, 64, pinned, 64, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
     ignore(r->acl->aclrtFree(device));
 }
 static void free_twice(ascend_rig *r) {
@@ -452,6 +454,10 @@ static void callback_obeys(ascend_rig *r) {
     rig_close(r);
 }
 static void callback_unsubscribed(ascend_rig *r) {
+    ignore(r->acl->aclrtLaunchCallback(counts, NULL, TD_ACL_CALLBACK_BLOCK, r->stream));
+}
+static void callback_captured_unsubscribed(ascend_rig *r) {
+    TRY(r->acl->aclmdlRICaptureBegin(r->stream, TD_ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL));
     ignore(r->acl->aclrtLaunchCallback(counts, NULL, TD_ACL_CALLBACK_BLOCK, r->stream));
 }
 static void callback_unpolled(ascend_rig *r) {
@@ -735,6 +741,7 @@ static const rule RULES[] = {
     BREAKS(callback_synchronises, "aclrtSynchronizeStream in a callback"),
     {"callback_obeys", callback_obeys, 0, ""},
     BREAKS(callback_unsubscribed, "on a stream to which no thread has subscribed"),
+    BREAKS(callback_captured_unsubscribed, "on a stream to which no thread has subscribed"),
     BREAKS(callback_unpolled, "does not call aclrtProcessReport in a loop"),
     BREAKS(two_subscribers, "one stream has one thread"),
     BREAKS(subscriber_of_two_cards, "a thread serves one device"),

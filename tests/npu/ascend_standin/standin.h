@@ -19,8 +19,10 @@
  * One lock guards all bookkeeping; kernels run without it.
  *
  * Environment: TD_STANDIN_SEED (of delays, 1), TD_STANDIN_DEVICES (2), TD_STANDIN_MEMORY (bytes of a card, 2 GiB),
- * TD_STANDIN_SOC (Ascend910B4), TD_STANDIN_CANN (9.0.0), TD_STANDIN_POLL_MS (1000: how long a callback may lie unfetched),
- * TD_STANDIN_DELAY_US (100: the longest delay, 0 none).
+ * TD_STANDIN_SOC (Ascend910B4), TD_STANDIN_CANN (9.0.0), TD_STANDIN_POLL_MS (5000: how long a callback may lie unfetched),
+ * TD_STANDIN_DELAY_US (100: the longest delay, 0 none), TD_STANDIN_FAIL=n (the n-th call that can fail for no fault of the
+ * caller fails; 0: their number is printed by aclFinalize), TD_STANDIN_FAIL_OP=n (the n-th kernel or copy that comes up on
+ * a stream fails).
  */
 #ifndef TD_TESTS_ASCEND_STANDIN_H
 #define TD_TESTS_ASCEND_STANDIN_H
@@ -54,6 +56,11 @@ STANDIN_EXPORT _Noreturn void standin_refuse(const char *document, const char *f
 /** A failure that is nobody's fault, for aclGetRecentErrMsg of this thread. @return status */
 STANDIN_EXPORT td_acl_status standin_fail(td_acl_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/** The caller asks before it does anything: whether TD_STANDIN_FAIL wants this call to fail. Sets the words for
+ * aclGetRecentErrMsg. */
+STANDIN_EXPORT bool standin_fails(const char *call);
+/** The same for an operation that comes up on a stream, and TD_STANDIN_FAIL_OP. */
+bool                    standin_op_fails(void);
 STANDIN_EXPORT uint64_t standin_setting(const char *variable, uint64_t otherwise);
 
 /* ---- the lock, and order ------------------------------------------------------------------------ */
@@ -159,9 +166,10 @@ typedef struct standin_entry {
 struct standin_stream {
     standin_context       *context;
     pthread_t              thread;
-    pthread_cond_t         more, less;
+    pthread_cond_t         more;
     standin_entry         *first, *last;
     uint32_t               enqueued, done;
+    td_acl_status          failure; /* of an operation since the last synchronisation */
     bool                   closing, alive;
     uint32_t               line;
     standin_clock          clock;
@@ -198,7 +206,6 @@ typedef enum {
 
 /** The first line of every function. @return the thread's context, or NULL where the kind needs none and there is none. */
 STANDIN_EXPORT standin_context *standin_enter(const char *call, int kind);
-void                            standin_context_set(standin_context *c);
 /** A live stream of the thread's context. */
 STANDIN_EXPORT standin_stream *standin_stream_of(td_acl_stream stream, const char *call);
 
@@ -212,12 +219,12 @@ void                standin_op_unref(standin_op *op); /* under the lock */
 /* standin_stream.c, for standin_runtime.c and standin_graph.c; all take the lock unless it says otherwise */
 standin_stream *standin_stream_new(standin_context *c);
 void            standin_stream_delete(standin_stream *s);
-void            standin_stream_wait(standin_stream *s);
+td_acl_status   standin_stream_wait(standin_stream *s);
 void            standin_enqueue(standin_stream *s, standin_op *op); /* under the lock */
 td_acl_status   standin_subscribe(uint64_t thread, standin_stream *s);
 td_acl_status   standin_unsubscribe(uint64_t thread, standin_stream *s);
 td_acl_status   standin_process_report(int32_t timeout_ms);
-standin_op     *standin_callback_op(td_acl_callback fn, void *arg, td_acl_blocking blocking);
+standin_op     *standin_callback_op(standin_stream *s, td_acl_callback fn, void *arg, td_acl_blocking blocking);
 bool            standin_in_callback(void);
 standin_op     *standin_record_op(standin_event *e);
 standin_op     *standin_wait_op(standin_event *e);

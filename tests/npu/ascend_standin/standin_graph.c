@@ -124,6 +124,7 @@ td_acl_status aclmdlRICaptureBegin(td_acl_stream stream, td_acl_capture_mode mod
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureBegin");
     if (mode > TD_ACL_MODEL_RI_CAPTURE_MODE_RELAXED)
         standin_refuse("runtime 25-02 aclmdlRICaptureMode", "the capture mode %u is none of its values", mode);
+    if (standin_fails("aclmdlRICaptureBegin")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
     standin_graph *g = calloc(1, sizeof *g);
     standin_lock();
     if (s->capture) standin_refuse("runtime 15 aclmdlRICaptureBegin", "the stream is captured already");
@@ -149,6 +150,19 @@ td_acl_status aclmdlRICaptureGetInfo(td_acl_stream stream, td_acl_capture_state 
     return TD_ACL_SUCCESS;
 }
 
+static void destroy(standin_graph *g) {
+    for (size_t i = 0; i < g->n; i++) {
+        hold_memory(g->nodes[i].op, -1);
+        standin_op_unref(g->nodes[i].op);
+    }
+    for (size_t i = 0; i < g->n_branches; i++) standin_line_give(g->lines[i]);
+    free(g->nodes);
+    g->nodes = NULL;
+    g->n = 0;
+    g->alive = false;
+    alive_graphs--;
+}
+
 td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
     standin_enter("aclmdlRICaptureEnd", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureEnd");
@@ -169,9 +183,11 @@ td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
     for (size_t i = 0; i < sizeof open_captures / sizeof *open_captures; i++)
         if (open_captures[i] == g) open_captures[i] = NULL;
     g->open = false;
+    bool fails = standin_fails("aclmdlRICaptureEnd");
+    if (fails) destroy(g); /* an invalid capture leaves nothing */
     standin_unlock();
-    *graph = g;
-    return TD_ACL_SUCCESS;
+    *graph = fails ? NULL : g;
+    return fails ? TD_ACL_ERROR_RT_AICORE_EXCEPTION : TD_ACL_SUCCESS;
 }
 
 /* ---- task groups ------------------------------------------------------------------------------- */
@@ -349,8 +365,9 @@ td_acl_status aclmdlRIExecuteAsync(td_acl_graph graph, td_acl_stream stream) {
     standin_enter("aclmdlRIExecuteAsync", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclmdlRIExecuteAsync");
     standin_graph  *g = graph;
-    standin_op     *op = standin_op_new("aclmdlRIExecuteAsync", STANDIN_OP_GRAPH, run_replay);
-    replay         *r = calloc(1, sizeof *r);
+    if (standin_fails("aclmdlRIExecuteAsync")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    standin_op *op = standin_op_new("aclmdlRIExecuteAsync", STANDIN_OP_GRAPH, run_replay);
+    replay     *r = calloc(1, sizeof *r);
     standin_lock();
     if (!g || !g->alive || g->open)
         standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture is run that is not finished, or is destroyed");
@@ -379,16 +396,7 @@ td_acl_status aclmdlRIDestroy(td_acl_graph graph) {
         standin_refuse("runtime 15 aclmdlRIDestroy", "a capture is destroyed that is not finished, or was destroyed before");
     if (g->replays)
         standin_refuse("runtime dev_guide 04-01, limit 7", "a capture is destroyed while a run of it is enqueued");
-    for (size_t i = 0; i < g->n; i++) {
-        hold_memory(g->nodes[i].op, -1);
-        standin_op_unref(g->nodes[i].op);
-    }
-    for (size_t i = 0; i < g->n_branches; i++) standin_line_give(g->lines[i]);
-    free(g->nodes);
-    g->nodes = NULL;
-    g->n = 0;
-    g->alive = false;
-    alive_graphs--;
+    destroy(g);
     standin_unlock();
     return TD_ACL_SUCCESS;
 }

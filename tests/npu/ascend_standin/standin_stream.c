@@ -72,7 +72,12 @@ uint64_t standin_random(standin_stream *s) { /* xorshift64* */
 void standin_run_op(standin_op *op, standin_stream *s) {
     uint64_t longest = standin_setting("TD_STANDIN_DELAY_US", 100), r = standin_random(s);
     if (longest && r >> 62 == 0) usleep((useconds_t)(r % (longest + 1)));
-    op->run(op, s);
+    /* What runs behind a failed operation runs: streams go on by default (runtime 06 aclrtSetStreamFailureMode). */
+    bool can_fail = op->kind == STANDIN_OP_KERNEL || (op->kind == STANDIN_OP_COPY && op->n_uses && op->uses[0].bytes > 8);
+    if (can_fail && standin_op_fails())
+        s->failure = TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    else
+        op->run(op, s);
 }
 
 static void *serve(void *arg) {
@@ -111,12 +116,15 @@ standin_stream *standin_stream_new(standin_context *c) {
     return s;
 }
 
-void standin_stream_wait(standin_stream *s) {
+td_acl_status standin_stream_wait(standin_stream *s) {
     standin_lock();
     uint32_t until = s->enqueued;
     while (s->done < until) pthread_cond_wait(&progress, &lock);
     standin_host_saw(&s->clock);
+    td_acl_status failure = s->failure;
+    s->failure = TD_ACL_SUCCESS;
     standin_unlock();
+    return failure == TD_ACL_SUCCESS ? failure : standin_fail(failure, "an operation of the stream has failed");
 }
 
 void standin_stream_delete(standin_stream *s) {
@@ -236,7 +244,7 @@ typedef struct {
     uint64_t thread;
     int32_t  device;
     uint32_t n_streams;
-    bool     polls; /* in aclrtProcessReport now */
+    bool     polls; /* in aclrtProcessReport now, or in a callback */
     report  *first, *last;
 } subscriber;
 
@@ -321,8 +329,8 @@ td_acl_status standin_process_report(int32_t timeout_ms) {
     int late = 0;
     while (!mine->first && !late && mine->n_streams) late = pthread_cond_timedwait(&progress, &lock, &until) == ETIMEDOUT;
     report *r = mine->first;
-    mine->polls = false;
     if (!r) {
+        mine->polls = false;
         standin_unlock();
         return standin_fail(TD_ACL_ERROR_WAIT_CALLBACK_TIMEOUT, "no callback came");
     }
@@ -334,6 +342,7 @@ td_acl_status standin_process_report(int32_t timeout_ms) {
     r->fn(r->arg);
     in_callback = false;
     standin_lock();
+    mine->polls = false;
     r->finished = true;
     r->stream->callbacks--;
     let_go(r);
@@ -346,16 +355,18 @@ typedef struct {
     td_acl_callback fn;
     void           *arg;
     bool            blocks;
+    standin_stream *bound; /* where it was launched: a capture keeps its thread, whatever stream it is run on */
 } callback;
 
 static void run_callback(standin_op *op, standin_stream *s) {
     const callback *c = op->payload;
     report         *r = calloc(1, sizeof *r);
+    (void)s;
     struct timespec until;
-    uint64_t        patience = standin_setting("TD_STANDIN_POLL_MS", 1000);
-    *r = (report){.fn = c->fn, .arg = c->arg, .stream = s, .holders = 2};
+    uint64_t        patience = standin_setting("TD_STANDIN_POLL_MS", 5000);
+    *r = (report){.fn = c->fn, .arg = c->arg, .stream = c->bound, .holders = 2};
     standin_lock();
-    subscriber *to = s->is_subscribed ? subscriber_of(s->subscriber) : NULL;
+    subscriber *to = c->bound->is_subscribed ? subscriber_of(c->bound->subscriber) : NULL;
     if (!to)
         standin_refuse("runtime 12 aclrtLaunchCallback",
                        "a callback has come up on a stream to which no thread has subscribed");
@@ -364,7 +375,7 @@ static void run_callback(standin_op *op, standin_stream *s) {
     else
         to->first = r;
     to->last = r;
-    s->callbacks++;
+    c->bound->callbacks++;
     pthread_cond_broadcast(&progress);
     after(&until, patience);
     while (!r->begun) {
@@ -381,10 +392,10 @@ static void run_callback(standin_op *op, standin_stream *s) {
     standin_unlock();
 }
 
-standin_op *standin_callback_op(td_acl_callback fn, void *arg, td_acl_blocking blocking) {
+standin_op *standin_callback_op(standin_stream *s, td_acl_callback fn, void *arg, td_acl_blocking blocking) {
     standin_op *op = standin_op_new("aclrtLaunchCallback", STANDIN_OP_CALLBACK, run_callback);
     callback   *c = calloc(1, sizeof *c);
-    *c = (callback){fn, arg, blocking == TD_ACL_CALLBACK_BLOCK};
+    *c = (callback){fn, arg, blocking == TD_ACL_CALLBACK_BLOCK, s};
     op->payload = c;
     op->drop = drop_payload;
     return op;

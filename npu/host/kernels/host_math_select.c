@@ -6,8 +6,9 @@ const td_host_math *td_host_math_select(uint32_t features) {
 #if defined(__x86_64__)
         &td_host_math_avx512, &td_host_math_avx2,
 #endif
+        &td_host_math_scalar,
     };
-    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
-        if ((features & tables[i]->needs) == tables[i]->needs) return tables[i];
-    return &td_host_math_scalar;
+    const td_host_math *const *t = tables;
+    while ((features & (*t)->needs) != (*t)->needs) t++; /* the scalar tier needs nothing */
+    return *t;
 }

@@ -76,8 +76,8 @@ uint64_t td_bridge_bytes(const td_bridge_config *c) {
     size_t   row_bytes[N_BUFFERS];
     uint64_t sum = 0;
     buffer_rows(c, row_bytes);
-    for (int i = 0; i < N_BUFFERS; i++) sum += td_round_up(row_bytes[i] * c->max_tok, TD_PAGE_BYTES);
-    return sum * TD_BRIDGE_PARITIES + td_round_up(c->max_ports * sizeof(bells), TD_PAGE_BYTES);
+    for (int i = 0; i < N_BUFFERS; i++) sum += td_round_up(row_bytes[i] * c->max_tok, td_page_bytes());
+    return sum * TD_BRIDGE_PARITIES + td_round_up(c->max_ports * sizeof(bells), td_page_bytes());
 }
 
 /* The buffers of a slot by number. */

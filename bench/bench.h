@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-#include "core/roofline.h"
+#include "kernels/machine/roofline.h"
 #include "cpu_experts/cpu_experts.h"
 #include "npu/npu.h"
 

@@ -14,6 +14,7 @@
 #include "bench/bench_time.h"
 #include "core/log.h"
 #include "core/thread_plan.h"
+#include "kernels/kernels.h"
 #include "model/placed_model.h"
 
 #define ROUNDS   9
@@ -77,7 +78,7 @@ int main(int argc, char **argv) {
         if (n > max_tok) max_tok = n;
     }
     td_log_set_level(TD_LOG_WARNING);
-    must(td_topology_plan(number(argc, argv, 4, 1), 1, number(argc, argv, 3, 1), &plan, &machine, &err), &err);
+    must(td_topology_plan(td_kernels_here()->read, number(argc, argv, 4, 1), 1, number(argc, argv, 3, 1), &plan, &machine, &err), &err);
     must(td_pool_create(plan.experts, plan.n_experts, &experts, &err), &err);
     must(td_pool_create(plan.npu, plan.n_npu, &device, &err), &err);
     must(td_step_rows_open(&g_rows, ROWS_MAX, 1, ROWS_MAX, &err), &err);

@@ -9,8 +9,8 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/mem.h"
-#include "cpu_experts/expert_gemm.h"
-#include "quant/row_quant.h"
+#include "kernels/kernels.h"
+#include "kernels/rows/row_quant.h"
 
 #define BUFFER_BYTES ((size_t)640 << 20)
 #define ROWS_MAX     512
@@ -81,7 +81,7 @@ static td_status time_matrix(gemm *g, size_t which, const char *shape, td_error 
     g->turn = 0;
     make_rows(g);
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        bool          fast = g->kernel->needs != 0;
+        bool          fast = g->kernel != td_kernels_scalar.product[g->format];
         uint32_t      m = g->m = ROWS[i];
         td_bench_case row = {.m = m, .kernel = g->kernel->name, .calls = fast ? (uint32_t)(m <= 16 ? g->n_copies / (m < 4 ? 1 : 4) : 2) : 1, .run = run,
                              .ctx = g, .bytes = (double)(g->n_tiles * g->tile_bytes), .ops = 2.0 * (double)(n * k) * m};
@@ -115,8 +115,8 @@ static bool any_wanted(const td_bench *b) {
         if (td_bench_wanted(b, all)) return true;
     }
     for (int f = 0; f < TD_EXPERT_FORMATS; f++)
-        for (const td_gemm_kernel *const *k = td_gemm_list((td_expert_format)f); *k; k++)
-            if (td_bench_wanted(b, (*k)->name)) return true;
+        for (const td_kernels *const *t = td_kernels_all; *t; t++)
+            if (td_bench_wanted(b, (*t)->product[f]->name)) return true;
     return false;
 }
 
@@ -139,9 +139,9 @@ td_status td_bench_expert_kernels(td_bench *b, td_error *err) {
     if (st == TD_OK) td_pool_run(b->pool, fill, tiles, BUFFER_BYTES >> 20);
     g.tiles = tiles, g.x = x, g.out = out;
     for (g.format = 0; g.format < TD_EXPERT_FORMATS; g.format++)
-        for (const td_gemm_kernel *const *k = td_gemm_list(g.format); *k && st == TD_OK; k++) {
-            if ((*k)->needs & ~td_cpu_features()) continue;
-            g.kernel = *k;
+        for (const td_kernels *const *t = td_kernels_all; *t && st == TD_OK; t++) {
+            if ((*t)->needs & ~td_cpu_features() || !td_kernels_own(*t, &(*t)->product[g.format])) continue;
+            g.kernel = (*t)->product[g.format];
             st = time_kernel(&g, err);
         }
     td_mem_unmap(tiles, BUFFER_BYTES);

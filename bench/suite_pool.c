@@ -12,6 +12,7 @@
 #include "core/mem.h"
 #include "core/signal_word.h"
 #include "core/thread_plan.h"
+#include "kernels/kernels.h"
 
 #define RUNS         20000 /* of a round */
 #define SLEEPY_RUNS  20
@@ -24,7 +25,7 @@ static void nothing(void *ctx, uint32_t item, const td_worker *w) { (void)ctx, (
 
 /* Two workers raise a number in turn: item 0 from even values, item 1 from odd ones. */
 typedef struct {
-    _Alignas(TD_CACHE_LINE) _Atomic uint32_t value;
+    _Alignas(TD_CPU_LINE) _Atomic uint32_t value;
 } line;
 
 static void play(void *ctx, uint32_t item, const td_worker *w) {
@@ -70,7 +71,7 @@ static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
     td_pool              *pool;
     double                trip[TD_BENCH_ROUNDS_MAX], few[TD_BENCH_ROUNDS_MAX], many[TD_BENCH_ROUNDS_MAX], sleepy[TD_BENCH_ROUNDS_MAX];
     uint32_t              rounds = b->o->rounds;
-    TD_TRY(td_topology_plan(threads, b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan, &machine, err));
+    TD_TRY(td_topology_plan(td_kernels_here()->read, threads, b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan, &machine, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &pool, err));
     td_pool_pin_caller(pool);
     for (uint32_t i = 0; i < rounds; i++) {

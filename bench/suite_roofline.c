@@ -4,8 +4,8 @@
 
 #include "bench/bench.h"
 #include "bench/bench_time.h"
-#include "core/cpu.h"
 #include "core/error.h"
+#include "kernels/kernels.h"
 
 #define PAIR_S 0.2 /* of a round over all pairs */
 
@@ -21,7 +21,7 @@ static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
     td_machine            machine;
     td_pool              *pool;
     td_roofline          *r;
-    TD_TRY(td_topology_plan(threads, b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan, &machine, err));
+    TD_TRY(td_topology_plan(td_kernels_here()->read, threads, b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan, &machine, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &pool, err));
     td_pool_pin_caller(pool);
     td_status st = td_roofline_open(pool, (size_t)1 << 30, &r, err);
@@ -29,7 +29,8 @@ static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
         td_bench_print_bound(b, "memory", threads, "read", median_of(b, r, td_roofline_read), 0);
         td_bench_print_bound(b, "registers", threads, "int8", 0, median_of(b, r, td_roofline_int8));
         td_bench_print_bound(b, "registers", threads, "f32", 0, median_of(b, r, td_roofline_f32));
-        if (td_cpu_features() & TD_CPU_AVX512BF16) td_bench_print_bound(b, "registers", threads, "bf16", 0, median_of(b, r, td_roofline_bf16));
+        double bf16 = median_of(b, r, td_roofline_bf16);
+        if (bf16 > 0) td_bench_print_bound(b, "registers", threads, "bf16", 0, bf16);
         td_roofline_close(r);
     }
     td_pool_destroy(pool);
@@ -61,7 +62,7 @@ static td_status measure_nodes(td_bench *b, td_error *err) {
     if (!n) return td_fail(err, TD_ENOMEM, "out of memory to measure the nodes");
     td_status st = td_topology_read(&n->topology, err);
     if (!n->topology.is_real) rounds = 0;
-    for (uint32_t r = 0; r < rounds && st == TD_OK; r++) st = td_node_bandwidth_measure(&n->topology, PAIR_S, &n->round[r], err);
+    for (uint32_t r = 0; r < rounds && st == TD_OK; r++) st = td_node_bandwidth_measure(&n->topology, td_kernels_here()->read, PAIR_S, &n->round[r], err);
     if (st == TD_OK && rounds) print_pairs(b, n, rounds);
     free(n);
     return st;

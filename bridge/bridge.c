@@ -26,8 +26,8 @@ typedef struct {
 /* The two words of a port in pinned memory, each on a line of its own: the device spins on one while the expert tier writes
  * the other. */
 typedef struct {
-    _Alignas(TD_CACHE_LINE) td_bell filled; /* the device rings it: the slot is filled */
-    _Alignas(TD_CACHE_LINE) td_bell summed; /* the expert thread does: the sums that its collect takes are there */
+    _Alignas(TD_CPU_LINE) td_bell filled; /* the device rings it: the slot is filled */
+    _Alignas(TD_CPU_LINE) td_bell summed; /* the expert thread does: the sums that its collect takes are there */
 } bells;
 
 struct td_bridge_port {
@@ -258,7 +258,7 @@ td_status td_bridge_open(const td_bridge_config *c, td_bridge **out, td_error *e
     if (!c->top_k || c->max_deferred >= c->top_k)
         return td_fail(err, TD_EINVAL, "at most %u of %u experts per token can be deferred, not %u",
                        c->top_k ? c->top_k - 1 : 0, c->top_k, c->max_deferred);
-    td_bridge *b = aligned_alloc(TD_CACHE_LINE, td_round_up(sizeof *b, TD_CACHE_LINE));
+    td_bridge *b = aligned_alloc(TD_CPU_LINE, td_round_up(sizeof *b, TD_CPU_LINE));
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for the bridge");
     memset(b, 0, sizeof *b);
     b->c = *c;

@@ -10,6 +10,7 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "kernels/kernels.h"
 
 #define EXIT_USAGE 2
 #define TRACE_BYTES  ((uint64_t)1 << 30)
@@ -122,7 +123,7 @@ static int parse_options(int argc, char **argv, td_bench_options *o) {
 static td_status run_suite(const suite *s, const td_bench_options *o, td_error *err) {
     static td_thread_plan plan;
     td_bench              b = {.o = o, .bench = s->name};
-    TD_TRY(td_topology_plan(o->threads, o->subpool_count, 0, &plan, &b.machine, err));
+    TD_TRY(td_topology_plan(td_kernels_here()->read, o->threads, o->subpool_count, 0, &plan, &b.machine, err));
     b.available_bytes = b.machine.available_bytes;
     TD_TRY(td_bench_check_memory(&b, "what measures the read bandwidth", BUFFER_BYTES, err));
     b.available_bytes -= BUFFER_BYTES;

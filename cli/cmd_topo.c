@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/thread_plan.h"
+#include "kernels/kernels.h"
 
 #define EXIT_USAGE 2
 #define MEASURE_S  0.5 /* longer than a start: this is what people look at */
@@ -86,7 +87,7 @@ static int parse_options(int argc, char **argv, options *o) {
 
 static td_status find_facts(const options *o, facts *f, td_error *err) {
     TD_TRY(td_topology_read(&f->topology, err));
-    if (f->topology.is_real) TD_TRY(td_node_bandwidth_measure(&f->topology, MEASURE_S, &f->bandwidth, err));
+    if (f->topology.is_real) TD_TRY(td_node_bandwidth_measure(&f->topology, td_kernels_here()->read, MEASURE_S, &f->bandwidth, err));
     return td_plan_threads(&f->topology, &f->bandwidth, &o->wishes, &f->plan, err);
 }
 

@@ -10,6 +10,14 @@
 
 #include <asm/hwcap.h>
 
+const td_cpu_tier td_cpu_tiers[] = {
+    {"scalar", 0, 0},
+    {"neon", TD_CPU_NEON, TD_CPU_NEON},
+    {"dotprod", TD_CPU_DOTPROD, TD_CPU_NEON | TD_CPU_DOTPROD},
+    {"i8mm", TD_CPU_I8MM, UINT32_MAX},
+    {0},
+};
+
 uint32_t td_cpu_detect(void) {
     unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
     uint32_t      f = 0;

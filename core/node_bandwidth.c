@@ -6,21 +6,18 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/cpu.h"
 #include "core/error.h"
 #include "core/mem.h"
 #include "core/page_nodes.h"
-#include "core/roofline.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-#endif
-
+#define BLOCK_BYTES     ((size_t)1 << 20)
 #define BLOCKS_MIN      32u /* MiB of a buffer: a millisecond of reading at the least */
 #define BLOCKS_PER_CORE 2u
 
 typedef struct {
     const td_topology *t;
+    td_read_fn         read;
     td_pool           *pool;                    /* every core; a subpool for each node with cores */
     uint32_t           subpool[TD_NODES_MAX];   /* of a node with cores */
     uint32_t           n_blocks;                /* of a buffer */
@@ -40,39 +37,18 @@ static double now_s(void) {
 static void fill_block(void *ctx, uint32_t item, const td_worker *w) {
     const probe *p = ctx;
     (void)w;
-    memset(p->reading + item * TD_ROOFLINE_BLOCK, 1, TD_ROOFLINE_BLOCK);
+    memset(p->reading + item * BLOCK_BYTES, 1, BLOCK_BYTES);
 }
 
 static void read_block(void *ctx, uint32_t item, const td_worker *w) {
     const probe *p = ctx;
-    if (w->subpool == p->readers) td_roofline_read_block(p->reading + item * TD_ROOFLINE_BLOCK);
+    if (w->subpool == p->readers) p->read(p->reading + item * BLOCK_BYTES, BLOCK_BYTES);
 }
-
-#if defined(__x86_64__)
-__attribute__((target("clflushopt"))) static void flush_weakly_ordered(char *p) {
-    for (size_t i = 0; i < TD_ROOFLINE_BLOCK; i += TD_CACHE_LINE) _mm_clflushopt(p + i);
-    _mm_sfence();
-}
-
-static void flush(char *p) {
-    uint32_t a, b, c, d;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_CLFLUSHOPT)) flush_weakly_ordered(p);
-    else
-        for (size_t i = 0; i < TD_ROOFLINE_BLOCK; i += TD_CACHE_LINE) _mm_clflush(p + i);
-}
-#elif defined(__aarch64__)
-static void flush(char *p) {
-    for (size_t i = 0; i < TD_ROOFLINE_BLOCK; i += TD_CACHE_LINE) __asm__ volatile("dc civac, %0" ::"r"(p + i) : "memory");
-    __asm__ volatile("dsb ish" ::: "memory");
-}
-#else
-static void flush(char *p) { (void)p; }
-#endif
 
 static void flush_block(void *ctx, uint32_t item, const td_worker *w) {
     const probe *p = ctx;
     (void)w;
-    flush(p->reading + item * TD_ROOFLINE_BLOCK);
+    td_cpu_flush(p->reading + item * BLOCK_BYTES, BLOCK_BYTES);
 }
 
 /* ---- buffers and pool -------------------------------------------------------------------------- */
@@ -96,7 +72,7 @@ static td_status open_pool(probe *p, td_error *err) {
     return st;
 }
 
-static size_t buffer_bytes(const probe *p) { return p->n_blocks * TD_ROOFLINE_BLOCK; }
+static size_t buffer_bytes(const probe *p) { return p->n_blocks * BLOCK_BYTES; }
 
 static td_status open_buffer(probe *p, uint32_t node, td_error *err) {
     size_t bytes = buffer_bytes(p), n_known;
@@ -137,12 +113,13 @@ static void measure_round(probe *p, double end_s, td_node_bandwidth *out) {
         for (uint32_t i = 0; i < n; i++) measure_pair(p, i, (i + apart) % n, out);
 }
 
-td_status td_node_bandwidth_measure(const td_topology *t, double seconds, td_node_bandwidth *out, td_error *err) {
+td_status td_node_bandwidth_measure(const td_topology *t, td_read_fn read, double seconds, td_node_bandwidth *out, td_error *err) {
     memset(out, 0, sizeof *out);
     if (!t->is_real) return td_fail(err, TD_EINVAL, "a machine that is made up cannot be measured");
     probe *p = calloc(1, sizeof *p);
     if (!p) return td_fail(err, TD_ENOMEM, "out of memory to measure the nodes");
     p->t = t;
+    p->read = read;
     cpu_set_t before;
     bool      pinned = pthread_getaffinity_np(pthread_self(), sizeof before, &before) == 0;
     td_status st = open_pool(p, err);

@@ -4,6 +4,9 @@
 
 #include "core/topology.h"
 
+/** Reads `bytes` from p, both multiples of 4 KiB, as fast as a core can: a loop for its instruction set (kernels/kernels.h). */
+typedef void (*td_read_fn)(const char *p, size_t bytes);
+
 typedef struct {
     double read[TD_NODES_MAX][TD_NODES_MAX]; /* [cores of node][memory of node], bytes per second, by index in the topology; 0: not known */
 } td_node_bandwidth;
@@ -16,6 +19,6 @@ typedef struct {
  * known when time runs out. A pair stays unknown where the system did not give the memory on that node.
  * The calling thread's affinity is changed meanwhile and restored. @return TD_ENOMEM, TD_EINVAL (a topology that is not real).
  */
-TD_NODISCARD td_status td_node_bandwidth_measure(const td_topology *t, double seconds, td_node_bandwidth *out, td_error *err);
+TD_NODISCARD td_status td_node_bandwidth_measure(const td_topology *t, td_read_fn read, double seconds, td_node_bandwidth *out, td_error *err);
 
 #endif

@@ -199,14 +199,14 @@ typedef struct {
     td_node_bandwidth bandwidth;
 } known;
 
-td_status td_topology_plan(uint32_t cpuinfer, uint32_t subpool_count, uint32_t npu_threads, td_thread_plan *plan, td_machine *machine,
+td_status td_topology_plan(td_read_fn read, uint32_t cpuinfer, uint32_t subpool_count, uint32_t npu_threads, td_thread_plan *plan, td_machine *machine,
                            td_error *err) {
     *machine = (td_machine){0};
     known *k = calloc(1, sizeof *k);
     if (!k) return td_fail(err, TD_ENOMEM, "out of memory for the machine's topology");
     td_status st = td_topology_read(&k->topology, err);
     if (st == TD_OK && k->topology.is_real && k->topology.n_nodes > 1) {
-        st = td_node_bandwidth_measure(&k->topology, TD_NODE_BANDWIDTH_START_S, &k->bandwidth, err);
+        st = td_node_bandwidth_measure(&k->topology, read, TD_NODE_BANDWIDTH_START_S, &k->bandwidth, err);
         if (st == TD_OK) log_bandwidth(&k->topology, &k->bandwidth);
     }
     td_thread_wishes w = {.cpuinfer = cpuinfer, .subpool_count = subpool_count, .npu_threads = npu_threads};

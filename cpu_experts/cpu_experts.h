@@ -14,19 +14,20 @@
 #include "core/dtype.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "quant/tile_gemm.h"
+#include "kernels/product/tile_gemm.h"
 #include "tandem.h"
 
 typedef struct td_experts td_experts;
 
 typedef enum {
-    TD_EXPERT_INT4C, /* int4 in [-8, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
-    TD_EXPERT_BF16,  /* bf16 weights, f32 arithmetic: the reference */
-    TD_EXPERT_INT8C, /* int8 in [-127, 127], the rest as int4c */
-    TD_EXPERT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within a group, f32 over groups */
-    TD_EXPERT_FP4G,  /* weight = e2m1 code * scale of its group along k * factor of its row; arithmetic as int4g */
+    TD_EXPERT_INT4C = TD_PRODUCT_INT4C, /* int4 in [-8, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
+    TD_EXPERT_BF16 = TD_PRODUCT_BF16, /* bf16 weights, f32 arithmetic: the reference */
+    TD_EXPERT_INT8C = TD_PRODUCT_INT8C, /* int8 in [-127, 127], the rest as int4c */
+    TD_EXPERT_INT4G = TD_PRODUCT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within a group, f32 over groups */
+    TD_EXPERT_FP4G = TD_PRODUCT_FP4G, /* weight = e2m1 code * scale of its group along k * factor of its row; arithmetic as int4g */
 } td_expert_format;
 #define TD_EXPERT_FORMATS 5
+_Static_assert(TD_EXPERT_FORMATS == TD_PRODUCTS, "a format of experts is a product of the kernels");
 
 static inline bool td_expert_has_groups(td_expert_format f) { return f == TD_EXPERT_INT4G || f == TD_EXPERT_FP4G; }
 
@@ -177,7 +178,7 @@ TD_NODISCARD td_status td_experts_check_file(const td_experts_config *c, uint32_
 typedef struct {
     uint32_t        n_tok, top_k;
     const void     *x;       /* [n_tok, hidden] act_dtype; NULL with x_i8 */
-    const int8_t   *x_i8;    /* or the same quantised before (quant/row_quant.h), of formats that take int8: [n_tok, hidden] and */
+    const int8_t   *x_i8;    /* or the same quantised before (kernels/rows/row_quant.h), of formats that take int8: [n_tok, hidden] and */
     const float    *x_scale; /* [n_tok] */
     const uint16_t *ids;     /* [n_tok, top_k] expert ids, distinct within a token, in descending order of weight */
     const float    *weights; /* [n_tok, top_k] */

@@ -17,8 +17,8 @@
 
 #include "core/error.h"
 #include "cpu_experts/expert_store.h"
-#include "quant/convert.h"
-#include "quant/row_quant.h"
+#include "kernels/rows/convert.h"
+#include "kernels/rows/row_quant.h"
 
 #define ROWS_MAX 112 /* pairs of a block: whole register tiles of int4c, 8 times 14; at k = 7168 they fill half of a 2 MiB L2 */
 #define SCRATCH_BYTES ((size_t)384 << 20) /* of the arrays that grow with the tokens of a batch */
@@ -326,7 +326,7 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
         g.out = up;
         kernel->run(&g);
         float *h = (float *)(f->h + b->pair0 * x->scratch.h_stride) + (sh->gate_tile0 + t) * kernel->tiles->nr;
-        x->vec->silu_mul(gate, up, b->n_pairs, kernel->tiles->nr, h, x->scratch.h_stride / sizeof *h);
+        x->rows->silu_mul(gate, up, b->n_pairs, kernel->tiles->nr, h, x->scratch.h_stride / sizeof *h);
     }
     if (atomic_fetch_sub_explicit(&b->left, 1, memory_order_acq_rel) == 1) finish_block(x, b);
 }
@@ -361,7 +361,7 @@ static void sum_held(const td_experts *x, const down_region *r) {
     uint32_t    n = f->args->top_k - f->args->n_immediate;
     for (uint32_t t = r->tok0; t < r->tok1; t++)
         for (uint32_t i = t * n; i < (t + 1) * n; i++)
-            x->vec->axpy(f->held_weight[i], f->held + i * x->scratch.y_stride + r->column0, r->column1 - r->column0,
+            x->rows->axpy(f->held_weight[i], f->held + i * x->scratch.y_stride + r->column0, r->column1 - r->column0,
                             sums_of(r, r->deferred, t));
 }
 
@@ -392,9 +392,9 @@ static void scatter(const td_experts *x, const down_region *r, const float *out,
     for (uint32_t i = 0; i < m; i++, out += nr) {
         const pair *p = &f->pairs[p0 + i];
         if (p->held == IMMEDIATE)
-            x->vec->axpy(p->weight, out, nr, sums_of(r, r->sums, p->token) + at);
+            x->rows->axpy(p->weight, out, nr, sums_of(r, r->sums, p->token) + at);
         else if (p->held == DEFERRED)
-            x->vec->axpy(p->weight, out, nr, sums_of(r, r->deferred, p->token) + at);
+            x->rows->axpy(p->weight, out, nr, sums_of(r, r->deferred, p->token) + at);
         else
             copy_row(f->held + p->held * x->scratch.y_stride + column, out, nr);
     }

@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "core/checksum.h"
+#include "kernels/machine/checksum.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -47,7 +47,7 @@ static bool numbers_of_word(uint32_t word, td_expert_numbers *out) {
 }
 
 static const td_tile_layout *tiles_of(const td_packed_header *h) {
-    const td_tile_layout *tiles = td_tile_layout_named((td_expert_format)(h->format & 0xff), h->layout);
+    const td_tile_layout *tiles = td_tile_layout_named((td_product)(h->format & 0xff), h->layout);
     return tiles && tiles->nr == h->nr && tiles->kr == h->kr ? tiles : NULL;
 }
 
@@ -231,7 +231,7 @@ static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, siz
     const file_source *src = ctx;
     td_expert_format   format = src->format;
     size_t nr = src->tiles->nr, file_k = expert_matrix_k(src->layout, m), cols = expert_matrix_cols(src->layout, m),
-           element = td_gemm_element(format), n_scales = 1, file_scales = 1, unpacked = SIZE_MAX;
+           element = td_gemm_element((td_product)format), n_scales = 1, file_scales = 1, unpacked = SIZE_MAX;
     td_gemm_weights tile_weights = td_expert_tile_weights(src->layout, tmp);
     if (td_expert_has_groups(format)) {
         n_scales = k / src->layout->groups.size;

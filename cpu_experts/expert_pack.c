@@ -51,7 +51,7 @@ size_t td_expert_pack_worker_bytes(const td_tile_layout *tiles, const expert_lay
 static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_expert_matrix m, size_t tile0, size_t n_tiles) {
     const td_tile_layout *tiles = job->x->kernel->tiles;
     const expert_layout  *l = &job->x->layout;
-    size_t k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m), row_bytes = k * td_gemm_element(job->x->config.format),
+    size_t k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m), row_bytes = k * td_gemm_element((td_product)job->x->config.format),
            n_scales = td_expert_has_groups(job->x->config.format) ? k / l->groups.size : 1; /* of a row */
     char           *mem = expert_worker_scratch(job->x, w->index), *tmp = mem + tile_weights_bytes(l);
     td_gemm_weights weights = td_expert_tile_weights(l, mem);

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/rng.h"
 #include "quant/coded_matrix.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 
 static td_status check_config(const td_experts_config *c, td_error *err) {
@@ -23,7 +23,7 @@ static td_status check_config(const td_experts_config *c, td_error *err) {
 
 td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes, uint64_t *scratch_bytes,
                           td_error *err) {
-    const td_tile_layout *tiles = td_gemm_select(c->format, td_cpu_features())->tiles;
+    const td_tile_layout *tiles = td_kernels_here()->product[c->format]->tiles;
     expert_layout         l;
     expert_scratch_plan   scratch;
     *weight_bytes = *scratch_bytes = 0;
@@ -76,8 +76,8 @@ td_status td_experts_create(const td_experts_config *c, td_pool *pool, td_expert
     if (!x) return td_fail(err, TD_ENOMEM, "out of memory for the expert store");
     x->config = *c;
     x->pool = pool;
-    x->kernel = td_gemm_select(c->format, td_cpu_features());
-    x->vec = td_expert_vec_select(td_cpu_features());
+    x->kernel = td_kernels_here()->product[c->format];
+    x->rows = td_kernels_here()->rows;
     td_status status = open_store(x, err);
     if (status != TD_OK) {
         td_experts_destroy(x);
@@ -184,7 +184,7 @@ static bool carry_row(const td_experts *x, const td_coded_matrix *m, size_t row,
 }
 
 static bool coded_rows(const td_experts *x, const td_coded_matrix *m, size_t row, size_t n, size_t k, float factor, const td_gemm_weights *out, void *tmp) {
-    size_t n_scales = td_expert_has_groups(x->config.format) ? k / x->layout.groups.size : 1, element = td_gemm_element(x->config.format);
+    size_t n_scales = td_expert_has_groups(x->config.format) ? k / x->layout.groups.size : 1, element = td_gemm_element((td_product)x->config.format);
     bool   carried = td_expert_format_carries(x->config.format, &x->layout.groups, m), ok = true;
     float *decoded = tmp;
     for (size_t r = 0; r < n; r++) {
@@ -426,7 +426,7 @@ static float random_ints(uint64_t *state, bool int8, size_t cols, int8_t *out) {
 static bool random_rows(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                         const td_gemm_weights *out, void *tmp, uint32_t worker) {
     const random_source *src = ctx;
-    size_t               cols = expert_matrix_cols(src->layout, m), element = td_gemm_element(src->format);
+    size_t               cols = expert_matrix_cols(src->layout, m), element = td_gemm_element((td_product)src->format);
     float                rms = 1.0f / sqrtf((float)cols); /* keeps the size of activations */
     (void)tmp;
     (void)worker;

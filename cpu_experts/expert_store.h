@@ -12,7 +12,8 @@
 
 #include "core/mem.h"
 #include "core/tier_meter.h"
-#include "cpu_experts/expert_gemm.h"
+#include "cpu_experts/cpu_experts.h"
+#include "kernels/kernels.h"
 
 /** What a shard holds of every expert. */
 typedef struct {
@@ -51,7 +52,7 @@ struct td_experts {
     td_experts_config     config;
     td_pool              *pool;
     const td_gemm_kernel *kernel;
-    const td_expert_vec  *vec;
+    const td_rows        *rows;
     expert_layout         layout;
     void                **shard_data;     /* [n_layers, n_shards]; NULL: no memory yet */
     td_file_map          *files;          /* [n_layers] what the shards of a layer are a part of; not open: they are memory of their own */

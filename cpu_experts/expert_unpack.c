@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "cpu_experts/expert_store.h"
-#include "quant/convert.h"
-#include "quant/small_float.h"
+#include "kernels/rows/convert.h"
+#include "core/small_float.h"
 
 /* Rows of one matrix, as a tile holds them. */
 typedef struct {

@@ -6,8 +6,9 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/roofline.h"
+#include "kernels/machine/roofline.h"
 #include "core/thread.h"
+#include "kernels/kernels.h"
 #include "engine/engine_impl.h"
 
 #define CHUNK_MIN 512 /* the prefill chunk is not made smaller than this to save memory */
@@ -54,7 +55,7 @@ static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *
     td_thread_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
     uint32_t  needed = td_npu_threads_needed(o->device, o->tensor_parallel_size), npu_threads = o->npu_threads > needed ? o->npu_threads : needed;
-    td_status st = td_topology_plan(o->cpuinfer, o->subpool_count, npu_threads, plan, &machine, err);
+    td_status st = td_topology_plan(td_kernels_here()->read, o->cpuinfer, o->subpool_count, npu_threads, plan, &machine, err);
     if (st == TD_OK) {
         *available_bytes = machine.available_bytes;
         td_info(

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 #define KEPT_BYTES ((size_t)128 << 20)
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 td_status td_linear_rows_open(td_linear_rows *r, const td_model_config *c, td_error *err) {
     *r = (td_linear_rows){.n_layers = c->n_layers + c->n_mtp_layers};

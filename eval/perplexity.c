@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/file_write.h"
 #include "core/thread_plan.h"
+#include "kernels/kernels.h"
 #include "eval/expert_errors.h"
 #include "eval/layer_errors.h"
 #include "eval/logit_rows.h"
@@ -79,7 +80,7 @@ static td_status look_at_machine(const td_engine_options *o, td_scored_machine *
     td_machine      machine = {0};
     td_thread_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
-    td_status st = td_topology_plan(o->cpuinfer, o->subpool_count, td_npu_threads_needed(o->device, 1), plan, &machine, err);
+    td_status st = td_topology_plan(td_kernels_here()->read, o->cpuinfer, o->subpool_count, td_npu_threads_needed(o->device, 1), plan, &machine, err);
     if (st == TD_OK && !m->experts) st = td_pool_create(plan->experts, plan->n_experts, &m->experts, err);
     if (st == TD_OK && !m->npu && plan->n_npu) st = td_pool_create(plan->npu, plan->n_npu, &m->npu, err);
     m->available_bytes = machine.available_bytes;

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "model/weights.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 
 #define BLOCK_VALUES ((size_t)1 << 16) /* read at a time, or one row */

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "model/rotation.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 /* The gains of a norm. @param out [hidden] */
 static td_status read_gain(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer, float *out, td_error *err) {

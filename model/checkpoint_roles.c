@@ -11,7 +11,7 @@
 #include "core/rng.h"
 #include "model/checkpoint_internal.h"
 #include "model/stored_weight.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 /* An odd length (a prime), so that rows, whose lengths are even, do not repeat; 1 MiB, so that it stays in a core's cache. */
 #define TD_DUMMY_VALUES    ((size_t)524287)

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "core/checksum.h"
+#include "kernels/machine/checksum.h"
 #include "core/error.h"
 #include "core/mem.h"
 #include "cpu_experts/packed_io.h"

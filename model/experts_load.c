@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "model/load_progress.h"
 #include "model/stored_weight.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 #define PATH_BYTES 4096
 

@@ -9,7 +9,7 @@
 #include "model/shard_cut.h"
 #include "model/stored_weight.h"
 #include "quant/coded_matrix.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 /* Roles that the device tier keeps for a part of the model. Routed experts go to the CPU tier. The MTP layer reads the model's embedding, last norm and
    head; a rotated model's has a head of its own. */

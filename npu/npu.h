@@ -114,7 +114,7 @@ typedef enum {
     TD_WEIGHT_W8A8, /* linear [n, k]: int8 + one f32 scale per output row; activations quantised per token */
     TD_WEIGHT_BF16, /* linear [n, k]: bf16, f32 arithmetic */
     TD_WEIGHT_F32,  /* linear or vector, kept in f32 (norms, router, biases, rope tables) */
-    TD_WEIGHT_INT4G, /* linear [n, k]: int4 codes in groups, as a checkpoint has them (quant/tile_gemm.h); activations as W8A8's */
+    TD_WEIGHT_INT4G, /* linear [n, k]: int4 codes in groups, as a checkpoint has them (kernels/product/tile_gemm.h); activations as W8A8's */
     TD_WEIGHT_FP4G,  /* the same with codes of e2m1 */
 } td_weight_format;
 #define TD_WEIGHT_FORMATS 5

@@ -3,8 +3,8 @@
 #include <assert.h>
 #include <math.h>
 
-#include "quant/convert.h"
-#include "quant/small_float.h"
+#include "kernels/rows/convert.h"
+#include "core/small_float.h"
 
 #define CHUNK 256 /* columns decoded at a time */
 #define SEEN  256 /* groups remembered while a row is decoded */

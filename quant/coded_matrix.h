@@ -12,7 +12,7 @@
 #include <stdbool.h>
 
 #include "core/mem.h"
-#include "quant/tile_gemm.h"
+#include "kernels/product/tile_gemm.h"
 
 typedef enum {
     TD_CODES_INT8,     /* [n, k] int8 */
@@ -90,7 +90,7 @@ bool td_coded_zeros(const td_coded_matrix *m, size_t row, uint8_t *zero);
  */
 bool td_coded_row(const td_coded_matrix *m, size_t row, float *out);
 
-/** What holds a matrix with not one bit changed (quant/tile_gemm.h). */
+/** What holds a matrix with not one bit changed (kernels/product/tile_gemm.h). */
 typedef enum { TD_CODED_ROUNDED, TD_CODED_INT4G, TD_CODED_FP4G } td_coded_tiles;
 
 /** Which tiles in groups can hold the matrix code by code, and their groups; TD_CODED_ROUNDED: none. A scale for whole rows serves groups of 128. */

@@ -3,10 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/cpu.h"
 #include "core/error.h"
+#include "kernels/kernels.h"
 #include "quant/hessian.h"
-#include "quant/round_panel.h"
 #include "quant/weight_quant.h"
 
 #define ALIGN 64
@@ -238,21 +237,12 @@ static td_status open_workplace(workplace *w, const td_round_plan *plan, size_t 
     return TD_OK;
 }
 
-static const round_methods *select_methods(void) {
-#if defined(__x86_64__)
-    uint32_t cpu = td_cpu_features();
-    if (cpu & TD_CPU_AVX512) return &td_round_methods_avx512;
-    if (cpu & TD_CPU_AVX2) return &td_round_methods_avx2;
-#endif
-    return &td_round_methods_scalar;
-}
-
 td_status td_round_rows(const td_round_plan *plan, const float *w, size_t n, int8_t *q, float *scale, td_error *err) {
     const td_round_options *o = &plan->o;
     size_t                  k = plan->k;
     if (n == 0 || n > INT32_MAX) return td_fail(err, TD_EINVAL, "no matrix of %zu rows can be rounded", n);
     if (o->method == TD_ROUND_NEAREST) return round_nearest(w, n, k, o, q, scale, err);
-    const round_methods *methods = select_methods();
+    const td_round_methods *methods = td_kernels_here()->rounding;
     workplace            at = {0};
     round_panel         *p = &at.panel;
     td_status            st = open_workplace(&at, plan, n, err);

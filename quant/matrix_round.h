@@ -13,7 +13,7 @@
  *             single codes, and refits of scales, that only ever lower the error
  *
  * Rows do not depend on each other: matrices of the same inputs (gate and up) are best rounded as one, stacked.
- * The same input gives the same bits as long as OpenBLAS runs the same kernels (quant/blas.h: by instruction set); nearest
+ * The same input gives the same bits as long as OpenBLAS runs the same kernels (core/blas.h: by instruction set); nearest
  * and clip do not use it.
  */
 #ifndef TD_QUANT_MATRIX_ROUND_H
@@ -21,8 +21,7 @@
 
 #include <math.h>
 
-#include "core/dtype.h"
-#include "quant/blas.h"
+#include "kernels/rounding/round_panel.h"
 
 typedef enum { TD_ROUND_NEAREST, TD_ROUND_CLIP, TD_ROUND_GPTQ } td_round_method;
 
@@ -37,8 +36,6 @@ typedef struct {
                               best */
     uint32_t sweeps;       /* gptq: sweeps over the codes afterwards; they end early when none changes */
 } td_round_options;
-
-#define TD_ROUND_TRIALS_MAX 7
 
 /**
  * The damping for inputs of k values whose Hessian is the sum over n_rows of them. A Hessian of few rows says of many

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "quant/convert.h"
-#include "quant/row_quant.h"
-#include "quant/small_float.h"
+#include "kernels/rows/convert.h"
+#include "kernels/rows/row_quant.h"
+#include "core/small_float.h"
 
 static bool quantize_weight(td_dtype dtype, const void *w, size_t n, size_t k, float qmax, int8_t *q, size_t q_stride,
                             float *scale) {
@@ -28,17 +28,6 @@ bool td_quantize_weight_i4(td_dtype dtype, const void *w, size_t n, size_t k, in
     return quantize_weight(dtype, w, n, k, 7.0f, q, q_stride, scale);
 }
 
-static float round_scale(float scale, td_dtype dtype) {
-    if (dtype == TD_DT_BF16) return td_bf16_to_f32(td_f32_to_bf16(scale));
-    if (dtype == TD_DT_F16) return td_f16_to_f32(td_f32_to_f16(scale));
-    return scale;
-}
-
-float td_fit_scale(td_dtype dtype, float scale) {
-    float s = round_scale(scale, dtype);
-    return s > 0 && isfinite(s) && isfinite(1.0f / s) ? s : 0;
-}
-
 float td_int4_scale(float least, float most) {
     return most > -least ? -fmaxf(most / 8, -least / 7) : fmaxf(-least / 8, most / 7);
 }
@@ -50,7 +39,7 @@ static float quantize_group(const float *w, size_t k, td_dtype scale_dtype, uint
         least = fminf(least, w[i]);
         most = fmaxf(most, w[i]);
     }
-    float scale = round_scale(td_int4_scale(least, most), scale_dtype), inv = 1.0f / scale;
+    float scale = td_round_to(scale_dtype, td_int4_scale(least, most)), inv = 1.0f / scale;
     if (isinf(scale)) return NAN;
     if (isinf(inv)) { /* all zero, or too small for the type of the scale */
         memset(q, 8, k);

@@ -1,4 +1,4 @@
-/* Weights to codes by rounding to nearest: integers with one f32 scale per output row, symmetric (quant/row_quant.h has the rule and its corner cases);
+/* Weights to codes by rounding to nearest: integers with one f32 scale per output row, symmetric (kernels/rows/row_quant.h has the rule and its corner cases);
  * int4 and fp4 in groups along k. */
 #ifndef TD_QUANT_WEIGHT_QUANT_H
 #define TD_QUANT_WEIGHT_QUANT_H
@@ -46,7 +46,7 @@ float td_amax(td_dtype dtype, const void *x, size_t n);
 float td_fp4_factor(float amax);
 
 /**
- * FP4 in groups along k: weight = e2m1 code * scale * factor (quant/small_float.h), codes by rounding weight / (scale * factor) to nearest, ties
+ * FP4 in groups along k: weight = e2m1 code * scale * factor (core/small_float.h), codes by rounding weight / (scale * factor) to nearest, ties
  * to even, limited to [-6, 6]. amax is that of the group.
  *   F8_E8M0  scale = 2^(floor(log2(amax)) - 2), at least 2^-127 (OCP Microscaling Formats 1.0, section 6.3); factor is 1
  *   F8_E4M3  scale = amax / 6 / factor, rounded to e4m3 (NVFP4)
@@ -57,8 +57,5 @@ float td_fp4_factor(float amax);
  */
 bool td_quantize_weight_fp4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype, float factor, uint8_t *q,
                                    size_t q_stride, float *scale, float *tmp);
-
-/** scale rounded to dtype (F32, BF16 or F16); 0 where that, or its inverse, is no finite number above zero. */
-float td_fit_scale(td_dtype dtype, float scale);
 
 #endif

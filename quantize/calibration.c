@@ -22,7 +22,7 @@
 #include "core/json_text.h"
 #include "core/log.h"
 #include "model/json_file.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 #include "quantize/expert_rounding.h"
 #include "quantize/layer_run.h"
 

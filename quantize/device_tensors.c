@@ -11,7 +11,7 @@
 #include "core/mem.h"
 #include "model/json_file.h"
 #include "model/stored_weight.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 #include "quantize/quantizer.h"
 

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/mem.h"
 #include "quant/column_scale.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 #include "quant/hessian.h"
 #include "quant/weight_quant.h"
 

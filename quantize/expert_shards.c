@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 #include "quantize/quantizer.h"
 
 #define MATRICES    3

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/mem.h"
 #include "model/placed_model.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 #define BATCH_TOKENS 2048 /* of a step, where a window has fewer */
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 #include "quant/hessian.h"
 
 #define SUM_ROWS 512 /* of a Hessian, per item of the pool */

@@ -28,6 +28,7 @@
 #include "core/log.h"
 #include "core/thread.h"
 #include "core/thread_plan.h"
+#include "kernels/kernels.h"
 #include "model/experts_load.h"
 #include "model/json_file.h"
 #include "quantize/quantizer.h"
@@ -177,7 +178,7 @@ static td_status start_pool(td_quantizer *q) {
     td_thread_plan *plan = malloc(sizeof *plan);
     td_machine      machine;
     if (!plan) return td_fail(q->err, TD_ENOMEM, "out of memory");
-    td_status s = td_topology_plan(q->o->threads, q->o->subpool_count, 0, plan, &machine, q->err);
+    td_status s = td_topology_plan(td_kernels_here()->read, q->o->threads, q->o->subpool_count, 0, plan, &machine, q->err);
     if (s == TD_OK) {
         q->n_subpools = plan->n_subpools;
         q->available_bytes = machine.available_bytes;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the layout: dependency directions between folders, unique file names, headers that compile alone.
+"""Check the layout: dependency directions between folders, where architectures are told apart, unique file names, headers that compile alone.
 
 usage: check_layers.py [--cc CC]     exits 1 and names each offence
 """
@@ -14,19 +14,23 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # folder -> folders whose headers it may include, besides its own and include/
 MAY_INCLUDE = {
     "core": [],
-    "quant": ["core"],
-    "npu": ["core", "quant"],
-    "cpu_experts": ["core", "quant"],
-    "bridge": ["core", "quant", "npu", "cpu_experts"],
-    "model": ["core", "quant", "npu", "cpu_experts", "bridge"],
+    "kernels": ["core"],
+    "quant": ["core", "kernels"],
+    "npu": ["core", "kernels", "quant"],
+    "cpu_experts": ["core", "kernels", "quant"],
+    "bridge": ["core", "kernels", "quant", "npu", "cpu_experts"],
+    "model": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge"],
     "text": ["core"],
-    "engine": ["core", "quant", "npu", "cpu_experts", "bridge", "model", "text"],
-    "eval": ["core", "quant", "npu", "cpu_experts", "model", "engine"],
-    "quantize": ["core", "quant", "npu", "cpu_experts", "model", "text", "engine", "eval"],
+    "engine": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "model", "text"],
+    "eval": ["core", "kernels", "quant", "npu", "cpu_experts", "model", "engine"],
+    "quantize": ["core", "kernels", "quant", "npu", "cpu_experts", "model", "text", "engine", "eval"],
     "server": ["core"],
-    "bench": ["core", "quant", "npu", "cpu_experts", "bridge", "model", "text", "engine"],
-    "cli": ["core", "server", "bench"],
+    "bench": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "model", "text", "engine"],
+    "cli": ["core", "kernels", "server", "bench"],
 }
+# Only here may code ask which architecture it is compiled for, or use its intrinsics: kernels, what the processor can do, and waiting.
+ARCHITECTURE = re.compile(r"\b(__x86_64__|__i386__|__aarch64__|__arm__|__AVX\w*|__ARM_\w+)\b|<(\w*intrin|cpuid|arm_neon|arm_sve|asm/hwcap)\.h>")
+MAY_ASK_ARCHITECTURE = ("kernels/", "core/cpu", "core/signal_word.h")
 # The same name in several folders is their purpose.
 SHARED_NAMES = {"CMakeLists.txt", "README.md"}
 
@@ -40,7 +44,7 @@ def sources():
 
 def check_includes(offences):
     for top, path in sources():
-        if not path.endswith((".c", ".h")):
+        if not path.endswith((".c", ".h", ".inc")):
             continue
         for number, line in enumerate(open(path, encoding="utf-8"), 1):
             m = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
@@ -55,6 +59,17 @@ def check_includes(offences):
                 offences.append("%s: include \"%s\" by its path from the repository root" % (where, target))
             elif folder != top and folder not in MAY_INCLUDE[top]:
                 offences.append("%s: %s/ must not include %s/" % (where, top, folder))
+
+
+def check_architecture(offences):
+    for _, path in sources():
+        name = os.path.relpath(path, ROOT)
+        if not path.endswith((".c", ".h", ".inc")) or name.startswith(MAY_ASK_ARCHITECTURE):
+            continue
+        for number, line in enumerate(open(path, encoding="utf-8"), 1):
+            m = ARCHITECTURE.search(line)
+            if m:
+                offences.append("%s:%d: %s belongs into kernels/ (docs/kernels.md)" % (name, number, m.group(0)))
 
 
 def check_names(offences):
@@ -85,6 +100,7 @@ def main():
     args = parser.parse_args()
     offences = []
     check_includes(offences)
+    check_architecture(offences)
     check_names(offences)
     check_headers_alone(args.cc, offences)
     print("\n".join(offences) or "layout: ok")

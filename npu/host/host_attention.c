@@ -97,7 +97,7 @@ static void start(td_softmax *state, size_t n) {
 }
 
 static void merge(const td_attn *a, td_softmax *into, float *acc, const td_softmax *span, const float *span_acc) {
-    const td_host_math *m = a->d->math;
+    const td_float_math *m = a->d->kernels->math;
     size_t              dv = a->shape.dv;
     float max = span->max > into->max ? span->max : into->max;
     float factor[2] = {(into->max - max) * a->path->unit, (span->max - max) * a->path->unit};
@@ -165,7 +165,7 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
     for (size_t j = 0; j < n_q; j++) {
         float *out = a->out + ((row - a->row0 + j / per_group) * s->heads + group * per_group + j % per_group) * s->dv;
         memcpy(out, b.acc + j * ld, s->dv * sizeof(float));
-        a->d->math->scale_add(out, 1.0f / b.row[j].sum, NULL, 0, s->dv);
+        a->d->kernels->math->scale_add(out, 1.0f / b.row[j].sum, NULL, 0, s->dv);
     }
 }
 
@@ -285,7 +285,7 @@ void td_host_attn_merge(const td_attn *a, const td_attn_unit *u, size_t head) {
     memcpy(out, partial_acc(a, u, 0) + head * td_attn_ld(s), s->dv * sizeof(float));
     for (size_t span = 1; span < u->n_spans; span++)
         merge(a, &row, out, partial_state(a, u, span) + head, partial_acc(a, u, span) + head * td_attn_ld(s));
-    a->d->math->scale_add(out, 1.0f / row.sum, NULL, 0, s->dv);
+    a->d->kernels->math->scale_add(out, 1.0f / row.sum, NULL, 0, s->dv);
 }
 
 /* ---- planning and sorting -------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "npu/host/host_attention.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 #define TILE       ((size_t)TD_ATTN_TILE)
 #define PANEL      ((size_t)TD_ATTN_PANEL)
@@ -60,7 +60,7 @@ static void open_group(const td_attn *a, void *mem, size_t group) {
 /* Keys and values of one head from the latents of a tile. */
 static void expand(const td_attn *a, const scratch *b, const td_attn_tile *t, const float *latent, size_t n) {
     const td_attn_shape *s = &a->shape;
-    const td_host_math  *m = a->d->math;
+    const td_float_math  *m = a->d->kernels->math;
     m->transpose(b->latent_t, s->kv_lora * PANEL, TD_DT_F32, latent, s->kv_lora, n, s->kv_lora);
     for (size_t p = 0; p * PANEL < n; p++)
         m->gemm(&(td_fgemm_args){
@@ -76,7 +76,7 @@ static void expand(const td_attn *a, const scratch *b, const td_attn_tile *t, co
 
 static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
-    const td_host_math  *m = a->d->math;
+    const td_float_math  *m = a->d->kernels->math;
     scratch              b = open_scratch(a, mem);
     size_t               n = td_attn_tile_keys(t);
     float               *kt = b.kt + t->place * s->dk * TILE;
@@ -105,7 +105,7 @@ static void take(const td_attn *a, void *mem, size_t at, const float *const *q, 
 static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at, size_t nq, const size_t *n_keys, td_softmax *state, float *acc,
                    const td_attn_tile *next) {
     const td_attn_shape *s = &a->shape;
-    const td_host_math  *m = a->d->math;
+    const td_float_math  *m = a->d->kernels->math;
     scratch              b = open_scratch(a, mem);
     size_t               n[ROWS], n_max = 0, before = t->tile * TILE, ld = td_attn_ld(s);
     (void)next;

@@ -78,7 +78,7 @@ static const float *page_max(const void *page, size_t n) { return page_scale(pag
 static void store(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n) {
     int16_t *rows = page;
     float   *scale = (float *)(void *)(rows + TILE * n);
-    d->attn16->convert(&(td_attn16_rows){.rows = 1, .n = n, .dtype = TD_DT_F32, .x = x, .out = rows + offset * n, .scale = scale + offset, .max = scale + TILE + offset});
+    d->kernels->attn16->convert(&(td_attn16_rows){.rows = 1, .n = n, .dtype = TD_DT_F32, .x = x, .out = rows + offset * n, .scale = scale + offset, .max = scale + TILE + offset});
 }
 
 static size_t bytes(const td_attn_shape *s, size_t q_rows) { return lay(s, q_rows, NULL, NULL); }
@@ -94,14 +94,14 @@ static scratch open_scratch(const td_attn *a, void *mem) {
 /* W_UK and W_UV of a head as panels of 16 outputs, each output's weights with a scale of its own. */
 static void open_group(const td_attn *a, void *mem, size_t group) {
     const td_attn_shape *s = &a->shape;
-    const td_attn16     *k = a->d->attn16;
+    const td_attn16     *k = a->d->kernels->attn16;
     if (s->form != TD_ATTN_EXPANDED) return;
     scratch     b = open_scratch(a, mem);
     td_dtype    dtype = td_attn_up_dtype(a->kv_b);
     const char *w_uk = td_attn_up(a->kv_b, group, s->nope, s->dv, s->kv_lora, 0), *w_uv = td_attn_up(a->kv_b, group, s->nope, s->dv, s->kv_lora, s->nope);
     size_t      element = td_dtype_bytes(dtype), pairs = (s->kv_lora + 1) / 2;
     for (size_t r = 0; r < s->kv_lora; r += TILE)
-        a->d->math->transpose(b.w_uv + r * s->dv, s->dv * 32, dtype, w_uv + r * s->dv * element, s->dv, s->kv_lora - r < TILE ? s->kv_lora - r : TILE, s->dv);
+        a->d->kernels->math->transpose(b.w_uv + r * s->dv, s->dv * 32, dtype, w_uv + r * s->dv * element, s->dv, s->kv_lora - r < TILE ? s->kv_lora - r : TILE, s->dv);
     memset(b.w_scale, 0, b.up * sizeof(float));
     for (size_t at = 0; at < b.up; at += LANES) {
         bool   keys = at < b.up_v;
@@ -128,7 +128,7 @@ static void pair_values(const td_attn16 *k, const int16_t *rows, size_t ld, size
 
 static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile *t, size_t n, int16_t *v) {
     const td_attn_shape *s = &a->shape;
-    const td_attn16     *k = a->d->attn16;
+    const td_attn16     *k = a->d->kernels->attn16;
     const int16_t       *latent = td_attn_keys(a, t), *rope = td_attn_values(a, t);
     const float         *latent_scale = page_scale(latent, s->kv_lora), *rope_scale = page_scale(rope, s->rope);
     for (size_t first = 0; first < n; first += EXPAND) {
@@ -160,7 +160,7 @@ static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
         if (t->once)
             b.tiles[t->place].v = values;
         else
-            pair_values(a->d->attn16, values, s->dv, n, s->dv, v);
+            pair_values(a->d->kernels->attn16, values, s->dv, n, s->dv, v);
         break;
     case TD_ATTN_ABSORBED:
         b.tiles[t->place] = (tile_rows){.k = keys, .rope = values, .v = keys, .k_scale = page_scale(keys, s->kv_lora), .rope_scale = page_scale(values, s->rope),
@@ -186,7 +186,7 @@ static void fill_pairs(const td_attn_shape *s, int16_t *row) {
 }
 
 static void take(const td_attn *a, void *mem, size_t at, const float *const *q, size_t n) {
-    const td_attn16 *k = a->d->attn16;
+    const td_attn16 *k = a->d->kernels->attn16;
     scratch          b = open_scratch(a, mem);
     for (size_t first = 0; first < n; first += LANES) {
         char  *to = b.q + (at + first) / LANES * b.q_bytes;
@@ -232,7 +232,7 @@ static tile_ahead ahead_of(const td_attn *a, const td_attn_tile *next) {
 static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at, size_t nq, const size_t *n_keys, td_softmax *state, float *acc,
                    const td_attn_tile *next) {
     const td_attn_shape *s = &a->shape;
-    const td_attn16     *k = a->d->attn16;
+    const td_attn16     *k = a->d->kernels->attn16;
     scratch              b = open_scratch(a, mem);
     size_t               n_max = 0, before = t->tile * TILE, panels = (nq + LANES - 1) / LANES;
     int32_t              seen[ROWS];

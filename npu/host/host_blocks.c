@@ -1,8 +1,8 @@
 /* The small blocks: embed, norm, linear, combine, head. Rows are items; each worker has a few f32 rows of scratch. */
 #include "core/error.h"
 #include "npu/host/host_device.h"
-#include "quant/convert.h"
-#include "quant/row_quant.h"
+#include "kernels/rows/convert.h"
+#include "kernels/rows/row_quant.h"
 
 #define CHUNK_ROWS 1024
 
@@ -73,11 +73,11 @@ static void norm_row(void *ctx, uint32_t i, const td_worker *w) {
     td_to_f32(j->d->act, act_row(j->d, n->x, at), n->hidden, x);
     if (n->add) {
         td_to_f32(j->d->act, act_row(j->d, n->add, at), n->hidden, add);
-        j->d->math->add(x, add, n->hidden);
+        j->d->kernels->math->add(x, add, n->hidden);
         td_from_f32(j->d->act, x, n->hidden, act_out(j->d, n->x, at));
         td_to_f32(j->d->act, act_row(j->d, n->x, at), n->hidden, x); /* the norm is of what others will read */
     }
-    j->d->math->rms_norm(x, td_host_vector(n->gamma), n->eps, n->hidden, x);
+    j->d->kernels->math->rms_norm(x, td_host_vector(n->gamma), n->eps, n->hidden, x);
     void *out = n->out ? act_out(j->d, n->out, (size_t)i * (n->out_stride ? n->out_stride : n->hidden)) : add; /* the int8 row is made from the rounded one */
     td_from_f32(j->d->act, x, n->hidden, out);
     if (n->out_i8.q) td_quantize_rows_i8(j->d->act, out, 1, n->hidden, n->hidden, n->out_i8.q + at, n->hidden, n->out_i8.scale + i, NULL);
@@ -146,12 +146,12 @@ static void combine_row(void *ctx, uint32_t i, const td_worker *w) {
     for (int a = 0; a < 3; a++) {
         if (!c->add[a]) continue;
         td_to_f32(j->d->act, act_row(j->d, c->add[a], at), c->hidden, any ? f : sum);
-        if (any) j->d->math->add(sum, f, c->hidden);
+        if (any) j->d->kernels->math->add(sum, f, c->hidden);
         any = true;
     }
     if (!any) return;
     td_to_f32(j->d->act, act_row(j->d, c->x, at), c->hidden, f);
-    j->d->math->add(f, sum, c->hidden);
+    j->d->kernels->math->add(f, sum, c->hidden);
     td_from_f32(j->d->act, f, c->hidden, act_out(j->d, c->x, at));
 }
 
@@ -184,7 +184,7 @@ static void head_row(void *ctx, uint32_t i, const td_worker *w) {
     float              *f = (float *)(j->d->scratch + j->b->at.f32) + (size_t)i * h->hidden;
     (void)w;
     td_to_f32(j->d->act, act_row(j->d, h->x, row * h->hidden), h->hidden, f);
-    if (h->gamma) j->d->math->rms_norm(f, td_host_vector(h->gamma), h->eps, h->hidden, f);
+    if (h->gamma) j->d->kernels->math->rms_norm(f, td_host_vector(h->gamma), h->eps, h->hidden, f);
 }
 
 static td_status run_head(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {

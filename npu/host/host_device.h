@@ -21,12 +21,9 @@
 
 #include "core/mem.h"
 #include "core/tier_meter.h"
-#include "npu/host/kernels/attn16.h"
-#include "npu/host/kernels/host_math.h"
-#include "npu/host/kernels/w8a8.h"
+#include "kernels/kernels.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
-#include "quant/tile_gemm.h"
 
 #define TD_HOST_DIM_MAX ((size_t)1 << 22) /* of any matrix side, so that products of three sizes cannot overflow */
 #define TD_HOST_TOK_MAX ((size_t)1 << 17)
@@ -40,10 +37,7 @@ typedef struct {
     td_dtype              act;
     /** Where the work finds what a device pointer points to; NULL: there. Not called with NULL. */
     void               *(*reach)(const void *device, const td_npu *self);
-    const td_w8a8_kernel *w8a8;
-    const td_gemm_kernel *int4g, *fp4g;
-    const td_host_math   *math;
-    const td_attn16      *attn16;
+    const td_kernels     *kernels;
     td_tier_meter         meter;   /* under the turn */
     pthread_mutex_t       turn;    /* held while a block runs, or the scratch or a weight's layout changes */
     char                 *scratch; /* 64-byte aligned */
@@ -83,7 +77,7 @@ TD_NODISCARD td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_err
 /* ---- weights --------------------------------------------------------------------------------- */
 
 /*
- * How a weight lies in memory. W8A8 is packed for its kernel when it is created, and so are weights in groups, as tiles of quant/tile_gemm.h. The float formats start as rows and are laid out in
+ * How a weight lies in memory. W8A8 is packed for its kernel when it is created, and so are weights in groups, as tiles of kernels/product/tile_gemm.h. The float formats start as rows and are laid out in
  * place by the first block that needs them otherwise:
  *   PANELS  [ceil(n / nr)][k][nr], for matrix products; nr = TD_HOST_NR_BF16 or TD_HOST_NR_F32
  *   HEADS   per head W_UK [nope, kv_lora] and the transpose of W_UV, [kv_lora, v]; only the MLA block reads it
@@ -117,7 +111,7 @@ td_status   td_host_weight_adopt(td_npu *d, const td_npu_packed *p, td_npu_weigh
 
 /** The kernel of a format in groups, or NULL. */
 static inline const td_gemm_kernel *td_host_group_kernel(const td_host_npu *d, td_weight_format format) {
-    return format == TD_WEIGHT_INT4G ? d->int4g : format == TD_WEIGHT_FP4G ? d->fp4g : NULL;
+    return format == TD_WEIGHT_INT4G ? d->kernels->product[TD_PRODUCT_INT4G] : format == TD_WEIGHT_FP4G ? d->kernels->product[TD_PRODUCT_FP4G] : NULL;
 }
 
 static inline size_t td_host_group_tile_bytes(const td_tile_layout *tiles, size_t k, const td_gemm_groups *groups) {
@@ -126,7 +120,7 @@ static inline size_t td_host_group_tile_bytes(const td_tile_layout *tiles, size_
 
 static inline size_t td_host_nr(const td_host_npu *d, const td_npu_weight *w) {
     const td_gemm_kernel *kernel = td_host_group_kernel(d, w->format);
-    return kernel ? kernel->tiles->nr : w->format == TD_WEIGHT_W8A8 ? d->w8a8->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
+    return kernel ? kernel->tiles->nr : w->format == TD_WEIGHT_W8A8 ? d->kernels->w8a8->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
 }
 
 /* Checks for block_create; the sentence names the weight. w may be NULL where optional is true. */

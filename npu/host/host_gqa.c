@@ -23,7 +23,7 @@ typedef struct {
 static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     const gqa_job      *j = ctx;
     const td_gqa_desc  *g = &j->b->desc.gqa;
-    const td_host_math *m = j->d->math;
+    const td_float_math *m = j->d->kernels->math;
     size_t              row = j->row0 + i, dim = g->head_dim, slot = j->step->a.slot[row];
     const float        *table = td_host_vector(g->rope) + (size_t)j->step->a.pos[row] * dim;
     (void)w;

@@ -2,8 +2,8 @@
 #include <assert.h>
 
 #include "npu/host/host_device.h"
-#include "quant/convert.h"
-#include "quant/row_quant.h"
+#include "kernels/rows/convert.h"
+#include "kernels/rows/row_quant.h"
 
 #define INLINE_COST    8192         /* elements or bytes below which a wake-up costs more than the work */
 #define ITEMS_PER_WORKER 32         /* who is done first waits for less than one; the next item goes on where one ends */
@@ -111,7 +111,7 @@ typedef struct {
 
 static void w8a8_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
     const td_host_rows *x = j->x;
-    j->d->w8a8->run(&(td_w8a8_args){
+    j->d->kernels->w8a8->run(&(td_w8a8_args){
         .m = rows, .n = p->w->n, .k = x->k,
         .x = x->q + row * x->ldq, .ldx = x->ldq, .sx = x->scale + row, .x_sum = x->sum + row,
         .w = p->w->data, .sw = p->w->sw, .bias = td_host_vector(p->bias),
@@ -125,7 +125,7 @@ static void store_panel(const product_job *j, const td_host_product *p, size_t r
     size_t       cols = p->w->n - col < nr ? p->w->n - col : nr;
     const float *bias = td_host_vector(p->bias);
     for (size_t i = 0; i < rows; i++) {
-        if (bias) j->d->math->add(c + i * nr, bias + col, cols);
+        if (bias) j->d->kernels->math->add(c + i * nr, bias + col, cols);
         td_from_f32(p->out_dtype, c + i * nr, cols, (char *)p->out + ((row + i) * p->ldo + col) * td_dtype_bytes(p->out_dtype));
     }
 }
@@ -154,7 +154,7 @@ static void float_item(const product_job *j, const td_host_product *p, size_t ro
         td_fgemm_args g = {.k = k, .n = nr, .a = x->f + row * k, .lda = k, .ldb = nr, .b_dtype = dtype, .c = c, .ldc = nr, .m = rows};
         g.b = (const char *)p->w->data + panel * nr * k * td_dtype_bytes(dtype);
         g.ahead = (const char *)g.b + F_AHEAD_BYTES;
-        j->d->math->gemm(&g);
+        j->d->kernels->math->gemm(&g);
         store_panel(j, p, row, rows, panel * nr, nr, c);
     }
 }
@@ -210,7 +210,7 @@ static void run_products(td_host_npu *d, td_host_rows *x, const td_host_product 
     }
     j.block_rows = most_rows;
     if (most_rows == SIZE_MAX) { /* W8A8 alone */
-        size_t mr = d->w8a8->mr;
+        size_t mr = d->kernels->w8a8->mr;
         j.block_rows = X_BLOCK_BYTES / x->ldq / mr * mr;
         if (j.block_rows < 4 * mr) j.block_rows = 4 * mr;
     }

@@ -30,7 +30,7 @@ typedef struct {
 static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     const mla_job      *j = ctx;
     const td_mla_desc  *m = &j->b->desc.mla;
-    const td_host_math *math = j->d->math;
+    const td_float_math *math = j->d->kernels->math;
     size_t              row = j->row0 + i, slot = j->step->a.slot[row];
     float              *latent = j->kv + i * ((size_t)m->kv_lora + m->rope_dim), *rope = latent + m->kv_lora;
     (void)w;
@@ -47,7 +47,7 @@ static void rotate_row(void *ctx, uint32_t i, const td_worker *w) {
     size_t             dim = (size_t)m->nope_dim + m->rope_dim;
     const float       *table = td_host_vector(m->rope) + (size_t)j->step->a.pos[j->row0 + i] * m->rope_dim;
     (void)w;
-    for (size_t h = 0; h < m->heads; h++) j->d->math->rope(j->q + (i * (size_t)m->heads + h) * dim + m->nope_dim, table, m->rope_dim);
+    for (size_t h = 0; h < m->heads; h++) j->d->kernels->math->rope(j->q + (i * (size_t)m->heads + h) * dim + m->nope_dim, table, m->rope_dim);
 }
 
 static void project(mla_job *j, size_t rows) {
@@ -98,7 +98,7 @@ static void absorb_head(void *ctx, uint32_t head, const td_worker *w) {
         n = run_length(j, i);
         const float *q = j->q + ((j->units[i].row - j->row0) * m->heads + head) * dim;
         float       *lat = j->q_lat + (i * m->heads + head) * dk;
-        j->d->math->gemm(&(td_fgemm_args){
+        j->d->kernels->math->gemm(&(td_fgemm_args){
             .m = n, .n = m->kv_lora, .k = m->nope_dim, .a = q, .lda = m->heads * dim,
             .b = head_matrix(m, head, 0), .ldb = m->kv_lora, .b_dtype = td_attn_up_dtype(m->kv_b),
             .c = lat, .ldc = m->heads * dk, .ahead = next_head(m, head, 0, i),
@@ -116,7 +116,7 @@ static void unabsorb_head(void *ctx, uint32_t head, const td_worker *w) {
     for (size_t i = 0; i < j->n_units; i++) td_host_attn_merge(&j->absorbed, &j->units[i], head);
     for (size_t i = 0, n; i < j->n_units; i += n) {
         n = run_length(j, i);
-        j->d->math->gemm(&(td_fgemm_args){
+        j->d->kernels->math->gemm(&(td_fgemm_args){
             .m = n, .n = m->v_dim, .k = m->kv_lora, .a = j->ctx + (i * m->heads + head) * m->kv_lora, .lda = (size_t)m->heads * m->kv_lora,
             .b = head_matrix(m, head, m->nope_dim), .ldb = m->v_dim, .b_dtype = td_attn_up_dtype(m->kv_b),
             .c = j->out + ((j->units[i].row - j->row0) * m->heads + head) * m->v_dim, .ldc = (size_t)m->heads * m->v_dim,

@@ -1,7 +1,7 @@
 /* The gated MLP: dense layers and shared experts. */
 #include "core/error.h"
 #include "npu/host/host_device.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 #define CHUNK_ROWS  1024
 #define SILU_COLUMNS 2048 /* of an item */
@@ -17,7 +17,7 @@ static void silu_item(void *ctx, uint32_t i, const td_worker *w) {
     size_t         inter = j->b->desc.mlp.inter, row = i / j->column_blocks, col = i % j->column_blocks * SILU_COLUMNS;
     size_t         n = inter - col < SILU_COLUMNS ? inter - col : SILU_COLUMNS;
     (void)w;
-    j->d->math->silu_mul((float *)(j->d->scratch + j->b->at.gate) + row * inter + col,
+    j->d->kernels->math->silu_mul((float *)(j->d->scratch + j->b->at.gate) + row * inter + col,
                          (const float *)(j->d->scratch + j->b->at.up) + row * inter + col, n);
 }
 
@@ -29,9 +29,9 @@ static void gate_item(void *ctx, uint32_t i, const td_worker *w) {
     float             *x = (float *)(j->d->scratch + j->b->at.up) + w->index * td_round_up(m->hidden, 16);
     float             *down = (float *)(j->d->scratch + j->b->at.down) + (size_t)i * m->hidden, gate;
     td_to_f32(j->d->act, (const char *)m->in + td_host_act_bytes(j->d, at), m->hidden, x);
-    gate = j->d->math->dot(x, td_host_vector(m->out_gate), m->hidden);
-    j->d->math->sigmoid(&gate, 1);
-    j->d->math->scale_add(down, gate, NULL, 0, m->hidden);
+    gate = j->d->kernels->math->dot(x, td_host_vector(m->out_gate), m->hidden);
+    j->d->kernels->math->sigmoid(&gate, 1);
+    j->d->kernels->math->scale_add(down, gate, NULL, 0, m->hidden);
     td_from_f32(j->d->act, down, m->hidden, (char *)m->out + td_host_act_bytes(j->d, at));
 }
 

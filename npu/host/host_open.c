@@ -156,17 +156,12 @@ td_status td_host_npu_init(td_host_npu *d, const td_npu_ops *ops, const td_npu_c
     if (config->act_dtype != TD_DT_BF16 && config->act_dtype != TD_DT_F32)
         return td_fail(err, TD_EINVAL, "the device \"%s\" computes with bf16 or f32 activations", ops->name);
     if (!config->host || !config->host->pool) return td_fail(err, TD_EINVAL, "the device \"%s\" needs a pool", ops->name);
-    uint32_t features = td_cpu_features();
     d->base.ops = ops;
     d->config = *config->host;
     d->pool = config->host->pool;
     d->n_workers = td_pool_workers(d->pool);
     d->act = config->act_dtype;
-    d->w8a8 = td_w8a8_select(features);
-    d->int4g = td_gemm_first(td_int4g_kernels, features);
-    d->fp4g = td_gemm_first(td_fp4g_kernels, features);
-    d->math = td_host_math_select(features);
-    d->attn16 = td_attn16_select(features);
+    d->kernels = td_kernels_here();
     pthread_mutex_init(&d->turn, NULL);
     return TD_OK;
 }

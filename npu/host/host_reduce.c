@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "npu/host/host_device.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 #define CHUNK_ROWS 256
 
@@ -100,7 +100,7 @@ static void contribute_row(void *ctx, uint32_t i, const td_worker *w) {
     for (int k = 0; k < 3; k++) {
         if (!a->add[k]) continue;
         td_to_f32(act, (const char *)a->add[k] + at, a->width, f);
-        j->d->math->add(sum, f, a->width);
+        j->d->kernels->math->add(sum, f, a->width);
     }
     td_from_f32(act, sum, a->width, j->d->scratch + j->b->at.rows + td_host_act_bytes(j->d, (size_t)i * a->width));
 }
@@ -114,7 +114,7 @@ static void sum_row(void *ctx, uint32_t i, const td_worker *w) {
     td_to_f32(act, a->group->members[0].part + at, a->width, sum);
     for (uint32_t m = 1; m < a->group->n; m++) {
         td_to_f32(act, a->group->members[m].part + at, a->width, f);
-        j->d->math->add(sum, f, a->width);
+        j->d->kernels->math->add(sum, f, a->width);
     }
     td_from_f32(act, sum, a->width, (char *)a->out + td_host_act_bytes(j->d, (j->row0 + i) * a->width));
 }

@@ -45,7 +45,7 @@ static void limit_to_groups(const td_router_desc *r, const float *choice, bool *
 static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
     const router_job     *j = ctx;
     const td_router_desc *r = &j->b->desc.router;
-    const td_host_math   *m = j->d->math;
+    const td_float_math   *m = j->d->kernels->math;
     float                *s = (float *)(j->d->scratch + j->b->at.f32) + (size_t)i * r->n_experts; /* logits, then scores */
     float                 choice[TD_EXPERTS_MAX], w[TD_TOP_K_MAX];
     bool                  allowed[TD_EXPERTS_MAX];

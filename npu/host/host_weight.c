@@ -5,12 +5,12 @@
 #include "core/error.h"
 #include "npu/host/host_device.h"
 #include "quant/coded_matrix.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 
 static size_t data_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k) {
     switch (format) {
-    case TD_WEIGHT_W8A8: return td_w8a8_panels(d->w8a8, n) * td_w8a8_panel_bytes(d->w8a8, k);
+    case TD_WEIGHT_W8A8: return td_w8a8_panels(d->kernels->w8a8, n) * td_w8a8_panel_bytes(d->kernels->w8a8, k);
     case TD_WEIGHT_BF16: return (n == 1 ? 1 : td_round_up(n, TD_HOST_NR_BF16)) * k * sizeof(td_bf16);
     default: return (n == 1 ? 1 : td_round_up(n, TD_HOST_NR_F32)) * k * sizeof(float);
     }
@@ -26,7 +26,7 @@ size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size
     const td_host_npu          *d = (const td_host_npu *)npu;
     if (td_host_group_kernel(d, format)) return td_host_group_bytes(d, format, n, k, format == TD_WEIGHT_INT4G ? &INT4G_LARGEST : &FP4G_LARGEST);
     size_t             bytes = td_round_up(data_bytes(d, format, n, k), TD_CACHE_LINE);
-    if (format == TD_WEIGHT_W8A8) bytes += td_w8a8_panels(d->w8a8, n) * d->w8a8->nr * sizeof(float);
+    if (format == TD_WEIGHT_W8A8) bytes += td_w8a8_panels(d->kernels->w8a8, n) * d->kernels->w8a8->nr * sizeof(float);
     return td_round_up(bytes, TD_FILE_BLOCK);
 }
 
@@ -45,7 +45,7 @@ typedef struct {
 /* One panel: quantise its rows, or take them as they are, and pack them. */
 static void pack_w8a8_panel(void *ctx, uint32_t panel, const td_worker *worker) {
     conversion           *c = ctx;
-    const td_w8a8_kernel *kernel = c->d->w8a8;
+    const td_w8a8_kernel *kernel = c->d->kernels->w8a8;
     size_t                k = c->w->k, row = (size_t)panel * kernel->nr;
     size_t                rows = c->w->n - row < kernel->nr ? c->w->n - row : kernel->nr;
     char                 *packed = (char *)c->w->data + panel * td_w8a8_panel_bytes(kernel, k);
@@ -143,7 +143,7 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
     td_status status = td_mem_map(w->bytes, td_pool_home(d->pool), &w->data, err);
     if (status == TD_OK) {
         conversion c = {.d = d, .w = w, .src = src};
-        c.temp_bytes = td_round_up(kernel ? group_temp_bytes(kernel->tiles, w->k, &w->groups) : format == TD_WEIGHT_W8A8 ? d->w8a8->nr * w->k : w->k * sizeof(float), TD_CACHE_LINE);
+        c.temp_bytes = td_round_up(kernel ? group_temp_bytes(kernel->tiles, w->k, &w->groups) : format == TD_WEIGHT_W8A8 ? d->kernels->w8a8->nr * w->k : w->k * sizeof(float), TD_CACHE_LINE);
         pthread_mutex_lock(&d->turn);
         status = td_host_scratch_grow(d, c.temp_bytes * d->n_workers, err);
         if (status == TD_OK && kernel) {
@@ -151,7 +151,7 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
             if (c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight has a scale that is no positive number, or a zero where the checkpoint says it has none");
         } else if (status == TD_OK && format == TD_WEIGHT_W8A8) {
             w->sw = td_host_scales_of(npu, w);
-            td_pool_run(d->pool, pack_w8a8_panel, &c, (uint32_t)td_w8a8_panels(d->w8a8, w->n));
+            td_pool_run(d->pool, pack_w8a8_panel, &c, (uint32_t)td_w8a8_panels(d->kernels->w8a8, w->n));
         } else if (status == TD_OK) {
             td_pool_run(d->pool, convert_row, &c, (uint32_t)w->n);
         }

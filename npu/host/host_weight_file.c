@@ -36,13 +36,13 @@ static bool hash_group_tiles(const td_host_npu *npu, uint64_t *hash) {
     static const td_gemm_groups INT4G[] = {{.size = 32, .scale_dtype = TD_DT_BF16, .zero_points = true}, {.size = 32, .scale_dtype = TD_DT_BF16}},
                                 FP4G[] = {{.size = 16, .scale_dtype = TD_DT_F8_E4M3}, {.size = 32, .scale_dtype = TD_DT_F8_E8M0}};
     for (size_t i = 0; i < 2; i++)
-        if (!hash_group_tile(npu->int4g->tiles, &INT4G[i], hash) || !hash_group_tile(npu->fp4g->tiles, &FP4G[i], hash)) return false;
+        if (!hash_group_tile(npu->kernels->product[TD_PRODUCT_INT4G]->tiles, &INT4G[i], hash) || !hash_group_tile(npu->kernels->product[TD_PRODUCT_FP4G]->tiles, &FP4G[i], hash)) return false;
     return true;
 }
 
 /* The layouts are whatever the kernels' packers make of samples, so a new packer cannot be mistaken for an old one. */
 void td_host_weight_tag(td_npu *npu, char tag[TD_NPU_TAG_BYTES]) {
-    const td_w8a8_kernel *kernel = ((td_host_npu *)npu)->w8a8;
+    const td_w8a8_kernel *kernel = ((td_host_npu *)npu)->kernels->w8a8;
     int8_t                rows[TD_W8A8_NR_MAX * SAMPLE_K];
     size_t                bytes = td_w8a8_panel_bytes(kernel, SAMPLE_K);
     char                 *panel = calloc(1, bytes);

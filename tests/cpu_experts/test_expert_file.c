@@ -125,10 +125,11 @@ static void other_kernels_files_are_repacked(void **state) {
         outputs(x, 0, want);
         const size_t room = packer->layout.shard[0].bytes;
         packer->config.hidden = HIDDEN;
-        for (const td_gemm_kernel *const *other = td_gemm_list((td_expert_format)format); *other; other++) {
+        for (const td_kernels *const *t = td_kernels_all; *t; t++) {
+            const td_gemm_kernel *other = (*t)->product[format];
             empty_dir(NULL);
-            packer->kernel = *other; /* to pack, not to multiply */
-            assert_int_equal(td_expert_layout_init(&packer->layout, &packer->config, (*other)->tiles, 1, NULL), TD_OK);
+            packer->kernel = other; /* to pack, not to multiply */
+            assert_int_equal(td_expert_layout_init(&packer->layout, &packer->config, other->tiles, 1, NULL), TD_OK);
             assert_true(packer->layout.shard[0].bytes <= room);
             assert_int_equal(td_experts_fill_layer(packer, 0, SEED, NULL), TD_OK);
             assert_int_equal(td_experts_save_file(packer, 0, path, 5, NULL), TD_OK);

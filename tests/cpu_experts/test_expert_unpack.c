@@ -9,8 +9,8 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "quant/convert.h"
-#include "quant/small_float.h"
+#include "kernels/rows/convert.h"
+#include "core/small_float.h"
 #include "quant/weight_quant.h"
 #include "tests/cpu_experts/expert_fixture.h"
 

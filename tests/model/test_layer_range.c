@@ -15,7 +15,7 @@
 
 #include "core/rng.h"
 #include "model_run.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 
 #define SEED       20261122u
 #define N_SEQ      2

@@ -20,7 +20,7 @@
 #include "npu/host/host_npu.h"
 #include "model_run.h"
 #include "quant/coded_matrix.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 
 #define GOLDEN "tests/data/golden/"

@@ -1,6 +1,6 @@
 /* The blocks other than attention against plain models, in every weight format and activation type, at sizes that fit no tile. */
 #include "npu_test_util.h"
-#include "quant/row_quant.h"
+#include "kernels/rows/row_quant.h"
 
 /* Outputs in bf16 are rounded once (2^-9); W8A8 has steps of 1/127 of a row's maximum on both sides. */
 static double tolerance(td_dtype act, td_weight_format format) {

@@ -20,6 +20,7 @@
 #include "core/mem.h"
 #include "core/page_nodes.h"
 #include "core/thread_plan.h"
+#include "kernels/kernels.h"
 #include "cpu_experts/expert_store.h"
 #include "npu/host/host_npu.h"
 #include "tests/cpu_experts/expert_fixture.h"
@@ -72,7 +73,7 @@ static void pages_are_spread(const void *p, size_t bytes) {
 static void every_pair_of_nodes_is_measured(void **state) {
     (void)state;
     td_error err = {0};
-    if (td_node_bandwidth_measure(&topo, 1, &bandwidth, &err) != TD_OK) fail_msg("%s", err.text);
+    if (td_node_bandwidth_measure(&topo, td_kernels_here()->read, 1, &bandwidth, &err) != TD_OK) fail_msg("%s", err.text);
     for (uint32_t i = 0; i < topo.n_nodes; i++)
         for (uint32_t j = 0; j < topo.n_nodes; j++) {
             bool known = topo.nodes[i].n_cores && topo.nodes[j].memory_bytes;

@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #include "core/rng.h"
-#include "quant/convert.h"
+#include "kernels/rows/convert.h"
 #include "quant/hessian.h"
 #include "quant/matrix_round.h"
 #include "quant/weight_quant.h"

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "quant/convert.h"
-#include "quant/small_float.h"
+#include "kernels/rows/convert.h"
+#include "core/small_float.h"
 #include "quant/weight_quant.h"
 
 #define SEED 99u

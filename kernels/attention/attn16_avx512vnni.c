@@ -1,0 +1,296 @@
+/* 16-bit attention with AVX512-VNNI. */
+#include <immintrin.h>
+#include <stdbool.h>
+
+#include "core/cpu.h"
+#include "core/mem.h"
+#include "kernels/vec/zmm_rows.h"
+#include "kernels/attention/attn16.h"
+
+#define OP static inline __attribute__((always_inline))
+
+typedef __m512  vf;
+typedef __m512i vi, vp;
+
+#define SHIFT_BITS _mm512_set1_ps(12582912.0f)
+#define ODD_HALVES 0xaaaaaaaau
+
+OP vf   vf_load(const float *p) { return _mm512_loadu_ps(p); }
+OP vf   vf_load_int16(const int16_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p))); }
+OP void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+OP vf   vf_set(float f) { return _mm512_set1_ps(f); }
+OP vf   vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+OP vf   vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+OP vf   vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+OP vf   vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+OP vf   vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+OP vf   vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+OP vf   vf_absmax(vf a, vf b) { return _mm512_range_ps(a, b, 11); } /* the larger magnitude, without a sign */
+OP vf   vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+OP vf   vf_ldexp(vf v, vf t) { return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(v), _mm512_slli_epi32(_mm512_castps_si512(t), 23))); }
+OP vf   vf_seen(vf v, const int32_t *seen, int32_t j, vf other) {
+    return _mm512_mask_mov_ps(other, _mm512_cmpgt_epi32_mask(_mm512_loadu_si512(seen), _mm512_set1_epi32(j)), v);
+}
+
+OP float vf_lanes_sum(vf v) {
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 f = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    f = _mm_add_ps(f, _mm_movehl_ps(f, f));
+    return _mm_cvtss_f32(_mm_add_ss(f, _mm_movehdup_ps(f)));
+}
+OP float vf_lanes_max(vf v) { return _mm512_reduce_max_ps(v); }
+
+OP vi   vi_round(vf x, vf inverse) { return _mm512_castps_si512(_mm512_fmadd_ps(x, inverse, SHIFT_BITS)); }
+OP void vi_store(int16_t *p, vi v) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(v)); }
+OP void vi_store_pairs(int32_t *p, vi a, vi b) { _mm512_storeu_si512(p, _mm512_mask_blend_epi16(ODD_HALVES, a, _mm512_slli_epi32(b, 16))); }
+
+OP vp   vp_load(const void *p) { return _mm512_loadu_si512(p); }
+OP vf   vp_even(vp p) { return _mm512_castsi512_ps(_mm512_slli_epi32(p, 16)); }
+OP vf   vp_odd(vp p) { return _mm512_castsi512_ps(_mm512_and_si512(p, _mm512_set1_epi32((int32_t)0xffff0000))); }
+OP void vp_store_join(int16_t *p, vi even, vi odd) { vi_store_pairs((int32_t *)(void *)p, even, odd); }
+
+static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride) {
+    for (size_t c = 0; c < n; c += 32, out += 2 * panel_stride) {
+        __m512i x = _mm512_loadu_si512(a + c), y = b ? _mm512_loadu_si512(b + c) : _mm512_setzero_si512();
+        _mm512_storeu_si512(out, _mm512_unpacklo_epi16(x, y));
+        _mm512_storeu_si512(out + panel_stride, _mm512_unpackhi_epi16(x, y));
+    }
+}
+
+OP __mmask16 lanes(size_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
+
+static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld_src, size_t rows, size_t cols) {
+    for (size_t r0 = 0; r0 < rows; r0 += 16)
+        for (size_t c0 = 0; c0 < cols; c0 += 16) {
+            const __mmask16 read = lanes(cols - c0);
+            __m512i         x[16], y[16];
+#pragma GCC unroll 16
+            for (size_t r = 0; r < 16; r++)
+                x[r] = r0 + r < rows ? _mm512_maskz_loadu_epi32(read, src + (r0 + r) * ld_src + c0) : _mm512_setzero_si512();
+#pragma GCC unroll 8
+            for (int i = 0; i < 16; i += 2) { /* pairs of rows */
+                y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+                y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+            }
+#pragma GCC unroll 4
+            for (int i = 0; i < 16; i += 4) { /* fours: x[i + c] holds column c, c + 4, c + 8, c + 12 of rows i .. i + 3 */
+                x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+                x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+                x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+                x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+            }
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) { /* quarters: the 4 x 4 blocks change places */
+                __m512i ab_even = _mm512_shuffle_i32x4(x[c], x[c + 4], 0x88), ab_odd = _mm512_shuffle_i32x4(x[c], x[c + 4], 0xdd);
+                __m512i cd_even = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], 0x88), cd_odd = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], 0xdd);
+                y[c] = _mm512_shuffle_i32x4(ab_even, cd_even, 0x88);
+                y[c + 8] = _mm512_shuffle_i32x4(ab_even, cd_even, 0xdd);
+                y[c + 4] = _mm512_shuffle_i32x4(ab_odd, cd_odd, 0x88);
+                y[c + 12] = _mm512_shuffle_i32x4(ab_odd, cd_odd, 0xdd);
+            }
+#pragma GCC unroll 16
+            for (size_t c = 0; c < 16; c++)
+                if (c0 + c < cols) _mm512_storeu_si512(dst + (c0 + c) * ld_dst + r0, y[c]);
+        }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+#define MR     TD_ZMM_ROWS_MAX /* rows beside two panels */
+#define MR_ONE 16              /* beside one */
+
+/* As instruction text: gcc 12 keeps some of the intrinsic's accumulators in memory. Half of the rows' pairs are broadcast by it, as in kernels/vec/zmm_rows.h. */
+OP __m512i dot2(__m512i sum, __m512i b, const int16_t *pair, bool embedded) {
+    if (embedded) {
+        __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*(const int16_t(*)[2])pair));
+    } else {
+        int32_t two;
+        memcpy(&two, pair, sizeof two);
+        __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(_mm512_set1_epi32(two)));
+    }
+    return sum;
+}
+
+OP void finish(const td_attn16_gemm *g, size_t i, size_t j, __m512 sum) {
+    __m512 scale = _mm512_set1_ps(g->scale[i]);
+    float *c = g->c + i * g->ldc + j;
+    if (g->column) scale = _mm512_mul_ps(scale, _mm512_loadu_ps(g->column + j));
+    sum = g->keep ? _mm512_fmadd_ps(sum, scale, _mm512_mul_ps(_mm512_loadu_ps(c), _mm512_set1_ps(g->keep[i]))) : _mm512_mul_ps(sum, scale);
+    _mm512_storeu_ps(c, sum);
+}
+
+/* Where the products prefetch next: so many bytes a step that it spreads evenly over all of them, as far as so many lines a step suffice. */
+typedef struct {
+    const char *at, *end;
+    size_t      step;
+} prefetch;
+
+static prefetch spread(const td_attn16_gemm *g, size_t steps, size_t lines) {
+    if (!g->ahead || steps == 0) return (prefetch){(const char *)g->a, (const char *)g->a, 0};
+    size_t step = (g->ahead_bytes + steps - 1) / steps;
+    return (prefetch){g->ahead, g->ahead + g->ahead_bytes, step < lines * 64 ? step : lines * 64};
+}
+
+static size_t step_of(const prefetch *f) { return f->at < f->end ? f->step : 0; }
+
+#define LOAD(i) "vmovdqu64 64*" i "(%[w]), %%zmm28\n\tvmovdqu64 64*" i "(%[w],%[w1]), %%zmm29\n\tprefetcht1 (%[ahead])\n\tadd %[step], %[ahead]\n\t"
+#define LOAD_ROWS(i)                                                                                       \
+    "vmovdqu64 (%[w]), %%zmm30\n\tvmovdqu64 (%[w],%[w1]), %%zmm31\n\tlea (%[w],%[w1],2), %[w]\n\t"         \
+    "vpunpcklwd %%zmm31, %%zmm30, %%zmm28\n\tvpunpckhwd %%zmm31, %%zmm30, %%zmm29\n\t"                                     \
+    "prefetcht1 (%[ahead])\n\tprefetcht1 64(%[ahead])\n\tadd %[step], %[ahead]\n\t"
+#define CASE(rows)      TD_ZMM_CASE(rows, "vpdpwssd", "", LOAD, "64", p, sum[0])
+#define CASE_ROWS(rows) TD_ZMM_CASE(rows, "vpdpwssd", "", LOAD_ROWS, "0", p, sum[0])
+
+/* Some rows and two panels. */
+static void two_panels(const td_attn16_gemm *g, size_t i0, size_t rows, size_t panel, prefetch *f) {
+    __m512i        sum[MR][2];
+    td_zmm_product p = {.x = (const char *)(g->a + i0 * g->lda), .stride = g->lda * sizeof *g->a, .w = (const char *)(g->b + panel * (g->ldb ? 16 : g->panel_stride)),
+                        .w1 = (g->ldb ? g->ldb : g->panel_stride) * sizeof *g->b, .ahead = f->at, .ahead_step = step_of(f),
+                        .fours = g->pairs / 4, .ones = g->pairs % 4};
+    p.next = f->at + p.fours * 4 * p.ahead_step;
+    if (g->ldb) {
+        switch (rows) {
+            CASE_ROWS(1) CASE_ROWS(2) CASE_ROWS(3) CASE_ROWS(4) CASE_ROWS(5) CASE_ROWS(6) CASE_ROWS(7) CASE_ROWS(8) CASE_ROWS(9) CASE_ROWS(10)
+            CASE_ROWS(11) CASE_ROWS(12) CASE_ROWS(13) CASE_ROWS(14)
+        }
+    } else {
+        switch (rows) {
+            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
+        }
+    }
+    for (size_t i = 0; i < rows; i++) {
+        __m512i first = sum[i][0], second = sum[i][1];
+        if (g->ldb || g->crossed) { /* columns 0-3, 8-11, .. and 4-7, 12-15, .. */
+            const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23), high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+            first = _mm512_permutex2var_epi32(sum[i][0], low, sum[i][1]);
+            second = _mm512_permutex2var_epi32(sum[i][0], high, sum[i][1]);
+        }
+        finish(g, i0 + i, panel * 16, _mm512_cvtepi32_ps(first));
+        finish(g, i0 + i, panel * 16 + 16, _mm512_cvtepi32_ps(second));
+    }
+    f->at = p.ahead;
+}
+
+/* Some rows, a constant after inlining, and one panel. */
+OP void one_panel(const td_attn16_gemm *g, size_t i0, size_t panel, int rows) {
+    __m512i        sum[MR_ONE];
+    const int16_t *a3[6], *b = g->b + panel * g->panel_stride; /* row i is a3[i / 3] + (i % 3) * lda: an address each */
+    const size_t   lda = g->lda;
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; i++) a3[i] = g->a + (i0 + (size_t)i * 3) * lda;
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) sum[i] = _mm512_setzero_si512();
+    for (size_t k = 0; k < g->pairs; k++, b += 32) {
+        __m512i b0 = _mm512_loadu_si512(b);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) sum[i] = dot2(sum[i], b0, a3[i / 3] + (size_t)(i % 3) * lda + 2 * k, i % 2 == 1);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) finish(g, i0 + (size_t)i, panel * 16, _mm512_cvtepi32_ps(sum[i]));
+}
+
+/*
+ * One panel beside many rows. A load of four of a row's pairs serves four multiplications, where one_panel needs a load for each: the panel goes
+ * by fours of pairs, y[r] with column 4 g + r in quarter g, and a row's four sums are added up at the end.
+ */
+#define MR_FOURS    6
+#define FOURS_MIN   MR_FOURS
+#define FOURS_PAIRS ((size_t)256)
+
+static void by_fours(const int16_t *b, size_t pairs, __m512i (*to)[4]) {
+    for (size_t k = 0; k < pairs; k += 4, b += 4 * 32, to++) {
+        __m512i x0 = _mm512_loadu_si512(b), x1 = _mm512_loadu_si512(b + 32), x2 = _mm512_loadu_si512(b + 64), x3 = _mm512_loadu_si512(b + 96);
+        __m512i low[2] = {_mm512_unpacklo_epi32(x0, x1), _mm512_unpacklo_epi32(x2, x3)}, high[2] = {_mm512_unpackhi_epi32(x0, x1), _mm512_unpackhi_epi32(x2, x3)};
+        (*to)[0] = _mm512_unpacklo_epi64(low[0], low[1]);
+        (*to)[1] = _mm512_unpackhi_epi64(low[0], low[1]);
+        (*to)[2] = _mm512_unpacklo_epi64(high[0], high[1]);
+        (*to)[3] = _mm512_unpackhi_epi64(high[0], high[1]);
+    }
+}
+
+OP __m512i dot2_all(__m512i sum, __m512i a, __m512i b) {
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+
+/* rows: a constant after inlining. */
+OP void fours(const td_attn16_gemm *g, size_t i0, size_t panel, int rows, const __m512i (*y)[4], prefetch *f) {
+    __m512i        sum[MR_FOURS][4];
+    const int16_t *a = g->a + i0 * g->lda, *a3 = a + 3 * g->lda;
+    const size_t   lda = g->lda, step = step_of(f);
+    const char    *ahead = f->at;
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; r++) sum[i][r] = _mm512_setzero_si512();
+    for (size_t k = 0; k < g->pairs; k += 4, a += 8, a3 += 8, y++, ahead += step) {
+        __m512i y0 = (*y)[0], y1 = (*y)[1], y2 = (*y)[2], y3 = (*y)[3];
+        _mm_prefetch(ahead, _MM_HINT_T1);
+        _mm_prefetch(ahead + 64, _MM_HINT_T1);
+#pragma GCC unroll 6
+        for (int i = 0; i < rows; i++) {
+            __m512i x = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)((i < 3 ? a : a3) + (size_t)(i % 3) * lda)));
+            sum[i][0] = dot2_all(sum[i][0], x, y0);
+            sum[i][1] = dot2_all(sum[i][1], x, y1);
+            sum[i][2] = dot2_all(sum[i][2], x, y2);
+            sum[i][3] = dot2_all(sum[i][3], x, y3);
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++) {
+        __m512i *s = sum[i];
+        __m512i  first = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
+        __m512i  second = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
+        finish(g, i0 + (size_t)i, panel * 16, _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_unpacklo_epi64(first, second), _mm512_unpackhi_epi64(first, second))));
+    }
+    f->at = ahead;
+}
+
+#define CASE_FOURS(r) \
+    case r: fours(g, i, panel, r, y, &ahead); break;
+
+static void last_panel_by_fours(const td_attn16_gemm *g, size_t panel) {
+    __m512i  y[FOURS_PAIRS / 4][4];
+    size_t   tiles = (g->m + MR_FOURS - 1) / MR_FOURS;
+    prefetch ahead = spread(g, tiles * g->pairs / 4, 2);
+    by_fours(g->b + panel * g->panel_stride, g->pairs, y);
+    for (size_t t = 0; t < tiles; t++) {
+        size_t i = g->m * t / tiles;
+        switch (g->m * (t + 1) / tiles - i) {
+            CASE_FOURS(1) CASE_FOURS(2) CASE_FOURS(3) CASE_FOURS(4) CASE_FOURS(5) CASE_FOURS(6)
+        }
+    }
+}
+
+#define CASE_ONE(r) \
+    case r: one_panel(g, i, panel, r); break;
+
+static void last_panel(const td_attn16_gemm *g, size_t panel) {
+    size_t tiles = (g->m + MR_ONE - 1) / MR_ONE;
+    for (size_t t = 0; t < tiles; t++) {
+        size_t i = g->m * t / tiles;
+        switch (g->m * (t + 1) / tiles - i) {
+            CASE_ONE(1) CASE_ONE(2) CASE_ONE(3) CASE_ONE(4) CASE_ONE(5) CASE_ONE(6) CASE_ONE(7) CASE_ONE(8) CASE_ONE(9) CASE_ONE(10) CASE_ONE(11) CASE_ONE(12)
+            CASE_ONE(13) CASE_ONE(14) CASE_ONE(15) CASE_ONE(16)
+        }
+    }
+}
+
+static void gemm(const td_attn16_gemm *g) {
+    size_t   panel = 0, tiles = (g->m + MR - 1) / MR; /* of equal height */
+    prefetch ahead = spread(g, g->n / 32 * tiles * g->pairs, g->ldb ? 2 : 1);
+    for (; panel + 2 <= g->n / 16; panel += 2)
+        for (size_t t = 0; t < tiles; t++) {
+            size_t i = g->m * t / tiles;
+            two_panels(g, i, g->m * (t + 1) / tiles - i, panel, &ahead);
+        }
+    if (panel == g->n / 16) return;
+    if (g->m >= FOURS_MIN && g->pairs % 4 == 0 && g->pairs <= FOURS_PAIRS)
+        last_panel_by_fours(g, panel);
+    else
+        last_panel(g, panel);
+}
+
+#include "kernels/attention/attn16_body.inc"
+
+const td_attn16 td_attn16_avx512vnni = {.name = "attn16_avx512vnni", ATTN16_MEMBERS};

@@ -1,0 +1,27 @@
+/* bf16 weights times f32 activations, reference: acc = fma(w, x, acc) in the order of k. */
+#include <math.h>
+
+#include "kernels/product/tile_kernels.h"
+
+#define TILES td_bf16_16
+#define HALF 8
+
+static void run(const td_gemm_args *a) {
+    for (size_t r = 0; r < a->m; r++) {
+        const uint32_t *w = a->tile;
+        const float    *x = a->rows[r].x;
+        float           acc[2 * HALF] = {0};
+        for (size_t j = 0; j < a->k; j++)
+            for (size_t i = 0; i < HALF; i++, w++) {
+                acc[i] = fmaf(td_bf16_to_f32((td_bf16)(*w >> 16)), x[j], acc[i]);
+                acc[HALF + i] = fmaf(td_bf16_to_f32((td_bf16)*w), x[j], acc[HALF + i]);
+            }
+        memcpy(a->out + r * 2 * HALF, acc, sizeof acc);
+    }
+}
+
+const td_gemm_kernel td_bf16_scalar = {
+    .name = "bf16_scalar_1x16",
+    .tiles = &TILES,
+    .run = run,
+};

@@ -1,0 +1,70 @@
+/* Tiles of weights in groups: their size, packer and unpacker. */
+#include "kernels/product/group_layout.h"
+#include "kernels/product/tile_kernels.h"
+
+static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
+    size_t group_bytes = nr * td_dtype_bytes(groups->scale_dtype) + nr / 2 * groups->size;
+    return head_bytes(nr, k, groups) + TO_LINE(k / groups->size * group_bytes);
+}
+
+/* A value of the type, to where it lies. */
+static inline void put_scale(float scale, td_dtype dtype, uint8_t *at) {
+    td_bf16 bits = dtype == TD_DT_F16 ? td_f32_to_f16(scale) : td_f32_to_bf16(scale);
+    switch (dtype) {
+    case TD_DT_F8_E8M0: *at = td_f32_to_e8m0_floor(scale); break;
+    case TD_DT_F8_E4M3: *at = td_f32_to_e4m3(scale); break;
+    case TD_DT_F32: memcpy(at, &scale, sizeof scale); break;
+    default: memcpy(at, &bits, sizeof bits);
+    }
+}
+
+static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    const size_t   half = nr / 2;
+    const uint8_t *low_rows = w->rows, *high_rows = low_rows + half * k;
+    const size_t   size = groups->size, n = k / size;
+    uint8_t       *zero = tile, *out = zero + head_bytes(nr, k, groups);
+    memset(tile, 0, tile_bytes(nr, k, groups));
+    if (has_factors(groups)) memcpy(tile, w->factor, nr * sizeof *w->factor);
+    for (size_t g = 0; g < n && groups->zero_points; g++)
+        for (size_t i = 0; i < half; i++) *zero++ = (uint8_t)(w->zero[i * n + g] | w->zero[(half + i) * n + g] << 4);
+    for (size_t k0 = 0, end; k0 < k; k0 = end) {
+        end = k0 + block_k(groups);
+        for (size_t g = k0 / size; g < end / size; g++)
+            for (size_t i = 0; i < nr; i++, out += td_dtype_bytes(groups->scale_dtype)) put_scale(w->scale[i * n + g], groups->scale_dtype, out);
+        for (size_t j = k0; j < end; j += 4)
+            for (size_t i = 0; i < half; i++, out += 4) {
+                uint32_t both = load32(low_rows + i * k + j) | load32(high_rows + i * k + j) << 4;
+                memcpy(out, &both, 4);
+            }
+    }
+}
+
+static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    const size_t   half = nr / 2;
+    uint8_t       *low_rows = w->rows, *high_rows = low_rows + half * k;
+    const size_t   size = groups->size, n = k / size;
+    const uint8_t *zero = tile, *in = zero + head_bytes(nr, k, groups);
+    if (has_factors(groups)) memcpy(w->factor, tile, nr * sizeof *w->factor);
+    for (size_t g = 0; g < n; g++)
+        for (size_t i = 0; i < half; i++) {
+            uint8_t both = groups->zero_points ? *zero++ : 0x88;
+            w->zero[i * n + g] = both & 15;
+            w->zero[(half + i) * n + g] = both >> 4;
+        }
+    for (size_t k0 = 0, end; k0 < k; k0 = end) {
+        end = k0 + block_k(groups);
+        for (size_t g = k0 / size; g < end / size; g++, in += nr * td_dtype_bytes(groups->scale_dtype))
+            for (size_t i = 0; i < nr; i++) w->scale[i * n + g] = scale_at(in, i, groups->scale_dtype);
+        for (size_t j = k0; j < end; j += 4)
+            for (size_t i = 0; i < half; i++, in += 4) {
+                uint32_t both = load32(in), low = both & 0x0f0f0f0fu, high = both >> 4 & 0x0f0f0f0fu;
+                memcpy(low_rows + i * k + j, &low, 4);
+                memcpy(high_rows + i * k + j, &high, 4);
+            }
+    }
+}
+
+const td_tile_layout td_int4g_16x4 = {.name = "int4g_16x4", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_int4g_32x4 = {.name = "int4g_32x4", .nr = 32, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_fp4g_16x4 = {.name = "fp4g_16x4", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_fp4g_32x4 = {.name = "fp4g_32x4", .nr = 32, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};

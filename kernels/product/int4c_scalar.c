@@ -1,0 +1,29 @@
+/* int4 per channel, reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
+#include "kernels/product/tile_kernels.h"
+
+#define TILES td_int4c_16x4
+#define HALF 8
+
+static void run(const td_gemm_args *a) {
+    const float   *scale = a->tile;
+    const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof *scale;
+    for (size_t r = 0; r < a->m; r++) {
+        const int8_t *x = a->rows[r].x;
+        int32_t       acc[2 * HALF] = {0};
+        for (size_t g = 0; g < a->k; g += 4)
+            for (size_t i = 0; i < HALF; i++)
+                for (size_t b = 0; b < 4; b++) {
+                    uint8_t both = w[g * HALF + i * 4 + b];
+                    acc[i] += (both & 15) * x[g + b];
+                    acc[HALF + i] += (both >> 4) * x[g + b];
+                }
+        for (size_t i = 0; i < 2 * HALF; i++)
+            a->out[r * 2 * HALF + i] = (float)(acc[i] - 8 * a->rows[r].sum) * scale[i] * a->rows[r].scale;
+    }
+}
+
+const td_gemm_kernel td_int4c_scalar = {
+    .name = "int4c_scalar_1x16",
+    .tiles = &TILES,
+    .run = run,
+};

@@ -1,0 +1,27 @@
+/* The kernels of tiles and their layouts, and what the kernels' files share. */
+#ifndef TD_KERNELS_PRODUCT_TILE_KERNELS_H
+#define TD_KERNELS_PRODUCT_TILE_KERNELS_H
+
+#include <string.h>
+
+#include "kernels/product/tile_gemm.h"
+
+extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int8c_16x4, td_int8c_32x4, td_bf16_16, td_bf16_32;
+extern const td_tile_layout td_int4g_16x4, td_int4g_32x4, td_fp4g_16x4, td_fp4g_32x4;
+extern const td_gemm_kernel td_int4c_scalar, td_int4c_avx2, td_int4c_avxvnni, td_int4c_avx512vnni, td_int4c_amx;
+extern const td_gemm_kernel td_int8c_scalar, td_int8c_avx2, td_int8c_avxvnni, td_int8c_avx512vnni, td_int8c_amx;
+extern const td_gemm_kernel td_int4g_scalar, td_int4g_avx2, td_int4g_avxvnni, td_int4g_avx512vnni, td_int4g_amx;
+extern const td_gemm_kernel td_fp4g_scalar, td_fp4g_avx2, td_fp4g_avxvnni, td_fp4g_avx512vnni, td_fp4g_amx;
+extern const td_gemm_kernel td_bf16_scalar, td_bf16_avx2, td_bf16_avx512;
+
+static inline uint32_t load32(const void *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Bytes ahead of a pass over a tile that weights are brought to L2, and from there to L1; a tile is followed by the tile that is read next. */
+#define PREFETCH_FAR 8192
+#define PREFETCH_NEAR 1024
+
+#endif

@@ -1,0 +1,2 @@
+#define ROUND_METHODS td_round_methods_avx2
+#include "kernels/rounding/round_methods.inc"

@@ -1,0 +1,25 @@
+/* Work on single rows of values: conversions, quantisation, silu, sums. Every set of instructions gives the same bits. */
+#ifndef TD_KERNELS_ROWS_ROWS_H
+#define TD_KERNELS_ROWS_ROWS_H
+
+#include "core/dtype.h"
+
+typedef struct {
+    /** dst[i] = (f32)src[i], i < n; exact. dtype: BF16 or F16 (kernels/rows/convert.h). */
+    void (*to_f32)(td_dtype dtype, const void *src, size_t n, float *dst);
+    /** dst[i] = bf16(src[i]), round to nearest even; a NaN stays a NaN. */
+    void (*to_bf16)(const float *src, size_t n, td_bf16 *dst);
+    /** td_quantize_row (kernels/rows/row_quant.h). */
+    int32_t (*quantize)(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q, float *scale);
+    /**
+     * out[r, i] = gate[r, i] / (1 + exp(-gate[r, i])) * up[r, i]; gate and up [rows, cols] dense, out [rows, ldo], cols a multiple of 16.
+     * Relative error of silu below 4e-7.
+     */
+    void (*silu_mul)(const float *gate, const float *up, size_t rows, size_t cols, float *out, size_t ldo);
+    /** y[i] = fma(w, v[i], y[i]); n a multiple of 16. */
+    void (*axpy)(float w, const float *v, size_t n, float *y);
+} td_rows;
+
+extern const td_rows td_rows_scalar, td_rows_avx2, td_rows_avx512;
+
+#endif

@@ -42,6 +42,7 @@ typedef struct {
 
 extern const td_w8a8_kernel td_w8a8_scalar;
 extern const td_w8a8_kernel td_w8a8_avx2, td_w8a8_avxvnni, td_w8a8_avx512vnni, td_w8a8_amx;
+extern const td_w8a8_kernel td_w8a8_neon, td_w8a8_dotprod;
 
 #define TD_W8A8_NR_MAX 32
 

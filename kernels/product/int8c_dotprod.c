@@ -1,0 +1,10 @@
+/* int8 per channel, NEON with `sdot`. */
+#include "kernels/vec/dot_neon.h"
+
+#include "kernels/product/int8c_neon_body.inc"
+
+const td_gemm_kernel td_int8c_dotprod = {
+    .name = "int8c_dotprod_5x16",
+    .tiles = &TILES,
+    .run = run,
+};

@@ -57,9 +57,6 @@ typedef struct {
     /** out[i] = x[i] / sqrt(mean(x^2) + eps) * gamma[i]; out may be x. */
     void (*rms_norm)(const float *x, const float *gamma, float eps, size_t n, float *out);
 
-    /** gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
-    void (*silu_mul)(float *gate, const float *up, size_t n);
-
     /** x[i] = exp(x[i] - shift); returns the sum. */
     float (*exp_sum)(float *x, float shift, size_t n);
 

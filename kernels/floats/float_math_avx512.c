@@ -1,27 +1,12 @@
 /* The float table with AVX-512. */
-#include <immintrin.h>
+#include "kernels/vec/vec_avx512.h"
 
-#include "core/cpu.h"
 #include "kernels/floats/float_math.h"
 
-typedef __m512 vec;
-#define VW      16
 #define MR      12
 #define NV      2
 #define MR_WIDE 4
 #define NV_WIDE 4
-
-static inline __mmask16 lane_mask(size_t n) { return (__mmask16)((1u << n) - 1); }
-static inline vec       v_zero(void) { return _mm512_setzero_ps(); }
-static inline vec       v_set1(float f) { return _mm512_set1_ps(f); }
-static inline vec       v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vec       v_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline vec       widen(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
-static inline vec       v_load_bf16(const td_bf16 *p) { return widen(_mm256_loadu_si256((const __m256i *)p)); }
-static inline void      v_store(float *p, vec v) { _mm512_storeu_ps(p, v); }
-static inline vec       v_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(lane_mask(n), p); }
-static inline vec       v_load_bf16_n(const td_bf16 *p, size_t n) { return widen(_mm256_maskz_loadu_epi16(lane_mask(n), p)); }
-static inline void      v_store_n(float *p, vec v, size_t n) { _mm512_mask_storeu_ps(p, lane_mask(n), v); }
 
 #define BF16_PAIRS 1
 #define ROW_CASES  \
@@ -29,38 +14,38 @@ static inline void      v_store_n(float *p, vec v, size_t n) { _mm512_mask_store
     FGEMM_CASE(7) FGEMM_CASE(8) FGEMM_CASE(9) FGEMM_CASE(10) FGEMM_CASE(11) FGEMM_CASE(12)
 
 /* 32 columns in one load: the even ones are the low halves of each lane, the odd ones the high halves. */
-static inline __attribute__((always_inline)) void v_widen_pair(const td_bf16 *p, vec *even, vec *odd) {
+static inline __attribute__((always_inline)) void v_widen_pair(const td_bf16 *p, vf *even, vf *odd) {
     __m512i both = _mm512_loadu_si512(p);
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
     *odd = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32((int32_t)0xffff0000)));
 }
-static inline __attribute__((always_inline)) void v_split_pair(vec *a, vec *b) {
+static inline __attribute__((always_inline)) void v_split_pair(vf *a, vf *b) {
     __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    vec     x = _mm512_permutex2var_ps(*a, even, *b);
+    vf     x = _mm512_permutex2var_ps(*a, even, *b);
     *b = _mm512_permutex2var_ps(*a, _mm512_add_epi32(even, _mm512_set1_epi32(1)), *b);
     *a = x;
 }
-static inline __attribute__((always_inline)) void v_join_pair(vec *a, vec *b) {
+static inline __attribute__((always_inline)) void v_join_pair(vf *a, vf *b) {
     __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    vec     x = _mm512_permutex2var_ps(*a, low, *b);
+    vf     x = _mm512_permutex2var_ps(*a, low, *b);
     *b = _mm512_permutex2var_ps(*a, _mm512_add_epi32(low, _mm512_set1_epi32(8)), *b);
     *a = x;
 }
 
 #include "kernels/floats/fgemm_body.inc"
 
-static inline vec load_row(td_dtype dtype, const void *src, size_t at, size_t n) {
-    if (dtype == TD_DT_BF16) return n >= VW ? v_load_bf16((const td_bf16 *)src + at) : v_load_bf16_n((const td_bf16 *)src + at, n);
-    return n >= VW ? v_load((const float *)src + at) : v_load_n((const float *)src + at, n);
+static inline vf load_row(td_dtype dtype, const void *src, size_t at, size_t n) {
+    if (dtype == TD_DT_BF16) return n >= LANES ? vf_load_bf16((const td_bf16 *)src + at) : vf_load_bf16_n((const td_bf16 *)src + at, n);
+    return n >= LANES ? vf_load((const float *)src + at) : vf_load_n((const float *)src + at, n);
 }
 
 static void transpose(float *dst, size_t panel_stride, td_dtype dtype, const void *src, size_t ld, size_t rows, size_t cols) {
     for (size_t r0 = 0; r0 < rows; r0 += 16)
         for (size_t c0 = 0; c0 < cols; c0 += 16) {
             float *to = dst + r0 / TD_ATTN_PANEL * panel_stride + c0 * TD_ATTN_PANEL + r0 % TD_ATTN_PANEL;
-            vec    x[16], y[16];
+            vf    x[16], y[16];
 #pragma GCC unroll 16
-            for (size_t r = 0; r < 16; r++) x[r] = r0 + r < rows ? load_row(dtype, src, (r0 + r) * ld + c0, cols - c0) : v_zero();
+            for (size_t r = 0; r < 16; r++) x[r] = r0 + r < rows ? load_row(dtype, src, (r0 + r) * ld + c0, cols - c0) : vf_set1(0);
 #pragma GCC unroll 8
             for (int i = 0; i < 16; i += 2) { /* pairs of rows */
                 y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
@@ -75,8 +60,8 @@ static void transpose(float *dst, size_t panel_stride, td_dtype dtype, const voi
             }
 #pragma GCC unroll 4
             for (int c = 0; c < 4; c++) { /* quarters: the 4 x 4 blocks change places */
-                vec ab_even = _mm512_shuffle_f32x4(x[c], x[c + 4], 0x88), ab_odd = _mm512_shuffle_f32x4(x[c], x[c + 4], 0xdd);
-                vec cd_even = _mm512_shuffle_f32x4(x[c + 8], x[c + 12], 0x88), cd_odd = _mm512_shuffle_f32x4(x[c + 8], x[c + 12], 0xdd);
+                vf ab_even = _mm512_shuffle_f32x4(x[c], x[c + 4], 0x88), ab_odd = _mm512_shuffle_f32x4(x[c], x[c + 4], 0xdd);
+                vf cd_even = _mm512_shuffle_f32x4(x[c + 8], x[c + 12], 0x88), cd_odd = _mm512_shuffle_f32x4(x[c + 8], x[c + 12], 0xdd);
                 y[c] = _mm512_shuffle_f32x4(ab_even, cd_even, 0x88);
                 y[c + 8] = _mm512_shuffle_f32x4(ab_even, cd_even, 0xdd);
                 y[c + 4] = _mm512_shuffle_f32x4(ab_odd, cd_odd, 0x88);
@@ -84,12 +69,10 @@ static void transpose(float *dst, size_t panel_stride, td_dtype dtype, const voi
             }
 #pragma GCC unroll 16
             for (size_t c = 0; c < 16; c++)
-                if (c0 + c < cols) v_store(to + c * TD_ATTN_PANEL, y[c]);
+                if (c0 + c < cols) vf_store(to + c * TD_ATTN_PANEL, y[c]);
         }
 }
 
-/* The multiply-add of the elementwise part. */
-#define FMA16(a, b, c) ((v16)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #include "kernels/floats/float_math_body.inc"
 
 const td_float_math td_float_math_avx512 = {.name = "avx512", FLOAT_MATH_MEMBERS};

@@ -1,24 +1,12 @@
 /* The float table in plain C: the reference, and what runs where no better tier is compiled. */
+#include "kernels/vec/vec_scalar.h"
+
 #include "kernels/floats/float_math.h"
 
-typedef float vec;
-#define VW      1
 #define MR      4
-#define NV      4
+#define NV      2
 #define MR_WIDE 1
 #define NV_WIDE 8
-
-static inline vec  v_zero(void) { return 0; }
-static inline vec  v_set1(float f) { return f; }
-static inline vec  v_fma(vec a, vec b, vec c) { return a * b + c; }
-static inline vec  v_load(const float *p) { return *p; }
-static inline vec  v_load_bf16(const td_bf16 *p) { return td_bf16_to_f32(*p); }
-static inline void v_store(float *p, vec v) { *p = v; }
-static inline vec  v_load_n(const float *p, size_t n) { return n ? *p : 0; }
-static inline vec  v_load_bf16_n(const td_bf16 *p, size_t n) { return n ? td_bf16_to_f32(*p) : 0; }
-static inline void v_store_n(float *p, vec v, size_t n) {
-    if (n) *p = v;
-}
 
 #define BF16_PAIRS 0
 #define ROW_CASES  FGEMM_CASE(1) FGEMM_CASE(2) FGEMM_CASE(3) FGEMM_CASE(4)
@@ -31,8 +19,6 @@ static void transpose(float *dst, size_t panel_stride, td_dtype dtype, const voi
                 dtype == TD_DT_BF16 ? td_bf16_to_f32(((const td_bf16 *)src)[r * ld + c]) : ((const float *)src)[r * ld + c];
 }
 
-/* The multiply-add of the elementwise part. */
-#define FMA16(a, b, c) ((a) * (b) + (c))
 #include "kernels/floats/float_math_body.inc"
 
 const td_float_math td_float_math_scalar = {.name = "scalar", FLOAT_MATH_MEMBERS};

@@ -1,9 +1,11 @@
-/* The vectors of the kernel bodies, AVX2 + FMA. What C's operators do lane by lane (+ - * / & ^ << >>) has no name here. */
+/* The vectors of the kernels' bodies, AVX2 + FMA + F16C (docs/kernels.md has the vocabulary). What C's operators do lane by lane (+ - * / & ^ << >>) has no name here. */
 #ifndef TD_KERNELS_VEC_VEC_AVX2_H
 #define TD_KERNELS_VEC_VEC_AVX2_H
 
 #include <immintrin.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define LANES 8
 typedef __m256  vf; /* [LANES] f32 */
@@ -15,11 +17,13 @@ VEC vf   vf_set1(float f) { return _mm256_set1_ps(f); }
 VEC vf   vf_load(const float *p) { return _mm256_loadu_ps(p); }
 VEC void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
 VEC vf   vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+VEC vf   vf_mla(vf a, vf b, vf c) { return vf_fma(a, b, c); } /* fused where that is fast */
 VEC vf   vf_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* b where one is a NaN; so vf_min */
 VEC vf   vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 VEC vf   vf_rint(vf v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 VEC vf   vf_of_vi(vi v) { return _mm256_cvtepi32_ps((__m256i)v); }
 VEC vi   vi_of_vf(vf v) { return (vi)_mm256_cvtps_epi32(v); }
+VEC vf   vf_unless_below(vf x, vf least, vf v) { return _mm256_andnot_ps(_mm256_cmp_ps(x, least, _CMP_LT_OQ), v); } /* 0 where x < least */
 VEC vi   vi_set1(int32_t i) { return (vi)_mm256_set1_epi32(i); }
 VEC vi   vi_load(const void *p) { return *(const vi *)p; } /* aligned */
 VEC vi   vi_load_u8(const uint8_t *p) { return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
@@ -27,6 +31,35 @@ VEC vf   vf_load_bf16(const uint16_t *p) { return (vf)_mm256_slli_epi32(_mm256_c
 VEC vf   vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 VEC vi   vi_table(const uint8_t bytes[16]) { return (vi)_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)bytes)); }
 VEC vi   vi_lookup(vi table, vi index) { return (vi)_mm256_shuffle_epi8((__m256i)table, (__m256i)index); } /* bytes of index in [0, 15] */
+
+/* The first n < LANES lanes touch memory, the others are 0. */
+VEC __m256i lanes_below(size_t n) {
+    static const int32_t SEEN[2 * LANES] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return _mm256_loadu_si256((const __m256i *)(SEEN + LANES - n));
+}
+VEC vf   vf_load_n(const float *p, size_t n) { return _mm256_maskload_ps(p, lanes_below(n)); }
+VEC void vf_store_n(float *p, vf v, size_t n) { _mm256_maskstore_ps(p, lanes_below(n), v); }
+VEC vf   vf_load_bf16_n(const uint16_t *p, size_t n) {
+    uint16_t lanes[LANES] = {0};
+    memcpy(lanes, p, n * sizeof *p);
+    return vf_load_bf16(lanes);
+}
+
+VEC vi      vi_max(vi a, vi b) { return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b); }
+VEC int32_t vi_lanes_max(vi v) {
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+VEC int32_t vi_lanes_sum(vi v) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
+VEC void vi_store_i8(int8_t *p, vi v) { /* of [-128, 127] */
+    __m128i half = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(half, half));
+}
 
 /* As td_f32_to_bf16 rounds. */
 VEC void vf_store_bf16(uint16_t *p, vf v) {

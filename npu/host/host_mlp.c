@@ -17,8 +17,8 @@ static void silu_item(void *ctx, uint32_t i, const td_worker *w) {
     size_t         inter = j->b->desc.mlp.inter, row = i / j->column_blocks, col = i % j->column_blocks * SILU_COLUMNS;
     size_t         n = inter - col < SILU_COLUMNS ? inter - col : SILU_COLUMNS;
     (void)w;
-    j->d->kernels->math->silu_mul((float *)(j->d->scratch + j->b->at.gate) + row * inter + col,
-                         (const float *)(j->d->scratch + j->b->at.up) + row * inter + col, n);
+    float *gate = (float *)(j->d->scratch + j->b->at.gate) + row * inter + col;
+    j->d->kernels->rows->silu_mul(gate, (const float *)(j->d->scratch + j->b->at.up) + row * inter + col, 1, n, gate, n);
 }
 
 /* out = down * sigmoid(out_gate . x) */

@@ -1,0 +1,50 @@
+/*
+ * The vectors of the kernels' bodies in plain C (docs/kernels.md has the vocabulary), for any processor: four lanes, which compilers make of what
+ * there is. What C's operators do lane by lane (+ - * / & ^ << >>) has no name here.
+ */
+#ifndef TD_KERNELS_VEC_VEC_SCALAR_H
+#define TD_KERNELS_VEC_VEC_SCALAR_H
+
+#include <math.h>
+#include <string.h>
+
+#include "core/dtype.h"
+
+#define LANES 4
+typedef float   vf __attribute__((vector_size(16)));
+typedef int32_t vi __attribute__((vector_size(16), may_alias));
+
+#define VEC static inline __attribute__((always_inline))
+
+/* Where the mask has ones. */
+VEC vf vf_select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+
+VEC vf vf_set1(float f) { return (vf){f, f, f, f}; }
+VEC vi vi_set1(int32_t i) { return (vi){i, i, i, i}; }
+VEC vf vf_load(const float *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+VEC void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+VEC vf   vf_fma(vf a, vf b, vf c) { return (vf){fmaf(a[0], b[0], c[0]), fmaf(a[1], b[1], c[1]), fmaf(a[2], b[2], c[2]), fmaf(a[3], b[3], c[3])}; }
+VEC vf   vf_mla(vf a, vf b, vf c) { return a * b + c; } /* fused where that is fast */
+VEC vf   vf_max(vf a, vf b) { return vf_select(a > b, a, b); } /* b where one is a NaN; so vf_min */
+VEC vf   vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
+VEC vf   vf_unless_below(vf x, vf least, vf v) { return (vf)(~(x < least) & (vi)v); } /* 0 where x < least */
+VEC vf   vf_load_bf16(const td_bf16 *p) { return (vf){td_bf16_to_f32(p[0]), td_bf16_to_f32(p[1]), td_bf16_to_f32(p[2]), td_bf16_to_f32(p[3])}; }
+
+/* The first n < LANES lanes touch memory, the others are 0. */
+VEC vf vf_load_n(const float *p, size_t n) {
+    vf v = {0};
+    memcpy(&v, p, n * sizeof *p);
+    return v;
+}
+VEC void vf_store_n(float *p, vf v, size_t n) { memcpy(p, &v, n * sizeof *p); }
+VEC vf   vf_load_bf16_n(const td_bf16 *p, size_t n) {
+    td_bf16 lanes[LANES] = {0};
+    memcpy(lanes, p, n * sizeof *p);
+    return vf_load_bf16(lanes);
+}
+
+#endif

@@ -1,9 +1,11 @@
-/* The vectors of the kernel bodies, NEON. What C's operators do lane by lane (+ - * / & ^ << >>) has no name here. */
+/* The vectors of the kernels' bodies, NEON (docs/kernels.md has the vocabulary). What C's operators do lane by lane (+ - * / & ^ << >>) has no name here. */
 #ifndef TD_KERNELS_VEC_VEC_NEON_H
 #define TD_KERNELS_VEC_VEC_NEON_H
 
 #include <arm_neon.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define LANES 4
 typedef float32x4_t vf; /* [LANES] f32 */
@@ -15,20 +17,48 @@ VEC vf   vf_set1(float f) { return vdupq_n_f32(f); }
 VEC vf   vf_load(const float *p) { return vld1q_f32(p); }
 VEC void vf_store(float *p, vf v) { vst1q_f32(p, v); }
 VEC vf   vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+VEC vf   vf_mla(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); } /* fused where that is fast */
 VEC vf   vf_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); } /* b where one is a NaN; so vf_min */
 VEC vf   vf_min(vf a, vf b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 VEC vf   vf_rint(vf v) { return vrndnq_f32(v); }
 VEC vf   vf_of_vi(vi v) { return vcvtq_f32_s32(v); }
 VEC vi   vi_of_vf(vf v) { return vcvtnq_s32_f32(v); }
+VEC vf   vf_unless_below(vf x, vf least, vf v) { return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(v), vcltq_f32(x, least))); } /* 0 where x < least */
 VEC vi   vi_set1(int32_t i) { return vdupq_n_s32(i); }
 VEC vi   vi_load(const void *p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
 VEC vi   vi_load_u8(const uint8_t *p) {
     uint32_t four;
-    __builtin_memcpy(&four, p, sizeof four);
+    memcpy(&four, p, sizeof four);
     return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four))))));
 }
 VEC vf vf_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
 VEC vf vf_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+
+/* The first n < LANES lanes touch memory, the others are 0. */
+VEC vf vf_load_n(const float *p, size_t n) {
+    float lanes[LANES] = {0};
+    memcpy(lanes, p, n * sizeof *p);
+    return vf_load(lanes);
+}
+VEC void vf_store_n(float *p, vf v, size_t n) {
+    float lanes[LANES];
+    vf_store(lanes, v);
+    memcpy(p, lanes, n * sizeof *p);
+}
+VEC vf vf_load_bf16_n(const uint16_t *p, size_t n) {
+    uint16_t lanes[LANES] = {0};
+    memcpy(lanes, p, n * sizeof *p);
+    return vf_load_bf16(lanes);
+}
+
+VEC vi      vi_max(vi a, vi b) { return vmaxq_s32(a, b); }
+VEC int32_t vi_lanes_max(vi v) { return vmaxvq_s32(v); }
+VEC int32_t vi_lanes_sum(vi v) { return vaddvq_s32(v); }
+VEC void    vi_store_i8(int8_t *p, vi v) { /* of [-128, 127] */
+    int16x4_t half = vmovn_s32(v);
+    int32_t   four = vget_lane_s32(vreinterpret_s32_s8(vmovn_s16(vcombine_s16(half, half))), 0);
+    memcpy(p, &four, sizeof four);
+}
 
 /* As td_f32_to_bf16 rounds. */
 VEC void vf_store_bf16(uint16_t *p, vf v) {

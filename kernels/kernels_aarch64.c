@@ -15,9 +15,9 @@ static const td_kernels NEON = {
     .rows = &td_rows_neon,
     .rounding = &td_round_methods_scalar,
     .checksum = td_checksum_scalar,
-    .read = td_read_scalar,
-    .int8_peak = td_int8_peak_scalar,
-    .f32_peak = td_f32_peak_scalar,
+    .read = td_read_neon,
+    .int8_peak = td_int8_peak_neon,
+    .f32_peak = td_f32_peak_neon,
     .bf16_peak = td_bf16_peak_none,
 };
 
@@ -32,9 +32,9 @@ static const td_kernels DOTPROD = {
     .rows = &td_rows_neon,
     .rounding = &td_round_methods_scalar,
     .checksum = td_checksum_scalar,
-    .read = td_read_scalar,
-    .int8_peak = td_int8_peak_scalar,
-    .f32_peak = td_f32_peak_scalar,
+    .read = td_read_neon,
+    .int8_peak = td_int8_peak_dotprod,
+    .f32_peak = td_f32_peak_neon,
     .bf16_peak = td_bf16_peak_none,
 };
 

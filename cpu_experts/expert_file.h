@@ -23,7 +23,7 @@ typedef struct {
     uint64_t repacked_from; /* header_hash of the file this one was repacked from; 0: packed from the checkpoint */
     uint64_t payload_bytes; /* of all shards */
     uint64_t shard_bytes[TD_POOL_SUBPOOLS_MAX]; /* whole pages, one after the other */
-    uint64_t shard_hash[TD_POOL_SUBPOOLS_MAX];  /* core/checksum.h */
+    uint64_t shard_hash[TD_POOL_SUBPOOLS_MAX];  /* kernels/machine/checksum.h */
     uint64_t header_hash;                       /* XXH3-64 of the page with this field 0 */
 } td_packed_header;
 

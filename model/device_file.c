@@ -28,7 +28,7 @@ typedef struct {
     uint64_t key, n, k;
     uint32_t layout[TD_NPU_LAYOUT_WORDS];
     uint64_t offset, bytes; /* in the payload */
-    uint64_t hash;          /* core/checksum.h */
+    uint64_t hash;          /* kernels/machine/checksum.h */
 } file_entry;
 
 _Static_assert(sizeof(file_header) == 112 && sizeof(file_entry) == 80, "a file format: change VERSION with it");

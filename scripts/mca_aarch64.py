@@ -15,9 +15,9 @@ CPUS = ("tsv110", "neoverse-n1", "neoverse-v1", "neoverse-n2")
 GHZ = 2.6
 # kernel's file -> the products' instruction, products of one, products of a row and step, bytes of weights of a step
 KERNELS = {
-    "int4c_dotprod": ("sdot", 16, 256, 128), "int8c_dotprod": ("sdot", 16, 256, 256), "w8a8_dotprod": ("sdot", 16, 256, 256),
+    "int4c_dotprod": ("sdot", 16, 256, 128), "int8_dotprod": ("sdot", 16, 256, 256),
     "int4g_dotprod": ("sdot", 16, 256, 128), "fp4g_dotprod": ("sdot", 16, 256, 128),
-    "int4c_i8mm": ("smmla", 32, 256, 128), "w8a8_i8mm": ("smmla", 32, 256, 256),
+    "int4c_i8mm": ("smmla", 32, 256, 128), "int8_i8mm": ("smmla", 32, 256, 256),
 }
 
 

@@ -1,6 +1,4 @@
 /* 16-bit attention with AVX2. */
-#include <immintrin.h>
-
 /* Multiplications first: the additions may go to any of four units, and Zen 3 gives them those of the multiplications otherwise. */
 #define DOT2(s, t)                                                                                                 \
     "vpmaddwd %%ymm12, %%ymm14, %%ymm15\n\tvpmaddwd %%ymm13, %%ymm14, %%ymm14\n\t"                            \

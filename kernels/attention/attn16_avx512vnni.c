@@ -1,53 +1,11 @@
 /* 16-bit attention with AVX512-VNNI. */
-#include <immintrin.h>
+#include "kernels/vec/vec_avx512.h"
+
 #include <stdbool.h>
 
-#include "core/cpu.h"
 #include "core/mem.h"
-#include "kernels/vec/zmm_rows.h"
 #include "kernels/attention/attn16.h"
-
-#define OP static inline __attribute__((always_inline))
-
-typedef __m512  vf;
-typedef __m512i vi, vp;
-
-#define SHIFT_BITS _mm512_set1_ps(12582912.0f)
-#define ODD_HALVES 0xaaaaaaaau
-
-OP vf   vf_load(const float *p) { return _mm512_loadu_ps(p); }
-OP vf   vf_load_int16(const int16_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p))); }
-OP void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
-OP vf   vf_set(float f) { return _mm512_set1_ps(f); }
-OP vf   vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-OP vf   vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-OP vf   vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-OP vf   vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
-OP vf   vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-OP vf   vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
-OP vf   vf_absmax(vf a, vf b) { return _mm512_range_ps(a, b, 11); } /* the larger magnitude, without a sign */
-OP vf   vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-OP vf   vf_ldexp(vf v, vf t) { return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(v), _mm512_slli_epi32(_mm512_castps_si512(t), 23))); }
-OP vf   vf_seen(vf v, const int32_t *seen, int32_t j, vf other) {
-    return _mm512_mask_mov_ps(other, _mm512_cmpgt_epi32_mask(_mm512_loadu_si512(seen), _mm512_set1_epi32(j)), v);
-}
-
-OP float vf_lanes_sum(vf v) {
-    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    __m128 f = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-    f = _mm_add_ps(f, _mm_movehl_ps(f, f));
-    return _mm_cvtss_f32(_mm_add_ss(f, _mm_movehdup_ps(f)));
-}
-OP float vf_lanes_max(vf v) { return _mm512_reduce_max_ps(v); }
-
-OP vi   vi_round(vf x, vf inverse) { return _mm512_castps_si512(_mm512_fmadd_ps(x, inverse, SHIFT_BITS)); }
-OP void vi_store(int16_t *p, vi v) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(v)); }
-OP void vi_store_pairs(int32_t *p, vi a, vi b) { _mm512_storeu_si512(p, _mm512_mask_blend_epi16(ODD_HALVES, a, _mm512_slli_epi32(b, 16))); }
-
-OP vp   vp_load(const void *p) { return _mm512_loadu_si512(p); }
-OP vf   vp_even(vp p) { return _mm512_castsi512_ps(_mm512_slli_epi32(p, 16)); }
-OP vf   vp_odd(vp p) { return _mm512_castsi512_ps(_mm512_and_si512(p, _mm512_set1_epi32((int32_t)0xffff0000))); }
-OP void vp_store_join(int16_t *p, vi even, vi odd) { vi_store_pairs((int32_t *)(void *)p, even, odd); }
+#include "kernels/vec/zmm_rows.h"
 
 static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride) {
     for (size_t c = 0; c < n; c += 32, out += 2 * panel_stride) {
@@ -57,7 +15,7 @@ static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, siz
     }
 }
 
-OP __mmask16 lanes(size_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
+VEC __mmask16 lanes(size_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
 
 static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld_src, size_t rows, size_t cols) {
     for (size_t r0 = 0; r0 < rows; r0 += 16)
@@ -100,7 +58,7 @@ static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld
 #define MR_ONE 16              /* beside one */
 
 /* As instruction text: gcc 12 keeps some of the intrinsic's accumulators in memory. Half of the rows' pairs are broadcast by it, as in kernels/vec/zmm_rows.h. */
-OP __m512i dot2(__m512i sum, __m512i b, const int16_t *pair, bool embedded) {
+VEC __m512i dot2(__m512i sum, __m512i b, const int16_t *pair, bool embedded) {
     if (embedded) {
         __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*(const int16_t(*)[2])pair));
     } else {
@@ -111,7 +69,7 @@ OP __m512i dot2(__m512i sum, __m512i b, const int16_t *pair, bool embedded) {
     return sum;
 }
 
-OP void finish(const td_attn16_gemm *g, size_t i, size_t j, __m512 sum) {
+VEC void finish(const td_attn16_gemm *g, size_t i, size_t j, __m512 sum) {
     __m512 scale = _mm512_set1_ps(g->scale[i]);
     float *c = g->c + i * g->ldc + j;
     if (g->column) scale = _mm512_mul_ps(scale, _mm512_loadu_ps(g->column + j));
@@ -172,7 +130,7 @@ static void two_panels(const td_attn16_gemm *g, size_t i0, size_t rows, size_t p
 }
 
 /* Some rows, a constant after inlining, and one panel. */
-OP void one_panel(const td_attn16_gemm *g, size_t i0, size_t panel, int rows) {
+VEC void one_panel(const td_attn16_gemm *g, size_t i0, size_t panel, int rows) {
     __m512i        sum[MR_ONE];
     const int16_t *a3[6], *b = g->b + panel * g->panel_stride; /* row i is a3[i / 3] + (i % 3) * lda: an address each */
     const size_t   lda = g->lda;
@@ -208,13 +166,13 @@ static void by_fours(const int16_t *b, size_t pairs, __m512i (*to)[4]) {
     }
 }
 
-OP __m512i dot2_all(__m512i sum, __m512i a, __m512i b) {
+VEC __m512i dot2_all(__m512i sum, __m512i a, __m512i b) {
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;
 }
 
 /* rows: a constant after inlining. */
-OP void fours(const td_attn16_gemm *g, size_t i0, size_t panel, int rows, const __m512i (*y)[4], prefetch *f) {
+VEC void fours(const td_attn16_gemm *g, size_t i0, size_t panel, int rows, const __m512i (*y)[4], prefetch *f) {
     __m512i        sum[MR_FOURS][4];
     const int16_t *a = g->a + i0 * g->lda, *a3 = a + 3 * g->lda;
     const size_t   lda = g->lda, step = step_of(f);

@@ -1,6 +1,4 @@
 /* 16-bit attention with AVX-VNNI. */
-#include <immintrin.h>
-
 #define DOT2(s, t) "%{vex%} vpdpwssd %%ymm12, %%ymm14, " s "\n\t%{vex%} vpdpwssd %%ymm13, %%ymm14, " t "\n\t"
 #define DOT3(s, t, u)                                                                                               \
     "%{vex%} vpdpwssd %%ymm12, %%ymm13, " s "\n\t%{vex%} vpdpwssd %%ymm12, %%ymm14, " t "\n\t"                  \

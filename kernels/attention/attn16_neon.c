@@ -5,78 +5,12 @@
  * pairs are taken apart as they are loaded (`uzp`), once for the rows of a tile, and values that lie in rows need not be put into pairs at all. Six
  * rows times 16 columns take 24 sums, 6 vectors of eight l and 2 of columns.
  */
-#include <arm_neon.h>
+#include "kernels/vec/vec_neon.h"
+
 #include <stdbool.h>
-#include <string.h>
 
 #include "core/mem.h"
 #include "kernels/attention/attn16.h"
-
-#define OP static inline __attribute__((always_inline))
-
-typedef struct {
-    float32x4_t q[4];
-} vf;
-typedef struct {
-    int32x4_t q[4];
-} vi;
-typedef struct {
-    uint32x4_t q[4];
-} vp;
-
-#define EACH _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
-#define LANEWISE(name, params, expression) \
-    OP vf name params {                    \
-        vf to;                             \
-        EACH to.q[i] = expression;         \
-        return to;                         \
-    }
-
-OP float32x4_t larger(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-OP float32x4_t ldexp4(float32x4_t v, float32x4_t t) { return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(v), vshlq_n_s32(vreinterpretq_s32_f32(t), 23))); }
-LANEWISE(vf_load, (const float *p), vld1q_f32(p + 4 * i))
-LANEWISE(vf_load_int16, (const int16_t *p), vcvtq_f32_s32(vmovl_s16(vld1_s16(p + 4 * i))))
-LANEWISE(vf_set, (float f), vdupq_n_f32(f))
-LANEWISE(vf_add, (vf a, vf b), vaddq_f32(a.q[i], b.q[i]))
-LANEWISE(vf_sub, (vf a, vf b), vsubq_f32(a.q[i], b.q[i]))
-LANEWISE(vf_mul, (vf a, vf b), vmulq_f32(a.q[i], b.q[i]))
-LANEWISE(vf_div, (vf a, vf b), vdivq_f32(a.q[i], b.q[i]))
-LANEWISE(vf_fma, (vf a, vf b, vf c), vfmaq_f32(c.q[i], a.q[i], b.q[i]))
-LANEWISE(vf_max, (vf a, vf b), larger(a.q[i], b.q[i]))
-LANEWISE(vf_absmax, (vf a, vf b), larger(vabsq_f32(b.q[i]), a.q[i]))
-LANEWISE(vf_min, (vf a, vf b), vbslq_f32(vcltq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]))
-LANEWISE(vf_ldexp, (vf v, vf t), ldexp4(v.q[i], t.q[i]))
-LANEWISE(vf_seen, (vf v, const int32_t *seen, int32_t j, vf other), vbslq_f32(vcgtq_s32(vld1q_s32(seen + 4 * i), vdupq_n_s32(j)), v.q[i], other.q[i]))
-LANEWISE(vp_even, (vp p), vreinterpretq_f32_u32(vshlq_n_u32(p.q[i], 16)))
-LANEWISE(vp_odd, (vp p), vreinterpretq_f32_u32(vandq_u32(p.q[i], vdupq_n_u32(0xffff0000u))))
-
-OP void vf_store(float *p, vf v) { EACH vst1q_f32(p + 4 * i, v.q[i]); }
-OP float vf_lanes_sum(vf v) {
-    float32x4_t s = vaddq_f32(vaddq_f32(v.q[0], v.q[2]), vaddq_f32(v.q[1], v.q[3]));
-    float32x2_t h = vadd_f32(vget_low_f32(s), vget_high_f32(s));
-    return vget_lane_f32(h, 0) + vget_lane_f32(h, 1);
-}
-OP float vf_lanes_max(vf v) { return vmaxnmvq_f32(vmaxnmq_f32(vmaxnmq_f32(v.q[0], v.q[2]), vmaxnmq_f32(v.q[1], v.q[3]))); }
-
-/* One rounding: the sum with 1.5 * 2^23 leaves the integer in the low bits. */
-OP vi vi_round(vf x, vf inverse) {
-    vi v;
-    EACH v.q[i] = vreinterpretq_s32_f32(vfmaq_f32(vdupq_n_f32(12582912.0f), x.q[i], inverse.q[i]));
-    return v;
-}
-OP int16x8_t low_halves(int32x4_t a, int32x4_t b) { return vuzp1q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)); }
-OP void      vi_store(int16_t *p, vi v) {
-    vst1q_s16(p, low_halves(v.q[0], v.q[1]));
-    vst1q_s16(p + 8, low_halves(v.q[2], v.q[3]));
-}
-OP void vi_store_pairs(int32_t *p, vi a, vi b) { EACH vst1q_s32(p + 4 * i, vsliq_n_s32(a.q[i], b.q[i], 16)); }
-
-OP vp vp_load(const void *p) {
-    vp v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-OP void vp_store_join(int16_t *p, vi even, vi odd) { vi_store_pairs((int32_t *)(void *)p, even, odd); }
 
 static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride) {
     for (size_t c = 0; c < n; c += 32, out += 2 * panel_stride)
@@ -87,7 +21,7 @@ static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, siz
         }
 }
 
-OP int32x4_t load_upto(const int32_t *p, size_t n) {
+VEC int32x4_t load_upto(const int32_t *p, size_t n) {
     int32_t lanes[4] = {0};
     if (n >= 4) return vld1q_s32(p);
     memcpy(lanes, p, n * sizeof *p);
@@ -132,7 +66,7 @@ typedef struct {
     int16x8_t l[2][2];
 } two_l;
 
-OP two_l load_pair(columns b, size_t pair, const bool in_rows) {
+VEC two_l load_pair(columns b, size_t pair, const bool in_rows) {
     if (in_rows) {
         const int16_t *p = b.at + 2 * pair * b.ld, *q = p + b.ld;
         return (two_l){{{vld1q_s16(p), vld1q_s16(p + 8)}, {vld1q_s16(q), vld1q_s16(q + 8)}}};
@@ -157,12 +91,16 @@ OP two_l load_pair(columns b, size_t pair, const bool in_rows) {
         ONE_L(w.l[1], (lane) + 1)                        \
     }
 
-OP void multiply(const int16_t *a, size_t lda, columns b, size_t pairs, vi *out, const bool in_rows, const int m) {
-    vi        sum[MR];
+typedef struct {
+    int32x4_t q[4];
+} row_sums; /* of 16 columns */
+
+VEC void multiply(const int16_t *a, size_t lda, columns b, size_t pairs, row_sums *out, const bool in_rows, const int m) {
+    row_sums  sum[MR];
     int16x8_t x[MR];
     size_t    p = 0;
 #pragma GCC unroll 8
-    for (int r = 0; r < m; r++) EACH sum[r].q[i] = vdupq_n_s32(0);
+    for (int r = 0; r < m; r++) sum[r].q[0] = sum[r].q[1] = sum[r].q[2] = sum[r].q[3] = vdupq_n_s32(0);
     for (; p + 4 <= pairs; p += 4) {
 #pragma GCC unroll 8
         for (int r = 0; r < m; r++) x[r] = vld1q_s16(a + (size_t)r * lda + 2 * p);
@@ -187,7 +125,7 @@ OP void multiply(const int16_t *a, size_t lda, columns b, size_t pairs, vi *out,
         break;
 
 /* The sums of row i and of four columns from j on into c. */
-OP void finish(const td_attn16_gemm *g, size_t i, size_t j, int32x4_t sum) {
+VEC void finish(const td_attn16_gemm *g, size_t i, size_t j, int32x4_t sum) {
     float      *c = g->c + i * g->ldc + j;
     float32x4_t scale = vdupq_n_f32(g->scale[i]), y = vcvtq_f32_s32(sum);
     if (g->column) scale = vmulq_f32(scale, vld1q_f32(g->column + j));
@@ -204,11 +142,12 @@ static void gemm(const td_attn16_gemm *g) {
         const size_t  first = crossed ? panel / 2 * 32 + panel % 2 * 4 : panel * 16, step = crossed ? 8 : 4;
         for (size_t t = 0, i0 = 0, rows; t < tiles; t++, i0 += rows) {
             const int16_t *a = g->a + i0 * g->lda;
-            vi             sum[MR];
+            row_sums       sum[MR];
             for (size_t n = 0; n < share && lines; n++, lines--, ahead += TD_CACHE_LINE) __builtin_prefetch(ahead, 0, 2);
             rows = g->m * (t + 1) / tiles - i0; /* of equal height */
             switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
-            for (size_t r = 0; r < rows; r++) EACH finish(g, i0 + r, first + step * (size_t)i, sum[r].q[i]);
+            for (size_t r = 0; r < rows; r++)
+                for (size_t q = 0; q < 4; q++) finish(g, i0 + r, first + step * q, sum[r].q[q]);
         }
     }
 }

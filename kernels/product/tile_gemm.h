@@ -1,6 +1,5 @@
 /*
- * Kernels of matrix products: a tile of nr output rows times a few rows of activations. Both tiers' products with weights in groups are
- * here (quant/kernels/); cpu_experts/ has further ones of its own.
+ * Kernels of matrix products: a tile of nr output rows times a few rows of activations.
  *
  * DESIGN. A weight matrix [n, k] is cut into tiles of nr rows. A kernel names the layout of the tiles that it reads; layouts, with their
  * packers and unpackers, are compiled for every processor, so that a file packed for another one can be read, and packed anew.

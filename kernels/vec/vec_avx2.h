@@ -45,6 +45,32 @@ VEC vf   vf_load_bf16_n(const uint16_t *p, size_t n) {
     return vf_load_bf16(lanes);
 }
 
+VEC vf    vf_absmax(vf a, vf b) { return _mm256_max_ps(a, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), b)); } /* a >= 0 or |b| */
+VEC vf    vf_seen(vf v, const int32_t *seen, int32_t j, vf other) {                                       /* v in lanes with seen[lane] > j */
+    __m256i yes = _mm256_cmpgt_epi32(_mm256_loadu_si256((const __m256i *)seen), _mm256_set1_epi32(j));
+    return _mm256_blendv_ps(other, v, (__m256)yes);
+}
+/* Over the lanes: i and i + 4 first, then i + 2, 1. */
+VEC float vf_lanes_sum(vf v) {
+    __m128 f = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    f = _mm_add_ps(f, _mm_movehl_ps(f, f));
+    return _mm_cvtss_f32(_mm_add_ss(f, _mm_movehdup_ps(f)));
+}
+VEC float vf_lanes_max(vf v) {
+    __m128 f = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    f = _mm_max_ps(f, _mm_movehl_ps(f, f));
+    return _mm_cvtss_f32(_mm_max_ss(f, _mm_movehdup_ps(f)));
+}
+
+VEC vf   vf_load_i16(const int16_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p))); }
+VEC vi   vi_loadu(const void *p) { return (vi)_mm256_loadu_si256((const __m256i *)p); }
+VEC void vi_storeu(void *p, vi v) { _mm256_storeu_si256((__m256i *)p, (__m256i)v); }
+VEC vi   vi_pairs(vi low, vi high) { return (vi)_mm256_blend_epi16((__m256i)low, _mm256_slli_epi32((__m256i)high, 16), 0xaa); } /* of the low halves */
+VEC void vi_store_i16_two(int16_t *p, vi a, vi b) { /* the low halves; packus keeps all 16 bits of what is at most 0xffff */
+    __m256i low = _mm256_set1_epi32(0xffff);
+    vi_storeu(p, (vi)_mm256_permute4x64_epi64(_mm256_packus_epi32(_mm256_and_si256((__m256i)a, low), _mm256_and_si256((__m256i)b, low)), 0xd8));
+}
+
 VEC vi      vi_max(vi a, vi b) { return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b); }
 VEC int32_t vi_lanes_max(vi v) {
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));

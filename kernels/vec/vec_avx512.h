@@ -39,6 +39,28 @@ VEC vf   vf_load_bf16_n(const uint16_t *p, size_t n) {
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes_below(n), p)), 16);
 }
 
+VEC vf    vf_absmax(vf a, vf b) { return _mm512_range_ps(a, b, 11); } /* a >= 0 or |b| */
+VEC vf    vf_seen(vf v, const int32_t *seen, int32_t j, vf other) { /* v in lanes with seen[lane] > j */
+    return _mm512_mask_mov_ps(other, _mm512_cmpgt_epi32_mask(_mm512_loadu_si512(seen), _mm512_set1_epi32(j)), v);
+}
+/* Over the lanes: i and i + 8 first, then i + 4, 2, 1. */
+VEC float vf_lanes_sum(vf v) {
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 f = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    f = _mm_add_ps(f, _mm_movehl_ps(f, f));
+    return _mm_cvtss_f32(_mm_add_ss(f, _mm_movehdup_ps(f)));
+}
+VEC float vf_lanes_max(vf v) { return _mm512_reduce_max_ps(v); }
+
+VEC vf   vf_load_i16(const int16_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p))); }
+VEC vi   vi_loadu(const void *p) { return (vi)_mm512_loadu_si512(p); }
+VEC void vi_storeu(void *p, vi v) { _mm512_storeu_si512(p, (__m512i)v); }
+VEC vi   vi_pairs(vi low, vi high) { return (vi)_mm512_mask_blend_epi16(0xaaaaaaaau, (__m512i)low, _mm512_slli_epi32((__m512i)high, 16)); } /* of the low halves */
+VEC void vi_store_i16_two(int16_t *p, vi a, vi b) { /* the low halves */
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)a));
+    _mm256_storeu_si256((__m256i *)(p + LANES), _mm512_cvtepi32_epi16((__m512i)b));
+}
+
 VEC vi      vi_max(vi a, vi b) { return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b); }
 VEC int32_t vi_lanes_max(vi v) { return _mm512_reduce_max_epi32((__m512i)v); }
 VEC int32_t vi_lanes_sum(vi v) { return _mm512_reduce_add_epi32((__m512i)v); }

@@ -51,6 +51,20 @@ VEC vf vf_load_bf16_n(const uint16_t *p, size_t n) {
     return vf_load_bf16(lanes);
 }
 
+VEC vf   vf_absmax(vf a, vf b) { return vf_max(vabsq_f32(b), a); } /* a >= 0 or |b| */
+VEC vi   vi_loadu(const void *p) { return vi_load(p); }
+VEC void vi_storeu(void *p, vi v) { vst1q_u8(p, vreinterpretq_u8_s32(v)); }
+VEC vf   vf_seen(vf v, const int32_t *seen, int32_t j, vf other) { return vbslq_f32(vcgtq_s32(vld1q_s32(seen), vdupq_n_s32(j)), v, other); } /* v in lanes with seen[lane] > j */
+/* Over the lanes: i and i + 2 first, then i + 1. */
+VEC float vf_lanes_sum(vf v) {
+    float32x2_t h = vadd_f32(vget_low_f32(v), vget_high_f32(v));
+    return vget_lane_f32(h, 0) + vget_lane_f32(h, 1);
+}
+VEC float vf_lanes_max(vf v) { return vmaxnmvq_f32(v); }
+VEC vf    vf_load_i16(const int16_t *p) { return vcvtq_f32_s32(vmovl_s16(vld1_s16(p))); }
+VEC vi    vi_pairs(vi low, vi high) { return vsliq_n_s32(low, high, 16); } /* of the low halves */
+VEC void  vi_store_i16_two(int16_t *p, vi a, vi b) { vst1q_s16(p, vuzp1q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b))); } /* the low halves */
+
 VEC vi      vi_max(vi a, vi b) { return vmaxq_s32(a, b); }
 VEC int32_t vi_lanes_max(vi v) { return vmaxvq_s32(v); }
 VEC int32_t vi_lanes_sum(vi v) { return vaddvq_s32(v); }

@@ -47,4 +47,24 @@ VEC vf   vf_load_bf16_n(const td_bf16 *p, size_t n) {
     return vf_load_bf16(lanes);
 }
 
+VEC vf vf_absmax(vf a, vf b) { return vf_max((vf)((vi)b & vi_set1(INT32_MAX)), a); } /* a >= 0 or |b| */
+VEC vi vi_loadu(const void *p) {
+    vi v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+VEC void vi_storeu(void *p, vi v) { memcpy(p, &v, sizeof v); }
+VEC vf   vf_seen(vf v, const int32_t *seen, int32_t j, vf other) { return vf_select(vi_loadu(seen) > vi_set1(j), v, other); } /* v in lanes with seen[lane] > j */
+/* Over the lanes: i and i + 2 first, then i + 1. */
+VEC float vf_lanes_sum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+VEC float vf_lanes_max(vf v) {
+    float a = v[0] > v[2] ? v[0] : v[2], b = v[1] > v[3] ? v[1] : v[3];
+    return a > b ? a : b;
+}
+VEC vf   vf_load_i16(const int16_t *p) { return (vf){p[0], p[1], p[2], p[3]}; }
+VEC vi   vi_pairs(vi low, vi high) { return (low & vi_set1(0xffff)) | high << 16; } /* of the low halves */
+VEC void vi_store_i16_two(int16_t *p, vi a, vi b) { /* the low halves */
+    for (int i = 0; i < LANES; i++) p[i] = (int16_t)a[i], p[LANES + i] = (int16_t)b[i];
+}
+
 #endif

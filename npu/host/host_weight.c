@@ -50,14 +50,14 @@ static void pack_w8a8_panel(void *ctx, uint32_t panel, const td_worker *worker) 
     size_t                rows = c->w->n - row < kernel->nr ? c->w->n - row : kernel->nr;
     char                 *packed = (char *)c->w->data + panel * td_w8a8_panel_bytes(kernel, k);
     if (c->src->dtype == TD_DT_I8) {
-        kernel->pack(packed, (const int8_t *)c->src->data + row * k, k, rows, k);
+        td_w8a8_pack(kernel, packed, (const int8_t *)c->src->data + row * k, k, rows, k);
         memcpy(c->w->sw + row, c->src->scale + row, rows * sizeof(float));
         return;
     }
     int8_t     *q = (int8_t *)c->d->scratch + worker->index * c->temp_bytes;
     const char *src = (const char *)c->src->data + row * k * td_dtype_bytes(c->src->dtype);
     if (!td_quantize_weight_i8(c->src->dtype, src, rows, k, q, k, c->w->sw + row)) c->not_finite = true;
-    kernel->pack(packed, q, k, rows, k);
+    td_w8a8_pack(kernel, packed, q, k, rows, k);
 }
 
 /* What a worker needs to make a tile in groups. */

@@ -1,20 +1,16 @@
 /*
- * W8A8 with AVX512-VNNI. vpdpbusd multiplies unsigned by signed bytes: the weights are stored as w + 128, so a sum is too
+ * int8 products, AVX512-VNNI. vpdpbusd multiplies unsigned by signed bytes: the weights are stored as w + 128, so a sum is too
  * large by 128 * sum(x), which is known per row of x. Products of four are added without saturation.
  */
-#include "core/cpu.h"
+#include "kernels/vec/vec_avx512.h"
+
 #include "kernels/vec/zmm_rows.h"
-#include "kernels/product/w8a8_common.h"
 
 #define MR     14
 #define NR     32
 #define OFFSET 128
 #define AHEAD  8192 /* bytes ahead of a single pass that are brought to L2 */
 #define NEAR   2048 /* and from there to L1 */
-
-static void pack(void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size_t k) {
-    w8a8_pack(panel, q, ldq, nr_valid, k, NR, 0x80);
-}
 
 #define LOAD(i)                                                                                                                  \
     "vmovdqu64 128*" i "(%[w]), %%zmm28\n\tvmovdqu64 128*" i "+64(%[w]), %%zmm29\n\t"                                               \
@@ -32,8 +28,7 @@ static void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, siz
 }
 
 #define ROWS_TILE(rows) TILE(rows)
-#include "kernels/product/w8a8_tiles.inc"
+#include "kernels/product/int8_body.inc"
 
-const td_w8a8_kernel td_w8a8_avx512vnni = {
-    .name = "w8a8_avx512vnni_14x32", .mr = MR, .nr = NR, .pack = pack, .run = run_tiles,
-};
+const td_w8a8_kernel td_w8a8_avx512vnni = {.name = "w8a8_avx512vnni_14x32", .mr = MR, .nr = NR, .run = run_tiles};
+const td_gemm_kernel td_int8c_avx512vnni = {.name = "int8c_avx512vnni_14x32", .tiles = &td_int8c_32x4, .run = run_channel};

@@ -1,57 +1,40 @@
 /*
- * W8A8 with AVX2: few rows by vpmaddubsw, many by Winograd's inner product, which needs half the multiplications.
+ * int8 products, AVX2: few rows by vpmaddubsw, many of W8A8 by Winograd's inner product, which needs half the multiplications.
  *
  * vpmaddubsw saturates its sums of two at int16, but |w| * (x with the sign of w) cannot reach that: |w| <= 128 and |x| <= 127, so a pair is at
  * most 2 * 128 * 127 = 32512. The activations are never -128, so their sign can be changed exactly.
  */
-#include <immintrin.h>
+#include "kernels/vec/vec_avx2.h"
 
-#include "core/cpu.h"
-#include "kernels/product/w8a8_common.h"
+#include "kernels/product/tile_kernels.h"
 
-#define MR     4
+#define MR     4 /* 8 sums, two vectors of codes and of magnitudes, ones, broadcast */
 #define NR     16
 #define OFFSET 0
 #define AHEAD  4096 /* bytes ahead that are brought to L2 */
 #define NEAR   1024 /* and from there to L1 */
 
-static void pack(void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size_t k) {
-    w8a8_pack(panel, q, ldq, nr_valid, k, NR, 0);
+typedef struct {
+    __m256i code, abs;
+} weights;
+
+VEC __m256i load_codes(const uint8_t *at) { return _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)at), _mm256_set1_epi8(-128)); }
+
+VEC weights load_weights(const uint8_t *at) {
+    weights w = {.code = load_codes(at)};
+    w.abs = _mm256_abs_epi8(w.code); /* -128 becomes 128, unsigned */
+    return w;
 }
 
-TD_INLINE __m256i dot4(__m256i acc, __m256i w_abs, __m256i w, __m256i x) {
-    __m256i pairs = _mm256_maddubs_epi16(w_abs, _mm256_sign_epi8(x, w));
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+VEC vi dot(vi acc, weights w, vi x) {
+    __m256i pairs = _mm256_maddubs_epi16(w.abs, _mm256_sign_epi8((__m256i)x, w.code));
+    return acc + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-TD_INLINE void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, size_t ldx, int rows,
-                    const uint8_t *ahead, size_t step) {
-    __m256i acc[MR][2];
-#pragma GCC unroll 4
-    for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = _mm256_setzero_si256();
-    for (size_t kk = 0; kk < k4; kk++, w += 4 * NR, ahead += step) {
-        __m256i w0 = _mm256_loadu_si256((const __m256i *)w), w1 = _mm256_loadu_si256((const __m256i *)(w + 32));
-        _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-        _mm_prefetch((const char *)w + NEAR, _MM_HINT_T0);
-        __m256i w0_abs = _mm256_abs_epi8(w0), w1_abs = _mm256_abs_epi8(w1); /* -128 becomes 128, unsigned */
-#pragma GCC unroll 4
-        for (int i = 0; i < rows; i++) {
-            int32_t four;
-            memcpy(&four, x + (size_t)i * ldx + kk * 4, 4);
-            __m256i b = _mm256_set1_epi32(four);
-            acc[i][0] = dot4(acc[i][0], w0_abs, w0, b);
-            acc[i][1] = dot4(acc[i][1], w1_abs, w1, b);
-        }
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < rows; i++) {
-        _mm256_store_si256((__m256i *)(out + i * NR), acc[i][0]);
-        _mm256_store_si256((__m256i *)(out + i * NR + 8), acc[i][1]);
-    }
-}
+#include "kernels/product/int8_rows.inc"
 
 #define ROWS_TILE(rows) switch (rows) { TILE_CASE(1) TILE_CASE(2) TILE_CASE(3) TILE_CASE(4) }
-#include "kernels/product/w8a8_tiles.inc"
+#include "kernels/product/int8_body.inc"
 
 /*
  * Many rows (Winograd, A New Algorithm for Inner Product, 1968). For neighbouring k
@@ -77,15 +60,15 @@ typedef struct {
     __m256i sums[GROUP][ROWS_MAX][2]; /* [panel][row][16 outputs], over the blocks so far */
 } winograd;
 
-TD_INLINE __m256i evens(__m256i bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }
-TD_INLINE __m256i odds(__m256i bytes) { return _mm256_srai_epi16(bytes, 8); }
+VEC __m256i evens(__m256i bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }
+VEC __m256i odds(__m256i bytes) { return _mm256_srai_epi16(bytes, 8); }
 
 /* Steps go in pairs: the last one's second may be zeros, here and in widen_row. */
 static void widen_panel(winograd *v, const uint8_t *w, size_t steps) {
     __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (size_t s = 0; s < steps; s++)
         for (int h = 0; h < 2; h++) {
-            __m256i bytes = _mm256_loadu_si256((const __m256i *)(w + s * 4 * NR + h * 32)), odd = odds(bytes), even = evens(bytes);
+            __m256i bytes = load_codes(w + s * 4 * NR + h * 32), odd = odds(bytes), even = evens(bytes);
             v->w[s][h][0] = odd;
             v->w[s][h][1] = even;
             sum[h] = _mm256_add_epi32(sum[h], _mm256_madd_epi16(odd, even));
@@ -95,7 +78,7 @@ static void widen_panel(winograd *v, const uint8_t *w, size_t steps) {
 }
 
 /* Eight steps of a row. @return their products x0 x1. */
-TD_INLINE __m256i widen_steps(winograd *v, size_t row, size_t step, __m256i bytes) {
+VEC __m256i widen_steps(winograd *v, size_t row, size_t step, __m256i bytes) {
     __m256i odd = odds(bytes), even = evens(bytes);
     _mm256_storeu_si256((__m256i *)(v->x[row][0] + step), even);
     _mm256_storeu_si256((__m256i *)(v->x[row][1] + step), odd);
@@ -163,7 +146,7 @@ static void winograd_group(winograd *v, const td_w8a8_args *a, size_t first, siz
                 winograd_tile(v, t * MR, v->sums[g] + t * MR, steps, t < shares ? next + t * (steps * 4 * NR / shares) : now, t < shares ? 8 * NR / shares : 0);
         }
     }
-    for (size_t g = 0; g < panels; g++) w8a8_store(a, (const int32_t *)v->sums[g], first, rows, (p + g) * NR, NR, OFFSET);
+    for (size_t g = 0; g < panels; g++) store_panel_rows(a, (const int32_t *)v->sums[g], first, rows, (p + g) * NR, NR, OFFSET);
 }
 
 static void run(const td_w8a8_args *a) {
@@ -180,6 +163,5 @@ static void run(const td_w8a8_args *a) {
         }
 }
 
-const td_w8a8_kernel td_w8a8_avx2 = {
-    .name = "w8a8_avx2_4x16", .mr = MR, .nr = NR, .pack = pack, .run = run,
-};
+const td_w8a8_kernel td_w8a8_avx2 = {.name = "w8a8_avx2_4x16", .mr = MR, .nr = NR, .run = run};
+const td_gemm_kernel td_int8c_avx2 = {.name = "int8c_avx2_4x16", .tiles = &td_int8c_16x4, .run = run_channel};

@@ -30,7 +30,9 @@ static void init(void) {
     }
     bool lacks = t->own & ~g_features;
     g_features &= t->kept;
-    if (lacks) td_warn("TD_CPU_MASK=%s: this processor has no such instructions; %s is the best it has up to there", mask, td_cpu_tier_name(g_features));
+    if (lacks)
+        td_warn("TD_CPU_MASK=%s: this processor has no such instructions; %s is the best it has up to there", mask,
+                td_cpu_tier_name(g_features));
 }
 
 uint32_t td_cpu_features(void) {

@@ -1,7 +1,7 @@
 /*
  * What this CPU can run, and the environment mask that forces a lower tier.
  *
- * TD_CPU_MASK names the highest tier that may be used: scalar; avx2, avxvnni, avx512vnni, amx on x86-64; neon, dotprod, i8mm on aarch64.
+ * TD_CPU_MASK names the highest tier that may be used: scalar; avx2, avxvnni, avx512vnni, amx on x86-64; neon, dotprod on aarch64.
  * A mask that names a tier that the processor lacks, or that there is none of, is answered with a warning; it never makes anything run that
  * the processor cannot.
  */
@@ -20,8 +20,6 @@
 
 #define TD_CPU_NEON    (1u << 8) /* Advanced SIMD */
 #define TD_CPU_DOTPROD (1u << 9) /* sdot, udot */
-#define TD_CPU_I8MM    (1u << 10) /* smmla, usdot */
-#define TD_CPU_BF16    (1u << 11) /* bfdot, bfmmla */
 
 /** What two threads write must lie this far apart, or they take a cache line from each other: Kunpeng 920 has lines of 128 bytes in its L3. */
 #if defined(__aarch64__)
@@ -40,7 +38,7 @@ void td_cpu_flush(const void *p, size_t bytes);
 const char *td_cpu_tier_name(uint32_t features);
 
 /**
- * The core that the caller runs on, where the architecture tells it and hwloc does not: "Kunpeng 920 (TaiShan V110)".
+ * The core that the caller runs on, where the architecture tells it and hwloc does not: "Kunpeng 920B (TaiShan V120), i8mm, bf16, SVE 256".
  * @return the length; 0, and nothing written, elsewhere.
  */
 size_t td_cpu_name(char *to, size_t room);

@@ -5,6 +5,7 @@
 #include "core/cpu_arch.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 
@@ -14,20 +15,13 @@ const td_cpu_tier td_cpu_tiers[] = {
     {"scalar", 0, 0},
     {"neon", TD_CPU_NEON, TD_CPU_NEON},
     {"dotprod", TD_CPU_DOTPROD, TD_CPU_NEON | TD_CPU_DOTPROD},
-    {"i8mm", TD_CPU_I8MM, UINT32_MAX},
     {0},
 };
 
 uint32_t td_cpu_detect(void) {
-    unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
-    uint32_t      f = 0;
+    unsigned long cap = getauxval(AT_HWCAP);
     if (!(cap & HWCAP_ASIMD)) return 0;
-    f |= TD_CPU_NEON;
-    if (!(cap & HWCAP_ASIMDDP)) return f;
-    f |= TD_CPU_DOTPROD;
-    if (cap2 & HWCAP2_I8MM) f |= TD_CPU_I8MM;
-    if (cap2 & HWCAP2_BF16) f |= TD_CPU_BF16;
-    return f;
+    return TD_CPU_NEON | (cap & HWCAP_ASIMDDP ? TD_CPU_DOTPROD : 0);
 }
 
 /* Implementer and part (MIDR_EL1, bits 31:24 and 15:4), as in Linux' asm/cputype.h and util-linux' lscpu. */
@@ -54,17 +48,20 @@ static const struct {
     {0x70, 0x663, "Phytium FTC663"},
 };
 
+/* With what the core has beyond the tiers, so that a log tells it. */
 size_t td_cpu_name(char *to, size_t room) {
+    unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
     uint64_t      midr;
-    unsigned long cap = getauxval(AT_HWCAP);
+    char          core[64], sve[32] = "";
     if (!(cap & HWCAP_CPUID)) return 0;
     __asm__("mrs %0, midr_el1" : "=r"(midr));
     uint32_t implementer = midr >> 24 & 0xff, part = midr >> 4 & 0xfff;
     size_t   i = 0, n = sizeof CORES / sizeof *CORES;
     while (i < n && (CORES[i].implementer != implementer || CORES[i].part != part)) i++;
-    int at = i < n ? snprintf(to, room, "%s", CORES[i].name) : snprintf(to, room, "aarch64, implementer 0x%02x part 0x%03x", implementer, part);
-    if (cap & HWCAP_SVE) at += snprintf(to + at, room - (size_t)at, ", SVE of %d bits", 8 * (prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK));
-    return (size_t)at;
+    snprintf(core, sizeof core, "aarch64, implementer 0x%02x part 0x%03x", implementer, part);
+    if (cap & HWCAP_SVE) snprintf(sve, sizeof sve, ", SVE %d", 8 * (prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK));
+    snprintf(to, room, "%s%s%s%s", i < n ? CORES[i].name : core, cap2 & HWCAP2_I8MM ? ", i8mm" : "", cap2 & HWCAP2_BF16 ? ", bf16" : "", sve);
+    return strlen(to);
 }
 
 void td_cpu_flush(const void *p, size_t bytes) {

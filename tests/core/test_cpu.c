@@ -1,4 +1,5 @@
-/* What the processor can do under a mask, and what a mask that does not fit is told: each case in a process of its own, as the answer is found once. */
+/* What the processor can do under a mask, and what a mask that does not fit is told: each case in a process of its own, as
+ * the answer is found once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,8 +27,10 @@ static answer ask(const char *mask) {
     assert_true(child >= 0);
     if (child == 0) {
         dup2(said[1], STDERR_FILENO);
-        if (mask) setenv("TD_CPU_MASK", mask, 1);
-        else unsetenv("TD_CPU_MASK");
+        if (mask)
+            setenv("TD_CPU_MASK", mask, 1);
+        else
+            unsetenv("TD_CPU_MASK");
         uint32_t f = td_cpu_features();
         _exit(write(features[1], &f, sizeof f) != (ssize_t)sizeof f);
     }
@@ -54,7 +57,8 @@ static void a_mask_leaves_its_tier_and_those_below(void **state) {
         assert_int_equal(a.features, all.features & t->kept);
         if (t->own & ~all.features) {
             char want[128];
-            snprintf(want, sizeof want, "TD_CPU_MASK=%s: this processor has no such instructions; %s is the best it has up to there", t->name,
+            snprintf(want, sizeof want,
+                     "TD_CPU_MASK=%s: this processor has no such instructions; %s is the best it has up to there", t->name,
                      td_cpu_tier_name(a.features));
             assert_non_null(strstr(a.said, want));
         } else {
@@ -67,7 +71,7 @@ static void a_mask_leaves_its_tier_and_those_below(void **state) {
 static void a_mask_that_is_no_tier_changes_nothing(void **state) {
     (void)state;
     static const char *const MASKS[] = {"avx3", "scalar ", "sve9000"};
-    answer all = ask(NULL);
+    answer                   all = ask(NULL);
     for (size_t i = 0; i < sizeof MASKS / sizeof *MASKS; i++) {
         answer a = ask(MASKS[i]);
         assert_int_equal(a.features, all.features);

@@ -10,8 +10,11 @@
 
 const td_kernels td_kernels_scalar = {
     .name = "scalar",
-    .product = {[TD_PRODUCT_INT4C] = &td_int4c_scalar, [TD_PRODUCT_BF16] = &td_bf16_scalar, [TD_PRODUCT_INT8C] = &td_int8c_scalar,
-                [TD_PRODUCT_INT4G] = &td_int4g_scalar, [TD_PRODUCT_FP4G] = &td_fp4g_scalar},
+    .product = {[TD_PRODUCT_INT4C] = &td_int4c_scalar,
+                [TD_PRODUCT_BF16] = &td_bf16_scalar,
+                [TD_PRODUCT_INT8C] = &td_int8c_scalar,
+                [TD_PRODUCT_INT4G] = &td_int4g_scalar,
+                [TD_PRODUCT_FP4G] = &td_fp4g_scalar},
     .w8a8 = &td_w8a8_scalar,
     .attn16 = &td_attn16_scalar,
     .math = &td_float_math_scalar,
@@ -33,7 +36,9 @@ const td_kernels *td_kernels_for(uint32_t features) {
 static const td_kernels *g_here;
 static pthread_once_t    g_once = PTHREAD_ONCE_INIT;
 
-static void choose(void) { g_here = td_kernels_for(td_cpu_features()); }
+static void choose(void) {
+    g_here = td_kernels_for(td_cpu_features());
+}
 
 const td_kernels *td_kernels_here(void) {
     pthread_once(&g_once, choose);

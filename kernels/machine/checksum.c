@@ -21,7 +21,9 @@ static void hash_piece(void *ctx, uint32_t item, const td_worker *w) {
     job->hash[item] = job->fn(job->piece[item].data, job->piece[item].bytes);
 }
 
-static size_t n_pieces(const td_checksum_span *s) { return (s->bytes + PIECE_BYTES - 1) / PIECE_BYTES; }
+static size_t n_pieces(const td_checksum_span *s) {
+    return (s->bytes + PIECE_BYTES - 1) / PIECE_BYTES;
+}
 
 td_status td_checksums(td_pool *pool, const td_checksum_span *spans, size_t n, uint64_t *hash, td_error *err) {
     size_t total = 0;
@@ -38,7 +40,8 @@ td_status td_checksums(td_pool *pool, const td_checksum_span *spans, size_t n, u
             td_pool_run(pool, hash_piece, &job, (uint32_t)total);
         else
             for (size_t i = 0; i < total; i++) hash_piece(&job, (uint32_t)i, NULL);
-        for (size_t i = 0, at = 0; i < n; at += n_pieces(&spans[i++])) hash[i] = job.fn(hashes + at, n_pieces(&spans[i]) * sizeof *hashes);
+        for (size_t i = 0, at = 0; i < n; at += n_pieces(&spans[i++]))
+            hash[i] = job.fn(hashes + at, n_pieces(&spans[i]) * sizeof *hashes);
     }
     free(pieces);
     free(hashes);

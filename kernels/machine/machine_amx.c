@@ -3,7 +3,8 @@
 #include "kernels/machine/peak_chains.h"
 #include "kernels/vec/amx.h"
 
-/* Four tiles of sums, which cover a product's 52 cycles with its 16 (Intel's optimization manual). Never run: no machine with AMX was there. */
+/* Four tiles of sums, which cover a product's 52 cycles with its 16 (Intel's optimization manual). Never run: no machine
+ * with AMX was there. */
 double td_int8_peak_amx(void) {
     td_amx_config whole = {.palette = 1};
     for (int t = 0; t < 8; t++) {

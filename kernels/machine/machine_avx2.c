@@ -20,6 +20,7 @@ void td_read_avx2(const char *p, size_t bytes) {
     sink = _mm256_extract_epi32(s[0], 0) ^ _mm256_extract_epi32(s[0], 5);
 }
 
-/* AVX2's way: a product of pairs and a sum in int16. What widens the sums comes on top, as seldom as a kernel can arrange. */
+/* AVX2's way: a product of pairs and a sum in int16. What widens the sums comes on top, as seldom as a kernel can arrange.
+ */
 YMM_PEAK(td_int8_peak_avx2, "vpmaddubsw %%ymm14, %%ymm14, %%ymm15\nvpaddw %%ymm14, %%ymm15, ", 32 * 2)
 YMM_PEAK(td_f32_peak_avx2, "vfmadd231ps %%ymm14, %%ymm14, ", 8 * 2)

@@ -23,4 +23,6 @@ void td_read_avx512(const char *p, size_t bytes) {
 ZMM_PEAK(td_f32_peak_avx512, "vfmadd231ps", 16 * 2)
 static ZMM_PEAK(bf16_peak, "vdpbf16ps", 32 * 2)
 
-double td_bf16_peak_avx512(void) { return td_cpu_features() & TD_CPU_AVX512BF16 ? bf16_peak() : 0; }
+    double td_bf16_peak_avx512(void) {
+    return td_cpu_features() & TD_CPU_AVX512BF16 ? bf16_peak() : 0;
+}

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define PLAIN_VALUES 4096 /* in the first level of the cache */
-#define PLAIN_LOOPS  500
+#define PLAIN_LOOPS 500
 
 /** Where results go that nobody wants, so that what made them stays. */
 static _Thread_local volatile int sink;
@@ -45,4 +45,6 @@ double td_f32_peak_scalar(void) {
     return 2.0 * PLAIN_LOOPS * PLAIN_VALUES;
 }
 
-double td_bf16_peak_none(void) { return 0; }
+double td_bf16_peak_none(void) {
+    return 0;
+}

@@ -3,18 +3,19 @@
 
 #include "kernels/product/tile_kernels.h"
 
-#define MR     6 /* 12 sums, two vectors of weights, broadcast */
-#define NR     16
+#define MR 6 /* 12 sums, two vectors of weights, broadcast */
+#define NR 16
 #define OFFSET 128
-#define AHEAD  4096 /* bytes ahead that are brought to L2 */
-#define NEAR   1024 /* and from there to L1 */
+#define AHEAD 4096 /* bytes ahead that are brought to L2 */
+#define NEAR 1024  /* and from there to L1 */
 
 #define VPDPBUSD "%{vex%} vpdpbusd" /* not the form of AVX512-VNNI */
 #include "kernels/product/vnni_dot.inc"
 
 #include "kernels/product/int8_rows.inc"
 
-#define ROWS_TILE(rows) switch (rows) { TILE_CASE(1) TILE_CASE(2) TILE_CASE(3) TILE_CASE(4) TILE_CASE(5) TILE_CASE(6) }
+#define ROWS_TILE(rows) \
+    switch (rows) { TILE_CASE(1) TILE_CASE(2) TILE_CASE(3) TILE_CASE(4) TILE_CASE(5) TILE_CASE(6) }
 #include "kernels/product/int8_body.inc"
 
 const td_w8a8_kernel td_w8a8_avxvnni = {.name = "w8a8_avxvnni_6x16", .mr = MR, .nr = NR, .run = run_tiles};

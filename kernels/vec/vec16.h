@@ -60,8 +60,8 @@ VEC vf16 vf16_load_i16(const int16_t *from) {
     EACH_PART v.part[p] = vf_load_i16(from + p * LANES);
     return v;
 }
-VEC vf16 vf16_fma(vf16 a, vf16 b, vf16 c) {
-    EACH_PART a.part[p] = vf_fma(a.part[p], b.part[p], c.part[p]);
+VEC vf16 vf16_mla(vf16 a, vf16 b, vf16 c) {
+    EACH_PART a.part[p] = vf_mla(a.part[p], b.part[p], c.part[p]);
     return a;
 }
 VEC vf16 vf16_seen(vf16 v, const int32_t *seen, int32_t j, vf16 other) {

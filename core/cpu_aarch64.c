@@ -60,7 +60,8 @@ size_t td_cpu_name(char *to, size_t room) {
     while (i < n && (CORES[i].implementer != implementer || CORES[i].part != part)) i++;
     snprintf(core, sizeof core, "aarch64, implementer 0x%02x part 0x%03x", implementer, part);
     if (cap & HWCAP_SVE) snprintf(sve, sizeof sve, ", SVE %d", 8 * (prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK));
-    snprintf(to, room, "%s%s%s%s", i < n ? CORES[i].name : core, cap2 & HWCAP2_I8MM ? ", i8mm" : "", cap2 & HWCAP2_BF16 ? ", bf16" : "", sve);
+    snprintf(to, room, "%s%s%s%s", i < n ? CORES[i].name : core, cap2 & HWCAP2_I8MM ? ", i8mm" : "",
+             cap2 & HWCAP2_BF16 ? ", bf16" : "", sve);
     return strlen(to);
 }
 

@@ -17,9 +17,9 @@ const td_cpu_tier td_cpu_tiers[] = {
     {0},
 };
 
-#define XCR0_AVX    0x6u
+#define XCR0_AVX 0x6u
 #define XCR0_AVX512 0xe6u
-#define XCR0_AMX    0x60000u
+#define XCR0_AMX 0x60000u
 
 static uint64_t read_xcr0(void) {
     uint32_t lo, hi;
@@ -30,7 +30,7 @@ static uint64_t read_xcr0(void) {
 /* Linux gives tile state to a process only on request (Documentation/arch/x86/xstate.rst). */
 static int request_amx(void) {
 #define ARCH_REQ_XCOMP_PERM 0x1023
-#define XFEATURE_XTILEDATA  18
+#define XFEATURE_XTILEDATA 18
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
@@ -63,7 +63,8 @@ __attribute__((target("clflushopt"))) static void flush_weakly_ordered(const cha
 
 void td_cpu_flush(const void *p, size_t bytes) {
     uint32_t a, b, c, d;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_CLFLUSHOPT)) flush_weakly_ordered(p, bytes);
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_CLFLUSHOPT))
+        flush_weakly_ordered(p, bytes);
     else
         for (size_t i = 0; i < bytes; i += LINE_BYTES) _mm_clflush((const char *)p + i);
 }

@@ -6,6 +6,7 @@ usage: check_layers.py [--cc CC]     exits 1 and names each offence
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -83,12 +84,30 @@ def check_names(offences):
         seen[name] = os.path.relpath(path, ROOT)
 
 
+CROSS = "aarch64-linux-gnu-gcc"  # with the libraries that scripts/deps.sh aarch64 unpacks
+SYSROOT = os.path.join(ROOT, "build", "aarch64-sysroot")
+SETS = {"avx2": ["-mavx2", "-mfma"], "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"], "neon": []}
+
+
+def compiler_of(cc, machine, name):
+    """Who can compile a header of an instruction set: cc, the cross compiler, or None."""
+    word = next((s for s in SETS if s in name), None)
+    if word is None or (word == "neon") == machine.startswith("aarch64"):
+        return [cc, *SETS.get(word, [])]
+    if word == "neon" and shutil.which(CROSS) and os.path.isdir(SYSROOT):
+        return [CROSS, "--sysroot=" + SYSROOT]
+    return None
+
+
 def check_headers_alone(cc, offences):
+    machine = subprocess.run([cc, "-dumpmachine"], check=True, capture_output=True, text=True).stdout
     headers = [p for _, p in sources() if p.endswith(".h")] + [os.path.join(ROOT, "include", "tandem.h")]
     for path in headers:
         name = os.path.basename(path)
-        isa = ["-mavx2", "-mfma"] if "avx2" in name else ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"] if "avx512" in name else []
-        done = subprocess.run([cc, "-std=gnu17", "-D_GNU_SOURCE", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function", *isa, "-I", ROOT, "-I",
+        compiler = compiler_of(cc, machine, name)
+        if not compiler:
+            continue
+        done = subprocess.run([*compiler, "-std=gnu17", "-D_GNU_SOURCE", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function", "-I", ROOT, "-I",
                                os.path.join(ROOT, "include"), "-x", "c", path], capture_output=True, text=True)
         if done.returncode:
             offences.append("%s does not compile alone:\n%s" % (os.path.relpath(path, ROOT), done.stderr.strip()))

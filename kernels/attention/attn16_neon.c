@@ -1,9 +1,10 @@
 /*
  * 16-bit attention with NEON.
  *
- * There is no instruction that adds pairs of 16-bit products: `smlal` by an element multiplies four columns of one l by an element of a row, so b's
- * pairs are taken apart as they are loaded (`uzp`), once for the rows of a tile, and values that lie in rows need not be put into pairs at all. Six
- * rows times 16 columns take 24 sums, 6 vectors of eight l and 2 of columns.
+ * There is no instruction that adds pairs of 16-bit products: `smlal` by an element multiplies four columns of one l by an
+ * element of a row, so b's pairs are taken apart as they are loaded (`uzp`), once for the rows of a tile, and values that
+ * lie in rows need not be put into pairs at all. Six rows times 16 columns take 24 sums, 6 vectors of eight l and 2 of
+ * columns.
  */
 #include "kernels/vec/vec_neon.h"
 
@@ -34,7 +35,8 @@ static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld
         for (size_t c0 = 0; c0 < cols; c0 += 4) {
             int32x4_t x[4], y[4];
 #pragma GCC unroll 4
-            for (size_t r = 0; r < 4; r++) x[r] = r0 + r < rows ? load_upto(src + (r0 + r) * ld_src + c0, cols - c0) : vdupq_n_s32(0);
+            for (size_t r = 0; r < 4; r++)
+                x[r] = r0 + r < rows ? load_upto(src + (r0 + r) * ld_src + c0, cols - c0) : vdupq_n_s32(0);
 #pragma GCC unroll 2
             for (int i = 0; i < 2; i++) { /* of rows i and i + 2, columns 0 and 1, then 2 and 3, side by side */
                 y[i] = vzip1q_s32(x[i], x[i + 2]);
@@ -77,18 +79,18 @@ VEC two_l load_pair(columns b, size_t pair, const bool in_rows) {
 }
 
 /* A pair of l of m rows, elements `lane` and `lane` + 1 of x: constants, as in_rows and m are after inlining. */
-#define ONE_L(w, lane)                                                                              \
-    _Pragma("GCC unroll 8") for (int r = 0; r < m; r++) {                                           \
-        sum[r].q[0] = vmlal_laneq_s16(sum[r].q[0], vget_low_s16((w)[0]), x[r], lane);               \
-        sum[r].q[1] = vmlal_high_laneq_s16(sum[r].q[1], (w)[0], x[r], lane);                        \
-        sum[r].q[2] = vmlal_laneq_s16(sum[r].q[2], vget_low_s16((w)[1]), x[r], lane);               \
-        sum[r].q[3] = vmlal_high_laneq_s16(sum[r].q[3], (w)[1], x[r], lane);                        \
+#define ONE_L(w, lane)                                                                \
+    _Pragma("GCC unroll 8") for (int r = 0; r < m; r++) {                             \
+        sum[r].q[0] = vmlal_laneq_s16(sum[r].q[0], vget_low_s16((w)[0]), x[r], lane); \
+        sum[r].q[1] = vmlal_high_laneq_s16(sum[r].q[1], (w)[0], x[r], lane);          \
+        sum[r].q[2] = vmlal_laneq_s16(sum[r].q[2], vget_low_s16((w)[1]), x[r], lane); \
+        sum[r].q[3] = vmlal_high_laneq_s16(sum[r].q[3], (w)[1], x[r], lane);          \
     }
-#define ONE_PAIR(pair, lane)                             \
-    {                                                    \
-        const two_l w = load_pair(b, pair, in_rows);     \
-        ONE_L(w.l[0], lane)                              \
-        ONE_L(w.l[1], (lane) + 1)                        \
+#define ONE_PAIR(pair, lane)                         \
+    {                                                \
+        const two_l w = load_pair(b, pair, in_rows); \
+        ONE_L(w.l[0], lane)                          \
+        ONE_L(w.l[1], (lane) + 1)                    \
     }
 
 typedef struct {
@@ -111,17 +113,20 @@ VEC void multiply(const int16_t *a, size_t lda, columns b, size_t pairs, row_sum
     }
     for (; p < pairs; p++) {
 #pragma GCC unroll 8
-        for (int r = 0; r < m; r++) x[r] = vreinterpretq_s16_s32(vld1q_dup_s32((const int32_t *)(const void *)(a + (size_t)r * lda + 2 * p)));
+        for (int r = 0; r < m; r++)
+            x[r] = vreinterpretq_s16_s32(vld1q_dup_s32((const int32_t *)(const void *)(a + (size_t)r * lda + 2 * p)));
         ONE_PAIR(p, 0)
     }
 #pragma GCC unroll 8
     for (int r = 0; r < m; r++) out[r] = sum[r];
 }
 
-#define CASE(m)                                                        \
-    case m:                                                            \
-        if (in_rows) multiply(a, g->lda, b, g->pairs, sum, true, m);   \
-        else multiply(a, g->lda, b, g->pairs, sum, false, m);          \
+#define CASE(m)                                              \
+    case m:                                                  \
+        if (in_rows)                                         \
+            multiply(a, g->lda, b, g->pairs, sum, true, m);  \
+        else                                                 \
+            multiply(a, g->lda, b, g->pairs, sum, false, m); \
         break;
 
 /* The sums of row i and of four columns from j on into c. */

@@ -1,15 +1,15 @@
 /*
- * bf16 weights times f32 activations, NEON: acc = fma(w, x, acc) in the order of k, one chain per output. A vector holds a k of four rows of the
- * upper half of the tile and of four of the lower; `fmla` by an element multiplies them with any of the four k that one load of a row of
- * activations brings. Four rows take 16 sums, 4 vectors of activations and 5 others.
+ * bf16 weights times f32 activations, NEON: acc = fma(w, x, acc) in the order of k, one chain per output. A vector holds a k
+ * of four rows of the upper half of the tile and of four of the lower; `fmla` by an element multiplies them with any of the
+ * four k that one load of a row of activations brings. Four rows take 16 sums, 4 vectors of activations and 5 others.
  */
 #include "kernels/vec/vec_neon.h"
 
 #include "kernels/product/tile_kernels.h"
 
 #define TILES td_bf16_16
-#define NR    16
-#define MR    4
+#define NR 16
+#define MR 4
 
 /* The vectors of weights of a k: in the order of the outputs. */
 typedef struct {
@@ -21,11 +21,11 @@ VEC widened load_k(const uint32_t *w) {
     return (widened){{(vf)(a & upper), (vf)(b & upper), (vf)(a << 16), (vf)(b << 16)}};
 }
 
-#define ONE_K(lane)                                                                             \
-    {                                                                                           \
-        const widened w_k = load_k(w + NR / 2 * (lane));                                        \
-        _Pragma("GCC unroll 4") for (int r = 0; r < m; r++)                                     \
-            for (int v = 0; v < 4; v++) sum[r][v] = vfmaq_laneq_f32(sum[r][v], w_k.rows[v], x[r], lane); \
+#define ONE_K(lane)                                                                                 \
+    {                                                                                               \
+        const widened w_k = load_k(w + NR / 2 * (lane));                                            \
+        _Pragma("GCC unroll 4") for (int r = 0; r < m; r++) for (int v = 0; v < 4; v++) sum[r][v] = \
+            vfmaq_laneq_f32(sum[r][v], w_k.rows[v], x[r], lane);                                    \
     }
 
 /* m is a constant after inlining. far: how far ahead of a pass memory is brought to L2. */

@@ -131,8 +131,8 @@ td_status td_bench_expert_kernels(td_bench *b, td_error *err) {
     void                        *tiles = NULL, *x = NULL, *out = NULL;
     if (!any_wanted(b)) return TD_OK;
     g = (gemm){.b = b, .x_stride = 7168 * sizeof(float) + TD_CACHE_LINE};
-    x_bytes = td_round_up(ROWS_MAX * g.x_stride, TD_PAGE_BYTES);
-    out_bytes = td_round_up(out_bytes, TD_PAGE_BYTES);
+    x_bytes = td_round_up(ROWS_MAX * g.x_stride, td_page_bytes());
+    out_bytes = td_round_up(out_bytes, td_page_bytes());
     td_status st = td_mem_map(BUFFER_BYTES, TD_NODE_ANY, &tiles, err);
     if (st == TD_OK) st = td_mem_map(x_bytes, TD_NODE_ANY, &x, err);
     if (st == TD_OK) st = td_mem_map(out_bytes, TD_NODE_ANY, &out, err);

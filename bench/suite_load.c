@@ -94,7 +94,7 @@ static td_status drop_cache(const char *folder, td_error *err) {
 static td_status read_direct(const char *path, void *p, size_t most, size_t *bytes, td_error *err) {
     struct stat st;
     if (stat(path, &st) != 0) return td_fail(err, TD_ENOTFOUND, "%s: %s", path, strerror(errno));
-    *bytes = ((size_t)st.st_size < most ? (size_t)st.st_size : most) / TD_PAGE_BYTES * TD_PAGE_BYTES;
+    *bytes = ((size_t)st.st_size < most ? (size_t)st.st_size : most) / TD_FILE_BLOCK * TD_FILE_BLOCK;
     return td_packed_read(path, &(packed_span){.bytes = *bytes, .dst = p}, 1, NULL, err);
 }
 

@@ -25,7 +25,7 @@ static void nothing(void *ctx, uint32_t item, const td_worker *w) { (void)ctx, (
 
 /* Two workers raise a number in turn: item 0 from even values, item 1 from odd ones. */
 typedef struct {
-    _Alignas(TD_CACHE_LINE) _Atomic uint32_t value;
+    _Alignas(TD_CPU_LINE) _Atomic uint32_t value;
 } line;
 
 static void play(void *ctx, uint32_t item, const td_worker *w) {

@@ -26,8 +26,8 @@ typedef struct {
 /* The two words of a port in pinned memory, each on a line of its own: the device spins on one while the expert tier writes
  * the other. */
 typedef struct {
-    _Alignas(TD_CACHE_LINE) td_bell filled; /* the device rings it: the slot is filled */
-    _Alignas(TD_CACHE_LINE) td_bell summed; /* the expert thread does: the sums that its collect takes are there */
+    _Alignas(TD_CPU_LINE) td_bell filled; /* the device rings it: the slot is filled */
+    _Alignas(TD_CPU_LINE) td_bell summed; /* the expert thread does: the sums that its collect takes are there */
 } bells;
 
 struct td_bridge_port {
@@ -76,8 +76,8 @@ uint64_t td_bridge_bytes(const td_bridge_config *c) {
     size_t   row_bytes[N_BUFFERS];
     uint64_t sum = 0;
     buffer_rows(c, row_bytes);
-    for (int i = 0; i < N_BUFFERS; i++) sum += td_round_up(row_bytes[i] * c->max_tok, TD_PAGE_BYTES);
-    return sum * TD_BRIDGE_PARITIES + td_round_up(c->max_ports * sizeof(bells), TD_PAGE_BYTES);
+    for (int i = 0; i < N_BUFFERS; i++) sum += td_round_up(row_bytes[i] * c->max_tok, td_page_bytes());
+    return sum * TD_BRIDGE_PARITIES + td_round_up(c->max_ports * sizeof(bells), td_page_bytes());
 }
 
 /* The buffers of a slot by number. */
@@ -258,7 +258,7 @@ td_status td_bridge_open(const td_bridge_config *c, td_bridge **out, td_error *e
     if (!c->top_k || c->max_deferred >= c->top_k)
         return td_fail(err, TD_EINVAL, "at most %u of %u experts per token can be deferred, not %u",
                        c->top_k ? c->top_k - 1 : 0, c->top_k, c->max_deferred);
-    td_bridge *b = aligned_alloc(TD_CACHE_LINE, td_round_up(sizeof *b, TD_CACHE_LINE));
+    td_bridge *b = aligned_alloc(TD_CPU_LINE, td_round_up(sizeof *b, TD_CPU_LINE));
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for the bridge");
     memset(b, 0, sizeof *b);
     b->c = *c;

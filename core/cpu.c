@@ -1,107 +1,38 @@
-#include "core/cpu.h"
+#include "core/cpu_arch.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"
 
-#define LINE_BYTES 64 /* of the caches, or a divisor of it */
-
 static uint32_t       g_features;
 static pthread_once_t g_once = PTHREAD_ONCE_INIT;
 
-/* Tiers in rising order; a mask keeps what its tier and the ones below it need. */
-static const struct {
-    const char *name;
-    uint32_t    bits;
-} TIERS[] = {
-    {"scalar", 0},
-    {"avx2", TD_CPU_AVX2},
-    {"avxvnni", TD_CPU_AVX2 | TD_CPU_AVXVNNI},
-    {"avx512vnni", TD_CPU_AVX2 | TD_CPU_AVX512 | TD_CPU_AVX512VNNI | TD_CPU_AVX512BF16 | TD_CPU_AVXVNNI},
-    {"amx", UINT32_MAX},
-};
-#define N_TIERS (sizeof TIERS / sizeof TIERS[0])
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#define XCR0_AVX    0x6u
-#define XCR0_AVX512 0xe6u
-#define XCR0_AMX    0x60000u
-
-static uint64_t read_xcr0(void) {
-    uint32_t lo, hi;
-    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
-    return (uint64_t)hi << 32 | lo;
+static void warn_of_unknown_tier(const char *mask) {
+    char   names[128] = "";
+    size_t at = 0;
+    for (const td_cpu_tier *t = td_cpu_tiers; t->name && at < sizeof names; t++)
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "", t->name);
+    td_warn("TD_CPU_MASK=%s is not a tier of this build (%s); it is left out of account", mask, names);
 }
-
-/* Linux gives tile state to a process only on request (Documentation/arch/x86/xstate.rst). */
-static int request_amx(void) {
-#define ARCH_REQ_XCOMP_PERM 0x1023
-#define XFEATURE_XTILEDATA  18
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-}
-
-static uint32_t detect(void) {
-    uint32_t a, b, c, d, f = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
-    if (!(c & bit_OSXSAVE)) return 0;
-    uint64_t xcr0 = read_xcr0();
-    uint32_t fma = c & bit_FMA, f16c = c & bit_F16C;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
-    uint32_t b7 = b, c7 = c, d7 = d, a71 = 0;
-    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) a71 = a;
-    if ((xcr0 & XCR0_AVX) != XCR0_AVX || !fma || !f16c || !(b7 & bit_AVX2)) return 0;
-    f |= TD_CPU_AVX2;
-    if (a71 & (1u << 4)) f |= TD_CPU_AVXVNNI;
-    uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    if ((xcr0 & XCR0_AVX512) == XCR0_AVX512 && (b7 & avx512) == avx512) {
-        f |= TD_CPU_AVX512;
-        if (c7 & (1u << 11)) f |= TD_CPU_AVX512VNNI;
-        if (a71 & (1u << 5)) f |= TD_CPU_AVX512BF16;
-    }
-    if ((xcr0 & XCR0_AMX) == XCR0_AMX && (d7 & (1u << 24)) && (d7 & (1u << 25)) && request_amx()) f |= TD_CPU_AMXINT8;
-    return f;
-}
-__attribute__((target("clflushopt"))) static void flush_weakly_ordered(const char *p, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += LINE_BYTES) _mm_clflushopt((void *)(uintptr_t)(p + i));
-    _mm_sfence();
-}
-
-void td_cpu_flush(const void *p, size_t bytes) {
-    uint32_t a, b, c, d;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_CLFLUSHOPT)) flush_weakly_ordered(p, bytes);
-    else
-        for (size_t i = 0; i < bytes; i += LINE_BYTES) _mm_clflush((const char *)p + i);
-}
-#else
-static uint32_t detect(void) { return 0; }
-
-#if defined(__aarch64__)
-void td_cpu_flush(const void *p, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += LINE_BYTES) __asm__ volatile("dc civac, %0" ::"r"((const char *)p + i) : "memory");
-    __asm__ volatile("dsb ish" ::: "memory");
-}
-#else
-void td_cpu_flush(const void *p, size_t bytes) { (void)p, (void)bytes; }
-#endif
-#endif
 
 static void init(void) {
-    g_features = detect();
+    g_features = td_cpu_detect();
     const char *mask = getenv("TD_CPU_MASK");
     if (!mask || !*mask) return;
-    for (size_t i = 0; i < N_TIERS; i++)
-        if (!strcmp(mask, TIERS[i].name)) {
-            g_features &= TIERS[i].bits;
-            return;
-        }
-    td_warn("TD_CPU_MASK=%s is not a tier (scalar, avx2, avxvnni, avx512vnni, amx); it is left out of account", mask);
+    const td_cpu_tier *t = td_cpu_tiers;
+    while (t->name && strcmp(mask, t->name) != 0) t++;
+    if (!t->name) {
+        warn_of_unknown_tier(mask);
+        return;
+    }
+    bool lacks = t->own & ~g_features;
+    g_features &= t->kept;
+    if (lacks)
+        td_warn("TD_CPU_MASK=%s: this processor has no such instructions; %s is the best it has up to there", mask,
+                td_cpu_tier_name(g_features));
 }
 
 uint32_t td_cpu_features(void) {
@@ -110,9 +41,8 @@ uint32_t td_cpu_features(void) {
 }
 
 const char *td_cpu_tier_name(uint32_t features) {
-    if (features & TD_CPU_AMXINT8) return "amx";
-    if (features & TD_CPU_AVX512VNNI) return "avx512vnni";
-    if (features & TD_CPU_AVXVNNI) return "avxvnni";
-    if (features & TD_CPU_AVX2) return "avx2";
-    return "scalar";
+    const char *best = NULL;
+    for (const td_cpu_tier *t = td_cpu_tiers; t->name; t++)
+        if (!(t->own & ~features)) best = t->name;
+    return best;
 }

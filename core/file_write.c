@@ -33,17 +33,17 @@ static int write_pages(int fd, const char *data, size_t bytes, uint64_t offset, 
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) return errno == EINVAL ? 0 : errno;
         *done += (size_t)written;
-        if (written == 0 || (size_t)written % TD_PAGE_BYTES) return 0;
+        if (written == 0 || (size_t)written % TD_FILE_BLOCK) return 0;
     }
     return 0;
 }
 
 int td_file_write_past_cache(int fd, const void *data, size_t bytes, uint64_t offset, void *bounce) {
     const char *at = data;
-    size_t      before = (size_t)(td_round_up(offset, TD_PAGE_BYTES) - offset), done = 0;
+    size_t      before = (size_t)(td_round_up(offset, TD_FILE_BLOCK) - offset), done = 0;
     if (before > bytes) before = bytes;
-    size_t pages = (bytes - before) / TD_PAGE_BYTES * TD_PAGE_BYTES;
-    bool   lies_well = (uintptr_t)(at + before) % TD_PAGE_BYTES == 0;
+    size_t pages = (bytes - before) / TD_FILE_BLOCK * TD_FILE_BLOCK;
+    bool   lies_well = (uintptr_t)(at + before) % TD_FILE_BLOCK == 0;
     int    rc = td_file_write_at(fd, at, before, offset);
     if (!rc && pages && (lies_well || bounce) && set_direct(fd, true)) {
         rc = write_pages(fd, at + before, pages, offset + before, lies_well ? NULL : bounce, &done);

@@ -5,6 +5,8 @@
 #include <numa.h>
 #include <numaif.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,7 +14,7 @@
 
 #include "core/error.h"
 
-#define HUGE_BYTES ((size_t)2 << 20)
+#define HUGE_DEFAULT_BYTES ((size_t)2 << 20) /* where the system does not tell */
 
 #define NODES_MAX 1024 /* the kernel's largest configuration */
 #define WORD_BITS (8 * sizeof(unsigned long))
@@ -49,19 +51,40 @@ static void place(void *p, size_t bytes, uint32_t node) {
     mbind(p, bytes, MPOL_PREFERRED, one, NODES_MAX + 1, 0);
 }
 
+size_t td_page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+static size_t         g_huge;
+static pthread_once_t g_huge_once = PTHREAD_ONCE_INIT;
+
+static void find_huge(void) {
+    char  text[32] = "";
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "re");
+    if (f) {
+        if (!fgets(text, sizeof text, f)) text[0] = 0;
+        fclose(f);
+    }
+    unsigned long long told = strtoull(text, NULL, 10);
+    g_huge = told && told % td_page_bytes() == 0 ? (size_t)told : HUGE_DEFAULT_BYTES;
+}
+
+size_t td_huge_page_bytes(void) {
+    pthread_once(&g_huge_once, find_huge);
+    return g_huge;
+}
+
 td_status td_mem_map(size_t bytes, uint32_t node, void **out, td_error *err) {
     *out = NULL;
-    if (bytes == 0) bytes = TD_PAGE_BYTES;
+    if (bytes == 0) bytes = td_page_bytes();
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return td_fail(err, TD_ENOMEM, "cannot map %zu MiB of memory: %s", bytes >> 20, strerror(errno));
-    if (bytes >= HUGE_BYTES) madvise(p, bytes, MADV_HUGEPAGE); /* a hint: without huge pages it is only slower */
+    if (bytes >= td_huge_page_bytes()) madvise(p, bytes, MADV_HUGEPAGE); /* a hint: without huge pages it is only slower */
     place(p, bytes, node);
     *out = p;
     return TD_OK;
 }
 
 void td_mem_unmap(void *p, size_t bytes) {
-    if (p) munmap(p, bytes ? bytes : TD_PAGE_BYTES);
+    if (p) munmap(p, bytes ? bytes : td_page_bytes());
 }
 
 static td_status map_whole(td_file_map *m, int fd, const char *path, td_error *err) {

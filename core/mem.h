@@ -7,7 +7,13 @@
 #define TD_NODE_ANY     UINT32_MAX
 #define TD_NODE_SPREAD  (UINT32_MAX - 1) /* page by page over all NUMA nodes with cores */
 #define TD_CACHE_LINE   64
-#define TD_PAGE_BYTES   ((size_t)4096)
+#define TD_FILE_BLOCK   ((size_t)4096) /* what files past the page cache are read and written by, and our own files are laid out by, on every machine */
+
+/** Of the system's pages: 4 KiB, on aarch64 also 16 or 64. What is mapped, protected, placed or given back is whole pages of this size. */
+size_t td_page_bytes(void);
+
+/** Of its huge pages: 2 MiB with pages of 4 KiB, 512 MiB with those of 64. */
+size_t td_huge_page_bytes(void);
 
 /**
  * Zeroed, page-aligned; huge pages where the system gives them. On NUMA node `node` while there is room on it, else near it; TD_NODE_SPREAD;

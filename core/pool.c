@@ -32,8 +32,8 @@ typedef _Atomic uint64_t taken_word;
 #define COUNT_MAX  ((1u << COUNT_BITS) - 1)
 
 typedef struct {
-    _Alignas(TD_CACHE_LINE) taken_word taken;
-    _Alignas(TD_CACHE_LINE) td_worker me;
+    _Alignas(TD_CPU_LINE) taken_word taken;
+    _Alignas(TD_CPU_LINE) td_worker me;
     td_worker_place place;
     uint32_t        rank; /* place in the pool's order */
     td_pool        *pool;
@@ -41,7 +41,7 @@ typedef struct {
 } worker;
 
 _Static_assert(TD_POOL_ITEMS_MAX <= COUNT_MAX, "a share's counts");
-_Static_assert(offsetof(worker, me) == TD_CACHE_LINE, "what others write lies on a line of its own");
+_Static_assert(offsetof(worker, me) == TD_CPU_LINE, "what others write lies on a line of its own");
 
 /* Workers that share the items of a run: consecutive ones of the pool's order. */
 typedef struct {
@@ -63,7 +63,7 @@ struct td_pool {
     uint8_t   number;
     td_trace_label label;
     td_signal    epoch; /* +1 a run, and once to stop */
-    _Alignas(TD_CACHE_LINE) _Atomic uint32_t n_done; /* workers finished (release; partner: acquire in run) */
+    _Alignas(TD_CPU_LINE) _Atomic uint32_t n_done; /* workers finished (release; partner: acquire in run) */
     bool         stop;  /* written before the epoch's last rise */
 };
 
@@ -165,12 +165,12 @@ td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_p
         if (places[i].subpool >= n_subpools) n_subpools = places[i].subpool + 1;
     if (n_subpools > TD_POOL_SUBPOOLS_MAX) return td_fail(err, TD_EINVAL, "more than %d subpools", TD_POOL_SUBPOOLS_MAX);
 
-    td_pool *p = aligned_alloc(TD_CACHE_LINE, td_round_up(sizeof *p, TD_CACHE_LINE));
+    td_pool *p = aligned_alloc(TD_CPU_LINE, td_round_up(sizeof *p, TD_CPU_LINE));
     if (!p) return td_fail(err, TD_ENOMEM, "out of memory for a worker pool");
     memset(p, 0, sizeof *p);
     p->n_workers = 1; /* started so far, for destroy */
     p->n_subpools = n_subpools;
-    p->workers = aligned_alloc(TD_CACHE_LINE, n_workers * sizeof *p->workers);
+    p->workers = aligned_alloc(TD_CPU_LINE, n_workers * sizeof *p->workers);
     p->order = calloc(n_workers, sizeof *p->order);
     if (!p->workers || !p->order) {
         td_pool_destroy(p);

@@ -9,8 +9,10 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "core/cpu.h"
+
 typedef struct {
-    _Alignas(64) _Atomic uint32_t value; /* futex word; seq_cst with n_sleeping: the sleeper sees the value or is seen itself */
+    _Alignas(TD_CPU_LINE) _Atomic uint32_t value; /* futex word; seq_cst with n_sleeping: the sleeper sees the value or is seen itself */
     _Atomic uint32_t n_sleeping;
 } td_signal;
 
@@ -28,12 +30,12 @@ typedef struct {
 /** Wait until the value is not `seen`: spin, then sleep. @return the new value. */
 uint32_t td_signal_wait(td_signal *s, uint32_t seen, td_spin spin);
 
-/** Tell the core that this is a spin loop. */
+/** Tell the core that this is a spin loop. On aarch64 `yield` does nothing where a core has one thread; `isb` waits about as long as x86's pause. */
 static inline void td_cpu_relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    __asm__ volatile("yield");
+    __asm__ volatile("isb");
 #endif
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/machine_limits.h"
@@ -52,7 +53,7 @@ static void read_machine(hwloc_topology_t topo, td_machine *m) {
     const char *cpu = hwloc_obj_get_info_by_name(hwloc_get_root_obj(topo), "CPUModel");
     hwloc_obj_t package = cpu ? NULL : hwloc_get_obj_by_type(topo, HWLOC_OBJ_PACKAGE, 0);
     if (package) cpu = hwloc_obj_get_info_by_name(package, "CPUModel");
-    snprintf(m->cpu, sizeof m->cpu, "%s", cpu ? cpu : "");
+    if (!hwloc_topology_is_thissystem(topo) || !td_cpu_name(m->cpu, sizeof m->cpu)) snprintf(m->cpu, sizeof m->cpu, "%s", cpu ? cpu : "");
 }
 
 static int by_os_index(const void *pa, const void *pb) {

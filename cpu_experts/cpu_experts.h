@@ -12,6 +12,7 @@
 #define TD_CPU_EXPERTS_CPU_EXPERTS_H
 
 #include "core/dtype.h"
+#include "core/mem.h"
 #include "core/pool.h"
 #include "kernels/product/tile_gemm.h"
 #include "tandem.h"
@@ -108,14 +109,14 @@ TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, cons
 
 /** How a worker gets at a matrix that may be on disk still. */
 typedef struct {
-    /* The bytes at `at`: there, or a copy in buffer, page-aligned memory with room for TD_EXPERT_FETCH_SLACK more. Thread-safe. */
+    /* The bytes at `at`: there, or a copy in buffer, which is aligned to TD_FILE_BLOCK and has room for TD_EXPERT_FETCH_SLACK more. Thread-safe. */
     const void *(*fetch)(const void *ctx, const void *at, size_t bytes, void *buffer);
     /* They are not needed any more. Thread-safe. */
     void (*release)(const void *ctx, const void *at, size_t bytes);
     const void *ctx;
 } td_expert_fetch;
 
-#define TD_EXPERT_FETCH_SLACK ((size_t)8192)
+#define TD_EXPERT_FETCH_SLACK (2 * TD_FILE_BLOCK)
 
 /** The same from views that lie in files: each worker fetches a matrix before it packs it, so that reading and packing overlap. fetch NULL: as above. */
 TD_NODISCARD td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_weights *experts, const td_expert_fetch *fetch, td_error *err);

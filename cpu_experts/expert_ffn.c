@@ -156,7 +156,7 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     p->max_pairs = p->batch_tok * c->top_k;
     p->max_blocks = c->n_experts + p->max_pairs / p->up_rows;
     size_t compute = tiles_bytes(p) + (c->max_deferred ? 2 : 1) * SUM_BYTES, pack = td_expert_pack_worker_bytes(tiles, l);
-    p->worker_bytes = td_round_up(compute > pack ? compute : pack, TD_PAGE_BYTES); /* each is touched first by its worker, on its node */
+    p->worker_bytes = td_round_up(compute > pack ? compute : pack, td_page_bytes()); /* each is touched first by its worker, on its node */
     p->bytes = tok_bytes * p->batch_tok + held_rows * (y_bytes + sizeof(float)) + p->max_blocks * sizeof(row_block) +
                c->n_experts * (sizeof(active_expert) + sizeof(uint32_t) + sizeof(bool)) + 32 * TD_CACHE_LINE;
 }

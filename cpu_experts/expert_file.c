@@ -18,7 +18,7 @@
 
 typedef union {
     td_packed_header h;
-    char             page[4096];
+    char             page[TD_FILE_BLOCK];
 } header_page;
 
 static uint64_t hash_header(const header_page *p) {
@@ -170,7 +170,7 @@ static td_status save_layer(const td_experts *x, td_pool *pool, uint32_t layer, 
     uint64_t             hash[TD_POOL_SUBPOOLS_MAX];
     TD_TRY(hash_shards(pool, data, l, hash, err));
 
-    _Alignas(TD_PAGE_BYTES) header_page p = {.h = {.version = TD_PACKED_VERSION,
+    _Alignas(TD_FILE_BLOCK) header_page p = {.h = {.version = TD_PACKED_VERSION,
                            .header_bytes = sizeof p,
                            .format = format_word(x->config.format, &x->config.groups),
                            .layer = x->config.first_layer + layer,

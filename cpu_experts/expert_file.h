@@ -11,7 +11,7 @@
 typedef struct {
     char     magic[8];
     uint32_t version;
-    uint32_t header_bytes; /* 4096: the first shard starts there */
+    uint32_t header_bytes; /* TD_FILE_BLOCK: the first shard starts there */
     char     layout[16];   /* of the kernel's tiles, NUL-padded */
     char     kernel[64];   /* that packed it; for people */
     uint32_t format;       /* td_expert_format; of int4g and fp4g also groups: size in bits 8-15, scale_dtype in 16-23, zero_points in 24 */
@@ -27,6 +27,6 @@ typedef struct {
     uint64_t header_hash;                       /* XXH3-64 of the page with this field 0 */
 } td_packed_header;
 
-_Static_assert(sizeof(td_packed_header) <= 4096, "the header fits its page");
+_Static_assert(sizeof(td_packed_header) <= TD_FILE_BLOCK, "the header fits its page");
 
 #endif

@@ -32,7 +32,7 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
         sh->down_tile0 = l->n_down * s / n_shards;
         sh->n_down = l->n_down * (s + 1) / n_shards - sh->down_tile0;
         sh->expert_bytes = sh->n_gate * 2 * l->gate_tile_bytes + sh->n_down * l->down_tile_bytes;
-        sh->bytes = td_round_up(sh->expert_bytes * c->n_experts, TD_PAGE_BYTES); /* < 2^16 * 2^36: no overflow */
+        sh->bytes = td_round_up(sh->expert_bytes * c->n_experts, TD_FILE_BLOCK); /* < 2^16 * 2^36: no overflow */
         l->layer_bytes += sh->bytes;
     }
     return TD_OK;

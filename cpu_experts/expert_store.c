@@ -63,7 +63,7 @@ static td_status open_store(td_experts *x, td_error *err) {
     x->shard_data = calloc((size_t)c->n_layers * x->layout.n_shards, sizeof *x->shard_data);
     x->files = calloc(c->n_layers, sizeof *x->files);
     x->loaded = calloc(c->n_layers, sizeof *x->loaded);
-    x->worker_scratch = aligned_alloc(TD_PAGE_BYTES, td_pool_workers(x->pool) * x->scratch.worker_bytes);
+    x->worker_scratch = aligned_alloc(td_page_bytes(), td_pool_workers(x->pool) * x->scratch.worker_bytes);
     if (!x->shard_data || !x->files || !x->loaded || !x->worker_scratch)
         return td_fail(err, TD_ENOMEM, "out of memory for the expert store");
     TD_TRY(td_arena_open(&x->arena, x->scratch.bytes, td_pool_home(x->pool), err));

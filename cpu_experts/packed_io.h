@@ -10,7 +10,7 @@
 
 #include "tandem.h"
 
-/** A piece of a file and where it goes. Offset, size and destination are multiples of 4096. */
+/** A piece of a file and where it goes. Offset, size and destination are multiples of TD_FILE_BLOCK (core/mem.h). */
 typedef struct {
     uint64_t offset;
     size_t   bytes;
@@ -31,7 +31,7 @@ typedef struct {
 } packed_part;
 
 /**
- * Write the parts to a file without a name, past the page cache as far as they are aligned to 4096 in memory and file, sync, name it path.tmp.PID, rename that
+ * Write the parts to a file without a name, past the page cache as far as they are aligned to TD_FILE_BLOCK in memory and file, sync, name it path.tmp.PID, rename that
  * to path, sync the folder. Nothing is left behind on failure; nor by a killed process, but on file systems where every file has a name. @return TD_EIO.
  */
 TD_NODISCARD td_status td_packed_write(const char *path, const packed_part *parts, size_t n_parts, td_error *err);

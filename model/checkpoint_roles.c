@@ -17,7 +17,6 @@
 #define TD_DUMMY_VALUES    ((size_t)524287)
 #define TD_DUMMY_DEVIATION 0.02
 
-#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 /* ---- scratch --------------------------------------------------------------------------------- */
 
@@ -38,10 +37,10 @@ void *td_scratch_take(td_scratch *s, size_t bytes, td_error *err) {
         s->blocks = blocks;
         s->room = room;
     }
-    /* Huge pages where they pay: faulting in 4 KiB pages takes longer than filling them. */
-    size_t align = bytes >= 2 * HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : TD_CACHE_LINE;
+    /* Huge pages where they pay: faulting in small pages takes longer than filling them. */
+    size_t huge = td_huge_page_bytes(), align = bytes >= 2 * huge ? huge : TD_CACHE_LINE;
     void  *p = aligned_alloc(align, td_round_up(bytes ? bytes : 1, align));
-    if (p && align == HUGE_PAGE_BYTES) madvise(p, td_round_up(bytes, align), MADV_HUGEPAGE);
+    if (p && align == huge) madvise(p, td_round_up(bytes, align), MADV_HUGEPAGE);
     if (p)
         s->blocks[s->n++] = p;
     else

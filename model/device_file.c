@@ -52,7 +52,7 @@ static uint64_t hash_header(const void *header_and_entries, size_t bytes) {
     return hash ? hash : 1;
 }
 
-static size_t header_bytes_of(size_t n_entries) { return td_round_up(sizeof(file_header) + n_entries * sizeof(file_entry), TD_PAGE_BYTES); }
+static size_t header_bytes_of(size_t n_entries) { return td_round_up(sizeof(file_header) + n_entries * sizeof(file_entry), TD_FILE_BLOCK); }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -85,7 +85,7 @@ static td_status check(td_device_file *f, const char *path, const char *tag, uin
     f->entries = (const file_entry *)(h + 1);
     for (uint32_t i = 0; i < h->n_entries; i++) {
         const file_entry *e = &f->entries[i];
-        if (e->offset % TD_PAGE_BYTES || e->offset > h->payload_bytes || e->bytes > h->payload_bytes - e->offset || e->bytes == 0)
+        if (e->offset % TD_FILE_BLOCK || e->offset > h->payload_bytes || e->bytes > h->payload_bytes - e->offset || e->bytes == 0)
             return td_fail(err, TD_EFORMAT, "%s has a weight beyond its end", path);
     }
     return check_payload(f, path, pool, err);
@@ -135,7 +135,7 @@ static void fill_header(file_header *h, const char *tag, uint64_t source_hash, c
         entries[i] = (file_entry){.role = ids[i].role, .layer = ids[i].layer, .key = ids[i].key, .format = (uint32_t)w->format, .rank = w->rank, .n = w->n,
                                   .k = w->k, .offset = at, .bytes = w->bytes, .hash = hash[i]};
         memcpy(entries[i].layout, w->layout, sizeof entries[i].layout);
-        at += td_round_up(w->bytes, TD_PAGE_BYTES);
+        at += td_round_up(w->bytes, TD_FILE_BLOCK);
     }
     *h = (file_header){.version = VERSION, .n_entries = (uint32_t)n, .source_hash = source_hash, .header_bytes = header_bytes_of(n), .payload_bytes = at};
     memcpy(h->magic, MAGIC, sizeof h->magic);
@@ -145,8 +145,8 @@ static void fill_header(file_header *h, const char *tag, uint64_t source_hash, c
 
 td_status td_device_file_write(const char *path, const char *tag, uint64_t source_hash, td_pool *pool, const td_device_weight_id *ids,
                                const td_npu_packed *weights, size_t n, td_error *err) {
-    static const char zeros[TD_PAGE_BYTES];
-    file_header      *h = aligned_alloc(TD_PAGE_BYTES, header_bytes_of(n));
+    static const char zeros[TD_FILE_BLOCK];
+    file_header      *h = aligned_alloc(TD_FILE_BLOCK, header_bytes_of(n));
     packed_part      *parts = calloc(1 + 2 * n, sizeof *parts), *next = parts; /* the header; of each weight its bytes and what fills its last page */
     td_checksum_span *spans = calloc(n + 1, sizeof *spans);
     uint64_t         *hash = calloc(n + 1, sizeof *hash);
@@ -159,7 +159,7 @@ td_status td_device_file_write(const char *path, const char *tag, uint64_t sourc
         *next++ = (packed_part){h, h->header_bytes};
         for (size_t i = 0; i < n; i++) {
             *next++ = (packed_part){weights[i].data, weights[i].bytes};
-            *next++ = (packed_part){zeros, td_round_up(weights[i].bytes, TD_PAGE_BYTES) - weights[i].bytes};
+            *next++ = (packed_part){zeros, td_round_up(weights[i].bytes, TD_FILE_BLOCK) - weights[i].bytes};
         }
         st = td_packed_write(path, parts, (size_t)(next - parts), err);
     }

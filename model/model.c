@@ -192,7 +192,7 @@ static td_status open_cards(td_model *m, td_npu *const *npus, uint32_t n, td_err
     m->handover = m->o.other_handover
                       ? (caps.handover == TD_HANDOVER_DOORBELL ? TD_HANDOVER_HOST_CALL : TD_HANDOVER_DOORBELL)
                       : caps.handover;
-    m->cards = aligned_alloc(TD_CACHE_LINE, td_round_up(n * sizeof *m->cards, TD_CACHE_LINE));
+    m->cards = aligned_alloc(TD_CPU_LINE, td_round_up(n * sizeof *m->cards, TD_CPU_LINE));
     if (!m->cards) return td_fail(err, TD_ENOMEM, "out of memory for the cards");
     memset(m->cards, 0, n * sizeof *m->cards);
     for (; m->n_cards < n; m->n_cards++)
@@ -203,7 +203,7 @@ static td_status open_cards(td_model *m, td_npu *const *npus, uint32_t n, td_err
 td_status td_model_open(const td_model_options *o, td_npu *const *npus, uint32_t n_npus, td_pool *expert_pool,
                         td_model **out, td_error *err) {
     *out = NULL;
-    td_model *m = aligned_alloc(TD_CACHE_LINE, td_round_up(sizeof *m, TD_CACHE_LINE));
+    td_model *m = aligned_alloc(TD_CPU_LINE, td_round_up(sizeof *m, TD_CPU_LINE));
     if (!m) return td_fail(err, TD_ENOMEM, "out of memory for the model");
     *m = (td_model){.o = *o};
     m->expert_pool = expert_pool;

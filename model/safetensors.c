@@ -229,20 +229,22 @@ void td_safetensors_release_pages(const td_safetensors *f) {
 bool td_safetensors_release(const td_safetensors *f, const void *at, size_t bytes) {
     const char *p = at, *base = (const char *)f->data;
     if (p < base || p + bytes > base + f->size) return false;
-    size_t first = td_round_up((size_t)(p - base), TD_PAGE_BYTES), end = (size_t)(p - base + bytes) / TD_PAGE_BYTES * TD_PAGE_BYTES;
+    size_t page = td_page_bytes(), first = td_round_up((size_t)(p - base), page), end = (size_t)(p - base + bytes) / page * page;
     if (f->fd >= 0 && first < end) madvise((void *)(base + first), end - first, MADV_DONTNEED);
     return true;
 }
 
 #define PAGES_SEEN 1024 /* looked up at a time */
 
-/* Whether most of a range of pages is in the system's cache; of a file that is not ours the system says so always. */
-static bool is_cached(const char *from, size_t bytes) {
+/* Whether most of a mapping's pages from `first` to `end` are in the system's cache; of a file that is not ours the system says so always. */
+static bool is_cached(const char *base, size_t first, size_t end) {
     unsigned char seen[PAGES_SEEN];
-    size_t        pages = td_div_up(bytes, TD_PAGE_BYTES), cached = 0;
+    const size_t  page = td_page_bytes();
+    const char   *from = base + first / page * page;
+    size_t        pages = td_div_up(end - first / page * page, page), cached = 0;
     for (size_t at = 0, n; at < pages; at += n) {
         n = pages - at < PAGES_SEEN ? pages - at : PAGES_SEEN;
-        if (mincore((void *)(from + at * TD_PAGE_BYTES), n * TD_PAGE_BYTES, seen) != 0) return true;
+        if (mincore((void *)(from + at * page), n * page, seen) != 0) return true;
         for (size_t i = 0; i < n; i++) cached += seen[i] & 1;
     }
     return cached >= pages - pages / 8;
@@ -252,12 +254,12 @@ const void *td_safetensors_fetch(const td_safetensors *f, const void *at, size_t
     const char *p = at, *base = (const char *)f->data;
     if (p < base || p + bytes > base + f->size) return NULL;
     if (!f->direct) return at;
-    size_t begin = (size_t)(p - base), first = begin / TD_PAGE_BYTES * TD_PAGE_BYTES, last = td_round_up(begin + bytes, TD_PAGE_BYTES), done = 0;
-    if (is_cached(base + first, begin + bytes - first)) return at;
+    size_t begin = (size_t)(p - base), first = begin / TD_FILE_BLOCK * TD_FILE_BLOCK, last = td_round_up(begin + bytes, TD_FILE_BLOCK), done = 0;
+    if (is_cached(base, begin, begin + bytes)) return at;
     while (first + done < begin + bytes) {
         ssize_t n = pread(f->fd, (char *)buffer + done, last - first - done, (off_t)(first + done));
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0 || (n % (ssize_t)TD_PAGE_BYTES && first + done + (size_t)n < begin + bytes)) return at;
+        if (n <= 0 || (n % (ssize_t)TD_FILE_BLOCK && first + done + (size_t)n < begin + bytes)) return at;
         done += (size_t)n;
     }
     return (char *)buffer + (begin - first);

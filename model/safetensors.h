@@ -59,7 +59,7 @@ bool td_safetensors_release(const td_safetensors *f, const void *at, size_t byte
 /**
  * The bytes at `at`, which lie within the file: there, when they are in the system's cache or cannot be read past it, else a copy in buffer, read
  * with O_DIRECT. That spares the cache, whose fresh pages cost more than the disk on some machines, for what is read once.
- * @param buffer page-aligned, with room for bytes and two pages more. @return NULL: `at` is not in this file. Thread-safe.
+ * @param buffer aligned to TD_FILE_BLOCK, with room for bytes and two blocks more. @return NULL: `at` is not in this file. Thread-safe.
  */
 const void *td_safetensors_fetch(const td_safetensors *f, const void *at, size_t bytes, void *buffer);
 

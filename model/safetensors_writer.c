@@ -136,7 +136,7 @@ td_status td_safetensors_writer_write(td_safetensors_writer *w, const td_safeten
                                       td_error *err) {
     size_t offset = w->head_bytes + item->offset + at;
     if (bytes < LARGE_BYTES) return write_at(w->fd, w->part, data, bytes, offset, err);
-    if (!w->bounce) w->bounce = aligned_alloc(TD_PAGE_BYTES, TD_WRITE_BYTES);
+    if (!w->bounce) w->bounce = aligned_alloc(TD_FILE_BLOCK, TD_WRITE_BYTES);
     errno = td_file_write_past_cache(w->fd, data, bytes, offset, w->bounce);
     return errno ? write_failed(w->part, err) : TD_OK;
 }

@@ -114,7 +114,7 @@ static size_t lay_out_all(const td_step_shape *shape, td_step_bucket *buckets, c
 /* ---- life ------------------------------------------------------------------------------------ */
 
 uint64_t td_step_buf_bytes(const td_step_shape *shape) {
-    return td_round_up(lay_out_all(shape, NULL, NULL, NULL), TD_PAGE_BYTES);
+    return td_round_up(lay_out_all(shape, NULL, NULL, NULL), td_page_bytes());
 }
 
 td_status td_step_buf_open(td_step_buf *b, const td_step_shape *shape, td_npu *npu, td_error *err) {

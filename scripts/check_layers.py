@@ -9,6 +9,7 @@ the server, which links libtandem, can then need nothing of quantize/ and eval/.
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -33,7 +34,7 @@ MAY_INCLUDE = {
 }
 # Only here may code ask which architecture it is compiled for, or use its intrinsics: kernels, what the processor can do, and waiting.
 ARCHITECTURE = re.compile(r"\b(__x86_64__|__i386__|__aarch64__|__arm__|__AVX\w*|__ARM_\w+)\b|<(\w*intrin|cpuid|arm_neon|arm_sve|asm/hwcap)\.h>")
-MAY_ASK_ARCHITECTURE = ("kernels/", "core/cpu.c", "core/cpu.h", "core/signal_word.h")
+MAY_ASK_ARCHITECTURE = ("kernels/", "core/cpu", "core/signal_word.h")
 # public header -> folders that may include it, and use what it declares; None: all may include it, for td_status and td_error
 PUBLIC_HEADERS = {
     "tandem.h": None,
@@ -96,12 +97,30 @@ def check_names(offences):
         seen[name] = os.path.relpath(path, ROOT)
 
 
+CROSS = "aarch64-linux-gnu-gcc"  # with the libraries that scripts/deps.sh aarch64 unpacks
+SYSROOT = os.path.join(ROOT, "build", "aarch64-sysroot")
+SETS = {"avx2": ["-mavx2", "-mfma"], "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"], "neon": []}
+
+
+def compiler_of(cc, machine, name):
+    """Who can compile a header of an instruction set: cc, the cross compiler, or None."""
+    word = next((s for s in SETS if s in name), None)
+    if word is None or (word == "neon") == machine.startswith("aarch64"):
+        return [cc, *SETS.get(word, [])]
+    if word == "neon" and shutil.which(CROSS) and os.path.isdir(SYSROOT):
+        return [CROSS, "--sysroot=" + SYSROOT]
+    return None
+
+
 def check_headers_alone(cc, offences):
+    machine = subprocess.run([cc, "-dumpmachine"], check=True, capture_output=True, text=True).stdout
     headers = [p for _, p in sources() if p.endswith(".h")] + [os.path.join(ROOT, "include", name) for name in PUBLIC_HEADERS]
     for path in headers:
         name = os.path.basename(path)
-        isa = ["-mavx2", "-mfma"] if "avx2" in name else ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"] if "avx512" in name else []
-        done = subprocess.run([cc, "-std=gnu17", "-D_GNU_SOURCE", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function", *isa, "-I", ROOT, "-I",
+        compiler = compiler_of(cc, machine, name)
+        if not compiler:
+            continue
+        done = subprocess.run([*compiler, "-std=gnu17", "-D_GNU_SOURCE", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function", "-I", ROOT, "-I",
                                os.path.join(ROOT, "include"), "-x", "c", path], capture_output=True, text=True)
         if done.returncode:
             offences.append("%s does not compile alone:\n%s" % (os.path.relpath(path, ROOT), done.stderr.strip()))

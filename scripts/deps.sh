@@ -1,33 +1,54 @@
 #!/usr/bin/env bash
-# Install the Debian packages that building, testing and fuzzing need. Does nothing where all are there already.
-# usage: scripts/deps.sh [build|test|fuzz]   (each includes the ones before it; default: build)
+# Install the packages that building, testing, fuzzing and the cross build need: Debian's, or with dnf openEuler's. Does nothing where all are there already.
+# usage: scripts/deps.sh [build|test|fuzz|aarch64]   (test includes build, fuzz includes test; default: build)
+# aarch64: what builds for aarch64 on another machine and runs the result: compiler and qemu, and Debian's arm64 libraries in build/aarch64-sysroot.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
-build=(gcc cmake ninja-build pkg-config libhwloc-dev libnuma-dev libopenblas-dev liburing-dev libjemalloc-dev
-       libmicrohttpd-dev libjansson-dev libpcre2-dev libutf8proc-dev libcyaml-dev libyaml-dev libxxhash-dev curl)
-tests=(libcmocka-dev python3 python3-venv python3-jinja2 spin clang-14 clang-format-14)
+tools=(gcc cmake ninja-build pkg-config curl)
+libraries=(libhwloc-dev libnuma-dev libopenblas-dev liburing-dev libjemalloc-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libutf8proc-dev libcyaml-dev
+           libyaml-dev libxxhash-dev libcmocka-dev)
+tests=(python3 python3-venv python3-jinja2 spin clang-14 clang-format-14)
 fuzz=(libclang-rt-14-dev)
+aarch64=(gcc-aarch64-linux-gnu qemu-user cmake ninja-build pkg-config)
 
-want=("${build[@]}" "${tests[@]}")
-case "${1:-build}" in
-    build) want=("${build[@]}" libcmocka-dev) ;;
-    test) ;;
-    fuzz) want+=("${fuzz[@]}") ;;
-    *) echo "usage: scripts/deps.sh [build|test|fuzz]" >&2; exit 2 ;;
+# openEuler's and Fedora's names of what `build` needs. Written from their lists of packages and never run.
+dnf=(gcc cmake ninja-build pkgconf curl hwloc-devel numactl-devel openblas-devel liburing-devel jemalloc-devel libmicrohttpd-devel jansson-devel pcre2-devel
+     utf8proc-devel libcyaml-devel libyaml-devel xxhash-devel libcmocka-devel)
+
+what=${1:-build}
+case "$what" in
+    build) want=("${tools[@]}" "${libraries[@]}") ;;
+    test) want=("${tools[@]}" "${libraries[@]}" "${tests[@]}") ;;
+    fuzz) want=("${tools[@]}" "${libraries[@]}" "${tests[@]}" "${fuzz[@]}") ;;
+    aarch64) want=("${aarch64[@]}") ;;
+    *) echo "usage: scripts/deps.sh [build|test|fuzz|aarch64]" >&2; exit 2 ;;
 esac
+
+as_root=()
+[ "$(id -u)" -eq 0 ] || as_root=(sudo)
+need_root() { # what for
+    [ ${#as_root[@]} -eq 0 ] || command -v sudo >/dev/null || { echo "scripts/deps.sh: needs root or sudo to install: $*" >&2; exit 1; }
+    echo "== installing $*"
+}
+
+if ! command -v dpkg-query >/dev/null; then
+    command -v dnf >/dev/null || { echo "scripts/deps.sh: neither apt nor dnf here; the lists in this script name what is needed" >&2; exit 1; }
+    [ "$what" = build ] || { echo "scripts/deps.sh: on a machine with dnf only 'build' is there" >&2; exit 1; }
+    rpm -q "${dnf[@]}" >/dev/null 2>&1 && exit 0
+    need_root "${dnf[@]}"
+    "${as_root[@]}" dnf install -y -q "${dnf[@]}"
+    exit 0
+fi
 
 missing=()
 for p in "${want[@]}"; do
     dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
-
-as_root=()
-if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || { echo "scripts/deps.sh: needs root or sudo to install: ${missing[*]}" >&2; exit 1; }
-    as_root=(sudo)
+if [ ${#missing[@]} -gt 0 ]; then
+    need_root "${missing[@]}"
+    export DEBIAN_FRONTEND=noninteractive
+    "${as_root[@]}" apt-get update -qq
+    "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
-echo "== installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+if [ "$what" = aarch64 ]; then scripts/aarch64_sysroot.sh libc6-dev "${libraries[@]}"; fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Build and run every test: installs what is missing, runs the soak under sanitizers, makes the second test model, builds with warnings
-# as errors, runs CTest.
-# usage: scripts/test.sh [--full] [ctest options, e.g. -L quick; then without the sanitizers and the second model]
+# Build and run every test: installs what is missing, runs the soak under sanitizers and the aarch64 build's tests under qemu, makes the second
+# test model, builds with warnings as errors, runs CTest.
+# usage: scripts/test.sh [--full] [ctest options, e.g. -L quick; then without the sanitizers, aarch64 and the second model]
 # --full: where a test tries a sample, it tries everything (TD_TEST_FULL=1)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,6 +14,7 @@ scripts/deps.sh test
 scripts/test_venv.sh
 if [ $# -eq 0 ]; then
     scripts/test_sanitizers.sh
+    scripts/test_aarch64.sh
     echo "== the second test model (build/smollm2-moe)"
     scripts/smollm2/venv.sh
     [ -e build/smollm2-moe ] || build/smollm2-venv/bin/python scripts/smollm2/make_moe.py build/smollm2-moe

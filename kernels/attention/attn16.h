@@ -90,6 +90,6 @@ typedef struct {
     void (*softmax)(const td_attn16_softmax *s);
 } td_attn16;
 
-extern const td_attn16 td_attn16_scalar, td_attn16_avx2, td_attn16_avxvnni, td_attn16_avx512vnni;
+extern const td_attn16 td_attn16_scalar, td_attn16_avx2, td_attn16_avxvnni, td_attn16_avx512vnni, td_attn16_neon;
 
 #endif

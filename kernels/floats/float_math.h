@@ -73,6 +73,6 @@ typedef struct {
     void (*rope)(float *x, const float *table, size_t dim);
 } td_float_math;
 
-extern const td_float_math td_float_math_scalar, td_float_math_avx2, td_float_math_avx512;
+extern const td_float_math td_float_math_scalar, td_float_math_avx2, td_float_math_avx512, td_float_math_neon;
 
 #endif

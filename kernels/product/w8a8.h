@@ -3,12 +3,14 @@
  *
  * DESIGN. They are the loops of int8c (tile_gemm.h) with another end: panels of several tiles' codes one behind the other, the scales beside
  * them, a bias, and outputs where the caller wants them, in f32 or bf16. Weights [n, k] are cut into panels of `nr` output rows, each stored
- * [ceil(k/4)][nr][4], as code + 128: one vector of the panel holds four k of several outputs, which is what vpdpbusd multiplies with four
+ * [ceil(k/4)][nr][4], as code + 128 or, for some kernels, the code itself: one vector of the panel holds four k of several outputs, which is what vpdpbusd multiplies with four
  * broadcast activations. Rows beyond n and k beyond its end are zero. Integer sums are exact, and the scaling is the same expression
  * everywhere, so all kernels give the same bits.
  */
 #ifndef TD_KERNELS_PRODUCT_W8A8_H
 #define TD_KERNELS_PRODUCT_W8A8_H
+
+#include <stdbool.h>
 
 #include "core/dtype.h"
 
@@ -36,14 +38,16 @@ typedef struct {
 typedef struct {
     const char *name;   /* "w8a8_avx512vnni_14x32" */
     uint16_t    mr, nr; /* tile: rows of x, outputs */
+    bool        signed_codes; /* weights lie in panels as they are, for instructions that take s8 x s8, and not as code + 128 */
     void (*run)(const td_w8a8_args *a);
 } td_w8a8_kernel;
 
 /** Write one panel: rows [nr_valid, k] of q with leading dimension ldq; the rest of the panel becomes zero. */
-void td_w8a8_pack(void *panel, size_t nr, const int8_t *q, size_t ldq, size_t nr_valid, size_t k);
+void td_w8a8_pack(const td_w8a8_kernel *kernel, void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size_t k);
 
 extern const td_w8a8_kernel td_w8a8_scalar;
 extern const td_w8a8_kernel td_w8a8_avx2, td_w8a8_avxvnni, td_w8a8_avx512vnni, td_w8a8_amx;
+extern const td_w8a8_kernel td_w8a8_neon, td_w8a8_dotprod;
 
 #define TD_W8A8_NR_MAX 32
 

@@ -20,6 +20,6 @@ typedef struct {
     void (*axpy)(float w, const float *v, size_t n, float *y);
 } td_rows;
 
-extern const td_rows td_rows_scalar, td_rows_avx2, td_rows_avx512;
+extern const td_rows td_rows_scalar, td_rows_avx2, td_rows_avx512, td_rows_neon;
 
 #endif

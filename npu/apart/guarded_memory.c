@@ -14,7 +14,7 @@ void td_regions_open(td_regions *r) {
 }
 
 static void unmap(const td_region *region) {
-    if (region->given != region->real) munmap(region->given, td_round_up(region->bytes, TD_PAGE_BYTES));
+    if (region->given != region->real) munmap(region->given, td_round_up(region->bytes, td_page_bytes()));
     td_mem_unmap(region->real, region->bytes);
 }
 
@@ -52,7 +52,7 @@ static td_status map(size_t bytes, uint32_t node, bool shared, td_region *out, t
     *out = (td_region){.bytes = bytes};
     TD_TRY(td_mem_map(bytes, node, &real, err));
     void *given = shared ? real
-                         : mmap(NULL, td_round_up(bytes, TD_PAGE_BYTES), PROT_NONE,
+                         : mmap(NULL, td_round_up(bytes, td_page_bytes()), PROT_NONE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (given == MAP_FAILED) {
         td_mem_unmap(real, bytes);

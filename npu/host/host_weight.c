@@ -18,7 +18,7 @@ static size_t data_bytes(const td_host_npu *d, td_weight_format format, size_t n
 
 size_t td_host_group_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k, const td_gemm_groups *groups) {
     const td_tile_layout *tiles = td_host_group_kernel(d, format)->tiles;
-    return td_round_up((n + tiles->nr - 1) / tiles->nr * td_host_group_tile_bytes(tiles, k, groups), TD_PAGE_BYTES);
+    return td_round_up((n + tiles->nr - 1) / tiles->nr * td_host_group_tile_bytes(tiles, k, groups), TD_FILE_BLOCK);
 }
 
 size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size_t k) {
@@ -27,7 +27,7 @@ size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size
     if (td_host_group_kernel(d, format)) return td_host_group_bytes(d, format, n, k, format == TD_WEIGHT_INT4G ? &INT4G_LARGEST : &FP4G_LARGEST);
     size_t             bytes = td_round_up(data_bytes(d, format, n, k), TD_CACHE_LINE);
     if (format == TD_WEIGHT_W8A8) bytes += td_w8a8_panels(d->kernels->w8a8, n) * d->kernels->w8a8->nr * sizeof(float);
-    return td_round_up(bytes, TD_PAGE_BYTES);
+    return td_round_up(bytes, TD_FILE_BLOCK);
 }
 
 float *td_host_scales_of(td_npu *npu, const td_npu_weight *w) {
@@ -50,14 +50,14 @@ static void pack_w8a8_panel(void *ctx, uint32_t panel, const td_worker *worker) 
     size_t                rows = c->w->n - row < kernel->nr ? c->w->n - row : kernel->nr;
     char                 *packed = (char *)c->w->data + panel * td_w8a8_panel_bytes(kernel, k);
     if (c->src->dtype == TD_DT_I8) {
-        td_w8a8_pack(packed, kernel->nr, (const int8_t *)c->src->data + row * k, k, rows, k);
+        td_w8a8_pack(kernel, packed, (const int8_t *)c->src->data + row * k, k, rows, k);
         memcpy(c->w->sw + row, c->src->scale + row, rows * sizeof(float));
         return;
     }
     int8_t     *q = (int8_t *)c->d->scratch + worker->index * c->temp_bytes;
     const char *src = (const char *)c->src->data + row * k * td_dtype_bytes(c->src->dtype);
     if (!td_quantize_weight_i8(c->src->dtype, src, rows, k, q, k, c->w->sw + row)) c->not_finite = true;
-    td_w8a8_pack(packed, kernel->nr, q, k, rows, k);
+    td_w8a8_pack(kernel, packed, q, k, rows, k);
 }
 
 /* What a worker needs to make a tile in groups. */

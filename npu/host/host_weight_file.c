@@ -49,7 +49,7 @@ void td_host_weight_tag(td_npu *npu, char tag[TD_NPU_TAG_BYTES]) {
     tag[0] = 0;
     if (!panel) return;
     for (size_t i = 0; i < sizeof rows; i++) rows[i] = (int8_t)(i * 89 % 255 - 127);
-    td_w8a8_pack(panel, kernel->nr, rows, SAMPLE_K, kernel->nr - 1u, SAMPLE_K);
+    td_w8a8_pack(kernel, panel, rows, SAMPLE_K, kernel->nr - 1u, SAMPLE_K);
     uint64_t hash = XXH3_64bits(panel, bytes);
     if (hash_group_tiles((td_host_npu *)npu, &hash))
         snprintf(tag, TD_NPU_TAG_BYTES, "host-%016" PRIx64 "-%u-%u-%u", hash, FLOAT_LAYOUTS, TD_HOST_NR_BF16, TD_HOST_NR_F32);

@@ -26,12 +26,12 @@ static void  *g_bounce;
 static int open_all(void **state) {
     (void)state;
     g_fd = mkstemp(g_path);
-    g_data = aligned_alloc(TD_PAGE_BYTES, FILE_BYTES + TD_PAGE_BYTES);
+    g_data = aligned_alloc(TD_FILE_BLOCK, FILE_BYTES + TD_FILE_BLOCK);
     g_want = calloc(1, FILE_BYTES);
     g_have = malloc(FILE_BYTES);
-    g_bounce = aligned_alloc(TD_PAGE_BYTES, TD_WRITE_BYTES);
+    g_bounce = aligned_alloc(TD_FILE_BLOCK, TD_WRITE_BYTES);
     if (g_fd < 0 || !g_data || !g_want || !g_have || !g_bounce || ftruncate(g_fd, (off_t)FILE_BYTES)) return -1;
-    for (size_t i = 0; i < FILE_BYTES + TD_PAGE_BYTES; i += 8) {
+    for (size_t i = 0; i < FILE_BYTES + TD_FILE_BLOCK; i += 8) {
         uint64_t bits = td_rng_u64(SEED, i, 0);
         memcpy(g_data + i, &bits, sizeof bits);
     }
@@ -63,11 +63,11 @@ static void pieces_of_all_kinds(void **state) {
     printf("seed %d\n", SEED);
     write_piece(1, FILE_BYTES - 77, 77, g_bounce); /* in several writes */
     compare();
-    write_piece(TD_PAGE_BYTES, FILE_BYTES / 2, 2 * TD_PAGE_BYTES, NULL); /* as it lies */
+    write_piece(TD_FILE_BLOCK, FILE_BYTES / 2, 2 * TD_FILE_BLOCK, NULL); /* as it lies */
     compare();
     for (uint64_t i = 0; i < 300; i++) { /* neighbours share pages, some of which are in the cache */
-        size_t bytes = td_rng_u64(SEED, i, 1) % (5 * TD_PAGE_BYTES), from = td_rng_u64(SEED, i, 2) % TD_PAGE_BYTES, to = td_rng_u64(SEED, i, 3) % (40 * TD_PAGE_BYTES);
-        write_piece(i % 3 ? from : to % TD_PAGE_BYTES, bytes, to, i % 2 ? g_bounce : NULL);
+        size_t bytes = td_rng_u64(SEED, i, 1) % (5 * TD_FILE_BLOCK), from = td_rng_u64(SEED, i, 2) % TD_FILE_BLOCK, to = td_rng_u64(SEED, i, 3) % (40 * TD_FILE_BLOCK);
+        write_piece(i % 3 ? from : to % TD_FILE_BLOCK, bytes, to, i % 2 ? g_bounce : NULL);
     }
     compare();
 }
@@ -75,11 +75,11 @@ static void pieces_of_all_kinds(void **state) {
 static void errors_have_their_number(void **state) {
     (void)state;
     int fd = open(g_path, O_RDONLY);
-    assert_int_equal(td_file_write_past_cache(fd, g_data, TD_PAGE_BYTES, 0, NULL), EBADF);
+    assert_int_equal(td_file_write_past_cache(fd, g_data, TD_FILE_BLOCK, 0, NULL), EBADF);
     assert_int_equal(td_file_write_past_cache(fd, g_data, 10, 5, NULL), EBADF);
     close(fd);
     fd = open("/dev/full", O_WRONLY);
-    assert_int_equal(td_file_write_past_cache(fd, g_data, 3 * TD_PAGE_BYTES, 5, g_bounce), ENOSPC);
+    assert_int_equal(td_file_write_past_cache(fd, g_data, 3 * TD_FILE_BLOCK, 5, g_bounce), ENOSPC);
     close(fd);
 }
 

@@ -34,7 +34,10 @@ static const struct {
     {"two nodes, SMT", "package:2 numa:1 l3:1 core:24 pu:2", 2, 48, 96, 1, 24},
     {"four nodes", "package:2 numa:2 l3:1 core:16 pu:2", 4, 64, 128, 1, 16},
     {"eight nodes", "package:8 numa:1 l3:2 core:4 pu:1", 8, 64, 64, 2, 4},
-    {"Kunpeng 920, two sockets", "package:2 numa:2 l3:1 group:8 core:4 pu:1", 4, 128, 128, 1, 8},
+    {"Kunpeng 920 of 64 cores, two sockets", "package:2 numa:2 l3:1 group:8 core:4 pu:1", 4, 128, 128, 1, 8},
+    {"Kunpeng 920 of 48 cores, two sockets", "package:2 numa:2 l3:1 group:6 core:4 pu:1", 4, 96, 96, 1, 6},
+    {"Kunpeng 920 whose firmware does not tell of its L3", "package:2 numa:2 group:6 core:4 pu:1", 4, 96, 96, 1, 6},
+    {"Neoverse N1, a mesh: no L3, an L2 to each core", "package:2 numa:1 l2:80 core:1 pu:1", 2, 160, 160, 1, 80},
     {"EPYC, two sockets, NPS1", "package:2 numa:1 l3:12 core:8 pu:2", 2, 192, 384, 12, 8},
     {"EPYC, two sockets, NPS4", "package:2 numa:4 l3:3 core:8 pu:2", 8, 192, 384, 3, 8},
     {"E-cores in clusters that share an L2", "numa:1 l3:1 l2:6 core:4 pu:1", 1, 24, 24, 1, 6},
@@ -332,6 +335,26 @@ static void the_device_prefers_a_node_of_its_own(void **state) {
     assert_int_equal(plan.n_unpinned, 0);
 }
 
+/* Dies of clusters of four cores, each cluster with a part of the L3's tags: few threads take one core of each, on every die. */
+static void few_threads_of_a_kunpeng_take_different_clusters(void **state) {
+    (void)state;
+    size_t m = 0;
+    while (strcmp(MACHINES[m].name, "Kunpeng 920 of 48 cores, two sockets") != 0) m++;
+    read_machine(m);
+    make_plan((td_thread_wishes){.cpuinfer = 24 + 4});
+    assert_int_equal(plan.n_subpools, 4);
+    assert_int_equal(plan.n_unpinned, 0);
+    for (uint32_t i = 0; i < plan.n_experts; i++) { /* seven on each die: a core of all six clusters, and the next of the first */
+        assert_int_equal(plan.experts[i].subpool, i / 7);
+        assert_int_equal(plan.experts[i].cpu, 24 * (i / 7) + (i % 7 < 6 ? 4 * (i % 7) : 1));
+        assert_int_equal(plan.experts[i].node, topo.nodes[plan.home[i / 7]].os_index);
+    }
+    make_plan((td_thread_wishes){.npu_threads = 8}); /* two of each die: no die is left to the device alone */
+    assert_int_equal(plan.n_experts, 88);
+    assert_int_equal(plan.n_unpinned, 0);
+    assert_int_equal(plan.npu[0].node, TD_NODE_SPREAD);
+}
+
 static void the_default_follows_the_time_that_is_left(void **state) {
     (void)state;
     static const struct {
@@ -376,6 +399,7 @@ int main(void) {
         cmocka_unit_test(memory_without_cores_is_no_home),
         cmocka_unit_test(cores_without_memory_work_for_their_neighbours),
         cmocka_unit_test(the_device_prefers_a_node_of_its_own),
+        cmocka_unit_test(few_threads_of_a_kunpeng_take_different_clusters),
         cmocka_unit_test(the_default_follows_the_time_that_is_left),
         cmocka_unit_test(too_much_is_refused_in_a_sentence),
     };

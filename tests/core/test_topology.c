@@ -66,7 +66,7 @@ static void memory_is_there_on_any_node(void **state) {
     static const uint32_t NODES[] = {0, 1, 63, 1023, 1024, TD_NODE_SPREAD, TD_NODE_ANY};
     for (size_t i = 0; i < sizeof NODES / sizeof *NODES; i++) {
         void  *p;
-        size_t n_known, bytes = 64 * TD_PAGE_BYTES;
+        size_t n_known, bytes = 64 * td_page_bytes();
         assert_int_equal(td_mem_map(bytes, NODES[i], &p, NULL), TD_OK);
         td_pages_on_node(p, bytes, 0, &n_known);
         assert_int_equal(n_known, 0); /* nothing touched yet */

@@ -32,7 +32,7 @@ static void check_w8a8(const td_w8a8_kernel *kernel, rnd *r, size_t m, size_t n,
     for (size_t j = 0; j < n; j++) ((float *)b.p)[j] = rnd_real(r) * 1000;
     for (size_t p = 0; p < panels; p++) {
         size_t row = p * kernel->nr;
-        td_w8a8_pack((char *)w.p + p * panel_bytes, kernel->nr, qs + row * k, k, n - row < kernel->nr ? n - row : kernel->nr, k);
+        td_w8a8_pack(kernel, (char *)w.p + p * panel_bytes, qs + row * k, k, n - row < kernel->nr ? n - row : kernel->nr, k);
     }
     td_w8a8_args a = {.m = m, .n = n, .k = k, .x = xs, .ldx = ldx, .sx = sx.p, .x_sum = sum.p, .w = w.p, .sw = sw.p, .bias = bias ? b.p : NULL,
                       .out = out.p, .ldo = ldo, .out_dtype = out_dtype};
@@ -94,7 +94,7 @@ static void w8a8_kernels_hold_the_largest_sums(void **state) {
             memset(w, weight, k);
             memset(x, 127 * sign, m * k);
             for (size_t i = 0; i < m; i++) sx[i] = 1, sum[i] = 127 * sign * (int32_t)k;
-            td_w8a8_pack(panel, kernel->nr, w, k, 1, k);
+            td_w8a8_pack(kernel, panel, w, k, 1, k);
             kernel->run(&(td_w8a8_args){.m = m, .n = 1, .k = k, .x = x, .ldx = k, .sx = sx, .x_sum = sum, .w = panel, .sw = sw, .out = out,
                                            .ldo = 1, .out_dtype = TD_DT_F32, .panel_end = 1});
             for (size_t i = 0; i < m; i++) assert_true(out[i] == (float)(weight * 127 * (int64_t)sign * (int64_t)k));

@@ -133,8 +133,8 @@ static void check_rule(void **state) {
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(WIFSIGNALED(status) ? WTERMSIG(status) : 0, r->by_signal);
     if (!r->by_signal) assert_int_equal(WEXITSTATUS(status), 0);
-    if (n && !strstr(said, r->sentence)) fail_msg("%s", said);
-    assert_true((n > 0) == (r->sentence[0] != 0));
+    if (!strstr(said, r->sentence)) fail_msg("%s", said);
+    if (!r->by_signal) assert_int_equal(n, 0); /* an emulator has a word to say about a SIGSEGV */
 }
 
 int main(void) {

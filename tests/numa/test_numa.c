@@ -103,7 +103,7 @@ static void memory_beyond_a_node_lies_elsewhere(void **state) {
     for (uint32_t i = 0; i < topo.n_nodes; i++) {
         long long free_bytes, size = topo.nodes[i].n_cores ? numa_node_size64((int)topo.nodes[i].os_index, &free_bytes) : -1;
         if (size < 0 || free_bytes > FULL_BYTES) continue;
-        size_t bytes = td_round_up((size_t)free_bytes + (MANY_BYTES >> 1), TD_PAGE_BYTES), n_known;
+        size_t bytes = td_round_up((size_t)free_bytes + (MANY_BYTES >> 1), td_page_bytes()), n_known;
         void  *p;
         assert_int_equal(td_mem_map(bytes, topo.nodes[i].os_index, &p, NULL), TD_OK);
         memset(p, 1, bytes);

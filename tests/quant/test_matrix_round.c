@@ -257,7 +257,7 @@ static void clip_finds_the_best_scale(void **state) {
             for (size_t r = 0; r < 19; r++) {
                 const float *w = l.w + r * 200;
                 double       amax = 0, best = INFINITY, nearest = 0, got = 0;
-                for (size_t j = 0; j < 200; j++) amax = fmax(amax, fabsf(w[j]));
+                for (size_t j = 0; j < 200; j++) amax = fabsf(w[j]) > amax ? fabsf(w[j]) : amax;
                 for (int i = 0; i <= 4000; i++) {
                     double s = amax / qmax * (1 - 0.7 / 4000 * i), e = 0;
                     for (size_t j = 0; j < 200; j++) {

@@ -189,9 +189,8 @@ class Messages(unittest.TestCase):
         self.assertEqual((blocks(m), m.stop_reason), ([("text", ONE)], "end_turn"))
 
     def test_forced(self):
-        one = {"name": "get_weather", "arguments": {"city": "Paris"}}
+        text = json.dumps([{"name": "get_weather", "arguments": {"city": "Paris"}}])
         for choice in ({"type": "any"}, {"type": "tool", "name": "get_weather"}, {"type": "any", "disable_parallel_tool_use": True}):
-            text = json.dumps([one] if choice == {"type": "any"} else one)
             for m in (self.c.ask(text, tool_choice=choice, stop_sequences=[ECHO]), self.c.stream(text, tool_choice=choice, stop_sequences=[ECHO])[0]):
                 self.assertEqual((blocks(m), m.stop_reason), ([("tool_use", "get_weather", {"city": "Paris"})], "tool_use"))
         for choice in ({"type": "tool", "name": "other"}, {"type": "any"}):

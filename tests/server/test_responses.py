@@ -224,9 +224,9 @@ class Answers(Base):
         self.assertEqual(self.post({"input": "!busy"}, 503)["error"]["code"], "queue_full")
 
     def test_forced_call(self):
-        one = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+        text = '[{"name": "get_weather", "arguments": {"city": "Paris"}}]'
         for choice in ("required", {"type": "function", "name": "get_weather"}):
-            r = self.create(f"[{one}]" if choice == "required" else one, tools=TOOLS, tool_choice=choice, extra_body={"stop": ECHO})
+            r = self.create(text, tools=TOOLS, tool_choice=choice, extra_body={"stop": ECHO})
             self.assertEqual([(i.type, i.name, i.arguments) for i in r.output], [("function_call", "get_weather", '{"city": "Paris"}')])
             self.assertEqual(r.tool_choice if isinstance(choice, str) else r.tool_choice.to_dict(), choice)
         self.assertEqual(self.create(call("get_time", "X"), tools=TOOLS, tool_choice="none").output[0].type, "message")

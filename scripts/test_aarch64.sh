@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Build for aarch64, and run tests of the build under qemu: kernels against plain sums on every tier, each on a processor that has no more than that
+# tier; experts, models of every architecture, pages of 64 KiB, and the server's main path. Nothing here has ever run on ARM hardware (docs/aarch64.md).
+# usage: scripts/test_aarch64.sh [--full]   (--full: the whole suite of the preset, some hours)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/deps.sh aarch64
+scripts/test_venv.sh
+targets=(tandem test_cpu test_kernel_products test_kernel_floats test_kernel_attn16 test_row_quant test_convert test_checksum test_expert_ffn test_expert_file
+         test_expert_unpack test_npu_blocks test_npu_groups test_pool test_topology test_thread_plan test_golden test_stored_formats test_bridge
+         test_safetensors test_file_write test_device_file test_apart_rules)
+[ "${1:-}" != --full ] || targets=(all)
+echo "== building (aarch64, warnings are errors)"
+log=$(mktemp)
+{ cmake --preset aarch64 -DTD_WERROR=ON && cmake --build --preset aarch64 --target "${targets[@]}"; } >"$log" 2>&1 || { cat "$log"; rm -f "$log"; exit 1; }
+rm -f "$log"
+
+run() { # processor, tests as a regular expression
+    echo "== $1: $2"
+    QEMU_CPU=$1 ctest --preset aarch64 -j "$(nproc)" --no-tests=error -R "^($2)\$" "${@:3}"
+}
+
+if [ "${1:-}" = --full ]; then
+    run max ".*"
+    exit
+fi
+kernels="test_cpu|test_kernel_products|test_kernel_floats|test_kernel_attn16|test_row_quant|test_convert|test_checksum"
+run cortex-a57 "$kernels"                                   # NEON, no more
+run neoverse-n1 "$kernels"                                  # with sdot, as Kunpeng 920
+run max,sve256=on "$kernels"                                # with smmla, and vectors that no kernel knows
+run max,sve512=on "test_cpu|test_kernel_products"
+run a64fx "test_cpu"                                        # SVE without sdot
+run neoverse-n1 "test_kernel_products_(scalar|neon)|test_kernel_floats_(scalar|neon)"
+run neoverse-n1 "test_expert_ffn|test_expert_file|test_expert_unpack|test_npu_blocks|test_npu_groups|test_pool|test_topology|test_thread_plan|test_stored_formats|test_bridge"
+run neoverse-n1 "test_golden_short"
+export QEMU_PAGESIZE=65536
+run neoverse-n1 "test_safetensors|test_file_write|test_topology|test_device_file|test_expert_file|test_apart_rules"
+unset QEMU_PAGESIZE
+echo "== the server"
+QEMU_CPU=neoverse-n1 TD_TANDEM=$PWD/build/aarch64/emulated_tandem TD_SOURCE_DIR=$PWD build/venv/bin/python tests/server/test_demo_server.py \
+    Demo.test_chat Demo.test_prompt_forms Demo.test_seeds Demo.test_errors Launch.test_bad_folder

@@ -224,7 +224,7 @@ class Answers(Base):
         self.assertEqual(self.post({"input": "!busy"}, 503)["error"]["code"], "queue_full")
 
     def test_forced_call(self):
-        text = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+        text = '[{"name": "get_weather", "arguments": {"city": "Paris"}}]'
         for choice in ("required", {"type": "function", "name": "get_weather"}):
             r = self.create(text, tools=TOOLS, tool_choice=choice, extra_body={"stop": ECHO})
             self.assertEqual([(i.type, i.name, i.arguments) for i in r.output], [("function_call", "get_weather", '{"city": "Paris"}')])

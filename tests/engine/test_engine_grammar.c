@@ -15,8 +15,8 @@
 #include "random_tokenizer.h"
 
 #define FIXED 6
-#define KINDS (FIXED + 12) /* the others are drawn */
-#define REQUESTS (3 * KINDS)
+#define KINDS (FIXED + 8) /* the others are drawn */
+#define REQUESTS (2 * KINDS)
 
 static uint64_t g_seed = 1;
 static form     g_forms[KINDS] = {

@@ -301,7 +301,7 @@ static size_t follow(const td_gr_pda *pda, td_vocab_trie *trie, bool warm) {
 
 static void masks_are_what_the_matcher_takes(void **state) {
     (void)state;
-    uint32_t trials = getenv("TD_TEST_FULL") ? 3000 : 100, n_grammars = 0;
+    uint32_t trials = getenv("TD_TEST_FULL") ? 500 : 100, n_grammars = 0;
     size_t   n_masks = 0;
     for (g_trial = 0; g_trial < trials; g_trial++) {
         td_vocab_trie *trie;

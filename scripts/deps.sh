@@ -12,7 +12,7 @@ tests=(python3 python3-venv python3-jinja2 spin clang-14 clang-format-14)
 fuzz=(libclang-rt-14-dev)
 aarch64=(gcc-aarch64-linux-gnu qemu-user cmake ninja-build pkg-config)
 
-# openEuler's and Fedora's names of what `build` needs. Written from their lists of packages and never run.
+# openEuler's and Fedora's names of what `build` needs. Never run: no such machine was at hand.
 dnf=(gcc cmake ninja-build pkgconf curl hwloc-devel numactl-devel openblas-devel liburing-devel jemalloc-devel libmicrohttpd-devel jansson-devel pcre2-devel
      utf8proc-devel libcyaml-devel libyaml-devel xxhash-devel libcmocka-devel)
 

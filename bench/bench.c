@@ -1,8 +1,8 @@
 #include "bench/bench.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "bench/bench_time.h"
@@ -18,9 +18,10 @@ typedef struct {
 } row;
 
 static void print_json(const td_bench *b, const row *r) {
-    json_t *o = json_pack("{s:s,s:s,s:i,s:i,s:s,s:f,s:f,s:f,s:s,s:f,s:s,s:s,s:s,s:i,s:i}", "bench", b->bench, "shape", r->shape, "m", (int)r->m, "threads",
-                          (int)r->threads, "kernel", r->kernel, "time_us", 1e6 * r->time_s, "gbps", r->gbps, "gops", r->gops, "bound", r->bound,
-                          "fraction", r->fraction, "commit", td_bench_commit, "tier", td_cpu_tier_name(td_cpu_features()), "cpu", b->machine.cpu,
+    json_t *o = json_pack("{s:s,s:s,s:i,s:i,s:s,s:f,s:f,s:f,s:s,s:f,s:s,s:s,s:s,s:i,s:i}", "bench", b->bench, "shape",
+                          r->shape, "m", (int)r->m, "threads", (int)r->threads, "kernel", r->kernel, "time_us",
+                          1e6 * r->time_s, "gbps", r->gbps, "gops", r->gops, "bound", r->bound, "fraction", r->fraction,
+                          "commit", td_bench_commit, "tier", td_cpu_tier_name(td_cpu_features()), "cpu", b->machine.cpu,
                           "cores", (int)b->machine.n_cores, "nodes", (int)b->machine.n_nodes);
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
@@ -29,17 +30,20 @@ static void print_json(const td_bench *b, const row *r) {
 
 static void print_table(td_bench *b, const row *r) {
     if (b->n_rows == 0) {
-        printf("commit %s, %s, %u cores, %u NUMA nodes, tier %s\n", td_bench_commit, b->machine.cpu, b->machine.n_cores, b->machine.n_nodes,
-               td_cpu_tier_name(td_cpu_features()));
-        printf("%-34s %6s %7s %-24s %12s %8s %9s %6s %8s\n", "shape", "m", "threads", "kernel", "us", "GB/s", "GOP/s", "bound", "fraction");
+        printf("commit %s, %s, %u cores, %u NUMA nodes, tier %s\n", td_bench_commit, b->machine.cpu, b->machine.n_cores,
+               b->machine.n_nodes, td_cpu_tier_name(td_cpu_features()));
+        printf("%-34s %6s %7s %-24s %12s %8s %9s %6s %8s\n", "shape", "m", "threads", "kernel", "us", "GB/s", "GOP/s",
+               "bound", "fraction");
     }
-    printf("%-34s %6u %7u %-24s %12.2f %8.2f %9.1f %6s %8.2f\n", r->shape, r->m, r->threads, r->kernel, 1e6 * r->time_s, r->gbps, r->gops, r->bound,
-           r->fraction);
+    printf("%-34s %6u %7u %-24s %12.2f %8.2f %9.1f %6s %8.2f\n", r->shape, r->m, r->threads, r->kernel, 1e6 * r->time_s,
+           r->gbps, r->gops, r->bound, r->fraction);
 }
 
 static void print_row(td_bench *b, const row *r) {
-    if (b->o->json) print_json(b, r);
-    else print_table(b, r);
+    if (b->o->json)
+        print_json(b, r);
+    else
+        print_table(b, r);
     fflush(stdout);
     b->n_rows++;
 }
@@ -50,25 +54,43 @@ bool td_bench_wanted(const td_bench *b, const char *shape) {
 
 td_status td_bench_check_memory(const td_bench *b, const char *what, uint64_t bytes, td_error *err) {
     if (bytes <= b->available_bytes) return TD_OK;
-    return td_fail(err, TD_ENOMEM, "%s takes %.2f GiB, but only %.2f GiB of memory are available", what, (double)bytes / (1 << 30),
-                   (double)b->available_bytes / (1 << 30));
+    return td_fail(err, TD_ENOMEM, "%s takes %.2f GiB, but only %.2f GiB of memory are available", what,
+                   (double)bytes / (1 << 30), (double)b->available_bytes / (1 << 30));
 }
 
 void td_bench_print_bound(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double gbps, double gops) {
-    print_row(b, &(row){.shape = shape, .kernel = kernel, .threads = threads, .gbps = gbps, .gops = gops, .bound = gbps > 0 ? "read" : kernel, .fraction = 1});
+    print_row(b, &(row){.shape = shape,
+                        .kernel = kernel,
+                        .threads = threads,
+                        .gbps = gbps,
+                        .gops = gops,
+                        .bound = gbps > 0 ? "read" : kernel,
+                        .fraction = 1});
 }
 
-void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double time_s, const char *bound, double bound_s) {
-    print_row(b, &(row){.shape = shape, .kernel = kernel, .threads = threads, .time_s = time_s, .bound = bound, .fraction = bound_s / time_s});
+void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double time_s,
+                         const char *bound, double bound_s) {
+    print_row(b, &(row){.shape = shape,
+                        .kernel = kernel,
+                        .threads = threads,
+                        .time_s = time_s,
+                        .bound = bound,
+                        .fraction = bound_s / time_s});
 }
 
 void td_bench_print_disk(td_bench *b, const char *shape, const char *kernel, double time_s, double gbps, double fraction) {
-    print_row(b, &(row){.shape = shape, .kernel = kernel, .threads = td_pool_workers(b->pool), .time_s = time_s, .gbps = gbps, .bound = "disk",
+    print_row(b, &(row){.shape = shape,
+                        .kernel = kernel,
+                        .threads = td_pool_workers(b->pool),
+                        .time_s = time_s,
+                        .gbps = gbps,
+                        .bound = "disk",
                         .fraction = fraction});
 }
 
 void td_bench_print_link(td_bench *b, const char *shape, uint64_t down_bytes, uint64_t up_bytes) {
-    const char *format = b->o->json ? "{\"bench\":\"%s\",\"shape\":\"%s\",\"link_down_bytes\":%" PRIu64 ",\"link_up_bytes\":%" PRIu64 "}\n"
+    const char *format = b->o->json ? "{\"bench\":\"%s\",\"shape\":\"%s\",\"link_down_bytes\":%" PRIu64
+                                      ",\"link_up_bytes\":%" PRIu64 "}\n"
                                     : "%s, %s: %" PRIu64 " bytes to the device and %" PRIu64 " from it a step\n";
     printf(format, b->bench, shape, down_bytes, up_bytes);
     fflush(stdout);
@@ -100,15 +122,22 @@ td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err) {
         work_of(c, c->calls, &bytes, &ops);
         bytes -= bytes0;
         ops -= ops0;
-        double by_read = bytes / (0.5 * (read + td_roofline_read(b->roofline))), by_int8 = ops / (0.5 * (int8 + td_roofline_int8(b->roofline)));
+        double by_read = bytes / (0.5 * (read + td_roofline_read(b->roofline))),
+               by_int8 = ops / (0.5 * (int8 + td_roofline_int8(b->roofline)));
         n_by_read += by_read > by_int8;
         time[r] = spent / c->calls;
         fraction[r] = (by_read > by_int8 ? by_read : by_int8) / spent;
         gbps[r] = 1e-9 * bytes / spent;
         gops[r] = 1e-9 * ops / spent;
     }
-    print_row(b, &(row){.shape = c->shape, .kernel = c->kernel, .m = c->m, .threads = td_pool_workers(b->pool), .time_s = bench_median(time, rounds),
-                        .gbps = bench_median(gbps, rounds), .gops = bench_median(gops, rounds), .bound = 2 * n_by_read > rounds ? "read" : "int8",
+    print_row(b, &(row){.shape = c->shape,
+                        .kernel = c->kernel,
+                        .m = c->m,
+                        .threads = td_pool_workers(b->pool),
+                        .time_s = bench_median(time, rounds),
+                        .gbps = bench_median(gbps, rounds),
+                        .gops = bench_median(gops, rounds),
+                        .bound = 2 * n_by_read > rounds ? "read" : "int8",
                         .fraction = bench_median(fraction, rounds)});
     return TD_OK;
 }

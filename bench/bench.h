@@ -1,41 +1,42 @@
 /*
- * `tandem bench`: what parts of the engine reach of what the machine can do. A suite is a function that times cases and hands each over as a
- * row; the machine's bounds are measured around every round of every case, with the same threads, since a shared machine drifts.
+ * `tandem bench`: what parts of the engine reach of what the machine can do. A suite is a function that times cases and
+ * hands each over as a row; the machine's bounds are measured around every round of every case, with the same threads, since
+ * a shared machine drifts.
  *
- * bound = max(bytes / read bandwidth, operations / int8 peak): every weight and KV byte that the case must read once, and two operations per
- * multiply-add, of linears and attention together. fraction = bound / time.
+ * bound = max(bytes / read bandwidth, operations / int8 peak): every weight and KV byte that the case must read once, and
+ * two operations per multiply-add, of linears and attention together. fraction = bound / time.
  */
 #ifndef TD_BENCH_BENCH_H
 #define TD_BENCH_BENCH_H
 
 #include <stdio.h>
 
-#include "kernels/machine/roofline.h"
 #include "cpu_experts/cpu_experts.h"
+#include "kernels/machine/roofline.h"
 #include "npu/npu.h"
 
 #define TD_BENCH_ROUNDS_MAX 99
 
 typedef struct {
-    const char *model_path;    /* decode and prefill: config.json or folder; load: a folder of tandem quantize */
-    const char *override_json; /* merged over it, or NULL */
-    const char *trace_path;    /* or NULL */
-    const td_expert_numbers *experts; /* of experts, decode and prefill */
-    const char *device;        /* of decode and prefill; NULL: host */
-    const char *filter;        /* only rows whose shape contains it; NULL: all */
-    uint32_t    threads;       /* 0: every core */
-    uint32_t    subpool_count; /* 0: one per NUMA node */
-    uint32_t    rounds;        /* a row is their median; at most TD_BENCH_ROUNDS_MAX */
-    bool        json;          /* JSON lines instead of a table */
+    const char              *model_path; /* decode and prefill: config.json or folder; load: a folder of tandem quantize */
+    const char              *override_json; /* merged over it, or NULL */
+    const char              *trace_path;    /* or NULL */
+    const td_expert_numbers *experts;       /* of experts, decode and prefill */
+    const char              *device;        /* of decode and prefill; NULL: host */
+    const char              *filter;        /* only rows whose shape contains it; NULL: all */
+    uint32_t                 threads;       /* 0: every core */
+    uint32_t                 subpool_count; /* 0: one per NUMA node */
+    uint32_t                 rounds;        /* a row is their median; at most TD_BENCH_ROUNDS_MAX */
+    bool                     json;          /* JSON lines instead of a table */
 } td_bench_options;
 
 typedef struct {
     const td_bench_options *o;
     td_machine              machine;
     uint64_t                available_bytes; /* of memory, beside what measures the bounds */
-    td_pool                *pool; /* of both tiers; the caller is worker 0 */
+    td_pool                *pool;            /* of both tiers; the caller is worker 0 */
     td_roofline            *roofline;
-    const char             *bench; /* the suite's name */
+    const char             *bench;  /* the suite's name */
     uint32_t                n_rows; /* printed so far */
 } td_bench;
 
@@ -44,13 +45,13 @@ typedef struct {
 /** One kind of work, done `calls` times a round. */
 typedef struct {
     char        shape[TD_BENCH_SHAPE_BYTES];
-    uint32_t    m;      /* rows or tokens */
+    uint32_t    m; /* rows or tokens */
     const char *kernel;
     uint32_t    calls;
     td_status (*run)(void *ctx, td_error *err); /* one call */
     td_tier_work (*work)(void *ctx);            /* done since the beginning; or NULL, and then */
-    double      bytes, ops;                     /* of a call */
-    void       *ctx;
+    double bytes, ops;                          /* of a call */
+    void  *ctx;
 } td_bench_case;
 
 extern const char td_bench_commit[]; /* of the tree that was built; its source is made by the build */
@@ -68,7 +69,8 @@ TD_NODISCARD td_status td_bench_time(td_bench *b, const td_bench_case *c, td_err
 void td_bench_print_bound(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double gbps, double gops);
 
 /** Print a time beside the bound that it cannot go below. @param bound its name. */
-void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double time_s, const char *bound, double bound_s);
+void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double time_s,
+                         const char *bound, double bound_s);
 
 /** Print a row whose bound is the disk. */
 void td_bench_print_disk(td_bench *b, const char *shape, const char *kernel, double time_s, double gbps, double fraction);

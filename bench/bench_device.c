@@ -9,7 +9,8 @@
 
 td_status td_bench_device_open(td_bench_device *d, td_bench *b, td_error *err) {
     *d = (td_bench_device){0};
-    TD_TRY(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_BF16, .host = &(td_host_npu_config){.pool = b->pool}}, &d->npu, err));
+    TD_TRY(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_BF16, .host = &(td_host_npu_config){.pool = b->pool}},
+                       &d->npu, err));
     return d->npu->ops->stream_create(d->npu, &d->stream, err);
 }
 
@@ -24,12 +25,13 @@ td_status td_bench_device_activations(const td_bench_device *d, size_t n, void *
     return TD_OK;
 }
 
-td_status td_bench_device_weight(const td_bench_device *d, td_weight_format format, uint32_t rank, size_t n, size_t k, td_npu_weight **out,
-                                 td_error *err) {
+td_status td_bench_device_weight(const td_bench_device *d, td_weight_format format, uint32_t rank, size_t n, size_t k,
+                                 td_npu_weight **out, td_error *err) {
     size_t   count = rank == 1 ? k : n * k;
     td_bf16 *values = malloc(count * sizeof *values);
     if (!values) return td_fail(err, TD_ENOMEM, "out of memory for a weight of %zu values", count);
-    for (size_t i = 0; i < count; i++) values[i] = td_f32_to_bf16(((float)(td_rng_u64(1, 2, i / 8) >> i % 8 * 8 & 255) / 128 - 1) * 0.05f);
+    for (size_t i = 0; i < count; i++)
+        values[i] = td_f32_to_bf16(((float)(td_rng_u64(1, 2, i / 8) >> i % 8 * 8 & 255) / 128 - 1) * 0.05f);
     td_tensor_view v = {.dtype = TD_DT_BF16, .rank = rank, .shape = {rank == 1 ? k : n, k}, .data = values};
     td_status      st = d->npu->ops->weight_create(d->npu, format, &v, out, err);
     free(values);

@@ -1,10 +1,12 @@
 /*
- * A step that goes through whole against the same step in two halves (model/program.h), with threads of its own for each tier.
+ * A step that goes through whole against the same step in two halves (model/program.h), with threads of its own for each
+ * tier.
  *
  *   bench_overlap CONFIG.json [layers] [device threads] [expert threads] [rows ...]
  *
- * Random weights of the config's shape, cut to so many layers (4); both models are loaded, so that their steps can take turns. A row of the
- * table is the median over rounds of the two times and of their ratio within a round: shared machines drift. The rows are one prompt.
+ * Random weights of the config's shape, cut to so many layers (4); both models are loaded, so that their steps can take
+ * turns. A row of the table is the median over rounds of the two times and of their ratio within a round: shared machines
+ * drift. The rows are one prompt.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +19,7 @@
 #include "kernels/kernels.h"
 #include "model/placed_model.h"
 
-#define ROUNDS   9
+#define ROUNDS 9
 #define ROWS_MAX 8192
 
 static void must(td_status status, const td_error *err) {
@@ -26,7 +28,9 @@ static void must(td_status status, const td_error *err) {
     exit(1);
 }
 
-static uint32_t number(int argc, char **argv, int i, uint32_t otherwise) { return argc > i ? (uint32_t)atoi(argv[i]) : otherwise; }
+static uint32_t number(int argc, char **argv, int i, uint32_t otherwise) {
+    return argc > i ? (uint32_t)atoi(argv[i]) : otherwise;
+}
 
 static double now_s(void) {
     struct timespec t;
@@ -34,14 +38,24 @@ static double now_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static td_placed_model open_model(const char *path, uint32_t layers, uint32_t max_tok, uint32_t overlap_min_tok, td_pool *device, td_pool *experts) {
+static td_placed_model open_model(const char *path, uint32_t layers, uint32_t max_tok, uint32_t overlap_min_tok,
+                                  td_pool *device, td_pool *experts) {
     td_error        err = {0};
     td_placed_model m;
     char            json[64];
     snprintf(json, sizeof json, "{\"num_hidden_layers\": %u}", layers);
-    td_placement p = {.npu_pools = &device, .expert_pool = experts, .n_pages = ROWS_MAX / TD_KV_PAGE,
-                      .model = {.model_path = path, .override_json = json, .load_dummy = true, .w8a8 = true, .expert_format = TD_EXPERT_INT4C,
-                                .max_tok = max_tok, .max_out = 1, .context_length = ROWS_MAX, .overlap_min_tok = overlap_min_tok}};
+    td_placement p = {.npu_pools = &device,
+                      .expert_pool = experts,
+                      .n_pages = ROWS_MAX / TD_KV_PAGE,
+                      .model = {.model_path = path,
+                                .override_json = json,
+                                .load_dummy = true,
+                                .w8a8 = true,
+                                .expert_format = TD_EXPERT_INT4C,
+                                .max_tok = max_tok,
+                                .max_out = 1,
+                                .context_length = ROWS_MAX,
+                                .overlap_min_tok = overlap_min_tok}};
     must(td_placed_model_open(&p, &m, &err), &err);
     must(td_model_load(m.model, m.n_pages, &err), &err);
     return m;
@@ -68,7 +82,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: bench_overlap CONFIG.json [layers] [device threads] [expert threads] [rows ...]\n");
         return 2;
     }
-    uint32_t layers = number(argc, argv, 2, 4), n_rows = argc > 5 ? (uint32_t)argc - 5 : sizeof usual / sizeof *usual, max_tok = 2;
+    uint32_t layers = number(argc, argv, 2, 4), n_rows = argc > 5 ? (uint32_t)argc - 5 : sizeof usual / sizeof *usual,
+             max_tok = 2;
     for (uint32_t i = 0; i < n_rows; i++) {
         uint32_t n = number(argc, argv, 5 + (int)i, usual[i % (sizeof usual / sizeof *usual)]);
         if (n < 2 || n > ROWS_MAX) {
@@ -78,15 +93,19 @@ int main(int argc, char **argv) {
         if (n > max_tok) max_tok = n;
     }
     td_log_set_level(TD_LOG_WARNING);
-    must(td_topology_plan(td_kernels_here()->read, number(argc, argv, 4, 1), 1, number(argc, argv, 3, 1), &plan, &machine, &err), &err);
+    must(td_topology_plan(td_kernels_here()->read, number(argc, argv, 4, 1), 1, number(argc, argv, 3, 1), &plan, &machine,
+                          &err),
+         &err);
     must(td_pool_create(plan.experts, plan.n_experts, &experts, &err), &err);
     must(td_pool_create(plan.npu, plan.n_npu, &device, &err), &err);
     must(td_step_rows_open(&g_rows, ROWS_MAX, 1, ROWS_MAX, &err), &err);
     for (uint32_t i = 0; i < ROWS_MAX; i++) g_token[i] = i % 1000;
     for (uint32_t i = 0; i < ROWS_MAX / TD_KV_PAGE; i++) g_pages[i] = i;
-    td_placed_model whole = open_model(argv[1], layers, max_tok, 0, device, experts), halves = open_model(argv[1], layers, max_tok, 2, device, experts);
+    td_placed_model whole = open_model(argv[1], layers, max_tok, 0, device, experts),
+                    halves = open_model(argv[1], layers, max_tok, 2, device, experts);
 
-    printf("%s, %u layers, %u device threads, %u expert threads, %s\n", argv[1], layers, plan.n_npu, plan.n_experts, td_model_expert_kernel(whole.model));
+    printf("%s, %u layers, %u device threads, %u expert threads, %s\n", argv[1], layers, plan.n_npu, plan.n_experts,
+           td_model_expert_kernel(whole.model));
     printf("   rows   whole ms  halves ms   halves/whole\n");
     for (uint32_t i = 0; i < n_rows; i++) {
         uint32_t n = number(argc, argv, 5 + (int)i, usual[i % (sizeof usual / sizeof *usual)]);
@@ -97,7 +116,8 @@ int main(int argc, char **argv) {
             b[r] = step_s(&halves, n);
             ratio[r] = b[r] / a[r];
         }
-        printf("%7u %10.2f %10.2f %14.2f\n", n, 1e3 * bench_median(a, ROUNDS), 1e3 * bench_median(b, ROUNDS), bench_median(ratio, ROUNDS));
+        printf("%7u %10.2f %10.2f %14.2f\n", n, 1e3 * bench_median(a, ROUNDS), 1e3 * bench_median(b, ROUNDS),
+               bench_median(ratio, ROUNDS));
         fflush(stdout);
     }
     td_placed_model_close(&whole);

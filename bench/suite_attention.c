@@ -1,6 +1,6 @@
 /*
- * Attention blocks with their projections, decode and prefill. The operations are those of the projections (int8) and of scores, values and,
- * for an expanded prompt, of the keys and values made from the latents; all stand against the int8 peak.
+ * Attention blocks with their projections, decode and prefill. The operations are those of the projections (int8) and of
+ * scores, values and, for an expanded prompt, of the keys and values made from the latents; all stand against the int8 peak.
  */
 #include <stdlib.h>
 
@@ -38,9 +38,9 @@ typedef struct {
 } row_shape;
 
 static const row_shape ROWS[] = {
-    {"mla v2-lite decode, context 1024", true, 1, 1024},     {"mla v2-lite decode, context 4096", true, 1, 4096},
-    {"mla v2-lite decode, context 16384", true, 1, 16384},   {"mla v2-lite prefill 2048", true, 2048, 2048},
-    {"mla v2-lite prefill 8192", true, 8192, 8192},          {"gqa qwen3-30b decode, context 4096", false, 1, 4096},
+    {"mla v2-lite decode, context 1024", true, 1, 1024},      {"mla v2-lite decode, context 4096", true, 1, 4096},
+    {"mla v2-lite decode, context 16384", true, 1, 16384},    {"mla v2-lite prefill 2048", true, 2048, 2048},
+    {"mla v2-lite prefill 8192", true, 8192, 8192},           {"gqa qwen3-30b decode, context 4096", false, 1, 4096},
     {"gqa qwen3-30b decode, context 16384", false, 1, 16384}, {"gqa qwen3-30b prefill 2048", false, 2048, 2048},
 };
 
@@ -74,29 +74,67 @@ static size_t cache_values(const attention *a, size_t kv, size_t heads, size_t n
 }
 
 static td_status open_mla(attention *a, const row_shape *r, td_block_desc *desc, td_error *err) {
-    const weight_shape weights[WEIGHTS] = {
-        {TD_WEIGHT_W8A8, 2, MLA_HEADS * (NOPE + ROPE), MLA_HIDDEN}, {TD_WEIGHT_W8A8, 2, LORA + ROPE, MLA_HIDDEN}, {TD_WEIGHT_F32, 1, 1, LORA},
-        {TD_WEIGHT_BF16, 2, MLA_HEADS * (NOPE + V_DIM), LORA},      {TD_WEIGHT_W8A8, 2, MLA_HIDDEN, MLA_HEADS * V_DIM}, {TD_WEIGHT_F32, 2, r->kv, ROPE}};
+    const weight_shape weights[WEIGHTS] = {{TD_WEIGHT_W8A8, 2, MLA_HEADS * (NOPE + ROPE), MLA_HIDDEN},
+                                           {TD_WEIGHT_W8A8, 2, LORA + ROPE, MLA_HIDDEN},
+                                           {TD_WEIGHT_F32, 1, 1, LORA},
+                                           {TD_WEIGHT_BF16, 2, MLA_HEADS * (NOPE + V_DIM), LORA},
+                                           {TD_WEIGHT_W8A8, 2, MLA_HIDDEN, MLA_HEADS * V_DIM},
+                                           {TD_WEIGHT_F32, 2, r->kv, ROPE}};
     TD_TRY(make_weights(a, weights, err));
-    TD_TRY(make_buffers(a, (size_t[]){cache_values(a, r->kv, 1, LORA), cache_values(a, r->kv, 1, ROPE), (size_t)r->n_tok * MLA_HIDDEN, (size_t)r->n_tok * MLA_HIDDEN}, err));
-    *desc = (td_block_desc){.kind = TD_BLOCK_MLA, .mla = {
-        .hidden = MLA_HIDDEN, .heads = MLA_HEADS, .kv_lora = LORA, .nope_dim = NOPE, .rope_dim = ROPE, .v_dim = V_DIM, .eps = 1e-6f, .softmax_scale = 0.1f,
-        .q = a->w[0], .kv_a = a->w[1], .kv_a_norm = a->w[2], .kv_b = a->w[3], .o = a->w[4], .rope = a->w[5], .kv_latent = a->buffers[0],
-        .kv_rope = a->buffers[1], .in = a->buffers[2], .out = a->buffers[3]}};
+    TD_TRY(make_buffers(a,
+                        (size_t[]){cache_values(a, r->kv, 1, LORA), cache_values(a, r->kv, 1, ROPE),
+                                   (size_t)r->n_tok * MLA_HIDDEN, (size_t)r->n_tok * MLA_HIDDEN},
+                        err));
+    *desc = (td_block_desc){.kind = TD_BLOCK_MLA,
+                            .mla = {.hidden = MLA_HIDDEN,
+                                    .heads = MLA_HEADS,
+                                    .kv_lora = LORA,
+                                    .nope_dim = NOPE,
+                                    .rope_dim = ROPE,
+                                    .v_dim = V_DIM,
+                                    .eps = 1e-6f,
+                                    .softmax_scale = 0.1f,
+                                    .q = a->w[0],
+                                    .kv_a = a->w[1],
+                                    .kv_a_norm = a->w[2],
+                                    .kv_b = a->w[3],
+                                    .o = a->w[4],
+                                    .rope = a->w[5],
+                                    .kv_latent = a->buffers[0],
+                                    .kv_rope = a->buffers[1],
+                                    .in = a->buffers[2],
+                                    .out = a->buffers[3]}};
     return TD_OK;
 }
 
 static td_status open_gqa(attention *a, const row_shape *r, td_block_desc *desc, td_error *err) {
-    const weight_shape weights[WEIGHTS] = {
-        {TD_WEIGHT_W8A8, 2, GQA_HEADS * DIM, GQA_HIDDEN}, {TD_WEIGHT_W8A8, 2, KV_HEADS * DIM, GQA_HIDDEN}, {TD_WEIGHT_W8A8, 2, KV_HEADS * DIM, GQA_HIDDEN},
-        {TD_WEIGHT_W8A8, 2, GQA_HIDDEN, GQA_HEADS * DIM}, {TD_WEIGHT_F32, 1, 1, DIM},                      {TD_WEIGHT_F32, 2, r->kv, DIM}};
-    const size_t cache = cache_values(a, r->kv, KV_HEADS, DIM), act = (size_t)r->n_tok * GQA_HIDDEN;
+    const weight_shape weights[WEIGHTS] = {{TD_WEIGHT_W8A8, 2, GQA_HEADS * DIM, GQA_HIDDEN},
+                                           {TD_WEIGHT_W8A8, 2, KV_HEADS * DIM, GQA_HIDDEN},
+                                           {TD_WEIGHT_W8A8, 2, KV_HEADS * DIM, GQA_HIDDEN},
+                                           {TD_WEIGHT_W8A8, 2, GQA_HIDDEN, GQA_HEADS * DIM},
+                                           {TD_WEIGHT_F32, 1, 1, DIM},
+                                           {TD_WEIGHT_F32, 2, r->kv, DIM}};
+    const size_t       cache = cache_values(a, r->kv, KV_HEADS, DIM), act = (size_t)r->n_tok * GQA_HIDDEN;
     TD_TRY(make_weights(a, weights, err));
     TD_TRY(make_buffers(a, (size_t[]){cache, cache, act, act}, err));
-    *desc = (td_block_desc){.kind = TD_BLOCK_GQA, .gqa = {
-        .hidden = GQA_HIDDEN, .heads = GQA_HEADS, .kv_heads = KV_HEADS, .head_dim = DIM, .eps = 1e-6f, .softmax_scale = 0.1f, .q = a->w[0], .k = a->w[1],
-        .v = a->w[2], .o = a->w[3], .q_norm = a->w[4], .k_norm = a->w[4], .rope = a->w[5], .kv_k = a->buffers[0], .kv_v = a->buffers[1],
-        .in = a->buffers[2], .out = a->buffers[3]}};
+    *desc = (td_block_desc){.kind = TD_BLOCK_GQA,
+                            .gqa = {.hidden = GQA_HIDDEN,
+                                    .heads = GQA_HEADS,
+                                    .kv_heads = KV_HEADS,
+                                    .head_dim = DIM,
+                                    .eps = 1e-6f,
+                                    .softmax_scale = 0.1f,
+                                    .q = a->w[0],
+                                    .k = a->w[1],
+                                    .v = a->w[2],
+                                    .o = a->w[3],
+                                    .q_norm = a->w[4],
+                                    .k_norm = a->w[4],
+                                    .rope = a->w[5],
+                                    .kv_k = a->buffers[0],
+                                    .kv_v = a->buffers[1],
+                                    .in = a->buffers[2],
+                                    .out = a->buffers[3]}};
     return TD_OK;
 }
 
@@ -114,8 +152,14 @@ static td_status open_attention(attention *a, const td_bench_device *d, const ro
     for (uint32_t i = 0; i < pages; i++) a->table[i] = i;
     for (uint32_t i = 0; i < r->n_tok; i++) a->pos[i] = r->kv - r->n_tok + i;
     a->counts = (td_step_counts){.n_tok = r->n_tok, .n_seq = 1};
-    a->step = td_step_unified(&(td_step_arrays){.counts = &a->counts, .pos = a->pos, .slot = a->pos, .seq_start = a->start, .kv_len = &a->kv,
-                                                .absorbed = &a->absorbed, .block_table = a->table}, pages);
+    a->step = td_step_unified(&(td_step_arrays){.counts = &a->counts,
+                                                .pos = a->pos,
+                                                .slot = a->pos,
+                                                .seq_start = a->start,
+                                                .kv_len = &a->kv,
+                                                .absorbed = &a->absorbed,
+                                                .block_table = a->table},
+                              pages);
     return TD_OK;
 }
 
@@ -134,7 +178,8 @@ static void close_attention(attention *a) {
 static void work_of(const row_shape *r, double *bytes, double *ops) {
     double tok = r->n_tok, kv = r->kv, pairs = r->n_tok == 1 ? kv : tok * (tok + 1) / 2;
     if (r->mla) {
-        double linears = MLA_HIDDEN * (MLA_HEADS * (NOPE + ROPE + V_DIM) + LORA + ROPE), kv_b = (double)MLA_HEADS * (NOPE + V_DIM) * LORA;
+        double linears = MLA_HIDDEN * (MLA_HEADS * (NOPE + ROPE + V_DIM) + LORA + ROPE),
+               kv_b = (double)MLA_HEADS * (NOPE + V_DIM) * LORA;
         *bytes = linears + 2 * kv_b + 2 * kv * (LORA + ROPE);
         *ops = 2 * tok * (linears + kv_b) + 2 * pairs * MLA_HEADS * (r->n_tok == 1 ? 2 * LORA + ROPE : NOPE + ROPE + V_DIM);
     } else {
@@ -153,7 +198,8 @@ td_status td_bench_attention(td_bench *b, td_error *err) {
         if (!td_bench_wanted(b, r->name)) continue;
         st = open_attention(&a, &d, r, err);
         if (st == TD_OK) {
-            td_bench_case c = {.m = r->n_tok, .kernel = r->mla ? "mla" : "gqa", .calls = r->n_tok == 1 ? 50 : 1, .run = run, .ctx = &a};
+            td_bench_case c = {
+                .m = r->n_tok, .kernel = r->mla ? "mla" : "gqa", .calls = r->n_tok == 1 ? 50 : 1, .run = run, .ctx = &a};
             snprintf(c.shape, sizeof c.shape, "%s", r->name);
             work_of(r, &c.bytes, &c.ops);
             st = td_bench_time(b, &c, err);

@@ -1,6 +1,6 @@
 /*
- * The experts' matrix products, kernel by kernel: a matrix of an expert times rows, in blocks of rows as the FFN takes them. Matrices are
- * rotated over a buffer that exceeds the last cache level.
+ * The experts' matrix products, kernel by kernel: a matrix of an expert times rows, in blocks of rows as the FFN takes them.
+ * Matrices are rotated over a buffer that exceeds the last cache level.
  */
 #include "bench/bench.h"
 
@@ -13,8 +13,8 @@
 #include "kernels/rows/row_quant.h"
 
 #define BUFFER_BYTES ((size_t)640 << 20)
-#define ROWS_MAX     512
-#define BLOCK_ROWS   112
+#define ROWS_MAX 512
+#define BLOCK_ROWS 112
 #define TILES_PER_ITEM 4
 
 static const struct {
@@ -46,8 +46,12 @@ static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
     float *out = (float *)g->out + w->index * BLOCK_ROWS * TD_GEMM_NR_MAX;
     for (size_t r = 0; r < g->m; r += BLOCK_ROWS)
         for (size_t t = item * TILES_PER_ITEM; t < end; t++)
-            g->kernel->run(&(td_gemm_args){.tile = g->tiles + (g->turn * g->n_tiles + t) * g->tile_bytes, .k = g->k,
-                                           .m = g->m - r < BLOCK_ROWS ? g->m - r : BLOCK_ROWS, .rows = g->rows + r, .groups = g->groups, .out = out});
+            g->kernel->run(&(td_gemm_args){.tile = g->tiles + (g->turn * g->n_tiles + t) * g->tile_bytes,
+                                           .k = g->k,
+                                           .m = g->m - r < BLOCK_ROWS ? g->m - r : BLOCK_ROWS,
+                                           .rows = g->rows + r,
+                                           .groups = g->groups,
+                                           .out = out});
 }
 
 static td_status run(void *ctx, td_error *err) {
@@ -66,8 +70,10 @@ static void make_rows(gemm *g) {
         int32_t *sums = (int32_t *)(x + g->k);
         g->rows[r] = (td_gemm_row){.x = x, .scale = 0.01f, .group_sum = sums};
         for (size_t i = 0; i < g->k; i++)
-            if (bf16) ((float *)x)[i] = (float)(i % 255) * 0.01f - 1;
-            else ((int8_t *)x)[i] = (int8_t)((r + i) % 255 - 127), g->rows[r].sum += ((int8_t *)x)[i];
+            if (bf16)
+                ((float *)x)[i] = (float)(i % 255) * 0.01f - 1;
+            else
+                ((int8_t *)x)[i] = (int8_t)((r + i) % 255 - 127), g->rows[r].sum += ((int8_t *)x)[i];
         if (g->groups.size) td_group_sums_i8((int8_t *)x, g->k, g->groups.size, sums);
     }
 }
@@ -83,8 +89,13 @@ static td_status time_matrix(gemm *g, size_t which, const char *shape, td_error 
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         bool          fast = g->kernel != td_kernels_scalar.product[g->format];
         uint32_t      m = g->m = ROWS[i];
-        td_bench_case row = {.m = m, .kernel = g->kernel->name, .calls = fast ? (uint32_t)(m <= 16 ? g->n_copies / (m < 4 ? 1 : 4) : 2) : 1, .run = run,
-                             .ctx = g, .bytes = (double)(g->n_tiles * g->tile_bytes), .ops = 2.0 * (double)(n * k) * m};
+        td_bench_case row = {.m = m,
+                             .kernel = g->kernel->name,
+                             .calls = fast ? (uint32_t)(m <= 16 ? g->n_copies / (m < 4 ? 1 : 4) : 2) : 1,
+                             .run = run,
+                             .ctx = g,
+                             .bytes = (double)(g->n_tiles * g->tile_bytes),
+                             .ops = 2.0 * (double)(n * k) * m};
         snprintf(row.shape, sizeof row.shape, "%s", shape);
         if (!fast && m > 4) break; /* the reference: slow, and the same at any number of rows */
         TD_TRY(td_bench_time(g->b, &row, err));
@@ -101,7 +112,8 @@ static td_status time_kernel(gemm *g, td_error *err) {
         for (size_t i = 0; i < sizeof MATRICES / sizeof *MATRICES; i++) {
             char shape[TD_BENCH_SHAPE_BYTES];
             snprintf(shape, sizeof shape, g->groups.size ? "%s %s" : "%s", MATRICES[i].name, numbers->name);
-            if (td_bench_wanted(g->b, shape) || td_bench_wanted(g->b, g->kernel->name)) TD_TRY(time_matrix(g, i, shape, err));
+            if (td_bench_wanted(g->b, shape) || td_bench_wanted(g->b, g->kernel->name))
+                TD_TRY(time_matrix(g, i, shape, err));
         }
     }
     return TD_OK;
@@ -122,13 +134,14 @@ static bool any_wanted(const td_bench *b) {
 
 static void fill(void *ctx, uint32_t item, const td_worker *w) {
     (void)w;
-    memset((char *)ctx + ((size_t)item << 20), 0x3c, (size_t)1 << 20); /* codes, and in every float type a scale of common size */
+    memset((char *)ctx + ((size_t)item << 20), 0x3c,
+           (size_t)1 << 20); /* codes, and in every float type a scale of common size */
 }
 
 td_status td_bench_expert_kernels(td_bench *b, td_error *err) {
-    static gemm                  g;
-    size_t                       x_bytes, out_bytes = (size_t)td_pool_workers(b->pool) * BLOCK_ROWS * TD_GEMM_NR_MAX * sizeof(float);
-    void                        *tiles = NULL, *x = NULL, *out = NULL;
+    static gemm g;
+    size_t      x_bytes, out_bytes = (size_t)td_pool_workers(b->pool) * BLOCK_ROWS * TD_GEMM_NR_MAX * sizeof(float);
+    void       *tiles = NULL, *x = NULL, *out = NULL;
     if (!any_wanted(b)) return TD_OK;
     g = (gemm){.b = b, .x_stride = 7168 * sizeof(float) + TD_CACHE_LINE};
     x_bytes = td_round_up(ROWS_MAX * g.x_stride, td_page_bytes());

@@ -1,6 +1,6 @@
 /*
- * The device's linears in W8A8, by rows. Their weights are rotated over copies that exceed the last cache level, as the layers of a model do.
- * The experts' kernels are in suite_expert_kernels.c.
+ * The device's linears in W8A8, by rows. Their weights are rotated over copies that exceed the last cache level, as the
+ * layers of a model do. The experts' kernels are in suite_expert_kernels.c.
  */
 #include <stdlib.h>
 
@@ -9,8 +9,8 @@
 #include "core/error.h"
 
 #define BUFFER_BYTES ((size_t)640 << 20) /* beyond any L3 that this is run on */
-#define COPIES_MAX   320
-#define ROWS_MAX     1024
+#define COPIES_MAX 320
+#define ROWS_MAX 1024
 
 typedef struct {
     const char *name;
@@ -19,10 +19,8 @@ typedef struct {
 } linear;
 
 static const linear LINEARS[] = {
-    {"v2-lite o 2048x2048", 2048, 2048, false},
-    {"v3 kv_a 576x7168", 576, 7168, false},
-    {"v3 q_b 24576x1536", 24576, 1536, false},
-    {"v3 dense up 18432x7168", 18432, 7168, false},
+    {"v2-lite o 2048x2048", 2048, 2048, false},       {"v3 kv_a 576x7168", 576, 7168, false},
+    {"v3 q_b 24576x1536", 24576, 1536, false},        {"v3 dense up 18432x7168", 18432, 7168, false},
     {"v2-lite head 102400x2048", 102400, 2048, true},
 };
 
@@ -53,10 +51,18 @@ static td_status open_copies(copies *c, const linear *l, td_error *err) {
     TD_TRY(ops->alloc(c->d.npu, c->out_bytes, &c->out, err));
     for (size_t i = 0; i < c->n_copies; i++) {
         TD_TRY(td_bench_device_weight(&c->d, TD_WEIGHT_W8A8, 2, l->n, l->k, &c->weights[i], err));
-        td_block_desc desc = {.kind = TD_BLOCK_LINEAR, .max_tok = ROWS_MAX, .linear = {.n = (uint32_t)l->n, .k = (uint32_t)l->k, .w = c->weights[i], .in = c->in, .out = c->out}};
+        td_block_desc desc = {
+            .kind = TD_BLOCK_LINEAR,
+            .max_tok = ROWS_MAX,
+            .linear = {.n = (uint32_t)l->n, .k = (uint32_t)l->k, .w = c->weights[i], .in = c->in, .out = c->out}};
         if (l->head)
-            desc = (td_block_desc){.kind = TD_BLOCK_HEAD, .max_tok = ROWS_MAX,
-                                   .head = {.hidden = (uint32_t)l->k, .vocab = (uint32_t)l->n, .max_out = ROWS_MAX, .w = c->weights[i], .x = c->in,
+            desc = (td_block_desc){.kind = TD_BLOCK_HEAD,
+                                   .max_tok = ROWS_MAX,
+                                   .head = {.hidden = (uint32_t)l->k,
+                                            .vocab = (uint32_t)l->n,
+                                            .max_out = ROWS_MAX,
+                                            .w = c->weights[i],
+                                            .x = c->in,
                                             .logits = c->out}};
         TD_TRY(ops->block_create(c->d.npu, &desc, &c->blocks[i], err));
     }
@@ -80,8 +86,15 @@ static td_status time_linear(td_bench *b, const td_bench_device *d, const linear
     for (uint32_t i = 0; i < ROWS_MAX; i++) out_row[i] = i;
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && st == TD_OK; i++) {
         uint32_t      m = ROWS[i];
-        td_bench_case row = {.m = m, .kernel = "w8a8", .calls = m <= 16 ? (uint32_t)c.n_copies : m <= 64 ? 8 : 2, .run = run, .ctx = &c,
-                             .bytes = (double)(l->n * l->k), .ops = 2.0 * (double)(l->n * l->k) * m};
+        td_bench_case row = {.m = m,
+                             .kernel = "w8a8",
+                             .calls = m <= 16   ? (uint32_t)c.n_copies
+                                      : m <= 64 ? 8
+                                                : 2,
+                             .run = run,
+                             .ctx = &c,
+                             .bytes = (double)(l->n * l->k),
+                             .ops = 2.0 * (double)(l->n * l->k) * m};
         snprintf(row.shape, sizeof row.shape, "%s", l->name);
         td_step_counts counts = {.n_tok = m, .n_out = m};
         c.step = td_step_unified(&(td_step_arrays){.counts = &counts, .out_row = out_row}, 0);

@@ -1,4 +1,5 @@
-/* A folder that `tandem quantize` wrote, from disk to memory, and to the first token: from the page cache, and from the disk. */
+/* A folder that `tandem quantize` wrote, from disk to memory, and to the first token: from the page cache, and from the
+ * disk. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,14 +19,14 @@
 #include "model/placed_model.h"
 
 #define PROMPT_TOKENS 8
-#define BUFFER_BYTES  ((size_t)256 << 20)
-#define DISK_BYTES    ((size_t)2 << 30)
+#define BUFFER_BYTES ((size_t)256 << 20)
+#define DISK_BYTES ((size_t)2 << 30)
 
 typedef struct {
     td_bench *b;
-    bool      copy;      /* read into memory instead of mapping */
+    bool      copy; /* read into memory instead of mapping */
     bool      first_token;
-    uint64_t  bytes;     /* of the weights, after a run */
+    uint64_t  bytes; /* of the weights, after a run */
 } load;
 
 static double wall_s(void) {
@@ -49,9 +50,15 @@ static td_status step(td_model *m, td_error *err) {
 static td_status run(void *ctx, td_error *err) {
     load           *l = ctx;
     td_placed_model m;
-    td_placement    p = {.expert_pool = l->b->pool, .n_pages = 1,
-                         .model = {.model_path = l->b->o->model_path, .override_json = l->b->o->override_json, .copy_files = l->copy, .w8a8 = true,
-                                   .experts_as_stored = true, .max_tok = PROMPT_TOKENS, .max_out = 1}};
+    td_placement    p = {.expert_pool = l->b->pool,
+                         .n_pages = 1,
+                         .model = {.model_path = l->b->o->model_path,
+                                   .override_json = l->b->o->override_json,
+                                   .copy_files = l->copy,
+                                   .w8a8 = true,
+                                   .experts_as_stored = true,
+                                   .max_tok = PROMPT_TOKENS,
+                                   .max_out = 1}};
     TD_TRY(td_placed_model_open(&p, &m, err));
     l->bytes = m.plan.npu_weight_bytes + m.plan.expert_weight_bytes;
     td_status st = td_bench_check_memory(l->b, "the model", td_model_plan_bytes(&m.plan, 1), err);
@@ -133,7 +140,8 @@ static td_status time_cold(td_bench *b, const char *shape, bool copy, td_error *
         fraction[r] = (double)l.bytes / disk / time[r];
     }
     double s = bench_median(time, rounds);
-    td_bench_print_disk(b, shape, copy ? "O_DIRECT, verify" : "map, verify", s, 1e-9 * (double)l.bytes / s, bench_median(fraction, rounds));
+    td_bench_print_disk(b, shape, copy ? "O_DIRECT, verify" : "map, verify", s, 1e-9 * (double)l.bytes / s,
+                        bench_median(fraction, rounds));
     return TD_OK;
 }
 

@@ -1,4 +1,5 @@
-/* Whole steps of a model of random weights: decode by streams and context, prefill by prompt. Head included, sampling not. */
+/* Whole steps of a model of random weights: decode by streams and context, prefill by prompt. Head included, sampling not.
+ */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -10,14 +11,14 @@
 /* Steps of one shape over and over, with other tokens each time, so that other experts are chosen. */
 typedef struct {
     td_placed_model placed;
-    td_pool        *npu_pool;         /* the device's own threads, or NULL */
-    td_model       *model;            /* of placed */
+    td_pool        *npu_pool; /* the device's own threads, or NULL */
+    td_model       *model;    /* of placed */
     uint32_t        vocab, turn;
     uint32_t        n_seq, n_new, context;
     td_step_rows    rows;
-    uint32_t       *token, *pages;    /* [max_tok] of a sequence, [n_pages] */
-    uint32_t       *out_row;          /* [max_seq] the last row of each sequence */
-    bool           *best;             /* [max_seq] true: what greedy sampling takes */
+    uint32_t       *token, *pages; /* [max_tok] of a sequence, [n_pages] */
+    uint32_t       *out_row;       /* [max_seq] the last row of each sequence */
+    bool           *best;          /* [max_seq] true: what greedy sampling takes */
 } steps;
 
 static void fill_rows(steps *s) {
@@ -35,14 +36,16 @@ static td_status run(void *ctx, td_error *err) {
     steps       *s = ctx;
     const float *logits;
     fill_rows(s);
-    td_status st = td_model_forward(s->model, &s->rows, (td_out_rows){.row = s->out_row, .best = s->best, .n = s->n_seq}, &logits);
+    td_status st =
+        td_model_forward(s->model, &s->rows, (td_out_rows){.row = s->out_row, .best = s->best, .n = s->n_seq}, &logits);
     return st == TD_OK ? st : td_fail(err, st, "a step of the model failed: %s", td_status_text(st));
 }
 
 static td_tier_work work(void *ctx) {
     td_model_work w;
     td_model_get_work(((steps *)ctx)->model, &w);
-    return (td_tier_work){.bytes = w.device.bytes + w.experts.bytes, .int8_ops = w.device.int8_ops + w.experts.int8_ops,
+    return (td_tier_work){.bytes = w.device.bytes + w.experts.bytes,
+                          .int8_ops = w.device.int8_ops + w.experts.int8_ops,
                           .f32_ops = w.device.f32_ops + w.experts.f32_ops};
 }
 
@@ -62,13 +65,24 @@ static td_status open_npu_pool(const td_bench *b, td_pool **out, td_error *err) 
     return td_npu_threads_needed(b->o->device, 1) ? td_pool_create(&place, 1, out, err) : TD_OK;
 }
 
-static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t max_seq, uint32_t max_len, uint32_t n_pages, td_error *err) {
+static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t max_seq, uint32_t max_len, uint32_t n_pages,
+                            td_error *err) {
     *s = (steps){0};
     TD_TRY(open_npu_pool(b, &s->npu_pool, err));
-    td_placement p = {.device = b->o->device, .expert_pool = b->pool, .npu_pools = s->npu_pool ? &s->npu_pool : NULL, .n_pages = n_pages,
-                      .model = {.model_path = b->o->model_path, .override_json = b->o->override_json, .load_dummy = true, .w8a8 = true,
-                                .expert_format = b->o->experts->format, .expert_groups = b->o->experts->groups, .max_tok = max_tok, .max_seq = max_seq,
-                                .max_out = max_seq, .context_length = max_len}};
+    td_placement p = {.device = b->o->device,
+                      .expert_pool = b->pool,
+                      .npu_pools = s->npu_pool ? &s->npu_pool : NULL,
+                      .n_pages = n_pages,
+                      .model = {.model_path = b->o->model_path,
+                                .override_json = b->o->override_json,
+                                .load_dummy = true,
+                                .w8a8 = true,
+                                .expert_format = b->o->experts->format,
+                                .expert_groups = b->o->experts->groups,
+                                .max_tok = max_tok,
+                                .max_seq = max_seq,
+                                .max_out = max_seq,
+                                .context_length = max_len}};
     TD_TRY(td_placed_model_open(&p, &s->placed, err));
     s->model = s->placed.model;
     TD_TRY(td_bench_check_memory(b, "the model", td_model_plan_bytes(&s->placed.plan, n_pages), err));
@@ -90,14 +104,17 @@ typedef struct {
 } step_shape;
 
 static void name_shape(const step_shape *p, char name[TD_BENCH_SHAPE_BYTES]) {
-    if (p->n_new == 1) snprintf(name, TD_BENCH_SHAPE_BYTES, "%u streams, context %u", p->n_seq, p->context);
-    else snprintf(name, TD_BENCH_SHAPE_BYTES, "%u prompts of %u tokens", p->n_seq, p->n_new);
+    if (p->n_new == 1)
+        snprintf(name, TD_BENCH_SHAPE_BYTES, "%u streams, context %u", p->n_seq, p->context);
+    else
+        snprintf(name, TD_BENCH_SHAPE_BYTES, "%u prompts of %u tokens", p->n_seq, p->n_new);
 }
 
 #define SHAPES_MAX 8
 
 /* Those that the filter lets through and the model's context has room for. */
-static td_status select_shapes(const td_bench *b, const step_shape *all, size_t n_all, step_shape *shapes, size_t *n, td_error *err) {
+static td_status select_shapes(const td_bench *b, const step_shape *all, size_t n_all, step_shape *shapes, size_t *n,
+                               td_error *err) {
     td_model_config config;
     TD_TRY(td_model_config_read(b->o->model_path, b->o->override_json, &config, err));
     assert(n_all <= SHAPES_MAX);
@@ -106,8 +123,10 @@ static td_status select_shapes(const td_bench *b, const step_shape *all, size_t 
         char name[TD_BENCH_SHAPE_BYTES];
         name_shape(&all[i], name);
         if (!td_bench_wanted(b, name)) continue;
-        if (all[i].context + all[i].n_new <= config.max_position) shapes[(*n)++] = all[i];
-        else fprintf(stderr, "%s: left out, the model has %u positions\n", name, config.max_position);
+        if (all[i].context + all[i].n_new <= config.max_position)
+            shapes[(*n)++] = all[i];
+        else
+            fprintf(stderr, "%s: left out, the model has %u positions\n", name, config.max_position);
     }
     return *n ? TD_OK : td_fail(err, TD_EINVAL, "no row is left to measure");
 }
@@ -118,7 +137,8 @@ static td_status print_link(td_bench *b, steps *s, const char *shape, td_error *
     td_model_get_work(s->model, &before);
     TD_TRY(run(s, err));
     td_model_get_work(s->model, &after);
-    td_bench_print_link(b, shape, after.link_down_bytes - before.link_down_bytes, after.link_up_bytes - before.link_up_bytes);
+    td_bench_print_link(b, shape, after.link_down_bytes - before.link_down_bytes,
+                        after.link_up_bytes - before.link_up_bytes);
     return TD_OK;
 }
 
@@ -129,7 +149,8 @@ static td_status time_shapes(td_bench *b, const step_shape *all, size_t n_all, t
     uint32_t   max_tok = 0, max_seq = 0, max_len = 0, max_pages = 0;
     TD_TRY(select_shapes(b, all, n_all, shapes, &n, err));
     for (size_t i = 0; i < n; i++) {
-        uint32_t n_seq = shapes[i].n_seq, len = shapes[i].context + shapes[i].n_new, pages = n_seq * ((len + TD_KV_PAGE - 1) / TD_KV_PAGE);
+        uint32_t n_seq = shapes[i].n_seq, len = shapes[i].context + shapes[i].n_new,
+                 pages = n_seq * ((len + TD_KV_PAGE - 1) / TD_KV_PAGE);
         if (n_seq * shapes[i].n_new > max_tok) max_tok = n_seq * shapes[i].n_new;
         if (n_seq > max_seq) max_seq = n_seq;
         if (len > max_len) max_len = len;
@@ -138,7 +159,12 @@ static td_status time_shapes(td_bench *b, const step_shape *all, size_t n_all, t
     td_status st = open_steps(&s, b, max_tok, max_seq, max_len, max_pages, err);
     for (size_t i = 0; i < n && st == TD_OK; i++) {
         const step_shape *p = &shapes[i];
-        td_bench_case     c = {.m = p->n_seq * p->n_new, .kernel = td_model_expert_kernel(s.model), .calls = p->calls, .run = run, .work = work, .ctx = &s};
+        td_bench_case     c = {.m = p->n_seq * p->n_new,
+                               .kernel = td_model_expert_kernel(s.model),
+                               .calls = p->calls,
+                               .run = run,
+                               .work = work,
+                               .ctx = &s};
         name_shape(p, c.shape);
         s.n_seq = p->n_seq;
         s.n_new = p->n_new;
@@ -151,8 +177,8 @@ static td_status time_shapes(td_bench *b, const step_shape *all, size_t n_all, t
 }
 
 td_status td_bench_decode(td_bench *b, td_error *err) {
-    static const step_shape SHAPES[] = {{1, 1, 16, 8},    {1, 1, 1024, 8}, {1, 1, 4096, 8}, {1, 1, 16384, 8},
-                                        {4, 1, 16, 4},    {16, 1, 16, 4},  {16, 1, 1024, 4}, {32, 1, 16, 2}};
+    static const step_shape SHAPES[] = {{1, 1, 16, 8}, {1, 1, 1024, 8}, {1, 1, 4096, 8},  {1, 1, 16384, 8},
+                                        {4, 1, 16, 4}, {16, 1, 16, 4},  {16, 1, 1024, 4}, {32, 1, 16, 2}};
     return time_shapes(b, SHAPES, sizeof SHAPES / sizeof *SHAPES, err);
 }
 

@@ -1,6 +1,7 @@
 /*
- * What a parallel loop costs: runs of empty items, beside the time in which a cache line goes from one core to another and back, which no
- * run can do without. "asleep": the workers have slept since the run before, so that the system has to wake them.
+ * What a parallel loop costs: runs of empty items, beside the time in which a cache line goes from one core to another and
+ * back, which no run can do without. "asleep": the workers have slept since the run before, so that the system has to wake
+ * them.
  */
 #include <sched.h>
 #include <stdatomic.h>
@@ -14,14 +15,16 @@
 #include "core/thread_plan.h"
 #include "kernels/kernels.h"
 
-#define RUNS         20000 /* of a round */
-#define SLEEPY_RUNS  20
-#define LINE_TRIPS   20000
-#define REST_US      5000 /* longer than workers spin */
-#define ITEMS_EACH   8    /* items for each worker */
-#define YIELD_EVERY  4096 /* looks: the other may be waiting for this core */
+#define RUNS 20000 /* of a round */
+#define SLEEPY_RUNS 20
+#define LINE_TRIPS 20000
+#define REST_US 5000     /* longer than workers spin */
+#define ITEMS_EACH 8     /* items for each worker */
+#define YIELD_EVERY 4096 /* looks: the other may be waiting for this core */
 
-static void nothing(void *ctx, uint32_t item, const td_worker *w) { (void)ctx, (void)item, (void)w; }
+static void nothing(void *ctx, uint32_t item, const td_worker *w) {
+    (void)ctx, (void)item, (void)w;
+}
 
 /* Two workers raise a number in turn: item 0 from even values, item 1 from odd ones. */
 typedef struct {
@@ -69,9 +72,11 @@ static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
     static td_thread_plan plan;
     td_machine            machine;
     td_pool              *pool;
-    double                trip[TD_BENCH_ROUNDS_MAX], few[TD_BENCH_ROUNDS_MAX], many[TD_BENCH_ROUNDS_MAX], sleepy[TD_BENCH_ROUNDS_MAX];
-    uint32_t              rounds = b->o->rounds;
-    TD_TRY(td_topology_plan(td_kernels_here()->read, threads, b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan, &machine, err));
+    double   trip[TD_BENCH_ROUNDS_MAX], few[TD_BENCH_ROUNDS_MAX], many[TD_BENCH_ROUNDS_MAX], sleepy[TD_BENCH_ROUNDS_MAX];
+    uint32_t rounds = b->o->rounds;
+    TD_TRY(td_topology_plan(td_kernels_here()->read, threads,
+                            b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan,
+                            &machine, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &pool, err));
     td_pool_pin_caller(pool);
     for (uint32_t i = 0; i < rounds; i++) {

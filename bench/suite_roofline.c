@@ -1,4 +1,5 @@
-/* The bounds themselves: reading memory by threads and by pairs of NUMA nodes; int8, bf16 and f32 multiply-adds from registers by threads. */
+/* The bounds themselves: reading memory by threads and by pairs of NUMA nodes; int8, bf16 and f32 multiply-adds from
+ * registers by threads. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,7 +22,9 @@ static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
     td_machine            machine;
     td_pool              *pool;
     td_roofline          *r;
-    TD_TRY(td_topology_plan(td_kernels_here()->read, threads, b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan, &machine, err));
+    TD_TRY(td_topology_plan(td_kernels_here()->read, threads,
+                            b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan,
+                            &machine, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &pool, err));
     td_pool_pin_caller(pool);
     td_status st = td_roofline_open(pool, (size_t)1 << 30, &r, err);
@@ -62,7 +65,8 @@ static td_status measure_nodes(td_bench *b, td_error *err) {
     if (!n) return td_fail(err, TD_ENOMEM, "out of memory to measure the nodes");
     td_status st = td_topology_read(&n->topology, err);
     if (!n->topology.is_real) rounds = 0;
-    for (uint32_t r = 0; r < rounds && st == TD_OK; r++) st = td_node_bandwidth_measure(&n->topology, td_kernels_here()->read, PAIR_S, &n->round[r], err);
+    for (uint32_t r = 0; r < rounds && st == TD_OK; r++)
+        st = td_node_bandwidth_measure(&n->topology, td_kernels_here()->read, PAIR_S, &n->round[r], err);
     if (st == TD_OK && rounds) print_pairs(b, n, rounds);
     free(n);
     return st;

@@ -1,29 +1,28 @@
 /*
  * The bridge: carries a layer's tokens from the device stream to the expert pool and the sums back.
  *
- * DESIGN. Both directions are operations on the device stream, so every hand-over is a happens-before edge there, and a capture of the stream
- * replays them:
- *   enqueue_submit   copies x, ids and weights to the host (where memory is not shared) and says that the slot is filled; the
- *                    stream goes on at once, so the shared experts overlap the routed ones;
- *   enqueue_collect  waits until the ticket's immediate sum and the previous layer's deferred one are there, then copies both to the device.
- * "Says" and "waits" have two forms (td_handover), chosen when the bridge is opened:
- *   host call  a function of ours, called in stream order: submit_call counts the ticket, collect_call waits for the expert thread's count;
- *   doorbell   two bells of the port in pinned memory: the device rings `filled`, which the expert thread polls; the expert thread rings
- *              `summed`, which the device waits for. No host thread stands between the two tiers.
- * What a pass will hand over, and in which order, is told before it begins (td_bridge_begin_pass): ticket n of a pass is port order[n].
- * Tickets run in that order: on one expert thread (async), or inside collect on the stream's own thread when the device and the experts
- * share the pool (inline; host calls only). A pass takes its rows as one, or as two halves whose layers alternate on the stream, so that the
- * device has one half's attention to do while the CPU works on the other's experts:
- *   one:  submit 0, collect 0, submit 1, collect 1, ...         two:  submit A0, submit B0, collect A0, submit A1, collect B0, ...
- * Tickets are collected in the order of their submits, and at most TD_BRIDGE_OPEN_MAX are open. A slot is (parity of the MoE layer
- * in its pass, half): the halves share a parity's buffers, each at its step's first_row. A slot's buffers are free again when
- * the *next* layer of the same half has been collected, because that is when its deferred sum is taken. The last ticket of a half is waited
- * for to its end. What the two sides count in a pass, from 0 at its begin:
- *   n_filled   tickets whose slot is filled (host calls)      raised by the stream, awaited by the expert thread
- *   progress   2n + 1: ticket n has its immediate sum; 2n + 2: it is done      raised by the expert thread, awaited by the stream
- * td_bridge_end_pass, after the stream was synchronised, closes the pass: a ticket that was not filled by then never will be.
- * ticket_protocol.pml is the same as a model whose every interleaving CTest visits (test_ticket_protocol): its inlines and processes carry
- * the names of the functions here and in core/signal_word.c. Who changes the order of two statements in submit_call, collect_call,
+ * DESIGN. Both directions are operations on the device stream, so every hand-over is a happens-before edge there, and a
+ * capture of the stream replays them: enqueue_submit   copies x, ids and weights to the host (where memory is not shared)
+ * and says that the slot is filled; the stream goes on at once, so the shared experts overlap the routed ones;
+ *   enqueue_collect  waits until the ticket's immediate sum and the previous layer's deferred one are there, then copies
+ * both to the device. "Says" and "waits" have two forms (td_handover), chosen when the bridge is opened: host call  a
+ * function of ours, called in stream order: submit_call counts the ticket, collect_call waits for the expert thread's count;
+ *   doorbell   two bells of the port in pinned memory: the device rings `filled`, which the expert thread polls; the expert
+ * thread rings `summed`, which the device waits for. No host thread stands between the two tiers. What a pass will hand
+ * over, and in which order, is told before it begins (td_bridge_begin_pass): ticket n of a pass is port order[n]. Tickets
+ * run in that order: on one expert thread (async), or inside collect on the stream's own thread when the device and the
+ * experts share the pool (inline; host calls only). A pass takes its rows as one, or as two halves whose layers alternate on
+ * the stream, so that the device has one half's attention to do while the CPU works on the other's experts: one:  submit 0,
+ * collect 0, submit 1, collect 1, ...         two:  submit A0, submit B0, collect A0, submit A1, collect B0, ... Tickets are
+ * collected in the order of their submits, and at most TD_BRIDGE_OPEN_MAX are open. A slot is (parity of the MoE layer in
+ * its pass, half): the halves share a parity's buffers, each at its step's first_row. A slot's buffers are free again when
+ * the *next* layer of the same half has been collected, because that is when its deferred sum is taken. The last ticket of a
+ * half is waited for to its end. What the two sides count in a pass, from 0 at its begin: n_filled   tickets whose slot is
+ * filled (host calls)      raised by the stream, awaited by the expert thread progress   2n + 1: ticket n has its immediate
+ * sum; 2n + 2: it is done      raised by the expert thread, awaited by the stream td_bridge_end_pass, after the stream was
+ * synchronised, closes the pass: a ticket that was not filled by then never will be. ticket_protocol.pml is the same as a
+ * model whose every interleaving CTest visits (test_ticket_protocol): its inlines and processes carry the names of the
+ * functions here and in core/signal_word.c. Who changes the order of two statements in submit_call, collect_call,
  * run_ticket, expert_main, td_bridge_begin_pass, td_bridge_end_pass or td_bridge_close changes it there first.
  */
 #ifndef TD_BRIDGE_BRIDGE_H
@@ -35,7 +34,7 @@
 #define TD_BRIDGE_PARITIES 2
 #define TD_BRIDGE_OPEN_MAX 2 /* tickets submitted and not collected */
 
-#define TD_HALVES          2
+#define TD_HALVES 2
 
 typedef struct td_bridge      td_bridge;
 typedef struct td_bridge_port td_bridge_port;
@@ -43,14 +42,15 @@ typedef struct td_bridge_port td_bridge_port;
 typedef struct {
     td_npu     *npu;
     td_experts *experts;
-    td_pool    *pool;    /* the experts' pool; async: the expert thread becomes its worker 0 */
-    bool        async;   /* the experts have threads of their own */
+    td_pool    *pool;  /* the experts' pool; async: the expert thread becomes its worker 0 */
+    bool        async; /* the experts have threads of their own */
     uint32_t    hidden, n_experts, top_k, max_tok;
-    uint32_t    max_ports;   /* that td_bridge_port_create makes */
-    td_handover handover;    /* without async it is host calls */
+    uint32_t    max_ports;    /* that td_bridge_port_create makes */
+    td_handover handover;     /* without async it is host calls */
     uint32_t    max_deferred; /* D, less than top_k; 0: no deferral */
     td_dtype    act_dtype;
-    bool        x_int8;      /* the experts' input is quantised on the device, where it is once for all who multiply it with int8 weights */
+    bool x_int8; /* the experts' input is quantised on the device, where it is once for all who multiply it with int8 weights
+                  */
 } td_bridge_config;
 
 /** @param c copied; what it points to is borrowed until close. */
@@ -60,13 +60,14 @@ void                   td_bridge_close(td_bridge *b); /* ports too; nothing may 
 /** What td_bridge_open takes in each of two memories; with one of both, the host's alone. */
 uint64_t td_bridge_bytes(const td_bridge_config *c);
 
-/** The buffers of a parity, all rows; the bridge's. The router and the norm before it write the first three, combine reads the others. */
+/** The buffers of a parity, all rows; the bridge's. The router and the norm before it write the first three, combine reads
+ * the others. */
 typedef struct {
-    void      *x;         /* [max_tok, hidden] act_dtype: the normed input of the experts; NULL with x_int8 */
-    td_rows_i8 x_i8;      /* with x_int8: the same, quantised */
-    uint16_t  *ids;       /* [max_tok, top_k], descending weight */
-    float     *weights;   /* [max_tok, top_k] */
-    void      *y;         /* [max_tok, hidden] act_dtype: sum of the immediate experts, after collect */
+    void      *x;          /* [max_tok, hidden] act_dtype: the normed input of the experts; NULL with x_int8 */
+    td_rows_i8 x_i8;       /* with x_int8: the same, quantised */
+    uint16_t  *ids;        /* [max_tok, top_k], descending weight */
+    float     *weights;    /* [max_tok, top_k] */
+    void      *y;          /* [max_tok, hidden] act_dtype: sum of the immediate experts, after collect */
     void      *y_deferred; /* [max_tok, hidden] act_dtype: sum of the deferred experts, after the *next* layer's collect */
 } td_bridge_buffers;
 
@@ -83,12 +84,13 @@ typedef struct {
     bool     first, last; /* MoE layer of the pass: nothing was deferred before it; it defers nothing */
 } td_bridge_port_desc;
 
-TD_NODISCARD td_status td_bridge_port_create(td_bridge *b, const td_bridge_port_desc *desc, td_bridge_port **out, td_error *err);
+TD_NODISCARD td_status td_bridge_port_create(td_bridge *b, const td_bridge_port_desc *desc, td_bridge_port **out,
+                                             td_error *err);
 
 /**
- * Per token, the top_k - D experts of highest weight are added in their own layer; the others' sum arrives with the collect of the same
- * half's next MoE layer; the last MoE layer defers nothing. (Expert deferral as published for KTransformers, but per token, so that a
- * token's result does not depend on the batch.) Every submit is collected once, in order.
+ * Per token, the top_k - D experts of highest weight are added in their own layer; the others' sum arrives with the collect
+ * of the same half's next MoE layer; the last MoE layer defers nothing. (Expert deferral as published for KTransformers, but
+ * per token, so that a token's result does not depend on the batch.) Every submit is collected once, in order.
  * @param step the half's, of the pass that these operations will be part of. @return TD_EDEVICE when the stream failed.
  */
 TD_NODISCARD td_status td_bridge_enqueue_submit(td_bridge_port *port, td_npu_stream *s, const td_step *step);
@@ -96,7 +98,7 @@ TD_NODISCARD td_status td_bridge_enqueue_collect(td_bridge_port *port, td_npu_st
 
 /** What runs on the stream until td_bridge_end_pass. Borrowed until then; the steps' host counts stay as they are. */
 typedef struct {
-    td_bridge_port *const *order;            /* [n_tickets] in the order of their submits */
+    td_bridge_port *const *order; /* [n_tickets] in the order of their submits */
     uint32_t               n_tickets;
     const td_step         *steps[TD_HALVES]; /* [1] unused by a pass of one */
 } td_bridge_pass;
@@ -105,7 +107,8 @@ typedef struct {
 void td_bridge_begin_pass(td_bridge *b, const td_bridge_pass *pass);
 
 /**
- * End a pass; call after the stream was synchronised. Tickets that a failed pass left uncollected are waited for and dropped.
+ * End a pass; call after the stream was synchronised. Tickets that a failed pass left uncollected are waited for and
+ * dropped.
  * @return the first error that a ticket met in the pass.
  */
 td_status td_bridge_end_pass(td_bridge *b);

@@ -57,7 +57,8 @@ static int parse_options(int argc, char **argv, options *o) {
 
 static td_status find_facts(const options *o, facts *f, td_error *err) {
     TD_TRY(td_topology_read(&f->topology, err));
-    if (f->topology.is_real) TD_TRY(td_node_bandwidth_measure(&f->topology, td_kernels_here()->read, MEASURE_S, &f->bandwidth, err));
+    if (f->topology.is_real)
+        TD_TRY(td_node_bandwidth_measure(&f->topology, td_kernels_here()->read, MEASURE_S, &f->bandwidth, err));
     return td_plan_threads(&f->topology, &f->bandwidth, &o->wishes, &f->plan, err);
 }
 

@@ -9,12 +9,7 @@
 #include "tandem.h"
 
 /* Values of the CBLAS interface. */
-enum {
-    TD_BLAS_ROWS = 101,
-    TD_BLAS_PLAIN = 111,
-    TD_BLAS_TRANS = 112,
-    TD_BLAS_LOWER = 122
-};
+enum { TD_BLAS_ROWS = 101, TD_BLAS_PLAIN = 111, TD_BLAS_TRANS = 112, TD_BLAS_LOWER = 122 };
 
 /** Entry points; every call runs on the thread that makes it, and any number of threads may call at the same time. */
 typedef struct {

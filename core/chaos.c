@@ -32,7 +32,9 @@ static void read_failures(failures *f) {
     f->n = *end == ',' ? strtoull(end + 1, NULL, 10) : 1;
 }
 
-static void tell_calls(void) { fprintf(stderr, "%s: %llu calls\n", g_device.variable, (unsigned long long)atomic_load(&g_device.asked)); }
+static void tell_calls(void) {
+    fprintf(stderr, "%s: %llu calls\n", g_device.variable, (unsigned long long)atomic_load(&g_device.asked));
+}
 
 static void init(void) {
     const char *s = getenv("TD_CHAOS_SEED");
@@ -71,5 +73,9 @@ static bool fails(failures *f) {
     return f->first && n >= f->first && n - f->first < f->n;
 }
 
-bool td_chaos_op_fails(void) { return fails(&g_ops); }
-bool td_chaos_device_fails(void) { return fails(&g_device); }
+bool td_chaos_op_fails(void) {
+    return fails(&g_ops);
+}
+bool td_chaos_device_fails(void) {
+    return fails(&g_device);
+}

@@ -9,7 +9,18 @@
 typedef uint16_t td_bf16; /* upper half of an f32 */
 typedef uint16_t td_f16;  /* IEEE binary16 */
 
-typedef enum { TD_DT_F32, TD_DT_BF16, TD_DT_F16, TD_DT_I8, TD_DT_U8, TD_DT_I32, TD_DT_I64, TD_DT_F8_E4M3, TD_DT_F8_E8M0, TD_DT_COUNT } td_dtype;
+typedef enum {
+    TD_DT_F32,
+    TD_DT_BF16,
+    TD_DT_F16,
+    TD_DT_I8,
+    TD_DT_U8,
+    TD_DT_I32,
+    TD_DT_I64,
+    TD_DT_F8_E4M3,
+    TD_DT_F8_E8M0,
+    TD_DT_COUNT
+} td_dtype;
 
 static inline size_t td_dtype_bytes(td_dtype t) {
     static const uint8_t bytes[TD_DT_COUNT] = {4, 2, 2, 1, 1, 4, 8, 1, 1};
@@ -27,7 +38,8 @@ typedef struct {
     size_t       shape[TD_RANK_MAX]; /* outermost first */
     const void  *data;
     const float *scale; /* I8 weights [n, k]: one f32 per output row [n]; else NULL */
-    /** A matrix [n, k] in a quantised checkpoint's codes (quant/coded_matrix.h); data, dtype and scale are then unused. Only where it says so. */
+    /** A matrix [n, k] in a quantised checkpoint's codes (quant/coded_matrix.h); data, dtype and scale are then unused. Only
+     * where it says so. */
     const struct td_coded_matrix *coded;
 } td_tensor_view;
 

@@ -11,9 +11,9 @@ td_status td_fail(td_error *err, td_status status, const char *fmt, ...) TD_PRIN
 td_status td_fail_within(td_error *err, const char *fmt, ...) TD_PRINTF(2, 3);
 
 /** Return from the caller unless the expression is TD_OK. */
-#define TD_TRY(expr)                                 \
-    do {                                             \
-        td_status td_try_status_ = (expr);           \
+#define TD_TRY(expr)                                        \
+    do {                                                    \
+        td_status td_try_status_ = (expr);                  \
         if (td_try_status_ != TD_OK) return td_try_status_; \
     } while (0)
 

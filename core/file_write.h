@@ -12,9 +12,11 @@
 int td_file_write_at(int fd, const void *data, size_t bytes, uint64_t offset);
 
 /**
- * All of it, past the page cache as far as it fills whole pages of the file, which whoever writes gigabytes wants: a fresh page of that cache can cost more
- * than the disk, and nobody reads them soon. Where the file system cannot, and what does not fill a page: through the cache. One thread at a time for a descriptor.
- * @param bounce  TD_WRITE_BYTES, page-aligned, for data that does not lie in memory as it will in the file; NULL: such data goes through the cache.
+ * All of it, past the page cache as far as it fills whole pages of the file, which whoever writes gigabytes wants: a fresh
+ * page of that cache can cost more than the disk, and nobody reads them soon. Where the file system cannot, and what does
+ * not fill a page: through the cache. One thread at a time for a descriptor.
+ * @param bounce  TD_WRITE_BYTES, page-aligned, for data that does not lie in memory as it will in the file; NULL: such data
+ * goes through the cache.
  * @return 0 or an errno.
  */
 int td_file_write_past_cache(int fd, const void *data, size_t bytes, uint64_t offset, void *bounce);

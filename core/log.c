@@ -10,17 +10,21 @@
 
 #include "core/log_writer.h"
 
-#define MESSAGE_MAX 2048                   /* bytes of a message with its marks; what is longer is cut */
-#define LINE_MAX    (12 * MESSAGE_MAX + 256) /* a byte of a message takes at most 6 in JSON, and a figure is there twice */
-#define NAME_MARK   '\001'
-#define VALUE_MARK  '\002'
-#define END_MARK    '\003'
+#define MESSAGE_MAX 2048                  /* bytes of a message with its marks; what is longer is cut */
+#define LINE_MAX (12 * MESSAGE_MAX + 256) /* a byte of a message takes at most 6 in JSON, and a figure is there twice */
+#define NAME_MARK '\001'
+#define VALUE_MARK '\002'
+#define END_MARK '\003'
 
 static td_log_level  g_level = TD_LOG_INFO;
 static td_log_format g_format = TD_LOG_TEXT;
 
-void td_log_set_level(td_log_level level) { g_level = level; }
-void td_log_set_format(td_log_format format) { g_format = format; }
+void td_log_set_level(td_log_level level) {
+    g_level = level;
+}
+void td_log_set_format(td_log_format format) {
+    g_format = format;
+}
 
 typedef struct {
     char   text[LINE_MAX];
@@ -33,11 +37,17 @@ static void put(line *l, const char *s, size_t n) {
     l->n += n;
 }
 
-static void puts_to(line *l, const char *s) { put(l, s, strlen(s)); }
+static void puts_to(line *l, const char *s) {
+    put(l, s, strlen(s));
+}
 
 /* Length of the well-formed UTF-8 character at s (RFC 3629), 0 for anything else. */
 static size_t utf8_len(const unsigned char *s, size_t n) {
-    size_t   len = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
+    size_t   len = s[0] < 0x80                   ? 1
+                   : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+                   : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
+                   : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
+                                                 : 0;
     uint32_t c = len > 1 ? s[0] & (0x7fu >> len) : s[0];
     if (len > n) return 0;
     for (size_t i = 1; i < len; i++) {

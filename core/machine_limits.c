@@ -41,7 +41,9 @@ static uint64_t number_after(const char *text, const char *key) {
     return at ? strtoull(at + strlen(key), NULL, 10) : 0;
 }
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
 
 /* ---- cgroups ----------------------------------------------------------------------------------- */
 
@@ -51,11 +53,13 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 typedef void (*cgroup_fn)(void *ctx, const char *folder, int version);
 
 /* The cgroup at a path below a mount, and all above it. */
-static void visit_path(const char *root, const char *controller, int version, const char *path, size_t length, cgroup_fn fn, void *ctx) {
+static void visit_path(const char *root, const char *controller, int version, const char *path, size_t length, cgroup_fn fn,
+                       void *ctx) {
     for (;;) {
         char folder[PATH_MAX];
         bool v1 = version == 1;
-        if ((size_t)snprintf(folder, sizeof folder, "%s" V2_MOUNT "%s%s%.*s", root, v1 ? "/" : "", v1 ? controller : "", (int)length, path) < sizeof folder)
+        if ((size_t)snprintf(folder, sizeof folder, "%s" V2_MOUNT "%s%s%.*s", root, v1 ? "/" : "", v1 ? controller : "",
+                             (int)length, path) < sizeof folder)
             fn(ctx, folder, version);
         if (length == 0) return;
         do length--;
@@ -73,8 +77,9 @@ static bool lists(const char *names, size_t length, const char *name) {
 }
 
 /*
- * All cgroups that limit a controller for this process; some of them more than once. The mount is visited whatever the process is told: in a
- * container it may be the container's own cgroup. Lines of the file are number:controllers:path, of version 2 without controllers.
+ * All cgroups that limit a controller for this process; some of them more than once. The mount is visited whatever the
+ * process is told: in a container it may be the container's own cgroup. Lines of the file are number:controllers:path, of
+ * version 2 without controllers.
  */
 static void visit_cgroups(const char *root, const char *controller, cgroup_fn fn, void *ctx) {
     char text[8192];
@@ -83,7 +88,8 @@ static void visit_cgroups(const char *root, const char *controller, cgroup_fn fn
     if (!read_text(root, "proc/self/cgroup", text, sizeof text)) return;
     for (char *line = text, *end; *line; line = end + (*end != 0)) {
         end = line + strcspn(line, "\n");
-        char *names = memchr(line, ':', (size_t)(end - line)), *path = names ? memchr(names + 1, ':', (size_t)(end - names - 1)) : NULL;
+        char *names = memchr(line, ':', (size_t)(end - line)),
+             *path = names ? memchr(names + 1, ':', (size_t)(end - names - 1)) : NULL;
         if (!path) continue;
         int version = path == names + 1 ? 2 : lists(names + 1, (size_t)(path - names - 1), controller) ? 1 : 0;
         if (version) visit_path(root, controller, version, path + 1, (size_t)(end - path - 1), fn, ctx);
@@ -100,8 +106,9 @@ typedef struct {
 static void take_memory(void *ctx, const char *folder, int version) {
     static const struct {
         const char *limit, *used, *cache[2]; /* cache: keys of memory.stat */
-    } FILES[] = {[1] = {"memory.limit_in_bytes", "memory.usage_in_bytes", {"\ntotal_active_file ", "\ntotal_inactive_file "}},
-                 [2] = {"memory.max", "memory.current", {"\nactive_file ", "\ninactive_file "}}};
+    } FILES[] = {
+        [1] = {"memory.limit_in_bytes", "memory.usage_in_bytes", {"\ntotal_active_file ", "\ntotal_inactive_file "}},
+        [2] = {"memory.max", "memory.current", {"\nactive_file ", "\ninactive_file "}}};
     char     stat[8192];
     memory  *m = ctx;
     uint64_t limit = read_number(folder, FILES[version].limit), used = read_number(folder, FILES[version].used), cache = 0;
@@ -116,7 +123,8 @@ static void take_memory(void *ctx, const char *folder, int version) {
 
 td_status td_machine_memory(const char *root, uint64_t *bytes, uint64_t *available_bytes, td_error *err) {
     char text[4096]; /* what is wanted stands in the first lines */
-    if (!read_text(root, "proc/meminfo", text, sizeof text)) return td_fail(err, TD_EIO, "cannot read /proc/meminfo: %s", strerror(errno));
+    if (!read_text(root, "proc/meminfo", text, sizeof text))
+        return td_fail(err, TD_EIO, "cannot read /proc/meminfo: %s", strerror(errno));
     memory m = {number_after(text, "MemTotal:") << 10, number_after(text, "MemAvailable:") << 10};
     if (!m.bytes || !m.available_bytes) return td_fail(err, TD_EIO, "/proc/meminfo does not tell how much memory there is");
     visit_cgroups(root, "memory", take_memory, &m);

@@ -16,7 +16,8 @@
  */
 TD_NODISCARD td_status td_machine_memory(const char *root, uint64_t *bytes, uint64_t *available_bytes, td_error *err);
 
-/** Processor time that may be used, in cores (docker --cpus, a service's CPUQuota): who has used it up is stopped for a while. INFINITY: no limit. */
+/** Processor time that may be used, in cores (docker --cpus, a service's CPUQuota): who has used it up is stopped for a
+ * while. INFINITY: no limit. */
 double td_machine_cpu_time(const char *root);
 
 #endif

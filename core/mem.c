@@ -20,7 +20,7 @@
 #define WORD_BITS (8 * sizeof(unsigned long))
 
 static pthread_once_t g_once = PTHREAD_ONCE_INIT;
-static bool           g_several;                      /* nodes: else there is nothing to choose */
+static bool           g_several;                       /* nodes: else there is nothing to choose */
 static unsigned long  g_spread[NODES_MAX / WORD_BITS]; /* nodes with memory and cores that this process may use */
 
 static void find_nodes(void) {
@@ -51,7 +51,9 @@ static void place(void *p, size_t bytes, uint32_t node) {
     mbind(p, bytes, MPOL_PREFERRED, one, NODES_MAX + 1, 0);
 }
 
-size_t td_page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+size_t td_page_bytes(void) {
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
 
 static size_t         g_huge;
 static pthread_once_t g_huge_once = PTHREAD_ONCE_INIT;

@@ -11,18 +11,18 @@
 #include "core/mem.h"
 #include "core/page_nodes.h"
 
-#define BLOCK_BYTES     ((size_t)1 << 20)
-#define BLOCKS_MIN      32u /* MiB of a buffer: a millisecond of reading at the least */
+#define BLOCK_BYTES ((size_t)1 << 20)
+#define BLOCKS_MIN 32u /* MiB of a buffer: a millisecond of reading at the least */
 #define BLOCKS_PER_CORE 2u
 
 typedef struct {
     const td_topology *t;
     td_read_fn         read;
-    td_pool           *pool;                    /* every core; a subpool for each node with cores */
-    uint32_t           subpool[TD_NODES_MAX];   /* of a node with cores */
-    uint32_t           n_blocks;                /* of a buffer */
-    char              *buffer[TD_NODES_MAX];    /* on each node with memory; NULL: none, or the system put it elsewhere */
-    uint32_t           readers;                 /* subpool whose turn it is */
+    td_pool           *pool;                  /* every core; a subpool for each node with cores */
+    uint32_t           subpool[TD_NODES_MAX]; /* of a node with cores */
+    uint32_t           n_blocks;              /* of a buffer */
+    char              *buffer[TD_NODES_MAX];  /* on each node with memory; NULL: none, or the system put it elsewhere */
+    uint32_t           readers;               /* subpool whose turn it is */
     char              *reading;
 } probe;
 
@@ -63,7 +63,8 @@ static td_status open_pool(probe *p, td_error *err) {
         if (node->n_cores > most) most = node->n_cores;
         p->subpool[i] = n_subpools;
         for (uint32_t c = node->first_core; c < node->first_core + node->n_cores; c++)
-            places[c] = (td_worker_place){.cpu = t->cores[c].cpu, .subpool = n_subpools, .node = node->os_index, .name = "measure"};
+            places[c] =
+                (td_worker_place){.cpu = t->cores[c].cpu, .subpool = n_subpools, .node = node->os_index, .name = "measure"};
         n_subpools += node->n_cores > 0;
     }
     p->n_blocks = BLOCKS_PER_CORE * most > BLOCKS_MIN ? BLOCKS_PER_CORE * most : BLOCKS_MIN;
@@ -72,7 +73,9 @@ static td_status open_pool(probe *p, td_error *err) {
     return st;
 }
 
-static size_t buffer_bytes(const probe *p) { return p->n_blocks * BLOCK_BYTES; }
+static size_t buffer_bytes(const probe *p) {
+    return p->n_blocks * BLOCK_BYTES;
+}
 
 static td_status open_buffer(probe *p, uint32_t node, td_error *err) {
     size_t bytes = buffer_bytes(p), n_known;
@@ -113,7 +116,8 @@ static void measure_round(probe *p, double end_s, td_node_bandwidth *out) {
         for (uint32_t i = 0; i < n; i++) measure_pair(p, i, (i + apart) % n, out);
 }
 
-td_status td_node_bandwidth_measure(const td_topology *t, td_read_fn read, double seconds, td_node_bandwidth *out, td_error *err) {
+td_status td_node_bandwidth_measure(const td_topology *t, td_read_fn read, double seconds, td_node_bandwidth *out,
+                                    td_error *err) {
     memset(out, 0, sizeof *out);
     if (!t->is_real) return td_fail(err, TD_EINVAL, "a machine that is made up cannot be measured");
     probe *p = calloc(1, sizeof *p);

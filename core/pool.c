@@ -14,22 +14,22 @@
 #include "core/mem.h"
 #include "core/thread.h"
 
-/* Long enough to cover the gaps between steps, short enough that an idle server's cores sleep. A pool with workers that have no
-   core to themselves gives the core back at once: somebody else's work may be what they wait for. */
-#define SPIN_US        2000
+/* Long enough to cover the gaps between steps, short enough that an idle server's cores sleep. A pool with workers that have
+   no core to themselves gives the core back at once: somebody else's work may be what they wait for. */
+#define SPIN_US 2000
 #define SPIN_US_SHARED 20
-#define YIELD_EVERY        4096 /* spins of the caller at the end of a run */
+#define YIELD_EVERY 4096 /* spins of the caller at the end of a run */
 #define YIELD_EVERY_SHARED 64
 
 /*
- * How many items of a worker's share are taken, from its front (by itself) and from its back (by others): the run's number, modulo
- * 256, and two counts of 28 bits. A word of another run says that none is, so that nobody has to clear it first.
+ * How many items of a worker's share are taken, from its front (by itself) and from its back (by others): the run's number,
+ * modulo 256, and two counts of 28 bits. A word of another run says that none is, so that nobody has to clear it first.
  * Relaxed: items carry no data by it.
  */
 typedef _Atomic uint64_t taken_word;
 
 #define COUNT_BITS 28
-#define COUNT_MAX  ((1u << COUNT_BITS) - 1)
+#define COUNT_MAX ((1u << COUNT_BITS) - 1)
 
 typedef struct {
     _Alignas(TD_CPU_LINE) taken_word taken;
@@ -49,25 +49,26 @@ typedef struct {
 } team;
 
 struct td_pool {
-    uint32_t n_workers, n_subpools;
-    bool     alone; /* every worker has a core to itself */
-    worker  *workers; /* [n_workers]; 0 is the caller */
-    worker **order;   /* [n_workers] by subpool */
-    team     teams[TD_POOL_SUBPOOLS_MAX];
+    uint32_t         n_workers, n_subpools;
+    bool             alone;   /* every worker has a core to itself */
+    worker          *workers; /* [n_workers]; 0 is the caller */
+    worker         **order;   /* [n_workers] by subpool */
+    team             teams[TD_POOL_SUBPOOLS_MAX];
     _Atomic uint32_t n_held; /* steps under way */
     /* the run; written by the caller before the epoch's release, read by workers after its acquire */
-    td_pool_fn fn;
-    void      *ctx;
-    uint32_t   n_items;
-    bool       each; /* every subpool does all items; else all workers are one team */
-    uint8_t   number;
+    td_pool_fn     fn;
+    void          *ctx;
+    uint32_t       n_items;
+    bool           each; /* every subpool does all items; else all workers are one team */
+    uint8_t        number;
     td_trace_label label;
-    td_signal    epoch; /* +1 a run, and once to stop */
+    td_signal      epoch;                          /* +1 a run, and once to stop */
     _Alignas(TD_CPU_LINE) _Atomic uint32_t n_done; /* workers finished (release; partner: acquire in run) */
-    bool         stop;  /* written before the epoch's last rise */
+    bool stop;                                     /* written before the epoch's last rise */
 };
 
-/* A thread without a core of its own may use all, and not only those of its creator, which may be pinned as another pool's worker 0. */
+/* A thread without a core of its own may use all, and not only those of its creator, which may be pinned as another pool's
+ * worker 0. */
 static void pin(uint32_t cpu) {
     cpu_set_t set;
     if (cpu < CPU_SETSIZE) {
@@ -106,7 +107,8 @@ static void take_items(td_pool *p, const worker *w) {
     const team t = p->each ? p->teams[w->me.subpool] : (team){0, p->n_workers};
     for (uint32_t i = 0; i < t.n; i++) {
         uint32_t rank = (w->rank - t.first + i) % t.n, at;
-        uint32_t begin = (uint32_t)((uint64_t)p->n_items * rank / t.n), end = (uint32_t)((uint64_t)p->n_items * (rank + 1) / t.n);
+        uint32_t begin = (uint32_t)((uint64_t)p->n_items * rank / t.n),
+                 end = (uint32_t)((uint64_t)p->n_items * (rank + 1) / t.n);
         while (take(&p->order[t.first + rank]->taken, p->number, end - begin, i > 0, &at)) {
             td_chaos_delay();
             p->fn(p->ctx, begin + at, &w->me);
@@ -203,15 +205,23 @@ void td_pool_destroy(td_pool *p) {
     free(p);
 }
 
-uint32_t td_pool_workers(const td_pool *p) { return p->n_workers; }
-uint32_t td_pool_subpools(const td_pool *p) { return p->n_subpools; }
+uint32_t td_pool_workers(const td_pool *p) {
+    return p->n_workers;
+}
+uint32_t td_pool_subpools(const td_pool *p) {
+    return p->n_subpools;
+}
 
 td_spin td_pool_spin(const td_pool *p) {
     return p->alone ? (td_spin){.us = SPIN_US, .held = &p->n_held} : (td_spin){.us = SPIN_US_SHARED};
 }
 
-void td_pool_hold(td_pool *p) { atomic_fetch_add_explicit(&p->n_held, 1, memory_order_relaxed); }
-void td_pool_release(td_pool *p) { atomic_fetch_sub_explicit(&p->n_held, 1, memory_order_relaxed); }
+void td_pool_hold(td_pool *p) {
+    atomic_fetch_add_explicit(&p->n_held, 1, memory_order_relaxed);
+}
+void td_pool_release(td_pool *p) {
+    atomic_fetch_sub_explicit(&p->n_held, 1, memory_order_relaxed);
+}
 
 uint32_t td_pool_node(const td_pool *p, uint32_t subpool) {
     for (uint32_t i = 0; i < p->n_workers; i++)
@@ -225,13 +235,17 @@ uint32_t td_pool_home(const td_pool *p) {
     return p->workers[0].place.node;
 }
 
-void td_pool_pin_caller(const td_pool *p) { pin(p->workers[0].place.cpu); }
+void td_pool_pin_caller(const td_pool *p) {
+    pin(p->workers[0].place.cpu);
+}
 
 void td_pool_label(td_pool *p, const td_trace_label *label) {
     if (td_trace_on()) p->label = *label;
 }
 
-static bool all_done(td_pool *p) { return atomic_load_explicit(&p->n_done, memory_order_acquire) == p->n_workers - 1; }
+static bool all_done(td_pool *p) {
+    return atomic_load_explicit(&p->n_done, memory_order_acquire) == p->n_workers - 1;
+}
 
 static void run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items, bool each) {
     assert(n_items <= TD_POOL_ITEMS_MAX);

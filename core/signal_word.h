@@ -12,14 +12,17 @@
 #include "core/cpu.h"
 
 typedef struct {
-    _Alignas(TD_CPU_LINE) _Atomic uint32_t value; /* futex word; seq_cst with n_sleeping: the sleeper sees the value or is seen itself */
+    _Alignas(TD_CPU_LINE) _Atomic uint32_t
+        value; /* futex word; seq_cst with n_sleeping: the sleeper sees the value or is seen itself */
     _Atomic uint32_t n_sleeping;
 } td_signal;
 
 /** value += 1, and wake everybody who waits for a change. */
 void td_signal_add(td_signal *s);
 
-static inline uint32_t td_signal_get(const td_signal *s) { return atomic_load_explicit(&s->value, memory_order_acquire); }
+static inline uint32_t td_signal_get(const td_signal *s) {
+    return atomic_load_explicit(&s->value, memory_order_acquire);
+}
 
 /** How long to spin before sleeping: as long as *held is not 0, and then for `us`. */
 typedef struct {
@@ -30,7 +33,8 @@ typedef struct {
 /** Wait until the value is not `seen`: spin, then sleep. @return the new value. */
 uint32_t td_signal_wait(td_signal *s, uint32_t seen, td_spin spin);
 
-/** Tell the core that this is a spin loop. On aarch64 `yield` does nothing where a core has one thread; `isb` waits about as long as x86's pause. */
+/** Tell the core that this is a spin loop. On aarch64 `yield` does nothing where a core has one thread; `isb` waits about as
+ * long as x86's pause. */
 static inline void td_cpu_relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

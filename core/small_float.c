@@ -105,6 +105,13 @@ int8_t td_e2m1_twice(uint8_t code) {
 
 uint8_t td_f32_to_e2m1(float f) {
     float   v = fabsf(f);
-    uint8_t code = v <= 0.25f ? 0 : v < 0.75f ? 1 : v <= 1.25f ? 2 : v < 1.75f ? 3 : v <= 2.5f ? 4 : v < 3.5f ? 5 : v <= 5.0f ? 6 : 7;
+    uint8_t code = v <= 0.25f   ? 0
+                   : v < 0.75f  ? 1
+                   : v <= 1.25f ? 2
+                   : v < 1.75f  ? 3
+                   : v <= 2.5f  ? 4
+                   : v < 3.5f   ? 5
+                   : v <= 5.0f  ? 6
+                                : 7;
     return (uint8_t)(code | (signbit(f) ? 8 : 0));
 }

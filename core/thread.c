@@ -60,7 +60,9 @@ static pthread_once_t g_once = PTHREAD_ONCE_INIT;
 static bool           g_known;
 static cpu_set_t      g_cpus;
 
-static void read_cpus(void) { g_known = pthread_getaffinity_np(pthread_self(), sizeof g_cpus, &g_cpus) == 0; }
+static void read_cpus(void) {
+    g_known = pthread_getaffinity_np(pthread_self(), sizeof g_cpus, &g_cpus) == 0;
+}
 
 bool td_thread_cpus(cpu_set_t *out) {
     pthread_once(&g_once, read_cpus);

@@ -15,7 +15,8 @@
 TD_NODISCARD td_status td_thread_start(pthread_t *out, const char *name, void *(*run)(void *), void *arg, td_error *err);
 
 /**
- * The cpus that the thread of the first call could use then (taskset): later ones may be pinned, and what they start inherits that.
+ * The cpus that the thread of the first call could use then (taskset): later ones may be pinned, and what they start
+ * inherits that.
  * @return false: the system does not tell.
  */
 bool td_thread_cpus(cpu_set_t *out);

@@ -9,7 +9,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-#define AS_FAST    0.9 /* of the best: what a short measurement cannot tell apart */
+#define AS_FAST 0.9 /* of the best: what a short measurement cannot tell apart */
 #define LINE_BYTES 1024
 
 typedef struct {
@@ -41,7 +41,8 @@ static int by_index(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Keep `want` of the homes: one after the other the fastest, and of those about as fast the one closest to the ones chosen before. */
+/* Keep `want` of the homes: one after the other the fastest, and of those about as fast the one closest to the ones chosen
+ * before. */
 static void choose_homes(planner *p, uint32_t want) {
     for (uint32_t n = 0; n < want; n++) {
         double   fastest = 0, best_near = -1;
@@ -50,7 +51,8 @@ static void choose_homes(planner *p, uint32_t want) {
             if (local_score(p, p->homes[i]) > fastest) fastest = local_score(p, p->homes[i]);
         for (uint32_t i = n; i < p->n_homes; i++) {
             double near = 0;
-            for (uint32_t k = 0; k < n; k++) near += p->b->read[p->homes[i]][p->homes[k]] + p->b->read[p->homes[k]][p->homes[i]];
+            for (uint32_t k = 0; k < n; k++)
+                near += p->b->read[p->homes[i]][p->homes[k]] + p->b->read[p->homes[k]][p->homes[i]];
             if (local_score(p, p->homes[i]) < AS_FAST * fastest || near <= best_near / AS_FAST) continue;
             best_near = near;
             best = i;
@@ -75,7 +77,8 @@ static bool next_node(const planner *p, uint32_t home, uint32_t *node) {
     return best >= 0;
 }
 
-/* Where the memory of threads on a node should lie: there, or, where it has none, on the node with cores that it reads fastest. */
+/* Where the memory of threads on a node should lie: there, or, where it has none, on the node with cores that it reads
+ * fastest. */
 static uint32_t memory_node(const planner *p, uint32_t node) {
     double   best = -1;
     uint32_t at = node;
@@ -108,7 +111,8 @@ static void place_experts(planner *p, td_thread_plan *plan) {
         n_local[s] = 0;
         for (uint32_t i = first; i < first + want; i++) {
             bool local = p->n_free[plan->home[s]] > 0;
-            plan->experts[i] = (td_worker_place){.cpu = local ? take_core(p, plan->home[s]) : TD_CPU_ANY, .subpool = s, .name = "experts"};
+            plan->experts[i] =
+                (td_worker_place){.cpu = local ? take_core(p, plan->home[s]) : TD_CPU_ANY, .subpool = s, .name = "experts"};
             n_local[s] += local;
         }
         first += want;
@@ -137,7 +141,8 @@ static void place_device(planner *p, td_thread_plan *plan) {
         for (uint32_t i = 1; i < p->t->n_nodes; i++)
             if (p->n_free[i] > p->n_free[node]) node = i;
         if (p->n_free[node] == 0) break;
-        for (; n < plan->n_npu && p->n_free[node]; n++) plan->npu[n] = (td_worker_place){.cpu = take_core(p, node), .name = "device"};
+        for (; n < plan->n_npu && p->n_free[node]; n++)
+            plan->npu[n] = (td_worker_place){.cpu = take_core(p, node), .name = "device"};
         memory = n_nodes++ == 0 ? memory_node(p, node) : TD_NODE_SPREAD;
     }
     plan->n_unpinned += plan->n_npu - n;
@@ -151,7 +156,8 @@ static uint32_t cores_with_time(const td_topology *t) {
     return time < t->n_cores ? (uint32_t)fmax(time, 1) : t->n_cores;
 }
 
-td_status td_plan_threads(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w, td_thread_plan *plan, td_error *err) {
+td_status td_plan_threads(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w, td_thread_plan *plan,
+                          td_error *err) {
     memset(plan, 0, sizeof *plan);
     planner p = {.t = t, .b = b};
     for (uint32_t i = 0; i < t->n_nodes; i++) p.n_free[i] = t->nodes[i].n_cores;
@@ -165,7 +171,8 @@ td_status td_plan_threads(const td_topology *t, const td_node_bandwidth *b, cons
     if (plan->n_subpools > TD_POOL_SUBPOOLS_MAX)
         return td_fail(err, TD_EINVAL, "subpool-count %u is more than %d", plan->n_subpools, TD_POOL_SUBPOOLS_MAX);
     if (plan->n_experts < plan->n_subpools)
-        return td_fail(err, TD_EINVAL, "cpuinfer %u is less than subpool-count %u: every subpool needs a thread", plan->n_experts, plan->n_subpools);
+        return td_fail(err, TD_EINVAL, "cpuinfer %u is less than subpool-count %u: every subpool needs a thread",
+                       plan->n_experts, plan->n_subpools);
     if (plan->n_subpools < p.n_homes) choose_homes(&p, plan->n_subpools);
     place_experts(&p, plan);
     place_device(&p, plan);
@@ -189,7 +196,8 @@ static void log_bandwidth(const td_topology *t, const td_node_bandwidth *b) {
         size_t at = 0;
         for (uint32_t j = 0; j < t->n_nodes && at < sizeof text; j++)
             if (b->read[i][j] > 0)
-                at += (size_t)snprintf(text + at, sizeof text - at, "%s%.1f from node %u", at ? ", " : "", b->read[i][j] * 1e-9, t->nodes[j].os_index);
+                at += (size_t)snprintf(text + at, sizeof text - at, "%s%.1f from node %u", at ? ", " : "",
+                                       b->read[i][j] * 1e-9, t->nodes[j].os_index);
         if (at) td_info("the %u cores of node %u read, in GB/s: %s", t->nodes[i].n_cores, t->nodes[i].os_index, text);
     }
 }
@@ -199,8 +207,8 @@ typedef struct {
     td_node_bandwidth bandwidth;
 } known;
 
-td_status td_topology_plan(td_read_fn read, uint32_t cpuinfer, uint32_t subpool_count, uint32_t npu_threads, td_thread_plan *plan, td_machine *machine,
-                           td_error *err) {
+td_status td_topology_plan(td_read_fn read, uint32_t cpuinfer, uint32_t subpool_count, uint32_t npu_threads,
+                           td_thread_plan *plan, td_machine *machine, td_error *err) {
     *machine = (td_machine){0};
     known *k = calloc(1, sizeof *k);
     if (!k) return td_fail(err, TD_ENOMEM, "out of memory for the machine's topology");
@@ -212,11 +220,13 @@ td_status td_topology_plan(td_read_fn read, uint32_t cpuinfer, uint32_t subpool_
     td_thread_wishes w = {.cpuinfer = cpuinfer, .subpool_count = subpool_count, .npu_threads = npu_threads};
     if (st == TD_OK) st = td_plan_threads(&k->topology, &k->bandwidth, &w, plan, err);
     if (st == TD_OK && plan->n_unpinned)
-        td_warn("%u expert and %u device threads on %u cores: the surplus is not pinned, expect less speed", plan->n_experts, plan->n_npu,
-                k->topology.n_cores);
+        td_warn("%u expert and %u device threads on %u cores: the surplus is not pinned, expect less speed", plan->n_experts,
+                plan->n_npu, k->topology.n_cores);
     if (st == TD_OK && plan->n_experts + plan->n_npu > ceil(k->topology.machine.cpu_time))
-        td_warn("the cgroup leaves %u threads the time of %.1f cores: they will be stopped again and again; give --cpuinfer and --npu-threads that are %.0f together, or less",
-                plan->n_experts + plan->n_npu, k->topology.machine.cpu_time, ceil(k->topology.machine.cpu_time));
+        td_warn(
+            "the cgroup leaves %u threads the time of %.1f cores: they will be stopped again and again; give --cpuinfer and "
+            "--npu-threads that are %.0f together, or less",
+            plan->n_experts + plan->n_npu, k->topology.machine.cpu_time, ceil(k->topology.machine.cpu_time));
     if (st == TD_OK && !k->topology.is_real) {
         td_warn("the machine is made up (HWLOC_SYNTHETIC or HWLOC_XMLFILE): no thread is pinned, expect less speed");
         forget_places(plan->experts, plan->n_experts);

@@ -1,6 +1,6 @@
 /*
- * What a tier has done, and what it is doing: counted where the work is known (host_stream, expert_ffn), read by the metrics and
- * by the watchdog. One writer at a time; any reader. All atomics are relaxed: a reader only shows them.
+ * What a tier has done, and what it is doing: counted where the work is known (host_stream, expert_ffn), read by the metrics
+ * and by the watchdog. One writer at a time; any reader. All atomics are relaxed: a reader only shows them.
  */
 #ifndef TD_CORE_TIER_METER_H
 #define TD_CORE_TIER_METER_H

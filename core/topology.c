@@ -21,7 +21,8 @@ static void restrict_to_affinity(hwloc_topology_t topo) {
     if (!hwloc_topology_is_thissystem(topo) || !td_thread_cpus(&cpus) || !(set = hwloc_bitmap_alloc())) return;
     for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &cpus)) hwloc_bitmap_set(set, cpu);
-    if (hwloc_topology_restrict(topo, set, 0)) td_warn("the affinity of this process is left out of account: %s", strerror(errno));
+    if (hwloc_topology_restrict(topo, set, 0))
+        td_warn("the affinity of this process is left out of account: %s", strerror(errno));
     hwloc_bitmap_free(set);
 }
 
@@ -29,7 +30,8 @@ static void restrict_to_affinity(hwloc_topology_t topo) {
 static void warn_of_unread_variables(void) {
     static const char *const NAMES[] = {"HWLOC_SYNTHETIC", "HWLOC_XMLFILE"};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
-        if (getenv(NAMES[i]) && !getenv("HWLOC_THISSYSTEM")) td_warn("hwloc could not read what %s describes; this machine counts", NAMES[i]);
+        if (getenv(NAMES[i]) && !getenv("HWLOC_THISSYSTEM"))
+            td_warn("hwloc could not read what %s describes; this machine counts", NAMES[i]);
 }
 
 static td_status load(hwloc_topology_t *out, td_error *err) {
@@ -49,11 +51,13 @@ static td_status load(hwloc_topology_t *out, td_error *err) {
 static void read_machine(hwloc_topology_t topo, td_machine *m) {
     m->n_cpus = (uint32_t)hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_PU);
     m->n_l3 = (uint32_t)hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_L3CACHE);
-    for (hwloc_obj_t l3 = NULL; (l3 = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_L3CACHE, l3));) m->l3_bytes += l3->attr->cache.size;
+    for (hwloc_obj_t l3 = NULL; (l3 = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_L3CACHE, l3));)
+        m->l3_bytes += l3->attr->cache.size;
     const char *cpu = hwloc_obj_get_info_by_name(hwloc_get_root_obj(topo), "CPUModel");
     hwloc_obj_t package = cpu ? NULL : hwloc_get_obj_by_type(topo, HWLOC_OBJ_PACKAGE, 0);
     if (package) cpu = hwloc_obj_get_info_by_name(package, "CPUModel");
-    if (!hwloc_topology_is_thissystem(topo) || !td_cpu_name(m->cpu, sizeof m->cpu)) snprintf(m->cpu, sizeof m->cpu, "%s", cpu ? cpu : "");
+    if (!hwloc_topology_is_thissystem(topo) || !td_cpu_name(m->cpu, sizeof m->cpu))
+        snprintf(m->cpu, sizeof m->cpu, "%s", cpu ? cpu : "");
 }
 
 static int by_os_index(const void *pa, const void *pb) {
@@ -67,7 +71,8 @@ static void read_nodes(hwloc_topology_t topo, td_topology *t) {
     qsort(t->nodes, t->n_nodes, sizeof *t->nodes, by_os_index);
 }
 
-/* The node closest to a core: memory without cores (HBM, CXL) may claim the cores of a whole package, so the smallest one counts. */
+/* The node closest to a core: memory without cores (HBM, CXL) may claim the cores of a whole package, so the smallest one
+ * counts. */
 static uint32_t node_of(hwloc_topology_t topo, const td_topology *t, hwloc_obj_t core) {
     hwloc_obj_t best = NULL;
     for (hwloc_obj_t o = NULL; (o = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_NUMANODE, o));) {
@@ -84,8 +89,10 @@ static uint32_t node_of(hwloc_topology_t topo, const td_topology *t, hwloc_obj_t
 static hwloc_obj_t cluster_of(hwloc_obj_t core) {
     hwloc_obj_t best = core;
     for (hwloc_obj_t o = core->parent; o && o->memory_arity == 0; o = o->parent) {
-        if (o->type == HWLOC_OBJ_GROUP || o->type == HWLOC_OBJ_L2CACHE) best = o;
-        else if (o->type != HWLOC_OBJ_L1CACHE) break;
+        if (o->type == HWLOC_OBJ_GROUP || o->type == HWLOC_OBJ_L2CACHE)
+            best = o;
+        else if (o->type != HWLOC_OBJ_L1CACHE)
+            break;
     }
     return best;
 }
@@ -94,8 +101,8 @@ static hwloc_obj_t cluster_of(hwloc_obj_t core) {
 
 typedef struct {
     td_core  core;
-    uint32_t rank;    /* how many cores of its cluster come before it */
-    uint32_t nth;     /* how many clusters of its L3 (and node) come before its cluster */
+    uint32_t rank; /* how many cores of its cluster come before it */
+    uint32_t nth;  /* how many clusters of its L3 (and node) come before its cluster */
 } ranked_core;
 
 static int by_turn(const void *pa, const void *pb) {
@@ -106,7 +113,9 @@ static int by_turn(const void *pa, const void *pb) {
     return a->core.l3 < b->core.l3 ? -1 : a->core.l3 > b->core.l3;
 }
 
-static bool same_l3(const td_core *a, const td_core *b) { return a->node == b->node && a->l3 == b->l3; }
+static bool same_l3(const td_core *a, const td_core *b) {
+    return a->node == b->node && a->l3 == b->l3;
+}
 
 static td_status read_cores(hwloc_topology_t topo, td_topology *t, td_error *err) {
     ranked_core *list = calloc(TD_POOL_WORKERS_MAX, sizeof *list);
@@ -114,7 +123,9 @@ static td_status read_cores(hwloc_topology_t topo, td_topology *t, td_error *err
     uint32_t n = 0;
     for (hwloc_obj_t o = NULL; n < TD_POOL_WORKERS_MAX && (o = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_CORE, o)); n++) {
         hwloc_obj_t l3 = hwloc_get_ancestor_obj_by_type(topo, HWLOC_OBJ_L3CACHE, o), cluster = cluster_of(o);
-        ranked_core r = {.core = {.cpu = (uint32_t)hwloc_bitmap_first(o->cpuset), .node = node_of(topo, t, o), .l3 = l3 ? l3->logical_index : 0,
+        ranked_core r = {.core = {.cpu = (uint32_t)hwloc_bitmap_first(o->cpuset),
+                                  .node = node_of(topo, t, o),
+                                  .l3 = l3 ? l3->logical_index : 0,
                                   .cluster = (uint32_t)hwloc_bitmap_first(cluster->cpuset)}};
         for (uint32_t i = 0; i < n; i++) {
             if (!same_l3(&list[i].core, &r.core)) continue;

@@ -12,15 +12,15 @@
 #include "core/error.h"
 #include "core/log.h"
 
-#define BUFFER_BYTES    65536
+#define BUFFER_BYTES 65536
 #define EVENT_BYTES_MAX 512 /* two keys and a name of TEXT_MAX, five numbers of 20 digits, and what is between them */
-#define TEXT_MAX        64  /* longer names are cut */
+#define TEXT_MAX 64         /* longer names are cut */
 
 #define FILE_END "\n]\n"
 
 typedef struct buffer {
-    struct buffer  *next; /* guarded by list_lock */
-    pthread_mutex_t lock; /* guards what follows; taken before file_lock */
+    struct buffer  *next;    /* guarded by list_lock */
+    pthread_mutex_t lock;    /* guards what follows; taken before file_lock */
     uint32_t        session; /* whose events it holds */
     uint32_t        tid;
     size_t          used;
@@ -177,7 +177,9 @@ static void let_go(void *arg) {
     free(b);
 }
 
-static void make_key(void) { has_key = pthread_key_create(&key, let_go) == 0; }
+static void make_key(void) {
+    has_key = pthread_key_create(&key, let_go) == 0;
+}
 
 /* This thread's buffer; NULL: there is no memory for one, and tracing ends. */
 static buffer *my_buffer(void) {

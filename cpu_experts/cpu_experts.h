@@ -1,12 +1,12 @@
 /*
  * The CPU tier: every routed expert of every MoE layer, and their FFN.
  *
- * DESIGN. The store holds each layer as shards, one per subpool (NUMA node): shard s has a contiguous part of the gate and up
- * rows (intermediate dimension) and a contiguous part of the down rows (hidden dimension) of every expert, so every node works
- * on every expert and no weight is kept twice. The FFN is two sharded phases with the quantised intermediate between them:
- *   gate+up rows -> silu(g) * u -> int8 per (token, expert) row | all shards meet | down rows -> weighted sum over experts.
- * Each output element is computed whole by one shard: nothing is reduced across shards, threads or batch, so results are
- * identical for every thread count, subpool count and batch.
+ * DESIGN. The store holds each layer as shards, one per subpool (NUMA node): shard s has a contiguous part of the gate and
+ * up rows (intermediate dimension) and a contiguous part of the down rows (hidden dimension) of every expert, so every node
+ * works on every expert and no weight is kept twice. The FFN is two sharded phases with the quantised intermediate between
+ * them: gate+up rows -> silu(g) * u -> int8 per (token, expert) row | all shards meet | down rows -> weighted sum over
+ * experts. Each output element is computed whole by one shard: nothing is reduced across shards, threads or batch, so
+ * results are identical for every thread count, subpool count and batch.
  */
 #ifndef TD_CPU_EXPERTS_CPU_EXPERTS_H
 #define TD_CPU_EXPERTS_CPU_EXPERTS_H
@@ -20,22 +20,28 @@
 typedef struct td_experts td_experts;
 
 typedef enum {
-    TD_EXPERT_INT4C = TD_PRODUCT_INT4C, /* int4 in [-8, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
-    TD_EXPERT_BF16 = TD_PRODUCT_BF16, /* bf16 weights, f32 arithmetic: the reference */
+    TD_EXPERT_INT4C = TD_PRODUCT_INT4C, /* int4 in [-8, 7], one f32 scale per output row; activations int8 per token; one
+                                           multiply at the end */
+    TD_EXPERT_BF16 = TD_PRODUCT_BF16,   /* bf16 weights, f32 arithmetic: the reference */
     TD_EXPERT_INT8C = TD_PRODUCT_INT8C, /* int8 in [-127, 127], the rest as int4c */
-    TD_EXPERT_INT4G = TD_PRODUCT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within a group, f32 over groups */
-    TD_EXPERT_FP4G = TD_PRODUCT_FP4G, /* weight = e2m1 code * scale of its group along k * factor of its row; arithmetic as int4g */
+    TD_EXPERT_INT4G = TD_PRODUCT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within
+                                           a group, f32 over groups */
+    TD_EXPERT_FP4G =
+        TD_PRODUCT_FP4G, /* weight = e2m1 code * scale of its group along k * factor of its row; arithmetic as int4g */
 } td_expert_format;
 #define TD_EXPERT_FORMATS 5
 _Static_assert(TD_EXPERT_FORMATS == TD_PRODUCTS, "a format of experts is a product of the kernels");
 
-static inline bool td_expert_has_groups(td_expert_format f) { return f == TD_EXPERT_INT4G || f == TD_EXPERT_FP4G; }
+static inline bool td_expert_has_groups(td_expert_format f) {
+    return f == TD_EXPERT_INT4G || f == TD_EXPERT_FP4G;
+}
 
 typedef td_gemm_groups td_expert_groups; /* of int4g and fp4g */
 
 /** What people choose by name. */
 typedef struct {
-    const char      *name; /* "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128": groups symmetric with bf16 scales; "mxfp4", "nvfp4" */
+    const char *name; /* "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128": groups symmetric with bf16 scales;
+                         "mxfp4", "nvfp4" */
     td_expert_format format;
     td_expert_groups groups;
 } td_expert_numbers;
@@ -50,9 +56,9 @@ const char *td_expert_format_name(td_expert_format format, const td_expert_group
 const td_expert_numbers *td_expert_numbers_at(size_t i);
 
 /**
- * Whether a format holds a coded matrix with not one bit changed. Formats per row want int4 or int8 with zeros of half the range; int4g wants int4 in
- * groups of its size, or with one scale for a row, and scales of its type; fp4g e2m1 with its groups and scales. Columns in another order than their
- * groups' and other codes fit none.
+ * Whether a format holds a coded matrix with not one bit changed. Formats per row want int4 or int8 with zeros of half the
+ * range; int4g wants int4 in groups of its size, or with one scale for a row, and scales of its type; fp4g e2m1 with its
+ * groups and scales. Columns in another order than their groups' and other codes fit none.
  */
 /** Whether the format multiplies activations quantised to int8 per row. */
 bool td_expert_takes_int8(td_expert_format format);
@@ -62,15 +68,15 @@ bool td_expert_format_carries(td_expert_format format, const td_expert_groups *g
 bool td_expert_exact_numbers(const struct td_coded_matrix *m, td_expert_numbers *out);
 
 typedef struct {
-    uint32_t         n_layers;  /* MoE layers, the MTP layer included */
+    uint32_t         n_layers;    /* MoE layers, the MTP layer included */
     uint32_t         first_layer; /* of the model's MoE layers: files say which one they hold */
     uint32_t         n_experts, hidden, inter, top_k;
     td_expert_format format;
-    td_expert_groups groups;    /* of int4g and fp4g; else unused */
-    td_dtype         act_dtype; /* of x and y */
-    uint32_t         max_tok;   /* largest n_tok of a call */
+    td_expert_groups groups;       /* of int4g and fp4g; else unused */
+    td_dtype         act_dtype;    /* of x and y */
+    uint32_t         max_tok;      /* largest n_tok of a call */
     uint32_t         max_deferred; /* largest number of deferred experts per token */
-    bool             copy_files;   /* packed files are read into memory; else they are mapped where no shard is bound to a node */
+    bool copy_files; /* packed files are read into memory; else they are mapped where no shard is bound to a node */
 } td_experts_config;
 
 /** Weights of one expert as the checkpoint has them: BF16, F16 or F32 views, or coded ones. */
@@ -79,7 +85,11 @@ typedef struct {
     td_tensor_view down;     /* [hidden, inter] */
 } td_expert_weights;
 
-typedef enum { TD_EXPERT_GATE, TD_EXPERT_UP, TD_EXPERT_DOWN } td_expert_matrix; /* gate and up [inter, hidden], down [hidden, inter] */
+typedef enum {
+    TD_EXPERT_GATE,
+    TD_EXPERT_UP,
+    TD_EXPERT_DOWN
+} td_expert_matrix; /* gate and up [inter, hidden], down [hidden, inter] */
 #define TD_EXPERT_MATRICES 3
 
 static inline const td_tensor_view *td_expert_view(const td_expert_weights *e, td_expert_matrix m) {
@@ -87,11 +97,12 @@ static inline const td_tensor_view *td_expert_view(const td_expert_weights *e, t
 }
 
 /**
- * Memory that a store of this shape takes with a pool of so many subpools and workers: weights, and scratch for max_tok and for each worker.
+ * Memory that a store of this shape takes with a pool of so many subpools and workers: weights, and scratch for max_tok and
+ * for each worker.
  * @return TD_EINVAL, TD_ENOTSUP as create: for shapes outside the limits.
  */
-TD_NODISCARD td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes, uint64_t *scratch_bytes,
-                                       td_error *err);
+TD_NODISCARD td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers,
+                                       uint64_t *weight_bytes, uint64_t *scratch_bytes, td_error *err);
 
 /** @param pool borrowed until destroy; its subpools are the shards. No layer has weights yet. */
 TD_NODISCARD td_status td_experts_create(const td_experts_config *c, td_pool *pool, td_experts **out, td_error *err);
@@ -100,8 +111,8 @@ void                   td_experts_destroy(td_experts *x);
 const char *td_experts_kernel_name(const td_experts *x); /* "int4c_avx512vnni_…" */
 
 /**
- * Pack one layer: matrices that the format carries (td_expert_format_carries) code by code, others quantised to nearest (int4g with zeros of 8, fp4g as
- * quant/weight_quant.h says).
+ * Pack one layer: matrices that the format carries (td_expert_format_carries) code by code, others quantised to nearest
+ * (int4g with zeros of 8, fp4g as quant/weight_quant.h says).
  * @param experts [n_experts] views, only read during the call. Uses the pool.
  * @return TD_EFORMAT for weights or scales that are no finite numbers.
  */
@@ -109,7 +120,8 @@ TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, cons
 
 /** How a worker gets at a matrix that may be on disk still. */
 typedef struct {
-    /* The bytes at `at`: there, or a copy in buffer, which is aligned to TD_FILE_BLOCK and has room for TD_EXPERT_FETCH_SLACK more. Thread-safe. */
+    /* The bytes at `at`: there, or a copy in buffer, which is aligned to TD_FILE_BLOCK and has room for
+     * TD_EXPERT_FETCH_SLACK more. Thread-safe. */
     const void *(*fetch)(const void *ctx, const void *at, size_t bytes, void *buffer);
     /* They are not needed any more. Thread-safe. */
     void (*release)(const void *ctx, const void *at, size_t bytes);
@@ -118,8 +130,10 @@ typedef struct {
 
 #define TD_EXPERT_FETCH_SLACK (2 * TD_FILE_BLOCK)
 
-/** The same from views that lie in files: each worker fetches a matrix before it packs it, so that reading and packing overlap. fetch NULL: as above. */
-TD_NODISCARD td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_weights *experts, const td_expert_fetch *fetch, td_error *err);
+/** The same from views that lie in files: each worker fetches a matrix before it packs it, so that reading and packing
+ * overlap. fetch NULL: as above. */
+TD_NODISCARD td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_weights *experts,
+                                             const td_expert_fetch *fetch, td_error *err);
 
 /** Where matrices come from that are computed, one at a time. */
 typedef struct {
@@ -127,7 +141,8 @@ typedef struct {
     const void *ctx;
 } td_expert_maker;
 
-/** The same, rounded to nearest, from matrices that are made when a worker comes to pack them: it holds one at a time. @return also what make returns. */
+/** The same, rounded to nearest, from matrices that are made when a worker comes to pack them: it holds one at a time.
+ * @return also what make returns. */
 TD_NODISCARD td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_maker *maker, td_error *err);
 
 /** Rounded weights of one expert, by td_expert_matrix: weight = code * scale. */
@@ -136,7 +151,8 @@ typedef struct {
     const float  *scale[3]; /* [n], or of int4g [n, ceil(k / groups.size)], numbers that its scale_dtype holds */
 } td_expert_codes;
 
-/** Pack one layer of weights that were rounded elsewhere, to int4c, int8c or int4g. @param experts [n_experts], only read during the call. Uses the pool. */
+/** Pack one layer of weights that were rounded elsewhere, to int4c, int8c or int4g. @param experts [n_experts], only read
+ * during the call. Uses the pool. */
 TD_NODISCARD td_status td_experts_load_codes(td_experts *x, uint32_t layer, const td_expert_codes *experts, td_error *err);
 
 /** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */
@@ -147,41 +163,47 @@ TD_NODISCARD td_status td_experts_fill_layer(td_experts *x, uint32_t layer, uint
  * @param values [n, k] f32 of rows row .. row + n - 1 of a matrix [rows, k]: what the kernels multiply with.
  * @return TD_ENOMEM.
  */
-TD_NODISCARD td_status td_experts_get_values(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n,
-                                             float *values, td_error *err);
+TD_NODISCARD td_status td_experts_get_values(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m,
+                                             size_t row, size_t n, float *values, td_error *err);
 
 /**
- * The same as stored, of integers: weight = code * scale. int4c, int8c: scale [n]; int4g: less the zeros, scale [n, ceil(k / size)].
+ * The same as stored, of integers: weight = code * scale. int4c, int8c: scale [n]; int4g: less the zeros, scale [n, ceil(k /
+ * size)].
  * @param codes [n, k].
  * @return TD_ENOTSUP for other formats, TD_ENOMEM.
  */
-TD_NODISCARD td_status td_experts_get_codes(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n,
-                                            int8_t *codes, float *scale, td_error *err);
+TD_NODISCARD td_status td_experts_get_codes(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m,
+                                            size_t row, size_t n, int8_t *codes, float *scale, td_error *err);
 
 /**
- * Packed files, one per layer ("experts-00003.tdx"): a header page (magic, version, kernel, shapes, shards, source hash, checksum), then each
- * shard page-aligned exactly as the kernels read it. save writes to a temporary name, syncs and renames; it leaves the pool alone, so that another store can be
- * packed meanwhile.
+ * Packed files, one per layer ("experts-00003.tdx"): a header page (magic, version, kernel, shapes, shards, source hash,
+ * checksum), then each shard page-aligned exactly as the kernels read it. save writes to a temporary name, syncs and
+ * renames; it leaves the pool alone, so that another store can be packed meanwhile.
  * @param source_hash identifies the checkpoint; checked on load unless 0.
- * load takes the file as it is when kernel and shard count match, else repacks it in memory and writes the repacked file next to it
- * where the folder is writable. As it is: mapped in place, or, with copy_files or shards on NUMA nodes, read into the shards' memory. Every byte is
- * read and compared with the checksum before the layer can be used. A mapped file must not change until the store is destroyed.
+ * load takes the file as it is when kernel and shard count match, else repacks it in memory and writes the repacked file
+ * next to it where the folder is writable. As it is: mapped in place, or, with copy_files or shards on NUMA nodes, read into
+ * the shards' memory. Every byte is read and compared with the checksum before the layer can be used. A mapped file must not
+ * change until the store is destroyed.
  * @return TD_ENOTFOUND, TD_EFORMAT (truncated, checksum, other shape) with the file's name.
  */
-TD_NODISCARD td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);
-TD_NODISCARD td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);
+TD_NODISCARD td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash,
+                                            td_error *err);
+TD_NODISCARD td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, uint64_t source_hash,
+                                            td_error *err);
 /** The format of the experts in a packed file. @return TD_ENOTFOUND, TD_EFORMAT, TD_ENOTSUP with the file's name. */
 TD_NODISCARD td_status td_experts_file_format(const char *path, td_expert_numbers *out, td_error *err);
 /** TD_OK when path is a complete packed file of this shape and source (whatever its kernel). */
-TD_NODISCARD td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash, td_error *err);
+TD_NODISCARD td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path,
+                                             uint64_t source_hash, td_error *err);
 
 typedef struct {
-    uint32_t        n_tok, top_k;
-    const void     *x;       /* [n_tok, hidden] act_dtype; NULL with x_i8 */
-    const int8_t   *x_i8;    /* or the same quantised before (kernels/rows/row_quant.h), of formats that take int8: [n_tok, hidden] and */
-    const float    *x_scale; /* [n_tok] */
-    const uint16_t *ids;     /* [n_tok, top_k] expert ids, distinct within a token, in descending order of weight */
-    const float    *weights; /* [n_tok, top_k] */
+    uint32_t    n_tok, top_k;
+    const void *x; /* [n_tok, hidden] act_dtype; NULL with x_i8 */
+    const int8_t
+        *x_i8; /* or the same quantised before (kernels/rows/row_quant.h), of formats that take int8: [n_tok, hidden] and */
+    const float    *x_scale;     /* [n_tok] */
+    const uint16_t *ids;         /* [n_tok, top_k] expert ids, distinct within a token, in descending order of weight */
+    const float    *weights;     /* [n_tok, top_k] */
     uint32_t        n_immediate; /* 1..top_k: the first n_immediate of a token go to y, the others to y_deferred */
     void           *y;           /* [n_tok, hidden] act_dtype, written */
     void           *y_deferred;  /* [n_tok, hidden] act_dtype, written when n_immediate < top_k */
@@ -191,15 +213,16 @@ typedef struct {
 } td_ffn_args;
 
 /**
- * y[t,:]          = sum over j <  n_immediate, in ascending expert id, of weights[t,j] * down_e(silu(gate_e(x[t,:])) * up_e(x[t,:])), e = ids[t,j]
- * y_deferred[t,:] = the same over j >= n_immediate.
- * The caller's thread is worker 0 of the pool. One call at a time. Ids are trusted (the bridge checks them).
+ * y[t,:]          = sum over j <  n_immediate, in ascending expert id, of weights[t,j] * down_e(silu(gate_e(x[t,:])) *
+ * up_e(x[t,:])), e = ids[t,j] y_deferred[t,:] = the same over j >= n_immediate. The caller's thread is worker 0 of the pool.
+ * One call at a time. Ids are trusted (the bridge checks them).
  */
 void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a);
 
 /**
- * What was computed since creation: (token, expert) pairs, and the work. Per batch of tokens (a call is one batch unless it is very
- * long) and layer, the weights of the distinct experts chosen count as read once; a pair is 6 * hidden * inter operations.
+ * What was computed since creation: (token, expert) pairs, and the work. Per batch of tokens (a call is one batch unless it
+ * is very long) and layer, the weights of the distinct experts chosen count as read once; a pair is 6 * hidden * inter
+ * operations.
  */
 void td_experts_counters(const td_experts *x, uint64_t *pairs, td_tier_work *work);
 /** The layer that td_experts_ffn is in. @return false: none. Any thread. */

@@ -11,14 +11,15 @@ typedef struct {
 } code_source;
 
 /* One code per byte in every format; int4g's are unsigned with zeros of 8, which pack_matrix has set. */
-static bool rows_of_codes(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k, const td_gemm_weights *out, void *tmp, uint32_t worker) {
+static bool rows_of_codes(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
+                          const td_gemm_weights *out, void *tmp, uint32_t worker) {
     (void)tmp;
     (void)worker;
     const code_source *src = ctx;
     bool               grouped = src->format == TD_EXPERT_INT4G, ok = true;
     size_t             cols = expert_matrix_cols(src->layout, m), size = src->layout->groups.size;
-    size_t             n_scales = grouped ? (cols + size - 1) / size : 1, room = grouped ? k / size : 1; /* of a row: given, taken */
-    int                zero = grouped ? 8 : 0;
+    size_t n_scales = grouped ? (cols + size - 1) / size : 1, room = grouped ? k / size : 1; /* of a row: given, taken */
+    int    zero = grouped ? 8 : 0;
     for (size_t r = 0; r < n; r++) {
         const int8_t *codes = src->experts[expert].codes[m] + (row + r) * cols;
         const float  *scale = src->experts[expert].scale[m] + (row + r) * n_scales;

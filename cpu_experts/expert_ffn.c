@@ -2,15 +2,14 @@
  * The FFN of one layer.
  *
  * A call goes through batches of at most batch_tok tokens, so that scratch stays bounded. A batch:
- *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of at most up_rows
- *   rows    x -> int8 rows or f32 rows (bf16), once per token, copied to each of its pairs
- *   up      items (block, chunk of the shard's tiles): gate and up tiles, silu * up into the pair's intermediate row; who
- *           finishes a block last quantises its rows in place
- *   down    items (token range, chunk of the shard's tiles): over experts in ascending id, weight * value into the worker's sums
- *           of those tokens and columns, which stay in its L2; then to act_dtype
- * Few tokens with deferral make two passes of up and down: experts that some token needs now, with all their
- * pairs; then, after immediate_done, the rest. Deferred outputs are then held in `held`, one row per deferred pair in
- * ascending expert id, and summed at the end by the same multiply-adds in the same order as in a single pass.
+ *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of at most
+ * up_rows rows    x -> int8 rows or f32 rows (bf16), once per token, copied to each of its pairs up      items (block, chunk
+ * of the shard's tiles): gate and up tiles, silu * up into the pair's intermediate row; who finishes a block last quantises
+ * its rows in place down    items (token range, chunk of the shard's tiles): over experts in ascending id, weight * value
+ * into the worker's sums of those tokens and columns, which stay in its L2; then to act_dtype Few tokens with deferral make
+ * two passes of up and down: experts that some token needs now, with all their pairs; then, after immediate_done, the rest.
+ * Deferred outputs are then held in `held`, one row per deferred pair in ascending expert id, and summed at the end by the
+ * same multiply-adds in the same order as in a single pass.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -21,7 +20,7 @@
 #include "kernels/rows/row_quant.h"
 
 #define BLOCK_ROWS 112 /* pairs of a block where the kernel has no wish: whole register tiles of int4c, 8 times 14 */
-#define BLOCK_BYTES ((size_t)1 << 20) /* of their codes, at most: half of a 2 MiB L2 */
+#define BLOCK_BYTES ((size_t)1 << 20)     /* of their codes, at most: half of a 2 MiB L2 */
 #define SCRATCH_BYTES ((size_t)384 << 20) /* of the arrays that grow with the tokens of a batch */
 #define HELD_BYTES ((size_t)64 << 20)     /* of held-back outputs */
 #define HELD_TOK 256                      /* beyond it, hardly any expert has deferred pairs only */
@@ -76,7 +75,8 @@ struct expert_ffn {
 
 /* ---- scratch ----------------------------------------------------------------------------------- */
 
-/* A worker's: tile results of gate and up, or of down; then the sums of an item of the down phase, and of its deferred pairs. */
+/* A worker's: tile results of gate and up, or of down; then the sums of an item of the down phase, and of its deferred
+ * pairs. */
 static size_t tiles_bytes(const expert_scratch_plan *p) {
     size_t up = 2 * p->up_rows, rows = up > p->down_rows ? up : p->down_rows;
     return rows * TD_GEMM_NR_MAX * sizeof(float);
@@ -104,7 +104,9 @@ static size_t row_bytes(td_expert_format format, const expert_layout *l, size_t 
 }
 
 /* Of what the kernel reads through td_gemm_row.x. */
-static size_t x_element(const td_experts *x) { return x->config.format == TD_EXPERT_BF16 ? sizeof(float) : sizeof(int8_t); }
+static size_t x_element(const td_experts *x) {
+    return x->config.format == TD_EXPERT_BF16 ? sizeof(float) : sizeof(int8_t);
+}
 
 /* Behind k codes. */
 static void add_group_sums(const td_experts *x, size_t k, char *dst, td_gemm_row *row) {
@@ -114,7 +116,8 @@ static void add_group_sums(const td_experts *x, size_t k, char *dst, td_gemm_row
 }
 
 /* Make such a row of cols values; src may be dst when it is f32. */
-static void make_row(const td_experts *x, td_dtype dtype, const void *src, size_t cols, size_t k, char *dst, td_gemm_row *row) {
+static void make_row(const td_experts *x, td_dtype dtype, const void *src, size_t cols, size_t k, char *dst,
+                     td_gemm_row *row) {
     row->x = dst;
     if (x->config.format == TD_EXPERT_BF16) {
         if (src != dst) td_to_f32(dtype, src, cols, (float *)dst);
@@ -156,7 +159,8 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     p->max_pairs = p->batch_tok * c->top_k;
     p->max_blocks = c->n_experts + p->max_pairs / p->up_rows;
     size_t compute = tiles_bytes(p) + (c->max_deferred ? 2 : 1) * SUM_BYTES, pack = td_expert_pack_worker_bytes(tiles, l);
-    p->worker_bytes = td_round_up(compute > pack ? compute : pack, td_page_bytes()); /* each is touched first by its worker, on its node */
+    p->worker_bytes =
+        td_round_up(compute > pack ? compute : pack, td_page_bytes()); /* each is touched first by its worker, on its node */
     p->bytes = tok_bytes * p->batch_tok + held_rows * (y_bytes + sizeof(float)) + p->max_blocks * sizeof(row_block) +
                c->n_experts * (sizeof(active_expert) + sizeof(uint32_t) + sizeof(bool)) + 32 * TD_CACHE_LINE;
 }
@@ -180,9 +184,8 @@ td_status td_expert_ffn_open(td_experts *x, td_error *err) {
     f->active = td_arena_take(a, c->n_experts * sizeof *f->active);
     f->expert_pairs = td_arena_take(a, c->n_experts * sizeof *f->expert_pairs);
     f->expert_now = td_arena_take(a, c->n_experts * sizeof *f->expert_now);
-    assert(f->x && f->h && f->held && f->held_weight && f->pairs && f->pair_at && f->x_rows &&
-           f->h_rows && f->blocks && f->active && f->expert_pairs &&
-           f->expert_now); /* td_expert_scratch_init counted them */
+    assert(f->x && f->h && f->held && f->held_weight && f->pairs && f->pair_at && f->x_rows && f->h_rows && f->blocks &&
+           f->active && f->expert_pairs && f->expert_now); /* td_expert_scratch_init counted them */
     return TD_OK;
 }
 
@@ -274,16 +277,17 @@ static void prepare_rows(void *ctx, uint32_t item, const td_worker *w) {
     uint32_t    end = (item + 1) * TOKENS_PER_ITEM < f->n_tok ? (item + 1) * TOKENS_PER_ITEM : f->n_tok;
     (void)w;
     for (uint32_t t = item * TOKENS_PER_ITEM; t < end; t++) {
-        size_t      hidden = x->config.hidden;
+        size_t             hidden = x->config.hidden;
         const td_ffn_args *a = f->args;
-        const uint32_t *at = f->pair_at + t * f->args->top_k;
-        td_gemm_row     row = {0};
-        char           *dst = f->x + at[0] * x->scratch.x_stride;
-        size_t          first = (f->tok0 + t) * hidden;
+        const uint32_t    *at = f->pair_at + t * f->args->top_k;
+        td_gemm_row        row = {0};
+        char              *dst = f->x + at[0] * x->scratch.x_stride;
+        size_t             first = (f->tok0 + t) * hidden;
         if (a->x_i8)
             take_row(x, a->x_i8 + first, a->x_scale[f->tok0 + t], dst, &row);
         else
-            make_row(x, x->config.act_dtype, (const char *)a->x + first * td_dtype_bytes(x->config.act_dtype), hidden, x->layout.hidden_k, dst, &row);
+            make_row(x, x->config.act_dtype, (const char *)a->x + first * td_dtype_bytes(x->config.act_dtype), hidden,
+                     x->layout.hidden_k, dst, &row);
         f->x_rows[at[0]] = row;
         for (uint32_t j = 1; j < f->args->top_k; j++) {
             f->x_rows[at[j]] = row;
@@ -331,8 +335,13 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
     const char *after = item_after_up(x, w->subpool, item);
     float      *gate = expert_worker_scratch(x, w->index), *up = gate + x->scratch.up_rows * TD_GEMM_NR_MAX;
     for (size_t t = tile0; t < tile1; t++, tile += 2 * tile_bytes) {
-        td_gemm_args g = {.tile = tile, .next = tile + tile_bytes, .k = x->layout.hidden_k, .m = b->n_pairs,
-                          .rows = f->x_rows + b->pair0, .groups = x->layout.groups, .out = gate};
+        td_gemm_args g = {.tile = tile,
+                          .next = tile + tile_bytes,
+                          .k = x->layout.hidden_k,
+                          .m = b->n_pairs,
+                          .rows = f->x_rows + b->pair0,
+                          .groups = x->layout.groups,
+                          .out = gate};
         kernel->run(&g);
         g.tile = tile + tile_bytes;
         g.next = t + 1 < tile1 ? tile + 2 * tile_bytes : after;
@@ -349,7 +358,7 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
 typedef struct {
     size_t   column0, column1; /* of whole tiles */
     uint32_t tok0, tok1;
-    size_t   stride;         /* floats of a row of sums */
+    size_t   stride;          /* floats of a row of sums */
     float   *sums, *deferred; /* [tok1 - tok0, stride] */
 } down_region;
 
@@ -375,7 +384,7 @@ static void sum_held(const td_experts *x, const down_region *r) {
     for (uint32_t t = r->tok0; t < r->tok1; t++)
         for (uint32_t i = t * n; i < (t + 1) * n; i++)
             x->rows->axpy(f->held_weight[i], f->held + i * x->scratch.y_stride + r->column0, r->column1 - r->column0,
-                            sums_of(r, r->deferred, t));
+                          sums_of(r, r->deferred, t));
 }
 
 /* An odd number of cache lines, for a chunk of so many tiles. */
@@ -418,7 +427,8 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     expert_ffn         *f = x->ffn;
     const expert_shard *sh = &x->layout.shard[w->subpool];
     uint32_t            chunk = item % f->n_chunks, range = item / f->n_chunks;
-    size_t      tile0 = sh->n_down * chunk / f->n_chunks, tile1 = sh->n_down * (chunk + 1) / f->n_chunks, nr = x->kernel->tiles->nr;
+    size_t              tile0 = sh->n_down * chunk / f->n_chunks, tile1 = sh->n_down * (chunk + 1) / f->n_chunks,
+           nr = x->kernel->tiles->nr;
     size_t      tile_bytes = x->layout.down_tile_bytes;
     const char *tiles =
         (const char *)expert_shard_data(x, f->layer, w->subpool) + sh->n_gate * 2 * x->layout.gate_tile_bytes;
@@ -438,15 +448,18 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     for (uint32_t e = f->first_active; e < f->end_active; e++) {
         const active_expert *expert = &f->active[e];
         const char          *first = tiles + expert->id * sh->expert_bytes + tile0 * tile_bytes;
-        const char          *after = e + 1 < f->end_active ? tiles + f->active[e + 1].id * sh->expert_bytes + tile0 * tile_bytes
-                                                           : tiles + f->active[f->first_active].id * sh->expert_bytes + tile1 % sh->n_down * tile_bytes;
-        uint32_t    end = lower_pair(f, expert, region.tok1);
+        const char          *after = e + 1 < f->end_active
+                                         ? tiles + f->active[e + 1].id * sh->expert_bytes + tile0 * tile_bytes
+                                         : tiles + f->active[f->first_active].id * sh->expert_bytes + tile1 % sh->n_down * tile_bytes;
+        uint32_t             end = lower_pair(f, expert, region.tok1);
         for (uint32_t p = lower_pair(f, expert, region.tok0), m; p < end; p += m) {
             m = block_rows(end - p, x->scratch.down_rows);
             for (size_t t = tile0; t < tile1; t++) {
                 const char  *tile = first + (t - tile0) * tile_bytes;
                 td_gemm_args g = {.tile = tile,
-                                  .next = t + 1 < tile1 ? tile + tile_bytes : p + m < end ? first : after,
+                                  .next = t + 1 < tile1 ? tile + tile_bytes
+                                          : p + m < end ? first
+                                                        : after,
                                   .k = x->layout.inter_k,
                                   .m = m,
                                   .rows = f->h_rows + p,
@@ -510,7 +523,9 @@ static void run_pass(td_experts *x, bool second) {
     f->n_ranges = (f->n_tok + RANGE_TOK - 1) / RANGE_TOK;
     f->n_chunks = chunk_count(x, f->n_ranges, down_tiles, down_tiles * l->down_tile_bytes * n_experts * rows);
     uint32_t range_tok = (f->n_tok + f->n_ranges - 1) / f->n_ranges;
-    while (range_tok * sums_stride((down_tiles + f->n_chunks - 1) / f->n_chunks, x->kernel->tiles->nr) * sizeof(float) > SUM_BYTES) f->n_chunks++;
+    while (range_tok * sums_stride((down_tiles + f->n_chunks - 1) / f->n_chunks, x->kernel->tiles->nr) * sizeof(float) >
+           SUM_BYTES)
+        f->n_chunks++;
     run_phase(x, second ? "deferred down" : "down", (uint32_t)n_experts, down_item, f->n_chunks * f->n_ranges, true);
 }
 

@@ -10,11 +10,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "kernels/machine/checksum.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "cpu_experts/packed_io.h"
+#include "kernels/machine/checksum.h"
 
 typedef union {
     td_packed_header h;
@@ -38,7 +38,8 @@ static uint32_t format_word(td_expert_format format, const td_expert_groups *g) 
 static bool numbers_of_word(uint32_t word, td_expert_numbers *out) {
     *out = (td_expert_numbers){.format = (td_expert_format)(word & 0xff)};
     if (td_expert_has_groups(out->format)) {
-        out->groups = (td_expert_groups){.size = word >> 8 & 0xff, .scale_dtype = (td_dtype)(word >> 16 & 0xff), .zero_points = word >> 24 & 1};
+        out->groups = (td_expert_groups){
+            .size = word >> 8 & 0xff, .scale_dtype = (td_dtype)(word >> 16 & 0xff), .zero_points = word >> 24 & 1};
         if (!(out->format == TD_EXPERT_INT4G ? td_int4g_takes : td_fp4g_takes)(&out->groups)) return false;
     }
     if (out->format >= TD_EXPERT_FORMATS || format_word(out->format, &out->groups) != word) return false;
@@ -127,7 +128,8 @@ td_status td_experts_file_format(const char *path, td_expert_numbers *out, td_er
     header_page page;
     uint64_t    file_bytes;
     TD_TRY(read_header(path, &page, &file_bytes, err));
-    return numbers_of_word(page.h.format, out) ? TD_OK : td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
+    return numbers_of_word(page.h.format, out) ? TD_OK
+                                               : td_fail(err, TD_ENOTSUP, "%s has weights of an unknown format", path);
 }
 
 td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path, uint64_t source_hash,
@@ -146,8 +148,8 @@ static td_status hash_shards(td_pool *pool, const void *const *data, const exper
     return td_checksums(pool, spans, l->n_shards, hash, err);
 }
 
-static td_status check_shards(td_pool *pool, const char *path, const td_packed_header *h, const expert_layout *l, const void *const *data,
-                              td_error *err) {
+static td_status check_shards(td_pool *pool, const char *path, const td_packed_header *h, const expert_layout *l,
+                              const void *const *data, td_error *err) {
     uint64_t hash[TD_POOL_SUBPOOLS_MAX];
     TD_TRY(hash_shards(pool, data, l, hash, err));
     for (uint32_t s = 0; s < l->n_shards; s++)
@@ -171,19 +173,19 @@ static td_status save_layer(const td_experts *x, td_pool *pool, uint32_t layer, 
     TD_TRY(hash_shards(pool, data, l, hash, err));
 
     _Alignas(TD_FILE_BLOCK) header_page p = {.h = {.version = TD_PACKED_VERSION,
-                           .header_bytes = sizeof p,
-                           .format = format_word(x->config.format, &x->config.groups),
-                           .layer = x->config.first_layer + layer,
-                           .n_experts = x->config.n_experts,
-                           .hidden = x->config.hidden,
-                           .inter = x->config.inter,
-                           .nr = x->kernel->tiles->nr,
-                           .kr = x->kernel->tiles->kr,
-                           .n_shards = l->n_shards,
-                           .source_hash = source_hash,
-                           .repacked_from = repacked_from,
-                           .payload_bytes = l->layer_bytes}};
-    packed_part parts[1 + TD_POOL_SUBPOOLS_MAX] = {{&p, sizeof p}};
+                                                   .header_bytes = sizeof p,
+                                                   .format = format_word(x->config.format, &x->config.groups),
+                                                   .layer = x->config.first_layer + layer,
+                                                   .n_experts = x->config.n_experts,
+                                                   .hidden = x->config.hidden,
+                                                   .inter = x->config.inter,
+                                                   .nr = x->kernel->tiles->nr,
+                                                   .kr = x->kernel->tiles->kr,
+                                                   .n_shards = l->n_shards,
+                                                   .source_hash = source_hash,
+                                                   .repacked_from = repacked_from,
+                                                   .payload_bytes = l->layer_bytes}};
+    packed_part                         parts[1 + TD_POOL_SUBPOOLS_MAX] = {{&p, sizeof p}};
     memcpy(p.h.magic, TD_PACKED_MAGIC, sizeof p.h.magic);
     snprintf(p.h.layout, sizeof p.h.layout, "%s", x->kernel->tiles->name);
     snprintf(p.h.kernel, sizeof p.h.kernel, "%s", x->kernel->name);
@@ -306,8 +308,10 @@ static td_status load_native(td_experts *x, uint32_t layer, const char *path, co
     td_error  why = {0};
     if (can_map(x)) {
         status = map_shards(x, layer, path, h, &why);
-        if (status == TD_EIO) td_warn("%s; it is read into memory", why.text);
-        else if (status != TD_OK) return td_fail(err, status, "%s", why.text);
+        if (status == TD_EIO)
+            td_warn("%s; it is read into memory", why.text);
+        else if (status != TD_OK)
+            return td_fail(err, status, "%s", why.text);
     }
     if (status == TD_EIO) TD_TRY(copy_shards(x, layer, path, h, err));
     x->loaded[layer] = true;
@@ -325,8 +329,8 @@ td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, 
     char          sibling[PATH_MAX]; /* repacked by an earlier run from this very file? */
     header_page   sp;
     expert_layout sl;
-    bool          named =
-        (size_t)snprintf(sibling, sizeof sibling, "%s.%s-%u", path, x->kernel->tiles->name, x->layout.n_shards) < sizeof sibling;
+    bool named = (size_t)snprintf(sibling, sizeof sibling, "%s.%s-%u", path, x->kernel->tiles->name, x->layout.n_shards) <
+                 sizeof sibling;
     if (named && open_packed(&x->config, layer, sibling, 0, &sp, &sl, NULL) == TD_OK && is_native(x, &sp.h) &&
         sp.h.repacked_from == p.h.header_hash && load_native(x, layer, sibling, &sp.h, NULL) == TD_OK)
         return TD_OK;

@@ -2,9 +2,10 @@
 #include "core/error.h"
 #include "cpu_experts/expert_store.h"
 
-td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_tile_layout *tiles,
-                                uint32_t n_shards, td_error *err) {
-    *l = (expert_layout){.n_experts = c->n_experts, .hidden = c->hidden, .inter = c->inter, .groups = c->groups, .n_shards = n_shards};
+td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_tile_layout *tiles, uint32_t n_shards,
+                                td_error *err) {
+    *l = (expert_layout){
+        .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->inter, .groups = c->groups, .n_shards = n_shards};
     if (!c->n_layers || !c->n_experts || c->n_experts > UINT16_MAX || !c->hidden || !c->inter)
         return td_fail(err, TD_EINVAL,
                        "experts need at least one layer, expert, hidden and intermediate value, and at most %d experts",
@@ -13,9 +14,13 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
         return td_fail(err, TD_ENOTSUP, "experts of hidden size %u and intermediate size %u: at most %d is supported",
                        c->hidden, c->inter, TD_GEMM_K_MAX);
     if (c->format == TD_EXPERT_INT4G && !td_int4g_takes(&c->groups))
-        return td_fail(err, TD_ENOTSUP, "experts in groups of %u weights: int4 takes 32, 64 or 128, with scales in bf16, f16 or f32", c->groups.size);
+        return td_fail(err, TD_ENOTSUP,
+                       "experts in groups of %u weights: int4 takes 32, 64 or 128, with scales in bf16, f16 or f32",
+                       c->groups.size);
     if (c->format == TD_EXPERT_FP4G && !td_fp4g_takes(&c->groups))
-        return td_fail(err, TD_ENOTSUP, "experts in groups of %u weights: fp4 takes 32 with scales in e8m0 or 16 in e4m3, and no zeros", c->groups.size);
+        return td_fail(err, TD_ENOTSUP,
+                       "experts in groups of %u weights: fp4 takes 32 with scales in e8m0 or 16 in e4m3, and no zeros",
+                       c->groups.size);
     if (!n_shards || n_shards > TD_POOL_SUBPOOLS_MAX)
         return td_fail(err, TD_EINVAL, "%u expert shards: 1 to %d", n_shards, TD_POOL_SUBPOOLS_MAX);
 

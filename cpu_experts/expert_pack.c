@@ -31,7 +31,8 @@ static size_t tile_scales(const expert_layout *l) {
 }
 
 static size_t tile_weights_bytes(const expert_layout *l) {
-    return td_round_up(tile_rows_bytes(l) + tile_scales(l) * (sizeof(float) + 1) + TD_GEMM_NR_MAX * sizeof(float), TD_CACHE_LINE);
+    return td_round_up(tile_rows_bytes(l) + tile_scales(l) * (sizeof(float) + 1) + TD_GEMM_NR_MAX * sizeof(float),
+                       TD_CACHE_LINE);
 }
 
 td_gemm_weights td_expert_tile_weights(const expert_layout *l, void *mem) {
@@ -51,7 +52,8 @@ size_t td_expert_pack_worker_bytes(const td_tile_layout *tiles, const expert_lay
 static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_expert_matrix m, size_t tile0, size_t n_tiles) {
     const td_tile_layout *tiles = job->x->kernel->tiles;
     const expert_layout  *l = &job->x->layout;
-    size_t k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m), row_bytes = k * td_gemm_element((td_product)job->x->config.format),
+    size_t                k = expert_matrix_k(l, m), n_rows = expert_matrix_rows(l, m),
+           row_bytes = k * td_gemm_element((td_product)job->x->config.format),
            n_scales = td_expert_has_groups(job->x->config.format) ? k / l->groups.size : 1; /* of a row */
     char           *mem = expert_worker_scratch(job->x, w->index), *tmp = mem + tile_weights_bytes(l);
     td_gemm_weights weights = td_expert_tile_weights(l, mem);
@@ -84,7 +86,8 @@ td_status td_expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn row
     td_pool_run_each(x->pool, pack_expert, &job, x->config.n_experts);
     uint32_t refused = atomic_load_explicit(&job.refused, memory_order_relaxed);
     if (refused != NO_EXPERT)
-        return td_fail(err, TD_EFORMAT, "the weights of expert %u in MoE layer %u hold an infinity or a NaN", refused, x->config.first_layer + layer);
+        return td_fail(err, TD_EFORMAT, "the weights of expert %u in MoE layer %u hold an infinity or a NaN", refused,
+                       x->config.first_layer + layer);
     x->loaded[layer] = true;
     td_expert_report_placement(x, layer);
     return TD_OK;

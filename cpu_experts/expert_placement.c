@@ -13,6 +13,7 @@ void td_expert_report_placement(const td_experts *x, uint32_t layer) {
         size_t n_known, n_on = td_pages_on_node(expert_shard_data(x, layer, s), x->layout.shard[s].bytes, node, &n_known);
         if (n_known == 0) continue;
         td_log(n_on == n_known ? TD_LOG_INFO : TD_LOG_WARNING,
-               "experts of MoE layer %u, shard %u: %zu of %zu sampled pages lie on node %u", x->config.first_layer + layer, s, n_on, n_known, node);
+               "experts of MoE layer %u, shard %u: %zu of %zu sampled pages lie on node %u", x->config.first_layer + layer,
+               s, n_on, n_known, node);
     }
 }

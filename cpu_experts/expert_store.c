@@ -8,8 +8,8 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/rng.h"
-#include "quant/coded_matrix.h"
 #include "kernels/rows/convert.h"
+#include "quant/coded_matrix.h"
 #include "quant/weight_quant.h"
 
 static td_status check_config(const td_experts_config *c, td_error *err) {
@@ -21,8 +21,8 @@ static td_status check_config(const td_experts_config *c, td_error *err) {
     return TD_OK;
 }
 
-td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes, uint64_t *scratch_bytes,
-                          td_error *err) {
+td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes,
+                          uint64_t *scratch_bytes, td_error *err) {
     const td_gemm_kernel *kernel = td_kernels_here()->product[c->format];
     expert_layout         l;
     expert_scratch_plan   scratch;
@@ -91,7 +91,8 @@ void td_experts_destroy(td_experts *x) {
     if (!x) return;
     td_expert_ffn_close(x);
     td_arena_close(&x->arena);
-    for (uint32_t layer = 0; x->loaded && x->files && x->shard_data && layer < x->config.n_layers; layer++) td_expert_layer_release(x, layer);
+    for (uint32_t layer = 0; x->loaded && x->files && x->shard_data && layer < x->config.n_layers; layer++)
+        td_expert_layer_release(x, layer);
     free(x->shard_data);
     free(x->files);
     free(x->loaded);
@@ -137,23 +138,25 @@ typedef struct {
 typedef struct {
     const td_experts        *x;
     const td_expert_weights *experts;
-    float                  (*factor)[TD_EXPERT_MATRICES]; /* [n_experts] of fp4g's matrices, where they are not near; or NULL: 1 */
-    const td_expert_fetch   *fetch;
-    near_matrix             *near; /* [workers], or NULL: nothing is fetched */
+    float (*factor)[TD_EXPERT_MATRICES]; /* [n_experts] of fp4g's matrices, where they are not near; or NULL: 1 */
+    const td_expert_fetch *fetch;
+    near_matrix           *near; /* [workers], or NULL: nothing is fetched */
 } view_source;
 
 /* n rows [n, cols] to nearest, or as they are to bf16. @param factor of fp4g @param tmp [cols] f32, not w. */
-static bool round_rows(const td_experts *x, td_dtype dtype, const void *w, size_t n, size_t cols, size_t k, float factor, const td_gemm_weights *out,
-                       float *tmp) {
+static bool round_rows(const td_experts *x, td_dtype dtype, const void *w, size_t n, size_t cols, size_t k, float factor,
+                       const td_gemm_weights *out, float *tmp) {
     const td_expert_groups *g = &x->layout.groups;
     switch (x->config.format) {
-    case TD_EXPERT_INT4C: return td_quantize_weight_i4(dtype, w, n, cols, out->rows, k, out->scale);
-    case TD_EXPERT_INT8C: return td_quantize_weight_i8(dtype, w, n, cols, out->rows, k, out->scale);
-    case TD_EXPERT_INT4G: return td_quantize_weight_i4_groups(dtype, w, n, cols, g->size, g->scale_dtype, out->rows, k, out->scale, tmp);
-    case TD_EXPERT_FP4G:
-        for (size_t r = 0; r < n; r++) out->factor[r] = factor;
-        return td_quantize_weight_fp4_groups(dtype, w, n, cols, g->size, g->scale_dtype, factor, out->rows, k, out->scale, tmp);
-    case TD_EXPERT_BF16: break;
+        case TD_EXPERT_INT4C: return td_quantize_weight_i4(dtype, w, n, cols, out->rows, k, out->scale);
+        case TD_EXPERT_INT8C: return td_quantize_weight_i8(dtype, w, n, cols, out->rows, k, out->scale);
+        case TD_EXPERT_INT4G:
+            return td_quantize_weight_i4_groups(dtype, w, n, cols, g->size, g->scale_dtype, out->rows, k, out->scale, tmp);
+        case TD_EXPERT_FP4G:
+            for (size_t r = 0; r < n; r++) out->factor[r] = factor;
+            return td_quantize_weight_fp4_groups(dtype, w, n, cols, g->size, g->scale_dtype, factor, out->rows, k,
+                                                 out->scale, tmp);
+        case TD_EXPERT_BF16: break;
     }
     td_bf16 *rows = out->rows;
     bool     finite = true;
@@ -176,24 +179,30 @@ static bool carry_row(const td_experts *x, const td_coded_matrix *m, size_t row,
     td_expert_format format = x->config.format;
     if (td_expert_has_groups(format)) return td_coded_tile_row(m, row, &x->layout.groups, k, out);
     uint8_t *codes = out->rows, offset = m->codes == TD_CODES_INT8 ? 0 : (uint8_t)(1u << (m->bits - 1));
-    bool     zeros_ok = !td_coded_is_unsigned(m) || td_coded_zeros(m, row, out->zero), scales_ok = td_coded_scales(m, row, out->scale);
+    bool     zeros_ok = !td_coded_is_unsigned(m) || td_coded_zeros(m, row, out->zero),
+         scales_ok = td_coded_scales(m, row, out->scale);
     td_coded_codes(m, row, 0, m->k, codes);
     for (size_t i = 0; i < m->k; i++) codes[i] = (uint8_t)(codes[i] - offset);
     memset(codes + m->k, 0, k - m->k);
     return zeros_ok && scales_ok;
 }
 
-static bool coded_rows(const td_experts *x, const td_coded_matrix *m, size_t row, size_t n, size_t k, float factor, const td_gemm_weights *out, void *tmp) {
-    size_t n_scales = td_expert_has_groups(x->config.format) ? k / x->layout.groups.size : 1, element = td_gemm_element((td_product)x->config.format);
+static bool coded_rows(const td_experts *x, const td_coded_matrix *m, size_t row, size_t n, size_t k, float factor,
+                       const td_gemm_weights *out, void *tmp) {
+    size_t n_scales = td_expert_has_groups(x->config.format) ? k / x->layout.groups.size : 1,
+           element = td_gemm_element((td_product)x->config.format);
     bool   carried = td_expert_format_carries(x->config.format, &x->layout.groups, m), ok = true;
     float *decoded = tmp;
     for (size_t r = 0; r < n; r++) {
-        td_gemm_weights one = {.rows = (char *)out->rows + r * k * element, .scale = out->scale + r * n_scales, .zero = out->zero + r * n_scales,
+        td_gemm_weights one = {.rows = (char *)out->rows + r * k * element,
+                               .scale = out->scale + r * n_scales,
+                               .zero = out->zero + r * n_scales,
                                .factor = out->factor + r};
         if (carried)
             ok = carry_row(x, m, row + r, k, &one) && ok;
         else
-            ok = td_coded_row(m, row + r, decoded) && round_rows(x, TD_DT_F32, decoded, 1, m->k, k, factor, &one, decoded + k) && ok;
+            ok = td_coded_row(m, row + r, decoded) &&
+                 round_rows(x, TD_DT_F32, decoded, 1, m->k, k, factor, &one, decoded + k) && ok;
     }
     return ok;
 }
@@ -221,13 +230,15 @@ static float coded_amax(const td_coded_matrix *m, float *row) {
 static float factor_of(const td_experts *x, const td_tensor_view *v, float *row) {
     if (x->config.format != TD_EXPERT_FP4G || x->layout.groups.scale_dtype != TD_DT_F8_E4M3) return 1;
     if (!v->coded) return td_fp4_factor(td_amax(v->dtype, v->data, v->shape[0] * v->shape[1]));
-    return td_expert_format_carries(TD_EXPERT_FP4G, &x->layout.groups, v->coded) ? 1 : td_fp4_factor(coded_amax(v->coded, row));
+    return td_expert_format_carries(TD_EXPERT_FP4G, &x->layout.groups, v->coded) ? 1
+                                                                                 : td_fp4_factor(coded_amax(v->coded, row));
 }
 
 static void find_factors(void *ctx, uint32_t expert, const td_worker *w) {
     const view_source *src = ctx;
     for (int m = 0; m < TD_EXPERT_MATRICES; m++)
-        src->factor[expert][m] = factor_of(src->x, td_expert_view(&src->experts[expert], (td_expert_matrix)m), expert_worker_scratch(src->x, w->index));
+        src->factor[expert][m] = factor_of(src->x, td_expert_view(&src->experts[expert], (td_expert_matrix)m),
+                                           expert_worker_scratch(src->x, w->index));
 }
 
 static void let_go(const view_source *src, near_matrix *here) {
@@ -254,8 +265,8 @@ static void bring_near(const view_source *src, size_t expert, td_expert_matrix m
     here->factor = factor_of(src->x, &here->view, row);
 }
 
-static bool rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k, const td_gemm_weights *out, void *tmp,
-                         uint32_t worker) {
+static bool rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
+                         const td_gemm_weights *out, void *tmp, uint32_t worker) {
     const view_source    *src = ctx;
     const td_tensor_view *v = td_expert_view(&src->experts[expert], m);
     size_t                cols = expert_matrix_cols(&src->x->layout, m);
@@ -267,7 +278,8 @@ static bool rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, siz
         factor = here->factor;
     }
     if (v->coded) return coded_rows(src->x, v->coded, row, n, k, factor, out, tmp);
-    return round_rows(src->x, v->dtype, (const char *)v->data + row * cols * td_dtype_bytes(v->dtype), n, cols, k, factor, out, tmp);
+    return round_rows(src->x, v->dtype, (const char *)v->data + row * cols * td_dtype_bytes(v->dtype), n, cols, k, factor,
+                      out, tmp);
 }
 
 static void close_near(view_source *src, size_t buffer_bytes) {
@@ -278,7 +290,8 @@ static void close_near(view_source *src, size_t buffer_bytes) {
     free(src->near);
 }
 
-/* A buffer for each worker. Several subpools each pack a part of every matrix: then the system's cache is what they share. */
+/* A buffer for each worker. Several subpools each pack a part of every matrix: then the system's cache is what they share.
+ */
 static td_status open_near(view_source *src, const td_expert_fetch *fetch, size_t buffer_bytes, td_error *err) {
     uint32_t n = td_pool_workers(src->x->pool);
     if (!fetch || src->x->layout.n_shards > 1) return TD_OK;
@@ -292,7 +305,8 @@ static td_status open_near(view_source *src, const td_expert_fetch *fetch, size_
     return TD_OK;
 }
 
-td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_weights *experts, const td_expert_fetch *fetch, td_error *err) {
+td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_weights *experts,
+                                const td_expert_fetch *fetch, td_error *err) {
     size_t hidden = x->config.hidden, inter = x->config.inter, widest = 0;
     if (layer >= x->config.n_layers) return td_fail(err, TD_EINVAL, "MoE layer %u of %u", layer, x->config.n_layers);
     for (size_t e = 0; e < x->config.n_experts; e++) {
@@ -340,8 +354,8 @@ typedef struct {
     made_matrix           *made; /* [workers] */
 } made_source;
 
-static bool rows_of_made(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k, const td_gemm_weights *out, void *tmp,
-                         uint32_t worker) {
+static bool rows_of_made(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
+                         const td_gemm_weights *out, void *tmp, uint32_t worker) {
     const made_source *src = ctx;
     made_matrix       *here = &src->made[worker];
     size_t             rows = expert_matrix_rows(&src->x->layout, m), cols = expert_matrix_cols(&src->x->layout, m);
@@ -353,7 +367,8 @@ static bool rows_of_made(const void *ctx, size_t expert, td_expert_matrix m, siz
         const td_tensor_view view = {.dtype = TD_DT_F32, .rank = 2, .shape = {rows, cols}, .data = here->values};
         here->factor = s == TD_OK ? factor_of(src->x, &view, tmp) : 1;
     }
-    return here->status == TD_OK && round_rows(src->x, TD_DT_F32, here->values + row * cols, n, cols, k, here->factor, out, tmp);
+    return here->status == TD_OK &&
+           round_rows(src->x, TD_DT_F32, here->values + row * cols, n, cols, k, here->factor, out, tmp);
 }
 
 td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_maker *maker, td_error *err) {
@@ -372,7 +387,8 @@ td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_ma
     if (s == TD_OK) s = td_expert_pack_layer(x, layer, rows_of_made, &src, err);
     for (uint32_t i = 0; i < n; i++) {
         if (src.made[i].status != TD_OK)
-            s = td_fail(err, src.made[i].status, "a matrix of the experts in MoE layer %u cannot be made: %s", x->config.first_layer + layer, td_status_text(src.made[i].status));
+            s = td_fail(err, src.made[i].status, "a matrix of the experts in MoE layer %u cannot be made: %s",
+                        x->config.first_layer + layer, td_status_text(src.made[i].status));
         td_mem_unmap(src.made[i].values, bytes);
     }
     free(src.made);
@@ -449,7 +465,8 @@ static bool random_rows(const void *ctx, size_t expert, td_expert_matrix m, size
         if (src->format == TD_EXPERT_INT4G) {
             size_t n_groups = k / src->layout->groups.size;
             for (size_t i = 0; i < k; i++) codes[i] = (char)(codes[i] + 8);
-            for (size_t g = 0; g < n_groups; g++) out->scale[r * n_groups + g] = td_bf16_to_f32((td_bf16)(td_f32_to_bf16(scale) & 0xfff8u)); /* f16 too */
+            for (size_t g = 0; g < n_groups; g++)
+                out->scale[r * n_groups + g] = td_bf16_to_f32((td_bf16)(td_f32_to_bf16(scale) & 0xfff8u)); /* f16 too */
         } else {
             out->scale[r] = scale;
         }

@@ -25,14 +25,14 @@ typedef struct {
 
 /** Where everything lies: a function of the shapes, the kernel's layout and the number of shards. */
 typedef struct {
-    size_t       n_experts, hidden, inter;
+    size_t           n_experts, hidden, inter;
     td_expert_groups groups;
-    size_t       hidden_k, inter_k; /* k of gate and up, k of down: padded to kr */
-    size_t       n_gate, n_down;    /* tiles of the whole matrices */
-    size_t       gate_tile_bytes, down_tile_bytes;
-    uint32_t     n_shards;
-    expert_shard shard[TD_POOL_SUBPOOLS_MAX];
-    uint64_t     layer_bytes;
+    size_t           hidden_k, inter_k; /* k of gate and up, k of down: padded to kr */
+    size_t           n_gate, n_down;    /* tiles of the whole matrices */
+    size_t           gate_tile_bytes, down_tile_bytes;
+    uint32_t         n_shards;
+    expert_shard     shard[TD_POOL_SUBPOOLS_MAX];
+    uint64_t         layer_bytes;
 } expert_layout;
 
 /** Sizes and offsets of the scratch of td_experts_ffn; expert_ffn.c has what the arrays hold. */
@@ -55,15 +55,15 @@ struct td_experts {
     const td_gemm_kernel *kernel;
     const td_rows        *rows;
     expert_layout         layout;
-    void                **shard_data;     /* [n_layers, n_shards]; NULL: no memory yet */
-    td_file_map          *files;          /* [n_layers] what the shards of a layer are a part of; not open: they are memory of their own */
-    bool                 *loaded;         /* [n_layers] */
-    char                 *worker_scratch; /* [workers, scratch.worker_bytes] */
-    td_arena              arena;          /* the scratch */
-    expert_scratch_plan   scratch;
-    expert_ffn           *ffn;
-    _Atomic uint64_t      n_pairs; /* relaxed: only a count */
-    td_tier_meter         meter;
+    void                **shard_data; /* [n_layers, n_shards]; NULL: no memory yet */
+    td_file_map *files;  /* [n_layers] what the shards of a layer are a part of; not open: they are memory of their own */
+    bool        *loaded; /* [n_layers] */
+    char        *worker_scratch; /* [workers, scratch.worker_bytes] */
+    td_arena     arena;          /* the scratch */
+    expert_scratch_plan scratch;
+    expert_ffn         *ffn;
+    _Atomic uint64_t    n_pairs; /* relaxed: only a count */
+    td_tier_meter       meter;
 };
 
 /* ---- layout (expert_layout.c) ---------------------------------------------------------------- */
@@ -87,7 +87,8 @@ static inline size_t expert_matrix_cols(const expert_layout *l, td_expert_matrix
 
 /* ---- memory (expert_store.c) ------------------------------------------------------------------ */
 
-/** Give a layer memory of its own, to be written, where it has none; what was mapped is let go. The layer is no longer loaded. */
+/** Give a layer memory of its own, to be written, where it has none; what was mapped is let go. The layer is no longer
+ * loaded. */
 TD_NODISCARD td_status td_expert_layer_memory(td_experts *x, uint32_t layer, td_error *err);
 
 /** Let a layer's memory or mapping go. */
@@ -112,7 +113,8 @@ TD_NODISCARD td_status td_expert_pack_layer(td_experts *x, uint32_t layer, exper
 
 /** Worker scratch that packing needs. */
 size_t td_expert_pack_worker_bytes(const td_tile_layout *tiles, const expert_layout *l);
-size_t td_expert_pack_tmp_bytes(const expert_layout *l); /* f32 row of the wider matrix, and a tile of any kernel, not packed */
+size_t td_expert_pack_tmp_bytes(
+    const expert_layout *l); /* f32 row of the wider matrix, and a tile of any kernel, not packed */
 
 /** Room for the weights of a tile of any kernel, in td_expert_pack_tmp_bytes of memory. */
 td_gemm_weights td_expert_tile_weights(const expert_layout *l, void *mem);

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/small_float.h"
 #include "cpu_experts/expert_store.h"
 #include "kernels/rows/convert.h"
-#include "core/small_float.h"
 
 /* Rows of one matrix, as a tile holds them. */
 typedef struct {
@@ -18,8 +18,8 @@ typedef struct {
 typedef void (*rows_fn)(const td_experts *x, const tile_rows *rows, size_t done, void *ctx);
 
 /* Unpack the tiles that hold rows row .. row + n - 1, and give each one's part to fn; done counts the rows before. */
-static td_status each_tile(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n, rows_fn fn, void *ctx,
-                           td_error *err) {
+static td_status each_tile(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n,
+                           rows_fn fn, void *ctx, td_error *err) {
     const expert_layout *l = &x->layout;
     size_t               nr = x->kernel->tiles->nr, k = expert_matrix_k(l, m);
     assert(layer < x->config.n_layers && x->loaded[layer] && expert < l->n_experts && row + n <= expert_matrix_rows(l, m));
@@ -32,7 +32,8 @@ static td_status each_tile(const td_experts *x, uint32_t layer, uint32_t expert,
         size_t   at = td_expert_tile_offset(l, expert, m, tile, &shard);
         part = nr - in_tile < n - done ? nr - in_tile : n - done;
         td_tile_unpack(x->kernel->tiles, (const char *)expert_shard_data(x, layer, shard) + at, &weights, k, &l->groups);
-        fn(x, &(tile_rows){.tile = &weights, .in_tile = in_tile, .n = part, .k = k, .cols = expert_matrix_cols(l, m)}, done, ctx);
+        fn(x, &(tile_rows){.tile = &weights, .in_tile = in_tile, .n = part, .k = k, .cols = expert_matrix_cols(l, m)}, done,
+           ctx);
     }
     free(mem);
     return TD_OK;
@@ -49,12 +50,14 @@ static void row_values(const td_experts *x, const tile_rows *t, size_t r, float 
             break;
         case TD_EXPERT_INT4G: {
             size_t size = x->layout.groups.size, first = r * (t->k / size);
-            for (size_t i = 0; i < t->cols; i++) out[i] = (float)(code[i] - w->zero[first + i / size]) * w->scale[first + i / size];
+            for (size_t i = 0; i < t->cols; i++)
+                out[i] = (float)(code[i] - w->zero[first + i / size]) * w->scale[first + i / size];
             break;
         }
         case TD_EXPERT_FP4G: {
             size_t size = x->layout.groups.size, first = r * (t->k / size);
-            for (size_t i = 0; i < t->cols; i++) out[i] = (float)td_e2m1_twice((uint8_t)code[i]) * 0.5f * w->scale[first + i / size] * w->factor[r];
+            for (size_t i = 0; i < t->cols; i++)
+                out[i] = (float)td_e2m1_twice((uint8_t)code[i]) * 0.5f * w->scale[first + i / size] * w->factor[r];
             break;
         }
     }
@@ -64,8 +67,8 @@ static void give_values(const td_experts *x, const tile_rows *t, size_t done, vo
     for (size_t r = 0; r < t->n; r++) row_values(x, t, t->in_tile + r, (float *)ctx + (done + r) * t->cols);
 }
 
-td_status td_experts_get_values(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n, float *values,
-                                td_error *err) {
+td_status td_experts_get_values(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row,
+                                size_t n, float *values, td_error *err) {
     return each_tile(x, layer, expert, m, row, n, give_values, values, err);
 }
 
@@ -87,9 +90,10 @@ static void give_codes(const td_experts *x, const tile_rows *t, size_t done, voi
     }
 }
 
-td_status td_experts_get_codes(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row, size_t n, int8_t *codes,
-                               float *scale, td_error *err) {
+td_status td_experts_get_codes(const td_experts *x, uint32_t layer, uint32_t expert, td_expert_matrix m, size_t row,
+                               size_t n, int8_t *codes, float *scale, td_error *err) {
     td_expert_format f = x->config.format;
-    if (f != TD_EXPERT_INT4C && f != TD_EXPERT_INT8C && f != TD_EXPERT_INT4G) return td_fail(err, TD_ENOTSUP, "only integers are codes times scales");
+    if (f != TD_EXPERT_INT4C && f != TD_EXPERT_INT8C && f != TD_EXPERT_INT4G)
+        return td_fail(err, TD_ENOTSUP, "only integers are codes times scales");
     return each_tile(x, layer, expert, m, row, n, give_codes, &(coded){codes, scale}, err);
 }

@@ -171,7 +171,8 @@ td_status td_packed_write(const char *path, const packed_part *parts, size_t n_p
     if (fd < 0) return td_fail(err, TD_EIO, "cannot create %s: %s", tmp, strerror(errno));
     int      rc = 0;
     uint64_t offset = 0;
-    for (size_t i = 0; i < n_parts && !rc; offset += parts[i++].bytes) rc = td_file_write_past_cache(fd, parts[i].data, parts[i].bytes, offset, NULL);
+    for (size_t i = 0; i < n_parts && !rc; offset += parts[i++].bytes)
+        rc = td_file_write_past_cache(fd, parts[i].data, parts[i].bytes, offset, NULL);
     if (!rc && fsync(fd)) rc = errno;
     if (!rc && !named) rc = give_name(fd, tmp);
     if (close(fd) && !rc) rc = errno;

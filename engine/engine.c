@@ -6,10 +6,10 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "kernels/machine/roofline.h"
 #include "core/thread.h"
-#include "kernels/kernels.h"
 #include "engine/engine_impl.h"
+#include "kernels/kernels.h"
+#include "kernels/machine/roofline.h"
 #include "text/parse/answer_parser.h"
 
 #define CHUNK_MIN 512 /* the prefill chunk is not made smaller than this to save memory */
@@ -28,7 +28,8 @@ static td_status measure_pool(td_pool *pool, const td_machine *m, const char *wh
 }
 
 static td_status measure_bounds(td_engine *e, const td_machine *m, td_error *err) {
-    TD_TRY(measure_pool(e->expert_pool, m, e->n_npu_pools ? "the expert threads" : "the threads of both tiers", &e->info.expert_bounds, err));
+    TD_TRY(measure_pool(e->expert_pool, m, e->n_npu_pools ? "the expert threads" : "the threads of both tiers",
+                        &e->info.expert_bounds, err));
     e->info.device_bounds = e->info.expert_bounds;
     if (!e->n_npu_pools) return TD_OK;
     td_bounds *device = &e->info.device_bounds; /* the cards' together */
@@ -43,8 +44,8 @@ static td_status measure_bounds(td_engine *e, const td_machine *m, td_error *err
 static td_status open_npu_pools(td_engine *e, const td_thread_plan *plan, uint32_t n_cards, td_error *err) {
     if (!plan->n_npu) return TD_OK;
     if (plan->n_npu % n_cards)
-        return td_fail(err, TD_EINVAL, "npu-threads %u cannot be shared by tensor-parallel-size %u cards: give %u", plan->n_npu, n_cards,
-                       (plan->n_npu / n_cards + 1) * n_cards);
+        return td_fail(err, TD_EINVAL, "npu-threads %u cannot be shared by tensor-parallel-size %u cards: give %u",
+                       plan->n_npu, n_cards, (plan->n_npu / n_cards + 1) * n_cards);
     uint32_t each = plan->n_npu / n_cards;
     for (; e->n_npu_pools < n_cards; e->n_npu_pools++)
         TD_TRY(td_pool_create(plan->npu + e->n_npu_pools * each, each, &e->npu_pools[e->n_npu_pools], err));
@@ -55,8 +56,10 @@ static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *
     td_machine      machine;
     td_thread_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
-    uint32_t  needed = td_npu_threads_needed(o->device, o->tensor_parallel_size), npu_threads = o->npu_threads > needed ? o->npu_threads : needed;
-    td_status st = td_topology_plan(td_kernels_here()->read, o->cpuinfer, o->subpool_count, npu_threads, plan, &machine, err);
+    uint32_t needed = td_npu_threads_needed(o->device, o->tensor_parallel_size),
+             npu_threads = o->npu_threads > needed ? o->npu_threads : needed;
+    td_status st =
+        td_topology_plan(td_kernels_here()->read, o->cpuinfer, o->subpool_count, npu_threads, plan, &machine, err);
     if (st == TD_OK) {
         *available_bytes = machine.available_bytes;
         td_info(
@@ -152,7 +155,7 @@ static td_status open_model(td_engine *e, const td_engine_options *o, uint64_t a
     uint32_t wanted = e->plan.chunk;
     for (;;) {
         td_placement p = placement_of(e, o, available_bytes);
-        td_status st = td_placed_model_open(&p, &e->placed, err);
+        td_status    st = td_placed_model_open(&p, &e->placed, err);
         if (st == TD_OK) break;
         if (st != TD_ENOMEM || e->plan.chunk / 2 < CHUNK_MIN) return st;
         e->plan.chunk /= 2;
@@ -161,13 +164,12 @@ static td_status open_model(td_engine *e, const td_engine_options *o, uint64_t a
     if (e->plan.chunk < wanted)
         td_warn("memory is short: prefill goes in chunks of %u tokens instead of %u", e->plan.chunk, wanted);
     const td_model_plan *mp = &e->placed.plan;
-    uint64_t             cards = mp->unified_memory ? 1 : e->placed.n_npus; /* the plan is one card's, where each has its own memory */
-    uint64_t             npu_bytes = cards * mp->npu_weight_bytes, kv_bytes = cards * mp->kv_bytes_per_page * e->placed.n_pages;
-    uint64_t             scratch_bytes = cards * mp->device_scratch_bytes + mp->host_scratch_bytes;
+    uint64_t cards = mp->unified_memory ? 1 : e->placed.n_npus; /* the plan is one card's, where each has its own memory */
+    uint64_t npu_bytes = cards * mp->npu_weight_bytes, kv_bytes = cards * mp->kv_bytes_per_page * e->placed.n_pages;
+    uint64_t scratch_bytes = cards * mp->device_scratch_bytes + mp->host_scratch_bytes;
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
-            (double)npu_bytes / (1 << 30), (double)mp->expert_weight_bytes / (1 << 30),
-            (double)scratch_bytes / (1 << 30), (double)kv_bytes / (1 << 30),
-            (unsigned long long)e->placed.n_pages * TD_KV_PAGE);
+            (double)npu_bytes / (1 << 30), (double)mp->expert_weight_bytes / (1 << 30), (double)scratch_bytes / (1 << 30),
+            (double)kv_bytes / (1 << 30), (unsigned long long)e->placed.n_pages * TD_KV_PAGE);
     e->info.weight_bytes = npu_bytes + mp->expert_weight_bytes;
     e->info.expert_weight_bytes = mp->expert_weight_bytes;
     e->info.kv_bytes = kv_bytes;
@@ -326,7 +328,8 @@ void td_engine_get_step(td_engine *e, td_engine_step *s) {
     *s = e->stats.step;
     s->seconds = td_now_s() - e->stats.step_begin_s;
     pthread_mutex_unlock(&e->stats.lock);
-    if (s->phase == TD_STEP_FORWARD || s->phase == TD_STEP_HEAD) td_model_describe(e->placed.model, s->where, sizeof s->where);
+    if (s->phase == TD_STEP_FORWARD || s->phase == TD_STEP_HEAD)
+        td_model_describe(e->placed.model, s->where, sizeof s->where);
 }
 
 static td_status make_trie(td_engine *e, td_error *err) {
@@ -351,7 +354,9 @@ static td_status find_markers(td_engine *e, const td_request_params *p, td_marke
     if (!p->reasoning_format || p->reasoning_start == TD_REASONING_CLOSED) return TD_OK;
     const td_reasoning_format *f = td_reasoning_format_find(p->reasoning_format);
     if (!f) return td_fail(err, TD_EINVAL, "reasoning_format: there is none called '%.40s'", p->reasoning_format);
-    if (!f->close) return td_fail(err, TD_ENOTSUP, "reasoning_format: a grammar cannot follow the reasoning of '%.40s'", p->reasoning_format);
+    if (!f->close)
+        return td_fail(err, TD_ENOTSUP, "reasoning_format: a grammar cannot follow the reasoning of '%.40s'",
+                       p->reasoning_format);
     if (p->skip_special_tokens && td_answer_in_special_tokens(NULL, p->reasoning_format, e->tokenizer))
         return td_fail(err, TD_EINVAL, "skip_special_tokens: a marker of the reasoning is a special token");
     pthread_mutex_lock(&e->trie_lock);
@@ -376,7 +381,8 @@ static td_status attach_form(td_engine *e, const td_request_params *p, td_reques
                                   .stop_ids = r->stop_ids,
                                   .n_stop_ids = r->n_stop_ids};
     TD_TRY(find_markers(e, p, &form.markers, err));
-    form.opened = form.markers && (p->reasoning_start == TD_REASONING_OPEN || td_reasoning_format_find(p->reasoning_format)->starts_open);
+    form.opened = form.markers &&
+                  (p->reasoning_start == TD_REASONING_OPEN || td_reasoning_format_find(p->reasoning_format)->starts_open);
     td_status st = td_answer_form_open(&form, &r->form, err);
     td_marker_tokens_release(form.markers);
     if (st != TD_OK) return st;

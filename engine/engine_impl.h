@@ -15,7 +15,8 @@
 typedef struct {
     uint32_t entry;     /* of the step */
     uint32_t row;       /* of the step */
-    uint32_t predicted; /* which of the request's tokens this row predicts, for its log-probabilities, or UINT32_MAX: it gives the next one */
+    uint32_t predicted; /* which of the request's tokens this row predicts, for its log-probabilities, or UINT32_MAX: it
+                           gives the next one */
 } td_row_job;
 
 /** What a step found for one of its requests. */
@@ -47,7 +48,7 @@ struct td_engine {
     td_inbox         *inbox;
     td_stats          stats;
     pthread_mutex_t   trie_lock;
-    td_vocab_trie    *trie; /* for grammars, made when the first is used; guarded by trie_lock */
+    td_vocab_trie    *trie;    /* for grammars, made when the first is used; guarded by trie_lock */
     td_marker_tokens *markers; /* of the reasoning that was last before a grammar; guarded by trie_lock */
     bool              stats_open, thread_started;
     pthread_t         thread;
@@ -56,22 +57,23 @@ struct td_engine {
     td_kv_pages     pages;
     td_prefix_cache cache; /* over pages */
     td_scheduler    scheduler;
-    td_sampler    *samplers; /* [workers of the expert pool] */
-    uint32_t       n_samplers, max_out;
-    td_row_job    *jobs;           /* [max_tok] */
-    uint32_t      *job_rows;       /* [max_out] */
-    bool          *job_best;       /* [max_out] the best logits of the row will do */
-    td_row_result *results;        /* [max_running], by step entry */
-    td_log_window  window;
+    td_sampler     *samplers; /* [workers of the expert pool] */
+    uint32_t        n_samplers, max_out;
+    td_row_job     *jobs;     /* [max_tok] */
+    uint32_t       *job_rows; /* [max_out] */
+    bool           *job_best; /* [max_out] the best logits of the row will do */
+    td_row_result  *results;  /* [max_running], by step entry */
+    td_log_window   window;
 };
 
 void *td_engine_thread(void *engine);
 
 /* step_log.c: what the log says while steps run. Engine thread. */
-void td_log_window_open(td_engine *e);                 /* a new interval begins: the engine was idle */
+void td_log_window_open(td_engine *e); /* a new interval begins: the engine was idle */
 void td_log_arrival(const td_engine *e, const td_request *r);
 void td_log_end(const td_engine *e, const td_request *r, td_finish finish);
-void td_log_prefill(const td_engine *e, double seconds); /* the step just run, which took so long: progress of long prompts */
-void td_log_load(td_engine *e);                        /* a step has ended; every decode_log_interval of them, a line */
+void td_log_prefill(const td_engine *e,
+                    double           seconds); /* the step just run, which took so long: progress of long prompts */
+void td_log_load(td_engine *e);      /* a step has ended; every decode_log_interval of them, a line */
 
 #endif

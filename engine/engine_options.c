@@ -8,7 +8,7 @@
 #define CHUNK_DEFAULT 8192
 #define RUNNING_DEFAULT 32
 #define QUEUED_DEFAULT 1024 /* the most choices that one request of the HTTP API may have */
-#define DEFERRED_DEFAULT 1 /* +0.36 % perplexity on the demo model; 2 costs +1.70 % (docs/quantisation.md) */
+#define DEFERRED_DEFAULT 1  /* +0.36 % perplexity on the demo model; 2 costs +1.70 % (docs/quantisation.md) */
 
 void td_engine_options_init(td_engine_options *o) {
     *o = (td_engine_options){
@@ -53,10 +53,14 @@ static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, 
     plan->load_dummy = is(o->load_format, "dummy");
     plan->w8a8 = !is(o->quantization, "none");
     plan->quantization = plan->w8a8 ? "w8a8_int8" : "none";
-    plan->experts = td_expert_numbers_find(!is(o->expert_quantization, "auto") ? o->expert_quantization : plan->w8a8 ? "int4" : "none");
+    plan->experts = td_expert_numbers_find(!is(o->expert_quantization, "auto") ? o->expert_quantization
+                                           : plan->w8a8                        ? "int4"
+                                                                               : "none");
     plan->experts_as_stored = is(o->expert_quantization, "auto");
     if (!plan->experts)
-        return td_fail(err, TD_ENOTSUP, "expert-quantization %s is not supported: use auto, none, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4",
+        return td_fail(err, TD_ENOTSUP,
+                       "expert-quantization %s is not supported: use auto, none, int4, int8, int4-g32, int4-g64, int4-g128, "
+                       "mxfp4 or nvfp4",
                        o->expert_quantization);
 
     /* The cache has the type of the activations. */

@@ -11,7 +11,7 @@
 
 /** Options with every default filled in and every name understood. Numbers only: nothing of the options' strings is kept. */
 typedef struct {
-    const td_expert_numbers *experts; /* static, as the name of the quantization */
+    const td_expert_numbers *experts;           /* static, as the name of the quantization */
     bool                     experts_as_stored; /* "auto": the model's own format comes first (model/model.h) */
     const char              *quantization;
     bool                     w8a8, load_dummy;

@@ -16,7 +16,8 @@ typedef struct {
 TD_NODISCARD td_status td_stats_open(td_stats *t, td_error *err);
 void                   td_stats_close(td_stats *t);
 
-/** The engine thread goes on to a phase; SCHEDULING begins the next step. @param step tokens and sequences, or NULL: as before. */
+/** The engine thread goes on to a phase; SCHEDULING begins the next step. @param step tokens and sequences, or NULL: as
+ * before. */
 void td_stats_phase(td_stats *t, td_step_phase phase, const td_step_rows *step);
 void td_stats_ended(td_stats *t, td_finish finish, double seconds); /* a request, so long after its arrival */
 /** The rate of the work between two snapshots. */

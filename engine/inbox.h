@@ -36,7 +36,8 @@ td_inbox_news td_inbox_take(td_inbox *b, bool wait);
 
 void     td_inbox_left(td_inbox *b, const td_request *r);   /* it stopped waiting: it runs, or has ended */
 void     td_inbox_rejoin(td_inbox *b, const td_request *r); /* it was retracted and waits again; it is never refused */
-uint32_t td_inbox_waiting(td_inbox *b, uint64_t *tokens);   /* requests, and the tokens that they have so far; tokens may be NULL */
+uint32_t td_inbox_waiting(td_inbox *b,
+                          uint64_t *tokens); /* requests, and the tokens that they have so far; tokens may be NULL */
 
 double td_now_s(void); /* monotonic clock */
 

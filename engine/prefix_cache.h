@@ -22,13 +22,13 @@ typedef struct td_prefix_node td_prefix_node;
 
 typedef struct {
     td_kv_pages    *pages;
-    bool            on;       /* off: nothing is ever published, so nothing is found */
-    td_prefix_node *nodes;    /* [n_pages] */
-    uint32_t       *tokens;   /* [n_pages, TD_KV_PAGE] of the nodes */
-    uint32_t       *buckets;  /* [n_buckets] first node of each chain */
-    uint32_t        n_buckets; /* a power of two */
+    bool            on;                     /* off: nothing is ever published, so nothing is found */
+    td_prefix_node *nodes;                  /* [n_pages] */
+    uint32_t       *tokens;                 /* [n_pages, TD_KV_PAGE] of the nodes */
+    uint32_t       *buckets;                /* [n_buckets] first node of each chain */
+    uint32_t        n_buckets;              /* a power of two */
     uint32_t        newest, oldest, n_idle; /* the list of idle pages, by when they became idle */
-    uint64_t        evictions; /* pages, since open */
+    uint64_t        evictions;              /* pages, since open */
 } td_prefix_cache;
 
 /** @param pages borrowed; from here on its pages are taken and dropped through the cache. */

@@ -42,7 +42,9 @@ void td_sampler_close(td_sampler *s) {
 typedef float   f32x4 __attribute__((vector_size(16), aligned(4)));
 typedef int32_t i32x4 __attribute__((vector_size(16), aligned(4)));
 
-static bool any(i32x4 mask) { return mask[0] | mask[1] | mask[2] | mask[3]; }
+static bool any(i32x4 mask) {
+    return mask[0] | mask[1] | mask[2] | mask[3];
+}
 
 /* The largest of x[0..n); NAN when an element is NaN or +inf. */
 static float row_max(const float *x, size_t n) {
@@ -269,9 +271,13 @@ static uint32_t draw(const td_sampler *s, double u) {
     return walk_to(s->prob, 0, s->vocab, 0, INFINITY);
 }
 
-static bool is_greedy(const td_sampling *p) { return p->temperature < TD_TEMPERATURE_MIN || p->top_k == 1; }
+static bool is_greedy(const td_sampling *p) {
+    return p->temperature < TD_TEMPERATURE_MIN || p->top_k == 1;
+}
 
-bool td_sample_takes_best(const td_sample_args *a) { return is_greedy(a->sampling) && !changes_logits(a); }
+bool td_sample_takes_best(const td_sample_args *a) {
+    return is_greedy(a->sampling) && !changes_logits(a);
+}
 
 td_status td_sample(td_sampler *s, const float *logits, const td_sample_args *a, uint32_t *token) {
     const td_sampling *p = a->sampling;

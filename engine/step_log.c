@@ -1,4 +1,5 @@
-/* What the log says while steps run: requests as they come and go, progress of long prompts, and the load every few steps. */
+/* What the log says while steps run: requests as they come and go, progress of long prompts, and the load every few steps.
+ */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,18 +11,25 @@
 
 void td_log_arrival(const td_engine *e, const td_request *r) {
     if (e->plan.log_requests)
-        td_info(TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": " TD_FIGURE("prompt_tokens", "%u")
-                " prompt tokens, at most " TD_FIGURE("max_tokens", "%u") " to generate, temperature " TD_FIGURE("temperature", "%g"),
-                r->number, r->n_prompt, r->max_tokens, r->sampling.temperature);
+        td_info(
+            TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": " TD_FIGURE(
+                "prompt_tokens",
+                "%u") " prompt tokens, at most " TD_FIGURE("max_tokens",
+                                                           "%u") " to generate, temperature " TD_FIGURE("temperature", "%g"),
+            r->number, r->n_prompt, r->max_tokens, r->sampling.temperature);
 }
 
 void td_log_end(const td_engine *e, const td_request *r, td_finish finish) {
     static const char *const names[] = {"", "stop", "length", "abort", "error"};
     if (e->plan.log_requests)
-        td_info(TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": " TD_FIGURE("finish", "%s") " after "
-                TD_FIGURE("prompt_tokens", "%u") " prompt and " TD_FIGURE("completion_tokens", "%u") " generated tokens, "
-                TD_FIGURE("seconds", "%.3f") " s",
-                r->number, names[finish], r->n_prompt, r->n_told - r->n_prompt, td_now_s() - r->submit_s);
+        td_info(
+            TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": " TD_FIGURE(
+                "finish",
+                "%s") " after " TD_FIGURE("prompt_tokens",
+                                          "%u") " prompt and " TD_FIGURE("completion_tokens",
+                                                                         "%u") " generated tokens, " TD_FIGURE("seconds",
+                                                                                                               "%.3f") " s",
+            r->number, names[finish], r->n_prompt, r->n_told - r->n_prompt, td_now_s() - r->submit_s);
 }
 
 /* The time left is at the pace of this step: a little too short, because later chunks attend to more. */
@@ -32,10 +40,14 @@ void td_log_prefill(const td_engine *e, double seconds) {
         uint32_t             done = entry->first_pos + entry->n_rows;
         double               rate = entry->n_rows / seconds;
         if (entry->first_pos >= r->n_prompt || entry->n_rows <= 1 || r->n_tokens <= e->plan.chunk) continue;
-        td_info(TD_FIGURE("event", "prefill") ": request " TD_FIGURE("request", "%" PRIu64) ", " TD_FIGURE("done", "%u") " of "
-                TD_FIGURE("total", "%u") " tokens, " TD_FIGURE("tokens_per_s", "%.1f") " tokens/s, about "
-                TD_FIGURE("seconds_left", "%.0f") " s left",
-                r->number, done, r->n_tokens, rate, (r->n_tokens - done) / rate);
+        td_info(
+            TD_FIGURE("event", "prefill") ": request " TD_FIGURE("request", "%" PRIu64) ", " TD_FIGURE(
+                "done",
+                "%u") " of " TD_FIGURE("total",
+                                       "%u") " tokens, " TD_FIGURE("tokens_per_s",
+                                                                   "%.1f") " tokens/s, about " TD_FIGURE("seconds_left",
+                                                                                                         "%.0f") " s left",
+            r->number, done, r->n_tokens, rate, (r->n_tokens - done) / rate);
     }
 }
 
@@ -60,9 +72,11 @@ void td_log_window_open(td_engine *e) {
 static void tier_text(const char *tier, td_tier_rate rate, char *text, size_t size) {
     text[0] = 0;
     if (rate.bytes_per_s <= 0) return;
-    size_t n = (size_t)snprintf(text, size, ", %s " TD_FIGURE("%s_gb_per_s", "%.1f") " GB/s", tier, tier, 1e-9 * rate.bytes_per_s);
+    size_t n =
+        (size_t)snprintf(text, size, ", %s " TD_FIGURE("%s_gb_per_s", "%.1f") " GB/s", tier, tier, 1e-9 * rate.bytes_per_s);
     if (n < size && !isnan(rate.bound_fraction))
-        snprintf(text + n, size - n, " (" TD_FIGURE("%s_bound_percent", "%.0f") " %% of the bound)", tier, 100 * rate.bound_fraction);
+        snprintf(text + n, size - n, " (" TD_FIGURE("%s_bound_percent", "%.0f") " %% of the bound)", tier,
+                 100 * rate.bound_fraction);
 }
 
 void td_log_load(td_engine *e) {

@@ -13,7 +13,8 @@ td_status td_answer_rule_open(td_answer_rule *r, const char *spec, td_error *err
     if (!strcmp(spec, "last-number")) return TD_OK;
     r->kind = TD_ANSWER_WHOLE;
     if (!strcmp(spec, "whole")) return TD_OK;
-    if (strncmp(spec, "regex:", 6)) return td_fail(err, TD_EINVAL, "extract must be last-number, whole or regex:PATTERN, not '%.60s'", spec);
+    if (strncmp(spec, "regex:", 6))
+        return td_fail(err, TD_EINVAL, "extract must be last-number, whole or regex:PATTERN, not '%.60s'", spec);
     int        code;
     PCRE2_SIZE at;
     char       why[128];
@@ -29,14 +30,17 @@ void td_answer_rule_close(td_answer_rule *r) {
     *r = (td_answer_rule){0};
 }
 
-static bool digit(char c) { return c >= '0' && c <= '9'; }
+static bool digit(char c) {
+    return c >= '0' && c <= '9';
+}
 
 /* A number's digits: no thousands separators, zeros that say nothing, or sign of zero. */
 static char *plain_number(const char *p, const char *end) {
     char *out = malloc((size_t)(end - p) + 2), *to = out;
     if (!out) return NULL;
     bool minus = *p == '-', point = false;
-    for (p += minus; p + 1 < end && *p == '0' && p[1] != '.'; p++) {}
+    for (p += minus; p + 1 < end && *p == '0' && p[1] != '.'; p++) {
+    }
     if (minus) *to++ = '-';
     for (; p < end; p++) {
         if (*p == ',') continue;
@@ -89,7 +93,8 @@ static td_status last_match(const pcre2_code *regex, const char *text, size_t le
         begin = v[2 * group];
         end = v[2 * group + 1];
         found = end >= begin;
-        for (at = v[1] > at ? v[1] : at + 1; at < len && ((unsigned char)text[at] & 0xc0) == 0x80;) at++; /* not into a character */
+        for (at = v[1] > at ? v[1] : at + 1; at < len && ((unsigned char)text[at] & 0xc0) == 0x80;)
+            at++; /* not into a character */
     }
     pcre2_match_data_free(m);
     pcre2_match_context_free(limits);

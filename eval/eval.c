@@ -11,7 +11,7 @@
 
 #define AT_ONCE 4 /* requests in the engine, times those that it runs at a time: a slow one does not hold the others up */
 
-#define QUEUE   1000000 /* never full */
+#define QUEUE 1000000 /* never full */
 
 /* What a kind of task brings along. */
 typedef struct {
@@ -20,8 +20,9 @@ typedef struct {
     uint32_t           max_tokens;
 } task_defaults;
 
-static const char *const MATCH_STOP[] = {"\n\n", "Question:", NULL};
-static const char *const COMPLETE_STOP[] = {"\nclass", "\ndef", "\n#", "\nif", "\nprint", NULL}; /* Codex, arXiv 2107.03374, section 2.1 */
+static const char *const   MATCH_STOP[] = {"\n\n", "Question:", NULL};
+static const char *const   COMPLETE_STOP[] = {"\nclass", "\ndef",   "\n#",
+                                              "\nif",    "\nprint", NULL}; /* Codex, arXiv 2107.03374, section 2.1 */
 static const task_defaults DEFAULTS[] = {
     [TD_EVAL_CHOICE] = {.prompt = "Question: {question}\nAnswer:"},
     [TD_EVAL_MATCH] = {.prompt = "Question: {question}\nAnswer:", .stop = MATCH_STOP, .max_tokens = 256},
@@ -38,7 +39,7 @@ typedef struct {
     size_t                 first, end; /* items that are scored */
     td_engine             *engine;
     td_engine_info         info;
-    td_eval_job           *jobs;  /* [n_jobs] of all items, in order */
+    td_eval_job           *jobs;     /* [n_jobs] of all items, in order */
     size_t                *job_item; /* [n_jobs] */
     size_t                 n_jobs;
     td_eval_judge          judge;
@@ -90,12 +91,17 @@ static td_status open_task(run *r, td_error *err) {
     if (!o->stop)
         while (r->stop && r->stop[r->n_stop]) r->n_stop++;
     if (r->task.kind == TD_EVAL_CHOICE && (o->stop || o->max_tokens || o->extract))
-        return td_fail(err, TD_EINVAL, "stop, max-tokens and extract say how an answer is generated and read, and choices are only scored");
-    if (r->task.kind == TD_EVAL_COMPLETE && o->extract) return td_fail(err, TD_EINVAL, "extract finds an answer, and items to complete have none");
-    if (o->shots_path && !o->shots) return td_fail(err, TD_EINVAL, "shots-from says where solved items come from: give shots, their number, too");
-    if (o->shots && r->task.kind == TD_EVAL_COMPLETE) return td_fail(err, TD_EINVAL, "shots: items to complete have no answers to show");
+        return td_fail(err, TD_EINVAL,
+                       "stop, max-tokens and extract say how an answer is generated and read, and choices are only scored");
+    if (r->task.kind == TD_EVAL_COMPLETE && o->extract)
+        return td_fail(err, TD_EINVAL, "extract finds an answer, and items to complete have none");
+    if (o->shots_path && !o->shots)
+        return td_fail(err, TD_EINVAL, "shots-from says where solved items come from: give shots, their number, too");
+    if (o->shots && r->task.kind == TD_EVAL_COMPLETE)
+        return td_fail(err, TD_EINVAL, "shots: items to complete have no answers to show");
     if (o->shots && o->shots_path) TD_TRY(td_task_read(&r->shots, o->shots_path, r->task.kind, err));
-    if (o->shots > (o->shots_path ? r->shots.n : r->task.n)) return td_fail(err, TD_EINVAL, "shots %u: there are not so many items", o->shots);
+    if (o->shots > (o->shots_path ? r->shots.n : r->task.n))
+        return td_fail(err, TD_EINVAL, "shots %u: there are not so many items", o->shots);
     r->first = o->shots_path ? 0 : o->shots;
     r->end = o->limit && o->limit < r->task.n - r->first ? r->first + o->limit : r->task.n;
     if (r->first == r->end) return td_fail(err, TD_EINVAL, "no item is left to be scored");
@@ -112,11 +118,13 @@ static td_status item_text(const run *r, size_t index, char **out, td_error *err
     *out = whole;
     if (st != TD_OK || !r->o->chat) return st;
     const td_tokenizer *tok = td_engine_tokenizer(r->engine);
-    json_t             *request = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", whole, "add_generation_prompt", 1);
-    char               *text = request ? json_dumps(request, 0) : NULL;
-    size_t              len;
+    json_t             *request =
+        json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", whole, "add_generation_prompt", 1);
+    char  *text = request ? json_dumps(request, 0) : NULL;
+    size_t len;
     *out = NULL;
-    st = text ? td_chat_template_render(td_engine_chat_template(r->engine), text, strlen(text), td_tokenizer_bos(tok), td_tokenizer_eos(tok), out, &len, err)
+    st = text ? td_chat_template_render(td_engine_chat_template(r->engine), text, strlen(text), td_tokenizer_bos(tok),
+                                        td_tokenizer_eos(tok), out, &len, err)
               : td_fail(err, TD_ENOMEM, "out of memory for a prompt");
     json_decref(request);
     free(text);
@@ -165,11 +173,13 @@ static td_status fill_jobs(run *r, size_t index, td_eval_job *jobs, td_error *er
         td_request_params *p = &jobs[i].params;
         td_request_params_init(p);
         p->sampling.temperature = 0;
-        st = r->task.kind == TD_EVAL_CHOICE ? fill_choice(r, &jobs[i], text, json_string_value(json_array_get(choices, i)), err)
-                                            : fill_generation(r, &jobs[i], text, err);
+        st = r->task.kind == TD_EVAL_CHOICE
+                 ? fill_choice(r, &jobs[i], text, json_string_value(json_array_get(choices, i)), err)
+                 : fill_generation(r, &jobs[i], text, err);
         p->prompt = jobs[i].prompt;
         if (st == TD_OK && (p->n_prompt == 0 || p->n_prompt + (p->max_tokens > 0) > r->info.context_length))
-            st = td_fail(err, TD_EINVAL, "item %zu: its prompt has %zu tokens, the context length is %u", index, p->n_prompt, r->info.context_length);
+            st = td_fail(err, TD_EINVAL, "item %zu: its prompt has %zu tokens, the context length is %u", index, p->n_prompt,
+                         r->info.context_length);
         r->prompt_tokens += p->n_prompt;
     }
     free(text);
@@ -238,9 +248,15 @@ static double now_s(void) {
 static td_status run_all(run *r, td_eval_result *out, td_error *err) {
     double begin = now_s();
     if (r->o->progress) r->o->progress(r->o->user, 0, r->end - r->first, "items");
-    TD_TRY(td_eval_jobs_run(r->engine, r->jobs, r->n_jobs, (size_t)AT_ONCE * r->info.max_running_requests, job_done, r, err));
-    *out = (td_eval_result){.kind = r->task.kind, .items = r->judge.items, .no_answer = r->judge.no_answer, .prompt_tokens = r->prompt_tokens,
-                            .generated_tokens = r->generated_tokens, .seconds = now_s() - begin, .quantization = r->info.quantization,
+    TD_TRY(
+        td_eval_jobs_run(r->engine, r->jobs, r->n_jobs, (size_t)AT_ONCE * r->info.max_running_requests, job_done, r, err));
+    *out = (td_eval_result){.kind = r->task.kind,
+                            .items = r->judge.items,
+                            .no_answer = r->judge.no_answer,
+                            .prompt_tokens = r->prompt_tokens,
+                            .generated_tokens = r->generated_tokens,
+                            .seconds = now_s() - begin,
+                            .quantization = r->info.quantization,
                             .expert_quantization = r->info.expert_quantization};
     if (out->kind != TD_EVAL_COMPLETE) out->accuracy = share(r->judge.right, r->judge.items);
     if (out->kind == TD_EVAL_CHOICE) out->accuracy_normalised = share(r->judge.right_normalised, r->judge.items);

@@ -55,16 +55,20 @@ static void wait_for(td_eval_job *j) {
     j->request = NULL;
 }
 
-td_status td_eval_jobs_run(td_engine *e, td_eval_job *jobs, size_t n, size_t at_once, td_job_done done, void *user, td_error *err) {
+td_status td_eval_jobs_run(td_engine *e, td_eval_job *jobs, size_t n, size_t at_once, td_job_done done, void *user,
+                           td_error *err) {
     td_job_state state = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    td_status      st = TD_OK;
-    size_t         submitted = 0, finished = 0;
+    td_status    st = TD_OK;
+    size_t       submitted = 0, finished = 0;
     for (; st == TD_OK && finished < n; finished++) {
-        for (; st == TD_OK && submitted < n && submitted - finished < at_once; submitted += st == TD_OK) st = submit(e, &state, &jobs[submitted], err);
+        for (; st == TD_OK && submitted < n && submitted - finished < at_once; submitted += st == TD_OK)
+            st = submit(e, &state, &jobs[submitted], err);
         if (st != TD_OK) break;
         wait_for(&jobs[finished]);
-        if (jobs[finished].error.status != TD_OK) st = td_fail(err, jobs[finished].error.status, "%s", jobs[finished].error.text);
-        else st = done(user, finished, err);
+        if (jobs[finished].error.status != TD_OK)
+            st = td_fail(err, jobs[finished].error.status, "%s", jobs[finished].error.text);
+        else
+            st = done(user, finished, err);
     }
     for (size_t i = finished; i < submitted; i++)
         if (jobs[i].request) td_request_cancel(jobs[i].request);

@@ -11,7 +11,9 @@ size_t td_judge_jobs_of(const td_task *t, size_t index) {
     return t->kind == TD_EVAL_CHOICE ? json_array_size(json_object_get(t->items[index], "choices")) : 1;
 }
 
-static json_t *real(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+static json_t *real(double v) {
+    return isfinite(v) ? json_real(v) : json_null();
+}
 
 static json_t *judge_choice(td_eval_judge *j, const json_t *item, const td_eval_job *jobs) {
     const json_t *choices = json_object_get(item, "choices");
@@ -26,21 +28,24 @@ static json_t *judge_choice(td_eval_judge *j, const json_t *item, const td_eval_
     }
     j->right += best == right;
     j->right_normalised += best_normalised == right;
-    return json_pack("{s:I, s:I, s:I, s:b, s:o}", "expected", (json_int_t)right, "choice", (json_int_t)best, "choice_normalised",
-                     (json_int_t)best_normalised, "correct", best == right, "scores", scores);
+    return json_pack("{s:I, s:I, s:I, s:b, s:o}", "expected", (json_int_t)right, "choice", (json_int_t)best,
+                     "choice_normalised", (json_int_t)best_normalised, "correct", best == right, "scores", scores);
 }
 
 /* What the task's own answer amounts to; all of it where the rule finds nothing in it. */
 static td_status expected_answer(const td_eval_judge *j, const json_t *item, char **out) {
     const json_t *text = json_object_get(item, "answer");
     TD_TRY(td_answer_find(&j->rule, json_string_value(text), json_string_length(text), out));
-    return *out ? TD_OK : td_answer_find(&(td_answer_rule){.kind = TD_ANSWER_WHOLE}, json_string_value(text), json_string_length(text), out);
+    return *out ? TD_OK
+                : td_answer_find(&(td_answer_rule){.kind = TD_ANSWER_WHOLE}, json_string_value(text),
+                                 json_string_length(text), out);
 }
 
 static json_t *judge_match(td_eval_judge *j, const json_t *item, const td_eval_job *job) {
     char   *answer = NULL, *expected = NULL;
     json_t *line = NULL;
-    if (td_answer_find(&j->rule, job->text, job->text_len, &answer) == TD_OK && expected_answer(j, item, &expected) == TD_OK) {
+    if (td_answer_find(&j->rule, job->text, job->text_len, &answer) == TD_OK &&
+        expected_answer(j, item, &expected) == TD_OK) {
         bool right = answer && expected && !strcmp(answer, expected);
         j->right += right;
         j->no_answer += !answer;
@@ -63,8 +68,10 @@ td_status td_judge_item(td_eval_judge *j, size_t index, const td_eval_job *jobs,
     if (!line) return td_fail(err, TD_ENOMEM, "out of memory to judge an item");
     j->items++;
     if (j->output) {
-        if (id) json_object_set(line, "task_id", (json_t *)id);
-        else json_object_set_new(line, "item", json_integer((json_int_t)index));
+        if (id)
+            json_object_set(line, "task_id", (json_t *)id);
+        else
+            json_object_set_new(line, "item", json_integer((json_int_t)index));
         errno = 0;
         if (json_dumpf(line, j->output, 0) != 0 || fputc('\n', j->output) == EOF || fflush(j->output) != 0) {
             json_decref(line);

@@ -9,11 +9,19 @@
 
 #define KEPT_BYTES ((size_t)128 << 20)
 
-td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, uint32_t rows, const td_turned_stream *turned, td_error *err) {
-    size_t row_bytes = (size_t)c->n_layers * (c->hidden * sizeof(float) + c->top_k * sizeof(uint16_t)), fit = KEPT_BYTES / row_bytes;
+td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, uint32_t rows, const td_turned_stream *turned,
+                                td_error *err) {
+    size_t row_bytes = (size_t)c->n_layers * (c->hidden * sizeof(float) + c->top_k * sizeof(uint16_t)),
+           fit = KEPT_BYTES / row_bytes;
     uint32_t max_rows = fit < 1 ? 1 : fit < rows ? (uint32_t)fit : rows;
-    size_t   kept = (size_t)c->n_layers * max_rows, some = (size_t)max_rows * c->hidden, all = (size_t)c->n_layers * c->n_experts;
-    *e = (td_expert_errors){.n_layers = c->n_layers, .n_experts = c->n_experts, .hidden = c->hidden, .top_k = c->top_k, .max_rows = max_rows, .turned = turned};
+    size_t   kept = (size_t)c->n_layers * max_rows, some = (size_t)max_rows * c->hidden,
+           all = (size_t)c->n_layers * c->n_experts;
+    *e = (td_expert_errors){.n_layers = c->n_layers,
+                            .n_experts = c->n_experts,
+                            .hidden = c->hidden,
+                            .top_k = c->top_k,
+                            .max_rows = max_rows,
+                            .turned = turned};
     e->x = malloc(kept * c->hidden * sizeof *e->x);
     e->ids = malloc(kept * c->top_k * sizeof *e->ids);
     e->has_experts = calloc(c->n_layers, sizeof *e->has_experts);
@@ -27,8 +35,8 @@ td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, u
     e->outputs[1] = malloc(some * sizeof(float));
     e->one_id = malloc(max_rows * sizeof *e->one_id);
     e->ones = malloc(max_rows * sizeof *e->ones);
-    if (e->x && e->ids && e->has_experts && e->signal && e->noise && e->tokens && e->in && e->out && e->gathered && e->outputs[0] &&
-        e->outputs[1] && e->one_id && e->ones) {
+    if (e->x && e->ids && e->has_experts && e->signal && e->noise && e->tokens && e->in && e->out && e->gathered &&
+        e->outputs[0] && e->outputs[1] && e->one_id && e->ones) {
         for (uint32_t i = 0; i < max_rows; i++) e->ones[i] = 1;
         return TD_OK;
     }
@@ -70,7 +78,8 @@ static uint32_t gather(td_expert_errors *e, uint32_t layer, uint32_t expert) {
         bool            chosen = false;
         for (uint32_t j = 0; j < e->top_k; j++) chosen |= ids[j] == expert;
         if (!chosen) continue;
-        memcpy(e->gathered + (size_t)n * e->hidden, e->x + ((size_t)layer * e->max_rows + r) * e->hidden, e->hidden * sizeof(float));
+        memcpy(e->gathered + (size_t)n * e->hidden, e->x + ((size_t)layer * e->max_rows + r) * e->hidden,
+               e->hidden * sizeof(float));
         e->one_id[n++] = (uint16_t)expert;
     }
     return n;
@@ -78,7 +87,8 @@ static uint32_t gather(td_expert_errors *e, uint32_t layer, uint32_t expert) {
 
 static void run_expert(td_expert_errors *e, const td_scored_model *m, uint32_t moe_layer, uint32_t n, float *out) {
     td_from_f32(m->act_dtype, e->gathered, (size_t)n * e->hidden, e->in);
-    td_ffn_args a = {.n_tok = n, .top_k = 1, .x = e->in, .ids = e->one_id, .weights = e->ones, .n_immediate = 1, .y = e->out};
+    td_ffn_args a = {
+        .n_tok = n, .top_k = 1, .x = e->in, .ids = e->one_id, .weights = e->ones, .n_immediate = 1, .y = e->out};
     td_experts_ffn(td_model_get_experts(m->model), moe_layer, &a);
     td_to_f32(m->act_dtype, e->out, (size_t)n * e->hidden, out);
 }
@@ -110,7 +120,8 @@ void td_expert_errors_compare(td_expert_errors *e, const td_scored_model *refere
 static int worst_first(const void *a, const void *b) {
     const td_expert_snr *x = a, *y = b;
     if (x->db != y->db) return x->db < y->db ? -1 : 1;
-    return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer) : (x->expert > y->expert) - (x->expert < y->expert);
+    return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
+                                : (x->expert > y->expert) - (x->expert < y->expert);
 }
 
 td_status td_expert_errors_result(const td_expert_errors *e, td_expert_snr **out, size_t *n, td_error *err) {
@@ -122,7 +133,9 @@ td_status td_expert_errors_result(const td_expert_errors *e, td_expert_snr **out
     if (!(*out = malloc(*n * sizeof **out))) return td_fail(err, TD_ENOMEM, "out of memory to list the experts");
     for (size_t i = 0, at = 0; i < all; i++)
         if (e->tokens[i])
-            (*out)[at++] = (td_expert_snr){.layer = (uint32_t)(i / e->n_experts), .expert = (uint32_t)(i % e->n_experts), .tokens = e->tokens[i],
+            (*out)[at++] = (td_expert_snr){.layer = (uint32_t)(i / e->n_experts),
+                                           .expert = (uint32_t)(i % e->n_experts),
+                                           .tokens = e->tokens[i],
                                            .db = e->noise[i] > 0 ? 10 * log10(e->signal[i] / e->noise[i]) : INFINITY};
     qsort(*out, *n, sizeof **out, worst_first);
     return TD_OK;

@@ -11,13 +11,19 @@
 
 enum { HIDDEN, ROUTED };
 
-td_status td_layer_errors_open(td_layer_errors *e, uint32_t n_layers, uint32_t hidden, uint32_t rows, const td_turned_stream *turned, td_error *err) {
+td_status td_layer_errors_open(td_layer_errors *e, uint32_t n_layers, uint32_t hidden, uint32_t rows,
+                               const td_turned_stream *turned, td_error *err) {
     size_t row_bytes = 2 * (size_t)n_layers * hidden * sizeof(float), fit = KEPT_BYTES / row_bytes;
-    *e = (td_layer_errors){.n_layers = n_layers, .hidden = hidden, .max_rows = fit < 1 ? 1 : fit < rows ? (uint32_t)fit : rows, .turned = turned};
+    *e = (td_layer_errors){.n_layers = n_layers,
+                           .hidden = hidden,
+                           .max_rows = fit < 1      ? 1
+                                       : fit < rows ? (uint32_t)fit
+                                                    : rows,
+                           .turned = turned};
     bool ok = (e->scratch = malloc(2 * hidden * sizeof(float))) && (e->has_routed = calloc(n_layers, sizeof(bool)));
     for (int k = 0; k < 2; k++)
-        ok = ok && (e->kept[k] = malloc((size_t)n_layers * e->max_rows * hidden * sizeof(float))) && (e->signal[k] = calloc(n_layers, sizeof(double))) &&
-             (e->noise[k] = calloc(n_layers, sizeof(double)));
+        ok = ok && (e->kept[k] = malloc((size_t)n_layers * e->max_rows * hidden * sizeof(float))) &&
+             (e->signal[k] = calloc(n_layers, sizeof(double))) && (e->noise[k] = calloc(n_layers, sizeof(double)));
     if (ok) return TD_OK;
     td_layer_errors_close(e);
     return td_fail(err, TD_ENOMEM, "out of memory to compare the layers");
@@ -51,7 +57,9 @@ static float *kept_row(const td_layer_errors *e, int kind, uint32_t layer, uint3
     return e->kept[kind] + ((size_t)layer * e->max_rows + row) * e->hidden;
 }
 
-static uint32_t rows_of(const td_layer_errors *e, const td_layer_output *o) { return o->n_tok < e->max_rows ? o->n_tok : e->max_rows; }
+static uint32_t rows_of(const td_layer_errors *e, const td_layer_output *o) {
+    return o->n_tok < e->max_rows ? o->n_tok : e->max_rows;
+}
 
 void td_layer_errors_reference(void *user, const td_layer_output *o) {
     td_layer_errors *e = user;
@@ -88,7 +96,9 @@ void td_layer_errors_compare(void *user, const td_layer_output *o) {
     }
 }
 
-static double decibels(double signal, double noise) { return noise > 0 ? 10 * log10(signal / noise) : INFINITY; }
+static double decibels(double signal, double noise) {
+    return noise > 0 ? 10 * log10(signal / noise) : INFINITY;
+}
 
 td_layer_snr *td_layer_errors_result(const td_layer_errors *e) {
     td_layer_snr *out = malloc(e->n_layers * sizeof *out);

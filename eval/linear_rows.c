@@ -17,10 +17,12 @@ void td_linear_rows_close(td_linear_rows *r) {
     *r = (td_linear_rows){0};
 }
 
-const td_kept_rows *td_linear_rows_of(const td_linear_rows *r, td_role role, uint32_t layer) { return &r->kept[(size_t)role * r->n_layers + layer]; }
+const td_kept_rows *td_linear_rows_of(const td_linear_rows *r, td_role role, uint32_t layer) {
+    return &r->kept[(size_t)role * r->n_layers + layer];
+}
 
-void td_linear_rows_keep(td_linear_rows *r, const td_model *m, const td_npu_weight *const *weights, size_t n_weights, td_dtype dtype, const void *x,
-                         size_t n, size_t k) {
+void td_linear_rows_keep(td_linear_rows *r, const td_model *m, const td_npu_weight *const *weights, size_t n_weights,
+                         td_dtype dtype, const void *x, size_t n, size_t k) {
     for (size_t i = 0; i < n_weights; i++) {
         uint32_t layer;
         td_role  role;

@@ -14,8 +14,8 @@ double td_kl_divergence(const float *p, double p_lse, const float *q, double q_l
 uint32_t td_row_best(const float *x, size_t n);
 
 /**
- * Log-probabilities in 16 bits each: log p = -range (code / 65535)^2, so that they are finest where p is large: the error is at most
- * sqrt(-log p * range) / 65535. Below -TD_CODE_RANGE_MAX they are cut off.
+ * Log-probabilities in 16 bits each: log p = -range (code / 65535)^2, so that they are finest where p is large: the error is
+ * at most sqrt(-log p * range) / 65535. Below -TD_CODE_RANGE_MAX they are cut off.
  */
 #define TD_CODE_RANGE_MAX 1e4f
 void td_logprobs_encode(const float *x, double lse, size_t n, float *range, uint16_t *code);

@@ -2,10 +2,11 @@
  * A file with a model's log-probabilities at every scored position of a text: the reference of a later comparison.
  *
  *   header  td_logprob_header, 56 bytes, little endian
- *   rows    [n_rows] of 8 + 2 * vocab bytes: f32 log-probability of the token that comes, f32 range, u16 [vocab] codes (logit_rows.h)
+ *   rows    [n_rows] of 8 + 2 * vocab bytes: f32 log-probability of the token that comes, f32 range, u16 [vocab] codes
+ * (logit_rows.h)
  *
- * A file is written under another name and renamed when it is whole. Every byte read is checked: what is not exactly a file for this text,
- * protocol and vocabulary is refused.
+ * A file is written under another name and renamed when it is whole. Every byte read is checked: what is not exactly a file
+ * for this text, protocol and vocabulary is refused.
  */
 #ifndef TD_EVAL_LOGPROB_FILE_H
 #define TD_EVAL_LOGPROB_FILE_H
@@ -27,9 +28,11 @@ typedef struct {
     char    *row; /* one */
 } td_logprob_file;
 
-TD_NODISCARD td_status td_logprob_file_create(td_logprob_file *file, const char *path, const td_scored_text *t, uint32_t vocab, td_error *err);
+TD_NODISCARD td_status td_logprob_file_create(td_logprob_file *file, const char *path, const td_scored_text *t,
+                                              uint32_t vocab, td_error *err);
 /** One row: logits, their td_log_sum_exp, the token that comes. */
-TD_NODISCARD td_status td_logprob_file_write(td_logprob_file *file, const float *logits, double lse, uint32_t target, td_error *err);
+TD_NODISCARD td_status td_logprob_file_write(td_logprob_file *file, const float *logits, double lse, uint32_t target,
+                                             td_error *err);
 /** All rows are written: give it its name. */
 TD_NODISCARD td_status td_logprob_file_finish(td_logprob_file *file, td_error *err);
 

@@ -6,13 +6,13 @@
 #include "core/error.h"
 #include "core/file_write.h"
 #include "core/thread_plan.h"
-#include "kernels/kernels.h"
 #include "eval/expert_errors.h"
 #include "eval/layer_errors.h"
 #include "eval/logit_rows.h"
 #include "eval/logprob_file.h"
 #include "eval/scored_model.h"
 #include "eval/tensor_errors.h"
+#include "kernels/kernels.h"
 
 #define WINDOW_DEFAULT 512
 
@@ -53,7 +53,8 @@ static td_status open_text(run *r, td_error *err) {
     p.stride = o->stride ? o->stride : p.window > 1 ? p.window / 2 : 1;
     if (!dir) return td_fail(err, TD_EINVAL, "model-path is missing");
     if (!o->text_path) return td_fail(err, TD_EINVAL, "text is missing");
-    if (o->per_tensor && !o->reference) return td_fail(err, TD_EINVAL, "weights can be compared with those of a model's folder only");
+    if (o->per_tensor && !o->reference)
+        return td_fail(err, TD_EINVAL, "weights can be compared with those of a model's folder only");
     if (o->reference && o->reference_path) return td_fail(err, TD_EINVAL, "a reference is a model or a file, not both");
     TD_TRY(td_tokenizer_open(dir, &r->tok, err));
     return td_scored_text_open(o->text_path, r->tok, &p, &r->text, err);
@@ -80,7 +81,8 @@ static td_status look_at_machine(const td_engine_options *o, td_scored_machine *
     td_machine      machine = {0};
     td_thread_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
-    td_status st = td_topology_plan(td_kernels_here()->read, o->cpuinfer, o->subpool_count, td_npu_threads_needed(o->device, 1), plan, &machine, err);
+    td_status st = td_topology_plan(td_kernels_here()->read, o->cpuinfer, o->subpool_count,
+                                    td_npu_threads_needed(o->device, 1), plan, &machine, err);
     if (st == TD_OK && !m->experts) st = td_pool_create(plan->experts, plan->n_experts, &m->experts, err);
     if (st == TD_OK && !m->npu && plan->n_npu) st = td_pool_create(plan->npu, plan->n_npu, &m->npu, err);
     m->available_bytes = machine.available_bytes;
@@ -100,24 +102,28 @@ static void see_own(void *user, const td_layer_output *out) {
     td_layer_errors_compare(&r->layers, out);
 }
 
-static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m, size_t k) {
+static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m,
+                     size_t k) {
     run *r = user;
     td_linear_rows_keep(&r->rows, r->reference.model, weights, n, dtype, x, m, k);
 }
 
-static td_status open_model(run *r, const td_engine_options *o, td_scored_model *m, td_layer_tap tap, td_rows_tap rows_tap, td_error *err) {
+static td_status open_model(run *r, const td_engine_options *o, td_scored_model *m, td_layer_tap tap, td_rows_tap rows_tap,
+                            td_error *err) {
     TD_TRY(look_at_machine(o, &r->machine, err));
-    return td_scored_model_open(m, o, &r->batch.shape, &r->machine, &(td_scored_taps){.layers = tap, .rows = rows_tap, .user = r}, err);
+    return td_scored_model_open(m, o, &r->batch.shape, &r->machine,
+                                &(td_scored_taps){.layers = tap, .rows = rows_tap, .user = r}, err);
 }
 
 static td_status check_ids(const run *r, td_error *err) {
     for (uint64_t i = 0; i < r->text.n_ids; i++)
         if (r->text.ids[i] >= r->vocab)
-            return td_fail(err, TD_EINVAL, "token %llu of the text has id %u, but the model's vocabulary is %u", (unsigned long long)i, r->text.ids[i],
-                           r->vocab);
+            return td_fail(err, TD_EINVAL, "token %llu of the text has id %u, but the model's vocabulary is %u",
+                           (unsigned long long)i, r->text.ids[i], r->vocab);
     for (uint32_t i = 0; i < r->text.n_prefix; i++)
         if (r->text.prefix[i] >= r->vocab)
-            return td_fail(err, TD_EINVAL, "the tokenizer begins texts with id %u, but the model's vocabulary is %u", r->text.prefix[i], r->vocab);
+            return td_fail(err, TD_EINVAL, "the tokenizer begins texts with id %u, but the model's vocabulary is %u",
+                           r->text.prefix[i], r->vocab);
     return TD_OK;
 }
 
@@ -148,17 +154,24 @@ static td_status open_models(run *r, td_error *err) {
     const td_model_config *c = td_model_get_config(r->model.model), *rc;
     r->vocab = c->vocab;
     TD_TRY(check_ids(r, err));
-    if (o->drafts && !c->n_mtp_layers) return td_fail(err, TD_EINVAL, "the model has no multi-token-prediction layer that could draft");
+    if (o->drafts && !c->n_mtp_layers)
+        return td_fail(err, TD_EINVAL, "the model has no multi-token-prediction layer that could draft");
     if (r->has_file && r->file.vocab != r->vocab)
-        return td_fail(err, TD_EINVAL, "%s has a vocabulary of %u, the model one of %u", o->reference_path, r->file.vocab, r->vocab);
+        return td_fail(err, TD_EINVAL, "%s has a vocabulary of %u, the model one of %u", o->reference_path, r->file.vocab,
+                       r->vocab);
     if (!o->reference) return TD_OK;
     TD_TRY(check_reference_text(r, err));
-    if (open_model(r, o->reference, &r->reference, see_reference, o->per_tensor ? see_rows : NULL, err) != TD_OK) return td_fail_within(err, "the reference");
+    if (open_model(r, o->reference, &r->reference, see_reference, o->per_tensor ? see_rows : NULL, err) != TD_OK)
+        return td_fail_within(err, "the reference");
     r->has_reference = true;
     rc = td_model_get_config(r->reference.model);
-    if (rc->vocab != c->vocab || rc->n_layers != c->n_layers || rc->hidden != c->hidden || rc->n_experts != c->n_experts || rc->top_k != c->top_k)
-        return td_fail(err, TD_EINVAL, "the reference has %u ids, %u layers, hidden size %u, %u experts, %u per token, the model %u, %u, %u, %u, %u: they cannot be compared",
-                       rc->vocab, rc->n_layers, rc->hidden, rc->n_experts, rc->top_k, c->vocab, c->n_layers, c->hidden, c->n_experts, c->top_k);
+    if (rc->vocab != c->vocab || rc->n_layers != c->n_layers || rc->hidden != c->hidden || rc->n_experts != c->n_experts ||
+        rc->top_k != c->top_k)
+        return td_fail(err, TD_EINVAL,
+                       "the reference has %u ids, %u layers, hidden size %u, %u experts, %u per token, the model %u, %u, "
+                       "%u, %u, %u: they cannot be compared",
+                       rc->vocab, rc->n_layers, rc->hidden, rc->n_experts, rc->top_k, c->vocab, c->n_layers, c->hidden,
+                       c->n_experts, c->top_k);
     if (o->per_tensor) TD_TRY(td_linear_rows_open(&r->rows, rc, err));
     TD_TRY(td_turned_stream_open(&r->turned, &r->model, &o->model, &r->reference, o->reference, err));
     TD_TRY(td_layer_errors_open(&r->layers, c->n_layers, c->hidden, shape.max_seq * shape.max_rows, &r->turned, err));
@@ -174,20 +187,22 @@ static td_status open_rows(run *r, td_error *err) {
         r->decoded = malloc(n * r->vocab * sizeof *r->decoded);
         r->decoded_target = malloc(n * sizeof *r->decoded_target);
     }
-    return r->scores && r->lse && r->next_token && (!r->has_file || (r->decoded && r->decoded_target)) ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the scores");
+    return r->scores && r->lse && r->next_token && (!r->has_file || (r->decoded && r->decoded_target))
+               ? TD_OK
+               : td_fail(err, TD_ENOMEM, "out of memory for the scores");
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
 /* Rows of logits whose scores are wanted. */
 typedef struct {
-    const float    *own, *reference; /* [n, vocab]; reference NULL: none */
-    const float    *reference_target; /* [n] log-probability of the token that came, where reference has lost digits; or NULL */
-    const uint32_t *target;          /* [n] */
+    const float *own, *reference;  /* [n, vocab]; reference NULL: none */
+    const float *reference_target; /* [n] log-probability of the token that came, where reference has lost digits; or NULL */
+    const uint32_t *target;        /* [n] */
     size_t          vocab;
-    bool            best;            /* is wanted too */
-    double         *lse;             /* [n] of own, out */
-    token_score    *scores;          /* [n] out */
+    bool            best;   /* is wanted too */
+    double         *lse;    /* [n] of own, out */
+    token_score    *scores; /* [n] out */
 } row_set;
 
 static void score_row(void *ctx, uint32_t i, const td_worker *w) {
@@ -211,12 +226,14 @@ static void score_row(void *ctx, uint32_t i, const td_worker *w) {
 
 /* The numbers of scored rows at .. at + n - 1 of the batch, whose scores begin at scores. */
 static td_status score_rows(run *r, uint32_t at, uint32_t n, token_score *scores, td_error *err) {
-    row_set   set = {.target = r->batch.target + at, .vocab = r->vocab, .best = r->o->drafts, .lse = r->lse, .scores = scores};
+    row_set set = {.target = r->batch.target + at, .vocab = r->vocab, .best = r->o->drafts, .lse = r->lse, .scores = scores};
     td_status st = td_model_head(r->model.model, (td_out_rows){.row = r->batch.row + at, .n = n}, &set.own);
-    if (st == TD_OK && r->has_reference) st = td_model_head(r->reference.model, (td_out_rows){.row = r->batch.row + at, .n = n}, &set.reference);
+    if (st == TD_OK && r->has_reference)
+        st = td_model_head(r->reference.model, (td_out_rows){.row = r->batch.row + at, .n = n}, &set.reference);
     if (st != TD_OK) return td_fail(err, st, "the model's head failed: %s", td_status_text(st));
     if (r->has_file) {
-        for (uint32_t i = 0; i < n; i++) TD_TRY(td_logprob_file_read(&r->file, r->decoded + (size_t)i * r->vocab, &r->decoded_target[i], err));
+        for (uint32_t i = 0; i < n; i++)
+            TD_TRY(td_logprob_file_read(&r->file, r->decoded + (size_t)i * r->vocab, &r->decoded_target[i], err));
         set.reference = r->decoded;
         set.reference_target = r->decoded_target;
     }
@@ -231,10 +248,10 @@ static td_status score_rows(run *r, uint32_t at, uint32_t n, token_score *scores
 
 /* Rows of the MTP layer's logits. */
 typedef struct {
-    const float    *logits; /* [n, vocab] */
-    const uint32_t *pos;    /* of a row of the batch */
+    const float    *logits;       /* [n, vocab] */
+    const uint32_t *pos;          /* of a row of the batch */
     const uint32_t *row, *target; /* [n_left] of the batch's scored rows */
-    uint32_t        n_left; /* scored rows from row on */
+    uint32_t        n_left;       /* scored rows from row on */
     size_t          vocab;
     token_score    *scores; /* [n_left] */
 } draft_set;
@@ -261,7 +278,12 @@ static td_status score_drafts(run *r, token_score *scores, td_error *err) {
     td_status st = td_model_mtp(r->model.model, r->next_token);
     if (st != TD_OK) return td_fail(err, st, "the MTP layer failed: %s", td_status_text(st));
     for (uint32_t at = 0, n; at < b->n_scored; at += n) {
-        draft_set set = {.pos = b->rows.pos, .row = b->row + at, .target = b->target + at, .n_left = b->n_scored - at, .vocab = r->vocab, .scores = scores + at};
+        draft_set set = {.pos = b->rows.pos,
+                         .row = b->row + at,
+                         .target = b->target + at,
+                         .n_left = b->n_scored - at,
+                         .vocab = r->vocab,
+                         .scores = scores + at};
         n = set.n_left < b->shape.max_out ? set.n_left : b->shape.max_out;
         st = td_model_mtp_head(r->model.model, (td_out_rows){.row = b->row + at, .n = n}, &set.logits);
         if (st != TD_OK) return td_fail(err, st, "the MTP layer's head failed: %s", td_status_text(st));
@@ -284,7 +306,8 @@ static td_status score_all(run *r, td_error *err) {
         td_batch_fill(&r->batch, &r->text, w, (uint32_t)n);
         if (r->has_reference) TD_TRY(forward(&r->reference, &r->batch.rows, err));
         TD_TRY(forward(&r->model, &r->batch.rows, err));
-        if (r->layers.mismatch) return td_fail(err, TD_EINVAL, "the reference has routed experts in other layers: they cannot be compared");
+        if (r->layers.mismatch)
+            return td_fail(err, TD_EINVAL, "the reference has routed experts in other layers: they cannot be compared");
         if (r->has_reference && !r->turned.apart) td_expert_errors_compare(&r->experts, &r->reference, &r->model);
         for (uint32_t at = 0, m; at < r->batch.n_scored; at += m) {
             m = r->batch.n_scored - at < r->batch.shape.max_out ? r->batch.n_scored - at : r->batch.shape.max_out;
@@ -300,8 +323,8 @@ static td_status score_all(run *r, td_error *err) {
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
-/* Mean over the tokens that have the figure. The standard error takes the windows as the samples, because the tokens of one depend on each other: that of a ratio
-   of sums (Cochran, Sampling Techniques, 1977, section 6.4). */
+/* Mean over the tokens that have the figure. The standard error takes the windows as the samples, because the tokens of one
+   depend on each other: that of a ratio of sums (Cochran, Sampling Techniques, 1977, section 6.4). */
 static td_estimate estimate(const run *r, int figure) {
     const td_scored_text *t = &r->text;
     double                sum = 0, squares = 0, n_tokens = 0;
@@ -338,10 +361,17 @@ static td_status percentile_99(const run *r, int figure, double *out, td_error *
 
 static td_status fill_result(const run *r, td_perplexity_result *out, td_error *err) {
     const td_scored_text *t = &r->text;
-    *out = (td_perplexity_result){.window = t->protocol.window, .stride = t->protocol.stride, .prefix = t->n_prefix, .documents = t->n_documents,
-                                  .windows = t->n_windows, .scored_tokens = t->n_scored, .quantization = r->model.quantization,
-                                  .expert_quantization = r->model.expert_quantization, .nll = estimate(r, NLL),
-                                  .compared = r->has_reference || r->has_file, .drafted = r->o->drafts};
+    *out = (td_perplexity_result){.window = t->protocol.window,
+                                  .stride = t->protocol.stride,
+                                  .prefix = t->n_prefix,
+                                  .documents = t->n_documents,
+                                  .windows = t->n_windows,
+                                  .scored_tokens = t->n_scored,
+                                  .quantization = r->model.quantization,
+                                  .expert_quantization = r->model.expert_quantization,
+                                  .nll = estimate(r, NLL),
+                                  .compared = r->has_reference || r->has_file,
+                                  .drafted = r->o->drafts};
     if (out->drafted) {
         out->draft_nll = estimate(r, DRAFT_NLL);
         out->draft_agreement = estimate(r, DRAFT_TOP1);
@@ -362,7 +392,8 @@ static td_status fill_result(const run *r, td_perplexity_result *out, td_error *
     }
     if (!r->o->per_tensor) return TD_OK;
     if (r->rows.no_memory) return td_fail(err, TD_ENOMEM, "out of memory for what the linears read");
-    return td_tensor_errors(&r->model, &r->o->model, &r->reference, r->o->reference, &r->rows, r->machine.experts, &out->tensors, &out->n_tensors, err);
+    return td_tensor_errors(&r->model, &r->o->model, &r->reference, r->o->reference, &r->rows, r->machine.experts,
+                            &out->tensors, &out->n_tensors, err);
 }
 
 static void close_run(run *r) {

@@ -7,10 +7,10 @@
 #include "core/error.h"
 #include "engine/engine_options.h"
 
-#define BATCH_ROWS   2048               /* of a step, where a window has fewer */
+#define BATCH_ROWS 2048                 /* of a step, where a window has fewer */
 #define LOGITS_BYTES ((size_t)64 << 20) /* at a time */
-#define OUT_MIN      16
-#define OUT_MAX      256
+#define OUT_MIN 16
+#define OUT_MAX 256
 
 td_batch_shape td_batch_shape_for(const td_scored_text *t, uint32_t vocab) {
     td_batch_shape s = {0};
@@ -34,7 +34,9 @@ td_status td_batch_open(td_batch *b, const td_batch_shape *shape, td_error *err)
     b->page = calloc(n_seq * b->pages_per_seq, sizeof *b->page);
     b->row = calloc(n_tok, sizeof *b->row);
     b->target = calloc(n_tok, sizeof *b->target);
-    td_status st = b->window && b->page && b->row && b->target ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for a batch of windows");
+    td_status st = b->window && b->page && b->row && b->target
+                       ? TD_OK
+                       : td_fail(err, TD_ENOMEM, "out of memory for a batch of windows");
     if (st == TD_OK) st = td_step_rows_open(&b->rows, (uint32_t)n_tok, shape->max_seq, shape->max_rows, err);
     if (st != TD_OK) {
         td_batch_close(b);
@@ -63,7 +65,8 @@ void td_batch_fill(td_batch *b, const td_scored_text *t, uint64_t first, uint32_
         uint32_t              at = b->rows.n_tok;
         memcpy(b->window, t->prefix, t->n_prefix * sizeof *t->prefix);
         memcpy(b->window + t->n_prefix, ids, (w->n - 1) * sizeof *ids);
-        td_step_rows_add(&b->rows, b->window, 0, td_window_rows(t, w), b->page + (size_t)s * b->pages_per_seq, b->pages_per_seq, false);
+        td_step_rows_add(&b->rows, b->window, 0, td_window_rows(t, w), b->page + (size_t)s * b->pages_per_seq,
+                         b->pages_per_seq, false);
         for (uint32_t i = w->first_scored; i < w->n; i++) {
             b->row[b->n_scored] = at + t->n_prefix + i - 1;
             b->target[b->n_scored++] = ids[i];
@@ -73,32 +76,49 @@ void td_batch_fill(td_batch *b, const td_scored_text *t, uint64_t first, uint32_
 
 /* ---- a model --------------------------------------------------------------------------------- */
 
-static td_status open_model(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape, const td_scored_machine *machine,
-                            const td_scored_taps *taps, td_error *err) {
+static td_status open_model(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape,
+                            const td_scored_machine *machine, const td_scored_taps *taps, td_error *err) {
     td_engine_plan plan;
     TD_TRY(td_engine_plan_make(o, &plan, err));
     m->quantization = plan.quantization;
     m->act_dtype = plan.w8a8 ? TD_DT_BF16 : TD_DT_F32;
     uint32_t     n_pages = shape->max_seq * ((shape->max_rows + TD_KV_PAGE - 1) / TD_KV_PAGE);
-    td_placement p = {.device = o->device, .expert_pool = machine->experts, .npu_pools = machine->npu ? &machine->npu : NULL, .rows_tap = taps->rows, .rows_tap_user = taps->user,
-                      .model = {.model_path = o->model_path, .cpu_weight_path = o->cpu_weight_path, .override_json = o->model_override_json,
-                                .load_dummy = plan.load_dummy, .w8a8 = plan.w8a8, .expert_format = plan.experts->format, .expert_groups = plan.experts->groups,
-                                .experts_as_stored = plan.experts_as_stored, .max_tok = shape->max_seq * shape->max_rows, .max_seq = shape->max_seq,
-                                .max_out = shape->max_out, .context_length = o->context_length, .max_deferred = plan.max_deferred, .layer_tap = taps->layers,
+    td_placement p = {.device = o->device,
+                      .expert_pool = machine->experts,
+                      .npu_pools = machine->npu ? &machine->npu : NULL,
+                      .rows_tap = taps->rows,
+                      .rows_tap_user = taps->user,
+                      .model = {.model_path = o->model_path,
+                                .cpu_weight_path = o->cpu_weight_path,
+                                .override_json = o->model_override_json,
+                                .load_dummy = plan.load_dummy,
+                                .w8a8 = plan.w8a8,
+                                .expert_format = plan.experts->format,
+                                .expert_groups = plan.experts->groups,
+                                .experts_as_stored = plan.experts_as_stored,
+                                .max_tok = shape->max_seq * shape->max_rows,
+                                .max_seq = shape->max_seq,
+                                .max_out = shape->max_out,
+                                .context_length = o->context_length,
+                                .max_deferred = plan.max_deferred,
+                                .layer_tap = taps->layers,
                                 .layer_tap_user = taps->user},
-                      .available_bytes = machine->available_bytes, .fraction = o->mem_fraction_static, .max_total_tokens = (uint64_t)n_pages * TD_KV_PAGE,
+                      .available_bytes = machine->available_bytes,
+                      .fraction = o->mem_fraction_static,
+                      .max_total_tokens = (uint64_t)n_pages * TD_KV_PAGE,
                       .max_running = 1};
     TD_TRY(td_placed_model_open(&p, &m->placed, err));
     m->model = m->placed.model;
     m->expert_quantization = td_model_expert_quantization(m->model);
     if (td_model_context_length(m->model) < shape->max_rows)
-        return td_fail(err, TD_EINVAL, "a window takes %u positions, but the model's context has %u: choose a smaller window", shape->max_rows,
-                       td_model_context_length(m->model));
+        return td_fail(err, TD_EINVAL,
+                       "a window takes %u positions, but the model's context has %u: choose a smaller window",
+                       shape->max_rows, td_model_context_length(m->model));
     return td_model_load(m->model, n_pages, err);
 }
 
-td_status td_scored_model_open(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape, const td_scored_machine *machine,
-                               const td_scored_taps *taps, td_error *err) {
+td_status td_scored_model_open(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape,
+                               const td_scored_machine *machine, const td_scored_taps *taps, td_error *err) {
     *m = (td_scored_model){0};
     td_status st = open_model(m, o, shape, machine, taps, err);
     if (st != TD_OK) td_scored_model_close(m);

@@ -55,11 +55,11 @@ typedef struct {
 } td_scored_taps;
 
 /**
- * Load. Of o, what is about the model, its device, its numbers and memory counts. @return also TD_ENOMEM when it does not fit, TD_EINVAL when its
- * context is shorter than the rows.
+ * Load. Of o, what is about the model, its device, its numbers and memory counts. @return also TD_ENOMEM when it does not
+ * fit, TD_EINVAL when its context is shorter than the rows.
  */
-TD_NODISCARD td_status td_scored_model_open(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape, const td_scored_machine *machine,
-                                            const td_scored_taps *taps, td_error *err);
+TD_NODISCARD td_status td_scored_model_open(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape,
+                                            const td_scored_machine *machine, const td_scored_taps *taps, td_error *err);
 void                   td_scored_model_close(td_scored_model *m);
 
 /** The checkpoint that such options name, once more: for what a loaded model does not keep. */

@@ -26,8 +26,10 @@ static td_status read_whole(const char *path, char **text, size_t *len, td_error
         *text = more;
         room *= 2;
     }
-    if (ferror(f)) st = td_fail(err, TD_EIO, "cannot read %s: %s", path, strerror(errno));
-    else if (!feof(f)) st = td_fail(err, TD_ENOMEM, "%s is too large for this machine's memory", path);
+    if (ferror(f))
+        st = td_fail(err, TD_EIO, "cannot read %s: %s", path, strerror(errno));
+    else if (!feof(f))
+        st = td_fail(err, TD_ENOMEM, "%s is too large for this machine's memory", path);
     fclose(f);
     return st;
 }
@@ -42,7 +44,8 @@ td_status td_text_prefix(const td_tokenizer *tok, uint32_t prefix[TD_TEXT_PREFIX
     } else {
         while (at + n_plain <= n && memcmp(whole + at, plain, n_plain * sizeof *plain)) at++;
         if (at + n_plain > n || at > TD_TEXT_PREFIX_MAX)
-            st = td_fail(err, TD_ENOTSUP, "the tokenizer's special tokens are not a short prefix: there is no protocol for that");
+            st = td_fail(err, TD_ENOTSUP,
+                         "the tokenizer's special tokens are not a short prefix: there is no protocol for that");
         else
             memcpy(prefix, whole, (*n_prefix = (uint32_t)at) * sizeof *whole);
     }
@@ -82,7 +85,8 @@ static bool is_blank(const char *s, size_t n) {
     return n == 0;
 }
 
-td_status td_text_each_line(const char *path, const char *text, size_t len, td_take_text_line take, void *user, td_error *err) {
+td_status td_text_each_line(const char *path, const char *text, size_t len, td_take_text_line take, void *user,
+                            td_error *err) {
     td_status st = TD_OK;
     bool      stop = false;
     size_t    number = 1;
@@ -117,7 +121,7 @@ static td_status add_document(reading *r, const char *text, size_t len, td_error
     size_t          n = 0;
     td_status       st = td_tokenizer_encode(r->tok, text, len, false, false, &ids, &n);
     if (st != TD_OK) return td_fail(err, st, "the text cannot be tokenised: %s", td_status_text(st));
-    uint64_t left = t->protocol.limit ? t->protocol.limit - t->n_ids : UINT64_MAX, size = n < left ? n : left;
+    uint64_t  left = t->protocol.limit ? t->protocol.limit - t->n_ids : UINT64_MAX, size = n < left ? n : left;
     uint32_t *more = realloc(t->ids, (t->n_ids + size + 1) * sizeof *more);
     if (more) {
         t->ids = more;
@@ -137,21 +141,24 @@ static td_status add_document(reading *r, const char *text, size_t len, td_error
 static td_status add_line(void *user, const td_text_line *line, bool *full, td_error *err) {
     reading      *r = user;
     const json_t *text = json_object_get(line->object, "text");
-    if (!json_is_string(text)) return td_fail(err, TD_EFORMAT, "%s, line %zu: it is not an object with a string \"text\"", r->path, line->number);
+    if (!json_is_string(text))
+        return td_fail(err, TD_EFORMAT, "%s, line %zu: it is not an object with a string \"text\"", r->path, line->number);
     TD_TRY(add_document(r, json_string_value(text), json_string_length(text), err));
     *full = r->out->protocol.limit && r->out->n_ids == r->out->protocol.limit;
     return TD_OK;
 }
 
-td_status td_scored_text_open(const char *path, const td_tokenizer *tok, const td_text_protocol *p, td_scored_text *out, td_error *err) {
+td_status td_scored_text_open(const char *path, const td_tokenizer *tok, const td_text_protocol *p, td_scored_text *out,
+                              td_error *err) {
     *out = (td_scored_text){.protocol = *p};
     if (p->window < 2) return td_fail(err, TD_EINVAL, "window %u: at least 2 tokens are needed", p->window);
-    if (p->stride < 1 || p->stride > p->window) return td_fail(err, TD_EINVAL, "stride %u is outside [1, %u], the window", p->stride, p->window);
-    char         *text = NULL;
-    size_t        len = 0, n_name = strlen(path);
-    bool          lines = n_name > 6 && !strcmp(path + n_name - 6, ".jsonl");
-    reading       r = {.path = path, .tok = tok, .out = out, .hash = XXH3_createState()};
-    td_status     st = r.hash ? read_whole(path, &text, &len, err) : td_fail(err, TD_ENOMEM, "out of memory for the text");
+    if (p->stride < 1 || p->stride > p->window)
+        return td_fail(err, TD_EINVAL, "stride %u is outside [1, %u], the window", p->stride, p->window);
+    char     *text = NULL;
+    size_t    len = 0, n_name = strlen(path);
+    bool      lines = n_name > 6 && !strcmp(path + n_name - 6, ".jsonl");
+    reading   r = {.path = path, .tok = tok, .out = out, .hash = XXH3_createState()};
+    td_status st = r.hash ? read_whole(path, &text, &len, err) : td_fail(err, TD_ENOMEM, "out of memory for the text");
     if (st == TD_OK) st = td_text_prefix(tok, out->prefix, &out->n_prefix, err);
     if (st == TD_OK) {
         XXH3_64bits_reset(r.hash);
@@ -160,8 +167,8 @@ td_status td_scored_text_open(const char *path, const td_tokenizer *tok, const t
         out->hash = XXH3_64bits_digest(r.hash);
     }
     if (st == TD_OK && !out->n_scored)
-        st = td_fail(err, TD_EINVAL, "%s has %llu tokens in %llu documents: none of them can be scored", path, (unsigned long long)out->n_ids,
-                     (unsigned long long)out->n_documents);
+        st = td_fail(err, TD_EINVAL, "%s has %llu tokens in %llu documents: none of them can be scored", path,
+                     (unsigned long long)out->n_ids, (unsigned long long)out->n_documents);
     XXH3_freeState(r.hash);
     free(text);
     if (st != TD_OK) td_scored_text_close(out);

@@ -1,9 +1,10 @@
 /*
  * A text as windows of tokens of which some are scored: the protocol of td_perplexity (docs/evaluation.md).
  *
- * The text is tokenised whole, a JSONL file document by document; windows do not cross documents. Window k of a document t has the
- * tokens t[b .. e), b = k * stride, e = min(b + window, length). The model is fed what the tokenizer puts before a text (BOS, or nothing)
- * and t[b .. e - 1); scored is every token of the window that no earlier window has scored and that something stands before.
+ * The text is tokenised whole, a JSONL file document by document; windows do not cross documents. Window k of a document t
+ * has the tokens t[b .. e), b = k * stride, e = min(b + window, length). The model is fed what the tokenizer puts before a
+ * text (BOS, or nothing) and t[b .. e - 1); scored is every token of the window that no earlier window has scored and that
+ * something stands before.
  */
 #ifndef TD_EVAL_SCORED_TEXT_H
 #define TD_EVAL_SCORED_TEXT_H
@@ -32,19 +33,22 @@ typedef struct {
     td_text_window  *windows;
     uint64_t         n_ids, n_documents, n_windows;
     uint64_t         n_scored, n_fed; /* tokens, in all windows */
-    uint64_t         hash; /* of documents and prefix, as ids */
+    uint64_t         hash;            /* of documents and prefix, as ids */
 } td_scored_text;
 
 /** Rows of a window that go through the model; row i predicts its token i + 1 - n_prefix. */
-static inline uint32_t td_window_rows(const td_scored_text *t, const td_text_window *w) { return t->n_prefix + w->n - 1; }
+static inline uint32_t td_window_rows(const td_scored_text *t, const td_text_window *w) {
+    return t->n_prefix + w->n - 1;
+}
 
 /** What the tokenizer puts before a text: BOS, or nothing. @return TD_ENOTSUP when that is not a short prefix. */
-TD_NODISCARD td_status td_text_prefix(const td_tokenizer *tok, uint32_t prefix[TD_TEXT_PREFIX_MAX], uint32_t *n_prefix, td_error *err);
+TD_NODISCARD td_status td_text_prefix(const td_tokenizer *tok, uint32_t prefix[TD_TEXT_PREFIX_MAX], uint32_t *n_prefix,
+                                      td_error *err);
 
 /** A line of JSON lines. */
 typedef struct {
     const json_t *object;
-    const char   *text; /* [len] what it was read from */
+    const char   *text;        /* [len] what it was read from */
     size_t        len, number; /* number: from 1 */
 } td_text_line;
 
@@ -55,14 +59,15 @@ typedef td_status (*td_take_text_line)(void *user, const td_text_line *line, boo
  * Each line of text [len] that is not blank, in order, until one fails or stops.
  * @param path for messages. @return TD_EFORMAT with the line's number, TD_ENOMEM, or the failure of take.
  */
-TD_NODISCARD td_status td_text_each_line(const char *path, const char *text, size_t len, td_take_text_line take, void *user, td_error *err);
+TD_NODISCARD td_status td_text_each_line(const char *path, const char *text, size_t len, td_take_text_line take, void *user,
+                                         td_error *err);
 
 /**
  * @param path a text, or JSON lines {"text": …} when it ends in .jsonl.
  * @return TD_EIO, TD_EFORMAT with the line, TD_EINVAL when no token could be scored.
  */
-TD_NODISCARD td_status td_scored_text_open(const char *path, const td_tokenizer *tok, const td_text_protocol *p, td_scored_text *out,
-                                           td_error *err);
+TD_NODISCARD td_status td_scored_text_open(const char *path, const td_tokenizer *tok, const td_text_protocol *p,
+                                           td_scored_text *out, td_error *err);
 void                   td_scored_text_close(td_scored_text *t);
 
 #endif

@@ -20,7 +20,9 @@ static td_eval_kind kind_of(const json_t *item) {
 size_t td_task_right_choice(const json_t *item) {
     const json_t *answer = json_object_get(item, "answer"), *choices = json_object_get(item, "choices");
     size_t        n = json_array_size(choices);
-    if (json_is_integer(answer)) return json_integer_value(answer) >= 0 && (size_t)json_integer_value(answer) < n ? (size_t)json_integer_value(answer) : n;
+    if (json_is_integer(answer))
+        return json_integer_value(answer) >= 0 && (size_t)json_integer_value(answer) < n ? (size_t)json_integer_value(answer)
+                                                                                         : n;
     const char *text = json_string_value(answer);
     for (size_t i = 0; text && i < n; i++)
         if (!strcmp(text, json_string_value(json_array_get(choices, i)))) return i;
@@ -32,21 +34,28 @@ static td_status check_item(const json_t *item, td_eval_kind kind, const char *p
     size_t        n = json_array_size(choices);
     switch (kind) {
         case TD_EVAL_CHOICE:
-            if (n < 2 || n > CHOICES_MAX) return td_fail(err, TD_EFORMAT, "%s, line %zu: \"choices\" must be a list of 2 to %d texts", path, line, CHOICES_MAX);
+            if (n < 2 || n > CHOICES_MAX)
+                return td_fail(err, TD_EFORMAT, "%s, line %zu: \"choices\" must be a list of 2 to %d texts", path, line,
+                               CHOICES_MAX);
             for (size_t i = 0; i < n; i++)
                 if (!json_string_length(json_array_get(choices, i)))
                     return td_fail(err, TD_EFORMAT, "%s, line %zu: choice %zu is not a text", path, line, i);
             if (td_task_right_choice(item) == n)
-                return td_fail(err, TD_EFORMAT, "%s, line %zu: \"answer\" must be the number of a choice from 0, its letter from A, or its text", path, line);
+                return td_fail(
+                    err, TD_EFORMAT,
+                    "%s, line %zu: \"answer\" must be the number of a choice from 0, its letter from A, or its text", path,
+                    line);
             return TD_OK;
         case TD_EVAL_MATCH:
-            if (!json_string_length(json_object_get(item, "answer"))) return td_fail(err, TD_EFORMAT, "%s, line %zu: it has no text \"answer\"", path, line);
+            if (!json_string_length(json_object_get(item, "answer")))
+                return td_fail(err, TD_EFORMAT, "%s, line %zu: it has no text \"answer\"", path, line);
             return TD_OK;
         default: return TD_OK;
     }
 }
 
-static td_status add_line(td_task *t, size_t *room, const char *path, size_t number, const char *line, size_t len, td_error *err) {
+static td_status add_line(td_task *t, size_t *room, const char *path, size_t number, const char *line, size_t len,
+                          td_error *err) {
     json_error_t why;
     json_t      *item;
     td_status    st = td_json_load(line, len, 0, &item, &why);
@@ -60,11 +69,15 @@ static td_status add_line(td_task *t, size_t *room, const char *path, size_t num
     if (st == TD_OK && t->n == *room) {
         *room = *room ? *room * 2 : 256;
         json_t **more = realloc(t->items, *room * sizeof *more);
-        if (more) t->items = more;
-        else st = td_fail(err, TD_ENOMEM, "out of memory for the task");
+        if (more)
+            t->items = more;
+        else
+            st = td_fail(err, TD_ENOMEM, "out of memory for the task");
     }
-    if (st == TD_OK) t->items[t->n++] = item;
-    else json_decref(item);
+    if (st == TD_OK)
+        t->items[t->n++] = item;
+    else
+        json_decref(item);
     return st;
 }
 

@@ -18,7 +18,8 @@ typedef struct {
     td_eval_kind kind;
 } td_task;
 
-/** Read and check every line. kind TD_EVAL_AUTO: that of the first item. @return TD_EIO, TD_EFORMAT with the line, TD_EINVAL for an empty file. */
+/** Read and check every line. kind TD_EVAL_AUTO: that of the first item. @return TD_EIO, TD_EFORMAT with the line, TD_EINVAL
+ * for an empty file. */
 TD_NODISCARD td_status td_task_read(td_task *t, const char *path, td_eval_kind kind, td_error *err);
 void                   td_task_close(td_task *t);
 
@@ -28,7 +29,8 @@ size_t td_task_right_choice(const json_t *item);
 /** What follows the prompt in an example: the right choice, or the answer. Borrowed. */
 const char *td_task_answer(const td_task *t, size_t index);
 
-/** A template with each {name} replaced by the item's string of that name; other braces are text. @param out malloc'd. @return TD_EINVAL names what the item lacks. */
+/** A template with each {name} replaced by the item's string of that name; other braces are text. @param out malloc'd.
+ * @return TD_EINVAL names what the item lacks. */
 TD_NODISCARD td_status td_task_prompt(const char *pattern, const json_t *item, char **out, td_error *err);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Matrix by matrix, how far a model's weights are from a reference's, as numbers: what the tiers multiply with, whatever the format.
- * Of device linears also how far apart the products with rows are that the reference's linear read; activations are not rounded for that.
+ * Matrix by matrix, how far a model's weights are from a reference's, as numbers: what the tiers multiply with, whatever the
+ * format. Of device linears also how far apart the products with rows are that the reference's linear read; activations are
+ * not rounded for that.
  */
 #ifndef TD_EVAL_TENSOR_ERRORS_H
 #define TD_EVAL_TENSOR_ERRORS_H
@@ -15,7 +16,9 @@
  * @param out   malloc'd.
  * @return TD_ENOMEM, or what reading a checkpoint gives.
  */
-TD_NODISCARD td_status td_tensor_errors(const td_scored_model *own, const td_engine_options *own_options, const td_scored_model *reference,
-                                        const td_engine_options *reference_options, const td_linear_rows *rows, td_pool *pool, td_tensor_snr **out, size_t *n, td_error *err);
+TD_NODISCARD td_status td_tensor_errors(const td_scored_model *own, const td_engine_options *own_options,
+                                        const td_scored_model *reference, const td_engine_options *reference_options,
+                                        const td_linear_rows *rows, td_pool *pool, td_tensor_snr **out, size_t *n,
+                                        td_error *err);
 
 #endif

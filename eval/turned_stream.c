@@ -5,11 +5,12 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "model/rotation.h"
 #include "kernels/rows/convert.h"
+#include "model/rotation.h"
 
 /* The gains of a norm. @param out [hidden] */
-static td_status read_gain(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer, float *out, td_error *err) {
+static td_status read_gain(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer, float *out,
+                           td_error *err) {
     td_scratch     scratch = {0};
     td_tensor_view v;
     td_status      st = td_checkpoint_get(ck, c, role, layer, 0, TD_FORM_FLOAT, &scratch, &v, err);
@@ -18,8 +19,10 @@ static td_status read_gain(const td_checkpoint *ck, const td_model_config *c, td
     return st;
 }
 
-/* The gains in front of all MLPs, and whether they and those in front of attention are 1. @param gain [n_layers, hidden] out */
-static td_status read_gains(const td_scored_model *m, const td_engine_options *o, float *gain, bool *all_one, td_error *err) {
+/* The gains in front of all MLPs, and whether they and those in front of attention are 1. @param gain [n_layers, hidden] out
+ */
+static td_status read_gains(const td_scored_model *m, const td_engine_options *o, float *gain, bool *all_one,
+                            td_error *err) {
     const td_model_config *c = td_model_get_config(m->model);
     td_checkpoint         *ck;
     float                 *input = malloc(c->hidden * sizeof *input);
@@ -37,10 +40,13 @@ static td_status read_gains(const td_scored_model *m, const td_engine_options *o
     return st;
 }
 
-static bool is_dummy(const td_engine_options *o) { return o->load_format && !strcmp(o->load_format, "dummy"); }
+static bool is_dummy(const td_engine_options *o) {
+    return o->load_format && !strcmp(o->load_format, "dummy");
+}
 
-td_status td_turned_stream_open(td_turned_stream *t, const td_scored_model *own, const td_engine_options *own_options, const td_scored_model *reference,
-                                const td_engine_options *reference_options, td_error *err) {
+td_status td_turned_stream_open(td_turned_stream *t, const td_scored_model *own, const td_engine_options *own_options,
+                                const td_scored_model *reference, const td_engine_options *reference_options,
+                                td_error *err) {
     const td_model_config *c = td_model_get_config(own->model);
     bool                   own_turned, reference_turned;
     *t = (td_turned_stream){0};

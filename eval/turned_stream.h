@@ -1,6 +1,7 @@
 /*
- * A turned model (model/rotation.h) beside a reference that is not: its residual stream is the reference's times R, and its norms have no gains. So the
- * reference's rows are turned before they are compared with the model's, or given to its experts.
+ * A turned model (model/rotation.h) beside a reference that is not: its residual stream is the reference's times R, and its
+ * norms have no gains. So the reference's rows are turned before they are compared with the model's, or given to its
+ * experts.
  */
 #ifndef TD_EVAL_TURNED_STREAM_H
 #define TD_EVAL_TURNED_STREAM_H
@@ -18,8 +19,9 @@ typedef struct {
  * Look at the gains of both models' norms: in a turned one all of them are exactly 1.
  * @param own, reference open, with the options that opened them and the same number of layers and hidden size.
  */
-TD_NODISCARD td_status td_turned_stream_open(td_turned_stream *t, const td_scored_model *own, const td_engine_options *own_options,
-                                             const td_scored_model *reference, const td_engine_options *reference_options, td_error *err);
+TD_NODISCARD td_status td_turned_stream_open(td_turned_stream *t, const td_scored_model *own,
+                                             const td_engine_options *own_options, const td_scored_model *reference,
+                                             const td_engine_options *reference_options, td_error *err);
 void                   td_turned_stream_close(td_turned_stream *t);
 
 /** Rows of the reference's residual stream, or of what is added to it, in place. @param x [n, hidden] */

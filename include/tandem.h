@@ -37,18 +37,18 @@ extern "C" {
 
 /* ---- status ---------------------------------------------------------------------------------- */
 
-#define TD_STATUS_MAP(X)                                   \
-    X(OK, 0, "ok")                                         \
-    X(EINVAL, -1, "bad argument or shape")                 \
-    X(ENOMEM, -2, "out of memory")                         \
-    X(EAGAIN, -3, "not ready; retry")                      \
-    X(EFORMAT, -4, "malformed file")                       \
-    X(EDEVICE, -5, "accelerator runtime failed")           \
-    X(EIO, -6, "input or output failed")                   \
-    X(ENOTSUP, -7, "not supported")                        \
-    X(ENOTFOUND, -8, "not found")                          \
-    X(EBUSY, -9, "queue full or resource in use")          \
-    X(ECANCELLED, -10, "cancelled")                        \
+#define TD_STATUS_MAP(X)                          \
+    X(OK, 0, "ok")                                \
+    X(EINVAL, -1, "bad argument or shape")        \
+    X(ENOMEM, -2, "out of memory")                \
+    X(EAGAIN, -3, "not ready; retry")             \
+    X(EFORMAT, -4, "malformed file")              \
+    X(EDEVICE, -5, "accelerator runtime failed")  \
+    X(EIO, -6, "input or output failed")          \
+    X(ENOTSUP, -7, "not supported")               \
+    X(ENOTFOUND, -8, "not found")                 \
+    X(EBUSY, -9, "queue full or resource in use") \
+    X(ECANCELLED, -10, "cancelled")               \
     X(ESHUTDOWN, -11, "shutting down")
 
 typedef enum td_status {
@@ -81,9 +81,9 @@ TD_NODISCARD td_status td_tokenizer_open(const char *dir, td_tokenizer **out, td
 void                   td_tokenizer_close(td_tokenizer *tok);
 
 /**
- * Encode text. Added tokens in the text become their ids, the special ones among them ("<|user|>") only when parse_special; BOS/EOS
- * of the post-processor or tokenizer_config.json are added when add_special. Invalid UTF-8 is encoded byte by byte, so
- * decode(encode(x)) == x but for what the tokenizer normalizes and for invalid bytes.
+ * Encode text. Added tokens in the text become their ids, the special ones among them ("<|user|>") only when parse_special;
+ * BOS/EOS of the post-processor or tokenizer_config.json are added when add_special. Invalid UTF-8 is encoded byte by byte,
+ * so decode(encode(x)) == x but for what the tokenizer normalizes and for invalid bytes.
  * @param ids  receives a malloc'd array of *n_ids ids; the caller frees it. NULL with *n_ids == 0 for empty output.
  * Thread-safe.
  */
@@ -105,7 +105,8 @@ const char *td_tokenizer_token(const td_tokenizer *tok, uint32_t id, size_t *len
 
 size_t td_tokenizer_vocab_size(const td_tokenizer *tok); /* largest id + 1, added tokens included */
 
-/* Chat template text and BOS/EOS strings from tokenizer_config.json (or chat_template.jinja); NULL where absent. Owned by tok. */
+/* Chat template text and BOS/EOS strings from tokenizer_config.json (or chat_template.jinja); NULL where absent. Owned by
+ * tok. */
 const char *td_tokenizer_chat_template(const td_tokenizer *tok);
 const char *td_tokenizer_bos(const td_tokenizer *tok);
 const char *td_tokenizer_eos(const td_tokenizer *tok);
@@ -176,18 +177,18 @@ typedef enum {
 
 /** Zero-initialise. */
 typedef struct {
-    const char        *tool_format;      /* SGLang's --tool-call-parser; NULL: calls stay in the text */
-    const char        *reasoning_format; /* SGLang's --reasoning-parser; NULL: reasoning stays in the text */
-    const td_tool_list *tools;           /* types of arguments, known names; must outlive the parser; NULL: not given */
-    td_reasoning_start start;
-    td_answer_event_fn on_event;
-    void              *user;
+    const char         *tool_format;      /* SGLang's --tool-call-parser; NULL: calls stay in the text */
+    const char         *reasoning_format; /* SGLang's --reasoning-parser; NULL: reasoning stays in the text */
+    const td_tool_list *tools;            /* types of arguments, known names; must outlive the parser; NULL: not given */
+    td_reasoning_start  start;
+    td_answer_event_fn  on_event;
+    void               *user;
 } td_answer_parser_options;
 
 /**
- * A parser of one answer, for text in pieces. What comes out does not depend on how the text is cut, but for where text of one kind
- * is cut. What is no call is content, byte for byte; white space between calls, and between a call and an end of the content, is
- * part of the syntax. At most 1 MiB of text is held. Not thread-safe.
+ * A parser of one answer, for text in pieces. What comes out does not depend on how the text is cut, but for where text of
+ * one kind is cut. What is no call is content, byte for byte; white space between calls, and between a call and an end of
+ * the content, is part of the syntax. At most 1 MiB of text is held. Not thread-safe.
  * @return TD_EINVAL for an unknown format, or two that do not go together; TD_ENOMEM.
  */
 TD_NODISCARD td_status td_answer_parser_new(const td_answer_parser_options *o, td_answer_parser **out, td_error *err);
@@ -203,10 +204,12 @@ bool                   td_answer_parser_reasons(const td_answer_parser *p); /* w
 const char *td_tool_format_of_template(const char *template_text);
 const char *td_reasoning_format_of_template(const char *template_text);
 
-/** Whether a marker of these formats (NULL: none) is a special token, which text without special tokens has not. tok may be NULL. */
+/** Whether a marker of these formats (NULL: none) is a special token, which text without special tokens has not. tok may be
+ * NULL. */
 bool td_answer_in_special_tokens(const char *tool_format, const char *reasoning_format, const td_tokenizer *tok);
 
-/** Whether the content follows the reasoning in the same text, so that a grammar can begin there: not in gpt-oss's messages. */
+/** Whether the content follows the reasoning in the same text, so that a grammar can begin there: not in gpt-oss's messages.
+ */
 bool td_reasoning_format_ends(const char *reasoning_format);
 
 /** Where an answer to this prompt begins. answer_len: bytes at the prompt's end that are an answer which is continued. */
@@ -225,18 +228,21 @@ typedef enum {
 } td_grammar_kind;
 
 /**
- * Compile a grammar; what each kind may say is in docs/structured-output.md. Time and memory are bounded whatever the source is.
+ * Compile a grammar; what each kind may say is in docs/structured-output.md. Time and memory are bounded whatever the source
+ * is.
  * @param out  one reference; td_grammar_release. Grammars are immutable: threads and requests may share one.
- * @return TD_EINVAL for a source with a mistake or too large, TD_ENOTSUP for what no grammar can say, by its name; TD_ENOMEM.
+ * @return TD_EINVAL for a source with a mistake or too large, TD_ENOTSUP for what no grammar can say, by its name;
+ * TD_ENOMEM.
  */
 TD_NODISCARD td_status td_grammar_compile(td_grammar_kind kind, const char *source, size_t len, td_grammar **out,
                                           td_error *err);
-td_grammar            *td_grammar_hold(td_grammar *g); /* one reference more; returns g */
+td_grammar            *td_grammar_hold(td_grammar *g);    /* one reference more; returns g */
 void                   td_grammar_release(td_grammar *g); /* g may be NULL */
 
 /**
  * Whether a text is of the grammar's language. *at: how many of its bytes some text of the language begins with.
- * @return TD_OK, also for a text that is not; TD_EINVAL when the grammar has too many readings of the text to follow; TD_ENOMEM.
+ * @return TD_OK, also for a text that is not; TD_EINVAL when the grammar has too many readings of the text to follow;
+ * TD_ENOMEM.
  */
 TD_NODISCARD td_status td_grammar_check(td_grammar *g, const char *text, size_t len, bool *accepted, size_t *at);
 
@@ -257,29 +263,34 @@ typedef struct {
     const char *device;              /* "host" */
     const char *attention_backend;   /* NULL: the device's own */
     const char *quantization;        /* NPU tier: "auto", "none" (bf16 weights, f32 arithmetic), "w8a8_int8" */
-    const char *expert_quantization; /* CPU tier: "auto" (what packed files hold; none when quantization is none; what carries a quantised checkpoint exactly; else int4), "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4" */
-    const char *kv_cache_dtype;      /* "auto", "bf16" (16 bits a value: the host device keeps integers with a scale per row), "f32" */
-    uint32_t    context_length;      /* tokens; 0: the model's max_position_embeddings */
-    double      mem_fraction_static; /* share of each memory (the host's, the device's own) for weights, working memory and KV, (0, 1] */
-    uint64_t    max_total_tokens;    /* KV capacity in tokens; 0: as many as fit, capped sensibly */
-    uint32_t    page_size;           /* tokens per KV page; only 128 */
-    uint32_t    chunked_prefill_size; /* tokens of prefill per step; 0: unchunked (up to max_prefill_tokens) */
-    uint32_t    max_prefill_tokens;
-    uint32_t    max_running_requests; /* 0: default */
-    uint32_t    max_queued_requests;  /* 0: default */
-    uint32_t    cpuinfer;            /* expert threads; 0: one per physical core of the allowed cpu set, or as many as the cgroup leaves time */
-    uint32_t    subpool_count;       /* NUMA subpools of the expert threads; 0: one per NUMA node in use */
-    uint32_t    tensor_parallel_size; /* cards that share the work; 1 */
-    uint32_t    npu_threads;         /* host device: threads of its own, of all cards; 0: shares the expert threads, or one a card */
-    bool        enable_defer;
-    uint32_t    max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */
-    bool        disable_two_chunk_overlap; /* with npu_threads, large steps go through as two halves whose layers alternate */
-    uint64_t    random_seed;
-    uint32_t    decode_log_interval; /* steps between log lines; 0: none */
-    bool        measure_bounds; /* measure at start what the tiers' threads can do: td_engine_info's bounds; about 0.2 s a pool */
-    bool        log_requests;
-    bool        disable_radix_cache; /* no page of a request is kept for later ones */
-    bool        disable_mixed_chunk; /* prompts and generating requests take turns instead of sharing steps */
+    const char *expert_quantization; /* CPU tier: "auto" (what packed files hold; none when quantization is none; what
+                                        carries a quantised checkpoint exactly; else int4), "none", "int4", "int8",
+                                        "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4" */
+    const char
+        *kv_cache_dtype; /* "auto", "bf16" (16 bits a value: the host device keeps integers with a scale per row), "f32" */
+    uint32_t context_length;       /* tokens; 0: the model's max_position_embeddings */
+    double   mem_fraction_static;  /* share of each memory (the host's, the device's own) for weights, working memory and KV,
+                                      (0, 1] */
+    uint64_t max_total_tokens;     /* KV capacity in tokens; 0: as many as fit, capped sensibly */
+    uint32_t page_size;            /* tokens per KV page; only 128 */
+    uint32_t chunked_prefill_size; /* tokens of prefill per step; 0: unchunked (up to max_prefill_tokens) */
+    uint32_t max_prefill_tokens;
+    uint32_t max_running_requests; /* 0: default */
+    uint32_t max_queued_requests;  /* 0: default */
+    uint32_t
+        cpuinfer; /* expert threads; 0: one per physical core of the allowed cpu set, or as many as the cgroup leaves time */
+    uint32_t subpool_count;        /* NUMA subpools of the expert threads; 0: one per NUMA node in use */
+    uint32_t tensor_parallel_size; /* cards that share the work; 1 */
+    uint32_t npu_threads; /* host device: threads of its own, of all cards; 0: shares the expert threads, or one a card */
+    bool     enable_defer;
+    uint32_t max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */
+    bool     disable_two_chunk_overlap; /* with npu_threads, large steps go through as two halves whose layers alternate */
+    uint64_t random_seed;
+    uint32_t decode_log_interval; /* steps between log lines; 0: none */
+    bool measure_bounds; /* measure at start what the tiers' threads can do: td_engine_info's bounds; about 0.2 s a pool */
+    bool log_requests;
+    bool disable_radix_cache; /* no page of a request is kept for later ones */
+    bool disable_mixed_chunk; /* prompts and generating requests take turns instead of sharing steps */
 } td_engine_options;
 
 void td_engine_options_init(td_engine_options *o); /* the defaults of docs/flags and --help */
@@ -299,27 +310,27 @@ typedef struct {
 } td_bounds;
 
 typedef struct {
-    const char *architecture;   /* "DeepseekV3ForCausalLM" */
+    const char *architecture; /* "DeepseekV3ForCausalLM" */
     const char *model_path;
-    const char *device;         /* "host (2 threads, avx512vnni)" */
-    const char *quantization;   /* NPU tier */
+    const char *device;       /* "host (2 threads, avx512vnni)" */
+    const char *quantization; /* NPU tier */
     const char *expert_quantization;
-    const char *expert_kernel;  /* "int4c_avx512vnni_…" */
+    const char *expert_kernel; /* "int4c_avx512vnni_…" */
     uint32_t    vocab_size;
     uint32_t    context_length;
     uint64_t    max_total_tokens; /* KV capacity */
     /* the memory plan */
-    uint64_t    weight_bytes;        /* of both tiers */
-    uint64_t    expert_weight_bytes; /* of those, the routed experts' */
-    uint64_t    kv_bytes;
-    uint64_t    scratch_bytes; /* working memory */
-    uint32_t    max_running_requests, max_queued_requests;
-    uint32_t    chunked_prefill_size; /* prompt tokens per step at most */
-    td_bounds   device_bounds, expert_bounds; /* of the same threads when the tiers share them */
-    uint32_t    bos_id;         /* UINT32_MAX: none */
+    uint64_t  weight_bytes;        /* of both tiers */
+    uint64_t  expert_weight_bytes; /* of those, the routed experts' */
+    uint64_t  kv_bytes;
+    uint64_t  scratch_bytes; /* working memory */
+    uint32_t  max_running_requests, max_queued_requests;
+    uint32_t  chunked_prefill_size;         /* prompt tokens per step at most */
+    td_bounds device_bounds, expert_bounds; /* of the same threads when the tiers share them */
+    uint32_t  bos_id;                       /* UINT32_MAX: none */
     /* sampling defaults of generation_config.json, or NAN / 0 where it has none */
-    double      default_temperature, default_top_p, default_repetition_penalty;
-    uint32_t    default_top_k;
+    double   default_temperature, default_top_p, default_repetition_penalty;
+    uint32_t default_top_k;
 } td_engine_info;
 
 void                    td_engine_get_info(const td_engine *e, td_engine_info *info); /* strings live as long as e */
@@ -328,12 +339,13 @@ const td_chat_template *td_engine_chat_template(const td_engine *e); /* NULL: th
 
 /** What a tier (the device, or the expert threads) has done since the start; docs/metrics.md says what is counted. */
 typedef struct {
-    uint64_t bytes;              /* of weights and KV that had to be read */
-    uint64_t int8_ops, f32_ops;  /* two per multiply-add */
-    uint64_t busy_ns;            /* time of its operations, without waits */
+    uint64_t bytes;             /* of weights and KV that had to be read */
+    uint64_t int8_ops, f32_ops; /* two per multiply-add */
+    uint64_t busy_ns;           /* time of its operations, without waits */
 } td_tier_work;
 
-/** Over an interval: bytes per second of the tier's busy time, and the share of that time that its bounds would have taken. */
+/** Over an interval: bytes per second of the tier's busy time, and the share of that time that its bounds would have taken.
+ */
 typedef struct {
     double bytes_per_s, bound_fraction; /* bound_fraction NAN: the bounds were not measured; both 0: the tier did nothing */
 } td_tier_rate;
@@ -348,37 +360,46 @@ typedef struct {
 
 /** A snapshot of the counters since start. */
 typedef struct {
-    uint64_t     requests_total, requests_stopped, requests_length, requests_aborted, requests_failed; /* all, and how they ended */
+    uint64_t requests_total, requests_stopped, requests_length, requests_aborted,
+        requests_failed; /* all, and how they ended */
     uint64_t     prompt_tokens, cached_tokens, generation_tokens;
-    uint32_t     running, queued;  /* queued: retracted ones too */
-    uint64_t     queued_tokens;    /* that those have so far */
-    uint32_t     retracted;        /* waiting again because no KV page was free */
-    uint64_t     retractions;      /* times that happened */
-    uint32_t     prefill_requests; /* running ones whose prompt is not all computed */
+    uint32_t     running, queued;                          /* queued: retracted ones too */
+    uint64_t     queued_tokens;                            /* that those have so far */
+    uint32_t     retracted;                                /* waiting again because no KV page was free */
+    uint64_t     retractions;                              /* times that happened */
+    uint32_t     prefill_requests;                         /* running ones whose prompt is not all computed */
     uint64_t     prefill_tokens_done, prefill_tokens_left; /* of those: tokens with KV, and to be computed */
-    uint64_t     kv_tokens_used, kv_tokens_total; /* used: by requests */
-    uint64_t     kv_tokens_cached;                /* held by the prefix cache alone: dropped when room is needed */
-    uint64_t     cache_evictions;                 /* pages that were */
+    uint64_t     kv_tokens_used, kv_tokens_total;          /* used: by requests */
+    uint64_t     kv_tokens_cached;                         /* held by the prefix cache alone: dropped when room is needed */
+    uint64_t     cache_evictions;                          /* pages that were */
     uint64_t     steps_prefill, steps_decode;
     uint64_t     expert_pairs, experts_deferred; /* (token, expert) pairs: computed, and of those added one layer later */
     td_tier_work device, experts;
-    td_tier_rate device_rate, expert_rate; /* over the last log interval; 0 when idle */
-    double       decode_tokens_per_s; /* over the last log interval; 0 when idle */
-    double       last_decode_tokens_per_s; /* the same, kept when idle */
+    td_tier_rate device_rate, expert_rate;    /* over the last log interval; 0 when idle */
+    double       decode_tokens_per_s;         /* over the last log interval; 0 when idle */
+    double       last_decode_tokens_per_s;    /* the same, kept when idle */
     td_histogram ttft, tpot, queue_time, e2e; /* tpot: between two tokens of a request; e2e: from arrival to the end */
 } td_engine_stats;
 
 void td_engine_get_stats(td_engine *e, td_engine_stats *s);
 
-typedef enum { TD_STEP_NONE, TD_STEP_SCHEDULING, TD_STEP_FORWARD, TD_STEP_HEAD, TD_STEP_SAMPLING, TD_STEP_DELIVERING } td_step_phase;
+typedef enum {
+    TD_STEP_NONE,
+    TD_STEP_SCHEDULING,
+    TD_STEP_FORWARD,
+    TD_STEP_HEAD,
+    TD_STEP_SAMPLING,
+    TD_STEP_DELIVERING
+} td_step_phase;
 
 /** The step that the engine is in, for a watchdog. */
 typedef struct {
-    td_step_phase phase;  /* NONE: between steps */
-    uint64_t      number; /* from 1; 0 before the first */
+    td_step_phase phase;             /* NONE: between steps */
+    uint64_t      number;            /* from 1; 0 before the first */
     uint32_t      tokens, sequences; /* 0 while it is scheduled */
     double        seconds;           /* since it began */
-    char          where[96]; /* what the tiers are in ("mla of layer 12 on the device, experts of layer 11"); empty: neither is in anything */
+    char where[96]; /* what the tiers are in ("mla of layer 12 on the device, experts of layer 11"); empty: neither is in
+                       anything */
 } td_engine_step;
 
 void td_engine_get_step(td_engine *e, td_engine_step *s);
@@ -389,21 +410,21 @@ void td_engine_flush_cache(td_engine *e);
 /* ---- requests -------------------------------------------------------------------------------- */
 
 #define TD_LOGPROBS_MAX 20
-#define TD_STOP_MAX     16
+#define TD_STOP_MAX 16
 
 typedef struct {
-    double   temperature;        /* 0: greedy */
-    uint32_t top_k;              /* 0: off */
-    double   top_p;              /* 1: off */
-    double   min_p;              /* 0: off */
-    double   frequency_penalty;  /* 0: off */
-    double   presence_penalty;   /* 0: off */
-    double   repetition_penalty; /* 1: off */
-    bool     has_seed;
-    uint64_t seed;               /* drawn from the engine's generator when !has_seed */
-    const uint32_t *bias_ids;    /* [n_bias] */
-    const float    *bias;        /* [n_bias] added to the logits */
-    size_t   n_bias;
+    double          temperature;        /* 0: greedy */
+    uint32_t        top_k;              /* 0: off */
+    double          top_p;              /* 1: off */
+    double          min_p;              /* 0: off */
+    double          frequency_penalty;  /* 0: off */
+    double          presence_penalty;   /* 0: off */
+    double          repetition_penalty; /* 1: off */
+    bool            has_seed;
+    uint64_t        seed;     /* drawn from the engine's generator when !has_seed */
+    const uint32_t *bias_ids; /* [n_bias] */
+    const float    *bias;     /* [n_bias] added to the logits */
+    size_t          n_bias;
 } td_sampling;
 
 typedef enum { TD_FINISH_NONE, TD_FINISH_STOP, TD_FINISH_LENGTH, TD_FINISH_ABORT, TD_FINISH_ERROR } td_finish;
@@ -429,12 +450,12 @@ typedef struct {
     size_t          n_tokens;
     const td_position_logprobs *logprobs;        /* [n_tokens], when asked for, else NULL */
     const td_position_logprobs *prompt_logprobs; /* [n_prompt_logprobs], once, with the first event, when asked for */
-    size_t          n_prompt_logprobs;
-    td_finish       finish; /* != NONE in exactly one event, the last */
-    const char     *stop_reason;       /* stop string that matched, or NULL */
-    uint32_t        stop_token;        /* token id that stopped it, or UINT32_MAX */
-    const td_error *error;             /* finish == ERROR */
-    uint32_t        prompt_tokens, cached_tokens, completion_tokens; /* so far */
+    size_t                      n_prompt_logprobs;
+    td_finish                   finish;      /* != NONE in exactly one event, the last */
+    const char                 *stop_reason; /* stop string that matched, or NULL */
+    uint32_t                    stop_token;  /* token id that stopped it, or UINT32_MAX */
+    const td_error             *error;       /* finish == ERROR */
+    uint32_t                    prompt_tokens, cached_tokens, completion_tokens; /* so far */
 } td_event;
 
 /** Called on the engine thread; must not block or call back into the request. */
@@ -456,10 +477,12 @@ typedef struct {
     bool               logprobs;            /* of generated tokens */
     bool               prompt_logprobs;
     uint32_t           n_top_logprobs; /* 0..TD_LOGPROBS_MAX */
-    int32_t            priority; /* higher is served first; equal ones in order of arrival */
-    td_grammar        *grammar;  /* the text is of its language, and the request stops where nothing can follow; NULL: any text. Held by the request; of one engine's requests only */
-    const char        *reasoning_format; /* with a grammar: the model may reason before it, in this of td_answer_parser's formats, and the grammar begins behind; NULL: with the first token */
-    td_reasoning_start reasoning_start;  /* with reasoning_format */
+    int32_t            priority;       /* higher is served first; equal ones in order of arrival */
+    td_grammar *grammar; /* the text is of its language, and the request stops where nothing can follow; NULL: any text. Held
+                            by the request; of one engine's requests only */
+    const char *reasoning_format; /* with a grammar: the model may reason before it, in this of td_answer_parser's formats,
+                                     and the grammar begins behind; NULL: with the first token */
+    td_reasoning_start reasoning_start; /* with reasoning_format */
     td_event_fn        on_event;
     void              *user;
 } td_request_params;
@@ -467,20 +490,22 @@ typedef struct {
 void td_request_params_init(td_request_params *p);
 
 /**
- * Find what all requests with a grammar share, so that the first one's td_engine_submit does not take the time: some tenths of a
- * second. @return TD_EINVAL for a model without a tokenizer, or when the grammar is another engine's; TD_ENOMEM.
+ * Find what all requests with a grammar share, so that the first one's td_engine_submit does not take the time: some tenths
+ * of a second. @return TD_EINVAL for a model without a tokenizer, or when the grammar is another engine's; TD_ENOMEM.
  */
 TD_NODISCARD td_status td_engine_prepare_grammar(td_engine *e, td_grammar *g, td_error *err);
 
 /**
  * Queue a request; copies all it needs. *out must be released with td_request_release, at any time after.
- * @return TD_EINVAL with a sentence that names the field (a prompt that does not fit the context, an id outside the vocabulary, …);
- *         TD_EBUSY when the queue is full; TD_ESHUTDOWN while closing.
+ * @return TD_EINVAL with a sentence that names the field (a prompt that does not fit the context, an id outside the
+ * vocabulary, …); TD_EBUSY when the queue is full; TD_ESHUTDOWN while closing.
  */
 TD_NODISCARD td_status td_engine_submit(td_engine *e, const td_request_params *p, td_request **out, td_error *err);
-/** The same of n requests at once: all of them are queued, or none. @param out [n], filled before the first event comes; all NULL on failure. */
-TD_NODISCARD td_status td_engine_submit_all(td_engine *e, const td_request_params *p, size_t n, td_request **out, td_error *err);
-void                   td_request_cancel(td_request *r); /* its last event has finish ABORT, unless it ended before */
+/** The same of n requests at once: all of them are queued, or none. @param out [n], filled before the first event comes; all
+ * NULL on failure. */
+TD_NODISCARD td_status td_engine_submit_all(td_engine *e, const td_request_params *p, size_t n, td_request **out,
+                                            td_error *err);
+void                   td_request_cancel(td_request *r);  /* its last event has finish ABORT, unless it ended before */
 void                   td_request_release(td_request *r); /* the callback may still run until its last event */
 
 #ifdef __cplusplus

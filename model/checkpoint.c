@@ -14,8 +14,8 @@
 #include "model/json_file.h"
 
 #define INDEX_BYTES_MAX ((size_t)256 << 20)
-#define SHARDS_MAX      4096
-#define HASH_SAMPLES    64
+#define SHARDS_MAX 4096
+#define HASH_SAMPLES 64
 #define HASH_SAMPLE_BYTES ((size_t)4096)
 
 const char TD_SOURCE_HASH_KEY[] = "tandem_source_hash";
@@ -32,7 +32,9 @@ static td_status add_shard(td_checkpoint *c, const char *name, td_error *err) {
     return TD_OK;
 }
 
-static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int by_text(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 /* The distinct shard names of an index, sorted; borrowed from the JSON. */
 static td_status shard_names(const json_t *map, const char ***out, size_t *n_out, td_error *err) {
@@ -47,14 +49,17 @@ static td_status shard_names(const json_t *map, const char ***out, size_t *n_out
         const char *name = json_string_value(v);
         if (!name || !*name) return td_fail(err, TD_EFORMAT, "weight_map has no file name for '%.200s'", tensor);
         if (strchr(name, '/') || name[0] == '.' || strlen(name) > NAME_MAX)
-            return td_fail(err, TD_EFORMAT, "weight_map names '%.200s' for '%.100s', and only plain file names of the same folder are accepted", name,
-                           tensor);
+            return td_fail(
+                err, TD_EFORMAT,
+                "weight_map names '%.200s' for '%.100s', and only plain file names of the same folder are accepted", name,
+                tensor);
         names[n++] = name;
     }
     qsort(names, n, sizeof *names, by_text);
     for (size_t i = 0; i < n; i++)
         if (i == 0 || strcmp(names[i], names[*n_out - 1])) names[(*n_out)++] = names[i];
-    if (*n_out > SHARDS_MAX) return td_fail(err, TD_EFORMAT, "weight_map names %zu files, at most %d are accepted", *n_out, SHARDS_MAX);
+    if (*n_out > SHARDS_MAX)
+        return td_fail(err, TD_EFORMAT, "weight_map names %zu files, at most %d are accepted", *n_out, SHARDS_MAX);
     return TD_OK;
 }
 
@@ -91,8 +96,8 @@ static td_status build_table(td_checkpoint *c, td_error *err) {
             const td_safetensors_entry *e = td_safetensors_at(c->files[i], j);
             name_slot                  *slot = &c->table[slot_of(c, e->name)];
             if (slot->entry)
-                return td_fail(err, TD_EFORMAT, "tensor '%.150s' is in %s and in %s", e->name, td_safetensors_path(c->files[slot->file]),
-                               td_safetensors_path(c->files[i]));
+                return td_fail(err, TD_EFORMAT, "tensor '%.150s' is in %s and in %s", e->name,
+                               td_safetensors_path(c->files[slot->file]), td_safetensors_path(c->files[i]));
             *slot = (name_slot){e, (uint32_t)i};
         }
     return TD_OK;
@@ -105,8 +110,8 @@ static td_status check_index(const td_checkpoint *c, const char *index_path, con
         const name_slot *slot = &c->table[slot_of(c, tensor)];
         const char      *file = slot->entry ? strrchr(td_safetensors_path(c->files[slot->file]), '/') + 1 : NULL;
         if (!file || strcmp(file, json_string_value(v)))
-            return td_fail(err, TD_EFORMAT, "%s: tensor '%.150s' should be in %s, but that file does not have it", index_path, tensor,
-                           json_string_value(v));
+            return td_fail(err, TD_EFORMAT, "%s: tensor '%.150s' should be in %s, but that file does not have it",
+                           index_path, tensor, json_string_value(v));
     }
     return TD_OK;
 }
@@ -151,7 +156,8 @@ static td_status open_folder(td_checkpoint *c, td_error *err) {
 /* ModelSlim's description of what is quantised, where there is one. */
 static td_status read_description(td_checkpoint *c, td_error *err) {
     char path[PATH_MAX];
-    return td_modelslim_description(c->dir, path, sizeof path) ? td_json_read(path, INDEX_BYTES_MAX, &c->modelslim, err) : TD_OK;
+    return td_modelslim_description(c->dir, path, sizeof path) ? td_json_read(path, INDEX_BYTES_MAX, &c->modelslim, err)
+                                                               : TD_OK;
 }
 
 td_status td_checkpoint_open(const char *dir, td_checkpoint **out, td_error *err) {
@@ -194,11 +200,21 @@ void td_checkpoint_replace(td_checkpoint *c, uint32_t layer, const td_tensor_vie
     c->replaced_layer = layer;
 }
 
-bool                  td_checkpoint_is_rotated(const td_checkpoint *c) { return c->rotation.k != 0; }
-bool                  td_checkpoint_is_dummy(const td_checkpoint *c) { return c->dummy_values != NULL; }
-const char           *td_checkpoint_dir(const td_checkpoint *c) { return c->dir; }
-size_t                td_checkpoint_files(const td_checkpoint *c) { return c->n_files; }
-const td_safetensors *td_checkpoint_file(const td_checkpoint *c, size_t index) { return c->files[index]; }
+bool td_checkpoint_is_rotated(const td_checkpoint *c) {
+    return c->rotation.k != 0;
+}
+bool td_checkpoint_is_dummy(const td_checkpoint *c) {
+    return c->dummy_values != NULL;
+}
+const char *td_checkpoint_dir(const td_checkpoint *c) {
+    return c->dir;
+}
+size_t td_checkpoint_files(const td_checkpoint *c) {
+    return c->n_files;
+}
+const td_safetensors *td_checkpoint_file(const td_checkpoint *c, size_t index) {
+    return c->files[index];
+}
 
 void td_checkpoint_release_pages(const td_checkpoint *c) {
     for (size_t i = 0; i < c->n_files; i++) td_safetensors_release_pages(c->files[i]);
@@ -248,6 +264,7 @@ uint64_t td_checkpoint_source_hash(const td_checkpoint *c) {
     if (h) return h;
     h = compute_source_hash(c);
     if (c->rotation.k) h = XXH3_64bits_withSeed("rotated", 7, h);
-    atomic_store_explicit(&((td_checkpoint *)c)->source_hash, h, memory_order_relaxed); /* a cache: nothing else sees it change */
+    atomic_store_explicit(&((td_checkpoint *)c)->source_hash, h,
+                          memory_order_relaxed); /* a cache: nothing else sees it change */
     return h;
 }

@@ -18,13 +18,13 @@ struct td_checkpoint {
     size_t           n_files;
     name_slot       *table; /* [table_mask + 1], open addressing by name; NULL for dummy weights */
     size_t           table_mask;
-    td_bf16         *dummy_values; /* [TD_DUMMY_VALUES] random; every dummy tensor is a stretch of it, repeated; NULL: not a dummy */
-    uint64_t         dummy_seed;
-    struct json_t   *modelslim;    /* quant_model_description.json; NULL: none */
-    td_hadamard      rotation;     /* of the residual stream; k 0: none */
-    const td_tensor_view *replaced; /* [TD_ROLE_COUNT] of replaced_layer, or NULL */
-    uint32_t         replaced_layer;
-    _Atomic uint64_t source_hash; /* 0: not computed yet; relaxed, every thread computes the same */
+    td_bf16 *dummy_values; /* [TD_DUMMY_VALUES] random; every dummy tensor is a stretch of it, repeated; NULL: not a dummy */
+    uint64_t dummy_seed;
+    struct json_t        *modelslim; /* quant_model_description.json; NULL: none */
+    td_hadamard           rotation;  /* of the residual stream; k 0: none */
+    const td_tensor_view *replaced;  /* [TD_ROLE_COUNT] of replaced_layer, or NULL */
+    uint32_t              replaced_layer;
+    _Atomic uint64_t      source_hash; /* 0: not computed yet; relaxed, every thread computes the same */
 };
 
 const name_slot *td_checkpoint_slot(const td_checkpoint *c, const char *name); /* NULL: no such tensor */

@@ -1,4 +1,5 @@
-/* The weights of a checkpoint by role: checked, aligned, rope rows in halves; and the made-up weights of a dummy checkpoint. */
+/* The weights of a checkpoint by role: checked, aligned, rope rows in halves; and the made-up weights of a dummy checkpoint.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,14 +10,14 @@
 #include "core/error.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "kernels/rows/convert.h"
 #include "model/checkpoint_internal.h"
 #include "model/stored_weight.h"
-#include "kernels/rows/convert.h"
 
-/* An odd length (a prime), so that rows, whose lengths are even, do not repeat; 1 MiB, so that it stays in a core's cache. */
-#define TD_DUMMY_VALUES    ((size_t)524287)
+/* An odd length (a prime), so that rows, whose lengths are even, do not repeat; 1 MiB, so that it stays in a core's cache.
+ */
+#define TD_DUMMY_VALUES ((size_t)524287)
 #define TD_DUMMY_DEVIATION 0.02
-
 
 /* ---- scratch --------------------------------------------------------------------------------- */
 
@@ -95,15 +96,17 @@ td_status td_checkpoint_open_dummy(uint64_t seed, td_checkpoint **out, td_error 
     }
     c->dummy_seed = seed;
     double span = TD_DUMMY_DEVIATION * sqrt(12.0); /* a uniform variable of width w has the deviation w / sqrt(12) */
-    for (size_t i = 0; i < TD_DUMMY_VALUES; i++) c->dummy_values[i] = td_f32_to_bf16((float)((td_rng_uniform(seed, 0, i) - 0.5) * span));
+    for (size_t i = 0; i < TD_DUMMY_VALUES; i++)
+        c->dummy_values[i] = td_f32_to_bf16((float)((td_rng_uniform(seed, 0, i) - 0.5) * span));
     *out = c;
     return TD_OK;
 }
 
 /* Vectors and what is kept in f32 besides the router: 1 for norms, 0 for biases. */
-static td_status make_dummy_vector(const td_tensor_spec *spec, td_role role, td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    bool   bias = role == TD_ROLE_Q_A_BIAS || role == TD_ROLE_KV_A_BIAS || role == TD_ROLE_MLA_O_BIAS || role == TD_ROLE_Q_BIAS ||
-                role == TD_ROLE_K_BIAS || role == TD_ROLE_V_BIAS || role == TD_ROLE_ROUTER_BIAS;
+static td_status make_dummy_vector(const td_tensor_spec *spec, td_role role, td_scratch *scratch, td_tensor_view *out,
+                                   td_error *err) {
+    bool bias = role == TD_ROLE_Q_A_BIAS || role == TD_ROLE_KV_A_BIAS || role == TD_ROLE_MLA_O_BIAS ||
+                role == TD_ROLE_Q_BIAS || role == TD_ROLE_K_BIAS || role == TD_ROLE_V_BIAS || role == TD_ROLE_ROUTER_BIAS;
     float *p = td_scratch_take(scratch, spec->shape[0] * sizeof *p, err);
     if (!p) return TD_ENOMEM;
     for (size_t i = 0; i < spec->shape[0]; i++) p[i] = bias ? 0 : 1;
@@ -111,8 +114,8 @@ static td_status make_dummy_vector(const td_tensor_spec *spec, td_role role, td_
     return TD_OK;
 }
 
-static td_status make_dummy(const td_checkpoint *c, const td_tensor_spec *spec, td_role role, td_scratch *scratch, td_tensor_view *out,
-                            td_error *err) {
+static td_status make_dummy(const td_checkpoint *c, const td_tensor_spec *spec, td_role role, td_scratch *scratch,
+                            td_tensor_view *out, td_error *err) {
     if (spec->rank == 1) return make_dummy_vector(spec, role, scratch, out, err);
     size_t   n = spec->shape[0] * spec->shape[1];
     td_bf16 *p = td_scratch_take(scratch, n * sizeof *p, err);
@@ -132,7 +135,8 @@ static td_status make_dummy(const td_checkpoint *c, const td_tensor_spec *spec, 
 
 const char *td_shape_text(char *text, size_t size, const size_t *shape, uint32_t rank) {
     size_t at = (size_t)snprintf(text, size, "[");
-    for (uint32_t i = 0; i < rank && at < size; i++) at += (size_t)snprintf(text + at, size - at, "%s%zu", i ? ", " : "", shape[i]);
+    for (uint32_t i = 0; i < rank && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%zu", i ? ", " : "", shape[i]);
     if (at < size) snprintf(text + at, size - at, "]");
     return text;
 }
@@ -156,7 +160,8 @@ static td_status align(td_tensor_view *v, size_t bytes, td_scratch *scratch, td_
 }
 
 /* The spec of a role, or of what stands in for it in this checkpoint. */
-static bool resolve(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, td_tensor_spec *spec) {
+static bool resolve(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
+                    td_tensor_spec *spec) {
     if (!td_tensor_spec_get(config, role, layer, expert, spec)) return false;
     if (spec->fallback != TD_ROLE_COUNT && !td_checkpoint_is_dummy(c) && !td_stored_exists(c, spec))
         return td_tensor_spec_get(config, spec->fallback, 0, 0, spec);
@@ -164,7 +169,8 @@ static bool resolve(const td_checkpoint *c, const td_model_config *config, td_ro
 }
 
 /* A matrix decoded to f32, row by row. */
-static td_status decode(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+static td_status decode(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m, td_scratch *scratch,
+                        td_tensor_view *out, td_error *err) {
     float *data = td_scratch_take(scratch, m->n * m->k * sizeof *data, err);
     bool   ok = true;
     if (!data) return TD_ENOMEM;
@@ -174,8 +180,8 @@ static td_status decode(const td_checkpoint *c, const td_tensor_spec *spec, cons
 }
 
 /* int8 codes as they lie in the file, scales in f32. */
-static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m, td_scratch *scratch, td_tensor_view *out,
-                           td_error *err) {
+static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m, td_scratch *scratch,
+                           td_tensor_view *out, td_error *err) {
     float *scale = td_scratch_take(scratch, m->n * sizeof *scale, err);
     bool   ok = true;
     if (!scale) return TD_ENOMEM;
@@ -185,7 +191,9 @@ static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, c
 }
 
 /* A rotated model's U, which no file has yet. */
-static bool made_of_identity(const td_checkpoint *c, td_role role) { return role == TD_ROLE_MTP_UNTURN && c->rotation.k; }
+static bool made_of_identity(const td_checkpoint *c, td_role role) {
+    return role == TD_ROLE_MTP_UNTURN && c->rotation.k;
+}
 
 static td_status make_identity(size_t n, td_scratch *scratch, td_tensor_view *out, td_error *err) {
     float *p = td_scratch_take(scratch, n * n * sizeof *p, err);
@@ -196,8 +204,9 @@ static td_status make_identity(size_t n, td_scratch *scratch, td_tensor_view *ou
     return TD_OK;
 }
 
-static td_status get_stored_values(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, td_weight_form form, bool turn,
-                                   td_scratch *scratch, td_tensor_view *out, td_error *err) {
+static td_status get_stored_values(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
+                                   uint32_t expert, td_weight_form form, bool turn, td_scratch *scratch, td_tensor_view *out,
+                                   td_error *err) {
     td_tensor_spec   spec;
     td_stored_weight w;
     td_tensor_view   v;
@@ -242,8 +251,8 @@ static float *widen(const td_tensor_view *v, size_t n, td_scratch *scratch, td_e
     return p;
 }
 
-static td_status rotate(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, td_scratch *scratch, td_tensor_view *v,
-                        td_error *err) {
+static td_status rotate(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
+                        td_scratch *scratch, td_tensor_view *v, td_error *err) {
     td_role gain_role = td_rotation_gain_role(role);
     float  *gain = NULL;
     size_t  n = v->rank > 1 ? v->shape[0] : 1, k = v->shape[v->rank - 1];
@@ -262,8 +271,8 @@ static td_status rotate(const td_checkpoint *c, const td_model_config *config, t
 }
 
 /* Always as it is: who replaces a weight knows what it is asked for. */
-static td_status get_replaced(const td_checkpoint *c, const td_model_config *config, td_role role, bool turn, td_scratch *scratch, td_tensor_view *out,
-                              td_error *err) {
+static td_status get_replaced(const td_checkpoint *c, const td_model_config *config, td_role role, bool turn,
+                              td_scratch *scratch, td_tensor_view *out, td_error *err) {
     td_tensor_spec spec;
     *out = c->replaced[role];
     if (!turn || !td_tensor_spec_get(config, role, c->replaced_layer, 0, &spec) || !spec.rope_rows.rope) return TD_OK;
@@ -271,23 +280,25 @@ static td_status get_replaced(const td_checkpoint *c, const td_model_config *con
 }
 
 /* @param turn put the rows that RoPE turns from pairs into halves. */
-static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, td_weight_form form, bool turn,
-                     td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    bool rotated = c->rotation.k && td_rotation_touches(role), replaced = c->replaced && layer == c->replaced_layer && c->replaced[role].data;
+static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
+                     td_weight_form form, bool turn, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    bool rotated = c->rotation.k && td_rotation_touches(role),
+         replaced = c->replaced && layer == c->replaced_layer && c->replaced[role].data;
     *out = (td_tensor_view){0};
-    if (form == TD_FORM_CODES && (rotated || replaced || made_of_identity(c, role) || td_checkpoint_is_dummy(c))) return TD_OK;
+    if (form == TD_FORM_CODES && (rotated || replaced || made_of_identity(c, role) || td_checkpoint_is_dummy(c)))
+        return TD_OK;
     if (replaced) return get_replaced(c, config, role, turn, scratch, out, err);
     TD_TRY(get_stored_values(c, config, role, layer, expert, rotated ? TD_FORM_FLOAT : form, turn, scratch, out, err));
     return rotated && out->data ? rotate(c, config, role, layer, scratch, out, err) : TD_OK;
 }
 
-td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert, td_weight_form form,
-                            td_scratch *scratch, td_tensor_view *out, td_error *err) {
+td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
+                            uint32_t expert, td_weight_form form, td_scratch *scratch, td_tensor_view *out, td_error *err) {
     return get(c, config, role, layer, expert, form, true, scratch, out, err);
 }
 
-td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, td_weight_form form,
-                                     td_scratch *scratch, td_tensor_view *out, td_error *err) {
+td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
+                                     td_weight_form form, td_scratch *scratch, td_tensor_view *out, td_error *err) {
     return get(c, config, role, layer, 0, form, false, scratch, out, err);
 }
 
@@ -305,8 +316,10 @@ static bool is_read(const td_model_config *config, uint32_t layer, const char *n
     return false;
 }
 
-/* X.bias of an X.weight changes what a folder computes: where the architecture has none it must be zero, as some quantisers write it. */
-static td_status check_bias(const td_checkpoint *c, const td_model_config *config, uint32_t layer, const td_tensor_spec *spec, td_error *err) {
+/* X.bias of an X.weight changes what a folder computes: where the architecture has none it must be zero, as some quantisers
+ * write it. */
+static td_status check_bias(const td_checkpoint *c, const td_model_config *config, uint32_t layer,
+                            const td_tensor_spec *spec, td_error *err) {
     static const char           WEIGHT[] = ".weight";
     char                        name[sizeof spec->name];
     size_t                      n = strlen(spec->name), suffix = sizeof WEIGHT - 1;
@@ -315,9 +328,10 @@ static td_status check_bias(const td_checkpoint *c, const td_model_config *confi
     snprintf(name, sizeof name, "%.*s.bias", (int)(n - suffix), spec->name);
     bias = td_checkpoint_find(c, name);
     if (!bias || td_stored_all_zero(bias) || is_read(config, layer, name)) return TD_OK;
-    return td_stored_fail(&(stored_query){.c = c, .err = err}, bias, TD_ENOTSUP, spec->rank == 1
-                              ? "is not zero: a norm's bias, of ModelSlim's asymmetric suppression of outliers, is not supported"
-                              : "is not zero, and the architecture has no bias there");
+    return td_stored_fail(
+        &(stored_query){.c = c, .err = err}, bias, TD_ENOTSUP,
+        spec->rank == 1 ? "is not zero: a norm's bias, of ModelSlim's asymmetric suppression of outliers, is not supported"
+                        : "is not zero, and the architecture has no bias there");
 }
 
 static td_status check_role(const td_checkpoint *c, const td_model_config *config, td_role role, td_error *err) {
@@ -334,7 +348,9 @@ static td_status check_role(const td_checkpoint *c, const td_model_config *confi
     return TD_OK;
 }
 
-static bool is_expert_role(td_role role) { return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN; }
+static bool is_expert_role(td_role role) {
+    return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN;
+}
 
 td_status td_checkpoint_check_all(const td_checkpoint *c, const td_model_config *config, bool experts, td_error *err) {
     if (td_checkpoint_is_dummy(c)) return TD_OK;
@@ -347,7 +363,8 @@ td_status td_checkpoint_check_all(const td_checkpoint *c, const td_model_config 
 bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *config) {
     td_tensor_spec spec;
     for (uint32_t layer = 0; layer < config->n_layers + config->n_mtp_layers; layer++)
-        if (td_tensor_spec_get(config, TD_ROLE_EXPERT_GATE, layer, 0, &spec)) return td_checkpoint_is_dummy(c) || td_stored_exists(c, &spec);
+        if (td_tensor_spec_get(config, TD_ROLE_EXPERT_GATE, layer, 0, &spec))
+            return td_checkpoint_is_dummy(c) || td_stored_exists(c, &spec);
     return true; /* there are none to have */
 }
 

@@ -4,12 +4,12 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "kernels/machine/checksum.h"
 #include "core/error.h"
 #include "core/mem.h"
 #include "cpu_experts/packed_io.h"
+#include "kernels/machine/checksum.h"
 
-#define MAGIC   "TDDEVICE"
+#define MAGIC "TDDEVICE"
 #define VERSION 1
 
 /* The file: header, entries, zeros to a whole page; then the weights, each on whole pages. Little-endian. */
@@ -20,7 +20,7 @@ typedef struct {
     uint64_t source_hash;
     uint64_t header_bytes; /* with the entries, whole pages */
     uint64_t payload_bytes;
-    uint64_t header_hash;  /* XXH3-64 of the header's bytes with this field 0 */
+    uint64_t header_hash; /* XXH3-64 of the header's bytes with this field 0 */
 } file_header;
 
 typedef struct {
@@ -52,7 +52,9 @@ static uint64_t hash_header(const void *header_and_entries, size_t bytes) {
     return hash ? hash : 1;
 }
 
-static size_t header_bytes_of(size_t n_entries) { return td_round_up(sizeof(file_header) + n_entries * sizeof(file_entry), TD_FILE_BLOCK); }
+static size_t header_bytes_of(size_t n_entries) {
+    return td_round_up(sizeof(file_header) + n_entries * sizeof(file_entry), TD_FILE_BLOCK);
+}
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -65,33 +67,40 @@ static td_status check_payload(const td_device_file *f, const char *path, td_poo
         spans[i] = (td_checksum_span){f->map.base + f->header->header_bytes + f->entries[i].offset, f->entries[i].bytes};
     if (st == TD_OK) st = td_checksums(pool, spans, n, hash, err);
     for (size_t i = 0; st == TD_OK && i < n; i++)
-        if (hash[i] != f->entries[i].hash) st = td_fail(err, TD_EFORMAT, "%s is corrupt: the checksum of weight %zu does not match", path, i);
+        if (hash[i] != f->entries[i].hash)
+            st = td_fail(err, TD_EFORMAT, "%s is corrupt: the checksum of weight %zu does not match", path, i);
     free(spans);
     free(hash);
     return st;
 }
 
-static td_status check(td_device_file *f, const char *path, const char *tag, uint64_t source_hash, td_pool *pool, td_error *err) {
+static td_status check(td_device_file *f, const char *path, const char *tag, uint64_t source_hash, td_pool *pool,
+                       td_error *err) {
     const file_header *h = (const file_header *)f->map.base;
-    if (f->map.bytes < sizeof *h || memcmp(h->magic, MAGIC, sizeof h->magic)) return td_fail(err, TD_EFORMAT, "%s holds no device weights", path);
-    if (h->version != VERSION) return td_fail(err, TD_EFORMAT, "%s has device format version %u, not %d", path, h->version, VERSION);
-    if (h->header_bytes != header_bytes_of(h->n_entries) || h->header_bytes > f->map.bytes || h->payload_bytes != f->map.bytes - h->header_bytes ||
-        h->payload_bytes == 0)
+    if (f->map.bytes < sizeof *h || memcmp(h->magic, MAGIC, sizeof h->magic))
+        return td_fail(err, TD_EFORMAT, "%s holds no device weights", path);
+    if (h->version != VERSION)
+        return td_fail(err, TD_EFORMAT, "%s has device format version %u, not %d", path, h->version, VERSION);
+    if (h->header_bytes != header_bytes_of(h->n_entries) || h->header_bytes > f->map.bytes ||
+        h->payload_bytes != f->map.bytes - h->header_bytes || h->payload_bytes == 0)
         return td_fail(err, TD_EFORMAT, "%s is truncated or damaged", path);
-    if (hash_header(h, h->header_bytes) != h->header_hash) return td_fail(err, TD_EFORMAT, "%s is corrupt: the checksum of its header does not match", path);
+    if (hash_header(h, h->header_bytes) != h->header_hash)
+        return td_fail(err, TD_EFORMAT, "%s is corrupt: the checksum of its header does not match", path);
     if (strncmp(h->tag, tag, sizeof h->tag) || h->source_hash != source_hash)
         return td_fail(err, TD_EFORMAT, "%s is of another checkpoint or another kind of device", path);
     f->header = h;
     f->entries = (const file_entry *)(h + 1);
     for (uint32_t i = 0; i < h->n_entries; i++) {
         const file_entry *e = &f->entries[i];
-        if (e->offset % TD_FILE_BLOCK || e->offset > h->payload_bytes || e->bytes > h->payload_bytes - e->offset || e->bytes == 0)
+        if (e->offset % TD_FILE_BLOCK || e->offset > h->payload_bytes || e->bytes > h->payload_bytes - e->offset ||
+            e->bytes == 0)
             return td_fail(err, TD_EFORMAT, "%s has a weight beyond its end", path);
     }
     return check_payload(f, path, pool, err);
 }
 
-td_status td_device_file_open(const char *path, const char *tag, uint64_t source_hash, td_pool *pool, td_device_file **out, td_error *err) {
+td_status td_device_file_open(const char *path, const char *tag, uint64_t source_hash, td_pool *pool, td_device_file **out,
+                              td_error *err) {
     td_device_file *f = calloc(1, sizeof *f);
     *out = NULL;
     if (!f) return td_fail(err, TD_ENOMEM, "out of memory for %s", path);
@@ -115,8 +124,12 @@ bool td_device_file_find(const td_device_file *f, const td_device_weight_id *id,
     for (uint32_t i = 0; i < f->header->n_entries; i++) {
         const file_entry *e = &f->entries[i];
         if (e->role != id->role || e->layer != id->layer || e->key != id->key) continue;
-        *out = (td_npu_packed){.format = (td_weight_format)e->format, .rank = e->rank, .n = e->n, .k = e->k,
-                               .data = f->map.base + f->header->header_bytes + e->offset, .bytes = e->bytes};
+        *out = (td_npu_packed){.format = (td_weight_format)e->format,
+                               .rank = e->rank,
+                               .n = e->n,
+                               .k = e->k,
+                               .data = f->map.base + f->header->header_bytes + e->offset,
+                               .bytes = e->bytes};
         memcpy(out->layout, e->layout, sizeof out->layout);
         return true;
     }
@@ -126,28 +139,41 @@ bool td_device_file_find(const td_device_file *f, const td_device_weight_id *id,
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* @param h room for header and entries, zeroed @param hash [n] */
-static void fill_header(file_header *h, const char *tag, uint64_t source_hash, const td_device_weight_id *ids, const td_npu_packed *weights,
-                        const uint64_t *hash, size_t n) {
+static void fill_header(file_header *h, const char *tag, uint64_t source_hash, const td_device_weight_id *ids,
+                        const td_npu_packed *weights, const uint64_t *hash, size_t n) {
     file_entry *entries = (file_entry *)(h + 1);
     uint64_t    at = 0;
     for (size_t i = 0; i < n; i++) {
         const td_npu_packed *w = &weights[i];
-        entries[i] = (file_entry){.role = ids[i].role, .layer = ids[i].layer, .key = ids[i].key, .format = (uint32_t)w->format, .rank = w->rank, .n = w->n,
-                                  .k = w->k, .offset = at, .bytes = w->bytes, .hash = hash[i]};
+        entries[i] = (file_entry){.role = ids[i].role,
+                                  .layer = ids[i].layer,
+                                  .key = ids[i].key,
+                                  .format = (uint32_t)w->format,
+                                  .rank = w->rank,
+                                  .n = w->n,
+                                  .k = w->k,
+                                  .offset = at,
+                                  .bytes = w->bytes,
+                                  .hash = hash[i]};
         memcpy(entries[i].layout, w->layout, sizeof entries[i].layout);
         at += td_round_up(w->bytes, TD_FILE_BLOCK);
     }
-    *h = (file_header){.version = VERSION, .n_entries = (uint32_t)n, .source_hash = source_hash, .header_bytes = header_bytes_of(n), .payload_bytes = at};
+    *h = (file_header){.version = VERSION,
+                       .n_entries = (uint32_t)n,
+                       .source_hash = source_hash,
+                       .header_bytes = header_bytes_of(n),
+                       .payload_bytes = at};
     memcpy(h->magic, MAGIC, sizeof h->magic);
     memcpy(h->tag, tag, strnlen(tag, sizeof h->tag));
     h->header_hash = hash_header(h, h->header_bytes);
 }
 
-td_status td_device_file_write(const char *path, const char *tag, uint64_t source_hash, td_pool *pool, const td_device_weight_id *ids,
-                               const td_npu_packed *weights, size_t n, td_error *err) {
+td_status td_device_file_write(const char *path, const char *tag, uint64_t source_hash, td_pool *pool,
+                               const td_device_weight_id *ids, const td_npu_packed *weights, size_t n, td_error *err) {
     static const char zeros[TD_FILE_BLOCK];
     file_header      *h = aligned_alloc(TD_FILE_BLOCK, header_bytes_of(n));
-    packed_part      *parts = calloc(1 + 2 * n, sizeof *parts), *next = parts; /* the header; of each weight its bytes and what fills its last page */
+    packed_part      *parts = calloc(1 + 2 * n, sizeof *parts),
+                *next = parts; /* the header; of each weight its bytes and what fills its last page */
     td_checksum_span *spans = calloc(n + 1, sizeof *spans);
     uint64_t         *hash = calloc(n + 1, sizeof *hash);
     td_status         st = h && parts && spans && hash ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for %s", path);

@@ -5,13 +5,15 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "kernels/rows/convert.h"
 #include "model/load_progress.h"
 #include "model/stored_weight.h"
-#include "kernels/rows/convert.h"
 
 #define PATH_BYTES 4096
 
-void td_expert_file_path(char *out, size_t size, const char *dir, uint32_t index) { snprintf(out, size, "%s/experts-%05u.tdx", dir, index); }
+void td_expert_file_path(char *out, size_t size, const char *dir, uint32_t index) {
+    snprintf(out, size, "%s/experts-%05u.tdx", dir, index);
+}
 
 td_status td_expert_files_check(const td_experts_config *ec, const char *dir, const td_checkpoint *ck, td_error *err) {
     for (uint32_t i = 0; i < ec->n_layers; i++) {
@@ -22,21 +24,22 @@ td_status td_expert_files_check(const td_experts_config *ec, const char *dir, co
     return TD_OK;
 }
 
-static td_status get_expert(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, uint32_t expert, td_scratch *scratch, td_expert_weights *out,
-                            td_error *err) {
+static td_status get_expert(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, uint32_t expert,
+                            td_scratch *scratch, td_expert_weights *out, td_error *err) {
     TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_GATE, layer, expert, TD_FORM_STORED, scratch, &out->gate, err));
     TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_UP, layer, expert, TD_FORM_STORED, scratch, &out->up, err));
     return td_checkpoint_get(ck, c, TD_ROLE_EXPERT_DOWN, layer, expert, TD_FORM_STORED, scratch, &out->down, err);
 }
 
-td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch, td_expert_weights *out,
-                                    td_error *err) {
+td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch,
+                                    td_expert_weights *out, td_error *err) {
     for (uint32_t e = 0; e < c->n_experts; e++) TD_TRY(get_expert(ck, c, layer, e, scratch, &out[e], err));
     return TD_OK;
 }
 
 /* The first routed expert; without views where the checkpoint has none. */
-static td_status first_expert(const td_checkpoint *ck, const td_model_config *c, td_scratch *scratch, td_expert_weights *e, td_error *err) {
+static td_status first_expert(const td_checkpoint *ck, const td_model_config *c, td_scratch *scratch, td_expert_weights *e,
+                              td_error *err) {
     uint32_t layer = 0;
     *e = (td_expert_weights){0};
     while (layer < c->n_layers && !c->is_moe[layer]) layer++;
@@ -58,7 +61,8 @@ static bool exact_numbers(const td_expert_weights *e, td_expert_numbers *out) {
     return exact;
 }
 
-td_status td_checkpoint_expert_numbers(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out, td_stored_experts *stored, td_error *err) {
+td_status td_checkpoint_expert_numbers(const td_checkpoint *ck, const td_model_config *c, td_expert_numbers *out,
+                                       td_stored_experts *stored, td_error *err) {
     td_scratch             scratch = {0};
     td_expert_weights      e;
     td_status              st = first_expert(ck, c, &scratch, &e, err);
@@ -69,14 +73,16 @@ td_status td_checkpoint_expert_numbers(const td_checkpoint *ck, const td_model_c
     } else if (st == TD_OK && m) {
         *stored = TD_EXPERTS_ROUNDED;
         *out = *td_expert_numbers_find(m->bits == 8 && m->codes != TD_CODES_E4M3 ? "int8" : "int4");
-        td_info("no format holds the experts' codes exactly%s: they are rounded to %s", m->group_of ? ", their columns were quantised in another order" : "", out->name);
+        td_info("no format holds the experts' codes exactly%s: they are rounded to %s",
+                m->group_of ? ", their columns were quantised in another order" : "", out->name);
     }
     td_scratch_reset(&scratch);
     return st;
 }
 
 /* A layer's views were refused: file and tensor, where it is a scale or a zero of a coded one. */
-static void name_fault(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, const td_expert_weights *views, td_error *err) {
+static void name_fault(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, const td_expert_weights *views,
+                       td_error *err) {
     for (uint32_t e = 0; e < c->n_experts; e++)
         for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
             td_tensor_spec         spec;
@@ -88,7 +94,8 @@ static void name_fault(const td_checkpoint *ck, const td_model_config *c, uint32
 }
 
 /* Whether what is stored in codes is carried or rounded again is worth a line. */
-static void report_rounded(const td_experts_config *ec, const td_model_config *c, uint32_t layer, const td_expert_weights *views) {
+static void report_rounded(const td_experts_config *ec, const td_model_config *c, uint32_t layer,
+                           const td_expert_weights *views) {
     uint32_t coded = 0, rounded = 0;
     for (uint32_t e = 0; e < c->n_experts; e++)
         for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
@@ -97,7 +104,8 @@ static void report_rounded(const td_experts_config *ec, const td_model_config *c
             rounded += w && !td_expert_format_carries(ec->format, &ec->groups, w);
         }
     if (rounded && rounded < coded)
-        td_warn("layer %u: %u of %u expert matrices are not stored as the others and are rounded again", layer, rounded, coded);
+        td_warn("layer %u: %u of %u expert matrices are not stored as the others and are rounded again", layer, rounded,
+                coded);
     else if (coded)
         td_debug("layer %u: the experts' codes are %s", layer, rounded ? "rounded again" : "carried over exactly");
 }
@@ -113,14 +121,15 @@ static td_status make_rotated(const void *ctx, size_t expert, td_expert_matrix m
     const rotated_layer *l = ctx;
     td_scratch           scratch = {0};
     td_tensor_view       v;
-    td_status st = td_checkpoint_get(l->ck, l->c, TD_ROLE_EXPERT_GATE + (td_role)m, l->layer, (uint32_t)expert, TD_FORM_FLOAT, &scratch, &v, NULL);
+    td_status            st = td_checkpoint_get(l->ck, l->c, TD_ROLE_EXPERT_GATE + (td_role)m, l->layer, (uint32_t)expert,
+                                                TD_FORM_FLOAT, &scratch, &v, NULL);
     if (st == TD_OK) td_to_f32(v.dtype, v.data, v.shape[0] * v.shape[1], out);
     td_scratch_reset(&scratch);
     return st;
 }
 
-static td_status pack_views(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_experts *x, const td_experts_config *ec, uint32_t index,
-                            const td_expert_fetch *fetch, td_error *err) {
+static td_status pack_views(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_experts *x,
+                            const td_experts_config *ec, uint32_t index, const td_expert_fetch *fetch, td_error *err) {
     td_expert_weights *views = calloc(c->n_experts, sizeof *views);
     td_scratch         scratch = {0};
     if (!views) return td_fail(err, TD_ENOMEM, "out of memory for the views of %u experts", c->n_experts);
@@ -135,19 +144,22 @@ static td_status pack_views(const td_checkpoint *ck, const td_model_config *c, u
     return st;
 }
 
-td_status td_checkpoint_pack_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_experts *x, const td_experts_config *ec, uint32_t index,
-                                     const td_expert_fetch *fetch, td_error *err) {
+td_status td_checkpoint_pack_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_experts *x,
+                                     const td_experts_config *ec, uint32_t index, const td_expert_fetch *fetch,
+                                     td_error *err) {
     if (!td_checkpoint_is_rotated(ck)) return pack_views(ck, c, layer, x, ec, index, fetch, err);
     return td_experts_load_made(x, index, &(td_expert_maker){make_rotated, &(rotated_layer){ck, c, layer}}, err);
 }
 
-td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers, const td_checkpoint *ck,
-                              const char *dir, td_error *err) {
+td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers,
+                              const td_checkpoint *ck, const char *dir, td_error *err) {
     td_load_progress progress;
     uint32_t         moe_layer = 0;
-    uint64_t         half_bytes = ec->format == TD_EXPERT_BF16 ? 4 : ec->format == TD_EXPERT_INT8C ? 2 : 1; /* per weight, scales not counted */
+    uint64_t         half_bytes = ec->format == TD_EXPERT_BF16    ? 4
+                                  : ec->format == TD_EXPERT_INT8C ? 2
+                                                                  : 1; /* per weight, scales not counted */
     uint64_t         layer_bytes = (uint64_t)c->n_experts * 3 * c->hidden * c->moe_inter * half_bytes / 2;
-    bool all = layers.first == 0 && layers.end == td_all_layers(c).end;
+    bool             all = layers.first == 0 && layers.end == td_all_layers(c).end;
     td_load_progress_start(&progress, all ? "experts" : NULL, layer_bytes * ec->n_layers);
     for (uint32_t layer = layers.first; layer < layers.end; layer++) {
         if (!c->is_moe[layer]) continue;

@@ -26,7 +26,8 @@ static td_status read_fd(int fd, const char *path, size_t max_bytes, char **out,
     if (fstat(fd, &st) != 0) return td_fail(err, TD_EIO, "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode)) return td_fail(err, TD_EFORMAT, "%s is not a regular file", path);
     if ((uint64_t)st.st_size > max_bytes)
-        return td_fail(err, TD_EFORMAT, "%s has %lld bytes, at most %zu are accepted", path, (long long)st.st_size, max_bytes);
+        return td_fail(err, TD_EFORMAT, "%s has %lld bytes, at most %zu are accepted", path, (long long)st.st_size,
+                       max_bytes);
     size_t size = (size_t)st.st_size, got = 0;
     char  *text = malloc(size + 1);
     if (!text) return td_fail(err, TD_ENOMEM, "%s: no memory for %zu bytes", path, size);

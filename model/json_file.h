@@ -18,7 +18,8 @@ TD_NODISCARD td_status td_json_parse(const char *text, size_t len, json_t **out,
  */
 TD_NODISCARD td_status td_json_read(const char *path, size_t max_bytes, json_t **out, td_error *err);
 
-/** Read a whole file of at most max_bytes; *out is malloc'd, terminated by a zero byte that *len leaves out. As td_json_read. */
+/** Read a whole file of at most max_bytes; *out is malloc'd, terminated by a zero byte that *len leaves out. As
+ * td_json_read. */
 TD_NODISCARD td_status td_file_read(const char *path, size_t max_bytes, char **out, size_t *len, td_error *err);
 
 #endif

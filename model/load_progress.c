@@ -22,8 +22,10 @@ void td_load_progress_add(td_load_progress *p, uint64_t bytes) {
     p->done += bytes;
     if (!p->what || now - p->last_s < LINE_EVERY_S || !p->total) return;
     p->last_s = now;
-    double rate = (double)p->done / (now - p->start_s), left_s = p->done < p->total ? (double)(p->total - p->done) / rate : 0;
-    td_info("loading %s: %.0f %%, %.0f MB/s, %.0f s left", p->what, 100.0 * (double)p->done / (double)p->total, rate * 1e-6, left_s);
+    double rate = (double)p->done / (now - p->start_s),
+           left_s = p->done < p->total ? (double)(p->total - p->done) / rate : 0;
+    td_info("loading %s: %.0f %%, %.0f MB/s, %.0f s left", p->what, 100.0 * (double)p->done / (double)p->total, rate * 1e-6,
+            left_s);
 }
 
 void td_load_progress_end(td_load_progress *p) {

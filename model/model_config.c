@@ -1,8 +1,8 @@
 /*
  * config.json and generation_config.json -> td_model_config.
  *
- * Every value is checked against a range before it is used in arithmetic; the ranges are wide for real models and narrow enough
- * that products of any three sizes fit 64 bits. What this engine cannot compute is refused with the key's name.
+ * Every value is checked against a range before it is used in arithmetic; the ranges are wide for real models and narrow
+ * enough that products of any three sizes fit 64 bits. What this engine cannot compute is refused with the key's name.
  */
 #include "model/model_config.h"
 
@@ -19,14 +19,15 @@
 #include "npu/npu.h"
 
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
-#define DIM_MAX          (1u << 20) /* hidden and intermediate sizes */
-#define HEADS_MAX        1024u
-#define HEAD_DIM_MAX     1024u
-#define LORA_MAX         (1u << 16)
-#define VOCAB_MAX        (1u << 24)
-#define POSITION_MAX     (1u << 26)
+#define DIM_MAX (1u << 20) /* hidden and intermediate sizes */
+#define HEADS_MAX 1024u
+#define HEAD_DIM_MAX 1024u
+#define LORA_MAX (1u << 16)
+#define VOCAB_MAX (1u << 24)
+#define POSITION_MAX (1u << 26)
 
-/* A reader whose first error sticks, so that the fields can be read one after the other; after an error every get gives its default. */
+/* A reader whose first error sticks, so that the fields can be read one after the other; after an error every get gives its
+ * default. */
 typedef struct {
     const json_t *object;
     const char   *prefix; /* "" or "rope_scaling.": goes before the key in sentences */
@@ -51,7 +52,9 @@ static const json_t *get(reader *r, const char *key) {
     return json_is_null(v) ? NULL : v;
 }
 
-static bool has_key(const reader *r, const char *key) { return json_object_get(r->object, key) != NULL; }
+static bool has_key(const reader *r, const char *key) {
+    return json_object_get(r->object, key) != NULL;
+}
 
 static uint32_t get_u32(reader *r, const char *key, uint32_t absent, uint32_t min, uint32_t max) {
     const json_t *v = get(r, key);
@@ -115,7 +118,8 @@ static void read_rope(reader *root, td_model_config *c, uint32_t dim) {
     rope->factor = 1;
     rope->truncate = true;
     rope->theta = get_number(root, "rope_theta", 10000.0, 1.0001, 1e12);
-    if (dim % 2 || dim > TD_ROPE_DIM_MAX) refuse(root, TD_EFORMAT, "the rotary dimension %u is odd or above %u", dim, TD_ROPE_DIM_MAX);
+    if (dim % 2 || dim > TD_ROPE_DIM_MAX)
+        refuse(root, TD_EFORMAT, "the rotary dimension %u is odd or above %u", dim, TD_ROPE_DIM_MAX);
     if (get_number(root, "partial_rotary_factor", 1, 0, 1) != 1)
         refuse(root, TD_ENOTSUP, "partial_rotary_factor is not 1, and rotating a part of the head is not supported");
 
@@ -131,7 +135,8 @@ static void read_rope(reader *root, td_model_config *c, uint32_t dim) {
     const char *type = get_text(&r, "rope_type", get_text(&r, "type", "default"));
     rope->theta = get_number(&r, "rope_theta", rope->theta, 1.0001, 1e12);
     if (get_number(&r, "partial_rotary_factor", 1, 0, 1) != 1)
-        refuse(&r, TD_ENOTSUP, "%spartial_rotary_factor is not 1, and rotating a part of the head is not supported", r.prefix);
+        refuse(&r, TD_ENOTSUP, "%spartial_rotary_factor is not 1, and rotating a part of the head is not supported",
+               r.prefix);
     if (!strcmp(type, "linear")) {
         rope->factor = get_number(&r, "factor", 1, 1, 1e6);
     } else if (!strcmp(type, "yarn") || !strcmp(type, "deepseek_yarn")) {
@@ -149,8 +154,10 @@ static void read_rope(reader *root, td_model_config *c, uint32_t dim) {
         if (reach > c->max_position) c->max_position = (uint32_t)reach;
         rope->truncate = get_bool(&r, "truncate", true);
     } else if (strcmp(type, "default")) {
-        refuse(&r, TD_ENOTSUP, "%s is '%.40s', and only default, linear and yarn are supported",
-               get(&r, "rope_type") ? new_style ? "rope_parameters.rope_type" : "rope_scaling.rope_type" : "rope_scaling.type", type);
+        refuse(
+            &r, TD_ENOTSUP, "%s is '%.40s', and only default, linear and yarn are supported",
+            get(&r, "rope_type") ? new_style ? "rope_parameters.rope_type" : "rope_scaling.rope_type" : "rope_scaling.type",
+            type);
     }
     root->status = r.status;
 }
@@ -178,7 +185,8 @@ static void read_common(reader *r, td_model_config *c, const common_defaults *d)
 }
 
 static void check_experts(reader *r, const td_model_config *c) {
-    if (c->top_k > c->n_experts) refuse(r, TD_EFORMAT, "num_experts_per_tok is %u, more than the %u experts", c->top_k, c->n_experts);
+    if (c->top_k > c->n_experts)
+        refuse(r, TD_EFORMAT, "num_experts_per_tok is %u, more than the %u experts", c->top_k, c->n_experts);
     if (c->n_group == 1 || r->status != TD_OK) return;
     if (c->n_experts % c->n_group)
         refuse(r, TD_EFORMAT, "n_group is %u, which does not divide the %u experts", c->n_group, c->n_experts);
@@ -188,13 +196,14 @@ static void check_experts(reader *r, const td_model_config *c) {
         refuse(r, TD_EFORMAT, "num_experts_per_tok is %u, more than the %u experts of topk_group %u", c->top_k,
                c->n_experts / c->n_group * c->topk_group, c->topk_group);
     else if (c->route_groups == TD_ROUTE_GROUP_TOP2 && c->n_experts == c->n_group)
-        refuse(r, TD_EFORMAT, "n_group is %u, and a group's score is the sum of its two best experts, but it has one", c->n_group);
+        refuse(r, TD_EFORMAT, "n_group is %u, and a group's score is the sum of its two best experts, but it has one",
+               c->n_group);
 }
 
 /* DeepSeek-V2, V3 and Kimi-K2: configuration_deepseek.py of the published checkpoints and transformers' classes. */
 static void read_deepseek(reader *r, td_model_config *c) {
     static const common_defaults V2 = {32000, 4096, 11008, 32, 32, 0, 2048}, V3 = {129280, 7168, 18432, 61, 128, 0, 4096};
-    bool v3 = c->arch == TD_ARCH_DEEPSEEK_V3;
+    bool                         v3 = c->arch == TD_ARCH_DEEPSEEK_V3;
     read_common(r, c, v3 ? &V3 : &V2);
     c->attn = TD_ATTN_MLA;
     c->q_lora = has_key(r, "q_lora_rank") ? get_u32(r, "q_lora_rank", 0, 1, LORA_MAX) : 1536; /* null: q is not compressed */
@@ -221,7 +230,8 @@ static void read_deepseek(reader *r, td_model_config *c) {
     c->route_score = v3 ? TD_ROUTE_SIGMOID : TD_ROUTE_SOFTMAX;
     c->route_bias = v3;
     if (strcmp(score, v3 ? "sigmoid" : "softmax"))
-        refuse(r, TD_ENOTSUP, "scoring_func is '%.40s', and %s has %s only", score, c->arch_name, v3 ? "sigmoid" : "softmax");
+        refuse(r, TD_ENOTSUP, "scoring_func is '%.40s', and %s has %s only", score, c->arch_name,
+               v3 ? "sigmoid" : "softmax");
     bool grouped = v3 ? !strcmp(method, "noaux_tc") : !strcmp(method, "group_limited_greedy");
     if (!grouped && (v3 || strcmp(method, "greedy")))
         refuse(r, TD_ENOTSUP, "topk_method is '%.40s', and %s has %s only", method, c->arch_name,
@@ -239,7 +249,8 @@ static void read_deepseek(reader *r, td_model_config *c) {
 
     uint32_t first = get_u32(r, "first_k_dense_replace", v3 ? 3 : 0, 0, TD_LAYERS_MAX);
     uint32_t every = get_u32(r, "moe_layer_freq", 1, 1, TD_LAYERS_MAX);
-    for (uint32_t i = 0; i < TD_LAYERS_MAX && i < c->n_layers + c->n_mtp_layers; i++) c->is_moe[i] = i >= first && i % every == 0;
+    for (uint32_t i = 0; i < TD_LAYERS_MAX && i < c->n_layers + c->n_mtp_layers; i++)
+        c->is_moe[i] = i >= first && i % every == 0;
 
     read_rope(r, c, c->rope_dim);
     c->rope.interleaved = get_bool(r, "rope_interleave", true);
@@ -279,14 +290,16 @@ static void refuse_sliding_window(reader *r) {
 /* Qwen2-MoE and Qwen3-MoE: transformers' Qwen2MoeConfig and Qwen3MoeConfig. */
 static void read_qwen(reader *r, td_model_config *c) {
     static const common_defaults Q2 = {151936, 2048, 5632, 24, 16, 16, 32768}, Q3 = {151936, 2048, 6144, 24, 32, 4, 32768};
-    bool q3 = c->arch == TD_ARCH_QWEN3_MOE;
+    bool                         q3 = c->arch == TD_ARCH_QWEN3_MOE;
     read_common(r, c, q3 ? &Q3 : &Q2);
     c->attn = TD_ATTN_GQA;
-    if (c->heads % c->kv_heads) refuse(r, TD_EFORMAT, "num_key_value_heads is %u, which does not divide the %u heads", c->kv_heads, c->heads);
+    if (c->heads % c->kv_heads)
+        refuse(r, TD_EFORMAT, "num_key_value_heads is %u, which does not divide the %u heads", c->kv_heads, c->heads);
     if (!get(r, "head_dim") && c->hidden % c->heads)
         refuse(r, TD_EFORMAT, "num_attention_heads is %u, which does not divide hidden_size %u", c->heads, c->hidden);
     if (!get(r, "head_dim") && c->hidden / c->heads > HEAD_DIM_MAX)
-        refuse(r, TD_EFORMAT, "hidden_size / num_attention_heads is %u, at most %u is supported", c->hidden / c->heads, HEAD_DIM_MAX);
+        refuse(r, TD_EFORMAT, "hidden_size / num_attention_heads is %u, at most %u is supported", c->hidden / c->heads,
+               HEAD_DIM_MAX);
     c->head_dim = get_u32(r, "head_dim", c->hidden / c->heads, 2, HEAD_DIM_MAX);
     c->qk_norm = q3;
     c->qkv_bias = !q3 && get_bool(r, "qkv_bias", true);
@@ -336,8 +349,10 @@ static const architecture *find_architecture(reader *r, td_model_config *c) {
     for (size_t i = 0; i < sizeof ARCHITECTURES / sizeof *ARCHITECTURES; i++)
         if (!strcmp(name, ARCHITECTURES[i].name)) return &ARCHITECTURES[i];
     refuse(r, TD_ENOTSUP,
-           "architectures has '%.60s', and only DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen2MoeForCausalLM and Qwen3MoeForCausalLM "
-           "are supported", name);
+           "architectures has '%.60s', and only DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen2MoeForCausalLM and "
+           "Qwen3MoeForCausalLM "
+           "are supported",
+           name);
     return NULL;
 }
 
@@ -397,7 +412,8 @@ static td_status parse_generation(const json_t *root, td_model_config *c, td_err
 
 static td_status merge_override(json_t *root, const char *override_json, td_error *err) {
     json_t *more;
-    if (td_json_parse(override_json, strlen(override_json), &more, err) != TD_OK) return td_fail_within(err, "the config override");
+    if (td_json_parse(override_json, strlen(override_json), &more, err) != TD_OK)
+        return td_fail_within(err, "the config override");
     int failed = json_object_update_recursive(root, more);
     json_decref(more);
     return failed ? td_fail(err, TD_ENOMEM, "no memory to merge the config override") : TD_OK;
@@ -429,7 +445,8 @@ td_status td_model_config_read(const char *path, const char *override_json, td_m
     char       *config = NULL, *generation = NULL;
     size_t      config_len = 0, generation_len = 0;
     if (stat(path, &st) != 0) return td_fail(err, errno == ENOENT ? TD_ENOTFOUND : TD_EIO, "%s: %s", path, strerror(errno));
-    if (strlen(path) >= sizeof folder) return td_fail(err, TD_EINVAL, "the model path is longer than %zu bytes", sizeof folder - 1);
+    if (strlen(path) >= sizeof folder)
+        return td_fail(err, TD_EINVAL, "the model path is longer than %zu bytes", sizeof folder - 1);
     snprintf(folder, sizeof folder, "%s", path);
     if (S_ISDIR(st.st_mode)) {
         snprintf(file, sizeof file, "%s/config.json", folder);
@@ -448,7 +465,8 @@ td_status td_model_config_read(const char *path, const char *override_json, td_m
     if (s == TD_OK) {
         s = td_model_config_parse(config, config_len, generation, generation_len, override_json, out, err);
         if (s != TD_OK) td_fail_within(err, "%s", path);
-        if (s == TD_OK && out->quant.method == TD_QUANT_NONE && !out->quant.refusal[0] && td_modelslim_description(folder, file, sizeof file))
+        if (s == TD_OK && out->quant.method == TD_QUANT_NONE && !out->quant.refusal[0] &&
+            td_modelslim_description(folder, file, sizeof file))
             out->quant = td_quant_config_modelslim();
     }
     free(config);
@@ -462,4 +480,6 @@ uint32_t td_moe_layers_in(const td_model_config *c, td_layer_range r) {
     return n;
 }
 
-uint32_t td_model_config_moe_layers(const td_model_config *c) { return td_moe_layers_in(c, td_all_layers(c)); }
+uint32_t td_model_config_moe_layers(const td_model_config *c) {
+    return td_moe_layers_in(c, td_all_layers(c));
+}

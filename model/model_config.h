@@ -6,7 +6,7 @@
 #include "model/quant_config.h"
 #include "tandem.h"
 
-#define TD_LAYERS_MAX   256
+#define TD_LAYERS_MAX 256
 #define TD_ROPE_DIM_MAX 1024
 
 typedef enum { TD_ARCH_DEEPSEEK_V2, TD_ARCH_DEEPSEEK_V3, TD_ARCH_QWEN2_MOE, TD_ARCH_QWEN3_MOE } td_arch;
@@ -18,11 +18,11 @@ typedef enum { TD_ROPE_PLAIN, TD_ROPE_YARN } td_rope_kind;
 typedef struct {
     td_rope_kind kind;
     double       theta;
-    uint32_t     dim;            /* rotated dims per head */
-    bool         interleaved;    /* the checkpoint's rows are pairs (2i, 2i+1); the loader permutes them */
-    double       factor;         /* plain: angles are divided by it ("linear" scaling), 1 without; YaRN: the extension */
+    uint32_t     dim;         /* rotated dims per head */
+    bool         interleaved; /* the checkpoint's rows are pairs (2i, 2i+1); the loader permutes them */
+    double       factor;      /* plain: angles are divided by it ("linear" scaling), 1 without; YaRN: the extension */
     double       beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* YaRN; attention_factor 0: computed */
-    bool         truncate;       /* YaRN: round the correction range to whole dims (the default) */
+    bool         truncate; /* YaRN: round the correction range to whole dims (the default) */
     uint32_t     original_max_position;
 } td_rope_config;
 
@@ -31,32 +31,33 @@ typedef struct {
     char         arch_name[64]; /* "DeepseekV3ForCausalLM" */
     char         model_type[64];
     td_attn_kind attn;
-    uint32_t hidden, n_layers, n_mtp_layers, vocab, max_position;
-    float    eps;
-    bool     tie_embeddings;
+    uint32_t     hidden, n_layers, n_mtp_layers, vocab, max_position;
+    float        eps;
+    bool         tie_embeddings;
     /* attention */
-    uint32_t heads, kv_heads, head_dim;                     /* GQA */
-    uint32_t q_lora, kv_lora, nope_dim, rope_dim, v_dim;    /* MLA; q_lora 0: q_proj */
-    bool     attn_bias;  /* MLA: biases of q_a, kv_a, o (attention_bias) */
-    bool     qkv_bias;   /* GQA: biases of q, k, v (Qwen2) */
-    bool     qk_norm;    /* GQA: RMS norm per head (Qwen3) */
-    double   softmax_scale; /* YaRN's mscale included */
+    uint32_t       heads, kv_heads, head_dim;                  /* GQA */
+    uint32_t       q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* MLA; q_lora 0: q_proj */
+    bool           attn_bias;                                  /* MLA: biases of q_a, kv_a, o (attention_bias) */
+    bool           qkv_bias;                                   /* GQA: biases of q, k, v (Qwen2) */
+    bool           qk_norm;                                    /* GQA: RMS norm per head (Qwen3) */
+    double         softmax_scale;                              /* YaRN's mscale included */
     td_rope_config rope;
     /* feed-forward */
-    uint32_t inter;         /* dense layers */
-    uint32_t moe_inter, n_experts, top_k;
-    uint32_t shared_inter;  /* 0: no shared expert */
-    bool     shared_gate;   /* Qwen2-MoE: sigmoid gate on the shared expert */
-    uint32_t n_group, topk_group;
+    uint32_t        inter; /* dense layers */
+    uint32_t        moe_inter, n_experts, top_k;
+    uint32_t        shared_inter; /* 0: no shared expert */
+    bool            shared_gate;  /* Qwen2-MoE: sigmoid gate on the shared expert */
+    uint32_t        n_group, topk_group;
     td_route_score  route_score;
     td_route_groups route_groups;
-    bool     route_bias;    /* e_score_correction_bias */
-    bool     norm_topk;
-    double   routed_scale;
-    uint8_t  is_moe[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] */
-    bool     mtp_turned; /* the checkpoint's MTP layer is that of a rotated model (model/rotation.h); of td_checkpoint_look_at_mtp */
+    bool            route_bias; /* e_score_correction_bias */
+    bool            norm_topk;
+    double          routed_scale;
+    uint8_t         is_moe[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] */
+    bool            mtp_turned;            /* the checkpoint's MTP layer is that of a rotated model (model/rotation.h); of
+                                              td_checkpoint_look_at_mtp */
     /* tokens */
-    uint32_t bos_id;        /* UINT32_MAX: none */
+    uint32_t bos_id;             /* UINT32_MAX: none */
     uint32_t eos_ids[16], n_eos; /* config.json and generation_config.json together */
     /* how the checkpoint's weights are stored */
     td_quant_config quant;
@@ -66,23 +67,29 @@ typedef struct {
 } td_model_config;
 
 /**
- * Read config.json (path: a folder or the file itself) and generation_config.json beside it. The members of override_json are merged over
- * the former: objects member by member, recursively, anything else replaced. Absent keys have the defaults of transformers' configuration
- * classes, except bos and eos, which are then absent, and num_nextn_predict_layers, which is then 0.
- * @return TD_ENOTFOUND, TD_EFORMAT (a missing or impossible value: err names the key), TD_ENOTSUP (architecture, rope type, activation …).
+ * Read config.json (path: a folder or the file itself) and generation_config.json beside it. The members of override_json
+ * are merged over the former: objects member by member, recursively, anything else replaced. Absent keys have the defaults
+ * of transformers' configuration classes, except bos and eos, which are then absent, and num_nextn_predict_layers, which is
+ * then 0.
+ * @return TD_ENOTFOUND, TD_EFORMAT (a missing or impossible value: err names the key), TD_ENOTSUP (architecture, rope type,
+ * activation …).
  */
-TD_NODISCARD td_status td_model_config_read(const char *path, const char *override_json, td_model_config *out, td_error *err);
+TD_NODISCARD td_status td_model_config_read(const char *path, const char *override_json, td_model_config *out,
+                                            td_error *err);
 
 /** The same from texts in memory. generation and override_json may be NULL. */
-TD_NODISCARD td_status td_model_config_parse(const char *config, size_t config_len, const char *generation, size_t generation_len,
-                                             const char *override_json, td_model_config *out, td_error *err);
+TD_NODISCARD td_status td_model_config_parse(const char *config, size_t config_len, const char *generation,
+                                             size_t generation_len, const char *override_json, td_model_config *out,
+                                             td_error *err);
 
 /** Some of the layers 0 .. n_layers + n_mtp_layers - 1: first .. end - 1. */
 typedef struct {
     uint32_t first, end;
 } td_layer_range;
 
-static inline td_layer_range td_all_layers(const td_model_config *c) { return (td_layer_range){0, c->n_layers + c->n_mtp_layers}; }
+static inline td_layer_range td_all_layers(const td_model_config *c) {
+    return (td_layer_range){0, c->n_layers + c->n_mtp_layers};
+}
 
 /** Number of layers with routed experts in the range. */
 uint32_t td_moe_layers_in(const td_model_config *c, td_layer_range r);
@@ -95,7 +102,8 @@ uint32_t td_model_config_moe_layers(const td_model_config *c);
  */
 void td_rope_frequencies(const td_rope_config *c, uint32_t max_position, double *inv_freq, double *cos_sin_scale);
 
-/** What YaRN multiplies DeepSeek's softmax scale by: M(mscale_all_dim)^2, M(u) = 0.1 u ln(factor) + 1; 1 without YaRN or without that key. */
+/** What YaRN multiplies DeepSeek's softmax scale by: M(mscale_all_dim)^2, M(u) = 0.1 u ln(factor) + 1; 1 without YaRN or
+ * without that key. */
 double td_rope_softmax_factor(const td_rope_config *c);
 
 /** Table [max_pos, dim] f32: cos of the dim/2 angles, then sin, both scaled. Caller owns table. */

@@ -14,13 +14,13 @@ typedef struct {
     size_t                 scratch; /* largest so far */
     td_shard_sizes         sizes;   /* of this card's part */
     td_activations         act;
-    void                  *x;       /* the pass's residual stream: act.x or act.mtp_x */
+    void                  *x;               /* the pass's residual stream: act.x or act.mtp_x */
     uint32_t               n_halves, n_moe; /* MoE layers so far in this pass */
     td_bridge_port        *port[TD_HALVES]; /* of the MoE layer that was begun last */
     void                  *normed;          /* what its router, shared expert and routed experts read; */
     td_rows_i8             normed_i8;       /* and that as int8, where they take it so */
     td_bridge_buffers      io, before;      /* its slot, and the slot of the MoE layer before when that may have deferred */
-    uint32_t               layer;   /* under way; TD_NO_LAYER outside of them */
+    uint32_t               layer;           /* under way; TD_NO_LAYER outside of them */
     td_status              status;
     td_error              *err;
 } builder;
@@ -62,88 +62,165 @@ static void add_block(builder *b, td_block_desc desc) {
 /* A norm for linears that take int8; out: for others too, or NULL. */
 static void add_norm_i8(builder *b, const td_npu_weight *gamma, const void *add, void *out, td_rows_i8 out_i8) {
     add_block(b, (td_block_desc){.kind = TD_BLOCK_NORM,
-                                 .norm = {.hidden = b->s->config->hidden, .eps = b->s->config->eps, .gamma = gamma, .x = b->x, .add = add,
-                                          .out = out || out_i8.q ? out : b->act.h, .out_i8 = out_i8}});
+                                 .norm = {.hidden = b->s->config->hidden,
+                                          .eps = b->s->config->eps,
+                                          .gamma = gamma,
+                                          .x = b->x,
+                                          .add = add,
+                                          .out = out || out_i8.q ? out : b->act.h,
+                                          .out_i8 = out_i8}});
 }
 
 static void add_norm(builder *b, const td_npu_weight *gamma, void *x, const void *add, void *out, size_t out_stride) {
     add_block(b, (td_block_desc){.kind = TD_BLOCK_NORM,
-                                 .norm = {.hidden = b->s->config->hidden, .eps = b->s->config->eps, .gamma = gamma, .x = x, .add = add,
-                                          .out = out, .out_stride = out_stride}});
+                                 .norm = {.hidden = b->s->config->hidden,
+                                          .eps = b->s->config->eps,
+                                          .gamma = gamma,
+                                          .x = x,
+                                          .add = add,
+                                          .out = out,
+                                          .out_stride = out_stride}});
 }
 
 static void add_combine(builder *b, void *x, const void *first, const void *second, const void *third) {
-    add_block(b, (td_block_desc){.kind = TD_BLOCK_COMBINE, .combine = {.hidden = b->s->config->hidden, .x = x, .add = {first, second, third}}});
+    add_block(b, (td_block_desc){.kind = TD_BLOCK_COMBINE,
+                                 .combine = {.hidden = b->s->config->hidden, .x = x, .add = {first, second, third}}});
 }
 
 /* What each card has of a sum becomes the whole, on all of them; one card has it already. */
 static void add_all_reduce(builder *b, void *out, const void *first, const void *second, const void *third) {
     if (b->s->shard.count == 1) return;
-    add_block(b, (td_block_desc){.kind = TD_BLOCK_ALL_REDUCE, .all_reduce = {.width = b->s->config->hidden, .group = b->s->group, .out = out,
-                                                                            .add = {first, second, third}}});
+    add_block(b, (td_block_desc){
+                     .kind = TD_BLOCK_ALL_REDUCE,
+                     .all_reduce = {
+                         .width = b->s->config->hidden, .group = b->s->group, .out = out, .add = {first, second, third}}});
 }
 
 static void add_attention(builder *b, uint32_t layer) {
-    const td_model_config       *c = b->s->config;
-    td_npu_weight *const        *w = b->s->weights->layers[layer].role;
-    const td_layer_kv           *kv = &b->s->kv[layer];
-    const td_activations        *a = &b->act;
-    const td_npu_weight         *rope = b->s->weights->rope;
-    float                        scale = (float)c->softmax_scale;
+    const td_model_config *c = b->s->config;
+    td_npu_weight *const  *w = b->s->weights->layers[layer].role;
+    const td_layer_kv     *kv = &b->s->kv[layer];
+    const td_activations  *a = &b->act;
+    const td_npu_weight   *rope = b->s->weights->rope;
+    float                  scale = (float)c->softmax_scale;
     if (c->attn == TD_ATTN_MLA)
-        add_block(b, (td_block_desc){
-                         .kind = TD_BLOCK_MLA,
-                         .mla = {.hidden = c->hidden, .heads = b->sizes.heads, .q_lora = c->q_lora, .kv_lora = c->kv_lora, .nope_dim = c->nope_dim,
-                                 .rope_dim = c->rope_dim, .v_dim = c->v_dim, .eps = MLA_NORM_EPS, .softmax_scale = scale, .q_a = w[TD_ROLE_Q_A],
-                                 .q_a_norm = w[TD_ROLE_Q_A_NORM], .q_b = w[TD_ROLE_Q_B], .q = w[TD_ROLE_MLA_Q], .q_a_bias = w[TD_ROLE_Q_A_BIAS],
-                                 .kv_a_bias = w[TD_ROLE_KV_A_BIAS], .o_bias = w[TD_ROLE_MLA_O_BIAS], .kv_a = w[TD_ROLE_KV_A],
-                                 .kv_a_norm = w[TD_ROLE_KV_A_NORM], .kv_b = w[TD_ROLE_KV_B], .o = w[TD_ROLE_MLA_O], .rope = rope,
-                                 .kv_latent = kv->a, .kv_rope = kv->b, .in = a->h, .in_i8 = a->h_i8, .out = a->attn}});
+        add_block(b, (td_block_desc){.kind = TD_BLOCK_MLA,
+                                     .mla = {.hidden = c->hidden,
+                                             .heads = b->sizes.heads,
+                                             .q_lora = c->q_lora,
+                                             .kv_lora = c->kv_lora,
+                                             .nope_dim = c->nope_dim,
+                                             .rope_dim = c->rope_dim,
+                                             .v_dim = c->v_dim,
+                                             .eps = MLA_NORM_EPS,
+                                             .softmax_scale = scale,
+                                             .q_a = w[TD_ROLE_Q_A],
+                                             .q_a_norm = w[TD_ROLE_Q_A_NORM],
+                                             .q_b = w[TD_ROLE_Q_B],
+                                             .q = w[TD_ROLE_MLA_Q],
+                                             .q_a_bias = w[TD_ROLE_Q_A_BIAS],
+                                             .kv_a_bias = w[TD_ROLE_KV_A_BIAS],
+                                             .o_bias = w[TD_ROLE_MLA_O_BIAS],
+                                             .kv_a = w[TD_ROLE_KV_A],
+                                             .kv_a_norm = w[TD_ROLE_KV_A_NORM],
+                                             .kv_b = w[TD_ROLE_KV_B],
+                                             .o = w[TD_ROLE_MLA_O],
+                                             .rope = rope,
+                                             .kv_latent = kv->a,
+                                             .kv_rope = kv->b,
+                                             .in = a->h,
+                                             .in_i8 = a->h_i8,
+                                             .out = a->attn}});
     else
-        add_block(b, (td_block_desc){
-                         .kind = TD_BLOCK_GQA,
-                         .gqa = {.hidden = c->hidden, .heads = b->sizes.heads, .kv_heads = b->sizes.kv_heads, .head_dim = c->head_dim, .eps = c->eps,
-                                 .softmax_scale = scale, .q = w[TD_ROLE_Q], .k = w[TD_ROLE_K], .v = w[TD_ROLE_V], .o = w[TD_ROLE_O],
-                                 .q_bias = w[TD_ROLE_Q_BIAS], .k_bias = w[TD_ROLE_K_BIAS], .v_bias = w[TD_ROLE_V_BIAS], .q_norm = w[TD_ROLE_Q_NORM],
-                                 .k_norm = w[TD_ROLE_K_NORM], .rope = rope, .kv_k = kv->a, .kv_v = kv->b, .in = a->h, .in_i8 = a->h_i8, .out = a->attn}});
+        add_block(b, (td_block_desc){.kind = TD_BLOCK_GQA,
+                                     .gqa = {.hidden = c->hidden,
+                                             .heads = b->sizes.heads,
+                                             .kv_heads = b->sizes.kv_heads,
+                                             .head_dim = c->head_dim,
+                                             .eps = c->eps,
+                                             .softmax_scale = scale,
+                                             .q = w[TD_ROLE_Q],
+                                             .k = w[TD_ROLE_K],
+                                             .v = w[TD_ROLE_V],
+                                             .o = w[TD_ROLE_O],
+                                             .q_bias = w[TD_ROLE_Q_BIAS],
+                                             .k_bias = w[TD_ROLE_K_BIAS],
+                                             .v_bias = w[TD_ROLE_V_BIAS],
+                                             .q_norm = w[TD_ROLE_Q_NORM],
+                                             .k_norm = w[TD_ROLE_K_NORM],
+                                             .rope = rope,
+                                             .kv_k = kv->a,
+                                             .kv_v = kv->b,
+                                             .in = a->h,
+                                             .in_i8 = a->h_i8,
+                                             .out = a->attn}});
     add_all_reduce(b, a->attn, a->attn, NULL, NULL);
 }
 
 static void add_dense_mlp(builder *b, uint32_t layer) {
     td_npu_weight *const *w = b->s->weights->layers[layer].role;
     add_block(b, (td_block_desc){.kind = TD_BLOCK_MLP,
-                                 .mlp = {.hidden = b->s->config->hidden, .inter = b->sizes.inter, .gate = w[TD_ROLE_DENSE_GATE],
-                                         .up = w[TD_ROLE_DENSE_UP], .down = w[TD_ROLE_DENSE_DOWN], .in = b->act.h, .in_i8 = b->act.h_i8, .out = b->act.mlp}});
+                                 .mlp = {.hidden = b->s->config->hidden,
+                                         .inter = b->sizes.inter,
+                                         .gate = w[TD_ROLE_DENSE_GATE],
+                                         .up = w[TD_ROLE_DENSE_UP],
+                                         .down = w[TD_ROLE_DENSE_DOWN],
+                                         .in = b->act.h,
+                                         .in_i8 = b->act.h_i8,
+                                         .out = b->act.mlp}});
 }
 
 static void add_shared_mlp(builder *b, uint32_t layer) {
     td_npu_weight *const *w = b->s->weights->layers[layer].role;
     add_block(b, (td_block_desc){.kind = TD_BLOCK_MLP,
-                                 .mlp = {.hidden = b->s->config->hidden, .inter = b->sizes.shared_inter, .gate = w[TD_ROLE_SHARED_GATE],
-                                         .up = w[TD_ROLE_SHARED_UP], .down = w[TD_ROLE_SHARED_DOWN], .out_gate = w[TD_ROLE_SHARED_OUT_GATE],
-                                         .in = b->normed, .in_i8 = b->normed_i8, .out = b->act.mlp}});
+                                 .mlp = {.hidden = b->s->config->hidden,
+                                         .inter = b->sizes.shared_inter,
+                                         .gate = w[TD_ROLE_SHARED_GATE],
+                                         .up = w[TD_ROLE_SHARED_UP],
+                                         .down = w[TD_ROLE_SHARED_DOWN],
+                                         .out_gate = w[TD_ROLE_SHARED_OUT_GATE],
+                                         .in = b->normed,
+                                         .in_i8 = b->normed_i8,
+                                         .out = b->act.mlp}});
 }
 
 static void add_router(builder *b, uint32_t layer, const td_bridge_buffers *io) {
-    static const td_router_group  groups[] = {[TD_ROUTE_GREEDY] = TD_GROUP_NONE, [TD_ROUTE_GROUP_MAX] = TD_GROUP_MAX, [TD_ROUTE_GROUP_TOP2] = TD_GROUP_TOP2_SUM};
-    const td_model_config  *c = b->s->config;
-    td_npu_weight *const   *w = b->s->weights->layers[layer].role;
-    add_block(b, (td_block_desc){.kind = TD_BLOCK_ROUTER,
-                                 .router = {.hidden = c->hidden, .n_experts = c->n_experts, .top_k = c->top_k, .n_group = c->n_group,
-                                            .topk_group = c->topk_group, .score = c->route_score == TD_ROUTE_SIGMOID ? TD_SCORE_SIGMOID : TD_SCORE_SOFTMAX,
-                                            .group = groups[c->route_groups], .normalise = c->norm_topk, .scale = (float)c->routed_scale,
-                                            .w = w[TD_ROLE_ROUTER], .bias = w[TD_ROLE_ROUTER_BIAS], .in = b->normed, .ids = io->ids, .weights = io->weights}});
+    static const td_router_group groups[] = {
+        [TD_ROUTE_GREEDY] = TD_GROUP_NONE, [TD_ROUTE_GROUP_MAX] = TD_GROUP_MAX, [TD_ROUTE_GROUP_TOP2] = TD_GROUP_TOP2_SUM};
+    const td_model_config *c = b->s->config;
+    td_npu_weight *const  *w = b->s->weights->layers[layer].role;
+    add_block(b,
+              (td_block_desc){.kind = TD_BLOCK_ROUTER,
+                              .router = {.hidden = c->hidden,
+                                         .n_experts = c->n_experts,
+                                         .top_k = c->top_k,
+                                         .n_group = c->n_group,
+                                         .topk_group = c->topk_group,
+                                         .score = c->route_score == TD_ROUTE_SIGMOID ? TD_SCORE_SIGMOID : TD_SCORE_SOFTMAX,
+                                         .group = groups[c->route_groups],
+                                         .normalise = c->norm_topk,
+                                         .scale = (float)c->routed_scale,
+                                         .w = w[TD_ROLE_ROUTER],
+                                         .bias = w[TD_ROLE_ROUTER_BIAS],
+                                         .in = b->normed,
+                                         .ids = io->ids,
+                                         .weights = io->weights}});
 }
 
 /* Measuring needs neither port nor buffers. */
 static void open_slot(builder *b, uint32_t moe_layer, bool last) {
-    td_bridge_port_desc desc = {.layer = moe_layer, .model_layer = b->layer, .parity = b->n_moe % TD_BRIDGE_PARITIES, .first = b->n_moe == 0, .last = last};
+    td_bridge_port_desc desc = {.layer = moe_layer,
+                                .model_layer = b->layer,
+                                .parity = b->n_moe % TD_BRIDGE_PARITIES,
+                                .first = b->n_moe == 0,
+                                .last = last};
     bool                deferred_arrive = b->n_moe++ > 0 && b->s->max_deferred > 0;
     b->io = b->before = (td_bridge_buffers){0};
     if (!b->p || b->status != TD_OK) return;
     td_bridge_get_buffers(b->s->bridge, desc.parity, &b->io);
     if (deferred_arrive) td_bridge_get_buffers(b->s->bridge, (desc.parity + 1) % TD_BRIDGE_PARITIES, &b->before);
-    for (; desc.half < b->n_halves && b->status == TD_OK; desc.half++) b->status = td_bridge_port_create(b->s->bridge, &desc, &b->port[desc.half], b->err);
+    for (; desc.half < b->n_halves && b->status == TD_OK; desc.half++)
+        b->status = td_bridge_port_create(b->s->bridge, &desc, &b->port[desc.half], b->err);
 }
 
 /* Index of a layer in the expert store, and whether a later layer of the main program has experts too. */
@@ -210,15 +287,28 @@ static void end_layer(builder *b, uint32_t layer) {
 static void add_head(builder *b, const td_npu_weight *gamma, const td_npu_weight *w, const void *x) {
     const td_model_config *c = b->s->config;
     add_block(b, (td_block_desc){.kind = TD_BLOCK_HEAD,
-                                 .head = {.hidden = c->hidden, .vocab = b->sizes.vocab, .max_out = b->s->max_out, .eps = c->eps, .gamma = gamma,
-                                          .w = w, .x = x, .logits = b->s->act.logits}});
+                                 .head = {.hidden = c->hidden,
+                                          .vocab = b->sizes.vocab,
+                                          .max_out = b->s->max_out,
+                                          .eps = c->eps,
+                                          .gamma = gamma,
+                                          .w = w,
+                                          .x = x,
+                                          .logits = b->s->act.logits}});
     if (!b->s->top_k) return;
     add_block(b, (td_block_desc){.kind = TD_BLOCK_TOP,
-                                 .top = {.vocab = b->sizes.vocab, .k = b->s->top_k, .max_out = b->s->max_out, .logits = b->s->act.logits, .top = b->s->act.top}});
+                                 .top = {.vocab = b->sizes.vocab,
+                                         .k = b->s->top_k,
+                                         .max_out = b->s->max_out,
+                                         .logits = b->s->act.logits,
+                                         .top = b->s->act.top}});
 }
 
 static void add_embed(builder *b, void *out) {
-    add_block(b, (td_block_desc){.kind = TD_BLOCK_EMBED, .embed = {.table = b->s->weights->model.role[TD_ROLE_EMBED], .hidden = b->s->config->hidden, .out = out}});
+    add_block(b,
+              (td_block_desc){
+                  .kind = TD_BLOCK_EMBED,
+                  .embed = {.table = b->s->weights->model.role[TD_ROLE_EMBED], .hidden = b->s->config->hidden, .out = out}});
 }
 
 static void start_pass(builder *b, uint32_t n_halves, void *x) {
@@ -231,21 +321,27 @@ static void start_pass(builder *b, uint32_t n_halves, void *x) {
 }
 
 /*
- * out = eh_proj [enorm(embed(token)) | hnorm(final_norm(x))], x the main model's last hidden states; out may be x. A rotated model's final_norm
- * is taken back first.
+ * out = eh_proj [enorm(embed(token)) | hnorm(final_norm(x))], x the main model's last hidden states; out may be x. A rotated
+ * model's final_norm is taken back first.
  */
 static void add_mtp_input(builder *b, void *out) {
-    const td_model_config  *c = b->s->config;
-    const td_activations   *a = &b->act;
-    td_npu_weight *const   *w = b->s->weights->layers[c->n_layers].role;
-    void                   *hidden = c->mtp_turned ? a->attn : a->h;
+    const td_model_config *c = b->s->config;
+    const td_activations  *a = &b->act;
+    td_npu_weight *const  *w = b->s->weights->layers[c->n_layers].role;
+    void                  *hidden = c->mtp_turned ? a->attn : a->h;
     add_embed(b, a->h);
     add_norm(b, w[TD_ROLE_MTP_ENORM], a->h, NULL, a->mtp_cat, 2 * (size_t)c->hidden);
     add_norm(b, b->s->weights->model.role[TD_ROLE_FINAL_NORM], a->x, NULL, a->h, 0);
-    if (c->mtp_turned) add_block(b, (td_block_desc){.kind = TD_BLOCK_LINEAR, .linear = {.n = c->hidden, .k = c->hidden, .w = w[TD_ROLE_MTP_UNTURN], .in = a->h, .out = hidden}});
+    if (c->mtp_turned)
+        add_block(b, (td_block_desc){
+                         .kind = TD_BLOCK_LINEAR,
+                         .linear = {.n = c->hidden, .k = c->hidden, .w = w[TD_ROLE_MTP_UNTURN], .in = a->h, .out = hidden}});
     void *second_half = b->p ? (char *)a->mtp_cat + c->hidden * td_dtype_bytes(b->s->act_dtype) : NULL;
     add_norm(b, w[TD_ROLE_MTP_HNORM], hidden, NULL, second_half, 2 * (size_t)c->hidden);
-    add_block(b, (td_block_desc){.kind = TD_BLOCK_LINEAR, .linear = {.n = c->hidden, .k = 2 * c->hidden, .w = w[TD_ROLE_MTP_EH_PROJ], .in = a->mtp_cat, .out = out}});
+    add_block(
+        b, (td_block_desc){
+               .kind = TD_BLOCK_LINEAR,
+               .linear = {.n = c->hidden, .k = 2 * c->hidden, .w = w[TD_ROLE_MTP_EH_PROJ], .in = a->mtp_cat, .out = out}});
 }
 
 static void describe_main(builder *b) {
@@ -256,7 +352,8 @@ static void describe_main(builder *b) {
     for (uint32_t i = s->layers.first; i <= s->layers.end; i++) {
         if (i > s->layers.first) end_layer(b, i - 1);
         if (i > s->layers.first && s->layer_done) {
-            push(b, (td_op){.kind = TD_OP_SHOW, .show = {s->act.x, s->shown_x, s->config->hidden * td_dtype_bytes(s->act_dtype)}});
+            push(b, (td_op){.kind = TD_OP_SHOW,
+                            .show = {s->act.x, s->shown_x, s->config->hidden * td_dtype_bytes(s->act_dtype)}});
             push(b, (td_op){.kind = TD_OP_CALL, .call = {s->layer_done, {s->layer_done_args[i - 1]}}});
         }
         if (i < s->layers.end) begin_layer(b, i);
@@ -391,7 +488,9 @@ static td_status enqueue_show(const td_op *op, td_npu *d, td_npu_stream *s, cons
     return d->ops->copy(d, s, op->show.host, op->show.dev, op->show.row_bytes * step->max_tok, TD_COPY_D2H);
 }
 
-static uint32_t halves_of(const td_program *p, const td_step_bucket *bucket) { return p->order[bucket->n_halves - 1] ? bucket->n_halves : 1; }
+static uint32_t halves_of(const td_program *p, const td_step_bucket *bucket) {
+    return p->order[bucket->n_halves - 1] ? bucket->n_halves : 1;
+}
 
 td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket) {
     walk     w = {.p = p, .n_halves = halves_of(p, bucket)};
@@ -412,7 +511,8 @@ td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, c
 
 td_bridge_pass td_program_pass(const td_program *p, const td_step_bucket *bucket) {
     uint32_t n_halves = halves_of(p, bucket);
-    return (td_bridge_pass){.order = p->order[n_halves - 1], .n_tickets = p->n_tickets[n_halves - 1],
+    return (td_bridge_pass){.order = p->order[n_halves - 1],
+                            .n_tickets = p->n_tickets[n_halves - 1],
                             .steps = {n_halves > 1 ? &bucket->half[0] : &bucket->whole, &bucket->half[1]}};
 }
 

@@ -1,10 +1,11 @@
 /*
  * The layer program: what a forward pass enqueues, as data.
  *
- * A program is a list of operations on the device stream, built once from the configuration: architectures differ in the blocks they
- * list, not in code that runs them. It is cut into turns. A step that goes through whole takes them one after the other; of a step in two
- * halves both take each turn before the next one begins (A.0 B.0 A.1 B.1 ...), so that the device has work while the CPU tier does a half's
- * experts. The blocks are the same: a half is a step of its own over other rows of the same buffers.
+ * A program is a list of operations on the device stream, built once from the configuration: architectures differ in the
+ * blocks they list, not in code that runs them. It is cut into turns. A step that goes through whole takes them one after
+ * the other; of a step in two halves both take each turn before the next one begins (A.0 B.0 A.1 B.1 ...), so that the
+ * device has work while the CPU tier does a half's experts. The blocks are the same: a half is a step of its own over other
+ * rows of the same buffers.
  */
 #ifndef TD_MODEL_PROGRAM_H
 #define TD_MODEL_PROGRAM_H
@@ -20,7 +21,7 @@ typedef struct {
     union {
         td_npu_block   *block;
         td_bridge_port *port[TD_HALVES]; /* SUBMIT, COLLECT; [1] NULL where no step goes in halves */
-        struct {                         /* SHOW: rows of the device are copied to the host, where it has a memory of its own */
+        struct { /* SHOW: rows of the device are copied to the host, where it has a memory of its own */
             const void *dev;
             void       *host;
             size_t      row_bytes;
@@ -47,15 +48,15 @@ typedef struct {
 
 /* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. */
 typedef struct {
-    void  *x;       /* the residual stream */
-    void  *h;       /* normed */
-    td_rows_i8 h_i8; /* or that as int8, with int8_rows */
-    void  *attn;    /* attention's output */
-    void  *mlp;     /* dense or shared MLP's output */
-    void  *mtp_x;   /* the MTP layer's residual stream */
-    void  *mtp_cat; /* [max_tok, 2*hidden] */
-    float *logits;  /* [max_out, vocab of the shard] */
-    td_logit *top;  /* [max_out, top_k of them], or NULL */
+    void      *x;       /* the residual stream */
+    void      *h;       /* normed */
+    td_rows_i8 h_i8;    /* or that as int8, with int8_rows */
+    void      *attn;    /* attention's output */
+    void      *mlp;     /* dense or shared MLP's output */
+    void      *mtp_x;   /* the MTP layer's residual stream */
+    void      *mtp_cat; /* [max_tok, 2*hidden] */
+    float     *logits;  /* [max_out, vocab of the shard] */
+    td_logit  *top;     /* [max_out, top_k of them], or NULL */
 } td_activations;
 
 typedef struct {
@@ -67,35 +68,38 @@ typedef struct {
     const td_model_weights *weights;
     const td_layer_kv      *kv;     /* [n_layers + n_mtp_layers] */
     td_layer_range          layers; /* of the main program */
-    bool                    whole;  /* it begins with the embedding; false: with what is in act.x, and there are no other programs */
-    td_activations          act;
-    td_dtype                act_dtype;
-    bool                    int8_rows; /* norms quantise for the linears and MLPs behind them, which take int8 */
-    uint32_t                max_tok, max_out, max_kv, max_deferred, top_k;
-    uint32_t                max_halves; /* 1, or TD_HALVES with experts */
-    /* for tests: called after the submit of each MoE layer, in stream order; NULL: none. args[moe layer * TD_HALVES + half] */
-    td_host_fn              routed;
-    void                  **routed_args;
+    bool           whole; /* it begins with the embedding; false: with what is in act.x, and there are no other programs */
+    td_activations act;
+    td_dtype       act_dtype;
+    bool           int8_rows; /* norms quantise for the linears and MLPs behind them, which take int8 */
+    uint32_t       max_tok, max_out, max_kv, max_deferred, top_k;
+    uint32_t       max_halves; /* 1, or TD_HALVES with experts */
+    /* for tests: called after the submit of each MoE layer, in stream order; NULL: none. args[moe layer * TD_HALVES + half]
+     */
+    td_host_fn routed;
+    void     **routed_args;
     /* called after each layer of a main program, whose steps go whole then, in stream order; NULL: none. args[layer] */
-    td_host_fn              layer_done;
-    void                  **layer_done_args;
-    void                   *shown_x; /* [max_tok, hidden] on the host: the residual stream when layer_done is called */
+    td_host_fn layer_done;
+    void     **layer_done_args;
+    void      *shown_x; /* [max_tok, hidden] on the host: the residual stream when layer_done is called */
 } td_program_spec;
 
 /** The layers, after the embedding where wanted: leaves the last residual stream in act.x. */
 TD_NODISCARD td_status td_program_build_main(const td_program_spec *s, td_program *out, td_error *err);
 /** Final norm and head over step->out_row: fills act.logits, and with top_k act.top. So does the MTP layer's. */
 TD_NODISCARD td_status td_program_build_head(const td_program_spec *s, td_program *out, td_error *err);
-/** The MTP layer: reads act.x, leaves its residual stream in act.mtp_x. Its norm and head over step->out_row: fills act.logits. */
+/** The MTP layer: reads act.x, leaves its residual stream in act.mtp_x. Its norm and head over step->out_row: fills
+ * act.logits. */
 TD_NODISCARD td_status td_program_build_mtp(const td_program_spec *s, td_program *out, td_error *err);
 TD_NODISCARD td_status td_program_build_mtp_head(const td_program_spec *s, td_program *out, td_error *err);
-/** Largest scratch that one of the blocks needs, for planning. @param s npu, shard, config, layers, whole, act_dtype and max_* are read, the rest may be empty. */
+/** Largest scratch that one of the blocks needs, for planning. @param s npu, shard, config, layers, whole, act_dtype and
+ * max_* are read, the rest may be empty. */
 TD_NODISCARD td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err);
 
 /** Enqueue it for a bucket: in halves where the bucket has them and the program has ports for them. */
 TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket);
 /** What the bridge is told of a pass over the bucket. */
-td_bridge_pass         td_program_pass(const td_program *p, const td_step_bucket *bucket);
-void                   td_program_free(td_npu *d, td_program *p);
+td_bridge_pass td_program_pass(const td_program *p, const td_step_bucket *bucket);
+void           td_program_free(td_npu *d, td_program *p);
 
 #endif

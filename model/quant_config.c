@@ -26,17 +26,20 @@ static const char *text_of(const json_t *o, const char *key) {
     return v ? v : "";
 }
 
-static bool text_is(const json_t *o, const char *key, const char *want) { return !strcmp(text_of(o, key), want); }
+static bool text_is(const json_t *o, const char *key, const char *want) {
+    return !strcmp(text_of(o, key), want);
+}
 
 /* An integer under one of two names; absent and null give `absent`. */
-static td_status get_int(const json_t *o, const char *key, const char *alias, json_int_t absent, json_int_t min, json_int_t max, json_int_t *out,
-                         td_error *err) {
+static td_status get_int(const json_t *o, const char *key, const char *alias, json_int_t absent, json_int_t min,
+                         json_int_t max, json_int_t *out, td_error *err) {
     const json_t *v = json_object_get(o, key);
     if (!v && alias) v = json_object_get(o, key = alias);
     *out = absent;
     if (!v || json_is_null(v)) return TD_OK;
     if (!json_is_integer(v) || json_integer_value(v) < min || json_integer_value(v) > max)
-        return td_fail(err, TD_EFORMAT, "quantization_config.%s is not an integer of %lld to %lld", key, (long long)min, (long long)max);
+        return td_fail(err, TD_EFORMAT, "quantization_config.%s is not an integer of %lld to %lld", key, (long long)min,
+                       (long long)max);
     *out = json_integer_value(v);
     return TD_OK;
 }
@@ -62,7 +65,7 @@ static td_status get_group(const json_t *o, const char *alias, uint32_t *group, 
 /* [rows, columns] of a block. */
 static td_status get_block(const json_t *o, const char *key, td_quant_scheme *s, td_error *err) {
     const json_t *block = json_object_get(o, key);
-    json_int_t    rows = json_integer_value(json_array_get(block, 0)), columns = json_integer_value(json_array_get(block, 1));
+    json_int_t rows = json_integer_value(json_array_get(block, 0)), columns = json_integer_value(json_array_get(block, 1));
     if (json_array_size(block) != 2 || rows < 1 || rows > GROUP_MAX || columns < 1 || columns > GROUP_MAX)
         return td_fail(err, TD_EFORMAT, "quantization_config.%s is not a pair of sizes, as [128, 128]", key);
     s->block_rows = (uint32_t)rows;
@@ -78,7 +81,9 @@ static td_status parse_fp8(const json_t *q, td_quant_config *c, td_error *err) {
     if (json_object_get(q, "fmt") && !text_is(q, "fmt", "e4m3"))
         refuse(c, "quantization_config.fmt is '%.20s', and of FP8 only e4m3 is supported", text_of(q, "fmt"));
     if (!json_is_array(json_object_get(q, "weight_block_size"))) {
-        refuse(c, "quantization_config.quant_method is 'fp8' without a weight_block_size, and only FP8 with a scale per block is supported");
+        refuse(c,
+               "quantization_config.quant_method is 'fp8' without a weight_block_size, and only FP8 with a scale per block "
+               "is supported");
         return TD_OK;
     }
     return get_block(q, "weight_block_size", s, err);
@@ -94,9 +99,11 @@ static td_status parse_gptq(const json_t *q, td_quant_config *c, td_error *err) 
     TD_TRY(get_bool(q, "desc_act", false, &s->act_order, err));
     s->bits = (uint8_t)bits;
     c->gptq_v2 = !strcmp(format, "gptq_v2");
-    if (bits != 4 && bits != 8) refuse(c, "quantization_config.bits is %d, and of GPTQ only 4 and 8 are supported", (int)bits);
+    if (bits != 4 && bits != 8)
+        refuse(c, "quantization_config.bits is %d, and of GPTQ only 4 and 8 are supported", (int)bits);
     if (*format && strcmp(format, "gptq") && !c->gptq_v2)
-        refuse(c, "quantization_config.checkpoint_format is '%.40s', and of GPTQ only gptq and gptq_v2 are supported", format);
+        refuse(c, "quantization_config.checkpoint_format is '%.40s', and of GPTQ only gptq and gptq_v2 are supported",
+               format);
     return TD_OK;
 }
 
@@ -137,7 +144,7 @@ static td_status parse_modelslim(const json_t *q, td_quant_config *c, td_error *
 static const struct {
     const char *format;
     bool        is_float;
-    uint8_t     bits; /* 0: 4 or 8 */
+    uint8_t     bits;       /* 0: 4 or 8 */
     const char *strategies; /* between spaces */
     uint32_t    group;      /* 0: any */
 } COMPRESSED[] = {
@@ -150,26 +157,30 @@ static const struct {
     {"naive-quantized", true, 8, " tensor channel block ", 0},
 };
 
-/* W8A8 as it is computed here: activations are quantised per token as they come, symmetrically. Without activations only weights are. */
+/* W8A8 as it is computed here: activations are quantised per token as they come, symmetrically. Without activations only
+ * weights are. */
 static bool activations_ok(const json_t *a) {
     if (!a || json_is_null(a)) return true;
     return json_integer_value(json_object_get(a, "num_bits")) == 8 && text_is(a, "strategy", "token") &&
            json_is_true(json_object_get(a, "dynamic")) && json_is_true(json_object_get(a, "symmetric"));
 }
 
-/* "weight" and its other name put columns back in their order; "group", "dynamic" and true leave them in that of the groups. */
+/* "weight" and its other name put columns back in their order; "group", "dynamic" and true leave them in that of the groups.
+ */
 static bool has_act_order(const json_t *w) {
     const json_t *order = json_object_get(w, "actorder");
-    return json_is_true(order) || (json_is_string(order) && !text_is(w, "actorder", "weight") && !text_is(w, "actorder", "static"));
+    return json_is_true(order) ||
+           (json_is_string(order) && !text_is(w, "actorder", "weight") && !text_is(w, "actorder", "static"));
 }
 
 static td_status parse_group(const json_t *q, const char *name, const json_t *group, td_quant_config *c, td_error *err) {
     const json_t *w = json_object_get(group, "weights");
-    const char   *format = *text_of(group, "format") ? text_of(group, "format") : text_of(q, "format"), *strategy = text_of(w, "strategy");
-    bool          is_float = text_is(w, "type", "float"), has_size = json_is_integer(json_object_get(w, "group_size"));
-    bool          packed = !strcmp(format, "pack-quantized"); /* which has zeros, and whose activations are not quantised here */
-    json_int_t    bits;
-    char          spaced[40];
+    const char   *format = *text_of(group, "format") ? text_of(group, "format") : text_of(q, "format"),
+               *strategy = text_of(w, "strategy");
+    bool is_float = text_is(w, "type", "float"), has_size = json_is_integer(json_object_get(w, "group_size"));
+    bool packed = !strcmp(format, "pack-quantized"); /* which has zeros, and whose activations are not quantised here */
+    json_int_t bits;
+    char       spaced[40];
     if (!json_is_object(w)) return td_fail(err, TD_EFORMAT, "quantization_config.config_groups.%.60s has no weights", name);
     if (c->n_schemes == TD_QUANT_SCHEMES_MAX)
         return td_fail(err, TD_ENOTSUP, "quantization_config.config_groups has more than %d groups", TD_QUANT_SCHEMES_MAX);
@@ -182,29 +193,39 @@ static td_status parse_group(const json_t *q, const char *name, const json_t *gr
     if (!strcmp(strategy, "group") || !strcmp(strategy, "tensor_group")) TD_TRY(get_group(w, NULL, &s.group, err));
     bool known = false;
     for (size_t i = 0; i < sizeof COMPRESSED / sizeof *COMPRESSED; i++)
-        known |= !strcmp(COMPRESSED[i].format, format) && COMPRESSED[i].is_float == is_float && strstr(COMPRESSED[i].strategies, spaced) &&
-                 (COMPRESSED[i].bits ? bits == COMPRESSED[i].bits : bits == 4 || bits == 8) && (!COMPRESSED[i].group || s.group == COMPRESSED[i].group);
+        known |= !strcmp(COMPRESSED[i].format, format) && COMPRESSED[i].is_float == is_float &&
+                 strstr(COMPRESSED[i].strategies, spaced) &&
+                 (COMPRESSED[i].bits ? bits == COMPRESSED[i].bits : bits == 4 || bits == 8) &&
+                 (!COMPRESSED[i].group || s.group == COMPRESSED[i].group);
     if (!strcmp(strategy, "block")) TD_TRY(get_block(w, "block_structure", &s, err));
     if (!known || (!packed && !s.symmetric))
-        refuse(c, "quantization_config.config_groups.%.40s stores %s%s of %d bits, strategy '%.20s', in format '%.30s', which is not supported", name,
-               s.symmetric ? "" : "asymmetric ", is_float ? "floats" : "integers", (int)bits, strategy, format);
+        refuse(c,
+               "quantization_config.config_groups.%.40s stores %s%s of %d bits, strategy '%.20s', in format '%.30s', which "
+               "is not supported",
+               name, s.symmetric ? "" : "asymmetric ", is_float ? "floats" : "integers", (int)bits, strategy, format);
     if (!is_float && !packed && !activations_ok(json_object_get(group, "input_activations")))
-        refuse(c, "quantization_config.config_groups.%.40s has input_activations other than dynamic symmetric 8 bits per token, which are not supported", name);
+        refuse(c,
+               "quantization_config.config_groups.%.40s has input_activations other than dynamic symmetric 8 bits per "
+               "token, which are not supported",
+               name);
     c->scheme[c->n_schemes++] = s;
     return TD_OK;
 }
 
-/* Rotations of the inputs, outputs or caches of modules are computed with every token; those of weights are in the weights already. */
+/* Rotations of the inputs, outputs or caches of modules are computed with every token; those of weights are in the weights
+ * already. */
 static void refuse_transforms(const json_t *q, td_quant_config *c) {
     const json_t *groups = json_object_get(json_object_get(q, "transform_config"), "config_groups");
     const char   *name;
     json_t       *group, *apply;
     size_t        i;
     json_object_foreach((json_t *)groups, name, group)
-        json_array_foreach(json_object_get(group, "apply"), i, apply)
-            if (!text_is(apply, "location", "weight_input") && !text_is(apply, "location", "weight_output"))
-                refuse(c, "quantization_config.transform_config.config_groups.%.40s applies to the location '%.20s', and only what is in the weights already is supported",
-                       name, text_of(apply, "location"));
+        json_array_foreach(json_object_get(group, "apply"), i, apply) if (!text_is(apply, "location", "weight_input") &&
+                                                                          !text_is(apply, "location", "weight_output"))
+            refuse(c,
+                   "quantization_config.transform_config.config_groups.%.40s applies to the location '%.20s', and only what "
+                   "is in the weights already is supported",
+                   name, text_of(apply, "location"));
 }
 
 static td_status parse_compressed(const json_t *q, td_quant_config *c, td_error *err) {
@@ -214,7 +235,8 @@ static td_status parse_compressed(const json_t *q, td_quant_config *c, td_error 
     if (!json_is_object(groups) || json_object_size(groups) == 0)
         return td_fail(err, TD_EFORMAT, "quantization_config.config_groups is missing or empty");
     if (json_object_size(sparsity) && !text_is(sparsity, "format", "dense"))
-        refuse(c, "quantization_config.sparsity_config has the format '%.40s', and sparse weights are not supported", text_of(sparsity, "format"));
+        refuse(c, "quantization_config.sparsity_config has the format '%.40s', and sparse weights are not supported",
+               text_of(sparsity, "format"));
     refuse_transforms(q, c);
     json_object_foreach((json_t *)groups, name, group) TD_TRY(parse_group(q, name, group, c, err));
     return TD_OK;
@@ -242,12 +264,16 @@ td_status td_quant_config_parse(const json_t *q, td_quant_config *out, td_error 
             out->method = METHODS[i].method;
             return METHODS[i].parse(q, out, err);
         }
-    refuse(out, "quantization_config.quant_method is '%.40s', and only fp8, gptq, awq, compressed-tensors and ascend are supported", method);
+    refuse(
+        out,
+        "quantization_config.quant_method is '%.40s', and only fp8, gptq, awq, compressed-tensors and ascend are supported",
+        method);
     return TD_OK;
 }
 
 bool td_quant_config_has_int8(const td_quant_config *q) {
     for (uint32_t i = 0; i < q->n_schemes; i++)
-        if (q->scheme[i].bits == 8 && !q->scheme[i].is_float && q->scheme[i].group == 0 && q->method != TD_QUANT_GPTQ) return true;
+        if (q->scheme[i].bits == 8 && !q->scheme[i].is_float && q->scheme[i].group == 0 && q->method != TD_QUANT_GPTQ)
+            return true;
     return false;
 }

@@ -1,8 +1,9 @@
 /*
  * quantization_config of config.json: how a checkpoint's weights are stored.
  *
- * Which modules are quantised is not taken from its targets and ignore lists but from the tensors themselves (X.weight, X.weight_packed, X.qweight): what is
- * stored is what is read, and this says what it means. A tensor that fits nothing here is refused (model/stored_weight.h).
+ * Which modules are quantised is not taken from its targets and ignore lists but from the tensors themselves (X.weight,
+ * X.weight_packed, X.qweight): what is stored is what is read, and this says what it means. A tensor that fits nothing here
+ * is refused (model/stored_weight.h).
  */
 #ifndef TD_MODEL_QUANT_CONFIG_H
 #define TD_MODEL_QUANT_CONFIG_H
@@ -17,7 +18,7 @@ struct json_t;
 
 typedef enum {
     TD_QUANT_NONE,
-    TD_QUANT_FP8,        /* DeepSeek: e4m3 with a scale per block */
+    TD_QUANT_FP8, /* DeepSeek: e4m3 with a scale per block */
     TD_QUANT_GPTQ,
     TD_QUANT_AWQ,
     TD_QUANT_COMPRESSED, /* compressed-tensors, which is also what td_quantize writes */
@@ -26,11 +27,11 @@ typedef enum {
 
 /** How some of the weights are stored. */
 typedef struct {
-    uint8_t  bits;      /* 4 or 8 */
-    bool     is_float;  /* e2m1 or e4m3 */
-    bool     symmetric; /* integers: zeros are half of the range */
-    bool     act_order; /* integers in groups: X.g_idx or X.weight_g_idx says which group a column is in, and must be there */
-    uint32_t group;     /* columns that share a scale; 0: the whole row (of e4m3: or the whole matrix) */
+    uint8_t bits;      /* 4 or 8 */
+    bool    is_float;  /* e2m1 or e4m3 */
+    bool    symmetric; /* integers: zeros are half of the range */
+    bool    act_order; /* integers in groups: X.g_idx or X.weight_g_idx says which group a column is in, and must be there */
+    uint32_t group;    /* columns that share a scale; 0: the whole row (of e4m3: or the whole matrix) */
     uint32_t block_rows; /* e4m3: rows that share a scale, where group is not 0; else 0 */
 } td_quant_scheme;
 
@@ -51,7 +52,8 @@ typedef struct {
 TD_NODISCARD td_status td_quant_config_parse(const struct json_t *q, td_quant_config *out, td_error *err);
 
 /**
- * The file with which ModelSlim describes a folder, where it has one: "X.weight": "FLOAT", "W8A8_DYNAMIC" …; such folders need no quantization_config.
+ * The file with which ModelSlim describes a folder, where it has one: "X.weight": "FLOAT", "W8A8_DYNAMIC" …; such folders
+ * need no quantization_config.
  * @return false: it has none, or its path is longer than size.
  */
 bool td_modelslim_description(const char *dir, char *path, size_t size);

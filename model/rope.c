@@ -4,7 +4,9 @@
 #include "model/model_config.h"
 
 /* M(u) of the YaRN attention temperature: 1 for no extension, else 0.1 u ln(s) + 1. */
-static double yarn_mscale(double factor, double u) { return factor <= 1 ? 1.0 : 0.1 * u * log(factor) + 1.0; }
+static double yarn_mscale(double factor, double u) {
+    return factor <= 1 ? 1.0 : 0.1 * u * log(factor) + 1.0;
+}
 
 /* The dim (a real number) whose wavelength makes `rotations` turns within `length` positions. */
 static double correction_dim(double rotations, uint32_t dim, double theta, double length) {

@@ -16,7 +16,7 @@
 
 struct td_safetensors {
     char                 *path;
-    int                   fd; /* -1: bytes in memory */
+    int                   fd;     /* -1: bytes in memory */
     bool                  direct; /* fd reads past the system's cache */
     const unsigned char  *data;
     size_t                size, header_bytes; /* header_bytes: the length word included */
@@ -31,11 +31,11 @@ static const struct {
     uint8_t  bits;
     td_dtype dtype;
 } DTYPES[] = {
-    {"F32", 32, TD_DT_F32},       {"BF16", 16, TD_DT_BF16},    {"F16", 16, TD_DT_F16},        {"I8", 8, TD_DT_I8},
-    {"U8", 8, TD_DT_U8},          {"I32", 32, TD_DT_I32},      {"I64", 64, TD_DT_I64},        {"F8_E4M3", 8, TD_DT_F8_E4M3},
-    {"F8_E5M2", 8, TD_DT_COUNT},  {"F8_E8M0", 8, TD_DT_F8_E8M0}, {"F4", 4, TD_DT_COUNT},        {"F6_E2M3", 6, TD_DT_COUNT},
-    {"F6_E3M2", 6, TD_DT_COUNT},  {"BOOL", 8, TD_DT_COUNT},    {"I16", 16, TD_DT_COUNT},      {"U16", 16, TD_DT_COUNT},
-    {"U32", 32, TD_DT_COUNT},     {"U64", 64, TD_DT_COUNT},    {"F64", 64, TD_DT_COUNT},      {"C64", 64, TD_DT_COUNT},
+    {"F32", 32, TD_DT_F32},      {"BF16", 16, TD_DT_BF16},      {"F16", 16, TD_DT_F16},   {"I8", 8, TD_DT_I8},
+    {"U8", 8, TD_DT_U8},         {"I32", 32, TD_DT_I32},        {"I64", 64, TD_DT_I64},   {"F8_E4M3", 8, TD_DT_F8_E4M3},
+    {"F8_E5M2", 8, TD_DT_COUNT}, {"F8_E8M0", 8, TD_DT_F8_E8M0}, {"F4", 4, TD_DT_COUNT},   {"F6_E2M3", 6, TD_DT_COUNT},
+    {"F6_E3M2", 6, TD_DT_COUNT}, {"BOOL", 8, TD_DT_COUNT},      {"I16", 16, TD_DT_COUNT}, {"U16", 16, TD_DT_COUNT},
+    {"U32", 32, TD_DT_COUNT},    {"U64", 64, TD_DT_COUNT},      {"F64", 64, TD_DT_COUNT}, {"C64", 64, TD_DT_COUNT},
 };
 
 const char *td_safetensors_dtype_name(td_dtype dtype) {
@@ -51,7 +51,8 @@ static bool to_size(const json_t *v, size_t *out) {
     return true;
 }
 
-static td_status parse_entry(td_safetensors *f, const char *name, const json_t *info, td_safetensors_entry *e, td_error *err) {
+static td_status parse_entry(td_safetensors *f, const char *name, const json_t *info, td_safetensors_entry *e,
+                             td_error *err) {
     const char   *dtype = json_string_value(json_object_get(info, "dtype"));
     const json_t *shape = json_object_get(info, "shape"), *offsets = json_object_get(info, "data_offsets");
     if (!dtype || !json_is_array(shape) || !json_is_array(offsets) || json_array_size(offsets) != 2)
@@ -62,8 +63,8 @@ static td_status parse_entry(td_safetensors *f, const char *name, const json_t *
     if (type == sizeof DTYPES / sizeof *DTYPES)
         return td_fail(err, TD_EFORMAT, "tensor '%.200s' has the unknown dtype '%.40s'", name, dtype);
     if (json_array_size(shape) > TD_RANK_MAX)
-        return td_fail(err, TD_EFORMAT, "tensor '%.200s' has %zu dimensions, at most %d are supported", name, json_array_size(shape),
-                       TD_RANK_MAX);
+        return td_fail(err, TD_EFORMAT, "tensor '%.200s' has %zu dimensions, at most %d are supported", name,
+                       json_array_size(shape), TD_RANK_MAX);
     *e = (td_safetensors_entry){.name = name, .dtype_name = DTYPES[type].name, .dtype = DTYPES[type].dtype};
     e->rank = (uint32_t)json_array_size(shape);
     size_t elements = 1, bits;
@@ -80,10 +81,13 @@ static td_status parse_entry(td_safetensors *f, const char *name, const json_t *
     if (!to_size(json_array_get(offsets, 0), &begin) || !to_size(json_array_get(offsets, 1), &end) || begin > end)
         return td_fail(err, TD_EFORMAT, "tensor '%.200s' has data_offsets that are not a range", name);
     if (end > payload)
-        return td_fail(err, TD_EFORMAT, "tensor '%.200s' ends at byte %zu of the payload, but the file has only %zu: it is truncated or damaged",
-                       name, end, payload);
+        return td_fail(
+            err, TD_EFORMAT,
+            "tensor '%.200s' ends at byte %zu of the payload, but the file has only %zu: it is truncated or damaged", name,
+            end, payload);
     if (end - begin != bits / 8)
-        return td_fail(err, TD_EFORMAT, "tensor '%.200s' has %zu bytes, its shape and dtype need %zu", name, end - begin, bits / 8);
+        return td_fail(err, TD_EFORMAT, "tensor '%.200s' has %zu bytes, its shape and dtype need %zu", name, end - begin,
+                       bits / 8);
     e->data = f->data + f->header_bytes + begin;
     e->bytes = end - begin;
     return TD_OK;
@@ -111,10 +115,13 @@ static td_status parse_header(td_safetensors *f, td_error *err) {
     memcpy(&length, f->data, sizeof length);
     length = le64toh(length);
     if (length > TD_SAFETENSORS_HEADER_MAX)
-        return td_fail(err, TD_EFORMAT, "the header has %" PRIu64 " bytes, at most %zu are accepted; is this a safetensors file?", length,
+        return td_fail(err, TD_EFORMAT,
+                       "the header has %" PRIu64 " bytes, at most %zu are accepted; is this a safetensors file?", length,
                        TD_SAFETENSORS_HEADER_MAX);
     if (length > f->size - sizeof length)
-        return td_fail(err, TD_EFORMAT, "the header has %" PRIu64 " bytes, but the file only %zu: it is truncated or damaged", length, f->size);
+        return td_fail(err, TD_EFORMAT,
+                       "the header has %" PRIu64 " bytes, but the file only %zu: it is truncated or damaged", length,
+                       f->size);
     f->header_bytes = sizeof length + (size_t)length;
     if (td_json_parse((const char *)f->data + sizeof length, (size_t)length, &f->header, err) != TD_OK)
         return td_fail_within(err, "the header");
@@ -208,9 +215,15 @@ void td_safetensors_close(td_safetensors *f) {
     free(f);
 }
 
-size_t                      td_safetensors_count(const td_safetensors *f) { return f->n_entries; }
-const td_safetensors_entry *td_safetensors_at(const td_safetensors *f, size_t index) { return &f->entries[index]; }
-const char                 *td_safetensors_path(const td_safetensors *f) { return f->path; }
+size_t td_safetensors_count(const td_safetensors *f) {
+    return f->n_entries;
+}
+const td_safetensors_entry *td_safetensors_at(const td_safetensors *f, size_t index) {
+    return &f->entries[index];
+}
+const char *td_safetensors_path(const td_safetensors *f) {
+    return f->path;
+}
 
 const char *td_safetensors_metadata(const td_safetensors *f, const char *key) {
     return json_string_value(json_object_get(json_object_get(f->header, "__metadata__"), key));
@@ -229,14 +242,16 @@ void td_safetensors_release_pages(const td_safetensors *f) {
 bool td_safetensors_release(const td_safetensors *f, const void *at, size_t bytes) {
     const char *p = at, *base = (const char *)f->data;
     if (p < base || p + bytes > base + f->size) return false;
-    size_t page = td_page_bytes(), first = td_round_up((size_t)(p - base), page), end = (size_t)(p - base + bytes) / page * page;
+    size_t page = td_page_bytes(), first = td_round_up((size_t)(p - base), page),
+           end = (size_t)(p - base + bytes) / page * page;
     if (f->fd >= 0 && first < end) madvise((void *)(base + first), end - first, MADV_DONTNEED);
     return true;
 }
 
 #define PAGES_SEEN 1024 /* looked up at a time */
 
-/* Whether most of a mapping's pages from `first` to `end` are in the system's cache; of a file that is not ours the system says so always. */
+/* Whether most of a mapping's pages from `first` to `end` are in the system's cache; of a file that is not ours the system
+ * says so always. */
 static bool is_cached(const char *base, size_t first, size_t end) {
     unsigned char seen[PAGES_SEEN];
     const size_t  page = td_page_bytes();
@@ -254,7 +269,8 @@ const void *td_safetensors_fetch(const td_safetensors *f, const void *at, size_t
     const char *p = at, *base = (const char *)f->data;
     if (p < base || p + bytes > base + f->size) return NULL;
     if (!f->direct) return at;
-    size_t begin = (size_t)(p - base), first = begin / TD_FILE_BLOCK * TD_FILE_BLOCK, last = td_round_up(begin + bytes, TD_FILE_BLOCK), done = 0;
+    size_t begin = (size_t)(p - base), first = begin / TD_FILE_BLOCK * TD_FILE_BLOCK,
+           last = td_round_up(begin + bytes, TD_FILE_BLOCK), done = 0;
     if (is_cached(base, begin, begin + bytes)) return at;
     while (first + done < begin + bytes) {
         ssize_t n = pread(f->fd, (char *)buffer + done, last - first - done, (off_t)(first + done));
@@ -270,7 +286,7 @@ td_status td_safetensors_check_size(const td_safetensors *f, td_error *err) {
     if (f->fd < 0) return TD_OK;
     if (fstat(f->fd, &st) != 0) return td_fail(err, TD_EIO, "%s: %s", f->path, strerror(errno));
     if ((uint64_t)st.st_size < f->size)
-        return td_fail(err, TD_EIO, "%s: the file has become shorter since it was opened, %lld bytes instead of %zu", f->path,
-                       (long long)st.st_size, f->size);
+        return td_fail(err, TD_EIO, "%s: the file has become shorter since it was opened, %lld bytes instead of %zu",
+                       f->path, (long long)st.st_size, f->size);
     return TD_OK;
 }

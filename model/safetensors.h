@@ -2,13 +2,13 @@
  * One safetensors file, mapped read-only.
  *
  * Layout (format documented at huggingface/safetensors): u64 little-endian header length, the header as a JSON object
- * {name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the payload; offsets count from its
- * first byte.
+ * {name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the payload; offsets count
+ * from its first byte.
  *
- * Everything is checked at open: lengths against the file's size (fstat), every tensor's bytes against its shape and dtype, no two
- * tensors overlapping (gaps are accepted, the writer may align). A mapping cannot be protected from a file that another process
- * truncates later: reading such a page raises SIGBUS. Model folders must not change while they are loaded; td_safetensors_check_size,
- * called before a tensor is read, turns all but a race of that kind into a sentence.
+ * Everything is checked at open: lengths against the file's size (fstat), every tensor's bytes against its shape and dtype,
+ * no two tensors overlapping (gaps are accepted, the writer may align). A mapping cannot be protected from a file that
+ * another process truncates later: reading such a page raises SIGBUS. Model folders must not change while they are loaded;
+ * td_safetensors_check_size, called before a tensor is read, turns all but a race of that kind into a sentence.
  */
 #ifndef TD_MODEL_SAFETENSORS_H
 #define TD_MODEL_SAFETENSORS_H
@@ -36,7 +36,8 @@ typedef struct td_safetensors td_safetensors;
 TD_NODISCARD td_status td_safetensors_open(const char *path, td_safetensors **out, td_error *err);
 
 /** The same over bytes in memory, borrowed until close; name stands for the path. */
-TD_NODISCARD td_status td_safetensors_parse(const void *data, size_t size, const char *name, td_safetensors **out, td_error *err);
+TD_NODISCARD td_status td_safetensors_parse(const void *data, size_t size, const char *name, td_safetensors **out,
+                                            td_error *err);
 
 void td_safetensors_close(td_safetensors *f);
 
@@ -51,15 +52,18 @@ const char *td_safetensors_metadata(const td_safetensors *f, const char *key);
 /** The header's bytes with its length word, and the whole file, for hashing. */
 const void *td_safetensors_bytes(const td_safetensors *f, size_t *header_bytes, size_t *file_bytes);
 
-/** Let the file's pages go from this process's memory (they stay in the system's cache); they come back when they are touched. */
+/** Let the file's pages go from this process's memory (they stay in the system's cache); they come back when they are
+ * touched. */
 void td_safetensors_release_pages(const td_safetensors *f);
 /** The same of those that lie wholly in a piece of it. @return false: `at` is not in this file. Thread-safe. */
 bool td_safetensors_release(const td_safetensors *f, const void *at, size_t bytes);
 
 /**
- * The bytes at `at`, which lie within the file: there, when they are in the system's cache or cannot be read past it, else a copy in buffer, read
- * with O_DIRECT. That spares the cache, whose fresh pages cost more than the disk on some machines, for what is read once.
- * @param buffer aligned to TD_FILE_BLOCK, with room for bytes and two blocks more. @return NULL: `at` is not in this file. Thread-safe.
+ * The bytes at `at`, which lie within the file: there, when they are in the system's cache or cannot be read past it, else a
+ * copy in buffer, read with O_DIRECT. That spares the cache, whose fresh pages cost more than the disk on some machines, for
+ * what is read once.
+ * @param buffer aligned to TD_FILE_BLOCK, with room for bytes and two blocks more. @return NULL: `at` is not in this file.
+ * Thread-safe.
  */
 const void *td_safetensors_fetch(const td_safetensors *f, const void *at, size_t bytes, void *buffer);
 

@@ -65,15 +65,17 @@ static size_t lay_out(td_safetensors_item *items, size_t n) {
 }
 
 static char *header_text(const td_safetensors_item *items, size_t n, const char *key, const char *value) {
-    json_t *root = json_pack("{s:{s:s,s:s}}", "__metadata__", "format", "pt", key, value); /* transformers reads no file without a format */
+    json_t *root = json_pack("{s:{s:s,s:s}}", "__metadata__", "format", "pt", key,
+                             value); /* transformers reads no file without a format */
     int     failed = !root;
     for (size_t i = 0; i < n && !failed; i++) {
         const td_safetensors_item *t = &items[i];
         json_t                    *shape = json_array();
         for (uint32_t d = 0; d < t->rank; d++) failed |= json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
-        failed |= json_object_set_new(root, t->name,
-                                      json_pack("{s:s,s:o,s:[I,I]}", "dtype", td_safetensors_dtype_name(t->dtype), "shape", shape, "data_offsets",
-                                                (json_int_t)t->offset, (json_int_t)(t->offset + t->bytes)));
+        failed |=
+            json_object_set_new(root, t->name,
+                                json_pack("{s:s,s:o,s:[I,I]}", "dtype", td_safetensors_dtype_name(t->dtype), "shape", shape,
+                                          "data_offsets", (json_int_t)t->offset, (json_int_t)(t->offset + t->bytes)));
     }
     char *text = failed ? NULL : td_json_dump(root, JSON_COMPACT);
     json_decref(root);
@@ -92,8 +94,8 @@ static td_status make_head(td_safetensors_writer *w, const char *text) {
     return TD_OK;
 }
 
-td_status td_safetensors_writer_create(const char *path, td_safetensors_item *items, size_t n, const char *key, const char *value,
-                                       td_safetensors_writer **out, td_error *err) {
+td_status td_safetensors_writer_create(const char *path, td_safetensors_item *items, size_t n, const char *key,
+                                       const char *value, td_safetensors_writer **out, td_error *err) {
     td_safetensors_writer *w = calloc(1, sizeof *w);
     *out = NULL;
     if (!w) return td_fail(err, TD_ENOMEM, "%s: out of memory", path);
@@ -132,8 +134,8 @@ td_status td_safetensors_writer_begin(td_safetensors_writer *w, td_error *err) {
     return write_at(w->fd, w->part, w->head, w->head_bytes, 0, err);
 }
 
-td_status td_safetensors_writer_write(td_safetensors_writer *w, const td_safetensors_item *item, size_t at, const void *data, size_t bytes,
-                                      td_error *err) {
+td_status td_safetensors_writer_write(td_safetensors_writer *w, const td_safetensors_item *item, size_t at, const void *data,
+                                      size_t bytes, td_error *err) {
     size_t offset = w->head_bytes + item->offset + at;
     if (bytes < LARGE_BYTES) return write_at(w->fd, w->part, data, bytes, offset, err);
     if (!w->bounce) w->bounce = aligned_alloc(TD_FILE_BLOCK, TD_WRITE_BYTES);

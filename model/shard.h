@@ -24,7 +24,8 @@ typedef struct {
  */
 TD_NODISCARD td_status td_shard_check(const td_model_config *c, uint32_t count, td_error *err);
 
-/** The sizes of td_model_config of which a card has a part, as large as its part. What a model does not use means nothing. */
+/** The sizes of td_model_config of which a card has a part, as large as its part. What a model does not use means nothing.
+ */
 typedef struct {
     uint32_t heads, kv_heads, inter, shared_inter;
     uint32_t vocab; /* rows of the head, from index * vocab on; the embedding is whole */

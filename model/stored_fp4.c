@@ -17,7 +17,8 @@ static td_status read_factor(const stored_query *q, td_coded_matrix *out) {
     if (!q->scratch) return TD_OK;
     memcpy(&global, e->data, sizeof global);
     out->factor = 1 / global;
-    if (!(isfinite(global) && global > 0 && isfinite(out->factor))) return td_stored_fail(q, e, TD_EFORMAT, "is %g, which is no scale", (double)global);
+    if (!(isfinite(global) && global > 0 && isfinite(out->factor)))
+        return td_stored_fail(q, e, TD_EFORMAT, "is %g, which is no scale", (double)global);
     return TD_OK;
 }
 
@@ -27,9 +28,13 @@ td_status td_stored_fp4(const stored_query *q, const td_safetensors_entry *e, td
     out->group = scale->dtype == TD_DT_U8 || scale->dtype == TD_DT_F8_E8M0 ? 32 : 16;
     const td_quant_scheme *s = NULL;
     for (uint32_t i = 0; i < q->quant->n_schemes; i++)
-        if (q->quant->scheme[i].is_float && q->quant->scheme[i].bits == 4 && q->quant->scheme[i].group == out->group) s = &q->quant->scheme[i];
-    if (!s) return td_stored_fail(q, e, TD_EFORMAT, "has FP4 codes in groups of %zu, and quantization_config does not describe them", out->group);
-    if (out->k % out->group) return td_stored_fail(q, e, TD_ENOTSUP, "has %zu columns, which is not a multiple of %zu", out->k, out->group);
+        if (q->quant->scheme[i].is_float && q->quant->scheme[i].bits == 4 && q->quant->scheme[i].group == out->group)
+            s = &q->quant->scheme[i];
+    if (!s)
+        return td_stored_fail(q, e, TD_EFORMAT,
+                              "has FP4 codes in groups of %zu, and quantization_config does not describe them", out->group);
+    if (out->k % out->group)
+        return td_stored_fail(q, e, TD_ENOTSUP, "has %zu columns, which is not a multiple of %zu", out->k, out->group);
     TD_TRY(td_stored_check(q, e, TD_DT_U8, out->n, out->k / 2));
     TD_TRY(td_stored_check(q, scale, out->group == 32 ? scale->dtype : TD_DT_F8_E4M3, out->n, out->k / out->group));
     out->codes = TD_CODES_E2M1;

@@ -7,9 +7,12 @@
 #include "core/mem.h"
 #include "model/stored_weight.h"
 
-static bool is_one(const td_safetensors_entry *scale) { return scale->rank == 0 || td_stored_is(scale, 1, 1); }
+static bool is_one(const td_safetensors_entry *scale) {
+    return scale->rank == 0 || td_stored_is(scale, 1, 1);
+}
 
-/* Of several groups of quantization_config the one that this scale fits, or the first that stores FP8. @param scale NULL: it is missing. */
+/* Of several groups of quantization_config the one that this scale fits, or the first that stores FP8. @param scale NULL: it
+ * is missing. */
 static const td_quant_scheme *find_scheme(const stored_query *q, const td_safetensors_entry *scale) {
     const td_quant_scheme *first = NULL;
     size_t                 n = q->spec->shape[0], k = q->spec->shape[1];
@@ -18,7 +21,9 @@ static const td_quant_scheme *find_scheme(const stored_query *q, const td_safete
         if (!s->is_float || s->bits != 8) continue;
         if (!first) first = s;
         if (!scale) continue;
-        if (s->group ? td_stored_is(scale, td_div_up(n, s->block_rows), td_div_up(k, s->group)) : td_stored_is(scale, n, 1) || is_one(scale)) return s;
+        if (s->group ? td_stored_is(scale, td_div_up(n, s->block_rows), td_div_up(k, s->group))
+                     : td_stored_is(scale, n, 1) || is_one(scale))
+            return s;
     }
     return first;
 }

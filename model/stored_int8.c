@@ -1,7 +1,8 @@
 /*
- * W8A8: X.weight is int8 [n, k], X.weight_scale [n, 1] or [n], symmetric. So do compressed-tensors (int-quantized, perhaps with X.weight_zero_point, all
- * zero), what td_quantize writes, and ModelSlim, which also has X.weight_offset, all zero, and a file quant_model_description.json {"X.weight": "FLOAT" | "W8A8_DYNAMIC" | "W8A8" …}. ModelSlim's
- * static activations (W8A8: input_scale, input_offset, deq_scale, quant_bias) are not computed here.
+ * W8A8: X.weight is int8 [n, k], X.weight_scale [n, 1] or [n], symmetric. So do compressed-tensors (int-quantized, perhaps
+ * with X.weight_zero_point, all zero), what td_quantize writes, and ModelSlim, which also has X.weight_offset, all zero, and
+ * a file quant_model_description.json {"X.weight": "FLOAT" | "W8A8_DYNAMIC" | "W8A8" …}. ModelSlim's static activations
+ * (W8A8: input_scale, input_offset, deq_scale, quant_bias) are not computed here.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -28,7 +29,8 @@ static td_status check_modelslim(const stored_query *q, const td_safetensors_ent
         return td_stored_fail(q, e, TD_EFORMAT, "is int8, and quant_model_description.json calls it '%.40s'", type);
     for (size_t i = 0; i < sizeof STATIC / sizeof *STATIC; i++)
         if ((more = td_stored_entry(q, STATIC[i])))
-            return td_stored_fail(q, more, TD_ENOTSUP, "belongs to static quantisation of activations, which is not supported; W8A8_DYNAMIC is");
+            return td_stored_fail(q, more, TD_ENOTSUP,
+                                  "belongs to static quantisation of activations, which is not supported; W8A8_DYNAMIC is");
     return TD_OK;
 }
 
@@ -36,7 +38,8 @@ static td_status check_symmetric(const stored_query *q) {
     static const char *const ZEROS[] = {"weight_offset", "weight_zero_point"}; /* of ModelSlim, of compressed-tensors */
     for (size_t i = 0; q->scratch && i < sizeof ZEROS / sizeof *ZEROS; i++) {
         const td_safetensors_entry *zero = td_stored_entry(q, ZEROS[i]);
-        if (zero && !td_stored_all_zero(zero)) return td_stored_fail(q, zero, TD_ENOTSUP, "is not zero: asymmetric int8 weights are not supported");
+        if (zero && !td_stored_all_zero(zero))
+            return td_stored_fail(q, zero, TD_ENOTSUP, "is not zero: asymmetric int8 weights are not supported");
     }
     return TD_OK;
 }
@@ -44,7 +47,8 @@ static td_status check_symmetric(const stored_query *q) {
 td_status td_stored_int8(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out) {
     const td_safetensors_entry *scale;
     if (!td_quant_config_has_int8(q->quant))
-        return td_stored_fail(q, e, TD_EFORMAT, "is I8, and quantization_config does not describe int8 weights with a scale per row");
+        return td_stored_fail(q, e, TD_EFORMAT,
+                              "is I8, and quantization_config does not describe int8 weights with a scale per row");
     TD_TRY(td_stored_need(q, "weight_scale", &scale));
     TD_TRY(td_stored_scale_dtype(q, scale, &out->scale_dtype));
     TD_TRY(td_stored_check(q, scale, scale->dtype, out->n, 1));

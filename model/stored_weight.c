@@ -31,7 +31,9 @@ const td_safetensors_entry *td_stored_entry(const stored_query *q, const char *s
 td_status td_stored_need(const stored_query *q, const char *suffix, const td_safetensors_entry **out) {
     char name[NAME_BYTES];
     *out = td_checkpoint_find(q->c, name_of(q->spec, q->base_len, suffix, name));
-    if (!*out) return td_fail(q->err, TD_ENOTFOUND, "%s: tensor %s is missing, which the codes of %.*s need", q->c->dir, name, (int)q->base_len, q->spec->name);
+    if (!*out)
+        return td_fail(q->err, TD_ENOTFOUND, "%s: tensor %s is missing, which the codes of %.*s need", q->c->dir, name,
+                       (int)q->base_len, q->spec->name);
     return td_safetensors_check_size(q->c->files[td_checkpoint_slot(q->c, name)->file], q->err);
 }
 
@@ -41,7 +43,8 @@ td_status td_stored_fail(const stored_query *q, const td_safetensors_entry *e, t
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return td_fail(q->err, status, "%s: tensor %s %s", td_safetensors_path(q->c->files[td_checkpoint_slot(q->c, e->name)->file]), e->name, text);
+    return td_fail(q->err, status, "%s: tensor %s %s",
+                   td_safetensors_path(q->c->files[td_checkpoint_slot(q->c, e->name)->file]), e->name, text);
 }
 
 bool td_stored_is(const td_safetensors_entry *e, size_t rows, size_t columns) {
@@ -49,15 +52,20 @@ bool td_stored_is(const td_safetensors_entry *e, size_t rows, size_t columns) {
     return e->rank == 2 && e->shape[0] == rows && e->shape[1] == columns;
 }
 
-td_status td_stored_check(const stored_query *q, const td_safetensors_entry *e, td_dtype dtype, size_t rows, size_t columns) {
+td_status td_stored_check(const stored_query *q, const td_safetensors_entry *e, td_dtype dtype, size_t rows,
+                          size_t columns) {
     char have[96];
-    if (e->dtype != dtype) return td_stored_fail(q, e, TD_EFORMAT, "is %s, expected %s", e->dtype_name, td_safetensors_dtype_name(dtype));
+    if (e->dtype != dtype)
+        return td_stored_fail(q, e, TD_EFORMAT, "is %s, expected %s", e->dtype_name, td_safetensors_dtype_name(dtype));
     if (td_stored_is(e, rows, columns)) return TD_OK;
-    return td_stored_fail(q, e, TD_EFORMAT, "has the shape %s, and [%zu, %zu] follows from the model's sizes and quantization_config",
+    return td_stored_fail(q, e, TD_EFORMAT,
+                          "has the shape %s, and [%zu, %zu] follows from the model's sizes and quantization_config",
                           td_shape_text(have, sizeof have, e->shape, e->rank), rows, columns);
 }
 
-static bool is_plain(const td_safetensors_entry *e) { return e->dtype == TD_DT_BF16 || e->dtype == TD_DT_F16 || e->dtype == TD_DT_F32; }
+static bool is_plain(const td_safetensors_entry *e) {
+    return e->dtype == TD_DT_BF16 || e->dtype == TD_DT_F16 || e->dtype == TD_DT_F32;
+}
 
 td_status td_stored_scale_dtype(const stored_query *q, const td_safetensors_entry *e, td_dtype *out) {
     *out = e->dtype;
@@ -69,7 +77,8 @@ td_status td_stored_scale_dtype(const stored_query *q, const td_safetensors_entr
 static td_status check_whole(const stored_query *q, const td_safetensors_entry *e) {
     char want[64], have[96];
     if (e->rank != q->spec->rank || memcmp(e->shape, q->spec->shape, q->spec->rank * sizeof *e->shape))
-        return td_stored_fail(q, e, TD_EFORMAT, "has the shape %s, expected %s", td_shape_text(have, sizeof have, e->shape, e->rank),
+        return td_stored_fail(q, e, TD_EFORMAT, "has the shape %s, expected %s",
+                              td_shape_text(have, sizeof have, e->shape, e->rank),
                               td_shape_text(want, sizeof want, q->spec->shape, q->spec->rank));
     return td_safetensors_check_size(q->c->files[td_checkpoint_slot(q->c, e->name)->file], q->err);
 }
@@ -82,8 +91,8 @@ static td_status find_codes(const stored_query *q, const td_safetensors_entry *e
     return td_stored_fail(q, e, TD_ENOTSUP, "is %s, and only BF16, F16 and F32 are supported there", e->dtype_name);
 }
 
-td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec, td_scratch *scratch, td_stored_weight *out,
-                         td_error *err) {
+td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
+                         td_scratch *scratch, td_stored_weight *out, td_error *err) {
     stored_query                q = {c, &config->quant, spec, base_length(spec), scratch, err};
     const td_safetensors_entry *e = td_checkpoint_find(c, spec->name);
     char                        want[64];
@@ -91,8 +100,11 @@ td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, 
     *out = (td_stored_weight){.coded = {.n = n, .k = k, .stored_n = n, .stored_k = k, .scale_rows = 1, .factor = 1}};
     if (e && is_plain(e)) {
         const td_safetensors_entry *codes = NULL;
-        if (config->quant.method != TD_QUANT_NONE && q.base_len && !(codes = td_stored_entry(&q, "weight_packed"))) codes = td_stored_entry(&q, "qweight");
-        if (codes) return td_stored_fail(&q, codes, TD_EFORMAT, "is there, and %s is too: which of them is the weight is not known", spec->name);
+        if (config->quant.method != TD_QUANT_NONE && q.base_len && !(codes = td_stored_entry(&q, "weight_packed")))
+            codes = td_stored_entry(&q, "qweight");
+        if (codes)
+            return td_stored_fail(&q, codes, TD_EFORMAT, "is there, and %s is too: which of them is the weight is not known",
+                                  spec->name);
         out->plain = e;
         return check_whole(&q, e);
     }
@@ -102,26 +114,34 @@ td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, 
         return e->dtype == TD_DT_U8 ? td_stored_fp4(&q, e, &out->coded) : td_stored_packed_int(&q, e, &out->coded);
     if (q.base_len && (e = td_stored_entry(&q, "qweight")))
         return config->quant.method == TD_QUANT_AWQ ? td_stored_awq(&q, e, &out->coded) : td_stored_gptq(&q, e, &out->coded);
-    return td_fail(err, TD_ENOTFOUND, "%s: tensor %s of shape %s is missing", c->dir, spec->name, td_shape_text(want, sizeof want, spec->shape, spec->rank));
+    return td_fail(err, TD_ENOTFOUND, "%s: tensor %s of shape %s is missing", c->dir, spec->name,
+                   td_shape_text(want, sizeof want, spec->shape, spec->rank));
 }
 
 bool td_stored_exists(const td_checkpoint *c, const td_tensor_spec *spec) {
     stored_query q = {.c = c, .spec = spec, .base_len = base_length(spec)};
-    return td_checkpoint_find(c, spec->name) || (q.base_len && (td_stored_entry(&q, "weight_packed") || td_stored_entry(&q, "qweight")));
+    return td_checkpoint_find(c, spec->name) ||
+           (q.base_len && (td_stored_entry(&q, "weight_packed") || td_stored_entry(&q, "qweight")));
 }
 
-td_status td_stored_check_values(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m, td_error *err) {
+td_status td_stored_check_values(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m,
+                                 td_error *err) {
     stored_query   q = {.c = c, .spec = spec, .base_len = base_length(spec), .err = err};
     size_t         row, group;
     td_coded_fault fault = td_coded_check(m, &row, &group);
     if (fault == TD_CODED_OK) return TD_OK;
-    static const char *const SCALES[] = {"weight_scale", "weight_scale_inv", "scales"}, *const ZEROS[] = {"qzeros", "weight_zero_point"};
+    static const char *const SCALES[] = {"weight_scale", "weight_scale_inv", "scales"}, *const ZEROS[] = {
+                                                                                            "qzeros", "weight_zero_point"};
     const td_safetensors_entry *e = NULL;
     if (fault == TD_CODED_SCALE) {
         for (size_t i = 0; !e && i < sizeof SCALES / sizeof *SCALES; i++) e = td_stored_entry(&q, SCALES[i]);
-        return td_stored_fail(&q, e, TD_EFORMAT, "has a scale that is not a positive number, or makes infinite weights, for row %zu, group %zu", row, group);
+        return td_stored_fail(&q, e, TD_EFORMAT,
+                              "has a scale that is not a positive number, or makes infinite weights, for row %zu, group %zu",
+                              row, group);
     }
     for (size_t i = 0; !e && i < sizeof ZEROS / sizeof *ZEROS; i++) e = td_stored_entry(&q, ZEROS[i]);
-    return td_stored_fail(&q, e, TD_EFORMAT, "has a zero that is not %u, for row %zu, group %zu, and quantization_config says that it is symmetric",
-                          1u << (m->bits - 1), row, group);
+    return td_stored_fail(
+        &q, e, TD_EFORMAT,
+        "has a zero that is not %u, for row %zu, group %zu, and quantization_config says that it is symmetric",
+        1u << (m->bits - 1), row, group);
 }

@@ -4,9 +4,9 @@
  *   tensors of X                                                       family                        file
  *   weight F8_E4M3, weight_scale_inv or weight_scale                   FP8                           stored_fp8.c
  *   weight I8, weight_scale                                            W8A8                          stored_int8.c
- *   weight_packed I32, weight_scale, weight_shape [, weight_zero_point, weight_g_idx]  compressed-tensors int4, int8   stored_words.c
- *   qweight, qzeros, scales [, g_idx]                                  GPTQ, AWQ                     stored_words.c
- *   weight_packed U8, weight_scale [, weight_global_scale]             MXFP4, NVFP4                  stored_fp4.c
+ *   weight_packed I32, weight_scale, weight_shape [, weight_zero_point, weight_g_idx]  compressed-tensors int4, int8
+ * stored_words.c qweight, qzeros, scales [, g_idx]                                  GPTQ, AWQ stored_words.c weight_packed
+ * U8, weight_scale [, weight_global_scale]             MXFP4, NVFP4                  stored_fp4.c
  *
  * Shapes and types are checked against the model's and quantization_config here; values (scales, zeros) where they are read.
  */
@@ -35,14 +35,15 @@ typedef struct {
  * @param scratch bytes that the codes' views need; NULL: only headers are checked, and coded.group_of is not filled.
  * @return TD_ENOTFOUND, TD_EFORMAT, TD_ENOTSUP, TD_EIO, TD_ENOMEM; sentences name file and tensor.
  */
-TD_NODISCARD td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec, td_scratch *scratch,
-                                      td_stored_weight *out, td_error *err);
+TD_NODISCARD td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
+                                      td_scratch *scratch, td_stored_weight *out, td_error *err);
 
 /** Whether the checkpoint has the matrix or vector in any of these ways. */
 bool td_stored_exists(const td_checkpoint *c, const td_tensor_spec *spec);
 
 /** Every scale and zero of a matrix: TD_EFORMAT with file, tensor and place of the first that is impossible. */
-TD_NODISCARD td_status td_stored_check_values(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m, td_error *err);
+TD_NODISCARD td_status td_stored_check_values(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m,
+                                              td_error *err);
 
 /* ---- the families ---------------------------------------------------------------------------- */
 
@@ -71,12 +72,14 @@ bool td_stored_is(const td_safetensors_entry *e, size_t rows, size_t columns);
 bool td_stored_all_zero(const td_safetensors_entry *e);
 
 /** TD_EFORMAT unless e, which is X.suffix, is of that type and shape. */
-TD_NODISCARD td_status td_stored_check(const stored_query *q, const td_safetensors_entry *e, td_dtype dtype, size_t rows, size_t columns);
+TD_NODISCARD td_status td_stored_check(const stored_query *q, const td_safetensors_entry *e, td_dtype dtype, size_t rows,
+                                       size_t columns);
 
 /** A scale in BF16, F16 or F32. @return TD_EFORMAT for any other type. */
 TD_NODISCARD td_status td_stored_scale_dtype(const stored_query *q, const td_safetensors_entry *e, td_dtype *out);
 
 /** "FILE: tensor NAME: " before a sentence, and td_fail with it. @param e a tensor of the checkpoint. */
-td_status td_stored_fail(const stored_query *q, const td_safetensors_entry *e, td_status status, const char *fmt, ...) TD_PRINTF(4, 5);
+td_status td_stored_fail(const stored_query *q, const td_safetensors_entry *e, td_status status, const char *fmt, ...)
+    TD_PRINTF(4, 5);
 
 #endif

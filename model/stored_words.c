@@ -1,10 +1,11 @@
 /*
  * Integers of 4 or 8 bits in words of 32, p = 32 / bits codes each, with scales per group of columns and perhaps zeros:
- *   compressed-tensors  weight_packed [n, ceil(k / p)], weight_scale [n, groups], weight_zero_point [ceil(n / p), groups], weight_shape {n, k}
- *   GPTQ                qweight [k / p, n], scales [groups, n], qzeros [groups, n / p], less by one but in gptq_v2
- *   AWQ                 qweight [k, n / 8], scales [groups, n], qzeros [groups, n / 8], all words in AWQ's order of rows
- * weight_g_idx and g_idx [k] are the group of every column. Where columns were quantised in another order than they are stored (desc_act), groups are no
- * stretches of columns; the weights are the same, but what holds groups exactly cannot hold them.
+ *   compressed-tensors  weight_packed [n, ceil(k / p)], weight_scale [n, groups], weight_zero_point [ceil(n / p), groups],
+ * weight_shape {n, k} GPTQ                qweight [k / p, n], scales [groups, n], qzeros [groups, n / p], less by one but in
+ * gptq_v2 AWQ                 qweight [k, n / 8], scales [groups, n], qzeros [groups, n / 8], all words in AWQ's order of
+ * rows weight_g_idx and g_idx [k] are the group of every column. Where columns were quantised in another order than they are
+ * stored (desc_act), groups are no stretches of columns; the weights are the same, but what holds groups exactly cannot hold
+ * them.
  */
 #include <string.h>
 
@@ -23,7 +24,8 @@ static td_status read_order(const stored_query *q, const char *name, bool expect
     for (size_t c = 0; c < out->k; c++) {
         uint32_t g;
         memcpy(&g, (const char *)e->data + c * sizeof g, sizeof g);
-        if (g >= groups) return td_stored_fail(q, e, TD_EFORMAT, "puts column %zu into group %d, and there are %zu", c, (int)g, groups);
+        if (g >= groups)
+            return td_stored_fail(q, e, TD_EFORMAT, "puts column %zu into group %d, and there are %zu", c, (int)g, groups);
         in_order &= g == c / out->group;
     }
     if (in_order) return TD_OK;
@@ -33,17 +35,23 @@ static td_status read_order(const stored_query *q, const char *name, bool expect
     return TD_OK;
 }
 
-static size_t group_of_scheme(const td_quant_scheme *s, size_t k) { return s->group && s->group < k ? s->group : k; }
+static size_t group_of_scheme(const td_quant_scheme *s, size_t k) {
+    return s->group && s->group < k ? s->group : k;
+}
 
-/* Of several groups of quantization_config the one whose bits and group fit this module's tensors, or the first that stores integers. */
-static const td_quant_scheme *find_scheme(const stored_query *q, const td_safetensors_entry *packed, const td_safetensors_entry *scale) {
+/* Of several groups of quantization_config the one whose bits and group fit this module's tensors, or the first that stores
+ * integers. */
+static const td_quant_scheme *find_scheme(const stored_query *q, const td_safetensors_entry *packed,
+                                          const td_safetensors_entry *scale) {
     const td_quant_scheme *first = NULL;
     size_t                 n = q->spec->shape[0], k = q->spec->shape[1];
     for (uint32_t i = 0; i < q->quant->n_schemes; i++) {
         const td_quant_scheme *s = &q->quant->scheme[i];
         if (s->is_float) continue;
         if (!first) first = s;
-        if (td_stored_is(packed, n, td_div_up(k, 32u / s->bits)) && td_stored_is(scale, n, td_div_up(k, group_of_scheme(s, k)))) return s;
+        if (td_stored_is(packed, n, td_div_up(k, 32u / s->bits)) &&
+            td_stored_is(scale, n, td_div_up(k, group_of_scheme(s, k))))
+            return s;
     }
     return first;
 }
@@ -52,7 +60,8 @@ static td_status check_shape_tensor(const stored_query *q, td_coded_matrix *out)
     const td_safetensors_entry *e = td_stored_entry(q, "weight_shape");
     int64_t                     sides[2];
     if (!e) return TD_OK;
-    if ((e->dtype != TD_DT_I32 && e->dtype != TD_DT_I64) || !td_stored_is(e, 2, 1)) return td_stored_fail(q, e, TD_EFORMAT, "should be I32 or I64 of shape [2]");
+    if ((e->dtype != TD_DT_I32 && e->dtype != TD_DT_I64) || !td_stored_is(e, 2, 1))
+        return td_stored_fail(q, e, TD_EFORMAT, "should be I32 or I64 of shape [2]");
     if (!q->scratch) return TD_OK;
     for (size_t i = 0; i < 2; i++) {
         int32_t side;
@@ -61,7 +70,8 @@ static td_status check_shape_tensor(const stored_query *q, td_coded_matrix *out)
     }
     if (e->dtype == TD_DT_I64) memcpy(sides, e->data, sizeof sides);
     if (sides[0] == (int64_t)out->n && sides[1] == (int64_t)out->k) return TD_OK;
-    return td_stored_fail(q, e, TD_EFORMAT, "says [%lld, %lld], expected [%zu, %zu]", (long long)sides[0], (long long)sides[1], out->n, out->k);
+    return td_stored_fail(q, e, TD_EFORMAT, "says [%lld, %lld], expected [%zu, %zu]", (long long)sides[0],
+                          (long long)sides[1], out->n, out->k);
 }
 
 td_status td_stored_packed_int(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out) {
@@ -84,7 +94,9 @@ td_status td_stored_packed_int(const stored_query *q, const td_safetensors_entry
     TD_TRY(check_shape_tensor(q, out));
     zero = td_stored_entry(q, "weight_zero_point");
     if (!s->symmetric) TD_TRY(td_stored_need(q, "weight_zero_point", &zero));
-    if (zero && !(s->symmetric && zero->dtype == TD_DT_I8 && (!q->scratch || td_stored_all_zero(zero)))) { /* symmetric: zeros that are not packed, or half of the range */
+    if (zero &&
+        !(s->symmetric && zero->dtype == TD_DT_I8 &&
+          (!q->scratch || td_stored_all_zero(zero)))) { /* symmetric: zeros that are not packed, or half of the range */
         TD_TRY(td_stored_check(q, zero, TD_DT_I32, td_div_up(out->n, per_word), td_coded_groups(out)));
         out->zeros = TD_ZEROS_ROW_WORDS;
         out->zero = zero->data;
@@ -111,8 +123,10 @@ static td_status find_groups(const stored_query *q, td_zeros_layout layout, td_c
 }
 
 /* Codes and groups of the one scheme that both have. */
-static td_status begin(const stored_query *q, const td_safetensors_entry *e, td_quant_method method, const char *name, td_coded_matrix *out) {
-    if (q->quant->method != method) return td_stored_fail(q, e, TD_EFORMAT, "is of %s, and quantization_config does not say so", name);
+static td_status begin(const stored_query *q, const td_safetensors_entry *e, td_quant_method method, const char *name,
+                       td_coded_matrix *out) {
+    if (q->quant->method != method)
+        return td_stored_fail(q, e, TD_EFORMAT, "is of %s, and quantization_config does not say so", name);
     const td_quant_scheme *s = &q->quant->scheme[0];
     uint32_t               per_word = 32u / s->bits;
     out->bits = s->bits;

@@ -2,29 +2,47 @@
 
 #include <stdio.h>
 
-typedef enum { DIM_NONE, DIM_ONE, DIM_HIDDEN, DIM_TWO_HIDDEN, DIM_VOCAB, DIM_Q_LORA, DIM_KV_LORA, DIM_MLA_Q, DIM_KV_A, DIM_KV_B, DIM_MLA_V,
-               DIM_GQA_Q, DIM_GQA_KV, DIM_HEAD, DIM_INTER, DIM_MOE_INTER, DIM_SHARED_INTER, DIM_EXPERTS } dim;
+typedef enum {
+    DIM_NONE,
+    DIM_ONE,
+    DIM_HIDDEN,
+    DIM_TWO_HIDDEN,
+    DIM_VOCAB,
+    DIM_Q_LORA,
+    DIM_KV_LORA,
+    DIM_MLA_Q,
+    DIM_KV_A,
+    DIM_KV_B,
+    DIM_MLA_V,
+    DIM_GQA_Q,
+    DIM_GQA_KV,
+    DIM_HEAD,
+    DIM_INTER,
+    DIM_MOE_INTER,
+    DIM_SHARED_INTER,
+    DIM_EXPERTS
+} dim;
 
 static size_t dim_size(const td_model_config *c, dim d) {
     switch (d) {
-    case DIM_NONE: return 0;
-    case DIM_ONE: return 1;
-    case DIM_HIDDEN: return c->hidden;
-    case DIM_TWO_HIDDEN: return 2 * (size_t)c->hidden;
-    case DIM_VOCAB: return c->vocab;
-    case DIM_Q_LORA: return c->q_lora;
-    case DIM_KV_LORA: return c->kv_lora;
-    case DIM_MLA_Q: return (size_t)c->heads * (c->nope_dim + c->rope_dim);
-    case DIM_KV_A: return (size_t)c->kv_lora + c->rope_dim;
-    case DIM_KV_B: return (size_t)c->heads * (c->nope_dim + c->v_dim);
-    case DIM_MLA_V: return (size_t)c->heads * c->v_dim;
-    case DIM_GQA_Q: return (size_t)c->heads * c->head_dim;
-    case DIM_GQA_KV: return (size_t)c->kv_heads * c->head_dim;
-    case DIM_HEAD: return c->head_dim;
-    case DIM_INTER: return c->inter;
-    case DIM_MOE_INTER: return c->moe_inter;
-    case DIM_SHARED_INTER: return c->shared_inter;
-    case DIM_EXPERTS: return c->n_experts;
+        case DIM_NONE: return 0;
+        case DIM_ONE: return 1;
+        case DIM_HIDDEN: return c->hidden;
+        case DIM_TWO_HIDDEN: return 2 * (size_t)c->hidden;
+        case DIM_VOCAB: return c->vocab;
+        case DIM_Q_LORA: return c->q_lora;
+        case DIM_KV_LORA: return c->kv_lora;
+        case DIM_MLA_Q: return (size_t)c->heads * (c->nope_dim + c->rope_dim);
+        case DIM_KV_A: return (size_t)c->kv_lora + c->rope_dim;
+        case DIM_KV_B: return (size_t)c->heads * (c->nope_dim + c->v_dim);
+        case DIM_MLA_V: return (size_t)c->heads * c->v_dim;
+        case DIM_GQA_Q: return (size_t)c->heads * c->head_dim;
+        case DIM_GQA_KV: return (size_t)c->kv_heads * c->head_dim;
+        case DIM_HEAD: return c->head_dim;
+        case DIM_INTER: return c->inter;
+        case DIM_MOE_INTER: return c->moe_inter;
+        case DIM_SHARED_INTER: return c->shared_inter;
+        case DIM_EXPERTS: return c->n_experts;
     }
     return 0;
 }
@@ -33,18 +51,42 @@ typedef enum { IN_MODEL, IN_LAYER, IN_DENSE, IN_MOE, IN_EXPERT, IN_MTP } scope;
 typedef enum { ROPE_NO, ROPE_Q, ROPE_KV_A } rope_use;
 typedef bool (*condition)(const td_model_config *c);
 
-static bool mla(const td_model_config *c) { return c->attn == TD_ATTN_MLA; }
-static bool mla_compressed_q(const td_model_config *c) { return mla(c) && c->q_lora > 0; }
-static bool mla_plain_q(const td_model_config *c) { return mla(c) && c->q_lora == 0; }
-static bool mla_bias(const td_model_config *c) { return mla(c) && c->attn_bias; }
-static bool mla_q_bias(const td_model_config *c) { return mla_compressed_q(c) && c->attn_bias; }
-static bool gqa(const td_model_config *c) { return c->attn == TD_ATTN_GQA; }
-static bool gqa_bias(const td_model_config *c) { return gqa(c) && c->qkv_bias; }
-static bool gqa_norm(const td_model_config *c) { return gqa(c) && c->qk_norm; }
-static bool router_bias(const td_model_config *c) { return c->route_bias; }
-static bool shared(const td_model_config *c) { return c->shared_inter > 0; }
-static bool shared_gated(const td_model_config *c) { return c->shared_inter > 0 && c->shared_gate; }
-static bool mtp_turned(const td_model_config *c) { return c->mtp_turned; }
+static bool mla(const td_model_config *c) {
+    return c->attn == TD_ATTN_MLA;
+}
+static bool mla_compressed_q(const td_model_config *c) {
+    return mla(c) && c->q_lora > 0;
+}
+static bool mla_plain_q(const td_model_config *c) {
+    return mla(c) && c->q_lora == 0;
+}
+static bool mla_bias(const td_model_config *c) {
+    return mla(c) && c->attn_bias;
+}
+static bool mla_q_bias(const td_model_config *c) {
+    return mla_compressed_q(c) && c->attn_bias;
+}
+static bool gqa(const td_model_config *c) {
+    return c->attn == TD_ATTN_GQA;
+}
+static bool gqa_bias(const td_model_config *c) {
+    return gqa(c) && c->qkv_bias;
+}
+static bool gqa_norm(const td_model_config *c) {
+    return gqa(c) && c->qk_norm;
+}
+static bool router_bias(const td_model_config *c) {
+    return c->route_bias;
+}
+static bool shared(const td_model_config *c) {
+    return c->shared_inter > 0;
+}
+static bool shared_gated(const td_model_config *c) {
+    return c->shared_inter > 0 && c->shared_gate;
+}
+static bool mtp_turned(const td_model_config *c) {
+    return c->mtp_turned;
+}
 
 typedef struct {
     scope            where;
@@ -67,10 +109,10 @@ typedef struct {
    over the cards follows. What a stretch begins from is on every card: the residual stream with its norms, MLA's latents,
    the router. The embedding too: its rows are read as they are, and cut by vocabulary every step would begin with a sum over
    the cards. */
-#define WHOLE   TD_SPLIT_WHOLE
-#define ROWS    TD_SPLIT_ROWS
+#define WHOLE TD_SPLIT_WHOLE
+#define ROWS TD_SPLIT_ROWS
 #define COLUMNS TD_SPLIT_COLUMNS
-#define CARD_0  TD_SPLIT_CARD_0
+#define CARD_0 TD_SPLIT_CARD_0
 
 /* clang-format off */
 static const rule RULES[TD_ROLE_COUNT] = {
@@ -131,12 +173,12 @@ static const rule RULES[TD_ROLE_COUNT] = {
 static bool in_scope(const td_model_config *c, scope where, uint32_t layer) {
     uint32_t n_all = c->n_layers + c->n_mtp_layers;
     switch (where) {
-    case IN_MODEL: return true;
-    case IN_LAYER: return layer < n_all;
-    case IN_DENSE: return layer < n_all && !c->is_moe[layer];
-    case IN_MOE:
-    case IN_EXPERT: return layer < n_all && c->is_moe[layer];
-    case IN_MTP: return layer >= c->n_layers && layer < n_all;
+        case IN_MODEL: return true;
+        case IN_LAYER: return layer < n_all;
+        case IN_DENSE: return layer < n_all && !c->is_moe[layer];
+        case IN_MOE:
+        case IN_EXPERT: return layer < n_all && c->is_moe[layer];
+        case IN_MTP: return layer >= c->n_layers && layer < n_all;
     }
     return false;
 }

@@ -5,14 +5,14 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "kernels/rows/convert.h"
 #include "model/load_progress.h"
 #include "model/shard_cut.h"
 #include "model/stored_weight.h"
 #include "quant/coded_matrix.h"
-#include "kernels/rows/convert.h"
 
-/* Roles that the device tier keeps for a part of the model. Routed experts go to the CPU tier. The MTP layer reads the model's embedding, last norm and
-   head; a rotated model's has a head of its own. */
+/* Roles that the device tier keeps for a part of the model. Routed experts go to the CPU tier. The MTP layer reads the
+   model's embedding, last norm and head; a rotated model's has a head of its own. */
 static bool on_device(const td_model_config *c, const td_model_part *part, td_role role) {
     switch (role) {
         case TD_ROLE_EXPERT_GATE:
@@ -27,7 +27,9 @@ static bool on_device(const td_model_config *c, const td_model_part *part, td_ro
     }
 }
 
-static bool of_whole_model(td_role role) { return role == TD_ROLE_EMBED || role == TD_ROLE_LM_HEAD || role == TD_ROLE_FINAL_NORM; }
+static bool of_whole_model(td_role role) {
+    return role == TD_ROLE_EMBED || role == TD_ROLE_LM_HEAD || role == TD_ROLE_FINAL_NORM;
+}
 
 /* Codes stand for values that bf16 does not hold; which linears are in codes is not known here. */
 td_weight_format td_model_weight_format(const td_model_config *c, td_role role, const td_tensor_spec *spec, bool w8a8) {
@@ -36,7 +38,9 @@ td_weight_format td_model_weight_format(const td_model_config *c, td_role role, 
     return c->quant.method == TD_QUANT_NONE ? TD_WEIGHT_BF16 : TD_WEIGHT_F32;
 }
 
-static uint32_t all_layers(const td_model_config *c) { return c->n_layers + c->n_mtp_layers; }
+static uint32_t all_layers(const td_model_config *c) {
+    return c->n_layers + c->n_mtp_layers;
+}
 
 /* At most: which of a quantised checkpoint's linears come in groups is known when they are read. */
 static uint64_t bytes_of(td_npu *d, const td_model_config *c, const td_model_part *part, td_shard shard, td_role role,
@@ -73,7 +77,8 @@ uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_mo
 /* With the checkpoint's identity, a tensor's name, how its rows are turned and which part it is say what it was made from;
    format and shape are compared. */
 static td_device_weight_id id_of(const td_tensor_spec *spec, const td_shard_part *held, td_role role, uint32_t layer) {
-    uint64_t key = XXH3_64bits_withSeed(spec->name, strlen(spec->name), (uint64_t)spec->rope_rows.block << 32 | spec->rope_rows.rope);
+    uint64_t key =
+        XXH3_64bits_withSeed(spec->name, strlen(spec->name), (uint64_t)spec->rope_rows.block << 32 | spec->rope_rows.rope);
     if (memcmp(held->shape, spec->shape, sizeof held->shape))
         key = XXH3_64bits_withSeed(held->first, sizeof held->first, key);
     return (td_device_weight_id){.role = role, .layer = layer, .key = key};
@@ -102,14 +107,15 @@ typedef struct {
 } loader;
 
 /* A weight of that id, format and shape out of the file; *out stays NULL where it has none that fits. */
-static void adopt(loader *l, const td_device_weight_id *id, td_weight_format format, size_t n, size_t k, td_npu_weight **out) {
+static void adopt(loader *l, const td_device_weight_id *id, td_weight_format format, size_t n, size_t k,
+                  td_npu_weight **out) {
     td_npu_packed p;
     if (!l->kept || !td_device_file_find(l->kept, id, &p) || p.format != format || p.n != n || p.k != k) return;
     if (l->d->ops->weight_adopt(l->d, &p, out, NULL) != TD_OK) *out = NULL;
 }
 
-td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer, td_scratch *scratch,
-                               td_tensor_view *view, td_weight_format *format, td_error *err) {
+td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer,
+                               td_scratch *scratch, td_tensor_view *view, td_weight_format *format, td_error *err) {
     td_gemm_groups groups;
     if (*format != TD_WEIGHT_W8A8 || c->quant.method == TD_QUANT_NONE) return TD_OK;
     TD_TRY(td_checkpoint_get(ck, c, role, layer, 0, TD_FORM_CODES, scratch, view, err));
@@ -171,7 +177,8 @@ static td_status load_rope(loader *l, uint32_t max_pos, td_npu_weight **out) {
 
 /* ---- what the MTP layer shares ----------------------------------------------------------------- */
 
-/* A row's values, of a matrix as it is stored. @param values [2 * k], the row is in the first half. @return false: a scale or zero is impossible. */
+/* A row's values, of a matrix as it is stored. @param values [2 * k], the row is in the first half. @return false: a scale
+ * or zero is impossible. */
 static bool stored_row(const td_stored_weight *w, size_t row, size_t k, float *values) {
     if (!w->plain) return td_coded_row(&w->coded, row, values);
     size_t bytes = k * td_dtype_bytes(w->plain->dtype);
@@ -188,7 +195,8 @@ static td_status compare_values(loader *l, const td_tensor_spec *spec, const td_
     *same = true;
     for (size_t row = 0; st == TD_OK && *same && row < n; row++) {
         for (int i = 0; i < 2 && st == TD_OK; i++)
-            if (!stored_row(&w[i], row, k, values + i * 2 * k)) st = td_stored_check_values(l->ck, &spec[i], &w[i].coded, l->err);
+            if (!stored_row(&w[i], row, k, values + i * 2 * k))
+                st = td_stored_check_values(l->ck, &spec[i], &w[i].coded, l->err);
         for (size_t j = 0; j < k; j++) *same &= values[j] == values[2 * k + j];
     }
     free(values);
@@ -201,8 +209,8 @@ static td_status check_shared(loader *l, td_role copy, td_role original) {
     td_stored_weight w[2];
     td_scratch       scratch = {0};
     bool             same = true;
-    if (td_checkpoint_is_dummy(l->ck) || !td_tensor_spec_get(l->c, copy, l->c->n_layers, 0, &spec[0]) || !td_tensor_spec_get(l->c, original, 0, 0, &spec[1]) ||
-        !td_stored_exists(l->ck, &spec[0]))
+    if (td_checkpoint_is_dummy(l->ck) || !td_tensor_spec_get(l->c, copy, l->c->n_layers, 0, &spec[0]) ||
+        !td_tensor_spec_get(l->c, original, 0, 0, &spec[1]) || !td_stored_exists(l->ck, &spec[0]))
         return TD_OK;
     td_status st = td_stored_find(l->ck, l->c, &spec[0], &scratch, &w[0], l->err);
     if (st == TD_OK) st = td_stored_find(l->ck, l->c, &spec[1], &scratch, &w[1], l->err);
@@ -211,7 +219,9 @@ static td_status check_shared(loader *l, td_role copy, td_role original) {
     else if (st == TD_OK)
         st = compare_values(l, spec, w, &same);
     if (st == TD_OK && !same)
-        st = td_fail(l->err, TD_ENOTSUP, "%s: %s differs from %s; an MTP layer with weights of its own there is not supported", td_checkpoint_dir(l->ck), spec[0].name, spec[1].name);
+        st = td_fail(l->err, TD_ENOTSUP,
+                     "%s: %s differs from %s; an MTP layer with weights of its own there is not supported",
+                     td_checkpoint_dir(l->ck), spec[0].name, spec[1].name);
     td_scratch_reset(&scratch);
     return st;
 }

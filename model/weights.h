@@ -17,21 +17,24 @@ typedef struct {
     td_npu_weight   *rope;   /* [max_pos, rope dim] */
 } td_model_weights;
 
-/** What of a model is on the device: the layers, and with `whole` the roles of the whole model too. An MTP layer alone brings embedding and last norm. */
+/** What of a model is on the device: the layers, and with `whole` the roles of the whole model too. An MTP layer alone
+ * brings embedding and last norm. */
 typedef struct {
     td_layer_range layers;
     bool           whole;
 } td_model_part;
 
-/** How the device tier keeps a weight: with w8a8 its linears in int8; else in bf16, or all of them in f32 where the checkpoint has some in codes. */
+/** How the device tier keeps a weight: with w8a8 its linears in int8; else in bf16, or all of them in f32 where the
+ * checkpoint has some in codes. */
 td_weight_format td_model_weight_format(const td_model_config *c, td_role role, const td_tensor_spec *spec, bool w8a8);
 
 /**
  * Whether a linear that is to be W8A8 is in the checkpoint as codes in groups that the device holds as they are.
  * @param format in: of td_model_weight_format; then INT4G or FP4G, and view is of the codes.
  */
-TD_NODISCARD td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer, td_scratch *scratch,
-                                            td_tensor_view *view, td_weight_format *format, td_error *err);
+TD_NODISCARD td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer,
+                                            td_scratch *scratch, td_tensor_view *view, td_weight_format *format,
+                                            td_error *err);
 
 /** Bytes the device takes for all of them. @param shard the card's, of a count that td_shard_check takes; so below. */
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, td_shard shard, bool w8a8,

@@ -1,9 +1,9 @@
 /*
  * The device tier: attention, router, norms, embeddings, dense and shared MLPs, head.
  *
- * DESIGN. A backend is a table of functions (td_npu_ops). The upper layers prepare *layer blocks* once (weights, shapes and the
- * buffers they read and write are bound then) and enqueue them on a stream for every step; what a block is made of is the
- * backend's business. Work on one stream runs in order. Weights are opaque, so their layout stays private.
+ * DESIGN. A backend is a table of functions (td_npu_ops). The upper layers prepare *layer blocks* once (weights, shapes and
+ * the buffers they read and write are bound then) and enqueue them on a stream for every step; what a block is made of is
+ * the backend's business. Work on one stream runs in order. Weights are opaque, so their layout stays private.
  *
  * Conventions of all backends
  *  - Activations between blocks have the device's act_dtype: bf16, or f32 for the reference path (quantization none).
@@ -11,13 +11,13 @@
  *  - KV pages hold TD_KV_PAGE tokens. A slot is page * TD_KV_PAGE + offset.
  *      MLA: latent [slots, kv_lora] (after its norm) and rope [slots, rope_dim] (after rotation), two arrays.
  *      GQA: K and V, each [pages, kv_heads, TD_KV_PAGE, head_dim]; K after norm and rotation.
- *    How a device stores TD_KV_PAGE rows of n values is its own business; they take kv_page_bytes(n). host: f32, or with bf16 activations
- *    16-bit integers with a scale per row (docs/quantisation.md).
+ *    How a device stores TD_KV_PAGE rows of n values is its own business; they take kv_page_bytes(n). host: f32, or with
+ * bf16 activations 16-bit integers with a scale per row (docs/quantisation.md).
  *  - int8 rule: scale = rowmax / 127, q = rint(x * (1 / scale)) (half to even), an all-zero row has scale 1.
- *  - Norms, softmax, router logits and rope are f32; the absorbed matrices W_UK, W_UV stay bf16. The products of attention: host takes f32 with
- *    f32 activations, 16-bit integers with scales per row with bf16 (docs/quantisation.md).
- *  - Every float reduction has an order fixed by indices, never by threads, batch or chunk: a token's result depends on its own
- *    row, its own KV, and its form (absorbed or expanded) only.
+ *  - Norms, softmax, router logits and rope are f32; the absorbed matrices W_UK, W_UV stay bf16. The products of attention:
+ * host takes f32 with f32 activations, 16-bit integers with scales per row with bf16 (docs/quantisation.md).
+ *  - Every float reduction has an order fixed by indices, never by threads, batch or chunk: a token's result depends on its
+ * own row, its own KV, and its form (absorbed or expanded) only.
  */
 #ifndef TD_NPU_NPU_H
 #define TD_NPU_NPU_H
@@ -28,8 +28,8 @@
 #include "core/tier_meter.h"
 #include "tandem.h"
 
-#define TD_KV_PAGE     128 /* tokens per page */
-#define TD_TOP_K_MAX   32
+#define TD_KV_PAGE 128 /* tokens per page */
+#define TD_TOP_K_MAX 32
 #define TD_EXPERTS_MAX 2048
 
 typedef struct td_npu        td_npu;
@@ -56,7 +56,8 @@ typedef struct {
 /**
  * How the device and the expert tier tell each other that a slot is filled.
  *   HOST_CALL  a function of ours on a host thread, in stream order;
- *   DOORBELL   words in pinned host memory: each side raises one and polls the other's. The device needs no host thread to go on.
+ *   DOORBELL   words in pinned host memory: each side raises one and polls the other's. The device needs no host thread to
+ * go on.
  */
 typedef enum { TD_HANDOVER_HOST_CALL, TD_HANDOVER_DOORBELL } td_handover;
 
@@ -75,12 +76,13 @@ typedef struct {
     uint32_t n_tok, n_seq, n_out;
 } td_step_counts;
 
-/** The arrays of a step, in one address space; sizes are those of its bucket, of which the counts tell the part that is used. */
+/** The arrays of a step, in one address space; sizes are those of its bucket, of which the counts tell the part that is
+ * used. */
 typedef struct {
-    const td_step_counts *counts;   /* [1] */
-    const uint32_t *token;       /* [max_tok] ids */
-    const uint32_t *pos;         /* [max_tok] position in its sequence */
-    const uint32_t *slot;        /* [max_tok] where this token's KV goes */
+    const td_step_counts *counts; /* [1] */
+    const uint32_t       *token;  /* [max_tok] ids */
+    const uint32_t       *pos;    /* [max_tok] position in its sequence */
+    const uint32_t       *slot;   /* [max_tok] where this token's KV goes */
     const uint32_t *seq_start;   /* [max_seq + 1] first row of each sequence; rows of a sequence are consecutive positions */
     const uint32_t *kv_len;      /* [max_seq] keys of the sequence including this step's rows */
     const uint8_t  *absorbed;    /* [max_seq] MLA form of these rows: 1 absorbed (generated tokens), 0 expanded (prompt) */
@@ -89,14 +91,15 @@ typedef struct {
 } td_step_arrays;
 
 /**
- * A shape bucket: what a pass is enqueued with. The struct and all that it points to are fixed from the first enqueue on, and a capture
- * records them by address. What may change between two replays of a capture, and between two runs of enqueued work: the contents of the
- * arrays, counts included, within the bucket. The host writes host arrays only while nothing enqueued with the step is under way; the
- * device's are written by copies on the stream. Rows and sequences beyond the counts hold anything and are neither read nor written.
+ * A shape bucket: what a pass is enqueued with. The struct and all that it points to are fixed from the first enqueue on,
+ * and a capture records them by address. What may change between two replays of a capture, and between two runs of enqueued
+ * work: the contents of the arrays, counts included, within the bucket. The host writes host arrays only while nothing
+ * enqueued with the step is under way; the device's are written by copies on the stream. Rows and sequences beyond the
+ * counts hold anything and are neither read nor written.
  */
 typedef struct {
     uint32_t       max_tok, max_seq, max_out;
-    uint32_t       first_row;    /* row 0 of the step is this row of the blocks' buffers; logits begin at their row 0 */
+    uint32_t       first_row; /* row 0 of the step is this row of the blocks' buffers; logits begin at their row 0 */
     uint32_t       block_stride;
     td_step_arrays host; /* pinned: for devices whose operations take lengths from the host */
     td_step_arrays dev;  /* the same on the device; equal to host with unified memory */
@@ -105,25 +108,29 @@ typedef struct {
 /** A step that fills its bucket, over arrays that both sides reach: what one run of a block on unified memory takes. */
 static inline td_step td_step_unified(const td_step_arrays *a, uint32_t block_stride) {
     const td_step_counts *c = a->counts;
-    return (td_step){.max_tok = c->n_tok, .max_seq = c->n_seq, .max_out = c->n_out, .block_stride = block_stride, .host = *a, .dev = *a};
+    return (td_step){
+        .max_tok = c->n_tok, .max_seq = c->n_seq, .max_out = c->n_out, .block_stride = block_stride, .host = *a, .dev = *a};
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 typedef enum {
-    TD_WEIGHT_W8A8, /* linear [n, k]: int8 + one f32 scale per output row; activations quantised per token */
-    TD_WEIGHT_BF16, /* linear [n, k]: bf16, f32 arithmetic */
-    TD_WEIGHT_F32,  /* linear or vector, kept in f32 (norms, router, biases, rope tables) */
-    TD_WEIGHT_INT4G, /* linear [n, k]: int4 codes in groups, as a checkpoint has them (kernels/product/tile_gemm.h); activations as W8A8's */
+    TD_WEIGHT_W8A8,  /* linear [n, k]: int8 + one f32 scale per output row; activations quantised per token */
+    TD_WEIGHT_BF16,  /* linear [n, k]: bf16, f32 arithmetic */
+    TD_WEIGHT_F32,   /* linear or vector, kept in f32 (norms, router, biases, rope tables) */
+    TD_WEIGHT_INT4G, /* linear [n, k]: int4 codes in groups, as a checkpoint has them (kernels/product/tile_gemm.h);
+                        activations as W8A8's */
     TD_WEIGHT_FP4G,  /* the same with codes of e2m1 */
 } td_weight_format;
 #define TD_WEIGHT_FORMATS 5
 
 /** Whether activations are quantised to int8 per token for it. */
-static inline bool td_weight_takes_int8(td_weight_format f) { return f == TD_WEIGHT_W8A8 || f == TD_WEIGHT_INT4G || f == TD_WEIGHT_FP4G; }
+static inline bool td_weight_takes_int8(td_weight_format f) {
+    return f == TD_WEIGHT_W8A8 || f == TD_WEIGHT_INT4G || f == TD_WEIGHT_FP4G;
+}
 
 /** A weight as it lies in the device's memory, to be kept in a file and taken up again from there. */
-#define TD_NPU_TAG_BYTES    64
+#define TD_NPU_TAG_BYTES 64
 #define TD_NPU_LAYOUT_WORDS 4
 typedef struct {
     td_weight_format format;
@@ -150,12 +157,12 @@ typedef struct {
 typedef struct {
     uint32_t             hidden;
     float                eps;
-    const td_npu_weight *gamma; /* [hidden] F32 */
-    void                *x;     /* [max_tok, hidden] */
-    const void          *add;   /* [max_tok, hidden] or NULL */
-    void                *out;   /* [max_tok, out_stride]; NULL where out_i8 is all that is wanted */
+    const td_npu_weight *gamma;      /* [hidden] F32 */
+    void                *x;          /* [max_tok, hidden] */
+    const void          *add;        /* [max_tok, hidden] or NULL */
+    void                *out;        /* [max_tok, out_stride]; NULL where out_i8 is all that is wanted */
     size_t               out_stride; /* elements; 0: hidden */
-    td_rows_i8           out_i8; /* out once more, for who multiplies it with int8 weights */
+    td_rows_i8           out_i8;     /* out once more, for who multiplies it with int8 weights */
 } td_norm_desc;
 
 typedef struct {
@@ -169,36 +176,37 @@ typedef struct {
 /**
  * Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section 2.1), from the normed input to the output projection.
  *   q = q_b(norm(q_a(x))) or q(x), per head [nope | rope];  kv_a(x) = [latent | k_rope];  latent = norm(latent)
- *   expanded: k_nope = W_UK latent, v = W_UV latent per key;  absorbed: q_lat = W_UK^T q_nope, scores against the latent itself.
+ *   expanded: k_nope = W_UK latent, v = W_UV latent per key;  absorbed: q_lat = W_UK^T q_nope, scores against the latent
+ * itself.
  */
 typedef struct {
     uint32_t             hidden, heads, q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* q_lora 0: no compression */
     float                eps, softmax_scale;
-    const td_npu_weight *q_a, *q_a_norm, *q_b; /* [q_lora, hidden], [q_lora] F32, [heads*(nope+rope), q_lora] */
-    const td_npu_weight *q;                    /* [heads*(nope+rope), hidden] when q_lora is 0 */
+    const td_npu_weight *q_a, *q_a_norm, *q_b;          /* [q_lora, hidden], [q_lora] F32, [heads*(nope+rope), q_lora] */
+    const td_npu_weight *q;                             /* [heads*(nope+rope), hidden] when q_lora is 0 */
     const td_npu_weight *q_a_bias, *kv_a_bias, *o_bias; /* F32 or NULL */
-    const td_npu_weight *kv_a, *kv_a_norm;     /* [kv_lora + rope, hidden], [kv_lora] F32 */
-    const td_npu_weight *kv_b;                 /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
-    const td_npu_weight *o;                    /* [hidden, heads*v] */
-    const td_npu_weight *rope;                 /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
-    void                *kv_latent, *kv_rope;  /* this layer's cache: pages of kv_page_bytes(kv_lora) and kv_page_bytes(rope_dim) */
-    const void          *in;                   /* [max_tok, hidden]; not read where in_i8 is given */
-    void                *out;                  /* [max_tok, hidden] */
-    td_rows_i8           in_i8;                /* only where q_a or q, and kv_a take int8 */
+    const td_npu_weight *kv_a, *kv_a_norm;              /* [kv_lora + rope, hidden], [kv_lora] F32 */
+    const td_npu_weight *kv_b;       /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
+    const td_npu_weight *o;          /* [hidden, heads*v] */
+    const td_npu_weight *rope;       /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
+    void       *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes(kv_lora) and kv_page_bytes(rope_dim) */
+    const void *in;                  /* [max_tok, hidden]; not read where in_i8 is given */
+    void       *out;                 /* [max_tok, hidden] */
+    td_rows_i8  in_i8;               /* only where q_a or q, and kv_a take int8 */
 } td_mla_desc;
 
 /** Grouped-query attention, from the normed input to the output projection. Head h reads kv head h / (heads / kv_heads). */
 typedef struct {
     uint32_t             hidden, heads, kv_heads, head_dim;
     float                eps, softmax_scale;
-    const td_npu_weight *q, *k, *v, *o;         /* [heads*dim, hidden], [kv_heads*dim, hidden] x 2, [hidden, heads*dim] */
+    const td_npu_weight *q, *k, *v, *o;            /* [heads*dim, hidden], [kv_heads*dim, hidden] x 2, [hidden, heads*dim] */
     const td_npu_weight *q_bias, *k_bias, *v_bias; /* F32 or NULL */
-    const td_npu_weight *q_norm, *k_norm;       /* [head_dim] F32 or NULL: RMS norm per head before rope */
-    const td_npu_weight *rope;                  /* [max_pos, head_dim] F32: cos half | sin half, scaled */
-    void                *kv_k, *kv_v;           /* this layer's cache: pages of kv_heads * kv_page_bytes(head_dim) */
-    const void          *in;                    /* not read where in_i8 is given */
+    const td_npu_weight *q_norm, *k_norm;          /* [head_dim] F32 or NULL: RMS norm per head before rope */
+    const td_npu_weight *rope;                     /* [max_pos, head_dim] F32: cos half | sin half, scaled */
+    void                *kv_k, *kv_v;              /* this layer's cache: pages of kv_heads * kv_page_bytes(head_dim) */
+    const void          *in;                       /* not read where in_i8 is given */
     void                *out;
-    td_rows_i8           in_i8;                 /* only where q, k and v take int8 */
+    td_rows_i8           in_i8; /* only where q, k and v take int8 */
 } td_gqa_desc;
 
 /** out = down(silu(gate(x)) * up(x)), times sigmoid(out_gate . x) where out_gate is given (Qwen2-MoE's shared expert). */
@@ -208,7 +216,7 @@ typedef struct {
     const td_npu_weight *out_gate;         /* [1, hidden] F32 or NULL */
     const void          *in;               /* where in_i8 is given, only out_gate reads it */
     void                *out;
-    td_rows_i8           in_i8;            /* only where gate and up take int8 */
+    td_rows_i8           in_i8; /* only where gate and up take int8 */
 } td_mlp_desc;
 
 typedef enum { TD_SCORE_SOFTMAX, TD_SCORE_SIGMOID } td_router_score;
@@ -225,10 +233,10 @@ typedef struct {
     td_router_group      group;
     bool                 normalise;
     float                scale;
-    const td_npu_weight *w;    /* [n_experts, hidden] F32 */
-    const td_npu_weight *bias; /* [n_experts] F32 or NULL */
-    const void          *in;   /* [max_tok, hidden] */
-    uint16_t            *ids;  /* [max_tok, top_k] */
+    const td_npu_weight *w;       /* [n_experts, hidden] F32 */
+    const td_npu_weight *bias;    /* [n_experts] F32 or NULL */
+    const void          *in;      /* [max_tok, hidden] */
+    uint16_t            *ids;     /* [max_tok, top_k] */
     float               *weights; /* [max_tok, top_k] */
 } td_router_desc;
 
@@ -240,8 +248,9 @@ typedef struct {
 } td_combine_desc;
 
 /**
- * Tensor parallel: out = the sum over the cards of a group, in their order, of what each of them adds: add[0] + add[1] + add[2] in f32, NULL
- * entries left out (none: zero), rounded to act_dtype. out may be one of add. Every card of the group runs it in the same place of its stream.
+ * Tensor parallel: out = the sum over the cards of a group, in their order, of what each of them adds: add[0] + add[1] +
+ * add[2] in f32, NULL entries left out (none: zero), rounded to act_dtype. out may be one of add. Every card of the group
+ * runs it in the same place of its stream.
  */
 typedef struct {
     uint32_t      width;
@@ -254,9 +263,9 @@ typedef struct {
 typedef struct {
     uint32_t             hidden, vocab, max_out;
     float                eps;
-    const td_npu_weight *gamma; /* [hidden] F32; NULL: x is normed already */
-    const td_npu_weight *w;     /* [vocab, hidden] */
-    const void          *x;     /* [max_tok, hidden] */
+    const td_npu_weight *gamma;  /* [hidden] F32; NULL: x is normed already */
+    const td_npu_weight *w;      /* [vocab, hidden] */
+    const void          *x;      /* [max_tok, hidden] */
     float               *logits; /* [max_out, vocab] f32 */
 } td_head_desc;
 
@@ -265,7 +274,8 @@ typedef struct {
     uint32_t id;
 } td_logit;
 
-/** top[r, :] = the k largest of logits[r, :], descending, ties to the lower id; where a logit is NaN or +inf, top[r, 0].value is NaN. */
+/** top[r, :] = the k largest of logits[r, :], descending, ties to the lower id; where a logit is NaN or +inf, top[r,
+ * 0].value is NaN. */
 typedef struct {
     uint32_t     vocab, k, max_out; /* k 1..vocab */
     const float *logits;            /* [max_out, vocab] */
@@ -273,8 +283,18 @@ typedef struct {
 } td_top_desc;
 
 typedef enum {
-    TD_BLOCK_EMBED, TD_BLOCK_NORM, TD_BLOCK_LINEAR, TD_BLOCK_MLA, TD_BLOCK_GQA, TD_BLOCK_MLP, TD_BLOCK_ROUTER,
-    TD_BLOCK_COMBINE, TD_BLOCK_ALL_REDUCE, TD_BLOCK_HEAD, TD_BLOCK_TOP, TD_BLOCK_COUNT,
+    TD_BLOCK_EMBED,
+    TD_BLOCK_NORM,
+    TD_BLOCK_LINEAR,
+    TD_BLOCK_MLA,
+    TD_BLOCK_GQA,
+    TD_BLOCK_MLP,
+    TD_BLOCK_ROUTER,
+    TD_BLOCK_COMBINE,
+    TD_BLOCK_ALL_REDUCE,
+    TD_BLOCK_HEAD,
+    TD_BLOCK_TOP,
+    TD_BLOCK_COUNT,
 } td_block_kind;
 
 #define TD_NO_LAYER UINT32_MAX
@@ -285,17 +305,17 @@ typedef struct {
     uint32_t      max_tok; /* rows of its buffers: a step's first_row + max_tok at most */
     uint32_t      max_kv;  /* attention: largest kv_len */
     union {
-        td_embed_desc   embed;
-        td_norm_desc    norm;
-        td_linear_desc  linear;
-        td_mla_desc     mla;
-        td_gqa_desc     gqa;
-        td_mlp_desc     mlp;
-        td_router_desc  router;
-        td_combine_desc combine;
+        td_embed_desc      embed;
+        td_norm_desc       norm;
+        td_linear_desc     linear;
+        td_mla_desc        mla;
+        td_gqa_desc        gqa;
+        td_mlp_desc        mlp;
+        td_router_desc     router;
+        td_combine_desc    combine;
         td_all_reduce_desc all_reduce;
-        td_head_desc    head;
-        td_top_desc     top;
+        td_head_desc       head;
+        td_top_desc        top;
     };
 } td_block_desc;
 
@@ -310,9 +330,10 @@ typedef _Atomic uint32_t td_bell;
 
 /** What the device has done since it was opened, and what it is in. */
 typedef struct {
-    td_tier_work work;  /* of blocks: weights read once by each run of a block, KV of its sequences once, multiply-adds of products and attention */
-    const char  *doing; /* "mla", …; static; NULL: no block runs */
-    uint32_t     layer; /* of it, or TD_NO_LAYER */
+    td_tier_work work; /* of blocks: weights read once by each run of a block, KV of its sequences once, multiply-adds of
+                          products and attention */
+    const char *doing; /* "mla", …; static; NULL: no block runs */
+    uint32_t    layer; /* of it, or TD_NO_LAYER */
     uint64_t    link_down_bytes, link_up_bytes; /* copied to the device and from it; 0 with unified memory */
 } td_npu_report;
 
@@ -328,24 +349,28 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*host_alloc)(td_npu *d, size_t bytes, void **out, td_error *err);
     void (*host_free)(td_npu *d, void *p, size_t bytes);
 
-    /* streams; enqueuing calls return TD_EDEVICE when the runtime fails, and then nothing was enqueued; with inline_work also when an operation
-       does, and then nothing behind it ran. Other streams run all that is behind a failed operation, or nothing: no wait without its ring */
+    /* streams; enqueuing calls return TD_EDEVICE when the runtime fails, and then nothing was enqueued; with inline_work
+       also when an operation does, and then nothing behind it ran. Other streams run all that is behind a failed operation,
+       or nothing: no wait without its ring */
     TD_NODISCARD td_status (*stream_create)(td_npu *d, td_npu_stream **out, td_error *err);
     void (*stream_destroy)(td_npu *d, td_npu_stream *s); /* after what is enqueued has run */
-    TD_NODISCARD td_status (*stream_sync)(td_npu *d, td_npu_stream *s); /* @return the first failure of what ran since the last one */
+    TD_NODISCARD td_status (*stream_sync)(td_npu        *d,
+                                          td_npu_stream *s); /* @return the first failure of what ran since the last one */
     /** One side is in device memory, the other in memory of host_alloc. */
     TD_NODISCARD td_status (*copy)(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind);
 
     /* the hand-over, see td_handover */
-    /** Call fn(arg) on a host thread, in stream order; the stream goes on when it returns. fn may block, not call the device. */
+    /** Call fn(arg) on a host thread, in stream order; the stream goes on when it returns. fn may block, not call the
+     * device. */
     TD_NODISCARD td_status (*host_call)(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
     /** Ring in stream order: what the stream copied to the host before can be read by who sees the bell rung (acquire). */
     TD_NODISCARD td_status (*bell_ring)(td_npu *d, td_npu_stream *s, td_bell *bell);
     /** The stream goes on when the host has rung (release), and silences the bell. */
     TD_NODISCARD td_status (*bell_wait)(td_npu *d, td_npu_stream *s, td_bell *bell);
 
-    /* Captures: between begin and end, what is enqueued on s is recorded, not run; launch runs it all in order on s. See td_step for what may
-       change between launches. While s is captured nothing is allocated or freed on the device and no stream is synchronised. */
+    /* Captures: between begin and end, what is enqueued on s is recorded, not run; launch runs it all in order on s. See
+       td_step for what may change between launches. While s is captured nothing is allocated or freed on the device and no
+       stream is synchronised. */
     TD_NODISCARD td_status (*graph_begin)(td_npu *d, td_npu_stream *s);
     /** @param out NULL: what was recorded is thrown away. */
     TD_NODISCARD td_status (*graph_end)(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
@@ -353,28 +378,35 @@ struct td_npu_ops {
     void (*graph_destroy)(td_npu *d, td_npu_graph *g);
 
     /* several cards, all of one backend, as one tensor-parallel device; the table's functions of any of them */
-    TD_NODISCARD td_status (*group_create)(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err); /* before the blocks that use it */
+    TD_NODISCARD td_status (*group_create)(td_npu *const *cards, uint32_t n, td_npu_group **out,
+                                           td_error *err); /* before the blocks that use it */
     void (*group_destroy)(td_npu_group *g);
     /** Any thread: sums that wait for a card which will not come fail, and those that begin, until the reset. */
     void (*group_abort)(td_npu_group *g);
     void (*group_reset)(td_npu_group *g); /* while no card's stream has work */
 
-    /* weights: copied (converted, packed) from src, a BF16/F16/F32 view of rank 1 or 2, or I8 [n, k] with scales for W8A8; for
-       INT4G and FP4G a coded view (quant/coded_matrix.h) that td_coded_exact_tiles finds to be of that kind */
-    size_t (*weight_bytes)(td_npu *d, td_weight_format format, size_t n, size_t k); /* for planning: what weight_create takes, of INT4G and FP4G at most */
-    TD_NODISCARD td_status (*weight_create)(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
-                                            td_error *err);
+    /* weights: copied (converted, packed) from src, a BF16/F16/F32 view of rank 1 or 2, or I8 [n, k] with scales for W8A8;
+       for INT4G and FP4G a coded view (quant/coded_matrix.h) that td_coded_exact_tiles finds to be of that kind */
+    size_t (*weight_bytes)(td_npu *d, td_weight_format format, size_t n,
+                           size_t k); /* for planning: what weight_create takes, of INT4G and FP4G at most */
+    TD_NODISCARD td_status (*weight_create)(td_npu *d, td_weight_format format, const td_tensor_view *src,
+                                            td_npu_weight **out, td_error *err);
     void (*weight_destroy)(td_npu *d, td_npu_weight *w);
-    /** What the bytes of an exported weight depend on besides its td_npu_packed, as a word: backend and layouts. "": nothing can be exported, and the next two are absent. */
+    /** What the bytes of an exported weight depend on besides its td_npu_packed, as a word: backend and layouts. "": nothing
+     * can be exported, and the next two are absent. */
     void (*weight_tag)(td_npu *d, char tag[TD_NPU_TAG_BYTES]);
     /** Borrowed until destroy. To be called when the blocks that use the weight exist: they choose its layout. */
     void (*weight_export)(td_npu *d, const td_npu_weight *w, td_npu_packed *out);
-    /** A weight over the bytes of an exported one, which are only read, and borrowed until destroy. @return TD_EINVAL: not of this device's making. */
+    /** A weight over the bytes of an exported one, which are only read, and borrowed until destroy. @return TD_EINVAL: not
+     * of this device's making. */
     TD_NODISCARD td_status (*weight_adopt)(td_npu *d, const td_npu_packed *p, td_npu_weight **out, td_error *err);
 
     /* blocks: the descriptor is copied, its weights and buffers borrowed until destroy */
-    size_t (*kv_page_bytes)(td_npu *d, size_t n); /* of a page of one head's rows of n values, or of latents or rope parts; caches start zeroed */
-    size_t (*block_scratch_bytes)(td_npu *d, const td_block_desc *desc); /* device-wide scratch it needs; blocks share the largest */
+    size_t (*kv_page_bytes)(
+        td_npu *d,
+        size_t  n); /* of a page of one head's rows of n values, or of latents or rope parts; caches start zeroed */
+    size_t (*block_scratch_bytes)(td_npu              *d,
+                                  const td_block_desc *desc); /* device-wide scratch it needs; blocks share the largest */
     TD_NODISCARD td_status (*block_create)(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
     void (*block_destroy)(td_npu *d, td_npu_block *b);
     TD_NODISCARD td_status (*enqueue)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
@@ -382,12 +414,13 @@ struct td_npu_ops {
 
 /**
  * Open a device.
- * @param name "host", or "apart": the host with a memory of its own, for tests; "ascend", "npu" and "cuda" give TD_ENOTSUP until their
- * backends exist.
+ * @param name "host", or "apart": the host with a memory of its own, for tests; "ascend", "npu" and "cuda" give TD_ENOTSUP
+ * until their backends exist.
  */
 TD_NODISCARD td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err);
 
-/** How many of this machine's threads of their own so many cards cannot do without; NULL is the host; 0 for names that there are not. */
+/** How many of this machine's threads of their own so many cards cannot do without; NULL is the host; 0 for names that there
+ * are not. */
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);
 
 #endif

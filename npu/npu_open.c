@@ -19,7 +19,8 @@ static const struct {
 
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
     for (size_t i = 0; i < sizeof BACKENDS / sizeof *BACKENDS; i++)
-        if (!strcmp(name ? name : "host", BACKENDS[i].name)) return n_cards > 1 ? n_cards * BACKENDS[i].in_group : BACKENDS[i].alone;
+        if (!strcmp(name ? name : "host", BACKENDS[i].name))
+            return n_cards > 1 ? n_cards * BACKENDS[i].in_group : BACKENDS[i].alone;
     return 0;
 }
 
@@ -28,6 +29,7 @@ td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **ou
     for (size_t i = 0; i < sizeof BACKENDS / sizeof *BACKENDS; i++)
         if (!strcmp(name, BACKENDS[i].name)) return BACKENDS[i].open(config, out, err);
     if (!strcmp(name, "ascend") || !strcmp(name, "npu") || !strcmp(name, "cuda"))
-        return td_fail(err, TD_ENOTSUP, "this build has no backend for the device \"%s\"; \"host\" computes on CPU cores", name);
+        return td_fail(err, TD_ENOTSUP, "this build has no backend for the device \"%s\"; \"host\" computes on CPU cores",
+                       name);
     return td_fail(err, TD_EINVAL, "there is no device \"%s\"; this build has \"host\", and \"apart\" for tests", name);
 }

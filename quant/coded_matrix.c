@@ -3,11 +3,11 @@
 #include <assert.h>
 #include <math.h>
 
-#include "kernels/rows/convert.h"
 #include "core/small_float.h"
+#include "kernels/rows/convert.h"
 
 #define CHUNK 256 /* columns decoded at a time */
-#define SEEN  256 /* groups remembered while a row is decoded */
+#define SEEN 256  /* groups remembered while a row is decoded */
 
 static inline uint32_t word_at(const void *words, size_t i) {
     uint32_t w;
@@ -16,7 +16,9 @@ static inline uint32_t word_at(const void *words, size_t i) {
 }
 
 /* Where AWQ has row r of eight: the inverse of 0, 2, 4, 6, 1, 3, 5, 7. */
-static inline uint32_t awq_shift(size_t r) { return 4 * (uint32_t)(r % 8 / 2 + (r & 1) * 4); }
+static inline uint32_t awq_shift(size_t r) {
+    return 4 * (uint32_t)(r % 8 / 2 + (r & 1) * 4);
+}
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
@@ -38,7 +40,9 @@ td_coded_matrix td_coded_window(const td_coded_matrix *m, size_t first_row, size
 
 /* ---- scales and zeros ------------------------------------------------------------------------ */
 
-static size_t stored_row(const td_coded_matrix *m, size_t row) { return m->row_of ? m->row_of[row] : m->first_row + row; }
+static size_t stored_row(const td_coded_matrix *m, size_t row) {
+    return m->row_of ? m->row_of[row] : m->first_row + row;
+}
 
 /* row: where it is stored; so in zero_at */
 static float scale_at(const td_coded_matrix *m, size_t row, size_t g) {
@@ -47,10 +51,10 @@ static float scale_at(const td_coded_matrix *m, size_t row, size_t g) {
     uint16_t       half;
     float          f;
     switch (m->scale_dtype) {
-    case TD_DT_F8_E4M3: return td_e4m3_to_f32(bytes[i]);
-    case TD_DT_F8_E8M0: return td_e8m0_to_f32(bytes[i]);
-    case TD_DT_F32: memcpy(&f, bytes + i * sizeof f, sizeof f); return f;
-    default: break;
+        case TD_DT_F8_E4M3: return td_e4m3_to_f32(bytes[i]);
+        case TD_DT_F8_E8M0: return td_e8m0_to_f32(bytes[i]);
+        case TD_DT_F32: memcpy(&f, bytes + i * sizeof f, sizeof f); return f;
+        default: break;
     }
     memcpy(&half, bytes + i * sizeof half, sizeof half);
     return m->scale_dtype == TD_DT_F16 ? td_f16_to_f32(half) : td_bf16_to_f32(half);
@@ -59,7 +63,8 @@ static float scale_at(const td_coded_matrix *m, size_t row, size_t g) {
 #define CODE_LIMIT 512.0f /* beyond any code's value */
 
 static bool scale_ok(const td_coded_matrix *m, float scale) {
-    return isfinite(scale * CODE_LIMIT * m->factor) && (scale > 0 || (scale < 0 && td_coded_is_unsigned(m)) || (scale == 0 && m->scale_dtype == TD_DT_F8_E4M3));
+    return isfinite(scale * CODE_LIMIT * m->factor) &&
+           (scale > 0 || (scale < 0 && td_coded_is_unsigned(m)) || (scale == 0 && m->scale_dtype == TD_DT_F8_E4M3));
 }
 
 static uint8_t zero_at(const td_coded_matrix *m, size_t row, size_t g) {
@@ -67,18 +72,20 @@ static uint8_t zero_at(const td_coded_matrix *m, size_t row, size_t g) {
     size_t   row_words = td_div_up(m->stored_n, per_word);
     g += m->first_group;
     switch (m->zeros) {
-    case TD_ZEROS_NONE: return (uint8_t)(1u << (m->bits - 1));
-    case TD_ZEROS_ROW_WORDS: word = word_at(m->zero, row / per_word * td_div_up(m->stored_k, m->group) + g); break;
-    case TD_ZEROS_GPTQ: word = word_at(m->zero, g * row_words + row / per_word); break;
-    case TD_ZEROS_AWQ:
-        word = word_at(m->zero, g * row_words + row / per_word);
-        shift = awq_shift(row);
-        break;
+        case TD_ZEROS_NONE: return (uint8_t)(1u << (m->bits - 1));
+        case TD_ZEROS_ROW_WORDS: word = word_at(m->zero, row / per_word * td_div_up(m->stored_k, m->group) + g); break;
+        case TD_ZEROS_GPTQ: word = word_at(m->zero, g * row_words + row / per_word); break;
+        case TD_ZEROS_AWQ:
+            word = word_at(m->zero, g * row_words + row / per_word);
+            shift = awq_shift(row);
+            break;
     }
     return (uint8_t)(((word >> shift) + m->zero_add) & mask);
 }
 
-static bool zero_ok(const td_coded_matrix *m, uint8_t zero) { return !m->symmetric || zero == 1u << (m->bits - 1); }
+static bool zero_ok(const td_coded_matrix *m, uint8_t zero) {
+    return !m->symmetric || zero == 1u << (m->bits - 1);
+}
 
 bool td_coded_scales(const td_coded_matrix *m, size_t row, float *scale) {
     bool ok = true;
@@ -122,42 +129,44 @@ void td_coded_codes(const td_coded_matrix *m, size_t row, size_t first, size_t n
     row = stored_row(m, row);
     first += m->first_column;
     switch (m->codes) {
-    case TD_CODES_INT8:
-    case TD_CODES_E4M3: memcpy(out, bytes + row * m->stored_k + first, n); break;
-    case TD_CODES_E2M1: nibbles(bytes + row * (m->stored_k / 2), first, n, out); break;
-    case TD_CODES_ROW_WORDS: /* little-endian words are bytes, or nibbles from the low one on */
-        bytes += row * td_div_up(m->stored_k, per_word) * sizeof(uint32_t);
-        if (m->bits == 8) memcpy(out, bytes + first, n);
-        else nibbles(bytes, first, n, out);
-        break;
-    case TD_CODES_COLUMN_WORDS:
-        for (size_t i = 0; i < n; i++) {
-            size_t c = first + i;
-            out[i] = (uint8_t)(word_at(bytes, c / per_word * m->stored_n + row) >> c % per_word * m->bits & mask);
-        }
-        break;
-    case TD_CODES_AWQ_WORDS:
-        shift = awq_shift(row);
-        for (size_t i = 0; i < n; i++) out[i] = word_at(bytes, (first + i) * (m->stored_n / 8) + row / 8) >> shift & 15;
-        break;
+        case TD_CODES_INT8:
+        case TD_CODES_E4M3: memcpy(out, bytes + row * m->stored_k + first, n); break;
+        case TD_CODES_E2M1: nibbles(bytes + row * (m->stored_k / 2), first, n, out); break;
+        case TD_CODES_ROW_WORDS: /* little-endian words are bytes, or nibbles from the low one on */
+            bytes += row * td_div_up(m->stored_k, per_word) * sizeof(uint32_t);
+            if (m->bits == 8)
+                memcpy(out, bytes + first, n);
+            else
+                nibbles(bytes, first, n, out);
+            break;
+        case TD_CODES_COLUMN_WORDS:
+            for (size_t i = 0; i < n; i++) {
+                size_t c = first + i;
+                out[i] = (uint8_t)(word_at(bytes, c / per_word * m->stored_n + row) >> c % per_word * m->bits & mask);
+            }
+            break;
+        case TD_CODES_AWQ_WORDS:
+            shift = awq_shift(row);
+            for (size_t i = 0; i < n; i++) out[i] = word_at(bytes, (first + i) * (m->stored_n / 8) + row / 8) >> shift & 15;
+            break;
     }
 }
 
 /* value(code) * scale of n codes that share a scale and a zero. */
 static void values(const td_coded_matrix *m, const uint8_t *codes, size_t n, float scale, int zero, float *out) {
     switch (m->codes) {
-    case TD_CODES_INT8:
-        for (size_t i = 0; i < n; i++) out[i] = (float)(int8_t)codes[i] * scale;
-        break;
-    case TD_CODES_E4M3:
-        td_e4m3_to_f32_n(codes, n, out);
-        for (size_t i = 0; i < n; i++) out[i] *= scale;
-        break;
-    case TD_CODES_E2M1:
-        for (size_t i = 0; i < n; i++) out[i] = 0.5f * (float)td_e2m1_twice(codes[i]) * scale;
-        break;
-    default:
-        for (size_t i = 0; i < n; i++) out[i] = (float)(codes[i] - zero) * scale;
+        case TD_CODES_INT8:
+            for (size_t i = 0; i < n; i++) out[i] = (float)(int8_t)codes[i] * scale;
+            break;
+        case TD_CODES_E4M3:
+            td_e4m3_to_f32_n(codes, n, out);
+            for (size_t i = 0; i < n; i++) out[i] *= scale;
+            break;
+        case TD_CODES_E2M1:
+            for (size_t i = 0; i < n; i++) out[i] = 0.5f * (float)td_e2m1_twice(codes[i]) * scale;
+            break;
+        default:
+            for (size_t i = 0; i < n; i++) out[i] = (float)(codes[i] - zero) * scale;
     }
     if (m->factor != 1)
         for (size_t i = 0; i < n; i++) out[i] *= m->factor;
@@ -178,7 +187,7 @@ static bool find_group(const td_coded_matrix *m, size_t row, size_t g, group_num
 }
 
 bool td_coded_row(const td_coded_matrix *m, size_t row, float *out) {
-    size_t        stored = stored_row(m, row), n_seen = m->group_of ? SEEN : 1; /* columns of one group may lie all over the row */
+    size_t stored = stored_row(m, row), n_seen = m->group_of ? SEEN : 1; /* columns of one group may lie all over the row */
     group_numbers seen[SEEN];
     uint8_t       codes[CHUNK];
     bool          ok = true;
@@ -204,20 +213,24 @@ td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *gr
     bool           fp4 = m->codes == TD_CODES_E2M1, whole_rows = m->group >= m->k && !fp4;
     td_gemm_groups g = {.scale_dtype = m->scale_dtype, .zero_points = !fp4 && m->zeros != TD_ZEROS_NONE && !m->symmetric};
     g.size = whole_rows ? 128 : m->group <= 128 ? (uint16_t)m->group : 0;
-    if (m->bits != 4 || !(fp4 || td_coded_is_unsigned(m)) || m->group_of || m->scale_rows != 1 || (m->factor != 1 && !fp4)) return TD_CODED_ROUNDED;
+    if (m->bits != 4 || !(fp4 || td_coded_is_unsigned(m)) || m->group_of || m->scale_rows != 1 || (m->factor != 1 && !fp4))
+        return TD_CODED_ROUNDED;
     if (!(fp4 ? td_fp4g_takes : td_int4g_takes)(&g)) return TD_CODED_ROUNDED;
     *groups = g;
     return fp4 ? TD_CODED_FP4G : TD_CODED_INT4G;
 }
 
-bool td_coded_tile_row(const td_coded_matrix *m, size_t row, const td_gemm_groups *groups, size_t k, const td_gemm_weights *out) {
-    bool   fp4 = m->codes == TD_CODES_E2M1, zeros_ok = fp4 || td_coded_zeros(m, row, out->zero), scales_ok = td_coded_scales(m, row, out->scale);
+bool td_coded_tile_row(const td_coded_matrix *m, size_t row, const td_gemm_groups *groups, size_t k,
+                       const td_gemm_weights *out) {
+    bool fp4 = m->codes == TD_CODES_E2M1, zeros_ok = fp4 || td_coded_zeros(m, row, out->zero),
+         scales_ok = td_coded_scales(m, row, out->scale);
     size_t size = groups->size;
     assert(td_coded_groups(m) == 1 || m->group == size);
     td_coded_codes(m, row, 0, m->k, out->rows);
     memset((uint8_t *)out->rows + m->k, fp4 ? 0 : 8, k - m->k);
     if (fp4) *out->factor = m->factor;
-    for (size_t g = td_coded_groups(m); g < k / size; g++) { /* a scale of the whole row serves all its groups; beyond the columns there is nothing */
+    for (size_t g = td_coded_groups(m); g < k / size;
+         g++) { /* a scale of the whole row serves all its groups; beyond the columns there is nothing */
         bool within = g * size < m->k;
         out->scale[g] = within ? out->scale[0] : 0;
         out->zero[g] = within ? out->zero[0] : 8;

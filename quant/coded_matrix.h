@@ -1,10 +1,12 @@
 /*
- * A weight matrix [n, k] in the codes of a quantised checkpoint, read where the files' bytes lie (any alignment, little-endian).
+ * A weight matrix [n, k] in the codes of a quantised checkpoint, read where the files' bytes lie (any alignment,
+ * little-endian).
  *
  *   weight[r, c] = value(code[r, c]) * scale[r, g] * factor,   g = group of column c
  *   value: int8, e4m3, e2m1 of the code, or code - zero[r, g] of an unsigned code
  *
- * The layouts are those of compressed-tensors, AutoGPTQ and GPTQModel, AutoAWQ and DeepSeek-V3's FP8 release; model/stored_*.c says which tensors they are.
+ * The layouts are those of compressed-tensors, AutoGPTQ and GPTQModel, AutoAWQ and DeepSeek-V3's FP8 release;
+ * model/stored_*.c says which tensors they are.
  */
 #ifndef TD_QUANT_CODED_MATRIX_H
 #define TD_QUANT_CODED_MATRIX_H
@@ -15,9 +17,9 @@
 #include "kernels/product/tile_gemm.h"
 
 typedef enum {
-    TD_CODES_INT8,     /* [n, k] int8 */
-    TD_CODES_E4M3,     /* [n, k] bytes */
-    TD_CODES_E2M1,     /* [n, k / 2] bytes, the even column in the low nibble */
+    TD_CODES_INT8,         /* [n, k] int8 */
+    TD_CODES_E4M3,         /* [n, k] bytes */
+    TD_CODES_E2M1,         /* [n, k / 2] bytes, the even column in the low nibble */
     TD_CODES_ROW_WORDS,    /* [n, ceil(k / p)] words of p = 32 / bits unsigned codes, the first column in the lowest bits */
     TD_CODES_COLUMN_WORDS, /* GPTQ: [ceil(k / p), n] words, word [j, r] has columns j * p and following of row r */
     TD_CODES_AWQ_WORDS,    /* [k, n / 8] words of eight 4-bit codes: from the lowest bits on rows 0, 2, 4, 6, 1, 3, 5, 7 */
@@ -34,23 +36,25 @@ typedef struct td_coded_matrix {
     td_codes_layout codes;
     uint8_t         bits; /* of a code */
     size_t          n, k;
-    size_t          stored_n, stored_k;      /* of the tensors; the matrix is all of them, or a window (td_coded_window) */
+    size_t          stored_n, stored_k; /* of the tensors; the matrix is all of them, or a window (td_coded_window) */
     size_t          first_row, first_column, first_group; /* where the window begins; 0 for all */
     const uint32_t *row_of; /* [n] where row r is stored; NULL: row r is first_row + r. All functions take r */
     const void     *data;
     td_dtype        scale_dtype; /* F32, BF16, F16, F8_E4M3 or F8_E8M0 */
-    const void     *scale;       /* of row r and group g at element (r / scale_rows) * scale_row_step + g * scale_group_step */
+    const void     *scale; /* of row r and group g at element (r / scale_rows) * scale_row_step + g * scale_group_step */
     size_t          scale_rows, scale_row_step, scale_group_step;
-    size_t          group;       /* columns that share a scale; the last group may be shorter. Functions count from first_group */
-    const uint32_t *group_of;    /* [k] group of each column where it is not column / group, else NULL */
+    size_t          group; /* columns that share a scale; the last group may be shorter. Functions count from first_group */
+    const uint32_t *group_of; /* [k] group of each column where it is not column / group, else NULL */
     td_zeros_layout zeros;
     const void     *zero;
-    uint8_t         zero_add;    /* what is stored is less by this, modulo the codes' range (1: GPTQ's first format) */
-    bool            symmetric;   /* the checkpoint says that every zero is half of the range, stored or not */
-    float           factor;      /* on the whole matrix */
+    uint8_t         zero_add;  /* what is stored is less by this, modulo the codes' range (1: GPTQ's first format) */
+    bool            symmetric; /* the checkpoint says that every zero is half of the range, stored or not */
+    float           factor;    /* on the whole matrix */
 } td_coded_matrix;
 
-static inline size_t td_coded_groups(const td_coded_matrix *m) { return td_div_up(m->k, m->group); }
+static inline size_t td_coded_groups(const td_coded_matrix *m) {
+    return td_div_up(m->k, m->group);
+}
 
 /** Whether windows of so many columns, each beginning where the one before ends, cut no group. */
 bool td_coded_divides(const td_coded_matrix *m, size_t columns);
@@ -62,20 +66,23 @@ bool td_coded_divides(const td_coded_matrix *m, size_t columns);
 td_coded_matrix td_coded_window(const td_coded_matrix *m, size_t first_row, size_t n, size_t first_column, size_t k);
 
 /** Codes from 0 on, less a zero; the others have a sign of their own. */
-static inline bool td_coded_is_unsigned(const td_coded_matrix *m) { return m->codes >= TD_CODES_ROW_WORDS; }
+static inline bool td_coded_is_unsigned(const td_coded_matrix *m) {
+    return m->codes >= TD_CODES_ROW_WORDS;
+}
 
 /** What is wrong with a matrix's scales and zeros. */
 typedef enum {
     TD_CODED_OK,
-    TD_CODED_SCALE, /* a scale that is not a positive number (of e4m3, zero is allowed: the group is zero; of unsigned codes, one below zero: their
-                       range is not symmetric, and the sign says which end reaches further) */
+    TD_CODED_SCALE, /* a scale that is not a positive number (of e4m3, zero is allowed: the group is zero; of unsigned codes,
+                       one below zero: their range is not symmetric, and the sign says which end reaches further) */
     TD_CODED_ZERO,  /* a zero that is not half of the range, and symmetric is set */
 } td_coded_fault;
 
 /** Look at every scale and zero. @param row, group  where the first fault is. */
 td_coded_fault td_coded_check(const td_coded_matrix *m, size_t *row, size_t *group);
 
-/** Codes of columns first .. first + n - 1 of a row, a byte each as stored: int8 and e4m3 bytes, e2m1 nibbles, unsigned integers. */
+/** Codes of columns first .. first + n - 1 of a row, a byte each as stored: int8 and e4m3 bytes, e2m1 nibbles, unsigned
+ * integers. */
 void td_coded_codes(const td_coded_matrix *m, size_t row, size_t first, size_t n, uint8_t *out);
 
 /** @param scale [groups], the factor left out. @return false on TD_CODED_SCALE. */
@@ -85,23 +92,27 @@ bool td_coded_scales(const td_coded_matrix *m, size_t row, float *scale);
 bool td_coded_zeros(const td_coded_matrix *m, size_t row, uint8_t *zero);
 
 /**
- * The weights of a row, each rounded to f32 once or twice: value * scale, which is exact but with f32 scales and codes of more than one bit, times factor
- * where it is not 1. @param out [k]. @return false on a fault of a scale or zero of this row.
+ * The weights of a row, each rounded to f32 once or twice: value * scale, which is exact but with f32 scales and codes of
+ * more than one bit, times factor where it is not 1. @param out [k]. @return false on a fault of a scale or zero of this
+ * row.
  */
 bool td_coded_row(const td_coded_matrix *m, size_t row, float *out);
 
 /** What holds a matrix with not one bit changed (kernels/product/tile_gemm.h). */
 typedef enum { TD_CODED_ROUNDED, TD_CODED_INT4G, TD_CODED_FP4G } td_coded_tiles;
 
-/** Which tiles in groups can hold the matrix code by code, and their groups; TD_CODED_ROUNDED: none. A scale for whole rows serves groups of 128. */
+/** Which tiles in groups can hold the matrix code by code, and their groups; TD_CODED_ROUNDED: none. A scale for whole rows
+ * serves groups of 128. */
 td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *groups);
 
 /**
- * One row code by code for a tile in groups that can hold it: of m's size, or of any where a row of m has one scale. Weights of 0 beyond its columns.
+ * One row code by code for a tile in groups that can hold it: of m's size, or of any where a row of m has one scale. Weights
+ * of 0 beyond its columns.
  * @param k    padded, a multiple of groups->size.
  * @param out  of this row: rows [k], scale and zero [k / size], factor [1].
  * @return false on a fault of a scale or zero of this row.
  */
-bool td_coded_tile_row(const td_coded_matrix *m, size_t row, const td_gemm_groups *groups, size_t k, const td_gemm_weights *out);
+bool td_coded_tile_row(const td_coded_matrix *m, size_t row, const td_gemm_groups *groups, size_t k,
+                       const td_gemm_weights *out);
 
 #endif

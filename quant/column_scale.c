@@ -8,7 +8,7 @@
 
 static const struct {
     float a, b;
-} FAMILY[] = {{0, 0},       {0.15f, 0},    {0.3f, 0},     {0.5f, 0},     {0, 0.5f},    {0, 0.9f},    {0.1f, 0.6f},
+} FAMILY[] = {{0, 0},       {0.15f, 0},    {0.3f, 0},    {0.5f, 0},    {0, 0.5f},    {0, 0.9f},   {0.1f, 0.6f},
               {0.1f, 0.9f}, {0.15f, 0.3f}, {0.2f, 0.5f}, {0.2f, 0.9f}, {0.3f, 0.7f}, {0.5f, 0.5f}};
 #define N_FAMILY (sizeof FAMILY / sizeof FAMILY[0])
 

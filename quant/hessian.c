@@ -6,10 +6,12 @@
 
 #define FACTOR_TRIES 5
 
-void td_hessian_add_rows(const td_blas *b, const float *x, size_t n_rows, size_t k, size_t x_stride, size_t i0, size_t i1, float *h) {
+void td_hessian_add_rows(const td_blas *b, const float *x, size_t n_rows, size_t k, size_t x_stride, size_t i0, size_t i1,
+                         float *h) {
     int n = (int)(i1 - i0), stride = (int)x_stride;
     if (i0)
-        b->sgemm(TD_BLAS_ROWS, TD_BLAS_TRANS, TD_BLAS_PLAIN, n, (int)i0, (int)n_rows, 1, x + i0, stride, x, stride, 1, h + i0 * k, (int)k);
+        b->sgemm(TD_BLAS_ROWS, TD_BLAS_TRANS, TD_BLAS_PLAIN, n, (int)i0, (int)n_rows, 1, x + i0, stride, x, stride, 1,
+                 h + i0 * k, (int)k);
     b->ssyrk(TD_BLAS_ROWS, TD_BLAS_LOWER, TD_BLAS_TRANS, n, (int)n_rows, 1, x + i0, stride, 1, h + i0 * k + i0, (int)k);
 }
 

@@ -12,7 +12,8 @@
 void td_hessian_add(const td_blas *b, const float *x, size_t n_rows, size_t k, size_t x_stride, float *h);
 
 /** The same for rows [i0, i1) of h alone, so that threads share a large one. */
-void td_hessian_add_rows(const td_blas *b, const float *x, size_t n_rows, size_t k, size_t x_stride, size_t i0, size_t i1, float *h);
+void td_hessian_add_rows(const td_blas *b, const float *x, size_t n_rows, size_t k, size_t x_stride, size_t i0, size_t i1,
+                         float *h);
 
 /** Copy the lower triangle to the upper. @return false when an element is infinite or NaN, or a diagonal one negative. */
 bool td_hessian_mirror(float *h, size_t k);

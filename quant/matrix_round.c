@@ -97,7 +97,8 @@ static td_status load_panel(round_panel *p, const float *w, size_t row0, size_t 
     for (size_t j0 = 0; j0 < k; j0 += ROUND_CHUNK)
         for (size_t r = 0; r < nr; r++)
             for (size_t j = j0; j < k && j < j0 + ROUND_CHUNK; j++) p->w[j * nr + r] = r < rows ? w[(row0 + r) * k + j] : 0;
-    float *most = p->s, *least = p->lo, *good = p->err; /* of a group's weights and 0; 0 * w, which is NaN for what is not finite */
+    float *most = p->s, *least = p->lo,
+          *good = p->err; /* of a group's weights and 0; 0 * w, which is NaN for what is not finite */
     memset(most, 0, p->n_groups * nr * sizeof *most);
     memset(least, 0, p->n_groups * nr * sizeof *least);
     memset(good, 0, nr * sizeof *good);
@@ -193,7 +194,8 @@ static td_status check_options(const td_round_options *o, size_t k, const float 
     return TD_OK;
 }
 
-td_status td_round_plan_open(const td_blas *b, size_t k, const float *h, const td_round_options *o, td_round_plan *p, td_error *err) {
+td_status td_round_plan_open(const td_blas *b, size_t k, const float *h, const td_round_options *o, td_round_plan *p,
+                             td_error *err) {
     *p = (td_round_plan){.blas = b, .h = h, .k = k, .o = *o};
     TD_TRY(check_options(o, k, h, err));
     if (o->method == TD_ROUND_NEAREST) return TD_OK;
@@ -243,9 +245,9 @@ td_status td_round_rows(const td_round_plan *plan, const float *w, size_t n, int
     if (n == 0 || n > INT32_MAX) return td_fail(err, TD_EINVAL, "no matrix of %zu rows can be rounded", n);
     if (o->method == TD_ROUND_NEAREST) return round_nearest(w, n, k, o, q, scale, err);
     const td_round_methods *methods = td_kernels_here()->rounding;
-    workplace            at = {0};
-    round_panel         *p = &at.panel;
-    td_status            st = open_workplace(&at, plan, n, err);
+    workplace               at = {0};
+    round_panel            *p = &at.panel;
+    td_status               st = open_workplace(&at, plan, n, err);
     for (size_t r = 0; st == TD_OK && r < n; r += p->nr) {
         size_t rows = n - r < p->nr ? n - r : p->nr;
         st = load_panel(p, w, r, rows, err);

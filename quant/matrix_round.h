@@ -7,8 +7,8 @@
  *   nearest   no inputs; the codes and scales of quant/weight_quant.h
  *   clip      scales by search: a row's (group's) scale shrunk until the error, with the diagonal of H alone, is least, then
  *             refitted in closed form; codes by rounding to nearest
- *   gptq      codes one column after the other, each correcting the errors of those before (Frantar et al., arXiv 2210.17323,
- *             in the equivalent form of QuIP's LDLQ, arXiv 2307.13304 theorem 6, which needs a Cholesky factor of H and no
+ *   gptq      codes one column after the other, each correcting the errors of those before (Frantar et al., arXiv
+ * 2210.17323, in the equivalent form of QuIP's LDLQ, arXiv 2307.13304 theorem 6, which needs a Cholesky factor of H and no
  *             inverse); with nearest's scales, clip's and some near both, of which each row keeps the best; then sweeps over
  *             single codes, and refits of scales, that only ever lower the error
  *
@@ -27,11 +27,11 @@ typedef enum { TD_ROUND_NEAREST, TD_ROUND_CLIP, TD_ROUND_GPTQ } td_round_method;
 
 typedef struct {
     td_round_method method;
-    uint32_t        bits;        /* 4: codes in [-8, 7], and scales of both signs; of whole rows by nearest [-7, 7]; 8: [-127, 127] */
-    size_t          group;       /* weights that share a scale, with 4 bits; 0: the whole row */
-    td_dtype        scale_dtype; /* of groups' scales: F32, BF16 or F16. A row's is F32 */
-    float           damping;     /* > 0; of gptq and of clip with a Hessian */
-    bool            act_order;   /* gptq: columns by falling diagonal of H */
+    uint32_t bits;  /* 4: codes in [-8, 7], and scales of both signs; of whole rows by nearest [-7, 7]; 8: [-127, 127] */
+    size_t   group; /* weights that share a scale, with 4 bits; 0: the whole row */
+    td_dtype scale_dtype;  /* of groups' scales: F32, BF16 or F16. A row's is F32 */
+    float    damping;      /* > 0; of gptq and of clip with a Hessian */
+    bool     act_order;    /* gptq: columns by falling diagonal of H */
     uint32_t scale_trials; /* gptq: 1: nearest's scales; 2: or clip's; up to TD_ROUND_TRIALS_MAX: others near both; a row's
                               best */
     uint32_t sweeps;       /* gptq: sweeps over the codes afterwards; they end early when none changes */
@@ -97,11 +97,13 @@ typedef struct {
 #define TD_ROUND_ROWS 512
 
 /** As td_round_matrix for the inputs; b and h stay the caller's until close. On failure there is nothing to close. */
-TD_NODISCARD td_status td_round_plan_open(const td_blas *b, size_t k, const float *h, const td_round_options *o, td_round_plan *p, td_error *err);
+TD_NODISCARD td_status td_round_plan_open(const td_blas *b, size_t k, const float *h, const td_round_options *o,
+                                          td_round_plan *p, td_error *err);
 void                   td_round_plan_close(td_round_plan *p);
 
 /** As td_round_matrix, of n rows w [n, k]. */
-TD_NODISCARD td_status td_round_rows(const td_round_plan *p, const float *w, size_t n, int8_t *q, float *scale, td_error *err);
+TD_NODISCARD td_status td_round_rows(const td_round_plan *p, const float *w, size_t n, int8_t *q, float *scale,
+                                     td_error *err);
 
 /** Memory that a plan has, and that a call of td_round_rows takes; td_round_matrix takes both. */
 size_t td_round_plan_bytes(size_t k, const td_round_options *o);

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/small_float.h"
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_quant.h"
-#include "core/small_float.h"
 
 static bool quantize_weight(td_dtype dtype, const void *w, size_t n, size_t k, float qmax, int8_t *q, size_t q_stride,
                             float *scale) {
@@ -49,8 +49,8 @@ static float quantize_group(const float *w, size_t k, td_dtype scale_dtype, uint
     return scale;
 }
 
-bool td_quantize_weight_i4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype, uint8_t *q,
-                                  size_t q_stride, float *scale, float *tmp) {
+bool td_quantize_weight_i4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype,
+                                  uint8_t *q, size_t q_stride, float *scale, float *tmp) {
     size_t n_groups = q_stride / size;
     bool   finite = true;
     for (size_t r = 0; r < n; r++) {
@@ -109,8 +109,8 @@ static float fp4_scale(float amax, td_dtype scale_dtype, float factor) {
     return td_e8m0_to_f32(power > 2 ? power - 2 : 0);
 }
 
-bool td_quantize_weight_fp4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype, float factor, uint8_t *q,
-                                   size_t q_stride, float *scale, float *tmp) {
+bool td_quantize_weight_fp4_groups(td_dtype dtype, const void *w, size_t n, size_t k, size_t size, td_dtype scale_dtype,
+                                   float factor, uint8_t *q, size_t q_stride, float *scale, float *tmp) {
     size_t n_groups = q_stride / size;
     bool   finite = isfinite(factor);
     memset(q, 0, n * q_stride);

@@ -1,11 +1,13 @@
 /*
  * Calibration, layer by layer, with the activations of a text.
  *
- * In front of each layer stands the residual stream of all tokens, as the layers before leave it in the numbers they were written in. Then
+ * In front of each layer stands the residual stream of all tokens, as the layers before leave it in the numbers they were
+ * written in. Then
  *   1. the layer runs as it is in the source, and shows what its linears and experts read;
  *   2. they are rounded for that, and its files written;
- *   3. it runs as it was written: that is the stream in front of the next layer, whose rounding so sees the errors made before it.
- * The MTP layer is the last: it reads the stream behind the main model, and the text's next tokens, as if they had been drafted.
+ *   3. it runs as it was written: that is the stream in front of the next layer, whose rounding so sees the errors made
+ * before it. The MTP layer is the last: it reads the stream behind the main model, and the text's next tokens, as if they
+ * had been drafted.
  *
  *   calibration-NNNNN.safetensors   the stream in front of layer N
  *   calibration-state.json          the report so far: layers that are in it are done, and the next one's stream is whole
@@ -21,16 +23,16 @@
 #include "core/error.h"
 #include "core/json_text.h"
 #include "core/log.h"
-#include "model/json_file.h"
 #include "kernels/rows/convert.h"
+#include "model/json_file.h"
 #include "quantize/expert_rounding.h"
 #include "quantize/layer_run.h"
 
-#define STATE           "calibration-state.json"
-#define REPORT          "calibration.json"
-#define REPORT_MAX      ((size_t)16 << 20)
+#define STATE "calibration-state.json"
+#define REPORT "calibration.json"
+#define REPORT_MAX ((size_t)16 << 20)
 #define COMPARED_TOKENS 4096 /* of a layer's outputs before and after */
-#define DIGITS          JSON_REAL_PRECISION(6)
+#define DIGITS JSON_REAL_PRECISION(6)
 
 /* Shares of a layer's work, in parts of its experts' bytes: for progress alone. */
 #define RUN_SHARE 8 /* one eighth for each run */
@@ -42,31 +44,36 @@ typedef struct {
     uint16_t     *expert_ids;
     float        *out[2]; /* [compared, hidden] behind the layer, source and written */
     uint64_t      compared;
-    uint32_t      layer;  /* under way */
-    uint64_t      told;   /* progress within it, bytes */
+    uint32_t      layer; /* under way */
+    uint64_t      told;  /* progress within it, bytes */
 } calibration;
 
 /* ---- the report, which is the state too ------------------------------------------------------- */
 
 static td_status save_report(calibration *k, const char *name) {
-    char  path[PATH_MAX];
-    char *text = td_json_dump(k->report, JSON_INDENT(1) | DIGITS);
+    char      path[PATH_MAX];
+    char     *text = td_json_dump(k->report, JSON_INDENT(1) | DIGITS);
     td_status s = text ? td_output_path(k->q, path, name) : td_fail(k->q->err, TD_ENOMEM, "out of memory");
     if (s == TD_OK) s = td_file_write(path, text, strlen(text), k->q->err);
     free(text);
     return s;
 }
 
-static json_t *layers_of(const calibration *k) { return json_object_get(k->report, "layers"); }
-static uint32_t layers_done(const calibration *k) { return (uint32_t)json_array_size(layers_of(k)); }
+static json_t *layers_of(const calibration *k) {
+    return json_object_get(k->report, "layers");
+}
+static uint32_t layers_done(const calibration *k) {
+    return (uint32_t)json_array_size(layers_of(k));
+}
 
 static td_status new_report(calibration *k) {
     const td_quantizer *q = k->q;
     char                hash[17];
     json_decref(k->report);
     snprintf(hash, sizeof hash, "%016" PRIx64, q->text.hash);
-    k->report = json_pack("{s:s,s:s,s:i,s:i,s:s,s:s,s:[]}", "method", td_quantizer_method(q), "text_hash", hash, "windows", (int)q->text.n_windows, "window",
-                          (int)q->text.window, "quantization", q->o->quantization, "expert_quantization", q->experts->name, "layers");
+    k->report = json_pack("{s:s,s:s,s:i,s:i,s:s,s:s,s:[]}", "method", td_quantizer_method(q), "text_hash", hash, "windows",
+                          (int)q->text.n_windows, "window", (int)q->text.window, "quantization", q->o->quantization,
+                          "expert_quantization", q->experts->name, "layers");
     return k->report ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
 }
 
@@ -82,22 +89,25 @@ static td_status stream_is_whole(td_quantizer *q, uint32_t layer, bool *whole) {
     return s == TD_ENOMEM ? td_fail(err, s, "%s", ignored.text) : TD_OK;
 }
 
-/* What a run before left: its report, whether it came to the end, and whether its layers' files, and the stream that it goes on with, are all there. */
+/* What a run before left: its report, whether it came to the end, and whether its layers' files, and the stream that it goes
+ * on with, are all there. */
 static td_status read_report(calibration *k, bool *complete) {
     static const char *const NAMES[] = {REPORT, STATE};
-    char path[PATH_MAX];
+    char                     path[PATH_MAX];
     for (int i = 0; i < 2 && !k->report; i++) {
         TD_TRY(td_output_path(k->q, path, NAMES[i]));
         td_status s = td_json_read(path, REPORT_MAX, &k->report, NULL);
         if (s == TD_ENOMEM) return td_fail(k->q->err, s, "out of memory");
         *complete = s == TD_OK && i == 0;
     }
-    bool whole = json_is_array(layers_of(k)) && layers_done(k) <= td_quantizer_layers(k->q) && (!*complete || layers_done(k) == td_quantizer_layers(k->q));
+    bool whole = json_is_array(layers_of(k)) && layers_done(k) <= td_quantizer_layers(k->q) &&
+                 (!*complete || layers_done(k) == td_quantizer_layers(k->q));
     for (uint32_t l = 0; whole && l < layers_done(k); l++) {
         TD_TRY(td_device_tensors_is_done(k->q, 1 + l, &whole));
         whole = whole && (!k->q->config.is_moe[l] || td_expert_file_is_done(k->q, l));
     }
-    if (whole && layers_done(k) > 0 && layers_done(k) < td_quantizer_layers(k->q)) TD_TRY(stream_is_whole(k->q, layers_done(k), &whole));
+    if (whole && layers_done(k) > 0 && layers_done(k) < td_quantizer_layers(k->q))
+        TD_TRY(stream_is_whole(k->q, layers_done(k), &whole));
     if (whole && layers_done(k) > 0) return TD_OK;
     if (layers_done(k) > 0) td_warn("files of the calibration are missing or damaged: it begins anew");
     *complete = false;
@@ -114,9 +124,12 @@ static void tell(calibration *k, uint64_t bytes, const char *doing) {
     k->told = bytes;
 }
 
-static bool is_mtp(const calibration *k, uint32_t layer) { return layer >= k->q->config.n_layers; }
+static bool is_mtp(const calibration *k, uint32_t layer) {
+    return layer >= k->q->config.n_layers;
+}
 
-/* sum (a - b)^2 / sum (b - x)^2 over the tokens compared: of the layer's contribution, how much is error. An MTP layer's stream begins in it: x = 0. */
+/* sum (a - b)^2 / sum (b - x)^2 over the tokens compared: of the layer's contribution, how much is error. An MTP layer's
+ * stream begins in it: x = 0. */
 static td_status add_output_error(const calibration *k, uint32_t layer, const td_hidden_states *in, json_t *entry) {
     size_t hidden = k->q->config.hidden;
     double noise = 0, signal = 0;
@@ -149,7 +162,8 @@ static json_t *fit_json(const td_expert_fit *fits, uint32_t n, int which) {
         error += fits[e].error[which] / n;
         if (fits[e].error[which] > fits[worst].error[which]) worst = e;
     }
-    return json_pack("{s:f,s:f,s:f,s:i}", "nearest", nearest, "error", error, "worst", fits[worst].error[which], "worst_expert", (int)worst);
+    return json_pack("{s:f,s:f,s:f,s:i}", "nearest", nearest, "error", error, "worst", fits[worst].error[which],
+                     "worst_expert", (int)worst);
 }
 
 static json_t *experts_json(const td_expert_fit *fits, uint32_t n) {
@@ -160,8 +174,9 @@ static json_t *experts_json(const td_expert_fit *fits, uint32_t n) {
         borrowing += fits[e].borrowed > 0;
     }
     qsort(tokens, n, sizeof *tokens, ascending);
-    json_t *o = json_pack("{s:i,s:i,s:i,s:o,s:o}", "tokens_min", (int)tokens[0], "tokens_median", (int)tokens[n / 2], "borrowing", (int)borrowing, "gate_up",
-                          fit_json(fits, n, TD_FIT_GATE_UP), "down", fit_json(fits, n, TD_FIT_DOWN));
+    json_t *o =
+        json_pack("{s:i,s:i,s:i,s:o,s:o}", "tokens_min", (int)tokens[0], "tokens_median", (int)tokens[n / 2], "borrowing",
+                  (int)borrowing, "gate_up", fit_json(fits, n, TD_FIT_GATE_UP), "down", fit_json(fits, n, TD_FIT_DOWN));
     free(tokens);
     return o;
 }
@@ -175,12 +190,17 @@ static void experts_done(void *user, uint32_t n) {
 /* Step 2 of a layer with experts. @param entry of the report. */
 static td_status round_layer(calibration *k, uint32_t layer, json_t *entry) {
     td_quantizer      *q = k->q;
-    td_expert_inputs   in = {.n_tok = (uint32_t)td_calibration_tokens(&q->text), .x = k->expert_x, .ids = k->expert_ids, .weights = k->expert_weights,
-                               .done = experts_done, .user = k};
+    td_expert_inputs   in = {.n_tok = (uint32_t)td_calibration_tokens(&q->text),
+                             .x = k->expert_x,
+                             .ids = k->expert_ids,
+                             .weights = k->expert_weights,
+                             .done = experts_done,
+                             .user = k};
     td_rounded_experts rounded;
     TD_TRY(td_experts_round(q, layer, &in, &rounded));
     td_status s = td_expert_file_write_codes(q, layer, rounded.experts);
-    if (s == TD_OK && json_object_set_new(entry, "experts", experts_json(rounded.fits, q->config.n_experts)) != 0) s = td_fail(q->err, TD_ENOMEM, "out of memory");
+    if (s == TD_OK && json_object_set_new(entry, "experts", experts_json(rounded.fits, q->config.n_experts)) != 0)
+        s = td_fail(q->err, TD_ENOMEM, "out of memory");
     td_rounded_experts_free(&rounded);
     return s;
 }
@@ -201,17 +221,23 @@ static td_status linears_json(const td_quantizer *q, uint32_t layer, const td_li
     td_tensor_spec spec;
     if (!f->n) return TD_OK;
     td_tensor_spec_get(&q->config, f->worst_role, layer, 0, &spec);
-    json_t *o = json_pack("{s:f,s:f,s:f,s:s}", "nearest", f->nearest, "error", f->error, "worst", f->worst, "worst_linear", spec.name);
+    json_t *o = json_pack("{s:f,s:f,s:f,s:s}", "nearest", f->nearest, "error", f->error, "worst", f->worst, "worst_linear",
+                          spec.name);
     return json_object_set_new(entry, "linears", o) == 0 ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
 }
 
 /* Steps 1 to 3. */
-static td_status calibrate_with(calibration *k, uint32_t layer, const td_hidden_states *in, td_linear_rounding *linears, json_t *entry) {
+static td_status calibrate_with(calibration *k, uint32_t layer, const td_hidden_states *in, td_linear_rounding *linears,
+                                json_t *entry) {
     td_quantizer *q = k->q;
     uint64_t      bytes = td_expert_source_bytes(q, layer);
     td_linear_fit fit;
-    td_layer_seen seen = {.expert_x = k->expert_x, .expert_ids = k->expert_ids, .expert_weights = k->expert_weights,
-                          .out = k->out[TD_LAYER_SOURCE], .out_tokens = k->compared, .linears = q->method == TD_ROUND_NEAREST ? NULL : linears};
+    td_layer_seen seen = {.expert_x = k->expert_x,
+                          .expert_ids = k->expert_ids,
+                          .expert_weights = k->expert_weights,
+                          .out = k->out[TD_LAYER_SOURCE],
+                          .out_tokens = k->compared,
+                          .linears = q->method == TD_ROUND_NEAREST ? NULL : linears};
     TD_TRY(td_layer_run(q, layer, TD_LAYER_SOURCE, in, &seen, NULL));
     tell(k, bytes / RUN_SHARE, "rounding");
     TD_TRY(td_linears_round(linears, &fit));
@@ -248,10 +274,12 @@ static td_status embed(calibration *k) {
     float           *wide = malloc(hidden * sizeof *wide);
     td_bf16         *row = malloc(hidden * sizeof *row);
     td_status        s = wide && row ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
-    if (s == TD_OK) s = td_checkpoint_get(q->source, &q->config, TD_ROLE_EMBED, 0, 0, TD_FORM_FLOAT, &scratch, &table, q->err);
+    if (s == TD_OK)
+        s = td_checkpoint_get(q->source, &q->config, TD_ROLE_EMBED, 0, 0, TD_FORM_FLOAT, &scratch, &table, q->err);
     if (s == TD_OK) s = td_hidden_create(q, 0, &w);
     for (uint64_t t = 0; s == TD_OK && t < td_calibration_tokens(&q->text); t++) {
-        td_to_f32(table.dtype, (const char *)table.data + q->text.ids[t] * hidden * td_dtype_bytes(table.dtype), hidden, wide);
+        td_to_f32(table.dtype, (const char *)table.data + q->text.ids[t] * hidden * td_dtype_bytes(table.dtype), hidden,
+                  wide);
         td_f32_to_bf16_n(wide, hidden, row);
         td_to_f32(TD_DT_BF16, row, hidden, wide);
         s = td_hidden_append(q, &w, t, 1, q->w8a8 ? (void *)row : wide);
@@ -264,11 +292,13 @@ static td_status embed(calibration *k) {
     return s;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
 
 static td_status take_memory(calibration *k) {
     td_quantizer *q = k->q;
-    uint64_t      n = td_calibration_tokens(&q->text), hidden = q->config.hidden, work = 0, result = 0, running = 0, rounding = 0;
+    uint64_t n = td_calibration_tokens(&q->text), hidden = q->config.hidden, work = 0, result = 0, running = 0, rounding = 0;
     k->compared = n < COMPARED_TOKENS ? n : COMPARED_TOKENS;
     if (q->config.n_experts) td_experts_round_bytes(q, &work, &result);
     for (uint32_t l = 0; l < td_quantizer_layers(q); l++) {
@@ -278,19 +308,25 @@ static td_status take_memory(calibration *k) {
         running = larger(running, run + larger(linears.sums, linears.codes)); /* as in the source, then as written */
         rounding = larger(rounding, linears.codes + larger(linears.sums + linears.work, experts));
     }
-    uint64_t seen = n * (hidden * sizeof(float) + q->config.top_k * (sizeof(uint16_t) + sizeof(float))) + 2 * k->compared * hidden * sizeof(float);
+    uint64_t seen = n * (hidden * sizeof(float) + q->config.top_k * (sizeof(uint16_t) + sizeof(float))) +
+                    2 * k->compared * hidden * sizeof(float);
     uint64_t all = seen + larger(running, rounding);
-    td_info("calibration on %" PRIu64 " tokens in %u windows takes at most %.0f MB: %.0f MB of activations, %.0f MB to run a layer, %.0f MB to round it", n,
-            q->text.n_windows, (double)all * 1e-6, (double)seen * 1e-6, (double)running * 1e-6, (double)rounding * 1e-6);
+    td_info(
+        "calibration on %" PRIu64
+        " tokens in %u windows takes at most %.0f MB: %.0f MB of activations, %.0f MB to run a layer, %.0f MB to round it",
+        n, q->text.n_windows, (double)all * 1e-6, (double)seen * 1e-6, (double)running * 1e-6, (double)rounding * 1e-6);
     if (all > q->available_bytes)
-        return td_fail(q->err, TD_ENOMEM, "the calibration needs %.0f MB of memory, and %.0f MB are free: use fewer --calibration-tokens",
+        return td_fail(q->err, TD_ENOMEM,
+                       "the calibration needs %.0f MB of memory, and %.0f MB are free: use fewer --calibration-tokens",
                        (double)all * 1e-6, (double)q->available_bytes * 1e-6);
     k->expert_x = malloc(n * hidden * sizeof *k->expert_x);
     k->expert_ids = malloc(n * (q->config.top_k + 1) * sizeof *k->expert_ids);
     k->expert_weights = malloc(n * (q->config.top_k + 1) * sizeof *k->expert_weights);
     k->out[0] = malloc(k->compared * hidden * sizeof(float));
     k->out[1] = malloc(k->compared * hidden * sizeof(float));
-    return k->expert_x && k->expert_ids && k->expert_weights && k->out[0] && k->out[1] ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory for the activations");
+    return k->expert_x && k->expert_ids && k->expert_weights && k->out[0] && k->out[1]
+               ? TD_OK
+               : td_fail(q->err, TD_ENOMEM, "out of memory for the activations");
 }
 
 /* The layer's files, its entry in the report, and the stream behind it; then the layer counts as done. */
@@ -324,7 +360,8 @@ static td_status calibrate(calibration *k) {
     TD_TRY(read_report(k, &complete));
     TD_TRY(td_device_tensors_write(q, 0, NULL));
     uint32_t done = layers_done(k);
-    for (uint32_t l = 0; l < done; l++) td_quantizer_progress(q, td_device_tensors_bytes(q, 1 + l) + td_expert_source_bytes(q, l), "layers done before");
+    for (uint32_t l = 0; l < done; l++)
+        td_quantizer_progress(q, td_device_tensors_bytes(q, 1 + l) + td_expert_source_bytes(q, l), "layers done before");
     if (complete) return remove_state(k);
     TD_TRY(take_memory(k));
     if (done == 0) TD_TRY(embed(k));
@@ -337,7 +374,7 @@ static td_status calibrate(calibration *k) {
 
 td_status td_calibrate(td_quantizer *q) {
     calibration k = {.q = q};
-    td_status s = calibrate(&k);
+    td_status   s = calibrate(&k);
     json_decref(k.report);
     free(k.expert_x);
     free(k.expert_ids);

@@ -1,4 +1,5 @@
-/* Every tensor but the routed experts': a shard per layer, and one for the tensors of the whole model; linears rounded to int8 where wanted. */
+/* Every tensor but the routed experts': a shard per layer, and one for the tensors of the whole model; linears rounded to
+ * int8 where wanted. */
 #include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -9,9 +10,9 @@
 #include "core/error.h"
 #include "core/json_text.h"
 #include "core/mem.h"
+#include "kernels/rows/convert.h"
 #include "model/json_file.h"
 #include "model/stored_weight.h"
-#include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 #include "quantize/quantizer.h"
 
@@ -20,12 +21,13 @@
 
 /* One tensor of the checkpoint on its way to a shard. */
 typedef struct {
-    td_safetensors_entry in; /* of dummy weights, codes and rotated weights: without data, which is made when the tensor is written */
-    td_role              role;
-    uint32_t             layer;
-    bool                 int8;
-    size_t               item;       /* in items */
-    size_t               scale_item; /* int8 only */
+    td_safetensors_entry
+             in; /* of dummy weights, codes and rotated weights: without data, which is made when the tensor is written */
+    td_role  role;
+    uint32_t layer;
+    bool     int8;
+    size_t   item;       /* in items */
+    size_t   scale_item; /* int8 only */
 } job;
 
 struct td_device_tensors {
@@ -34,14 +36,16 @@ struct td_device_tensors {
     size_t               n_jobs, n_items;
     uint32_t             n_shards;
     size_t              *first_job, *first_item; /* [n_shards + 1] */
-    int8_t              *codes;   /* of a block */
+    int8_t              *codes;                  /* of a block */
     float               *scales;
     char                *fetched; /* a block of input that is not in memory, or not aligned */
 };
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-static bool is_expert_role(td_role role) { return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN; }
+static bool is_expert_role(td_role role) {
+    return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN;
+}
 
 /* A tensor that is made when it is written. */
 static td_safetensors_entry made_entry(const td_tensor_spec *spec, td_dtype dtype) {
@@ -51,15 +55,19 @@ static td_safetensors_entry made_entry(const td_tensor_spec *spec, td_dtype dtyp
     return e;
 }
 
-/* The tensor of a role at a layer; *has is false where there is none of its own. out->name lives as long as spec or the source. */
-static td_status tensor_of(td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec, td_safetensors_entry *out, bool *has) {
+/* The tensor of a role at a layer; *has is false where there is none of its own. out->name lives as long as spec or the
+ * source. */
+static td_status tensor_of(td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec, td_safetensors_entry *out,
+                           bool *has) {
     const td_safetensors_entry *stored = NULL;
     bool                        tied = role == TD_ROLE_LM_HEAD && q->config.tie_embeddings;
     *has = false;
     if (is_expert_role(role) || (tied && !q->rotated)) return TD_OK;
     if (!td_tensor_spec_get(&q->config, role, layer, 0, spec)) return TD_OK;
-    if (tied) snprintf(spec->name, sizeof spec->name, "lm_head.weight"); /* rotated, it is another matrix than the embedding */
-    bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && td_rotation_touches(role), shared = spec->fallback != TD_ROLE_COUNT;
+    if (tied)
+        snprintf(spec->name, sizeof spec->name, "lm_head.weight"); /* rotated, it is another matrix than the embedding */
+    bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && td_rotation_touches(role),
+         shared = spec->fallback != TD_ROLE_COUNT;
     if (shared && role == TD_ROLE_MTP_HEAD) shared = !rotated; /* rotated, it is one of its own */
     if (shared && !dummy && !td_stored_exists(q->source, spec)) return TD_OK;
     if (!dummy && !rotated) {
@@ -87,7 +95,8 @@ static td_status add_job(td_quantizer *q, td_role role, uint32_t layer) {
     TD_TRY(tensor_of(q, role, layer, &spec, &entry, &has));
     if (!has) return TD_OK;
     job *j = &t->jobs[t->n_jobs++];
-    *j = (job){.in = entry, .role = role, .layer = layer, .int8 = td_quantizer_makes_int8(q, role, &spec), .item = t->n_items};
+    *j = (job){
+        .in = entry, .role = role, .layer = layer, .int8 = td_quantizer_makes_int8(q, role, &spec), .item = t->n_items};
     td_safetensors_entry *in = &j->in;
     add_item(t, in->name, j->int8 ? TD_DT_I8 : in->dtype, in->rank, in->shape);
     in->name = t->items[j->item].name;
@@ -156,15 +165,15 @@ static void shard_name(const td_device_tensors *t, uint32_t shard, char *name, s
 
 /* A block of rows being quantised: item i of the pool does rows i * rows_per_item and following. */
 typedef struct {
-    td_dtype    dtype;
-    const char *in;
+    td_dtype               dtype;
+    const char            *in;
     const td_coded_matrix *coded; /* instead of in: rows from first_row on, which an item decodes one by one */
-    size_t      first_row;
-    float      *decoded; /* [workers, k] */
-    size_t      n, k, rows_per_item;
-    int8_t     *codes;
-    float      *scales;
-    atomic_bool not_finite; /* relaxed: read after the run */
+    size_t                 first_row;
+    float                 *decoded; /* [workers, k] */
+    size_t                 n, k, rows_per_item;
+    int8_t                *codes;
+    float                 *scales;
+    atomic_bool            not_finite; /* relaxed: read after the run */
 } block;
 
 static void quantize_rows(void *ctx, uint32_t item, const td_worker *w) {
@@ -174,9 +183,11 @@ static void quantize_rows(void *ctx, uint32_t item, const td_worker *w) {
     if (b->coded) {
         float *row = b->decoded + w->index * b->k;
         for (size_t r = first; ok && r < first + n; r++)
-            ok = td_coded_row(b->coded, b->first_row + r, row) && td_quantize_weight_i8(TD_DT_F32, row, 1, b->k, b->codes + r * b->k, b->k, b->scales + r);
+            ok = td_coded_row(b->coded, b->first_row + r, row) &&
+                 td_quantize_weight_i8(TD_DT_F32, row, 1, b->k, b->codes + r * b->k, b->k, b->scales + r);
     } else {
-        ok = td_quantize_weight_i8(b->dtype, b->in + first * b->k * td_dtype_bytes(b->dtype), n, b->k, b->codes + first * b->k, b->k, b->scales + first);
+        ok = td_quantize_weight_i8(b->dtype, b->in + first * b->k * td_dtype_bytes(b->dtype), n, b->k,
+                                   b->codes + first * b->k, b->k, b->scales + first);
     }
     if (!ok) atomic_store_explicit(&b->not_finite, true, memory_order_relaxed);
 }
@@ -193,7 +204,8 @@ static td_status write_block(td_quantizer *q, td_safetensors_writer *w, const jo
     td_pool_run(q->pool, quantize_rows, b, (uint32_t)((b->n + b->rows_per_item - 1) / b->rows_per_item));
     if (atomic_load_explicit(&b->not_finite, memory_order_relaxed)) return not_finite(q, j);
     TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], row * b->k, t->codes, b->n * b->k, q->err));
-    TD_TRY(td_safetensors_writer_write(w, &t->items[j->scale_item], row * sizeof *t->scales, t->scales, b->n * sizeof *t->scales, q->err));
+    TD_TRY(td_safetensors_writer_write(w, &t->items[j->scale_item], row * sizeof *t->scales, t->scales,
+                                       b->n * sizeof *t->scales, q->err));
     td_quantizer_progress(q, j->in.bytes / j->in.shape[0] * b->n, j->in.name);
     return TD_OK;
 }
@@ -207,12 +219,13 @@ static const void *fetch_piece(td_quantizer *q, const void *from, size_t bytes, 
 
 static td_status write_int8(td_quantizer *q, td_safetensors_writer *w, const job *j) {
     td_device_tensors *t = q->tensors;
-    size_t             n = j->in.shape[0], k = j->in.shape[1], row_bytes = k * td_dtype_bytes(j->in.dtype), step = BLOCK_BYTES / row_bytes;
+    size_t             n = j->in.shape[0], k = j->in.shape[1], row_bytes = k * td_dtype_bytes(j->in.dtype),
+           step = BLOCK_BYTES / row_bytes;
     if (step == 0) step = 1;
     for (size_t row = 0; row < n; row += step) {
         size_t      rows = n - row < step ? n - row : step;
         const void *in = fetch_piece(q, (const char *)j->in.data + row * row_bytes, rows * row_bytes, j->in.dtype);
-        block b = {.dtype = j->in.dtype, .in = in, .n = rows, .k = k, .codes = t->codes, .scales = t->scales};
+        block       b = {.dtype = j->in.dtype, .in = in, .n = rows, .k = k, .codes = t->codes, .scales = t->scales};
         TD_TRY(write_block(q, w, j, &b, row));
         td_checkpoint_release(q->source, (const char *)j->in.data + row * row_bytes, rows * row_bytes);
     }
@@ -227,7 +240,14 @@ static td_status write_decoded(td_quantizer *q, td_safetensors_writer *w, const 
     td_status          s = decoded ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory for %s", j->in.name);
     if (step == 0) step = 1;
     for (size_t row = 0; s == TD_OK && row < m->n; row += step) {
-        block b = {.dtype = TD_DT_F32, .coded = m, .first_row = row, .decoded = decoded, .n = m->n - row < step ? m->n - row : step, .k = m->k, .codes = t->codes, .scales = t->scales};
+        block b = {.dtype = TD_DT_F32,
+                   .coded = m,
+                   .first_row = row,
+                   .decoded = decoded,
+                   .n = m->n - row < step ? m->n - row : step,
+                   .k = m->k,
+                   .codes = t->codes,
+                   .scales = t->scales};
         s = write_block(q, w, j, &b, row);
     }
     free(decoded);
@@ -264,12 +284,14 @@ static td_status write_made_tensor(td_quantizer *q, td_safetensors_writer *w, jo
     td_tensor_view made;
     size_t         row, group; /* of a scale that is none, which decoding below reports */
     td_bf16       *narrow = NULL;
-    td_status      s = td_checkpoint_get_unturned(q->source, &q->config, j.role, j.layer, TD_FORM_CODES, &scratch, &made, q->err);
-    bool           by_rows = s == TD_OK && j.int8 && made.coded && made.coded->codes != TD_CODES_INT8 && td_coded_check(made.coded, &row, &group) == TD_CODED_OK;
+    td_status s = td_checkpoint_get_unturned(q->source, &q->config, j.role, j.layer, TD_FORM_CODES, &scratch, &made, q->err);
+    bool      by_rows = s == TD_OK && j.int8 && made.coded && made.coded->codes != TD_CODES_INT8 &&
+                   td_coded_check(made.coded, &row, &group) == TD_CODED_OK;
     if (by_rows) s = write_decoded(q, w, &j, made.coded);
     td_scratch_reset(&scratch);
     if (s != TD_OK || by_rows) return s;
-    s = td_checkpoint_get_unturned(q->source, &q->config, j.role, j.layer, j.int8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT, &scratch, &made, q->err);
+    s = td_checkpoint_get_unturned(q->source, &q->config, j.role, j.layer, j.int8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT,
+                                   &scratch, &made, q->err);
     if (s == TD_OK && made.dtype == TD_DT_F32 && j.in.dtype == TD_DT_BF16 && !j.int8) {
         size_t n = j.in.bytes / sizeof *narrow;
         narrow = malloc(n * sizeof *narrow);
@@ -288,7 +310,8 @@ static td_status write_made_tensor(td_quantizer *q, td_safetensors_writer *w, jo
     return s;
 }
 
-static td_status write_shard(td_quantizer *q, td_safetensors_writer *w, const job *jobs, size_t n_jobs, const td_tensor_view *rounded) {
+static td_status write_shard(td_quantizer *q, td_safetensors_writer *w, const job *jobs, size_t n_jobs,
+                             const td_tensor_view *rounded) {
     TD_TRY(td_safetensors_writer_begin(w, q->err));
     for (size_t i = 0; i < n_jobs; i++) {
         const job *j = &jobs[i];
@@ -306,7 +329,8 @@ static td_status open_writer(td_quantizer *q, uint32_t shard, td_safetensors_wri
     char               name[64], path[PATH_MAX];
     shard_name(t, shard, name, sizeof name);
     TD_TRY(td_output_path(q, path, name));
-    return td_safetensors_writer_create(path, t->items + item, t->first_item[shard + 1] - item, TD_SOURCE_HASH_KEY, q->hash_text, out, q->err);
+    return td_safetensors_writer_create(path, t->items + item, t->first_item[shard + 1] - item, TD_SOURCE_HASH_KEY,
+                                        q->hash_text, out, q->err);
 }
 
 td_status td_device_tensors_is_done(td_quantizer *q, uint32_t shard, bool *done) {
@@ -357,9 +381,11 @@ td_status td_device_tensors_index(td_quantizer *q) {
     for (uint32_t shard = 0; shard < t->n_shards && !failed; shard++) failed = add_to_map(map, t, shard);
     for (size_t i = 0; i < t->n_items; i++) total += t->items[i].bytes;
     td_status s = failed ? td_fail(q->err, TD_ENOMEM, "out of memory") : td_expert_shards_list(q, map, &total);
-    json_t   *index = s != TD_OK ? NULL : json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
-    char     *text = index ? td_json_dump(index, JSON_INDENT(1)) : NULL;
-    if (s == TD_OK) s = text ? td_output_path(q, path, "model.safetensors.index.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
+    json_t   *index =
+        s != TD_OK ? NULL : json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
+    char *text = index ? td_json_dump(index, JSON_INDENT(1)) : NULL;
+    if (s == TD_OK)
+        s = text ? td_output_path(q, path, "model.safetensors.index.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
     if (s == TD_OK) s = td_file_write(path, text, strlen(text), q->err);
     free(text);
     json_decref(index);

@@ -23,8 +23,16 @@ td_experts_config td_expert_file_shape(const td_quantizer *q, uint32_t layer, ch
     const td_model_config *c = &q->config;
     uint32_t               index = td_moe_layers_in(c, (td_layer_range){0, layer});
     td_expert_file_path(path, PATH_MAX, q->o->output_path, index);
-    return (td_experts_config){.n_layers = 1, .first_layer = index, .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->moe_inter,
-                               .top_k = c->top_k, .format = q->experts->format, .groups = q->experts->groups, .act_dtype = TD_DT_BF16, .max_tok = 1};
+    return (td_experts_config){.n_layers = 1,
+                               .first_layer = index,
+                               .n_experts = c->n_experts,
+                               .hidden = c->hidden,
+                               .inter = c->moe_inter,
+                               .top_k = c->top_k,
+                               .format = q->experts->format,
+                               .groups = q->experts->groups,
+                               .act_dtype = TD_DT_BF16,
+                               .max_tok = 1};
 }
 
 bool td_expert_file_is_done(td_quantizer *q, uint32_t layer) {
@@ -33,7 +41,9 @@ bool td_expert_file_is_done(td_quantizer *q, uint32_t layer) {
     return td_experts_check_file(&shape, 0, path, q->hash, NULL) == TD_OK || td_expert_shard_is_done(q, layer);
 }
 
-static const void *fetch(const void *ctx, const void *at, size_t bytes, void *buffer) { return td_checkpoint_fetch(ctx, at, bytes, buffer); }
+static const void *fetch(const void *ctx, const void *at, size_t bytes, void *buffer) {
+    return td_checkpoint_fetch(ctx, at, bytes, buffer);
+}
 
 static void *save(void *arg) {
     td_expert_saving *s = arg;
@@ -63,7 +73,9 @@ static td_status start_saving(td_quantizer *q, td_experts *store, const char *pa
     return st;
 }
 
-static void release(const void *ctx, const void *at, size_t bytes) { td_checkpoint_release(ctx, at, bytes); }
+static void release(const void *ctx, const void *at, size_t bytes) {
+    td_checkpoint_release(ctx, at, bytes);
+}
 
 /* Fill a store, with codes or from the source to nearest, and begin to save it. */
 static td_status pack(td_quantizer *q, uint32_t layer, const td_expert_codes *codes) {
@@ -71,10 +83,11 @@ static td_status pack(td_quantizer *q, uint32_t layer, const td_expert_codes *co
     td_experts_config shape = td_expert_file_shape(q, layer, path);
     td_experts       *store;
     TD_TRY(td_experts_create(&shape, q->pool, &store, q->err));
-    td_status s = codes                                ? td_experts_load_codes(store, 0, codes, q->err)
-                  : td_checkpoint_is_dummy(q->source) ? td_experts_fill_layer(store, 0, shape.first_layer, q->err)
-                                                      : td_checkpoint_pack_experts(q->source, &q->config, layer, store, &shape, 0,
-                                                                                   &(td_expert_fetch){fetch, release, q->source}, q->err);
+    td_status s = codes ? td_experts_load_codes(store, 0, codes, q->err)
+                  : td_checkpoint_is_dummy(q->source)
+                      ? td_experts_fill_layer(store, 0, shape.first_layer, q->err)
+                      : td_checkpoint_pack_experts(q->source, &q->config, layer, store, &shape, 0,
+                                                   &(td_expert_fetch){fetch, release, q->source}, q->err);
     if (s != TD_OK) td_fail_within(q->err, "%s, experts of layer %u", q->o->model_path, layer);
     if (s == TD_OK) return start_saving(q, store, path);
     td_experts_destroy(store);
@@ -97,7 +110,8 @@ static td_status write_rounded(td_quantizer *q, uint32_t layer) {
 td_status td_expert_file_write(td_quantizer *q, uint32_t layer) {
     char what[32];
     if (!q->config.is_moe[layer]) return TD_OK;
-    if (!td_expert_file_is_done(q, layer)) TD_TRY(q->method == TD_ROUND_NEAREST ? pack(q, layer, NULL) : write_rounded(q, layer));
+    if (!td_expert_file_is_done(q, layer))
+        TD_TRY(q->method == TD_ROUND_NEAREST ? pack(q, layer, NULL) : write_rounded(q, layer));
     snprintf(what, sizeof what, "experts of layer %u", layer);
     td_quantizer_progress(q, td_expert_source_bytes(q, layer), what);
     return TD_OK;

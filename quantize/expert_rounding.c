@@ -8,14 +8,14 @@
 
 #include "core/error.h"
 #include "core/mem.h"
-#include "quant/column_scale.h"
 #include "kernels/rows/convert.h"
+#include "quant/column_scale.h"
 #include "quant/hessian.h"
 #include "quant/weight_quant.h"
 
-#define BLOCK_ROWS     256  /* gathered at a time */
-#define SAMPLE_ROWS    512  /* of the intermediate, to choose the scales of down's columns by */
-#define JUDGED_ROWS    512  /* of down, likewise */
+#define BLOCK_ROWS 256      /* gathered at a time */
+#define SAMPLE_ROWS 512     /* of the intermediate, to choose the scales of down's columns by */
+#define JUDGED_ROWS 512     /* of down, likewise */
 #define BORROWED_SCALE 0.5f /* on a row: a quarter of its square */
 
 /* Which tokens went to which expert: those of expert e are tokens[first[e]] .. tokens[first[e + 1] - 1]. */
@@ -27,18 +27,18 @@ typedef struct {
 
 /* One expert after the other on one worker, with memory of its own. */
 typedef struct {
-    float  *gate_up, *rounded; /* [2 * inter, hidden]; rounded: as its codes say */
-    float  *down;              /* [hidden, inter] */
-    float  *h;                 /* [max(hidden, inter)]^2 */
-    float  *x;                 /* [BLOCK_ROWS, hidden] */
-    float  *gu;                /* [BLOCK_ROWS, 2 * inter] */
-    float  *sample;            /* [SAMPLE_ROWS, inter] of down's inputs */
-    size_t  n_sample;
-    float  *column;            /* [inter] scales of down's columns */
-    int8_t *codes;             /* of either matrix, to nearest */
-    float  *scales;
-    td_error err;              /* of expert `failed` */
-    uint32_t failed;           /* UINT32_MAX: none */
+    float   *gate_up, *rounded; /* [2 * inter, hidden]; rounded: as its codes say */
+    float   *down;              /* [hidden, inter] */
+    float   *h;                 /* [max(hidden, inter)]^2 */
+    float   *x;                 /* [BLOCK_ROWS, hidden] */
+    float   *gu;                /* [BLOCK_ROWS, 2 * inter] */
+    float   *sample;            /* [SAMPLE_ROWS, inter] of down's inputs */
+    size_t   n_sample;
+    float   *column; /* [inter] scales of down's columns */
+    int8_t  *codes;  /* of either matrix, to nearest */
+    float   *scales;
+    td_error err;    /* of expert `failed` */
+    uint32_t failed; /* UINT32_MAX: none */
 } lane;
 
 typedef struct {
@@ -49,12 +49,14 @@ typedef struct {
     td_rounded_experts     *out;
     lane                   *lanes;
     td_round_options        options;
-    _Atomic uint32_t        next, failed; /* relaxed: failed is the lowest expert that did, or n_experts, and read after the run */
+    _Atomic uint32_t next, failed; /* relaxed: failed is the lowest expert that did, or n_experts, and read after the run */
 } round_job;
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
 
 static td_round_options options_of(const td_quantizer *q) {
     td_round_options o = td_round_options_of(q->method, q->experts->format == TD_EXPERT_INT8C ? 8 : 4,
@@ -86,7 +88,8 @@ static uint64_t lane_bytes(const td_quantizer *q, const td_round_options *o) {
     uint64_t bytes = 2 * inter * hidden + scales_of(q, o) * sizeof(float);
     lane_sizes(q, sizes);
     for (int i = 0; i < LANE_ARRAYS; i++) bytes += sizes[i] * sizeof(float);
-    return bytes + larger(td_round_plan_bytes(hidden, o) + td_round_rows_bytes(2 * inter, hidden, o), td_round_plan_bytes(inter, o) + td_round_rows_bytes(hidden, inter, o));
+    return bytes + larger(td_round_plan_bytes(hidden, o) + td_round_rows_bytes(2 * inter, hidden, o),
+                          td_round_plan_bytes(inter, o) + td_round_rows_bytes(hidden, inter, o));
 }
 
 /* As many lanes as workers, where half of the memory there is has room for them. */
@@ -99,19 +102,21 @@ static uint32_t lanes_of(const td_quantizer *q, const td_round_options *o) {
 void td_experts_round_bytes(const td_quantizer *q, uint64_t *work, uint64_t *result) {
     td_round_options o = options_of(q);
     *work = lanes_of(q, &o) * lane_bytes(q, &o);
-    *result = q->config.n_experts * (3 * (uint64_t)q->config.moe_inter * q->config.hidden + scales_of(q, &o) * sizeof(float));
+    *result =
+        q->config.n_experts * (3 * (uint64_t)q->config.moe_inter * q->config.hidden + scales_of(q, &o) * sizeof(float));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static td_status sort_routes(round_job *j) {
     const td_expert_inputs *in = j->in;
-    size_t                  n_experts = j->q->config.n_experts, top_k = j->q->config.top_k, pairs = (size_t)in->n_tok * top_k;
-    routing                *r = &j->routes;
+    size_t   n_experts = j->q->config.n_experts, top_k = j->q->config.top_k, pairs = (size_t)in->n_tok * top_k;
+    routing *r = &j->routes;
     r->first = calloc(n_experts + 2, sizeof *r->first);
     r->token = malloc((pairs + 1) * sizeof *r->token);
     r->weight = malloc((pairs + 1) * sizeof *r->weight);
-    if (!r->first || !r->token || !r->weight) return td_fail(j->q->err, TD_ENOMEM, "out of memory for the calibration's routing");
+    if (!r->first || !r->token || !r->weight)
+        return td_fail(j->q->err, TD_ENOMEM, "out of memory for the calibration's routing");
     for (size_t i = 0; i < pairs; i++) r->first[in->ids[i] + 2]++;
     for (size_t e = 2; e < n_experts + 2; e++) r->first[e] += r->first[e - 1];
     for (size_t i = 0; i < pairs; i++) { /* afterwards first[e + 1] is where e ends */
@@ -133,7 +138,10 @@ typedef struct {
 static expert_rows rows_of(const round_job *j, uint32_t e) {
     const routing *r = &j->routes;
     size_t         n_tok = j->in->n_tok, needed = larger(j->q->config.hidden, j->q->config.moe_inter);
-    expert_rows    rows = {.token = r->token + r->first[e], .weight = r->weight + r->first[e], .own = r->first[e + 1] - r->first[e], .n_tok = n_tok};
+    expert_rows    rows = {.token = r->token + r->first[e],
+                           .weight = r->weight + r->first[e],
+                           .own = r->first[e + 1] - r->first[e],
+                           .n_tok = n_tok};
     double         squares = 0;
     for (size_t i = 0; i < rows.own; i++) squares += (double)rows.weight[i] * rows.weight[i];
     if (rows.own < needed) rows.borrowed = needed - rows.own < n_tok ? needed - rows.own : n_tok;
@@ -144,7 +152,9 @@ static expert_rows rows_of(const round_job *j, uint32_t e) {
 static uint32_t row_token(const expert_rows *r, size_t i) {
     return i < r->own ? r->token[i] : (uint32_t)((2 * (i - r->own) + 1) * r->n_tok / (2 * r->borrowed));
 }
-static float row_weight(const expert_rows *r, size_t i) { return i < r->own ? r->weight[i] : r->borrowed_weight; }
+static float row_weight(const expert_rows *r, size_t i) {
+    return i < r->own ? r->weight[i] : r->borrowed_weight;
+}
 
 /* Rows first .. first + n - 1 into l->x, times their weights or not. */
 static void gather(const round_job *j, lane *l, const expert_rows *r, size_t first, size_t n, bool weighted) {
@@ -195,8 +205,8 @@ static void add_intermediates(const round_job *j, lane *l, const expert_rows *r)
     for (size_t at = 0; at < n; at += BLOCK_ROWS) {
         size_t rows = n - at < BLOCK_ROWS ? n - at : BLOCK_ROWS;
         gather(j, l, r, at, rows, false);
-        b->sgemm(TD_BLAS_ROWS, TD_BLAS_PLAIN, TD_BLAS_TRANS, (int)rows, (int)(2 * inter), (int)hidden, 1, l->x, (int)hidden, l->rounded, (int)hidden, 0,
-                 l->gu, (int)(2 * inter));
+        b->sgemm(TD_BLAS_ROWS, TD_BLAS_PLAIN, TD_BLAS_TRANS, (int)rows, (int)(2 * inter), (int)hidden, 1, l->x, (int)hidden,
+                 l->rounded, (int)hidden, 0, l->gu, (int)(2 * inter));
         activate(l, r, at, rows, inter);
         td_hessian_add(b, l->gu, rows, inter, 2 * inter, l->h);
         keep_sample(l, at, rows, n, inter);
@@ -208,7 +218,7 @@ static void add_intermediates(const round_job *j, lane *l, const expert_rows *r)
 static td_status read_matrix(const round_job *j, lane *l, td_role role, uint32_t e, float *out) {
     td_scratch     scratch = {0};
     td_tensor_view v;
-    td_status      s = td_checkpoint_get(j->q->source, &j->q->config, role, j->layer, e, TD_FORM_FLOAT, &scratch, &v, &l->err);
+    td_status s = td_checkpoint_get(j->q->source, &j->q->config, role, j->layer, e, TD_FORM_FLOAT, &scratch, &v, &l->err);
     if (s == TD_OK) td_to_f32(v.dtype, v.data, v.shape[0] * v.shape[1], out);
     td_scratch_reset(&scratch);
     return s;
@@ -216,7 +226,7 @@ static td_status read_matrix(const round_job *j, lane *l, td_role role, uint32_t
 
 /* A matrix, where its codes go, and which of the fit's figures are its own. */
 typedef struct {
-    float  *w; /* [n, k] */
+    float  *w;            /* [n, k] */
     size_t  n, k, n_rows; /* n_rows: of inputs in the Hessian */
     int8_t *codes;
     float  *scales;
@@ -242,12 +252,15 @@ static td_status measure_nearest(const round_job *j, lane *l, const target *t, t
 static td_status round_target(const round_job *j, lane *l, const target *t, bool known, td_expert_fit *f) {
     td_round_options o = options_for(j, t);
     TD_TRY(td_round_matrix(&j->q->blas, t->w, t->n, t->k, known ? l->h : NULL, &o, t->codes, t->scales, &l->err));
-    return known ? td_round_error(&j->q->blas, t->w, t->n, t->k, l->h, &j->options, t->codes, t->scales, &f->error[t->fit], &l->err) : TD_OK;
+    return known ? td_round_error(&j->q->blas, t->w, t->n, t->k, l->h, &j->options, t->codes, t->scales, &f->error[t->fit],
+                                  &l->err)
+                 : TD_OK;
 }
 
 /*
- * Column c of down times s_c, row c of up divided by it: the expert computes the same, and no code of up changes, only scales (those of groups are
- * rounded to their type once more). s is chosen so that a sample of down's rows, and the int8 rows it reads, are rounded best.
+ * Column c of down times s_c, row c of up divided by it: the expert computes the same, and no code of up changes, only
+ * scales (those of groups are rounded to their type once more). s is chosen so that a sample of down's rows, and the int8
+ * rows it reads, are rounded best.
  */
 static td_status equalise(const round_job *j, lane *l, const target *down, float *up_scales) {
     if (j->options.method == TD_ROUND_NEAREST) return TD_OK;
@@ -255,8 +268,10 @@ static td_status equalise(const round_job *j, lane *l, const target *down, float
     size_t           up_groups = td_round_scales(&j->options, j->q->config.hidden);
     td_round_options o = options_for(j, down);
     size_t           rows = down->n < JUDGED_ROWS ? down->n : JUDGED_ROWS;
-    for (size_t r = 0; r < rows; r++) memcpy(l->rounded + r * down->k, down->w + (r * down->n / rows) * down->k, down->k * sizeof *l->rounded);
-    TD_TRY(td_column_scales(&j->q->blas, l->rounded, rows, down->k, l->h, l->sample, l->n_sample, &o, l->column, &gain, &l->err));
+    for (size_t r = 0; r < rows; r++)
+        memcpy(l->rounded + r * down->k, down->w + (r * down->n / rows) * down->k, down->k * sizeof *l->rounded);
+    TD_TRY(td_column_scales(&j->q->blas, l->rounded, rows, down->k, l->h, l->sample, l->n_sample, &o, l->column, &gain,
+                            &l->err));
     td_scale_columns(down->w, down->n, down->k, l->column, down->w);
     td_scale_hessian(l->h, down->k, l->column, l->h);
     for (size_t c = 0; c < down->k; c++)
@@ -278,9 +293,12 @@ static td_status round_expert(const round_job *j, lane *l, uint32_t e) {
     size_t                 hidden = c->hidden, inter = c->moe_inter;
     td_expert_codes       *out = &j->out->experts[e];
     td_expert_fit         *fit = &j->out->fits[e];
-    target                 gate_up = {l->gate_up, 2 * inter, hidden, 0, (int8_t *)out->codes[TD_EXPERT_GATE], (float *)out->scale[TD_EXPERT_GATE], TD_FIT_GATE_UP};
-    target                 down = {l->down, hidden, inter, 0, (int8_t *)out->codes[TD_EXPERT_DOWN], (float *)out->scale[TD_EXPERT_DOWN], TD_FIT_DOWN};
-    bool                   known = j->in->n_tok > 0;
+    target                 gate_up = {
+                        l->gate_up,    2 * inter, hidden, 0, (int8_t *)out->codes[TD_EXPERT_GATE], (float *)out->scale[TD_EXPERT_GATE],
+                        TD_FIT_GATE_UP};
+    target down = {l->down,    hidden, inter, 0, (int8_t *)out->codes[TD_EXPERT_DOWN], (float *)out->scale[TD_EXPERT_DOWN],
+                   TD_FIT_DOWN};
+    bool   known = j->in->n_tok > 0;
     TD_TRY(read_matrix(j, l, TD_ROLE_EXPERT_GATE, e, l->gate_up));
     TD_TRY(read_matrix(j, l, TD_ROLE_EXPERT_UP, e, l->gate_up + inter * hidden));
     TD_TRY(read_matrix(j, l, TD_ROLE_EXPERT_DOWN, e, l->down));
@@ -330,7 +348,9 @@ static void close_lane(lane *l) {
 
 static void fail_expert(round_job *j, uint32_t e) {
     uint32_t lowest = atomic_load_explicit(&j->failed, memory_order_relaxed);
-    while (e < lowest && !atomic_compare_exchange_weak_explicit(&j->failed, &lowest, e, memory_order_relaxed, memory_order_relaxed)) continue;
+    while (e < lowest &&
+           !atomic_compare_exchange_weak_explicit(&j->failed, &lowest, e, memory_order_relaxed, memory_order_relaxed))
+        continue;
 }
 
 /* Work goes on after a failure with the experts below it only, so that the one named is the same every time. */
@@ -352,12 +372,14 @@ static void run_lane(void *ctx, uint32_t item, const td_worker *w) {
 static td_status take_result(round_job *j) {
     const td_model_config *c = &j->q->config;
     td_rounded_experts    *out = j->out;
-    size_t                 matrix = (size_t)c->moe_inter * c->hidden, scales = scales_of(j->q, &j->options), up_scales = c->moe_inter * td_round_scales(&j->options, c->hidden);
+    size_t                 matrix = (size_t)c->moe_inter * c->hidden, scales = scales_of(j->q, &j->options),
+           up_scales = c->moe_inter * td_round_scales(&j->options, c->hidden);
     out->experts = calloc(c->n_experts, sizeof *out->experts);
     out->fits = calloc(c->n_experts, sizeof *out->fits);
     out->codes = malloc(c->n_experts * 3 * matrix);
     out->scales = malloc(c->n_experts * scales * sizeof *out->scales);
-    if (!out->experts || !out->fits || !out->codes || !out->scales) return td_fail(j->q->err, TD_ENOMEM, "out of memory for the rounded experts");
+    if (!out->experts || !out->fits || !out->codes || !out->scales)
+        return td_fail(j->q->err, TD_ENOMEM, "out of memory for the rounded experts");
     for (size_t e = 0; e < c->n_experts; e++)
         for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
             out->experts[e].codes[m] = out->codes + (3 * e + m) * matrix;
@@ -379,7 +401,8 @@ static td_status run_lanes(round_job *j) {
     for (uint32_t i = 0; i < n_lanes; i++) {
         const lane *l = &j->lanes[i];
         if (st == TD_OK && failed < n_experts && l->failed == failed)
-            st = td_fail(j->q->err, l->err.status, "%s, layer %u, expert %u: %s", j->q->o->model_path, j->layer, failed, l->err.text);
+            st = td_fail(j->q->err, l->err.status, "%s, layer %u, expert %u: %s", j->q->o->model_path, j->layer, failed,
+                         l->err.text);
     }
     for (uint32_t i = 0; i < n_lanes; i++) close_lane(&j->lanes[i]);
     free(j->lanes);

@@ -1,11 +1,10 @@
 /*
- * The routed experts for other engines: a safetensors shard per MoE layer with compressed-tensors' tensors, made from the layer's packed file,
- * which then goes. Codes and scales are those of the packed file.
+ * The routed experts for other engines: a safetensors shard per MoE layer with compressed-tensors' tensors, made from the
+ * layer's packed file, which then goes. Codes and scales are those of the packed file.
  *
- *   int4, int4-gN   X.weight_packed I32 [n, ceil(k / 8)], code + 8 of column 8 j + i in bits 4 i .. 4 i + 3 of word j, 0 beyond k;
- *                   X.weight_scale [n, 1] F32, or [n, k / N] BF16; X.weight_shape I64 {n, k}
- *                   (a group whose weights are all 0 has the scale 1)
- *   int8            X.weight I8 [n, k], X.weight_scale F32 [n, 1]
+ *   int4, int4-gN   X.weight_packed I32 [n, ceil(k / 8)], code + 8 of column 8 j + i in bits 4 i .. 4 i + 3 of word j, 0
+ * beyond k; X.weight_scale [n, 1] F32, or [n, k / N] BF16; X.weight_shape I64 {n, k} (a group whose weights are all 0 has
+ * the scale 1) int8            X.weight I8 [n, k], X.weight_scale F32 [n, 1]
  */
 #include <errno.h>
 #include <jansson.h>
@@ -18,7 +17,7 @@
 #include "kernels/rows/convert.h"
 #include "quantize/quantizer.h"
 
-#define MATRICES    3
+#define MATRICES 3
 #define TENSORS_MAX 3 /* of a matrix */
 
 /* What one matrix of an expert becomes: the same for all experts. */
@@ -40,14 +39,20 @@ typedef struct {
 
 static const char *const SUFFIXES[2][TENSORS_MAX] = {{"", "_scale", NULL}, {"_packed", "_scale", "_shape"}};
 
-static td_safetensors_item *items_of(const shard *s, uint32_t expert, int m) { return &s->items[((size_t)expert * MATRICES + (size_t)m) * s->tensors]; }
+static td_safetensors_item *items_of(const shard *s, uint32_t expert, int m) {
+    return &s->items[((size_t)expert * MATRICES + (size_t)m) * s->tensors];
+}
 
 /* ---- layout ------------------------------------------------------------------------------------ */
 
 static void set_form(shard *s, int m, const td_tensor_spec *spec) {
     const td_expert_numbers *numbers = s->q->experts;
     matrix_form             *f = &s->form[m];
-    *f = (matrix_form){.n = spec->shape[0], .k = spec->shape[1], .groups = 1, .scale_dtype = TD_DT_F32, .packed = numbers->format != TD_EXPERT_INT8C};
+    *f = (matrix_form){.n = spec->shape[0],
+                       .k = spec->shape[1],
+                       .groups = 1,
+                       .scale_dtype = TD_DT_F32,
+                       .packed = numbers->format != TD_EXPERT_INT8C};
     if (numbers->format == TD_EXPERT_INT4G) {
         f->groups = f->k / numbers->groups.size;
         f->scale_dtype = numbers->groups.scale_dtype;
@@ -62,7 +67,10 @@ static void set_form(shard *s, int m, const td_tensor_spec *spec) {
 static td_status open_shard(td_quantizer *q, uint32_t layer, shard *s) {
     const td_model_config *c = &q->config;
     td_tensor_spec         spec;
-    *s = (shard){.q = q, .layer = layer, .index = td_moe_layers_in(c, (td_layer_range){0, layer}), .tensors = q->experts->format == TD_EXPERT_INT8C ? 2 : 3};
+    *s = (shard){.q = q,
+                 .layer = layer,
+                 .index = td_moe_layers_in(c, (td_layer_range){0, layer}),
+                 .tensors = q->experts->format == TD_EXPERT_INT8C ? 2 : 3};
     s->items = calloc((size_t)c->n_experts * MATRICES * s->tensors, sizeof *s->items);
     if (!s->items) return td_fail(q->err, TD_ENOMEM, "out of memory");
     for (uint32_t e = 0; e < c->n_experts; e++)
@@ -83,7 +91,9 @@ static td_status open_shard(td_quantizer *q, uint32_t layer, shard *s) {
     return TD_OK;
 }
 
-static size_t n_items(const shard *s) { return (size_t)s->q->config.n_experts * MATRICES * s->tensors; }
+static size_t n_items(const shard *s) {
+    return (size_t)s->q->config.n_experts * MATRICES * s->tensors;
+}
 
 static void shard_name(const td_quantizer *q, uint32_t index, char *name, size_t size) {
     snprintf(name, size, "model-experts-%05u-of-%05u.safetensors", index + 1, td_model_config_moe_layers(&q->config));
@@ -126,7 +136,9 @@ static void encode_expert(void *ctx, uint32_t item, const td_worker *w) {
     float       *scales = b->scales + w->index * s->most_scales;
     for (int m = 0; m < MATRICES; m++) {
         const matrix_form *f = &s->form[m];
-        if (td_experts_get_codes(b->store, 0, b->first + item, (td_expert_matrix)m, 0, f->n, codes, scales, &b->errors[item]) != TD_OK) return;
+        if (td_experts_get_codes(b->store, 0, b->first + item, (td_expert_matrix)m, 0, f->n, codes, scales,
+                                 &b->errors[item]) != TD_OK)
+            return;
         if (f->packed)
             pack_words(codes, f->n, f->k, (uint32_t *)out);
         else
@@ -169,7 +181,8 @@ static td_status write_experts(const shard *s, const td_experts *store, td_safet
         b.n = q->config.n_experts - b.first < workers ? q->config.n_experts - b.first : workers;
         td_pool_run(q->pool, encode_expert, &b, b.n);
         for (uint32_t i = 0; st == TD_OK && i < b.n; i++)
-            st = b.errors[i].status != TD_OK ? td_fail(q->err, b.errors[i].status, "%s", b.errors[i].text) : write_expert(&b, i, w);
+            st = b.errors[i].status != TD_OK ? td_fail(q->err, b.errors[i].status, "%s", b.errors[i].text)
+                                             : write_expert(&b, i, w);
     }
     if (st == TD_OK) st = td_safetensors_writer_commit(w, q->err);
     free(b.out);
@@ -186,11 +199,16 @@ td_status td_expert_shards_check(const td_quantizer *q) {
     const td_model_config   *c = &q->config;
     if (!q->compressed_tensors) return TD_OK;
     if (x->format != TD_EXPERT_INT4C && x->format != TD_EXPERT_INT8C && x->format != TD_EXPERT_INT4G)
-        return td_fail(q->err, TD_ENOTSUP, "experts in %s cannot be written as compressed-tensors; choose int4, int8, int4-g32, int4-g64 or int4-g128", x->name);
+        return td_fail(
+            q->err, TD_ENOTSUP,
+            "experts in %s cannot be written as compressed-tensors; choose int4, int8, int4-g32, int4-g64 or int4-g128",
+            x->name);
     if (x->format != TD_EXPERT_INT4G) return TD_OK;
     uint32_t narrow = c->hidden % x->groups.size ? c->hidden : c->moe_inter;
     if (narrow % x->groups.size)
-        return td_fail(q->err, TD_ENOTSUP, "compressed-tensors has whole groups only, and %u weights of a row are not a multiple of %u", narrow, x->groups.size);
+        return td_fail(q->err, TD_ENOTSUP,
+                       "compressed-tensors has whole groups only, and %u weights of a row are not a multiple of %u", narrow,
+                       x->groups.size);
     return TD_OK;
 }
 
@@ -230,7 +248,8 @@ td_status td_expert_shards_write(td_quantizer *q) {
         if (!q->compressed_tensors || !q->config.is_moe[layer]) continue;
         if (!td_expert_shard_is_done(q, layer)) TD_TRY(write_shard(q, layer));
         td_expert_file_shape(q, layer, path);
-        if (unlink(path) != 0 && errno != ENOENT) return td_fail(q->err, TD_EIO, "%s: cannot remove: %s", path, strerror(errno));
+        if (unlink(path) != 0 && errno != ENOENT)
+            return td_fail(q->err, TD_EIO, "%s: cannot remove: %s", path, strerror(errno));
         td_quantizer_progress(q, td_expert_source_bytes(q, layer), "experts for other engines");
     }
     return TD_OK;

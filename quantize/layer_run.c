@@ -6,25 +6,25 @@
 
 #include "core/error.h"
 #include "core/mem.h"
-#include "model/placed_model.h"
 #include "kernels/rows/convert.h"
+#include "model/placed_model.h"
 
 #define BATCH_TOKENS 2048 /* of a step, where a window has fewer */
 
 typedef struct {
-    td_quantizer  *q;
-    td_layer_seen *seen;
+    td_quantizer   *q;
+    td_layer_seen  *seen;
     td_placed_model placed;
-    td_dtype       act_dtype;
-    uint32_t       windows, pages_per_window; /* of a step at most */
-    uint64_t       at;                        /* token that the step begins with */
-    bool           mtp; /* the layer is fed the next tokens */
-    td_step_rows   rows;
-    uint32_t      *token;                     /* [window] */
-    uint32_t      *page;                      /* [windows, pages_per_window] */
-    void          *x;     /* [step, hidden] of act_dtype */
-    void          *store; /* the same of the file's type */
-    float         *wide;  /* [step, hidden] */
+    td_dtype        act_dtype;
+    uint32_t        windows, pages_per_window; /* of a step at most */
+    uint64_t        at;                        /* token that the step begins with */
+    bool            mtp;                       /* the layer is fed the next tokens */
+    td_step_rows    rows;
+    uint32_t       *token; /* [window] */
+    uint32_t       *page;  /* [windows, pages_per_window] */
+    void           *x;     /* [step, hidden] of act_dtype */
+    void           *store; /* the same of the file's type */
+    float          *wide;  /* [step, hidden] */
 } layer_run;
 
 static void see(void *user, const td_layer_output *o) {
@@ -39,10 +39,12 @@ static void see(void *user, const td_layer_output *o) {
     if (!o->expert_x) return;
     if (s->expert_x) td_to_f32(o->dtype, o->expert_x, o->n_tok * hidden, s->expert_x + r->at * hidden);
     if (s->expert_ids) memcpy(s->expert_ids + r->at * c->top_k, o->expert_ids, pairs * sizeof *s->expert_ids);
-    if (s->expert_weights) memcpy(s->expert_weights + r->at * c->top_k, o->expert_weights, pairs * sizeof *s->expert_weights);
+    if (s->expert_weights)
+        memcpy(s->expert_weights + r->at * c->top_k, o->expert_weights, pairs * sizeof *s->expert_weights);
 }
 
-static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m, size_t k) {
+static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m,
+                     size_t k) {
     layer_run *r = user;
     td_role    roles[TD_ROLE_COUNT];
     uint32_t   layer;
@@ -64,24 +66,36 @@ static td_status open_model(layer_run *r, uint32_t layer, td_layer_numbers numbe
     r->windows = step_windows(q);
     r->pages_per_window = (q->text.window + TD_KV_PAGE - 1) / TD_KV_PAGE;
     r->act_dtype = written && q->w8a8 ? TD_DT_BF16 : TD_DT_F32;
-    td_placement p = {.expert_pool = q->pool, .rows_tap = r->seen && r->seen->linears ? see_rows : NULL, .rows_tap_user = r,
+    td_placement p = {.expert_pool = q->pool,
+                      .rows_tap = r->seen && r->seen->linears ? see_rows : NULL,
+                      .rows_tap_user = r,
                       .n_pages = r->windows * r->pages_per_window,
-                      .model = {.model_path = q->o->model_path, .checkpoint = q->source, .cpu_weight_path = written ? q->o->output_path : NULL,
-                                .w8a8 = written && q->w8a8, .expert_format = written ? q->experts->format : TD_EXPERT_BF16,
-                                .expert_groups = written ? q->experts->groups : (td_expert_groups){0}, .max_tok = r->windows * q->text.window,
-                                .max_seq = r->windows, .max_out = 1, .context_length = q->text.window, .layers = {layer, layer + 1}, .layer_tap = see,
+                      .model = {.model_path = q->o->model_path,
+                                .checkpoint = q->source,
+                                .cpu_weight_path = written ? q->o->output_path : NULL,
+                                .w8a8 = written && q->w8a8,
+                                .expert_format = written ? q->experts->format : TD_EXPERT_BF16,
+                                .expert_groups = written ? q->experts->groups : (td_expert_groups){0},
+                                .max_tok = r->windows * q->text.window,
+                                .max_seq = r->windows,
+                                .max_out = 1,
+                                .context_length = q->text.window,
+                                .layers = {layer, layer + 1},
+                                .layer_tap = see,
                                 .layer_tap_user = r}};
     return td_placed_model_open(&p, &r->placed, q->err);
 }
 
 static td_status take_arrays(layer_run *r) {
-    size_t n_tok = (size_t)r->windows * r->q->text.window, n_pages = (size_t)r->windows * r->pages_per_window, row = r->q->config.hidden * sizeof(float);
+    size_t n_tok = (size_t)r->windows * r->q->text.window, n_pages = (size_t)r->windows * r->pages_per_window,
+           row = r->q->config.hidden * sizeof(float);
     r->token = calloc(r->q->text.window, sizeof *r->token);
     r->page = malloc(n_pages * sizeof *r->page);
     r->x = aligned_alloc(TD_CACHE_LINE, td_round_up(n_tok * row, TD_CACHE_LINE));
     r->store = malloc(n_tok * row);
     r->wide = malloc(n_tok * row);
-    if (!r->token || !r->page || !r->x || !r->store || !r->wide) return td_fail(r->q->err, TD_ENOMEM, "out of memory for a step of the calibration");
+    if (!r->token || !r->page || !r->x || !r->store || !r->wide)
+        return td_fail(r->q->err, TD_ENOMEM, "out of memory for a step of the calibration");
     for (uint32_t i = 0; i < n_pages; i++) r->page[i] = i;
     return td_step_rows_open(&r->rows, (uint32_t)n_tok, r->windows, r->q->text.window, r->q->err);
 }
@@ -98,7 +112,8 @@ static td_status run_windows(layer_run *r, uint32_t n, const td_hidden_states *i
     td_step_rows_clear(&r->rows);
     for (uint32_t w = 0; w < n; w++) {
         if (r->mtp) take_next_tokens(r, w);
-        td_step_rows_add(&r->rows, r->token, 0, q->text.window, r->page + (size_t)w * r->pages_per_window, r->pages_per_window, false);
+        td_step_rows_add(&r->rows, r->token, 0, q->text.window, r->page + (size_t)w * r->pages_per_window,
+                         r->pages_per_window, false);
     }
     td_to_f32(in->dtype, in->rows + r->at * q->config.hidden * td_dtype_bytes(in->dtype), values, r->wide);
     td_from_f32(r->act_dtype, r->wide, values, r->x);
@@ -120,8 +135,8 @@ static void close_run(layer_run *r) {
     free(r->wide);
 }
 
-td_status td_layer_run(td_quantizer *q, uint32_t layer, td_layer_numbers numbers, const td_hidden_states *in, td_layer_seen *seen,
-                       td_hidden_writer *next) {
+td_status td_layer_run(td_quantizer *q, uint32_t layer, td_layer_numbers numbers, const td_hidden_states *in,
+                       td_layer_seen *seen, td_hidden_writer *next) {
     layer_run r = {.q = q, .seen = seen};
     td_status st = open_model(&r, layer, numbers);
     if (st == TD_OK) st = td_model_load(r.placed.model, r.placed.n_pages, q->err);
@@ -136,7 +151,7 @@ td_status td_layer_run(td_quantizer *q, uint32_t layer, td_layer_numbers numbers
 }
 
 td_status td_layer_run_bytes(td_quantizer *q, uint32_t layer, uint64_t *bytes) {
-    layer_run     r = {.q = q};
+    layer_run r = {.q = q};
     *bytes = 0;
     td_status st = open_model(&r, layer, TD_LAYER_SOURCE); /* weights in bf16: the larger ones */
     if (st == TD_OK)

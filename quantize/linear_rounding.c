@@ -17,10 +17,10 @@ typedef struct {
     size_t          n, k;
     int8_t         *codes;
     float          *scales;
-    uint32_t        failed;  /* the lowest part that did, or UINT32_MAX */
-    td_status       status;  /* of that part */
+    uint32_t        failed; /* the lowest part that did, or UINT32_MAX */
+    td_status       status; /* of that part */
     td_error        err;
-    pthread_mutex_t lock;    /* of the three */
+    pthread_mutex_t lock; /* of the three */
 } linear;
 
 /* Rows that are added to a Hessian: item i does its rows i * SUM_ROWS and following. */
@@ -31,13 +31,16 @@ typedef struct {
     float         *h;
 } sum_job;
 
-/* Whether a role's linear becomes int8 by what it reads. The MTP layer's head is not run here, and U is held exactly as it is. */
+/* Whether a role's linear becomes int8 by what it reads. The MTP layer's head is not run here, and U is held exactly as it
+ * is. */
 static bool is_rounded(const td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec) {
     if (role == TD_ROLE_MTP_HEAD || role == TD_ROLE_MTP_UNTURN) return false;
     return td_tensor_spec_get(&q->config, role, layer, 0, spec) && td_quantizer_makes_int8(q, role, spec);
 }
 
-void td_linear_rounding_open(td_linear_rounding *r, td_quantizer *q, uint32_t layer) { *r = (td_linear_rounding){.q = q, .layer = layer, .status = TD_OK}; }
+void td_linear_rounding_open(td_linear_rounding *r, td_quantizer *q, uint32_t layer) {
+    *r = (td_linear_rounding){.q = q, .layer = layer, .status = TD_OK};
+}
 
 static void free_sums(td_linear_rounding *r) {
     for (uint32_t i = 0; i < r->n_inputs; i++) {
@@ -79,7 +82,7 @@ void td_linear_rounding_add(td_linear_rounding *r, const td_role *roles, size_t 
         for (size_t i = 0; i < n; i++) r->input_of[roles[i]] = r->n_inputs;
     }
     uint32_t input = r->input_of[rounded] - 1;
-    sum_job j = {&r->q->blas, x, m, k, r->inputs[input].h};
+    sum_job  j = {&r->q->blas, x, m, k, r->inputs[input].h};
     td_pool_run(r->q->pool, sum_rows, &j, (uint32_t)((k + SUM_ROWS - 1) / SUM_ROWS));
     r->inputs[input].n_rows += m;
 }
@@ -101,7 +104,8 @@ static void round_part(void *ctx, uint32_t item, const td_worker *w) {
 }
 
 /* All rows of l->w, on the pool; and how well that went. */
-static td_status round_parts(const td_linear_rounding *r, linear *l, const float *h, const td_round_options *o, double *relative, td_error *err) {
+static td_status round_parts(const td_linear_rounding *r, linear *l, const float *h, const td_round_options *o,
+                             double *relative, td_error *err) {
     const td_blas *b = &r->q->blas;
     TD_TRY(td_round_plan_open(b, l->k, h, o, &l->plan, err));
     l->failed = UINT32_MAX;
@@ -111,9 +115,11 @@ static td_status round_parts(const td_linear_rounding *r, linear *l, const float
     return td_round_error(b, l->w, l->n, l->k, h, o, l->codes, l->scales, relative, err);
 }
 
-static td_status round_with(const td_linear_rounding *r, linear *l, uint32_t input, double *nearest, double *error, td_error *err) {
+static td_status round_with(const td_linear_rounding *r, linear *l, uint32_t input, double *nearest, double *error,
+                            td_error *err) {
     const float     *h = r->inputs[input].h;
-    td_round_options options = td_round_options_of(r->q->method, 8, 0), to_nearest = td_round_options_of(TD_ROUND_NEAREST, 8, 0);
+    td_round_options options = td_round_options_of(r->q->method, 8, 0),
+                     to_nearest = td_round_options_of(TD_ROUND_NEAREST, 8, 0);
     options.damping = td_round_damping(r->inputs[input].k, r->inputs[input].n_rows);
     pthread_mutex_init(&l->lock, NULL);
     td_status s = round_parts(r, l, h, &to_nearest, nearest, err);
@@ -123,11 +129,13 @@ static td_status round_with(const td_linear_rounding *r, linear *l, uint32_t inp
 }
 
 /* *rounded is false for one that is in int8 already. */
-static td_status round_linear(td_linear_rounding *r, td_role role, bool *rounded, double *nearest, double *error, td_error *err) {
+static td_status round_linear(td_linear_rounding *r, td_role role, bool *rounded, double *nearest, double *error,
+                              td_error *err) {
     const td_quantizer *q = r->q;
     td_scratch          scratch = {0};
     td_tensor_view      view;
-    td_status           s = td_checkpoint_get_unturned(q->source, &q->config, role, r->layer, TD_FORM_FLOAT_OR_INT8, &scratch, &view, err);
+    td_status           s =
+        td_checkpoint_get_unturned(q->source, &q->config, role, r->layer, TD_FORM_FLOAT_OR_INT8, &scratch, &view, err);
     *rounded = s == TD_OK && view.dtype != TD_DT_I8;
     if (!*rounded) {
         td_scratch_reset(&scratch);
@@ -142,7 +150,9 @@ static td_status round_linear(td_linear_rounding *r, td_role role, bool *rounded
     td_scratch_reset(&scratch);
     if (s == TD_OK) s = round_with(r, &l, r->input_of[role] - 1, nearest, error, err);
     free(l.w);
-    if (s == TD_OK) r->weights[role] = (td_tensor_view){.dtype = TD_DT_I8, .rank = 2, .shape = {l.n, l.k}, .data = l.codes, .scale = l.scales};
+    if (s == TD_OK)
+        r->weights[role] =
+            (td_tensor_view){.dtype = TD_DT_I8, .rank = 2, .shape = {l.n, l.k}, .data = l.codes, .scale = l.scales};
     return s;
 }
 
@@ -151,7 +161,8 @@ td_status td_linears_round(td_linear_rounding *r, td_linear_fit *fit) {
     *fit = (td_linear_fit){0};
     if (r->status != TD_OK || r->q->method == TD_ROUND_NEAREST) return r->status;
     for (uint32_t i = 0; i < r->n_inputs; i++)
-        if (!td_hessian_mirror(r->inputs[i].h, r->inputs[i].k)) return td_fail(r->q->err, TD_EDEVICE, "layer %u: what its linears read are not numbers", r->layer);
+        if (!td_hessian_mirror(r->inputs[i].h, r->inputs[i].k))
+            return td_fail(r->q->err, TD_EDEVICE, "layer %u: what its linears read are not numbers", r->layer);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
         double   nearest = 0, error = 0;
         bool     rounded;
@@ -179,8 +190,10 @@ td_linear_bytes td_linears_round_bytes(const td_quantizer *q, uint32_t layer) {
     for (td_role role = TD_ROLE_FINAL_NORM + 1; role < TD_ROLE_COUNT; role++) {
         if (q->method == TD_ROUND_NEAREST || !is_rounded(q, role, layer, &spec)) continue;
         uint64_t n = spec.shape[0], k = spec.shape[1], rows = n < TD_ROUND_ERROR_ROWS ? n : TD_ROUND_ERROR_ROWS;
-        uint64_t parts = (n + TD_ROUND_ROWS - 1) / TD_ROUND_ROWS, workers = td_pool_workers(q->pool), at_once = parts < workers ? parts : workers;
-        uint64_t work = td_round_plan_bytes(k, &options) + at_once * td_round_rows_bytes(n, k, &options), loss = 2 * rows * k * sizeof(float);
+        uint64_t parts = (n + TD_ROUND_ROWS - 1) / TD_ROUND_ROWS, workers = td_pool_workers(q->pool),
+                 at_once = parts < workers ? parts : workers;
+        uint64_t work = td_round_plan_bytes(k, &options) + at_once * td_round_rows_bytes(n, k, &options),
+                 loss = 2 * rows * k * sizeof(float);
         work = (work > loss ? work : loss) + 2 * n * k * sizeof(float); /* source rows, and w */
         bytes.sums += k * k * sizeof(float);
         bytes.codes += n * k + n * sizeof(float);

@@ -1,7 +1,8 @@
 /*
  * The linears of one layer of the device tier to int8, each by what it reads.
  *
- * While the layer runs as it is in the source, the squares and products of each input's columns are summed; linears that read the same rows share them.
+ * While the layer runs as it is in the source, the squares and products of each input's columns are summed; linears that
+ * read the same rows share them.
  */
 #ifndef TD_QUANTIZE_LINEAR_ROUNDING_H
 #define TD_QUANTIZE_LINEAR_ROUNDING_H
@@ -16,9 +17,9 @@ typedef struct {
 } td_linear_fit;
 
 typedef struct {
-    td_quantizer  *q;
-    uint32_t       layer;
-    uint32_t       n_inputs;
+    td_quantizer *q;
+    uint32_t      layer;
+    uint32_t      n_inputs;
     struct {
         size_t k, n_rows;
         float *h; /* [k, k] */
@@ -26,15 +27,16 @@ typedef struct {
     uint32_t       input_of[TD_ROLE_COUNT]; /* 1 + index; 0: the role read nothing yet */
     int8_t        *codes[TD_ROLE_COUNT];    /* once rounded; rows in the order of the files */
     float         *scales[TD_ROLE_COUNT];
-    td_tensor_view weights[TD_ROLE_COUNT];  /* I8 over these; data NULL: not rounded here */
-    td_status      status;                  /* of the sums */
+    td_tensor_view weights[TD_ROLE_COUNT]; /* I8 over these; data NULL: not rounded here */
+    td_status      status;                 /* of the sums */
 } td_linear_rounding;
 
 /** Takes no memory yet. @param layer the one whose linears are rounded. */
 void td_linear_rounding_open(td_linear_rounding *r, td_quantizer *q, uint32_t layer);
 void td_linear_rounding_close(td_linear_rounding *r);
 
-/** m rows x [m, k] that the linears of n roles read. Roles that stay as they are do not matter. Errors come out of td_linears_round. */
+/** m rows x [m, k] that the linears of n roles read. Roles that stay as they are do not matter. Errors come out of
+ * td_linears_round. */
 void td_linear_rounding_add(td_linear_rounding *r, const td_role *roles, size_t n, const float *x, size_t m, size_t k);
 
 /** Fills r->weights, on the pool. The sums are gone afterwards. */

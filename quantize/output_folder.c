@@ -28,11 +28,14 @@ td_status td_source_path(const td_quantizer *q, char path[PATH_MAX], const char 
     return td_fail(q->err, TD_EINVAL, "the model path is too long");
 }
 
-/* But for the marker, which is replaced when they are gone. Another model's template or end tokens would be taken for this one's. */
+/* But for the marker, which is replaced when they are gone. Another model's template or end tokens would be taken for this
+ * one's. */
 static bool is_ours(const char *name) {
     size_t n = strlen(name);
-    bool   part = n > 5 && !strcmp(name + n - 5, ".part"), shard = !strncmp(name, "model", 5) && strstr(name, ".safetensors");
-    return part || shard || td_is_small_file(name) || !strcmp(name, "calibration.json") || !strncmp(name, "calibration-", 12) || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) || !strcmp(name, CONFIG);
+    bool part = n > 5 && !strcmp(name + n - 5, ".part"), shard = !strncmp(name, "model", 5) && strstr(name, ".safetensors");
+    return part || shard || td_is_small_file(name) || !strcmp(name, "calibration.json") ||
+           !strncmp(name, "calibration-", 12) || !strncmp(name, "experts-", 8) || !strncmp(name, "device-", 7) ||
+           !strcmp(name, CONFIG);
 }
 
 /* What a killed run leaves: our ….part, the expert store's ….tdx.tmp.PID, and a server's ….tdw.tmp.PID. */
@@ -51,7 +54,8 @@ static td_status scan_output(const td_quantizer *q, bool (*which)(const char *na
     td_status s = TD_OK;
     for (struct dirent *e; s == TD_OK && (e = readdir(dir));) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        if (!strcmp(e->d_name, MARKER ".part")) continue; /* of a run that was killed at its very start: it is written again */
+        if (!strcmp(e->d_name, MARKER ".part"))
+            continue; /* of a run that was killed at its very start: it is written again */
         ++*n_files;
         if (!which || !which(e->d_name)) continue;
         s = td_output_path(q, path, e->d_name);
@@ -71,9 +75,11 @@ static td_status empty_output(const td_quantizer *q) {
 }
 
 static char *marker_text(const td_quantizer *q) {
-    json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "source_hash", q->hash_text, "quantization", q->o->quantization, "expert_quantization",
-                          q->experts->name, "subpool_count", (int)q->n_subpools);
-    int failed = q->method == TD_ROUND_NEAREST && !q->text.n_windows ? 0 : json_object_set_new(o, "method", json_string(td_quantizer_method(q)));
+    json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "source_hash", q->hash_text, "quantization", q->o->quantization,
+                          "expert_quantization", q->experts->name, "subpool_count", (int)q->n_subpools);
+    int     failed = q->method == TD_ROUND_NEAREST && !q->text.n_windows
+                         ? 0
+                         : json_object_set_new(o, "method", json_string(td_quantizer_method(q)));
     if (q->compressed_tensors) failed |= json_object_set_new(o, "output_format", json_string("compressed-tensors"));
     if (q->text.n_windows) { /* the tokens, as they are cut, and what the layers are run with */
         char hash[17];
@@ -87,7 +93,8 @@ static char *marker_text(const td_quantizer *q) {
     return text;
 }
 
-/* One run at a time: a lock on the folder, gone with the process. Before anything in it is looked at: what is there may be another run's that goes on. */
+/* One run at a time: a lock on the folder, gone with the process. Before anything in it is looked at: what is there may be
+ * another run's that goes on. */
 static td_status lock_output(td_quantizer *q) {
     q->lock_fd = open(q->o->output_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (q->lock_fd >= 0 && flock(q->lock_fd, LOCK_EX | LOCK_NB) == 0) return TD_OK;
@@ -102,19 +109,22 @@ td_status td_output_claim(td_quantizer *q) {
     td_status s = want ? td_output_path(q, path, MARKER) : td_fail(q->err, TD_ENOMEM, "out of memory");
     if (s == TD_OK && mkdir(q->o->output_path, 0755) != 0 && errno != EEXIST)
         s = td_fail(q->err, TD_EIO, "%s: cannot create the folder: %s", q->o->output_path, strerror(errno));
-    if (s == TD_OK && realpath(q->o->model_path, real_in) && realpath(q->o->output_path, real_out) && !strcmp(real_in, real_out))
+    if (s == TD_OK && realpath(q->o->model_path, real_in) && realpath(q->o->output_path, real_out) &&
+        !strcmp(real_in, real_out))
         s = td_fail(q->err, TD_EINVAL, "%s: the output is the model folder itself; choose another", q->o->output_path);
     if (s == TD_OK) s = lock_output(q);
     if (s == TD_OK) s = scan_output(q, NULL, &n_files);
     if (s == TD_OK && n_files) {
         s = td_file_read(path, 1 << 16, &have, &have_len, q->err);
         if (s == TD_ENOTFOUND)
-            s = td_fail(q->err, TD_EINVAL, "%s is not empty and was not written by 'tandem quantize'; choose another folder", q->o->output_path);
+            s = td_fail(q->err, TD_EINVAL, "%s is not empty and was not written by 'tandem quantize'; choose another folder",
+                        q->o->output_path);
         else if (s == TD_OK && strcmp(have, want)) {
             if (q->o->force)
                 s = empty_output(q);
             else
-                s = td_fail(q->err, TD_EINVAL, "%s holds the output of another model or of other options; choose another folder or use --force",
+                s = td_fail(q->err, TD_EINVAL,
+                            "%s holds the output of another model or of other options; choose another folder or use --force",
                             q->o->output_path);
         }
     }

@@ -1,19 +1,21 @@
 /*
  * td_quantize: a checkpoint -> a folder that loads without quantising.
  *
- *   tandem_quantize.json      what is being written: source hash and options; written first, compared when a run is continued
- *   model-….safetensors       every tensor but the routed experts', a shard per layer; with w8a8_int8 the linears as I8 with X.weight_scale [n, 1] F32
- *   experts-….tdx             packed routed experts, one file per MoE layer
- *   calibration.json          with a calibration: what each layer's rounding cost
- *   tokenizer files, generation_config.json   copied
- *   config.json               with quantization_config; written last, so a folder that is not complete is no model folder
+ *   tandem_quantize.json      what is being written: source hash and options; written first, compared when a run is
+ * continued model-….safetensors       every tensor but the routed experts', a shard per layer; with w8a8_int8 the linears as
+ * I8 with X.weight_scale [n, 1] F32 experts-….tdx             packed routed experts, one file per MoE layer calibration.json
+ * with a calibration: what each layer's rounding cost tokenizer files, generation_config.json   copied config.json with
+ * quantization_config; written last, so a folder that is not complete is no model folder
  *
- * With the output format compressed-tensors, which other engines read: packed routed experts become model-experts-….safetensors, config.json describes
- * both kinds of weights, and the heads and eh_proj stay as stored, as is the custom there.
+ * With the output format compressed-tensors, which other engines read: packed routed experts become
+ * model-experts-….safetensors, config.json describes both kinds of weights, and the heads and eh_proj stay as stored, as is
+ * the custom there.
  *
- * With load_dummy there is only a config.json, and the weights are made up: a folder of that size and shape, for trying out a machine.
+ * With load_dummy there is only a config.json, and the weights are made up: a folder of that size and shape, for trying out
+ * a machine.
  *
- * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give the same bits.
+ * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give
+ * the same bits.
  */
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -35,7 +37,8 @@
 
 #define TOKENS_DEFAULT 32768
 #define WINDOW_DEFAULT 512
-#define DUMMY_SOURCE_HASH UINT64_C(0x64756d6d79) /* "dummy": its weights depend on the shape alone, which is compared anyway */
+#define DUMMY_SOURCE_HASH \
+    UINT64_C(0x64756d6d79) /* "dummy": its weights depend on the shape alone, which is compared anyway */
 
 void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what) {
     td_quantizer_meter *m = q->meter;
@@ -49,7 +52,9 @@ void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what) {
 
 static const char *const METHODS[] = {[TD_ROUND_NEAREST] = "nearest", [TD_ROUND_CLIP] = "clip", [TD_ROUND_GPTQ] = "gptq"};
 
-const char *td_quantizer_method(const td_quantizer *q) { return METHODS[q->method]; }
+const char *td_quantizer_method(const td_quantizer *q) {
+    return METHODS[q->method];
+}
 
 static td_status choose_method(td_quantizer *q) {
     const td_quantize_options *o = q->o;
@@ -59,16 +64,21 @@ static td_status choose_method(td_quantizer *q) {
     if (i == n) return td_fail(q->err, TD_EINVAL, "method is '%.40s', expected nearest, clip or gptq", name);
     q->method = (td_round_method)i;
     if (q->experts->format == TD_EXPERT_FP4G && (o->calibration_path || q->method != TD_ROUND_NEAREST))
-        return td_fail(q->err, TD_EINVAL, "experts in %s are rounded to nearest alone: leave out --calibration and --method", q->experts->name);
-    if (q->method == TD_ROUND_GPTQ && !o->calibration_path) return td_fail(q->err, TD_EINVAL, "the method gptq needs a text: give --calibration");
+        return td_fail(q->err, TD_EINVAL, "experts in %s are rounded to nearest alone: leave out --calibration and --method",
+                       q->experts->name);
+    if (q->method == TD_ROUND_GPTQ && !o->calibration_path)
+        return td_fail(q->err, TD_EINVAL, "the method gptq needs a text: give --calibration");
     if (!o->calibration_path && (o->calibration_tokens || o->calibration_window))
-        return td_fail(q->err, TD_EINVAL, "calibration-tokens and calibration-window say how a text is cut: give --calibration");
+        return td_fail(q->err, TD_EINVAL,
+                       "calibration-tokens and calibration-window say how a text is cut: give --calibration");
     if (o->load_dummy && (o->calibration_path || q->method != TD_ROUND_NEAREST))
         return td_fail(q->err, TD_EINVAL, "dummy weights cannot be calibrated: leave out --calibration and --method");
     return TD_OK;
 }
 
-static bool is_auto(const td_quantize_options *o) { return !strcmp(o->expert_quantization, "auto"); }
+static bool is_auto(const td_quantize_options *o) {
+    return !strcmp(o->expert_quantization, "auto");
+}
 
 static td_status check_options(td_quantizer *q) {
     const td_quantize_options *o = q->o;
@@ -78,10 +88,14 @@ static td_status check_options(td_quantizer *q) {
         return td_fail(q->err, TD_EINVAL, "quantization is '%.40s', expected w8a8_int8 or none", o->quantization);
     q->compressed_tensors = o->output_format && !strcmp(o->output_format, "compressed-tensors");
     if (o->output_format && !q->compressed_tensors && strcmp(o->output_format, "tandem"))
-        return td_fail(q->err, TD_EINVAL, "output_format is '%.40s', expected tandem or compressed-tensors", o->output_format);
+        return td_fail(q->err, TD_EINVAL, "output_format is '%.40s', expected tandem or compressed-tensors",
+                       o->output_format);
     const td_expert_numbers *n = td_expert_numbers_find(is_auto(o) ? "int4" : o->expert_quantization);
     if (!n || n->format == TD_EXPERT_BF16)
-        return td_fail(q->err, TD_EINVAL, "expert_quantization is '%.40s', expected auto, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4", o->expert_quantization);
+        return td_fail(
+            q->err, TD_EINVAL,
+            "expert_quantization is '%.40s', expected auto, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 or nvfp4",
+            o->expert_quantization);
     q->experts = n;
     TD_TRY(choose_method(q));
     if (o->rotation && strcmp(o->rotation, "auto") && strcmp(o->rotation, "none") && strcmp(o->rotation, "hadamard"))
@@ -93,19 +107,22 @@ static td_status check_options(td_quantizer *q) {
 
 static td_status rotate(td_quantizer *q, td_error *err) {
     if (q->compressed_tensors && q->config.n_mtp_layers)
-        return td_fail(err, TD_ENOTSUP, "other engines cannot run a rotated multi-token-prediction layer, which has one linear more");
+        return td_fail(err, TD_ENOTSUP,
+                       "other engines cannot run a rotated multi-token-prediction layer, which has one linear more");
     TD_TRY(td_checkpoint_rotate(q->source, &q->config, err));
     td_checkpoint_look_at_mtp(q->source, &q->config);
     q->rotated = true;
     return TD_OK;
 }
 
-/* With gptq, and where floats become int8 experts. In 4 bits, rounding to nearest, or with scales alone, loses more on a rotated model, whose rows have lost the columns
-   that mattered little (docs/quantisation.md); and integers that are stored already are kept better as they are. */
+/* With gptq, and where floats become int8 experts. In 4 bits, rounding to nearest, or with scales alone, loses more on a
+   rotated model, whose rows have lost the columns that mattered little (docs/quantisation.md); and integers that are stored
+   already are kept better as they are. */
 static bool auto_rotates(const td_quantizer *q) {
     td_quant_method stored = q->config.quant.method;
     if (q->method == TD_ROUND_GPTQ) return true;
-    return q->experts->format == TD_EXPERT_INT8C && (stored == TD_QUANT_NONE || stored == TD_QUANT_FP8) && !q->compressed_tensors && !q->o->load_dummy;
+    return q->experts->format == TD_EXPERT_INT8C && (stored == TD_QUANT_NONE || stored == TD_QUANT_FP8) &&
+           !q->compressed_tensors && !q->o->load_dummy;
 }
 
 static td_status choose_rotation(td_quantizer *q) {
@@ -121,8 +138,8 @@ static td_status choose_rotation(td_quantizer *q) {
     return TD_OK;
 }
 
-/* What carries the source's codes exactly, or else what they are rounded to where nobody chooses. Other methods than nearest, a calibration and compressed-tensors as output
-   (which has no place for every format) round. */
+/* What carries the source's codes exactly, or else what they are rounded to where nobody chooses. Other methods than
+   nearest, a calibration and compressed-tensors as output (which has no place for every format) round. */
 static td_status choose_expert_format(td_quantizer *q) {
     td_expert_numbers n;
     td_stored_experts stored;
@@ -133,12 +150,14 @@ static td_status choose_expert_format(td_quantizer *q) {
 
 static td_status open_source(td_quantizer *q) {
     TD_TRY(td_model_config_read(q->o->model_path, NULL, &q->config, q->err));
-    TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err) : td_checkpoint_open(q->o->model_path, &q->source, q->err));
+    TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err)
+                            : td_checkpoint_open(q->o->model_path, &q->source, q->err));
     td_checkpoint_look_at_mtp(q->source, &q->config);
     if (td_quant_config_has_int8(&q->config.quant) && !td_checkpoint_has_experts(q->source, &q->config))
         return td_fail(q->err, TD_EINVAL, "%s is quantised already, and has its experts in packed files", q->o->model_path);
     TD_TRY(td_checkpoint_check_all(q->source, &q->config, true, q->err));
-    if (is_auto(q->o) && q->method == TD_ROUND_NEAREST && !q->o->calibration_path && !q->compressed_tensors) TD_TRY(choose_expert_format(q));
+    if (is_auto(q->o) && q->method == TD_ROUND_NEAREST && !q->o->calibration_path && !q->compressed_tensors)
+        TD_TRY(choose_expert_format(q));
     TD_TRY(td_expert_shards_check(q));
     TD_TRY(choose_rotation(q));
     q->hash = q->o->load_dummy ? DUMMY_SOURCE_HASH : td_checkpoint_source_hash(q->source);
@@ -166,11 +185,14 @@ static td_status open_calibration(td_quantizer *q) {
     uint32_t                   window = o->calibration_window ? o->calibration_window : WINDOW_DEFAULT;
     if (!o->calibration_path) return TD_OK;
     if (window > q->config.max_position)
-        return td_fail(q->err, TD_EINVAL, "calibration windows of %u tokens are longer than the model's context of %u: choose a smaller calibration-window", window,
-                       q->config.max_position);
+        return td_fail(q->err, TD_EINVAL,
+                       "calibration windows of %u tokens are longer than the model's context of %u: choose a smaller "
+                       "calibration-window",
+                       window, q->config.max_position);
     TD_TRY(hash_config(q));
     TD_TRY(td_blas_open(&q->blas, q->err));
-    return td_calibration_text_read(o->calibration_path, o->model_path, o->calibration_tokens ? o->calibration_tokens : TOKENS_DEFAULT, window, q->config.vocab,
+    return td_calibration_text_read(o->calibration_path, o->model_path,
+                                    o->calibration_tokens ? o->calibration_tokens : TOKENS_DEFAULT, window, q->config.vocab,
                                     &q->text, q->err);
 }
 
@@ -190,8 +212,8 @@ static td_status start_pool(td_quantizer *q) {
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-/* The device tier's shards, on a thread of their own beside the experts' files, so that neither waits while the other rounds or the disk writes.
-   One thread rounds about as fast as a disk takes it. */
+/* The device tier's shards, on a thread of their own beside the experts' files, so that neither waits while the other rounds
+   or the disk writes. One thread rounds about as fast as a disk takes it. */
 typedef struct {
     td_quantizer q; /* the same task, with a pool of one worker and an error of its own */
     td_error     err;
@@ -216,7 +238,8 @@ static void *write_device_side(void *arg) {
 
 static td_status write_experts(td_quantizer *q, const device_side *d) {
     td_status s = TD_OK;
-    for (uint32_t layer = 0; s == TD_OK && layer < td_quantizer_layers(q) && !atomic_load_explicit(&d->failed, memory_order_relaxed); layer++) {
+    for (uint32_t layer = 0;
+         s == TD_OK && layer < td_quantizer_layers(q) && !atomic_load_explicit(&d->failed, memory_order_relaxed); layer++) {
         s = td_expert_file_write(q, layer);
         td_checkpoint_release_pages(q->source);
     }
@@ -254,7 +277,8 @@ static td_status run(td_quantizer *q) {
     TD_TRY(start_pool(q));
     TD_TRY(td_output_claim(q));
     TD_TRY(td_device_tensors_plan(q));
-    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++) q->meter->total_bytes += td_expert_source_bytes(q, layer) * (1 + q->compressed_tensors);
+    for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++)
+        q->meter->total_bytes += td_expert_source_bytes(q, layer) * (1 + q->compressed_tensors);
     td_quantizer_progress(q, 0, "starting");
     TD_TRY(q->text.n_windows ? td_calibrate(q) : write_layers(q));
     TD_TRY(td_expert_shards_write(q));

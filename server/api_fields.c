@@ -248,7 +248,8 @@ static td_status read_stop(td_api_request *r, td_api_error *err) {
     for (size_t i = 0; i < n; i++) {
         const json_t *s = json_is_array(v) ? json_array_get(v, i) : v;
         if (!td_api_is_c_string(s) || json_string_length(s) == 0)
-            return td_api_bad(err, "stop", "'stop' must be a string or a list of strings, none of them empty or with a NUL.");
+            return td_api_bad(err, "stop",
+                              "'stop' must be a string or a list of strings, none of them empty or with a NUL.");
         r->stop[r->n_stop++] = json_string_value(s);
     }
     return TD_OK;
@@ -307,7 +308,7 @@ static td_status read_stream_options(td_api_request *r, td_api_error *err) {
 /* Refusals that depend on the value. */
 static td_status refuse_values(const td_api_request *r, td_api_error *err) {
     const json_t *v = json_object_get(r->root, "best_of");
-    json_int_t best_of;
+    json_int_t    best_of;
     if (is_set(v) && !(td_api_integer(v, &best_of) && best_of == (json_int_t)r->n))
         return td_api_bad(err, "best_of", "'best_of' is not supported unless it equals 'n'.");
     v = json_object_get(r->root, "verbosity");

@@ -31,7 +31,8 @@ static td_status parse_abort(const json_t *root, const char **rid, td_api_error 
     if (id && !json_is_null(id) && !td_api_is_c_string(id))
         return td_api_bad(err, "rid", "'rid' must be a string, without a NUL.");
     if (json_is_true(all)) return TD_OK;
-    if (!json_is_string(id)) return td_api_bad(err, "rid", "'rid' is missing; to end every request, give 'abort_all': true.");
+    if (!json_is_string(id))
+        return td_api_bad(err, "rid", "'rid' is missing; to end every request, give 'abort_all': true.");
     *rid = json_string_value(id);
     return TD_OK;
 }

@@ -139,8 +139,8 @@ const char *td_token_bytes(const td_generation *g, uint32_t id, size_t *len, boo
 void td_write_logprob(td_jbuf *b, float logprob);
 
 /**
- * Hand a choice's news to its API's piece, with b: `step` tokens a piece at most, and with each the tokens that came since the
- * one before. Tokens that are left over are a piece without a text.
+ * Hand a choice's news to its API's piece, with b: `step` tokens a piece at most, and with each the tokens that came since
+ * the one before. Tokens that are left over are a piece without a text.
  */
 void td_write_pieces(td_choice *c, const td_choice_state *at, const td_news *news, size_t step, td_jbuf *b);
 

@@ -80,14 +80,15 @@ static json_t *settled_of(const td_server *s) {
     const td_engine_info *i = &s->info;
     uint64_t              longest = i->context_length < i->max_total_tokens ? i->context_length : i->max_total_tokens;
     return json_pack("{s:s, s:o, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:s?}",
-                     "version", TD_VERSION, "served_model_name", td_json_name(s->model_name), "architecture", i->architecture,
-                     "device", i->device, "quantization", i->quantization, "expert_quantization", i->expert_quantization,
-                     "expert_kernel", i->expert_kernel, "dp_size", (json_int_t)1, "port", (json_int_t)atoi(strrchr(s->url, ':') + 1),
-                     "context_length", (json_int_t)i->context_length, "max_req_input_len", (json_int_t)longest - 1,
-                     "max_total_tokens", (json_int_t)i->max_total_tokens, "max_total_num_tokens", (json_int_t)i->max_total_tokens,
-                     "max_running_requests", (json_int_t)i->max_running_requests, "max_queued_requests",
-                     (json_int_t)i->max_queued_requests, "chunked_prefill_size", (json_int_t)i->chunked_prefill_size,
-                     "tool_call_parser", s->tool_format, "reasoning_parser", s->reasoning_format);
+                     "version", TD_VERSION, "served_model_name", td_json_name(s->model_name), "architecture",
+                     i->architecture, "device", i->device, "quantization", i->quantization, "expert_quantization",
+                     i->expert_quantization, "expert_kernel", i->expert_kernel, "dp_size", (json_int_t)1, "port",
+                     (json_int_t)atoi(strrchr(s->url, ':') + 1), "context_length", (json_int_t)i->context_length,
+                     "max_req_input_len", (json_int_t)longest - 1, "max_total_tokens", (json_int_t)i->max_total_tokens,
+                     "max_total_num_tokens", (json_int_t)i->max_total_tokens, "max_running_requests",
+                     (json_int_t)i->max_running_requests, "max_queued_requests", (json_int_t)i->max_queued_requests,
+                     "chunked_prefill_size", (json_int_t)i->chunked_prefill_size, "tool_call_parser", s->tool_format,
+                     "reasoning_parser", s->reasoning_format);
 }
 
 static json_t *memory_of(const td_engine_info *i) {
@@ -99,11 +100,12 @@ static json_t *memory_of(const td_engine_info *i) {
 
 /* The only rank's. */
 static json_t *state_of(const td_engine_info *i, const td_engine_stats *st) {
-    return json_pack("{s:f, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:I}}", "last_gen_throughput", st->last_decode_tokens_per_s,
-                     "effective_max_running_requests_per_dp", (json_int_t)i->max_running_requests, "num_running_reqs",
-                     (json_int_t)st->running, "num_queue_reqs", (json_int_t)st->queued, "kv_tokens_used",
-                     (json_int_t)st->kv_tokens_used, "memory_usage", "weight", TD_GIB(i->weight_bytes), "kvcache",
-                     TD_GIB(i->kv_bytes), "graph", 0.0, "token_capacity", (json_int_t)i->max_total_tokens);
+    return json_pack("{s:f, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:I}}", "last_gen_throughput",
+                     st->last_decode_tokens_per_s, "effective_max_running_requests_per_dp",
+                     (json_int_t)i->max_running_requests, "num_running_reqs", (json_int_t)st->running, "num_queue_reqs",
+                     (json_int_t)st->queued, "kv_tokens_used", (json_int_t)st->kv_tokens_used, "memory_usage", "weight",
+                     TD_GIB(i->weight_bytes), "kvcache", TD_GIB(i->kv_bytes), "graph", 0.0, "token_capacity",
+                     (json_int_t)i->max_total_tokens);
 }
 
 enum MHD_Result td_route_server_info(td_call *c) {
@@ -112,7 +114,7 @@ enum MHD_Result td_route_server_info(td_call *c) {
     td_jbuf          b = {0};
     td_engine_get_stats(s->engine, &st);
     json_t *info = flags_of(s), *settled = settled_of(s), *memory = memory_of(&s->info);
-    bool made = json_object_update(info, settled) == 0 && json_object_update(info, memory) == 0 &&
+    bool    made = json_object_update(info, settled) == 0 && json_object_update(info, memory) == 0 &&
                 json_object_set_new(info, "internal_states", json_pack("[o]", state_of(&s->info, &st))) == 0;
     char *text = made ? td_json_dump(info, JSON_COMPACT) : NULL;
     if (text)

@@ -1,4 +1,5 @@
-/* /metrics: the engine's counters in Prometheus's text format 0.0.4, under SGLang's names where it has one; docs/metrics.md lists them. */
+/* /metrics: the engine's counters in Prometheus's text format 0.0.4, under SGLang's names where it has one; docs/metrics.md
+ * lists them. */
 #include <stdio.h>
 #include <time.h>
 
@@ -42,8 +43,8 @@ static void write_labels(td_jbuf *b, const char *model, const char *label, const
     td_jbuf_puts(b, "}");
 }
 
-static void write_family(td_jbuf *b, const char *model, const char *name, const char *type, const char *help, const sample *samples,
-                         size_t n) {
+static void write_family(td_jbuf *b, const char *model, const char *name, const char *type, const char *help,
+                         const sample *samples, size_t n) {
     write_head(b, name, type, help);
     for (size_t i = 0; i < n; i++) {
         td_jbuf_puts(b, name);
@@ -71,8 +72,8 @@ static void write_histogram(td_jbuf *b, const char *model, const char *name, con
 }
 
 /* A family with a sample for each tier, and each kind of operation where there are two values of it. */
-static void write_tier_family(td_jbuf *b, const char *model, const char *name, const char *type, const char *help, const double device[2],
-                              const double experts[2], bool kinds) {
+static void write_tier_family(td_jbuf *b, const char *model, const char *name, const char *type, const char *help,
+                              const double device[2], const double experts[2], bool kinds) {
     const char  *kind[2] = {kinds ? "int8" : NULL, "f32"};
     const sample samples[] = {{"tier", "device", kind[0], device[0]},
                               {"tier", "experts", kind[0], experts[0]},
@@ -87,21 +88,25 @@ static void write_tiers(td_jbuf *b, const char *model, const td_engine_stats *s,
     const td_bounds    *db = &info->device_bounds, *xb = &info->expert_bounds;
 #define ONE(v) ((const double[]){(double)(v), 0})
 #define TWO(i, f) ((const double[]){(double)(i), (double)(f)})
-    write_tier_family(b, model, "tandem:tier_bytes_total", "counter", "Bytes of weights and KV that had to be read.", ONE(d->bytes),
-                      ONE(x->bytes), false);
-    write_tier_family(b, model, "tandem:tier_operations_total", "counter", "Operations, two per multiply-add.", TWO(d->int8_ops, d->f32_ops),
-                      TWO(x->int8_ops, x->f32_ops), true);
+    write_tier_family(b, model, "tandem:tier_bytes_total", "counter", "Bytes of weights and KV that had to be read.",
+                      ONE(d->bytes), ONE(x->bytes), false);
+    write_tier_family(b, model, "tandem:tier_operations_total", "counter", "Operations, two per multiply-add.",
+                      TWO(d->int8_ops, d->f32_ops), TWO(x->int8_ops, x->f32_ops), true);
     write_tier_family(b, model, "tandem:tier_busy_seconds_total", "counter", "Time of the tier's operations, without waits.",
                       ONE(1e-9 * (double)d->busy_ns), ONE(1e-9 * (double)x->busy_ns), false);
-    write_tier_family(b, model, "tandem:tier_bytes_per_second", "gauge", "Bytes per busy second over the last log interval; 0 when idle.",
-                      ONE(dr->bytes_per_s), ONE(xr->bytes_per_s), false);
+    write_tier_family(b, model, "tandem:tier_bytes_per_second", "gauge",
+                      "Bytes per busy second over the last log interval; 0 when idle.", ONE(dr->bytes_per_s),
+                      ONE(xr->bytes_per_s), false);
     if (db->read_bytes_per_s <= 0) return; /* the bounds were not measured */
-    write_tier_family(b, model, "tandem:tier_bound_fraction", "gauge", "The measured bound's time over the busy time, over the last log interval.",
-                      ONE(dr->bound_fraction), ONE(xr->bound_fraction), false);
-    write_tier_family(b, model, "tandem:tier_bound_bytes_per_second", "gauge", "Reads of the tier's threads, measured at start.",
-                      ONE(db->read_bytes_per_s), ONE(xb->read_bytes_per_s), false);
-    write_tier_family(b, model, "tandem:tier_bound_operations_per_second", "gauge", "Peak of the tier's threads, measured at start.",
-                      TWO(db->int8_ops_per_s, db->f32_ops_per_s), TWO(xb->int8_ops_per_s, xb->f32_ops_per_s), true);
+    write_tier_family(b, model, "tandem:tier_bound_fraction", "gauge",
+                      "The measured bound's time over the busy time, over the last log interval.", ONE(dr->bound_fraction),
+                      ONE(xr->bound_fraction), false);
+    write_tier_family(b, model, "tandem:tier_bound_bytes_per_second", "gauge",
+                      "Reads of the tier's threads, measured at start.", ONE(db->read_bytes_per_s),
+                      ONE(xb->read_bytes_per_s), false);
+    write_tier_family(b, model, "tandem:tier_bound_operations_per_second", "gauge",
+                      "Peak of the tier's threads, measured at start.", TWO(db->int8_ops_per_s, db->f32_ops_per_s),
+                      TWO(xb->int8_ops_per_s, xb->f32_ops_per_s), true);
 #undef ONE
 #undef TWO
 }
@@ -119,10 +124,11 @@ enum MHD_Result td_route_metrics(td_call *c) {
         {"sglang:num_running_reqs", "gauge", "Requests being generated.", st.running},
         {"sglang:num_queue_reqs", "gauge", "Requests waiting, retracted ones too.", st.queued},
         {"sglang:num_retracted_reqs", "gauge", "Requests that wait again because no KV page was free.", st.retracted},
-        {"sglang:num_retracted_requests_total", "counter", "Times a running request had to wait again.", (double)st.retractions},
+        {"sglang:num_retracted_requests_total", "counter", "Times a running request had to wait again.",
+         (double)st.retractions},
         {"sglang:num_used_tokens", "gauge", "Tokens of the KV cache that requests hold.", (double)st.kv_tokens_used},
-        {"tandem:cached_kv_tokens", "gauge", "Tokens of the KV cache that only the prefix cache holds, until room is needed.",
-         (double)st.kv_tokens_cached},
+        {"tandem:cached_kv_tokens", "gauge",
+         "Tokens of the KV cache that only the prefix cache holds, until room is needed.", (double)st.kv_tokens_cached},
         {"tandem:evicted_pages_total", "counter", "Pages that the prefix cache gave up for requests.",
          (double)st.cache_evictions},
         {"sglang:max_total_num_tokens", "gauge", "Capacity of the KV cache in tokens.", (double)st.kv_tokens_total},
@@ -139,7 +145,8 @@ enum MHD_Result td_route_metrics(td_call *c) {
         {"sglang:generation_tokens_total", "counter", "Tokens generated.", (double)st.generation_tokens},
         {"tandem:failed_requests_total", "counter", "Requests that ended with an error.", (double)st.requests_failed},
         {"tandem:prefill_requests", "gauge", "Running requests whose prompt is not all computed.", st.prefill_requests},
-        {"tandem:prefill_tokens_done", "gauge", "Tokens of those prompts that are computed.", (double)st.prefill_tokens_done},
+        {"tandem:prefill_tokens_done", "gauge", "Tokens of those prompts that are computed.",
+         (double)st.prefill_tokens_done},
         {"tandem:prefill_tokens_left", "gauge", "Tokens of those prompts that are still to be computed.",
          (double)st.prefill_tokens_left},
         {"tandem:chunked_prefill_size", "gauge", "Prompt tokens of a step at most.", s->info.chunked_prefill_size},
@@ -165,7 +172,8 @@ enum MHD_Result td_route_metrics(td_call *c) {
     write_tiers(&b, model, &st, &s->info);
     write_histogram(&b, model, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);
     write_histogram(&b, model, "sglang:inter_token_latency_seconds", "Between tokens of a request.", &st.tpot);
-    write_histogram(&b, model, "sglang:time_per_output_token_seconds", "Between tokens of a request; the older name.", &st.tpot);
+    write_histogram(&b, model, "sglang:time_per_output_token_seconds", "Between tokens of a request; the older name.",
+                    &st.tpot);
     write_histogram(&b, model, "sglang:queue_time_seconds", "From arrival to the first step.", &st.queue_time);
     write_histogram(&b, model, "sglang:e2e_request_latency_seconds", "From arrival to the end.", &st.e2e);
     return td_answer_text(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);

@@ -18,19 +18,19 @@ typedef struct td_server td_server;
 
 /** Strings must live as long as the server. */
 typedef struct {
-    const char *host;                 /* name or address to bind */
-    uint16_t    port;                 /* 0: any free one */
-    const char *api_key;              /* NULL: open to all */
-    const char *cors_origin;          /* origin that browsers may call from, "*" for all; NULL: none */
-    const char *served_model_name;    /* one name or several, with commas between; NULL: the last part of the model's path */
-    const char *tool_call_parser;     /* a format's name, "none", or "auto": by the chat template */
-    const char *reasoning_parser;     /* the same */
-    const char *tokenizer_path;       /* shown by /get_model_info; NULL: the model's */
-    const char *flags_json;           /* object of the flags in force, without secrets: /server_info shows them; NULL: none */
-    uint32_t    connections_max;      /* 1 .. TD_SERVER_CONNECTIONS_MAX */
-    uint32_t    stream_interval;      /* tokens per stream event, at least 1 */
-    uint32_t    idle_timeout_s;       /* of a connection that sends or takes nothing */
-    uint32_t    request_timeout_s;    /* by which a request's headers, and then its body, must be there */
+    const char *host;              /* name or address to bind */
+    uint16_t    port;              /* 0: any free one */
+    const char *api_key;           /* NULL: open to all */
+    const char *cors_origin;       /* origin that browsers may call from, "*" for all; NULL: none */
+    const char *served_model_name; /* one name or several, with commas between; NULL: the last part of the model's path */
+    const char *tool_call_parser;  /* a format's name, "none", or "auto": by the chat template */
+    const char *reasoning_parser;  /* the same */
+    const char *tokenizer_path;    /* shown by /get_model_info; NULL: the model's */
+    const char *flags_json;        /* object of the flags in force, without secrets: /server_info shows them; NULL: none */
+    uint32_t    connections_max;   /* 1 .. TD_SERVER_CONNECTIONS_MAX */
+    uint32_t    stream_interval;   /* tokens per stream event, at least 1 */
+    uint32_t    idle_timeout_s;    /* of a connection that sends or takes nothing */
+    uint32_t    request_timeout_s; /* by which a request's headers, and then its body, must be there */
     uint32_t    stored_responses_max; /* of /v1/responses; 0: none is kept */
     uint32_t    stored_responses_mib; /* their texts together, at least 1 */
     uint32_t    watchdog_s;           /* running requests without a step for so long: /health says 503; 0: off */

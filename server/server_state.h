@@ -16,8 +16,8 @@
 #include "server/server.h"
 #include "server/text_work.h"
 
-#define TD_BODY_MAX ((size_t)16 << 20)         /* bytes of one request body */
-#define TD_BODIES_MAX ((size_t)256 << 20)      /* of all bodies being read */
+#define TD_BODY_MAX ((size_t)16 << 20)    /* bytes of one request body */
+#define TD_BODIES_MAX ((size_t)256 << 20) /* of all bodies being read */
 #define TD_MODEL_NAMES_MAX 16
 #define TD_GIB(bytes) ((double)(bytes) / (1 << 30)) /* what SGLang's answers call GB */
 #define TD_STREAM_UNSENT_MAX ((size_t)1 << 20) /* bytes a slow reader may leave unsent before its request is cancelled */
@@ -32,26 +32,26 @@ typedef struct {
 } td_watch_slot;
 
 struct td_server {
-    td_server_options       opt;
-    char                    url[300];
-    char                    names[1024]; /* of the model, each terminated */
-    const char             *model_names[TD_MODEL_NAMES_MAX];
-    uint32_t                n_model_names;
-    const char             *model_name; /* the first */
-    int                     listen_fd;
-    td_engine              *engine;
-    td_engine_info          info;
-    const td_tokenizer     *tokenizer;
-    td_chat_form            chat;
-    const char             *tool_format, *reasoning_format; /* of answers; NULL: they stay in the text */
-    bool                    tools_in_special, reasoning_in_special; /* their markers are special tokens */
-    td_grammar_cache        grammars;
-    td_response_store       responses;
-    int64_t                 started_s; /* Unix time */
-    uint64_t                id_seed;
-    struct MHD_Daemon      *daemon;
-    td_connections          connections;
-    td_text_work            text;
+    td_server_options   opt;
+    char                url[300];
+    char                names[1024]; /* of the model, each terminated */
+    const char         *model_names[TD_MODEL_NAMES_MAX];
+    uint32_t            n_model_names;
+    const char         *model_name; /* the first */
+    int                 listen_fd;
+    td_engine          *engine;
+    td_engine_info      info;
+    const td_tokenizer *tokenizer;
+    td_chat_form        chat;
+    const char         *tool_format, *reasoning_format;         /* of answers; NULL: they stay in the text */
+    bool                tools_in_special, reasoning_in_special; /* their markers are special tokens */
+    td_grammar_cache    grammars;
+    td_response_store   responses;
+    int64_t             started_s; /* Unix time */
+    uint64_t            id_seed;
+    struct MHD_Daemon  *daemon;
+    td_connections      connections;
+    td_text_work        text;
 
     atomic_int           phase;   /* td_server_phase; relaxed: a request that just misses a change is served as before it */
     atomic_bool          stalled; /* the watchdog's verdict */

@@ -52,7 +52,7 @@ static td_status tokenize(const td_server *s, json_t *root, td_jbuf *b, td_api_e
     if (is_set(json_object_get(root, "messages"))) {
         td_api_request req = {0};
         uint32_t      *ids = NULL;
-        td_status      st = td_api_read_form(TD_READ_CHAT, json_incref(root), &(td_api_context){.info = &s->info}, &req, err);
+        td_status st = td_api_read_form(TD_READ_CHAT, json_incref(root), &(td_api_context){.info = &s->info}, &req, err);
         if (st == TD_OK && req.n_prompts) st = td_api_bad(err, "input_ids", "'input_ids' are tokens already.");
         if (st == TD_OK) st = td_api_encode_chat(&req, s->tokenizer, &s->chat, &ids, &count, err);
         td_api_request_free(&req);

@@ -108,15 +108,19 @@ void td_watchdog_describe(td_server *s, char *text, size_t size) {
                                          [TD_STEP_HEAD] = "in the head",
                                          [TD_STEP_SAMPLING] = "sampling",
                                          [TD_STEP_DELIVERING] = "delivering its tokens"};
-    td_engine_step step;
+    td_engine_step           step;
     td_engine_get_step(s->engine, &step);
     bool on_tiers = step.phase == TD_STEP_FORWARD || step.phase == TD_STEP_HEAD;
     if (step.phase == TD_STEP_NONE)
         snprintf(text, size, "no step has ended for %u s, and none is under way", s->opt.watchdog_s);
     else
-        snprintf(text, size, "no step has ended for %u s: step %llu (%u tokens, %u sequences) began %.0f s ago and is %s%s%s", s->opt.watchdog_s,
-                 (unsigned long long)step.number, step.tokens, step.sequences, step.seconds, phases[step.phase], on_tiers ? ", " : "",
-                 !on_tiers ? "" : step.where[0] ? step.where : "with no operation under way on either tier");
+        snprintf(text, size,
+                 "no step has ended for %u s: step %llu (%u tokens, %u sequences) began %.0f s ago and is %s%s%s",
+                 s->opt.watchdog_s, (unsigned long long)step.number, step.tokens, step.sequences, step.seconds,
+                 phases[step.phase], on_tiers ? ", " : "",
+                 !on_tiers       ? ""
+                 : step.where[0] ? step.where
+                                 : "with no operation under way on either tier");
 }
 
 static void watchdog(td_server *s, progress *p) {

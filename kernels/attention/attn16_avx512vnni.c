@@ -15,7 +15,9 @@ static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, siz
     }
 }
 
-VEC __mmask16 lanes(size_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
+VEC __mmask16 lanes(size_t n) {
+    return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
+}
 
 static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld_src, size_t rows, size_t cols) {
     for (size_t r0 = 0; r0 < rows; r0 += 16)
@@ -39,8 +41,10 @@ static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld
             }
 #pragma GCC unroll 4
             for (int c = 0; c < 4; c++) { /* quarters: the 4 x 4 blocks change places */
-                __m512i ab_even = _mm512_shuffle_i32x4(x[c], x[c + 4], 0x88), ab_odd = _mm512_shuffle_i32x4(x[c], x[c + 4], 0xdd);
-                __m512i cd_even = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], 0x88), cd_odd = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], 0xdd);
+                __m512i ab_even = _mm512_shuffle_i32x4(x[c], x[c + 4], 0x88),
+                        ab_odd = _mm512_shuffle_i32x4(x[c], x[c + 4], 0xdd);
+                __m512i cd_even = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], 0x88),
+                        cd_odd = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], 0xdd);
                 y[c] = _mm512_shuffle_i32x4(ab_even, cd_even, 0x88);
                 y[c + 8] = _mm512_shuffle_i32x4(ab_even, cd_even, 0xdd);
                 y[c + 4] = _mm512_shuffle_i32x4(ab_odd, cd_odd, 0x88);
@@ -54,10 +58,11 @@ static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-#define MR     TD_ZMM_ROWS_MAX /* rows beside two panels */
-#define MR_ONE 16              /* beside one */
+#define MR TD_ZMM_ROWS_MAX /* rows beside two panels */
+#define MR_ONE 16          /* beside one */
 
-/* As instruction text: gcc 12 keeps some of the intrinsic's accumulators in memory. Half of the rows' pairs are broadcast by it, as in kernels/vec/zmm_rows.h. */
+/* As instruction text: gcc 12 keeps some of the intrinsic's accumulators in memory. Half of the rows' pairs are broadcast by
+ * it, as in kernels/vec/zmm_rows.h. */
 VEC __m512i dot2(__m512i sum, __m512i b, const int16_t *pair, bool embedded) {
     if (embedded) {
         __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*(const int16_t(*)[2])pair));
@@ -73,11 +78,13 @@ VEC void finish(const td_attn16_gemm *g, size_t i, size_t j, __m512 sum) {
     __m512 scale = _mm512_set1_ps(g->scale[i]);
     float *c = g->c + i * g->ldc + j;
     if (g->column) scale = _mm512_mul_ps(scale, _mm512_loadu_ps(g->column + j));
-    sum = g->keep ? _mm512_fmadd_ps(sum, scale, _mm512_mul_ps(_mm512_loadu_ps(c), _mm512_set1_ps(g->keep[i]))) : _mm512_mul_ps(sum, scale);
+    sum = g->keep ? _mm512_fmadd_ps(sum, scale, _mm512_mul_ps(_mm512_loadu_ps(c), _mm512_set1_ps(g->keep[i])))
+                  : _mm512_mul_ps(sum, scale);
     _mm512_storeu_ps(c, sum);
 }
 
-/* Where the products prefetch next: so many bytes a step that it spreads evenly over all of them, as far as so many lines a step suffice. */
+/* Where the products prefetch next: so many bytes a step that it spreads evenly over all of them, as far as so many lines a
+ * step suffice. */
 typedef struct {
     const char *at, *end;
     size_t      step;
@@ -89,37 +96,51 @@ static prefetch spread(const td_attn16_gemm *g, size_t steps, size_t lines) {
     return (prefetch){g->ahead, g->ahead + g->ahead_bytes, step < lines * 64 ? step : lines * 64};
 }
 
-static size_t step_of(const prefetch *f) { return f->at < f->end ? f->step : 0; }
+static size_t step_of(const prefetch *f) {
+    return f->at < f->end ? f->step : 0;
+}
 
-#define LOAD(i) "vmovdqu64 64*" i "(%[w]), %%zmm28\n\tvmovdqu64 64*" i "(%[w],%[w1]), %%zmm29\n\tprefetcht1 (%[ahead])\n\tadd %[step], %[ahead]\n\t"
-#define LOAD_ROWS(i)                                                                                       \
-    "vmovdqu64 (%[w]), %%zmm30\n\tvmovdqu64 (%[w],%[w1]), %%zmm31\n\tlea (%[w],%[w1],2), %[w]\n\t"         \
-    "vpunpcklwd %%zmm31, %%zmm30, %%zmm28\n\tvpunpckhwd %%zmm31, %%zmm30, %%zmm29\n\t"                                     \
+#define LOAD(i)                                            \
+    "vmovdqu64 64*" i "(%[w]), %%zmm28\n\tvmovdqu64 64*" i \
+    "(%[w],%[w1]), %%zmm29\n\tprefetcht1 (%[ahead])\n\tadd %[step], %[ahead]\n\t"
+#define LOAD_ROWS(i)                                                                               \
+    "vmovdqu64 (%[w]), %%zmm30\n\tvmovdqu64 (%[w],%[w1]), %%zmm31\n\tlea (%[w],%[w1],2), %[w]\n\t" \
+    "vpunpcklwd %%zmm31, %%zmm30, %%zmm28\n\tvpunpckhwd %%zmm31, %%zmm30, %%zmm29\n\t"             \
     "prefetcht1 (%[ahead])\n\tprefetcht1 64(%[ahead])\n\tadd %[step], %[ahead]\n\t"
-#define CASE(rows)      TD_ZMM_CASE(rows, "vpdpwssd", "", LOAD, "64", p, sum[0])
+#define CASE(rows) TD_ZMM_CASE(rows, "vpdpwssd", "", LOAD, "64", p, sum[0])
 #define CASE_ROWS(rows) TD_ZMM_CASE(rows, "vpdpwssd", "", LOAD_ROWS, "0", p, sum[0])
 
 /* Some rows and two panels. */
 static void two_panels(const td_attn16_gemm *g, size_t i0, size_t rows, size_t panel, prefetch *f) {
     __m512i        sum[MR][2];
-    td_zmm_product p = {.x = (const char *)(g->a + i0 * g->lda), .stride = g->lda * sizeof *g->a, .w = (const char *)(g->b + panel * (g->ldb ? 16 : g->panel_stride)),
-                        .w1 = (g->ldb ? g->ldb : g->panel_stride) * sizeof *g->b, .ahead = f->at, .ahead_step = step_of(f),
-                        .fours = g->pairs / 4, .ones = g->pairs % 4};
+    td_zmm_product p = {.x = (const char *)(g->a + i0 * g->lda),
+                        .stride = g->lda * sizeof *g->a,
+                        .w = (const char *)(g->b + panel * (g->ldb ? 16 : g->panel_stride)),
+                        .w1 = (g->ldb ? g->ldb : g->panel_stride) * sizeof *g->b,
+                        .ahead = f->at,
+                        .ahead_step = step_of(f),
+                        .fours = g->pairs / 4,
+                        .ones = g->pairs % 4};
     p.next = f->at + p.fours * 4 * p.ahead_step;
     if (g->ldb) {
         switch (rows) {
+            /* clang-format off */
             CASE_ROWS(1) CASE_ROWS(2) CASE_ROWS(3) CASE_ROWS(4) CASE_ROWS(5) CASE_ROWS(6) CASE_ROWS(7) CASE_ROWS(8) CASE_ROWS(9) CASE_ROWS(10)
             CASE_ROWS(11) CASE_ROWS(12) CASE_ROWS(13) CASE_ROWS(14)
+            /* clang-format on */
         }
     } else {
         switch (rows) {
+            /* clang-format off */
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
+            /* clang-format on */
         }
     }
     for (size_t i = 0; i < rows; i++) {
         __m512i first = sum[i][0], second = sum[i][1];
         if (g->ldb || g->crossed) { /* columns 0-3, 8-11, .. and 4-7, 12-15, .. */
-            const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23), high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+            const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23),
+                          high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
             first = _mm512_permutex2var_epi32(sum[i][0], low, sum[i][1]);
             second = _mm512_permutex2var_epi32(sum[i][0], high, sum[i][1]);
         }
@@ -148,17 +169,20 @@ VEC void one_panel(const td_attn16_gemm *g, size_t i0, size_t panel, int rows) {
 }
 
 /*
- * One panel beside many rows. A load of four of a row's pairs serves four multiplications, where one_panel needs a load for each: the panel goes
- * by fours of pairs, y[r] with column 4 g + r in quarter g, and a row's four sums are added up at the end.
+ * One panel beside many rows. A load of four of a row's pairs serves four multiplications, where one_panel needs a load for
+ * each: the panel goes by fours of pairs, y[r] with column 4 g + r in quarter g, and a row's four sums are added up at the
+ * end.
  */
-#define MR_FOURS    6
-#define FOURS_MIN   MR_FOURS
+#define MR_FOURS 6
+#define FOURS_MIN MR_FOURS
 #define FOURS_PAIRS ((size_t)256)
 
 static void by_fours(const int16_t *b, size_t pairs, __m512i (*to)[4]) {
     for (size_t k = 0; k < pairs; k += 4, b += 4 * 32, to++) {
-        __m512i x0 = _mm512_loadu_si512(b), x1 = _mm512_loadu_si512(b + 32), x2 = _mm512_loadu_si512(b + 64), x3 = _mm512_loadu_si512(b + 96);
-        __m512i low[2] = {_mm512_unpacklo_epi32(x0, x1), _mm512_unpacklo_epi32(x2, x3)}, high[2] = {_mm512_unpackhi_epi32(x0, x1), _mm512_unpackhi_epi32(x2, x3)};
+        __m512i x0 = _mm512_loadu_si512(b), x1 = _mm512_loadu_si512(b + 32), x2 = _mm512_loadu_si512(b + 64),
+                x3 = _mm512_loadu_si512(b + 96);
+        __m512i low[2] = {_mm512_unpacklo_epi32(x0, x1), _mm512_unpacklo_epi32(x2, x3)},
+                high[2] = {_mm512_unpackhi_epi32(x0, x1), _mm512_unpackhi_epi32(x2, x3)};
         (*to)[0] = _mm512_unpacklo_epi64(low[0], low[1]);
         (*to)[1] = _mm512_unpackhi_epi64(low[0], low[1]);
         (*to)[2] = _mm512_unpacklo_epi64(high[0], high[1]);
@@ -199,7 +223,9 @@ VEC void fours(const td_attn16_gemm *g, size_t i0, size_t panel, int rows, const
         __m512i *s = sum[i];
         __m512i  first = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
         __m512i  second = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
-        finish(g, i0 + (size_t)i, panel * 16, _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_unpacklo_epi64(first, second), _mm512_unpackhi_epi64(first, second))));
+        finish(g, i0 + (size_t)i, panel * 16,
+               _mm512_cvtepi32_ps(
+                   _mm512_add_epi32(_mm512_unpacklo_epi64(first, second), _mm512_unpackhi_epi64(first, second))));
     }
     f->at = ahead;
 }
@@ -228,8 +254,10 @@ static void last_panel(const td_attn16_gemm *g, size_t panel) {
     for (size_t t = 0; t < tiles; t++) {
         size_t i = g->m * t / tiles;
         switch (g->m * (t + 1) / tiles - i) {
+            /* clang-format off */
             CASE_ONE(1) CASE_ONE(2) CASE_ONE(3) CASE_ONE(4) CASE_ONE(5) CASE_ONE(6) CASE_ONE(7) CASE_ONE(8) CASE_ONE(9) CASE_ONE(10) CASE_ONE(11) CASE_ONE(12)
             CASE_ONE(13) CASE_ONE(14) CASE_ONE(15) CASE_ONE(16)
+            /* clang-format on */
         }
     }
 }

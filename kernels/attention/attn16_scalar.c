@@ -21,8 +21,9 @@ static void gemm(const td_attn16_gemm *g) {
     for (size_t i = 0; i < g->m; i++)
         for (size_t j = 0; j < g->n; j++) {
             const int16_t *a = g->a + i * g->lda, *b = g->b + j;
-            size_t         panel = j / 16, lane = j % 16, next = g->ldb, step = 2 * g->ldb; /* to the other of a pair; to the next pair */
-            int32_t        sum = 0;
+            size_t         panel = j / 16, lane = j % 16, next = g->ldb,
+                   step = 2 * g->ldb; /* to the other of a pair; to the next pair */
+            int32_t sum = 0;
             if (g->ldb == 0) {
                 if (g->crossed) panel = j / 32 * 2 + j / 4 % 2, lane = j % 32 / 8 * 4 + j % 4;
                 b = g->b + panel * g->panel_stride + lane * 2, next = 1, step = 32;

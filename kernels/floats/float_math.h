@@ -1,9 +1,9 @@
 /*
  * The float arithmetic of the host device, one table per instruction set.
  *
- * Every result depends on its own inputs only: an output of `gemm` is one lane that adds its products in ascending k, whatever the
- * tile it falls in; sums over a row run over 16 lanes by index and end in a fixed tree. Between tiers bits may differ (the scalar
- * table has no fused multiply-add).
+ * Every result depends on its own inputs only: an output of `gemm` is one lane that adds its products in ascending k,
+ * whatever the tile it falls in; sums over a row run over 16 lanes by index and end in a fixed tree. Between tiers bits may
+ * differ (the scalar table has no fused multiply-add).
  */
 #ifndef TD_KERNELS_FLOATS_FLOAT_MATH_H
 #define TD_KERNELS_FLOATS_FLOAT_MATH_H
@@ -12,8 +12,8 @@
 
 #include "core/dtype.h"
 
-#define TD_ATTN_TILE  128 /* keys of a tile: a KV page */
-#define TD_ATTN_PANEL 32  /* keys that stand side by side when a tile is transposed */
+#define TD_ATTN_TILE 128 /* keys of a tile: a KV page */
+#define TD_ATTN_PANEL 32 /* keys that stand side by side when a tile is transposed */
 
 /** c[i, j] = (accumulate ? c[i, j] : 0) + sum over l = 0 .. k-1, in this order, of a[i, l] * b[l, j]. */
 typedef struct {
@@ -35,19 +35,19 @@ typedef struct {
 } td_softmax;
 
 typedef struct {
-    const char *name;  /* "avx512" */
+    const char *name; /* "avx512" */
 
     void (*gemm)(const td_fgemm_args *g);
 
     /**
-     * dst[r / 32][c][r % 32] = src[r, c] for r < rows <= TD_ATTN_TILE, c < cols; a panel of 32 rows is panel_stride floats further. Up
-     * to 15 lanes after the last row are overwritten.
+     * dst[r / 32][c][r % 32] = src[r, c] for r < rows <= TD_ATTN_TILE, c < cols; a panel of 32 rows is panel_stride floats
+     * further. Up to 15 lanes after the last row are overwritten.
      */
     void (*transpose)(float *dst, size_t panel_stride, td_dtype dtype, const void *src, size_t ld, size_t rows, size_t cols);
 
     /**
-     * Take n scores of one tile into a softmax row. s [TD_ATTN_TILE]: in, scores at [0, n); out, exp(s * scale - max) at [0, n)
-     * and 0 from there up to n_fill. n >= 1. @return the factor for what was accumulated under the former maximum.
+     * Take n scores of one tile into a softmax row. s [TD_ATTN_TILE]: in, scores at [0, n); out, exp(s * scale - max) at [0,
+     * n) and 0 from there up to n_fill. n >= 1. @return the factor for what was accumulated under the former maximum.
      */
     float (*softmax)(td_softmax *state, float *s, size_t n, size_t n_fill, float scale);
 
@@ -69,7 +69,8 @@ typedef struct {
     /** x[i] += y[i] */
     void (*add)(float *x, const float *y, size_t n);
 
-    /** NeoX halves: (x[i], x[i + h]) -> (x[i] cos[i] - x[i + h] sin[i], x[i + h] cos[i] + x[i] sin[i]), h = dim / 2. table: cos | sin. */
+    /** NeoX halves: (x[i], x[i + h]) -> (x[i] cos[i] - x[i + h] sin[i], x[i + h] cos[i] + x[i] sin[i]), h = dim / 2. table:
+     * cos | sin. */
     void (*rope)(float *x, const float *table, size_t dim);
 } td_float_math;
 

@@ -3,15 +3,17 @@
 
 #include "kernels/floats/float_math.h"
 
-#define MR      12
-#define NV      2
+#define MR 12
+#define NV 2
 #define MR_WIDE 4
 #define NV_WIDE 4
 
 #define BF16_PAIRS 1
+/* clang-format off */
 #define ROW_CASES  \
     FGEMM_CASE(1) FGEMM_CASE(2) FGEMM_CASE(3) FGEMM_CASE(4) FGEMM_CASE(5) FGEMM_CASE(6) \
     FGEMM_CASE(7) FGEMM_CASE(8) FGEMM_CASE(9) FGEMM_CASE(10) FGEMM_CASE(11) FGEMM_CASE(12)
+/* clang-format on */
 
 /* 32 columns in one load: the even ones are the low halves of each lane, the odd ones the high halves. */
 static inline __attribute__((always_inline)) void v_widen_pair(const td_bf16 *p, vf *even, vf *odd) {
@@ -21,13 +23,13 @@ static inline __attribute__((always_inline)) void v_widen_pair(const td_bf16 *p,
 }
 static inline __attribute__((always_inline)) void v_split_pair(vf *a, vf *b) {
     __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    vf     x = _mm512_permutex2var_ps(*a, even, *b);
+    vf      x = _mm512_permutex2var_ps(*a, even, *b);
     *b = _mm512_permutex2var_ps(*a, _mm512_add_epi32(even, _mm512_set1_epi32(1)), *b);
     *a = x;
 }
 static inline __attribute__((always_inline)) void v_join_pair(vf *a, vf *b) {
     __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    vf     x = _mm512_permutex2var_ps(*a, low, *b);
+    vf      x = _mm512_permutex2var_ps(*a, low, *b);
     *b = _mm512_permutex2var_ps(*a, _mm512_add_epi32(low, _mm512_set1_epi32(8)), *b);
     *a = x;
 }
@@ -35,17 +37,20 @@ static inline __attribute__((always_inline)) void v_join_pair(vf *a, vf *b) {
 #include "kernels/floats/fgemm_body.inc"
 
 static inline vf load_row(td_dtype dtype, const void *src, size_t at, size_t n) {
-    if (dtype == TD_DT_BF16) return n >= LANES ? vf_load_bf16((const td_bf16 *)src + at) : vf_load_bf16_n((const td_bf16 *)src + at, n);
+    if (dtype == TD_DT_BF16)
+        return n >= LANES ? vf_load_bf16((const td_bf16 *)src + at) : vf_load_bf16_n((const td_bf16 *)src + at, n);
     return n >= LANES ? vf_load((const float *)src + at) : vf_load_n((const float *)src + at, n);
 }
 
-static void transpose(float *dst, size_t panel_stride, td_dtype dtype, const void *src, size_t ld, size_t rows, size_t cols) {
+static void transpose(float *dst, size_t panel_stride, td_dtype dtype, const void *src, size_t ld, size_t rows,
+                      size_t cols) {
     for (size_t r0 = 0; r0 < rows; r0 += 16)
         for (size_t c0 = 0; c0 < cols; c0 += 16) {
             float *to = dst + r0 / TD_ATTN_PANEL * panel_stride + c0 * TD_ATTN_PANEL + r0 % TD_ATTN_PANEL;
-            vf    x[16], y[16];
+            vf     x[16], y[16];
 #pragma GCC unroll 16
-            for (size_t r = 0; r < 16; r++) x[r] = r0 + r < rows ? load_row(dtype, src, (r0 + r) * ld + c0, cols - c0) : vf_set1(0);
+            for (size_t r = 0; r < 16; r++)
+                x[r] = r0 + r < rows ? load_row(dtype, src, (r0 + r) * ld + c0, cols - c0) : vf_set1(0);
 #pragma GCC unroll 8
             for (int i = 0; i < 16; i += 2) { /* pairs of rows */
                 y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
@@ -61,7 +66,8 @@ static void transpose(float *dst, size_t panel_stride, td_dtype dtype, const voi
 #pragma GCC unroll 4
             for (int c = 0; c < 4; c++) { /* quarters: the 4 x 4 blocks change places */
                 vf ab_even = _mm512_shuffle_f32x4(x[c], x[c + 4], 0x88), ab_odd = _mm512_shuffle_f32x4(x[c], x[c + 4], 0xdd);
-                vf cd_even = _mm512_shuffle_f32x4(x[c + 8], x[c + 12], 0x88), cd_odd = _mm512_shuffle_f32x4(x[c + 8], x[c + 12], 0xdd);
+                vf cd_even = _mm512_shuffle_f32x4(x[c + 8], x[c + 12], 0x88),
+                   cd_odd = _mm512_shuffle_f32x4(x[c + 8], x[c + 12], 0xdd);
                 y[c] = _mm512_shuffle_f32x4(ab_even, cd_even, 0x88);
                 y[c + 8] = _mm512_shuffle_f32x4(ab_even, cd_even, 0xdd);
                 y[c + 4] = _mm512_shuffle_f32x4(ab_odd, cd_odd, 0x88);

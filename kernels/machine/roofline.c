@@ -11,20 +11,21 @@
 #include "core/mem.h"
 #include "kernels/kernels.h"
 
-#define PEAK_ITEMS   8 /* for each worker */
+#define PEAK_ITEMS 8 /* for each worker */
 #define MEASURE_BYTES_MIN ((size_t)128 << 20)
 #define MEASURE_BYTES_MAX ((size_t)512 << 20) /* of a subpool */
-#define MEASURE_ROUNDS    3
-#define MEASURE_FILL_S    0.05 /* the buffer ends where this time does: fresh pages may come slowly (a virtual machine's first use of them) */
-#define MEASURE_S         0.12 /* no further round after so long: a busy machine must not delay a start for long */
-#define FILL_BLOCKS       16u
+#define MEASURE_ROUNDS 3
+#define MEASURE_FILL_S \
+    0.05 /* the buffer ends where this time does: fresh pages may come slowly (a virtual machine's first use of them) */
+#define MEASURE_S 0.12 /* no further round after so long: a busy machine must not delay a start for long */
+#define FILL_BLOCKS 16u
 
 struct td_roofline {
     td_pool *pool;
-    size_t   bytes, filled;                 /* of a subpool's buffer; how much of it was written, and is read */
-    char    *buffer[TD_POOL_SUBPOOLS_MAX];  /* on its node */
-    double (*operations)(void);             /* of the peak being measured: one item's worth; how many they were */
-    double  *done;                          /* [items] */
+    size_t   bytes, filled;                /* of a subpool's buffer; how much of it was written, and is read */
+    char    *buffer[TD_POOL_SUBPOOLS_MAX]; /* on its node */
+    double (*operations)(void);            /* of the peak being measured: one item's worth; how many they were */
+    double *done;                          /* [items] */
 };
 
 static double clock_s(clockid_t clock) {
@@ -33,7 +34,9 @@ static double clock_s(clockid_t clock) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static double wall_s(void) { return clock_s(CLOCK_MONOTONIC); }
+static double wall_s(void) {
+    return clock_s(CLOCK_MONOTONIC);
+}
 
 double td_roofline_now_s(const td_pool *pool) {
     return td_pool_workers(pool) == 1 ? clock_s(CLOCK_THREAD_CPUTIME_ID) : wall_s();
@@ -76,9 +79,15 @@ static double peak(td_roofline *r, double (*operations)(void)) {
     return sum / t;
 }
 
-double td_roofline_int8(td_roofline *r) { return peak(r, td_kernels_here()->int8_peak); }
-double td_roofline_f32(td_roofline *r) { return peak(r, td_kernels_here()->f32_peak); }
-double td_roofline_bf16(td_roofline *r) { return peak(r, td_kernels_here()->bf16_peak); }
+double td_roofline_int8(td_roofline *r) {
+    return peak(r, td_kernels_here()->int8_peak);
+}
+double td_roofline_f32(td_roofline *r) {
+    return peak(r, td_kernels_here()->f32_peak);
+}
+double td_roofline_bf16(td_roofline *r) {
+    return peak(r, td_kernels_here()->bf16_peak);
+}
 
 /* ---- the whole --------------------------------------------------------------------------------- */
 
@@ -135,7 +144,9 @@ static size_t measure_bytes(const td_pool *pool, const td_machine *m) {
     return (size_t)(bytes < m->available_bytes / 8 ? bytes : m->available_bytes / 8);
 }
 
-static double larger(double a, double b) { return a > b ? a : b; }
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
 
 td_status td_roofline_measure(td_pool *pool, const td_machine *m, td_bounds *out, td_error *err) {
     td_roofline *r;

@@ -1,6 +1,7 @@
 /*
- * What a pool's threads can do at most: reading memory far larger than the caches, and multiply-adds from registers alone, in the
- * instruction-set tier in use. What a tier did is told as a fraction of it (docs/metrics.md), and so are the benchmarks.
+ * What a pool's threads can do at most: reading memory far larger than the caches, and multiply-adds from registers alone,
+ * in the instruction-set tier in use. What a tier did is told as a fraction of it (docs/metrics.md), and so are the
+ * benchmarks.
  */
 #ifndef TD_KERNELS_MACHINE_ROOFLINE_H
 #define TD_KERNELS_MACHINE_ROOFLINE_H
@@ -24,13 +25,14 @@ double td_roofline_f32(td_roofline *r);
 double td_roofline_bf16(td_roofline *r); /* 0 where there are no instructions for it */
 
 /**
- * All three for the start of an engine: the best of three rounds over a buffer of twice the L3 caches (at most an eighth of the
- * memory available), which is freed again. Takes 0.1 to 0.2 s: where pages come slowly the buffer is smaller, 128 MiB at the least. The
- * caller is pinned to worker 0's cpu for that time.
+ * All three for the start of an engine: the best of three rounds over a buffer of twice the L3 caches (at most an eighth of
+ * the memory available), which is freed again. Takes 0.1 to 0.2 s: where pages come slowly the buffer is smaller, 128 MiB at
+ * the least. The caller is pinned to worker 0's cpu for that time.
  */
 TD_NODISCARD td_status td_roofline_measure(td_pool *pool, const td_machine *m, td_bounds *out, td_error *err);
 
-/** Seconds. With one worker the processor time of the calling thread, so that a busy machine disturbs less; else wall time. */
+/** Seconds. With one worker the processor time of the calling thread, so that a busy machine disturbs less; else wall time.
+ */
 double td_roofline_now_s(const td_pool *pool);
 
 #endif

@@ -27,5 +27,7 @@ static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, co
         }
 }
 
-const td_tile_layout td_bf16_16 = {.name = "bf16_16", .nr = 16, .kr = 1, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_bf16_32 = {.name = "bf16_32", .nr = 32, .kr = 1, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_bf16_16 = {
+    .name = "bf16_16", .nr = 16, .kr = 1, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_bf16_32 = {
+    .name = "bf16_32", .nr = 32, .kr = 1, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};

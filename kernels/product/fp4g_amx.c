@@ -1,9 +1,9 @@
 /* fp4 in groups, AMX-INT8. */
-#include "kernels/vec/vec_avx512.h"
 #include "kernels/product/group_layout.h"
 #include "kernels/product/tile_kernels.h"
+#include "kernels/vec/vec_avx512.h"
 
-#define HALF  LANES
+#define HALF LANES
 #define TILES td_fp4g_32x4
 
 #include "kernels/product/fp4g_codes.inc"

@@ -4,12 +4,12 @@
 #include "kernels/product/group_layout.h"
 #include "kernels/product/tile_kernels.h"
 
-#define HALF  8
+#define HALF 8
 #define TILES td_fp4g_16x4
 
 static void run(const td_gemm_args *a) {
     const td_gemm_groups *groups = &a->groups;
-    const size_t            size = groups->size, block = block_k(groups);
+    const size_t          size = groups->size, block = block_k(groups);
     for (size_t r = 0; r < a->m; r++) {
         const int8_t  *x = a->rows[r].x;
         const float   *factor = a->tile;
@@ -26,7 +26,8 @@ static void run(const td_gemm_args *a) {
                             sum[i] += td_e2m1_twice(*in & 15) * x[k0 + b];
                             sum[HALF + i] += td_e2m1_twice(*in >> 4) * x[k0 + b];
                         }
-                for (size_t i = 0; i < 2 * HALF; i++) acc[i] = fmaf((float)sum[i], scale_at(scales, i, groups->scale_dtype), acc[i]);
+                for (size_t i = 0; i < 2 * HALF; i++)
+                    acc[i] = fmaf((float)sum[i], scale_at(scales, i, groups->scale_dtype), acc[i]);
             }
         }
         for (size_t i = 0; i < 2 * HALF; i++) a->out[r * 2 * HALF + i] = acc[i] * (factor[i] * 0.5f) * a->rows[r].scale;

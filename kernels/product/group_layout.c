@@ -11,10 +11,10 @@ static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
 static inline void put_scale(float scale, td_dtype dtype, uint8_t *at) {
     td_bf16 bits = dtype == TD_DT_F16 ? td_f32_to_f16(scale) : td_f32_to_bf16(scale);
     switch (dtype) {
-    case TD_DT_F8_E8M0: *at = td_f32_to_e8m0_floor(scale); break;
-    case TD_DT_F8_E4M3: *at = td_f32_to_e4m3(scale); break;
-    case TD_DT_F32: memcpy(at, &scale, sizeof scale); break;
-    default: memcpy(at, &bits, sizeof bits);
+        case TD_DT_F8_E8M0: *at = td_f32_to_e8m0_floor(scale); break;
+        case TD_DT_F8_E4M3: *at = td_f32_to_e4m3(scale); break;
+        case TD_DT_F32: memcpy(at, &scale, sizeof scale); break;
+        default: memcpy(at, &bits, sizeof bits);
     }
 }
 
@@ -30,7 +30,8 @@ static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, cons
     for (size_t k0 = 0, end; k0 < k; k0 = end) {
         end = k0 + block_k(groups);
         for (size_t g = k0 / size; g < end / size; g++)
-            for (size_t i = 0; i < nr; i++, out += td_dtype_bytes(groups->scale_dtype)) put_scale(w->scale[i * n + g], groups->scale_dtype, out);
+            for (size_t i = 0; i < nr; i++, out += td_dtype_bytes(groups->scale_dtype))
+                put_scale(w->scale[i * n + g], groups->scale_dtype, out);
         for (size_t j = k0; j < end; j += 4)
             for (size_t i = 0; i < half; i++, out += 4) {
                 uint32_t both = load32(low_rows + i * k + j) | load32(high_rows + i * k + j) << 4;
@@ -64,7 +65,11 @@ static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, co
     }
 }
 
-const td_tile_layout td_int4g_16x4 = {.name = "int4g_16x4", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int4g_32x4 = {.name = "int4g_32x4", .nr = 32, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_fp4g_16x4 = {.name = "fp4g_16x4", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_fp4g_32x4 = {.name = "fp4g_32x4", .nr = 32, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_int4g_16x4 = {
+    .name = "int4g_16x4", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_int4g_32x4 = {
+    .name = "int4g_32x4", .nr = 32, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_fp4g_16x4 = {
+    .name = "fp4g_16x4", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_fp4g_32x4 = {
+    .name = "fp4g_32x4", .nr = 32, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};

@@ -2,9 +2,9 @@
 #ifndef TD_KERNELS_PRODUCT_GROUP_LAYOUT_H
 #define TD_KERNELS_PRODUCT_GROUP_LAYOUT_H
 
-#include "kernels/rows/convert.h"
 #include "core/small_float.h"
 #include "kernels/product/tile_gemm.h"
+#include "kernels/rows/convert.h"
 
 #define TO_LINE(bytes) (((bytes) + 63) & ~(size_t)63)
 
@@ -28,10 +28,12 @@ static inline float scale_at(const uint8_t *scales, size_t i, td_dtype dtype) {
     float    scale;
     uint16_t half;
     switch (dtype) {
-    case TD_DT_F8_E8M0: return td_e8m0_to_f32(scales[i]);
-    case TD_DT_F8_E4M3: return td_e4m3_to_f32(scales[i]);
-    case TD_DT_F32: memcpy(&scale, scales + i * sizeof scale, sizeof scale); return scale;
-    default: memcpy(&half, scales + i * sizeof half, sizeof half); return dtype == TD_DT_F16 ? td_f16_to_f32(half) : td_bf16_to_f32(half);
+        case TD_DT_F8_E8M0: return td_e8m0_to_f32(scales[i]);
+        case TD_DT_F8_E4M3: return td_e4m3_to_f32(scales[i]);
+        case TD_DT_F32: memcpy(&scale, scales + i * sizeof scale, sizeof scale); return scale;
+        default:
+            memcpy(&half, scales + i * sizeof half, sizeof half);
+            return dtype == TD_DT_F16 ? td_f16_to_f32(half) : td_bf16_to_f32(half);
     }
 }
 

@@ -25,9 +25,10 @@ static void finish(const td_gemm_args *a) {
 }
 
 static void run(const td_gemm_args *a) {
-    uint8_t        bytes[2 * HALF * TD_YMM_BLOCK_K] __attribute__((aligned(64)));
-    const bool     packed = a->m < TD_YMM_UNPACK_M;
-    const size_t   n_passes = (a->m + TD_YMM_ROWS_MAX - 1) / TD_YMM_ROWS_MAX, block = packed ? a->k : TD_YMM_BLOCK_K, size = td_tile_bytes(&TILES, a->k, NULL);
+    uint8_t      bytes[2 * HALF * TD_YMM_BLOCK_K] __attribute__((aligned(64)));
+    const bool   packed = a->m < TD_YMM_UNPACK_M;
+    const size_t n_passes = (a->m + TD_YMM_ROWS_MAX - 1) / TD_YMM_ROWS_MAX, block = packed ? a->k : TD_YMM_BLOCK_K,
+                 size = td_tile_bytes(&TILES, a->k, NULL);
     const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof(float), *next = a->next ? a->next : a->tile;
     td_ymm_product p = td_ymm_rows(a);
     for (size_t i = 0; i < a->m * 2 * HALF; i += HALF) _mm256_store_ps(a->out + i, _mm256_setzero_ps());
@@ -39,8 +40,10 @@ static void run(const td_gemm_args *a) {
         for (size_t r = 0, pass = 0, m; pass < n_passes; pass++, r += m) {
             m = td_ymm_pass_rows(a->m - r, n_passes - pass);
             p.x = (const int8_t *)a->rows[r].x + k0;
-            p.far = n_passes == 1 ? PREFETCH_FAR : pass == 0 ? size : PREFETCH_NEAR; /* the first of several passes fetches the next tile, */
-            p.ahead = td_ymm_share(bytes, next, k * HALF, pass * p.chunks);           /* with bytes the first few */
+            p.far = n_passes == 1 ? PREFETCH_FAR
+                    : pass == 0   ? size
+                                  : PREFETCH_NEAR; /* the first of several passes fetches the next tile, */
+            p.ahead = td_ymm_share(bytes, next, k * HALF, pass * p.chunks); /* with bytes the first few */
             (packed ? multiply_packed : multiply_bytes)(&p, m, a->out + r * 2 * HALF);
         }
     }

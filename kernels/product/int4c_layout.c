@@ -6,8 +6,10 @@ static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
     return nr * sizeof(float) + nr / 2 * k;
 }
 
-/* high_xor: what makes high nibbles of codes in two's complement: 8 to a byte, or, for those layouts that keep them as they are, 0. */
-static inline __attribute__((always_inline)) void pack_as(uint32_t high_xor, size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+/* high_xor: what makes high nibbles of codes in two's complement: 8 to a byte, or, for those layouts that keep them as they
+ * are, 0. */
+static inline __attribute__((always_inline)) void pack_as(uint32_t high_xor, size_t nr, void *tile, const td_gemm_weights *w,
+                                                          size_t k, const td_gemm_groups *groups) {
     const size_t  half = nr / 2;
     const int8_t *low_rows = w->rows, *high_rows = low_rows + half * k;
     uint8_t      *out = (uint8_t *)tile + nr * sizeof *w->scale;
@@ -23,7 +25,8 @@ static inline __attribute__((always_inline)) void pack_as(uint32_t high_xor, siz
         }
 }
 
-static inline __attribute__((always_inline)) void unpack_as(uint32_t high_xor, size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+static inline __attribute__((always_inline)) void unpack_as(uint32_t high_xor, size_t nr, const void *tile,
+                                                            td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
     const size_t   half = nr / 2;
     int8_t        *low_rows = w->rows, *high_rows = low_rows + half * k;
     const uint8_t *in = (const uint8_t *)tile + nr * sizeof *w->scale;
@@ -38,18 +41,27 @@ static inline __attribute__((always_inline)) void unpack_as(uint32_t high_xor, s
 }
 
 #define BOTH_UNSIGNED 0x08080808u
-#define HIGH_SIGNED   0u
+#define HIGH_SIGNED 0u
 
-static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) { pack_as(BOTH_UNSIGNED, nr, tile, w, k, groups); }
+static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    pack_as(BOTH_UNSIGNED, nr, tile, w, k, groups);
+}
 
-static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) { unpack_as(BOTH_UNSIGNED, nr, tile, w, k, groups); }
+static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    unpack_as(BOTH_UNSIGNED, nr, tile, w, k, groups);
+}
 
-static void pack_signed(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) { pack_as(HIGH_SIGNED, nr, tile, w, k, groups); }
+static void pack_signed(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    pack_as(HIGH_SIGNED, nr, tile, w, k, groups);
+}
 
 static void unpack_signed(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
     unpack_as(HIGH_SIGNED, nr, tile, w, k, groups);
 }
 
-const td_tile_layout td_int4c_16x4 = {.name = "int4c_16x4", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int4c_32x4 = {.name = "int4c_32x4", .nr = 32, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int4c_16x4s = {.name = "int4c_16x4s", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack_signed, .unpack = unpack_signed};
+const td_tile_layout td_int4c_16x4 = {
+    .name = "int4c_16x4", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_int4c_32x4 = {
+    .name = "int4c_32x4", .nr = 32, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_int4c_16x4s = {
+    .name = "int4c_16x4s", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack_signed, .unpack = unpack_signed};

@@ -1,13 +1,13 @@
 /* int4 group-wise, AMX-INT8. */
-#include "kernels/vec/vec_avx512.h"
 #include "kernels/product/group_layout.h"
 #include "kernels/product/tile_kernels.h"
+#include "kernels/vec/vec_avx512.h"
 
-#define HALF  LANES
+#define HALF LANES
 #define TILES td_int4g_32x4
 #define SUM_SHIFT 0
-#define UNIT      1
-#define FEWER     td_int4g_avx512vnni
+#define UNIT 1
+#define FEWER td_int4g_avx512vnni
 
 VEC vi code_bytes(vi nibbles) {
     return nibbles;

@@ -1,9 +1,9 @@
 /* int4 group-wise, AVX-VNNI. */
-#include "kernels/vec/vec_avx2.h"
 #include "kernels/product/group_layout.h"
 #include "kernels/product/tile_kernels.h"
+#include "kernels/vec/vec_avx2.h"
 
-#define HALF  LANES
+#define HALF LANES
 #define TILES td_int4g_16x4
 #define VPDPBUSD "%{vex%} vpdpbusd" /* not the form of AVX512-VNNI */
 #define MR 5                        /* 10 sums, two halves, mask, broadcast; the scales rest in memory */

@@ -4,7 +4,7 @@
 #include "kernels/product/group_layout.h"
 #include "kernels/product/tile_kernels.h"
 
-#define HALF  8
+#define HALF 8
 #define TILES td_int4g_16x4
 
 static void run(const td_gemm_args *a) {
@@ -27,7 +27,8 @@ static void run(const td_gemm_args *a) {
                         sum[i] += (*in & 15) * x[j + b];
                         sum[HALF + i] += (*in >> 4) * x[j + b];
                     }
-            for (size_t i = 0; i < 2 * HALF; i++) acc[i] = fmaf((float)sum[i], scale_at(scales, i, groups->scale_dtype), acc[i]);
+            for (size_t i = 0; i < 2 * HALF; i++)
+                acc[i] = fmaf((float)sum[i], scale_at(scales, i, groups->scale_dtype), acc[i]);
         }
         for (size_t i = 0; i < 2 * HALF; i++) a->out[r * 2 * HALF + i] = acc[i] * a->rows[r].scale;
     }

@@ -1,12 +1,12 @@
 /*
- * int8 products, AMX-INT8, on the tiles and panels of AVX512-VNNI, which are tiles of weights as they lie. W8A8's rows go in blocks that stay in L2
- * while all panels pass.
+ * int8 products, AMX-INT8, on the tiles and panels of AVX512-VNNI, which are tiles of weights as they lie. W8A8's rows go in
+ * blocks that stay in L2 while all panels pass.
  */
-#define TILES    td_int8c_32x4
-#define INT4     false
+#define TILES td_int8c_32x4
+#define INT4 false
 #define ROWS_MAX 512
-#define OFFSET   128
-#define FEWER    td_int8c_avx512vnni
+#define OFFSET 128
+#define FEWER td_int8c_avx512vnni
 #include "kernels/product/channel_amx_body.inc"
 
 /* Where a block's product with a panel goes. */

@@ -1,24 +1,27 @@
 /*
- * int8 products, AVX2: few rows by vpmaddubsw, many of W8A8 by Winograd's inner product, which needs half the multiplications.
+ * int8 products, AVX2: few rows by vpmaddubsw, many of W8A8 by Winograd's inner product, which needs half the
+ * multiplications.
  *
- * vpmaddubsw saturates its sums of two at int16, but |w| * (x with the sign of w) cannot reach that: |w| <= 128 and |x| <= 127, so a pair is at
- * most 2 * 128 * 127 = 32512. The activations are never -128, so their sign can be changed exactly.
+ * vpmaddubsw saturates its sums of two at int16, but |w| * (x with the sign of w) cannot reach that: |w| <= 128 and |x| <=
+ * 127, so a pair is at most 2 * 128 * 127 = 32512. The activations are never -128, so their sign can be changed exactly.
  */
 #include "kernels/vec/vec_avx2.h"
 
 #include "kernels/product/tile_kernels.h"
 
-#define MR     4 /* 8 sums, two vectors of codes and of magnitudes, ones, broadcast */
-#define NR     16
+#define MR 4 /* 8 sums, two vectors of codes and of magnitudes, ones, broadcast */
+#define NR 16
 #define OFFSET 0
-#define AHEAD  4096 /* bytes ahead that are brought to L2 */
-#define NEAR   1024 /* and from there to L1 */
+#define AHEAD 4096 /* bytes ahead that are brought to L2 */
+#define NEAR 1024  /* and from there to L1 */
 
 typedef struct {
     __m256i code, abs;
 } weights;
 
-VEC __m256i load_codes(const uint8_t *at) { return _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)at), _mm256_set1_epi8(-128)); }
+VEC __m256i load_codes(const uint8_t *at) {
+    return _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)at), _mm256_set1_epi8(-128));
+}
 
 VEC weights load_weights(const uint8_t *at) {
     weights w = {.code = load_codes(at)};
@@ -33,23 +36,25 @@ VEC vi dot(vi acc, weights w, vi x) {
 
 #include "kernels/product/int8_rows.inc"
 
-#define ROWS_TILE(rows) switch (rows) { TILE_CASE(1) TILE_CASE(2) TILE_CASE(3) TILE_CASE(4) }
+#define ROWS_TILE(rows) \
+    switch (rows) { TILE_CASE(1) TILE_CASE(2) TILE_CASE(3) TILE_CASE(4) }
 #include "kernels/product/int8_body.inc"
 
 /*
  * Many rows (Winograd, A New Algorithm for Inner Product, 1968). For neighbouring k
  *   x0 w0 + x1 w1 = (x0 + w1) (x1 + w0) - x0 x1 - w0 w1
- * of which the last two products are summed once for a row and once for an output. Sums of two bytes are int16, and vpmaddwd multiplies 16: 32
- * products are three additions, which have four ports, and one multiplication, which has two. With vpmaddubsw they are a sign, an addition and
- * two multiplications, and additions on the multiplications' ports cost time.
+ * of which the last two products are summed once for a row and once for an output. Sums of two bytes are int16, and vpmaddwd
+ * multiplies 16: 32 products are three additions, which have four ports, and one multiplication, which has two. With
+ * vpmaddubsw they are a sign, an addition and two multiplications, and additions on the multiplications' ports cost time.
  *
- * Rows and weights are widened to int16 in blocks of k: rows once for GROUP panels, a panel once for all rows, which then go by four at a time.
+ * Rows and weights are widened to int16 in blocks of k: rows once for GROUP panels, a panel once for all rows, which then go
+ * by four at a time.
  */
-#define MANY     16 /* rows from which that pays */
+#define MANY 16 /* rows from which that pays */
 #define ROWS_MAX 96
-#define GROUP    8   /* panels */
-#define BLOCK    512 /* k: a panel's block takes half of L1 */
-#define STEPS    (BLOCK / 4)
+#define GROUP 8   /* panels */
+#define BLOCK 512 /* k: a panel's block takes half of L1 */
+#define STEPS (BLOCK / 4)
 
 /* A block: all int16 but the sums. */
 typedef struct {
@@ -60,8 +65,12 @@ typedef struct {
     __m256i sums[GROUP][ROWS_MAX][2]; /* [panel][row][16 outputs], over the blocks so far */
 } winograd;
 
-VEC __m256i evens(__m256i bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }
-VEC __m256i odds(__m256i bytes) { return _mm256_srai_epi16(bytes, 8); }
+VEC __m256i evens(__m256i bytes) {
+    return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+}
+VEC __m256i odds(__m256i bytes) {
+    return _mm256_srai_epi16(bytes, 8);
+}
 
 /* Steps go in pairs: the last one's second may be zeros, here and in widen_row. */
 static void widen_panel(winograd *v, const uint8_t *w, size_t steps) {
@@ -89,37 +98,48 @@ static void widen_row(winograd *v, size_t row, const int8_t *x, size_t steps) {
     static const int32_t SEEN[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
     __m256i              sum = _mm256_setzero_si256();
     size_t               s = 0;
-    for (; s + 8 <= steps; s += 8) sum = _mm256_add_epi32(sum, widen_steps(v, row, s, _mm256_loadu_si256((const __m256i *)(x + s * 4))));
+    for (; s + 8 <= steps; s += 8)
+        sum = _mm256_add_epi32(sum, widen_steps(v, row, s, _mm256_loadu_si256((const __m256i *)(x + s * 4))));
     if (s < steps) {
         __m256i seen = _mm256_loadu_si256((const __m256i *)(SEEN + 8 - (steps - s)));
-        sum = _mm256_add_epi32(sum, widen_steps(v, row, s, _mm256_maskload_epi32((const int32_t *)(const void *)(x + s * 4), seen)));
+        sum = _mm256_add_epi32(
+            sum, widen_steps(v, row, s, _mm256_maskload_epi32((const int32_t *)(const void *)(x + s * 4), seen)));
     }
-    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1)), two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1)),
+            two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
     v->x_pairs[row] = _mm_cvtsi128_si32(two) + _mm_extract_epi32(two, 1);
 }
 
 /* ymm8 .. 11 weights, 12 and 13 a row's, 14 and 15 sums */
-#define W_STEP(s)                                                                                                       \
-    "vmovdqa 128*" s "(%[w]), %%ymm8\n\tvmovdqa 128*" s "+32(%[w]), %%ymm9\n\tvmovdqa 128*" s "+64(%[w]), %%ymm10\n\t" \
+#define W_STEP(s)                                                                             \
+    "vmovdqa 128*" s "(%[w]), %%ymm8\n\tvmovdqa 128*" s "+32(%[w]), %%ymm9\n\tvmovdqa 128*" s \
+    "+64(%[w]), %%ymm10\n\t"                                                                  \
     "vmovdqa 128*" s "+96(%[w]), %%ymm11\n\t"
-#define ROW_STEP(s, row, a, b)                                                                                                     \
-    "vpbroadcastd 8*" row "*%c[steps]+4*" s "(%[x]), %%ymm12\n\tvpbroadcastd 8*" row "*%c[steps]+4*%c[steps]+4*" s "(%[x]), %%ymm13\n\t" \
-    "vpaddw %%ymm12, %%ymm8, %%ymm14\n\tvpaddw %%ymm13, %%ymm9, %%ymm15\n\tvpaddw %%ymm12, %%ymm10, %%ymm12\n\t"                  \
-    "vpaddw %%ymm13, %%ymm11, %%ymm13\n\tvpmaddwd %%ymm14, %%ymm15, %%ymm14\n\tvpmaddwd %%ymm12, %%ymm13, %%ymm12\n\t"            \
+#define ROW_STEP(s, row, a, b)                                                                                         \
+    "vpbroadcastd 8*" row "*%c[steps]+4*" s "(%[x]), %%ymm12\n\tvpbroadcastd 8*" row "*%c[steps]+4*%c[steps]+4*" s     \
+    "(%[x]), %%ymm13\n\t"                                                                                              \
+    "vpaddw %%ymm12, %%ymm8, %%ymm14\n\tvpaddw %%ymm13, %%ymm9, %%ymm15\n\tvpaddw %%ymm12, %%ymm10, %%ymm12\n\t"       \
+    "vpaddw %%ymm13, %%ymm11, %%ymm13\n\tvpmaddwd %%ymm14, %%ymm15, %%ymm14\n\tvpmaddwd %%ymm12, %%ymm13, %%ymm12\n\t" \
     "vpaddd %%ymm14, %[" a "], %[" a "]\n\tvpaddd %%ymm12, %[" b "], %[" b "]\n\t"
-#define TILE_STEP(s) W_STEP(s) ROW_STEP(s, "0", "s0", "s1") ROW_STEP(s, "1", "s2", "s3") ROW_STEP(s, "2", "s4", "s5") ROW_STEP(s, "3", "s6", "s7")
+#define TILE_STEP(s) \
+    W_STEP(s)        \
+    ROW_STEP(s, "0", "s0", "s1") ROW_STEP(s, "1", "s2", "s3") ROW_STEP(s, "2", "s4", "s5") ROW_STEP(s, "3", "s6", "s7")
 
-/* sums [MR][2] += rows `row` .. row + MR times the panel. It prefetches from `ahead`, moving on by `step` bytes with every two steps. */
-static void winograd_tile(const winograd *v, size_t row, __m256i (*sums)[2], size_t steps, const uint8_t *ahead, size_t step) {
+/* sums [MR][2] += rows `row` .. row + MR times the panel. It prefetches from `ahead`, moving on by `step` bytes with every
+ * two steps. */
+static void winograd_tile(const winograd *v, size_t row, __m256i (*sums)[2], size_t steps, const uint8_t *ahead,
+                          size_t step) {
     __m256i     s[MR][2];
     const char *w = (const char *)v->w, *x = (const char *)v->x[row];
     size_t      count = (steps + 1) / 2;
     for (int i = 0; i < MR; i++)
-        for (int h = 0; h < 2; h++) s[i][h] = _mm256_sub_epi32(sums[i][h], _mm256_add_epi32(v->w_pairs[h], _mm256_set1_epi32(v->x_pairs[row + i])));
-    __asm__ volatile("1:\n\tprefetcht1 (%[ahead])\n\tadd %[step], %[ahead]\n\t" TILE_STEP("0") TILE_STEP("1")
-                     "add $256, %[w]\n\tadd $8, %[x]\n\tsub $1, %[count]\n\tjnz 1b"
-                     : [w] "+r"(w), [x] "+r"(x), [ahead] "+r"(ahead), [count] "+r"(count), [s0] "+x"(s[0][0]), [s1] "+x"(s[0][1]), [s2] "+x"(s[1][0]),
-                       [s3] "+x"(s[1][1]), [s4] "+x"(s[2][0]), [s5] "+x"(s[2][1]), [s6] "+x"(s[3][0]), [s7] "+x"(s[3][1])
+        for (int h = 0; h < 2; h++)
+            s[i][h] = _mm256_sub_epi32(sums[i][h], _mm256_add_epi32(v->w_pairs[h], _mm256_set1_epi32(v->x_pairs[row + i])));
+    __asm__ volatile("1:\n\tprefetcht1 (%[ahead])\n\tadd %[step], %[ahead]\n\t" TILE_STEP("0")
+                         TILE_STEP("1") "add $256, %[w]\n\tadd $8, %[x]\n\tsub $1, %[count]\n\tjnz 1b"
+                     : [w] "+r"(w), [x] "+r"(x), [ahead] "+r"(ahead), [count] "+r"(count), [s0] "+x"(s[0][0]),
+                       [s1] "+x"(s[0][1]), [s2] "+x"(s[1][0]), [s3] "+x"(s[1][1]), [s4] "+x"(s[2][0]), [s5] "+x"(s[2][1]),
+                       [s6] "+x"(s[3][0]), [s7] "+x"(s[3][1])
                      : [step] "r"(step), [steps] "i"(STEPS)
                      : "cc", "memory", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
     for (int i = 0; i < MR; i++)
@@ -128,7 +148,8 @@ static void winograd_tile(const winograd *v, size_t row, __m256i (*sums)[2], siz
 
 /* Rows first .. first + rows of panels p .. p + panels. */
 static void winograd_group(winograd *v, const td_w8a8_args *a, size_t first, size_t rows, size_t p, size_t panels) {
-    const size_t   k4 = (a->k + 3) / 4, panel_bytes = k4 * 4 * NR, tiles = (rows + MR - 1) / MR, shares = tiles < SHARES_MAX ? tiles : SHARES_MAX;
+    const size_t k4 = (a->k + 3) / 4, panel_bytes = k4 * 4 * NR, tiles = (rows + MR - 1) / MR,
+                 shares = tiles < SHARES_MAX ? tiles : SHARES_MAX;
     const uint8_t *w = (const uint8_t *)a->w + p * panel_bytes;
     for (size_t g = 0; g < panels; g++) memset(v->sums[g], 0, tiles * MR * sizeof v->sums[g][0]);
     for (size_t done = 0, steps; done < k4; done += steps, w += steps * 4 * NR) {
@@ -143,10 +164,12 @@ static void winograd_group(winograd *v, const td_w8a8_args *a, size_t first, siz
                 next = w + steps * 4 * NR;
             widen_panel(v, now, steps);
             for (size_t t = 0; t < tiles; t++)
-                winograd_tile(v, t * MR, v->sums[g] + t * MR, steps, t < shares ? next + t * (steps * 4 * NR / shares) : now, t < shares ? 8 * NR / shares : 0);
+                winograd_tile(v, t * MR, v->sums[g] + t * MR, steps, t < shares ? next + t * (steps * 4 * NR / shares) : now,
+                              t < shares ? 8 * NR / shares : 0);
         }
     }
-    for (size_t g = 0; g < panels; g++) store_panel_rows(a, (const int32_t *)v->sums[g], first, rows, (p + g) * NR, NR, OFFSET);
+    for (size_t g = 0; g < panels; g++)
+        store_panel_rows(a, (const int32_t *)v->sums[g], first, rows, (p + g) * NR, NR, OFFSET);
 }
 
 static void run(const td_w8a8_args *a) {

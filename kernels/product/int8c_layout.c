@@ -8,7 +8,8 @@ static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
 }
 
 /* flip: what the bytes of codes are turned by. */
-static inline __attribute__((always_inline)) void pack_as(uint32_t flip, size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+static inline __attribute__((always_inline)) void pack_as(uint32_t flip, size_t nr, void *tile, const td_gemm_weights *w,
+                                                          size_t k, const td_gemm_groups *groups) {
     const int8_t *rows = w->rows;
     uint8_t      *out = (uint8_t *)tile + nr * sizeof *w->scale;
     (void)groups;
@@ -20,7 +21,8 @@ static inline __attribute__((always_inline)) void pack_as(uint32_t flip, size_t 
         }
 }
 
-static inline __attribute__((always_inline)) void unpack_as(uint32_t flip, size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+static inline __attribute__((always_inline)) void unpack_as(uint32_t flip, size_t nr, const void *tile, td_gemm_weights *w,
+                                                            size_t k, const td_gemm_groups *groups) {
     int8_t        *rows = w->rows;
     const uint8_t *in = (const uint8_t *)tile + nr * sizeof *w->scale;
     (void)groups;
@@ -33,19 +35,30 @@ static inline __attribute__((always_inline)) void unpack_as(uint32_t flip, size_
 }
 
 #define UNSIGNED 0x80808080u /* code + 128 */
-#define SIGNED   0u
+#define SIGNED 0u
 
-static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) { pack_as(UNSIGNED, nr, tile, w, k, groups); }
+static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    pack_as(UNSIGNED, nr, tile, w, k, groups);
+}
 
-static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) { unpack_as(UNSIGNED, nr, tile, w, k, groups); }
+static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    unpack_as(UNSIGNED, nr, tile, w, k, groups);
+}
 
-static void pack_signed(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) { pack_as(SIGNED, nr, tile, w, k, groups); }
+static void pack_signed(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    pack_as(SIGNED, nr, tile, w, k, groups);
+}
 
-static void unpack_signed(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) { unpack_as(SIGNED, nr, tile, w, k, groups); }
+static void unpack_signed(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    unpack_as(SIGNED, nr, tile, w, k, groups);
+}
 
-const td_tile_layout td_int8c_16x4 = {.name = "int8c_16x4", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int8c_32x4 = {.name = "int8c_32x4", .nr = 32, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int8c_16x4s = {.name = "int8c_16x4s", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack_signed, .unpack = unpack_signed};
+const td_tile_layout td_int8c_16x4 = {
+    .name = "int8c_16x4", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_int8c_32x4 = {
+    .name = "int8c_32x4", .nr = 32, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_int8c_16x4s = {
+    .name = "int8c_16x4s", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack_signed, .unpack = unpack_signed};
 
 void td_w8a8_pack(const td_w8a8_kernel *kernel, void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size_t k) {
     const uint8_t flip = kernel->signed_codes ? 0 : 0x80; /* code + 128 */

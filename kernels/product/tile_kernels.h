@@ -6,10 +6,12 @@
 
 #include "kernels/product/tile_gemm.h"
 
-extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int4c_16x4s, td_int8c_16x4, td_int8c_32x4, td_int8c_16x4s, td_bf16_16, td_bf16_32;
+extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int4c_16x4s, td_int8c_16x4, td_int8c_32x4, td_int8c_16x4s,
+    td_bf16_16, td_bf16_32;
 extern const td_tile_layout td_int4g_16x4, td_int4g_32x4, td_fp4g_16x4, td_fp4g_32x4;
 extern const td_gemm_kernel td_int4c_scalar, td_int4c_avx2, td_int4c_avxvnni, td_int4c_avx512vnni, td_int4c_amx;
-extern const td_gemm_kernel td_int4c_neon, td_int4c_dotprod, td_int8c_neon, td_int8c_dotprod, td_int4g_neon, td_int4g_dotprod, td_fp4g_neon, td_fp4g_dotprod, td_bf16_neon;
+extern const td_gemm_kernel td_int4c_neon, td_int4c_dotprod, td_int8c_neon, td_int8c_dotprod, td_int4g_neon,
+    td_int4g_dotprod, td_fp4g_neon, td_fp4g_dotprod, td_bf16_neon;
 extern const td_gemm_kernel td_int8c_scalar, td_int8c_avx2, td_int8c_avxvnni, td_int8c_avx512vnni, td_int8c_amx;
 extern const td_gemm_kernel td_int4g_scalar, td_int4g_avx2, td_int4g_avxvnni, td_int4g_avx512vnni, td_int4g_amx;
 extern const td_gemm_kernel td_fp4g_scalar, td_fp4g_avx2, td_fp4g_avxvnni, td_fp4g_avx512vnni, td_fp4g_amx;
@@ -21,7 +23,8 @@ static inline uint32_t load32(const void *p) {
     return v;
 }
 
-/* Bytes ahead of a pass over a tile that weights are brought to L2, and from there to L1; a tile is followed by the tile that is read next. */
+/* Bytes ahead of a pass over a tile that weights are brought to L2, and from there to L1; a tile is followed by the tile
+ * that is read next. */
 #define PREFETCH_FAR 8192
 #define PREFETCH_NEAR 1024
 

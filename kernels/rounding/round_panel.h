@@ -23,14 +23,14 @@ typedef struct {
     td_dtype       scale_dtype;
     bool           symmetric; /* codes in [-span / 2, span / 2]; else [-8, 7] or, until they are stored, [-7, 8] */
     float          span;      /* codes of a row's group are in [lo, lo + span] */
-    const float   *h;      /* [k, k] or NULL */
-    float          damp;   /* what h's diagonal lacks */
-    const float   *weight; /* [k] diagonal of h with it, or ones */
-    float         *w;      /* [k, nr] */
-    int8_t        *q;      /* [k, nr] */
-    float         *s;      /* [n_groups, nr]; 0: all codes are 0 */
-    float         *lo;     /* [n_groups, nr] */
-    float         *err;    /* [nr] error of q and s, as far as the method knows */
+    const float   *h;         /* [k, k] or NULL */
+    float          damp;      /* what h's diagonal lacks */
+    const float   *weight;    /* [k] diagonal of h with it, or ones */
+    float         *w;         /* [k, nr] */
+    int8_t        *q;         /* [k, nr] */
+    float         *s;         /* [n_groups, nr]; 0: all codes are 0 */
+    float         *lo;        /* [n_groups, nr] */
+    float         *err;       /* [nr] error of q and s, as far as the method knows */
 } round_panel;
 
 /** Memory of the methods, for one panel at a time. */
@@ -57,7 +57,8 @@ typedef struct {
  *   clip      better scales for the diagonal of H than nearest's, which p has, and their codes. Uses rows
  *   feedback  codes by error feedback with nearest's scales, which p has, and n_trials - 1 others; each row takes its best
  *             trial's codes and scales
- *   descend   sweeps over single codes, each set to the best value while all others stay, and refits of the scales in between
+ *   descend   sweeps over single codes, each set to the best value while all others stay, and refits of the scales in
+ * between
  */
 typedef struct {
     void (*clip)(round_panel *p, const round_scratch *w);

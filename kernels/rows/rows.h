@@ -12,8 +12,8 @@ typedef struct {
     /** td_quantize_row (kernels/rows/row_quant.h). */
     int32_t (*quantize)(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q, float *scale);
     /**
-     * out[r, i] = gate[r, i] / (1 + exp(-gate[r, i])) * up[r, i]; gate and up [rows, cols] dense, out [rows, ldo], may be gate.
-     * Relative error of silu below 4e-7.
+     * out[r, i] = gate[r, i] / (1 + exp(-gate[r, i])) * up[r, i]; gate and up [rows, cols] dense, out [rows, ldo], may be
+     * gate. Relative error of silu below 4e-7.
      */
     void (*silu_mul)(const float *gate, const float *up, size_t rows, size_t cols, float *out, size_t ldo);
     /** y[i] = fma(w, v[i], y[i]); n a multiple of 16. */

@@ -1,10 +1,10 @@
 /*
  * The tile instructions of AMX-INT8 that kernels use, by hand: compilers do not take tile loads for reads of memory. With
- * TD_AMX_EMULATED they are plain C on thread-local tiles, which checks what the processor would: so a kernel's logic can be tested on
- * machines without them (Intel SDM volume 2, "Intel AMX instruction set reference").
+ * TD_AMX_EMULATED they are plain C on thread-local tiles, which checks what the processor would: so a kernel's logic can be
+ * tested on machines without them (Intel SDM volume 2, "Intel AMX instruction set reference").
  *
- * A tile is up to 16 rows of up to 64 bytes; the numbers of tiles are constants, 0 .. 7. The kernel releases the tiles at its end, so
- * that the system has nothing to save.
+ * A tile is up to 16 rows of up to 64 bytes; the numbers of tiles are constants, 0 .. 7. The kernel releases the tiles at
+ * its end, so that the system has nothing to save.
  */
 #ifndef TD_KERNELS_VEC_AMX_H
 #define TD_KERNELS_VEC_AMX_H
@@ -22,7 +22,7 @@
 #define TD_CPU_AMX_NEEDED TD_CPU_AMXINT8
 #endif
 
-#define TD_AMX_ROWS  16
+#define TD_AMX_ROWS 16
 #define TD_AMX_BYTES 64
 
 /** Palette 1: the shape of each tile. */
@@ -44,7 +44,8 @@ static _Thread_local struct {
 
 static inline void td_amx_configure(const td_amx_config *c) {
     assert(c->palette == 1 && c->start_row == 0);
-    for (int t = 0; t < 8; t++) assert(c->rows[t] <= TD_AMX_ROWS && c->bytes[t] <= TD_AMX_BYTES && !c->rows[t] == !c->bytes[t]);
+    for (int t = 0; t < 8; t++)
+        assert(c->rows[t] <= TD_AMX_ROWS && c->bytes[t] <= TD_AMX_BYTES && !c->rows[t] == !c->bytes[t]);
     memset(&td_amx_state, 0, sizeof td_amx_state);
     td_amx_state.config = *c;
     td_amx_state.configured = true;
@@ -78,7 +79,8 @@ static inline void td_amx_store(int t, void *base, size_t stride) {
 static inline void td_amx_multiply(int c, int a, int w, bool w_signed) {
     const td_amx_config *g = &td_amx_state.config;
     assert(td_amx_state.configured && c != a && a != w && c != w);
-    assert(g->rows[c] && g->rows[c] == g->rows[a] && g->bytes[c] == g->bytes[w] && g->bytes[a] == 4 * g->rows[w] && g->bytes[c] % 4 == 0);
+    assert(g->rows[c] && g->rows[c] == g->rows[a] && g->bytes[c] == g->bytes[w] && g->bytes[a] == 4 * g->rows[w] &&
+           g->bytes[c] % 4 == 0);
     for (size_t m = 0; m < g->rows[c]; m++)
         for (size_t n = 0; n < g->bytes[c] / 4u; n++) {
             uint32_t sum; /* which wraps, as the processor's does */
@@ -103,8 +105,8 @@ static inline void td_amx_dot_s8(int c, int a, int w) {
 #else
 
 #define td_amx_configure(config) __asm__ volatile("ldtilecfg %0" : : "m"(*(config)))
-#define td_amx_release()         __asm__ volatile("tilerelease")
-#define td_amx_zero(tile)        __asm__ volatile("tilezero %%tmm" #tile : :)
+#define td_amx_release() __asm__ volatile("tilerelease")
+#define td_amx_zero(tile) __asm__ volatile("tilezero %%tmm" #tile : :)
 /** Rows of a tile are `stride` bytes apart in memory. */
 #define td_amx_load(tile, base, stride) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"((const void *)(base)), "r"((size_t)(stride)) : "memory")

@@ -64,46 +64,39 @@ typedef struct {
 } td_hccl_root;
 
 /* X(name of the vendor's, value): each becomes the constant TD_name. */
-#define TD_ACL_CONSTANTS(X)                                                                                                 \
-    /* runtime 25-01 aclError */                                                                                            \
-    X(ACL_SUCCESS, 0)                                                                                                       \
-    X(ACL_ERROR_INVALID_PARAM, 100000)                                                                                      \
-    X(ACL_ERROR_UNINITIALIZE, 100001)                                                                                       \
-    X(ACL_ERROR_REPEAT_INITIALIZE, 100002)                                                                                  \
-    X(ACL_ERROR_REPEAT_SUBSCRIBE, 100033)                                                                                   \
-    X(ACL_ERROR_STREAM_NOT_SUBSCRIBE, 100034)                                                                               \
-    X(ACL_ERROR_THREAD_NOT_SUBSCRIBE, 100035)                                                                               \
-    X(ACL_ERROR_WAIT_CALLBACK_TIMEOUT, 100036)                                                                              \
-    X(ACL_ERROR_RT_PARAM_INVALID, 107000)                                                                                   \
-    X(ACL_ERROR_RT_INVALID_DEVICEID, 107001)                                                                                \
-    X(ACL_ERROR_RT_CONTEXT_NULL, 107002)                                                                                    \
-    X(ACL_ERROR_RT_STREAM_CONTEXT, 107003)                                                                                  \
-    X(ACL_ERROR_RT_MEMORY_ALLOCATION, 207001)                                                                               \
-    X(ACL_ERROR_RT_DEVICE_OOM, 207018)                                                                                      \
-    X(ACL_ERROR_RT_REPORT_TIMEOUT, 507012)                                                                                  \
-    X(ACL_ERROR_RT_AICORE_EXCEPTION, 507015)                                                                                \
-    /* runtime 25-02: aclDataType, aclFormat */                                                                             \
-    X(ACL_FLOAT, 0)                                                                                                         \
-    X(ACL_FLOAT16, 1)                                                                                                       \
-    X(ACL_INT8, 2)                                                                                                          \
-    X(ACL_INT32, 3) X(ACL_UINT8, 4) X(ACL_UINT32, 8) X(ACL_INT64, 9) X(ACL_UINT64, 10) X(ACL_BOOL, 12) X(ACL_BF16, 27)      \
-        X(ACL_INT4, 29) X(ACL_FORMAT_ND, 2)                                                                                 \
-            X(ACL_FORMAT_FRACTAL_NZ,                                                                                        \
-              29) /* runtime 25-02: aclrtMemMallocPolicy, aclrtMemcpyKind, aclrtMemAttr, aclrtCallbackBlockType */          \
-        X(ACL_MEM_MALLOC_HUGE_FIRST, 0) X(ACL_MEMCPY_HOST_TO_HOST, 0) X(ACL_MEMCPY_HOST_TO_DEVICE, 1)                       \
-            X(ACL_MEMCPY_DEVICE_TO_HOST, 2) X(ACL_MEMCPY_DEVICE_TO_DEVICE, 3) X(ACL_HBM_MEM, 1) X(ACL_CALLBACK_NO_BLOCK, 0) \
-                X(ACL_CALLBACK_BLOCK, 1) /* runtime 06, 07, 11-09: flags of streams, events and waits */                    \
-        X(ACL_STREAM_FAST_LAUNCH, 1) X(ACL_STREAM_FAST_SYNC, 2) X(ACL_EVENT_SYNC, 1) X(ACL_EVENT_TIME_LINE, 8)              \
-            X(ACL_STREAM_WAIT_VALUE_GEQ, 0) X(ACL_STREAM_WAIT_VALUE_EQ, 1) X(ACL_EVENT_RECORDED_STATUS_NOT_READY, 0)        \
-                X(ACL_EVENT_RECORDED_STATUS_COMPLETE,                                                                       \
-                  1) /* runtime 25-02: aclmdlRICaptureMode, aclmdlRICaptureStatus, aclCANNPackageName */                    \
-        X(ACL_MODEL_RI_CAPTURE_MODE_GLOBAL, 0) X(ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL, 1)                                 \
-            X(ACL_MODEL_RI_CAPTURE_MODE_RELAXED, 2) X(ACL_MODEL_RI_CAPTURE_STATUS_NONE, 0)                                  \
-                X(ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE, 1) X(ACL_MODEL_RI_CAPTURE_STATUS_INVALIDATED, 2)                      \
-                    X(ACL_PKG_NAME_CANN, 0) X(ACL_PKG_NAME_RUNTIME, 1) /* hccl: HcclResult, HcclDataType, HcclReduceOp */   \
-        X(HCCL_SUCCESS, 0) X(HCCL_DATA_TYPE_INT8, 0) X(HCCL_DATA_TYPE_INT32, 2) X(HCCL_DATA_TYPE_FP16, 3)                   \
-            X(HCCL_DATA_TYPE_FP32, 4) X(HCCL_DATA_TYPE_BFP16, 11) X(HCCL_REDUCE_SUM, 0)                                     \
-                X(ACL_PKG_VERSION_MAX_SIZE, TD_ACL_VERSION_CHARS) X(HCCL_ROOT_INFO_BYTES, TD_HCCL_ROOT_BYTES)
+/* clang-format off */
+#define TD_ACL_CONSTANTS(X) \
+    /* runtime 25-01 aclError */ \
+    X(ACL_SUCCESS, 0) X(ACL_ERROR_INVALID_PARAM, 100000) X(ACL_ERROR_UNINITIALIZE, 100001) \
+    X(ACL_ERROR_REPEAT_INITIALIZE, 100002) X(ACL_ERROR_REPEAT_SUBSCRIBE, 100033) \
+    X(ACL_ERROR_STREAM_NOT_SUBSCRIBE, 100034) X(ACL_ERROR_THREAD_NOT_SUBSCRIBE, 100035) \
+    X(ACL_ERROR_WAIT_CALLBACK_TIMEOUT, 100036) X(ACL_ERROR_RT_PARAM_INVALID, 107000) \
+    X(ACL_ERROR_RT_INVALID_DEVICEID, 107001) X(ACL_ERROR_RT_CONTEXT_NULL, 107002) \
+    X(ACL_ERROR_RT_STREAM_CONTEXT, 107003) X(ACL_ERROR_RT_MEMORY_ALLOCATION, 207001) \
+    X(ACL_ERROR_RT_DEVICE_OOM, 207018) X(ACL_ERROR_RT_REPORT_TIMEOUT, 507012) \
+    X(ACL_ERROR_RT_AICORE_EXCEPTION, 507015) \
+    /* runtime 25-02: aclDataType, aclFormat */ \
+    X(ACL_FLOAT, 0) X(ACL_FLOAT16, 1) X(ACL_INT8, 2) X(ACL_INT32, 3) X(ACL_UINT8, 4) X(ACL_UINT32, 8) \
+    X(ACL_INT64, 9) X(ACL_UINT64, 10) X(ACL_BOOL, 12) X(ACL_BF16, 27) X(ACL_INT4, 29) X(ACL_FORMAT_ND, 2) \
+    X(ACL_FORMAT_FRACTAL_NZ, 29) \
+    /* runtime 25-02: aclrtMemMallocPolicy, aclrtMemcpyKind, aclrtMemAttr, aclrtCallbackBlockType */ \
+    X(ACL_MEM_MALLOC_HUGE_FIRST, 0) X(ACL_MEMCPY_HOST_TO_HOST, 0) X(ACL_MEMCPY_HOST_TO_DEVICE, 1) \
+    X(ACL_MEMCPY_DEVICE_TO_HOST, 2) X(ACL_MEMCPY_DEVICE_TO_DEVICE, 3) X(ACL_HBM_MEM, 1) \
+    X(ACL_CALLBACK_NO_BLOCK, 0) X(ACL_CALLBACK_BLOCK, 1) \
+    /* runtime 06, 07, 11-09: flags of streams, events and waits */ \
+    X(ACL_STREAM_FAST_LAUNCH, 1) X(ACL_STREAM_FAST_SYNC, 2) X(ACL_EVENT_SYNC, 1) X(ACL_EVENT_TIME_LINE, 8) \
+    X(ACL_STREAM_WAIT_VALUE_GEQ, 0) X(ACL_STREAM_WAIT_VALUE_EQ, 1) X(ACL_EVENT_RECORDED_STATUS_NOT_READY, 0) \
+    X(ACL_EVENT_RECORDED_STATUS_COMPLETE, 1) \
+    /* runtime 25-02: aclmdlRICaptureMode, aclmdlRICaptureStatus, aclCANNPackageName */ \
+    X(ACL_MODEL_RI_CAPTURE_MODE_GLOBAL, 0) X(ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL, 1) \
+    X(ACL_MODEL_RI_CAPTURE_MODE_RELAXED, 2) X(ACL_MODEL_RI_CAPTURE_STATUS_NONE, 0) \
+    X(ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE, 1) X(ACL_MODEL_RI_CAPTURE_STATUS_INVALIDATED, 2) X(ACL_PKG_NAME_CANN, 0) \
+    X(ACL_PKG_NAME_RUNTIME, 1) \
+    /* hccl: HcclResult, HcclDataType, HcclReduceOp */ \
+    X(HCCL_SUCCESS, 0) X(HCCL_DATA_TYPE_INT8, 0) X(HCCL_DATA_TYPE_INT32, 2) X(HCCL_DATA_TYPE_FP16, 3) \
+    X(HCCL_DATA_TYPE_FP32, 4) X(HCCL_DATA_TYPE_BFP16, 11) X(HCCL_REDUCE_SUM, 0) \
+    X(ACL_PKG_VERSION_MAX_SIZE, TD_ACL_VERSION_CHARS) X(HCCL_ROOT_INFO_BYTES, TD_HCCL_ROOT_BYTES)
+/* clang-format on */
 
 /* docs/zh/context/aclnn_return_code.md of the op repositories; in none of the wheel's headers */
 enum {

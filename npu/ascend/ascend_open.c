@@ -29,7 +29,9 @@ static td_status open_process(td_error *err) {
         if (code != TD_ACL_SUCCESS && code != TD_ACL_ERROR_REPEAT_INITIALIZE) {
             char words[256];
             recent_words(&libraries.acl, words, sizeof words);
-            st = td_fail(err, TD_EDEVICE, "aclInit failed with %d: %s; is the driver installed, and may this user use the cards?", code, words);
+            st = td_fail(err, TD_EDEVICE,
+                         "aclInit failed with %d: %s; is the driver installed, and may this user use the cards?", code,
+                         words);
         }
     }
     if (st == TD_OK) cards_open++;
@@ -50,7 +52,9 @@ td_status td_ascend_failed(td_ascend_npu *d, const char *call, td_acl_status cod
     bool      no_memory = code == TD_ACL_ERROR_RT_MEMORY_ALLOCATION || code == TD_ACL_ERROR_RT_DEVICE_OOM;
     td_status st = no_memory ? TD_ENOMEM : TD_EDEVICE;
     recent_words(d->acl, words, sizeof words);
-    if (err) return td_fail(err, st, "%s failed on card %d with %d: %s", call, d->card, code, *words ? words : "the runtime says no more");
+    if (err)
+        return td_fail(err, st, "%s failed on card %d with %d: %s", call, d->card, code,
+                       *words ? words : "the runtime says no more");
     td_err("%s failed on card %d with %d: %s", call, d->card, code, words);
     return st;
 }
@@ -80,7 +84,8 @@ static void caps(td_npu *base, td_npu_caps *out) {
         out->memory_total = total;
     }
     const char *soc = d->acl->aclrtGetSocName();
-    snprintf(out->text, sizeof out->text, "%s, card %d (CANN %.64s)", soc ? soc : "Ascend", d->card, *d->l->cann ? d->l->cann : "of an unknown version");
+    snprintf(out->text, sizeof out->text, "%s, card %d (CANN %.64s)", soc ? soc : "Ascend", d->card,
+             *d->l->cann ? d->l->cann : "of an unknown version");
 }
 
 static void report(td_npu *base, td_npu_report *out) {
@@ -167,12 +172,15 @@ static const td_npu_ops OPS = {
 };
 
 static td_status open_card(td_ascend_npu *d, td_error *err) {
-    uint32_t      n = 0;
+    uint32_t       n = 0;
     const uint32_t one = 1;
-    td_acl_status code = d->acl->aclrtGetDeviceCount(&n);
+    td_acl_status  code = d->acl->aclrtGetDeviceCount(&n);
     if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, "aclrtGetDeviceCount", code, err);
     if (d->card < 0 || (uint32_t)d->card >= n)
-        return td_fail(err, TD_EINVAL, "there is no Ascend card %d: this process sees %u (ASCEND_RT_VISIBLE_DEVICES, or the container, may hide some)", d->card, n);
+        return td_fail(
+            err, TD_EINVAL,
+            "there is no Ascend card %d: this process sees %u (ASCEND_RT_VISIBLE_DEVICES, or the container, may hide some)",
+            d->card, n);
     code = d->acl->aclrtCreateContext(&d->context, d->card);
     if (code != TD_ACL_SUCCESS) {
         d->context = NULL;
@@ -190,7 +198,9 @@ static td_status open_card(td_ascend_npu *d, td_error *err) {
 
 td_status td_ascend_npu_open(const td_npu_config *config, int32_t card, td_npu **out, td_error *err) {
     *out = NULL;
-    if (config->act_dtype != TD_DT_BF16) return td_fail(err, TD_ENOTSUP, "an Ascend card computes with bf16 activations only: use another quantization than none");
+    if (config->act_dtype != TD_DT_BF16)
+        return td_fail(err, TD_ENOTSUP,
+                       "an Ascend card computes with bf16 activations only: use another quantization than none");
     TD_TRY(open_process(err));
     td_ascend_npu *d = calloc(1, sizeof *d);
     if (!d) {

@@ -10,8 +10,8 @@
 #include "npu/ascend/ascend_device.h"
 
 #define REPORT_MS 100 /* that the thread of a stream waits for a callback at a time; it looks for its end in between */
-#define NAP_NS    50000
-#define SPIN_NS   300000 /* of a wait for a bell before it naps */
+#define NAP_NS 50000
+#define SPIN_NS 300000 /* of a wait for a bell before it naps */
 
 struct td_npu_graph {
     td_acl_graph graph;
@@ -55,7 +55,8 @@ td_status td_ascend_stream_create(td_npu *base, td_npu_stream **out, td_error *e
     td_npu_stream *s = calloc(1, sizeof *s);
     if (!s) return td_fail(err, TD_ENOMEM, "out of memory for a stream");
     s->device = d;
-    td_acl_status code = d->acl->aclrtCreateStreamWithConfig(&s->stream, 0, TD_ACL_STREAM_FAST_LAUNCH | TD_ACL_STREAM_FAST_SYNC);
+    td_acl_status code =
+        d->acl->aclrtCreateStreamWithConfig(&s->stream, 0, TD_ACL_STREAM_FAST_LAUNCH | TD_ACL_STREAM_FAST_SYNC);
     if (code != TD_ACL_SUCCESS) {
         free(s);
         return td_ascend_failed(d, "aclrtCreateStreamWithConfig", code, err);
@@ -109,7 +110,7 @@ static td_status enqueued(td_ascend_npu *d, const char *call, td_acl_status code
 }
 
 static td_status copy_async(td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
-    td_ascend_npu *d = s->device;
+    td_ascend_npu   *d = s->device;
     td_acl_copy_kind way = kind == TD_COPY_H2D ? TD_ACL_MEMCPY_HOST_TO_DEVICE : TD_ACL_MEMCPY_DEVICE_TO_HOST;
     TD_TRY(td_ascend_enter(d));
     return enqueued(d, "aclrtMemcpyAsync", d->acl->aclrtMemcpyAsync(dst, bytes, src, bytes, way, s->stream));
@@ -147,7 +148,9 @@ static void await_bell(void *arg) {
     atomic_store_explicit(bell, 0, memory_order_relaxed); /* whoever rings it next has heard from us in between */
 }
 
-td_status td_ascend_bell_wait(td_npu *base, td_npu_stream *s, td_bell *bell) { return td_ascend_host_call(base, s, await_bell, (void *)bell); }
+td_status td_ascend_bell_wait(td_npu *base, td_npu_stream *s, td_bell *bell) {
+    return td_ascend_host_call(base, s, await_bell, (void *)bell);
+}
 
 /* ---- captures ---------------------------------------------------------------------------------- */
 
@@ -158,7 +161,8 @@ td_status td_ascend_graph_begin(td_npu *base, td_npu_stream *s) {
     td_npu_graph *g = calloc(1, sizeof *g);
     if (!g) return TD_ENOMEM;
     /* Of this thread only: those of other cards go on. */
-    td_status st = enqueued(d, "aclmdlRICaptureBegin", d->acl->aclmdlRICaptureBegin(s->stream, TD_ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL));
+    td_status st = enqueued(d, "aclmdlRICaptureBegin",
+                            d->acl->aclmdlRICaptureBegin(s->stream, TD_ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL));
     if (st == TD_OK)
         s->capture = g;
     else

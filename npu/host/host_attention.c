@@ -5,14 +5,14 @@
 
 #include "core/error.h"
 
-#define TILE       ((size_t)TD_ATTN_TILE)
+#define TILE ((size_t)TD_ATTN_TILE)
 #define SPAN_TILES ((size_t)TD_HOST_SPAN / TD_ATTN_TILE)
 #define WALK_ROWS_GQA 64
 #define WALK_ROWS_EXPANDED 8192 /* expanding a span costs as much as about 400 rows' attention to it */
 #define WALK_ROWS_MIN 16
-#define WALK_BYTES     ((size_t)256 << 20) /* of all workers' expanded rows: queries, states and sums */
-#define CHUNK_BYTES    ((size_t)256 << 20) /* of f32 rows between the parts of a block */
-#define PARTIALS_BYTES ((size_t)64 << 20)  /* unless one row needs more */
+#define WALK_BYTES ((size_t)256 << 20)    /* of all workers' expanded rows: queries, states and sums */
+#define CHUNK_BYTES ((size_t)256 << 20)   /* of f32 rows between the parts of a block */
+#define PARTIALS_BYTES ((size_t)64 << 20) /* unless one row needs more */
 
 _Static_assert(TD_ATTN_TILE == TD_KV_PAGE && TD_ATTN16_KEYS == TD_ATTN_TILE, "a tile is a page");
 
@@ -40,22 +40,27 @@ static size_t walk_rows_max(const td_host_npu *d, const td_attn_shape *s) {
 
 /* Query rows that are kept ready: all of a walk, or all heads of a group. */
 static size_t q_rows_max(const td_host_npu *d, const td_attn_shape *s) {
-    return td_round_up((s->form == TD_ATTN_ABSORBED ? 1 : walk_rows_max(d, s)) * (s->heads / s->groups), td_attn_path_of(d)->rows);
+    return td_round_up((s->form == TD_ATTN_ABSORBED ? 1 : walk_rows_max(d, s)) * (s->heads / s->groups),
+                       td_attn_path_of(d)->rows);
 }
 
 static size_t lay_workspace(const td_host_npu *d, const td_attn_shape *s, char *at, workspace *b) {
     td_host_plan p = {0};
     size_t       rows = q_rows_max(d, s), offset[6] = {
-        td_host_take(&p, sizeof(held_rows)), /* on a line of its own: the caller clears it */
-        td_host_take(&p, rows * td_attn_ld(s) * sizeof(float)),
-        td_host_take(&p, TD_HOST_ATTN_ROWS * td_attn_ld(s) * sizeof(float)),
-        td_host_take(&p, rows * sizeof(td_softmax)),
-        td_host_take(&p, TD_HOST_ATTN_ROWS * sizeof(td_softmax)),
-        td_host_take(&p, td_attn_path_of(d)->bytes(s, rows)),
-    };
+                                              td_host_take(&p, sizeof(held_rows)), /* on a line of its own: the caller clears it */
+                                              td_host_take(&p, rows * td_attn_ld(s) * sizeof(float)),
+                                              td_host_take(&p, TD_HOST_ATTN_ROWS * td_attn_ld(s) * sizeof(float)),
+                                              td_host_take(&p, rows * sizeof(td_softmax)),
+                                              td_host_take(&p, TD_HOST_ATTN_ROWS * sizeof(td_softmax)),
+                                              td_host_take(&p, td_attn_path_of(d)->bytes(s, rows)),
+                                    };
     if (b)
-        *b = (workspace){.held = (held_rows *)(at + offset[0]), .acc = (float *)(at + offset[1]), .span_acc = (float *)(at + offset[2]),
-                         .row = (td_softmax *)(at + offset[3]), .span = (td_softmax *)(at + offset[4]), .path = at + offset[5]};
+        *b = (workspace){.held = (held_rows *)(at + offset[0]),
+                         .acc = (float *)(at + offset[1]),
+                         .span_acc = (float *)(at + offset[2]),
+                         .row = (td_softmax *)(at + offset[3]),
+                         .span = (td_softmax *)(at + offset[4]),
+                         .path = at + offset[5]};
     return p.used;
 }
 
@@ -70,25 +75,35 @@ static size_t partial_bytes(const td_attn_shape *s, size_t n_spans) {
     return n_spans * s->heads * (td_attn_ld(s) * sizeof(float) + sizeof(td_softmax));
 }
 
-static uint32_t span_count(size_t n_keys) { return (uint32_t)((n_keys + TD_HOST_SPAN - 1) / TD_HOST_SPAN); }
+static uint32_t span_count(size_t n_keys) {
+    return (uint32_t)((n_keys + TD_HOST_SPAN - 1) / TD_HOST_SPAN);
+}
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static size_t page_of(const td_attn *a, const td_attn_tile *t) { return a->step->a.block_table[(size_t)t->seq * a->step->block_stride + t->tile]; }
+static size_t page_of(const td_attn *a, const td_attn_tile *t) {
+    return a->step->a.block_table[(size_t)t->seq * a->step->block_stride + t->tile];
+}
 
-static size_t page_of_group(const td_attn *a, const td_attn_tile *t) { return page_of(a, t) * a->shape.groups + t->group; }
+static size_t page_of_group(const td_attn *a, const td_attn_tile *t) {
+    return page_of(a, t) * a->shape.groups + t->group;
+}
 
 const void *td_attn_keys(const td_attn *a, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
-    return (const char *)a->k + (s->form == TD_ATTN_GQA ? page_of_group(a, t) * a->path->page_bytes(s->dk) : page_of(a, t) * a->path->page_bytes(s->kv_lora));
+    return (const char *)a->k + (s->form == TD_ATTN_GQA ? page_of_group(a, t) * a->path->page_bytes(s->dk)
+                                                        : page_of(a, t) * a->path->page_bytes(s->kv_lora));
 }
 
 const void *td_attn_values(const td_attn *a, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
-    return (const char *)a->v + (s->form == TD_ATTN_GQA ? page_of_group(a, t) * a->path->page_bytes(s->dv) : page_of(a, t) * a->path->page_bytes(s->rope));
+    return (const char *)a->v + (s->form == TD_ATTN_GQA ? page_of_group(a, t) * a->path->page_bytes(s->dv)
+                                                        : page_of(a, t) * a->path->page_bytes(s->rope));
 }
 
-size_t td_host_kv_page_bytes(td_npu *d, size_t n) { return td_attn_path_of((td_host_npu *)d)->page_bytes(n); }
+size_t td_host_kv_page_bytes(td_npu *d, size_t n) {
+    return td_attn_path_of((td_host_npu *)d)->page_bytes(n);
+}
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 
@@ -98,9 +113,9 @@ static void start(td_softmax *state, size_t n) {
 
 static void merge(const td_attn *a, td_softmax *into, float *acc, const td_softmax *span, const float *span_acc) {
     const td_float_math *m = a->d->kernels->math;
-    size_t              dv = a->shape.dv;
-    float max = span->max > into->max ? span->max : into->max;
-    float factor[2] = {(into->max - max) * a->path->unit, (span->max - max) * a->path->unit};
+    size_t               dv = a->shape.dv;
+    float                max = span->max > into->max ? span->max : into->max;
+    float                factor[2] = {(into->max - max) * a->path->unit, (span->max - max) * a->path->unit};
     m->exp_sum(factor, 0, 2);
     m->scale_add(acc, factor[0], span_acc, factor[1], dv);
     *into = (td_softmax){max, into->sum * factor[0] + span->sum * factor[1]};
@@ -135,7 +150,8 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
         const float *q[TD_HOST_ATTN_ROWS];
         size_t       nq = n_q - j0 < at_once ? n_q - j0 : at_once;
         for (size_t j = 0; j < nq; j++)
-            q[j] = a->q + ((row - a->row0 + (j0 + j) / per_group) * s->heads + group * per_group + (j0 + j) % per_group) * s->dk;
+            q[j] = a->q +
+                   ((row - a->row0 + (j0 + j) / per_group) * s->heads + group * per_group + (j0 + j) % per_group) * s->dk;
         a->path->take(a, b.path, j0, q, nq);
     }
     start(b.row, n_q);
@@ -145,7 +161,11 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
         bool         apart = span > 0 && s->form == TD_ATTN_GQA;
         if (tiles > SPAN_TILES) tiles = SPAN_TILES;
         for (size_t t = 0; t < tiles; t++) {
-            tile[t] = (td_attn_tile){.seq = seg->seq, .group = group, .place = t, .tile = span * SPAN_TILES + t, .end = end,
+            tile[t] = (td_attn_tile){.seq = seg->seq,
+                                     .group = group,
+                                     .place = t,
+                                     .tile = span * SPAN_TILES + t,
+                                     .end = end,
                                      .first = t == 0 && (span == 0 || apart)};
             a->path->load(a, b.path, &tile[t]);
         }
@@ -159,7 +179,8 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
             if (apart) start(state, nq);
             for (size_t t = 0; t < tiles; t++) a->path->attend(a, b.path, &tile[t], j0, nq, n_keys, state, acc, NULL);
             for (size_t j = 0; apart && j < nq; j++)
-                if (n_keys[j] > span * TD_HOST_SPAN) merge(a, &b.row[j0 + j], b.acc + (j0 + j) * ld, &b.span[j], b.span_acc + j * ld);
+                if (n_keys[j] > span * TD_HOST_SPAN)
+                    merge(a, &b.row[j0 + j], b.acc + (j0 + j) * ld, &b.span[j], b.span_acc + j * ld);
         }
     }
     for (size_t j = 0; j < n_q; j++) {
@@ -202,7 +223,7 @@ typedef struct {
 
 static split_place place_of(const split_job *job, uint32_t item) {
     const td_attn_shape *s = &job->a->shape;
-    size_t               lo = 0, hi = job->n - 1, per_group = s->heads / s->groups, per_item = (per_group + job->splits - 1) / job->splits;
+    size_t lo = 0, hi = job->n - 1, per_group = s->heads / s->groups, per_item = (per_group + job->splits - 1) / job->splits;
     while (lo < hi) {
         size_t mid = (lo + hi + 1) / 2;
         if (job->units[mid].first_item <= item)
@@ -211,14 +232,16 @@ static split_place place_of(const split_job *job, uint32_t item) {
             hi = mid - 1;
     }
     const td_attn_unit *u = &job->units[lo];
-    size_t              of_unit = item - u->first_item, of_span = of_unit % (s->groups * job->splits), keys = (size_t)job->a->step->a.pos[u->row] + 1;
-    split_place         p = {.unit = u, .span = of_unit / (s->groups * job->splits), .group = of_span / job->splits};
-    size_t end = (p.group + 1) * per_group, head = p.group * per_group + of_span % job->splits * per_item;
+    size_t              of_unit = item - u->first_item, of_span = of_unit % (s->groups * job->splits),
+           keys = (size_t)job->a->step->a.pos[u->row] + 1;
+    split_place p = {.unit = u, .span = of_unit / (s->groups * job->splits), .group = of_span / job->splits};
+    size_t      end = (p.group + 1) * per_group, head = p.group * per_group + of_span % job->splits * per_item;
     p.head = head < end ? head : end;
     p.head_end = p.head + per_item < end ? p.head + per_item : end;
     p.tiles = (keys + TILE - 1) / TILE - p.span * SPAN_TILES;
     if (p.tiles > SPAN_TILES) p.tiles = SPAN_TILES;
-    p.first = (td_attn_tile){.seq = u->seq, .group = p.group, .tile = p.span * SPAN_TILES, .end = keys, .first = true, .once = true};
+    p.first = (td_attn_tile){
+        .seq = u->seq, .group = p.group, .tile = p.span * SPAN_TILES, .end = keys, .first = true, .once = true};
     return p;
 }
 
@@ -232,15 +255,15 @@ static float *partial_acc(const td_attn *a, const td_attn_unit *u, size_t span) 
 }
 
 static void split_item(void *ctx, uint32_t item, const td_worker *w) {
-    const split_job   *job = ctx;
-    const td_attn     *a = job->a;
-    const size_t       block = a->path->rows;
-    const split_place  p = place_of(job, item), after = place_of(job, item + 1 < job->items ? item + 1 : item);
-    const bool         same = after.unit == p.unit && after.span == p.span && after.group == p.group; /* it needs the same tiles */
-    const workspace    b = workspace_of(a, w->index);
-    td_softmax        *state = partial_state(a, p.unit, p.span);
-    float             *acc = partial_acc(a, p.unit, p.span);
-    size_t             n_keys[TD_HOST_ATTN_ROWS];
+    const split_job  *job = ctx;
+    const td_attn    *a = job->a;
+    const size_t      block = a->path->rows;
+    const split_place p = place_of(job, item), after = place_of(job, item + 1 < job->items ? item + 1 : item);
+    const bool same = after.unit == p.unit && after.span == p.span && after.group == p.group; /* it needs the same tiles */
+    const workspace b = workspace_of(a, w->index);
+    td_softmax     *state = partial_state(a, p.unit, p.span);
+    float          *acc = partial_acc(a, p.unit, p.span);
+    size_t          n_keys[TD_HOST_ATTN_ROWS];
     for (size_t i = 0; i < block; i++) n_keys[i] = p.first.end;
     a->path->open(a, b.path, p.group);
     for (size_t h = p.head; h < p.head_end && (b.held->unit != p.unit || b.held->head != p.head); h += block) {
@@ -254,11 +277,17 @@ static void split_item(void *ctx, uint32_t item, const td_worker *w) {
     td_attn_tile tile = p.first, next = p.first;
     for (size_t t = 0; t < p.tiles; t++, tile = next) {
         const bool last = t + 1 == p.tiles;
-        next = last ? after.first : (td_attn_tile){.seq = tile.seq, .group = tile.group, .place = t + 1, .tile = tile.tile + 1, .end = tile.end, .once = true};
+        next = last ? after.first
+                    : (td_attn_tile){.seq = tile.seq,
+                                     .group = tile.group,
+                                     .place = t + 1,
+                                     .tile = tile.tile + 1,
+                                     .end = tile.end,
+                                     .once = true};
         a->path->load(a, b.path, &tile);
         for (size_t h = p.head; h < p.head_end; h += block)
-            a->path->attend(a, b.path, &tile, h - p.head, p.head_end - h < block ? p.head_end - h : block, n_keys, state + h, acc + h * td_attn_ld(&a->shape),
-                            h > p.head || (last && same) ? NULL : &next);
+            a->path->attend(a, b.path, &tile, h - p.head, p.head_end - h < block ? p.head_end - h : block, n_keys, state + h,
+                            acc + h * td_attn_ld(&a->shape), h > p.head || (last && same) ? NULL : &next);
     }
 }
 
@@ -275,7 +304,8 @@ void td_host_attn_split(const td_attn *a, td_attn_unit *units, size_t n) {
         items += units[i].n_spans * a->shape.groups * splits;
     }
     for (size_t i = 0; i < a->d->n_workers; i++) workspace_of(a, i).held->unit = NULL;
-    td_pool_run(a->d->pool, split_item, &(split_job){.a = a, .units = units, .n = n, .splits = splits, .items = (uint32_t)items}, (uint32_t)items);
+    td_pool_run(a->d->pool, split_item,
+                &(split_job){.a = a, .units = units, .n = n, .splits = splits, .items = (uint32_t)items}, (uint32_t)items);
 }
 
 void td_host_attn_merge(const td_attn *a, const td_attn_unit *u, size_t head) {
@@ -296,8 +326,8 @@ size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes) {
     return rows < max_tok ? rows : max_tok;
 }
 
-void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shape *walk, const td_attn_shape *split, size_t chunk,
-                       size_t max_kv, size_t units_max, td_attn_places *at) {
+void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shape *walk, const td_attn_shape *split,
+                       size_t chunk, size_t max_kv, size_t units_max, td_attn_places *at) {
     size_t worker = lay_workspace(d, walk, NULL, NULL), of_split = lay_workspace(d, split, NULL, NULL);
     size_t row_spans = span_count(max_kv), affordable = PARTIALS_BYTES / partial_bytes(split, 1);
     if (worker < of_split) worker = of_split;
@@ -310,21 +340,25 @@ void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shap
     at->partials = td_host_take(p, partial_bytes(split, at->spans_max));
 }
 
-size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_host_step *step, size_t row0, size_t rows, td_attn_choice by_spans,
-                         td_attn_flush flush, void *ctx) {
+size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_host_step *step, size_t row0, size_t rows,
+                         td_attn_choice by_spans, td_attn_flush flush, void *ctx) {
     const td_step_arrays *s = &step->a;
     td_attn_segment      *segments = (td_attn_segment *)(d->scratch + at->segments);
     td_attn_unit         *units = (td_attn_unit *)(d->scratch + at->units);
     size_t                n_segments = 0, n_units = 0, spans = 0;
     for (uint32_t q = 0; q < step->n_seq; q++) {
-        size_t first = s->seq_start[q] > row0 ? s->seq_start[q] : row0, last = s->seq_start[q + 1] < row0 + rows ? s->seq_start[q + 1] : row0 + rows;
+        size_t first = s->seq_start[q] > row0 ? s->seq_start[q] : row0,
+               last = s->seq_start[q + 1] < row0 + rows ? s->seq_start[q + 1] : row0 + rows;
         if (first >= last) continue;
         if (!by_spans(step, q, last - first)) {
             segments[n_segments++] = (td_attn_segment){.seq = q, .row = (uint32_t)first, .n_rows = (uint32_t)(last - first)};
             continue;
         }
         for (size_t row = first; row < last; row++) {
-            td_attn_unit u = {.row = (uint32_t)row, .seq = q, .q_row = (uint32_t)(row - row0), .n_spans = span_count((size_t)s->pos[row] + 1)};
+            td_attn_unit u = {.row = (uint32_t)row,
+                              .seq = q,
+                              .q_row = (uint32_t)(row - row0),
+                              .n_spans = span_count((size_t)s->pos[row] + 1)};
             if (n_units == at->units_max || spans + u.n_spans > at->spans_max) {
                 flush(ctx, units, n_units);
                 n_units = spans = 0;

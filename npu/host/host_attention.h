@@ -1,22 +1,23 @@
 /*
  * softmax(q K^T * scale) V over paged keys: one core for grouped-query attention and for both forms of latent attention.
  *
- * DESIGN. Keys are cut at fixed positions: spans of TD_HOST_SPAN keys, in tiles of one page. Within a span a query row takes its
- * tiles in order (scores of a tile, running maximum, weighted values); the spans of a row are then merged in order. Who computes
- * a span, together with which other rows, changes no bit.
- *   walk   many rows of one sequence: an item takes a block of rows through all spans, so a span's keys are transposed (or
- *          expanded) once for all of them. Expanded rows only ever walk: their sums go on from span to span, without a merge.
- *   split  single rows (generation): an item takes one row through one span and leaves a partial result; then partials are merged.
- * All query heads that share keys (a group) are rows of the same small matrix products.
+ * DESIGN. Keys are cut at fixed positions: spans of TD_HOST_SPAN keys, in tiles of one page. Within a span a query row takes
+ * its tiles in order (scores of a tile, running maximum, weighted values); the spans of a row are then merged in order. Who
+ * computes a span, together with which other rows, changes no bit. walk   many rows of one sequence: an item takes a block
+ * of rows through all spans, so a span's keys are transposed (or expanded) once for all of them. Expanded rows only ever
+ * walk: their sums go on from span to span, without a merge. split  single rows (generation): an item takes one row through
+ * one span and leaves a partial result; then partials are merged. All query heads that share keys (a group) are rows of the
+ * same small matrix products.
  *
- * How a tile is computed is a td_attn_path: in f32 when activations are f32, in integers of 16 bits (kernels/attn16.h) when they are bf16.
+ * How a tile is computed is a td_attn_path: in f32 when activations are f32, in integers of 16 bits (kernels/attn16.h) when
+ * they are bf16.
  */
 #ifndef TD_NPU_HOST_ATTENTION_H
 #define TD_NPU_HOST_ATTENTION_H
 
 #include "npu/host/host_device.h"
 
-#define TD_HOST_SPAN      512
+#define TD_HOST_SPAN 512
 #define TD_HOST_ATTN_ROWS 64 /* query rows that go through a tile together, at most */
 
 typedef enum { TD_ATTN_GQA, TD_ATTN_ABSORBED, TD_ATTN_EXPANDED } td_attn_form;
@@ -24,8 +25,8 @@ typedef enum { TD_ATTN_GQA, TD_ATTN_ABSORBED, TD_ATTN_EXPANDED } td_attn_form;
 /** Sizes: known when a block is planned. */
 typedef struct {
     td_attn_form form;
-    size_t       heads, groups; /* groups: kv heads; 1 when absorbed; heads when expanded */
-    size_t       dk, dv;        /* of a query row and of its result */
+    size_t       heads, groups;       /* groups: kv heads; 1 when absorbed; heads when expanded */
+    size_t       dk, dv;              /* of a query row and of its result */
     size_t       kv_lora, nope, rope; /* latent forms */
     float        scale;
 } td_attn_shape;
@@ -46,10 +47,10 @@ typedef struct {
     td_attn_shape        shape;
     const void          *k, *v; /* caches, in pages of the path: K and V; or latent and rope parts */
     const td_npu_weight *kv_b;  /* expanded form */
-    const td_host_step       *step;
-    const float         *q; /* [rows, heads * dk] */
-    float               *out; /* [rows, heads * dv] */
-    size_t               row0; /* walk: the step's row that q's first row stands for */
+    const td_host_step  *step;
+    const float         *q;                  /* [rows, heads * dk] */
+    float               *out;                /* [rows, heads * dv] */
+    size_t               row0;               /* walk: the step's row that q's first row stands for */
     char                *workers, *partials; /* scratch */
 } td_attn;
 
@@ -62,9 +63,10 @@ typedef struct {
 /** A tile of a sequence's keys, for one group. */
 typedef struct {
     uint32_t seq;
-    size_t   group, place, tile, end; /* place: of the tile in its span; end: of the keys that are wanted, counted from the sequence's start */
-    bool     first; /* it starts the rows' sums */
-    bool     once;  /* few rows attend to it: values are read where they are */
+    size_t   group, place, tile,
+        end;    /* place: of the tile in its span; end: of the keys that are wanted, counted from the sequence's start */
+    bool first; /* it starts the rows' sums */
+    bool once;  /* few rows attend to it: values are read where they are */
 } td_attn_tile;
 
 static inline size_t td_attn_tile_keys(const td_attn_tile *t) {
@@ -72,12 +74,14 @@ static inline size_t td_attn_tile_keys(const td_attn_tile *t) {
 }
 
 /** Sums of values have rows of this many floats. */
-static inline size_t td_attn_ld(const td_attn_shape *s) { return td_round_up(s->dv, 32); }
+static inline size_t td_attn_ld(const td_attn_shape *s) {
+    return td_round_up(s->dv, 32);
+}
 
 /** The arithmetic of tiles. `scratch` is a worker's, `bytes` long; it holds the tiles of one span and some query rows. */
 struct td_attn_path {
-    size_t rows; /* that attend takes at most */
-    float  unit; /* of a softmax state's max */
+    size_t rows;                    /* that attend takes at most */
+    float  unit;                    /* of a softmax state's max */
     size_t (*page_bytes)(size_t n); /* of a page of rows of n values */
     /** Row `offset` of a page := x [n]. */
     void (*store)(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n);
@@ -89,36 +93,42 @@ struct td_attn_path {
     /** Make n query rows [dk] ready as rows at, at + 1, ...; at is a multiple of `rows`. */
     void (*take)(const td_attn *a, void *scratch, size_t at, const float *const *q, size_t n);
     /**
-     * A loaded tile for the n rows from `at` on, of which row i sees n_keys[i] keys of the sequence. state and acc [n, td_attn_ld] are
-     * carried on; a first tile starts acc. next: the tile to prefetch meanwhile, or NULL.
+     * A loaded tile for the n rows from `at` on, of which row i sees n_keys[i] keys of the sequence. state and acc [n,
+     * td_attn_ld] are carried on; a first tile starts acc. next: the tile to prefetch meanwhile, or NULL.
      */
-    void (*attend)(const td_attn *a, void *scratch, const td_attn_tile *t, size_t at, size_t n, const size_t *n_keys, td_softmax *state, float *acc,
-                   const td_attn_tile *next);
+    void (*attend)(const td_attn *a, void *scratch, const td_attn_tile *t, size_t at, size_t n, const size_t *n_keys,
+                   td_softmax *state, float *acc, const td_attn_tile *next);
 };
 
 extern const td_attn_path td_attn_f32, td_attn_int16;
 
-static inline const td_attn_path *td_attn_path_of(const td_host_npu *d) { return d->act == TD_DT_BF16 ? &td_attn_int16 : &td_attn_f32; }
+static inline const td_attn_path *td_attn_path_of(const td_host_npu *d) {
+    return d->act == TD_DT_BF16 ? &td_attn_int16 : &td_attn_f32;
+}
 
 /** The page of keys (or latents) in a->k, and of values (or rope parts) in a->v, that the tile's group sees. */
 const void *td_attn_keys(const td_attn *a, const td_attn_tile *t);
 const void *td_attn_values(const td_attn *a, const td_attn_tile *t);
 
 /** Row `slot` of a cache that has `per_page` pages of n values side by side for a page's tokens, of them number i. */
-static inline void td_attn_store(const td_host_npu *d, void *cache, size_t slot, size_t per_page, size_t i, const float *x, size_t n) {
+static inline void td_attn_store(const td_host_npu *d, void *cache, size_t slot, size_t per_page, size_t i, const float *x,
+                                 size_t n) {
     const td_attn_path *path = td_attn_path_of(d);
     path->store(d, (char *)cache + (slot / TD_KV_PAGE * per_page + i) * path->page_bytes(n), slot % TD_KV_PAGE, x, n);
 }
 
 /** W_UK [nope, kv_lora] of a head, and the transpose of its W_UV, [kv_lora, v]; BF16 or F32 as kv_b is. */
-static inline td_dtype td_attn_up_dtype(const td_npu_weight *kv_b) { return kv_b->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16; }
-static inline const void *td_attn_up(const td_npu_weight *kv_b, size_t head, size_t nope, size_t v, size_t kv_lora, size_t row) {
+static inline td_dtype td_attn_up_dtype(const td_npu_weight *kv_b) {
+    return kv_b->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
+}
+static inline const void *td_attn_up(const td_npu_weight *kv_b, size_t head, size_t nope, size_t v, size_t kv_lora,
+                                     size_t row) {
     return (const char *)kv_b->data + (head * (nope + v) + row) * kv_lora * td_dtype_bytes(td_attn_up_dtype(kv_b));
 }
 
 /** For a block of `chunk` rows and keys up to max_kv; walk and split may be of different forms. */
-void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shape *walk, const td_attn_shape *split, size_t chunk,
-                       size_t max_kv, size_t units_max, td_attn_places *at);
+void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shape *walk, const td_attn_shape *split,
+                       size_t chunk, size_t max_kv, size_t units_max, td_attn_places *at);
 
 /** Rows of a chunk so that what it needs per row stays bounded; a function of the sizes alone. */
 size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes);
@@ -128,9 +138,10 @@ typedef bool (*td_attn_choice)(const td_host_step *step, uint32_t seq, size_t n_
 /** Compute a batch of units to the end. */
 typedef void (*td_attn_flush)(void *ctx, td_attn_unit *units, size_t n);
 
-/** Sort the rows [row0, row0 + rows): batches of units go to flush at once, segments are left at places->segments. @return how many */
-size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_host_step *step, size_t row0, size_t rows, td_attn_choice by_spans,
-                         td_attn_flush flush, void *ctx);
+/** Sort the rows [row0, row0 + rows): batches of units go to flush at once, segments are left at places->segments. @return
+ * how many */
+size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_host_step *step, size_t row0, size_t rows,
+                         td_attn_choice by_spans, td_attn_flush flush, void *ctx);
 
 /** All rows of the segments, finished in out. */
 void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n);
@@ -143,7 +154,8 @@ void td_host_attn_merge(const td_attn *a, const td_attn_unit *unit, size_t head)
 TD_NODISCARD td_status td_host_need_max_kv(const td_block_desc *desc, td_error *err);
 TD_NODISCARD td_status td_host_need_table(const td_npu_weight *w, size_t dim, td_error *err);
 
-/** Check a step's arrays: rows are consecutive positions, and keys within max_kv, max_pos and the block table. Pages and slots are trusted. */
+/** Check a step's arrays: rows are consecutive positions, and keys within max_kv, max_pos and the block table. Pages and
+ * slots are trusted. */
 TD_NODISCARD td_status td_host_check_attention_step(const td_npu_block *b, const td_host_step *s, size_t max_pos);
 
 #endif

@@ -1,20 +1,21 @@
-/* Tiles of attention in f32: what devices with f32 activations compute with. Keys are transposed into panels, values are read where they are. */
+/* Tiles of attention in f32: what devices with f32 activations compute with. Keys are transposed into panels, values are
+ * read where they are. */
 #include <math.h>
 
-#include "npu/host/host_attention.h"
 #include "kernels/rows/convert.h"
+#include "npu/host/host_attention.h"
 
-#define TILE       ((size_t)TD_ATTN_TILE)
-#define PANEL      ((size_t)TD_ATTN_PANEL)
+#define TILE ((size_t)TD_ATTN_TILE)
+#define PANEL ((size_t)TD_ATTN_PANEL)
 #define SPAN_TILES ((size_t)TD_HOST_SPAN / TD_ATTN_TILE)
-#define ROWS       48 /* scores and sums stay in L1 and L2 */
+#define ROWS 48 /* scores and sums stay in L1 and L2 */
 
 typedef struct {
-    float       *kt; /* [SPAN_TILES][TILE / PANEL][dk][PANEL] keys, transposed */
-    float       *v;  /* [SPAN][dv] expanded values */
-    float       *w_uk, *latent_t; /* expanded: [nope, kv_lora], [TILE / PANEL][kv_lora][PANEL] */
-    float       *q, *s; /* [rows][dk], [ROWS][TILE] */
-    const float **values; /* [SPAN_TILES] */
+    float        *kt;              /* [SPAN_TILES][TILE / PANEL][dk][PANEL] keys, transposed */
+    float        *v;               /* [SPAN][dv] expanded values */
+    float        *w_uk, *latent_t; /* expanded: [nope, kv_lora], [TILE / PANEL][kv_lora][PANEL] */
+    float        *q, *s;           /* [rows][dk], [ROWS][TILE] */
+    const float **values;          /* [SPAN_TILES] */
 } scratch;
 
 static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
@@ -22,28 +23,36 @@ static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
     bool         expanded = s->form == TD_ATTN_EXPANDED;
     size_t       values = td_host_take(&p, SPAN_TILES * sizeof *b->values); /* first: its place does not depend on q_rows */
     size_t       offset[6] = {
-        td_host_take(&p, SPAN_TILES * s->dk * TILE * sizeof(float)),
-        td_host_take(&p, expanded ? TD_HOST_SPAN * s->dv * sizeof(float) : 0),
-        td_host_take(&p, expanded ? s->nope * s->kv_lora * sizeof(float) : 0),
-        td_host_take(&p, expanded ? TILE * s->kv_lora * sizeof(float) : 0),
-        td_host_take(&p, ROWS * TILE * sizeof(float)),
-        td_host_take(&p, q_rows * s->dk * sizeof(float)),
+              td_host_take(&p, SPAN_TILES * s->dk * TILE * sizeof(float)),
+              td_host_take(&p, expanded ? TD_HOST_SPAN * s->dv * sizeof(float) : 0),
+              td_host_take(&p, expanded ? s->nope * s->kv_lora * sizeof(float) : 0),
+              td_host_take(&p, expanded ? TILE * s->kv_lora * sizeof(float) : 0),
+              td_host_take(&p, ROWS * TILE * sizeof(float)),
+              td_host_take(&p, q_rows * s->dk * sizeof(float)),
     };
     if (b)
-        *b = (scratch){.values = (const float **)(at + values), .kt = (float *)(at + offset[0]), .v = (float *)(at + offset[1]),
-                       .w_uk = (float *)(at + offset[2]), .latent_t = (float *)(at + offset[3]), .s = (float *)(at + offset[4]),
+        *b = (scratch){.values = (const float **)(at + values),
+                       .kt = (float *)(at + offset[0]),
+                       .v = (float *)(at + offset[1]),
+                       .w_uk = (float *)(at + offset[2]),
+                       .latent_t = (float *)(at + offset[3]),
+                       .s = (float *)(at + offset[4]),
                        .q = (float *)(at + offset[5])};
     return p.used;
 }
 
-static size_t page_bytes(size_t n) { return TILE * n * sizeof(float); }
+static size_t page_bytes(size_t n) {
+    return TILE * n * sizeof(float);
+}
 
 static void store(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n) {
     (void)d;
     memcpy((float *)page + offset * n, x, n * sizeof *x);
 }
 
-static size_t bytes(const td_attn_shape *s, size_t q_rows) { return lay(s, q_rows, NULL, NULL); }
+static size_t bytes(const td_attn_shape *s, size_t q_rows) {
+    return lay(s, q_rows, NULL, NULL);
+}
 
 static scratch open_scratch(const td_attn *a, void *mem) {
     scratch b;
@@ -54,29 +63,45 @@ static scratch open_scratch(const td_attn *a, void *mem) {
 static void open_group(const td_attn *a, void *mem, size_t group) {
     const td_attn_shape *s = &a->shape;
     if (s->form != TD_ATTN_EXPANDED) return;
-    td_to_f32(td_attn_up_dtype(a->kv_b), td_attn_up(a->kv_b, group, s->nope, s->dv, s->kv_lora, 0), s->nope * s->kv_lora, open_scratch(a, mem).w_uk);
+    td_to_f32(td_attn_up_dtype(a->kv_b), td_attn_up(a->kv_b, group, s->nope, s->dv, s->kv_lora, 0), s->nope * s->kv_lora,
+              open_scratch(a, mem).w_uk);
 }
 
 /* Keys and values of one head from the latents of a tile. */
 static void expand(const td_attn *a, const scratch *b, const td_attn_tile *t, const float *latent, size_t n) {
     const td_attn_shape *s = &a->shape;
-    const td_float_math  *m = a->d->kernels->math;
+    const td_float_math *m = a->d->kernels->math;
     m->transpose(b->latent_t, s->kv_lora * PANEL, TD_DT_F32, latent, s->kv_lora, n, s->kv_lora);
     for (size_t p = 0; p * PANEL < n; p++)
         m->gemm(&(td_fgemm_args){
-            .m = s->nope, .n = PANEL, .k = s->kv_lora, .a = b->w_uk, .lda = s->kv_lora, .b = b->latent_t + p * s->kv_lora * PANEL, .ldb = PANEL,
-            .b_dtype = TD_DT_F32, .c = b->kt + (t->place * TILE + p * PANEL) * s->dk, .ldc = PANEL,
+            .m = s->nope,
+            .n = PANEL,
+            .k = s->kv_lora,
+            .a = b->w_uk,
+            .lda = s->kv_lora,
+            .b = b->latent_t + p * s->kv_lora * PANEL,
+            .ldb = PANEL,
+            .b_dtype = TD_DT_F32,
+            .c = b->kt + (t->place * TILE + p * PANEL) * s->dk,
+            .ldc = PANEL,
         });
     m->gemm(&(td_fgemm_args){
-        .m = n, .n = s->dv, .k = s->kv_lora, .a = latent, .lda = s->kv_lora,
-        .b = td_attn_up(a->kv_b, t->group, s->nope, s->dv, s->kv_lora, s->nope), .ldb = s->dv, .b_dtype = td_attn_up_dtype(a->kv_b),
-        .c = b->v + t->place * TILE * s->dv, .ldc = s->dv,
+        .m = n,
+        .n = s->dv,
+        .k = s->kv_lora,
+        .a = latent,
+        .lda = s->kv_lora,
+        .b = td_attn_up(a->kv_b, t->group, s->nope, s->dv, s->kv_lora, s->nope),
+        .ldb = s->dv,
+        .b_dtype = td_attn_up_dtype(a->kv_b),
+        .c = b->v + t->place * TILE * s->dv,
+        .ldc = s->dv,
     });
 }
 
 static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
-    const td_float_math  *m = a->d->kernels->math;
+    const td_float_math *m = a->d->kernels->math;
     scratch              b = open_scratch(a, mem);
     size_t               n = td_attn_tile_keys(t);
     float               *kt = b.kt + t->place * s->dk * TILE;
@@ -102,10 +127,10 @@ static void take(const td_attn *a, void *mem, size_t at, const float *const *q, 
     for (size_t i = 0; i < n; i++) memcpy(to + i * dk, q[i], dk * sizeof(float));
 }
 
-static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at, size_t nq, const size_t *n_keys, td_softmax *state, float *acc,
-                   const td_attn_tile *next) {
+static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at, size_t nq, const size_t *n_keys,
+                   td_softmax *state, float *acc, const td_attn_tile *next) {
     const td_attn_shape *s = &a->shape;
-    const td_float_math  *m = a->d->kernels->math;
+    const td_float_math *m = a->d->kernels->math;
     scratch              b = open_scratch(a, mem);
     size_t               n[ROWS], n_max = 0, before = t->tile * TILE, ld = td_attn_ld(s);
     (void)next;
@@ -117,8 +142,16 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     size_t n_fill = td_round_up(n_max, 16);
     for (size_t p = 0; p < n_fill; p += PANEL)
         m->gemm(&(td_fgemm_args){
-            .m = nq, .n = n_fill - p < PANEL ? n_fill - p : PANEL, .k = s->dk, .a = b.q + at * s->dk, .lda = s->dk,
-            .b = b.kt + (t->place * TILE + p) * s->dk, .ldb = PANEL, .b_dtype = TD_DT_F32, .c = b.s + p, .ldc = TILE,
+            .m = nq,
+            .n = n_fill - p < PANEL ? n_fill - p : PANEL,
+            .k = s->dk,
+            .a = b.q + at * s->dk,
+            .lda = s->dk,
+            .b = b.kt + (t->place * TILE + p) * s->dk,
+            .ldb = PANEL,
+            .b_dtype = TD_DT_F32,
+            .c = b.s + p,
+            .ldc = TILE,
         });
     for (size_t i = 0; i < nq; i++) {
         if (n[i] == 0) {
@@ -129,9 +162,26 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
         if (!t->first && factor != 1) m->scale_add(acc + i * ld, factor, NULL, 0, s->dv);
     }
     m->gemm(&(td_fgemm_args){
-        .m = nq, .n = s->dv, .k = n_max, .a = b.s, .lda = TILE,
-        .b = b.values[t->place], .ldb = s->dv, .b_dtype = TD_DT_F32, .accumulate = !t->first, .c = acc, .ldc = ld,
+        .m = nq,
+        .n = s->dv,
+        .k = n_max,
+        .a = b.s,
+        .lda = TILE,
+        .b = b.values[t->place],
+        .ldb = s->dv,
+        .b_dtype = TD_DT_F32,
+        .accumulate = !t->first,
+        .c = acc,
+        .ldc = ld,
     });
 }
 
-const td_attn_path td_attn_f32 = {.rows = ROWS, .unit = 1, .page_bytes = page_bytes, .store = store, .bytes = bytes, .open = open_group, .load = load, .take = take, .attend = attend};
+const td_attn_path td_attn_f32 = {.rows = ROWS,
+                                  .unit = 1,
+                                  .page_bytes = page_bytes,
+                                  .store = store,
+                                  .bytes = bytes,
+                                  .open = open_group,
+                                  .load = load,
+                                  .take = take,
+                                  .attend = attend};

@@ -1,54 +1,63 @@
 /*
  * Tiles of attention in integers of 16 bits (kernels/attn16.h): what devices with bf16 activations compute with.
  *
- * The cache holds the integers: a page is [TILE][n] of them, then its rows' scales and largest magnitudes [TILE] each. Keys are multiplied where they
- * lie; so are values where few rows attend to them, else they go through panels of pairs. A row has a scale of its own, so its numbers depend on no
- * key that comes later in the page, and on no other query. Absorbed, scores are the sum of two products, with the latents and with the rope parts.
+ * The cache holds the integers: a page is [TILE][n] of them, then its rows' scales and largest magnitudes [TILE] each. Keys
+ * are multiplied where they lie; so are values where few rows attend to them, else they go through panels of pairs. A row
+ * has a scale of its own, so its numbers depend on no key that comes later in the page, and on no other query. Absorbed,
+ * scores are the sum of two products, with the latents and with the rope parts.
  */
 #include <math.h>
 
 #include "npu/host/host_attention.h"
 
-#define TILE       ((size_t)TD_ATTN_TILE)
+#define TILE ((size_t)TD_ATTN_TILE)
 #define SPAN_TILES ((size_t)TD_HOST_SPAN / TD_ATTN_TILE)
-#define LANES      ((size_t)TD_ATTN16_LANES)
-#define ROWS       32 /* two panels, which the products take at a time */
-#define EXPAND     32 /* keys that are expanded together: their sums stay in L1 */
-#define V_PANEL    (TILE * LANES + 32) /* int16s of 16 columns of a tile's values; a line more, so that panels do not share the cache's sets */
-#define LOG2_E     1.44269504f
+#define LANES ((size_t)TD_ATTN16_LANES)
+#define ROWS 32   /* two panels, which the products take at a time */
+#define EXPAND 32 /* keys that are expanded together: their sums stay in L1 */
+#define V_PANEL     \
+    (TILE * LANES + \
+     32) /* int16s of 16 columns of a tile's values; a line more, so that panels do not share the cache's sets */
+#define LOG2_E 1.44269504f
 
 /* Where a tile's rows are. */
 typedef struct {
-    const int16_t *k, *rope, *v; /* rope: absorbed, behind the latents in k; v: panels of pairs, or rows of dv where they are attended once */
-    const float   *k_scale, *rope_scale, *v_scale, *v_max;
+    const int16_t *k, *rope,
+        *v; /* rope: absorbed, behind the latents in k; v: panels of pairs, or rows of dv where they are attended once */
+    const float *k_scale, *rope_scale, *v_scale, *v_max;
 } tile_rows;
 
 typedef struct {
-    tile_rows *tiles;                   /* [SPAN_TILES] */
-    int16_t *k;                         /* expanded: [SPAN][ldk] */
-    float   *k_scale, *v_scale, *v_max; /* expanded: [SPAN] */
-    int16_t *v;                         /* [SPAN_TILES][ldv / 16][TILE / 2][16][2]; absorbed values stay where they are */
-    int16_t *rows;                      /* [16][row]: on their way into panels */
-    float   *s;                         /* [TILE][ROWS] */
-    int16_t *p;                         /* [ROWS][TILE] */
-    int16_t *w;                         /* expanded: W_UK | W_UV as panels, [up / 16][lora / 2][16][2] */
-    float   *w_scale;                   /* [up] */
-    float   *w_uv, *column;             /* [lora / 32][dv][32], [16][lora]: W_UV on its way */
-    float   *expanded;                  /* [EXPAND][up] */
-    char    *q;                         /* per 16 query rows: their scales, and a panel [ldk / 2][16][2] */
-    size_t   ldk, ldv, row, lora, up_v, up, q_bytes; /* lengths of rows, rounded up; where W_UV starts in up; of 16 query rows */
+    tile_rows *tiles;                     /* [SPAN_TILES] */
+    int16_t   *k;                         /* expanded: [SPAN][ldk] */
+    float     *k_scale, *v_scale, *v_max; /* expanded: [SPAN] */
+    int16_t   *v;                         /* [SPAN_TILES][ldv / 16][TILE / 2][16][2]; absorbed values stay where they are */
+    int16_t   *rows;                      /* [16][row]: on their way into panels */
+    float     *s;                         /* [TILE][ROWS] */
+    int16_t   *p;                         /* [ROWS][TILE] */
+    int16_t   *w;                         /* expanded: W_UK | W_UV as panels, [up / 16][lora / 2][16][2] */
+    float     *w_scale;                   /* [up] */
+    float     *w_uv, *column;             /* [lora / 32][dv][32], [16][lora]: W_UV on its way */
+    float     *expanded;                  /* [EXPAND][up] */
+    char      *q;                         /* per 16 query rows: their scales, and a panel [ldk / 2][16][2] */
+    size_t     ldk, ldv, row, lora, up_v, up,
+        q_bytes; /* lengths of rows, rounded up; where W_UV starts in up; of 16 query rows */
 } scratch;
 
 static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
     td_host_plan p = {0};
     bool         expanded = s->form == TD_ATTN_EXPANDED;
-    scratch      z = {.ldk = td_round_up(s->dk, 32), .ldv = td_attn_ld(s), .lora = td_round_up(s->kv_lora, TILE), .up_v = td_round_up(s->nope, LANES)};
+    scratch      z = {.ldk = td_round_up(s->dk, 32),
+                      .ldv = td_attn_ld(s),
+                      .lora = td_round_up(s->kv_lora, TILE),
+                      .up_v = td_round_up(s->nope, LANES)};
     z.up = z.up_v + td_round_up(s->dv, LANES);
     z.row = z.ldk > z.lora ? z.ldk : z.lora;
     z.row = z.row > z.ldv ? z.row : z.ldv;
     z.q_bytes = LANES * (sizeof(float) + z.ldk * sizeof(int16_t));
     z.tiles = (tile_rows *)(void *)(at + td_host_take(&p, SPAN_TILES * sizeof *z.tiles));
-    if (s->form != TD_ATTN_ABSORBED) z.v = (int16_t *)(at + td_host_take(&p, SPAN_TILES * z.ldv / LANES * V_PANEL * sizeof(int16_t)));
+    if (s->form != TD_ATTN_ABSORBED)
+        z.v = (int16_t *)(at + td_host_take(&p, SPAN_TILES * z.ldv / LANES * V_PANEL * sizeof(int16_t)));
     z.rows = (int16_t *)(at + td_host_take(&p, LANES * z.row * sizeof(int16_t)));
     z.s = (float *)(at + td_host_take(&p, TILE * ROWS * sizeof(float)));
     z.p = (int16_t *)(at + td_host_take(&p, ROWS * TILE * sizeof(int16_t)));
@@ -70,18 +79,32 @@ static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static size_t page_bytes(size_t n) { return TILE * (n * sizeof(int16_t) + 2 * sizeof(float)); }
+static size_t page_bytes(size_t n) {
+    return TILE * (n * sizeof(int16_t) + 2 * sizeof(float));
+}
 
-static const float *page_scale(const void *page, size_t n) { return (const float *)(const void *)((const int16_t *)page + TILE * n); }
-static const float *page_max(const void *page, size_t n) { return page_scale(page, n) + TILE; }
+static const float *page_scale(const void *page, size_t n) {
+    return (const float *)(const void *)((const int16_t *)page + TILE * n);
+}
+static const float *page_max(const void *page, size_t n) {
+    return page_scale(page, n) + TILE;
+}
 
 static void store(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n) {
     int16_t *rows = page;
     float   *scale = (float *)(void *)(rows + TILE * n);
-    d->kernels->attn16->convert(&(td_attn16_rows){.rows = 1, .n = n, .dtype = TD_DT_F32, .x = x, .out = rows + offset * n, .scale = scale + offset, .max = scale + TILE + offset});
+    d->kernels->attn16->convert(&(td_attn16_rows){.rows = 1,
+                                                  .n = n,
+                                                  .dtype = TD_DT_F32,
+                                                  .x = x,
+                                                  .out = rows + offset * n,
+                                                  .scale = scale + offset,
+                                                  .max = scale + TILE + offset});
 }
 
-static size_t bytes(const td_attn_shape *s, size_t q_rows) { return lay(s, q_rows, NULL, NULL); }
+static size_t bytes(const td_attn_shape *s, size_t q_rows) {
+    return lay(s, q_rows, NULL, NULL);
+}
 
 static scratch open_scratch(const td_attn *a, void *mem) {
     scratch b;
@@ -98,10 +121,12 @@ static void open_group(const td_attn *a, void *mem, size_t group) {
     if (s->form != TD_ATTN_EXPANDED) return;
     scratch     b = open_scratch(a, mem);
     td_dtype    dtype = td_attn_up_dtype(a->kv_b);
-    const char *w_uk = td_attn_up(a->kv_b, group, s->nope, s->dv, s->kv_lora, 0), *w_uv = td_attn_up(a->kv_b, group, s->nope, s->dv, s->kv_lora, s->nope);
-    size_t      element = td_dtype_bytes(dtype), pairs = (s->kv_lora + 1) / 2;
+    const char *w_uk = td_attn_up(a->kv_b, group, s->nope, s->dv, s->kv_lora, 0),
+               *w_uv = td_attn_up(a->kv_b, group, s->nope, s->dv, s->kv_lora, s->nope);
+    size_t element = td_dtype_bytes(dtype), pairs = (s->kv_lora + 1) / 2;
     for (size_t r = 0; r < s->kv_lora; r += TILE)
-        a->d->kernels->math->transpose(b.w_uv + r * s->dv, s->dv * 32, dtype, w_uv + r * s->dv * element, s->dv, s->kv_lora - r < TILE ? s->kv_lora - r : TILE, s->dv);
+        a->d->kernels->math->transpose(b.w_uv + r * s->dv, s->dv * 32, dtype, w_uv + r * s->dv * element, s->dv,
+                                       s->kv_lora - r < TILE ? s->kv_lora - r : TILE, s->dv);
     memset(b.w_scale, 0, b.up * sizeof(float));
     for (size_t at = 0; at < b.up; at += LANES) {
         bool   keys = at < b.up_v;
@@ -112,18 +137,21 @@ static void open_group(const td_attn *a, void *mem, size_t group) {
             rows.dtype = dtype, rows.x = w_uk + first * s->kv_lora * element, rows.ld = s->kv_lora;
         } else {
             for (size_t i = 0; i < n; i++) /* 32 of an output's weights are together; the next 32 are dv * 32 further */
-                for (size_t r = 0; r < s->kv_lora; r += 32) memcpy(b.column + i * b.lora + r, b.w_uv + r * s->dv + (first + i) * 32, 32 * sizeof(float));
+                for (size_t r = 0; r < s->kv_lora; r += 32)
+                    memcpy(b.column + i * b.lora + r, b.w_uv + r * s->dv + (first + i) * 32, 32 * sizeof(float));
             rows.dtype = TD_DT_F32, rows.x = b.column, rows.ld = b.lora;
         }
         k->convert(&rows);
         for (size_t i = 0; s->kv_lora % 2 && i < n; i++) b.rows[i * b.row + s->kv_lora] = 0;
-        k->transpose((int32_t *)(void *)(b.w + at * b.lora), LANES, (const int32_t *)(const void *)b.rows, b.row / 2, n, pairs);
+        k->transpose((int32_t *)(void *)(b.w + at * b.lora), LANES, (const int32_t *)(const void *)b.rows, b.row / 2, n,
+                     pairs);
     }
 }
 
 /* Value rows wait two at a time for their place in the panels of pairs; with an odd last one goes a row of zeros. */
 static void pair_values(const td_attn16 *k, const int16_t *rows, size_t ld, size_t n, size_t dv, int16_t *v) {
-    for (size_t i = 0; i < n; i += 2) k->pair(rows + i * ld, i + 1 < n ? rows + (i + 1) * ld : NULL, dv, v + i * LANES, V_PANEL);
+    for (size_t i = 0; i < n; i += 2)
+        k->pair(rows + i * ld, i + 1 < n ? rows + (i + 1) * ld : NULL, dv, v + i * LANES, V_PANEL);
 }
 
 static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile *t, size_t n, int16_t *v) {
@@ -134,15 +162,41 @@ static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile
     for (size_t first = 0; first < n; first += EXPAND) {
         size_t some = n - first < EXPAND ? n - first : EXPAND, at = t->place * TILE + first;
         k->gemm(&(td_attn16_gemm){
-            .m = some, .n = b->up, .pairs = (s->kv_lora + 1) / 2, .a = latent + first * s->kv_lora, .lda = s->kv_lora, .scale = latent_scale + first, .b = b->w,
-            .panel_stride = b->lora * LANES, .column = b->w_scale, .c = b->expanded, .ldc = b->up,
+            .m = some,
+            .n = b->up,
+            .pairs = (s->kv_lora + 1) / 2,
+            .a = latent + first * s->kv_lora,
+            .lda = s->kv_lora,
+            .scale = latent_scale + first,
+            .b = b->w,
+            .panel_stride = b->lora * LANES,
+            .column = b->w_scale,
+            .c = b->expanded,
+            .ldc = b->up,
         });
-        k->convert(&(td_attn16_rows){.rows = some, .n = s->nope, .n2 = s->rope, .dtype = TD_DT_F32, .x = b->expanded, .ld = b->up, .x2 = rope + first * s->rope,
-                                     .ld2 = s->rope, .x2_scale = rope_scale + first, .out = b->k + at * b->ldk, .ld_out = b->ldk, .scale = b->k_scale + at});
+        k->convert(&(td_attn16_rows){.rows = some,
+                                     .n = s->nope,
+                                     .n2 = s->rope,
+                                     .dtype = TD_DT_F32,
+                                     .x = b->expanded,
+                                     .ld = b->up,
+                                     .x2 = rope + first * s->rope,
+                                     .ld2 = s->rope,
+                                     .x2_scale = rope_scale + first,
+                                     .out = b->k + at * b->ldk,
+                                     .ld_out = b->ldk,
+                                     .scale = b->k_scale + at});
         for (size_t i = 0; i < some; i += LANES) {
             size_t rows = some - i < LANES ? some - i : LANES;
-            k->convert(&(td_attn16_rows){.rows = rows, .n = s->dv, .dtype = TD_DT_F32, .x = b->expanded + i * b->up + b->up_v, .ld = b->up, .out = b->rows,
-                                         .ld_out = b->row, .scale = b->v_scale + at + i, .max = b->v_max + at + i});
+            k->convert(&(td_attn16_rows){.rows = rows,
+                                         .n = s->dv,
+                                         .dtype = TD_DT_F32,
+                                         .x = b->expanded + i * b->up + b->up_v,
+                                         .ld = b->up,
+                                         .out = b->rows,
+                                         .ld_out = b->row,
+                                         .scale = b->v_scale + at + i,
+                                         .max = b->v_max + at + i});
             pair_values(k, b->rows, b->row, rows, s->dv, v + (first + i) * LANES);
         }
     }
@@ -155,21 +209,31 @@ static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
     size_t               n = td_attn_tile_keys(t), at = t->place * TILE;
     const int16_t       *keys = td_attn_keys(a, t), *values = td_attn_values(a, t);
     switch (s->form) {
-    case TD_ATTN_GQA:
-        b.tiles[t->place] = (tile_rows){.k = keys, .v = v, .k_scale = page_scale(keys, s->dk), .v_scale = page_scale(values, s->dv), .v_max = page_max(values, s->dv)};
-        if (t->once)
-            b.tiles[t->place].v = values;
-        else
-            pair_values(a->d->kernels->attn16, values, s->dv, n, s->dv, v);
-        break;
-    case TD_ATTN_ABSORBED:
-        b.tiles[t->place] = (tile_rows){.k = keys, .rope = values, .v = keys, .k_scale = page_scale(keys, s->kv_lora), .rope_scale = page_scale(values, s->rope),
-                                        .v_scale = page_scale(keys, s->kv_lora), .v_max = page_max(keys, s->kv_lora)};
-        break;
-    case TD_ATTN_EXPANDED:
-        b.tiles[t->place] = (tile_rows){.k = b.k + at * b.ldk, .v = v, .k_scale = b.k_scale + at, .v_scale = b.v_scale + at, .v_max = b.v_max + at};
-        load_expanded(a, &b, t, n, v);
-        break;
+        case TD_ATTN_GQA:
+            b.tiles[t->place] = (tile_rows){.k = keys,
+                                            .v = v,
+                                            .k_scale = page_scale(keys, s->dk),
+                                            .v_scale = page_scale(values, s->dv),
+                                            .v_max = page_max(values, s->dv)};
+            if (t->once)
+                b.tiles[t->place].v = values;
+            else
+                pair_values(a->d->kernels->attn16, values, s->dv, n, s->dv, v);
+            break;
+        case TD_ATTN_ABSORBED:
+            b.tiles[t->place] = (tile_rows){.k = keys,
+                                            .rope = values,
+                                            .v = keys,
+                                            .k_scale = page_scale(keys, s->kv_lora),
+                                            .rope_scale = page_scale(values, s->rope),
+                                            .v_scale = page_scale(keys, s->kv_lora),
+                                            .v_max = page_max(keys, s->kv_lora)};
+            break;
+        case TD_ATTN_EXPANDED:
+            b.tiles[t->place] = (tile_rows){
+                .k = b.k + at * b.ldk, .v = v, .k_scale = b.k_scale + at, .v_scale = b.v_scale + at, .v_max = b.v_max + at};
+            load_expanded(a, &b, t, n, v);
+            break;
     }
 }
 
@@ -194,14 +258,20 @@ static void take(const td_attn *a, void *mem, size_t at, const float *const *q, 
         size_t some = n - first < LANES ? n - first : LANES;
         for (size_t i = 0; i < LANES; i++) {
             if (i < some) {
-                k->convert(&(td_attn16_rows){.rows = 1, .n = a->shape.dk, .dtype = TD_DT_F32, .x = q[first + i], .out = b.rows + i * b.row, .scale = &scale[i]});
+                k->convert(&(td_attn16_rows){.rows = 1,
+                                             .n = a->shape.dk,
+                                             .dtype = TD_DT_F32,
+                                             .x = q[first + i],
+                                             .out = b.rows + i * b.row,
+                                             .scale = &scale[i]});
                 scale[i] *= a->shape.scale * LOG2_E;
                 fill_pairs(&a->shape, b.rows + i * b.row);
             } else {
                 scale[i] = 1;
             }
         }
-        k->transpose((int32_t *)(void *)(to + LANES * sizeof(float)), LANES, (const int32_t *)(const void *)b.rows, b.row / 2, some, (a->shape.dk + 1) / 2);
+        k->transpose((int32_t *)(void *)(to + LANES * sizeof(float)), LANES, (const int32_t *)(const void *)b.rows,
+                     b.row / 2, some, (a->shape.dk + 1) / 2);
     }
 }
 
@@ -224,13 +294,16 @@ static tile_ahead ahead_of(const td_attn *a, const td_attn_tile *next) {
     if (!next) return (tile_ahead){0};
     const size_t keys = td_attn_tile_keys(next);
     const void  *k = td_attn_keys(a, next), *v = td_attn_values(a, next);
-    if (s->form == TD_ATTN_GQA) return (tile_ahead){.scores = page_ahead(k, keys, s->dk), .values = page_ahead(v, keys, s->dv)};
+    if (s->form == TD_ATTN_GQA)
+        return (tile_ahead){.scores = page_ahead(k, keys, s->dk), .values = page_ahead(v, keys, s->dv)};
     memory_ahead latents = page_ahead(k, keys, s->kv_lora), half = {latents.at, latents.bytes / 2};
-    return (tile_ahead){.scores = half, .rope = page_ahead(v, keys, s->rope), .values = {latents.at + half.bytes, latents.bytes - half.bytes}};
+    return (tile_ahead){.scores = half,
+                        .rope = page_ahead(v, keys, s->rope),
+                        .values = {latents.at + half.bytes, latents.bytes - half.bytes}};
 }
 
-static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at, size_t nq, const size_t *n_keys, td_softmax *state, float *acc,
-                   const td_attn_tile *next) {
+static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at, size_t nq, const size_t *n_keys,
+                   td_softmax *state, float *acc, const td_attn_tile *next) {
     const td_attn_shape *s = &a->shape;
     const td_attn16     *k = a->d->kernels->attn16;
     scratch              b = open_scratch(a, mem);
@@ -253,9 +326,19 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     const size_t     width = absorbed ? s->kv_lora : s->dk;
     const tile_ahead ahead = ahead_of(a, next);
     td_attn16_gemm   scores = {
-        .m = n_max, .n = panels * LANES, .used = nq, .pairs = (width + 1) / 2, .a = rows->k, .lda = s->form == TD_ATTN_EXPANDED ? b.ldk : width, .scale = rows->k_scale,
-        .b = (const int16_t *)(const void *)(q + LANES * sizeof(float)), .panel_stride = b.q_bytes / sizeof(int16_t), .c = b.s, .ldc = ROWS,
-        .ahead = ahead.scores.at, .ahead_bytes = ahead.scores.bytes,
+          .m = n_max,
+          .n = panels * LANES,
+          .used = nq,
+          .pairs = (width + 1) / 2,
+          .a = rows->k,
+          .lda = s->form == TD_ATTN_EXPANDED ? b.ldk : width,
+          .scale = rows->k_scale,
+          .b = (const int16_t *)(const void *)(q + LANES * sizeof(float)),
+          .panel_stride = b.q_bytes / sizeof(int16_t),
+          .c = b.s,
+          .ldc = ROWS,
+          .ahead = ahead.scores.at,
+          .ahead_bytes = ahead.scores.bytes,
     };
     k->gemm(&scores);
     if (absorbed) {
@@ -279,18 +362,49 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
             sum[i] = i < some ? state[first + i].sum : 0;
         }
         k->softmax(&(td_attn16_softmax){
-            .x = b.s + first, .ldx = ROWS, .n = n_max, .used = some, .seen = all ? NULL : seen + first, .row_scale = (const float *)(const void *)(q + panel * b.q_bytes),
-            .v_scale = rows->v_scale, .v_max = rows->v_max, .max = max, .sum = sum, .keep = keep + first, .p = b.p + first * TILE,
+            .x = b.s + first,
+            .ldx = ROWS,
+            .n = n_max,
+            .used = some,
+            .seen = all ? NULL : seen + first,
+            .row_scale = (const float *)(const void *)(q + panel * b.q_bytes),
+            .v_scale = rows->v_scale,
+            .v_max = rows->v_max,
+            .max = max,
+            .sum = sum,
+            .keep = keep + first,
+            .p = b.p + first * TILE,
             .p_scale = p_scale + first,
         });
         for (size_t i = 0; i < some; i++) state[first + i] = (td_softmax){max[i], sum[i]};
     }
     k->gemm(&(td_attn16_gemm){
-        .m = nq, .n = b.ldv, .pairs = (n_max + 1) / 2, .a = b.p, .lda = TILE, .scale = p_scale, .b = rows->v, .panel_stride = V_PANEL, .crossed = true,
-        .ldb = t->once ? s->dv : 0, .keep = t->first ? NULL : keep, .c = acc, .ldc = b.ldv, .ahead = ahead.values.at, .ahead_bytes = ahead.values.bytes,
+        .m = nq,
+        .n = b.ldv,
+        .pairs = (n_max + 1) / 2,
+        .a = b.p,
+        .lda = TILE,
+        .scale = p_scale,
+        .b = rows->v,
+        .panel_stride = V_PANEL,
+        .crossed = true,
+        .ldb = t->once ? s->dv : 0,
+        .keep = t->first ? NULL : keep,
+        .c = acc,
+        .ldc = b.ldv,
+        .ahead = ahead.values.at,
+        .ahead_bytes = ahead.values.bytes,
     });
 }
 
 const td_attn_path td_attn_int16 = {
-    .rows = ROWS, .unit = 0.693147181f, .page_bytes = page_bytes, .store = store, .bytes = bytes, .open = open_group, .load = load, .take = take, .attend = attend,
+    .rows = ROWS,
+    .unit = 0.693147181f,
+    .page_bytes = page_bytes,
+    .store = store,
+    .bytes = bytes,
+    .open = open_group,
+    .load = load,
+    .take = take,
+    .attend = attend,
 };

@@ -1,17 +1,19 @@
 /* The small blocks: embed, norm, linear, combine, head. Rows are items; each worker has a few f32 rows of scratch. */
 #include "core/error.h"
-#include "npu/host/host_device.h"
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_quant.h"
+#include "npu/host/host_device.h"
 
 #define CHUNK_ROWS 1024
 
-static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
+static size_t min_size(size_t a, size_t b) {
+    return a < b ? a : b;
+}
 
 typedef struct {
     td_host_npu        *d;
     const td_npu_block *b;
-    const td_host_step      *step;
+    const td_host_step *step;
     size_t              row0; /* first row of the chunk */
 } row_job;
 
@@ -26,8 +28,12 @@ static void plan_worker_rows(const td_host_npu *d, td_npu_block *b, td_host_plan
     b->scratch_bytes = p->used;
 }
 
-static const void *act_row(const td_host_npu *d, const void *x, size_t element) { return (const char *)x + td_host_act_bytes(d, element); }
-static void       *act_out(const td_host_npu *d, void *x, size_t element) { return (char *)x + td_host_act_bytes(d, element); }
+static const void *act_row(const td_host_npu *d, const void *x, size_t element) {
+    return (const char *)x + td_host_act_bytes(d, element);
+}
+static void *act_out(const td_host_npu *d, void *x, size_t element) {
+    return (char *)x + td_host_act_bytes(d, element);
+}
 
 /* ---- embed ----------------------------------------------------------------------------------- */
 
@@ -78,9 +84,11 @@ static void norm_row(void *ctx, uint32_t i, const td_worker *w) {
         td_to_f32(j->d->act, act_row(j->d, n->x, at), n->hidden, x); /* the norm is of what others will read */
     }
     j->d->kernels->math->rms_norm(x, td_host_vector(n->gamma), n->eps, n->hidden, x);
-    void *out = n->out ? act_out(j->d, n->out, (size_t)i * (n->out_stride ? n->out_stride : n->hidden)) : add; /* the int8 row is made from the rounded one */
+    void *out = n->out ? act_out(j->d, n->out, (size_t)i * (n->out_stride ? n->out_stride : n->hidden))
+                       : add; /* the int8 row is made from the rounded one */
     td_from_f32(j->d->act, x, n->hidden, out);
-    if (n->out_i8.q) td_quantize_rows_i8(j->d->act, out, 1, n->hidden, n->hidden, n->out_i8.q + at, n->hidden, n->out_i8.scale + i, NULL);
+    if (n->out_i8.q)
+        td_quantize_rows_i8(j->d->act, out, 1, n->hidden, n->hidden, n->out_i8.q + at, n->hidden, n->out_i8.scale + i, NULL);
 }
 
 static td_status run_norm(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
@@ -93,7 +101,8 @@ static td_status check_norm(td_host_npu *d, const td_block_desc *desc, td_error 
     (void)d;
     TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)desc->norm.hidden, (const char *)NULL));
     if (desc->norm.out_stride && desc->norm.out_stride < desc->norm.hidden)
-        return td_fail(err, TD_EINVAL, "a norm's out_stride %zu is less than hidden %u", desc->norm.out_stride, desc->norm.hidden);
+        return td_fail(err, TD_EINVAL, "a norm's out_stride %zu is less than hidden %u", desc->norm.out_stride,
+                       desc->norm.hidden);
     if (!desc->norm.out && !desc->norm.out_i8.q) return td_fail(err, TD_EINVAL, "a norm has nowhere to write");
     return td_host_need_vector(desc->norm.gamma, desc->norm.hidden, false, "gamma", err);
 }
@@ -205,8 +214,8 @@ static td_status run_head(td_host_npu *d, const td_npu_block *b, const td_host_s
 
 static td_status check_head(td_host_npu *d, const td_block_desc *desc, td_error *err) {
     const td_head_desc *h = &desc->head;
-    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)h->hidden, "vocab", (size_t)h->vocab, "max_out", (size_t)h->max_out,
-                               (const char *)NULL));
+    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)h->hidden, "vocab", (size_t)h->vocab, "max_out",
+                               (size_t)h->max_out, (const char *)NULL));
     TD_TRY(td_host_need_vector(h->gamma, h->hidden, true, "gamma", err));
     return td_host_need_linear(d, h->w, h->vocab, h->hidden, "head", err);
 }

@@ -1,10 +1,10 @@
 /*
  * The host device from the inside: what its files share.
  *
- * DESIGN. A block is a function over the rows of a step; it runs on the stream's thread, which is worker 0 of the pool, and hands out
- * items. Blocks compute rows in chunks so that scratch stays bounded; chunks, items and threads never change a row's bits. Scratch
- * is one mapping, as large as the hungriest block needs; the device's turn (a mutex) is held while a block runs, so streams
- * with threads of their own share pool and scratch in turn.
+ * DESIGN. A block is a function over the rows of a step; it runs on the stream's thread, which is worker 0 of the pool, and
+ * hands out items. Blocks compute rows in chunks so that scratch stays bounded; chunks, items and threads never change a
+ * row's bits. Scratch is one mapping, as large as the hungriest block needs; the device's turn (a mutex) is held while a
+ * block runs, so streams with threads of their own share pool and scratch in turn.
  *
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
  *                                                  host_attn_f32, host_attn_int16   its two arithmetics
@@ -27,21 +27,21 @@
 
 #define TD_HOST_DIM_MAX ((size_t)1 << 22) /* of any matrix side, so that products of three sizes cannot overflow */
 #define TD_HOST_TOK_MAX ((size_t)1 << 17)
-#define TD_HOST_KV_MAX  ((size_t)1 << 24)
+#define TD_HOST_KV_MAX ((size_t)1 << 24)
 
 typedef struct {
-    td_npu                base; /* first */
-    td_host_npu_config    config;
-    td_pool              *pool;
-    uint32_t              n_workers;
-    td_dtype              act;
+    td_npu             base; /* first */
+    td_host_npu_config config;
+    td_pool           *pool;
+    uint32_t           n_workers;
+    td_dtype           act;
     /** Where the work finds what a device pointer points to; NULL: there. Not called with NULL. */
-    void               *(*reach)(const void *device, const td_npu *self);
-    const td_kernels     *kernels;
-    td_tier_meter         meter;   /* under the turn */
-    pthread_mutex_t       turn;    /* held while a block runs, or the scratch or a weight's layout changes */
-    char                 *scratch; /* 64-byte aligned */
-    size_t                scratch_bytes;
+    void *(*reach)(const void *device, const td_npu *self);
+    const td_kernels *kernels;
+    td_tier_meter     meter;   /* under the turn */
+    pthread_mutex_t   turn;    /* held while a block runs, or the scratch or a weight's layout changes */
+    char             *scratch; /* 64-byte aligned */
+    size_t            scratch_bytes;
 } td_host_npu;
 
 /** What td_npu_open does for "host": *d is filled, for a device whose first member it is. */
@@ -77,15 +77,15 @@ TD_NODISCARD td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_err
 /* ---- weights --------------------------------------------------------------------------------- */
 
 /*
- * How a weight lies in memory. W8A8 is packed for its kernel when it is created, and so are weights in groups, as tiles of kernels/product/tile_gemm.h. The float formats start as rows and are laid out in
- * place by the first block that needs them otherwise:
- *   PANELS  [ceil(n / nr)][k][nr], for matrix products; nr = TD_HOST_NR_BF16 or TD_HOST_NR_F32
- *   HEADS   per head W_UK [nope, kv_lora] and the transpose of W_UV, [kv_lora, v]; only the MLA block reads it
+ * How a weight lies in memory. W8A8 is packed for its kernel when it is created, and so are weights in groups, as tiles of
+ * kernels/product/tile_gemm.h. The float formats start as rows and are laid out in place by the first block that needs them
+ * otherwise: PANELS  [ceil(n / nr)][k][nr], for matrix products; nr = TD_HOST_NR_BF16 or TD_HOST_NR_F32 HEADS   per head
+ * W_UK [nope, kv_lora] and the transpose of W_UV, [kv_lora, v]; only the MLA block reads it
  */
 typedef enum { TD_HOST_ROWS, TD_HOST_PANELS, TD_HOST_HEADS } td_host_layout;
 
 #define TD_HOST_NR_BF16 32
-#define TD_HOST_NR_F32  16
+#define TD_HOST_NR_F32 16
 
 struct td_npu_weight {
     td_weight_format format;
@@ -94,24 +94,28 @@ struct td_npu_weight {
     td_host_layout   layout;
     uint32_t         heads, nope; /* HEADS */
     void            *data;
-    size_t           bytes; /* of the mapping */
+    size_t           bytes;   /* of the mapping */
     bool             adopted; /* data is not ours, and only read */
-    float           *sw;    /* W8A8: [round_up(n, nr)], in the mapping */
-    td_gemm_groups   groups; /* INT4G, FP4G */
+    float           *sw;      /* W8A8: [round_up(n, nr)], in the mapping */
+    td_gemm_groups   groups;  /* INT4G, FP4G */
 };
 
-size_t      td_host_group_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k, const td_gemm_groups *groups); /* of INT4G, FP4G */
-size_t      td_host_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
-td_status   td_host_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out, td_error *err);
-void        td_host_weight_destroy(td_npu *d, td_npu_weight *w);
-float      *td_host_scales_of(td_npu *d, const td_npu_weight *w); /* of a W8A8 weight: behind its panels */
-void        td_host_weight_tag(td_npu *d, char tag[TD_NPU_TAG_BYTES]);
-void        td_host_weight_export(td_npu *d, const td_npu_weight *w, td_npu_packed *out);
-td_status   td_host_weight_adopt(td_npu *d, const td_npu_packed *p, td_npu_weight **out, td_error *err);
+size_t    td_host_group_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k,
+                              const td_gemm_groups *groups); /* of INT4G, FP4G */
+size_t    td_host_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
+td_status td_host_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
+                                td_error *err);
+void      td_host_weight_destroy(td_npu *d, td_npu_weight *w);
+float    *td_host_scales_of(td_npu *d, const td_npu_weight *w); /* of a W8A8 weight: behind its panels */
+void      td_host_weight_tag(td_npu *d, char tag[TD_NPU_TAG_BYTES]);
+void      td_host_weight_export(td_npu *d, const td_npu_weight *w, td_npu_packed *out);
+td_status td_host_weight_adopt(td_npu *d, const td_npu_packed *p, td_npu_weight **out, td_error *err);
 
 /** The kernel of a format in groups, or NULL. */
 static inline const td_gemm_kernel *td_host_group_kernel(const td_host_npu *d, td_weight_format format) {
-    return format == TD_WEIGHT_INT4G ? d->kernels->product[TD_PRODUCT_INT4G] : format == TD_WEIGHT_FP4G ? d->kernels->product[TD_PRODUCT_FP4G] : NULL;
+    return format == TD_WEIGHT_INT4G  ? d->kernels->product[TD_PRODUCT_INT4G]
+           : format == TD_WEIGHT_FP4G ? d->kernels->product[TD_PRODUCT_FP4G]
+                                      : NULL;
 }
 
 static inline size_t td_host_group_tile_bytes(const td_tile_layout *tiles, size_t k, const td_gemm_groups *groups) {
@@ -120,21 +124,28 @@ static inline size_t td_host_group_tile_bytes(const td_tile_layout *tiles, size_
 
 static inline size_t td_host_nr(const td_host_npu *d, const td_npu_weight *w) {
     const td_gemm_kernel *kernel = td_host_group_kernel(d, w->format);
-    return kernel ? kernel->tiles->nr : w->format == TD_WEIGHT_W8A8 ? d->kernels->w8a8->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
+    return kernel                        ? kernel->tiles->nr
+           : w->format == TD_WEIGHT_W8A8 ? d->kernels->w8a8->nr
+           : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16
+                                         : TD_HOST_NR_F32;
 }
 
 /* Checks for block_create; the sentence names the weight. w may be NULL where optional is true. */
-TD_NODISCARD td_status td_host_need_linear(td_host_npu *d, const td_npu_weight *w, size_t n, size_t k, const char *what, td_error *err);
+TD_NODISCARD td_status td_host_need_linear(td_host_npu *d, const td_npu_weight *w, size_t n, size_t k, const char *what,
+                                           td_error *err);
 /** That weights whose input comes as int8 take it so. */
-TD_NODISCARD td_status td_host_need_int8(td_rows_i8 in, const td_npu_weight *const *weights, size_t n, const char *what, td_error *err);
+TD_NODISCARD td_status td_host_need_int8(td_rows_i8 in, const td_npu_weight *const *weights, size_t n, const char *what,
+                                         td_error *err);
 TD_NODISCARD td_status td_host_need_vector(const td_npu_weight *w, size_t k, bool optional, const char *what, td_error *err);
-TD_NODISCARD td_status td_host_need_heads(td_host_npu *d, const td_npu_weight *w, size_t heads, size_t nope, size_t v, size_t kv_lora,
-                                          td_error *err);
+TD_NODISCARD td_status td_host_need_heads(td_host_npu *d, const td_npu_weight *w, size_t heads, size_t nope, size_t v,
+                                          size_t kv_lora, td_error *err);
 
 /** Row `row` of a BF16 or F32 matrix as f32, whatever its layout (ROWS or PANELS). */
 void td_host_weight_row(const td_npu_weight *w, size_t row, float *out);
 
-static inline const float *td_host_vector(const td_npu_weight *w) { return w ? w->data : NULL; }
+static inline const float *td_host_vector(const td_npu_weight *w) {
+    return w ? w->data : NULL;
+}
 
 /* ---- rows and linears ------------------------------------------------------------------------ */
 
@@ -145,12 +156,12 @@ typedef struct {
     const void  *x; /* [m, k] */
     bool         has_q, has_f;
     size_t       ldq;
-    int8_t      *q;     /* [m, ldq] */
-    float       *scale; /* [m] */
-    int32_t     *sum;   /* [m] */
-    size_t       group; /* that group_sum is of; 0: none yet */
+    int8_t      *q;         /* [m, ldq] */
+    float       *scale;     /* [m] */
+    int32_t     *sum;       /* [m] */
+    size_t       group;     /* that group_sum is of; 0: none yet */
     int32_t     *group_sum; /* [m, ldq / group] as td_gemm_row has them */
-    const float *f;     /* [m, k]: widened, or x itself */
+    const float *f;         /* [m, k]: widened, or x itself */
     float       *widened;
     td_rows_i8   given; /* quantised before, and x is not read; q NULL: not */
 } td_host_rows;
@@ -167,13 +178,15 @@ typedef struct {
 
 size_t td_host_rows_bytes(size_t m, size_t k, td_dtype dtype); /* scratch that td_host_rows_init wants as mem */
 /** Rows row .. row + m - 1 of a block's input. */
-void   td_host_rows_input(const td_host_npu *d, td_host_rows *r, void *mem, const void *in, td_rows_i8 in_i8, size_t row, size_t m, size_t k);
-void   td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype, size_t m, size_t k);
+void td_host_rows_input(const td_host_npu *d, td_host_rows *r, void *mem, const void *in, td_rows_i8 in_i8, size_t row,
+                        size_t m, size_t k);
+void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype, size_t m, size_t k);
 
 /** out = x W^T + bias for products that share their input: one hand-out of items. */
 void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products);
 
-/** for i < n fn(ctx, i, worker): on the caller alone when the whole is small, else over the pool. cost: about elements touched. */
+/** for i < n fn(ctx, i, worker): on the caller alone when the whole is small, else over the pool. cost: about elements
+ * touched. */
 void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost);
 
 /** Where an attention block keeps things in the scratch, and how many units it takes at a time (host_attention.h). */
@@ -200,13 +213,15 @@ struct td_npu_block {
 /** Per kind: check the descriptor and plan (block->at, run, scratch_bytes). */
 typedef struct {
     td_status (*check)(td_host_npu *d, const td_block_desc *desc, td_error *err);
-    void (*plan)(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b); /* reads sizes only; weights may be NULL except linear's */
+    void (*plan)(const td_host_npu *d, const td_block_desc *desc,
+                 td_npu_block *b); /* reads sizes only; weights may be NULL except linear's */
 } td_host_block_kind;
 
-extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_host_mla, td_host_gqa, td_host_mlp, td_host_router,
-    td_host_combine, td_host_all_reduce, td_host_head, td_host_top;
+extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_host_mla, td_host_gqa, td_host_mlp,
+    td_host_router, td_host_combine, td_host_all_reduce, td_host_head, td_host_top;
 
-TD_NODISCARD td_status td_host_check_sizes(const td_block_desc *desc, td_error *err, const char *what, ...); /* name, value, …, NULL: 1 .. DIM_MAX */
+TD_NODISCARD td_status td_host_check_sizes(const td_block_desc *desc, td_error *err, const char *what,
+                                           ...); /* name, value, …, NULL: 1 .. DIM_MAX */
 
 size_t    td_host_kv_page_bytes(td_npu *d, size_t n); /* host_attention.c */
 size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);
@@ -222,7 +237,9 @@ void      td_host_group_destroy(td_npu_group *g);
 void      td_host_group_abort(td_npu_group *g);
 void      td_host_group_reset(td_npu_group *g);
 
-static inline size_t td_host_act_bytes(const td_host_npu *d, size_t n) { return n * td_dtype_bytes(d->act); }
+static inline size_t td_host_act_bytes(const td_host_npu *d, size_t n) {
+    return n * td_dtype_bytes(d->act);
+}
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
@@ -233,7 +250,8 @@ void      td_host_stream_destroy(td_npu *d, td_npu_stream *s);
 td_status td_host_stream_sync(td_npu *d, td_npu_stream *s);
 td_status td_host_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind);
 /** As copy, between addresses within reach; a run of it adds its bytes to *counted, where that is given. */
-td_status td_host_link_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, _Atomic uint64_t *counted);
+td_status td_host_link_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes,
+                            _Atomic uint64_t *counted);
 td_status td_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
 td_status td_host_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell);
 td_status td_host_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell);

@@ -5,14 +5,18 @@
 #define SPLIT_ROWS 8 /* a sequence with fewer rows in the chunk is computed by spans */
 
 static td_attn_shape shape_of(const td_gqa_desc *g) {
-    return (td_attn_shape){.form = TD_ATTN_GQA, .heads = g->heads, .groups = g->kv_heads, .dk = g->head_dim, .dv = g->head_dim,
+    return (td_attn_shape){.form = TD_ATTN_GQA,
+                           .heads = g->heads,
+                           .groups = g->kv_heads,
+                           .dk = g->head_dim,
+                           .dv = g->head_dim,
                            .scale = g->softmax_scale};
 }
 
 typedef struct {
     td_host_npu        *d;
     const td_npu_block *b;
-    const td_host_step      *step;
+    const td_host_step *step;
     size_t              row0;
     float              *q, *k, *v; /* the chunk's rows */
     const td_attn      *attn;
@@ -21,11 +25,11 @@ typedef struct {
 
 /* Norm and rope of a row's queries and keys; its key and value go to the cache. */
 static void place_row(void *ctx, uint32_t i, const td_worker *w) {
-    const gqa_job      *j = ctx;
-    const td_gqa_desc  *g = &j->b->desc.gqa;
+    const gqa_job       *j = ctx;
+    const td_gqa_desc   *g = &j->b->desc.gqa;
     const td_float_math *m = j->d->kernels->math;
-    size_t              row = j->row0 + i, dim = g->head_dim, slot = j->step->a.slot[row];
-    const float        *table = td_host_vector(g->rope) + (size_t)j->step->a.pos[row] * dim;
+    size_t               row = j->row0 + i, dim = g->head_dim, slot = j->step->a.slot[row];
+    const float         *table = td_host_vector(g->rope) + (size_t)j->step->a.pos[row] * dim;
     (void)w;
     for (size_t h = 0; h < g->heads; h++) {
         float *q = j->q + (i * (size_t)g->heads + h) * dim;
@@ -67,23 +71,41 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
     size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
     TD_TRY(td_host_check_attention_step(b, s, g->rope->n));
     for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
-        size_t  rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
-        gqa_job j = {.d = d, .b = b, .step = s, .row0 = row, .q = (float *)(d->scratch + b->at.q),
-                     .k = (float *)(d->scratch + b->at.k), .v = (float *)(d->scratch + b->at.v)};
-        float  *out = (float *)(d->scratch + b->at.out);
-        td_attn attn = {.d = d, .path = td_attn_path_of(d), .shape = shape_of(g), .k = g->kv_k, .v = g->kv_v, .step = s, .q = j.q, .out = out, .row0 = row,
-                        .workers = d->scratch + b->at.attn.workers, .partials = d->scratch + b->at.attn.partials};
+        size_t       rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
+        gqa_job      j = {.d = d,
+                          .b = b,
+                          .step = s,
+                          .row0 = row,
+                          .q = (float *)(d->scratch + b->at.q),
+                          .k = (float *)(d->scratch + b->at.k),
+                          .v = (float *)(d->scratch + b->at.v)};
+        float       *out = (float *)(d->scratch + b->at.out);
+        td_attn      attn = {.d = d,
+                             .path = td_attn_path_of(d),
+                             .shape = shape_of(g),
+                             .k = g->kv_k,
+                             .v = g->kv_v,
+                             .step = s,
+                             .q = j.q,
+                             .out = out,
+                             .row0 = row,
+                             .workers = d->scratch + b->at.attn.workers,
+                             .partials = d->scratch + b->at.attn.partials};
         td_host_rows x, o;
         td_host_rows_input(d, &x, d->scratch + b->at.x, g->in, g->in_i8, row, rows, g->hidden);
-        td_host_products(d, &x, (td_host_product[]){{g->q, g->q_bias, j.q, q_width, TD_DT_F32},
-                                                    {g->k, g->k_bias, j.k, kv_width, TD_DT_F32},
-                                                    {g->v, g->v_bias, j.v, kv_width, TD_DT_F32}}, 3);
+        td_host_products(d, &x,
+                         (td_host_product[]){{g->q, g->q_bias, j.q, q_width, TD_DT_F32},
+                                             {g->k, g->k_bias, j.k, kv_width, TD_DT_F32},
+                                             {g->v, g->v_bias, j.v, kv_width, TD_DT_F32}},
+                         3);
         td_host_for(d, place_row, &j, rows, rows * (q_width + 2 * kv_width) * 2);
         j.attn = &attn;
         size_t n_segments = td_host_attn_sort(d, &b->at.attn, s, row, rows, by_spans, flush_units, &j);
         td_host_attn_walk(&attn, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
         td_host_rows_init(&o, d->scratch + b->at.rows, out, TD_DT_F32, rows, q_width);
-        td_host_products(d, &o, &(td_host_product){g->o, NULL, (char *)g->out + td_host_act_bytes(d, row * g->hidden), g->hidden, d->act}, 1);
+        td_host_products(
+            d, &o, &(td_host_product){g->o, NULL, (char *)g->out + td_host_act_bytes(d, row * g->hidden), g->hidden, d->act},
+            1);
     }
     return TD_OK;
 }
@@ -91,10 +113,12 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
 static td_status check_gqa(td_host_npu *d, const td_block_desc *desc, td_error *err) {
     const td_gqa_desc *g = &desc->gqa;
     size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
-    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)g->hidden, "heads", (size_t)g->heads, "kv_heads", (size_t)g->kv_heads, "head_dim",
-                               (size_t)g->head_dim, "heads * head_dim", q_width, "kv_heads * head_dim", kv_width, (const char *)NULL));
+    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)g->hidden, "heads", (size_t)g->heads, "kv_heads",
+                               (size_t)g->kv_heads, "head_dim", (size_t)g->head_dim, "heads * head_dim", q_width,
+                               "kv_heads * head_dim", kv_width, (const char *)NULL));
     if (g->heads % g->kv_heads || g->head_dim % 2)
-        return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads of dimension %u", g->heads, g->kv_heads, g->head_dim);
+        return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads of dimension %u", g->heads, g->kv_heads,
+                       g->head_dim);
     TD_TRY(td_host_need_max_kv(desc, err));
     TD_TRY(td_host_need_linear(d, g->q, q_width, g->hidden, "q", err));
     TD_TRY(td_host_need_linear(d, g->k, kv_width, g->hidden, "k", err));

@@ -1,18 +1,19 @@
-/* Matrix products over the pool: rows are prepared once for all products that read them, then panels and row blocks are items. */
+/* Matrix products over the pool: rows are prepared once for all products that read them, then panels and row blocks are
+ * items. */
 #include <assert.h>
 
-#include "npu/host/host_device.h"
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_quant.h"
+#include "npu/host/host_device.h"
 
-#define INLINE_COST    8192         /* elements or bytes below which a wake-up costs more than the work */
-#define ITEMS_PER_WORKER 32         /* who is done first waits for less than one; the next item goes on where one ends */
-#define ITEM_BYTES     (32 << 10)   /* weights of an item at least: a microsecond or two */
-#define F_AHEAD_BYTES  4096         /* what a product of floats prefetches ahead of itself */
-#define X_BLOCK_BYTES  (384 << 10)  /* rows of an item: they should stay in L2 beside a panel */
-#define F_BLOCK_ROWS   48
-#define G_BLOCK_ROWS   112          /* of products with weights in groups */
-#define GROUP_MIN      16
+#define INLINE_COST 8192          /* elements or bytes below which a wake-up costs more than the work */
+#define ITEMS_PER_WORKER 32       /* who is done first waits for less than one; the next item goes on where one ends */
+#define ITEM_BYTES (32 << 10)     /* weights of an item at least: a microsecond or two */
+#define F_AHEAD_BYTES 4096        /* what a product of floats prefetches ahead of itself */
+#define X_BLOCK_BYTES (384 << 10) /* rows of an item: they should stay in L2 beside a panel */
+#define F_BLOCK_ROWS 48
+#define G_BLOCK_ROWS 112 /* of products with weights in groups */
+#define GROUP_MIN 16
 
 void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost) {
     if (cost > INLINE_COST && n > 1) {
@@ -29,8 +30,8 @@ void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost
 
 size_t td_host_rows_bytes(size_t m, size_t k, td_dtype dtype) {
     size_t widened = dtype == TD_DT_F32 ? 0 : m * k * sizeof(float);
-    return td_round_up(m * sizeof(float), 64) + td_round_up(m * sizeof(int32_t), 64) + m * LDQ(k) + td_round_up(widened, 64) +
-           td_round_up(m * LDQ(k) / GROUP_MIN * sizeof(int32_t), 64);
+    return td_round_up(m * sizeof(float), 64) + td_round_up(m * sizeof(int32_t), 64) + m * LDQ(k) +
+           td_round_up(widened, 64) + td_round_up(m * LDQ(k) / GROUP_MIN * sizeof(int32_t), 64);
 }
 
 void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype, size_t m, size_t k) {
@@ -48,7 +49,8 @@ void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype
     r->f = r->has_f ? x : p;
 }
 
-void td_host_rows_input(const td_host_npu *d, td_host_rows *r, void *mem, const void *in, td_rows_i8 in_i8, size_t row, size_t m, size_t k) {
+void td_host_rows_input(const td_host_npu *d, td_host_rows *r, void *mem, const void *in, td_rows_i8 in_i8, size_t row,
+                        size_t m, size_t k) {
     td_host_rows_init(r, mem, in ? (const char *)in + td_host_act_bytes(d, row * k) : NULL, d->act, m, k);
     if (!in_i8.q) return;
     r->given = (td_rows_i8){in_i8.q + row * k, in_i8.scale + row};
@@ -66,7 +68,7 @@ static void quantize_item(void *ctx, uint32_t i, const td_worker *w) {
             td_place_row_i8(r->given.q + i * r->k, r->k, r->q + i * r->ldq, r->ldq, r->sum + i);
         return;
     }
-    const char   *x = (const char *)r->x + i * r->k * td_dtype_bytes(r->dtype);
+    const char *x = (const char *)r->x + i * r->k * td_dtype_bytes(r->dtype);
     td_quantize_rows_i8(r->dtype, x, 1, r->k, r->k, r->q + i * r->ldq, r->ldq, r->scale + i, r->sum + i);
 }
 
@@ -112,35 +114,54 @@ typedef struct {
 static void w8a8_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
     const td_host_rows *x = j->x;
     j->d->kernels->w8a8->run(&(td_w8a8_args){
-        .m = rows, .n = p->w->n, .k = x->k,
-        .x = x->q + row * x->ldq, .ldx = x->ldq, .sx = x->scale + row, .x_sum = x->sum + row,
-        .w = p->w->data, .sw = p->w->sw, .bias = td_host_vector(p->bias),
-        .out = (char *)p->out + row * p->ldo * td_dtype_bytes(p->out_dtype), .ldo = p->ldo, .out_dtype = p->out_dtype,
-        .panel_begin = begin, .panel_end = end,
+        .m = rows,
+        .n = p->w->n,
+        .k = x->k,
+        .x = x->q + row * x->ldq,
+        .ldx = x->ldq,
+        .sx = x->scale + row,
+        .x_sum = x->sum + row,
+        .w = p->w->data,
+        .sw = p->w->sw,
+        .bias = td_host_vector(p->bias),
+        .out = (char *)p->out + row * p->ldo * td_dtype_bytes(p->out_dtype),
+        .ldo = p->ldo,
+        .out_dtype = p->out_dtype,
+        .panel_begin = begin,
+        .panel_end = end,
     });
 }
 
 /* c [rows, nr]: outputs of a panel from column col on. */
-static void store_panel(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t col, size_t nr, float *c) {
+static void store_panel(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t col, size_t nr,
+                        float *c) {
     size_t       cols = p->w->n - col < nr ? p->w->n - col : nr;
     const float *bias = td_host_vector(p->bias);
     for (size_t i = 0; i < rows; i++) {
         if (bias) j->d->kernels->math->add(c + i * nr, bias + col, cols);
-        td_from_f32(p->out_dtype, c + i * nr, cols, (char *)p->out + ((row + i) * p->ldo + col) * td_dtype_bytes(p->out_dtype));
+        td_from_f32(p->out_dtype, c + i * nr, cols,
+                    (char *)p->out + ((row + i) * p->ldo + col) * td_dtype_bytes(p->out_dtype));
     }
 }
 
 static void group_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
     const td_host_rows   *x = j->x;
     const td_gemm_kernel *kernel = td_host_group_kernel(j->d, p->w->format);
-    size_t                k = td_round_up(x->k, kernel->tiles->kr), tile_bytes = td_tile_bytes(kernel->tiles, k, &p->w->groups);
-    td_gemm_row           in[G_BLOCK_ROWS];
-    float                 c[G_BLOCK_ROWS * TD_GEMM_NR_MAX] __attribute__((aligned(64)));
+    size_t      k = td_round_up(x->k, kernel->tiles->kr), tile_bytes = td_tile_bytes(kernel->tiles, k, &p->w->groups);
+    td_gemm_row in[G_BLOCK_ROWS];
+    float       c[G_BLOCK_ROWS * TD_GEMM_NR_MAX] __attribute__((aligned(64)));
     for (size_t i = 0; i < rows; i++)
-        in[i] = (td_gemm_row){.x = x->q + (row + i) * x->ldq, .scale = x->scale[row + i], .sum = x->sum[row + i],
+        in[i] = (td_gemm_row){.x = x->q + (row + i) * x->ldq,
+                              .scale = x->scale[row + i],
+                              .sum = x->sum[row + i],
                               .group_sum = x->group_sum + (row + i) * (x->ldq / x->group)};
     for (size_t panel = begin; panel < end; panel++) {
-        kernel->run(&(td_gemm_args){.tile = (const char *)p->w->data + panel * tile_bytes, .k = k, .m = rows, .rows = in, .groups = p->w->groups, .out = c});
+        kernel->run(&(td_gemm_args){.tile = (const char *)p->w->data + panel * tile_bytes,
+                                    .k = k,
+                                    .m = rows,
+                                    .rows = in,
+                                    .groups = p->w->groups,
+                                    .out = c});
         store_panel(j, p, row, rows, panel * kernel->tiles->nr, kernel->tiles->nr, c);
     }
 }
@@ -151,7 +172,8 @@ static void float_item(const product_job *j, const td_host_product *p, size_t ro
     td_dtype            dtype = p->w->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
     float               c[F_BLOCK_ROWS * TD_HOST_NR_BF16] __attribute__((aligned(64)));
     for (size_t panel = begin; panel < end; panel++) {
-        td_fgemm_args g = {.k = k, .n = nr, .a = x->f + row * k, .lda = k, .ldb = nr, .b_dtype = dtype, .c = c, .ldc = nr, .m = rows};
+        td_fgemm_args g = {
+            .k = k, .n = nr, .a = x->f + row * k, .lda = k, .ldb = nr, .b_dtype = dtype, .c = c, .ldc = nr, .m = rows};
         g.b = (const char *)p->w->data + panel * nr * k * td_dtype_bytes(dtype);
         g.ahead = (const char *)g.b + F_AHEAD_BYTES;
         j->d->kernels->math->gemm(&g);
@@ -166,7 +188,7 @@ static void product_item(void *ctx, uint32_t item, const td_worker *w) {
     while (j->part[i].first_group > group) i--;
     const td_host_product *p = j->part[i].p;
     size_t                 rows = j->x->m - row < j->block_rows ? j->x->m - row : j->block_rows;
-    size_t                 begin = (group - j->part[i].first_group) * j->part[i].per_group, end = begin + j->part[i].per_group;
+    size_t begin = (group - j->part[i].first_group) * j->part[i].per_group, end = begin + j->part[i].per_group;
     if (end > j->part[i].panels) end = j->part[i].panels;
     (p->w->groups.size ? group_item : p->w->format == TD_WEIGHT_W8A8 ? w8a8_item : float_item)(j, p, row, rows, begin, end);
 }
@@ -200,7 +222,7 @@ static void run_products(td_host_npu *d, td_host_rows *x, const td_host_product 
     assert(n_products >= 1 && n_products <= TD_HOST_PRODUCTS_MAX);
     for (size_t i = 0; i < n_products; i++) {
         td_weight_format format = products[i].w->format;
-        size_t           most = !td_weight_takes_int8(format) ? F_BLOCK_ROWS : products[i].w->groups.size ? G_BLOCK_ROWS : SIZE_MAX;
+        size_t most = !td_weight_takes_int8(format) ? F_BLOCK_ROWS : products[i].w->groups.size ? G_BLOCK_ROWS : SIZE_MAX;
         prepare(d, x, products[i].w);
         if (most < most_rows) most_rows = most;
         j.part[i].p = &products[i];
@@ -215,7 +237,8 @@ static void run_products(td_host_npu *d, td_host_rows *x, const td_host_product 
         if (j.block_rows < 4 * mr) j.block_rows = 4 * mr;
     }
     size_t blocks = (x->m + j.block_rows - 1) / j.block_rows;
-    size_t per_group = panels * blocks / ((size_t)d->n_workers * ITEMS_PER_WORKER), least = (ITEM_BYTES * panels + bytes - 1) / bytes;
+    size_t per_group = panels * blocks / ((size_t)d->n_workers * ITEMS_PER_WORKER),
+           least = (ITEM_BYTES * panels + bytes - 1) / bytes;
     if (per_group < least) per_group = least;
     for (size_t i = 0; i < n_products; i++) {
         j.part[i].per_group = per_group;

@@ -7,38 +7,46 @@
 static td_attn_shape shape_of(const td_mla_desc *m, td_attn_form form) {
     bool expanded = form == TD_ATTN_EXPANDED;
     return (td_attn_shape){
-        .form = form, .heads = m->heads, .groups = expanded ? m->heads : 1,
-        .dk = (expanded ? m->nope_dim : m->kv_lora) + m->rope_dim, .dv = expanded ? m->v_dim : m->kv_lora,
-        .kv_lora = m->kv_lora, .nope = m->nope_dim, .rope = m->rope_dim, .scale = m->softmax_scale,
+        .form = form,
+        .heads = m->heads,
+        .groups = expanded ? m->heads : 1,
+        .dk = (expanded ? m->nope_dim : m->kv_lora) + m->rope_dim,
+        .dv = expanded ? m->v_dim : m->kv_lora,
+        .kv_lora = m->kv_lora,
+        .nope = m->nope_dim,
+        .rope = m->rope_dim,
+        .scale = m->softmax_scale,
     };
 }
 
 typedef struct {
-    td_host_npu         *d;
-    const td_npu_block  *b;
-    const td_host_step       *step;
-    size_t               row0;
-    float               *q_low, *kv, *q, *out; /* the chunk's rows */
-    float               *q_lat, *ctx;          /* of a batch of absorbed rows */
-    td_attn              absorbed;
-    const td_attn_unit  *units;
-    size_t               n_units;
+    td_host_npu        *d;
+    const td_npu_block *b;
+    const td_host_step *step;
+    size_t              row0;
+    float              *q_low, *kv, *q, *out; /* the chunk's rows */
+    float              *q_lat, *ctx;          /* of a batch of absorbed rows */
+    td_attn             absorbed;
+    const td_attn_unit *units;
+    size_t              n_units;
 } mla_job;
 
 /* ---- projections ----------------------------------------------------------------------------- */
 
 static void place_row(void *ctx, uint32_t i, const td_worker *w) {
-    const mla_job      *j = ctx;
-    const td_mla_desc  *m = &j->b->desc.mla;
+    const mla_job       *j = ctx;
+    const td_mla_desc   *m = &j->b->desc.mla;
     const td_float_math *math = j->d->kernels->math;
-    size_t              row = j->row0 + i, slot = j->step->a.slot[row];
-    float              *latent = j->kv + i * ((size_t)m->kv_lora + m->rope_dim), *rope = latent + m->kv_lora;
+    size_t               row = j->row0 + i, slot = j->step->a.slot[row];
+    float               *latent = j->kv + i * ((size_t)m->kv_lora + m->rope_dim), *rope = latent + m->kv_lora;
     (void)w;
     math->rms_norm(latent, td_host_vector(m->kv_a_norm), m->eps, m->kv_lora, latent);
     math->rope(rope, td_host_vector(m->rope) + (size_t)j->step->a.pos[row] * m->rope_dim, m->rope_dim);
     td_attn_store(j->d, m->kv_latent, slot, 1, 0, latent, m->kv_lora);
     td_attn_store(j->d, m->kv_rope, slot, 1, 0, rope, m->rope_dim);
-    if (m->q_lora) math->rms_norm(j->q_low + (size_t)i * m->q_lora, td_host_vector(m->q_a_norm), m->eps, m->q_lora, j->q_low + (size_t)i * m->q_lora);
+    if (m->q_lora)
+        math->rms_norm(j->q_low + (size_t)i * m->q_lora, td_host_vector(m->q_a_norm), m->eps, m->q_lora,
+                       j->q_low + (size_t)i * m->q_lora);
 }
 
 static void rotate_row(void *ctx, uint32_t i, const td_worker *w) {
@@ -47,15 +55,16 @@ static void rotate_row(void *ctx, uint32_t i, const td_worker *w) {
     size_t             dim = (size_t)m->nope_dim + m->rope_dim;
     const float       *table = td_host_vector(m->rope) + (size_t)j->step->a.pos[j->row0 + i] * m->rope_dim;
     (void)w;
-    for (size_t h = 0; h < m->heads; h++) j->d->kernels->math->rope(j->q + (i * (size_t)m->heads + h) * dim + m->nope_dim, table, m->rope_dim);
+    for (size_t h = 0; h < m->heads; h++)
+        j->d->kernels->math->rope(j->q + (i * (size_t)m->heads + h) * dim + m->nope_dim, table, m->rope_dim);
 }
 
 static void project(mla_job *j, size_t rows) {
     const td_npu_block *b = j->b;
     const td_mla_desc  *m = &b->desc.mla;
     td_host_npu        *d = j->d;
-    size_t              q_width = (size_t)m->heads * (m->nope_dim + m->rope_dim), kv_width = (size_t)m->kv_lora + m->rope_dim;
-    td_host_rows        x, low;
+    size_t       q_width = (size_t)m->heads * (m->nope_dim + m->rope_dim), kv_width = (size_t)m->kv_lora + m->rope_dim;
+    td_host_rows x, low;
     td_host_rows_input(d, &x, d->scratch + b->at.x, m->in, m->in_i8, j->row0, rows, m->hidden);
     td_host_product kv = {m->kv_a, m->kv_a_bias, j->kv, kv_width, TD_DT_F32};
     if (m->q_lora) {
@@ -83,7 +92,8 @@ static const void *head_matrix(const td_mla_desc *m, size_t head, size_t row) {
     return td_attn_up(m->kv_b, head, m->nope_dim, m->v_dim, m->kv_lora, row);
 }
 
-/* What a head's worker most likely reads next: the same matrix of the next head. Only the first of several products prefetches it. */
+/* What a head's worker most likely reads next: the same matrix of the next head. Only the first of several products
+ * prefetches it. */
 static const char *next_head(const td_mla_desc *m, size_t head, size_t row, size_t product) {
     return product == 0 && head + 1 < m->heads ? head_matrix(m, head + 1, row) : NULL;
 }
@@ -99,9 +109,17 @@ static void absorb_head(void *ctx, uint32_t head, const td_worker *w) {
         const float *q = j->q + ((j->units[i].row - j->row0) * m->heads + head) * dim;
         float       *lat = j->q_lat + (i * m->heads + head) * dk;
         j->d->kernels->math->gemm(&(td_fgemm_args){
-            .m = n, .n = m->kv_lora, .k = m->nope_dim, .a = q, .lda = m->heads * dim,
-            .b = head_matrix(m, head, 0), .ldb = m->kv_lora, .b_dtype = td_attn_up_dtype(m->kv_b),
-            .c = lat, .ldc = m->heads * dk, .ahead = next_head(m, head, 0, i),
+            .m = n,
+            .n = m->kv_lora,
+            .k = m->nope_dim,
+            .a = q,
+            .lda = m->heads * dim,
+            .b = head_matrix(m, head, 0),
+            .ldb = m->kv_lora,
+            .b_dtype = td_attn_up_dtype(m->kv_b),
+            .c = lat,
+            .ldc = m->heads * dk,
+            .ahead = next_head(m, head, 0, i),
         });
         for (size_t r = 0; r < n; r++)
             memcpy(lat + r * m->heads * dk + m->kv_lora, q + r * m->heads * dim + m->nope_dim, m->rope_dim * sizeof(float));
@@ -117,9 +135,16 @@ static void unabsorb_head(void *ctx, uint32_t head, const td_worker *w) {
     for (size_t i = 0, n; i < j->n_units; i += n) {
         n = run_length(j, i);
         j->d->kernels->math->gemm(&(td_fgemm_args){
-            .m = n, .n = m->v_dim, .k = m->kv_lora, .a = j->ctx + (i * m->heads + head) * m->kv_lora, .lda = (size_t)m->heads * m->kv_lora,
-            .b = head_matrix(m, head, m->nope_dim), .ldb = m->v_dim, .b_dtype = td_attn_up_dtype(m->kv_b),
-            .c = j->out + ((j->units[i].row - j->row0) * m->heads + head) * m->v_dim, .ldc = (size_t)m->heads * m->v_dim,
+            .m = n,
+            .n = m->v_dim,
+            .k = m->kv_lora,
+            .a = j->ctx + (i * m->heads + head) * m->kv_lora,
+            .lda = (size_t)m->heads * m->kv_lora,
+            .b = head_matrix(m, head, m->nope_dim),
+            .ldb = m->v_dim,
+            .b_dtype = td_attn_up_dtype(m->kv_b),
+            .c = j->out + ((j->units[i].row - j->row0) * m->heads + head) * m->v_dim,
+            .ldc = (size_t)m->heads * m->v_dim,
             .ahead = next_head(m, head, m->nope_dim, i),
         });
     }
@@ -149,14 +174,30 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
     for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
         size_t  rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
         mla_job j = {
-            .d = d, .b = b, .step = s, .row0 = row,
-            .q_low = (float *)(d->scratch + b->at.q_low), .kv = (float *)(d->scratch + b->at.kv), .q = (float *)(d->scratch + b->at.q),
-            .out = (float *)(d->scratch + b->at.out), .q_lat = (float *)(d->scratch + b->at.q_lat), .ctx = (float *)(d->scratch + b->at.ctx),
+            .d = d,
+            .b = b,
+            .step = s,
+            .row0 = row,
+            .q_low = (float *)(d->scratch + b->at.q_low),
+            .kv = (float *)(d->scratch + b->at.kv),
+            .q = (float *)(d->scratch + b->at.q),
+            .out = (float *)(d->scratch + b->at.out),
+            .q_lat = (float *)(d->scratch + b->at.q_lat),
+            .ctx = (float *)(d->scratch + b->at.ctx),
         };
         td_attn walk = {
-            .d = d, .path = td_attn_path_of(d), .shape = shape_of(m, TD_ATTN_EXPANDED), .k = m->kv_latent, .v = m->kv_rope, .kv_b = m->kv_b, .step = s,
-            .q = j.q, .out = j.out, .row0 = row,
-            .workers = d->scratch + b->at.attn.workers, .partials = d->scratch + b->at.attn.partials,
+            .d = d,
+            .path = td_attn_path_of(d),
+            .shape = shape_of(m, TD_ATTN_EXPANDED),
+            .k = m->kv_latent,
+            .v = m->kv_rope,
+            .kv_b = m->kv_b,
+            .step = s,
+            .q = j.q,
+            .out = j.out,
+            .row0 = row,
+            .workers = d->scratch + b->at.attn.workers,
+            .partials = d->scratch + b->at.attn.partials,
         };
         j.absorbed = walk;
         j.absorbed.shape = shape_of(m, TD_ATTN_ABSORBED);
@@ -167,17 +208,21 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
         td_host_attn_walk(&walk, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
         td_host_rows o;
         td_host_rows_init(&o, d->scratch + b->at.rows, j.out, TD_DT_F32, rows, v_width);
-        td_host_products(d, &o, &(td_host_product){m->o, m->o_bias, (char *)m->out + td_host_act_bytes(d, row * m->hidden), m->hidden, d->act}, 1);
+        td_host_products(
+            d, &o,
+            &(td_host_product){m->o, m->o_bias, (char *)m->out + td_host_act_bytes(d, row * m->hidden), m->hidden, d->act},
+            1);
     }
     return TD_OK;
 }
 
 static td_status check_mla(td_host_npu *d, const td_block_desc *desc, td_error *err) {
     const td_mla_desc *m = &desc->mla;
-    size_t             q_width = (size_t)m->heads * ((size_t)m->nope_dim + m->rope_dim), kv_width = (size_t)m->kv_lora + m->rope_dim;
-    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)m->hidden, "heads", (size_t)m->heads, "kv_lora", (size_t)m->kv_lora, "nope_dim",
-                               (size_t)m->nope_dim, "rope_dim", (size_t)m->rope_dim, "v_dim", (size_t)m->v_dim, "heads * (nope_dim + rope_dim)",
-                               q_width, "heads * v_dim", (size_t)m->heads * m->v_dim, "heads * (kv_lora + rope_dim)", m->heads * kv_width,
+    size_t q_width = (size_t)m->heads * ((size_t)m->nope_dim + m->rope_dim), kv_width = (size_t)m->kv_lora + m->rope_dim;
+    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)m->hidden, "heads", (size_t)m->heads, "kv_lora",
+                               (size_t)m->kv_lora, "nope_dim", (size_t)m->nope_dim, "rope_dim", (size_t)m->rope_dim, "v_dim",
+                               (size_t)m->v_dim, "heads * (nope_dim + rope_dim)", q_width, "heads * v_dim",
+                               (size_t)m->heads * m->v_dim, "heads * (kv_lora + rope_dim)", m->heads * kv_width,
                                (const char *)NULL));
     if (m->rope_dim % 2) return td_fail(err, TD_EINVAL, "rope_dim must be even, not %u", m->rope_dim);
     TD_TRY(td_host_need_max_kv(desc, err));
@@ -190,7 +235,8 @@ static td_status check_mla(td_host_npu *d, const td_block_desc *desc, td_error *
         TD_TRY(td_host_need_linear(d, m->q, q_width, m->hidden, "q", err));
     }
     TD_TRY(td_host_need_linear(d, m->kv_a, kv_width, m->hidden, "kv_a", err));
-    TD_TRY(td_host_need_int8(m->in_i8, (const td_npu_weight *const[]){m->q_lora ? m->q_a : m->q, m->kv_a}, 2, "the query's first matrix or kv_a", err));
+    TD_TRY(td_host_need_int8(m->in_i8, (const td_npu_weight *const[]){m->q_lora ? m->q_a : m->q, m->kv_a}, 2,
+                             "the query's first matrix or kv_a", err));
     TD_TRY(td_host_need_vector(m->kv_a_norm, m->kv_lora, false, "kv_a norm", err));
     TD_TRY(td_host_need_vector(m->kv_a_bias, kv_width, true, "kv_a bias", err));
     TD_TRY(td_host_need_linear(d, m->o, m->hidden, (size_t)m->heads * m->v_dim, "o", err));

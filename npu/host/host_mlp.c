@@ -1,9 +1,9 @@
 /* The gated MLP: dense layers and shared experts. */
 #include "core/error.h"
-#include "npu/host/host_device.h"
 #include "kernels/rows/convert.h"
+#include "npu/host/host_device.h"
 
-#define CHUNK_ROWS  1024
+#define CHUNK_ROWS 1024
 #define SILU_COLUMNS 2048 /* of an item */
 
 typedef struct {
@@ -44,7 +44,9 @@ static td_status run_mlp(td_host_npu *d, const td_npu_block *b, const td_host_st
         mlp_job      j = {.d = d, .b = b, .row0 = row, .column_blocks = (m->inter + SILU_COLUMNS - 1) / SILU_COLUMNS};
         td_host_rows x, h;
         td_host_rows_input(d, &x, d->scratch + b->at.x, m->in, m->in_i8, row, rows, m->hidden);
-        td_host_products(d, &x, (td_host_product[]){{m->gate, NULL, gate, m->inter, TD_DT_F32}, {m->up, NULL, up, m->inter, TD_DT_F32}}, 2);
+        td_host_products(
+            d, &x, (td_host_product[]){{m->gate, NULL, gate, m->inter, TD_DT_F32}, {m->up, NULL, up, m->inter, TD_DT_F32}},
+            2);
         td_host_for(d, silu_item, &j, rows * j.column_blocks, rows * m->inter * 4);
         td_host_rows_init(&h, d->scratch + b->at.rows, gate, TD_DT_F32, rows, m->inter);
         if (m->out_gate) {
@@ -72,12 +74,13 @@ static void plan_mlp(const td_host_npu *d, const td_block_desc *desc, td_npu_blo
     const td_mlp_desc *m = &desc->mlp;
     td_host_plan       p = {0};
     size_t             chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
-    size_t             up = chunk * m->inter * sizeof(float), gate_rows = d->n_workers * td_round_up(m->hidden, 16) * sizeof(float);
+    size_t up = chunk * m->inter * sizeof(float), gate_rows = d->n_workers * td_round_up(m->hidden, 16) * sizeof(float);
     b->run = run_mlp;
     b->at.chunk = chunk;
     b->at.x = td_host_take(&p, td_host_rows_bytes(chunk, m->hidden, d->act));
     b->at.gate = td_host_take(&p, chunk * m->inter * sizeof(float));
-    b->at.up = td_host_take(&p, up > gate_rows ? up : gate_rows); /* the workers' rows of gate_item come when up is used up */
+    b->at.up =
+        td_host_take(&p, up > gate_rows ? up : gate_rows); /* the workers' rows of gate_item come when up is used up */
     b->at.rows = td_host_take(&p, td_host_rows_bytes(chunk, m->inter, TD_DT_F32));
     b->at.down = td_host_take(&p, chunk * m->hidden * sizeof(float));
     b->scratch_bytes = p.used;

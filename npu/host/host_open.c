@@ -28,8 +28,8 @@ static void caps(td_npu *npu, td_npu_caps *out) {
         .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
         .memory_free = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page,
     };
-    snprintf(out->text, sizeof out->text, "host (%u threads%s, %s)", d->n_workers, d->config.own_threads ? " of its own" : "",
-             td_cpu_tier_name(td_cpu_features()));
+    snprintf(out->text, sizeof out->text, "host (%u threads%s, %s)", d->n_workers,
+             d->config.own_threads ? " of its own" : "", td_cpu_tier_name(td_cpu_features()));
 }
 
 static void report(td_npu *npu, td_npu_report *out) {
@@ -60,10 +60,10 @@ td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_error *err) {
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 static const td_host_block_kind *const KINDS[TD_BLOCK_COUNT] = {
-    [TD_BLOCK_EMBED] = &td_host_embed,     [TD_BLOCK_NORM] = &td_host_norm, [TD_BLOCK_LINEAR] = &td_host_linear,
-    [TD_BLOCK_MLA] = &td_host_mla,         [TD_BLOCK_GQA] = &td_host_gqa,   [TD_BLOCK_MLP] = &td_host_mlp,
-    [TD_BLOCK_ROUTER] = &td_host_router,   [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_ALL_REDUCE] = &td_host_all_reduce,
-    [TD_BLOCK_HEAD] = &td_host_head,         [TD_BLOCK_TOP] = &td_host_top,
+    [TD_BLOCK_EMBED] = &td_host_embed,   [TD_BLOCK_NORM] = &td_host_norm,       [TD_BLOCK_LINEAR] = &td_host_linear,
+    [TD_BLOCK_MLA] = &td_host_mla,       [TD_BLOCK_GQA] = &td_host_gqa,         [TD_BLOCK_MLP] = &td_host_mlp,
+    [TD_BLOCK_ROUTER] = &td_host_router, [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_ALL_REDUCE] = &td_host_all_reduce,
+    [TD_BLOCK_HEAD] = &td_host_head,     [TD_BLOCK_TOP] = &td_host_top,
 };
 
 td_status td_host_check_sizes(const td_block_desc *desc, td_error *err, const char *what, ...) {

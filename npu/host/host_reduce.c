@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "npu/host/host_device.h"
 #include "kernels/rows/convert.h"
+#include "npu/host/host_device.h"
 
 #define CHUNK_ROWS 256
 

@@ -13,9 +13,12 @@ typedef struct {
 } router_job;
 
 /* A NaN counts as less than everything else. */
-static bool is_larger(float a, float b) { return a > b || (isnan(b) && !isnan(a)); }
+static bool is_larger(float a, float b) {
+    return a > b || (isnan(b) && !isnan(a));
+}
 
-/* The n largest of value[0 .. count), where allowed, in descending order; ties to the lower index. At least n must be allowed. */
+/* The n largest of value[0 .. count), where allowed, in descending order; ties to the lower index. At least n must be
+ * allowed. */
 static void pick_largest(const float *value, const bool *allowed, size_t count, size_t n, uint16_t *picked) {
     size_t found = 0;
     for (size_t e = 0; e < count; e++) {
@@ -45,7 +48,7 @@ static void limit_to_groups(const td_router_desc *r, const float *choice, bool *
 static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
     const router_job     *j = ctx;
     const td_router_desc *r = &j->b->desc.router;
-    const td_float_math   *m = j->d->kernels->math;
+    const td_float_math  *m = j->d->kernels->math;
     float                *s = (float *)(j->d->scratch + j->b->at.f32) + (size_t)i * r->n_experts; /* logits, then scores */
     float                 choice[TD_EXPERTS_MAX], w[TD_TOP_K_MAX];
     bool                  allowed[TD_EXPERTS_MAX];
@@ -98,15 +101,15 @@ static td_status run_router(td_host_npu *d, const td_npu_block *b, const td_host
 
 static td_status check_router(td_host_npu *d, const td_block_desc *desc, td_error *err) {
     const td_router_desc *r = &desc->router;
-    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)r->hidden, "n_experts", (size_t)r->n_experts, "top_k", (size_t)r->top_k,
-                               (const char *)NULL));
+    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)r->hidden, "n_experts", (size_t)r->n_experts, "top_k",
+                               (size_t)r->top_k, (const char *)NULL));
     if (r->n_experts > TD_EXPERTS_MAX || r->top_k > TD_TOP_K_MAX || r->top_k > r->n_experts)
-        return td_fail(err, TD_EINVAL, "a router chooses 1 to %d of at most %d experts, not %u of %u", TD_TOP_K_MAX, TD_EXPERTS_MAX,
-                       r->top_k, r->n_experts);
-    if (r->group != TD_GROUP_NONE &&
-        (r->n_group == 0 || r->n_experts % r->n_group || r->topk_group == 0 || r->topk_group > r->n_group ||
-         r->n_experts / r->n_group * r->topk_group < r->top_k))
-        return td_fail(err, TD_EINVAL, "%u of %u groups cannot give %u of %u experts", r->topk_group, r->n_group, r->top_k, r->n_experts);
+        return td_fail(err, TD_EINVAL, "a router chooses 1 to %d of at most %d experts, not %u of %u", TD_TOP_K_MAX,
+                       TD_EXPERTS_MAX, r->top_k, r->n_experts);
+    if (r->group != TD_GROUP_NONE && (r->n_group == 0 || r->n_experts % r->n_group || r->topk_group == 0 ||
+                                      r->topk_group > r->n_group || r->n_experts / r->n_group * r->topk_group < r->top_k))
+        return td_fail(err, TD_EINVAL, "%u of %u groups cannot give %u of %u experts", r->topk_group, r->n_group, r->top_k,
+                       r->n_experts);
     TD_TRY(td_host_need_linear(d, r->w, r->n_experts, r->hidden, "router", err));
     if (r->w->format != TD_WEIGHT_F32) return td_fail(err, TD_EINVAL, "the router's weight must be f32");
     return td_host_need_vector(r->bias, r->n_experts, true, "router bias", err);

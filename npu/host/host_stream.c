@@ -1,10 +1,10 @@
 /*
  * Streams and captures of the host device.
  *
- * DESIGN. Every enqueuing call makes an op and submits it. A stream without a thread runs it at once; a stream with one puts it in
- * a ring that its thread empties in order; a stream that is being captured appends it to the graph. A launch is one op, which runs the
- * graph's in order. A block op holds the device's turn while it runs; host calls and copies do not. An op that fails stops nothing on a
- * stream with a thread, which keeps the first failure until it is synchronised.
+ * DESIGN. Every enqueuing call makes an op and submits it. A stream without a thread runs it at once; a stream with one puts
+ * it in a ring that its thread empties in order; a stream that is being captured appends it to the graph. A launch is one
+ * op, which runs the graph's in order. A block op holds the device's turn while it runs; host calls and copies do not. An op
+ * that fails stops nothing on a stream with a thread, which keeps the first failure until it is synchronised.
  *
  * With TD_CHAOS_SEED every op is preceded by a random delay, with TD_CHAOS_FAIL_OP a block fails (core/chaos.h).
  */
@@ -19,9 +19,9 @@
 #include "npu/host/host_device.h"
 
 #define RING_OPS 1024
-#define SPIN_US  300 /* of an empty ring's thread: a step's head follows its layers within microseconds */
+#define SPIN_US 300 /* of an empty ring's thread: a step's head follows its layers within microseconds */
 
-#define NAP_NS   50000 /* between looks at a bell that was not rung while the thread span */
+#define NAP_NS 50000 /* between looks at a bell that was not rung while the thread span */
 
 typedef enum { OP_BLOCK, OP_COPY, OP_HOST_CALL, OP_RING, OP_WAIT, OP_GRAPH } op_kind;
 
@@ -33,9 +33,9 @@ typedef struct {
             const td_step      *step;
         };
         struct {
-            void       *dst;
-            const void *src;
-            size_t      bytes;
+            void             *dst;
+            const void       *src;
+            size_t            bytes;
             _Atomic uint64_t *counted; /* where the bytes are added, or NULL */
         };
         struct {
@@ -60,20 +60,28 @@ struct td_npu_stream {
     pthread_mutex_t lock;
     pthread_cond_t  changed;
     bool            stop;
-    _Atomic uint64_t submitted; /* ops; written under the lock; relaxed outside of it, where it only says that a look is worthwhile */
-    uint64_t        finished;   /* the ring holds those in between */
-    op              ring[RING_OPS];
+    _Atomic uint64_t
+        submitted;     /* ops; written under the lock; relaxed outside of it, where it only says that a look is worthwhile */
+    uint64_t finished; /* the ring holds those in between */
+    op       ring[RING_OPS];
 };
 
 /* What of a step the block's work reads; the counts are the device's too. */
 static td_status see_step(const td_host_npu *d, const td_step *step, td_host_step *out) {
     const td_step_arrays *dev = &step->dev;
     const td_step_counts *counts = td_host_reach(d, dev->counts);
-    *out = (td_host_step){.n_tok = counts->n_tok, .n_seq = counts->n_seq, .n_out = counts->n_out, .block_stride = step->block_stride};
+    *out = (td_host_step){
+        .n_tok = counts->n_tok, .n_seq = counts->n_seq, .n_out = counts->n_out, .block_stride = step->block_stride};
     if (out->n_tok > step->max_tok || out->n_seq > step->max_seq || out->n_out > step->max_out) return TD_EINVAL;
-    out->a = (td_step_arrays){.counts = counts, .token = td_host_reach(d, dev->token), .pos = td_host_reach(d, dev->pos), .slot = td_host_reach(d, dev->slot),
-                              .seq_start = td_host_reach(d, dev->seq_start), .kv_len = td_host_reach(d, dev->kv_len), .absorbed = td_host_reach(d, dev->absorbed),
-                              .block_table = td_host_reach(d, dev->block_table), .out_row = td_host_reach(d, dev->out_row)};
+    out->a = (td_step_arrays){.counts = counts,
+                              .token = td_host_reach(d, dev->token),
+                              .pos = td_host_reach(d, dev->pos),
+                              .slot = td_host_reach(d, dev->slot),
+                              .seq_start = td_host_reach(d, dev->seq_start),
+                              .kv_len = td_host_reach(d, dev->kv_len),
+                              .absorbed = td_host_reach(d, dev->absorbed),
+                              .block_table = td_host_reach(d, dev->block_table),
+                              .out_row = td_host_reach(d, dev->out_row)};
     return TD_OK;
 }
 
@@ -89,9 +97,10 @@ static td_npu_block shifted(const td_npu_block *b, td_dtype act, uint32_t first_
 
 static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step *step) {
     static const char *const names[TD_BLOCK_COUNT] = {
-        [TD_BLOCK_EMBED] = "embed",   [TD_BLOCK_NORM] = "norm", [TD_BLOCK_LINEAR] = "linear",
-        [TD_BLOCK_MLA] = "mla",       [TD_BLOCK_GQA] = "gqa",   [TD_BLOCK_MLP] = "mlp",
-        [TD_BLOCK_ROUTER] = "router", [TD_BLOCK_COMBINE] = "combine", [TD_BLOCK_ALL_REDUCE] = "all-reduce", [TD_BLOCK_HEAD] = "head", [TD_BLOCK_TOP] = "top",
+        [TD_BLOCK_EMBED] = "embed",   [TD_BLOCK_NORM] = "norm",       [TD_BLOCK_LINEAR] = "linear",
+        [TD_BLOCK_MLA] = "mla",       [TD_BLOCK_GQA] = "gqa",         [TD_BLOCK_MLP] = "mlp",
+        [TD_BLOCK_ROUTER] = "router", [TD_BLOCK_COMBINE] = "combine", [TD_BLOCK_ALL_REDUCE] = "all-reduce",
+        [TD_BLOCK_HEAD] = "head",     [TD_BLOCK_TOP] = "top",
     };
     td_host_step seen;
     td_npu_block at_rows;
@@ -102,7 +111,10 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
         b = &at_rows;
     }
     pthread_mutex_lock(&d->turn);
-    td_trace_label label = {TD_TRACE_DEVICE, names[b->desc.kind], {"tokens", b->desc.layer == TD_NO_LAYER ? NULL : "layer"}, {seen.n_tok, b->desc.layer}};
+    td_trace_label label = {TD_TRACE_DEVICE,
+                            names[b->desc.kind],
+                            {"tokens", b->desc.layer == TD_NO_LAYER ? NULL : "layer"},
+                            {seen.n_tok, b->desc.layer}};
     uint64_t       begin = td_trace_begin();
     td_pool_label(d->pool, &label);
     uint64_t     begin_ns = td_tier_begin(&d->meter, names[b->desc.kind], b->desc.layer);
@@ -131,24 +143,26 @@ static td_status run_op(td_npu_stream *s, const op *o) {
     td_status status = TD_OK;
     td_chaos_delay();
     switch (o->kind) {
-    case OP_BLOCK: /* after a failure nothing counts until the stream is synchronised: n,2 means the op and the retry's first */
-        status = s->status == TD_OK && td_chaos_op_fails() ? TD_EDEVICE : run_block(s->device, o->block, o->step);
-        if (status != TD_OK && o->block->desc.kind == TD_BLOCK_ALL_REDUCE) td_host_group_abort(o->block->desc.all_reduce.group); /* others wait for it */
-        break;
-    case OP_COPY:
-        begin = td_trace_begin();
-        memcpy(o->dst, o->src, o->bytes);
-        if (o->counted) atomic_fetch_add_explicit(o->counted, o->bytes, memory_order_relaxed);
-        td_trace_end(begin, &(td_trace_label){TD_TRACE_DEVICE, "copy", {"bytes"}, {o->bytes}});
-        break;
-    case OP_HOST_CALL: o->fn(o->arg); break;
-    case OP_RING: atomic_store_explicit(o->bell, 1, memory_order_release); break; /* with who polls it */
-    case OP_WAIT:
-        begin = td_trace_begin();
-        await_bell(s->device, o->bell);
-        td_trace_end(begin, &(td_trace_label){.tier = TD_TRACE_DEVICE, .name = "wait for bell"});
-        break;
-    case OP_GRAPH: break; /* run_graph's */
+        case OP_BLOCK: /* after a failure nothing counts until the stream is synchronised: n,2 means the op and the retry's
+                          first */
+            status = s->status == TD_OK && td_chaos_op_fails() ? TD_EDEVICE : run_block(s->device, o->block, o->step);
+            if (status != TD_OK && o->block->desc.kind == TD_BLOCK_ALL_REDUCE)
+                td_host_group_abort(o->block->desc.all_reduce.group); /* others wait for it */
+            break;
+        case OP_COPY:
+            begin = td_trace_begin();
+            memcpy(o->dst, o->src, o->bytes);
+            if (o->counted) atomic_fetch_add_explicit(o->counted, o->bytes, memory_order_relaxed);
+            td_trace_end(begin, &(td_trace_label){TD_TRACE_DEVICE, "copy", {"bytes"}, {o->bytes}});
+            break;
+        case OP_HOST_CALL: o->fn(o->arg); break;
+        case OP_RING: atomic_store_explicit(o->bell, 1, memory_order_release); break; /* with who polls it */
+        case OP_WAIT:
+            begin = td_trace_begin();
+            await_bell(s->device, o->bell);
+            td_trace_end(begin, &(td_trace_label){.tier = TD_TRACE_DEVICE, .name = "wait for bell"});
+            break;
+        case OP_GRAPH: break; /* run_graph's */
     }
     return status;
 }
@@ -163,7 +177,9 @@ static td_status run_graph(td_npu_stream *s, const td_npu_graph *g) {
     return TD_OK;
 }
 
-static td_status run(td_npu_stream *s, const op *o) { return o->kind == OP_GRAPH ? run_graph(s, o->graph) : run_op(s, o); }
+static td_status run(td_npu_stream *s, const op *o) {
+    return o->kind == OP_GRAPH ? run_graph(s, o->graph) : run_op(s, o);
+}
 
 /* Under the lock, for the ring's thread. While it has operations the pool's workers stay awake. */
 static void await_op(td_npu_stream *s) {
@@ -172,7 +188,8 @@ static void await_op(td_npu_stream *s) {
     pthread_mutex_unlock(&s->lock);
     uint32_t spin_us = td_pool_spin(pool).us;
     uint64_t until_ns = td_trace_now() + (spin_us < SPIN_US ? spin_us : SPIN_US) * UINT64_C(1000);
-    while (atomic_load_explicit(&s->submitted, memory_order_relaxed) == s->finished && td_trace_now() < until_ns) td_cpu_relax();
+    while (atomic_load_explicit(&s->submitted, memory_order_relaxed) == s->finished && td_trace_now() < until_ns)
+        td_cpu_relax();
     pthread_mutex_lock(&s->lock);
     while (s->finished == s->submitted && !s->stop) pthread_cond_wait(&s->changed, &s->lock);
     td_pool_hold(pool);
@@ -192,7 +209,8 @@ static void *stream_main(void *arg) {
         pthread_mutex_lock(&s->lock);
         if (s->status == TD_OK) s->status = status;
         s->finished++;
-        /* Who waits: a sync for the last op, an enqueue for a place in a full ring. Waking them for every op costs microseconds each. */
+        /* Who waits: a sync for the last op, an enqueue for a place in a full ring. Waking them for every op costs
+         * microseconds each. */
         if (s->finished == s->submitted || s->submitted - s->finished == RING_OPS - 1) pthread_cond_broadcast(&s->changed);
     }
     pthread_mutex_unlock(&s->lock);
@@ -230,7 +248,8 @@ td_status td_host_stream_create(td_npu *d, td_npu_stream **out, td_error *err) {
     s->device = (td_host_npu *)d;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
-    td_status status = s->device->config.own_threads ? td_thread_start(&s->thread, "device stream", stream_main, s, err) : TD_OK;
+    td_status status =
+        s->device->config.own_threads ? td_thread_start(&s->thread, "device stream", stream_main, s, err) : TD_OK;
     if (status != TD_OK) {
         pthread_cond_destroy(&s->changed);
         pthread_mutex_destroy(&s->lock);
@@ -278,7 +297,8 @@ td_status td_host_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, 
     return td_host_link_copy(d, s, dst, src, bytes, NULL);
 }
 
-td_status td_host_link_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, _Atomic uint64_t *counted) {
+td_status td_host_link_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes,
+                            _Atomic uint64_t *counted) {
     (void)d;
     return submit(s, &(op){.kind = OP_COPY, .dst = dst, .src = src, .bytes = bytes, .counted = counted});
 }

@@ -3,16 +3,16 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "kernels/rows/convert.h"
 #include "npu/host/host_device.h"
 #include "quant/coded_matrix.h"
-#include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 
 static size_t data_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k) {
     switch (format) {
-    case TD_WEIGHT_W8A8: return td_w8a8_panels(d->kernels->w8a8, n) * td_w8a8_panel_bytes(d->kernels->w8a8, k);
-    case TD_WEIGHT_BF16: return (n == 1 ? 1 : td_round_up(n, TD_HOST_NR_BF16)) * k * sizeof(td_bf16);
-    default: return (n == 1 ? 1 : td_round_up(n, TD_HOST_NR_F32)) * k * sizeof(float);
+        case TD_WEIGHT_W8A8: return td_w8a8_panels(d->kernels->w8a8, n) * td_w8a8_panel_bytes(d->kernels->w8a8, k);
+        case TD_WEIGHT_BF16: return (n == 1 ? 1 : td_round_up(n, TD_HOST_NR_BF16)) * k * sizeof(td_bf16);
+        default: return (n == 1 ? 1 : td_round_up(n, TD_HOST_NR_F32)) * k * sizeof(float);
     }
 }
 
@@ -22,16 +22,19 @@ size_t td_host_group_bytes(const td_host_npu *d, td_weight_format format, size_t
 }
 
 size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size_t k) {
-    static const td_gemm_groups INT4G_LARGEST = {.size = 32, .scale_dtype = TD_DT_F32, .zero_points = true}, FP4G_LARGEST = {.size = 16, .scale_dtype = TD_DT_F8_E4M3};
-    const td_host_npu          *d = (const td_host_npu *)npu;
-    if (td_host_group_kernel(d, format)) return td_host_group_bytes(d, format, n, k, format == TD_WEIGHT_INT4G ? &INT4G_LARGEST : &FP4G_LARGEST);
-    size_t             bytes = td_round_up(data_bytes(d, format, n, k), TD_CACHE_LINE);
+    static const td_gemm_groups INT4G_LARGEST = {.size = 32, .scale_dtype = TD_DT_F32, .zero_points = true},
+                                FP4G_LARGEST = {.size = 16, .scale_dtype = TD_DT_F8_E4M3};
+    const td_host_npu *d = (const td_host_npu *)npu;
+    if (td_host_group_kernel(d, format))
+        return td_host_group_bytes(d, format, n, k, format == TD_WEIGHT_INT4G ? &INT4G_LARGEST : &FP4G_LARGEST);
+    size_t bytes = td_round_up(data_bytes(d, format, n, k), TD_CACHE_LINE);
     if (format == TD_WEIGHT_W8A8) bytes += td_w8a8_panels(d->kernels->w8a8, n) * d->kernels->w8a8->nr * sizeof(float);
     return td_round_up(bytes, TD_FILE_BLOCK);
 }
 
 float *td_host_scales_of(td_npu *npu, const td_npu_weight *w) {
-    return (float *)((char *)w->data + td_round_up(data_bytes((td_host_npu *)npu, TD_WEIGHT_W8A8, w->n, w->k), TD_CACHE_LINE));
+    return (float *)((char *)w->data +
+                     td_round_up(data_bytes((td_host_npu *)npu, TD_WEIGHT_W8A8, w->n, w->k), TD_CACHE_LINE));
 }
 
 typedef struct {
@@ -72,14 +75,16 @@ static void pack_group_tile(void *ctx, uint32_t tile, const td_worker *worker) {
     const td_gemm_groups  *groups = &c->w->groups;
     const td_tile_layout  *tiles = td_host_group_kernel(c->d, c->w->format)->tiles;
     const td_coded_matrix *m = c->src->coded;
-    size_t   nr = tiles->nr, k = td_round_up(m->k, tiles->kr), n_scales = k / groups->size, row = tile * nr, n = m->n - row < nr ? m->n - row : nr;
+    size_t                 nr = tiles->nr, k = td_round_up(m->k, tiles->kr), n_scales = k / groups->size, row = tile * nr,
+           n = m->n - row < nr ? m->n - row : nr;
     float   *scale = (float *)(c->d->scratch + worker->index * c->temp_bytes), *factor = scale + nr * n_scales;
     uint8_t *codes = (uint8_t *)(factor + nr), *zero = codes + nr * k;
     memset(scale, 0, nr * (n_scales + 1) * sizeof *scale); /* rows beyond the last weigh nothing */
     memset(codes, 0, nr * k);
     memset(zero, 8, nr * n_scales);
     for (size_t r = 0; r < n; r++) {
-        td_gemm_weights one = {.rows = codes + r * k, .scale = scale + r * n_scales, .zero = zero + r * n_scales, .factor = factor + r};
+        td_gemm_weights one = {
+            .rows = codes + r * k, .scale = scale + r * n_scales, .zero = zero + r * n_scales, .factor = factor + r};
         if (!td_coded_tile_row(m, row + r, groups, k, &one)) c->not_finite = true;
     }
     td_gemm_weights all = {.rows = codes, .scale = scale, .zero = zero, .factor = factor};
@@ -117,7 +122,8 @@ static td_status check_source(td_weight_format format, const td_tensor_view *src
         return TD_OK;
     }
     if (!src->data) return td_fail(err, TD_ENOTSUP, "codes are taken by weights in groups only");
-    if (format != TD_WEIGHT_W8A8) return real ? TD_OK : td_fail(err, TD_ENOTSUP, "a bf16 or f32 weight is made from f32, bf16 or f16");
+    if (format != TD_WEIGHT_W8A8)
+        return real ? TD_OK : td_fail(err, TD_ENOTSUP, "a bf16 or f32 weight is made from f32, bf16 or f16");
     if (src->rank != 2) return td_fail(err, TD_EINVAL, "a W8A8 weight has rank 2");
     if (src->shape[1] > TD_W8A8_K_MAX)
         return td_fail(err, TD_ENOTSUP, "a W8A8 weight has at most %d inputs, not %zu", TD_W8A8_K_MAX, src->shape[1]);
@@ -126,7 +132,8 @@ static td_status check_source(td_weight_format format, const td_tensor_view *src
     return TD_OK;
 }
 
-td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_tensor_view *src, td_npu_weight **out, td_error *err) {
+td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
+                                td_error *err) {
     td_host_npu *d = (td_host_npu *)npu;
     *out = NULL;
     TD_TRY(check_source(format, src, err));
@@ -139,16 +146,23 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
     w->layout = td_weight_takes_int8(format) ? TD_HOST_PANELS : TD_HOST_ROWS;
     const td_gemm_kernel *kernel = td_host_group_kernel(d, format);
     if (kernel) td_coded_exact_tiles(src->coded, &w->groups);
-    w->bytes = kernel ? td_host_group_bytes(d, format, w->n, w->k, &w->groups) : td_host_weight_bytes(npu, format, w->n, w->k);
+    w->bytes =
+        kernel ? td_host_group_bytes(d, format, w->n, w->k, &w->groups) : td_host_weight_bytes(npu, format, w->n, w->k);
     td_status status = td_mem_map(w->bytes, td_pool_home(d->pool), &w->data, err);
     if (status == TD_OK) {
         conversion c = {.d = d, .w = w, .src = src};
-        c.temp_bytes = td_round_up(kernel ? group_temp_bytes(kernel->tiles, w->k, &w->groups) : format == TD_WEIGHT_W8A8 ? d->kernels->w8a8->nr * w->k : w->k * sizeof(float), TD_CACHE_LINE);
+        c.temp_bytes = td_round_up(kernel                     ? group_temp_bytes(kernel->tiles, w->k, &w->groups)
+                                   : format == TD_WEIGHT_W8A8 ? d->kernels->w8a8->nr * w->k
+                                                              : w->k * sizeof(float),
+                                   TD_CACHE_LINE);
         pthread_mutex_lock(&d->turn);
         status = td_host_scratch_grow(d, c.temp_bytes * d->n_workers, err);
         if (status == TD_OK && kernel) {
             td_pool_run(d->pool, pack_group_tile, &c, (uint32_t)((w->n + kernel->tiles->nr - 1) / kernel->tiles->nr));
-            if (c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight has a scale that is no positive number, or a zero where the checkpoint says it has none");
+            if (c.not_finite)
+                status = td_fail(
+                    err, TD_EFORMAT,
+                    "a weight has a scale that is no positive number, or a zero where the checkpoint says it has none");
         } else if (status == TD_OK && format == TD_WEIGHT_W8A8) {
             w->sw = td_host_scales_of(npu, w);
             td_pool_run(d->pool, pack_w8a8_panel, &c, (uint32_t)td_w8a8_panels(d->kernels->w8a8, w->n));
@@ -175,7 +189,9 @@ void td_host_weight_destroy(td_npu *d, td_npu_weight *w) {
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-static size_t element_bytes(const td_npu_weight *w) { return w->format == TD_WEIGHT_F32 ? sizeof(float) : sizeof(td_bf16); }
+static size_t element_bytes(const td_npu_weight *w) {
+    return w->format == TD_WEIGHT_F32 ? sizeof(float) : sizeof(td_bf16);
+}
 
 /* dst[c, r] = src[r, c]; dst has leading dimension ldd, and its rows stay 0 beyond `rows`. */
 static void transpose_elements(void *dst, size_t ldd, const void *src, size_t rows, size_t cols, size_t element) {
@@ -195,7 +211,8 @@ static td_status own_bytes(td_host_npu *d, td_npu_weight *w, td_error *err) {
     return TD_OK;
 }
 
-/* A panel takes the place of its rows. A single row is the exception: it is stored unpadded, and gets a mapping of its own. */
+/* A panel takes the place of its rows. A single row is the exception: it is stored unpadded, and gets a mapping of its own.
+ */
 static td_status to_panels(td_host_npu *d, td_npu_weight *w, td_error *err) {
     size_t element = element_bytes(w), nr = td_host_nr(d, w), panel_bytes = nr * w->k * element;
     void  *panel;
@@ -227,12 +244,15 @@ td_status td_host_need_linear(td_host_npu *d, const td_npu_weight *w, size_t n, 
     if (w->rank != 2 || w->n != n || w->k != k)
         return td_fail(err, TD_EINVAL, "the weight %s is %zu x %zu, not %zu x %zu", what, w->n, w->k, n, k);
     if (w->layout == TD_HOST_HEADS) return td_fail(err, TD_EINVAL, "the weight %s is laid out for attention", what);
-    return w->layout == TD_HOST_PANELS ? TD_OK : to_panels(d, (td_npu_weight *)w, err); /* the handle is opaque: only its layout changes */
+    return w->layout == TD_HOST_PANELS
+               ? TD_OK
+               : to_panels(d, (td_npu_weight *)w, err); /* the handle is opaque: only its layout changes */
 }
 
 td_status td_host_need_int8(td_rows_i8 in, const td_npu_weight *const *weights, size_t n, const char *what, td_error *err) {
     for (size_t i = 0; in.q && i < n; i++)
-        if (!td_weight_takes_int8(weights[i]->format)) return td_fail(err, TD_EINVAL, "%s cannot take rows that are quantised already", what);
+        if (!td_weight_takes_int8(weights[i]->format))
+            return td_fail(err, TD_EINVAL, "%s cannot take rows that are quantised already", what);
     return TD_OK;
 }
 
@@ -244,14 +264,15 @@ td_status td_host_need_vector(const td_npu_weight *w, size_t k, bool optional, c
     return TD_OK;
 }
 
-td_status td_host_need_heads(td_host_npu *d, const td_npu_weight *weight, size_t heads, size_t nope, size_t v, size_t kv_lora,
-                             td_error *err) {
+td_status td_host_need_heads(td_host_npu *d, const td_npu_weight *weight, size_t heads, size_t nope, size_t v,
+                             size_t kv_lora, td_error *err) {
     td_npu_weight *w = (td_npu_weight *)weight;
     if (!w) return td_fail(err, TD_EINVAL, "the weight kv_b is missing");
     if (w->format != TD_WEIGHT_BF16 && w->format != TD_WEIGHT_F32)
         return td_fail(err, TD_EINVAL, "the weight kv_b must be bf16 or f32");
     if (w->rank != 2 || w->n != heads * (nope + v) || w->k != kv_lora)
-        return td_fail(err, TD_EINVAL, "the weight kv_b is %zu x %zu, not %zu x %zu", w->n, w->k, heads * (nope + v), kv_lora);
+        return td_fail(err, TD_EINVAL, "the weight kv_b is %zu x %zu, not %zu x %zu", w->n, w->k, heads * (nope + v),
+                       kv_lora);
     if (w->layout == TD_HOST_HEADS && w->heads == heads && w->nope == nope) return TD_OK;
     if (w->layout != TD_HOST_ROWS) return td_fail(err, TD_EINVAL, "the weight kv_b is in use with another shape");
     TD_TRY(own_bytes(d, w, err));
@@ -279,5 +300,6 @@ void td_host_weight_row(const td_npu_weight *w, size_t row, float *out) {
     }
     size_t at = row / nr * nr * w->k + row % nr;
     for (size_t i = 0; i < w->k; i++)
-        out[i] = dtype == TD_DT_F32 ? ((const float *)w->data)[at + i * nr] : td_bf16_to_f32(((const td_bf16 *)w->data)[at + i * nr]);
+        out[i] = dtype == TD_DT_F32 ? ((const float *)w->data)[at + i * nr]
+                                    : td_bf16_to_f32(((const td_bf16 *)w->data)[at + i * nr]);
 }

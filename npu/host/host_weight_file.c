@@ -10,17 +10,17 @@
 #include "npu/host/host_device.h"
 
 #define FLOAT_LAYOUTS 1 /* counts up when ROWS, PANELS or HEADS mean something else */
-#define SAMPLE_K      150
+#define SAMPLE_K 150
 
 enum { WORD_LAYOUT, WORD_HEADS, WORD_NOPE, WORD_GROUPS /* size, scale type, zeros: a byte each */ };
 
 /* *hash: what a packer of weights in groups makes of a sample, with what came before. @return false: out of memory. */
 static bool hash_group_tile(const td_tile_layout *tiles, const td_gemm_groups *groups, uint64_t *hash) {
     enum { K = 256, MOST = TD_GEMM_NR_MAX * K };
-    uint8_t  codes[MOST], zero[MOST / 16];
-    float    scale[MOST / 16], factor[TD_GEMM_NR_MAX];
-    size_t   bytes = td_tile_bytes(tiles, K, groups);
-    void    *tile = aligned_alloc(TD_CACHE_LINE, bytes);
+    uint8_t codes[MOST], zero[MOST / 16];
+    float   scale[MOST / 16], factor[TD_GEMM_NR_MAX];
+    size_t  bytes = td_tile_bytes(tiles, K, groups);
+    void   *tile = aligned_alloc(TD_CACHE_LINE, bytes);
     if (!tile) return false;
     for (size_t i = 0; i < MOST; i++) codes[i] = i * 7 % 16;
     for (size_t i = 0; i < MOST / 16; i++) scale[i] = ldexpf(1, (int)(i % 13) - 6), zero[i] = i % 16;
@@ -33,10 +33,14 @@ static bool hash_group_tile(const td_tile_layout *tiles, const td_gemm_groups *g
 
 /* A sample for each way in which tiles are laid out: int4 with zeros and without, both pairs of fp4. */
 static bool hash_group_tiles(const td_host_npu *npu, uint64_t *hash) {
-    static const td_gemm_groups INT4G[] = {{.size = 32, .scale_dtype = TD_DT_BF16, .zero_points = true}, {.size = 32, .scale_dtype = TD_DT_BF16}},
-                                FP4G[] = {{.size = 16, .scale_dtype = TD_DT_F8_E4M3}, {.size = 32, .scale_dtype = TD_DT_F8_E8M0}};
+    static const td_gemm_groups INT4G[] = {{.size = 32, .scale_dtype = TD_DT_BF16, .zero_points = true},
+                                           {.size = 32, .scale_dtype = TD_DT_BF16}},
+                                FP4G[] = {{.size = 16, .scale_dtype = TD_DT_F8_E4M3},
+                                          {.size = 32, .scale_dtype = TD_DT_F8_E8M0}};
     for (size_t i = 0; i < 2; i++)
-        if (!hash_group_tile(npu->kernels->product[TD_PRODUCT_INT4G]->tiles, &INT4G[i], hash) || !hash_group_tile(npu->kernels->product[TD_PRODUCT_FP4G]->tiles, &FP4G[i], hash)) return false;
+        if (!hash_group_tile(npu->kernels->product[TD_PRODUCT_INT4G]->tiles, &INT4G[i], hash) ||
+            !hash_group_tile(npu->kernels->product[TD_PRODUCT_FP4G]->tiles, &FP4G[i], hash))
+            return false;
     return true;
 }
 
@@ -52,15 +56,24 @@ void td_host_weight_tag(td_npu *npu, char tag[TD_NPU_TAG_BYTES]) {
     td_w8a8_pack(kernel, panel, rows, SAMPLE_K, kernel->nr - 1u, SAMPLE_K);
     uint64_t hash = XXH3_64bits(panel, bytes);
     if (hash_group_tiles((td_host_npu *)npu, &hash))
-        snprintf(tag, TD_NPU_TAG_BYTES, "host-%016" PRIx64 "-%u-%u-%u", hash, FLOAT_LAYOUTS, TD_HOST_NR_BF16, TD_HOST_NR_F32);
+        snprintf(tag, TD_NPU_TAG_BYTES, "host-%016" PRIx64 "-%u-%u-%u", hash, FLOAT_LAYOUTS, TD_HOST_NR_BF16,
+                 TD_HOST_NR_F32);
     free(panel);
 }
 
 void td_host_weight_export(td_npu *d, const td_npu_weight *w, td_npu_packed *out) {
     (void)d;
-    *out = (td_npu_packed){.format = w->format, .rank = w->rank, .n = w->n, .k = w->k, .data = w->data, .bytes = w->bytes,
-                           .layout = {[WORD_LAYOUT] = w->layout, [WORD_HEADS] = w->heads, [WORD_NOPE] = w->nope,
-                                      [WORD_GROUPS] = w->groups.size | (uint32_t)w->groups.scale_dtype << 8 | (uint32_t)w->groups.zero_points << 16}};
+    *out = (td_npu_packed){.format = w->format,
+                           .rank = w->rank,
+                           .n = w->n,
+                           .k = w->k,
+                           .data = w->data,
+                           .bytes = w->bytes,
+                           .layout = {[WORD_LAYOUT] = w->layout,
+                                      [WORD_HEADS] = w->heads,
+                                      [WORD_NOPE] = w->nope,
+                                      [WORD_GROUPS] = w->groups.size | (uint32_t)w->groups.scale_dtype << 8 |
+                                                      (uint32_t)w->groups.zero_points << 16}};
 }
 
 static td_gemm_groups groups_of(uint32_t word) {
@@ -83,15 +96,25 @@ static bool is_consistent(td_npu *npu, const td_npu_packed *p, const td_npu_weig
 
 td_status td_host_weight_adopt(td_npu *npu, const td_npu_packed *p, td_npu_weight **out, td_error *err) {
     *out = NULL;
-    if (p->format >= TD_WEIGHT_FORMATS || p->layout[WORD_LAYOUT] > TD_HOST_HEADS) return td_fail(err, TD_EINVAL, "a kept weight has an unknown format");
+    if (p->format >= TD_WEIGHT_FORMATS || p->layout[WORD_LAYOUT] > TD_HOST_HEADS)
+        return td_fail(err, TD_EINVAL, "a kept weight has an unknown format");
     td_npu_weight *w = calloc(1, sizeof *w);
     if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    *w = (td_npu_weight){.format = p->format, .rank = p->rank, .n = p->n, .k = p->k, .layout = (td_host_layout)p->layout[WORD_LAYOUT],
-                         .heads = p->layout[WORD_HEADS], .nope = p->layout[WORD_NOPE], .data = (void *)p->data, .bytes = p->bytes, .adopted = true};
+    *w = (td_npu_weight){.format = p->format,
+                         .rank = p->rank,
+                         .n = p->n,
+                         .k = p->k,
+                         .layout = (td_host_layout)p->layout[WORD_LAYOUT],
+                         .heads = p->layout[WORD_HEADS],
+                         .nope = p->layout[WORD_NOPE],
+                         .data = (void *)p->data,
+                         .bytes = p->bytes,
+                         .adopted = true};
     if (td_host_group_kernel((td_host_npu *)npu, p->format)) w->groups = groups_of(p->layout[WORD_GROUPS]);
     if (!is_consistent(npu, p, w)) {
         free(w);
-        return td_fail(err, TD_EINVAL, "a kept weight of %zu x %zu has %zu bytes that do not fit its layout", p->n, p->k, p->bytes);
+        return td_fail(err, TD_EINVAL, "a kept weight of %zu x %zu has %zu bytes that do not fit its layout", p->n, p->k,
+                       p->bytes);
     }
     if (w->format == TD_WEIGHT_W8A8) w->sw = td_host_scales_of(npu, w);
     *out = w;

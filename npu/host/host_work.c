@@ -1,15 +1,17 @@
 /*
  * What a block has to read and compute, for the metrics: a lower bound that any schedule shares.
  *
- * Read once: weights of matrix products, the embedding rows of the tokens, and the KV of every sequence. Computed: two operations a
- * multiply-add of products, scores and sums of values; products of int8 rows in int8, all else counts as f32, attention in 16-bit integers too.
- * Left out: norms, rope, softmax, biases, activations, the KV that is written, and the scales of its rows.
+ * Read once: weights of matrix products, the embedding rows of the tokens, and the KV of every sequence. Computed: two
+ * operations a multiply-add of products, scores and sums of values; products of int8 rows in int8, all else counts as f32,
+ * attention in 16-bit integers too. Left out: norms, rope, softmax, biases, activations, the KV that is written, and the
+ * scales of its rows.
  */
 #include "npu/host/host_device.h"
 
 static uint64_t row_bytes(const td_npu_weight *w) {
     if (w->format == TD_WEIGHT_INT4G || w->format == TD_WEIGHT_FP4G) return w->bytes / w->n;
-    return w->format == TD_WEIGHT_W8A8 ? w->k + sizeof(float) : w->k * (w->format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float));
+    return w->format == TD_WEIGHT_W8A8 ? w->k + sizeof(float)
+                                       : w->k * (w->format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float));
 }
 
 static void add_product(td_tier_work *sum, const td_npu_weight *w, size_t rows) {
@@ -56,23 +58,23 @@ td_tier_work td_host_block_work(const td_host_npu *d, const td_npu_block *b, con
     const td_block_desc *desc = &b->desc;
     td_tier_work         sum = {0};
     switch (desc->kind) {
-    case TD_BLOCK_EMBED: sum.bytes += s->n_tok * row_bytes(desc->embed.table); break;
-    case TD_BLOCK_LINEAR: add_product(&sum, desc->linear.w, s->n_tok); break;
-    case TD_BLOCK_MLA: add_mla(&sum, d, &desc->mla, s); break;
-    case TD_BLOCK_GQA: add_gqa(&sum, d, &desc->gqa, s); break;
-    case TD_BLOCK_MLP:
-        add_product(&sum, desc->mlp.gate, s->n_tok);
-        add_product(&sum, desc->mlp.up, s->n_tok);
-        add_product(&sum, desc->mlp.down, s->n_tok);
-        add_product(&sum, desc->mlp.out_gate, s->n_tok);
-        break;
-    case TD_BLOCK_ROUTER: add_product(&sum, desc->router.w, s->n_tok); break;
-    case TD_BLOCK_HEAD: add_product(&sum, desc->head.w, s->n_out); break;
-    case TD_BLOCK_NORM:
-    case TD_BLOCK_COMBINE:
-    case TD_BLOCK_ALL_REDUCE:
-    case TD_BLOCK_TOP:
-    case TD_BLOCK_COUNT: break;
+        case TD_BLOCK_EMBED: sum.bytes += s->n_tok * row_bytes(desc->embed.table); break;
+        case TD_BLOCK_LINEAR: add_product(&sum, desc->linear.w, s->n_tok); break;
+        case TD_BLOCK_MLA: add_mla(&sum, d, &desc->mla, s); break;
+        case TD_BLOCK_GQA: add_gqa(&sum, d, &desc->gqa, s); break;
+        case TD_BLOCK_MLP:
+            add_product(&sum, desc->mlp.gate, s->n_tok);
+            add_product(&sum, desc->mlp.up, s->n_tok);
+            add_product(&sum, desc->mlp.down, s->n_tok);
+            add_product(&sum, desc->mlp.out_gate, s->n_tok);
+            break;
+        case TD_BLOCK_ROUTER: add_product(&sum, desc->router.w, s->n_tok); break;
+        case TD_BLOCK_HEAD: add_product(&sum, desc->head.w, s->n_out); break;
+        case TD_BLOCK_NORM:
+        case TD_BLOCK_COMBINE:
+        case TD_BLOCK_ALL_REDUCE:
+        case TD_BLOCK_TOP:
+        case TD_BLOCK_COUNT: break;
     }
     return sum;
 }

@@ -1,7 +1,7 @@
 /*
- * The bridge over the real device and the real experts: what arrives where, against a plain double-precision model of the definition;
- * the same bits inline, async, with copies between two memories, in one piece and in two halves, and under random delays (the test runs
- * again with TD_CHAOS_SEED).
+ * The bridge over the real device and the real experts: what arrives where, against a plain double-precision model of the
+ * definition; the same bits inline, async, with copies between two memories, in one piece and in two halves, and under
+ * random delays (the test runs again with TD_CHAOS_SEED).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -17,17 +17,17 @@
 #include "core/rng.h"
 #include "npu/host/host_npu.h"
 
-#define SEED    20261121u
-#define LAYERS  5
+#define SEED 20261121u
+#define LAYERS 5
 #define EXPERTS 6
-#define TOP_K   3
-#define HIDDEN  24
-#define INTER   16
-#define TOKENS  7
+#define TOP_K 3
+#define HIDDEN 24
+#define INTER 16
+#define TOKENS 7
 
 static struct {
-    float    gate[LAYERS][EXPERTS][INTER * HIDDEN], up[LAYERS][EXPERTS][INTER * HIDDEN], down[LAYERS][EXPERTS][HIDDEN * INTER];
-    float    x[LAYERS][TOKENS * HIDDEN];
+    float gate[LAYERS][EXPERTS][INTER * HIDDEN], up[LAYERS][EXPERTS][INTER * HIDDEN], down[LAYERS][EXPERTS][HIDDEN * INTER];
+    float x[LAYERS][TOKENS * HIDDEN];
     uint16_t ids[LAYERS][TOKENS * TOP_K];
     float    w[LAYERS][TOKENS * TOP_K];
 } data;
@@ -37,7 +37,9 @@ typedef struct {
 } sums;
 
 static uint64_t g_draws;
-static double   draw(void) { return td_rng_uniform(SEED, 0, g_draws++); }
+static double   draw(void) {
+      return td_rng_uniform(SEED, 0, g_draws++);
+}
 
 static void fill(float *v, size_t n, double scale) {
     for (size_t i = 0; i < n; i++) { /* values that bf16 holds exactly, as the store keeps them */
@@ -121,12 +123,12 @@ typedef struct {
 } staging;
 
 typedef struct {
-    td_pool    *experts_pool, *npu_pool;
-    td_npu     *npu;
-    td_experts *experts;
-    td_bridge  *bridge;
+    td_pool       *experts_pool, *npu_pool;
+    td_npu        *npu;
+    td_experts    *experts;
+    td_bridge     *bridge;
     td_npu_stream *stream;
-    staging    *staging;
+    staging       *staging;
 } machine;
 
 static td_pool *open_pool(uint32_t n) {
@@ -142,19 +144,37 @@ static void open_machine(machine *m, const kind *k, uint32_t deferred) {
     *m = (machine){.experts_pool = open_pool(2), .npu_pool = k->async ? open_pool(1) : NULL};
     td_host_npu_config hc = {.pool = k->async ? m->npu_pool : m->experts_pool, .own_threads = k->async};
     assert_int_equal(td_npu_open(k->device, &(td_npu_config){.act_dtype = TD_DT_F32, .host = &hc}, &m->npu, &err), TD_OK);
-    td_experts_config ec = {.n_layers = LAYERS, .n_experts = EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = TOP_K, .format = TD_EXPERT_BF16,
-                            .act_dtype = TD_DT_F32, .max_tok = TOKENS, .max_deferred = deferred};
+    td_experts_config ec = {.n_layers = LAYERS,
+                            .n_experts = EXPERTS,
+                            .hidden = HIDDEN,
+                            .inter = INTER,
+                            .top_k = TOP_K,
+                            .format = TD_EXPERT_BF16,
+                            .act_dtype = TD_DT_F32,
+                            .max_tok = TOKENS,
+                            .max_deferred = deferred};
     assert_int_equal(td_experts_create(&ec, m->experts_pool, &m->experts, &err), TD_OK);
     for (uint32_t l = 0; l < LAYERS; l++) {
         td_expert_weights w[EXPERTS];
         for (int e = 0; e < EXPERTS; e++)
-            w[e] = (td_expert_weights){.gate = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = data.gate[l][e]},
-                                       .up = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = data.up[l][e]},
-                                       .down = {.dtype = TD_DT_F32, .rank = 2, .shape = {HIDDEN, INTER}, .data = data.down[l][e]}};
+            w[e] = (td_expert_weights){
+                .gate = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = data.gate[l][e]},
+                .up = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = data.up[l][e]},
+                .down = {.dtype = TD_DT_F32, .rank = 2, .shape = {HIDDEN, INTER}, .data = data.down[l][e]}};
         assert_int_equal(td_experts_load_layer(m->experts, l, w, &err), TD_OK);
     }
-    td_bridge_config bc = {.npu = m->npu, .experts = m->experts, .pool = m->experts_pool, .async = k->async, .hidden = HIDDEN, .n_experts = EXPERTS,
-                           .top_k = TOP_K, .max_tok = TOKENS, .max_ports = 3 * LAYERS, .handover = k->handover, .max_deferred = deferred, .act_dtype = TD_DT_F32};
+    td_bridge_config bc = {.npu = m->npu,
+                           .experts = m->experts,
+                           .pool = m->experts_pool,
+                           .async = k->async,
+                           .hidden = HIDDEN,
+                           .n_experts = EXPERTS,
+                           .top_k = TOP_K,
+                           .max_tok = TOKENS,
+                           .max_ports = 3 * LAYERS,
+                           .handover = k->handover,
+                           .max_deferred = deferred,
+                           .act_dtype = TD_DT_F32};
     assert_int_equal(td_bridge_open(&bc, &m->bridge, &err), TD_OK);
     assert_int_equal(m->npu->ops->stream_create(m->npu, &m->stream, &err), TD_OK);
     assert_int_equal(m->npu->ops->host_alloc(m->npu, sizeof *m->staging, (void **)&m->staging, &err), TD_OK);
@@ -189,7 +209,12 @@ static void make_pass(machine *m, pass *p, uint32_t n_halves) {
         p->step[h] = td_step_unified(&(td_step_arrays){.counts = &p->counts[h]}, 0);
         p->step[h].first_row = h * first;
         for (uint32_t l = 0; l < LAYERS; l++) {
-            td_bridge_port_desc desc = {.layer = l, .model_layer = l, .parity = l % TD_BRIDGE_PARITIES, .half = h, .first = l == 0, .last = l == LAYERS - 1};
+            td_bridge_port_desc desc = {.layer = l,
+                                        .model_layer = l,
+                                        .parity = l % TD_BRIDGE_PARITIES,
+                                        .half = h,
+                                        .first = l == 0,
+                                        .last = l == LAYERS - 1};
             assert_int_equal(td_bridge_port_create(m->bridge, &desc, &p->port[h][l], NULL), TD_OK);
             p->order[l * n_halves + h] = p->port[h][l];
         }
@@ -197,19 +222,28 @@ static void make_pass(machine *m, pass *p, uint32_t n_halves) {
 }
 
 static void begin(machine *m, const pass *p) {
-    td_bridge_begin_pass(m->bridge, &(td_bridge_pass){.order = p->order, .n_tickets = p->n_halves * LAYERS, .steps = {&p->step[0], &p->step[1]}});
+    td_bridge_begin_pass(
+        m->bridge,
+        &(td_bridge_pass){.order = p->order, .n_tickets = p->n_halves * LAYERS, .steps = {&p->step[0], &p->step[1]}});
 }
 
-/* Copies between a layer's data and the slot's buffers, as stream operations: they stand in for the router's and combine's. */
+/* Copies between a layer's data and the slot's buffers, as stream operations: they stand in for the router's and combine's.
+ */
 static void put(machine *m, const pass *p, uint32_t h, uint32_t l) {
     td_npu           *d = m->npu;
     const staging    *s = m->staging;
     td_bridge_buffers io;
     size_t            n = p->counts[h].n_tok, row = p->step[h].first_row;
     td_bridge_get_buffers(m->bridge, l % TD_BRIDGE_PARITIES, &io);
-    assert_int_equal(d->ops->copy(d, m->stream, (float *)io.x + row * HIDDEN, s->x[l] + row * HIDDEN, n * HIDDEN * sizeof(float), TD_COPY_H2D), TD_OK);
-    assert_int_equal(d->ops->copy(d, m->stream, io.ids + row * TOP_K, s->ids[l] + row * TOP_K, n * TOP_K * sizeof(uint16_t), TD_COPY_H2D), TD_OK);
-    assert_int_equal(d->ops->copy(d, m->stream, io.weights + row * TOP_K, s->w[l] + row * TOP_K, n * TOP_K * sizeof(float), TD_COPY_H2D), TD_OK);
+    assert_int_equal(d->ops->copy(d, m->stream, (float *)io.x + row * HIDDEN, s->x[l] + row * HIDDEN,
+                                  n * HIDDEN * sizeof(float), TD_COPY_H2D),
+                     TD_OK);
+    assert_int_equal(
+        d->ops->copy(d, m->stream, io.ids + row * TOP_K, s->ids[l] + row * TOP_K, n * TOP_K * sizeof(uint16_t), TD_COPY_H2D),
+        TD_OK);
+    assert_int_equal(
+        d->ops->copy(d, m->stream, io.weights + row * TOP_K, s->w[l] + row * TOP_K, n * TOP_K * sizeof(float), TD_COPY_H2D),
+        TD_OK);
     assert_int_equal(td_bridge_enqueue_submit(p->port[h][l], m->stream, &p->step[h]), TD_OK);
 }
 
@@ -222,7 +256,9 @@ static void take(machine *m, const pass *p, uint32_t h, uint32_t l, uint32_t def
     td_bridge_get_buffers(m->bridge, (l + 1) % TD_BRIDGE_PARITIES, &before);
     assert_int_equal(td_bridge_enqueue_collect(p->port[h][l], m->stream, &p->step[h]), TD_OK);
     assert_int_equal(d->ops->copy(d, m->stream, out->now[l] + at, (float *)io.y + at, bytes, TD_COPY_D2H), TD_OK);
-    if (l && deferred) assert_int_equal(d->ops->copy(d, m->stream, out->later[l - 1] + at, (float *)before.y_deferred + at, bytes, TD_COPY_D2H), TD_OK);
+    if (l && deferred)
+        assert_int_equal(
+            d->ops->copy(d, m->stream, out->later[l - 1] + at, (float *)before.y_deferred + at, bytes, TD_COPY_D2H), TD_OK);
 }
 
 static void enqueue_pass(machine *m, const pass *p, uint32_t deferred) {
@@ -270,7 +306,8 @@ static void sums_follow_the_definition_everywhere(void **state) {
         for (int l = 0; l < LAYERS; l++) {
             double now[TOKENS * HIDDEN], later[TOKENS * HIDDEN];
             plain_sums(deferred, now, later, l);
-            for (int i = 0; i < TOKENS * HIDDEN; i++) { /* f32 sums of 24 and 16 products of size ~1: 40 x 2^-24 relative to ~30 */
+            for (int i = 0; i < TOKENS * HIDDEN;
+                 i++) { /* f32 sums of 24 and 16 products of size ~1: 40 x 2^-24 relative to ~30 */
                 assert_true(fabs(first.now[l][i] - now[i]) < 1e-4);
                 if (deferred && l < LAYERS - 1) assert_true(fabs(first.later[l][i] - later[i]) < 1e-4);
             }
@@ -309,7 +346,8 @@ static void a_captured_pass_replays(void **state) {
             assert_int_equal(o->graph_launch(m.npu, m.stream, graph), TD_OK);
             end(&m, &got);
             size_t rows = p.step[1].first_row + p.counts[1].n_tok;
-            for (int l = 0; l < LAYERS; l++) assert_memory_equal(got.now[l], want[repeat % 2].now[l], rows * HIDDEN * sizeof(float));
+            for (int l = 0; l < LAYERS; l++)
+                assert_memory_equal(got.now[l], want[repeat % 2].now[l], rows * HIDDEN * sizeof(float));
         }
         p.counts[1].n_tok = p.step[1].max_tok;
         o->graph_destroy(m.npu, graph);
@@ -317,7 +355,8 @@ static void a_captured_pass_replays(void **state) {
     }
 }
 
-/* An id out of range comes from a broken device: the step fails, nothing is read from outside, and the next step is right. */
+/* An id out of range comes from a broken device: the step fails, nothing is read from outside, and the next step is right.
+ */
 static void a_wild_expert_id_fails_the_step_only(void **state) {
     (void)state;
     for (size_t k = 0; k < N_KINDS; k++) {

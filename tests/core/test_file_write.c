@@ -18,10 +18,10 @@
 #define FILE_BYTES ((size_t)40 << 20)
 #define SEED 7
 
-static char   g_path[] = "td_file_write_XXXXXX"; /* where the test runs: the build folder, on a disk */
-static int    g_fd;
-static char  *g_data, *g_want, *g_have; /* page-aligned; want: what the file should hold */
-static void  *g_bounce;
+static char  g_path[] = "td_file_write_XXXXXX"; /* where the test runs: the build folder, on a disk */
+static int   g_fd;
+static char *g_data, *g_want, *g_have; /* page-aligned; want: what the file should hold */
+static void *g_bounce;
 
 static int open_all(void **state) {
     (void)state;
@@ -66,7 +66,8 @@ static void pieces_of_all_kinds(void **state) {
     write_piece(TD_FILE_BLOCK, FILE_BYTES / 2, 2 * TD_FILE_BLOCK, NULL); /* as it lies */
     compare();
     for (uint64_t i = 0; i < 300; i++) { /* neighbours share pages, some of which are in the cache */
-        size_t bytes = td_rng_u64(SEED, i, 1) % (5 * TD_FILE_BLOCK), from = td_rng_u64(SEED, i, 2) % TD_FILE_BLOCK, to = td_rng_u64(SEED, i, 3) % (40 * TD_FILE_BLOCK);
+        size_t bytes = td_rng_u64(SEED, i, 1) % (5 * TD_FILE_BLOCK), from = td_rng_u64(SEED, i, 2) % TD_FILE_BLOCK,
+               to = td_rng_u64(SEED, i, 3) % (40 * TD_FILE_BLOCK);
         write_piece(i % 3 ? from : to % TD_FILE_BLOCK, bytes, to, i % 2 ? g_bounce : NULL);
     }
     compare();

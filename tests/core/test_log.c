@@ -15,17 +15,17 @@
 #include "core/log_writer.h"
 
 /* What `body` prints on stderr. */
-#define CAPTURE(text, body)                                   \
-    do {                                                      \
-        FILE *file_ = tmpfile();                              \
-        int   saved_ = dup(STDERR_FILENO);                    \
-        dup2(fileno(file_), STDERR_FILENO);                   \
-        body;                                                 \
-        dup2(saved_, STDERR_FILENO);                          \
-        close(saved_);                                        \
-        rewind(file_);                                        \
+#define CAPTURE(text, body)                                    \
+    do {                                                       \
+        FILE *file_ = tmpfile();                               \
+        int   saved_ = dup(STDERR_FILENO);                     \
+        dup2(fileno(file_), STDERR_FILENO);                    \
+        body;                                                  \
+        dup2(saved_, STDERR_FILENO);                           \
+        close(saved_);                                         \
+        rewind(file_);                                         \
         (text)[fread((text), 1, sizeof(text) - 1, file_)] = 0; \
-        fclose(file_);                                        \
+        fclose(file_);                                         \
     } while (0)
 
 static char text[65536];
@@ -39,11 +39,14 @@ static json_t *json_line(void) {
     return doc;
 }
 
-static const char *msg(const json_t *doc) { return json_string_value(json_object_get(doc, "msg")); }
+static const char *msg(const json_t *doc) {
+    return json_string_value(json_object_get(doc, "msg"));
+}
 
 static void text_lines(void **state) {
     (void)state;
-    CAPTURE(text, td_info("decode: " TD_FIGURE("running", "%u") " running, " TD_FIGURE("rate", "%.1f") " tokens/s (%d %%)", 3u, 12.25, 50));
+    CAPTURE(text, td_info("decode: " TD_FIGURE("running", "%u") " running, " TD_FIGURE("rate", "%.1f") " tokens/s (%d %%)",
+                          3u, 12.25, 50));
     assert_string_equal(text + 24, " info  decode: 3 running, 12.2 tokens/s (50 %)\n");
     CAPTURE(text, td_warn("%s", "a\nb\x1b[2J\001x\002y\003"));
     assert_string_equal(text + 24, " warn  a?b?[2J?x?y?\n");
@@ -53,8 +56,8 @@ static void text_lines(void **state) {
 
 static void figures_are_members(void **state) {
     (void)state;
-    CAPTURE(text, td_info(TD_FIGURE("event", "%s") ": " TD_FIGURE("n", "%u") " of " TD_FIGURE("x", "%.2f") " " TD_FIGURE("nan", "%f") " "
-                          TD_FIGURE("zeros", "%s") " " TD_FIGURE("big", "%g"),
+    CAPTURE(text, td_info(TD_FIGURE("event", "%s") ": " TD_FIGURE("n", "%u") " of " TD_FIGURE("x", "%.2f") " " TD_FIGURE(
+                              "nan", "%f") " " TD_FIGURE("zeros", "%s") " " TD_FIGURE("big", "%g"),
                           "decode", 7u, -0.5, (double)NAN, "007", 1e300));
     json_t *doc = json_line();
     assert_string_equal(msg(doc), "decode: 7 of -0.50 nan 007 1e+300");
@@ -151,7 +154,7 @@ int main(void) {
         cmocka_unit_test(long_lines_are_cut),
     };
     const struct CMUnitTest with_writer[] = {cmocka_unit_test(nobody_reads)}; /* the last: it stays */
-    int failed = cmocka_run_group_tests(as_text, NULL, NULL);
+    int                     failed = cmocka_run_group_tests(as_text, NULL, NULL);
     td_log_set_format(TD_LOG_JSON);
     failed += cmocka_run_group_tests(as_json, NULL, NULL);
     return failed + cmocka_run_group_tests(with_writer, NULL, NULL);

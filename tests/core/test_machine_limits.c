@@ -1,4 +1,5 @@
-/* Memory and processor time of the machine and of its cgroups, of both versions: what stands in files of a folder of our own. */
+/* Memory and processor time of the machine and of its cgroups, of both versions: what stands in files of a folder of our
+ * own. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,7 +70,8 @@ static void a_limit_of_the_own_cgroup_counts(void **state) {
     put("sys/fs/cgroup/system.slice/tandem.service/memory.max", "4194304000\n"); /* 4000 MiB */
     put("sys/fs/cgroup/system.slice/tandem.service/memory.current", "1048576000\n");
     assert_memory(4000, 3000);
-    put("sys/fs/cgroup/system.slice/tandem.service/memory.stat", "anon 1\nfile 629145600\ninactive_file 419430400\nactive_file 104857600\n"); /* 500 MiB of cache */
+    put("sys/fs/cgroup/system.slice/tandem.service/memory.stat",
+        "anon 1\nfile 629145600\ninactive_file 419430400\nactive_file 104857600\n"); /* 500 MiB of cache */
     assert_memory(4000, 3500);
 }
 
@@ -104,7 +106,8 @@ static void version_1_counts(void **state) {
     put("sys/fs/cgroup/memory/memory.usage_in_bytes", "1048576000\n");
     put("sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes", "4194304000\n");
     put("sys/fs/cgroup/memory/jobs/7/memory.usage_in_bytes", "3145728000\n");
-    put("sys/fs/cgroup/memory/jobs/7/memory.stat", "cache 1\ninactive_file 1\nactive_file 1\ntotal_inactive_file 524288000\ntotal_active_file 524288000\n");
+    put("sys/fs/cgroup/memory/jobs/7/memory.stat",
+        "cache 1\ninactive_file 1\nactive_file 1\ntotal_inactive_file 524288000\ntotal_active_file 524288000\n");
     assert_memory(4000, 2000);
 }
 
@@ -141,9 +144,12 @@ static void processor_time_is_counted_in_cores(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(without_cgroups_the_machine_counts, empty_root), cmocka_unit_test_setup(a_limit_of_the_own_cgroup_counts, empty_root),
-        cmocka_unit_test_setup(a_limit_above_counts, empty_root),               cmocka_unit_test_setup(a_limit_of_the_mount_counts, empty_root),
-        cmocka_unit_test_setup(version_1_counts, empty_root),                   cmocka_unit_test_setup(strange_files_are_left_out, empty_root),
+        cmocka_unit_test_setup(without_cgroups_the_machine_counts, empty_root),
+        cmocka_unit_test_setup(a_limit_of_the_own_cgroup_counts, empty_root),
+        cmocka_unit_test_setup(a_limit_above_counts, empty_root),
+        cmocka_unit_test_setup(a_limit_of_the_mount_counts, empty_root),
+        cmocka_unit_test_setup(version_1_counts, empty_root),
+        cmocka_unit_test_setup(strange_files_are_left_out, empty_root),
         cmocka_unit_test_setup(processor_time_is_counted_in_cores, empty_root),
     };
     if (!mkdtemp(root)) return 1;

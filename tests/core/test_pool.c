@@ -3,8 +3,8 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,13 +19,16 @@ typedef struct {
     uint32_t count[8][ITEMS]; /* by subpool: written without atomics; one item, one writer */
 } tally;
 
-static void count_item(void *ctx, uint32_t item, const td_worker *w) { ((tally *)ctx)->count[w->subpool][item]++; }
+static void count_item(void *ctx, uint32_t item, const td_worker *w) {
+    ((tally *)ctx)->count[w->subpool][item]++;
+}
 
 static td_pool *make_pool(uint32_t workers, uint32_t subpools) {
     td_worker_place places[16];
     td_pool        *p;
     td_error        err = {0};
-    for (uint32_t i = 0; i < workers; i++) places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .subpool = i * subpools / workers, .node = 0};
+    for (uint32_t i = 0; i < workers; i++)
+        places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .subpool = i * subpools / workers, .node = 0};
     assert_int_equal(td_pool_create(places, workers, &p, &err), TD_OK);
     assert_int_equal(td_pool_workers(p), workers);
     assert_int_equal(td_pool_subpools(p), subpools);
@@ -35,7 +38,7 @@ static td_pool *make_pool(uint32_t workers, uint32_t subpools) {
 static void every_item_runs_once(void **state) {
     (void)state;
     static const uint32_t shapes[][2] = {{1, 1}, {2, 1}, {4, 1}, {4, 2}, {6, 3}, {8, 8}};
-    tally *t = malloc(sizeof *t);
+    tally                *t = malloc(sizeof *t);
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         td_pool *p = make_pool(shapes[s][0], shapes[s][1]);
         for (uint32_t n = 0; n <= ITEMS; n = n * 3 + 1) {
@@ -69,8 +72,8 @@ static void sleeping_workers_wake(void **state) {
     free(t);
 }
 
-/* A run's number comes round after 256 runs: what a worker's word said then must not count. With 2 items and 3 workers a share is empty,
-   so its word is not written in between. */
+/* A run's number comes round after 256 runs: what a worker's word said then must not count. With 2 items and 3 workers a
+   share is empty, so its word is not written in between. */
 static void numbers_come_round(void **state) {
     (void)state;
     tally   *t = calloc(1, sizeof *t), *few = calloc(1, sizeof *few);

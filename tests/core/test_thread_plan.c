@@ -1,6 +1,6 @@
 /*
- * Thread plans: on machines that hwloc makes up, for every wish of a table and random ones, what any plan must keep; then single decisions
- * that follow from a bandwidth matrix. TD_TEST_SEED=n draws other wishes.
+ * Thread plans: on machines that hwloc makes up, for every wish of a table and random ones, what any plan must keep; then
+ * single decisions that follow from a bandwidth matrix. TD_TEST_SEED=n draws other wishes.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #include "core/thread_plan.h"
 
 #define RANDOM_WISHES 200
-#define CPUS          1024
+#define CPUS 1024
 
 static td_topology       topo;
 static td_node_bandwidth bandwidth;
@@ -97,7 +97,9 @@ static void cores_are_used_once(void) {
     for (uint32_t i = 0; i < plan.n_npu; i++) assert_int_equal(plan.npu[i].shares, n_unpinned > 0);
 }
 
-static uint32_t cores_left(uint32_t node) { return topo.nodes[node].n_cores - on_node[node]; }
+static uint32_t cores_left(uint32_t node) {
+    return topo.nodes[node].n_cores - on_node[node];
+}
 
 static void subpools_are_even_and_at_home(void) {
     uint32_t size[TD_POOL_SUBPOOLS_MAX] = {0}, at_home[TD_POOL_SUBPOOLS_MAX] = {0}, away[TD_POOL_SUBPOOLS_MAX] = {0};
@@ -116,18 +118,21 @@ static void subpools_are_even_and_at_home(void) {
         uint32_t home = plan.home[s];
         assert_true(size[s] - plan.n_experts / plan.n_subpools <= 1);
         if (away[s]) assert_int_equal(cores_left(home), 0);
-        assert_int_equal(plan.experts[first].node, away[s] && away[s] >= at_home[s] ? TD_NODE_SPREAD : topo.nodes[home].os_index);
+        assert_int_equal(plan.experts[first].node,
+                         away[s] && away[s] >= at_home[s] ? TD_NODE_SPREAD : topo.nodes[home].os_index);
     }
 }
 
-/* Of the cores of a node, workers take one of each L3 in turn, and of an L3 one of each cluster: all L3s and clusters are of one size here. */
+/* Of the cores of a node, workers take one of each L3 in turn, and of an L3 one of each cluster: all L3s and clusters are of
+ * one size here. */
 static void workers_go_round(void) {
     for (uint32_t i = 0; i < topo.n_cores; i++)
         for (uint32_t k = topo.nodes[topo.cores[i].node].first_core; k < i; k++) {
             const td_core *a = &topo.cores[k], *b = &topo.cores[i];
             assert_true(on_l3[a->l3] <= on_l3[b->l3] + 1 && on_l3[b->l3] <= on_l3[a->l3] + 1);
             if (a->l3 != b->l3) continue;
-            assert_true(on_cluster[a->cluster] <= on_cluster[b->cluster] + 1 && on_cluster[b->cluster] <= on_cluster[a->cluster] + 1);
+            assert_true(on_cluster[a->cluster] <= on_cluster[b->cluster] + 1 &&
+                        on_cluster[b->cluster] <= on_cluster[a->cluster] + 1);
         }
 }
 
@@ -151,8 +156,8 @@ static void the_device_is_together(void) {
 }
 
 static void check_wish(const char *machine, td_thread_wishes w) {
-    td_error err = {0};
-    uint32_t threads = w.cpuinfer ? w.cpuinfer : topo.n_cores > w.npu_threads ? topo.n_cores - w.npu_threads : 1;
+    td_error  err = {0};
+    uint32_t  threads = w.cpuinfer ? w.cpuinfer : topo.n_cores > w.npu_threads ? topo.n_cores - w.npu_threads : 1;
     td_status st = td_plan_threads(&topo, &bandwidth, &w, &plan, &err);
     if (w.subpool_count > threads) {
         assert_int_equal(st, TD_EINVAL);
@@ -172,9 +177,10 @@ static void check_wish(const char *machine, td_thread_wishes w) {
 
 static void every_plan_keeps_its_promises(void **state) {
     (void)state;
-    static const uint32_t CPUINFER[] = {0, 1, 2, 3, 7, 8, 16, 48, 200}, SUBPOOLS[] = {0, 1, 2, 3, 4, 8, 16}, NPU[] = {0, 1, 2, 5, 8, 24};
-    const char           *text = getenv("TD_TEST_SEED");
-    uint64_t              seed = text ? strtoull(text, NULL, 10) : 4711;
+    static const uint32_t CPUINFER[] = {0, 1, 2, 3, 7, 8, 16, 48, 200}, SUBPOOLS[] = {0, 1, 2, 3, 4, 8, 16},
+                          NPU[] = {0, 1, 2, 5, 8, 24};
+    const char *text = getenv("TD_TEST_SEED");
+    uint64_t    seed = text ? strtoull(text, NULL, 10) : 4711;
     print_message("TD_TEST_SEED=%llu\n", (unsigned long long)seed);
     for (size_t m = 0; m < N_MACHINES; m++) {
         print_message("%s: HWLOC_SYNTHETIC=\"%s\"\n", MACHINES[m].name, MACHINES[m].synthetic);
@@ -185,10 +191,12 @@ static void every_plan_keeps_its_promises(void **state) {
                     check_wish(MACHINES[m].name, (td_thread_wishes){CPUINFER[a], SUBPOOLS[b], NPU[c]});
         for (uint64_t i = 0; i < RANDOM_WISHES; i++) { /* with a random matrix too */
             for (uint32_t j = 0; j < topo.n_nodes * topo.n_nodes; j++)
-                bandwidth.read[j / topo.n_nodes][j % topo.n_nodes] = 1e9 + 1e11 * td_rng_uniform(seed, m * RANDOM_WISHES + i, 3 + j);
+                bandwidth.read[j / topo.n_nodes][j % topo.n_nodes] =
+                    1e9 + 1e11 * td_rng_uniform(seed, m * RANDOM_WISHES + i, 3 + j);
             uint64_t r[3];
             for (uint64_t j = 0; j < 3; j++) r[j] = td_rng_u64(seed, m * RANDOM_WISHES + i, j);
-            check_wish(MACHINES[m].name, (td_thread_wishes){(uint32_t)(r[0] % (topo.n_cores + 4)), (uint32_t)(r[1] % 10), (uint32_t)(r[2] % topo.n_cores)});
+            check_wish(MACHINES[m].name, (td_thread_wishes){(uint32_t)(r[0] % (topo.n_cores + 4)), (uint32_t)(r[1] % 10),
+                                                            (uint32_t)(r[2] % topo.n_cores)});
         }
     }
 }
@@ -222,14 +230,17 @@ static void machines_are_read_as_they_are(void **state) {
 
 /* ---- single decisions -------------------------------------------------------------------------- */
 
-/* Nodes of so many cores each, node i with cpus 10 i, 10 i + 1, ...; every node reads itself at `local` and others at `remote` GB/s. */
+/* Nodes of so many cores each, node i with cpus 10 i, 10 i + 1, ...; every node reads itself at `local` and others at
+ * `remote` GB/s. */
 static void make_machine(const uint32_t *n_cores, uint32_t n_nodes, double local, double remote) {
     memset(&topo, 0, sizeof topo);
     topo.machine.cpu_time = INFINITY;
     topo.n_nodes = n_nodes;
     for (uint32_t i = 0; i < n_nodes; i++) {
-        topo.nodes[i] = (td_numa_node){.os_index = i, .n_cores = n_cores[i], .first_core = topo.n_cores, .n_l3 = 1, .memory_bytes = 1 << 30};
-        for (uint32_t k = 0; k < n_cores[i]; k++) topo.cores[topo.n_cores++] = (td_core){.cpu = 10 * i + k, .node = i, .l3 = i, .cluster = 10 * i + k};
+        topo.nodes[i] = (td_numa_node){
+            .os_index = i, .n_cores = n_cores[i], .first_core = topo.n_cores, .n_l3 = 1, .memory_bytes = 1 << 30};
+        for (uint32_t k = 0; k < n_cores[i]; k++)
+            topo.cores[topo.n_cores++] = (td_core){.cpu = 10 * i + k, .node = i, .l3 = i, .cluster = 10 * i + k};
         for (uint32_t j = 0; j < n_nodes; j++) bandwidth.read[i][j] = i == j ? local : remote;
     }
 }
@@ -249,17 +260,17 @@ static void fewer_subpools_choose_fast_and_near_nodes(void **state) {
     (void)state;
     make_machine((uint32_t[]){4, 4, 4, 4}, 4, 100, 30);
     make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2});
-    two_homes_are(0, 1);                                            /* nothing tells them apart */
-    bandwidth.read[0][2] = bandwidth.read[2][0] = 70;               /* firmware would say so or not: 2 is 0's neighbour */
+    two_homes_are(0, 1);                              /* nothing tells them apart */
+    bandwidth.read[0][2] = bandwidth.read[2][0] = 70; /* firmware would say so or not: 2 is 0's neighbour */
     make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2});
     two_homes_are(0, 2);
-    bandwidth.read[1][1] = bandwidth.read[3][3] = 140;              /* more channels are in use there */
+    bandwidth.read[1][1] = bandwidth.read[3][3] = 140; /* more channels are in use there */
     make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2});
     two_homes_are(1, 3);
-    bandwidth.read[1][1] = bandwidth.read[3][3] = 104;              /* noise */
+    bandwidth.read[1][1] = bandwidth.read[3][3] = 104; /* noise */
     make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2});
     two_homes_are(0, 2);
-    memset(&bandwidth, 0, sizeof bandwidth);                        /* nothing is known: a cgroup left one core of node 0 */
+    memset(&bandwidth, 0, sizeof bandwidth); /* nothing is known: a cgroup left one core of node 0 */
     topo.nodes[0].n_cores = 1;
     make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2});
     two_homes_are(1, 2);
@@ -314,7 +325,8 @@ static void cores_without_memory_work_for_their_neighbours(void **state) {
     assert_int_equal(plan.experts[4].cpu, 20);
     assert_int_equal(plan.experts[6 + 4].cpu, 22);
     for (uint32_t i = 0; i < 12; i++) assert_int_equal(plan.experts[i].node, i / 6);
-    make_plan((td_thread_wishes){.cpuinfer = 8, .npu_threads = 4}); /* the device gets those cores, and memory that they read fast */
+    make_plan((td_thread_wishes){.cpuinfer = 8,
+                                 .npu_threads = 4}); /* the device gets those cores, and memory that they read fast */
     assert_int_equal(plan.npu[0].cpu, 20);
     assert_int_equal(plan.npu[0].node, 1);
     topo.nodes[0].memory_bytes = topo.nodes[1].memory_bytes = 0; /* the system tells nothing about memory */
@@ -335,7 +347,8 @@ static void the_device_prefers_a_node_of_its_own(void **state) {
     assert_int_equal(plan.n_unpinned, 0);
 }
 
-/* Dies of clusters of four cores, each cluster with a part of the L3's tags: few threads take one core of each, on every die. */
+/* Dies of clusters of four cores, each cluster with a part of the L3's tags: few threads take one core of each, on every
+ * die. */
 static void few_threads_of_a_kunpeng_take_different_clusters(void **state) {
     (void)state;
     size_t m = 0;
@@ -344,7 +357,8 @@ static void few_threads_of_a_kunpeng_take_different_clusters(void **state) {
     make_plan((td_thread_wishes){.cpuinfer = 24 + 4});
     assert_int_equal(plan.n_subpools, 4);
     assert_int_equal(plan.n_unpinned, 0);
-    for (uint32_t i = 0; i < plan.n_experts; i++) { /* seven on each die: a core of all six clusters, and the next of the first */
+    for (uint32_t i = 0; i < plan.n_experts;
+         i++) { /* seven on each die: a core of all six clusters, and the next of the first */
         assert_int_equal(plan.experts[i].subpool, i / 7);
         assert_int_equal(plan.experts[i].cpu, 24 * (i / 7) + (i % 7 < 6 ? 4 * (i % 7) : 1));
         assert_int_equal(plan.experts[i].node, topo.nodes[plan.home[i / 7]].os_index);
@@ -360,7 +374,8 @@ static void the_default_follows_the_time_that_is_left(void **state) {
     static const struct {
         double   time;
         uint32_t wish, npu, experts;
-    } CASES[] = {{INFINITY, 0, 0, 8}, {8, 0, 0, 8}, {3.5, 0, 0, 4}, {3.5, 0, 1, 3}, {0.5, 0, 0, 1}, {2, 0, 4, 1}, {2, 6, 0, 6}};
+    } CASES[] = {{INFINITY, 0, 0, 8}, {8, 0, 0, 8}, {3.5, 0, 0, 4}, {3.5, 0, 1, 3},
+                 {0.5, 0, 0, 1},      {2, 0, 4, 1}, {2, 6, 0, 6}};
     make_machine((uint32_t[]){4, 4}, 2, 100, 30);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         topo.machine.cpu_time = CASES[i].time;

@@ -1,4 +1,5 @@
-/* The machine that the tests run on, whatever it is: read, restricted, measured and planned for. Plans are in test_thread_plan.c. */
+/* The machine that the tests run on, whatever it is: read, restricted, measured and planned for. Plans are in
+ * test_thread_plan.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,7 +57,8 @@ static void a_made_up_machine_is_neither_measured_nor_bound_to(void **state) {
     assert_int_equal(td_topology_plan(td_kernels_here()->read, 0, 0, 2, &plan, &machine, &err), TD_OK);
     unsetenv("HWLOC_SYNTHETIC");
     assert_int_equal(plan.n_subpools, 2);
-    for (uint32_t i = 0; i < plan.n_experts; i++) assert_true(plan.experts[i].cpu == TD_CPU_ANY && plan.experts[i].node == TD_NODE_ANY);
+    for (uint32_t i = 0; i < plan.n_experts; i++)
+        assert_true(plan.experts[i].cpu == TD_CPU_ANY && plan.experts[i].node == TD_NODE_ANY);
     for (uint32_t i = 0; i < plan.n_npu; i++) assert_true(plan.npu[i].cpu == TD_CPU_ANY && plan.npu[i].node == TD_NODE_ANY);
 }
 
@@ -73,7 +75,8 @@ static void memory_is_there_on_any_node(void **state) {
         for (size_t k = 0; k < bytes; k++) assert_int_equal(((char *)p)[k], 0);
         memset(p, 1, bytes);
         size_t n_on = 0;
-        for (uint32_t node = 0; node < topo.n_nodes; node++) n_on += td_pages_on_node(p, bytes, topo.nodes[node].os_index, &n_known);
+        for (uint32_t node = 0; node < topo.n_nodes; node++)
+            n_on += td_pages_on_node(p, bytes, topo.nodes[node].os_index, &n_known);
         if (n_known) { /* a kernel that tells */
             assert_int_equal(n_known, 64);
             assert_int_equal(n_on, 64);

@@ -1,4 +1,5 @@
-/* A trace is JSON that a stranger's parser reads; spans of a thread nest; nothing is lost between buffers; its size is bounded. */
+/* A trace is JSON that a stranger's parser reads; spans of a thread nest; nothing is lost between buffers; its size is
+ * bounded. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +17,7 @@
 #include "core/trace.h"
 
 #define THREADS 4
-#define ROUNDS  2000 /* of three spans and an instant: several buffers per thread */
+#define ROUNDS 2000 /* of three spans and an instant: several buffers per thread */
 
 static char path[] = "/tmp/td_trace_XXXXXX";
 
@@ -48,13 +49,18 @@ static const char *text_of(json_t *event, const char *key) {
     return s ? s : "";
 }
 
-static long long number(json_t *event, const char *key) { return json_integer_value(json_object_get(event, key)); }
-static double    real(json_t *event, const char *key) { return json_number_value(json_object_get(event, key)); }
+static long long number(json_t *event, const char *key) {
+    return json_integer_value(json_object_get(event, key));
+}
+static double real(json_t *event, const char *key) {
+    return json_number_value(json_object_get(event, key));
+}
 
 static size_t count(json_t *root, const char *phase, const char *name, long long tid) {
     size_t  n = 0, i;
     json_t *e;
-    json_array_foreach(root, i, e) n += !strcmp(text_of(e, "ph"), phase) && !strcmp(text_of(e, "name"), name) && (tid < 0 || number(e, "tid") == tid);
+    json_array_foreach(root, i, e) n +=
+        !strcmp(text_of(e, "ph"), phase) && !strcmp(text_of(e, "name"), name) && (tid < 0 || number(e, "tid") == tid);
     return n;
 }
 
@@ -206,9 +212,10 @@ static void work(void *ctx, uint32_t item, const td_worker *w) {
 
 static void pools_show_their_workers(void **state) {
     (void)state;
-    td_worker_place places[3] = {{.cpu = TD_CPU_ANY}, {.cpu = TD_CPU_ANY, .name = "experts"}, {.cpu = TD_CPU_ANY, .name = "experts"}};
-    td_pool        *p;
-    td_error        err = {0};
+    td_worker_place places[3] = {
+        {.cpu = TD_CPU_ANY}, {.cpu = TD_CPU_ANY, .name = "experts"}, {.cpu = TD_CPU_ANY, .name = "experts"}};
+    td_pool *p;
+    td_error err = {0};
     assert_int_equal(td_pool_create(places, 3, &p, &err), TD_OK);
     start(TD_TRACE_BYTES_MAX);
     td_pool_run(p, work, NULL, 30); /* has no label: no spans */

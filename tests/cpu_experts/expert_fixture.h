@@ -16,8 +16,9 @@ typedef struct {
 
 /** Groups for tests of a format: such that test shapes have several, the last of them short. */
 static inline td_expert_groups fixture_groups(td_expert_format format) {
-    static const td_expert_groups GROUPS[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4G] = {.size = 32, .scale_dtype = TD_DT_BF16},
-                                                               [TD_EXPERT_FP4G] = {.size = 16, .scale_dtype = TD_DT_F8_E4M3}};
+    static const td_expert_groups GROUPS[TD_EXPERT_FORMATS] = {
+        [TD_EXPERT_INT4G] = {.size = 32, .scale_dtype = TD_DT_BF16},
+        [TD_EXPERT_FP4G] = {.size = 16, .scale_dtype = TD_DT_F8_E4M3}};
     return GROUPS[format];
 }
 

@@ -72,8 +72,8 @@ static void quantise_row(double *v, size_t n, int qmax) {
     for (size_t i = 0; i < n; i++) v[i] = quantised(v[i], s, qmax);
 }
 
-/* Groups of int4g: codes from -8 to 7; the weight of largest magnitude gets -8, by the sign of the scale, unless the other end needs a larger
- * one. The scale is rounded to bf16, so weights may be limited. */
+/* Groups of int4g: codes from -8 to 7; the weight of largest magnitude gets -8, by the sign of the scale, unless the other
+ * end needs a larger one. The scale is rounded to bf16, so weights may be limited. */
 static void quantise_group(double *v, size_t n) {
     double least = 0, most = 0;
     for (size_t i = 0; i < n; i++) {
@@ -86,7 +86,8 @@ static void quantise_group(double *v, size_t n) {
     for (size_t i = 0; i < n; i++) v[i] = fmin(fmax(nearbyint(v[i] / s), -8), 7) * s;
 }
 
-/* Groups of NVFP4: the scale is the e4m3 nearest to amax / 6 in units of the matrix' factor; ties are too rare to matter here. */
+/* Groups of NVFP4: the scale is the e4m3 nearest to amax / 6 in units of the matrix' factor; ties are too rare to matter
+ * here. */
 static double nearest_of(double v, const double *values, size_t n) {
     double best = values[0];
     for (size_t i = 1; i < n; i++)
@@ -106,16 +107,16 @@ static void quantise_fp4_group(double *v, size_t n, double factor) {
 static void quantise_weights(double *row, size_t k, td_expert_format format, double factor) {
     size_t size = fixture_groups(format).size;
     switch (format) {
-    case TD_EXPERT_INT4C: quantise_row(row, k, 7); break;
-    case TD_EXPERT_INT8C: quantise_row(row, k, 127); break;
-    case TD_EXPERT_INT4G:
-        for (size_t j = 0; j < k; j += size) quantise_group(row + j, k - j < size ? k - j : size);
-        break;
-    case TD_EXPERT_FP4G:
-        for (size_t j = 0; j < k; j += size) quantise_fp4_group(row + j, k - j < size ? k - j : size, factor);
-        break;
-    case TD_EXPERT_BF16:
-        for (size_t j = 0; j < k; j++) row[j] = td_bf16_to_f32(td_f32_to_bf16((float)row[j]));
+        case TD_EXPERT_INT4C: quantise_row(row, k, 7); break;
+        case TD_EXPERT_INT8C: quantise_row(row, k, 127); break;
+        case TD_EXPERT_INT4G:
+            for (size_t j = 0; j < k; j += size) quantise_group(row + j, k - j < size ? k - j : size);
+            break;
+        case TD_EXPERT_FP4G:
+            for (size_t j = 0; j < k; j += size) quantise_fp4_group(row + j, k - j < size ? k - j : size, factor);
+            break;
+        case TD_EXPERT_BF16:
+            for (size_t j = 0; j < k; j++) row[j] = td_bf16_to_f32(td_f32_to_bf16((float)row[j]));
     }
 }
 
@@ -289,12 +290,8 @@ static void results_do_not_depend_on_threads_shards_batch_or_schedule(void **sta
     static const struct {
         td_expert_format format;
         td_dtype         act;
-    } kinds[] = {{TD_EXPERT_INT4C, TD_DT_F32},
-                 {TD_EXPERT_INT4C, TD_DT_BF16},
-                 {TD_EXPERT_BF16, TD_DT_F32},
-                 {TD_EXPERT_BF16, TD_DT_BF16},
-                 {TD_EXPERT_INT8C, TD_DT_BF16},
-                 {TD_EXPERT_INT4G, TD_DT_BF16},
+    } kinds[] = {{TD_EXPERT_INT4C, TD_DT_F32}, {TD_EXPERT_INT4C, TD_DT_BF16}, {TD_EXPERT_BF16, TD_DT_F32},
+                 {TD_EXPERT_BF16, TD_DT_BF16}, {TD_EXPERT_INT8C, TD_DT_BF16}, {TD_EXPERT_INT4G, TD_DT_BF16},
                  {TD_EXPERT_FP4G, TD_DT_BF16}};
     static const uint32_t pools[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 2}, {3, 3}};
     static invariance     v;

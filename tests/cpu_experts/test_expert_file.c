@@ -120,7 +120,8 @@ static void other_kernels_files_are_repacked(void **state) {
         float       want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
         td_pool    *pool = fixture_pool(1, 1);
         td_experts *x = open_store((td_expert_format)format, pool);
-        td_experts *packer = open_wide_store((td_expert_format)format, pool, HIDDEN + 128); /* its mappings have room for every padding */
+        td_experts *packer =
+            open_wide_store((td_expert_format)format, pool, HIDDEN + 128); /* its mappings have room for every padding */
         assert_int_equal(td_experts_fill_layer(x, 0, SEED, NULL), TD_OK);
         outputs(x, 0, want);
         const size_t room = packer->layout.shard[0].bytes;
@@ -144,7 +145,8 @@ static void other_kernels_files_are_repacked(void **state) {
     }
 }
 
-/* What a mapped layer holds can be replaced: by weights of its own, by another file, and by nothing when that one is damaged. */
+/* What a mapped layer holds can be replaced: by weights of its own, by another file, and by nothing when that one is
+ * damaged. */
 static void a_mapped_layer_can_be_filled_anew(void **state) {
     (void)state;
     float       want[N_TOK * HIDDEN], mapped[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
@@ -260,9 +262,13 @@ static void damage_is_refused_in_one_sentence(void **state) {
 static void words_of_no_format_are_refused(void **state) {
     (void)state;
     enum { ZEROS = 1 << 24 };
-    static const uint32_t WORDS[] = {TD_EXPERT_FORMATS, TD_EXPERT_INT4C | 32 << 8, TD_EXPERT_INT4G | 48 << 8 | TD_DT_BF16 << 16,
-                                     TD_EXPERT_INT4G | 32 << 8 | TD_DT_F8_E8M0 << 16, TD_EXPERT_INT4G | 32 << 8 | TD_DT_BF16 << 16 | 2 * ZEROS,
-                                     TD_EXPERT_FP4G | 16 << 8 | TD_DT_F8_E8M0 << 16, TD_EXPERT_FP4G | 32 << 8 | TD_DT_F8_E4M3 << 16,
+    static const uint32_t WORDS[] = {TD_EXPERT_FORMATS,
+                                     TD_EXPERT_INT4C | 32 << 8,
+                                     TD_EXPERT_INT4G | 48 << 8 | TD_DT_BF16 << 16,
+                                     TD_EXPERT_INT4G | 32 << 8 | TD_DT_F8_E8M0 << 16,
+                                     TD_EXPERT_INT4G | 32 << 8 | TD_DT_BF16 << 16 | 2 * ZEROS,
+                                     TD_EXPERT_FP4G | 16 << 8 | TD_DT_F8_E8M0 << 16,
+                                     TD_EXPERT_FP4G | 32 << 8 | TD_DT_F8_E4M3 << 16,
                                      TD_EXPERT_FP4G | 32 << 8 | TD_DT_F8_E8M0 << 16 | ZEROS};
     float                 y[N_TOK * HIDDEN];
     td_pool              *pool = fixture_pool(1, 1);
@@ -271,7 +277,8 @@ static void words_of_no_format_are_refused(void **state) {
     save_one(TD_EXPERT_FP4G, 7, y);
     assert_int_equal(td_experts_file_format(path, &n, NULL), TD_OK);
     assert_string_equal(n.name, "nvfp4");
-    assert_true(n.format == TD_EXPERT_FP4G && n.groups.size == 16 && n.groups.scale_dtype == TD_DT_F8_E4M3 && !n.groups.zero_points);
+    assert_true(n.format == TD_EXPERT_FP4G && n.groups.size == 16 && n.groups.scale_dtype == TD_DT_F8_E4M3 &&
+                !n.groups.zero_points);
     for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++) {
         _Alignas(8) char  page[4096];
         td_packed_header *h = (td_packed_header *)page;

@@ -1,4 +1,5 @@
-/* Weights given back by a loaded layer: what rounding gave, whatever the format, the shards, and the rows that are asked for. */
+/* Weights given back by a loaded layer: what rounding gave, whatever the format, the shards, and the rows that are asked
+ * for. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,8 +10,8 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "kernels/rows/convert.h"
 #include "core/small_float.h"
+#include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 #include "tests/cpu_experts/expert_fixture.h"
 
@@ -18,8 +19,15 @@
 enum { N_EXPERTS = 3, HIDDEN = 200, INTER = 90, MOST = HIDDEN * INTER };
 
 static td_experts *loaded(td_expert_format format, td_pool *pool, const fixture_weights *w) {
-    td_experts_config c = {.n_layers = 2, .n_experts = N_EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = 1, .format = format,
-                           .groups = fixture_groups(format), .act_dtype = TD_DT_F32, .max_tok = 1};
+    td_experts_config c = {.n_layers = 2,
+                           .n_experts = N_EXPERTS,
+                           .hidden = HIDDEN,
+                           .inter = INTER,
+                           .top_k = 1,
+                           .format = format,
+                           .groups = fixture_groups(format),
+                           .act_dtype = TD_DT_F32,
+                           .max_tok = 1};
     td_experts       *x;
     td_error          err = {0};
     assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
@@ -38,7 +46,8 @@ static void expected_row(td_expert_format format, const float *w, size_t k, floa
             break;
         case TD_EXPERT_INT4C:
         case TD_EXPERT_INT8C:
-            assert_true((format == TD_EXPERT_INT4C ? td_quantize_weight_i4 : td_quantize_weight_i8)(TD_DT_F32, w, 1, k, q, k, scale));
+            assert_true((format == TD_EXPERT_INT4C ? td_quantize_weight_i4 : td_quantize_weight_i8)(TD_DT_F32, w, 1, k, q, k,
+                                                                                                    scale));
             for (size_t i = 0; i < k; i++) out[i] = (float)q[i] * scale[0];
             break;
         case TD_EXPERT_INT4G:
@@ -46,22 +55,24 @@ static void expected_row(td_expert_format format, const float *w, size_t k, floa
             for (size_t i = 0; i < k; i++) out[i] = (float)((int)u[i] - 8) * scale[i / 32];
             break;
         case TD_EXPERT_FP4G:
-            assert_true(td_quantize_weight_fp4_groups(TD_DT_F32, w, 1, k, 16, TD_DT_F8_E4M3, factor, u, (k + 15) / 16 * 16, scale, tmp));
+            assert_true(td_quantize_weight_fp4_groups(TD_DT_F32, w, 1, k, 16, TD_DT_F8_E4M3, factor, u, (k + 15) / 16 * 16,
+                                                      scale, tmp));
             for (size_t i = 0; i < k; i++) out[i] = (float)td_e2m1_twice(u[i]) / 2 * scale[i / 16] * factor;
             break;
     }
 }
 
 static void check(td_expert_format format, uint32_t n_shards) {
-    td_pool        *pool = fixture_pool(n_shards + 1, n_shards);
-    fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
-    td_experts     *x = loaded(format, pool, &w);
-    float          *got = malloc(MOST * sizeof *got), want[HIDDEN];
-    int8_t         *codes = malloc(MOST);
-    float           scale[HIDDEN * (HIDDEN / 32 + 1)];
-    td_error        err = {0};
-    bool            integers = format == TD_EXPERT_INT4C || format == TD_EXPERT_INT8C || format == TD_EXPERT_INT4G;
-    static const size_t RANGES[][2] = {{0, SIZE_MAX}, {0, 1}, {31, 2}, {33, 40}, {INTER - 1, 1}}; /* first row, rows; SIZE_MAX: all */
+    td_pool            *pool = fixture_pool(n_shards + 1, n_shards);
+    fixture_weights     w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
+    td_experts         *x = loaded(format, pool, &w);
+    float              *got = malloc(MOST * sizeof *got), want[HIDDEN];
+    int8_t             *codes = malloc(MOST);
+    float               scale[HIDDEN * (HIDDEN / 32 + 1)];
+    td_error            err = {0};
+    bool                integers = format == TD_EXPERT_INT4C || format == TD_EXPERT_INT8C || format == TD_EXPERT_INT4G;
+    static const size_t RANGES[][2] = {
+        {0, SIZE_MAX}, {0, 1}, {31, 2}, {33, 40}, {INTER - 1, 1}}; /* first row, rows; SIZE_MAX: all */
     for (uint32_t e = 0; e < N_EXPERTS; e++)
         for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++)
             for (size_t i = 0; i < sizeof RANGES / sizeof *RANGES; i++) {
@@ -70,11 +81,13 @@ static void check(td_expert_format format, uint32_t n_shards) {
                 size_t size = format == TD_EXPERT_INT4G ? 32 : k, in_row = (k + size - 1) / size; /* scales */
                 float  factor = td_fp4_factor(td_amax(TD_DT_F32, view->data, view->shape[0] * k));
                 assert_int_equal(td_experts_get_values(x, 1, e, m, row, n, got, &err), TD_OK);
-                assert_int_equal(td_experts_get_codes(x, 1, e, m, row, n, codes, scale, &err), integers ? TD_OK : TD_ENOTSUP);
+                assert_int_equal(td_experts_get_codes(x, 1, e, m, row, n, codes, scale, &err),
+                                 integers ? TD_OK : TD_ENOTSUP);
                 for (size_t r = 0; r < n; r++) {
                     expected_row(format, (const float *)view->data + (row + r) * k, k, factor, want);
                     assert_memory_equal(got + r * k, want, k * sizeof *want);
-                    for (size_t j = 0; integers && j < k; j++) assert_true((float)codes[r * k + j] * scale[r * in_row + j / size] == want[j]);
+                    for (size_t j = 0; integers && j < k; j++)
+                        assert_true((float)codes[r * k + j] * scale[r * in_row + j / size] == want[j]);
                 }
             }
     free(got);
@@ -106,16 +119,18 @@ static void codes_from_outside_give_the_same_layer(void **state) {
         for (uint32_t e = 0; e < N_EXPERTS; e++)
             for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
                 const td_tensor_view *view = td_expert_view(&w.experts[e], m);
-                size_t  n = view->shape[0], k = view->shape[1], groups = (k + 31) / 32, padded = groups * 32;
-                bool    grouped = FORMATS[f] == TD_EXPERT_INT4G;
-                int8_t *q = malloc(n * padded);
-                float  *scale = malloc(n * groups * sizeof *scale);
+                size_t                n = view->shape[0], k = view->shape[1], groups = (k + 31) / 32, padded = groups * 32;
+                bool                  grouped = FORMATS[f] == TD_EXPERT_INT4G;
+                int8_t               *q = malloc(n * padded);
+                float                *scale = malloc(n * groups * sizeof *scale);
                 if (grouped) {
-                    assert_true(td_quantize_weight_i4_groups(TD_DT_F32, view->data, n, k, 32, TD_DT_BF16, (uint8_t *)q, padded, scale, tmp));
+                    assert_true(td_quantize_weight_i4_groups(TD_DT_F32, view->data, n, k, 32, TD_DT_BF16, (uint8_t *)q,
+                                                             padded, scale, tmp));
                     for (size_t r = 0; r < n; r++)
                         for (size_t i = 0; i < k; i++) q[r * k + i] = (int8_t)(q[r * padded + i] - 8);
                 } else {
-                    assert_true((FORMATS[f] == TD_EXPERT_INT4C ? td_quantize_weight_i4 : td_quantize_weight_i8)(TD_DT_F32, view->data, n, k, q, k, scale));
+                    assert_true((FORMATS[f] == TD_EXPERT_INT4C ? td_quantize_weight_i4 : td_quantize_weight_i8)(
+                        TD_DT_F32, view->data, n, k, q, k, scale));
                 }
                 codes[e].codes[m] = q;
                 codes[e].scale[m] = scale;
@@ -240,9 +255,8 @@ static void made_matrices_give_the_same_layer(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_gives_what_rounding_gave),
-                                       cmocka_unit_test(codes_from_outside_give_the_same_layer),
-                                       cmocka_unit_test(only_what_was_fetched_is_read),
-                                       cmocka_unit_test(made_matrices_give_the_same_layer)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_format_gives_what_rounding_gave), cmocka_unit_test(codes_from_outside_give_the_same_layer),
+        cmocka_unit_test(only_what_was_fetched_is_read), cmocka_unit_test(made_matrices_give_the_same_layer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

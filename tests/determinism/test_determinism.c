@@ -35,10 +35,10 @@ typedef struct {
 
 static const model_row MODELS[] = {
     {"tale", "models/tale-v3-14m", 4096, false},
-    {"v2_lite", "tests/data/golden/deepseek_v2_lite", 320, false},  /* MLA, softmax router, YaRN */
-    {"v3_yarn", "tests/data/golden/deepseek_v3_yarn", 320, false},  /* MLA, query compression, sigmoid router with groups */
-    {"qwen3", "tests/data/golden/qwen3_moe", 320, true},            /* GQA, norms of queries and keys */
-    {"qwen2", "tests/data/golden/qwen2_moe", 320, true},            /* GQA, biases, gated shared expert */
+    {"v2_lite", "tests/data/golden/deepseek_v2_lite", 320, false}, /* MLA, softmax router, YaRN */
+    {"v3_yarn", "tests/data/golden/deepseek_v3_yarn", 320, false}, /* MLA, query compression, sigmoid router with groups */
+    {"qwen3", "tests/data/golden/qwen3_moe", 320, true},           /* GQA, norms of queries and keys */
+    {"qwen2", "tests/data/golden/qwen2_moe", 320, true},           /* GQA, biases, gated shared expert */
 };
 
 typedef struct {
@@ -56,9 +56,9 @@ static const precision_row PRECISIONS[] = {
 typedef struct {
     const char *what;
     run_kind    kind;
-    uint32_t    chunk;       /* 0: 512 */
-    uint32_t    cpuinfer;    /* 0: 2 */
-    uint32_t    subpools;    /* 0: 1 */
+    uint32_t    chunk;    /* 0: 512 */
+    uint32_t    cpuinfer; /* 0: 2 */
+    uint32_t    subpools; /* 0: 1 */
     uint32_t    npu_threads;
     uint32_t    max_running; /* 0: 32 */
     uint32_t    pages;       /* of KV; 0: PLENTY_PAGES */
@@ -78,8 +78,10 @@ static const variant VARIANTS[] = {
     {"joining and leaving", .kind = RUN_STAGGERED},
     {"among others, some cancelled", .kind = RUN_AMONG_OTHERS, .on_any_device = true},
     {"warm prefix cache", .kind = RUN_AGAIN, .must_hit = true},
-    {"warm prefix cache that is too small", .kind = RUN_AGAIN, .pages = 12, .chunk = 100, .must_evict = true, .on_any_device = true},
-    {"warm prefix cache, a device thread", .kind = RUN_AGAIN, .npu_threads = 1, .cpuinfer = 1, .chunk = 64, .must_hit = true},
+    {"warm prefix cache that is too small", .kind = RUN_AGAIN, .pages = 12, .chunk = 100, .must_evict = true,
+     .on_any_device = true},
+    {"warm prefix cache, a device thread", .kind = RUN_AGAIN, .npu_threads = 1, .cpuinfer = 1, .chunk = 64,
+     .must_hit = true},
     {"no prefix cache", .no_cache = true, .on_any_device = true},
     {"prompts and answers in turns", .in_turns = true, .chunk = 60, .kind = RUN_STAGGERED, .on_any_device = true},
     {"five at a time", .max_running = 5},
@@ -93,16 +95,20 @@ static const variant VARIANTS[] = {
     {"three threads, three subpools", .cpuinfer = 3, .subpools = 3, .requests = 2 * FEW},
     {"four threads, two subpools", .cpuinfer = 4, .subpools = 2, .requests = 2 * FEW, .on_any_device = true},
     {"a device thread", .npu_threads = 1, .cpuinfer = 1},
-    {"a device thread, joining and leaving", .npu_threads = 1, .cpuinfer = 1, .chunk = 37, .kind = RUN_STAGGERED, .on_any_device = true},
-    {"a device thread, steps in halves", .npu_threads = 1, .cpuinfer = 1, .chunk = 600, .no_cache = true, .on_any_device = true},
+    {"a device thread, joining and leaving", .npu_threads = 1, .cpuinfer = 1, .chunk = 37, .kind = RUN_STAGGERED,
+     .on_any_device = true},
+    {"a device thread, steps in halves", .npu_threads = 1, .cpuinfer = 1, .chunk = 600, .no_cache = true,
+     .on_any_device = true},
     {"a device thread, no step in halves", .npu_threads = 1, .cpuinfer = 1, .whole_steps = true},
     {"two device threads, two subpools", .npu_threads = 2, .cpuinfer = 2, .subpools = 2, .chunk = 64, .requests = FEW},
     {"too few pages", .pages = WORKLOAD_PAGES_TIGHT, .must_retract = true},
     {"too few pages, no prefix cache", .pages = WORKLOAD_PAGES_TIGHT, .no_cache = true, .must_retract = true},
     {"too few pages, in turns", .pages = WORKLOAD_PAGES_TIGHT, .in_turns = true, .must_retract = true},
-    {"too few pages, small chunks, a device thread", .pages = WORKLOAD_PAGES_TIGHT, .chunk = 50, .npu_threads = 1, .cpuinfer = 1, .must_retract = true, .on_any_device = true},
+    {"too few pages, small chunks, a device thread", .pages = WORKLOAD_PAGES_TIGHT, .chunk = 50, .npu_threads = 1,
+     .cpuinfer = 1, .must_retract = true, .on_any_device = true},
     {"priorities", .priorities = true, .max_running = 6, .kind = RUN_STAGGERED},
-    {"priorities, too few pages", .priorities = true, .pages = WORKLOAD_PAGES_TIGHT, .chunk = 37, .must_retract = true, .on_any_device = true},
+    {"priorities, too few pages", .priorities = true, .pages = WORKLOAD_PAGES_TIGHT, .chunk = 37, .must_retract = true,
+     .on_any_device = true},
 };
 #define N_VARIANTS (sizeof VARIANTS / sizeof *VARIANTS)
 
@@ -140,7 +146,9 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
     return e;
 }
 
-static td_engine *open_engine(const variant *v) { return open_engine_on(g_device, v); }
+static td_engine *open_engine(const variant *v) {
+    return open_engine_on(g_device, v);
+}
 
 static void same_bits(void **state) {
     const variant  *v = *state;
@@ -159,8 +167,9 @@ static void same_bits(void **state) {
         if (workload_is_first(i)) n_hit += probes[i]->last.cached_tokens;
     }
     workload_free(probes, n);
-    print_message("    %" PRIu64 " steps with prompt tokens, %" PRIu64 " without, %" PRIu64 " retractions, %" PRIu64 " of %" PRIu64
-                  " prompt tokens from the cache\n", s.steps_prefill, s.steps_decode, s.retractions, s.cached_tokens, s.prompt_tokens);
+    print_message("    %" PRIu64 " steps with prompt tokens, %" PRIu64 " without, %" PRIu64 " retractions, %" PRIu64
+                  " of %" PRIu64 " prompt tokens from the cache\n",
+                  s.steps_prefill, s.steps_decode, s.retractions, s.cached_tokens, s.prompt_tokens);
     if (v->must_retract) assert_true(s.retractions > 0);
     if (v->must_hit) assert_true(n_hit > 0);
     if (v->must_evict) assert_true(s.cache_evictions > 0);
@@ -170,8 +179,8 @@ static void same_bits(void **state) {
 }
 
 /*
- * A generated text sent back as part of a prompt: are its tokens scored with the same bits? With GQA yes, there is one way to
- * compute a token. MLA has two, for prompt and generated tokens, and the answers agree to rounding; without quantisation
+ * A generated text sent back as part of a prompt: are its tokens scored with the same bits? With GQA yes, there is one way
+ * to compute a token. MLA has two, for prompt and generated tokens, and the answers agree to rounding; without quantisation
  * that is about 1e-6 of a logit.
  */
 static void generated_text_as_a_prompt(void **state) {
@@ -182,8 +191,8 @@ static void generated_text_as_a_prompt(void **state) {
     for (uint32_t i = 0; i < g_requests; i++) {
         const probe *was = g_reference[i];
         if (!was->params.logprobs) continue;
-        size_t n = was->params.n_prompt, all = n + was->n_tokens;
-        uint32_t    *ids = malloc(all * sizeof *ids);
+        size_t    n = was->params.n_prompt, all = n + was->n_tokens;
+        uint32_t *ids = malloc(all * sizeof *ids);
         memcpy(ids, was->prompt, n * sizeof *ids);
         memcpy(ids + n, was->tokens, was->n_tokens * sizeof *ids);
         probe *p = probe_new(ids, all, 0);
@@ -200,7 +209,8 @@ static void generated_text_as_a_prompt(void **state) {
         free(ids);
     }
     td_engine_close(e, 0);
-    print_message("    %u of %u tokens have the same log-probability to the last bit, the largest difference is %.1e\n", n_equal, n_all, worst);
+    print_message("    %u of %u tokens have the same log-probability to the last bit, the largest difference is %.1e\n",
+                  n_equal, n_all, worst);
     if (!strcmp(g_precision->quantization, "none")) assert_true(worst < 1e-3);
     if (g_model->one_form) assert_int_equal(n_equal, n_all);
 }
@@ -295,7 +305,8 @@ int main(int argc, char **argv) {
                   g_precision->name, g_device, g_requests, g_workload.seed);
     for (size_t i = 0; i < N_VARIANTS; i++)
         if (is_selected(&VARIANTS[i]))
-            tests[n++] = (struct CMUnitTest){.name = VARIANTS[i].what, .test_func = same_bits, .initial_state = (void *)&VARIANTS[i]};
+            tests[n++] =
+                (struct CMUnitTest){.name = VARIANTS[i].what, .test_func = same_bits, .initial_state = (void *)&VARIANTS[i]};
     if (!td_chaos_on()) {
         tests[n++] = (struct CMUnitTest)cmocka_unit_test(next_turn_of_a_chat);
         tests[n++] = (struct CMUnitTest)cmocka_unit_test(generated_text_as_a_prompt);

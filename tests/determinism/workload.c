@@ -11,7 +11,7 @@
 #include "core/rng.h"
 
 #define FIRST_ID 4 /* below are the special tokens of the models here */
-#define OTHERS   12
+#define OTHERS 12
 
 /* Streams of the generator. */
 enum { DRAW_SHAPE, DRAW_STAGGER, DRAW_OTHERS, DRAW_PROMPTS };
@@ -48,7 +48,9 @@ static uint32_t prompt_of(const workload *w, uint32_t i, uint32_t *ids) {
     return n;
 }
 
-bool workload_is_first(uint32_t i) { return i % 4 == 0 || i >= 12; }
+bool workload_is_first(uint32_t i) {
+    return i % 4 == 0 || i >= 12;
+}
 
 static uint32_t max_tokens_of(const workload *w, uint32_t i) {
     return i / 4 == 3 ? WORKLOAD_TOKENS_MAX - draw(w, DRAW_SHAPE, 2000 + i, 40) : 1 + draw(w, DRAW_SHAPE, 2000 + i, 30);
@@ -70,7 +72,8 @@ static void set_sampling(const workload *w, uint32_t i, td_sampling *s) {
 static void set_form(uint32_t i, probe *p) {
     static const char source[] = "(\\{Q7#Z@K%9=[0-9]{1,3}X\\}<Z9%K@#7Q>[a-z ]{2,6};){3,9}!!@@##77QQZZ";
     td_error          err = {0};
-    if (td_grammar_compile(TD_GRAMMAR_REGEX, source, sizeof source - 1, &p->grammar, &err) != TD_OK) fail_msg("%s", err.text);
+    if (td_grammar_compile(TD_GRAMMAR_REGEX, source, sizeof source - 1, &p->grammar, &err) != TD_OK)
+        fail_msg("%s", err.text);
     p->params.grammar = p->grammar;
     p->params.max_tokens = 60 + i;
     p->params.ignore_eos = false;
@@ -139,21 +142,24 @@ static bool same_logprobs(const td_position_logprobs *a, const td_position_logpr
     return true;
 }
 
-static void check_positions(const char *what, const td_position_logprobs *want, size_t n_want, const td_position_logprobs *got,
-                            size_t n_got, uint32_t i) {
+static void check_positions(const char *what, const td_position_logprobs *want, size_t n_want,
+                            const td_position_logprobs *got, size_t n_got, uint32_t i) {
     for (size_t k = 0; k < n_want && k < n_got; k++)
         if (!same_logprobs(&want[k], &got[k]))
-            fail_msg("request %u: %s %zu is %u with log-probability %.9g, not %u with %.9g (or its alternatives differ)", i, what, k,
-                     got[k].id, (double)got[k].logprob, want[k].id, (double)want[k].logprob);
+            fail_msg("request %u: %s %zu is %u with log-probability %.9g, not %u with %.9g (or its alternatives differ)", i,
+                     what, k, got[k].id, (double)got[k].logprob, want[k].id, (double)want[k].logprob);
     if (n_want != n_got) fail_msg("request %u: %zu %ss, not %zu", i, n_got, what, n_want);
 }
 
 void workload_check_same(const probe *want, const probe *got, uint32_t i) {
     if (got->finish == TD_FINISH_ERROR) fail_msg("request %u: %s", i, got->error.text);
-    check_positions("prompt token", want->prompt_logprobs, want->n_prompt_logprobs, got->prompt_logprobs, got->n_prompt_logprobs, i);
+    check_positions("prompt token", want->prompt_logprobs, want->n_prompt_logprobs, got->prompt_logprobs,
+                    got->n_prompt_logprobs, i);
     check_positions("token", want->logprobs, want->n_logprobs, got->logprobs, got->n_logprobs, i);
     if (want->n_tokens != got->n_tokens || memcmp(want->tokens, got->tokens, want->n_tokens * sizeof *want->tokens))
         fail_msg("request %u: its tokens differ", i);
-    if (want->finish != got->finish || want->stop_token != got->stop_token) fail_msg("request %u: it ends for another reason", i);
-    if (want->text_len != got->text_len || memcmp(want->text, got->text, want->text_len)) fail_msg("request %u: its text differs", i);
+    if (want->finish != got->finish || want->stop_token != got->stop_token)
+        fail_msg("request %u: it ends for another reason", i);
+    if (want->text_len != got->text_len || memcmp(want->text, got->text, want->text_len))
+        fail_msg("request %u: its text differs", i);
 }

@@ -10,7 +10,8 @@ void probe_check(const probe *p, const td_tokenizer *tok, uint64_t kv_tokens, ui
 /** Wait for the last event, check, free. */
 void probe_finish(td_engine *e, probe *p);
 
-/** The counters of an engine all of whose requests have ended: nothing runs, waits or holds pages, and whoever has the last event sees that. */
+/** The counters of an engine all of whose requests have ended: nothing runs, waits or holds pages, and whoever has the last
+ * event sees that. */
 td_engine_stats idle_stats(td_engine *e);
 
 #endif

@@ -240,9 +240,10 @@ static td_engine_stats run_company(td_engine_options o, const uint32_t lengths[4
             probe_finish(e, p);
         }
     td_engine_stats s = idle_stats(e);
-    print_message("%lu requests, %lu aborted, %lu retractions, %lu + %lu steps, %lu of %lu prompt tokens cached, %lu pages evicted\n",
-                  s.requests_total, s.requests_aborted, s.retractions, s.steps_prefill, s.steps_decode, s.cached_tokens,
-                  s.prompt_tokens, s.cache_evictions);
+    print_message(
+        "%lu requests, %lu aborted, %lu retractions, %lu + %lu steps, %lu of %lu prompt tokens cached, %lu pages evicted\n",
+        s.requests_total, s.requests_aborted, s.retractions, s.steps_prefill, s.steps_decode, s.cached_tokens,
+        s.prompt_tokens, s.cache_evictions);
     assert_int_equal(s.requests_total, THREADS * PER_THREAD);
     assert_int_equal(s.requests_aborted, aborted);
     assert_int_equal(s.requests_failed, 0);
@@ -409,7 +410,6 @@ static void retraction_is_invisible(void **state) {
     assert_int_equal(idle_stats(e).retracted, 0);
     close_engine(e);
 }
-
 
 static void priority_goes_first(void **state) {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * What the engine tells about itself, over the fake model: progress of prompts, how requests ended, what the tiers did against
- * their bounds.
+ * What the engine tells about itself, over the fake model: progress of prompts, how requests ended, what the tiers did
+ * against their bounds.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -69,7 +69,8 @@ static void progress_is_published(void **state) {
     probe_submit(e, second);
     fake_delay(5000);
     fake_hold(false);
-    for (uint64_t done = 0; done < 300 - 300 % 64;) { /* one chunk after the other; none is missed on a machine that keeps up */
+    for (uint64_t done = 0;
+         done < 300 - 300 % 64;) { /* one chunk after the other; none is missed on a machine that keeps up */
         td_engine_get_stats(e, &s);
         if (s.prefill_requests == 0) break;
         assert_true(s.prefill_tokens_done >= done && s.prefill_tokens_done % 64 == 0);
@@ -99,7 +100,8 @@ static void work_is_told_against_the_bounds(void **state) {
     o.decode_log_interval = 4;
     td_engine *e = open_engine(o);
     td_engine_get_info(e, &info);
-    assert_true(info.expert_bounds.read_bytes_per_s > 1e8 && info.expert_bounds.int8_ops_per_s > 1e8 && info.expert_bounds.f32_ops_per_s > 1e8);
+    assert_true(info.expert_bounds.read_bytes_per_s > 1e8 && info.expert_bounds.int8_ops_per_s > 1e8 &&
+                info.expert_bounds.f32_ops_per_s > 1e8);
     assert_memory_equal(&info.expert_bounds, &info.device_bounds, sizeof info.device_bounds);
     probe *p = new_probe(10, 500);
     fake_delay(1000);
@@ -107,7 +109,8 @@ static void work_is_told_against_the_bounds(void **state) {
     probe_wait_tokens(p, 20);
     td_engine_get_stats(e, &s);
     fake_delay(0);
-    double bytes_per_s = FAKE_STEP_BYTES / (1e-9 * FAKE_STEP_NS), by_reads = bytes_per_s / info.expert_bounds.read_bytes_per_s;
+    double bytes_per_s = FAKE_STEP_BYTES / (1e-9 * FAKE_STEP_NS),
+           by_reads = bytes_per_s / info.expert_bounds.read_bytes_per_s;
     double by_int8 = FAKE_TOKEN_OPS / (1e-9 * FAKE_STEP_NS) / info.expert_bounds.int8_ops_per_s; /* a token a step by now */
     assert_float_equal(s.expert_rate.bytes_per_s, bytes_per_s, 1e-6 * bytes_per_s);
     assert_float_equal(s.expert_rate.bound_fraction, by_reads > by_int8 ? by_reads : by_int8, 1e-6);

@@ -37,10 +37,10 @@ static const example EXAMPLES[] = {
     {"regex:\\d+", "7 or 8", "8"},
     {"regex:answer is (yes|no)", "the answer is maybe", NULL},
     {"regex:(x)?y", "y", "y"},
-    {"regex:a*", "bbb", NULL},                  /* an empty match is no answer */
+    {"regex:a*", "bbb", NULL},                                      /* an empty match is no answer */
     {"regex:(a+)+$", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", NULL}, /* a search that would not end */
     {"regex:é(.)", "éüéß", "ß"},
-    {"regex:x", "\xff\xfe", NULL},              /* not UTF-8 */
+    {"regex:x", "\xff\xfe", NULL}, /* not UTF-8 */
 };
 
 static void answers_are_found(void **state) {
@@ -55,7 +55,8 @@ static void answers_are_found(void **state) {
         if (*x->text) memcpy(text, x->text, strlen(x->text));
         assert_int_equal(td_answer_find(&rule, text, strlen(x->text), &answer), TD_OK);
         if (!answer != !x->answer || (answer && strcmp(answer, x->answer)))
-            fail_msg("%s of '%s' is '%s', not '%s'", x->rule, x->text, answer ? answer : "none", x->answer ? x->answer : "none");
+            fail_msg("%s of '%s' is '%s', not '%s'", x->rule, x->text, answer ? answer : "none",
+                     x->answer ? x->answer : "none");
         free(text);
         free(answer);
         td_answer_rule_close(&rule);

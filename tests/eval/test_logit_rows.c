@@ -1,4 +1,5 @@
-/* Rows of logits: sums and divergences against double precision, the 16-bit form against its bound, and rows that are no numbers. */
+/* Rows of logits: sums and divergences against double precision, the 16-bit form against its bound, and rows that are no
+ * numbers. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +12,7 @@
 #include "core/rng.h"
 #include "eval/logit_rows.h"
 
-#define N    1000
+#define N 1000
 #define SEED 11
 
 static void random_row(uint64_t row, double spread, float *x) {
@@ -73,6 +74,7 @@ static void rows_that_are_no_numbers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_and_divergences), cmocka_unit_test(coded_rows), cmocka_unit_test(rows_that_are_no_numbers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_and_divergences), cmocka_unit_test(coded_rows),
+                                       cmocka_unit_test(rows_that_are_no_numbers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,8 +4,8 @@
  * the program runs, and shows how often each call was made and made to fail.
  *
  * TD_FAULT_CONTROL names the file. Counting begins in this library's constructor, after those of the program's libraries.
- * With TD_FAULT_TRACE=1 each failure is shown on standard error with who called. TD_FAULT_SITES names a file that gets 8 bytes for
- * every allocation counted: a hash of who called, so that a test can try each place of the program once.
+ * With TD_FAULT_TRACE=1 each failure is shown on standard error with who called. TD_FAULT_SITES names a file that gets 8
+ * bytes for every allocation counted: a hash of who called, so that a test can try each place of the program once.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,7 +25,7 @@
 /* ---- the control file: one of these for each point, in this order; written by the test but for seen and injected ---- */
 
 enum { POINT_ALLOC, POINT_MAP, POINT_READ, POINT_THREAD, POINT_THREAD_DIES, POINT_URING, N_POINTS };
-#define SITE_FRAMES 8 /* the innermost, this library's two among them */
+#define SITE_FRAMES 8                                /* the innermost, this library's two among them */
 enum { READ_SHORT, READ_EINTR, READ_EIO, READ_END }; /* how a read fails */
 
 typedef struct {

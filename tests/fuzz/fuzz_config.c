@@ -1,5 +1,5 @@
-/* Any text as config.json, generation_config.json and override (separated by zero bytes): refused, or a configuration whose numbers keep
-   what the engine builds on. */
+/* Any text as config.json, generation_config.json and override (separated by zero bytes): refused, or a configuration whose
+   numbers keep what the engine builds on. */
 #include <assert.h>
 #include <math.h>
 #include <stdint.h>
@@ -12,7 +12,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check(const td_model_config *c) {
     double inv_freq[TD_ROPE_DIM_MAX / 2], scale;
-    assert(c->hidden && c->n_layers && c->n_layers + c->n_mtp_layers <= TD_LAYERS_MAX && c->heads && c->kv_heads && c->vocab && c->max_position);
+    assert(c->hidden && c->n_layers && c->n_layers + c->n_mtp_layers <= TD_LAYERS_MAX && c->heads && c->kv_heads &&
+           c->vocab && c->max_position);
     assert(c->top_k >= 1 && c->top_k <= TD_TOP_K_MAX && c->top_k <= c->n_experts && c->n_experts <= TD_EXPERTS_MAX);
     assert(c->n_group >= 1 && c->n_experts % c->n_group == 0 && c->topk_group <= c->n_group);
     assert(c->top_k <= c->n_experts / c->n_group * c->topk_group);
@@ -27,7 +28,8 @@ static void check(const td_model_config *c) {
     for (uint32_t i = 0; i < q->n_schemes && !q->refusal[0]; i++) {
         const td_quant_scheme *s = &q->scheme[i];
         assert((s->bits == 4 || s->bits == 8) && s->group <= 1u << 20 && (!s->block_rows || s->group));
-        assert(!s->is_float || (s->symmetric && (s->bits == 4 ? s->group == 16 || s->group == 32 : !s->group == !s->block_rows)));
+        assert(!s->is_float ||
+               (s->symmetric && (s->bits == 4 ? s->group == 16 || s->group == 32 : !s->group == !s->block_rows)));
     }
     for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
         td_tensor_spec spec;
@@ -41,10 +43,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!text) return 0;
     memcpy(text, data, size);
     text[size] = 0;
-    size_t config_len = strlen(text);
-    char  *generation = config_len < size ? text + config_len + 1 : NULL;
-    size_t generation_len = generation ? strlen(generation) : 0;
-    char  *more = generation && generation + generation_len < text + size ? generation + generation_len + 1 : NULL;
+    size_t          config_len = strlen(text);
+    char           *generation = config_len < size ? text + config_len + 1 : NULL;
+    size_t          generation_len = generation ? strlen(generation) : 0;
+    char           *more = generation && generation + generation_len < text + size ? generation + generation_len + 1 : NULL;
     td_model_config c;
     td_error        err = {0};
     td_status       s = td_model_config_parse(text, config_len, generation, generation_len, more, &c, &err);

@@ -1,4 +1,5 @@
-/* Checksums by all threads against the definition, computed with the xxhash library; every instruction set's copy against it too. */
+/* Checksums by all threads against the definition, computed with the xxhash library; every instruction set's copy against it
+ * too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,8 +47,8 @@ static uint64_t by_definition(const unsigned char *p, size_t bytes) {
 
 static void spans_are_hashed_in_pieces(void **state) {
     (void)state;
-    size_t         all = 9 * PIECE + 4321;
-    unsigned char *p = noise(all);
+    size_t                 all = 9 * PIECE + 4321;
+    unsigned char         *p = noise(all);
     const td_checksum_span spans[] = {{p, all}, {p + 64, PIECE}, {p + 1, 1}, {p + 4096, PIECE + 1}, {p, 4 * PIECE}};
     enum { N = sizeof spans / sizeof *spans };
     for (uint32_t workers = 1; workers <= 3; workers++) {

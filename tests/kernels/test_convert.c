@@ -15,7 +15,6 @@
 
 #define SEED 7u
 
-
 static void every_half_precision_value(void **state) {
     (void)state;
     static uint16_t in[65536];
@@ -99,7 +98,8 @@ static void tails_stay_inside(void **state) {
 static void f32_to_f16_is_the_nearest_even(void **state) {
     (void)state;
     for (uint32_t i = 0; i < 0x7c00; i++) {
-        float lo = td_f16_to_f32((td_f16)i), hi = i == 0x7bff ? 65536.0f : td_f16_to_f32((td_f16)(i + 1)), middle = lo + (hi - lo) / 2;
+        float lo = td_f16_to_f32((td_f16)i), hi = i == 0x7bff ? 65536.0f : td_f16_to_f32((td_f16)(i + 1)),
+              middle = lo + (hi - lo) / 2;
         assert_int_equal(td_f32_to_f16(lo), i);
         assert_int_equal(td_f32_to_f16(-lo), i | 0x8000u);
         assert_int_equal(td_f32_to_f16(middle), i + (i & 1));

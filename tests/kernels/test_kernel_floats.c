@@ -1,6 +1,6 @@
 /*
- * Every W8A8 kernel of this machine's tiers against plain integer sums, bit for bit; the float tables against double precision, and
- * against themselves in other tiles, bit for bit. All buffers end at a page that faults.
+ * Every W8A8 kernel of this machine's tiers against plain integer sums, bit for bit; the float tables against double
+ * precision, and against themselves in other tiles, bit for bit. All buffers end at a page that faults.
  */
 #include "tests/npu/npu_test_util.h"
 
@@ -12,9 +12,11 @@
 static const float SCALES[] = {NAN, INFINITY, -0.0f, 1e-43f, -1e-40f, 3e38f};
 
 static void check_w8a8(const td_w8a8_kernel *kernel, rnd *r, size_t m, size_t n, size_t k, td_dtype out_dtype, bool bias) {
-    size_t  panels = td_w8a8_panels(kernel, n), panel_bytes = td_w8a8_panel_bytes(kernel, k), ldx = (k + 3) / 4 * 4, ldo = n + 3;
-    size_t  element = td_dtype_bytes(out_dtype);
-    fenced  x = fence(m * ldx), w = fence(panels * panel_bytes), sw = fence(panels * kernel->nr * 4), out = fence((m * ldo - 3) * element);
+    size_t panels = td_w8a8_panels(kernel, n), panel_bytes = td_w8a8_panel_bytes(kernel, k), ldx = (k + 3) / 4 * 4,
+           ldo = n + 3;
+    size_t element = td_dtype_bytes(out_dtype);
+    fenced x = fence(m * ldx), w = fence(panels * panel_bytes), sw = fence(panels * kernel->nr * 4),
+           out = fence((m * ldo - 3) * element);
     fenced  sx = fence(m * 4), sum = fence(m * 4), b = fence(n * 4), q = fence(n * k);
     int8_t *xs = x.p, *qs = q.p;
     memset(xs, 0, m * ldx);
@@ -34,9 +36,20 @@ static void check_w8a8(const td_w8a8_kernel *kernel, rnd *r, size_t m, size_t n,
         size_t row = p * kernel->nr;
         td_w8a8_pack(kernel, (char *)w.p + p * panel_bytes, qs + row * k, k, n - row < kernel->nr ? n - row : kernel->nr, k);
     }
-    td_w8a8_args a = {.m = m, .n = n, .k = k, .x = xs, .ldx = ldx, .sx = sx.p, .x_sum = sum.p, .w = w.p, .sw = sw.p, .bias = bias ? b.p : NULL,
-                      .out = out.p, .ldo = ldo, .out_dtype = out_dtype};
-    size_t cut = rnd_range(r, 0, panels); /* two items */
+    td_w8a8_args a = {.m = m,
+                      .n = n,
+                      .k = k,
+                      .x = xs,
+                      .ldx = ldx,
+                      .sx = sx.p,
+                      .x_sum = sum.p,
+                      .w = w.p,
+                      .sw = sw.p,
+                      .bias = bias ? b.p : NULL,
+                      .out = out.p,
+                      .ldo = ldo,
+                      .out_dtype = out_dtype};
+    size_t       cut = rnd_range(r, 0, panels); /* two items */
     a.panel_end = cut;
     kernel->run(&a);
     a.panel_begin = cut;
@@ -48,7 +61,8 @@ static void check_w8a8(const td_w8a8_kernel *kernel, rnd *r, size_t m, size_t n,
             for (size_t l = 0; l < k; l++) s += (int64_t)qs[j * k + l] * xs[i * ldx + l];
             float y = (float)(int32_t)s * ((float *)sx.p)[i] * ((float *)sw.p)[j];
             if (bias) y += ((float *)b.p)[j];
-            bool same = out_dtype == TD_DT_F32 ? !memcmp((float *)out.p + i * ldo + j, &y, 4) : ((td_bf16 *)out.p)[i * ldo + j] == td_f32_to_bf16(y);
+            bool same = out_dtype == TD_DT_F32 ? !memcmp((float *)out.p + i * ldo + j, &y, 4)
+                                               : ((td_bf16 *)out.p)[i * ldo + j] == td_f32_to_bf16(y);
             if (!same) fail_msg("%s: m %zu n %zu k %zu differs at row %zu, column %zu", kernel->name, m, n, k, i, j);
         }
         for (size_t c = 0; i + 1 < m && c < 3 * element; c++) /* between rows nothing is written */
@@ -68,11 +82,14 @@ static void w8a8_kernels_are_exact(void **state) {
             continue;
         }
         print_message("  %s\n", k->name);
-        for (size_t m = 1; m <= 30; m++) check_w8a8(k, &r, m, rnd_range(&r, 1, 70), rnd_range(&r, 1, 90), m & 1 ? TD_DT_F32 : TD_DT_BF16, m & 2);
+        for (size_t m = 1; m <= 30; m++)
+            check_w8a8(k, &r, m, rnd_range(&r, 1, 70), rnd_range(&r, 1, 90), m & 1 ? TD_DT_F32 : TD_DT_BF16, m & 2);
         for (int i = 0; i < 20; i++)
-            check_w8a8(k, &r, rnd_range(&r, 1, 60), rnd_range(&r, 1, 130), rnd_range(&r, 1, 300), i & 1 ? TD_DT_F32 : TD_DT_BF16, i & 2);
+            check_w8a8(k, &r, rnd_range(&r, 1, 60), rnd_range(&r, 1, 130), rnd_range(&r, 1, 300),
+                       i & 1 ? TD_DT_F32 : TD_DT_BF16, i & 2);
         for (int i = 0; i < 4; i++) /* several blocks of everything */
-            check_w8a8(k, &r, rnd_range(&r, 90, 210), rnd_range(&r, 100, 300), rnd_range(&r, 500, 1100), i & 1 ? TD_DT_F32 : TD_DT_BF16, i & 2);
+            check_w8a8(k, &r, rnd_range(&r, 90, 210), rnd_range(&r, 100, 300), rnd_range(&r, 500, 1100),
+                       i & 1 ? TD_DT_F32 : TD_DT_BF16, i & 2);
         check_w8a8(k, &r, 3, 33, 20000, TD_DT_F32, false);
     }
 }
@@ -95,8 +112,19 @@ static void w8a8_kernels_hold_the_largest_sums(void **state) {
             memset(x, 127 * sign, m * k);
             for (size_t i = 0; i < m; i++) sx[i] = 1, sum[i] = 127 * sign * (int32_t)k;
             td_w8a8_pack(kernel, panel, w, k, 1, k);
-            kernel->run(&(td_w8a8_args){.m = m, .n = 1, .k = k, .x = x, .ldx = k, .sx = sx, .x_sum = sum, .w = panel, .sw = sw, .out = out,
-                                           .ldo = 1, .out_dtype = TD_DT_F32, .panel_end = 1});
+            kernel->run(&(td_w8a8_args){.m = m,
+                                        .n = 1,
+                                        .k = k,
+                                        .x = x,
+                                        .ldx = k,
+                                        .sx = sx,
+                                        .x_sum = sum,
+                                        .w = panel,
+                                        .sw = sw,
+                                        .out = out,
+                                        .ldo = 1,
+                                        .out_dtype = TD_DT_F32,
+                                        .panel_end = 1});
             for (size_t i = 0; i < m; i++) assert_true(out[i] == (float)(weight * 127 * (int64_t)sign * (int64_t)k));
             free(w), free(x), free(panel);
         }
@@ -117,19 +145,30 @@ static void fill(rnd *r, fenced *f, size_t n, td_dtype dtype) {
 
 static void products_agree_in_every_tile(void **state) {
     (void)state;
-    rnd                 r = rnd_open("float products");
+    rnd                  r = rnd_open("float products");
     const td_float_math *math = td_kernels_here()->math;
     print_message("  %s\n", math->name);
     for (int round = 0; round < 120; round++) {
         td_dtype dtype = round & 1 ? TD_DT_BF16 : TD_DT_F32;
-        size_t   m = rnd_range(&r, 1, 40), n = rnd_range(&r, 1, 150), k = rnd_range(&r, 1, 120), ldb = n + (round & 2 ? 5 : 0);
-        fenced   a = fence(m * k * 4), b = fence(((k - 1) * ldb + n) * td_dtype_bytes(dtype)), c = fence(m * n * 4), one = fence(n * 4);
+        size_t m = rnd_range(&r, 1, 40), n = rnd_range(&r, 1, 150), k = rnd_range(&r, 1, 120), ldb = n + (round & 2 ? 5 : 0);
+        fenced a = fence(m * k * 4), b = fence(((k - 1) * ldb + n) * td_dtype_bytes(dtype)), c = fence(m * n * 4),
+               one = fence(n * 4);
         fill(&r, &a, m * k, TD_DT_F32);
         fill(&r, &b, (k - 1) * ldb + n, dtype);
         fill(&r, &c, m * n, TD_DT_F32);
         float *before = malloc(m * n * sizeof *before);
         memcpy(before, c.p, m * n * sizeof *before);
-        td_fgemm_args g = {.m = m, .n = n, .k = k, .a = a.p, .lda = k, .b = b.p, .ldb = ldb, .b_dtype = dtype, .accumulate = round & 4, .c = c.p, .ldc = n};
+        td_fgemm_args g = {.m = m,
+                           .n = n,
+                           .k = k,
+                           .a = a.p,
+                           .lda = k,
+                           .b = b.p,
+                           .ldb = ldb,
+                           .b_dtype = dtype,
+                           .accumulate = round & 4,
+                           .c = c.p,
+                           .ldc = n};
         math->gemm(&g);
         for (size_t i = 0; i < m; i++)
             for (size_t j = 0; j < n; j++) {
@@ -165,7 +204,7 @@ static void products_agree_in_every_tile(void **state) {
 
 static void transposes(void **state) {
     (void)state;
-    rnd                 r = rnd_open("transpose");
+    rnd                  r = rnd_open("transpose");
     const td_float_math *math = td_kernels_here()->math;
     for (int round = 0; round < 60; round++) {
         td_dtype dtype = round & 1 ? TD_DT_BF16 : TD_DT_F32;
@@ -177,7 +216,8 @@ static void transposes(void **state) {
         math->transpose(dst.p, stride, dtype, src.p, ld, rows, cols);
         for (size_t i = 0; i < rows; i++)
             for (size_t c = 0; c < cols; c++)
-                assert_true((double)((float *)dst.p)[i / TD_ATTN_PANEL * stride + c * TD_ATTN_PANEL + i % TD_ATTN_PANEL] == act_get(dtype, src.p, i * ld + c));
+                assert_true((double)((float *)dst.p)[i / TD_ATTN_PANEL * stride + c * TD_ATTN_PANEL + i % TD_ATTN_PANEL] ==
+                            act_get(dtype, src.p, i * ld + c));
         unfence(&src), unfence(&dst);
     }
 }
@@ -185,7 +225,7 @@ static void transposes(void **state) {
 /* Elementwise: 3e-7 relative for exp, and an element's bits do not depend on where in the array it stands. */
 static void elementwise(void **state) {
     (void)state;
-    rnd                 r = rnd_open("elementwise");
+    rnd                  r = rnd_open("elementwise");
     const td_float_math *math = td_kernels_here()->math;
     for (size_t n = 1; n < 80; n++) {
         fenced x = fence(n * 4), y = fence(n * 4), z = fence(n * 4), tail = fence(4);

@@ -10,10 +10,10 @@
 #include <math.h>
 
 #include "core/rng.h"
+#include "core/small_float.h"
 #include "cpu_experts/cpu_experts.h"
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_quant.h"
-#include "core/small_float.h"
 #include "tests/guard_page.h"
 #include "tests/kernels/kernel_tables.h"
 
@@ -36,28 +36,30 @@ static size_t add_variants(variant *out, td_expert_format format, const td_gemm_
     for (int nv = 0; nv < 2 && format == TD_EXPERT_FP4G; nv++)
         out[n++] = (variant){format, k, {.size = nv ? 16 : 32, .scale_dtype = nv ? TD_DT_F8_E4M3 : TD_DT_F8_E8M0}};
     for (uint16_t size = 32; size <= 128 && format == TD_EXPERT_INT4G; size *= 2)
-        for (size_t i = 0; i < 6; i++) out[n++] = (variant){format, k, {.size = size, .scale_dtype = SCALES[i / 2], .zero_points = i % 2}};
+        for (size_t i = 0; i < 6; i++)
+            out[n++] = (variant){format, k, {.size = size, .scale_dtype = SCALES[i / 2], .zero_points = i % 2}};
     return n;
 }
 
 /* Every kernel of the build, or those that this machine (and TD_CPU_MASK) allows. */
 static size_t list_variants(variant *out, bool runnable) {
     size_t n = 0;
-    for (td_expert_format f = 0; f < TD_EXPERT_FORMATS; f++)
-        EACH_BUILT(t, product[f])
-            if (!runnable || may_run(t)) n += add_variants(out + n, f, t->product[f]);
+    for (td_expert_format f = 0; f < TD_EXPERT_FORMATS; f++) EACH_BUILT(t, product[f])
+    if (!runnable || may_run(t)) n += add_variants(out + n, f, t->product[f]);
     assert_true(n <= VARIANTS_MAX);
     return n;
 }
 
 static const struct {
     int lo, hi; /* codes */
-} RANGE[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = {-7, 7}, [TD_EXPERT_INT8C] = {-127, 127}, [TD_EXPERT_INT4G] = {0, 15}, [TD_EXPERT_FP4G] = {0, 15}};
+} RANGE[TD_EXPERT_FORMATS] = {
+    [TD_EXPERT_INT4C] = {-7, 7}, [TD_EXPERT_INT8C] = {-127, 127}, [TD_EXPERT_INT4G] = {0, 15}, [TD_EXPERT_FP4G] = {0, 15}};
 
 /* Where the sums reach furthest. */
 static const struct {
     int lo, hi;
-} EXTREME[TD_EXPERT_FORMATS] = {[TD_EXPERT_INT4C] = {-7, 7}, [TD_EXPERT_INT8C] = {-127, 127}, [TD_EXPERT_INT4G] = {0, 15}, [TD_EXPERT_FP4G] = {15, 7}};
+} EXTREME[TD_EXPERT_FORMATS] = {
+    [TD_EXPERT_INT4C] = {-7, 7}, [TD_EXPERT_INT8C] = {-127, 127}, [TD_EXPERT_INT4G] = {0, 15}, [TD_EXPERT_FP4G] = {15, 7}};
 
 /* Twice the values of e2m1, as the specification lists them. */
 static const int TWICE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -74,8 +76,11 @@ typedef struct {
 
 static test_tile empty_tile(const variant *v, size_t k) {
     size_t    nr = v->kernel->tiles->nr, n_scales = nr * scales_of_row(v, k);
-    test_tile t = {.tile = guard_alloc(td_tile_bytes(v->kernel->tiles, k, &v->groups)), .rows = guard_alloc(nr * k * td_gemm_element((td_product)v->format)),
-                   .scale = guard_alloc(n_scales * sizeof(float)), .zero = guard_alloc(n_scales), .factor = guard_alloc(nr * sizeof(float))};
+    test_tile t = {.tile = guard_alloc(td_tile_bytes(v->kernel->tiles, k, &v->groups)),
+                   .rows = guard_alloc(nr * k * td_gemm_element((td_product)v->format)),
+                   .scale = guard_alloc(n_scales * sizeof(float)),
+                   .zero = guard_alloc(n_scales),
+                   .factor = guard_alloc(nr * sizeof(float))};
     t.w = (td_gemm_weights){t.rows.data, t.scale.data, t.zero.data, t.factor.data};
     return t;
 }
@@ -96,12 +101,15 @@ static test_tile make_tile(const variant *v, size_t k) {
         if (format == TD_EXPERT_BF16)
             ((td_bf16 *)t.w.rows)[i] = td_f32_to_bf16((float)td_rng_uniform(SEED, k, i) - 0.5f);
         else
-            ((int8_t *)t.w.rows)[i] = (int8_t)((int)(td_rng_u64(SEED, k, i) % (uint64_t)(RANGE[format].hi - RANGE[format].lo + 1)) + RANGE[format].lo);
+            ((int8_t *)t.w.rows)[i] =
+                (int8_t)((int)(td_rng_u64(SEED, k, i) % (uint64_t)(RANGE[format].hi - RANGE[format].lo + 1)) +
+                         RANGE[format].lo);
     for (size_t i = 0; i < nr * scales_of_row(v, k); i++) {
         float scale = 0.01f + (float)td_rng_uniform(SEED, 5, i);
         if (format == TD_EXPERT_INT4G && v->groups.scale_dtype == TD_DT_BF16) scale = td_bf16_to_f32(td_f32_to_bf16(scale));
         if (format == TD_EXPERT_INT4G && v->groups.scale_dtype == TD_DT_F16) scale = td_f16_to_f32(td_f32_to_f16(scale));
-        if (format == TD_EXPERT_FP4G && v->groups.scale_dtype == TD_DT_F8_E8M0) scale = ldexpf(1, i % 29 ? (int)(i % 8) - 6 : -127);
+        if (format == TD_EXPERT_FP4G && v->groups.scale_dtype == TD_DT_F8_E8M0)
+            scale = ldexpf(1, i % 29 ? (int)(i % 8) - 6 : -127);
         if (format == TD_EXPERT_FP4G && v->groups.scale_dtype == TD_DT_F8_E4M3) /* subnormal ones and zero too */
             scale = td_e4m3_to_f32((uint8_t)(i * 37 % 0x7f));
         t.w.scale[i] = format == TD_EXPERT_INT4G && i % 3 == 0 ? -scale : scale;
@@ -115,7 +123,8 @@ static test_tile make_tile(const variant *v, size_t k) {
 static float expected(const variant *v, const td_gemm_weights *w, size_t n, size_t k, const td_gemm_row *row) {
     float acc = 0;
     if (v->format == TD_EXPERT_BF16) {
-        for (size_t j = 0; j < k; j++) acc = fmaf(td_bf16_to_f32(((const td_bf16 *)w->rows)[n * k + j]), ((const float *)row->x)[j], acc);
+        for (size_t j = 0; j < k; j++)
+            acc = fmaf(td_bf16_to_f32(((const td_bf16 *)w->rows)[n * k + j]), ((const float *)row->x)[j], acc);
         return acc;
     }
     const int8_t *codes = (const int8_t *)w->rows + n * k, *x = row->x;
@@ -128,7 +137,8 @@ static float expected(const variant *v, const td_gemm_weights *w, size_t n, size
     bool   fp4 = v->format == TD_EXPERT_FP4G;
     for (size_t g = 0; g < n_groups; g++) {
         int64_t sum = 0;
-        for (size_t j = g * size; j < (g + 1) * size; j++) sum += (int64_t)(fp4 ? TWICE_E2M1[codes[j]] : codes[j] - w->zero[n * n_groups + g]) * x[j];
+        for (size_t j = g * size; j < (g + 1) * size; j++)
+            sum += (int64_t)(fp4 ? TWICE_E2M1[codes[j]] : codes[j] - w->zero[n * n_groups + g]) * x[j];
         acc = fmaf((float)sum, w->scale[n * n_groups + g], acc);
     }
     return (fp4 ? acc * (w->factor[n] / 2) : acc) * row->scale;
@@ -143,12 +153,15 @@ typedef struct {
 
 static test_row make_row(const variant *v, size_t k, uint64_t stream, float scale) {
     bool     bf16 = v->format == TD_EXPERT_BF16, groups = td_expert_has_groups(v->format);
-    test_row t = {.x = guard_alloc(k * (bf16 ? sizeof(float) : 1)), .sums = guard_alloc(groups ? k / v->groups.size * sizeof(int32_t) : 4)};
+    test_row t = {.x = guard_alloc(k * (bf16 ? sizeof(float) : 1)),
+                  .sums = guard_alloc(groups ? k / v->groups.size * sizeof(int32_t) : 4)};
     t.row = (td_gemm_row){.x = t.x.data, .scale = scale, .group_sum = t.sums.data};
     for (size_t j = 0; j < k; j++) {
         int8_t q = (int8_t)((int)(td_rng_u64(SEED, stream, j) % 255) - 127);
-        if (bf16) ((float *)t.x.data)[j] = (float)td_rng_uniform(SEED, stream, j) - 0.5f;
-        else ((int8_t *)t.x.data)[j] = q, t.row.sum += q;
+        if (bf16)
+            ((float *)t.x.data)[j] = (float)td_rng_uniform(SEED, stream, j) - 0.5f;
+        else
+            ((int8_t *)t.x.data)[j] = q, t.row.sum += q;
     }
     if (groups) td_group_sums_i8(t.x.data, k, v->groups.size, t.sums.data);
     return t;
@@ -156,27 +169,31 @@ static test_row make_row(const variant *v, size_t k, uint64_t stream, float scal
 
 static void kernels_match_plain_sums(void **state) {
     (void)state;
-    enum { ROWS_MAX = 1000 }; /* with the shortest k alone: more passes over a tile than there are bytes to share in a step's prefetch */
-    static const size_t sizes[] = {1, 2, 3, 7, 64, 129, 2048}, ms[] = {1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 29, 47, ROWS_MAX};
-    static variant      variants[VARIANTS_MAX];
-    static test_row     x[ROWS_MAX];
-    static td_gemm_row  rows[ROWS_MAX];
-    size_t              n_variants = list_variants(variants, true);
+    enum {
+        ROWS_MAX = 1000
+    }; /* with the shortest k alone: more passes over a tile than there are bytes to share in a step's prefetch */
+    static const size_t sizes[] = {1, 2, 3, 7, 64, 129, 2048},
+                        ms[] = {1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 29, 47, ROWS_MAX};
+    static variant     variants[VARIANTS_MAX];
+    static test_row    x[ROWS_MAX];
+    static td_gemm_row rows[ROWS_MAX];
+    size_t             n_variants = list_variants(variants, true);
     print_message("seed %u\n", SEED);
-    for (td_expert_format f = 0; f < TD_EXPERT_FORMATS; f++)
-        EACH_BUILT(t, product[f])
-            if (!may_run(t)) print_message("  %s skipped: not on this CPU, or masked\n", t->product[f]->name);
+    for (td_expert_format f = 0; f < TD_EXPERT_FORMATS; f++) EACH_BUILT(t, product[f])
+    if (!may_run(t)) print_message("  %s skipped: not on this CPU, or masked\n", t->product[f]->name);
     for (size_t i = 0; i < n_variants; i++) {
         const variant        *v = &variants[i];
         const td_gemm_kernel *kernel = v->kernel;
         if (i == 0 || variants[i - 1].kernel != kernel) print_message("  %s\n", kernel->name);
         for (size_t z = 0, last = 0; z < sizeof sizes / sizeof sizes[0]; z++) {
             size_t k = (sizes[z] + kernel->tiles->kr - 1) / kernel->tiles->kr * kernel->tiles->kr;
-            if (k == last || (k > 1024 && v->groups.size && v->groups.scale_dtype != TD_DT_BF16 && v->groups.scale_dtype != TD_DT_F8_E4M3)) continue;
+            if (k == last || (k > 1024 && v->groups.size && v->groups.scale_dtype != TD_DT_BF16 &&
+                              v->groups.scale_dtype != TD_DT_F8_E4M3))
+                continue;
             test_tile t = make_tile(v, k);
             last = k;
             for (size_t q = 0; q < sizeof ms / sizeof ms[0]; q++) {
-                size_t  m = ms[q];
+                size_t m = ms[q];
                 if (m == ROWS_MAX && z > 0) continue;
                 guarded out = guard_alloc(m * kernel->tiles->nr * 4);
                 size_t  row_bytes = k * (v->format == TD_EXPERT_BF16 ? sizeof(float) : 1);
@@ -185,7 +202,8 @@ static void kernels_match_plain_sums(void **state) {
                     rows[r] = (x[r] = make_row(v, k, 100 + r, 0.5f + (float)r)).row;
                     rows[r].x = memcpy((char *)even.data + r * row_bytes, x[r].x.data, row_bytes);
                 }
-                kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
+                kernel->run(&(td_gemm_args){
+                    .tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
                 for (size_t r = 0; r < m; r++)
                     for (size_t n = 0; n < kernel->tiles->nr; n++) {
                         float want = expected(v, &t.w, n, k, &rows[r]), got = ((float *)out.data)[r * kernel->tiles->nr + n];
@@ -214,11 +232,13 @@ static void random_shapes_match_the_scalar_kernel(void **state) {
         const variant        *v = &variants[i / SHAPES];
         const td_gemm_kernel *kernel = v->kernel, *scalar = td_kernels_scalar.product[v->format];
         if (kernel == scalar) continue;
-        size_t      m = 1 + td_rng_u64(SEED, 20, i) % ROWS_MAX, k = (1 + td_rng_u64(SEED, 21, i) % (K_MAX / kernel->tiles->kr)) * kernel->tiles->kr;
-        size_t      element = v->format == TD_EXPERT_BF16 ? sizeof(float) : 1, stride = k * element + td_rng_u64(SEED, 22, i) % 5 * 64;
-        guarded     x = guard_alloc((m - 1) * stride + k * element), out = guard_alloc(m * kernel->tiles->nr * sizeof(float));
-        float      *want = malloc(m * kernel->tiles->nr * sizeof(float));
-        test_row    row[ROWS_MAX];
+        size_t m = 1 + td_rng_u64(SEED, 20, i) % ROWS_MAX,
+               k = (1 + td_rng_u64(SEED, 21, i) % (K_MAX / kernel->tiles->kr)) * kernel->tiles->kr;
+        size_t element = v->format == TD_EXPERT_BF16 ? sizeof(float) : 1,
+               stride = k * element + td_rng_u64(SEED, 22, i) % 5 * 64;
+        guarded  x = guard_alloc((m - 1) * stride + k * element), out = guard_alloc(m * kernel->tiles->nr * sizeof(float));
+        float   *want = malloc(m * kernel->tiles->nr * sizeof(float));
+        test_row row[ROWS_MAX];
         td_gemm_row rows[ROWS_MAX];
         test_tile   t = make_tile(v, k);
         void       *scalar_tile = aligned_alloc(64, td_tile_bytes(scalar->tiles, k, &v->groups));
@@ -226,15 +246,20 @@ static void random_shapes_match_the_scalar_kernel(void **state) {
             rows[r] = (row[r] = make_row(v, k, 300 + i * ROWS_MAX + r, 0.5f + (float)r)).row;
             rows[r].x = memcpy((char *)x.data + r * stride, row[r].x.data, k * element);
         }
-        kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
+        kernel->run(
+            &(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
         for (size_t n0 = 0; n0 < kernel->tiles->nr; n0 += scalar->tiles->nr) {
             size_t          first = n0 * scales_of_row(v, k);
-            td_gemm_weights w = {(char *)t.w.rows + n0 * k * td_gemm_element((td_product)v->format), t.w.scale + first, t.w.zero + first, t.w.factor + n0};
+            td_gemm_weights w = {(char *)t.w.rows + n0 * k * td_gemm_element((td_product)v->format), t.w.scale + first,
+                                 t.w.zero + first, t.w.factor + n0};
             td_tile_pack(scalar->tiles, scalar_tile, &w, k, &v->groups);
-            scalar->run(&(td_gemm_args){.tile = scalar_tile, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = want});
+            scalar->run(
+                &(td_gemm_args){.tile = scalar_tile, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = want});
             for (size_t r = 0; r < m; r++)
-                if (memcmp((float *)out.data + r * kernel->tiles->nr + n0, want + r * scalar->tiles->nr, scalar->tiles->nr * sizeof *want))
-                    fail_msg("%s, k %zu, row %zu of %zu, groups of %u: not as %s", kernel->name, k, r, m, v->groups.size, scalar->name);
+                if (memcmp((float *)out.data + r * kernel->tiles->nr + n0, want + r * scalar->tiles->nr,
+                           scalar->tiles->nr * sizeof *want))
+                    fail_msg("%s, k %zu, row %zu of %zu, groups of %u: not as %s", kernel->name, k, r, m, v->groups.size,
+                             scalar->name);
         }
         for (size_t r = 0; r < m; r++) {
             guard_free(&row[r].x);
@@ -248,7 +273,8 @@ static void random_shapes_match_the_scalar_kernel(void **state) {
     }
 }
 
-/* Rows and k around the borders of tiles, pairs of them, stretches and blocks; the formats without groups against their scalar kernels. */
+/* Rows and k around the borders of tiles, pairs of them, stretches and blocks; the formats without groups against their
+ * scalar kernels. */
 static void borders_of_tiles_match_the_scalar_kernel(void **state) {
     (void)state;
     enum { ROWS_MAX = 530, K_MAX = 1088 };
@@ -269,7 +295,8 @@ static void borders_of_tiles_match_the_scalar_kernel(void **state) {
             float    *want = aligned_alloc(64, 2 * ROWS_MAX * nr * sizeof(float));
             for (size_t r = 0; r < ROWS_MAX; r++) {
                 rows[r] = (td_gemm_row){.scale = 0.5f + (float)r};
-                for (size_t j = 0; j < k; j++) rows[r].sum += codes[r * k + j] = (int8_t)((int)(td_rng_u64(SEED, 30 + r, j) % 255) - 127);
+                for (size_t j = 0; j < k; j++)
+                    rows[r].sum += codes[r * k + j] = (int8_t)((int)(td_rng_u64(SEED, 30 + r, j) % 255) - 127);
             }
             for (size_t q = 0; q < sizeof ms / sizeof ms[0]; q++) {
                 size_t  m = ms[q];
@@ -282,7 +309,8 @@ static void borders_of_tiles_match_the_scalar_kernel(void **state) {
                     td_tile_pack(scalar->tiles, scalar_tile, &w, k, &v->groups);
                     scalar->run(&(td_gemm_args){.tile = scalar_tile, .k = k, .m = m, .rows = rows, .out = want});
                     for (size_t r = 0; r < m; r++)
-                        if (memcmp((float *)out.data + r * nr + n0, want + r * scalar->tiles->nr, scalar->tiles->nr * sizeof *want))
+                        if (memcmp((float *)out.data + r * nr + n0, want + r * scalar->tiles->nr,
+                                   scalar->tiles->nr * sizeof *want))
                             fail_msg("%s, k %zu, row %zu of %zu: not as %s", kernel->name, k, r, m, scalar->name);
                 }
                 guard_free(&x);
@@ -296,7 +324,8 @@ static void borders_of_tiles_match_the_scalar_kernel(void **state) {
     }
 }
 
-/* Codes and activations at the ends of their ranges, over the longest k, for one row and for as many as tiles of rows take. */
+/* Codes and activations at the ends of their ranges, over the longest k, for one row and for as many as tiles of rows take.
+ */
 static void extremes_do_not_saturate(void **state) {
     (void)state;
     enum { ROWS = 32 };
@@ -305,9 +334,12 @@ static void extremes_do_not_saturate(void **state) {
     for (size_t i = 0; i < n_variants; i++) {
         const variant        *v = &variants[i];
         const td_gemm_kernel *kernel = v->kernel;
-        if (v->format == TD_EXPERT_BF16 || (v->groups.size && v->groups.scale_dtype != TD_DT_BF16 && v->groups.scale_dtype != TD_DT_F8_E8M0)) continue;
+        if (v->format == TD_EXPERT_BF16 ||
+            (v->groups.size && v->groups.scale_dtype != TD_DT_BF16 && v->groups.scale_dtype != TD_DT_F8_E8M0))
+            continue;
         for (int ends = 0; ends < 4; ends++) {
-            int       code = ends & 1 ? EXTREME[v->format].lo : EXTREME[v->format].hi, zero = v->groups.zero_points ? (ends & 1 ? 15 : 0) : 8;
+            int code = ends & 1 ? EXTREME[v->format].lo : EXTREME[v->format].hi,
+                zero = v->groups.zero_points ? (ends & 1 ? 15 : 0) : 8;
             int8_t    value = ends & 2 ? -127 : 127;
             test_tile t = empty_tile(v, k);
             memset(t.w.rows, code, kernel->tiles->nr * k);
@@ -324,7 +356,8 @@ static void extremes_do_not_saturate(void **state) {
             float want = expected(v, &t.w, 0, k, &x.row);
             for (size_t r = 0; r < ROWS; r++) rows[r] = x.row;
             for (size_t m = 1; m <= ROWS; m += ROWS - 1) {
-                kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
+                kernel->run(&(td_gemm_args){
+                    .tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
                 for (size_t n = 0; n < m * kernel->tiles->nr; n++) assert_true(((float *)out.data)[n] == want);
             }
             guard_free(&x.x);
@@ -377,8 +410,10 @@ static void bytes_are_tight(void **state) {
             if (v->format != table[j].format || v->groups.size != table[j].groups.size ||
                 v->groups.scale_dtype != table[j].groups.scale_dtype || v->groups.zero_points != table[j].groups.zero_points)
                 continue;
-            double weights = (double)k * v->kernel->tiles->nr, bytes = (double)td_tile_bytes(v->kernel->tiles, k, &v->groups);
-            assert_true(bytes >= table[j].bytes * weights && bytes <= table[j].bytes * weights + 4 * v->kernel->tiles->nr + 64);
+            double weights = (double)k * v->kernel->tiles->nr,
+                   bytes = (double)td_tile_bytes(v->kernel->tiles, k, &v->groups);
+            assert_true(bytes >= table[j].bytes * weights &&
+                        bytes <= table[j].bytes * weights + 4 * v->kernel->tiles->nr + 64);
         }
 }
 
@@ -429,9 +464,9 @@ static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
     assert_true(worst < 4e-7);
     g[0] = NAN;
     EACH_TABLE(t, rows) {
-            t->rows->silu_mul(g, u, 1, 16, first, 16);
-            assert_true(isnan(first[0]) && !isnan(first[1]));
-        }
+        t->rows->silu_mul(g, u, 1, 16, first, 16);
+        assert_true(isnan(first[0]) && !isnan(first[1]));
+    }
     free(g);
     free(u);
     free(first);
@@ -463,7 +498,8 @@ static void tables_are_whole_and_in_order(void **state) {
         assert_true((*t)->checksum && (*t)->read && (*t)->int8_peak && (*t)->f32_peak && (*t)->bf16_peak);
         const td_kernels *best = td_kernels_for((*t)->needs); /* with emulated tiles AMX needs no more than AVX512-VNNI */
         assert_true(best == *t || (best->needs == (*t)->needs && best == td_kernels_all[0]));
-        for (int p = 0; p < TD_PRODUCTS; p++) assert_ptr_equal(td_tile_layout_named((td_product)p, (*t)->product[p]->tiles->name), (*t)->product[p]->tiles);
+        for (int p = 0; p < TD_PRODUCTS; p++)
+            assert_ptr_equal(td_tile_layout_named((td_product)p, (*t)->product[p]->tiles->name), (*t)->product[p]->tiles);
     }
     assert_ptr_equal(td_kernels_all[n - 1], &td_kernels_scalar);
     assert_int_equal(td_kernels_scalar.needs, 0);
@@ -471,15 +507,21 @@ static void tables_are_whole_and_in_order(void **state) {
     assert_ptr_equal(td_kernels_for(UINT32_MAX), td_kernels_all[0]);
     assert_null(td_tile_layout_named(TD_PRODUCT_INT4C, "other"));
     const td_kernels *with = td_kernels_for(UINT32_MAX), *without = td_kernels_for(~TD_CPU_AMXINT8);
-    for (int p = 0; p < TD_PRODUCTS; p++) assert_ptr_equal(with->product[p]->tiles, without->product[p]->tiles); /* files serve both */
+    for (int p = 0; p < TD_PRODUCTS; p++)
+        assert_ptr_equal(with->product[p]->tiles, without->product[p]->tiles); /* files serve both */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_match_plain_sums), cmocka_unit_test(random_shapes_match_the_scalar_kernel),
-        cmocka_unit_test(borders_of_tiles_match_the_scalar_kernel), cmocka_unit_test(extremes_do_not_saturate),
-        cmocka_unit_test(unpack_inverts_pack),      cmocka_unit_test(silu_is_accurate_and_the_same_in_every_tier),
-        cmocka_unit_test(bytes_are_tight),          cmocka_unit_test(axpy_is_one_fma),          cmocka_unit_test(tables_are_whole_and_in_order),
+        cmocka_unit_test(kernels_match_plain_sums),
+        cmocka_unit_test(random_shapes_match_the_scalar_kernel),
+        cmocka_unit_test(borders_of_tiles_match_the_scalar_kernel),
+        cmocka_unit_test(extremes_do_not_saturate),
+        cmocka_unit_test(unpack_inverts_pack),
+        cmocka_unit_test(silu_is_accurate_and_the_same_in_every_tier),
+        cmocka_unit_test(bytes_are_tight),
+        cmocka_unit_test(axpy_is_one_fma),
+        cmocka_unit_test(tables_are_whole_and_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,6 @@
 
 typedef int32_t (*row_fn)(td_dtype, const void *, size_t, float, int8_t *, float *);
 
-
 static void set_value(td_dtype dtype, void *x, size_t i, float v) {
     if (dtype == TD_DT_F32)
         ((float *)x)[i] = v;

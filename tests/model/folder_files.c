@@ -96,7 +96,7 @@ static model_file read_model(const char *folder) {
 
 /* With more behind the payload; frees what read_model made. */
 static void write_model(const char *folder, model_file m, const void *more, size_t bytes) {
-    char     path[PATH_BYTES], *text = json_dumps(m.header, JSON_COMPACT);
+    char path[PATH_BYTES], *text = json_dumps(m.header, JSON_COMPACT);
     assert_non_null(text);
     uint64_t length = (strlen(text) + 7) / 8 * 8;
     size_t   size = sizeof length + length + m.payload_bytes + bytes;
@@ -114,11 +114,15 @@ static void write_model(const char *folder, model_file m, const void *more, size
     free(m.file);
 }
 
-void add_tensor(const char *folder, const char *name, const char *dtype, size_t rows, size_t columns, const void *data, size_t bytes) {
+void add_tensor(const char *folder, const char *name, const char *dtype, size_t rows, size_t columns, const void *data,
+                size_t bytes) {
     model_file m = read_model(folder);
     json_int_t begin = (json_int_t)m.payload_bytes, end = begin + (json_int_t)bytes;
-    json_t    *shape = columns ? json_pack("[I,I]", (json_int_t)rows, (json_int_t)columns) : json_pack("[I]", (json_int_t)rows);
-    assert_int_equal(json_object_set_new(m.header, name, json_pack("{s:s,s:o,s:[I,I]}", "dtype", dtype, "shape", shape, "data_offsets", begin, end)), 0);
+    json_t *shape = columns ? json_pack("[I,I]", (json_int_t)rows, (json_int_t)columns) : json_pack("[I]", (json_int_t)rows);
+    assert_int_equal(
+        json_object_set_new(m.header, name,
+                            json_pack("{s:s,s:o,s:[I,I]}", "dtype", dtype, "shape", shape, "data_offsets", begin, end)),
+        0);
     write_model(folder, m, data, bytes);
 }
 

@@ -18,7 +18,8 @@ void  write_file(const char *path, const void *data, size_t size);
 void copy_files(const char *from, const char *to, const char *const *names, size_t n);
 
 /** One more tensor, a vector where columns is 0, in a folder's model.safetensors. @param dtype as the format names it. */
-void add_tensor(const char *folder, const char *name, const char *dtype, size_t rows, size_t columns, const void *data, size_t bytes);
+void add_tensor(const char *folder, const char *name, const char *dtype, size_t rows, size_t columns, const void *data,
+                size_t bytes);
 
 /** The tensor is not to be found any more; its bytes stay. */
 void hide_tensor(const char *folder, const char *name);

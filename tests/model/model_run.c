@@ -34,7 +34,9 @@ static uint32_t device_threads(const model_run_options *o, uint32_t n_cards) {
     return wanted > needed ? wanted : needed;
 }
 
-static void fail_with(const td_error *err) { fail_msg("%s (%s)", err->text, td_status_text(err->status)); }
+static void fail_with(const td_error *err) {
+    fail_msg("%s (%s)", err->text, td_status_text(err->status));
+}
 
 const char *repo_path(const char *path_in_repo) {
     if (path_in_repo[0] == '/') return path_in_repo;
@@ -59,7 +61,8 @@ static td_pool *open_pool(uint32_t workers, uint32_t subpools) {
     td_worker_place places[64];
     td_pool        *p;
     td_error        err = {0};
-    for (uint32_t i = 0; i < workers; i++) places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .subpool = i * subpools / workers, .node = UINT32_MAX};
+    for (uint32_t i = 0; i < workers; i++)
+        places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .subpool = i * subpools / workers, .node = UINT32_MAX};
     if (td_pool_create(places, workers, &p, &err) != TD_OK) fail_with(&err);
     return p;
 }
@@ -69,16 +72,36 @@ void model_run_open(model_run *r, const model_run_options *o) {
     *r = (model_run){0};
     r->pool = open_pool(o->threads ? o->threads : 2, o->subpools ? o->subpools : 1);
     uint32_t n_cards = cards_of(o), threads = device_threads(o, n_cards);
-    for (; threads && r->n_npu_pools < n_cards; r->n_npu_pools++) r->npu_pools[r->n_npu_pools] = open_pool(td_div_up(threads, n_cards), 1);
+    for (; threads && r->n_npu_pools < n_cards; r->n_npu_pools++)
+        r->npu_pools[r->n_npu_pools] = open_pool(td_div_up(threads, n_cards), 1);
     uint32_t max_tok = o->max_tok ? o->max_tok : 2048;
     r->pages_per_seq = (o->max_len + TD_KV_PAGE - 1) / TD_KV_PAGE;
     r->n_pages = r->pages_per_seq * o->n_seq;
-    td_placement p = {.device = device_of(o), .expert_pool = r->pool, .npu_pools = r->n_npu_pools ? r->npu_pools : NULL, .n_cards = n_cards, .rows_tap = o->rows_tap, .rows_tap_user = o->tap_user, .n_pages = r->n_pages,
-                      .model = {.model_path = repo_path(o->path), .cpu_weight_path = o->cpu_weight_path, .override_json = o->override_json, .w8a8 = o->w8a8,
-                                .expert_format = o->experts, .expert_groups = o->groups, .experts_as_stored = o->experts_as_stored, .max_tok = max_tok,
-                                .max_seq = MAX_SEQ, .max_out = MAX_OUT, .max_deferred = o->max_deferred, .overlap_min_tok = o->overlap_min_tok,
-                                .other_handover = o->other_handover || getenv("TD_TEST_OTHER_HANDOVER"), .keep_routing = true, .layers = o->layers,
-                                .layer_tap = o->layer_tap, .layer_tap_user = o->tap_user, .checkpoint = o->checkpoint}};
+    td_placement p = {.device = device_of(o),
+                      .expert_pool = r->pool,
+                      .npu_pools = r->n_npu_pools ? r->npu_pools : NULL,
+                      .n_cards = n_cards,
+                      .rows_tap = o->rows_tap,
+                      .rows_tap_user = o->tap_user,
+                      .n_pages = r->n_pages,
+                      .model = {.model_path = repo_path(o->path),
+                                .cpu_weight_path = o->cpu_weight_path,
+                                .override_json = o->override_json,
+                                .w8a8 = o->w8a8,
+                                .expert_format = o->experts,
+                                .expert_groups = o->groups,
+                                .experts_as_stored = o->experts_as_stored,
+                                .max_tok = max_tok,
+                                .max_seq = MAX_SEQ,
+                                .max_out = MAX_OUT,
+                                .max_deferred = o->max_deferred,
+                                .overlap_min_tok = o->overlap_min_tok,
+                                .other_handover = o->other_handover || getenv("TD_TEST_OTHER_HANDOVER"),
+                                .keep_routing = true,
+                                .layers = o->layers,
+                                .layer_tap = o->layer_tap,
+                                .layer_tap_user = o->tap_user,
+                                .checkpoint = o->checkpoint}};
     if (td_placed_model_open(&p, &r->placed, &err) != TD_OK) fail_with(&err);
     r->npu = r->placed.npus[0];
     r->model = r->placed.model;
@@ -104,7 +127,8 @@ static const td_step_rows *fill_rows(model_run *r, const model_piece *pieces, ui
     td_step_rows_clear(&r->rows);
     for (uint32_t s = 0; s < n_pieces; s++) {
         const model_piece *p = &pieces[s];
-        td_step_rows_add(&r->rows, p->ids, p->first, p->n, r->page + (size_t)p->seq * r->pages_per_seq, r->pages_per_seq, p->absorbed);
+        td_step_rows_add(&r->rows, p->ids, p->first, p->n, r->page + (size_t)p->seq * r->pages_per_seq, r->pages_per_seq,
+                         p->absorbed);
     }
     return &r->rows;
 }

@@ -1,41 +1,42 @@
-/* Running a model in a test without the engine: one pool, the host device or the one that TD_TEST_DEVICE names, KV pages in a shuffled order. */
+/* Running a model in a test without the engine: one pool, the host device or the one that TD_TEST_DEVICE names, KV pages in
+ * a shuffled order. */
 #ifndef TD_TESTS_MODEL_RUN_H
 #define TD_TESTS_MODEL_RUN_H
 
 #include "model/placed_model.h"
 
 typedef struct {
-    td_pool  *pool, *npu_pools[8]; /* [n_npu_pools] threads of each card's own, where they have any */
-    uint32_t  n_npu_pools;
+    td_pool        *pool, *npu_pools[8]; /* [n_npu_pools] threads of each card's own, where they have any */
+    uint32_t        n_npu_pools;
     td_placed_model placed;
-    td_npu   *npu;   /* of placed */
-    td_model *model; /* of placed */
-    td_step_rows rows;
-    uint32_t  n_pages, pages_per_seq;
-    uint32_t *page; /* [n_pages] a permutation */
+    td_npu         *npu;   /* of placed */
+    td_model       *model; /* of placed */
+    td_step_rows    rows;
+    uint32_t        n_pages, pages_per_seq;
+    uint32_t       *page; /* [n_pages] a permutation */
 } model_run;
 
 typedef struct {
-    const char      *path;            /* absolute, or from the repository root */
-    const td_checkpoint *checkpoint;  /* of path, opened by the test; NULL: opened here */
-    const char      *cpu_weight_path, *override_json;
-    bool             w8a8;
-    td_expert_format experts;
-    td_expert_groups groups;
-    bool             experts_as_stored;
-    uint32_t         max_deferred;
-    uint32_t         threads, subpools; /* 0: 2 and 1 */
-    uint32_t         npu_threads;     /* 0: TD_TEST_NPU_THREADS, or shared */
-    const char      *device;          /* NULL: what TD_TEST_DEVICE says, else host */
-    uint32_t         n_cards;         /* tensor parallel; 0: what TD_TEST_CARDS says, else 1 */
-    bool             other_handover;  /* not the form that suits the device; TD_TEST_OTHER_HANDOVER asks for it too */
-    uint32_t         max_tok;         /* 0: 2048 */
-    uint32_t         overlap_min_tok; /* steps of so many rows go in two halves; 0: none */
-    td_layer_range   layers;          /* end 0: all */
-    td_layer_tap     layer_tap;
-    td_rows_tap      rows_tap;
-    void            *tap_user;        /* of both */
-    uint32_t         n_seq, max_len;  /* sequences that have pages at the same time, tokens of each */
+    const char          *path;       /* absolute, or from the repository root */
+    const td_checkpoint *checkpoint; /* of path, opened by the test; NULL: opened here */
+    const char          *cpu_weight_path, *override_json;
+    bool                 w8a8;
+    td_expert_format     experts;
+    td_expert_groups     groups;
+    bool                 experts_as_stored;
+    uint32_t             max_deferred;
+    uint32_t             threads, subpools; /* 0: 2 and 1 */
+    uint32_t             npu_threads;       /* 0: TD_TEST_NPU_THREADS, or shared */
+    const char          *device;            /* NULL: what TD_TEST_DEVICE says, else host */
+    uint32_t             n_cards;           /* tensor parallel; 0: what TD_TEST_CARDS says, else 1 */
+    bool                 other_handover;    /* not the form that suits the device; TD_TEST_OTHER_HANDOVER asks for it too */
+    uint32_t             max_tok;           /* 0: 2048 */
+    uint32_t             overlap_min_tok;   /* steps of so many rows go in two halves; 0: none */
+    td_layer_range       layers;            /* end 0: all */
+    td_layer_tap         layer_tap;
+    td_rows_tap          rows_tap;
+    void                *tap_user;       /* of both */
+    uint32_t             n_seq, max_len; /* sequences that have pages at the same time, tokens of each */
 } model_run_options;
 
 /** Fails the test when the model cannot be loaded. */
@@ -59,7 +60,7 @@ void model_run_layers(model_run *r, const model_piece *pieces, uint32_t n_pieces
 void model_run_logits(model_run *r, uint32_t n_tok, float *out);
 
 /** log softmax(logits)[id], in double. */
-double log_prob(const float *logits, size_t vocab, uint32_t id);
+double   log_prob(const float *logits, size_t vocab, uint32_t id);
 uint32_t arg_max(const float *logits, size_t vocab);
 
 /** Absolute path of a file of the repository, in static storage, four at a time; a path that is absolute is that itself. */

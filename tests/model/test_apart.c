@@ -17,11 +17,11 @@
 #include "model/step_buf.h"
 #include "model_run.h"
 
-#define SEED    20261122u
-#define N_SEQ   3
+#define SEED 20261122u
+#define N_SEQ 3
 #define MAX_LEN 160 /* two pages */
 #define MAX_TOK 90
-#define STEPS   9
+#define STEPS 9
 
 /* ---- the same bits ---------------------------------------------------------------------------- */
 
@@ -150,9 +150,14 @@ static void check_forms(model_run_options o) {
 static void check_model(const char *path, bool w8a8) {
     static const uint32_t DEFERRED[] = {0, 1};
     for (size_t i = 0; i < 2; i++) {
-        model_run_options o = {.device = "host", .path = path, .w8a8 = w8a8, .max_deferred = DEFERRED[i],
+        model_run_options o = {.device = "host",
+                               .path = path,
+                               .w8a8 = w8a8,
+                               .max_deferred = DEFERRED[i],
                                .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
-                               .max_tok = MAX_TOK, .n_seq = N_SEQ, .max_len = MAX_LEN};
+                               .max_tok = MAX_TOK,
+                               .n_seq = N_SEQ,
+                               .max_len = MAX_LEN};
         o.overlap_min_tok = 2;
         check_forms(o);
         o.overlap_min_tok = 0;
@@ -163,7 +168,9 @@ static void check_model(const char *path, bool w8a8) {
 
 /* ---- what crosses the link -------------------------------------------------------------------- */
 
-static uint64_t line(uint64_t bytes) { return td_round_up(bytes, TD_CACHE_LINE); }
+static uint64_t line(uint64_t bytes) {
+    return td_round_up(bytes, TD_CACHE_LINE);
+}
 
 /* Of a step of n generated tokens, one of each sequence: n is the size of a bucket, max_seq and max_out are larger. */
 static uint64_t step_bytes(uint64_t n, uint64_t pages_per_table) {
@@ -187,9 +194,15 @@ static void decode(model_run *r, uint32_t n, uint32_t at, bool best) {
 }
 
 static void check_link(const char *path, uint32_t max_deferred, bool other_handover) {
-    model_run_options o = {.device = "apart", .path = path, .w8a8 = true, .other_handover = other_handover,
-                           .experts = TD_EXPERT_INT4C, .max_deferred = max_deferred,
-                           .max_tok = 64, .n_seq = 8, .max_len = 100};
+    model_run_options o = {.device = "apart",
+                           .path = path,
+                           .w8a8 = true,
+                           .other_handover = other_handover,
+                           .experts = TD_EXPERT_INT4C,
+                           .max_deferred = max_deferred,
+                           .max_tok = 64,
+                           .n_seq = 8,
+                           .max_len = 100};
     model_run         r;
     td_model_work     before, after;
     model_run_open(&r, &o);
@@ -246,9 +259,9 @@ static void the_demo_model(void **state) {
 int main(void) {
     td_log_set_level(TD_LOG_WARNING); /* it loads a hundred models */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
-        cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe), cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe), cmocka_unit_test(the_demo_model), cmocka_unit_test(link_bytes),
+        cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
+        cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(the_demo_model),    cmocka_unit_test(link_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Folders that are good (the golden models), folders that are broken in every way we know, weights by role, dummy weights. */
+/* Folders that are good (the golden models), folders that are broken in every way we know, weights by role, dummy weights.
+ */
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
@@ -54,7 +55,8 @@ static td_status open_and_check(const char *dir, const char *override_json, td_e
     return s;
 }
 
-/* Replace the first occurrence of a text in a file by another of any length that fits the header's padding: same length here. */
+/* Replace the first occurrence of a text in a file by another of any length that fits the header's padding: same length
+ * here. */
 static void patch(const char *path, const char *from, const char *to) {
     assert_int_equal(strlen(from), strlen(to));
     size_t size;
@@ -196,7 +198,8 @@ static void unaligned_and_unreadable_tensors(void **state) {
     uint16_t norm[64];
     for (int i = 0; i < 64; i++) norm[i] = (uint16_t)(0x3f80 + i);
     char header[256], file[1024] = {0};
-    int  n = snprintf(header, sizeof header, "{\"model.norm.weight\":{\"dtype\":\"BF16\",\"shape\":[64],\"data_offsets\":[0,128]}}");
+    int  n = snprintf(header, sizeof header,
+                      "{\"model.norm.weight\":{\"dtype\":\"BF16\",\"shape\":[64],\"data_offsets\":[0,128]}}");
     if (n % 2 == 0) header[n++] = ' '; /* 8 + an odd length */
     file[0] = (char)n;
     memcpy(file + 8, header, (size_t)n);
@@ -207,18 +210,21 @@ static void unaligned_and_unreadable_tensors(void **state) {
     td_scratch     scratch = {0};
     assert_int_equal(td_checkpoint_open(TMP, &c, &err), TD_OK);
     assert_int_equal((uintptr_t)td_checkpoint_find(c, "model.norm.weight")->data % 2, 1);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, &err), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, &err),
+                     TD_OK);
     assert_int_equal((uintptr_t)v.data % 2, 0);
     assert_memory_equal(v.data, norm, sizeof norm);
     td_checkpoint_close(c);
     td_scratch_reset(&scratch);
 
-    n = snprintf(header, sizeof header, "{\"model.norm.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[64],\"data_offsets\":[0,64]}}");
+    n = snprintf(header, sizeof header,
+                 "{\"model.norm.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[64],\"data_offsets\":[0,64]}}");
     file[0] = (char)n;
     memcpy(file + 8, header, (size_t)n);
     write_file(in_tmp("model.safetensors"), file, 8 + (size_t)n + 64);
     assert_int_equal(td_checkpoint_open(TMP, &c, &err), TD_OK);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, &err), TD_ENOTSUP);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, &err),
+                     TD_ENOTSUP);
     assert_non_null(strstr(err.text, "F8_E4M3"));
     td_checkpoint_close(c);
     td_scratch_reset(&scratch);
@@ -256,14 +262,16 @@ static void get_permutes_only_what_rope_turns(void **state) {
     size_t      row = config.hidden * 2;
     assert_memory_equal(v.data, stored, config.kv_lora * row);
     assert_memory_equal((const char *)v.data + (config.kv_lora + 1) * row, stored + (config.kv_lora + 2) * row, row);
-    assert_memory_equal((const char *)v.data + (config.kv_lora + config.rope_dim / 2) * row, stored + (config.kv_lora + 1) * row, row);
+    assert_memory_equal((const char *)v.data + (config.kv_lora + config.rope_dim / 2) * row,
+                        stored + (config.kv_lora + 1) * row, row);
     /* straight from the file: no copy */
     assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_O, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
     assert_ptr_equal(v.data, td_checkpoint_find(c, "model.layers.1.self_attn.o_proj.weight")->data);
     /* nothing there: no error, no data */
     assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_Q, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
     assert_null(v.data);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MTP_HEAD, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MTP_HEAD, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL),
+                     TD_OK);
     assert_null(v.data);
     td_checkpoint_close(c);
     td_scratch_reset(&scratch);
@@ -346,10 +354,13 @@ static void dummy_weights(void **state) {
         sum2 += x * x;
     }
     assert_true(fabs(sum / (double)n) < 1e-4 && fabs(sqrt(sum2 / (double)n) - 0.02) < 1e-3);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_INPUT_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &norm, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_ROUTER_BIAS, 4, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &bias, NULL), TD_OK);
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_INPUT_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &norm, NULL),
+                     TD_OK);
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_ROUTER_BIAS, 4, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &bias, NULL),
+                     TD_OK);
     assert_true(((const float *)norm.data)[7167] == 1 && ((const float *)bias.data)[255] == 0);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_EXPERT_DOWN, 61, 255, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK); /* the MTP layer's */
+    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_EXPERT_DOWN, 61, 255, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL),
+                     TD_OK); /* the MTP layer's */
     assert_int_equal(v.shape[0] * 10000 + v.shape[1], 71682048);
     td_scratch_reset(&scratch);
     td_checkpoint_close(a);
@@ -369,10 +380,14 @@ static int remove_tmp(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models_are_complete),        cmocka_unit_test(no_tensor_is_left_over),
-        cmocka_unit_test(broken_folders_are_refused),        cmocka_unit_test(unaligned_and_unreadable_tensors),
-        cmocka_unit_test(rope_rows_go_from_pairs_to_halves), cmocka_unit_test(get_permutes_only_what_rope_turns),
-        cmocka_unit_test(missing_mtp_layers_are_dropped),    cmocka_unit_test(source_hash_follows_the_weights),
+        cmocka_unit_test(golden_models_are_complete),
+        cmocka_unit_test(no_tensor_is_left_over),
+        cmocka_unit_test(broken_folders_are_refused),
+        cmocka_unit_test(unaligned_and_unreadable_tensors),
+        cmocka_unit_test(rope_rows_go_from_pairs_to_halves),
+        cmocka_unit_test(get_permutes_only_what_rope_turns),
+        cmocka_unit_test(missing_mtp_layers_are_dropped),
+        cmocka_unit_test(source_hash_follows_the_weights),
         cmocka_unit_test(dummy_weights),
     };
     return cmocka_run_group_tests(tests, make_tmp, remove_tmp);

@@ -1,5 +1,5 @@
-/* The device's weights in a file: the same bits come back, damage and other sources are refused, and a model serves right from a file that is
-   whole, damaged, partial or of another shape. */
+/* The device's weights in a file: the same bits come back, damage and other sources are refused, and a model serves right
+   from a file that is whole, damaged, partial or of another shape. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -29,7 +29,8 @@ static void expect(td_status want, const char *says, const char *tag, uint64_t s
     td_device_file *f;
     td_error        err = {0};
     td_status       st = td_device_file_open(path, tag, source, pool, &f, &err);
-    if (st != want || (says && (!strstr(err.text, says) || !strstr(err.text, path)))) fail_msg("status %d, '%s', expected '%s'", st, err.text, says);
+    if (st != want || (says && (!strstr(err.text, says) || !strstr(err.text, path))))
+        fail_msg("status %d, '%s', expected '%s'", st, err.text, says);
     td_device_file_close(f);
 }
 
@@ -39,8 +40,9 @@ static td_npu_weight *new_weight(uint32_t i) {
         td_weight_format format;
         uint32_t         rank;
         size_t           n, k;
-    } SHAPES[N_WEIGHTS] = {{TD_WEIGHT_W8A8, 2, 77, 130}, {TD_WEIGHT_BF16, 2, 33, 50}, {TD_WEIGHT_F32, 1, 1, 300}, {TD_WEIGHT_W8A8, 2, 1024, 4096},
-                           {TD_WEIGHT_F32, 2, 40, 24},   {TD_WEIGHT_BF16, 1, 1, 7},   {TD_WEIGHT_BF16, 2, 1, 64}};
+    } SHAPES[N_WEIGHTS] = {{TD_WEIGHT_W8A8, 2, 77, 130},    {TD_WEIGHT_BF16, 2, 33, 50}, {TD_WEIGHT_F32, 1, 1, 300},
+                           {TD_WEIGHT_W8A8, 2, 1024, 4096}, {TD_WEIGHT_F32, 2, 40, 24},  {TD_WEIGHT_BF16, 1, 1, 7},
+                           {TD_WEIGHT_BF16, 2, 1, 64}};
     size_t         n = SHAPES[i].n * SHAPES[i].k;
     float         *values = malloc(n * sizeof *values);
     td_npu_weight *w;
@@ -141,15 +143,18 @@ static void a_device_refuses_what_it_did_not_make(void **state) {
             td_npu_packed  p = packed[i];
             td_npu_weight *w;
             switch (change) {
-            case 0: p.bytes += 4096; break;
-            case 1: p.bytes -= 1; break;
-            case 2: p.format = (td_weight_format)17; break;
-            case 3: p.layout[0] = 3; break;
-            case 4: p.rank = 3; break;
-            case 5: p.n = 0; break;
-            case 6: p.k = (size_t)1 << 40; break;
-            case 7: p.data = (const char *)p.data + 4; break;
-            default: p.layout[0] = 2; p.layout[1] = 0; break; /* heads, but none */
+                case 0: p.bytes += 4096; break;
+                case 1: p.bytes -= 1; break;
+                case 2: p.format = (td_weight_format)17; break;
+                case 3: p.layout[0] = 3; break;
+                case 4: p.rank = 3; break;
+                case 5: p.n = 0; break;
+                case 6: p.k = (size_t)1 << 40; break;
+                case 7: p.data = (const char *)p.data + 4; break;
+                default:
+                    p.layout[0] = 2;
+                    p.layout[1] = 0;
+                    break; /* heads, but none */
             }
             assert_int_equal(npu->ops->weight_adopt(npu, &p, &w, NULL), TD_EINVAL);
             assert_null(w);
@@ -186,7 +191,9 @@ static int open_all(void **state) {
     td_worker_place places[2] = {{.cpu = TD_CPU_ANY, .node = UINT32_MAX}, {.cpu = TD_CPU_ANY, .node = UINT32_MAX}};
     if (!mkdtemp(dir) || td_pool_create(places, 2, &pool, NULL) != TD_OK) return -1;
     snprintf(path, sizeof path, "%s/weights.tdw", dir);
-    if (td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}}, &npu, NULL) != TD_OK) return -1;
+    if (td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}}, &npu,
+                    NULL) != TD_OK)
+        return -1;
     npu->ops->weight_tag(npu, tag);
     for (uint32_t i = 0; i < N_WEIGHTS; i++) {
         weights[i] = new_weight(i);

@@ -1,7 +1,7 @@
 /*
- * Every architecture against outputs that transformers computed (tests/data/golden/README.md), with --quantization none: logits at all
- * positions, routed experts and their weights, and greedy tokens from the KV cache, the prompt in one piece and in odd chunks; and the
- * last logits of prompts of thousands of tokens.
+ * Every architecture against outputs that transformers computed (tests/data/golden/README.md), with --quantization none:
+ * logits at all positions, routed experts and their weights, and greedy tokens from the KV cache, the prompt in one piece
+ * and in odd chunks; and the last logits of prompts of thousands of tokens.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -16,7 +16,8 @@
 
 #include "model_run.h"
 
-/* Two float32 programs that sum in different orders differ by about 1e-6 of the largest logit (the fixtures' own cross-check: 7.2e-6). */
+/* Two float32 programs that sum in different orders differ by about 1e-6 of the largest logit (the fixtures' own
+ * cross-check: 7.2e-6). */
 #define LOGIT_TOLERANCE 5e-5
 /* The absorbed form multiplies in another order again. */
 #define WEIGHT_TOLERANCE 1e-4
@@ -58,9 +59,10 @@ static void check_logits(const float *got, const float *want, size_t n, const ch
 
 static void check_routing(model_run *r, const char *folder, json_t *prompt, uint32_t n_tok) {
     const td_model_config *c = td_model_get_config(r->model);
-    int32_t *ids = read_member(folder, prompt, "router_ids");
-    float   *weights = read_member(folder, prompt, "router_weights");
-    size_t   pairs = (size_t)n_tok * c->top_k, layers = json_array_size(json_object_get(json_object_get(prompt, "router_ids"), "shape"));
+    int32_t               *ids = read_member(folder, prompt, "router_ids");
+    float                 *weights = read_member(folder, prompt, "router_weights");
+    size_t                 pairs = (size_t)n_tok * c->top_k,
+           layers = json_array_size(json_object_get(json_object_get(prompt, "router_ids"), "shape"));
     layers = (size_t)json_integer_value(json_array_get(json_object_get(json_object_get(prompt, "router_ids"), "shape"), 0));
     for (uint32_t l = 0; l < layers && l < td_model_config_moe_layers(c) - c->n_mtp_layers; l++) {
         const uint16_t *got_ids;
@@ -96,10 +98,13 @@ static void check_greedy(model_run *r, json_t *prompt, const uint32_t *ids, uint
 }
 
 static void run_folder(const char *folder) {
-    json_t *manifest = read_manifest(folder), *prompt;
-    size_t  index;
+    json_t   *manifest = read_manifest(folder), *prompt;
+    size_t    index;
     model_run r;
-    model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(manifest, "model")), .experts = TD_EXPERT_BF16, .n_seq = 1, .max_len = 512});
+    model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(manifest, "model")),
+                                            .experts = TD_EXPERT_BF16,
+                                            .n_seq = 1,
+                                            .max_len = 512});
     size_t vocab = td_model_get_config(r.model)->vocab;
     json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
         uint32_t ids[512], n = read_ids(json_object_get(prompt, "ids"), ids, 512);
@@ -119,7 +124,8 @@ static void run_folder(const char *folder) {
             assert_memory_equal(piece_logits, got + at * vocab, len * vocab * sizeof *got);
         }
 
-        model_run_forward(&r, &(model_piece){.n = n, .ids = ids, .absorbed = true}, 1); /* the other form of MLA: the same to rounding */
+        model_run_forward(&r, &(model_piece){.n = n, .ids = ids, .absorbed = true},
+                          1); /* the other form of MLA: the same to rounding */
         model_run_logits(&r, n, got);
         check_logits(got, want, n * vocab, "absorbed");
         free(want);
@@ -131,8 +137,8 @@ static void run_folder(const char *folder) {
 
 /* ---- long prompts ---------------------------------------------------------------------------- */
 
-#define LONG      "tests/data/long/"
-#define LONG_MAX  16384
+#define LONG "tests/data/long/"
+#define LONG_MAX 16384
 #define LONG_LAST 8
 
 /* The prompt of scripts/golden/make_long.py. */
@@ -143,16 +149,21 @@ static void long_prompt(uint32_t x, uint32_t *ids, uint32_t n, uint32_t vocab) {
     }
 }
 
-/* Thousands of positions beyond the length that the rope scaling starts from: the last rows as part of a chunk, and generated. */
+/* Thousands of positions beyond the length that the rope scaling starts from: the last rows as part of a chunk, and
+ * generated. */
 static void run_long(const json_t *want) {
-    char      path[256];
-    uint32_t  n = (uint32_t)json_integer_value(json_object_get(want, "tokens")), last = (uint32_t)json_integer_value(json_object_get(want, "last"));
+    char     path[256];
+    uint32_t n = (uint32_t)json_integer_value(json_object_get(want, "tokens")),
+             last = (uint32_t)json_integer_value(json_object_get(want, "last"));
     uint32_t *ids = malloc(LONG_MAX * sizeof *ids);
     model_run r;
     assert_true(ids && n <= LONG_MAX && last <= LONG_LAST);
     snprintf(path, sizeof path, LONG "%s", json_string_value(json_object_get(want, "file")));
-    model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(want, "model")), .experts = TD_EXPERT_BF16, .n_seq = 1,
-                                            .max_len = LONG_MAX, .override_json = "{\"max_position_embeddings\": 16384}"});
+    model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(want, "model")),
+                                            .experts = TD_EXPERT_BF16,
+                                            .n_seq = 1,
+                                            .max_len = LONG_MAX,
+                                            .override_json = "{\"max_position_embeddings\": 16384}"});
     uint32_t vocab = td_model_get_config(r.model)->vocab;
     float   *expected = read_array(path, (size_t)last * vocab, 4), *got = malloc((size_t)last * vocab * sizeof *got);
     long_prompt((uint32_t)json_integer_value(json_object_get(want, "seed")), ids, n, vocab);
@@ -181,10 +192,10 @@ static void long_prompts(void **state) {
     json_decref(manifest);
 }
 
-#define FOLDER_TEST(name)              \
-    static void name(void **state) {   \
-        (void)state;                   \
-        run_folder(#name);             \
+#define FOLDER_TEST(name)            \
+    static void name(void **state) { \
+        (void)state;                 \
+        run_folder(#name);           \
     }
 FOLDER_TEST(deepseek_v2_lite)
 FOLDER_TEST(deepseek_v2_group)

@@ -1,7 +1,7 @@
 /*
- * Layers run by themselves on hidden states give the bits that the whole model gives: one by one and several together, in either numbers of
- * the device tier; the MTP layer too, as the checkpoint has it and rotated. And the rows that linears read are shown as they are: every row once for
- * every linear, the layer's normed input among them.
+ * Layers run by themselves on hidden states give the bits that the whole model gives: one by one and several together, in
+ * either numbers of the device tier; the MTP layer too, as the checkpoint has it and rotated. And the rows that linears read
+ * are shown as they are: every row once for every linear, the layer's normed input among them.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -14,13 +14,13 @@
 #include <cmocka.h>
 
 #include "core/rng.h"
-#include "model_run.h"
 #include "kernels/rows/convert.h"
+#include "model_run.h"
 
-#define SEED       20261122u
-#define N_SEQ      2
-#define LEN        60 /* tokens of a sequence */
-#define N_TOK      (N_SEQ * LEN)
+#define SEED 20261122u
+#define N_SEQ 2
+#define LEN 60 /* tokens of a sequence */
+#define N_TOK (N_SEQ * LEN)
 #define LAYERS_MAX 8
 
 /* What the taps saw of a run. */
@@ -32,7 +32,7 @@ typedef struct {
     float    *weights[LAYERS_MAX];
     size_t    rows[LAYERS_MAX][TD_ROLE_COUNT]; /* shown for a linear */
     size_t    width[LAYERS_MAX][TD_ROLE_COUNT];
-    float    *attention_in;     /* [N_TOK, hidden] of the layer that is run by itself, or NULL */
+    float    *attention_in; /* [N_TOK, hidden] of the layer that is run by itself, or NULL */
 } seen;
 
 static void *copy_of(const void *p, size_t bytes) {
@@ -50,7 +50,8 @@ static void see_layer(void *user, const td_layer_output *o) {
     s->weights[o->layer] = copy_of(o->expert_weights, s->pairs * sizeof(float));
 }
 
-static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m, size_t k) {
+static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m,
+                     size_t k) {
     seen *s = user;
     for (size_t i = 0; i < n; i++) {
         uint32_t layer;
@@ -75,8 +76,16 @@ static void forget(seen *s) {
 }
 
 static model_run_options options_for(const char *folder, bool w8a8, seen *s, td_layer_range layers) {
-    return (model_run_options){.path = folder, .w8a8 = w8a8, .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16, .layers = layers,
-                               .layer_tap = see_layer, .rows_tap = see_rows, .tap_user = s, .max_tok = N_TOK, .n_seq = N_SEQ, .max_len = LEN};
+    return (model_run_options){.path = folder,
+                               .w8a8 = w8a8,
+                               .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
+                               .layers = layers,
+                               .layer_tap = see_layer,
+                               .rows_tap = see_rows,
+                               .tap_user = s,
+                               .max_tok = N_TOK,
+                               .n_seq = N_SEQ,
+                               .max_len = LEN};
 }
 
 static void make_pieces(model_piece pieces[N_SEQ], uint32_t ids[N_SEQ][LEN], uint32_t vocab) {
@@ -96,10 +105,10 @@ static void open_run(model_run *r, seen *s, const model_run_options *o) {
 
 /* The layers of the range, from what the whole model had before them, against what it had after. */
 static void compare_range(const char *folder, bool w8a8, const seen *whole, td_layer_range range) {
-    model_run   r;
-    seen        s = {0};
-    model_piece pieces[N_SEQ];
-    uint32_t    ids[N_SEQ][LEN];
+    model_run         r;
+    seen              s = {0};
+    model_piece       pieces[N_SEQ];
+    uint32_t          ids[N_SEQ][LEN];
     model_run_options o = options_for(folder, w8a8, &s, range);
     open_run(&r, &s, &o);
     const td_model_config *c = td_model_get_config(r.model);
@@ -127,10 +136,12 @@ static void compare_range(const char *folder, bool w8a8, const seen *whole, td_l
         const float *x = (const float *)whole->x[range.first - 1];
         for (size_t t = 0; t < N_TOK; t++) {
             double squares = 0, squares0 = 0;
-            for (size_t i = 0; i < c->hidden; i++) squares += (double)x[t * c->hidden + i] * x[t * c->hidden + i], squares0 += (double)x[i] * x[i];
+            for (size_t i = 0; i < c->hidden; i++)
+                squares += (double)x[t * c->hidden + i] * x[t * c->hidden + i], squares0 += (double)x[i] * x[i];
             double norm = sqrt(squares / c->hidden + c->eps), norm0 = sqrt(squares0 / c->hidden + c->eps);
             for (size_t i = 0; i < c->hidden; i++) {
-                double got = (double)s.attention_in[t * c->hidden + i] * norm * x[i], want = (double)s.attention_in[i] * norm0 * x[t * c->hidden + i];
+                double got = (double)s.attention_in[t * c->hidden + i] * norm * x[i],
+                       want = (double)s.attention_in[i] * norm0 * x[t * c->hidden + i];
                 assert_true(fabs(got - want) <= 1e-5 * (fabs(want) + 1e-6));
             }
         }
@@ -142,10 +153,10 @@ static void compare_range(const char *folder, bool w8a8, const seen *whole, td_l
 
 static void check_folder(const char *folder) {
     for (int w8a8 = 0; w8a8 < 2; w8a8++) {
-        model_run   r;
-        seen        whole = {0};
-        model_piece pieces[N_SEQ];
-        uint32_t    ids[N_SEQ][LEN];
+        model_run         r;
+        seen              whole = {0};
+        model_piece       pieces[N_SEQ];
+        uint32_t          ids[N_SEQ][LEN];
         model_run_options o = options_for(folder, w8a8, &whole, (td_layer_range){0, 0});
         open_run(&r, &whole, &o);
         uint32_t n_layers = td_model_get_config(r.model)->n_layers;
@@ -159,10 +170,10 @@ static void check_folder(const char *folder) {
     }
 }
 
-#define FOLDER_TEST(name)                          \
-    static void name(void **state) {               \
-        (void)state;                               \
-        check_folder("tests/data/golden/" #name);  \
+#define FOLDER_TEST(name)                         \
+    static void name(void **state) {              \
+        (void)state;                              \
+        check_folder("tests/data/golden/" #name); \
     }
 FOLDER_TEST(deepseek_v2_lite)
 FOLDER_TEST(deepseek_v3_yarn)
@@ -242,13 +253,20 @@ static void other_ranges_are_refused(void **state) {
     td_pool        *pool;
     td_npu         *npu;
     assert_int_equal(td_pool_create(&place, 1, &pool, NULL), TD_OK);
-    assert_int_equal(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}}, &npu, NULL), TD_OK);
+    assert_int_equal(
+        td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}}, &npu,
+                    NULL),
+        TD_OK);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         td_model        *m;
         td_error         err = {0};
-        td_model_options o = {.model_path = repo_path("tests/data/golden/qwen3_moe"), .expert_format = TD_EXPERT_BF16, .max_tok = 8, .max_out = 1,
-                              .layers = CASES[i].layers, .max_deferred = CASES[i].max_deferred};
-        td_status st = td_model_open(&o, &npu, 1, pool, &m, &err);
+        td_model_options o = {.model_path = repo_path("tests/data/golden/qwen3_moe"),
+                              .expert_format = TD_EXPERT_BF16,
+                              .max_tok = 8,
+                              .max_out = 1,
+                              .layers = CASES[i].layers,
+                              .max_deferred = CASES[i].max_deferred};
+        td_status        st = td_model_open(&o, &npu, 1, pool, &m, &err);
         assert_int_equal(st, CASES[i].ok ? TD_OK : TD_EINVAL);
         if (!CASES[i].ok && !strstr(err.text, "cannot be run by themselves")) fail_msg("%s", err.text);
         td_model_close(m);
@@ -259,8 +277,12 @@ static void other_ranges_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(qwen3_moe),
-        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(the_demo_model),   cmocka_unit_test(the_mtp_layer),
+        cmocka_unit_test(deepseek_v2_lite),
+        cmocka_unit_test(deepseek_v3_yarn),
+        cmocka_unit_test(qwen3_moe),
+        cmocka_unit_test(qwen2_moe),
+        cmocka_unit_test(the_demo_model),
+        cmocka_unit_test(the_mtp_layer),
         cmocka_unit_test(other_ranges_are_refused),
     };
     print_message("seed %u\n", SEED);

@@ -88,7 +88,9 @@ static void two_memories(void **state) {
     assert_int_equal(pages, 256);
     host.scratch_bytes++;
     assert_int_equal(td_memory_plan(&in, &pages, &err), TD_ENOMEM);
-    assert_non_null(strstr(err.text, "host memory: the experts take 24.00 GiB and pinned and working memory 8.00 GiB, but only 32.00 GiB of the 64.00 GiB"));
+    assert_non_null(strstr(err.text,
+                           "host memory: the experts take 24.00 GiB and pinned and working memory 8.00 GiB, but only 32.00 "
+                           "GiB of the 64.00 GiB"));
     assert_non_null(strstr(err.text, "64.00 GiB or more"));
     host.scratch_bytes = 0;
     in.weight_bytes = 8 * GIB;
@@ -106,10 +108,8 @@ static void two_memories(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_what_fits),
-        cmocka_unit_test(takes_no_more_than_is_useful),
-        cmocka_unit_test(exact_limit),
-        cmocka_unit_test(weights_that_do_not_fit),
+        cmocka_unit_test(takes_what_fits), cmocka_unit_test(takes_no_more_than_is_useful),
+        cmocka_unit_test(exact_limit),     cmocka_unit_test(weights_that_do_not_fit),
         cmocka_unit_test(two_memories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,11 +98,13 @@ static void generation_config_gives_defaults(void **state) {
 static void rope_parameters_of_transformers_5(void **state) {
     (void)state;
     static const char CONFIG[] =
-        "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":5e6,\"factor\":2.0,"
+        "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":5e6,"
+        "\"factor\":2.0,"
         "\"original_max_position_embeddings\":1000,\"beta_fast\":16}}";
     td_model_config c;
     assert_int_equal(td_model_config_parse(CONFIG, strlen(CONFIG), NULL, 0, NULL, &c, NULL), TD_OK);
-    assert_true(c.rope.kind == TD_ROPE_YARN && c.rope.theta == 5e6 && c.rope.factor == 2 && c.rope.beta_fast == 16 && c.rope.beta_slow == 1);
+    assert_true(c.rope.kind == TD_ROPE_YARN && c.rope.theta == 5e6 && c.rope.factor == 2 && c.rope.beta_fast == 16 &&
+                c.rope.beta_slow == 1);
     assert_int_equal(c.n_layers, 24);
     assert_int_equal(c.n_experts, 128);
     assert_int_equal(c.head_dim, 64); /* hidden 2048 / 32 heads */
@@ -112,7 +114,8 @@ static void rope_parameters_of_transformers_5(void **state) {
 
 static void override_is_merged(void **state) {
     (void)state;
-    td_model_config c = read_ok("configs/models/deepseek-v3.json", "{\"num_hidden_layers\": 5, \"rope_scaling\": {\"factor\": 20}}");
+    td_model_config c =
+        read_ok("configs/models/deepseek-v3.json", "{\"num_hidden_layers\": 5, \"rope_scaling\": {\"factor\": 20}}");
     assert_int_equal(c.n_layers, 5);
     assert_true(c.rope.factor == 20 && c.rope.beta_fast == 32); /* the rest of rope_scaling stays */
     c = read_ok("configs/models/deepseek-v3.json", "{\"rope_scaling\": null}");
@@ -122,7 +125,8 @@ static void override_is_merged(void **state) {
 /* Qwen3's model card: add rope_scaling, and nothing else, for 131072 tokens. */
 static void yarn_extends_the_positions(void **state) {
     (void)state;
-    const char     *yarn = "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32768}}";
+    const char *yarn =
+        "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32768}}";
     td_model_config c = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
     assert_int_equal(c.max_position, 40960);
     c = read_ok("configs/models/qwen3-30b-a3b.json", yarn);
@@ -134,11 +138,15 @@ static void yarn_extends_the_positions(void **state) {
 /* A quantization_config and what becomes of it: a sentence when weights stored so are not read, "" when they are. */
 static void stored_formats(void **state) {
     (void)state;
-#define COMPRESSED(format, weights, more) \
-    "\"compressed-tensors\", \"format\": \"" format "\", \"config_groups\": {\"group_0\": {\"weights\": {" weights "}" more "}}"
-#define TOKEN8 ", \"input_activations\": {\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"token\", \"dynamic\": true}"
-#define TRANSFORM(one, other) \
-    ", \"transform_config\": {\"config_groups\": {\"R3\": {\"type\": \"hadamard\", \"apply\": [{\"location\": \"" one "\"}, {\"location\": \"" other "\"}]}}}"
+#define COMPRESSED(format, weights, more)                                                                                   \
+    "\"compressed-tensors\", \"format\": \"" format "\", \"config_groups\": {\"group_0\": {\"weights\": {" weights "}" more \
+    "}}"
+#define TOKEN8                                                                                                     \
+    ", \"input_activations\": {\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"token\", " \
+    "\"dynamic\": true}"
+#define TRANSFORM(one, other)                                                                                         \
+    ", \"transform_config\": {\"config_groups\": {\"R3\": {\"type\": \"hadamard\", \"apply\": [{\"location\": \"" one \
+    "\"}, {\"location\": \"" other "\"}]}}}"
 #define INT8 "\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": "
 #define INT4 "\"num_bits\": 4, \"type\": \"int\", \"strategy\": \"group\", \"group_size\": 32"
     static const struct {
@@ -160,17 +168,26 @@ static void stored_formats(void **state) {
         {"\"ascend\"", TD_QUANT_MODELSLIM, ""},
         {COMPRESSED("int-quantized", INT8 "\"channel\"", TOKEN8), TD_QUANT_COMPRESSED, ""},
         {COMPRESSED("int-quantized", INT8 "\"group\"", TOKEN8), TD_QUANT_COMPRESSED, "strategy 'group'"},
-        {COMPRESSED("int-quantized", INT8 "\"channel\"", ", \"input_activations\": {\"num_bits\": 8, \"strategy\": \"tensor\"}"), TD_QUANT_COMPRESSED, "input_activations"},
+        {COMPRESSED("int-quantized", INT8 "\"channel\"",
+                    ", \"input_activations\": {\"num_bits\": 8, \"strategy\": \"tensor\"}"),
+         TD_QUANT_COMPRESSED, "input_activations"},
         {COMPRESSED("naive-quantized", INT8 "\"channel\"", TOKEN8), TD_QUANT_COMPRESSED, ""},
-        {COMPRESSED("naive-quantized", INT8 "\"channel\"", ", \"input_activations\": {\"num_bits\": 8, \"strategy\": \"tensor\"}"), TD_QUANT_COMPRESSED, "input_activations"},
-        {COMPRESSED("naive-quantized", "\"num_bits\": 8, \"type\": \"int\", \"symmetric\": false, \"strategy\": \"channel\"", TOKEN8), TD_QUANT_COMPRESSED, "asymmetric integers"},
+        {COMPRESSED("naive-quantized", INT8 "\"channel\"",
+                    ", \"input_activations\": {\"num_bits\": 8, \"strategy\": \"tensor\"}"),
+         TD_QUANT_COMPRESSED, "input_activations"},
+        {COMPRESSED("naive-quantized", "\"num_bits\": 8, \"type\": \"int\", \"symmetric\": false, \"strategy\": \"channel\"",
+                    TOKEN8),
+         TD_QUANT_COMPRESSED, "asymmetric integers"},
         {COMPRESSED("pack-quantized", INT4 ", \"symmetric\": false", ""), TD_QUANT_COMPRESSED, ""},
         {COMPRESSED("pack-quantized", INT4, ""), TD_QUANT_COMPRESSED, ""},
         {COMPRESSED("pack-quantized", INT4, "") TRANSFORM("weight_input", "weight_output"), TD_QUANT_COMPRESSED, ""},
-        {COMPRESSED("pack-quantized", INT4, "") TRANSFORM("weight_input", "input"), TD_QUANT_COMPRESSED, "R3 applies to the location 'input'"},
+        {COMPRESSED("pack-quantized", INT4, "") TRANSFORM("weight_input", "input"), TD_QUANT_COMPRESSED,
+         "R3 applies to the location 'input'"},
         {COMPRESSED("pack-quantized", INT4, "") TRANSFORM("k_cache", "weight_output"), TD_QUANT_COMPRESSED, "'k_cache'"},
         {COMPRESSED("marlin-24", INT4, ""), TD_QUANT_COMPRESSED, "'marlin-24'"},
-        {COMPRESSED("nvfp4-pack-quantized", "\"num_bits\": 4, \"type\": \"float\", \"strategy\": \"tensor_group\", \"group_size\": 32", ""), TD_QUANT_COMPRESSED, "'nvfp4-pack-quantized'"},
+        {COMPRESSED("nvfp4-pack-quantized",
+                    "\"num_bits\": 4, \"type\": \"float\", \"strategy\": \"tensor_group\", \"group_size\": 32", ""),
+         TD_QUANT_COMPRESSED, "'nvfp4-pack-quantized'"},
         {COMPRESSED("mixed-precision", INT4, ", \"format\": \"pack-quantized\""), TD_QUANT_COMPRESSED, ""},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -178,7 +195,8 @@ static void stored_formats(void **state) {
         snprintf(text, sizeof text, "{\"quantization_config\": {\"quant_method\": %s}}", CASES[i].config);
         td_model_config c = read_ok("configs/models/kimi-k2.json", text);
         const char     *says = CASES[i].says;
-        if (*says ? !strstr(c.quant.refusal, says) : c.quant.refusal[0]) fail_msg("%s: '%s'", CASES[i].config, c.quant.refusal);
+        if (*says ? !strstr(c.quant.refusal, says) : c.quant.refusal[0])
+            fail_msg("%s: '%s'", CASES[i].config, c.quant.refusal);
         /* what configs/models has is another method's keys beside these: they do not count */
         assert_int_equal(c.quant.method, CASES[i].method);
     }
@@ -223,14 +241,23 @@ static void impossible_and_unsupported_values_are_refused(void **state) {
         {"deepseek-v3", "{\"eos_token_id\": [1, null]}", TD_EFORMAT, "eos_token_id"},
         {"deepseek-v3", "{\"quantization_config\": {}}", TD_EFORMAT, "quant_method"},
         {"deepseek-v3", "{\"quantization_config\": [4]}", TD_EFORMAT, "quantization_config is not an object"},
-        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": \"4\"}}", TD_EFORMAT, "quantization_config.bits"},
-        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}}", TD_EFORMAT, "group_size is 0"},
-        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"sym\": 1}}", TD_EFORMAT, "quantization_config.sym"},
-        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 99999999}}", TD_EFORMAT, "group_size"},
-        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}", TD_EFORMAT, "weight_block_size"},
-        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [0, 128]}}", TD_EFORMAT, "weight_block_size"},
-        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\"}}", TD_EFORMAT, "config_groups"},
-        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": 3}}}", TD_EFORMAT, "config_groups.a"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": \"4\"}}", TD_EFORMAT,
+         "quantization_config.bits"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}}",
+         TD_EFORMAT, "group_size is 0"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"sym\": 1}}", TD_EFORMAT,
+         "quantization_config.sym"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 99999999}}",
+         TD_EFORMAT, "group_size"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}", TD_EFORMAT,
+         "weight_block_size"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [0, 128]}}",
+         TD_EFORMAT, "weight_block_size"},
+        {"deepseek-v3", "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\"}}", TD_EFORMAT,
+         "config_groups"},
+        {"deepseek-v3",
+         "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": 3}}}", TD_EFORMAT,
+         "config_groups.a"},
         {"deepseek-v2-lite", "{\"topk_method\": \"noaux_tc\"}", TD_ENOTSUP, "topk_method"},
         {"deepseek-v2-lite", "{\"num_experts_per_tok\": null}", TD_EFORMAT, "num_experts_per_tok is missing"},
         {"qwen3-30b-a3b", "{\"use_sliding_window\": true}", TD_ENOTSUP, "use_sliding_window"},
@@ -262,7 +289,8 @@ static void files_that_are_no_config(void **state) {
     assert_int_equal(td_model_config_read(TD_SOURCE_DIR "/no such folder", NULL, &c, &err), TD_ENOTFOUND);
     assert_int_equal(td_model_config_read(TD_SOURCE_DIR "/tests", NULL, &c, &err), TD_ENOTFOUND); /* a folder without it */
     assert_non_null(strstr(err.text, "config.json"));
-    static const char *const BAD[] = {"", "{", "[]", "{\"architectures\":[\"Qwen3MoeForCausalLM\"]} x", "{\"a\":1,\"a\":1}", "\xff", "null"};
+    static const char *const BAD[] = {
+        "", "{", "[]", "{\"architectures\":[\"Qwen3MoeForCausalLM\"]} x", "{\"a\":1,\"a\":1}", "\xff", "null"};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         assert_int_equal(td_model_config_parse(BAD[i], strlen(BAD[i]), NULL, 0, NULL, &c, &err), TD_EFORMAT);
         assert_non_null(strstr(err.text, "config.json"));
@@ -275,7 +303,8 @@ int main(void) {
         cmocka_unit_test(golden_shapes),
         cmocka_unit_test(generation_config_gives_defaults),
         cmocka_unit_test(rope_parameters_of_transformers_5),
-        cmocka_unit_test(override_is_merged), cmocka_unit_test(yarn_extends_the_positions),
+        cmocka_unit_test(override_is_merged),
+        cmocka_unit_test(yarn_extends_the_positions),
         cmocka_unit_test(stored_formats),
         cmocka_unit_test(impossible_and_unsupported_values_are_refused),
         cmocka_unit_test(files_that_are_no_config),

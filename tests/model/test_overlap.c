@@ -1,7 +1,7 @@
 /*
- * The two halves of a step are exact: random steps (prompts that are cut anywhere, generated tokens between them) give the same logits and
- * routing, bit for bit, whether a step goes through whole or as two halves, with one pool or two, with every deferral. CTest runs this
- * again with random delays in every device operation, pool item and hand-over (TD_CHAOS_SEED).
+ * The two halves of a step are exact: random steps (prompts that are cut anywhere, generated tokens between them) give the
+ * same logits and routing, bit for bit, whether a step goes through whole or as two halves, with one pool or two, with every
+ * deferral. CTest runs this again with random delays in every device operation, pool item and hand-over (TD_CHAOS_SEED).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,12 +16,12 @@
 #include "core/rng.h"
 #include "model_run.h"
 
-#define SEED     20261123u
-#define N_SEQ    4
-#define MAX_LEN  256
-#define STEPS    8
-#define MAX_TOK  101 /* odd: the halves' buffers differ in size */
-#define ROWS_MAX 60  /* of a piece */
+#define SEED 20261123u
+#define N_SEQ 4
+#define MAX_LEN 256
+#define STEPS 8
+#define MAX_TOK 101 /* odd: the halves' buffers differ in size */
+#define ROWS_MAX 60 /* of a piece */
 
 typedef struct {
     uint32_t    ids[N_SEQ][MAX_LEN], n_pieces[STEPS], n_tok[STEPS];
@@ -29,7 +29,9 @@ typedef struct {
 } scenario;
 
 static uint64_t g_draws;
-static uint32_t draw(uint32_t n) { return (uint32_t)(td_rng_u64(SEED, 0, g_draws++) % n); }
+static uint32_t draw(uint32_t n) {
+    return (uint32_t)(td_rng_u64(SEED, 0, g_draws++) % n);
+}
 
 /* Every sequence gets, per step, nothing, a generated token, or some rows of its prompt. */
 static void make_scenario(scenario *s, uint32_t vocab) {
@@ -106,34 +108,43 @@ static void check_model(const char *path, uint32_t vocab, uint32_t top_k, bool w
         const char *what;
         uint32_t    npu_threads, overlap_min_tok;
     } runs[] = {
-        {"one pool, whole", 0, 0},    {"one pool, halves", 0, 2},        {"two pools, whole", 1, 0},
-        {"two pools, halves", 1, 2},  {"two pools, some in halves", 1, MAX_TOK / 2},
+        {"one pool, whole", 0, 0},
+        {"one pool, halves", 0, 2},
+        {"two pools, whole", 1, 0},
+        {"two pools, halves", 1, 2},
+        {"two pools, some in halves", 1, MAX_TOK / 2},
     };
     static scenario s;
     make_scenario(&s, vocab);
     for (uint32_t deferred = 0; deferred < top_k; deferred++) {
         record first = {0};
         for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-            record got = run_scenario(&s, &(model_run_options){.path = path, .w8a8 = w8a8, .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
-                                                               .max_deferred = deferred, .npu_threads = runs[i].npu_threads,
-                                                               .overlap_min_tok = runs[i].overlap_min_tok, .max_tok = MAX_TOK, .n_seq = N_SEQ,
+            record got = run_scenario(&s, &(model_run_options){.path = path,
+                                                               .w8a8 = w8a8,
+                                                               .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
+                                                               .max_deferred = deferred,
+                                                               .npu_threads = runs[i].npu_threads,
+                                                               .overlap_min_tok = runs[i].overlap_min_tok,
+                                                               .max_tok = MAX_TOK,
+                                                               .n_seq = N_SEQ,
                                                                .max_len = MAX_LEN});
             if (i == 0) {
                 first = got;
                 continue;
             }
             assert_int_equal(got.n, first.n);
-            if (memcmp(got.bytes, first.bytes, got.n)) fail_msg("%s, %u deferred, %s: other bits than %s", path, deferred, runs[i].what, runs[0].what);
+            if (memcmp(got.bytes, first.bytes, got.n))
+                fail_msg("%s, %u deferred, %s: other bits than %s", path, deferred, runs[i].what, runs[0].what);
             free(got.bytes);
         }
         free(first.bytes);
     }
 }
 
-#define FOLDER_TEST(name, top_k)                                        \
-    static void name(void **state) {                                    \
-        (void)state;                                                    \
-        check_model("tests/data/golden/" #name, 320, top_k, false);     \
+#define FOLDER_TEST(name, top_k)                                    \
+    static void name(void **state) {                                \
+        (void)state;                                                \
+        check_model("tests/data/golden/" #name, 320, top_k, false); \
     }
 FOLDER_TEST(deepseek_v2_lite, 3)
 FOLDER_TEST(deepseek_v2_group, 4)
@@ -158,9 +169,9 @@ static int print_seeds(void **state) {
 int main(void) {
     td_log_set_level(TD_LOG_WARNING); /* it loads a hundred models */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
-        cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe), cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe), cmocka_unit_test(demo_model_with_mtp),
+        cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group),   cmocka_unit_test(deepseek_v3_yarn),
+        cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),           cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(demo_model_with_mtp),
     };
     return cmocka_run_group_tests(tests, print_seeds, NULL);
 }

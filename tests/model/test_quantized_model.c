@@ -1,4 +1,5 @@
-/* The demo model quantised while loading, from the folder of td_quantize, and with only its packed experts: the same logits, bit by bit. */
+/* The demo model quantised while loading, from the folder of td_quantize, and with only its packed experts: the same logits,
+ * bit by bit. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -23,8 +24,13 @@ static char OUT[] = "/tmp/td_quantized_XXXXXX";
 static float *logits_of(const char *path, const char *cpu_weight_path, uint32_t subpools, uint32_t *vocab) {
     model_run r;
     uint32_t  ids[N_TOK];
-    model_run_open(&r, &(model_run_options){.path = path, .cpu_weight_path = cpu_weight_path, .w8a8 = true, .experts = TD_EXPERT_INT4C,
-                                            .subpools = subpools, .n_seq = 1, .max_len = 128});
+    model_run_open(&r, &(model_run_options){.path = path,
+                                            .cpu_weight_path = cpu_weight_path,
+                                            .w8a8 = true,
+                                            .experts = TD_EXPERT_INT4C,
+                                            .subpools = subpools,
+                                            .n_seq = 1,
+                                            .max_len = 128});
     *vocab = td_model_get_config(r.model)->vocab;
     float *logits = malloc((size_t)N_TOK * *vocab * sizeof *logits);
     assert_non_null(logits);
@@ -39,8 +45,12 @@ static void folders_give_the_same_logits(void **state) {
     (void)state;
     td_error            err = {0};
     uint32_t            vocab;
-    td_quantize_options o = {.model_path = TD_SOURCE_DIR "/" MODEL, .output_path = OUT, .quantization = "w8a8_int8", .expert_quantization = "int4",
-                             .threads = 2, .subpool_count = 1};
+    td_quantize_options o = {.model_path = TD_SOURCE_DIR "/" MODEL,
+                             .output_path = OUT,
+                             .quantization = "w8a8_int8",
+                             .expert_quantization = "int4",
+                             .threads = 2,
+                             .subpool_count = 1};
     if (td_quantize(&o, &err) != TD_OK) fail_msg("%s", err.text);
     float *want = logits_of(MODEL, NULL, 1, &vocab);
     const struct {
@@ -55,14 +65,14 @@ static void folders_give_the_same_logits(void **state) {
     free(want);
 }
 
-/* The device's weights are kept beside the packed experts by the first start: later ones map them, unless the file is damaged, partial or of
-   other weights, and then write it anew. */
+/* The device's weights are kept beside the packed experts by the first start: later ones map them, unless the file is
+   damaged, partial or of other weights, and then write it anew. */
 static void kept_device_weights_give_the_same_logits(void **state) {
     (void)state;
     char     path[512] = "";
     uint32_t vocab;
-    float *want = logits_of(MODEL, NULL, 1, &vocab);
-    DIR   *d = opendir(OUT);
+    float   *want = logits_of(MODEL, NULL, 1, &vocab);
+    DIR     *d = opendir(OUT);
     for (struct dirent *e; (e = readdir(d));)
         if (strstr(e->d_name, ".tdw")) snprintf(path, sizeof path, "%s/%s", OUT, e->d_name);
     closedir(d);
@@ -100,6 +110,7 @@ static int remove_out(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_give_the_same_logits), cmocka_unit_test(kept_device_weights_give_the_same_logits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_give_the_same_logits),
+                                       cmocka_unit_test(kept_device_weights_give_the_same_logits)};
     return cmocka_run_group_tests(tests, make_out, remove_out);
 }

@@ -1,6 +1,6 @@
 /*
- * Frequencies against numbers computed by the formulas of tests/data/golden/README.md in Python (double), and whole tables, far beyond
- * the training length, against transformers' rotary embeddings (scripts/golden/make_rope.py).
+ * Frequencies against numbers computed by the formulas of tests/data/golden/README.md in Python (double), and whole tables,
+ * far beyond the training length, against transformers' rotary embeddings (scripts/golden/make_rope.py).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -25,22 +25,69 @@ typedef struct {
 } rope_case;
 
 static const rope_case CASES[] = {
-    {"plain, Qwen3", {.kind = TD_ROPE_PLAIN, .theta = 1e6, .dim = 128, .factor = 1},
-     {{0, 1}, {1, 0.8058421877614819}, {32, 0.001}, {63, 1.2409377607517196e-06}}, 1},
+    {"plain, Qwen3",
+     {.kind = TD_ROPE_PLAIN, .theta = 1e6, .dim = 128, .factor = 1},
+     {{0, 1}, {1, 0.8058421877614819}, {32, 0.001}, {63, 1.2409377607517196e-06}},
+     1},
     {"linear, factor 2", {.kind = TD_ROPE_PLAIN, .theta = 1e4, .dim = 64, .factor = 2}, {{0, 0.5}, {16, 0.005}}, 1},
-    {"DeepSeek-V3", {.kind = TD_ROPE_YARN, .theta = 1e4, .dim = 64, .factor = 40, .beta_fast = 32, .beta_slow = 1, .mscale = 1,
-                     .mscale_all_dim = 1, .truncate = true, .original_max_position = 4096},
-     {{0, 1}, {10, 0.05623413251903491}, {11, 0.03900692656714386}, {19, 0.0013705136361428923}, {23, 3.33380358040831e-05},
-      {31, 3.3338035804083097e-06}}, 1},
-    {"Kimi-K2: a step between two pairs", {.kind = TD_ROPE_YARN, .theta = 5e4, .dim = 64, .factor = 32, .beta_fast = 1, .beta_slow = 1,
-                     .mscale = 1, .mscale_all_dim = 1, .truncate = true, .original_max_position = 4096},
-     {{0, 1}, {15, 0.00627130337702138}, {19, 0.0016217599081159522}, {20, 3.6140467735726306e-05}, {31, 8.764412911589874e-07}}, 1},
-    {"Qwen3 with YaRN 4", {.kind = TD_ROPE_YARN, .theta = 1e6, .dim = 128, .factor = 4, .beta_fast = 32, .beta_slow = 1, .truncate = true,
-                     .original_max_position = 32768},
-     {{0, 1}, {23, 0.006978305848598663}, {31, 0.0008029597275452302}, {63, 3.102344401879299e-07}}, 1.138629436111989},
-    {"an attention factor that is given", {.kind = TD_ROPE_YARN, .theta = 1e6, .dim = 128, .factor = 4, .beta_fast = 32, .beta_slow = 1,
-                     .truncate = true, .attention_factor = 1.25, .original_max_position = 32768},
-     {{0, 1}, {63, 3.102344401879299e-07}}, 1.25},
+    {"DeepSeek-V3",
+     {.kind = TD_ROPE_YARN,
+      .theta = 1e4,
+      .dim = 64,
+      .factor = 40,
+      .beta_fast = 32,
+      .beta_slow = 1,
+      .mscale = 1,
+      .mscale_all_dim = 1,
+      .truncate = true,
+      .original_max_position = 4096},
+     {{0, 1},
+      {10, 0.05623413251903491},
+      {11, 0.03900692656714386},
+      {19, 0.0013705136361428923},
+      {23, 3.33380358040831e-05},
+      {31, 3.3338035804083097e-06}},
+     1},
+    {"Kimi-K2: a step between two pairs",
+     {.kind = TD_ROPE_YARN,
+      .theta = 5e4,
+      .dim = 64,
+      .factor = 32,
+      .beta_fast = 1,
+      .beta_slow = 1,
+      .mscale = 1,
+      .mscale_all_dim = 1,
+      .truncate = true,
+      .original_max_position = 4096},
+     {{0, 1},
+      {15, 0.00627130337702138},
+      {19, 0.0016217599081159522},
+      {20, 3.6140467735726306e-05},
+      {31, 8.764412911589874e-07}},
+     1},
+    {"Qwen3 with YaRN 4",
+     {.kind = TD_ROPE_YARN,
+      .theta = 1e6,
+      .dim = 128,
+      .factor = 4,
+      .beta_fast = 32,
+      .beta_slow = 1,
+      .truncate = true,
+      .original_max_position = 32768},
+     {{0, 1}, {23, 0.006978305848598663}, {31, 0.0008029597275452302}, {63, 3.102344401879299e-07}},
+     1.138629436111989},
+    {"an attention factor that is given",
+     {.kind = TD_ROPE_YARN,
+      .theta = 1e6,
+      .dim = 128,
+      .factor = 4,
+      .beta_fast = 32,
+      .beta_slow = 1,
+      .truncate = true,
+      .attention_factor = 1.25,
+      .original_max_position = 32768},
+     {{0, 1}, {63, 3.102344401879299e-07}},
+     1.25},
 };
 
 static void frequencies_are_those_of_the_formulas(void **state) {
@@ -51,7 +98,8 @@ static void frequencies_are_those_of_the_formulas(void **state) {
         if (fabs(scale - CASES[k].scale) > 1e-12) fail_msg("%s: scale %.17g", CASES[k].what, scale);
         for (size_t j = 0; j < 6 && CASES[k].at[j].want > 0; j++) {
             double want = CASES[k].at[j].want, got = f[CASES[k].at[j].i];
-            if (fabs(got - want) > 1e-12 * want) fail_msg("%s: frequency %u is %.17g, not %.17g", CASES[k].what, CASES[k].at[j].i, got, want);
+            if (fabs(got - want) > 1e-12 * want)
+                fail_msg("%s: frequency %u is %.17g, not %.17g", CASES[k].what, CASES[k].at[j].i, got, want);
         }
     }
 }
@@ -87,7 +135,8 @@ static void table_is_cos_then_sin(void **state) {
 
 #define TABLES TD_SOURCE_DIR "/tests/data/rope/"
 
-/* Both sides computed in double and rounded to float32 once: half an ulp each of a value up to the scale on cosines and sines (< 2). */
+/* Both sides computed in double and rounded to float32 once: half an ulp each of a value up to the scale on cosines and
+ * sines (< 2). */
 #define TABLE_TOLERANCE (2 * 0x1p-24)
 
 static void check_table(const json_t *want) {
@@ -98,7 +147,8 @@ static void check_table(const json_t *want) {
     td_model_config c;
     td_error        err = {0};
     snprintf(path, sizeof path, TD_SOURCE_DIR "/%s", json_string_value(json_object_get(want, "config")));
-    if (td_model_config_read(path, json_string_value(json_object_get(want, "override")), &c, &err) != TD_OK) fail_msg("%s: %s", name, err.text);
+    if (td_model_config_read(path, json_string_value(json_object_get(want, "override")), &c, &err) != TD_OK)
+        fail_msg("%s: %s", name, err.text);
     assert_true(last < c.max_position);
 
     float *row = malloc(c.rope.dim * sizeof *row), *table = malloc((last + 1) * c.rope.dim * sizeof *table);

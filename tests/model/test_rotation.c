@@ -1,6 +1,6 @@
 /*
- * A model with its residual stream rotated computes the same function: every architecture's logits and those of the MTP layer, where only the rounding
- * of the rotated weights to bf16 is left. And what cannot be rotated is refused.
+ * A model with its residual stream rotated computes the same function: every architecture's logits and those of the MTP
+ * layer, where only the rounding of the rotated weights to bf16 is left. And what cannot be rotated is refused.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -20,20 +20,29 @@
 #include "model_run.h"
 #include "tandem_tools.h"
 
-#define SEED  20261122u
-#define LEN   48
-#define DEMO  "models/tale-v3-14m" /* with an MTP layer */
-/* A bf16 weight is off by 2^-9 of itself at most; that of some twenty matrices adds up. A wrong sign or gain gives 1. The median over tokens,
-   because where the router's scores are nearly equal another expert may be chosen. */
+#define SEED 20261122u
+#define LEN 48
+#define DEMO "models/tale-v3-14m" /* with an MTP layer */
+/* A bf16 weight is off by 2^-9 of itself at most; that of some twenty matrices adds up. A wrong sign or gain gives 1. The
+   median over tokens, because where the router's scores are nearly equal another expert may be chosen. */
 #define MEDIAN_ERROR 0.03
-#define DEMO_ERROR   0.004 /* of a trained model, where more agrees; what norm_h divides by, say, varies by 6 % over the tokens */
+#define DEMO_ERROR \
+    0.004 /* of a trained model, where more agrees; what norm_h divides by, say, varies by 6 % over the tokens */
 #define WRITTEN_ERROR 0.1 /* as much again from int8 codes of random weights */
 
 /* @param ck of the folder, rotated, in floats; NULL: the folder as it is, in `experts`.
-   @param logits [rows_of(c), vocab]: the main model's, then the MTP layer's, which is fed the next token, behind the last one the first. */
-static void logits_of(const char *folder, const td_checkpoint *ck, td_expert_format experts, const uint32_t *ids, float *logits) {
+   @param logits [rows_of(c), vocab]: the main model's, then the MTP layer's, which is fed the next token, behind the last
+   one the first. */
+static void logits_of(const char *folder, const td_checkpoint *ck, td_expert_format experts, const uint32_t *ids,
+                      float *logits) {
     model_run         r;
-    model_run_options o = {.path = folder, .checkpoint = ck, .w8a8 = experts != TD_EXPERT_BF16, .experts = experts, .max_tok = LEN, .n_seq = 1, .max_len = LEN};
+    model_run_options o = {.path = folder,
+                           .checkpoint = ck,
+                           .w8a8 = experts != TD_EXPERT_BF16,
+                           .experts = experts,
+                           .max_tok = LEN,
+                           .n_seq = 1,
+                           .max_len = LEN};
     model_run_open(&r, &o);
     model_run_forward(&r, &(model_piece){.n = LEN, .ids = ids}, 1);
     const td_model_config *c = td_model_get_config(r.model);
@@ -49,7 +58,9 @@ static void logits_of(const char *folder, const td_checkpoint *ck, td_expert_for
     model_run_close(&r);
 }
 
-static size_t rows_of(const td_model_config *c) { return c->n_mtp_layers ? 2 * LEN : LEN; }
+static size_t rows_of(const td_model_config *c) {
+    return c->n_mtp_layers ? 2 * LEN : LEN;
+}
 
 static td_model_config config_of(const char *folder) {
     td_model_config c;
@@ -109,16 +120,21 @@ static void check(const char *folder, double most) {
 }
 
 static void refuse_experts_alone(const char *folder, const char *experts) {
-    td_error      err = {0};
-    td_pool      *pool;
-    td_npu       *npu;
-    td_model     *m;
+    td_error           err = {0};
+    td_pool           *pool;
+    td_npu            *npu;
+    td_model          *m;
     td_host_npu_config hc = {0};
-    td_npu_config nc = {.act_dtype = TD_DT_BF16, .host = &hc};
+    td_npu_config      nc = {.act_dtype = TD_DT_BF16, .host = &hc};
     assert_int_equal(td_pool_create(&(td_worker_place){.cpu = TD_CPU_ANY, .node = UINT32_MAX}, 1, &pool, &err), TD_OK);
     hc.pool = pool;
     assert_int_equal(td_npu_open("host", &nc, &npu, &err), TD_OK);
-    td_model_options o = {.model_path = repo_path(folder), .cpu_weight_path = experts, .w8a8 = true, .expert_format = TD_EXPERT_INT8C, .max_tok = 1, .max_out = 1};
+    td_model_options o = {.model_path = repo_path(folder),
+                          .cpu_weight_path = experts,
+                          .w8a8 = true,
+                          .expert_format = TD_EXPERT_INT8C,
+                          .max_tok = 1,
+                          .max_out = 1};
     td_status        s = td_model_open(&o, &npu, 1, pool, &m, &err);
     if (s == TD_OK) {
         s = td_model_load(m, 1, &err);
@@ -133,7 +149,8 @@ static void refuse_experts_alone(const char *folder, const char *experts) {
 static void test_same_function(void **state) {
     (void)state;
     print_message("    seed %u\n", SEED);
-    static const char *const FOLDERS[] = {"deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora", "qwen2_moe", "qwen3_moe", "qwen3_moe_tied"};
+    static const char *const FOLDERS[] = {"deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora",
+                                          "qwen2_moe",        "qwen3_moe",         "qwen3_moe_tied"};
     for (size_t i = 0; i < sizeof FOLDERS / sizeof *FOLDERS; i++) {
         char path[128];
         snprintf(path, sizeof path, "tests/data/golden/%s", FOLDERS[i]);
@@ -145,12 +162,17 @@ static void test_same_function(void **state) {
 /* `from`, rotated by td_quantize and written to `out` in int8 on both tiers, against the model in `path`. */
 static void check_written(const char *from, const char *path, const char *out) {
     td_error            err = {0};
-    td_quantize_options o = {.model_path = from, .output_path = out, .quantization = "w8a8_int8", .expert_quantization = "int8", .rotation = "hadamard",
-                             .threads = 2, .subpool_count = 1};
+    td_quantize_options o = {.model_path = from,
+                             .output_path = out,
+                             .quantization = "w8a8_int8",
+                             .expert_quantization = "int8",
+                             .rotation = "hadamard",
+                             .threads = 2,
+                             .subpool_count = 1};
     if (td_quantize(&o, &err) != TD_OK) fail_msg("%s", err.text);
     td_model_config c = config_of(path);
     uint32_t        ids[LEN];
-    float          *plain = malloc(rows_of(&c) * c.vocab * sizeof *plain), *written = malloc(rows_of(&c) * c.vocab * sizeof *written);
+    float *plain = malloc(rows_of(&c) * c.vocab * sizeof *plain), *written = malloc(rows_of(&c) * c.vocab * sizeof *written);
     assert_true(plain && written);
     for (uint32_t t = 0; t < LEN; t++) ids[t] = (uint32_t)(td_rng_u64(SEED, 0, t) % c.vocab);
     logits_of(path, NULL, TD_EXPERT_BF16, ids, plain);
@@ -160,7 +182,8 @@ static void check_written(const char *from, const char *path, const char *out) {
     free(written);
 }
 
-/* The folder that td_quantize writes, in int8 on both tiers; its packed experts are not to be had without its device weights. */
+/* The folder that td_quantize writes, in int8 on both tiers; its packed experts are not to be had without its device
+ * weights. */
 static void test_written(void **state) {
     (void)state;
     static const char *const FOLDERS[] = {"deepseek_v2_lite", "qwen3_moe_tied"};
@@ -174,10 +197,11 @@ static void test_written(void **state) {
     }
 }
 
-/* The head of its own that a rotated MTP layer gets comes from the checkpoint's copy, or from the model's head where there is none: of the same bytes. */
+/* The head of its own that a rotated MTP layer gets comes from the checkpoint's copy, or from the model's head where there
+ * is none: of the same bytes. */
 static void test_written_mtp(void **state) {
     (void)state;
-    char   out[] = "/tmp/td_rotated_XXXXXX", bare[] = "/tmp/td_bare_XXXXXX", out2[] = "/tmp/td_rotated_XXXXXX", a[512], b[512];
+    char out[] = "/tmp/td_rotated_XXXXXX", bare[] = "/tmp/td_bare_XXXXXX", out2[] = "/tmp/td_rotated_XXXXXX", a[512], b[512];
     assert_non_null(mkdtemp(out));
     check_written(repo_path(DEMO), DEMO, out);
     assert_non_null(mkdtemp(bare));
@@ -189,7 +213,8 @@ static void test_written_mtp(void **state) {
     snprintf(a, sizeof a, "%s/model-00008-of-00008.safetensors", out);
     snprintf(b, sizeof b, "%s/model-00008-of-00008.safetensors", out2);
     struct stat sa, sb;
-    assert_true(stat(a, &sa) == 0 && stat(b, &sb) == 0 && sb.st_size < sa.st_size - 4096 * 256); /* without a copy of the embedding */
+    assert_true(stat(a, &sa) == 0 && stat(b, &sb) == 0 &&
+                sb.st_size < sa.st_size - 4096 * 256); /* without a copy of the embedding */
     remove_folder(out);
     remove_folder(out2);
     remove_folder(bare);
@@ -197,11 +222,17 @@ static void test_written_mtp(void **state) {
 
 static void test_other_engines(void **state) {
     (void)state;
-    td_error            err = {0};
-    char                out[] = "/tmp/td_rotated_XXXXXX";
+    td_error err = {0};
+    char     out[] = "/tmp/td_rotated_XXXXXX";
     assert_non_null(mkdtemp(out));
-    td_quantize_options o = {.model_path = repo_path(DEMO), .output_path = out, .quantization = "w8a8_int8", .expert_quantization = "int4",
-                             .output_format = "compressed-tensors", .rotation = "hadamard", .threads = 2, .subpool_count = 1};
+    td_quantize_options o = {.model_path = repo_path(DEMO),
+                             .output_path = out,
+                             .quantization = "w8a8_int8",
+                             .expert_quantization = "int4",
+                             .output_format = "compressed-tensors",
+                             .rotation = "hadamard",
+                             .threads = 2,
+                             .subpool_count = 1};
     assert_int_equal(td_quantize(&o, &err), TD_ENOTSUP);
     print_message("    %s\n", err.text);
     assert_non_null(strstr(err.text, "multi-token-prediction"));
@@ -222,7 +253,8 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_function), cmocka_unit_test(test_written), cmocka_unit_test(test_written_mtp),
-                                       cmocka_unit_test(test_other_engines), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_function), cmocka_unit_test(test_written),
+                                       cmocka_unit_test(test_written_mtp), cmocka_unit_test(test_other_engines),
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

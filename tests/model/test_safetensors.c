@@ -25,11 +25,14 @@ static void a_good_file(void **state) {
     unsigned char   file[1024];
     td_safetensors *f;
     td_error        err = {0};
-    size_t          size = build(file,
-                                 "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[8,32]},"
-                                          "\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]},\"s\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[32,40]},"
-                                          "\"e\":{\"dtype\":\"F16\",\"shape\":[0,7],\"data_offsets\":[8,8]},\"q\":{\"dtype\":\"F8_E5M2\",\"shape\":[2],\"data_offsets\":[6,8]}}   ",
-                                 40);
+    size_t          size =
+        build(file,
+              "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[8,32]},"
+              "\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]},\"s\":{\"dtype\":\"I64\",\"shape\":[],\"data_"
+              "offsets\":[32,40]},"
+              "\"e\":{\"dtype\":\"F16\",\"shape\":[0,7],\"data_offsets\":[8,8]},\"q\":{\"dtype\":\"F8_E5M2\",\"shape\":[2],"
+              "\"data_offsets\":[6,8]}}   ",
+              40);
     if (td_safetensors_parse(file, size, "x", &f, &err) != TD_OK) fail_msg("%s", err.text);
     assert_int_equal(td_safetensors_count(f), 5);
     assert_string_equal(td_safetensors_at(f, 0)->name, "a");
@@ -46,7 +49,8 @@ static void a_good_file(void **state) {
     td_safetensors_close(f);
 }
 
-#define T(name, dtype, shape, begin, end) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+#define T(name, dtype, shape, begin, end) \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
 
 static void defects_are_told(void **state) {
     (void)state;

@@ -16,11 +16,11 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "model/weights.h"
-#include "npu/host/host_npu.h"
-#include "model_run.h"
-#include "quant/coded_matrix.h"
 #include "kernels/rows/convert.h"
+#include "model/weights.h"
+#include "model_run.h"
+#include "npu/host/host_npu.h"
+#include "quant/coded_matrix.h"
 #include "quant/weight_quant.h"
 
 #define GOLDEN "tests/data/golden/"
@@ -119,9 +119,9 @@ static td_pool *pool;
 static td_npu  *host;
 
 static int open_host(void **state) {
-    td_worker_place places[2] = {{.cpu = TD_CPU_ANY, .node = UINT32_MAX}, {.cpu = TD_CPU_ANY, .node = UINT32_MAX}};
+    td_worker_place    places[2] = {{.cpu = TD_CPU_ANY, .node = UINT32_MAX}, {.cpu = TD_CPU_ANY, .node = UINT32_MAX}};
     td_host_npu_config threads = {0};
-    td_npu_config   config = {.act_dtype = TD_DT_BF16, .host = &threads};
+    td_npu_config      config = {.act_dtype = TD_DT_BF16, .host = &threads};
     (void)state;
     if (td_pool_create(places, 2, &pool, NULL) != TD_OK) return -1;
     threads.pool = pool;

@@ -1,6 +1,7 @@
 /*
- * Checkpoints in every quantised format (tests/data/quantised, made and decoded by scripts/golden/make_quantised.py): every weight bit for bit, also
- * after it went through the expert store in the format that carries it; logits against numpy on the decoded weights; and folders that are broken.
+ * Checkpoints in every quantised format (tests/data/quantised, made and decoded by scripts/golden/make_quantised.py): every
+ * weight bit for bit, also after it went through the expert store in the format that carries it; logits against numpy on the
+ * decoded weights; and folders that are broken.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -14,8 +15,8 @@
 #include <jansson.h>
 
 #include "core/rng.h"
-#include "model/experts_load.h"
 #include "folder_files.h"
+#include "model/experts_load.h"
 #include "model_run.h"
 #include "quant/coded_matrix.h"
 
@@ -27,8 +28,9 @@
 /* Activations of every linear in int8, between blocks in bf16. */
 #define W8A8_TOLERANCE 5e-2
 
-static const char *const CASES[] = {"fp8_block", "fp8_channel", "w8a8_compressed", "w8a8_modelslim", "gptq_int4", "gptq_int4_sym", "gptq_int4_row",
-                                    "gptq_act_order", "gptq_int8", "awq", "packed_int4", "packed_int4_zeros", "packed_int8_row", "mxfp4", "nvfp4"};
+static const char *const CASES[] = {"fp8_block",     "fp8_channel",       "w8a8_compressed", "w8a8_modelslim", "gptq_int4",
+                                    "gptq_int4_sym", "gptq_int4_row",     "gptq_act_order",  "gptq_int8",      "awq",
+                                    "packed_int4",   "packed_int4_zeros", "packed_int8_row", "mxfp4",          "nvfp4"};
 #define N_CASES (sizeof CASES / sizeof *CASES)
 
 static json_t *manifest_of(const char *name) {
@@ -70,7 +72,8 @@ static uint64_t fingerprint_of_view(const td_tensor_view *v) {
     uint64_t h;
     assert_non_null(f);
     assert_true(v->dtype == TD_DT_F32 || v->dtype == TD_DT_BF16);
-    for (size_t i = 0; i < n; i++) f[i] = v->dtype == TD_DT_F32 ? ((const float *)v->data)[i] : td_bf16_to_f32(((const td_bf16 *)v->data)[i]);
+    for (size_t i = 0; i < n; i++)
+        f[i] = v->dtype == TD_DT_F32 ? ((const float *)v->data)[i] : td_bf16_to_f32(((const td_bf16 *)v->data)[i]);
     h = fingerprint(f, n);
     free(f);
     return h;
@@ -103,11 +106,15 @@ static void every_weight_is_what_numpy_decodes(void **state) {
                     td_tensor_view v, coded;
                     td_error       err = {0};
                     if (!td_tensor_spec_get(&config, role, l, e, &spec) || spec.rank != 2) continue;
-                    if (td_checkpoint_get(c, &config, role, l, e, TD_FORM_FLOAT, &scratch, &v, &err) != TD_OK) fail_msg("%s", err.text);
-                    if (fingerprint_of_view(&v) != expected(manifest, spec.name)) fail_msg("%s: %s differs", CASES[i], spec.name);
+                    if (td_checkpoint_get(c, &config, role, l, e, TD_FORM_FLOAT, &scratch, &v, &err) != TD_OK)
+                        fail_msg("%s", err.text);
+                    if (fingerprint_of_view(&v) != expected(manifest, spec.name))
+                        fail_msg("%s: %s differs", CASES[i], spec.name);
                     float *rows = malloc(spec.shape[0] * spec.shape[1] * sizeof *rows);
-                    assert_int_equal(td_checkpoint_get(c, &config, role, l, e, TD_FORM_STORED, &scratch, &coded, &err), TD_OK);
-                    if (decode_coded(&coded, rows) && fingerprint(rows, spec.shape[0] * spec.shape[1]) != expected(manifest, spec.name))
+                    assert_int_equal(td_checkpoint_get(c, &config, role, l, e, TD_FORM_STORED, &scratch, &coded, &err),
+                                     TD_OK);
+                    if (decode_coded(&coded, rows) &&
+                        fingerprint(rows, spec.shape[0] * spec.shape[1]) != expected(manifest, spec.name))
                         fail_msg("%s: the codes of %s differ", CASES[i], spec.name);
                     free(rows);
                     td_scratch_reset(&scratch);
@@ -126,12 +133,16 @@ static void name_of(const td_expert_numbers *n, char text[64]) {
     if (n->name[0] || n->format != TD_EXPERT_INT4G)
         snprintf(text, 64, "%s", n->name[0] ? n->name : FORMATS[n->format]);
     else
-        snprintf(text, 64, "int4-g%u (%s scales%s)", n->groups.size, n->groups.scale_dtype == TD_DT_F16 ? "f16" : n->groups.scale_dtype == TD_DT_F32 ? "f32" : "bf16",
+        snprintf(text, 64, "int4-g%u (%s scales%s)", n->groups.size,
+                 n->groups.scale_dtype == TD_DT_F16   ? "f16"
+                 : n->groups.scale_dtype == TD_DT_F32 ? "f32"
+                                                      : "bf16",
                  n->groups.zero_points ? ", zeros" : "");
 }
 
 static td_pool *open_pool(void) {
-    td_worker_place places[2] = {{.cpu = TD_CPU_ANY, .node = UINT32_MAX}, {.cpu = TD_CPU_ANY, .node = UINT32_MAX, .subpool = 1}};
+    td_worker_place places[2] = {{.cpu = TD_CPU_ANY, .node = UINT32_MAX},
+                                 {.cpu = TD_CPU_ANY, .node = UINT32_MAX, .subpool = 1}};
     td_pool        *p;
     assert_int_equal(td_pool_create(places, 2, &p, NULL), TD_OK);
     return p;
@@ -144,8 +155,11 @@ static void check_store(const td_experts *x, const td_model_config *config, cons
         for (td_role role = TD_ROLE_EXPERT_GATE; role <= TD_ROLE_EXPERT_DOWN; role++) {
             td_tensor_spec spec;
             assert_true(td_tensor_spec_get(config, role, layer, e, &spec));
-            assert_int_equal(td_experts_get_values(x, 0, e, (td_expert_matrix)(role - TD_ROLE_EXPERT_GATE), 0, spec.shape[0], values, NULL), TD_OK);
-            if (fingerprint(values, spec.shape[0] * spec.shape[1]) != expected(manifest, spec.name)) fail_msg("%s differs in the store", spec.name);
+            assert_int_equal(td_experts_get_values(x, 0, e, (td_expert_matrix)(role - TD_ROLE_EXPERT_GATE), 0, spec.shape[0],
+                                                   values, NULL),
+                             TD_OK);
+            if (fingerprint(values, spec.shape[0] * spec.shape[1]) != expected(manifest, spec.name))
+                fail_msg("%s differs in the store", spec.name);
         }
     free(values);
 }
@@ -170,8 +184,15 @@ static void experts_are_carried_exactly(void **state) {
         if (exact) name_of(&numbers, name);
         assert_string_equal(exact ? name : "", want);
         if (exact) {
-            td_experts_config  ec = {.n_layers = 1, .n_experts = config.n_experts, .hidden = config.hidden, .inter = config.moe_inter, .top_k = config.top_k,
-                                     .format = numbers.format, .groups = numbers.groups, .act_dtype = TD_DT_F32, .max_tok = 1};
+            td_experts_config  ec = {.n_layers = 1,
+                                     .n_experts = config.n_experts,
+                                     .hidden = config.hidden,
+                                     .inter = config.moe_inter,
+                                     .top_k = config.top_k,
+                                     .format = numbers.format,
+                                     .groups = numbers.groups,
+                                     .act_dtype = TD_DT_F32,
+                                     .max_tok = 1};
             td_expert_weights *e = calloc(config.n_experts, sizeof *e);
             td_scratch         scratch = {0};
             td_experts        *x;
@@ -192,7 +213,8 @@ static void experts_are_carried_exactly(void **state) {
 /* Of the linears that are seen: how many the device holds in which format. */
 static unsigned seen[TD_WEIGHT_FORMATS];
 
-static void see_weights(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m, size_t k) {
+static void see_weights(void *user, const td_npu_weight *const *weights, size_t n, td_dtype dtype, const void *x, size_t m,
+                        size_t k) {
     (void)dtype, (void)x, (void)m, (void)k;
     td_npu *npu = *(td_npu **)user;
     for (size_t i = 0; i < n; i++) {
@@ -202,7 +224,8 @@ static void see_weights(void *user, const td_npu_weight *const *weights, size_t 
     }
 }
 
-static void check_logits(const char *name, const json_t *prompt, const char *which, const td_expert_numbers *numbers, bool w8a8, double tolerance) {
+static void check_logits(const char *name, const json_t *prompt, const char *which, const td_expert_numbers *numbers,
+                         bool w8a8, double tolerance) {
     char     path[160];
     uint32_t ids[64], n = 0;
     json_t  *id;
@@ -210,8 +233,14 @@ static void check_logits(const char *name, const json_t *prompt, const char *whi
     json_array_foreach(json_object_get(prompt, "ids"), i, id) ids[n++] = (uint32_t)json_integer_value(id);
     snprintf(path, sizeof path, DATA "%s", name);
     model_run r;
-    model_run_open(&r, &(model_run_options){.path = path, .w8a8 = w8a8, .experts = numbers->format, .groups = numbers->groups, .rows_tap = see_weights,
-                                            .tap_user = &r.npu, .n_seq = 1, .max_len = 128});
+    model_run_open(&r, &(model_run_options){.path = path,
+                                            .w8a8 = w8a8,
+                                            .experts = numbers->format,
+                                            .groups = numbers->groups,
+                                            .rows_tap = see_weights,
+                                            .tap_user = &r.npu,
+                                            .n_seq = 1,
+                                            .max_len = 128});
     memset(seen, 0, sizeof seen);
     size_t vocab = td_model_get_config(r.model)->vocab;
     snprintf(path, sizeof path, DATA "%s/p0_%s.f32", name, which);
@@ -239,7 +268,7 @@ static void logits_are_those_of_the_decoded_weights(void **state) {
         td_checkpoint    *c;
         td_expert_numbers numbers;
         td_stored_experts stored;
-        json_t           *manifest = manifest_of(CASES[i]), *prompt = json_array_get(json_object_get(manifest, "prompts"), 0);
+        json_t *manifest = manifest_of(CASES[i]), *prompt = json_array_get(json_object_get(manifest, "prompts"), 0);
         open_case(repo_path(path), NULL, &config, &c);
         assert_int_equal(td_checkpoint_expert_numbers(c, &config, &numbers, &stored, NULL), TD_OK);
         bool exact = stored == TD_EXPERTS_EXACT;
@@ -256,12 +285,16 @@ static void the_device_keeps_codes_in_groups(void **state) {
     static const struct {
         const char      *name;
         td_weight_format format;
-    } WANT[] = {{"gptq_int4", TD_WEIGHT_INT4G}, {"gptq_int4_row", TD_WEIGHT_INT4G},  {"awq", TD_WEIGHT_INT4G},       {"packed_int4_zeros", TD_WEIGHT_INT4G},
-                {"mxfp4", TD_WEIGHT_FP4G},      {"nvfp4", TD_WEIGHT_FP4G},           {"gptq_act_order", TD_WEIGHT_W8A8}, {"gptq_int8", TD_WEIGHT_W8A8}, {"w8a8_compressed", TD_WEIGHT_W8A8}};
+    } WANT[] = {
+        {"gptq_int4", TD_WEIGHT_INT4G},         {"gptq_int4_row", TD_WEIGHT_INT4G}, {"awq", TD_WEIGHT_INT4G},
+        {"packed_int4_zeros", TD_WEIGHT_INT4G}, {"mxfp4", TD_WEIGHT_FP4G},          {"nvfp4", TD_WEIGHT_FP4G},
+        {"gptq_act_order", TD_WEIGHT_W8A8},     {"gptq_int8", TD_WEIGHT_W8A8},      {"w8a8_compressed", TD_WEIGHT_W8A8}};
     for (size_t i = 0; i < sizeof WANT / sizeof *WANT; i++) {
         json_t *manifest = manifest_of(WANT[i].name);
-        check_logits(WANT[i].name, json_array_get(json_object_get(manifest, "prompts"), 0), "logits_bf16_experts", td_expert_numbers_find("none"), true, W8A8_TOLERANCE);
-        print_message("      linears: W8A8 %u, int4 in groups %u, fp4 in groups %u\n", seen[TD_WEIGHT_W8A8], seen[TD_WEIGHT_INT4G], seen[TD_WEIGHT_FP4G]);
+        check_logits(WANT[i].name, json_array_get(json_object_get(manifest, "prompts"), 0), "logits_bf16_experts",
+                     td_expert_numbers_find("none"), true, W8A8_TOLERANCE);
+        print_message("      linears: W8A8 %u, int4 in groups %u, fp4 in groups %u\n", seen[TD_WEIGHT_W8A8],
+                      seen[TD_WEIGHT_INT4G], seen[TD_WEIGHT_FP4G]);
         assert_true(seen[WANT[i].format] > 0);
         assert_true(WANT[i].format != TD_WEIGHT_W8A8 || seen[TD_WEIGHT_INT4G] + seen[TD_WEIGHT_FP4G] == 0);
         json_decref(manifest);
@@ -282,7 +315,8 @@ static void copy_case(const char *name) {
     char from[160];
     snprintf(from, sizeof from, DATA "%s", name);
     empty_folder(TMP);
-    copy_files(repo_path(from), TMP, (const char *const[]){"config.json", "model.safetensors", "quant_model_description.json"}, 3);
+    copy_files(repo_path(from), TMP,
+               (const char *const[]){"config.json", "model.safetensors", "quant_model_description.json"}, 3);
 }
 
 typedef struct {
@@ -293,7 +327,7 @@ typedef struct {
 static file read_model(void) {
     file f;
     f.data = read_file(in_tmp("model.safetensors"), &f.size);
-    f.header = 8 + (size_t)*(uint64_t *)(void *)f.data;
+    f.header = 8 + (size_t) * (uint64_t *)(void *)f.data;
     return f;
 }
 
@@ -368,7 +402,8 @@ static void expect_(int line, td_status want, const char *says, const char *also
 
 #define GATE "model.layers.1.mlp.experts.2.gate_proj"
 static const float    BAD_F32[] = {0, NAN, INFINITY, -1};
-static const uint16_t BAD_BF16[] = {0, 0x7fc0, 0x7f80, 0xff80, 0x7f7f}, BAD_F16[] = {0, 0x7e00, 0x7c00, 0xfc00}; /* of integer codes: -1 is a scale; 0x7f7f: 3.4e38 */
+static const uint16_t BAD_BF16[] = {0, 0x7fc0, 0x7f80, 0xff80, 0x7f7f},
+                      BAD_F16[] = {0, 0x7e00, 0x7c00, 0xfc00}; /* of integer codes: -1 is a scale; 0x7f7f: 3.4e38 */
 
 static void impossible_values_name_file_and_tensor(void **state) {
     (void)state;
@@ -389,10 +424,14 @@ static void impossible_values_name_file_and_tensor(void **state) {
         {"nvfp4", GATE ".weight_global_scale", 0, VALUES(BAD_F32), TD_EFORMAT, " is ", "no scale"},
         {"mxfp4", GATE ".weight_scale", 1, VALUES(((const uint8_t[]){255, 250})), TD_EFORMAT, NO_SCALE, "row 0, group 1"},
         {"nvfp4", GATE ".weight_scale", 1, VALUES(((const uint8_t[]){0x7f})), TD_EFORMAT, NO_SCALE, "row 0, group 1"},
-        {"gptq_act_order", GATE ".g_idx", 8, VALUES(((const int32_t[]){4})), TD_EFORMAT, " puts column 2 into group 4", "there are 4"},
-        {"gptq_act_order", GATE ".g_idx", 8, VALUES(((const int32_t[]){-1})), TD_EFORMAT, " puts column 2 into group -1", ""},
-        {"gptq_int4_sym", GATE ".qzeros", 0, VALUES(((const uint8_t[]){0x76})), TD_EFORMAT, " has a zero that is not 8", "row 0, group 0"},
-        {"packed_int4", GATE ".weight_shape", 0, VALUES(((const int64_t[]){95})), TD_EFORMAT, " says [95, 128]", "expected [96, 128]"},
+        {"gptq_act_order", GATE ".g_idx", 8, VALUES(((const int32_t[]){4})), TD_EFORMAT, " puts column 2 into group 4",
+         "there are 4"},
+        {"gptq_act_order", GATE ".g_idx", 8, VALUES(((const int32_t[]){-1})), TD_EFORMAT, " puts column 2 into group -1",
+         ""},
+        {"gptq_int4_sym", GATE ".qzeros", 0, VALUES(((const uint8_t[]){0x76})), TD_EFORMAT, " has a zero that is not 8",
+         "row 0, group 0"},
+        {"packed_int4", GATE ".weight_shape", 0, VALUES(((const int64_t[]){95})), TD_EFORMAT, " says [95, 128]",
+         "expected [96, 128]"},
         {"w8a8_modelslim", GATE ".weight_offset", 4, VALUES(((const float[]){1})), TD_ENOTSUP, " is not zero", ""},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
@@ -403,7 +442,8 @@ static void impossible_values_name_file_and_tensor(void **state) {
             patch(BAD[i].tensor, BAD[i].at, (const char *)BAD[i].values + v * BAD[i].bytes, BAD[i].bytes);
             snprintf(says, sizeof says, "model.safetensors: tensor %s%s", BAD[i].tensor, BAD[i].says);
             td_status s = read_everything(&err);
-            if (s != BAD[i].status || !strstr(err.text, says) || !strstr(err.text, BAD[i].also)) fail_msg("%s, value %zu: %d '%s'", BAD[i].name, v, s, err.text);
+            if (s != BAD[i].status || !strstr(err.text, says) || !strstr(err.text, BAD[i].also))
+                fail_msg("%s, value %zu: %d '%s'", BAD[i].name, v, s, err.text);
         }
     copy_case("nvfp4");
     patch(GATE ".weight_scale", 1, &(uint8_t){0}, 1); /* a group of zeros */
@@ -423,7 +463,8 @@ static void what_is_not_read_must_be_zero(void **state) {
         {"w8a8_modelslim", "model.layers.0.post_attention_layernorm.bias", "F32", 128, 0, 512, "is not zero: a norm's bias"},
         {"w8a8_modelslim", "model.norm.bias", "F16", 128, 0, 256, "is not zero: a norm's bias"},
         {"gptq_int4", GATE ".bias", "F16", 96, 0, 192, "is not zero, and the architecture has no bias there"},
-        {"packed_int4", "model.layers.0.self_attn.o_proj.bias", "F32", 128, 0, 512, "is not zero, and the architecture has no bias there"},
+        {"packed_int4", "model.layers.0.self_attn.o_proj.bias", "F32", 128, 0, 512,
+         "is not zero, and the architecture has no bias there"},
     };
     for (size_t i = 0; i < sizeof CASE / sizeof *CASE; i++) {
         char values[512] = {0};
@@ -460,7 +501,10 @@ static td_status load(const char *override_json, td_error *err) {
     td_model     *m;
     td_npu_config nc = {.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}};
     assert_int_equal(td_npu_open("host", &nc, &npu, NULL), TD_OK);
-    td_status s = td_model_open(&(td_model_options){.model_path = TMP, .override_json = override_json, .expert_format = TD_EXPERT_BF16, .max_tok = 1, .max_out = 1}, &npu, 1, pool, &m, err);
+    td_status s = td_model_open(
+        &(td_model_options){
+            .model_path = TMP, .override_json = override_json, .expert_format = TD_EXPERT_BF16, .max_tok = 1, .max_out = 1},
+        &npu, 1, pool, &m, err);
     if (s == TD_OK) {
         s = td_model_load(m, 1, err);
         td_model_close(m);
@@ -477,7 +521,8 @@ static void a_weight_that_is_not_finite_is_named(void **state) {
         td_error err = {0};
         copy_case("gptq_int4");
         patch(TENSOR[i], 8, "\xc0\x7f\xc0\x7f", 4); /* NaN in bf16 and in f32 */
-        if (load(NULL, &err) != TD_EFORMAT || !strstr(err.text, TENSOR[i]) || !strstr(err.text, "an infinity or a NaN")) fail_msg("%s: '%s'", TENSOR[i], err.text);
+        if (load(NULL, &err) != TD_EFORMAT || !strstr(err.text, TENSOR[i]) || !strstr(err.text, "an infinity or a NaN"))
+            fail_msg("%s: '%s'", TENSOR[i], err.text);
     }
 }
 
@@ -489,7 +534,8 @@ static float *read_gate(const char *override_json, size_t *n, size_t *k) {
     td_tensor_view  v;
     td_error        err = {0};
     open_case(TMP, override_json, &config, &c);
-    if (td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, &err) != TD_OK) fail_msg("%s", err.text);
+    if (td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, &err) != TD_OK)
+        fail_msg("%s", err.text);
     *n = v.shape[0], *k = v.shape[1];
     float *values = malloc(*n * *k * sizeof *values);
     assert_non_null(values);
@@ -501,10 +547,13 @@ static float *read_gate(const char *override_json, size_t *n, size_t *k) {
 
 static void the_group_that_fits_an_fp8_scale_is_taken(void **state) {
     (void)state;
-#define BLOCKS "{\"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"block\", \"block_structure\": [64, 64]}}"
-#define CHANNELS "{\"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"channel\", \"block_structure\": null}}"
-    static const char *const CONFIGS[] = {"{\"quantization_config\": {\"config_groups\": {\"group_0\": " BLOCKS ", \"group_1\": " CHANNELS "}}}",
-                                          "{\"quantization_config\": {\"config_groups\": {\"group_1\": " BLOCKS "}}}"}; /* group_0 is of channels */
+#define BLOCKS \
+    "{\"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"block\", \"block_structure\": [64, 64]}}"
+#define CHANNELS \
+    "{\"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"channel\", \"block_structure\": null}}"
+    static const char *const CONFIGS[] = {
+        "{\"quantization_config\": {\"config_groups\": {\"group_0\": " BLOCKS ", \"group_1\": " CHANNELS "}}}",
+        "{\"quantization_config\": {\"config_groups\": {\"group_1\": " BLOCKS "}}}"}; /* group_0 is of channels */
     size_t n, k;
     for (size_t i = 0; i < sizeof CONFIGS / sizeof *CONFIGS; i++) {
         float *values[2];
@@ -523,15 +572,18 @@ static void the_group_that_fits_an_fp8_scale_is_taken(void **state) {
 
 #define HEAD "model.layers.1.shared_head.head"
 
-/* The second layer as MTP layer, whose head is that of the model: both in codes, or one in floats. Another head is not taken for the model's. */
+/* The second layer as MTP layer, whose head is that of the model: both in codes, or one in floats. Another head is not taken
+ * for the model's. */
 static void an_mtp_layers_head_in_codes_is_compared(void **state) {
     (void)state;
     enum { ROWS = 64, COLUMNS = 128, WORDS = ROWS * COLUMNS / 8, GROUPS = ROWS * COLUMNS / 32 };
     static uint16_t scale[GROUPS], eh_proj[COLUMNS * 2 * COLUMNS], as_floats[ROWS * COLUMNS];
     static uint32_t words[WORDS];
     for (size_t i = 0; i < WORDS; i++) words[i] = (uint32_t)td_rng_u64(3, 0, i);
-    for (size_t i = 0; i < GROUPS; i++) scale[i] = (uint16_t)(0x3c00 + 16 * (i % 8)); /* of 3 bits, so that a code times it is a bf16 */
-    for (size_t i = 0; i < ROWS * COLUMNS; i++) as_floats[i] = td_f32_to_bf16((float)((int)(words[i / 8] >> i % 8 * 4 & 15) - 8) * td_bf16_to_f32(scale[i / 32]));
+    for (size_t i = 0; i < GROUPS; i++)
+        scale[i] = (uint16_t)(0x3c00 + 16 * (i % 8)); /* of 3 bits, so that a code times it is a bf16 */
+    for (size_t i = 0; i < ROWS * COLUMNS; i++)
+        as_floats[i] = td_f32_to_bf16((float)((int)(words[i / 8] >> i % 8 * 4 & 15) - 8) * td_bf16_to_f32(scale[i / 32]));
     enum { BOTH_IN_CODES, MAIN_IN_FLOATS, ANOTHER_SCALE, ANOTHER_CODE, WITHOUT_SCALE, N_CASES_HERE };
     for (int i = 0; i < N_CASES_HERE; i++) {
         td_error err = {0};
@@ -553,7 +605,8 @@ static void an_mtp_layers_head_in_codes_is_compared(void **state) {
         td_status s = load("{\"num_hidden_layers\": 1, \"num_nextn_predict_layers\": 1}", &err);
         if (i <= MAIN_IN_FLOATS && s != TD_OK) fail_msg("case %d: '%s'", i, err.text);
         if (i == ANOTHER_SCALE || i == ANOTHER_CODE) {
-            if (s != TD_ENOTSUP || !strstr(err.text, HEAD ".weight differs from lm_head.weight")) fail_msg("case %d: %d '%s'", i, s, err.text);
+            if (s != TD_ENOTSUP || !strstr(err.text, HEAD ".weight differs from lm_head.weight"))
+                fail_msg("case %d: %d '%s'", i, s, err.text);
         }
         if (i == WITHOUT_SCALE) assert_int_equal(s, TD_ENOTFOUND);
     }
@@ -576,7 +629,8 @@ static void scales_of_integer_codes_have_a_sign(void **state) {
             td_tensor_view  v;
             if (negative) flip_bit(CASE[i].tensor, 15 + 2 * 8); /* the sign of the second scale */
             open_case(TMP, NULL, &config, &c);
-            assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, NULL),
+                             TD_OK);
             assert_int_equal(v.dtype, TD_DT_F32);
             n = v.shape[0] * v.shape[1];
             weights[negative] = malloc(n * sizeof(float));
@@ -595,13 +649,17 @@ static void scales_of_integer_codes_have_a_sign(void **state) {
     }
 }
 
-/* Experts are read by the store, row by row, whether their codes are carried or decoded: who refuses names the tensor too. */
+/* Experts are read by the store, row by row, whether their codes are carried or decoded: who refuses names the tensor too.
+ */
 static void the_store_names_the_tensor_that_it_refuses(void **state) {
     (void)state;
     static const struct {
         const char *name, *tensor, *format;
-    } STORED[] = {{"packed_int4", GATE ".weight_scale", "int4-g32"}, {"packed_int4", GATE ".weight_scale", "int4"}, {"mxfp4", GATE ".weight_scale", "nvfp4"},
-                  {"gptq_int8", GATE ".scales", "int8"}, {"awq", GATE ".scales", "none"}};
+    } STORED[] = {{"packed_int4", GATE ".weight_scale", "int4-g32"},
+                  {"packed_int4", GATE ".weight_scale", "int4"},
+                  {"mxfp4", GATE ".weight_scale", "nvfp4"},
+                  {"gptq_int8", GATE ".scales", "int8"},
+                  {"awq", GATE ".scales", "none"}};
     td_pool *pool = open_pool();
     for (size_t i = 0; i < sizeof STORED / sizeof *STORED; i++) {
         td_model_config          config;
@@ -612,11 +670,19 @@ static void the_store_names_the_tensor_that_it_refuses(void **state) {
         copy_case(STORED[i].name);
         patch(STORED[i].tensor, 6, "\xff\xff", 2); /* a NaN in every type */
         open_case(TMP, NULL, &config, &c);
-        td_experts_config ec = {.n_layers = 1, .n_experts = config.n_experts, .hidden = config.hidden, .inter = config.moe_inter, .top_k = config.top_k,
-                                .format = n->format, .groups = n->groups, .act_dtype = TD_DT_F32, .max_tok = 1};
+        td_experts_config ec = {.n_layers = 1,
+                                .n_experts = config.n_experts,
+                                .hidden = config.hidden,
+                                .inter = config.moe_inter,
+                                .top_k = config.top_k,
+                                .format = n->format,
+                                .groups = n->groups,
+                                .act_dtype = TD_DT_F32,
+                                .max_tok = 1};
         assert_int_equal(td_experts_create(&ec, pool, &x, NULL), TD_OK);
         assert_int_equal(td_checkpoint_pack_experts(c, &config, 1, x, &ec, 0, NULL, &err), TD_EFORMAT);
-        if (!strstr(err.text, STORED[i].tensor) || !strstr(err.text, "not a positive number")) fail_msg("%s: '%s'", STORED[i].name, err.text);
+        if (!strstr(err.text, STORED[i].tensor) || !strstr(err.text, "not a positive number"))
+            fail_msg("%s: '%s'", STORED[i].name, err.text);
         td_experts_destroy(x);
         td_checkpoint_close(c);
     }
@@ -628,14 +694,18 @@ static void missing_tensors_and_wrong_types_are_refused(void **state) {
     static const struct {
         const char *name, *tensor, *renamed, *says;
     } MISSING[] = {
-        {"fp8_block", "2.gate_proj.weight_scale_inv", "2.gate_proj.weight_scale_xxx", "tensor " GATE ".weight_scale_inv is missing"},
-        {"w8a8_compressed", "2.gate_proj.weight_scale", "2.gate_proj.weight_xxxxx", "tensor " GATE ".weight_scale is missing"},
+        {"fp8_block", "2.gate_proj.weight_scale_inv", "2.gate_proj.weight_scale_xxx",
+         "tensor " GATE ".weight_scale_inv is missing"},
+        {"w8a8_compressed", "2.gate_proj.weight_scale", "2.gate_proj.weight_xxxxx",
+         "tensor " GATE ".weight_scale is missing"},
         {"gptq_int4", "2.gate_proj.scales", "2.gate_proj.xxxxxx", "tensor " GATE ".scales is missing"},
         {"gptq_int4", "2.gate_proj.qzeros", "2.gate_proj.xxxxxx", "tensor " GATE ".qzeros is missing"},
         {"gptq_act_order", "2.gate_proj.g_idx", "2.gate_proj.x_idx", "tensor " GATE ".g_idx is missing"},
         {"awq", "2.gate_proj.qweight", "2.gate_proj.xxxxxxx", "tensor " GATE ".weight of shape [96, 128] is missing"},
-        {"packed_int4_zeros", "2.gate_proj.weight_zero_point", "2.gate_proj.weight_xxxx_xxxxx", "tensor " GATE ".weight_zero_point is missing"},
-        {"nvfp4", "2.gate_proj.weight_global_scale", "2.gate_proj.weight_xxxxxx_scale", "tensor " GATE ".weight_global_scale is missing"},
+        {"packed_int4_zeros", "2.gate_proj.weight_zero_point", "2.gate_proj.weight_xxxx_xxxxx",
+         "tensor " GATE ".weight_zero_point is missing"},
+        {"nvfp4", "2.gate_proj.weight_global_scale", "2.gate_proj.weight_xxxxxx_scale",
+         "tensor " GATE ".weight_global_scale is missing"},
     };
     for (size_t i = 0; i < sizeof MISSING / sizeof *MISSING; i++) {
         copy_case(MISSING[i].name);
@@ -664,8 +734,10 @@ static void configurations_that_disagree_with_tensors_are_refused(void **state) 
         {"awq", "\"quant_method\"", "\"awq\"", "\"fp8\"", "weight_block_size"},
         {"packed_int4", "\"config_groups\"", "\"group_size\": 32", "\"group_size\": 64", "weight_scale has the shape ["},
         {"packed_int4", "\"config_groups\"", "\"num_bits\": 4", "\"num_bits\": 8", "weight_packed has the shape ["},
-        {"packed_int4", "\"config_groups\"", "\"strategy\": \"group\"", "\"actorder\": \"group\"", "weight_g_idx is missing"},
-        {"packed_int4_zeros", "\"config_groups\"", "\"symmetric\": false", "\"symmetric\": true ", "weight_zero_point has a zero that is not 8"},
+        {"packed_int4", "\"config_groups\"", "\"strategy\": \"group\"", "\"actorder\": \"group\"",
+         "weight_g_idx is missing"},
+        {"packed_int4_zeros", "\"config_groups\"", "\"symmetric\": false", "\"symmetric\": true ",
+         "weight_zero_point has a zero that is not 8"},
         {"fp8_block", "\"weight_block_size\"", "128", "064", "not valid JSON"},
         {"fp8_block", "\"weight_block_size\"", "128", " 64", "weight_scale_inv has the shape ["},
         {"nvfp4", "\"config_groups\"", "\"type\": \"float\"", "\"type\": \"int\"  ", "not supported"},
@@ -675,7 +747,8 @@ static void configurations_that_disagree_with_tensors_are_refused(void **state) 
         replace("config.json", CONFIGS[i].after, CONFIGS[i].from, CONFIGS[i].to);
         td_error  err = {0};
         td_status s = read_everything(&err);
-        if (s == TD_OK || !strstr(err.text, CONFIGS[i].says) || !strstr(err.text, TMP)) fail_msg("%s: %d '%s'", CONFIGS[i].name, s, err.text);
+        if (s == TD_OK || !strstr(err.text, CONFIGS[i].says) || !strstr(err.text, TMP))
+            fail_msg("%s: %d '%s'", CONFIGS[i].name, s, err.text);
     }
     copy_case("fp8_block"); /* nothing says what the codes are */
     replace("config.json", "{", "\"quantization_config\"", "\"quantisation_config\"");

@@ -1,6 +1,7 @@
 /*
- * The demo model against the outputs of the independent float32 forward pass that came with it (models/tale-v3-14m/README.md): logits,
- * routing, greedy tokens, the MTP layer, and deferred experts. tests/cli/test_perplexity.py and test_formats.py have its perplexity.
+ * The demo model against the outputs of the independent float32 forward pass that came with it
+ * (models/tale-v3-14m/README.md): logits, routing, greedy tokens, the MTP layer, and deferred experts.
+ * tests/cli/test_perplexity.py and test_formats.py have its perplexity.
  */
 #include <math.h>
 #include <pthread.h>
@@ -17,12 +18,12 @@
 
 #include "model_run.h"
 
-#define MODEL   "models/tale-v3-14m"
-#define GOLDEN  "tests/data/golden/tale/"
+#define MODEL "models/tale-v3-14m"
+#define GOLDEN "tests/data/golden/tale/"
 #define PROMPTS 3
-#define VOCAB   4096
-#define TOP_K   4
-#define GREEDY  64
+#define VOCAB 4096
+#define TOP_K 4
+#define GREEDY 64
 #define NEAR_TIE 0.05 /* of the two best logits: below it either token is right */
 
 static json_t *golden;
@@ -47,7 +48,9 @@ static void *prompt_array(size_t index, const char *name, size_t n) {
 }
 
 static void open_reference(model_run *r, uint32_t max_deferred) {
-    model_run_open(r, &(model_run_options){.path = MODEL, .experts = TD_EXPERT_BF16, .n_seq = 1, .max_len = 256, .max_deferred = max_deferred});
+    model_run_open(r,
+                   &(model_run_options){
+                       .path = MODEL, .experts = TD_EXPERT_BF16, .n_seq = 1, .max_len = 256, .max_deferred = max_deferred});
 }
 
 /* The same set of experts, whatever their order. */
@@ -79,20 +82,23 @@ static void logits_and_routing_agree(void **state) {
             const uint16_t *got_ids;
             const float    *weights;
             td_model_get_routing(r.model, layer, &got_ids, &weights);
-            for (uint32_t t = 0; t < n; t++, routed++) same += same_experts(got_ids + t * TOP_K, experts + ((size_t)layer * n + t) * TOP_K);
+            for (uint32_t t = 0; t < n; t++, routed++)
+                same += same_experts(got_ids + t * TOP_K, experts + ((size_t)layer * n + t) * TOP_K);
         }
         free(want);
         free(got);
         free(experts);
     }
     difference /= (double)compared;
-    print_message("    mean |difference of log-probability| %.2e, same experts at %zu of %zu positions\n", difference, same, routed);
+    print_message("    mean |difference of log-probability| %.2e, same experts at %zu of %zu positions\n", difference, same,
+                  routed);
     assert_true(difference <= 0.02);
     assert_true(same >= 0.98 * routed);
     model_run_close(&r);
 }
 
-/* The largest |got - want|, and the largest |want|. (Not by fmax: the vectoriser of aarch64's gcc 12 breaks down over it.) */
+/* The largest |got - want|, and the largest |want|. (Not by fmax: the vectoriser of aarch64's gcc 12 breaks down over it.)
+ */
 static double largest_difference(const float *got, const float *want, size_t n, double *largest) {
     double worst = 0;
     for (size_t i = 0; i < n; i++) {
@@ -141,7 +147,8 @@ static void mtp_layer_agrees(void **state) {
         float       *want = prompt_array(p, "mtp_logits.f32", (size_t)n * VOCAB);
         const float *got;
         double       largest = 0;
-        ids[n] = (uint32_t)json_integer_value(json_array_get(json_object_get(json_array_get(json_object_get(golden, "prompts"), p), "greedy"), 0));
+        ids[n] = (uint32_t)json_integer_value(
+            json_array_get(json_object_get(json_array_get(json_object_get(golden, "prompts"), p), "greedy"), 0));
         for (uint32_t i = 0; i < n; i++) rows[i] = i;
         model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
         assert_int_equal(td_model_mtp(r.model, ids + 1), TD_OK);
@@ -166,7 +173,8 @@ static void deferred_experts_follow_the_definition(void **state) {
         for (size_t p = 0; p < PROMPTS; p++) {
             char     path[256];
             uint32_t ids[256], n = prompt_ids(p, ids);
-            snprintf(path, sizeof path, "tests/data/tale_deferral/%s", json_string_value(json_array_get(json_object_get(entry, "last_logits"), p)));
+            snprintf(path, sizeof path, "tests/data/tale_deferral/%s",
+                     json_string_value(json_array_get(json_object_get(entry, "last_logits"), p)));
             float *want = read_array(path, VOCAB, 4), *got = malloc((size_t)n * VOCAB * sizeof *got);
             double largest = 0;
             model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
@@ -246,8 +254,10 @@ static void what_the_tiers_are_in_can_be_read(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_and_routing_agree),  cmocka_unit_test(greedy_tokens_agree),
-        cmocka_unit_test(mtp_layer_agrees),          cmocka_unit_test(deferred_experts_follow_the_definition),
+        cmocka_unit_test(logits_and_routing_agree),
+        cmocka_unit_test(greedy_tokens_agree),
+        cmocka_unit_test(mtp_layer_agrees),
+        cmocka_unit_test(deferred_experts_follow_the_definition),
         cmocka_unit_test(what_the_tiers_are_in_can_be_read),
     };
     return cmocka_run_group_tests(tests, load_golden, free_golden);

@@ -1,4 +1,5 @@
-/* What the tests of the device tier share: a device over n threads, seeded numbers, weights, and a plain double-precision model. */
+/* What the tests of the device tier share: a device over n threads, seeded numbers, weights, and a plain double-precision
+ * model. */
 #ifndef TD_TESTS_NPU_TEST_UTIL_H
 #define TD_TESTS_NPU_TEST_UTIL_H
 
@@ -32,9 +33,15 @@ static inline rnd rnd_open(const char *what) {
     print_message("%s: seed %llu\n", what, (unsigned long long)r.seed);
     return r;
 }
-static inline uint64_t rnd_u64(rnd *r) { return td_rng_u64(r->seed, 1, r->n++); }
-static inline size_t   rnd_range(rnd *r, size_t lo, size_t hi) { return lo + rnd_u64(r) % (hi - lo + 1); } /* inclusive */
-static inline float    rnd_real(rnd *r) { return (float)(td_rng_uniform(r->seed, 2, r->n++) * 2 - 1); }    /* (-1, 1) */
+static inline uint64_t rnd_u64(rnd *r) {
+    return td_rng_u64(r->seed, 1, r->n++);
+}
+static inline size_t rnd_range(rnd *r, size_t lo, size_t hi) {
+    return lo + rnd_u64(r) % (hi - lo + 1);
+} /* inclusive */
+static inline float rnd_real(rnd *r) {
+    return (float)(td_rng_uniform(r->seed, 2, r->n++) * 2 - 1);
+} /* (-1, 1) */
 
 static inline float *rnd_array(rnd *r, size_t n, float scale) {
     float *f = malloc((n + 1) * sizeof *f);
@@ -62,7 +69,9 @@ static inline fenced fence(size_t bytes) {
     return f;
 }
 
-static inline void unfence(fenced *f) { munmap(f->map, f->map_bytes); }
+static inline void unfence(fenced *f) {
+    munmap(f->map, f->map_bytes);
+}
 
 /* ---- device ---------------------------------------------------------------------------------- */
 
@@ -91,7 +100,8 @@ static inline void rig_close(rig *g) {
     td_pool_destroy(g->pool);
 }
 
-static inline td_npu_weight *make_weight(rig *g, td_weight_format format, const float *w, size_t n, size_t k) { /* n 0: a vector */
+static inline td_npu_weight *make_weight(rig *g, td_weight_format format, const float *w, size_t n,
+                                         size_t k) { /* n 0: a vector */
     td_tensor_view v = {.dtype = TD_DT_F32, .rank = n ? 2 : 1, .shape = {n ? n : k, k}, .data = w};
     td_npu_weight *out;
     td_error       err = {0};

@@ -42,15 +42,23 @@ static opened open_apart(void) {
 }
 
 /* The calls' statuses do not matter: whoever comes back has not been stopped. */
-static void ignore(td_status st) { (void)st; }
+static void ignore(td_status st) {
+    (void)st;
+}
 
-static void read_device(opened *o) { fputc(*(volatile char *)o->device, stderr); }
-static void write_device(opened *o) { *(volatile char *)(o->device + BYTES - 1) = 1; }
+static void read_device(opened *o) {
+    fputc(*(volatile char *)o->device, stderr);
+}
+static void write_device(opened *o) {
+    *(volatile char *)(o->device + BYTES - 1) = 1;
+}
 static void copy_unpinned(opened *o) {
     char here[64] = {0};
     ignore(o->ops->copy(o->npu, o->stream, o->device, here, sizeof here, TD_COPY_H2D));
 }
-static void copy_backwards(opened *o) { ignore(o->ops->copy(o->npu, o->stream, o->pinned, o->device, 64, TD_COPY_H2D)); }
+static void copy_backwards(opened *o) {
+    ignore(o->ops->copy(o->npu, o->stream, o->pinned, o->device, 64, TD_COPY_H2D));
+}
 static void copy_too_much(opened *o) {
     ignore(o->ops->copy(o->npu, o->stream, o->device + 1, o->pinned, BYTES, TD_COPY_H2D));
 }

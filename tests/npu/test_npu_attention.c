@@ -1,6 +1,6 @@
 /*
- * The attention blocks against a double-precision model without cache or pages, and against themselves: a token's output must have the
- * same bits whatever chunk, batch, page placement and number of threads it was computed with.
+ * The attention blocks against a double-precision model without cache or pages, and against themselves: a token's output
+ * must have the same bits whatever chunk, batch, page placement and number of threads it was computed with.
  */
 #include "npu_test_util.h"
 
@@ -34,8 +34,8 @@ static void free_talk(talk *t) {
 
 typedef struct {
     bool     mla;
-    uint32_t hidden, heads, kv_heads, dim;                /* gqa */
-    uint32_t q_lora, kv_lora, nope, rope, v;              /* mla */
+    uint32_t hidden, heads, kv_heads, dim;   /* gqa */
+    uint32_t q_lora, kv_lora, nope, rope, v; /* mla */
     bool     bias, qk_norm;
     float    scale;
     float   *q, *q_a, *q_a_norm, *k, *vw, *kv_a_norm, *kv_b, *o, *table; /* k: also kv_a */
@@ -53,7 +53,7 @@ static float *matrix(rnd *r, size_t n, size_t k) {
 }
 
 static shape make_shape(rnd *r, bool mla, uint32_t max_pos) {
-    shape s = {.mla = mla, .hidden = (uint32_t)rnd_range(r, 17, 70), .bias = rnd_u64(r) & 1, .qk_norm = rnd_u64(r) & 1};
+    shape  s = {.mla = mla, .hidden = (uint32_t)rnd_range(r, 17, 70), .bias = rnd_u64(r) & 1, .qk_norm = rnd_u64(r) & 1};
     size_t rope;
     if (mla) {
         s.heads = (uint32_t)rnd_range(r, 1, 5);
@@ -98,14 +98,15 @@ static shape make_shape(rnd *r, bool mla, uint32_t max_pos) {
             s.table[p * rope + i] = (float)cos(angle);
             s.table[p * rope + rope / 2 + i] = (float)sin(angle);
         }
-    print_message("  %s hidden %u heads %u/%u dim %u q_lora %u kv_lora %u nope %u rope %u v %u%s%s\n", mla ? "mla" : "gqa", s.hidden,
-                  s.heads, s.kv_heads, s.dim, s.q_lora, s.kv_lora, s.nope, s.rope, s.v, s.bias ? " bias" : "", s.qk_norm ? " norm" : "");
+    print_message("  %s hidden %u heads %u/%u dim %u q_lora %u kv_lora %u nope %u rope %u v %u%s%s\n", mla ? "mla" : "gqa",
+                  s.hidden, s.heads, s.kv_heads, s.dim, s.q_lora, s.kv_lora, s.nope, s.rope, s.v, s.bias ? " bias" : "",
+                  s.qk_norm ? " norm" : "");
     return s;
 }
 
 static void free_shape(shape *s) {
-    float *all[] = {s->q, s->q_a, s->q_a_norm, s->k, s->vw, s->kv_a_norm, s->kv_b, s->o, s->table, s->q_bias, s->k_bias, s->v_bias, s->o_bias,
-                    s->q_norm, s->k_norm};
+    float *all[] = {s->q,     s->q_a,    s->q_a_norm, s->k,      s->vw,     s->kv_a_norm, s->kv_b,  s->o,
+                    s->table, s->q_bias, s->k_bias,   s->v_bias, s->o_bias, s->q_norm,    s->k_norm};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
@@ -113,9 +114,10 @@ static void free_shape(shape *s) {
 
 /* One sequence, all positions at once: keys and values per head, then softmax over what came before. out [len, hidden] */
 static void ref_attention(const shape *s, const float *x, uint32_t len, double *out) {
-    size_t  kv_heads = s->mla ? s->heads : s->kv_heads, dk = s->mla ? s->nope + s->rope : s->dim, dv = s->mla ? s->v : s->dim;
+    size_t kv_heads = s->mla ? s->heads : s->kv_heads, dk = s->mla ? s->nope + s->rope : s->dim, dv = s->mla ? s->v : s->dim;
     double *k = malloc(len * kv_heads * dk * sizeof *k), *v = malloc(len * kv_heads * dv * sizeof *v);
-    double *q = malloc(s->heads * dk * sizeof *q), *attn = malloc(s->heads * dv * sizeof *attn), *p = malloc(len * sizeof *p);
+    double *q = malloc(s->heads * dk * sizeof *q), *attn = malloc(s->heads * dv * sizeof *attn),
+           *p = malloc(len * sizeof *p);
     double *row = malloc(s->hidden * sizeof *row), *low = malloc((s->q_lora + 1) * sizeof *low);
     double *kv = malloc((s->kv_lora + s->rope + 1) * sizeof *kv), *up = malloc((s->nope + s->v + 1) * sizeof *up);
     for (uint32_t t = 0; t < len; t++) {
@@ -190,8 +192,8 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
     rig            g = rig_open(w->threads, w->act, w->own_threads);
     td_npu_weight *all[16];
     size_t         n_all = 0, act = td_dtype_bytes(w->act), longest = 0, total = 0, stride = 0, n_pages = 0;
-#define LINEAR(f, n, k)  (all[n_all++] = make_weight(&g, w->format, f, n, k))
-#define VECTOR(f, k)     (all[n_all++] = make_weight(&g, TD_WEIGHT_F32, f, 0, k))
+#define LINEAR(f, n, k) (all[n_all++] = make_weight(&g, w->format, f, n, k))
+#define VECTOR(f, k) (all[n_all++] = make_weight(&g, TD_WEIGHT_F32, f, 0, k))
     for (uint32_t q = 0; q < t->n_seq; q++) {
         longest = t->len[q] > longest ? t->len[q] : longest;
         total += t->len[q];
@@ -209,9 +211,20 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
     if (s->mla) {
         size_t q_width = s->heads * (s->nope + s->rope);
         desc.kind = TD_BLOCK_MLA;
-        desc.mla = (td_mla_desc){
-            .hidden = s->hidden, .heads = s->heads, .q_lora = s->q_lora, .kv_lora = s->kv_lora, .nope_dim = s->nope, .rope_dim = s->rope,
-            .v_dim = s->v, .eps = 1e-6f, .softmax_scale = s->scale, .rope = table, .kv_latent = cache_a, .kv_rope = cache_b, .in = in, .out = result};
+        desc.mla = (td_mla_desc){.hidden = s->hidden,
+                                 .heads = s->heads,
+                                 .q_lora = s->q_lora,
+                                 .kv_lora = s->kv_lora,
+                                 .nope_dim = s->nope,
+                                 .rope_dim = s->rope,
+                                 .v_dim = s->v,
+                                 .eps = 1e-6f,
+                                 .softmax_scale = s->scale,
+                                 .rope = table,
+                                 .kv_latent = cache_a,
+                                 .kv_rope = cache_b,
+                                 .in = in,
+                                 .out = result};
         if (s->q_lora) {
             desc.mla.q_a = LINEAR(s->q_a, s->q_lora, s->hidden);
             desc.mla.q_a_norm = VECTOR(s->q_a_norm, s->q_lora);
@@ -230,9 +243,17 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
         }
     } else {
         desc.kind = TD_BLOCK_GQA;
-        desc.gqa = (td_gqa_desc){
-            .hidden = s->hidden, .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->dim, .eps = 1e-6f, .softmax_scale = s->scale,
-            .rope = table, .kv_k = cache_a, .kv_v = cache_b, .in = in, .out = result};
+        desc.gqa = (td_gqa_desc){.hidden = s->hidden,
+                                 .heads = s->heads,
+                                 .kv_heads = s->kv_heads,
+                                 .head_dim = s->dim,
+                                 .eps = 1e-6f,
+                                 .softmax_scale = s->scale,
+                                 .rope = table,
+                                 .kv_k = cache_a,
+                                 .kv_v = cache_b,
+                                 .in = in,
+                                 .out = result};
         desc.gqa.q = LINEAR(s->q, s->heads * s->dim, s->hidden);
         desc.gqa.k = LINEAR(s->k, s->kv_heads * s->dim, s->hidden);
         desc.gqa.v = LINEAR(s->vw, s->kv_heads * s->dim, s->hidden);
@@ -266,7 +287,7 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
     uint8_t   absorbed[SEQS_MAX];
     for (;;) {
         td_step_counts step = {0};
-        uint32_t first = (uint32_t)rnd_range(&r, 0, t->n_seq - 1), rows = 0;
+        uint32_t       first = (uint32_t)rnd_range(&r, 0, t->n_seq - 1), rows = 0;
         for (uint32_t i = 0; i < t->n_seq && step.n_seq < w->seqs_max; i++) {
             uint32_t q = (first + i) % t->n_seq;
             if (done[q] == t->len[q]) continue;
@@ -289,12 +310,18 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
         }
         if (step.n_seq == 0) break;
         start[step.n_seq] = step.n_tok = rows;
-        td_step whole = td_step_unified(&(td_step_arrays){.counts = &step, .pos = pos, .slot = slot, .seq_start = start, .kv_len = kv_len,
-                                                          .absorbed = absorbed, .block_table = block_table}, (uint32_t)stride);
+        td_step whole = td_step_unified(&(td_step_arrays){.counts = &step,
+                                                          .pos = pos,
+                                                          .slot = slot,
+                                                          .seq_start = start,
+                                                          .kv_len = kv_len,
+                                                          .absorbed = absorbed,
+                                                          .block_table = block_table},
+                                        (uint32_t)stride);
         run_block(&g, block, &whole);
         for (uint32_t i = 0; i < step.n_seq; i++)
-            memcpy((char *)out[who[i]] + (size_t)pos[start[i]] * t->hidden * act, (char *)result + start[i] * t->hidden * act,
-                   (start[i + 1] - start[i]) * t->hidden * act);
+            memcpy((char *)out[who[i]] + (size_t)pos[start[i]] * t->hidden * act,
+                   (char *)result + start[i] * t->hidden * act, (start[i + 1] - start[i]) * t->hidden * act);
     }
     g.npu->ops->block_destroy(g.npu, block);
     for (size_t i = 0; i < n_all; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
@@ -306,8 +333,9 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
 /* ---- tests ------------------------------------------------------------------------------------- */
 
 /*
- * F32 with unquantised weights: float rounding only, about 1e-6 per sum and a few sums in a row. bf16: 2^-9 per rounding of cache, input
- * and output. W8A8: steps of 1/127 of the row maximum in three linears in a row, about 1 % each for uniform numbers.
+ * F32 with unquantised weights: float rounding only, about 1e-6 per sum and a few sums in a row. bf16: 2^-9 per rounding of
+ * cache, input and output. W8A8: steps of 1/127 of the row maximum in three linears in a row, about 1 % each for uniform
+ * numbers.
  */
 static void agrees(bool mla, const char *name) {
     rnd r = rnd_open(name);
@@ -315,16 +343,21 @@ static void agrees(bool mla, const char *name) {
         shape   s = make_shape(&r, mla, 1100);
         talk    t = make_talk(&r, s.hidden, round == 0 ? 1100 : 140); /* three spans of keys; one or two pages */
         double *want[SEQS_MAX];
-        for (uint32_t q = 0; q < t.n_seq; q++) ref_attention(&s, t.x[q], t.len[q], want[q] = malloc(sizeof(double) * t.len[q] * s.hidden));
+        for (uint32_t q = 0; q < t.n_seq; q++)
+            ref_attention(&s, t.x[q], t.len[q], want[q] = malloc(sizeof(double) * t.len[q] * s.hidden));
         const struct {
             way    w;
             double tolerance;
         } ways[] = {
             {{.threads = 2, .act = TD_DT_F32, .format = TD_WEIGHT_F32, .seqs_max = SEQS_MAX, .absorbed = 0}, 2e-5},
-            {{.threads = 2, .act = TD_DT_F32, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 2}, 2e-5},
-            {{.threads = 1, .act = TD_DT_F32, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 1}, 2e-5},
-            {{.threads = 2, .act = TD_DT_BF16, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 2}, 2e-2},
-            {{.threads = 2, .act = TD_DT_BF16, .format = TD_WEIGHT_W8A8, .seqs_max = 3, .chunk_max = 300, .absorbed = 2}, 8e-2},
+            {{.threads = 2, .act = TD_DT_F32, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 2},
+             2e-5},
+            {{.threads = 1, .act = TD_DT_F32, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 1},
+             2e-5},
+            {{.threads = 2, .act = TD_DT_BF16, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 2},
+             2e-2},
+            {{.threads = 2, .act = TD_DT_BF16, .format = TD_WEIGHT_W8A8, .seqs_max = 3, .chunk_max = 300, .absorbed = 2},
+             8e-2},
         };
         for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
             void *got[SEQS_MAX];
@@ -356,7 +389,11 @@ static void bits_are_the_same_in_any_company(void **state) {
     for (int round = 0; round < 6; round++) {
         shape s = make_shape(&r, round & 1, 1100);
         talk  t = make_talk(&r, s.hidden, round < 2 ? 1100 : (uint32_t)rnd_range(&r, 20, 200));
-        way   plain = {.threads = 1, .act = round & 2 ? TD_DT_F32 : TD_DT_BF16, .format = (td_weight_format)(round % 3), .seqs_max = 1, .absorbed = 2};
+        way   plain = {.threads = 1,
+                       .act = round & 2 ? TD_DT_F32 : TD_DT_BF16,
+                       .format = (td_weight_format)(round % 3),
+                       .seqs_max = 1,
+                       .absorbed = 2};
         way   ways[] = {plain, plain, plain, plain};
         void *want[SEQS_MAX], *got[SEQS_MAX];
         ways[0].threads = 2, ways[0].seqs_max = SEQS_MAX;
@@ -370,7 +407,8 @@ static void bits_are_the_same_in_any_company(void **state) {
                 size_t bytes = td_dtype_bytes(plain.act) * t.hidden;
                 for (uint32_t k = 0; k < t.len[q]; k++)
                     if (memcmp((char *)got[q] + k * bytes, (char *)want[q] + k * bytes, bytes))
-                        fail_msg("round %d, way %zu: sequence %u of %u tokens (prompt %u) differs at %u", round, i, q, t.len[q], t.prompt[q], k);
+                        fail_msg("round %d, way %zu: sequence %u of %u tokens (prompt %u) differs at %u", round, i, q,
+                                 t.len[q], t.prompt[q], k);
                 free(got[q]);
             }
         }
@@ -381,15 +419,15 @@ static void bits_are_the_same_in_any_company(void **state) {
 }
 
 /*
- * The largest sizes: a prompt of 8192 rows, then a token at 163840 keys, within the planned scratch. The cache before the last token is
- * filled by the test, so the model needs only what the checked rows see.
+ * The largest sizes: a prompt of 8192 rows, then a token at 163840 keys, within the planned scratch. The cache before the
+ * last token is filled by the test, so the model needs only what the checked rows see.
  */
-#define LONG_KV  163840u
+#define LONG_KV 163840u
 #define LONG_TOK 8192u
-#define LONG_H   6u /* hidden = heads * dim */
+#define LONG_H 6u /* hidden = heads * dim */
 
 static void check_long_row(const float *wq, const float *x, const float *k, const float *v, uint32_t pos, const float *out) {
-    double  q[LONG_H], xd[LONG_H], y[LONG_H] = {0}, *p = malloc((pos + 1) * sizeof *p);
+    double q[LONG_H], xd[LONG_H], y[LONG_H] = {0}, *p = malloc((pos + 1) * sizeof *p);
     for (size_t i = 0; i < LONG_H; i++) xd[i] = (double)x[i];
     ref_linear(wq, NULL, xd, LONG_H, LONG_H, q);
     for (uint32_t u = 0; u <= pos; u++) {
@@ -412,22 +450,45 @@ static void the_longest_context_fits(void **state) {
     float         *table = calloc((size_t)LONG_KV * LONG_H, sizeof *table), *in = rnd_array(&r, LONG_TOK * LONG_H, 1);
     float         *k = rnd_array(&r, (size_t)LONG_KV * LONG_H, 1), *v = rnd_array(&r, (size_t)LONG_KV * LONG_H, 1);
     float         *out = calloc(LONG_TOK * LONG_H, sizeof *out);
-    uint32_t      *pos = malloc(LONG_TOK * sizeof *pos), *block_table = malloc(pages * sizeof *block_table), start[2] = {0, LONG_TOK}, kv = LONG_TOK;
-    uint8_t        absorbed = 0;
+    uint32_t      *pos = malloc(LONG_TOK * sizeof *pos), *block_table = malloc(pages * sizeof *block_table),
+             start[2] = {0, LONG_TOK}, kv = LONG_TOK;
+    uint8_t absorbed = 0;
     for (size_t i = 0; i < LONG_H; i++) identity[i * LONG_H + i] = 1;
     for (size_t i = 0; i < LONG_KV; i++)
         for (size_t c = 0; c < LONG_H / 2; c++) table[i * LONG_H + c] = 1; /* no rotation */
     for (uint32_t i = 0; i < pages; i++) block_table[i] = i;
     for (uint32_t i = 0; i < LONG_TOK; i++) pos[i] = i;
-    td_npu_weight *w[3] = {make_weight(&g, TD_WEIGHT_F32, identity, LONG_H, LONG_H), make_weight(&g, TD_WEIGHT_F32, wq, LONG_H, LONG_H),
+    td_npu_weight *w[3] = {make_weight(&g, TD_WEIGHT_F32, identity, LONG_H, LONG_H),
+                           make_weight(&g, TD_WEIGHT_F32, wq, LONG_H, LONG_H),
                            make_weight(&g, TD_WEIGHT_F32, table, LONG_KV, LONG_H)};
-    td_block_desc  desc = {.kind = TD_BLOCK_GQA, .max_tok = LONG_TOK, .max_kv = LONG_KV, .gqa = {
-        .hidden = LONG_H, .heads = 1, .kv_heads = 1, .head_dim = LONG_H, .eps = 1e-6f, .softmax_scale = 1, .q = w[1], .k = w[0], .v = w[0], .o = w[0],
-        .rope = w[2], .kv_k = k, .kv_v = v, .in = in, .out = out}};
+    td_block_desc  desc = {.kind = TD_BLOCK_GQA,
+                           .max_tok = LONG_TOK,
+                           .max_kv = LONG_KV,
+                           .gqa = {.hidden = LONG_H,
+                                   .heads = 1,
+                                   .kv_heads = 1,
+                                   .head_dim = LONG_H,
+                                   .eps = 1e-6f,
+                                   .softmax_scale = 1,
+                                   .q = w[1],
+                                   .k = w[0],
+                                   .v = w[0],
+                                   .o = w[0],
+                                   .rope = w[2],
+                                   .kv_k = k,
+                                   .kv_v = v,
+                                   .in = in,
+                                   .out = out}};
     td_npu_block  *b = make_block(&g, &desc);
     td_step_counts counts = {.n_tok = LONG_TOK, .n_seq = 1};
-    td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts, .pos = pos, .slot = pos, .seq_start = start, .kv_len = &kv,
-                                                            .absorbed = &absorbed, .block_table = block_table}, pages);
+    td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts,
+                                                            .pos = pos,
+                                                            .slot = pos,
+                                                            .seq_start = start,
+                                                            .kv_len = &kv,
+                                                            .absorbed = &absorbed,
+                                                            .block_table = block_table},
+                                          pages);
     run_block(&g, b, &step);
     for (uint32_t row = 0; row < LONG_TOK; row += 1023) check_long_row(wq, in + row * LONG_H, k, v, row, out + row * LONG_H);
     counts.n_tok = start[1] = 1;
@@ -439,8 +500,12 @@ static void the_longest_context_fits(void **state) {
     for (int i = 0; i < 3; i++) g.npu->ops->weight_destroy(g.npu, w[i]);
 
     /* what DeepSeek-V3 plans at these sizes, and that it can be had */
-    td_block_desc v3 = {.kind = TD_BLOCK_MLA, .max_tok = LONG_TOK, .max_kv = LONG_KV, .mla = {
-        .hidden = 7168, .heads = 128, .q_lora = 1536, .kv_lora = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128}};
+    td_block_desc v3 = {
+        .kind = TD_BLOCK_MLA,
+        .max_tok = LONG_TOK,
+        .max_kv = LONG_KV,
+        .mla = {
+            .hidden = 7168, .heads = 128, .q_lora = 1536, .kv_lora = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128}};
     assert_in_range(g.npu->ops->block_scratch_bytes(g.npu, &v3), 1, (size_t)1 << 30);
     rig_close(&g);
     void *mem[] = {identity, wq, table, in, k, v, out, pos, block_table};

@@ -1,5 +1,6 @@
 /*
- * Linear and MLP blocks at real sizes against OpenBLAS: the float kernels to rounding, W8A8 to the error that its two quantisations allow.
+ * Linear and MLP blocks at real sizes against OpenBLAS: the float kernels to rounding, W8A8 to the error that its two
+ * quantisations allow.
  */
 #include <cblas.h>
 
@@ -39,7 +40,10 @@ static void check_linear(td_weight_format format, td_dtype act, double tolerance
         round_to_bf16(x, m * k);
         void          *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n);
         td_npu_weight *weight = make_weight(&g, format, w, n, k);
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_LINEAR, .max_tok = (uint32_t)m, .linear = {.n = (uint32_t)n, .k = (uint32_t)k, .w = weight, .in = in, .out = out}});
+        td_npu_block  *b = make_block(
+             &g, &(td_block_desc){.kind = TD_BLOCK_LINEAR,
+                                  .max_tok = (uint32_t)m,
+                                  .linear = {.n = (uint32_t)n, .k = (uint32_t)k, .w = weight, .in = in, .out = out}});
         run_rows(&g, b, m);
         blas_linear(x, w, m, n, k, want);
         double error = worst_error(act, out, want, m * n);
@@ -67,8 +71,9 @@ static void f32_weights_to_rounding(void **state) {
     check_linear(TD_WEIGHT_F32, TD_DT_F32, 2e-5);
 }
 
-/* Uniform numbers in (-1, 1): each int8 rounding errs by 1/254 / sqrt(3) of the largest, that is 0.4 % of the rms of a product's factors; with two factors and
-   extremes over 130 000 outputs (5 sigma) 4 %, and bf16 output 0.4 % of a value up to 5 rms. */
+/* Uniform numbers in (-1, 1): each int8 rounding errs by 1/254 / sqrt(3) of the largest, that is 0.4 % of the rms of a
+   product's factors; with two factors and extremes over 130 000 outputs (5 sigma) 4 %, and bf16 output 0.4 % of a value up
+   to 5 rms. */
 static void w8a8_to_its_quantisation(void **state) {
     (void)state;
     check_linear(TD_WEIGHT_W8A8, TD_DT_BF16, 0.06);

@@ -1,6 +1,7 @@
-/* The blocks other than attention against plain models, in every weight format and activation type, at sizes that fit no tile. */
-#include "npu_test_util.h"
+/* The blocks other than attention against plain models, in every weight format and activation type, at sizes that fit no
+ * tile. */
 #include "kernels/rows/row_quant.h"
+#include "npu_test_util.h"
 
 /* Outputs in bf16 are rounded once (2^-9); W8A8 has steps of 1/127 of a row's maximum on both sides. */
 static double tolerance(td_dtype act, td_weight_format format) {
@@ -36,7 +37,9 @@ static void linears(void **state) {
         rig              g = rig_open(2, act, false);
         void            *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n);
         td_npu_weight   *ws[2] = {make_weight(&g, format, w, n, k), make_weight(&g, TD_WEIGHT_F32, bias, 0, n)};
-        td_block_desc    desc = {.kind = TD_BLOCK_LINEAR, .max_tok = (uint32_t)m, .linear = {(uint32_t)n, (uint32_t)k, ws[0], round & 4 ? ws[1] : NULL, in, out}};
+        td_block_desc    desc = {.kind = TD_BLOCK_LINEAR,
+                                 .max_tok = (uint32_t)m,
+                                 .linear = {(uint32_t)n, (uint32_t)k, ws[0], round & 4 ? ws[1] : NULL, in, out}};
         td_npu_block    *b = make_block(&g, &desc);
         run_rows(&g, b, m);
         for (size_t i = 0; i < m; i++) ref_linear(w, round & 4 ? bias : NULL, xd + i * k, n, k, want + i * n);
@@ -61,11 +64,14 @@ static void int8_weights_are_exact(void **state) {
     td_error err = {0};
     for (size_t i = 0; i < n * k; i++) w[i] = (int8_t)(rnd_u64(&r) & 255); /* -128 too */
     for (size_t i = 0; i < n; i++) scale[i] = ldexpf(1, (int)rnd_range(&r, 0, 6) - 9);
-    for (size_t i = 0; i < m * k; i++) x[i] = i % k == 5 ? 127 : (float)rnd_range(&r, 0, 254) - 127; /* the row's scale is 1 */
+    for (size_t i = 0; i < m * k; i++)
+        x[i] = i % k == 5 ? 127 : (float)rnd_range(&r, 0, 254) - 127; /* the row's scale is 1 */
     td_tensor_view v = {.dtype = TD_DT_I8, .rank = 2, .shape = {n, k}, .data = w, .scale = scale};
     td_npu_weight *weight;
     assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_W8A8, &v, &weight, &err), TD_OK);
-    td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_LINEAR, .max_tok = 19, .linear = {(uint32_t)n, (uint32_t)k, weight, NULL, x, out}});
+    td_npu_block *b = make_block(
+        &g, &(td_block_desc){
+                .kind = TD_BLOCK_LINEAR, .max_tok = 19, .linear = {(uint32_t)n, (uint32_t)k, weight, NULL, x, out}});
     run_rows(&g, b, 19);
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++) {
@@ -92,14 +98,22 @@ static void norms(void **state) {
         rig      g = rig_open(2, act, false);
         void    *xa = act_array(act, x, m * n), *adda = act_array(act, add, m * n), *out = act_array(act, NULL, m * ldo);
         td_npu_weight *w = make_weight(&g, TD_WEIGHT_F32, gamma, 0, n);
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_NORM, .max_tok = (uint32_t)m,
-                                                           .norm = {.hidden = (uint32_t)n, .eps = 1e-5f, .gamma = w, .x = xa, .add = with_add ? adda : NULL, .out = out, .out_stride = stride}});
+        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_NORM,
+                                                           .max_tok = (uint32_t)m,
+                                                           .norm = {.hidden = (uint32_t)n,
+                                                                    .eps = 1e-5f,
+                                                                    .gamma = w,
+                                                                    .x = xa,
+                                                                    .add = with_add ? adda : NULL,
+                                                                    .out = out,
+                                                                    .out_stride = stride}});
         run_rows(&g, b, m);
         for (size_t i = 0; with_add && i < m * n; i++) sum[i] += (double)add[i];
         check("residual", act, xa, sum, m * n, tolerance(act, TD_WEIGHT_F32));
         for (size_t i = 0; i < m; i++) {
             ref_norm(gamma, 1e-5, sum + i * n, n, row);
-            check("norm", act, (char *)out + i * ldo * td_dtype_bytes(act), row, n, n < 8 ? 3e-2 : tolerance(act, TD_WEIGHT_F32));
+            check("norm", act, (char *)out + i * ldo * td_dtype_bytes(act), row, n,
+                  n < 8 ? 3e-2 : tolerance(act, TD_WEIGHT_F32));
         }
         g.npu->ops->block_destroy(g.npu, b);
         g.npu->ops->weight_destroy(g.npu, w);
@@ -119,13 +133,22 @@ static void mlps(void **state) {
         bool             gated = round & 2;
         float           *gate = bf16_array(&r, n * h, 1), *up = bf16_array(&r, n * h, 1), *down = bf16_array(&r, n * h, 1);
         float           *out_gate = rnd_array(&r, h, 1), *x = bf16_array(&r, m * h, 1);
-        double          *xd = doubles(x, m * h), *want = malloc(m * h * sizeof *want), *a = malloc(n * sizeof *a), *c = malloc(n * sizeof *c), s;
-        rig              g = rig_open(3, act, false);
-        void            *in = act_array(act, x, m * h), *out = act_array(act, NULL, m * h);
-        td_npu_weight   *ws[4] = {make_weight(&g, format, gate, n, h), make_weight(&g, format, up, n, h), make_weight(&g, format, down, h, n),
-                                  make_weight(&g, TD_WEIGHT_F32, out_gate, 1, h)};
-        td_npu_block    *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = (uint32_t)m,
-                                                             .mlp = {.hidden = (uint32_t)h, .inter = (uint32_t)n, .gate = ws[0], .up = ws[1], .down = ws[2], .out_gate = gated ? ws[3] : NULL, .in = in, .out = out}});
+        double          *xd = doubles(x, m * h), *want = malloc(m * h * sizeof *want), *a = malloc(n * sizeof *a),
+               *c = malloc(n * sizeof *c), s;
+        rig            g = rig_open(3, act, false);
+        void          *in = act_array(act, x, m * h), *out = act_array(act, NULL, m * h);
+        td_npu_weight *ws[4] = {make_weight(&g, format, gate, n, h), make_weight(&g, format, up, n, h),
+                                make_weight(&g, format, down, h, n), make_weight(&g, TD_WEIGHT_F32, out_gate, 1, h)};
+        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP,
+                                                           .max_tok = (uint32_t)m,
+                                                           .mlp = {.hidden = (uint32_t)h,
+                                                                   .inter = (uint32_t)n,
+                                                                   .gate = ws[0],
+                                                                   .up = ws[1],
+                                                                   .down = ws[2],
+                                                                   .out_gate = gated ? ws[3] : NULL,
+                                                                   .in = in,
+                                                                   .out = out}});
         run_rows(&g, b, m);
         for (size_t i = 0; i < m; i++) {
             ref_linear(gate, NULL, xd + i * h, n, h, a);
@@ -147,7 +170,9 @@ static void mlps(void **state) {
 /* ---- router ------------------------------------------------------------------------------------ */
 
 /* Better by choice, ties to the lower index. */
-static bool comes_before(const double *c, size_t a, size_t b) { return c[a] > c[b] || (c[a] == c[b] && a < b); }
+static bool comes_before(const double *c, size_t a, size_t b) {
+    return c[a] > c[b] || (c[a] == c[b] && a < b);
+}
 
 static size_t rank_among(const double *c, const bool *allowed, size_t n, size_t e) {
     size_t rank = 0;
@@ -156,8 +181,8 @@ static size_t rank_among(const double *c, const bool *allowed, size_t n, size_t 
 }
 
 /*
- * Routing by ranks: an expert is chosen when fewer than top_k allowed ones come before it. Logits are small multiples of 1/8 in exact
- * arithmetic, so ties are real ties and near-ties do not exist.
+ * Routing by ranks: an expert is chosen when fewer than top_k allowed ones come before it. Logits are small multiples of 1/8
+ * in exact arithmetic, so ties are real ties and near-ties do not exist.
  */
 static void ref_route(const td_router_desc *d, const double *logits, const float *bias, uint16_t *ids, double *weights) {
     double s[TD_EXPERTS_MAX], choice[TD_EXPERTS_MAX], sum = 0;
@@ -237,7 +262,8 @@ static void routers(void **state) {
             for (size_t k = 0; k < d.top_k; k++) {
                 assert_true(fabs((double)d.weights[i * d.top_k + k] - want_w[k]) <= 2e-6 * want_w[k] + 1e-12);
                 if (d.ids[i * d.top_k + k] != want[k])
-                    fail_msg("round %d row %zu: expert %u at place %zu, not %u", round, i, d.ids[i * d.top_k + k], k, want[k]);
+                    fail_msg("round %d row %zu: expert %u at place %zu, not %u", round, i, d.ids[i * d.top_k + k], k,
+                             want[k]);
             }
         }
         g.npu->ops->block_destroy(g.npu, b);
@@ -250,15 +276,25 @@ static void routers(void **state) {
 
 static void a_nan_routes_to_experts_that_exist(void **state) {
     (void)state;
-    float          w[24 * 3], x[3] = {NAN, 1, INFINITY};
+    float w[24 * 3], x[3] = {NAN, 1, INFINITY};
     for (size_t i = 0; i < 24 * 3; i++) w[i] = (float)i - 30;
     rig            g = rig_open(1, TD_DT_F32, false);
     td_npu_weight *weight = make_weight(&g, TD_WEIGHT_F32, w, 24, 3);
     for (int round = 0; round < 4; round++) {
         uint16_t       ids[6];
         float          weights[6];
-        td_router_desc d = {.hidden = 3, .n_experts = 24, .top_k = 6, .n_group = 6, .topk_group = 3, .score = (td_router_score)(round & 1),
-                            .group = round & 2 ? TD_GROUP_TOP2_SUM : TD_GROUP_NONE, .normalise = true, .scale = 1, .w = weight, .in = x, .ids = ids,
+        td_router_desc d = {.hidden = 3,
+                            .n_experts = 24,
+                            .top_k = 6,
+                            .n_group = 6,
+                            .topk_group = 3,
+                            .score = (td_router_score)(round & 1),
+                            .group = round & 2 ? TD_GROUP_TOP2_SUM : TD_GROUP_NONE,
+                            .normalise = true,
+                            .scale = 1,
+                            .w = weight,
+                            .in = x,
+                            .ids = ids,
                             .weights = weights};
         td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = d});
         run_rows(&g, b, 1);
@@ -280,19 +316,25 @@ static void embed_combine_head(void **state) {
     rnd r = rnd_open("embed, combine, head");
     for (int round = 0; round < 12; round++) {
         td_dtype act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
-        size_t   h = rnd_range(&r, 2, 80), vocab = rnd_range(&r, 2, 200), m = rnd_range(&r, 1, 400), n_out = rnd_range(&r, 1, m);
-        float   *table = bf16_array(&r, vocab * h, 1), *gamma = rnd_array(&r, h, 1), *adds[3];
-        double  *want = malloc(m * h * sizeof *want), *normed = malloc(h * sizeof *normed), *logits = malloc(vocab * sizeof *logits);
-        rig      g = rig_open(2, act, false);
-        void    *x = act_array(act, NULL, m * h), *add[3];
-        float   *got = calloc(n_out * vocab, sizeof *got);
+        size_t   h = rnd_range(&r, 2, 80), vocab = rnd_range(&r, 2, 200), m = rnd_range(&r, 1, 400),
+               n_out = rnd_range(&r, 1, m);
+        float  *table = bf16_array(&r, vocab * h, 1), *gamma = rnd_array(&r, h, 1), *adds[3];
+        double *want = malloc(m * h * sizeof *want), *normed = malloc(h * sizeof *normed),
+               *logits = malloc(vocab * sizeof *logits);
+        rig       g = rig_open(2, act, false);
+        void     *x = act_array(act, NULL, m * h), *add[3];
+        float    *got = calloc(n_out * vocab, sizeof *got);
         uint32_t *token = malloc(m * sizeof *token), *rows = malloc(n_out * sizeof *rows);
         for (size_t i = 0; i < m; i++) token[i] = (uint32_t)rnd_range(&r, 0, vocab - 1);
         for (size_t i = 0; i < n_out; i++) rows[i] = (uint32_t)rnd_range(&r, 0, m - 1);
-        td_npu_weight *w = make_weight(&g, TD_WEIGHT_BF16, table, vocab, h), *gw = make_weight(&g, TD_WEIGHT_F32, gamma, 0, h);
-        td_block_desc  head = {.kind = TD_BLOCK_HEAD, .max_tok = (uint32_t)m,
-                               .head = {(uint32_t)h, (uint32_t)vocab, (uint32_t)n_out, 1e-6f, round & 2 ? gw : NULL, w, x, got}};
-        td_npu_block  *blocks[3] = {make_block(&g, &(td_block_desc){.kind = TD_BLOCK_EMBED, .max_tok = (uint32_t)m, .embed = {w, (uint32_t)h, x}})};
+        td_npu_weight *w = make_weight(&g, TD_WEIGHT_BF16, table, vocab, h),
+                      *gw = make_weight(&g, TD_WEIGHT_F32, gamma, 0, h);
+        td_block_desc head = {
+            .kind = TD_BLOCK_HEAD,
+            .max_tok = (uint32_t)m,
+            .head = {(uint32_t)h, (uint32_t)vocab, (uint32_t)n_out, 1e-6f, round & 2 ? gw : NULL, w, x, got}};
+        td_npu_block *blocks[3] = {
+            make_block(&g, &(td_block_desc){.kind = TD_BLOCK_EMBED, .max_tok = (uint32_t)m, .embed = {w, (uint32_t)h, x}})};
         td_combine_desc c = {.hidden = (uint32_t)h, .x = x};
         for (int i = 0; i < 3; i++) {
             adds[i] = bf16_array(&r, m * h, 1);
@@ -324,7 +366,8 @@ static void embed_combine_head(void **state) {
         g.npu->ops->weight_destroy(g.npu, w);
         g.npu->ops->weight_destroy(g.npu, gw);
         rig_close(&g);
-        void *mem[] = {table, gamma, want, normed, logits, x, got, token, rows, add[0], add[1], add[2], adds[0], adds[1], adds[2]};
+        void *mem[] = {table, gamma,  want,   normed, logits,  x,       got,    token,
+                       rows,  add[0], add[1], add[2], adds[0], adds[1], adds[2]};
         for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
     }
 }
@@ -341,20 +384,34 @@ static void rows_are_alone(void **state) {
         float           *w = bf16_array(&r, n * h * 3, 1), *router = rnd_array(&r, e * h, 1), *x = bf16_array(&r, m * h, 1);
         void            *whole = NULL;
         for (uint32_t threads = 1; threads <= 3; threads++) {
-            rig            g = rig_open(threads, TD_DT_BF16, false);
-            char          *in = act_array(g.act, x, m * h), *out = act_array(g.act, NULL, m * h), *mine = calloc(m, h * 2 + k * 6);
-            uint16_t       ids[61 * 5];
-            float          weights[61 * 5];
+            rig      g = rig_open(threads, TD_DT_BF16, false);
+            char    *in = act_array(g.act, x, m * h), *out = act_array(g.act, NULL, m * h), *mine = calloc(m, h * 2 + k * 6);
+            uint16_t ids[61 * 5];
+            float    weights[61 * 5];
             td_npu_weight *ws[4] = {make_weight(&g, format, w, n, h), make_weight(&g, format, w + n * h, n, h),
-                                    make_weight(&g, format, w + 2 * n * h, h, n), make_weight(&g, TD_WEIGHT_F32, router, e, h)};
+                                    make_weight(&g, format, w + 2 * n * h, h, n),
+                                    make_weight(&g, TD_WEIGHT_F32, router, e, h)};
             for (size_t row = 0; row < m;) {
                 size_t        rows = threads == 1 ? m : rnd_range(&r, 1, m - row > 14 ? 14 : m - row);
-                td_npu_block *b[2] = {
-                    make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = 61,
-                                                    .mlp = {.hidden = (uint32_t)h, .inter = (uint32_t)n, .gate = ws[0], .up = ws[1], .down = ws[2], .in = in + row * h * 2, .out = out}}),
-                    make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = 61,
-                                                    .router = {.hidden = (uint32_t)h, .n_experts = (uint32_t)e, .top_k = (uint32_t)k, .scale = 1,
-                                                               .w = ws[3], .in = in + row * h * 2, .ids = ids, .weights = weights}})};
+                td_npu_block *b[2] = {make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP,
+                                                                      .max_tok = 61,
+                                                                      .mlp = {.hidden = (uint32_t)h,
+                                                                              .inter = (uint32_t)n,
+                                                                              .gate = ws[0],
+                                                                              .up = ws[1],
+                                                                              .down = ws[2],
+                                                                              .in = in + row * h * 2,
+                                                                              .out = out}}),
+                                      make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER,
+                                                                      .max_tok = 61,
+                                                                      .router = {.hidden = (uint32_t)h,
+                                                                                 .n_experts = (uint32_t)e,
+                                                                                 .top_k = (uint32_t)k,
+                                                                                 .scale = 1,
+                                                                                 .w = ws[3],
+                                                                                 .in = in + row * h * 2,
+                                                                                 .ids = ids,
+                                                                                 .weights = weights}})};
                 for (int i = 0; i < 2; i++) run_rows(&g, b[i], rows);
                 for (size_t i = 0; i < rows; i++) {
                     char *at = mine + (row + i) * (h * 2 + k * 6);
@@ -389,14 +446,24 @@ static void rows_quantised_by_the_norm_are_the_same(void **state) {
         rig      g = rig_open(2, act, false);
         float   *values = rnd_array(&r, m * h, 3), *gamma = rnd_array(&r, h, 1), *w = rnd_array(&r, 3 * h * inter, 1);
         if (m > 2) memset(values + h, 0, h * sizeof *values); /* an all-zero row has scale 1 */
-        void          *x = act_array(act, values, m * h), *normed = act_array(act, NULL, m * h), *out[2] = {act_array(act, NULL, m * h), act_array(act, NULL, m * h)};
+        void *x = act_array(act, values, m * h), *normed = act_array(act, NULL, m * h),
+             *out[2] = {act_array(act, NULL, m * h), act_array(act, NULL, m * h)};
         td_rows_i8     rows = {malloc(m * h), malloc(m * sizeof(float))}, want = {malloc(m * h), malloc(m * sizeof(float))};
-        td_npu_weight *gw = make_weight(&g, TD_WEIGHT_F32, gamma, 0, h), *ws[3] = {make_weight(&g, TD_WEIGHT_W8A8, w, inter, h),
-                                     make_weight(&g, TD_WEIGHT_W8A8, w + h * inter, inter, h), make_weight(&g, TD_WEIGHT_W8A8, w + 2 * h * inter, h, inter)};
-        td_norm_desc   norm = {.hidden = (uint32_t)h, .eps = 1e-6f, .gamma = gw, .x = x, .out = normed, .out_i8 = rows};
-        td_mlp_desc    mlp = {.hidden = (uint32_t)h, .inter = (uint32_t)inter, .gate = ws[0], .up = ws[1], .down = ws[2], .in = normed, .out = out[0]};
-        td_npu_block  *blocks[4] = {make_block(&g, &(td_block_desc){.kind = TD_BLOCK_NORM, .max_tok = (uint32_t)m, .norm = norm}),
-                                    make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = (uint32_t)m, .mlp = mlp})};
+        td_npu_weight *gw = make_weight(&g, TD_WEIGHT_F32, gamma, 0, h),
+                      *ws[3] = {make_weight(&g, TD_WEIGHT_W8A8, w, inter, h),
+                                make_weight(&g, TD_WEIGHT_W8A8, w + h * inter, inter, h),
+                                make_weight(&g, TD_WEIGHT_W8A8, w + 2 * h * inter, h, inter)};
+        td_norm_desc  norm = {.hidden = (uint32_t)h, .eps = 1e-6f, .gamma = gw, .x = x, .out = normed, .out_i8 = rows};
+        td_mlp_desc   mlp = {.hidden = (uint32_t)h,
+                             .inter = (uint32_t)inter,
+                             .gate = ws[0],
+                             .up = ws[1],
+                             .down = ws[2],
+                             .in = normed,
+                             .out = out[0]};
+        td_npu_block *blocks[4] = {
+            make_block(&g, &(td_block_desc){.kind = TD_BLOCK_NORM, .max_tok = (uint32_t)m, .norm = norm}),
+            make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = (uint32_t)m, .mlp = mlp})};
         mlp.in = NULL;
         mlp.in_i8 = rows;
         mlp.out = out[1];
@@ -417,9 +484,13 @@ static void rows_quantised_by_the_norm_are_the_same(void **state) {
         td_npu_block  *none;
         td_error       err = {0};
         mlp.gate = bf16; /* does not take int8 */
-        assert_int_equal(g.npu->ops->block_create(g.npu, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = 1, .mlp = mlp}, &none, &err), TD_EINVAL);
+        assert_int_equal(
+            g.npu->ops->block_create(g.npu, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = 1, .mlp = mlp}, &none, &err),
+            TD_EINVAL);
         norm.out_i8.q = NULL;
-        assert_int_equal(g.npu->ops->block_create(g.npu, &(td_block_desc){.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = norm}, &none, &err), TD_EINVAL);
+        assert_int_equal(g.npu->ops->block_create(g.npu, &(td_block_desc){.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = norm},
+                                                  &none, &err),
+                         TD_EINVAL);
         for (int i = 0; i < 4; i++) g.npu->ops->block_destroy(g.npu, blocks[i]);
         for (int i = 0; i < 3; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
         g.npu->ops->weight_destroy(g.npu, gw);
@@ -445,9 +516,11 @@ static void the_best_logits_are_those_of_the_sorted_row(void **state) {
         size_t    vocab = rnd_range(&r, 1, 3000), k = rnd_range(&r, 1, vocab < 256 ? vocab : 256), n = rnd_range(&r, 1, 5);
         float    *logits = rnd_array(&r, n * vocab, 8);
         td_logit *top = calloc(n * k, sizeof *top), *all = malloc(vocab * sizeof *all);
-        for (size_t i = 0; i < n * vocab && round % 2; i++) logits[i] = rintf(logits[i]); /* many equal ones, zeros of both signs */
+        for (size_t i = 0; i < n * vocab && round % 2; i++)
+            logits[i] = rintf(logits[i]); /* many equal ones, zeros of both signs */
         for (size_t i = 0; i < n * vocab && round % 3 == 2; i += 5) logits[i] = -INFINITY;
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_TOP, .max_tok = 8, .top = {(uint32_t)vocab, (uint32_t)k, 5, logits, top}});
+        td_npu_block *b = make_block(
+            &g, &(td_block_desc){.kind = TD_BLOCK_TOP, .max_tok = 8, .top = {(uint32_t)vocab, (uint32_t)k, 5, logits, top}});
         td_step_counts counts = {.n_tok = 1, .n_out = (uint32_t)n};
         td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
         run_block(&g, b, &step);
@@ -467,7 +540,11 @@ static void the_best_logits_are_those_of_the_sorted_row(void **state) {
     }
     td_npu_block *none;
     td_error      err = {0};
-    assert_int_equal(g.npu->ops->block_create(g.npu, &(td_block_desc){.kind = TD_BLOCK_TOP, .max_tok = 1, .top = {.vocab = 4, .k = 5, .max_out = 1}}, &none, &err), TD_EINVAL);
+    assert_int_equal(
+        g.npu->ops->block_create(
+            g.npu, &(td_block_desc){.kind = TD_BLOCK_TOP, .max_tok = 1, .top = {.vocab = 4, .k = 5, .max_out = 1}}, &none,
+            &err),
+        TD_EINVAL);
     rig_close(&g);
 }
 
@@ -480,17 +557,17 @@ static void bad_blocks_are_refused(void **state) {
     td_npu_block  *b;
     td_error       err = {0};
     td_block_desc  bad[] = {
-        {.kind = TD_BLOCK_LINEAR, .max_tok = 1},
-        {.kind = TD_BLOCK_LINEAR, .max_tok = 0, .linear = {.n = 8, .k = 8, .w = w}},
-        {.kind = TD_BLOCK_LINEAR, .max_tok = 1, .linear = {.n = 8, .k = 8, .w = v}},
-        {.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = {.hidden = 9, .gamma = v}},
-        {.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = {.hidden = 0, .gamma = v}},
-        {.kind = TD_BLOCK_MLP, .max_tok = 1, .mlp = {.hidden = 8, .inter = 9, .gate = w, .up = w, .down = w}},
-        {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 8, .n_experts = 8, .top_k = 9, .w = w}},
-        {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 8, .n_experts = 8, .top_k = 2, .w = w}},
-        {.kind = TD_BLOCK_EMBED, .max_tok = 1, .embed = {.hidden = 8, .table = w}},
-        {.kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 1, .gqa = {.hidden = 8, .heads = 3, .kv_heads = 2, .head_dim = 8}},
-        {.kind = TD_BLOCK_COUNT, .max_tok = 1},
+         {.kind = TD_BLOCK_LINEAR, .max_tok = 1},
+         {.kind = TD_BLOCK_LINEAR, .max_tok = 0, .linear = {.n = 8, .k = 8, .w = w}},
+         {.kind = TD_BLOCK_LINEAR, .max_tok = 1, .linear = {.n = 8, .k = 8, .w = v}},
+         {.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = {.hidden = 9, .gamma = v}},
+         {.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = {.hidden = 0, .gamma = v}},
+         {.kind = TD_BLOCK_MLP, .max_tok = 1, .mlp = {.hidden = 8, .inter = 9, .gate = w, .up = w, .down = w}},
+         {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 8, .n_experts = 8, .top_k = 9, .w = w}},
+         {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 8, .n_experts = 8, .top_k = 2, .w = w}},
+         {.kind = TD_BLOCK_EMBED, .max_tok = 1, .embed = {.hidden = 8, .table = w}},
+         {.kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 1, .gqa = {.hidden = 8, .heads = 3, .kv_heads = 2, .head_dim = 8}},
+         {.kind = TD_BLOCK_COUNT, .max_tok = 1},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         err = (td_error){0};
@@ -500,15 +577,21 @@ static void bad_blocks_are_refused(void **state) {
     f[3] = NAN;
     td_tensor_view nan_view = {.dtype = TD_DT_F32, .rank = 2, .shape = {8, 8}, .data = f};
     for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(g.npu->ops->weight_create(g.npu, (const td_weight_format[]){TD_WEIGHT_W8A8, TD_WEIGHT_BF16, TD_WEIGHT_F32}[i], &nan_view, &out, &err), TD_EFORMAT);
+        assert_int_equal(
+            g.npu->ops->weight_create(g.npu, (const td_weight_format[]){TD_WEIGHT_W8A8, TD_WEIGHT_BF16, TD_WEIGHT_F32}[i],
+                                      &nan_view, &out, &err),
+            TD_EFORMAT);
         assert_null(out);
     }
 
     char          rows[3 * 8 * 2];
-    td_npu_block *ok = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_LINEAR, .max_tok = 2, .linear = {.n = 8, .k = 8, .w = w, .in = rows, .out = rows}});
+    td_npu_block *ok = make_block(
+        &g, &(td_block_desc){
+                .kind = TD_BLOCK_LINEAR, .max_tok = 2, .linear = {.n = 8, .k = 8, .w = w, .in = rows, .out = rows}});
     td_step_counts too_many = {.n_tok = 3};
     td_step        step = td_step_unified(&(td_step_arrays){.counts = &too_many}, 0);
-    assert_int_equal(g.npu->ops->enqueue(g.npu, g.stream, ok, &step), TD_EINVAL); /* more rows than the block's buffers have */
+    assert_int_equal(g.npu->ops->enqueue(g.npu, g.stream, ok, &step),
+                     TD_EINVAL); /* more rows than the block's buffers have */
     too_many.n_tok = 2;
     step.max_tok = 1;
     assert_int_equal(g.npu->ops->enqueue(g.npu, g.stream, ok, &step), TD_EINVAL); /* more than the bucket has */
@@ -528,7 +611,8 @@ static void weights_take_what_was_planned(void **state) {
     /* at most a panel of rows, a few k, the scales and a page more than the numbers themselves */
     for (size_t n = 100; n < 1000; n += 333)
         for (size_t k = 100; k < 1000; k += 333) {
-            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_W8A8, n, k), n * k, (n + 32) * (k + 4 + 4) + 4096 + 64);
+            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_W8A8, n, k), n * k,
+                            (n + 32) * (k + 4 + 4) + 4096 + 64);
             assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_BF16, n, k), n * k * 2, (n + 32) * k * 2 + 4096 + 64);
             assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_F32, n, k), n * k * 4, (n + 16) * k * 4 + 4096 + 64);
         }

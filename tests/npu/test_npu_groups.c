@@ -1,6 +1,7 @@
 /*
- * Weights in groups on the device, from a checkpoint's codes: exact where inputs quantise exactly, the same for any rows beside, in blocks with several
- * kinds of weights, over an export, and with rows in another order. Values are computed here from the codes before they are packed.
+ * Weights in groups on the device, from a checkpoint's codes: exact where inputs quantise exactly, the same for any rows
+ * beside, in blocks with several kinds of weights, over an export, and with rows in another order. Values are computed here
+ * from the codes before they are packed.
  */
 #include "npu_test_util.h"
 
@@ -18,21 +19,22 @@ typedef struct {
 } coded;
 
 static const struct {
-    td_dtype dtype;
-    uint16_t size;
-    bool     zeros;
+    td_dtype         dtype;
+    uint16_t         size;
+    bool             zeros;
     td_weight_format format;
-} KINDS[] = {{TD_DT_BF16, 32, false, TD_WEIGHT_INT4G}, {TD_DT_F16, 64, true, TD_WEIGHT_INT4G}, {TD_DT_F32, 128, true, TD_WEIGHT_INT4G},
-             {TD_DT_BF16, 0, false, TD_WEIGHT_INT4G},  {TD_DT_F8_E8M0, 32, false, TD_WEIGHT_FP4G}, {TD_DT_F8_E4M3, 16, false, TD_WEIGHT_FP4G}};
+} KINDS[] = {{TD_DT_BF16, 32, false, TD_WEIGHT_INT4G},   {TD_DT_F16, 64, true, TD_WEIGHT_INT4G},
+             {TD_DT_F32, 128, true, TD_WEIGHT_INT4G},    {TD_DT_BF16, 0, false, TD_WEIGHT_INT4G},
+             {TD_DT_F8_E8M0, 32, false, TD_WEIGHT_FP4G}, {TD_DT_F8_E4M3, 16, false, TD_WEIGHT_FP4G}};
 enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
 
 /* Size 0: one scale for a row. Scales are powers of two times 1, 1.25, 1.5 or 1.75: exact in every type but e8m0. */
 static coded make_coded(rnd *r, size_t kind, size_t n, size_t k) {
-    bool     fp4 = KINDS[kind].format == TD_WEIGHT_FP4G;
-    size_t   size = KINDS[kind].size ? KINDS[kind].size : k;
-    coded    c = {.format = KINDS[kind].format, .groups = (k + size - 1) / size, .codes = malloc(n * k)};
-    size_t   n_scales = n * c.groups, words = fp4 ? k / 2 : (k + 7) / 8 * 4, element = td_dtype_bytes(KINDS[kind].dtype);
-    uint8_t *data = calloc(n, words), *scale = calloc(n_scales, element);
+    bool      fp4 = KINDS[kind].format == TD_WEIGHT_FP4G;
+    size_t    size = KINDS[kind].size ? KINDS[kind].size : k;
+    coded     c = {.format = KINDS[kind].format, .groups = (k + size - 1) / size, .codes = malloc(n * k)};
+    size_t    n_scales = n * c.groups, words = fp4 ? k / 2 : (k + 7) / 8 * 4, element = td_dtype_bytes(KINDS[kind].dtype);
+    uint8_t  *data = calloc(n, words), *scale = calloc(n_scales, element);
     uint32_t *zero = calloc((n + 7) / 8 * c.groups, sizeof *zero);
     c.zeros = malloc(n_scales), c.scales = malloc(n_scales * sizeof *c.scales);
     for (size_t i = 0; i < n * k; i++) {
@@ -40,22 +42,38 @@ static coded make_coded(rnd *r, size_t kind, size_t n, size_t k) {
         data[i / k * words + i % k / 2] |= (uint8_t)(c.codes[i] << 4 * (i % k & 1));
     }
     for (size_t i = 0; i < n_scales; i++) {
-        int      e = (int)rnd_range(r, 0, 5) - 6, quarters = KINDS[kind].dtype == TD_DT_F8_E8M0 ? 0 : (int)rnd_range(r, 0, 3);
-        float    f = ldexpf(4 + (float)quarters, e - 2);
-        uint32_t f32 = (uint32_t)(e + 127) << 23 | (uint32_t)quarters << 21;
-        uint16_t bf16 = (uint16_t)(f32 >> 16), f16 = (uint16_t)((e + 15) << 10 | quarters << 8);
-        uint8_t  e8m0 = (uint8_t)(e + 127), e4m3 = (uint8_t)((e + 7) << 3 | quarters << 1);
-        const void *bits = KINDS[kind].dtype == TD_DT_F32 ? (void *)&f32 : KINDS[kind].dtype == TD_DT_BF16 ? (void *)&bf16
-                         : KINDS[kind].dtype == TD_DT_F16 ? (void *)&f16 : KINDS[kind].dtype == TD_DT_F8_E8M0 ? (void *)&e8m0 : (void *)&e4m3;
+        int   e = (int)rnd_range(r, 0, 5) - 6, quarters = KINDS[kind].dtype == TD_DT_F8_E8M0 ? 0 : (int)rnd_range(r, 0, 3);
+        float f = ldexpf(4 + (float)quarters, e - 2);
+        uint32_t    f32 = (uint32_t)(e + 127) << 23 | (uint32_t)quarters << 21;
+        uint16_t    bf16 = (uint16_t)(f32 >> 16), f16 = (uint16_t)((e + 15) << 10 | quarters << 8);
+        uint8_t     e8m0 = (uint8_t)(e + 127), e4m3 = (uint8_t)((e + 7) << 3 | quarters << 1);
+        const void *bits = KINDS[kind].dtype == TD_DT_F32       ? (void *)&f32
+                           : KINDS[kind].dtype == TD_DT_BF16    ? (void *)&bf16
+                           : KINDS[kind].dtype == TD_DT_F16     ? (void *)&f16
+                           : KINDS[kind].dtype == TD_DT_F8_E8M0 ? (void *)&e8m0
+                                                                : (void *)&e4m3;
         memcpy(scale + i * element, bits, element);
         c.scales[i] = f;
         c.zeros[i] = KINDS[kind].zeros ? rnd_u64(r) & 15 : 8;
         size_t row = i / c.groups, g = i % c.groups;
         zero[row / 8 * c.groups + g] |= (uint32_t)c.zeros[i] << row % 8 * 4;
     }
-    c.m = (td_coded_matrix){.codes = fp4 ? TD_CODES_E2M1 : TD_CODES_ROW_WORDS, .bits = 4, .n = n, .k = k, .stored_n = n, .stored_k = k, .data = data,
-                            .scale_dtype = KINDS[kind].dtype, .scale = scale, .scale_rows = 1, .scale_row_step = c.groups, .scale_group_step = 1, .group = size,
-                            .zeros = KINDS[kind].zeros ? TD_ZEROS_ROW_WORDS : TD_ZEROS_NONE, .zero = zero, .factor = KINDS[kind].dtype == TD_DT_F8_E4M3 ? 0.3f : 1};
+    c.m = (td_coded_matrix){.codes = fp4 ? TD_CODES_E2M1 : TD_CODES_ROW_WORDS,
+                            .bits = 4,
+                            .n = n,
+                            .k = k,
+                            .stored_n = n,
+                            .stored_k = k,
+                            .data = data,
+                            .scale_dtype = KINDS[kind].dtype,
+                            .scale = scale,
+                            .scale_rows = 1,
+                            .scale_row_step = c.groups,
+                            .scale_group_step = 1,
+                            .group = size,
+                            .zeros = KINDS[kind].zeros ? TD_ZEROS_ROW_WORDS : TD_ZEROS_NONE,
+                            .zero = zero,
+                            .factor = KINDS[kind].dtype == TD_DT_F8_E4M3 ? 0.3f : 1};
     c.memory[0] = data, c.memory[1] = scale, c.memory[2] = zero;
     return c;
 }
@@ -65,7 +83,9 @@ static void free_coded(coded *c) {
     for (size_t i = 0; i < 3; i++) free(c->memory[i]);
 }
 
-static td_tensor_view view_of(const coded *c) { return (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {c->m.n, c->m.k}, .coded = &c->m}; }
+static td_tensor_view view_of(const coded *c) {
+    return (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {c->m.n, c->m.k}, .coded = &c->m};
+}
 
 static td_npu_weight *coded_weight(rig *g, const coded *c) {
     td_tensor_view v = view_of(c);
@@ -88,8 +108,9 @@ static int twice(const coded *c, size_t row, size_t col) {
 
 /* Row x of int8 codes whose scale is 1: integers within a group (128 k at most), one fma for each. */
 static float expected(const coded *c, size_t row, const float *x) {
-    size_t size = c->format == TD_WEIGHT_INT4G && c->m.group >= c->m.k ? 128 : c->m.group; /* a scale of a row is that of 128s */
-    float  acc = 0;
+    size_t size =
+        c->format == TD_WEIGHT_INT4G && c->m.group >= c->m.k ? 128 : c->m.group; /* a scale of a row is that of 128s */
+    float acc = 0;
     for (size_t at = 0; at < c->m.k; at += size) {
         int64_t sum = 0;
         for (size_t i = at; i < at + size && i < c->m.k; i++) sum += twice(c, row, i) * (int64_t)x[i];
@@ -102,14 +123,18 @@ static float expected(const coded *c, size_t row, const float *x) {
 static float *values_of(const coded *c) {
     float *w = malloc(c->m.n * c->m.k * sizeof *w);
     for (size_t i = 0; i < c->m.n * c->m.k; i++)
-        w[i] = 0.5f * (float)twice(c, i / c->m.k, i % c->m.k) * c->scales[i / c->m.k * c->groups + i % c->m.k / c->m.group] * c->m.factor;
+        w[i] = 0.5f * (float)twice(c, i / c->m.k, i % c->m.k) * c->scales[i / c->m.k * c->groups + i % c->m.k / c->m.group] *
+               c->m.factor;
     return w;
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void run_linear(rig *g, const td_npu_weight *w, const td_npu_weight *bias, const void *in, void *out, size_t m, size_t n, size_t k) {
-    td_npu_block *b = make_block(g, &(td_block_desc){.kind = TD_BLOCK_LINEAR, .max_tok = (uint32_t)m, .linear = {(uint32_t)n, (uint32_t)k, w, bias, in, out}});
+static void run_linear(rig *g, const td_npu_weight *w, const td_npu_weight *bias, const void *in, void *out, size_t m,
+                       size_t n, size_t k) {
+    td_npu_block *b = make_block(
+        g, &(td_block_desc){
+               .kind = TD_BLOCK_LINEAR, .max_tok = (uint32_t)m, .linear = {(uint32_t)n, (uint32_t)k, w, bias, in, out}});
     run_rows(g, b, m);
     g->npu->ops->block_destroy(g->npu, b);
 }
@@ -119,11 +144,13 @@ static void linears_are_exact(void **state) {
     rnd r = rnd_open("linears in groups");
     for (int round = 0; round < 36; round++) {
         td_dtype act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
-        size_t   n = rnd_range(&r, 1, 100), k = rnd_range(&r, 9, 300) * 2, m = round % 5 ? rnd_range(&r, 1, 40) : rnd_range(&r, 100, 400);
-        coded    c = make_coded(&r, (size_t)round / 2 % N_KINDS, n, k);
-        rig      g = rig_open(2, act, false);
-        float   *x = malloc(m * k * sizeof *x), *bias = rnd_array(&r, n, 1);
-        for (size_t i = 0; i < m * k; i++) x[i] = i % k == 5 ? 127 : (float)rnd_range(&r, 0, 254) - 127; /* the row's scale is 1; exact in bf16 */
+        size_t   n = rnd_range(&r, 1, 100), k = rnd_range(&r, 9, 300) * 2,
+               m = round % 5 ? rnd_range(&r, 1, 40) : rnd_range(&r, 100, 400);
+        coded  c = make_coded(&r, (size_t)round / 2 % N_KINDS, n, k);
+        rig    g = rig_open(2, act, false);
+        float *x = malloc(m * k * sizeof *x), *bias = rnd_array(&r, n, 1);
+        for (size_t i = 0; i < m * k; i++)
+            x[i] = i % k == 5 ? 127 : (float)rnd_range(&r, 0, 254) - 127; /* the row's scale is 1; exact in bf16 */
         void          *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n), *alone = act_array(act, NULL, n);
         td_npu_weight *w = coded_weight(&g, &c), *b = make_weight(&g, TD_WEIGHT_F32, bias, 0, n);
         bool           has_bias = round & 4;
@@ -148,22 +175,35 @@ static void linears_are_exact(void **state) {
     }
 }
 
-/* gate, up and down of different kinds and groups, with one of the three in another format: products that share their rows. */
+/* gate, up and down of different kinds and groups, with one of the three in another format: products that share their rows.
+ */
 static void blocks_mix_kinds(void **state) {
     (void)state;
     rnd r = rnd_open("mlp in groups");
     for (size_t round = 0; round < 2 * N_KINDS; round++) {
         size_t hidden = 2 * rnd_range(&r, 20, 90), inter = 2 * rnd_range(&r, 20, 90), m = rnd_range(&r, 1, 150);
-        coded  gate = make_coded(&r, round % N_KINDS, inter, hidden), up = make_coded(&r, (round + 1 + round / N_KINDS) % N_KINDS, inter, hidden),
+        coded  gate = make_coded(&r, round % N_KINDS, inter, hidden),
+              up = make_coded(&r, (round + 1 + round / N_KINDS) % N_KINDS, inter, hidden),
               down = make_coded(&r, (round + 2) % N_KINDS, hidden, inter);
-        rig            g = rig_open(2, TD_DT_F32, false);
-        float         *x = rnd_array(&r, m * hidden, 0.02f), *wg = values_of(&gate), *wu = values_of(&up), *wd = values_of(&down), *out = calloc(m * hidden, sizeof *out);
-        td_npu_weight *ws[3] = {coded_weight(&g, &gate), round % 3 ? coded_weight(&g, &up) : make_weight(&g, round % 2 ? TD_WEIGHT_W8A8 : TD_WEIGHT_BF16, wu, inter, hidden),
+        rig    g = rig_open(2, TD_DT_F32, false);
+        float *x = rnd_array(&r, m * hidden, 0.02f), *wg = values_of(&gate), *wu = values_of(&up), *wd = values_of(&down),
+              *out = calloc(m * hidden, sizeof *out);
+        td_npu_weight *ws[3] = {coded_weight(&g, &gate),
+                                round % 3 ? coded_weight(&g, &up)
+                                          : make_weight(&g, round % 2 ? TD_WEIGHT_W8A8 : TD_WEIGHT_BF16, wu, inter, hidden),
                                 coded_weight(&g, &down)};
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = (uint32_t)m,
-                                                           .mlp = {.hidden = (uint32_t)hidden, .inter = (uint32_t)inter, .gate = ws[0], .up = ws[1], .down = ws[2], .in = x, .out = out}});
+        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP,
+                                                           .max_tok = (uint32_t)m,
+                                                           .mlp = {.hidden = (uint32_t)hidden,
+                                                                   .inter = (uint32_t)inter,
+                                                                   .gate = ws[0],
+                                                                   .up = ws[1],
+                                                                   .down = ws[2],
+                                                                   .in = x,
+                                                                   .out = out}});
         run_rows(&g, b, m);
-        double *row = malloc(hidden * sizeof *row), *hg = malloc(inter * sizeof *hg), *hu = malloc(inter * sizeof *hu), *want = malloc(m * hidden * sizeof *want);
+        double *row = malloc(hidden * sizeof *row), *hg = malloc(inter * sizeof *hg), *hu = malloc(inter * sizeof *hu),
+               *want = malloc(m * hidden * sizeof *want);
         for (size_t t = 0; t < m; t++) {
             for (size_t i = 0; i < hidden; i++) row[i] = (double)x[t * hidden + i];
             ref_linear(wg, NULL, row, inter, hidden, hg);
@@ -172,7 +212,8 @@ static void blocks_mix_kinds(void **state) {
             ref_linear(wd, NULL, hg, hidden, inter, want + t * hidden);
         }
         double error = error_of(TD_DT_F32, out, want, m * hidden);
-        if (!(error < 3e-2)) fail_msg("mlp %zu: relative error %g", round, error); /* steps of 1/127 of a row's maximum, twice */
+        if (!(error < 3e-2))
+            fail_msg("mlp %zu: relative error %g", round, error); /* steps of 1/127 of a row's maximum, twice */
         g.npu->ops->block_destroy(g.npu, b);
         for (size_t i = 0; i < 3; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
         rig_close(&g);
@@ -229,7 +270,8 @@ static void what_is_not_in_groups_is_refused(void **state) {
     float          plain[N * K] = {0};
     td_npu_weight *w;
     td_error       err = {0};
-    td_tensor_view v = view_of(&c), other = view_of(&fp4), floats = {.dtype = TD_DT_F32, .rank = 2, .shape = {N, K}, .data = plain};
+    td_tensor_view v = view_of(&c), other = view_of(&fp4),
+                   floats = {.dtype = TD_DT_F32, .rank = 2, .shape = {N, K}, .data = plain};
     assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &other, &w, &err), TD_ENOTSUP);
     assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_FP4G, &v, &w, &err), TD_ENOTSUP);
     assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &floats, &w, &err), TD_ENOTSUP);

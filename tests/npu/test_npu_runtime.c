@@ -1,4 +1,5 @@
-/* Streams, events, copies, host calls and graphs, with and without threads of their own. The CTest entry with TD_CHAOS_SEED delays ops at random. */
+/* Streams, events, copies, host calls and graphs, with and without threads of their own. The CTest entry with TD_CHAOS_SEED
+ * delays ops at random. */
 #include "npu_test_util.h"
 
 #include <pthread.h>
@@ -7,9 +8,9 @@
 
 static void names(void **state) {
     (void)state;
-    td_npu       *npu;
-    td_error      err = {0};
-    td_npu_config c = {.act_dtype = TD_DT_BF16, .host = &(td_host_npu_config){0}};
+    td_npu                  *npu;
+    td_error                 err = {0};
+    td_npu_config            c = {.act_dtype = TD_DT_BF16, .host = &(td_host_npu_config){0}};
     static const char *const absent[] = {"ascend", "npu", "cuda"};
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(td_npu_open(absent[i], &c, &npu, &err), TD_ENOTSUP);
@@ -75,7 +76,9 @@ static void a_stream_runs_in_order(void **state) {
     }
 }
 
-static void add_one(void *arg) { ++*(int *)arg; }
+static void add_one(void *arg) {
+    ++*(int *)arg;
+}
 
 /* Two streams hand a value to and fro by bells, each hop rings the other's. */
 static void bells_order_streams(void **state) {
@@ -135,7 +138,12 @@ static void open_mlp(rig *g, mlp *m, uint64_t seed) {
     m->w[0] = make_weight(g, TD_WEIGHT_W8A8, w, N, H);
     m->w[1] = make_weight(g, TD_WEIGHT_W8A8, w + H * N, N, H);
     m->w[2] = make_weight(g, TD_WEIGHT_BF16, w + 2 * H * N, H, N);
-    m->b = make_block(g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = M, .mlp = {.hidden = H, .inter = N, .gate = m->w[0], .up = m->w[1], .down = m->w[2], .in = m->in, .out = m->out}});
+    m->b = make_block(
+        g,
+        &(td_block_desc){
+            .kind = TD_BLOCK_MLP,
+            .max_tok = M,
+            .mlp = {.hidden = H, .inter = N, .gate = m->w[0], .up = m->w[1], .down = m->w[2], .in = m->in, .out = m->out}});
     for (int i = 0; i < M * H; i++) m->in[i] = td_f32_to_bf16(x[i]);
     memset(m->out, 0, sizeof m->out);
     free(w), free(x);

@@ -20,7 +20,9 @@ static td_npu_weight *weight(td_weight_format format, size_t n, size_t k) {
     return w;
 }
 
-static uint64_t w8a8_bytes(uint64_t n, uint64_t k) { return n * k + 4 * n; }
+static uint64_t w8a8_bytes(uint64_t n, uint64_t k) {
+    return n * k + 4 * n;
+}
 
 /* What one run of the block adds. */
 static td_tier_work work_of(td_block_desc desc) {
@@ -29,7 +31,8 @@ static td_tier_work work_of(td_block_desc desc) {
     desc.max_kv = 16;
     td_npu_block *b = make_block(&g, &desc);
     g.npu->ops->report(g.npu, &before);
-    td_step step = td_step_unified(&(td_step_arrays){&counts, token, pos, slot, seq_start, kv_len, absorbed, table, out_row}, 1);
+    td_step step =
+        td_step_unified(&(td_step_arrays){&counts, token, pos, slot, seq_start, kv_len, absorbed, table, out_row}, 1);
     run_block(&g, b, &step);
     g.npu->ops->report(g.npu, &after);
     g.npu->ops->block_destroy(g.npu, b);
@@ -48,16 +51,23 @@ static void check(td_tier_work got, uint64_t bytes, uint64_t int8_macs, uint64_t
 
 static void small_blocks(void **state) {
     (void)state;
-    td_npu_weight *w[] = {weight(TD_WEIGHT_W8A8, INTER, HIDDEN), weight(TD_WEIGHT_W8A8, INTER, HIDDEN), weight(TD_WEIGHT_W8A8, HIDDEN, INTER),
-                          weight(TD_WEIGHT_BF16, 200, HIDDEN), weight(TD_WEIGHT_F32, 0, HIDDEN)};
+    td_npu_weight *w[] = {weight(TD_WEIGHT_W8A8, INTER, HIDDEN), weight(TD_WEIGHT_W8A8, INTER, HIDDEN),
+                          weight(TD_WEIGHT_W8A8, HIDDEN, INTER), weight(TD_WEIGHT_BF16, 200, HIDDEN),
+                          weight(TD_WEIGHT_F32, 0, HIDDEN)};
     void          *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
     float         *logits = calloc(2 * 200, sizeof *logits);
-    check(work_of((td_block_desc){.kind = TD_BLOCK_MLP, .mlp = {.hidden = HIDDEN, .inter = INTER, .gate = w[0], .up = w[1], .down = w[2], .in = x, .out = y}}),
+    check(work_of((td_block_desc){
+              .kind = TD_BLOCK_MLP,
+              .mlp = {.hidden = HIDDEN, .inter = INTER, .gate = w[0], .up = w[1], .down = w[2], .in = x, .out = y}}),
           2 * w8a8_bytes(INTER, HIDDEN) + w8a8_bytes(HIDDEN, INTER), 3 * TOK * HIDDEN * INTER, 0);
-    check(work_of((td_block_desc){.kind = TD_BLOCK_EMBED, .embed = {.table = w[3], .hidden = HIDDEN, .out = x}}), TOK * HIDDEN * 2, 0, 0);
-    check(work_of((td_block_desc){.kind = TD_BLOCK_HEAD, .head = {.hidden = HIDDEN, .vocab = 200, .max_out = 2, .w = w[3], .x = x, .logits = logits}}),
+    check(work_of((td_block_desc){.kind = TD_BLOCK_EMBED, .embed = {.table = w[3], .hidden = HIDDEN, .out = x}}),
+          TOK * HIDDEN * 2, 0, 0);
+    check(work_of(
+              (td_block_desc){.kind = TD_BLOCK_HEAD,
+                              .head = {.hidden = HIDDEN, .vocab = 200, .max_out = 2, .w = w[3], .x = x, .logits = logits}}),
           200 * HIDDEN * 2, 0, 2 * 200 * HIDDEN);
-    check(work_of((td_block_desc){.kind = TD_BLOCK_NORM, .norm = {.hidden = HIDDEN, .gamma = w[4], .x = x, .out = y}}), 0, 0, 0);
+    check(work_of((td_block_desc){.kind = TD_BLOCK_NORM, .norm = {.hidden = HIDDEN, .gamma = w[4], .x = x, .out = y}}), 0, 0,
+          0);
     for (size_t i = 0; i < sizeof w / sizeof *w; i++) g.npu->ops->weight_destroy(g.npu, w[i]);
     free(x);
     free(y);
@@ -69,15 +79,29 @@ static void gqa(void **state) {
     td_npu_weight *q = weight(TD_WEIGHT_W8A8, HEADS * DIM, HIDDEN), *k = weight(TD_WEIGHT_W8A8, KV_HEADS * DIM, HIDDEN),
                   *v = weight(TD_WEIGHT_W8A8, KV_HEADS * DIM, HIDDEN), *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * DIM),
                   *rope = weight(TD_WEIGHT_F32, 16, DIM);
-    void         *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
-    void         *kc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, DIM)), *vc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, DIM));
-    uint64_t      f32 = 0;
+    void *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
+    void *kc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, DIM)),
+         *vc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, DIM));
+    uint64_t f32 = 0;
     for (int row = 0; row < TOK; row++)
         for (uint32_t key = 0; key <= pos[row]; key++) f32 += HEADS * (DIM + DIM);
     check(work_of((td_block_desc){.kind = TD_BLOCK_GQA,
-                                  .gqa = {.hidden = HIDDEN, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = DIM, .softmax_scale = 1, .q = q, .k = k,
-                                          .v = v, .o = o, .rope = rope, .kv_k = kc, .kv_v = vc, .in = x, .out = y}}),
-          w8a8_bytes(HEADS * DIM, HIDDEN) + 2 * w8a8_bytes(KV_HEADS * DIM, HIDDEN) + w8a8_bytes(HIDDEN, HEADS * DIM) + (10 + 7) * 2 * KV_HEADS * DIM * 2,
+                                  .gqa = {.hidden = HIDDEN,
+                                          .heads = HEADS,
+                                          .kv_heads = KV_HEADS,
+                                          .head_dim = DIM,
+                                          .softmax_scale = 1,
+                                          .q = q,
+                                          .k = k,
+                                          .v = v,
+                                          .o = o,
+                                          .rope = rope,
+                                          .kv_k = kc,
+                                          .kv_v = vc,
+                                          .in = x,
+                                          .out = y}}),
+          w8a8_bytes(HEADS * DIM, HIDDEN) + 2 * w8a8_bytes(KV_HEADS * DIM, HIDDEN) + w8a8_bytes(HIDDEN, HEADS * DIM) +
+              (10 + 7) * 2 * KV_HEADS * DIM * 2,
           TOK * HIDDEN * DIM * (HEADS + 2 * KV_HEADS + HEADS), f32);
     td_npu_weight *const all[] = {q, k, v, o, rope};
     for (int i = 0; i < 5; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
@@ -89,23 +113,40 @@ static void gqa(void **state) {
 
 static void mla(void **state) {
     (void)state;
-    td_npu_weight *q = weight(TD_WEIGHT_W8A8, HEADS * (NOPE + ROPE), HIDDEN), *kv_a = weight(TD_WEIGHT_W8A8, LORA + ROPE, HIDDEN),
-                  *norm = weight(TD_WEIGHT_F32, 0, LORA), *kv_b = weight(TD_WEIGHT_BF16, HEADS * (NOPE + V), LORA),
-                  *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * V), *rope = weight(TD_WEIGHT_F32, 16, ROPE);
-    void         *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
-    void         *lc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, LORA)), *rc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, ROPE));
-    uint64_t      f32 = 0;
+    td_npu_weight *q = weight(TD_WEIGHT_W8A8, HEADS * (NOPE + ROPE), HIDDEN),
+                  *kv_a = weight(TD_WEIGHT_W8A8, LORA + ROPE, HIDDEN), *norm = weight(TD_WEIGHT_F32, 0, LORA),
+                  *kv_b = weight(TD_WEIGHT_BF16, HEADS * (NOPE + V), LORA), *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * V),
+                  *rope = weight(TD_WEIGHT_F32, 16, ROPE);
+    void *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
+    void *lc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, LORA)),
+         *rc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, ROPE));
+    uint64_t f32 = 0;
     for (uint32_t key = 0; key < kv_len[0]; key++) f32 += HEADS * (NOPE + V) * LORA; /* expanded: every key */
     for (int row = 0; row < 4; row++)
         for (uint32_t key = 0; key <= pos[row]; key++) f32 += HEADS * (NOPE + ROPE + V);
     f32 += HEADS * (NOPE + V) * LORA; /* absorbed: the row's query and its sum */
     for (uint32_t key = 0; key <= pos[4]; key++) f32 += HEADS * (LORA + ROPE + LORA);
     check(work_of((td_block_desc){.kind = TD_BLOCK_MLA,
-                                  .mla = {.hidden = HIDDEN, .heads = HEADS, .kv_lora = LORA, .nope_dim = NOPE, .rope_dim = ROPE, .v_dim = V, .eps = 1e-6f,
-                                          .softmax_scale = 1, .q = q, .kv_a = kv_a, .kv_a_norm = norm, .kv_b = kv_b, .o = o, .rope = rope,
-                                          .kv_latent = lc, .kv_rope = rc, .in = x, .out = y}}),
-          w8a8_bytes(HEADS * (NOPE + ROPE), HIDDEN) + w8a8_bytes(LORA + ROPE, HIDDEN) + w8a8_bytes(HIDDEN, HEADS * V) + HEADS * (NOPE + V) * LORA * 2 +
-              (10 + 7) * (LORA + ROPE) * 2,
+                                  .mla = {.hidden = HIDDEN,
+                                          .heads = HEADS,
+                                          .kv_lora = LORA,
+                                          .nope_dim = NOPE,
+                                          .rope_dim = ROPE,
+                                          .v_dim = V,
+                                          .eps = 1e-6f,
+                                          .softmax_scale = 1,
+                                          .q = q,
+                                          .kv_a = kv_a,
+                                          .kv_a_norm = norm,
+                                          .kv_b = kv_b,
+                                          .o = o,
+                                          .rope = rope,
+                                          .kv_latent = lc,
+                                          .kv_rope = rc,
+                                          .in = x,
+                                          .out = y}}),
+          w8a8_bytes(HEADS * (NOPE + ROPE), HIDDEN) + w8a8_bytes(LORA + ROPE, HIDDEN) + w8a8_bytes(HIDDEN, HEADS * V) +
+              HEADS * (NOPE + V) * LORA * 2 + (10 + 7) * (LORA + ROPE) * 2,
           TOK * HIDDEN * (HEADS * (NOPE + ROPE) + LORA + ROPE + HEADS * V), f32);
     td_npu_weight *const all[] = {q, kv_a, norm, kv_b, o, rope};
     for (int i = 0; i < 6; i++) g.npu->ops->weight_destroy(g.npu, all[i]);

@@ -1,6 +1,7 @@
 /*
- * NUMA for real: memory, workers, shards and scratch on the nodes that the plan gives them, as the system tells it. Needs two nodes with cores
- * or more, and exits with 77 where there are fewer; boot_guest.py runs it in an emulated machine that has them.
+ * NUMA for real: memory, workers, shards and scratch on the nodes that the plan gives them, as the system tells it. Needs
+ * two nodes with cores or more, and exits with 77 where there are fewer; boot_guest.py runs it in an emulated machine that
+ * has them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,15 +21,15 @@
 #include "core/mem.h"
 #include "core/page_nodes.h"
 #include "core/thread_plan.h"
-#include "kernels/kernels.h"
 #include "cpu_experts/expert_store.h"
+#include "kernels/kernels.h"
 #include "npu/host/host_npu.h"
 #include "tests/cpu_experts/expert_fixture.h"
 
-#define SKIPPED     77
-#define SEED        2718u
-#define MANY_BYTES  ((size_t)64 << 20)
-#define FULL_BYTES  ((long long)2 << 30) /* a node with less than this free is filled up */
+#define SKIPPED 77
+#define SEED 2718u
+#define MANY_BYTES ((size_t)64 << 20)
+#define FULL_BYTES ((long long)2 << 30) /* a node with less than this free is filled up */
 
 static td_topology       topo;
 static td_node_bandwidth bandwidth;
@@ -63,8 +64,10 @@ static void all_pages_are_on(const void *p, size_t bytes, uint32_t node) {
 static void pages_are_spread(const void *p, size_t bytes) {
     for (uint32_t i = 0; i < topo.n_nodes; i++) {
         size_t n_known, n_on = td_pages_on_node(p, bytes, topo.nodes[i].os_index, &n_known);
-        if (topo.nodes[i].n_cores && topo.nodes[i].memory_bytes) assert_true(n_on >= n_known / topo.machine.n_nodes / 2);
-        else assert_int_equal(n_on, 0);
+        if (topo.nodes[i].n_cores && topo.nodes[i].memory_bytes)
+            assert_true(n_on >= n_known / topo.machine.n_nodes / 2);
+        else
+            assert_int_equal(n_on, 0);
     }
 }
 
@@ -109,8 +112,8 @@ static void memory_beyond_a_node_lies_elsewhere(void **state) {
         memset(p, 1, bytes);
         size_t n_on = td_pages_on_node(p, bytes, topo.nodes[i].os_index, &n_known);
         td_mem_unmap(p, bytes);
-        print_message("%zu MiB asked for on node %u with %lld MiB free: %zu of %zu sampled pages are there\n", bytes >> 20, topo.nodes[i].os_index,
-                      free_bytes >> 20, n_on, n_known);
+        print_message("%zu MiB asked for on node %u with %lld MiB free: %zu of %zu sampled pages are there\n", bytes >> 20,
+                      topo.nodes[i].os_index, free_bytes >> 20, n_on, n_known);
         assert_true(n_on > n_known / 2 && n_on < n_known);
         return;
     }
@@ -126,7 +129,8 @@ static void look_around(void *ctx, uint32_t item, const td_worker *w) {
     (void)item;
     usleep(2000); /* so that every worker gets some */
     int cpu = sched_getcpu();
-    if (numa_node_of_cpu(cpu) == (int)topo.nodes[plan.home[w->subpool]].os_index && (uint32_t)cpu == plan.experts[w->index].cpu)
+    if (numa_node_of_cpu(cpu) == (int)topo.nodes[plan.home[w->subpool]].os_index &&
+        (uint32_t)cpu == plan.experts[w->index].cpu)
         atomic_fetch_add_explicit(&at->n_right[w->subpool], 1, memory_order_relaxed);
     else
         atomic_fetch_add_explicit(&at->n_wrong, 1, memory_order_relaxed);
@@ -141,15 +145,22 @@ static void workers_run_on_their_nodes(void **state) {
     td_pool_run_each(pool, look_around, &at, 64);
     close_pool(pool);
     assert_int_equal(atomic_load_explicit(&at.n_wrong, memory_order_relaxed), 0);
-    for (uint32_t s = 0; s < plan.n_subpools; s++) assert_int_equal(atomic_load_explicit(&at.n_right[s], memory_order_relaxed), 64);
+    for (uint32_t s = 0; s < plan.n_subpools; s++)
+        assert_int_equal(atomic_load_explicit(&at.n_right[s], memory_order_relaxed), 64);
 }
 
 enum { N_EXPERTS = 8, HIDDEN = 512, INTER = 768, TOP_K = 3, N_TOK = 40 };
 
 /* From the weights, and kept in a file; or from that file. */
 static td_experts *open_store(td_pool *pool, const fixture_weights *w, const char *file) {
-    td_experts_config c = {.n_layers = 1, .n_experts = N_EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = TOP_K, .format = TD_EXPERT_INT4C,
-                           .act_dtype = TD_DT_F32, .max_tok = N_TOK};
+    td_experts_config c = {.n_layers = 1,
+                           .n_experts = N_EXPERTS,
+                           .hidden = HIDDEN,
+                           .inter = INTER,
+                           .top_k = TOP_K,
+                           .format = TD_EXPERT_INT4C,
+                           .act_dtype = TD_DT_F32,
+                           .max_tok = N_TOK};
     td_experts       *x = NULL;
     td_error          err = {0};
     td_status         st = td_experts_create(&c, pool, &x, &err);
@@ -160,8 +171,14 @@ static td_experts *open_store(td_pool *pool, const fixture_weights *w, const cha
 }
 
 static void run_ffn(td_experts *x, const fixture_tokens *t, float *y) {
-    td_experts_ffn(x, 0, &(td_ffn_args){.n_tok = t->n_tok, .top_k = t->top_k, .x = t->x, .ids = t->ids, .weights = t->weights,
-                                            .n_immediate = t->top_k, .y = y});
+    td_experts_ffn(x, 0,
+                   &(td_ffn_args){.n_tok = t->n_tok,
+                                  .top_k = t->top_k,
+                                  .x = t->x,
+                                  .ids = t->ids,
+                                  .weights = t->weights,
+                                  .n_immediate = t->top_k,
+                                  .y = y});
 }
 
 static void shards_and_scratch_lie_on_their_nodes(void **state) {
@@ -208,12 +225,17 @@ static void check_device_memory(td_pool *pool, bool own_threads, uint32_t node) 
     td_npu  *npu;
     void    *p;
     td_error err = {0};
-    if (td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_BF16, .host = &(td_host_npu_config){.pool = pool, .own_threads = own_threads}}, &npu, &err) != TD_OK)
+    if (td_npu_open("host",
+                    &(td_npu_config){.act_dtype = TD_DT_BF16,
+                                     .host = &(td_host_npu_config){.pool = pool, .own_threads = own_threads}},
+                    &npu, &err) != TD_OK)
         fail_msg("%s", err.text);
     assert_int_equal(npu->ops->alloc(npu, MANY_BYTES, &p, &err), TD_OK);
     memset(p, 1, MANY_BYTES);
-    if (node == TD_NODE_SPREAD) pages_are_spread(p, MANY_BYTES);
-    else all_pages_are_on(p, MANY_BYTES, node);
+    if (node == TD_NODE_SPREAD)
+        pages_are_spread(p, MANY_BYTES);
+    else
+        all_pages_are_on(p, MANY_BYTES, node);
     npu->ops->free(npu, p, MANY_BYTES);
     npu->ops->close(npu);
 }
@@ -239,12 +261,9 @@ int main(void) {
     }
     if (sched_getaffinity(0, sizeof all_cpus, &all_cpus)) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_pair_of_nodes_is_measured),
-        cmocka_unit_test(memory_lies_where_it_was_asked_for),
-        cmocka_unit_test(memory_beyond_a_node_lies_elsewhere),
-        cmocka_unit_test(workers_run_on_their_nodes),
-        cmocka_unit_test(shards_and_scratch_lie_on_their_nodes),
-        cmocka_unit_test(device_memory_lies_with_its_threads),
+        cmocka_unit_test(every_pair_of_nodes_is_measured),       cmocka_unit_test(memory_lies_where_it_was_asked_for),
+        cmocka_unit_test(memory_beyond_a_node_lies_elsewhere),   cmocka_unit_test(workers_run_on_their_nodes),
+        cmocka_unit_test(shards_and_scratch_lie_on_their_nodes), cmocka_unit_test(device_memory_lies_with_its_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,8 +115,7 @@ static void round_layer(const layer *l, const float *h, const td_round_options *
         assert_true(q[i] >= (o->bits == 8 ? -127 : -8));
         assert_true(q[i] <= (o->bits == 8 ? 127 : 7));
     }
-    for (size_t i = 0; i < l->n * n_scales; i++)
-        assert_true(isfinite(scale[i]) && (o->bits == 4 || scale[i] > 0));
+    for (size_t i = 0; i < l->n * n_scales; i++) assert_true(isfinite(scale[i]) && (o->bits == 4 || scale[i] > 0));
 }
 
 static void hessian_is_the_sum_of_products(void **state) {
@@ -215,7 +214,8 @@ static void nearest_is_that_of_weight_quant(void **state) {
     free_layer(&l);
 }
 
-/* The 16 codes of a group reach all its weights with the least step that can: that of the wider end's 8, or of the other's 7. */
+/* The 16 codes of a group reach all its weights with the least step that can: that of the wider end's 8, or of the
+ * other's 7. */
 static void steps_of_groups_are_the_least_that_reach_all_weights(void **state) {
     (void)state;
     enum { GROUPS = 500, SIZE = 32 };
@@ -233,7 +233,8 @@ static void steps_of_groups_are_the_least_that_reach_all_weights(void **state) {
         below_zero += scale[g] < 0;
         double by_sign[2] = {fmax(-least / 8, most / 7), fmax(-least / 7, most / 8)}, best = fmin(by_sign[0], by_sign[1]);
         assert_true(fabs(fabs((double)scale[g]) - best) <= 1e-6 * best);
-        for (size_t i = 0; i < SIZE; i++) assert_true(fabs((double)x[i] - (code[i] - 8) * (double)scale[g]) <= 0.50001 * best);
+        for (size_t i = 0; i < SIZE; i++)
+            assert_true(fabs((double)x[i] - (code[i] - 8) * (double)scale[g]) <= 0.50001 * best);
     }
     assert_in_range(below_zero, GROUPS / 4, GROUPS * 3 / 4);
     float zeros[SIZE] = {0};

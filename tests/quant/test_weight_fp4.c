@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "kernels/rows/convert.h"
 #include "core/small_float.h"
+#include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 
 #define SEED 99u
@@ -18,7 +18,9 @@ enum { ROWS = 40, K = 150, STRIDE = 160 };
 
 static const double E2M1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
-static double distance(double v, unsigned code) { return fabs(v - (code & 8 ? -E2M1[code & 7] : E2M1[code & 7])); }
+static double distance(double v, unsigned code) {
+    return fabs(v - (code & 8 ? -E2M1[code & 7] : E2M1[code & 7]));
+}
 
 static void check(td_dtype scale_dtype, size_t size, const float *w, float factor) {
     static uint8_t q[ROWS * STRIDE];
@@ -29,13 +31,16 @@ static void check(td_dtype scale_dtype, size_t size, const float *w, float facto
         for (size_t g = 0; g < n_groups; g++) {
             double amax = 0, s = (double)scale[r * n_groups + g];
             for (size_t i = g * size; i < (g + 1) * size && i < K; i++) amax = fmax(amax, fabs((double)w[r * K + i]));
-            if (scale_dtype == TD_DT_F8_E8M0) assert_true(g * size >= K ? s == 0 : s == (amax < 0x1p-125 ? 0x1p-127 : pow(2, floor(log2(amax)) - 2)));
-            else assert_true(s == (double)td_e4m3_to_f32(td_f32_to_e4m3((float)(amax / 6 / (double)factor))));
+            if (scale_dtype == TD_DT_F8_E8M0)
+                assert_true(g * size >= K ? s == 0 : s == (amax < 0x1p-125 ? 0x1p-127 : pow(2, floor(log2(amax)) - 2)));
+            else
+                assert_true(s == (double)td_e4m3_to_f32(td_f32_to_e4m3((float)(amax / 6 / (double)factor))));
             for (size_t i = g * size; i < (g + 1) * size; i++) {
                 unsigned code = q[r * STRIDE + i];
                 double   v = s == 0 || i >= K ? 0 : (double)w[r * K + i] / (s * (double)factor), got = distance(v, code);
                 assert_true(code < 16 && (i < K || code == 0));
-                for (unsigned c = 0; c < 16; c++) assert_true(got <= distance(v, c) + 1e-6 * fabs(v)); /* the quotient is rounded before */
+                for (unsigned c = 0; c < 16; c++)
+                    assert_true(got <= distance(v, c) + 1e-6 * fabs(v)); /* the quotient is rounded before */
             }
         }
 }
@@ -44,7 +49,8 @@ static void codes_and_scales_follow_the_rules(void **state) {
     (void)state;
     static float w[ROWS * K];
     print_message("seed %u\n", SEED);
-    for (size_t i = 0; i < ROWS * K; i++) w[i] = (float)((td_rng_uniform(SEED, 0, i) - 0.5) * pow(4, (double)(i / K % 16) - 8));
+    for (size_t i = 0; i < ROWS * K; i++)
+        w[i] = (float)((td_rng_uniform(SEED, 0, i) - 0.5) * pow(4, (double)(i / K % 16) - 8));
     memset(w, 0, K * sizeof *w);                       /* a row of zeros */
     for (size_t i = K; i < 2 * K; i++) w[i] *= 1e-38f; /* subnormals */
     for (size_t i = 2 * K; i < 3 * K; i++) w[i] = 7;   /* beyond 6 times a power of two: clipped by MX */
@@ -70,7 +76,8 @@ static void nothing_but_zeros_and_what_is_not_finite(void **state) {
         float amax = td_amax(TD_DT_F32, w, K);
         assert_false(isfinite(amax));
         assert_false(td_quantize_weight_fp4_groups(TD_DT_F32, w, 1, K, 32, TD_DT_F8_E8M0, 1, q, STRIDE, scale, tmp));
-        assert_false(td_quantize_weight_fp4_groups(TD_DT_F32, w, 1, K, 16, TD_DT_F8_E4M3, td_fp4_factor(amax), q, STRIDE, scale, tmp));
+        assert_false(td_quantize_weight_fp4_groups(TD_DT_F32, w, 1, K, 16, TD_DT_F8_E4M3, td_fp4_factor(amax), q, STRIDE,
+                                                   scale, tmp));
     }
 }
 
@@ -86,15 +93,19 @@ static void the_largest_magnitude_of_every_type(void **state) {
         td_dtype dtype = TYPES[trial % 3];
         size_t   n = trial < 30 ? 1 + trial / 3 : 1 + td_rng_u64(SEED, 1, trial) % N, at = td_rng_u64(SEED, 2, trial) % n;
         float    largest = LARGEST[td_rng_u64(SEED, 3, trial) % (sizeof LARGEST / sizeof *LARGEST)];
-        for (size_t i = 0; i < n; i++) v[i] = i == at ? largest : (float)((int)(td_rng_u64(SEED, 4 + trial, i) % 385) - 192) / 64;
-        for (size_t i = 0; i < n && dtype != TD_DT_F32; i++) half[i] = dtype == TD_DT_BF16 ? td_f32_to_bf16(v[i]) : td_f32_to_f16(v[i]);
+        for (size_t i = 0; i < n; i++)
+            v[i] = i == at ? largest : (float)((int)(td_rng_u64(SEED, 4 + trial, i) % 385) - 192) / 64;
+        for (size_t i = 0; i < n && dtype != TD_DT_F32; i++)
+            half[i] = dtype == TD_DT_BF16 ? td_f32_to_bf16(v[i]) : td_f32_to_f16(v[i]);
         float amax = td_amax(dtype, dtype == TD_DT_F32 ? (const void *)v : half, n);
-        if (!(isnan(largest) ? isnan(amax) : amax == fabsf(largest))) fail_msg("trial %zu: %g where %g is the largest", trial, (double)amax, (double)largest);
+        if (!(isnan(largest) ? isnan(amax) : amax == fabsf(largest)))
+            fail_msg("trial %zu: %g where %g is the largest", trial, (double)amax, (double)largest);
     }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_and_scales_follow_the_rules), cmocka_unit_test(nothing_but_zeros_and_what_is_not_finite),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_and_scales_follow_the_rules),
+                                       cmocka_unit_test(nothing_but_zeros_and_what_is_not_finite),
                                        cmocka_unit_test(the_largest_magnitude_of_every_type)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

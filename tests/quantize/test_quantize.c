@@ -52,8 +52,12 @@ static void on_progress(void *user, uint64_t done, uint64_t total, const char *w
 }
 
 static td_quantize_options options_for(const char *model) {
-    return (td_quantize_options){.model_path = model, .output_path = OUT, .quantization = "w8a8_int8", .expert_quantization = "int4",
-                                 .threads = 2, .subpool_count = 1};
+    return (td_quantize_options){.model_path = model,
+                                 .output_path = OUT,
+                                 .quantization = "w8a8_int8",
+                                 .expert_quantization = "int4",
+                                 .threads = 2,
+                                 .subpool_count = 1};
 }
 
 static void quantize_ok(const td_quantize_options *o) {
@@ -98,8 +102,14 @@ static td_pool *make_pool(uint32_t subpools) {
 
 /* Pack a layer straight from the source, as quantising on load does, and compare with the folder's file byte by byte. */
 static void compare_experts(const td_checkpoint *source, const td_model_config *c) {
-    td_experts_config shape = {.n_layers = td_model_config_moe_layers(c), .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->moe_inter, .top_k = c->top_k,
-                               .format = TD_EXPERT_INT4C, .act_dtype = TD_DT_BF16, .max_tok = 1};
+    td_experts_config  shape = {.n_layers = td_model_config_moe_layers(c),
+                                .n_experts = c->n_experts,
+                                .hidden = c->hidden,
+                                .inter = c->moe_inter,
+                                .top_k = c->top_k,
+                                .format = TD_EXPERT_INT4C,
+                                .act_dtype = TD_DT_BF16,
+                                .max_tok = 1};
     td_pool           *pool = make_pool(1);
     td_expert_weights *e = calloc(c->n_experts, sizeof *e);
     td_experts        *x;
@@ -113,9 +123,15 @@ static void compare_experts(const td_checkpoint *source, const td_model_config *
         char       mine[128], theirs[128];
         size_t     n_mine, n_theirs;
         for (uint32_t i = 0; i < c->n_experts; i++) {
-            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_GATE, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch, &e[i].gate, NULL), TD_OK);
-            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_UP, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch, &e[i].up, NULL), TD_OK);
-            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_DOWN, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch, &e[i].down, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_GATE, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch,
+                                               &e[i].gate, NULL),
+                             TD_OK);
+            assert_int_equal(
+                td_checkpoint_get(source, c, TD_ROLE_EXPERT_UP, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch, &e[i].up, NULL),
+                TD_OK);
+            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_DOWN, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch,
+                                               &e[i].down, NULL),
+                             TD_OK);
         }
         assert_int_equal(td_experts_load_layer(x, index, e, NULL), TD_OK);
         snprintf(mine, sizeof mine, "%s/mine.tdx", TMP);
@@ -156,8 +172,10 @@ static void compare_folder(const char *model, bool w8a8) {
             td_scratch     scratch = {0};
             td_tensor_view a, b;
             td_tensor_spec spec;
-            assert_int_equal(td_checkpoint_get(out, &config, role, layer, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &a, NULL), TD_OK);
-            assert_int_equal(td_checkpoint_get(source, &source_config, role, layer, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &b, NULL), TD_OK);
+            assert_int_equal(td_checkpoint_get(out, &config, role, layer, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &a, NULL),
+                             TD_OK);
+            assert_int_equal(
+                td_checkpoint_get(source, &source_config, role, layer, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &b, NULL), TD_OK);
             assert_int_equal(a.data != NULL, b.data != NULL);
             bool tied_head = role == TD_ROLE_LM_HEAD && config.tie_embeddings;
             if (td_tensor_spec_get(&config, role, layer, 0, &spec))
@@ -187,7 +205,8 @@ static void output_equals_quantising_on_load(void **state) {
     quantize_ok(&o);
     compare_folder(o.model_path, true);
     size_t a_len, b_len;
-    char  *a = read_file(TD_SOURCE_DIR "/models/tale-v3-14m/tokenizer.json", &a_len), *b = read_file(in_out("tokenizer.json"), &b_len);
+    char  *a = read_file(TD_SOURCE_DIR "/models/tale-v3-14m/tokenizer.json", &a_len),
+         *b = read_file(in_out("tokenizer.json"), &b_len);
     assert_int_equal(a_len, b_len);
     assert_memory_equal(a, b, a_len);
     free(a);
@@ -207,11 +226,11 @@ static void without_quantisation_weights_stay(void **state) {
 /* A config.json alone gives a folder of its shape, twice the same, that loads as any other. */
 static void dummy_weights_make_a_whole_folder(void **state) {
     (void)state;
-    char                config[600];
-    td_model_config     c;
-    td_checkpoint      *ck;
-    td_error            err = {0};
-    uint64_t            first = 0;
+    char            config[600];
+    td_model_config c;
+    td_checkpoint  *ck;
+    td_error        err = {0};
+    uint64_t        first = 0;
     snprintf(config, sizeof config, "%s/config.json", golden("deepseek_v3_yarn"));
     td_quantize_options o = options_for(config);
     quantize_fails(&o, TD_ENOTFOUND, config);
@@ -224,7 +243,11 @@ static void dummy_weights_make_a_whole_folder(void **state) {
         assert_int_equal(td_checkpoint_open(OUT, &ck, &err), TD_OK);
         assert_int_equal(td_checkpoint_check_all(ck, &c, false, &err), TD_OK);
         assert_false(td_checkpoint_has_experts(ck, &c));
-        td_experts_config ec = {.n_layers = td_model_config_moe_layers(&c), .n_experts = c.n_experts, .hidden = c.hidden, .inter = c.moe_inter, .top_k = c.top_k};
+        td_experts_config ec = {.n_layers = td_model_config_moe_layers(&c),
+                                .n_experts = c.n_experts,
+                                .hidden = c.hidden,
+                                .inter = c.moe_inter,
+                                .top_k = c.top_k};
         for (uint32_t i = 0; i < ec.n_layers; i++) {
             char path[512];
             td_expert_file_path(path, sizeof path, OUT, i);
@@ -316,7 +339,7 @@ static void a_folder_that_is_half_emptied_is_no_model(void **state) {
     td_quantize_options o = options_for(golden("qwen3_moe"));
     quantize_ok(&o);
     assert_int_equal(mkdir(in_out("experts-99999.tdx"), 0755), 0); /* cannot be unlinked */
-    write_file(in_out("chat_template.jinja"), "other", 5); /* of a model that had one */
+    write_file(in_out("chat_template.jinja"), "other", 5);         /* of a model that had one */
     o.quantization = "none";
     o.force = true;
     quantize_fails(&o, TD_EIO, "experts-99999.tdx: cannot remove");
@@ -340,7 +363,8 @@ static void a_folder_that_is_being_written_is_left_alone(void **state) {
     o.quantization = "none";
     o.force = true;
     quantize_fails(&o, TD_EBUSY, "another 'tandem quantize' is writing this folder");
-    assert_true(inode(in_out("model-00001-of-00005.safetensors")) == shard && inode(in_out("tandem_quantize.json")) == marker);
+    assert_true(inode(in_out("model-00001-of-00005.safetensors")) == shard &&
+                inode(in_out("tandem_quantize.json")) == marker);
     close(other);
     write_file(in_out("calibration_text.txt"), "x", 1); /* a name like ours */
     quantize_ok(&o);
@@ -385,11 +409,12 @@ static void fails_beyond(const td_quantize_options *o, rlim_t bytes, const char 
     closedir(dir);
 }
 
-/* A write that fails (here: the limit on a file's size, as a full disk does) gives a sentence, leaves no torn file, and can be continued. */
+/* A write that fails (here: the limit on a file's size, as a full disk does) gives a sentence, leaves no torn file, and can
+ * be continued. */
 static void a_failing_write_is_told_and_continued(void **state) {
     (void)state;
     td_quantize_options o = options_for(golden("qwen3_moe"));
-    fails_beyond(&o, 20000, "File too large");                          /* both of the threads that write */
+    fails_beyond(&o, 20000, "File too large");                        /* both of the threads that write */
     fails_beyond(&o, 40000, "model-00001-of-00005.safetensors.part"); /* 63 KB; packed experts have 33 KB */
     quantize_ok(&o);
     compare_folder(o.model_path, true);
@@ -410,8 +435,11 @@ static void a_weight_that_is_not_finite_is_refused(void **state) {
     (void)state;
     static const struct {
         const char *tensor, *quantization;
-    } CASE[] = {{"model.layers.0.self_attn.q_proj.weight", "w8a8_int8"}, {"model.layers.0.self_attn.q_proj.weight", "none"}, {"model.norm.weight", "w8a8_int8"},
-                {"model.embed_tokens.weight", "w8a8_int8"},              {"model.layers.0.mlp.gate.weight", "none"}};
+    } CASE[] = {{"model.layers.0.self_attn.q_proj.weight", "w8a8_int8"},
+                {"model.layers.0.self_attn.q_proj.weight", "none"},
+                {"model.norm.weight", "w8a8_int8"},
+                {"model.embed_tokens.weight", "w8a8_int8"},
+                {"model.layers.0.mlp.gate.weight", "none"}};
     char   dir[64], to[128];
     size_t n;
     snprintf(dir, sizeof dir, "%s/nan", TMP);

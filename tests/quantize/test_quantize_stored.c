@@ -1,7 +1,8 @@
 /*
- * td_quantize of checkpoints that are quantised already (tests/data/quantised): the packed experts beside the checkpoint give the same logits, bit for bit,
- * as the checkpoint loaded directly, with the experts in the format that carries them exactly, or in the one that is asked for; and so does the folder by
- * itself where its linears are what the checkpoint's become.
+ * td_quantize of checkpoints that are quantised already (tests/data/quantised): the packed experts beside the checkpoint
+ * give the same logits, bit for bit, as the checkpoint loaded directly, with the experts in the format that carries them
+ * exactly, or in the one that is asked for; and so does the folder by itself where its linears are what the checkpoint's
+ * become.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,7 +47,13 @@ static float *logits_of(const char *path, const char *packed, const char *expert
     const td_expert_numbers *n = td_expert_numbers_find(experts ? experts : "int4");
     model_run                r;
     uint32_t                 ids[N_TOK];
-    model_run_open(&r, &(model_run_options){.path = path, .cpu_weight_path = packed, .w8a8 = true, .experts = n->format, .groups = n->groups, .experts_as_stored = !experts, .n_seq = 1,
+    model_run_open(&r, &(model_run_options){.path = path,
+                                            .cpu_weight_path = packed,
+                                            .w8a8 = true,
+                                            .experts = n->format,
+                                            .groups = n->groups,
+                                            .experts_as_stored = !experts,
+                                            .n_seq = 1,
                                             .max_len = 128});
     assert_string_equal(td_model_expert_quantization(r.model), expect);
     uint32_t vocab = td_model_get_config(r.model)->vocab;
@@ -66,8 +73,12 @@ static float *check(const char *name, const char *experts, const char *expect, b
     td_error err = {0};
     snprintf(in, sizeof in, "tests/data/quantised/%s", name);
     snprintf(model, sizeof model, "%s", repo_path(in));
-    td_quantize_options o = {.model_path = model, .output_path = OUT, .quantization = "w8a8_int8", .expert_quantization = experts ? experts : "auto",
-                             .threads = 2, .subpool_count = 1};
+    td_quantize_options o = {.model_path = model,
+                             .output_path = OUT,
+                             .quantization = "w8a8_int8",
+                             .expert_quantization = experts ? experts : "auto",
+                             .threads = 2,
+                             .subpool_count = 1};
     empty_folder(OUT);
     if (td_quantize(&o, &err) != TD_OK) fail_msg("%s: %s", name, err.text);
     float *want = logits_of(in, NULL, experts, expect, bytes), *have = logits_of(in, OUT, experts, expect, bytes);
@@ -82,7 +93,8 @@ static float *check(const char *name, const char *experts, const char *expect, b
 static void folders_of_quantised_checkpoints_give_the_same_logits(void **state) {
     (void)state;
     size_t bytes;
-    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) free(check(CASES[i].name, NULL, CASES[i].experts, CASES[i].linears_alike, &bytes));
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+        free(check(CASES[i].name, NULL, CASES[i].experts, CASES[i].linears_alike, &bytes));
 }
 
 static void experts_are_rounded_again_on_request(void **state) {
@@ -104,7 +116,12 @@ static void own_output_is_refused(void **state) {
     size_t   bytes;
     free(check("packed_int4", NULL, "int4-g32", true, &bytes));
     snprintf(again, sizeof again, "%s/again", OUT);
-    td_quantize_options o = {.model_path = OUT, .output_path = again, .quantization = "w8a8_int8", .expert_quantization = "auto", .threads = 1, .subpool_count = 1};
+    td_quantize_options o = {.model_path = OUT,
+                             .output_path = again,
+                             .quantization = "w8a8_int8",
+                             .expert_quantization = "auto",
+                             .threads = 1,
+                             .subpool_count = 1};
     assert_int_equal(td_quantize(&o, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "is quantised already, and has its experts in packed files"));
 }
@@ -121,7 +138,8 @@ static int remove_out(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_of_quantised_checkpoints_give_the_same_logits), cmocka_unit_test(experts_are_rounded_again_on_request),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_of_quantised_checkpoints_give_the_same_logits),
+                                       cmocka_unit_test(experts_are_rounded_again_on_request),
                                        cmocka_unit_test(own_output_is_refused)};
     return cmocka_run_group_tests(tests, make_out, remove_out);
 }

@@ -5,8 +5,8 @@
  * of the whole prompt), then ends with EOS; with ignore_eos it starts again. With a temperature above 0, letters change case
  * by the seed. Log-probabilities are -0.5 for a generated token, -1 for a prompt token, and 1 less for each further top one.
  * Words in the prompt make trouble: !error (an error after 3 tokens), !busy (the queue is full), !slow (20 ms a token),
- * !flood (no pause at all), !hang (no token ever), !encode (tokenizing it takes 2 s). So do words in the model's path: missing (no such folder), slow (3 s to
- * load), cold (2 s to the first token of all).
+ * !flood (no pause at all), !hang (no token ever), !encode (tokenizing it takes 2 s). So do words in the model's path:
+ * missing (no such folder), slow (3 s to load), cold (2 s to the first token of all).
  */
 #include <jansson.h>
 #include <math.h>
@@ -323,8 +323,12 @@ static void abort_request(td_request *r) {
     r->p.on_event(r->p.user, &e);
 }
 
-static uint32_t max_running(const td_engine *e) { return e->o.max_running_requests ? e->o.max_running_requests : 64; }
-static uint32_t max_queued(const td_engine *e) { return e->o.max_queued_requests ? e->o.max_queued_requests : 1024; }
+static uint32_t max_running(const td_engine *e) {
+    return e->o.max_running_requests ? e->o.max_running_requests : 64;
+}
+static uint32_t max_queued(const td_engine *e) {
+    return e->o.max_queued_requests ? e->o.max_queued_requests : 1024;
+}
 
 static void *run(void *arg) {
     td_engine *e = arg;

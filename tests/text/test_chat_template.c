@@ -29,8 +29,12 @@ static bool refuse(void) {
     return false;
 }
 
-void *__wrap_malloc(size_t n) { return refuse() ? NULL : __real_malloc(n); }
-void *__wrap_calloc(size_t n, size_t size) { return refuse() ? NULL : __real_calloc(n, size); }
+void *__wrap_malloc(size_t n) {
+    return refuse() ? NULL : __real_malloc(n);
+}
+void *__wrap_calloc(size_t n, size_t size) {
+    return refuse() ? NULL : __real_calloc(n, size);
+}
 
 /* ---- helpers ---- */
 
@@ -46,8 +50,10 @@ static td_status render(const char *source, const char *request, char **text, td
     *text = NULL;
     td_status status = compile(source, strlen(source), &t, err);
     if (status == TD_OK) status = td_chat_template_render(t, request, strlen(request), NULL, NULL, text, &len, err);
-    if (status == TD_OK) assert_int_equal(len, strlen(*text));
-    else assert_null(*text);
+    if (status == TD_OK)
+        assert_int_equal(len, strlen(*text));
+    else
+        assert_null(*text);
     td_chat_template_free(t);
     return status;
 }
@@ -82,7 +88,8 @@ static char *read_whole(const char *path, size_t *n) {
 /* ---- the fixtures ---- */
 
 static bool check_case(const json_t *c, const json_t *sources, const json_t *requests) {
-    const char *file = json_string_value(json_object_get(c, "template")), *bos = json_string_value(json_object_get(c, "bos"));
+    const char *file = json_string_value(json_object_get(c, "template")),
+               *bos = json_string_value(json_object_get(c, "bos"));
     const char *eos = json_string_value(json_object_get(c, "eos"));
     char       *bytes = NULL, *text = NULL, path[512];
     size_t      n, text_len = 0;
@@ -94,14 +101,16 @@ static bool check_case(const json_t *c, const json_t *sources, const json_t *req
     const json_t *inline_source = json_array_get(sources, (size_t)json_integer_value(json_object_get(c, "source")));
     const char   *source = file ? bytes : json_string_value(inline_source);
     if (!file) n = json_string_length(inline_source);
-    char *request = json_dumps(json_array_get(requests, (size_t)json_integer_value(json_object_get(c, "request"))), JSON_ENCODE_ANY);
+    char *request =
+        json_dumps(json_array_get(requests, (size_t)json_integer_value(json_object_get(c, "request"))), JSON_ENCODE_ANY);
     td_chat_template *t = NULL;
     td_status         status = compile(source, n, &t, &err);
     if (status == TD_OK) status = td_chat_template_render(t, request, strlen(request), bos, eos, &text, &text_len, &err);
     const json_t *expected = json_object_get(c, "text");
     bool          good;
     if (expected) {
-        good = status == TD_OK && text_len == json_string_length(expected) && !memcmp(text, json_string_value(expected), text_len);
+        good = status == TD_OK && text_len == json_string_length(expected) &&
+               !memcmp(text, json_string_value(expected), text_len);
     } else {
         bool raised = json_is_true(json_object_get(c, "raised"));
         good = status != TD_OK && (!raised || !strcmp(err.text, json_string_value(json_object_get(c, "error"))));
@@ -135,7 +144,8 @@ static void renders_as_jinja2(void **state) {
 
 static void variables_are_those_of_transformers(void **state) {
     (void)state;
-    assert_renders("{{ tools }} {{ documents }} {{ add_generation_prompt }} {{ bos_token is defined }}", "{}", "None None False False");
+    assert_renders("{{ tools }} {{ documents }} {{ add_generation_prompt }} {{ bos_token is defined }}", "{}",
+                   "None None False False");
     assert_renders("{{ a }}{{ b }}{{ tools }}", "{\"a\": 1, \"chat_template_kwargs\": {\"b\": 2, \"tools\": []}}", "12[]");
     assert_renders("{{ a }}", "{\"a\": 1, \"chat_template_kwargs\": null}", "1");
     assert_renders("{{ range }}", "{\"range\": \"mine\"}", "mine");
@@ -204,20 +214,24 @@ static void refuses_what_is_outside_the_subset(void **state) {
         {"{{ 1 if x is nosuchtest }}", "'nosuchtest'"},
         {"{{ [1] | map('urlize') | list }}", "'urlize'"},
     };
-    for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) assert_fails(CASES[k].source, "{}", TD_ENOTSUP, CASES[k].words);
+    for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++)
+        assert_fails(CASES[k].source, "{}", TD_ENOTSUP, CASES[k].words);
 }
 
 /* What a condition leaves out is not missed, as in Jinja; the rest is, before anything is rendered. */
 static void unknown_names_in_branches_not_taken(void **state) {
     (void)state;
-    assert_renders("a{% if x %}{{ y | urlize }}{% elif false and y is nosuchtest %}{% else %}b{% endif %}", "{\"x\": false}", "ab");
+    assert_renders("a{% if x %}{{ y | urlize }}{% elif false and y is nosuchtest %}{% else %}b{% endif %}", "{\"x\": false}",
+                   "ab");
 }
 
 static void formats_as_python(void **state) {
     (void)state;
-    assert_renders("{{ '{} and {}'.format('a', 2) }} {{ '{1}{0}{1}'.format(none, true) }} {{ '{a}{b!r}{{}}'.format(a=1.5, b='x') }}", "{}",
-                   "a and 2 TrueNoneTrue 1.5'x'{}");
-    assert_renders("{{ '{0.name}-{0[k]}-{1[1]}-{m.a.b}'.format(d, l, m={'a': {'b': 3}}) }}", "{\"d\": {\"name\": \"n\", \"k\": 2}, \"l\": [5, 6]}", "n-2-6-3");
+    assert_renders(
+        "{{ '{} and {}'.format('a', 2) }} {{ '{1}{0}{1}'.format(none, true) }} {{ '{a}{b!r}{{}}'.format(a=1.5, b='x') }}",
+        "{}", "a and 2 TrueNoneTrue 1.5'x'{}");
+    assert_renders("{{ '{0.name}-{0[k]}-{1[1]}-{m.a.b}'.format(d, l, m={'a': {'b': 3}}) }}",
+                   "{\"d\": {\"name\": \"n\", \"k\": 2}, \"l\": [5, 6]}", "n-2-6-3");
     assert_renders("{{ '{}'.format(nothing) }}{{ '{:}'.format('s') }}", "{}", "s");
     assert_fails("{{ '{}{}'.format(1) }}", "{}", TD_EINVAL, "Replacement index 1 out of range");
     assert_fails("{{ '{}{0}'.format(1) }}", "{}", TD_EINVAL, "do not go together");
@@ -258,7 +272,8 @@ static void hostile_templates_end_with_an_error(void **state) {
         {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested deeper"},
         {"{% set r = range(100000) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}", "more work"},
         {"{% set l = [1] %}{% for x in l %}{% set _ = l.append(x) %}{% endfor %}", "more work"},
-        {"{% set ns = namespace(s='0123456789') %}{% for x in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "64 MiB"},
+        {"{% set ns = namespace(s='0123456789') %}{% for x in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+         "64 MiB"},
         {"{{ 'x' * 9223372036854775807 }}", "64 MiB"},
         {"{{ ('x' * 1000000) | replace('', 'y' * 1000) }}", "64 MiB"},
         {"{{ [1] * 9223372036854775807 }}", "memory"},
@@ -268,7 +283,8 @@ static void hostile_templates_end_with_an_error(void **state) {
         {"{% set l = [] %}{% set _ = l.append(l) %}{{ l }}", "nested deeper"},
         {"{% set l = [] %}{% set _ = l.append(l) %}{{ l | tojson }}", "nested deeper"},
         {"{% set a = [] %}{% set b = [] %}{% set _ = a.append(b) %}{% set _ = b.append(a) %}{{ a == b }}", "nested deeper"},
-        {"{% set ns = namespace(t=()) %}{% for x in range(5000) %}{% set ns.t = (ns.t,) %}{% endfor %}{{ {ns.t: 1} }}", "nested deeper"},
+        {"{% set ns = namespace(t=()) %}{% for x in range(5000) %}{% set ns.t = (ns.t,) %}{% endfor %}{{ {ns.t: 1} }}",
+         "nested deeper"},
         {"{% for x in range(100000) %}{{ 'x' * 10000 }}{% endfor %}", "64 MiB"},
         {"{{ range(100001) }}", "range()"},
         {"{% set s = 'A' * 60000000 %}{% for a in range(100000) %}{{ s is upper }}{% endfor %}", "work"},
@@ -288,7 +304,8 @@ static void hostile_templates_end_with_an_error(void **state) {
 }
 
 /* head, n times piece, middle, n times close, tail */
-static char *repeated(const char *head, const char *piece, const char *middle, const char *close, const char *tail, size_t n) {
+static char *repeated(const char *head, const char *piece, const char *middle, const char *close, const char *tail,
+                      size_t n) {
     char *s = malloc(strlen(head) + n * (strlen(piece) + strlen(close)) + strlen(middle) + strlen(tail) + 1), *p = s;
     assert_non_null(s);
     p = stpcpy(p, head);
@@ -340,8 +357,9 @@ static void deep_nesting_ends_with_an_error(void **state) {
 
 static void survives_failing_allocations(void **state) {
     (void)state;
-    static const char SOURCE[] = "{% macro m(a) %}{{ a }}{% endmacro %}{% for x in range(40) %}{{ m('abc' * 900) | tojson }}{% endfor %}";
-    bool              done = false;
+    static const char SOURCE[] =
+        "{% macro m(a) %}{{ a }}{% endmacro %}{% for x in range(40) %}{{ m('abc' * 900) | tojson }}{% endfor %}";
+    bool done = false;
     for (long k = 0; k < 1000 && !done; k++) {
         td_chat_template *t = NULL;
         td_error          err;
@@ -367,7 +385,8 @@ static void *render_many(void *arg) {
     for (int k = 0; k < 200; k++) {
         char  *text;
         size_t len;
-        if (td_chat_template_render(arg, REQUEST, sizeof REQUEST - 1, NULL, NULL, &text, &len, NULL) != TD_OK) return "error";
+        if (td_chat_template_render(arg, REQUEST, sizeof REQUEST - 1, NULL, NULL, &text, &len, NULL) != TD_OK)
+            return "error";
         bool same = !strcmp(text, "user:hi{'role': 1};");
         free(text);
         if (!same) return "another text";

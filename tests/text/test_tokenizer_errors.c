@@ -194,15 +194,16 @@ static void configs(void **state) {
     json_decref(root);
 }
 
-/* A vocabulary without the byte 4 (SmolLM2's is like that): text loses it, and what stood on both sides merges, in short words and in long
-   ones. So it is with Hugging Face's tokenizers 0.23.3. */
+/* A vocabulary without the byte 4 (SmolLM2's is like that): text loses it, and what stood on both sides merges, in short
+   words and in long ones. So it is with Hugging Face's tokenizers 0.23.3. */
 static void missing_byte(void **state) {
     (void)state;
     json_t       *root = usable();
     td_tokenizer *tok;
     td_error      err;
     char          text[100];
-    json_object_set_new(json_object_get(root, "pre_tokenizer"), "use_regex", json_false()); /* else words are cut at the byte */
+    json_object_set_new(json_object_get(root, "pre_tokenizer"), "use_regex",
+                        json_false()); /* else words are cut at the byte */
     assert_int_equal(json_object_del(json_object_get(json_object_get(root, "model"), "vocab"), "\xC4\x84"), 0); /* U+0104 */
     char *json = json_dumps(root, 0);
     assert_int_equal(load(json, strlen(json), NULL, &tok, &err), TD_OK);
@@ -351,9 +352,9 @@ static void regex_translation(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spoilt_json),       cmocka_unit_test(truncated_json),           cmocka_unit_test(duplicate_keys),
-        cmocka_unit_test(configs),           cmocka_unit_test(missing_byte),             cmocka_unit_test(ids_out_of_range),
-        cmocka_unit_test(tiktoken_files),    cmocka_unit_test(regex_translation),        cmocka_unit_test(folder_without_tokenizer),
+        cmocka_unit_test(spoilt_json),    cmocka_unit_test(truncated_json),    cmocka_unit_test(duplicate_keys),
+        cmocka_unit_test(configs),        cmocka_unit_test(missing_byte),      cmocka_unit_test(ids_out_of_range),
+        cmocka_unit_test(tiktoken_files), cmocka_unit_test(regex_translation), cmocka_unit_test(folder_without_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

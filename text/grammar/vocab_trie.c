@@ -143,6 +143,7 @@ static bool goes_on(const td_trie *t, const char *text, size_t n) {
 
 size_t td_vocab_trie_open_end(const td_vocab_trie *t, const char *text, size_t n) {
     for (size_t len = n < t->depth ? n : t->depth; len > 0; len--)
-        if (goes_on(&t->parts[TD_TRIE_SHORT], text + n - len, len) || goes_on(&t->parts[TD_TRIE_LONG], text + n - len, len)) return len;
+        if (goes_on(&t->parts[TD_TRIE_SHORT], text + n - len, len) || goes_on(&t->parts[TD_TRIE_LONG], text + n - len, len))
+            return len;
     return 0;
 }

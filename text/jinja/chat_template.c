@@ -68,7 +68,8 @@ const char *td_chat_template_source(const td_chat_template *t) {
 
 /* Strings stay jansson's: the document outlives the rendering. */
 static jj_value value_of_json(jj_state *s, const json_t *json, unsigned depth) {
-    if (depth > JJ_JSON_DEPTH_MAX) td_jj_fail(s, TD_EINVAL, "the request is nested deeper than %u levels", JJ_JSON_DEPTH_MAX);
+    if (depth > JJ_JSON_DEPTH_MAX)
+        td_jj_fail(s, TD_EINVAL, "the request is nested deeper than %u levels", JJ_JSON_DEPTH_MAX);
     switch (json_typeof(json)) {
         case JSON_NULL: return JJ_NONE_VALUE;
         case JSON_TRUE: return jj_bool(true);

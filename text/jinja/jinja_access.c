@@ -134,8 +134,8 @@ static jj_value slice_str(jj_state *s, const jj_str *str, span sp) {
         size_t from = td_jj_utf8_offset(str->p, str->n, (size_t)sp.start);
         return td_jj_str(s, str->p + from, td_jj_utf8_offset(str->p + from, str->n - from, sp.n));
     }
-    size_t  *offset = td_jj_alloc(s, (str->n + 1) * sizeof *offset), len = 0; /* of every character */
-    jj_buf   b = {0};
+    size_t *offset = td_jj_alloc(s, (str->n + 1) * sizeof *offset), len = 0; /* of every character */
+    jj_buf  b = {0};
     for (size_t at = 0; at < str->n; at += td_jj_utf8_size(str->p[at])) offset[len++] = at;
     for (size_t k = 0; k < sp.n; k++) {
         const char *c = str->p + offset[sp.start + (int64_t)k * sp.step];

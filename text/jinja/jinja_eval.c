@@ -53,7 +53,8 @@ static jj_args eval_args(jj_render *r, const jj_call *call) {
     for (size_t k = 0; k < call->n_kw; k++) add_keyword(s, &kw, call->kw_names[k], td_jj_eval(r, call->kw_values[k]));
     if (call->star_star) {
         jj_value more = td_jj_eval(r, call->star_star);
-        if (more.kind != JJ_DICT) td_jj_fail(s, TD_EINVAL, "the argument after ** must be a mapping, not %s", td_jj_type(&more));
+        if (more.kind != JJ_DICT)
+            td_jj_fail(s, TD_EINVAL, "the argument after ** must be a mapping, not %s", td_jj_type(&more));
         for (size_t k = 0; k < more.u.dict->n; k++) {
             const jj_item *item = &more.u.dict->at[k];
             if (item->key.kind != JJ_STR) td_jj_fail(s, TD_EINVAL, "keywords must be strings");

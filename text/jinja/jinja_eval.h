@@ -57,7 +57,7 @@ jj_value      td_jj_call_macro(jj_state *s, const jj_macro *m, const jj_args *ar
 const jj_str *td_jj_macro_name(const jj_macro *m);
 
 /** loop.name; false: no such attribute. */
-bool td_jj_loop_attr(jj_state *s, jj_loop *loop, const jj_str *name, jj_value *out);
+bool     td_jj_loop_attr(jj_state *s, jj_loop *loop, const jj_str *name, jj_value *out);
 jj_value td_jj_loop_cycle(jj_state *s, const jj_value *self, const jj_args *args);
 jj_value td_jj_loop_changed(jj_state *s, const jj_value *self, const jj_args *args);
 

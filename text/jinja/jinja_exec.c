@@ -49,7 +49,7 @@ static outcome run_in_scope(jj_render *r, const jj_stmt *body, jj_scope *scope) 
 
 /* Run a body in a scope of its own and take its text. */
 static outcome capture(jj_render *r, const jj_stmt *body, jj_scope *scope, jj_value *text) {
-    jj_buf  b = {0}, *outer = r->out;
+    jj_buf b = {0}, *outer = r->out;
     r->out = &b;
     outcome o = run_in_scope(r, body, scope);
     r->out = outer;
@@ -134,20 +134,30 @@ static size_t loop_length(jj_state *s, jj_loop *loop) {
 }
 
 bool td_jj_loop_attr(jj_state *s, jj_loop *loop, const jj_str *name, jj_value *out) {
-    if (td_jj_str_is(name, "index")) *out = jj_int(loop->index0 + 1);
-    else if (td_jj_str_is(name, "index0")) *out = jj_int(loop->index0);
-    else if (td_jj_str_is(name, "first")) *out = jj_bool(loop->index0 == 0);
-    else if (td_jj_str_is(name, "last")) *out = jj_bool(peek(loop).kind == JJ_MISSING);
-    else if (td_jj_str_is(name, "length")) *out = jj_int((int64_t)loop_length(s, loop));
-    else if (td_jj_str_is(name, "revindex")) *out = jj_int((int64_t)loop_length(s, loop) - loop->index0);
-    else if (td_jj_str_is(name, "revindex0")) *out = jj_int((int64_t)loop_length(s, loop) - loop->index0 - 1);
-    else if (td_jj_str_is(name, "depth")) *out = jj_int(1);
-    else if (td_jj_str_is(name, "depth0")) *out = jj_int(0);
+    if (td_jj_str_is(name, "index"))
+        *out = jj_int(loop->index0 + 1);
+    else if (td_jj_str_is(name, "index0"))
+        *out = jj_int(loop->index0);
+    else if (td_jj_str_is(name, "first"))
+        *out = jj_bool(loop->index0 == 0);
+    else if (td_jj_str_is(name, "last"))
+        *out = jj_bool(peek(loop).kind == JJ_MISSING);
+    else if (td_jj_str_is(name, "length"))
+        *out = jj_int((int64_t)loop_length(s, loop));
+    else if (td_jj_str_is(name, "revindex"))
+        *out = jj_int((int64_t)loop_length(s, loop) - loop->index0);
+    else if (td_jj_str_is(name, "revindex0"))
+        *out = jj_int((int64_t)loop_length(s, loop) - loop->index0 - 1);
+    else if (td_jj_str_is(name, "depth"))
+        *out = jj_int(1);
+    else if (td_jj_str_is(name, "depth0"))
+        *out = jj_int(0);
     else if (td_jj_str_is(name, "previtem"))
         *out = loop->index0 == 0 ? td_jj_undefined_hint(s, "there is no previous item") : loop->before;
     else if (td_jj_str_is(name, "nextitem"))
         *out = peek(loop).kind == JJ_MISSING ? td_jj_undefined_hint(s, "there is no next item") : loop->after;
-    else return false;
+    else
+        return false;
     return true;
 }
 
@@ -167,11 +177,18 @@ jj_value td_jj_loop_changed(jj_state *s, const jj_value *self, const jj_args *ar
 
 static outcome run_for(jj_render *r, const jj_stmt *st) {
     static const jj_str LOOP = {"loop", 4, 0};
-    jj_state *s = r->s;
-    jj_value  items = td_jj_eval(r, st->expr);
-    jj_loop  *loop = td_jj_alloc(s, sizeof *loop);
-    *loop = (jj_loop){.render = r, .stmt = st, .outer = r->scope, .cursor = td_jj_begin(s, items), .before = MISSING,
-                      .current = MISSING, .after = MISSING, .changed = MISSING, .index0 = -1};
+    jj_state           *s = r->s;
+    jj_value            items = td_jj_eval(r, st->expr);
+    jj_loop            *loop = td_jj_alloc(s, sizeof *loop);
+    *loop = (jj_loop){.render = r,
+                      .stmt = st,
+                      .outer = r->scope,
+                      .cursor = td_jj_begin(s, items),
+                      .before = MISSING,
+                      .current = MISSING,
+                      .after = MISSING,
+                      .changed = MISSING,
+                      .index0 = -1};
     jj_scope *scope = new_scope(s, r->scope);
     bool      any = false;
     while (advance(loop)) {
@@ -196,7 +213,9 @@ static void define_macro(jj_render *r, const jj_macro_def *def) {
     td_jj_scope_set(r->s, r->scope, def->name, (jj_value){JJ_MACRO, {.macro = m}});
 }
 
-const jj_str *td_jj_macro_name(const jj_macro *m) { return m->def->name; }
+const jj_str *td_jj_macro_name(const jj_macro *m) {
+    return m->def->name;
+}
 
 /* Argument k by position or by name; MISSING: not given. */
 static jj_value macro_arg(jj_state *s, const jj_macro_def *def, const jj_args *args, size_t k) {
@@ -221,7 +240,8 @@ static void bind_extra(jj_state *s, jj_scope *scope, const jj_macro_def *def, co
     int n = def->name->n < 100 ? (int)def->name->n : 100;
     if (named.u.dict->n && !def->kwargs)
         td_jj_fail(s, TD_EINVAL, "macro '%.*s' takes no keyword argument '%.*s'", n, def->name->p,
-                   (int)(named.u.dict->at[0].key.u.s->n < 100 ? named.u.dict->at[0].key.u.s->n : 100), named.u.dict->at[0].key.u.s->p);
+                   (int)(named.u.dict->at[0].key.u.s->n < 100 ? named.u.dict->at[0].key.u.s->n : 100),
+                   named.u.dict->at[0].key.u.s->p);
     if (more.u.list->n && !def->varargs)
         td_jj_fail(s, TD_EINVAL, "macro '%.*s' takes not more than %zu argument(s)", n, def->name->p, def->n_params);
     if (def->varargs) td_jj_scope_set(s, scope, &VARARGS, more);

@@ -11,8 +11,12 @@
 #include "text/jinja/jinja_string.h"
 #include "text/jinja/jinja_utf8.h"
 
-static bool given(const jj_value *v) { return v->kind != JJ_MISSING && v->kind != JJ_NONE; }
-static bool flag(const jj_value *v) { return v->kind != JJ_MISSING && td_jj_truth(v); }
+static bool given(const jj_value *v) {
+    return v->kind != JJ_MISSING && v->kind != JJ_NONE;
+}
+static bool flag(const jj_value *v) {
+    return v->kind != JJ_MISSING && td_jj_truth(v);
+}
 
 static int64_t int_arg(jj_state *s, const char *what, const jj_value *v, int64_t otherwise) {
     int64_t i;
@@ -21,7 +25,9 @@ static int64_t int_arg(jj_state *s, const char *what, const jj_value *v, int64_t
     return i;
 }
 
-static const jj_str *text_of(jj_state *s, const jj_value *v) { return td_jj_to_str(s, v).u.s; }
+static const jj_str *text_of(jj_state *s, const jj_value *v) {
+    return td_jj_to_str(s, v).u.s;
+}
 
 /* ---- any value ---- */
 
@@ -230,15 +236,17 @@ static jj_value f_join(jj_state *s, jj_value v, const jj_args *args) {
     return td_jj_join(s, a[0].kind == JJ_MISSING ? td_jj_str(s, "", 0).u.s : text_of(s, &a[0]), v, true);
 }
 
-static jj_value f_tojson(jj_state *s, jj_value v, const jj_args *args) { return td_jj_tojson(s, &v, args); }
+static jj_value f_tojson(jj_state *s, jj_value v, const jj_args *args) {
+    return td_jj_tojson(s, &v, args);
+}
 
 static const jj_filter FILTERS[] = {
-    {"abs", f_abs},           {"attr", f_attr},         {"capitalize", f_capitalize}, {"center", f_center},
-    {"count", f_length},      {"d", f_default},         {"default", f_default},       {"e", f_escape},
-    {"escape", f_escape},     {"float", f_float},       {"indent", f_indent},         {"int", f_int},
-    {"join", f_join},         {"length", f_length},     {"lower", f_lower},           {"replace", f_replace},
-    {"round", f_round},       {"safe", f_string},       {"string", f_string},         {"title", f_title},
-    {"tojson", f_tojson},     {"trim", f_trim},         {"upper", f_upper},
+    {"abs", f_abs},       {"attr", f_attr},     {"capitalize", f_capitalize}, {"center", f_center},
+    {"count", f_length},  {"d", f_default},     {"default", f_default},       {"e", f_escape},
+    {"escape", f_escape}, {"float", f_float},   {"indent", f_indent},         {"int", f_int},
+    {"join", f_join},     {"length", f_length}, {"lower", f_lower},           {"replace", f_replace},
+    {"round", f_round},   {"safe", f_string},   {"string", f_string},         {"title", f_title},
+    {"tojson", f_tojson}, {"trim", f_trim},     {"upper", f_upper},
 };
 
 const jj_filter *td_jj_find_filter(const jj_str *name) {

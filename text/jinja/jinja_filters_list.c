@@ -6,8 +6,12 @@
 #include "text/jinja/jinja_eval.h"
 #include "text/jinja/jinja_string.h"
 
-static bool given(const jj_value *v) { return v->kind != JJ_MISSING && v->kind != JJ_NONE; }
-static bool flag(const jj_value *v) { return v->kind != JJ_MISSING && td_jj_truth(v); }
+static bool given(const jj_value *v) {
+    return v->kind != JJ_MISSING && v->kind != JJ_NONE;
+}
+static bool flag(const jj_value *v) {
+    return v->kind != JJ_MISSING && td_jj_truth(v);
+}
 
 /* ---- sorting ---- */
 
@@ -16,7 +20,8 @@ static jj_value ignore_case(jj_state *s, jj_value v, bool case_sensitive) {
 }
 
 /* Merge order[from, mid) and order[mid, to), both sorted by keys. Equal keys keep their order. */
-static void merge(jj_state *s, const jj_list *keys, size_t *order, size_t *room, size_t from, size_t mid, size_t to, bool reverse) {
+static void merge(jj_state *s, const jj_list *keys, size_t *order, size_t *room, size_t from, size_t mid, size_t to,
+                  bool reverse) {
     size_t i = from, j = mid;
     for (size_t k = from; k < to; k++) {
         bool right = false;
@@ -30,7 +35,7 @@ static void merge(jj_state *s, const jj_list *keys, size_t *order, size_t *room,
 }
 
 jj_list *td_jj_sorted(jj_state *s, const jj_list *list, const jj_list *keys, bool reverse) {
-    size_t  n = list->n, *order = td_jj_alloc(s, n * sizeof *order), *room = td_jj_alloc(s, n * sizeof *room);
+    size_t n = list->n, *order = td_jj_alloc(s, n * sizeof *order), *room = td_jj_alloc(s, n * sizeof *room);
     for (size_t k = 0; k < n; k++) order[k] = k;
     for (size_t width = 1; width < n; width *= 2)
         for (size_t from = 0; from + width < n; from += 2 * width)
@@ -93,8 +98,12 @@ static jj_value extreme(jj_state *s, jj_value v, const jj_args *args, bool large
     return any ? best : td_jj_undefined_hint(s, "No aggregated item, sequence was empty.");
 }
 
-static jj_value f_min(jj_state *s, jj_value v, const jj_args *args) { return extreme(s, v, args, false); }
-static jj_value f_max(jj_state *s, jj_value v, const jj_args *args) { return extreme(s, v, args, true); }
+static jj_value f_min(jj_state *s, jj_value v, const jj_args *args) {
+    return extreme(s, v, args, false);
+}
+static jj_value f_max(jj_state *s, jj_value v, const jj_args *args) {
+    return extreme(s, v, args, true);
+}
 
 /* ---- choosing ---- */
 
@@ -187,7 +196,8 @@ jj_value td_jj_map_path(jj_state *s, jj_value items, const jj_value *path, const
 
 /* The name of a filter or test in the arguments. */
 static const jj_str *name_arg(jj_state *s, const char *what, const jj_args *args, size_t k) {
-    if (k >= args->n || args->at[k].kind != JJ_STR) td_jj_fail(s, TD_EINVAL, "%s requires the name of a filter or test", what);
+    if (k >= args->n || args->at[k].kind != JJ_STR)
+        td_jj_fail(s, TD_EINVAL, "%s requires the name of a filter or test", what);
     return args->at[k].u.s;
 }
 
@@ -206,7 +216,8 @@ static jj_value f_map(jj_state *s, jj_value v, const jj_args *args) {
     }
     const jj_str    *name = name_arg(s, "map", args, 0);
     const jj_filter *filter = td_jj_find_filter(name);
-    if (!filter) td_jj_fail(s, TD_ENOTSUP, "the filter '%.*s' is not supported", (int)(name->n < 100 ? name->n : 100), name->p);
+    if (!filter)
+        td_jj_fail(s, TD_ENOTSUP, "the filter '%.*s' is not supported", (int)(name->n < 100 ? name->n : 100), name->p);
     jj_args   rest = rest_of(args, 1);
     jj_value  item;
     jj_cursor c = td_jj_begin(s, v);
@@ -228,7 +239,8 @@ static jj_value choose(jj_state *s, jj_value v, const jj_args *args, const char 
     if (args->n > at) {
         const jj_str *name = name_arg(s, what, args, at);
         test = td_jj_find_test(name);
-        if (!test) td_jj_fail(s, TD_ENOTSUP, "the test '%.*s' is not supported", (int)(name->n < 100 ? name->n : 100), name->p);
+        if (!test)
+            td_jj_fail(s, TD_ENOTSUP, "the test '%.*s' is not supported", (int)(name->n < 100 ? name->n : 100), name->p);
         at++;
     }
     jj_args   rest = rest_of(args, at);
@@ -241,10 +253,18 @@ static jj_value choose(jj_state *s, jj_value v, const jj_args *args, const char 
     return td_jj_iter_over(s, kept.u.list);
 }
 
-static jj_value f_select(jj_state *s, jj_value v, const jj_args *args) { return choose(s, v, args, "select", false, true); }
-static jj_value f_reject(jj_state *s, jj_value v, const jj_args *args) { return choose(s, v, args, "reject", false, false); }
-static jj_value f_selectattr(jj_state *s, jj_value v, const jj_args *args) { return choose(s, v, args, "selectattr", true, true); }
-static jj_value f_rejectattr(jj_state *s, jj_value v, const jj_args *args) { return choose(s, v, args, "rejectattr", true, false); }
+static jj_value f_select(jj_state *s, jj_value v, const jj_args *args) {
+    return choose(s, v, args, "select", false, true);
+}
+static jj_value f_reject(jj_state *s, jj_value v, const jj_args *args) {
+    return choose(s, v, args, "reject", false, false);
+}
+static jj_value f_selectattr(jj_state *s, jj_value v, const jj_args *args) {
+    return choose(s, v, args, "selectattr", true, true);
+}
+static jj_value f_rejectattr(jj_state *s, jj_value v, const jj_args *args) {
+    return choose(s, v, args, "rejectattr", true, false);
+}
 
 /* ---- cutting into rows ---- */
 
@@ -274,8 +294,22 @@ static jj_value f_batch(jj_state *s, jj_value v, const jj_args *args) {
 }
 
 const jj_filter TD_JJ_LIST_FILTERS[] = {
-    {"batch", f_batch},   {"dictsort", f_dictsort}, {"first", f_first},     {"items", f_items},   {"last", f_last},
-    {"list", f_list},     {"map", f_map},           {"max", f_max},         {"min", f_min},       {"reject", f_reject},
-    {"rejectattr", f_rejectattr}, {"reverse", f_reverse}, {"select", f_select}, {"selectattr", f_selectattr},
-    {"sort", f_sort},     {"sum", f_sum},           {"unique", f_unique},   {NULL, NULL},
+    {"batch", f_batch},
+    {"dictsort", f_dictsort},
+    {"first", f_first},
+    {"items", f_items},
+    {"last", f_last},
+    {"list", f_list},
+    {"map", f_map},
+    {"max", f_max},
+    {"min", f_min},
+    {"reject", f_reject},
+    {"rejectattr", f_rejectattr},
+    {"reverse", f_reverse},
+    {"select", f_select},
+    {"selectattr", f_selectattr},
+    {"sort", f_sort},
+    {"sum", f_sum},
+    {"unique", f_unique},
+    {NULL, NULL},
 };

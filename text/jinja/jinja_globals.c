@@ -47,8 +47,12 @@ static jj_value make_dict(jj_state *s, const jj_args *args, jj_kind kind) {
     return made;
 }
 
-static jj_value call_dict(jj_state *s, const jj_args *args) { return make_dict(s, args, JJ_DICT); }
-static jj_value call_namespace(jj_state *s, const jj_args *args) { return make_dict(s, args, JJ_NAMESPACE); }
+static jj_value call_dict(jj_state *s, const jj_args *args) {
+    return make_dict(s, args, JJ_DICT);
+}
+static jj_value call_namespace(jj_state *s, const jj_args *args) {
+    return make_dict(s, args, JJ_NAMESPACE);
+}
 
 static jj_value call_raise_exception(jj_state *s, const jj_args *args) {
     jj_value message;

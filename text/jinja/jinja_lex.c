@@ -72,7 +72,9 @@ static size_t name_char(const char *p, const char *end, bool first) {
     return p < end && td_jj_is_name_char(td_jj_utf8_get(p, &size), first) ? size : 0;
 }
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
 
 /* ---- inside tags ---- */
 
@@ -98,7 +100,7 @@ static const char *hex_escape(lexer *x, const char *p, const char *end, int digi
 /* Python's unicode-escape. */
 static jj_value unescape(lexer *x, const char *p, const char *end) {
     static const char FROM[] = "\\'\"abfnrtv", TO[] = "\\'\"\a\b\f\n\r\t\v";
-    jj_buf b = {0};
+    jj_buf            b = {0};
     while (p < end) {
         const char *slash = memchr(p, '\\', (size_t)(end - p));
         if (!slash) slash = end;
@@ -174,16 +176,20 @@ static void lex_number(lexer *x) {
     jj_value value;
     double   f;
     int64_t  i;
-    if (is_float && td_jj_parse_float(x->s, &text, &f)) value = jj_float(f);
-    else if (!is_float && td_jj_parse_int(x->s, &text, 0, &i)) value = jj_int(i);
-    else td_jj_fail(x->s, TD_EFORMAT, "'%.*s' is not a number", (int)(text.n < 60 ? text.n : 60), text.p);
+    if (is_float && td_jj_parse_float(x->s, &text, &f))
+        value = jj_float(f);
+    else if (!is_float && td_jj_parse_int(x->s, &text, 0, &i))
+        value = jj_int(i);
+    else
+        td_jj_fail(x->s, TD_EFORMAT, "'%.*s' is not a number", (int)(text.n < 60 ? text.n : 60), text.p);
     emit(x, JJ_T_NUMBER, 0, value);
     advance(x, p);
 }
 
 static void lex_name(lexer *x) {
     const char *p = x->p;
-    for (size_t size; (size = name_char(p, x->end, false)); p += size) {}
+    for (size_t size; (size = name_char(p, x->end, false)); p += size) {
+    }
     jj_value value = td_jj_str(x->s, x->p, (size_t)(p - x->p));
     td_jj_hash((jj_str *)value.u.s);
     emit(x, JJ_T_NAME, 0, value);
@@ -194,7 +200,8 @@ static int operator_at(const char *p, const char *end) {
     static const struct {
         const char *text;
         int         op;
-    } TWO[] = {{"//", JJ_OP_FLOORDIV}, {"**", JJ_OP_POW}, {"==", JJ_OP_EQ}, {"!=", JJ_OP_NE}, {">=", JJ_OP_GE}, {"<=", JJ_OP_LE}};
+    } TWO[] = {{"//", JJ_OP_FLOORDIV}, {"**", JJ_OP_POW}, {"==", JJ_OP_EQ},
+               {"!=", JJ_OP_NE},       {">=", JJ_OP_GE},  {"<=", JJ_OP_LE}};
     for (size_t k = 0; k < sizeof TWO / sizeof *TWO; k++)
         if (starts(p, end, TWO[k].text)) return TWO[k].op;
     return *p && strchr("+-/*%~[](){}><=.:|,;", *p) ? *p : 0;
@@ -232,10 +239,14 @@ static void lex_tag(lexer *x, bool block) {
             advance(x, after_close(x->p + (sign != 0) + 2, x->end, sign, block));
             return;
         }
-        if (*x->p == '"' || *x->p == '\'') lex_string(x);
-        else if (is_digit(*x->p)) lex_number(x);
-        else if (name_char(x->p, x->end, true)) lex_name(x);
-        else lex_operator(x, &brackets);
+        if (*x->p == '"' || *x->p == '\'')
+            lex_string(x);
+        else if (is_digit(*x->p))
+            lex_number(x);
+        else if (name_char(x->p, x->end, true))
+            lex_name(x);
+        else
+            lex_operator(x, &brackets);
     }
 }
 
@@ -319,8 +330,10 @@ const jj_token *td_jj_lex(jj_state *s, const char *source, size_t len) {
         }
         if (kind != '#') emit(&x, kind == '{' ? JJ_T_PRINT_BEGIN : JJ_T_BLOCK_BEGIN, 0, JJ_NONE_VALUE);
         advance(&x, tag + 2 + (sign != 0));
-        if (kind == '#') lex_comment(&x);
-        else lex_tag(&x, kind == '%');
+        if (kind == '#')
+            lex_comment(&x);
+        else
+            lex_tag(&x, kind == '%');
     }
     emit(&x, JJ_T_EOF, 0, JJ_NONE_VALUE);
     return x.tokens;

@@ -19,11 +19,11 @@ typedef enum {
 
 /* Operators of one character are that character. */
 #define JJ_OP_FLOORDIV 256
-#define JJ_OP_POW      257
-#define JJ_OP_EQ       258
-#define JJ_OP_NE       259
-#define JJ_OP_GE       260
-#define JJ_OP_LE       261
+#define JJ_OP_POW 257
+#define JJ_OP_EQ 258
+#define JJ_OP_NE 259
+#define JJ_OP_GE 260
+#define JJ_OP_LE 261
 
 typedef struct {
     jj_token_kind kind;

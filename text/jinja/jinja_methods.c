@@ -18,7 +18,9 @@ struct jj_method {
 
 /* ---- helpers ---- */
 
-static bool given(const jj_value *v) { return v->kind != JJ_MISSING && v->kind != JJ_NONE; }
+static bool given(const jj_value *v) {
+    return v->kind != JJ_MISSING && v->kind != JJ_NONE;
+}
 
 static const jj_str *str_arg(jj_state *s, const char *what, const jj_value *v) {
     if (v->kind != JJ_STR) td_jj_fail(s, TD_EINVAL, "%s: a str is required, not '%s'", what, td_jj_type(v));
@@ -83,8 +85,12 @@ static jj_value split_with(jj_state *s, const jj_value *self, const jj_args *arg
     return td_jj_split(s, self->u.s, given(&a[0]) ? str_arg(s, "split", &a[0]) : NULL, max, from_right);
 }
 
-static jj_value str_split(jj_state *s, const jj_value *self, const jj_args *args) { return split_with(s, self, args, false); }
-static jj_value str_rsplit(jj_state *s, const jj_value *self, const jj_args *args) { return split_with(s, self, args, true); }
+static jj_value str_split(jj_state *s, const jj_value *self, const jj_args *args) {
+    return split_with(s, self, args, false);
+}
+static jj_value str_rsplit(jj_state *s, const jj_value *self, const jj_args *args) {
+    return split_with(s, self, args, true);
+}
 
 static jj_value str_splitlines(jj_state *s, const jj_value *self, const jj_args *args) {
     jj_value a;
@@ -248,7 +254,9 @@ static jj_value all_are(jj_state *s, const jj_value *self, const jj_args *args, 
     return jj_bool(str->n > 0);
 }
 
-static bool is_alnum(uint32_t c) { return td_jj_is_alpha(c) || td_jj_is_decimal(c); }
+static bool is_alnum(uint32_t c) {
+    return td_jj_is_alpha(c) || td_jj_is_decimal(c);
+}
 
 static jj_value str_isdigit(jj_state *s, const jj_value *self, const jj_args *args) {
     return all_are(s, self, args, td_jj_is_decimal);
@@ -256,7 +264,9 @@ static jj_value str_isdigit(jj_state *s, const jj_value *self, const jj_args *ar
 static jj_value str_isalpha(jj_state *s, const jj_value *self, const jj_args *args) {
     return all_are(s, self, args, td_jj_is_alpha);
 }
-static jj_value str_isalnum(jj_state *s, const jj_value *self, const jj_args *args) { return all_are(s, self, args, is_alnum); }
+static jj_value str_isalnum(jj_state *s, const jj_value *self, const jj_args *args) {
+    return all_are(s, self, args, is_alnum);
+}
 static jj_value str_isspace(jj_state *s, const jj_value *self, const jj_args *args) {
     return all_are(s, self, args, td_jj_is_space);
 }
@@ -267,7 +277,9 @@ static jj_value str_center(jj_state *s, const jj_value *self, const jj_args *arg
     return td_jj_center(s, self->u.s, int_arg(s, "center", &a));
 }
 
-static jj_value str_format(jj_state *s, const jj_value *self, const jj_args *args) { return td_jj_format(s, self->u.s, args); }
+static jj_value str_format(jj_state *s, const jj_value *self, const jj_args *args) {
+    return td_jj_format(s, self->u.s, args);
+}
 
 /* A method that Python has and templates get to see ("is defined"), but may not call here. */
 static jj_value unsupported(jj_state *s, const jj_value *self, const jj_args *args) {
@@ -276,22 +288,54 @@ static jj_value unsupported(jj_state *s, const jj_value *self, const jj_args *ar
 }
 
 static const method_def STR[] = {
-    {"capitalize", str_capitalize}, {"casefold", unsupported},     {"center", str_center},
-    {"count", str_count},           {"encode", unsupported},       {"endswith", str_endswith},
-    {"expandtabs", unsupported},    {"find", str_find},            {"format", str_format},
-    {"format_map", unsupported},    {"index", str_index},          {"isalnum", str_isalnum},
-    {"isalpha", str_isalpha},       {"isascii", unsupported},      {"isdecimal", str_isdigit},
-    {"isdigit", str_isdigit},       {"isidentifier", unsupported}, {"islower", str_islower},
-    {"isnumeric", str_isdigit},     {"isprintable", unsupported},  {"isspace", str_isspace},
-    {"istitle", unsupported},       {"isupper", str_isupper},      {"join", str_join},
-    {"ljust", unsupported},         {"lower", str_lower},          {"lstrip", str_lstrip},
-    {"maketrans", unsupported},     {"partition", str_partition},  {"removeprefix", str_removeprefix},
-    {"removesuffix", str_removesuffix}, {"replace", str_replace},  {"rfind", str_rfind},
-    {"rindex", str_rindex},         {"rjust", unsupported},        {"rpartition", str_rpartition},
-    {"rsplit", str_rsplit},         {"rstrip", str_rstrip},        {"split", str_split},
-    {"splitlines", str_splitlines}, {"startswith", str_startswith}, {"strip", str_strip},
-    {"swapcase", unsupported},      {"title", str_title},          {"translate", unsupported},
-    {"upper", str_upper},           {"zfill", unsupported},        {NULL, NULL},
+    {"capitalize", str_capitalize},
+    {"casefold", unsupported},
+    {"center", str_center},
+    {"count", str_count},
+    {"encode", unsupported},
+    {"endswith", str_endswith},
+    {"expandtabs", unsupported},
+    {"find", str_find},
+    {"format", str_format},
+    {"format_map", unsupported},
+    {"index", str_index},
+    {"isalnum", str_isalnum},
+    {"isalpha", str_isalpha},
+    {"isascii", unsupported},
+    {"isdecimal", str_isdigit},
+    {"isdigit", str_isdigit},
+    {"isidentifier", unsupported},
+    {"islower", str_islower},
+    {"isnumeric", str_isdigit},
+    {"isprintable", unsupported},
+    {"isspace", str_isspace},
+    {"istitle", unsupported},
+    {"isupper", str_isupper},
+    {"join", str_join},
+    {"ljust", unsupported},
+    {"lower", str_lower},
+    {"lstrip", str_lstrip},
+    {"maketrans", unsupported},
+    {"partition", str_partition},
+    {"removeprefix", str_removeprefix},
+    {"removesuffix", str_removesuffix},
+    {"replace", str_replace},
+    {"rfind", str_rfind},
+    {"rindex", str_rindex},
+    {"rjust", unsupported},
+    {"rpartition", str_rpartition},
+    {"rsplit", str_rsplit},
+    {"rstrip", str_rstrip},
+    {"split", str_split},
+    {"splitlines", str_splitlines},
+    {"startswith", str_startswith},
+    {"strip", str_strip},
+    {"swapcase", unsupported},
+    {"title", str_title},
+    {"translate", unsupported},
+    {"upper", str_upper},
+    {"zfill", unsupported},
+    {NULL, NULL},
 };
 
 /* ---- list, tuple, range ---- */
@@ -343,8 +387,9 @@ static jj_value list_pop(jj_state *s, const jj_value *self, const jj_args *args)
 
 /* NULL: changes its object, so the sandbox hides it. append and pop are what Kimi-K2's templates cannot do without. */
 static const method_def LIST[] = {
-    {"append", list_append}, {"clear", NULL}, {"copy", list_copy}, {"count", seq_count}, {"extend", NULL}, {"index", seq_index},
-    {"insert", NULL},        {"pop", list_pop}, {"remove", NULL},  {"reverse", NULL},    {"sort", NULL},   {NULL, NULL},
+    {"append", list_append}, {"clear", NULL},      {"copy", list_copy}, {"count", seq_count},
+    {"extend", NULL},        {"index", seq_index}, {"insert", NULL},    {"pop", list_pop},
+    {"remove", NULL},        {"reverse", NULL},    {"sort", NULL},      {NULL, NULL},
 };
 
 static const method_def TUPLE[] = {{"count", seq_count}, {"index", seq_index}, {NULL, NULL}};
@@ -395,8 +440,9 @@ static jj_value dict_copy(jj_state *s, const jj_value *self, const jj_args *args
 }
 
 static const method_def DICT[] = {
-    {"clear", NULL}, {"copy", dict_copy}, {"fromkeys", unsupported}, {"get", dict_get}, {"items", dict_items}, {"keys", dict_keys},
-    {"pop", NULL},   {"popitem", NULL},   {"setdefault", NULL},      {"update", NULL},  {"values", dict_values}, {NULL, NULL},
+    {"clear", NULL},         {"copy", dict_copy}, {"fromkeys", unsupported}, {"get", dict_get},    {"items", dict_items},
+    {"keys", dict_keys},     {"pop", NULL},       {"popitem", NULL},         {"setdefault", NULL}, {"update", NULL},
+    {"values", dict_values}, {NULL, NULL},
 };
 
 static const method_def LOOP[] = {{"cycle", td_jj_loop_cycle}, {"changed", td_jj_loop_changed}, {NULL, NULL}};
@@ -428,6 +474,6 @@ bool td_jj_find_method(jj_state *s, const jj_value *of, const jj_str *name, jj_v
     return false;
 }
 
-jj_value td_jj_call_method(jj_state *s, const jj_method *m, const jj_args *args) { return m->def->call(s, &m->self, args); }
-
-
+jj_value td_jj_call_method(jj_state *s, const jj_method *m, const jj_args *args) {
+    return m->def->call(s, &m->self, args);
+}

@@ -9,7 +9,9 @@
 
 static const char *const OP_TEXT[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
 
-_Noreturn static void overflow(jj_state *s) { td_jj_fail(s, TD_EINVAL, "an integer does not fit 64 bits"); }
+_Noreturn static void overflow(jj_state *s) {
+    td_jj_fail(s, TD_EINVAL, "an integer does not fit 64 bits");
+}
 
 static jj_value floor_div(jj_state *s, int64_t a, int64_t b) {
     if (b == 0) td_jj_fail(s, TD_EINVAL, "integer division or modulo by zero");
@@ -94,7 +96,9 @@ static jj_value float_arith(jj_state *s, jj_op op, double a, double b) {
     return JJ_NONE_VALUE;
 }
 
-static bool is_sequence(const jj_value *v) { return v->kind == JJ_STR || v->kind == JJ_LIST || v->kind == JJ_TUPLE; }
+static bool is_sequence(const jj_value *v) {
+    return v->kind == JJ_STR || v->kind == JJ_LIST || v->kind == JJ_TUPLE;
+}
 
 static jj_value concatenate(jj_state *s, const jj_value *a, const jj_value *b) {
     if (a->kind == JJ_STR) {

@@ -11,16 +11,21 @@ void td_jj_next_token(jj_parser *p) {
 }
 
 void td_jj_unexpected(jj_parser *p, const char *expected) {
-    const jj_token *t = p->at;
+    const jj_token          *t = p->at;
     static const char *const KIND[] = {
-        [JJ_T_EOF] = "the end of the template", [JJ_T_TEXT] = "text",  [JJ_T_PRINT_BEGIN] = "'{{'",
-        [JJ_T_PRINT_END] = "'}}'",              [JJ_T_BLOCK_BEGIN] = "'{%'", [JJ_T_BLOCK_END] = "'%}'",
-        [JJ_T_STRING] = "a string",             [JJ_T_NUMBER] = "a number",
+        [JJ_T_EOF] = "the end of the template",
+        [JJ_T_TEXT] = "text",
+        [JJ_T_PRINT_BEGIN] = "'{{'",
+        [JJ_T_PRINT_END] = "'}}'",
+        [JJ_T_BLOCK_BEGIN] = "'{%'",
+        [JJ_T_BLOCK_END] = "'%}'",
+        [JJ_T_STRING] = "a string",
+        [JJ_T_NUMBER] = "a number",
     };
     static const char *const OPERATOR[] = {"//", "**", "==", "!=", ">=", "<="};
     if (t->kind == JJ_T_NAME)
-        td_jj_fail(p->s, TD_EFORMAT, "expected %s, not '%.*s'", expected, (int)(t->value.u.s->n < 100 ? t->value.u.s->n : 100),
-                   t->value.u.s->p);
+        td_jj_fail(p->s, TD_EFORMAT, "expected %s, not '%.*s'", expected,
+                   (int)(t->value.u.s->n < 100 ? t->value.u.s->n : 100), t->value.u.s->p);
     if (t->kind == JJ_T_OP && t->op < 256) td_jj_fail(p->s, TD_EFORMAT, "expected %s, not '%c'", expected, t->op);
     td_jj_fail(p->s, TD_EFORMAT, "expected %s, not %s", expected,
                t->kind == JJ_T_OP ? OPERATOR[t->op - JJ_OP_FLOORDIV] : KIND[t->kind]);
@@ -31,9 +36,13 @@ void td_jj_parse_enter(jj_parser *p) {
     p->depth++;
 }
 
-void td_jj_parse_leave(jj_parser *p) { p->depth--; }
+void td_jj_parse_leave(jj_parser *p) {
+    p->depth--;
+}
 
-bool td_jj_at_op(const jj_parser *p, int op) { return p->at->kind == JJ_T_OP && p->at->op == op; }
+bool td_jj_at_op(const jj_parser *p, int op) {
+    return p->at->kind == JJ_T_OP && p->at->op == op;
+}
 
 bool td_jj_skip_op(jj_parser *p, int op) {
     if (!td_jj_at_op(p, op)) return false;
@@ -96,7 +105,7 @@ static jj_stmt *parse_whole_body(jj_parser *p, const char *end) {
 
 static jj_stmt *parse_if(jj_parser *p) {
     static const char *const ENDS[] = {"elif", "else", "endif", NULL};
-    jj_stmt *first = new_stmt(p, JJ_S_IF), *st = first;
+    jj_stmt                 *first = new_stmt(p, JJ_S_IF), *st = first;
     p->conditions++;
     for (;;) {
         td_jj_next_token(p); /* if, elif */
@@ -106,15 +115,17 @@ static jj_stmt *parse_if(jj_parser *p) {
         st->orelse = new_stmt(p, JJ_S_IF);
         st = st->orelse;
     }
-    if (td_jj_skip_name(p, "else")) st->orelse = parse_whole_body(p, "endif");
-    else td_jj_next_token(p);
+    if (td_jj_skip_name(p, "else"))
+        st->orelse = parse_whole_body(p, "endif");
+    else
+        td_jj_next_token(p);
     p->conditions--;
     return first;
 }
 
 static jj_stmt *parse_for(jj_parser *p) {
     static const char *const ENDS[] = {"else", "endfor", NULL};
-    jj_stmt *st = new_stmt(p, JJ_S_FOR);
+    jj_stmt                 *st = new_stmt(p, JJ_S_FOR);
     td_jj_next_token(p);
     st->target = td_jj_parse_target(p, "in");
     if (!td_jj_skip_name(p, "in")) td_jj_unexpected(p, "'in'");
@@ -124,8 +135,10 @@ static jj_stmt *parse_for(jj_parser *p) {
     p->loops++;
     st->body = parse_body(p, ENDS);
     p->loops--;
-    if (td_jj_skip_name(p, "else")) st->orelse = parse_whole_body(p, "endfor");
-    else td_jj_next_token(p);
+    if (td_jj_skip_name(p, "else"))
+        st->orelse = parse_whole_body(p, "endfor");
+    else
+        td_jj_next_token(p);
     return st;
 }
 
@@ -177,7 +190,8 @@ static void parse_params(jj_parser *p, jj_macro_def *def) {
         def->params = td_jj_grow(p->s, def->params, n, &params_cap, sizeof *def->params);
         def->params[n] = td_jj_expect_name(p, "the name of a parameter");
         for (size_t k = 0; k < n; k++)
-            if (td_jj_str_equal(def->params[k], def->params[n])) td_jj_fail(p->s, TD_EFORMAT, "a parameter's name is repeated");
+            if (td_jj_str_equal(def->params[k], def->params[n]))
+                td_jj_fail(p->s, TD_EFORMAT, "a parameter's name is repeated");
         td_jj_charge(p->s, n);
         jj_expr *value = NULL;
         if (td_jj_skip_op(p, '=')) {
@@ -247,22 +261,26 @@ static jj_stmt *parse_loop_control(jj_parser *p, jj_stmt_kind kind) {
     return st;
 }
 
-static jj_stmt *parse_break(jj_parser *p) { return parse_loop_control(p, JJ_S_BREAK); }
-static jj_stmt *parse_continue(jj_parser *p) { return parse_loop_control(p, JJ_S_CONTINUE); }
+static jj_stmt *parse_break(jj_parser *p) {
+    return parse_loop_control(p, JJ_S_BREAK);
+}
+static jj_stmt *parse_continue(jj_parser *p) {
+    return parse_loop_control(p, JJ_S_CONTINUE);
+}
 
 static const struct {
     const char *name;
     jj_stmt *(*parse)(jj_parser *p);
 } TAGS[] = {
-    {"if", parse_if},         {"for", parse_for},       {"set", parse_set},
-    {"macro", parse_macro},   {"with", parse_with},     {"filter", parse_filter_block},
-    {"break", parse_break},   {"continue", parse_continue}, {"generation", parse_generation},
+    {"if", parse_if},           {"for", parse_for},           {"set", parse_set},
+    {"macro", parse_macro},     {"with", parse_with},         {"filter", parse_filter_block},
+    {"break", parse_break},     {"continue", parse_continue}, {"generation", parse_generation},
     {"print", parse_print_tag},
 };
 
 static jj_stmt *parse_tag(jj_parser *p) {
-    static const char *const CLOSING[] = {"elif", "else", "endif", "endfor", "endset", "endmacro", "endwith", "endfilter",
-                                          "endgeneration"};
+    static const char *const CLOSING[] = {"elif",     "else",    "endif",     "endfor",       "endset",
+                                          "endmacro", "endwith", "endfilter", "endgeneration"};
     if (p->at->kind != JJ_T_NAME) td_jj_unexpected(p, "the name of a tag");
     const jj_str *name = p->at->value.u.s;
     for (size_t k = 0; k < sizeof TAGS / sizeof *TAGS; k++)

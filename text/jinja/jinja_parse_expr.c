@@ -35,8 +35,8 @@ static void note_name(jj_parser *p, const jj_str *name) {
 
 static jj_expr *parse_name(jj_parser *p) {
     static const char *const UNSUPPORTED[] = {"cycler", "joiner", "lipsum", "self", "super", "caller"};
-    const jj_str *name = p->at->value.u.s;
-    jj_expr      *e;
+    const jj_str            *name = p->at->value.u.s;
+    jj_expr                 *e;
     if (td_jj_str_is(name, "true") || td_jj_str_is(name, "True")) {
         e = constant(p, jj_bool(true));
     } else if (td_jj_str_is(name, "false") || td_jj_str_is(name, "False")) {
@@ -235,7 +235,8 @@ static const jj_call *parse_call_args(jj_parser *p) {
             c->kw_names = td_jj_grow(p->s, c->kw_names, n, &names_cap, sizeof *c->kw_names);
             c->kw_names[n] = p->at->value.u.s;
             for (size_t k = 0; k < n; k++)
-                if (td_jj_str_equal(c->kw_names[k], c->kw_names[n])) td_jj_fail(p->s, TD_EFORMAT, "keyword argument repeated");
+                if (td_jj_str_equal(c->kw_names[k], c->kw_names[n]))
+                    td_jj_fail(p->s, TD_EFORMAT, "keyword argument repeated");
             td_jj_next_token(p);
             td_jj_next_token(p);
             td_jj_add_item(p, &c->kw_values, &c->n_kw, &values_cap, td_jj_parse_expression(p, true));
@@ -259,10 +260,14 @@ static jj_expr *parse_call(jj_parser *p, jj_expr *callee) {
 
 static jj_expr *parse_postfix(jj_parser *p, jj_expr *e) {
     for (;;) {
-        if (td_jj_at_op(p, '.')) e = parse_attribute(p, e);
-        else if (td_jj_at_op(p, '[')) e = parse_item(p, e);
-        else if (td_jj_at_op(p, '(')) e = parse_call(p, e);
-        else return e;
+        if (td_jj_at_op(p, '.'))
+            e = parse_attribute(p, e);
+        else if (td_jj_at_op(p, '['))
+            e = parse_item(p, e);
+        else if (td_jj_at_op(p, '('))
+            e = parse_call(p, e);
+        else
+            return e;
     }
 }
 
@@ -314,16 +319,20 @@ static jj_expr *parse_test(jj_parser *p, jj_expr *of) {
     }
     if (!negated) return e;
     jj_expr *not = td_jj_new_expr(p, JJ_E_NOT);
-    not->a = e;
-    return not;
+    not ->a = e;
+    return not ;
 }
 
 static jj_expr *parse_filters_and_tests(jj_parser *p, jj_expr *e) {
     for (;;) {
-        if (td_jj_at_op(p, '|')) e = td_jj_parse_filters(p, e, false);
-        else if (td_jj_at_name(p, "is")) e = parse_test(p, e);
-        else if (td_jj_at_op(p, '(')) e = parse_call(p, e);
-        else return e;
+        if (td_jj_at_op(p, '|'))
+            e = td_jj_parse_filters(p, e, false);
+        else if (td_jj_at_name(p, "is"))
+            e = parse_test(p, e);
+        else if (td_jj_at_op(p, '('))
+            e = parse_call(p, e);
+        else
+            return e;
     }
 }
 
@@ -365,11 +374,16 @@ static jj_expr *parse_pow(jj_parser *p) { /* to the left, as Jinja has it */
 static jj_expr *parse_product(jj_parser *p) {
     jj_expr *e = parse_pow(p);
     for (;;) {
-        if (td_jj_at_op(p, '*')) e = binary(p, JJ_MUL, e);
-        else if (td_jj_at_op(p, '/')) e = binary(p, JJ_DIV, e);
-        else if (td_jj_at_op(p, JJ_OP_FLOORDIV)) e = binary(p, JJ_FLOORDIV, e);
-        else if (td_jj_at_op(p, '%')) e = binary(p, JJ_MOD, e);
-        else return e;
+        if (td_jj_at_op(p, '*'))
+            e = binary(p, JJ_MUL, e);
+        else if (td_jj_at_op(p, '/'))
+            e = binary(p, JJ_DIV, e);
+        else if (td_jj_at_op(p, JJ_OP_FLOORDIV))
+            e = binary(p, JJ_FLOORDIV, e);
+        else if (td_jj_at_op(p, '%'))
+            e = binary(p, JJ_MOD, e);
+        else
+            return e;
         e->b = parse_pow(p);
     }
 }
@@ -387,9 +401,12 @@ static jj_expr *parse_concat(jj_parser *p) {
 static jj_expr *parse_sum(jj_parser *p) {
     jj_expr *e = parse_concat(p);
     for (;;) {
-        if (td_jj_at_op(p, '+')) e = binary(p, JJ_ADD, e);
-        else if (td_jj_at_op(p, '-')) e = binary(p, JJ_SUB, e);
-        else return e;
+        if (td_jj_at_op(p, '+'))
+            e = binary(p, JJ_ADD, e);
+        else if (td_jj_at_op(p, '-'))
+            e = binary(p, JJ_SUB, e);
+        else
+            return e;
         e->b = parse_concat(p);
     }
 }

@@ -66,7 +66,9 @@ void td_jj_enter(jj_state *s) {
     s->depth++;
 }
 
-void td_jj_leave(jj_state *s) { s->depth--; }
+void td_jj_leave(jj_state *s) {
+    s->depth--;
+}
 
 void *td_jj_alloc(jj_state *s, size_t n) {
     jj_arena *a = &s->arena;
@@ -127,7 +129,9 @@ void td_jj_put(jj_state *s, jj_buf *b, const char *p, size_t n) {
     b->n += n;
 }
 
-void td_jj_puts(jj_state *s, jj_buf *b, const char *text) { td_jj_put(s, b, text, strlen(text)); }
+void td_jj_puts(jj_state *s, jj_buf *b, const char *text) {
+    td_jj_put(s, b, text, strlen(text));
+}
 
 void td_jj_printf(jj_state *s, jj_buf *b, const char *fmt, ...) {
     char    text[256];

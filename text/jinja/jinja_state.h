@@ -12,14 +12,14 @@
 
 #include "tandem.h"
 
-#define JJ_SOURCE_BYTES_MAX ((size_t)4 << 20)   /* of a template */
-#define JJ_ARENA_BYTES_MAX  ((size_t)512 << 20) /* of one compilation or rendering */
-#define JJ_TEXT_BYTES_MAX   ((size_t)64 << 20)  /* of one string and of the rendered text */
-#define JJ_STEPS_MAX        ((uint64_t)20 << 20) /* nodes visited, items passed, 64-byte pieces of text made or searched */
-#define JJ_PARSE_DEPTH_MAX  150u                /* nested brackets, operators and blocks in a template */
-#define JJ_EVAL_DEPTH_MAX   1000u               /* nested nodes, macro calls and containers while rendering */
-#define JJ_JSON_DEPTH_MAX   200u                /* nested containers in a request */
-#define JJ_RANGE_ITEMS_MAX  100000              /* jinja2.sandbox.MAX_RANGE */
+#define JJ_SOURCE_BYTES_MAX ((size_t)4 << 20)  /* of a template */
+#define JJ_ARENA_BYTES_MAX ((size_t)512 << 20) /* of one compilation or rendering */
+#define JJ_TEXT_BYTES_MAX ((size_t)64 << 20)   /* of one string and of the rendered text */
+#define JJ_STEPS_MAX ((uint64_t)20 << 20)      /* nodes visited, items passed, 64-byte pieces of text made or searched */
+#define JJ_PARSE_DEPTH_MAX 150u                /* nested brackets, operators and blocks in a template */
+#define JJ_EVAL_DEPTH_MAX 1000u                /* nested nodes, macro calls and containers while rendering */
+#define JJ_JSON_DEPTH_MAX 200u                 /* nested containers in a request */
+#define JJ_RANGE_ITEMS_MAX 100000              /* jinja2.sandbox.MAX_RANGE */
 
 typedef struct jj_chunk jj_chunk;
 

@@ -105,7 +105,9 @@ jj_value td_jj_capitalize(jj_state *s, const jj_str *str) {
     return td_jj_str_buf(s, &b);
 }
 
-static bool cased(uint32_t c) { return td_jj_is_lower(c) || td_jj_is_upper(c) || td_jj_is_title(c); }
+static bool cased(uint32_t c) {
+    return td_jj_is_lower(c) || td_jj_is_upper(c) || td_jj_is_title(c);
+}
 
 jj_value td_jj_title(jj_state *s, const jj_str *str) {
     jj_buf b = {0};
@@ -119,7 +121,9 @@ jj_value td_jj_title(jj_state *s, const jj_str *str) {
     return td_jj_str_buf(s, &b);
 }
 
-static bool between_words(uint32_t c) { return td_jj_is_space(c) || (c < 0x80 && c && strchr("-({[<", (int)c)); }
+static bool between_words(uint32_t c) {
+    return td_jj_is_space(c) || (c < 0x80 && c && strchr("-({[<", (int)c));
+}
 
 jj_value td_jj_title_filter(jj_state *s, const jj_str *str) {
     jj_buf b = {0};
@@ -220,8 +224,10 @@ jj_value td_jj_split(jj_state *s, const jj_str *str, const jj_str *sep, int64_t 
     if (sep && !sep->n) td_jj_fail(s, TD_EINVAL, "empty separator");
     td_jj_charge(s, str->n / 64);
     if (from_right) {
-        if (sep) rsplit_at(s, list.u.list, str, sep, max);
-        else rsplit_words(s, list.u.list, str, max);
+        if (sep)
+            rsplit_at(s, list.u.list, str, sep, max);
+        else
+            rsplit_words(s, list.u.list, str, max);
         reverse(list.u.list);
     } else if (sep) {
         split_at(s, list.u.list, str, sep, max);
@@ -267,7 +273,7 @@ static void put_blanks(jj_state *s, jj_buf *b, int64_t n) {
 }
 
 jj_value td_jj_center(jj_state *s, const jj_str *str, int64_t width) {
-    jj_buf  b = {0};
+    jj_buf b = {0};
     td_jj_charge(s, str->n / 64);
     int64_t blanks = width - (int64_t)td_jj_utf8_len(str->p, str->n);
     if (blanks < 0 || width < 0) blanks = 0;

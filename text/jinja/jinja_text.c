@@ -45,14 +45,22 @@ static void write_str_repr(jj_state *s, jj_buf *b, const jj_str *str) {
     for (size_t at = 0, size; at < str->n; at += size) {
         const char *p = str->p + at;
         uint32_t    c = td_jj_utf8_get(p, &size);
-        if (c == (uint32_t)quote || c == '\\') td_jj_printf(s, b, "\\%c", (int)c);
-        else if (c == '\n') td_jj_puts(s, b, "\\n");
-        else if (c == '\r') td_jj_puts(s, b, "\\r");
-        else if (c == '\t') td_jj_puts(s, b, "\\t");
-        else if (td_jj_is_printable(c)) td_jj_put(s, b, p, size);
-        else if (c < 0x100) td_jj_printf(s, b, "\\x%02x", (unsigned)c);
-        else if (c < 0x10000) td_jj_printf(s, b, "\\u%04x", (unsigned)c);
-        else td_jj_printf(s, b, "\\U%08x", (unsigned)c);
+        if (c == (uint32_t)quote || c == '\\')
+            td_jj_printf(s, b, "\\%c", (int)c);
+        else if (c == '\n')
+            td_jj_puts(s, b, "\\n");
+        else if (c == '\r')
+            td_jj_puts(s, b, "\\r");
+        else if (c == '\t')
+            td_jj_puts(s, b, "\\t");
+        else if (td_jj_is_printable(c))
+            td_jj_put(s, b, p, size);
+        else if (c < 0x100)
+            td_jj_printf(s, b, "\\x%02x", (unsigned)c);
+        else if (c < 0x10000)
+            td_jj_printf(s, b, "\\u%04x", (unsigned)c);
+        else
+            td_jj_printf(s, b, "\\U%08x", (unsigned)c);
     }
     td_jj_charge(s, str->n / 8);
     td_jj_put(s, b, &quote, 1);
@@ -129,8 +137,10 @@ void td_jj_write_repr(jj_state *s, jj_buf *b, const jj_value *v) {
 }
 
 void td_jj_write(jj_state *s, jj_buf *b, const jj_value *v) {
-    if (v->kind == JJ_STR) td_jj_put(s, b, v->u.s->p, v->u.s->n);
-    else if (v->kind != JJ_UNDEFINED) td_jj_write_repr(s, b, v);
+    if (v->kind == JJ_STR)
+        td_jj_put(s, b, v->u.s->p, v->u.s->n);
+    else if (v->kind != JJ_UNDEFINED)
+        td_jj_write_repr(s, b, v);
 }
 
 jj_value td_jj_to_str(jj_state *s, const jj_value *v) {
@@ -152,7 +162,7 @@ typedef struct {
 
 static void json_str(json_writer *w, const jj_str *str) {
     static const char *const SHORT[] = {['\b'] = "\\b", ['\t'] = "\\t", ['\n'] = "\\n", ['\f'] = "\\f", ['\r'] = "\\r"};
-    jj_state *s = w->s;
+    jj_state                *s = w->s;
     td_jj_put(s, &w->out, "\"", 1);
     size_t plain = 0; /* start of the bytes that go out as they are */
     for (size_t at = 0, size; at < str->n; at += size) {
@@ -160,9 +170,12 @@ static void json_str(json_writer *w, const jj_str *str) {
         if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x7f || !w->ascii)) continue;
         td_jj_put(s, &w->out, str->p + plain, at - plain);
         plain = at + size;
-        if (c == '"' || c == '\\') td_jj_printf(s, &w->out, "\\%c", (int)c);
-        else if (c <= '\r' && SHORT[c]) td_jj_puts(s, &w->out, SHORT[c]);
-        else if (c < 0x10000) td_jj_printf(s, &w->out, "\\u%04x", (unsigned)c);
+        if (c == '"' || c == '\\')
+            td_jj_printf(s, &w->out, "\\%c", (int)c);
+        else if (c <= '\r' && SHORT[c])
+            td_jj_puts(s, &w->out, SHORT[c]);
+        else if (c < 0x10000)
+            td_jj_printf(s, &w->out, "\\u%04x", (unsigned)c);
         else
             td_jj_printf(s, &w->out, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((c - 0x10000) >> 10)),
                          (unsigned)(0xdc00 + (c & 0x3ff)));
@@ -173,9 +186,12 @@ static void json_str(json_writer *w, const jj_str *str) {
 }
 
 static void json_float(json_writer *w, double f) {
-    if (isnan(f)) td_jj_puts(w->s, &w->out, "NaN");
-    else if (isinf(f)) td_jj_puts(w->s, &w->out, f < 0 ? "-Infinity" : "Infinity");
-    else write_float(w->s, &w->out, f);
+    if (isnan(f))
+        td_jj_puts(w->s, &w->out, "NaN");
+    else if (isinf(f))
+        td_jj_puts(w->s, &w->out, f < 0 ? "-Infinity" : "Infinity");
+    else
+        write_float(w->s, &w->out, f);
 }
 
 /* None, bools and numbers; false for anything else. */
@@ -232,8 +248,7 @@ static void json_value(json_writer *w, const jj_value *v, size_t level) {
         const jj_list *order = NULL; /* (key, index) pairs */
         if (w->sort) {
             jj_value pairs = td_jj_list(s, JJ_LIST);
-            for (size_t k = 0; k < d->n; k++)
-                td_jj_append(s, pairs.u.list, td_jj_pair(s, d->at[k].key, jj_int((int64_t)k)));
+            for (size_t k = 0; k < d->n; k++) td_jj_append(s, pairs.u.list, td_jj_pair(s, d->at[k].key, jj_int((int64_t)k)));
             order = td_jj_sorted(s, pairs.u.list, pairs.u.list, false);
         }
         td_jj_put(s, &w->out, "{", 1);
@@ -252,7 +267,9 @@ static void json_value(json_writer *w, const jj_value *v, size_t level) {
     td_jj_leave(s);
 }
 
-static bool given(const jj_value *v) { return v->kind != JJ_MISSING && v->kind != JJ_NONE; }
+static bool given(const jj_value *v) {
+    return v->kind != JJ_MISSING && v->kind != JJ_NONE;
+}
 
 jj_value td_jj_tojson(jj_state *s, const jj_value *v, const jj_args *args) {
     jj_value a[4];
@@ -267,7 +284,8 @@ jj_value td_jj_tojson(jj_state *s, const jj_value *v, const jj_args *args) {
             jj_value n = jj_int(width < 0 ? 0 : width);
             a[1] = td_jj_arith(s, JJ_MUL, &blank, &n);
         }
-        if (a[1].kind != JJ_STR) td_jj_fail(s, TD_EINVAL, "tojson: indent is a number or a string, not %s", td_jj_type(&a[1]));
+        if (a[1].kind != JJ_STR)
+            td_jj_fail(s, TD_EINVAL, "tojson: indent is a number or a string, not %s", td_jj_type(&a[1]));
         w.pretty = true;
         w.indent = a[1].u.s;
         w.item_separator.n = 1;

@@ -56,7 +56,9 @@ bool td_jj_is_line_break(uint32_t c) {
     return (c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
-static utf8proc_category_t category(uint32_t c) { return utf8proc_category((utf8proc_int32_t)c); }
+static utf8proc_category_t category(uint32_t c) {
+    return utf8proc_category((utf8proc_int32_t)c);
+}
 
 bool td_jj_is_printable(uint32_t c) {
     if (c == ' ') return true;
@@ -73,16 +75,24 @@ bool td_jj_is_printable(uint32_t c) {
     }
 }
 
-bool td_jj_is_lower(uint32_t c) { return utf8proc_islower((utf8proc_int32_t)c); }
-bool td_jj_is_upper(uint32_t c) { return utf8proc_isupper((utf8proc_int32_t)c); }
-bool td_jj_is_title(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_LT; }
+bool td_jj_is_lower(uint32_t c) {
+    return utf8proc_islower((utf8proc_int32_t)c);
+}
+bool td_jj_is_upper(uint32_t c) {
+    return utf8proc_isupper((utf8proc_int32_t)c);
+}
+bool td_jj_is_title(uint32_t c) {
+    return category(c) == UTF8PROC_CATEGORY_LT;
+}
 
 bool td_jj_is_alpha(uint32_t c) {
     utf8proc_category_t k = category(c);
     return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
 }
 
-bool td_jj_is_decimal(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+bool td_jj_is_decimal(uint32_t c) {
+    return category(c) == UTF8PROC_CATEGORY_ND;
+}
 
 bool td_jj_is_name_char(uint32_t c, bool first) {
     if (c < 0x80) return c == '_' || (c | 0x20) - 'a' < 26 || (!first && c - '0' < 10);

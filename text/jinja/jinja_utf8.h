@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 bool   td_jj_utf8_valid(const char *p, size_t n);
-size_t td_jj_utf8_len(const char *p, size_t n);                    /* code points */
+size_t td_jj_utf8_len(const char *p, size_t n);                   /* code points */
 size_t td_jj_utf8_offset(const char *p, size_t n, size_t points); /* bytes of the first points, at most n */
-size_t td_jj_utf8_put(uint32_t c, char out[4]);                    /* bytes written */
+size_t td_jj_utf8_put(uint32_t c, char out[4]);                   /* bytes written */
 
 /** Decode the code point at p; *size receives its bytes. */
 uint32_t td_jj_utf8_get(const char *p, size_t *size);
@@ -29,8 +29,8 @@ bool td_jj_is_lower(uint32_t c);
 bool td_jj_is_upper(uint32_t c);
 bool td_jj_is_title(uint32_t c);
 bool td_jj_is_alpha(uint32_t c);
-bool td_jj_is_decimal(uint32_t c); /* category Nd */
+bool td_jj_is_decimal(uint32_t c);               /* category Nd */
 bool td_jj_is_name_char(uint32_t c, bool first); /* of an identifier */
-int  td_jj_digit_value(uint32_t c); /* of a decimal digit, else -1 */
+int  td_jj_digit_value(uint32_t c);              /* of a decimal digit, else -1 */
 
 #endif

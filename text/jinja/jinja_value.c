@@ -29,7 +29,9 @@ jj_value td_jj_str_copy(jj_state *s, const char *p, size_t n) {
     return td_jj_str(s, copy, n);
 }
 
-jj_value td_jj_str_buf(jj_state *s, const jj_buf *b) { return td_jj_str(s, b->p, b->n); }
+jj_value td_jj_str_buf(jj_state *s, const jj_buf *b) {
+    return td_jj_str(s, b->p, b->n);
+}
 
 jj_value td_jj_list(jj_state *s, jj_kind kind) {
     return (jj_value){kind, {.list = td_jj_calloc(s, 1, sizeof(jj_list))}};
@@ -133,21 +135,29 @@ const char *td_jj_type(const jj_value *v) {
 }
 
 bool td_jj_as_int(const jj_value *v, int64_t *i) {
-    if (v->kind == JJ_INT) *i = v->u.i;
-    else if (v->kind == JJ_BOOL) *i = v->u.b;
-    else return false;
+    if (v->kind == JJ_INT)
+        *i = v->u.i;
+    else if (v->kind == JJ_BOOL)
+        *i = v->u.b;
+    else
+        return false;
     return true;
 }
 
 bool td_jj_is_number(const jj_value *v, double *f) {
     int64_t i;
-    if (td_jj_as_int(v, &i)) *f = (double)i;
-    else if (v->kind == JJ_FLOAT) *f = v->u.f;
-    else return false;
+    if (td_jj_as_int(v, &i))
+        *f = (double)i;
+    else if (v->kind == JJ_FLOAT)
+        *f = v->u.f;
+    else
+        return false;
     return true;
 }
 
-bool td_jj_str_is(const jj_str *a, const char *b) { return a->n == strlen(b) && !memcmp(a->p, b, a->n); }
+bool td_jj_str_is(const jj_str *a, const char *b) {
+    return a->n == strlen(b) && !memcmp(a->p, b, a->n);
+}
 
 bool td_jj_str_equal(const jj_str *a, const jj_str *b) {
     return a == b || (a->n == b->n && (a->n == 0 || !memcmp(a->p, b->p, a->n)));
@@ -288,13 +298,16 @@ bool td_jj_hashable(jj_state *s, const jj_value *v) {
     return all;
 }
 
-void td_jj_hash(jj_str *str) { str->hash = hash_bytes(str->p, str->n) | 1; }
+void td_jj_hash(jj_str *str) {
+    str->hash = hash_bytes(str->p, str->n) | 1;
+}
 
 /* Equal values have equal hashes; 1, 1.0 and True are equal. */
 static uint64_t hash_of(const jj_value *v) {
     double f;
     if (v->kind == JJ_STR) {
-        if (!v->u.s->hash) td_jj_hash((jj_str *)v->u.s); /* a string of this rendering: a template's own were hashed while compiling */
+        if (!v->u.s->hash)
+            td_jj_hash((jj_str *)v->u.s); /* a string of this rendering: a template's own were hashed while compiling */
         return v->u.s->hash;
     }
     if (td_jj_is_number(v, &f)) return f >= 0 && f < 1e18 ? (uint64_t)f : 7;
@@ -327,8 +340,10 @@ void td_jj_dict_add(jj_state *s, jj_dict *d, jj_value key, jj_value value) {
 void td_jj_dict_set(jj_state *s, jj_dict *d, jj_value key, jj_value value) {
     if (!td_jj_hashable(s, &key)) td_jj_fail(s, TD_EINVAL, "unhashable type: '%s'", td_jj_type(&key));
     jj_value *old = td_jj_dict_get(s, d, &key);
-    if (old) *old = value;
-    else td_jj_dict_add(s, d, key, value);
+    if (old)
+        *old = value;
+    else
+        td_jj_dict_add(s, d, key, value);
 }
 
 /* ---- passing over ---- */
@@ -406,8 +421,7 @@ void td_jj_bind(jj_state *s, const char *what, const jj_args *args, const char *
         for (size_t k = 0; k < args->n_kw; k++) {
             const jj_str *key = args->kw[k].key.u.s;
             if (key->n != len || memcmp(key->p, p, len)) continue;
-            if (n < args->n)
-                td_jj_fail(s, TD_EINVAL, "%s() got multiple values for argument '%.*s'", what, (int)len, p);
+            if (n < args->n) td_jj_fail(s, TD_EINVAL, "%s() got multiple values for argument '%.*s'", what, (int)len, p);
             out[n] = args->kw[k].value;
             taken |= (uint64_t)1 << (k & 63);
         }

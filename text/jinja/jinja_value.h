@@ -118,16 +118,22 @@ struct jj_function {
 /* ---- making ---- */
 
 #define JJ_UNDEF_VALUE ((jj_value){JJ_UNDEFINED, {.undef = NULL}})
-#define JJ_NONE_VALUE  ((jj_value){JJ_NONE, {.i = 0}})
+#define JJ_NONE_VALUE ((jj_value){JJ_NONE, {.i = 0}})
 
-static inline jj_value jj_bool(bool b) { return (jj_value){JJ_BOOL, {.b = b}}; }
-static inline jj_value jj_int(int64_t i) { return (jj_value){JJ_INT, {.i = i}}; }
-static inline jj_value jj_float(double f) { return (jj_value){JJ_FLOAT, {.f = f}}; }
+static inline jj_value jj_bool(bool b) {
+    return (jj_value){JJ_BOOL, {.b = b}};
+}
+static inline jj_value jj_int(int64_t i) {
+    return (jj_value){JJ_INT, {.i = i}};
+}
+static inline jj_value jj_float(double f) {
+    return (jj_value){JJ_FLOAT, {.f = f}};
+}
 
 jj_value td_jj_str(jj_state *s, const char *p, size_t n); /* p must live as long as the arena */
 jj_value td_jj_str_copy(jj_state *s, const char *p, size_t n);
 jj_value td_jj_str_buf(jj_state *s, const jj_buf *b);
-jj_value td_jj_list(jj_state *s, jj_kind kind); /* empty LIST or TUPLE */
+jj_value td_jj_list(jj_state *s, jj_kind kind);           /* empty LIST or TUPLE */
 jj_value td_jj_pair(jj_state *s, jj_value a, jj_value b); /* TUPLE */
 void     td_jj_append(jj_state *s, jj_list *list, jj_value v);
 jj_value td_jj_iter_over(jj_state *s, const jj_list *list);
@@ -138,27 +144,27 @@ jj_value td_jj_undefined_hint(jj_state *s, const char *hint);
 /* ---- looking ---- */
 
 bool        td_jj_truth(const jj_value *v);
-const char *td_jj_type(const jj_value *v); /* Python's type name: "str", "NoneType", "Undefined", … */
+const char *td_jj_type(const jj_value *v);                 /* Python's type name: "str", "NoneType", "Undefined", … */
 bool        td_jj_is_number(const jj_value *v, double *f); /* BOOL, INT or FLOAT */
 bool        td_jj_as_int(const jj_value *v, int64_t *i);   /* BOOL or INT */
 bool        td_jj_equal(jj_state *s, const jj_value *a, const jj_value *b);
 /** Python's a < b; fails where Python raises TypeError. */
-bool        td_jj_less(jj_state *s, const jj_value *a, const jj_value *b, const char *op);
-bool        td_jj_contains(jj_state *s, jj_value container, const jj_value *item);
-bool        td_jj_len(const jj_value *v, size_t *len); /* false: the type has no len() */
-bool        td_jj_str_is(const jj_str *a, const char *b);
-bool        td_jj_str_equal(const jj_str *a, const jj_str *b);
+bool td_jj_less(jj_state *s, const jj_value *a, const jj_value *b, const char *op);
+bool td_jj_contains(jj_state *s, jj_value container, const jj_value *item);
+bool td_jj_len(const jj_value *v, size_t *len); /* false: the type has no len() */
+bool td_jj_str_is(const jj_str *a, const char *b);
+bool td_jj_str_equal(const jj_str *a, const jj_str *b);
 
 /** The item of a key, or NULL. */
 jj_value *td_jj_dict_get(jj_state *s, const jj_dict *d, const jj_value *key);
 jj_value *td_jj_dict_get_str(jj_state *s, const jj_dict *d, const jj_str *key);
 /** Fails for a key that Python cannot hash. */
-void      td_jj_dict_set(jj_state *s, jj_dict *d, jj_value key, jj_value value);
+void td_jj_dict_set(jj_state *s, jj_dict *d, jj_value key, jj_value value);
 /** Append without looking for the key: the caller knows it is new. */
-void      td_jj_dict_add(jj_state *s, jj_dict *d, jj_value key, jj_value value);
-bool      td_jj_hashable(jj_state *s, const jj_value *v);
+void td_jj_dict_add(jj_state *s, jj_dict *d, jj_value key, jj_value value);
+bool td_jj_hashable(jj_state *s, const jj_value *v);
 /** Fill in the hash; strings that several renderings share must have theirs beforehand. */
-void      td_jj_hash(jj_str *str);
+void td_jj_hash(jj_str *str);
 
 typedef struct {
     jj_value over;
@@ -180,7 +186,7 @@ void     td_jj_write(jj_state *s, jj_buf *b, const jj_value *v); /* str(v) */
 void     td_jj_write_repr(jj_state *s, jj_buf *b, const jj_value *v);
 jj_value td_jj_to_str(jj_state *s, const jj_value *v); /* str(v); v itself where it is a string */
 /** repr(f): the shortest digits that read back as f. out has room for 32 bytes; returns the length. */
-size_t   td_jj_format_float(double f, char out[32]);
+size_t td_jj_format_float(double f, char out[32]);
 /** json.dumps(v, ensure_ascii, indent, separators, sort_keys); args as transformers' tojson filter takes them. */
 jj_value td_jj_tojson(jj_state *s, const jj_value *v, const jj_args *args);
 
@@ -193,7 +199,7 @@ jj_value td_jj_negate(jj_state *s, const jj_value *v, bool positive); /* -v, or 
 bool     td_jj_parse_int(jj_state *s, const jj_str *text, int base, int64_t *out);
 bool     td_jj_parse_float(jj_state *s, const jj_str *text, double *out);
 bool     td_jj_float_to_int(jj_state *s, double f, int64_t *out); /* truncates; false for NaN */
-int      td_jj_compare_int_float(int64_t i, double f); /* <0, 0, >0 exactly; f is not NaN */
+int      td_jj_compare_int_float(int64_t i, double f);            /* <0, 0, >0 exactly; f is not NaN */
 
 /* ---- arguments ---- */
 

@@ -148,7 +148,8 @@ static td_status merge_long(const td_bpe *bpe, uint32_t *ids, size_t n, size_t *
         return TD_ENOMEM;
     }
     for (size_t i = 0; i < n; i++)
-        w.nodes[i] = (node){.id = ids[i], .prev = i ? (uint32_t)i - 1 : NO_NODE, .next = i + 1 < n ? (uint32_t)i + 1 : NO_NODE};
+        w.nodes[i] =
+            (node){.id = ids[i], .prev = i ? (uint32_t)i - 1 : NO_NODE, .next = i + 1 < n ? (uint32_t)i + 1 : NO_NODE};
     for (size_t i = 0; i < n; i++) push_pair(bpe, &w, (uint32_t)i);
     while (w.n) {
         candidate c = heap_pop(&w);

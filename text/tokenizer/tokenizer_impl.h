@@ -46,8 +46,9 @@ TD_NODISCARD td_status td_tokenizer_add_token(td_tokenizer *tok, uint32_t id, co
 TD_NODISCARD td_status td_tokenizer_add(td_tokenizer *tok, td_added_token t, td_error *err);
 
 /**
- * Fill bpe.byte_id from the index. Some published vocabularies (SmolLM2) lack bytes that their training text did not have: text
- * loses them, as with Hugging Face's tokenizers. @return TD_EFORMAT when a space or a printable character of ASCII has no token.
+ * Fill bpe.byte_id from the index. Some published vocabularies (SmolLM2) lack bytes that their training text did not have:
+ * text loses them, as with Hugging Face's tokenizers. @return TD_EFORMAT when a space or a printable character of ASCII has
+ * no token.
  */
 TD_NODISCARD td_status td_tokenizer_bind_bytes(td_tokenizer *tok, td_error *err);
 

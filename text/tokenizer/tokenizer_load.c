@@ -38,7 +38,8 @@ td_status td_tokenizer_bind_bytes(td_tokenizer *tok, td_error *err) {
         char c = (char)b;
         if (td_vocab_find(&tok->vocab, &c, 1, &tok->bpe.byte_id[b])) continue;
         if (b >= ' ' && b <= '~')
-            return td_fail(err, TD_EFORMAT, "the vocabulary has no token for the byte 0x%02X: not a byte-level vocabulary", b);
+            return td_fail(err, TD_EFORMAT, "the vocabulary has no token for the byte 0x%02X: not a byte-level vocabulary",
+                           b);
         tok->bpe.byte_id[b] = TD_BPE_NO_BYTE;
         missing++;
     }

@@ -120,14 +120,12 @@ static td_status item_text(const run *r, size_t index, char **out, td_error *err
     const td_tokenizer *tok = td_engine_tokenizer(r->engine);
     json_t             *request =
         json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", whole, "add_generation_prompt", 1);
-    char  *text = request ? json_dumps(request, 0) : NULL;
     size_t len;
     *out = NULL;
-    st = text ? td_chat_template_render(td_engine_chat_template(r->engine), text, strlen(text), td_tokenizer_bos(tok),
-                                        td_tokenizer_eos(tok), out, &len, err)
-              : td_fail(err, TD_ENOMEM, "out of memory for a prompt");
+    st = request ? td_chat_template_render_value(td_engine_chat_template(r->engine), request, td_tokenizer_bos(tok),
+                                                 td_tokenizer_eos(tok), out, &len, err)
+                 : td_fail(err, TD_ENOMEM, "out of memory for a prompt");
     json_decref(request);
-    free(text);
     free(whole);
     return st;
 }

@@ -125,12 +125,19 @@ void                   td_chat_template_free(td_chat_template *tmpl);
 /** The text that was compiled; owned by tmpl. */
 const char *td_chat_template_source(const td_chat_template *tmpl);
 
+struct json_t; /* a JSON value of jansson's */
+
 /**
- * Render a chat request. @param request_json an object {"messages", "tools"?, "add_generation_prompt"?, …}; every member is
+ * Render a chat request. @param request an object {"messages", "tools"?, "add_generation_prompt"?, …}; every member is
  * a variable of the template, and the members of "chat_template_kwargs" too. bos/eos fill bos_token and eos_token (NULL:
  * undefined). @param text receives a malloc'd, terminated string of *text_len bytes; the caller frees it.
  * @return TD_EINVAL with the template's own message for raise_exception or a type error. Thread-safe.
  */
+TD_NODISCARD td_status td_chat_template_render_value(const td_chat_template *tmpl, const struct json_t *request,
+                                                     const char *bos, const char *eos, char **text, size_t *text_len,
+                                                     td_error *err);
+
+/** The same of a request that is text. @return TD_EINVAL, too, when it is not JSON. */
 TD_NODISCARD td_status td_chat_template_render(const td_chat_template *tmpl, const char *request_json, size_t request_len,
                                                const char *bos, const char *eos, char **text, size_t *text_len,
                                                td_error *err);

@@ -59,7 +59,7 @@ static void choose(const variants *all, unsigned form) {
 
 /* An object that the client sent: its text as a model writes it. */
 static td_status collect_object(variants *all, json_t *function, json_t *object) {
-    char   *text = td_json_dump(object, JSON_REAL_PRECISION(17));
+    char   *text = td_json_dump(object, 0);
     json_t *string = text ? json_string(text) : NULL;
     free(text);
     if (!string) return TD_ENOMEM;
@@ -100,11 +100,7 @@ static td_status collect(variants *all, json_t *request) {
 }
 
 static td_status render_once(const td_chat_form *f, const json_t *request, char **text, size_t *len, td_error *err) {
-    char *json = td_json_dump(request, JSON_COMPACT);
-    if (!json) return td_fail(err, TD_ENOMEM, "out of memory");
-    td_status st = td_chat_template_render(f->tmpl, json, strlen(json), f->bos, f->eos, text, len, err);
-    free(json);
-    return st;
+    return td_chat_template_render_value(f->tmpl, request, f->bos, f->eos, text, len, err);
 }
 
 td_status td_chat_form_render(const td_chat_form *f, json_t *request, char **text, size_t *len, td_error *err) {

@@ -30,9 +30,9 @@ void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const c
 
 /**
  * Render a request, in the template's form; where that fails, in the other forms that differ for these messages.
- * @param request  what td_chat_template_render takes; its messages are left in the form that was rendered last.
+ * @param request  what td_chat_template_render_value takes; its messages are left in the form that was rendered last.
  * @param text     malloc'd, terminated, *len bytes.
- * @return as td_chat_template_render, of the first form.
+ * @return as td_chat_template_render_value, of the first form.
  */
 TD_NODISCARD td_status td_chat_form_render(const td_chat_form *f, json_t *request, char **text, size_t *len, td_error *err);
 

@@ -140,9 +140,9 @@ static void read_template(const char *path) {
     fclose(f);
 }
 
-td_status td_chat_template_render(const td_chat_template *tmpl, const char *request, size_t len, const char *bos,
-                                  const char *eos, char **text, size_t *text_len, td_error *err) {
-    json_t *doc = json_loadb(request, len, JSON_ALLOW_NUL, NULL), *messages = json_object_get(doc, "messages"), *m;
+td_status td_chat_template_render_value(const td_chat_template *tmpl, const json_t *doc, const char *bos, const char *eos,
+                                        char **text, size_t *text_len, td_error *err) {
+    json_t *messages = json_object_get(doc, "messages"), *m;
     char   *out = NULL;
     size_t  i;
     FILE   *f = open_memstream(&out, text_len);
@@ -163,7 +163,6 @@ td_status td_chat_template_render(const td_chat_template *tmpl, const char *requ
     if (suffix) fputs(suffix, f);
     if (json_is_true(json_object_get(doc, "add_generation_prompt"))) fputs("<|assistant|>", f);
     fclose(f);
-    json_decref(doc);
     if (st != TD_OK)
         free(out);
     else

@@ -192,7 +192,8 @@ def add_event(path, answer, event):
         c = answer.setdefault(0, {"text": "", "ids": [], "finish": None, "stop": None, "logprobs": []})
         delta = event.get("delta", {})
         c["text"] += delta.get("text", "")
-        c["finish"], c["stop"] = delta.get("stop_reason"), delta.get("stop_sequence")
+        if event["type"] == "message_delta":
+            c["finish"], c["stop"] = delta["stop_reason"], delta["stop_sequence"]
     elif path == RESPONSES:
         if event["type"] == "response.output_text.delta":
             c = choice_of(answer, 0)

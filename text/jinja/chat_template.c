@@ -140,30 +140,35 @@ static td_status take_text(const jj_buf *text, char **out, size_t *out_len, td_e
     return TD_OK;
 }
 
-td_status td_chat_template_render(const td_chat_template *t, const char *request_json, size_t request_len, const char *bos,
-                                  const char *eos, char **text, size_t *text_len, td_error *err) {
-    json_error_t problem;
+td_status td_chat_template_render_value(const td_chat_template *t, const json_t *request, const char *bos, const char *eos,
+                                        char **text, size_t *text_len, td_error *err) {
     *text = NULL;
     *text_len = 0;
     if ((bos && !td_jj_utf8_valid(bos, strlen(bos))) || (eos && !td_jj_utf8_valid(eos, strlen(eos))))
         return td_fail(err, TD_EINVAL, "bos_token or eos_token is not valid UTF-8");
-    json_t   *request;
-    td_status status = td_json_load(request_json, request_len, JSON_ALLOW_NUL, &request, &problem);
-    if (status == TD_EFORMAT) return td_fail(err, TD_EINVAL, "the chat request is not valid JSON: %s", problem.text);
+    if (!json_is_object(request)) return td_fail(err, TD_EINVAL, "the chat request is not an object");
     jj_state *s = calloc(1, sizeof *s);
-    if (!json_is_object(request) || !s) {
-        status = request && s ? TD_EINVAL : TD_ENOMEM;
-        json_decref(request);
-        free(s);
-        return td_fail(err, status, "%s", status == TD_EINVAL ? "the chat request is not an object" : "out of memory");
-    }
+    if (!s) return td_fail(err, TD_ENOMEM, "out of memory");
     s->err = err;
     s->steps_left = JJ_STEPS_MAX;
-    jj_buf out = {0};
-    status = render(s, t, request, bos, eos, &out);
+    jj_buf    out = {0};
+    td_status status = render(s, t, request, bos, eos, &out);
     if (status == TD_OK) status = take_text(&out, text, text_len, err);
     td_jj_arena_free(&s->arena);
     free(s);
+    return status;
+}
+
+td_status td_chat_template_render(const td_chat_template *t, const char *request_json, size_t request_len, const char *bos,
+                                  const char *eos, char **text, size_t *text_len, td_error *err) {
+    json_error_t problem;
+    json_t      *request;
+    *text = NULL;
+    *text_len = 0;
+    td_status status = td_json_load(request_json, request_len, JSON_ALLOW_NUL, &request, &problem);
+    if (status == TD_EFORMAT) return td_fail(err, TD_EINVAL, "the chat request is not valid JSON: %s", problem.text);
+    if (status != TD_OK) return td_fail(err, status, "out of memory");
+    status = td_chat_template_render_value(t, request, bos, eos, text, text_len, err);
     json_decref(request);
     return status;
 }

@@ -19,10 +19,10 @@ SEED = int(os.environ.get("TD_FAULT_SEED") or random.randrange(1 << 32))
 draw = random.Random(SEED)
 # Two layers, of which one has experts: few calls, of every kind.
 SMALL = '{"num_hidden_layers": 2, "num_nextn_predict_layers": 0}'
-MODEL_FLAGS = ("--device", "apart", "--json-model-override-args", SMALL, "--quantization", "none", "--cpuinfer", "1",
-               "--max-total-tokens", "1024", "--max-running-requests", "2")
+MODEL_FLAGS = ("--device", "apart", "--json-model-override-args", SMALL, "--quantization", "none", "--cpuinfer", "1")
 CARDS = os.environ.get("TD_TEST_CARDS", "1")
-FLAGS = (*MODEL_FLAGS, "--chunked-prefill-size", "64", "--skip-server-warmup", "--tensor-parallel-size", CARDS)
+FLAGS = (*MODEL_FLAGS, "--max-total-tokens", "1024", "--max-running-requests", "2", "--chunked-prefill-size", "64",
+         "--skip-server-warmup", "--tensor-parallel-size", CARDS)
 PERPLEXITY = (TANDEM, "perplexity", "--model-path", MODEL, *MODEL_FLAGS, "--text", os.path.join(MODEL, "valid.txt"),
               "--window", "16", "--limit", "40")
 

@@ -99,7 +99,10 @@ static td_status collect(variants *all, json_t *request) {
     return st;
 }
 
-static td_status render_once(const td_chat_form *f, const json_t *request, char **text, size_t *len, td_error *err) {
+/* The request, whose variants these are, in one form. */
+static td_status render_in(const td_chat_form *f, unsigned form, const variants *all, const json_t *request, char **text,
+                           size_t *len, td_error *err) {
+    choose(all, form);
     return td_chat_template_render_value(f->tmpl, request, f->bos, f->eos, text, len, err);
 }
 
@@ -107,17 +110,11 @@ td_status td_chat_form_render(const td_chat_form *f, json_t *request, char **tex
     variants  all = {0};
     td_error  other = {0};
     td_status st = collect(&all, request);
-    if (st == TD_OK) {
-        choose(&all, f->form);
-        st = render_once(f, request, text, len, err);
-    } else {
-        td_fail(err, st, "out of memory");
-    }
+    st = st == TD_OK ? render_in(f, f->form, &all, request, text, len, err) : td_fail(err, st, "out of memory");
     bool done = st == TD_OK || st == TD_ENOMEM;
     for (unsigned k = 1; k < FORMS && !done; k++) {
         if (k & ~all.bits) continue; /* the same as one that was tried */
-        choose(&all, f->form ^ k);
-        done = render_once(f, request, text, len, &other) == TD_OK;
+        done = render_in(f, f->form ^ k, &all, request, text, len, &other) == TD_OK;
         if (done) st = TD_OK;
     }
     free_variants(&all);
@@ -146,10 +143,7 @@ static char *try_form(const td_chat_form *f, const char *request, unsigned form)
     char        *text = NULL;
     size_t       len;
     if (td_json_load(request, strlen(request), 0, &doc, &why) != TD_OK) return NULL;
-    if (collect(&all, doc) == TD_OK) {
-        choose(&all, form);
-        if (render_once(f, doc, &text, &len, NULL) != TD_OK) text = NULL;
-    }
+    if (collect(&all, doc) != TD_OK || render_in(f, form, &all, doc, &text, &len, NULL) != TD_OK) text = NULL;
     free_variants(&all);
     json_decref(doc);
     return text;

@@ -92,14 +92,6 @@ td_stored_response *td_response_store_find(td_response_store *s, const char *id)
     return r;
 }
 
-td_stored_response *td_response_store_hold(td_response_store *s, td_stored_response *r) {
-    if (!r) return NULL;
-    pthread_mutex_lock(&s->lock);
-    r->refs++;
-    pthread_mutex_unlock(&s->lock);
-    return r;
-}
-
 void td_response_store_release(td_response_store *s, td_stored_response *r) {
     if (!r) return;
     pthread_mutex_lock(&s->lock);

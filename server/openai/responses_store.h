@@ -52,9 +52,6 @@ TD_NODISCARD td_status td_response_store_put(td_response_store *s, const td_stor
 
 /** A reference to a response, which is the most recently used now; NULL: it is not there. */
 td_stored_response *td_response_store_find(td_response_store *s, const char *id);
-
-/** One more reference (NULL: none). */
-td_stored_response *td_response_store_hold(td_response_store *s, td_stored_response *r);
 void                td_response_store_release(td_response_store *s, td_stored_response *r); /* NULL: nothing */
 
 /** @return false: it is not there. */

@@ -41,17 +41,22 @@ typedef struct {
 } gemm;
 
 static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
-    gemm  *g = ctx;
-    size_t end = (item + 1) * TILES_PER_ITEM < g->n_tiles ? (item + 1) * TILES_PER_ITEM : g->n_tiles;
-    float *out = (float *)g->out + w->index * BLOCK_ROWS * TD_GEMM_NR_MAX;
+    gemm       *g = ctx;
+    size_t      begin = item * TILES_PER_ITEM, left = g->n_tiles - begin, n = left < TILES_PER_ITEM ? left : TILES_PER_ITEM;
+    const char *first = g->tiles + (g->turn * g->n_tiles + begin) * g->tile_bytes;
+    float      *out = (float *)g->out + w->index * BLOCK_ROWS * TD_GEMM_NR_MAX;
     for (size_t r = 0; r < g->m; r += BLOCK_ROWS)
-        for (size_t t = item * TILES_PER_ITEM; t < end; t++)
-            g->kernel->run(&(td_gemm_args){.tile = g->tiles + (g->turn * g->n_tiles + t) * g->tile_bytes,
+        for (size_t t = 0; t < n; t++) {
+            const char *tile = first + t * g->tile_bytes;
+            bool        again = t + 1 == n && r + BLOCK_ROWS < g->m; /* the first tile, for the next block of rows */
+            g->kernel->run(&(td_gemm_args){.tile = tile,
+                                           .next = again ? first : tile + g->tile_bytes,
                                            .k = g->k,
                                            .m = g->m - r < BLOCK_ROWS ? g->m - r : BLOCK_ROWS,
                                            .rows = g->rows + r,
                                            .groups = g->groups,
                                            .out = out});
+        }
 }
 
 static td_status run(void *ctx, td_error *err) {

@@ -1,0 +1,74 @@
+"""The documents as data: their links, and the commands that they tell a reader to type."""
+import functools
+import pathlib
+import re
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = re.compile(r"(?:[A-Z][A-Z_]+=\S+\s+)*(tandem|build/release/\S+|scripts/\S+|bench/\S+|python3?|curl|cmake|ninja|git|apt-get)\s")
+
+
+def pages():
+    """Every page of the project, but data that tests keep."""
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return [ROOT / name for name in listed]
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.S | re.M)
+
+
+@functools.cache
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    found = set()
+    for title in re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M), re.M):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).replace("`", "").strip().lower()
+        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return found
+
+
+def broken_links(page):
+    """The relative links of a page that lead nowhere."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists():
+            yield f"{target}: there is no such file"
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+            yield f"{target}: no heading of that name"
+
+
+def whole(text):
+    """Whether bash takes it as it is, or waits for more."""
+    run = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
+    return run.returncode == 0 and not text.rstrip().endswith("\\") and "here-document" not in run.stderr
+
+
+def block_commands(page):
+    """The commands in a page's blocks, comments taken off: (line of the page, command). Python blocks are one command each."""
+    text = page.read_text()
+    for block in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
+        line = text[:block.start()].count("\n") + 2
+        if block[1] == "python":
+            yield line, block[2]
+            continue
+        command = ""
+        for i, row in enumerate(block[2].split("\n")):
+            if not command and not PROGRAMS.match(row + " "):
+                continue
+            first = first if command else line + i
+            command += row + "\n"
+            if whole(command):
+                yield first, re.sub(r"\s+#\s.*$", "", command).strip()
+                command = ""
+
+
+def span_commands(page):
+    """The commands of this project named within sentences: (line, command)."""
+    for n, row in enumerate(re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.S | re.M).split("\n"), 1):
+        for span in re.findall(r"`([^`]+)`", row):
+            if re.match(r"(?:[A-Z][A-Z_]+=\S+\s+)*(tandem [a-z]|scripts/\S+|bench/\S+|build/release/\S+)", span):
+                yield n, span

@@ -1,0 +1,158 @@
+"""Links lead somewhere; commands name what exists, with flags that it has; the commands in blocks run. What cannot run here is in NOT_RUN,
+with the reason: a new command in a document runs from now on, or is put there."""
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from documents import ROOT, block_commands, broken_links, pages, span_commands
+
+sys.path.insert(0, str(ROOT / "tests/server"))
+from server_process import Server
+
+TANDEM = os.environ["TD_TANDEM"]
+BUILD = os.environ["TD_BUILD_DIR"]
+DEMO = "models/tale-v3-14m"
+
+# Commands of blocks that this test does not run: a part of the command, and why.
+NOT_RUN = {
+    "git clone": "the tree is here",
+    "scripts/demo.sh": "installs packages and builds; it is run by hand before a release",
+    "scripts/test.sh": "runs this test",
+    "scripts/deps.sh": "run by scripts/test.sh",
+    "cmake --preset": "run by scripts/test.sh and scripts/test_aarch64.sh",
+    "cmake -B build/plain": "a second build of everything; test_kernel_products_scalar runs what it has",
+    "scripts/run_aarch64.sh": "run by scripts/test_aarch64.sh",
+    "apt-get install": "needs root; test_numa_guest says when it is missing",
+    "build/release/tests/": "tests of their own in CTest",
+    "scripts/ascend_standin.sh COMMAND": "a form, not a command; run by the tests labelled ascend-standin",
+    "tandem bench": "timings; the suites run in test_bench",
+    "bench/serve/": "minutes to hours",
+    "python -m sglang": "needs SGLang",
+    "bench/phases.py": "test_bench gives it a trace",
+    "bench/quantize_speed.py": "minutes",
+    "bench/make_checkpoint.py": "needs numpy; writes 2 GB",
+    "bench_grammar": "timings, in a minute",
+    "bench_jump_ahead": "timings",
+    "scripts/quantisation_table.py": "hours",
+    "scripts/trace_example.py": "needs matplotlib and minutes",
+    "--model-path OUT": "what a line that was not run wrote; test_calibration does it",
+    "--model-path SRC": "the same as the line before it, for a checkpoint of 2 GB",
+    "tandem eval": "test_eval has a task to ask",
+    "tandem quantize --model-path /models/DeepSeek-R1": "test_calibration quantises the demo model",
+    "--expert-quantization int4-g64 --method gptq": "a minute; test_calibration does it with less text",
+}
+
+# What a command says, and what it is here.
+HERE = {
+    "build/release/cli/tandem": TANDEM,
+    "build/release/": f"{BUILD}/",
+    "/models/DeepSeek-V2-Lite-Chat": DEMO,
+    "/models/DeepSeek-R1-w8a8": DEMO,
+    "--model-path DIR": f"--model-path {DEMO}",
+    "--model-path MODEL": f"--model-path {DEMO}",
+}
+# Put behind a command, so that it does not take minutes or a port that is in use.
+BESIDES = {"launch_server": "--port 0 --context-length 1024 --max-total-tokens 4096", "tandem perplexity": "--limit 256"}
+
+
+def is_form(command):
+    """Whether it shows a form (FILE|FILE, [flag], three dots), not something to type."""
+    return bool(re.search(r"…|\s\[--|\w\|\w", command))
+
+
+def words(command):
+    """A command's words, without variables, after `tandem` where that is the program; a form's brackets are left out."""
+    command = re.sub(r"[\[\]|]", " ", command) if is_form(command) else command
+    try:
+        found = shlex.split(command, comments=True)
+    except ValueError:
+        found = command.split()
+    while found and re.fullmatch(r"[A-Z][A-Z_]+=.*", found[0]):
+        found.pop(0)
+    return found
+
+
+class Documents(unittest.TestCase):
+    help_texts = {}
+
+    def help_of(self, command):
+        if command not in self.help_texts:
+            self.help_texts[command] = subprocess.run([TANDEM, command, "--help"], capture_output=True, text=True, check=True).stdout
+        return self.help_texts[command]
+
+    def check_words(self, found):
+        """That the program is there, and has the flags."""
+        if found[0] in ("tandem", "build/release/cli/tandem"):
+            command = found[1] if len(found) > 1 else ""
+            self.assertIn(f"\n  {command} ", subprocess.run([TANDEM, "--help"], capture_output=True, text=True).stdout)
+            known = self.help_of(command)
+        elif found[0].startswith(("scripts/", "bench/")):
+            file = ROOT / found[0]
+            self.assertTrue(file.exists(), found[0])
+            known = "".join(f.read_text() for f in file.parent.glob("*.py")) if file.suffix == ".py" else file.read_text() if file.is_file() else ""
+        else:
+            return
+        for word in found[1:]:
+            if re.fullmatch(r"--[a-z][a-z0-9-]*(=.*)?", word):
+                self.assertTrue(word.split("=")[0] in known, f"{word}: {found[0]} has no such flag")
+
+    def test_links(self):
+        wrong = [f"{page.relative_to(ROOT)}: {link}" for page in pages() for link in broken_links(page)]
+        self.assertEqual(wrong, [])
+
+    def test_programs_and_flags(self):
+        count = 0
+        for page in pages():
+            for line, command in [*block_commands(page), *span_commands(page)]:
+                found = words(command)
+                if found and "\n" not in command:
+                    with self.subTest(page=str(page.relative_to(ROOT)), line=line, command=command):
+                        self.check_words(found)
+                        count += 1
+        self.assertGreater(count, 50)
+
+    def run_command(self, command, server, folder):
+        """One command of a block, as a reader would type it."""
+        here = {**HERE, "http://127.0.0.1:30000": f"http://127.0.0.1:{server.port}", "OUT": f"{folder}/out"}
+        more = [flags for part, flags in BESIDES.items() if part in command]
+        command = " ".join([re.sub("|".join(map(re.escape, here)), lambda said: here[said[0]], command), *more])
+        if command.startswith(("from ", "import ")):
+            args = [sys.executable, "-c", command]
+        elif "launch_server" in command:
+            args = ["bash", "-c", f"exec {command}".replace("exec tandem ", f"exec {TANDEM} ")]
+        else:
+            args = ["bash", "-c", f"set -o pipefail; tandem() {{ {TANDEM} \"$@\"; }}; curl() {{ command curl --fail-with-body -sS \"$@\"; }}; {command}"]
+        process = subprocess.Popen(args, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if "launch_server" in command:
+            self.assertIn("serving", process.stdout.readline(), command)
+            process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 0, f"{command}\n{out}\n{err}")
+        return out
+
+    def test_commands_run(self):
+        reasons_used, runs = set(), 0
+        with tempfile.TemporaryDirectory() as folder, Server("--context-length", "1024", program=[TANDEM], model=str(ROOT / DEMO)) as server:
+            for page in pages():
+                answer = ""
+                for line, command in block_commands(page):
+                    reason = next((part for part in NOT_RUN if part in command), None)
+                    if reason or is_form(command.replace("resp_…", "")):
+                        reasons_used.add(reason)
+                        continue
+                    with self.subTest(page=str(page.relative_to(ROOT)), line=line, command=command):
+                        said = re.search(r'"id":\s*"(resp_[^"]+)"', answer)
+                        answer = self.run_command(command.replace("resp_…", said[1] if said else ""), server, folder)
+                        runs += 1
+        self.assertEqual(set(NOT_RUN) - reasons_used, set(), "in NOT_RUN, and in no document")
+        self.assertGreater(runs, 8)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -27,6 +27,7 @@ NOT_RUN = {
     "scripts/deps.sh": "run by scripts/test.sh",
     "cmake --preset": "run by scripts/test.sh and scripts/test_aarch64.sh",
     "cmake -B build/plain": "a second build of everything; test_kernel_products_scalar runs what it has",
+    "ctest --preset": "this test is part of it",
     "scripts/run_aarch64.sh": "run by scripts/test_aarch64.sh",
     "apt-get install": "needs root; test_numa_guest says when it is missing",
     "build/release/tests/": "tests of their own in CTest",

@@ -49,13 +49,15 @@ static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
         for (size_t t = 0; t < n; t++) {
             const char *tile = first + t * g->tile_bytes;
             bool        again = t + 1 == n && r + BLOCK_ROWS < g->m; /* the first tile, for the next block of rows */
-            g->kernel->run(&(td_gemm_args){.tile = tile,
-                                           .next = again ? first : tile + g->tile_bytes,
-                                           .k = g->k,
-                                           .m = g->m - r < BLOCK_ROWS ? g->m - r : BLOCK_ROWS,
-                                           .rows = g->rows + r,
-                                           .groups = g->groups,
-                                           .out = out});
+            g->kernel->run(&(td_gemm_args){
+                .tile = tile,
+                .next = again ? first : tile + g->tile_bytes,
+                .n_tiles = 1,
+                .k = g->k,
+                .m = g->m - r < BLOCK_ROWS ? g->m - r : BLOCK_ROWS,
+                .rows = g->rows + r,
+                .groups = g->groups,
+                .end = {.n = g->kernel->tiles->nr, .out = out, .ld = g->kernel->tiles->nr, .dtype = TD_DT_F32}});
         }
 }
 

@@ -15,7 +15,6 @@ const td_kernels td_kernels_scalar = {
                 [TD_PRODUCT_INT8C] = &td_int8c_scalar,
                 [TD_PRODUCT_INT4G] = &td_int4g_scalar,
                 [TD_PRODUCT_FP4G] = &td_fp4g_scalar},
-    .w8a8 = &td_w8a8_scalar,
     .attn16 = &td_attn16_scalar,
     .math = &td_float_math_scalar,
     .rows = &td_rows_scalar,

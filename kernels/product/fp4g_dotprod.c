@@ -12,5 +12,6 @@ static const int8_t TWICE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4
 const td_gemm_kernel td_fp4g_dotprod = {
     .name = "fp4g_dotprod_4x16",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

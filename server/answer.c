@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include "core/log.h"
+#include "server/library_errors.h"
 #include "server/server_state.h"
 
 /* The client has closed its sending half. When that came together with the request, libmicrohttpd (0.9.75, edge-triggered
@@ -28,7 +29,7 @@ enum MHD_Result td_answer_response(td_call *c, int http, struct MHD_Response *r,
         const td_header *h = i < n ? &headers[i] : &common[i - n];
         if (h->value) result = MHD_add_response_header(r, h->name, h->value);
     }
-    if (result == MHD_YES) result = MHD_queue_response(c->connection, (unsigned)http, r);
+    if (result == MHD_YES) result = td_queue_response(c->connection, (unsigned)http, r);
     MHD_destroy_response(r);
     return result;
 }

@@ -223,6 +223,9 @@ td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_ap
 }
 
 static void add_warnings(td_api_request *r, const td_chat_form *chat) {
+    if (r->has_grammar && !r->forces_call && r->tools)
+        r->warnings[r->n_warnings++] =
+            "'tools' are shown to the model, but it cannot call them: the answer's form has no calls.";
     if (chat->ignores_tools && json_object_get(r->template_doc, "tools"))
         r->warnings[r->n_warnings++] = "'tools' have no effect: the chat template does not show them to the model.";
     if (chat->ignores_effort && json_object_get(r->template_doc, "reasoning_effort"))

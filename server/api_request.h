@@ -20,7 +20,7 @@
 #define TD_API_STOP_IDS_MAX 256
 #define TD_API_BIAS_MAX 1024
 #define TD_API_CALLS_MAX 16 /* that one answer is forced to have */
-#define TD_API_WARNINGS_MAX 4
+#define TD_API_WARNINGS_MAX 5
 #define TD_API_NAME_MAX 256             /* bytes of rid */
 #define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
 

@@ -30,7 +30,7 @@ static void add(td_connections *all, struct MHD_Connection *connection, void **c
     if (!c) return;
     pthread_mutex_lock(&all->lock);
     bool reserve = all->n >= all->max;
-    *c = (td_connection){.next = all->first, .link = &all->first, .fd = info->connect_fd, .reserve = reserve};
+    *c = (td_connection){.all = all, .next = all->first, .link = &all->first, .fd = info->connect_fd, .reserve = reserve};
     c->deadline_ms = now_ms() + (reserve ? RESERVE_MS : 1000 * (int64_t)all->request_s);
     if (c->next) c->next->link = &c->next;
     all->first = c;
@@ -61,7 +61,8 @@ td_connection *td_connection_of(struct MHD_Connection *connection) {
     return info ? info->socket_context : NULL;
 }
 
-bool td_connection_enter(td_connections *all, td_connection *c, td_connection_phase phase) {
+bool td_connection_enter(td_connection *c, td_connection_phase phase) {
+    td_connections *all = c->all;
     pthread_mutex_lock(&all->lock);
     int64_t time_ms = c->reserve ? RESERVE_MS : 1000 * (int64_t)all->request_s;
     if (phase == TD_READS_HEAD && !c->reserve)
@@ -73,14 +74,10 @@ bool td_connection_enter(td_connections *all, td_connection *c, td_connection_ph
     return go_on;
 }
 
-void td_connection_set_errors(td_connections *all, td_connection *c, td_error_writer write_error) {
-    pthread_mutex_lock(&all->lock);
+void td_connection_set_errors(td_connection *c, td_error_writer write_error) {
+    pthread_mutex_lock(&c->all->lock);
     c->write_error = write_error;
-    pthread_mutex_unlock(&all->lock);
-}
-
-static const char *reason(int http) {
-    return http == 408 ? "Request Timeout" : http == 413 ? "Content Too Large" : "Error";
+    pthread_mutex_unlock(&c->all->lock);
 }
 
 /* Nothing was answered to this request yet, so these are the first bytes after the end of the last answer. They fit a
@@ -90,7 +87,7 @@ static void refuse_locked(td_connection *c, const td_api_error *err) {
     (c->write_error ? c->write_error : td_api_error_write)(&body, err);
     td_jbuf_printf(&head,
                    "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
-                   err->http, reason(err->http), body.len);
+                   err->http, MHD_get_reason_phrase_for((unsigned)err->http), body.len);
     td_jbuf_put(&head, body.data, body.len);
     if (!body.failed && !head.failed && send(c->fd, head.data, head.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         c->deadline_ms = 0; /* it has gone */
@@ -102,10 +99,10 @@ static void refuse_locked(td_connection *c, const td_api_error *err) {
     td_jbuf_free(&head);
 }
 
-void td_connection_refuse(td_connections *all, td_connection *c, const td_api_error *err) {
-    pthread_mutex_lock(&all->lock);
+void td_connection_refuse(td_connection *c, const td_api_error *err) {
+    pthread_mutex_lock(&c->all->lock);
     if (!c->refused) refuse_locked(c, err);
-    pthread_mutex_unlock(&all->lock);
+    pthread_mutex_unlock(&c->all->lock);
 }
 
 void td_connections_sweep(td_connections *all) {

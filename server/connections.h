@@ -19,23 +19,26 @@
 /** HEAD: waiting for a request and its headers; BODY: for its body; ANSWER: all is there. */
 typedef enum { TD_READS_HEAD, TD_READS_BODY, TD_ANSWERS } td_connection_phase;
 
-typedef struct td_connection td_connection;
+typedef struct td_connection  td_connection;
+typedef struct td_connections td_connections;
 struct td_connection {
+    td_connections *all;
     td_connection  *next, **link; /* of the list; link: what points here */
     int             fd;
-    bool            reserve;     /* one above the limit: answered once, soon */
-    bool            refused;     /* it was answered past libmicrohttpd, and only lingers */
-    int64_t         deadline_ms; /* monotonic; INT64_MAX: none */
-    td_error_writer write_error; /* of the API that is asked for; NULL: td_api_error_write */
+    bool            reserve;       /* one above the limit: answered once, soon */
+    bool            refused;       /* it was answered past libmicrohttpd, and only lingers */
+    int64_t         deadline_ms;   /* monotonic; INT64_MAX: none */
+    td_error_writer write_error;   /* of the API that is asked for; NULL: td_api_error_write */
+    const char     *uri, *uri_end; /* in libmicrohttpd's buffer, for td_check_framing alone */
 };
 
-typedef struct {
+struct td_connections {
     uint32_t        max;               /* connections besides the reserve */
     uint32_t        idle_s, request_s; /* how long a connection may wait for a request; for its headers, and for its body */
     pthread_mutex_t lock;              /* guards all below, and the connections' members */
     td_connection  *first;
     uint32_t        n; /* without those of the reserve */
-} td_connections;
+};
 
 void td_connections_init(td_connections *all, uint32_t max, uint32_t idle_s, uint32_t request_s);
 void td_connections_free(td_connections *all);
@@ -48,14 +51,14 @@ void td_connections_notify(void *all, struct MHD_Connection *connection, void **
 td_connection *td_connection_of(struct MHD_Connection *connection);
 
 /** @return false: the connection was refused meanwhile and is to end. */
-bool td_connection_enter(td_connections *all, td_connection *c, td_connection_phase phase);
+bool td_connection_enter(td_connection *c, td_connection_phase phase);
 
 /** How an error of the request that is being read is written. */
-void td_connection_set_errors(td_connections *all, td_connection *c, td_error_writer write_error);
+void td_connection_set_errors(td_connection *c, td_error_writer write_error);
 
 /** Answer now, past libmicrohttpd, which cannot amid a request; what still comes is to be dropped, and the connection ends
  * within seconds. */
-void td_connection_refuse(td_connections *all, td_connection *c, const td_api_error *err);
+void td_connection_refuse(td_connection *c, const td_api_error *err);
 
 /** Refuse those that are beyond their deadline, and end those that were refused before. To be called every second. */
 void td_connections_sweep(td_connections *all);

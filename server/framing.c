@@ -3,6 +3,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/connections.h"
+
 typedef struct {
     unsigned    hosts, lengths, codings;
     bool        bad_name;
@@ -33,9 +35,28 @@ static enum MHD_Result look(void *cls, enum MHD_ValueKind kind, const char *name
     return MHD_YES;
 }
 
-td_status td_check_framing(struct MHD_Connection *connection, const char *version, td_api_error *err) {
+void *td_note_uri(void *cls, const char *uri, struct MHD_Connection *connection) {
+    td_connection *c = td_connection_of(connection);
+    (void)cls;
+    if (!c) return NULL;
+    c->uri = c->uri_end = uri;
+    while ((unsigned char)*c->uri_end > ' ' && *c->uri_end != 0x7f) c->uri_end++;
+    return NULL;
+}
+
+/* Nothing but one space on either side of the URI: libmicrohttpd takes more of them, takes some into the URI, and ends the
+ * method and the URI where a NUL is. All three lie in one line of its buffer. */
+static bool first_line_good(const td_connection *c, const char *method, const char *version) {
+    size_t n = strlen(method);
+    return c && is_token(method, n) && c->uri == method + n + 1 && c->uri_end + 1 == version;
+}
+
+td_status td_check_framing(struct MHD_Connection *connection, const char *method, const char *version, td_api_error *err) {
     framing f = {0};
     bool    old = !strcmp(version, "HTTP/1.0");
+    if (!first_line_good(td_connection_of(connection), method, version))
+        return td_api_bad(err, NULL,
+                          "The request's first line is not a method, a path and a version with one space between.");
     MHD_get_connection_values_n(connection, MHD_HEADER_KIND, look, &f);
     if (f.bad_name) return td_api_bad(err, NULL, "A header's name is empty or has a character that names do not have.");
     if (f.hosts > 1 || (f.hosts == 0 && !old)) return td_api_bad(err, NULL, "The request must have one 'Host' header.");

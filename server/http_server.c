@@ -173,7 +173,7 @@ static void take_body(td_call *c, const char *data, size_t n) {
     if (n > TD_BODY_MAX - c->body.len) { /* its length was not told */
         c->broken = true;
         td_api_fail(&c->err, 413, "body_too_large", "The body is larger than %zu bytes.", TD_BODY_MAX);
-        td_connection_refuse(&s->connections, c->socket, &c->err);
+        td_connection_refuse(c->socket, &c->err);
     } else if (atomic_fetch_add_explicit(&s->body_bytes, n, memory_order_relaxed) + n > TD_BODIES_MAX) {
         fail_call(c, 503, "queue_full", "Too many large requests are being read.");
         c->body_counted += n;
@@ -236,15 +236,15 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     const char *url = path_of(uri);
     if (!c) {
         c = *state = call_new(s, connection);
-        if (!c || !td_connection_enter(&s->connections, c->socket, TD_READS_BODY)) return MHD_NO;
+        if (!c || !td_connection_enter(c->socket, TD_READS_BODY)) return MHD_NO;
         bool preflight = !strcmp(method, "OPTIONS");
         if (preflight)
             c->route = "preflight";
         else
             choose_route(c, method, url);
-        if (c->api) td_connection_set_errors(&s->connections, c->socket, c->api->write_error);
+        if (c->api) td_connection_set_errors(c->socket, c->api->write_error);
         td_trace_async_begin(c->number, &(td_trace_label){.tier = TD_TRACE_HTTP, .name = c->route});
-        if (td_check_framing(connection, version, &c->err) != TD_OK) return answer_and_close(c);
+        if (td_check_framing(connection, method, version, &c->err) != TD_OK) return answer_and_close(c);
         if (preflight) return MHD_YES;
         const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
         if (length && strtoull(length, NULL, 10) > TD_BODY_MAX) {
@@ -259,7 +259,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         *data_size = 0;
         return MHD_YES;
     }
-    if (!td_connection_enter(&s->connections, c->socket, TD_ANSWERS)) return MHD_NO;
+    if (!td_connection_enter(c->socket, TD_ANSWERS)) return MHD_NO;
     if (!strcmp(method, "OPTIONS")) return answer_preflight(c);
     if (c->broken) return td_answer_error(c, &c->err);
     if (c->work && !td_text_work_done(&s->text, c)) {
@@ -298,7 +298,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **st
     drop_body(c);
     td_api_request_free(&c->req);
     td_jbuf_free(&c->reply);
-    td_connection_enter(&s->connections, c->socket, TD_READS_HEAD);
+    td_connection_enter(c->socket, TD_READS_HEAD);
     free(c);
     *state = NULL;
 }
@@ -474,10 +474,10 @@ td_status td_server_start(td_server *s, td_engine *engine, td_error *err) {
     s->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, s->opt.port, NULL, NULL, on_request, s,
         MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, td_connections_notify, &s->connections, MHD_OPTION_THREAD_POOL_SIZE,
-        threads, MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->opt.connections_max + TD_CONNECTIONS_RESERVE),
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s,
-        MHD_OPTION_END);
+        on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, td_connections_notify, &s->connections, MHD_OPTION_URI_LOG_CALLBACK,
+        td_note_uri, NULL, MHD_OPTION_THREAD_POOL_SIZE, threads, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)(s->opt.connections_max + TD_CONNECTIONS_RESERVE), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s, MHD_OPTION_END);
     if (!s->daemon) return td_fail(err, TD_EIO, "the HTTP threads cannot be started: %s", strerror(errno));
     return TD_OK;
 }

@@ -265,6 +265,15 @@ class Chat(ApiTest):
         _, r, _ = self.server.request("POST", "/v1/chat/completions", {"messages": USER})
         self.assertNotIn("warnings", r)
 
+    def test_tools_beside_a_form(self):
+        """The form has no calls in it, and the answer says so; a call that is forced, or no tool, is no such case."""
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        for more, warned in (({"tools": tools}, True), ({"tools": tools, "tool_choice": "none"}, False), ({}, False)):
+            _, r, _ = self.server.request("POST", "/v1/chat/completions", {"messages": USER, "response_format": {"type": "json_object"}, **more})
+            self.assertEqual(any("cannot call them" in w for w in r.get("warnings", [])), warned, r)
+        _, r, _ = self.server.request("POST", "/v1/chat/completions", {"messages": USER, "tools": tools, "tool_choice": "required"})
+        self.assertFalse(any("cannot call them" in w for w in r.get("warnings", [])), r)
+
     def test_truncated_prompt(self):
         ids = [0, 2, *(4 + b for b in b"Hello"), 3]
         for k, kept in ((4, ids[-4:]), (8, ids), (100, ids)):

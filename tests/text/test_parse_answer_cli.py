@@ -97,7 +97,7 @@ CASES = [
     ("pythonic", None, "[get_weather(city='Paris'), get_weather(city=\"Rome\", days=3)]", "", "", [PARIS, ROME]),
     ("pythonic", None, "<|python_start|>[get_weather(city='it\\'s', days=-2, tags=[1, (True, None)], other={'a': 1.5})]<|python_end|>", "", "",
      [call("get_weather", city="it's", days=-2, tags=[1, [True, None]], other={"a": 1.5})]),
-    ("pythonic", None, "[get_weather(days=123456789012345678901234567890)]", "", "", [call("get_weather", days=123456789012345678901234567890.0)]),
+    ("pythonic", None, "[get_weather(days=123456789012345678901234567890)]", "", "", [call("get_weather", days=123456789012345678901234567890)]),
     ("pythonic", None, "See:\n[1] and [get_weather()]\n[unknown(a=1)]", "See:\n[1] and [get_weather()]\n[unknown(a=1)]", "", []),
     # ---- harmony
     ("gpt-oss", "gpt-oss", "<|channel|>analysis<|message|>Need the weather.<|end|><|start|>assistant<|channel|>commentary<|message|>I check.<|end|><|start|>assistant<|channel|>commentary "
@@ -145,6 +145,51 @@ def parse(tool_format, reasoning_format, lines, status=0):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+COUNT = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
+    "n": {"type": "integer"}, "list": {"type": "array"}, "map": {"type": "object"}}}}}
+
+# A call f(n=N, list=[N], map={"k": N}) in each format; every N is replaced.
+J = '{"n": N, "list": [N], "map": {"k": N}}'
+NUMBERED = [
+    ("deepseekv3", f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{J}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+    ("deepseekv31", f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{J}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+    ("deepseekv32", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="n" string="false">N</｜DSML｜parameter>\n'
+     '<｜DSML｜parameter name="list" string="false">[N]</｜DSML｜parameter>\n<｜DSML｜parameter name="map" string="false">{"k": N}</｜DSML｜parameter>\n'
+     "</｜DSML｜invoke>\n</｜DSML｜function_calls>"),
+    ("kimi_k2", f"<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{J}<|tool_call_end|><|tool_calls_section_end|>"),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=n>\nN\n</parameter>\n<parameter=list>\n[N]\n</parameter>\n"
+     '<parameter=map>\n{"k": N}\n</parameter>\n</function>\n</tool_call>'),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=n>\nN\n</parameter>\n<parameter=list>\n(N,)\n</parameter>\n"
+     "<parameter=map>\n{'k': N}\n</parameter>\n</function>\n</tool_call>"),
+    ("glm45", "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>N</arg_value>\n<arg_key>list</arg_key>\n<arg_value>[N]</arg_value>\n"
+     "<arg_key>map</arg_key>\n<arg_value>{'k': N}</arg_value>\n</tool_call>"),
+    ("glm47", "<tool_call>f<arg_key>n</arg_key><arg_value>N</arg_value><arg_key>list</arg_key><arg_value>[N]</arg_value>"
+     '<arg_key>map</arg_key><arg_value>{"k": N}</arg_value></tool_call>'),
+    ("minimax-m2", '<minimax:tool_call>\n<invoke name="f">\n<parameter name="n">N</parameter>\n<parameter name="list">[N]</parameter>\n'
+     '<parameter name="map">{"k": N}</parameter>\n</invoke>\n</minimax:tool_call>'),
+    ("qwen25", f'<tool_call>\n{{"name": "f", "arguments": {J}}}\n</tool_call>'),
+    ("hermes", f'<tool_call>{{"arguments": {J}, "name": "f"}}</tool_call>'),
+    ("hermes", f'<tool_call>{{"name": "f", "arguments": {json.dumps(J)}}}</tool_call>'),
+    ("llama3", f'{{"name": "f", "parameters": {J}}}'), ("llama3", f'{{"parameters": {J}, "name": "f"}}'),
+    ("mistral", f'[TOOL_CALLS] [{{"arguments": {J}, "name": "f"}}]'), ("mistral", f"[TOOL_CALLS]f[ARGS]{J}"),
+    ("json-list", f'[{{"name": "f", "arguments": {J}}}]'),
+    ("pythonic", "[f(n=N, list=(N,), map={'k': N})]"), ("pythonic", '<|python_start|>[f(n=N, list=[N], map={"k": N,},)]<|python_end|>'),
+    ("gpt-oss", f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{J}<|call|>"),
+]
+
+
+def digits_are_kept():
+    """Numbers that no machine word holds come out digit for digit, in every format."""
+    spelled = {"parse_int": lambda digits: ("number", digits), "parse_float": lambda digits: ("number", digits)}
+    numbers = [str(2**64), str(-2**63 - 1), "1234567890" * 4, "-" + "9" * 400, "1" + "0" * 39 + ".50", "1e999"]
+    for tool_format, text in NUMBERED:
+        lines = [{"pieces": [text.replace("N", number)], "tools": [COUNT]} for number in numbers]
+        done = subprocess.run([TANDEM, "parse-answer", "--tool-call-parser", tool_format], input="\n".join(map(json.dumps, lines)), capture_output=True, text=True)
+        for number, out in zip(numbers, done.stdout.splitlines(), strict=True):
+            calls = json.loads(out, **spelled)["tool_calls"]
+            assert calls == [{"name": "f", "arguments": json.loads(J.replace("N", number), **spelled)}], (tool_format, text, number, out)
+
+
 def main():
     seed = random.randrange(1 << 32)
     print("seed", seed)
@@ -162,16 +207,17 @@ def main():
     assert got["tool_calls"] == [call("f", a=1, b="x")], got
     [got] = parse("pythonic", None, [{"pieces": ["[f(a=1)]"], "tools": None}])
     assert got["tool_calls"] == [call("f", a=1)], got
-    # Numbers are written as they came: in JSON formats to the letter, else with the fewest digits that give them again.
+    # Numbers are written as they came.
     for tool_format, text, spelled in (
             ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 0.1, "b": 1.50, "c": 9007199254740993,\n "d": 18446744073709551617, "e": 1E-7}}</tool_call>',
              ('"a": 0.1,', '"b": 1.50,', '"c": 9007199254740993,', '"d": 18446744073709551617,', '"e": 1E-7')),
             ("pythonic", "[f(a=0.1, b=1.50, c=9007199254740993, d=-2.5e-7, e=100000.0)]",
-             ('"a": 0.1,', '"b": 1.5,', '"c": 9007199254740993,', '"d": -2.5e-7,', '"e": 100000.0')),
+             ('"a": 0.1,', '"b": 1.50,', '"c": 9007199254740993,', '"d": -2.5e-7,', '"e": 100000.0')),
             ("qwen3_coder", "<tool_call><function=f><parameter=a>0.1</parameter><parameter=b>[0.3, {\"x\": 4.35}]</parameter></function></tool_call>",
              ("0.1", "0.3,", "4.35"))):
         done = subprocess.run([TANDEM, "parse-answer", "--tool-call-parser", tool_format], input=json.dumps({"pieces": [text]}), capture_output=True, text=True)
         assert done.stdout.count("\n") == 1 and all(number in done.stdout for number in spelled), (tool_format, done.stdout)
+    digits_are_kept()
     # A tool's name of 10 KB; a call of more than 1 MiB is content.
     name = "n" * 10240
     [got] = parse("hermes", None, [{"pieces": ["<tool_call>" + json.dumps({"name": name, "arguments": {}}) + "</tool_call>"]}])

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/json_text.h"
+#include "text/parse/json_parts.h"
 
 struct td_tool_list {
     json_t *list;
@@ -81,13 +82,9 @@ void td_section_put(td_answer_parser *p, char c) {
 
 /* ---- calls ---- */
 
-json_t *td_parse_json(td_answer_parser *p, const char *text, size_t n, size_t flags) {
-    json_error_t why;
-    json_t      *out;
-    td_status    st = td_json_load(text, n, flags | JSON_ALLOW_NUL, &out, &why);
-    if (st == TD_EFORMAT && json_error_code(&why) == json_error_numeric_overflow)
-        st = td_json_load(text, n, flags | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &out, &why);
-    p->failed = p->failed || st == TD_ENOMEM;
+json_t *td_parse_json(td_answer_parser *p, const char *text, size_t n) {
+    json_t *out;
+    p->failed = td_json_load_shape(text, n, JSON_ALLOW_NUL, &out) == TD_ENOMEM || p->failed;
     return out;
 }
 
@@ -129,7 +126,7 @@ void td_call_arguments(td_answer_parser *p, const char *json, size_t n) {
 }
 
 bool td_call_end(td_answer_parser *p) {
-    json_t *arguments = td_parse_json(p, p->arguments.at, p->arguments.n, 0);
+    json_t *arguments = td_parse_json(p, p->arguments.at, p->arguments.n);
     bool    good = json_is_object(arguments);
     json_decref(arguments);
     if (!good) return false;
@@ -143,13 +140,9 @@ bool td_call_end(td_answer_parser *p) {
     return true;
 }
 
-bool td_call_whole(td_answer_parser *p, const char *name, size_t name_len, json_t *arguments) {
-    char *text = td_json_dump(arguments, 0);
-    p->failed = p->failed || !text;
-    if (!text) return false;
+bool td_call_whole(td_answer_parser *p, const char *name, size_t name_len, const char *arguments, size_t n) {
     td_call_begin(p, name, name_len, NULL, 0);
-    td_call_arguments(p, text, strlen(text));
-    free(text);
+    td_call_arguments(p, arguments, n);
     return td_call_end(p);
 }
 

@@ -75,7 +75,8 @@ typedef struct {
 typedef struct {
     td_json_scan scan;
     size_t       at, string_at, key_at, key_len, name_at, name_len;
-    bool         in_value, has_name, streams, bare;
+    size_t       arguments_at, arguments_len; /* the object, or 0 bytes while there is none */
+    bool         in_value, in_arguments, has_name, streams, bare;
 } td_object_state;
 
 /* A call's arguments between tags. */
@@ -148,8 +149,8 @@ void td_call_arguments(td_answer_parser *p, const char *json, size_t n);
 /** The arguments are complete. @return false when they are no JSON object. */
 bool td_call_end(td_answer_parser *p);
 
-/** A whole call at once. @return false when memory is short. */
-bool td_call_whole(td_answer_parser *p, const char *name, size_t name_len, json_t *arguments);
+/** A whole call at once. @return false when the arguments are no JSON object. */
+bool td_call_whole(td_answer_parser *p, const char *name, size_t name_len, const char *arguments, size_t n);
 
 /** It was no call: drop it where it was told, and give back raw but for its last byte, as text. */
 void td_call_give_back(td_answer_parser *p);
@@ -163,9 +164,8 @@ bool td_call_name_known(const td_answer_parser *p, const char *name, size_t n);
 /** A slice of raw without the blanks around it. */
 void td_trim(const char *at, size_t *from, size_t *n);
 
-/** A JSON document, numbers too large for an integer as reals. @return NULL when it is none, or memory is short (then
- * failed). */
-json_t *td_parse_json(td_answer_parser *p, const char *text, size_t n, size_t flags);
+/** A JSON object or array by td_json_load_shape. @return NULL when it is none, or memory is short (then failed). */
+json_t *td_parse_json(td_answer_parser *p, const char *text, size_t n);
 
 /* ---- the syntaxes ---- */
 

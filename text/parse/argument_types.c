@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/json_text.h"
+#include "text/parse/json_parts.h"
 #include "text/parse/marker_scan.h"
 #include "text/parse/python_literal.h"
 
@@ -56,41 +57,48 @@ uint32_t td_argument_types(const json_t *parameters, const char *key, size_t key
     return property ? types_of(property, 0) : TD_TYPE_OPEN;
 }
 
-/* A value as Python writes it. */
-static json_t *python_value(const char *text, size_t n) {
-    td_python_text s = {text, text + n, 0};
-    json_t        *value = td_python_take_value(&s);
-    td_python_skip(&s);
-    if (s.at == s.end) return value;
-    json_decref(value);
-    return NULL;
-}
-
 /* A quoted string is one only where nothing says that strings come without quotes. */
 static bool is_allowed(const json_t *value, uint32_t types) {
     return value && type_of(value) & types && (types == TD_TYPE_OPEN || !json_is_string(value));
 }
 
-/* The JSON of a value, which is given up. */
-static char *dumped(json_t *value) {
-    char *text = td_json_dump(value, JSON_ENCODE_ANY);
+/* @return TD_OK and a malloc'd text, or NULL where the text is no such value; TD_ENOMEM. */
+static td_status as_json(const char *text, size_t n, uint32_t types, char **out) {
+    json_t   *value;
+    td_status st = td_json_load_shape(text, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &value);
+    bool      good = is_allowed(value, types);
     json_decref(value);
-    return text;
+    *out = good ? strndup(text, n) : NULL;
+    return st == TD_ENOMEM || (good && !*out) ? TD_ENOMEM : TD_OK;
+}
+
+/* A value as Python writes it. */
+static td_status as_python(const char *text, size_t n, uint32_t types, char **out) {
+    td_python_text s = {text, text + n, 0};
+    td_bytes       json = {0};
+    bool           good = td_python_take_value(&s, &json);
+    td_python_skip(&s);
+    *out = NULL;
+    td_status st = json.failed ? TD_ENOMEM : good && s.at == s.end ? as_json(json.at, json.n, types, out) : TD_OK;
+    td_bytes_free(&json);
+    return st;
+}
+
+static char *as_string(const char *text, size_t n) {
+    json_t *value = json_stringn(text, n);
+    char   *out = td_json_dump(value, JSON_ENCODE_ANY);
+    json_decref(value);
+    return out;
 }
 
 char *td_argument_json(const char *text, size_t n, uint32_t types) {
-    size_t       from = 0, len = n;
-    json_error_t why;
-    json_t      *value = NULL;
+    size_t from = 0, len = n;
+    char  *out;
     while (len && td_is_blank(text[from])) from++, len--;
     while (len && td_is_blank(text[from + len - 1])) len--;
-    if (types == TD_TYPE_STRING || len == 0) return dumped(json_stringn(text, n));
-    if (td_json_load(text + from, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &value, &why) == TD_ENOMEM) return NULL;
-    bool as_it_is = is_allowed(value, types);
-    json_decref(value);
-    if (as_it_is) return strndup(text + from, len);
-    value = types == TD_TYPE_OPEN ? NULL : python_value(text + from, len);
-    if (is_allowed(value, types)) return dumped(value);
-    json_decref(value);
-    return dumped(json_stringn(text, n));
+    if (types == TD_TYPE_STRING || len == 0) return as_string(text, n);
+    td_status st = as_json(text + from, len, types, &out);
+    if (st == TD_OK && !out && types != TD_TYPE_OPEN) st = as_python(text + from, len, types, &out);
+    if (st != TD_OK) return NULL;
+    return out ? out : as_string(text, n);
 }

@@ -47,33 +47,43 @@ static bool string_ended(td_answer_parser *p) {
     return !o->bare || td_call_name_known(p, p->raw.at + o->name_at, n);
 }
 
-/* The arguments of a complete object: a new reference; NULL: it is no call. */
-static json_t *arguments_of(td_answer_parser *p, const json_t *call) {
-    json_t *given = json_object_get(call, "arguments");
+/* The arguments of a complete object, as they are written; false: it is no call. */
+static bool arguments_of(td_answer_parser *p, const json_t *call, const char **text, size_t *n) {
+    const td_object_state *o = &p->object;
+    json_t                *given = json_object_get(call, "arguments");
     if (!given) given = json_object_get(call, "parameters");
-    if (json_is_object(given)) return json_incref(given);
-    if (json_is_string(given)) {
-        json_t *inner = td_parse_json(p, json_string_value(given), json_string_length(given), 0);
-        if (json_is_object(inner)) return inner;
-        json_decref(inner);
-        return NULL;
+    if (json_is_object(given)) {
+        *text = p->raw.at + o->arguments_at;
+        *n = o->arguments_len;
+        return o->arguments_len > 0; /* 0: the member's name is spelled with escapes */
     }
-    return p->object.bare || (given && !json_is_null(given)) ? NULL : json_object();
+    if (json_is_string(given)) {
+        *text = json_string_value(given);
+        *n = json_string_length(given);
+        json_t *inner = td_parse_json(p, *text, *n);
+        bool    is_object = json_is_object(inner);
+        json_decref(inner);
+        return is_object;
+    }
+    *text = "{}";
+    *n = 2;
+    return !o->bare && (!given || json_is_null(given));
 }
 
 static td_call_verdict object_complete(td_answer_parser *p) {
     td_object_state *o = &p->object;
-    json_t          *call = td_parse_json(p, p->raw.at + o->at, p->raw.n - o->at, 0);
+    json_t          *call = td_parse_json(p, p->raw.at + o->at, p->raw.n - o->at);
     const json_t    *name = json_object_get(call, "name");
     size_t           n = json_string_length(name);
     bool             good = json_is_object(call) && n;
     if (good && p->begun) {
         good = td_call_end(p);
     } else if (good) {
-        json_t *arguments = arguments_of(p, call);
-        good = arguments && (!o->bare || td_call_name_known(p, json_string_value(name), n)) &&
-               td_call_whole(p, json_string_value(name), n, arguments);
-        json_decref(arguments);
+        const char *arguments;
+        size_t      n_arguments;
+        good = arguments_of(p, call, &arguments, &n_arguments) &&
+               (!o->bare || td_call_name_known(p, json_string_value(name), n)) &&
+               td_call_whole(p, json_string_value(name), n, arguments, n_arguments);
     }
     json_decref(call);
     return good ? TD_CALL_CLOSED : TD_CALL_NOT;
@@ -90,6 +100,10 @@ td_call_verdict td_call_object_byte(td_answer_parser *p, char c) {
         o->streams = o->scan.depth > 1;
         return TD_CALL_MORE;
     }
+    if (o->in_arguments && o->scan.depth == 1) {
+        o->arguments_len = p->raw.n - o->arguments_at;
+        o->in_arguments = false;
+    }
     if (!outermost) return TD_CALL_MORE;
     if (!was_string && o->scan.in_string) {
         o->string_at = p->raw.n;
@@ -97,10 +111,13 @@ td_call_verdict td_call_object_byte(td_answer_parser *p, char c) {
         return o->scan.in_string || string_ended(p) ? TD_CALL_MORE : TD_CALL_NOT;
     } else if (c == ':' || c == ',') {
         o->in_value = c == ':';
-    } else if (c == '{' && o->in_value && o->has_name && !p->begun && is_arguments(p, o->key_at, o->key_len)) {
+    } else if (c == '{' && o->in_value && is_arguments(p, o->key_at, o->key_len) && o->has_name && !p->begun) {
         td_call_begin(p, p->raw.at + o->name_at, o->name_len, NULL, 0);
         td_call_arguments(p, &c, 1);
         o->streams = true;
+    } else if (c == '{' && o->in_value && is_arguments(p, o->key_at, o->key_len)) {
+        o->arguments_at = p->raw.n - 1;
+        o->in_arguments = true;
     }
     return TD_CALL_MORE;
 }

@@ -9,43 +9,55 @@ enum { BEGINNING, NAME, LIST, AFTER };
 
 /* ---- the complete list ---- */
 
-/* key=value, …) into an object; NULL where it is something else. */
-static json_t *take_arguments(td_python_text *s) {
-    json_t *arguments = json_object();
-    bool    closed = false;
-    while (arguments && !(closed = td_python_take(s, ')'))) {
+/* key=value, …) as an object. */
+static bool take_arguments(td_python_text *s, td_bytes *json) {
+    td_bytes_put(json, "{", 1);
+    for (bool more = true, first = true; !td_python_take(s, ')'); first = false) {
         const char *key;
-        size_t      n = td_python_take_name(s, &key);
-        json_t     *value = n && td_python_take(s, '=') ? td_python_take_value(s) : NULL;
-        if (!value || json_object_setn_new(arguments, key, n, value) != 0) break;
-        if (td_python_take(s, ',')) continue;
-        closed = td_python_take(s, ')');
-        break;
+        size_t      n = more ? td_python_take_name(s, &key) : 0;
+        if (n == 0 || !td_python_take(s, '=')) return false;
+        td_bytes_put(json, first ? "\"" : ", \"", first ? 1 : 3);
+        td_bytes_put(json, key, n);
+        td_bytes_put(json, "\": ", 3);
+        if (!td_python_take_value(s, json)) return false;
+        more = td_python_take(s, ',');
     }
-    if (closed) return arguments;
-    json_decref(arguments);
-    return NULL;
+    td_bytes_put(json, "}", 1);
+    return true;
 }
 
-/* The calls as [[name, arguments], …]; NULL where the list is not all calls. */
-static json_t *read_calls(const td_answer_parser *p, const char *text, size_t n) {
+/* A call, with its arguments as JSON. */
+typedef bool (*call_fn)(td_answer_parser *p, const char *name, size_t n, const td_bytes *arguments);
+
+static bool check_call(td_answer_parser *p, const char *name, size_t n, const td_bytes *arguments) {
+    json_t *value = td_parse_json(p, arguments->at, arguments->n);
+    json_decref(value);
+    return value && td_call_name_known(p, name, n);
+}
+
+static bool tell_call(td_answer_parser *p, const char *name, size_t n, const td_bytes *arguments) {
+    return td_call_whole(p, name, n, arguments->at, arguments->n);
+}
+
+/* @return false where the list is empty, or not all calls. */
+static bool each_call(td_answer_parser *p, const char *text, size_t n, call_fn on_call) {
     td_python_text s = {text, text + n, 0};
-    json_t        *calls = json_array();
-    bool           good = calls && td_python_take(&s, '[');
+    td_bytes       arguments = {0};
+    size_t         calls = 0;
+    bool           good = td_python_take(&s, '['), more = true;
     while (good && !td_python_take(&s, ']')) {
         const char *name;
-        size_t      len = td_python_take_name(&s, &name);
-        json_t *arguments = len && td_python_take(&s, '(') && td_call_name_known(p, name, len) ? take_arguments(&s) : NULL;
-        good = arguments && json_array_append_new(calls, json_pack("[s%, o]", name, len, arguments)) == 0;
-        if (good && !td_python_take(&s, ',')) {
-            good = td_python_take(&s, ']');
-            break;
-        }
+        size_t      len = more ? td_python_take_name(&s, &name) : 0;
+        arguments.n = 0;
+        good = len && td_python_take(&s, '(') && take_arguments(&s, &arguments);
+        p->failed = p->failed || arguments.failed;
+        good = good && !arguments.failed && on_call(p, name, len, &arguments);
+        more = td_python_take(&s, ',');
+        calls++;
     }
+    td_bytes_free(&arguments);
     td_python_skip(&s);
-    if (good && s.at == s.end && json_array_size(calls) > 0) return calls;
-    json_decref(calls);
-    return NULL;
+    return good && s.at == s.end && calls > 0;
 }
 
 /* ---- the list byte by byte: to its end, or to where it is none ---- */
@@ -56,15 +68,11 @@ static void section_open(td_answer_parser *p, int opener) {
     p->list = (td_list_state){.brackets = opener < 0};
 }
 
+/* Nothing is added to raw here, so its bytes stay, also when it is given up with the first call that is told. */
 static td_call_verdict list_complete(td_answer_parser *p) {
-    json_t *calls = read_calls(p, p->raw.at + p->at.from, p->raw.n - p->at.from), *call;
-    size_t  i;
-    bool    good = calls != NULL;
-    json_array_foreach(calls, i, call) {
-        const json_t *name = json_array_get(call, 0);
-        good = good && td_call_whole(p, json_string_value(name), json_string_length(name), json_array_get(call, 1));
-    }
-    json_decref(calls);
+    const char *list = p->raw.at + p->at.from;
+    size_t      n = p->raw.n - p->at.from;
+    bool        good = each_call(p, list, n, check_call) && each_call(p, list, n, tell_call);
     p->at.phase = AFTER;
     return good ? TD_CALL_MORE : TD_CALL_NOT;
 }

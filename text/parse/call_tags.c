@@ -9,10 +9,9 @@
  * The arguments are written as a JSON object while they come: a string as its characters arrive, any other value at its
  * closing tag.
  */
-#include <stdio.h>
-
 #include "text/parse/answer_parser.h"
 #include "text/parse/argument_types.h"
+#include "text/parse/json_parts.h"
 
 enum { BETWEEN, NAME, MEMBERS, KEY, FLAG, VALUE_OPEN, VALUE, JSON, AFTER_JSON };
 
@@ -32,17 +31,8 @@ static void section_open(td_answer_parser *p, int opener) {
 /* ---- the arguments' JSON ---- */
 
 static void put_escaped(td_answer_parser *p, char c) {
-    static const char SHORT[] = "btnvfr"; /* of 8 to 13; JSON has no \v */
-    char              text[8] = {'\\', c, 0};
-    if ((unsigned char)c >= 0x20 && c != '"' && c != '\\') {
-        td_call_arguments(p, &c, 1);
-        return;
-    }
-    if (c >= 8 && c <= 13 && c != 11)
-        text[1] = SHORT[c - 8];
-    else if ((unsigned char)c < 0x20)
-        snprintf(text, sizeof text, "\\u%04x", (unsigned)c);
-    td_call_arguments(p, text, strlen(text));
+    char text[TD_JSON_ESCAPE_MAX];
+    td_call_arguments(p, text, td_json_escape(c, text));
 }
 
 static void put_string(td_answer_parser *p, const char *text, size_t n) {

@@ -55,6 +55,7 @@ static const machine_key KEYS[] = {
     {"cpu-float", SHARE, M(cpu.float_ops), false, OPTIONAL, "Share of node-f32-gflops that the router reaches."},
     {"cpu-attention-read", SHARE, M(cpu.attention_read), false, OPTIONAL, "Share of node-read-gbps at which the KV cache is read."},
     {"cpu-attention-float", SHARE, M(cpu.attention_float), false, OPTIONAL, "What attention reaches, of node-f32-gflops: above 1 where 16-bit integers are faster than floats."},
+    {"cpu-attention-row", "keys", 0, 100000, 1, M(cpu.attention_row), false, OPTIONAL, "What a row of a prompt costs in attention beside its keys, in keys."},
     {"expert-read", SHARE, M(cpu.expert_read), false, OPTIONAL, "Share of node-read-gbps at which the experts are read."},
     {"expert-int8", SHARE, M(cpu.expert_int8), false, OPTIONAL, "Share of node-int8-gops that they reach."},
     {"card-linear-read", SHARE, M(card.linear_read), false, OPTIONAL, "The same of a card: of card-read-gbps."},
@@ -62,6 +63,7 @@ static const machine_key KEYS[] = {
     {"card-float", SHARE, M(card.float_ops), false, OPTIONAL, "Of card-bf16-tflops."},
     {"card-attention-read", SHARE, M(card.attention_read), false, OPTIONAL, "Of card-read-gbps."},
     {"card-attention-float", SHARE, M(card.attention_float), false, OPTIONAL, "Of card-bf16-tflops."},
+    {"card-attention-row", "keys", 0, 100000, 1, M(card.attention_row), false, OPTIONAL, "As cpu-attention-row."},
 };
 /* clang-format on */
 

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "npu/block_buffers.h"
 #include "npu/block_work.h"
 
 const char *td_plan_part_name(td_plan_part_kind p) {
@@ -14,7 +15,8 @@ const char *td_plan_part_name(td_plan_part_kind p) {
                                                      [TD_PLAN_HANDOVER] = "hand-over",
                                                      [TD_PLAN_SUMS] = "sums over cards",
                                                      [TD_PLAN_HEAD] = "head",
-                                                     [TD_PLAN_OTHER] = "embedding, norms, sums"};
+                                                     [TD_PLAN_EMBED] = "embedding",
+                                                     [TD_PLAN_ROWS] = "norms, residual sums"};
     return NAMES[p];
 }
 
@@ -44,6 +46,7 @@ typedef struct {
 
 typedef struct {
     rates  linear, attention;
+    double attention_row; /* keys */
     double block_s;
 } device_rates;
 
@@ -66,6 +69,7 @@ static device_rates rates_of_device(const td_plan_machine *m) {
     rates r = cards ? (rates){m->cards.read_bytes_per_s, m->cards.int8_ops_per_s, m->cards.float_ops_per_s} : cpu_rates(m);
     return (device_rates){.linear = {r.read * e->linear_read, r.int8 * e->linear_int8, r.floats * e->float_ops},
                           .attention = {r.read * e->attention_read, r.int8, r.floats * e->attention_float},
+                          .attention_row = e->attention_row,
                           .block_s = cards ? m->cards.block_s : m->block_s};
 }
 
@@ -85,9 +89,9 @@ typedef struct {
     td_plan_step          *out;
 } pricing;
 
-/* @return the time of it. */
-static double add_work(td_plan_part *p, double bytes, double int8_ops, double float_ops, const rates *r) {
-    double read_s = bytes / r->read, int8_s = int8_ops / r->int8, float_s = float_ops / r->floats;
+/* @param more_ops in floats, which take time and are not counted. @return the time of it. */
+static double add_work(td_plan_part *p, double bytes, double int8_ops, double float_ops, double more_ops, const rates *r) {
+    double read_s = bytes / r->read, int8_s = int8_ops / r->int8, float_s = (float_ops + more_ops) / r->floats;
     double time_s = td_plan_work_s(read_s, int8_s + float_s);
     p->bytes += bytes;
     p->int8_ops += int8_ops;
@@ -99,8 +103,8 @@ static double add_work(td_plan_part *p, double bytes, double int8_ops, double fl
     return time_s;
 }
 
-static double add_tier_work(td_plan_part *p, const td_tier_work *w, const rates *r) {
-    return add_work(p, (double)w->bytes, (double)w->int8_ops, (double)w->f32_ops, r);
+static double add_tier_work(td_plan_part *p, const td_tier_work *w, double more_ops, const rates *r) {
+    return add_work(p, (double)w->bytes, (double)w->int8_ops, (double)w->f32_ops, more_ops, r);
 }
 
 static double add_fixed(td_plan_part *p, double seconds) {
@@ -139,7 +143,8 @@ static td_plan_part_kind part_of(const td_block_desc *b, bool moe_layer) {
         case TD_BLOCK_ALL_REDUCE: return TD_PLAN_SUMS;
         case TD_BLOCK_HEAD:
         case TD_BLOCK_TOP: return TD_PLAN_HEAD;
-        default: return TD_PLAN_OTHER;
+        case TD_BLOCK_EMBED: return TD_PLAN_EMBED;
+        default: return TD_PLAN_ROWS;
     }
 }
 
@@ -182,6 +187,25 @@ static td_tier_work attention_work(const pricing *p, const td_block_desc *b, row
     return sum;
 }
 
+/* What the rows of a prompt cost beside their keys, as operations: what one key of one row takes, times the shares' keys. */
+static double row_ops(const pricing *p, const td_block_desc *b, row_range range) {
+    td_tier_work one = {0}, two = {0};
+    if (p->rows->n_new == 1) return 0;
+    td_work_add_attention(&one, b, 0, &(td_work_sequence){.rows = 1, .keys = 1}); /* a key is expanded, and met once */
+    td_work_add_attention(&two, b, 0, &(td_work_sequence){.rows = 2, .keys = 2}); /* two are, and there are three meetings */
+    return (double)(range.end - range.first) * p->device.attention_row * (double)(two.f32_ops - 2 * one.f32_ops);
+}
+
+/* The activations that a norm or a residual sum goes over; a line that is written is read first. */
+static double row_bytes(const pricing *p, const td_block_desc *b) {
+    td_block_buffer list[TD_BLOCK_BUFFERS_MAX];
+    td_block_desc   copy = *b;
+    double          sum = 0;
+    size_t          n = td_block_buffers(&copy, p->model->act_bytes == 2 ? TD_DT_BF16 : TD_DT_F32, list);
+    for (size_t i = 0; i < n; i++) sum += 2 * (double)list[i].row_bytes;
+    return sum;
+}
+
 static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row_range range) {
     td_plan_part *part = &p->out->part[part_of(b, moe_layer)];
     if (b->kind == TD_BLOCK_HEAD && !p->rows->n_out) return 0;
@@ -191,9 +215,12 @@ static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row
         part->n++;
         return add_copy(part, 2 * (n - 1) / n * bytes * p->model->act_bytes, c->sum_bytes_per_s, c->sum_s);
     }
+    double       n_rows = (double)(range.end - range.first), fixed_s = add_fixed(part, p->device.block_s);
     td_tier_work products = product_work(p, b, range.end - range.first), attention = attention_work(p, b, range);
-    return add_fixed(part, p->device.block_s) + add_tier_work(part, &products, &p->device.linear) +
-           add_tier_work(&p->out->part[TD_PLAN_KEYS], &attention, &p->device.attention);
+    if (part == &p->out->part[TD_PLAN_ROWS])
+        return fixed_s + add_work(part, n_rows * row_bytes(p, b), 0, 0, 0, &p->device.linear);
+    return fixed_s + add_tier_work(part, &products, 0, &p->device.linear) +
+           add_tier_work(&p->out->part[TD_PLAN_KEYS], &attention, row_ops(p, b, range), &p->device.attention);
 }
 
 /* The experts of n_tok tokens, each of whose weights is read once. @param part of the active ones. */
@@ -203,7 +230,7 @@ static double experts_cost(pricing *p, double n_active, double n_pairs) {
     td_tier_work         expert = td_experts_batch_work(&m->experts, m->layer_bytes, 1, 0),
                  pair = td_experts_batch_work(&m->experts, m->layer_bytes, 0, 1);
     return add_work(part, n_active * (double)expert.bytes, n_pairs * (double)pair.int8_ops, n_pairs * (double)pair.f32_ops,
-                    &p->experts) +
+                    0, &p->experts) +
            add_fixed(part, p->machine->block_s);
 }
 

@@ -32,7 +32,8 @@ typedef enum {
     TD_PLAN_HANDOVER,
     TD_PLAN_SUMS, /* over cards */
     TD_PLAN_HEAD,
-    TD_PLAN_OTHER, /* embedding, norms, residual sums */
+    TD_PLAN_EMBED,
+    TD_PLAN_ROWS, /* norms, residual sums: their bytes are the activations', which work leaves out */
     TD_PLAN_PARTS
 } td_plan_part_kind;
 

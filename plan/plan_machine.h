@@ -17,8 +17,10 @@ typedef struct {
     double attention_read;  /* the KV cache: of the read bandwidth */
     double attention_float; /* scores and sums of values: of the float rate. On a CPU these are products of 16-bit integers,
                                which may be faster than floats: up to 2 */
-    double expert_read;     /* routed experts' weights: of the read bandwidth; CPUs only, so the next */
-    double expert_int8;     /* their operations: of the int8 rate */
+    double attention_row; /* what a row of a prompt costs beside its keys, in keys: softmax, rounding to integers, what of a
+                             tile lies beyond the row's own key; 0 or more */
+    double expert_read;   /* routed experts' weights: of the read bandwidth; CPUs only, so the next */
+    double expert_int8;   /* their operations: of the int8 rate */
 } td_plan_efficiency;
 
 /** Default shares for the CPU kernels of an instruction set. */

@@ -75,15 +75,30 @@ static void print_streams(const td_plan *p, FILE *f) {
         fprintf(f, "%u rows are left out: the longest sequence is %u tokens\n", p->n_left_out, p->context_length);
 }
 
-/* Per layer: of the layers that have the part. */
+/* How many layers have the part; 0: it is none of a layer's. */
+static uint32_t layers_with(const td_plan *p, td_plan_part_kind part) {
+    switch (part) {
+        case TD_PLAN_ATTENTION:
+        case TD_PLAN_KEYS:
+        case TD_PLAN_SUMS:
+        case TD_PLAN_ROWS: return p->n_layers;
+        case TD_PLAN_ROUTER:
+        case TD_PLAN_SHARED:
+        case TD_PLAN_EXPERTS:
+        case TD_PLAN_HANDOVER: return p->n_moe_layers;
+        case TD_PLAN_DENSE: return p->n_layers - p->n_moe_layers;
+        case TD_PLAN_HEAD:
+        case TD_PLAN_EMBED:
+        case TD_PLAN_PARTS: break;
+    }
+    return 0;
+}
+
 static void print_parts(const td_plan *p, const td_plan_step *s, FILE *f) {
     fprintf(f, "%-24s %10s %12s %10s %10s %8s\n", "part", "ms", "ms a layer", "GB", "TOP", "bound");
     for (int i = 0; i < TD_PLAN_PARTS; i++) {
         const td_plan_part *x = &s->part[i];
-        uint32_t            layers = i == TD_PLAN_HEAD || i == TD_PLAN_OTHER ? 0
-                                     : i == TD_PLAN_DENSE                    ? p->n_layers - p->n_moe_layers
-                                     : i == TD_PLAN_ATTENTION || i == TD_PLAN_KEYS || i == TD_PLAN_SUMS ? p->n_layers
-                                                                                                        : p->n_moe_layers;
+        uint32_t            layers = layers_with(p, (td_plan_part_kind)i);
         if (x->time_s <= 0) continue;
         fprintf(f, "%-24s %10.2f ", td_plan_part_name((td_plan_part_kind)i), 1e3 * x->time_s);
         if (layers)

@@ -1,12 +1,11 @@
 /* Costs of steps against figures computed by hand: rates, parts, bounds, and what runs beside what. */
-#include <cmocka.h>
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
 
 #include "plan/plan_cost.h"
 
@@ -20,7 +19,7 @@ static td_plan_machine plain_machine(double cards) {
     for (int i = 0; i < 2; i++)
         m.node[i] = (td_plan_node){
             .cores = 4, .read_bytes_per_s = 10e9, .int8_ops_per_s = 1e12, .float_ops_per_s = 1e11, .memory_bytes = 1e12};
-    m.cpu = m.card = (td_plan_efficiency){1, 1, 1, 1, 1, 1, 1};
+    m.cpu = m.card = (td_plan_efficiency){1, 1, 1, 1, 1, 0, 1, 1};
     m.block_s = m.step_s = 0;
     if (cards > 0)
         m.cards = (td_plan_cards){.count = cards,
@@ -132,6 +131,25 @@ static void attention_and_head(void **state) {
     near(s.part[TD_PLAN_KEYS].bytes, 13 * 200 * 2 * 2.0);
     near(s.part[TD_PLAN_KEYS].float_ops, (11 + 12 + 13) * 10 * 100 * 2 * 2.0);
     near(s.part[TD_PLAN_HEAD].time_s, 0);
+    double keys_s = s.part[TD_PLAN_KEYS].float_s; /* what its rows cost beside their keys: time, not work */
+    m.cpu.attention_row = 50;
+    td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 1, .n_new = 3, .context = 10, .n_halves = 1}, &s);
+    near(s.part[TD_PLAN_KEYS].float_ops, (11 + 12 + 13) * 10 * 100 * 2 * 2.0);
+    near(s.part[TD_PLAN_KEYS].float_s, keys_s * (36 + 3 * 50) / 36);
+}
+
+/* A norm reads x and what is added, and writes x and three outputs, each line read before: 2 * (2 + 2 + 2 + 1) bytes a
+ * value. */
+static void norms(void **state) {
+    (void)state;
+    td_block_desc   norm = {.kind = TD_BLOCK_NORM, .norm = {.hidden = HIDDEN}};
+    td_outline_op   ops[] = {block(norm, TD_OUTLINE_WHOLE)};
+    td_plan_model   model = plain_model(ops, 1);
+    td_plan_machine m = plain_machine(0);
+    td_plan_step    s;
+    td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 5, .n_new = 1, .n_halves = 1}, &s);
+    near(s.part[TD_PLAN_ROWS].bytes, 5 * 2 * (7.0 * HIDDEN + sizeof(float)));
+    near(s.step_s, s.part[TD_PLAN_ROWS].bytes / 20e9);
 }
 
 /* LAYERS layers of router, submit, shared expert, collect. */
@@ -261,9 +279,9 @@ static void sums_over_cards(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arithmetic), cmocka_unit_test(one_block),         cmocka_unit_test(attention_and_head),
-        cmocka_unit_test(in_turns),   cmocka_unit_test(beside_each_other), cmocka_unit_test(deferral),
-        cmocka_unit_test(halves),     cmocka_unit_test(sums_over_cards),
+        cmocka_unit_test(arithmetic), cmocka_unit_test(one_block), cmocka_unit_test(attention_and_head),
+        cmocka_unit_test(norms),      cmocka_unit_test(in_turns),  cmocka_unit_test(beside_each_other),
+        cmocka_unit_test(deferral),   cmocka_unit_test(halves),    cmocka_unit_test(sums_over_cards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

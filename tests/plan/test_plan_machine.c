@@ -1,12 +1,11 @@
 /* Machine files: what is taken, and what is refused in which words; the committed examples. */
-#include <cmocka.h>
-#include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
+
+#include <cmocka.h>
+#include <glob.h>
 #include <string.h>
 
 #include "plan/plan_machine.h"

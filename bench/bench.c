@@ -15,6 +15,7 @@ typedef struct {
     double      time_s, gbps, gops;
     const char *bound; /* what binds: "read", "int8" */
     double      fraction;
+    td_bounds   bounds; /* of the same rounds; all 0: none were measured */
 } row;
 
 static void print_json(const td_bench *b, const row *r) {
@@ -23,6 +24,11 @@ static void print_json(const td_bench *b, const row *r) {
                           1e6 * r->time_s, "gbps", r->gbps, "gops", r->gops, "bound", r->bound, "fraction", r->fraction,
                           "commit", td_bench_commit, "tier", td_cpu_tier_name(td_cpu_features()), "cpu", b->machine.cpu,
                           "cores", (int)b->machine.n_cores, "nodes", (int)b->machine.n_nodes);
+    if (r->bounds.read_bytes_per_s > 0) {
+        json_object_set_new(o, "read_bound_gbps", json_real(1e-9 * r->bounds.read_bytes_per_s));
+        json_object_set_new(o, "int8_bound_gops", json_real(1e-9 * r->bounds.int8_ops_per_s));
+        json_object_set_new(o, "f32_bound_gflops", json_real(1e-9 * r->bounds.f32_ops_per_s));
+    }
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(o);
@@ -110,6 +116,7 @@ static void work_of(const td_bench_case *c, uint32_t calls, double *bytes, doubl
 
 td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err) {
     double   time[TD_BENCH_ROUNDS_MAX], fraction[TD_BENCH_ROUNDS_MAX], gbps[TD_BENCH_ROUNDS_MAX], gops[TD_BENCH_ROUNDS_MAX];
+    double   reads[TD_BENCH_ROUNDS_MAX], int8s[TD_BENCH_ROUNDS_MAX], f32s[TD_BENCH_ROUNDS_MAX];
     uint32_t rounds = b->o->rounds, n_by_read = 0;
     TD_TRY(c->run(c->ctx, err));
     for (uint32_t r = 0; r < rounds; r++) {
@@ -122,8 +129,10 @@ td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err) {
         work_of(c, c->calls, &bytes, &ops);
         bytes -= bytes0;
         ops -= ops0;
-        double by_read = bytes / (0.5 * (read + td_roofline_read(b->roofline))),
-               by_int8 = ops / (0.5 * (int8 + td_roofline_int8(b->roofline)));
+        reads[r] = 0.5 * (read + td_roofline_read(b->roofline));
+        int8s[r] = 0.5 * (int8 + td_roofline_int8(b->roofline));
+        f32s[r] = td_roofline_f32(b->roofline);
+        double by_read = bytes / reads[r], by_int8 = ops / int8s[r];
         n_by_read += by_read > by_int8;
         time[r] = spent / c->calls;
         fraction[r] = (by_read > by_int8 ? by_read : by_int8) / spent;
@@ -138,6 +147,9 @@ td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err) {
                         .gbps = bench_median(gbps, rounds),
                         .gops = bench_median(gops, rounds),
                         .bound = 2 * n_by_read > rounds ? "read" : "int8",
-                        .fraction = bench_median(fraction, rounds)});
+                        .fraction = bench_median(fraction, rounds),
+                        .bounds = {.read_bytes_per_s = bench_median(reads, rounds),
+                                   .int8_ops_per_s = bench_median(int8s, rounds),
+                                   .f32_ops_per_s = bench_median(f32s, rounds)}});
     return TD_OK;
 }

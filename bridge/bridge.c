@@ -72,6 +72,13 @@ static void buffer_rows(const td_bridge_config *c, size_t row_bytes[N_BUFFERS]) 
     row_bytes[Y_DEFERRED] = c->max_deferred ? row : 0;
 }
 
+void td_bridge_row_bytes(const td_bridge_config *c, size_t *to_host, size_t *to_device) {
+    size_t row_bytes[N_BUFFERS];
+    buffer_rows(c, row_bytes);
+    *to_host = *to_device = 0;
+    for (int i = 0; i < N_BUFFERS; i++) *(i <= LAST_UP ? to_host : to_device) += row_bytes[i];
+}
+
 uint64_t td_bridge_bytes(const td_bridge_config *c) {
     size_t   row_bytes[N_BUFFERS];
     uint64_t sum = 0;

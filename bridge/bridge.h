@@ -60,6 +60,9 @@ void                   td_bridge_close(td_bridge *b); /* ports too; nothing may 
 /** What td_bridge_open takes in each of two memories; with one of both, the host's alone. */
 uint64_t td_bridge_bytes(const td_bridge_config *c);
 
+/** Bytes of a row that a submit copies to the host, and a collect to the device, where the memories are two. */
+void td_bridge_row_bytes(const td_bridge_config *c, size_t *to_host, size_t *to_device);
+
 /** The buffers of a parity, all rows; the bridge's. The router and the norm before it write the first three, combine reads
  * the others. */
 typedef struct {

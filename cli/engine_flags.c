@@ -10,6 +10,7 @@
 #define SERVING (TD_IN_LAUNCH | TD_IN_EVAL)
 #define LAUNCH TD_IN_LAUNCH
 #define THREADS (MODEL | TD_IN_TOPO)
+#define PLAN TD_IN_PLAN
 
 #define NOT_YET "is not supported yet"
 #define I31_TOP 2147483647.0
@@ -29,17 +30,17 @@ static const td_flag FLAGS[] = {
      .help = "dummy fills the shape of config.json with random weights."},
     {{"weight-loader-disable-mmap", "no-mmap"}, TD_FLAG_SWITCH, E(copy_weights), .in = LAUNCH,
      .help = "Read packed weights into memory of the process instead of mapping their files (docs/checkpoints.md)."},
-    {{"context-length"}, TD_FLAG_U32, E(context_length), .in = MODEL, .max = I31_TOP, .arg = "N",
+    {{"context-length"}, TD_FLAG_U32, E(context_length), .in = MODEL | PLAN, .max = I31_TOP, .arg = "N",
      .by_default = "the model's", .help = "Longest prompt plus answer, in tokens."},
-    {{"json-model-override-args"}, TD_FLAG_TEXT, E(model_override_json), .in = MODEL, .arg = "JSON",
+    {{"json-model-override-args"}, TD_FLAG_TEXT, E(model_override_json), .in = MODEL | PLAN, .arg = "JSON",
      .help = "Object merged over config.json."},
     {{"chat-template"}, TD_FLAG_TEXT, E(chat_template), .in = LAUNCH, .arg = "FILE", .by_default = "the model's",
      .help = "Jinja template of the chat API."},
-    {{"quantization"}, TD_FLAG_TEXT, E(quantization), .in = MODEL, .arg = "FORMAT",
+    {{"quantization"}, TD_FLAG_TEXT, E(quantization), .in = MODEL | PLAN, .arg = "FORMAT",
      .choices = TD_CHOICES("auto", "none", "w8a8_int8"), .by_default = "auto",
      .help = "Numbers of everything but the routed experts; auto: w8a8_int8. none: weights as stored, f32 arithmetic.",
      .refusal = NOT_YET "; the formats are auto, none and w8a8_int8"},
-    {{"expert-quantization", "requantize"}, TD_FLAG_TEXT, E(expert_quantization), .in = MODEL, .arg = "FORMAT",
+    {{"expert-quantization", "requantize"}, TD_FLAG_TEXT, E(expert_quantization), .in = MODEL | PLAN, .arg = "FORMAT",
      .choices = TD_CHOICES("auto", "none", "int4", "int4-channel=int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4",
                            "nvfp4"), .by_default = "auto",
      .help = "Numbers of the routed experts (docs/quantisation.md); auto: what packed files hold, none when --quantization "
@@ -61,7 +62,7 @@ static const td_flag FLAGS[] = {
     {{"npu-threads"}, TD_FLAG_U32, E(npu_threads), .in = LAUNCH | TD_IN_TOPO, .max = 1024, .arg = "N", .by_default = "0",
      .help = "Threads of its own for the host device, of all its cards together; 0 shares the expert threads, but apart, "
              "and each of several cards, has one at least."},
-    {{"tensor-parallel-size", "tp-size", "tp"}, TD_FLAG_U32, E(tensor_parallel_size), .in = LAUNCH, .min = 1, .max = 64,
+    {{"tensor-parallel-size", "tp-size", "tp"}, TD_FLAG_U32, E(tensor_parallel_size), .in = LAUNCH | PLAN, .min = 1, .max = 64,
      .arg = "N", .by_default = "1",
      .help = "Cards that every layer is split over; it must divide the model's heads. The host device plays N cards, which "
              "is for tests: with N threads of its own (--npu-threads).", .sglang = "tp_size"},
@@ -81,32 +82,32 @@ static const td_flag FLAGS[] = {
     {{"kt-method"}, TD_FLAG_TEXT, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "NAME", .choices = TD_CHOICES("int4", "INT4"),
      .help = "Accepted for int4; the kernel is chosen by the CPU.",
      .refusal = NOT_YET "; the kernel is chosen by the CPU (int4)"},
-    {{"enable-defer", "kt-enable-defer"}, TD_FLAG_SWITCH, E(enable_defer), .in = MODEL, .by_default = "off",
+    {{"enable-defer", "kt-enable-defer"}, TD_FLAG_SWITCH, E(enable_defer), .in = MODEL | PLAN, .by_default = "off",
      .help = "Add the output of each token's lightest experts one layer later, so that device and CPU overlap. It costs "
              "quality: docs/quantisation.md, \"What deferral costs\"."},
     {{"max-deferred-experts-per-token", "kt-max-deferred-experts-per-token"}, TD_FLAG_U32, E(max_deferred_experts_per_token),
-     .in = MODEL, .max = 64, .arg = "N", .by_default = "1 with --enable-defer",
+     .in = MODEL | PLAN, .max = 64, .arg = "N", .by_default = "1 with --enable-defer",
      .help = "Experts per token that are deferred, fewer than the model has per token; above 0 turns deferral on.",
      .sglang = "kt_max_deferred_experts_per_token"},
-    {{"disable-two-chunk-overlap"}, TD_FLAG_SWITCH, E(disable_two_chunk_overlap), .in = LAUNCH,
+    {{"disable-two-chunk-overlap"}, TD_FLAG_SWITCH, E(disable_two_chunk_overlap), .in = LAUNCH | PLAN,
      .help = "Do not split large steps into two halves, of which the device computes one while the CPU has the other's "
              "experts. Only --npu-threads splits; results are the same."},
     {{"enable-two-batch-overlap"}, TD_FLAG_SWITCH, TD_FLAG_NOWHERE, .in = LAUNCH,
      .help = "Accepted; steps are split where it helps, unless --disable-two-chunk-overlap."},
 
     TITLE("Memory and scheduling"),
-    {{"mem-fraction-static"}, TD_FLAG_REAL, E(mem_fraction_static), .in = MODEL, .min = 0.01, .max = 1, .arg = "SHARE",
+    {{"mem-fraction-static"}, TD_FLAG_REAL, E(mem_fraction_static), .in = MODEL | PLAN, .min = 0.01, .max = 1, .arg = "SHARE",
      .by_default = "0.9", .help = "Share of the free memory for weights, working memory and KV cache."},
-    {{"max-total-tokens"}, TD_FLAG_U64, E(max_total_tokens), .in = SERVING, .max = 1e12, .arg = "N",
+    {{"max-total-tokens"}, TD_FLAG_U64, E(max_total_tokens), .in = SERVING | PLAN, .max = 1e12, .arg = "N",
      .by_default = "as many as fit",
      .help = "Tokens in the KV cache; by default not more than --max-running-requests of the longest context take."},
-    {{"max-running-requests"}, TD_FLAG_U32, E(max_running_requests), .in = SERVING, .max = 65536, .arg = "N",
+    {{"max-running-requests"}, TD_FLAG_U32, E(max_running_requests), .in = SERVING | PLAN, .max = 65536, .arg = "N",
      .by_default = "0", .help = "Requests generated at once; 0 takes 32."},
     {{"max-queued-requests"}, TD_FLAG_U32, E(max_queued_requests), .in = LAUNCH, .max = 1048576, .arg = "N",
      .by_default = "0", .help = "Requests waiting, each choice counted; more get a 503. 0 takes 1024."},
-    {{"chunked-prefill-size"}, TD_FLAG_U32, E(chunked_prefill_size), .in = LAUNCH, .min = -1, .max = I31_TOP, .arg = "N",
+    {{"chunked-prefill-size"}, TD_FLAG_U32, E(chunked_prefill_size), .in = LAUNCH | PLAN, .min = -1, .max = I31_TOP, .arg = "N",
      .by_default = "8192", .help = "Prompt tokens per step, of all requests together; -1: as many as --max-prefill-tokens."},
-    {{"max-prefill-tokens"}, TD_FLAG_U32, E(max_prefill_tokens), .in = LAUNCH, .min = 1, .max = I31_TOP, .arg = "N",
+    {{"max-prefill-tokens"}, TD_FLAG_U32, E(max_prefill_tokens), .in = LAUNCH | PLAN, .min = 1, .max = I31_TOP, .arg = "N",
      .by_default = "16384", .help = "Upper bound of --chunked-prefill-size."},
     {{"enable-mixed-chunk"}, TD_FLAG_SWITCH, TD_FLAG_NOWHERE, .in = LAUNCH,
      .help = "Accepted; prompt chunks and decoding share steps by default."},

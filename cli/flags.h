@@ -31,7 +31,7 @@ typedef struct {
 } td_flag_texts;
 
 /* Commands that share the engine's table. */
-enum { TD_IN_LAUNCH = 1, TD_IN_PERPLEXITY = 2, TD_IN_EVAL = 4, TD_IN_TOPO = 8 };
+enum { TD_IN_LAUNCH = 1, TD_IN_PERPLEXITY = 2, TD_IN_EVAL = 4, TD_IN_TOPO = 8, TD_IN_PLAN = 16 };
 #define TD_IN_ALL (~0u)
 
 #define TD_FLAG_NAMES_MAX 3
@@ -105,19 +105,5 @@ void td_flags_print_markdown(const td_flag_command *c, FILE *f);
 
 /** What is set, defaults too, as a JSON object by SGLang's names; no secrets. What is not there yet is null. */
 void td_flags_write_json(const td_flag_command *c, td_jbuf *b);
-
-/* ---- flags_config.c ---- */
-
-/** @param key index into td_config_read's keys. @param value valid during the call. */
-typedef td_status (*td_config_fn)(void *user, size_t key, const char *value, td_error *err);
-
-/**
- * Call fn for every "key: value" of a YAML file (64 KiB at most) that holds one flat mapping of scalars, in the order of
- * keys. In the file, a key's '-' may all be '_'; fn is called twice for a key that is there in both spellings.
- * @param keys [n_keys] distinct names. @return TD_EINVAL, TD_EFORMAT or fn's status: the sentence begins with the path, and
- * with the line where libcyaml knows it. Nothing is printed.
- */
-TD_NODISCARD td_status td_config_read(const char *path, const char *const *keys, size_t n_keys, td_config_fn fn, void *user,
-                                      td_error *err);
 
 #endif

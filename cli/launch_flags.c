@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/yaml_pairs.h"
 
 /* ---- the table ---- */
 
@@ -134,7 +135,8 @@ static td_status read_config(td_launch_options *o, td_error *err) {
     if (!keys) return td_fail(err, TD_ENOMEM, "out of memory");
     keys->options = o;
     list_keys(keys);
-    td_status st = td_config_read(o->config, keys->names, keys->n, from_config, keys, err);
+    static const td_yaml_words WORDS = {"config", "flag", "'tandem launch_server --help'"};
+    td_status                  st = td_yaml_pairs_read(&WORDS, o->config, keys->names, keys->n, from_config, keys, err);
     free(keys);
     return st;
 }

@@ -19,6 +19,7 @@ static const command COMMANDS[] = {
     {"perplexity", td_cmd_perplexity, "how well a model predicts a text, and how far it is from a reference"},
     {"eval", td_cmd_eval, "how many questions of a task a model answers right"},
     {"bench", td_cmd_bench, "what parts of the engine reach of what this machine can do"},
+    {"plan", td_cmd_plan, "what a model would do on this machine, or on one to be bought"},
     {"topo", td_cmd_topo, "the machine, the bandwidth between its NUMA nodes, and the thread plan"},
     {"tokenize", td_cmd_tokenize, "text to token ids and back, as JSON lines"},
     {"render-chat", td_cmd_render_chat, "chat requests to prompt texts, as JSON lines"},

@@ -196,6 +196,10 @@ TD_NODISCARD td_status td_experts_file_format(const char *path, td_expert_number
 TD_NODISCARD td_status td_experts_check_file(const td_experts_config *c, uint32_t layer, const char *path,
                                              uint64_t source_hash, td_error *err);
 
+/* With deferral, calls of so many tokens at most compute what no token needs now after immediate_done. Beyond it, hardly any
+ * expert has deferred pairs only. */
+#define TD_EXPERTS_HELD_TOK 256
+
 typedef struct {
     uint32_t    n_tok, top_k;
     const void *x; /* [n_tok, hidden] act_dtype; NULL with x_i8 */
@@ -220,10 +224,14 @@ typedef struct {
 void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a);
 
 /**
- * What was computed since creation: (token, expert) pairs, and the work. Per batch of tokens (a call is one batch unless it
- * is very long) and layer, the weights of the distinct experts chosen count as read once; a pair is 6 * hidden * inter
- * operations.
+ * The work of a batch of tokens in one layer: the weights of the n_active distinct experts chosen are read once; each of
+ * n_pairs (token, expert) pairs is 6 * hidden * inter operations.
+ * @param layer_bytes of all experts' weights of a layer, td_experts_plan's weight_bytes / n_layers.
  */
+td_tier_work td_experts_batch_work(const td_experts_config *c, uint64_t layer_bytes, uint64_t n_active, uint64_t n_pairs);
+
+/** What was computed since creation: (token, expert) pairs, and the work of all batches (a call is one unless it is very
+ * long). */
 void td_experts_counters(const td_experts *x, uint64_t *pairs, td_tier_work *work);
 /** The layer that td_experts_ffn is in. @return false: none. Any thread. */
 bool td_experts_doing(const td_experts *x, uint32_t *layer);

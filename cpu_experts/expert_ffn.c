@@ -24,7 +24,6 @@
 #define BLOCK_BYTES ((size_t)1 << 20)     /* of their codes, at most: half of a 2 MiB L2 */
 #define SCRATCH_BYTES ((size_t)384 << 20) /* of the arrays that grow with the tokens of a batch */
 #define HELD_BYTES ((size_t)64 << 20)     /* of held-back outputs */
-#define HELD_TOK 256                      /* beyond it, hardly any expert has deferred pairs only */
 #define ITEMS_PER_WORKER 32               /* dynamic items even out what workers take */
 #define ITEM_BYTES_MIN ((size_t)64 << 10) /* weights of an item: several microseconds of streaming */
 #define SUM_BYTES ((size_t)1 << 20)       /* of its accumulators: half of a 2 MiB L2 */
@@ -155,7 +154,7 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     p->batch_tok = (uint32_t)(fit < 1 ? 1 : fit < c->max_tok ? fit : c->max_tok);
     if (c->max_deferred) {
         size_t held = HELD_BYTES / (c->max_deferred * y_bytes);
-        if (held > HELD_TOK) held = HELD_TOK;
+        if (held > TD_EXPERTS_HELD_TOK) held = TD_EXPERTS_HELD_TOK;
         p->defer_tok = (uint32_t)(held < p->batch_tok ? held : p->batch_tok);
     }
     size_t held_rows = (size_t)p->defer_tok * c->max_deferred;
@@ -555,11 +554,10 @@ static void run_pass(td_experts *x, bool second) {
     run_phase(x, second ? "deferred down" : "down", (uint32_t)n_experts, down_item, f->n_chunks * f->n_ranges, true);
 }
 
-/* Of a batch: its experts' weights once, its pairs' operations. */
-static void add_work(const td_experts *x, td_tier_work *w) {
-    uint64_t pairs = (uint64_t)x->ffn->n_tok * x->ffn->args->top_k;
-    *(x->config.format == TD_EXPERT_BF16 ? &w->f32_ops : &w->int8_ops) += pairs * 6 * x->config.hidden * x->config.inter;
-    w->bytes += x->ffn->n_active * (x->layout.layer_bytes / x->config.n_experts);
+td_tier_work td_experts_batch_work(const td_experts_config *c, uint64_t layer_bytes, uint64_t n_active, uint64_t n_pairs) {
+    td_tier_work w = {.bytes = n_active * (layer_bytes / c->n_experts)};
+    *(c->format == TD_EXPERT_BF16 ? &w.f32_ops : &w.int8_ops) = n_pairs * 6 * c->hidden * c->inter;
+    return w;
 }
 
 void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a) {
@@ -588,7 +586,11 @@ void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a) {
             }
             run_pass(x, true);
         }
-        add_work(x, &work);
+        td_tier_work batch =
+            td_experts_batch_work(&x->config, x->layout.layer_bytes, f->n_active, (uint64_t)f->n_tok * a->top_k);
+        work.bytes += batch.bytes;
+        work.int8_ops += batch.int8_ops;
+        work.f32_ops += batch.f32_ops;
     }
     atomic_fetch_add_explicit(&x->n_pairs, (uint64_t)a->n_tok * a->top_k, memory_order_relaxed);
     td_tier_end(&x->meter, begin_ns, &work);

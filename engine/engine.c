@@ -8,12 +8,11 @@
 #include "core/log.h"
 #include "core/thread.h"
 #include "engine/engine_impl.h"
+#include "engine/engine_placement.h"
 #include "kernels/kernels.h"
 #include "kernels/machine/roofline.h"
 #include "text/parse/answer_parser.h"
 
-#define CHUNK_MIN 512 /* the prefill chunk is not made smaller than this to save memory */
-#define MAX_OUT 64    /* rows of logits at a time */
 #define TEMPLATE_BYTES ((size_t)4 << 20)
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -121,48 +120,11 @@ static td_status open_text(td_engine *e, const td_engine_options *o, td_error *e
     return TD_OK;
 }
 
-static td_placement placement_of(const td_engine *e, const td_engine_options *o, uint64_t available_bytes) {
-    return (td_placement){
-        .device = o->device,
-        .expert_pool = e->expert_pool,
-        .npu_pools = e->n_npu_pools ? e->npu_pools : NULL,
-        .n_cards = o->tensor_parallel_size,
-        .model = {.model_path = o->model_path,
-                  .cpu_weight_path = o->cpu_weight_path,
-                  .override_json = o->model_override_json,
-                  .load_dummy = e->plan.load_dummy,
-                  .copy_files = o->copy_weights,
-                  .w8a8 = e->plan.w8a8,
-                  .expert_format = e->plan.experts->format,
-                  .expert_groups = e->plan.experts->groups,
-                  .experts_as_stored = e->plan.experts_as_stored,
-                  .max_tok = e->plan.chunk + e->plan.max_running,
-                  .max_seq = td_scheduler_max_seq(e->plan.max_running),
-                  .max_out = e->max_out,
-                  .context_length = o->context_length,
-                  .max_deferred = e->plan.max_deferred,
-                  .overlap_min_tok = o->disable_two_chunk_overlap ? 0 : TD_OVERLAP_AUTO},
-        .available_bytes = available_bytes,
-        .fraction = o->mem_fraction_static,
-        .max_total_tokens = o->max_total_tokens,
-        .max_running = e->plan.max_running,
-        .bytes_per_vocab_entry = td_sampler_bytes(1) * td_pool_workers(e->expert_pool),
-    };
-}
-
-/* Open the model with the largest prefill chunk whose working memory fits, and plan the KV. */
 static td_status open_model(td_engine *e, const td_engine_options *o, uint64_t available_bytes, td_error *err) {
-    uint32_t wanted = e->plan.chunk;
-    for (;;) {
-        td_placement p = placement_of(e, o, available_bytes);
-        td_status    st = td_placed_model_open(&p, &e->placed, err);
-        if (st == TD_OK) break;
-        if (st != TD_ENOMEM || e->plan.chunk / 2 < CHUNK_MIN) return st;
-        e->plan.chunk /= 2;
-    }
-    if (err) *err = (td_error){0};
-    if (e->plan.chunk < wanted)
-        td_warn("memory is short: prefill goes in chunks of %u tokens instead of %u", e->plan.chunk, wanted);
+    td_engine_room room = {.expert_pool = e->expert_pool,
+                           .npu_pools = e->n_npu_pools ? e->npu_pools : NULL,
+                           .available_bytes = available_bytes};
+    TD_TRY(td_engine_place(o, &e->plan, &room, &e->placed, err));
     const td_model_plan *mp = &e->placed.plan;
     uint64_t cards = mp->unified_memory ? 1 : e->placed.n_npus; /* the plan is one card's, where each has its own memory */
     uint64_t npu_bytes = cards * mp->npu_weight_bytes, kv_bytes = cards * mp->kv_bytes_per_page * e->placed.n_pages;
@@ -225,8 +187,8 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, td_error *err) {
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);
     e->jobs = calloc((size_t)e->plan.chunk + max_running, sizeof *e->jobs);
-    e->job_rows = calloc(e->max_out, sizeof *e->job_rows);
-    e->job_best = calloc(e->max_out, sizeof *e->job_best);
+    e->job_rows = calloc(e->plan.max_out, sizeof *e->job_rows);
+    e->job_best = calloc(e->plan.max_out, sizeof *e->job_best);
     e->results = calloc(max_running, sizeof *e->results);
     if (!e->samplers || !e->jobs || !e->job_rows || !e->job_best || !e->results)
         return td_fail(err, TD_ENOMEM, "out of memory for the engine");
@@ -238,7 +200,6 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, td_error *err) {
 static td_status open_engine(td_engine *e, const td_engine_options *o, td_error *err) {
     uint64_t available_bytes = 0;
     TD_TRY(td_engine_plan_make(o, &e->plan, err));
-    e->max_out = e->plan.max_running < MAX_OUT ? e->plan.max_running : MAX_OUT;
     if (!(e->model_path = strdup(o->model_path))) return td_fail(err, TD_ENOMEM, "out of memory for the engine");
     TD_TRY(td_stats_open(&e->stats, err));
     e->stats_open = true;

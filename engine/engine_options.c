@@ -8,7 +8,8 @@
 #define CHUNK_DEFAULT 8192
 #define RUNNING_DEFAULT 32
 #define QUEUED_DEFAULT 1024 /* the most choices that one request of the HTTP API may have */
-#define DEFERRED_DEFAULT 1  /* +0.36 % perplexity on the demo model; 2 costs +1.70 % (docs/quantisation.md) */
+#define OUT_MAX 64
+#define DEFERRED_DEFAULT 1 /* +0.36 % perplexity on the demo model; 2 costs +1.70 % (docs/quantisation.md) */
 
 void td_engine_options_init(td_engine_options *o) {
     *o = (td_engine_options){
@@ -86,6 +87,7 @@ static td_status plan_sizes(const td_engine_options *o, td_engine_plan *plan, td
     plan->max_running = o->max_running_requests ? o->max_running_requests : RUNNING_DEFAULT;
     if (plan->max_running > TD_RUNNING_MAX)
         return td_fail(err, TD_EINVAL, "max-running-requests %u is more than %d", plan->max_running, TD_RUNNING_MAX);
+    plan->max_out = plan->max_running < OUT_MAX ? plan->max_running : OUT_MAX;
     plan->max_queued = o->max_queued_requests ? o->max_queued_requests : QUEUED_DEFAULT;
     if (plan->max_queued > TD_QUEUED_MAX)
         return td_fail(err, TD_EINVAL, "max-queued-requests %u is more than %d", plan->max_queued, TD_QUEUED_MAX);

@@ -16,6 +16,7 @@ typedef struct {
     const char              *quantization;
     bool                     w8a8, load_dummy;
     uint32_t                 chunk, max_running, max_queued, max_deferred, decode_log_interval;
+    uint32_t                 max_out; /* rows of logits at a time */
     uint64_t                 random_seed;
     bool                     log_requests, prefix_cache, mixed_chunk;
 } td_engine_plan;

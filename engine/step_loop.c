@@ -278,7 +278,7 @@ static void sample(td_engine *e, row_batch *batch, uint32_t n) {
 
 /* The next jobs' rows, as many as have logits at a time. */
 static td_out_rows next_rows(td_engine *e, const td_row_job *jobs, uint32_t n_left) {
-    uint32_t n = n_left < e->max_out ? n_left : e->max_out;
+    uint32_t n = n_left < e->plan.max_out ? n_left : e->plan.max_out;
     for (uint32_t i = 0; i < n; i++) {
         e->job_rows[i] = jobs[i].row;
         e->job_best[i] = takes_best(e, &jobs[i]);

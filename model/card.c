@@ -32,7 +32,7 @@ static bool may_split(const td_model *m) {
     return m->n_moe && m->o.overlap_min_tok && !m->o.layer_tap;
 }
 
-static bool splits(const void *model, uint32_t n) {
+bool td_card_splits(const void *model, uint32_t n) {
     const td_model        *m = model;
     const td_model_config *c = &m->config;
     if (!may_split(m)) return false;
@@ -47,7 +47,7 @@ static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
                            .max_seq = m->o.max_seq,
                            .max_out = m->part.whole ? m->o.max_out : 0,
                            .max_seq_tokens = (uint32_t)(n_pages && kv < longest ? kv : longest),
-                           .splits = splits,
+                           .splits = td_card_splits,
                            .user = m};
 }
 
@@ -113,6 +113,11 @@ static void list_activations(td_card *c, buffer list[N_ACTIVATIONS]) {
                                               {(void **)&a->h_i8.scale, m->int8_rows ? m->o.max_tok * sizeof(float) : 0},
                                               {(void **)&a->top, top_bytes(c)}};
     for (int i = 0; i < N_ACTIVATIONS; i++) list[i] = buffers[i];
+}
+
+td_status td_card_outline(const td_card *c, uint32_t n_halves, td_outline *out, td_error *err) {
+    td_program_spec spec = program_spec(c);
+    return td_program_outline(&spec, n_halves, out, err);
 }
 
 td_status td_card_plan_scratch(td_card *c, td_error *err) {

@@ -19,7 +19,7 @@
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static td_experts_config experts_config(const td_model *m) {
+td_experts_config td_model_experts_config(const td_model *m) {
     const td_model_config *c = &m->config;
     return (td_experts_config){.n_layers = m->n_moe,
                                .first_layer = td_moe_layers_in(c, (td_layer_range){0, m->part.layers.first}),
@@ -229,7 +229,7 @@ td_status td_model_open(const td_model_options *o, td_npu *const *npus, uint32_t
         m->int8_rows && td_expert_takes_int8(m->o.expert_format) && !m->o.layer_tap; /* who watches sees rows as they are */
     if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !m->cpu_weight_path, err);
     if (st == TD_OK && m->n_moe) {
-        td_experts_config ec = experts_config(m);
+        td_experts_config ec = td_model_experts_config(m);
         if (m->cpu_weight_path) st = td_expert_files_check(&ec, m->cpu_weight_path, m->checkpoint, err);
         if (st == TD_OK)
             st = td_experts_plan(&ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes,
@@ -264,7 +264,7 @@ void td_model_close(td_model *m) {
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_load(&m->cards[i], err));
     if (m->n_moe) {
-        td_experts_config ec = experts_config(m);
+        td_experts_config ec = td_model_experts_config(m);
         TD_TRY(td_experts_create(&ec, m->expert_pool, &m->experts, err));
         TD_TRY(td_experts_load_all(m->experts, &ec, &m->config, m->part.layers, m->checkpoint, m->cpu_weight_path, err));
         td_bridge_config bc = bridge_config(m);
@@ -289,6 +289,16 @@ uint32_t td_model_context_length(const td_model *m) {
 }
 td_experts *td_model_get_experts(const td_model *m) {
     return m->experts;
+}
+td_status td_model_outline(const td_model *m, uint32_t n_halves, td_outline *out, td_error *err) {
+    return td_card_outline(m->cards, n_halves, out, err);
+}
+void td_model_handover_bytes(const td_model *m, size_t *to_host, size_t *to_device) {
+    td_bridge_config bc = bridge_config(m);
+    td_bridge_row_bytes(&bc, to_host, to_device);
+}
+uint32_t td_model_halves(const td_model *m, uint32_t n_tok) {
+    return td_card_splits(m, n_tok) ? TD_HALVES : 1;
 }
 const char *td_model_expert_quantization(const td_model *m) {
     return td_expert_format_name(m->o.expert_format, &m->o.expert_groups);

@@ -12,7 +12,8 @@
 #include "model/step_rows.h"
 #include "npu/npu.h"
 
-typedef struct td_model td_model;
+typedef struct td_model   td_model;
+typedef struct td_outline td_outline; /* model/program.h */
 
 /** Two halves from where an expert of the model gets enough rows of each: docs/performance.md, "Two halves". */
 #define TD_OVERLAP_AUTO UINT32_MAX
@@ -86,6 +87,13 @@ static inline uint64_t td_model_plan_bytes(const td_model_plan *p, uint32_t n_pa
     return p->npu_weight_bytes + p->device_scratch_bytes + n_pages * p->kv_bytes_per_page + p->expert_weight_bytes +
            p->host_scratch_bytes;
 }
+/** What a forward pass enqueues on the first card, without building it; after open. Free with td_outline_free. */
+TD_NODISCARD td_status td_model_outline(const td_model *m, uint32_t n_halves, td_outline *out, td_error *err);
+uint32_t               td_model_halves(const td_model *m, uint32_t n_tok); /* that a step of so many rows goes through in */
+/** Bytes of a row that a layer's hand-over copies each way, with two memories. */
+void td_model_handover_bytes(const td_model *m, size_t *to_host, size_t *to_device);
+/** The experts of the store, for planning: sizes and format. n_layers 0: the model has none. */
+td_experts_config td_model_experts_config(const td_model *m);
 /** The experts' format as people call it; static. */
 const char *td_model_expert_quantization(const td_model *m);
 const char *td_model_expert_kernel(const td_model *m); /* after load */

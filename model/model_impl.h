@@ -100,6 +100,9 @@ static inline uint32_t td_model_all_layers(const td_model *m) {
 
 /** What the card takes: device members of the plan, and of the host's what its mirrors and downloads take. */
 void                   td_card_plan(const td_card *c, td_model_plan *plan);
+TD_NODISCARD td_status td_card_outline(const td_card *c, uint32_t n_halves, td_outline *out, td_error *err);
+/** Whether a step of n rows goes in halves; m is a td_model. */
+bool                   td_card_splits(const void *model, uint32_t n);
 TD_NODISCARD td_status td_card_plan_scratch(td_card *c, td_error *err); /* once config and part are known */
 TD_NODISCARD td_status td_card_load(td_card *c, td_error *err);         /* stream, activations, weights */
 /** KV, step buffers, programs; passes without prompts are captured. The model's bridge is open. */

@@ -3,19 +3,24 @@
 #include "core/error.h"
 #include "model/memory_plan.h"
 
-static td_status plan_memory(const td_placement *p, td_placed_model *m, td_error *err) {
-    const td_model_plan *plan = &m->plan;
-    uint64_t             device_bytes = UINT64_MAX; /* of the card that has least */
-    for (uint32_t i = 0; i < m->n_npus; i++) {
+/* Of the card that has least. */
+static uint64_t free_device_bytes(const td_placement *p, const td_placed_model *m) {
+    uint64_t least = p->device_bytes ? p->device_bytes : UINT64_MAX;
+    for (uint32_t i = 0; i < m->n_npus && !p->device_bytes; i++) {
         td_npu_caps caps;
         m->npus[i]->ops->caps(m->npus[i], &caps);
-        if (caps.memory_free < device_bytes) device_bytes = caps.memory_free;
+        if (caps.memory_free < least) least = caps.memory_free;
     }
-    td_host_budget host = {
-        .available_bytes = p->available_bytes,
-        .weight_bytes = plan->expert_weight_bytes,
-        .scratch_bytes = plan->host_scratch_bytes + p->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab};
-    td_memory_plan_input in = {.available_bytes = device_bytes,
+    return least;
+}
+
+td_status td_placed_model_pages(const td_placement *p, const td_placed_model *m, uint32_t *n_pages, td_error *err) {
+    const td_model_plan *plan = &m->plan;
+    td_host_budget       host = {
+              .available_bytes = p->available_bytes,
+              .weight_bytes = plan->expert_weight_bytes,
+              .scratch_bytes = plan->host_scratch_bytes + p->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab};
+    td_memory_plan_input in = {.available_bytes = free_device_bytes(p, m),
                                .fraction = p->fraction,
                                .weight_bytes = plan->npu_weight_bytes,
                                .scratch_bytes = plan->device_scratch_bytes,
@@ -30,7 +35,7 @@ static td_status plan_memory(const td_placement *p, td_placed_model *m, td_error
         in.scratch_bytes += host.scratch_bytes;
         in.host = NULL;
     }
-    return td_memory_plan(&in, &m->n_pages, err);
+    return td_memory_plan(&in, n_pages, err);
 }
 
 static td_status open_card(const td_placement *p, td_placed_model *m, td_error *err) {
@@ -57,7 +62,7 @@ static td_status open_parts(const td_placement *p, td_placed_model *m, td_error 
     TD_TRY(td_model_open(&mo, m->npus, m->n_npus, p->expert_pool, &m->model, err));
     td_model_get_plan(m->model, &m->plan);
     m->n_pages = p->n_pages;
-    return p->n_pages ? TD_OK : plan_memory(p, m, err);
+    return p->n_pages ? TD_OK : td_placed_model_pages(p, m, &m->n_pages, err);
 }
 
 td_status td_placed_model_open(const td_placement *p, td_placed_model *out, td_error *err) {

@@ -19,8 +19,9 @@ typedef struct {
     void       *rows_tap_user;
     td_model_options
              model; /* async_experts and float_rows are not read; halves are for devices that work beside the experts */
-    uint64_t available_bytes;       /* host memory */
-    double   fraction;              /* share of each memory that may be used, (0, 1] */
+    uint64_t available_bytes; /* host memory */
+    uint64_t device_bytes; /* free on each card, where it is not the opened device that will serve; 0: what that one has */
+    double   fraction;     /* share of each memory that may be used, (0, 1] */
     uint64_t bytes_per_vocab_entry; /* host memory that the caller takes beside the model: for sampling */
     uint64_t max_total_tokens; /* KV capacity in tokens; 0: what fits, up to max_running sequences of the longest length */
     uint32_t max_running;
@@ -41,5 +42,9 @@ typedef struct {
  */
 TD_NODISCARD td_status td_placed_model_open(const td_placement *p, td_placed_model *out, td_error *err);
 void                   td_placed_model_close(td_placed_model *m); /* one that is not open is fine */
+
+/** The KV pages that an open model would get with another max_total_tokens or max_running. @return as open. */
+TD_NODISCARD td_status td_placed_model_pages(const td_placement *p, const td_placed_model *m, uint32_t *n_pages,
+                                             td_error *err);
 
 #endif

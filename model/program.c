@@ -11,6 +11,8 @@
 typedef struct {
     const td_program_spec *s;
     td_program            *p;       /* NULL: only measure */
+    bool                   outline; /* nothing is created: */
+    td_block_desc         *blocks;  /* [p->room] what each operation of p that is a block would be created from */
     size_t                 scratch; /* largest so far */
     td_shard_sizes         sizes;   /* of this card's part */
     td_activations         act;
@@ -36,6 +38,12 @@ static void push(builder *b, td_op op) {
             return;
         }
         p->ops = ops;
+        td_block_desc *blocks = b->outline ? realloc(b->blocks, room * sizeof *blocks) : NULL;
+        if (b->outline && !blocks) {
+            b->status = td_fail(b->err, TD_ENOMEM, "out of memory for the outline of the layer program");
+            return;
+        }
+        b->blocks = blocks;
         p->room = room;
     }
     p->ops[p->n++] = op;
@@ -53,6 +61,11 @@ static void add_block(builder *b, td_block_desc desc) {
         return;
     }
     td_op op = {.kind = TD_OP_BLOCK};
+    if (b->outline) {
+        push(b, op);
+        if (b->status == TD_OK) b->blocks[b->p->n - 1] = desc;
+        return;
+    }
     b->status = d->ops->block_create(d, &desc, &op.block, b->err);
     if (b->status != TD_OK) return;
     push(b, op);
@@ -207,7 +220,7 @@ static void add_router(builder *b, uint32_t layer, const td_bridge_buffers *io) 
                                          .weights = io->weights}});
 }
 
-/* Measuring needs neither port nor buffers. */
+/* Measuring and outlining need neither port nor buffers. */
 static void open_slot(builder *b, uint32_t moe_layer, bool last) {
     td_bridge_port_desc desc = {.layer = moe_layer,
                                 .model_layer = b->layer,
@@ -216,7 +229,7 @@ static void open_slot(builder *b, uint32_t moe_layer, bool last) {
                                 .last = last};
     bool                deferred_arrive = b->n_moe++ > 0 && b->s->max_deferred > 0;
     b->io = b->before = (td_bridge_buffers){0};
-    if (!b->p || b->status != TD_OK) return;
+    if (!b->p || b->outline || b->status != TD_OK) return;
     td_bridge_get_buffers(b->s->bridge, desc.parity, &b->io);
     if (deferred_arrive) td_bridge_get_buffers(b->s->bridge, (desc.parity + 1) % TD_BRIDGE_PARITIES, &b->before);
     for (; desc.half < b->n_halves && b->status == TD_OK; desc.half++)
@@ -272,8 +285,9 @@ static void end_layer(builder *b, uint32_t layer) {
     const td_program_spec *s = b->s;
     if (!s->config->is_moe[layer]) return;
     b->layer = layer;
-    void *shared = s->config->shared_inter ? b->act.mlp : NULL;
-    if (shared) add_shared_mlp(b, layer);
+    bool  has_shared = s->config->shared_inter > 0;
+    void *shared = has_shared ? b->act.mlp : NULL; /* NULL, too, where the buffers are not there yet */
+    if (has_shared) add_shared_mlp(b, layer);
     if (s->shard.index == 0) push(b, (td_op){.kind = TD_OP_COLLECT, .port = {b->port[0], b->port[1]}});
     const void *routed = s->shard.index ? NULL : b->io.y, *deferred = s->shard.index ? NULL : b->before.y_deferred;
     if (s->shard.count == 1) {
@@ -459,17 +473,33 @@ td_status td_program_build_mtp_head(const td_program_spec *s, td_program *out, t
     return finish(&b);
 }
 
+/* A spec whose weights and buffers are all NULL. */
+typedef struct {
+    td_program_spec  spec;
+    td_model_weights none;
+    td_layer_kv     *no_kv;
+} bare_spec;
+
+static td_status open_bare(const td_program_spec *s, bare_spec *bare, td_error *err) {
+    uint32_t n = s->config->n_layers + s->config->n_mtp_layers;
+    *bare = (bare_spec){.spec = *s, .none = {.layers = calloc(n, sizeof *bare->none.layers)}};
+    bare->no_kv = calloc(n, sizeof *bare->no_kv);
+    bare->spec.weights = &bare->none;
+    bare->spec.kv = bare->no_kv;
+    bare->spec.act = (td_activations){0};
+    return bare->none.layers && bare->no_kv ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the layer program");
+}
+
+static void close_bare(bare_spec *bare) {
+    free(bare->none.layers);
+    free(bare->no_kv);
+}
+
 td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err) {
-    uint32_t         n = s->config->n_layers + s->config->n_mtp_layers;
-    td_model_weights none = {.layers = calloc(n, sizeof *none.layers)};
-    td_layer_kv     *no_kv = calloc(n, sizeof *no_kv);
-    td_status        st = none.layers && no_kv ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the layer program");
+    bare_spec bare;
+    td_status st = open_bare(s, &bare, err);
     if (st == TD_OK) {
-        td_program_spec bare = *s;
-        bare.weights = &none;
-        bare.kv = no_kv;
-        bare.act = (td_activations){0};
-        builder b = {.s = &bare, .err = err};
+        builder b = {.s = &bare.spec, .err = err};
         describe_main(&b);
         if (s->whole) describe_head(&b);
         if (s->whole && s->config->n_mtp_layers) {
@@ -478,10 +508,53 @@ td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_e
         }
         *bytes = b.scratch;
     }
-    free(none.layers);
-    free(no_kv);
+    close_bare(&bare);
     return st;
 }
+
+/* ---- outlines ---------------------------------------------------------------------------------- */
+
+/* The program's operations as they would be enqueued, behind those that are in the outline. */
+static td_status append_outline(td_outline *out, const builder *b, uint32_t n_halves, td_error *err) {
+    td_outline_op *ops = realloc(out->ops, (out->n + (size_t)b->p->n * n_halves) * sizeof *ops);
+    if (!ops) return td_fail(err, TD_ENOMEM, "out of memory for the outline of the layer program");
+    out->ops = ops;
+    walk     w = {.p = b->p, .n_halves = n_halves};
+    uint32_t half;
+    for (const td_op *op; (op = next_op(&w, &half));)
+        ops[out->n++] = (td_outline_op){
+            .kind = op->kind, .half = n_halves > 1 ? half : TD_OUTLINE_WHOLE, .block = b->blocks[op - b->p->ops]};
+    return TD_OK;
+}
+
+static td_status outline_program(const td_program_spec *s, void (*describe)(builder *b), uint32_t n_halves, td_outline *out,
+                                 td_error *err) {
+    td_program p = {0};
+    builder    b = {.s = s, .p = &p, .outline = true, .layer = TD_NO_LAYER, .err = err};
+    describe(&b);
+    td_status st = b.status == TD_OK ? append_outline(out, &b, n_halves, err) : b.status;
+    free(b.blocks);
+    free(p.ops);
+    return st;
+}
+
+td_status td_program_outline(const td_program_spec *s, uint32_t n_halves, td_outline *out, td_error *err) {
+    bare_spec bare;
+    *out = (td_outline){0};
+    td_status st = open_bare(s, &bare, err);
+    if (st == TD_OK) st = outline_program(&bare.spec, describe_main, n_halves, out, err);
+    if (st == TD_OK && s->whole) st = outline_program(&bare.spec, describe_head, 1, out, err);
+    close_bare(&bare);
+    if (st != TD_OK) td_outline_free(out);
+    return st;
+}
+
+void td_outline_free(td_outline *o) {
+    free(o->ops);
+    *o = (td_outline){0};
+}
+
+/* ---- enqueuing --------------------------------------------------------------------------------- */
 
 static td_status enqueue_show(const td_op *op, td_npu *d, td_npu_stream *s, const td_step *step) {
     if (op->show.host == op->show.dev) return TD_OK;

@@ -96,6 +96,25 @@ TD_NODISCARD td_status td_program_build_mtp_head(const td_program_spec *s, td_pr
  * max_* are read, the rest may be empty. */
 TD_NODISCARD td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err);
 
+/** An operation of a pass, for planning. */
+typedef struct {
+    td_op_kind    kind;  /* BLOCK, SUBMIT, COLLECT */
+    uint32_t      half;  /* that it is for; TD_OUTLINE_WHOLE: the whole step */
+    td_block_desc block; /* of BLOCK: its sizes; weights and buffers are NULL */
+} td_outline_op;
+
+#define TD_OUTLINE_WHOLE UINT32_MAX
+
+typedef struct td_outline {
+    td_outline_op *ops; /* [n] */
+    uint32_t       n;
+} td_outline;
+
+/** What a forward pass, layers and head, enqueues, in that order, of a step that goes through whole or in halves. Nothing is
+ * built. @param s as of td_program_scratch_bytes. @param n_halves 1, or s->max_halves. Free with td_outline_free. */
+TD_NODISCARD td_status td_program_outline(const td_program_spec *s, uint32_t n_halves, td_outline *out, td_error *err);
+void                   td_outline_free(td_outline *o);
+
 /** Enqueue it for a bucket: in halves where the bucket has them and the program has ports for them. */
 TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket);
 /** What the bridge is told of a pass over the bucket. */

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""What `tandem plan` expects beside what `tandem bench` measures, on this machine.
+
+usage: bench/plan_against_bench.py [--tandem PROGRAM] [--passes N] [--rounds N] [--shapes NAME,...] [--tolerance SHARE]
+
+Weights are random, of three shapes cut in layers so that they fit into memory. Each pass goes over all rows in turn. A row: `tandem bench` times it between
+measurements of the machine's bounds; a machine file gets those bounds, and `tandem plan` says what the same step would take. So the machine's drift is in
+both. The ratios are plan / bench, medians over the passes, with the least and the largest. With --tolerance the exit status is 1 where a median is further
+away from 1. Leave the machine alone meanwhile; the load is printed."""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# name -> config, what is merged over it
+SHAPES = {
+    "v2-lite": ("deepseek-v2-lite.json", {"num_hidden_layers": 6}),
+    "qwen3-30b": ("qwen3-30b-a3b.json", {"num_hidden_layers": 8}),
+    # two layers with experts, a quarter of them
+    "v3": ("deepseek-v3.json", {"num_hidden_layers": 3, "first_k_dense_replace": 1, "n_routed_experts": 64, "num_nextn_predict_layers": 0}),
+}
+# suite, filter of its rows: every row that it lets through is compared
+ROWS = [("decode", "context 16"), ("decode", "context 4096"), ("prefill", "128 tokens"), ("prefill", "512 tokens"), ("prefill", "2048 tokens")]
+MACHINE = """nodes: 1
+kernels: {tier}
+node-cores: {cores}
+node-memory-gib: 4096
+node-read-gbps: {read}
+node-int8-gops: {int8}
+node-f32-gflops: {f32}
+"""
+
+
+def run(args):
+    p = subprocess.run(args, capture_output=True, text=True)
+    if p.returncode:
+        sys.exit("%s: %s" % (" ".join(args[:3]), p.stderr.strip()))
+    return p.stdout
+
+
+def measure(tandem, model, suite, rows, rounds):
+    return [json.loads(line) for line in run([tandem, "bench", suite, *model, "--filter", rows, "--rounds", str(rounds), "--json"]).splitlines()]
+
+
+def expect(tandem, model, bench):
+    streams, prompt = re.fullmatch(r"(\d+) streams, context (\d+)", bench["shape"]), re.fullmatch(r"1 prompts of (\d+) tokens", bench["shape"])
+    args = ("--streams", streams[1], "--contexts", streams[2]) if streams else ("--prompts", prompt[1])
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
+        f.write(MACHINE.format(tier=bench["tier"], cores=bench["threads"], read=bench["read_bound_gbps"], int8=bench["int8_bound_gops"], f32=bench["f32_bound_gflops"]))
+        f.flush()
+        plan = json.loads(run([tandem, "plan", *model, "--machine", f.name, "--max-total-tokens", "131072", "--json", *args]))
+    return plan[bench["bench"]][0]["step_ms"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tandem", default=ROOT + "/build/release/cli/tandem")
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--tolerance", type=float)
+    args = parser.parse_args()
+    found = {}
+    for number in range(args.passes):
+        print("pass %d of %d, load %.1f" % (number + 1, args.passes, os.getloadavg()[0]), file=sys.stderr)
+        for name in args.shapes.split(","):
+            config, override = SHAPES[name]
+            model = ["--config", "%s/configs/models/%s" % (ROOT, config), "--json-model-override-args", json.dumps(override)]
+            for suite, rows in ROWS:
+                for bench in measure(args.tandem, model, suite, rows, args.rounds):
+                    found.setdefault((name, bench["shape"]), []).append((bench["time_us"] / 1e3, expect(args.tandem, model, bench), bench["fraction"]))
+    print("| shape | row | bench, ms | of the bound | plan, ms | plan / bench | least to most |\n|---|---|---|---|---|---|---|")
+    far = 0
+    for (name, row), runs in found.items():
+        ratios = [plan / bench for bench, plan, _ in runs]
+        ratio = statistics.median(ratios)
+        far += args.tolerance is not None and abs(ratio - 1) > args.tolerance
+        print("| %s | %s | %.1f | %.2f | %.1f | %.2f | %.2f to %.2f |" % (name, row, statistics.median(r[0] for r in runs), statistics.median(r[2] for r in runs),
+                                                                      statistics.median(r[1] for r in runs), ratio, min(ratios), max(ratios)))
+    sys.exit(1 if far else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+#include "plan/plan_cost.h"
+
+#include <math.h>
+
+#include "npu/block_buffers.h"
+#include "npu/block_work.h"
+
+const char *td_plan_part_name(td_plan_part_kind p) {
+    static const char *const NAMES[TD_PLAN_PARTS] = {[TD_PLAN_ATTENTION] = "attention, products",
+                                                     [TD_PLAN_KEYS] = "attention, KV",
+                                                     [TD_PLAN_ROUTER] = "router",
+                                                     [TD_PLAN_SHARED] = "shared expert",
+                                                     [TD_PLAN_DENSE] = "dense MLP",
+                                                     [TD_PLAN_EXPERTS] = "routed experts",
+                                                     [TD_PLAN_HANDOVER] = "hand-over",
+                                                     [TD_PLAN_SUMS] = "sums over cards",
+                                                     [TD_PLAN_HEAD] = "head",
+                                                     [TD_PLAN_EMBED] = "embedding",
+                                                     [TD_PLAN_ROWS] = "norms, residual sums"};
+    return NAMES[p];
+}
+
+const char *td_plan_part_bound(const td_plan_part *p) {
+    const double most = fmax(fmax(p->read_s, p->int8_s), fmax(p->float_s, p->fixed_s));
+    return most <= 0            ? ""
+           : most == p->fixed_s ? "latency"
+           : most == p->read_s  ? "read"
+           : most == p->int8_s  ? "int8"
+                                : "float";
+}
+
+double td_plan_active_experts(double n_experts, double top_k, double n_tok) {
+    return n_experts * -expm1(n_tok * log1p(-top_k / n_experts));
+}
+
+double td_plan_work_s(double read_s, double compute_s) {
+    return hypot(read_s, compute_s);
+}
+
+/* ---- rates ------------------------------------------------------------------------------------- */
+
+/* Bytes and operations per second, the code's share taken into account. */
+typedef struct {
+    double read, int8, floats;
+} rates;
+
+typedef struct {
+    rates  linear, attention;
+    double attention_row; /* keys */
+    double block_s;
+} device_rates;
+
+/* Every node has an equal share of every expert, and of every product where the CPU is the device: the slowest decides. */
+static double of_all_nodes(const td_plan_machine *m, size_t offset) {
+    double least = INFINITY;
+    for (uint32_t i = 0; i < m->n_nodes; i++) least = fmin(least, *(const double *)((const char *)&m->node[i] + offset));
+    return least * m->n_nodes;
+}
+
+static rates cpu_rates(const td_plan_machine *m) {
+    return (rates){of_all_nodes(m, offsetof(td_plan_node, read_bytes_per_s)),
+                   of_all_nodes(m, offsetof(td_plan_node, int8_ops_per_s)),
+                   of_all_nodes(m, offsetof(td_plan_node, float_ops_per_s))};
+}
+
+static device_rates rates_of_device(const td_plan_machine *m) {
+    bool                      cards = m->cards.count > 0;
+    const td_plan_efficiency *e = cards ? &m->card : &m->cpu;
+    rates r = cards ? (rates){m->cards.read_bytes_per_s, m->cards.int8_ops_per_s, m->cards.float_ops_per_s} : cpu_rates(m);
+    return (device_rates){.linear = {r.read * e->linear_read, r.int8 * e->linear_int8, r.floats * e->float_ops},
+                          .attention = {r.read * e->attention_read, r.int8, r.floats * e->attention_float},
+                          .attention_row = e->attention_row,
+                          .block_s = cards ? m->cards.block_s : m->block_s};
+}
+
+static rates rates_of_experts(const td_plan_machine *m) {
+    rates r = cpu_rates(m);
+    return (rates){r.read * m->cpu.expert_read, r.int8 * m->cpu.expert_int8, r.floats * m->cpu.float_ops};
+}
+
+/* ---- one operation ----------------------------------------------------------------------------- */
+
+typedef struct {
+    const td_plan_machine *machine;
+    const td_plan_model   *model;
+    const td_plan_rows    *rows;
+    device_rates           device;
+    rates                  experts;
+    td_plan_step          *out;
+} pricing;
+
+/* @param more_ops in floats, which take time and are not counted. @return the time of it. */
+static double add_work(td_plan_part *p, double bytes, double int8_ops, double float_ops, double more_ops, const rates *r) {
+    double read_s = bytes / r->read, int8_s = int8_ops / r->int8, float_s = (float_ops + more_ops) / r->floats;
+    double time_s = td_plan_work_s(read_s, int8_s + float_s);
+    p->bytes += bytes;
+    p->int8_ops += int8_ops;
+    p->float_ops += float_ops;
+    p->read_s += read_s;
+    p->int8_s += int8_s;
+    p->float_s += float_s;
+    p->time_s += time_s;
+    return time_s;
+}
+
+static double add_tier_work(td_plan_part *p, const td_tier_work *w, double more_ops, const rates *r) {
+    return add_work(p, (double)w->bytes, (double)w->int8_ops, (double)w->f32_ops, more_ops, r);
+}
+
+static double add_fixed(td_plan_part *p, double seconds) {
+    p->fixed_s += seconds;
+    p->time_s += seconds;
+    p->n++;
+    return seconds;
+}
+
+/* A copy that takes so long at least. */
+static double add_copy(td_plan_part *p, double bytes, double bytes_per_s, double least_s) {
+    double moved_s = bytes / bytes_per_s;
+    p->bytes += bytes;
+    p->read_s += moved_s;
+    p->fixed_s += least_s;
+    p->time_s += least_s + moved_s;
+    return least_s + moved_s;
+}
+
+/* The rows of an operation: first .. end - 1 of the step's. */
+typedef struct {
+    uint64_t first, end;
+} row_range;
+
+static row_range range_of(const td_plan_rows *r, uint32_t half) {
+    uint64_t n = (uint64_t)r->n_seq * r->n_new, first = td_first_half((uint32_t)n);
+    return half == TD_OUTLINE_WHOLE ? (row_range){0, n} : half == 0 ? (row_range){0, first} : (row_range){first, n};
+}
+
+static td_plan_part_kind part_of(const td_block_desc *b, bool moe_layer) {
+    switch (b->kind) {
+        case TD_BLOCK_MLA:
+        case TD_BLOCK_GQA: return TD_PLAN_ATTENTION;
+        case TD_BLOCK_ROUTER: return TD_PLAN_ROUTER;
+        case TD_BLOCK_MLP: return moe_layer ? TD_PLAN_SHARED : TD_PLAN_DENSE;
+        case TD_BLOCK_ALL_REDUCE: return TD_PLAN_SUMS;
+        case TD_BLOCK_HEAD:
+        case TD_BLOCK_TOP: return TD_PLAN_HEAD;
+        case TD_BLOCK_EMBED: return TD_PLAN_EMBED;
+        default: return TD_PLAN_ROWS;
+    }
+}
+
+static td_tier_work product_work(const pricing *p, const td_block_desc *b, uint64_t n_rows) {
+    const td_plan_model *m = p->model;
+    td_block_matrix      list[TD_BLOCK_MATRICES_MAX];
+    td_tier_work         sum = {0};
+    size_t               n = td_block_matrices(b, list);
+    for (size_t i = 0; i < n; i++) {
+        const td_block_matrix *x = &list[i];
+        td_weight_format       scores = TD_WEIGHT_F32;
+        switch (x->use) {
+            case TD_MATRIX_TABLE: sum.bytes += n_rows * td_work_row_bytes(m->table, x->k); break;
+            case TD_MATRIX_LATENT: sum.bytes += x->n * td_work_row_bytes(m->latent, x->k); break;
+            case TD_MATRIX_SCORES:
+                td_work_add_product(&sum, scores, x->n, x->k, td_work_row_bytes(scores, x->k), n_rows);
+                break;
+            case TD_MATRIX_LINEAR:
+                td_work_add_product(&sum, m->linear, x->n, x->k, td_work_row_bytes(m->linear, x->k), n_rows);
+                break;
+            case TD_MATRIX_HEAD:
+                td_work_add_product(&sum, m->linear, x->n, x->k, td_work_row_bytes(m->linear, x->k), p->rows->n_out);
+                break;
+        }
+    }
+    return sum;
+}
+
+/* Over the sequences that have rows in the range. */
+static td_tier_work attention_work(const pricing *p, const td_block_desc *b, row_range range) {
+    const td_plan_rows *r = p->rows;
+    td_tier_work        sum = {0};
+    for (uint64_t q = range.first / r->n_new; q * r->n_new < range.end; q++) {
+        uint64_t begin = q * r->n_new, end = begin + r->n_new;
+        if (begin < range.first) begin = range.first;
+        if (end > range.end) end = range.end;
+        td_work_sequence s = {.rows = end - begin, .keys = r->context + end - q * r->n_new, .absorbed = r->n_new == 1};
+        td_work_add_attention(&sum, b, p->model->act_bytes, &s);
+    }
+    return sum;
+}
+
+/* What the rows of a prompt cost beside their keys, as operations: what one key of one row takes, times the shares' keys. */
+static double row_ops(const pricing *p, const td_block_desc *b, row_range range) {
+    td_tier_work one = {0}, two = {0};
+    if (p->rows->n_new == 1) return 0;
+    td_work_add_attention(&one, b, 0, &(td_work_sequence){.rows = 1, .keys = 1}); /* a key is expanded, and met once */
+    td_work_add_attention(&two, b, 0, &(td_work_sequence){.rows = 2, .keys = 2}); /* two are, and there are three meetings */
+    return (double)(range.end - range.first) * p->device.attention_row * (double)(two.f32_ops - 2 * one.f32_ops);
+}
+
+/* The activations that a norm or a residual sum goes over; a line that is written is read first. */
+static double row_bytes(const pricing *p, const td_block_desc *b) {
+    td_block_buffer list[TD_BLOCK_BUFFERS_MAX];
+    td_block_desc   copy = *b;
+    double          sum = 0;
+    size_t          n = td_block_buffers(&copy, p->model->act_bytes == 2 ? TD_DT_BF16 : TD_DT_F32, list);
+    for (size_t i = 0; i < n; i++) sum += 2 * (double)list[i].row_bytes;
+    return sum;
+}
+
+static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row_range range) {
+    td_plan_part *part = &p->out->part[part_of(b, moe_layer)];
+    if (b->kind == TD_BLOCK_HEAD && !p->rows->n_out) return 0;
+    if (b->kind == TD_BLOCK_ALL_REDUCE) { /* a ring: each card sends and receives twice its share of all others' */
+        const td_plan_cards *c = &p->machine->cards;
+        double               n = p->model->n_cards, bytes = (double)(range.end - range.first) * b->all_reduce.width;
+        part->n++;
+        return add_copy(part, 2 * (n - 1) / n * bytes * p->model->act_bytes, c->sum_bytes_per_s, c->sum_s);
+    }
+    double       n_rows = (double)(range.end - range.first), fixed_s = add_fixed(part, p->device.block_s);
+    td_tier_work products = product_work(p, b, range.end - range.first), attention = attention_work(p, b, range);
+    if (part == &p->out->part[TD_PLAN_ROWS])
+        return fixed_s + add_work(part, n_rows * row_bytes(p, b), 0, 0, 0, &p->device.linear);
+    return fixed_s + add_tier_work(part, &products, 0, &p->device.linear) +
+           add_tier_work(&p->out->part[TD_PLAN_KEYS], &attention, row_ops(p, b, range), &p->device.attention);
+}
+
+/* The experts of n_tok tokens, each of whose weights is read once. @param part of the active ones. */
+static double experts_cost(pricing *p, double n_active, double n_pairs) {
+    const td_plan_model *m = p->model;
+    td_plan_part        *part = &p->out->part[TD_PLAN_EXPERTS];
+    td_tier_work         expert = td_experts_batch_work(&m->experts, m->layer_bytes, 1, 0),
+                 pair = td_experts_batch_work(&m->experts, m->layer_bytes, 0, 1);
+    return add_work(part, n_active * (double)expert.bytes, n_pairs * (double)pair.int8_ops, n_pairs * (double)pair.f32_ops,
+                    0, &p->experts) +
+           add_fixed(part, p->machine->block_s);
+}
+
+/* ---- the step in time -------------------------------------------------------------------------- */
+
+typedef struct {
+    double now_s, all_s; /* when the ticket's immediate sum is there, and when its deferred one */
+} ticket;
+
+typedef struct {
+    double   device_s, experts_s; /* when they are free */
+    ticket   open[TD_HALVES];     /* of the layer under way */
+    uint32_t n_left[TD_HALVES];   /* hand-overs that are still to come */
+} timeline;
+
+/* Experts that a token needs now come first where deferral lets others wait (cpu_experts.h, TD_EXPERTS_HELD_TOK). */
+static ticket run_experts(pricing *p, double begin_s, double n_tok, bool last) {
+    const td_experts_config *c = &p->model->experts;
+    double pairs = n_tok * c->top_k, active = td_plan_active_experts(c->n_experts, c->top_k, n_tok), now = active;
+    if (!last && c->max_deferred && n_tok <= TD_EXPERTS_HELD_TOK)
+        now = td_plan_active_experts(c->n_experts, c->top_k - c->max_deferred, n_tok);
+    ticket t = {.now_s = begin_s + experts_cost(p, now, pairs * now / active)};
+    t.all_s = now < active ? t.now_s + experts_cost(p, active - now, pairs * (active - now) / active) : t.now_s;
+    return t;
+}
+
+static bool is_inline(const pricing *p) {
+    return p->machine->cards.count == 0;
+}
+
+static void submit(pricing *p, timeline *t, uint32_t half, row_range range) {
+    uint32_t             slot = half == TD_OUTLINE_WHOLE ? 0 : half;
+    double               n_tok = (double)(range.end - range.first);
+    bool                 last = --t->n_left[slot] == 0;
+    const td_plan_cards *c = &p->machine->cards;
+    if (is_inline(p)) { /* the experts run on the stream's own threads when they are collected */
+        t->open[slot] = run_experts(p, 0, n_tok, last);
+        return;
+    }
+    td_plan_part *part = &p->out->part[TD_PLAN_HANDOVER];
+    t->device_s += add_copy(part, n_tok * (double)p->model->to_host, c->link_bytes_per_s, c->link_s);
+    double ready_s = t->device_s + add_fixed(part, c->handover_s);
+    t->open[slot] = run_experts(p, fmax(ready_s, t->experts_s), n_tok, last);
+    t->experts_s = t->open[slot].all_s;
+}
+
+static void collect(pricing *p, timeline *t, uint32_t half, row_range range) {
+    const ticket        *x = &t->open[half == TD_OUTLINE_WHOLE ? 0 : half];
+    const td_plan_cards *c = &p->machine->cards;
+    if (is_inline(p)) {
+        t->device_s += x->all_s;
+        return;
+    }
+    td_plan_part *part = &p->out->part[TD_PLAN_HANDOVER];
+    double        n_tok = (double)(range.end - range.first), seen_s = x->now_s + add_fixed(part, c->handover_s);
+    if (seen_s > t->device_s) {
+        p->out->waited_s += seen_s - t->device_s;
+        t->device_s = seen_s;
+    }
+    t->device_s += add_copy(part, n_tok * (double)p->model->to_device, c->link_bytes_per_s, c->link_s);
+}
+
+/* Whether the layer of an operation has experts: its router comes before its shared expert. */
+static bool has_router(const td_outline *o, uint32_t layer) {
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->ops[i].kind == TD_OP_BLOCK && o->ops[i].block.kind == TD_BLOCK_ROUTER && o->ops[i].block.layer == layer)
+            return true;
+    return false;
+}
+
+void td_plan_step_cost(const td_plan_machine *machine, const td_plan_model *model, const td_plan_rows *rows,
+                       td_plan_step *out) {
+    *out = (td_plan_step){0};
+    pricing           p = {.machine = machine,
+                           .model = model,
+                           .rows = rows,
+                           .device = rates_of_device(machine),
+                           .experts = rates_of_experts(machine),
+                           .out = out};
+    timeline          t = {0};
+    const td_outline *o = rows->n_halves > 1 ? &model->halves : &model->whole;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->ops[i].kind == TD_OP_SUBMIT) t.n_left[o->ops[i].half == TD_OUTLINE_WHOLE ? 0 : o->ops[i].half]++;
+    for (uint32_t i = 0; i < o->n; i++) {
+        const td_outline_op *op = &o->ops[i];
+        row_range            range = range_of(rows, op->half);
+        switch (op->kind) {
+            case TD_OP_BLOCK:
+                t.device_s +=
+                    block_cost(&p, &op->block, op->block.kind == TD_BLOCK_MLP && has_router(o, op->block.layer), range);
+                break;
+            case TD_OP_SUBMIT: submit(&p, &t, op->half, range); break;
+            case TD_OP_COLLECT: collect(&p, &t, op->half, range); break;
+            case TD_OP_SHOW:
+            case TD_OP_CALL:
+            case TD_OP_TURN: break;
+        }
+    }
+    out->step_s = t.device_s;
+}

@@ -1,0 +1,160 @@
+/* A plan as tables. */
+#include <math.h>
+
+#include "plan/plan.h"
+
+#define GIB (double)(1 << 30)
+
+static void print_machine(const td_plan_machine *m, FILE *f) {
+    fprintf(f, "machine: %s%s\n", m->name, m->measured ? ", measured now" : "");
+    for (uint32_t i = 0, n; i < m->n_nodes; i += n) { /* equal ones in one line */
+        const td_plan_node *x = &m->node[i];
+        for (n = 1;
+             i + n < m->n_nodes && m->node[i + n].cores == x->cores && m->node[i + n].memory_bytes == x->memory_bytes &&
+             m->node[i + n].read_bytes_per_s == x->read_bytes_per_s && m->node[i + n].int8_ops_per_s == x->int8_ops_per_s &&
+             m->node[i + n].float_ops_per_s == x->float_ops_per_s;)
+            n++;
+        fprintf(f, "  %u node%s of %.0f cores, %.1f GiB, read %.1f GB/s, int8 %.0f GOP/s, f32 %.0f GFLOP/s\n", n,
+                n > 1 ? "s" : "", x->cores, x->memory_bytes / GIB, 1e-9 * x->read_bytes_per_s, 1e-9 * x->int8_ops_per_s,
+                1e-9 * x->float_ops_per_s);
+    }
+    const td_plan_cards *c = &m->cards;
+    if (c->count > 0)
+        fprintf(f,
+                "  %.0f card%s of %.1f GiB, read %.0f GB/s, int8 %.0f TOP/s, bf16 %.0f TFLOP/s; link %.1f GB/s, %.1f us a "
+                "copy, hand-over %.1f us\n",
+                c->count, c->count > 1 ? "s" : "", c->memory_bytes / GIB, 1e-9 * c->read_bytes_per_s,
+                1e-12 * c->int8_ops_per_s, 1e-12 * c->float_ops_per_s, 1e-9 * c->link_bytes_per_s, 1e6 * c->link_s,
+                1e6 * c->handover_s);
+    else
+        fprintf(f, "  no cards: the CPU is the device too, and the tiers take turns\n");
+    fprintf(f, "  kernels %s (shares: %s)\n", m->kernels->name, m->kernels->source);
+    if (c->count > 0)
+        fprintf(f, "  no backend for a card exists yet, and nothing was measured on one: its shares are assumptions\n");
+}
+
+static void print_memory(const td_plan *p, FILE *f) {
+    fprintf(f, "\n%-10s %10s %10s %10s %10s %10s %10s %10s\n", "GiB", "capacity", "usable", "experts", "device w.",
+            "working", "KV", "lacks");
+    for (uint32_t i = 0; i < p->n_memories; i++) {
+        const td_plan_memory *x = &p->memory[i];
+        fprintf(f, "%-10s %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f ", x->name, x->capacity / GIB, x->usable / GIB,
+                x->experts / GIB, x->weights / GIB, x->working / GIB, x->kv / GIB);
+        if (x->lacks > 0)
+            fprintf(f, "%10.2f\n", x->lacks / GIB);
+        else
+            fprintf(f, "%10s\n", "-");
+    }
+    if (!p->fits) {
+        fprintf(f, "\nIt does not fit: %s\nThe times below are those of a machine with enough memory.\n", p->lack.text);
+        return;
+    }
+    fprintf(
+        f,
+        "\nIt fits. KV for %llu tokens with these flags, %llu at most; a token takes %.1f KiB%s. Longest sequence: %llu.\n",
+        (unsigned long long)p->kv_tokens, (unsigned long long)p->kv_tokens_most, p->kv_token_bytes / 1024,
+        p->n_cards > 1 ? " on each card" : "", (unsigned long long)p->longest);
+}
+
+static void print_streams(const td_plan *p, FILE *f) {
+    fprintf(f, "\n%8s %8s %10s %12s %14s %14s\n", "streams", "context", "TPOT, ms", "a stream/s", "tokens/s, all",
+            "waits, ms");
+    for (uint32_t i = 0; i < p->n_decodes; i++) {
+        const td_plan_decode *d = &p->decode[i];
+        fprintf(f, "%8u %8u %10.1f %12.2f %14.1f %14.1f%s\n", d->streams, d->context, 1e3 * d->tpot_s, 1 / d->tpot_s,
+                d->streams / d->tpot_s, 1e3 * d->step.waited_s,
+                d->has_kv || !p->fits ? "" : "  more than the KV cache holds");
+    }
+    fprintf(f, "\n%8s %8s %10s %14s %14s\n", "prompt", "chunks", "TTFT, s", "tokens/s", "waits, s");
+    for (uint32_t i = 0; i < p->n_prefills; i++) {
+        const td_plan_prefill *x = &p->prefill[i];
+        fprintf(f, "%8u %8u %10.2f %14.1f %14.2f%s\n", x->prompt, x->chunks, x->ttft_s, x->prompt / x->ttft_s,
+                x->step.waited_s, x->has_kv || !p->fits ? "" : "  more than the KV cache holds");
+    }
+    if (p->n_left_out)
+        fprintf(f, "%u rows are left out: the longest sequence is %u tokens\n", p->n_left_out, p->context_length);
+}
+
+/* How many layers have the part; 0: it is none of a layer's. */
+static uint32_t layers_with(const td_plan *p, td_plan_part_kind part) {
+    switch (part) {
+        case TD_PLAN_ATTENTION:
+        case TD_PLAN_KEYS:
+        case TD_PLAN_SUMS:
+        case TD_PLAN_ROWS: return p->n_layers;
+        case TD_PLAN_ROUTER:
+        case TD_PLAN_SHARED:
+        case TD_PLAN_EXPERTS:
+        case TD_PLAN_HANDOVER: return p->n_moe_layers;
+        case TD_PLAN_DENSE: return p->n_layers - p->n_moe_layers;
+        case TD_PLAN_HEAD:
+        case TD_PLAN_EMBED:
+        case TD_PLAN_PARTS: break;
+    }
+    return 0;
+}
+
+static void print_parts(const td_plan *p, const td_plan_step *s, FILE *f) {
+    fprintf(f, "%-24s %10s %12s %10s %10s %8s\n", "part", "ms", "ms a layer", "GB", "TOP", "bound");
+    for (int i = 0; i < TD_PLAN_PARTS; i++) {
+        const td_plan_part *x = &s->part[i];
+        uint32_t            layers = layers_with(p, (td_plan_part_kind)i);
+        if (x->time_s <= 0) continue;
+        fprintf(f, "%-24s %10.2f ", td_plan_part_name((td_plan_part_kind)i), 1e3 * x->time_s);
+        if (layers)
+            fprintf(f, "%12.3f ", 1e3 * x->time_s / layers);
+        else
+            fprintf(f, "%12s ", "");
+        fprintf(f, "%10.3f %10.3f %8s\n", 1e-9 * x->bytes, 1e-12 * (x->int8_ops + x->float_ops), td_plan_part_bound(x));
+    }
+    fprintf(f, "%-24s %10.2f\n", "step", 1e3 * s->step_s);
+    if (p->n_cards)
+        fprintf(f, "%-24s %10.2f  of the step, the device waits for the experts; the rest of their time is beside its own\n",
+                "waits", 1e3 * s->waited_s);
+}
+
+static void print_changes(const td_plan *p, FILE *f) {
+    const td_plan_decode  *first = &p->decode[0], *last = &p->decode[p->n_decodes ? p->n_decodes - 1 : 0];
+    const td_plan_prefill *middle = &p->prefill[p->n_prefills / 2];
+    fprintf(f, "\n%-46s %14s %14s %14s %12s\n", "what would change", "TPOT, ms", "TPOT, ms", "TTFT, s", "KV tokens");
+    if (p->n_decodes)
+        fprintf(f, "%-46s %5u streams %7u streams", "", first->streams, last->streams);
+    else
+        fprintf(f, "%-46s %14s %14s", "", "", "");
+    if (p->n_prefills)
+        fprintf(f, " %8u tokens\n", middle->prompt);
+    else
+        fputc('\n', f);
+    td_plan_change now = {.fits = p->fits, .kv_tokens = p->kv_tokens_most, .change = "as it is"};
+    now.tpot_s[0] = p->n_decodes ? first->tpot_s : NAN;
+    now.tpot_s[1] = p->n_decodes ? last->tpot_s : NAN;
+    now.ttft_s = p->n_prefills ? middle->ttft_s : NAN;
+    for (uint32_t i = 0; i <= p->n_changes; i++) {
+        const td_plan_change *c = i ? &p->change[i - 1] : &now;
+        fprintf(f, "%-46s %14.1f %14.1f %14.2f ", c->change, 1e3 * c->tpot_s[0], 1e3 * c->tpot_s[1], c->ttft_s);
+        if (c->fits)
+            fprintf(f, "%12llu\n", (unsigned long long)c->kv_tokens);
+        else
+            fprintf(f, "%12s\n", "does not fit");
+    }
+}
+
+void td_plan_print(const td_plan *p, const td_plan_machine *m, FILE *f) {
+    print_machine(m, f);
+    fprintf(f, "model: %s, %u layers, %u with experts; device tier %s, experts %s", p->architecture, p->n_layers,
+            p->n_moe_layers, p->quantization, p->expert_quantization);
+    if (p->max_deferred) fprintf(f, ", %u deferred per token", p->max_deferred);
+    fprintf(f, "; %u streams at most, prefill in chunks of %u\n", p->max_running, p->chunk);
+    print_memory(p, f);
+    print_streams(p, f);
+    for (uint32_t i = 0; i<p->n_decodes; i += p->n_decodes> 1 ? p->n_decodes - 1 : 1) {
+        fprintf(f, "\na step of %u streams at %u tokens of context\n", p->decode[i].streams, p->decode[i].context);
+        print_parts(p, &p->decode[i].step, f);
+    }
+    if (p->n_prefills) {
+        const td_plan_prefill *x = &p->prefill[p->n_prefills / 2];
+        fprintf(f, "\na prompt of %u tokens\n", x->prompt);
+        print_parts(p, &x->step, f);
+    }
+    print_changes(p, f);
+}

@@ -1,0 +1,183 @@
+"""`tandem plan`: the report and its JSON on example machines and on this one, what is refused, and that the server's own refusal is told. Times are no
+test's business but for what must follow from the machine: more bandwidth is not slower, a part's bound, the published figures' order of size."""
+import json
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+TANDEM = os.environ["TD_TANDEM"]
+SOURCE = os.environ["TD_SOURCE_DIR"]
+TINY = SOURCE + "/tests/data/golden/deepseek_v2_lite/config.json"
+R1 = SOURCE + "/configs/models/deepseek-r1.json"
+AK = SOURCE + "/configs/machines/kunpeng920-2x910b4.yaml"
+EDGE = SOURCE + "/configs/machines/edge-epyc-9534.yaml"
+MACHINE = """nodes: 1
+node-cores: 2
+node-memory-gib: 8
+node-read-gbps: 20
+node-int8-gops: 1000
+node-f32-gflops: 200
+"""
+
+
+def run(*args, cwd=None):
+    return subprocess.run([TANDEM, "plan", *args], capture_output=True, text=True, timeout=120, cwd=cwd)
+
+
+class Plan(unittest.TestCase):
+    def plan(self, *args, status=0):
+        p = run(*args, "--json")
+        self.assertEqual((p.returncode, p.stderr), (status, ""), p.stderr)
+        self.assertEqual(p.stdout.count("\n"), 1)
+        return json.loads(p.stdout)
+
+    def machine(self, text):
+        f = tempfile.NamedTemporaryFile("w", suffix=".yaml")
+        f.write(text)
+        f.flush()
+        self.addCleanup(f.close)
+        return f.name
+
+    def refused(self, *args, status=2):
+        p = run(*args)
+        self.assertEqual((p.returncode, p.stdout), (status, ""), p.stderr)
+        self.assertTrue(p.stderr.startswith("tandem plan: "), p.stderr)
+        self.assertEqual(p.stderr.count("\n"), 1, p.stderr)
+        return p.stderr
+
+    def test_published_machine(self):
+        """DeepSeek-R1 on two cards and 128 cores: the published 17.3 tokens/s, 35.5 of 16 streams, 2.4 s to the first token of 128."""
+        p = self.plan("--config", R1, "--machine", AK, "--max-total-tokens", "190000", "--context-length", "65536", "--enable-defer")
+        self.assertTrue(p["fits"])
+        self.assertEqual([m["memory"] for m in p["memory"]], ["node 0", "node 1", "node 2", "node 3", "card 0", "card 1"])
+        self.assertEqual(p["kv_tokens"], 190080)
+        for m in p["memory"]:
+            self.assertEqual(m["lacks_bytes"], 0)
+            self.assertEqual(m["expert_bytes"] > 0, m["memory"].startswith("node"))
+            self.assertEqual(m["kv_bytes"] > 0, m["memory"].startswith("card"))
+        rate = {d["streams"]: 1e3 * d["streams"] / d["tpot_ms"] for d in p["decode"]}
+        self.assertTrue(0.5 < rate[1] / 17.3 < 2, rate)
+        self.assertTrue(0.5 < rate[16] / 35.5 < 2, rate)
+        self.assertTrue(0.3 < p["prefill"][0]["ttft_ms"] / 2400 < 2, p["prefill"][0]["ttft_ms"])
+        parts = {x["part"]: x for x in p["decode"][0]["parts"]}
+        self.assertEqual(parts["routed experts"]["bound"], "read")
+        self.assertEqual(parts["hand-over"]["bound"], "latency")
+        self.assertAlmostEqual(parts["routed experts"]["bytes"] / 10.2e9, 1, delta=0.02)
+        self.assertEqual([c["change"] for c in p["changes"]], ["one memory channel more on every node", "4 cards instead of 2"])
+        for c in p["changes"]:
+            self.assertLess(c["first_tpot_ms"], p["decode"][0]["tpot_ms"])
+
+    def test_deferral_and_halves_overlap(self):
+        """With cards, deferral shortens a decode step, halves a long prompt's; on the CPU alone the tiers take turns and neither does."""
+        for machine, smaller in ((AK, True), (EDGE, False)):
+            step = {}
+            for name, flags in {"as it is": (), "defer": ("--enable-defer",), "whole": ("--disable-two-chunk-overlap",)}.items():
+                p = self.plan("--config", R1, "--machine", machine, "--context-length", "16384", "--prompts", "8192", *flags)
+                step[name] = (p["decode"][0]["step_ms"], p["prefill"][0]["step_ms"])
+            self.assertEqual(step["defer"][0] < step["as it is"][0], smaller)
+            self.assertEqual(step["as it is"][1] < step["whole"][1], smaller)
+
+    def test_this_machine(self):
+        p = self.plan("--config", TINY, "--streams", "1,3", "--contexts", "16,64", "--prompts", "32")
+        self.assertTrue(p["machine"]["measured"] and p["fits"])
+        self.assertEqual([(d["streams"], d["context"]) for d in p["decode"]], [(1, 16), (3, 16), (1, 64), (3, 64)])
+        self.assertIsNone(p["machine"]["cards"])
+        for d in p["decode"] + p["prefill"]:
+            self.assertAlmostEqual(sum(x["ms"] for x in d["parts"]) / d["step_ms"], 1, delta=1e-6)  # the tiers take turns
+            self.assertTrue(d["fits_kv"])
+        self.assertEqual([c["change"] for c in p["changes"]], ["a tenth more read bandwidth on every node"])
+
+    def test_does_not_fit(self):
+        """The server's sentence, what each memory lacks, and times all the same."""
+        machine = self.machine(MACHINE)
+        p = self.plan("--config", R1, "--machine", machine, "--context-length", "16384", status=3)
+        self.assertFalse(p["fits"])
+        self.assertIn("but only 7.20 GiB of the 8.00 GiB available may be used (mem-fraction-static 0.90)", p["lack"])
+        self.assertGreater(p["memory"][0]["lacks_bytes"], 300e9)
+        self.assertGreater(p["decode"][0]["tpot_ms"], 100)
+        text = run("--config", R1, "--machine", machine, "--context-length", "16384")
+        self.assertEqual(text.returncode, 3)
+        self.assertIn("It does not fit: ", text.stdout)
+        p = self.plan("--config", TINY, "--machine", machine, "--max-total-tokens", "1000000000", "--prompts", "32", "--contexts", "16", status=3)
+        self.assertIn("max-total-tokens 1000000000 does not fit", p["lack"])
+
+    def test_one_node_is_short(self):
+        """All nodes together have room; with equal shares, one of them has not."""
+        text = MACHINE.replace("nodes: 1", "nodes: 2").replace("node-memory-gib: 8", "node-memory-gib: 1000 100")
+        p = self.plan("--config", R1, "--machine", self.machine(text), "--context-length", "16384", "--max-total-tokens", "16384", status=3)
+        self.assertIn("node 1 lacks", p["lack"])
+        self.assertEqual([m["lacks_bytes"] > 0 for m in p["memory"]], [False, True])
+
+    def test_text(self):
+        p = run("--config", R1, "--machine", AK, "--context-length", "16384")
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        for words in ("4 nodes of 32 cores", "2 cards of 32.0 GiB", "It fits.", "TPOT, ms", "TTFT, s", "routed experts", "hand-over", "waits", "what would change",
+                      "1 rows are left out: the longest sequence is 16384 tokens", "no backend for a card exists yet"):
+            self.assertIn(words, p.stdout)
+
+    def test_refusals(self):
+        machine = self.machine(MACHINE)
+        for args, words in ((("--machine", machine), "--config is missing"),
+                            (("--config", TINY, "--streams", "0"), "--streams needs whole numbers from 1 to 4096"),
+                            (("--config", TINY, "--contexts", "1,x"), "--contexts needs whole numbers"),
+                            (("--config", TINY, "--prompts", "1,2,3,4,5,6,7,8,9"), "--prompts takes 8 numbers at most"),
+                            (("--config", TINY, "--npu-threads", "2"), "there is no flag '--npu-threads'"),
+                            (("--config", TINY, "--mem-fraction-static", "nan"), "needs a number")):
+            self.assertIn(words, self.refused(*args))
+        for args, words in ((("--config", "/nowhere/config.json", "--machine", machine), "/nowhere/config.json"),
+                            (("--config", TINY, "--machine", "/nowhere.yaml"), "--machine: /nowhere.yaml cannot be opened"),
+                            (("--config", TINY, "--machine", machine, "--tensor-parallel-size", "2"), "the machine has 0 cards"),
+                            (("--config", R1, "--machine", AK, "--tensor-parallel-size", "3"), "the machine has 2 cards"),
+                            (("--config", TINY, "--machine", self.machine(MACHINE + "node-speed: 3\n")), "there is no key 'node-speed'"),
+                            (("--config", TINY, "--machine", self.machine(MACHINE.replace("20", "-20"))), "'node-read-gbps' must be a number from 0.1 to 10000 GB/s, not '-20'"),
+                            (("--config", TINY, "--machine", self.machine(MACHINE.replace("1000", "1e30"))), "'node-int8-gops' must be")):
+            self.assertIn(words, self.refused(*args, status=1))
+
+    def test_unknown_architecture_as_the_server(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(folder + "/config.json", "w") as f:
+                f.write('{"architectures": ["GPT9ForCausalLM"], "model_type": "gpt9"}')
+            said = self.refused("--config", folder, "--machine", self.machine(MACHINE), status=1)
+            server = subprocess.run([TANDEM, "launch_server", "--model-path", folder, "--load-format", "dummy", "--port", "0"], capture_output=True, text=True, timeout=60)
+            self.assertIn("GPT9ForCausalLM", said)
+            self.assertIn(said.removeprefix("tandem plan: ").strip(), server.stderr)
+
+    def test_memory_is_the_servers(self):
+        """The same bytes as the log of a server with the same flags on this machine."""
+        flags = ("--max-total-tokens", "4096", "--chunked-prefill-size", "512", "--max-running-requests", "4")
+        p = self.plan("--config", TINY, "--contexts", "16", "--prompts", "32", *flags)
+        gib = {k: sum(m[k] for m in p["memory"]) / 2**30 for k in ("device_weight_bytes", "expert_bytes", "working_bytes", "kv_bytes")}
+        server = subprocess.Popen([TANDEM, "launch_server", "--model-path", TINY, "--load-format", "dummy", "--port", "0", "--skip-server-warmup", *flags],
+                                  stderr=subprocess.PIPE, text=True)
+        try:
+            for line in server.stderr:
+                m = re.search(r"memory: ([\d.]+) GiB device tier, ([\d.]+) GiB experts, ([\d.]+) GiB working memory, ([\d.]+) GiB KV for (\d+)", line)
+                if m:
+                    break
+            self.assertIsNotNone(m)
+        finally:
+            server.terminate()
+            server.communicate(timeout=60)
+        self.assertEqual(int(m[5]), p["kv_tokens"])
+        for i, k in enumerate(("device_weight_bytes", "expert_bytes", "working_bytes", "kv_bytes"), 1):
+            self.assertAlmostEqual(float(m[i]), gib[k], delta=0.011, msg=k)
+
+    def test_machine_keys_are_documented(self):
+        p = run("--machine-keys")
+        with open(SOURCE + "/docs/plan.md") as f:
+            self.assertIn(p.stdout, f.read())
+
+    def test_more_bandwidth_is_never_slower(self):
+        last = None
+        for read in (10, 20, 40, 80):
+            p = self.plan("--config", R1, "--machine", self.machine(MACHINE.replace("gbps: 20", "gbps: %d" % read).replace("gib: 8", "gib: 2000")), "--context-length", "16384")
+            times = [d["step_ms"] for d in p["decode"]] + [x["step_ms"] for x in p["prefill"]]
+            if last:
+                self.assertTrue(all(a <= b for a, b in zip(times, last)))
+            last = times
+
+
+if __name__ == "__main__":
+    unittest.main()

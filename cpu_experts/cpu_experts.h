@@ -225,6 +225,9 @@ void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a);
  * operations.
  */
 void td_experts_counters(const td_experts *x, uint64_t *pairs, td_tier_work *work);
+/** Where the shards lie, those of one node together: what a node reads is its share of the bytes counted above.
+ * @param out [TD_EXPERT_NODES_MAX]. @return how many. */
+uint32_t td_experts_nodes(const td_experts *x, td_expert_node *out);
 /** The layer that td_experts_ffn is in. @return false: none. Any thread. */
 bool td_experts_doing(const td_experts *x, uint32_t *layer);
 

@@ -8,11 +8,12 @@ function fill(node, attributes, children) {
     if (typeof value === "function") node.addEventListener(name, value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children);
+  for (const child of children.flat()) node.append(child);
   return node;
 }
 
-/** element("a", {href, click: f}, child, "text"): functions listen, false and null leave an attribute out. */
+/** element("a", {href, click: f}, child, "text", [more]): functions listen, false and null leave an attribute out. Lists of
+ * children may be longer than a call's arguments. */
 export function element(name, attributes, ...children) {
   return fill(document.createElement(name), attributes, children);
 }

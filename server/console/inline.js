@@ -6,12 +6,12 @@ import { element } from "./elements.js";
 const DEPTH_MAX = 6; // of emphasis in emphasis
 const LABEL_MAX = 300; // characters of a link's text
 const SPECIAL = /[\\`*_~![<\n]|https?:\/\//gi;
-const BARE_LINK = /https?:\/\/[^\s<>"'`\\^{|}]+/iy;
-const ANGLE_LINK = /<(https?:\/\/[^\s<>]+)>/iy;
+const BARE_LINK = /https?:\/\/[^\s<>"'`\\^{|}]{1,2000}/iy;
+const ANGLE_LINK = /<(https?:\/\/[^\s<>]{1,2000})>/iy;
 const TARGET = /\(\s*<?(https?:\/\/(?:[^\s<>()]|\([^\s<>()]*\)){0,2000}?)>?(?:\s+(?:"[^"\n]*"|'[^'\n]*'))?\s*\)/iy;
 const WORD = /[\p{L}\p{N}]/u;
 
-function link(address, ...children) {
+function link(address, children) {
   let url = null;
   try {
     url = new URL(address);
@@ -19,7 +19,7 @@ function link(address, ...children) {
     // not an address
   }
   if (!url || (url.protocol !== "https:" && url.protocol !== "http:")) return null;
-  return element("a", { href: url.href, title: url.href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
+  return element("a", { href: url.href, title: url.href, target: "_blank", rel: "noopener noreferrer nofollow" }, children);
 }
 
 /* An address in a sentence, without the sentence's punctuation behind it. */
@@ -114,7 +114,7 @@ class Inline {
       this.at += n;
       return true;
     }
-    let node = element(c === "~" ? "del" : n === 1 ? "em" : "strong", null, ...this.inner(at + n, end));
+    let node = element(c === "~" ? "del" : n === 1 ? "em" : "strong", null, this.inner(at + n, end));
     if (n === 3) node = element("em", null, node);
     return this.put(node, end + n);
   }
@@ -138,7 +138,7 @@ class Inline {
     if (end < 0) return false;
     TARGET.lastIndex = end + 1;
     const target = TARGET.exec(this.text);
-    const node = target && this.depth < DEPTH_MAX && link(target[1], ...this.inner(at + 1, end));
+    const node = target && this.depth < DEPTH_MAX && link(target[1], this.inner(at + 1, end));
     return node ? this.put(node, TARGET.lastIndex) : false;
   }
 

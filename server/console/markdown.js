@@ -53,7 +53,7 @@ function heading(lines, at) {
   const found = HEADING.exec(lines[at]);
   if (!found) return null;
   const text = lines[at].slice(found[0].length).trim().replace(/[ \t]#+$/, "");
-  return { next: at + 1, make: () => [element(`h${Math.min(found[1].length + 2, 6)}`, null, ...inline(text))] };
+  return { next: at + 1, make: () => [element(`h${Math.min(found[1].length + 2, 6)}`, null, inline(text))] };
 }
 
 function rule(lines, at) {
@@ -65,7 +65,7 @@ function quote(lines, at, depth) {
   let next = at;
   while (next < lines.length && QUOTE.test(lines[next])) next++;
   const inner = lines.slice(at, next).map((line) => line.replace(QUOTE, ""));
-  return { next, make: () => [element("blockquote", null, ...nodesOf(inner, depth + 1))] };
+  return { next, make: () => [element("blockquote", null, nodesOf(inner, depth + 1))] };
 }
 
 const indentOf = (line) => /^ */.exec(line)[0].length;
@@ -111,10 +111,10 @@ function list(lines, at, depth) {
   const ordered = /\d/.test(first[2]);
   const make = () => [
     element(ordered ? "ol" : "ul", ordered && first[2] !== "1." ? { start: parseInt(first[2], 10) } : null,
-            ...items.map((own) => {
+            items.map((own) => {
               const nodes = nodesOf(own, depth + 1);
-              if (nodes[0]?.tagName === "P") nodes.splice(0, 1, ...nodes[0].childNodes); // an item's text has no margins
-              return element("li", null, ...nodes);
+              const text = nodes[0]?.tagName === "P" ? [...nodes.shift().childNodes] : []; // it has no margins
+              return element("li", null, text, nodes);
             })),
   ];
   return { next, make };
@@ -127,11 +127,11 @@ function table(lines, at) {
   if (head.length !== sides.length) return null;
   let next = at + 2;
   while (next < lines.length && lines[next].includes("|") && !interrupts(lines[next])) next++;
-  const row = (name, cells) => element("tr", null, ...sides.map((side, i) => element(name, { class: side }, ...inline(cells[i] ?? ""))));
+  const row = (name, cells) => element("tr", null, sides.map((side, i) => element(name, { class: side }, inline(cells[i] ?? ""))));
   const make = () => [
     element("div", { class: "wide", tabindex: "0" },
             element("table", null, element("thead", null, row("th", head)),
-                    element("tbody", null, ...lines.slice(at + 2, next).map((line) => row("td", cellsOf(line)))))),
+                    element("tbody", null, lines.slice(at + 2, next).map((line) => row("td", cellsOf(line)))))),
   ];
   return { next, make };
 }
@@ -140,7 +140,7 @@ function paragraph(lines, at) {
   let next = at + 1;
   while (next < lines.length && !isBlank(lines[next]) && !interrupts(lines[next]) && !table(lines, next)) next++;
   const text = lines.slice(at, next).map((line) => line.trim()).join("\n");
-  return { next, make: () => [element("p", null, ...inline(text))] };
+  return { next, make: () => [element("p", null, inline(text))] };
 }
 
 const KINDS = [codeBlock, heading, rule, quote, list, table, paragraph];
@@ -199,7 +199,9 @@ export class MarkdownView {
     const last = blocks.pop();
     for (const block of blocks) this.tail.before(...block.make());
     if (last) this.lines = this.lines.slice(last.from);
-    this.tail.replaceChildren(...nodesOf([...this.lines, this.partial], 0));
+    const tail = element("div", { class: "tail" }, nodesOf(this.lines.concat(this.partial), 0));
+    this.tail.replaceWith(tail);
+    this.tail = tail;
     this.shown();
     const end = performance.now();
     this.free = end + PACE * (end - begin);

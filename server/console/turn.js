@@ -172,8 +172,9 @@ export class AnswerTurn extends Turn {
         completion: number(usage.completion_tokens),
         reasoning: number(reasoning),
       };
-      this.meta.append(say(element("span"), reasoning ? "usageThinking" : "usage", values), " ");
+      this.meta.append(say(element("span"), reasoning ? "usageThinking" : "usage", values));
     }
+    if (usage && ttft !== null) this.meta.append(" · ");
     if (ttft !== null) {
       const values = { ttft: duration(ttft) };
       if (tpot) Object.assign(values, { tpot: duration(tpot), rate: number(1 / tpot, 1) });

@@ -18,7 +18,7 @@ def start_browser():
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(service=Service(os.environ.get("TD_CHROMEDRIVER", "/usr/bin/chromedriver")), options=options)
-    driver.set_script_timeout(WAIT_S)
+    driver.set_script_timeout(120)
     return driver
 
 

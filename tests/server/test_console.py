@@ -136,7 +136,7 @@ class Chat(Browser):
             lengths.add(len(page.text(".assistant .markdown") or ""))
         self.assertGreater(len(lengths), 5, "the answer is shown while it comes")
         self.assertEqual(page.text(".assistant .markdown"), words.strip())
-        self.assertRegex(page.text(".assistant .meta"), r"126 generated.*first token after .*, then .* a token \([\d.]+ tokens/s\)")
+        self.assertRegex(page.text(".assistant .meta"), r"127 generated · first token after .*, then .* a token \([\d.]+ tokens/s\)")
         self.assertFalse(page.visible("#empty"))
         page.send("and again")
         page.answered()
@@ -152,7 +152,8 @@ class Chat(Browser):
             page.fill(f"#option-{name}", value)
         page.run("document.getElementById('option-thinking').value = 'off'")
         page.ask("first question")
-        self.assertEqual(page.text(".assistant .note"), "The answer ends here because it has reached its most tokens.")
+        notes = page.run("return [...document.querySelectorAll('.assistant .note')].map(n => n.textContent)")
+        self.assertEqual(notes, ["The answer ends here because it has reached its most tokens.", "Thinking cannot be switched on or off: the chat template has no switch for it."])
         page.ask("second")
         url, body = page.run("return [sent[1].url, sent[1].body]")
         self.assertEqual(url, "/v1/chat/completions")
@@ -323,9 +324,8 @@ class Text(Browser):
         self.assertEqual(page.text(".user .body"), hostile)
         for link in page.all(".turn a"):
             self.assertRegex(link.get_attribute("href"), r"^https?://")
-            link.get_attribute("onclick")
         self.assertEqual(page.all(".turn script, .turn img, .turn iframe, .turn svg, .turn form, .turn [onclick], .turn [onerror]"), [])
-        self.assertEqual([a.get_attribute("href") for a in page.all(".turn a")], ["http://127.0.0.1:9/x.png"])
+        self.assertEqual([a.get_attribute("href") for a in page.all(".turn a")], ["http://127.0.0.1:9/x.png", "https://example.org/"])
         self.assertIsNone(page.run("return window.hacked ?? null"))
 
     def test_hostile_tools_and_thinking_are_text(self):
@@ -356,8 +356,8 @@ class Text(Browser):
               }));
             }).catch((e) => done(String(e)));""", texts)
         self.assertIsInstance(times, list, times)
-        slow = [(text[:12], ms) for text, ms in zip(texts, times) if ms > 3000]
-        self.assertEqual(slow, [], "milliseconds; linear ones take some tens")
+        slow = [(text[:12], ms) for text, ms in zip(texts, times) if ms > 8000]
+        self.assertEqual(slow, [], "milliseconds; linear ones take some tens or hundreds")
 
     def test_a_thousand_lines(self):
         page = self.open()

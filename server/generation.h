@@ -50,9 +50,9 @@ struct td_choice {
     uint32_t          stop_token;  /* UINT32_MAX: none */
     uint32_t          prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
     double            first_s, last_s; /* from arrival to its first token, and to its last one so far */
-    td_answer_parser *parser;     /* owned; NULL: the text is as it is */
-    uint32_t          n_calls;    /* complete tool calls */
-    bool              ends_early; /* a call was enough: the engine is to end it, and what still comes is not wanted */
+    td_answer_parser *parser;          /* owned; NULL: the text is as it is */
+    uint32_t          n_calls;         /* complete tool calls */
+    bool              ends_early;      /* a call was enough: the engine is to end it, and what still comes is not wanted */
 
     /* of the thread that writes the answer */
     bool opened, closed; /* its opening and its finish were written */

@@ -16,12 +16,11 @@ static const char *finish_of(const td_generation *g) {
 
 /* As it is now: under its lock, or when nobody else has it. */
 static td_request_row row_of(const td_generation *g) {
-    td_request_row row = {.choices = (uint32_t)g->n_choices,
-                          .age_s = 1e-9 * (double)(td_trace_now() - g->begin_ns),
-                          .ttft_s = INFINITY};
-    td_usage       used = td_generation_usage(g);
-    double         between_s = 0;
-    uint32_t       gaps = 0;
+    td_request_row row = {
+        .choices = (uint32_t)g->n_choices, .age_s = 1e-9 * (double)(td_trace_now() - g->begin_ns), .ttft_s = INFINITY};
+    td_usage used = td_generation_usage(g);
+    double   between_s = 0;
+    uint32_t gaps = 0;
     memcpy(row.id, g->id, sizeof row.id);
     row.cached_tokens = used.cached;
     row.completion_tokens = used.completion;

@@ -350,8 +350,8 @@ static void deferral_is_exact(void **state) {
     uint32_t       n_nodes = td_experts_nodes(x, nodes);
     double         share = 0;
     for (uint32_t i = 0; i < n_nodes; i++) share += nodes[i].share;
-    assert_int_equal(n_nodes, 1); /* subpools that are bound to no node are one */
-    assert_int_equal(nodes[0].node, UINT32_MAX);
+    assert_int_equal(n_nodes, 1);
+    assert_int_equal(nodes[0].node, td_pool_node(pool, 0));
     assert_float_equal(share, 1, 1e-12);
     td_experts_destroy(x);
     td_pool_destroy(pool);

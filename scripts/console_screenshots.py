@@ -6,6 +6,7 @@ usage: console_screenshots.py [BUILD]      (default build/release)
 Needs scripts/deps.sh test, a font with Chinese characters (Debian: fonts-wqy-microhei), and pngquant, which makes the files small.
 """
 import base64
+import contextlib
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from server_process import Server  # noqa: E402
 
 FOLDER = os.path.join(ROOT, "docs", "console")
 PNG_BYTES_MAX = 150_000
+MACHINE_S = 60  # that the plots show
 STORY = "Tell me a story about a fox and a crow."
 MARKDOWN = """<think>The reader wants to see what an answer can have.</think>## What an answer can have
 
@@ -47,18 +49,23 @@ def picture(page, name):
         sys.exit(f"{path} is too large")
 
 
-def keep_busy(server, seconds):
-    end = time.monotonic() + seconds
+@contextlib.contextmanager
+def busy(server):
+    """Requests come and go."""
+    ends = threading.Event()
 
     def ask(i):
-        while time.monotonic() < end:
+        while not ends.wait(0.7 * i):
             body = {"messages": [{"role": "user", "content": f"{STORY} It is story number {i}."}], "max_tokens": 60 + 60 * i}
             server.request("POST", "/v1/chat/completions", body, timeout=120)
-            time.sleep(0.7 * i)
 
-    threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(4)]
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
+    yield
+    ends.set()
+    for thread in threads:
+        thread.join()
 
 
 def settle(page, scheme, width, height):
@@ -79,12 +86,11 @@ def main():
         page.click("#options summary")
         page.ask(STORY)
         picture(page, "chat")
-        keep_busy(server, 45)
-        page.click("#show-machine")
-        time.sleep(40)
-        settle(page, "dark", 1100, 900)
-        time.sleep(2)
-        picture(page, "machine-dark")
+        with busy(server):
+            page.click("#show-machine")
+            settle(page, "dark", 1100, 1240)
+            time.sleep(MACHINE_S)
+            picture(page, "machine-dark")
     with Server("--reasoning-parser", "qwen3", program=[os.path.join(build, "tests", "server", "fake_tandem")], model="/models/a-model") as server:
         settle(page, "light", 400, 760)
         page.cdp("Emulation.setUserAgentOverride", userAgent="", acceptLanguage="zh-CN,zh")

@@ -6,7 +6,7 @@ import { Plot } from "./plot.js";
 import { Interval, Samples } from "./samples.js";
 
 const percent = (v) => `${number(v)} %`;
-const rate = (v) => `${number(v, v < 100 ? 1 : 0)} GB/s`;
+const rate = (v) => (v < 1 ? `${number(1000 * v)} MB/s` : `${number(v, v < 100 ? 1 : 0)} GB/s`);
 const count = (v) => number(v);
 
 const PLOTS = {

@@ -52,7 +52,8 @@ export class Interval {
     return n > 0 ? this.grown(`${name}_sum`) / n : NaN;
   }
 
-  /** The time that a tier's measured bounds allow for its work, by the time that it took; NaN: idle, or not measured. */
+  /** The time that a tier's measured bounds allow for its work, by the time that it took; NaN: next to no work, or no
+   * bounds. */
   boundFraction(tier) {
     const { after } = this;
     const busy = this.grown("tandem:tier_busy_seconds_total", { tier });
@@ -60,6 +61,6 @@ export class Interval {
     const compute = ["int8", "f32"]
       .map((kind) => this.grown("tandem:tier_operations_total", { tier, kind }) / after.value("tandem:tier_bound_operations_per_second", { tier, kind }))
       .reduce((a, b) => a + b);
-    return busy > 0 ? Math.max(memory, compute) / busy : NaN;
+    return busy > 0.001 * this.seconds ? Math.max(memory, compute) / busy : NaN;
   }
 }

@@ -74,6 +74,10 @@ const char *td_model_expert_kernel(const td_model *m) {
 const char *td_model_expert_quantization(const td_model *m) {
     return m ? "none" : NULL;
 }
+td_experts *td_model_get_experts(const td_model *m) {
+    (void)m;
+    return NULL;
+}
 void td_model_get_plan(const td_model *m, td_model_plan *plan) {
     *plan = (td_model_plan){.unified_memory = true, .kv_bytes_per_page = m ? 1 << 10 : 0};
 }

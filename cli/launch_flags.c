@@ -47,6 +47,7 @@ static const td_flag FLAGS[] = {
     {{"stored-responses-mib"}, TD_FLAG_U32, S(stored_responses_mib), .min = 1, .max = 65536, .arg = "MIB", .by_default = "64",
      .help = "Room for these answers and what they were asked."},
     {{"enable-metrics"}, TD_FLAG_SWITCH, TD_FLAG_NOWHERE, .by_default = "on", .help = "Accepted; /metrics is always there."},
+    {{"disable-console"}, TD_FLAG_SWITCH, S(disable_console), .help = "No page for browsers at / (docs/console.md)."},
     {{"log-level"}, TD_FLAG_TEXT, O(log_level), .arg = "LEVEL", .choices = TD_CHOICES("debug", "info", "warning", "error"),
      .by_default = "info", .help = "Least severe log lines to print."},
     {{"log-format"}, TD_FLAG_TEXT, O(log_format), .arg = "FORMAT", .choices = TD_CHOICES("text", "json"),

@@ -233,6 +233,9 @@ td_tier_work td_experts_batch_work(const td_experts_config *c, uint64_t layer_by
 /** What was computed since creation: (token, expert) pairs, and the work of all batches (a call is one unless it is very
  * long). */
 void td_experts_counters(const td_experts *x, uint64_t *pairs, td_tier_work *work);
+/** Where the shards lie, those of one node together: what a node reads is its share of the bytes counted above.
+ * @param out [TD_EXPERT_NODES_MAX]. @return how many. */
+uint32_t td_experts_nodes(const td_experts *x, td_expert_node *out);
 /** The layer that td_experts_ffn is in. @return false: none. Any thread. */
 bool td_experts_doing(const td_experts *x, uint32_t *layer);
 

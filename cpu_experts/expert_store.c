@@ -109,6 +109,20 @@ void td_experts_counters(const td_experts *x, uint64_t *pairs, td_tier_work *wor
     *work = td_tier_read(&x->meter);
 }
 
+_Static_assert(TD_EXPERT_NODES_MAX >= TD_POOL_SUBPOOLS_MAX, "every shard may have a node of its own");
+
+uint32_t td_experts_nodes(const td_experts *x, td_expert_node *out) {
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < x->layout.n_shards; s++) {
+        uint32_t node = td_pool_node(x->pool, s), i = 0;
+        if (node == TD_NODE_SPREAD) node = TD_NODE_ANY;
+        while (i < n && out[i].node != node) i++;
+        if (i == n) out[n++] = (td_expert_node){.node = node};
+        out[i].share += (double)x->layout.shard[s].bytes / (double)x->layout.layer_bytes;
+    }
+    return n;
+}
+
 bool td_experts_doing(const td_experts *x, uint32_t *layer) {
     return td_tier_doing(&x->meter, layer) != NULL;
 }

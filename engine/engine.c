@@ -155,6 +155,8 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->quantization = e->plan.quantization;
     i->expert_quantization = td_model_expert_quantization(e->placed.model);
     i->expert_kernel = td_model_expert_kernel(e->placed.model);
+    const td_experts *experts = td_model_get_experts(e->placed.model);
+    i->n_expert_nodes = experts ? td_experts_nodes(experts, i->expert_nodes) : 0;
     i->vocab_size = c->vocab;
     i->context_length = e->limits.context_length;
     i->max_total_tokens = e->limits.kv_tokens;
@@ -277,6 +279,10 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     pthread_mutex_lock(&e->stats.lock);
     *s = e->stats.s;
     pthread_mutex_unlock(&e->stats.lock);
+    td_model_work work; /* as far as the step that runs has come: a long one takes many seconds */
+    td_model_get_work(e->placed.model, &work);
+    s->device = work.device;
+    s->experts = work.experts;
     s->queued = td_inbox_waiting(e->inbox, &s->queued_tokens);
 }
 

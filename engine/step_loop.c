@@ -149,6 +149,7 @@ static bool tell(td_engine *e, td_request *r, const td_position_logprobs *logpro
     td_histogram_observe(n == 1 ? &e->stats.s.ttft : &e->stats.s.tpot, now - (n == 1 ? r->submit_s : r->last_token_s));
     pthread_mutex_unlock(&e->stats.lock);
     r->last_token_s = now;
+    ev.age_s = now - r->submit_s;
     bool goes_on = ev.finish == TD_FINISH_NONE;
     send(e, r, &ev);
     return goes_on;

@@ -316,6 +316,14 @@ typedef struct {
     double read_bytes_per_s, int8_ops_per_s, f32_ops_per_s;
 } td_bounds;
 
+/** A NUMA node's part of the routed experts. */
+typedef struct {
+    uint32_t node;  /* OS index; UINT32_MAX: not bound to one */
+    double   share; /* of every expert's bytes */
+} td_expert_node;
+
+#define TD_EXPERT_NODES_MAX 64
+
 typedef struct {
     const char *architecture; /* "DeepseekV3ForCausalLM" */
     const char *model_path;
@@ -327,14 +335,16 @@ typedef struct {
     uint32_t    context_length;
     uint64_t    max_total_tokens; /* KV capacity */
     /* the memory plan */
-    uint64_t  weight_bytes;        /* of both tiers */
-    uint64_t  expert_weight_bytes; /* of those, the routed experts' */
-    uint64_t  kv_bytes;
-    uint64_t  scratch_bytes; /* working memory */
-    uint32_t  max_running_requests, max_queued_requests;
-    uint32_t  chunked_prefill_size;         /* prompt tokens per step at most */
-    td_bounds device_bounds, expert_bounds; /* of the same threads when the tiers share them */
-    uint32_t  bos_id;                       /* UINT32_MAX: none */
+    uint64_t       weight_bytes;        /* of both tiers */
+    uint64_t       expert_weight_bytes; /* of those, the routed experts' */
+    uint64_t       kv_bytes;
+    uint64_t       scratch_bytes; /* working memory */
+    uint32_t       max_running_requests, max_queued_requests;
+    uint32_t       chunked_prefill_size;         /* prompt tokens per step at most */
+    td_bounds      device_bounds, expert_bounds; /* of the same threads when the tiers share them */
+    uint32_t       n_expert_nodes;               /* 0: no routed experts */
+    td_expert_node expert_nodes[TD_EXPERT_NODES_MAX];
+    uint32_t       bos_id; /* UINT32_MAX: none */
     /* sampling defaults of generation_config.json, or NAN / 0 where it has none */
     double   default_temperature, default_top_p, default_repetition_penalty;
     uint32_t default_top_k;
@@ -463,6 +473,7 @@ typedef struct {
     uint32_t                    stop_token;  /* token id that stopped it, or UINT32_MAX */
     const td_error             *error;       /* finish == ERROR */
     uint32_t                    prompt_tokens, cached_tokens, completion_tokens; /* so far */
+    double                      age_s; /* with tokens: of the request, since td_engine_submit */
 } td_event;
 
 /** Called on the engine thread; must not block or call back into the request. */

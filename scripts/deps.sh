@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 tools=(gcc cmake ninja-build pkg-config curl)
 libraries=(libhwloc-dev libnuma-dev libopenblas-dev liburing-dev libjemalloc-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libutf8proc-dev libcyaml-dev
            libyaml-dev libxxhash-dev libcmocka-dev)
-tests=(python3 python3-venv python3-jinja2 spin clang-14 clang-format-14)
+tests=(python3 python3-venv python3-jinja2 python3-selenium chromium chromium-driver spin clang-14 clang-format-14)
 fuzz=(libclang-rt-14-dev)
 aarch64=(gcc-aarch64-linux-gnu qemu-user cmake ninja-build pkg-config)
 

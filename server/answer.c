@@ -14,6 +14,11 @@ static bool client_sends_no_more(struct MHD_Connection *connection) {
     return ci && recv(ci->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
+static bool has_header(const td_header *headers, size_t n, const char *name) {
+    while (n > 0 && strcmp(headers[n - 1].name, name) != 0) n--;
+    return n > 0;
+}
+
 enum MHD_Result td_answer_response(td_call *c, int http, struct MHD_Response *r, const td_header *headers, size_t n) {
     const char     *cors = c->server->opt.cors_origin;
     bool            last = c->last || c->socket->reserve || client_sends_no_more(c->connection);
@@ -27,7 +32,8 @@ enum MHD_Result td_answer_response(td_call *c, int http, struct MHD_Response *r,
     enum MHD_Result result = MHD_YES;
     for (size_t i = 0; i < n + n_common && result == MHD_YES; i++) {
         const td_header *h = i < n ? &headers[i] : &common[i - n];
-        if (h->value) result = MHD_add_response_header(r, h->name, h->value);
+        bool             given = i >= n && has_header(headers, n, h->name);
+        if (h->value && !given) result = MHD_add_response_header(r, h->name, h->value);
     }
     if (result == MHD_YES) result = td_queue_response(c->connection, (unsigned)http, r);
     MHD_destroy_response(r);

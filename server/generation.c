@@ -8,6 +8,7 @@
 
 #include "core/log.h"
 #include "core/rng.h"
+#include "core/trace.h"
 
 void td_news_free(td_news *n) {
     td_jbuf_free(&n->text);
@@ -21,6 +22,9 @@ void td_news_free(td_news *n) {
 
 static void generation_free(td_generation *g) {
     td_server *s = g->server;
+    pthread_mutex_lock(&s->lock);
+    td_ended_requests_add(&s->ended, g);
+    pthread_mutex_unlock(&s->lock);
     for (size_t i = 0; g->choices && i < g->n_choices; i++) {
         td_news_free(&g->choices[i].news);
         td_answer_parser_free(g->choices[i].parser);
@@ -60,6 +64,7 @@ td_generation *td_generation_new(td_server *s, td_api_request *req) {
     *req = (td_api_request){0};
     g->server = s;
     g->created_s = (int64_t)time(NULL);
+    g->begin_ns = td_trace_now();
     g->slot = UINT32_MAX;
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
@@ -203,6 +208,9 @@ static void count(td_choice *c, const td_event *e) {
     c->prompt_tokens = e->prompt_tokens;
     c->cached_tokens = e->cached_tokens;
     c->completion_tokens = e->completion_tokens;
+    if (!e->n_tokens) return;
+    if (c->first_s == 0) c->first_s = e->age_s;
+    c->last_s = e->age_s;
 }
 
 static bool keep_text_ends(td_news *n, size_t n_tokens) {
@@ -351,7 +359,8 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
     td_status st = td_engine_submit_all(g->server->engine, params, g->n_choices, g->handles, &cause);
     pthread_mutex_unlock(&g->handles_lock);
     free(params);
-    if (st == TD_OK) return TD_OK;
+    g->submitted = st == TD_OK;
+    if (g->submitted) return TD_OK;
 
     pthread_mutex_lock(&g->lock);
     g->n_unfinished = 0;

@@ -49,9 +49,10 @@ struct td_choice {
     char             *stop_reason; /* owned; NULL: none */
     uint32_t          stop_token;  /* UINT32_MAX: none */
     uint32_t          prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
-    td_answer_parser *parser;     /* owned; NULL: the text is as it is */
-    uint32_t          n_calls;    /* complete tool calls */
-    bool              ends_early; /* a call was enough: the engine is to end it, and what still comes is not wanted */
+    double            first_s, last_s; /* from arrival to its first token, and to its last one so far */
+    td_answer_parser *parser;          /* owned; NULL: the text is as it is */
+    uint32_t          n_calls;         /* complete tool calls */
+    bool              ends_early;      /* a call was enough: the engine is to end it, and what still comes is not wanted */
 
     /* of the thread that writes the answer */
     bool opened, closed; /* its opening and its finish were written */
@@ -66,6 +67,8 @@ struct td_generation {
     td_api_request req;
     char           id[TD_API_NAME_MAX + 16];
     int64_t        created_s;
+    uint64_t       begin_ns;  /* of td_trace_now */
+    bool           submitted; /* the engine has had it; of the call's thread */
 
     pthread_mutex_t        lock;
     struct MHD_Connection *connection; /* to resume; NULL once the call has ended */

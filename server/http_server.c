@@ -33,8 +33,8 @@
 /* ---- routes ---- */
 
 /* Needs no key; the path goes on after the prefix; a POST without JSON; only while the server is ready; even when there are
- * too many connections. */
-enum { OPEN = 1, PREFIX = 2, NO_BODY = 4, GENERATES = 8, SPARED = 16 };
+ * too many connections; of the console. */
+enum { OPEN = 1, PREFIX = 2, NO_BODY = 4, GENERATES = 8, SPARED = 16, CONSOLE = 32 };
 
 typedef struct {
     const char   *method, *path;
@@ -70,12 +70,22 @@ static const route ROUTES[] = {
     {"GET", "/server_info", NULL, NULL, td_route_server_info, 0},
     {"GET", "/v1/loads", NULL, NULL, td_route_loads, 0},
     {"GET", "/get_load", NULL, NULL, td_route_load, 0},
+    {"GET", "/v1/requests", NULL, NULL, td_route_requests, 0},
     {"GET", "/metrics", NULL, NULL, td_route_metrics, SPARED},
+    {"GET", "/", NULL, NULL, td_route_console, CONSOLE | OPEN},
+    {"GET", "/console/", NULL, NULL, td_route_console, CONSOLE | OPEN | PREFIX},
 };
 
 static bool path_matches(const route *r, const char *url) {
     size_t n = strlen(r->path);
     return r->flags & PREFIX ? !strncmp(url, r->path, n) && url[n] : !strcmp(url, r->path);
+}
+
+/* The console may be off, and its page is for who asks for HTML: to API clients / is no path, as ever. */
+static bool is_offered(const td_server *s, const route *r, struct MHD_Connection *connection) {
+    if (!(r->flags & CONSOLE)) return true;
+    const char *accept = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Accept");
+    return !s->opt.disable_console && (r->flags & PREFIX || (accept && strcasestr(accept, "text/html")));
 }
 
 static bool method_matches(const route *r, const char *method) {
@@ -125,7 +135,7 @@ static void choose_route(td_call *c, const char *method, const char *url) {
     const route *found = NULL;
     bool         path_known = false;
     for (size_t i = 0; i < sizeof ROUTES / sizeof *ROUTES && !found; i++) {
-        if (!path_matches(&ROUTES[i], url)) continue;
+        if (!path_matches(&ROUTES[i], url) || !is_offered(s, &ROUTES[i], c->connection)) continue;
         path_known = true;
         c->api = ROUTES[i].api;
         if (method_matches(&ROUTES[i], method)) found = &ROUTES[i];

@@ -1,6 +1,8 @@
 /* /metrics: the engine's counters in Prometheus's text format 0.0.4, under SGLang's names where it has one; docs/metrics.md
  * lists them. */
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "core/log_writer.h"
@@ -111,6 +113,24 @@ static void write_tiers(td_jbuf *b, const char *model, const td_engine_stats *s,
 #undef TWO
 }
 
+/* The experts' bytes by where they lie. */
+static void write_nodes(td_jbuf *b, const char *model, const td_engine_stats *s, const td_engine_info *info) {
+    sample samples[TD_EXPERT_NODES_MAX];
+    char   names[TD_EXPERT_NODES_MAX][12];
+    if (info->n_expert_nodes == 0) return;
+    for (uint32_t i = 0; i < info->n_expert_nodes; i++) {
+        const td_expert_node *n = &info->expert_nodes[i];
+        if (n->node == UINT32_MAX)
+            strcpy(names[i], "any");
+        else
+            snprintf(names[i], sizeof names[i], "%u", n->node);
+        samples[i] = (sample){"node", names[i], NULL, floor(n->share * (double)s->experts.bytes)};
+    }
+    write_family(b, model, "tandem:node_expert_bytes_total", "counter",
+                 "Bytes of the routed experts' weights that had to be read, by the NUMA node that they lie on.", samples,
+                 info->n_expert_nodes);
+}
+
 enum MHD_Result td_route_metrics(td_call *c) {
     const td_server *s = c->server;
     const char      *model = s->model_name;
@@ -170,6 +190,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
                             {"reason", "error", NULL, (double)st.requests_failed}},
                  4);
     write_tiers(&b, model, &st, &s->info);
+    write_nodes(&b, model, &st, &s->info);
     write_histogram(&b, model, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);
     write_histogram(&b, model, "sglang:inter_token_latency_seconds", "Between tokens of a request.", &st.tpot);
     write_histogram(&b, model, "sglang:time_per_output_token_seconds", "Between tokens of a request; the older name.",

@@ -34,6 +34,7 @@ typedef struct {
     uint32_t    stored_responses_max; /* of /v1/responses; 0: none is kept */
     uint32_t    stored_responses_mib; /* their texts together, at least 1 */
     uint32_t    watchdog_s;           /* running requests without a step for so long: /health says 503; 0: off */
+    bool        disable_console;      /* no page for browsers at / */
 } td_server_options;
 
 void td_server_options_init(td_server_options *o);

@@ -13,6 +13,7 @@
 #include "server/grammar_cache.h"
 #include "server/json_writer.h"
 #include "server/openai/responses_store.h"
+#include "server/request_list.h"
 #include "server/server.h"
 #include "server/text_work.h"
 
@@ -58,13 +59,14 @@ struct td_server {
     atomic_size_t        body_bytes;
     atomic_uint_fast64_t next_id, next_call;
 
-    pthread_mutex_t lock;      /* guards what follows */
-    pthread_cond_t  changed;   /* n_watched or n_live fell, or stop_now */
-    td_watch_slot  *slots;     /* [connections_max] */
-    uint32_t        n_watched; /* slots in use: generations with a connection */
-    uint32_t        n_live;    /* generations not freed yet */
-    bool            stop_now;
-    bool            closing; /* no generation may start any more */
+    pthread_mutex_t   lock;      /* guards what follows */
+    pthread_cond_t    changed;   /* n_watched or n_live fell, or stop_now */
+    td_watch_slot    *slots;     /* [connections_max] */
+    uint32_t          n_watched; /* slots in use: generations with a connection */
+    uint32_t          n_live;    /* generations not freed yet */
+    td_ended_requests ended;
+    bool              stop_now;
+    bool              closing; /* no generation may start any more */
 
     int       epoll_fd, event_fd;
     pthread_t watcher;
@@ -112,7 +114,8 @@ typedef struct {
 } td_header;
 
 /**
- * Queue a response with these headers and those that every answer carries; takes the response (NULL: there was no memory).
+ * Queue a response with these headers and those that every answer carries, where they are not among these; takes the
+ * response (NULL: there was no memory).
  * @return MHD_NO when memory is short: the connection ends, rather than with an answer that lacks a header.
  */
 enum MHD_Result td_answer_response(td_call *c, int http, struct MHD_Response *r, const td_header *headers, size_t n);
@@ -138,6 +141,10 @@ enum MHD_Result td_route_server_info(td_call *c);
 /* load_routes.c: */
 enum MHD_Result td_route_loads(td_call *c);
 enum MHD_Result td_route_load(td_call *c);
+/* request_list.c: */
+enum MHD_Result td_route_requests(td_call *c);
+/* console/console_files.c: */
+enum MHD_Result td_route_console(td_call *c);
 /* token_routes.c: */
 bool            td_work_tokenize(td_call *c);
 bool            td_work_detokenize(td_call *c);

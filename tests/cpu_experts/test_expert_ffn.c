@@ -346,6 +346,13 @@ static void deferral_is_exact(void **state) {
     td_experts_config c = config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER);
     assert_int_equal(td_experts_plan(&c, 1, 1, &weight_bytes, &scratch_bytes, NULL), TD_OK);
     assert_int_equal(work.bytes, distinct * (weight_bytes / INV_EXPERTS));
+    td_expert_node nodes[TD_EXPERT_NODES_MAX];
+    uint32_t       n_nodes = td_experts_nodes(x, nodes);
+    double         share = 0;
+    for (uint32_t i = 0; i < n_nodes; i++) share += nodes[i].share;
+    assert_int_equal(n_nodes, 1);
+    assert_int_equal(nodes[0].node, td_pool_node(pool, 0));
+    assert_float_equal(share, 1, 1e-12);
     td_experts_destroy(x);
     td_pool_destroy(pool);
     invariance_close(&v);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/tier_meter.h"
 #include "model/model.h"
 
 struct td_model {
@@ -20,8 +21,8 @@ struct td_model {
     uint32_t        *row_answered; /* [max_tok] how many tokens the answer has with the row's */
     uint32_t         n_rows;
     uint8_t         *slot_seen;
-    float           *logits; /* [max_out, vocab] */
-    td_tier_work     experts;
+    float           *logits;  /* [max_out, vocab] */
+    td_tier_meter    experts; /* a step is in it from its beginning */
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads;
@@ -149,7 +150,12 @@ const char *td_model_expert_quantization(const td_model *m) {
     return m ? "none" : NULL;
 }
 void td_model_get_work(const td_model *m, td_model_work *out) {
-    *out = (td_model_work){.experts = m->experts};
+    *out = (td_model_work){.experts = td_tier_read(&m->experts)};
+}
+
+td_experts *td_model_get_experts(const td_model *m) {
+    (void)m;
+    return NULL;
 }
 
 void td_model_describe(const td_model *m, char *text, size_t size) {
@@ -200,6 +206,9 @@ static const char *broken_rule(const td_model *m, const td_step_rows *s) {
 td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, const float **logits) {
     const td_step_rows *a = s;
     usleep(atomic_load(&g_delay_us));
+    atomic_fetch_add(&m->experts.bytes, FAKE_STEP_BYTES);
+    atomic_fetch_add(&m->experts.int8_ops, (uint64_t)FAKE_TOKEN_OPS * s->n_tok);
+    atomic_fetch_add(&m->experts.busy_ns, FAKE_STEP_NS);
     while (atomic_load(&g_hold)) usleep(200);
     memset(m->slot_seen, 0, m->n_slots);
     const char *rule = broken_rule(m, s);
@@ -228,9 +237,6 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
         }
     }
     m->n_rows = s->n_tok;
-    m->experts.bytes += FAKE_STEP_BYTES;
-    m->experts.int8_ops += (uint64_t)FAKE_TOKEN_OPS * s->n_tok;
-    m->experts.busy_ns += FAKE_STEP_NS;
     return out.n ? td_model_head(m, out, logits) : TD_OK;
 }
 

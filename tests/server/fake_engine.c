@@ -186,6 +186,7 @@ struct td_request {
     unsigned          pause, ticks; /* ticks per token */
     int               refs;         /* the caller's handle, the engine's list */
     bool              cancelled, running, hang, error;
+    double            begin_s; /* monotonic clock */
 };
 
 struct td_engine {
@@ -239,6 +240,12 @@ static void count_finish(td_engine_stats *s, td_finish finish) {
     s->requests_failed += finish == TD_FINISH_ERROR;
 }
 
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* One token; true when it was the last. Text is sent in whole characters, and held back while a stop string may come. */
 static bool step(td_request *r) {
     td_event             e = {.prompt_tokens = (uint32_t)r->p.n_prompt, .stop_token = UINT32_MAX};
@@ -276,6 +283,7 @@ static bool step(td_request *r) {
             if (token == r->p.stop_ids[i]) e.finish = TD_FINISH_STOP, e.stop_token = token;
         e.tokens = &token;
         e.n_tokens = 1;
+        e.age_s = now_s() - r->begin_s;
         fill_logprobs(&lp, token, -0.5f, r->p.n_top_logprobs);
         if (r->p.logprobs) e.logprobs = &lp;
         r->engine->stats.generation_tokens++;
@@ -411,6 +419,8 @@ void td_engine_get_info(const td_engine *e, td_engine_info *info) {
                              .chunked_prefill_size = e->o.chunked_prefill_size,
                              .device_bounds = {e->o.measure_bounds ? 30e9 : 0, 1e12, 1e11},
                              .expert_bounds = {e->o.measure_bounds ? 60e9 : 0, 2e12, 2e11},
+                             .n_expert_nodes = 2,
+                             .expert_nodes = {{0, 0.75}, {1, 0.25}},
                              .default_temperature = 0,
                              .default_top_p = NAN,
                              .default_repetition_penalty = NAN};
@@ -482,6 +492,7 @@ static td_request *make_request(td_engine *e, const td_request_params *p) {
     r->engine = e;
     r->p = *p;
     r->refs = 2;
+    r->begin_s = now_s();
     r->prompt = malloc(p->n_prompt * sizeof *r->prompt);
     r->reply = malloc(p->n_prompt * sizeof *r->reply);
     r->text = malloc(p->max_tokens + 1);

@@ -97,7 +97,7 @@ class Idle(unittest.TestCase):
             with self.subTest(query[:40]):
                 error = self.get("/v1/loads?" + query, code=400)["error"]
                 self.assertEqual(error["param"], param)
-        for path in ("/v1/loads", "/get_load", "/server_info"):
+        for path in ("/v1/loads", "/get_load", "/server_info", "/v1/requests"):
             status, _, headers = self.server.request("POST", path, {})
             self.assertEqual((status, headers["Allow"]), (405, "GET, HEAD"))
             connection = self.server.connection()
@@ -130,6 +130,75 @@ class Busy(unittest.TestCase):
             self.assertEqual((state["num_running_reqs"], state["num_queue_reqs"]), (1, 2))
             for c in connections:
                 c.close()
+
+
+class Requests(unittest.TestCase):
+    """/v1/requests: those that run, and the last ones that ended."""
+
+    MEMBERS = {"id", "state", "finish_reason", "choices", "prompt_tokens", "cached_tokens", "completion_tokens", "age_s", "ttft_s", "tpot_s"}
+
+    def setUp(self):
+        self.server = Server("--max-running-requests", "2")
+        self.addCleanup(self.server.__exit__, None, None, None)
+
+    def listed(self):
+        status, answer, _ = self.server.request("GET", "/v1/requests")
+        self.assertEqual((status, answer.keys()), (200, {"running", "num_running", "ended"}))
+        for row in answer["running"] + answer["ended"]:
+            self.assertEqual(row.keys(), self.MEMBERS)
+        return answer
+
+    def start(self, **body):
+        connection = self.server.connection()
+        connection.request("POST", "/v1/completions", json.dumps({"max_tokens": 2000, "stream": True, **body}), {"Content-Type": "application/json"})
+        self.addCleanup(connection.close)
+        return connection
+
+    def wait(self, condition):
+        end = time.monotonic() + 20
+        while not condition(answer := self.listed()):
+            self.assertLess(time.monotonic(), end, answer)
+            time.sleep(0.02)
+        return answer
+
+    def test_none(self):
+        self.assertEqual(self.listed(), {"running": [], "num_running": 0, "ended": []})
+        self.server.request("GET", "/health_generate")
+        self.server.request("POST", "/v1/completions", {"prompt": "!busy"})
+        self.server.request("POST", "/v1/completions", {"prompt": 3})
+        self.assertEqual(self.listed()["ended"], [], "neither a probe nor what was refused")
+
+    def test_running(self):
+        slow = self.start(prompt="!slow " + "word " * 200, rid="talks", n=2)
+        waiting = self.start(prompt="!hang", rid="waits")
+        self.wait(lambda a: [r["completion_tokens"] > 8 for r in a["running"]] == [True, False])
+        answer = self.listed()
+        talks, waits = sorted(answer["running"], key=lambda r: r["id"])
+        self.assertEqual((answer["num_running"], talks["id"], talks["state"], talks["finish_reason"], talks["choices"]), (2, "talks", "generating", None, 2))
+        self.assertEqual((talks["prompt_tokens"], waits["prompt_tokens"]), (1 + 6 + 1000, 1 + 5))
+        self.assertTrue(0 < talks["ttft_s"] < talks["age_s"], talks)
+        self.assertTrue(0.015 < talks["tpot_s"] < 0.5, "20 ms a token: " + str(talks))
+        self.assertEqual([waits[k] for k in ("id", "state", "completion_tokens", "ttft_s", "tpot_s")], ["waits", "waiting", 0, None, None])
+        self.assertGreater(waits["age_s"], 0)
+        slow.close()
+        waiting.close()
+        ended = self.wait(lambda a: a["num_running"] == 0 and len(a["ended"]) == 2)["ended"]
+        self.assertEqual({(r["id"], r["state"], r["finish_reason"]) for r in ended}, {("talks", "ended", "abort"), ("waits", "ended", "abort")})
+
+    def test_ended(self):
+        self.server.request("POST", "/v1/completions", {"prompt": "four", "rid": "stop"})
+        self.server.request("POST", "/v1/completions", {"prompt": "four", "max_tokens": 2, "rid": "length"})
+        self.server.request("POST", "/v1/completions", {"prompt": "!error", "rid": "error"})
+        error, length, stop = self.wait(lambda a: len(a["ended"]) == 3)["ended"]
+        self.assertEqual([(r["id"], r["finish_reason"], r["completion_tokens"]) for r in (stop, length, error)], [("stop", "stop", 5), ("length", "length", 2), ("error", "error", 3)])
+        self.assertTrue(0 < stop["ttft_s"] < stop["age_s"] and 0 < stop["tpot_s"] < stop["age_s"], stop)
+        later = self.listed()["ended"][-1]
+        self.assertEqual(later["age_s"], stop["age_s"], "its time has ended, too")
+
+    def test_the_list_is_bounded(self):
+        for i in range(40):
+            self.server.request("POST", "/v1/completions", {"prompt": "x", "rid": str(i)})
+        self.wait(lambda a: [r["id"] for r in a["ended"]] == [str(i) for i in range(39, 7, -1)])
 
 
 class Secret(unittest.TestCase):

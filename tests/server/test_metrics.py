@@ -60,6 +60,7 @@ class Metrics(unittest.TestCase):
             self.assertEqual(grown("tandem:expert_pairs_total"), 8 * 12)
             self.assertEqual(grown("tandem:tier_bytes_total", tier="experts"), 1000 * 12)
             self.assertEqual(grown("tandem:tier_bytes_total", tier="device"), 3000 * 12)
+            self.assertEqual([grown("tandem:node_expert_bytes_total", node=n) for n in "01"], [750 * 12, 250 * 12], "a node's share of them")
             self.assertEqual(grown("tandem:tier_operations_total", tier="experts", kind="int8"), 5000 * 12)
             self.assertEqual(grown("tandem:tier_operations_total", tier="device", kind="f32"), 70 * 12)
             self.assertAlmostEqual(grown("tandem:tier_busy_seconds_total", tier="experts"), 0.002 * 12)

@@ -3,13 +3,14 @@
 
 usage: make_pages.py --out FOLDER -- PROGRAM...     FOLDER/man1/*.1, FOLDER/completion.bash, .zsh, .fish, and FOLDER/stamp at the end
 
-Nothing in the output depends on the time or the machine, so that packages can be made again bit for bit.
+The pages carry the day of SOURCE_DATE_EPOCH (without it, today's); nothing else depends on the time or the machine.
 """
 import argparse
 import json
 import os
 import re
 import subprocess
+import time
 
 FOLDER_ARGS = {"DIR"}
 
@@ -70,7 +71,8 @@ def man_flag(flag):
 
 
 def man_head(name, summary, version):
-    return [f".TH {quoted(name.upper())} 1 \"\" {quoted('tandem ' + version)} \"User Commands\"", ".SH NAME", f"{roff(name)} \\- {roff(summary)}", ".SH SYNOPSIS"]
+    day = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
+    return [f".TH {quoted(name.upper())} 1 {day} {quoted('tandem ' + version)} \"User Commands\"", ".SH NAME", f"{roff(name)} \\- {roff(summary)}", ".SH SYNOPSIS"]
 
 
 def command_page(version, summary, command):

@@ -59,7 +59,8 @@ depends_of() { # program, architecture
 objdump_needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
 glibc_of() { readelf -V "$1" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1 | cut -d_ -f2; }
 
-# Finish a package's tree and pack it; $1 tree, $2 name, $3 architecture, $4 depends, $5 section, $6 short text, $7 long text (a line).
+# Finish a package's tree and pack it; $1 tree, $2 name, $3 architecture, $4 depends, $5 section, $6 short text, $7 long text, its lines as control files
+# have them. Calibration loads OpenBLAS when it is asked for.
 pack_deb() {
     local tree=$1 name=$2 doc=$1/usr/share/doc/$2
     mkdir -p "$doc" "$tree/DEBIAN"
@@ -78,6 +79,7 @@ Architecture: $3
 Maintainer: $maintainer
 Installed-Size: $(du -sk --apparent-size --exclude=DEBIAN "$tree" | cut -f1)
 Depends: $4
+Recommends: libopenblas0-pthread
 Section: $5
 Priority: optional
 Description: $6
@@ -99,10 +101,12 @@ make_deb() { # architecture, build folder, prefix of the tools
     echo /etc/tandem/tandem.yaml >"$program/DEBIAN/conffiles"
     pack_deb "$program" tandem "$1" "$(depends_of "$program/usr/bin/tandem" "$1"), adduser" utils \
         "inference engine for large Mixture-of-Experts language models" \
-        "Serves DeepSeek, Kimi and Qwen models over OpenAI's HTTP API: routed experts on the CPU in INT4, everything else on a small device tier."
-    pack_deb "$dev" libtandem-dev "$1" "libhwloc-dev, libnuma-dev, libopenblas-dev, liburing-dev, libjansson-dev, libpcre2-dev, libutf8proc-dev, libxxhash-dev" libdevel \
+        "Serves DeepSeek, Kimi and Qwen models over OpenAI's HTTP API: routed
+ experts on the CPU in INT4, everything else on a small device tier."
+    pack_deb "$dev" libtandem-dev "$1" "libhwloc-dev, libnuma-dev, liburing-dev, libjansson-dev, libpcre2-dev, libutf8proc-dev, libxxhash-dev" libdevel \
         "inference engine for large Mixture-of-Experts language models, for C programs" \
-        "Headers, static libraries and pkg-config files of libtandem and libtandem_tools, and an example."
+        "Headers, static libraries and pkg-config files of libtandem and
+ libtandem_tools, and an example."
     rm -rf "$stage"
 }
 
@@ -124,8 +128,11 @@ make_tarball() { # build folder
     cp packaging/TARBALL.md "$tree/README.md"
     strip --strip-unneeded "$tree/bin/tandem"
 
-    # Every library but glibc's, which belongs to the machine's loader; and each one's terms.
-    ldd "$tree/bin/tandem" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | grep -vE '^(libc|libm|libpthread|libdl|librt|libresolv)\.so' | sort |
+    # Every library but glibc's, which belongs to the machine's loader, OpenBLAS too, which calibration loads when it is asked for; and each one's terms.
+    local blas
+    blas=$(ldconfig -p | sed -n 's/^\s*libopenblas\.so\.0 .*=> //p' | head -n 1)
+    [ -n "$blas" ] || fail "there is no libopenblas.so.0 (scripts/deps.sh)"
+    { ldd "$tree/bin/tandem" "$blas"; echo "libopenblas.so.0 => $blas"; } | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | grep -vE '^(libc|libm|libpthread|libdl|librt|libresolv)\.so' | sort -u |
         while read -r lib path; do
             cp -L "$path" "$tree/lib/$lib"
             chmod 0644 "$tree/lib/$lib"

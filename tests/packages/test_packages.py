@@ -303,7 +303,7 @@ class Rpm(unittest.TestCase):
             def rpm(*args):
                 return run("rpm", "--root", folder, "--dbpath", "/rpmdb", *args)
             rpm("--initdb")
-            rpm("-i", "--nodeps", "--noscripts", "--nouser" if False else "--replacefiles", program)
+            rpm("-i", "--nodeps", "--noscripts", program)
             run(f"{folder}/usr/bin/tandem", "--version")
             rpm("-e", "--nodeps", "--noscripts", "tandem")
             self.assertFalse(os.path.exists(f"{folder}/usr/bin/tandem"))

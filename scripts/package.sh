@@ -46,18 +46,19 @@ depends_of() { # program, architecture
         return
     fi
     local names=() needed
-    for needed in $(objdump_needed "$1"); do
+    for needed in $(needed_of "$1"); do
         case $needed in
             ld-linux-* | libm.so.*) ;;
             libc.so.6) names+=("libc6 (>= $(glibc_of "$1"))") ;;
-            *) names+=("$(dpkg-query -S "*/$needed" | head -n 1 | cut -d: -f1)") ;;
+            *) names+=("$(package_of "$needed")") ;;
         esac
     done
     printf '%s\n' "${names[@]}" | sort -u | paste -sd, | sed 's/,/, /g'
 }
 
-objdump_needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
-glibc_of() { readelf -V "$1" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1 | cut -d_ -f2; }
+package_of() { dpkg-query -S "/*lib/$(uname -m)-linux-gnu*/$1" | sed -n '1s/:.*//p'; } # the name of a library's file
+needed_of() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
+glibc_of() { readelf -V "$1" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1 | cut -d_ -f2; } # the newest version that it asks for
 
 # Finish a package's tree and pack it; $1 tree, $2 name, $3 architecture, $4 depends, $5 section, $6 short text, $7 long text, its lines as control files
 # have them. Calibration loads OpenBLAS when it is asked for.
@@ -137,7 +138,7 @@ make_tarball() { # build folder
             cp -L "$path" "$tree/lib/$lib"
             chmod 0644 "$tree/lib/$lib"
             local package
-            package=$(dpkg-query -S "$(realpath "$path")" "${path#/usr}" 2>/dev/null | head -n 1 | cut -d: -f1)
+            package=$(package_of "$(basename "$(realpath "$path")")")
             [ -n "$package" ] || fail "no package owns $path"
             cp "/usr/share/doc/$package/copyright" "$tree/licenses/$lib.txt"
             echo "$lib from Debian's $package $(dpkg-query -W -f='${Version}' "$package" | head -n 1)"
@@ -151,7 +152,7 @@ make_tarball() { # build folder
     done
     echo "glibc $needs or newer is needed of the machine" >>"$tree/lib/LIBRARIES.txt"
     find "$tree" -exec chmod u=rwX,go=rX {} +
-    tar -C "$stage" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -c "$name" | xz -T1 -6 >"$out/$name.tar.xz"
+    tar -C "$stage" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -c "$name" | xz -T1 -3 >"$out/$name.tar.xz"
     rm -rf "$stage"
     echo "$out/$name.tar.xz"
 }

@@ -7,6 +7,7 @@
 
 #include "cli/cli.h"
 #include "cli/launch_flags.h"
+#include "cli/service_notify.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/log_writer.h"
@@ -128,36 +129,60 @@ static td_status warm_up(td_engine *engine, td_error *err) {
 
 /* ---- serve ---- */
 
-static td_status serve(td_launch_options *o, td_server *server, td_engine *engine, signals *sig, td_error *err) {
+/* Who started us, and what they were told last. */
+typedef struct {
+    td_service_notify notify;
+    td_server_pulse   last;
+} service;
+
+/* Each second: the service manager's watchdog is fed while steps go on, and its status has the load. */
+static void on_pulse(void *user, const td_server_pulse *p) {
+    service *s = user;
+    if (!p->stalled) td_service_notify_alive(&s->notify);
+    if (!memcmp(p, &s->last, sizeof *p)) return;
+    s->last = *p;
+    td_service_notify_tell(&s->notify, NULL, "%s: %u requests running, %u waiting",
+                           p->stalled ? "stalled (/health says in what)" : "serving", p->running, p->queued);
+}
+
+static td_status serve(td_launch_options *o, td_server *server, td_engine *engine, signals *sig, service *sv,
+                       td_error *err) {
     TD_TRY(td_server_start(server, engine, err));
     if (!o->skip_warmup) TD_TRY(warm_up(engine, err));
     signals_serve(sig, server);
     td_server_ready(server);
+    td_service_notify_tell(&sv->notify, "READY=1", "serving %s at %s", td_server_model_name(server), td_server_url(server));
     printf("tandem: serving %s at %s\n", td_server_model_name(server), td_server_url(server));
     fflush(stdout);
     sem_wait(&sig->stop);
+    td_service_notify_tell(&sv->notify, "STOPPING=1", "stopping: running requests get %g s", o->shutdown_grace_s);
     td_info("stopping: running requests get %g s; a second signal ends them at once", o->shutdown_grace_s);
     return TD_OK;
 }
 
 static td_status launch(td_launch_options *o, td_error *err) {
     static signals sig; /* the signal thread lives to the end of the process */
+    service        sv = {0};
     td_server     *server;
     td_engine     *engine;
     td_jbuf        flags = {0};
+    TD_TRY(td_service_notify_open(&sv.notify, err));
     td_flags_write_json(&o->command, &flags);
     td_jbuf_put(&flags, "", 1);
     if (flags.failed) return td_fail(err, TD_ENOMEM, "out of memory");
     o->server.flags_json = flags.data;
+    o->server.on_pulse = on_pulse;
+    o->server.pulse_user = &sv;
 
     td_status st = signals_start(&sig, err);
     if (st == TD_OK) st = td_log_writer_start(err); /* an engine that logs must not wait for who reads it */
     if (st == TD_OK) st = td_server_bind(&o->server, &server, err);
     if (st == TD_OK) {
+        td_service_notify_tell(&sv.notify, NULL, "loading %s", o->engine.model_path);
         if (o->trace) st = td_trace_start(o->trace, TD_TRACE_BYTES_MAX, err);
         if (st == TD_OK) st = td_engine_open(&o->engine, &engine, err);
         if (st == TD_OK) {
-            st = serve(o, server, engine, &sig, err);
+            st = serve(o, server, engine, &sig, &sv, err);
             bool ended = td_server_stop(server, st == TD_OK ? o->shutdown_grace_s : 0);
             signals_serve(&sig, NULL); /* from here a signal ends the process */
             if (!ended) {              /* the engine is stuck and would hold up its own end */
@@ -170,6 +195,8 @@ static td_status launch(td_launch_options *o, td_error *err) {
         td_trace_stop();
         td_server_free(server);
     }
+    if (st != TD_OK) td_service_notify_tell(&sv.notify, NULL, "%s", err->text);
+    td_service_notify_close(&sv.notify);
     td_jbuf_free(&flags);
     return st;
 }
@@ -180,7 +207,7 @@ int td_cmd_launch_server(int argc, char **argv) {
     td_status         st = td_launch_flags_parse(argc, argv, &o, &err);
     int               code = EXIT_USAGE;
     if (st == TD_OK && o.help) {
-        td_flags_print_help(&o.command, stdout);
+        td_flags_print_help(&o.command, o.help, stdout);
         code = 0;
     } else if (st == TD_OK && o.help_markdown) {
         td_launch_flags_print_markdown(&o, stdout);

@@ -173,12 +173,16 @@ static td_status fail_unknown(const td_flag_command *c, const char *arg, td_erro
                    nearest, c->name);
 }
 
-td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, bool *help, td_error *err) {
-    *help = false;
+td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, td_flag_help *help, td_error *err) {
+    *help = TD_HELP_NONE;
     for (int i = 1; i < argc; i++) {
         const char *arg = argv[i];
         if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) {
-            *help = true;
+            *help = TD_HELP_TEXT;
+            return TD_OK;
+        }
+        if (!strcmp(arg, "--help-json")) {
+            *help = TD_HELP_JSON;
             return TD_OK;
         }
         if (arg[0] != '-' || !arg[1]) {
@@ -208,14 +212,14 @@ td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, bool *
 }
 
 int td_flags_take(const td_flag_command *c, int argc, char **argv) {
-    td_error err = {0};
-    bool     help;
+    td_error     err = {0};
+    td_flag_help help;
     if (td_flags_parse(c, argc, argv, &help, &err) != TD_OK) {
         fprintf(stderr, "tandem %s: %s\n", c->name, err.text);
         return EXIT_USAGE;
     }
-    if (!help) return -1;
-    td_flags_print_help(c, stdout);
+    if (help == TD_HELP_NONE) return -1;
+    td_flags_print_help(c, help, stdout);
     return 0;
 }
 
@@ -254,7 +258,7 @@ static bool has_rows(const td_flag_group *g, const td_flag *title) {
     return false;
 }
 
-void td_flags_print_help(const td_flag_command *c, FILE *out) {
+static void print_help_text(const td_flag_command *c, FILE *out) {
     fprintf(out, "usage: tandem %s %s\n\n%s", c->name, c->synopsis, c->about);
     for (size_t i = 0; i < c->n_groups; i++) {
         const td_flag_group *g = &c->groups[i];
@@ -270,6 +274,61 @@ void td_flags_print_help(const td_flag_command *c, FILE *out) {
         }
     }
     fprintf(out, "\n  --help, -h\n        Print this.\n%s%s", c->after ? "\n" : "", c->after ? c->after : "");
+}
+
+static void describe_flag(const td_flag_group *g, const td_flag *f, const char *title, td_jbuf *b) {
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "title", title);
+    td_jw_key(b, "names");
+    td_jw_open(b, '[');
+    for (size_t k = 0; f->names[k]; k++) {
+        char name[NAME_MAX_LEN + 3];
+        snprintf(name, sizeof name, "--%s%s", prefix_of(g), f->names[k]);
+        td_jw_str(b, name);
+    }
+    td_jw_close(b, ']');
+    td_jw_member_str(b, "arg", f->type == TD_FLAG_SWITCH ? NULL : f->arg);
+    td_jw_member_str(b, "default", f->by_default);
+    td_jw_member_bool(b, "supported", !is_refused(f));
+    td_jw_member_bool(b, "repeats", f->type == TD_FLAG_TEXTS);
+    td_jw_member_str(b, "help", g->prefix ? NULL : f->help);
+    td_jw_key(b, "values");
+    td_jw_open(b, '[');
+    for (size_t i = 0; f->choices && f->choices[i]; i++) td_jw_text(b, f->choices[i], strcspn(f->choices[i], "="));
+    td_jw_close(b, ']');
+    td_jw_close(b, '}');
+}
+
+static void describe(const td_flag_command *c, td_jbuf *b) {
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "name", c->name);
+    td_jw_member_str(b, "synopsis", c->synopsis);
+    td_jw_member_str(b, "about", c->about);
+    td_jw_member_str(b, "after", c->after);
+    td_jw_member_bool(b, "operand", c->operand != NULL);
+    td_jw_key(b, "flags");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < c->n_groups; i++) {
+        const td_flag_group *g = &c->groups[i];
+        const char          *title = g->prefix ? g->about : NULL;
+        for (const td_flag *f = g->flags; f < g->flags + g->n; f++) {
+            if (!f->names[0] && !g->prefix) title = f->help;
+            if (is_there(g, f)) describe_flag(g, f, title, b);
+        }
+    }
+    td_jw_close(b, ']');
+    td_jw_close(b, '}');
+}
+
+void td_flags_print_help(const td_flag_command *c, td_flag_help help, FILE *out) {
+    if (help == TD_HELP_TEXT) {
+        print_help_text(c, out);
+        return;
+    }
+    td_jbuf b = {0};
+    describe(c, &b);
+    fprintf(out, "%.*s\n", (int)b.len, b.data);
+    td_jbuf_free(&b);
 }
 
 void td_flags_print_markdown(const td_flag_command *c, FILE *out) {

@@ -82,14 +82,17 @@ typedef struct {
     const char   **operand; /* receives the one argument that is no flag; NULL: there is none */
 } td_flag_command;
 
+/** What a command is asked to say of itself. */
+typedef enum { TD_HELP_NONE, TD_HELP_TEXT, TD_HELP_JSON } td_flag_help;
+
 /**
- * Take a command line into the groups' options. --help and -h are there for every command. A name may be cut short where
- * only one begins so.
- * @param argv as of main, argv[0] is the command. @param help  whether it was asked for; the rest of the line is not read
- * then.
+ * Take a command line into the groups' options. --help, -h and --help-json are there for every command. A name may be cut
+ * short where only one begins so.
+ * @param argv as of main, argv[0] is the command. @param help  whether it was asked for, and in which form; the rest of the
+ * line is not read then.
  * @return TD_EINVAL or TD_ENOTSUP with one sentence that names the flag; for an unknown one, the nearest there is.
  */
-TD_NODISCARD td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, bool *help, td_error *err);
+TD_NODISCARD td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, td_flag_help *help, td_error *err);
 
 /** The same for a command's main function. @return -1 to go on, or the exit status: 0 and help is on stdout, 2 and the
  * sentence on stderr. */
@@ -98,7 +101,9 @@ int td_flags_take(const td_flag_command *c, int argc, char **argv);
 /** Set one flag from text: a switch from true, yes, on, false, no or off. @param text borrowed as the flag's type says. */
 TD_NODISCARD td_status td_flag_set(const td_flag *f, const char *prefix, void *options, const char *text, td_error *err);
 
-void td_flags_print_help(const td_flag_command *c, FILE *f);
+/** --help, a text, or --help-json: an object with the command's sentences and rows, which man pages and completions are
+ * made from (packaging/make_pages.py). */
+void td_flags_print_help(const td_flag_command *c, td_flag_help help, FILE *f);
 
 /** The rows as tables in Markdown, a heading a title. */
 void td_flags_print_markdown(const td_flag_command *c, FILE *f);

@@ -21,7 +21,8 @@ typedef struct {
     double            shutdown_grace_s;
     bool              skip_warmup;
     bool              check; /* only check the flags */
-    bool              help, help_markdown;
+    td_flag_help      help;
+    bool              help_markdown;
 
     char          **strings; /* values read from a config file */
     size_t          n_strings;

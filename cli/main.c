@@ -3,7 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bench/bench.h"
 #include "cli/cli.h"
+#include "cli/standard_output.h"
+#include "kernels/kernels.h"
+#include "server/json_writer.h"
 #include "tandem.h"
 
 typedef struct {
@@ -31,7 +35,36 @@ static const command COMMANDS[] = {
 static void print_usage(FILE *f) {
     fprintf(f, "usage: tandem COMMAND [options]\n\n");
     for (const command *c = COMMANDS; c->name; c++) fprintf(f, "  %-15s %s\n", c->name, c->help);
-    fprintf(f, "\n'tandem COMMAND --help' tells a command's options; 'tandem --version' the version.\n");
+    fprintf(f, "\n'tandem COMMAND --help' tells a command's options; 'tandem --version' the version, commit and tiers.\n");
+}
+
+/* For packaging/make_pages.py. */
+static void print_usage_json(void) {
+    td_jbuf b = {0};
+    td_jw_open(&b, '{');
+    td_jw_member_str(&b, "version", TD_VERSION);
+    td_jw_key(&b, "commands");
+    td_jw_open(&b, '[');
+    for (const command *c = COMMANDS; c->name; c++) {
+        td_jw_open(&b, '{');
+        td_jw_member_str(&b, "name", c->name);
+        td_jw_member_str(&b, "help", c->help);
+        td_jw_close(&b, '}');
+    }
+    td_jw_close(&b, ']');
+    td_jw_close(&b, '}');
+    printf("%.*s\n", (int)b.len, b.data);
+    td_jbuf_free(&b);
+}
+
+static void print_version(void) {
+    size_t n = 0;
+    printf("tandem " TD_VERSION "\ncommit: %s\nkernels:", td_bench_commit);
+    while (td_kernels_all[n]) n++;
+    while (n-- > 0) printf(" %s", td_kernels_all[n]->name);
+    printf(" (best here: %s)\ndevices:", td_kernels_here()->name);
+    for (size_t i = 0; td_engine_device_name(i); i++) printf(" %s", td_engine_device_name(i));
+    printf("\n");
 }
 
 int main(int argc, char **argv) {
@@ -44,9 +77,13 @@ int main(int argc, char **argv) {
         print_usage(stdout);
         return 0;
     }
+    if (!strcmp(argv[1], "--help-json")) {
+        print_usage_json();
+        return td_standard_output_end("tandem");
+    }
     if (!strcmp(argv[1], "--version")) {
-        puts("tandem " TD_VERSION);
-        return 0;
+        print_version();
+        return td_standard_output_end("tandem");
     }
     for (const command *c = COMMANDS; c->name; c++)
         if (!strcmp(argv[1], c->name)) return c->run(argc - 1, argv + 1);

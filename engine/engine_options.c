@@ -28,6 +28,10 @@ void td_engine_options_init(td_engine_options *o) {
     };
 }
 
+const char *td_engine_device_name(size_t i) {
+    return td_npu_backend_name(i);
+}
+
 static bool is(const char *value, const char *name) {
     return !strcmp(value ? value : "auto", name);
 }

@@ -302,6 +302,9 @@ typedef struct {
 
 void td_engine_options_init(td_engine_options *o); /* the defaults of docs/flags and --help */
 
+/** The names that options.device may have in this build, from 0; NULL after the last. */
+const char *td_engine_device_name(size_t i);
+
 /**
  * Load a model and start its engine thread. Plans memory first: refuses with TD_ENOMEM and the largest figure that fits.
  * Logs progress. Takes seconds to minutes. Handles are thread-safe from then on.

@@ -419,6 +419,9 @@ struct td_npu_ops {
  */
 TD_NODISCARD td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err);
 
+/** The names of this build's devices, from 0; NULL after the last. */
+const char *td_npu_backend_name(size_t i);
+
 /** How many of this machine's threads of their own so many cards cannot do without; NULL is the host; 0 for names that there
  * are not. */
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);

@@ -17,6 +17,10 @@ static const struct {
     {"apart", td_apart_npu_open, 1, 1},
 };
 
+const char *td_npu_backend_name(size_t i) {
+    return i < sizeof BACKENDS / sizeof *BACKENDS ? BACKENDS[i].name : NULL;
+}
+
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
     for (size_t i = 0; i < sizeof BACKENDS / sizeof *BACKENDS; i++)
         if (!strcmp(name ? name : "host", BACKENDS[i].name))

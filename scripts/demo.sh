@@ -26,7 +26,7 @@ cleanup() {
 }
 trap cleanup EXIT
 trap 'exit 0' INT TERM
-cmake --preset release -DTD_TESTS=OFF -B build/demo >"$log" 2>&1 || { cat "$log"; exit 1; }
+cmake --preset release -DTD_TESTS=OFF -DTD_PAGES=OFF -B build/demo >"$log" 2>&1 || { cat "$log"; exit 1; }
 cmake --build build/demo
 
 echo "== 3/3 starting tandem launch_server on models/tale-v3-14m"

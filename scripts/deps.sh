@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Install the packages that building, testing, fuzzing and the cross build need: Debian's, or with dnf openEuler's. Does nothing where all are there already.
-# usage: scripts/deps.sh [build|test|fuzz|aarch64]   (test includes build, fuzz includes test; default: build)
+# usage: scripts/deps.sh [build|packages|test|fuzz|aarch64]   (each but aarch64 includes those before it; default: build)
+# packages: what scripts/package.sh needs.
 # aarch64: what builds for aarch64 on another machine and runs the result: compiler and qemu, and Debian's arm64 libraries in build/aarch64-sysroot.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,7 +9,10 @@ cd "$(dirname "$0")/.."
 tools=(gcc cmake ninja-build pkg-config curl)
 libraries=(libhwloc-dev libnuma-dev libopenblas-dev liburing-dev libjemalloc-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libutf8proc-dev libcyaml-dev
            libyaml-dev libxxhash-dev libcmocka-dev)
-tests=(python3 python3-venv python3-jinja2 python3-selenium chromium chromium-driver spin clang-14 clang-format-14)
+packages=(python3 dpkg-dev file patchelf rpm)
+tests=(python3-venv python3-jinja2 python3-selenium chromium chromium-driver spin clang-14 clang-format-14 debootstrap buildah lintian mandoc groff fish zsh systemd)
+# Servers that the tests of the packages run as programs of theirs: unpacked in build/package-tools, since installing would start them.
+servers=(nginx caddy prometheus)
 fuzz=(libclang-rt-14-dev)
 aarch64=(gcc-aarch64-linux-gnu qemu-user cmake ninja-build pkg-config)
 
@@ -19,10 +23,11 @@ dnf=(gcc cmake ninja-build pkgconf curl hwloc-devel numactl-devel openblas-devel
 what=${1:-build}
 case "$what" in
     build) want=("${tools[@]}" "${libraries[@]}") ;;
-    test) want=("${tools[@]}" "${libraries[@]}" "${tests[@]}") ;;
-    fuzz) want=("${tools[@]}" "${libraries[@]}" "${tests[@]}" "${fuzz[@]}") ;;
+    packages) want=("${tools[@]}" "${libraries[@]}" "${packages[@]}") ;;
+    test) want=("${tools[@]}" "${libraries[@]}" "${packages[@]}" "${tests[@]}") ;;
+    fuzz) want=("${tools[@]}" "${libraries[@]}" "${packages[@]}" "${tests[@]}" "${fuzz[@]}") ;;
     aarch64) want=("${aarch64[@]}") ;;
-    *) echo "usage: scripts/deps.sh [build|test|fuzz|aarch64]" >&2; exit 2 ;;
+    *) echo "usage: scripts/deps.sh [build|packages|test|fuzz|aarch64]" >&2; exit 2 ;;
 esac
 
 as_root=()
@@ -50,5 +55,15 @@ if [ ${#missing[@]} -gt 0 ]; then
     export DEBIAN_FRONTEND=noninteractive
     "${as_root[@]}" apt-get update -qq
     "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+if [ "$what" = test ] || [ "$what" = fuzz ]; then
+    for p in "${servers[@]}"; do
+        [ -e "build/package-tools/$p" ] && continue
+        mkdir -p build/package-tools/archives
+        (cd build/package-tools/archives && apt-get download -qq -o APT::Sandbox::User= "$p")
+        dpkg-deb -x build/package-tools/archives/"$p"_*.deb build/package-tools/unpacked
+        mv build/package-tools/unpacked "build/package-tools/$p"
+    done
+    rm -rf build/package-tools/archives
 fi
 if [ "$what" = aarch64 ]; then scripts/aarch64_sysroot.sh libc6-dev "${libraries[@]}"; fi

@@ -16,6 +16,15 @@
 
 typedef struct td_server td_server;
 
+/** How the server does, each second. */
+typedef struct {
+    uint32_t stalled; /* 1: requests run, and the watchdog has seen no step end for too long */
+    uint32_t running, queued;
+} td_server_pulse;
+
+/** Called on the watcher thread; must not block. */
+typedef void (*td_server_pulse_fn)(void *user, const td_server_pulse *p);
+
 /** Strings must live as long as the server. */
 typedef struct {
     const char *host;              /* name or address to bind */
@@ -35,6 +44,8 @@ typedef struct {
     uint32_t    stored_responses_mib; /* their texts together, at least 1 */
     uint32_t    watchdog_s;           /* running requests without a step for so long: /health says 503; 0: off */
     bool        disable_console;      /* no page for browsers at / */
+    td_server_pulse_fn on_pulse;      /* NULL: nobody wants to know */
+    void              *pulse_user;
 } td_server_options;
 
 void td_server_options_init(td_server_options *o);

@@ -144,6 +144,13 @@ static void watchdog(td_server *s, progress *p) {
     atomic_store_explicit(&s->stalled, stalled, memory_order_relaxed);
 }
 
+static void tell_pulse(td_server *s) {
+    td_engine_stats st;
+    td_engine_get_stats(s->engine, &st);
+    td_server_pulse p = {.stalled = atomic_load_explicit(&s->stalled, memory_order_relaxed), st.running, st.queued};
+    s->opt.on_pulse(s->opt.pulse_user, &p);
+}
+
 static void *watch_loop(void *arg) {
     td_server         *s = arg;
     struct epoll_event ev[EVENTS_AT_ONCE];
@@ -166,6 +173,7 @@ static void *watch_loop(void *arg) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         if (now.tv_sec == swept_s) continue;
         td_connections_sweep(&s->connections);
+        if (s->opt.on_pulse && td_phase(s) == TD_SERVER_READY) tell_pulse(s);
         swept_s = now.tv_sec;
     }
 }

@@ -292,12 +292,18 @@ td_status td_card_build(td_card *c, uint32_t n_pages, td_error *err) {
     return capture_decode(c, err);
 }
 
+void td_card_forget_captures(td_card *c) {
+    for (uint32_t i = 0; c->graphs && i < TD_PASSES * c->step.n; i++) {
+        if (c->graphs[i]) c->npu->ops->graph_destroy(c->npu, c->graphs[i]);
+        c->graphs[i] = NULL;
+    }
+}
+
 void td_card_close(td_card *c) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
     if (c->stream) d->ops->stream_destroy(d, c->stream);
-    for (uint32_t i = 0; c->graphs && i < TD_PASSES * c->step.n; i++)
-        if (c->graphs[i]) d->ops->graph_destroy(d, c->graphs[i]);
+    td_card_forget_captures(c);
     free(c->graphs);
     td_program_free(d, &c->main);
     td_program_free(d, &c->head);
@@ -358,5 +364,6 @@ td_status td_card_run(td_card *c) {
     if (st == TD_OK) st = download_logits(c);
     if (st != TD_OK && m->group) d->ops->group_abort(m->group); /* the others wait for this card's part */
     td_status synced = d->ops->stream_sync(d, c->stream);       /* also after a failure: nothing may run on */
+    if (synced != TD_OK && m->group) d->ops->group_abort(m->group); /* a stream that failed may have dropped its parts */
     return st != TD_OK ? st : synced;
 }

@@ -359,6 +359,15 @@ static void gather_logits(td_model *m) {
     }
 }
 
+/* After a pass that failed: sums of several cards may have been given up half-way, so the group is made anew, and what was
+ * captured with it is gone (td_npu_ops.group_abort). */
+static td_status give_up(td_model *m, td_status st) {
+    if (!m->group) return st;
+    m->cards->npu->ops->group_abort(m->group);
+    for (uint32_t i = 0; i < m->n_cards; i++) td_card_forget_captures(&m->cards[i]);
+    return st;
+}
+
 /* One pass over the rows of the step, with other tokens where they are given; then the logits of its out rows are on the
  * host. */
 static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_out_rows out) {
@@ -366,17 +375,19 @@ static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_o
     bool              hands_over = m->bridge && p;
     m->pass = (td_pass){.kind = kind, .token = token, .out = out};
     if (m->group) m->cards->npu->ops->group_reset(m->group);
-    TD_TRY(on_cards(m, td_card_prepare));
+    td_status st = on_cards(m, td_card_prepare);
+    if (st != TD_OK) return give_up(m, st);
     td_pool_hold(m->expert_pool);
     if (hands_over) {
         td_bridge_pass pass = td_program_pass(p, m->cards->bucket);
         td_bridge_begin_pass(m->bridge, &pass);
     }
-    td_status st = on_cards(m, td_card_run);
+    st = on_cards(m, td_card_run);
     td_status ticket = hands_over ? td_bridge_end_pass(m->bridge) : TD_OK;
     td_pool_release(m->expert_pool);
-    if (st == TD_OK) gather_logits(m);
-    return st != TD_OK ? st : ticket;
+    if (st != TD_OK) return give_up(m, st);
+    gather_logits(m);
+    return ticket;
 }
 
 static td_status run_head(td_model *m, td_pass_kind kind, td_out_rows out, const float **logits) {

@@ -106,6 +106,8 @@ TD_NODISCARD td_status td_card_load(td_card *c, td_error *err);         /* strea
 TD_NODISCARD td_status td_card_build(td_card *c, uint32_t n_pages, td_error *err);
 void                   td_card_keep_weights(const td_card *c); /* in a file, for the next start */
 void                   td_card_close(td_card *c);
+/** They are made anew when they are needed. No work is under way. */
+void td_card_forget_captures(td_card *c);
 
 /** Fill the bucket of the model's pass and have its graph. Nothing runs yet. */
 TD_NODISCARD td_status td_card_prepare(td_card *c);

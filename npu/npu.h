@@ -381,7 +381,8 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*group_create)(td_npu *const *cards, uint32_t n, td_npu_group **out,
                                            td_error *err); /* before the blocks that use it */
     void (*group_destroy)(td_npu_group *g);
-    /** Any thread: sums that wait for a card which will not come fail, and those that begin, until the reset. */
+    /** Any thread: sums that wait for a card which will not come fail, and those that begin, until the reset. Captures with
+     * sums of the group must not be launched any more, after the reset either: they are made anew. */
     void (*group_abort)(td_npu_group *g);
     void (*group_reset)(td_npu_group *g); /* while no card's stream has work */
 
@@ -422,5 +423,20 @@ TD_NODISCARD td_status td_npu_open(const char *name, const td_npu_config *config
 /** How many of this machine's threads of their own so many cards cannot do without; NULL is the host; 0 for names that there
  * are not. */
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);
+
+/** How many cards of a device this machine has; 0: as many as anybody likes, its cores play them; or there are none. */
+uint32_t td_npu_cards(const char *name);
+
+/** Something about a backend's installation. Texts are valid during the call that tells it. */
+typedef struct {
+    const char *what, *found; /* "CANN", "8.2.RC1" */
+    const char *advice;       /* what to do about it; NULL: nothing */
+    bool        is_wrong;     /* no card can be opened like this */
+} td_npu_fact;
+
+typedef void (*td_npu_fact_fn)(void *user, const td_npu_fact *fact);
+
+/** Tell what a device's backend finds out without opening a card: libraries, versions, functions. One thread at a time. */
+void td_npu_facts(const char *name, td_npu_fact_fn tell, void *user);
 
 #endif

@@ -333,7 +333,7 @@ static void withdraw(subscriber *from, report *r) {
     from->last = NULL;
     for (report *x = from->first; x; x = x->next) from->last = x;
     r->stream->callbacks--;
-    let_go(r); /* for the thread that will not come */
+    r->holders--; /* the thread that will not come */
 }
 
 static void after(struct timespec *t, uint64_t ms) {

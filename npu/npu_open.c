@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "npu/apart/apart_npu.h"
+#include "npu/ascend/ascend_device.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
 
@@ -15,6 +16,8 @@ static const struct {
 } BACKENDS[] = {
     {"host", td_host_npu_open, 0, 1},
     {"apart", td_apart_npu_open, 1, 1},
+    {"npu", td_ascend_npu_open, 0, 0},
+    {"ascend", td_ascend_npu_open, 0, 0},
 };
 
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
@@ -28,8 +31,7 @@ td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **ou
     *out = NULL;
     for (size_t i = 0; i < sizeof BACKENDS / sizeof *BACKENDS; i++)
         if (!strcmp(name, BACKENDS[i].name)) return BACKENDS[i].open(config, out, err);
-    if (!strcmp(name, "ascend") || !strcmp(name, "npu") || !strcmp(name, "cuda"))
-        return td_fail(err, TD_ENOTSUP, "this build has no backend for the device \"%s\"; \"host\" computes on CPU cores",
-                       name);
-    return td_fail(err, TD_EINVAL, "there is no device \"%s\"; this build has \"host\", and \"apart\" for tests", name);
+    if (!strcmp(name, "cuda"))
+        return td_fail(err, TD_ENOTSUP, "this build has no backend for the device \"cuda\"; \"host\" computes on CPU cores");
+    return td_fail(err, TD_EINVAL, "there is no device \"%s\"; this build has \"host\", \"npu\", and \"apart\" for tests", name);
 }

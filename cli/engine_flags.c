@@ -48,7 +48,7 @@ static const td_flag FLAGS[] = {
 
     TITLE("Device"),
     {{"device"}, TD_FLAG_TEXT, E(device), .in = MODEL | TD_IN_DOCTOR, .arg = "DEVICE",
-     .choices = TD_CHOICES("host", "cpu=host", "apart"), .by_default = "host",
+     .choices = TD_CHOICES("host", "cpu=host", "npu", "ascend=npu", "apart"), .by_default = "host",
      .help = "Where everything but the routed experts runs; host is the CPU. apart is for tests: the host with a memory of "
              "its own.", .refusal = NOT_YET "; this build serves with --device host"},
     {{"attention-backend"}, TD_FLAG_TEXT, E(attention_backend), .in = LAUNCH, .arg = "NAME", .by_default = "the device's",

@@ -265,7 +265,7 @@ static void build_router(td_rig *r, const void *arg, float *out) {
 /* ---- attention --------------------------------------------------------------------------------- */
 
 /* Two steps of three sequences over shuffled pages: two prompts, then one that generates, one that goes on, a new one. */
-enum { STEPS = 2, SEQS = 3, PAGES = 8, STRIDE = 2, FREE_PAGE = 6, LARGEST = 160, SECOND = 16 };
+enum { STEPS = 2, SEQS = 3, PAGES = 8, SPARE_PAGES = 2, STRIDE = 2, LARGEST = 160, SECOND = 16 };
 static const struct {
     uint32_t bucket, n_seq, begin[SEQS], n[SEQS]; /* keys of earlier steps, rows of this one */
     uint8_t  absorbed[SEQS];
@@ -279,7 +279,7 @@ typedef struct {
     td_step_counts counts;
 } attention_step;
 
-static td_step_arrays plan_step(attention_step *a, uint32_t bucket, uint32_t n_seq, const uint32_t *begin, const uint32_t *n,
+static td_step_arrays plan_step(attention_step *a, uint32_t n_seq, const uint32_t *begin, const uint32_t *n,
                                 const uint8_t *absorbed) {
     uint32_t row = 0;
     for (uint32_t s = 0; s < n_seq; s++) {
@@ -294,7 +294,6 @@ static td_step_arrays plan_step(attention_step *a, uint32_t bucket, uint32_t n_s
     }
     a->seq_start[n_seq] = row;
     a->counts = (td_step_counts){.n_tok = row, .n_seq = n_seq};
-    for (uint32_t i = row; i < bucket; i++) a->slot[i] = FREE_PAGE * TD_KV_PAGE + i % TD_KV_PAGE;
     return (td_step_arrays){.counts = &a->counts,
                             .pos = a->pos,
                             .slot = a->slot,
@@ -312,7 +311,7 @@ static void run_attention(td_rig *r, td_npu_block *b, void *in, void *to, float 
         td_rig_step     s = td_rig_step_new(r, PLAN[i].bucket, SEQS, 0, STRIDE);
         float          *x = td_rig_codes(r, 30 + i, PLAN[i].bucket, HIDDEN, -6);
         if (r->st != TD_OK) return;
-        td_step_arrays arrays = plan_step(a, PLAN[i].bucket, PLAN[i].n_seq, PLAN[i].begin, PLAN[i].n, PLAN[i].absorbed);
+        td_step_arrays arrays = plan_step(a, PLAN[i].n_seq, PLAN[i].begin, PLAN[i].n, PLAN[i].absorbed);
         size_t         n = (size_t)a->counts.n_tok * HIDDEN, bytes = td_rig_act_bytes(r, (size_t)PLAN[i].bucket * HIDDEN);
         td_bf16       *rounded = td_rig_host(r, bytes);
         for (size_t k = 0; rounded && r->act == TD_DT_BF16 && k < (size_t)PLAN[i].bucket * HIDDEN; k++)
@@ -339,6 +338,12 @@ static td_npu_weight *rope_table(td_rig *r, size_t dim) {
     return td_rig_weight(r, TD_WEIGHT_F32, t, positions, dim);
 }
 
+/* Device memory of a cache of rows of n values. */
+static void *cache(td_rig *r, td_kv_rows rows, size_t heads, size_t n) {
+    size_t page = r->st == TD_OK ? r->ops->kv_page_bytes(r->npu, rows, n) : 1;
+    return td_rig_alloc(r, (PAGES + SPARE_PAGES) * heads * page);
+}
+
 typedef struct {
     td_weight_format format;
     bool             extra; /* gqa: norms of q and k; mla: compressed q */
@@ -350,7 +355,6 @@ typedef struct {
 
 static void build_gqa(td_rig *r, const void *arg, float *out) {
     const attention_case *c = arg;
-    size_t kv_bytes = r->st == TD_OK ? (size_t)PAGES * GQA_KV_HEADS * r->ops->kv_page_bytes(r->npu, GQA_DIM) : 1;
     size_t io_bytes = td_rig_act_bytes(r, (size_t)LARGEST * HIDDEN);
     td_block_desc desc = {
         .kind = TD_BLOCK_GQA, .layer = TD_NO_LAYER, .max_tok = LARGEST, .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
@@ -366,8 +370,10 @@ static void build_gqa(td_rig *r, const void *arg, float *out) {
                              .v = td_rig_linear(r, c->format, 42, GQA_KV_HEADS * GQA_DIM, HIDDEN),
                              .o = td_rig_linear(r, c->format, 43, HIDDEN, GQA_HEADS * GQA_DIM),
                              .rope = rope_table(r, GQA_DIM),
-                             .kv_k = td_rig_alloc(r, kv_bytes),
-                             .kv_v = td_rig_alloc(r, kv_bytes),
+                             .kv_k = cache(r, TD_KV_HEAD, GQA_KV_HEADS, GQA_DIM),
+                             .kv_v = cache(r, TD_KV_HEAD, GQA_KV_HEADS, GQA_DIM),
+                            .kv_pages = PAGES,
+                            .kv_spare_pages = SPARE_PAGES,
                              .in = in,
                              .out = td_rig_alloc(r, io_bytes)};
     if (c->extra) {
@@ -381,9 +387,7 @@ enum { MLA_HEADS = 32, MLA_Q_LORA = 256, MLA_KV_LORA = 512, MLA_NOPE = 128, MLA_
 
 static void build_mla(td_rig *r, const void *arg, float *out) {
     const attention_case *c = arg;
-    size_t latent_bytes = r->st == TD_OK ? PAGES * r->ops->kv_page_bytes(r->npu, MLA_KV_LORA) : 1,
-           rope_bytes = r->st == TD_OK ? PAGES * r->ops->kv_page_bytes(r->npu, MLA_ROPE) : 1,
-           q_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_ROPE), kv_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_V);
+    size_t q_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_ROPE), kv_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_V);
     size_t        io_bytes = td_rig_act_bytes(r, (size_t)LARGEST * HIDDEN);
     td_block_desc desc = {
         .kind = TD_BLOCK_MLA, .layer = TD_NO_LAYER, .max_tok = LARGEST, .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
@@ -403,8 +407,10 @@ static void build_mla(td_rig *r, const void *arg, float *out) {
                       .kv_b = td_rig_linear(r, TD_WEIGHT_BF16, 52, kv_rows, MLA_KV_LORA),
                       .o = td_rig_linear(r, c->format, 53, HIDDEN, (size_t)MLA_HEADS * MLA_V),
                       .rope = rope_table(r, MLA_ROPE),
-                      .kv_latent = td_rig_alloc(r, latent_bytes),
-                      .kv_rope = td_rig_alloc(r, rope_bytes),
+                      .kv_latent = cache(r, TD_KV_LATENT, 1, MLA_KV_LORA),
+                      .kv_rope = cache(r, TD_KV_ROPE, 1, MLA_ROPE),
+                      .kv_pages = PAGES,
+                      .kv_spare_pages = SPARE_PAGES,
                       .in = in,
                       .out = td_rig_alloc(r, io_bytes)};
     if (c->extra) {
@@ -450,7 +456,6 @@ static void launch(td_rig *r, td_npu_graph *g) {
 }
 
 static void build_capture(td_rig *r, const void *arg, float *out) {
-    size_t kv_bytes = r->st == TD_OK ? (size_t)PAGES * GQA_KV_HEADS * r->ops->kv_page_bytes(r->npu, GQA_DIM) : 1;
     size_t n_in = (size_t)BUCKET * HIDDEN, done = 0;
     void  *in = td_rig_alloc(r, td_rig_act_bytes(r, n_in)), *middle = td_rig_alloc(r, td_rig_act_bytes(r, n_in)),
          *to = td_rig_alloc(r, td_rig_act_bytes(r, n_in));
@@ -473,8 +478,10 @@ static void build_capture(td_rig *r, const void *arg, float *out) {
                             .v = td_rig_linear(r, TD_WEIGHT_BF16, 63, GQA_KV_HEADS * GQA_DIM, HIDDEN),
                             .o = td_rig_linear(r, TD_WEIGHT_BF16, 64, HIDDEN, GQA_HEADS * GQA_DIM),
                             .rope = rope_table(r, GQA_DIM),
-                            .kv_k = td_rig_alloc(r, kv_bytes),
-                            .kv_v = td_rig_alloc(r, kv_bytes),
+                            .kv_k = cache(r, TD_KV_HEAD, GQA_KV_HEADS, GQA_DIM),
+                            .kv_v = cache(r, TD_KV_HEAD, GQA_KV_HEADS, GQA_DIM),
+                            .kv_pages = PAGES,
+                            .kv_spare_pages = SPARE_PAGES,
                             .in = middle,
                             .out = to};
     td_npu_block   *first = td_rig_block(r, &linear), *second = td_rig_block(r, &gqa);
@@ -482,7 +489,7 @@ static void build_capture(td_rig *r, const void *arg, float *out) {
     attention_step *a = td_rig_host(r, sizeof *a);
     td_npu_graph   *g = NULL;
     for (uint64_t i = 0; r->st == TD_OK && i < TURNS; i++) {
-        td_step_arrays arrays = plan_step(a, BUCKET, TURN[i].n_seq, TURN[i].begin, TURN[i].n, NONE_ABSORBED);
+        td_step_arrays arrays = plan_step(a, TURN[i].n_seq, TURN[i].begin, TURN[i].n, NONE_ABSORBED);
         float         *x = td_rig_codes(r, 70 + i, BUCKET, HIDDEN, -6);
         td_bf16       *rounded = td_rig_host(r, n_in * sizeof *rounded);
         for (size_t k = 0; rounded && k < n_in; k++) rounded[k] = td_f32_to_bf16(x[k]);

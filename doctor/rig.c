@@ -232,7 +232,7 @@ void td_rig_step_fill(td_rig *r, td_rig_step *s, const td_step_arrays *from) {
     fill(to->counts, &n, sizeof n);
     fill(to->token, from->token, 4 * (size_t)n.n_tok);
     fill(to->pos, from->pos, 4 * (size_t)n.n_tok);
-    fill(to->slot, from->slot, 4 * (size_t)s->step.max_tok); /* rows beyond the counts have slots of nobody */
+    fill(to->slot, from->slot, 4 * (size_t)n.n_tok);
     fill(to->seq_start, from->seq_start, 4 * ((size_t)n.n_seq + 1));
     fill(to->kv_len, from->kv_len, 4 * (size_t)n.n_seq);
     fill(to->absorbed, from->absorbed, n.n_seq);

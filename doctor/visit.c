@@ -16,7 +16,7 @@
 
 typedef struct {
     const char *device;
-    uint32_t    n_cards;
+    uint32_t    n_cards;   /* to open; 0: all that there are */
     bool        is_played; /* this machine's cores are the cards */
     td_npu     *cards[CARDS_MAX], *reference;
     td_pool    *pools[CARDS_MAX + 1];
@@ -61,7 +61,7 @@ static td_status open_pool(devices *v, uint32_t threads, td_pool **out, td_error
 
 static td_status open_card(devices *v, td_error *err) {
     td_host_npu_config host = {.own_threads = true};
-    td_npu_config      config = {.act_dtype = TD_DT_BF16, .host = v->is_played ? &host : NULL};
+    td_npu_config      config = {.act_dtype = TD_DT_BF16, .host = v->is_played ? &host : NULL, .card = v->n_opened};
     if (v->is_played) {
         uint32_t each = cpus() / v->n_cards;
         TD_TRY(open_pool(v, each ? each : 1, &host.pool, err));
@@ -75,7 +75,11 @@ static td_status open_devices(devices *v, td_error *err) {
     td_host_npu_config host = {0};
     TD_TRY(open_pool(v, cpus(), &host.pool, err));
     TD_TRY(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &host}, &v->reference, err));
-    while (v->n_opened < v->n_cards) TD_TRY(open_card(v, err));
+    while (v->n_opened < CARDS_MAX && (!v->n_cards || v->n_opened < v->n_cards)) {
+        td_status st = open_card(v, err);
+        if (st == TD_EINVAL && !v->n_cards && v->n_opened) break; /* there is no such card: those were all */
+        TD_TRY(st);
+    }
     return TD_OK;
 }
 
@@ -93,7 +97,7 @@ static void tell_opened(const devices *v, td_status st, const td_error *err, td_
     if (st == TD_OK) {
         td_npu_caps caps;
         v->cards[0]->ops->caps(v->cards[0], &caps);
-        snprintf(text, sizeof text, "%u x %s", v->n_cards, caps.text);
+        snprintf(text, sizeof text, "%u x %s", v->n_opened, caps.text);
     } else {
         snprintf(text, sizeof text, "%s", err->text);
     }
@@ -111,15 +115,13 @@ td_status td_doctor_visit(const char *device, uint32_t n_cards, uint32_t patienc
     devices  v = {.device = device};
     td_npu_facts(device, tell_fact, &l);
     if (!l.is_whole) return TD_OK; /* the rows say what is missing */
-    uint32_t there = td_npu_cards(device);
-    v.is_played = there == 0;
-    v.n_cards = n_cards ? n_cards : v.is_played ? CARDS_PLAYED : there;
-    if (v.n_cards > CARDS_MAX) v.n_cards = CARDS_MAX;
+    v.is_played = td_npu_threads_needed(device, CARDS_PLAYED) > 0;
+    v.n_cards = !n_cards && v.is_played ? CARDS_PLAYED : n_cards;
     td_status st = open_devices(&v, err);
     tell_opened(&v, st, err, tell, user);
     if (st == TD_OK)
         st = td_doctor_run(&(td_doctor_exam){.cards = v.cards,
-                                             .n_cards = v.n_cards,
+                                             .n_cards = v.n_opened,
                                              .reference = v.reference,
                                              .patience_s = patience_s,
                                              .tell = tell,

@@ -40,6 +40,7 @@ typedef struct {
     bool                  all_kept;               /* all of them do */
     td_layer_kv          *kv;                     /* [n_layers + n_mtp_layers] */
     size_t                kv_a_bytes, kv_b_bytes; /* of one layer */
+    uint32_t              kv_pages;               /* of each cache, without the spare ones */
     td_activations        act;
     td_program            main, head, mtp, mtp_head;
     td_step_buf           step;
@@ -69,6 +70,7 @@ struct td_model {
     uint32_t             n_moe; /* layers with routed experts */
     uint64_t             expert_weight_bytes, expert_scratch_bytes;
     bool                 unified; /* device and host have one memory */
+    uint32_t             kv_spare_pages; /* of each cache, behind those of sequences; 0: the device wants none */
     td_handover          handover;
     bool                 int8_rows;    /* norms quantise for who multiplies with int8 weights */
     bool                 int8_experts; /* among them the experts */

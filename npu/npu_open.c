@@ -4,6 +4,7 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "npu/apart/apart_npu.h"
+#include "npu/ascend/ascend_device.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
 
@@ -13,7 +14,6 @@ typedef struct {
     const char *name;
     opener      open;
     uint32_t    alone, in_group; /* threads of its own that a card cannot do without, alone and among several */
-    uint32_t (*cards)(void);     /* NULL: this machine's cores play as many as are wanted */
     void (*facts)(td_npu_fact_fn tell, void *user);
 } backend;
 
@@ -22,8 +22,10 @@ static void core_facts(td_npu_fact_fn tell, void *user) {
 }
 
 static const backend BACKENDS[] = {
-    {"host", td_host_npu_open, 0, 1, NULL, core_facts},
-    {"apart", td_apart_npu_open, 1, 1, NULL, core_facts},
+    {"host", td_host_npu_open, 0, 1, core_facts},
+    {"apart", td_apart_npu_open, 1, 1, core_facts},
+    {"npu", td_ascend_npu_open, 0, 0, td_ascend_facts},
+    {"ascend", td_ascend_npu_open, 0, 0, td_ascend_facts},
 };
 
 static const backend *find(const char *name) {
@@ -37,11 +39,6 @@ uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
     return !b ? 0 : n_cards > 1 ? n_cards * b->in_group : b->alone;
 }
 
-uint32_t td_npu_cards(const char *name) {
-    const backend *b = find(name);
-    return b && b->cards ? b->cards() : 0;
-}
-
 void td_npu_facts(const char *name, td_npu_fact_fn tell, void *user) {
     const backend *b = find(name);
     if (b) b->facts(tell, user);
@@ -51,8 +48,7 @@ td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **ou
     const backend *b = find(name);
     *out = NULL;
     if (b) return b->open(config, out, err);
-    if (!strcmp(name, "ascend") || !strcmp(name, "npu") || !strcmp(name, "cuda"))
-        return td_fail(err, TD_ENOTSUP, "this build has no backend for the device \"%s\"; \"host\" computes on CPU cores",
-                       name);
-    return td_fail(err, TD_EINVAL, "there is no device \"%s\"; this build has \"host\", and \"apart\" for tests", name);
+    if (!strcmp(name, "cuda"))
+        return td_fail(err, TD_ENOTSUP, "this build has no backend for the device \"cuda\"; \"host\" computes on CPU cores");
+    return td_fail(err, TD_EINVAL, "there is no device \"%s\"; this build has \"host\", \"npu\", and \"apart\" for tests", name);
 }

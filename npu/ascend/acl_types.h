@@ -76,7 +76,7 @@ typedef struct {
     X(ACL_ERROR_RT_DEVICE_OOM, 207018) X(ACL_ERROR_RT_REPORT_TIMEOUT, 507012) \
     X(ACL_ERROR_RT_AICORE_EXCEPTION, 507015) \
     /* runtime 25-02: aclDataType, aclFormat */ \
-    X(ACL_FLOAT, 0) X(ACL_FLOAT16, 1) X(ACL_INT8, 2) X(ACL_INT32, 3) X(ACL_UINT8, 4) X(ACL_UINT32, 8) \
+    X(ACL_FLOAT, 0) X(ACL_FLOAT16, 1) X(ACL_INT8, 2) X(ACL_INT32, 3) X(ACL_UINT8, 4) X(ACL_INT16, 6) X(ACL_UINT32, 8) \
     X(ACL_INT64, 9) X(ACL_UINT64, 10) X(ACL_BOOL, 12) X(ACL_BF16, 27) X(ACL_INT4, 29) X(ACL_FORMAT_ND, 2) \
     X(ACL_FORMAT_FRACTAL_NZ, 29) \
     /* runtime 25-02: aclrtMemMallocPolicy, aclrtMemcpyKind, aclrtMemAttr, aclrtCallbackBlockType */ \

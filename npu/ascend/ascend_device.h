@@ -31,6 +31,9 @@
 #include "npu/npu.h"
 
 #define TD_ASCEND_RETIRED_MAX 64
+#define TD_ASCEND_MLA_LATENT 512 /* what MLA's attention takes: latent, rope part, heads at most */
+#define TD_ASCEND_MLA_ROPE 64
+#define TD_ASCEND_MLA_HEADS_MAX 128
 
 /** A piece of device memory that grows. What it was before stays until the card is closed: captures hold its address. */
 typedef struct {
@@ -58,12 +61,17 @@ typedef struct {
 
 /**
  * Open a card.
- * @param config act_dtype must be TD_DT_BF16.
- * @param card [0, number of cards).
+ * @param config act_dtype must be TD_DT_BF16; card [0, number of cards).
  * @return TD_OK; what td_ascend_load returns; TD_EINVAL for a card that there is not; TD_EDEVICE when it cannot be opened;
  * each with a sentence.
  */
-TD_NODISCARD td_status td_ascend_npu_open(const td_npu_config *config, int32_t card, td_npu **out, td_error *err);
+TD_NODISCARD td_status td_ascend_npu_open(const td_npu_config *config, td_npu **out, td_error *err);
+
+/** The vendor's libraries: loaded by the first call, the process's, never unloaded. Any thread. @return as td_ascend_load. */
+TD_NODISCARD td_status td_ascend_libraries_get(const td_ascend_libraries **out, td_error *err);
+
+/** What is installed: libraries, versions, functions, device files (ascend_facts.c). Opens no card. */
+void td_ascend_facts(td_npu_fact_fn tell, void *user);
 
 /** Make the card the calling thread's. */
 TD_NODISCARD td_status td_ascend_enter(td_ascend_npu *d);
@@ -81,6 +89,12 @@ TD_NODISCARD td_status td_ascend_upload(td_ascend_npu *d, void *dev, const void 
 TD_NODISCARD td_status td_ascend_download(td_ascend_npu *d, void *host, const void *dev, size_t bytes, td_error *err);
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
+
+/** How attention cuts a step into pieces (ascend_step.h); blocks that agree share a cut. */
+typedef struct {
+    uint32_t most; /* rows of a piece */
+    uint32_t kv_pages, kv_spare_pages;
+} td_ascend_cut_key;
 
 typedef struct td_ascend_run    td_ascend_run;    /* ascend_op.h */
 typedef struct td_ascend_matrix td_ascend_matrix; /* ascend_weight.h */
@@ -100,7 +114,10 @@ struct td_npu_block {
     /* what the kind laid out, those that it uses; the weights own them */
     const td_ascend_matrix *in, *mid, *out; /* products in their order */
     const void             *gamma[2], *w_uk, *w_uv, *bias;
-    uint32_t                heads_to; /* of attention: heads that it computes */
+    const void             *cos, *sin;                        /* of attention: tables [positions, rope_to] bf16 */
+    uint32_t                heads_to, latent_to, rope_to;     /* heads and sizes that the operation computes */
+    td_ascend_cut_key       cut;                              /* most 0: no attention */
+    uint64_t                n_tokens, n_positions;            /* of its tables; 0: it has none */
 };
 
 typedef struct td_ascend_block_kind {
@@ -110,6 +127,8 @@ typedef struct td_ascend_block_kind {
     td_status (*prepare)(td_ascend_npu *d, td_npu_block *b, td_error *err);
     /** Launch its operations; failures stay in r. */
     void (*launch)(td_ascend_run *r, const td_npu_block *b);
+    /** Of kinds with attention, the one operation that has lengths of the host: launch has it by td_ascend_attend. */
+    void (*attend)(td_ascend_run *r, const td_npu_block *b);
 } td_ascend_block_kind;
 
 extern const td_ascend_block_kind td_ascend_embed, td_ascend_norm, td_ascend_combine, td_ascend_head, td_ascend_top,
@@ -120,7 +139,7 @@ size_t                 td_ascend_block_scratch_bytes(td_npu *d, const td_block_d
 TD_NODISCARD td_status td_ascend_block_create(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
 void                   td_ascend_block_destroy(td_npu *d, td_npu_block *b);
 TD_NODISCARD td_status td_ascend_enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
-size_t                 td_ascend_kv_page_bytes(td_npu *d, size_t n);
+size_t                 td_ascend_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n);
 
 /* of ascend_weight.c, */
 size_t                 td_ascend_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);

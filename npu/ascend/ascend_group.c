@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/thread.h"
 #include "npu/ascend/ascend_op.h"
+#include "npu/ascend/ascend_stream.h"
 
 #define WARM_VALUES 16   /* bf16 of the first collective: a multiple of 32 bytes */
 #define CHUNK_ROWS 512   /* that are gathered from more than two cards at a time */
@@ -305,7 +306,7 @@ static void launch(td_ascend_run *r, const td_npu_block *b) {
     const td_all_reduce_desc *a = &b->desc.all_reduce;
     td_npu_group             *g = a->group;
     size_t                    chunk = b->desc.max_tok < CHUNK_ROWS ? b->desc.max_tok : CHUNK_ROWS;
-    td_ascend_stream_holds(r->s, g);
+    if (r->s->capture) r->s->capture->group = g;
     for (size_t row = 0; row < r->step->max_tok; row += chunk) {
         size_t         rows = r->step->max_tok - row < chunk ? r->step->max_tok - row : chunk, n = rows * a->width;
         part           p = {a, r->step->first_row + row, rows};
@@ -342,4 +343,4 @@ static td_status prepare(td_ascend_npu *d, td_npu_block *b, td_error *err) {
                                   : td_fail(err, TD_EINVAL, "the device is not in the group that it is to sum with");
 }
 
-const td_ascend_block_kind td_ascend_all_reduce = {plan, prepare, launch};
+const td_ascend_block_kind td_ascend_all_reduce = {.plan = plan, .prepare = prepare, .launch = launch};

@@ -58,6 +58,14 @@ td_ascend_view td_ascend_transposed(td_ascend_view v) {
     return v;
 }
 
+td_ascend_view td_ascend_in_rows(const td_ascend_run *r, const void *data, size_t width) {
+    return td_ascend_rows_of(data, TD_ACL_BF16, r->step->first_row, r->step->max_tok, width);
+}
+
+td_ascend_view td_ascend_scratch_rows(const td_ascend_run *r, size_t at, td_acl_dtype dtype, size_t width) {
+    return td_ascend_rows_of(r->scratch + at, dtype, 0, r->step->max_tok, width);
+}
+
 /* ---- tensors, launches ------------------------------------------------------------------------- */
 
 static td_acl_tensor *keep(td_ascend_run *r, td_acl_tensor *t) {

@@ -42,7 +42,8 @@ struct td_ascend_run {
     td_npu_stream     *s;
     td_acl_stream      stream;
     const td_step     *step;
-    td_ascend_step    *made; /* the step as operations want it */
+    td_ascend_step    *made; /* the step as operations want it, */
+    td_ascend_cut     *cut;  /* and as the block's attention does; NULL: it has none */
     char              *rope; /* cos and sin of the rows of all steps, [2, rows of the blocks' buffers, dim] bf16 */
     char              *scratch; /* where td_ascend_places begin */
     char              *workspace_at;   /* an update of a capture: where its operation has its workspace, */
@@ -73,6 +74,16 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
             td_ascend_launch(r, #op, prepared_, bytes_, executor_, (r)->d->l->ops.op);                                 \
         }                                                                                                              \
     } while (0)
+
+/** The next `bytes` of a block's scratch, in plans. */
+size_t td_ascend_place(size_t *used, size_t bytes);
+
+/* ---- what all blocks read ----------------------------------------------------------------------- */
+
+/** The step's rows of one of the block's buffers [., width] of bf16. */
+td_ascend_view td_ascend_in_rows(const td_ascend_run *r, const void *data, size_t width);
+/** The step's rows of an array in the block's scratch, which has row 0 of the step first. */
+td_ascend_view td_ascend_scratch_rows(const td_ascend_run *r, size_t at, td_acl_dtype dtype, size_t width);
 
 /* ---- operations that several blocks launch --------------------------------------------------------- */
 

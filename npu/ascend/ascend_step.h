@@ -27,12 +27,6 @@ typedef struct {
     bool   copied; /* the device has, or will have in stream order, what host holds */
 } td_ascend_mirror;
 
-/** What a cut is made for; blocks that agree share one. */
-typedef struct {
-    uint32_t most; /* rows of a piece */
-    uint32_t kv_pages, kv_spare_pages;
-} td_ascend_cut_key;
-
 typedef struct {
     td_ascend_cut_key key;
     uint32_t          n, stride;       /* pieces; columns of the table */

@@ -7,24 +7,12 @@
 #include "core/signal_word.h"
 #include "core/thread.h"
 #include "core/trace.h"
-#include "npu/ascend/ascend_device.h"
+#include "npu/ascend/ascend_group.h"
+#include "npu/ascend/ascend_stream.h"
 
 #define REPORT_MS 100 /* that the thread of a stream waits for a callback at a time; it looks for its end in between */
 #define NAP_NS 50000
 #define SPIN_NS 300000 /* of a wait for a bell before it naps */
-
-struct td_npu_graph {
-    td_acl_graph graph;
-    uint64_t     down_bytes, up_bytes; /* that one launch copies */
-};
-
-struct td_npu_stream {
-    td_ascend_npu *device;
-    td_acl_stream  stream;
-    td_npu_graph  *capture; /* or NULL */
-    pthread_t      reporter;
-    _Atomic bool   stop;
-};
 
 /* ---- the thread of a stream ---------------------------------------------------------------------- */
 
@@ -89,6 +77,7 @@ void td_ascend_stream_destroy(td_npu *base, td_npu_stream *s) {
     stop_reports(s);
     td_acl_status code = d->acl->aclrtDestroyStream(s->stream);
     if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclrtDestroyStream", code, NULL);
+    td_ascend_steps_close(d, &s->steps);
     free(s);
 }
 
@@ -98,6 +87,8 @@ td_status td_ascend_stream_sync(td_npu *base, td_npu_stream *s) {
     td_acl_status code = d->acl->aclrtSynchronizeStream(s->stream);
     if (code == TD_ACL_SUCCESS) return TD_OK;
     (void)td_ascend_failed(d, "aclrtSynchronizeStream", code, NULL);
+    s->failures++;
+    td_ascend_steps_close(d, &s->steps); /* what they had copied may not have arrived */
     return TD_EDEVICE;
 }
 
@@ -116,14 +107,19 @@ static td_status copy_async(td_npu_stream *s, void *dst, const void *src, size_t
     return enqueued(d, "aclrtMemcpyAsync", d->acl->aclrtMemcpyAsync(dst, bytes, src, bytes, way, s->stream));
 }
 
-td_status td_ascend_copy(td_npu *base, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
-    td_ascend_npu *d = (td_ascend_npu *)base;
+td_status td_ascend_stream_copy(td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
+    td_ascend_npu *d = s->device;
     TD_TRY(copy_async(s, dst, src, bytes, kind));
     if (s->capture)
         *(kind == TD_COPY_H2D ? &s->capture->down_bytes : &s->capture->up_bytes) += bytes;
     else
         atomic_fetch_add_explicit(kind == TD_COPY_H2D ? &d->down_bytes : &d->up_bytes, bytes, memory_order_relaxed);
     return TD_OK;
+}
+
+td_status td_ascend_copy(td_npu *base, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
+    (void)base;
+    return td_ascend_stream_copy(s, dst, src, bytes, kind);
 }
 
 td_status td_ascend_host_call(td_npu *base, td_npu_stream *s, td_host_fn fn, void *arg) {
@@ -150,6 +146,10 @@ static void await_bell(void *arg) {
 
 td_status td_ascend_bell_wait(td_npu *base, td_npu_stream *s, td_bell *bell) {
     return td_ascend_host_call(base, s, await_bell, (void *)bell);
+}
+
+void td_ascend_steps_close(td_ascend_npu *d, td_ascend_steps *l) {
+    while (l->n) td_ascend_step_close(d, l->at[--l->n]);
 }
 
 /* ---- captures ---------------------------------------------------------------------------------- */
@@ -195,7 +195,11 @@ td_status td_ascend_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g
     td_ascend_npu *d = (td_ascend_npu *)base;
     if (s->capture) return TD_EINVAL;
     TD_TRY(td_ascend_enter(d));
-    TD_TRY(enqueued(d, "aclmdlRIExecuteAsync", d->acl->aclmdlRIExecuteAsync(g->graph, s->stream)));
+    TD_TRY(td_ascend_graph_apply(s, g));
+    if (g->group) TD_TRY(td_ascend_group_enter(g->group, d, s->stream));
+    td_acl_status code = d->acl->aclmdlRIExecuteAsync(g->graph, s->stream);
+    if (g->group) td_ascend_group_leave(g->group, d);
+    TD_TRY(enqueued(d, "aclmdlRIExecuteAsync", code));
     atomic_fetch_add_explicit(&d->down_bytes, g->down_bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&d->up_bytes, g->up_bytes, memory_order_relaxed);
     return TD_OK;
@@ -208,5 +212,7 @@ void td_ascend_graph_destroy(td_npu *base, td_npu_graph *g) {
         td_acl_status code = d->acl->aclmdlRIDestroy(g->graph);
         if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclmdlRIDestroy", code, NULL);
     }
+    td_ascend_steps_close(d, &g->steps);
+    free(g->attentions);
     free(g);
 }

@@ -73,8 +73,20 @@ TD_NODISCARD td_status td_ascend_heads_of(td_ascend_npu *d, const td_npu_weight 
                                           const void **w_uv, td_error *err);
 size_t                 td_ascend_weight_rows(const td_npu_weight *w);
 
-/** out [., m->n] = x m^T + bias. W8A8: x are codes with a scale each; else bf16 or f32, as m is, and no scale is read. */
-void td_ascend_op_matrix(td_ascend_run *r, td_ascend_view x, td_ascend_view scale, const td_ascend_matrix *m,
-                         td_ascend_view out);
+/** Rows and, where they are int8, their scales: what a product takes. */
+typedef struct {
+    td_ascend_view x, scale;
+} td_ascend_input;
+
+/** x as products with m take it: quantised into the block's codes and scale where m is W8A8, else as it is. */
+td_ascend_input td_ascend_input_of(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, td_ascend_view x);
+/** The same for a block's input [., width], which may come as int8. */
+td_ascend_input td_ascend_block_input(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, const void *in,
+                                      td_rows_i8 in_i8, size_t width);
+/** out [., m->n] = x m^T + bias, bf16; f32 where m is. */
+void td_ascend_op_matrix(td_ascend_run *r, td_ascend_input in, const td_ascend_matrix *m, td_ascend_view out);
+/** The same, out [., n] where m may be filled up to more: by way of `filled`, scratch for [., m->n]. */
+void td_ascend_op_matrix_to(td_ascend_run *r, td_ascend_input in, const td_ascend_matrix *m, char *filled,
+                            td_ascend_view out);
 
 #endif

@@ -12,7 +12,7 @@
 #include "doctor/doctor.h"
 #include "server/json_writer.h"
 
-#define PATIENCE_S 30
+#define PATIENCE_S 60
 #define FIGURES 6
 
 typedef struct {
@@ -35,7 +35,7 @@ static const td_flag FLAGS[] = {
     {{"tensor-parallel-size", "tp-size", "tp"}, TD_FLAG_U32, offsetof(options, n_cards), .min = 1, .max = 64, .arg = "N",
      .by_default = "all", .help = "Cards that sum; the first one is examined. By default all that there are, or two that the cores play."},
     {{"json"}, TD_FLAG_TEXT, offsetof(options, json), .arg = "FILE", .help = "Write the report here, to be attached to an issue."},
-    {{"timeout"}, TD_FLAG_U32, offsetof(options, patience_s), .min = 1, .max = 3600, .arg = "SECONDS", .by_default = "30",
+    {{"timeout"}, TD_FLAG_U32, offsetof(options, patience_s), .min = 1, .max = 3600, .arg = "SECONDS", .by_default = "60",
      .help = "A check that takes longer hangs: the report ends there."},
 };
 /* clang-format on */

@@ -22,7 +22,7 @@
  * TD_STANDIN_SOC (Ascend910B4), TD_STANDIN_CANN (9.0.0), TD_STANDIN_POLL_MS (5000: how long a callback may lie unfetched),
  * TD_STANDIN_DELAY_US (100: the longest delay, 0 none), TD_STANDIN_FAIL=n (the n-th call that can fail for no fault of the
  * caller fails; 0: their number is printed by aclFinalize), TD_STANDIN_FAIL_OP=n (the n-th kernel or copy that comes up on
- * a stream fails).
+ * a stream fails), TD_STANDIN_LOG (a file that the names of each capture's operations are appended to, a line a capture).
  */
 #ifndef TD_TESTS_ASCEND_STANDIN_H
 #define TD_TESTS_ASCEND_STANDIN_H

@@ -16,6 +16,9 @@
 #include "model/checkpoint.h"
 #include "model/experts_load.h"
 #include "model/model_impl.h"
+#include "npu/handover_time.h"
+
+#define HANDOVER_ROUNDS 5
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
@@ -185,9 +188,21 @@ static td_status choose_expert_format(td_model *m, td_error *err) {
     return TD_OK;
 }
 
+/* The faster form on this machine, in caps. */
+static td_status measure_handover(td_npu *d, td_npu_caps *caps, td_error *err) {
+    double call, bell;
+    TD_TRY(td_handover_time(d, TD_HANDOVER_HOST_CALL, HANDOVER_ROUNDS, &call, err));
+    TD_TRY(td_handover_time(d, TD_HANDOVER_DOORBELL, HANDOVER_ROUNDS, &bell, err));
+    caps->handover = bell < call ? TD_HANDOVER_DOORBELL : TD_HANDOVER_HOST_CALL;
+    td_info("hand-over: %.0f us by host call, %.0f us by doorbell; %s it is", call * 1e6, bell * 1e6,
+            bell < call ? "doorbells" : "host calls");
+    return TD_OK;
+}
+
 static td_status open_cards(td_model *m, td_npu *const *npus, uint32_t n, td_error *err) {
     td_npu_caps caps;
     npus[0]->ops->caps(npus[0], &caps);
+    if (caps.measure) TD_TRY(measure_handover(npus[0], &caps, err));
     m->unified = caps.unified_memory;
     m->kv_spare_pages = caps.kv_spare ? (uint32_t)td_div_up(td_step_spare_rows(m->o.max_tok), TD_KV_PAGE) : 0;
     m->handover = m->o.other_handover

@@ -67,6 +67,7 @@ typedef struct {
     bool        unified_memory; /* device pointers can be read and written by the host, no copies needed */
     bool        inline_work;    /* enqueuing runs the work at once, on the caller; else a stream is asynchronous */
     td_handover handover;       /* the form that suits it; it has both */
+    bool        measure;        /* which form is faster is the machine's business: to be measured (npu/handover_time.h) */
     bool        kv_spare;       /* rows beyond a step's counts are computed like the others: each cache needs pages for their
                                    keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
     uint64_t    memory_total, memory_free;

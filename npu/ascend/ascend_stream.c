@@ -24,6 +24,7 @@ static void *report_main(void *arg) {
     while (!atomic_load_explicit(&s->stop, memory_order_acquire)) { /* with stop_reports */
         /* Not an error: nothing came, or the stream is not subscribed yet, or not any more. Its sentence is taken away. */
         td_acl_status code = d->acl->aclrtProcessReport(REPORT_MS);
+        atomic_fetch_add_explicit(&s->polls, 1, memory_order_release); /* with await_callback */
         if (code == TD_ACL_SUCCESS) continue;
         (void)d->acl->aclGetRecentErrMsg();
         if (code == TD_ACL_ERROR_THREAD_NOT_SUBSCRIBE) nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
@@ -81,12 +82,24 @@ void td_ascend_stream_destroy(td_npu *base, td_npu_stream *s) {
     free(s);
 }
 
+/* A stream that was aborted does not wait for the callback that its thread is in. */
+static void await_callback(td_npu_stream *s) {
+    uint32_t seen = atomic_load_explicit(&s->polls, memory_order_acquire); /* with report_main */
+    while (atomic_load_explicit(&s->polls, memory_order_acquire) - seen < 2)
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
 td_status td_ascend_stream_sync(td_npu *base, td_npu_stream *s) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     TD_TRY(td_ascend_enter(d));
     td_acl_status code = d->acl->aclrtSynchronizeStream(s->stream);
     if (code == TD_ACL_SUCCESS) return TD_OK;
-    (void)td_ascend_failed(d, "aclrtSynchronizeStream", code, NULL);
+    if (code == TD_ACL_ERROR_RT_STREAM_ABORT) {
+        td_warn("card %d has given up its work, because another card's failed", d->card);
+        await_callback(s);
+    } else {
+        (void)td_ascend_failed(d, "aclrtSynchronizeStream", code, NULL);
+    }
     s->failures++;
     td_ascend_steps_close(d, &s->steps); /* what they had copied may not have arrived */
     return TD_EDEVICE;

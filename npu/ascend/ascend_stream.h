@@ -40,6 +40,7 @@ struct td_npu_stream {
     uint32_t        failures;
     pthread_t       reporter;
     _Atomic bool    stop;
+    _Atomic uint32_t polls;  /* of the reporter, that have ended */
 };
 
 void td_ascend_steps_close(td_ascend_npu *d, td_ascend_steps *l);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,6 +221,34 @@ static void a_card_that_does_not_come(void **state) {
     }
 }
 
+static void be_slow(void *arg) {
+    usleep(300000);
+    atomic_store((_Atomic bool *)arg, true);
+}
+
+/* Whoever has synchronised a stream that was aborted finds no host call of it running. */
+static void host_calls_end_before_the_stream_does(void **state) {
+    cluster      x;
+    td_error     err = {0};
+    _Atomic bool ended = false;
+    (void)state;
+    if (open_cards(&x, 2, &err) != TD_OK) fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < 2; i++)
+        if (prepare(&x.cards[i], x.group, 1, false, &err) != TD_OK) fail_msg("%s", err.text);
+    card   *c = &x.cards[0];
+    td_step step = step_of(c);
+    assert_int_equal(c->ops->host_call(c->npu, c->stream, be_slow, &ended), TD_OK);
+    assert_int_equal(c->ops->enqueue(c->npu, c->stream, c->block, &step), TD_OK);
+    usleep(50000);
+    c->ops->group_abort(x.group);
+    assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_EDEVICE);
+    assert_true(ended);
+    c->ops->group_reset(x.group);
+    assert_int_equal(sum_all(&x), TD_OK);
+    for (uint32_t i = 0; i < 2; i++) give_back(&x.cards[i]);
+    close_cards(&x);
+}
+
 static void what_is_no_group(void **state) {
     cluster  x;
     td_error err = {0};
@@ -289,6 +318,7 @@ int main(void) {
         cmocka_unit_test(every_call_fails_once), /* first: its processes count calls from where this one is */
         cmocka_unit_test(sums_in_the_order_of_the_cards),
         cmocka_unit_test(a_card_that_does_not_come),
+        cmocka_unit_test(host_calls_end_before_the_stream_does),
         cmocka_unit_test(what_is_no_group),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);

@@ -96,12 +96,6 @@ static td_status find_step(td_npu_stream *s, const td_step *step, td_ascend_step
     return TD_OK;
 }
 
-static void bring(td_ascend_run *r, td_ascend_mirror *m) {
-    if (r->status != TD_OK || m->copied) return;
-    r->status = td_ascend_stream_copy(r->s, m->dev, m->host, m->bytes, TD_COPY_H2D);
-    m->copied = r->status == TD_OK;
-}
-
 static td_status begin_run(td_npu_stream *s, const td_npu_block *b, td_ascend_step *made, td_ascend_run *r) {
     td_ascend_npu *d = s->device;
     TD_TRY(td_ascend_arena_grow(d, &d->scratch, d->rope_bytes + d->block_bytes + ALIGNMENT, NULL));
@@ -136,10 +130,8 @@ td_status td_ascend_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, con
     TD_TRY(begin_run(s, b, made, &r));
     if (!s->capture) {
         made->rope = NULL;
-        TD_TRY(td_ascend_step_fill(made, &changed));
+        TD_TRY(td_ascend_step_fill(d, made, &changed));
     }
-    bring(&r, &made->rows);
-    if (r.cut) bring(&r, &r.cut->m);
     b->kind->launch(&r, b);
     return r.status;
 }
@@ -208,7 +200,7 @@ td_status td_ascend_graph_apply(td_npu_stream *s, td_npu_graph *g) {
     bool applied = g->applied && g->failures == s->failures;
     for (size_t i = 0; i < g->steps.n; i++) {
         bool changed;
-        TD_TRY(td_ascend_step_fill(g->steps.at[i], &changed));
+        TD_TRY(td_ascend_step_fill(s->device, g->steps.at[i], &changed));
         applied &= !changed;
     }
     g->applied = false;

@@ -13,29 +13,26 @@
 
 static td_status open_mirror(td_ascend_npu *d, td_ascend_mirror *m, size_t bytes) {
     m->bytes = bytes;
-    m->fresh = calloc(1, bytes);
-    if (!m->fresh) return TD_ENOMEM;
-    td_acl_status code = d->acl->aclrtMallocHost((void **)&m->host, bytes);
-    if (code != TD_ACL_SUCCESS) {
-        m->host = NULL;
-        return td_ascend_failed(d, "aclrtMallocHost", code, NULL);
-    }
-    memset(m->host, 0, bytes);
-    return td_ascend_take(d, bytes, (void **)&m->dev, NULL);
+    m->fresh = calloc(2, bytes);
+    m->host = m->fresh ? m->fresh + bytes : NULL;
+    return m->fresh ? td_ascend_take(d, bytes, (void **)&m->dev, NULL) : TD_ENOMEM;
 }
 
 static void close_mirror(td_ascend_npu *d, td_ascend_mirror *m) {
-    if (m->host) (void)d->acl->aclrtFreeHost(m->host);
     td_ascend_give(d, m->dev);
     free(m->fresh);
 }
 
-/* @return whether it changed. */
-static bool take_fresh(td_ascend_mirror *m) {
-    if (!memcmp(m->host, m->fresh, m->bytes)) return false;
+/* @param changed set where it did. */
+static td_status bring_fresh(td_ascend_npu *d, td_ascend_mirror *m, bool *changed) {
+    if (m->copied && !memcmp(m->host, m->fresh, m->bytes)) return TD_OK;
+    *changed = true;
     memcpy(m->host, m->fresh, m->bytes);
     m->copied = false;
-    return true;
+    TD_TRY(td_ascend_upload(d, m->dev, m->host, m->bytes, NULL));
+    atomic_fetch_add_explicit(&d->down_bytes, m->bytes, memory_order_relaxed);
+    m->copied = true;
+    return TD_OK;
 }
 
 /* ---- a step ------------------------------------------------------------------------------------ */
@@ -249,15 +246,17 @@ void td_ascend_cut_set_longest(const td_ascend_step *s, td_ascend_cut *c) {
     }
 }
 
-td_status td_ascend_step_fill(td_ascend_step *s, bool *changed) {
+td_status td_ascend_step_fill(td_ascend_npu *d, td_ascend_step *s, bool *changed) {
+    bool rows_changed = false;
     *changed = false;
     TD_TRY(fill_rows(s));
-    (void)take_fresh(&s->rows);
+    TD_TRY(bring_fresh(d, &s->rows, &rows_changed));
     for (size_t i = 0; i < s->n_cuts; i++) {
         td_ascend_cut *c = &s->cuts[i];
         TD_TRY(fill_cut(s, c));
-        *changed |= take_fresh(&c->m) | (memcmp(c->rows_end, c->fresh_lengths, 2 * c->n * sizeof *c->rows_end) != 0);
+        *changed |= memcmp(c->rows_end, c->fresh_lengths, 2 * c->n * sizeof *c->rows_end) != 0;
         memcpy(c->rows_end, c->fresh_lengths, 2 * c->n * sizeof *c->rows_end);
+        TD_TRY(bring_fresh(d, &c->m, changed));
     }
     return TD_OK;
 }

@@ -9,8 +9,9 @@
  * same number: runs of rows of one sequence, each with the keys that its last row sees, and runs of the rows beyond the
  * counts. So shapes never change, no piece is empty, and the pieces' rows are all rows. Pieces of a row each need no mask.
  *
- * The arrays lie in pinned memory and are copied to the device in stream order, in a capture by the capture. They are
- * written only when they differ, which the contract allows: nothing enqueued with the step is under way then.
+ * The arrays are copied to the device before a launch, only when they differ, and by a copy that the host waits for. The
+ * contract allows it: nothing enqueued with the step is under way then. A copy in stream order that fails would leave what
+ * is behind it with an earlier step's slots, which may be somebody else's by now.
  */
 #ifndef TD_NPU_ASCEND_ASCEND_STEP_H
 #define TD_NPU_ASCEND_ASCEND_STEP_H
@@ -21,10 +22,9 @@
 
 /** Arrays that are made on the host and copied to the device. */
 typedef struct {
-    char  *host, *dev; /* [bytes] each */
-    char  *fresh;      /* [bytes] what is compared with host */
+    char  *fresh, *host, *dev; /* [bytes] each: as they are made; as they were; on the device */
     size_t bytes;
-    bool   copied; /* the device has, or will have in stream order, what host holds */
+    bool   copied; /* the device has what host holds */
 } td_ascend_mirror;
 
 typedef struct {
@@ -62,10 +62,11 @@ uint32_t td_ascend_cut_pieces(const td_step *step, uint32_t most, uint32_t kv_sp
 td_ascend_cut *td_ascend_step_cut(td_ascend_npu *d, td_ascend_step *s, td_ascend_cut_key key);
 
 /**
- * Make all arrays of step->host. @param changed what attentions were prepared with no longer holds.
+ * Make all arrays of step->host and bring them to the device; not in captures.
+ * @param changed what attentions were prepared with no longer holds.
  * @return TD_EINVAL: a token, position, page or length that the blocks do not know; which one is in the log.
  */
-TD_NODISCARD td_status td_ascend_step_fill(td_ascend_step *s, bool *changed);
+TD_NODISCARD td_status td_ascend_step_fill(td_ascend_npu *d, td_ascend_step *s, bool *changed);
 
 /** Lengths as large as a bucket's can be, for a capture that asks for workspace. */
 void td_ascend_cut_set_longest(const td_ascend_step *s, td_ascend_cut *c);

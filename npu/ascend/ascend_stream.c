@@ -100,8 +100,7 @@ td_status td_ascend_stream_sync(td_npu *base, td_npu_stream *s) {
     } else {
         (void)td_ascend_failed(d, "aclrtSynchronizeStream", code, NULL);
     }
-    s->failures++;
-    td_ascend_steps_close(d, &s->steps); /* what they had copied may not have arrived */
+    s->failures++; /* updates of captures may be among what failed */
     return TD_EDEVICE;
 }
 
@@ -120,19 +119,14 @@ static td_status copy_async(td_npu_stream *s, void *dst, const void *src, size_t
     return enqueued(d, "aclrtMemcpyAsync", d->acl->aclrtMemcpyAsync(dst, bytes, src, bytes, way, s->stream));
 }
 
-td_status td_ascend_stream_copy(td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
-    td_ascend_npu *d = s->device;
+td_status td_ascend_copy(td_npu *base, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
     TD_TRY(copy_async(s, dst, src, bytes, kind));
     if (s->capture)
         *(kind == TD_COPY_H2D ? &s->capture->down_bytes : &s->capture->up_bytes) += bytes;
     else
         atomic_fetch_add_explicit(kind == TD_COPY_H2D ? &d->down_bytes : &d->up_bytes, bytes, memory_order_relaxed);
     return TD_OK;
-}
-
-td_status td_ascend_copy(td_npu *base, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
-    (void)base;
-    return td_ascend_stream_copy(s, dst, src, bytes, kind);
 }
 
 td_status td_ascend_host_call(td_npu *base, td_npu_stream *s, td_host_fn fn, void *arg) {

@@ -45,9 +45,6 @@ struct td_npu_stream {
 
 void td_ascend_steps_close(td_ascend_npu *d, td_ascend_steps *l);
 
-/** A copy in stream order, of the capture or counted at once. */
-TD_NODISCARD td_status td_ascend_stream_copy(td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind);
-
 /** The lengths of a graph's steps as they are now, in stream order before its next launch (ascend_block.c). */
 TD_NODISCARD td_status td_ascend_graph_apply(td_npu_stream *s, td_npu_graph *g);
 

@@ -153,6 +153,103 @@ FOLDER_TEST(qwen3_moe)
 FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
 
+/* ---- ways through a step ------------------------------------------------------------------------ */
+
+static void open_with(model_run *r, const model_run_options *ways) {
+    model_run_options o = *ways;
+    json_t           *manifest = read_manifest("deepseek_v3_yarn");
+    o.path = json_string_value(json_object_get(manifest, "model"));
+    o.device = "npu";
+    o.w8a8 = true;
+    o.experts = TD_EXPERT_INT4C;
+    o.n_seq = 3;
+    o.max_tok = 128;
+    o.max_len = TOKENS_MAX;
+    model_run_open(r, &o);
+    json_decref(manifest);
+}
+
+/* Two prompts and a generated token of a third sequence in one step: the same bits in halves, and by either hand-over. */
+static void halves_and_handovers(void **state) {
+    static const model_run_options WAYS[] = {
+        {0}, {.overlap_min_tok = 2}, {.other_handover = true}, {.overlap_min_tok = 2, .other_handover = true}};
+    enum { LONG = 40, SHORT = 21, ROWS = LONG + SHORT + 1 };
+    uint32_t ids[LONG];
+    float   *want = NULL;
+    (void)state;
+    for (uint32_t i = 0; i < LONG; i++) ids[i] = 2 + i * 37 % 300;
+    for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
+        model_run r;
+        open_with(&r, &WAYS[w]);
+        size_t values = ROWS * (size_t)td_model_get_config(r.model)->vocab;
+        float *got = malloc(values * sizeof *got);
+        assert_non_null(got);
+        model_run_forward(&r, &(model_piece){.seq = 2, .n = 9, .ids = ids}, 1);
+        for (int again = 0; again < 2; again++) { /* the second time is a replay with nothing changed */
+            model_run_forward(&r,
+                              (model_piece[]){{.seq = 0, .n = LONG, .ids = ids},
+                                              {.seq = 1, .n = SHORT, .ids = ids + 3},
+                                              {.seq = 2, .first = 9, .n = 1, .ids = ids + 9, .absorbed = true}},
+                              3);
+            model_run_logits(&r, ROWS, got);
+            if (want)
+                assert_memory_equal(got, want, values * sizeof *got);
+            else
+                want = memcpy(malloc(values * sizeof *got), got, values * sizeof *got);
+        }
+        free(got);
+        model_run_close(&r);
+    }
+    free(want);
+}
+
+/* ---- the demo's model ---------------------------------------------------------------------------- */
+
+#define TALE_TOKENS 60
+#define TALE_NEAR 0.05 /* mean difference of log probabilities; what int8 alone costs is 0.01 to 0.02 */
+
+static void open_tale(model_run *r, const char *device) {
+    model_run_open(r, &(model_run_options){.path = "models/tale-v3-14m",
+                                           .device = device,
+                                           .w8a8 = true,
+                                           .experts = TD_EXPERT_INT4C,
+                                           .max_deferred = 1,
+                                           .n_seq = 1,
+                                           .max_tok = 64,
+                                           .max_len = TOKENS_MAX});
+}
+
+/* What the host writes, the card finds as likely. With deferral, as the reference deployment has it. */
+static void tale_agrees(void **state) {
+    uint32_t  ids[TALE_TOKENS + 1] = {0, 300, 17};
+    model_run host, card;
+    double    sum[2] = {0};
+    (void)state;
+    open_tale(&host, "host");
+    open_tale(&card, "npu");
+    size_t vocab = td_model_get_config(host.model)->vocab;
+    float *logits = malloc(vocab * sizeof *logits);
+    assert_non_null(logits);
+    for (uint32_t i = 0; i < TALE_TOKENS; i++) {
+        model_run *both[2] = {&host, &card};
+        double     likely[2];
+        for (int d = 0; d < 2; d++) {
+            model_run_forward(both[d], &(model_piece){.first = i, .n = 1, .ids = ids + i, .absorbed = true}, 1);
+            model_run_logits(both[d], 1, logits);
+            if (d == 0 && i >= 2) ids[i + 1] = arg_max(logits, vocab);
+            likely[d] = log_prob(logits, vocab, ids[i + 1]);
+        }
+        sum[0] += likely[0];
+        sum[1] += fabs(likely[0] - likely[1]);
+    }
+    print_message("    mean log probability %.3f, mean difference of the card's %.4f\n", sum[0] / TALE_TOKENS,
+                  sum[1] / TALE_TOKENS);
+    assert_true(sum[1] / TALE_TOKENS <= TALE_NEAR);
+    free(logits);
+    model_run_close(&host);
+    model_run_close(&card);
+}
+
 /* ---- launches ---------------------------------------------------------------------------------- */
 
 #define LAUNCHES_MAX 30 /* of a layer with experts, without fused operations */
@@ -213,7 +310,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
         cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(launches_per_layer),
+        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(halves_and_handovers),
+        cmocka_unit_test(tale_agrees),         cmocka_unit_test(launches_per_layer),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0); /* some 200000 operations */

@@ -69,8 +69,8 @@ static td_status make_buffers(attention *a, const size_t values[BUFFERS], td_err
 }
 
 /* A cache for kv tokens, counted in bf16 values; what they happen to be changes no time. */
-static size_t cache_values(const attention *a, size_t kv, size_t heads, size_t n) {
-    return (kv + TD_KV_PAGE - 1) / TD_KV_PAGE * heads * a->d.npu->ops->kv_page_bytes(a->d.npu, n) / sizeof(td_bf16);
+static size_t cache_values(const attention *a, size_t kv, size_t heads, td_kv_rows what, size_t n) {
+    return (kv + TD_KV_PAGE - 1) / TD_KV_PAGE * heads * a->d.npu->ops->kv_page_bytes(a->d.npu, what, n) / sizeof(td_bf16);
 }
 
 static td_status open_mla(attention *a, const row_shape *r, td_block_desc *desc, td_error *err) {
@@ -82,7 +82,7 @@ static td_status open_mla(attention *a, const row_shape *r, td_block_desc *desc,
                                            {TD_WEIGHT_F32, 2, r->kv, ROPE}};
     TD_TRY(make_weights(a, weights, err));
     TD_TRY(make_buffers(a,
-                        (size_t[]){cache_values(a, r->kv, 1, LORA), cache_values(a, r->kv, 1, ROPE),
+                        (size_t[]){cache_values(a, r->kv, 1, TD_KV_LATENT, LORA), cache_values(a, r->kv, 1, TD_KV_ROPE, ROPE),
                                    (size_t)r->n_tok * MLA_HIDDEN, (size_t)r->n_tok * MLA_HIDDEN},
                         err));
     *desc = (td_block_desc){.kind = TD_BLOCK_MLA,
@@ -114,7 +114,7 @@ static td_status open_gqa(attention *a, const row_shape *r, td_block_desc *desc,
                                            {TD_WEIGHT_W8A8, 2, GQA_HIDDEN, GQA_HEADS * DIM},
                                            {TD_WEIGHT_F32, 1, 1, DIM},
                                            {TD_WEIGHT_F32, 2, r->kv, DIM}};
-    const size_t       cache = cache_values(a, r->kv, KV_HEADS, DIM), act = (size_t)r->n_tok * GQA_HIDDEN;
+    const size_t       cache = cache_values(a, r->kv, KV_HEADS, TD_KV_HEAD, DIM), act = (size_t)r->n_tok * GQA_HIDDEN;
     TD_TRY(make_weights(a, weights, err));
     TD_TRY(make_buffers(a, (size_t[]){cache, cache, act, act}, err));
     *desc = (td_block_desc){.kind = TD_BLOCK_GQA,

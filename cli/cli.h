@@ -10,6 +10,7 @@ int td_cmd_eval(int argc, char **argv);
 int td_cmd_bench(int argc, char **argv);
 int td_cmd_plan(int argc, char **argv);
 int td_cmd_topo(int argc, char **argv);
+int td_cmd_doctor(int argc, char **argv);
 int td_cmd_tokenize(int argc, char **argv);
 int td_cmd_render_chat(int argc, char **argv);
 int td_cmd_parse_answer(int argc, char **argv);

@@ -31,7 +31,7 @@ typedef struct {
 } td_flag_texts;
 
 /* Commands that share the engine's table. */
-enum { TD_IN_LAUNCH = 1, TD_IN_PERPLEXITY = 2, TD_IN_EVAL = 4, TD_IN_TOPO = 8, TD_IN_PLAN = 16 };
+enum { TD_IN_LAUNCH = 1, TD_IN_PERPLEXITY = 2, TD_IN_EVAL = 4, TD_IN_TOPO = 8, TD_IN_PLAN = 16, TD_IN_DOCTOR = 32 };
 #define TD_IN_ALL (~0u)
 
 #define TD_FLAG_NAMES_MAX 3

@@ -148,8 +148,10 @@ static td_status settle(td_launch_options *o, td_error *err) {
     td_engine_flags_settle(&o->engine);
     o->server.tokenizer_path = o->engine.tokenizer_path;
     o->engine.measure_bounds = !o->skip_warmup;
-    /* Accelerators bring backends to choose from; the host device has one, and it is called as the device is. */
-    if (o->engine.attention_backend && strcmp(o->engine.attention_backend, o->engine.device) != 0) {
+    /* A device has one backend, and it is called as the device is; SGLang calls the one of the device "npu" "ascend". */
+    const char *backend = o->engine.attention_backend;
+    if (backend && !strcmp(backend, "ascend")) backend = "npu";
+    if (backend && strcmp(backend, o->engine.device) != 0) {
         td_warn("the attention backend '%s' is not there on device '%s'; using the device's own",
                 o->engine.attention_backend, o->engine.device);
         o->engine.attention_backend = NULL;

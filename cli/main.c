@@ -25,6 +25,7 @@ static const command COMMANDS[] = {
     {"bench", td_cmd_bench, "what parts of the engine reach of what this machine can do"},
     {"plan", td_cmd_plan, "what a model would do on this machine, or on one to be bought"},
     {"topo", td_cmd_topo, "the machine, the bandwidth between its NUMA nodes, and the thread plan"},
+    {"doctor", td_cmd_doctor, "whether a device computes what it should, and how fast it talks to this machine"},
     {"tokenize", td_cmd_tokenize, "text to token ids and back, as JSON lines"},
     {"render-chat", td_cmd_render_chat, "chat requests to prompt texts, as JSON lines"},
     {"parse-answer", td_cmd_parse_answer, "answers to content, reasoning and tool calls, as JSON lines"},

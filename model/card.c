@@ -19,10 +19,10 @@ static void kv_page_bytes(const td_card *card, size_t *a, size_t *b) {
     const td_model_config *c = &card->model->config;
     const td_npu_ops      *ops = card->npu->ops;
     if (c->attn == TD_ATTN_MLA) {
-        *a = ops->kv_page_bytes(card->npu, c->kv_lora);
-        *b = ops->kv_page_bytes(card->npu, c->rope_dim);
+        *a = ops->kv_page_bytes(card->npu, TD_KV_LATENT, c->kv_lora);
+        *b = ops->kv_page_bytes(card->npu, TD_KV_ROPE, c->rope_dim);
     } else {
-        *a = *b = td_shard_sizes_of(c, card->shard).kv_heads * ops->kv_page_bytes(card->npu, c->head_dim);
+        *a = *b = td_shard_sizes_of(c, card->shard).kv_heads * ops->kv_page_bytes(card->npu, TD_KV_HEAD, c->head_dim);
     }
 }
 
@@ -69,6 +69,8 @@ static td_program_spec program_spec(const td_card *c) {
                              .max_kv = m->o.context_length,
                              .int8_rows = m->int8_rows,
                              .max_deferred = m->o.max_deferred,
+                             .kv_pages = c->kv_pages,
+                             .kv_spare_pages = m->kv_spare_pages,
                              .max_halves = may_split(m) ? TD_HALVES : 1,
                              .top_k = td_card_top_k(c)};
 }
@@ -143,6 +145,7 @@ void td_card_plan(const td_card *c, td_model_plan *plan) {
     }
     kv_page_bytes(c, &a, &b);
     plan->kv_bytes_per_page = (uint64_t)(a + b) * (m->part.layers.end - m->part.layers.first);
+    plan->device_scratch_bytes += m->kv_spare_pages * plan->kv_bytes_per_page;
 }
 
 /* ---- the device's weights, kept beside the packed experts -------------------------------------- */
@@ -256,8 +259,9 @@ static td_status allocate_kv(td_card *c, uint32_t n_pages, td_error *err) {
     td_npu         *d = c->npu;
     size_t          a, b;
     kv_page_bytes(c, &a, &b);
-    c->kv_a_bytes = a * n_pages;
-    c->kv_b_bytes = b * n_pages;
+    c->kv_pages = n_pages;
+    c->kv_a_bytes = a * (n_pages + m->kv_spare_pages);
+    c->kv_b_bytes = b * (n_pages + m->kv_spare_pages);
     c->kv = calloc(td_model_all_layers(m), sizeof *c->kv);
     if (!c->kv) return td_fail(err, TD_ENOMEM, "out of memory for the KV cache");
     for (uint32_t i = m->part.layers.first; i < m->part.layers.end; i++) {
@@ -297,12 +301,18 @@ td_status td_card_build(td_card *c, uint32_t n_pages, td_error *err) {
     return capture_decode(c, err);
 }
 
+void td_card_forget_captures(td_card *c) {
+    for (uint32_t i = 0; c->graphs && i < TD_PASSES * c->step.n; i++) {
+        if (c->graphs[i]) c->npu->ops->graph_destroy(c->npu, c->graphs[i]);
+        c->graphs[i] = NULL;
+    }
+}
+
 void td_card_close(td_card *c) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
     if (c->stream) d->ops->stream_destroy(d, c->stream);
-    for (uint32_t i = 0; c->graphs && i < TD_PASSES * c->step.n; i++)
-        if (c->graphs[i]) d->ops->graph_destroy(d, c->graphs[i]);
+    td_card_forget_captures(c);
     free(c->graphs);
     td_program_free(d, &c->main);
     td_program_free(d, &c->head);
@@ -363,5 +373,6 @@ td_status td_card_run(td_card *c) {
     if (st == TD_OK) st = download_logits(c);
     if (st != TD_OK && m->group) d->ops->group_abort(m->group); /* the others wait for this card's part */
     td_status synced = d->ops->stream_sync(d, c->stream);       /* also after a failure: nothing may run on */
+    if (synced != TD_OK && m->group) d->ops->group_abort(m->group); /* a stream that failed may have dropped its parts */
     return st != TD_OK ? st : synced;
 }

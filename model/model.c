@@ -16,6 +16,9 @@
 #include "model/checkpoint.h"
 #include "model/experts_load.h"
 #include "model/model_impl.h"
+#include "npu/handover_time.h"
+
+#define HANDOVER_ROUNDS 5
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
@@ -185,10 +188,23 @@ static td_status choose_expert_format(td_model *m, td_error *err) {
     return TD_OK;
 }
 
+/* The faster form on this machine, in caps. */
+static td_status measure_handover(td_npu *d, td_npu_caps *caps, td_error *err) {
+    double call, bell;
+    TD_TRY(td_handover_time(d, TD_HANDOVER_HOST_CALL, HANDOVER_ROUNDS, &call, err));
+    TD_TRY(td_handover_time(d, TD_HANDOVER_DOORBELL, HANDOVER_ROUNDS, &bell, err));
+    caps->handover = bell < call ? TD_HANDOVER_DOORBELL : TD_HANDOVER_HOST_CALL;
+    td_info("hand-over: %.0f us by host call, %.0f us by doorbell; %s it is", call * 1e6, bell * 1e6,
+            bell < call ? "doorbells" : "host calls");
+    return TD_OK;
+}
+
 static td_status open_cards(td_model *m, td_npu *const *npus, uint32_t n, td_error *err) {
     td_npu_caps caps;
     npus[0]->ops->caps(npus[0], &caps);
+    if (caps.measure) TD_TRY(measure_handover(npus[0], &caps, err));
     m->unified = caps.unified_memory;
+    m->kv_spare_pages = caps.kv_spare ? (uint32_t)td_div_up(td_step_spare_rows(m->o.max_tok), TD_KV_PAGE) : 0;
     m->handover = m->o.other_handover
                       ? (caps.handover == TD_HANDOVER_DOORBELL ? TD_HANDOVER_HOST_CALL : TD_HANDOVER_DOORBELL)
                       : caps.handover;
@@ -369,6 +385,15 @@ static void gather_logits(td_model *m) {
     }
 }
 
+/* After a pass that failed: sums of several cards may have been given up half-way, so the group is made anew, and what was
+ * captured with it is gone (td_npu_ops.group_abort). */
+static td_status give_up(td_model *m, td_status st) {
+    if (!m->group) return st;
+    m->cards->npu->ops->group_abort(m->group);
+    for (uint32_t i = 0; i < m->n_cards; i++) td_card_forget_captures(&m->cards[i]);
+    return st;
+}
+
 /* One pass over the rows of the step, with other tokens where they are given; then the logits of its out rows are on the
  * host. */
 static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_out_rows out) {
@@ -376,17 +401,19 @@ static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_o
     bool              hands_over = m->bridge && p;
     m->pass = (td_pass){.kind = kind, .token = token, .out = out};
     if (m->group) m->cards->npu->ops->group_reset(m->group);
-    TD_TRY(on_cards(m, td_card_prepare));
+    td_status st = on_cards(m, td_card_prepare);
+    if (st != TD_OK) return give_up(m, st);
     td_pool_hold(m->expert_pool);
     if (hands_over) {
         td_bridge_pass pass = td_program_pass(p, m->cards->bucket);
         td_bridge_begin_pass(m->bridge, &pass);
     }
-    td_status st = on_cards(m, td_card_run);
+    st = on_cards(m, td_card_run);
     td_status ticket = hands_over ? td_bridge_end_pass(m->bridge) : TD_OK;
     td_pool_release(m->expert_pool);
-    if (st == TD_OK) gather_logits(m);
-    return st != TD_OK ? st : ticket;
+    if (st != TD_OK) return give_up(m, st);
+    gather_logits(m);
+    return ticket;
 }
 
 static td_status run_head(td_model *m, td_pass_kind kind, td_out_rows out, const float **logits) {

@@ -40,6 +40,7 @@ typedef struct {
     bool                  all_kept;               /* all of them do */
     td_layer_kv          *kv;                     /* [n_layers + n_mtp_layers] */
     size_t                kv_a_bytes, kv_b_bytes; /* of one layer */
+    uint32_t              kv_pages;               /* of each cache, without the spare ones */
     td_activations        act;
     td_program            main, head, mtp, mtp_head;
     td_step_buf           step;
@@ -69,6 +70,7 @@ struct td_model {
     uint32_t             n_moe; /* layers with routed experts */
     uint64_t             expert_weight_bytes, expert_scratch_bytes;
     bool                 unified; /* device and host have one memory */
+    uint32_t             kv_spare_pages; /* of each cache, behind those of sequences; 0: the device wants none */
     td_handover          handover;
     bool                 int8_rows;    /* norms quantise for who multiplies with int8 weights */
     bool                 int8_experts; /* among them the experts */
@@ -109,6 +111,8 @@ TD_NODISCARD td_status td_card_load(td_card *c, td_error *err);         /* strea
 TD_NODISCARD td_status td_card_build(td_card *c, uint32_t n_pages, td_error *err);
 void                   td_card_keep_weights(const td_card *c); /* in a file, for the next start */
 void                   td_card_close(td_card *c);
+/** They are made anew when they are needed. No work is under way. */
+void td_card_forget_captures(td_card *c);
 
 /** Fill the bucket of the model's pass and have its graph. Nothing runs yet. */
 TD_NODISCARD td_status td_card_prepare(td_card *c);

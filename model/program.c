@@ -141,6 +141,8 @@ static void add_attention(builder *b, uint32_t layer) {
                                              .rope = rope,
                                              .kv_latent = kv->a,
                                              .kv_rope = kv->b,
+                                             .kv_pages = b->s->kv_pages,
+                                             .kv_spare_pages = b->s->kv_spare_pages,
                                              .in = a->h,
                                              .in_i8 = a->h_i8,
                                              .out = a->attn}});
@@ -164,6 +166,8 @@ static void add_attention(builder *b, uint32_t layer) {
                                              .rope = rope,
                                              .kv_k = kv->a,
                                              .kv_v = kv->b,
+                                             .kv_pages = b->s->kv_pages,
+                                             .kv_spare_pages = b->s->kv_spare_pages,
                                              .in = a->h,
                                              .in_i8 = a->h_i8,
                                              .out = a->attn}});

@@ -25,6 +25,15 @@ static uint32_t count_buckets(uint32_t max_tok) {
     return n;
 }
 
+uint32_t td_step_spare_rows(uint32_t max_tok) {
+    uint32_t most = 0;
+    for (uint32_t size = 1, smallest = 1; smallest <= max_tok; smallest = size + 1, size = next_size(size)) {
+        uint32_t spare = (size < max_tok ? size : max_tok) - smallest;
+        if (spare > most) most = spare;
+    }
+    return most;
+}
+
 /* ---- layout ---------------------------------------------------------------------------------- */
 
 /* Where the next array begins. */

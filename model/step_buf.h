@@ -46,6 +46,9 @@ typedef struct {
 /** What td_step_buf_open takes in each of two memories; with one of both, the host's alone. */
 uint64_t td_step_buf_bytes(const td_step_shape *shape);
 
+/** The most rows that a bucket has beyond the counts of a step. */
+uint32_t td_step_spare_rows(uint32_t max_tok);
+
 /** @param npu borrowed. */
 TD_NODISCARD td_status td_step_buf_open(td_step_buf *b, const td_step_shape *shape, td_npu *npu, td_error *err);
 void                   td_step_buf_close(td_step_buf *b); /* one that is not open is fine */

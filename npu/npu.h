@@ -11,7 +11,7 @@
  *  - KV pages hold TD_KV_PAGE tokens. A slot is page * TD_KV_PAGE + offset.
  *      MLA: latent [slots, kv_lora] (after its norm) and rope [slots, rope_dim] (after rotation), two arrays.
  *      GQA: K and V, each [pages, kv_heads, TD_KV_PAGE, head_dim]; K after norm and rotation.
- *    How a device stores TD_KV_PAGE rows of n values is its own business; they take kv_page_bytes(n). host: f32, or with
+ *    How a device stores TD_KV_PAGE rows of n values is its own business; they take kv_page_bytes. host: f32, or with
  * bf16 activations 16-bit integers with a scale per row (docs/quantisation.md).
  *  - int8 rule: scale = rowmax / 127, q = rint(x * (1 / scale)) (half to even), an all-zero row has scale 1.
  *  - Norms, softmax, router logits and rope are f32; the absorbed matrices W_UK, W_UV stay bf16. The products of attention:
@@ -51,6 +51,7 @@ typedef struct td_host_npu_config td_host_npu_config;
 typedef struct {
     td_dtype                  act_dtype; /* TD_DT_BF16 or TD_DT_F32 */
     const td_host_npu_config *host;      /* "host" and "apart" need it, others ignore it; copied */
+    uint32_t                  card;      /* which one, of those that the process sees; the host has none */
 } td_npu_config;
 
 /**
@@ -66,6 +67,9 @@ typedef struct {
     bool        unified_memory; /* device pointers can be read and written by the host, no copies needed */
     bool        inline_work;    /* enqueuing runs the work at once, on the caller; else a stream is asynchronous */
     td_handover handover;       /* the form that suits it; it has both */
+    bool        measure;        /* which form is faster is the machine's business: to be measured (npu/handover_time.h) */
+    bool        kv_spare;       /* rows beyond a step's counts are computed like the others: each cache needs pages for their
+                                   keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
     uint64_t    memory_total, memory_free;
 } td_npu_caps;
 
@@ -95,7 +99,7 @@ typedef struct {
  * and a capture records them by address. What may change between two replays of a capture, and between two runs of enqueued
  * work: the contents of the arrays, counts included, within the bucket. The host writes host arrays only while nothing
  * enqueued with the step is under way; the device's are written by copies on the stream. Rows and sequences beyond the
- * counts hold anything and are neither read nor written.
+ * counts hold anything; what a device computes of them is nobody's, and reaches no other row.
  */
 typedef struct {
     uint32_t       max_tok, max_seq, max_out;
@@ -189,7 +193,9 @@ typedef struct {
     const td_npu_weight *kv_b;       /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
     const td_npu_weight *o;          /* [hidden, heads*v] */
     const td_npu_weight *rope;       /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
-    void       *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes(kv_lora) and kv_page_bytes(rope_dim) */
+    void       *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts: */
+    uint32_t    kv_pages, kv_spare_pages; /* those that sequences may have, and behind them, where the device's caps want it,
+                                             those for rows beyond the counts: as many as a bucket has of these at most */
     const void *in;                  /* [max_tok, hidden]; not read where in_i8 is given */
     void       *out;                 /* [max_tok, hidden] */
     td_rows_i8  in_i8;               /* only where q_a or q, and kv_a take int8 */
@@ -203,7 +209,8 @@ typedef struct {
     const td_npu_weight *q_bias, *k_bias, *v_bias; /* F32 or NULL */
     const td_npu_weight *q_norm, *k_norm;          /* [head_dim] F32 or NULL: RMS norm per head before rope */
     const td_npu_weight *rope;                     /* [max_pos, head_dim] F32: cos half | sin half, scaled */
-    void                *kv_k, *kv_v;              /* this layer's cache: pages of kv_heads * kv_page_bytes(head_dim) */
+    void                *kv_k, *kv_v;              /* this layer's cache: pages of kv_heads * kv_page_bytes of heads */
+    uint32_t             kv_pages, kv_spare_pages; /* as in td_mla_desc */
     const void          *in;                       /* not read where in_i8 is given */
     void                *out;
     td_rows_i8           in_i8; /* only where q, k and v take int8 */
@@ -319,6 +326,9 @@ typedef struct {
     };
 } td_block_desc;
 
+/** Rows of KV: keys or values of one head, MLA's latents, its rope parts. */
+typedef enum { TD_KV_HEAD, TD_KV_LATENT, TD_KV_ROPE } td_kv_rows;
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 typedef enum { TD_COPY_H2D, TD_COPY_D2H } td_copy_kind;
@@ -381,7 +391,8 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*group_create)(td_npu *const *cards, uint32_t n, td_npu_group **out,
                                            td_error *err); /* before the blocks that use it */
     void (*group_destroy)(td_npu_group *g);
-    /** Any thread: sums that wait for a card which will not come fail, and those that begin, until the reset. */
+    /** Any thread: sums that wait for a card which will not come fail, and those that begin, until the reset. Captures with
+     * sums of the group must not be launched any more, after the reset either: they are made anew. */
     void (*group_abort)(td_npu_group *g);
     void (*group_reset)(td_npu_group *g); /* while no card's stream has work */
 
@@ -402,9 +413,7 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*weight_adopt)(td_npu *d, const td_npu_packed *p, td_npu_weight **out, td_error *err);
 
     /* blocks: the descriptor is copied, its weights and buffers borrowed until destroy */
-    size_t (*kv_page_bytes)(
-        td_npu *d,
-        size_t  n); /* of a page of one head's rows of n values, or of latents or rope parts; caches start zeroed */
+    size_t (*kv_page_bytes)(td_npu *d, td_kv_rows what, size_t n); /* of a page of rows of n values; caches start zeroed */
     size_t (*block_scratch_bytes)(td_npu              *d,
                                   const td_block_desc *desc); /* device-wide scratch it needs; blocks share the largest */
     TD_NODISCARD td_status (*block_create)(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
@@ -414,8 +423,8 @@ struct td_npu_ops {
 
 /**
  * Open a device.
- * @param name "host", or "apart": the host with a memory of its own, for tests; "ascend", "npu" and "cuda" give TD_ENOTSUP
- * until their backends exist.
+ * @param name "host"; "npu" or "ascend": an Ascend card; "apart": the host with a memory of its own, for tests; "cuda" gives
+ * TD_ENOTSUP until its backend exists.
  */
 TD_NODISCARD td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err);
 
@@ -425,5 +434,17 @@ const char *td_npu_backend_name(size_t i);
 /** How many of this machine's threads of their own so many cards cannot do without; NULL is the host; 0 for names that there
  * are not. */
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);
+
+/** Something about a backend's installation. Texts are valid during the call that tells it. */
+typedef struct {
+    const char *what, *found; /* "CANN", "8.2.RC1" */
+    const char *advice;       /* what to do about it; NULL: nothing */
+    bool        is_wrong;     /* no card can be opened like this */
+} td_npu_fact;
+
+typedef void (*td_npu_fact_fn)(void *user, const td_npu_fact *fact);
+
+/** Tell what a device's backend finds out without opening a card: libraries, versions, functions. One thread at a time. */
+void td_npu_facts(const char *name, td_npu_fact_fn tell, void *user);
 
 #endif

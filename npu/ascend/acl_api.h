@@ -32,6 +32,8 @@
     X(aclrtCreateStreamWithConfig, NULL, 801, "runtime 06", td_acl_status,                                                  \
       (td_acl_stream * stream, uint32_t priority, uint32_t flags))                                                          \
     X(aclrtDestroyStream, NULL, 801, "runtime 06", td_acl_status, (td_acl_stream stream))                                   \
+    X(aclrtStreamAbort, "a sum over cards that one card does not come to ends by HCCL's own timeout", 0, "runtime 06",      \
+      td_acl_status, (td_acl_stream stream))                                                                                \
     X(aclrtSynchronizeStream, NULL, 801, "runtime 06", td_acl_status, (td_acl_stream stream))                               \
     X(aclrtCreateEventExWithFlag, NULL, 801, "runtime 07", td_acl_status, (td_acl_event * event, uint32_t flags))           \
     X(aclrtDestroyEvent, NULL, 801, "runtime 07", td_acl_status, (td_acl_event event))                                      \

@@ -30,8 +30,12 @@
     X(SWIGLU, NULL, "silu(gate) * up")                                             \
     X(ROPE, NULL, "rotary positions")                                              \
     X(ADD, NULL, "sums")                                                           \
+    X(ADD_IN_PLACE, NULL, "residuals and biases")                                  \
+    X(SIGMOID, NULL, "gates of shared experts")                                    \
+    X(MUL_IN_PLACE, NULL, "gated rows")                                            \
     X(CAST, NULL, "f32 to bf16 and back")                                          \
     X(GATHER, NULL, "rows by index")                                               \
+    X(GATHER_ELEMENTS, NULL, "a router's experts in the order of their weights")   \
     X(KV_WRITE, NULL, "keys and values into their pages")                          \
     X(ATTENTION, NULL, "attention over pages")                                     \
     X(ROUTER, NULL, "a router's scores, groups and choice")                        \
@@ -86,6 +90,11 @@
       const td_acl_tensor *cos, const td_acl_tensor *sin, int64_t mode, td_acl_tensor *out)                                 \
     X(aclnnAdd, ADD, "math math/add", const td_acl_tensor *a, const td_acl_tensor *b, const td_acl_scalar *alpha,           \
       td_acl_tensor *out)                                                                                                   \
+    X(aclnnInplaceAdd, ADD_IN_PLACE, "math math/add", td_acl_tensor *x, const td_acl_tensor *y, const td_acl_scalar *alpha) \
+    X(aclnnSigmoid, SIGMOID, "nn activation/sigmoid", const td_acl_tensor *x, td_acl_tensor *out)                           \
+    X(aclnnInplaceMul, MUL_IN_PLACE, "math math/mul", td_acl_tensor *x, const td_acl_tensor *y)                             \
+    X(aclnnGather, GATHER_ELEMENTS, "nn index/gather_elements_v2", const td_acl_tensor *x, const int64_t dim,               \
+      const td_acl_tensor *index, td_acl_tensor *out)                                                                       \
     X(aclnnCast, CAST, "math math/cast", const td_acl_tensor *x, const td_acl_dtype dtype, td_acl_tensor *out)              \
     X(aclnnGatherV2, GATHER, "nn index/gather_v2", const td_acl_tensor *x, int64_t dim, const td_acl_tensor *index,         \
       td_acl_tensor *out)                                                                                                   \

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "npu/ascend/ascend_device.h"
+#include "npu/ascend/ascend_group.h"
 
 /* ---- the process's ----------------------------------------------------------------------------- */
 
@@ -21,9 +21,18 @@ static void recent_words(const td_acl *acl, char *out, size_t bytes) {
         if (*c == '\n' || *c == '\r' || *c == '\t') *c = ' ';
 }
 
-static td_status open_process(td_error *err) {
+td_status td_ascend_libraries_get(const td_ascend_libraries **out, td_error *err) {
     pthread_mutex_lock(&process_lock);
     td_status st = libraries.n_libraries ? TD_OK : td_ascend_load(&libraries, err);
+    pthread_mutex_unlock(&process_lock);
+    *out = st == TD_OK ? &libraries : NULL;
+    return st;
+}
+
+static td_status open_process(td_error *err) {
+    const td_ascend_libraries *l;
+    td_status                  st = td_ascend_libraries_get(&l, err);
+    pthread_mutex_lock(&process_lock);
     if (st == TD_OK && !cards_open) {
         td_acl_status code = libraries.acl.aclInit(NULL);
         if (code != TD_ACL_SUCCESS && code != TD_ACL_ERROR_REPEAT_INITIALIZE) {
@@ -64,9 +73,17 @@ td_status td_ascend_enter(td_ascend_npu *d) {
     return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtSetCurrentContext", code, NULL);
 }
 
+static void close_arena(td_ascend_npu *d, td_ascend_arena *a) {
+    td_ascend_give(d, a->at);
+    while (a->n_retired) td_ascend_give(d, a->retired[--a->n_retired]);
+}
+
 static void close_card(td_npu *base) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     if (d->context && td_ascend_enter(d) == TD_OK) {
+        close_arena(d, &d->scratch);
+        close_arena(d, &d->workspace);
+        td_ascend_give(d, d->mask);
         if (d->one) (void)d->acl->aclrtFree(d->one);
         if (d->setup) (void)d->acl->aclrtDestroyStream(d->setup);
         (void)d->acl->aclrtDestroyContext(d->context);
@@ -78,7 +95,7 @@ static void close_card(td_npu *base) {
 static void caps(td_npu *base, td_npu_caps *out) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     size_t         free_bytes = 0, total = 0;
-    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL};
+    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .kv_spare = true};
     if (td_ascend_enter(d) == TD_OK && d->acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free_bytes, &total) == TD_ACL_SUCCESS) {
         out->memory_free = free_bytes;
         out->memory_total = total;
@@ -106,12 +123,9 @@ static td_status zeroed(td_ascend_npu *d, void *p, size_t bytes, td_error *err) 
 
 static td_status alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
     td_ascend_npu *d = (td_ascend_npu *)base;
-    char           call[64];
     *out = NULL;
     TD_TRY(td_ascend_enter(d));
-    snprintf(call, sizeof call, "aclrtMalloc of %zu bytes", bytes);
-    td_acl_status code = d->acl->aclrtMalloc(out, bytes, TD_ACL_MEM_MALLOC_HUGE_FIRST);
-    if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, call, code, err);
+    TD_TRY(td_ascend_take(d, bytes, out, err));
     td_status st = zeroed(d, *out, bytes, err);
     if (st == TD_OK) return TD_OK;
     (void)d->acl->aclrtFree(*out);
@@ -147,7 +161,50 @@ static void host_release(td_npu *base, void *p, size_t bytes) {
     if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclrtFreeHost", code, NULL);
 }
 
+td_status td_ascend_take(td_ascend_npu *d, size_t bytes, void **out, td_error *err) {
+    char call[64];
+    *out = NULL;
+    snprintf(call, sizeof call, "aclrtMalloc of %zu bytes", bytes);
+    td_acl_status code = d->acl->aclrtMalloc(out, bytes, TD_ACL_MEM_MALLOC_HUGE_FIRST);
+    if (code == TD_ACL_SUCCESS) return TD_OK;
+    *out = NULL;
+    return td_ascend_failed(d, call, code, err);
+}
+
+void td_ascend_give(td_ascend_npu *d, void *p) {
+    td_acl_status code = p ? d->acl->aclrtFree(p) : TD_ACL_SUCCESS;
+    if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclrtFree", code, NULL);
+}
+
+td_status td_ascend_upload(td_ascend_npu *d, void *dev, const void *host, size_t bytes, td_error *err) {
+    td_acl_status code = d->acl->aclrtMemcpy(dev, bytes, host, bytes, TD_ACL_MEMCPY_HOST_TO_DEVICE);
+    return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtMemcpy", code, err);
+}
+
+td_status td_ascend_download(td_ascend_npu *d, void *host, const void *dev, size_t bytes, td_error *err) {
+    td_acl_status code = d->acl->aclrtMemcpy(host, bytes, dev, bytes, TD_ACL_MEMCPY_DEVICE_TO_HOST);
+    return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtMemcpy", code, err);
+}
+
+td_status td_ascend_arena_grow(td_ascend_npu *d, td_ascend_arena *a, size_t bytes, td_error *err) {
+    void *at;
+    if (bytes <= a->bytes) return TD_OK;
+    if (a->at && a->n_retired == TD_ASCEND_RETIRED_MAX)
+        return td_fail(err, TD_ENOMEM, "the device's working memory has grown %d times", TD_ASCEND_RETIRED_MAX);
+    TD_TRY(td_ascend_take(d, bytes, &at, err));
+    if (a->at) a->retired[a->n_retired++] = a->at;
+    a->at = at;
+    a->bytes = bytes;
+    return TD_OK;
+}
+
 /* ---- opening ----------------------------------------------------------------------------------- */
+
+/* A card's memory cannot be taken from a file's pages. */
+static void weight_tag(td_npu *base, char tag[TD_NPU_TAG_BYTES]) {
+    (void)base;
+    tag[0] = 0;
+}
 
 static const td_npu_ops OPS = {
     .name = "ascend",
@@ -169,6 +226,19 @@ static const td_npu_ops OPS = {
     .graph_end = td_ascend_graph_end,
     .graph_launch = td_ascend_graph_launch,
     .graph_destroy = td_ascend_graph_destroy,
+    .group_create = td_ascend_group_create,
+    .group_destroy = td_ascend_group_destroy,
+    .group_abort = td_ascend_group_abort,
+    .group_reset = td_ascend_group_reset,
+    .weight_bytes = td_ascend_weight_bytes,
+    .weight_create = td_ascend_weight_create,
+    .weight_destroy = td_ascend_weight_destroy,
+    .weight_tag = weight_tag,
+    .kv_page_bytes = td_ascend_kv_page_bytes,
+    .block_scratch_bytes = td_ascend_block_scratch_bytes,
+    .block_create = td_ascend_block_create,
+    .block_destroy = td_ascend_block_destroy,
+    .enqueue = td_ascend_enqueue,
 };
 
 static td_status open_card(td_ascend_npu *d, td_error *err) {
@@ -196,7 +266,7 @@ static td_status open_card(td_ascend_npu *d, td_error *err) {
     return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtMemcpy", code, err);
 }
 
-td_status td_ascend_npu_open(const td_npu_config *config, int32_t card, td_npu **out, td_error *err) {
+td_status td_ascend_npu_open(const td_npu_config *config, td_npu **out, td_error *err) {
     *out = NULL;
     if (config->act_dtype != TD_DT_BF16)
         return td_fail(err, TD_ENOTSUP,
@@ -211,7 +281,7 @@ td_status td_ascend_npu_open(const td_npu_config *config, int32_t card, td_npu *
     d->l = &libraries;
     d->acl = &libraries.acl;
     d->config = *config;
-    d->card = card;
+    d->card = (int32_t)config->card;
     td_status st = open_card(d, err);
     if (st != TD_OK) {
         close_card(&d->base);

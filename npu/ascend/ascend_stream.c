@@ -7,24 +7,12 @@
 #include "core/signal_word.h"
 #include "core/thread.h"
 #include "core/trace.h"
-#include "npu/ascend/ascend_device.h"
+#include "npu/ascend/ascend_group.h"
+#include "npu/ascend/ascend_stream.h"
 
 #define REPORT_MS 100 /* that the thread of a stream waits for a callback at a time; it looks for its end in between */
 #define NAP_NS 50000
 #define SPIN_NS 300000 /* of a wait for a bell before it naps */
-
-struct td_npu_graph {
-    td_acl_graph graph;
-    uint64_t     down_bytes, up_bytes; /* that one launch copies */
-};
-
-struct td_npu_stream {
-    td_ascend_npu *device;
-    td_acl_stream  stream;
-    td_npu_graph  *capture; /* or NULL */
-    pthread_t      reporter;
-    _Atomic bool   stop;
-};
 
 /* ---- the thread of a stream ---------------------------------------------------------------------- */
 
@@ -36,6 +24,7 @@ static void *report_main(void *arg) {
     while (!atomic_load_explicit(&s->stop, memory_order_acquire)) { /* with stop_reports */
         /* Not an error: nothing came, or the stream is not subscribed yet, or not any more. Its sentence is taken away. */
         td_acl_status code = d->acl->aclrtProcessReport(REPORT_MS);
+        atomic_fetch_add_explicit(&s->polls, 1, memory_order_release); /* with await_callback */
         if (code == TD_ACL_SUCCESS) continue;
         (void)d->acl->aclGetRecentErrMsg();
         if (code == TD_ACL_ERROR_THREAD_NOT_SUBSCRIBE) nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
@@ -89,7 +78,15 @@ void td_ascend_stream_destroy(td_npu *base, td_npu_stream *s) {
     stop_reports(s);
     td_acl_status code = d->acl->aclrtDestroyStream(s->stream);
     if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclrtDestroyStream", code, NULL);
+    td_ascend_steps_close(d, &s->steps);
     free(s);
+}
+
+/* A stream that was aborted does not wait for the callback that its thread is in. */
+static void await_callback(td_npu_stream *s) {
+    uint32_t seen = atomic_load_explicit(&s->polls, memory_order_acquire); /* with report_main */
+    while (atomic_load_explicit(&s->polls, memory_order_acquire) - seen < 2)
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
 td_status td_ascend_stream_sync(td_npu *base, td_npu_stream *s) {
@@ -97,7 +94,13 @@ td_status td_ascend_stream_sync(td_npu *base, td_npu_stream *s) {
     TD_TRY(td_ascend_enter(d));
     td_acl_status code = d->acl->aclrtSynchronizeStream(s->stream);
     if (code == TD_ACL_SUCCESS) return TD_OK;
-    (void)td_ascend_failed(d, "aclrtSynchronizeStream", code, NULL);
+    if (code == TD_ACL_ERROR_RT_STREAM_ABORT) {
+        td_warn("card %d has given up its work, because another card's failed", d->card);
+        await_callback(s);
+    } else {
+        (void)td_ascend_failed(d, "aclrtSynchronizeStream", code, NULL);
+    }
+    s->failures++; /* updates of captures may be among what failed */
     return TD_EDEVICE;
 }
 
@@ -152,6 +155,10 @@ td_status td_ascend_bell_wait(td_npu *base, td_npu_stream *s, td_bell *bell) {
     return td_ascend_host_call(base, s, await_bell, (void *)bell);
 }
 
+void td_ascend_steps_close(td_ascend_npu *d, td_ascend_steps *l) {
+    while (l->n) td_ascend_step_close(d, l->at[--l->n]);
+}
+
 /* ---- captures ---------------------------------------------------------------------------------- */
 
 td_status td_ascend_graph_begin(td_npu *base, td_npu_stream *s) {
@@ -195,7 +202,11 @@ td_status td_ascend_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g
     td_ascend_npu *d = (td_ascend_npu *)base;
     if (s->capture) return TD_EINVAL;
     TD_TRY(td_ascend_enter(d));
-    TD_TRY(enqueued(d, "aclmdlRIExecuteAsync", d->acl->aclmdlRIExecuteAsync(g->graph, s->stream)));
+    TD_TRY(td_ascend_graph_apply(s, g));
+    if (g->group) TD_TRY(td_ascend_group_enter(g->group, d, s->stream));
+    td_acl_status code = d->acl->aclmdlRIExecuteAsync(g->graph, s->stream);
+    if (g->group) td_ascend_group_leave(g->group, d);
+    TD_TRY(enqueued(d, "aclmdlRIExecuteAsync", code));
     atomic_fetch_add_explicit(&d->down_bytes, g->down_bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&d->up_bytes, g->up_bytes, memory_order_relaxed);
     return TD_OK;
@@ -208,5 +219,7 @@ void td_ascend_graph_destroy(td_npu *base, td_npu_graph *g) {
         td_acl_status code = d->acl->aclmdlRIDestroy(g->graph);
         if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclmdlRIDestroy", code, NULL);
     }
+    td_ascend_steps_close(d, &g->steps);
+    free(g->attentions);
     free(g);
 }

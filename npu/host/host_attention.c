@@ -101,7 +101,8 @@ const void *td_attn_values(const td_attn *a, const td_attn_tile *t) {
                                                         : page_of(a, t) * a->path->page_bytes(s->rope));
 }
 
-size_t td_host_kv_page_bytes(td_npu *d, size_t n) {
+size_t td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n) {
+    (void)what;
     return td_attn_path_of((td_host_npu *)d)->page_bytes(n);
 }
 

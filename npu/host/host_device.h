@@ -218,7 +218,7 @@ extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_
 TD_NODISCARD td_status td_host_check_sizes(const td_block_desc *desc, td_error *err, const char *what,
                                            ...); /* name, value, …, NULL: 1 .. DIM_MAX */
 
-size_t    td_host_kv_page_bytes(td_npu *d, size_t n); /* host_attention.c */
+size_t    td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n); /* host_attention.c */
 size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);
 td_status td_host_block_create(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
 void      td_host_block_destroy(td_npu *d, td_npu_block *b);

@@ -29,8 +29,8 @@ typedef struct {
 static card open_card(int32_t number) {
     card          c;
     td_error      err = {0};
-    td_npu_config config = {.act_dtype = TD_DT_BF16};
-    if (td_ascend_npu_open(&config, number, &c.npu, &err) != TD_OK) fail_msg("%s", err.text);
+    td_npu_config config = {.act_dtype = TD_DT_BF16, .card = (uint32_t)number};
+    if (td_ascend_npu_open(&config, &c.npu, &err) != TD_OK) fail_msg("%s", err.text);
     c.ops = c.npu->ops;
     if (c.ops->stream_create(c.npu, &c.stream, &err) != TD_OK) fail_msg("%s", err.text);
     return c;
@@ -70,11 +70,13 @@ static void refusals(void **state) {
     td_error      err = {0};
     td_npu_config config = {.act_dtype = TD_DT_BF16}, reference = {.act_dtype = TD_DT_F32};
     (void)state;
-    assert_int_equal(td_ascend_npu_open(&config, 2, &npu, &err), TD_EINVAL);
+    config.card = 2;
+    assert_int_equal(td_ascend_npu_open(&config, &npu, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "there is no Ascend card 2: this process sees 2"));
     assert_null(npu);
-    assert_int_equal(td_ascend_npu_open(&config, -1, &npu, &err), TD_EINVAL);
-    assert_int_equal(td_ascend_npu_open(&reference, 0, &npu, &err), TD_ENOTSUP);
+    config.card = UINT32_MAX;
+    assert_int_equal(td_ascend_npu_open(&config, &npu, &err), TD_EINVAL);
+    assert_int_equal(td_ascend_npu_open(&reference, &npu, &err), TD_ENOTSUP);
     assert_non_null(strstr(err.text, "bf16"));
 }
 
@@ -303,7 +305,7 @@ static td_status live_with_failure(char *said, size_t said_bytes) {
     td_npu_config     config = {.act_dtype = TD_DT_BF16};
     td_npu           *npu;
     td_error          err = {0};
-    td_status         st = td_ascend_npu_open(&config, 0, &npu, &err), again = TD_OK;
+    td_status         st = td_ascend_npu_open(&config, &npu, &err), again = TD_OK;
     td_npu_stream    *s = NULL;
     td_npu_graph     *g = NULL;
     uint32_t         *device = NULL, *pinned = NULL;

@@ -661,6 +661,124 @@ static void slot_beyond(ascend_rig *r) {
         T1(r, s, TD_ACL_INT32, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 }
 
+/* ---- several cards --------------------------------------------------------------------------------- */
+
+/* One of two cards: joined, and the links of HcclAllReduce made. */
+typedef struct seat {
+    ascend_rig         *r;
+    const td_hccl_root *root;
+    uint32_t            rank;
+    void (*act)(struct seat *);
+    pthread_t      thread;
+    td_acl_context context;
+    td_acl_stream  stream;
+    td_hccl_comm   comm;
+    void          *x;
+    td_acl_graph   captures[2];
+} seat;
+
+#define SUM(s) \
+    (s)->r->acl->HcclAllReduce((s)->x, (s)->x, 16, TD_HCCL_DATA_TYPE_BFP16, TD_HCCL_REDUCE_SUM, (s)->comm, (s)->stream)
+
+static void *sit(void *arg) {
+    seat         *s = arg;
+    const td_acl *acl = s->r->acl;
+    TRY(acl->aclrtCreateContext(&s->context, (int32_t)s->rank));
+    TRY(acl->aclrtCreateStreamWithConfig(&s->stream, 0, TD_ACL_STREAM_FAST_LAUNCH));
+    TRY(acl->HcclCommInitRootInfo(2, s->root, s->rank, &s->comm));
+    TRY(acl->aclrtMalloc(&s->x, 64, TD_ACL_MEM_MALLOC_HUGE_FIRST));
+    TRY(SUM(s));
+    TRY(acl->aclrtSynchronizeStream(s->stream));
+    s->act(s);
+    return NULL;
+}
+
+static void on_two_cards(ascend_rig *r, void (*act)(seat *)) {
+    static td_hccl_root root;
+    seat                seats[2] = {{.rank = 0}, {.rank = 1}};
+    TRY(r->acl->HcclGetRootInfo(&root));
+    for (int i = 0; i < 2; i++) {
+        seats[i].r = r, seats[i].root = &root, seats[i].act = act;
+        pthread_create(&seats[i].thread, NULL, sit, &seats[i]);
+    }
+    for (int i = 0; i < 2; i++) pthread_join(seats[i].thread, NULL);
+}
+
+static void capture_sum(seat *s, int which) {
+    TRY(s->r->acl->aclmdlRICaptureBegin(s->stream, TD_ACL_MODEL_RI_CAPTURE_MODE_RELAXED));
+    TRY(SUM(s));
+    TRY(s->r->acl->aclmdlRICaptureEnd(s->stream, &s->captures[which]));
+}
+
+static void destroy_held(seat *s) {
+    capture_sum(s, 0);
+    ignore(s->r->acl->HcclCommDestroy(s->comm));
+}
+static void communicator_before_capture(ascend_rig *r) {
+    on_two_cards(r, destroy_held);
+}
+static void launch_another(seat *s) {
+    capture_sum(s, 0);
+    capture_sum(s, 1);
+    ignore(s->r->acl->aclmdlRIExecuteAsync(s->captures[s->rank], s->stream));
+    ignore(s->r->acl->aclrtSynchronizeStream(s->stream));
+}
+static void captures_that_do_not_pair(ascend_rig *r) {
+    on_two_cards(r, launch_another);
+}
+static void launch_the_same(seat *s) {
+    capture_sum(s, 0);
+    capture_sum(s, 1);
+    for (int i = 0; i < 4; i++) TRY(s->r->acl->aclmdlRIExecuteAsync(s->captures[i % 2], s->stream));
+    TRY(s->r->acl->aclrtSynchronizeStream(s->stream));
+    for (int i = 0; i < 2; i++) TRY(s->r->acl->aclmdlRIDestroy(s->captures[i]));
+    TRY(s->r->acl->HcclCommDestroy(s->comm));
+}
+static void captures_that_pair(ascend_rig *r) {
+    on_two_cards(r, launch_the_same);
+}
+
+/* Card 1 does not come. */
+static void abort_alone(seat *s) {
+    if (s->rank == 1) return;
+    TRY(SUM(s));
+    TRY(SUM(s));
+    usleep(20000);
+    TRY(s->r->acl->aclrtStreamAbort(s->stream));
+    if (s->r->acl->aclrtSynchronizeStream(s->stream) != TD_ACL_ERROR_RT_STREAM_ABORT) _exit(7);
+    TRY(s->r->acl->aclrtSynchronizeStream(s->stream));
+}
+static void abort_and_leave(seat *s) {
+    abort_alone(s);
+    TRY(s->r->acl->HcclCommDestroy(s->comm));
+}
+static void abort_and_stay(seat *s) {
+    abort_alone(s);
+    if (s->rank == 1) return;
+    ignore(SUM(s));
+    ignore(s->r->acl->aclrtSynchronizeStream(s->stream));
+}
+static void aborted_stream(ascend_rig *r) {
+    on_two_cards(r, abort_and_leave);
+}
+static void aborted_communicator(ascend_rig *r) {
+    on_two_cards(r, abort_and_stay);
+}
+static void gather_alone(seat *s) {
+    if (s->rank == 1) return;
+    void *all;
+    TRY(s->r->acl->aclrtMalloc(&all, 128, TD_ACL_MEM_MALLOC_HUGE_FIRST));
+    if (s->r->acl->HcclAllGather(s->x, all, 16, TD_HCCL_DATA_TYPE_BFP16, s->comm, s->stream) != TD_HCCL_E_TIMEOUT) _exit(7);
+}
+static void first_of_a_kind_alone(ascend_rig *r) {
+    setenv("TD_STANDIN_CONNECT_MS", "100", 1);
+    on_two_cards(r, gather_alone);
+}
+static void capture_aborted(ascend_rig *r) {
+    begin(r);
+    ignore(r->acl->aclrtStreamAbort(r->stream));
+}
+
 static void obey(ascend_rig *r) {
     uint64_t         bytes;
     norm             n = norm_of(r);
@@ -762,6 +880,13 @@ static const rule RULES[] = {
     BREAKS(update_of_nothing, "an update of 0 operations, for a task group of 1"),
     BREAKS(slot_twice, "slot 5 is there twice"),
     BREAKS(slot_beyond, "slot 256 of 256"),
+    BREAKS(communicator_before_capture, "captured collectives hold: captures go first"),
+    BREAKS(captures_that_do_not_pair, "ranks of one communicator meet with HcclAllReduce of capture"),
+    {"captures_that_pair", captures_that_pair, 0, ""},
+    {"aborted_stream", aborted_stream, 0, ""},
+    BREAKS(aborted_communicator, "on a communicator of which a collective was aborted"),
+    {"first_of_a_kind_alone", first_of_a_kind_alone, 0, ""},
+    BREAKS(capture_aborted, "a stream is aborted while it is captured"),
     {"obey", obey, 0, ""},
 };
 #define N_RULES (sizeof RULES / sizeof *RULES)

@@ -80,8 +80,8 @@ static void gqa(void **state) {
                   *v = weight(TD_WEIGHT_W8A8, KV_HEADS * DIM, HIDDEN), *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * DIM),
                   *rope = weight(TD_WEIGHT_F32, 16, DIM);
     void *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
-    void *kc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, DIM)),
-         *vc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, DIM));
+    void *kc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, DIM)),
+         *vc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, DIM));
     uint64_t f32 = 0;
     for (int row = 0; row < TOK; row++)
         for (uint32_t key = 0; key <= pos[row]; key++) f32 += HEADS * (DIM + DIM);
@@ -118,8 +118,8 @@ static void mla(void **state) {
                   *kv_b = weight(TD_WEIGHT_BF16, HEADS * (NOPE + V), LORA), *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * V),
                   *rope = weight(TD_WEIGHT_F32, 16, ROPE);
     void *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
-    void *lc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, LORA)),
-         *rc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, ROPE));
+    void *lc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, TD_KV_LATENT, LORA)),
+         *rc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, TD_KV_ROPE, ROPE));
     uint64_t f32 = 0;
     for (uint32_t key = 0; key < kv_len[0]; key++) f32 += HEADS * (NOPE + V) * LORA; /* expanded: every key */
     for (int row = 0; row < 4; row++)

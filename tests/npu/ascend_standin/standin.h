@@ -20,9 +20,10 @@
  *
  * Environment: TD_STANDIN_SEED (of delays, 1), TD_STANDIN_DEVICES (2), TD_STANDIN_MEMORY (bytes of a card, 2 GiB),
  * TD_STANDIN_SOC (Ascend910B4), TD_STANDIN_CANN (9.0.0), TD_STANDIN_POLL_MS (5000: how long a callback may lie unfetched),
+ * TD_STANDIN_CONNECT_MS (2000: how far apart the cards of a communicator may come to what needs all of them),
  * TD_STANDIN_DELAY_US (100: the longest delay, 0 none), TD_STANDIN_FAIL=n (the n-th call that can fail for no fault of the
  * caller fails; 0: their number is printed by aclFinalize), TD_STANDIN_FAIL_OP=n (the n-th kernel or copy that comes up on
- * a stream fails).
+ * a stream fails), TD_STANDIN_LOG (a file that the names of each capture's operations are appended to, a line a capture).
  */
 #ifndef TD_TESTS_ASCEND_STANDIN_H
 #define TD_TESTS_ASCEND_STANDIN_H
@@ -149,6 +150,7 @@ struct standin_op {
     standin_op_kind kind;
     void (*run)(standin_op *op, standin_stream *s); /* on the stream's thread, without the lock, any number of times */
     void (*drop)(standin_op *op);                   /* frees payload; may be NULL */
+    void (*discard)(standin_op *op); /* its stream was aborted before it ran, without the lock; may be NULL */
     void          *payload;
     uint32_t       refs;
     size_t         n_uses;
@@ -169,6 +171,7 @@ struct standin_stream {
     pthread_cond_t         more;
     standin_entry         *first, *last;
     uint32_t               enqueued, done;
+    _Atomic uint32_t       current, aborted; /* the operation that runs; up to which they are aborted */
     td_acl_status          failure; /* of an operation since the last synchronisation */
     bool                   closing, alive;
     uint32_t               line;
@@ -211,6 +214,8 @@ STANDIN_EXPORT standin_stream *standin_stream_of(td_acl_stream stream, const cha
 
 STANDIN_EXPORT standin_op *standin_op_new(const char *name, standin_op_kind kind,
                                           void (*run)(standin_op *, standin_stream *));
+/** For what waits on a stream's thread: the operation that runs is aborted. Without the lock. */
+STANDIN_EXPORT bool standin_is_aborted(const standin_stream *s);
 STANDIN_EXPORT void        standin_op_use(standin_op *op, const void *at, size_t bytes, bool write, bool indexed);
 /** Enqueue, or record into the stream's capture or update. Takes the reference. */
 STANDIN_EXPORT void standin_submit(standin_stream *s, standin_op *op);
@@ -230,6 +235,7 @@ standin_op     *standin_record_op(standin_event *e);
 standin_op     *standin_wait_op(standin_event *e);
 bool            standin_event_done(const standin_event *e);        /* under the lock */
 void            standin_run_op(standin_op *op, standin_stream *s); /* with a delay before */
+void            standin_stream_abort(standin_stream *s);
 uint64_t        standin_random(standin_stream *s);
 
 /* standin_graph.c; under the lock */

@@ -3,6 +3,7 @@
  * and events allow, picked at random. Nodes keep addresses, not contents. Task groups can be prepared anew between replays.
  * Source: runtime 15 (aclmdlRICapture…), dev_guide 04-01 and 04-02.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,6 +164,16 @@ static void destroy(standin_graph *g) {
     alive_graphs--;
 }
 
+/** What was captured, a line: the test of launches reads it. */
+static void log_capture(const standin_graph *g) {
+    const char *path = getenv("TD_STANDIN_LOG");
+    FILE       *f = path && *path ? fopen(path, "a") : NULL;
+    if (!f) return;
+    for (size_t i = 0; i < g->n; i++) fprintf(f, "%s%s", i ? " " : "", g->nodes[i].op->name);
+    fputc('\n', f);
+    fclose(f);
+}
+
 td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
     standin_enter("aclmdlRICaptureEnd", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureEnd");
@@ -185,6 +196,7 @@ td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
     g->open = false;
     bool fails = standin_fails("aclmdlRICaptureEnd");
     if (fails) destroy(g); /* an invalid capture leaves nothing */
+    if (!fails) log_capture(g);
     standin_unlock();
     *graph = fails ? NULL : g;
     return fails ? TD_ACL_ERROR_RT_AICORE_EXCEPTION : TD_ACL_SUCCESS;

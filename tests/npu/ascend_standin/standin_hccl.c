@@ -1,11 +1,17 @@
 /*
  * Sums over the cards of one process. A collective ends when every rank of its communicator has come to it, in the same
- * order on each. Source: hccl comm_op_interface/HcclAllReduce, HcclAllGather; comm_mgr_c of hicann/hcomm.
+ * order on each. Source: hccl comm_op_interface/HcclAllReduce, HcclAllGather, user_guide/constraints,
+ * hccl_env/HCCL_CONNECT_TIMEOUT; comm_mgr_c and aclgraph/aclgraph_introduction of hicann/hcomm. What is stricter here:
+ *  - the first collective of a kind sets up its links, so the call itself waits for all ranks, for TD_STANDIN_CONNECT_MS;
+ *  - a captured collective meets those of the same capture of the other ranks only: the n-th one of each that has any;
+ *  - captures that hold a collective are destroyed before its communicator;
+ *  - a communicator of which a collective was aborted may only be destroyed.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/dtype.h"
 #include "standin.h"
@@ -20,6 +26,9 @@ typedef struct {
     pthread_cond_t  moved;
     uint64_t        round;
     uint32_t        here;
+    uint32_t        linked[2]; /* ranks whose first collective of a kind has come: reduces, gathers */
+    bool            broken;    /* one was aborted */
+    uint64_t        session;   /* the capture that is met for; 0: none */
     const char     *name; /* of the collective that is met for */
     uint64_t        bytes;
     const char     *send[RANKS_MAX];
@@ -27,17 +36,35 @@ typedef struct {
 } world;
 
 typedef struct {
-    bool     alive;
-    world   *world;
-    uint32_t rank;
+    bool             alive;
+    world           *world;
+    uint32_t         rank;
+    _Atomic uint32_t held;     /* operations that are enqueued or captured */
+    standin_graph   *capture;  /* the last one that a collective was captured into */
+    uint64_t         sessions; /* captures with collectives so far */
 } comm;
 
 static pthread_mutex_t worlds_lock = PTHREAD_MUTEX_INITIALIZER;
 static world          *worlds[64];
 static uint32_t        n_worlds;
 
+/** Wait until all ranks have counted themselves. Under w->lock. @return false: not in time. */
+static bool await_ranks(world *w, const uint32_t *count, uint32_t n) {
+    struct timespec until;
+    uint64_t        ms = standin_setting("TD_STANDIN_CONNECT_MS", 2000);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)(ms / 1000);
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_cond_broadcast(&w->moved);
+    while (*count < n)
+        if (pthread_cond_timedwait(&w->moved, &w->lock, &until) == ETIMEDOUT && *count < n) return false;
+    return true;
+}
+
 td_hccl_status HcclGetRootInfo(td_hccl_root *root) {
     standin_enter("HcclGetRootInfo", STANDIN_NEEDS_CONTEXT);
+    if (standin_fails("HcclGetRootInfo")) return TD_HCCL_E_INTERNAL;
     world *w = calloc(1, sizeof *w);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->moved, NULL);
@@ -58,6 +85,7 @@ td_hccl_status HcclCommInitRootInfo(uint32_t n_ranks, const td_hccl_root *root, 
         standin_refuse(document, "the root information is not what HcclGetRootInfo gave");
     if (n_ranks == 0 || n_ranks > RANKS_MAX || rank >= n_ranks) standin_refuse(document, "rank %u of %u", rank, n_ranks);
     world *w = worlds[which - 1];
+    if (standin_fails("HcclCommInitRootInfo")) return TD_HCCL_E_INTERNAL;
     pthread_mutex_lock(&w->lock);
     if (w->n && w->n != n_ranks)
         standin_refuse(document, "ranks of one communicator say that they are %u and %u", w->n, n_ranks);
@@ -69,12 +97,11 @@ td_hccl_status HcclCommInitRootInfo(uint32_t n_ranks, const td_hccl_root *root, 
     w->present[rank] = true;
     w->devices[rank] = c->device;
     w->joined++;
-    pthread_cond_broadcast(&w->moved);
-    while (w->joined < n_ranks)
-        pthread_cond_wait(&w->moved, &w->lock); /* every rank has to call it, each on a thread of its own */
+    bool came = await_ranks(w, &w->joined, n_ranks); /* every rank has to call it, each on a thread of its own */
     pthread_mutex_unlock(&w->lock);
+    if (!came) return TD_HCCL_E_TIMEOUT;
     comm *m = calloc(1, sizeof *m);
-    *m = (comm){true, w, rank};
+    *m = (comm){.alive = true, .world = w, .rank = rank};
     standin_lock();
     standin_keep(m);
     standin_unlock();
@@ -91,7 +118,12 @@ static comm *live(td_hccl_comm handle, const char *call) {
 
 td_hccl_status HcclCommDestroy(td_hccl_comm handle) {
     standin_enter("HcclCommDestroy", STANDIN_LAUNCHES);
-    live(handle, "HcclCommDestroy")->alive = false;
+    comm *m = live(handle, "HcclCommDestroy");
+    if (atomic_load(&m->held))
+        standin_refuse("hcomm aclgraph_introduction 2.4",
+                       "a communicator is destroyed that %u enqueued or captured collectives hold: captures go first",
+                       atomic_load(&m->held));
+    m->alive = false;
     return TD_HCCL_SUCCESS;
 }
 
@@ -102,8 +134,10 @@ const char *HcclGetErrorString(td_hccl_status code) {
 /* ---- collectives ------------------------------------------------------------------------------- */
 
 typedef struct {
+    comm         *comm;
     world        *world;
     uint32_t      rank;
+    uint64_t      session; /* of the capture that holds it; 0: none */
     const void   *send;
     void         *receive;
     uint64_t      n;
@@ -144,15 +178,30 @@ static void sum_all(const world *w, td_hccl_dtype t, uint64_t n) {
     free(out);
 }
 
+/* An abort does not signal: look for it now and then. */
+static void nap(world *w) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 2000000;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_cond_timedwait(&w->moved, &w->lock, &until);
+}
+
 static void run_collective(standin_op *op, standin_stream *s) {
     const collective *a = op->payload;
     world            *w = a->world;
     size_t            bytes = a->n * element(a->dtype);
     const char       *send = standin_real(a->send, bytes, op->name);
     char             *receive = standin_real(a->receive, bytes * (a->gathers ? w->n : 1), op->name);
-    (void)s;
     pthread_mutex_lock(&w->lock);
+    if (w->broken)
+        standin_refuse("runtime 06 aclrtStreamAbort", "%s on a communicator of which a collective was aborted", op->name);
     while (w->left) pthread_cond_wait(&w->moved, &w->lock); /* of the meeting before */
+    if (w->here && w->session != a->session)
+        standin_refuse("hccl user_guide/constraints",
+                       "ranks of one communicator meet with %s of capture %llu and of capture %llu (0: of none)", op->name,
+                       (unsigned long long)w->session, (unsigned long long)a->session);
+    w->session = a->session;
     if (w->here && (strcmp(w->name, op->name) || w->bytes != bytes))
         standin_refuse("hccl comm_op_interface", "ranks of one communicator meet with %s of %llu bytes and %s of %llu",
                        w->name, (unsigned long long)w->bytes, op->name, (unsigned long long)bytes);
@@ -173,13 +222,40 @@ static void run_collective(standin_op *op, standin_stream *s) {
         w->round++;
         pthread_cond_broadcast(&w->moved);
     }
-    while (w->round == round) pthread_cond_wait(&w->moved, &w->lock);
+    while (w->round == round && !standin_is_aborted(s)) nap(w);
+    if (w->round == round) { /* the others will not come any more */
+        w->broken = true;
+        pthread_mutex_unlock(&w->lock);
+        return;
+    }
     if (--w->left == 0) pthread_cond_broadcast(&w->moved);
     pthread_mutex_unlock(&w->lock);
 }
 
 static void drop(standin_op *op) {
+    const collective *a = op->payload;
+    atomic_fetch_sub(&a->comm->held, 1);
     free(op->payload);
+}
+
+static void discard(standin_op *op) {
+    world *w = ((const collective *)op->payload)->world;
+    pthread_mutex_lock(&w->lock);
+    w->broken = true;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/** The links of the first collective of a kind. @return false: the other ranks did not come in time. */
+static bool link_up(world *w, bool gathers) {
+    pthread_mutex_lock(&w->lock);
+    uint32_t *count = &w->linked[gathers];
+    bool      up = *count >= w->n;
+    if (!up) {
+        ++*count;
+        up = await_ranks(w, count, w->n);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return up;
 }
 
 static td_hccl_status submit(const char *call, collective args, td_hccl_comm handle, td_acl_stream stream) {
@@ -191,13 +267,21 @@ static td_hccl_status submit(const char *call, collective args, td_hccl_comm han
         standin_refuse("hccl comm_op_interface", "%s on device %d, and the rank is on device %d", call, c->device,
                        m->world->devices[m->rank]);
     if (!args.n) standin_refuse("hccl comm_op_interface", "%s of nothing", call);
+    if (standin_fails(call)) return TD_HCCL_E_INTERNAL;
+    if (!link_up(m->world, args.gathers)) return TD_HCCL_E_TIMEOUT;
+    if (s->capture && s->capture != m->capture) m->sessions++;
+    m->capture = s->capture;
     collective *a = malloc(sizeof *a);
     *a = args;
+    a->comm = m;
     a->world = m->world;
     a->rank = m->rank;
+    a->session = s->capture ? m->sessions : 0;
+    atomic_fetch_add(&m->held, 1);
     standin_op *op = standin_op_new(call, STANDIN_OP_COLLECTIVE, run_collective);
     op->payload = a;
     op->drop = drop;
+    op->discard = discard;
     standin_op_use(op, args.send, bytes, false, false);
     standin_op_use(op, args.receive, bytes * (args.gathers ? m->world->n : 1), true, false);
     standin_submit(s, op);

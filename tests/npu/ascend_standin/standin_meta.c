@@ -49,6 +49,7 @@ size_t standin_dtype_bytes(td_acl_dtype t) {
         case TD_ACL_INT32:
         case TD_ACL_UINT32: return 4;
         case TD_ACL_FLOAT16:
+        case TD_ACL_INT16:
         case TD_ACL_BF16: return 2;
         case TD_ACL_INT8:
         case TD_ACL_UINT8:

@@ -86,6 +86,35 @@ td_aclnn_status aclnnGatherV2GetWorkspaceSize(const td_acl_tensor *self, int64_t
 }
 STANDIN_SECOND(aclnnGatherV2)
 
+static void run_gather_elements(const standin_call *c) {
+    const standin_tensor *t = c->t[0], *index = c->t[1], *o = c->t[2];
+    size_t                element = standin_dtype_bytes(t->dtype);
+    for (int64_t i = 0; i < index->view[0]; i++)
+        for (int64_t j = 0; j < index->view[1]; j++) {
+            int64_t from = standin_get_int(c->at[1], index->dtype, i * index->strides[0] + j * index->strides[1]);
+            if (from < 0 || from >= t->view[1])
+                standin_refuse(NN "index/gather_elements_v2", "%s: index %lld of %lld", c->op, (long long)from,
+                               (long long)t->view[1]);
+            memcpy((char *)c->at[2] + (size_t)(i * o->strides[0] + j * o->strides[1]) * element,
+                   (const char *)c->at[0] + (size_t)(i * t->strides[0] + from * t->strides[1]) * element, element);
+        }
+}
+
+td_aclnn_status aclnnGatherGetWorkspaceSize(const td_acl_tensor *self, const int64_t dim, const td_acl_tensor *index,
+                                            td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnGather", NN "index/gather_elements_v2");
+    const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN), *i = standin_add(x, index, "index", STANDIN_IN),
+                         *o = standin_add(x, out, "out", STANDIN_OUT);
+    need(x, t->n_view == 2 && i->n_view == 2, "self and index have not two dimensions, the number that is here");
+    need(x, dim == 1 || dim == -1, "dim is not the last one, the only one here");
+    need(x, is_index(i), "index is neither INT32 nor INT64");
+    need(x, o->dtype == t->dtype, "out has another dtype than self");
+    need(x, standin_same_shape(o, i), "out's shape is not index's");
+    need(x, i->view[0] <= t->view[0], "index has more rows than self");
+    return standin_end(x, run_gather_elements, NULL, 0, 0, ws, executor);
+}
+STANDIN_SECOND(aclnnGather)
+
 /* ---- norms ------------------------------------------------------------------------------------- */
 
 static void norm_row(const float *x, int64_t n, double epsilon, const void *gamma, td_acl_dtype gamma_type, void *out,
@@ -328,12 +357,95 @@ td_aclnn_status aclnnAddGetWorkspaceSize(const td_acl_tensor *a, const td_acl_te
 }
 STANDIN_SECOND(aclnnAdd)
 
-static void run_cast(const standin_call *c) {
+/** The value of `other` that goes with row r and column i of `self`: a dimension of 1, or one that is not there, stands for
+ * all. */
+static float broadcast_value(const standin_call *c, int self, int other, int64_t r, int64_t i) {
+    const standin_tensor *t = c->t[self], *o = c->t[other];
+    int64_t               at = 0, index[STANDIN_DIMS];
+    index[t->n_view - 1] = i;
+    for (uint32_t d = t->n_view - 1; d-- > 0; r /= t->view[d]) index[d] = r % t->view[d];
+    for (uint32_t d = 0; d < o->n_view; d++)
+        at += (o->view[d] == 1 ? 0 : index[t->n_view - o->n_view + d]) * o->strides[d];
+    return standin_get(c->at[other], o->dtype, at);
+}
+
+static bool is_broadcast(const standin_tensor *self, const standin_tensor *other) {
+    if (other->n_view > self->n_view) return false;
+    for (uint32_t d = 0; d < other->n_view; d++)
+        if (other->view[d] != 1 && other->view[d] != self->view[self->n_view - other->n_view + d]) return false;
+    return true;
+}
+
+static void run_add_in_place(const standin_call *c) {
     int64_t n = standin_last(c->t[0]);
+    for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            standin_set(row_at(c, 0, r), c->t[0]->dtype, i,
+                        standin_get(row_at(c, 0, r), c->t[0]->dtype, i) +
+                            (float)*(const double *)c->args * broadcast_value(c, 0, 1, r, i));
+}
+
+static void check_in_place(const td_acl_executor *x, const standin_tensor *p, const standin_tensor *q) {
+    need_floats(x, p);
+    need_floats(x, q);
+    need(x, q->dtype == p->dtype, "other has another dtype than selfRef: promotion is not here");
+    need(x, is_broadcast(p, q), "other is not broadcast to selfRef's shape");
+    need_rows(x, p);
+}
+
+td_aclnn_status aclnnInplaceAddGetWorkspaceSize(td_acl_tensor *self, const td_acl_tensor *other, const td_acl_scalar *alpha,
+                                                uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnInplaceAdd", MATH "math/add");
+    const standin_tensor *p = standin_add(x, self, "selfRef", STANDIN_OUT), *q = standin_add(x, other, "other", STANDIN_IN);
+    need(x, alpha && alpha->alive, "alpha is a null pointer, or was destroyed");
+    check_in_place(x, p, q);
+    return standin_end(x, run_add_in_place, &alpha->value, sizeof alpha->value, 0, ws, executor);
+}
+STANDIN_SECOND(aclnnInplaceAdd)
+
+static void run_multiply_in_place(const standin_call *c) {
+    int64_t n = standin_last(c->t[0]);
+    for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            standin_set(row_at(c, 0, r), c->t[0]->dtype, i,
+                        standin_get(row_at(c, 0, r), c->t[0]->dtype, i) * broadcast_value(c, 0, 1, r, i));
+}
+
+td_aclnn_status aclnnInplaceMulGetWorkspaceSize(td_acl_tensor *self, const td_acl_tensor *other, uint64_t *ws,
+                                                td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnInplaceMul", MATH "math/mul");
+    const standin_tensor *p = standin_add(x, self, "selfRef", STANDIN_OUT), *q = standin_add(x, other, "other", STANDIN_IN);
+    check_in_place(x, p, q);
+    return standin_end(x, run_multiply_in_place, NULL, 0, 0, ws, executor);
+}
+STANDIN_SECOND(aclnnInplaceMul)
+
+static void run_sigmoid(const standin_call *c) {
+    int64_t n = standin_last(c->t[0]);
+    for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            standin_set(row_at(c, 1, r), c->t[1]->dtype, i,
+                        1 / (1 + expf(-standin_get(row_at(c, 0, r), c->t[0]->dtype, i))));
+}
+
+td_aclnn_status aclnnSigmoidGetWorkspaceSize(const td_acl_tensor *self, td_acl_tensor *out, uint64_t *ws,
+                                             td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnSigmoid", NN "activation/sigmoid");
+    const standin_tensor *p = standin_add(x, self, "self", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
+    need_floats(x, p);
+    need(x, o->dtype == p->dtype && standin_same_shape(o, p), "out is not of self's shape and dtype");
+    need_rows(x, p);
+    need_rows(x, o);
+    return standin_end(x, run_sigmoid, NULL, 0, 0, ws, executor);
+}
+STANDIN_SECOND(aclnnSigmoid)
+
+static void run_cast(const standin_call *c) {
+    int64_t n = standin_last(c->t[0]), step = c->t[1]->n_view ? c->t[1]->strides[c->t[1]->n_view - 1] : 1;
     for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++)
         for (int64_t i = 0; i < n; i++) {
             float v = standin_get(row_at(c, 0, r), c->t[0]->dtype, i);
-            standin_set(row_at(c, 1, r), c->t[1]->dtype, i, v != v && !standin_is_float(c->t[1]->dtype) ? 0 : v);
+            standin_set(row_at(c, 1, r), c->t[1]->dtype, i * step, v != v && !standin_is_float(c->t[1]->dtype) ? 0 : v);
         }
 }
 
@@ -346,7 +458,6 @@ td_aclnn_status aclnnCastGetWorkspaceSize(const td_acl_tensor *self, const td_ac
     need(x, t->format == o->format, "out's format is not self's");
     need(x, dtype != TD_ACL_INT4, "INT4 is not cast to on A2");
     need_rows(x, t);
-    need_rows(x, o);
     return standin_end(x, run_cast, NULL, 0, 0, ws, executor);
 }
 STANDIN_SECOND(aclnnCast)
@@ -365,7 +476,8 @@ static void run_topk(const standin_call *c) {
                                                   standin_get(row_at(c, 0, r), c->t[0]->dtype, best)))
                     best = i;
             taken[best] = true;
-            standin_set(row_at(c, 1, r), c->t[1]->dtype, j, standin_get(row_at(c, 0, r), c->t[0]->dtype, best));
+            standin_set(row_at(c, 1, r), c->t[1]->dtype, j * c->t[1]->strides[c->t[1]->n_view - 1],
+                        standin_get(row_at(c, 0, r), c->t[0]->dtype, best));
             ((int64_t *)row_at(c, 2, r))[j] = best;
         }
     }
@@ -388,7 +500,6 @@ td_aclnn_status aclnnTopkGetWorkspaceSize(const td_acl_tensor *self, int64_t k, 
     need(x, standin_last(v) == k && standin_rows(v) == standin_rows(t) && standin_same_shape(v, i),
          "valuesOut or indicesOut is not of k a row");
     need_rows(x, t);
-    need_rows(x, v);
     need_rows(x, i);
     return standin_end(x, run_topk, &k, sizeof k, 4096, ws, executor);
 }

@@ -426,9 +426,8 @@ static void run_value_write(standin_op *op, standin_stream *s) {
 
 static void run_value_wait(standin_op *op, standin_stream *s) {
     const value_args *a = op->payload;
-    (void)s;
-    uint64_t *at = standin_real(a->at, 8, op->name);
-    for (;;) {
+    uint64_t         *at = standin_real(a->at, 8, op->name);
+    while (!standin_is_aborted(s)) {
         uint64_t now = __atomic_load_n(at, __ATOMIC_ACQUIRE);
         if (a->how == TD_ACL_STREAM_WAIT_VALUE_GEQ ? (int64_t)(now - a->value) >= 0 : now == a->value) return;
         usleep(20);
@@ -484,6 +483,12 @@ td_acl_status aclrtDestroyStream(td_acl_stream stream) {
     standin_lock();
     n_streams--;
     standin_unlock();
+    return TD_ACL_SUCCESS;
+}
+
+td_acl_status aclrtStreamAbort(td_acl_stream stream) {
+    standin_enter("aclrtStreamAbort", STANDIN_LAUNCHES);
+    standin_stream_abort(standin_stream_of(stream, "aclrtStreamAbort"));
     return TD_ACL_SUCCESS;
 }
 

@@ -71,6 +71,11 @@ uint64_t standin_random(standin_stream *s) { /* xorshift64* */
 
 void standin_run_op(standin_op *op, standin_stream *s) {
     uint64_t longest = standin_setting("TD_STANDIN_DELAY_US", 100), r = standin_random(s);
+    bool     is_work = op->kind != STANDIN_OP_SIGNAL && op->kind != STANDIN_OP_GRAPH; /* those look for themselves */
+    if (is_work && standin_is_aborted(s)) {
+        if (op->discard) op->discard(op);
+        return;
+    }
     if (longest && r >> 62 == 0) usleep((useconds_t)(r % (longest + 1)));
     /* What runs behind a failed operation runs: streams go on by default (runtime 06 aclrtSetStreamFailureMode). */
     bool can_fail = op->kind == STANDIN_OP_KERNEL || (op->kind == STANDIN_OP_COPY && op->n_uses && op->uses[0].bytes > 8);
@@ -87,6 +92,7 @@ static void *serve(void *arg) {
         while (!s->first && !s->closing) pthread_cond_wait(&s->more, &lock);
         if (!s->first) break;
         standin_entry *e = s->first;
+        atomic_store(&s->current, e->number);
         standin_unlock();
         standin_run_op(e->op, s);
         standin_lock();
@@ -143,6 +149,21 @@ void standin_stream_delete(standin_stream *s) {
     standin_line_give(s->line);
     standin_unlock();
     pthread_join(s->thread, NULL);
+}
+
+bool standin_is_aborted(const standin_stream *s) {
+    return atomic_load(&s->current) <= atomic_load(&s->aborted);
+}
+
+/* runtime 06 aclrtStreamAbort: what runs is stopped, what is enqueued is dropped; who synchronises the stream is told. A
+ * callback that a thread has begun goes on there: nothing stops a thread of the host. */
+void standin_stream_abort(standin_stream *s) {
+    standin_lock();
+    if (s->capture) standin_refuse("runtime 06 aclrtStreamAbort", "a stream is aborted while it is captured");
+    atomic_store(&s->aborted, s->enqueued);
+    if (s->done < s->enqueued) s->failure = TD_ACL_ERROR_RT_STREAM_ABORT;
+    pthread_cond_broadcast(&progress);
+    standin_unlock();
 }
 
 void standin_enqueue(standin_stream *s, standin_op *op) {
@@ -205,9 +226,8 @@ typedef struct {
 
 static void run_wait(standin_op *op, standin_stream *s) {
     wait_for *w = op->payload;
-    (void)s;
     standin_lock();
-    while (w->stream && w->stream->done < w->number) pthread_cond_wait(&progress, &lock);
+    while (w->stream && w->stream->done < w->number && !standin_is_aborted(s)) pthread_cond_wait(&progress, &lock);
     standin_unlock();
 }
 
@@ -305,6 +325,17 @@ static void let_go(report *r) {
     if (--r->holders == 0) free(r);
 }
 
+/* A report that nobody has fetched. */
+static void withdraw(subscriber *from, report *r) {
+    report **at = &from->first;
+    while (*at != r) at = &(*at)->next;
+    *at = r->next;
+    from->last = NULL;
+    for (report *x = from->first; x; x = x->next) from->last = x;
+    r->stream->callbacks--;
+    r->holders--; /* the thread that will not come */
+}
+
 static void after(struct timespec *t, uint64_t ms) {
     clock_gettime(CLOCK_REALTIME, t);
     t->tv_sec += (time_t)(ms / 1000);
@@ -361,7 +392,6 @@ typedef struct {
 static void run_callback(standin_op *op, standin_stream *s) {
     const callback *c = op->payload;
     report         *r = calloc(1, sizeof *r);
-    (void)s;
     struct timespec until;
     uint64_t        patience = standin_setting("TD_STANDIN_POLL_MS", 5000);
     *r = (report){.fn = c->fn, .arg = c->arg, .stream = c->bound, .holders = 2};
@@ -378,8 +408,8 @@ static void run_callback(standin_op *op, standin_stream *s) {
     c->bound->callbacks++;
     pthread_cond_broadcast(&progress);
     after(&until, patience);
-    while (!r->begun) {
-        if (pthread_cond_timedwait(&progress, &lock, &until) != ETIMEDOUT || r->begun) continue;
+    while (!r->begun && !standin_is_aborted(s)) {
+        if (pthread_cond_timedwait(&progress, &lock, &until) != ETIMEDOUT || r->begun || standin_is_aborted(s)) continue;
         if (!to->polls)
             standin_refuse(
                 "runtime 12 aclrtProcessReport",
@@ -387,7 +417,8 @@ static void run_callback(standin_op *op, standin_stream *s) {
                 (unsigned long long)patience);
         after(&until, patience);
     }
-    while (c->blocks && !r->finished) pthread_cond_wait(&progress, &lock);
+    while (c->blocks && r->begun && !r->finished && !standin_is_aborted(s)) pthread_cond_wait(&progress, &lock);
+    if (!r->begun) withdraw(to, r);
     let_go(r);
     standin_unlock();
 }

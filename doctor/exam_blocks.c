@@ -1,0 +1,605 @@
+/*
+ * Every block against the host device in f32. Inputs and weights are numbers that both have exactly (rig.c), so a bound is
+ * what the block itself rounds: 2^-9 of a bf16 for each time a value is stored, and for int8 rows within a block half a step
+ * of 1/127 of the row's largest value. The error is that of the worst row: the rms of its difference over its own rms.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/rng.h"
+#include "core/trace.h"
+#include "doctor/check.h"
+
+#define ROWS 13
+#define HIDDEN 512
+
+/* What a block gives on a rig, as floats: [rows, width]. It makes its block, runs it, and copies out. */
+typedef void (*build_fn)(td_rig *r, const void *arg, float *out);
+
+typedef struct {
+    build_fn    build;
+    const void *arg;
+    size_t      rows, width;
+    double      bound;
+} block_case;
+
+static double row_error(const float *got, const float *want, size_t n) {
+    double off = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        off += pow((double)got[i] - (double)want[i], 2);
+        size += pow((double)want[i], 2);
+    }
+    return off == 0 ? 0 : size == 0 ? INFINITY : sqrt(off / size);
+}
+
+static td_status run_on(td_npu *d, bool is_reference, const block_case *c, float *out, td_error *err) {
+    td_rig r;
+    td_rig_open(&r, d, is_reference, err);
+    if (r.st == TD_OK) c->build(&r, c->arg, out);
+    return td_rig_close(&r);
+}
+
+static td_status exam_block(const td_doctor_exam *e, const void *arg, td_finding *f, td_error *err) {
+    const block_case *c = arg;
+    size_t            n = c->rows * c->width;
+    float            *got = calloc(n, sizeof *got), *want = calloc(n, sizeof *want);
+    td_status         st = got && want ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for a check");
+    if (st == TD_OK) st = run_on(e->reference, true, c, want, err);
+    if (st == TD_OK) st = run_on(e->cards[0], false, c, got, err);
+    if (st == TD_OK) {
+        double worst = 0;
+        for (size_t i = 0; i < c->rows; i++) {
+            double error = row_error(got + i * c->width, want + i * c->width, c->width);
+            if (!(error <= worst)) worst = error; /* and a NaN stays */
+        }
+        f->value = worst;
+        f->bound = c->bound;
+        f->unit = "relative error of the worst row";
+    }
+    free(got);
+    free(want);
+    return st;
+}
+
+static void give(const td_rig *r, const float *from, size_t n, float *out) {
+    if (r->st == TD_OK) memcpy(out, from, n * sizeof *out);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------- */
+
+#define VOCAB 700
+
+static void build_embed(td_rig *r, const void *arg, float *out) {
+    uint32_t    token[ROWS];
+    td_rig_step s = td_rig_step_new(r, ROWS, 0, 0, 0);
+    (void)arg;
+    for (uint32_t i = 0; i < ROWS; i++) token[i] = (i * 331 + 5) % VOCAB;
+    float        *table = td_rig_noise(r, 1, (size_t)VOCAB * HIDDEN, 1);
+    void         *x = td_rig_alloc(r, td_rig_act_bytes(r, (size_t)ROWS * HIDDEN));
+    td_block_desc desc = {.kind = TD_BLOCK_EMBED, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    desc.embed = (td_embed_desc){td_rig_weight(r, TD_WEIGHT_BF16, table, VOCAB, HIDDEN), HIDDEN, x};
+    td_npu_block *b = td_rig_block(r, &desc);
+    td_rig_step_fill(r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = ROWS}, .token = token});
+    td_rig_step_upload(r, &s);
+    td_rig_enqueue(r, b, &s);
+    td_rig_sync(r);
+    give(r, td_rig_floats(r, x, (size_t)ROWS * HIDDEN), (size_t)ROWS * HIDDEN, out);
+}
+
+/* x += add, then the norm: rows of both. */
+static void build_norm(td_rig *r, const void *arg, float *out) {
+    size_t n = (size_t)ROWS * HIDDEN;
+    (void)arg;
+    void *x = td_rig_activations(r, td_rig_noise(r, 2, n, 1), n), *add = td_rig_activations(r, td_rig_noise(r, 3, n, 1), n),
+         *to = td_rig_alloc(r, td_rig_act_bytes(r, n));
+    td_block_desc desc = {.kind = TD_BLOCK_NORM, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    desc.norm = (td_norm_desc){.hidden = HIDDEN,
+                               .eps = 1e-6f,
+                               .gamma = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 4, HIDDEN, 1), 0, HIDDEN),
+                               .x = x,
+                               .add = add,
+                               .out = to};
+    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    give(r, td_rig_floats(r, x, n), n, out);
+    give(r, td_rig_floats(r, to, n), n, out + n);
+}
+
+/* The norm's int8 rows, as values; the reference gives them without rounding. */
+static void build_norm_int8(td_rig *r, const void *arg, float *out) {
+    size_t n = (size_t)ROWS * HIDDEN;
+    (void)arg;
+    void         *x = td_rig_activations(r, td_rig_noise(r, 5, n, 1), n);
+    void         *to = td_rig_alloc(r, td_rig_act_bytes(r, n));
+    td_rows_i8    codes = {td_rig_alloc(r, n), td_rig_alloc(r, ROWS * sizeof(float))};
+    td_block_desc desc = {.kind = TD_BLOCK_NORM, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    desc.norm = (td_norm_desc){.hidden = HIDDEN,
+                               .eps = 1e-6f,
+                               .gamma = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 6, HIDDEN, 1), 0, HIDDEN),
+                               .x = x,
+                               .out = to};
+    if (!r->is_reference) desc.norm.out_i8 = codes;
+    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    if (r->is_reference) {
+        give(r, td_rig_floats(r, to, n), n, out);
+        return;
+    }
+    int8_t *q = td_rig_host(r, n);
+    float   scale[ROWS];
+    td_rig_get(r, codes.q, q, n);
+    td_rig_get(r, codes.scale, scale, sizeof scale);
+    for (size_t i = 0; r->st == TD_OK && i < n; i++) out[i] = scale[i / HIDDEN] * (float)q[i];
+}
+
+static void build_combine(td_rig *r, const void *arg, float *out) {
+    size_t n = (size_t)ROWS * HIDDEN;
+    (void)arg;
+    td_block_desc desc = {.kind = TD_BLOCK_COMBINE, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    desc.combine.hidden = HIDDEN;
+    desc.combine.x = td_rig_activations(r, td_rig_noise(r, 7, n, 1), n);
+    for (uint64_t i = 0; i < 3; i++) desc.combine.add[i] = td_rig_activations(r, td_rig_noise(r, 8 + i, n, 1), n);
+    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    give(r, td_rig_floats(r, desc.combine.x, n), n, out);
+}
+
+/* ---- products ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    td_weight_format format;
+    bool             extra; /* linear: a bias; mlp: the gate of a shared expert */
+} product_case;
+
+#define WIDTH 384
+
+static void build_linear(td_rig *r, const void *arg, float *out) {
+    const product_case *c = arg;
+    size_t              n = (size_t)ROWS * WIDTH;
+    void *in = td_rig_activations(r, td_rig_codes(r, 12, ROWS, HIDDEN, -6), (size_t)ROWS * HIDDEN),
+         *to = td_rig_alloc(r, td_rig_act_bytes(r, n));
+    td_block_desc desc = {.kind = TD_BLOCK_LINEAR, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    desc.linear = (td_linear_desc){WIDTH, HIDDEN, td_rig_linear(r, c->format, 13, WIDTH, HIDDEN), NULL, in, to};
+    if (c->extra) desc.linear.bias = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 14, WIDTH, 1), 0, WIDTH);
+    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    give(r, td_rig_floats(r, to, n), n, out);
+}
+
+#define INTER 256
+
+static void build_mlp(td_rig *r, const void *arg, float *out) {
+    const product_case *c = arg;
+    size_t              n = (size_t)ROWS * HIDDEN;
+    td_block_desc       desc = {.kind = TD_BLOCK_MLP, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    desc.mlp = (td_mlp_desc){.hidden = HIDDEN,
+                             .inter = INTER,
+                             .gate = td_rig_linear(r, c->format, 15, INTER, HIDDEN),
+                             .up = td_rig_linear(r, c->format, 16, INTER, HIDDEN),
+                             .down = td_rig_linear(r, c->format, 17, HIDDEN, INTER),
+                             .in = td_rig_activations(r, td_rig_codes(r, 18, ROWS, HIDDEN, -6), n),
+                             .out = td_rig_alloc(r, td_rig_act_bytes(r, n))};
+    if (c->extra) desc.mlp.out_gate = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 19, HIDDEN, 0.1f), 1, HIDDEN);
+    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    give(r, td_rig_floats(r, desc.mlp.out, n), n, out);
+}
+
+#define OUT_ROWS 5
+
+static void build_head(td_rig *r, const void *arg, float *out) {
+    const product_case *c = arg;
+    size_t              n = (size_t)OUT_ROWS * VOCAB;
+    uint32_t            rows[OUT_ROWS] = {12, 0, 3, 4, 7};
+    td_rig_step         s = td_rig_step_new(r, ROWS, 0, OUT_ROWS, 0);
+    float              *logits = td_rig_alloc(r, n * sizeof *logits), *got = td_rig_host(r, n * sizeof *got);
+    void *x = td_rig_activations(r, td_rig_noise(r, 20, (size_t)ROWS * HIDDEN, 1), (size_t)ROWS * HIDDEN);
+    td_block_desc desc = {.kind = TD_BLOCK_HEAD, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    desc.head = (td_head_desc){.hidden = HIDDEN,
+                               .vocab = VOCAB,
+                               .max_out = OUT_ROWS,
+                               .eps = 1e-6f,
+                               .gamma = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 21, HIDDEN, 1), 0, HIDDEN),
+                               .w = td_rig_linear(r, c->format, 22, VOCAB, HIDDEN),
+                               .x = x,
+                               .logits = logits};
+    td_npu_block *b = td_rig_block(r, &desc);
+    td_rig_step_fill(
+        r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = ROWS, .n_out = OUT_ROWS}, .out_row = rows});
+    td_rig_step_upload(r, &s);
+    td_rig_enqueue(r, b, &s);
+    td_rig_sync(r);
+    td_rig_get(r, logits, got, n * sizeof *got);
+    give(r, got, n, out);
+}
+
+#define BEST 16
+
+static void build_top(td_rig *r, const void *arg, float *out) {
+    size_t      n = (size_t)OUT_ROWS * VOCAB;
+    td_rig_step s = td_rig_step_new(r, ROWS, 0, OUT_ROWS, 0);
+    float      *values = td_rig_noise(r, 23, n, 8), *logits = td_rig_alloc(r, n * sizeof *logits);
+    td_logit   *top = td_rig_alloc(r, OUT_ROWS * BEST * sizeof *top), got[OUT_ROWS * BEST];
+    (void)arg;
+    td_block_desc desc = {.kind = TD_BLOCK_TOP, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    desc.top = (td_top_desc){.vocab = VOCAB, .k = BEST, .max_out = OUT_ROWS, .logits = logits, .top = top};
+    td_npu_block *b = td_rig_block(r, &desc);
+    td_rig_put(r, logits, values, n * sizeof *logits);
+    td_rig_step_fill(r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = ROWS, .n_out = OUT_ROWS}});
+    td_rig_step_upload(r, &s);
+    td_rig_enqueue(r, b, &s);
+    td_rig_sync(r);
+    td_rig_get(r, top, got, sizeof got);
+    for (size_t i = 0; r->st == TD_OK && i < OUT_ROWS * BEST; i++) {
+        out[2 * i] = got[i].value;
+        out[2 * i + 1] = (float)got[i].id;
+    }
+}
+
+/* ---- router ------------------------------------------------------------------------------------ */
+
+/* A row of all experts' weights, 0 of those that were not chosen: another choice is a large error. */
+static void build_router(td_rig *r, const void *arg, float *out) {
+    td_router_desc d = *(const td_router_desc *)arg;
+    size_t         n = (size_t)ROWS * d.top_k;
+    float         *w = td_rig_noise(r, 24, (size_t)d.n_experts * HIDDEN, 0.1f);
+    uint16_t      *ids = td_rig_host(r, n * sizeof *ids);
+    float         *weights = td_rig_host(r, n * sizeof *weights);
+    d.hidden = HIDDEN;
+    d.w = td_rig_weight(r, TD_WEIGHT_F32, w, d.n_experts, HIDDEN);
+    if (d.score == TD_SCORE_SIGMOID)
+        d.bias = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 25, d.n_experts, 0.3f), 0, d.n_experts);
+    d.in = td_rig_activations(r, td_rig_noise(r, 26, (size_t)ROWS * HIDDEN, 1), (size_t)ROWS * HIDDEN);
+    d.ids = td_rig_alloc(r, n * sizeof *ids);
+    d.weights = td_rig_alloc(r, n * sizeof *weights);
+    td_block_desc desc = {.kind = TD_BLOCK_ROUTER, .layer = TD_NO_LAYER, .max_tok = ROWS, .router = d};
+    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    td_rig_get(r, d.ids, ids, n * sizeof *ids);
+    td_rig_get(r, d.weights, weights, n * sizeof *weights);
+    for (size_t i = 0; r->st == TD_OK && i < n; i++) {
+        if (ids[i] >= d.n_experts) td_rig_fail(r, TD_EDEVICE, "the router chose an expert that there is not");
+        if (r->st == TD_OK && i % d.top_k && weights[i] > weights[i - 1])
+            td_rig_fail(r, TD_EDEVICE, "the router's experts are not in descending order of weight");
+        if (r->st == TD_OK) out[i / d.top_k * d.n_experts + ids[i]] = weights[i];
+    }
+}
+
+/* ---- attention --------------------------------------------------------------------------------- */
+
+/* Two steps of three sequences over shuffled pages: two prompts, then one that generates, one that goes on, a new one. */
+enum { STEPS = 2, SEQS = 3, PAGES = 8, SPARE_PAGES = 2, STRIDE = 2, LARGEST = 160, SECOND = 16 };
+static const struct {
+    uint32_t bucket, n_seq, begin[SEQS], n[SEQS]; /* keys of earlier steps, rows of this one */
+    uint8_t  absorbed[SEQS];
+} PLAN[STEPS] = {{LARGEST, 2, {0, 0, 0}, {140, 20, 0}, {0, 0, 0}}, {SECOND, 3, {140, 20, 0}, {1, 5, 3}, {1, 0, 0}}};
+static const uint32_t PAGE_OF[SEQS][STRIDE] = {{5, 2}, {3, 0}, {7, 1}};
+#define ATTENTION_ROWS (140 + 20 + 1 + 5 + 3)
+
+typedef struct {
+    uint32_t       pos[LARGEST], slot[LARGEST], seq_start[SEQS + 1], kv_len[SEQS], table[SEQS * STRIDE];
+    uint8_t        absorbed[SEQS];
+    td_step_counts counts;
+} attention_step;
+
+static td_step_arrays plan_step(attention_step *a, uint32_t n_seq, const uint32_t *begin, const uint32_t *n,
+                                const uint8_t *absorbed) {
+    uint32_t row = 0;
+    for (uint32_t s = 0; s < n_seq; s++) {
+        a->seq_start[s] = row;
+        a->kv_len[s] = begin[s] + n[s];
+        a->absorbed[s] = absorbed[s];
+        memcpy(a->table + s * STRIDE, PAGE_OF[s], sizeof PAGE_OF[s]);
+        for (uint32_t i = 0; i < n[s]; i++, row++) {
+            a->pos[row] = begin[s] + i;
+            a->slot[row] = PAGE_OF[s][a->pos[row] / TD_KV_PAGE] * TD_KV_PAGE + a->pos[row] % TD_KV_PAGE;
+        }
+    }
+    a->seq_start[n_seq] = row;
+    a->counts = (td_step_counts){.n_tok = row, .n_seq = n_seq};
+    return (td_step_arrays){.counts = &a->counts,
+                            .pos = a->pos,
+                            .slot = a->slot,
+                            .seq_start = a->seq_start,
+                            .kv_len = a->kv_len,
+                            .absorbed = a->absorbed,
+                            .block_table = a->table};
+}
+
+/* The steps one after the other over a block that reads `in` and writes `to`. */
+static void run_attention(td_rig *r, td_npu_block *b, void *in, void *to, float *out) {
+    size_t done = 0;
+    for (uint64_t i = 0; i < STEPS; i++) {
+        attention_step *a = td_rig_host(r, sizeof *a);
+        td_rig_step     s = td_rig_step_new(r, PLAN[i].bucket, SEQS, 0, STRIDE);
+        float          *x = td_rig_codes(r, 30 + i, PLAN[i].bucket, HIDDEN, -6);
+        if (r->st != TD_OK) return;
+        td_step_arrays arrays = plan_step(a, PLAN[i].n_seq, PLAN[i].begin, PLAN[i].n, PLAN[i].absorbed);
+        size_t         n = (size_t)a->counts.n_tok * HIDDEN, bytes = td_rig_act_bytes(r, (size_t)PLAN[i].bucket * HIDDEN);
+        td_bf16       *rounded = td_rig_host(r, bytes);
+        for (size_t k = 0; rounded && r->act == TD_DT_BF16 && k < (size_t)PLAN[i].bucket * HIDDEN; k++)
+            rounded[k] = td_f32_to_bf16(x[k]);
+        td_rig_put(r, in, r->act == TD_DT_BF16 ? (const void *)rounded : x, bytes);
+        td_rig_step_fill(r, &s, &arrays);
+        td_rig_step_upload(r, &s);
+        td_rig_enqueue(r, b, &s);
+        td_rig_sync(r);
+        give(r, td_rig_floats(r, to, n), n, out + done);
+        done += n;
+    }
+}
+
+/* cos and sin of each position, as a model has them: halves. */
+static td_npu_weight *rope_table(td_rig *r, size_t dim) {
+    size_t positions = (size_t)STRIDE * TD_KV_PAGE;
+    float *t = td_rig_host(r, positions * dim * sizeof *t);
+    for (size_t i = 0; t && i < positions * dim; i++) {
+        size_t pos = i / dim, k = i % dim;
+        double angle = (double)pos * pow(10000, -2.0 * (double)(k % (dim / 2)) / (double)dim);
+        t[i] = (float)(k < dim / 2 ? cos(angle) : sin(angle));
+    }
+    return td_rig_weight(r, TD_WEIGHT_F32, t, positions, dim);
+}
+
+/* Device memory of a cache of rows of n values. */
+static void *cache(td_rig *r, td_kv_rows rows, size_t heads, size_t n) {
+    size_t page = r->st == TD_OK ? r->ops->kv_page_bytes(r->npu, rows, n) : 1;
+    return td_rig_alloc(r, (PAGES + SPARE_PAGES) * heads * page);
+}
+
+typedef struct {
+    td_weight_format format;
+    bool             extra; /* gqa: norms of q and k; mla: compressed q */
+} attention_case;
+
+#define GQA_HEADS 8
+#define GQA_KV_HEADS 2
+#define GQA_DIM 128
+
+static void build_gqa(td_rig *r, const void *arg, float *out) {
+    const attention_case *c = arg;
+    size_t io_bytes = td_rig_act_bytes(r, (size_t)LARGEST * HIDDEN);
+    td_block_desc desc = {
+        .kind = TD_BLOCK_GQA, .layer = TD_NO_LAYER, .max_tok = LARGEST, .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
+    void *in = td_rig_alloc(r, io_bytes);
+    desc.gqa = (td_gqa_desc){.hidden = HIDDEN,
+                             .heads = GQA_HEADS,
+                             .kv_heads = GQA_KV_HEADS,
+                             .head_dim = GQA_DIM,
+                             .eps = 1e-6f,
+                             .softmax_scale = 0.0883883f,
+                             .q = td_rig_linear(r, c->format, 40, GQA_HEADS * GQA_DIM, HIDDEN),
+                             .k = td_rig_linear(r, c->format, 41, GQA_KV_HEADS * GQA_DIM, HIDDEN),
+                             .v = td_rig_linear(r, c->format, 42, GQA_KV_HEADS * GQA_DIM, HIDDEN),
+                             .o = td_rig_linear(r, c->format, 43, HIDDEN, GQA_HEADS * GQA_DIM),
+                             .rope = rope_table(r, GQA_DIM),
+                             .kv_k = cache(r, TD_KV_HEAD, GQA_KV_HEADS, GQA_DIM),
+                             .kv_v = cache(r, TD_KV_HEAD, GQA_KV_HEADS, GQA_DIM),
+                            .kv_pages = PAGES,
+                            .kv_spare_pages = SPARE_PAGES,
+                             .in = in,
+                             .out = td_rig_alloc(r, io_bytes)};
+    if (c->extra) {
+        desc.gqa.q_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 44, GQA_DIM, 1), 0, GQA_DIM);
+        desc.gqa.k_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 45, GQA_DIM, 1), 0, GQA_DIM);
+    }
+    run_attention(r, td_rig_block(r, &desc), in, desc.gqa.out, out);
+}
+
+enum { MLA_HEADS = 32, MLA_Q_LORA = 256, MLA_KV_LORA = 512, MLA_NOPE = 128, MLA_ROPE = 64, MLA_V = 128 };
+
+static void build_mla(td_rig *r, const void *arg, float *out) {
+    const attention_case *c = arg;
+    size_t q_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_ROPE), kv_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_V);
+    size_t        io_bytes = td_rig_act_bytes(r, (size_t)LARGEST * HIDDEN);
+    td_block_desc desc = {
+        .kind = TD_BLOCK_MLA, .layer = TD_NO_LAYER, .max_tok = LARGEST, .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
+    void *in = td_rig_alloc(r, io_bytes);
+    desc.mla =
+        (td_mla_desc){.hidden = HIDDEN,
+                      .heads = MLA_HEADS,
+                      .q_lora = c->extra ? MLA_Q_LORA : 0,
+                      .kv_lora = MLA_KV_LORA,
+                      .nope_dim = MLA_NOPE,
+                      .rope_dim = MLA_ROPE,
+                      .v_dim = MLA_V,
+                      .eps = 1e-6f,
+                      .softmax_scale = 0.0721688f,
+                      .kv_a = td_rig_linear(r, c->format, 50, MLA_KV_LORA + MLA_ROPE, HIDDEN),
+                      .kv_a_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 51, MLA_KV_LORA, 1), 0, MLA_KV_LORA),
+                      .kv_b = td_rig_linear(r, TD_WEIGHT_BF16, 52, kv_rows, MLA_KV_LORA),
+                      .o = td_rig_linear(r, c->format, 53, HIDDEN, (size_t)MLA_HEADS * MLA_V),
+                      .rope = rope_table(r, MLA_ROPE),
+                      .kv_latent = cache(r, TD_KV_LATENT, 1, MLA_KV_LORA),
+                      .kv_rope = cache(r, TD_KV_ROPE, 1, MLA_ROPE),
+                      .kv_pages = PAGES,
+                      .kv_spare_pages = SPARE_PAGES,
+                      .in = in,
+                      .out = td_rig_alloc(r, io_bytes)};
+    if (c->extra) {
+        desc.mla.q_a = td_rig_linear(r, c->format, 54, MLA_Q_LORA, HIDDEN);
+        desc.mla.q_a_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 55, MLA_Q_LORA, 1), 0, MLA_Q_LORA);
+        desc.mla.q_b = td_rig_linear(r, c->format, 56, q_rows, MLA_Q_LORA);
+    } else {
+        desc.mla.q = td_rig_linear(r, c->format, 57, q_rows, HIDDEN);
+    }
+    run_attention(r, td_rig_block(r, &desc), in, desc.mla.out, out);
+}
+
+/* ---- captures ---------------------------------------------------------------------------------- */
+
+/* A linear and an attention in one capture, replayed with other lengths; the reference runs them one by one. */
+enum { TURNS = 3, BUCKET = 8 };
+static const struct {
+    uint32_t n_seq, begin[SEQS], n[SEQS];
+} TURN[TURNS] = {{2, {0, 0, 0}, {3, 2, 0}}, {3, {3, 2, 0}, {1, 1, 4}}, {3, {4, 3, 4}, {1, 1, 1}}};
+static const uint8_t NONE_ABSORBED[SEQS] = {0};
+#define CAPTURE_ROWS (5 + 6 + 3)
+
+static td_npu_graph *capture(td_rig *r, td_npu_block *first, td_npu_block *second, const td_rig_step *s) {
+    td_npu_graph *g = NULL;
+    if (r->st != TD_OK) return NULL;
+    td_status st = r->ops->graph_begin(r->npu, r->stream);
+    if (st != TD_OK) {
+        td_rig_fail(r, st, "a capture cannot be begun");
+        return NULL;
+    }
+    td_rig_step_upload(r, s);
+    td_rig_enqueue(r, first, s);
+    td_rig_enqueue(r, second, s);
+    st = r->ops->graph_end(r->npu, r->stream, &g, r->st == TD_OK ? r->err : NULL);
+    if (r->st == TD_OK) r->st = st;
+    return g;
+}
+
+static void launch(td_rig *r, td_npu_graph *g) {
+    if (r->st != TD_OK) return;
+    td_status st = r->ops->graph_launch(r->npu, r->stream, g);
+    if (st != TD_OK) td_rig_fail(r, st, "a capture cannot be replayed");
+}
+
+static void build_capture(td_rig *r, const void *arg, float *out) {
+    size_t n_in = (size_t)BUCKET * HIDDEN, done = 0;
+    void  *in = td_rig_alloc(r, td_rig_act_bytes(r, n_in)), *middle = td_rig_alloc(r, td_rig_act_bytes(r, n_in)),
+         *to = td_rig_alloc(r, td_rig_act_bytes(r, n_in));
+    td_block_desc linear = {.kind = TD_BLOCK_LINEAR, .layer = TD_NO_LAYER, .max_tok = BUCKET},
+                  gqa = {.kind = TD_BLOCK_GQA,
+                         .layer = TD_NO_LAYER,
+                         .max_tok = BUCKET,
+                         .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
+    (void)arg;
+    linear.linear =
+        (td_linear_desc){HIDDEN, HIDDEN, td_rig_linear(r, TD_WEIGHT_BF16, 60, HIDDEN, HIDDEN), NULL, in, middle};
+    gqa.gqa = (td_gqa_desc){.hidden = HIDDEN,
+                            .heads = GQA_HEADS,
+                            .kv_heads = GQA_KV_HEADS,
+                            .head_dim = GQA_DIM,
+                            .eps = 1e-6f,
+                            .softmax_scale = 0.0883883f,
+                            .q = td_rig_linear(r, TD_WEIGHT_BF16, 61, GQA_HEADS * GQA_DIM, HIDDEN),
+                            .k = td_rig_linear(r, TD_WEIGHT_BF16, 62, GQA_KV_HEADS * GQA_DIM, HIDDEN),
+                            .v = td_rig_linear(r, TD_WEIGHT_BF16, 63, GQA_KV_HEADS * GQA_DIM, HIDDEN),
+                            .o = td_rig_linear(r, TD_WEIGHT_BF16, 64, HIDDEN, GQA_HEADS * GQA_DIM),
+                            .rope = rope_table(r, GQA_DIM),
+                            .kv_k = cache(r, TD_KV_HEAD, GQA_KV_HEADS, GQA_DIM),
+                            .kv_v = cache(r, TD_KV_HEAD, GQA_KV_HEADS, GQA_DIM),
+                            .kv_pages = PAGES,
+                            .kv_spare_pages = SPARE_PAGES,
+                            .in = middle,
+                            .out = to};
+    td_npu_block   *first = td_rig_block(r, &linear), *second = td_rig_block(r, &gqa);
+    td_rig_step     s = td_rig_step_new(r, BUCKET, SEQS, 0, STRIDE);
+    attention_step *a = td_rig_host(r, sizeof *a);
+    td_npu_graph   *g = NULL;
+    for (uint64_t i = 0; r->st == TD_OK && i < TURNS; i++) {
+        td_step_arrays arrays = plan_step(a, TURN[i].n_seq, TURN[i].begin, TURN[i].n, NONE_ABSORBED);
+        float         *x = td_rig_codes(r, 70 + i, BUCKET, HIDDEN, -6);
+        td_bf16       *rounded = td_rig_host(r, n_in * sizeof *rounded);
+        for (size_t k = 0; rounded && k < n_in; k++) rounded[k] = td_f32_to_bf16(x[k]);
+        td_rig_put(r, in, r->act == TD_DT_BF16 ? (const void *)rounded : x, td_rig_act_bytes(r, n_in));
+        td_rig_step_fill(r, &s, &arrays);
+        if (r->is_reference) {
+            td_rig_enqueue(r, first, &s);
+            td_rig_enqueue(r, second, &s);
+        } else {
+            if (!g) g = capture(r, first, second, &s);
+            launch(r, g);
+        }
+        td_rig_sync(r);
+        size_t n = (size_t)a->counts.n_tok * HIDDEN;
+        give(r, td_rig_floats(r, to, n), n, out + done);
+        done += n;
+    }
+    if (g) r->ops->graph_destroy(r->npu, g);
+}
+
+/* ---- alone and in company ---------------------------------------------------------------------- */
+
+/* Rows of a product must not depend on the rows beside them: docs/determinism.md. */
+static td_status exam_company(const td_doctor_exam *e, const void *arg, td_finding *f, td_error *err) {
+    enum { MANY = 33 };
+    size_t n = (size_t)MANY * HIDDEN, differing = 0;
+    td_rig r;
+    (void)arg;
+    td_rig_open(&r, e->cards[0], false, err);
+    td_block_desc desc = {.kind = TD_BLOCK_MLP, .layer = TD_NO_LAYER, .max_tok = MANY};
+    desc.mlp = (td_mlp_desc){.hidden = HIDDEN,
+                             .inter = INTER,
+                             .gate = td_rig_linear(&r, TD_WEIGHT_W8A8, 80, INTER, HIDDEN),
+                             .up = td_rig_linear(&r, TD_WEIGHT_W8A8, 81, INTER, HIDDEN),
+                             .down = td_rig_linear(&r, TD_WEIGHT_W8A8, 82, HIDDEN, INTER),
+                             .in = td_rig_alloc(&r, td_rig_act_bytes(&r, n)),
+                             .out = td_rig_alloc(&r, td_rig_act_bytes(&r, n))};
+    td_npu_block *b = td_rig_block(&r, &desc);
+    size_t        row = td_rig_act_bytes(&r, HIDDEN);
+    char         *in = td_rig_host(&r, MANY * row), *whole = td_rig_host(&r, MANY * row), *alone = td_rig_host(&r, row);
+    float        *x = td_rig_noise(&r, 83, n, 1);
+    for (size_t i = 0; r.st == TD_OK && i < n; i++) ((td_bf16 *)in)[i] = td_f32_to_bf16(x[i]);
+    td_rig_put(&r, (void *)desc.mlp.in, in, MANY * row);
+    td_rig_run_rows(&r, b, MANY);
+    td_rig_get(&r, desc.mlp.out, whole, MANY * row);
+    for (size_t i = 0; i < MANY; i += 8) {
+        td_rig_put(&r, (void *)desc.mlp.in, in + i * row, row);
+        td_rig_run_rows(&r, b, 1);
+        td_rig_get(&r, desc.mlp.out, alone, row);
+        if (r.st == TD_OK) differing += memcmp(alone, whole + i * row, row) != 0;
+    }
+    if (r.st == TD_OK) {
+        snprintf(f->said, sizeof f->said, "%s",
+                 differing ? "a row's bits depend on the rows beside it: answers may, too (docs/determinism.md)"
+                           : "the same bits");
+        f->is_note = differing != 0;
+    }
+    return td_rig_close(&r);
+}
+
+/* ---- the list ---------------------------------------------------------------------------------- */
+
+#define WRONG "this block computes something else than the model: do not serve with this device; report this"
+
+static const product_case   W8A8 = {TD_WEIGHT_W8A8, false}, W8A8_EXTRA = {TD_WEIGHT_W8A8, true},
+                          BF16 = {TD_WEIGHT_BF16, false}, BF16_EXTRA = {TD_WEIGHT_BF16, true};
+static const attention_case ATT_W8A8 = {TD_WEIGHT_W8A8, false}, ATT_W8A8_EXTRA = {TD_WEIGHT_W8A8, true},
+                            ATT_BF16 = {TD_WEIGHT_BF16, false}, ATT_BF16_EXTRA = {TD_WEIGHT_BF16, true};
+static const td_router_desc SIGMOID = {.n_experts = 256,
+                                       .top_k = 8,
+                                       .n_group = 8,
+                                       .topk_group = 4,
+                                       .score = TD_SCORE_SIGMOID,
+                                       .group = TD_GROUP_TOP2_SUM,
+                                       .normalise = true,
+                                       .scale = 2.5f};
+static const td_router_desc SOFTMAX = {
+    .n_experts = 128, .top_k = 8, .n_group = 1, .topk_group = 1, .score = TD_SCORE_SOFTMAX, .normalise = true, .scale = 1};
+
+#define CASE(...) (&(const block_case){__VA_ARGS__})
+static const td_check CHECKS[] = {
+    {"block", "embed", exam_block, CASE(build_embed, NULL, ROWS, HIDDEN, 0), WRONG},
+    {"block", "norm with residual", exam_block, CASE(build_norm, NULL, 2 * ROWS, HIDDEN, 0.006), WRONG},
+    {"block", "norm to int8 rows", exam_block, CASE(build_norm_int8, NULL, ROWS, HIDDEN, 0.02), WRONG},
+    {"block", "linear, w8a8", exam_block, CASE(build_linear, &W8A8, ROWS, WIDTH, 0.004), WRONG},
+    {"block", "linear, w8a8 with bias", exam_block, CASE(build_linear, &W8A8_EXTRA, ROWS, WIDTH, 0.004), WRONG},
+    {"block", "linear, bf16", exam_block, CASE(build_linear, &BF16, ROWS, WIDTH, 0.004), WRONG},
+    {"block", "linear, bf16 with bias", exam_block, CASE(build_linear, &BF16_EXTRA, ROWS, WIDTH, 0.004), WRONG},
+    {"block", "mlp, w8a8", exam_block, CASE(build_mlp, &W8A8, ROWS, HIDDEN, 0.05), WRONG},
+    {"block", "mlp, bf16", exam_block, CASE(build_mlp, &BF16, ROWS, HIDDEN, 0.015), WRONG},
+    {"block", "mlp, bf16 with a gate", exam_block, CASE(build_mlp, &BF16_EXTRA, ROWS, HIDDEN, 0.015), WRONG},
+    {"block", "router, sigmoid with groups and bias", exam_block, CASE(build_router, &SIGMOID, ROWS, 256, 0.001), WRONG},
+    {"block", "router, softmax", exam_block, CASE(build_router, &SOFTMAX, ROWS, 128, 0.001), WRONG},
+    {"block", "combine", exam_block, CASE(build_combine, NULL, ROWS, HIDDEN, 0.004), WRONG},
+    {"block", "head, bf16", exam_block, CASE(build_head, &BF16, OUT_ROWS, VOCAB, 0.01), WRONG},
+    {"block", "head, w8a8", exam_block, CASE(build_head, &W8A8, OUT_ROWS, VOCAB, 0.03), WRONG},
+    {"block", "top", exam_block, CASE(build_top, NULL, OUT_ROWS, (size_t)2 * BEST, 0), WRONG},
+    {"block", "gqa, w8a8", exam_block, CASE(build_gqa, &ATT_W8A8, ATTENTION_ROWS, HIDDEN, 0.06), WRONG},
+    {"block", "gqa, bf16", exam_block, CASE(build_gqa, &ATT_BF16, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
+    {"block", "gqa, bf16 with norms", exam_block, CASE(build_gqa, &ATT_BF16_EXTRA, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
+    {"block", "mla, w8a8 with compressed q", exam_block, CASE(build_mla, &ATT_W8A8_EXTRA, ATTENTION_ROWS, HIDDEN, 0.06),
+     WRONG},
+    {"block", "mla, bf16 with compressed q", exam_block, CASE(build_mla, &ATT_BF16_EXTRA, ATTENTION_ROWS, HIDDEN, 0.02),
+     WRONG},
+    {"block", "mla, bf16", exam_block, CASE(build_mla, &ATT_BF16, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
+    {"capture", "replayed with other lengths", exam_block, CASE(build_capture, NULL, CAPTURE_ROWS, HIDDEN, 0.02),
+     "a replay must see what the step's arrays hold then: do not serve with this device; report this"},
+    {"rows", "alone and in company", exam_company, NULL, WRONG},
+};
+
+td_check_list td_exam_blocks(void) {
+    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS};
+}

@@ -1,0 +1,154 @@
+#include "npu/ascend/ascend_attention.h"
+
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "npu/ascend/ascend_weight.h"
+
+#define T(v) td_ascend_tensor(r, v)
+#define MASK_SIDE 2048 /* of sparseMode 3: causal for any lengths */
+#define KV_MAX ((uint32_t)1 << 24)
+
+td_ascend_view td_ascend_cache(const td_npu_block *b, const void *data, size_t width) {
+    size_t pages = (size_t)b->cut.kv_pages + b->cut.kv_spare_pages;
+    return td_ascend_heads(td_ascend_rows_of(data, TD_ACL_BF16, 0, pages, TD_KV_PAGE * width), TD_KV_PAGE, width, width);
+}
+
+/* ---- preparing --------------------------------------------------------------------------------- */
+
+static td_status make_mask(td_ascend_npu *d, td_error *err) {
+    size_t bytes = (size_t)MASK_SIDE * MASK_SIDE;
+    if (d->mask) return TD_OK;
+    uint8_t *mask = calloc(1, bytes);
+    if (!mask) return td_fail(err, TD_ENOMEM, "out of memory for the mask of attention");
+    for (size_t i = 0; i < MASK_SIDE; i++)
+        for (size_t j = i + 1; j < MASK_SIDE; j++) mask[i * MASK_SIDE + j] = 1;
+    td_status st = td_ascend_take(d, bytes, &d->mask, err);
+    if (st == TD_OK) st = td_ascend_upload(d, d->mask, mask, bytes, err);
+    free(mask);
+    return st;
+}
+
+td_status td_ascend_attention_prepare(td_ascend_npu *d, td_npu_block *b, uint32_t kv_pages, uint32_t kv_spare_pages,
+                                      const td_npu_weight *rope, size_t dim, bool in_pieces, uint32_t most, td_error *err) {
+    size_t positions;
+    if (b->desc.max_kv < 1 || b->desc.max_kv > KV_MAX)
+        return td_fail(err, TD_EINVAL, "attention takes 1 to %u keys, not %u", KV_MAX, b->desc.max_kv);
+    if (!kv_pages) return td_fail(err, TD_EINVAL, "the KV cache of an attention has no pages");
+    if (!TD_ASCEND_HAS(&(td_ascend_run){.d = d}, aclnnFusedInferAttentionScoreV4) &&
+        !TD_ASCEND_HAS(&(td_ascend_run){.d = d}, aclnnFusedInferAttentionScoreV3))
+        return td_fail(err, TD_ENOTSUP, "the libraries have no attention for this card: neither "
+                                        "aclnnFusedInferAttentionScoreV4 nor V3");
+    TD_TRY(td_ascend_rope_of(d, rope, dim, b->rope_to, &b->cos, &b->sin, &positions, err));
+    b->n_positions = positions;
+    b->cut = (td_ascend_cut_key){in_pieces ? most : 1, kv_pages, kv_spare_pages};
+    return in_pieces ? make_mask(d, err) : TD_OK;
+}
+
+/* ---- rope -------------------------------------------------------------------------------------- */
+
+static td_ascend_view rope_rows(const td_ascend_run *r, const td_npu_block *b, bool sin) {
+    return td_ascend_rows_of(r->rope + (sin ? r->d->rope_bytes / 2 : 0), TD_ACL_BF16, r->step->first_row, r->step->max_tok,
+                             b->rope_to);
+}
+
+void td_ascend_rope_rows(td_ascend_run *r, const td_npu_block *b) {
+    if (r->made->rope == b->cos) return;
+    td_ascend_view pos = td_ascend_vector(r->made->pos, TD_ACL_INT32, 0, r->step->max_tok);
+    td_ascend_op_gather(r, td_ascend_rows_of(b->cos, TD_ACL_BF16, 0, b->n_positions, b->rope_to), pos, rope_rows(r, b, false));
+    td_ascend_op_gather(r, td_ascend_rows_of(b->sin, TD_ACL_BF16, 0, b->n_positions, b->rope_to), pos, rope_rows(r, b, true));
+    if (r->status == TD_OK) r->made->rope = b->cos;
+}
+
+/* As [batch, rows, heads, size] with one batch: the operation takes few heads and batches, and any rows. */
+void td_ascend_op_rope(td_ascend_run *r, const td_npu_block *b, td_ascend_view x, td_ascend_view out) {
+    td_ascend_view cos = td_ascend_heads(rope_rows(r, b, false), 1, b->rope_to, b->rope_to),
+                   sin = td_ascend_heads(rope_rows(r, b, true), 1, b->rope_to, b->rope_to);
+    TD_ASCEND_OP(r, aclnnRotaryPositionEmbedding, T(td_ascend_unsqueeze(x, 0)), T(td_ascend_unsqueeze(cos, 0)),
+                 T(td_ascend_unsqueeze(sin, 0)), 0, T(td_ascend_unsqueeze(out, 0)));
+}
+
+/* ---- pages ------------------------------------------------------------------------------------- */
+
+static void write_one(td_ascend_run *r, td_ascend_view x, td_ascend_view cache) {
+    td_ascend_view rows = td_ascend_rows_of(cache.data, cache.dtype, 0, (size_t)(cache.shape[0] * cache.shape[1]),
+                                            (size_t)cache.shape[2]);
+    td_ascend_view flat = x;
+    flat.rank = 2;
+    flat.shape[1] = x.shape[1] * x.shape[2];
+    flat.stride[1] = 1;
+    td_ascend_view slots = td_ascend_rows_of(r->cut->slot, TD_ACL_INT32, 0, r->step->max_tok, 1);
+    TD_ASCEND_OP(r, aclnnScatterNdUpdate, T(rows), T(slots), T(flat));
+}
+
+void td_ascend_op_write(td_ascend_run *r, td_ascend_view keys, td_ascend_view key_cache, td_ascend_view values,
+                        td_ascend_view value_cache, size_t heads) {
+    if (!TD_ASCEND_HAS(r, aclnnScatterPaKvCache)) {
+        write_one(r, keys, key_cache);
+        write_one(r, values, value_cache);
+        return;
+    }
+    char           norm[] = "Norm", none[] = "None";
+    size_t         key = (size_t)key_cache.shape[2] / heads, value = (size_t)value_cache.shape[2] / heads;
+    td_ascend_view slots = td_ascend_vector(r->cut->slot, TD_ACL_INT32, 0, r->step->max_tok);
+    /* [blocks, tokens, heads, size] */
+    td_ascend_view kc = td_ascend_unsqueeze(key_cache, 2), vc = td_ascend_unsqueeze(value_cache, 2);
+    kc.shape[2] = vc.shape[2] = (int64_t)heads;
+    kc.stride[2] = kc.shape[3] = (int64_t)key;
+    vc.stride[2] = vc.shape[3] = (int64_t)value;
+    TD_ASCEND_OP(r, aclnnScatterPaKvCache, T(keys), T(kc), T(slots), T(values), T(vc), NULL, NULL, NULL, norm, none, NULL,
+                 NULL);
+}
+
+/* ---- attention --------------------------------------------------------------------------------- */
+
+/* A list of one tensor, which goes with it. */
+static td_acl_tensor_list *list_of(td_ascend_run *r, td_ascend_view v) {
+    const td_acl_tensor *t = r->status == TD_OK ? T(v) : NULL;
+    if (!t) return NULL;
+    td_acl_tensor_list *list = r->d->acl->aclCreateTensorList(&t, 1);
+    if (list)
+        r->n_tensors--;
+    else
+        r->status = TD_EDEVICE;
+    return list;
+}
+
+/* Arguments that are nothing here: quantisation, padding, prefixes, sums of softmax. */
+#define NONE5 NULL, NULL, NULL, NULL, NULL
+#define ATTENTION_TENSORS                                                                                              \
+    T(q), keys, values, NULL, mask, ends, lengths, NONE5, NULL, NULL, T(table), NULL, NULL, NONE5, NULL, NULL, q_rope, \
+        k_rope, NULL
+#define ATTENTION_NUMBERS                                                                                          \
+    (int64_t) a->heads, (double)a->scale, INT32_MAX, INT32_MAX, layout, (int64_t)a->kv_heads, single ? 0 : 3, 0, \
+        TD_KV_PAGE, 0, false, 0, 0
+
+void td_ascend_op_attention(td_ascend_run *r, const td_ascend_attention_args *a) {
+    const td_acl  *acl = r->d->acl;
+    td_ascend_cut *cut = r->cut;
+    bool           single = cut->n == r->step->max_tok; /* each row a piece: as a batch of one query each */
+    char           layout[8] = "TND";
+    if (single) memcpy(layout, "BSND", 5);
+    uint32_t            at = 1;
+    td_ascend_view      q = single ? td_ascend_unsqueeze(a->q, at) : a->q, out = single ? td_ascend_unsqueeze(a->out, at) : a->out;
+    td_ascend_view      table = td_ascend_rows_of(cut->table, TD_ACL_INT32, 0, cut->n, cut->stride);
+    td_acl_tensor_list *keys = list_of(r, a->k), *values = list_of(r, a->v);
+    td_acl_int_array   *ends = single ? NULL : acl->aclCreateIntArray(cut->rows_end, cut->n);
+    td_acl_int_array   *lengths = acl->aclCreateIntArray(cut->keys, cut->n);
+    if (!lengths || (!single && !ends)) r->status = TD_EDEVICE;
+    td_acl_tensor *mask = NULL, *q_rope = NULL, *k_rope = NULL;
+    if (r->status == TD_OK && !single)
+        mask = T(td_ascend_rows_of(r->d->mask, TD_ACL_INT8, 0, MASK_SIDE, MASK_SIDE));
+    if (r->status == TD_OK && a->q_rope.rank) {
+        q_rope = T(single ? td_ascend_unsqueeze(a->q_rope, at) : a->q_rope);
+        k_rope = T(a->k_rope);
+    }
+    if (TD_ASCEND_HAS(r, aclnnFusedInferAttentionScoreV4))
+        TD_ASCEND_OP(r, aclnnFusedInferAttentionScoreV4, ATTENTION_TENSORS, NULL, NULL, ATTENTION_NUMBERS, 0, T(out), NULL);
+    else
+        TD_ASCEND_OP(r, aclnnFusedInferAttentionScoreV3, ATTENTION_TENSORS, ATTENTION_NUMBERS, T(out), NULL);
+    if (keys) (void)acl->aclDestroyTensorList(keys);
+    if (values) (void)acl->aclDestroyTensorList(values);
+    if (ends) (void)acl->aclDestroyIntArray(ends);
+    if (lengths) (void)acl->aclDestroyIntArray(lengths);
+}

@@ -1,0 +1,218 @@
+/* Blocks in general: made, launched, their scratch; lengths of captured attentions. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "npu/ascend/ascend_group.h"
+#include "npu/ascend/ascend_attention.h"
+#include "npu/ascend/ascend_stream.h"
+
+/* What operations ask for as workspace is known when they are prepared; this is put aside for it. To be measured on a card:
+ * attention and products ask for tens of MiB there. */
+#define WORKSPACE_BYTES ((size_t)96 << 20)
+#define ALIGNMENT 512
+#define TOK_MAX ((uint32_t)1 << 17)
+
+static const td_ascend_block_kind *const KINDS[TD_BLOCK_COUNT] = {
+    [TD_BLOCK_EMBED] = &td_ascend_embed,     [TD_BLOCK_NORM] = &td_ascend_norm, [TD_BLOCK_LINEAR] = &td_ascend_linear,
+    [TD_BLOCK_MLA] = &td_ascend_mla,         [TD_BLOCK_GQA] = &td_ascend_gqa,   [TD_BLOCK_MLP] = &td_ascend_mlp,
+    [TD_BLOCK_ROUTER] = &td_ascend_router,   [TD_BLOCK_HEAD] = &td_ascend_head, [TD_BLOCK_TOP] = &td_ascend_top,
+    [TD_BLOCK_COMBINE] = &td_ascend_combine, [TD_BLOCK_ALL_REDUCE] = &td_ascend_all_reduce,
+};
+
+/* ---- scratch ----------------------------------------------------------------------------------- */
+
+/* Rope rows of a step, cos and sin, for all of its attentions. */
+static size_t rope_bytes(const td_block_desc *desc) {
+    size_t dim = desc->kind == TD_BLOCK_MLA ? TD_ASCEND_MLA_ROPE : desc->kind == TD_BLOCK_GQA ? desc->gqa.head_dim : 0;
+    return 2 * td_round_up(desc->max_tok * dim * sizeof(td_bf16), ALIGNMENT);
+}
+
+size_t td_ascend_place(size_t *used, size_t bytes) {
+    size_t at = *used;
+    *used = at + td_round_up(bytes, ALIGNMENT);
+    return at;
+}
+
+size_t td_ascend_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
+    td_ascend_places at;
+    (void)base;
+    return WORKSPACE_BYTES + rope_bytes(desc) + (KINDS[desc->kind] ? KINDS[desc->kind]->plan(desc, &at) : 0);
+}
+
+/* ---- life -------------------------------------------------------------------------------------- */
+
+td_status td_ascend_block_create(td_npu *base, const td_block_desc *desc, td_npu_block **out, td_error *err) {
+    td_ascend_npu              *d = (td_ascend_npu *)base;
+    const td_ascend_block_kind *kind = KINDS[desc->kind];
+    *out = NULL;
+    TD_TRY(td_ascend_enter(d));
+    if (desc->max_tok < 1 || desc->max_tok > TOK_MAX)
+        return td_fail(err, TD_EINVAL, "a block takes 1 to %u rows, not %u", TOK_MAX, desc->max_tok);
+    td_npu_block *b = calloc(1, sizeof *b);
+    if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
+    b->desc = *desc;
+    b->kind = kind;
+    td_status st = kind->prepare(d, b, err);
+    if (st != TD_OK) {
+        free(b);
+        return st;
+    }
+    size_t bytes = kind->plan(desc, &b->at), rope = rope_bytes(desc);
+    if (bytes > d->block_bytes) d->block_bytes = bytes;
+    if (rope > d->rope_bytes) d->rope_bytes = rope;
+    *out = b;
+    return TD_OK;
+}
+
+void td_ascend_block_destroy(td_npu *base, td_npu_block *b) {
+    (void)base;
+    free(b);
+}
+
+/* ---- launching --------------------------------------------------------------------------------- */
+
+/* The step in the list, made when it is new there. Outside of captures the list begins anew when it is full. */
+static td_status find_step(td_npu_stream *s, const td_step *step, td_ascend_step **out) {
+    td_ascend_npu   *d = s->device;
+    td_ascend_steps *l = s->capture ? &s->capture->steps : &s->steps;
+    for (size_t i = 0; i < l->n; i++)
+        if (td_ascend_step_is(l->at[i], step)) {
+            *out = l->at[i];
+            return TD_OK;
+        }
+    if (l->n == TD_ASCEND_STEPS_MAX) {
+        if (s->capture) {
+            td_err("a capture has more than %d steps", TD_ASCEND_STEPS_MAX);
+            return TD_EINVAL;
+        }
+        TD_TRY(td_ascend_stream_sync(&d->base, s));
+        td_ascend_steps_close(d, l);
+    }
+    TD_TRY(td_ascend_step_open(d, step, out));
+    l->at[l->n++] = *out;
+    return TD_OK;
+}
+
+static td_status begin_run(td_npu_stream *s, const td_npu_block *b, td_ascend_step *made, td_ascend_run *r) {
+    td_ascend_npu *d = s->device;
+    TD_TRY(td_ascend_arena_grow(d, &d->scratch, d->rope_bytes + d->block_bytes + ALIGNMENT, NULL));
+    *r = (td_ascend_run){.d = d,
+                         .s = s,
+                         .stream = s->stream,
+                         .step = &made->step,
+                         .made = made,
+                         .rope = d->scratch.at,
+                         .scratch = d->scratch.at + d->rope_bytes};
+    if (b->cut.most) {
+        r->cut = td_ascend_step_cut(d, made, b->cut);
+        if (!r->cut) return TD_ENOMEM;
+    }
+    return TD_OK;
+}
+
+td_status td_ascend_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, const td_step *step) {
+    td_ascend_npu  *d = (td_ascend_npu *)base;
+    td_ascend_step *made;
+    td_ascend_run   r;
+    bool            changed;
+    TD_TRY(td_ascend_enter(d));
+    if (step->max_tok < 1 || (uint64_t)step->first_row + step->max_tok > b->desc.max_tok) {
+        td_err("a step of rows %u to %u is given to a block of %u rows", step->first_row, step->first_row + step->max_tok,
+               b->desc.max_tok);
+        return TD_EINVAL;
+    }
+    TD_TRY(find_step(s, step, &made));
+    if (b->n_tokens && b->n_tokens < made->n_tokens) made->n_tokens = b->n_tokens;
+    if (b->n_positions && b->n_positions < made->n_positions) made->n_positions = b->n_positions;
+    TD_TRY(begin_run(s, b, made, &r));
+    if (!s->capture) {
+        made->rope = NULL;
+        TD_TRY(td_ascend_step_fill(d, made, &changed));
+    }
+    b->kind->launch(&r, b);
+    return r.status;
+}
+
+/* ---- attention in captures --------------------------------------------------------------------- */
+
+static td_status group_failed(td_ascend_npu *d, const char *call, td_acl_status code) {
+    if (code == TD_ACL_SUCCESS) return TD_OK;
+    (void)td_ascend_failed(d, call, code, NULL);
+    return TD_EDEVICE;
+}
+
+static td_ascend_attention *add_attention(td_npu_graph *g) {
+    if (g->n_attentions == g->attentions_room) {
+        size_t               room = g->attentions_room ? 2 * g->attentions_room : 64;
+        td_ascend_attention *more = realloc(g->attentions, room * sizeof *more);
+        if (!more) return NULL;
+        g->attentions = more;
+        g->attentions_room = room;
+    }
+    return &g->attentions[g->n_attentions];
+}
+
+void td_ascend_attend(td_ascend_run *r, const td_npu_block *b) {
+    td_npu_graph *g = r->s->capture;
+    if (r->status != TD_OK || !g) {
+        b->kind->attend(r, b);
+        return;
+    }
+    td_ascend_attention *a = add_attention(g);
+    if (!a) {
+        r->status = TD_ENOMEM;
+        return;
+    }
+    td_ascend_cut_set_longest(r->made, r->cut); /* so that no update asks for more workspace */
+    r->status = group_failed(r->d, "aclmdlRICaptureTaskGrpBegin", r->d->acl->aclmdlRICaptureTaskGrpBegin(r->stream));
+    if (r->status != TD_OK) return;
+    b->kind->attend(r, b);
+    td_acl_task_group group = NULL;
+    td_status ended = group_failed(r->d, "aclmdlRICaptureTaskGrpEnd", r->d->acl->aclmdlRICaptureTaskGrpEnd(r->stream, &group));
+    if (r->status == TD_OK) r->status = ended;
+    if (r->status != TD_OK) return;
+    *a = (td_ascend_attention){.block = b,
+                               .step = r->made,
+                               .group = group,
+                               .workspace_at = r->d->workspace.at,
+                               .workspace_bytes = r->workspace_used};
+    g->n_attentions++;
+}
+
+static td_status update(td_npu_stream *s, td_ascend_attention *a) {
+    const td_acl *acl = s->device->acl;
+    td_ascend_run r;
+    TD_TRY(begin_run(s, a->block, a->step, &r));
+    r.workspace_at = a->workspace_at;
+    r.workspace_most = a->workspace_bytes ? a->workspace_bytes : 1;
+    TD_TRY(group_failed(s->device, "aclmdlRICaptureTaskUpdateBegin", acl->aclmdlRICaptureTaskUpdateBegin(s->stream, a->group)));
+    a->block->kind->attend(&r, a->block);
+    td_status ended =
+        group_failed(s->device, "aclmdlRICaptureTaskUpdateEnd", acl->aclmdlRICaptureTaskUpdateEnd(s->stream));
+    return r.status != TD_OK ? r.status : ended;
+}
+
+/* On the stream that runs it next, so updates come after the launch before and ahead of this one. */
+td_status td_ascend_graph_apply(td_npu_stream *s, td_npu_graph *g) {
+    bool applied = g->applied && g->failures == s->failures;
+    for (size_t i = 0; i < g->steps.n; i++) {
+        bool changed;
+        TD_TRY(td_ascend_step_fill(s->device, g->steps.at[i], &changed));
+        applied &= !changed;
+    }
+    g->applied = false;
+    for (size_t i = 0; i < g->n_attentions && !applied; i++) TD_TRY(update(s, &g->attentions[i]));
+    g->applied = true;
+    g->failures = s->failures;
+    return TD_OK;
+}
+
+/* bf16; MLA's rows are filled up to what its attention takes. */
+size_t td_ascend_kv_page_bytes(td_npu *base, td_kv_rows what, size_t n) {
+    (void)base;
+    if (what != TD_KV_HEAD) n = what == TD_KV_LATENT ? TD_ASCEND_MLA_LATENT : TD_ASCEND_MLA_ROPE;
+    return TD_KV_PAGE * n * sizeof(td_bf16);
+}

@@ -1,0 +1,115 @@
+/*
+ * Grouped-query attention. With heads of 128 the operation takes any rows of a sequence together (layout TND); of other
+ * sizes, multiples of 16 up to 512, each row is a query of its own.
+ */
+#include "core/error.h"
+#include "core/mem.h"
+#include "npu/ascend/ascend_attention.h"
+#include "npu/ascend/ascend_weight.h"
+
+#define DIM_MAX 512
+#define DIM_IN_PIECES 128
+#define CACHE_WIDTH_MAX 65535 /* of a page's row: heads * size */
+
+static size_t plan_gqa(const td_block_desc *desc, td_ascend_places *at) {
+    const td_gqa_desc *g = &desc->gqa;
+    size_t             used = 0, rows = desc->max_tok, q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
+    size_t             widest = g->hidden > q ? g->hidden : q, hidden = td_round_up(g->hidden, 32);
+    *at = (td_ascend_places){0};
+    at->codes = td_ascend_place(&used, rows * widest);
+    at->scale = td_ascend_place(&used, rows * sizeof(float));
+    at->rstd = td_ascend_place(&used, rows * g->heads * sizeof(float));
+    at->wide = td_ascend_place(&used, rows * (td_round_up(q, 32) + 2 * td_round_up(kv, 32)) * sizeof(td_bf16));
+    at->low = td_ascend_place(&used, rows * q * sizeof(td_bf16));
+    at->q = td_ascend_place(&used, rows * q * sizeof(td_bf16));
+    at->k = td_ascend_place(&used, rows * kv * sizeof(td_bf16));
+    at->v = td_ascend_place(&used, rows * kv * sizeof(td_bf16));
+    at->ctx = td_ascend_place(&used, rows * q * sizeof(td_bf16));
+    at->f32 = td_ascend_place(&used, rows * hidden * sizeof(td_bf16));
+    return used;
+}
+
+static td_status prepare_gqa(td_ascend_npu *d, td_npu_block *b, td_error *err) {
+    const td_gqa_desc *g = &b->desc.gqa;
+    size_t             q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
+    if (!g->hidden || !g->heads || !g->kv_heads || g->heads % g->kv_heads)
+        return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads", g->heads, g->kv_heads);
+    if (g->head_dim < 16 || g->head_dim % 16 || g->head_dim > DIM_MAX || g->heads > 256 || kv > CACHE_WIDTH_MAX)
+        return td_fail(err, TD_ENOTSUP,
+                       "the card's attention takes heads of 16 to %d in steps of 16, up to 256 of them and up to %d values of "
+                       "all kv heads, not %u of %u with %u kv heads",
+                       DIM_MAX, CACHE_WIDTH_MAX, g->heads, g->head_dim, g->kv_heads);
+    td_ascend_part qkv[3] = {{.what = "q", .w = g->q, .bias = g->q_bias, .n = q, .k = g->hidden},
+                             {.what = "k", .w = g->k, .bias = g->k_bias, .n = kv, .k = g->hidden},
+                             {.what = "v", .w = g->v, .bias = g->v_bias, .n = kv, .k = g->hidden}},
+                   o = {.what = "o", .w = g->o, .n = g->hidden, .k = q};
+    TD_TRY(td_ascend_matrix_of(d, qkv, 3, g->hidden, &b->in, err));
+    TD_TRY(td_ascend_matrix_of(d, &o, 1, q, &b->out, err));
+    if (b->in->format == TD_WEIGHT_F32 || b->out->format == TD_WEIGHT_F32)
+        return td_fail(err, TD_ENOTSUP, "the linears of an attention must be W8A8 or bf16 on an Ascend card");
+    if (g->in_i8.q && b->in->format != TD_WEIGHT_W8A8)
+        return td_fail(err, TD_EINVAL, "q, k and v cannot take rows that are quantised already");
+    TD_TRY(td_ascend_vector_of(g->q_norm, g->head_dim, true, "q norm", &b->gamma[0], err));
+    TD_TRY(td_ascend_vector_of(g->k_norm, g->head_dim, true, "k norm", &b->gamma[1], err));
+    b->heads_to = g->heads;
+    b->rope_to = g->head_dim;
+    return td_ascend_attention_prepare(d, b, g->kv_pages, g->kv_spare_pages, g->rope, g->head_dim,
+                                       g->head_dim == DIM_IN_PIECES, UINT32_MAX, err);
+}
+
+static td_ascend_view heads_at(const td_ascend_run *r, size_t at, size_t heads, size_t size) {
+    return td_ascend_heads(td_ascend_scratch_rows(r, at, TD_ACL_BF16, heads * size), heads, size, size);
+}
+
+static void attend_gqa(td_ascend_run *r, const td_npu_block *b) {
+    const td_gqa_desc *g = &b->desc.gqa;
+    size_t             width = (size_t)g->kv_heads * g->head_dim;
+    td_ascend_op_attention(r, &(td_ascend_attention_args){.q = heads_at(r, b->at.q, g->heads, g->head_dim),
+                                                          .out = heads_at(r, b->at.ctx, g->heads, g->head_dim),
+                                                          .k = td_ascend_cache(b, g->kv_k, width),
+                                                          .v = td_ascend_cache(b, g->kv_v, width),
+                                                          .heads = g->heads,
+                                                          .kv_heads = g->kv_heads,
+                                                          .scale = g->softmax_scale});
+}
+
+/* Norm, where there is one, and rope of the heads of x [rows, n, head_dim]. */
+static void turn(td_ascend_run *r, const td_npu_block *b, td_ascend_view x, const void *gamma, size_t to, size_t n) {
+    const td_gqa_desc *g = &b->desc.gqa;
+    if (gamma) {
+        td_ascend_view normed = heads_at(r, b->at.low, n, g->head_dim);
+        td_ascend_op_norm(r, x, gamma, (double)g->eps, normed, r->scratch + b->at.rstd);
+        x = normed;
+    }
+    td_ascend_op_rope(r, b, x, heads_at(r, to, n, g->head_dim));
+}
+
+static void launch_gqa(td_ascend_run *r, const td_npu_block *b) {
+    const td_gqa_desc *g = &b->desc.gqa;
+    size_t             dim = g->head_dim, width = (size_t)g->kv_heads * dim;
+    td_ascend_view     wide = td_ascend_scratch_rows(r, b->at.wide, TD_ACL_BF16, b->in->n), part[3];
+    for (size_t i = 0; i < 3; i++) {
+        size_t n = i ? g->kv_heads : g->heads;
+        part[i] = td_ascend_heads(td_ascend_columns(wide, b->in->first[i], n * dim), n, dim, dim);
+    }
+    td_ascend_rope_rows(r, b);
+    td_ascend_op_matrix(r, td_ascend_block_input(r, b, b->in, g->in, g->in_i8, g->hidden), b->in, wide);
+    turn(r, b, part[0], b->gamma[0], b->at.q, g->heads);
+    turn(r, b, part[1], b->gamma[1], b->at.k, g->kv_heads);
+    td_ascend_view values = part[2];
+    if (!TD_ASCEND_HAS(r, aclnnScatterPaKvCache)) { /* what takes its place wants them without gaps */
+        values = heads_at(r, b->at.v, g->kv_heads, dim);
+        td_ascend_op_cast(r, part[2], values);
+    }
+    td_ascend_op_write(r, heads_at(r, b->at.k, g->kv_heads, dim), td_ascend_cache(b, g->kv_k, width), values,
+                       td_ascend_cache(b, g->kv_v, width), g->kv_heads);
+
+    td_ascend_attend(r, b);
+
+    td_ascend_view sums = td_ascend_scratch_rows(r, b->at.ctx, TD_ACL_BF16, (size_t)g->heads * dim);
+    td_ascend_op_matrix_to(r, td_ascend_input_of(r, b, b->out, sums), b->out, r->scratch + b->at.f32,
+                           td_ascend_in_rows(r, g->out, g->hidden));
+}
+
+const td_ascend_block_kind td_ascend_gqa = {
+    .plan = plan_gqa, .prepare = prepare_gqa, .launch = launch_gqa, .attend = attend_gqa};

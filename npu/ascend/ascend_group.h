@@ -1,0 +1,35 @@
+/*
+ * Several cards as one: HCCL's communicators, and the sum over cards.
+ *
+ * DESIGN. One process has all cards, a communicator each, joined by HcclGetRootInfo and HcclCommInitRootInfo on a thread for
+ * each card (HcclCommInitAll is not for every 910B server, hcomm comm_mgr_c). HCCL sets up the links of a kind of collective
+ * when it is first called, and that call waits for the other cards. Captures are made card by card, so group_create runs one
+ * collective on every card first, which also shows that the cards reach each other.
+ *
+ * The order of sums. Two cards use HcclAllReduce: a sum of two is the same either way. More cards gather all parts
+ * (HcclAllGather) and add them in the order of the cards: HCCL promises no order on 910B (hccl_env/HCCL_DETERMINISTIC).
+ *
+ * Giving up. A sum that one card does not come to ends by HCCL's own timeout, half an hour (HCCL_EXEC_TIMEOUT). So an abort
+ * stops the cards' streams (aclrtStreamAbort, runtime 06). What a communicator is worth after that, no document says: the
+ * reset makes new ones. Captures hold the communicator that they were made with, so they have to be made anew, too; the
+ * model does so after every pass that fails on several cards.
+ */
+#ifndef TD_NPU_ASCEND_ASCEND_GROUP_H
+#define TD_NPU_ASCEND_ASCEND_GROUP_H
+
+#include "npu/ascend/ascend_device.h"
+
+/* The table's functions, as in td_npu_ops. A card's stream with sums on it lives as long as the group is used. */
+TD_NODISCARD td_status td_ascend_group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err);
+void                   td_ascend_group_destroy(td_npu_group *g);
+void                   td_ascend_group_abort(td_npu_group *g);
+void                   td_ascend_group_reset(td_npu_group *g);
+
+/** Before and after something with sums is given to a card's stream: an abort either stops it or comes before it.
+ * @return TD_EDEVICE: the group is aborted, and there is nothing to leave. */
+TD_NODISCARD td_status td_ascend_group_enter(td_npu_group *g, const td_ascend_npu *d, td_acl_stream stream);
+void                   td_ascend_group_leave(td_npu_group *g, const td_ascend_npu *d);
+
+extern const td_ascend_block_kind td_ascend_all_reduce;
+
+#endif

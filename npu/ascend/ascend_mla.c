@@ -1,0 +1,182 @@
+/*
+ * Multi-head latent attention. All rows take the absorbed form, prompts too: W_UK goes into the query, W_UV behind the sum,
+ * and attention is over the latents in their pages. The operation takes latents of 512, rope parts of 64 and powers of two
+ * of heads; smaller models are filled up with zeros, which changes no result: zero columns add nothing to scores, and zero
+ * heads are not read. A norm over a latent that is filled up divides by more: eps and weights make up for that.
+ */
+#include <math.h>
+
+#include "core/error.h"
+#include "core/mem.h"
+#include "npu/ascend/ascend_attention.h"
+#include "npu/ascend/ascend_weight.h"
+
+#define T(v) td_ascend_tensor(r, v)
+#define LATENT TD_ASCEND_MLA_LATENT
+#define ROPE TD_ASCEND_MLA_ROPE
+#define PIECE 16 /* rows of a sequence that the operation takes together, in layout TND */
+
+static uint32_t heads_to(uint32_t heads) {
+    uint32_t to = 1;
+    while (to < heads) to *= 2;
+    return to;
+}
+
+static size_t q_width(const td_mla_desc *m) {
+    return td_round_up((size_t)heads_to(m->heads) * (m->nope_dim + ROPE), 32);
+}
+
+static size_t plan_mla(const td_block_desc *desc, td_ascend_places *at) {
+    const td_mla_desc *m = &desc->mla;
+    size_t             used = 0, rows = desc->max_tok, heads = heads_to(m->heads), v = (size_t)m->heads * m->v_dim,
+           hidden = td_round_up(m->hidden, 32);
+    size_t widest = m->hidden > v ? m->hidden : v;
+    if (m->q_lora > widest) widest = m->q_lora;
+    *at = (td_ascend_places){0};
+    at->codes = td_ascend_place(&used, rows * widest);
+    at->scale = td_ascend_place(&used, rows * sizeof(float));
+    at->rstd = td_ascend_place(&used, rows * sizeof(float));
+    at->wide = td_ascend_place(
+        &used, rows * ((m->q_lora ? td_round_up(m->q_lora, 32) : q_width(m)) + LATENT + ROPE) * sizeof(td_bf16));
+    at->low = td_ascend_place(&used, rows * m->q_lora * sizeof(td_bf16));
+    at->q = td_ascend_place(&used, rows * (m->q_lora ? q_width(m) : 0) * sizeof(td_bf16));
+    at->ctx = td_ascend_place(&used, rows * heads * LATENT * sizeof(td_bf16)); /* the query, later turned values */
+    at->q_rope = td_ascend_place(&used, rows * heads * ROPE * sizeof(td_bf16));
+    at->k = td_ascend_place(&used, rows * LATENT * sizeof(td_bf16));
+    at->k_rope = td_ascend_place(&used, rows * ROPE * sizeof(td_bf16));
+    at->v = td_ascend_place(&used, rows * heads * LATENT * sizeof(td_bf16)); /* the sums */
+    at->rows = td_ascend_place(&used, rows * v * sizeof(td_bf16));
+    at->f32 = td_ascend_place(&used, rows * hidden * sizeof(td_bf16));
+    return used;
+}
+
+static td_status check_sizes(const td_mla_desc *m, td_error *err) {
+    if (!m->hidden || !m->heads || !m->nope_dim || !m->v_dim || !m->kv_lora || !m->rope_dim || m->rope_dim % 2)
+        return td_fail(err, TD_EINVAL, "an MLA block has a size of 0, or an odd rope_dim");
+    if (m->kv_lora > LATENT || m->rope_dim > ROPE || m->heads > TD_ASCEND_MLA_HEADS_MAX)
+        return td_fail(err, TD_ENOTSUP,
+                       "the card's attention takes latents up to %d, rope parts up to %d and %d heads, not %u, %u and %u",
+                       LATENT, ROPE, TD_ASCEND_MLA_HEADS_MAX, m->kv_lora, m->rope_dim, m->heads);
+    return TD_OK;
+}
+
+static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
+    const td_mla_desc *m = &b->desc.mla;
+    size_t             q_n = (size_t)m->heads * (m->nope_dim + m->rope_dim);
+    TD_TRY(check_sizes(m, err));
+    b->heads_to = heads_to(m->heads);
+    b->latent_to = LATENT;
+    b->rope_to = ROPE;
+    td_ascend_part kv_a = {.what = "kv_a", .w = m->kv_a, .bias = m->kv_a_bias, .n = m->kv_lora + m->rope_dim, .k = m->hidden,
+                           .lead = m->kv_lora, .lead_to = LATENT, .rope = m->rope_dim, .rope_to = ROPE, .blocks_to = 1};
+    td_ascend_part q = {.what = m->q_lora ? "q_b" : "q", .w = m->q_lora ? m->q_b : m->q, .n = q_n,
+                        .k = m->q_lora ? m->q_lora : m->hidden, .lead = m->nope_dim, .lead_to = m->nope_dim,
+                        .rope = m->rope_dim, .rope_to = ROPE, .blocks_to = b->heads_to};
+    td_ascend_part q_a = {.what = "q_a", .w = m->q_a, .bias = m->q_a_bias, .n = m->q_lora, .k = m->hidden};
+    td_ascend_part o = {.what = "o", .w = m->o, .bias = m->o_bias, .n = m->hidden, .k = (size_t)m->heads * m->v_dim};
+    TD_TRY(td_ascend_matrix_of(d, (td_ascend_part[]){m->q_lora ? q_a : q, kv_a}, 2, m->hidden, &b->in, err));
+    if (m->q_lora) {
+        TD_TRY(td_ascend_matrix_of(d, &q, 1, m->q_lora, &b->mid, err));
+        TD_TRY(td_ascend_vector_of(m->q_a_norm, m->q_lora, false, "q_a norm", &b->gamma[0], err));
+    }
+    TD_TRY(td_ascend_matrix_of(d, &o, 1, o.k, &b->out, err));
+    if (b->in->format == TD_WEIGHT_F32 || b->out->format == TD_WEIGHT_F32 || (b->mid && b->mid->format == TD_WEIGHT_F32))
+        return td_fail(err, TD_ENOTSUP, "the linears of an MLA block must be W8A8 or bf16 on an Ascend card");
+    if (m->in_i8.q && b->in->format != TD_WEIGHT_W8A8)
+        return td_fail(err, TD_EINVAL, "the query's first matrix or kv_a cannot take rows that are quantised already");
+    TD_TRY(td_ascend_scaled_vector_of(d, m->kv_a_norm, m->kv_lora, LATENT, sqrt((double)m->kv_lora / LATENT), "kv_a norm",
+                                      &b->gamma[1], err));
+    TD_TRY(td_ascend_heads_of(d, m->kv_b, m->heads, b->heads_to, m->nope_dim, m->v_dim, m->kv_lora, LATENT, &b->w_uk,
+                              &b->w_uv, err));
+    bool in_pieces = b->heads_to == 32 || b->heads_to == 64 || b->heads_to == 128;
+    return td_ascend_attention_prepare(d, b, m->kv_pages, m->kv_spare_pages, m->rope, m->rope_dim, in_pieces, PIECE, err);
+}
+
+/* out[t, h, :] = x[t, h, :] w[h], w [heads, k, n]. turned: scratch of out's size, for libraries without the operation. */
+static void multiply_heads(td_ascend_run *r, td_ascend_view x, const void *w, int64_t n, td_ascend_view out, char *turned) {
+    int64_t        heads = x.shape[1], k = x.shape[2], rows = x.shape[0];
+    td_ascend_view weight =
+        td_ascend_heads(td_ascend_rows_of(w, TD_ACL_BF16, 0, (size_t)heads, (size_t)(k * n)), (size_t)k, (size_t)n, (size_t)n);
+    if (TD_ASCEND_HAS(r, aclnnTransposeBatchMatMul)) {
+        const td_acl     *acl = r->d->acl;
+        const int64_t     inside[3] = {1, 0, 2}, as_is[3] = {0, 1, 2};
+        td_acl_int_array *x_order = acl->aclCreateIntArray(inside, 3), *w_order = acl->aclCreateIntArray(as_is, 3),
+                         *y_order = acl->aclCreateIntArray(inside, 3);
+        if (!x_order || !w_order || !y_order) r->status = TD_EDEVICE;
+        TD_ASCEND_OP(r, aclnnTransposeBatchMatMul, T(x), T(weight), NULL, NULL, x_order, w_order, y_order, 0, 1, T(out));
+        if (x_order) (void)acl->aclDestroyIntArray(x_order);
+        if (w_order) (void)acl->aclDestroyIntArray(w_order);
+        if (y_order) (void)acl->aclDestroyIntArray(y_order);
+        return;
+    }
+    td_ascend_view heads_first = x, product = td_ascend_rows_of(turned, TD_ACL_BF16, 0, (size_t)heads, (size_t)(rows * n));
+    heads_first.shape[0] = heads;
+    heads_first.stride[0] = x.stride[1];
+    heads_first.shape[1] = rows;
+    heads_first.stride[1] = x.stride[0];
+    product = td_ascend_heads(product, (size_t)rows, (size_t)n, (size_t)n);
+    TD_ASCEND_OP(r, aclnnBatchMatMul, T(heads_first), T(weight), T(product), 0);
+    td_ascend_view back = product;
+    back.shape[0] = rows;
+    back.stride[0] = n;
+    back.shape[1] = heads;
+    back.stride[1] = rows * n;
+    td_ascend_op_cast(r, back, out);
+}
+
+static td_ascend_view heads_at(const td_ascend_run *r, size_t at, size_t heads, size_t size) {
+    return td_ascend_heads(td_ascend_scratch_rows(r, at, TD_ACL_BF16, heads * size), heads, size, size);
+}
+
+static void attend_mla(td_ascend_run *r, const td_npu_block *b) {
+    const td_mla_desc *m = &b->desc.mla;
+    td_ascend_view     latent = td_ascend_cache(b, m->kv_latent, LATENT);
+    td_ascend_op_attention(r, &(td_ascend_attention_args){.q = heads_at(r, b->at.ctx, b->heads_to, LATENT),
+                                                          .q_rope = heads_at(r, b->at.q_rope, b->heads_to, ROPE),
+                                                          .out = heads_at(r, b->at.v, b->heads_to, LATENT),
+                                                          .k = latent,
+                                                          .v = latent,
+                                                          .k_rope = td_ascend_cache(b, m->kv_rope, ROPE),
+                                                          .heads = b->heads_to,
+                                                          .kv_heads = 1,
+                                                          .scale = m->softmax_scale});
+}
+
+static void launch_mla(td_ascend_run *r, const td_npu_block *b) {
+    const td_mla_desc *m = &b->desc.mla;
+    char              *s = r->scratch;
+    size_t             kv_at = b->in->first[1], head = (size_t)m->nope_dim + ROPE, rows = r->step->max_tok;
+    double             filled = (double)m->kv_lora / LATENT;
+    td_ascend_view     wide = td_ascend_scratch_rows(r, b->at.wide, TD_ACL_BF16, b->in->n), q = wide;
+    td_ascend_rope_rows(r, b);
+    td_ascend_op_matrix(r, td_ascend_block_input(r, b, b->in, m->in, m->in_i8, m->hidden), b->in, wide);
+    if (m->q_lora) {
+        td_ascend_view low = td_ascend_scratch_rows(r, b->at.low, TD_ACL_BF16, m->q_lora);
+        td_ascend_op_norm(r, td_ascend_columns(wide, 0, m->q_lora), b->gamma[0], (double)m->eps, low, s + b->at.rstd);
+        q = td_ascend_scratch_rows(r, b->at.q, TD_ACL_BF16, b->mid->n);
+        td_ascend_op_matrix(r, td_ascend_input_of(r, b, b->mid, low), b->mid, q);
+    }
+    multiply_heads(r, td_ascend_heads(q, b->heads_to, head, m->nope_dim), b->w_uk, LATENT,
+                   heads_at(r, b->at.ctx, b->heads_to, LATENT), s + b->at.v);
+    td_ascend_op_rope(r, b, td_ascend_heads(td_ascend_columns(q, m->nope_dim, ROPE), b->heads_to, head, ROPE),
+                      heads_at(r, b->at.q_rope, b->heads_to, ROPE));
+
+    td_ascend_view latent = td_ascend_scratch_rows(r, b->at.k, TD_ACL_BF16, LATENT);
+    td_ascend_op_norm(r, td_ascend_columns(wide, kv_at, LATENT), b->gamma[1], (double)m->eps * filled, latent,
+                      s + b->at.rstd);
+    td_ascend_op_rope(r, b, td_ascend_heads(td_ascend_columns(wide, kv_at + LATENT, ROPE), 1, ROPE, ROPE),
+                      heads_at(r, b->at.k_rope, 1, ROPE));
+    td_ascend_op_write(r, heads_at(r, b->at.k, 1, LATENT), td_ascend_cache(b, m->kv_latent, LATENT),
+                       heads_at(r, b->at.k_rope, 1, ROPE), td_ascend_cache(b, m->kv_rope, ROPE), 1);
+
+    td_ascend_attend(r, b);
+
+    multiply_heads(r, td_ascend_heads(td_ascend_scratch_rows(r, b->at.v, TD_ACL_BF16, (size_t)b->heads_to * LATENT), m->heads, LATENT, LATENT),
+                   b->w_uv, m->v_dim, heads_at(r, b->at.rows, m->heads, m->v_dim), s + b->at.ctx);
+    td_ascend_view values = td_ascend_rows_of(s + b->at.rows, TD_ACL_BF16, 0, rows, (size_t)m->heads * m->v_dim);
+    td_ascend_op_matrix_to(r, td_ascend_input_of(r, b, b->out, values), b->out, s + b->at.f32,
+                           td_ascend_in_rows(r, m->out, m->hidden));
+}
+
+const td_ascend_block_kind td_ascend_mla = {
+    .plan = plan_mla, .prepare = prepare_mla, .launch = launch_mla, .attend = attend_mla};

@@ -1,0 +1,180 @@
+#include "npu/ascend/ascend_op.h"
+
+#include <stdio.h>
+
+#include "core/log.h"
+
+/* ---- views ------------------------------------------------------------------------------------- */
+
+static td_ascend_view contiguous(const void *data, td_acl_dtype dtype, int64_t offset, uint32_t rank, const int64_t *shape) {
+    td_ascend_view v = {.data = (void *)data, .dtype = dtype, .rank = rank, .offset = offset};
+    int64_t        step = 1;
+    for (uint32_t i = rank; i-- > 0; step *= shape[i]) {
+        v.shape[i] = shape[i];
+        v.stride[i] = step;
+    }
+    return v;
+}
+
+td_ascend_view td_ascend_rows_of(const void *data, td_acl_dtype dtype, size_t first, size_t rows, size_t width) {
+    return contiguous(data, dtype, (int64_t)(first * width), 2, (int64_t[]){(int64_t)rows, (int64_t)width});
+}
+
+td_ascend_view td_ascend_vector(const void *data, td_acl_dtype dtype, size_t first, size_t n) {
+    return contiguous(data, dtype, (int64_t)first, 1, (int64_t[]){(int64_t)n});
+}
+
+td_ascend_view td_ascend_columns(td_ascend_view rows, size_t first, size_t width) {
+    rows.offset += (int64_t)first * rows.stride[rows.rank - 1];
+    rows.shape[rows.rank - 1] = (int64_t)width;
+    return rows;
+}
+
+td_ascend_view td_ascend_heads(td_ascend_view rows, size_t n, size_t step, size_t size) {
+    rows.rank = 3;
+    rows.shape[1] = (int64_t)n;
+    rows.stride[1] = (int64_t)step;
+    rows.shape[2] = (int64_t)size;
+    rows.stride[2] = 1;
+    return rows;
+}
+
+td_ascend_view td_ascend_unsqueeze(td_ascend_view v, uint32_t at) {
+    for (uint32_t i = v.rank++; i > at; i--) {
+        v.shape[i] = v.shape[i - 1];
+        v.stride[i] = v.stride[i - 1];
+    }
+    v.shape[at] = 1;
+    v.stride[at] = at + 1 < v.rank ? v.shape[at + 1] * v.stride[at + 1] : 1;
+    return v;
+}
+
+td_ascend_view td_ascend_transposed(td_ascend_view v) {
+    int64_t shape = v.shape[0], stride = v.stride[0];
+    v.shape[0] = v.shape[1];
+    v.stride[0] = v.stride[1];
+    v.shape[1] = shape;
+    v.stride[1] = stride;
+    return v;
+}
+
+td_ascend_view td_ascend_in_rows(const td_ascend_run *r, const void *data, size_t width) {
+    return td_ascend_rows_of(data, TD_ACL_BF16, r->step->first_row, r->step->max_tok, width);
+}
+
+td_ascend_view td_ascend_scratch_rows(const td_ascend_run *r, size_t at, td_acl_dtype dtype, size_t width) {
+    return td_ascend_rows_of(r->scratch + at, dtype, 0, r->step->max_tok, width);
+}
+
+/* ---- tensors, launches ------------------------------------------------------------------------- */
+
+static td_acl_tensor *keep(td_ascend_run *r, td_acl_tensor *t) {
+    if (t && r->n_tensors < TD_ASCEND_TENSORS_MAX) {
+        r->tensors[r->n_tensors++] = t;
+        return t;
+    }
+    if (t) (void)r->d->acl->aclDestroyTensor(t);
+    td_err("the runtime made no tensor");
+    r->status = TD_EDEVICE;
+    return NULL;
+}
+
+td_acl_tensor *td_ascend_tensor(td_ascend_run *r, td_ascend_view v) {
+    int64_t storage = v.offset + 1; /* up to the last element of the view */
+    for (uint32_t i = 0; i < v.rank; i++) storage += (v.shape[i] - 1) * v.stride[i];
+    return keep(r, r->d->acl->aclCreateTensor(v.shape, v.rank, v.dtype, v.stride, v.offset, TD_ACL_FORMAT_ND, &storage, 1,
+                                              v.data));
+}
+
+td_acl_tensor *td_ascend_tensor_nz(td_ascend_run *r, const void *data, size_t k, size_t n) {
+    const int64_t shape[2] = {(int64_t)k, (int64_t)n}, stride[2] = {(int64_t)n, 1};
+    const int64_t storage[4] = {(int64_t)(n + 31) / 32, (int64_t)(k + 15) / 16, 16, 32};
+    return keep(r, r->d->acl->aclCreateTensor(shape, 2, TD_ACL_INT8, stride, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 4,
+                                              (void *)data));
+}
+
+/* An executor that will not run: only one that is repeatable may be destroyed (opbase aclDestroyAclOpExecutor). */
+static void drop(td_ascend_run *r, td_acl_executor *executor) {
+    if (executor && r->d->acl->aclSetAclOpExecutorRepeatable(executor) == TD_ACLNN_OK)
+        (void)r->d->acl->aclDestroyAclOpExecutor(executor);
+}
+
+static void failed(td_ascend_run *r, const char *op, const char *half, td_aclnn_status code) {
+    char call[96];
+    snprintf(call, sizeof call, "%s%s", op, half);
+    (void)td_ascend_failed(r->d, call, code, NULL);
+    r->status = TD_EDEVICE;
+}
+
+static bool has_workspace(td_ascend_run *r, const char *op, uint64_t bytes) {
+    r->workspace_used = bytes;
+    if (!r->workspace_most) {
+        r->status = td_ascend_arena_grow(r->d, &r->d->workspace, bytes, NULL);
+        return r->status == TD_OK;
+    }
+    if (bytes <= r->workspace_most) return true;
+    td_err("%s asks for %llu bytes of workspace, and has asked for %zu when it was captured", op, (unsigned long long)bytes,
+           r->workspace_most);
+    r->status = TD_EDEVICE;
+    return false;
+}
+
+void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared, uint64_t workspace_bytes,
+                      td_acl_executor *executor, td_aclnn_run run) {
+    if (prepared != TD_ACLNN_OK) {
+        failed(r, op, "GetWorkspaceSize", prepared);
+    } else if (r->status != TD_OK || !has_workspace(r, op, workspace_bytes)) {
+        drop(r, executor);
+    } else {
+        void *workspace = workspace_bytes ? r->workspace_most ? r->workspace_at : r->d->workspace.at : NULL;
+        td_aclnn_status code = run(workspace, workspace_bytes, executor, r->stream);
+        if (code != TD_ACLNN_OK) failed(r, op, "", code);
+    }
+    while (r->n_tensors) (void)r->d->acl->aclDestroyTensor(r->tensors[--r->n_tensors]);
+}
+
+/* ---- operations -------------------------------------------------------------------------------- */
+
+#define T(v) td_ascend_tensor(r, v)
+
+void td_ascend_op_norm(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view out, void *rstd) {
+    td_ascend_view g = td_ascend_vector(gamma, TD_ACL_FLOAT, 0, (size_t)x.shape[x.rank - 1]);
+    int64_t        shape[TD_ASCEND_RANK_MAX];
+    for (uint32_t i = 0; i < x.rank; i++) shape[i] = i + 1 < x.rank ? x.shape[i] : 1;
+    TD_ASCEND_OP(r, aclnnRmsNorm, T(x), T(g), eps, T(out), T(contiguous(rstd, TD_ACL_FLOAT, 0, x.rank, shape)));
+}
+
+void td_ascend_op_quantize(td_ascend_run *r, td_ascend_view x, td_ascend_view codes, td_ascend_view scale) {
+    TD_ASCEND_OP(r, aclnnDynamicQuant, T(x), NULL, T(codes), T(scale));
+}
+
+static td_acl_scalar *one(td_ascend_run *r) {
+    float          value = 1;
+    td_acl_scalar *scalar = r->status == TD_OK ? r->d->acl->aclCreateScalar(&value, TD_ACL_FLOAT) : NULL;
+    if (!scalar) r->status = r->status == TD_OK ? TD_EDEVICE : r->status;
+    return scalar;
+}
+
+void td_ascend_op_add_to(td_ascend_run *r, td_ascend_view x, td_ascend_view y) {
+    td_acl_scalar *alpha = one(r);
+    TD_ASCEND_OP(r, aclnnInplaceAdd, T(x), T(y), alpha);
+    if (alpha) (void)r->d->acl->aclDestroyScalar(alpha);
+}
+
+void td_ascend_op_add(td_ascend_run *r, td_ascend_view a, td_ascend_view b, td_ascend_view out) {
+    td_acl_scalar *alpha = one(r);
+    TD_ASCEND_OP(r, aclnnAdd, T(a), T(b), alpha, T(out));
+    if (alpha) (void)r->d->acl->aclDestroyScalar(alpha);
+}
+
+void td_ascend_op_cast(td_ascend_run *r, td_ascend_view x, td_ascend_view out) {
+    TD_ASCEND_OP(r, aclnnCast, T(x), out.dtype, T(out));
+}
+
+void td_ascend_op_gather(td_ascend_run *r, td_ascend_view x, td_ascend_view index, td_ascend_view out) {
+    TD_ASCEND_OP(r, aclnnGatherV2, T(x), 0, T(index), T(out));
+}
+
+void td_ascend_op_product(td_ascend_run *r, td_ascend_view a, td_ascend_view b, td_ascend_view out) {
+    TD_ASCEND_OP(r, aclnnMm, T(a), T(b), T(out), 0);
+}

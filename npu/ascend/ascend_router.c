@@ -1,0 +1,87 @@
+/* The router: f32 logits, the vendor's choice, and its order made ours. */
+#include "core/error.h"
+#include "npu/ascend/ascend_weight.h"
+
+#define T(v) td_ascend_tensor(r, v)
+#define GROUP_EXPERTS_MAX 2048 /* all groups' experts, each group rounded up to 32 (transformer moe/moe_gating_top_k) */
+
+static size_t plan_router(const td_block_desc *desc, td_ascend_places *at) {
+    const td_router_desc *o = &desc->router;
+    size_t                used = 0, rows = desc->max_tok;
+    *at = (td_ascend_places){0};
+    at->f32 = td_ascend_place(&used, rows * o->hidden * sizeof(float));
+    at->wide = td_ascend_place(&used, rows * o->n_experts * sizeof(float));
+    at->values = td_ascend_place(&used, rows * o->top_k * sizeof(float));
+    at->ids = td_ascend_place(&used, rows * o->top_k * sizeof(int32_t));
+    at->order = td_ascend_place(&used, rows * o->top_k * sizeof(int64_t));
+    return used;
+}
+
+/* Older libraries have the softmax alone, without groups, bias and scale. */
+static bool has_choice(const td_ascend_npu *d, const td_router_desc *o) {
+    if (d->l->ops.aclnnMoeGatingTopK) return true;
+    return d->l->ops.aclnnMoeGatingTopKSoftmaxV2 && o->score == TD_SCORE_SOFTMAX && o->group == TD_GROUP_NONE && !o->bias &&
+           o->scale >= 1 && o->scale <= 1;
+}
+
+static td_status prepare_router(td_ascend_npu *d, td_npu_block *b, td_error *err) {
+    const td_router_desc *o = &b->desc.router;
+    bool                  groups = o->group != TD_GROUP_NONE;
+    if (o->n_experts < 1 || o->n_experts > TD_EXPERTS_MAX || o->top_k < 1 || o->top_k > TD_TOP_K_MAX ||
+        o->top_k > o->n_experts)
+        return td_fail(err, TD_EINVAL, "a router chooses 1 to %d of at most %d experts, not %u of %u", TD_TOP_K_MAX,
+                       TD_EXPERTS_MAX, o->top_k, o->n_experts);
+    if (groups && (o->n_group == 0 || o->n_experts % o->n_group || o->topk_group == 0 || o->topk_group > o->n_group ||
+                   o->n_experts / o->n_group * o->topk_group < o->top_k))
+        return td_fail(err, TD_EINVAL, "%u of %u groups cannot give %u of %u experts", o->topk_group, o->n_group, o->top_k,
+                       o->n_experts);
+    if (o->score == TD_SCORE_SIGMOID && !o->normalise)
+        return td_fail(err, TD_ENOTSUP,
+                       "the card's router always divides sigmoid scores by their sum, which this model does not");
+    uint32_t n_group = groups ? o->n_group : 1, size = o->n_experts / n_group;
+    if ((size + 31) / 32 * 32 * n_group > GROUP_EXPERTS_MAX || (o->group == TD_GROUP_TOP2_SUM && size < 2))
+        return td_fail(err, TD_ENOTSUP, "the card's router does not take %u experts in %u groups", o->n_experts, n_group);
+    if (!has_choice(d, o))
+        return td_fail(err, TD_ENOTSUP, "the libraries have no aclnnMoeGatingTopK, which this model's router needs");
+    TD_TRY(td_ascend_plain_rows_of(o->w, TD_WEIGHT_F32, o->n_experts, o->hidden, "router", &b->gamma[0], err));
+    return td_ascend_vector_of(o->bias, o->n_experts, true, "router bias", &b->bias, err);
+}
+
+static void choose(td_ascend_run *r, const td_npu_block *b, td_ascend_view logits, td_ascend_view values,
+                   td_ascend_view ids) {
+    const td_router_desc *o = &b->desc.router;
+    bool                  groups = o->group != TD_GROUP_NONE, sigmoid = o->score == TD_SCORE_SIGMOID;
+    if (!TD_ASCEND_HAS(r, aclnnMoeGatingTopK)) {
+        TD_ASCEND_OP(r, aclnnMoeGatingTopKSoftmaxV2, T(logits), NULL, o->top_k, o->normalise, false, T(values), T(ids), NULL);
+        return;
+    }
+    td_acl_tensor *bias =
+        b->bias && r->status == TD_OK ? T(td_ascend_vector(b->bias, TD_ACL_FLOAT, 0, o->n_experts)) : NULL;
+    TD_ASCEND_OP(r, aclnnMoeGatingTopK, T(logits), bias, o->top_k, groups ? o->topk_group : 1, groups ? o->n_group : 1,
+                 o->group == TD_GROUP_TOP2_SUM, o->normalise && !sigmoid, sigmoid, false, (double)o->scale, 1e-20, T(values),
+                 T(ids), NULL);
+}
+
+/* The operation gives experts by what they were chosen by, bias included, and int32 ids. Sorted by weight, an id's place
+ * gives the id; its low half is read as int16, which is a uint16 of the same bits below 32768. */
+static void launch_router(td_ascend_run *r, const td_npu_block *b) {
+    const td_router_desc *o = &b->desc.router;
+    size_t                n = r->step->max_tok, first = r->step->first_row;
+    td_ascend_view        x = td_ascend_scratch_rows(r, b->at.f32, TD_ACL_FLOAT, o->hidden),
+                   logits = td_ascend_scratch_rows(r, b->at.wide, TD_ACL_FLOAT, o->n_experts),
+                   values = td_ascend_scratch_rows(r, b->at.values, TD_ACL_FLOAT, o->top_k),
+                   ids = td_ascend_scratch_rows(r, b->at.ids, TD_ACL_INT32, o->top_k),
+                   order = td_ascend_scratch_rows(r, b->at.order, TD_ACL_INT64, o->top_k);
+    td_ascend_view low = td_ascend_scratch_rows(r, b->at.ids, TD_ACL_INT16, 2 * (size_t)o->top_k);
+    low.shape[1] = o->top_k;
+    low.stride[1] = 2;
+    td_ascend_op_cast(r, td_ascend_in_rows(r, o->in, o->hidden), x);
+    td_ascend_op_product(r, x, td_ascend_transposed(td_ascend_rows_of(b->gamma[0], TD_ACL_FLOAT, 0, o->n_experts, o->hidden)),
+                         logits);
+    choose(r, b, logits, values, ids);
+    TD_ASCEND_OP(r, aclnnTopk, T(values), o->top_k, -1, true, true,
+                 T(td_ascend_rows_of(o->weights, TD_ACL_FLOAT, first, n, o->top_k)), T(order));
+    TD_ASCEND_OP(r, aclnnGather, T(low), 1, T(order), T(td_ascend_rows_of(o->ids, TD_ACL_INT16, first, n, o->top_k)));
+}
+
+const td_ascend_block_kind td_ascend_router = {.plan = plan_router, .prepare = prepare_router, .launch = launch_router};

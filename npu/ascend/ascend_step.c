@@ -1,0 +1,262 @@
+#include "npu/ascend/ascend_step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+#define ALIGNMENT 512 /* of arrays on the device */
+
+/* ---- mirrors ----------------------------------------------------------------------------------- */
+
+static td_status open_mirror(td_ascend_npu *d, td_ascend_mirror *m, size_t bytes) {
+    m->bytes = bytes;
+    m->fresh = calloc(2, bytes);
+    m->host = m->fresh ? m->fresh + bytes : NULL;
+    return m->fresh ? td_ascend_take(d, bytes, (void **)&m->dev, NULL) : TD_ENOMEM;
+}
+
+static void close_mirror(td_ascend_npu *d, td_ascend_mirror *m) {
+    td_ascend_give(d, m->dev);
+    free(m->fresh);
+}
+
+/* @param changed set where it did. */
+static td_status bring_fresh(td_ascend_npu *d, td_ascend_mirror *m, bool *changed) {
+    if (m->copied && !memcmp(m->host, m->fresh, m->bytes)) return TD_OK;
+    *changed = true;
+    memcpy(m->host, m->fresh, m->bytes);
+    m->copied = false;
+    TD_TRY(td_ascend_upload(d, m->dev, m->host, m->bytes, NULL));
+    atomic_fetch_add_explicit(&d->down_bytes, m->bytes, memory_order_relaxed);
+    m->copied = true;
+    return TD_OK;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------ */
+
+bool td_ascend_step_is(const td_ascend_step *s, const td_step *step) {
+    const td_step *a = &s->step;
+    return a->max_tok == step->max_tok && a->max_seq == step->max_seq && a->max_out == step->max_out &&
+           a->first_row == step->first_row && a->block_stride == step->block_stride &&
+           !memcmp(&a->host, &step->host, sizeof a->host) && !memcmp(&a->dev, &step->dev, sizeof a->dev);
+}
+
+static size_t ints(size_t n) {
+    return td_round_up(n * sizeof(int32_t), ALIGNMENT);
+}
+
+td_status td_ascend_step_open(td_ascend_npu *d, const td_step *step, td_ascend_step **out) {
+    td_ascend_step *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s) return TD_ENOMEM;
+    s->step = *step;
+    s->n_tokens = s->n_positions = UINT64_MAX;
+    td_status st = open_mirror(d, &s->rows, 2 * ints(step->max_tok) + ints(step->max_out ? step->max_out : 1));
+    if (st != TD_OK) {
+        td_ascend_step_close(d, s);
+        return st;
+    }
+    s->token = (const int32_t *)s->rows.dev;
+    s->pos = (const int32_t *)(s->rows.dev + ints(step->max_tok));
+    s->out_row = (const int32_t *)(s->rows.dev + 2 * ints(step->max_tok));
+    *out = s;
+    return TD_OK;
+}
+
+static void close_cut(td_ascend_npu *d, td_ascend_cut *c) {
+    close_mirror(d, &c->m);
+    free(c->rows_end);
+    free(c->fresh_lengths);
+}
+
+void td_ascend_step_close(td_ascend_npu *d, td_ascend_step *s) {
+    if (!s) return;
+    close_mirror(d, &s->rows);
+    for (size_t i = 0; i < s->n_cuts; i++) close_cut(d, &s->cuts[i]);
+    free(s);
+}
+
+static bool is_over(const char *what, uint64_t value, uint64_t n) {
+    if (value >= n)
+        td_err("a step has the %s %llu, and the device knows %llu", what, (unsigned long long)value, (unsigned long long)n);
+    return value >= n;
+}
+
+static td_status fill_rows(td_ascend_step *s) {
+    const td_step  *step = &s->step;
+    td_step_counts  n = *step->host.counts;
+    int32_t        *token = (int32_t *)s->rows.fresh, *pos = (int32_t *)(s->rows.fresh + ints(step->max_tok)),
+            *out_row = (int32_t *)(s->rows.fresh + 2 * ints(step->max_tok));
+    if (is_over("number of rows", n.n_tok, (uint64_t)step->max_tok + 1) ||
+        is_over("number of sequences", n.n_seq, (uint64_t)step->max_seq + 1) ||
+        is_over("number of wanted rows", n.n_out, (uint64_t)step->max_out + 1))
+        return TD_EINVAL;
+    memset(s->rows.fresh, 0, s->rows.bytes);
+    for (uint32_t i = 0; step->host.token && i < n.n_tok; i++) {
+        if (is_over("token", step->host.token[i], s->n_tokens)) return TD_EINVAL;
+        token[i] = (int32_t)step->host.token[i];
+    }
+    for (uint32_t i = 0; step->host.pos && i < n.n_tok; i++) {
+        if (is_over("position", step->host.pos[i], s->n_positions)) return TD_EINVAL;
+        pos[i] = (int32_t)step->host.pos[i];
+    }
+    for (uint32_t i = 0; step->host.out_row && i < n.n_out; i++) {
+        if (is_over("wanted row", step->host.out_row[i], n.n_tok)) return TD_EINVAL;
+        out_row[i] = (int32_t)step->host.out_row[i];
+    }
+    return TD_OK;
+}
+
+/* ---- cuts -------------------------------------------------------------------------------------- */
+
+uint32_t td_ascend_cut_pieces(const td_step *step, uint32_t most, uint32_t kv_spare_pages) {
+    uint64_t rows = step->max_tok, pieces = (uint64_t)step->max_seq + kv_spare_pages; /* of spare rows: one a page */
+    /* A sequence's last piece may have one row only, and so may that of the rows beyond the counts. */
+    if (most != UINT32_MAX) pieces = (rows + (uint64_t)(most - 1) * (step->max_seq + 1ull)) / most;
+    return (uint32_t)(pieces < rows ? pieces : rows);
+}
+
+td_ascend_cut *td_ascend_step_cut(td_ascend_npu *d, td_ascend_step *s, td_ascend_cut_key key) {
+    for (size_t i = 0; i < s->n_cuts; i++)
+        if (!memcmp(&s->cuts[i].key, &key, sizeof key)) return &s->cuts[i];
+    if (s->n_cuts == TD_ASCEND_CUTS_MAX) {
+        td_err("a step has attentions of more than %d kinds", TD_ASCEND_CUTS_MAX);
+        return NULL;
+    }
+    td_ascend_cut c = {.key = key};
+    c.n = td_ascend_cut_pieces(&s->step, key.most, key.kv_spare_pages);
+    c.stride = s->step.block_stride ? s->step.block_stride : 1;
+    c.rows_end = calloc(2 * (size_t)c.n, sizeof *c.rows_end);
+    c.fresh_lengths = calloc(2 * (size_t)c.n, sizeof *c.fresh_lengths);
+    c.keys = c.rows_end ? c.rows_end + c.n : NULL;
+    td_status st = c.rows_end && c.fresh_lengths
+                       ? open_mirror(d, &c.m, ints(s->step.max_tok) + ints((size_t)c.n * c.stride))
+                       : TD_ENOMEM;
+    if (st != TD_OK) {
+        td_err("no memory for the lengths of a step of %u rows", s->step.max_tok);
+        close_cut(d, &c);
+        return NULL;
+    }
+    c.slot = (const int32_t *)c.m.dev;
+    c.table = (const int32_t *)(c.m.dev + ints(s->step.max_tok));
+    s->cuts[s->n_cuts] = c;
+    return &s->cuts[s->n_cuts++];
+}
+
+/* Pieces as they are found, and single rows in the place of larger pieces while there are too few. */
+typedef struct {
+    td_ascend_cut *c;
+    uint32_t       n, rows; /* so far */
+    uint32_t       missing; /* pieces that are to be made besides */
+} cutter;
+
+static void add_piece(cutter *k, uint32_t rows, uint32_t keys, const uint32_t *pages, uint32_t n_pages) {
+    td_ascend_cut *c = k->c;
+    int32_t       *row = (int32_t *)(c->m.fresh + (size_t)((const char *)c->table - c->m.dev)) + (size_t)k->n * c->stride;
+    for (uint32_t i = 0; i < n_pages; i++) row[i] = (int32_t)pages[i];
+    k->rows += rows;
+    c->fresh_lengths[k->n] = k->rows;
+    c->fresh_lengths[c->n + k->n++] = keys;
+}
+
+/* Rows that see keys up to `keys`, the last of them all. */
+static void add_rows(cutter *k, uint32_t rows, uint32_t keys, const uint32_t *pages) {
+    for (; rows > 1 && k->missing; rows--, k->missing--) {
+        uint32_t seen = keys - rows + 1;
+        add_piece(k, 1, seen, pages, (uint32_t)td_div_up(seen, TD_KV_PAGE));
+    }
+    add_piece(k, rows, keys, pages, (uint32_t)td_div_up(keys, TD_KV_PAGE));
+}
+
+static uint32_t least(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+/* Rows of the next piece, of those beyond the counts: `done` of `rows` are in pieces. A page is one piece's. */
+static uint32_t spare_piece(const td_ascend_cut *c, uint32_t done, uint32_t rows) {
+    return least(least(c->key.most, rows - done), TD_KV_PAGE - done % TD_KV_PAGE);
+}
+
+static td_status check_sequence(const td_ascend_step *s, const td_ascend_cut *c, uint32_t q, uint32_t n_tok) {
+    const td_step_arrays *a = &s->step.host;
+    uint32_t              first = a->seq_start[q], end = a->seq_start[q + 1], keys = a->kv_len[q];
+    if (first >= end || end > n_tok || (q == 0 && first) || keys < end - first ||
+        td_div_up(keys, TD_KV_PAGE) > s->step.block_stride) {
+        td_err("a step's sequence %u has rows %u to %u of %u and %u keys in at most %u pages", q, first, end, n_tok, keys,
+               s->step.block_stride);
+        return TD_EINVAL;
+    }
+    for (uint32_t i = 0; i < td_div_up(keys, TD_KV_PAGE); i++)
+        if (is_over("page", a->block_table[(size_t)q * s->step.block_stride + i], c->key.kv_pages)) return TD_EINVAL;
+    return TD_OK;
+}
+
+static td_status fill_cut(td_ascend_step *s, td_ascend_cut *c) {
+    const td_step_arrays *a = &s->step.host;
+    td_step_counts        n = *a->counts;
+    uint32_t              spare = s->step.max_tok - n.n_tok, pieces = 0;
+    int32_t              *slot = (int32_t *)c->m.fresh;
+    memset(c->m.fresh, 0, c->m.bytes);
+    if (spare > c->key.kv_spare_pages * TD_KV_PAGE) {
+        td_err("a step of %u rows runs in a bucket of %u, and the cache has %u slots for the rest", n.n_tok, s->step.max_tok,
+               c->key.kv_spare_pages * TD_KV_PAGE);
+        return TD_EINVAL;
+    }
+    for (uint32_t i = 0; i < n.n_tok; i++) {
+        if (is_over("slot", a->slot[i], (uint64_t)c->key.kv_pages * TD_KV_PAGE)) return TD_EINVAL;
+        slot[i] = (int32_t)a->slot[i];
+    }
+    for (uint32_t i = 0; i < spare; i++) slot[n.n_tok + i] = (int32_t)(c->key.kv_pages * TD_KV_PAGE + i);
+    for (uint32_t q = 0; q < n.n_seq; q++) {
+        TD_TRY(check_sequence(s, c, q, n.n_tok));
+        pieces += (a->seq_start[q + 1] - a->seq_start[q] - 1) / c->key.most + 1;
+    }
+    for (uint32_t i = 0; i < spare; i += spare_piece(c, i, spare)) pieces++;
+    if (n.n_seq ? a->seq_start[n.n_seq] != n.n_tok : n.n_tok != 0) {
+        td_err("a step has %u rows, and its sequences others", n.n_tok);
+        return TD_EINVAL;
+    }
+    cutter k = {.c = c, .missing = c->n - pieces};
+    for (uint32_t q = 0; q < n.n_seq; q++) {
+        uint32_t        rows = a->seq_start[q + 1] - a->seq_start[q];
+        const uint32_t *pages = a->block_table + (size_t)q * s->step.block_stride;
+        for (uint32_t i = 0, take; i < rows; i += take) {
+            take = least(c->key.most, rows - i);
+            add_rows(&k, take, a->kv_len[q] - rows + i + take, pages);
+        }
+    }
+    for (uint32_t i = 0, take; i < spare; i += take) {
+        uint32_t page = c->key.kv_pages + i / TD_KV_PAGE;
+        take = spare_piece(c, i, spare);
+        add_rows(&k, take, i % TD_KV_PAGE + take, &page);
+    }
+    return TD_OK;
+}
+
+void td_ascend_cut_set_longest(const td_ascend_step *s, td_ascend_cut *c) {
+    uint32_t rows = s->step.max_tok, most = c->key.most;
+    for (uint32_t i = 0, done = 0; i < c->n; i++) {
+        uint32_t left = rows - done - (c->n - i - 1); /* the others have a row at least */
+        done += i + 1 == c->n ? rows - done : least(most, left);
+        c->rows_end[i] = done;
+        c->keys[i] = (int64_t)c->stride * TD_KV_PAGE;
+    }
+}
+
+td_status td_ascend_step_fill(td_ascend_npu *d, td_ascend_step *s, bool *changed) {
+    bool rows_changed = false;
+    *changed = false;
+    TD_TRY(fill_rows(s));
+    TD_TRY(bring_fresh(d, &s->rows, &rows_changed));
+    for (size_t i = 0; i < s->n_cuts; i++) {
+        td_ascend_cut *c = &s->cuts[i];
+        TD_TRY(fill_cut(s, c));
+        *changed |= memcmp(c->rows_end, c->fresh_lengths, 2 * c->n * sizeof *c->rows_end) != 0;
+        memcpy(c->rows_end, c->fresh_lengths, 2 * c->n * sizeof *c->rows_end);
+        TD_TRY(bring_fresh(d, &c->m, changed));
+    }
+    return TD_OK;
+}

@@ -1,0 +1,74 @@
+/*
+ * A step as the vendor's operations want it, made of step->host before every launch.
+ *
+ * DESIGN. Operations have the shapes of the bucket, so rows beyond the counts are computed like all others. They get token 0
+ * and position 0, and their keys and values go to pages behind the cache that no sequence has (td_npu_caps.kv_spare); no
+ * slot is named twice.
+ *
+ * Attention takes lengths of sequences from the host. A cut divides the rows of a bucket into so many pieces, always the
+ * same number: runs of rows of one sequence, each with the keys that its last row sees, and runs of the rows beyond the
+ * counts. So shapes never change, no piece is empty, and the pieces' rows are all rows. Pieces of a row each need no mask.
+ *
+ * The arrays are copied to the device before a launch, only when they differ, and by a copy that the host waits for. The
+ * contract allows it: nothing enqueued with the step is under way then. A copy in stream order that fails would leave what
+ * is behind it with an earlier step's slots, which may be somebody else's by now.
+ */
+#ifndef TD_NPU_ASCEND_ASCEND_STEP_H
+#define TD_NPU_ASCEND_ASCEND_STEP_H
+
+#include "npu/ascend/ascend_device.h"
+
+#define TD_ASCEND_CUTS_MAX 4
+
+/** Arrays that are made on the host and copied to the device. */
+typedef struct {
+    char  *fresh, *host, *dev; /* [bytes] each: as they are made; as they were; on the device */
+    size_t bytes;
+    bool   copied; /* the device has what host holds */
+} td_ascend_mirror;
+
+typedef struct {
+    td_ascend_cut_key key;
+    uint32_t          n, stride;       /* pieces; columns of the table */
+    int64_t          *rows_end, *keys; /* [n] sum of rows so far; keys; on the host */
+    int64_t          *fresh_lengths;   /* [2 n] */
+    td_ascend_mirror  m;
+    const int32_t    *slot;  /* device: [max_tok] */
+    const int32_t    *table; /* device: [n, stride] */
+} td_ascend_cut;
+
+typedef struct {
+    td_step          step; /* a copy: steps of equal sizes and arrays are one */
+    td_ascend_mirror rows;
+    const int32_t   *token, *pos, *out_row; /* device: [max_tok], [max_tok], [max_out] */
+    uint64_t         n_tokens, n_positions; /* that the blocks know: more is refused; UINT64_MAX: any */
+    size_t           n_cuts;
+    td_ascend_cut    cuts[TD_ASCEND_CUTS_MAX];
+    const void      *rope; /* in a capture: whose rows have been gathered */
+} td_ascend_step;
+
+/** Whether step is the one that s was made for. */
+bool                   td_ascend_step_is(const td_ascend_step *s, const td_step *step);
+TD_NODISCARD td_status td_ascend_step_open(td_ascend_npu *d, const td_step *step, td_ascend_step **out);
+void                   td_ascend_step_close(td_ascend_npu *d, td_ascend_step *s);
+
+/**
+ * How many pieces a bucket is cut into: enough for any counts, and never more than rows.
+ * @param most rows of a piece; UINT32_MAX: any number.
+ */
+uint32_t td_ascend_cut_pieces(const td_step *step, uint32_t most, uint32_t kv_spare_pages);
+
+/** The cut of that key, made when there is none. @return NULL: memory or room for it are out, which is in the log. */
+td_ascend_cut *td_ascend_step_cut(td_ascend_npu *d, td_ascend_step *s, td_ascend_cut_key key);
+
+/**
+ * Make all arrays of step->host and bring them to the device; not in captures.
+ * @param changed what attentions were prepared with no longer holds.
+ * @return TD_EINVAL: a token, position, page or length that the blocks do not know; which one is in the log.
+ */
+TD_NODISCARD td_status td_ascend_step_fill(td_ascend_npu *d, td_ascend_step *s, bool *changed);
+
+/** Lengths as large as a bucket's can be, for a capture that asks for workspace. */
+void td_ascend_cut_set_longest(const td_ascend_step *s, td_ascend_cut *c);
+
+#endif

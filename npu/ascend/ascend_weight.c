@@ -1,0 +1,543 @@
+#include "npu/ascend/ascend_weight.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/mem.h"
+#include "kernels/rows/convert.h"
+#include "quant/coded_matrix.h"
+#include "quant/weight_quant.h"
+
+#define DIM_MAX ((size_t)1 << 22)
+#define ALIGNMENT 512
+#define NZ_N 32 /* outputs and inputs of a tile */
+#define NZ_K 16
+
+/** What a weight has become for attention: two arrays at most. */
+typedef struct {
+    bool   made;
+    size_t sizes[6]; /* that it was made for */
+    void  *at[2];    /* the second lies behind the first */
+} form;
+
+struct td_npu_weight {
+    td_weight_format  format; /* as it is kept: W8A8, BF16 or F32 */
+    uint32_t          rank;
+    size_t            n, k;
+    char             *rows;   /* device: [n, k], behind it [n] scales of W8A8; NULL once it is laid out */
+    td_ascend_matrix *matrix; /* that it is part of, counted */
+    form              form;
+};
+
+static size_t element_bytes(td_weight_format format) {
+    return format == TD_WEIGHT_W8A8 ? 1 : format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float);
+}
+
+static size_t codes_bytes(td_weight_format format, size_t n, size_t k) {
+    return td_round_up(n * k * element_bytes(format), ALIGNMENT);
+}
+
+static size_t rows_bytes(td_weight_format format, size_t n, size_t k) {
+    return codes_bytes(format, n, k) + (format == TD_WEIGHT_W8A8 ? td_round_up(n * sizeof(float), ALIGNMENT) : 0);
+}
+
+static size_t nz_bytes(size_t n, size_t k) {
+    return td_round_up(td_round_up(n, NZ_N) * td_round_up(k, NZ_K), ALIGNMENT);
+}
+
+static td_weight_format kept_as(td_weight_format format) {
+    return format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G ? TD_WEIGHT_W8A8 : format;
+}
+
+/* In NZ, with scales and a bias. What small models fill up is not counted. */
+size_t td_ascend_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k) {
+    (void)d;
+    if (kept_as(format) != TD_WEIGHT_W8A8) return rows_bytes(format, n, k);
+    return nz_bytes(n, k) + 2 * td_round_up(td_round_up(n, NZ_N) * sizeof(float), ALIGNMENT);
+}
+
+size_t td_ascend_weight_rows(const td_npu_weight *w) {
+    return w->n;
+}
+
+/* ---- creating ---------------------------------------------------------------------------------- */
+
+static td_status check_source(td_weight_format format, const td_tensor_view *src, td_error *err) {
+    bool real = src->data && (src->dtype == TD_DT_F32 || src->dtype == TD_DT_BF16 || src->dtype == TD_DT_F16);
+    if (src->rank < 1 || src->rank > 2) return td_fail(err, TD_EINVAL, "a weight has rank 1 or 2, not %u", src->rank);
+    for (uint32_t i = 0; i < src->rank; i++)
+        if (src->shape[i] == 0 || src->shape[i] > DIM_MAX)
+            return td_fail(err, TD_EINVAL, "a weight's sides are 1 to %zu, not %zu", DIM_MAX, src->shape[i]);
+    if (format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G)
+        return src->rank == 2 && src->coded && src->coded->n == src->shape[0] && src->coded->k == src->shape[1]
+                   ? TD_OK
+                   : td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes");
+    if (format != TD_WEIGHT_W8A8)
+        return real ? TD_OK : td_fail(err, TD_ENOTSUP, "a bf16 or f32 weight is made from f32, bf16 or f16");
+    if (src->rank != 2) return td_fail(err, TD_EINVAL, "a W8A8 weight has rank 2");
+    if (!real && !(src->data && src->dtype == TD_DT_I8 && src->scale))
+        return td_fail(err, TD_ENOTSUP, "a W8A8 weight is made from f32, bf16, f16, or int8 with scales");
+    return TD_OK;
+}
+
+static td_status not_finite(td_error *err) {
+    return td_fail(err, TD_EFORMAT, "a weight holds an infinity or a NaN");
+}
+
+/* Codes of row after row, each through f32. */
+static td_status round_coded(const td_coded_matrix *m, int8_t *q, float *scale, td_error *err) {
+    float *row = malloc(m->k * sizeof *row);
+    if (!row) return td_fail(err, TD_ENOMEM, "out of memory for a weight's row");
+    td_status st = TD_OK;
+    for (size_t r = 0; r < m->n && st == TD_OK; r++)
+        if (!td_coded_row(m, r, row) || !td_quantize_weight_i8(TD_DT_F32, row, 1, m->k, q + r * m->k, m->k, scale + r))
+            st = td_fail(err, TD_EFORMAT,
+                         "a weight has a scale that is no positive number, or a zero where the checkpoint says it has none");
+    free(row);
+    return st;
+}
+
+static td_status convert(const td_npu_weight *w, const td_tensor_view *src, char *host, td_error *err) {
+    size_t n = w->n * w->k;
+    float *scale = (float *)(host + codes_bytes(w->format, w->n, w->k));
+    if (w->format == TD_WEIGHT_W8A8 && src->coded && !src->data) return round_coded(src->coded, (int8_t *)host, scale, err);
+    if (w->format == TD_WEIGHT_W8A8 && src->dtype == TD_DT_I8) {
+        memcpy(host, src->data, n);
+        memcpy(scale, src->scale, w->n * sizeof *scale);
+        return TD_OK;
+    }
+    if (w->format == TD_WEIGHT_W8A8)
+        return td_quantize_weight_i8(src->dtype, src->data, w->n, w->k, (int8_t *)host, w->k, scale) ? TD_OK
+                                                                                                      : not_finite(err);
+    if (w->format == TD_WEIGHT_F32) {
+        td_to_f32(src->dtype, src->data, n, (float *)host);
+    } else if (src->dtype == TD_DT_BF16) {
+        memcpy(host, src->data, n * sizeof(td_bf16));
+    } else {
+        float row[256];
+        for (size_t i = 0; i < n; i += 256) {
+            size_t m = n - i < 256 ? n - i : 256;
+            td_to_f32(src->dtype, (const char *)src->data + i * td_dtype_bytes(src->dtype), m, row);
+            td_f32_to_bf16_n(row, m, (td_bf16 *)host + i);
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(w->format == TD_WEIGHT_F32 ? ((const float *)host)[i] : td_bf16_to_f32(((const td_bf16 *)host)[i])))
+            return not_finite(err);
+    return TD_OK;
+}
+
+td_status td_ascend_weight_create(td_npu *base, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
+                                  td_error *err) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    *out = NULL;
+    TD_TRY(td_ascend_enter(d));
+    TD_TRY(check_source(format, src, err));
+    td_tensor_view view = *src;
+    if (format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G) view.data = NULL;
+    td_npu_weight *w = calloc(1, sizeof *w);
+    if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
+    w->format = kept_as(format);
+    w->rank = src->rank;
+    w->n = src->rank == 2 ? src->shape[0] : 1;
+    w->k = src->shape[src->rank - 1];
+    size_t    bytes = rows_bytes(w->format, w->n, w->k);
+    char     *host = calloc(1, bytes);
+    td_status st = host ? convert(w, &view, host, err) : td_fail(err, TD_ENOMEM, "out of memory for a weight");
+    if (st == TD_OK) st = td_ascend_take(d, bytes, (void **)&w->rows, err);
+    if (st == TD_OK) st = td_ascend_upload(d, w->rows, host, bytes, err);
+    free(host);
+    if (st != TD_OK)
+        td_ascend_weight_destroy(base, w);
+    else
+        *out = w;
+    return st;
+}
+
+static void unref_matrix(td_ascend_npu *d, td_ascend_matrix *m) {
+    if (!m || --m->refs) return;
+    if (m->owns_data) td_ascend_give(d, m->data);
+    td_ascend_give(d, m->scale);
+    td_ascend_give(d, m->bias);
+    free(m);
+}
+
+void td_ascend_weight_destroy(td_npu *base, td_npu_weight *w) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    if (!w || td_ascend_enter(d) != TD_OK) return;
+    unref_matrix(d, w->matrix);
+    td_ascend_give(d, w->rows);
+    td_ascend_give(d, w->form.at[0]);
+    free(w);
+}
+
+/* ---- laying out -------------------------------------------------------------------------------- */
+
+/* The rows on the host again. @return NULL: err says why. */
+static char *bring(td_ascend_npu *d, const td_npu_weight *w, td_error *err) {
+    size_t bytes = rows_bytes(w->format, w->n, w->k);
+    char  *host = malloc(bytes);
+    if (!host) {
+        (void)td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
+        return NULL;
+    }
+    if (td_ascend_download(d, host, w->rows, bytes, err) == TD_OK) return host;
+    free(host);
+    return NULL;
+}
+
+/* Device memory with these bytes; the host's are freed. */
+static td_status send(td_ascend_npu *d, void *host, size_t bytes, void **out, td_error *err) {
+    *out = NULL;
+    td_status st = host ? td_ascend_take(d, bytes, out, err) : td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
+    if (st == TD_OK) st = td_ascend_upload(d, *out, host, bytes, err);
+    if (st != TD_OK) {
+        td_ascend_give(d, *out);
+        *out = NULL;
+    }
+    free(host);
+    return st;
+}
+
+static void forget_rows(td_ascend_npu *d, const td_npu_weight *weight) {
+    td_npu_weight *w = (td_npu_weight *)weight; /* the handle is opaque: only its layout changes */
+    td_ascend_give(d, w->rows);
+    w->rows = NULL;
+}
+
+/** Outputs of a part when it is filled up, to whole tiles. */
+static size_t outputs_of(const td_ascend_part *p, td_weight_format format) {
+    size_t n = p->lead ? p->blocks_to * (p->lead_to + p->rope_to) : p->n;
+    return format == TD_WEIGHT_W8A8 ? td_round_up(n, NZ_N) : n;
+}
+
+/** Where output `row` of a part goes. */
+static size_t place_of(const td_ascend_part *p, size_t row) {
+    if (!p->lead) return row;
+    size_t block = row / (p->lead + p->rope), i = row % (p->lead + p->rope), at = block * (p->lead_to + p->rope_to);
+    if (i < p->lead) return at + i;
+    i -= p->lead;
+    return at + p->lead_to + (i < p->rope / 2 ? i : p->rope_to / 2 + i - p->rope / 2);
+}
+
+static bool keeps_places(const td_ascend_part *p) {
+    return !p->lead || (p->lead == p->lead_to && p->rope == p->rope_to &&
+                        p->blocks_to * (p->lead_to + p->rope_to) == p->n);
+}
+
+static void place_nz(const td_ascend_matrix *m, const td_ascend_part *p, size_t first, const int8_t *rows, int8_t *nz) {
+    size_t k_tiles = td_div_up(m->k, NZ_K);
+    for (size_t r = 0; r < p->n; r++) {
+        size_t  n = first + place_of(p, r);
+        int8_t *tile = nz + n / NZ_N * k_tiles * NZ_K * NZ_N + n % NZ_N;
+        for (size_t k = 0; k < p->k; k++) tile[k * NZ_N] = rows[r * p->k + k]; /* tiles of k follow each other */
+    }
+}
+
+static td_status place_parts(td_ascend_npu *d, td_ascend_matrix *m, char *data, float *scale, float *bias, td_error *err) {
+    for (size_t i = 0; i < m->n_parts; i++) {
+        const td_ascend_part *p = &m->parts[i];
+        char                 *rows = bring(d, p->w, err);
+        size_t                element = element_bytes(m->format), first = m->first[i];
+        if (!rows) return err ? err->status : TD_EDEVICE;
+        const float *scales = (const float *)(rows + codes_bytes(m->format, p->n, p->k));
+        if (m->format == TD_WEIGHT_W8A8) place_nz(m, p, first, (const int8_t *)rows, (int8_t *)data);
+        for (size_t r = 0; r < p->n; r++) {
+            size_t to = first + place_of(p, r);
+            if (m->format == TD_WEIGHT_W8A8)
+                scale[to] = scales[r];
+            else
+                memcpy(data + to * m->k * element, rows + r * p->k * element, p->k * element);
+        }
+        free(rows);
+        if (!p->bias) continue;
+        float *values = (float *)bring(d, p->bias, err);
+        if (!values) return err ? err->status : TD_EDEVICE;
+        for (size_t r = 0; r < p->n; r++) bias[first + place_of(p, r)] = values[r];
+        free(values);
+    }
+    return TD_OK;
+}
+
+/* As products add it: f32 to int8 sums, else bf16. The host's is freed. */
+static td_status send_bias(td_ascend_npu *d, td_ascend_matrix *m, float *bias, td_error *err) {
+    if (m->format == TD_WEIGHT_W8A8) return send(d, bias, m->n * sizeof *bias, &m->bias, err);
+    td_bf16 *rounded = malloc(m->n * sizeof *rounded);
+    if (rounded) td_f32_to_bf16_n(bias, m->n, rounded);
+    free(bias);
+    return send(d, rounded, m->n * sizeof *rounded, &m->bias, err);
+}
+
+static td_status make_matrix(td_ascend_npu *d, td_ascend_matrix *m, td_error *err) {
+    bool   w8a8 = m->format == TD_WEIGHT_W8A8, has_bias = false;
+    size_t bytes = w8a8 ? nz_bytes(m->n, m->k) : m->n * m->k * element_bytes(m->format);
+    char  *data = calloc(1, bytes);
+    float *scale = calloc(m->n, sizeof *scale), *bias = calloc(m->n, sizeof *bias);
+    for (size_t i = 0; i < m->n_parts; i++) has_bias |= m->parts[i].bias != NULL;
+    m->owns_data = true;
+    td_status st =
+        data && scale && bias ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
+    if (st == TD_OK) st = place_parts(d, m, data, scale, bias, err);
+    if (st != TD_OK) {
+        free(data);
+        free(scale);
+        free(bias);
+        return st;
+    }
+    st = send(d, data, bytes, &m->data, err);
+    if (st == TD_OK && w8a8)
+        st = send(d, scale, m->n * sizeof *scale, (void **)&m->scale, err);
+    else
+        free(scale);
+    if (st == TD_OK && has_bias) return send_bias(d, m, bias, err);
+    free(bias);
+    return st;
+}
+
+static td_status check_part(const td_ascend_part *p, const td_ascend_part *first, td_error *err) {
+    if (!p->w) return td_fail(err, TD_EINVAL, "the weight %s is missing", p->what);
+    if (p->w->rank != 2 || p->w->n != p->n || p->w->k != p->k)
+        return td_fail(err, TD_EINVAL, "the weight %s is %zu x %zu, not %zu x %zu", p->what, p->w->n, p->w->k, p->n, p->k);
+    if (p->w->format != first->w->format)
+        return td_fail(err, TD_ENOTSUP, "the weights %s and %s are multiplied with the same rows and differ in their format",
+                       first->what, p->what);
+    if (p->bias && (p->bias->format != TD_WEIGHT_F32 || p->bias->n != 1 || p->bias->k != p->n || !p->bias->rows))
+        return td_fail(err, TD_EINVAL, "the bias of %s must be a vector of %zu f32", p->what, p->n);
+    return p->k == first->k ? TD_OK : td_fail(err, TD_EINVAL, "the weights %s and %s have other inputs", first->what, p->what);
+}
+
+static bool is_part(const td_ascend_part *a, const td_ascend_part *b) {
+    return a->w == b->w && a->bias == b->bias && a->lead == b->lead && a->lead_to == b->lead_to && a->rope == b->rope &&
+           a->rope_to == b->rope_to && a->blocks_to == b->blocks_to;
+}
+
+/* That was made of these parts. */
+static bool is_matrix(const td_ascend_matrix *m, const td_ascend_part *parts, size_t n_parts, size_t k_to) {
+    bool same = m->n_parts == n_parts && m->k == k_to;
+    for (size_t i = 0; same && i < n_parts; i++) same = is_part(&m->parts[i], &parts[i]);
+    return same;
+}
+
+td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, size_t n_parts, size_t k_to,
+                              const td_ascend_matrix **out, td_error *err) {
+    *out = NULL;
+    for (size_t i = 0; i < n_parts; i++) TD_TRY(check_part(&parts[i], &parts[0], err));
+    for (size_t i = 0; i < n_parts; i++) {
+        td_ascend_matrix *made = parts[i].w->matrix;
+        if (made && is_matrix(made, parts, n_parts, k_to)) {
+            *out = made;
+            return TD_OK;
+        }
+        if (made || !parts[i].w->rows)
+            return td_fail(err, TD_EINVAL, "the weight %s is laid out for another block", parts[i].what);
+    }
+    td_ascend_matrix *m = calloc(1, sizeof *m);
+    if (!m) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
+    m->format = parts[0].w->format;
+    m->k = k_to;
+    m->n_parts = n_parts;
+    for (size_t i = 0; i < n_parts; i++) {
+        m->parts[i] = parts[i];
+        m->first[i] = m->n;
+        m->n += outputs_of(&parts[i], m->format);
+    }
+    m->refs = 1; /* ours, until the parts have it */
+    td_status st = TD_OK;
+    if (m->format != TD_WEIGHT_W8A8 && n_parts == 1 && !parts[0].bias && keeps_places(&parts[0]) && k_to == parts[0].k)
+        m->data = parts[0].w->rows; /* as they are; others may read them, too */
+    else
+        st = make_matrix(d, m, err);
+    for (size_t i = 0; i < n_parts && st == TD_OK; i++) {
+        ((td_npu_weight *)parts[i].w)->matrix = m;
+        m->refs++;
+        if (m->owns_data) forget_rows(d, parts[i].w);
+    }
+    if (st == TD_OK) *out = m;
+    unref_matrix(d, m);
+    return st;
+}
+
+/* ---- vectors and rows -------------------------------------------------------------------------- */
+
+td_status td_ascend_vector_of(const td_npu_weight *w, size_t k, bool optional, const char *what, const void **out,
+                              td_error *err) {
+    *out = NULL;
+    if (!w && optional) return TD_OK;
+    if (!w) return td_fail(err, TD_EINVAL, "the weight %s is missing", what);
+    if (w->format != TD_WEIGHT_F32 || w->n != 1 || w->k != k || !w->rows)
+        return td_fail(err, TD_EINVAL, "the weight %s must be a vector of %zu f32, not %zu x %zu", what, k, w->n, w->k);
+    *out = w->rows;
+    return TD_OK;
+}
+
+td_status td_ascend_plain_rows_of(const td_npu_weight *w, td_weight_format format, size_t n, size_t k, const char *what,
+                                  const void **out, td_error *err) {
+    *out = NULL;
+    if (!w) return td_fail(err, TD_EINVAL, "the weight %s is missing", what);
+    if (w->format != format || w->k != k || (n && w->n != n) || !w->rows)
+        return td_fail(err, TD_EINVAL, "the weight %s must be %s with rows of %zu", what,
+                       format == TD_WEIGHT_F32 ? "f32" : "bf16", k);
+    *out = w->rows;
+    return TD_OK;
+}
+
+/* ---- what attention wants ---------------------------------------------------------------------- */
+
+/* Whether the form is made; one that was made for other sizes is refused. */
+static td_status find_form(const td_npu_weight *w, const size_t sizes[6], const char *what, bool *made, td_error *err) {
+    *made = w->form.made && !memcmp(w->form.sizes, sizes, sizeof w->form.sizes);
+    if (w->form.made && !*made)
+        return td_fail(err, TD_EINVAL, "the weight %s is laid out for attention of another shape", what);
+    return TD_OK;
+}
+
+/* first [n_first] and second [n_second] bytes of host become the weight's form. */
+static td_status keep_form(td_ascend_npu *d, const td_npu_weight *weight, const size_t sizes[6], void *host, size_t n_first,
+                           size_t n_second, td_error *err) {
+    td_npu_weight *w = (td_npu_weight *)weight;
+    TD_TRY(send(d, host, n_first + n_second, &w->form.at[0], err));
+    w->form.at[1] = (char *)w->form.at[0] + n_first;
+    memcpy(w->form.sizes, sizes, sizeof w->form.sizes);
+    w->form.made = true;
+    return TD_OK;
+}
+
+td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to, double factor,
+                                     const char *what, const void **out, td_error *err) {
+    size_t sizes[6] = {k, k_to};
+    bool   made;
+    TD_TRY(td_ascend_vector_of(w, k, false, what, out, err));
+    if (k == k_to) return TD_OK;
+    TD_TRY(find_form(w, sizes, what, &made, err));
+    if (!made) {
+        float *values = (float *)bring(d, w, err), *to = calloc(1, td_round_up(k_to * sizeof *to, ALIGNMENT));
+        for (size_t i = 0; values && to && i < k; i++) to[i] = (float)(values[i] * factor);
+        free(values);
+        if (!values) {
+            free(to);
+            return err ? err->status : TD_EDEVICE;
+        }
+        TD_TRY(keep_form(d, w, sizes, to, td_round_up(k_to * sizeof *to, ALIGNMENT), 0, err));
+    }
+    *out = w->form.at[0];
+    return TD_OK;
+}
+
+td_status td_ascend_rope_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, size_t dim_to, const void **cos,
+                            const void **sin, size_t *positions, td_error *err) {
+    const size_t sizes[6] = {dim, dim_to};
+    bool         made;
+    if (!w) return td_fail(err, TD_EINVAL, "the rope table is missing");
+    if (w->format != TD_WEIGHT_F32 || w->rank != 2 || w->k != dim)
+        return td_fail(err, TD_EINVAL, "the rope table must be f32 with rows of %zu, not %zu", dim, w->k);
+    TD_TRY(find_form(w, sizes, "rope", &made, err));
+    size_t bytes = td_round_up(w->n * dim_to * sizeof(td_bf16), ALIGNMENT);
+    if (!made) {
+        float *table = (float *)bring(d, w, err);
+        if (!table) return err ? err->status : TD_EDEVICE;
+        td_bf16 *to = calloc(1, 2 * bytes), *to_sin = to ? to + bytes / sizeof *to : NULL;
+        for (size_t p = 0; to && p < w->n; p++)
+            for (size_t i = 0; i < dim_to / 2; i++) {
+                float c = i < dim / 2 ? table[p * dim + i] : 1, s = i < dim / 2 ? table[p * dim + dim / 2 + i] : 0;
+                for (size_t half = 0; half < 2; half++) {
+                    to[p * dim_to + half * (dim_to / 2) + i] = td_f32_to_bf16(c);
+                    to_sin[p * dim_to + half * (dim_to / 2) + i] = td_f32_to_bf16(s);
+                }
+            }
+        free(table);
+        TD_TRY(keep_form(d, w, sizes, to, bytes, bytes, err));
+        forget_rows(d, w);
+    }
+    *cos = w->form.at[0];
+    *sin = w->form.at[1];
+    *positions = w->n;
+    return TD_OK;
+}
+
+td_status td_ascend_heads_of(td_ascend_npu *d, const td_npu_weight *w, size_t heads, size_t heads_to, size_t nope, size_t v,
+                             size_t lora, size_t lora_to, const void **w_uk, const void **w_uv, td_error *err) {
+    const size_t sizes[6] = {heads, heads_to, nope, v, lora, lora_to};
+    bool         made;
+    if (!w) return td_fail(err, TD_EINVAL, "the weight kv_b is missing");
+    if (w->format != TD_WEIGHT_BF16) return td_fail(err, TD_EINVAL, "the weight kv_b must be bf16");
+    if (w->rank != 2 || w->n != heads * (nope + v) || w->k != lora)
+        return td_fail(err, TD_EINVAL, "the weight kv_b is %zu x %zu, not %zu x %zu", w->n, w->k, heads * (nope + v), lora);
+    TD_TRY(find_form(w, sizes, "kv_b", &made, err));
+    size_t uk_bytes = td_round_up(heads_to * nope * lora_to * sizeof(td_bf16), ALIGNMENT),
+           uv_bytes = td_round_up(heads * lora_to * v * sizeof(td_bf16), ALIGNMENT);
+    if (!made) {
+        td_bf16 *rows = (td_bf16 *)bring(d, w, err);
+        if (!rows) return err ? err->status : TD_EDEVICE;
+        td_bf16 *uk = calloc(1, uk_bytes + uv_bytes), *uv = uk ? uk + uk_bytes / sizeof *uk : NULL;
+        for (size_t h = 0; uk && h < heads; h++) {
+            const td_bf16 *head = rows + h * (nope + v) * lora;
+            for (size_t i = 0; i < nope; i++)
+                memcpy(uk + (h * nope + i) * lora_to, head + i * lora, lora * sizeof *uk);
+            for (size_t i = 0; i < v; i++)
+                for (size_t l = 0; l < lora; l++) uv[(h * lora_to + l) * v + i] = head[(nope + i) * lora + l];
+        }
+        free(rows);
+        TD_TRY(keep_form(d, w, sizes, uk, uk_bytes, uv_bytes, err));
+        forget_rows(d, w);
+    }
+    *w_uk = w->form.at[0];
+    *w_uv = w->form.at[1];
+    return TD_OK;
+}
+
+/* ---- products ---------------------------------------------------------------------------------- */
+
+#define T(v) td_ascend_tensor(r, v)
+
+td_ascend_input td_ascend_input_of(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, td_ascend_view x) {
+    size_t          n = (size_t)x.shape[0], k = (size_t)x.shape[1];
+    td_ascend_input in = {.x = x};
+    if (m->format != TD_WEIGHT_W8A8) return in;
+    in.x = td_ascend_rows_of(r->scratch + b->at.codes, TD_ACL_INT8, 0, n, k);
+    in.scale = td_ascend_vector(r->scratch + b->at.scale, TD_ACL_FLOAT, 0, n);
+    td_ascend_op_quantize(r, x, in.x, in.scale);
+    return in;
+}
+
+td_ascend_input td_ascend_block_input(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, const void *in,
+                                      td_rows_i8 in_i8, size_t width) {
+    size_t first = r->step->first_row, n = r->step->max_tok;
+    if (in_i8.q)
+        return (td_ascend_input){.x = td_ascend_rows_of(in_i8.q, TD_ACL_INT8, first, n, width),
+                                 .scale = td_ascend_vector(in_i8.scale, TD_ACL_FLOAT, first, n)};
+    return td_ascend_input_of(r, b, m, td_ascend_in_rows(r, in, width));
+}
+
+void td_ascend_op_matrix(td_ascend_run *r, td_ascend_input in, const td_ascend_matrix *m, td_ascend_view out) {
+    if (m->format != TD_WEIGHT_W8A8) {
+        td_acl_dtype   dtype = m->format == TD_WEIGHT_BF16 ? TD_ACL_BF16 : TD_ACL_FLOAT;
+        td_ascend_view rows = td_ascend_rows_of(m->data, dtype, 0, m->n, m->k);
+        td_ascend_op_product(r, in.x, td_ascend_transposed(rows), out);
+        if (m->bias) td_ascend_op_add_to(r, out, td_ascend_vector(m->bias, TD_ACL_BF16, 0, m->n));
+        return;
+    }
+    td_acl_tensor *bias = m->bias && r->status == TD_OK ? T(td_ascend_vector(m->bias, TD_ACL_FLOAT, 0, m->n)) : NULL;
+    td_ascend_view scale = td_ascend_vector(m->scale, TD_ACL_FLOAT, 0, m->n);
+    if (TD_ASCEND_HAS(r, aclnnQuantMatmulWeightNz))
+        TD_ASCEND_OP(r, aclnnQuantMatmulWeightNz, T(in.x), td_ascend_tensor_nz(r, m->data, m->k, m->n), T(in.scale), T(scale),
+                     NULL, NULL, NULL, NULL, bias, false, false, 0, T(out));
+    else if (TD_ASCEND_HAS(r, aclnnQuantMatmulV5))
+        TD_ASCEND_OP(r, aclnnQuantMatmulV5, T(in.x), td_ascend_tensor_nz(r, m->data, m->k, m->n), T(in.scale), T(scale), NULL,
+                     NULL, NULL, NULL, bias, false, false, 0, T(out));
+    else
+        TD_ASCEND_OP(r, aclnnQuantMatmulV4, T(in.x), td_ascend_tensor_nz(r, m->data, m->k, m->n), T(scale), NULL, T(in.scale),
+                     bias, false, false, T(out));
+}
+
+void td_ascend_op_matrix_to(td_ascend_run *r, td_ascend_input in, const td_ascend_matrix *m, char *filled,
+                            td_ascend_view out) {
+    if ((size_t)out.shape[1] == m->n) {
+        td_ascend_op_matrix(r, in, m, out);
+        return;
+    }
+    td_ascend_view all = td_ascend_rows_of(filled, out.dtype, 0, (size_t)out.shape[0], m->n);
+    td_ascend_op_matrix(r, in, m, all);
+    td_ascend_op_cast(r, td_ascend_columns(all, 0, (size_t)out.shape[1]), out);
+}

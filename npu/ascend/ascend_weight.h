@@ -1,0 +1,92 @@
+/*
+ * Weights on a card, and the layouts that blocks give them.
+ *
+ * DESIGN. A weight is created as rows: int8 with scales, bf16 or f32. The first block that uses it lays it out, once, on the
+ * host: the rows are brought back, turned, sent, and freed. Matrices that are multiplied with the same rows become one
+ * (gate and up; q, k and v), so that a product of all of them is one launch. Other blocks of the same weights find the
+ * layout made.
+ *
+ * INT8. The weight of a product x W^T is stored [k, n] in NZ, tiles of 16 x 32 bytes: [ceil(n / 32)][ceil(k / 16)][16][32]
+ * (aclnnQuantMatmulV4: "k0 = 16, n0 = 32"; docs/zh/context/data_format.md). Each part begins at a multiple of 32 outputs;
+ * what lies between is zero, and so are its scale and output. Weights in groups of 4-bit codes have no operation on the card
+ * that takes them with int8 rows: they are rounded to int8.
+ *
+ * Attention's operation takes latents of 512, rope parts of 64 and powers of two of heads. What is smaller is filled up with
+ * zeros where it is made: rows of weights (td_ascend_part).
+ */
+#ifndef TD_NPU_ASCEND_ASCEND_WEIGHT_H
+#define TD_NPU_ASCEND_ASCEND_WEIGHT_H
+
+#include "npu/ascend/ascend_op.h"
+
+#define TD_ASCEND_PARTS_MAX 4
+
+/** A weight [n, k] as part of a matrix, with its bias. */
+typedef struct {
+    const char          *what; /* "q_a", for sentences */
+    const td_npu_weight *w, *bias; /* bias: [n] f32 or NULL */
+    size_t               n, k;     /* that it must have */
+    /**
+     * Outputs in blocks of lead + rope: the lead's become lead_to, the two halves of rope become halves of rope_to, and
+     * blocks_to blocks are made, the last ones of zeros. lead 0: outputs stay as they are.
+     */
+    size_t lead, lead_to, rope, rope_to, blocks_to;
+} td_ascend_part;
+
+struct td_ascend_matrix {
+    td_weight_format format; /* TD_WEIGHT_W8A8, else rows of BF16 or F32 */
+    size_t           n, k;   /* of the product: all parts, filled up */
+    size_t           n_parts, first[TD_ASCEND_PARTS_MAX]; /* output where each part begins */
+    void            *data;
+    float           *scale; /* [n] of W8A8 */
+    void            *bias;  /* [n], f32 of W8A8, else bf16; NULL: none */
+    size_t           refs, bytes;
+    bool             owns_data;
+    td_ascend_part   parts[TD_ASCEND_PARTS_MAX];
+};
+
+/**
+ * The matrix of these parts, made or found.
+ * @param k_to inputs: beyond the parts' k they are zero.
+ */
+TD_NODISCARD td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, size_t n_parts, size_t k_to,
+                                           const td_ascend_matrix **out, td_error *err);
+
+/** Check that w is a vector of k f32. @return where it lies in *out; NULL where it is optional and absent. */
+TD_NODISCARD td_status td_ascend_vector_of(const td_npu_weight *w, size_t k, bool optional, const char *what,
+                                           const void **out, td_error *err);
+/** The same, its values times factor and zeros up to k_to behind them. */
+TD_NODISCARD td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to,
+                                                  double factor, const char *what, const void **out, td_error *err);
+/** Rows [n, k] as they were created, of F32 or BF16. */
+TD_NODISCARD td_status td_ascend_plain_rows_of(const td_npu_weight *w, td_weight_format format, size_t n, size_t k,
+                                               const char *what, const void **out, td_error *err);
+/**
+ * A rope table [positions, dim] f32 as tables of cos and sin, [positions, dim_to] bf16 each, both halves written out;
+ * where dim_to is more than dim the rest is not turned.
+ */
+TD_NODISCARD td_status td_ascend_rope_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, size_t dim_to,
+                                         const void **cos, const void **sin, size_t *positions, td_error *err);
+/** kv_b [heads * (nope + v), kv_lora] as W_UK [heads_to, nope, lora_to] and W_UV [heads, lora_to, v], bf16. */
+TD_NODISCARD td_status td_ascend_heads_of(td_ascend_npu *d, const td_npu_weight *w, size_t heads, size_t heads_to,
+                                          size_t nope, size_t v, size_t lora, size_t lora_to, const void **w_uk,
+                                          const void **w_uv, td_error *err);
+size_t                 td_ascend_weight_rows(const td_npu_weight *w);
+
+/** Rows and, where they are int8, their scales: what a product takes. */
+typedef struct {
+    td_ascend_view x, scale;
+} td_ascend_input;
+
+/** x as products with m take it: quantised into the block's codes and scale where m is W8A8, else as it is. */
+td_ascend_input td_ascend_input_of(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, td_ascend_view x);
+/** The same for a block's input [., width], which may come as int8. */
+td_ascend_input td_ascend_block_input(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, const void *in,
+                                      td_rows_i8 in_i8, size_t width);
+/** out [., m->n] = x m^T + bias, bf16; f32 where m is. */
+void td_ascend_op_matrix(td_ascend_run *r, td_ascend_input in, const td_ascend_matrix *m, td_ascend_view out);
+/** The same, out [., n] where m may be filled up to more: by way of `filled`, scratch for [., m->n]. */
+void td_ascend_op_matrix_to(td_ascend_run *r, td_ascend_input in, const td_ascend_matrix *m, char *filled,
+                            td_ascend_view out);
+
+#endif

@@ -1,0 +1,319 @@
+/*
+ * Whole models on an Ascend card, as far as the stand-in shows it: every architecture against outputs that transformers
+ * computed (tests/data/golden/README.md), with a prompt whole, in chunks, token by token, and beside others.
+ *
+ * Tolerance. The device tier is W8A8 here, so both host and card differ from the outputs by what int8 costs; the card rounds
+ * to bf16 between operations besides, where the host keeps f32. A row's error is the root mean square of its logits'
+ * difference relative to that of its logits; compared are medians over the rows of a prompt, because a row that is near a
+ * tie of two experts may go another way and is far off then, on either device. The card's may be CARD_FACTOR times the
+ * host's and CARD_SLACK more: a bf16 rounding is 2^-9 of a value at most, some dozen of them lie on the way through a layer,
+ * they are independent, and there are up to four layers: sqrt(50) * 2^-9 = 0.014.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "model_run.h"
+
+#define CARD_FACTOR 1.5
+#define CARD_SLACK 0.02
+#define TOKENS_MAX 512
+#define STEP_MAX 512
+#define ONE_BY_ONE_MAX 40 /* tokens of prompts that go token by token; with TD_TEST_FULL all do */
+
+static json_t *read_manifest(const char *folder) {
+    char         path[256];
+    json_error_t e;
+    snprintf(path, sizeof path, "tests/data/golden/%s/manifest.json", folder);
+    json_t *m = json_load_file(repo_path(path), 0, &e);
+    if (!m) fail_msg("%s: %s", path, e.text);
+    return m;
+}
+
+static float *read_logits(const char *folder, json_t *prompt, size_t n) {
+    char path[512];
+    snprintf(path, sizeof path, "tests/data/golden/%s/%s", folder,
+             json_string_value(json_object_get(json_object_get(prompt, "logits"), "file")));
+    return read_array(path, n, sizeof(float));
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median over the rows. */
+static double error_of(const float *got, const float *want, size_t rows, size_t vocab) {
+    double of_row[TOKENS_MAX];
+    for (size_t r = 0; r < rows; r++) {
+        double difference = 0, all = 0;
+        for (size_t i = r * vocab; i < (r + 1) * vocab; i++) {
+            difference += pow((double)got[i] - (double)want[i], 2);
+            all += pow((double)want[i], 2);
+        }
+        of_row[r] = sqrt(difference / all);
+    }
+    qsort(of_row, rows, sizeof *of_row, by_size);
+    return of_row[rows / 2];
+}
+
+static void open_model(model_run *r, const char *path, const char *device) {
+    model_run_open(r, &(model_run_options){.path = path,
+                                           .device = device,
+                                           .w8a8 = true,
+                                           .experts = TD_EXPERT_BF16,
+                                           .n_seq = 3,
+                                           .max_tok = STEP_MAX,
+                                           .max_len = TOKENS_MAX});
+}
+
+/* Pieces of `chunk` tokens of sequence 0. */
+static void run_in_chunks(model_run *r, const uint32_t *ids, uint32_t n, uint32_t chunk, bool absorbed, float *logits) {
+    size_t vocab = td_model_get_config(r->model)->vocab;
+    for (uint32_t at = 0; at < n; at += chunk) {
+        uint32_t len = n - at < chunk ? n - at : chunk;
+        model_run_forward(r, &(model_piece){.first = at, .n = len, .ids = ids + at, .absorbed = absorbed}, 1);
+        model_run_logits(r, len, logits + (size_t)at * vocab);
+    }
+}
+
+/* Sequence 1 beside two others of the same step. */
+static void run_in_company(model_run *r, const uint32_t *ids, uint32_t n, float *logits) {
+    size_t   vocab = td_model_get_config(r->model)->vocab;
+    uint32_t first = n / 3, rows = first + n + 1;
+    float   *all = malloc((size_t)rows * vocab * sizeof *all);
+    assert_non_null(all);
+    model_run_forward(
+        r, (model_piece[]){{.seq = 0, .n = first, .ids = ids}, {.seq = 1, .n = n, .ids = ids}, {.seq = 2, .n = 1, .ids = ids}},
+        3);
+    model_run_logits(r, rows, all);
+    memcpy(logits, all + (size_t)first * vocab, (size_t)n * vocab * sizeof *logits);
+    free(all);
+}
+
+static void run_folder(const char *folder) {
+    json_t     *manifest = read_manifest(folder), *prompt;
+    const char *path = json_string_value(json_object_get(manifest, "model"));
+    size_t      index;
+    model_run   host, card;
+    open_model(&host, path, "host");
+    open_model(&card, path, "npu");
+    size_t vocab = td_model_get_config(host.model)->vocab;
+    json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
+        json_t  *list = json_object_get(prompt, "ids");
+        uint32_t ids[TOKENS_MAX], n = (uint32_t)json_array_size(list);
+        assert_true(n + n / 3 + 1 <= STEP_MAX);
+        for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+        size_t values = n * vocab;
+        float *want = read_logits(folder, prompt, values), *whole = malloc(values * sizeof *whole),
+              *got = malloc(values * sizeof *got);
+        assert_true(whole && got);
+        run_in_chunks(&host, ids, n, n, false, got);
+        double of_host = error_of(got, want, n, vocab), allowed = CARD_FACTOR * of_host + CARD_SLACK;
+        run_in_chunks(&card, ids, n, n, false, whole);
+        double of_card = error_of(whole, want, n, vocab);
+        print_message("    %s, %u tokens: host %.4f, card %.4f\n", folder, n, of_host, of_card);
+        assert_true(of_card <= allowed);
+        /* On the stand-in a row's result depends on nothing but the row: the same bits. */
+        run_in_chunks(&card, ids, n, 5, false, got);
+        assert_memory_equal(got, whole, values * sizeof *got);
+        if (n <= ONE_BY_ONE_MAX || getenv("TD_TEST_FULL")) {
+            run_in_chunks(&card, ids, n, 1, true, got);
+            assert_memory_equal(got, whole, values * sizeof *got);
+        }
+        run_in_company(&card, ids, n, got);
+        assert_memory_equal(got, whole, values * sizeof *got);
+        free(want);
+        free(whole);
+        free(got);
+    }
+    model_run_close(&host);
+    model_run_close(&card);
+    json_decref(manifest);
+}
+
+#define FOLDER_TEST(name)            \
+    static void name(void **state) { \
+        (void)state;                 \
+        run_folder(#name);           \
+    }
+FOLDER_TEST(deepseek_v2_lite)
+FOLDER_TEST(deepseek_v2_group)
+FOLDER_TEST(deepseek_v3_yarn)
+FOLDER_TEST(deepseek_v3_noqlora)
+FOLDER_TEST(qwen3_moe)
+FOLDER_TEST(qwen3_moe_tied)
+FOLDER_TEST(qwen2_moe)
+
+/* ---- ways through a step ------------------------------------------------------------------------ */
+
+static void open_with(model_run *r, const model_run_options *ways) {
+    model_run_options o = *ways;
+    json_t           *manifest = read_manifest("deepseek_v3_yarn");
+    o.path = json_string_value(json_object_get(manifest, "model"));
+    o.device = "npu";
+    o.w8a8 = true;
+    o.experts = TD_EXPERT_INT4C;
+    o.n_seq = 3;
+    o.max_tok = 128;
+    o.max_len = TOKENS_MAX;
+    model_run_open(r, &o);
+    json_decref(manifest);
+}
+
+/* Two prompts and a generated token of a third sequence in one step: the same bits in halves, and by either hand-over. */
+static void halves_and_handovers(void **state) {
+    static const model_run_options WAYS[] = {
+        {0}, {.overlap_min_tok = 2}, {.other_handover = true}, {.overlap_min_tok = 2, .other_handover = true}};
+    enum { LONG = 40, SHORT = 21, ROWS = LONG + SHORT + 1 };
+    uint32_t ids[LONG];
+    float   *want = NULL;
+    (void)state;
+    for (uint32_t i = 0; i < LONG; i++) ids[i] = 2 + i * 37 % 300;
+    for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
+        model_run r;
+        open_with(&r, &WAYS[w]);
+        size_t values = ROWS * (size_t)td_model_get_config(r.model)->vocab;
+        float *got = malloc(values * sizeof *got);
+        assert_non_null(got);
+        model_run_forward(&r, &(model_piece){.seq = 2, .n = 9, .ids = ids}, 1);
+        for (int again = 0; again < 2; again++) { /* the second time is a replay with nothing changed */
+            model_run_forward(&r,
+                              (model_piece[]){{.seq = 0, .n = LONG, .ids = ids},
+                                              {.seq = 1, .n = SHORT, .ids = ids + 3},
+                                              {.seq = 2, .first = 9, .n = 1, .ids = ids + 9, .absorbed = true}},
+                              3);
+            model_run_logits(&r, ROWS, got);
+            if (want)
+                assert_memory_equal(got, want, values * sizeof *got);
+            else
+                want = memcpy(malloc(values * sizeof *got), got, values * sizeof *got);
+        }
+        free(got);
+        model_run_close(&r);
+    }
+    free(want);
+}
+
+/* ---- the demo's model ---------------------------------------------------------------------------- */
+
+#define TALE_TOKENS 60
+#define TALE_NEAR 0.05 /* mean difference of log probabilities; what int8 alone costs is 0.01 to 0.02 */
+
+static void open_tale(model_run *r, const char *device) {
+    model_run_open(r, &(model_run_options){.path = "models/tale-v3-14m",
+                                           .device = device,
+                                           .w8a8 = true,
+                                           .experts = TD_EXPERT_INT4C,
+                                           .max_deferred = 1,
+                                           .n_seq = 1,
+                                           .max_tok = 64,
+                                           .max_len = TOKENS_MAX});
+}
+
+/* What the host writes, the card finds as likely. With deferral, as the reference deployment has it. */
+static void tale_agrees(void **state) {
+    uint32_t  ids[TALE_TOKENS + 1] = {0, 300, 17};
+    model_run host, card;
+    double    sum[2] = {0};
+    (void)state;
+    open_tale(&host, "host");
+    open_tale(&card, "npu");
+    size_t vocab = td_model_get_config(host.model)->vocab;
+    float *logits = malloc(vocab * sizeof *logits);
+    assert_non_null(logits);
+    for (uint32_t i = 0; i < TALE_TOKENS; i++) {
+        model_run *both[2] = {&host, &card};
+        double     likely[2];
+        for (int d = 0; d < 2; d++) {
+            model_run_forward(both[d], &(model_piece){.first = i, .n = 1, .ids = ids + i, .absorbed = true}, 1);
+            model_run_logits(both[d], 1, logits);
+            if (d == 0 && i >= 2) ids[i + 1] = arg_max(logits, vocab);
+            likely[d] = log_prob(logits, vocab, ids[i + 1]);
+        }
+        sum[0] += likely[0];
+        sum[1] += fabs(likely[0] - likely[1]);
+    }
+    print_message("    mean log probability %.3f, mean difference of the card's %.4f\n", sum[0] / TALE_TOKENS,
+                  sum[1] / TALE_TOKENS);
+    assert_true(sum[1] / TALE_TOKENS <= TALE_NEAR);
+    free(logits);
+    model_run_close(&host);
+    model_run_close(&card);
+}
+
+/* ---- launches ---------------------------------------------------------------------------------- */
+
+#define LAUNCHES_MAX 30 /* of a layer with experts, without fused operations */
+
+/** Operations of the vendor's in the first capture of a model, of one token. */
+static uint32_t launches_of(const char *path, uint32_t n_layers) {
+    char      override[64], log[] = "/tmp/td_ascend_launches_XXXXXX";
+    int       file = mkstemp(log);
+    model_run r;
+    assert_true(file >= 0);
+    setenv("TD_STANDIN_LOG", log, 1);
+    snprintf(override, sizeof override, "{\"num_hidden_layers\": %u}", n_layers);
+    model_run_open(&r, &(model_run_options){.path = path,
+                                            .override_json = override,
+                                            .device = "npu",
+                                            .w8a8 = true,
+                                            .experts = TD_EXPERT_INT4C,
+                                            .n_seq = 1,
+                                            .max_tok = 8,
+                                            .max_len = 128});
+    model_run_close(&r);
+    unsetenv("TD_STANDIN_LOG");
+    char     text[16384];
+    ssize_t  n = read(file, text, sizeof text - 1);
+    uint32_t launches = 0;
+    assert_true(n > 0);
+    text[n] = 0;
+    char *line = text, *end; /* captures of hand-overs, which are measured first, have no operations */
+    while ((end = strchr(line, '\n')) != NULL && !memmem(line, (size_t)(end - line), "aclnn", 5)) line = end + 1;
+    assert_non_null(end);
+    *end = 0;
+    for (char *name = strtok(line, " "); name; name = strtok(NULL, " ")) launches += !strncmp(name, "aclnn", 5);
+    close(file);
+    unlink(log);
+    return launches;
+}
+
+static void launches_per_layer(void **state) {
+    static const struct {
+        const char *folder;
+        uint32_t    n_layers; /* the last one has experts */
+    } MODELS[] = {{"deepseek_v3_yarn", 3}, {"deepseek_v3_noqlora", 3}, {"qwen2_moe", 4}, {"qwen3_moe", 4}};
+    (void)state;
+    for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
+        json_t     *manifest = read_manifest(MODELS[i].folder);
+        const char *path = json_string_value(json_object_get(manifest, "model"));
+        uint32_t    all = launches_of(path, MODELS[i].n_layers), last = all - launches_of(path, MODELS[i].n_layers - 1);
+        print_message("    %s: %u launches in a layer with experts, %u in a token of %u layers\n", MODELS[i].folder, last, all,
+                      MODELS[i].n_layers);
+        assert_true(last > 10 && last <= LAUNCHES_MAX);
+        json_decref(manifest);
+    }
+}
+
+/* A filter of cmocka, as "launches*". */
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
+        cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(halves_and_handovers),
+        cmocka_unit_test(tale_agrees),         cmocka_unit_test(launches_per_layer),
+    };
+    setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
+    setenv("TD_STANDIN_DELAY_US", "5", 0); /* some 200000 operations */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

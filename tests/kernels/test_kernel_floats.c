@@ -12,7 +12,7 @@
 static const float SCALES[] = {NAN, INFINITY, -0.0f, 1e-43f, -1e-40f, 3e38f};
 
 static void check_w8a8(const td_w8a8_kernel *kernel, rnd *r, size_t m, size_t n, size_t k, td_dtype out_dtype, bool bias) {
-    size_t panels = td_w8a8_panels(kernel, n), panel_bytes = td_w8a8_panel_bytes(kernel, k), ldx = (k + 3) / 4 * 4,
+    size_t panels = td_w8a8_panels(kernel, n), panel_bytes = td_w8a8_panel_bytes(kernel, k), ldx = (k + 7) / 8 * 8,
            ldo = n + 3;
     size_t element = td_dtype_bytes(out_dtype);
     fenced x = fence(m * ldx), w = fence(panels * panel_bytes), sw = fence(panels * kernel->nr * 4),

@@ -46,12 +46,14 @@ static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
     float *out = (float *)g->out + w->index * BLOCK_ROWS * TD_GEMM_NR_MAX;
     for (size_t r = 0; r < g->m; r += BLOCK_ROWS)
         for (size_t t = item * TILES_PER_ITEM; t < end; t++)
-            g->kernel->run(&(td_gemm_args){.tile = g->tiles + (g->turn * g->n_tiles + t) * g->tile_bytes,
-                                           .k = g->k,
-                                           .m = g->m - r < BLOCK_ROWS ? g->m - r : BLOCK_ROWS,
-                                           .rows = g->rows + r,
-                                           .groups = g->groups,
-                                           .out = out});
+            g->kernel->run(&(td_gemm_args){
+                .tile = g->tiles + (g->turn * g->n_tiles + t) * g->tile_bytes,
+                .n_tiles = 1,
+                .k = g->k,
+                .m = g->m - r < BLOCK_ROWS ? g->m - r : BLOCK_ROWS,
+                .rows = g->rows + r,
+                .groups = g->groups,
+                .end = {.n = g->kernel->tiles->nr, .out = out, .ld = g->kernel->tiles->nr, .dtype = TD_DT_F32}});
 }
 
 static td_status run(void *ctx, td_error *err) {

@@ -1,10 +1,16 @@
 /* What an x86-64 processor can run: CPUID, and whether the operating system saves the registers (XGETBV). */
-#include "core/cpu_arch.h"
+#include "core/cpu_x86_64.h"
 
 #include <cpuid.h>
+#include <errno.h>
 #include <immintrin.h>
+#include <stdbool.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "core/cpu_arch.h"
+#include "core/log.h"
 
 #define LINE_BYTES 64 /* of the caches, or a divisor of it */
 
@@ -28,32 +34,48 @@ static uint64_t read_xcr0(void) {
 }
 
 /* Linux gives tile state to a process only on request (Documentation/arch/x86/xstate.rst). */
-static int request_amx(void) {
+static bool request_amx(void) {
 #define ARCH_REQ_XCOMP_PERM 0x1023
 #define XFEATURE_XTILEDATA 18
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+    if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0) return true;
+    td_warn(
+        "this processor has AMX, but the system does not give its tile registers to this process (arch_prctl: %s); "
+        "kernels without them are used",
+        strerror(errno));
+    return false;
+}
+
+td_cpuid td_cpuid_read(void) {
+    uint32_t a, b, c, d;
+    td_cpuid id = {0};
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return id;
+    id.ecx1 = c;
+    if (!(c & bit_OSXSAVE)) return id;
+    id.xcr0 = read_xcr0();
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return id;
+    id.ebx7 = b, id.ecx7 = c, id.edx7 = d;
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) id.eax7_1 = a;
+    return id;
+}
+
+uint32_t td_cpuid_features(const td_cpuid *id) {
+    const uint32_t avx = bit_FMA | bit_F16C, avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL,
+                   amx = 1u << 24 | 1u << 25; /* tiles, their products of int8 */
+    if ((id->xcr0 & XCR0_AVX) != XCR0_AVX || (id->ecx1 & avx) != avx || !(id->ebx7 & bit_AVX2)) return 0;
+    uint32_t f = TD_CPU_AVX2;
+    if (id->eax7_1 & (1u << 4)) f |= TD_CPU_AVXVNNI;
+    if ((id->xcr0 & XCR0_AVX512) == XCR0_AVX512 && (id->ebx7 & avx512) == avx512) {
+        f |= TD_CPU_AVX512;
+        if (id->ecx7 & (1u << 11)) f |= TD_CPU_AVX512VNNI;
+        if (id->eax7_1 & (1u << 5)) f |= TD_CPU_AVX512BF16;
+    }
+    if ((id->xcr0 & XCR0_AMX) == XCR0_AMX && (id->edx7 & amx) == amx && request_amx()) f |= TD_CPU_AMXINT8;
+    return f;
 }
 
 uint32_t td_cpu_detect(void) {
-    uint32_t a, b, c, d, f = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
-    if (!(c & bit_OSXSAVE)) return 0;
-    uint64_t xcr0 = read_xcr0();
-    uint32_t fma = c & bit_FMA, f16c = c & bit_F16C;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
-    uint32_t b7 = b, c7 = c, d7 = d, a71 = 0;
-    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) a71 = a;
-    if ((xcr0 & XCR0_AVX) != XCR0_AVX || !fma || !f16c || !(b7 & bit_AVX2)) return 0;
-    f |= TD_CPU_AVX2;
-    if (a71 & (1u << 4)) f |= TD_CPU_AVXVNNI;
-    uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    if ((xcr0 & XCR0_AVX512) == XCR0_AVX512 && (b7 & avx512) == avx512) {
-        f |= TD_CPU_AVX512;
-        if (c7 & (1u << 11)) f |= TD_CPU_AVX512VNNI;
-        if (a71 & (1u << 5)) f |= TD_CPU_AVX512BF16;
-    }
-    if ((xcr0 & XCR0_AMX) == XCR0_AMX && (d7 & (1u << 24)) && (d7 & (1u << 25)) && request_amx()) f |= TD_CPU_AMXINT8;
-    return f;
+    const td_cpuid id = td_cpuid_read();
+    return td_cpuid_features(&id);
 }
 
 __attribute__((target("clflushopt"))) static void flush_weakly_ordered(const char *p, size_t bytes) {

@@ -12,6 +12,7 @@
  * same multiply-adds in the same order as in a single pass.
  */
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/error.h"
@@ -26,7 +27,6 @@
 #define HELD_TOK 256                      /* beyond it, hardly any expert has deferred pairs only */
 #define ITEMS_PER_WORKER 32               /* dynamic items even out what workers take */
 #define ITEM_BYTES_MIN ((size_t)64 << 10) /* weights of an item: several microseconds of streaming */
-#define RANGE_TOK 1024                    /* most tokens of an item of the down phase: a range reads the weights anew */
 #define SUM_BYTES ((size_t)1 << 20)       /* of its accumulators: half of a 2 MiB L2 */
 
 typedef struct {
@@ -75,15 +75,18 @@ struct expert_ffn {
 
 /* ---- scratch ----------------------------------------------------------------------------------- */
 
-/* A worker's: tile results of gate and up, or of down; then the sums of an item of the down phase, and of its deferred
- * pairs. */
-static size_t tiles_bytes(const expert_scratch_plan *p) {
-    size_t up = 2 * p->up_rows, rows = up > p->down_rows ? up : p->down_rows;
-    return rows * TD_GEMM_NR_MAX * sizeof(float);
+/* A worker's, of the up phase: the gate's values of a tile. Of the down phase: where a block's outputs go, and the sums of
+ * an item and of its deferred pairs. */
+static size_t gate_bytes(const expert_scratch_plan *p) {
+    return p->up_rows * TD_GEMM_NR_MAX * sizeof(float);
+}
+
+static size_t ways_bytes(const expert_scratch_plan *p) {
+    return td_round_up(p->down_rows * (sizeof(float *) + sizeof(float)), TD_CACHE_LINE);
 }
 
 static float *worker_sums(const td_experts *x, const td_worker *w) {
-    return (float *)((char *)expert_worker_scratch(x, w->index) + tiles_bytes(&x->scratch));
+    return (float *)((char *)expert_worker_scratch(x, w->index) + ways_bytes(&x->scratch));
 }
 
 /* Pairs of a block whose rows have k codes; a multiple of 32 where their bytes decide, so that tiles of rows are full. */
@@ -158,9 +161,11 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     size_t held_rows = (size_t)p->defer_tok * c->max_deferred;
     p->max_pairs = p->batch_tok * c->top_k;
     p->max_blocks = c->n_experts + p->max_pairs / p->up_rows;
-    size_t compute = tiles_bytes(p) + (c->max_deferred ? 2 : 1) * SUM_BYTES, pack = td_expert_pack_worker_bytes(tiles, l);
-    p->worker_bytes =
-        td_round_up(compute > pack ? compute : pack, td_page_bytes()); /* each is touched first by its worker, on its node */
+    size_t most = ways_bytes(p) + (c->max_deferred ? 2 : 1) * SUM_BYTES, gate = gate_bytes(p),
+           pack = td_expert_pack_worker_bytes(tiles, l);
+    if (most < gate) most = gate;
+    if (most < pack) most = pack;
+    p->worker_bytes = td_round_up(most, td_page_bytes()); /* each is touched first by its worker, on its node */
     p->bytes = tok_bytes * p->batch_tok + held_rows * (y_bytes + sizeof(float)) + p->max_blocks * sizeof(row_block) +
                c->n_experts * (sizeof(active_expert) + sizeof(uint32_t) + sizeof(bool)) + 32 * TD_CACHE_LINE;
 }
@@ -306,11 +311,6 @@ static void finish_block(td_experts *x, const row_block *b) {
     }
 }
 
-/* n: a multiple of 16, as nr is */
-static void copy_row(float *dst, const float *src, size_t n) {
-    for (size_t i = 0; i < n; i += 16) memcpy(dst + i, src + i, 16 * sizeof *dst);
-}
-
 /* The first tile of the up phase's next item, which its worker most likely goes on with. */
 static const char *item_after_up(const td_experts *x, uint32_t subpool, uint32_t item) {
     const expert_ffn   *f = x->ffn;
@@ -332,23 +332,26 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t      tile_bytes = x->layout.gate_tile_bytes;
     const char *tile = (const char *)expert_shard_data(x, f->layer, w->subpool) +
                        f->active[b->expert].id * sh->expert_bytes + tile0 * 2 * tile_bytes;
-    const char *after = item_after_up(x, w->subpool, item);
-    float      *gate = expert_worker_scratch(x, w->index), *up = gate + x->scratch.up_rows * TD_GEMM_NR_MAX;
+    const char  *after = item_after_up(x, w->subpool, item);
+    float       *gate = expert_worker_scratch(x, w->index);
+    const size_t nr = kernel->tiles->nr, ldh = x->scratch.h_stride / sizeof(float);
     for (size_t t = tile0; t < tile1; t++, tile += 2 * tile_bytes) {
         td_gemm_args g = {.tile = tile,
+                          .n_tiles = 1,
                           .next = tile + tile_bytes,
                           .k = x->layout.hidden_k,
                           .m = b->n_pairs,
                           .rows = f->x_rows + b->pair0,
                           .groups = x->layout.groups,
-                          .out = gate};
+                          .end = {.n = nr, .out = gate, .ld = nr, .dtype = TD_DT_F32}};
         kernel->run(&g);
         g.tile = tile + tile_bytes;
         g.next = t + 1 < tile1 ? tile + 2 * tile_bytes : after;
-        g.out = up;
+        g.end.gate = gate;
+        g.end.ld_gate = nr;
+        g.end.out = (float *)(f->h + b->pair0 * x->scratch.h_stride) + (sh->gate_tile0 + t) * nr;
+        g.end.ld = ldh;
         kernel->run(&g);
-        float *h = (float *)(f->h + b->pair0 * x->scratch.h_stride) + (sh->gate_tile0 + t) * kernel->tiles->nr;
-        x->rows->silu_mul(gate, up, b->n_pairs, kernel->tiles->nr, h, x->scratch.h_stride / sizeof *h);
     }
     if (atomic_fetch_sub_explicit(&b->left, 1, memory_order_acq_rel) == 1) finish_block(x, b);
 }
@@ -407,18 +410,23 @@ static uint32_t lower_pair(const expert_ffn *f, const active_expert *e, uint32_t
     return lo;
 }
 
-/* Tile results [m, nr] of pairs p0.. go where each pair's output belongs. */
-static void scatter(const td_experts *x, const down_region *r, const float *out, uint32_t p0, uint32_t m, size_t column) {
+/* Held rows of the region's tokens, before their one output is added: -0, to which adding changes nothing. */
+static void clear_held(const td_experts *x, const down_region *r) {
     expert_ffn *f = x->ffn;
-    size_t      nr = x->kernel->tiles->nr, at = column - r->column0;
-    for (uint32_t i = 0; i < m; i++, out += nr) {
+    uint32_t    n = f->args->top_k - f->args->n_immediate;
+    for (uint32_t i = r->tok0 * n; i < r->tok1 * n; i++)
+        for (size_t j = r->column0; j < r->column1; j++) f->held[i * x->scratch.y_stride + j] = -0.0f;
+}
+
+/* Where the outputs of pairs p0 .. p0 + m go, from the region's first column on, and with which weights. */
+static void aim(const td_experts *x, const down_region *r, uint32_t p0, uint32_t m, float **sums, float *weights) {
+    expert_ffn *f = x->ffn;
+    for (uint32_t i = 0; i < m; i++) {
         const pair *p = &f->pairs[p0 + i];
-        if (p->held == IMMEDIATE)
-            x->rows->axpy(p->weight, out, nr, sums_of(r, r->sums, p->token) + at);
-        else if (p->held == DEFERRED)
-            x->rows->axpy(p->weight, out, nr, sums_of(r, r->deferred, p->token) + at);
-        else
-            copy_row(f->held + p->held * x->scratch.y_stride + column, out, nr);
+        bool        is_held = p->held != IMMEDIATE && p->held != DEFERRED;
+        weights[i] = is_held ? 1 : p->weight;
+        sums[i] = is_held ? f->held + p->held * x->scratch.y_stride + r->column0
+                          : sums_of(r, p->held == IMMEDIATE ? r->sums : r->deferred, p->token);
     }
 }
 
@@ -432,7 +440,8 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t      tile_bytes = x->layout.down_tile_bytes;
     const char *tiles =
         (const char *)expert_shard_data(x, f->layer, w->subpool) + sh->n_gate * 2 * x->layout.gate_tile_bytes;
-    float      *out = expert_worker_scratch(x, w->index), *sums = worker_sums(x, w);
+    float **ways = expert_worker_scratch(x, w->index), *weights = (float *)(ways + x->scratch.down_rows),
+          *sums = worker_sums(x, w);
     down_region region = {.column0 = (sh->down_tile0 + tile0) * nr,
                           .column1 = (sh->down_tile0 + tile1) * nr,
                           .tok0 = (uint32_t)((uint64_t)f->n_tok * range / f->n_ranges),
@@ -445,6 +454,7 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     assert((region.tok1 - region.tok0) * region.stride * sizeof *sums <= SUM_BYTES);
     if (!f->second) clear_sums(&region, region.sums);
     if (f->second || sum_now) clear_sums(&region, region.deferred);
+    if (f->two_passes && !f->second) clear_held(x, &region);
     for (uint32_t e = f->first_active; e < f->end_active; e++) {
         const active_expert *expert = &f->active[e];
         const char          *first = tiles + expert->id * sh->expert_bytes + tile0 * tile_bytes;
@@ -454,20 +464,15 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
         uint32_t             end = lower_pair(f, expert, region.tok1);
         for (uint32_t p = lower_pair(f, expert, region.tok0), m; p < end; p += m) {
             m = block_rows(end - p, x->scratch.down_rows);
-            for (size_t t = tile0; t < tile1; t++) {
-                const char  *tile = first + (t - tile0) * tile_bytes;
-                td_gemm_args g = {.tile = tile,
-                                  .next = t + 1 < tile1 ? tile + tile_bytes
-                                          : p + m < end ? first
-                                                        : after,
-                                  .k = x->layout.inter_k,
-                                  .m = m,
-                                  .rows = f->h_rows + p,
-                                  .groups = x->layout.groups,
-                                  .out = out};
-                x->kernel->run(&g);
-                scatter(x, &region, out, p, m, (sh->down_tile0 + t) * nr);
-            }
+            aim(x, &region, p, m, ways, weights);
+            x->kernel->run(&(td_gemm_args){.tile = first,
+                                           .n_tiles = tile1 - tile0,
+                                           .next = p + m < end ? first : after,
+                                           .k = x->layout.inter_k,
+                                           .m = m,
+                                           .rows = f->h_rows + p,
+                                           .groups = x->layout.groups,
+                                           .end = {.n = (tile1 - tile0) * nr, .sums = ways, .weight = weights}});
         }
     }
     if (!f->second) write_sums(x, &region, region.sums, f->args->y);
@@ -490,6 +495,33 @@ static uint32_t chunk_count(const td_experts *x, size_t groups, size_t tiles, si
     return (uint32_t)clamp_size(clamp_size(wanted, 1, most ? most : 1), 1, tiles ? tiles : 1);
 }
 
+/*
+ * How the down phase is cut into ranges of tokens and chunks of columns. Each range reads the weights anew, each chunk the
+ * rows of all pairs, and a worker that is done waits for half an item: of the cuts whose sums stay in a worker's L2, the one
+ * with which these three, in bytes, are least. rows: what the rows of a pass add to it, as above.
+ */
+static void cut_down(const td_experts *x, size_t n_experts, size_t n_pairs, size_t rows) {
+    expert_ffn          *f = x->ffn;
+    const expert_layout *l = &x->layout;
+    const size_t         nr = x->kernel->tiles->nr, tiles = (l->n_down + l->n_shards - 1) / l->n_shards,
+                 workers = (td_pool_workers(x->pool) + l->n_shards - 1) / l->n_shards,
+                 weights = tiles * l->down_tile_bytes * n_experts;
+    const double pairs = (double)(n_pairs * row_bytes(x->config.format, l, l->inter_k)),
+                 waiting = (double)(weights * rows * workers) / 2;
+    double least = INFINITY;
+    for (size_t ranges = 1; (double)(ranges * weights) < least && ranges <= f->n_tok; ranges *= 2) {
+        const size_t tok = (f->n_tok + ranges - 1) / ranges, most = weights * rows / ranges / ITEM_BYTES_MIN;
+        size_t       chunks = clamp_size((size_t)sqrt(waiting / (double)ranges / pairs), 1, clamp_size(most, 1, tiles));
+        while (chunks <= tiles && tok * sums_stride((tiles + chunks - 1) / chunks, nr) * sizeof(float) > SUM_BYTES) chunks++;
+        double cost = (double)(ranges * weights) + (double)chunks * pairs + waiting / (double)(ranges * chunks);
+        if (chunks > tiles || cost >= least) continue;
+        least = cost;
+        f->n_ranges = (uint32_t)ranges;
+        f->n_chunks = (uint32_t)chunks;
+    }
+    assert(least < (double)INFINITY);
+}
+
 /* A phase on every worker; in a trace under its name, with the tokens and experts it is about. */
 static void run_phase(td_experts *x, const char *name, uint32_t n_experts, td_pool_fn fn, uint32_t n_items, bool each) {
     td_trace_label label = {TD_TRACE_CPU, name, {"tokens", "experts"}, {x->ffn->n_tok, n_experts}};
@@ -502,8 +534,7 @@ static void run_phase(td_experts *x, const char *name, uint32_t n_experts, td_po
 static void run_pass(td_experts *x, bool second) {
     expert_ffn          *f = x->ffn;
     const expert_layout *l = &x->layout;
-    size_t               gate_tiles = (l->n_gate + l->n_shards - 1) / l->n_shards,
-           down_tiles = (l->n_down + l->n_shards - 1) / l->n_shards;
+    size_t               gate_tiles = (l->n_gate + l->n_shards - 1) / l->n_shards;
     f->second = second;
     f->first_active = second ? f->n_now : 0;
     f->end_active = f->two_passes && !second ? f->n_now : f->n_active;
@@ -520,12 +551,7 @@ static void run_pass(td_experts *x, bool second) {
         atomic_store_explicit(&f->blocks[b].left, f->n_chunks * l->n_shards, memory_order_relaxed);
     run_phase(x, second ? "deferred up" : "up", (uint32_t)n_experts, up_item, (uint32_t)n_blocks * f->n_chunks, true);
 
-    f->n_ranges = (f->n_tok + RANGE_TOK - 1) / RANGE_TOK;
-    f->n_chunks = chunk_count(x, f->n_ranges, down_tiles, down_tiles * l->down_tile_bytes * n_experts * rows);
-    uint32_t range_tok = (f->n_tok + f->n_ranges - 1) / f->n_ranges;
-    while (range_tok * sums_stride((down_tiles + f->n_chunks - 1) / f->n_chunks, x->kernel->tiles->nr) * sizeof(float) >
-           SUM_BYTES)
-        f->n_chunks++;
+    cut_down(x, n_experts, n_pairs * n_experts / f->n_active, rows);
     run_phase(x, second ? "deferred down" : "down", (uint32_t)n_experts, down_item, f->n_chunks * f->n_ranges, true);
 }
 

@@ -13,9 +13,9 @@
 #pragma GCC diagnostic ignored "-Woverride-init"
 
 /* All products of integers of a set whose files have that ending. */
-#define TD_INTEGER_PRODUCTS(set)                                                                                      \
-    .product[TD_PRODUCT_INT4C] = &td_int4c_##set, .product[TD_PRODUCT_INT8C] = &td_int8c_##set,                       \
-    .product[TD_PRODUCT_INT4G] = &td_int4g_##set, .product[TD_PRODUCT_FP4G] = &td_fp4g_##set, .w8a8 = &td_w8a8_##set, \
+#define TD_INTEGER_PRODUCTS(set)                                                                \
+    .product[TD_PRODUCT_INT4C] = &td_int4c_##set, .product[TD_PRODUCT_INT8C] = &td_int8c_##set, \
+    .product[TD_PRODUCT_INT4G] = &td_int4g_##set, .product[TD_PRODUCT_FP4G] = &td_fp4g_##set,   \
     .int8_peak = td_int8_peak_##set
 
 #define TD_SCALAR_SET                                                                                      \

@@ -13,7 +13,6 @@
 #include "kernels/attention/attn16.h"
 #include "kernels/floats/float_math.h"
 #include "kernels/product/tile_gemm.h"
-#include "kernels/product/w8a8.h"
 #include "kernels/rounding/round_panel.h"
 #include "kernels/rows/rows.h"
 
@@ -21,7 +20,6 @@ typedef struct {
     const char             *name;  /* "avx512vnni" */
     uint32_t                needs; /* TD_CPU_* bits, all required */
     const td_gemm_kernel   *product[TD_PRODUCTS];
-    const td_w8a8_kernel   *w8a8;
     const td_attn16        *attn16;
     const td_float_math    *math;
     const td_rows          *rows;

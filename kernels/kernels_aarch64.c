@@ -12,9 +12,7 @@
 #define I8MM_SET DOTPROD_SET, TD_INTEGER_PRODUCTS(i8mm)
 
 /* What is bound by the vector units gains nothing from wider vectors where the core has half as many units for them. */
-#define SVE256_SET                                                                                          \
-    I8MM_SET, .product[TD_PRODUCT_INT4C] = &td_int4c_sve256, .product[TD_PRODUCT_INT8C] = &td_int8c_sve256, \
-              .w8a8 = &td_w8a8_sve256
+#define SVE256_SET I8MM_SET, .product[TD_PRODUCT_INT4C] = &td_int4c_sve256, .product[TD_PRODUCT_INT8C] = &td_int8c_sve256
 
 static const td_kernels NEON = {NEON_SET, .name = "neon", .needs = TD_CPU_NEON},
                         DOTPROD = {DOTPROD_SET, .name = "dotprod", .needs = TD_CPU_NEON | TD_CPU_DOTPROD},

@@ -19,7 +19,7 @@
 
 #define AVX512VNNI_SET AVX512_SET, TD_INTEGER_PRODUCTS(avx512vnni), .attn16 = &td_attn16_avx512vnni
 
-#define AMX_SET AVX512VNNI_SET, TD_INTEGER_PRODUCTS(amx)
+#define AMX_SET AVX512VNNI_SET, TD_INTEGER_PRODUCTS(amx), .attn16 = &td_attn16_amx
 
 static const td_kernels AVX2 = {AVX2_SET, .name = "avx2", .needs = TD_CPU_AVX2},
                         AVXVNNI = {AVXVNNI_SET, .name = "avxvnni", .needs = TD_CPU_AVX2 | TD_CPU_AVXVNNI},

@@ -93,6 +93,7 @@ typedef struct {
     void (*softmax)(const td_attn16_softmax *s);
 } td_attn16;
 
-extern const td_attn16 td_attn16_scalar, td_attn16_avx2, td_attn16_avxvnni, td_attn16_avx512vnni, td_attn16_neon;
+extern const td_attn16 td_attn16_scalar, td_attn16_avx2, td_attn16_avxvnni, td_attn16_avx512vnni, td_attn16_amx,
+    td_attn16_neon;
 
 #endif

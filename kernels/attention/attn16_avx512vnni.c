@@ -5,56 +5,8 @@
 
 #include "core/mem.h"
 #include "kernels/attention/attn16.h"
+#include "kernels/attention/attn16_zmm.inc"
 #include "kernels/vec/zmm_rows.h"
-
-static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride) {
-    for (size_t c = 0; c < n; c += 32, out += 2 * panel_stride) {
-        __m512i x = _mm512_loadu_si512(a + c), y = b ? _mm512_loadu_si512(b + c) : _mm512_setzero_si512();
-        _mm512_storeu_si512(out, _mm512_unpacklo_epi16(x, y));
-        _mm512_storeu_si512(out + panel_stride, _mm512_unpackhi_epi16(x, y));
-    }
-}
-
-VEC __mmask16 lanes(size_t n) {
-    return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
-}
-
-static void transpose(int32_t *dst, size_t ld_dst, const int32_t *src, size_t ld_src, size_t rows, size_t cols) {
-    for (size_t r0 = 0; r0 < rows; r0 += 16)
-        for (size_t c0 = 0; c0 < cols; c0 += 16) {
-            const __mmask16 read = lanes(cols - c0);
-            __m512i         x[16], y[16];
-#pragma GCC unroll 16
-            for (size_t r = 0; r < 16; r++)
-                x[r] = r0 + r < rows ? _mm512_maskz_loadu_epi32(read, src + (r0 + r) * ld_src + c0) : _mm512_setzero_si512();
-#pragma GCC unroll 8
-            for (int i = 0; i < 16; i += 2) { /* pairs of rows */
-                y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-                y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-            }
-#pragma GCC unroll 4
-            for (int i = 0; i < 16; i += 4) { /* fours: x[i + c] holds column c, c + 4, c + 8, c + 12 of rows i .. i + 3 */
-                x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
-                x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
-                x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
-                x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
-            }
-#pragma GCC unroll 4
-            for (int c = 0; c < 4; c++) { /* quarters: the 4 x 4 blocks change places */
-                __m512i ab_even = _mm512_shuffle_i32x4(x[c], x[c + 4], 0x88),
-                        ab_odd = _mm512_shuffle_i32x4(x[c], x[c + 4], 0xdd);
-                __m512i cd_even = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], 0x88),
-                        cd_odd = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], 0xdd);
-                y[c] = _mm512_shuffle_i32x4(ab_even, cd_even, 0x88);
-                y[c + 8] = _mm512_shuffle_i32x4(ab_even, cd_even, 0xdd);
-                y[c + 4] = _mm512_shuffle_i32x4(ab_odd, cd_odd, 0x88);
-                y[c + 12] = _mm512_shuffle_i32x4(ab_odd, cd_odd, 0xdd);
-            }
-#pragma GCC unroll 16
-            for (size_t c = 0; c < 16; c++)
-                if (c0 + c < cols) _mm512_storeu_si512(dst + (c0 + c) * ld_dst + r0, y[c]);
-        }
-}
 
 /* ---- products -------------------------------------------------------------------------------- */
 
@@ -72,15 +24,6 @@ VEC __m512i dot2(__m512i sum, __m512i b, const int16_t *pair, bool embedded) {
         __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(_mm512_set1_epi32(two)));
     }
     return sum;
-}
-
-VEC void finish(const td_attn16_gemm *g, size_t i, size_t j, __m512 sum) {
-    __m512 scale = _mm512_set1_ps(g->scale[i]);
-    float *c = g->c + i * g->ldc + j;
-    if (g->column) scale = _mm512_mul_ps(scale, _mm512_loadu_ps(g->column + j));
-    sum = g->keep ? _mm512_fmadd_ps(sum, scale, _mm512_mul_ps(_mm512_loadu_ps(c), _mm512_set1_ps(g->keep[i])))
-                  : _mm512_mul_ps(sum, scale);
-    _mm512_storeu_ps(c, sum);
 }
 
 /* Where the products prefetch next: so many bytes a step that it spreads evenly over all of them, as far as so many lines a
@@ -137,15 +80,7 @@ static void two_panels(const td_attn16_gemm *g, size_t i0, size_t rows, size_t p
         }
     }
     for (size_t i = 0; i < rows; i++) {
-        __m512i first = sum[i][0], second = sum[i][1];
-        if (g->ldb || g->crossed) { /* columns 0-3, 8-11, .. and 4-7, 12-15, .. */
-            const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23),
-                          high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-            first = _mm512_permutex2var_epi32(sum[i][0], low, sum[i][1]);
-            second = _mm512_permutex2var_epi32(sum[i][0], high, sum[i][1]);
-        }
-        finish(g, i0 + i, panel * 16, _mm512_cvtepi32_ps(first));
-        finish(g, i0 + i, panel * 16 + 16, _mm512_cvtepi32_ps(second));
+        finish_two(g, i0 + i, panel * 16, sum[i][0], sum[i][1], g->ldb || g->crossed);
     }
     f->at = p.ahead;
 }

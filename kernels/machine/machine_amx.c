@@ -20,10 +20,10 @@ double td_int8_peak_amx(void) {
     td_amx_zero(6);
     td_amx_zero(7);
     for (int loop = 0; loop < PEAK_LOOPS / 4; loop++) {
-        td_amx_dot_u8(0, 4, 6);
-        td_amx_dot_u8(1, 4, 7);
-        td_amx_dot_u8(2, 5, 6);
-        td_amx_dot_u8(3, 5, 7);
+        td_amx_dot_su(0, 4, 6);
+        td_amx_dot_su(1, 4, 7);
+        td_amx_dot_su(2, 5, 6);
+        td_amx_dot_su(3, 5, 7);
     }
     td_amx_release();
     return (PEAK_LOOPS / 4) * 4.0 * 2 * TD_AMX_ROWS * 16 * TD_AMX_BYTES;

@@ -9,5 +9,6 @@
 const td_gemm_kernel td_bf16_avx2 = {
     .name = "bf16_avx2_5x16",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

@@ -13,5 +13,6 @@
 const td_gemm_kernel td_bf16_avx512 = {
     .name = "bf16_avx512_12x32",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

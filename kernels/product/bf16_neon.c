@@ -5,7 +5,7 @@
  */
 #include "kernels/vec/vec_neon.h"
 
-#include "kernels/product/tile_kernels.h"
+#include "kernels/product/gemm_end.inc"
 
 #define TILES td_bf16_16
 #define NR 16
@@ -34,6 +34,7 @@ VEC void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int
     const size_t    near = PREFETCH_NEAR;
     const float    *from[MR];
     vf              sum[MR][4], x[MR];
+    float           values[MR][NR];
     size_t          j = 0;
 #pragma GCC unroll 4
     for (int r = 0; r < m; r++) {
@@ -59,7 +60,8 @@ VEC void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int
     }
 #pragma GCC unroll 4
     for (int r = 0; r < m; r++)
-        for (int v = 0; v < 4; v++) vf_store(a->out + (r0 + r) * NR + v * LANES, sum[r][v]);
+        for (int v = 0; v < 4; v++) vf_store(values[r] + v * LANES, sum[r][v]);
+    end_rows(a, r0, (size_t)m, NR, values[0]);
 }
 
 #define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4)
@@ -69,5 +71,6 @@ VEC void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int
 const td_gemm_kernel td_bf16_neon = {
     .name = "bf16_neon_4x16",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

@@ -19,5 +19,6 @@ VEC vi code_bytes(vi nibbles) {
 const td_gemm_kernel td_fp4g_amx = {
     .name = "fp4g_amx_32x32",
     .tiles = &TILES,
+    .mr = PAIR,
     .run = run,
 };

@@ -17,5 +17,6 @@
 const td_gemm_kernel td_fp4g_avx512vnni = {
     .name = "fp4g_avx512vnni_13x32",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

@@ -13,5 +13,6 @@
 const td_gemm_kernel td_fp4g_avxvnni = {
     .name = "fp4g_avxvnni_5x16",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

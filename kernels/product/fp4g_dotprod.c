@@ -10,5 +10,6 @@
 const td_gemm_kernel td_fp4g_dotprod = {
     .name = "fp4g_dotprod_5x16",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

@@ -10,5 +10,6 @@
 const td_gemm_kernel td_fp4g_i8mm = {
     .name = "fp4g_i8mm_6x16",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

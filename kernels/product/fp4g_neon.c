@@ -10,5 +10,6 @@
 const td_gemm_kernel td_fp4g_neon = {
     .name = "fp4g_neon_5x16",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

@@ -1,13 +1,13 @@
 /* fp4 in groups, reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
-#include <math.h>
+#include "kernels/vec/vec_scalar.h"
 
+#include "kernels/product/gemm_end.inc"
 #include "kernels/product/group_layout.h"
-#include "kernels/product/tile_kernels.h"
 
 #define HALF 8
 #define TILES td_fp4g_16x4
 
-static void run(const td_gemm_args *a) {
+static void run_tile(const td_gemm_args *a) {
     const td_gemm_groups *groups = &a->groups;
     const size_t          size = groups->size, block = block_k(groups);
     for (size_t r = 0; r < a->m; r++) {
@@ -30,12 +30,18 @@ static void run(const td_gemm_args *a) {
                     acc[i] = fmaf((float)sum[i], scale_at(scales, i, groups->scale_dtype), acc[i]);
             }
         }
-        for (size_t i = 0; i < 2 * HALF; i++) a->out[r * 2 * HALF + i] = acc[i] * (factor[i] * 0.5f) * a->rows[r].scale;
+        for (size_t i = 0; i < 2 * HALF; i++) acc[i] = acc[i] * (factor[i] * 0.5f) * a->rows[r].scale;
+        end_rows(a, r, 1, 2 * HALF, acc);
     }
+}
+
+static void run(const td_gemm_args *a) {
+    each_tile(a, &TILES, run_tile);
 }
 
 const td_gemm_kernel td_fp4g_scalar = {
     .name = "fp4g_scalar_1x16",
     .tiles = &TILES,
+    .mr = 1,
     .run = run,
 };

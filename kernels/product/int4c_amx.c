@@ -6,4 +6,5 @@
 #define FEWER td_int4c_avx512vnni
 #include "kernels/product/channel_amx_body.inc"
 
-const td_gemm_kernel td_int4c_amx = {.name = "int4c_amx_32x32", .tiles = &TILES, .rows = TILE_ROWS_BEST, .run = run};
+const td_gemm_kernel td_int4c_amx = {
+    .name = "int4c_amx_32x32", .tiles = &TILES, .mr = PAIR, .rows = TILE_ROWS_BEST, .run = run};

@@ -17,5 +17,6 @@
 const td_gemm_kernel td_int4c_avx512vnni = {
     .name = "int4c_avx512vnni_14x32",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

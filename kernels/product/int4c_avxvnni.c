@@ -12,5 +12,6 @@
 const td_gemm_kernel td_int4c_avxvnni = {
     .name = "int4c_avxvnni_6x16",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

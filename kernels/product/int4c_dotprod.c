@@ -6,5 +6,6 @@
 const td_gemm_kernel td_int4c_dotprod = {
     .name = "int4c_dotprod_5x16",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

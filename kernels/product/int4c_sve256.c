@@ -1,4 +1,6 @@
 /* int4 per channel, SVE's `smmla` in vectors of 256 bits. */
+#include "kernels/vec/vec_neon.h"
+
 #include "kernels/vec/mmla_sve256.h"
 
 #include "kernels/product/int4c_mmla_body.inc"
@@ -6,5 +8,6 @@
 const td_gemm_kernel td_int4c_sve256 = {
     .name = "int4c_sve256_12x16",
     .tiles = &TILES,
+    .mr = MR,
     .run = run,
 };

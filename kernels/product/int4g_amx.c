@@ -18,5 +18,6 @@ VEC vi code_bytes(vi nibbles) {
 const td_gemm_kernel td_int4g_amx = {
     .name = "int4g_amx_32x32",
     .tiles = &TILES,
+    .mr = PAIR,
     .run = run,
 };

@@ -19,5 +19,6 @@ static __m256i table(void) {
 const td_gemm_kernel td_int4g_avx2 = {
     .name = "int4g_avx2_6x16",
     .tiles = &TILES,
+    .mr = TD_YMM_ROWS_MAX,
     .run = run,
 };

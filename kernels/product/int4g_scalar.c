@@ -1,13 +1,13 @@
 /* int4 group-wise, reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
-#include <math.h>
+#include "kernels/vec/vec_scalar.h"
 
+#include "kernels/product/gemm_end.inc"
 #include "kernels/product/group_layout.h"
-#include "kernels/product/tile_kernels.h"
 
 #define HALF 8
 #define TILES td_int4g_16x4
 
-static void run(const td_gemm_args *a) {
+static void run_tile(const td_gemm_args *a) {
     const td_gemm_groups *groups = &a->groups;
     for (size_t r = 0; r < a->m; r++) {
         const int8_t  *x = a->rows[r].x;
@@ -30,12 +30,18 @@ static void run(const td_gemm_args *a) {
             for (size_t i = 0; i < 2 * HALF; i++)
                 acc[i] = fmaf((float)sum[i], scale_at(scales, i, groups->scale_dtype), acc[i]);
         }
-        for (size_t i = 0; i < 2 * HALF; i++) a->out[r * 2 * HALF + i] = acc[i] * a->rows[r].scale;
+        for (size_t i = 0; i < 2 * HALF; i++) acc[i] = acc[i] * a->rows[r].scale;
+        end_rows(a, r, 1, 2 * HALF, acc);
     }
+}
+
+static void run(const td_gemm_args *a) {
+    each_tile(a, &TILES, run_tile);
 }
 
 const td_gemm_kernel td_int4g_scalar = {
     .name = "int4g_scalar_1x16",
     .tiles = &TILES,
+    .mr = 1,
     .run = run,
 };

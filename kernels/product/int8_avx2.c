@@ -1,5 +1,5 @@
 /*
- * int8 products, AVX2: few rows by vpmaddubsw, many of W8A8 by Winograd's inner product, which needs half the
+ * int8 products, AVX2: few rows by vpmaddubsw, many of several tiles by Winograd's inner product, which needs half the
  * multiplications.
  *
  * vpmaddubsw saturates its sums of two at int16, but |w| * (x with the sign of w) cannot reach that: |w| <= 128 and |x| <=
@@ -9,6 +9,7 @@
 
 #include "kernels/product/tile_kernels.h"
 
+#define TILES td_int8c_16x4
 #define MR 4 /* 8 sums, two vectors of codes and of magnitudes, ones, broadcast */
 #define NR 16
 #define OFFSET 0
@@ -47,22 +48,23 @@ VEC vi dot(vi acc, weights w, vi x) {
  * multiplies 16: 32 products are three additions, which have four ports, and one multiplication, which has two. With
  * vpmaddubsw they are a sign, an addition and two multiplications, and additions on the multiplications' ports cost time.
  *
- * Rows and weights are widened to int16 in blocks of k: rows once for GROUP panels, a panel once for all rows, which then go
+ * Rows and weights are widened to int16 in blocks of k: rows once for GROUP tiles, a tile once for all rows, which then go
  * by four at a time.
  */
 #define MANY 16 /* rows from which that pays */
 #define ROWS_MAX 96
-#define GROUP 8   /* panels */
-#define BLOCK 512 /* k: a panel's block takes half of L1 */
+#define GROUP 8 /* tiles */
+#define GROUP_MIN 4
+#define BLOCK 512 /* k: a tile's block takes half of L1 */
 #define STEPS (BLOCK / 4)
 
 /* A block: all int16 but the sums. */
 typedef struct {
-    __m256i w[STEPS][2][2];           /* one panel's w1 w3 of eight outputs, their w0 w2; those of the other eight */
+    __m256i w[STEPS][2][2];           /* one tile's w1 w3 of eight outputs, their w0 w2; those of the other eight */
     __m256i w_pairs[2];               /* sums of w0 w1 + w2 w3 of each output */
     int32_t x[ROWS_MAX][2][STEPS];    /* x0 x2 of each step; x1 x3 */
     int32_t x_pairs[ROWS_MAX];        /* sums of x0 x1 + x2 x3 */
-    __m256i sums[GROUP][ROWS_MAX][2]; /* [panel][row][16 outputs], over the blocks so far */
+    __m256i sums[GROUP][ROWS_MAX][2]; /* [tile][row][16 outputs], over the blocks so far */
 } winograd;
 
 VEC __m256i evens(__m256i bytes) {
@@ -73,7 +75,7 @@ VEC __m256i odds(__m256i bytes) {
 }
 
 /* Steps go in pairs: the last one's second may be zeros, here and in widen_row. */
-static void widen_panel(winograd *v, const uint8_t *w, size_t steps) {
+static void widen_tile(winograd *v, const uint8_t *w, size_t steps) {
     __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (size_t s = 0; s < steps; s++)
         for (int h = 0; h < 2; h++) {
@@ -125,9 +127,9 @@ static void widen_row(winograd *v, size_t row, const int8_t *x, size_t steps) {
     W_STEP(s)        \
     ROW_STEP(s, "0", "s0", "s1") ROW_STEP(s, "1", "s2", "s3") ROW_STEP(s, "2", "s4", "s5") ROW_STEP(s, "3", "s6", "s7")
 
-/* sums [MR][2] += rows `row` .. row + MR times the panel. It prefetches from `ahead`, moving on by `step` bytes with every
+/* sums [MR][2] += rows `row` .. row + MR times the tile. It prefetches from `ahead`, moving on by `step` bytes with every
  * two steps. */
-static void winograd_tile(const winograd *v, size_t row, __m256i (*sums)[2], size_t steps, const uint8_t *ahead,
+static void winograd_part(const winograd *v, size_t row, __m256i (*sums)[2], size_t steps, const uint8_t *ahead,
                           size_t step) {
     __m256i     s[MR][2];
     const char *w = (const char *)v->w, *x = (const char *)v->x[row];
@@ -146,45 +148,54 @@ static void winograd_tile(const winograd *v, size_t row, __m256i (*sums)[2], siz
         for (int h = 0; h < 2; h++) sums[i][h] = s[i][h];
 }
 
-/* Rows first .. first + rows of panels p .. p + panels. */
-static void winograd_group(winograd *v, const td_w8a8_args *a, size_t first, size_t rows, size_t p, size_t panels) {
-    const size_t k4 = (a->k + 3) / 4, panel_bytes = k4 * 4 * NR, tiles = (rows + MR - 1) / MR,
-                 shares = tiles < SHARES_MAX ? tiles : SHARES_MAX;
-    const uint8_t *w = (const uint8_t *)a->w + p * panel_bytes;
-    for (size_t g = 0; g < panels; g++) memset(v->sums[g], 0, tiles * MR * sizeof v->sums[g][0]);
-    for (size_t done = 0, steps; done < k4; done += steps, w += steps * 4 * NR) {
-        steps = k4 - done < STEPS ? k4 - done : STEPS;
-        for (size_t r = 0; r < tiles * MR; r++) /* where the last tile is not full, the last row again */
-            widen_row(v, r, a->x + (first + (r < rows ? r : rows - 1)) * a->ldx + done * 4, steps);
-        for (size_t g = 0; g < panels; g++) {
-            const uint8_t *now = w + g * panel_bytes, *next = now + steps * 4 * NR; /* after all else the next group */
-            if (g + 1 < panels)
-                next = now + panel_bytes;
-            else if (done + steps < k4)
+/* `n` tiles from the call's first on. */
+static void winograd_group(winograd *v, const td_gemm_args *a, size_t n) {
+    const tile_product p = product_of(a);
+    const size_t       tile_bytes = td_tile_bytes(&TILES, a->k, NULL);
+    const uint8_t     *w = p.w;
+    for (size_t g = 0; g < n; g++) memset(v->sums[g], 0, p.parts * MR * sizeof v->sums[g][0]);
+    for (size_t done = 0, steps; done < p.k4; done += steps, w += steps * 4 * NR) {
+        steps = p.k4 - done < STEPS ? p.k4 - done : STEPS;
+        for (size_t r = 0; r < p.parts * MR; r++) /* where the last part is not full, the last row again */
+            widen_row(v, r, p.x + (r < a->m ? r : a->m - 1) * p.ldx + done * 4, steps);
+        for (size_t g = 0; g < n; g++) {
+            const uint8_t *now = w + g * tile_bytes, *next = now + steps * 4 * NR; /* after all else the next group */
+            if (g + 1 < n)
+                next = now + tile_bytes;
+            else if (done + steps < p.k4)
                 next = w + steps * 4 * NR;
-            widen_panel(v, now, steps);
-            for (size_t t = 0; t < tiles; t++)
-                winograd_tile(v, t * MR, v->sums[g] + t * MR, steps, t < shares ? next + t * (steps * 4 * NR / shares) : now,
-                              t < shares ? 8 * NR / shares : 0);
+            widen_tile(v, now, steps);
+            for (size_t t = 0; t < p.parts; t++)
+                winograd_part(v, t * MR, v->sums[g] + t * MR, steps,
+                              t < p.shares ? next + t * (steps * 4 * NR / p.shares) : now,
+                              t < p.shares ? 8 * NR / p.shares : 0);
         }
     }
-    for (size_t g = 0; g < panels; g++)
-        store_panel_rows(a, (const int32_t *)v->sums[g], first, rows, (p + g) * NR, NR, OFFSET);
+    td_gemm_args one = *a;
+    for (size_t g = 0; g < n; g++, one.tile = (const char *)one.tile + tile_bytes, one.end.column += NR) {
+        float *values = (float *)v->sums[g]; /* in place */
+        for (size_t r = 0; r < a->m; r++) scale_row(&one, r, (const int32_t *)v->sums[g][r], NR, OFFSET, values + r * NR);
+        end_rows(&one, 0, a->m, NR, values);
+    }
 }
 
-static void run(const td_w8a8_args *a) {
+static void run(const td_gemm_args *a) {
     winograd v;
-    if (a->m < MANY) {
+    if (a->m < MANY || a->n_tiles < GROUP_MIN) {
         run_tiles(a);
         return;
     }
-    for (size_t p = a->panel_begin; p < a->panel_end; p += GROUP)
+    td_gemm_args group = *a;
+    for (size_t left = a->n_tiles, n; left > 0; left -= n, group.end.column += n * NR) {
+        n = left < GROUP ? left : GROUP;
         for (size_t first = 0, parts = (a->m + ROWS_MAX - 1) / ROWS_MAX, rows; first < a->m; first += rows, parts--) {
             rows = ((a->m - first + parts - 1) / parts + MR - 1) / MR * MR;
             if (rows > a->m - first) rows = a->m - first;
-            winograd_group(&v, a, first, rows, p, a->panel_end - p < GROUP ? a->panel_end - p : GROUP);
+            td_gemm_args block = rows_of(&group, first, rows);
+            winograd_group(&v, &block, n);
         }
+        group.tile = (const char *)group.tile + n * td_tile_bytes(&TILES, a->k, NULL);
+    }
 }
 
-const td_w8a8_kernel td_w8a8_avx2 = {.name = "w8a8_avx2_4x16", .mr = MR, .nr = NR, .run = run};
-const td_gemm_kernel td_int8c_avx2 = {.name = "int8c_avx2_4x16", .tiles = &td_int8c_16x4, .run = run_channel};
+const td_gemm_kernel td_int8c_avx2 = {.name = "int8c_avx2_4x16", .tiles = &TILES, .mr = MR, .run = run};

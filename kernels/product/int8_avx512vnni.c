@@ -6,6 +6,7 @@
 
 #include "kernels/vec/zmm_rows.h"
 
+#define TILES td_int8c_32x4
 #define MR 14
 #define NR 32
 #define OFFSET 128
@@ -38,5 +39,4 @@ static void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *x, siz
 #define ROWS_TILE(rows) TILE(rows)
 #include "kernels/product/int8_body.inc"
 
-const td_w8a8_kernel td_w8a8_avx512vnni = {.name = "w8a8_avx512vnni_14x32", .mr = MR, .nr = NR, .run = run_tiles};
-const td_gemm_kernel td_int8c_avx512vnni = {.name = "int8c_avx512vnni_14x32", .tiles = &td_int8c_32x4, .run = run_channel};
+const td_gemm_kernel td_int8c_avx512vnni = {.name = "int8c_avx512vnni_14x32", .tiles = &TILES, .mr = MR, .run = run_tiles};

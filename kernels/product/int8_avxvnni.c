@@ -3,6 +3,7 @@
 
 #include "kernels/product/tile_kernels.h"
 
+#define TILES td_int8c_16x4
 #define MR 6 /* 12 sums, two vectors of weights, broadcast */
 #define NR 16
 #define OFFSET 128
@@ -18,5 +19,4 @@
     switch (rows) { TILE_CASE(1) TILE_CASE(2) TILE_CASE(3) TILE_CASE(4) TILE_CASE(5) TILE_CASE(6) }
 #include "kernels/product/int8_body.inc"
 
-const td_w8a8_kernel td_w8a8_avxvnni = {.name = "w8a8_avxvnni_6x16", .mr = MR, .nr = NR, .run = run_tiles};
-const td_gemm_kernel td_int8c_avxvnni = {.name = "int8c_avxvnni_6x16", .tiles = &td_int8c_16x4, .run = run_channel};
+const td_gemm_kernel td_int8c_avxvnni = {.name = "int8c_avxvnni_6x16", .tiles = &TILES, .mr = MR, .run = run_tiles};

@@ -1,6 +1,5 @@
-/* Tiles of int8 per channel (int8c in kernels/product/tile_gemm.h): their size, packer and unpacker; and panels of W8A8. */
+/* Tiles of int8 per channel (int8c in kernels/product/tile_gemm.h): their size, packer and unpacker. */
 #include "kernels/product/tile_kernels.h"
-#include "kernels/product/w8a8.h"
 
 static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
     (void)groups;
@@ -71,13 +70,3 @@ const td_tile_layout td_int8c_16x4s = {
     .name = "int8c_16x4s", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack_signed, .unpack = unpack_signed};
 const td_tile_layout td_int8c_16x8s = {
     .name = "int8c_16x8s", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack_eights, .unpack = unpack_eights};
-
-void td_w8a8_pack(const td_w8a8_kernel *kernel, void *panel, const int8_t *q, size_t ldq, size_t nr_valid, size_t k) {
-    const uint8_t flip = kernel->signed_codes ? 0 : 0x80; /* code + 128 */
-    const size_t  run = td_w8a8_run(kernel);
-    uint8_t      *out = panel;
-    for (size_t k0 = 0; k0 < k; k0 += run)
-        for (size_t j = 0; j < kernel->nr; j++)
-            for (size_t b = 0; b < run; b++)
-                *out++ = (uint8_t)((j < nr_valid && k0 + b < k ? q[j * ldq + k0 + b] : 0) ^ flip);
-}

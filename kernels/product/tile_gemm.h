@@ -1,5 +1,5 @@
 /*
- * Kernels of matrix products: a tile of nr output rows times a few rows of activations.
+ * Kernels of matrix products: tiles of nr output rows times rows of activations, and what becomes of the values.
  *
  * DESIGN. A weight matrix [n, k] is cut into tiles of nr rows. A kernel names the layout of the tiles that it reads;
  * layouts, with their packers and unpackers, are compiled for every processor, so that a file packed for another one can be
@@ -30,7 +30,8 @@
 #include "core/dtype.h"
 
 #define TD_GEMM_NR_MAX 32
-#define TD_GEMM_K_MAX 65536 /* 255 * 127 * k stays below 2^31 (a byte of two codes is multiplied whole) */
+#define TD_GEMM_K_MAX 65536   /* 255 * 127 * k stays below 2^31 (a byte of two codes is multiplied whole) */
+#define TD_INT8C_K_MAX 131072 /* 127 * 128 * k stays within int32; sums with an offset wrap, and come back */
 
 /** Groups of weights along k, kept as AWQ, GPTQ, compressed-tensors, MXFP4 and NVFP4 have them. */
 typedef struct {
@@ -49,20 +50,40 @@ typedef struct {
         *group_sum; /* int4g, fp4g: [k / size] minus 8 times the sum of each group's codes (kernels/rows/row_quant.h) */
 } td_gemm_row;
 
+/**
+ * Where the values y[m, n] of a product go, and what becomes of them on the way: the bias is added, then they are multiplied
+ * by silu(gate), then stored, or added to sums.
+ */
 typedef struct {
-    const void *tile; /* 64-byte aligned */
-    const void
-          *next; /* the tile that the caller multiplies next: a kernel fetches its beginning early. NULL: nothing is known */
-    size_t k;    /* padded: a multiple of kr */
-    size_t m;    /* rows, >= 1 */
+    size_t       column; /* of the first tile's first output */
+    size_t       n;      /* columns that there are: those of the last tile beyond them are left out */
+    const float *bias;   /* [n], or NULL */
+    const float *gate;   /* [m, ld_gate]: y[i, j] *= gate / (1 + exp(-gate)); or NULL */
+    size_t       ld_gate;
+    /** sums[i][j] = fma(weight[i], y[i, j], sums[i][j]) instead of out, where n is of whole tiles; or NULL */
+    float *const *sums;   /* [m] */
+    const float  *weight; /* [m] */
+    void         *out;    /* [m, ld] */
+    size_t        ld;     /* elements */
+    td_dtype      dtype;  /* of out: F32, or BF16, rounded to nearest even */
+} td_gemm_end;
+
+/**
+ * Rows times tiles, whose values then go through `end`.
+ * int4c, int8c: y = (f32)(sum of code * x) * tile scale * row scale. int4g: y = acc * row scale, where over groups acc =
+ * fma((f32)(sum of (code - zero) * x), scale, acc) from 0. fp4g: y = acc * (factor / 2) * row scale, where acc =
+ * fma((f32)(sum of 2 * value * x), scale, acc). bf16: y = acc = fma(w, x, acc) from 0.
+ */
+typedef struct {
+    const void *tile;    /* the first of n_tiles, one behind the other; 64-byte aligned */
+    size_t      n_tiles; /* >= 1 */
+    const void *next; /* the tile that the caller multiplies after them: a kernel fetches its beginning early. NULL: nothing
+                         is known */
+    size_t             k;      /* padded: a multiple of kr */
+    size_t             m;      /* rows, >= 1 */
     const td_gemm_row *rows;   /* [m], their x at equal distances */
     td_gemm_groups     groups; /* int4g, fp4g */
-    /**
-     * [m, nr] 64-byte aligned. int4c, int8c: (f32)(sum of code * x) * tile scale * row scale. int4g: acc * row scale, where
-     * over groups acc = fma((f32)(sum of (code - zero) * x), scale, acc) from 0. fp4g: acc * (factor / 2) * row scale, where
-     * acc = fma((f32)(sum of 2 * value * x), scale, acc). bf16: acc = fma(w, x, acc) from 0.
-     */
-    float *out;
+    td_gemm_end        end;
 } td_gemm_args;
 
 /** Weights of a tile, not packed. */
@@ -101,6 +122,7 @@ static inline void td_tile_unpack(const td_tile_layout *l, const void *tile, td_
 typedef struct {
     const char           *name;  /* "int4c_avx512vnni_14x32" */
     const td_tile_layout *tiles; /* that it reads: kernels of one layout read each other's */
+    uint16_t              mr;    /* rows that it multiplies at a time: blocks of rows are best multiples of it */
     uint16_t rows; /* of a call that it likes best, at most; a call may have any number. 0: the caller's choice */
     void (*run)(const td_gemm_args *a);
 } td_gemm_kernel;

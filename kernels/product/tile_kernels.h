@@ -36,4 +36,25 @@ static inline uint32_t load32(const void *p) {
 #define PREFETCH_NEAR TD_CPU_PREFETCH_NEAR
 #endif
 
+/* Rows r0 .. r0 + m of a call. */
+static inline td_gemm_args rows_of(const td_gemm_args *a, size_t r0, size_t m) {
+    td_gemm_args b = *a;
+    b.rows += r0;
+    b.m = m;
+    if (b.end.gate) b.end.gate += r0 * b.end.ld_gate;
+    if (b.end.sums) b.end.sums += r0, b.end.weight += r0;
+    if (b.end.out) b.end.out = (char *)b.end.out + r0 * b.end.ld * td_dtype_bytes(b.end.dtype);
+    return b;
+}
+
+/* The tiles of a call one after the other, for kernels of single ones. */
+static inline void each_tile(const td_gemm_args *a, const td_tile_layout *tiles, void (*run_tile)(const td_gemm_args *)) {
+    const size_t bytes = td_tile_bytes(tiles, a->k, &a->groups);
+    td_gemm_args one = *a;
+    for (size_t t = a->n_tiles; t > 0; t--, one.tile = (const char *)one.tile + bytes, one.end.column += tiles->nr) {
+        one.next = t > 1 ? (const char *)one.tile + bytes : a->next;
+        run_tile(&one);
+    }
+}
+
 #endif

@@ -23,7 +23,8 @@
 
 #define TD_YMM_ROWS_MAX 6
 #define TD_YMM_UNPACK_M 25
-#define TD_YMM_BLOCK_K 512 /* 8 KB of bytes */
+#define TD_YMM_BLOCK_K 512              /* 8 KB of bytes */
+#define TD_YMM_BLOCK_ROWS ((size_t)120) /* whose sums rest in memory together, 7.5 KB */
 
 /** A product of whole chunks. Each of a chunk's steps takes 4 bytes of each row and 32 of packed weights, or 64 of bytes. */
 typedef struct {
@@ -152,6 +153,15 @@ static inline const char *td_ymm_share(const uint8_t *bytes, const uint8_t *next
 /** Rows of the next of so many passes over `left` rows: of equal height. */
 static inline size_t td_ymm_pass_rows(size_t left, size_t passes) {
     return (left + passes - 1) / passes;
+}
+
+/** The rows of a call in equal blocks of at most TD_YMM_BLOCK_ROWS. */
+static inline void td_ymm_each_block(const td_gemm_args *a, void (*run_block)(const td_gemm_args *)) {
+    for (size_t r = 0, left = (a->m + TD_YMM_BLOCK_ROWS - 1) / TD_YMM_BLOCK_ROWS, m; left > 0; left--, r += m) {
+        m = td_ymm_pass_rows(a->m - r, left);
+        td_gemm_args block = rows_of(a, r, m);
+        run_block(&block);
+    }
 }
 
 #endif

@@ -76,7 +76,7 @@ static inline void td_amx_store(int t, void *base, size_t stride) {
         memcpy((char *)base + r * stride, td_amx_state.tile[t][r], td_amx_state.config.bytes[t]);
 }
 
-static inline void td_amx_multiply(int c, int a, int w, bool w_signed) {
+static inline void td_amx_multiply(int c, int a, int w, bool a_signed, bool w_signed) {
     const td_amx_config *g = &td_amx_state.config;
     assert(td_amx_state.configured && c != a && a != w && c != w);
     assert(g->rows[c] && g->rows[c] == g->rows[a] && g->bytes[c] == g->bytes[w] && g->bytes[a] == 4 * g->rows[w] &&
@@ -87,19 +87,27 @@ static inline void td_amx_multiply(int c, int a, int w, bool w_signed) {
             memcpy(&sum, &td_amx_state.tile[c][m][4 * n], sizeof sum);
             for (size_t k = 0; k < g->rows[w]; k++)
                 for (size_t b = 0; b < 4; b++) {
-                    uint8_t code = td_amx_state.tile[w][k][4 * n + b];
-                    sum += (uint32_t)((int8_t)td_amx_state.tile[a][m][4 * k + b] * (w_signed ? (int8_t)code : code));
+                    uint8_t x = td_amx_state.tile[a][m][4 * k + b], y = td_amx_state.tile[w][k][4 * n + b];
+                    sum += (uint32_t)((a_signed ? (int8_t)x : x) * (w_signed ? (int8_t)y : y));
                 }
             memcpy(&td_amx_state.tile[c][m][4 * n], &sum, sizeof sum);
         }
 }
 
-static inline void td_amx_dot_u8(int c, int a, int w) {
-    td_amx_multiply(c, a, w, false);
+static inline void td_amx_dot_ss(int c, int a, int w) {
+    td_amx_multiply(c, a, w, true, true);
 }
 
-static inline void td_amx_dot_s8(int c, int a, int w) {
-    td_amx_multiply(c, a, w, true);
+static inline void td_amx_dot_su(int c, int a, int w) {
+    td_amx_multiply(c, a, w, true, false);
+}
+
+static inline void td_amx_dot_us(int c, int a, int w) {
+    td_amx_multiply(c, a, w, false, true);
+}
+
+static inline void td_amx_dot_uu(int c, int a, int w) {
+    td_amx_multiply(c, a, w, false, false);
 }
 
 #else
@@ -115,9 +123,12 @@ static inline void td_amx_dot_s8(int c, int a, int w) {
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile : : "r"((const void *)(base)), "r"((size_t)(stride)) : "memory")
 #define td_amx_store(tile, base, stride) \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"((void *)(base)), "r"((size_t)(stride)) : "memory")
-/** c[m, n] += sum over k and b < 4 of a[m, 4 k + b] (signed) * w[k, 4 n + b] (unsigned or signed), in int32. */
-#define td_amx_dot_u8(c, a, w) __asm__ volatile("tdpbsud %%tmm" #w ", %%tmm" #a ", %%tmm" #c : :)
-#define td_amx_dot_s8(c, a, w) __asm__ volatile("tdpbssd %%tmm" #w ", %%tmm" #a ", %%tmm" #c : :)
+/** c[m, n] += sum over k and b < 4 of a[m, 4 k + b] * w[k, 4 n + b], in int32; s: signed bytes, u: unsigned ones, a's first.
+ */
+#define td_amx_dot_ss(c, a, w) __asm__ volatile("tdpbssd %%tmm" #w ", %%tmm" #a ", %%tmm" #c : :)
+#define td_amx_dot_su(c, a, w) __asm__ volatile("tdpbsud %%tmm" #w ", %%tmm" #a ", %%tmm" #c : :)
+#define td_amx_dot_us(c, a, w) __asm__ volatile("tdpbusd %%tmm" #w ", %%tmm" #a ", %%tmm" #c : :)
+#define td_amx_dot_uu(c, a, w) __asm__ volatile("tdpbuud %%tmm" #w ", %%tmm" #a ", %%tmm" #c : :)
 
 #endif
 #endif

@@ -18,12 +18,14 @@ typedef struct {
     uint64_t run[2][MMLA_PAIRS_MAX][2];
 } mmla_step;
 
-/* The empty instruction keeps a compiler from doing this with vectors. */
-MMLA void mmla_put_pair(mmla_step *to, int p, const int8_t *a, const int8_t *b) {
+/* Moves the rows on. The empty instructions keep a compiler from doing this with vectors, and from one index for all rows,
+ * which would make two loads of each. */
+MMLA void mmla_put_pair(mmla_step *to, int p, const int8_t **a, const int8_t **b) {
     uint64_t x[2], y[2];
-    memcpy(x, a, sizeof x);
-    memcpy(y, b, sizeof y);
-    __asm__("" : "+r"(x[0]), "+r"(x[1]), "+r"(y[0]), "+r"(y[1]));
+    memcpy(x, *a, sizeof x);
+    memcpy(y, *b, sizeof y);
+    *a += MMLA_STEP, *b += MMLA_STEP;
+    __asm__("" : "+r"(x[0]), "+r"(x[1]), "+r"(y[0]), "+r"(y[1]), "+r"(*a), "+r"(*b));
     to->run[0][p][0] = x[0], to->run[0][p][1] = y[0];
     to->run[1][p][0] = x[1], to->run[1][p][1] = y[1];
 }

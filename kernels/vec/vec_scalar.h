@@ -69,6 +69,10 @@ VEC vf vf_load_bf16_n(const td_bf16 *p, size_t n) {
     return vf_load_bf16(lanes);
 }
 
+VEC void vf_store_bf16(td_bf16 *p, vf v) {
+    for (int i = 0; i < LANES; i++) p[i] = td_f32_to_bf16(v[i]);
+}
+
 VEC vf vf_absmax(vf a, vf b) {
     return vf_max((vf)((vi)b & vi_set1(INT32_MAX)), a);
 } /* a >= 0 or |b| */

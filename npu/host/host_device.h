@@ -96,38 +96,34 @@ struct td_npu_weight {
     void            *data;
     size_t           bytes;   /* of the mapping */
     bool             adopted; /* data is not ours, and only read */
-    float           *sw;      /* W8A8: [round_up(n, nr)], in the mapping */
     td_gemm_groups   groups;  /* INT4G, FP4G */
 };
 
-size_t    td_host_group_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k,
-                              const td_gemm_groups *groups); /* of INT4G, FP4G */
+size_t    td_host_tiles_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k,
+                              const td_gemm_groups *groups); /* of W8A8, INT4G, FP4G */
 size_t    td_host_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
 td_status td_host_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
                                 td_error *err);
 void      td_host_weight_destroy(td_npu *d, td_npu_weight *w);
-float    *td_host_scales_of(td_npu *d, const td_npu_weight *w); /* of a W8A8 weight: behind its panels */
 void      td_host_weight_tag(td_npu *d, char tag[TD_NPU_TAG_BYTES]);
 void      td_host_weight_export(td_npu *d, const td_npu_weight *w, td_npu_packed *out);
 td_status td_host_weight_adopt(td_npu *d, const td_npu_packed *p, td_npu_weight **out, td_error *err);
 
-/** The kernel of a format in groups, or NULL. */
-static inline const td_gemm_kernel *td_host_group_kernel(const td_host_npu *d, td_weight_format format) {
-    return format == TD_WEIGHT_INT4G  ? d->kernels->product[TD_PRODUCT_INT4G]
-           : format == TD_WEIGHT_FP4G ? d->kernels->product[TD_PRODUCT_FP4G]
-                                      : NULL;
+/** The kernel of a format that takes int8 rows, whose weights lie in tiles (kernels/product/tile_gemm.h); of others NULL. */
+static inline const td_gemm_kernel *td_host_tile_kernel(const td_host_npu *d, td_weight_format format) {
+    return format == TD_WEIGHT_W8A8    ? d->kernels->product[TD_PRODUCT_INT8C]
+           : format == TD_WEIGHT_INT4G ? d->kernels->product[TD_PRODUCT_INT4G]
+           : format == TD_WEIGHT_FP4G  ? d->kernels->product[TD_PRODUCT_FP4G]
+                                       : NULL;
 }
 
-static inline size_t td_host_group_tile_bytes(const td_tile_layout *tiles, size_t k, const td_gemm_groups *groups) {
+static inline size_t td_host_tile_bytes(const td_tile_layout *tiles, size_t k, const td_gemm_groups *groups) {
     return td_tile_bytes(tiles, td_round_up(k, tiles->kr), groups);
 }
 
 static inline size_t td_host_nr(const td_host_npu *d, const td_npu_weight *w) {
-    const td_gemm_kernel *kernel = td_host_group_kernel(d, w->format);
-    return kernel                        ? kernel->tiles->nr
-           : w->format == TD_WEIGHT_W8A8 ? d->kernels->w8a8->nr
-           : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16
-                                         : TD_HOST_NR_F32;
+    const td_gemm_kernel *kernel = td_host_tile_kernel(d, w->format);
+    return kernel ? kernel->tiles->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
 }
 
 /* Checks for block_create; the sentence names the weight. w may be NULL where optional is true. */
@@ -157,8 +153,7 @@ typedef struct {
     bool         has_q, has_f;
     size_t       ldq;
     int8_t      *q;         /* [m, ldq] */
-    float       *scale;     /* [m] */
-    int32_t     *sum;       /* [m] */
+    td_gemm_row *rows;      /* [m] of q */
     size_t       group;     /* that group_sum is of; 0: none yet */
     int32_t     *group_sum; /* [m, ldq / group] as td_gemm_row has them */
     const float *f;         /* [m, k]: widened, or x itself */

@@ -26,21 +26,19 @@ void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost
 
 /* ---- preparing rows -------------------------------------------------------------------------- */
 
-#define LDQ(k) td_round_up(k, 128) /* what kernels of weights in groups pad k to */
+#define LDQ(k) td_round_up(k, 128) /* the most that kernels pad k to */
 
 size_t td_host_rows_bytes(size_t m, size_t k, td_dtype dtype) {
     size_t widened = dtype == TD_DT_F32 ? 0 : m * k * sizeof(float);
-    return td_round_up(m * sizeof(float), 64) + td_round_up(m * sizeof(int32_t), 64) + m * LDQ(k) +
-           td_round_up(widened, 64) + td_round_up(m * LDQ(k) / GROUP_MIN * sizeof(int32_t), 64);
+    return td_round_up(m * sizeof(td_gemm_row), 64) + m * LDQ(k) + td_round_up(widened, 64) +
+           td_round_up(m * LDQ(k) / GROUP_MIN * sizeof(int32_t), 64);
 }
 
 void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype, size_t m, size_t k) {
     char *p = mem;
     *r = (td_host_rows){.m = m, .k = k, .dtype = dtype, .x = x, .ldq = LDQ(k), .has_f = dtype == TD_DT_F32};
-    r->scale = (float *)p;
-    p += td_round_up(m * sizeof(float), 64);
-    r->sum = (int32_t *)p;
-    p += td_round_up(m * sizeof(int32_t), 64);
+    r->rows = (td_gemm_row *)(void *)p;
+    p += td_round_up(m * sizeof(td_gemm_row), 64);
     r->q = (int8_t *)p;
     p += m * r->ldq;
     r->group_sum = (int32_t *)p;
@@ -54,22 +52,24 @@ void td_host_rows_input(const td_host_npu *d, td_host_rows *r, void *mem, const 
     td_host_rows_init(r, mem, in ? (const char *)in + td_host_act_bytes(d, row * k) : NULL, d->act, m, k);
     if (!in_i8.q) return;
     r->given = (td_rows_i8){in_i8.q + row * k, in_i8.scale + row};
-    r->scale = r->given.scale;
     if (k == r->ldq) r->q = r->given.q; /* no padding: they are read where they are */
 }
 
 static void quantize_item(void *ctx, uint32_t i, const td_worker *w) {
     (void)w;
     td_host_rows *r = ctx;
+    td_gemm_row  *row = &r->rows[i];
+    *row = (td_gemm_row){.x = r->q + i * r->ldq};
     if (r->given.q) {
+        row->scale = r->given.scale[i];
         if (r->q == r->given.q)
-            r->sum[i] = td_sum_codes_i8(r->q + i * r->k, r->k);
+            row->sum = td_sum_codes_i8(r->q + i * r->k, r->k);
         else
-            td_place_row_i8(r->given.q + i * r->k, r->k, r->q + i * r->ldq, r->ldq, r->sum + i);
+            td_place_row_i8(r->given.q + i * r->k, r->k, r->q + i * r->ldq, r->ldq, &row->sum);
         return;
     }
     const char *x = (const char *)r->x + i * r->k * td_dtype_bytes(r->dtype);
-    td_quantize_rows_i8(r->dtype, x, 1, r->k, r->k, r->q + i * r->ldq, r->ldq, r->scale + i, r->sum + i);
+    td_quantize_rows_i8(r->dtype, x, 1, r->k, r->k, r->q + i * r->ldq, r->ldq, &row->scale, &row->sum);
 }
 
 static void widen_item(void *ctx, uint32_t i, const td_worker *w) {
@@ -81,7 +81,9 @@ static void widen_item(void *ctx, uint32_t i, const td_worker *w) {
 static void group_sums_item(void *ctx, uint32_t i, const td_worker *w) {
     (void)w;
     td_host_rows *r = ctx;
-    td_group_sums_i8(r->q + i * r->ldq, r->ldq, r->group, r->group_sum + i * (r->ldq / r->group));
+    int32_t      *sums = r->group_sum + i * (r->ldq / r->group);
+    td_group_sums_i8(r->q + i * r->ldq, r->ldq, r->group, sums);
+    r->rows[i].group_sum = sums;
 }
 
 static void prepare(td_host_npu *d, td_host_rows *r, const td_npu_weight *w) {
@@ -111,27 +113,6 @@ typedef struct {
     } part[TD_HOST_PRODUCTS_MAX];
 } product_job;
 
-static void w8a8_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
-    const td_host_rows *x = j->x;
-    j->d->kernels->w8a8->run(&(td_w8a8_args){
-        .m = rows,
-        .n = p->w->n,
-        .k = x->k,
-        .x = x->q + row * x->ldq,
-        .ldx = x->ldq,
-        .sx = x->scale + row,
-        .x_sum = x->sum + row,
-        .w = p->w->data,
-        .sw = p->w->sw,
-        .bias = td_host_vector(p->bias),
-        .out = (char *)p->out + row * p->ldo * td_dtype_bytes(p->out_dtype),
-        .ldo = p->ldo,
-        .out_dtype = p->out_dtype,
-        .panel_begin = begin,
-        .panel_end = end,
-    });
-}
-
 /* c [rows, nr]: outputs of a panel from column col on. */
 static void store_panel(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t col, size_t nr,
                         float *c) {
@@ -144,26 +125,21 @@ static void store_panel(const product_job *j, const td_host_product *p, size_t r
     }
 }
 
-static void group_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
-    const td_host_rows   *x = j->x;
-    const td_gemm_kernel *kernel = td_host_group_kernel(j->d, p->w->format);
-    size_t      k = td_round_up(x->k, kernel->tiles->kr), tile_bytes = td_tile_bytes(kernel->tiles, k, &p->w->groups);
-    td_gemm_row in[G_BLOCK_ROWS];
-    float       c[G_BLOCK_ROWS * TD_GEMM_NR_MAX] __attribute__((aligned(64)));
-    for (size_t i = 0; i < rows; i++)
-        in[i] = (td_gemm_row){.x = x->q + (row + i) * x->ldq,
-                              .scale = x->scale[row + i],
-                              .sum = x->sum[row + i],
-                              .group_sum = x->group_sum + (row + i) * (x->ldq / x->group)};
-    for (size_t panel = begin; panel < end; panel++) {
-        kernel->run(&(td_gemm_args){.tile = (const char *)p->w->data + panel * tile_bytes,
-                                    .k = k,
-                                    .m = rows,
-                                    .rows = in,
-                                    .groups = p->w->groups,
-                                    .out = c});
-        store_panel(j, p, row, rows, panel * kernel->tiles->nr, kernel->tiles->nr, c);
-    }
+static void tile_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
+    const td_gemm_kernel *kernel = td_host_tile_kernel(j->d, p->w->format);
+    const size_t          k = td_round_up(j->x->k, kernel->tiles->kr);
+    kernel->run(&(td_gemm_args){.tile = (const char *)p->w->data + begin * td_tile_bytes(kernel->tiles, k, &p->w->groups),
+                                .n_tiles = end - begin,
+                                .k = k,
+                                .m = rows,
+                                .rows = j->x->rows + row,
+                                .groups = p->w->groups,
+                                .end = {.column = begin * kernel->tiles->nr,
+                                        .n = p->w->n,
+                                        .bias = td_host_vector(p->bias),
+                                        .out = (char *)p->out + row * p->ldo * td_dtype_bytes(p->out_dtype),
+                                        .ld = p->ldo,
+                                        .dtype = p->out_dtype}});
 }
 
 static void float_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
@@ -190,13 +166,13 @@ static void product_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t                 rows = j->x->m - row < j->block_rows ? j->x->m - row : j->block_rows;
     size_t begin = (group - j->part[i].first_group) * j->part[i].per_group, end = begin + j->part[i].per_group;
     if (end > j->part[i].panels) end = j->part[i].panels;
-    (p->w->groups.size ? group_item : p->w->format == TD_WEIGHT_W8A8 ? w8a8_item : float_item)(j, p, row, rows, begin, end);
+    (td_weight_takes_int8(p->w->format) ? tile_item : float_item)(j, p, row, rows, begin, end);
 }
 
 static size_t panel_bytes(const td_host_npu *d, const td_npu_weight *w) {
-    if (w->groups.size) return td_host_group_tile_bytes(td_host_group_kernel(d, w->format)->tiles, w->k, &w->groups);
-    size_t element = w->format == TD_WEIGHT_W8A8 ? 1 : w->format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float);
-    return td_host_nr(d, w) * w->k * element;
+    const td_gemm_kernel *kernel = td_host_tile_kernel(d, w->format);
+    if (kernel) return td_host_tile_bytes(kernel->tiles, w->k, &w->groups);
+    return td_host_nr(d, w) * w->k * (w->format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float));
 }
 
 static void show_rows(td_host_npu *d, const td_host_rows *x, const td_host_product *products, size_t n_products) {
@@ -232,7 +208,7 @@ static void run_products(td_host_npu *d, td_host_rows *x, const td_host_product 
     }
     j.block_rows = most_rows;
     if (most_rows == SIZE_MAX) { /* W8A8 alone */
-        size_t mr = d->kernels->w8a8->mr;
+        size_t mr = d->kernels->product[TD_PRODUCT_INT8C]->mr;
         j.block_rows = X_BLOCK_BYTES / x->ldq / mr * mr;
         if (j.block_rows < 4 * mr) j.block_rows = 4 * mr;
     }

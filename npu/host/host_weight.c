@@ -8,33 +8,23 @@
 #include "quant/coded_matrix.h"
 #include "quant/weight_quant.h"
 
-static size_t data_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k) {
-    switch (format) {
-        case TD_WEIGHT_W8A8: return td_w8a8_panels(d->kernels->w8a8, n) * td_w8a8_panel_bytes(d->kernels->w8a8, k);
-        case TD_WEIGHT_BF16: return (n == 1 ? 1 : td_round_up(n, TD_HOST_NR_BF16)) * k * sizeof(td_bf16);
-        default: return (n == 1 ? 1 : td_round_up(n, TD_HOST_NR_F32)) * k * sizeof(float);
-    }
-}
-
-size_t td_host_group_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k, const td_gemm_groups *groups) {
-    const td_tile_layout *tiles = td_host_group_kernel(d, format)->tiles;
-    return td_round_up((n + tiles->nr - 1) / tiles->nr * td_host_group_tile_bytes(tiles, k, groups), TD_FILE_BLOCK);
+size_t td_host_tiles_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k, const td_gemm_groups *groups) {
+    const td_tile_layout *tiles = td_host_tile_kernel(d, format)->tiles;
+    return td_round_up((n + tiles->nr - 1) / tiles->nr * td_host_tile_bytes(tiles, k, groups), TD_FILE_BLOCK);
 }
 
 size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size_t k) {
-    static const td_gemm_groups INT4G_LARGEST = {.size = 32, .scale_dtype = TD_DT_F32, .zero_points = true},
+    static const td_gemm_groups NONE = {0}, INT4G_LARGEST = {.size = 32, .scale_dtype = TD_DT_F32, .zero_points = true},
                                 FP4G_LARGEST = {.size = 16, .scale_dtype = TD_DT_F8_E4M3};
     const td_host_npu *d = (const td_host_npu *)npu;
-    if (td_host_group_kernel(d, format))
-        return td_host_group_bytes(d, format, n, k, format == TD_WEIGHT_INT4G ? &INT4G_LARGEST : &FP4G_LARGEST);
-    size_t bytes = td_round_up(data_bytes(d, format, n, k), TD_CACHE_LINE);
-    if (format == TD_WEIGHT_W8A8) bytes += td_w8a8_panels(d->kernels->w8a8, n) * d->kernels->w8a8->nr * sizeof(float);
-    return td_round_up(bytes, TD_FILE_BLOCK);
-}
-
-float *td_host_scales_of(td_npu *npu, const td_npu_weight *w) {
-    return (float *)((char *)w->data +
-                     td_round_up(data_bytes((td_host_npu *)npu, TD_WEIGHT_W8A8, w->n, w->k), TD_CACHE_LINE));
+    switch (format) {
+        case TD_WEIGHT_W8A8: return td_host_tiles_bytes(d, format, n, k, &NONE);
+        case TD_WEIGHT_INT4G: return td_host_tiles_bytes(d, format, n, k, &INT4G_LARGEST);
+        case TD_WEIGHT_FP4G: return td_host_tiles_bytes(d, format, n, k, &FP4G_LARGEST);
+        case TD_WEIGHT_BF16:
+            return td_round_up((n == 1 ? 1 : td_round_up(n, TD_HOST_NR_BF16)) * k * sizeof(td_bf16), TD_FILE_BLOCK);
+        default: return td_round_up((n == 1 ? 1 : td_round_up(n, TD_HOST_NR_F32)) * k * sizeof(float), TD_FILE_BLOCK);
+    }
 }
 
 typedef struct {
@@ -45,22 +35,34 @@ typedef struct {
     _Atomic bool          not_finite;
 } conversion;
 
-/* One panel: quantise its rows, or take them as they are, and pack them. */
-static void pack_w8a8_panel(void *ctx, uint32_t panel, const td_worker *worker) {
+/* What a worker needs to make a tile of W8A8. */
+static size_t w8a8_temp_bytes(const td_tile_layout *tiles, size_t k) {
+    return tiles->nr * (sizeof(float) + td_round_up(k, tiles->kr));
+}
+
+/* One tile: quantise its rows, or take them as they are, and pack them. */
+static void pack_w8a8_tile(void *ctx, uint32_t tile, const td_worker *worker) {
     conversion           *c = ctx;
-    const td_w8a8_kernel *kernel = c->d->kernels->w8a8;
-    size_t                k = c->w->k, row = (size_t)panel * kernel->nr;
-    size_t                rows = c->w->n - row < kernel->nr ? c->w->n - row : kernel->nr;
-    char                 *packed = (char *)c->w->data + panel * td_w8a8_panel_bytes(kernel, k);
+    const td_tile_layout *tiles = td_host_tile_kernel(c->d, TD_WEIGHT_W8A8)->tiles;
+    size_t                k = c->w->k, padded = td_round_up(k, tiles->kr), row = (size_t)tile * tiles->nr;
+    size_t                rows = c->w->n - row < tiles->nr ? c->w->n - row : tiles->nr;
+    float                *scale = (float *)(c->d->scratch + worker->index * c->temp_bytes);
+    int8_t               *q = (int8_t *)(scale + tiles->nr);
     if (c->src->dtype == TD_DT_I8) {
-        td_w8a8_pack(kernel, packed, (const int8_t *)c->src->data + row * k, k, rows, k);
-        memcpy(c->w->sw + row, c->src->scale + row, rows * sizeof(float));
-        return;
+        const int8_t *codes = (const int8_t *)c->src->data + row * k;
+        for (size_t i = 0; i < rows; i++) {
+            memcpy(q + i * padded, codes + i * k, k);
+            memset(q + i * padded + k, 0, padded - k);
+        }
+        memcpy(scale, c->src->scale + row, rows * sizeof *scale);
+    } else {
+        const char *src = (const char *)c->src->data + row * k * td_dtype_bytes(c->src->dtype);
+        if (!td_quantize_weight_i8(c->src->dtype, src, rows, k, q, padded, scale)) c->not_finite = true;
     }
-    int8_t     *q = (int8_t *)c->d->scratch + worker->index * c->temp_bytes;
-    const char *src = (const char *)c->src->data + row * k * td_dtype_bytes(c->src->dtype);
-    if (!td_quantize_weight_i8(c->src->dtype, src, rows, k, q, k, c->w->sw + row)) c->not_finite = true;
-    td_w8a8_pack(kernel, packed, q, k, rows, k);
+    memset(q + rows * padded, 0, (tiles->nr - rows) * padded); /* rows beyond the last weigh nothing */
+    memset(scale + rows, 0, (tiles->nr - rows) * sizeof *scale);
+    td_tile_pack(tiles, (char *)c->w->data + tile * td_tile_bytes(tiles, padded, NULL),
+                 &(td_gemm_weights){.rows = q, .scale = scale}, padded, NULL);
 }
 
 /* What a worker needs to make a tile in groups. */
@@ -73,7 +75,7 @@ static size_t group_temp_bytes(const td_tile_layout *tiles, size_t k, const td_g
 static void pack_group_tile(void *ctx, uint32_t tile, const td_worker *worker) {
     conversion            *c = ctx;
     const td_gemm_groups  *groups = &c->w->groups;
-    const td_tile_layout  *tiles = td_host_group_kernel(c->d, c->w->format)->tiles;
+    const td_tile_layout  *tiles = td_host_tile_kernel(c->d, c->w->format)->tiles;
     const td_coded_matrix *m = c->src->coded;
     size_t                 nr = tiles->nr, k = td_round_up(m->k, tiles->kr), n_scales = k / groups->size, row = tile * nr,
            n = m->n - row < nr ? m->n - row : nr;
@@ -125,8 +127,8 @@ static td_status check_source(td_weight_format format, const td_tensor_view *src
     if (format != TD_WEIGHT_W8A8)
         return real ? TD_OK : td_fail(err, TD_ENOTSUP, "a bf16 or f32 weight is made from f32, bf16 or f16");
     if (src->rank != 2) return td_fail(err, TD_EINVAL, "a W8A8 weight has rank 2");
-    if (src->shape[1] > TD_W8A8_K_MAX)
-        return td_fail(err, TD_ENOTSUP, "a W8A8 weight has at most %d inputs, not %zu", TD_W8A8_K_MAX, src->shape[1]);
+    if (src->shape[1] > TD_INT8C_K_MAX)
+        return td_fail(err, TD_ENOTSUP, "a W8A8 weight has at most %d inputs, not %zu", TD_INT8C_K_MAX, src->shape[1]);
     if (!real && !(src->dtype == TD_DT_I8 && src->scale))
         return td_fail(err, TD_ENOTSUP, "a W8A8 weight is made from f32, bf16, f16, or int8 with scales");
     return TD_OK;
@@ -144,28 +146,29 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
     w->n = src->rank == 2 ? src->shape[0] : 1;
     w->k = src->shape[src->rank - 1];
     w->layout = td_weight_takes_int8(format) ? TD_HOST_PANELS : TD_HOST_ROWS;
-    const td_gemm_kernel *kernel = td_host_group_kernel(d, format);
-    if (kernel) td_coded_exact_tiles(src->coded, &w->groups);
+    const td_gemm_kernel *kernel = td_host_tile_kernel(d, format);
+    const bool            grouped = kernel && format != TD_WEIGHT_W8A8;
+    if (grouped) td_coded_exact_tiles(src->coded, &w->groups);
     w->bytes =
-        kernel ? td_host_group_bytes(d, format, w->n, w->k, &w->groups) : td_host_weight_bytes(npu, format, w->n, w->k);
+        kernel ? td_host_tiles_bytes(d, format, w->n, w->k, &w->groups) : td_host_weight_bytes(npu, format, w->n, w->k);
     td_status status = td_mem_map(w->bytes, td_pool_home(d->pool), &w->data, err);
     if (status == TD_OK) {
         conversion c = {.d = d, .w = w, .src = src};
-        c.temp_bytes = td_round_up(kernel                     ? group_temp_bytes(kernel->tiles, w->k, &w->groups)
-                                   : format == TD_WEIGHT_W8A8 ? d->kernels->w8a8->nr * w->k
-                                                              : w->k * sizeof(float),
+        c.temp_bytes = td_round_up(grouped  ? group_temp_bytes(kernel->tiles, w->k, &w->groups)
+                                   : kernel ? w8a8_temp_bytes(kernel->tiles, w->k)
+                                            : w->k * sizeof(float),
                                    TD_CACHE_LINE);
         pthread_mutex_lock(&d->turn);
         status = td_host_scratch_grow(d, c.temp_bytes * d->n_workers, err);
-        if (status == TD_OK && kernel) {
-            td_pool_run(d->pool, pack_group_tile, &c, (uint32_t)((w->n + kernel->tiles->nr - 1) / kernel->tiles->nr));
+        uint32_t n_tiles = kernel ? (uint32_t)((w->n + kernel->tiles->nr - 1) / kernel->tiles->nr) : 0;
+        if (status == TD_OK && grouped) {
+            td_pool_run(d->pool, pack_group_tile, &c, n_tiles);
             if (c.not_finite)
                 status = td_fail(
                     err, TD_EFORMAT,
                     "a weight has a scale that is no positive number, or a zero where the checkpoint says it has none");
-        } else if (status == TD_OK && format == TD_WEIGHT_W8A8) {
-            w->sw = td_host_scales_of(npu, w);
-            td_pool_run(d->pool, pack_w8a8_panel, &c, (uint32_t)td_w8a8_panels(d->kernels->w8a8, w->n));
+        } else if (status == TD_OK && kernel) {
+            td_pool_run(d->pool, pack_w8a8_tile, &c, n_tiles);
         } else if (status == TD_OK) {
             td_pool_run(d->pool, convert_row, &c, (uint32_t)w->n);
         }

@@ -10,12 +10,11 @@
 #include "npu/host/host_device.h"
 
 #define FLOAT_LAYOUTS 1 /* counts up when ROWS, PANELS or HEADS mean something else */
-#define SAMPLE_K 150
 
 enum { WORD_LAYOUT, WORD_HEADS, WORD_NOPE, WORD_GROUPS /* size, scale type, zeros: a byte each */ };
 
-/* *hash: what a packer of weights in groups makes of a sample, with what came before. @return false: out of memory. */
-static bool hash_group_tile(const td_tile_layout *tiles, const td_gemm_groups *groups, uint64_t *hash) {
+/* *hash: what a packer makes of a sample, with what came before. @return false: out of memory. */
+static bool hash_tile(const td_tile_layout *tiles, const td_gemm_groups *groups, uint64_t *hash) {
     enum { K = 256, MOST = TD_GEMM_NR_MAX * K };
     uint8_t codes[MOST], zero[MOST / 16];
     float   scale[MOST / 16], factor[TD_GEMM_NR_MAX];
@@ -31,34 +30,22 @@ static bool hash_group_tile(const td_tile_layout *tiles, const td_gemm_groups *g
     return true;
 }
 
-/* A sample for each way in which tiles are laid out: int4 with zeros and without, both pairs of fp4. */
-static bool hash_group_tiles(const td_host_npu *npu, uint64_t *hash) {
-    static const td_gemm_groups INT4G[] = {{.size = 32, .scale_dtype = TD_DT_BF16, .zero_points = true},
-                                           {.size = 32, .scale_dtype = TD_DT_BF16}},
-                                FP4G[] = {{.size = 16, .scale_dtype = TD_DT_F8_E4M3},
-                                          {.size = 32, .scale_dtype = TD_DT_F8_E8M0}};
-    for (size_t i = 0; i < 2; i++)
-        if (!hash_group_tile(npu->kernels->product[TD_PRODUCT_INT4G]->tiles, &INT4G[i], hash) ||
-            !hash_group_tile(npu->kernels->product[TD_PRODUCT_FP4G]->tiles, &FP4G[i], hash))
-            return false;
-    return true;
-}
-
-/* The layouts are whatever the kernels' packers make of samples, so a new packer cannot be mistaken for an old one. */
+/* A sample for each way in which tiles are laid out: int8, int4 with zeros and without, both pairs of fp4. The layouts are
+ * whatever the kernels' packers make of samples, so a new packer cannot be mistaken for an old one. */
 void td_host_weight_tag(td_npu *npu, char tag[TD_NPU_TAG_BYTES]) {
-    const td_w8a8_kernel *kernel = ((td_host_npu *)npu)->kernels->w8a8;
-    int8_t                rows[TD_W8A8_NR_MAX * SAMPLE_K];
-    size_t                bytes = td_w8a8_panel_bytes(kernel, SAMPLE_K);
-    char                 *panel = calloc(1, bytes);
+    static const struct {
+        td_product     product;
+        td_gemm_groups groups;
+    } SAMPLES[] = {{TD_PRODUCT_INT8C, {0}},
+                   {TD_PRODUCT_INT4G, {.size = 32, .scale_dtype = TD_DT_BF16, .zero_points = true}},
+                   {TD_PRODUCT_INT4G, {.size = 32, .scale_dtype = TD_DT_BF16}},
+                   {TD_PRODUCT_FP4G, {.size = 16, .scale_dtype = TD_DT_F8_E4M3}},
+                   {TD_PRODUCT_FP4G, {.size = 32, .scale_dtype = TD_DT_F8_E8M0}}};
+    uint64_t hash = 0;
     tag[0] = 0;
-    if (!panel) return;
-    for (size_t i = 0; i < sizeof rows; i++) rows[i] = (int8_t)(i * 89 % 255 - 127);
-    td_w8a8_pack(kernel, panel, rows, SAMPLE_K, kernel->nr - 1u, SAMPLE_K);
-    uint64_t hash = XXH3_64bits(panel, bytes);
-    if (hash_group_tiles((td_host_npu *)npu, &hash))
-        snprintf(tag, TD_NPU_TAG_BYTES, "host-%016" PRIx64 "-%u-%u-%u", hash, FLOAT_LAYOUTS, TD_HOST_NR_BF16,
-                 TD_HOST_NR_F32);
-    free(panel);
+    for (size_t i = 0; i < sizeof SAMPLES / sizeof *SAMPLES; i++)
+        if (!hash_tile(((td_host_npu *)npu)->kernels->product[SAMPLES[i].product]->tiles, &SAMPLES[i].groups, &hash)) return;
+    snprintf(tag, TD_NPU_TAG_BYTES, "host-%016" PRIx64 "-%u-%u-%u", hash, FLOAT_LAYOUTS, TD_HOST_NR_BF16, TD_HOST_NR_F32);
 }
 
 void td_host_weight_export(td_npu *d, const td_npu_weight *w, td_npu_packed *out) {
@@ -83,11 +70,11 @@ static td_gemm_groups groups_of(uint32_t word) {
 static bool is_consistent(td_npu *npu, const td_npu_packed *p, const td_npu_weight *w) {
     if ((uintptr_t)p->data % TD_CACHE_LINE || p->rank < 1 || p->rank > 2 || (p->rank == 1 && p->n != 1)) return false;
     if (!p->n || !p->k || p->n > TD_HOST_DIM_MAX || p->k > TD_HOST_DIM_MAX) return false;
-    if (td_host_group_kernel((td_host_npu *)npu, p->format))
+    if (p->format == TD_WEIGHT_INT4G || p->format == TD_WEIGHT_FP4G)
         return w->layout == TD_HOST_PANELS && (p->format == TD_WEIGHT_INT4G ? td_int4g_takes : td_fp4g_takes)(&w->groups) &&
-               p->bytes == td_host_group_bytes((td_host_npu *)npu, p->format, p->n, p->k, &w->groups);
+               p->bytes == td_host_tiles_bytes((td_host_npu *)npu, p->format, p->n, p->k, &w->groups);
     size_t bytes = td_host_weight_bytes(npu, p->format, p->n, p->k);
-    if (p->format == TD_WEIGHT_W8A8) return w->layout == TD_HOST_PANELS && p->k <= TD_W8A8_K_MAX && p->bytes == bytes;
+    if (p->format == TD_WEIGHT_W8A8) return w->layout == TD_HOST_PANELS && p->k <= TD_INT8C_K_MAX && p->bytes == bytes;
     if (w->layout == TD_HOST_PANELS && p->n == 1) /* a mapping of its own: to_panels */
         bytes = td_host_nr((td_host_npu *)npu, w) * p->k * (p->format == TD_WEIGHT_F32 ? sizeof(float) : sizeof(td_bf16));
     if (w->layout == TD_HOST_HEADS && (!w->heads || p->n % w->heads || w->nope >= p->n / w->heads)) return false;
@@ -110,13 +97,12 @@ td_status td_host_weight_adopt(td_npu *npu, const td_npu_packed *p, td_npu_weigh
                          .data = (void *)p->data,
                          .bytes = p->bytes,
                          .adopted = true};
-    if (td_host_group_kernel((td_host_npu *)npu, p->format)) w->groups = groups_of(p->layout[WORD_GROUPS]);
+    if (p->format == TD_WEIGHT_INT4G || p->format == TD_WEIGHT_FP4G) w->groups = groups_of(p->layout[WORD_GROUPS]);
     if (!is_consistent(npu, p, w)) {
         free(w);
         return td_fail(err, TD_EINVAL, "a kept weight of %zu x %zu has %zu bytes that do not fit its layout", p->n, p->k,
                        p->bytes);
     }
-    if (w->format == TD_WEIGHT_W8A8) w->sw = td_host_scales_of(npu, w);
     *out = w;
     return TD_OK;
 }

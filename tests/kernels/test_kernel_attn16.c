@@ -110,6 +110,77 @@ static void products_are_exact(void **state) {
     }
 }
 
+/* Rows, columns and k around the borders of tiles and of pairs of them, as prefill has them; long rows too. */
+static void borders_of_tiles_are_exact(void **state) {
+    (void)state;
+    static const size_t MS[] = {15, 16, 17, 31, 32, 33, 48, 128}, NS[] = {16, 32, 48, 96},
+                        PAIRS[] = {1, 15, 16, 17, 31, 32, 33, 64, 96, 288, 512, 520};
+    rnd r = rnd_open("16-bit products at borders");
+    TABLES(k) {
+        for (size_t i = 0; i < sizeof MS / sizeof *MS; i++)
+            for (size_t j = 0; j < sizeof NS / sizeof *NS; j++)
+                for (size_t l = 0; l < sizeof PAIRS / sizeof *PAIRS; l++) {
+                    const bool even = NS[j] % 32 == 0;
+                    check_product(k, &r,
+                                  (product_shape){MS[i], NS[j], PAIRS[l], even && l % 2 ? CROSSED : PANELS, i & 1, l & 2, 0},
+                                  1400);
+                }
+    }
+}
+
+/* Integers whose bytes are at their ends, with one large one in a row and in a column at most, so that sums stay below 2^31;
+ * and sums close to it, which a split into bytes exceeds on the way. */
+static void bytes_at_their_ends_are_exact(void **state) {
+    (void)state;
+    static const int16_t ENDS[] = {0, 1, -1, 127, 128, -127, -128, 129, 255, 256, -255, -256, -257};
+    static const int16_t LARGE[] = {32767, -32767, 32512, -32513, 0x7f00, -0x7f00, 0x7f80, -0x7f80};
+    enum { M = 40, N = 64, PAIRS = 80 };
+    rnd r = rnd_open("16-bit products of extreme bytes");
+    TABLES(k) {
+        for (int trial = 0; trial < 12; trial++) {
+            static int16_t a[M * 2 * PAIRS], b[N / 16][PAIRS][16][2];
+            static float   c[M * N];
+            float          ones[M];
+            bool           full = trial >= 8; /* 2 * 32767^2 with either sign, and nothing else */
+            for (size_t i = 0; i < M * 2 * PAIRS; i++) a[i] = full ? 0 : ENDS[rnd_range(&r, 0, 12)];
+            for (size_t i = 0; i < sizeof b / sizeof(int16_t); i++)
+                (&b[0][0][0][0])[i] = full ? 0 : ENDS[rnd_range(&r, 0, 12)];
+            for (size_t i = 0; i < M; i++) {
+                size_t at = rnd_range(&r, 0, PAIRS - 1) * 2;
+                ones[i] = 1;
+                if (full) at = 34;
+                a[i * 2 * PAIRS + at] = LARGE[full ? i & 1 : rnd_range(&r, 0, 7)];
+                if (full) a[i * 2 * PAIRS + at + 1] = LARGE[i & 1];
+            }
+            for (size_t j = 0; j < N; j++) {
+                size_t at = full ? 17 : rnd_range(&r, 0, PAIRS - 1);
+                b[j / 16][at][j % 16][0] = LARGE[full ? j / 2 & 1 : rnd_range(&r, 0, 7)];
+                if (full) b[j / 16][at][j % 16][1] = LARGE[j / 2 & 1];
+            }
+            k->gemm(&(td_attn16_gemm){.m = M,
+                                      .n = N,
+                                      .pairs = PAIRS,
+                                      .a = a,
+                                      .lda = 2 * PAIRS,
+                                      .scale = ones,
+                                      .b = b[0][0][0],
+                                      .panel_stride = PAIRS * 32,
+                                      .c = c,
+                                      .ldc = N});
+            for (size_t i = 0; i < M; i++)
+                for (size_t j = 0; j < N; j++) {
+                    int64_t sum = 0;
+                    for (size_t l = 0; l < 2 * PAIRS; l++)
+                        sum += (int64_t)a[i * 2 * PAIRS + l] * b[j / 16][l / 2][j % 16][l % 2];
+                    assert_in_range(sum + INT32_MAX, 0, 2 * (int64_t)INT32_MAX);
+                    if (c[i * N + j] != (float)(int32_t)sum)
+                        fail_msg("%s: row %zu, column %zu is %g, not %lld", k->name, i, j, (double)c[i * N + j],
+                                 (long long)sum);
+                }
+        }
+    }
+}
+
 /* ---- rows ------------------------------------------------------------------------------------- */
 
 static fenced rnd_row(rnd *r, td_dtype dtype, size_t n, float size) {
@@ -389,6 +460,8 @@ static void attention_is_as_exact_as_its_steps(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_exact),
+        cmocka_unit_test(borders_of_tiles_are_exact),
+        cmocka_unit_test(bytes_at_their_ends_are_exact),
         cmocka_unit_test(rows_become_integers),
         cmocka_unit_test(rows_change_places),
         cmocka_unit_test(attention_is_as_exact_as_its_steps),

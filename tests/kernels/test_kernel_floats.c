@@ -1,6 +1,7 @@
 /*
- * Every W8A8 kernel of this machine's tiers against plain integer sums, bit for bit; the float tables against double
- * precision, and against themselves in other tiles, bit for bit. All buffers end at a page that faults.
+ * W8A8, which is int8c over a matrix' tiles, of every one of this machine's tiers against plain integer sums, bit for bit;
+ * the float tables against double precision, and against themselves in other tiles, bit for bit. All buffers end at a page
+ * that faults.
  */
 #include "tests/npu/npu_test_util.h"
 
@@ -11,55 +12,64 @@
 /* Their products are not numbers, infinite, zeros of both signs, subnormal, or just too large. */
 static const float SCALES[] = {NAN, INFINITY, -0.0f, 1e-43f, -1e-40f, 3e38f};
 
-static void check_w8a8(const td_w8a8_kernel *kernel, rnd *r, size_t m, size_t n, size_t k, td_dtype out_dtype, bool bias) {
-    size_t panels = td_w8a8_panels(kernel, n), panel_bytes = td_w8a8_panel_bytes(kernel, k), ldx = (k + 7) / 8 * 8,
-           ldo = n + 3;
+/* The tiles of a matrix of int8 codes q [n, k] with scales sw [n], k padded; both end at a fence. */
+static fenced pack_tiles(const td_tile_layout *tiles, const int8_t *q, const float *sw, size_t n, size_t k) {
+    size_t  padded = (k + tiles->kr - 1) / tiles->kr * tiles->kr, bytes = td_tile_bytes(tiles, padded, NULL);
+    fenced  w = fence((n + tiles->nr - 1) / tiles->nr * bytes);
+    int8_t *rows = malloc(tiles->nr * padded);
+    for (size_t first = 0; first < n; first += tiles->nr) {
+        float scale[TD_GEMM_NR_MAX] = {0};
+        memset(rows, 0, tiles->nr * padded);
+        for (size_t i = 0; i < tiles->nr && first + i < n; i++) {
+            memcpy(rows + i * padded, q + (first + i) * k, k);
+            scale[i] = sw[first + i];
+        }
+        td_tile_pack(tiles, (char *)w.p + first / tiles->nr * bytes, &(td_gemm_weights){.rows = rows, .scale = scale},
+                     padded, NULL);
+    }
+    free(rows);
+    return w;
+}
+
+static void check_w8a8(const td_gemm_kernel *kernel, rnd *r, size_t m, size_t n, size_t k, td_dtype out_dtype, bool bias) {
+    const td_tile_layout *tiles = kernel->tiles;
+    size_t padded = (k + tiles->kr - 1) / tiles->kr * tiles->kr, n_tiles = (n + tiles->nr - 1) / tiles->nr, ldo = n + 3;
     size_t element = td_dtype_bytes(out_dtype);
-    fenced x = fence(m * ldx), w = fence(panels * panel_bytes), sw = fence(panels * kernel->nr * 4),
-           out = fence((m * ldo - 3) * element);
-    fenced  sx = fence(m * 4), sum = fence(m * 4), b = fence(n * 4), q = fence(n * k);
-    int8_t *xs = x.p, *qs = q.p;
-    memset(xs, 0, m * ldx);
+    fenced x = fence(m * padded), sw = fence(n * 4), out = fence((m * ldo - 3) * element), b = fence(n * 4),
+           q = fence(n * k);
+    int8_t      *xs = x.p, *qs = q.p;
+    td_gemm_row *rows = calloc(m, sizeof *rows);
+    memset(xs, 0, m * padded);
     for (size_t i = 0; i < n * k; i++) qs[i] = (int8_t)(rnd_u64(r) & 255); /* all of int8 */
     for (size_t i = 0; i < m; i++) {
         bool extreme = i % 3 == 0;
-        ((float *)sx.p)[i] = i % 5 == 4 ? SCALES[rnd_range(r, 0, sizeof SCALES / sizeof SCALES[0] - 1)] : rnd_real(r);
-        ((int32_t *)sum.p)[i] = 0;
-        for (size_t l = 0; l < k; l++) {
-            xs[i * ldx + l] = (int8_t)(extreme ? (rnd_u64(r) & 1 ? 127 : -127) : (int)rnd_range(r, 0, 254) - 127);
-            ((int32_t *)sum.p)[i] += xs[i * ldx + l];
-        }
+        rows[i] =
+            (td_gemm_row){.x = xs + i * padded,
+                          .scale = i % 5 == 4 ? SCALES[rnd_range(r, 0, sizeof SCALES / sizeof SCALES[0] - 1)] : rnd_real(r)};
+        for (size_t l = 0; l < k; l++)
+            rows[i].sum += xs[i * padded + l] =
+                (int8_t)(extreme ? (rnd_u64(r) & 1 ? 127 : -127) : (int)rnd_range(r, 0, 254) - 127);
     }
-    for (size_t j = 0; j < panels * kernel->nr; j++) ((float *)sw.p)[j] = rnd_real(r);
+    for (size_t j = 0; j < n; j++) ((float *)sw.p)[j] = rnd_real(r);
     for (size_t j = 0; j < n; j++) ((float *)b.p)[j] = rnd_real(r) * 1000;
-    for (size_t p = 0; p < panels; p++) {
-        size_t row = p * kernel->nr;
-        td_w8a8_pack(kernel, (char *)w.p + p * panel_bytes, qs + row * k, k, n - row < kernel->nr ? n - row : kernel->nr, k);
-    }
-    td_w8a8_args a = {.m = m,
-                      .n = n,
-                      .k = k,
-                      .x = xs,
-                      .ldx = ldx,
-                      .sx = sx.p,
-                      .x_sum = sum.p,
-                      .w = w.p,
-                      .sw = sw.p,
-                      .bias = bias ? b.p : NULL,
-                      .out = out.p,
-                      .ldo = ldo,
-                      .out_dtype = out_dtype};
-    size_t       cut = rnd_range(r, 0, panels); /* two items */
-    a.panel_end = cut;
-    kernel->run(&a);
-    a.panel_begin = cut;
-    a.panel_end = panels;
-    kernel->run(&a);
+    fenced       w = pack_tiles(tiles, qs, sw.p, n, k);
+    size_t       cut = rnd_range(r, 0, n_tiles); /* two items */
+    td_gemm_args a = {.tile = w.p,
+                      .n_tiles = cut,
+                      .k = padded,
+                      .m = m,
+                      .rows = rows,
+                      .end = {.n = n, .bias = bias ? b.p : NULL, .out = out.p, .ld = ldo, .dtype = out_dtype}};
+    if (a.n_tiles) kernel->run(&a);
+    a.tile = (char *)w.p + cut * td_tile_bytes(tiles, padded, NULL);
+    a.n_tiles = n_tiles - cut;
+    a.end.column = cut * tiles->nr;
+    if (a.n_tiles) kernel->run(&a);
     for (size_t i = 0; i < m; i++) {
         for (size_t j = 0; j < n; j++) {
             int64_t s = 0;
-            for (size_t l = 0; l < k; l++) s += (int64_t)qs[j * k + l] * xs[i * ldx + l];
-            float y = (float)(int32_t)s * ((float *)sx.p)[i] * ((float *)sw.p)[j];
+            for (size_t l = 0; l < k; l++) s += (int64_t)qs[j * k + l] * xs[i * padded + l];
+            float y = (float)(int32_t)s * ((float *)sw.p)[j] * rows[i].scale;
             if (bias) y += ((float *)b.p)[j];
             bool same = out_dtype == TD_DT_F32 ? !memcmp((float *)out.p + i * ldo + j, &y, 4)
                                                : ((td_bf16 *)out.p)[i * ldo + j] == td_f32_to_bf16(y);
@@ -68,15 +78,16 @@ static void check_w8a8(const td_w8a8_kernel *kernel, rnd *r, size_t m, size_t n,
         for (size_t c = 0; i + 1 < m && c < 3 * element; c++) /* between rows nothing is written */
             assert_int_equal(((unsigned char *)out.p)[(i * ldo + n) * element + c], 0x5a);
     }
-    fenced *all[] = {&x, &w, &sw, &out, &sx, &sum, &b, &q};
+    free(rows);
+    fenced *all[] = {&x, &w, &sw, &out, &b, &q};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) unfence(all[i]);
 }
 
-static void w8a8_kernels_are_exact(void **state) {
+static void w8a8_is_exact(void **state) {
     (void)state;
-    rnd r = rnd_open("w8a8 kernels");
-    EACH_BUILT(t, w8a8) {
-        const td_w8a8_kernel *k = t->w8a8;
+    rnd r = rnd_open("W8A8");
+    EACH_BUILT(t, product[TD_PRODUCT_INT8C]) {
+        const td_gemm_kernel *k = t->product[TD_PRODUCT_INT8C];
         if (!may_run(t)) {
             print_message("  %s skipped: not on this CPU, or masked\n", k->name);
             continue;
@@ -94,39 +105,34 @@ static void w8a8_kernels_are_exact(void **state) {
     }
 }
 
-/* Sums beyond 2^24 and at the edge of int32 stay exact before they become floats. */
-static void w8a8_kernels_hold_the_largest_sums(void **state) {
+/* Sums beyond 2^24 and at the edge of int32 stay exact before they become floats; of one tile and of as many as are
+ * multiplied together. */
+static void w8a8_holds_the_largest_sums(void **state) {
     (void)state;
-    enum { ROWS = 16 }; /* from there on they are tiles' */
-    size_t k = TD_W8A8_K_MAX;
-    EACH_TABLE(t, w8a8) {
-        const td_w8a8_kernel *kernel = t->w8a8;
+    enum { ROWS = 16, N_MOST = 4 * TD_GEMM_NR_MAX }; /* from so many rows on they are tiles' */
+    size_t k = TD_INT8C_K_MAX;
+    EACH_TABLE(t, product[TD_PRODUCT_INT8C]) {
+        const td_gemm_kernel *kernel = t->product[TD_PRODUCT_INT8C];
         for (int trial = 0; trial < 8; trial++) {
-            int     sign = trial & 1 ? 1 : -1, weight = trial & 2 ? 127 : -128;
-            size_t  m = trial & 4 ? ROWS : 1;
-            int8_t *w = malloc(k), *x = malloc(m * k);
-            void   *panel = malloc(td_w8a8_panel_bytes(kernel, k));
-            float   sw[TD_W8A8_NR_MAX] = {1}, sx[ROWS], out[ROWS] = {0};
-            int32_t sum[ROWS];
-            memset(w, weight, k);
+            int         sign = trial & 1 ? 1 : -1, weight = trial & 2 ? 127 : -128;
+            size_t      m = trial & 4 ? ROWS : 1, n = trial & 4 ? 4u * kernel->tiles->nr : 1;
+            int8_t     *w = malloc(n * k), *x = malloc(m * k);
+            float       sw[N_MOST], out[ROWS * N_MOST] = {0};
+            td_gemm_row rows[ROWS];
+            memset(w, weight, n * k);
             memset(x, 127 * sign, m * k);
-            for (size_t i = 0; i < m; i++) sx[i] = 1, sum[i] = 127 * sign * (int32_t)k;
-            td_w8a8_pack(kernel, panel, w, k, 1, k);
-            kernel->run(&(td_w8a8_args){.m = m,
-                                        .n = 1,
+            for (size_t j = 0; j < n; j++) sw[j] = 1;
+            for (size_t i = 0; i < m; i++)
+                rows[i] = (td_gemm_row){.x = x + i * k, .scale = 1, .sum = 127 * sign * (int32_t)k};
+            fenced tiles = pack_tiles(kernel->tiles, w, sw, n, k);
+            kernel->run(&(td_gemm_args){.tile = tiles.p,
+                                        .n_tiles = (n + kernel->tiles->nr - 1) / kernel->tiles->nr,
                                         .k = k,
-                                        .x = x,
-                                        .ldx = k,
-                                        .sx = sx,
-                                        .x_sum = sum,
-                                        .w = panel,
-                                        .sw = sw,
-                                        .out = out,
-                                        .ldo = 1,
-                                        .out_dtype = TD_DT_F32,
-                                        .panel_end = 1});
-            for (size_t i = 0; i < m; i++) assert_true(out[i] == (float)(weight * 127 * (int64_t)sign * (int64_t)k));
-            free(w), free(x), free(panel);
+                                        .m = m,
+                                        .rows = rows,
+                                        .end = {.n = n, .out = out, .ld = n, .dtype = TD_DT_F32}});
+            for (size_t i = 0; i < m * n; i++) assert_true(out[i] == (float)(weight * 127 * (int64_t)sign * (int64_t)k));
+            free(w), free(x), unfence(&tiles);
         }
     }
 }
@@ -267,8 +273,8 @@ static void elementwise(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(w8a8_kernels_are_exact),
-        cmocka_unit_test(w8a8_kernels_hold_the_largest_sums),
+        cmocka_unit_test(w8a8_is_exact),
+        cmocka_unit_test(w8a8_holds_the_largest_sums),
         cmocka_unit_test(products_agree_in_every_tile),
         cmocka_unit_test(transposes),
         cmocka_unit_test(elementwise),

@@ -144,6 +144,11 @@ static float expected(const variant *v, const td_gemm_weights *w, size_t n, size
     return (fp4 ? acc * (w->factor[n] / 2) : acc) * row->scale;
 }
 
+/* Values of one tile as they are, rows side by side. */
+static td_gemm_end plain_end(const td_gemm_kernel *kernel, void *out) {
+    return (td_gemm_end){.n = kernel->tiles->nr, .out = out, .ld = kernel->tiles->nr, .dtype = TD_DT_F32};
+}
+
 /* ---- rows ------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -202,8 +207,13 @@ static void kernels_match_plain_sums(void **state) {
                     rows[r] = (x[r] = make_row(v, k, 100 + r, 0.5f + (float)r)).row;
                     rows[r].x = memcpy((char *)even.data + r * row_bytes, x[r].x.data, row_bytes);
                 }
-                kernel->run(&(td_gemm_args){
-                    .tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
+                kernel->run(&(td_gemm_args){.tile = t.tile.data,
+                                            .n_tiles = 1,
+                                            .k = k,
+                                            .m = m,
+                                            .rows = rows,
+                                            .groups = v->groups,
+                                            .end = plain_end(kernel, out.data)});
                 for (size_t r = 0; r < m; r++)
                     for (size_t n = 0; n < kernel->tiles->nr; n++) {
                         float want = expected(v, &t.w, n, k, &rows[r]), got = ((float *)out.data)[r * kernel->tiles->nr + n];
@@ -246,15 +256,25 @@ static void random_shapes_match_the_scalar_kernel(void **state) {
             rows[r] = (row[r] = make_row(v, k, 300 + i * ROWS_MAX + r, 0.5f + (float)r)).row;
             rows[r].x = memcpy((char *)x.data + r * stride, row[r].x.data, k * element);
         }
-        kernel->run(
-            &(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
+        kernel->run(&(td_gemm_args){.tile = t.tile.data,
+                                    .n_tiles = 1,
+                                    .k = k,
+                                    .m = m,
+                                    .rows = rows,
+                                    .groups = v->groups,
+                                    .end = plain_end(kernel, out.data)});
         for (size_t n0 = 0; n0 < kernel->tiles->nr; n0 += scalar->tiles->nr) {
             size_t          first = n0 * scales_of_row(v, k);
             td_gemm_weights w = {(char *)t.w.rows + n0 * k * td_gemm_element((td_product)v->format), t.w.scale + first,
                                  t.w.zero + first, t.w.factor + n0};
             td_tile_pack(scalar->tiles, scalar_tile, &w, k, &v->groups);
-            scalar->run(
-                &(td_gemm_args){.tile = scalar_tile, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = want});
+            scalar->run(&(td_gemm_args){.tile = scalar_tile,
+                                        .n_tiles = 1,
+                                        .k = k,
+                                        .m = m,
+                                        .rows = rows,
+                                        .groups = v->groups,
+                                        .end = plain_end(scalar, want)});
             for (size_t r = 0; r < m; r++)
                 if (memcmp((float *)out.data + r * kernel->tiles->nr + n0, want + r * scalar->tiles->nr,
                            scalar->tiles->nr * sizeof *want))
@@ -303,11 +323,13 @@ static void borders_of_tiles_match_the_scalar_kernel(void **state) {
                 guarded x = guard_alloc(m * k), out = guard_alloc(m * nr * sizeof(float));
                 memcpy(x.data, codes, m * k);
                 for (size_t r = 0; r < m; r++) rows[r].x = (int8_t *)x.data + r * k;
-                kernel->run(&(td_gemm_args){.tile = t.tile.data, .k = k, .m = m, .rows = rows, .out = out.data});
+                kernel->run(&(td_gemm_args){
+                    .tile = t.tile.data, .n_tiles = 1, .k = k, .m = m, .rows = rows, .end = plain_end(kernel, out.data)});
                 for (size_t n0 = 0; n0 < nr; n0 += scalar->tiles->nr) {
                     td_gemm_weights w = {(char *)t.w.rows + n0 * k, t.w.scale + n0, t.w.zero, t.w.factor};
                     td_tile_pack(scalar->tiles, scalar_tile, &w, k, &v->groups);
-                    scalar->run(&(td_gemm_args){.tile = scalar_tile, .k = k, .m = m, .rows = rows, .out = want});
+                    scalar->run(&(td_gemm_args){
+                        .tile = scalar_tile, .n_tiles = 1, .k = k, .m = m, .rows = rows, .end = plain_end(scalar, want)});
                     for (size_t r = 0; r < m; r++)
                         if (memcmp((float *)out.data + r * nr + n0, want + r * scalar->tiles->nr,
                                    scalar->tiles->nr * sizeof *want))
@@ -356,8 +378,13 @@ static void extremes_do_not_saturate(void **state) {
             float want = expected(v, &t.w, 0, k, &x.row);
             for (size_t r = 0; r < ROWS; r++) rows[r] = x.row;
             for (size_t m = 1; m <= ROWS; m += ROWS - 1) {
-                kernel->run(&(td_gemm_args){
-                    .tile = t.tile.data, .k = k, .m = m, .rows = rows, .groups = v->groups, .out = out.data});
+                kernel->run(&(td_gemm_args){.tile = t.tile.data,
+                                            .n_tiles = 1,
+                                            .k = k,
+                                            .m = m,
+                                            .rows = rows,
+                                            .groups = v->groups,
+                                            .end = plain_end(kernel, out.data)});
                 for (size_t n = 0; n < m * kernel->tiles->nr; n++) assert_true(((float *)out.data)[n] == want);
             }
             guard_free(&x.x);
@@ -366,6 +393,93 @@ static void extremes_do_not_saturate(void **state) {
             free_tile(&t);
         }
     }
+}
+
+/* What a way of ending makes of the plain values y [m, columns]: by the scalar table's rows, value by value. */
+typedef enum { END_BIAS, END_BF16, END_GATE, END_SUMS, ENDS } end_kind;
+
+static void check_end(const variant *v, end_kind kind, uint64_t seed) {
+    enum { ROWS_MAX = 40, TILES_MAX = 5, COLUMNS_MAX = TILES_MAX * TD_GEMM_NR_MAX };
+    const td_gemm_kernel *kernel = v->kernel;
+    const td_rows        *rows_of_one = td_kernels_scalar.rows;
+    size_t                nr = kernel->tiles->nr, k = kernel->tiles->kr, bytes = td_tile_bytes(kernel->tiles, k, &v->groups),
+           m = 1 + td_rng_u64(SEED, 40, seed) % ROWS_MAX, n_tiles = 1 + td_rng_u64(SEED, 41, seed) % TILES_MAX,
+           before = kind <= END_GATE ? td_rng_u64(SEED, 42, seed) % 3 * nr : 0; /* columns of other tiles */
+    size_t columns = n_tiles * nr - (kind <= END_GATE ? td_rng_u64(SEED, 43, seed) % nr : 0), n = before + columns,
+           ld = n + 5;
+    size_t       element = kind == END_BF16 ? sizeof(td_bf16) : sizeof(float);
+    static float y[ROWS_MAX * COLUMNS_MAX];
+    td_gemm_row  rows[ROWS_MAX];
+    test_row     x[ROWS_MAX];
+    float       *to[ROWS_MAX], weight[ROWS_MAX];
+    guarded      tiles = guard_alloc(n_tiles * bytes), bias = guard_alloc(n * sizeof(float)),
+            gate = guard_alloc(((m - 1) * ld + n) * sizeof(float)), out = guard_alloc(((m - 1) * ld + n) * element);
+    size_t  row_bytes = k * (v->format == TD_EXPERT_BF16 ? sizeof(float) : 1);
+    guarded even = guard_alloc(m * row_bytes);
+    for (size_t r = 0; r < m; r++) {
+        rows[r] = (x[r] = make_row(v, k, seed * ROWS_MAX + r, 0.01f + (float)r * 1e-3f)).row;
+        rows[r].x = memcpy((char *)even.data + r * row_bytes, x[r].x.data, row_bytes);
+    }
+    for (size_t t = 0; t < n_tiles; t++) {
+        test_tile one = make_tile(v, k);
+        memcpy((char *)tiles.data + t * bytes, one.tile.data, bytes);
+        free_tile(&one);
+    }
+    td_gemm_args a = {.tile = tiles.data,
+                      .n_tiles = n_tiles,
+                      .k = k,
+                      .m = m,
+                      .rows = rows,
+                      .groups = v->groups,
+                      .end = {.n = n_tiles * nr, .out = y, .ld = COLUMNS_MAX, .dtype = TD_DT_F32}};
+    kernel->run(&a);
+    for (size_t i = 0; i < n; i++) ((float *)bias.data)[i] = (float)td_rng_uniform(SEED, 44, i) * 100;
+    for (size_t i = 0; i < (m - 1) * ld + n; i++) ((float *)gate.data)[i] = (float)td_rng_uniform(SEED, 45, i) * 20 - 10;
+    memset(out.data, 0, ((m - 1) * ld + n) * element);
+    for (size_t r = 0; r < m; r++) {
+        to[r] = (float *)out.data + (kind == END_SUMS ? (m - 1 - r) * ld : 0); /* any row may go anywhere */
+        weight[r] = (float)td_rng_uniform(SEED, 46, r);
+        for (size_t j = 0; kind == END_SUMS && j < n; j++) to[r][j] = (float)j;
+    }
+    a.end = (td_gemm_end){
+        .column = before, .n = n, .out = out.data, .ld = ld, .dtype = kind == END_BF16 ? TD_DT_BF16 : TD_DT_F32};
+    if (kind <= END_BF16) a.end.bias = bias.data;
+    if (kind == END_GATE) a.end.gate = gate.data, a.end.ld_gate = ld;
+    if (kind == END_SUMS) a.end.sums = to, a.end.weight = weight, a.end.out = NULL;
+    kernel->run(&a);
+    for (size_t r = 0; r < m; r++) {
+        float want[COLUMNS_MAX];
+        for (size_t j = 0; j < columns; j++)
+            want[j] = y[r * COLUMNS_MAX + j] + (kind <= END_BF16 ? ((float *)bias.data)[before + j] : 0);
+        if (kind == END_GATE) rows_of_one->silu_mul((float *)gate.data + r * ld + before, want, 1, columns, want, columns);
+        for (size_t j = 0; kind == END_SUMS && j < columns; j++) want[j] = fmaf(weight[r], want[j], (float)j);
+        for (size_t j = 0; j < columns; j++) {
+            const void *got = kind == END_SUMS ? (void *)(to[r] + j) : (char *)out.data + (r * ld + before + j) * element;
+            td_bf16     rounded = td_f32_to_bf16(want[j]);
+            if (memcmp(got, kind == END_BF16 ? (void *)&rounded : &want[j], element))
+                fail_msg("%s: end %d, row %zu of %zu, column %zu of %zu", kernel->name, kind, r, m, j, columns);
+        }
+        for (size_t j = 0; kind != END_SUMS && j < ld && r * ld + j < (m - 1) * ld + n; j++) { /* all else is left alone */
+            static const char ZEROS[sizeof(float)];
+            if (j < before || j >= n) assert_memory_equal((char *)out.data + (r * ld + j) * element, ZEROS, element);
+        }
+        guard_free(&x[r].x);
+        guard_free(&x[r].sums);
+    }
+    guarded *all[] = {&tiles, &bias, &gate, &out, &even};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) guard_free(all[i]);
+}
+
+/* Several tiles of a matrix, the last not whole, with every way in which values end. */
+static void values_end_where_they_should(void **state) {
+    (void)state;
+    enum { TRIALS = 4 };
+    static variant variants[VARIANTS_MAX];
+    size_t         n_variants = list_variants(variants, true);
+    for (size_t i = 0; i < n_variants; i++)
+        for (int kind = 0; kind < ENDS; kind++)
+            for (uint64_t trial = 0; trial < TRIALS; trial++)
+                check_end(&variants[i], (end_kind)kind, (i * ENDS + (uint64_t)kind) * TRIALS + trial);
 }
 
 static void unpack_inverts_pack(void **state) {
@@ -494,7 +608,7 @@ static void tables_are_whole_and_in_order(void **state) {
     size_t n = 0;
     for (const td_kernels *const *t = td_kernels_all; *t; t++, n++) {
         for (int p = 0; p < TD_PRODUCTS; p++) assert_non_null((*t)->product[p]);
-        assert_true((*t)->name && (*t)->w8a8 && (*t)->attn16 && (*t)->math && (*t)->rows && (*t)->rounding);
+        assert_true((*t)->name && (*t)->attn16 && (*t)->math && (*t)->rows && (*t)->rounding);
         assert_true((*t)->checksum && (*t)->read && (*t)->int8_peak && (*t)->f32_peak && (*t)->bf16_peak);
         const td_kernels *best = td_kernels_for((*t)->needs); /* with emulated tiles AMX needs no more than AVX512-VNNI */
         assert_true(best == *t || (best->needs == (*t)->needs && best == td_kernels_all[0]));
@@ -517,6 +631,7 @@ int main(void) {
         cmocka_unit_test(random_shapes_match_the_scalar_kernel),
         cmocka_unit_test(borders_of_tiles_match_the_scalar_kernel),
         cmocka_unit_test(extremes_do_not_saturate),
+        cmocka_unit_test(values_end_where_they_should),
         cmocka_unit_test(unpack_inverts_pack),
         cmocka_unit_test(silu_is_accurate_and_the_same_in_every_tier),
         cmocka_unit_test(bytes_are_tight),

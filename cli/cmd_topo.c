@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "cli/engine_flags.h"
 #include "cli/standard_output.h"
+#include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -137,6 +138,9 @@ static void print_tables(const options *o, const facts *f) {
     printf("%s: %u cores, %u hardware threads, %u L3 (%llu MiB), %.1f GiB of memory\n\n",
            m->cpu[0] ? m->cpu : "this machine", m->n_cores, m->n_cpus, m->n_l3, (unsigned long long)m->l3_bytes >> 20,
            (double)m->memory_bytes / (1 << 30));
+    if (t->is_real)
+        printf("Kernels: %s; they fetch memory %u bytes ahead into L2 and %u into L1\n\n",
+               td_cpu_tier_name(td_cpu_features()), td_cpu_prefetch_here().far_bytes, td_cpu_prefetch_here().near_bytes);
     if (isfinite(m->cpu_time))
         printf("The cgroup leaves the time of %.1f cores, which --cpuinfer follows unless it is given\n\n", m->cpu_time);
     printf("%-6s %6s %4s %12s   %s\n", "node", "cores", "L3", "memory, GiB", "cpus (first hardware thread of each core)");

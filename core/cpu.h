@@ -1,9 +1,9 @@
 /*
  * What this CPU can run, and the environment mask that forces a lower tier.
  *
- * TD_CPU_MASK names the highest tier that may be used: scalar; avx2, avxvnni, avx512vnni, amx on x86-64; neon, dotprod on
- * aarch64. A mask that names a tier that the processor lacks, or that there is none of, is answered with a warning; it never
- * makes anything run that the processor cannot.
+ * TD_CPU_MASK names the highest tier that may be used: scalar; avx2, avxvnni, avx512vnni, amx on x86-64; neon, dotprod,
+ * i8mm, sve256 on aarch64. A mask that names a tier that the processor lacks, or that there is none of, is answered with a
+ * warning; it never makes anything run that the processor cannot.
  */
 #ifndef TD_CORE_CPU_H
 #define TD_CORE_CPU_H
@@ -20,6 +20,8 @@
 
 #define TD_CPU_NEON (1u << 8)    /* Advanced SIMD */
 #define TD_CPU_DOTPROD (1u << 9) /* sdot, udot */
+#define TD_CPU_I8MM (1u << 10)   /* smmla */
+#define TD_CPU_SVE256 (1u << 11) /* SVE with smmla, and vectors of 256 bits, no more and no less */
 
 /** What two threads write must lie this far apart, or they take a cache line from each other: Kunpeng 920 has lines of 128
  * bytes in its L3. */
@@ -28,6 +30,18 @@
 #else
 #define TD_CPU_LINE 64
 #endif
+
+/** How far ahead of a pass over memory a kernel fetches it: into L2, and from there into L1. */
+typedef struct {
+    uint32_t far_bytes, near_bytes;
+} td_cpu_prefetch;
+
+/** Of a core about which nothing else is known. */
+#define TD_CPU_PREFETCH_FAR 8192
+#define TD_CPU_PREFETCH_NEAR 1024
+
+/** Of this machine's cores. Thread-safe; always the same. */
+td_cpu_prefetch td_cpu_prefetch_here(void);
 
 /** TD_CPU_* bits, after the mask. Computed once; thread-safe. */
 uint32_t td_cpu_features(void);

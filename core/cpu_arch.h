@@ -1,4 +1,4 @@
-/* What cpu_ARCHITECTURE.c tells cpu.c. td_cpu_flush and td_cpu_name of core/cpu.h are there too. */
+/* What cpu_ARCHITECTURE.c tells cpu.c. td_cpu_flush, td_cpu_name and td_cpu_prefetch_here of core/cpu.h are there too. */
 #ifndef TD_CORE_CPU_ARCH_H
 #define TD_CORE_CPU_ARCH_H
 

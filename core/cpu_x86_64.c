@@ -96,3 +96,7 @@ size_t td_cpu_name(char *to, size_t room) {
     (void)to, (void)room;
     return 0;
 }
+
+td_cpu_prefetch td_cpu_prefetch_here(void) {
+    return (td_cpu_prefetch){TD_CPU_PREFETCH_FAR, TD_CPU_PREFETCH_NEAR};
+}

@@ -101,16 +101,18 @@ def check_names(offences):
 
 CROSS = "aarch64-linux-gnu-gcc"  # with the libraries that scripts/deps.sh aarch64 unpacks
 SYSROOT = os.path.join(ROOT, "build", "aarch64-sysroot")
-SETS = {"avx2": ["-mavx2", "-mfma"], "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"], "neon": []}
+SETS = {"avx2": ["-mavx2", "-mfma"], "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"], "neon": [], "i8mm": ["-march=armv8.2-a+i8mm"],
+        "sve256": ["-march=armv8.2-a+i8mm+sve", "-msve-vector-bits=256"]}
+ARM_SETS = ("neon", "i8mm", "sve256")
 
 
 def compiler_of(cc, machine, name):
     """Who can compile a header of an instruction set: cc, the cross compiler, or None."""
     word = next((s for s in SETS if s in name), None)
-    if word is None or (word == "neon") == machine.startswith("aarch64"):
+    if word is None or (word in ARM_SETS) == machine.startswith("aarch64"):
         return [cc, *SETS.get(word, [])]
-    if word == "neon" and shutil.which(CROSS) and os.path.isdir(SYSROOT):
-        return [CROSS, "--sysroot=" + SYSROOT]
+    if word in ARM_SETS and shutil.which(CROSS) and os.path.isdir(SYSROOT):
+        return [CROSS, *SETS[word], "--sysroot=" + SYSROOT]
     return None
 
 

@@ -2,7 +2,10 @@
 """What llvm-mca says about the inner loops of the aarch64 kernels: cycles for 64 products, against the rate at which the core can issue the products'
 instruction, and for one row the weights that a core could take in. A model of a core with everything in its first cache: nothing of it was measured.
 
-usage: mca_aarch64.py [--build build/aarch64] [--mca llvm-mca-19] [--cpu NAME...]      (apt-get install llvm-19; the preset aarch64 built)
+usage: mca_aarch64.py [--build build/aarch64] [--mca llvm-mca-19] [--cpu NAME...] [--beside FILE.o...]
+       (apt-get install llvm-19; the preset aarch64 built)
+
+--beside: inner loops of other object files, whose products are counted and whose rows nobody tells.
 """
 import argparse
 import os
@@ -13,12 +16,15 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CPUS = ("tsv110", "neoverse-n1", "neoverse-v1", "neoverse-n2")
 GHZ = 2.6
-# kernel's file -> the products' instruction, products of one, products of a row and step, bytes of weights of a step
-KERNELS = {
-    "int4c_dotprod": ("sdot", 16, 256, 128), "int8_dotprod": ("sdot", 16, 256, 256),
-    "int4g_dotprod": ("sdot", 16, 256, 128), "fp4g_dotprod": ("sdot", 16, 256, 128),
-    "int4c_i8mm": ("smmla", 32, 256, 128), "int8_i8mm": ("smmla", 32, 256, 256),
-}
+# products of one such instruction, and one with nothing in its way
+PRODUCTS = {"sdot": (16, "sdot v{0}.4s, v30.16b, v31.4b[0]"), "smmla": (32, "smmla v{0}.4s, v30.16b, v31.16b"),
+            "smmla z": (64, "smmla z{0}.s, z30.b, z31.b")}
+STEP_K, OUTPUTS = 16, 16  # of a pass of the loops
+# kernel's file -> bytes of a weight
+KERNELS = {"int4c_dotprod": 0.5, "int8_dotprod": 1, "int4g_dotprod": 0.5, "fp4g_dotprod": 0.5,
+           "int4c_i8mm": 0.5, "int8_i8mm": 1, "int4g_i8mm": 0.5, "fp4g_i8mm": 0.5,
+           "int4c_sve256": 0.5, "int8_sve256": 1}
+CORES_WITH = {"sdot": CPUS, "smmla": ("neoverse-v1", "neoverse-n2"), "smmla z": ("neoverse-v1",)}
 
 
 def instructions(path):
@@ -54,7 +60,7 @@ def cycles(mca, cpu, lines):
     """Of one pass, on the average of many."""
     source = "\n".join(["loop:"] + [re.sub(r"[0-9a-f]+ <.*>$", "loop", text) for text in lines]) + "\n"
     passes = 300
-    p = subprocess.run([mca, "-mtriple=aarch64", "-mcpu=" + cpu, "-mattr=+dotprod,+i8mm,+bf16", "-iterations=%d" % passes, "-instruction-info=0", "-resource-pressure=0"],
+    p = subprocess.run([mca, "-mtriple=aarch64", "-mcpu=" + cpu, "-mattr=+dotprod,+i8mm,+bf16,+sve", "-iterations=%d" % passes, "-instruction-info=0", "-resource-pressure=0"],
                        input=source, capture_output=True, text=True)
     if p.returncode:
         sys.exit("%s: %s" % (mca, p.stderr))
@@ -63,8 +69,42 @@ def cycles(mca, cpu, lines):
 
 def issue_cycles(mca, cpu, instruction):
     """Of one such instruction where nothing else is in the way."""
-    arrangement = {"sdot": "v{0}.4s, v30.16b, v31.4b[0]", "smmla": "v{0}.4s, v30.16b, v31.16b"}[instruction]
-    return cycles(mca, cpu, ["%s %s" % (instruction, arrangement.format(i)) for i in range(24)]) / 24
+    return cycles(mca, cpu, [PRODUCTS[instruction][1].format(i) for i in range(24)]) / 24
+
+
+def products_of(lines):
+    """(instruction, products of a pass) of a loop; (None, 0): it multiplies nothing."""
+    for instruction, (each, _) in reversed(PRODUCTS.items()):
+        n = sum(bool(re.match(instruction.replace(" ", r"\s+"), text)) for text in lines)
+        if n:
+            return instruction, n * each
+    return None, 0
+
+
+def rows_of(instruction, products, lines):
+    """The rows of a loop: `sdot` takes each with every output; `smmla` loads 16 k of each into two general registers, and may take half of the outputs."""
+    if instruction == "sdot":
+        return products // (STEP_K * OUTPUTS)
+    return sum(bool(re.match(r"ldp\s+x", text)) for text in lines)
+
+
+def loops_of(path):
+    for _, body in instructions(path):
+        for lines in inner_loops(body):
+            instruction, products = products_of(lines)
+            if instruction:
+                yield instruction, products, lines
+
+
+def row(args, name, rows, instruction, products, lines, weight_bytes):
+    cells = []
+    for cpu in args.cpu:
+        if cpu not in CORES_WITH[instruction]:
+            cells.append("")
+            continue
+        took, bound = cycles(args.mca, cpu, lines) * 64 / products, issue_cycles(args.mca, cpu, instruction) * 64 / PRODUCTS[instruction][0]
+        cells.append("%.2f (%.2f)" % (took, bound / took) + (", %.1f GB/s" % (64 * weight_bytes / took * GHZ) if rows == 1 else ""))
+    print("| `%s` | %s | %s |" % (name, rows or "", " | ".join(cells)))
 
 
 def main():
@@ -72,24 +112,24 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build/aarch64"))
     parser.add_argument("--mca", default="llvm-mca-19")
     parser.add_argument("--cpu", nargs="*", default=CPUS)
+    parser.add_argument("--beside", nargs="*", default=(), metavar="FILE.o")
     args = parser.parse_args()
-    print("| kernel | rows | core | instructions a step | cycles for 64 products | bound | fraction | GB/s of weights at %.1f GHz |" % GHZ)
-    print("|---|---|---|---|---|---|---|---|")
-    for kernel, (instruction, products, row_products, row_bytes) in KERNELS.items():
+    print("Cycles for 64 products; in brackets the fraction of what the core can issue of their instruction; for one row, weights at %.1f GHz." % GHZ)
+    print("| kernel | rows | %s |\n|---|---|%s" % (" | ".join(args.cpu), "---|" * len(args.cpu)))
+    for kernel, weight_bytes in KERNELS.items():
         path = os.path.join(args.build, "CMakeFiles/libtandem.dir/kernels/product", kernel + ".c.o")
-        if not os.path.exists(path):
-            continue
         loops = {}
-        for _, body in instructions(path):
-            for lines in inner_loops(body):
-                n = sum(text.split()[0] == instruction for text in lines)
-                if n and n * products % row_products == 0:
-                    loops.setdefault(n * products // row_products, lines)
-        for rows, lines in sorted(loops.items()):
-            for cpu in args.cpu:
-                took = cycles(args.mca, cpu, lines)
-                for_64, bound = took * 64 / (rows * row_products), issue_cycles(args.mca, cpu, instruction) * 64 / products
-                print("| %s | %d | %s | %d | %.2f | %.2f | %.2f | %.1f |" % (kernel, rows, cpu, len(lines), for_64, bound, bound / for_64, row_bytes / took * GHZ))
+        for instruction, products, lines in loops_of(path) if os.path.exists(path) else ():
+            rows = rows_of(instruction, products, lines)
+            if rows and products in (rows * STEP_K * OUTPUTS, rows * STEP_K * OUTPUTS // 2):
+                loops.setdefault(rows, (instruction, products, lines))
+                if instruction != "sdot" and rows == 2:  # a row alone is its own partner
+                    loops.setdefault(1, (instruction, products // 2, lines))
+        for rows, (instruction, products, lines) in sorted(loops.items()):
+            row(args, kernel, rows, instruction, products, lines, weight_bytes)
+    for path in args.beside:
+        for instruction, products, lines in loops_of(path):
+            row(args, os.path.basename(path), 0, instruction, products, lines, 0)
 
 
 if __name__ == "__main__":

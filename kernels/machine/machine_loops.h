@@ -21,6 +21,7 @@ double td_int8_peak_avx512vnni(void);
 double td_int8_peak_amx(void);
 double td_int8_peak_neon(void);
 double td_int8_peak_dotprod(void);
+double td_int8_peak_i8mm(void);
 double td_f32_peak_scalar(void);
 double td_f32_peak_avx2(void);
 double td_f32_peak_avx512(void);

@@ -31,6 +31,7 @@ VEC widened load_k(const uint32_t *w) {
 /* m is a constant after inlining. far: how far ahead of a pass memory is brought to L2. */
 VEC void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int m) {
     const uint32_t *w = a->tile;
+    const size_t    near = PREFETCH_NEAR;
     const float    *from[MR];
     vf              sum[MR][4], x[MR];
     float           values[MR][NR];
@@ -43,7 +44,7 @@ VEC void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int
     for (; j + 4 <= a->k; j += 4, w += 4 * NR / 2) {
         for (size_t line = 0; line < 4 * NR * sizeof(td_bf16); line += 64) {
             __builtin_prefetch((const char *)w + line + far, 0, 2);
-            __builtin_prefetch((const char *)w + line + PREFETCH_NEAR, 0, 3);
+            __builtin_prefetch((const char *)w + line + near, 0, 3);
         }
 #pragma GCC unroll 4
         for (int r = 0; r < m; r++) x[r] = vf_load(from[r] + j);

@@ -18,7 +18,10 @@ static inline void put_scale(float scale, td_dtype dtype, uint8_t *at) {
     }
 }
 
-static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+/* run: k of a row that lie beside each other, 4 or 8. high_xor: what high nibbles are turned by, 8 in each byte where they
+ * are signed. */
+static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t high_xor, size_t nr, void *tile,
+                                                          const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
     const size_t   half = nr / 2;
     const uint8_t *low_rows = w->rows, *high_rows = low_rows + half * k;
     const size_t   size = groups->size, n = k / size;
@@ -32,15 +35,17 @@ static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, cons
         for (size_t g = k0 / size; g < end / size; g++)
             for (size_t i = 0; i < nr; i++, out += td_dtype_bytes(groups->scale_dtype))
                 put_scale(w->scale[i * n + g], groups->scale_dtype, out);
-        for (size_t j = k0; j < end; j += 4)
-            for (size_t i = 0; i < half; i++, out += 4) {
-                uint32_t both = load32(low_rows + i * k + j) | load32(high_rows + i * k + j) << 4;
+        for (size_t j0 = k0; j0 < end; j0 += run)
+            for (size_t at = 0; at < half * run; at += 4, out += 4) {
+                const size_t i = at / run, j = j0 + at % run;
+                uint32_t     both = load32(low_rows + i * k + j) | (load32(high_rows + i * k + j) ^ high_xor) << 4;
                 memcpy(out, &both, 4);
             }
     }
 }
 
-static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t high_xor, size_t nr, const void *tile,
+                                                            td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
     const size_t   half = nr / 2;
     uint8_t       *low_rows = w->rows, *high_rows = low_rows + half * k;
     const size_t   size = groups->size, n = k / size;
@@ -56,20 +61,65 @@ static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, co
         end = k0 + block_k(groups);
         for (size_t g = k0 / size; g < end / size; g++, in += nr * td_dtype_bytes(groups->scale_dtype))
             for (size_t i = 0; i < nr; i++) w->scale[i * n + g] = scale_at(in, i, groups->scale_dtype);
-        for (size_t j = k0; j < end; j += 4)
-            for (size_t i = 0; i < half; i++, in += 4) {
-                uint32_t both = load32(in), low = both & 0x0f0f0f0fu, high = both >> 4 & 0x0f0f0f0fu;
+        for (size_t j0 = k0; j0 < end; j0 += run)
+            for (size_t at = 0; at < half * run; at += 4, in += 4) {
+                const size_t i = at / run, j = j0 + at % run;
+                uint32_t     both = load32(in), low = both & 0x0f0f0f0fu, high = (both >> 4 & 0x0f0f0f0fu) ^ high_xor;
                 memcpy(low_rows + i * k + j, &low, 4);
                 memcpy(high_rows + i * k + j, &high, 4);
             }
     }
 }
 
+static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    pack_as(4, 0, nr, tile, w, k, groups);
+}
+
+static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    unpack_as(4, 0, nr, tile, w, k, groups);
+}
+
+#define HIGH_SIGNED 0x08080808u
+
+static void pack_signed(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    pack_as(4, HIGH_SIGNED, nr, tile, w, k, groups);
+}
+
+static void unpack_signed(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    unpack_as(4, HIGH_SIGNED, nr, tile, w, k, groups);
+}
+
+static void pack_signed_eights(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    pack_as(8, HIGH_SIGNED, nr, tile, w, k, groups);
+}
+
+static void unpack_signed_eights(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    unpack_as(8, HIGH_SIGNED, nr, tile, w, k, groups);
+}
+
+static void pack_eights(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    pack_as(8, 0, nr, tile, w, k, groups);
+}
+
+static void unpack_eights(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    unpack_as(8, 0, nr, tile, w, k, groups);
+}
+
 const td_tile_layout td_int4g_16x4 = {
     .name = "int4g_16x4", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
 const td_tile_layout td_int4g_32x4 = {
     .name = "int4g_32x4", .nr = 32, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_int4g_16x4s = {
+    .name = "int4g_16x4s", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack_signed, .unpack = unpack_signed};
+const td_tile_layout td_int4g_16x8s = {.name = "int4g_16x8s",
+                                       .nr = 16,
+                                       .kr = 128,
+                                       .tile_bytes = tile_bytes,
+                                       .pack = pack_signed_eights,
+                                       .unpack = unpack_signed_eights};
 const td_tile_layout td_fp4g_16x4 = {
     .name = "fp4g_16x4", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
 const td_tile_layout td_fp4g_32x4 = {
     .name = "fp4g_32x4", .nr = 32, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+const td_tile_layout td_fp4g_16x8 = {
+    .name = "fp4g_16x8", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack_eights, .unpack = unpack_eights};

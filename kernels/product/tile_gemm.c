@@ -3,12 +3,12 @@
 
 #include "kernels/product/tile_kernels.h"
 
-static const td_tile_layout *const LAYOUTS[TD_PRODUCTS][4] = {
-    [TD_PRODUCT_INT4C] = {&td_int4c_16x4, &td_int4c_32x4, &td_int4c_16x4s},
+static const td_tile_layout *const LAYOUTS[TD_PRODUCTS][5] = {
+    [TD_PRODUCT_INT4C] = {&td_int4c_16x4, &td_int4c_32x4, &td_int4c_16x4s, &td_int4c_16x8s},
     [TD_PRODUCT_BF16] = {&td_bf16_16, &td_bf16_32},
-    [TD_PRODUCT_INT8C] = {&td_int8c_16x4, &td_int8c_32x4, &td_int8c_16x4s},
-    [TD_PRODUCT_INT4G] = {&td_int4g_16x4, &td_int4g_32x4},
-    [TD_PRODUCT_FP4G] = {&td_fp4g_16x4, &td_fp4g_32x4}};
+    [TD_PRODUCT_INT8C] = {&td_int8c_16x4, &td_int8c_32x4, &td_int8c_16x4s, &td_int8c_16x8s},
+    [TD_PRODUCT_INT4G] = {&td_int4g_16x4, &td_int4g_32x4, &td_int4g_16x4s, &td_int4g_16x8s},
+    [TD_PRODUCT_FP4G] = {&td_fp4g_16x4, &td_fp4g_32x4, &td_fp4g_16x8}};
 
 const td_tile_layout *td_tile_layout_named(td_product product, const char *name) {
     const td_tile_layout *const *l = LAYOUTS[product];

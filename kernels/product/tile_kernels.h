@@ -4,14 +4,17 @@
 
 #include <string.h>
 
+#include "core/cpu.h"
 #include "kernels/product/tile_gemm.h"
 
-extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int4c_16x4s, td_int8c_16x4, td_int8c_32x4, td_int8c_16x4s,
-    td_bf16_16, td_bf16_32;
-extern const td_tile_layout td_int4g_16x4, td_int4g_32x4, td_fp4g_16x4, td_fp4g_32x4;
+extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int4c_16x4s, td_int4c_16x8s, td_int8c_16x4, td_int8c_32x4,
+    td_int8c_16x4s, td_int8c_16x8s, td_bf16_16, td_bf16_32;
+extern const td_tile_layout td_int4g_16x4, td_int4g_32x4, td_int4g_16x4s, td_int4g_16x8s, td_fp4g_16x4, td_fp4g_32x4,
+    td_fp4g_16x8;
 extern const td_gemm_kernel td_int4c_scalar, td_int4c_avx2, td_int4c_avxvnni, td_int4c_avx512vnni, td_int4c_amx;
 extern const td_gemm_kernel td_int4c_neon, td_int4c_dotprod, td_int8c_neon, td_int8c_dotprod, td_int4g_neon,
     td_int4g_dotprod, td_fp4g_neon, td_fp4g_dotprod, td_bf16_neon;
+extern const td_gemm_kernel td_int4c_i8mm, td_int4c_sve256, td_int8c_i8mm, td_int8c_sve256, td_int4g_i8mm, td_fp4g_i8mm;
 extern const td_gemm_kernel td_int8c_scalar, td_int8c_avx2, td_int8c_avxvnni, td_int8c_avx512vnni, td_int8c_amx;
 extern const td_gemm_kernel td_int4g_scalar, td_int4g_avx2, td_int4g_avxvnni, td_int4g_avx512vnni, td_int4g_amx;
 extern const td_gemm_kernel td_fp4g_scalar, td_fp4g_avx2, td_fp4g_avxvnni, td_fp4g_avx512vnni, td_fp4g_amx;
@@ -25,8 +28,13 @@ static inline uint32_t load32(const void *p) {
 
 /* Bytes ahead of a pass over a tile that weights are brought to L2, and from there to L1; a tile is followed by the tile
  * that is read next. */
-#define PREFETCH_FAR 8192
-#define PREFETCH_NEAR 1024
+#if defined(__aarch64__) /* where cores differ more */
+#define PREFETCH_FAR (td_cpu_prefetch_here().far_bytes)
+#define PREFETCH_NEAR (td_cpu_prefetch_here().near_bytes) /* outside of loops */
+#else
+#define PREFETCH_FAR TD_CPU_PREFETCH_FAR
+#define PREFETCH_NEAR TD_CPU_PREFETCH_NEAR
+#endif
 
 /* Rows r0 .. r0 + m of a call. */
 static inline td_gemm_args rows_of(const td_gemm_args *a, size_t r0, size_t m) {

@@ -32,7 +32,7 @@ static json_t *call_schema(const json_t *function, size_t index) {
     const json_t *parameters = json_object_get(function, "parameters");
     json_t       *arguments = json_is_object(parameters) ? json_deep_copy(parameters) : json_object();
     int           bad = !json_object_get(arguments, "type") && json_object_set_new(arguments, "type", json_string("object"));
-    snprintf(path, sizeof path, "#/items/anyOf/%zu/properties/arguments", index);
+    snprintf(path, sizeof path, "#/$defs/call/anyOf/%zu/properties/arguments", index);
     bad |= move_references(arguments, path);
     json_t *schema = json_pack("{s:s, s:{s:{s:O}, s:o}, s:[s, s], s:b}", "type", "object", "properties", "name", "const",
                                json_object_get(function, "name"), "arguments", arguments, "required", "name", "arguments",
@@ -57,8 +57,8 @@ td_status td_api_force_call(td_api_request *r, const json_t *tools, const char *
                   : td_api_bad(err, "tool_choice", "'tool_choice' forces a call, and there are no 'tools'.");
     }
     int     most = name || !r->parallel_tool_calls ? 1 : TD_API_CALLS_MAX;
-    json_t *schema =
-        json_pack("{s:s, s:{s:o}, s:i, s:i}", "type", "array", "items", "anyOf", calls, "minItems", 1, "maxItems", most);
+    json_t *schema = json_pack("{s:s, s:{s:s}, s:{s:{s:o}}, s:i, s:i}", "type", "array", "items", "$ref", "#/$defs/call",
+                               "$defs", "call", "anyOf", calls, "minItems", 1, "maxItems", most);
     if (st == TD_OK && (bad || !schema)) st = td_api_fail(err, 500, "internal_error", "Out of memory.");
     if (st == TD_OK) st = td_api_set_schema(r, "tool_choice", schema, err);
     json_decref(schema);

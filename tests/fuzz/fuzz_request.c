@@ -1,7 +1,8 @@
 /*
- * Bodies of the generation APIs, from bytes to submitted parameters, without a network: the first byte chooses the API, the
- * rest is the body. /v1/responses has two kept responses to go on from, resp_1 and, after it, resp_2. What is accepted must
- * be within its limits; what is refused must come with an error that is valid JSON.
+ * Bodies of the APIs, without a network: the first byte chooses the API, the rest is the body. Those that generate, from
+ * bytes to submitted parameters; /v1/responses has two kept responses to go on from, resp_1 and, after it, resp_2. Those
+ * that only work on text, to their replies. What is accepted must be within its limits; what is refused must come with an
+ * error that is valid JSON.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include "server/anthropic/messages.h"
 #include "server/openai/completions.h"
 #include "server/openai/responses.h"
+#include "server/server_state.h"
 #include "server/sglang/generate.h"
 
 static void require(int condition) {
@@ -75,39 +77,67 @@ static void keep_two(td_response_store *store) {
     keep(store, "resp_2", RESULT, "{\"output\":" ENDED "}", ENDED);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static td_engine        *engine;
-    static td_chat_form      chat;
-    static td_response_store responses;
-    td_engine_info           info;
-    td_api_request           r;
-    td_api_error             err = {0};
-    if (size == 0 || memmem(data, size, "!encode", 7)) return 0; /* the fake takes two seconds over that word */
-    if (!engine) { /* the fake one: its tokenizer and template are what is needed */
-        td_engine_options o;
-        td_engine_options_init(&o);
-        o.model_path = "/fuzz";
-        o.context_length = 512;
-        require(td_engine_open(&o, &engine, NULL) == TD_OK);
-        const td_tokenizer *tok = td_engine_tokenizer(engine);
-        td_chat_form_learn(&chat, td_engine_chat_template(engine), td_tokenizer_bos(tok), td_tokenizer_eos(tok));
-        keep_two(&responses);
+/* Works on a body as the server's route does, up to the reply. */
+static void check_text_work(td_work_fn work, td_server *s, const td_api *api, const uint8_t *body, size_t size) {
+    td_call c = {.server = s};
+    td_jbuf_put(&c.body, (const char *)body, size);
+    while (work(&c)) {
     }
-    td_engine_get_info(engine, &info);
-    static const td_api *const apis[] = {&td_api_completion, &td_api_chat, &td_api_response, &td_api_messages,
+    if (c.failed) {
+        check_refused(api, &c.err);
+    } else {
+        json_t *reply = json_loadb(c.reply.data, c.reply.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+        require(json_is_object(reply));
+        json_decref(reply);
+    }
+    td_jbuf_free(&c.body);
+    td_jbuf_free(&c.reply);
+}
+
+static void open_server(td_server *s) {
+    td_engine_options o; /* the fake engine: its tokenizer and template are what is needed */
+    td_engine_options_init(&o);
+    o.model_path = "/fuzz";
+    o.context_length = 512;
+    require(td_engine_open(&o, &s->engine, NULL) == TD_OK);
+    s->tokenizer = td_engine_tokenizer(s->engine);
+    s->model_names[s->n_model_names++] = "fuzz";
+    td_engine_get_info(s->engine, &s->info);
+    td_chat_form_learn(&s->chat, td_engine_chat_template(s->engine), td_tokenizer_bos(s->tokenizer),
+                       td_tokenizer_eos(s->tokenizer));
+    keep_two(&s->responses);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const td_api *const APIS[] = {&td_api_completion, &td_api_chat, &td_api_response, &td_api_messages,
                                          &td_api_generate};
-    size_t                     which = data[0] - (size_t)'0';
-    if (which >= sizeof apis / sizeof *apis) return 0;
-    const td_api *api = apis[which];
-    td_status     st = td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&info, &responses}, &r, &err);
-    if (st == TD_OK) st = td_api_encode(&r, td_engine_tokenizer(engine), &chat, &info, &err);
+    static const struct {
+        td_work_fn    work;
+        const td_api *api; /* that writes the errors */
+    } TEXT_WORK[] = {{td_work_count_tokens, &td_api_messages},
+                     {td_work_tokenize, &td_api_completion},
+                     {td_work_detokenize, &td_api_completion}};
+    static td_server s;
+    td_api_request   r;
+    td_api_error     err = {0};
+    size_t           n_apis = sizeof APIS / sizeof *APIS, which = size ? data[0] - (size_t)'0' : SIZE_MAX;
+    if (size == 0 || memmem(data, size, "!encode", 7)) return 0; /* the fake takes two seconds over that word */
+    if (!s.engine) open_server(&s);
+    if (which >= n_apis + sizeof TEXT_WORK / sizeof *TEXT_WORK) return 0;
+    if (which >= n_apis) {
+        check_text_work(TEXT_WORK[which - n_apis].work, &s, TEXT_WORK[which - n_apis].api, data + 1, size - 1);
+        return 0;
+    }
+    const td_api *api = APIS[which];
+    td_status st = td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&s.info, &s.responses}, &r, &err);
+    if (st == TD_OK) st = td_api_encode(&r, s.tokenizer, &s.chat, &s.info, &err);
     if (st == TD_OK)
-        check_accepted(&r, &info);
+        check_accepted(&r, &s.info);
     else
         check_refused(api, &err);
     td_api_rename_error(api, &err);
     if (st != TD_OK) check_refused(api, &err);
     td_api_request_free(&r);
-    require(responses.n == 2);
+    require(s.responses.n == 2);
     return 0;
 }

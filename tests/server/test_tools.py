@@ -182,6 +182,15 @@ class Tools(unittest.TestCase):
         self.assertFalse(hasattr(r.choices[0].message, "reasoning_content"))
         self.assertEqual(r.usage.completion_tokens_details.reasoning_tokens, 0)
 
+    def test_forced_among_many(self):
+        """600 tools compile; what is too large is refused in a sentence; shown to the model they are no matter."""
+        tools = [{"type": "function", "function": {"name": f"tool_{i}", "parameters": {"type": "object", "properties": {
+            "a": {"type": "string"}, "b": {"type": "integer"}}}}} for i in range(2000)]
+        for n, choice, status in ((600, "required", 200), (2000, "required", 400), (1000, "auto", 200)):
+            got, answer, _ = self.c.server.request("POST", "/v1/chat/completions", {"messages": user("x"), "tools": tools[:n], "tool_choice": choice, "max_tokens": 1})
+            self.assertEqual(got, status, answer)
+        self.assertIn("too large", self.c.server.request("POST", "/v1/chat/completions", {"messages": user("x"), "tools": tools, "tool_choice": "required"})[1]["error"]["message"])
+
     def test_separate_reasoning(self):
         r = self.c.chat("<think>Hm.</think>Yes", tools=None, extra_body={"separate_reasoning": False})
         self.assertEqual(r.choices[0].message.content, "<think>Hm.</think>Yes")

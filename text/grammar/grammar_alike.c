@@ -17,11 +17,13 @@ typedef struct {
     uint32_t         n_classes;
 } refining;
 
-/* The class that a state starts in: texts of no bytes. States with calls are like themselves only. */
+/* The class that a state starts in: texts of no bytes. States with calls are like themselves only. Where nothing follows the
+ * rule, its end allows no further byte, so it tells nothing apart. */
 static uint32_t first_class(const td_gr_pda *p, uint32_t state) {
     const td_gr_state *s = &p->a.states[state];
+    bool               ends = s->final && p->returns[state];
     if (s->n_calls) return 8 + state;
-    return (uint32_t)s->final << 2 | (uint32_t)(s->n_edges > 0) << 1 | p->returns[state];
+    return (uint32_t)ends << 2 | (uint32_t)(s->n_edges > 0) << 1 | p->returns[state];
 }
 
 /* A state's signature, behind the others: its edges by the classes that they lead to. @return its length. */
@@ -92,7 +94,8 @@ void td_gr_find_alike(td_gr_builder *b, td_gr_pda *p) {
     uint32_t before = 0;
     for (int round = 0; b->status == TD_OK && few && round < TD_TRIE_SHORT_MAX; round++) {
         refine(&r);
-        if (r.n_classes == before) break; /* no round will tell more apart */
+        p->alike_always = r.n_classes == before; /* no round will tell more apart */
+        if (p->alike_always) break;
         before = r.n_classes;
     }
     p->alike = r.class_of;

@@ -14,7 +14,8 @@ td_status td_gr_masks_open(td_gr_masks *k, const td_gr_pda *pda, td_vocab_trie *
     *k = (td_gr_masks){.pda = pda, .trie = td_vocab_trie_hold(trie)};
     k->of_short = calloc(pda->a.n_states, sizeof *k->of_short);
     k->of_long = calloc(pda->a.n_states, sizeof *k->of_long);
-    return k->of_short && k->of_long ? TD_OK : TD_ENOMEM;
+    k->plain = calloc(pda->a.n_states, sizeof *k->plain);
+    return k->of_short && k->of_long && k->plain ? TD_OK : TD_ENOMEM;
 }
 
 static void known_free(td_gr_known *known) {
@@ -29,6 +30,7 @@ void td_gr_masks_close(td_gr_masks *k) {
     }
     free(k->of_short);
     free(k->of_long);
+    free(k->plain);
     td_vocab_trie_release(k->trie);
     *k = (td_gr_masks){0};
 }
@@ -398,11 +400,21 @@ static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
     return step_plain_utf8(m, &from, to);
 }
 
-/* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a set; "no" also where that takes many sets.
- */
-static bool takes_plain(td_gr_matcher *m, uint32_t set) {
+/* What holds for one of some sets between which all plain characters lead holds for each of them. */
+static void note_plain(td_gr_masks *k, const td_gr_matcher *m, const uint32_t *sets, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        const td_gr_set *set = &m->sets[sets[i]];
+        if (set->n == 1) /* its state alone leads to the same */
+            atomic_store_explicit(&k->plain[m->nodes[m->items[set->first]].state], true, memory_order_relaxed);
+    }
+}
+
+/* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a state, whose set is given; "no" also where
+ * that takes many sets. */
+static bool takes_plain(td_gr_masks *k, td_gr_matcher *m, uint32_t state, uint32_t set) {
     uint32_t reached[REACHED_MAX], n_reached = 1, done = 0;
     uint8_t  seen[TD_GR_SETS_MAX / 8] = {0};
+    if (atomic_load_explicit(&k->plain[state], memory_order_relaxed)) return true;
     reached[0] = set;
     seen[set / 8] = (uint8_t)(1u << set % 8);
     for (int chars = 0; chars < TD_TRIE_SHORT_MAX && done < n_reached; chars++)
@@ -416,6 +428,7 @@ static bool takes_plain(td_gr_matcher *m, uint32_t set) {
                 reached[n_reached++] = to.at[i];
             }
         }
+    if (done == n_reached) note_plain(k, m, reached, n_reached);
     return true;
 }
 
@@ -448,7 +461,7 @@ static td_status find_known(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uin
     size_t   words = TD_TRIE_WORDS(k->trie->vocab);
     uint32_t set = td_gr_matcher_state_alone(m, state);
     if (set == TD_GR_DEAD) return TD_ENOMEM;
-    bool           plain = !of_long && takes_plain(m, set);
+    bool           plain = !of_long && takes_plain(k, m, state, set);
     td_trie_part   part = of_long ? TD_TRIE_LONG : plain ? TD_TRIE_REST : TD_TRIE_SHORT;
     const td_trie *t = &k->trie->parts[part];
     walking g = {.t = t, .m = m, .w = w, .mask = w->alone, .words = words, .exits = k->pda->returns[state], .alone = true};
@@ -466,10 +479,15 @@ static td_status find_known(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uin
     return TD_OK;
 }
 
+/* The state with which this one shares what is known. */
+static uint32_t key_of(const td_gr_pda *p, uint32_t state, bool of_long) {
+    return of_long && !p->alike_always ? state : p->alike[state];
+}
+
 /* What is known of a state, found now if need be. *own: it is not kept, and the caller's to free. */
 static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, bool of_long, td_gr_known **out,
                       bool *own) {
-    _Atomic(td_gr_known *) *place = of_long ? &k->of_long[state] : &k->of_short[k->pda->alike[state]];
+    _Atomic(td_gr_known *) *place = (of_long ? k->of_long : k->of_short) + key_of(k->pda, state, of_long);
     td_gr_known            *known = atomic_load_explicit(place, memory_order_acquire), *other = NULL;
     size_t                  bytes = 0;
     *own = false;
@@ -568,7 +586,7 @@ static td_status add_all(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, bool o
     uint32_t         nodes[TD_GR_SET_MAX], n = set->n;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t node = m->items[set->first + i], state = m->nodes[node].state;
-        tops[i] = (uint64_t)(of_long ? state : k->pda->alike[state]) << 32 | node;
+        tops[i] = (uint64_t)key_of(k->pda, state, of_long) << 32 | node;
     }
     if (n > 1) qsort(tops, n, sizeof *tops, by_value);
     for (uint32_t i = 0; i < n; i++) nodes[i] = (uint32_t)tops[i];

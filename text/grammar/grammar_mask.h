@@ -28,7 +28,8 @@ typedef struct {
     const td_gr_pda        *pda;
     td_vocab_trie          *trie;     /* a reference */
     _Atomic(td_gr_known *) *of_short; /* [states] at the state that it is like; release: published whole; acquire: read */
-    _Atomic(td_gr_known *) *of_long;  /* [states] likewise, of the long tokens */
+    _Atomic(td_gr_known *) *of_long;  /* [states] of the long tokens: likewise if alike_always, else at the state */
+    atomic_bool            *plain;    /* [states] relaxed: all texts of plain characters are known to go on from it */
     atomic_size_t           bytes;    /* of all that is known; beyond a limit nothing more is kept */
     atomic_bool             warm;     /* relaxed: one of them warms it, nobody waits */
 } td_gr_masks;

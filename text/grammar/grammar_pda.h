@@ -19,6 +19,7 @@ typedef struct {
     uint32_t        start;   /* state of the root rule */
     uint8_t        *returns; /* [states] whether the state's rule is called: something may follow its end */
     uint32_t       *alike;   /* [states] grammar_alike.h */
+    bool            alike_always;
     uint32_t        n_classes;
     uint8_t         byte_class[256]; /* bytes of a class are alike in every state; classes ascend with the bytes */
     uint8_t         kind_bytes[256];

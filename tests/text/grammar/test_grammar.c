@@ -294,6 +294,21 @@ static void copies_and_going_back(void **state) {
     td_gr_pda_free(&pda);
 }
 
+/* 4,096 states of characters of which each may be the last or not; every text can go on. */
+static void ends_of_the_whole_text_tell_nothing_apart(void **state) {
+    (void)state;
+    td_gr_pda     pda;
+    td_gr_matcher m;
+    size_t        n_classes = 0;
+    open_regex(&pda, &m, "(.|\n)*a(.|\n){11}");
+    for (size_t i = 0; i < pda.a.n_states; i++) n_classes += pda.alike[i] == i;
+    assert_true(pda.a.n_states > 4096);
+    assert_true(n_classes < 16);
+    assert_true(pda.alike_always);
+    td_gr_matcher_close(&m);
+    td_gr_pda_free(&pda);
+}
+
 static void what_is_forced(void **state) {
     (void)state;
     td_gr_pda     pda;
@@ -356,6 +371,7 @@ int main(void) {
         cmocka_unit_test(schemas_that_are_refused),
         cmocka_unit_test(explosions_are_refused),
         cmocka_unit_test(copies_and_going_back),
+        cmocka_unit_test(ends_of_the_whole_text_tell_nothing_apart),
         cmocka_unit_test(what_is_forced),
         cmocka_unit_test(long_texts),
     };

@@ -34,6 +34,8 @@ static const struct {
     {TD_GRAMMAR_REGEX, "[a-z]+( [a-z]+)*\\."},
     {TD_GRAMMAR_REGEX, ".{0,20}\n"},
     {TD_GRAMMAR_REGEX, "(.|\n)*"},
+    {TD_GRAMMAR_REGEX, "(.|\n)*a(.|\n){6}"},
+    {TD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"a.{6}$\"}"},
     {TD_GRAMMAR_EBNF,
      "root ::= expr \"\\n\"\nexpr ::= term ((\" + \" | \" \") term)*\nterm ::= word | \"(\" expr \")\"\nword ::= [a-zA-Z]+"},
     {TD_GRAMMAR_EBNF, "root ::= \"a\" root \"a\" | \"b\" root \"b\" | [a-z ]"},

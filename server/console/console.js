@@ -26,8 +26,8 @@ function showView(view) {
     byId(name).hidden = name !== view;
     byId(`show-${name}`).setAttribute("aria-current", name === view ? "page" : "false");
   }
-  if (view === "chat") byId("message").focus();
-  else pauseMachine();
+  if (view === "machine") pauseMachine();
+  else if (!matchMedia("(pointer: coarse)").matches) byId("message").focus(); // a keyboard on the screen would hide the chat
   root.dataset.view = view;
   look();
 }
@@ -109,8 +109,8 @@ async function learn() {
   if (asks) return;
   asks = true;
   try {
-    const models = await getJson("/v1/models");
-    const [info, server] = await Promise.all([getJson("/get_model_info"), getJson("/server_info")]);
+    const models = await getJson("v1/models");
+    const [info, server] = await Promise.all([getJson("get_model_info"), getJson("server_info")]);
     const name = models.data[0].id;
     byId("model-name").textContent = name;
     document.title = `${name} · Tandem`;

@@ -1,8 +1,11 @@
 """The console: its files and headers, and the page in a headless Chromium, over a server whose answers repeat the question."""
+import http.client
+import http.server
 import json
 import os
 import re
 import socket
+import threading
 import time
 import unittest
 
@@ -156,7 +159,7 @@ class Chat(Browser):
         self.assertEqual(notes, ["The answer ends here because it has reached its most tokens.", "Thinking cannot be switched on or off: the chat template has no switch for it."])
         page.ask("second")
         url, body = page.run("return [sent[1].url, sent[1].body]")
-        self.assertEqual(url, "/v1/chat/completions")
+        self.assertEqual(url, "v1/chat/completions")
         first = body["messages"].pop(2)
         self.assertEqual((first["role"], len(first["content"])), ("assistant", 5))
         self.assertEqual(body, {"model": "fake", "stream": True, "stream_options": {"include_usage": True}, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed": 7,
@@ -375,7 +378,43 @@ class Text(Browser):
         print(f"longest time without a frame: {longest:.0f} ms", flush=True)
 
 
+class Proxy(http.server.BaseHTTPRequestHandler):
+    """Serves a server below /tandem, as a reverse proxy may."""
+
+    def forward(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=30)
+        connection.request(self.command, self.path.removeprefix("/tandem"), self.rfile.read(length), {k: v for k, v in self.headers.items() if k.lower() != "host"})
+        response = connection.getresponse()
+        data = response.read()
+        self.send_response(response.status)
+        for name, value in response.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = forward
+
+    def log_message(self, *arguments):
+        pass
+
+
 class Connection(Browser):
+    def test_below_a_path(self):
+        self.server = self.start()
+        proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+        proxy.behind = self.server.port
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        self.addCleanup(proxy.server_close)
+        self.addCleanup(proxy.shutdown)
+        page = self.page
+        page.open(proxy.server_port, "tandem/")
+        self.assertEqual(page.ask("through a proxy"), "through a proxy")
+        page.click("#show-machine")
+        page.wait(lambda: page.all("#request-rows tr"), "the machine")
+
     def test_key_is_asked_for(self):
         self.server = self.start("--api-key", "right")
         page = self.page

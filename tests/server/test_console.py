@@ -84,6 +84,20 @@ class Files(unittest.TestCase):
         for (key, en), (_, zh) in zip(keys(english), keys(chinese)):
             self.assertEqual(sorted(re.findall(r"\{(\w+)\}", en)), sorted(re.findall(r"\{(\w+)\}", zh)), key)
 
+    def test_all_words_are_there_and_used(self):
+        texts = {}
+        for name in FILES:
+            with open(os.path.join(FOLDER, name), encoding="utf-8") as f:
+                texts[name] = f.read()
+        words = set(re.findall(r"^    (\w+): ", texts.pop("words.js"), re.M))
+        source = "\n".join(texts.values())
+        wanted = set(re.findall(r"""(?:\bt\(|say\([^,()]+(?:\([^()]*\))?, |announce\(|button\(|complain\(|data-t(?:-\w+)?=)"(\w+)\"""", source))
+        self.assertGreater(len(wanted), 40)
+        self.assertEqual(wanted - words, set(), "no such words")
+        named = set(re.findall(r'"(\w+)"', source))
+        made = ("state_", "theme_", "plot_", "column_", "row_", "fact_")  # with a name behind it
+        self.assertEqual({word for word in words - named if not word.startswith(made)}, set(), "nobody says them")
+
     def test_needs_no_key_itself(self):
         server = self.start("--api-key", "secret")
         self.assertEqual(server.request("GET", "/", headers=HTML)[0], 200)

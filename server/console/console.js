@@ -1,5 +1,5 @@
 /* The page as a whole: its two views, the connection, the key, language and colours, and the keys that work everywhere. */
-import { getJson, health, onKeyNeeded } from "./api.js";
+import { ApiError, getJson, health, onKeyNeeded } from "./api.js";
 import { isRunning, setModel, stop } from "./chat.js";
 import { byId } from "./elements.js";
 import { language, say, translate } from "./language.js";
@@ -90,9 +90,11 @@ let state = "connecting";
 let known = false; // the server's own facts are shown
 let asks = false;
 
-function showState(next) {
-  if (next === "unreachable" && state !== next) {
-    say(byId("banner"), "lost");
+/* @param sentence why the server is of no use, where it is there. */
+function showState(next, sentence) {
+  if (next === "unreachable") {
+    say(byId("banner"), sentence ? null : "lost");
+    if (sentence) byId("banner").textContent = sentence;
     byId("banner").hidden = false;
     known = false;
   } else if (state === "unreachable" && next !== state) {
@@ -146,7 +148,8 @@ async function look() {
       known = false;
       showState("key");
     } else {
-      showState("unreachable");
+      showState("unreachable", e.status === 0 ? null : e.message);
+      if (!(e instanceof ApiError)) console.error(e); // a mistake of this page
     }
   }
   looking = false;

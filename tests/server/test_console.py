@@ -456,6 +456,18 @@ class Connection(Browser):
         page.wait(lambda: page.text("#state") == "Ready", "the tab still has it")
         self.assertFalse(page.visible("#key-dialog"))
 
+    def test_a_server_that_refuses(self):
+        """Its sentence is shown; that the server does not answer would be wrong."""
+        page = self.open()
+        page.run("""const own = window.fetch; window.refuses = true;
+                    window.fetch = (url, options) => refuses && url === "metrics" ? Promise.resolve(new Response('{"error": {"message": "Too many connections are open."}}', { status: 503 }))
+                                                                                  : own(url, options);""")
+        page.click("#show-machine")
+        page.wait(lambda: page.visible("#banner"), "told")
+        self.assertEqual(page.text("#banner"), "Too many connections are open.")
+        page.run("window.refuses = false")
+        page.wait(lambda: page.text("#state") == "Ready" and not page.visible("#banner"), "it has room again")
+
     def test_without_a_key(self):
         self.server = self.start("--api-key", "right")
         page = self.page

@@ -29,8 +29,8 @@ static const td_flag FLAGS[] = {
     {{"port"}, TD_FLAG_U16, S(port), .max = 65535, .arg = "PORT", .by_default = "30000",
      .help = "0 takes a free one. Taken before the model is loaded."},
     {{"api-key"}, TD_FLAG_TEXT, S(api_key), .arg = "KEY", .secret = true,
-     .help = "Demand 'Authorization: Bearer KEY' or 'x-api-key: KEY' everywhere but on /health. Better kept in a --config "
-             "file than on the command line."},
+     .help = "Demand 'Authorization: Bearer KEY' or 'x-api-key: KEY' everywhere but on /health and the console's files. "
+             "Better kept in a --config file than on the command line."},
     {{"cors-origin"}, TD_FLAG_TEXT, S(cors_origin), .arg = "ORIGIN", .by_default = "none",
      .help = "Origin whose pages may call from a browser; * for all."},
     {{"max-connections"}, TD_FLAG_U32, S(connections_max), .min = 1, .max = TD_SERVER_CONNECTIONS_MAX, .arg = "N",

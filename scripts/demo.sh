@@ -52,7 +52,7 @@ printf '\n\n'
 [ "$once" -eq 0 ] || exit 0
 
 cat <<TEXT
-Serving on $url (OpenAI API; Ctrl-C stops). Try:
+Serving on $url (Ctrl-C stops). Open it in a browser for a chat, or try the API:
 
   curl -N $url/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{"model": "tale-v3-14m", "messages": [{"role": "user", "content": "Tell me a story about a princess and a wolf."}], "stream": true}'

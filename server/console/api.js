@@ -32,6 +32,7 @@ async function errorOf(response) {
   }
 }
 
+/* Paths are relative to the page, so that a proxy may serve all of it below a path of its own. */
 async function send(path, { body, signal }) {
   const headers = {};
   if (key) headers.Authorization = `Bearer ${key}`;
@@ -81,7 +82,7 @@ export const getText = async (path, options) => (await request(path, options)).t
 
 /** The status that /health tells; it needs no key, and says so in its own way when it is no 200. */
 export async function health() {
-  const response = await send("/health", {});
+  const response = await send("health", {});
   const { status } = await response.json().catch(() => ({}));
   return status ?? "unreachable";
 }

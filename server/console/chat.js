@@ -81,7 +81,7 @@ async function readAnswer(turn, body, signal) {
   const end = { note: null, error: null, usage: null, times: { ttft: null, tpot: null } };
   let last = begin;
   try {
-    for await (const chunk of events(await request("/v1/chat/completions", { body, signal }))) {
+    for await (const chunk of events(await request("v1/chat/completions", { body, signal }))) {
       if (chunk.warnings) turn.warn(chunk.warnings);
       if (chunk.usage) end.usage = chunk.usage;
       for (const choice of chunk.choices ?? []) {

@@ -1,5 +1,5 @@
 /* The page as a whole: its two views, the connection, the key, language and colours, and the keys that work everywhere. */
-import { getJson, health, onKeyNeeded } from "./api.js";
+import { ApiError, getJson, health, onKeyNeeded } from "./api.js";
 import { isRunning, setModel, stop } from "./chat.js";
 import { byId } from "./elements.js";
 import { language, say, translate } from "./language.js";
@@ -26,8 +26,8 @@ function showView(view) {
     byId(name).hidden = name !== view;
     byId(`show-${name}`).setAttribute("aria-current", name === view ? "page" : "false");
   }
-  if (view === "chat") byId("message").focus();
-  else pauseMachine();
+  if (view === "machine") pauseMachine();
+  else if (!matchMedia("(pointer: coarse)").matches) byId("message").focus(); // a keyboard on the screen would hide the chat
   root.dataset.view = view;
   look();
 }
@@ -90,9 +90,11 @@ let state = "connecting";
 let known = false; // the server's own facts are shown
 let asks = false;
 
-function showState(next) {
-  if (next === "unreachable" && state !== next) {
-    say(byId("banner"), "lost");
+/* @param sentence why the server is of no use, where it is there. */
+function showState(next, sentence) {
+  if (next === "unreachable") {
+    say(byId("banner"), sentence ? null : "lost");
+    if (sentence) byId("banner").textContent = sentence;
     byId("banner").hidden = false;
     known = false;
   } else if (state === "unreachable" && next !== state) {
@@ -109,8 +111,8 @@ async function learn() {
   if (asks) return;
   asks = true;
   try {
-    const models = await getJson("/v1/models");
-    const [info, server] = await Promise.all([getJson("/get_model_info"), getJson("/server_info")]);
+    const models = await getJson("v1/models");
+    const [info, server] = await Promise.all([getJson("get_model_info"), getJson("server_info")]);
     const name = models.data[0].id;
     byId("model-name").textContent = name;
     document.title = `${name} · Tandem`;
@@ -146,7 +148,8 @@ async function look() {
       known = false;
       showState("key");
     } else {
-      showState("unreachable");
+      showState("unreachable", e.status === 0 ? null : e.message);
+      if (!(e instanceof ApiError)) console.error(e); // a mistake of this page
     }
   }
   looking = false;

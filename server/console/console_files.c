@@ -35,18 +35,11 @@
     X(samples, "samples.js", SCRIPT)     \
     X(plot, "plot.js", SCRIPT)
 
-#define EMBED(symbol, name, type)                                               \
-    extern const char console_##symbol[] __attribute__((visibility("hidden"))), \
-        console_##symbol##_end[] __attribute__((visibility("hidden")));         \
-    __asm__(                                                                    \
-        ".pushsection .rodata\n"                                                \
-        ".global console_" #symbol "\n.hidden console_" #symbol                 \
-        "\n"                                                                    \
-        ".global console_" #symbol "_end\n.hidden console_" #symbol             \
-        "_end\n"                                                                \
-        "console_" #symbol ":\n.incbin \"" TD_CONSOLE_DIR "/" name              \
-        "\"\n"                                                                  \
-        "console_" #symbol "_end:\n.popsection\n");
+#define EMBED(symbol, name, type)                                                                                   \
+    extern const char console_##symbol[] __attribute__((visibility("hidden"))),                                     \
+        console_##symbol##_end[] __attribute__((visibility("hidden")));                                             \
+    __asm__(".pushsection .rodata\nconsole_" #symbol ":\n.incbin \"" TD_CONSOLE_DIR "/" name "\"\nconsole_" #symbol \
+            "_end:\n.popsection");
 FILES(EMBED)
 
 typedef struct {

@@ -160,7 +160,7 @@ export function setServer(serverInfo) {
 /** Read and show. Throws what api.js throws. @return false: the server was started again since the reading before. */
 export async function readMachine() {
   const options = { quiet: true };
-  const [text, requests] = await Promise.all([getText("/metrics", options), getJson("/v1/requests", options)]);
+  const [text, requests] = await Promise.all([getText("metrics", options), getJson("v1/requests", options)]);
   const samples = new Samples(text, performance.now() / 1000);
   const again = before && samples.value("tandem:uptime_seconds") < before.value("tandem:uptime_seconds");
   if (again) return false;

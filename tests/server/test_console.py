@@ -1,8 +1,11 @@
 """The console: its files and headers, and the page in a headless Chromium, over a server whose answers repeat the question."""
+import http.client
+import http.server
 import json
 import os
 import re
 import socket
+import threading
 import time
 import unittest
 
@@ -81,6 +84,20 @@ class Files(unittest.TestCase):
         for (key, en), (_, zh) in zip(keys(english), keys(chinese)):
             self.assertEqual(sorted(re.findall(r"\{(\w+)\}", en)), sorted(re.findall(r"\{(\w+)\}", zh)), key)
 
+    def test_all_words_are_there_and_used(self):
+        texts = {}
+        for name in FILES:
+            with open(os.path.join(FOLDER, name), encoding="utf-8") as f:
+                texts[name] = f.read()
+        words = set(re.findall(r"^    (\w+): ", texts.pop("words.js"), re.M))
+        source = "\n".join(texts.values())
+        wanted = set(re.findall(r"""(?:\bt\(|say\([^,()]+(?:\([^()]*\))?, |announce\(|button\(|complain\(|data-t(?:-\w+)?=)"(\w+)\"""", source))
+        self.assertGreater(len(wanted), 40)
+        self.assertEqual(wanted - words, set(), "no such words")
+        named = set(re.findall(r'"(\w+)"', source))
+        made = ("state_", "theme_", "plot_", "column_", "row_", "fact_")  # with a name behind it
+        self.assertEqual({word for word in words - named if not word.startswith(made)}, set(), "nobody says them")
+
     def test_needs_no_key_itself(self):
         server = self.start("--api-key", "secret")
         self.assertEqual(server.request("GET", "/", headers=HTML)[0], 200)
@@ -156,7 +173,7 @@ class Chat(Browser):
         self.assertEqual(notes, ["The answer ends here because it has reached its most tokens.", "Thinking cannot be switched on or off: the chat template has no switch for it."])
         page.ask("second")
         url, body = page.run("return [sent[1].url, sent[1].body]")
-        self.assertEqual(url, "/v1/chat/completions")
+        self.assertEqual(url, "v1/chat/completions")
         first = body["messages"].pop(2)
         self.assertEqual((first["role"], len(first["content"])), ("assistant", 5))
         self.assertEqual(body, {"model": "fake", "stream": True, "stream_options": {"include_usage": True}, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed": 7,
@@ -375,7 +392,43 @@ class Text(Browser):
         print(f"longest time without a frame: {longest:.0f} ms", flush=True)
 
 
+class Proxy(http.server.BaseHTTPRequestHandler):
+    """Serves a server below /tandem, as a reverse proxy may."""
+
+    def forward(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=30)
+        connection.request(self.command, self.path.removeprefix("/tandem"), self.rfile.read(length), {k: v for k, v in self.headers.items() if k.lower() != "host"})
+        response = connection.getresponse()
+        data = response.read()
+        self.send_response(response.status)
+        for name, value in response.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = forward
+
+    def log_message(self, *arguments):
+        pass
+
+
 class Connection(Browser):
+    def test_below_a_path(self):
+        self.server = self.start()
+        proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+        proxy.behind = self.server.port
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        self.addCleanup(proxy.server_close)
+        self.addCleanup(proxy.shutdown)
+        page = self.page
+        page.open(proxy.server_port, "tandem/")
+        self.assertEqual(page.ask("through a proxy"), "through a proxy")
+        page.click("#show-machine")
+        page.wait(lambda: page.all("#request-rows tr"), "the machine")
+
     def test_key_is_asked_for(self):
         self.server = self.start("--api-key", "right")
         page = self.page
@@ -402,6 +455,18 @@ class Connection(Browser):
         page.driver.get(f"http://127.0.0.1:{self.server.port}/?again")
         page.wait(lambda: page.text("#state") == "Ready", "the tab still has it")
         self.assertFalse(page.visible("#key-dialog"))
+
+    def test_a_server_that_refuses(self):
+        """Its sentence is shown; that the server does not answer would be wrong."""
+        page = self.open()
+        page.run("""const own = window.fetch; window.refuses = true;
+                    window.fetch = (url, options) => refuses && url === "metrics" ? Promise.resolve(new Response('{"error": {"message": "Too many connections are open."}}', { status: 503 }))
+                                                                                  : own(url, options);""")
+        page.click("#show-machine")
+        page.wait(lambda: page.visible("#banner"), "told")
+        self.assertEqual(page.text("#banner"), "Too many connections are open.")
+        page.run("window.refuses = false")
+        page.wait(lambda: page.text("#state") == "Ready" and not page.visible("#banner"), "it has room again")
 
     def test_without_a_key(self):
         self.server = self.start("--api-key", "right")

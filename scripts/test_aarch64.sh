@@ -22,16 +22,29 @@ run() { # processor, tests as a regular expression
 }
 
 if [ "${1:-}" = --full ]; then
-    run max ".*"
+    run max,sve256=on ".*"
     exit
 fi
+
+tier() { # processor, the kernels that it must get: an SVE length that no kernel takes is no tier
+    echo "== $1 runs $2"
+    QEMU_CPU=$1 scripts/run_aarch64.sh build/aarch64/cli/tandem topo 2>/dev/null | grep -q "^Kernels: $2;"
+}
+tier cortex-a57 neon
+tier a64fx neon # SVE without sdot
+tier neoverse-n1 dotprod
+tier max,sve=off i8mm
+tier max,sve128=on i8mm
+tier max,sve256=on sve256
+tier max,sve512=on i8mm
 kernels="test_cpu|test_kernel_products|test_kernel_floats|test_kernel_attn16|test_row_quant|test_convert|test_checksum"
 run cortex-a57 "$kernels"                                   # NEON, no more
 run neoverse-n1 "$kernels"                                  # with sdot, as Kunpeng 920
-run max,sve256=on "$kernels"                                # with smmla, and vectors that no kernel knows
-run max,sve512=on "test_cpu|test_kernel_products"
+run max,sve256=on "$kernels"                                # with smmla, and SVE's in vectors of 256 bits
+run max,sve512=on "test_cpu|test_kernel_floats"             # vectors that no kernel takes
+run max,sve128=on "test_cpu|test_kernel_floats"
 run a64fx "test_cpu"                                        # SVE without sdot
-run neoverse-n1 "test_kernel_products_(scalar|neon)|test_kernel_floats_(scalar|neon)"
+run neoverse-n1 "test_kernel_floats_(scalar|neon)"
 run neoverse-n1 "test_expert_ffn|test_expert_file|test_expert_unpack|test_npu_blocks|test_npu_groups|test_pool|test_topology|test_thread_plan|test_stored_formats|test_bridge"
 run neoverse-n1 "test_golden_short"
 export QEMU_PAGESIZE=65536

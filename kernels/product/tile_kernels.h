@@ -47,7 +47,8 @@ static inline td_gemm_args rows_of(const td_gemm_args *a, size_t r0, size_t m) {
     return b;
 }
 
-/* The tiles of a call one after the other, for kernels of single ones. */
+/* The tiles of a call one after the other, for kernels of single ones: run_tile is not inlined, or gcc copies it for the
+ * last. */
 static inline void each_tile(const td_gemm_args *a, const td_tile_layout *tiles, void (*run_tile)(const td_gemm_args *)) {
     const size_t bytes = td_tile_bytes(tiles, a->k, &a->groups);
     td_gemm_args one = *a;

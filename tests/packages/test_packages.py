@@ -249,6 +249,48 @@ class Debs(unittest.TestCase):
             self.assertEqual(p.returncode, 0, p.stdout)
 
 
+def allowed_calls(unit):
+    """The system calls of a unit's SystemCallFilter, from systemd's own lists."""
+    groups, name = {}, None
+    for line in run("systemd-analyze", "syscall-filter").stdout.split("\n"):
+        if line.startswith("@"):
+            groups[name := line.strip()] = []
+        elif line.startswith("    ") and not line.strip().startswith("#"):
+            groups[name].append(line.strip())
+    todo, calls = re.search(r"^SystemCallFilter=(.*)$", unit, re.MULTILINE)[1].split() + ["@default"], set()
+    while todo:
+        word = todo.pop()
+        if word.startswith("@"):
+            todo += groups[word]
+        else:
+            calls.add(word)
+    return calls
+
+
+@unittest.skipUnless(shutil.which("strace") and shutil.which("systemd-analyze"), "there is no strace or systemd (scripts/deps.sh test installs them)")
+class Sandbox(unittest.TestCase):
+    def test_system_calls(self):
+        """What the server calls from its start to its end, a chat and a stream between, passes the unit's filter; no seccomp is needed to look."""
+        port = free_port()
+        with tempfile.TemporaryDirectory() as folder:
+            server = subprocess.Popen(["strace", "-f", "-qq", "-c", "-S", "name", "-o", f"{folder}/calls", os.environ["TD_TANDEM"], "launch_server", "--model-path", MODEL,
+                                       "--served-model-name", "tale", "--port", str(port), "--cpuinfer", "2"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            try:
+                self.assertTrue(server.stdout.readline().startswith(b"tandem: serving"))
+                text_of(story(port))
+                self.assertIn(b"[DONE]", story(port, stream=True).read())
+            finally:
+                subprocess.run(["pkill", "-TERM", "-P", str(server.pid)])
+                server.wait(60)
+                server.stdout.close()
+            with open(f"{folder}/calls") as f:
+                called = {line.split()[-1] for line in f if re.match(r"\s*\d+\.\d+\s", line)} - {"total"}
+        with open(f"{SOURCE}/packaging/systemd/tandem.service.in") as f:
+            allowed = allowed_calls(f.read())
+        self.assertGreater(len(called), 30)
+        self.assertEqual(sorted(called - allowed), [])
+
+
 class Tarball(unittest.TestCase):
     def test_tarball(self):
         path = package("tarball")[0]

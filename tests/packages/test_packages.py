@@ -301,9 +301,9 @@ class Tarball(unittest.TestCase):
             self.skipTest(WHY_NOT)
         root = Root(base_archive())
         self.addCleanup(root.close)
-        top = os.path.basename(path).removesuffix(".tar.xz")
+        top = os.path.basename(path).removesuffix(".tar.gz")
         os.makedirs(f"{root.path}/opt/a folder")
-        run("tar", "-C", f"{root.path}/opt/a folder", "-xJf", path)
+        run("tar", "-C", f"{root.path}/opt/a folder", "-xzf", path)
         for at in ("/opt/a folder", "/srv"):
             if at == "/srv":
                 shutil.move(f"{root.path}/opt/a folder/{top}", f"{root.path}/srv")

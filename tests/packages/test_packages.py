@@ -49,15 +49,15 @@ WHY_NOT = why_not_here()
 
 
 class Root:
-    """A Debian of its own in a folder, with /proc, /sys and /dev in a mount name space that goes when it is closed."""
+    """A Debian of its own in a folder, with /proc, /sys and /dev in a mount name space that goes when it is closed, or when this process ends."""
 
     def __init__(self, archive):
         self.path = tempfile.mkdtemp(prefix="root-", dir=ROOTS)
         run("tar", "-C", self.path, "-xf", archive)
         os.chmod(self.path, 0o755)
         mounts = " && ".join(f"mount --rbind /{name} {self.path}/{name}" for name in ("proc", "sys", "dev"))
-        self.holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{mounts} && echo ready && exec sleep infinity"],
-                                       stdout=subprocess.PIPE)
+        self.holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{mounts} && echo ready && exec cat"],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.holder.stdout.readline() == b"ready\n"
 
     def command(self, *command):
@@ -71,7 +71,7 @@ class Root:
         return f"/{folder}/{os.path.basename(path)}"
 
     def close(self):
-        self.holder.kill()
+        self.holder.stdin.close()
         self.holder.wait()
         self.holder.stdout.close()
         shutil.rmtree(self.path)
@@ -316,7 +316,7 @@ class Tarball(unittest.TestCase):
                 server = subprocess.Popen(root.command("sh", "-c", 'cd "$1" && exec setpriv --reuid 65534 --regid 65534 --clear-groups bin/tandem launch_server --config configs/launch/demo.yaml --port "$2"',
                                                        "sh", folder, str(port)), stdout=log, stderr=log)
             try:
-                wait_until(lambda: story(port, model="tale-v3-14m"), seconds=60, says=f"{root.path}/tmp/log")
+                wait_until(lambda: story(port, model="tale-v3-14m").status == 200, seconds=90, says=f"{root.path}/tmp/log")
                 self.assertGreater(len(text_of(story(port, model="tale-v3-14m"))), 10)
             finally:
                 server.terminate()
@@ -345,7 +345,7 @@ class Rpm(unittest.TestCase):
             self.assertIn(name, files)
         self.assertEqual(sum("/man1/tandem" in f for f in files), 11)
         self.assertEqual(run("rpm", "-qp", "--configfiles", program).stdout, "/etc/tandem/tandem.yaml\n")
-        self.assertIn("/etc/tandem/tandem.yaml root tandem 0100640", run("rpm", "-qp", "--qf", r"[%{FILENAMES} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILEMODES:octal}\n]", program).stdout)
+        self.assertIn("/etc/tandem/tandem.yaml root tandem 100640", run("rpm", "-qp", "--qf", r"[%{FILENAMES} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILEMODES:octal}\n]", program).stdout)
         scripts = run("rpm", "-qp", "--scripts", program).stdout
         for word in ("preinstall", "useradd -r", "postinstall", "preuninstall", "disable --now", "postuninstall"):
             self.assertIn(word, scripts)

@@ -8,7 +8,7 @@
 
 #include "tandem.h"
 
-/** Not to be moved between threads while it is told something; each call is one datagram. */
+/** After td_service_notify_open any thread may tell something: each call is one datagram. */
 typedef struct {
     int  fd;       /* -1: no service manager waits for news */
     bool watchdog; /* it restarts a service that does not say that it is alive */

@@ -3,7 +3,7 @@
 # usage: scripts/package.sh deb | deb-arm64 | tarball | rpm
 #   deb         tandem_*.deb (program, service, pages) and libtandem-dev_*.deb (headers, libraries, example), for this machine's architecture
 #   deb-arm64   the same for arm64, built with the cross compiler (scripts/deps.sh aarch64)
-#   tarball     tandem-*-linux-*.tar.xz: unpack anywhere and run; carries every library but glibc, and the demo model
+#   tarball     tandem-*-linux-*.tar.gz: unpack anywhere and run; carries every library but glibc, and the demo model
 #   rpm         tandem-*.rpm and tandem-devel-*.rpm (packaging/tandem.spec)
 # Environment: TD_PACKAGE_REVISION (1), the package's number within a version; SOURCE_DATE_EPOCH (the commit's time), the time of every file; TD_PACKAGE_COMMIT, where
 # the tree is not git's: what 'tandem --version' says.
@@ -152,9 +152,9 @@ make_tarball() { # build folder
     done
     echo "glibc $needs or newer is needed of the machine" >>"$tree/lib/LIBRARIES.txt"
     find "$tree" -exec chmod u=rwX,go=rX {} +
-    tar -C "$stage" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -c "$name" | xz -T1 -3 >"$out/$name.tar.xz"
+    tar -C "$stage" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -c "$name" | gzip -6n >"$out/$name.tar.gz"
     rm -rf "$stage"
-    echo "$out/$name.tar.xz"
+    echo "$out/$name.tar.gz"
 }
 
 # ---- rpm ----
@@ -181,7 +181,7 @@ case "${1:-}" in
     deb) build build/package release "lib/$here" && make_deb "$(dpkg --print-architecture)" build/package "" ;;
     deb-arm64) build build/package-arm64 aarch64 lib/aarch64-linux-gnu && make_deb arm64 build/package-arm64 aarch64-linux-gnu- ;;
     tarball) build build/package release "lib/$here" && make_tarball build/package ;;
-    rpm) make_rpm "$source/build/package-rpm" ;;
+    rpm) make_rpm "$source/build/package" ;; # it builds there itself
     -h | --help) sed -n '2,9s/^# //p' "$0" ;;
     *) echo "usage: scripts/package.sh deb | deb-arm64 | tarball | rpm" >&2; exit 2 ;;
 esac

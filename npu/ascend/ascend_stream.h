@@ -27,7 +27,7 @@ struct td_npu_graph {
     td_ascend_steps      steps;
     td_ascend_attention *attentions; /* [n_attentions] */
     size_t               n_attentions, attentions_room;
-    bool                 applied; /* the lengths of its steps, by updates that have not failed */
+    bool                 applied;  /* the lengths of its steps, by updates that have not failed */
     uint32_t             failures; /* of the stream when they were applied */
 };
 

@@ -117,7 +117,7 @@ static const precision_row *g_precision;
 static workload             g_workload;
 static uint32_t             g_requests = WORKLOAD_REQUESTS;
 static probe               *g_reference[WORKLOAD_REQUESTS];
-static const char          *g_device = "host";    /* of all but the reference, */
+static const char          *g_device = "host";           /* of all but the reference, */
 static const char          *g_reference_device = "host"; /* which a card gives itself: its sums have an order of their own */
 
 static td_engine *open_engine_on(const char *device, const variant *v) {

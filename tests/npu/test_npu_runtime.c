@@ -8,13 +8,14 @@
 
 static void names(void **state) {
     (void)state;
-    td_npu                  *npu;
-    td_error                 err = {0};
-    td_npu_config            c = {.act_dtype = TD_DT_BF16, .host = &(td_host_npu_config){0}};
+    td_npu       *npu;
+    td_error      err = {0};
+    td_npu_config c = {.act_dtype = TD_DT_BF16, .host = &(td_host_npu_config){0}};
     assert_int_equal(td_npu_open("cuda", &c, &npu, &err), TD_ENOTSUP);
     assert_non_null(strstr(err.text, "host")); /* names what is there */
     assert_null(npu);
-    setenv("ASCEND_HOME_PATH", "/nonexistent", 1); /* a machine without CANN, or with: nothing is opened without a pool or card */
+    setenv("ASCEND_HOME_PATH", "/nonexistent",
+           1); /* a machine without CANN, or with: nothing is opened without a pool or card */
     for (int i = 0; i < 2; i++) {
         c.card = UINT32_MAX;
         assert_int_not_equal(td_npu_open(i ? "npu" : "ascend", &c, &npu, &err), TD_OK);

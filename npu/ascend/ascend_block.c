@@ -171,7 +171,8 @@ void td_ascend_attend(td_ascend_run *r, const td_npu_block *b) {
     if (r->status != TD_OK) return;
     b->kind->attend(r, b);
     td_acl_task_group group = NULL;
-    td_status ended = group_failed(r->d, "aclmdlRICaptureTaskGrpEnd", r->d->acl->aclmdlRICaptureTaskGrpEnd(r->stream, &group));
+    td_status         ended =
+        group_failed(r->d, "aclmdlRICaptureTaskGrpEnd", r->d->acl->aclmdlRICaptureTaskGrpEnd(r->stream, &group));
     if (r->status == TD_OK) r->status = ended;
     if (r->status != TD_OK) return;
     *a = (td_ascend_attention){.block = b,
@@ -188,10 +189,10 @@ static td_status update(td_npu_stream *s, td_ascend_attention *a) {
     TD_TRY(begin_run(s, a->block, a->step, &r));
     r.workspace_at = a->workspace_at;
     r.workspace_most = a->workspace_bytes ? a->workspace_bytes : 1;
-    TD_TRY(group_failed(s->device, "aclmdlRICaptureTaskUpdateBegin", acl->aclmdlRICaptureTaskUpdateBegin(s->stream, a->group)));
+    TD_TRY(
+        group_failed(s->device, "aclmdlRICaptureTaskUpdateBegin", acl->aclmdlRICaptureTaskUpdateBegin(s->stream, a->group)));
     a->block->kind->attend(&r, a->block);
-    td_status ended =
-        group_failed(s->device, "aclmdlRICaptureTaskUpdateEnd", acl->aclmdlRICaptureTaskUpdateEnd(s->stream));
+    td_status ended = group_failed(s->device, "aclmdlRICaptureTaskUpdateEnd", acl->aclmdlRICaptureTaskUpdateEnd(s->stream));
     return r.status != TD_OK ? r.status : ended;
 }
 

@@ -393,7 +393,7 @@ static void check_in_place(const td_acl_executor *x, const standin_tensor *p, co
     need_rows(x, p);
 }
 
-td_aclnn_status aclnnInplaceAddGetWorkspaceSize(td_acl_tensor *self, const td_acl_tensor *other, const td_acl_scalar *alpha,
+td_aclnn_status aclnnInplaceAddGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *other, const td_acl_scalar *alpha,
                                                 uint64_t *ws, td_acl_executor **executor) {
     td_acl_executor      *x = standin_begin("aclnnInplaceAdd", MATH "math/add");
     const standin_tensor *p = standin_add(x, self, "selfRef", STANDIN_OUT), *q = standin_add(x, other, "other", STANDIN_IN);

@@ -1,0 +1,608 @@
+/*
+ * The blocks of the Ascend backend on the stand-in, each against the same block of the host device over the same weights and
+ * rows: in buckets that are larger than what is in them, in the rows of a half, at once and replayed from a capture.
+ *
+ * Tolerances are of the root mean square of the difference, relative to that of the host's result. A value that is rounded
+ * to bf16 is off by up to 2^-9 of itself, 2^-9 / sqrt(3) = 0.0011 as a root mean square; each block rounds a few times more
+ * than the host, which keeps f32 inside, and an int8 code may be another one where a bf16 value was rounded the other way,
+ * which costs up to 1/127 of a row's largest value. ROUNDED is for blocks without products of such codes, CODED for those
+ * with them.
+ */
+#include "npu_test_util.h"
+
+#define EXACT 0.0
+#define ROUNDED 0.006
+#define CODED 0.02
+
+/* ---- two devices ---------------------------------------------------------------------------------- */
+
+enum { HOST, CARD, DEVICES };
+
+typedef struct {
+    rig      host;
+    td_npu  *npu[DEVICES];
+    td_npu_stream *stream[DEVICES];
+} pair;
+
+static pair open_pair(void) {
+    pair          p = {.host = rig_open(1, TD_DT_BF16, false)};
+    td_error      err = {0};
+    td_npu_config c = {.act_dtype = TD_DT_BF16};
+    p.npu[HOST] = p.host.npu;
+    p.stream[HOST] = p.host.stream;
+    if (td_npu_open("npu", &c, &p.npu[CARD], &err) != TD_OK) fail_msg("%s", err.text);
+    if (p.npu[CARD]->ops->stream_create(p.npu[CARD], &p.stream[CARD], &err) != TD_OK) fail_msg("%s", err.text);
+    return p;
+}
+
+static void close_pair(pair *p) {
+    p->npu[CARD]->ops->stream_destroy(p->npu[CARD], p->stream[CARD]);
+    p->npu[CARD]->ops->close(p->npu[CARD]);
+    rig_close(&p->host);
+}
+
+/** A buffer on both devices. */
+typedef struct {
+    void  *at[DEVICES];
+    size_t bytes;
+} both;
+
+static void card_copy(pair *p, void *host, void *dev, size_t bytes, td_copy_kind kind) {
+    const td_npu_ops *o = p->npu[CARD]->ops;
+    void             *pinned;
+    td_error          err = {0};
+    assert_int_equal(o->host_alloc(p->npu[CARD], bytes, &pinned, &err), TD_OK);
+    if (kind == TD_COPY_H2D) memcpy(pinned, host, bytes);
+    assert_int_equal(o->copy(p->npu[CARD], p->stream[CARD], kind == TD_COPY_H2D ? dev : pinned,
+                             kind == TD_COPY_H2D ? pinned : dev, bytes, kind),
+                     TD_OK);
+    assert_int_equal(o->stream_sync(p->npu[CARD], p->stream[CARD]), TD_OK);
+    if (kind == TD_COPY_D2H) memcpy(host, pinned, bytes);
+    o->host_free(p->npu[CARD], pinned, bytes);
+}
+
+static both put(pair *p, const void *from, size_t bytes) { /* from NULL: zeros */
+    both     b = {.bytes = bytes};
+    td_error err = {0};
+    b.at[HOST] = calloc(1, bytes + 64);
+    if (from) memcpy(b.at[HOST], from, bytes);
+    assert_int_equal(p->npu[CARD]->ops->alloc(p->npu[CARD], bytes, &b.at[CARD], &err), TD_OK);
+    if (from) card_copy(p, (void *)(uintptr_t)from, b.at[CARD], bytes, TD_COPY_H2D);
+    return b;
+}
+
+/** Rows [n, width] of bf16, random; the same on both. */
+static both put_rows(pair *p, rnd *r, size_t n, size_t width, float scale) {
+    float *f = rnd_array(r, n * width, scale);
+    void  *x = act_array(TD_DT_BF16, f, n * width);
+    both   b = put(p, x, n * width * sizeof(td_bf16));
+    free(f);
+    free(x);
+    return b;
+}
+
+static void *card_bytes(pair *p, const both *b) {
+    void *host = malloc(b->bytes);
+    card_copy(p, host, b->at[CARD], b->bytes, TD_COPY_D2H);
+    return host;
+}
+
+static void drop(pair *p, both *b) {
+    p->npu[CARD]->ops->free(p->npu[CARD], b->at[CARD], b->bytes);
+    free(b->at[HOST]);
+}
+
+typedef struct {
+    td_npu_weight *w[DEVICES];
+} weights;
+
+static weights put_weight(pair *p, td_weight_format format, const float *f, size_t n, size_t k) { /* n 0: a vector */
+    weights        all;
+    td_tensor_view v = {.dtype = TD_DT_F32, .rank = n ? 2 : 1, .shape = {n ? n : k, k}, .data = f};
+    td_error       err = {0};
+    for (int d = 0; d < DEVICES; d++)
+        if (p->npu[d]->ops->weight_create(p->npu[d], format, &v, &all.w[d], &err) != TD_OK) fail_msg("%s", err.text);
+    return all;
+}
+
+static weights random_weight(pair *p, rnd *r, td_weight_format format, size_t n, size_t k, float scale) {
+    float  *f = rnd_array(r, (n ? n : 1) * k, scale);
+    weights w = put_weight(p, format, f, n, k);
+    free(f);
+    return w;
+}
+
+static void drop_weight(pair *p, weights *w) {
+    for (int d = 0; d < DEVICES; d++) p->npu[d]->ops->weight_destroy(p->npu[d], w->w[d]);
+}
+
+/** Enqueue desc[d] on each; on the card at once, then from a capture, which has to give the same bits in `out`. */
+static void run_both(pair *p, const td_block_desc desc[DEVICES], const td_step *step, const both *out) {
+    td_npu_block     *b[DEVICES];
+    td_npu_graph     *g;
+    td_error          err = {0};
+    const td_npu_ops *o = p->npu[CARD]->ops;
+    td_step           packed = *step; /* the host computes what is there */
+    packed.max_tok = step->host.counts->n_tok;
+    packed.max_seq = step->host.counts->n_seq;
+    packed.max_out = step->host.counts->n_out;
+    for (int d = 0; d < DEVICES; d++) {
+        if (p->npu[d]->ops->block_create(p->npu[d], &desc[d], &b[d], &err) != TD_OK) fail_msg("device %d: %s", d, err.text);
+        assert_int_equal(p->npu[d]->ops->enqueue(p->npu[d], p->stream[d], b[d], d == HOST ? &packed : step), TD_OK);
+        assert_int_equal(p->npu[d]->ops->stream_sync(p->npu[d], p->stream[d]), TD_OK);
+    }
+    if (out) {
+        void *at_once = card_bytes(p, out);
+        assert_int_equal(o->graph_begin(p->npu[CARD], p->stream[CARD]), TD_OK);
+        assert_int_equal(o->enqueue(p->npu[CARD], p->stream[CARD], b[CARD], step), TD_OK);
+        assert_int_equal(o->graph_end(p->npu[CARD], p->stream[CARD], &g, &err), TD_OK);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(o->graph_launch(p->npu[CARD], p->stream[CARD], g), TD_OK);
+            assert_int_equal(o->stream_sync(p->npu[CARD], p->stream[CARD]), TD_OK);
+            void *replayed = card_bytes(p, out);
+            assert_memory_equal(replayed, at_once, out->bytes);
+            free(replayed);
+        }
+        o->graph_destroy(p->npu[CARD], g);
+        free(at_once);
+    }
+    for (int d = 0; d < DEVICES; d++) p->npu[d]->ops->block_destroy(p->npu[d], b[d]);
+}
+
+/** Rows first .. first + rows - 1 of two results. */
+static void check(pair *p, const both *b, td_dtype dtype, size_t first, size_t rows, size_t width, double tolerance,
+                  const char *what) {
+    char   *got = card_bytes(p, b);
+    double *want = malloc(rows * width * sizeof *want);
+    for (size_t i = 0; i < rows * width; i++) want[i] = act_get(dtype, b->at[HOST], first * width + i);
+    double error = error_of(dtype, got + first * width * td_dtype_bytes(dtype), want, rows * width);
+    if (!(error <= tolerance)) fail_msg("%s: the card is %.5f off, allowed is %.5f", what, error, tolerance);
+    free(got);
+    free(want);
+}
+
+static td_step rows_step(td_step_counts *counts, uint32_t bucket, uint32_t first_row) {
+    td_step step = td_step_unified(&(td_step_arrays){.counts = counts}, 0);
+    step.max_tok = bucket;
+    step.first_row = first_row;
+    return step;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------ */
+
+static void rows_blocks(void **state) {
+    enum { HIDDEN = 96, VOCAB = 50, ROWS = 7, BUCKET = 8, FIRST = 3, ALL = FIRST + BUCKET };
+    rnd            r = rnd_open("rows");
+    pair           p = open_pair();
+    uint32_t       tokens[BUCKET] = {3, 49, 0, 7, 7, 21, 11, 0};
+    td_step_counts counts = {.n_tok = ROWS};
+    td_step        step = rows_step(&counts, BUCKET, FIRST);
+    (void)state;
+    step.host.token = step.dev.token = tokens;
+    weights table = random_weight(&p, &r, TD_WEIGHT_BF16, VOCAB, HIDDEN, 1), gamma = random_weight(&p, &r, TD_WEIGHT_F32, 0, HIDDEN, 2);
+    both    x = put_rows(&p, &r, ALL, HIDDEN, 1), add = put_rows(&p, &r, ALL, HIDDEN, 1), third = put_rows(&p, &r, ALL, HIDDEN, 1),
+         out = put(&p, NULL, ALL * 2 * HIDDEN * sizeof(td_bf16)), codes = put(&p, NULL, ALL * HIDDEN),
+         scale = put(&p, NULL, ALL * sizeof(float));
+    td_block_desc desc[DEVICES];
+
+#define BLOCK(rows, kind_, member, ...) \
+    for (int d = 0; d < DEVICES; d++) desc[d] = (td_block_desc){.kind = kind_, .max_tok = (rows), .member = {__VA_ARGS__}}
+    step.first_row = 0;
+    BLOCK(ALL, TD_BLOCK_EMBED, embed, .table = table.w[d], .hidden = HIDDEN, .out = out.at[d]);
+    run_both(&p, desc, &step, &out);
+    check(&p, &out, TD_DT_BF16, 0, ROWS, HIDDEN, EXACT, "embed");
+
+    BLOCK(ALL, TD_BLOCK_NORM, norm, .hidden = HIDDEN, .eps = 1e-6f, .gamma = gamma.w[d], .x = x.at[d], .out = out.at[d],
+          .out_i8 = {codes.at[d], scale.at[d]});
+    run_both(&p, desc, &step, &out);
+    check(&p, &out, TD_DT_BF16, 0, ROWS, HIDDEN, ROUNDED, "norm");
+    int8_t *q = card_bytes(&p, &codes);
+    float  *s = card_bytes(&p, &scale);
+    for (size_t i = 0; i < ROWS * HIDDEN; i++) assert_in_range(q[i] - ((int8_t *)codes.at[HOST])[i] + 1, 0, 2);
+    for (size_t i = 0; i < ROWS; i++) assert_true(fabsf(s[i] / ((float *)scale.at[HOST])[i] - 1) < 0.01f);
+    free(q);
+    free(s);
+
+    /* A stride, and a sum: what is run again would be added again, so once only. */
+    BLOCK(ALL, TD_BLOCK_NORM, norm, .hidden = HIDDEN, .eps = 1e-5f, .gamma = gamma.w[d], .x = x.at[d], .add = add.at[d],
+          .out = out.at[d], .out_stride = 2 * HIDDEN);
+    run_both(&p, desc, &step, NULL);
+    check(&p, &x, TD_DT_BF16, 0, ROWS, HIDDEN, EXACT, "residual");
+    for (size_t row = 0; row < ROWS; row++)
+        check(&p, &out, TD_DT_BF16, 2 * row, 1, HIDDEN, ROUNDED, "norm with a stride");
+
+    BLOCK(ALL, TD_BLOCK_COMBINE, combine, .hidden = HIDDEN, .x = x.at[d], .add = {add.at[d], NULL, third.at[d]});
+    run_both(&p, desc, &step, NULL);
+    check(&p, &x, TD_DT_BF16, 0, ROWS, HIDDEN, ROUNDED, "combine");
+    BLOCK(ALL, TD_BLOCK_COMBINE, combine, .hidden = HIDDEN, .x = x.at[d], .add = {add.at[d], out.at[d], third.at[d]});
+    run_both(&p, desc, &step, NULL);
+    check(&p, &x, TD_DT_BF16, 0, ROWS, HIDDEN, ROUNDED, "combine of three");
+
+    /* Rows of a half: the same buffers from row FIRST on. */
+    BLOCK(ALL, TD_BLOCK_NORM, norm, .hidden = HIDDEN, .eps = 1e-6f, .gamma = gamma.w[d], .x = add.at[d], .out = out.at[d]);
+    step.first_row = FIRST;
+    run_both(&p, desc, &step, &out);
+    check(&p, &out, TD_DT_BF16, FIRST, ROWS, HIDDEN, ROUNDED, "norm of a half");
+
+    drop_weight(&p, &table);
+    drop_weight(&p, &gamma);
+    both *const all[] = {&x, &add, &third, &out, &codes, &scale};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(&p, all[i]);
+    close_pair(&p);
+}
+
+/* ---- products --------------------------------------------------------------------------------------- */
+
+static void linears(void **state) {
+    static const struct {
+        td_weight_format format;
+        size_t           n, k;
+        bool             bias;
+    } CASES[] = {{TD_WEIGHT_W8A8, 64, 96, false}, {TD_WEIGHT_W8A8, 33, 48, true},  {TD_WEIGHT_W8A8, 100, 17, false},
+                 {TD_WEIGHT_BF16, 40, 50, true},  {TD_WEIGHT_BF16, 64, 64, false}, {TD_WEIGHT_F32, 24, 32, false}};
+    enum { ROWS = 5, BUCKET = 8 };
+    rnd            r = rnd_open("linears");
+    pair           p = open_pair();
+    td_step_counts counts = {.n_tok = ROWS};
+    td_step        step = rows_step(&counts, BUCKET, 0);
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        size_t        n = CASES[i].n, k = CASES[i].k;
+        weights       w = random_weight(&p, &r, CASES[i].format, n, k, 1), bias = random_weight(&p, &r, TD_WEIGHT_F32, 0, n, 2);
+        both          in = put_rows(&p, &r, BUCKET, k, 1), out = put(&p, NULL, BUCKET * n * sizeof(td_bf16));
+        td_block_desc desc[DEVICES];
+        BLOCK(BUCKET, TD_BLOCK_LINEAR, linear, .n = (uint32_t)n, .k = (uint32_t)k, .w = w.w[d], .bias = CASES[i].bias ? bias.w[d] : NULL,
+              .in = in.at[d], .out = out.at[d]);
+        run_both(&p, desc, &step, &out);
+        check(&p, &out, TD_DT_BF16, 0, ROWS, n, ROUNDED, "linear");
+        drop(&p, &in);
+        drop(&p, &out);
+        drop_weight(&p, &w);
+        drop_weight(&p, &bias);
+    }
+    close_pair(&p);
+}
+
+static void mlps(void **state) {
+    static const struct {
+        td_weight_format format;
+        size_t           hidden, inter;
+        bool             gated;
+    } CASES[] = {{TD_WEIGHT_W8A8, 64, 96, false}, {TD_WEIGHT_W8A8, 48, 40, true}, {TD_WEIGHT_BF16, 64, 24, false}};
+    enum { ROWS = 6, BUCKET = 8 };
+    rnd            r = rnd_open("mlps");
+    pair           p = open_pair();
+    td_step_counts counts = {.n_tok = ROWS};
+    td_step        step = rows_step(&counts, BUCKET, 0);
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        size_t           h = CASES[i].hidden, m = CASES[i].inter;
+        td_weight_format f = CASES[i].format;
+        weights gate = random_weight(&p, &r, f, m, h, 0.3f), up = random_weight(&p, &r, f, m, h, 0.3f),
+                down = random_weight(&p, &r, f, h, m, 0.3f), og = random_weight(&p, &r, TD_WEIGHT_F32, 1, h, 0.3f);
+        both in = put_rows(&p, &r, BUCKET, h, 1), out = put(&p, NULL, BUCKET * h * sizeof(td_bf16));
+        td_block_desc desc[DEVICES];
+        for (int d = 0; d < DEVICES; d++)
+            desc[d] = (td_block_desc){.kind = TD_BLOCK_MLP,
+                                      .max_tok = BUCKET,
+                                      .mlp = {.hidden = (uint32_t)h,
+                                              .inter = (uint32_t)m,
+                                              .gate = gate.w[d],
+                                              .up = up.w[d],
+                                              .down = down.w[d],
+                                              .out_gate = CASES[i].gated ? og.w[d] : NULL,
+                                              .in = in.at[d],
+                                              .out = out.at[d]}};
+        run_both(&p, desc, &step, &out);
+        check(&p, &out, TD_DT_BF16, 0, ROWS, h, CODED, "mlp");
+        drop(&p, &in);
+        drop(&p, &out);
+        weights *const all[] = {&gate, &up, &down, &og};
+        for (size_t k = 0; k < 4; k++) drop_weight(&p, all[k]);
+    }
+    close_pair(&p);
+}
+
+/* ---- router, head ------------------------------------------------------------------------------------ */
+
+static void routers(void **state) {
+    static const td_router_desc CASES[] = {
+        {.n_experts = 16, .top_k = 4, .score = TD_SCORE_SIGMOID, .group = TD_GROUP_TOP2_SUM, .n_group = 4, .topk_group = 2,
+         .normalise = true, .scale = 2.5f},
+        {.n_experts = 8, .top_k = 3, .score = TD_SCORE_SOFTMAX, .scale = 1},
+        {.n_experts = 8, .top_k = 8, .score = TD_SCORE_SOFTMAX, .normalise = true, .scale = 1},
+        {.n_experts = 64, .top_k = 6, .score = TD_SCORE_SOFTMAX, .group = TD_GROUP_MAX, .n_group = 8, .topk_group = 3,
+         .scale = 16},
+    };
+    enum { HIDDEN = 48, ROWS = 9, BUCKET = 16 };
+    rnd            r = rnd_open("routers");
+    pair           p = open_pair();
+    td_step_counts counts = {.n_tok = ROWS};
+    td_step        step = rows_step(&counts, BUCKET, 0);
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        size_t  n = CASES[i].n_experts, k = CASES[i].top_k;
+        weights w = random_weight(&p, &r, TD_WEIGHT_F32, n, HIDDEN, 1), bias = random_weight(&p, &r, TD_WEIGHT_F32, 0, n, 0.3f);
+        both    in = put_rows(&p, &r, BUCKET, HIDDEN, 1), ids = put(&p, NULL, BUCKET * k * sizeof(uint16_t)),
+             values = put(&p, NULL, BUCKET * k * sizeof(float));
+        td_block_desc desc[DEVICES];
+        for (int d = 0; d < DEVICES; d++) {
+            desc[d] = (td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = BUCKET, .router = CASES[i]};
+            desc[d].router.hidden = HIDDEN;
+            desc[d].router.w = w.w[d];
+            desc[d].router.bias = CASES[i].score == TD_SCORE_SIGMOID ? bias.w[d] : NULL;
+            desc[d].router.in = in.at[d];
+            desc[d].router.ids = ids.at[d];
+            desc[d].router.weights = values.at[d];
+        }
+        run_both(&p, desc, &step, &ids);
+        uint16_t *got = card_bytes(&p, &ids);
+        assert_memory_equal(got, ids.at[HOST], ROWS * k * sizeof *got);
+        free(got);
+        check(&p, &values, TD_DT_F32, 0, ROWS, k, 1e-5, "router weights");
+        drop(&p, &in);
+        drop(&p, &ids);
+        drop(&p, &values);
+        drop_weight(&p, &w);
+        drop_weight(&p, &bias);
+    }
+    close_pair(&p);
+}
+
+static void heads(void **state) {
+    enum { HIDDEN = 64, VOCAB = 200, ROWS = 6, BUCKET = 8, OUT = 3, MAX_OUT = 4, BEST = 5 };
+    rnd            r = rnd_open("heads");
+    pair           p = open_pair();
+    uint32_t       out_row[MAX_OUT] = {5, 0, 2};
+    td_step_counts counts = {.n_tok = ROWS, .n_out = OUT};
+    td_step        step = rows_step(&counts, BUCKET, 0);
+    (void)state;
+    step.max_out = MAX_OUT;
+    step.host.out_row = step.dev.out_row = out_row;
+    for (int f = 0; f < 2; f++) {
+        weights w = random_weight(&p, &r, f ? TD_WEIGHT_BF16 : TD_WEIGHT_W8A8, VOCAB, HIDDEN, 1),
+                gamma = random_weight(&p, &r, TD_WEIGHT_F32, 0, HIDDEN, 2);
+        both x = put_rows(&p, &r, BUCKET, HIDDEN, 1), logits = put(&p, NULL, MAX_OUT * VOCAB * sizeof(float)),
+             top = put(&p, NULL, MAX_OUT * BEST * sizeof(td_logit));
+        td_block_desc desc[DEVICES];
+        for (int d = 0; d < DEVICES; d++)
+            desc[d] = (td_block_desc){.kind = TD_BLOCK_HEAD,
+                                      .max_tok = BUCKET,
+                                      .head = {.hidden = HIDDEN,
+                                               .vocab = VOCAB,
+                                               .max_out = MAX_OUT,
+                                               .eps = 1e-6f,
+                                               .gamma = gamma.w[d],
+                                               .w = w.w[d],
+                                               .x = x.at[d],
+                                               .logits = logits.at[d]}};
+        run_both(&p, desc, &step, &logits);
+        check(&p, &logits, TD_DT_F32, 0, OUT, VOCAB, CODED, "head");
+        for (int d = 0; d < DEVICES; d++)
+            desc[d] = (td_block_desc){
+                .kind = TD_BLOCK_TOP,
+                .max_tok = BUCKET,
+                .top = {.vocab = VOCAB, .k = BEST, .max_out = MAX_OUT, .logits = logits.at[d], .top = top.at[d]}};
+        run_both(&p, desc, &step, &top);
+        td_logit *best = card_bytes(&p, &top);
+        float    *all = card_bytes(&p, &logits);
+        for (size_t row = 0; row < OUT; row++)
+            for (size_t i = 0; i < BEST; i++) {
+                td_logit b = best[row * BEST + i];
+                size_t   larger = 0;
+                assert_true(b.id < VOCAB);
+                assert_true(!memcmp(&b.value, &all[row * VOCAB + b.id], sizeof b.value));
+                for (size_t v = 0; v < VOCAB; v++) larger += all[row * VOCAB + v] > b.value;
+                assert_true(larger <= i); /* equal ones may come in any order */
+            }
+        free(best);
+        free(all);
+        drop(&p, &x);
+        drop(&p, &logits);
+        drop(&p, &top);
+        drop_weight(&p, &w);
+        drop_weight(&p, &gamma);
+    }
+    close_pair(&p);
+}
+
+/* ---- attention ---------------------------------------------------------------------------------------- */
+
+/* Three sequences with prompts in two steps and a token after them, in pages out of order; buckets are never full. */
+enum { SEQS = 3, PAGES = 9, STRIDE = 3, SPARE = 1, STEPS = 3, TOK_MAX = 200 };
+static const uint32_t LENGTHS[STEPS][SEQS] = {{130, 3, 20}, {5, 0, 30}, {1, 1, 1}};
+static const uint32_t TABLE[SEQS][STRIDE] = {{4, 0, 7}, {2, 8, 1}, {6, 3, 5}};
+
+typedef struct {
+    const char      *what;
+    bool             mla;
+    td_weight_format format;
+    size_t           hidden, heads, kv_heads, dim;        /* gqa */
+    size_t           q_lora, kv_lora, nope, rope, v_dim; /* mla */
+    bool             extras;                              /* biases; norms of gqa */
+} attention;
+
+static void run_attention(const attention *a) {
+    rnd         r = rnd_open(a->what);
+    pair        p = open_pair();
+    weights     w[12] = {0};
+    size_t      n_w = 0, table_dim = a->mla ? a->rope : a->dim, positions = STRIDE * TD_KV_PAGE;
+    float      *angles = malloc(positions * table_dim * sizeof *angles);
+    const float small = 1 / sqrtf((float)a->hidden);
+    for (size_t pos = 0; pos < positions; pos++)
+        for (size_t i = 0; i < table_dim / 2; i++) {
+            double angle = (double)pos * pow(10000, -2.0 * (double)i / (double)table_dim);
+            angles[pos * table_dim + i] = (float)cos(angle);
+            angles[pos * table_dim + table_dim / 2 + i] = (float)sin(angle);
+        }
+    weights rope = put_weight(&p, TD_WEIGHT_F32, angles, positions, table_dim);
+    free(angles);
+#define LINEAR(f, n, k) w[n_w++] = random_weight(&p, &r, f, n, k, 2 * small)
+#define VECTOR(k) w[n_w++] = random_weight(&p, &r, TD_WEIGHT_F32, 0, k, 1)
+    size_t cache_bytes[2][DEVICES];
+    for (int d = 0; d < DEVICES; d++) {
+        size_t (*page)(td_npu *, td_kv_rows, size_t) = p.npu[d]->ops->kv_page_bytes;
+        cache_bytes[0][d] = (PAGES + SPARE) * (a->mla ? page(p.npu[d], TD_KV_LATENT, a->kv_lora)
+                                                      : a->kv_heads * page(p.npu[d], TD_KV_HEAD, a->dim));
+        cache_bytes[1][d] =
+            (PAGES + SPARE) * (a->mla ? page(p.npu[d], TD_KV_ROPE, a->rope) : a->kv_heads * page(p.npu[d], TD_KV_HEAD, a->dim));
+    }
+    both cache[2];
+    for (int i = 0; i < 2; i++)
+        cache[i] = put(&p, NULL, cache_bytes[i][HOST] > cache_bytes[i][CARD] ? cache_bytes[i][HOST] : cache_bytes[i][CARD]);
+    both in = put(&p, NULL, TOK_MAX * a->hidden * sizeof(td_bf16)), out = put(&p, NULL, TOK_MAX * a->hidden * sizeof(td_bf16));
+    if (a->mla) {
+        size_t q = a->heads * (a->nope + a->rope);
+        if (a->q_lora) {
+            LINEAR(a->format, a->q_lora, a->hidden);
+            VECTOR(a->q_lora);
+        }
+        LINEAR(a->format, q, a->q_lora ? a->q_lora : a->hidden);
+        LINEAR(a->format, a->kv_lora + a->rope, a->hidden);
+        VECTOR(a->kv_lora);
+        LINEAR(TD_WEIGHT_BF16, a->heads * (a->nope + a->v_dim), a->kv_lora);
+        LINEAR(a->format, a->hidden, a->heads * a->v_dim);
+        VECTOR(a->kv_lora + a->rope);
+        VECTOR(a->hidden);
+    } else {
+        LINEAR(a->format, a->heads * a->dim, a->hidden);
+        LINEAR(a->format, a->kv_heads * a->dim, a->hidden);
+        LINEAR(a->format, a->kv_heads * a->dim, a->hidden);
+        LINEAR(a->format, a->hidden, a->heads * a->dim);
+        VECTOR(a->heads * a->dim);
+        VECTOR(a->kv_heads * a->dim);
+        VECTOR(a->kv_heads * a->dim);
+        VECTOR(a->dim);
+        VECTOR(a->dim);
+    }
+    td_block_desc desc[DEVICES];
+    for (int d = 0; d < DEVICES; d++) {
+        desc[d] = (td_block_desc){.kind = a->mla ? TD_BLOCK_MLA : TD_BLOCK_GQA, .max_tok = TOK_MAX, .max_kv = positions};
+        size_t         i = 0;
+        td_npu_weight *q_a = a->mla && a->q_lora ? w[i++].w[d] : NULL, *q_a_norm = a->mla && a->q_lora ? w[i++].w[d] : NULL;
+        if (a->mla)
+            desc[d].mla = (td_mla_desc){.hidden = (uint32_t)a->hidden,
+                                        .heads = (uint32_t)a->heads,
+                                        .q_lora = (uint32_t)a->q_lora,
+                                        .kv_lora = (uint32_t)a->kv_lora,
+                                        .nope_dim = (uint32_t)a->nope,
+                                        .rope_dim = (uint32_t)a->rope,
+                                        .v_dim = (uint32_t)a->v_dim,
+                                        .eps = 1e-6f,
+                                        .softmax_scale = 1 / sqrtf((float)(a->nope + a->rope)),
+                                        .q_a = q_a,
+                                        .q_a_norm = q_a_norm,
+                                        .q_b = a->q_lora ? w[i].w[d] : NULL,
+                                        .q = a->q_lora ? NULL : w[i].w[d],
+                                        .kv_a = w[i + 1].w[d],
+                                        .kv_a_norm = w[i + 2].w[d],
+                                        .kv_b = w[i + 3].w[d],
+                                        .o = w[i + 4].w[d],
+                                        .kv_a_bias = a->extras ? w[i + 5].w[d] : NULL,
+                                        .o_bias = a->extras ? w[i + 6].w[d] : NULL,
+                                        .rope = rope.w[d],
+                                        .kv_latent = cache[0].at[d],
+                                        .kv_rope = cache[1].at[d],
+                                        .kv_pages = PAGES,
+                                        .kv_spare_pages = SPARE,
+                                        .in = in.at[d],
+                                        .out = out.at[d]};
+        else
+            desc[d].gqa = (td_gqa_desc){.hidden = (uint32_t)a->hidden,
+                                        .heads = (uint32_t)a->heads,
+                                        .kv_heads = (uint32_t)a->kv_heads,
+                                        .head_dim = (uint32_t)a->dim,
+                                        .eps = 1e-6f,
+                                        .softmax_scale = 1 / sqrtf((float)a->dim),
+                                        .q = w[0].w[d],
+                                        .k = w[1].w[d],
+                                        .v = w[2].w[d],
+                                        .o = w[3].w[d],
+                                        .q_bias = a->extras ? w[4].w[d] : NULL,
+                                        .k_bias = a->extras ? w[5].w[d] : NULL,
+                                        .v_bias = a->extras ? w[6].w[d] : NULL,
+                                        .q_norm = a->extras ? w[7].w[d] : NULL,
+                                        .k_norm = a->extras ? w[8].w[d] : NULL,
+                                        .rope = rope.w[d],
+                                        .kv_k = cache[0].at[d],
+                                        .kv_v = cache[1].at[d],
+                                        .kv_pages = PAGES,
+                                        .kv_spare_pages = SPARE,
+                                        .in = in.at[d],
+                                        .out = out.at[d]};
+    }
+    uint32_t done[SEQS] = {0};
+    for (int t = 0; t < STEPS; t++) {
+        uint32_t       pos[TOK_MAX] = {0}, slot[TOK_MAX] = {0}, seq_start[SEQS + 1] = {0}, kv_len[SEQS], pages[SEQS * STRIDE];
+        uint8_t        absorbed[SEQS] = {1, 1, 1};
+        td_step_counts counts = {0};
+        for (uint32_t q = 0; q < SEQS; q++) {
+            uint32_t rows = LENGTHS[t][q];
+            if (!rows) continue;
+            for (uint32_t i = 0; i < rows; i++, counts.n_tok++) {
+                pos[counts.n_tok] = done[q] + i;
+                slot[counts.n_tok] = TABLE[q][(done[q] + i) / TD_KV_PAGE] * TD_KV_PAGE + (done[q] + i) % TD_KV_PAGE;
+            }
+            done[q] += rows;
+            kv_len[counts.n_seq] = done[q];
+            memcpy(pages + counts.n_seq * STRIDE, TABLE[q], sizeof TABLE[q]);
+            seq_start[++counts.n_seq] = counts.n_tok;
+        }
+        float *f = rnd_array(&r, TOK_MAX * a->hidden, 1);
+        void  *x = act_array(TD_DT_BF16, f, TOK_MAX * a->hidden);
+        memcpy(in.at[HOST], x, in.bytes);
+        card_copy(&p, x, in.at[CARD], in.bytes, TD_COPY_H2D);
+        free(f);
+        free(x);
+        td_step step = td_step_unified(&(td_step_arrays){.counts = &counts,
+                                                         .pos = pos,
+                                                         .slot = slot,
+                                                         .seq_start = seq_start,
+                                                         .kv_len = kv_len,
+                                                         .absorbed = absorbed,
+                                                         .block_table = pages},
+                                       STRIDE);
+        step.max_tok = counts.n_tok + (t == 2 ? 1 : 9);
+        step.max_seq = t == 2 ? step.max_tok : SEQS + 1; /* the last one has a row for each sequence, as generation does */
+        run_both(&p, desc, &step, &out);
+        check(&p, &out, TD_DT_BF16, 0, counts.n_tok, a->hidden, CODED, a->what);
+    }
+    drop(&p, &cache[0]);
+    drop(&p, &cache[1]);
+    drop(&p, &in);
+    drop(&p, &out);
+    for (size_t i = 0; i < n_w; i++) drop_weight(&p, &w[i]);
+    drop_weight(&p, &rope);
+    close_pair(&p);
+}
+
+static void attentions(void **state) {
+    static const attention CASES[] = {
+        {.what = "mla, 3 heads, filled up", .mla = true, .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 3, .q_lora = 48,
+         .kv_lora = 40, .nope = 16, .rope = 8, .v_dim = 24, .extras = true},
+        {.what = "mla without q_lora", .mla = true, .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 4, .kv_lora = 64,
+         .nope = 16, .rope = 16, .v_dim = 16},
+        {.what = "mla, 32 heads in pieces of 16 rows", .mla = true, .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 32,
+         .q_lora = 32, .kv_lora = 512, .nope = 8, .rope = 64, .v_dim = 8},
+        {.what = "mla of bf16", .mla = true, .format = TD_WEIGHT_BF16, .hidden = 64, .heads = 2, .q_lora = 24, .kv_lora = 32,
+         .nope = 16, .rope = 16, .v_dim = 16, .extras = true},
+        {.what = "gqa, heads of 32, a row a piece", .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 4, .kv_heads = 2, .dim = 32,
+         .extras = true},
+        {.what = "gqa, heads of 16", .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 6, .kv_heads = 3, .dim = 16},
+        {.what = "gqa, heads of 128 in pieces", .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 4, .kv_heads = 1, .dim = 128,
+         .extras = true},
+        {.what = "gqa of bf16", .format = TD_WEIGHT_BF16, .hidden = 64, .heads = 2, .kv_heads = 2, .dim = 128, .extras = true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_attention(&CASES[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_blocks), cmocka_unit_test(linears), cmocka_unit_test(mlps),
+        cmocka_unit_test(routers),     cmocka_unit_test(heads),   cmocka_unit_test(attentions),
+    };
+    setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
+    setenv("TD_STANDIN_DELAY_US", "20", 0);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -149,12 +149,11 @@ static td_status settle(td_launch_options *o, td_error *err) {
     o->server.tokenizer_path = o->engine.tokenizer_path;
     o->engine.measure_bounds = !o->skip_warmup;
     /* A device has one backend, and it is called as the device is; SGLang calls the one of the device "npu" "ascend". */
-    const char *backend = o->engine.attention_backend;
-    if (backend && !strcmp(backend, "ascend")) backend = "npu";
-    if (backend && strcmp(backend, o->engine.device) != 0) {
-        td_warn("the attention backend '%s' is not there on device '%s'; using the device's own",
-                o->engine.attention_backend, o->engine.device);
-        o->engine.attention_backend = NULL;
+    const char **backend = &o->engine.attention_backend, *device = o->engine.device;
+    if (*backend && !strcmp(*backend, "ascend") && !strcmp(device, "npu")) *backend = device;
+    if (*backend && strcmp(*backend, device) != 0) {
+        td_warn("the attention backend '%s' is not there on device '%s'; using the device's own", *backend, device);
+        *backend = NULL;
     }
     if (!o->engine.model_path) return td_fail(err, TD_EINVAL, "--model-path is missing: the folder of the model to serve");
     return TD_OK;

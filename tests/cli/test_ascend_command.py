@@ -1,0 +1,101 @@
+"""The reference deployment's command, as it is, on two cards of the Ascend stand-in; `tandem doctor` there; what is told when cards cannot be had."""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+import urllib.request
+
+TANDEM = os.environ["TD_TANDEM"]
+STANDIN = os.environ["TD_ASCEND_STANDIN"]
+MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models", "tale-v3-14m")
+NAME = "DeepSeek-R1-W8A8"
+
+
+def environment(home=STANDIN, **more):
+    drop = ("ASCEND_TOOLKIT_HOME", "LD_LIBRARY_PATH")
+    return {**{k: v for k, v in os.environ.items() if k not in drop}, "ASCEND_HOME_PATH": home, "TD_STANDIN_DELAY_US": "5", **more}
+
+
+def command(folder):
+    """As published, but for the port and the folder."""
+    return [TANDEM, *("launch_server --host 0.0.0.0 --port 0 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 "
+                      "--tensor-parallel-size 2 --device npu --trust-remote-code --mem-fraction-static 0.92 --disable-radix-cache "
+                      "--max-total-tokens 190000 --cpu-weight-path DIR --cpuinfer 128 --subpool-count 4 --num-gpu-experts 0 "
+                      "--quantization w8a8_int8 --served-model-name " + NAME + " --enable-defer").replace("DIR", folder).split()]
+
+
+class Ascend(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp()
+        cls.model = os.path.join(cls.folder, "model")
+        subprocess.run([TANDEM, "quantize", "--model-path", MODEL, "--output", cls.model], check=True, capture_output=True, timeout=120)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def ask(self, url):
+        body = {"model": NAME, "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 8, "temperature": 0}
+        request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)["choices"][0]["message"]["content"]
+
+    def test_reference_command(self):
+        with subprocess.Popen(command(self.model), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as p:
+            try:
+                line = p.stdout.readline()
+                port = re.search(r"serving %s at http://0\.0\.0\.0:(\d+)" % NAME, line)
+                self.assertTrue(port, line or p.stderr.read())
+                url = "http://127.0.0.1:" + port.group(1)
+                self.assertRegex(self.ask(url), r"[a-z]+ [a-z]+ [a-z]+")
+                p.send_signal(signal.SIGTERM)
+                said = p.communicate(timeout=60)[1]
+            except BaseException:
+                p.kill()
+                raise
+        self.assertEqual(p.returncode, 0, said)
+        self.assertRegex(said, r"128 expert and 0 device threads on \d+ cores|128 expert threads")
+        self.assertIn("hand-over: ", said)
+        self.assertNotIn("attention backend", said)
+        self.assertNotIn("stand-in: ", said)  # no rule was broken, and nothing is left
+
+    def test_doctor(self):
+        report = os.path.join(self.folder, "report.json")
+        p = subprocess.run([TANDEM, "doctor", "--device", "ascend", "--json", report, "--timeout", "200"], capture_output=True, text=True, timeout=500,
+                           env=environment())
+        self.assertEqual((p.returncode, p.stderr.replace("\n", " ").count("stand-in")), (0, 0), p.stdout + p.stderr)
+        with open(report, encoding="utf-8") as f:
+            r = json.load(f)
+        self.assertEqual((r["passed"], r["device"]), (True, "npu"))
+        outcomes = {(c["part"], c["what"]): c for c in r["checks"]}
+        self.assertEqual(outcomes["installation", "CANN"]["found"], "9.0.0")
+        self.assertIn("2 x Ascend910B4", outcomes["device", "opens"]["found"])
+        self.assertEqual({c["outcome"] for c in r["checks"] if c["part"] != "installation"}, {"ok"})
+
+    def refused(self, *flags, **env):
+        p = subprocess.run(command(self.model) + list(flags), capture_output=True, text=True, timeout=60, env=environment(**env))
+        self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
+        return p.stderr.splitlines()[-1]
+
+    def test_refusals(self):
+        self.assertIn("there is no Ascend card 1: this process sees 1", self.refused(TD_STANDIN_DEVICES="1"))
+        home = os.path.join(self.folder, "no_hccl")
+        os.makedirs(os.path.join(home, "lib64"))
+        for name in os.listdir(os.path.join(STANDIN, "lib64")):
+            if name != "libhccl.so":
+                os.symlink(os.path.join(STANDIN, "lib64", name), os.path.join(home, "lib64", name))
+        self.assertIn("has no libhccl.so", self.refused(home=home))
+        self.assertIn("was found in none of", self.refused(home=os.path.join(self.folder, "nothing"), HOME="/nowhere"))
+        p = subprocess.run([TANDEM, "doctor", "--device", "npu"], capture_output=True, text=True, timeout=60,
+                           env=environment(home=os.path.join(self.folder, "nothing"), HOME="/nowhere"))
+        self.assertEqual(p.returncode, 1)
+        self.assertRegex(p.stdout, r"FAILED +installation +CANN +CANN's runtime .* was found in none of")
+
+
+if __name__ == "__main__":
+    unittest.main()

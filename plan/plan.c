@@ -101,7 +101,7 @@ static td_status outline(planner *p, td_error *err) {
         td_model_handover_bytes(m, &x->to_host, &x->to_device);
     }
     TD_TRY(td_model_outline(m, 1, &x->whole, err));
-    return td_model_halves(m, p->plan.chunk) > 1 ? td_model_outline(m, TD_HALVES, &x->halves, err) : TD_OK;
+    return td_model_halves(m, TD_CHUNK_MAX) > 1 ? td_model_outline(m, TD_HALVES, &x->halves, err) : TD_OK;
 }
 
 static td_status open_planner(planner *p, const td_plan_request *r, const td_plan_machine *m, td_plan *out, td_error *err) {
@@ -185,11 +185,30 @@ static uint64_t pages_of(uint64_t tokens) {
     return (tokens + TD_KV_PAGE - 1) / TD_KV_PAGE;
 }
 
+/* Once for each length. */
+static void add_rooms(const td_plan_list *lengths, td_plan *out) {
+    for (uint32_t i = 0; i < lengths->n; i++) {
+        bool known = lengths->at[i] >= out->context_length;
+        for (uint32_t k = 0; k < out->n_rooms; k++) known |= out->room[k].tokens == lengths->at[i];
+        if (known) continue;
+        out->room[out->n_rooms].tokens = lengths->at[i];
+        out->room[out->n_rooms++].streams = out->kv_tokens_most / (pages_of((uint64_t)lengths->at[i] + 1) * TD_KV_PAGE);
+    }
+}
+
+/* 0 stands for max_running, which may be there already. */
+static bool is_there_already(const td_plan_list *streams, uint32_t i, uint32_t max_running) {
+    for (uint32_t k = 0; k < i && !streams->at[i]; k++)
+        if (streams->at[k] == max_running) return true;
+    return false;
+}
+
 static void plan_decodes(const planner *p, const td_plan_request *r, const td_plan_machine *m, td_plan *out) {
     for (uint32_t i = 0; i < r->contexts.n; i++)
         for (uint32_t j = 0; j < r->streams.n; j++) {
             uint32_t streams = r->streams.at[j] ? r->streams.at[j] : out->max_running, context = r->contexts.at[i];
-            if (context >= out->context_length) {
+            if (is_there_already(&r->streams, j, out->max_running)) continue;
+            if (context >= out->context_length || streams > out->max_running) {
                 out->n_left_out++;
                 continue;
             }
@@ -274,6 +293,8 @@ static td_status plan_once(const td_plan_request *r, const td_plan_machine *m, t
     td_status st = count_kv(&p, out, err);
     if (st == TD_OK) {
         list_memories(&p, m, out);
+        add_rooms(&r->contexts, out);
+        add_rooms(&r->prompts, out);
         plan_decodes(&p, r, m, out);
         plan_prefills(&p, r, m, out);
     }

@@ -58,15 +58,20 @@ typedef struct {
 #define TD_PLAN_CHANGES_MAX 3
 
 typedef struct {
-    char            architecture[64];
-    uint32_t        n_layers, n_moe_layers, n_cards, chunk, max_running, context_length, max_deferred;
-    const char     *expert_quantization; /* static */
-    const char     *quantization;        /* static */
-    bool            fits;
-    td_error        lack;           /* why not, as the server would say it */
-    uint64_t        kv_tokens;      /* that a server would have room for, with these options */
-    uint64_t        kv_tokens_most; /* that would fit */
-    uint64_t        longest;        /* sequence: the model's, or what fits */
+    char        architecture[64];
+    uint32_t    n_layers, n_moe_layers, n_cards, chunk, max_running, context_length, max_deferred;
+    const char *expert_quantization; /* static */
+    const char *quantization;        /* static */
+    bool        fits;
+    td_error    lack;           /* why not, as the server would say it */
+    uint64_t    kv_tokens;      /* that a server would have room for, with these options */
+    uint64_t    kv_tokens_most; /* that would fit */
+    uint64_t    longest;        /* sequence: the model's, or what fits */
+    struct {
+        uint32_t tokens; /* of a context or prompt that was asked for */
+        uint64_t streams;
+    } room[2 * TD_PLAN_LIST_MAX]; /* [n_rooms] how many such sequences the cache has room for, of kv_tokens_most */
+    uint32_t        n_rooms;
     double          kv_token_bytes; /* on a card */
     td_plan_memory  memory[TD_PLAN_MEMORIES_MAX];
     uint32_t        n_memories;
@@ -74,7 +79,7 @@ typedef struct {
     uint32_t        n_decodes;
     td_plan_prefill prefill[TD_PLAN_LIST_MAX];
     uint32_t        n_prefills;
-    uint32_t        n_left_out; /* rows that are longer than the model's longest sequence */
+    uint32_t        n_left_out; /* rows that are longer than the longest sequence, or of more streams than max_running */
     td_plan_change  change[TD_PLAN_CHANGES_MAX];
     uint32_t        n_changes;
 } td_plan;

@@ -80,6 +80,14 @@ static json_t *prefills_json(const td_plan *p) {
     return list;
 }
 
+static json_t *rooms_json(const td_plan *p) {
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < p->n_rooms; i++)
+        json_array_append_new(
+            list, json_pack("{s:i,s:I}", "tokens", (int)p->room[i].tokens, "streams", (json_int_t)p->room[i].streams));
+    return list;
+}
+
 static json_t *changes_json(const td_plan *p) {
     json_t *list = json_array();
     for (uint32_t i = 0; i < p->n_changes; i++) {
@@ -99,11 +107,11 @@ void td_plan_print_json(const td_plan *p, const td_plan_machine *m, FILE *f) {
                   p->expert_quantization, "deferred", (int)p->max_deferred, "max_running_requests", (int)p->max_running,
                   "chunked_prefill_size", (int)p->chunk, "context_length", (int)p->context_length);
     json_t *o =
-        json_pack("{s:o,s:o,s:b,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o,s:o}", "machine", machine_json(m), "model", model, "fits",
-                  p->fits, "lack", p->fits ? json_null() : json_string(p->lack.text), "memory", memories_json(p),
+        json_pack("{s:o,s:o,s:b,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o,s:o,s:o}", "machine", machine_json(m), "model", model,
+                  "fits", p->fits, "lack", p->fits ? json_null() : json_string(p->lack.text), "memory", memories_json(p),
                   "kv_tokens", (json_int_t)p->kv_tokens, "kv_tokens_most", (json_int_t)p->kv_tokens_most, "longest_sequence",
-                  (json_int_t)p->longest, "kv_token_bytes", number(p->kv_token_bytes), "decode", decodes_json(p), "prefill",
-                  prefills_json(p), "changes", changes_json(p));
+                  (json_int_t)p->longest, "room", rooms_json(p), "kv_token_bytes", number(p->kv_token_bytes), "decode",
+                  decodes_json(p), "prefill", prefills_json(p), "changes", changes_json(p));
     json_dumpf(o, f, JSON_COMPACT | JSON_REAL_PRECISION(9));
     fputc('\n', f);
     json_decref(o);

@@ -54,6 +54,10 @@ static void print_memory(const td_plan *p, FILE *f) {
         "\nIt fits. KV for %llu tokens with these flags, %llu at most; a token takes %.1f KiB%s. Longest sequence: %llu.\n",
         (unsigned long long)p->kv_tokens, (unsigned long long)p->kv_tokens_most, p->kv_token_bytes / 1024,
         p->n_cards > 1 ? " on each card" : "", (unsigned long long)p->longest);
+    fprintf(f, "Room for");
+    for (uint32_t i = 0; i < p->n_rooms; i++)
+        fprintf(f, "%s %llu streams of %u tokens", i ? "," : "", (unsigned long long)p->room[i].streams, p->room[i].tokens);
+    fputc('\n', f);
 }
 
 static void print_streams(const td_plan *p, FILE *f) {
@@ -72,7 +76,8 @@ static void print_streams(const td_plan *p, FILE *f) {
                 x->step.waited_s, x->has_kv || !p->fits ? "" : "  more than the KV cache holds");
     }
     if (p->n_left_out)
-        fprintf(f, "%u rows are left out: the longest sequence is %u tokens\n", p->n_left_out, p->context_length);
+        fprintf(f, "%u rows are left out: the longest sequence is %u tokens, and %u streams run at a time\n", p->n_left_out,
+                p->context_length, p->max_running);
 }
 
 /* How many layers have the part; 0: it is none of a layer's. */

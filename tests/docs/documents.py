@@ -72,3 +72,17 @@ def span_commands(page):
         for span in re.findall(r"`([^`]+)`", row):
             if re.match(r"(?:[A-Z][A-Z_]+=\S+\s+)*(tandem [a-z]|scripts/\S+|bench/\S+|build/release/\S+)", span):
                 yield n, span
+
+
+def defines(text, name):
+    """Whether C has the function's body: a type, the name, and no semicolon where the parameters end."""
+    for m in re.finditer(r"^[a-z][^\n;=]*\b%s\(" % re.escape(name), text, re.M):
+        end = re.search(r"[;{]", text[m.end():])
+        if end and end[0] == "{":
+            return True
+    return False
+
+
+def named_functions(page):
+    """The functions that a page names with their files, `name` ([path](../path)): (name, path shown, path)."""
+    return re.findall(r"`(\w+)`\s+\(\[([^\]]+)\]\(\.\./([^)]+)\)\)", page.read_text())

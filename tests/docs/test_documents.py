@@ -1,4 +1,4 @@
-"""Links lead somewhere; commands name what exists, with flags that it has; the commands in blocks run. What cannot run here is in NOT_RUN,
+"""Links lead somewhere; functions stand in the files named beside them; commands name what exists, with flags that it has; the commands in blocks run. What cannot run here is in NOT_RUN,
 with the reason: a new command in a document runs from now on, or is put there."""
 import os
 import pathlib
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-from documents import ROOT, block_commands, broken_links, pages, span_commands
+from documents import ROOT, block_commands, broken_links, defines, named_functions, pages, span_commands
 
 sys.path.insert(0, str(ROOT / "tests/server"))
 from server_process import Server
@@ -106,6 +106,15 @@ class Documents(unittest.TestCase):
     def test_links(self):
         wrong = [f"{page.relative_to(ROOT)}: {link}" for page in pages() for link in broken_links(page)]
         self.assertEqual(wrong, [])
+
+    def test_functions_stand_in_the_files_named(self):
+        text = "static int here(int x) {\n    return there(x);\n}\nint declared(void);\n"
+        self.assertEqual([defines(text, name) for name in ("here", "there", "declared", "ere")], [True, False, False, False])
+        named = [(page, *found) for page in pages() for found in named_functions(page)]
+        self.assertGreater(len(named), 40)
+        for page, name, shown, path in named:
+            self.assertEqual(shown, path)
+            self.assertTrue(defines((ROOT / path).read_text(), name), f"{page.name}: {path} does not define {name}")
 
     def test_programs_and_flags(self):
         count = 0

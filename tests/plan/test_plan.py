@@ -89,6 +89,15 @@ class Plan(unittest.TestCase):
             self.assertTrue(d["fits_kv"])
         self.assertEqual([c["change"] for c in p["changes"]], ["a tenth more read bandwidth on every node"])
 
+    def test_streams_at_most(self):
+        p = self.plan("--config", TINY, "--machine", self.machine(MACHINE), "--max-running-requests", "4", "--contexts", "16", "--prompts", "32")
+        self.assertEqual([d["streams"] for d in p["decode"]], [1, 4])
+        self.assertEqual([r["tokens"] for r in p["room"]], [16, 32])
+        self.assertEqual(p["room"][0]["streams"], p["kv_tokens_most"] // 128)
+        # a step of more streams than a chunk has tokens goes in halves too, with cards
+        p = self.plan("--config", R1, "--machine", AK, "--context-length", "4096", "--chunked-prefill-size", "64", "--max-running-requests", "1024", "--streams", "1024", "--prompts", "64")
+        self.assertGreater(p["decode"][0]["step_ms"], 100)
+
     def test_does_not_fit(self):
         """The server's sentence, what each memory lacks, and times all the same."""
         machine = self.machine(MACHINE)
@@ -114,7 +123,7 @@ class Plan(unittest.TestCase):
         p = run("--config", R1, "--machine", AK, "--context-length", "16384")
         self.assertEqual((p.returncode, p.stderr), (0, ""))
         for words in ("4 nodes of 32 cores", "2 cards of 32.0 GiB", "It fits.", "TPOT, ms", "TTFT, s", "routed experts", "hand-over", "waits", "what would change",
-                      "1 rows are left out: the longest sequence is 16384 tokens", "no backend for a card exists yet"):
+                      "1 rows are left out: the longest sequence is 16384 tokens, and 32 streams run at a time", "no backend for a card exists yet"):
             self.assertIn(words, p.stdout)
 
     def test_refusals(self):

@@ -39,9 +39,7 @@ MALFORMED = [
 ]
 
 
-class Malformed(HttpTest):
-    flags = ("--request-timeout", "1")  # for requests whose end never comes
-
+class Raw(HttpTest):
     def send(self, raw, half_close=False):
         s = self.connect()
         try:
@@ -66,6 +64,8 @@ class Malformed(HttpTest):
     def exchange(self, raw):
         return self.answer(self.send(raw))
 
+
+class Malformed(Raw):
     def check(self, answer, status):
         head, _, body = answer.partition(b"\r\n\r\n")
         self.assertEqual(head[:13], b"HTTP/1.1 %d " % status, answer[:200])
@@ -106,6 +106,10 @@ class Malformed(HttpTest):
         """The two that get none: a first line without a space, and one that begins with it."""
         for raw in (b"GET\r\n\r\n", b" /health HTTP/1.1\r\nHost: x\r\n\r\n"):
             self.assertEqual(self.exchange(raw), b"")
+
+
+class AnyBytes(Raw):
+    flags = ("--request-timeout", "1")  # for requests whose end never comes
 
     def test_any_bytes(self):
         """Good and malformed requests with bytes changed at random: every answer is JSON, if there is one."""

@@ -6,7 +6,7 @@
 #include "kernels/product/int4c_mmla_body.inc"
 
 const td_gemm_kernel td_int4c_i8mm = {
-    .name = "int4c_i8mm_12x16",
+    .name = "int4c_i8mm_6x16",
     .tiles = &TILES,
     .mr = MR,
     .run = run,

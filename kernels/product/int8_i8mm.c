@@ -5,4 +5,4 @@
 
 #include "kernels/product/int8_mmla_rows.inc"
 
-const td_gemm_kernel td_int8c_i8mm = {.name = "int8c_i8mm_12x16", .tiles = &TILES, .mr = MR, .run = run_tiles};
+const td_gemm_kernel td_int8c_i8mm = {.name = "int8c_i8mm_6x16", .tiles = &TILES, .mr = MR, .run = run_tiles};

@@ -11,6 +11,7 @@
 
 #define MMLA_OUTPUTS 2 /* of a vector of weights */
 #define MMLA_PAIRS 3   /* of rows, whose sums with 16 outputs leave registers for the rest */
+#define MMLA_EACH_PAIRS(x) x(1) x(2) x(3)
 
 typedef int8x16_t mmla_codes; /* [MMLA_OUTPUTS][8]: weights */
 typedef int8x16_t mmla_rows;  /* [2][8]: activations */

@@ -8,8 +8,8 @@
 
 #define MMLA static inline __attribute__((always_inline))
 
-#define MMLA_STEP 16     /* k of a step: two runs of eight */
-#define MMLA_PAIRS_MAX 6 /* of rows */
+#define MMLA_STEP 16 /* k of a step: two runs of eight */
+#define MMLA_PAIRS_MAX 6
 
 /* A step of each pair of rows. It goes through general registers into these words and comes back as vectors, on the units
  * for loads and stores: whatever brought two rows together in vector registers would take the units that `smmla` waits for.

@@ -12,6 +12,7 @@
 
 #define MMLA_OUTPUTS 4
 #define MMLA_PAIRS 6
+#define MMLA_EACH_PAIRS(x) x(1) x(2) x(3) x(4) x(5) x(6)
 
 typedef svint8_t  mmla_codes __attribute__((arm_sve_vector_bits(256)));
 typedef svint8_t  mmla_rows __attribute__((arm_sve_vector_bits(256)));

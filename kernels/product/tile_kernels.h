@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/product/tile_gemm.h"
+#include "kernels/vec/fetch.h"
 
 extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int4c_16x4s, td_int8c_16x4, td_int8c_32x4, td_int8c_16x4s,
     td_bf16_16, td_bf16_32;

@@ -6,6 +6,7 @@
 
 #include "core/cpu.h"
 #include "kernels/product/tile_gemm.h"
+#include "kernels/vec/fetch.h"
 
 extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int4c_16x4s, td_int4c_16x8s, td_int8c_16x4, td_int8c_32x4,
     td_int8c_16x4s, td_int8c_16x8s, td_bf16_16, td_bf16_32;

@@ -81,10 +81,11 @@ static td_status open_mla(attention *a, const row_shape *r, td_block_desc *desc,
                                            {TD_WEIGHT_W8A8, 2, MLA_HIDDEN, MLA_HEADS * V_DIM},
                                            {TD_WEIGHT_F32, 2, r->kv, ROPE}};
     TD_TRY(make_weights(a, weights, err));
-    TD_TRY(make_buffers(a,
-                        (size_t[]){cache_values(a, r->kv, 1, TD_KV_LATENT, LORA), cache_values(a, r->kv, 1, TD_KV_ROPE, ROPE),
-                                   (size_t)r->n_tok * MLA_HIDDEN, (size_t)r->n_tok * MLA_HIDDEN},
-                        err));
+    TD_TRY(
+        make_buffers(a,
+                     (size_t[]){cache_values(a, r->kv, 1, TD_KV_LATENT, LORA), cache_values(a, r->kv, 1, TD_KV_ROPE, ROPE),
+                                (size_t)r->n_tok * MLA_HIDDEN, (size_t)r->n_tok * MLA_HIDDEN},
+                     err));
     *desc = (td_block_desc){.kind = TD_BLOCK_MLA,
                             .mla = {.hidden = MLA_HIDDEN,
                                     .heads = MLA_HEADS,

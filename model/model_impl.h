@@ -69,7 +69,7 @@ struct td_model {
     td_dtype             act_dtype;
     uint32_t             n_moe; /* layers with routed experts */
     uint64_t             expert_weight_bytes, expert_scratch_bytes;
-    bool                 unified; /* device and host have one memory */
+    bool                 unified;        /* device and host have one memory */
     uint32_t             kv_spare_pages; /* of each cache, behind those of sequences; 0: the device wants none */
     td_handover          handover;
     bool                 int8_rows;    /* norms quantise for who multiplies with int8 weights */

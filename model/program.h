@@ -73,7 +73,7 @@ typedef struct {
     td_dtype       act_dtype;
     bool           int8_rows; /* norms quantise for the linears and MLPs behind them, which take int8 */
     uint32_t       max_tok, max_out, max_kv, max_deferred, top_k;
-    uint32_t       max_halves; /* 1, or TD_HALVES with experts */
+    uint32_t       max_halves;               /* 1, or TD_HALVES with experts */
     uint32_t       kv_pages, kv_spare_pages; /* of each cache, as blocks have them */
     /* for tests: called after the submit of each MoE layer, in stream order; NULL: none. args[moe layer * TD_HALVES + half]
      */

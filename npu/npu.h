@@ -70,7 +70,7 @@ typedef struct {
     bool        measure;        /* which form is faster is the machine's business: to be measured (npu/handover_time.h) */
     bool        kv_spare;       /* rows beyond a step's counts are computed like the others: each cache needs pages for their
                                    keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
-    uint64_t    memory_total, memory_free;
+    uint64_t memory_total, memory_free;
 } td_npu_caps;
 
 /* ---- one step -------------------------------------------------------------------------------- */
@@ -190,15 +190,15 @@ typedef struct {
     const td_npu_weight *q;                             /* [heads*(nope+rope), hidden] when q_lora is 0 */
     const td_npu_weight *q_a_bias, *kv_a_bias, *o_bias; /* F32 or NULL */
     const td_npu_weight *kv_a, *kv_a_norm;              /* [kv_lora + rope, hidden], [kv_lora] F32 */
-    const td_npu_weight *kv_b;       /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
-    const td_npu_weight *o;          /* [hidden, heads*v] */
-    const td_npu_weight *rope;       /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
-    void       *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts: */
-    uint32_t    kv_pages, kv_spare_pages; /* those that sequences may have, and behind them, where the device's caps want it,
-                                             those for rows beyond the counts: as many as a bucket has of these at most */
-    const void *in;                  /* [max_tok, hidden]; not read where in_i8 is given */
-    void       *out;                 /* [max_tok, hidden] */
-    td_rows_i8  in_i8;               /* only where q_a or q, and kv_a take int8 */
+    const td_npu_weight *kv_b;                /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
+    const td_npu_weight *o;                   /* [hidden, heads*v] */
+    const td_npu_weight *rope;                /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
+    void                *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts: */
+    uint32_t kv_pages, kv_spare_pages; /* those that sequences may have, and behind them, where the device's caps want it,
+                                          those for rows beyond the counts: as many as a bucket has of these at most */
+    const void *in;                    /* [max_tok, hidden]; not read where in_i8 is given */
+    void       *out;                   /* [max_tok, hidden] */
+    td_rows_i8  in_i8;                 /* only where q_a or q, and kv_a take int8 */
 } td_mla_desc;
 
 /** Grouped-query attention, from the normed input to the output projection. Head h reads kv head h / (heads / kv_heads). */

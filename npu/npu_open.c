@@ -50,5 +50,6 @@ td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **ou
     if (b) return b->open(config, out, err);
     if (!strcmp(name, "cuda"))
         return td_fail(err, TD_ENOTSUP, "this build has no backend for the device \"cuda\"; \"host\" computes on CPU cores");
-    return td_fail(err, TD_EINVAL, "there is no device \"%s\"; this build has \"host\", \"npu\", and \"apart\" for tests", name);
+    return td_fail(err, TD_EINVAL, "there is no device \"%s\"; this build has \"host\", \"npu\", and \"apart\" for tests",
+                   name);
 }

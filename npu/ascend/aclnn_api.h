@@ -90,7 +90,8 @@
       const td_acl_tensor *cos, const td_acl_tensor *sin, int64_t mode, td_acl_tensor *out)                                 \
     X(aclnnAdd, ADD, "math math/add", const td_acl_tensor *a, const td_acl_tensor *b, const td_acl_scalar *alpha,           \
       td_acl_tensor *out)                                                                                                   \
-    X(aclnnInplaceAdd, ADD_IN_PLACE, "math math/add", const td_acl_tensor *x, const td_acl_tensor *y, const td_acl_scalar *alpha) \
+    X(aclnnInplaceAdd, ADD_IN_PLACE, "math math/add", const td_acl_tensor *x, const td_acl_tensor *y,                       \
+      const td_acl_scalar *alpha)                                                                                           \
     X(aclnnSigmoid, SIGMOID, "nn activation/sigmoid", const td_acl_tensor *x, td_acl_tensor *out)                           \
     X(aclnnInplaceMul, MUL_IN_PLACE, "math math/mul", td_acl_tensor *x, const td_acl_tensor *y)                             \
     X(aclnnGather, GATHER_ELEMENTS, "nn index/gather_elements_v2", const td_acl_tensor *x, const int64_t dim,               \

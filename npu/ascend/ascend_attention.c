@@ -37,8 +37,9 @@ td_status td_ascend_attention_prepare(td_ascend_npu *d, td_npu_block *b, uint32_
     if (!kv_pages) return td_fail(err, TD_EINVAL, "the KV cache of an attention has no pages");
     if (!TD_ASCEND_HAS(&(td_ascend_run){.d = d}, aclnnFusedInferAttentionScoreV4) &&
         !TD_ASCEND_HAS(&(td_ascend_run){.d = d}, aclnnFusedInferAttentionScoreV3))
-        return td_fail(err, TD_ENOTSUP, "the libraries have no attention for this card: neither "
-                                        "aclnnFusedInferAttentionScoreV4 nor V3");
+        return td_fail(err, TD_ENOTSUP,
+                       "the libraries have no attention for this card: neither "
+                       "aclnnFusedInferAttentionScoreV4 nor V3");
     TD_TRY(td_ascend_rope_of(d, rope, dim, b->rope_to, &b->cos, &b->sin, &positions, err));
     b->n_positions = positions;
     b->cut = (td_ascend_cut_key){in_pieces ? most : 1, kv_pages, kv_spare_pages};
@@ -55,8 +56,10 @@ static td_ascend_view rope_rows(const td_ascend_run *r, const td_npu_block *b, b
 void td_ascend_rope_rows(td_ascend_run *r, const td_npu_block *b) {
     if (r->made->rope == b->cos) return;
     td_ascend_view pos = td_ascend_vector(r->made->pos, TD_ACL_INT32, 0, r->step->max_tok);
-    td_ascend_op_gather(r, td_ascend_rows_of(b->cos, TD_ACL_BF16, 0, b->n_positions, b->rope_to), pos, rope_rows(r, b, false));
-    td_ascend_op_gather(r, td_ascend_rows_of(b->sin, TD_ACL_BF16, 0, b->n_positions, b->rope_to), pos, rope_rows(r, b, true));
+    td_ascend_op_gather(r, td_ascend_rows_of(b->cos, TD_ACL_BF16, 0, b->n_positions, b->rope_to), pos,
+                        rope_rows(r, b, false));
+    td_ascend_op_gather(r, td_ascend_rows_of(b->sin, TD_ACL_BF16, 0, b->n_positions, b->rope_to), pos,
+                        rope_rows(r, b, true));
     if (r->status == TD_OK) r->made->rope = b->cos;
 }
 
@@ -71,8 +74,8 @@ void td_ascend_op_rope(td_ascend_run *r, const td_npu_block *b, td_ascend_view x
 /* ---- pages ------------------------------------------------------------------------------------- */
 
 static void write_one(td_ascend_run *r, td_ascend_view x, td_ascend_view cache) {
-    td_ascend_view rows = td_ascend_rows_of(cache.data, cache.dtype, 0, (size_t)(cache.shape[0] * cache.shape[1]),
-                                            (size_t)cache.shape[2]);
+    td_ascend_view rows =
+        td_ascend_rows_of(cache.data, cache.dtype, 0, (size_t)(cache.shape[0] * cache.shape[1]), (size_t)cache.shape[2]);
     td_ascend_view flat = x;
     flat.rank = 2;
     flat.shape[1] = x.shape[1] * x.shape[2];
@@ -119,7 +122,7 @@ static td_acl_tensor_list *list_of(td_ascend_run *r, td_ascend_view v) {
 #define ATTENTION_TENSORS                                                                                              \
     T(q), keys, values, NULL, mask, ends, lengths, NONE5, NULL, NULL, T(table), NULL, NULL, NONE5, NULL, NULL, q_rope, \
         k_rope, NULL
-#define ATTENTION_NUMBERS                                                                                          \
+#define ATTENTION_NUMBERS                                                                                        \
     (int64_t) a->heads, (double)a->scale, INT32_MAX, INT32_MAX, layout, (int64_t)a->kv_heads, single ? 0 : 3, 0, \
         TD_KV_PAGE, 0, false, 0, 0
 
@@ -129,16 +132,16 @@ void td_ascend_op_attention(td_ascend_run *r, const td_ascend_attention_args *a)
     bool           single = cut->n == r->step->max_tok; /* each row a piece: as a batch of one query each */
     char           layout[8] = "TND";
     if (single) memcpy(layout, "BSND", 5);
-    uint32_t            at = 1;
-    td_ascend_view      q = single ? td_ascend_unsqueeze(a->q, at) : a->q, out = single ? td_ascend_unsqueeze(a->out, at) : a->out;
+    uint32_t       at = 1;
+    td_ascend_view q = single ? td_ascend_unsqueeze(a->q, at) : a->q,
+                   out = single ? td_ascend_unsqueeze(a->out, at) : a->out;
     td_ascend_view      table = td_ascend_rows_of(cut->table, TD_ACL_INT32, 0, cut->n, cut->stride);
     td_acl_tensor_list *keys = list_of(r, a->k), *values = list_of(r, a->v);
     td_acl_int_array   *ends = single ? NULL : acl->aclCreateIntArray(cut->rows_end, cut->n);
     td_acl_int_array   *lengths = acl->aclCreateIntArray(cut->keys, cut->n);
     if (!lengths || (!single && !ends)) r->status = TD_EDEVICE;
     td_acl_tensor *mask = NULL, *q_rope = NULL, *k_rope = NULL;
-    if (r->status == TD_OK && !single)
-        mask = T(td_ascend_rows_of(r->d->mask, TD_ACL_INT8, 0, MASK_SIDE, MASK_SIDE));
+    if (r->status == TD_OK && !single) mask = T(td_ascend_rows_of(r->d->mask, TD_ACL_INT8, 0, MASK_SIDE, MASK_SIDE));
     if (r->status == TD_OK && a->q_rope.rank) {
         q_rope = T(single ? td_ascend_unsqueeze(a->q_rope, at) : a->q_rope);
         k_rope = T(a->k_rope);

@@ -54,9 +54,9 @@ typedef struct {
     uint32_t                  *one;                  /* device memory: the word that a ring copies, 1 */
     _Atomic uint64_t           down_bytes, up_bytes; /* over the link, of what was enqueued */
     /* of blocks; all are of the thread that calls */
-    size_t          rope_bytes, block_bytes; /* that the blocks want of the scratch: rope rows of a step, then a block's own */
-    td_ascend_arena scratch, workspace;      /* workspace: what operations ask for, one at a time */
-    void           *mask;                    /* causal, as attention wants it; NULL until a block does */
+    size_t rope_bytes, block_bytes;     /* that the blocks want of the scratch: rope rows of a step, then a block's own */
+    td_ascend_arena scratch, workspace; /* workspace: what operations ask for, one at a time */
+    void           *mask;               /* causal, as attention wants it; NULL until a block does */
 } td_ascend_npu;
 
 /**
@@ -67,7 +67,8 @@ typedef struct {
  */
 TD_NODISCARD td_status td_ascend_npu_open(const td_npu_config *config, td_npu **out, td_error *err);
 
-/** The vendor's libraries: loaded by the first call, the process's, never unloaded. Any thread. @return as td_ascend_load. */
+/** The vendor's libraries: loaded by the first call, the process's, never unloaded. Any thread. @return as td_ascend_load.
+ */
 TD_NODISCARD td_status td_ascend_libraries_get(const td_ascend_libraries **out, td_error *err);
 
 /** What is installed: libraries, versions, functions, device files (ascend_facts.c). Opens no card. */
@@ -108,16 +109,16 @@ typedef struct {
 } td_ascend_places;
 
 struct td_npu_block {
-    td_block_desc                     desc;
+    td_block_desc                      desc;
     const struct td_ascend_block_kind *kind;
-    td_ascend_places                  at;
+    td_ascend_places                   at;
     /* what the kind laid out, those that it uses; the weights own them */
     const td_ascend_matrix *in, *mid, *out; /* products in their order */
     const void             *gamma[2], *w_uk, *w_uv, *bias;
-    const void             *cos, *sin;                        /* of attention: tables [positions, rope_to] bf16 */
-    uint32_t                heads_to, latent_to, rope_to;     /* heads and sizes that the operation computes */
-    td_ascend_cut_key       cut;                              /* most 0: no attention */
-    uint64_t                n_tokens, n_positions;            /* of its tables; 0: it has none */
+    const void             *cos, *sin;                    /* of attention: tables [positions, rope_to] bf16 */
+    uint32_t                heads_to, latent_to, rope_to; /* heads and sizes that the operation computes */
+    td_ascend_cut_key       cut;                          /* most 0: no attention */
+    uint64_t                n_tokens, n_positions;        /* of its tables; 0: it has none */
 };
 
 typedef struct td_ascend_block_kind {

@@ -13,8 +13,8 @@
 
 static size_t plan_gqa(const td_block_desc *desc, td_ascend_places *at) {
     const td_gqa_desc *g = &desc->gqa;
-    size_t             used = 0, rows = desc->max_tok, q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
-    size_t             widest = g->hidden > q ? g->hidden : q, hidden = td_round_up(g->hidden, 32);
+    size_t used = 0, rows = desc->max_tok, q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
+    size_t widest = g->hidden > q ? g->hidden : q, hidden = td_round_up(g->hidden, 32);
     *at = (td_ascend_places){0};
     at->codes = td_ascend_place(&used, rows * widest);
     at->scale = td_ascend_place(&used, rows * sizeof(float));
@@ -35,10 +35,11 @@ static td_status prepare_gqa(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     if (!g->hidden || !g->heads || !g->kv_heads || g->heads % g->kv_heads)
         return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads", g->heads, g->kv_heads);
     if (g->head_dim < 16 || g->head_dim % 16 || g->head_dim > DIM_MAX || g->heads > 256 || kv > CACHE_WIDTH_MAX)
-        return td_fail(err, TD_ENOTSUP,
-                       "the card's attention takes heads of 16 to %d in steps of 16, up to 256 of them and up to %d values of "
-                       "all kv heads, not %u of %u with %u kv heads",
-                       DIM_MAX, CACHE_WIDTH_MAX, g->heads, g->head_dim, g->kv_heads);
+        return td_fail(
+            err, TD_ENOTSUP,
+            "the card's attention takes heads of 16 to %d in steps of 16, up to 256 of them and up to %d values of "
+            "all kv heads, not %u of %u with %u kv heads",
+            DIM_MAX, CACHE_WIDTH_MAX, g->heads, g->head_dim, g->kv_heads);
     td_ascend_part qkv[3] = {{.what = "q", .w = g->q, .bias = g->q_bias, .n = q, .k = g->hidden},
                              {.what = "k", .w = g->k, .bias = g->k_bias, .n = kv, .k = g->hidden},
                              {.what = "v", .w = g->v, .bias = g->v_bias, .n = kv, .k = g->hidden}},

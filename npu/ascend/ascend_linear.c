@@ -64,10 +64,9 @@ static td_status prepare_mlp(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_mlp_desc *m = &b->desc.mlp;
     /* Blocks of inter outputs become blocks of whole tiles, so that the halves are equal in every format. */
     size_t               to = inter_of(&b->desc);
-    const td_ascend_part gate_up[2] = {{.what = "gate", .w = m->gate, .n = m->inter, .k = m->hidden, .lead = m->inter,
-                                        .lead_to = to, .blocks_to = 1},
-                                       {.what = "up", .w = m->up, .n = m->inter, .k = m->hidden, .lead = m->inter,
-                                        .lead_to = to, .blocks_to = 1}},
+    const td_ascend_part gate_up[2] =
+        {{.what = "gate", .w = m->gate, .n = m->inter, .k = m->hidden, .lead = m->inter, .lead_to = to, .blocks_to = 1},
+         {.what = "up", .w = m->up, .n = m->inter, .k = m->hidden, .lead = m->inter, .lead_to = to, .blocks_to = 1}},
                          down = {.what = "down", .w = m->down, .n = m->hidden, .k = m->inter};
     TD_TRY(td_ascend_matrix_of(d, gate_up, 2, m->hidden, &b->in, err));
     TD_TRY(td_ascend_matrix_of(d, &down, 1, to, &b->out, err));

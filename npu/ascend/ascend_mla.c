@@ -67,11 +67,25 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     b->heads_to = heads_to(m->heads);
     b->latent_to = LATENT;
     b->rope_to = ROPE;
-    td_ascend_part kv_a = {.what = "kv_a", .w = m->kv_a, .bias = m->kv_a_bias, .n = m->kv_lora + m->rope_dim, .k = m->hidden,
-                           .lead = m->kv_lora, .lead_to = LATENT, .rope = m->rope_dim, .rope_to = ROPE, .blocks_to = 1};
-    td_ascend_part q = {.what = m->q_lora ? "q_b" : "q", .w = m->q_lora ? m->q_b : m->q, .n = q_n,
-                        .k = m->q_lora ? m->q_lora : m->hidden, .lead = m->nope_dim, .lead_to = m->nope_dim,
-                        .rope = m->rope_dim, .rope_to = ROPE, .blocks_to = b->heads_to};
+    td_ascend_part kv_a = {.what = "kv_a",
+                           .w = m->kv_a,
+                           .bias = m->kv_a_bias,
+                           .n = m->kv_lora + m->rope_dim,
+                           .k = m->hidden,
+                           .lead = m->kv_lora,
+                           .lead_to = LATENT,
+                           .rope = m->rope_dim,
+                           .rope_to = ROPE,
+                           .blocks_to = 1};
+    td_ascend_part q = {.what = m->q_lora ? "q_b" : "q",
+                        .w = m->q_lora ? m->q_b : m->q,
+                        .n = q_n,
+                        .k = m->q_lora ? m->q_lora : m->hidden,
+                        .lead = m->nope_dim,
+                        .lead_to = m->nope_dim,
+                        .rope = m->rope_dim,
+                        .rope_to = ROPE,
+                        .blocks_to = b->heads_to};
     td_ascend_part q_a = {.what = "q_a", .w = m->q_a, .bias = m->q_a_bias, .n = m->q_lora, .k = m->hidden};
     td_ascend_part o = {.what = "o", .w = m->o, .bias = m->o_bias, .n = m->hidden, .k = (size_t)m->heads * m->v_dim};
     TD_TRY(td_ascend_matrix_of(d, (td_ascend_part[]){m->q_lora ? q_a : q, kv_a}, 2, m->hidden, &b->in, err));
@@ -95,8 +109,8 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
 /* out[t, h, :] = x[t, h, :] w[h], w [heads, k, n]. turned: scratch of out's size, for libraries without the operation. */
 static void multiply_heads(td_ascend_run *r, td_ascend_view x, const void *w, int64_t n, td_ascend_view out, char *turned) {
     int64_t        heads = x.shape[1], k = x.shape[2], rows = x.shape[0];
-    td_ascend_view weight =
-        td_ascend_heads(td_ascend_rows_of(w, TD_ACL_BF16, 0, (size_t)heads, (size_t)(k * n)), (size_t)k, (size_t)n, (size_t)n);
+    td_ascend_view weight = td_ascend_heads(td_ascend_rows_of(w, TD_ACL_BF16, 0, (size_t)heads, (size_t)(k * n)), (size_t)k,
+                                            (size_t)n, (size_t)n);
     if (TD_ASCEND_HAS(r, aclnnTransposeBatchMatMul)) {
         const td_acl     *acl = r->d->acl;
         const int64_t     inside[3] = {1, 0, 2}, as_is[3] = {0, 1, 2};
@@ -171,7 +185,9 @@ static void launch_mla(td_ascend_run *r, const td_npu_block *b) {
 
     td_ascend_attend(r, b);
 
-    multiply_heads(r, td_ascend_heads(td_ascend_scratch_rows(r, b->at.v, TD_ACL_BF16, (size_t)b->heads_to * LATENT), m->heads, LATENT, LATENT),
+    multiply_heads(r,
+                   td_ascend_heads(td_ascend_scratch_rows(r, b->at.v, TD_ACL_BF16, (size_t)b->heads_to * LATENT), m->heads,
+                                   LATENT, LATENT),
                    b->w_uv, m->v_dim, heads_at(r, b->at.rows, m->heads, m->v_dim), s + b->at.ctx);
     td_ascend_view values = td_ascend_rows_of(s + b->at.rows, TD_ACL_BF16, 0, rows, (size_t)m->heads * m->v_dim);
     td_ascend_op_matrix_to(r, td_ascend_input_of(r, b, b->out, values), b->out, s + b->at.f32,

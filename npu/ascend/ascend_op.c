@@ -82,15 +82,15 @@ static td_acl_tensor *keep(td_ascend_run *r, td_acl_tensor *t) {
 td_acl_tensor *td_ascend_tensor(td_ascend_run *r, td_ascend_view v) {
     int64_t storage = v.offset + 1; /* up to the last element of the view */
     for (uint32_t i = 0; i < v.rank; i++) storage += (v.shape[i] - 1) * v.stride[i];
-    return keep(r, r->d->acl->aclCreateTensor(v.shape, v.rank, v.dtype, v.stride, v.offset, TD_ACL_FORMAT_ND, &storage, 1,
-                                              v.data));
+    return keep(
+        r, r->d->acl->aclCreateTensor(v.shape, v.rank, v.dtype, v.stride, v.offset, TD_ACL_FORMAT_ND, &storage, 1, v.data));
 }
 
 td_acl_tensor *td_ascend_tensor_nz(td_ascend_run *r, const void *data, size_t k, size_t n) {
     const int64_t shape[2] = {(int64_t)k, (int64_t)n}, stride[2] = {(int64_t)n, 1};
     const int64_t storage[4] = {(int64_t)(n + 31) / 32, (int64_t)(k + 15) / 16, 16, 32};
-    return keep(r, r->d->acl->aclCreateTensor(shape, 2, TD_ACL_INT8, stride, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 4,
-                                              (void *)data));
+    return keep(
+        r, r->d->acl->aclCreateTensor(shape, 2, TD_ACL_INT8, stride, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 4, (void *)data));
 }
 
 /* An executor that will not run: only one that is repeatable may be destroyed (opbase aclDestroyAclOpExecutor). */
@@ -126,7 +126,7 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
     } else if (r->status != TD_OK || !has_workspace(r, op, workspace_bytes)) {
         drop(r, executor);
     } else {
-        void *workspace = workspace_bytes ? r->workspace_most ? r->workspace_at : r->d->workspace.at : NULL;
+        void           *workspace = workspace_bytes ? r->workspace_most ? r->workspace_at : r->d->workspace.at : NULL;
         td_aclnn_status code = run(workspace, workspace_bytes, executor, r->stream);
         if (code != TD_ACLNN_OK) failed(r, op, "", code);
     }

@@ -38,19 +38,19 @@ td_ascend_view td_ascend_unsqueeze(td_ascend_view v, uint32_t at);
 td_ascend_view td_ascend_transposed(td_ascend_view rows);
 
 struct td_ascend_run {
-    td_ascend_npu     *d;
-    td_npu_stream     *s;
-    td_acl_stream      stream;
-    const td_step     *step;
-    td_ascend_step    *made; /* the step as operations want it, */
-    td_ascend_cut     *cut;  /* and as the block's attention does; NULL: it has none */
-    char              *rope; /* cos and sin of the rows of all steps, [2, rows of the blocks' buffers, dim] bf16 */
-    char              *scratch; /* where td_ascend_places begin */
-    char              *workspace_at;   /* an update of a capture: where its operation has its workspace, */
-    size_t             workspace_most; /* and its bytes: who asks for more fails; 0: the workspace grows */
-    size_t             workspace_used; /* that the last operation asked for */
-    td_status          status;
-    size_t             n_tensors;
+    td_ascend_npu       *d;
+    td_npu_stream       *s;
+    td_acl_stream        stream;
+    const td_step       *step;
+    td_ascend_step      *made;         /* the step as operations want it, */
+    td_ascend_cut       *cut;          /* and as the block's attention does; NULL: it has none */
+    char                *rope;         /* cos and sin of the rows of all steps, [2, rows of the blocks' buffers, dim] bf16 */
+    char                *scratch;      /* where td_ascend_places begin */
+    char                *workspace_at; /* an update of a capture: where its operation has its workspace, */
+    size_t               workspace_most; /* and its bytes: who asks for more fails; 0: the workspace grows */
+    size_t               workspace_used; /* that the last operation asked for */
+    td_status            status;
+    size_t               n_tensors;
     const td_acl_tensor *tensors[TD_ASCEND_TENSORS_MAX]; /* of the operation that is being prepared */
 };
 
@@ -65,14 +65,14 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
 #define TD_ASCEND_HAS(r, op) ((r)->d->l->ops.op != NULL)
 
 /** TD_ASCEND_OP(r, aclnnMm, T(a), T(b), T(out), 0): both functions of an operation; see above. */
-#define TD_ASCEND_OP(r, op, ...)                                                                                       \
-    do {                                                                                                               \
-        if ((r)->status == TD_OK) {                                                                                    \
-            uint64_t         bytes_ = 0;                                                                               \
-            td_acl_executor *executor_ = NULL;                                                                         \
-            td_aclnn_status  prepared_ = (r)->d->l->ops.op##GetWorkspaceSize(__VA_ARGS__, &bytes_, &executor_);        \
-            td_ascend_launch(r, #op, prepared_, bytes_, executor_, (r)->d->l->ops.op);                                 \
-        }                                                                                                              \
+#define TD_ASCEND_OP(r, op, ...)                                                                                \
+    do {                                                                                                        \
+        if ((r)->status == TD_OK) {                                                                             \
+            uint64_t         bytes_ = 0;                                                                        \
+            td_acl_executor *executor_ = NULL;                                                                  \
+            td_aclnn_status  prepared_ = (r)->d->l->ops.op##GetWorkspaceSize(__VA_ARGS__, &bytes_, &executor_); \
+            td_ascend_launch(r, #op, prepared_, bytes_, executor_, (r)->d->l->ops.op);                          \
+        }                                                                                                       \
     } while (0)
 
 /** The next `bytes` of a block's scratch, in plans. */

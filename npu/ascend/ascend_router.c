@@ -52,11 +52,11 @@ static void choose(td_ascend_run *r, const td_npu_block *b, td_ascend_view logit
     const td_router_desc *o = &b->desc.router;
     bool                  groups = o->group != TD_GROUP_NONE, sigmoid = o->score == TD_SCORE_SIGMOID;
     if (!TD_ASCEND_HAS(r, aclnnMoeGatingTopK)) {
-        TD_ASCEND_OP(r, aclnnMoeGatingTopKSoftmaxV2, T(logits), NULL, o->top_k, o->normalise, false, T(values), T(ids), NULL);
+        TD_ASCEND_OP(r, aclnnMoeGatingTopKSoftmaxV2, T(logits), NULL, o->top_k, o->normalise, false, T(values), T(ids),
+                     NULL);
         return;
     }
-    td_acl_tensor *bias =
-        b->bias && r->status == TD_OK ? T(td_ascend_vector(b->bias, TD_ACL_FLOAT, 0, o->n_experts)) : NULL;
+    td_acl_tensor *bias = b->bias && r->status == TD_OK ? T(td_ascend_vector(b->bias, TD_ACL_FLOAT, 0, o->n_experts)) : NULL;
     TD_ASCEND_OP(r, aclnnMoeGatingTopK, T(logits), bias, o->top_k, groups ? o->topk_group : 1, groups ? o->n_group : 1,
                  o->group == TD_GROUP_TOP2_SUM, o->normalise && !sigmoid, sigmoid, false, (double)o->scale, 1e-20, T(values),
                  T(ids), NULL);
@@ -76,8 +76,8 @@ static void launch_router(td_ascend_run *r, const td_npu_block *b) {
     low.shape[1] = o->top_k;
     low.stride[1] = 2;
     td_ascend_op_cast(r, td_ascend_in_rows(r, o->in, o->hidden), x);
-    td_ascend_op_product(r, x, td_ascend_transposed(td_ascend_rows_of(b->gamma[0], TD_ACL_FLOAT, 0, o->n_experts, o->hidden)),
-                         logits);
+    td_ascend_op_product(
+        r, x, td_ascend_transposed(td_ascend_rows_of(b->gamma[0], TD_ACL_FLOAT, 0, o->n_experts, o->hidden)), logits);
     choose(r, b, logits, values, ids);
     TD_ASCEND_OP(r, aclnnTopk, T(values), o->top_k, -1, true, true,
                  T(td_ascend_rows_of(o->weights, TD_ACL_FLOAT, first, n, o->top_k)), T(order));

@@ -91,8 +91,7 @@ static void launch_combine(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_op_add_to(r, td_ascend_in_rows(r, c->x, c->hidden), n > 1 ? sum : add[0]);
 }
 
-const td_ascend_block_kind td_ascend_combine = {
-    .plan = plan_combine, .prepare = prepare_combine, .launch = launch_combine};
+const td_ascend_block_kind td_ascend_combine = {.plan = plan_combine, .prepare = prepare_combine, .launch = launch_combine};
 
 /* ---- head -------------------------------------------------------------------------------------- */
 
@@ -114,7 +113,8 @@ static td_status prepare_head(td_ascend_npu *d, td_npu_block *b, td_error *err) 
     TD_TRY(td_ascend_vector_of(h->gamma, h->hidden, true, "gamma", &b->gamma[0], err));
     td_ascend_part part = {.what = "head", .w = h->w, .n = h->vocab, .k = h->hidden};
     TD_TRY(td_ascend_matrix_of(d, &part, 1, h->hidden, &b->in, err));
-    return b->in->format == TD_WEIGHT_F32 ? td_fail(err, TD_ENOTSUP, "the head must be W8A8 or bf16 on an Ascend card") : TD_OK;
+    return b->in->format == TD_WEIGHT_F32 ? td_fail(err, TD_ENOTSUP, "the head must be W8A8 or bf16 on an Ascend card")
+                                          : TD_OK;
 }
 
 /* Products of the card give bf16, so logits are those of bf16 (docs/ascend.md). */

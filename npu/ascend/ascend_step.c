@@ -86,9 +86,9 @@ static bool is_over(const char *what, uint64_t value, uint64_t n) {
 }
 
 static td_status fill_rows(td_ascend_step *s) {
-    const td_step  *step = &s->step;
-    td_step_counts  n = *step->host.counts;
-    int32_t        *token = (int32_t *)s->rows.fresh, *pos = (int32_t *)(s->rows.fresh + ints(step->max_tok)),
+    const td_step *step = &s->step;
+    td_step_counts n = *step->host.counts;
+    int32_t       *token = (int32_t *)s->rows.fresh, *pos = (int32_t *)(s->rows.fresh + ints(step->max_tok)),
             *out_row = (int32_t *)(s->rows.fresh + 2 * ints(step->max_tok));
     if (is_over("number of rows", n.n_tok, (uint64_t)step->max_tok + 1) ||
         is_over("number of sequences", n.n_seq, (uint64_t)step->max_seq + 1) ||
@@ -132,9 +132,8 @@ td_ascend_cut *td_ascend_step_cut(td_ascend_npu *d, td_ascend_step *s, td_ascend
     c.rows_end = calloc(2 * (size_t)c.n, sizeof *c.rows_end);
     c.fresh_lengths = calloc(2 * (size_t)c.n, sizeof *c.fresh_lengths);
     c.keys = c.rows_end ? c.rows_end + c.n : NULL;
-    td_status st = c.rows_end && c.fresh_lengths
-                       ? open_mirror(d, &c.m, ints(s->step.max_tok) + ints((size_t)c.n * c.stride))
-                       : TD_ENOMEM;
+    td_status st = c.rows_end && c.fresh_lengths ? open_mirror(d, &c.m, ints(s->step.max_tok) + ints((size_t)c.n * c.stride))
+                                                 : TD_ENOMEM;
     if (st != TD_OK) {
         td_err("no memory for the lengths of a step of %u rows", s->step.max_tok);
         close_cut(d, &c);

@@ -110,7 +110,7 @@ static td_status convert(const td_npu_weight *w, const td_tensor_view *src, char
     }
     if (w->format == TD_WEIGHT_W8A8)
         return td_quantize_weight_i8(src->dtype, src->data, w->n, w->k, (int8_t *)host, w->k, scale) ? TD_OK
-                                                                                                      : not_finite(err);
+                                                                                                     : not_finite(err);
     if (w->format == TD_WEIGHT_F32) {
         td_to_f32(src->dtype, src->data, n, (float *)host);
     } else if (src->dtype == TD_DT_BF16) {
@@ -191,7 +191,8 @@ static char *bring(td_ascend_npu *d, const td_npu_weight *w, td_error *err) {
 /* Device memory with these bytes; the host's are freed. */
 static td_status send(td_ascend_npu *d, void *host, size_t bytes, void **out, td_error *err) {
     *out = NULL;
-    td_status st = host ? td_ascend_take(d, bytes, out, err) : td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
+    td_status st =
+        host ? td_ascend_take(d, bytes, out, err) : td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
     if (st == TD_OK) st = td_ascend_upload(d, *out, host, bytes, err);
     if (st != TD_OK) {
         td_ascend_give(d, *out);
@@ -223,8 +224,7 @@ static size_t place_of(const td_ascend_part *p, size_t row) {
 }
 
 static bool keeps_places(const td_ascend_part *p) {
-    return !p->lead || (p->lead == p->lead_to && p->rope == p->rope_to &&
-                        p->blocks_to * (p->lead_to + p->rope_to) == p->n);
+    return !p->lead || (p->lead == p->lead_to && p->rope == p->rope_to && p->blocks_to * (p->lead_to + p->rope_to) == p->n);
 }
 
 static void place_nz(const td_ascend_matrix *m, const td_ascend_part *p, size_t first, const int8_t *rows, int8_t *nz) {
@@ -277,8 +277,7 @@ static td_status make_matrix(td_ascend_npu *d, td_ascend_matrix *m, td_error *er
     float *scale = calloc(m->n, sizeof *scale), *bias = calloc(m->n, sizeof *bias);
     for (size_t i = 0; i < m->n_parts; i++) has_bias |= m->parts[i].bias != NULL;
     m->owns_data = true;
-    td_status st =
-        data && scale && bias ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
+    td_status st = data && scale && bias ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
     if (st == TD_OK) st = place_parts(d, m, data, scale, bias, err);
     if (st != TD_OK) {
         free(data);
@@ -305,7 +304,8 @@ static td_status check_part(const td_ascend_part *p, const td_ascend_part *first
                        first->what, p->what);
     if (p->bias && (p->bias->format != TD_WEIGHT_F32 || p->bias->n != 1 || p->bias->k != p->n || !p->bias->rows))
         return td_fail(err, TD_EINVAL, "the bias of %s must be a vector of %zu f32", p->what, p->n);
-    return p->k == first->k ? TD_OK : td_fail(err, TD_EINVAL, "the weights %s and %s have other inputs", first->what, p->what);
+    return p->k == first->k ? TD_OK
+                            : td_fail(err, TD_EINVAL, "the weights %s and %s have other inputs", first->what, p->what);
 }
 
 static bool is_part(const td_ascend_part *a, const td_ascend_part *b) {
@@ -473,8 +473,7 @@ td_status td_ascend_heads_of(td_ascend_npu *d, const td_npu_weight *w, size_t he
         td_bf16 *uk = calloc(1, uk_bytes + uv_bytes), *uv = uk ? uk + uk_bytes / sizeof *uk : NULL;
         for (size_t h = 0; uk && h < heads; h++) {
             const td_bf16 *head = rows + h * (nope + v) * lora;
-            for (size_t i = 0; i < nope; i++)
-                memcpy(uk + (h * nope + i) * lora_to, head + i * lora, lora * sizeof *uk);
+            for (size_t i = 0; i < nope; i++) memcpy(uk + (h * nope + i) * lora_to, head + i * lora, lora * sizeof *uk);
             for (size_t i = 0; i < v; i++)
                 for (size_t l = 0; l < lora; l++) uv[(h * lora_to + l) * v + i] = head[(nope + i) * lora + l];
         }
@@ -521,14 +520,14 @@ void td_ascend_op_matrix(td_ascend_run *r, td_ascend_input in, const td_ascend_m
     td_acl_tensor *bias = m->bias && r->status == TD_OK ? T(td_ascend_vector(m->bias, TD_ACL_FLOAT, 0, m->n)) : NULL;
     td_ascend_view scale = td_ascend_vector(m->scale, TD_ACL_FLOAT, 0, m->n);
     if (TD_ASCEND_HAS(r, aclnnQuantMatmulWeightNz))
-        TD_ASCEND_OP(r, aclnnQuantMatmulWeightNz, T(in.x), td_ascend_tensor_nz(r, m->data, m->k, m->n), T(in.scale), T(scale),
-                     NULL, NULL, NULL, NULL, bias, false, false, 0, T(out));
+        TD_ASCEND_OP(r, aclnnQuantMatmulWeightNz, T(in.x), td_ascend_tensor_nz(r, m->data, m->k, m->n), T(in.scale),
+                     T(scale), NULL, NULL, NULL, NULL, bias, false, false, 0, T(out));
     else if (TD_ASCEND_HAS(r, aclnnQuantMatmulV5))
-        TD_ASCEND_OP(r, aclnnQuantMatmulV5, T(in.x), td_ascend_tensor_nz(r, m->data, m->k, m->n), T(in.scale), T(scale), NULL,
-                     NULL, NULL, NULL, bias, false, false, 0, T(out));
+        TD_ASCEND_OP(r, aclnnQuantMatmulV5, T(in.x), td_ascend_tensor_nz(r, m->data, m->k, m->n), T(in.scale), T(scale),
+                     NULL, NULL, NULL, NULL, bias, false, false, 0, T(out));
     else
-        TD_ASCEND_OP(r, aclnnQuantMatmulV4, T(in.x), td_ascend_tensor_nz(r, m->data, m->k, m->n), T(scale), NULL, T(in.scale),
-                     bias, false, false, T(out));
+        TD_ASCEND_OP(r, aclnnQuantMatmulV4, T(in.x), td_ascend_tensor_nz(r, m->data, m->k, m->n), T(scale), NULL,
+                     T(in.scale), bias, false, false, T(out));
 }
 
 void td_ascend_op_matrix_to(td_ascend_run *r, td_ascend_input in, const td_ascend_matrix *m, char *filled,

@@ -23,7 +23,7 @@
 
 /** A weight [n, k] as part of a matrix, with its bias. */
 typedef struct {
-    const char          *what; /* "q_a", for sentences */
+    const char          *what;     /* "q_a", for sentences */
     const td_npu_weight *w, *bias; /* bias: [n] f32 or NULL */
     size_t               n, k;     /* that it must have */
     /**
@@ -34,8 +34,8 @@ typedef struct {
 } td_ascend_part;
 
 struct td_ascend_matrix {
-    td_weight_format format; /* TD_WEIGHT_W8A8, else rows of BF16 or F32 */
-    size_t           n, k;   /* of the product: all parts, filled up */
+    td_weight_format format;                              /* TD_WEIGHT_W8A8, else rows of BF16 or F32 */
+    size_t           n, k;                                /* of the product: all parts, filled up */
     size_t           n_parts, first[TD_ASCEND_PARTS_MAX]; /* output where each part begins */
     void            *data;
     float           *scale; /* [n] of W8A8 */

@@ -124,7 +124,8 @@ static life live_with(const char *variable, int n, const char *folder, int *call
     close(ends[0]);
     close(words[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) || !whole) fail_msg("%s, %s=%d: status %d: %s", folder, variable, n, status, said);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) || !whole)
+        fail_msg("%s, %s=%d: status %d: %s", folder, variable, n, status, said);
     const char *counted = strstr(said, "stand-in: ");
     if (calls) *calls = counted ? atoi(counted + strlen("stand-in: ")) : 0;
     return l;

@@ -92,7 +92,8 @@ static void run_in_company(model_run *r, const uint32_t *ids, uint32_t n, float 
     float   *all = malloc((size_t)rows * vocab * sizeof *all);
     assert_non_null(all);
     model_run_forward(
-        r, (model_piece[]){{.seq = 0, .n = first, .ids = ids}, {.seq = 1, .n = n, .ids = ids}, {.seq = 2, .n = 1, .ids = ids}},
+        r,
+        (model_piece[]){{.seq = 0, .n = first, .ids = ids}, {.seq = 1, .n = n, .ids = ids}, {.seq = 2, .n = 1, .ids = ids}},
         3);
     model_run_logits(r, rows, all);
     memcpy(logits, all + (size_t)first * vocab, (size_t)n * vocab * sizeof *logits);
@@ -297,8 +298,8 @@ static void launches_per_layer(void **state) {
         json_t     *manifest = read_manifest(MODELS[i].folder);
         const char *path = json_string_value(json_object_get(manifest, "model"));
         uint32_t    all = launches_of(path, MODELS[i].n_layers), last = all - launches_of(path, MODELS[i].n_layers - 1);
-        print_message("    %s: %u launches in a layer with experts, %u in a token of %u layers\n", MODELS[i].folder, last, all,
-                      MODELS[i].n_layers);
+        print_message("    %s: %u launches in a layer with experts, %u in a token of %u layers\n", MODELS[i].folder, last,
+                      all, MODELS[i].n_layers);
         assert_true(last > 10 && last <= LAUNCHES_MAX);
         json_decref(manifest);
     }
@@ -308,10 +309,11 @@ static void launches_per_layer(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
-        cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(halves_and_handovers),
-        cmocka_unit_test(tale_agrees),         cmocka_unit_test(launches_per_layer),
+        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
+        cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
+        cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(halves_and_handovers),
+        cmocka_unit_test(tale_agrees),      cmocka_unit_test(launches_per_layer),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0); /* some 200000 operations */

@@ -19,8 +19,8 @@
 enum { HOST, CARD, DEVICES };
 
 typedef struct {
-    rig      host;
-    td_npu  *npu[DEVICES];
+    rig            host;
+    td_npu        *npu[DEVICES];
     td_npu_stream *stream[DEVICES];
 } pair;
 
@@ -179,14 +179,17 @@ static void rows_blocks(void **state) {
     td_step        step = rows_step(&counts, BUCKET, FIRST);
     (void)state;
     step.host.token = step.dev.token = tokens;
-    weights table = random_weight(&p, &r, TD_WEIGHT_BF16, VOCAB, HIDDEN, 1), gamma = random_weight(&p, &r, TD_WEIGHT_F32, 0, HIDDEN, 2);
-    both    x = put_rows(&p, &r, ALL, HIDDEN, 1), add = put_rows(&p, &r, ALL, HIDDEN, 1), third = put_rows(&p, &r, ALL, HIDDEN, 1),
-         out = put(&p, NULL, ALL * 2 * HIDDEN * sizeof(td_bf16)), codes = put(&p, NULL, ALL * HIDDEN),
-         scale = put(&p, NULL, ALL * sizeof(float));
+    weights table = random_weight(&p, &r, TD_WEIGHT_BF16, VOCAB, HIDDEN, 1),
+            gamma = random_weight(&p, &r, TD_WEIGHT_F32, 0, HIDDEN, 2);
+    both x = put_rows(&p, &r, ALL, HIDDEN, 1), add = put_rows(&p, &r, ALL, HIDDEN, 1),
+         third = put_rows(&p, &r, ALL, HIDDEN, 1), out = put(&p, NULL, ALL * 2 * HIDDEN * sizeof(td_bf16)),
+         codes = put(&p, NULL, ALL * HIDDEN), scale = put(&p, NULL, ALL * sizeof(float));
     td_block_desc desc[DEVICES];
 
-#define BLOCK(rows, kind_, member, ...) \
-    for (int d = 0; d < DEVICES; d++) desc[d] = (td_block_desc){.kind = kind_, .max_tok = (rows), .member = {__VA_ARGS__}}
+#define BLOCK(rows, kind_, member, ...)                                 \
+    for (int d = 0; d < DEVICES; d++) desc[d] = (td_block_desc) {       \
+            .kind = kind_, .max_tok = (rows), .member = { __VA_ARGS__ } \
+        }
     step.first_row = 0;
     BLOCK(ALL, TD_BLOCK_EMBED, embed, .table = table.w[d], .hidden = HIDDEN, .out = out.at[d]);
     run_both(&p, desc, &step, &out);
@@ -208,8 +211,7 @@ static void rows_blocks(void **state) {
           .out = out.at[d], .out_stride = 2 * HIDDEN);
     run_both(&p, desc, &step, NULL);
     check(&p, &x, TD_DT_BF16, 0, ROWS, HIDDEN, EXACT, "residual");
-    for (size_t row = 0; row < ROWS; row++)
-        check(&p, &out, TD_DT_BF16, 2 * row, 1, HIDDEN, ROUNDED, "norm with a stride");
+    for (size_t row = 0; row < ROWS; row++) check(&p, &out, TD_DT_BF16, 2 * row, 1, HIDDEN, ROUNDED, "norm with a stride");
 
     BLOCK(ALL, TD_BLOCK_COMBINE, combine, .hidden = HIDDEN, .x = x.at[d], .add = {add.at[d], NULL, third.at[d]});
     run_both(&p, desc, &step, NULL);
@@ -247,12 +249,12 @@ static void linears(void **state) {
     td_step        step = rows_step(&counts, BUCKET, 0);
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        size_t        n = CASES[i].n, k = CASES[i].k;
-        weights       w = random_weight(&p, &r, CASES[i].format, n, k, 1), bias = random_weight(&p, &r, TD_WEIGHT_F32, 0, n, 2);
-        both          in = put_rows(&p, &r, BUCKET, k, 1), out = put(&p, NULL, BUCKET * n * sizeof(td_bf16));
+        size_t  n = CASES[i].n, k = CASES[i].k;
+        weights w = random_weight(&p, &r, CASES[i].format, n, k, 1), bias = random_weight(&p, &r, TD_WEIGHT_F32, 0, n, 2);
+        both    in = put_rows(&p, &r, BUCKET, k, 1), out = put(&p, NULL, BUCKET * n * sizeof(td_bf16));
         td_block_desc desc[DEVICES];
-        BLOCK(BUCKET, TD_BLOCK_LINEAR, linear, .n = (uint32_t)n, .k = (uint32_t)k, .w = w.w[d], .bias = CASES[i].bias ? bias.w[d] : NULL,
-              .in = in.at[d], .out = out.at[d]);
+        BLOCK(BUCKET, TD_BLOCK_LINEAR, linear, .n = (uint32_t)n, .k = (uint32_t)k, .w = w.w[d],
+              .bias = CASES[i].bias ? bias.w[d] : NULL, .in = in.at[d], .out = out.at[d]);
         run_both(&p, desc, &step, &out);
         check(&p, &out, TD_DT_BF16, 0, ROWS, n, ROUNDED, "linear");
         drop(&p, &in);
@@ -278,9 +280,9 @@ static void mlps(void **state) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         size_t           h = CASES[i].hidden, m = CASES[i].inter;
         td_weight_format f = CASES[i].format;
-        weights gate = random_weight(&p, &r, f, m, h, 0.3f), up = random_weight(&p, &r, f, m, h, 0.3f),
+        weights          gate = random_weight(&p, &r, f, m, h, 0.3f), up = random_weight(&p, &r, f, m, h, 0.3f),
                 down = random_weight(&p, &r, f, h, m, 0.3f), og = random_weight(&p, &r, TD_WEIGHT_F32, 1, h, 0.3f);
-        both in = put_rows(&p, &r, BUCKET, h, 1), out = put(&p, NULL, BUCKET * h * sizeof(td_bf16));
+        both          in = put_rows(&p, &r, BUCKET, h, 1), out = put(&p, NULL, BUCKET * h * sizeof(td_bf16));
         td_block_desc desc[DEVICES];
         for (int d = 0; d < DEVICES; d++)
             desc[d] = (td_block_desc){.kind = TD_BLOCK_MLP,
@@ -307,11 +309,22 @@ static void mlps(void **state) {
 
 static void routers(void **state) {
     static const td_router_desc CASES[] = {
-        {.n_experts = 16, .top_k = 4, .score = TD_SCORE_SIGMOID, .group = TD_GROUP_TOP2_SUM, .n_group = 4, .topk_group = 2,
-         .normalise = true, .scale = 2.5f},
+        {.n_experts = 16,
+         .top_k = 4,
+         .score = TD_SCORE_SIGMOID,
+         .group = TD_GROUP_TOP2_SUM,
+         .n_group = 4,
+         .topk_group = 2,
+         .normalise = true,
+         .scale = 2.5f},
         {.n_experts = 8, .top_k = 3, .score = TD_SCORE_SOFTMAX, .scale = 1},
         {.n_experts = 8, .top_k = 8, .score = TD_SCORE_SOFTMAX, .normalise = true, .scale = 1},
-        {.n_experts = 64, .top_k = 6, .score = TD_SCORE_SOFTMAX, .group = TD_GROUP_MAX, .n_group = 8, .topk_group = 3,
+        {.n_experts = 64,
+         .top_k = 6,
+         .score = TD_SCORE_SOFTMAX,
+         .group = TD_GROUP_MAX,
+         .n_group = 8,
+         .topk_group = 3,
          .scale = 16},
     };
     enum { HIDDEN = 48, ROWS = 9, BUCKET = 16 };
@@ -322,8 +335,9 @@ static void routers(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         size_t  n = CASES[i].n_experts, k = CASES[i].top_k;
-        weights w = random_weight(&p, &r, TD_WEIGHT_F32, n, HIDDEN, 1), bias = random_weight(&p, &r, TD_WEIGHT_F32, 0, n, 0.3f);
-        both    in = put_rows(&p, &r, BUCKET, HIDDEN, 1), ids = put(&p, NULL, BUCKET * k * sizeof(uint16_t)),
+        weights w = random_weight(&p, &r, TD_WEIGHT_F32, n, HIDDEN, 1),
+                bias = random_weight(&p, &r, TD_WEIGHT_F32, 0, n, 0.3f);
+        both in = put_rows(&p, &r, BUCKET, HIDDEN, 1), ids = put(&p, NULL, BUCKET * k * sizeof(uint16_t)),
              values = put(&p, NULL, BUCKET * k * sizeof(float));
         td_block_desc desc[DEVICES];
         for (int d = 0; d < DEVICES; d++) {
@@ -417,9 +431,9 @@ typedef struct {
     const char      *what;
     bool             mla;
     td_weight_format format;
-    size_t           hidden, heads, kv_heads, dim;        /* gqa */
+    size_t           hidden, heads, kv_heads, dim;       /* gqa */
     size_t           q_lora, kv_lora, nope, rope, v_dim; /* mla */
-    bool             extras;                              /* biases; norms of gqa */
+    bool             extras;                             /* biases; norms of gqa */
 } attention;
 
 static void run_attention(const attention *a) {
@@ -444,13 +458,14 @@ static void run_attention(const attention *a) {
         size_t (*page)(td_npu *, td_kv_rows, size_t) = p.npu[d]->ops->kv_page_bytes;
         cache_bytes[0][d] = (PAGES + SPARE) * (a->mla ? page(p.npu[d], TD_KV_LATENT, a->kv_lora)
                                                       : a->kv_heads * page(p.npu[d], TD_KV_HEAD, a->dim));
-        cache_bytes[1][d] =
-            (PAGES + SPARE) * (a->mla ? page(p.npu[d], TD_KV_ROPE, a->rope) : a->kv_heads * page(p.npu[d], TD_KV_HEAD, a->dim));
+        cache_bytes[1][d] = (PAGES + SPARE) * (a->mla ? page(p.npu[d], TD_KV_ROPE, a->rope)
+                                                      : a->kv_heads * page(p.npu[d], TD_KV_HEAD, a->dim));
     }
     both cache[2];
     for (int i = 0; i < 2; i++)
         cache[i] = put(&p, NULL, cache_bytes[i][HOST] > cache_bytes[i][CARD] ? cache_bytes[i][HOST] : cache_bytes[i][CARD]);
-    both in = put(&p, NULL, TOK_MAX * a->hidden * sizeof(td_bf16)), out = put(&p, NULL, TOK_MAX * a->hidden * sizeof(td_bf16));
+    both in = put(&p, NULL, TOK_MAX * a->hidden * sizeof(td_bf16)),
+         out = put(&p, NULL, TOK_MAX * a->hidden * sizeof(td_bf16));
     if (a->mla) {
         size_t q = a->heads * (a->nope + a->rope);
         if (a->q_lora) {
@@ -533,8 +548,8 @@ static void run_attention(const attention *a) {
     }
     uint32_t done[SEQS] = {0};
     for (int t = 0; t < STEPS; t++) {
-        uint32_t       pos[TOK_MAX] = {0}, slot[TOK_MAX] = {0}, seq_start[SEQS + 1] = {0}, kv_len[SEQS], pages[SEQS * STRIDE];
-        uint8_t        absorbed[SEQS] = {1, 1, 1};
+        uint32_t pos[TOK_MAX] = {0}, slot[TOK_MAX] = {0}, seq_start[SEQS + 1] = {0}, kv_len[SEQS], pages[SEQS * STRIDE];
+        uint8_t  absorbed[SEQS] = {1, 1, 1};
         td_step_counts counts = {0};
         for (uint32_t q = 0; q < SEQS; q++) {
             uint32_t rows = LENGTHS[t][q];
@@ -578,20 +593,69 @@ static void run_attention(const attention *a) {
 
 static void attentions(void **state) {
     static const attention CASES[] = {
-        {.what = "mla, 3 heads, filled up", .mla = true, .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 3, .q_lora = 48,
-         .kv_lora = 40, .nope = 16, .rope = 8, .v_dim = 24, .extras = true},
-        {.what = "mla without q_lora", .mla = true, .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 4, .kv_lora = 64,
-         .nope = 16, .rope = 16, .v_dim = 16},
-        {.what = "mla, 32 heads in pieces of 16 rows", .mla = true, .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 32,
-         .q_lora = 32, .kv_lora = 512, .nope = 8, .rope = 64, .v_dim = 8},
-        {.what = "mla of bf16", .mla = true, .format = TD_WEIGHT_BF16, .hidden = 64, .heads = 2, .q_lora = 24, .kv_lora = 32,
-         .nope = 16, .rope = 16, .v_dim = 16, .extras = true},
-        {.what = "gqa, heads of 32, a row a piece", .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 4, .kv_heads = 2, .dim = 32,
+        {.what = "mla, 3 heads, filled up",
+         .mla = true,
+         .format = TD_WEIGHT_W8A8,
+         .hidden = 64,
+         .heads = 3,
+         .q_lora = 48,
+         .kv_lora = 40,
+         .nope = 16,
+         .rope = 8,
+         .v_dim = 24,
+         .extras = true},
+        {.what = "mla without q_lora",
+         .mla = true,
+         .format = TD_WEIGHT_W8A8,
+         .hidden = 64,
+         .heads = 4,
+         .kv_lora = 64,
+         .nope = 16,
+         .rope = 16,
+         .v_dim = 16},
+        {.what = "mla, 32 heads in pieces of 16 rows",
+         .mla = true,
+         .format = TD_WEIGHT_W8A8,
+         .hidden = 64,
+         .heads = 32,
+         .q_lora = 32,
+         .kv_lora = 512,
+         .nope = 8,
+         .rope = 64,
+         .v_dim = 8},
+        {.what = "mla of bf16",
+         .mla = true,
+         .format = TD_WEIGHT_BF16,
+         .hidden = 64,
+         .heads = 2,
+         .q_lora = 24,
+         .kv_lora = 32,
+         .nope = 16,
+         .rope = 16,
+         .v_dim = 16,
+         .extras = true},
+        {.what = "gqa, heads of 32, a row a piece",
+         .format = TD_WEIGHT_W8A8,
+         .hidden = 64,
+         .heads = 4,
+         .kv_heads = 2,
+         .dim = 32,
          .extras = true},
         {.what = "gqa, heads of 16", .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 6, .kv_heads = 3, .dim = 16},
-        {.what = "gqa, heads of 128 in pieces", .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 4, .kv_heads = 1, .dim = 128,
+        {.what = "gqa, heads of 128 in pieces",
+         .format = TD_WEIGHT_W8A8,
+         .hidden = 64,
+         .heads = 4,
+         .kv_heads = 1,
+         .dim = 128,
          .extras = true},
-        {.what = "gqa of bf16", .format = TD_WEIGHT_BF16, .hidden = 64, .heads = 2, .kv_heads = 2, .dim = 128, .extras = true},
+        {.what = "gqa of bf16",
+         .format = TD_WEIGHT_BF16,
+         .hidden = 64,
+         .heads = 2,
+         .kv_heads = 2,
+         .dim = 128,
+         .extras = true},
     };
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_attention(&CASES[i]);

@@ -203,8 +203,10 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
     stride = PAGES_OF(longest) + rnd_range(&r, 0, 2);
     n_pages += 3;
     size_t (*page)(td_npu *, td_kv_rows, size_t) = g.npu->ops->kv_page_bytes;
-    void          *cache_a = calloc(n_pages, s->mla ? page(g.npu, TD_KV_LATENT, s->kv_lora) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
-    void          *cache_b = calloc(n_pages, s->mla ? page(g.npu, TD_KV_ROPE, s->rope) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
+    void *cache_a =
+        calloc(n_pages, s->mla ? page(g.npu, TD_KV_LATENT, s->kv_lora) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
+    void *cache_b =
+        calloc(n_pages, s->mla ? page(g.npu, TD_KV_ROPE, s->rope) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
     void          *in = calloc(total * t->hidden, act), *result = calloc(total * t->hidden, act);
     td_npu_weight *table = all[n_all++] = make_weight(&g, TD_WEIGHT_F32, s->table, longest, s->mla ? s->rope : s->dim);
     td_block_desc  desc = {.max_tok = (uint32_t)total, .max_kv = (uint32_t)longest};

@@ -364,8 +364,7 @@ static float broadcast_value(const standin_call *c, int self, int other, int64_t
     int64_t               at = 0, index[STANDIN_DIMS];
     index[t->n_view - 1] = i;
     for (uint32_t d = t->n_view - 1; d-- > 0; r /= t->view[d]) index[d] = r % t->view[d];
-    for (uint32_t d = 0; d < o->n_view; d++)
-        at += (o->view[d] == 1 ? 0 : index[t->n_view - o->n_view + d]) * o->strides[d];
+    for (uint32_t d = 0; d < o->n_view; d++) at += (o->view[d] == 1 ? 0 : index[t->n_view - o->n_view + d]) * o->strides[d];
     return standin_get(c->at[other], o->dtype, at);
 }
 
@@ -393,8 +392,8 @@ static void check_in_place(const td_acl_executor *x, const standin_tensor *p, co
     need_rows(x, p);
 }
 
-td_aclnn_status aclnnInplaceAddGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *other, const td_acl_scalar *alpha,
-                                                uint64_t *ws, td_acl_executor **executor) {
+td_aclnn_status aclnnInplaceAddGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *other,
+                                                const td_acl_scalar *alpha, uint64_t *ws, td_acl_executor **executor) {
     td_acl_executor      *x = standin_begin("aclnnInplaceAdd", MATH "math/add");
     const standin_tensor *p = standin_add(x, self, "selfRef", STANDIN_OUT), *q = standin_add(x, other, "other", STANDIN_IN);
     need(x, alpha && alpha->alive, "alpha is a null pointer, or was destroyed");

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "npu/ascend/ascend_group.h"
+#include "npu/host/host_npu.h"
 
 /* ---- the process's ----------------------------------------------------------------------------- */
 
@@ -241,6 +242,15 @@ static const td_npu_ops OPS = {
     .enqueue = td_ascend_enqueue,
 };
 
+/* 910B and 910C are what the blocks were written for: 310P has no bf16, 950 other attention. */
+static td_status check_generation(const td_ascend_npu *d, td_error *err) {
+    const char *soc = d->acl->aclrtGetSocName();
+    if (soc && (!strncmp(soc, "Ascend910B", 10) || !strncmp(soc, "Ascend910_93", 12))) return TD_OK;
+    return td_fail(err, TD_ENOTSUP,
+                   "the card is an %s: this backend computes on the generations 910B (Atlas A2) and 910C (Atlas A3)",
+                   soc ? soc : "unknown one");
+}
+
 static td_status open_card(td_ascend_npu *d, td_error *err) {
     uint32_t       n = 0;
     const uint32_t one = 1;
@@ -251,6 +261,7 @@ static td_status open_card(td_ascend_npu *d, td_error *err) {
             err, TD_EINVAL,
             "there is no Ascend card %d: this process sees %u (ASCEND_RT_VISIBLE_DEVICES, or the container, may hide some)",
             d->card, n);
+    TD_TRY(check_generation(d, err));
     code = d->acl->aclrtCreateContext(&d->context, d->card);
     if (code != TD_ACL_SUCCESS) {
         d->context = NULL;
@@ -271,6 +282,8 @@ td_status td_ascend_npu_open(const td_npu_config *config, td_npu **out, td_error
     if (config->act_dtype != TD_DT_BF16)
         return td_fail(err, TD_ENOTSUP,
                        "an Ascend card computes with bf16 activations only: use another quantization than none");
+    if (config->host && config->host->rows_tap)
+        return td_fail(err, TD_ENOTSUP, "an Ascend card does not show what its linears read; \"host\" does");
     TD_TRY(open_process(err));
     td_ascend_npu *d = calloc(1, sizeof *d);
     if (!d) {

@@ -48,10 +48,11 @@ static int parse_options(int argc, char **argv, report *v) {
     const td_flag_command command = {
         .name = "doctor",
         .synopsis = "[flags]",
-        .about = "Checks a device without a model, in less than a minute: its installation, memory, link, hand-overs, each "
-                 "block against the host\n"
-                 "device, captures, and sums over its cards. A line a check. The exit status is 0 when nothing failed, 1 "
-                 "when something did.\n",
+        .about =
+            "Checks a device without a model, in less than a minute: its installation, memory, link, hand-overs, each "
+            "block against the host\n"
+            "device, captures, and sums over its cards. A line a check. The exit status is 0 when nothing failed, 1 "
+            "when something did.\n",
         .groups = groups,
         .n_groups = 2};
     td_engine_options_init(&engine);

@@ -48,8 +48,8 @@ static const td_flag FLAGS[] = {
      .refusal = NOT_YET "; the formats are auto, none, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 and nvfp4"},
 
     TITLE("Device"),
-    {{"device"}, TD_FLAG_TEXT, E(device), .in = MODEL | TD_IN_DOCTOR, .arg = "DEVICE", .choices = TD_CHOICES("host", "cpu=host", "npu", "ascend=npu", "apart"),
-     .by_default = "host",
+    {{"device"}, TD_FLAG_TEXT, E(device), .in = MODEL | TD_IN_DOCTOR, .arg = "DEVICE",
+     .choices = TD_CHOICES("host", "cpu=host", "npu", "ascend=npu", "apart"), .by_default = "host",
      .help = "Where everything but the routed experts runs; host is the CPU, npu an Ascend card (docs/ascend.md). apart is "
              "for tests: the host with a memory of its own.",
      .refusal = NOT_YET "; this build serves with --device host or npu"},

@@ -156,7 +156,7 @@ typedef struct {
 static void build_linear(td_rig *r, const void *arg, float *out) {
     const product_case *c = arg;
     size_t              n = (size_t)ROWS * WIDTH;
-    void *in = td_rig_activations(r, td_rig_codes(r, 12, ROWS, HIDDEN, -6), (size_t)ROWS * HIDDEN),
+    void               *in = td_rig_activations(r, td_rig_codes(r, 12, ROWS, HIDDEN, -6), (size_t)ROWS * HIDDEN),
          *to = td_rig_alloc(r, td_rig_act_bytes(r, n));
     td_block_desc desc = {.kind = TD_BLOCK_LINEAR, .layer = TD_NO_LAYER, .max_tok = ROWS};
     desc.linear = (td_linear_desc){WIDTH, HIDDEN, td_rig_linear(r, c->format, 13, WIDTH, HIDDEN), NULL, in, to};
@@ -191,8 +191,8 @@ static void build_head(td_rig *r, const void *arg, float *out) {
     uint32_t            rows[OUT_ROWS] = {12, 0, 3, 4, 7};
     td_rig_step         s = td_rig_step_new(r, ROWS, 0, OUT_ROWS, 0);
     float              *logits = td_rig_alloc(r, n * sizeof *logits), *got = td_rig_host(r, n * sizeof *got);
-    void *x = td_rig_activations(r, td_rig_noise(r, 20, (size_t)ROWS * HIDDEN, 1), (size_t)ROWS * HIDDEN);
-    td_block_desc desc = {.kind = TD_BLOCK_HEAD, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    void               *x = td_rig_activations(r, td_rig_noise(r, 20, (size_t)ROWS * HIDDEN, 1), (size_t)ROWS * HIDDEN);
+    td_block_desc       desc = {.kind = TD_BLOCK_HEAD, .layer = TD_NO_LAYER, .max_tok = ROWS};
     desc.head = (td_head_desc){.hidden = HIDDEN,
                                .vocab = VOCAB,
                                .max_out = OUT_ROWS,
@@ -202,8 +202,8 @@ static void build_head(td_rig *r, const void *arg, float *out) {
                                .x = x,
                                .logits = logits};
     td_npu_block *b = td_rig_block(r, &desc);
-    td_rig_step_fill(
-        r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = ROWS, .n_out = OUT_ROWS}, .out_row = rows});
+    td_rig_step_fill(r, &s,
+                     &(td_step_arrays){.counts = &(td_step_counts){.n_tok = ROWS, .n_out = OUT_ROWS}, .out_row = rows});
     td_rig_step_upload(r, &s);
     td_rig_enqueue(r, b, &s);
     td_rig_sync(r);
@@ -355,9 +355,9 @@ typedef struct {
 
 static void build_gqa(td_rig *r, const void *arg, float *out) {
     const attention_case *c = arg;
-    size_t io_bytes = td_rig_act_bytes(r, (size_t)LARGEST * HIDDEN);
-    td_block_desc desc = {
-        .kind = TD_BLOCK_GQA, .layer = TD_NO_LAYER, .max_tok = LARGEST, .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
+    size_t                io_bytes = td_rig_act_bytes(r, (size_t)LARGEST * HIDDEN);
+    td_block_desc         desc = {
+                .kind = TD_BLOCK_GQA, .layer = TD_NO_LAYER, .max_tok = LARGEST, .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
     void *in = td_rig_alloc(r, io_bytes);
     desc.gqa = (td_gqa_desc){.hidden = HIDDEN,
                              .heads = GQA_HEADS,
@@ -372,8 +372,8 @@ static void build_gqa(td_rig *r, const void *arg, float *out) {
                              .rope = rope_table(r, GQA_DIM),
                              .kv_k = cache(r, TD_KV_HEAD, GQA_KV_HEADS, GQA_DIM),
                              .kv_v = cache(r, TD_KV_HEAD, GQA_KV_HEADS, GQA_DIM),
-                            .kv_pages = PAGES,
-                            .kv_spare_pages = SPARE_PAGES,
+                             .kv_pages = PAGES,
+                             .kv_spare_pages = SPARE_PAGES,
                              .in = in,
                              .out = td_rig_alloc(r, io_bytes)};
     if (c->extra) {
@@ -387,7 +387,7 @@ enum { MLA_HEADS = 32, MLA_Q_LORA = 256, MLA_KV_LORA = 512, MLA_NOPE = 128, MLA_
 
 static void build_mla(td_rig *r, const void *arg, float *out) {
     const attention_case *c = arg;
-    size_t q_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_ROPE), kv_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_V);
+    size_t        q_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_ROPE), kv_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_V);
     size_t        io_bytes = td_rig_act_bytes(r, (size_t)LARGEST * HIDDEN);
     td_block_desc desc = {
         .kind = TD_BLOCK_MLA, .layer = TD_NO_LAYER, .max_tok = LARGEST, .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
@@ -465,8 +465,7 @@ static void build_capture(td_rig *r, const void *arg, float *out) {
                          .max_tok = BUCKET,
                          .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
     (void)arg;
-    linear.linear =
-        (td_linear_desc){HIDDEN, HIDDEN, td_rig_linear(r, TD_WEIGHT_BF16, 60, HIDDEN, HIDDEN), NULL, in, middle};
+    linear.linear = (td_linear_desc){HIDDEN, HIDDEN, td_rig_linear(r, TD_WEIGHT_BF16, 60, HIDDEN, HIDDEN), NULL, in, middle};
     gqa.gqa = (td_gqa_desc){.hidden = HIDDEN,
                             .heads = GQA_HEADS,
                             .kv_heads = GQA_KV_HEADS,
@@ -554,7 +553,7 @@ static td_status exam_company(const td_doctor_exam *e, const void *arg, td_findi
 
 #define WRONG "this block computes something else than the model: do not serve with this device; report this"
 
-static const product_case   W8A8 = {TD_WEIGHT_W8A8, false}, W8A8_EXTRA = {TD_WEIGHT_W8A8, true},
+static const product_case W8A8 = {TD_WEIGHT_W8A8, false}, W8A8_EXTRA = {TD_WEIGHT_W8A8, true},
                           BF16 = {TD_WEIGHT_BF16, false}, BF16_EXTRA = {TD_WEIGHT_BF16, true};
 static const attention_case ATT_W8A8 = {TD_WEIGHT_W8A8, false}, ATT_W8A8_EXTRA = {TD_WEIGHT_W8A8, true},
                             ATT_BF16 = {TD_WEIGHT_BF16, false}, ATT_BF16_EXTRA = {TD_WEIGHT_BF16, true};

@@ -269,7 +269,7 @@ static td_status exam_abort(const td_doctor_exam *e, const void *arg, td_finding
 
 /* ---- the list ---------------------------------------------------------------------------------- */
 
-#define RING                                                                                                      \
+#define RING                                                                                                            \
     "serve with one card (--tensor-parallel-size 1) until the cards reach each other; of Ascend: are all cards of one " \
     "server, free of other processes, and does HCCL find a network interface (HCCL_IF_IP)?"
 

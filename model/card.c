@@ -371,8 +371,8 @@ td_status td_card_run(td_card *c) {
     td_npu         *d = c->npu;
     td_status       st = d->ops->graph_launch(d, c->stream, c->graph);
     if (st == TD_OK) st = download_logits(c);
-    if (st != TD_OK && m->group) d->ops->group_abort(m->group); /* the others wait for this card's part */
-    td_status synced = d->ops->stream_sync(d, c->stream);       /* also after a failure: nothing may run on */
+    if (st != TD_OK && m->group) d->ops->group_abort(m->group);     /* the others wait for this card's part */
+    td_status synced = d->ops->stream_sync(d, c->stream);           /* also after a failure: nothing may run on */
     if (synced != TD_OK && m->group) d->ops->group_abort(m->group); /* a stream that failed may have dropped its parts */
     return st != TD_OK ? st : synced;
 }

@@ -5,8 +5,8 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "npu/ascend/ascend_group.h"
 #include "npu/ascend/ascend_attention.h"
+#include "npu/ascend/ascend_group.h"
 #include "npu/ascend/ascend_stream.h"
 
 /* What operations ask for as workspace is known when they are prepared; this is put aside for it. To be measured on a card:
@@ -16,10 +16,17 @@
 #define TOK_MAX ((uint32_t)1 << 17)
 
 static const td_ascend_block_kind *const KINDS[TD_BLOCK_COUNT] = {
-    [TD_BLOCK_EMBED] = &td_ascend_embed,     [TD_BLOCK_NORM] = &td_ascend_norm, [TD_BLOCK_LINEAR] = &td_ascend_linear,
-    [TD_BLOCK_MLA] = &td_ascend_mla,         [TD_BLOCK_GQA] = &td_ascend_gqa,   [TD_BLOCK_MLP] = &td_ascend_mlp,
-    [TD_BLOCK_ROUTER] = &td_ascend_router,   [TD_BLOCK_HEAD] = &td_ascend_head, [TD_BLOCK_TOP] = &td_ascend_top,
-    [TD_BLOCK_COMBINE] = &td_ascend_combine, [TD_BLOCK_ALL_REDUCE] = &td_ascend_all_reduce,
+    [TD_BLOCK_EMBED] = &td_ascend_embed,
+    [TD_BLOCK_NORM] = &td_ascend_norm,
+    [TD_BLOCK_LINEAR] = &td_ascend_linear,
+    [TD_BLOCK_MLA] = &td_ascend_mla,
+    [TD_BLOCK_GQA] = &td_ascend_gqa,
+    [TD_BLOCK_MLP] = &td_ascend_mlp,
+    [TD_BLOCK_ROUTER] = &td_ascend_router,
+    [TD_BLOCK_HEAD] = &td_ascend_head,
+    [TD_BLOCK_TOP] = &td_ascend_top,
+    [TD_BLOCK_COMBINE] = &td_ascend_combine,
+    [TD_BLOCK_ALL_REDUCE] = &td_ascend_all_reduce,
 };
 
 /* ---- scratch ----------------------------------------------------------------------------------- */

@@ -67,7 +67,8 @@ typedef struct {
  */
 TD_NODISCARD td_status td_ascend_npu_open(const td_npu_config *config, td_npu **out, td_error *err);
 
-/** The vendor's libraries: loaded by the first call, the process's, never unloaded. Any thread. @return as td_ascend_load. */
+/** The vendor's libraries: loaded by the first call, the process's, never unloaded. Any thread. @return as td_ascend_load.
+ */
 TD_NODISCARD td_status td_ascend_libraries_get(const td_ascend_libraries **out, td_error *err);
 
 /** What is installed: libraries, versions, functions, device files (ascend_facts.c). Opens no card. */

@@ -63,7 +63,8 @@ static void tell_device_files(const listener *l) {
         locked += access(path, R_OK | W_OK) != 0;
     }
     if (dev) closedir(dev);
-    used = (size_t)snprintf(text, sizeof text, "%u cards (/dev/davinci*), %u of them out of this user's reach", cards, locked);
+    used =
+        (size_t)snprintf(text, sizeof text, "%u cards (/dev/davinci*), %u of them out of this user's reach", cards, locked);
     bool whole = cards > locked;
     for (size_t i = 0; i < sizeof CONTROL / sizeof *CONTROL; i++)
         if (access(CONTROL[i], R_OK | W_OK) != 0) {
@@ -71,8 +72,9 @@ static void tell_device_files(const listener *l) {
             whole = false;
         }
     say(l, "device files", text,
-        whole ? NULL
-              : "install the driver; let this user into the group HwHiAiUser; give a container these files (docs/ascend.md)");
+        whole
+            ? NULL
+            : "install the driver; let this user into the group HwHiAiUser; give a container these files (docs/ascend.md)");
 }
 
 /* ---- libraries --------------------------------------------------------------------------------- */
@@ -95,11 +97,10 @@ static void tell_libraries(const listener *l) {
     td_error                   err = {0};
     char                       text[TEXT] = "";
     if (td_ascend_libraries_get(&libraries, &err) != TD_OK) {
-        l->tell(l->user,
-                &(td_npu_fact){.what = "CANN",
-                               .found = err.text,
-                               .advice = "source CANN's set_env.sh; docs/ascend.md tells how it is installed",
-                               .is_wrong = true});
+        l->tell(l->user, &(td_npu_fact){.what = "CANN",
+                                        .found = err.text,
+                                        .advice = "source CANN's set_env.sh; docs/ascend.md tells how it is installed",
+                                        .is_wrong = true});
         return;
     }
     say(l, "CANN", *libraries->cann ? libraries->cann : "of an unknown version", NULL);

@@ -9,9 +9,9 @@
 #include "npu/ascend/ascend_op.h"
 #include "npu/ascend/ascend_stream.h"
 
-#define WARM_VALUES 16   /* bf16 of the first collective: a multiple of 32 bytes */
-#define CHUNK_ROWS 512   /* that are gathered from more than two cards at a time */
-#define GATHER_CARDS 3   /* from so many on sums have an order, which HCCL does not keep */
+#define WARM_VALUES 16 /* bf16 of the first collective: a multiple of 32 bytes */
+#define CHUNK_ROWS 512 /* that are gathered from more than two cards at a time */
+#define GATHER_CARDS 3 /* from so many on sums have an order, which HCCL does not keep */
 #define CARDS_MAX 64
 #define ADVICE \
     "are all cards of one server and free of other processes, and does HCCL find a network interface (HCCL_IF_IP)?"
@@ -38,7 +38,8 @@ static member *member_of(td_npu_group *g, const td_ascend_npu *d) {
 static td_status failed(td_ascend_npu *d, const char *call, td_hccl_status code, td_error *err) {
     const char *word = d->acl->HcclGetErrorString ? d->acl->HcclGetErrorString(code) : NULL;
     if (err)
-        return td_fail(err, TD_EDEVICE, "%s failed on card %d with %u (%s)", call, d->card, code, word ? word : "HcclResult");
+        return td_fail(err, TD_EDEVICE, "%s failed on card %d with %u (%s)", call, d->card, code,
+                       word ? word : "HcclResult");
     td_err("%s failed on card %d with %u (%s)", call, d->card, code, word ? word : "HcclResult");
     return TD_EDEVICE;
 }
@@ -198,8 +199,8 @@ void td_ascend_group_destroy(td_npu_group *g) {
 void td_ascend_group_abort(td_npu_group *g) {
     if (atomic_exchange(&g->aborted, true)) return;
     for (uint32_t i = 0; i < g->n; i++) {
-        member             *m = &g->members[i];
-        const td_acl       *acl = m->d->acl;
+        member       *m = &g->members[i];
+        const td_acl *acl = m->d->acl;
         pthread_mutex_lock(&m->lock);
         if (m->stream && !acl->aclrtStreamAbort)
             td_warn("card %d may wait for the others for HCCL_EXEC_TIMEOUT: this CANN has no aclrtStreamAbort", m->d->card);
@@ -312,7 +313,7 @@ static void launch(td_ascend_run *r, const td_npu_block *b) {
         part           p = {a, r->step->first_row + row, rows};
         td_ascend_view x = td_ascend_rows_of(r->scratch + b->at.f32, TD_ACL_FLOAT, 0, rows, a->width),
                        y = td_ascend_rows_of(r->scratch + b->at.values, TD_ACL_FLOAT, 0, rows, a->width);
-        const void    *own = own_part(r, &p, x, y);
+        const void *own = own_part(r, &p, x, y);
         if (g->n < GATHER_CARDS) {
             sum_over_cards(r, g, bytes_of(&p, own), bytes_of(&p, a->out), n);
             continue;
@@ -339,8 +340,7 @@ static size_t plan(const td_block_desc *desc, td_ascend_places *at) {
 static td_status prepare(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_all_reduce_desc *a = &b->desc.all_reduce;
     if (!a->width) return td_fail(err, TD_EINVAL, "a sum over cards needs a width");
-    return member_of(a->group, d) ? TD_OK
-                                  : td_fail(err, TD_EINVAL, "the device is not in the group that it is to sum with");
+    return member_of(a->group, d) ? TD_OK : td_fail(err, TD_EINVAL, "the device is not in the group that it is to sum with");
 }
 
 const td_ascend_block_kind td_ascend_all_reduce = {.plan = plan, .prepare = prepare, .launch = launch};

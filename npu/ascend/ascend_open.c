@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "npu/ascend/ascend_device.h"
 #include "npu/ascend/ascend_group.h"
 #include "npu/host/host_npu.h"
 

@@ -27,20 +27,20 @@ struct td_npu_graph {
     td_ascend_steps      steps;
     td_ascend_attention *attentions; /* [n_attentions] */
     size_t               n_attentions, attentions_room;
-    td_npu_group        *group;   /* of the sums over cards that it holds; NULL: none */
-    bool                 applied; /* the lengths of its steps, by updates that have not failed */
+    td_npu_group        *group;    /* of the sums over cards that it holds; NULL: none */
+    bool                 applied;  /* the lengths of its steps, by updates that have not failed */
     uint32_t             failures; /* of the stream when they were applied */
 };
 
 struct td_npu_stream {
-    td_ascend_npu  *device;
-    td_acl_stream   stream;
-    td_npu_graph   *capture; /* or NULL */
-    td_ascend_steps steps;   /* of what is enqueued outside of captures */
-    uint32_t        failures;
-    pthread_t       reporter;
-    _Atomic bool    stop;
-    _Atomic uint32_t polls;  /* of the reporter, that have ended */
+    td_ascend_npu   *device;
+    td_acl_stream    stream;
+    td_npu_graph    *capture; /* or NULL */
+    td_ascend_steps  steps;   /* of what is enqueued outside of captures */
+    uint32_t         failures;
+    pthread_t        reporter;
+    _Atomic bool     stop;
+    _Atomic uint32_t polls; /* of the reporter, that have ended */
 };
 
 void td_ascend_steps_close(td_ascend_npu *d, td_ascend_steps *l);

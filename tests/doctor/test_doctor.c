@@ -319,8 +319,8 @@ static void examine_broken(patient *p, uint32_t n_cards, const char *part) {
 
 static void wrong_runtimes_are_named(void **state) {
     static const char *const MEMORY[] = {"zeroed", NULL}, *const REPLAY[] = {"capture", NULL};
-    patient                  p;
-    report                   r;
+    patient p;
+    report  r;
     (void)state;
     open_patient(&p, "host", false);
     seed(&p);
@@ -362,7 +362,7 @@ static void hanging_is_told(void **state) {
         seed(&p);
         p.cards[0]->ops = &p.ops;
         p.ops.group_abort = no_abort;
-        td_status st = examine(&p, CARDS, 10, &r);
+        td_status  st = examine(&p, CARDS, 10, &r);
         const row *last = &r.rows[r.n - 1];
         bool right = st == TD_EDEVICE && last->outcome == TD_DOCTOR_FAILED && !strcmp(last->what, "a card does not come") &&
                      strstr(last->text, "has not ended within 10 s");

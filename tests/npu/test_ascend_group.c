@@ -33,7 +33,7 @@ typedef struct {
     td_npu_block     *block;
     td_npu_graph     *graph;
     td_step_counts   *counts;
-    td_bf16          *add[3], *out;  /* device */
+    td_bf16          *add[3], *out;   /* device */
     td_bf16          *parts[3], *got; /* pinned, [N] */
     bool              captured;
     td_status         st;

@@ -150,7 +150,7 @@ struct standin_op {
     standin_op_kind kind;
     void (*run)(standin_op *op, standin_stream *s); /* on the stream's thread, without the lock, any number of times */
     void (*drop)(standin_op *op);                   /* frees payload; may be NULL */
-    void (*discard)(standin_op *op); /* its stream was aborted before it ran, without the lock; may be NULL */
+    void (*discard)(standin_op *op);                /* its stream was aborted before it ran, without the lock; may be NULL */
     void          *payload;
     uint32_t       refs;
     size_t         n_uses;
@@ -172,7 +172,7 @@ struct standin_stream {
     standin_entry         *first, *last;
     uint32_t               enqueued, done;
     _Atomic uint32_t       current, aborted; /* the operation that runs; up to which they are aborted */
-    td_acl_status          failure; /* of an operation since the last synchronisation */
+    td_acl_status          failure;          /* of an operation since the last synchronisation */
     bool                   closing, alive;
     uint32_t               line;
     standin_clock          clock;
@@ -216,7 +216,7 @@ STANDIN_EXPORT standin_op *standin_op_new(const char *name, standin_op_kind kind
                                           void (*run)(standin_op *, standin_stream *));
 /** For what waits on a stream's thread: the operation that runs is aborted. Without the lock. */
 STANDIN_EXPORT bool standin_is_aborted(const standin_stream *s);
-STANDIN_EXPORT void        standin_op_use(standin_op *op, const void *at, size_t bytes, bool write, bool indexed);
+STANDIN_EXPORT void standin_op_use(standin_op *op, const void *at, size_t bytes, bool write, bool indexed);
 /** Enqueue, or record into the stream's capture or update. Takes the reference. */
 STANDIN_EXPORT void standin_submit(standin_stream *s, standin_op *op);
 void                standin_op_unref(standin_op *op); /* under the lock */

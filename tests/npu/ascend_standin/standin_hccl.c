@@ -29,7 +29,7 @@ typedef struct {
     uint32_t        linked[2]; /* ranks whose first collective of a kind has come: reduces, gathers */
     bool            broken;    /* one was aborted */
     uint64_t        session;   /* the capture that is met for; 0: none */
-    const char     *name; /* of the collective that is met for */
+    const char     *name;      /* of the collective that is met for */
     uint64_t        bytes;
     const char     *send[RANKS_MAX];
     char           *receive[RANKS_MAX];

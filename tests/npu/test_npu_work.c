@@ -34,7 +34,9 @@ static td_tier_work work_of(td_block_desc desc) {
     td_step step =
         td_step_unified(&(td_step_arrays){&counts, token, pos, slot, seq_start, kv_len, absorbed, table, out_row}, 1);
     run_block(&g, b, &step);
+    memset(&after, 0xff, sizeof after);
     g.npu->ops->report(g.npu, &after);
+    assert_true(after.link_down_bytes == 0 && after.link_up_bytes == 0);
     g.npu->ops->block_destroy(g.npu, b);
     assert_null(after.doing);
     assert_true(after.work.busy_ns > before.work.busy_ns);

@@ -40,19 +40,24 @@ typedef struct {
 } gemm;
 
 static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
-    gemm  *g = ctx;
-    size_t end = (item + 1) * TILES_PER_ITEM < g->n_tiles ? (item + 1) * TILES_PER_ITEM : g->n_tiles;
-    float *out = (float *)g->out + w->index * ROWS_MAX * TD_GEMM_NR_MAX;
+    gemm       *g = ctx;
+    size_t      begin = item * TILES_PER_ITEM, left = g->n_tiles - begin, n = left < TILES_PER_ITEM ? left : TILES_PER_ITEM;
+    const char *first = g->tiles + (g->turn * g->n_tiles + begin) * g->tile_bytes;
+    float      *out = (float *)g->out + w->index * ROWS_MAX * TD_GEMM_NR_MAX;
     for (size_t r = 0; r < g->m; r += g->block)
-        for (size_t t = item * TILES_PER_ITEM; t < end; t++)
+        for (size_t t = 0; t < n; t++) {
+            const char *tile = first + t * g->tile_bytes;
+            bool        again = t + 1 == n && r + g->block < g->m; /* the first tile, for the next block of rows */
             g->kernel->run(&(td_gemm_args){
-                .tile = g->tiles + (g->turn * g->n_tiles + t) * g->tile_bytes,
+                .tile = tile,
                 .n_tiles = 1,
+                .next = again ? first : tile + g->tile_bytes,
                 .k = g->k,
                 .m = g->m - r < g->block ? g->m - r : g->block,
                 .rows = g->rows + r,
                 .groups = g->groups,
                 .end = {.n = g->kernel->tiles->nr, .out = out, .ld = g->kernel->tiles->nr, .dtype = TD_DT_F32}});
+        }
 }
 
 static td_status run(void *ctx, td_error *err) {

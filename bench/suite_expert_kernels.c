@@ -50,8 +50,8 @@ static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
             bool        again = t + 1 == n && r + g->block < g->m; /* the first tile, for the next block of rows */
             g->kernel->run(&(td_gemm_args){
                 .tile = tile,
-                .next = again ? first : tile + g->tile_bytes,
                 .n_tiles = 1,
+                .next = again ? first : tile + g->tile_bytes,
                 .k = g->k,
                 .m = g->m - r < g->block ? g->m - r : g->block,
                 .rows = g->rows + r,

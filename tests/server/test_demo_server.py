@@ -195,7 +195,7 @@ class Launch(unittest.TestCase):
         self.assertEqual(server.request("GET", "/v1/models")[0], 401)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             job = pool.submit(server.request, "POST", "/v1/completions", {"prompt": "Once", "max_tokens": 500, "ignore_eos": True},
-                              {"Authorization": "Bearer k"})
+                              {"Authorization": "Bearer k"}, timeout=60)
             time.sleep(0.1)
             self.assertEqual(server.stop(timeout=60), 0)
             status, answer, _ = job.result()

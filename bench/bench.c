@@ -15,14 +15,16 @@ typedef struct {
     double      time_s, gbps, gops;
     const char *bound; /* what binds: "read", "int8" */
     double      fraction;
+    double      int8_fraction; /* of the int8 peak, whatever binds; 0: the row has no operations */
 } row;
 
 static void print_json(const td_bench *b, const row *r) {
-    json_t *o = json_pack("{s:s,s:s,s:i,s:i,s:s,s:f,s:f,s:f,s:s,s:f,s:s,s:s,s:s,s:i,s:i}", "bench", b->bench, "shape",
-                          r->shape, "m", (int)r->m, "threads", (int)r->threads, "kernel", r->kernel, "time_us",
-                          1e6 * r->time_s, "gbps", r->gbps, "gops", r->gops, "bound", r->bound, "fraction", r->fraction,
-                          "commit", td_bench_commit, "tier", td_cpu_tier_name(td_cpu_features()), "cpu", b->machine.cpu,
-                          "cores", (int)b->machine.n_cores, "nodes", (int)b->machine.n_nodes);
+    json_t *o =
+        json_pack("{s:s,s:s,s:i,s:i,s:s,s:f,s:f,s:f,s:s,s:f,s:f,s:s,s:s,s:s,s:i,s:i}", "bench", b->bench, "shape", r->shape,
+                  "m", (int)r->m, "threads", (int)r->threads, "kernel", r->kernel, "time_us", 1e6 * r->time_s, "gbps",
+                  r->gbps, "gops", r->gops, "bound", r->bound, "fraction", r->fraction, "int8_fraction", r->int8_fraction,
+                  "commit", td_bench_commit, "tier", td_cpu_tier_name(td_cpu_features()), "cpu", b->machine.cpu, "cores",
+                  (int)b->machine.n_cores, "nodes", (int)b->machine.n_nodes);
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(o);
@@ -32,11 +34,15 @@ static void print_table(td_bench *b, const row *r) {
     if (b->n_rows == 0) {
         printf("commit %s, %s, %u cores, %u NUMA nodes, tier %s\n", td_bench_commit, b->machine.cpu, b->machine.n_cores,
                b->machine.n_nodes, td_cpu_tier_name(td_cpu_features()));
-        printf("%-34s %6s %7s %-24s %12s %8s %9s %6s %8s\n", "shape", "m", "threads", "kernel", "us", "GB/s", "GOP/s",
-               "bound", "fraction");
+        printf("%-34s %6s %7s %-24s %12s %8s %9s %6s %8s %8s\n", "shape", "m", "threads", "kernel", "us", "GB/s", "GOP/s",
+               "bound", "fraction", "of int8");
     }
-    printf("%-34s %6u %7u %-24s %12.2f %8.2f %9.1f %6s %8.2f\n", r->shape, r->m, r->threads, r->kernel, 1e6 * r->time_s,
+    printf("%-34s %6u %7u %-24s %12.2f %8.2f %9.1f %6s %8.2f", r->shape, r->m, r->threads, r->kernel, 1e6 * r->time_s,
            r->gbps, r->gops, r->bound, r->fraction);
+    if (r->int8_fraction > 0)
+        printf(" %8.2f\n", r->int8_fraction);
+    else
+        putchar('\n');
 }
 
 static void print_row(td_bench *b, const row *r) {
@@ -109,7 +115,8 @@ static void work_of(const td_bench_case *c, uint32_t calls, double *bytes, doubl
 }
 
 td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err) {
-    double   time[TD_BENCH_ROUNDS_MAX], fraction[TD_BENCH_ROUNDS_MAX], gbps[TD_BENCH_ROUNDS_MAX], gops[TD_BENCH_ROUNDS_MAX];
+    double time[TD_BENCH_ROUNDS_MAX], fraction[TD_BENCH_ROUNDS_MAX], gbps[TD_BENCH_ROUNDS_MAX], gops[TD_BENCH_ROUNDS_MAX],
+        int8_fraction[TD_BENCH_ROUNDS_MAX];
     uint32_t rounds = b->o->rounds, n_by_read = 0;
     TD_TRY(c->run(c->ctx, err));
     for (uint32_t r = 0; r < rounds; r++) {
@@ -127,6 +134,7 @@ td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err) {
         n_by_read += by_read > by_int8;
         time[r] = spent / c->calls;
         fraction[r] = (by_read > by_int8 ? by_read : by_int8) / spent;
+        int8_fraction[r] = by_int8 / spent;
         gbps[r] = 1e-9 * bytes / spent;
         gops[r] = 1e-9 * ops / spent;
     }
@@ -138,6 +146,7 @@ td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err) {
                         .gbps = bench_median(gbps, rounds),
                         .gops = bench_median(gops, rounds),
                         .bound = 2 * n_by_read > rounds ? "read" : "int8",
-                        .fraction = bench_median(fraction, rounds)});
+                        .fraction = bench_median(fraction, rounds),
+                        .int8_fraction = bench_median(int8_fraction, rounds)});
     return TD_OK;
 }

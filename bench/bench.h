@@ -4,7 +4,8 @@
  * a shared machine drifts.
  *
  * bound = max(bytes / read bandwidth, operations / int8 peak): every weight and KV byte that the case must read once, and
- * two operations per multiply-add, of linears and attention together. fraction = bound / time.
+ * two operations per multiply-add, of linears and attention together. fraction = bound / time. Beside it stands what the
+ * case reaches of the int8 peak, whatever binds it: of AMX that is the tiles' peak.
  */
 #ifndef TD_BENCH_BENCH_H
 #define TD_BENCH_BENCH_H

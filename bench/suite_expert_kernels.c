@@ -14,7 +14,6 @@
 
 #define BUFFER_BYTES ((size_t)640 << 20)
 #define ROWS_MAX 512
-#define BLOCK_ROWS 112
 #define TILES_PER_ITEM 4
 
 static const struct {
@@ -27,33 +26,38 @@ static const struct {
     {"v3 down 7168x2048", 7168, 2048},
 };
 
-static const uint32_t ROWS[] = {1, 4, 16, 64, 256, ROWS_MAX};
+static const uint32_t ROWS[] = {1, 4, 12, 16, 64, 128, 256, ROWS_MAX};
 
 typedef struct {
     td_bench             *b;
     td_expert_format      format;
     const td_gemm_kernel *kernel;
     td_expert_groups      groups;
-    char                 *tiles, *x, *out; /* [BUFFER_BYTES], [ROWS_MAX, x_stride], [workers, BLOCK_ROWS, nr] */
+    char                 *tiles, *x, *out; /* [BUFFER_BYTES], [ROWS_MAX, x_stride], [workers, ROWS_MAX, nr] */
     size_t                x_stride, k, n_tiles, tile_bytes, n_copies, turn;
-    uint32_t              m;
+    uint32_t              m, block;
     td_gemm_row           rows[ROWS_MAX];
 } gemm;
 
 static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
-    gemm  *g = ctx;
-    size_t end = (item + 1) * TILES_PER_ITEM < g->n_tiles ? (item + 1) * TILES_PER_ITEM : g->n_tiles;
-    float *out = (float *)g->out + w->index * BLOCK_ROWS * TD_GEMM_NR_MAX;
-    for (size_t r = 0; r < g->m; r += BLOCK_ROWS)
-        for (size_t t = item * TILES_PER_ITEM; t < end; t++)
+    gemm       *g = ctx;
+    size_t      begin = item * TILES_PER_ITEM, left = g->n_tiles - begin, n = left < TILES_PER_ITEM ? left : TILES_PER_ITEM;
+    const char *first = g->tiles + (g->turn * g->n_tiles + begin) * g->tile_bytes;
+    float      *out = (float *)g->out + w->index * ROWS_MAX * TD_GEMM_NR_MAX;
+    for (size_t r = 0; r < g->m; r += g->block)
+        for (size_t t = 0; t < n; t++) {
+            const char *tile = first + t * g->tile_bytes;
+            bool        again = t + 1 == n && r + g->block < g->m; /* the first tile, for the next block of rows */
             g->kernel->run(&(td_gemm_args){
-                .tile = g->tiles + (g->turn * g->n_tiles + t) * g->tile_bytes,
+                .tile = tile,
                 .n_tiles = 1,
+                .next = again ? first : tile + g->tile_bytes,
                 .k = g->k,
-                .m = g->m - r < BLOCK_ROWS ? g->m - r : BLOCK_ROWS,
+                .m = g->m - r < g->block ? g->m - r : g->block,
                 .rows = g->rows + r,
                 .groups = g->groups,
                 .end = {.n = g->kernel->tiles->nr, .out = out, .ld = g->kernel->tiles->nr, .dtype = TD_DT_F32}});
+        }
 }
 
 static td_status run(void *ctx, td_error *err) {
@@ -87,6 +91,7 @@ static td_status time_matrix(gemm *g, size_t which, const char *shape, td_error 
     g->tile_bytes = td_tile_bytes(g->kernel->tiles, g->k, &g->groups);
     g->n_copies = BUFFER_BYTES / (g->n_tiles * g->tile_bytes);
     g->turn = 0;
+    g->block = td_expert_block_rows(g->kernel, g->k);
     make_rows(g);
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         bool          fast = g->kernel != td_kernels_scalar.product[g->format];
@@ -142,7 +147,7 @@ static void fill(void *ctx, uint32_t item, const td_worker *w) {
 
 td_status td_bench_expert_kernels(td_bench *b, td_error *err) {
     static gemm g;
-    size_t      x_bytes, out_bytes = (size_t)td_pool_workers(b->pool) * BLOCK_ROWS * TD_GEMM_NR_MAX * sizeof(float);
+    size_t      x_bytes, out_bytes = (size_t)td_pool_workers(b->pool) * ROWS_MAX * TD_GEMM_NR_MAX * sizeof(float);
     void       *tiles = NULL, *x = NULL, *out = NULL;
     if (!any_wanted(b)) return TD_OK;
     g = (gemm){.b = b, .x_stride = 7168 * sizeof(float) + TD_CACHE_LINE};

@@ -69,8 +69,8 @@ static const td_flag FLAGS[] = {
     {{"filter"}, TD_FLAG_TEXT, B(filter), .arg = "TEXT",
      .help = "Only rows whose shape, or whose expert kernel in the suite kernels, contains it; not of roofline and pool."},
     {{"json"}, TD_FLAG_SWITCH, B(json),
-     .help = "JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, commit, tier, cpu, "
-             "cores, nodes."},
+     .help = "JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, int8_fraction, commit, "
+             "tier, cpu, cores, nodes."},
     {{"trace"}, TD_FLAG_TEXT, B(trace_path), .arg = "FILE",
      .help = "What every thread does, for ui.perfetto.dev and bench/phases.py."},
 };

@@ -27,6 +27,7 @@
 #define HELD_TOK 256                      /* beyond it, hardly any expert has deferred pairs only */
 #define ITEMS_PER_WORKER 32               /* dynamic items even out what workers take */
 #define ITEM_BYTES_MIN ((size_t)64 << 10) /* weights of an item: several microseconds of streaming */
+#define RANGE_TOK 1024                    /* most tokens of an item of the down phase, unless memory binds it */
 #define SUM_BYTES ((size_t)1 << 20)       /* of its accumulators: half of a 2 MiB L2 */
 
 typedef struct {
@@ -89,8 +90,7 @@ static float *worker_sums(const td_experts *x, const td_worker *w) {
     return (float *)((char *)expert_worker_scratch(x, w->index) + ways_bytes(&x->scratch));
 }
 
-/* Pairs of a block whose rows have k codes; a multiple of 32 where their bytes decide, so that tiles of rows are full. */
-static uint32_t block_rows_max(const td_gemm_kernel *kernel, size_t k) {
+uint32_t td_expert_block_rows(const td_gemm_kernel *kernel, size_t k) {
     size_t wish = kernel->rows ? kernel->rows : BLOCK_ROWS, fit = BLOCK_BYTES / k / 32 * 32;
     return (uint32_t)(fit < 32 ? 32 : fit < wish ? fit : wish);
 }
@@ -146,8 +146,8 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     *p = (expert_scratch_plan){.x_stride = odd_lines(row_bytes(c->format, l, l->hidden_k)),
                                .h_stride = odd_lines(inter_tiles > inter_row ? inter_tiles : inter_row),
                                .y_stride = l->n_down * tiles->nr,
-                               .up_rows = block_rows_max(kernel, l->hidden_k),
-                               .down_rows = block_rows_max(kernel, l->inter_k)};
+                               .up_rows = td_expert_block_rows(kernel, l->hidden_k),
+                               .down_rows = td_expert_block_rows(kernel, l->inter_k)};
     size_t y_bytes = p->y_stride * sizeof(float);
     size_t pair_bytes = p->h_stride + sizeof(pair) + sizeof(uint32_t) + 2 * sizeof(td_gemm_row);
     size_t tok_bytes = c->top_k * (p->x_stride + pair_bytes);
@@ -495,24 +495,28 @@ static uint32_t chunk_count(const td_experts *x, size_t groups, size_t tiles, si
     return (uint32_t)clamp_size(clamp_size(wanted, 1, most ? most : 1), 1, tiles ? tiles : 1);
 }
 
+/* So many tokens and chunks leave an item's sums in its worker's L2. */
+static bool sums_fit(const td_experts *x, size_t n_tok, size_t tiles, size_t chunks) {
+    return n_tok * sums_stride((tiles + chunks - 1) / chunks, x->kernel->tiles->nr) * sizeof(float) <= SUM_BYTES;
+}
+
 /*
- * How the down phase is cut into ranges of tokens and chunks of columns. Each range reads the weights anew, each chunk the
- * rows of all pairs, and a worker that is done waits for half an item: of the cuts whose sums stay in a worker's L2, the one
- * with which these three, in bytes, are least. rows: what the rows of a pass add to it, as above.
+ * How the down phase is cut into ranges of tokens and chunks of columns, for a kernel that likes many rows: its arithmetic
+ * is so fast that memory binds it. Each range reads the weights anew, each chunk the rows of all pairs (eight times as fast
+ * where they stay in L2), and at the end all workers but one wait, for half an item: of the cuts whose sums stay in a
+ * worker's L2, the one with which these three, in bytes, are least. rows: by what a pass over the weights is longer because
+ * of its rows.
  */
-static void cut_down(const td_experts *x, size_t n_experts, size_t n_pairs, size_t rows) {
-    expert_ffn          *f = x->ffn;
-    const expert_layout *l = &x->layout;
-    const size_t         nr = x->kernel->tiles->nr, tiles = (l->n_down + l->n_shards - 1) / l->n_shards,
-                 workers = (td_pool_workers(x->pool) + l->n_shards - 1) / l->n_shards,
-                 weights = tiles * l->down_tile_bytes * n_experts;
-    const double pairs = (double)(n_pairs * row_bytes(x->config.format, l, l->inter_k)),
-                 waiting = (double)(weights * rows * workers) / 2;
-    double least = INFINITY;
+static void cut_for_memory(const td_experts *x, size_t tiles, size_t weights, size_t n_pairs, size_t rows) {
+    expert_ffn  *f = x->ffn;
+    const size_t read = n_pairs * row_bytes(x->config.format, &x->layout, x->layout.inter_k),
+                 workers = (td_pool_workers(x->pool) + x->layout.n_shards - 1) / x->layout.n_shards;
+    const double pairs = (double)read / (read <= SUM_BYTES ? 8 : 1), waiting = (double)(weights * rows * (workers - 1)) / 2;
+    double       least = INFINITY;
     for (size_t ranges = 1; (double)(ranges * weights) < least && ranges <= f->n_tok; ranges *= 2) {
-        const size_t tok = (f->n_tok + ranges - 1) / ranges, most = weights * rows / ranges / ITEM_BYTES_MIN;
+        const size_t most = weights * rows / ranges / ITEM_BYTES_MIN;
         size_t       chunks = clamp_size((size_t)sqrt(waiting / (double)ranges / pairs), 1, clamp_size(most, 1, tiles));
-        while (chunks <= tiles && tok * sums_stride((tiles + chunks - 1) / chunks, nr) * sizeof(float) > SUM_BYTES) chunks++;
+        while (chunks <= tiles && !sums_fit(x, (f->n_tok + ranges - 1) / ranges, tiles, chunks)) chunks++;
         double cost = (double)(ranges * weights) + (double)chunks * pairs + waiting / (double)(ranges * chunks);
         if (chunks > tiles || cost >= least) continue;
         least = cost;
@@ -520,6 +524,14 @@ static void cut_down(const td_experts *x, size_t n_experts, size_t n_pairs, size
         f->n_chunks = (uint32_t)chunks;
     }
     assert(least < (double)INFINITY);
+}
+
+/* The same for others, which arithmetic binds: many small items, whose sums leave the L2 to weights and rows. */
+static void cut_evenly(const td_experts *x, size_t tiles, size_t weights, size_t rows) {
+    expert_ffn *f = x->ffn;
+    f->n_ranges = (f->n_tok + RANGE_TOK - 1) / RANGE_TOK;
+    f->n_chunks = chunk_count(x, f->n_ranges, tiles, weights * rows);
+    while (!sums_fit(x, (f->n_tok + f->n_ranges - 1) / f->n_ranges, tiles, f->n_chunks)) f->n_chunks++;
 }
 
 /* A phase on every worker; in a trace under its name, with the tokens and experts it is about. */
@@ -551,7 +563,12 @@ static void run_pass(td_experts *x, bool second) {
         atomic_store_explicit(&f->blocks[b].left, f->n_chunks * l->n_shards, memory_order_relaxed);
     run_phase(x, second ? "deferred up" : "up", (uint32_t)n_experts, up_item, (uint32_t)n_blocks * f->n_chunks, true);
 
-    cut_down(x, n_experts, n_pairs * n_experts / f->n_active, rows);
+    const size_t down_tiles = (l->n_down + l->n_shards - 1) / l->n_shards,
+                 weights = down_tiles * l->down_tile_bytes * n_experts;
+    if (x->kernel->rows)
+        cut_for_memory(x, down_tiles, weights, n_pairs * n_experts / f->n_active, rows);
+    else
+        cut_evenly(x, down_tiles, weights, rows);
     run_phase(x, second ? "deferred down" : "down", (uint32_t)n_experts, down_item, f->n_chunks * f->n_ranges, true);
 }
 

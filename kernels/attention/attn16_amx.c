@@ -23,6 +23,7 @@
 #include "kernels/attention/attn16.h"
 #include "kernels/attention/attn16_zmm.inc"
 #include "kernels/vec/amx.h"
+#include "kernels/vec/fetch.h"
 
 #define TILE 1024 /* bytes */
 #define STEP 64   /* k */
@@ -146,7 +147,7 @@ static void gemm(const td_attn16_gemm *g) {
         const size_t panels = g->n - j < PLANES_ROWS ? 1 : 2;
         for (size_t p = 0; p < panels; p++) {
             split_panel(g->b + (j / 16 + p) * g->panel_stride, g->pairs, columns.of[p]);
-            for (size_t l = 0; l < fetch && ahead < ahead_end; l++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
+            for (size_t l = 0; l < fetch && ahead < ahead_end; l++, ahead += 64) fetch_l2(ahead);
         }
         for (size_t i = 0; i < g->m; i += TD_AMX_ROWS, turn ^= 1) {
             const size_t tile = i / TD_AMX_ROWS % 2, n = g->m - i < TD_AMX_ROWS ? g->m - i : TD_AMX_ROWS;

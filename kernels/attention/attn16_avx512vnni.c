@@ -6,6 +6,7 @@
 #include "core/mem.h"
 #include "kernels/attention/attn16.h"
 #include "kernels/attention/attn16_zmm.inc"
+#include "kernels/vec/fetch.h"
 #include "kernels/vec/zmm_rows.h"
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -142,8 +143,8 @@ VEC void fours(const td_attn16_gemm *g, size_t i0, size_t panel, int rows, const
         for (int r = 0; r < 4; r++) sum[i][r] = _mm512_setzero_si512();
     for (size_t k = 0; k < g->pairs; k += 4, a += 8, a3 += 8, y++, ahead += step) {
         __m512i y0 = (*y)[0], y1 = (*y)[1], y2 = (*y)[2], y3 = (*y)[3];
-        _mm_prefetch(ahead, _MM_HINT_T1);
-        _mm_prefetch(ahead + 64, _MM_HINT_T1);
+        fetch_l2(ahead);
+        fetch_l2(ahead + 64);
 #pragma GCC unroll 6
         for (int i = 0; i < rows; i++) {
             __m512i x = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)((i < 3 ? a : a3) + (size_t)(i % 3) * lda)));

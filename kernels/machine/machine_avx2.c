@@ -5,6 +5,7 @@
 #include "kernels/machine/checksum_body.inc"
 
 #include "kernels/machine/peak_chains.h"
+#include "kernels/vec/fetch.h"
 
 /** Where results go that nobody wants, so that what made them stays. */
 static _Thread_local volatile int sink;
@@ -12,8 +13,8 @@ static _Thread_local volatile int sink;
 void td_read_avx2(const char *p, size_t bytes) {
     __m256i s[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
     for (size_t i = 0; i < bytes; i += 128) {
-        _mm_prefetch(p + i + 4096, _MM_HINT_T0);
-        _mm_prefetch(p + i + 4096 + 64, _MM_HINT_T0);
+        fetch_l1(p + i + 4096);
+        fetch_l1(p + i + 4096 + 64);
         for (size_t j = 0; j < 4; j++) s[j] = _mm256_xor_si256(s[j], _mm256_load_si256((const __m256i *)(p + i + 32 * j)));
     }
     s[0] = _mm256_xor_si256(_mm256_xor_si256(s[0], s[1]), _mm256_xor_si256(s[2], s[3]));

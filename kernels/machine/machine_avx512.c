@@ -6,6 +6,7 @@
 
 #include "core/cpu.h"
 #include "kernels/machine/peak_chains.h"
+#include "kernels/vec/fetch.h"
 
 /** Where results go that nobody wants, so that what made them stays. */
 static _Thread_local volatile int sink;
@@ -14,7 +15,7 @@ void td_read_avx512(const char *p, size_t bytes) {
     __m512i s[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
     for (size_t i = 0; i < bytes; i += 256)
         for (size_t j = 0; j < 4; j++) {
-            _mm_prefetch(p + i + 64 * j + 4096, _MM_HINT_T0);
+            fetch_l1(p + i + 64 * j + 4096);
             s[j] = _mm512_xor_si512(s[j], _mm512_load_si512(p + i + 64 * j));
         }
     sink = _mm512_reduce_add_epi32(_mm512_xor_si512(_mm512_xor_si512(s[0], s[1]), _mm512_xor_si512(s[2], s[3])));

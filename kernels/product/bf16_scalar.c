@@ -6,7 +6,7 @@
 #define TILES td_bf16_16
 #define HALF 8
 
-static void run_tile(const td_gemm_args *a) {
+static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     for (size_t r = 0; r < a->m; r++) {
         const uint32_t *w = a->tile;
         const float    *x = a->rows[r].x;

@@ -7,7 +7,7 @@
 #define HALF 8
 #define TILES td_fp4g_16x4
 
-static void run_tile(const td_gemm_args *a) {
+static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     const td_gemm_groups *groups = &a->groups;
     const size_t          size = groups->size, block = block_k(groups);
     for (size_t r = 0; r < a->m; r++) {

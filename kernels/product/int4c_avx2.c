@@ -53,7 +53,7 @@ static void run_block(const td_gemm_args *a) {
     finish(a, sums);
 }
 
-static void run_tile(const td_gemm_args *a) {
+static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     td_ymm_each_block(a, run_block);
 }
 

@@ -6,7 +6,7 @@
 #define TILES td_int4c_16x4
 #define HALF 8
 
-static void run_tile(const td_gemm_args *a) {
+static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     const float   *scale = a->tile;
     const uint8_t *w = (const uint8_t *)a->tile + 2 * HALF * sizeof *scale;
     for (size_t r = 0; r < a->m; r++) {

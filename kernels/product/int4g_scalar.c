@@ -7,7 +7,7 @@
 #define HALF 8
 #define TILES td_int4g_16x4
 
-static void run_tile(const td_gemm_args *a) {
+static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     const td_gemm_groups *groups = &a->groups;
     for (size_t r = 0; r < a->m; r++) {
         const int8_t  *x = a->rows[r].x;

@@ -11,7 +11,7 @@
 #define NR 32
 #define OFFSET 128
 #define AHEAD 8192 /* bytes ahead of a single pass that are brought to L2 */
-#define NEAR 2048  /* and from there to L1 */
+#define NEAR 3072  /* and from there to L1 */
 
 #define LOAD(i)                                                                                                       \
     "vmovdqu64 128*" i "(%[w]), %%zmm28\n\tvmovdqu64 128*" i                                                          \

@@ -6,7 +6,7 @@
 #define TILES td_int8c_16x4
 #define NR 16
 
-static void run_tile(const td_gemm_args *a) {
+static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     const float *scale = a->tile;
     for (size_t r = 0; r < a->m; r++) {
         const uint8_t *w = (const uint8_t *)(scale + NR);

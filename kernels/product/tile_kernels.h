@@ -6,6 +6,7 @@
 
 #include "core/cpu.h"
 #include "kernels/product/tile_gemm.h"
+#include "kernels/vec/fetch.h"
 
 extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int4c_16x4s, td_int4c_16x8s, td_int8c_16x4, td_int8c_32x4,
     td_int8c_16x4s, td_int8c_16x8s, td_bf16_16, td_bf16_32;
@@ -47,7 +48,8 @@ static inline td_gemm_args rows_of(const td_gemm_args *a, size_t r0, size_t m) {
     return b;
 }
 
-/* The tiles of a call one after the other, for kernels of single ones. */
+/* The tiles of a call one after the other, for kernels of single ones: run_tile is not inlined, or gcc copies it for the
+ * last. */
 static inline void each_tile(const td_gemm_args *a, const td_tile_layout *tiles, void (*run_tile)(const td_gemm_args *)) {
     const size_t bytes = td_tile_bytes(tiles, a->k, &a->groups);
     td_gemm_args one = *a;

@@ -136,7 +136,7 @@ static inline td_ymm_product td_ymm_rows(const td_gemm_args *a) {
 static inline __attribute__((always_inline)) void td_ymm_unpack(const td_ymm_product *p, const uint8_t *w, size_t steps,
                                                                 bool table, uint8_t *bytes) {
     for (size_t i = 0; i < steps; i++, w += 32, bytes += 64) {
-        _mm_prefetch((const char *)w + PREFETCH_NEAR, _MM_HINT_T0);
+        fetch_l1(w + PREFETCH_NEAR);
         __m256i both = _mm256_load_si256((const __m256i *)w), low = _mm256_and_si256(both, p->mask),
                 high = _mm256_and_si256(_mm256_srli_epi16(both, 4), p->mask);
         _mm256_store_si256((__m256i *)bytes, table ? _mm256_shuffle_epi8(p->table, low) : low);

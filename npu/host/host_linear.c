@@ -6,11 +6,12 @@
 #include "kernels/rows/row_quant.h"
 #include "npu/host/host_device.h"
 
-#define INLINE_COST 8192          /* elements or bytes below which a wake-up costs more than the work */
-#define ITEMS_PER_WORKER 32       /* who is done first waits for less than one; the next item goes on where one ends */
-#define ITEM_BYTES (32 << 10)     /* weights of an item at least: a microsecond or two */
-#define F_AHEAD_BYTES 4096        /* what a product of floats prefetches ahead of itself */
-#define X_BLOCK_BYTES (384 << 10) /* rows of an item: they should stay in L2 beside a panel */
+#define INLINE_COST 8192             /* elements or bytes below which a wake-up costs more than the work */
+#define ITEMS_PER_WORKER 32          /* who is done first waits for less than one; the next item goes on where one ends */
+#define ITEM_BYTES (32 << 10)        /* weights of an item at least: a microsecond or two */
+#define F_AHEAD_BYTES 4096           /* what a product of floats prefetches ahead of itself */
+#define X_BLOCK_BYTES (384 << 10)    /* rows of an item: they should stay in L2 beside a panel */
+#define X_BLOCK_BYTES_MANY (1 << 20) /* of a kernel that likes many */
 #define F_BLOCK_ROWS 48
 #define G_BLOCK_ROWS 112 /* of products with weights in groups */
 #define GROUP_MIN 16
@@ -208,8 +209,9 @@ static void run_products(td_host_npu *d, td_host_rows *x, const td_host_product 
     }
     j.block_rows = most_rows;
     if (most_rows == SIZE_MAX) { /* W8A8 alone */
-        size_t mr = d->kernels->product[TD_PRODUCT_INT8C]->mr;
-        j.block_rows = X_BLOCK_BYTES / x->ldq / mr * mr;
+        const td_gemm_kernel *kernel = d->kernels->product[TD_PRODUCT_INT8C];
+        const size_t          mr = kernel->mr;
+        j.block_rows = (kernel->rows ? X_BLOCK_BYTES_MANY : X_BLOCK_BYTES) / x->ldq / mr * mr;
         if (j.block_rows < 4 * mr) j.block_rows = 4 * mr;
     }
     size_t blocks = (x->m + j.block_rows - 1) / j.block_rows;

@@ -7,7 +7,7 @@ import unittest
 
 TANDEM = os.environ["TD_TANDEM"]
 TINY = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/deepseek_v2_lite/config.json")
-KEYS = {"bench", "shape", "m", "threads", "kernel", "time_us", "gbps", "gops", "bound", "fraction"}
+KEYS = {"bench", "shape", "m", "threads", "kernel", "time_us", "gbps", "gops", "bound", "fraction", "int8_fraction"}
 
 
 def bench(*args):

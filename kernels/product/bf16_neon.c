@@ -43,8 +43,8 @@ VEC void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int
     }
     for (; j + 4 <= a->k; j += 4, w += 4 * NR / 2) {
         for (size_t line = 0; line < 4 * NR * sizeof(td_bf16); line += 64) {
-            __builtin_prefetch((const char *)w + line + far, 0, 2);
-            __builtin_prefetch((const char *)w + line + near, 0, 3);
+            fetch_l2((const char *)w + line + far);
+            fetch_l1((const char *)w + line + near);
         }
 #pragma GCC unroll 4
         for (int r = 0; r < m; r++) x[r] = vf_load(from[r] + j);

@@ -115,6 +115,10 @@ td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **ou
     return name && config ? TD_OK : td_fail(err, TD_EINVAL, "no device");
 }
 
+const char *td_npu_backend_name(size_t i) {
+    return i ? NULL : "host";
+}
+
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
     return name == NULL && n_cards > 1;
 }

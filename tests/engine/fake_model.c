@@ -273,6 +273,10 @@ td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **ou
     return TD_OK;
 }
 
+const char *td_npu_backend_name(size_t i) {
+    return i ? NULL : "host";
+}
+
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
     (void)name, (void)n_cards;
     return 0;

@@ -667,6 +667,6 @@ int main(void) {
         cmocka_unit_test(routers),     cmocka_unit_test(heads),   cmocka_unit_test(attentions),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
-    setenv("TD_STANDIN_DELAY_US", "20", 0);
+    setenv("TD_STANDIN_DELAY_US", "5", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

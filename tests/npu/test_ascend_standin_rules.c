@@ -779,6 +779,19 @@ static void capture_aborted(ascend_rig *r) {
     ignore(r->acl->aclrtStreamAbort(r->stream));
 }
 
+static void element_beyond(ascend_rig *r) {
+    const int64_t index[4] = {3};
+    void         *x = rig_alloc(r, 64), *i = rig_upload(r, index, sizeof index), *out = rig_alloc(r, 64);
+    RUN(r, aclnnGather, T2(r, x, TD_ACL_INT32, 1, 3), 1, T2(r, i, TD_ACL_INT64, 1, 1), T2(r, out, TD_ACL_INT32, 1, 1));
+}
+
+static void sum_of_other_shapes(ascend_rig *r) {
+    float          value = 1;
+    void          *x = rig_alloc(r, 64), *y = rig_alloc(r, 64);
+    td_acl_scalar *alpha = r->acl->aclCreateScalar(&value, TD_ACL_FLOAT);
+    RUN(r, aclnnInplaceAdd, T2(r, x, TD_ACL_BF16, 2, 4), T1(r, y, TD_ACL_BF16, 3), alpha);
+}
+
 static void obey(ascend_rig *r) {
     uint64_t         bytes;
     norm             n = norm_of(r);
@@ -887,6 +900,8 @@ static const rule RULES[] = {
     BREAKS(aborted_communicator, "on a communicator of which a collective was aborted"),
     {"first_of_a_kind_alone", first_of_a_kind_alone, 0, ""},
     BREAKS(capture_aborted, "a stream is aborted while it is captured"),
+    BREAKS(element_beyond, "index 3 of 3"),
+    BREAKS(sum_of_other_shapes, "other is not broadcast to selfRef's shape"),
     {"obey", obey, 0, ""},
 };
 #define N_RULES (sizeof RULES / sizeof *RULES)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What `tandem plan` expects beside what `tandem bench` measures, on this machine.
 
-usage: bench/plan_against_bench.py [--tandem PROGRAM] [--passes N] [--rounds N] [--shapes NAME,...] [--tolerance SHARE]
+usage: bench/plan_against_bench.py [--tandem PROGRAM] [--passes N] [--rounds N] [--threads N] [--shapes NAME,...] [--rows SUITE:FILTER,...] [--tolerance SHARE]
 
 Weights are random, of three shapes cut in layers so that they fit into memory. Each pass goes over all rows in turn. A row: `tandem bench` times it between
 measurements of the machine's bounds; a machine file gets those bounds, and `tandem plan` says what the same step would take. So the machine's drift is in
 both. The ratios are plan / bench, medians over the passes, with the least and the largest. With --tolerance the exit status is 1 where a median is further
-away from 1. Leave the machine alone meanwhile; the load is printed."""
+away from 1. Leave the machine alone meanwhile; the load is printed. With --threads 1 both sides count processor time, which a busy machine disturbs less."""
 import argparse
 import json
 import os
@@ -25,7 +25,7 @@ SHAPES = {
     "v3": ("deepseek-v3.json", {"num_hidden_layers": 3, "first_k_dense_replace": 1, "n_routed_experts": 64, "num_nextn_predict_layers": 0}),
 }
 # suite, filter of its rows: every row that it lets through is compared
-ROWS = [("decode", "context 16"), ("decode", "context 4096"), ("prefill", "128 tokens"), ("prefill", "512 tokens"), ("prefill", "2048 tokens")]
+ROWS = "decode:context 16,decode:context 4096,prefill:128 tokens,prefill:512 tokens,prefill:2048 tokens"
 MACHINE = """nodes: 1
 kernels: {tier}
 node-cores: {cores}
@@ -43,8 +43,9 @@ def run(args):
     return p.stdout
 
 
-def measure(tandem, model, suite, rows, rounds):
-    return [json.loads(line) for line in run([tandem, "bench", suite, *model, "--filter", rows, "--rounds", str(rounds), "--json"]).splitlines()]
+def measure(args, model, suite, rows):
+    threads = ["--threads", str(args.threads)] if args.threads else []
+    return [json.loads(line) for line in run([args.tandem, "bench", suite, *model, "--filter", rows, "--rounds", str(args.rounds), *threads, "--json"]).splitlines()]
 
 
 def expect(tandem, model, bench):
@@ -62,18 +63,22 @@ def main():
     parser.add_argument("--tandem", default=ROOT + "/build/release/cli/tandem")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--rows", default=ROWS)
     parser.add_argument("--tolerance", type=float)
     args = parser.parse_args()
     found = {}
     for number in range(args.passes):
-        print("pass %d of %d, load %.1f" % (number + 1, args.passes, os.getloadavg()[0]), file=sys.stderr)
         for name in args.shapes.split(","):
+            print("pass %d of %d, %s, load %.1f" % (number + 1, args.passes, name, os.getloadavg()[0]), file=sys.stderr)
             config, override = SHAPES[name]
             model = ["--config", "%s/configs/models/%s" % (ROOT, config), "--json-model-override-args", json.dumps(override)]
-            for suite, rows in ROWS:
-                for bench in measure(args.tandem, model, suite, rows, args.rounds):
-                    found.setdefault((name, bench["shape"]), []).append((bench["time_us"] / 1e3, expect(args.tandem, model, bench), bench["fraction"]))
+            for suite, rows in (r.split(":") for r in args.rows.split(",")):
+                for bench in measure(args, model, suite, rows):
+                    row = (bench["time_us"] / 1e3, expect(args.tandem, model, bench), bench["fraction"])
+                    found.setdefault((name, bench["shape"]), []).append(row)
+                    print("  %s, %s: bench %.1f ms (%.2f of the bound), plan %.1f ms" % (name, bench["shape"], row[0], row[2], row[1]), file=sys.stderr)
     print("| shape | row | bench, ms | of the bound | plan, ms | plan / bench | least to most |\n|---|---|---|---|---|---|---|")
     far = 0
     for (name, row), runs in found.items():

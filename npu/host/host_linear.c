@@ -128,9 +128,11 @@ static void store_panel(const product_job *j, const td_host_product *p, size_t r
 
 static void tile_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
     const td_gemm_kernel *kernel = td_host_tile_kernel(j->d, p->w->format);
-    const size_t          k = td_round_up(j->x->k, kernel->tiles->kr);
-    kernel->run(&(td_gemm_args){.tile = (const char *)p->w->data + begin * td_tile_bytes(kernel->tiles, k, &p->w->groups),
+    const size_t k = td_round_up(j->x->k, kernel->tiles->kr), bytes = td_tile_bytes(kernel->tiles, k, &p->w->groups);
+    const char  *tiles = p->w->data;
+    kernel->run(&(td_gemm_args){.tile = tiles + begin * bytes,
                                 .n_tiles = end - begin,
+                                .next = tiles + end * bytes, /* a worker's next item goes on there */
                                 .k = k,
                                 .m = rows,
                                 .rows = j->x->rows + row,

@@ -12,6 +12,8 @@
 #include "server/openai/completions.h"
 #include "server/openai/responses.h"
 
+#define ENDING_MAX 64 /* tokens without a text that may end an answer */
+
 static const struct {
     const char *type, *id_prefix;
     const char *part; /* type of its one part of text; NULL: it has none */
@@ -238,24 +240,50 @@ static void wait_for_text(td_generation *g, const td_news *with) {
     own->n_pending += n;
 }
 
-/* How many of the last pending tokens make the n bytes of a text. */
-static size_t tokens_of_text(const td_generation *g, size_t n) {
+/* The bytes of the pending tokens, one behind the other. false: memory is short. */
+static bool pending_bytes(const td_generation *g, td_jbuf *bytes, size_t *ends) {
     const td_response *own = g->req.own;
-    size_t             stride = 1 + g->req.top_logprobs, tokens = 0, bytes = 0;
-    while (tokens < own->n_pending && bytes < n) {
-        size_t len = 0;
-        bool   special = false;
-        td_tokenizer_token(g->server->tokenizer, own->pending[(own->n_pending - ++tokens) * stride].id, &len, &special);
-        bytes += len;
+    size_t             stride = 1 + g->req.top_logprobs;
+    for (size_t i = 0; i < own->n_pending; i++) {
+        size_t      len;
+        bool        special;
+        const char *token = td_token_bytes(g, own->pending[i * stride].id, &len, &special);
+        td_jbuf_put(bytes, token, len);
+        ends[i] = bytes->len;
     }
-    return tokens;
+    return !bytes->failed;
 }
 
-/* Give the last n pending tokens to an item, and forget the rest; *entries are theirs, as in a list. */
-static void add_logprobs(td_generation *g, td_response_item *item, size_t n, td_jbuf *entries) {
+typedef struct {
+    size_t begin, end; /* of the pending tokens */
+} token_range;
+
+/* Which of the pending tokens make a text. Before them may be a marker that the parser took. Behind them may be what ends
+ * the answer, which has no text: an end token, or a stop string's tokens. */
+static token_range tokens_of_text(const td_generation *g, const char *text, size_t n) {
+    const td_response *own = g->req.own;
+    token_range        range = {0, own->n_pending};
+    td_jbuf            bytes = {0};
+    size_t            *ends = g->choices[0].parser && range.end ? malloc(range.end * sizeof *ends) : NULL;
+    if (ends && pending_bytes(g, &bytes, ends)) {
+        size_t tried = 0, j = range.end;
+        while (tried < ENDING_MAX && j > 0 && !(ends[j - 1] >= n && !memcmp(bytes.data + ends[j - 1] - n, text, n)))
+            j--, tried++;
+        if (j > 0 && tried < ENDING_MAX) range.end = j;
+        for (range.begin = range.end - 1; range.begin > 0 && ends[range.end - 1] - ends[range.begin - 1] < n;) range.begin--;
+    }
+    free(ends);
+    td_jbuf_free(&bytes);
+    return range;
+}
+
+/* Give pending tokens to an item, and forget those before them; *entries are theirs, as in a list. */
+static void add_logprobs(td_generation *g, td_response_item *item, token_range tokens, td_jbuf *entries) {
     td_response *own = g->req.own;
     size_t       stride = 1 + g->req.top_logprobs;
-    if (n) td_write_token_logprobs(entries, g, own->pending + (own->n_pending - n) * stride, n);
+    td_write_token_logprobs(entries, g, own->pending + tokens.begin * stride, tokens.end - tokens.begin);
+    own->n_pending -= tokens.end;
+    memmove(own->pending, own->pending + tokens.end * stride, own->n_pending * stride * sizeof *own->pending);
     if (item->logprobs.len && entries->len) td_jbuf_puts(&item->logprobs, ",");
     td_jbuf_put(&item->logprobs, entries->data, entries->len);
     own->failed = own->failed || entries->failed || item->logprobs.failed;
@@ -270,8 +298,10 @@ static void add_text(td_generation *g, td_item_kind kind, const td_piece *p, td_
     if (!item) return;
     td_jbuf_put(&item->text, p->text, p->len);
     own->failed = own->failed || item->text.failed;
-    if (kind == TD_ITEM_MESSAGE) add_logprobs(g, item, tokens_of_text(g, p->len), &logprobs);
-    own->n_pending = 0;
+    if (kind == TD_ITEM_MESSAGE && own->n_pending)
+        add_logprobs(g, item, tokens_of_text(g, p->text, p->len), &logprobs);
+    else
+        own->n_pending = 0;
     delta_event(g, p->text, p->len, &logprobs, b);
     td_jbuf_free(&logprobs);
 }
@@ -282,7 +312,7 @@ static void add_last_logprobs(td_generation *g, td_jbuf *b) {
     td_response_item *item = open_item(own);
     td_jbuf           logprobs = {0};
     if (item && item->kind == TD_ITEM_MESSAGE && own->n_pending) {
-        add_logprobs(g, item, own->n_pending, &logprobs);
+        add_logprobs(g, item, (token_range){0, own->n_pending}, &logprobs);
         delta_event(g, "", 0, &logprobs, b);
     }
     own->n_pending = 0;

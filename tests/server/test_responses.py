@@ -248,6 +248,16 @@ class Answers(Base):
             self.assertEqual(stream.get_final_response().output_parsed.name, "ball")
         self.assertEqual(self.create("{}", text={"format": {"type": "json_object"}}).text.format.type, "json_object")
 
+    def test_logprobs_are_those_of_a_chat(self):
+        """Also where all tokens come at once, and with a stop string, whose tokens are in the list though not in the text."""
+        for stop in ([], ["lo"]):
+            _, r, _ = self.server.request("POST", "/v1/responses", {"input": "Hello", "stop": stop, "include": ["message.output_text.logprobs"], "top_logprobs": 1})
+            _, chat, _ = self.server.request("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "stop": stop,
+                                                                               "logprobs": True, "top_logprobs": 1})
+            wanted = [t["token"] for t in chat["choices"][0]["logprobs"]["content"]]
+            self.assertEqual([t["token"] for t in r["output"][0]["content"][0]["logprobs"]], wanted)
+            self.assertEqual(wanted[:5], list("Hello"))
+
     def test_warnings(self):
         """A template that shows no effort says so."""
         r = self.post({"input": "x", "reasoning": {"effort": "low", "summary": "auto"}})

@@ -221,7 +221,7 @@ class EveryCommand(unittest.TestCase):
 
     def test_tables(self):
         commands = re.findall(r"^  (\S+) ", self.run_command("--help").stdout, re.MULTILINE)
-        self.assertEqual(len(commands), 11)
+        self.assertEqual(len(commands), 12)
         flags = 0
         for command in commands:
             shown = self.run_command(command, "--help")

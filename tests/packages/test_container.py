@@ -42,6 +42,7 @@ class HealthCheck(unittest.TestCase):
             self.assertEqual(self.check(port), 0)
 
 
+@unittest.skipUnless(FULL, "scripts/test.sh --full builds and runs the image")
 class Image(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

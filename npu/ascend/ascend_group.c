@@ -20,7 +20,7 @@ typedef struct {
     td_ascend_npu  *d;
     td_hccl_comm    comm;   /* NULL: none */
     pthread_mutex_t lock;   /* between giving a sum to the stream and stopping it */
-    td_acl_stream   stream; /* where it was last given one; NULL: nowhere yet */
+    td_acl_stream   stream; /* on which one may be under way; NULL: none */
 } member;
 
 struct td_npu_group {
@@ -222,7 +222,7 @@ void td_ascend_group_reset(td_npu_group *g) {
         atomic_store(&g->aborted, false);
 }
 
-td_status td_ascend_group_enter(td_npu_group *g, const td_ascend_npu *d, td_acl_stream stream) {
+td_status td_ascend_group_enter(td_npu_group *g, const td_ascend_npu *d, td_npu_stream *s) {
     member *m = member_of(g, d);
     if (!m) return TD_EINVAL;
     pthread_mutex_lock(&m->lock);
@@ -230,7 +230,10 @@ td_status td_ascend_group_enter(td_npu_group *g, const td_ascend_npu *d, td_acl_
         pthread_mutex_unlock(&m->lock);
         return TD_EDEVICE;
     }
-    m->stream = stream;
+    if (!s->capture) {
+        m->stream = s->stream;
+        s->group = g;
+    }
     return TD_OK;
 }
 
@@ -238,11 +241,18 @@ void td_ascend_group_leave(td_npu_group *g, const td_ascend_npu *d) {
     pthread_mutex_unlock(&member_of(g, d)->lock);
 }
 
+void td_ascend_group_idle(td_npu_group *g, const td_ascend_npu *d) {
+    member *m = member_of(g, d);
+    pthread_mutex_lock(&m->lock);
+    m->stream = NULL;
+    pthread_mutex_unlock(&m->lock);
+}
+
 /* ---- the sum ----------------------------------------------------------------------------------- */
 
 static void sum_over_cards(td_ascend_run *r, td_npu_group *g, const void *send, void *receive, size_t n) {
     if (r->status != TD_OK) return;
-    r->status = td_ascend_group_enter(g, r->d, r->stream);
+    r->status = td_ascend_group_enter(g, r->d, r->s);
     if (r->status != TD_OK) return;
     td_hccl_status code = collective(g, member_of(g, r->d), (void *)send, receive, n, r->stream);
     td_ascend_group_leave(g, r->d);

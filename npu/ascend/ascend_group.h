@@ -25,10 +25,14 @@ void                   td_ascend_group_destroy(td_npu_group *g);
 void                   td_ascend_group_abort(td_npu_group *g);
 void                   td_ascend_group_reset(td_npu_group *g);
 
-/** Before and after something with sums is given to a card's stream: an abort either stops it or comes before it.
+/** Before and after something with sums is given to a card's stream: an abort either stops it or comes before it. A stream
+ * that is captured runs nothing, and may not be stopped (runtime 06): there its sums are only refused from then on.
  * @return TD_EDEVICE: the group is aborted, and there is nothing to leave. */
-TD_NODISCARD td_status td_ascend_group_enter(td_npu_group *g, const td_ascend_npu *d, td_acl_stream stream);
+TD_NODISCARD td_status td_ascend_group_enter(td_npu_group *g, const td_ascend_npu *d, td_npu_stream *s);
 void                   td_ascend_group_leave(td_npu_group *g, const td_ascend_npu *d);
+
+/** All that the card's stream was given has run: an abort leaves it alone. */
+void td_ascend_group_idle(td_npu_group *g, const td_ascend_npu *d);
 
 extern const td_ascend_block_kind td_ascend_all_reduce;
 

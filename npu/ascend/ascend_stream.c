@@ -93,6 +93,8 @@ td_status td_ascend_stream_sync(td_npu *base, td_npu_stream *s) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     TD_TRY(td_ascend_enter(d));
     td_acl_status code = d->acl->aclrtSynchronizeStream(s->stream);
+    if (s->group) td_ascend_group_idle(s->group, d);
+    s->group = NULL;
     if (code == TD_ACL_SUCCESS) return TD_OK;
     if (code == TD_ACL_ERROR_RT_STREAM_ABORT) {
         td_warn("card %d has given up its work, because another card's failed", d->card);
@@ -203,7 +205,7 @@ td_status td_ascend_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g
     if (s->capture) return TD_EINVAL;
     TD_TRY(td_ascend_enter(d));
     TD_TRY(td_ascend_graph_apply(s, g));
-    if (g->group) TD_TRY(td_ascend_group_enter(g->group, d, s->stream));
+    if (g->group) TD_TRY(td_ascend_group_enter(g->group, d, s));
     td_acl_status code = d->acl->aclmdlRIExecuteAsync(g->graph, s->stream);
     if (g->group) td_ascend_group_leave(g->group, d);
     TD_TRY(enqueued(d, "aclmdlRIExecuteAsync", code));

@@ -36,6 +36,7 @@ struct td_npu_stream {
     td_ascend_npu   *device;
     td_acl_stream    stream;
     td_npu_graph    *capture; /* or NULL */
+    td_npu_group    *group;   /* of sums that may be under way on it; NULL: none */
     td_ascend_steps  steps;   /* of what is enqueued outside of captures */
     uint32_t         failures;
     pthread_t        reporter;

@@ -56,18 +56,14 @@ class Image(unittest.TestCase):
         cls.context = tempfile.mkdtemp(dir=ROOTS)
         with open(f"{CONTAINER}/Containerfile") as f:
             text = f.read()
-        if FULL:
-            context = SOURCE
-        else:
-            context = cls.context
-            text, n = re.subn(r"(?s)FROM \$\{BASE\} AS build.*?(?=FROM)", "FROM ${BASE} AS build\nCOPY *.deb /src/build/packages/\n", text)
-            assert n == 1
-            shutil.copy(deb, context)
-            shutil.copytree(CONTAINER, f"{context}/packaging/container")
+        text, n = re.subn(r"(?s)FROM \$\{BASE\} AS build.*?(?=FROM)", "FROM ${BASE} AS build\nCOPY *.deb /src/build/packages/\n", text)
+        assert n == 1
+        shutil.copy(deb, cls.context)
+        shutil.copytree(CONTAINER, f"{cls.context}/packaging/container")
         with open(f"{cls.context}/Containerfile", "w") as f:
             f.write(text)
         buildah("bud", "--isolation", "chroot", "--format", "docker", "--pull-never", "--build-arg", "BASE=localhost/tandem-base", "-t", "localhost/tandem",
-                "-f", f"{cls.context}/Containerfile", context)
+                "-f", f"{cls.context}/Containerfile", cls.context)
         cls.container = buildah("from", "--pull-never", "localhost/tandem").stdout.strip()
 
     @classmethod

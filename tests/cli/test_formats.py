@@ -49,7 +49,8 @@ FORMATS = [
 # arithmetic. KL divergence hardly moves then, and perplexity by a part of the standard error of its difference (0.05 to 0.25 % here on the
 # demo model, 0.4 to 10 % on SmolLM2). A fault moves both by far more; and a format that costs next to nothing is not the one asked for.
 # Codes that feed errors on from a text are another draw where a last bit of its sums differs: gptq of int4 had KL 0.00785 and +0.41 % on an
-# AVX-512 machine, 0.00771 and -0.13 +- 0.16 % with AVX2. Two draws differ by sqrt(2) standard errors or so; four are allowed.
+# AVX-512 machine, 0.00771 and -0.13 +- 0.16 % with AVX2. Two draws differ by sqrt(2) standard errors or so; four are allowed. A divergence may be
+# two of its own larger: W8A8 alone had 0.00139 +- 0.00020, and with scales multiplied in another order 0.00179 +- 0.00040 (a token's experts flip).
 KL_MARGIN = 1.15
 PERPLEXITY_MARGIN = 2.0 if SMOLLM2 else 0.2  # %
 DRAW_MARGIN = 4
@@ -92,7 +93,7 @@ class Formats(unittest.TestCase):
                     if os.environ.get("TD_FORMATS_SHOW"):
                         print(f'("{device}", "{experts}", "{method}", ({kl:.5f}, {more:.2f})) +- {100 * got["ratio_error"]:.2f}', file=sys.stderr)
                     self.assertEqual((got["quantization"], got["expert_quantization"]), (device, experts))
-                    self.assertLess(kl, bound[0] * KL_MARGIN)
+                    self.assertLess(kl, bound[0] * KL_MARGIN + 2 * got["kl_error"])
                     self.assertGreater(kl, bound[0] / 2)
                     margin = PERPLEXITY_MARGIN if method in ("nearest", "default") else DRAW_MARGIN * 100 * got["ratio_error"]
                     self.assertLess(abs(more - bound[1]), margin)

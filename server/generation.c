@@ -269,7 +269,7 @@ static void note(td_generation *g, td_choice *c, const td_event *e) {
         td_api_from_status(&g->error, e->error ? e->error->status : TD_EDEVICE, e->error, NULL);
         fail_locked(g);
     } else if (g->req.stream) {
-        if (g->unsent > TD_STREAM_UNSENT_MAX) {
+        if (g->unsent > TD_STREAM_UNSENT_MAX + g->n_choices * TD_CHOICE_UNSENT_MAX) {
             td_warn("request %s: its reader is too slow; cancelled", g->id);
             g->aborted = g->dropped = g->attend = g->ready = true;
         } else if (first || e->finish != TD_FINISH_NONE || c->news.n_tokens >= g->server->opt.stream_interval) {

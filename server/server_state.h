@@ -21,7 +21,9 @@
 #define TD_BODIES_MAX ((size_t)256 << 20) /* of all bodies being read */
 #define TD_MODEL_NAMES_MAX 16
 #define TD_GIB(bytes) ((double)(bytes) / (1 << 30)) /* what SGLang's answers call GB */
-#define TD_STREAM_UNSENT_MAX ((size_t)1 << 20) /* bytes a slow reader may leave unsent before its request is cancelled */
+/* Bytes a slow reader may leave unsent before its request is cancelled: so many for the stream, and for each choice. */
+#define TD_STREAM_UNSENT_MAX ((size_t)1 << 20)
+#define TD_CHOICE_UNSENT_MAX ((size_t)16 << 10)
 
 typedef enum { TD_SERVER_STARTING, TD_SERVER_READY, TD_SERVER_STOPPING } td_server_phase;
 

@@ -109,6 +109,22 @@ class Clients(HttpTest):
         self.assertIn("reader is too slow", self.server.stderr())
         self.alive()
 
+    def test_reader_of_many_choices_that_pauses(self):
+        """What many choices make while nobody reads is kept: it is little for each of them."""
+        s = self.connect(rcvbuf=4096)
+        before = self.server.metric("sglang:generation_tokens_total")
+        prompts = [f"!flood{i:03d}" for i in range(150)]
+        s.sendall(request_bytes("/v1/completions", {"prompt": prompts, "stream": True, "max_tokens": 2000, "ignore_eos": True}))
+        self.server.wait_metric("sglang:generation_tokens_total", before + 150 * 2000, timeout=60)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        n_ended, tail = 0, b""
+        while b"[DONE]" not in tail and (piece := s.recv(1 << 20)):
+            tail += piece
+            n_ended += tail.count(b'"finish_reason":"length"')
+            tail = tail[-23:]
+        self.assertEqual(n_ended, 150)
+        self.alive()
+
     flags = ("--context-length", "1048576")
 
     def test_half_closing_with_the_request(self):

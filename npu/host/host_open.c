@@ -62,7 +62,7 @@ td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_error *err) {
 static const td_host_block_kind *const KINDS[TD_BLOCK_COUNT] = {
     [TD_BLOCK_EMBED] = &td_host_embed,   [TD_BLOCK_NORM] = &td_host_norm,       [TD_BLOCK_LINEAR] = &td_host_linear,
     [TD_BLOCK_MLA] = &td_host_mla,       [TD_BLOCK_GQA] = &td_host_gqa,         [TD_BLOCK_MLP] = &td_host_mlp,
-    [TD_BLOCK_ROUTER] = &td_host_router, [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_ALL_REDUCE] = &td_host_all_reduce,
+    [TD_BLOCK_ROUTER] = &td_host_router, [TD_BLOCK_EXPERTS] = &td_host_experts, [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_ALL_REDUCE] = &td_host_all_reduce,
     [TD_BLOCK_HEAD] = &td_host_head,     [TD_BLOCK_TOP] = &td_host_top,
 };
 

@@ -142,17 +142,23 @@ static bool has_packed_experts(const td_model *m) {
 
 /* Which tier has the routed experts. */
 static td_status place_experts(td_model *m, td_error *err) {
-    uint32_t wanted = m->o.device_experts, all = m->config.n_experts;
+    uint32_t    wanted = m->o.device_experts, all = m->config.n_experts;
+    td_npu_caps caps;
     if (!wanted) return TD_OK;
+    m->cards->npu->ops->caps(m->cards->npu, &caps);
+    if (!caps.experts)
+        return td_fail(err, TD_ENOTSUP, "num-gpu-experts %u: on this device no routed experts can be yet: %s", wanted,
+                       caps.text);
     if (!m->n_moe) return td_fail(err, TD_EINVAL, "num-gpu-experts %u: the model has no routed experts", wanted);
     if (wanted != all)
         return td_fail(err, TD_ENOTSUP,
-                       "num-gpu-experts %u: of the %u routed experts of a layer the device keeps all (%u) or none (0)", wanted,
-                       all, all);
+                       "num-gpu-experts %u: of the %u routed experts of a layer the device keeps all (%u) or none (0)",
+                       wanted, all, all);
     if (m->cpu_weight_path || has_packed_experts(m))
-        return td_fail(err, TD_ENOTSUP,
-                       "num-gpu-experts %u: the experts in %s are packed for the CPU; the device takes those of a checkpoint",
-                       wanted, m->cpu_weight_path ? m->cpu_weight_path : m->o.model_path);
+        return td_fail(
+            err, TD_ENOTSUP,
+            "num-gpu-experts %u: the experts in %s are packed for the CPU; the device takes those of a checkpoint", wanted,
+            m->cpu_weight_path ? m->cpu_weight_path : m->o.model_path);
     m->part.experts = true;
     m->n_moe = 0;
     return TD_OK;
@@ -175,10 +181,9 @@ static td_status check_options(td_model *m, td_error *err) {
     if (c->n_mtp_layers > 1)
         return td_fail(err, TD_ENOTSUP, "num_nextn_predict_layers %u: only one MTP layer is supported", c->n_mtp_layers);
     if (o->max_deferred && (!m->n_moe || c->top_k == 1)) {
-        td_warn("deferral has no effect: the %s",
-                m->n_moe           ? "model has one expert per token"
-                : m->part.experts ? "experts are on the device"
-                                   : "model has no routed experts");
+        td_warn("deferral has no effect: the %s", m->n_moe          ? "model has one expert per token"
+                                                  : m->part.experts ? "experts are on the device"
+                                                                    : "model has no routed experts");
         o->max_deferred = 0;
     }
     if (m->n_moe && o->max_deferred >= c->top_k)

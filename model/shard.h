@@ -1,10 +1,10 @@
 /*
  * Tensor parallel: what of the device tier's weights each of several cards holds (Megatron-LM, arXiv 1909.08053, section 3).
  *
- * Heads, the intermediate dimensions of the MLPs (of routed experts where the cards have them) and the vocabulary are cut into equal consecutive
- * stretches, one a card. How each weight follows from that is in the tensor rules (td_split). A size that does not divide
- * all of them is refused, the vocabulary's too: those of the supported models are multiples of 64. A model with fewer
- * key-value heads than cards could have them on several cards each; that is not there.
+ * Heads, the intermediate dimensions of the MLPs (of routed experts where the cards have them) and the vocabulary are cut
+ * into equal consecutive stretches, one a card. How each weight follows from that is in the tensor rules (td_split). A size
+ * that does not divide all of them is refused, the vocabulary's too: those of the supported models are multiples of 64. A
+ * model with fewer key-value heads than cards could have them on several cards each; that is not there.
  */
 #ifndef TD_MODEL_SHARD_H
 #define TD_MODEL_SHARD_H

@@ -15,7 +15,8 @@ static bool is_expert_role(td_role role) {
     return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN;
 }
 
-/* Roles that the device tier keeps for a part of the model. The MTP layer reads the model's embedding, last norm and head; a rotated model's has a head of its own. */
+/* Roles that the device tier keeps for a part of the model. The MTP layer reads the model's embedding, last norm and head; a
+ * rotated model's has a head of its own. */
 static bool on_device(const td_model_config *c, const td_model_part *part, td_role role) {
     switch (role) {
         case TD_ROLE_EXPERT_GATE:
@@ -135,7 +136,8 @@ td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c
 
 /* From the checkpoint. coded: what td_model_find_groups found, which is cut. */
 static td_status make_weight(loader *l, const td_tensor_spec *spec, const td_shard_part *held, td_role role, uint32_t layer,
-                             uint32_t expert, td_weight_format format, td_tensor_view *coded, td_scratch *scratch, td_npu_weight **out) {
+                             uint32_t expert, td_weight_format format, td_tensor_view *coded, td_scratch *scratch,
+                             td_npu_weight **out) {
     td_tensor_view view;
     bool           in_groups = format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G;
     td_weight_form form = in_groups || format == TD_WEIGHT_W8A8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT;

@@ -18,10 +18,10 @@ typedef struct {
 } td_layer_experts;
 
 typedef struct {
-    td_role_weights  model;  /* roles of the whole model: embedding, final norm, head (the embedding again when tied) */
-    td_role_weights *layers; /* [n_layers + n_mtp_layers] */
+    td_role_weights   model;   /* roles of the whole model: embedding, final norm, head (the embedding again when tied) */
+    td_role_weights  *layers;  /* [n_layers + n_mtp_layers] */
     td_layer_experts *experts; /* the same */
-    td_npu_weight   *rope;   /* [max_pos, rope dim] */
+    td_npu_weight    *rope;    /* [max_pos, rope dim] */
 } td_model_weights;
 
 /** What of a model is on the device: the layers, and with `whole` the roles of the whole model too. An MTP layer alone

@@ -68,6 +68,7 @@ typedef struct {
     bool        inline_work;    /* enqueuing runs the work at once, on the caller; else a stream is asynchronous */
     td_handover handover;       /* the form that suits it; it has both */
     bool        measure;        /* which form is faster is the machine's business: to be measured (npu/handover_time.h) */
+    bool        experts;        /* it has TD_BLOCK_EXPERTS */
     bool        kv_spare;       /* rows beyond a step's counts are computed like the others: each cache needs pages for their
                                    keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
     uint64_t memory_total, memory_free;
@@ -255,11 +256,11 @@ typedef struct {
     uint32_t                    hidden, inter, n_experts, top_k;
     const td_npu_weight *const *gate, *const *up, *const *down; /* [n_experts] each: [inter, hidden] x 2, [hidden, inter];
                                                                    the lists are borrowed as the weights are */
-    const void     *in;      /* [max_tok, hidden]; not read where in_i8 is given */
-    td_rows_i8      in_i8;   /* only where gate and up take int8 */
-    const uint16_t *ids;     /* [max_tok, top_k] of a router */
-    const float    *weights; /* [max_tok, top_k] */
-    void           *out;     /* [max_tok, hidden] */
+    const void     *in;                                         /* [max_tok, hidden] */
+    td_rows_i8      in_i8;                                      /* the same once more; only where gate and up take int8 */
+    const uint16_t *ids;                                        /* [max_tok, top_k] of a router */
+    const float    *weights;                                    /* [max_tok, top_k] */
+    void           *out;                                        /* [max_tok, hidden] */
 } td_experts_desc;
 
 /** x += (add[0] + add[1] + add[2]), summed in that order in f32; NULL entries are left out. */

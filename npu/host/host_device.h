@@ -8,11 +8,11 @@
  *
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
  *                                                  host_attn_f32, host_attn_int16   its two arithmetics
- *   host_stream     streams, captures               host_mla, host_gqa, host_mlp, host_router, host_experts, host_blocks   the blocks
- *   host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process
- *                                                  kernels/        what depends on the instruction set
- *   host_linear     quantise rows, matrix products                 host_work       what a block has to read and compute
- *   host_reduce     sums over cards                                host_top        the best logits
+ *   host_stream     streams, captures               host_mla, host_gqa, host_mlp, host_router, host_experts, host_blocks the
+ * blocks host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process kernels/
+ * what depends on the instruction set host_linear     quantise rows, matrix products                 host_work       what a
+ * block has to read and compute host_reduce     sums over cards                                host_top        the best
+ * logits
  */
 #ifndef TD_NPU_HOST_DEVICE_H
 #define TD_NPU_HOST_DEVICE_H
@@ -201,10 +201,10 @@ struct td_npu_block {
     td_status (*run)(td_host_npu *d, const td_npu_block *b, const td_host_step *s);
     struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
         size_t         chunk, x, rows, f32, per_worker;
-        size_t         gate, up, down;                /* mlp, experts */
+        size_t         gate, up, down;                  /* mlp, experts */
         size_t         first, chosen, gathered, scales; /* experts */
-        size_t         q, k, v, out;                  /* attention */
-        size_t         q_low, q_rows, kv, q_lat, ctx; /* latent attention */
+        size_t         q, k, v, out;                    /* attention */
+        size_t         q_low, q_rows, kv, q_lat, ctx;   /* latent attention */
         td_attn_places attn;
     } at;
     size_t scratch_bytes;

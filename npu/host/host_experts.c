@@ -70,8 +70,7 @@ static void store_row(void *ctx, uint32_t i, const td_worker *w) {
     const experts_job *j = ctx;
     size_t             hidden = j->x->hidden;
     (void)w;
-    td_from_f32(j->d->act, j->sum + i * hidden, hidden,
-                (char *)j->x->out + td_host_act_bytes(j->d, (j->row0 + i) * hidden));
+    td_from_f32(j->d->act, j->sum + i * hidden, hidden, (char *)j->x->out + td_host_act_bytes(j->d, (j->row0 + i) * hidden));
 }
 
 static void run_expert(const experts_job *j, size_t e, size_t n) {
@@ -122,8 +121,8 @@ static td_status check_experts(td_host_npu *d, const td_block_desc *desc, td_err
         TD_TRY(td_host_need_linear(d, x->gate[e], x->inter, x->hidden, "an expert's gate", err));
         TD_TRY(td_host_need_linear(d, x->up[e], x->inter, x->hidden, "an expert's up", err));
         TD_TRY(td_host_need_linear(d, x->down[e], x->hidden, x->inter, "an expert's down", err));
-        TD_TRY(td_host_need_int8(x->in_i8, (const td_npu_weight *const[]){x->gate[e], x->up[e]}, 2,
-                                 "an expert's gate or up", err));
+        TD_TRY(td_host_need_int8(x->in_i8, (const td_npu_weight *const[]){x->gate[e], x->up[e]}, 2, "an expert's gate or up",
+                                 err));
     }
     return TD_OK;
 }
@@ -134,10 +133,10 @@ static void plan_experts(const td_host_npu *d, const td_block_desc *desc, td_npu
     size_t                 chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
     b->run = run_experts;
     b->at.chunk = chunk;
-    b->at.first = td_host_take(&p, (x->n_experts + 1) * sizeof(uint32_t));    /* where each expert's pairs begin */
-    b->at.chosen = td_host_take(&p, chunk * x->top_k * sizeof(chosen));           /* the pairs */
+    b->at.first = td_host_take(&p, (x->n_experts + 1) * sizeof(uint32_t));      /* where each expert's pairs begin */
+    b->at.chosen = td_host_take(&p, chunk * x->top_k * sizeof(chosen));         /* the pairs */
     b->at.gathered = td_host_take(&p, td_host_act_bytes(d, chunk * x->hidden)); /* gathered rows, */
-    b->at.scales = td_host_take(&p, chunk * sizeof(float));                      /* and their scales */
+    b->at.scales = td_host_take(&p, chunk * sizeof(float));                     /* and their scales */
     b->at.x = td_host_take(&p, td_host_rows_bytes(chunk, x->hidden, d->act));
     b->at.gate = td_host_take(&p, chunk * x->inter * sizeof(float));
     b->at.up = td_host_take(&p, chunk * x->inter * sizeof(float));

@@ -25,8 +25,8 @@ void td_host_gate_up(td_host_npu *d, td_host_rows *x, const td_npu_weight *gate_
                      float *up) {
     size_t   inter = gate_w->n;
     silu_job j = {d, inter, (inter + SILU_COLUMNS - 1) / SILU_COLUMNS, gate, up};
-    td_host_products(
-        d, x, (td_host_product[]){{gate_w, NULL, gate, inter, TD_DT_F32}, {up_w, NULL, up, inter, TD_DT_F32}}, 2);
+    td_host_products(d, x, (td_host_product[]){{gate_w, NULL, gate, inter, TD_DT_F32}, {up_w, NULL, up, inter, TD_DT_F32}},
+                     2);
     td_host_for(d, silu_item, &j, x->m * j.column_blocks, x->m * inter * 4);
 }
 

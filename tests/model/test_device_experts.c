@@ -41,7 +41,8 @@ static record run_model(const model_run_options *o, uint32_t first_seq, uint32_t
         model_piece pieces[N_SEQ];
         n = at == TOKENS ? 1 : chunk < TOKENS - at ? chunk : TOKENS - at;
         for (uint32_t s = first_seq; s < end_seq; s++)
-            pieces[s - first_seq] = (model_piece){.seq = s, .first = at, .n = n, .ids = ids[s] + at, .absorbed = at == TOKENS};
+            pieces[s - first_seq] =
+                (model_piece){.seq = s, .first = at, .n = n, .ids = ids[s] + at, .absorbed = at == TOKENS};
         const td_step_rows *step = model_run_forward(&r, pieces, end_seq - first_seq);
         model_run_logits(&r, step->n_tok, logits);
         for (uint32_t s = first_seq; s < end_seq; s++)

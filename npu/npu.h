@@ -258,7 +258,7 @@ typedef struct {
                                                                    the lists are borrowed as the weights are */
     const void     *in;                                         /* [max_tok, hidden] */
     td_rows_i8      in_i8;                                      /* the same once more; only where gate and up take int8 */
-    const uint16_t *ids;                                        /* [max_tok, top_k] of a router */
+    const uint16_t *ids;                                        /* [max_tok, top_k] of a router: a row's are distinct */
     const float    *weights;                                    /* [max_tok, top_k] */
     void           *out;                                        /* [max_tok, hidden] */
 } td_experts_desc;

@@ -34,7 +34,7 @@ static td_status list_chosen(const experts_job *j, uint32_t *first, chosen *list
     memset(first, 0, (j->x->n_experts + 1) * sizeof *first);
     for (size_t i = 0; i < pairs; i++) {
         if (ids[i] >= j->x->n_experts) return TD_EINVAL;
-        first[ids[i] + 1]++;
+        if (++first[ids[i] + 1] > j->rows) return TD_EINVAL; /* a row has it twice */
     }
     for (size_t e = 0; e < j->x->n_experts; e++) first[e + 1] += first[e];
     for (size_t i = 0; i < pairs; i++) list[first[ids[i]]++] = (chosen){(uint32_t)(i / j->x->top_k), weights[i]};

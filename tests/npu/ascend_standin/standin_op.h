@@ -102,6 +102,14 @@ static inline int64_t standin_row(const standin_tensor *t, int64_t r) {
 float standin_get(const void *at, td_acl_dtype t, int64_t i);
 void  standin_set(void *at, td_acl_dtype t, int64_t i, float v);
 
+/** out[i] = x[i] / sqrt(mean(x^2) + epsilon) * gamma[i] in f32; out may be x. @return 1 / the root. */
+float standin_norm_row(const float *x, int64_t n, double epsilon, const void *gamma, td_acl_dtype gamma_type, float *out);
+/** codes[i] = round(x[i] / scale), zeros for a row of zeros. @return scale = max |x| / 127. */
+float standin_quant_row(const float *x, int64_t n, int8_t *codes);
+
+/** A slot of a cache is written, which attentions that were prepared with shorter lengths must not read. */
+void standin_note_written(const void *cache, int64_t slot);
+
 static inline int64_t standin_get_int(const void *at, td_acl_dtype t, int64_t i) {
     return t == TD_ACL_INT64 ? ((const int64_t *)at)[i] : ((const int32_t *)at)[i];
 }

@@ -51,9 +51,8 @@ static void need(const td_acl_executor *x, bool ok, const char *rule) {
 static void product_nz(const int8_t *x, const int8_t *w, int64_t n, int64_t k, float x_scale, const float *scale,
                        float *out) {
     for (int64_t tile = 0; tile < n / 32; tile++) {
-        int32_t sum[32] = {0};
-        for (int64_t i = 0; i < k; i++, w += 32)
-            for (int j = 0; j < 32; j++) sum[j] += x[i] * w[j];
+        int32_t sum[32];
+        standin_tile_sums(x, w, tile, k, sum);
         for (int64_t j = tile * 32; j < tile * 32 + 32; j++) out[j] = (float)sum[j - tile * 32] * x_scale * scale[j];
     }
 }

@@ -31,6 +31,7 @@
     X(SWIGLU, NULL, "silu(gate) * up")                                             \
     X(SWIGLU_QUANT, "SwiGlu, then DynamicQuant",                                   \
       "silu(gate) * up and int8 codes in one")                                     \
+    X(KV_FRONT, "RmsNorm, rope, then the write", "MLA's keys into their pages")    \
     X(MLA_FRONT, "products, norms, rope and writes one by one",                    \
       "MLA from the normed rows to the query and the cache in one")                \
     X(ROPE, NULL, "rotary positions")                                              \
@@ -99,6 +100,11 @@
       const td_acl_tensor *weight_scale, const td_acl_tensor *token_scale, const td_acl_tensor *bias,                       \
       const td_acl_tensor *quant_scale, const td_acl_tensor *quant_offset, const td_acl_tensor *group_index,                \
       bool activate_left, char *quant_mode, const td_acl_tensor *out, const td_acl_tensor *scale)                           \
+    X(aclnnKvRmsNormRopeCache, KV_FRONT, "transformer posembedding/kv_rms_norm_rope_cache", const td_acl_tensor *kv,        \
+      const td_acl_tensor *gamma, const td_acl_tensor *cos, const td_acl_tensor *sin, const td_acl_tensor *slots,           \
+      td_acl_tensor *rope_cache, td_acl_tensor *latent_cache, const td_acl_tensor *rope_scale,                              \
+      const td_acl_tensor *latent_scale, const td_acl_tensor *rope_offset, const td_acl_tensor *latent_offset,              \
+      double epsilon, char *cache_mode, bool with_rows, const td_acl_tensor *rope, const td_acl_tensor *latent)             \
     X(aclnnMlaPrologV2WeightNz, MLA_FRONT, "transformer attention/mla_prolog_v2", const td_acl_tensor *x,                   \
       const td_acl_tensor *w_dq, const td_acl_tensor *w_uq_qr, const td_acl_tensor *w_uk, const td_acl_tensor *w_dkv_kr,    \
       const td_acl_tensor *gamma_cq, const td_acl_tensor *gamma_ckv, const td_acl_tensor *sin, const td_acl_tensor *cos,    \

@@ -120,7 +120,7 @@ struct td_npu_block {
     const td_ascend_matrix *in, *mid, *out; /* products in their order */
     const void             *gamma[2], *w_uk, *w_uv, *bias;
     const void             *gamma16[2];                   /* gamma in bf16, where that is the same; NULL: it is not */
-    bool                    front;                        /* of an MLA: its front is one operation */
+    bool                    front, kv_front; /* of an MLA: its front is one operation; the latent's part of it is */
     const void             *cos, *sin;                    /* of attention: tables [positions, rope_to] bf16 */
     uint32_t                heads_to, latent_to, rope_to; /* heads and sizes that the operation computes */
     td_ascend_cut_key       cut;                          /* most 0: no attention */

@@ -239,7 +239,7 @@ static bool is_left_out(td_aclnn_ladder ladder) {
     const char *value = getenv("TD_ASCEND_FUSED");
     return value && !strcmp(value, "0") &&
            (ladder == TD_ACLNN_LADDER_NORM_QUANT || ladder == TD_ACLNN_LADDER_SWIGLU_QUANT ||
-            ladder == TD_ACLNN_LADDER_MLA_FRONT);
+            ladder == TD_ACLNN_LADDER_KV_FRONT || ladder == TD_ACLNN_LADDER_MLA_FRONT);
 }
 
 static void find_operations(td_ascend_libraries *l) {

@@ -4,8 +4,9 @@
  * of heads; smaller models are filled up with zeros, which changes no result: zero columns add nothing to scores, and zero
  * heads are not read. A norm over a latent that is filled up divides by more: eps and weights make up for that.
  *
- * The front of an MLA is all that is ahead of attention. One operation has it for DeepSeek-V3's sizes; it turns pairs, so
- * the rope rows of q_b and kv_a lie in turns then. It gives halves: the caches are the same in both forms.
+ * The front of an MLA is all that is ahead of attention. One operation has it for DeepSeek-V3's sizes, another has what
+ * follows kv_a for all. They turn pairs, so the rope rows of kv_a, or of q_b too, lie in turns then. They give halves: the
+ * caches are the same in all forms.
  */
 #include <math.h>
 
@@ -86,11 +87,14 @@ static td_status make_ones(td_ascend_npu *d, td_error *err) {
 static td_status prepare_fused(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_mla_desc *m = &b->desc.mla;
     bool               front = takes_front(d, m);
+    double             filled = (double)m->kv_lora / LATENT;
     if (m->q_lora && (front || d->l->ops.aclnnAddRmsNormDynamicQuant) && td_ascend_weight_is_int8(m->q_b))
-        TD_TRY(td_ascend_bf16_vector_of(d, m->q_a_norm, m->q_lora, "q_a norm", &b->gamma16[0], err));
-    if (!front || !b->gamma16[0]) return TD_OK;
-    TD_TRY(td_ascend_bf16_vector_of(d, m->kv_a_norm, m->kv_lora, "kv_a norm", &b->gamma16[1], err));
-    b->front = b->gamma16[1] != NULL;
+        TD_TRY(td_ascend_bf16_vector_of(d, m->q_a_norm, m->q_lora, m->q_lora, 1, "q_a norm", &b->gamma16[0], err));
+    if (front || d->l->ops.aclnnKvRmsNormRopeCache)
+        TD_TRY(td_ascend_bf16_vector_of(d, m->kv_a_norm, m->kv_lora, LATENT, sqrt(filled), "kv_a norm", &b->gamma16[1],
+                                        err));
+    b->front = front && b->gamma16[0] && b->gamma16[1];
+    b->kv_front = b->gamma16[1] && d->l->ops.aclnnKvRmsNormRopeCache;
     return b->front ? make_ones(d, err) : TD_OK;
 }
 
@@ -112,7 +116,7 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
                            .rope = m->rope_dim,
                            .rope_to = ROPE,
                            .blocks_to = 1,
-                           .pairs = b->front};
+                           .pairs = b->front || b->kv_front};
     td_ascend_part q = {.what = m->q_lora ? "q_b" : "q",
                         .w = m->q_lora ? m->q_b : m->q,
                         .n = q_n,
@@ -135,8 +139,9 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
         return td_fail(err, TD_ENOTSUP, "the linears of an MLA block must be W8A8 or bf16 on an Ascend card");
     if (m->in_i8.q && b->in->format != TD_WEIGHT_W8A8)
         return td_fail(err, TD_EINVAL, "the query's first matrix or kv_a cannot take rows that are quantised already");
-    TD_TRY(td_ascend_scaled_vector_of(d, m->kv_a_norm, m->kv_lora, LATENT, sqrt((double)m->kv_lora / LATENT), "kv_a norm",
-                                      &b->gamma[1], err));
+    if (!b->gamma16[1])
+        TD_TRY(td_ascend_scaled_vector_of(d, m->kv_a_norm, m->kv_lora, LATENT, sqrt((double)m->kv_lora / LATENT),
+                                          "kv_a norm", &b->gamma[1], err));
     TD_TRY(td_ascend_heads_of(d, m->kv_b, m->heads, b->heads_to, m->nope_dim, m->v_dim, m->kv_lora, LATENT, &b->w_uk,
                               &b->w_uv, err));
     bool in_pieces = b->heads_to == 32 || b->heads_to == 64 || b->heads_to == 128;
@@ -208,12 +213,34 @@ static td_ascend_input norm_low(td_ascend_run *r, const td_npu_block *b, td_asce
     return td_ascend_input_of(r, b, b->mid, normed);
 }
 
+/* kv [rows, latent and rope part] normed, turned, and into their pages. */
+static void write_latent(td_ascend_run *r, const td_npu_block *b, td_ascend_view kv) {
+    const td_mla_desc *m = &b->desc.mla;
+    td_ascend_view     latent = heads_at(r, b->at.k, 1, LATENT), rope = heads_at(r, b->at.k_rope, 1, ROPE);
+    td_ascend_view     latents = td_ascend_cache(b, m->kv_latent, LATENT), ropes = td_ascend_cache(b, m->kv_rope, ROPE);
+    double             eps = (double)m->eps * m->kv_lora / LATENT;
+    if (b->kv_front) { /* [batch, 1, 1, size]; the rows themselves are not asked for */
+        char           mode[] = "PA_BNSD";
+        td_ascend_view cos = td_ascend_heads(td_ascend_rope_view(r, b, false), 1, ROPE, ROPE),
+                       sin = td_ascend_heads(td_ascend_rope_view(r, b, true), 1, ROPE, ROPE);
+        TD_ASCEND_OP(r, aclnnKvRmsNormRopeCache, T(td_ascend_unsqueeze(td_ascend_heads(kv, 1, LATENT + ROPE, LATENT + ROPE), 1)),
+                     T(td_ascend_vector(b->gamma16[1], TD_ACL_BF16, 0, LATENT)), T(td_ascend_unsqueeze(cos, 1)),
+                     T(td_ascend_unsqueeze(sin, 1)), T(td_ascend_vector(r->cut->slot64, TD_ACL_INT64, 0, r->step->max_tok)),
+                     T(td_ascend_unsqueeze(ropes, 2)), T(td_ascend_unsqueeze(latents, 2)), NULL, NULL, NULL, NULL, eps, mode,
+                     false, T(td_ascend_unsqueeze(rope, 1)), T(td_ascend_unsqueeze(latent, 1)));
+        return;
+    }
+    td_ascend_op_norm(r, td_ascend_columns(kv, 0, LATENT), b->gamma[1], eps,
+                      td_ascend_scratch_rows(r, b->at.k, TD_ACL_BF16, LATENT), r->scratch + b->at.rstd);
+    td_ascend_op_rope(r, b, td_ascend_heads(td_ascend_columns(kv, LATENT, ROPE), 1, ROPE, ROPE), rope);
+    td_ascend_op_write(r, latent, latents, rope, ropes, 1);
+}
+
 /* Query into the space of latents, latent and rope part into their pages: an operation each. */
 static void launch_front_unfused(td_ascend_run *r, const td_npu_block *b) {
     const td_mla_desc *m = &b->desc.mla;
     char              *s = r->scratch;
-    size_t             kv_at = b->in->first[1], head = (size_t)m->nope_dim + ROPE;
-    double             filled = (double)m->kv_lora / LATENT;
+    size_t             head = (size_t)m->nope_dim + ROPE;
     td_ascend_view     wide = td_ascend_scratch_rows(r, b->at.wide, TD_ACL_BF16, b->in->n), q = wide;
     td_ascend_op_matrix(r, td_ascend_block_input(r, b, b->in, m->in, m->in_i8, m->hidden), b->in, wide);
     if (m->q_lora) {
@@ -224,14 +251,7 @@ static void launch_front_unfused(td_ascend_run *r, const td_npu_block *b) {
                    heads_at(r, b->at.ctx, b->heads_to, LATENT), s + b->at.v);
     td_ascend_op_rope(r, b, td_ascend_heads(td_ascend_columns(q, m->nope_dim, ROPE), b->heads_to, head, ROPE),
                       heads_at(r, b->at.q_rope, b->heads_to, ROPE));
-
-    td_ascend_view latent = td_ascend_scratch_rows(r, b->at.k, TD_ACL_BF16, LATENT);
-    td_ascend_op_norm(r, td_ascend_columns(wide, kv_at, LATENT), b->gamma[1], (double)m->eps * filled, latent,
-                      s + b->at.rstd);
-    td_ascend_op_rope(r, b, td_ascend_heads(td_ascend_columns(wide, kv_at + LATENT, ROPE), 1, ROPE, ROPE),
-                      heads_at(r, b->at.k_rope, 1, ROPE));
-    td_ascend_op_write(r, heads_at(r, b->at.k, 1, LATENT), td_ascend_cache(b, m->kv_latent, LATENT),
-                       heads_at(r, b->at.k_rope, 1, ROPE), td_ascend_cache(b, m->kv_rope, ROPE), 1);
+    write_latent(r, b, td_ascend_columns(wide, b->in->first[1], LATENT + ROPE));
 }
 
 static void launch_front(td_ascend_run *r, const td_npu_block *b) {

@@ -47,7 +47,7 @@ static td_status prepare_norm(td_ascend_npu *d, td_npu_block *b, td_error *err) 
     if (!n->out && !n->out_i8.q) return td_fail(err, TD_EINVAL, "a norm has nowhere to write");
     TD_TRY(td_ascend_vector_of(n->gamma, n->hidden, false, "gamma", &b->gamma[0], err));
     if (n->out || !d->l->ops.aclnnAddRmsNormDynamicQuant) return TD_OK;
-    return td_ascend_bf16_vector_of(d, n->gamma, n->hidden, "gamma", &b->gamma16[0], err);
+    return td_ascend_bf16_vector_of(d, n->gamma, n->hidden, n->hidden, 1, "gamma", &b->gamma16[0], err);
 }
 
 static void launch_norm(td_ascend_run *r, const td_npu_block *b) {

@@ -430,20 +430,20 @@ td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, s
     return TD_OK;
 }
 
-td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, const char *what, const void **out,
-                                   td_error *err) {
-    size_t sizes[6] = {k, 0, sizeof(td_bf16)};
-    bool   made;
+td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to, double factor,
+                                   const char *what, const void **out, td_error *err) {
+    size_t sizes[6] = {k, k_to, sizeof(td_bf16)};
     TD_TRY(td_ascend_vector_of(w, k, false, what, out, err));
     *out = NULL;
-    TD_TRY(find_form(w, sizes, what, &made, err));
-    if (!made) {
+    if (w->form.made && memcmp(w->form.sizes, sizes, sizeof sizes) != 0) return TD_OK; /* an earlier block's values had none */
+    if (!w->form.made) {
         float   *values = (float *)bring(d, w, err);
-        td_bf16 *to = values ? calloc(1, td_round_up(k * sizeof *to, ALIGNMENT)) : NULL;
+        td_bf16 *to = values ? calloc(1, td_round_up(k_to * sizeof *to, ALIGNMENT)) : NULL;
         bool     same = to != NULL;
         for (size_t i = 0; same && i < k; i++) {
-            to[i] = td_f32_to_bf16(values[i]);
-            same = !(td_bf16_to_f32(to[i]) < values[i]) && !(td_bf16_to_f32(to[i]) > values[i]);
+            double value = (double)values[i] * factor;
+            to[i] = td_f32_to_bf16((float)value);
+            same = !((double)td_bf16_to_f32(to[i]) < value) && !((double)td_bf16_to_f32(to[i]) > value);
         }
         free(values);
         if (!values) return err ? err->status : TD_EDEVICE;
@@ -451,7 +451,7 @@ td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, siz
             free(to);
             return TD_OK;
         }
-        TD_TRY(keep_form(d, w, sizes, to, td_round_up(k * sizeof *to, ALIGNMENT), 0, err));
+        TD_TRY(keep_form(d, w, sizes, to, td_round_up(k_to * sizeof *to, ALIGNMENT), 0, err));
     }
     *out = w->form.at[0];
     return TD_OK;

@@ -60,8 +60,8 @@ TD_NODISCARD td_status td_ascend_vector_of(const td_npu_weight *w, size_t k, boo
 TD_NODISCARD td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to,
                                                   double factor, const char *what, const void **out, td_error *err);
 /** The same in bf16. @return NULL in *out where a value is none of bf16. */
-TD_NODISCARD td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, const char *what,
-                                                const void **out, td_error *err);
+TD_NODISCARD td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to,
+                                                double factor, const char *what, const void **out, td_error *err);
 /** Rows [n, k] as they were created, of F32 or BF16. */
 TD_NODISCARD td_status td_ascend_plain_rows_of(const td_npu_weight *w, td_weight_format format, size_t n, size_t k,
                                                const char *what, const void **out, td_error *err);

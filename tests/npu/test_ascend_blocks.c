@@ -709,7 +709,8 @@ static void attentions(void **state) {
 
 /* Which operations were launched: TD_ASCEND_FUSED=0 is this test's other form. */
 static void fused_or_not(void **state) {
-    static const char *const FUSED[] = {"aclnnAddRmsNormDynamicQuant", "aclnnDequantSwigluQuant", "aclnnMlaPrologV2WeightNz"};
+    static const char *const FUSED[] = {"aclnnAddRmsNormDynamicQuant", "aclnnDequantSwigluQuant", "aclnnKvRmsNormRopeCache",
+                                        "aclnnMlaPrologV2WeightNz"};
     const char              *value = getenv("TD_ASCEND_FUSED");
     bool                     fused = !value || strcmp(value, "0") != 0;
     size_t                   bytes = 0, room = (size_t)1 << 20;

@@ -1,9 +1,13 @@
 /*
- * MLA's front in one operation: from the quantised rows to the query in the latents' space and the two caches. What the
+ * What is ahead of MLA's attention, in one operation or in part.
+ *
+ * The whole: from the quantised rows to the query in the latents' space and the two caches. What the
  * document leaves open is computed in f32: products of int8 are scaled into f32, norms and codes are of f32; the query's
  * nope part is rounded to bf16 before W_UK, which is bf16; results are rounded once.
  *
- * The document does not say how ROPE takes its rows. The published kernel (attention/mla_prolog/op_kernel/arch22/
+ * The latent's part: norm, rope and write of what kv_a gives.
+ *
+ * The first's document does not say how ROPE takes its rows. The published kernel (attention/mla_prolog/op_kernel/arch22/
  * service_rope.h) takes pairs and gives halves, as InterleaveRope and KvRmsNormRopeCache do, whose documents say so.
  */
 #include <stdlib.h>
@@ -81,20 +85,25 @@ static void run_head(const standin_call *c, int64_t t, int64_t head, const float
          (td_bf16 *)c->at[QUERY_ROPE] + (t * heads + head) * DR);
 }
 
-static void run_latent(const standin_call *c, int64_t t, float *row) {
-    int64_t slot = ((const int64_t *)c->at[SLOTS])[t], n = c->t[LATENT]->view[0] * c->t[LATENT]->view[1];
-    if (slot < 0 || slot >= n)
-        standin_refuse(TF "attention/mla_prolog_v2", "%s: slot %lld of %lld", c->op, (long long)slot, (long long)n);
+/* Where both operations have what they write with. */
+typedef struct {
+    int gamma, cos, sin, slots, latent, rope;
+} latent_at;
+
+/* Row t of what kv_a gave, f32 [HCKV + DR], into the caches. */
+static void run_latent(const standin_call *c, latent_at i, double epsilon, int64_t t, float *row) {
+    const int64_t *slots = c->at[i.slots];
+    int64_t        slot = slots[t], n = c->t[i.latent]->view[0] * c->t[i.latent]->view[1];
+    if (slot < 0 || slot >= n) standin_refuse(TF "cacheIndex", "%s: slot %lld of %lld", c->op, (long long)slot, (long long)n);
     for (int64_t u = 0; u < t; u++)
-        if (((const int64_t *)c->at[SLOTS])[u] == slot)
-            standin_refuse(TF "attention/mla_prolog_v2", "%s: slot %lld is there twice", c->op, (long long)slot);
-    td_bf16 *latent = (td_bf16 *)c->at[LATENT] + slot * HCKV;
-    turn(row + HCKV, (const td_bf16 *)c->at[COS] + t * DR, (const td_bf16 *)c->at[SIN] + t * DR,
-         (td_bf16 *)c->at[ROPE] + slot * DR);
-    (void)standin_norm_row(row, HCKV, ((const front_args *)c->args)->epsilon_ckv, c->at[GAMMA_CKV], TD_ACL_BF16, row);
-    for (int i = 0; i < HCKV; i++) latent[i] = td_f32_to_bf16(row[i]);
-    standin_note_written(c->t[LATENT]->data + c->t[LATENT]->offset * (int64_t)sizeof *latent, slot);
-    standin_note_written(c->t[ROPE]->data + c->t[ROPE]->offset * (int64_t)sizeof *latent, slot);
+        if (slots[u] == slot) standin_refuse(TF "cacheIndex", "%s: slot %lld is there twice", c->op, (long long)slot);
+    td_bf16 *latent = (td_bf16 *)c->at[i.latent] + slot * HCKV;
+    turn(row + HCKV, (const td_bf16 *)c->at[i.cos] + t * DR, (const td_bf16 *)c->at[i.sin] + t * DR,
+         (td_bf16 *)c->at[i.rope] + slot * DR);
+    (void)standin_norm_row(row, HCKV, epsilon, c->at[i.gamma], TD_ACL_BF16, row);
+    for (int j = 0; j < HCKV; j++) latent[j] = td_f32_to_bf16(row[j]);
+    standin_note_written(c->t[i.latent]->data + c->t[i.latent]->offset * (int64_t)sizeof *latent, slot);
+    standin_note_written(c->t[i.rope]->data + c->t[i.rope]->offset * (int64_t)sizeof *latent, slot);
 }
 
 static void run_front(const standin_call *c) {
@@ -111,7 +120,8 @@ static void run_front(const standin_call *c) {
         float scale = standin_quant_row(row, HCQ, codes);
         product_nz(codes, c->at[W_UQ_QR], q_n, HCQ, scale, c->at[W_UQ_QR_SCALE], q);
         for (int64_t head = 0; head < heads; head++) run_head(c, t, head, q + head * (D + DR));
-        run_latent(c, t, row + HCQ);
+        run_latent(c, (latent_at){GAMMA_CKV, COS, SIN, SLOTS, LATENT, ROPE}, ((const front_args *)c->args)->epsilon_ckv, t,
+                   row + HCQ);
     }
     free(row);
 }
@@ -134,7 +144,7 @@ static void need_nz(const td_acl_executor *x, const standin_tensor *w, int64_t k
 
 static void need_plain(const td_acl_executor *x, const standin_tensor *t, td_acl_dtype dtype, const char *name, uint32_t rank,
                        int64_t a, int64_t b, int64_t c, int64_t d) {
-    if (t->dtype != dtype) standin_bad(x, "%s has another dtype than the document's table for full quantisation", name);
+    if (t->dtype != dtype) standin_bad(x, "%s has another dtype than the document's table", name);
     if (t->format != TD_ACL_FORMAT_ND || !standin_contiguous(t)) standin_bad(x, "%s is not ND and contiguous", name);
     if (!is_shape(t, rank, a, b, c, d)) standin_bad(x, "%s has another shape than the document's", name);
 }
@@ -212,3 +222,55 @@ td_aclnn_status aclnnMlaPrologV2WeightNzGetWorkspaceSize(
     return standin_end(x, run_front, &a, sizeof a, 4096, ws, executor);
 }
 STANDIN_SECOND(aclnnMlaPrologV2WeightNz)
+
+/* ---- the latent's part ----------------------------------------------------------------------------- */
+
+static void run_kv(const standin_call *c) {
+    float row[HCKV + DR];
+    for (int64_t t = 0, rows = c->t[0]->view[0]; t < rows; t++) {
+        const td_bf16 *kv = (const td_bf16 *)c->at[0] + t * c->t[0]->strides[0];
+        for (int i = 0; i < HCKV + DR; i++) {
+            row[i] = td_bf16_to_f32(kv[i]);
+            if (!isfinite(row[i]))
+                standin_refuse(TF "posembedding/kv_rms_norm_rope_cache", "%s: kv has a value that is not finite", c->op);
+        }
+        run_latent(c, (latent_at){1, 2, 3, 4, 6, 5}, *(const double *)c->args, t, row);
+    }
+}
+
+/* One token a batch, bf16, caches not quantised and in pages: what is here of the document's cases. */
+td_aclnn_status aclnnKvRmsNormRopeCacheGetWorkspaceSize(
+    const td_acl_tensor *kv, const td_acl_tensor *gamma, const td_acl_tensor *cos, const td_acl_tensor *sin,
+    const td_acl_tensor *slots, td_acl_tensor *rope_cache, td_acl_tensor *latent_cache, const td_acl_tensor *rope_scale,
+    const td_acl_tensor *latent_scale, const td_acl_tensor *rope_offset, const td_acl_tensor *latent_offset, double epsilon,
+    char *cache_mode, bool with_rows, const td_acl_tensor *rope, const td_acl_tensor *latent, uint64_t *ws,
+    td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnKvRmsNormRopeCache", TF "posembedding/kv_rms_norm_rope_cache");
+    const standin_tensor *t = standin_add(x, kv, "kv", STANDIN_IN), *g = standin_add(x, gamma, "gamma", STANDIN_IN),
+                         *cs = standin_add(x, cos, "cos", STANDIN_IN), *sn = standin_add(x, sin, "sin", STANDIN_IN),
+                         *s = standin_add(x, slots, "index", STANDIN_IN),
+                         *rc = standin_add(x, rope_cache, "kCacheRef", STANDIN_OUT | STANDIN_INDEXED),
+                         *lc = standin_add(x, latent_cache, "ckvCacheRef", STANDIN_OUT | STANDIN_INDEXED),
+                         *ro = standin_add(x, rope, "kRopeOut", STANDIN_OUT),
+                         *lo = standin_add(x, latent, "cKvOut", STANDIN_OUT);
+    need(x, !rope_scale && !latent_scale && !rope_offset && !latent_offset, "a scale or offset of quantised caches is given");
+    need(x, cache_mode && !strcmp(cache_mode, "PA_BNSD"), "cacheMode is not \"PA_BNSD\", the only one here");
+    need(x, !with_rows, "isOutputKv is true, which is not here");
+    need(x, epsilon >= 0, "epsilon is negative");
+    need(x, t->n_view == 4, "kv has not four dimensions");
+    need(x, t->view[1] == 1, "kv's N is not 1");
+    need(x, t->view[2] == 1 && t->view[3] == HCKV + DR, "kv is not [tokens, 1, 1, 576], the case that is here");
+    need(x, t->dtype == TD_ACL_BF16 && t->strides[3] == 1, "kv is not BFLOAT16 with a contiguous last dimension");
+    int64_t n = t->view[0], blocks = lc->view[0], block = lc->view[1];
+    need_plain(x, g, TD_ACL_BF16, "gamma", 1, HCKV, 0, 0, 0);
+    need_plain(x, cs, TD_ACL_BF16, "cos", 4, n, 1, 1, DR);
+    need_plain(x, sn, TD_ACL_BF16, "sin", 4, n, 1, 1, DR);
+    need_plain(x, s, TD_ACL_INT64, "index", 1, n, 0, 0, 0);
+    need(x, block % 16 == 0, "BlockSize is not a multiple of 16, 32 bytes of BFLOAT16");
+    need_plain(x, lc, TD_ACL_BF16, "ckvCacheRef", 4, blocks, block, 1, HCKV);
+    need_plain(x, rc, TD_ACL_BF16, "kCacheRef", 4, blocks, block, 1, DR);
+    need_plain(x, ro, TD_ACL_BF16, "kRopeOut", 4, n, 1, 1, DR);
+    need_plain(x, lo, TD_ACL_BF16, "cKvOut", 4, n, 1, 1, HCKV);
+    return standin_end(x, run_kv, &epsilon, sizeof epsilon, 512, ws, executor);
+}
+STANDIN_SECOND(aclnnKvRmsNormRopeCache)

@@ -57,6 +57,7 @@ typedef struct {
     /* of blocks; all are of the thread that calls */
     size_t rope_bytes, block_bytes;     /* that the blocks want of the scratch: rope rows of a step, then a block's own */
     td_ascend_arena scratch, workspace; /* workspace: what operations ask for, one at a time */
+    td_ascend_arena order;              /* of routers: places of experts, valid ones even where the operation failed */
     void           *mask;               /* causal, as attention wants it; NULL until a block does */
     void           *ones;               /* [TD_ASCEND_FRONT_Q_LORA] f32, 1 each; NULL until an MLA's front wants them */
     bool            is_a2;              /* 910B; else 910C */

@@ -84,6 +84,7 @@ static void close_card(td_npu *base) {
     if (d->context && td_ascend_enter(d) == TD_OK) {
         close_arena(d, &d->scratch);
         close_arena(d, &d->workspace);
+        close_arena(d, &d->order);
         td_ascend_give(d, d->mask);
         td_ascend_give(d, d->ones);
         if (d->one) (void)d->acl->aclrtFree(d->one);

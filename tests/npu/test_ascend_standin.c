@@ -335,6 +335,48 @@ static void latent_front(void **state) {
     give_back(at, (size_t)n);
 }
 
+/* Rows [latent, rope part] out of wider ones, normed, turned from pairs to halves, into their slots. */
+static void latent_write(void **state) {
+    enum { ROWS = 3, WIDE = 640, L = 512, R = 64 };
+    static td_bf16 kv[ROWS][WIDE], gamma[L], cs[ROWS][R], sn[ROWS][R], latent[128][L], rope[128][R], unread[ROWS][L + R];
+    int64_t        slots[ROWS] = {100, 0, 127};
+    char           mode[] = "PA_BNSD";
+    const int64_t  view[] = {ROWS, 1, 1, L + R}, strides[] = {WIDE, L + R, L + R, 1}, storage[] = {ROWS, WIDE};
+    (void)state;
+    fill(&kv[0][0], ROWS * WIDE);
+    fill(gamma, L);
+    fill(&cs[0][0], ROWS * R);
+    fill(&sn[0][0], ROWS * R);
+    void *dkv = rig_upload(&rig, kv, sizeof kv), *dg = rig_upload(&rig, gamma, sizeof gamma),
+         *dcs = rig_upload(&rig, cs, sizeof cs), *dsn = rig_upload(&rig, sn, sizeof sn),
+         *ds = rig_upload(&rig, slots, sizeof slots), *dl = rig_upload(&rig, latent, sizeof latent),
+         *dr = rig_upload(&rig, rope, sizeof rope), *du = rig_alloc(&rig, sizeof unread);
+    RUN(&rig, aclnnKvRmsNormRopeCache,
+        rig.acl->aclCreateTensor(view, 4, TD_ACL_BF16, strides, 0, TD_ACL_FORMAT_ND, storage, 2, dkv),
+        T1(&rig, dg, TD_ACL_BF16, L), T4(&rig, dcs, TD_ACL_BF16, ROWS, 1, 1, R), T4(&rig, dsn, TD_ACL_BF16, ROWS, 1, 1, R),
+        T1(&rig, ds, TD_ACL_INT64, ROWS), T4(&rig, dr, TD_ACL_BF16, 1, 128, 1, R), T4(&rig, dl, TD_ACL_BF16, 1, 128, 1, L),
+        NULL, NULL, NULL, NULL, 1e-5, mode, false, T4(&rig, du, TD_ACL_BF16, ROWS, 1, 1, R),
+        T4(&rig, du, TD_ACL_BF16, ROWS, 1, 1, L));
+    rig_download(&rig, latent, dl, sizeof latent);
+    rig_download(&rig, rope, dr, sizeof rope);
+    for (int r = 0; r < ROWS; r++) {
+        double squares = 0;
+        for (int i = 0; i < L; i++) squares += pow(td_bf16_to_f32(kv[r][i]), 2);
+        for (int i = 0; i < L; i++)
+            assert_near(td_bf16_to_f32(latent[slots[r]][i]),
+                        td_bf16_to_f32(kv[r][i]) / sqrt(squares / L + 1e-5) * td_bf16_to_f32(gamma[i]), 1, "latent",
+                        (size_t)i);
+        for (int i = 0; i < R; i++) {
+            double a = td_bf16_to_f32(kv[r][L + i % (R / 2) * 2]), b = td_bf16_to_f32(kv[r][L + i % (R / 2) * 2 + 1]);
+            double turned = i < R / 2 ? -b : a;
+            assert_near(td_bf16_to_f32(rope[slots[r]][i]),
+                        (i < R / 2 ? a : b) * td_bf16_to_f32(cs[r][i]) + turned * td_bf16_to_f32(sn[r][i]), 1, "rope",
+                        (size_t)i);
+        }
+    }
+    GIVE_BACK(dkv, dg, dcs, dsn, ds, dl, dr, du);
+}
+
 static void gates_and_rope(void **state) {
     enum { ROWS = 3, HEADS = 2, D = 16 };
     td_bf16 x[ROWS][2 * D], g[ROWS][D], q[ROWS][HEADS][D], turned[ROWS][HEADS][D], cs[ROWS][D], sn[ROWS][D];
@@ -785,6 +827,7 @@ int main(void) {
         cmocka_unit_test(callbacks_in_order), cmocka_unit_test(values_hold_streams), cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(two_cards),
         cmocka_unit_test(codes_of_floats),    cmocka_unit_test(latent_front),
+        cmocka_unit_test(latent_write),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -248,6 +248,27 @@ static void front_slot_beyond(ascend_rig *r) {
 static void front_slot_twice(ascend_rig *r) {
     run_front(r, (front){1024, 2, {5, 5}, TD_ACL_INT64, false});
 }
+static void run_kv(ascend_rig *r, int64_t heads, const char *cache, td_bf16 value) {
+    td_bf16 kv[2 * 576] = {[1000] = value};
+    int64_t slots[2] = {3, 4};
+    char    mode[16];
+    void   *p = rig_alloc(r, 4096), *rope = rig_alloc(r, 128 * 64 * 2), *latent = rig_alloc(r, 128 * 512 * 2);
+    snprintf(mode, sizeof mode, "%s", cache);
+    RUN(r, aclnnKvRmsNormRopeCache, T4(r, rig_upload(r, kv, sizeof kv), TD_ACL_BF16, 2 / heads, heads, 1, 576),
+        T1(r, p, TD_ACL_BF16, 512), T4(r, p, TD_ACL_BF16, 2, 1, 1, 64), T4(r, p, TD_ACL_BF16, 2, 1, 1, 64),
+        T1(r, rig_upload(r, slots, sizeof slots), TD_ACL_INT64, 2), T4(r, rope, TD_ACL_BF16, 1, 128, 1, 64),
+        T4(r, latent, TD_ACL_BF16, 1, 128, 1, 512), NULL, NULL, NULL, NULL, 1e-6, mode, false,
+        T4(r, p, TD_ACL_BF16, 2, 1, 1, 64), T4(r, p, TD_ACL_BF16, 2, 1, 1, 512));
+}
+static void kv_heads(ascend_rig *r) {
+    run_kv(r, 2, "PA_BNSD", 0);
+}
+static void kv_cache_mode(ascend_rig *r) {
+    run_kv(r, 1, "Norm", 0);
+}
+static void kv_not_finite(ascend_rig *r) {
+    run_kv(r, 1, "PA_BNSD", 0x7f80);
+}
 static void rope_mode(ascend_rig *r) {
     uint64_t         bytes;
     td_acl_executor *x;
@@ -924,6 +945,9 @@ static const rule RULES[] = {
     BREAKS(front_slot_type, "cacheIndex has another dtype"),
     BREAKS(front_slot_beyond, "slot 256 of 256"),
     BREAKS(front_slot_twice, "slot 5 is there twice"),
+    BREAKS(kv_heads, "kv's N is not 1"),
+    BREAKS(kv_cache_mode, "cacheMode is not \"PA_BNSD\""),
+    BREAKS(kv_not_finite, "kv has a value that is not finite"),
     BREAKS(rope_mode, "mode is neither 0 (halves) nor 1 (pairs)"),
     BREAKS(too_many_experts, "there are more than 2048 experts"),
     BREAKS(attention_heads, "MLA's heads are not a power of two up to 128"),

@@ -17,34 +17,33 @@
 #include "npu/ascend/acl_types.h"
 
 /* X(ladder, NULL or what takes its place where a library has no rung, what it is for) */
-#define TD_ACLNN_LADDERS(X)                                                        \
-    X(EMBEDDING, NULL, "rows of the embedding")                                    \
-    X(RMS_NORM, NULL, "RMS norm")                                                  \
-    X(ADD_RMS_NORM, "Add, then RmsNorm", "residual and RMS norm in one operation") \
-    X(NORM_QUANT, "RmsNorm, then DynamicQuant", "RMS norm and int8 codes in one")  \
-    X(DYNAMIC_QUANT, NULL, "int8 codes and a scale for each token")                \
-    X(QUANT_MATMUL, NULL, "products of W8A8")                                      \
-    X(MATMUL, NULL, "products of floats")                                          \
-    X(BATCH_MATMUL, NULL, "products of floats, a matrix for each head")            \
-    X(TRANSPOSE_BATCH_MATMUL, "BatchMatMul on transposed views",                   \
-      "products a head with the heads inside, for MLA's W_UK and W_UV")            \
-    X(SWIGLU, NULL, "silu(gate) * up")                                             \
-    X(SWIGLU_QUANT, "SwiGlu, then DynamicQuant",                                   \
-      "silu(gate) * up and int8 codes in one")                                     \
-    X(KV_FRONT, "RmsNorm, rope, then the write", "MLA's keys into their pages")    \
-    X(MLA_FRONT, "products, norms, rope and writes one by one",                    \
-      "MLA from the normed rows to the query and the cache in one")                \
-    X(ROPE, NULL, "rotary positions")                                              \
-    X(ADD, NULL, "sums")                                                           \
-    X(ADD_IN_PLACE, NULL, "residuals and biases")                                  \
-    X(SIGMOID, NULL, "gates of shared experts")                                    \
-    X(MUL_IN_PLACE, NULL, "gated rows")                                            \
-    X(CAST, NULL, "f32 to bf16 and back")                                          \
-    X(GATHER, NULL, "rows by index")                                               \
-    X(GATHER_ELEMENTS, NULL, "a router's experts in the order of their weights")   \
-    X(KV_WRITE, NULL, "keys and values into their pages")                          \
-    X(ATTENTION, NULL, "attention over pages")                                     \
-    X(ROUTER, NULL, "a router's scores, groups and choice")                        \
+#define TD_ACLNN_LADDERS(X)                                                               \
+    X(EMBEDDING, NULL, "rows of the embedding")                                           \
+    X(RMS_NORM, NULL, "RMS norm")                                                         \
+    X(ADD_RMS_NORM, "Add, then RmsNorm", "residual and RMS norm in one operation")        \
+    X(NORM_QUANT, "RmsNorm, then DynamicQuant", "RMS norm and int8 codes in one")         \
+    X(DYNAMIC_QUANT, NULL, "int8 codes and a scale for each token")                       \
+    X(QUANT_MATMUL, NULL, "products of W8A8")                                             \
+    X(MATMUL, NULL, "products of floats")                                                 \
+    X(BATCH_MATMUL, NULL, "products of floats, a matrix for each head")                   \
+    X(TRANSPOSE_BATCH_MATMUL, "BatchMatMul on transposed views",                          \
+      "products a head with the heads inside, for MLA's W_UK and W_UV")                   \
+    X(SWIGLU, NULL, "silu(gate) * up")                                                    \
+    X(SWIGLU_QUANT, "SwiGlu, then DynamicQuant", "silu(gate) * up and int8 codes in one") \
+    X(KV_FRONT, "RmsNorm, rope, then the write", "MLA's keys into their pages")           \
+    X(MLA_FRONT, "products, norms, rope and writes one by one",                           \
+      "MLA from the normed rows to the query and the cache in one")                       \
+    X(ROPE, NULL, "rotary positions")                                                     \
+    X(ADD, NULL, "sums")                                                                  \
+    X(ADD_IN_PLACE, NULL, "residuals and biases")                                         \
+    X(SIGMOID, NULL, "gates of shared experts")                                           \
+    X(MUL_IN_PLACE, NULL, "gated rows")                                                   \
+    X(CAST, NULL, "f32 to bf16 and back")                                                 \
+    X(GATHER, NULL, "rows by index")                                                      \
+    X(GATHER_ELEMENTS, NULL, "a router's experts in the order of their weights")          \
+    X(KV_WRITE, NULL, "keys and values into their pages")                                 \
+    X(ATTENTION, NULL, "attention over pages")                                            \
+    X(ROUTER, NULL, "a router's scores, groups and choice")                               \
     X(TOPK, NULL, "the largest logits")
 
 /* The attention's arguments, shared by the versions up to where they part. */

@@ -120,9 +120,9 @@ struct td_npu_block {
     /* what the kind laid out, those that it uses; the weights own them */
     const td_ascend_matrix *in, *mid, *out; /* products in their order */
     const void             *gamma[2], *w_uk, *w_uv, *bias;
-    const void             *gamma16[2];                   /* gamma in bf16, where that is the same; NULL: it is not */
+    const void             *gamma16[2];      /* gamma in bf16, where that is the same; NULL: it is not */
     bool                    front, kv_front; /* of an MLA: its front is one operation; the latent's part of it is */
-    const void             *cos, *sin;                    /* of attention: tables [positions, rope_to] bf16 */
+    const void             *cos, *sin;       /* of attention: tables [positions, rope_to] bf16 */
     uint32_t                heads_to, latent_to, rope_to; /* heads and sizes that the operation computes */
     td_ascend_cut_key       cut;                          /* most 0: no attention */
     uint64_t                n_tokens, n_positions;        /* of its tables; 0: it has none */

@@ -91,8 +91,8 @@ static td_status prepare_fused(td_ascend_npu *d, td_npu_block *b, td_error *err)
     if (m->q_lora && (front || d->l->ops.aclnnAddRmsNormDynamicQuant) && td_ascend_weight_is_int8(m->q_b))
         TD_TRY(td_ascend_bf16_vector_of(d, m->q_a_norm, m->q_lora, m->q_lora, 1, "q_a norm", &b->gamma16[0], err));
     if (front || d->l->ops.aclnnKvRmsNormRopeCache)
-        TD_TRY(td_ascend_bf16_vector_of(d, m->kv_a_norm, m->kv_lora, LATENT, sqrt(filled), "kv_a norm", &b->gamma16[1],
-                                        err));
+        TD_TRY(
+            td_ascend_bf16_vector_of(d, m->kv_a_norm, m->kv_lora, LATENT, sqrt(filled), "kv_a norm", &b->gamma16[1], err));
     b->front = front && b->gamma16[0] && b->gamma16[1];
     b->kv_front = b->gamma16[1] && d->l->ops.aclnnKvRmsNormRopeCache;
     return b->front ? make_ones(d, err) : TD_OK;
@@ -223,7 +223,8 @@ static void write_latent(td_ascend_run *r, const td_npu_block *b, td_ascend_view
         char           mode[] = "PA_BNSD";
         td_ascend_view cos = td_ascend_heads(td_ascend_rope_view(r, b, false), 1, ROPE, ROPE),
                        sin = td_ascend_heads(td_ascend_rope_view(r, b, true), 1, ROPE, ROPE);
-        TD_ASCEND_OP(r, aclnnKvRmsNormRopeCache, T(td_ascend_unsqueeze(td_ascend_heads(kv, 1, LATENT + ROPE, LATENT + ROPE), 1)),
+        TD_ASCEND_OP(r, aclnnKvRmsNormRopeCache,
+                     T(td_ascend_unsqueeze(td_ascend_heads(kv, 1, LATENT + ROPE, LATENT + ROPE), 1)),
                      T(td_ascend_vector(b->gamma16[1], TD_ACL_BF16, 0, LATENT)), T(td_ascend_unsqueeze(cos, 1)),
                      T(td_ascend_unsqueeze(sin, 1)), T(td_ascend_vector(r->cut->slot64, TD_ACL_INT64, 0, r->step->max_tok)),
                      T(td_ascend_unsqueeze(ropes, 2)), T(td_ascend_unsqueeze(latents, 2)), NULL, NULL, NULL, NULL, eps, mode,
@@ -263,8 +264,7 @@ static void launch_front(td_ascend_run *r, const td_npu_block *b) {
                  td_ascend_tensor_part(r, b->mid, 0), T(td_ascend_heads(w_uk, m->nope_dim, LATENT, LATENT)),
                  td_ascend_tensor_part(r, b->in, 1), T(td_ascend_vector(b->gamma16[0], TD_ACL_BF16, 0, m->q_lora)),
                  T(td_ascend_vector(b->gamma16[1], TD_ACL_BF16, 0, m->kv_lora)), T(td_ascend_rope_view(r, b, true)),
-                 T(td_ascend_rope_view(r, b, false)),
-                 T(td_ascend_vector(r->cut->slot64, TD_ACL_INT64, 0, r->step->max_tok)),
+                 T(td_ascend_rope_view(r, b, false)), T(td_ascend_vector(r->cut->slot64, TD_ACL_INT64, 0, r->step->max_tok)),
                  T(td_ascend_unsqueeze(td_ascend_cache(b, m->kv_latent, LATENT), 2)),
                  T(td_ascend_unsqueeze(td_ascend_cache(b, m->kv_rope, ROPE), 2)), T(td_ascend_unsqueeze(in.scale, 1)),
                  td_ascend_tensor_part_scale(r, b->in, 0), td_ascend_tensor_part_scale(r, b->mid, 0),

@@ -56,8 +56,7 @@ static void launch_norm(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_view      out = n->out ? td_ascend_in_rows(r, n->out, n->out_stride ? n->out_stride : n->hidden)
                                      : td_ascend_scratch_rows(r, b->at.rows, TD_ACL_BF16, n->hidden);
     out = td_ascend_columns(out, 0, n->hidden);
-    td_ascend_view codes =
-        td_ascend_rows_of(n->out_i8.q, TD_ACL_INT8, r->step->first_row, r->step->max_tok, n->hidden);
+    td_ascend_view codes = td_ascend_rows_of(n->out_i8.q, TD_ACL_INT8, r->step->first_row, r->step->max_tok, n->hidden);
     td_ascend_view scale = td_ascend_vector(n->out_i8.scale, TD_ACL_FLOAT, r->step->first_row, r->step->max_tok);
     if (n->add) td_ascend_op_add_to(r, x, td_ascend_in_rows(r, n->add, n->hidden));
     if (b->gamma16[0]) {

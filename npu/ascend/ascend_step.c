@@ -132,8 +132,10 @@ td_ascend_cut *td_ascend_step_cut(td_ascend_npu *d, td_ascend_step *s, td_ascend
     c.rows_end = calloc(2 * (size_t)c.n, sizeof *c.rows_end);
     c.fresh_lengths = calloc(2 * (size_t)c.n, sizeof *c.fresh_lengths);
     c.keys = c.rows_end ? c.rows_end + c.n : NULL;
-    td_status st = c.rows_end && c.fresh_lengths ? open_mirror(d, &c.m, ints(s->step.max_tok) + ints((size_t)c.n * c.stride) + ints(2 * (size_t)s->step.max_tok))
-                                                 : TD_ENOMEM;
+    td_status st =
+        c.rows_end && c.fresh_lengths
+            ? open_mirror(d, &c.m, ints(s->step.max_tok) + ints((size_t)c.n * c.stride) + ints(2 * (size_t)s->step.max_tok))
+            : TD_ENOMEM;
     if (st != TD_OK) {
         td_err("no memory for the lengths of a step of %u rows", s->step.max_tok);
         close_cut(d, &c);

@@ -229,7 +229,8 @@ static size_t place_of(const td_ascend_part *p, size_t row) {
 }
 
 static bool keeps_places(const td_ascend_part *p) {
-    return !p->lead || (!p->pairs && p->lead == p->lead_to && p->rope == p->rope_to && p->blocks_to * (p->lead_to + p->rope_to) == p->n);
+    return !p->lead ||
+           (!p->pairs && p->lead == p->lead_to && p->rope == p->rope_to && p->blocks_to * (p->lead_to + p->rope_to) == p->n);
 }
 
 static void place_nz(const td_ascend_matrix *m, const td_ascend_part *p, size_t first, const int8_t *rows, int8_t *nz) {
@@ -435,7 +436,8 @@ td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, siz
     size_t sizes[6] = {k, k_to, sizeof(td_bf16)};
     TD_TRY(td_ascend_vector_of(w, k, false, what, out, err));
     *out = NULL;
-    if (w->form.made && memcmp(w->form.sizes, sizes, sizeof sizes) != 0) return TD_OK; /* an earlier block's values had none */
+    if (w->form.made && memcmp(w->form.sizes, sizes, sizeof sizes) != 0)
+        return TD_OK; /* an earlier block's values had none */
     if (!w->form.made) {
         float   *values = (float *)bring(d, w, err);
         td_bf16 *to = values ? calloc(1, td_round_up(k_to * sizeof *to, ALIGNMENT)) : NULL;

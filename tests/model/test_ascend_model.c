@@ -165,9 +165,9 @@ FOLDER_TEST(qwen2_moe)
 /* ---- DeepSeek-V3's sizes ------------------------------------------------------------------------ */
 
 /* Its layers, but for their number, heads, experts and rows: what chooses between operations is as it is there. */
-#define V3_SIZES                                                                                                       \
-    "\"hidden_size\": 7168, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "                     \
-    "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, "              \
+#define V3_SIZES                                                                                              \
+    "\"hidden_size\": 7168, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "        \
+    "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, " \
     "\"n_routed_experts\": 8, \"n_group\": 4, \"topk_group\": 2, \"num_experts_per_tok\": 2"
 #define V3_NEAR 0.08 /* host and card round int8 codes apart: twice what the unfused chain is off, 0.042 */
 
@@ -378,11 +378,11 @@ static void launches_of_deepseek_v3(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
-        cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
-        cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(halves_and_handovers),
-        cmocka_unit_test(tale_agrees),      cmocka_unit_test(launches_per_layer),
+        cmocka_unit_test(deepseek_v2_lite),  cmocka_unit_test(deepseek_v2_group),
+        cmocka_unit_test(deepseek_v3_yarn),  cmocka_unit_test(deepseek_v3_noqlora),
+        cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),         cmocka_unit_test(halves_and_handovers),
+        cmocka_unit_test(tale_agrees),       cmocka_unit_test(launches_per_layer),
         cmocka_unit_test(deepseek_v3_sizes), cmocka_unit_test(launches_of_deepseek_v3),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);

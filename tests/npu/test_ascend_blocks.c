@@ -730,8 +730,8 @@ static void fused_or_not(void **state) {
 int main(void) {
     char                    log[] = "/tmp/td_ascend_blocks_XXXXXX";
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_blocks), cmocka_unit_test(linears), cmocka_unit_test(mlps),
-        cmocka_unit_test(routers),     cmocka_unit_test(heads),   cmocka_unit_test(attentions),
+        cmocka_unit_test(rows_blocks),  cmocka_unit_test(linears), cmocka_unit_test(mlps),
+        cmocka_unit_test(routers),      cmocka_unit_test(heads),   cmocka_unit_test(attentions),
         cmocka_unit_test(fused_or_not),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);

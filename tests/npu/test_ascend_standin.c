@@ -241,15 +241,15 @@ static void latent_front(void **state) {
     void         *at[20];
     int           n = 0;
     (void)state;
-#define CODES(w, rows, columns)                                                    \
-    for (int i = 0; i < (rows); i++)                                               \
+#define CODES(w, rows, columns)      \
+    for (int i = 0; i < (rows); i++) \
         for (int j = 0; j < (columns); j++) (w)[i][j] = (int8_t)(random_value() * 127)
-#define TILES(w, rows, columns)                                                    \
-    for (int i = 0; i < (rows); i++)                                               \
+#define TILES(w, rows, columns)      \
+    for (int i = 0; i < (rows); i++) \
         for (int j = 0; j < (columns); j++) nz[((j / 32 * ((rows) / 16) + i / 16) * 16 + i % 16) * 32 + j % 32] = (w)[i][j]
 #define UP(a) (at[n++] = rig_upload(&rig, a, sizeof(a)))
-#define WEIGHT(w, rows, columns)                                                                                     \
-    rig.acl->aclCreateTensor((const int64_t[]){rows, columns}, 2, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ,    \
+#define WEIGHT(w, rows, columns)                                                                                  \
+    rig.acl->aclCreateTensor((const int64_t[]){rows, columns}, 2, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, \
                              (const int64_t[]){(columns) / 32, (rows) / 16, 16, 32}, 4, w)
     CODES(x, ROWS, HIDDEN);
     CODES(wdq, HIDDEN, HCQ);
@@ -263,9 +263,9 @@ static void latent_front(void **state) {
     fill(gkv, HCKV);
     fill(&cs[0][0], ROWS * DR);
     fill(&sn[0][0], ROWS * DR);
-    void *dx = UP(x), *dsx = UP(sx), *dsdq = UP(sdq), *dsuq = UP(suq), *dskv = UP(skv), *dsmooth = UP(smooth), *dwuk = UP(wuk),
-         *dgq = UP(gq), *dgkv = UP(gkv), *dcs = UP(cs), *dsn = UP(sn), *dslots = UP(slots), *dlatent = UP(latent),
-         *drope = UP(rope), *dquery = UP(query), *dturned = UP(turned);
+    void *dx = UP(x), *dsx = UP(sx), *dsdq = UP(sdq), *dsuq = UP(suq), *dskv = UP(skv), *dsmooth = UP(smooth),
+         *dwuk = UP(wuk), *dgq = UP(gq), *dgkv = UP(gkv), *dcs = UP(cs), *dsn = UP(sn), *dslots = UP(slots),
+         *dlatent = UP(latent), *drope = UP(rope), *dquery = UP(query), *dturned = UP(turned);
     TILES(wdq, HIDDEN, HCQ);
     void *dwdq = UP(nz);
     TILES(wkv, HIDDEN, HCKV + DR);
@@ -307,14 +307,15 @@ static void latent_front(void **state) {
             if (j < HCKV) squares += kv[j] * kv[j];
         }
         for (int j = 0; j < HCKV; j++)
-            assert_near(td_bf16_to_f32(latent[slots[r]][j]),
-                        kv[j] / sqrt(squares / HCKV + 1e-6) * td_bf16_to_f32(gkv[j]), 1, "latent", (size_t)j);
+            assert_near(td_bf16_to_f32(latent[slots[r]][j]), kv[j] / sqrt(squares / HCKV + 1e-6) * td_bf16_to_f32(gkv[j]), 1,
+                        "latent", (size_t)j);
         for (int h = 0; h <= HEADS; h++) { /* the last one is the key's */
             const double  *from = h < HEADS ? q + h * (D + DR) + D : kv + HCKV;
             const td_bf16 *to = h < HEADS ? turned[r][h] : rope[slots[r]];
             for (int j = 0; j < DR; j++) {
                 int    pair = j % (DR / 2);
-                double a = from[2 * pair], b = from[2 * pair + 1], c = td_bf16_to_f32(cs[r][j]), s = td_bf16_to_f32(sn[r][j]);
+                double a = from[2 * pair], b = from[2 * pair + 1], c = td_bf16_to_f32(cs[r][j]),
+                       s = td_bf16_to_f32(sn[r][j]);
                 /* a code that is rounded the other way moves a query's value a little */
                 assert_near(td_bf16_to_f32(to[j]), j < DR / 2 ? a * c - b * s : b * c + a * s, h < HEADS ? 1000 : 10, "rope",
                             (size_t)j);
@@ -328,7 +329,8 @@ static void latent_front(void **state) {
                     sum += term;
                     size += term * term;
                 }
-                /* each term is rounded by 2^-9 / sqrt(3) of itself, 0.3 BF16_EPS, of a thousand sums one is 4 times as far */
+                /* each term is rounded by 2^-9 / sqrt(3) of itself, 0.3 BF16_EPS, of a thousand sums one is 4 times as far
+                 */
                 assert_true(fabs(td_bf16_to_f32(query[r][h][j]) - sum) <= BF16_EPS * (fabs(sum) + 2 * sqrt(size)));
             }
     }
@@ -825,8 +827,7 @@ int main(void) {
         cmocka_unit_test(gates_and_rope),     cmocka_unit_test(small_operations),    cmocka_unit_test(routers),
         cmocka_unit_test(grouped_attention),  cmocka_unit_test(latent_attention),    cmocka_unit_test(replays_by_address),
         cmocka_unit_test(callbacks_in_order), cmocka_unit_test(values_hold_streams), cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(two_cards),
-        cmocka_unit_test(codes_of_floats),    cmocka_unit_test(latent_front),
+        cmocka_unit_test(two_cards),          cmocka_unit_test(codes_of_floats),     cmocka_unit_test(latent_front),
         cmocka_unit_test(latent_write),
     };
     return cmocka_run_group_tests(tests, start, stop);

@@ -217,9 +217,9 @@ static void run_front(ascend_rig *r, front f) {
     char    mode[] = "PA_BSND";
     void   *p = rig_alloc(r, (size_t)hidden * 1536), *cache = rig_alloc(r, 2 * 128 * 512 * 2),
          *out = rig_alloc(r, (size_t)(ROWS * f.heads * 576 * 2)), *slots = rig_upload(r, f.slots, sizeof f.slots);
-#define FRONT_WEIGHT(rows, columns)                                                                                        \
-    r->acl->aclCreateTensor((const int64_t[]){rows, columns}, 2, TD_ACL_INT8, NULL, 0,                                     \
-                            f.plain_weight ? TD_ACL_FORMAT_ND : TD_ACL_FORMAT_FRACTAL_NZ,                                  \
+#define FRONT_WEIGHT(rows, columns)                                                       \
+    r->acl->aclCreateTensor((const int64_t[]){rows, columns}, 2, TD_ACL_INT8, NULL, 0,    \
+                            f.plain_weight ? TD_ACL_FORMAT_ND : TD_ACL_FORMAT_FRACTAL_NZ, \
                             (const int64_t[]){(columns) / 32, (rows) / 16, 16, 32}, 4, p)
     RUN(r, aclnnMlaPrologV2WeightNz, T2(r, p, TD_ACL_INT8, ROWS, hidden), FRONT_WEIGHT(hidden, 1536), FRONT_WEIGHT(1536, q),
         T3(r, p, TD_ACL_BF16, f.heads, 128, 512), FRONT_WEIGHT(hidden, 576), T1(r, p, TD_ACL_BF16, 1536),

@@ -94,7 +94,8 @@ typedef struct {
 static void run_latent(const standin_call *c, latent_at i, double epsilon, int64_t t, float *row) {
     const int64_t *slots = c->at[i.slots];
     int64_t        slot = slots[t], n = c->t[i.latent]->view[0] * c->t[i.latent]->view[1];
-    if (slot < 0 || slot >= n) standin_refuse(TF "cacheIndex", "%s: slot %lld of %lld", c->op, (long long)slot, (long long)n);
+    if (slot < 0 || slot >= n)
+        standin_refuse(TF "cacheIndex", "%s: slot %lld of %lld", c->op, (long long)slot, (long long)n);
     for (int64_t u = 0; u < t; u++)
         if (slots[u] == slot) standin_refuse(TF "cacheIndex", "%s: slot %lld is there twice", c->op, (long long)slot);
     td_bf16 *latent = (td_bf16 *)c->at[i.latent] + slot * HCKV;
@@ -138,12 +139,13 @@ static void need_nz(const td_acl_executor *x, const standin_tensor *w, int64_t k
     if (w->dtype != TD_ACL_INT8) standin_bad(x, "%s is not INT8, as x is (other cases are not here)", name);
     if (w->format != TD_ACL_FORMAT_FRACTAL_NZ) standin_bad(x, "%s's format is not FRACTAL_NZ", name);
     if (!is_shape(w, 2, k, n, 0, 0)) standin_bad(x, "%s's shape is not [%lld, %lld]", name, (long long)k, (long long)n);
-    if (w->n_storage != 4 || w->storage[0] != n / 32 || w->storage[1] != k / 16 || w->storage[2] != 16 || w->storage[3] != 32)
+    if (w->n_storage != 4 || w->storage[0] != n / 32 || w->storage[1] != k / 16 || w->storage[2] != 16 ||
+        w->storage[3] != 32)
         standin_bad(x, "%s's storage is not [columns / 32, rows / 16, 16, 32]", name);
 }
 
-static void need_plain(const td_acl_executor *x, const standin_tensor *t, td_acl_dtype dtype, const char *name, uint32_t rank,
-                       int64_t a, int64_t b, int64_t c, int64_t d) {
+static void need_plain(const td_acl_executor *x, const standin_tensor *t, td_acl_dtype dtype, const char *name,
+                       uint32_t rank, int64_t a, int64_t b, int64_t c, int64_t d) {
     if (t->dtype != dtype) standin_bad(x, "%s has another dtype than the document's table", name);
     if (t->format != TD_ACL_FORMAT_ND || !standin_contiguous(t)) standin_bad(x, "%s is not ND and contiguous", name);
     if (!is_shape(t, rank, a, b, c, d)) standin_bad(x, "%s has another shape than the document's", name);
@@ -161,31 +163,19 @@ td_aclnn_status aclnnMlaPrologV2WeightNzGetWorkspaceSize(
     static const int64_t  HIDDEN[] = {1024, 2048, 3072, 4096, 5120, 6144, 7168, 7680, 8192};
     td_acl_executor      *x = standin_begin("aclnnMlaPrologV2WeightNz", TF "attention/mla_prolog_v2");
     const standin_tensor *t[QUERY_ROPE + 1];
-    const td_acl_tensor  *given[] = {rows,         w_dq,       w_uq_qr, w_uk,       w_dkv_kr,      gamma_cq,       gamma_ckv,
-                                     sin,          cos,        slots,   latent_cache, rope_cache,  x_scale,        w_dq_scale,
-                                     w_uq_qr_scale, w_dkv_kr_scale, smooth_cq, query, query_rope};
-    static const char *const NAMES[] = {"tokenX",
-                                        "weightDq",
-                                        "weightUqQr",
-                                        "weightUk",
-                                        "weightDkvKr",
-                                        "rmsnormGammaCq",
-                                        "rmsnormGammaCkv",
-                                        "ropeSin",
-                                        "ropeCos",
-                                        "cacheIndex",
-                                        "kvCacheRef",
-                                        "krCacheRef",
-                                        "dequantScaleX",
-                                        "dequantScaleWDq",
-                                        "dequantScaleWUqQr",
-                                        "dequantScaleWDkvKr",
-                                        "smoothScalesCq",
-                                        "queryOut",
-                                        "queryRopeOut"};
+    const td_acl_tensor  *given[] = {
+         rows,         w_dq,       w_uq_qr, w_uk,       w_dkv_kr,      gamma_cq,       gamma_ckv, sin,   cos,       slots,
+         latent_cache, rope_cache, x_scale, w_dq_scale, w_uq_qr_scale, w_dkv_kr_scale, smooth_cq, query, query_rope};
+    static const char *const NAMES[] = {"tokenX",         "weightDq",        "weightUqQr",        "weightUk",
+                                        "weightDkvKr",    "rmsnormGammaCq",  "rmsnormGammaCkv",   "ropeSin",
+                                        "ropeCos",        "cacheIndex",      "kvCacheRef",        "krCacheRef",
+                                        "dequantScaleX",  "dequantScaleWDq", "dequantScaleWUqQr", "dequantScaleWDkvKr",
+                                        "smoothScalesCq", "queryOut",        "queryRopeOut"};
     for (int i = 0; i <= QUERY_ROPE; i++)
         t[i] = standin_add(x, given[i], NAMES[i],
-                           i == LATENT || i == ROPE ? STANDIN_OUT | STANDIN_INDEXED : i >= QUERY ? STANDIN_OUT : STANDIN_IN);
+                           i == LATENT || i == ROPE ? STANDIN_OUT | STANDIN_INDEXED
+                           : i >= QUERY             ? STANDIN_OUT
+                                                    : STANDIN_IN);
     need(x, !latent_quant_scale && !rope_quant_scale, "a scale of quantised caches is given, which are not here");
     need(x, !query_scale, "dequantScaleQNopeOut is given, and the query is not quantised");
     need(x, cache_mode && !strcmp(cache_mode, "PA_BSND"), "cacheMode is not \"PA_BSND\", the only one here");
@@ -253,7 +243,8 @@ td_aclnn_status aclnnKvRmsNormRopeCacheGetWorkspaceSize(
                          *lc = standin_add(x, latent_cache, "ckvCacheRef", STANDIN_OUT | STANDIN_INDEXED),
                          *ro = standin_add(x, rope, "kRopeOut", STANDIN_OUT),
                          *lo = standin_add(x, latent, "cKvOut", STANDIN_OUT);
-    need(x, !rope_scale && !latent_scale && !rope_offset && !latent_offset, "a scale or offset of quantised caches is given");
+    need(x, !rope_scale && !latent_scale && !rope_offset && !latent_offset,
+         "a scale or offset of quantised caches is given");
     need(x, cache_mode && !strcmp(cache_mode, "PA_BNSD"), "cacheMode is not \"PA_BNSD\", the only one here");
     need(x, !with_rows, "isOutputKv is true, which is not here");
     need(x, epsilon >= 0, "epsilon is negative");

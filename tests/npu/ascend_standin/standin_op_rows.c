@@ -342,12 +342,11 @@ td_aclnn_status aclnnDequantSwigluQuantGetWorkspaceSize(const td_acl_tensor *sel
                                                         char *quant_mode, const td_acl_tensor *out,
                                                         const td_acl_tensor *scale, uint64_t *ws,
                                                         td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnDequantSwigluQuant", NN "quant/dequant_swiglu_quant");
+    td_acl_executor *x = standin_begin("aclnnDequantSwigluQuant", NN "quant/dequant_swiglu_quant");
     need(x, !strncmp(aclrtGetSocName(), "Ascend910B", 10), "this operation is not supported on A3, only on A2 and 950");
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *o = standin_add(x, out, "yOut", STANDIN_OUT),
                          *s = standin_add(x, scale, "scaleOut", STANDIN_OUT);
-    need(x, t->dtype == TD_ACL_BF16 || t->dtype == TD_ACL_FLOAT16,
-         "x is neither FLOAT16 nor BFLOAT16 (INT32 is not here)");
+    need(x, t->dtype == TD_ACL_BF16 || t->dtype == TD_ACL_FLOAT16, "x is neither FLOAT16 nor BFLOAT16 (INT32 is not here)");
     need(x, !weight_scale && !token_scale && !bias, "a scale or bias of INT32 is given, and x is none");
     need(x, !quant_scale && !quant_offset && !group_index, "smooth scales, offsets and groups are not here");
     need(x, activate_left, "activateLeft is false, which is not here");
@@ -362,7 +361,8 @@ td_aclnn_status aclnnDequantSwigluQuantGetWorkspaceSize(const td_acl_tensor *sel
          (size_t)standin_count(s) * sizeof(float) / 40 + (size_t)standin_last(t) * standin_dtype_bytes(t->dtype) * 10 <
              SWIGLU_QUANT_BYTES,
          "a fortieth of scaleOut and ten of x's rows are 192 KiB or more");
-    need(x, standin_contiguous(t) && standin_contiguous(o) && standin_contiguous(s), "x, yOut or scaleOut is not contiguous");
+    need(x, standin_contiguous(t) && standin_contiguous(o) && standin_contiguous(s),
+         "x, yOut or scaleOut is not contiguous");
     return standin_end(x, run_swiglu_quant, NULL, 0, 512, ws, executor);
 }
 STANDIN_SECOND(aclnnDequantSwigluQuant)

@@ -303,18 +303,18 @@ static td_step_arrays plan_step(attention_step *a, uint32_t n_seq, const uint32_
                             .block_table = a->table};
 }
 
-/* The steps one after the other over a block that reads `in` and writes `to`. */
-static void run_attention(td_rig *r, td_npu_block *b, void *in, void *to, float *out) {
+/* The steps one after the other over a block that reads `in` and writes `to`, rows of `hidden`. */
+static void run_attention(td_rig *r, td_npu_block *b, size_t hidden, void *in, void *to, float *out) {
     size_t done = 0;
     for (uint64_t i = 0; i < STEPS; i++) {
         attention_step *a = td_rig_host(r, sizeof *a);
         td_rig_step     s = td_rig_step_new(r, PLAN[i].bucket, SEQS, 0, STRIDE);
-        float          *x = td_rig_codes(r, 30 + i, PLAN[i].bucket, HIDDEN, -6);
+        float          *x = td_rig_codes(r, 30 + i, PLAN[i].bucket, hidden, -6);
         if (r->st != TD_OK) return;
         td_step_arrays arrays = plan_step(a, PLAN[i].n_seq, PLAN[i].begin, PLAN[i].n, PLAN[i].absorbed);
-        size_t         n = (size_t)a->counts.n_tok * HIDDEN, bytes = td_rig_act_bytes(r, (size_t)PLAN[i].bucket * HIDDEN);
+        size_t         n = (size_t)a->counts.n_tok * hidden, bytes = td_rig_act_bytes(r, (size_t)PLAN[i].bucket * hidden);
         td_bf16       *rounded = td_rig_host(r, bytes);
-        for (size_t k = 0; rounded && r->act == TD_DT_BF16 && k < (size_t)PLAN[i].bucket * HIDDEN; k++)
+        for (size_t k = 0; rounded && r->act == TD_DT_BF16 && k < (size_t)PLAN[i].bucket * hidden; k++)
             rounded[k] = td_f32_to_bf16(x[k]);
         td_rig_put(r, in, r->act == TD_DT_BF16 ? (const void *)rounded : x, bytes);
         td_rig_step_fill(r, &s, &arrays);
@@ -347,6 +347,7 @@ static void *cache(td_rig *r, td_kv_rows rows, size_t heads, size_t n) {
 typedef struct {
     td_weight_format format;
     bool             extra; /* gqa: norms of q and k; mla: compressed q */
+    bool v3; /* mla: DeepSeek-V3's sizes but for its heads, which some devices have an operation of their own for */
 } attention_case;
 
 #define GQA_HEADS 8
@@ -380,32 +381,35 @@ static void build_gqa(td_rig *r, const void *arg, float *out) {
         desc.gqa.q_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 44, GQA_DIM, 1), 0, GQA_DIM);
         desc.gqa.k_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 45, GQA_DIM, 1), 0, GQA_DIM);
     }
-    run_attention(r, td_rig_block(r, &desc), in, desc.gqa.out, out);
+    run_attention(r, td_rig_block(r, &desc), HIDDEN, in, desc.gqa.out, out);
 }
 
+enum { V3_HIDDEN = 7168, V3_HEADS = 2, V3_Q_LORA = 1536 };
 enum { MLA_HEADS = 32, MLA_Q_LORA = 256, MLA_KV_LORA = 512, MLA_NOPE = 128, MLA_ROPE = 64, MLA_V = 128 };
 
 static void build_mla(td_rig *r, const void *arg, float *out) {
     const attention_case *c = arg;
-    size_t        q_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_ROPE), kv_rows = (size_t)MLA_HEADS * (MLA_NOPE + MLA_V);
-    size_t        io_bytes = td_rig_act_bytes(r, (size_t)LARGEST * HIDDEN);
+    uint32_t              hidden = c->v3 ? V3_HIDDEN : HIDDEN, heads = c->v3 ? V3_HEADS : MLA_HEADS,
+             q_lora = c->v3 ? V3_Q_LORA : MLA_Q_LORA;
+    size_t        q_rows = (size_t)heads * (MLA_NOPE + MLA_ROPE), kv_rows = (size_t)heads * (MLA_NOPE + MLA_V);
+    size_t        io_bytes = td_rig_act_bytes(r, (size_t)LARGEST * hidden);
     td_block_desc desc = {
         .kind = TD_BLOCK_MLA, .layer = TD_NO_LAYER, .max_tok = LARGEST, .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
     void *in = td_rig_alloc(r, io_bytes);
     desc.mla =
-        (td_mla_desc){.hidden = HIDDEN,
-                      .heads = MLA_HEADS,
-                      .q_lora = c->extra ? MLA_Q_LORA : 0,
+        (td_mla_desc){.hidden = hidden,
+                      .heads = heads,
+                      .q_lora = c->extra ? q_lora : 0,
                       .kv_lora = MLA_KV_LORA,
                       .nope_dim = MLA_NOPE,
                       .rope_dim = MLA_ROPE,
                       .v_dim = MLA_V,
                       .eps = 1e-6f,
                       .softmax_scale = 0.0721688f,
-                      .kv_a = td_rig_linear(r, c->format, 50, MLA_KV_LORA + MLA_ROPE, HIDDEN),
+                      .kv_a = td_rig_linear(r, c->format, 50, MLA_KV_LORA + MLA_ROPE, hidden),
                       .kv_a_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 51, MLA_KV_LORA, 1), 0, MLA_KV_LORA),
                       .kv_b = td_rig_linear(r, TD_WEIGHT_BF16, 52, kv_rows, MLA_KV_LORA),
-                      .o = td_rig_linear(r, c->format, 53, HIDDEN, (size_t)MLA_HEADS * MLA_V),
+                      .o = td_rig_linear(r, c->format, 53, hidden, (size_t)heads * MLA_V),
                       .rope = rope_table(r, MLA_ROPE),
                       .kv_latent = cache(r, TD_KV_LATENT, 1, MLA_KV_LORA),
                       .kv_rope = cache(r, TD_KV_ROPE, 1, MLA_ROPE),
@@ -414,13 +418,13 @@ static void build_mla(td_rig *r, const void *arg, float *out) {
                       .in = in,
                       .out = td_rig_alloc(r, io_bytes)};
     if (c->extra) {
-        desc.mla.q_a = td_rig_linear(r, c->format, 54, MLA_Q_LORA, HIDDEN);
-        desc.mla.q_a_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 55, MLA_Q_LORA, 1), 0, MLA_Q_LORA);
-        desc.mla.q_b = td_rig_linear(r, c->format, 56, q_rows, MLA_Q_LORA);
+        desc.mla.q_a = td_rig_linear(r, c->format, 54, q_lora, hidden);
+        desc.mla.q_a_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 55, q_lora, 1), 0, q_lora);
+        desc.mla.q_b = td_rig_linear(r, c->format, 56, q_rows, q_lora);
     } else {
-        desc.mla.q = td_rig_linear(r, c->format, 57, q_rows, HIDDEN);
+        desc.mla.q = td_rig_linear(r, c->format, 57, q_rows, hidden);
     }
-    run_attention(r, td_rig_block(r, &desc), in, desc.mla.out, out);
+    run_attention(r, td_rig_block(r, &desc), hidden, in, desc.mla.out, out);
 }
 
 /* ---- captures ---------------------------------------------------------------------------------- */
@@ -555,8 +559,9 @@ static td_status exam_company(const td_doctor_exam *e, const void *arg, td_findi
 
 static const product_case W8A8 = {TD_WEIGHT_W8A8, false}, W8A8_EXTRA = {TD_WEIGHT_W8A8, true},
                           BF16 = {TD_WEIGHT_BF16, false}, BF16_EXTRA = {TD_WEIGHT_BF16, true};
-static const attention_case ATT_W8A8 = {TD_WEIGHT_W8A8, false}, ATT_W8A8_EXTRA = {TD_WEIGHT_W8A8, true},
-                            ATT_BF16 = {TD_WEIGHT_BF16, false}, ATT_BF16_EXTRA = {TD_WEIGHT_BF16, true};
+static const attention_case ATT_W8A8 = {TD_WEIGHT_W8A8, false, false}, ATT_W8A8_EXTRA = {TD_WEIGHT_W8A8, true, false},
+                            ATT_BF16 = {TD_WEIGHT_BF16, false, false}, ATT_BF16_EXTRA = {TD_WEIGHT_BF16, true, false},
+                            ATT_V3 = {TD_WEIGHT_W8A8, true, true};
 static const td_router_desc SIGMOID = {.n_experts = 256,
                                        .top_k = 8,
                                        .n_group = 8,
@@ -590,6 +595,8 @@ static const td_check CHECKS[] = {
     {"block", "gqa, bf16", exam_block, CASE(build_gqa, &ATT_BF16, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
     {"block", "gqa, bf16 with norms", exam_block, CASE(build_gqa, &ATT_BF16_EXTRA, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
     {"block", "mla, w8a8 with compressed q", exam_block, CASE(build_mla, &ATT_W8A8_EXTRA, ATTENTION_ROWS, HIDDEN, 0.06),
+     WRONG},
+    {"block", "mla, w8a8 of DeepSeek-V3's sizes", exam_block, CASE(build_mla, &ATT_V3, ATTENTION_ROWS, V3_HIDDEN, 0.06),
      WRONG},
     {"block", "mla, bf16 with compressed q", exam_block, CASE(build_mla, &ATT_BF16_EXTRA, ATTENTION_ROWS, HIDDEN, 0.02),
      WRONG},

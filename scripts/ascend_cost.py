@@ -51,40 +51,50 @@ class Step:
         c, m, heads = self.c, self.m, self.c["num_attention_heads"] // self.n
         h, q, kv, rope = c["hidden_size"], c["q_lora_rank"], c["kv_lora_rank"], c["qk_rope_head_dim"]
         nope, v = c["qk_nope_head_dim"], c["v_head_dim"]
-        front = [self.rowwise("DynamicQuant", h), self.product("QuantMatmul q_a, kv_a", q + kv + rope, h), self.rowwise("RmsNorm q", q),
+        front = [self.product("QuantMatmul q_a, kv_a", q + kv + rope, h), self.rowwise("RmsNorm q", q),
                  self.rowwise("DynamicQuant", q), self.product("QuantMatmul q_b", heads * (nope + rope), q),
                  self.per_head("TransposeBatchMatMul W_UK", heads, kv, nope), self.rowwise("rope of q", heads * rope),
                  self.rowwise("RmsNorm latent", kv), self.rowwise("rope of k", rope), self.rowwise("write of the latent", kv + rope)]
         if self.fused:  # one launch reads the same weights
             size = sum(b for _, b, _ in front)
-            front = [self.op("MlaPrologV3", size, least=PRODUCT_US)]
+            front = [self.op("MlaPrologV2", size, least=PRODUCT_US)]
         keys = m * self.context
-        return [self.rowwise("AddRmsNorm", h)] + front + [
+        norm = [self.rowwise("AddRmsNormDynamicQuant", h)] if self.fused else [self.rowwise("RmsNorm", h), self.rowwise("DynamicQuant", h)]
+        return norm + front + [
             self.op("attention", 2 * keys * (kv + rope), bf16=2.0 * keys * heads * (2 * kv + rope), least=PRODUCT_US),
             self.per_head("TransposeBatchMatMul W_UV", heads, v, kv), self.rowwise("DynamicQuant", heads * v),
             self.product("QuantMatmul o", h, heads * v)] + self.sum_over_cards()
 
+    def norm_of_sum(self, codes_alone):
+        """The residual's sum, its norm and codes; where the router reads the norm, too, no operation has norm and codes."""
+        h = self.c["hidden_size"]
+        rest = [self.rowwise("AddRmsNormDynamicQuant", h)] if self.fused and codes_alone else [self.rowwise("RmsNorm", h), self.rowwise("DynamicQuant", h)]
+        return [self.rowwise("InplaceAdd", h)] + rest
+
     def mlp(self, inter):
         h, inter = self.c["hidden_size"], inter // self.n
-        middle = [self.rowwise("DequantSwigluQuant", inter)] if self.fused else [self.rowwise("SwiGlu", inter), self.rowwise("DynamicQuant", inter)]
-        return [self.rowwise("DynamicQuant", h), self.product("QuantMatmul gate, up", 2 * inter, h)] + middle + [
-            self.product("QuantMatmul down", h, inter)]
+        fits = 2 * inter * 2 * 10 < 192 << 10  # the operation's own rule: dense layers are too wide
+        middle = [self.rowwise("DequantSwigluQuant", inter)] if self.fused and fits else [self.rowwise("SwiGlu", inter), self.rowwise("DynamicQuant", inter)]
+        return [self.product("QuantMatmul gate, up", 2 * inter, h)] + middle + [self.product("QuantMatmul down", h, inter)]
 
     def moe_layer(self):
         c, h = self.c, self.c["hidden_size"]
         router = [self.rowwise("Cast", h), self.op("Mm of the router, f32", 4 * c["n_routed_experts"] * h, 4 * self.m * h, least=PRODUCT_US),
-                  self.rowwise("MoeGatingTopK", c["n_routed_experts"])]  # on card 0, which is the one that is counted
-        return (self.attention() + [self.rowwise("AddRmsNorm", h)] + router + self.mlp(c["moe_intermediate_size"] * c["n_shared_experts"]) +
-                [self.rowwise("Add", h), self.rowwise("Add", h)] + self.sum_over_cards())
+                  self.rowwise("MoeGatingTopK", c["n_routed_experts"]), self.rowwise("Topk", c["num_experts_per_tok"]),
+                  self.rowwise("Gather", c["num_experts_per_tok"])]  # on card 0, which is the one that is counted
+        return (self.attention() + self.norm_of_sum(False) + router + self.mlp(c["moe_intermediate_size"] * c["n_shared_experts"]) +
+                [self.rowwise("Add", h), self.rowwise("InplaceAdd", h)] + self.sum_over_cards())
 
     def dense_layer(self):
         h = self.c["hidden_size"]
-        return self.attention() + [self.rowwise("AddRmsNorm", h)] + self.mlp(self.c["intermediate_size"]) + [self.rowwise("Add", h)] + self.sum_over_cards()
+        return self.attention() + self.norm_of_sum(True) + self.mlp(self.c["intermediate_size"]) + [self.rowwise("InplaceAdd", h)] + self.sum_over_cards()
 
     def ends(self):
         c = self.c
-        return [self.rowwise("Embedding", c["hidden_size"]), self.rowwise("AddRmsNorm", c["hidden_size"]),
-                self.product("head", c["vocab_size"] // self.n, c["hidden_size"]), self.rowwise("Topk", c["vocab_size"] // self.n)]
+        h = c["hidden_size"]  # the rope rows are gathered once for all layers
+        return [self.rowwise("Embedding", h)] + 2 * [self.rowwise("Gather", c["qk_rope_head_dim"])] + [
+                self.rowwise("Gather", h), self.rowwise("RmsNorm", h), self.rowwise("DynamicQuant", h),
+                self.product("head", c["vocab_size"] // self.n, c["hidden_size"]), self.rowwise("Cast", c["vocab_size"] // self.n), self.rowwise("Topk", c["vocab_size"] // self.n)]
 
     def handover(self):
         """Bytes over the link of a layer with experts, and microseconds: five copies and two host calls."""
@@ -98,7 +108,7 @@ def total(ops):
 
 def print_operations(config, context):
     print("| operation | MB | us |\n|---|---|---|")
-    for name, size, us in Step(config, 1, 1, False, context).moe_layer():
+    for name, size, us in Step(config, 1, 1, True, context).moe_layer():
         print("| %s | %.2f | %.0f |" % (name, size / 1e6, us))
 
 
@@ -120,7 +130,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("--context", type=int, default=4096, help="keys of every stream")
-    parser.add_argument("--operations", action="store_true", help="the operations of one layer with experts, one stream on one card, unfused")
+    parser.add_argument("--operations", action="store_true", help="the operations of one layer with experts, one stream on one card, fused")
     args = parser.parse_args()
     with open(args.config, encoding="utf-8") as f:
         config = json.load(f)

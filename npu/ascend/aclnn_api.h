@@ -17,28 +17,33 @@
 #include "npu/ascend/acl_types.h"
 
 /* X(ladder, NULL or what takes its place where a library has no rung, what it is for) */
-#define TD_ACLNN_LADDERS(X)                                                        \
-    X(EMBEDDING, NULL, "rows of the embedding")                                    \
-    X(RMS_NORM, NULL, "RMS norm")                                                  \
-    X(ADD_RMS_NORM, "Add, then RmsNorm", "residual and RMS norm in one operation") \
-    X(DYNAMIC_QUANT, NULL, "int8 codes and a scale for each token")                \
-    X(QUANT_MATMUL, NULL, "products of W8A8")                                      \
-    X(MATMUL, NULL, "products of floats")                                          \
-    X(BATCH_MATMUL, NULL, "products of floats, a matrix for each head")            \
-    X(TRANSPOSE_BATCH_MATMUL, "BatchMatMul on transposed views",                   \
-      "products a head with the heads inside, for MLA's W_UK and W_UV")            \
-    X(SWIGLU, NULL, "silu(gate) * up")                                             \
-    X(ROPE, NULL, "rotary positions")                                              \
-    X(ADD, NULL, "sums")                                                           \
-    X(ADD_IN_PLACE, NULL, "residuals and biases")                                  \
-    X(SIGMOID, NULL, "gates of shared experts")                                    \
-    X(MUL_IN_PLACE, NULL, "gated rows")                                            \
-    X(CAST, NULL, "f32 to bf16 and back")                                          \
-    X(GATHER, NULL, "rows by index")                                               \
-    X(GATHER_ELEMENTS, NULL, "a router's experts in the order of their weights")   \
-    X(KV_WRITE, NULL, "keys and values into their pages")                          \
-    X(ATTENTION, NULL, "attention over pages")                                     \
-    X(ROUTER, NULL, "a router's scores, groups and choice")                        \
+#define TD_ACLNN_LADDERS(X)                                                               \
+    X(EMBEDDING, NULL, "rows of the embedding")                                           \
+    X(RMS_NORM, NULL, "RMS norm")                                                         \
+    X(ADD_RMS_NORM, "Add, then RmsNorm", "residual and RMS norm in one operation")        \
+    X(NORM_QUANT, "RmsNorm, then DynamicQuant", "RMS norm and int8 codes in one")         \
+    X(DYNAMIC_QUANT, NULL, "int8 codes and a scale for each token")                       \
+    X(QUANT_MATMUL, NULL, "products of W8A8")                                             \
+    X(MATMUL, NULL, "products of floats")                                                 \
+    X(BATCH_MATMUL, NULL, "products of floats, a matrix for each head")                   \
+    X(TRANSPOSE_BATCH_MATMUL, "BatchMatMul on transposed views",                          \
+      "products a head with the heads inside, for MLA's W_UK and W_UV")                   \
+    X(SWIGLU, NULL, "silu(gate) * up")                                                    \
+    X(SWIGLU_QUANT, "SwiGlu, then DynamicQuant", "silu(gate) * up and int8 codes in one") \
+    X(KV_FRONT, "RmsNorm, rope, then the write", "MLA's keys into their pages")           \
+    X(MLA_FRONT, "products, norms, rope and writes one by one",                           \
+      "MLA from the normed rows to the query and the cache in one")                       \
+    X(ROPE, NULL, "rotary positions")                                                     \
+    X(ADD, NULL, "sums")                                                                  \
+    X(ADD_IN_PLACE, NULL, "residuals and biases")                                         \
+    X(SIGMOID, NULL, "gates of shared experts")                                           \
+    X(MUL_IN_PLACE, NULL, "gated rows")                                                   \
+    X(CAST, NULL, "f32 to bf16 and back")                                                 \
+    X(GATHER, NULL, "rows by index")                                                      \
+    X(GATHER_ELEMENTS, NULL, "a router's experts in the order of their weights")          \
+    X(KV_WRITE, NULL, "keys and values into their pages")                                 \
+    X(ATTENTION, NULL, "attention over pages")                                            \
+    X(ROUTER, NULL, "a router's scores, groups and choice")                               \
     X(TOPK, NULL, "the largest logits")
 
 /* The attention's arguments, shared by the versions up to where they part. */
@@ -70,6 +75,10 @@
       const td_acl_tensor *out, const td_acl_tensor *rstd)                                                                  \
     X(aclnnAddRmsNorm, ADD_RMS_NORM, "nn norm/add_rms_norm", const td_acl_tensor *x1, const td_acl_tensor *x2,              \
       const td_acl_tensor *gamma, double epsilon, td_acl_tensor *out, td_acl_tensor *rstd, td_acl_tensor *sum)              \
+    X(aclnnAddRmsNormDynamicQuant, NORM_QUANT, "nn norm/add_rms_norm_dynamic_quant", const td_acl_tensor *x1,               \
+      const td_acl_tensor *x2, const td_acl_tensor *gamma, const td_acl_tensor *smooth1, const td_acl_tensor *smooth2,      \
+      double epsilon, td_acl_tensor *out1, td_acl_tensor *out2, td_acl_tensor *sum, td_acl_tensor *scale1,                  \
+      td_acl_tensor *scale2)                                                                                                \
     X(aclnnDynamicQuant, DYNAMIC_QUANT, "nn quant/dynamic_quant", const td_acl_tensor *x, const td_acl_tensor *smooth,      \
       const td_acl_tensor *out, const td_acl_tensor *scale)                                                                 \
     X(aclnnQuantMatmulWeightNz, QUANT_MATMUL, "nn matmul/quant_batch_matmul_v3", TD_ACLNN_QUANT_MATMUL_ARGS)                \
@@ -86,6 +95,23 @@
       const td_acl_int_array *perm_x2, const td_acl_int_array *perm_y, int8_t cube_math, const int32_t batch_split,         \
       td_acl_tensor *out)                                                                                                   \
     X(aclnnSwiGlu, SWIGLU, "nn activation/swi_glu", const td_acl_tensor *x, int64_t dim, const td_acl_tensor *out)          \
+    X(aclnnDequantSwigluQuant, SWIGLU_QUANT, "nn quant/dequant_swiglu_quant", const td_acl_tensor *x,                       \
+      const td_acl_tensor *weight_scale, const td_acl_tensor *token_scale, const td_acl_tensor *bias,                       \
+      const td_acl_tensor *quant_scale, const td_acl_tensor *quant_offset, const td_acl_tensor *group_index,                \
+      bool activate_left, char *quant_mode, const td_acl_tensor *out, const td_acl_tensor *scale)                           \
+    X(aclnnKvRmsNormRopeCache, KV_FRONT, "transformer posembedding/kv_rms_norm_rope_cache", const td_acl_tensor *kv,        \
+      const td_acl_tensor *gamma, const td_acl_tensor *cos, const td_acl_tensor *sin, const td_acl_tensor *slots,           \
+      td_acl_tensor *rope_cache, td_acl_tensor *latent_cache, const td_acl_tensor *rope_scale,                              \
+      const td_acl_tensor *latent_scale, const td_acl_tensor *rope_offset, const td_acl_tensor *latent_offset,              \
+      double epsilon, char *cache_mode, bool with_rows, const td_acl_tensor *rope, const td_acl_tensor *latent)             \
+    X(aclnnMlaPrologV2WeightNz, MLA_FRONT, "transformer attention/mla_prolog_v2", const td_acl_tensor *x,                   \
+      const td_acl_tensor *w_dq, const td_acl_tensor *w_uq_qr, const td_acl_tensor *w_uk, const td_acl_tensor *w_dkv_kr,    \
+      const td_acl_tensor *gamma_cq, const td_acl_tensor *gamma_ckv, const td_acl_tensor *sin, const td_acl_tensor *cos,    \
+      const td_acl_tensor *slots, td_acl_tensor *latent_cache, td_acl_tensor *rope_cache, const td_acl_tensor *x_scale,     \
+      const td_acl_tensor *w_dq_scale, const td_acl_tensor *w_uq_qr_scale, const td_acl_tensor *w_dkv_kr_scale,             \
+      const td_acl_tensor *latent_quant_scale, const td_acl_tensor *rope_quant_scale, const td_acl_tensor *smooth_cq,       \
+      double epsilon_cq, double epsilon_ckv, char *cache_mode, const td_acl_tensor *query, const td_acl_tensor *query_rope, \
+      const td_acl_tensor *query_scale)                                                                                     \
     X(aclnnRotaryPositionEmbedding, ROPE, "transformer posembedding/rotary_position_embedding", const td_acl_tensor *x,     \
       const td_acl_tensor *cos, const td_acl_tensor *sin, int64_t mode, td_acl_tensor *out)                                 \
     X(aclnnAdd, ADD, "math math/add", const td_acl_tensor *a, const td_acl_tensor *b, const td_acl_scalar *alpha,           \

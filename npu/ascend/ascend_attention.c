@@ -48,7 +48,7 @@ td_status td_ascend_attention_prepare(td_ascend_npu *d, td_npu_block *b, uint32_
 
 /* ---- rope -------------------------------------------------------------------------------------- */
 
-static td_ascend_view rope_rows(const td_ascend_run *r, const td_npu_block *b, bool sin) {
+td_ascend_view td_ascend_rope_view(const td_ascend_run *r, const td_npu_block *b, bool sin) {
     return td_ascend_rows_of(r->rope + (sin ? r->d->rope_bytes / 2 : 0), TD_ACL_BF16, r->step->first_row, r->step->max_tok,
                              b->rope_to);
 }
@@ -57,16 +57,16 @@ void td_ascend_rope_rows(td_ascend_run *r, const td_npu_block *b) {
     if (r->made->rope == b->cos) return;
     td_ascend_view pos = td_ascend_vector(r->made->pos, TD_ACL_INT32, 0, r->step->max_tok);
     td_ascend_op_gather(r, td_ascend_rows_of(b->cos, TD_ACL_BF16, 0, b->n_positions, b->rope_to), pos,
-                        rope_rows(r, b, false));
+                        td_ascend_rope_view(r, b, false));
     td_ascend_op_gather(r, td_ascend_rows_of(b->sin, TD_ACL_BF16, 0, b->n_positions, b->rope_to), pos,
-                        rope_rows(r, b, true));
+                        td_ascend_rope_view(r, b, true));
     if (r->status == TD_OK) r->made->rope = b->cos;
 }
 
 /* As [batch, rows, heads, size] with one batch: the operation takes few heads and batches, and any rows. */
 void td_ascend_op_rope(td_ascend_run *r, const td_npu_block *b, td_ascend_view x, td_ascend_view out) {
-    td_ascend_view cos = td_ascend_heads(rope_rows(r, b, false), 1, b->rope_to, b->rope_to),
-                   sin = td_ascend_heads(rope_rows(r, b, true), 1, b->rope_to, b->rope_to);
+    td_ascend_view cos = td_ascend_heads(td_ascend_rope_view(r, b, false), 1, b->rope_to, b->rope_to),
+                   sin = td_ascend_heads(td_ascend_rope_view(r, b, true), 1, b->rope_to, b->rope_to);
     TD_ASCEND_OP(r, aclnnRotaryPositionEmbedding, T(td_ascend_unsqueeze(x, 0)), T(td_ascend_unsqueeze(cos, 0)),
                  T(td_ascend_unsqueeze(sin, 0)), 0, T(td_ascend_unsqueeze(out, 0)));
 }

@@ -16,6 +16,8 @@ TD_NODISCARD td_status td_ascend_attention_prepare(td_ascend_npu *d, td_npu_bloc
                                                    uint32_t kv_spare_pages, const td_npu_weight *rope, size_t dim,
                                                    bool in_pieces, uint32_t most, td_error *err);
 
+/** cos, or sin, of the step's rows, [rows, rope_to] of bf16, once they are there. */
+td_ascend_view td_ascend_rope_view(const td_ascend_run *r, const td_npu_block *b, bool sin);
 /** Cos and sin of the step's rows into the card's rope rows, once in a capture. */
 void td_ascend_rope_rows(td_ascend_run *r, const td_npu_block *b);
 /** out = x [rows, heads, dim] turned by the step's positions. */

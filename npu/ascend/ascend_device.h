@@ -34,6 +34,7 @@
 #define TD_ASCEND_MLA_LATENT 512 /* what MLA's attention takes: latent, rope part, heads at most */
 #define TD_ASCEND_MLA_ROPE 64
 #define TD_ASCEND_MLA_HEADS_MAX 128
+#define TD_ASCEND_FRONT_Q_LORA 1536 /* of the operation for an MLA's front */
 
 /** A piece of device memory that grows. What it was before stays until the card is closed: captures hold its address. */
 typedef struct {
@@ -56,7 +57,10 @@ typedef struct {
     /* of blocks; all are of the thread that calls */
     size_t rope_bytes, block_bytes;     /* that the blocks want of the scratch: rope rows of a step, then a block's own */
     td_ascend_arena scratch, workspace; /* workspace: what operations ask for, one at a time */
+    td_ascend_arena order;              /* of routers: places of experts, valid ones even where the operation failed */
     void           *mask;               /* causal, as attention wants it; NULL until a block does */
+    void           *ones;               /* [TD_ASCEND_FRONT_Q_LORA] f32, 1 each; NULL until an MLA's front wants them */
+    bool            is_a2;              /* 910B; else 910C */
 } td_ascend_npu;
 
 /**
@@ -106,6 +110,7 @@ typedef struct {
     size_t codes, scale;                                  /* int8 rows */
     size_t wide, low, q, q_rope, k, k_rope, v, ctx, gate; /* what lies between two operations */
     size_t f32, ids, order, values;                       /* routers, heads */
+    size_t unread;                                        /* td_ascend_unread_bytes: outputs that nobody reads */
 } td_ascend_places;
 
 struct td_npu_block {
@@ -115,7 +120,9 @@ struct td_npu_block {
     /* what the kind laid out, those that it uses; the weights own them */
     const td_ascend_matrix *in, *mid, *out; /* products in their order */
     const void             *gamma[2], *w_uk, *w_uv, *bias;
-    const void             *cos, *sin;                    /* of attention: tables [positions, rope_to] bf16 */
+    const void             *gamma16[2];      /* gamma in bf16, where that is the same; NULL: it is not */
+    bool                    front, kv_front; /* of an MLA: its front is one operation; the latent's part of it is */
+    const void             *cos, *sin;       /* of attention: tables [positions, rope_to] bf16 */
     uint32_t                heads_to, latent_to, rope_to; /* heads and sizes that the operation computes */
     td_ascend_cut_key       cut;                          /* most 0: no attention */
     uint64_t                n_tokens, n_positions;        /* of its tables; 0: it has none */

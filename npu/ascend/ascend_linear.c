@@ -93,15 +93,38 @@ static void launch_out_gate(td_ascend_run *r, const td_npu_block *b, td_ascend_v
     TD_ASCEND_OP(r, aclnnInplaceMul, T(out), T(rounded));
 }
 
+#define SWIGLU_QUANT_BYTES (192 << 10)
+
+/* The rule of DequantSwigluQuant's document for rows of bf16; 910C does not have it. */
+static bool takes_swiglu_quant(const td_ascend_run *r, const td_npu_block *b) {
+    size_t bytes = r->step->max_tok * sizeof(float) / 40 + 10 * 2 * inter_of(&b->desc) * sizeof(td_bf16);
+    return b->out->format == TD_WEIGHT_W8A8 && r->d->is_a2 && TD_ASCEND_HAS(r, aclnnDequantSwigluQuant) &&
+           bytes < SWIGLU_QUANT_BYTES;
+}
+
+/* silu(gate) * up of wide [rows, 2 inter], as the second product takes it. */
+static td_ascend_input swiglu(td_ascend_run *r, const td_npu_block *b, td_ascend_view wide) {
+    size_t inter = inter_of(&b->desc), rows = r->step->max_tok;
+    if (!takes_swiglu_quant(r, b)) {
+        td_ascend_view h = td_ascend_scratch_rows(r, b->at.rows, TD_ACL_BF16, inter);
+        TD_ASCEND_OP(r, aclnnSwiGlu, T(wide), -1, T(h));
+        return td_ascend_input_of(r, b, b->out, h);
+    }
+    char            dynamic[] = "dynamic";
+    td_ascend_input in = {.x = td_ascend_scratch_rows(r, b->at.codes, TD_ACL_INT8, inter),
+                          .scale = td_ascend_vector(r->scratch + b->at.scale, TD_ACL_FLOAT, 0, rows)};
+    TD_ASCEND_OP(r, aclnnDequantSwigluQuant, T(wide), NULL, NULL, NULL, NULL, NULL, NULL, true, dynamic, T(in.x),
+                 T(in.scale));
+    return in;
+}
+
 static void launch_mlp(td_ascend_run *r, const td_npu_block *b) {
     const td_mlp_desc *m = &b->desc.mlp;
     size_t             inter = inter_of(&b->desc);
     td_ascend_view     out = td_ascend_in_rows(r, m->out, m->hidden);
     td_ascend_view     wide = td_ascend_scratch_rows(r, b->at.wide, TD_ACL_BF16, 2 * inter);
-    td_ascend_view     h = td_ascend_scratch_rows(r, b->at.rows, TD_ACL_BF16, inter);
     td_ascend_op_matrix(r, td_ascend_block_input(r, b, b->in, m->in, m->in_i8, m->hidden), b->in, wide);
-    TD_ASCEND_OP(r, aclnnSwiGlu, T(wide), -1, T(h));
-    td_ascend_op_matrix_to(r, td_ascend_input_of(r, b, b->out, h), b->out, r->scratch + b->at.f32, out);
+    td_ascend_op_matrix_to(r, swiglu(r, b, wide), b->out, r->scratch + b->at.f32, out);
     if (m->out_gate) launch_out_gate(r, b, out);
 }
 

@@ -148,6 +148,24 @@ void td_ascend_op_quantize(td_ascend_run *r, td_ascend_view x, td_ascend_view co
     TD_ASCEND_OP(r, aclnnDynamicQuant, T(x), NULL, T(codes), T(scale));
 }
 
+#define UNREAD_CODES 512 /* bytes in front of the scales */
+
+size_t td_ascend_unread_bytes(size_t rows) {
+    return UNREAD_CODES + rows * sizeof(float);
+}
+
+/* The operation norms a sum, and writes it elsewhere: x + x, whose norm with four times the eps is x's own to the last bit.
+ * RmsNormDynamicQuant would take x alone, and no row of zeros. */
+void td_ascend_op_norm_quantize(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view codes,
+                                td_ascend_view scale, void *sum, char *unread) {
+    size_t         rows = (size_t)x.shape[0], k = (size_t)x.shape[1];
+    td_ascend_view twice = td_ascend_rows_of(sum, x.dtype, 0, rows, k),
+                   no_codes = td_ascend_vector(unread, TD_ACL_INT8, 0, 1),
+                   no_scale = td_ascend_vector(unread + UNREAD_CODES, TD_ACL_FLOAT, 0, rows);
+    TD_ASCEND_OP(r, aclnnAddRmsNormDynamicQuant, T(x), T(x), T(td_ascend_vector(gamma, x.dtype, 0, k)), NULL, NULL, 4 * eps,
+                 T(codes), T(no_codes), T(twice), T(scale), T(no_scale));
+}
+
 static td_acl_scalar *one(td_ascend_run *r) {
     float          value = 1;
     td_acl_scalar *scalar = r->status == TD_OK ? r->d->acl->aclCreateScalar(&value, TD_ACL_FLOAT) : NULL;

@@ -15,7 +15,7 @@
 #include "npu/ascend/ascend_step.h"
 
 #define TD_ASCEND_RANK_MAX 4
-#define TD_ASCEND_TENSORS_MAX 16 /* of one operation */
+#define TD_ASCEND_TENSORS_MAX 24 /* of one operation */
 
 typedef struct {
     void        *data; /* 32-byte aligned device memory */
@@ -89,6 +89,14 @@ td_ascend_view td_ascend_scratch_rows(const td_ascend_run *r, size_t at, td_acl_
 
 /** out = x / sqrt(mean(x^2) + eps) * gamma [n of f32] over the last dimension; rstd: scratch, an f32 a row. */
 void td_ascend_op_norm(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view out, void *rstd);
+/**
+ * Norm and int8 rule in one operation, f32 between them: x [rows, k] of bf16, gamma [k of bf16].
+ * @param sum    scratch of x's size; it becomes 2 x.
+ * @param unread scratch of td_ascend_unread_bytes(rows).
+ */
+void   td_ascend_op_norm_quantize(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view codes,
+                                  td_ascend_view scale, void *sum, char *unread);
+size_t td_ascend_unread_bytes(size_t rows);
 /** codes [rows, k] and scale [rows] by the int8 rule, but for a row of zeros, whose scale is 0. */
 void td_ascend_op_quantize(td_ascend_run *r, td_ascend_view x, td_ascend_view codes, td_ascend_view scale);
 /** x += y; y may be one row for all. */

@@ -84,7 +84,9 @@ static void close_card(td_npu *base) {
     if (d->context && td_ascend_enter(d) == TD_OK) {
         close_arena(d, &d->scratch);
         close_arena(d, &d->workspace);
+        close_arena(d, &d->order);
         td_ascend_give(d, d->mask);
+        td_ascend_give(d, d->ones);
         if (d->one) (void)d->acl->aclrtFree(d->one);
         if (d->setup) (void)d->acl->aclrtDestroyStream(d->setup);
         (void)d->acl->aclrtDestroyContext(d->context);
@@ -243,9 +245,10 @@ static const td_npu_ops OPS = {
 };
 
 /* 910B and 910C are what the blocks were written for: 310P has no bf16, 950 other attention. */
-static td_status check_generation(const td_ascend_npu *d, td_error *err) {
+static td_status check_generation(td_ascend_npu *d, td_error *err) {
     const char *soc = d->acl->aclrtGetSocName();
-    if (soc && (!strncmp(soc, "Ascend910B", 10) || !strncmp(soc, "Ascend910_93", 12))) return TD_OK;
+    d->is_a2 = soc && !strncmp(soc, "Ascend910B", 10);
+    if (d->is_a2 || (soc && !strncmp(soc, "Ascend910_93", 12))) return TD_OK;
     return td_fail(err, TD_ENOTSUP,
                    "the card is an %s: this backend computes on the generations 910B (Atlas A2) and 910C (Atlas A3)",
                    soc ? soc : "unknown one");

@@ -36,16 +36,18 @@ static size_t plan_norm(const td_block_desc *desc, td_ascend_places *at) {
     *at = (td_ascend_places){0};
     at->rstd = td_ascend_place(&used, desc->max_tok * sizeof(float));
     at->rows = td_ascend_place(&used, (size_t)desc->max_tok * desc->norm.hidden * sizeof(td_bf16));
+    at->unread = td_ascend_place(&used, td_ascend_unread_bytes(desc->max_tok));
     return used;
 }
 
 static td_status prepare_norm(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_norm_desc *n = &b->desc.norm;
-    (void)d;
     if (n->out_stride && n->out_stride < n->hidden)
         return td_fail(err, TD_EINVAL, "a norm's out_stride %zu is less than hidden %u", n->out_stride, n->hidden);
     if (!n->out && !n->out_i8.q) return td_fail(err, TD_EINVAL, "a norm has nowhere to write");
-    return td_ascend_vector_of(n->gamma, n->hidden, false, "gamma", &b->gamma[0], err);
+    TD_TRY(td_ascend_vector_of(n->gamma, n->hidden, false, "gamma", &b->gamma[0], err));
+    if (n->out || !d->l->ops.aclnnAddRmsNormDynamicQuant) return TD_OK;
+    return td_ascend_bf16_vector_of(d, n->gamma, n->hidden, n->hidden, 1, "gamma", &b->gamma16[0], err);
 }
 
 static void launch_norm(td_ascend_run *r, const td_npu_block *b) {
@@ -54,12 +56,16 @@ static void launch_norm(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_view      out = n->out ? td_ascend_in_rows(r, n->out, n->out_stride ? n->out_stride : n->hidden)
                                      : td_ascend_scratch_rows(r, b->at.rows, TD_ACL_BF16, n->hidden);
     out = td_ascend_columns(out, 0, n->hidden);
+    td_ascend_view codes = td_ascend_rows_of(n->out_i8.q, TD_ACL_INT8, r->step->first_row, r->step->max_tok, n->hidden);
+    td_ascend_view scale = td_ascend_vector(n->out_i8.scale, TD_ACL_FLOAT, r->step->first_row, r->step->max_tok);
     if (n->add) td_ascend_op_add_to(r, x, td_ascend_in_rows(r, n->add, n->hidden));
+    if (b->gamma16[0]) {
+        td_ascend_op_norm_quantize(r, x, b->gamma16[0], (double)n->eps, codes, scale, r->scratch + b->at.rows,
+                                   r->scratch + b->at.unread);
+        return;
+    }
     td_ascend_op_norm(r, x, b->gamma[0], (double)n->eps, out, r->scratch + b->at.rstd);
-    if (!n->out_i8.q) return;
-    td_ascend_op_quantize(r, out,
-                          td_ascend_rows_of(n->out_i8.q, TD_ACL_INT8, r->step->first_row, r->step->max_tok, n->hidden),
-                          td_ascend_vector(n->out_i8.scale, TD_ACL_FLOAT, r->step->first_row, r->step->max_tok));
+    if (n->out_i8.q) td_ascend_op_quantize(r, out, codes, scale);
 }
 
 const td_ascend_block_kind td_ascend_norm = {.plan = plan_norm, .prepare = prepare_norm, .launch = launch_norm};

@@ -132,8 +132,10 @@ td_ascend_cut *td_ascend_step_cut(td_ascend_npu *d, td_ascend_step *s, td_ascend
     c.rows_end = calloc(2 * (size_t)c.n, sizeof *c.rows_end);
     c.fresh_lengths = calloc(2 * (size_t)c.n, sizeof *c.fresh_lengths);
     c.keys = c.rows_end ? c.rows_end + c.n : NULL;
-    td_status st = c.rows_end && c.fresh_lengths ? open_mirror(d, &c.m, ints(s->step.max_tok) + ints((size_t)c.n * c.stride))
-                                                 : TD_ENOMEM;
+    td_status st =
+        c.rows_end && c.fresh_lengths
+            ? open_mirror(d, &c.m, ints(s->step.max_tok) + ints((size_t)c.n * c.stride) + ints(2 * (size_t)s->step.max_tok))
+            : TD_ENOMEM;
     if (st != TD_OK) {
         td_err("no memory for the lengths of a step of %u rows", s->step.max_tok);
         close_cut(d, &c);
@@ -141,6 +143,7 @@ td_ascend_cut *td_ascend_step_cut(td_ascend_npu *d, td_ascend_step *s, td_ascend
     }
     c.slot = (const int32_t *)c.m.dev;
     c.table = (const int32_t *)(c.m.dev + ints(s->step.max_tok));
+    c.slot64 = (const int64_t *)((const char *)c.table + ints((size_t)c.n * c.stride));
     s->cuts[s->n_cuts] = c;
     return &s->cuts[s->n_cuts++];
 }
@@ -209,6 +212,8 @@ static td_status fill_cut(td_ascend_step *s, td_ascend_cut *c) {
         slot[i] = (int32_t)a->slot[i];
     }
     for (uint32_t i = 0; i < spare; i++) slot[n.n_tok + i] = (int32_t)(c->key.kv_pages * TD_KV_PAGE + i);
+    int64_t *slot64 = (int64_t *)(c->m.fresh + ((const char *)c->slot64 - c->m.dev));
+    for (uint32_t i = 0; i < s->step.max_tok; i++) slot64[i] = slot[i];
     for (uint32_t q = 0; q < n.n_seq; q++) {
         TD_TRY(check_sequence(s, c, q, n.n_tok));
         pieces += (a->seq_start[q + 1] - a->seq_start[q] - 1) / c->key.most + 1;

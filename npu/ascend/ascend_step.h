@@ -33,8 +33,9 @@ typedef struct {
     int64_t          *rows_end, *keys; /* [n] sum of rows so far; keys; on the host */
     int64_t          *fresh_lengths;   /* [2 n] */
     td_ascend_mirror  m;
-    const int32_t    *slot;  /* device: [max_tok] */
-    const int32_t    *table; /* device: [n, stride] */
+    const int32_t    *slot;   /* device: [max_tok] */
+    const int64_t    *slot64; /* the same */
+    const int32_t    *table;  /* device: [n, stride] */
 } td_ascend_cut;
 
 typedef struct {

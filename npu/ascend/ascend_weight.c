@@ -62,6 +62,10 @@ size_t td_ascend_weight_rows(const td_npu_weight *w) {
     return w->n;
 }
 
+bool td_ascend_weight_is_int8(const td_npu_weight *w) {
+    return w && kept_as(w->format) == TD_WEIGHT_W8A8;
+}
+
 /* ---- creating ---------------------------------------------------------------------------------- */
 
 static td_status check_source(td_weight_format format, const td_tensor_view *src, td_error *err) {
@@ -220,11 +224,13 @@ static size_t place_of(const td_ascend_part *p, size_t row) {
     size_t block = row / (p->lead + p->rope), i = row % (p->lead + p->rope), at = block * (p->lead_to + p->rope_to);
     if (i < p->lead) return at + i;
     i -= p->lead;
-    return at + p->lead_to + (i < p->rope / 2 ? i : p->rope_to / 2 + i - p->rope / 2);
+    size_t second = i >= p->rope / 2, j = i - second * (p->rope / 2);
+    return at + p->lead_to + (p->pairs ? 2 * j + second : second * (p->rope_to / 2) + j);
 }
 
 static bool keeps_places(const td_ascend_part *p) {
-    return !p->lead || (p->lead == p->lead_to && p->rope == p->rope_to && p->blocks_to * (p->lead_to + p->rope_to) == p->n);
+    return !p->lead ||
+           (!p->pairs && p->lead == p->lead_to && p->rope == p->rope_to && p->blocks_to * (p->lead_to + p->rope_to) == p->n);
 }
 
 static void place_nz(const td_ascend_matrix *m, const td_ascend_part *p, size_t first, const int8_t *rows, int8_t *nz) {
@@ -425,6 +431,34 @@ td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, s
     return TD_OK;
 }
 
+td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to, double factor,
+                                   const char *what, const void **out, td_error *err) {
+    size_t sizes[6] = {k, k_to, sizeof(td_bf16)};
+    TD_TRY(td_ascend_vector_of(w, k, false, what, out, err));
+    *out = NULL;
+    if (w->form.made && memcmp(w->form.sizes, sizes, sizeof sizes) != 0)
+        return TD_OK; /* an earlier block's values had none */
+    if (!w->form.made) {
+        float   *values = (float *)bring(d, w, err);
+        td_bf16 *to = values ? calloc(1, td_round_up(k_to * sizeof *to, ALIGNMENT)) : NULL;
+        bool     same = to != NULL;
+        for (size_t i = 0; same && i < k; i++) {
+            double value = (double)values[i] * factor;
+            to[i] = td_f32_to_bf16((float)value);
+            same = !((double)td_bf16_to_f32(to[i]) < value) && !((double)td_bf16_to_f32(to[i]) > value);
+        }
+        free(values);
+        if (!values) return err ? err->status : TD_EDEVICE;
+        if (to && !same) {
+            free(to);
+            return TD_OK;
+        }
+        TD_TRY(keep_form(d, w, sizes, to, td_round_up(k_to * sizeof *to, ALIGNMENT), 0, err));
+    }
+    *out = w->form.at[0];
+    return TD_OK;
+}
+
 td_status td_ascend_rope_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, size_t dim_to, const void **cos,
                             const void **sin, size_t *positions, td_error *err) {
     const size_t sizes[6] = {dim, dim_to};
@@ -507,6 +541,20 @@ td_ascend_input td_ascend_block_input(td_ascend_run *r, const td_npu_block *b, c
         return (td_ascend_input){.x = td_ascend_rows_of(in_i8.q, TD_ACL_INT8, first, n, width),
                                  .scale = td_ascend_vector(in_i8.scale, TD_ACL_FLOAT, first, n)};
     return td_ascend_input_of(r, b, m, td_ascend_in_rows(r, in, width));
+}
+
+static size_t outputs_of_part(const td_ascend_matrix *m, size_t i) {
+    return (i + 1 < m->n_parts ? m->first[i + 1] : m->n) - m->first[i];
+}
+
+/* Tiles of n follow each other, and a part begins with one. */
+td_acl_tensor *td_ascend_tensor_part(td_ascend_run *r, const td_ascend_matrix *m, size_t i) {
+    size_t tile_row = td_div_up(m->k, NZ_K) * NZ_K * NZ_N;
+    return td_ascend_tensor_nz(r, (const char *)m->data + m->first[i] / NZ_N * tile_row, m->k, outputs_of_part(m, i));
+}
+
+td_acl_tensor *td_ascend_tensor_part_scale(td_ascend_run *r, const td_ascend_matrix *m, size_t i) {
+    return T(td_ascend_rows_of(m->scale + m->first[i], TD_ACL_FLOAT, 0, 1, outputs_of_part(m, i)));
 }
 
 void td_ascend_op_matrix(td_ascend_run *r, td_ascend_input in, const td_ascend_matrix *m, td_ascend_view out) {

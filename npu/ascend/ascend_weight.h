@@ -31,6 +31,7 @@ typedef struct {
      * blocks_to blocks are made, the last ones of zeros. lead 0: outputs stay as they are.
      */
     size_t lead, lead_to, rope, rope_to, blocks_to;
+    bool   pairs; /* the halves' values in turns, as operations want it that turn pairs */
 } td_ascend_part;
 
 struct td_ascend_matrix {
@@ -58,6 +59,9 @@ TD_NODISCARD td_status td_ascend_vector_of(const td_npu_weight *w, size_t k, boo
 /** The same, its values times factor and zeros up to k_to behind them. */
 TD_NODISCARD td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to,
                                                   double factor, const char *what, const void **out, td_error *err);
+/** The same in bf16. @return NULL in *out where a value is none of bf16. */
+TD_NODISCARD td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to,
+                                                double factor, const char *what, const void **out, td_error *err);
 /** Rows [n, k] as they were created, of F32 or BF16. */
 TD_NODISCARD td_status td_ascend_plain_rows_of(const td_npu_weight *w, td_weight_format format, size_t n, size_t k,
                                                const char *what, const void **out, td_error *err);
@@ -72,6 +76,7 @@ TD_NODISCARD td_status td_ascend_heads_of(td_ascend_npu *d, const td_npu_weight 
                                           size_t nope, size_t v, size_t lora, size_t lora_to, const void **w_uk,
                                           const void **w_uv, td_error *err);
 size_t                 td_ascend_weight_rows(const td_npu_weight *w);
+bool                   td_ascend_weight_is_int8(const td_npu_weight *w); /* as products take it */
 
 /** Rows and, where they are int8, their scales: what a product takes. */
 typedef struct {
@@ -83,6 +88,9 @@ td_ascend_input td_ascend_input_of(td_ascend_run *r, const td_npu_block *b, cons
 /** The same for a block's input [., width], which may come as int8. */
 td_ascend_input td_ascend_block_input(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, const void *in,
                                       td_rows_i8 in_i8, size_t width);
+/** Tensors of part i of a matrix of W8A8, for the operation that is being prepared: [k, n] in NZ, its scales [1, n]. */
+td_acl_tensor *td_ascend_tensor_part(td_ascend_run *r, const td_ascend_matrix *m, size_t i);
+td_acl_tensor *td_ascend_tensor_part_scale(td_ascend_run *r, const td_ascend_matrix *m, size_t i);
 /** out [., m->n] = x m^T + bias, bf16; f32 where m is. */
 void td_ascend_op_matrix(td_ascend_run *r, td_ascend_input in, const td_ascend_matrix *m, td_ascend_view out);
 /** The same, out [., n] where m may be filled up to more: by way of `filled`, scratch for [., m->n]. */

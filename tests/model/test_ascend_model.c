@@ -100,6 +100,22 @@ static void run_in_company(model_run *r, const uint32_t *ids, uint32_t n, float 
     free(all);
 }
 
+/* On the stand-in a row's result depends on nothing but the row: the same bits as `whole`. */
+static void same_bits(model_run *card, const uint32_t *ids, uint32_t n, const float *whole) {
+    size_t values = n * (size_t)td_model_get_config(card->model)->vocab;
+    float *got = malloc(values * sizeof *got);
+    assert_non_null(got);
+    run_in_chunks(card, ids, n, 5, false, got);
+    assert_memory_equal(got, whole, values * sizeof *got);
+    if (n <= ONE_BY_ONE_MAX || getenv("TD_TEST_FULL")) {
+        run_in_chunks(card, ids, n, 1, true, got);
+        assert_memory_equal(got, whole, values * sizeof *got);
+    }
+    run_in_company(card, ids, n, got);
+    assert_memory_equal(got, whole, values * sizeof *got);
+    free(got);
+}
+
 static void run_folder(const char *folder) {
     json_t     *manifest = read_manifest(folder), *prompt;
     const char *path = json_string_value(json_object_get(manifest, "model"));
@@ -123,15 +139,7 @@ static void run_folder(const char *folder) {
         double of_card = error_of(whole, want, n, vocab);
         print_message("    %s, %u tokens: host %.4f, card %.4f\n", folder, n, of_host, of_card);
         assert_true(of_card <= allowed);
-        /* On the stand-in a row's result depends on nothing but the row: the same bits. */
-        run_in_chunks(&card, ids, n, 5, false, got);
-        assert_memory_equal(got, whole, values * sizeof *got);
-        if (n <= ONE_BY_ONE_MAX || getenv("TD_TEST_FULL")) {
-            run_in_chunks(&card, ids, n, 1, true, got);
-            assert_memory_equal(got, whole, values * sizeof *got);
-        }
-        run_in_company(&card, ids, n, got);
-        assert_memory_equal(got, whole, values * sizeof *got);
+        same_bits(&card, ids, n, whole);
         free(want);
         free(whole);
         free(got);
@@ -153,6 +161,52 @@ FOLDER_TEST(deepseek_v3_noqlora)
 FOLDER_TEST(qwen3_moe)
 FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
+
+/* ---- DeepSeek-V3's sizes ------------------------------------------------------------------------ */
+
+/* Its layers, but for their number, heads, experts and rows: what chooses between operations is as it is there. */
+#define V3_SIZES                                                                                              \
+    "\"hidden_size\": 7168, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "        \
+    "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, " \
+    "\"n_routed_experts\": 8, \"n_group\": 4, \"topk_group\": 2, \"num_experts_per_tok\": 2"
+#define V3_NEAR 0.08 /* host and card round int8 codes apart: twice what the unfused chain is off, 0.042 */
+
+/* Random weights; no reference has outputs for them: near the host's, and the same bits however the rows are split. */
+static void deepseek_v3_sizes(void **state) {
+    enum { N = 13 };
+    td_checkpoint    *dummy;
+    model_run         host, card;
+    uint32_t          ids[N];
+    model_run_options o = {.path = "tests/data/golden/deepseek_v3_yarn",
+                           .override_json = "{\"num_hidden_layers\": 2, " V3_SIZES "}",
+                           .w8a8 = true,
+                           .experts = TD_EXPERT_BF16,
+                           .n_seq = 3,
+                           .max_tok = 32,
+                           .max_len = 128};
+    (void)state;
+    assert_int_equal(td_checkpoint_open_dummy(1, &dummy, NULL), TD_OK);
+    o.checkpoint = dummy;
+    o.device = "host";
+    model_run_open(&host, &o);
+    o.device = "npu";
+    model_run_open(&card, &o);
+    for (uint32_t i = 0; i < N; i++) ids[i] = 2 + i * 37 % 300;
+    size_t vocab = td_model_get_config(host.model)->vocab;
+    float *want = malloc(N * vocab * sizeof *want), *got = malloc(N * vocab * sizeof *got);
+    assert_true(want && got);
+    run_in_chunks(&host, ids, N, N, false, want);
+    run_in_chunks(&card, ids, N, N, false, got);
+    double error = error_of(got, want, N, vocab);
+    print_message("    DeepSeek-V3's sizes, random weights: %.4f off the host\n", error);
+    assert_true(error <= V3_NEAR);
+    same_bits(&card, ids, N, got);
+    free(want);
+    free(got);
+    model_run_close(&host);
+    model_run_close(&card);
+    td_checkpoint_close(dummy);
+}
 
 /* ---- ways through a step ------------------------------------------------------------------------ */
 
@@ -253,17 +307,19 @@ static void tale_agrees(void **state) {
 
 /* ---- launches ---------------------------------------------------------------------------------- */
 
-#define LAUNCHES_MAX 30 /* of a layer with experts, without fused operations */
+#define LAUNCHES_MAX 30       /* of a layer with experts, one operation each */
+#define LAUNCHES_FUSED_MAX 20 /* of DeepSeek-V3's, where operations do what several do */
 
-/** Operations of the vendor's in the first capture of a model, of one token. */
-static uint32_t launches_of(const char *path, uint32_t n_layers) {
-    char      override[64], log[] = "/tmp/td_ascend_launches_XXXXXX";
+/** Operations of the vendor's in the first capture of a model, of one token. checkpoint NULL: the path's own. */
+static uint32_t launches_of(const char *path, const td_checkpoint *checkpoint, const char *sizes, uint32_t n_layers) {
+    char      override[512], log[] = "/tmp/td_ascend_launches_XXXXXX";
     int       file = mkstemp(log);
     model_run r;
     assert_true(file >= 0);
     setenv("TD_STANDIN_LOG", log, 1);
-    snprintf(override, sizeof override, "{\"num_hidden_layers\": %u}", n_layers);
+    snprintf(override, sizeof override, "{\"num_hidden_layers\": %u%s}", n_layers, sizes);
     model_run_open(&r, &(model_run_options){.path = path,
+                                            .checkpoint = checkpoint,
                                             .override_json = override,
                                             .device = "npu",
                                             .w8a8 = true,
@@ -297,7 +353,8 @@ static void launches_per_layer(void **state) {
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         json_t     *manifest = read_manifest(MODELS[i].folder);
         const char *path = json_string_value(json_object_get(manifest, "model"));
-        uint32_t    all = launches_of(path, MODELS[i].n_layers), last = all - launches_of(path, MODELS[i].n_layers - 1);
+        uint32_t    all = launches_of(path, NULL, "", MODELS[i].n_layers),
+                 last = all - launches_of(path, NULL, "", MODELS[i].n_layers - 1);
         print_message("    %s: %u launches in a layer with experts, %u in a token of %u layers\n", MODELS[i].folder, last,
                       all, MODELS[i].n_layers);
         assert_true(last > 10 && last <= LAUNCHES_MAX);
@@ -305,15 +362,28 @@ static void launches_per_layer(void **state) {
     }
 }
 
+static void launches_of_deepseek_v3(void **state) {
+    td_checkpoint *dummy;
+    const char    *path = repo_path("tests/data/golden/deepseek_v3_yarn");
+    (void)state;
+    assert_int_equal(td_checkpoint_open_dummy(1, &dummy, NULL), TD_OK);
+    uint32_t last = launches_of(path, dummy, ", " V3_SIZES, 3) - launches_of(path, dummy, ", " V3_SIZES, 2);
+    print_message("    DeepSeek-V3's sizes: %u launches in a layer with experts\n", last);
+    const char *fused = getenv("TD_ASCEND_FUSED");
+    assert_true(last > 10 && last <= (fused && !strcmp(fused, "0") ? LAUNCHES_MAX : LAUNCHES_FUSED_MAX));
+    td_checkpoint_close(dummy);
+}
+
 /* A filter of cmocka, as "launches*". */
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
-        cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
-        cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(halves_and_handovers),
-        cmocka_unit_test(tale_agrees),      cmocka_unit_test(launches_per_layer),
+        cmocka_unit_test(deepseek_v2_lite),  cmocka_unit_test(deepseek_v2_group),
+        cmocka_unit_test(deepseek_v3_yarn),  cmocka_unit_test(deepseek_v3_noqlora),
+        cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),         cmocka_unit_test(halves_and_handovers),
+        cmocka_unit_test(tale_agrees),       cmocka_unit_test(launches_per_layer),
+        cmocka_unit_test(deepseek_v3_sizes), cmocka_unit_test(launches_of_deepseek_v3),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0); /* some 200000 operations */

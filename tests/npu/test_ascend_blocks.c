@@ -105,6 +105,14 @@ static weights put_weight(pair *p, td_weight_format format, const float *f, size
     return all;
 }
 
+static weights random_norm(pair *p, rnd *r, size_t n, float scale, bool of_bf16) {
+    float *f = rnd_array(r, n, scale);
+    for (size_t i = 0; of_bf16 && i < n; i++) f[i] = td_bf16_to_f32(td_f32_to_bf16(f[i]));
+    weights w = put_weight(p, TD_WEIGHT_F32, f, 0, n);
+    free(f);
+    return w;
+}
+
 static weights random_weight(pair *p, rnd *r, td_weight_format format, size_t n, size_t k, float scale) {
     float  *f = rnd_array(r, (n ? n : 1) * k, scale);
     weights w = put_weight(p, format, f, n, k);
@@ -225,6 +233,31 @@ static void rows_blocks(void **state) {
     step.first_row = FIRST;
     run_both(&p, desc, &step, &out);
     check(&p, &out, TD_DT_BF16, FIRST, ROWS, HIDDEN, ROUNDED, "norm of a half");
+
+    /* Codes alone, as attention's linears take them, of a row of zeros too. */
+    for (int of_bf16 = 0; of_bf16 < 2; of_bf16++) {
+        weights norm = random_norm(&p, &r, HIDDEN, 2, of_bf16);
+        both    zeros = put(&p, NULL, ALL * HIDDEN * sizeof(td_bf16));
+        td_bf16 one_row[HIDDEN];
+        for (size_t i = 0; i < HIDDEN; i++) one_row[i] = ((td_bf16 *)x.at[HOST])[i];
+        memcpy((char *)zeros.at[HOST] + (FIRST + 1) * sizeof one_row, one_row, sizeof one_row);
+        card_copy(&p, one_row, (char *)zeros.at[CARD] + (FIRST + 1) * sizeof one_row, sizeof one_row, TD_COPY_H2D);
+        BLOCK(ALL, TD_BLOCK_NORM, norm, .hidden = HIDDEN, .eps = 1e-3f, .gamma = norm.w[d], .x = zeros.at[d],
+              .out_i8 = {codes.at[d], scale.at[d]});
+        run_both(&p, desc, &step, &codes);
+        q = card_bytes(&p, &codes);
+        s = card_bytes(&p, &scale);
+        for (size_t row = FIRST; row < FIRST + ROWS; row++)
+            for (size_t i = row * HIDDEN; i < (row + 1) * HIDDEN; i++) {
+                int host = ((int8_t *)codes.at[HOST])[i];
+                assert_in_range(q[i] - host + 1, 0, 2);
+                assert_true(row == FIRST + 1 ? fabsf(s[row] / ((float *)scale.at[HOST])[row] - 1) < 0.01f : !q[i]);
+            }
+        free(q);
+        free(s);
+        drop(&p, &zeros);
+        drop_weight(&p, &norm);
+    }
 
     drop_weight(&p, &table);
     drop_weight(&p, &gamma);
@@ -434,6 +467,7 @@ typedef struct {
     size_t           hidden, heads, kv_heads, dim;       /* gqa */
     size_t           q_lora, kv_lora, nope, rope, v_dim; /* mla */
     bool             extras;                             /* biases; norms of gqa */
+    bool             bf16_norms;                         /* norms whose weights bf16 has, as published models' */
 } attention;
 
 static void run_attention(const attention *a) {
@@ -470,11 +504,11 @@ static void run_attention(const attention *a) {
         size_t q = a->heads * (a->nope + a->rope);
         if (a->q_lora) {
             LINEAR(a->format, a->q_lora, a->hidden);
-            VECTOR(a->q_lora);
+            w[n_w++] = random_norm(&p, &r, a->q_lora, 1, a->bf16_norms);
         }
         LINEAR(a->format, q, a->q_lora ? a->q_lora : a->hidden);
         LINEAR(a->format, a->kv_lora + a->rope, a->hidden);
-        VECTOR(a->kv_lora);
+        w[n_w++] = random_norm(&p, &r, a->kv_lora, 1, a->bf16_norms);
         LINEAR(TD_WEIGHT_BF16, a->heads * (a->nope + a->v_dim), a->kv_lora);
         LINEAR(a->format, a->hidden, a->heads * a->v_dim);
         VECTOR(a->kv_lora + a->rope);
@@ -622,7 +656,19 @@ static void attentions(void **state) {
          .kv_lora = 512,
          .nope = 8,
          .rope = 64,
-         .v_dim = 8},
+         .v_dim = 8,
+         .bf16_norms = true},
+        {.what = "mla of DeepSeek-V3's sizes, two heads",
+         .mla = true,
+         .format = TD_WEIGHT_W8A8,
+         .hidden = 7168,
+         .heads = 2,
+         .q_lora = 1536,
+         .kv_lora = 512,
+         .nope = 128,
+         .rope = 64,
+         .v_dim = 128,
+         .bf16_norms = true},
         {.what = "mla of bf16",
          .mla = true,
          .format = TD_WEIGHT_BF16,
@@ -661,12 +707,40 @@ static void attentions(void **state) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_attention(&CASES[i]);
 }
 
+/* Which operations were launched: TD_ASCEND_FUSED=0 is this test's other form. */
+static void fused_or_not(void **state) {
+    static const char *const FUSED[] = {"aclnnAddRmsNormDynamicQuant", "aclnnDequantSwigluQuant", "aclnnKvRmsNormRopeCache",
+                                        "aclnnMlaPrologV2WeightNz"};
+    const char              *value = getenv("TD_ASCEND_FUSED");
+    bool                     fused = !value || strcmp(value, "0") != 0;
+    size_t                   bytes = 0, room = (size_t)1 << 20;
+    char                    *text = malloc(room + 1);
+    (void)state;
+    FILE *f = fopen(getenv("TD_STANDIN_LOG"), "rb");
+    assert_non_null(f);
+    bytes = fread(text, 1, room, f);
+    text[bytes] = 0;
+    fclose(f);
+    assert_non_null(strstr(text, "aclnnSwiGlu"));
+    for (size_t i = 0; i < sizeof FUSED / sizeof *FUSED; i++)
+        if ((strstr(text, FUSED[i]) != NULL) != fused) fail_msg("%s was %slaunched", FUSED[i], fused ? "not " : "");
+    free(text);
+}
+
 int main(void) {
+    char                    log[] = "/tmp/td_ascend_blocks_XXXXXX";
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_blocks), cmocka_unit_test(linears), cmocka_unit_test(mlps),
-        cmocka_unit_test(routers),     cmocka_unit_test(heads),   cmocka_unit_test(attentions),
+        cmocka_unit_test(rows_blocks),  cmocka_unit_test(linears), cmocka_unit_test(mlps),
+        cmocka_unit_test(routers),      cmocka_unit_test(heads),   cmocka_unit_test(attentions),
+        cmocka_unit_test(fused_or_not),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int file = mkstemp(log);
+    if (file < 0) return 1;
+    close(file);
+    setenv("TD_STANDIN_LOG", log, 1);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(log);
+    return failed;
 }

@@ -180,6 +180,205 @@ static void norms_and_codes(void **state) {
     GIVE_BACK(dx, da, dg, dout, dsum, drstd, dcodes, dscale);
 }
 
+/* Norm and codes in one, SwiGLU and codes in one: nothing is rounded but codes, to the nearest. */
+static void codes_of_floats(void **state) {
+    enum { ROWS = 4, H = 96 };
+    td_bf16 x[ROWS][H], add[ROWS][H], gamma[H], sum[ROWS][H];
+    float   scale[ROWS], gate_scale[ROWS];
+    int8_t  codes[ROWS][H], gate_codes[ROWS][H / 2];
+    char    dynamic[] = "dynamic";
+    (void)state;
+    fill(&x[0][0], ROWS * H);
+    fill(&add[0][0], ROWS * H);
+    fill(gamma, H);
+    memset(add[3], 0, sizeof add[3]);
+    memset(x[3], 0, sizeof x[3]);
+    void *dx = rig_upload(&rig, x, sizeof x), *da = rig_upload(&rig, add, sizeof add),
+         *dg = rig_upload(&rig, gamma, sizeof gamma), *dsum = rig_alloc(&rig, sizeof sum),
+         *dcodes = rig_alloc(&rig, sizeof codes), *dscale = rig_alloc(&rig, sizeof scale), *dnone = rig_alloc(&rig, 512);
+    RUN(&rig, aclnnAddRmsNormDynamicQuant, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
+        T1(&rig, dg, TD_ACL_BF16, H), NULL, NULL, 1e-3, T2(&rig, dcodes, TD_ACL_INT8, ROWS, H),
+        T1(&rig, dnone, TD_ACL_INT8, 1), T2(&rig, dsum, TD_ACL_BF16, ROWS, H), T1(&rig, dscale, TD_ACL_FLOAT, ROWS),
+        T1(&rig, dnone, TD_ACL_FLOAT, ROWS));
+    rig_download(&rig, sum, dsum, sizeof sum);
+    rig_download(&rig, codes, dcodes, sizeof codes);
+    rig_download(&rig, scale, dscale, sizeof scale);
+    RUN(&rig, aclnnDequantSwigluQuant, T2(&rig, dx, TD_ACL_BF16, ROWS, H), NULL, NULL, NULL, NULL, NULL, NULL, true, dynamic,
+        T2(&rig, dcodes, TD_ACL_INT8, ROWS, H / 2), T1(&rig, dscale, TD_ACL_FLOAT, ROWS));
+    rig_download(&rig, gate_codes, dcodes, sizeof gate_codes);
+    rig_download(&rig, gate_scale, dscale, sizeof gate_scale);
+    for (int r = 0; r < ROWS; r++) {
+        double squares = 0, most = 0, gate_most = 0, y[H], gate[H / 2];
+        for (int i = 0; i < H; i++) squares += pow(y[i] = (double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]), 2);
+        for (int i = 0; i < H; i++) {
+            assert_near(td_bf16_to_f32(sum[r][i]), y[i], 1, "sum", (size_t)i);
+            y[i] = y[i] / sqrt(squares / H + 1e-3) * td_bf16_to_f32(gamma[i]);
+            most = fmax(most, fabs(y[i]));
+        }
+        for (int i = 0; i < H / 2; i++) {
+            double a = td_bf16_to_f32(x[r][i]);
+            gate[i] = a / (1 + exp(-a)) * td_bf16_to_f32(x[r][H / 2 + i]);
+            gate_most = fmax(gate_most, fabs(gate[i]));
+        }
+        assert_true(fabs(scale[r] - most / 127) <= 1e-5 * most && fabs(gate_scale[r] - gate_most / 127) <= 1e-5 * gate_most);
+        for (int i = 0; i < H; i++) assert_true(fabs(codes[r][i] * (double)scale[r] - y[i]) <= 0.501 * scale[r]);
+        for (int i = 0; i < H / 2; i++)
+            assert_true(fabs(gate_codes[r][i] * (double)gate_scale[r] - gate[i]) <= 0.501 * gate_scale[r]);
+    }
+    GIVE_BACK(dx, da, dg, dsum, dcodes, dscale, dnone);
+}
+
+/* An MLA's front from its formulas: products of codes, norm, codes, product, W_UK, pairs turned into halves, slots. */
+static void latent_front(void **state) {
+    enum { ROWS = 2, HEADS = 2, HIDDEN = 1024, HCQ = 1536, HCKV = 512, D = 128, DR = 64, Q = HEADS * (D + DR), BLOCKS = 2 };
+    static int8_t  x[ROWS][HIDDEN], wdq[HIDDEN][HCQ], wkv[HIDDEN][HCKV + DR], wuq[HCQ][Q], nz[HIDDEN * HCQ];
+    static td_bf16 wuk[HEADS][D][HCKV], gq[HCQ], gkv[HCKV], cs[ROWS][DR], sn[ROWS][DR], query[ROWS][HEADS][HCKV],
+        turned[ROWS][HEADS][DR], latent[BLOCKS * 128][HCKV], rope[BLOCKS * 128][DR];
+    static float  sx[ROWS] = {0.01f, 0.03f}, sdq[HCQ], suq[Q], skv[HCKV + DR], smooth[HCQ];
+    static double cq[HCQ], kv[HCKV + DR], q[Q];
+    int64_t       slots[ROWS] = {131, 7};
+    char          mode[] = "PA_BSND";
+    void         *at[20];
+    int           n = 0;
+    (void)state;
+#define CODES(w, rows, columns)      \
+    for (int i = 0; i < (rows); i++) \
+        for (int j = 0; j < (columns); j++) (w)[i][j] = (int8_t)(random_value() * 127)
+#define TILES(w, rows, columns)      \
+    for (int i = 0; i < (rows); i++) \
+        for (int j = 0; j < (columns); j++) nz[((j / 32 * ((rows) / 16) + i / 16) * 16 + i % 16) * 32 + j % 32] = (w)[i][j]
+#define UP(a) (at[n++] = rig_upload(&rig, a, sizeof(a)))
+#define WEIGHT(w, rows, columns)                                                                                  \
+    rig.acl->aclCreateTensor((const int64_t[]){rows, columns}, 2, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, \
+                             (const int64_t[]){(columns) / 32, (rows) / 16, 16, 32}, 4, w)
+    CODES(x, ROWS, HIDDEN);
+    CODES(wdq, HIDDEN, HCQ);
+    CODES(wkv, HIDDEN, HCKV + DR);
+    CODES(wuq, HCQ, Q);
+    for (int i = 0; i < HCQ; i++) sdq[i] = 0.01f + 0.01f * (float)(i % 3), smooth[i] = i % 2 ? 1 : 0.5f;
+    for (int i = 0; i < Q; i++) suq[i] = 0.001f * (float)(1 + i % 5);
+    for (int i = 0; i < HCKV + DR; i++) skv[i] = 0.01f + 0.01f * (float)(i % 2);
+    fill(&wuk[0][0][0], HEADS * D * HCKV);
+    fill(gq, HCQ);
+    fill(gkv, HCKV);
+    fill(&cs[0][0], ROWS * DR);
+    fill(&sn[0][0], ROWS * DR);
+    void *dx = UP(x), *dsx = UP(sx), *dsdq = UP(sdq), *dsuq = UP(suq), *dskv = UP(skv), *dsmooth = UP(smooth),
+         *dwuk = UP(wuk), *dgq = UP(gq), *dgkv = UP(gkv), *dcs = UP(cs), *dsn = UP(sn), *dslots = UP(slots),
+         *dlatent = UP(latent), *drope = UP(rope), *dquery = UP(query), *dturned = UP(turned);
+    TILES(wdq, HIDDEN, HCQ);
+    void *dwdq = UP(nz);
+    TILES(wkv, HIDDEN, HCKV + DR);
+    void *dwkv = UP(nz);
+    TILES(wuq, HCQ, Q);
+    void *dwuq = UP(nz);
+    RUN(&rig, aclnnMlaPrologV2WeightNz, T2(&rig, dx, TD_ACL_INT8, ROWS, HIDDEN), WEIGHT(dwdq, HIDDEN, HCQ),
+        WEIGHT(dwuq, HCQ, Q), T3(&rig, dwuk, TD_ACL_BF16, HEADS, D, HCKV), WEIGHT(dwkv, HIDDEN, HCKV + DR),
+        T1(&rig, dgq, TD_ACL_BF16, HCQ), T1(&rig, dgkv, TD_ACL_BF16, HCKV), T2(&rig, dsn, TD_ACL_BF16, ROWS, DR),
+        T2(&rig, dcs, TD_ACL_BF16, ROWS, DR), T1(&rig, dslots, TD_ACL_INT64, ROWS),
+        T4(&rig, dlatent, TD_ACL_BF16, BLOCKS, 128, 1, HCKV), T4(&rig, drope, TD_ACL_BF16, BLOCKS, 128, 1, DR),
+        T2(&rig, dsx, TD_ACL_FLOAT, ROWS, 1), T2(&rig, dsdq, TD_ACL_FLOAT, 1, HCQ), T2(&rig, dsuq, TD_ACL_FLOAT, 1, Q),
+        T2(&rig, dskv, TD_ACL_FLOAT, 1, HCKV + DR), NULL, NULL, T2(&rig, dsmooth, TD_ACL_FLOAT, 1, HCQ), 1e-5, 1e-6, mode,
+        T3(&rig, dquery, TD_ACL_BF16, ROWS, HEADS, HCKV), T3(&rig, dturned, TD_ACL_BF16, ROWS, HEADS, DR), NULL);
+    rig_download(&rig, query, dquery, sizeof query);
+    rig_download(&rig, turned, dturned, sizeof turned);
+    rig_download(&rig, latent, dlatent, sizeof latent);
+    rig_download(&rig, rope, drope, sizeof rope);
+    for (int r = 0; r < ROWS; r++) {
+        double squares = 0, most = 0;
+        for (int j = 0; j < HCQ; j++) {
+            long sum = 0;
+            for (int i = 0; i < HIDDEN; i++) sum += x[r][i] * wdq[i][j];
+            squares += pow(cq[j] = (double)sum * sx[r] * sdq[j], 2);
+        }
+        for (int j = 0; j < HCQ; j++) {
+            cq[j] = cq[j] / sqrt(squares / HCQ + 1e-5) * td_bf16_to_f32(gq[j]) * smooth[j];
+            most = fmax(most, fabs(cq[j]));
+        }
+        for (int j = 0; j < Q; j++) {
+            q[j] = 0;
+            for (int i = 0; i < HCQ; i++) q[j] += rint(cq[i] / (most / 127)) * wuq[i][j] * (most / 127) * suq[j];
+        }
+        squares = 0;
+        for (int j = 0; j < HCKV + DR; j++) {
+            long sum = 0;
+            for (int i = 0; i < HIDDEN; i++) sum += x[r][i] * wkv[i][j];
+            kv[j] = (double)sum * sx[r] * skv[j];
+            if (j < HCKV) squares += kv[j] * kv[j];
+        }
+        for (int j = 0; j < HCKV; j++)
+            assert_near(td_bf16_to_f32(latent[slots[r]][j]), kv[j] / sqrt(squares / HCKV + 1e-6) * td_bf16_to_f32(gkv[j]), 1,
+                        "latent", (size_t)j);
+        for (int h = 0; h <= HEADS; h++) { /* the last one is the key's */
+            const double  *from = h < HEADS ? q + h * (D + DR) + D : kv + HCKV;
+            const td_bf16 *to = h < HEADS ? turned[r][h] : rope[slots[r]];
+            for (int j = 0; j < DR; j++) {
+                int    pair = j % (DR / 2);
+                double a = from[2 * pair], b = from[2 * pair + 1], c = td_bf16_to_f32(cs[r][j]),
+                       s = td_bf16_to_f32(sn[r][j]);
+                /* a code that is rounded the other way moves a query's value a little */
+                assert_near(td_bf16_to_f32(to[j]), j < DR / 2 ? a * c - b * s : b * c + a * s, h < HEADS ? 1000 : 10, "rope",
+                            (size_t)j);
+            }
+        }
+        for (int h = 0; h < HEADS; h++)
+            for (int j = 0; j < HCKV; j++) {
+                double sum = 0, size = 0;
+                for (int i = 0; i < D; i++) {
+                    double term = q[h * (D + DR) + i] * td_bf16_to_f32(wuk[h][i][j]);
+                    sum += term;
+                    size += term * term;
+                }
+                /* each term is rounded by 2^-9 / sqrt(3) of itself, 0.3 BF16_EPS, of a thousand sums one is 4 times as far
+                 */
+                assert_true(fabs(td_bf16_to_f32(query[r][h][j]) - sum) <= BF16_EPS * (fabs(sum) + 2 * sqrt(size)));
+            }
+    }
+    give_back(at, (size_t)n);
+}
+
+/* Rows [latent, rope part] out of wider ones, normed, turned from pairs to halves, into their slots. */
+static void latent_write(void **state) {
+    enum { ROWS = 3, WIDE = 640, L = 512, R = 64 };
+    static td_bf16 kv[ROWS][WIDE], gamma[L], cs[ROWS][R], sn[ROWS][R], latent[128][L], rope[128][R], unread[ROWS][L + R];
+    int64_t        slots[ROWS] = {100, 0, 127};
+    char           mode[] = "PA_BNSD";
+    const int64_t  view[] = {ROWS, 1, 1, L + R}, strides[] = {WIDE, L + R, L + R, 1}, storage[] = {ROWS, WIDE};
+    (void)state;
+    fill(&kv[0][0], ROWS * WIDE);
+    fill(gamma, L);
+    fill(&cs[0][0], ROWS * R);
+    fill(&sn[0][0], ROWS * R);
+    void *dkv = rig_upload(&rig, kv, sizeof kv), *dg = rig_upload(&rig, gamma, sizeof gamma),
+         *dcs = rig_upload(&rig, cs, sizeof cs), *dsn = rig_upload(&rig, sn, sizeof sn),
+         *ds = rig_upload(&rig, slots, sizeof slots), *dl = rig_upload(&rig, latent, sizeof latent),
+         *dr = rig_upload(&rig, rope, sizeof rope), *du = rig_alloc(&rig, sizeof unread);
+    RUN(&rig, aclnnKvRmsNormRopeCache,
+        rig.acl->aclCreateTensor(view, 4, TD_ACL_BF16, strides, 0, TD_ACL_FORMAT_ND, storage, 2, dkv),
+        T1(&rig, dg, TD_ACL_BF16, L), T4(&rig, dcs, TD_ACL_BF16, ROWS, 1, 1, R), T4(&rig, dsn, TD_ACL_BF16, ROWS, 1, 1, R),
+        T1(&rig, ds, TD_ACL_INT64, ROWS), T4(&rig, dr, TD_ACL_BF16, 1, 128, 1, R), T4(&rig, dl, TD_ACL_BF16, 1, 128, 1, L),
+        NULL, NULL, NULL, NULL, 1e-5, mode, false, T4(&rig, du, TD_ACL_BF16, ROWS, 1, 1, R),
+        T4(&rig, du, TD_ACL_BF16, ROWS, 1, 1, L));
+    rig_download(&rig, latent, dl, sizeof latent);
+    rig_download(&rig, rope, dr, sizeof rope);
+    for (int r = 0; r < ROWS; r++) {
+        double squares = 0;
+        for (int i = 0; i < L; i++) squares += pow(td_bf16_to_f32(kv[r][i]), 2);
+        for (int i = 0; i < L; i++)
+            assert_near(td_bf16_to_f32(latent[slots[r]][i]),
+                        td_bf16_to_f32(kv[r][i]) / sqrt(squares / L + 1e-5) * td_bf16_to_f32(gamma[i]), 1, "latent",
+                        (size_t)i);
+        for (int i = 0; i < R; i++) {
+            double a = td_bf16_to_f32(kv[r][L + i % (R / 2) * 2]), b = td_bf16_to_f32(kv[r][L + i % (R / 2) * 2 + 1]);
+            double turned = i < R / 2 ? -b : a;
+            assert_near(td_bf16_to_f32(rope[slots[r]][i]),
+                        (i < R / 2 ? a : b) * td_bf16_to_f32(cs[r][i]) + turned * td_bf16_to_f32(sn[r][i]), 1, "rope",
+                        (size_t)i);
+        }
+    }
+    GIVE_BACK(dkv, dg, dcs, dsn, ds, dl, dr, du);
+}
+
 static void gates_and_rope(void **state) {
     enum { ROWS = 3, HEADS = 2, D = 16 };
     td_bf16 x[ROWS][2 * D], g[ROWS][D], q[ROWS][HEADS][D], turned[ROWS][HEADS][D], cs[ROWS][D], sn[ROWS][D];
@@ -628,7 +827,8 @@ int main(void) {
         cmocka_unit_test(gates_and_rope),     cmocka_unit_test(small_operations),    cmocka_unit_test(routers),
         cmocka_unit_test(grouped_attention),  cmocka_unit_test(latent_attention),    cmocka_unit_test(replays_by_address),
         cmocka_unit_test(callbacks_in_order), cmocka_unit_test(values_hold_streams), cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(two_cards),
+        cmocka_unit_test(two_cards),          cmocka_unit_test(codes_of_floats),     cmocka_unit_test(latent_front),
+        cmocka_unit_test(latent_write),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -171,6 +171,104 @@ static void plain_weight_as_nz(ascend_rig *r) {
         T2(r, p, TD_ACL_INT8, 1, 64), T2(r, p, TD_ACL_INT8, 32, 64), T1(r, p, TD_ACL_FLOAT, 1), T1(r, p, TD_ACL_FLOAT, 32),
         NULL, NULL, NULL, NULL, NULL, false, true, 0, T2(r, p, TD_ACL_BF16, 1, 32), &bytes, &x));
 }
+/* Operations that do what several do. */
+static void norm_quant(ascend_rig *r, td_acl_dtype gamma, td_acl_dtype sum, int64_t second) {
+    uint64_t         bytes;
+    td_acl_executor *x;
+    void            *p = rig_alloc(r, 4096);
+    td_acl_tensor   *t = T2(r, p, TD_ACL_BF16, 2, 64), *s = T1(r, p, TD_ACL_FLOAT, 2);
+    ignore(r->ops->aclnnAddRmsNormDynamicQuantGetWorkspaceSize(t, t, T1(r, p, gamma, 64), NULL, NULL, 1e-6,
+                                                               T2(r, p, TD_ACL_INT8, 2, 64), T1(r, p, TD_ACL_INT8, second),
+                                                               T2(r, p, sum, 2, 64), s, s, &bytes, &x));
+}
+static void norm_quant_gamma(ascend_rig *r) {
+    norm_quant(r, TD_ACL_FLOAT, TD_ACL_BF16, 1);
+}
+static void norm_quant_sum(ascend_rig *r) {
+    norm_quant(r, TD_ACL_BF16, TD_ACL_FLOAT, 1);
+}
+static void norm_quant_second(ascend_rig *r) {
+    norm_quant(r, TD_ACL_BF16, TD_ACL_BF16, 64);
+}
+static void swiglu_quant(ascend_rig *r, int64_t width, char *mode) {
+    uint64_t         bytes;
+    td_acl_executor *x;
+    void            *p = rig_alloc(r, 65536);
+    ignore(r->ops->aclnnDequantSwigluQuantGetWorkspaceSize(T2(r, p, TD_ACL_BF16, 2, width), NULL, NULL, NULL, NULL, NULL,
+                                                           NULL, true, mode, T2(r, p, TD_ACL_INT8, 2, width / 2),
+                                                           T1(r, p, TD_ACL_FLOAT, 2), &bytes, &x));
+}
+static void swiglu_quant_width(ascend_rig *r) {
+    char dynamic[] = "dynamic";
+    swiglu_quant(r, 9832, dynamic); /* 192 KiB / (10 * 2 bytes) = 9830.4 */
+}
+static void swiglu_quant_mode(ascend_rig *r) {
+    swiglu_quant(r, 64, NULL);
+}
+/* A front of two rows, but for what is wrong with it. */
+typedef struct {
+    int64_t      hidden, heads, slots[2];
+    td_acl_dtype slot_type;
+    bool         plain_weight;
+} front;
+static void run_front(ascend_rig *r, front f) {
+    enum { ROWS = 2 };
+    int64_t q = f.heads * 192, hidden = f.hidden;
+    char    mode[] = "PA_BSND";
+    void   *p = rig_alloc(r, (size_t)hidden * 1536), *cache = rig_alloc(r, 2 * 128 * 512 * 2),
+         *out = rig_alloc(r, (size_t)(ROWS * f.heads * 576 * 2)), *slots = rig_upload(r, f.slots, sizeof f.slots);
+#define FRONT_WEIGHT(rows, columns)                                                       \
+    r->acl->aclCreateTensor((const int64_t[]){rows, columns}, 2, TD_ACL_INT8, NULL, 0,    \
+                            f.plain_weight ? TD_ACL_FORMAT_ND : TD_ACL_FORMAT_FRACTAL_NZ, \
+                            (const int64_t[]){(columns) / 32, (rows) / 16, 16, 32}, 4, p)
+    RUN(r, aclnnMlaPrologV2WeightNz, T2(r, p, TD_ACL_INT8, ROWS, hidden), FRONT_WEIGHT(hidden, 1536), FRONT_WEIGHT(1536, q),
+        T3(r, p, TD_ACL_BF16, f.heads, 128, 512), FRONT_WEIGHT(hidden, 576), T1(r, p, TD_ACL_BF16, 1536),
+        T1(r, p, TD_ACL_BF16, 512), T2(r, p, TD_ACL_BF16, ROWS, 64), T2(r, p, TD_ACL_BF16, ROWS, 64),
+        T1(r, slots, f.slot_type, ROWS), T4(r, cache, TD_ACL_BF16, 2, 128, 1, 512),
+        T4(r, rig_alloc(r, 2 * 128 * 64 * 2), TD_ACL_BF16, 2, 128, 1, 64), T2(r, p, TD_ACL_FLOAT, ROWS, 1),
+        T2(r, p, TD_ACL_FLOAT, 1, 1536), T2(r, p, TD_ACL_FLOAT, 1, q), T2(r, p, TD_ACL_FLOAT, 1, 576), NULL, NULL,
+        T2(r, p, TD_ACL_FLOAT, 1, 1536), 1e-6, 1e-6, mode, T3(r, out, TD_ACL_BF16, ROWS, f.heads, 512),
+        T3(r, (char *)out + ROWS * f.heads * 512 * 2, TD_ACL_BF16, ROWS, f.heads, 64), NULL);
+}
+static void front_hidden(ascend_rig *r) {
+    run_front(r, (front){1536, 2, {0, 1}, TD_ACL_INT64, false});
+}
+static void front_heads(ascend_rig *r) {
+    run_front(r, (front){1024, 3, {0, 1}, TD_ACL_INT64, false});
+}
+static void front_weight(ascend_rig *r) {
+    run_front(r, (front){1024, 2, {0, 1}, TD_ACL_INT64, true});
+}
+static void front_slot_type(ascend_rig *r) {
+    run_front(r, (front){1024, 2, {0, 1}, TD_ACL_INT32, false});
+}
+static void front_slot_beyond(ascend_rig *r) {
+    run_front(r, (front){1024, 2, {0, 256}, TD_ACL_INT64, false});
+}
+static void front_slot_twice(ascend_rig *r) {
+    run_front(r, (front){1024, 2, {5, 5}, TD_ACL_INT64, false});
+}
+static void run_kv(ascend_rig *r, int64_t heads, const char *cache, td_bf16 value) {
+    td_bf16 kv[2 * 576] = {[1000] = value};
+    int64_t slots[2] = {3, 4};
+    char    mode[16];
+    void   *p = rig_alloc(r, 4096), *rope = rig_alloc(r, 128 * 64 * 2), *latent = rig_alloc(r, 128 * 512 * 2);
+    snprintf(mode, sizeof mode, "%s", cache);
+    RUN(r, aclnnKvRmsNormRopeCache, T4(r, rig_upload(r, kv, sizeof kv), TD_ACL_BF16, 2 / heads, heads, 1, 576),
+        T1(r, p, TD_ACL_BF16, 512), T4(r, p, TD_ACL_BF16, 2, 1, 1, 64), T4(r, p, TD_ACL_BF16, 2, 1, 1, 64),
+        T1(r, rig_upload(r, slots, sizeof slots), TD_ACL_INT64, 2), T4(r, rope, TD_ACL_BF16, 1, 128, 1, 64),
+        T4(r, latent, TD_ACL_BF16, 1, 128, 1, 512), NULL, NULL, NULL, NULL, 1e-6, mode, false,
+        T4(r, p, TD_ACL_BF16, 2, 1, 1, 64), T4(r, p, TD_ACL_BF16, 2, 1, 1, 512));
+}
+static void kv_heads(ascend_rig *r) {
+    run_kv(r, 2, "PA_BNSD", 0);
+}
+static void kv_cache_mode(ascend_rig *r) {
+    run_kv(r, 1, "Norm", 0);
+}
+static void kv_not_finite(ascend_rig *r) {
+    run_kv(r, 1, "PA_BNSD", 0x7f80);
+}
 static void rope_mode(ascend_rig *r) {
     uint64_t         bytes;
     td_acl_executor *x;
@@ -836,6 +934,20 @@ static const rule RULES[] = {
     BREAKS(null_tensor, "gamma is a null pointer"),
     BREAKS(weight_storage, "x2's storage is not [ceil(columns / 32), ceil(rows / 16), 16, 32]"),
     BREAKS(plain_weight_as_nz, "x2's format is not NZ"),
+    BREAKS(norm_quant_gamma, "x2, gamma or xOut is not of x1's dtype"),
+    BREAKS(norm_quant_sum, "x2, gamma or xOut is not of x1's dtype"),
+    BREAKS(norm_quant_second, "y2Out has another shape than [1]"),
+    BREAKS(swiglu_quant_width, "a fortieth of scaleOut and ten of x's rows are 192 KiB or more"),
+    BREAKS(swiglu_quant_mode, "quantMode is not \"dynamic\""),
+    BREAKS(front_hidden, "He is not 1024, 2048"),
+    BREAKS(front_heads, "N is not a power of two up to 128"),
+    BREAKS(front_weight, "weightDq's format is not FRACTAL_NZ"),
+    BREAKS(front_slot_type, "cacheIndex has another dtype"),
+    BREAKS(front_slot_beyond, "slot 256 of 256"),
+    BREAKS(front_slot_twice, "slot 5 is there twice"),
+    BREAKS(kv_heads, "kv's N is not 1"),
+    BREAKS(kv_cache_mode, "cacheMode is not \"PA_BNSD\""),
+    BREAKS(kv_not_finite, "kv has a value that is not finite"),
     BREAKS(rope_mode, "mode is neither 0 (halves) nor 1 (pairs)"),
     BREAKS(too_many_experts, "there are more than 2048 experts"),
     BREAKS(attention_heads, "MLA's heads are not a power of two up to 128"),

@@ -22,3 +22,19 @@ void standin_set(void *at, td_acl_dtype t, int64_t i, float v) {
         default: standin_refuse("stand-in", "values of dtype %d are not computed with here", t);
     }
 }
+
+float standin_norm_row(const float *x, int64_t n, double epsilon, const void *gamma, td_acl_dtype gamma_type, float *out) {
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    float rstd = 1 / sqrtf(sum / (float)n + (float)epsilon);
+    for (int64_t i = 0; i < n; i++) out[i] = x[i] * rstd * standin_get(gamma, gamma_type, i);
+    return rstd;
+}
+
+float standin_quant_row(const float *x, int64_t n, int8_t *codes) {
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+    float scale = most / 127;
+    for (int64_t i = 0; i < n; i++) codes[i] = scale > 0 ? (int8_t)rintf(x[i] / scale) : 0;
+    return scale;
+}

@@ -102,6 +102,22 @@ static inline int64_t standin_row(const standin_tensor *t, int64_t r) {
 float standin_get(const void *at, td_acl_dtype t, int64_t i);
 void  standin_set(void *at, td_acl_dtype t, int64_t i, float v);
 
+/** out[i] = x[i] / sqrt(mean(x^2) + epsilon) * gamma[i] in f32; out may be x. @return 1 / the root. */
+float standin_norm_row(const float *x, int64_t n, double epsilon, const void *gamma, td_acl_dtype gamma_type, float *out);
+/** codes[i] = round(x[i] / scale), zeros for a row of zeros. @return scale = max |x| / 127. */
+float standin_quant_row(const float *x, int64_t n, int8_t *codes);
+
+/** sum[j] = sum over k of x[k] w[k, 32 tile + j] of a weight [k, n] in NZ: tiles of [n / 32][k / 16][16][32], rounded up. */
+static inline void standin_tile_sums(const int8_t *x, const int8_t *w, int64_t tile, int64_t k, int32_t sum[32]) {
+    w += tile * ((k + 15) / 16) * 16 * 32;
+    memset(sum, 0, 32 * sizeof *sum);
+    for (int64_t i = 0; i < k; i++, w += 32)
+        for (int j = 0; j < 32; j++) sum[j] += x[i] * w[j];
+}
+
+/** A slot of a cache is written, which attentions that were prepared with shorter lengths must not read. */
+void standin_note_written(const void *cache, int64_t slot);
+
 static inline int64_t standin_get_int(const void *at, td_acl_dtype t, int64_t i) {
     return t == TD_ACL_INT64 ? ((const int64_t *)at)[i] : ((const int32_t *)at)[i];
 }

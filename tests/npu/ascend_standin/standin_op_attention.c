@@ -55,7 +55,7 @@ static cache *cache_of(const void *at, bool make) {
     return unused;
 }
 
-static void note_written(const void *at, int64_t slot) {
+void standin_note_written(const void *at, int64_t slot) {
     pthread_mutex_lock(&cache_lock);
     cache *c = cache_of(at, true);
     if (c && c->n < PENDING_MAX) {
@@ -135,7 +135,7 @@ static void scatter(const standin_call *c, int from, int to, bool heads_first) {
             memcpy((char *)c->at[to] + (size_t)at * element,
                    (const char *)c->at[from] + (size_t)(t * x->strides[0] + h * x->strides[1]) * element, row);
         }
-        note_written(cache_tensor->data + (size_t)cache_tensor->offset * element, slot);
+        standin_note_written(cache_tensor->data + (size_t)cache_tensor->offset * element, slot);
     }
 }
 
@@ -204,7 +204,7 @@ static void run_scatter_nd(const standin_call *c) {
             standin_refuse(NN "index/scatter_nd_update", "%s: index %lld of %lld", c->op, (long long)at,
                            (long long)x->view[0]);
         memcpy((char *)c->at[0] + (size_t)at * row, (const char *)c->at[2] + (size_t)i * row, row);
-        note_written(x->data + (size_t)x->offset * element, at);
+        standin_note_written(x->data + (size_t)x->offset * element, at);
     }
 }
 

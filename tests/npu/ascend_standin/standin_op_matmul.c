@@ -36,10 +36,16 @@ static void run_quant(const standin_call *c) {
     const int8_t     *x = c->at[X1], *w = c->at[X2];
     const float      *token = c->at[TOKEN_SCALE];
     bool              one = standin_count(c->t[SCALE]) == 1;
+    int32_t           tile[32];
     for (int64_t m = 0; m < a->m; m++)
         for (int64_t n = 0; n < a->n; n++) {
             int32_t sum = 0;
-            for (int64_t k = 0; k < a->k; k++) sum += x[m * a->k + k] * w[weight_at(a, n, k)];
+            if (a->nz && !a->transposed) {
+                if (n % 32 == 0) standin_tile_sums(x + m * a->k, w, n / 32, a->k, tile);
+                sum = tile[n % 32];
+            } else {
+                for (int64_t k = 0; k < a->k; k++) sum += x[m * a->k + k] * w[weight_at(a, n, k)];
+            }
             if (c->t[BIAS] && c->t[BIAS]->dtype == TD_ACL_INT32) sum += ((const int32_t *)c->at[BIAS])[n];
             float v = (float)sum * standin_get(c->at[SCALE], c->t[SCALE]->dtype, one ? 0 : n);
             if (token) v *= token[m];

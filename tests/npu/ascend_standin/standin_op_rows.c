@@ -117,25 +117,25 @@ STANDIN_SECOND(aclnnGather)
 
 /* ---- norms ------------------------------------------------------------------------------------- */
 
-static void norm_row(const float *x, int64_t n, double epsilon, const void *gamma, td_acl_dtype gamma_type, void *out,
-                     td_acl_dtype out_type, float *rstd) {
-    float sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
-    *rstd = 1 / sqrtf(sum / (float)n + (float)epsilon);
-    for (int64_t i = 0; i < n; i++) standin_set(out, out_type, i, x[i] * *rstd * standin_get(gamma, gamma_type, i));
-}
-
 static char *row_at(const standin_call *c, int i, int64_t r) {
     return (char *)c->at[i] + (size_t)standin_row(c->t[i], r) * standin_dtype_bytes(c->t[i]->dtype);
+}
+
+static void get_row(const standin_call *c, int i, int64_t r, float *to) {
+    for (int64_t j = 0, n = standin_last(c->t[i]); j < n; j++) to[j] = standin_get(row_at(c, i, r), c->t[i]->dtype, j);
+}
+
+static void set_row(const standin_call *c, int i, int64_t r, const float *from) {
+    for (int64_t j = 0, n = standin_last(c->t[i]); j < n; j++) standin_set(row_at(c, i, r), c->t[i]->dtype, j, from[j]);
 }
 
 static void run_rms_norm(const standin_call *c) {
     int64_t n = standin_last(c->t[0]);
     float  *x = malloc((size_t)n * sizeof *x);
     for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++) {
-        for (int64_t i = 0; i < n; i++) x[i] = standin_get(row_at(c, 0, r), c->t[0]->dtype, i);
-        norm_row(x, n, *(const double *)c->args, c->at[1], c->t[1]->dtype, row_at(c, 2, r), c->t[2]->dtype,
-                 (float *)c->at[3] + r);
+        get_row(c, 0, r, x);
+        ((float *)c->at[3])[r] = standin_norm_row(x, n, *(const double *)c->args, c->at[1], c->t[1]->dtype, x);
+        set_row(c, 2, r, x);
     }
     free(x);
 }
@@ -160,16 +160,20 @@ td_aclnn_status aclnnRmsNormGetWorkspaceSize(const td_acl_tensor *self, const td
 }
 STANDIN_SECOND(aclnnRmsNorm)
 
+static void sum_row(const standin_call *c, int a, int b, int64_t r, float *to) {
+    for (int64_t i = 0, n = standin_last(c->t[a]); i < n; i++)
+        to[i] = standin_get(row_at(c, a, r), c->t[a]->dtype, i) + standin_get(row_at(c, b, r), c->t[b]->dtype, i);
+}
+
 static void run_add_rms_norm(const standin_call *c) {
     int64_t n = standin_last(c->t[0]);
     float  *x = malloc((size_t)n * sizeof *x);
     for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++) {
-        float rstd;
-        for (int64_t i = 0; i < n; i++)
-            x[i] = standin_get(row_at(c, 0, r), c->t[0]->dtype, i) + standin_get(row_at(c, 1, r), c->t[1]->dtype, i);
-        norm_row(x, n, *(const double *)c->args, c->at[2], c->t[2]->dtype, row_at(c, 3, r), c->t[3]->dtype, &rstd);
+        sum_row(c, 0, 1, r, x);
+        if (c->t[5]) set_row(c, 5, r, x);
+        float rstd = standin_norm_row(x, n, *(const double *)c->args, c->at[2], c->t[2]->dtype, x);
         if (c->t[4]) ((float *)c->at[4])[r] = rstd;
-        for (int64_t i = 0; c->t[5] && i < n; i++) standin_set(row_at(c, 5, r), c->t[5]->dtype, i, x[i]);
+        set_row(c, 3, r, x);
     }
     free(x);
 }
@@ -206,16 +210,12 @@ STANDIN_SECOND(aclnnAddRmsNorm)
 /* ---- quantisation ------------------------------------------------------------------------------ */
 
 static void run_dynamic_quant(const standin_call *c) {
-    int64_t n = standin_last(c->t[0]);
+    float *x = malloc((size_t)standin_last(c->t[0]) * sizeof *x);
     for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++) {
-        float most = 0;
-        for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(standin_get(row_at(c, 0, r), c->t[0]->dtype, i)));
-        float scale = most / 127;
-        ((float *)c->at[3])[r] = scale;
-        for (int64_t i = 0; i < n; i++)
-            ((int8_t *)row_at(c, 2, r))[i] =
-                scale > 0 ? (int8_t)rintf(standin_get(row_at(c, 0, r), c->t[0]->dtype, i) / scale) : 0;
+        get_row(c, 0, r, x);
+        ((float *)c->at[3])[r] = standin_quant_row(x, standin_last(c->t[0]), (int8_t *)row_at(c, 2, r));
     }
+    free(x);
 }
 
 td_aclnn_status aclnnDynamicQuantGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *smooth,
@@ -240,16 +240,72 @@ td_aclnn_status aclnnDynamicQuantGetWorkspaceSize(const td_acl_tensor *self, con
 }
 STANDIN_SECOND(aclnnDynamicQuant)
 
+/* The norm is f32 up to its codes. */
+static void run_add_rms_norm_quant(const standin_call *c) {
+    int64_t n = standin_last(c->t[0]);
+    float  *x = malloc((size_t)n * sizeof *x);
+    for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++) {
+        sum_row(c, 0, 1, r, x);
+        set_row(c, 5, r, x);
+        (void)standin_norm_row(x, n, *(const double *)c->args, c->at[2], c->t[2]->dtype, x);
+        ((float *)c->at[6])[r] = standin_quant_row(x, n, (int8_t *)row_at(c, 3, r));
+    }
+    free(x);
+}
+
+td_aclnn_status aclnnAddRmsNormDynamicQuantGetWorkspaceSize(const td_acl_tensor *x1, const td_acl_tensor *x2,
+                                                            const td_acl_tensor *gamma, const td_acl_tensor *smooth1,
+                                                            const td_acl_tensor *smooth2, double epsilon,
+                                                            td_acl_tensor *out1, td_acl_tensor *out2, td_acl_tensor *sum,
+                                                            td_acl_tensor *scale1, td_acl_tensor *scale2, uint64_t *ws,
+                                                            td_acl_executor **executor) {
+    td_acl_executor *x = standin_begin("aclnnAddRmsNormDynamicQuant", NN "norm/add_rms_norm_dynamic_quant");
+    need(x, !smooth1 && !smooth2, "smooth scales are not computed with by this stand-in");
+    const standin_tensor *a = standin_add(x, x1, "x1", STANDIN_IN), *b = standin_add(x, x2, "x2", STANDIN_IN),
+                         *g = standin_add(x, gamma, "gamma", STANDIN_IN), *o = standin_add(x, out1, "y1Out", STANDIN_OUT),
+                         *o2 = standin_add(x, out2, "y2Out", STANDIN_OUT), *t = standin_add(x, sum, "xOut", STANDIN_OUT),
+                         *s = standin_add(x, scale1, "scale1Out", STANDIN_OUT),
+                         *s2 = standin_add(x, scale2, "scale2Out", STANDIN_OUT);
+    need(x, a->dtype == TD_ACL_BF16 || a->dtype == TD_ACL_FLOAT16, "x1 is neither FLOAT16 nor BFLOAT16");
+    need(x, b->dtype == a->dtype && g->dtype == a->dtype && t->dtype == a->dtype, "x2, gamma or xOut is not of x1's dtype");
+    need(x, o->dtype == TD_ACL_INT8 && o2->dtype == TD_ACL_INT8, "y1Out or y2Out is not INT8, the only one of A2 and A3");
+    need(x, s->dtype == TD_ACL_FLOAT && s2->dtype == TD_ACL_FLOAT, "scale1Out or scale2Out is not FLOAT");
+    need(x, a->n_view >= 2, "x1 has less than two dimensions");
+    need(x, standin_same_shape(a, b) && standin_same_shape(a, t) && standin_same_shape(a, o),
+         "x2, xOut or y1Out has another shape than x1");
+    need(x, g->n_view == 1 && g->view[0] == standin_last(a), "gamma's shape is not the last dimension of x1");
+    need(x, o2->n_view == 1 && o2->view[0] == 1, "y2Out has another shape than [1], and there is no second smooth scale");
+    need(x, s->n_view + 1 == a->n_view && standin_count(s) == standin_rows(a) && standin_same_shape(s, s2),
+         "scale1Out's or scale2Out's shape is not x1's without the last dimension");
+    need(x, standin_contiguous(s) && standin_contiguous(s2) && standin_contiguous(g),
+         "scale1Out, scale2Out or gamma is not contiguous");
+    need(x, epsilon >= 0, "epsilon is negative");
+    need_rows(x, a);
+    need_rows(x, b);
+    need_rows(x, t);
+    need_rows(x, o);
+    return standin_end(x, run_add_rms_norm_quant, &epsilon, sizeof epsilon, 512, ws, executor);
+}
+STANDIN_SECOND(aclnnAddRmsNormDynamicQuant)
+
 /* ---- SwiGLU ------------------------------------------------------------------------------------ */
+
+/* Of row r of the first tensor, n values into `to`. */
+static void swiglu_row(const standin_call *c, int64_t r, int64_t n, float *to) {
+    for (int64_t i = 0; i < n; i++) {
+        float a = standin_get(row_at(c, 0, r), c->t[0]->dtype, i), b = standin_get(row_at(c, 0, r), c->t[0]->dtype, n + i);
+        to[i] = a / (1 + expf(-a)) * b;
+    }
+}
 
 static void run_swiglu(const standin_call *c) {
     int64_t n = standin_last(c->t[1]);
-    for (int64_t r = 0, rows = standin_rows(c->t[1]); r < rows; r++)
-        for (int64_t i = 0; i < n; i++) {
-            float a = standin_get(row_at(c, 0, r), c->t[0]->dtype, i),
-                  b = standin_get(row_at(c, 0, r), c->t[0]->dtype, n + i);
-            standin_set(row_at(c, 1, r), c->t[1]->dtype, i, a / (1 + expf(-a)) * b);
-        }
+    float  *y = malloc((size_t)n * sizeof *y);
+    for (int64_t r = 0, rows = standin_rows(c->t[1]); r < rows; r++) {
+        swiglu_row(c, r, n, y);
+        set_row(c, 1, r, y);
+    }
+    free(y);
 }
 
 td_aclnn_status aclnnSwiGluGetWorkspaceSize(const td_acl_tensor *self, int64_t dim, const td_acl_tensor *out, uint64_t *ws,
@@ -266,6 +322,50 @@ td_aclnn_status aclnnSwiGluGetWorkspaceSize(const td_acl_tensor *self, int64_t d
     return standin_end(x, run_swiglu, NULL, 0, 0, ws, executor);
 }
 STANDIN_SECOND(aclnnSwiGlu)
+
+static void run_swiglu_quant(const standin_call *c) {
+    int64_t n = standin_last(c->t[1]);
+    float  *y = malloc((size_t)n * sizeof *y);
+    for (int64_t r = 0, rows = standin_rows(c->t[1]); r < rows; r++) {
+        swiglu_row(c, r, n, y);
+        ((float *)c->at[2])[r] = standin_quant_row(y, n, (int8_t *)row_at(c, 1, r));
+    }
+    free(y);
+}
+
+#define SWIGLU_QUANT_BYTES (192 << 10)
+
+td_aclnn_status aclnnDequantSwigluQuantGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *weight_scale,
+                                                        const td_acl_tensor *token_scale, const td_acl_tensor *bias,
+                                                        const td_acl_tensor *quant_scale, const td_acl_tensor *quant_offset,
+                                                        const td_acl_tensor *group_index, bool activate_left,
+                                                        char *quant_mode, const td_acl_tensor *out,
+                                                        const td_acl_tensor *scale, uint64_t *ws,
+                                                        td_acl_executor **executor) {
+    td_acl_executor *x = standin_begin("aclnnDequantSwigluQuant", NN "quant/dequant_swiglu_quant");
+    need(x, !strncmp(aclrtGetSocName(), "Ascend910B", 10), "this operation is not supported on A3, only on A2 and 950");
+    const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *o = standin_add(x, out, "yOut", STANDIN_OUT),
+                         *s = standin_add(x, scale, "scaleOut", STANDIN_OUT);
+    need(x, t->dtype == TD_ACL_BF16 || t->dtype == TD_ACL_FLOAT16, "x is neither FLOAT16 nor BFLOAT16 (INT32 is not here)");
+    need(x, !weight_scale && !token_scale && !bias, "a scale or bias of INT32 is given, and x is none");
+    need(x, !quant_scale && !quant_offset && !group_index, "smooth scales, offsets and groups are not here");
+    need(x, activate_left, "activateLeft is false, which is not here");
+    need(x, quant_mode && !strcmp(quant_mode, "dynamic"), "quantMode is not \"dynamic\", the only one here");
+    need(x, o->dtype == TD_ACL_INT8 && s->dtype == TD_ACL_FLOAT, "yOut is not INT8, or scaleOut not FLOAT");
+    need(x, t->n_view > 1 && standin_last(t) % 2 == 0, "x has one dimension only, or its last one is odd");
+    need(x, standin_last(o) * 2 == standin_last(t) && standin_rows(o) == standin_rows(t),
+         "yOut's shape is not x's with half the last dimension");
+    need(x, s->n_view + 1 == t->n_view && standin_count(s) == standin_rows(t),
+         "scaleOut's shape is not x's without the last dimension");
+    need(x,
+         (size_t)standin_count(s) * sizeof(float) / 40 + (size_t)standin_last(t) * standin_dtype_bytes(t->dtype) * 10 <
+             SWIGLU_QUANT_BYTES,
+         "a fortieth of scaleOut and ten of x's rows are 192 KiB or more");
+    need(x, standin_contiguous(t) && standin_contiguous(o) && standin_contiguous(s),
+         "x, yOut or scaleOut is not contiguous");
+    return standin_end(x, run_swiglu_quant, NULL, 0, 512, ws, executor);
+}
+STANDIN_SECOND(aclnnDequantSwigluQuant)
 
 /* ---- rope -------------------------------------------------------------------------------------- */
 

@@ -2,14 +2,17 @@
  * The FFN of one layer.
  *
  * A call goes through batches of at most batch_tok tokens, so that scratch stays bounded. A batch:
- *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of at most
- * up_rows rows    x -> int8 rows or f32 rows (bf16), once per token, copied to each of its pairs up      items (block, chunk
- * of the shard's tiles): gate and up tiles, silu * up into the pair's intermediate row; who finishes a block last quantises
- * its rows in place down    items (token range, chunk of the shard's tiles): over experts in ascending id, weight * value
- * into the worker's sums of those tokens and columns, which stay in its L2; then to act_dtype Few tokens with deferral make
- * two passes of up and down: experts that some token needs now, with all their pairs; then, after immediate_done, the rest.
- * Deferred outputs are then held in `held`, one row per deferred pair in ascending expert id, and summed at the end by the
- * same multiply-adds in the same order as in a single pass.
+ * - group: (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of at most up_rows
+ * - rows: x -> int8 rows or f32 rows (bf16), once per token
+ * - up: items (block, chunk of the shard's tiles). The block's rows side by side in the worker's scratch; gate and up tiles,
+ *   silu * up into the pair's intermediate row. Who finishes a block last quantises its rows: in place, or, where an item is
+ *   a whole block, from the worker's scratch, which the floats need not leave
+ * - down: items (token range, chunk of the shard's tiles). Over experts in ascending id, weight * value into the worker's
+ *   sums of those tokens and columns, which stay in its L2; then to act_dtype
+ *
+ * Few tokens with deferral make two passes of up and down: experts that some token needs now, with all their pairs; then,
+ * after immediate_done, the rest. Deferred outputs are then held in `held`, one row per deferred pair in ascending expert
+ * id, and summed at the end by the same multiply-adds in the same order as in a single pass.
  */
 #include <assert.h>
 #include <math.h>
@@ -50,13 +53,12 @@ typedef struct {
 
 struct expert_ffn {
     /* arrays of a batch, from the store's arena */
-    char          *x;            /* [max_pairs] rows of x_stride bytes */
-    char          *h;            /* [max_pairs] rows of h_stride bytes: f32, then int8 in place */
+    char          *x;            /* [batch_tok] rows of x_stride bytes */
+    char          *h;            /* [max_pairs] rows of h_stride bytes: f32, then int8 in place; or int8 alone */
     float         *held;         /* [defer_tok * max_deferred, y_stride] */
     float         *held_weight;  /* [defer_tok * max_deferred] */
     pair          *pairs;        /* [max_pairs] sorted */
-    uint32_t      *pair_at;      /* [batch_tok, top_k] place of (t, j) in pairs */
-    td_gemm_row   *x_rows;       /* [max_pairs] */
+    td_gemm_row   *x_rows;       /* [batch_tok] */
     td_gemm_row   *h_rows;       /* [max_pairs] */
     row_block     *blocks;       /* [max_blocks] */
     active_expert *active;       /* [n_experts] */
@@ -75,10 +77,25 @@ struct expert_ffn {
 
 /* ---- scratch ----------------------------------------------------------------------------------- */
 
-/* A worker's, of the up phase: the gate's values of a tile. Of the down phase: where a block's outputs go, and the sums of
- * an item and of its deferred pairs. */
-static size_t gate_bytes(const expert_scratch_plan *p) {
-    return p->up_rows * TD_GEMM_NR_MAX * sizeof(float);
+/* A worker's, of the up phase: of a block the gate's values of a tile, its rows, their codes side by side, and their
+ * intermediate values as long as they are f32. Of the down phase: where a block's outputs go, and the sums of an item and of
+ * its deferred pairs. */
+typedef struct {
+    float       *gate;   /* [up_rows, TD_GEMM_NR_MAX] */
+    td_gemm_row *rows;   /* [up_rows] */
+    char        *codes;  /* [up_rows] rows of x_stride bytes */
+    char        *values; /* [up_rows] rows of h_stride bytes */
+    size_t       bytes;
+} up_scratch;
+
+static up_scratch lay_up(const expert_scratch_plan *p, char *at) {
+    const size_t gate = p->up_rows * TD_GEMM_NR_MAX * sizeof(float),
+                 rows = td_round_up(p->up_rows * sizeof(td_gemm_row), TD_CACHE_LINE), codes = p->up_rows * p->x_stride;
+    return (up_scratch){.gate = (float *)(void *)at,
+                        .rows = (td_gemm_row *)(void *)(at + gate),
+                        .codes = at + gate + rows,
+                        .values = at + gate + rows + codes,
+                        .bytes = gate + rows + codes + p->up_rows * p->h_stride};
 }
 
 static size_t ways_bytes(const expert_scratch_plan *p) {
@@ -148,8 +165,8 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
                                .up_rows = td_expert_block_rows(kernel, l->hidden_k),
                                .down_rows = td_expert_block_rows(kernel, l->inter_k)};
     size_t y_bytes = p->y_stride * sizeof(float);
-    size_t pair_bytes = p->h_stride + sizeof(pair) + sizeof(uint32_t) + 2 * sizeof(td_gemm_row);
-    size_t tok_bytes = c->top_k * (p->x_stride + pair_bytes);
+    size_t pair_bytes = p->h_stride + sizeof(pair) + sizeof(td_gemm_row);
+    size_t tok_bytes = p->x_stride + sizeof(td_gemm_row) + c->top_k * pair_bytes;
     size_t fit = SCRATCH_BYTES / tok_bytes;
     p->batch_tok = (uint32_t)(fit < 1 ? 1 : fit < c->max_tok ? fit : c->max_tok);
     if (c->max_deferred) {
@@ -160,9 +177,9 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     size_t held_rows = (size_t)p->defer_tok * c->max_deferred;
     p->max_pairs = p->batch_tok * c->top_k;
     p->max_blocks = c->n_experts + p->max_pairs / p->up_rows;
-    size_t most = ways_bytes(p) + (c->max_deferred ? 2 : 1) * SUM_BYTES, gate = gate_bytes(p),
+    size_t most = ways_bytes(p) + (c->max_deferred ? 2 : 1) * SUM_BYTES, up = lay_up(p, NULL).bytes,
            pack = td_expert_pack_worker_bytes(tiles, l);
-    if (most < gate) most = gate;
+    if (most < up) most = up;
     if (most < pack) most = pack;
     p->worker_bytes = td_round_up(most, td_page_bytes()); /* each is touched first by its worker, on its node */
     p->bytes = tok_bytes * p->batch_tok + held_rows * (y_bytes + sizeof(float)) + p->max_blocks * sizeof(row_block) +
@@ -176,20 +193,19 @@ td_status td_expert_ffn_open(td_experts *x, td_error *err) {
     size_t                     held_rows = (size_t)p->defer_tok * c->max_deferred;
     expert_ffn                *f = x->ffn = calloc(1, sizeof *f);
     if (!f) return td_fail(err, TD_ENOMEM, "out of memory for the expert scratch");
-    f->x = td_arena_take(a, p->max_pairs * p->x_stride);
+    f->x = td_arena_take(a, p->batch_tok * p->x_stride);
     f->h = td_arena_take(a, p->max_pairs * p->h_stride);
     f->held = td_arena_take(a, held_rows * p->y_stride * sizeof(float));
     f->held_weight = td_arena_take(a, held_rows * sizeof(float));
     f->pairs = td_arena_take(a, p->max_pairs * sizeof *f->pairs);
-    f->pair_at = td_arena_take(a, p->max_pairs * sizeof *f->pair_at);
-    f->x_rows = td_arena_take(a, p->max_pairs * sizeof *f->x_rows);
+    f->x_rows = td_arena_take(a, p->batch_tok * sizeof *f->x_rows);
     f->h_rows = td_arena_take(a, p->max_pairs * sizeof *f->h_rows);
     f->blocks = td_arena_take(a, p->max_blocks * sizeof *f->blocks);
     f->active = td_arena_take(a, c->n_experts * sizeof *f->active);
     f->expert_pairs = td_arena_take(a, c->n_experts * sizeof *f->expert_pairs);
     f->expert_now = td_arena_take(a, c->n_experts * sizeof *f->expert_now);
-    assert(f->x && f->h && f->held && f->held_weight && f->pairs && f->pair_at && f->x_rows && f->h_rows && f->blocks &&
-           f->active && f->expert_pairs && f->expert_now); /* td_expert_scratch_init counted them */
+    assert(f->x && f->h && f->held && f->held_weight && f->pairs && f->x_rows && f->h_rows && f->blocks && f->active &&
+           f->expert_pairs && f->expert_now); /* td_expert_scratch_init counted them */
     return TD_OK;
 }
 
@@ -261,7 +277,6 @@ static void group_pairs(td_experts *x, expert_ffn *f) {
         for (uint32_t j = 0; j < a->top_k; j++) {
             uint32_t p = f->expert_pairs[ids[j]]++;
             float    weight = a->weights[(size_t)(f->tok0 + t) * a->top_k + j];
-            f->pair_at[t * a->top_k + j] = p;
             f->pairs[p] = (pair){.token = t, .held = j < a->n_immediate ? IMMEDIATE : DEFERRED, .weight = weight};
             if (f->two_passes && j >= a->n_immediate) {
                 f->pairs[p].held = held_row(a, ids, t, j);
@@ -283,31 +298,43 @@ static void prepare_rows(void *ctx, uint32_t item, const td_worker *w) {
     for (uint32_t t = item * TOKENS_PER_ITEM; t < end; t++) {
         size_t             hidden = x->config.hidden;
         const td_ffn_args *a = f->args;
-        const uint32_t    *at = f->pair_at + t * f->args->top_k;
-        td_gemm_row        row = {0};
-        char              *dst = f->x + at[0] * x->scratch.x_stride;
+        char              *dst = f->x + t * x->scratch.x_stride;
         size_t             first = (f->tok0 + t) * hidden;
+        f->x_rows[t] = (td_gemm_row){0};
         if (a->x_i8)
-            take_row(x, a->x_i8 + first, a->x_scale[f->tok0 + t], dst, &row);
+            take_row(x, a->x_i8 + first, a->x_scale[f->tok0 + t], dst, &f->x_rows[t]);
         else
             make_row(x, x->config.act_dtype, (const char *)a->x + first * td_dtype_bytes(x->config.act_dtype), hidden,
-                     x->layout.hidden_k, dst, &row);
-        f->x_rows[at[0]] = row;
-        for (uint32_t j = 1; j < f->args->top_k; j++) {
-            f->x_rows[at[j]] = row;
-            f->x_rows[at[j]].x = memcpy(f->x + at[j] * x->scratch.x_stride, row.x, x->layout.hidden_k * x_element(x));
-        }
+                     x->layout.hidden_k, dst, &f->x_rows[t]);
     }
 }
 
 /* ---- up ---------------------------------------------------------------------------------------- */
 
-static void finish_block(td_experts *x, const row_block *b) {
-    expert_ffn *f = x->ffn;
-    for (uint32_t p = b->pair0; p < b->pair0 + b->n_pairs; p++) {
-        char *h = f->h + p * x->scratch.h_stride;
-        make_row(x, TD_DT_F32, h, x->config.inter, x->layout.inter_k, h, &f->h_rows[p]);
+/* The block's rows, at equal distances as kernels want them: where they are, or else copied. */
+static void gather_rows(const td_experts *x, const row_block *b, const up_scratch *up) {
+    const expert_ffn *f = x->ffn;
+    const pair       *pairs = f->pairs + b->pair0;
+    bool              even = true;
+    for (uint32_t i = 0; i < b->n_pairs; i++) {
+        up->rows[i] = f->x_rows[pairs[i].token];
+        if (i >= 2) even = even && pairs[i].token - pairs[i - 1].token == pairs[1].token - pairs[0].token;
     }
+    if (even) return;
+    for (uint32_t i = 0; i < b->n_pairs; i++)
+        up->rows[i].x = memcpy(up->codes + i * x->scratch.x_stride, up->rows[i].x, x->layout.hidden_k * x_element(x));
+}
+
+/* Whether an item of the up phase makes all values of its block, which then become codes elsewhere. */
+static bool item_is_block(const td_experts *x) {
+    return x->ffn->n_chunks == 1 && x->layout.n_shards == 1 && x->config.format != TD_EXPERT_BF16;
+}
+
+/* values: of the block's first row. */
+static void finish_block(td_experts *x, const row_block *b, const char *values) {
+    expert_ffn *f = x->ffn;
+    for (uint32_t p = b->pair0; p < b->pair0 + b->n_pairs; p++, values += x->scratch.h_stride)
+        make_row(x, TD_DT_F32, values, x->config.inter, x->layout.inter_k, f->h + p * x->scratch.h_stride, &f->h_rows[p]);
 }
 
 /* The first tile of the up phase's next item, which its worker most likely goes on with. */
@@ -331,28 +358,30 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t      tile_bytes = x->layout.gate_tile_bytes;
     const char *tile = (const char *)expert_shard_data(x, f->layer, w->subpool) +
                        f->active[b->expert].id * sh->expert_bytes + tile0 * 2 * tile_bytes;
-    const char  *after = item_after_up(x, w->subpool, item);
-    float       *gate = expert_worker_scratch(x, w->index);
-    const size_t nr = kernel->tiles->nr, ldh = x->scratch.h_stride / sizeof(float);
+    const char      *after = item_after_up(x, w->subpool, item);
+    const up_scratch up = lay_up(&x->scratch, expert_worker_scratch(x, w->index));
+    const size_t     nr = kernel->tiles->nr, ldh = x->scratch.h_stride / sizeof(float);
+    char            *values = item_is_block(x) ? up.values : f->h + b->pair0 * x->scratch.h_stride;
+    gather_rows(x, b, &up);
     for (size_t t = tile0; t < tile1; t++, tile += 2 * tile_bytes) {
         td_gemm_args g = {.tile = tile,
                           .n_tiles = 1,
                           .next = tile + tile_bytes,
                           .k = x->layout.hidden_k,
                           .m = b->n_pairs,
-                          .rows = f->x_rows + b->pair0,
+                          .rows = up.rows,
                           .groups = x->layout.groups,
-                          .end = {.n = nr, .out = gate, .ld = nr, .dtype = TD_DT_F32}};
+                          .end = {.n = nr, .out = up.gate, .ld = nr, .dtype = TD_DT_F32}};
         kernel->run(&g);
         g.tile = tile + tile_bytes;
         g.next = t + 1 < tile1 ? tile + 2 * tile_bytes : after;
-        g.end.gate = gate;
+        g.end.gate = up.gate;
         g.end.ld_gate = nr;
-        g.end.out = (float *)(f->h + b->pair0 * x->scratch.h_stride) + (sh->gate_tile0 + t) * nr;
+        g.end.out = (float *)(void *)values + (sh->gate_tile0 + t) * nr;
         g.end.ld = ldh;
         kernel->run(&g);
     }
-    if (atomic_fetch_sub_explicit(&b->left, 1, memory_order_acq_rel) == 1) finish_block(x, b);
+    if (atomic_fetch_sub_explicit(&b->left, 1, memory_order_acq_rel) == 1) finish_block(x, b, values);
 }
 
 /* ---- down -------------------------------------------------------------------------------------- */

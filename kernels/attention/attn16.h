@@ -36,6 +36,12 @@ typedef struct {
     float         *max;   /* [rows] out: the largest |x| of the n; or NULL */
 } td_attn16_rows;
 
+/** 16 rows each, or a panel each, as split_rows and split_panel leave them. */
+typedef struct {
+    const char *at;     /* NULL: there are none */
+    size_t      stride; /* bytes from one to the next */
+} td_attn16_planes;
+
 /**
  * c[i, j] = keep[i] * c[i, j] + scale[i] * column[j] * sum over l of a[i, l] * b[l, j], the sum in int32.
  * b is in panels of 16 columns, [n / 16][panel_stride], each [pairs][16][2]: two following l of a column side by side; or,
@@ -55,8 +61,11 @@ typedef struct {
     const float   *keep;   /* [m], or NULL: c is written, not read */
     float         *c;      /* [m, ldc] */
     size_t         ldc;
-    const char    *ahead; /* memory to prefetch meanwhile */
-    size_t         ahead_bytes;
+    /** The same rows and panels once more, for a set that has planes, where they are multiplied more than once; b's may be
+     * of more pairs. */
+    td_attn16_planes a_planes, b_planes;
+    const char      *ahead; /* memory to prefetch meanwhile */
+    size_t           ahead_bytes;
 } td_attn16_gemm;
 
 /** One tile of keys for 16 query rows. A score is x * row_scale, in units of ln 2. */
@@ -91,6 +100,12 @@ typedef struct {
 
     void (*gemm)(const td_attn16_gemm *g);
     void (*softmax)(const td_attn16_softmax *s);
+
+    /** Operands as planes of high and of low bytes, for a set that multiplies bytes; NULL: it multiplies integers as they
+     * are. planes_bytes: of up to 16 rows or a panel, of so many pairs, a multiple of 64; to: 64-byte aligned. */
+    size_t (*planes_bytes)(size_t pairs);
+    void (*split_rows)(const int16_t *a, size_t lda, size_t rows, size_t pairs, void *to);
+    void (*split_panel)(const int16_t *b, size_t pairs, void *to);
 } td_attn16;
 
 extern const td_attn16 td_attn16_scalar, td_attn16_avx2, td_attn16_avxvnni, td_attn16_avx512vnni, td_attn16_amx,

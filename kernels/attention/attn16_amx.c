@@ -5,10 +5,11 @@
  *   sum of a b = 65536 sum of ah bh + 256 sum of (ah bl + al bh) + sum of al bl
  * and the tile instructions exist for all four mixtures of signs. Sums wrap in 32 bits, where the whole one is exact
  * (attn16.h): so these are vpdpwssd's integers. Three sums and four operands of a 16 x 16 block take seven of the eight
- * tiles; four loads for four products, from L1. The planes of high and low bytes are made anew in each call, two loads,
- * shifts, selections and stores for 64 integers, about a quarter of the products' time for 32 columns or rows. A block's
- * sums become floats while the tiles multiply the next block. Few rows, few columns, and values that are read as they lie,
- * which is generation, are AVX512-VNNI's.
+ * tiles; four loads for four products. The planes of high and low bytes cost two loads, shifts, selections and stores for 64
+ * integers, as many instructions for 32 rows as their products with 32 columns take cycles: so the caller keeps those of
+ * what is multiplied more than once (split_rows, split_panel), and only others are made in a call. A block's sums become
+ * floats while the tiles multiply the next block. Few rows, few columns, and values that are read as they lie, which is
+ * generation, are AVX512-VNNI's.
  *
  * Order of k. A step takes 64 k. A row's first 32 and last 32 integers are two vectors, whose bytes are put beside each
  * other by a selection within 16 bits: four neighbouring bytes are of k = 2q, 32 + 2q, 2q + 1, 33 + 2q. So are those of the
@@ -34,10 +35,17 @@
 #define ROWS_MIN TD_AMX_ROWS
 #define COLUMNS_MIN PLANES_ROWS
 
-/* Planes of two tiles of rows, or of two panels: [tile][step][high, low]. */
+/* Of a step. */
+typedef uint8_t high_and_low[2][TILE];
+
+/* Of two tiles of rows, or of two panels. */
 typedef struct {
-    _Alignas(64) uint8_t of[2][STEPS_MAX][2][TILE];
+    _Alignas(64) high_and_low of[2][STEPS_MAX];
 } planes;
+
+static size_t planes_bytes(size_t pairs) {
+    return (pairs + PANEL_PAIRS - 1) / PANEL_PAIRS * sizeof(high_and_low);
+}
 
 /* A block's sums: of each panel those of high bytes, of mixed ones, of low ones. */
 typedef struct {
@@ -56,10 +64,10 @@ VEC __mmask32 there(size_t n) {
     return n >= 32 ? 0xffffffffu : (1u << n) - 1;
 }
 
-/* n <= 16 rows of k integers. */
-static void split_rows(const int16_t *a, size_t lda, size_t n, size_t k, uint8_t (*to)[2][TILE]) {
-    for (size_t at = 0; at < k; at += STEP, to++) {
-        const size_t    left = k - at;
+static void split_rows(const int16_t *a, size_t lda, size_t n, size_t pairs, void *out) {
+    high_and_low *to = out;
+    for (size_t at = 0; at < 2 * pairs; at += STEP, to++) {
+        const size_t    left = 2 * pairs - at;
         const __mmask32 first = there(left), second = there(left > 32 ? left - 32 : 0);
         for (size_t r = 0; r < TD_AMX_ROWS; r++) {
             if (r >= n) { /* sums of no row */
@@ -73,8 +81,8 @@ static void split_rows(const int16_t *a, size_t lda, size_t n, size_t k, uint8_t
     }
 }
 
-/* A panel: lines of 16 pairs. */
-static void split_panel(const int16_t *b, size_t pairs, uint8_t (*to)[2][TILE]) {
+static void split_panel(const int16_t *b, size_t pairs, void *out) {
+    high_and_low *to = out;
     for (size_t at = 0; at < pairs; at += PANEL_PAIRS, to++)
         for (size_t q = 0; q < TD_AMX_ROWS; q++) {
             const size_t i = at + q, j = i + TD_AMX_ROWS;
@@ -84,8 +92,7 @@ static void split_panel(const int16_t *b, size_t pairs, uint8_t (*to)[2][TILE]) 
 }
 
 /* Tile 0 sums of high bytes, 1 of mixed ones, 2 of low ones; 3 and 4 rows, 5 and 6 columns. */
-VEC void multiply(const uint8_t (*a)[2][TILE], const uint8_t (*b)[2][TILE], size_t steps,
-                  int32_t (*sums)[TD_AMX_ROWS * TD_AMX_ROWS]) {
+VEC void multiply(const high_and_low *a, const high_and_low *b, size_t steps, int32_t (*sums)[TD_AMX_ROWS * TD_AMX_ROWS]) {
     td_amx_zero(0);
     td_amx_zero(1);
     td_amx_zero(2);
@@ -130,6 +137,11 @@ static void configure(void) {
     td_amx_configure(&c);
 }
 
+/* Planes number i that were kept, or those made in this call. */
+VEC const high_and_low *planes_at(const td_attn16_planes *kept, size_t i, const high_and_low *made) {
+    return kept->at ? (const high_and_low *)(const void *)(kept->at + i * kept->stride) : made;
+}
+
 static void gemm(const td_attn16_gemm *g) {
     const size_t k = 2 * g->pairs, steps = (k + STEP - 1) / STEP, blocks = (g->m + PLANES_ROWS - 1) / PLANES_ROWS;
     planes       rows, columns;
@@ -146,15 +158,16 @@ static void gemm(const td_attn16_gemm *g) {
     for (size_t j = 0; j < g->n; j += PLANES_ROWS) {
         const size_t panels = g->n - j < PLANES_ROWS ? 1 : 2;
         for (size_t p = 0; p < panels; p++) {
-            split_panel(g->b + (j / 16 + p) * g->panel_stride, g->pairs, columns.of[p]);
+            if (!g->b_planes.at) split_panel(g->b + (j / 16 + p) * g->panel_stride, g->pairs, columns.of[p]);
             for (size_t l = 0; l < fetch && ahead < ahead_end; l++, ahead += 64) fetch_l2(ahead);
         }
         for (size_t i = 0; i < g->m; i += TD_AMX_ROWS, turn ^= 1) {
-            const size_t tile = i / TD_AMX_ROWS % 2, n = g->m - i < TD_AMX_ROWS ? g->m - i : TD_AMX_ROWS;
-            if (j == 0 || blocks > 1) split_rows(g->a + i * g->lda, g->lda, n, k, rows.of[tile]);
+            const size_t tile = i / TD_AMX_ROWS, n = g->m - i < TD_AMX_ROWS ? g->m - i : TD_AMX_ROWS;
+            if (!g->a_planes.at && (j == 0 || blocks > 1))
+                split_rows(g->a + i * g->lda, g->lda, n, g->pairs, rows.of[tile % 2]);
             for (size_t p = 0; p < panels; p++)
-                multiply((const uint8_t(*)[2][TILE])rows.of[tile], (const uint8_t(*)[2][TILE])columns.of[p], steps,
-                         sums[turn].of[p]);
+                multiply(planes_at(&g->a_planes, tile, rows.of[tile % 2]),
+                         planes_at(&g->b_planes, j / 16 + p, columns.of[p]), steps, sums[turn].of[p]);
             finish_block(g, &before); /* beside the products just begun */
             before = (block){i, n, j, panels, &sums[turn]};
         }
@@ -165,4 +178,8 @@ static void gemm(const td_attn16_gemm *g) {
 
 #include "kernels/attention/attn16_body.inc"
 
-const td_attn16 td_attn16_amx = {.name = "attn16_amx", ATTN16_MEMBERS};
+const td_attn16 td_attn16_amx = {.name = "attn16_amx",
+                                 ATTN16_MEMBERS,
+                                 .planes_bytes = planes_bytes,
+                                 .split_rows = split_rows,
+                                 .split_panel = split_panel};

@@ -52,7 +52,7 @@ static size_t lay_workspace(const td_host_npu *d, const td_attn_shape *s, char *
                                               td_host_take(&p, TD_HOST_ATTN_ROWS * td_attn_ld(s) * sizeof(float)),
                                               td_host_take(&p, rows * sizeof(td_softmax)),
                                               td_host_take(&p, TD_HOST_ATTN_ROWS * sizeof(td_softmax)),
-                                              td_host_take(&p, td_attn_path_of(d)->bytes(s, rows)),
+                                              td_host_take(&p, td_attn_path_of(d)->bytes(d, s, rows)),
                                     };
     if (b)
         *b = (workspace){.held = (held_rows *)(at + offset[0]),
@@ -167,7 +167,8 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
                                      .place = t,
                                      .tile = span * SPAN_TILES + t,
                                      .end = end,
-                                     .first = t == 0 && (span == 0 || apart)};
+                                     .first = t == 0 && (span == 0 || apart),
+                                     .often = n_q > at_once};
             a->path->load(a, b.path, &tile[t]);
         }
         for (size_t j0 = 0, nq; j0 < n_q; j0 += nq) {

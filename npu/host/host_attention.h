@@ -67,6 +67,7 @@ typedef struct {
         end;    /* place: of the tile in its span; end: of the keys that are wanted, counted from the sequence's start */
     bool first; /* it starts the rows' sums */
     bool once;  /* few rows attend to it: values are read where they are */
+    bool often; /* more rows attend to it than go through it at a time */
 } td_attn_tile;
 
 static inline size_t td_attn_tile_keys(const td_attn_tile *t) {
@@ -85,7 +86,7 @@ struct td_attn_path {
     size_t (*page_bytes)(size_t n); /* of a page of rows of n values */
     /** Row `offset` of a page := x [n]. */
     void (*store)(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n);
-    size_t (*bytes)(const td_attn_shape *s, size_t q_rows);
+    size_t (*bytes)(const td_host_npu *d, const td_attn_shape *s, size_t q_rows);
     /** Before the group's first tile. */
     void (*open)(const td_attn *a, void *scratch, size_t group);
     /** Make the tile's keys and values ready at its place. */

@@ -50,7 +50,8 @@ static void store(const td_host_npu *d, void *page, size_t offset, const float *
     memcpy((float *)page + offset * n, x, n * sizeof *x);
 }
 
-static size_t bytes(const td_attn_shape *s, size_t q_rows) {
+static size_t bytes(const td_host_npu *d, const td_attn_shape *s, size_t q_rows) {
+    (void)d;
     return lay(s, q_rows, NULL, NULL);
 }
 

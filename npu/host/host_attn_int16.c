@@ -5,6 +5,10 @@
  * are multiplied where they lie; so are values where few rows attend to them, else they go through panels of pairs. A row
  * has a scale of its own, so its numbers depend on no key that comes later in the page, and on no other query. Absorbed,
  * scores are the sum of two products, with the latents and with the rope parts.
+ *
+ * A set that multiplies bytes takes integers apart into planes. Those of what is multiplied more than once are kept, beside
+ * the integers, which products of few rows take: of query rows, of a head's W_UK and W_UV, and of the keys and values of a
+ * tile that many rows attend to.
  */
 #include <math.h>
 
@@ -24,7 +28,8 @@
 typedef struct {
     const int16_t *k, *rope,
         *v; /* rope: absorbed, behind the latents in k; v: panels of pairs, or rows of dv where they are attended once */
-    const float *k_scale, *rope_scale, *v_scale, *v_max;
+    const float     *k_scale, *rope_scale, *v_scale, *v_max;
+    td_attn16_planes k_planes, v_planes;
 } tile_rows;
 
 typedef struct {
@@ -36,17 +41,21 @@ typedef struct {
     float     *s;                         /* [TILE][ROWS] */
     int16_t   *p;                         /* [ROWS][TILE] */
     int16_t   *w;                         /* expanded: W_UK | W_UV as panels, [up / 16][lora / 2][16][2] */
+    char      *k_planes, *v_planes;       /* [SPAN_TILES][TILE / 16], [SPAN_TILES][ldv / 16]; NULL: the set has none */
+    char      *w_planes;                  /* expanded: [up / 16] */
     float     *w_scale;                   /* [up] */
     float     *w_uv, *column;             /* [lora / 32][dv][32], [16][lora]: W_UV on its way */
     float     *expanded;                  /* [EXPAND][up] */
-    char      *q;                         /* per 16 query rows: their scales, and a panel [ldk / 2][16][2] */
+    char      *q;                         /* per 16 query rows: their scales, a panel [ldk / 2][16][2], its planes */
     size_t     ldk, ldv, row, lora, up_v, up,
         q_bytes; /* lengths of rows, rounded up; where W_UV starts in up; of 16 query rows */
+    size_t k_plane, v_plane,
+        w_plane; /* bytes of the planes of 16 rows of keys or queries, of a panel of values, of W; or 0 */
 } scratch;
 
-static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
+static size_t lay(const td_attn16 *k, const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
     td_host_plan p = {0};
-    bool         expanded = s->form == TD_ATTN_EXPANDED;
+    const bool   expanded = s->form == TD_ATTN_EXPANDED, planes = k->planes_bytes && s->form != TD_ATTN_ABSORBED;
     scratch      z = {.ldk = td_round_up(s->dk, 32),
                       .ldv = td_attn_ld(s),
                       .lora = td_round_up(s->kv_lora, TILE),
@@ -54,7 +63,12 @@ static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
     z.up = z.up_v + td_round_up(s->dv, LANES);
     z.row = z.ldk > z.lora ? z.ldk : z.lora;
     z.row = z.row > z.ldv ? z.row : z.ldv;
-    z.q_bytes = LANES * (sizeof(float) + z.ldk * sizeof(int16_t));
+    if (planes) {
+        z.k_plane = k->planes_bytes(z.ldk / 2);
+        z.v_plane = k->planes_bytes(TILE / 2);
+        z.w_plane = expanded ? k->planes_bytes((s->kv_lora + 1) / 2) : 0;
+    }
+    z.q_bytes = LANES * (sizeof(float) + z.ldk * sizeof(int16_t)) + z.k_plane;
     z.tiles = (tile_rows *)(void *)(at + td_host_take(&p, SPAN_TILES * sizeof *z.tiles));
     if (s->form != TD_ATTN_ABSORBED)
         z.v = (int16_t *)(at + td_host_take(&p, SPAN_TILES * z.ldv / LANES * V_PANEL * sizeof(int16_t)));
@@ -71,6 +85,11 @@ static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
         z.w_uv = (float *)(at + td_host_take(&p, s->dv * z.lora * sizeof(float)));
         z.column = (float *)(at + td_host_take(&p, LANES * z.lora * sizeof(float)));
         z.expanded = (float *)(at + td_host_take(&p, EXPAND * z.up * sizeof(float)));
+    }
+    if (planes) {
+        z.k_planes = at + td_host_take(&p, SPAN_TILES * (TILE / LANES) * z.k_plane);
+        z.v_planes = at + td_host_take(&p, SPAN_TILES * (z.ldv / LANES) * z.v_plane);
+        z.w_planes = at + td_host_take(&p, z.up / LANES * z.w_plane);
     }
     z.q = at + td_host_take(&p, q_rows / LANES * z.q_bytes); /* last: the others' places do not depend on q_rows */
     if (b) *b = z;
@@ -102,13 +121,13 @@ static void store(const td_host_npu *d, void *page, size_t offset, const float *
                                                   .max = scale + TILE + offset});
 }
 
-static size_t bytes(const td_attn_shape *s, size_t q_rows) {
-    return lay(s, q_rows, NULL, NULL);
+static size_t bytes(const td_host_npu *d, const td_attn_shape *s, size_t q_rows) {
+    return lay(d->kernels->attn16, s, q_rows, NULL, NULL);
 }
 
 static scratch open_scratch(const td_attn *a, void *mem) {
     scratch b;
-    lay(&a->shape, 0, mem, &b);
+    lay(a->d->kernels->attn16, &a->shape, 0, mem, &b);
     return b;
 }
 
@@ -145,6 +164,7 @@ static void open_group(const td_attn *a, void *mem, size_t group) {
         for (size_t i = 0; s->kv_lora % 2 && i < n; i++) b.rows[i * b.row + s->kv_lora] = 0;
         k->transpose((int32_t *)(void *)(b.w + at * b.lora), LANES, (const int32_t *)(const void *)b.rows, b.row / 2, n,
                      pairs);
+        if (b.w_planes) k->split_panel(b.w + at * b.lora, pairs, b.w_planes + at / LANES * b.w_plane);
     }
 }
 
@@ -173,6 +193,7 @@ static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile
             .column = b->w_scale,
             .c = b->expanded,
             .ldc = b->up,
+            .b_planes = {b->w_planes, b->w_plane},
         });
         k->convert(&(td_attn16_rows){.rows = some,
                                      .n = s->nope,
@@ -200,6 +221,19 @@ static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile
             pair_values(k, b->rows, b->row, rows, s->dv, v + (first + i) * LANES);
         }
     }
+}
+
+/* The planes of a tile's n keys and values, of which the values are in panels of pairs. */
+static void keep_planes(const td_attn *a, const scratch *b, const td_attn_tile *t, size_t n, tile_rows *rows) {
+    const td_attn16 *k = a->d->kernels->attn16;
+    const size_t     ld = a->shape.form == TD_ATTN_EXPANDED ? b->ldk : a->shape.dk, panels = b->ldv / LANES;
+    char *of_k = b->k_planes + t->place * (TILE / LANES) * b->k_plane, *of_v = b->v_planes + t->place * panels * b->v_plane;
+    for (size_t i = 0; i < n; i += LANES)
+        k->split_rows(rows->k + i * ld, ld, n - i < LANES ? n - i : LANES, (a->shape.dk + 1) / 2,
+                      of_k + i / LANES * b->k_plane);
+    for (size_t i = 0; i < panels; i++) k->split_panel(rows->v + i * V_PANEL, (n + 1) / 2, of_v + i * b->v_plane);
+    rows->k_planes = (td_attn16_planes){of_k, b->k_plane};
+    rows->v_planes = (td_attn16_planes){of_v, b->v_plane};
 }
 
 static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
@@ -235,9 +269,19 @@ static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
             load_expanded(a, &b, t, n, v);
             break;
     }
+    if (b.k_planes && t->often) keep_planes(a, &b, t, n, &b.tiles[t->place]);
 }
 
 /* ---- query rows ------------------------------------------------------------------------------ */
+
+/* Of 16 query rows. */
+static int16_t *q_panel(char *of_rows) {
+    return (int16_t *)(void *)(of_rows + LANES * sizeof(float));
+}
+
+static char *q_planes(const scratch *b, char *of_rows) {
+    return of_rows + b->q_bytes - b->k_plane;
+}
 
 /* Zeros where a part of an odd length leaves half a pair. */
 static void fill_pairs(const td_attn_shape *s, int16_t *row) {
@@ -270,8 +314,9 @@ static void take(const td_attn *a, void *mem, size_t at, const float *const *q, 
                 scale[i] = 1;
             }
         }
-        k->transpose((int32_t *)(void *)(to + LANES * sizeof(float)), LANES, (const int32_t *)(const void *)b.rows,
-                     b.row / 2, some, (a->shape.dk + 1) / 2);
+        k->transpose((int32_t *)(void *)q_panel(to), LANES, (const int32_t *)(const void *)b.rows, b.row / 2, some,
+                     (a->shape.dk + 1) / 2);
+        if (b.k_plane && n > LANES) k->split_panel(q_panel(to), (a->shape.dk + 1) / 2, q_planes(&b, to));
     }
 }
 
@@ -321,7 +366,7 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     for (size_t i = nq; i < panels * LANES; i++) seen[i] = 0;
 
     const tile_rows *rows = &b.tiles[t->place];
-    const char      *q = b.q + at / LANES * b.q_bytes;
+    char            *q = b.q + at / LANES * b.q_bytes;
     const bool       absorbed = s->form == TD_ATTN_ABSORBED;
     const size_t     width = absorbed ? s->kv_lora : s->dk;
     const tile_ahead ahead = ahead_of(a, next);
@@ -333,10 +378,12 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
           .a = rows->k,
           .lda = s->form == TD_ATTN_EXPANDED ? b.ldk : width,
           .scale = rows->k_scale,
-          .b = (const int16_t *)(const void *)(q + LANES * sizeof(float)),
+          .b = q_panel(q),
           .panel_stride = b.q_bytes / sizeof(int16_t),
           .c = b.s,
           .ldc = ROWS,
+          .a_planes = rows->k_planes,
+          .b_planes = {b.k_plane ? q_planes(&b, q) : NULL, b.q_bytes},
           .ahead = ahead.scores.at,
           .ahead_bytes = ahead.scores.bytes,
     };
@@ -392,6 +439,7 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
         .keep = t->first ? NULL : keep,
         .c = acc,
         .ldc = b.ldv,
+        .b_planes = rows->v_planes,
         .ahead = ahead.values.at,
         .ahead_bytes = ahead.values.bytes,
     });

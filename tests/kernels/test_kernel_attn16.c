@@ -22,6 +22,36 @@ typedef struct {
     size_t used; /* 0: all columns */
 } product_shape;
 
+/* Planes of rows, or of panels, one behind the other with gaps. */
+static td_attn16_planes planes_of(rnd *r, const td_attn16 *k, size_t n, size_t pairs, fenced *f) {
+    const size_t stride = k->planes_bytes(pairs) + 64 * rnd_range(r, 0, 3);
+    *f = fence(n * stride);
+    assert_int_equal((uintptr_t)f->p % 64, 0);
+    return (td_attn16_planes){f->p, stride};
+}
+
+static td_attn16_planes planes_of_rows(rnd *r, const td_attn16 *k, const td_attn16_gemm *g, fenced *f) {
+    const td_attn16_planes p = planes_of(r, k, (g->m + 15) / 16, g->pairs, f);
+    for (size_t i = 0; i < g->m; i += 16)
+        k->split_rows(g->a + i * g->lda, g->lda, g->m - i < 16 ? g->m - i : 16, g->pairs, (char *)f->p + i / 16 * p.stride);
+    return p;
+}
+
+/* Of panels with some pairs more, for which the rows have no elements. */
+static td_attn16_planes planes_of_panels(rnd *r, const td_attn16 *k, const td_attn16_gemm *g, fenced *f) {
+    const size_t           pairs = g->pairs + rnd_range(r, 0, 70);
+    const td_attn16_planes p = planes_of(r, k, g->n / 16, pairs, f);
+    fenced                 panel = fence(pairs * 64);
+    int16_t               *to = panel.p;
+    for (size_t i = 0; i < g->n / 16; i++) {
+        memcpy(to, g->b + i * g->panel_stride, g->pairs * 64);
+        for (size_t l = g->pairs * 32; l < pairs * 32; l++) to[l] = rnd_int16(r, 32767);
+        k->split_panel(to, pairs, (char *)f->p + i * p.stride);
+    }
+    unfence(&panel);
+    return p;
+}
+
 /* most: the largest element; 2 * pairs * most^2 must fit into int32. */
 static void check_product(const td_attn16 *k, rnd *r, product_shape s, int most) {
     size_t lda = 2 * s.pairs + rnd_range(r, 0, 5), ldc = s.n + rnd_range(r, 0, 3),
@@ -39,23 +69,30 @@ static void check_product(const td_attn16 *k, rnd *r, product_shape s, int most)
     for (size_t i = 0; i < s.m; i++) ((float *)scale.p)[i] = rnd_real(r), ((float *)keep.p)[i] = rnd_real(r);
     for (size_t i = 0; i < s.n; i++) ((float *)column.p)[i] = rnd_real(r);
     memcpy(before, cs, ((s.m - 1) * ldc + s.n) * sizeof *before);
-    k->gemm(&(td_attn16_gemm){.m = s.m,
-                              .n = s.n,
-                              .used = s.used,
-                              .pairs = s.pairs,
-                              .a = as,
-                              .lda = lda,
-                              .scale = scale.p,
-                              .b = bs,
-                              .panel_stride = stride,
-                              .crossed = s.b == CROSSED,
-                              .ldb = s.b == IN_ROWS ? ldb : 0,
-                              .column = s.column ? column.p : NULL,
-                              .keep = s.keep ? keep.p : NULL,
-                              .c = cs,
-                              .ldc = ldc,
-                              .ahead = rnd_u64(r) & 1 ? (const char *)bs : NULL,
-                              .ahead_bytes = 4096});
+    td_attn16_gemm g = {.m = s.m,
+                        .n = s.n,
+                        .used = s.used,
+                        .pairs = s.pairs,
+                        .a = as,
+                        .lda = lda,
+                        .scale = scale.p,
+                        .b = bs,
+                        .panel_stride = stride,
+                        .crossed = s.b == CROSSED,
+                        .ldb = s.b == IN_ROWS ? ldb : 0,
+                        .column = s.column ? column.p : NULL,
+                        .keep = s.keep ? keep.p : NULL,
+                        .c = cs,
+                        .ldc = ldc,
+                        .ahead = rnd_u64(r) & 1 ? (const char *)bs : NULL,
+                        .ahead_bytes = 4096};
+    fenced         a_planes = {0}, b_planes = {0};
+    if (k->planes_bytes && s.b != IN_ROWS) { /* those of rows, of panels, of both, of none */
+        const size_t which = rnd_range(r, 0, 3);
+        if (which & 1) g.a_planes = planes_of_rows(r, k, &g, &a_planes);
+        if (which & 2) g.b_planes = planes_of_panels(r, k, &g, &b_planes);
+    }
+    k->gemm(&g);
     for (size_t i = 0; i < s.m; i++) {
         for (size_t j = 0; j < s.n; j++) {
             size_t panel = s.b == CROSSED ? j / 32 * 2 + j / 4 % 2 : j / 16,
@@ -80,6 +117,8 @@ static void check_product(const td_attn16 *k, rnd *r, product_shape s, int most)
     free(before);
     fenced *all[] = {&a, &b, &c, &scale, &keep, &column};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) unfence(all[i]);
+    if (a_planes.p) unfence(&a_planes);
+    if (b_planes.p) unfence(&b_planes);
 }
 
 static void products_are_exact(void **state) {

@@ -13,6 +13,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CC = os.environ.get("CC", "cc")
+EMULATOR = os.environ.get("TD_EMULATOR", "").split()  # of a cross build
 OLDEST, NEWEST = "2.5.1", "2.14.0"
 INCLUDE = ["-I", str(ROOT), "-I", str(ROOT / "include")]
 
@@ -99,7 +100,7 @@ def check(version, folder, ours, problems):
         if built.returncode:
             problems.append("%s: %s" % (version, built.stderr))
             return has
-        ran = subprocess.run([str(source.with_suffix(""))], capture_output=True, text=True)
+        ran = subprocess.run([*EMULATOR, str(source.with_suffix(""))], capture_output=True, text=True)
         if ran.returncode:
             problems.append("%s: %s" % (version, ran.stdout))
     missing = [n for n in ours["constant"] if n not in words]

@@ -21,6 +21,8 @@ extern "C" {
 
 #define TD_CUDA_ARGS_MAX 32
 
+#pragma GCC visibility push(default)
+
 typedef struct {
     unsigned grid[3], block[3];
     size_t   shared_bytes; /* dynamic; what was in it before is gone */
@@ -50,6 +52,8 @@ void td_cuda_emulated_reach(void *(*reach)(const void *device));
 /** In which order a block's threads run between barriers, and its blocks: 0 ascending (the default), else a shuffle of this
  * seed. What a kernel computes must not depend on it. Between launches. */
 void td_cuda_emulated_order(uint64_t seed);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,22 @@
+/* The library of emulated kernels: every source of npu/cuda/kernels, and the list of what a driver finds in them. Names in
+ * the sources are unique over all of them. */
+#include "tests/npu/cuda_standin/cuda_emulation.h"
+
+#include "npu/cuda/kernels/embed.cu"
+#include "npu/cuda/kernels/linear_w8a8.cu"
+#include "npu/cuda/kernels/norm.cu"
+
+TD_CUDA_EXPORT(td_embed, TD_CUDA_EMBED_THREADS)
+TD_CUDA_EXPORT(td_norm, TD_CUDA_NORM_THREADS)
+TD_CUDA_EXPORT(td_quantize_bf16, TD_CUDA_QUANT_THREADS)
+TD_CUDA_EXPORT(td_quantize_f32, TD_CUDA_QUANT_THREADS)
+TD_CUDA_EXPORT(td_swiglu_quantize, TD_CUDA_NORM_THREADS)
+TD_CUDA_EXPORT(td_w8a8_8, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_w8a8_16, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_w8a8_32, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_w8a8_64, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_w8a8_swiglu_8, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_w8a8_swiglu_16, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_w8a8_swiglu_32, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_w8a8_swiglu_64, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_w8a8_epilogue, 256)

@@ -67,7 +67,7 @@ template <int GROUPS, int TILES, bool SWIGLU> TD_FN void linear(const linear_arg
             for (int e = 0; e < 4; e++) acc[i][j][e] = 0;
     }
     const uint4 zero = {0, 0, 0, 0};
-#pragma unroll 2
+#pragma unroll(GROUPS > 4 ? 1 : 2)
     for (td_u32 k = warp * CHUNK; k < a.ldk; k += TD_CUDA_LINEAR_THREADS / 32 * CHUNK) {
         uint4 words[TILES][2];
         for (int j = 0; j < TILES; j++)

@@ -4,7 +4,7 @@
 usage: test_cuda_compile.py [SOURCE.cu...]     exit 77 where neither compiler can be had
 nvcc compiles for two generations, with TD_TEST_FULL=1 for all.
 
-Also an error: a warning, registers that spill to memory, and a kernel that the emulation's list (cuda_kernels.cpp) does not have, or has with another number of threads.
+Also an error: a warning, registers that spill or arrays that live in memory, and a kernel that the emulation's list (cuda_kernels.cpp) does not have, or has with another number of threads.
 """
 import concurrent.futures
 import ctypes
@@ -100,7 +100,7 @@ def check(compiler, source, architecture):
     log, cubin = compiler.compile(source, architecture)
     if cubin is None:
         return f"{source.name} for sm_{architecture}, {compiler.name}:\n{log}"
-    wrong = [line for line in log.splitlines() if re.search(r"\bwarning\b|\berror\b|[1-9]\d* bytes spill", line)]
+    wrong = [line for line in log.splitlines() if re.search(r"\bwarning\b|\berror\b|[1-9]\d* bytes (spill|stack)", line)]
     wrong += [f"no {name} in the cubin" for name in defined(source.read_text()) if name.encode() not in cubin]
     return "\n".join([f"{source.name} for sm_{architecture}, {compiler.name}:", *wrong]) if wrong else ""
 

@@ -12,4 +12,18 @@
 #define TD_CUDA_TILE_N 16
 #define TD_CUDA_LINEAR_ROWS_MAX 64
 
+/* Attention: keys go in tiles; spans of them are computed by themselves and then merged in order. */
+#define TD_CUDA_PAGE 128 /* TD_KV_PAGE */
+#define TD_CUDA_TILE_KEYS 64
+#define TD_CUDA_SPAN 512
+#define TD_CUDA_ATTN_THREADS 128 /* four warps of 16 rows */
+#define TD_CUDA_PREFILL_ROWS 64
+#define TD_CUDA_DECODE_HEADS 16 /* of one group that a warp takes together */
+#define TD_CUDA_DECODE_SPANS 4  /* of a block: one a warp */
+#define TD_CUDA_MERGE_THREADS 128
+/** Dynamic shared memory for rows of at most dk and values of at most dv: 64 or 128 (GQA), 192 and 128 (expanded). */
+#define TD_CUDA_TILE_BYTES(dk, dv) (TD_CUDA_TILE_KEYS * ((dk) + 8 + (dv) + 8) * 2)
+#define TD_CUDA_PREFILL_SHARED(dk, dv) (TD_CUDA_PREFILL_ROWS * ((dk) + 8) * 2 + TD_CUDA_TILE_BYTES(dk, dv))
+#define TD_CUDA_DECODE_SHARED(d) (4 * TD_CUDA_TILE_BYTES(d, d) + TD_CUDA_DECODE_HEADS * ((d) + 8) * 2)
+
 #endif

@@ -3,10 +3,17 @@
 #include "tests/npu/cuda_standin/cuda_emulation.h"
 
 #include "npu/cuda/kernels/embed.cu"
+#include "npu/cuda/kernels/gqa.cu"
 #include "npu/cuda/kernels/linear_w8a8.cu"
 #include "npu/cuda/kernels/norm.cu"
 
 TD_CUDA_EXPORT(td_embed, TD_CUDA_EMBED_THREADS)
+TD_CUDA_EXPORT(td_gqa_place, 128)
+TD_CUDA_EXPORT(td_gqa_decode_64, TD_CUDA_ATTN_THREADS)
+TD_CUDA_EXPORT(td_gqa_decode_128, TD_CUDA_ATTN_THREADS)
+TD_CUDA_EXPORT(td_gqa_prefill_64, TD_CUDA_ATTN_THREADS)
+TD_CUDA_EXPORT(td_gqa_prefill_128, TD_CUDA_ATTN_THREADS)
+TD_CUDA_EXPORT(td_merge_spans, TD_CUDA_MERGE_THREADS)
 TD_CUDA_EXPORT(td_norm, TD_CUDA_NORM_THREADS)
 TD_CUDA_EXPORT(td_quantize_bf16, TD_CUDA_QUANT_THREADS)
 TD_CUDA_EXPORT(td_quantize_f32, TD_CUDA_QUANT_THREADS)

@@ -46,7 +46,7 @@ static inline cuda_buf cuda_bf16(const float *x, size_t n) {
 
 /* Run a launch with the threads in ascending order, and again in another one from the same beginning: `out` has the same
  * bits. */
-static inline void cuda_run(const td_cuda_kernel *kernel, td_cuda_launch l, const cuda_buf *out, size_t n_out, void **args,
+static inline void cuda_run(const td_cuda_kernel *kernel, td_cuda_launch l, const cuda_buf *out, size_t n_out, const void **args,
                             size_t n_args) {
     static uint64_t seed;
     void           *before[8], *after[8];
@@ -59,7 +59,7 @@ static inline void cuda_run(const td_cuda_kernel *kernel, td_cuda_launch l, cons
     }
     for (int round = 0; round < 2; round++) {
         td_cuda_emulated_order(round ? ++seed : 0);
-        kernel->launch(&l, args);
+        kernel->launch(&l, (void **)args);
         if (td_cuda_emulated_mistake()) fail_msg("%s", td_cuda_emulated_mistake());
         for (size_t i = 0; i < n_out; i++) {
             if (round) {
@@ -75,7 +75,7 @@ static inline void cuda_run(const td_cuda_kernel *kernel, td_cuda_launch l, cons
 }
 
 #define CUDA_OUT(...) (cuda_buf[]){__VA_ARGS__}, sizeof((cuda_buf[]){__VA_ARGS__}) / sizeof(cuda_buf)
-#define CUDA_ARGS(...) (void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *)
+#define CUDA_ARGS(...) (const void *[]){__VA_ARGS__}, sizeof((const void *[]){__VA_ARGS__}) / sizeof(void *)
 #define CUDA_NULL (&(void *){NULL})
 
 static inline td_cuda_launch cuda_grid(size_t x, size_t y, size_t z, unsigned threads, size_t shared) {
@@ -115,6 +115,110 @@ static inline int8_weight int8_weight_make(rig *g, rnd *r, size_t n, size_t k) {
 static inline void int8_weight_free(rig *g, int8_weight *w) {
     g->npu->ops->weight_destroy(g->npu, w->host);
     CUDA_FREE(w->codes, w->scale);
+}
+
+/* ---- attention's steps ----------------------------------------------------------------------- */
+
+#define CUDA_SEQS 3
+#define CUDA_SEQ_PAGES 6
+#define CUDA_PAGES (CUDA_SEQS * CUDA_SEQ_PAGES)
+
+/* What there is of the sequences so far, with pages in any order. */
+typedef struct {
+    uint32_t block_table[CUDA_PAGES], have[CUDA_SEQS];
+} cuda_sequences;
+
+static inline cuda_sequences cuda_sequences_open(rnd *r) {
+    cuda_sequences s = {0};
+    for (uint32_t i = 0; i < CUDA_PAGES; i++) s.block_table[i] = i;
+    for (uint32_t i = CUDA_PAGES; i > 1; i--) {
+        uint32_t j = (uint32_t)rnd_range(r, 0, i - 1), swap = s.block_table[i - 1];
+        s.block_table[i - 1] = s.block_table[j], s.block_table[j] = swap;
+    }
+    return s;
+}
+
+/* A step of rows[s] rows of each sequence; not to be moved. */
+typedef struct {
+    uint32_t       n, stride;
+    uint32_t       seq_start[CUDA_SEQS + 1], kv_len[CUDA_SEQS];
+    uint8_t        absorbed[CUDA_SEQS];
+    td_step_counts counts;
+    td_step        step;
+    cuda_buf       n_rows, n_seq, starts, pos, slot, pages, forms, lens;
+} cuda_step;
+
+static inline void cuda_step_open(cuda_step *s, cuda_sequences *q, const uint32_t rows[CUDA_SEQS],
+                                  const uint8_t absorbed[CUDA_SEQS]) {
+    *s = (cuda_step){.stride = CUDA_SEQ_PAGES};
+    for (uint32_t i = 0; i < CUDA_SEQS; i++) {
+        s->seq_start[i + 1] = s->seq_start[i] + rows[i];
+        s->kv_len[i] = q->have[i] + rows[i];
+        s->absorbed[i] = absorbed[i];
+    }
+    s->n = s->seq_start[CUDA_SEQS];
+    s->pos = cuda_alloc(s->n * sizeof(uint32_t)), s->slot = cuda_alloc(s->n * sizeof(uint32_t));
+    for (uint32_t i = 0; i < CUDA_SEQS; i++)
+        for (uint32_t j = 0; j < rows[i]; j++) {
+            uint32_t p = q->have[i] + j;
+            ((uint32_t *)s->pos.p)[s->seq_start[i] + j] = p;
+            ((uint32_t *)s->slot.p)[s->seq_start[i] + j] =
+                q->block_table[i * CUDA_SEQ_PAGES + p / TD_KV_PAGE] * TD_KV_PAGE + p % TD_KV_PAGE;
+        }
+    for (uint32_t i = 0; i < CUDA_SEQS; i++) q->have[i] = s->kv_len[i];
+    s->n_rows = cuda_word(s->n), s->n_seq = cuda_word(CUDA_SEQS), s->starts = cuda_copy(s->seq_start, sizeof s->seq_start);
+    s->pages = cuda_copy(q->block_table, sizeof q->block_table), s->forms = cuda_copy(absorbed, CUDA_SEQS);
+    s->lens = cuda_copy(s->kv_len, sizeof s->kv_len);
+    s->counts = (td_step_counts){.n_tok = s->n, .n_seq = CUDA_SEQS};
+    s->step = td_step_unified(&(td_step_arrays){.counts = &s->counts,
+                                                .pos = s->pos.p,
+                                                .slot = s->slot.p,
+                                                .seq_start = s->seq_start,
+                                                .kv_len = s->kv_len,
+                                                .absorbed = s->absorbed,
+                                                .block_table = q->block_table},
+                              CUDA_SEQ_PAGES);
+}
+
+static inline void cuda_step_close(cuda_step *s) {
+    CUDA_FREE(s->n_rows, s->n_seq, s->starts, s->pos, s->slot, s->pages, s->forms, s->lens);
+}
+
+/* cos half | sin half */
+static inline float *cuda_rope_table(size_t positions, size_t dim) {
+    float *table = malloc(positions * dim * sizeof(float));
+    for (size_t p = 0; p < positions; p++)
+        for (size_t i = 0; i < dim / 2; i++) {
+            double angle = (double)p * pow(10000, -2.0 * (double)i / (double)dim);
+            table[p * dim + i] = (float)cos(angle), table[p * dim + dim / 2 + i] = (float)sin(angle);
+        }
+    return table;
+}
+
+static inline float *cuda_identity(size_t n) {
+    float *w = calloc(n * n, sizeof(float));
+    for (size_t i = 0; i < n; i++) w[i * n + i] = 1;
+    return w;
+}
+
+/* y [rows, n] = x [rows, k] w^T, rounded once */
+static inline cuda_buf cuda_product(const float *w, const float *x, size_t rows, size_t n, size_t k) {
+    cuda_buf y = cuda_alloc(rows * n * sizeof(float));
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (size_t l = 0; l < k; l++) sum += (double)w[j * k + l] * (double)x[i * k + l];
+            ((float *)y.p)[i * n + j] = (float)sum;
+        }
+    return y;
+}
+
+static inline void assert_close(const char *what, const void *got, const float *want, size_t n, double limit) {
+    double *w = malloc((n + 1) * sizeof *w);
+    for (size_t i = 0; i < n; i++) w[i] = (double)want[i];
+    double error = error_of(TD_DT_F32, got, w, n);
+    free(w);
+    if (!(error < limit)) fail_msg("%s: relative error %g, limit %g", what, error, limit);
 }
 
 static inline void assert_same_bits(const char *what, const void *got, const void *want, size_t bytes, size_t element) {

@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "npu" / "cuda" / "kernels"
 ARCHITECTURES = [80, 86, 89, 90, 100, 120]
 NVCC_ARCHITECTURES = ARCHITECTURES if os.environ.get("TD_TEST_FULL") == "1" else [80, 120]
+SPILL_BYTES_MAX = 128  # of a thread: some addresses and rows' states, outside of the loops over keys
 FLAGS = ["--std=c++17", "-fmad=false"]
 
 
@@ -100,7 +101,7 @@ def check(compiler, source, architecture):
     log, cubin = compiler.compile(source, architecture)
     if cubin is None:
         return f"{source.name} for sm_{architecture}, {compiler.name}:\n{log}"
-    wrong = [line for line in log.splitlines() if re.search(r"\bwarning\b|\berror\b|[1-9]\d* bytes (spill|stack)", line)]
+    wrong = [line for line in log.splitlines() if re.search(r"\bwarning\b|\berror\b", line) or any(int(n) > SPILL_BYTES_MAX for n in re.findall(r"(\d+) bytes (?:stack|spill)", line))]
     wrong += [f"no {name} in the cubin" for name in defined(source.read_text()) if name.encode() not in cubin]
     return "\n".join([f"{source.name} for sm_{architecture}, {compiler.name}:", *wrong]) if wrong else ""
 

@@ -48,7 +48,7 @@ TD_FN void td_attend_tile(td_shared<td_bf16> q, td_shared<td_bf16> k, td_shared<
     float         s[TILES][4];
     for (int j = 0; j < TILES; j++)
         for (int e = 0; e < 4; e++) s[j][e] = 0;
-#pragma unroll 2
+#pragma unroll
     for (int d = 0; d < DK; d += 16) {
         unsigned a[4];
         for (int e = 0; e < 4; e++) a[e] = td_load<unsigned>(q + ((g + e % 2 * 8) * (DK + 8) + d + e / 2 * 8 + t * 2));
@@ -104,16 +104,17 @@ TD_FN void td_attend_tile(td_shared<td_bf16> q, td_shared<td_bf16> k, td_shared<
     }
 }
 
-/** Start copies of `rows` rows of d elements, `stride` apart, into shared rows of D + 8; the rest of each row, and rows from
- * `there` on, become zeros. By `threads` threads, of which this is number `thread`. d is a multiple of 8. */
-template <int D, class F>
+/** Start copies of `rows` rows of d elements into shared rows that are STRIDE apart; up to D elements of each row, and rows
+ * from `there` on, become zeros. By `threads` threads, of which this is number `thread`. d and D are multiples of 8. */
+template <int D, int STRIDE = D + 8, class F>
 TD_FN void td_fetch_rows(td_shared<td_bf16> to, td_u32 rows, td_u32 there, td_u32 d, const F &row_at, td_u32 thread,
                          td_u32 threads) {
+#pragma unroll 1 /* copies are under way by themselves; addresses would take registers from the sums */
     for (td_u32 i = thread; i < rows * (D / 8); i += threads) {
         const td_u32 row = i / (D / 8), column = i % (D / 8) * 8;
         const bool   wanted = row < there && column < d;
         const td_bf16 *from = wanted ? row_at(row) + column : row_at(0);
-        td_async_16(to + (row * (D + 8) + column), from, wanted);
+        td_async_16(to + (row * STRIDE + column), from, wanted);
     }
 }
 

@@ -27,9 +27,8 @@ typedef unsigned long long td_u64;
 #ifndef TD_CUDA_EMULATION
 
 #define TD_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define TD_SHARED_DYNAMIC(type, name)                                                                                        \
-    extern __shared__ __align__(16) unsigned char td_dynamic[];                                                              \
-    type *const                                   name = reinterpret_cast<type *>(td_dynamic)
+extern __shared__ __align__(16) unsigned char td_dynamic[];
+#define TD_SHARED_DYNAMIC(type, name) type *const name = reinterpret_cast<type *>(td_dynamic)
 template <class T> using td_shared = T *;
 template <class U, class T> TD_FN U *td_shared_as(T *p) {
     return reinterpret_cast<U *>(p);

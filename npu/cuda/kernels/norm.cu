@@ -107,3 +107,34 @@ td_swiglu_quantize(const td_u32 *n_rows, const float *gate, const float *up, td_
     amax = td_block_max(amax, part);
     quantize_row([&](td_u32 j) { return row[j]; }, inter, q_stride, amax, q + i * q_stride, scale + i);
 }
+
+/**
+ * Rows in f32, normed, and their codes, made from values that are not rounded: q's low-rank part. grid (rows), block
+ * TD_CUDA_NORM_THREADS, dynamic shared memory k floats.
+ * @param x [rows, k]
+ * @param out [rows, k] bf16 or NULL; q and scale as td_norm's, q may be NULL
+ */
+TD_KERNEL(TD_CUDA_NORM_THREADS)
+td_norm_f32(const td_u32 *n_rows, const float *x, const float *gamma, float eps, td_u32 k, td_bf16 *out, td_i8 *q,
+            td_u32 q_stride, float *scale) {
+    TD_SHARED(float, part, TD_CUDA_NORM_THREADS / 32);
+    TD_SHARED_DYNAMIC(float, row);
+    const size_t i = blockIdx.x;
+    if (i >= *n_rows) return;
+    float sum = 0;
+    for (td_u32 j = threadIdx.x; j < k; j += blockDim.x) {
+        row[j] = x[i * k + j];
+        sum = fmaf(row[j], row[j], sum);
+    }
+    sum = td_block_sum(sum, part);
+    const float factor = 1.0f / sqrtf(sum / static_cast<float>(k) + eps);
+    unsigned    amax = 0;
+    for (td_u32 j = threadIdx.x; j < k; j += blockDim.x) {
+        row[j] = row[j] * factor * gamma[j];
+        if (out) out[i * k + j] = td_to_bf16(row[j]);
+        amax = max(amax, td_magnitude(row[j]));
+    }
+    if (!q) return;
+    amax = td_block_max(amax, td_shared_as<unsigned>(part));
+    quantize_row([&](td_u32 j) { return row[j]; }, k, q_stride, amax, q + i * q_stride, scale + i);
+}

@@ -259,24 +259,28 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
 template <int WORDS> struct td_emulated_fragments {
     unsigned a[WORDS], b[WORDS / 2];
 };
-template <int WORDS> td_emulated_fragments<WORDS> td_emulated_fragment(const unsigned char *all, unsigned lane) {
-    td_emulated_fragments<WORDS> f;
-    memcpy(&f, all + (size_t)lane * TD_EMULATED_LANE_BYTES, sizeof f);
-    return f;
-}
+/* What a lane's four results are made of: by place, its two rows and its two columns. */
+template <int WORDS> struct td_emulated_operands {
+    td_emulated_fragments<WORDS> rows[4], columns[4][2];
+    td_emulated_operands(const char *what, const unsigned *a, const unsigned *b) {
+        td_emulated_fragments<WORDS> mine;
+        memcpy(mine.a, a, sizeof mine.a), memcpy(mine.b, b, sizeof mine.b);
+        const unsigned char *all = td_emulated_meet(what, &mine, sizeof mine);
+        const size_t         g = td_emulated_lane() / 4, t = td_emulated_lane() % 4;
+        for (size_t place = 0; place < 4; place++) {
+            memcpy(&rows[place], all + (g * 4 + place) * TD_EMULATED_LANE_BYTES, sizeof mine);
+            for (size_t i = 0; i < 2; i++)
+                memcpy(&columns[place][i], all + ((2 * t + i) * 4 + place) * TD_EMULATED_LANE_BYTES, sizeof mine);
+        }
+    }
+};
 
 template <int WORDS> void td_emulated_mma_s8(const char *what, int d[4], const unsigned *a, const unsigned *b) {
-    td_emulated_fragments<WORDS> mine;
-    memcpy(mine.a, a, sizeof mine.a), memcpy(mine.b, b, sizeof mine.b);
-    const unsigned char *all = td_emulated_meet(what, &mine, sizeof mine);
-    unsigned             g = td_emulated_lane() / 4, t = td_emulated_lane() % 4;
+    const td_emulated_operands<WORDS> of(what, a, b);
     for (unsigned i = 0; i < 4; i++)
-        for (unsigned place = 0; place < 4; place++) {
-            auto row = td_emulated_fragment<WORDS>(all, g * 4 + place);
-            auto column = td_emulated_fragment<WORDS>(all, (2 * t + i % 2) * 4 + place);
+        for (unsigned place = 0; place < 4; place++)
             for (unsigned half = 0; half < WORDS / 2; half++)
-                d[i] = __dp4a((int)row.a[half * 2 + i / 2], (int)column.b[half], d[i]);
-        }
+                d[i] = __dp4a((int)of.rows[place].a[half * 2 + i / 2], (int)of.columns[place][i % 2].b[half], d[i]);
 }
 inline void td_mma_s8_k32(int d[4], const unsigned a[4], const unsigned b[2]) {
     td_emulated_mma_s8<4>("mma.m16n8k32.s8", d, a, b);
@@ -286,15 +290,10 @@ inline void td_mma_s8_k16(int d[4], const unsigned a[2], const unsigned b[1]) {
 }
 /** The card's sums of one instruction have an order and roundings of their own; here they are in the order of k, in f32. */
 inline void td_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2]) {
-    td_emulated_fragments<4> mine;
-    memcpy(mine.a, a, sizeof mine.a), memcpy(mine.b, b, sizeof mine.b);
-    const unsigned char *all = td_emulated_meet("mma.m16n8k16.bf16", &mine, sizeof mine);
-    unsigned             g = td_emulated_lane() / 4, t = td_emulated_lane() % 4;
+    const td_emulated_operands<4> of("mma.m16n8k16.bf16", a, b);
     for (unsigned i = 0; i < 4; i++)
         for (unsigned k = 0; k < 16; k++) {
-            auto     row = td_emulated_fragment<4>(all, g * 4 + k % 8 / 2);
-            auto     column = td_emulated_fragment<4>(all, (2 * t + i % 2) * 4 + k % 8 / 2);
-            unsigned x = row.a[k / 8 * 2 + i / 2], y = column.b[k / 8];
+            const unsigned x = of.rows[k % 8 / 2].a[k / 8 * 2 + i / 2], y = of.columns[k % 8 / 2][i % 2].b[k / 8];
             d[i] = fmaf(__uint_as_float(k % 2 ? x & 0xffff0000u : x << 16), __uint_as_float(k % 2 ? y & 0xffff0000u : y << 16),
                         d[i]);
         }

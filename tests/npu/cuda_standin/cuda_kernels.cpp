@@ -4,7 +4,9 @@
 
 #include "npu/cuda/kernels/embed.cu"
 #include "npu/cuda/kernels/gqa.cu"
+#include "npu/cuda/kernels/linear_bf16.cu"
 #include "npu/cuda/kernels/linear_w8a8.cu"
+#include "npu/cuda/kernels/mla.cu"
 #include "npu/cuda/kernels/norm.cu"
 
 TD_CUDA_EXPORT(td_embed, TD_CUDA_EMBED_THREADS)
@@ -14,6 +16,16 @@ TD_CUDA_EXPORT(td_gqa_decode_128, TD_CUDA_ATTN_THREADS)
 TD_CUDA_EXPORT(td_gqa_prefill_64, TD_CUDA_ATTN_THREADS)
 TD_CUDA_EXPORT(td_gqa_prefill_128, TD_CUDA_ATTN_THREADS)
 TD_CUDA_EXPORT(td_merge_spans, TD_CUDA_MERGE_THREADS)
+TD_CUDA_EXPORT(td_bf16_linear_8, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_bf16_linear_32, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_f32_linear, 256)
+TD_CUDA_EXPORT(td_mla_place, TD_CUDA_NORM_THREADS)
+TD_CUDA_EXPORT(td_mla_query, TD_CUDA_NORM_THREADS)
+TD_CUDA_EXPORT(td_mla_absorbed_16, TD_CUDA_LATENT_THREADS)
+TD_CUDA_EXPORT(td_mla_absorbed_64, TD_CUDA_LATENT_THREADS)
+TD_CUDA_EXPORT(td_mla_expand, TD_CUDA_ATTN_THREADS)
+TD_CUDA_EXPORT(td_mla_prefill, TD_CUDA_ATTN_THREADS)
+TD_CUDA_EXPORT(td_norm_f32, TD_CUDA_NORM_THREADS)
 TD_CUDA_EXPORT(td_norm, TD_CUDA_NORM_THREADS)
 TD_CUDA_EXPORT(td_quantize_bf16, TD_CUDA_QUANT_THREADS)
 TD_CUDA_EXPORT(td_quantize_f32, TD_CUDA_QUANT_THREADS)

@@ -38,4 +38,7 @@
 #define TD_CUDA_EXPANDED_DV_MAX 128
 #define TD_CUDA_EXPAND_KEYS 64 /* of a block, and as many outputs of a head */
 
+#define TD_CUDA_TOP_THREADS 512
+#define TD_CUDA_TOP_MAX 2048 /* logits of a row that are found at most */
+
 #endif

@@ -8,6 +8,8 @@
 #include "npu/cuda/kernels/linear_w8a8.cu"
 #include "npu/cuda/kernels/mla.cu"
 #include "npu/cuda/kernels/norm.cu"
+#include "npu/cuda/kernels/router.cu"
+#include "npu/cuda/kernels/top.cu"
 
 TD_CUDA_EXPORT(td_embed, TD_CUDA_EMBED_THREADS)
 TD_CUDA_EXPORT(td_gqa_place, 128)
@@ -39,3 +41,8 @@ TD_CUDA_EXPORT(td_w8a8_swiglu_16, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_w8a8_swiglu_32, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_w8a8_swiglu_64, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_w8a8_epilogue, 256)
+TD_CUDA_EXPORT(td_route, 32)
+TD_CUDA_EXPORT(td_combine, 256)
+TD_CUDA_EXPORT(td_gate_rows, 256)
+TD_CUDA_EXPORT(td_top, TD_CUDA_TOP_THREADS)
+TD_CUDA_EXPORT(td_softmax_sums, TD_CUDA_TOP_THREADS)

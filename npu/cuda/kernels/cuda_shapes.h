@@ -12,6 +12,14 @@
 #define TD_CUDA_TILE_N 16
 #define TD_CUDA_LINEAR_ROWS_MAX 64
 
+/* Weights of four bits in groups: k of a warp at a time, and what their scales are. */
+#define TD_CUDA_GROUP_BLOCK 128
+#define TD_CUDA_SCALE_F32 0
+#define TD_CUDA_SCALE_BF16 1
+#define TD_CUDA_SCALE_F16 2
+#define TD_CUDA_SCALE_E4M3 3
+#define TD_CUDA_SCALE_E8M0 4
+
 /* Attention: keys go in tiles; spans of them are computed by themselves and then merged in order. */
 #define TD_CUDA_PAGE 128 /* TD_KV_PAGE */
 #define TD_CUDA_TILE_KEYS 64

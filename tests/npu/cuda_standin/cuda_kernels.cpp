@@ -5,6 +5,7 @@
 #include "npu/cuda/kernels/embed.cu"
 #include "npu/cuda/kernels/gqa.cu"
 #include "npu/cuda/kernels/linear_bf16.cu"
+#include "npu/cuda/kernels/linear_groups.cu"
 #include "npu/cuda/kernels/linear_w8a8.cu"
 #include "npu/cuda/kernels/mla.cu"
 #include "npu/cuda/kernels/norm.cu"
@@ -46,3 +47,5 @@ TD_CUDA_EXPORT(td_combine, 256)
 TD_CUDA_EXPORT(td_gate_rows, 256)
 TD_CUDA_EXPORT(td_top, TD_CUDA_TOP_THREADS)
 TD_CUDA_EXPORT(td_softmax_sums, TD_CUDA_TOP_THREADS)
+TD_CUDA_EXPORT(td_int4_linear, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_fp4_linear, TD_CUDA_LINEAR_THREADS)

@@ -90,10 +90,11 @@ def compilers():
 
 
 def defined(text):
-    """Kernels of a source, also those that a macro of the source defines."""
-    names = set(re.findall(r"TD_KERNEL\(\w+\)\s*(td_\w+)\(", text))
-    for macro in re.findall(r"#define (\w+)\(name,[^\n]*\\\n\s*TD_KERNEL", text):
-        names |= set(re.findall(r"^%s\((td_\w+)," % macro, text, re.M))
+    """Kernels of a source, also those that its macros define: name(…) and name_##PARAMETER(…) of a macro's first parameter."""
+    names = set(re.findall(r"^TD_KERNEL\(\w+\)\s*(td_\w+)\(", text, re.M))
+    for macro, parameter, name in re.findall(r"#define (\w+)\((\w+)[^\n]*\\\n\s*TD_KERNEL\(\w+\)\s*\\\n\s*([\w#]+)\(", text):
+        for given in re.findall(r"^%s\((\w+)" % macro, text, re.M):
+            names.add(given if name == parameter else name.replace("##" + parameter, given))
     return names
 
 

@@ -11,6 +11,8 @@ KERNEL(emu_index);
 KERNEL(emu_reverse);
 KERNEL(emu_warp);
 KERNEL(emu_mma);
+KERNEL(emu_copies);
+KERNEL(emu_no_wait);
 KERNEL(emu_half_a_barrier);
 KERNEL(emu_two_barriers);
 KERNEL(emu_half_a_shuffle);
@@ -104,6 +106,19 @@ static void matrix_instructions(void **state) {
         }
 }
 
+static void copies(void **state) {
+    (void)state;
+    for (size_t o = 0; o < ORDERS; o++) {
+        _Alignas(16) int in[64 * 4];
+        int              out[64 * 8], *from = in, *to = out;
+        for (int i = 0; i < 64 * 4; i++) in[i] = i + 1;
+        td_cuda_emulated_order(orders[o]);
+        td_cuda_kernel_emu_copies.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0}, (void *[]){&from, &to});
+        fine();
+        for (int i = 0; i < 64 * 8; i++) assert_int_equal(out[i], i % 8 < 4 ? in[i / 8 * 4 + i % 8] : 0);
+    }
+}
+
 static void mistakes(void **state) {
     (void)state;
     static const struct {
@@ -122,6 +137,7 @@ static void mistakes(void **state) {
         {&td_cuda_kernel_emu_beyond_dynamic, 64 * sizeof(int), 64, "element 64 of an array of 64"},
         {&td_cuda_kernel_emu_too_much_static, 0, 64, "static shared arrays of more than 49152 bytes"},
         {&td_cuda_kernel_emu_not_aligned, 0, 64, "not aligned"},
+        {&td_cuda_kernel_emu_no_wait, 0, 64, "without having waited for its copies"},
         {&td_cuda_kernel_emu_race, 0, 96, "blocks of 96 x 1 x 1 threads"},
         {&td_cuda_kernel_emu_race, 0, 40, "blocks of 40 x 1 x 1 threads"},
         {&td_cuda_kernel_emu_race, 0, 0, "blocks of 0 x 1 x 1 threads"},
@@ -208,6 +224,7 @@ int main(void) {
         cmocka_unit_test(barriers_and_shared_memory),
         cmocka_unit_test(warps),
         cmocka_unit_test(matrix_instructions),
+        cmocka_unit_test(copies),
         cmocka_unit_test(mistakes),
         cmocka_unit_test(a_race_depends_on_the_order),
         cmocka_unit_test(arguments),

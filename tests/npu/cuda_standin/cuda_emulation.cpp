@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -22,6 +23,12 @@ namespace {
 
 enum fiber_state { RUNS, AT_BARRIER, IN_WARP, DONE };
 
+struct copy {
+    void       *to;
+    const void *from;  /* NULL: zeros */
+    size_t      group; /* of its thread's */
+};
+
 struct fiber {
     td_emulated_thread self;
     fiber_state        state;
@@ -31,6 +38,8 @@ struct fiber {
     ucontext_t         context; /* only to enter the stack for the first time */
     jmp_buf            at;
     char              *stack;
+    std::vector<copy>  copies; /* under way, in the order of their groups */
+    size_t             group;  /* that is open */
 };
 
 struct warp {
@@ -139,6 +148,7 @@ void fiber_main() {
 #endif
     for (;;) {
         m->thread(m->ctx);
+        if (!f->copies.empty()) td_emulated_fail("thread %u returns without having waited for its copies", f->self.linear);
         f->state = DONE;
         yield(m, f);
     }
@@ -228,6 +238,8 @@ void run_block(machine *m, uint3 block) {
     for (unsigned i = 0; i < m->n_threads; i++) {
         m->fibers[i].state = RUNS;
         m->fibers[i].self.block = block;
+        m->fibers[i].copies.clear();
+        m->fibers[i].group = 0;
         m->order[i] = i;
     }
     for (unsigned i = 0; i < m->n_threads / 32; i++) m->warps[i].arrived = 0;
@@ -390,4 +402,26 @@ void *td_emulated_static_shared(const void *key, size_t bytes) {
 void *td_emulated_dynamic_shared(size_t *bytes) {
     *bytes = mine->dynamic_bytes;
     return mine->dynamic;
+}
+
+void td_emulated_copy_later(void *to, const void *from) {
+    fiber *f = mine->running;
+    f->copies.push_back({to, from, f->group});
+}
+
+void td_emulated_close_group() {
+    mine->running->group++;
+}
+
+void td_emulated_wait_groups(size_t but) {
+    fiber *f = mine->running;
+    size_t done = 0;
+    for (; done < f->copies.size() && f->copies[done].group + but < f->group; done++) {
+        const copy &c = f->copies[done];
+        if (c.from)
+            memcpy(c.to, c.from, 16);
+        else
+            memset(c.to, 0, 16);
+    }
+    f->copies.erase(f->copies.begin(), f->copies.begin() + (ptrdiff_t)done);
 }

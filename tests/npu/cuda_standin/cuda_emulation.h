@@ -8,7 +8,8 @@
  *  - all threads of a block meet at the same __syncthreads in the source, and none has returned before;
  *  - operations of a warp name all of its lanes, and all lanes come to the same one; blocks are of whole warps;
  *  - shared memory is reached through td_shared, which checks each access; it begins as 0xff, NaN as floats, in each block;
- *  - vectors of 16 bytes are loaded and stored by functions that check the alignment.
+ *  - vectors of 16 bytes are loaded and stored by functions that check the alignment;
+ *  - an asynchronous copy arrives when its thread waits for it, as late as a card may be, and must have been waited for.
  * A mistake ends the launch with a sentence. Not found: races between two barriers whose result happens not to depend on the
  * order, and everything that is about time.
  *
@@ -188,12 +189,20 @@ template <class V, class T> V td_load(td_shared<T> p) {
 template <class V, class T> void td_store(td_shared<T> p, V v) {
     td_store<V>(p.span(sizeof(V) / sizeof(T)), v);
 }
-/** Asynchronous on a card; who reads before td_async_wait and a barrier finds 0xff here only by the order of threads. */
+/** Copies of 16 bytes arrive when this thread waits for their group, and not before; from null: zeros. */
+void td_emulated_copy_later(void *to, const void *from);
+void td_emulated_close_group();
+void td_emulated_wait_groups(size_t but); /* for all but the last of so many */
 template <class T> void td_async_16(td_shared<T> to, const void *from, bool wanted) {
-    td_store<uint4>(to, wanted ? td_load<uint4>(from) : uint4{0, 0, 0, 0});
+    td_emulated_copy_later(const_cast<uint4 *>(td_emulated_aligned<uint4>(to.span(16 / sizeof(T)))),
+                           wanted ? td_emulated_aligned<uint4>(from) : nullptr);
 }
-inline void td_async_commit() {}
-template <int N> void td_async_wait() {}
+inline void td_async_commit() {
+    td_emulated_close_group();
+}
+template <int N> void td_async_wait() {
+    td_emulated_wait_groups(N);
+}
 
 inline int atomicAdd(int *p, int v) {
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);

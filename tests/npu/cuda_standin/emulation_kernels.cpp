@@ -55,6 +55,22 @@ TD_KERNEL(32) emu_mma(const td_u8 *a, const td_u8 *b, int *d, const td_bf16 *fa,
     for (unsigned i = 0; i < 4; i++) fd[(g + i / 2 * 8) * 8 + t * 2 + i % 2] = f[i];
 }
 
+/* out = in through two groups of copies: the first is waited for alone. */
+TD_KERNEL(64) emu_copies(const int *in, int *out) {
+    TD_SHARED(int, copy, 64 * 8);
+    td_async_16(copy + threadIdx.x * 8, in + threadIdx.x * 4, true);
+    td_async_commit();
+    td_async_16(copy + (threadIdx.x * 8 + 4), in, false);
+    td_async_commit();
+    td_async_wait<1>();
+    __syncthreads();
+    const unsigned other = 63 - threadIdx.x;
+    for (unsigned i = 0; i < 4; i++) out[other * 8 + i] = copy[other * 8 + i];
+    td_async_wait<0>();
+    __syncthreads();
+    for (unsigned i = 4; i < 8; i++) out[other * 8 + i] = copy[other * 8 + i];
+}
+
 /* ---- mistakes -------------------------------------------------------------------------------- */
 
 TD_KERNEL(64) emu_half_a_barrier(int *out) {
@@ -112,6 +128,13 @@ TD_KERNEL(64) emu_not_aligned(int *out) {
     out[threadIdx.x] = (int)td_load<uint4>(out + 1).x;
 }
 
+TD_KERNEL(64) emu_no_wait(int *out) {
+    TD_SHARED(int, copy, 64 * 4);
+    td_async_16(copy + threadIdx.x * 4, out, true);
+    td_async_commit();
+    out[threadIdx.x] = copy[threadIdx.x * 4];
+}
+
 /* A barrier is missing: what thread i reads depends on whether its neighbour has written. */
 TD_KERNEL(64) emu_race(int *out) {
     TD_SHARED(int, array, 64);
@@ -123,6 +146,8 @@ TD_CUDA_EXPORT(emu_index, 64)
 TD_CUDA_EXPORT(emu_reverse, 256)
 TD_CUDA_EXPORT(emu_warp, 64)
 TD_CUDA_EXPORT(emu_mma, 32)
+TD_CUDA_EXPORT(emu_copies, 64)
+TD_CUDA_EXPORT(emu_no_wait, 64)
 TD_CUDA_EXPORT(emu_half_a_barrier, 64)
 TD_CUDA_EXPORT(emu_two_barriers, 64)
 TD_CUDA_EXPORT(emu_half_a_shuffle, 64)

@@ -35,8 +35,7 @@ static inline cuda_buf cuda_word(uint32_t v) {
 static inline void cuda_free(cuda_buf *b, size_t n) {
     for (size_t i = 0; i < n; i++) unfence(&b[i].f);
 }
-#define CUDA_FREE(...) \
-    cuda_free((cuda_buf[]){__VA_ARGS__}, sizeof((cuda_buf[]){__VA_ARGS__}) / sizeof(cuda_buf))
+#define CUDA_FREE(...) cuda_free((cuda_buf[]){__VA_ARGS__}, sizeof((cuda_buf[]){__VA_ARGS__}) / sizeof(cuda_buf))
 
 static inline cuda_buf cuda_bf16(const float *x, size_t n) {
     cuda_buf b = cuda_alloc(n * sizeof(td_bf16));
@@ -46,8 +45,8 @@ static inline cuda_buf cuda_bf16(const float *x, size_t n) {
 
 /* Run a launch with the threads in ascending order, and again in another one from the same beginning: `out` has the same
  * bits. */
-static inline void cuda_run(const td_cuda_kernel *kernel, td_cuda_launch l, const cuda_buf *out, size_t n_out, const void **args,
-                            size_t n_args) {
+static inline void cuda_run(const td_cuda_kernel *kernel, td_cuda_launch l, const cuda_buf *out, size_t n_out,
+                            const void **args, size_t n_args) {
     static uint64_t seed;
     void           *before[8], *after[8];
     assert_int_equal(kernel->n_args, n_args);

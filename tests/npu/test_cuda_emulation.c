@@ -81,18 +81,17 @@ static void warps(void **state) {
 
 static void matrix_instructions(void **state) {
     (void)state;
-    rnd     r = rnd_open("mma");
-    _Alignas(16) int8_t a[16 * 32], b[8 * 32];
+    rnd                  r = rnd_open("mma");
+    _Alignas(16) int8_t  a[16 * 32], b[8 * 32];
     _Alignas(16) td_bf16 fa[16 * 16], fb[8 * 16];
-    int     d[256], *pd = d;
-    float   fd[128], *pfd = fd;
-    void   *pa = a, *pb = b, *pfa = fa, *pfb = fb;
+    int                  d[256], *pd = d;
+    float                fd[128], *pfd = fd;
+    void                *pa = a, *pb = b, *pfa = fa, *pfb = fb;
     for (size_t i = 0; i < sizeof a; i++) a[i] = (int8_t)rnd_u64(&r);
     for (size_t i = 0; i < sizeof b; i++) b[i] = (int8_t)rnd_u64(&r);
     for (size_t i = 0; i < 256; i++) fa[i] = td_f32_to_bf16(rnd_real(&r));
     for (size_t i = 0; i < 128; i++) fb[i] = td_f32_to_bf16(rnd_real(&r));
-    td_cuda_kernel_emu_mma.launch(&(td_cuda_launch){{1, 1, 1}, {32, 1, 1}, 0},
-                                  (void *[]){&pa, &pb, &pd, &pfa, &pfb, &pfd});
+    td_cuda_kernel_emu_mma.launch(&(td_cuda_launch){{1, 1, 1}, {32, 1, 1}, 0}, (void *[]){&pa, &pb, &pd, &pfa, &pfb, &pfd});
     fine();
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 8; j++) {

@@ -97,16 +97,18 @@ static void attend(model *m, const cuda_step *s, const cuda_buf *q, uint32_t few
              spans = (uint32_t)cuda_up(CUDA_SEQ_PAGES * TD_KV_PAGE, TD_CUDA_SPAN);
     size_t   blocks = m->kv_heads * cuda_up(m->heads / m->kv_heads, TD_CUDA_DECODE_HEADS);
     cuda_buf partial = cuda_alloc((size_t)s->n * m->heads * spans * (m->dim + 2) * sizeof(float));
-    cuda_run(d == 64 ? &td_cuda_kernel_td_gqa_prefill_64 : &td_cuda_kernel_td_gqa_prefill_128,
-             cuda_grid(s->n / TD_CUDA_PREFILL_ROWS + CUDA_SEQS, m->heads, 1, TD_CUDA_ATTN_THREADS, TD_CUDA_PREFILL_SHARED(d, d)),
-             CUDA_OUT(*out),
-             CUDA_ARGS(&s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p, &m->k_cache.p,
-                       &m->v_cache.p, &m->heads, &m->kv_heads, &m->dim, &m->scale, &out->p));
-    cuda_run(d == 64 ? &td_cuda_kernel_td_gqa_decode_64 : &td_cuda_kernel_td_gqa_decode_128,
-             cuda_grid(cuda_up(spans, TD_CUDA_DECODE_SPANS), blocks, s->n + 1, TD_CUDA_ATTN_THREADS, TD_CUDA_DECODE_SHARED(d)),
-             CUDA_OUT(partial),
-             CUDA_ARGS(&s->n_rows.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p,
-                       &m->k_cache.p, &m->v_cache.p, &m->heads, &m->kv_heads, &m->dim, &m->scale, &spans, &partial.p));
+    cuda_run(
+        d == 64 ? &td_cuda_kernel_td_gqa_prefill_64 : &td_cuda_kernel_td_gqa_prefill_128,
+        cuda_grid(s->n / TD_CUDA_PREFILL_ROWS + CUDA_SEQS, m->heads, 1, TD_CUDA_ATTN_THREADS, TD_CUDA_PREFILL_SHARED(d, d)),
+        CUDA_OUT(*out),
+        CUDA_ARGS(&s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p, &m->k_cache.p, &m->v_cache.p,
+                  &m->heads, &m->kv_heads, &m->dim, &m->scale, &out->p));
+    cuda_run(
+        d == 64 ? &td_cuda_kernel_td_gqa_decode_64 : &td_cuda_kernel_td_gqa_decode_128,
+        cuda_grid(cuda_up(spans, TD_CUDA_DECODE_SPANS), blocks, s->n + 1, TD_CUDA_ATTN_THREADS, TD_CUDA_DECODE_SHARED(d)),
+        CUDA_OUT(partial),
+        CUDA_ARGS(&s->n_rows.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p, &m->k_cache.p,
+                  &m->v_cache.p, &m->heads, &m->kv_heads, &m->dim, &m->scale, &spans, &partial.p));
     cuda_run(&td_cuda_kernel_td_merge_spans, cuda_grid(m->heads, s->n + 1, 1, TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(*out),
              CUDA_ARGS(&s->n_rows.p, &s->n_seq.p, &s->starts.p, &s->pos.p, CUDA_NULL, &few, &span_keys, &partial.p,
                        &m->heads, &m->dim, &spans, &out->p, CUDA_NULL));

@@ -19,28 +19,32 @@ static void routers(void **state) {
                             .score = (td_router_score)rnd_range(&r, 0, 1),
                             .normalise = rnd_u64(&r) & 1,
                             .scale = rnd_real(&r) + 2};
-        uint32_t rows = (uint32_t)rnd_range(&r, 1, 5), size = (uint32_t)rnd_range(&r, 1, round < 2 ? 48 : 12);
+        uint32_t       rows = (uint32_t)rnd_range(&r, 1, 5), size = (uint32_t)rnd_range(&r, 1, round < 2 ? 48 : 12);
         d.n_experts = d.hidden = d.n_group * size;
         d.topk_group = (uint32_t)rnd_range(&r, 1, d.n_group);
         size_t allowed = d.group ? size * d.topk_group : d.n_experts;
         d.top_k = (uint32_t)rnd_range(&r, 1, allowed < TD_TOP_K_MAX ? allowed : TD_TOP_K_MAX);
         bool   with_bias = rnd_u64(&r) & 1, coarse = d.score == TD_SCORE_SIGMOID && (round & 1); /* coarse: many ties */
         size_t n = (size_t)rows * d.n_experts;
-        float *logits = rnd_array(&r, n, 4), *bias = rnd_array(&r, d.n_experts, 0.5f), *identity = cuda_identity(d.n_experts);
+        float *logits = rnd_array(&r, n, 4), *bias = rnd_array(&r, d.n_experts, 0.5f),
+              *identity = cuda_identity(d.n_experts);
         for (size_t i = 0; i < n; i++) logits[i] = coarse ? roundf(logits[i]) : td_bf16_to_f32(td_f32_to_bf16(logits[i]));
         for (size_t i = 0; i < d.n_experts; i++) bias[i] = coarse ? roundf(bias[i] * 2) / 2 : bias[i];
-        rig       g = rig_open(2, TD_DT_F32, false);
-        uint16_t *ids = calloc((size_t)rows * d.top_k, sizeof *ids);
-        float    *weights = calloc((size_t)rows * d.top_k, sizeof *weights);
+        rig            g = rig_open(2, TD_DT_F32, false);
+        uint16_t      *ids = calloc((size_t)rows * d.top_k, sizeof *ids);
+        float         *weights = calloc((size_t)rows * d.top_k, sizeof *weights);
         td_npu_weight *w = make_weight(&g, TD_WEIGHT_F32, identity, d.n_experts, d.n_experts),
                       *wb = make_weight(&g, TD_WEIGHT_F32, bias, 0, d.n_experts);
         d.w = w, d.bias = with_bias ? wb : NULL, d.in = logits, d.ids = ids, d.weights = weights;
         td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = rows, .router = d});
         run_rows(&g, b, rows);
-        cuda_buf nb = cuda_word(rows), lb = cuda_copy(logits, n * sizeof(float)), bb = cuda_copy(bias, d.n_experts * sizeof(float)),
-                 got_ids = cuda_alloc((size_t)rows * d.top_k * sizeof(uint16_t)), got = cuda_alloc((size_t)rows * d.top_k * sizeof(float));
+        cuda_buf nb = cuda_word(rows), lb = cuda_copy(logits, n * sizeof(float)),
+                 bb = cuda_copy(bias, d.n_experts * sizeof(float)),
+                 got_ids = cuda_alloc((size_t)rows * d.top_k * sizeof(uint16_t)),
+                 got = cuda_alloc((size_t)rows * d.top_k * sizeof(float));
         uint32_t sigmoid = d.score == TD_SCORE_SIGMOID, group = (uint32_t)d.group, normalise = d.normalise;
-        cuda_run(&td_cuda_kernel_td_route, cuda_grid(rows + 1, 1, 1, 32, 3 * d.n_experts * sizeof(float)), CUDA_OUT(got_ids, got),
+        cuda_run(&td_cuda_kernel_td_route, cuda_grid(rows + 1, 1, 1, 32, 3 * d.n_experts * sizeof(float)),
+                 CUDA_OUT(got_ids, got),
                  CUDA_ARGS(&nb.p, &lb.p, with_bias ? &bb.p : CUDA_NULL, &d.n_experts, &d.top_k, &sigmoid, &group, &d.n_group,
                            &d.topk_group, &normalise, &d.scale, &got_ids.p, &got.p));
         assert_same_bits("experts", got_ids.p, ids, (size_t)rows * d.top_k * sizeof(uint16_t), sizeof(uint16_t));
@@ -87,7 +91,8 @@ static void sums(void **state) {
     uint32_t rows = 4, hidden = 300;
     float   *x = rnd_array(&r, 1200, 3), gate[4] = {-3, 0, 2.5f, 90};
     cuda_buf nb = cuda_word(rows), xb = cuda_copy(x, 4800), gb = cuda_copy(gate, sizeof gate), out = cuda_alloc(2400);
-    cuda_run(&td_cuda_kernel_td_gate_rows, cuda_grid(2, 5, 1, 256, 0), CUDA_OUT(out), CUDA_ARGS(&nb.p, &xb.p, &gb.p, &hidden, &out.p));
+    cuda_run(&td_cuda_kernel_td_gate_rows, cuda_grid(2, 5, 1, 256, 0), CUDA_OUT(out),
+             CUDA_ARGS(&nb.p, &xb.p, &gb.p, &hidden, &out.p));
     for (size_t i = 0; i < 1200; i++) {
         double want = (double)x[i] / (1 + exp(-(double)gate[i / 300]));
         assert_true(fabs((double)td_bf16_to_f32(((td_bf16 *)out.p)[i]) - want) <= fabs(want) / 255);
@@ -104,17 +109,19 @@ static void best_logits(void **state) {
                  k = (uint32_t)rnd_range(&r, 1, vocab < 40 ? vocab : 40);
         if (round == 1) k = vocab;
         float *x = rnd_array(&r, (size_t)rows * vocab, 8);
-        for (size_t i = 0; round % 3 == 1 && i < (size_t)rows * vocab; i++) x[i] = roundf(x[i]) * (rnd_u64(&r) & 1 ? 1.0f : -1.0f); /* ties, -0 */
+        for (size_t i = 0; round % 3 == 1 && i < (size_t)rows * vocab; i++)
+            x[i] = roundf(x[i]) * (rnd_u64(&r) & 1 ? 1.0f : -1.0f); /* ties, -0 */
         if (round % 6 == 2) x[rnd_range(&r, 0, vocab - 1)] = round % 12 == 2 ? NAN : INFINITY;
         if (round % 6 == 3) x[rnd_range(&r, 0, vocab - 1)] = -INFINITY;
         rig            g = rig_open(2, TD_DT_F32, false);
         td_logit      *want = calloc((size_t)rows * k, sizeof *want);
         td_step_counts counts = {.n_out = rows};
         td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_TOP, .max_tok = 1, .top = {vocab, k, rows, x, want}});
+        td_npu_block  *b =
+            make_block(&g, &(td_block_desc){.kind = TD_BLOCK_TOP, .max_tok = 1, .top = {vocab, k, rows, x, want}});
         run_block(&g, b, &step);
-        cuda_buf nb = cuda_word(rows), xb = cuda_copy(x, (size_t)rows * vocab * 4), top = cuda_alloc((size_t)rows * k * sizeof(td_logit)),
-                 sum = cuda_alloc(rows * 8);
+        cuda_buf nb = cuda_word(rows), xb = cuda_copy(x, (size_t)rows * vocab * 4),
+                 top = cuda_alloc((size_t)rows * k * sizeof(td_logit)), sum = cuda_alloc(rows * 8);
         cuda_run(&td_cuda_kernel_td_top, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(top),
                  CUDA_ARGS(&nb.p, &xb.p, &vocab, &k, &top.p));
         cuda_run(&td_cuda_kernel_td_softmax_sums, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(sum),

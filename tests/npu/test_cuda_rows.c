@@ -60,24 +60,23 @@ static void norms(void **state) {
         uint32_t rows = (uint32_t)rnd_range(&r, 1, 6), bucket = rows + 2,
                  hidden = (uint32_t)rnd_range(&r, 1, round == 0 ? 7168 : 700), stride = hidden + (round & 2 ? 5 : 0),
                  ldq = (uint32_t)cuda_up(hidden, TD_CUDA_QUANT_STRIDE) * TD_CUDA_QUANT_STRIDE;
-        bool     with_add = round & 1;
-        float    eps = 1e-6f;
-        float   *x = rnd_array(&r, (size_t)rows * hidden, 3), *add = rnd_array(&r, (size_t)rows * hidden, 3),
+        bool   with_add = round & 1;
+        float  eps = 1e-6f;
+        float *x = rnd_array(&r, (size_t)rows * hidden, 3), *add = rnd_array(&r, (size_t)rows * hidden, 3),
               *gamma = rnd_array(&r, hidden, 2);
         for (uint32_t j = 0; round == 3 && j < hidden; j++) x[j] = add[j] = 0;
         cuda_buf n = cuda_word(rows), xb = cuda_bf16(x, (size_t)rows * hidden), ab = cuda_bf16(add, (size_t)rows * hidden),
                  gb = cuda_copy(gamma, hidden * sizeof(float)), out = cuda_alloc((size_t)rows * stride * 2),
                  q = cuda_alloc((size_t)rows * ldq), scale = cuda_alloc(rows * sizeof(float));
-        rig            g = rig_open(2, TD_DT_BF16, false);
-        void          *hx = act_array(g.act, x, (size_t)rows * hidden), *ha = act_array(g.act, add, (size_t)rows * hidden),
+        rig   g = rig_open(2, TD_DT_BF16, false);
+        void *hx = act_array(g.act, x, (size_t)rows * hidden), *ha = act_array(g.act, add, (size_t)rows * hidden),
              *hout = act_array(g.act, NULL, (size_t)rows * hidden);
         td_npu_weight *w = make_weight(&g, TD_WEIGHT_F32, gamma, 0, hidden);
         td_npu_block  *b = make_block(
-             &g,
-             &(td_block_desc){
-                  .kind = TD_BLOCK_NORM,
-                  .max_tok = rows,
-                  .norm = {.hidden = hidden, .eps = eps, .gamma = w, .x = hx, .add = with_add ? ha : NULL, .out = hout}});
+             &g, &(td_block_desc){
+                     .kind = TD_BLOCK_NORM,
+                     .max_tok = rows,
+                     .norm = {.hidden = hidden, .eps = eps, .gamma = w, .x = hx, .add = with_add ? ha : NULL, .out = hout}});
         run_rows(&g, b, rows);
         cuda_run(&td_cuda_kernel_td_norm, cuda_grid(bucket, 1, 1, TD_CUDA_NORM_THREADS, hidden * sizeof(float)),
                  CUDA_OUT(xb, out, q, scale),
@@ -88,7 +87,8 @@ static void norms(void **state) {
             const td_bf16 *got = (td_bf16 *)out.p + (size_t)i * stride, *want = (td_bf16 *)hout + (size_t)i * hidden;
             int8_t        *codes = malloc(ldq);
             float          row_scale;
-            for (uint32_t j = 0; j < hidden; j++) { /* the sums differ in order: the factor by some 2^-22, a result by a step */
+            for (uint32_t j = 0; j < hidden;
+                 j++) { /* the sums differ in order: the factor by some 2^-22, a result by a step */
                 double a = (double)td_bf16_to_f32(got[j]), e = (double)td_bf16_to_f32(want[j]);
                 if (!(fabs(a - e) <= fabs(e) / 128)) fail_msg("norm: row %u element %u: %g, not %g", i, j, a, e);
             }
@@ -156,7 +156,7 @@ static void int8_linears(void **state) {
     (void)state;
     rnd r = rnd_open("cuda w8a8");
     for (int round = 0; round < 8; round++) {
-        uint32_t    n = (uint32_t)rnd_range(&r, 1, 150), k = (uint32_t)rnd_range(&r, 1, round == 0 ? 1500 : 300), zero = 0,
+        uint32_t n = (uint32_t)rnd_range(&r, 1, 150), k = (uint32_t)rnd_range(&r, 1, round == 0 ? 1500 : 300), zero = 0,
                  one = 1, rows = (uint32_t)rnd_range(&r, 1, round & 1 ? 70 : 9);
         bool        biased = round & 2;
         rig         g = rig_open(2, TD_DT_BF16, false);
@@ -168,9 +168,9 @@ static void int8_linears(void **state) {
                  floats = cuda_alloc((size_t)rows * n * 4), sums = cuda_alloc((size_t)rows * n * 4);
         void          *hout = act_array(g.act, NULL, (size_t)rows * n);
         td_npu_weight *hb = make_weight(&g, TD_WEIGHT_F32, bias, 0, n);
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_LINEAR,
-                                                           .max_tok = rows,
-                                                           .linear = {n, k, w.host, biased ? hb : NULL, xb.p, hout}});
+        td_npu_block  *b = make_block(
+             &g, &(td_block_desc){
+                     .kind = TD_BLOCK_LINEAR, .max_tok = rows, .linear = {n, k, w.host, biased ? hb : NULL, xb.p, hout}});
         run_rows(&g, b, rows);
         cuda_run(&td_cuda_kernel_td_quantize_bf16, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q, scale),
                  CUDA_ARGS(&nb.p, &xb.p, &k, &k, &q.p, &ldk, &scale.p));
@@ -209,7 +209,7 @@ static void int8_mlps(void **state) {
     (void)state;
     rnd r = rnd_open("cuda w8a8 mlp");
     for (int round = 0; round < 4; round++) {
-        uint32_t    h = (uint32_t)rnd_range(&r, 2, 200), inter = (uint32_t)rnd_range(&r, 2, 260),
+        uint32_t h = (uint32_t)rnd_range(&r, 2, 200), inter = (uint32_t)rnd_range(&r, 2, 260),
                  rows = (uint32_t)rnd_range(&r, 1, 12), zero = 0, one = 1;
         rig         g = rig_open(2, TD_DT_BF16, false);
         int8_weight gate = int8_weight_make(&g, &r, inter, h), up = int8_weight_make(&g, &r, inter, h),
@@ -243,19 +243,20 @@ static void int8_mlps(void **state) {
                                &act.p, &inter));
             cuda_run(&td_cuda_kernel_td_quantize_f32, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q2, scale2),
                      CUDA_ARGS(&n.p, &act.p, &inter, &inter, &q2.p, &ldi, &scale2.p));
-            cuda_run(variants[v].plain,
-                     cuda_grid(cuda_up(h, TD_CUDA_TILE_N * variants[v].tiles), cuda_up(rows, variants[v].rows), 1,
-                               TD_CUDA_LINEAR_THREADS, 0),
-                     CUDA_OUT(out),
-                     CUDA_ARGS(&n.p, &q2.p, &scale2.p, &down.codes.p, &down.scale.p, CUDA_NULL, &h, &ldi, &out.p, &h, &zero));
+            cuda_run(
+                variants[v].plain,
+                cuda_grid(cuda_up(h, TD_CUDA_TILE_N * variants[v].tiles), cuda_up(rows, variants[v].rows), 1,
+                          TD_CUDA_LINEAR_THREADS, 0),
+                CUDA_OUT(out),
+                CUDA_ARGS(&n.p, &q2.p, &scale2.p, &down.codes.p, &down.scale.p, CUDA_NULL, &h, &ldi, &out.p, &h, &zero));
             assert_same_bits(variants[v].swiglu->name, out.p, hout, (size_t)rows * h * 2, 2);
         }
         for (int i = 0; i < 2; i++) {
             int8_weight *w = i ? &up : &gate;
-            cuda_run(&td_cuda_kernel_td_w8a8_16, cuda_grid(cuda_up(inter, TD_CUDA_TILE_N), cuda_up(rows, 16), 1, TD_CUDA_LINEAR_THREADS, 0),
-                     CUDA_OUT(two[i]),
-                     CUDA_ARGS(&n.p, &q.p, &scale.p, &w->codes.p, &w->scale.p, CUDA_NULL, &inter, &ldh, &two[i].p, &inter,
-                               &one));
+            cuda_run(
+                &td_cuda_kernel_td_w8a8_16,
+                cuda_grid(cuda_up(inter, TD_CUDA_TILE_N), cuda_up(rows, 16), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(two[i]),
+                CUDA_ARGS(&n.p, &q.p, &scale.p, &w->codes.p, &w->scale.p, CUDA_NULL, &inter, &ldh, &two[i].p, &inter, &one));
         }
         cuda_run(&td_cuda_kernel_td_swiglu_quantize, cuda_grid(rows, 1, 1, TD_CUDA_NORM_THREADS, inter * sizeof(float)),
                  CUDA_OUT(q3, scale3), CUDA_ARGS(&n.p, &two[0].p, &two[1].p, &inter, &q3.p, &ldi, &scale3.p));

@@ -111,8 +111,8 @@ TD_FN void td_fetch_rows(td_shared<td_bf16> to, td_u32 rows, td_u32 there, td_u3
                          td_u32 threads) {
 #pragma unroll 1 /* copies are under way by themselves; addresses would take registers from the sums */
     for (td_u32 i = thread; i < rows * (D / 8); i += threads) {
-        const td_u32 row = i / (D / 8), column = i % (D / 8) * 8;
-        const bool   wanted = row < there && column < d;
+        const td_u32   row = i / (D / 8), column = i % (D / 8) * 8;
+        const bool     wanted = row < there && column < d;
         const td_bf16 *from = wanted ? row_at(row) + column : row_at(0);
         td_async_16(to + (row * STRIDE + column), from, wanted);
     }
@@ -131,13 +131,14 @@ TD_FN td_u32 td_sequence_of(const td_u32 *seq_start, td_u32 n_seq, td_u32 row) {
     return low;
 }
 
-/** The rows of a block of prefill: number blockIdx.x of the blocks of sequences that are prefill's, which have at least `few`
- * rows, or with `absorbed` 0 there. @return false: there are not so many. */
+/** The rows of a block of prefill: number blockIdx.x of the blocks of sequences that are prefill's, which have at least
+ * `few` rows, or with `absorbed` 0 there. @return false: there are not so many. */
 TD_FN bool td_prefill_block(td_u32 n_seq, const td_u32 *seq_start, const td_u8 *absorbed, td_u32 few, td_u32 *seq,
                             td_u32 *first_row, td_u32 *n_rows) {
     td_u32 block = blockIdx.x;
     for (td_u32 s = 0; s < n_seq; s++) {
-        const td_u32 rows = seq_start[s + 1] - seq_start[s], blocks = (rows + TD_CUDA_PREFILL_ROWS - 1) / TD_CUDA_PREFILL_ROWS;
+        const td_u32 rows = seq_start[s + 1] - seq_start[s],
+                     blocks = (rows + TD_CUDA_PREFILL_ROWS - 1) / TD_CUDA_PREFILL_ROWS;
         if (absorbed ? absorbed[s] : rows < few) continue;
         if (block < blocks) {
             *seq = s;

@@ -41,7 +41,7 @@
 #define TD_CUDA_LATENT_STRIDE (TD_CUDA_LATENT_MAX + TD_CUDA_LATENT_ROPE_MAX + 8)
 #define TD_CUDA_LATENT_THREADS 256
 #define TD_CUDA_LATENT_SHARED(heads) \
-    (((heads) + TD_CUDA_TILE_KEYS) * TD_CUDA_LATENT_STRIDE * 2 + (heads) * (TD_CUDA_TILE_KEYS + 8) * 2 + 2 * 8 * (heads) * 4)
+    (((heads) + TD_CUDA_TILE_KEYS) * TD_CUDA_LATENT_STRIDE * 2 + (heads) * (TD_CUDA_TILE_KEYS + 8) * 2 + 2 * 8 * (heads)*4)
 #define TD_CUDA_EXPANDED_NOPE_MAX 128
 #define TD_CUDA_EXPANDED_DV_MAX 128
 #define TD_CUDA_EXPAND_KEYS 64 /* of a block, and as many outputs of a head */

@@ -73,9 +73,9 @@ td_gqa_place(const td_u32 *n_rows, const td_u32 *pos, const td_u32 *slot, const 
 
 /* Where a sequence's keys are: key i of a group. */
 struct paged_heads {
-    const td_bf16 *cache;
-    const td_u32  *pages; /* of the sequence */
-    td_u32         kv_heads, group, dim;
+    const td_bf16                            *cache;
+    const td_u32                             *pages; /* of the sequence */
+    td_u32                                    kv_heads, group, dim;
     __device__ __forceinline__ const td_bf16 *operator()(td_u32 key) const {
         const size_t page = pages[key / TD_CUDA_PAGE];
         return cache + ((page * kv_heads + group) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * dim;
@@ -83,10 +83,11 @@ struct paged_heads {
 };
 
 /* d + 8 elements a row. */
-template <int D> TD_FN void decode(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,
-                                   const td_u32 *block_table, td_u32 block_stride, td_u32 few, const td_bf16 *q,
-                                   const td_bf16 *k_cache, const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim,
-                                   float scale, td_u32 spans_max, float *partial) {
+template <int D>
+TD_FN void decode(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,
+                  const td_u32 *block_table, td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache,
+                  const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim, float scale, td_u32 spans_max,
+                  float *partial) {
     TD_SHARED_DYNAMIC(td_bf16, shared);
     const td_u32 row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     if (row >= *n_rows) return;
@@ -100,24 +101,27 @@ template <int D> TD_FN void decode(const td_u32 *n_rows, const td_u32 *n_seq, co
     td_shared<td_bf16> rows = shared;
     td_shared<td_bf16> k = shared + (TD_CUDA_DECODE_HEADS * (D + 8) + warp * 2 * TD_CUDA_TILE_KEYS * (D + 8));
     td_shared<td_bf16> v = k + TD_CUDA_TILE_KEYS * (D + 8);
-    td_fetch_rows<D>(rows, TD_CUDA_DECODE_HEADS, there, dim,
-                     [&](td_u32 i) { return q + (static_cast<size_t>(row) * heads + head + i) * dim; }, threadIdx.x, blockDim.x);
+    td_fetch_rows<D>(
+        rows, TD_CUDA_DECODE_HEADS, there, dim,
+        [&](td_u32 i) { return q + (static_cast<size_t>(row) * heads + head + i) * dim; }, threadIdx.x, blockDim.x);
     td_async_commit();
     td_async_wait<0>();
     __syncthreads();
     if (begin >= keys) return;
 
-    const td_u32      *pages = block_table + static_cast<size_t>(seq) * block_stride;
-    const paged_heads  key_at = {k_cache, pages, kv_heads, group, dim}, value_at = {v_cache, pages, kv_heads, group, dim};
-    const td_u32       end = min(keys, begin + TD_CUDA_SPAN), n_keys[2] = {keys, keys};
-    td_row_state       state = td_row_start();
-    float              acc[D / 8][4];
+    const td_u32     *pages = block_table + static_cast<size_t>(seq) * block_stride;
+    const paged_heads key_at = {k_cache, pages, kv_heads, group, dim}, value_at = {v_cache, pages, kv_heads, group, dim};
+    const td_u32      end = min(keys, begin + TD_CUDA_SPAN), n_keys[2] = {keys, keys};
+    td_row_state      state = td_row_start();
+    float             acc[D / 8][4];
     for (int j = 0; j < D / 8; j++)
         for (int e = 0; e < 4; e++) acc[j][e] = 0;
     for (td_u32 first = begin; first < end; first += TD_CUDA_TILE_KEYS) {
         __syncwarp();
-        td_fetch_rows<D>(k, TD_CUDA_TILE_KEYS, end - first, dim, [&](td_u32 i) { return key_at(first + i); }, lane, 32);
-        td_fetch_rows<D>(v, TD_CUDA_TILE_KEYS, end - first, dim, [&](td_u32 i) { return value_at(first + i); }, lane, 32);
+        td_fetch_rows<D>(
+            k, TD_CUDA_TILE_KEYS, end - first, dim, [&](td_u32 i) { return key_at(first + i); }, lane, 32);
+        td_fetch_rows<D>(
+            v, TD_CUDA_TILE_KEYS, end - first, dim, [&](td_u32 i) { return value_at(first + i); }, lane, 32);
         td_async_commit();
         td_async_wait<0>();
         __syncwarp();
@@ -142,14 +146,14 @@ template <int D> TD_FN void decode(const td_u32 *n_rows, const td_u32 *n_seq, co
  * @param q        [rows, heads, dim] bf16; dim a multiple of 8 up to D
  * @param partial  [rows, heads, spans_max, 2 + dim]: maximum, sum, values
  */
-#define DECODE(D)                                                                                                            \
-    TD_KERNEL(TD_CUDA_ATTN_THREADS)                                                                                          \
-    td_gqa_decode_##D(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,                 \
-                      const td_u32 *block_table, td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache,  \
-                      const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim, float scale, td_u32 spans_max,      \
-                      float *partial) {                                                                                      \
-        decode<D>(n_rows, n_seq, seq_start, pos, block_table, block_stride, few, q, k_cache, v_cache, heads, kv_heads, dim,  \
-                  scale, spans_max, partial);                                                                                \
+#define DECODE(D)                                                                                                           \
+    TD_KERNEL(TD_CUDA_ATTN_THREADS)                                                                                         \
+    td_gqa_decode_##D(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,                \
+                      const td_u32 *block_table, td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache, \
+                      const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim, float scale, td_u32 spans_max,     \
+                      float *partial) {                                                                                     \
+        decode<D>(n_rows, n_seq, seq_start, pos, block_table, block_stride, few, q, k_cache, v_cache, heads, kv_heads, dim, \
+                  scale, spans_max, partial);                                                                               \
     }
 DECODE(64)
 DECODE(128)
@@ -185,9 +189,10 @@ td_merge_spans(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_star
     }
 }
 
-template <int D> TD_FN void prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, const td_u32 *block_table,
-                                    td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache,
-                                    const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim, float scale, float *out) {
+template <int D>
+TD_FN void prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, const td_u32 *block_table,
+                   td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache, const td_bf16 *v_cache,
+                   td_u32 heads, td_u32 kv_heads, td_u32 dim, float scale, float *out) {
     TD_SHARED_DYNAMIC(td_bf16, shared);
     const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, head = blockIdx.y;
     td_u32       seq, first_row, n_rows;
@@ -202,10 +207,11 @@ template <int D> TD_FN void prefill(const td_u32 *n_seq, const td_u32 *seq_start
         const td_u32 row = warp * 16 + g + half * 8;
         n_keys[half] = row < n_rows ? pos[first_row + row] + 1 : 0;
     }
-    td_fetch_rows<D>(rows, TD_CUDA_PREFILL_ROWS, n_rows, dim,
-                     [&](td_u32 i) { return q + (static_cast<size_t>(first_row + i) * heads + head) * dim; }, threadIdx.x,
-                     blockDim.x);
-    td_fetch_rows<D>(k, TD_CUDA_TILE_KEYS, keys, dim, [&](td_u32 i) { return key_at(i); }, threadIdx.x, blockDim.x);
+    td_fetch_rows<D>(
+        rows, TD_CUDA_PREFILL_ROWS, n_rows, dim,
+        [&](td_u32 i) { return q + (static_cast<size_t>(first_row + i) * heads + head) * dim; }, threadIdx.x, blockDim.x);
+    td_fetch_rows<D>(
+        k, TD_CUDA_TILE_KEYS, keys, dim, [&](td_u32 i) { return key_at(i); }, threadIdx.x, blockDim.x);
     td_async_commit();
 
     td_row_state total = td_row_start(), state = td_row_start();
@@ -213,8 +219,8 @@ template <int D> TD_FN void prefill(const td_u32 *n_seq, const td_u32 *seq_start
     for (int j = 0; j < D / 8; j++)
         for (int e = 0; e < 4; e++) sums[j][e] = acc[j][e] = 0;
     for (td_u32 first = 0; first < keys; first += TD_CUDA_TILE_KEYS) {
-        td_fetch_rows<D>(v, TD_CUDA_TILE_KEYS, keys - first, dim, [&](td_u32 i) { return value_at(first + i); }, threadIdx.x,
-                         blockDim.x);
+        td_fetch_rows<D>(
+            v, TD_CUDA_TILE_KEYS, keys - first, dim, [&](td_u32 i) { return value_at(first + i); }, threadIdx.x, blockDim.x);
         td_async_commit();
         td_async_wait<0>();
         __syncthreads();
@@ -222,8 +228,8 @@ template <int D> TD_FN void prefill(const td_u32 *n_seq, const td_u32 *seq_start
         __syncthreads();
         const td_u32 next = first + TD_CUDA_TILE_KEYS;
         if (next < keys) {
-            td_fetch_rows<D>(k, TD_CUDA_TILE_KEYS, keys - next, dim, [&](td_u32 i) { return key_at(next + i); }, threadIdx.x,
-                             blockDim.x);
+            td_fetch_rows<D>(
+                k, TD_CUDA_TILE_KEYS, keys - next, dim, [&](td_u32 i) { return key_at(next + i); }, threadIdx.x, blockDim.x);
             td_async_commit();
         }
         if (next % TD_CUDA_SPAN && next < keys) continue;
@@ -263,17 +269,17 @@ template <int D> TD_FN void prefill(const td_u32 *n_seq, const td_u32 *seq_start
 }
 
 /**
- * Rows of sequences that have at least `few` rows. grid (PREFILL_ROWS blocks: rows of the bucket / PREFILL_ROWS rounded down,
- * plus its sequences; heads), block ATTN_THREADS, dynamic shared memory PREFILL_SHARED(D, D).
+ * Rows of sequences that have at least `few` rows. grid (PREFILL_ROWS blocks: rows of the bucket / PREFILL_ROWS rounded
+ * down, plus its sequences; heads), block ATTN_THREADS, dynamic shared memory PREFILL_SHARED(D, D).
  * @param out [rows, heads * dim] f32
  */
-#define PREFILL(D)                                                                                                           \
-    TD_KERNEL(TD_CUDA_ATTN_THREADS)                                                                                          \
-    td_gqa_prefill_##D(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, const td_u32 *block_table,           \
-                       td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache, const td_bf16 *v_cache,    \
-                       td_u32 heads, td_u32 kv_heads, td_u32 dim, float scale, float *out) {                                 \
-        prefill<D>(n_seq, seq_start, pos, block_table, block_stride, few, q, k_cache, v_cache, heads, kv_heads, dim, scale,  \
-                   out);                                                                                                     \
+#define PREFILL(D)                                                                                                          \
+    TD_KERNEL(TD_CUDA_ATTN_THREADS)                                                                                         \
+    td_gqa_prefill_##D(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, const td_u32 *block_table,          \
+                       td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache, const td_bf16 *v_cache,   \
+                       td_u32 heads, td_u32 kv_heads, td_u32 dim, float scale, float *out) {                                \
+        prefill<D>(n_seq, seq_start, pos, block_table, block_stride, few, q, k_cache, v_cache, heads, kv_heads, dim, scale, \
+                   out);                                                                                                    \
     }
 PREFILL(64)
 PREFILL(128)

@@ -29,15 +29,19 @@ typedef unsigned long long td_u64;
 #define TD_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 extern __shared__ __align__(16) unsigned char td_dynamic[];
 #define TD_SHARED_DYNAMIC(type, name) type *const name = reinterpret_cast<type *>(td_dynamic)
-template <class T> using td_shared = T *;
-template <class U, class T> TD_FN U *td_shared_as(T *p) {
+template <class T>
+using td_shared = T *;
+template <class U, class T>
+TD_FN U *td_shared_as(T *p) {
     return reinterpret_cast<U *>(p);
 }
 /** A vector at an address that is a multiple of its size. */
-template <class T> TD_FN T td_load(const void *p) {
+template <class T>
+TD_FN T td_load(const void *p) {
     return *static_cast<const T *>(p);
 }
-template <class T> TD_FN void td_store(void *p, T v) {
+template <class T>
+TD_FN void td_store(void *p, T v) {
     *static_cast<T *>(p) = v;
 }
 
@@ -50,7 +54,8 @@ TD_FN void td_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 /** Until all but the last N groups of this thread have arrived. */
-template <int N> TD_FN void td_async_wait() {
+template <int N>
+TD_FN void td_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
@@ -76,11 +81,15 @@ TD_FN void td_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2]) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/** b[j] of lane l: elements (2t, g) and (2t + 1, g) of the 8 x 8 matrix j whose rows begin at the addresses that lanes 8j..8j
+/** b[j] of lane l: elements (2t, g) and (2t + 1, g) of the 8 x 8 matrix j whose rows begin at the addresses that lanes
+ * 8j..8j
  * + 7 give: what td_mma_bf16 wants of a matrix that lies with k as rows. 16-byte aligned. */
 TD_FN void td_load_transposed(unsigned b[2], const td_bf16 *row) {
     unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(b[0]), "=r"(b[1]) : "r"(at) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(b[0]), "=r"(b[1])
+                 : "r"(at)
+                 : "memory");
 }
 
 #endif
@@ -120,9 +129,9 @@ TD_FN void td_put(td_bf16 *p, size_t i, float v) {
 }
 
 /**
- * exp by 2^n * p(r), r = x - n ln 2 (Cody and Waite, two constants), p the degree-6 polynomial of Cephes expf: relative error
- * below 2e-7; the host's kernels compute the same bits (kernels/vec/vec_exp.inc). Below -87.33 the result is 0, above 88.02
- * that of 88.02; NaN stays NaN.
+ * exp by 2^n * p(r), r = x - n ln 2 (Cody and Waite, two constants), p the degree-6 polynomial of Cephes expf: relative
+ * error below 2e-7; the host's kernels compute the same bits (kernels/vec/vec_exp.inc). Below -87.33 the result is 0,
+ * above 88.02 that of 88.02; NaN stays NaN.
  */
 TD_FN float td_exp(float x) {
     float at = x > -87.33f ? x : -87.33f;

@@ -21,7 +21,8 @@ struct bf16_args {
     void          *out;
 };
 
-template <int GROUPS> TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_at) {
+template <int GROUPS>
+TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_at) {
     constexpr int ROWS = 8 * GROUPS;
     TD_SHARED(float, sums, BF16_WARPS *ROWS *TD_CUDA_TILE_N);
     const td_u32 first_row = blockIdx.y * ROWS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -41,8 +42,9 @@ template <int GROUPS> TD_FN void bf16_linear(const bf16_args &a, size_t x_at, si
     const uint4 zero = {0, 0, 0, 0};
 #pragma unroll 2
     for (td_u32 k0 = warp * BF16_CHUNK; k0 < a.k; k0 += BF16_WARPS * BF16_CHUNK) {
-        const td_u32   k = k0 + t * 8;
-        const uint4    low = w[0] && k < a.k ? td_load<uint4>(w[0] + k) : zero, high = w[1] && k < a.k ? td_load<uint4>(w[1] + k) : zero;
+        const td_u32 k = k0 + t * 8;
+        const uint4  low = w[0] && k < a.k ? td_load<uint4>(w[0] + k) : zero,
+                    high = w[1] && k < a.k ? td_load<uint4>(w[1] + k) : zero;
         const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
         for (int i = 0; i < GROUPS; i++) {
             const uint4    in = x[i] && k < a.k ? td_load<uint4>(x[i] + k) : zero;
@@ -52,8 +54,7 @@ template <int GROUPS> TD_FN void bf16_linear(const bf16_args &a, size_t x_at, si
         }
     }
     for (int i = 0; i < GROUPS; i++)
-        for (int e = 0; e < 4; e++)
-            sums[(warp * ROWS + i * 8 + t * 2 + e % 2) * TD_CUDA_TILE_N + g + e / 2 * 8] = acc[i][e];
+        for (int e = 0; e < 4; e++) sums[(warp * ROWS + i * 8 + t * 2 + e % 2) * TD_CUDA_TILE_N + g + e / 2 * 8] = acc[i][e];
     __syncthreads();
     for (td_u32 i = threadIdx.x; i < ROWS * TD_CUDA_TILE_N; i += blockDim.x) {
         const td_u32 row = first_row + i / TD_CUDA_TILE_N, column = blockIdx.x * TD_CUDA_TILE_N + i % TD_CUDA_TILE_N;
@@ -75,12 +76,13 @@ template <int GROUPS> TD_FN void bf16_linear(const bf16_args &a, size_t x_at, si
  * @param x_batch, w_batch, out_batch  elements between the matrices of a batch
  * @param k  a multiple of 8, as ldx and the batches' distances; x and w 16-byte aligned
  */
-#define BF16_LINEAR(name, groups)                                                                                            \
-    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                        \
-    name(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, td_u32 x_batch, const td_bf16 *w, td_u32 w_batch,               \
-         const float *bias, td_u32 n, td_u32 k, void *out, td_u32 ldo, td_u32 out_batch, td_u32 out_is_f32) {                \
-        const size_t b = blockIdx.z;                                                                                         \
-        bf16_linear<groups>({n_rows, x, w, bias, ldx, n, k, ldo, out_is_f32, out}, b * x_batch, b * w_batch, b * out_batch); \
+#define BF16_LINEAR(name, groups)                                                                              \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                          \
+    name(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, td_u32 x_batch, const td_bf16 *w, td_u32 w_batch, \
+         const float *bias, td_u32 n, td_u32 k, void *out, td_u32 ldo, td_u32 out_batch, td_u32 out_is_f32) {  \
+        const size_t b = blockIdx.z;                                                                           \
+        bf16_linear<groups>({n_rows, x, w, bias, ldx, n, k, ldo, out_is_f32, out}, b * x_batch, b * w_batch,   \
+                            b * out_batch);                                                                    \
     }
 BF16_LINEAR(td_bf16_linear_8, 1)
 BF16_LINEAR(td_bf16_linear_32, 4)
@@ -88,8 +90,8 @@ BF16_LINEAR(td_bf16_linear_32, 4)
 #define F32_ROWS 4
 
 /**
- * out = x w^T for x in bf16 and w in f32: the router's logits, and the gates of shared experts. grid (n / 8 rounded up, rows /
- * 4 rounded up), block 256: a warp an output, for four rows.
+ * out = x w^T for x in bf16 and w in f32: the router's logits, and the gates of shared experts. grid (n / 8 rounded up, rows
+ * / 4 rounded up), block 256: a warp an output, for four rows.
  * @param x   [rows, k] bf16
  * @param w   [n, k]
  * @param out [rows, n] f32

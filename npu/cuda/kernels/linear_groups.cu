@@ -5,9 +5,9 @@
  * Why it is shaped so. As linear_w8a8.cu, but each group's sum is multiplied with the group's scale before groups are added,
  * in ascending order with one fused multiply-add each: the bits of the host's kernels (kernels/product/tile_gemm.h). So the
  * warps of a block take 128 k each, leave their groups' sums, which are integers, in shared memory, and a thread an output
- * adds those of all warps in order; then the next 128 k of each. Codes of a row lie in words of 16 bytes a lane, in the order
- * in which the matrix instruction takes them (cuda_pack.h); e2m1 becomes twice its value by byte permutations, an integer. A
- * block takes eight rows of activations.
+ * adds those of all warps in order; then the next 128 k of each. Codes of a row lie in words of 16 bytes a lane, in the
+ * order in which the matrix instruction takes them (cuda_pack.h); e2m1 becomes twice its value by byte permutations, an
+ * integer. A block takes eight rows of activations.
  */
 #include "npu/cuda/kernels/kernel.cuh"
 
@@ -66,7 +66,8 @@ TD_FN unsigned e2m1_twice(unsigned half) {
     return __vsub4(magnitude ^ minus, minus);
 }
 
-template <bool FLOAT> TD_FN void group_linear(const group_args &a) {
+template <bool FLOAT>
+TD_FN void group_linear(const group_args &a) {
     TD_SHARED(int, sums, GROUP_WARPS *GROUPS_OF_BLOCK_MAX *GROUP_OUTPUTS);
     const td_u32 first_row = blockIdx.y * GROUP_ROWS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const td_u32 rows = *a.n_rows;
@@ -85,8 +86,9 @@ template <bool FLOAT> TD_FN void group_linear(const group_args &a) {
             for (int half = 0; half < 2; half++) {
                 const td_u32 output = first_output + g + half * 8;
                 const uint4  zero = {0, 0, 0, 0};
-                const uint4  v =
-                    output < a.n ? td_load<uint4>(a.codes + (static_cast<size_t>(output) * blocks + block) * 64 + t * 16) : zero;
+                const uint4  v = output < a.n
+                                     ? td_load<uint4>(a.codes + (static_cast<size_t>(output) * blocks + block) * 64 + t * 16)
+                                     : zero;
                 w[half][0] = v.x, w[half][1] = v.y, w[half][2] = v.z, w[half][3] = v.w;
             }
             int sum[4] = {0, 0, 0, 0};
@@ -102,16 +104,19 @@ template <bool FLOAT> TD_FN void group_linear(const group_args &a) {
                         codes[half + 2] = e2m1_twice(word >> 16);
                     } else {
                         const td_u32 output = first_output + g + half * 8, group = k / a.size;
-                        const td_u32 zero = a.zero && output < a.n && group < groups ? a.zero[static_cast<size_t>(output) * groups + group] : 8u;
+                        const td_u32 zero = a.zero && output < a.n && group < groups
+                                                ? a.zero[static_cast<size_t>(output) * groups + group]
+                                                : 8u;
                         codes[half] = __vsub4(word & 0x0f0f0f0fu, zero * 0x01010101u);
                         codes[half + 2] = __vsub4(word >> 4 & 0x0f0f0f0fu, zero * 0x01010101u);
                     }
                 }
                 const auto leave = [&](td_u32 group) { /* of this warp's block */
-                    for (int e = 0; e < 4; e++) {
-                        sums[(warp * GROUPS_OF_BLOCK_MAX + group) * GROUP_OUTPUTS + (t * 2 + e % 2) * TD_CUDA_TILE_N + g + e / 2 * 8] = sum[e];
-                        sum[e] = 0;
-                    }
+                                                       for (int e = 0; e < 4; e++) {
+                                                           sums[(warp * GROUPS_OF_BLOCK_MAX + group) * GROUP_OUTPUTS +
+                                                                (t * 2 + e % 2) * TD_CUDA_TILE_N + g + e / 2 * 8] = sum[e];
+                                                           sum[e] = 0;
+                                                       }
                 };
                 if (a.size == 16) {
                     td_mma_s8_k16(sum, codes, b);
@@ -130,7 +135,8 @@ template <bool FLOAT> TD_FN void group_linear(const group_args &a) {
                 const td_u32 group = first * per_block + i;
                 if (group >= groups) break;
                 const int sum = sums[(i / per_block * GROUPS_OF_BLOCK_MAX + i % per_block) * GROUP_OUTPUTS + threadIdx.x];
-                acc = fmaf(static_cast<float>(sum), group_scale(a.scale, a.scale_kind, static_cast<size_t>(column) * groups + group), acc);
+                acc = fmaf(static_cast<float>(sum),
+                           group_scale(a.scale, a.scale_kind, static_cast<size_t>(column) * groups + group), acc);
             }
         }
         __syncthreads();
@@ -156,14 +162,16 @@ template <bool FLOAT> TD_FN void group_linear(const group_args &a) {
  */
 TD_KERNEL(TD_CUDA_LINEAR_THREADS)
 td_int4_linear(const td_u32 *n_rows, const td_i8 *x, td_u32 ldx, const float *x_scale, const td_u8 *codes, const void *scale,
-               td_u32 scale_kind, const td_u8 *zero, const float *bias, td_u32 n, td_u32 k, td_u32 size, void *out, td_u32 ldo,
-               td_u32 out_is_f32) {
-    group_linear<false>({n_rows, x, ldx, x_scale, codes, scale, scale_kind, zero, nullptr, bias, n, k, size, ldo, out_is_f32, out});
+               td_u32 scale_kind, const td_u8 *zero, const float *bias, td_u32 n, td_u32 k, td_u32 size, void *out,
+               td_u32 ldo, td_u32 out_is_f32) {
+    group_linear<false>(
+        {n_rows, x, ldx, x_scale, codes, scale, scale_kind, zero, nullptr, bias, n, k, size, ldo, out_is_f32, out});
 }
 /** @param factor [n] */
 TD_KERNEL(TD_CUDA_LINEAR_THREADS)
 td_fp4_linear(const td_u32 *n_rows, const td_i8 *x, td_u32 ldx, const float *x_scale, const td_u8 *codes, const void *scale,
-              td_u32 scale_kind, const float *factor, const float *bias, td_u32 n, td_u32 k, td_u32 size, void *out, td_u32 ldo,
-              td_u32 out_is_f32) {
-    group_linear<true>({n_rows, x, ldx, x_scale, codes, scale, scale_kind, nullptr, factor, bias, n, k, size, ldo, out_is_f32, out});
+              td_u32 scale_kind, const float *factor, const float *bias, td_u32 n, td_u32 k, td_u32 size, void *out,
+              td_u32 ldo, td_u32 out_is_f32) {
+    group_linear<true>(
+        {n_rows, x, ldx, x_scale, codes, scale, scale_kind, nullptr, factor, bias, n, k, size, ldo, out_is_f32, out});
 }

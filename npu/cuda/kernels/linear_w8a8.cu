@@ -30,7 +30,8 @@ struct linear_args {
 };
 
 /* A weight row of a tile of 16; SWIGLU: the first eight are of the gate, the others of the up matrix at the same outputs. */
-template <bool SWIGLU> TD_FN const td_i8 *weight_row(const linear_args &a, td_u32 tile, td_u32 row) {
+template <bool SWIGLU>
+TD_FN const td_i8 *weight_row(const linear_args &a, td_u32 tile, td_u32 row) {
     const td_u32 output = SWIGLU ? tile * 8 + row % 8 : tile * 16 + row;
     if (output >= a.n) return nullptr;
     return (SWIGLU && row >= 8 ? a.up : a.w) + static_cast<size_t>(output) * a.ldk;
@@ -49,7 +50,8 @@ TD_FN void store_output(const linear_args &a, size_t row, td_u32 column, float v
 }
 
 /* 8 * GROUPS rows, TILES tiles of weights. */
-template <int GROUPS, int TILES, bool SWIGLU> TD_FN void linear(const linear_args &a) {
+template <int GROUPS, int TILES, bool SWIGLU>
+TD_FN void linear(const linear_args &a) {
     constexpr int ROWS = 8 * GROUPS, COLUMNS = 16 * TILES;
     TD_SHARED(int, sums, ROWS *COLUMNS);
     const td_u32 first_row = blockIdx.y * ROWS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -71,7 +73,8 @@ template <int GROUPS, int TILES, bool SWIGLU> TD_FN void linear(const linear_arg
     for (td_u32 k = warp * CHUNK; k < a.ldk; k += TD_CUDA_LINEAR_THREADS / 32 * CHUNK) {
         uint4 words[TILES][2];
         for (int j = 0; j < TILES; j++)
-            for (int half = 0; half < 2; half++) words[j][half] = w[j][half] ? td_load<uint4>(w[j][half] + k + t * 16) : zero;
+            for (int half = 0; half < 2; half++)
+                words[j][half] = w[j][half] ? td_load<uint4>(w[j][half] + k + t * 16) : zero;
         for (int i = 0; i < GROUPS; i++) {
             const uint4    in = x[i] ? td_load<uint4>(x[i] + k + t * 16) : zero;
             const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
@@ -112,12 +115,12 @@ template <int GROUPS, int TILES, bool SWIGLU> TD_FN void linear(const linear_arg
  * tiles: 1, of _32 2, of _64 4. Arguments are linear_args'; ldk is a multiple of TD_CUDA_QUANT_STRIDE, and codes beyond the
  * true k are zeros.
  */
-#define LINEAR(name, groups, tiles)                                                                                          \
-    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                        \
-    name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, const td_i8 *w, const float *w_scale, const float *bias, \
-         td_u32 n, td_u32 ldk, void *out, td_u32 ldo, td_u32 out_is_f32) {                                                   \
-        linear<groups, tiles, false>(                                                                                        \
-            {n_rows, x, x_scale, w, w_scale, nullptr, nullptr, bias, n, ldk, ldo, out_is_f32, out});                         \
+#define LINEAR(name, groups, tiles)                                                                        \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                      \
+    name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, const td_i8 *w, const float *w_scale, \
+         const float *bias, td_u32 n, td_u32 ldk, void *out, td_u32 ldo, td_u32 out_is_f32) {              \
+        linear<groups, tiles, false>(                                                                      \
+            {n_rows, x, x_scale, w, w_scale, nullptr, nullptr, bias, n, ldk, ldo, out_is_f32, out});       \
     }
 LINEAR(td_w8a8_8, 1, 1)
 LINEAR(td_w8a8_16, 2, 1)
@@ -125,11 +128,11 @@ LINEAR(td_w8a8_32, 4, 2)
 LINEAR(td_w8a8_64, 8, 4)
 
 /** out [rows, ldo] f32 = silu(x gate^T) * (x up^T). As above, but a block has half as many outputs. */
-#define SWIGLU(name, groups, tiles)                                                                                         \
-    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                       \
-    name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, const td_i8 *gate, const float *gate_scale,            \
-         const td_i8 *up, const float *up_scale, td_u32 n, td_u32 ldk, float *out, td_u32 ldo) {                            \
-        linear<groups, tiles, true>({n_rows, x, x_scale, gate, gate_scale, up, up_scale, nullptr, n, ldk, ldo, 1, out});    \
+#define SWIGLU(name, groups, tiles)                                                                                      \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                    \
+    name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, const td_i8 *gate, const float *gate_scale,         \
+         const td_i8 *up, const float *up_scale, td_u32 n, td_u32 ldk, float *out, td_u32 ldo) {                         \
+        linear<groups, tiles, true>({n_rows, x, x_scale, gate, gate_scale, up, up_scale, nullptr, n, ldk, ldo, 1, out}); \
     }
 SWIGLU(td_w8a8_swiglu_8, 1, 1)
 SWIGLU(td_w8a8_swiglu_16, 2, 1)

@@ -81,7 +81,8 @@ struct latent_args {
 };
 
 /* HEADS heads of a row in one span. */
-template <int HEADS> TD_FN void latent_span(const latent_args &a) {
+template <int HEADS>
+TD_FN void latent_span(const latent_args &a) {
     constexpr int BANDS = HEADS / 16, STRIDE = TD_CUDA_LATENT_STRIDE, P_STRIDE = TD_CUDA_TILE_KEYS + 8, WARPS = 8,
                   COLUMNS = TD_CUDA_LATENT_MAX / 8 / WARPS; /* fragments of a warp */
     TD_SHARED_DYNAMIC(td_bf16, shared);
@@ -89,7 +90,8 @@ template <int HEADS> TD_FN void latent_span(const latent_args &a) {
     if (row >= *a.n_rows) return;
     const td_u32 seq = td_sequence_of(a.seq_start, *a.n_seq, row), keys = a.pos[row] + 1, begin = blockIdx.x * TD_CUDA_SPAN;
     if (!a.absorbed[seq] || begin >= keys) return;
-    const td_u32  end = min(keys, begin + TD_CUDA_SPAN), head = blockIdx.y * HEADS, there = min(static_cast<td_u32>(HEADS), a.heads - head);
+    const td_u32 end = min(keys, begin + TD_CUDA_SPAN), head = blockIdx.y * HEADS,
+                 there = min(static_cast<td_u32>(HEADS), a.heads - head);
     const td_u32  dk = a.kv_lora + a.rope_dim;
     const td_u32 *pages = a.block_table + static_cast<size_t>(seq) * a.block_stride;
 
@@ -97,8 +99,9 @@ template <int HEADS> TD_FN void latent_span(const latent_args &a) {
     td_shared<float>   most_of = td_shared_as<float>(p + HEADS * P_STRIDE), sum_of = most_of + WARPS * HEADS;
     const auto         row_at = [&](td_u32 i) { return a.q + (static_cast<size_t>(row) * a.heads + head + i) * dk; };
     td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(q, HEADS, there, a.kv_lora, row_at, threadIdx.x, blockDim.x);
-    td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(q + TD_CUDA_LATENT_MAX, HEADS, there, a.rope_dim,
-                                                   [&](td_u32 i) { return row_at(i) + a.kv_lora; }, threadIdx.x, blockDim.x);
+    td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(
+        q + TD_CUDA_LATENT_MAX, HEADS, there, a.rope_dim, [&](td_u32 i) { return row_at(i) + a.kv_lora; }, threadIdx.x,
+        blockDim.x);
 
     float max_of_row[BANDS][2], sum_of_row[BANDS][2], acc[BANDS][COLUMNS][4];
     for (int m = 0; m < BANDS; m++) {
@@ -111,12 +114,12 @@ template <int HEADS> TD_FN void latent_span(const latent_args &a) {
         const auto slot_of = [&](td_u32 i) {
             return static_cast<size_t>(pages[(first + i) / TD_CUDA_PAGE]) * TD_CUDA_PAGE + (first + i) % TD_CUDA_PAGE;
         };
-        td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(k, TD_CUDA_TILE_KEYS, end - first, a.kv_lora,
-                                                  [&](td_u32 i) { return a.latent_cache + slot_of(i) * a.kv_lora; },
-                                                  threadIdx.x, blockDim.x);
-        td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(k + TD_CUDA_LATENT_MAX, TD_CUDA_TILE_KEYS, end - first, a.rope_dim,
-                                                       [&](td_u32 i) { return a.rope_cache + slot_of(i) * a.rope_dim; },
-                                                       threadIdx.x, blockDim.x);
+        td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(
+            k, TD_CUDA_TILE_KEYS, end - first, a.kv_lora, [&](td_u32 i) { return a.latent_cache + slot_of(i) * a.kv_lora; },
+            threadIdx.x, blockDim.x);
+        td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(
+            k + TD_CUDA_LATENT_MAX, TD_CUDA_TILE_KEYS, end - first, a.rope_dim,
+            [&](td_u32 i) { return a.rope_cache + slot_of(i) * a.rope_dim; }, threadIdx.x, blockDim.x);
         td_async_commit();
         td_async_wait<0>();
         __syncthreads();
@@ -212,7 +215,8 @@ template <int HEADS> TD_FN void latent_span(const latent_args &a) {
         for (int half = 0; half < 2; half++) {
             const td_u32 at = m * 16 + g + half * 8;
             if (at >= there) continue;
-            float *out = a.partial + ((static_cast<size_t>(row) * a.heads + head + at) * a.spans_max + blockIdx.x) * (a.kv_lora + 2);
+            float *out =
+                a.partial + ((static_cast<size_t>(row) * a.heads + head + at) * a.spans_max + blockIdx.x) * (a.kv_lora + 2);
             if (warp == 0 && t == 0) {
                 out[0] = max_of_row[m][half];
                 out[1] = sum_of_row[m][half];
@@ -232,21 +236,21 @@ template <int HEADS> TD_FN void latent_span(const latent_args &a) {
  *                LATENT_ROPE_MAX
  * @param partial [rows, heads, spans_max, 2 + kv_lora], for td_merge_spans
  */
-#define LATENT(HEADS)                                                                                                        \
-    TD_KERNEL(TD_CUDA_LATENT_THREADS)                                                                                        \
-    td_mla_absorbed_##HEADS(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,           \
-                            const td_u32 *block_table, td_u32 block_stride, const td_u8 *absorbed, const td_bf16 *q,         \
-                            const td_bf16 *latent_cache, const td_bf16 *rope_cache, td_u32 heads, td_u32 kv_lora,            \
-                            td_u32 rope_dim, float scale, td_u32 spans_max, float *partial) {                                \
-        latent_span<HEADS>({n_rows, n_seq, seq_start, pos, block_table, block_stride, absorbed, q, latent_cache, rope_cache, \
-                            heads, kv_lora, rope_dim, scale, spans_max, partial});                                           \
+#define LATENT(HEADS)                                                                                                \
+    TD_KERNEL(TD_CUDA_LATENT_THREADS)                                                                                \
+    td_mla_absorbed_##HEADS(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,   \
+                            const td_u32 *block_table, td_u32 block_stride, const td_u8 *absorbed, const td_bf16 *q, \
+                            const td_bf16 *latent_cache, const td_bf16 *rope_cache, td_u32 heads, td_u32 kv_lora,    \
+                            td_u32 rope_dim, float scale, td_u32 spans_max, float *partial) {                        \
+        latent_span<HEADS>({n_rows, n_seq, seq_start, pos, block_table, block_stride, absorbed, q, latent_cache,     \
+                            rope_cache, heads, kv_lora, rope_dim, scale, spans_max, partial});                       \
     }
 LATENT(16)
 LATENT(64)
 
 /**
- * Keys and values of some heads, from the latents of sequences that are not absorbed. grid (EXPAND_KEYS blocks of the longest
- * sequence, heads * ((nope + v_dim) / EXPAND_KEYS rounded up), sequences), block ATTN_THREADS.
+ * Keys and values of some heads, from the latents of sequences that are not absorbed. grid (EXPAND_KEYS blocks of the
+ * longest sequence, heads * ((nope + v_dim) / EXPAND_KEYS rounded up), sequences), block ATTN_THREADS.
  * @param kv_b      [heads, nope + v_dim, kv_lora] bf16: those heads' rows
  * @param key_start [sequences] where a sequence's keys begin in expanded
  * @param expanded  [keys of all, heads, nope + v_dim] bf16
@@ -258,8 +262,8 @@ td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_tab
     constexpr int FRAGMENTS = TD_CUDA_EXPAND_KEYS / 8;
     const td_u32  seq = blockIdx.z, first = blockIdx.x * TD_CUDA_EXPAND_KEYS + threadIdx.x / 32 * 16;
     if (seq >= *n_seq || absorbed[seq] || blockIdx.x * TD_CUDA_EXPAND_KEYS >= kv_len[seq]) return;
-    const td_u32   blocks = (per_head + TD_CUDA_EXPAND_KEYS - 1) / TD_CUDA_EXPAND_KEYS, head = blockIdx.y / blocks,
-                   first_out = blockIdx.y % blocks * TD_CUDA_EXPAND_KEYS;
+    const td_u32 blocks = (per_head + TD_CUDA_EXPAND_KEYS - 1) / TD_CUDA_EXPAND_KEYS, head = blockIdx.y / blocks,
+                 first_out = blockIdx.y % blocks * TD_CUDA_EXPAND_KEYS;
     const td_u32   g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, keys = kv_len[seq];
     const td_u32  *pages = block_table + static_cast<size_t>(seq) * block_stride;
     const td_bf16 *latent[2], *w[FRAGMENTS];
@@ -267,7 +271,8 @@ td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_tab
     for (int half = 0; half < 2; half++) {
         const td_u32 key = first + g + half * 8;
         latent[half] =
-            key < keys ? latent_cache + (static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * kv_lora
+            key < keys ? latent_cache +
+                             (static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * kv_lora
                        : nullptr;
     }
     for (int j = 0; j < FRAGMENTS; j++) {
@@ -278,9 +283,9 @@ td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_tab
     const uint4 zero = {0, 0, 0, 0};
 #pragma unroll 1
     for (td_u32 k0 = 0; k0 < kv_lora; k0 += 32) {
-        const td_u32   k = k0 + t * 8;
-        const uint4    low = latent[0] && k < kv_lora ? td_load<uint4>(latent[0] + k) : zero,
-                       high = latent[1] && k < kv_lora ? td_load<uint4>(latent[1] + k) : zero;
+        const td_u32 k = k0 + t * 8;
+        const uint4  low = latent[0] && k < kv_lora ? td_load<uint4>(latent[0] + k) : zero,
+                    high = latent[1] && k < kv_lora ? td_load<uint4>(latent[1] + k) : zero;
         const unsigned x[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
 #pragma unroll
         for (int j = 0; j < FRAGMENTS; j++) {
@@ -317,8 +322,9 @@ td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, 
                td_u32 nope, td_u32 rope_dim, td_u32 v_dim, float scale, float *out) {
     constexpr int NOPE = TD_CUDA_EXPANDED_NOPE_MAX, DK = NOPE + TD_CUDA_LATENT_ROPE_MAX, DV = TD_CUDA_EXPANDED_DV_MAX;
     TD_SHARED_DYNAMIC(td_bf16, shared);
-    const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, head = first_head + blockIdx.y;
-    td_u32       seq, first_row, n_rows;
+    const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
+                 head = first_head + blockIdx.y;
+    td_u32 seq, first_row, n_rows;
     if (!td_prefill_block(*n_seq, seq_start, absorbed, 0, &seq, &first_row, &n_rows)) return;
     td_shared<td_bf16> rows = shared, k = rows + TD_CUDA_PREFILL_ROWS * (DK + 8), v = k + TD_CUDA_TILE_KEYS * (DK + 8);
     const td_u32       keys = pos[first_row + n_rows - 1] + 1, dk = nope + rope_dim, per_head = nope + v_dim;
@@ -331,8 +337,9 @@ td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, 
     /* Rows have the part without rope in their first NOPE columns, then the rope part; what is between is zeros. */
     const auto row_at = [&](td_u32 i) { return q + (static_cast<size_t>(first_row + i) * all_heads + head) * dk; };
     td_fetch_rows<NOPE, DK + 8>(rows, TD_CUDA_PREFILL_ROWS, n_rows, nope, row_at, threadIdx.x, blockDim.x);
-    td_fetch_rows<DK - NOPE, DK + 8>(rows + NOPE, TD_CUDA_PREFILL_ROWS, n_rows, rope_dim,
-                                     [&](td_u32 i) { return row_at(i) + nope; }, threadIdx.x, blockDim.x);
+    td_fetch_rows<DK - NOPE, DK + 8>(
+        rows + NOPE, TD_CUDA_PREFILL_ROWS, n_rows, rope_dim, [&](td_u32 i) { return row_at(i) + nope; }, threadIdx.x,
+        blockDim.x);
     td_row_state state = td_row_start();
     float        acc[DV / 8][4];
     for (int j = 0; j < DV / 8; j++)
@@ -347,9 +354,10 @@ td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, 
             return rope_cache + (page * TD_CUDA_PAGE + (first + i) % TD_CUDA_PAGE) * rope_dim;
         };
         td_fetch_rows<NOPE, DK + 8>(k, TD_CUDA_TILE_KEYS, keys - first, nope, key_at, threadIdx.x, blockDim.x);
-        td_fetch_rows<DK - NOPE, DK + 8>(k + NOPE, TD_CUDA_TILE_KEYS, keys - first, rope_dim, rope_at, threadIdx.x, blockDim.x);
-        td_fetch_rows<DV>(v, TD_CUDA_TILE_KEYS, keys - first, v_dim, [&](td_u32 i) { return key_at(i) + nope; }, threadIdx.x,
-                          blockDim.x);
+        td_fetch_rows<DK - NOPE, DK + 8>(k + NOPE, TD_CUDA_TILE_KEYS, keys - first, rope_dim, rope_at, threadIdx.x,
+                                         blockDim.x);
+        td_fetch_rows<DV>(
+            v, TD_CUDA_TILE_KEYS, keys - first, v_dim, [&](td_u32 i) { return key_at(i) + nope; }, threadIdx.x, blockDim.x);
         td_async_commit();
         td_async_wait<0>();
         __syncthreads();

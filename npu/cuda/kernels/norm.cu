@@ -80,7 +80,8 @@ TD_FN void quantize(const td_u32 *n_rows, const T *x, td_u32 k, size_t x_stride,
  * @param x [rows, x_stride] bf16, or f32; q and scale as td_norm's.
  */
 TD_KERNEL(TD_CUDA_QUANT_THREADS)
-td_quantize_bf16(const td_u32 *n_rows, const td_bf16 *x, td_u32 k, td_u32 x_stride, td_i8 *q, td_u32 q_stride, float *scale) {
+td_quantize_bf16(const td_u32 *n_rows, const td_bf16 *x, td_u32 k, td_u32 x_stride, td_i8 *q, td_u32 q_stride,
+                 float *scale) {
     quantize(n_rows, x, k, x_stride, q, q_stride, scale);
 }
 TD_KERNEL(TD_CUDA_QUANT_THREADS)

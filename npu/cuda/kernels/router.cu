@@ -4,7 +4,8 @@
  *
  * Why it is shaped so. A row has some hundred experts, so a warp has a row, and all it needs is in its shared memory. The
  * largest are found one after the other, each as the maximum of words that hold value and index: ties go to the lower index
- * without a branch, and the order of the lanes cannot matter. Some tens of steps of a few shuffles cost less than the launch.
+ * without a branch, and the order of the lanes cannot matter. Some tens of steps of a few shuffles cost less than the
+ * launch.
  */
 #include "npu/cuda/kernels/kernel.cuh"
 
@@ -44,8 +45,9 @@ td_route(const td_u32 *n_rows, const float *logits, const float *bias, td_u32 n_
     const td_u32 lane = threadIdx.x;
     if (row >= *n_rows) return;
     td_shared<float>  choice = score + n_experts;
-    td_shared<td_u32> closed = td_shared_as<td_u32>(choice + n_experts); /* of an expert: its group was not taken, or it was chosen */
-    const float      *x = logits + row * n_experts;
+    td_shared<td_u32> closed =
+        td_shared_as<td_u32>(choice + n_experts); /* of an expert: its group was not taken, or it was chosen */
+    const float *x = logits + row * n_experts;
     if (sigmoid) {
         for (td_u32 e = lane; e < n_experts; e += 32) score[e] = 1.0f / (1.0f + td_exp(-x[e]));
     } else {
@@ -120,8 +122,8 @@ td_route(const td_u32 *n_rows, const float *logits, const float *bias, td_u32 n_
     }
 }
 
-/** x += (a + b + c), summed in that order in f32, NULL left out; rounded to bf16. grid (hidden / 256 rounded up, rows), block
- * 256; all [rows, hidden] bf16. */
+/** x += (a + b + c), summed in that order in f32, NULL left out; rounded to bf16. grid (hidden / 256 rounded up, rows),
+ * block 256; all [rows, hidden] bf16. */
 TD_KERNEL(256)
 td_combine(const td_u32 *n_rows, td_bf16 *x, const td_bf16 *a, const td_bf16 *b, const td_bf16 *c, td_u32 hidden) {
     const size_t row = blockIdx.y, column = blockIdx.x * 256 + threadIdx.x, at = row * hidden + column;

@@ -1,10 +1,10 @@
 /*
  * The best logits of a row, and what its log-softmax needs: a step then brings kilobytes to the host instead of logits.
  *
- * Why it is shaped so. A logit and its id make one word of 64 bits that no other has, so the k largest are a set that does not
- * depend on any order. The smallest of them is found digit by digit: counts of eight bits at a time, in shared memory, of the
- * words that agree with it so far. A ninth pass collects those that are not smaller, and each finds its place by counting the
- * larger ones. The row is read from the second-level cache, where the product has just left it.
+ * Why it is shaped so. A logit and its id make one word of 64 bits that no other has, so the k largest are a set that does
+ * not depend on any order. The smallest of them is found digit by digit: counts of eight bits at a time, in shared memory,
+ * of the words that agree with it so far. A ninth pass collects those that are not smaller, and each finds its place by
+ * counting the larger ones. The row is read from the second-level cache, where the product has just left it.
  */
 #include "npu/cuda/kernels/kernel.cuh"
 
@@ -16,8 +16,8 @@ TD_FN td_u64 logit_word(float v, td_u32 id) {
 }
 
 /**
- * top[r, :] = the k largest of logits[r, :], descending, ties to the lower id; where a logit is NaN or +inf, top[r, 0].value is
- * NaN (td_top_desc). grid (rows), block TOP_THREADS.
+ * top[r, :] = the k largest of logits[r, :], descending, ties to the lower id; where a logit is NaN or +inf, top[r, 0].value
+ * is NaN (td_top_desc). grid (rows), block TOP_THREADS.
  * @param n_rows of the step's wanted rows
  * @param logits [rows, vocab]
  * @param k      up to TOP_MAX and vocab
@@ -42,7 +42,8 @@ td_top(const td_u32 *n_rows, const float *logits, td_u32 vocab, td_u32 k, uint2 
             const float  v = x[id];
             const td_u64 word = logit_word(v, id);
             if (shift == 56 && !(v < td_infinity())) state[3] = 1;
-            if (shift == 56 || word >> (shift + 8) == prefix) atomicAdd(&count[static_cast<td_u32>(word >> shift) & 255u], 1u);
+            if (shift == 56 || word >> (shift + 8) == prefix)
+                atomicAdd(&count[static_cast<td_u32>(word >> shift) & 255u], 1u);
         }
         __syncthreads();
         if (thread == 0) {

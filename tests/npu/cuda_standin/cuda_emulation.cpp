@@ -1,12 +1,12 @@
 /* The fibers under cuda_emulation.h: a block's threads, its barriers, its warps and its shared memory. */
 #include "tests/npu/cuda_standin/cuda_emulation.h"
 
-#include <csetjmp>
-#include <cstdarg>
-#include <cstdlib>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstdlib>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -55,18 +55,18 @@ struct place {
 
 /* A machine that runs blocks: one per thread that launches. */
 struct machine {
-    fiber         fibers[THREADS_MAX];
-    warp          warps[THREADS_MAX / 32];
-    unsigned      order[THREADS_MAX];
-    unsigned      n_threads, waiting; /* at the barrier */
-    fiber        *running;
-    jmp_buf       scheduler;
-    char         *stacks;
+    fiber          fibers[THREADS_MAX];
+    warp           warps[THREADS_MAX / 32];
+    unsigned       order[THREADS_MAX];
+    unsigned       n_threads, waiting; /* at the barrier */
+    fiber         *running;
+    jmp_buf        scheduler;
+    char          *stacks;
     unsigned char *statics, *dynamic;
-    place         places[PLACES_MAX];
-    size_t        n_places, static_used, dynamic_bytes;
+    place          places[PLACES_MAX];
+    size_t         n_places, static_used, dynamic_bytes;
     void (*thread)(void *ctx);
-    void      *ctx;
+    void       *ctx;
     const char *name;
     bool        failed;
     char        mistake[400];
@@ -201,8 +201,7 @@ void tell_deadlock(machine *m) {
         if (f->state == DONE || (waits && (f->what != waits->what || f->line != waits->line))) other = f;
     }
     char where[160] = "has returned";
-    if (other && other->state != DONE)
-        snprintf(where, sizeof where, "is at %s:%d", other->what, other->line);
+    if (other && other->state != DONE) snprintf(where, sizeof where, "is at %s:%d", other->what, other->line);
     refuse(m, "thread %u of block (%u, %u, %u) waits at %s:%d, and thread %u %s", waits->self.linear, waits->self.block.x,
            waits->self.block.y, waits->self.block.z, waits->what, waits->line, other ? other->self.linear : 0, where);
 }
@@ -274,7 +273,8 @@ bool takes(machine *m, const td_cuda_launch *l, unsigned max_threads) {
     if (threads == 0 || threads > THREADS_MAX || threads > max_threads || threads % 32)
         refuse(m, "blocks of %u x %u x %u threads: it takes whole warps, up to %u threads", l->block[0], l->block[1],
                l->block[2], max_threads);
-    else if (!l->grid[0] || !l->grid[1] || !l->grid[2] || l->grid[0] > 0x7fffffffu || l->grid[1] > 65535 || l->grid[2] > 65535)
+    else if (!l->grid[0] || !l->grid[1] || !l->grid[2] || l->grid[0] > 0x7fffffffu || l->grid[1] > 65535 ||
+             l->grid[2] > 65535)
         refuse(m, "a grid of %u x %u x %u blocks", l->grid[0], l->grid[1], l->grid[2]);
     else if (l->shared_bytes > DYNAMIC_BYTES)
         refuse(m, "%zu bytes of dynamic shared memory, of %zu", l->shared_bytes, DYNAMIC_BYTES);
@@ -289,7 +289,7 @@ uint64_t greatest_divisor(uint64_t a, uint64_t b) {
     return a;
 }
 
-} // namespace
+}  // namespace
 
 thread_local const td_emulated_thread *td_emulated_self;
 

@@ -72,8 +72,8 @@ void td_emulated_barrier(const char *file, int line);
 #define __syncthreads() td_emulated_barrier(__FILE__, __LINE__)
 
 /**
- * All lanes of the warp give `bytes` bytes and see what each of them gave: lane i's at i * TD_EMULATED_LANE_BYTES, until this
- * lane's next such operation. what: a constant string, the same from all lanes.
+ * All lanes of the warp give `bytes` bytes and see what each of them gave: lane i's at i * TD_EMULATED_LANE_BYTES, until
+ * this lane's next such operation. what: a constant string, the same from all lanes.
  */
 const unsigned char *td_emulated_meet(const char *what, const void *mine, size_t bytes);
 
@@ -85,7 +85,8 @@ inline void td_emulated_full(unsigned mask) {
     if (mask != 0xffffffffu) td_emulated_fail("a warp operation names the lanes %08x, not all", mask);
 }
 
-template <class T> T td_emulated_shuffle(const char *what, unsigned mask, T v, unsigned from) {
+template <class T>
+T td_emulated_shuffle(const char *what, unsigned mask, T v, unsigned from) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 4 or 8 bytes");
     td_emulated_full(mask);
     const unsigned char *all = td_emulated_meet(what, &v, sizeof v);
@@ -94,13 +95,16 @@ template <class T> T td_emulated_shuffle(const char *what, unsigned mask, T v, u
     return out;
 }
 
-template <class T> T __shfl_sync(unsigned mask, T v, int from) {
+template <class T>
+T __shfl_sync(unsigned mask, T v, int from) {
     return td_emulated_shuffle("__shfl_sync", mask, v, (unsigned)from % 32);
 }
-template <class T> T __shfl_xor_sync(unsigned mask, T v, int bits) {
+template <class T>
+T __shfl_xor_sync(unsigned mask, T v, int bits) {
     return td_emulated_shuffle("__shfl_xor_sync", mask, v, (td_emulated_lane() ^ (unsigned)bits) % 32);
 }
-template <class T> T __shfl_down_sync(unsigned mask, T v, unsigned by) {
+template <class T>
+T __shfl_down_sync(unsigned mask, T v, unsigned by) {
     unsigned from = td_emulated_lane() + by;
     return td_emulated_shuffle("__shfl_down_sync", mask, v, from < 32 ? from : td_emulated_lane());
 }
@@ -123,8 +127,9 @@ inline unsigned __ballot_sync(unsigned mask, int yes) {
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /** A pointer into shared memory that knows the array it points into. */
-template <class T> class td_shared {
-  public:
+template <class T>
+class td_shared {
+   public:
     td_shared(T *p, T *begin, T *end) : at_(p), begin_(begin), end_(end) {}
     T &operator[](size_t i) const {
         check(at_ + i, 1);
@@ -136,11 +141,12 @@ template <class T> class td_shared {
         check(at_, n);
         return at_;
     }
-    template <class U> td_shared<U> as() const {
+    template <class U>
+    td_shared<U> as() const {
         return td_shared<U>(reinterpret_cast<U *>(at_), reinterpret_cast<U *>(begin_), reinterpret_cast<U *>(end_));
     }
 
-  private:
+   private:
     void check(T *p, size_t n) const {
         if (p < begin_ || p > end_ || n > (size_t)(end_ - p))
             td_emulated_fail("shared memory: element %td of an array of %td, by thread %u of block (%u, %u, %u)", p - begin_,
@@ -153,54 +159,64 @@ template <class T> class td_shared {
 void *td_emulated_static_shared(const void *place, size_t bytes);
 void *td_emulated_dynamic_shared(size_t *bytes);
 
-template <class T> td_shared<T> td_emulated_array(const void *place, size_t n) {
+template <class T>
+td_shared<T> td_emulated_array(const void *place, size_t n) {
     T *p = static_cast<T *>(td_emulated_static_shared(place, n * sizeof(T)));
     return td_shared<T>(p, p, p + n);
 }
-template <class T> td_shared<T> td_emulated_dynamic() {
+template <class T>
+td_shared<T> td_emulated_dynamic() {
     size_t bytes;
     T     *p = static_cast<T *>(td_emulated_dynamic_shared(&bytes));
     return td_shared<T>(p, p, p + bytes / sizeof(T));
 }
-#define TD_SHARED(type, name, count)                                                                                         \
-    static const char name##_place = 0;                                                                                      \
+#define TD_SHARED(type, name, count)    \
+    static const char name##_place = 0; \
     td_shared<type>   name = td_emulated_array<type>(&name##_place, count)
 #define TD_SHARED_DYNAMIC(type, name) td_shared<type> name = td_emulated_dynamic<type>()
-template <class U, class T> td_shared<U> td_shared_as(td_shared<T> p) {
+template <class U, class T>
+td_shared<U> td_shared_as(td_shared<T> p) {
     return p.template as<U>();
 }
 
-template <class T> const T *td_emulated_aligned(const void *p) {
+template <class T>
+const T *td_emulated_aligned(const void *p) {
     if (reinterpret_cast<uintptr_t>(p) % sizeof(T))
         td_emulated_fail("%zu bytes at %p, which is not aligned, by thread %u", sizeof(T), p, td_emulated_self->linear);
     return static_cast<const T *>(p);
 }
-template <class T> T td_load(const void *p) {
+template <class T>
+T td_load(const void *p) {
     T v;
     memcpy(&v, td_emulated_aligned<T>(p), sizeof v);
     return v;
 }
-template <class T> void td_store(void *p, T v) {
+template <class T>
+void td_store(void *p, T v) {
     memcpy(const_cast<T *>(td_emulated_aligned<T>(p)), &v, sizeof v);
 }
-template <class V, class T> V td_load(td_shared<T> p) {
+template <class V, class T>
+V td_load(td_shared<T> p) {
     return td_load<V>(p.span(sizeof(V) / sizeof(T)));
 }
-template <class V, class T> void td_store(td_shared<T> p, V v) {
+template <class V, class T>
+void td_store(td_shared<T> p, V v) {
     td_store<V>(p.span(sizeof(V) / sizeof(T)), v);
 }
 /** Copies of 16 bytes arrive when this thread waits for their group, and not before; from null: zeros. */
 void td_emulated_copy_later(void *to, const void *from);
 void td_emulated_close_group();
 void td_emulated_wait_groups(size_t but); /* for all but the last of so many */
-template <class T> void td_async_16(td_shared<T> to, const void *from, bool wanted) {
+template <class T>
+void td_async_16(td_shared<T> to, const void *from, bool wanted) {
     td_emulated_copy_later(const_cast<uint4 *>(td_emulated_aligned<uint4>(to.span(16 / sizeof(T)))),
                            wanted ? td_emulated_aligned<uint4>(from) : nullptr);
 }
 inline void td_async_commit() {
     td_emulated_close_group();
 }
-template <int N> void td_async_wait() {
+template <int N>
+void td_async_wait() {
     td_emulated_wait_groups(N);
 }
 
@@ -218,10 +234,12 @@ inline int atomicMax(int *p, int v) {
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
-template <class T> T min(T a, T b) {
+template <class T>
+T min(T a, T b) {
     return b < a ? b : a;
 }
-template <class T> T max(T a, T b) {
+template <class T>
+T max(T a, T b) {
     return a < b ? b : a;
 }
 inline unsigned __float_as_uint(float f) {
@@ -265,11 +283,13 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
  * and for bf16, k = 16, with two elements a word: a words 0..3: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8); b words
  * (2t, g), (2t + 8, g).
  */
-template <int WORDS> struct td_emulated_fragments {
+template <int WORDS>
+struct td_emulated_fragments {
     unsigned a[WORDS], b[WORDS / 2];
 };
 /* What a lane's four results are made of: by place, its two rows and its two columns. */
-template <int WORDS> struct td_emulated_operands {
+template <int WORDS>
+struct td_emulated_operands {
     td_emulated_fragments<WORDS> rows[4], columns[4][2];
     td_emulated_operands(const char *what, const unsigned *a, const unsigned *b) {
         td_emulated_fragments<WORDS> mine;
@@ -284,7 +304,8 @@ template <int WORDS> struct td_emulated_operands {
     }
 };
 
-template <int WORDS> void td_emulated_mma_s8(const char *what, int d[4], const unsigned *a, const unsigned *b) {
+template <int WORDS>
+void td_emulated_mma_s8(const char *what, int d[4], const unsigned *a, const unsigned *b) {
     const td_emulated_operands<WORDS> of(what, a, b);
     for (unsigned i = 0; i < 4; i++)
         for (unsigned place = 0; place < 4; place++)
@@ -303,8 +324,8 @@ inline void td_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2]) {
     for (unsigned i = 0; i < 4; i++)
         for (unsigned k = 0; k < 16; k++) {
             const unsigned x = of.rows[k % 8 / 2].a[k / 8 * 2 + i / 2], y = of.columns[k % 8 / 2][i % 2].b[k / 8];
-            d[i] = fmaf(__uint_as_float(k % 2 ? x & 0xffff0000u : x << 16), __uint_as_float(k % 2 ? y & 0xffff0000u : y << 16),
-                        d[i]);
+            d[i] = fmaf(__uint_as_float(k % 2 ? x & 0xffff0000u : x << 16),
+                        __uint_as_float(k % 2 ? y & 0xffff0000u : y << 16), d[i]);
         }
 }
 
@@ -326,18 +347,20 @@ inline void td_load_transposed(unsigned b[2], td_shared<uint16_t> row) {
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /** Run thread(ctx) in every thread of the launch. */
-void td_emulated_run(const char *name, const td_cuda_launch *l, unsigned max_threads, void (*thread)(void *ctx), void *ctx);
+void  td_emulated_run(const char *name, const td_cuda_launch *l, unsigned max_threads, void (*thread)(void *ctx), void *ctx);
 void *td_emulated_pointer(void *device); /* through the reach */
 
-template <class... A> struct td_emulated_call {
+template <class... A>
+struct td_emulated_call {
     void (*kernel)(A...);
     std::tuple<A...> args;
     static void      thread(void *ctx) {
-        auto *c = static_cast<td_emulated_call *>(ctx);
-        std::apply(c->kernel, c->args);
+             auto *c = static_cast<td_emulated_call *>(ctx);
+             std::apply(c->kernel, c->args);
     }
 };
-template <class T> T td_emulated_arg(const void *at) {
+template <class T>
+T td_emulated_arg(const void *at) {
     static_assert(std::is_arithmetic_v<T> || std::is_pointer_v<T>, "kernels take numbers and pointers");
     T v;
     memcpy(&v, at, sizeof v);
@@ -354,7 +377,8 @@ template <class... A>
 void td_emulated_launch(const char *name, void (*kernel)(A...), unsigned max_threads, const td_cuda_launch *l, void **args) {
     td_emulated_launch(name, kernel, max_threads, l, args, std::index_sequence_for<A...>{});
 }
-template <class... A> constexpr td_cuda_kernel td_emulated_record(const char *name, void (*)(A...), td_cuda_launch_fn f, unsigned max_threads) {
+template <class... A>
+constexpr td_cuda_kernel td_emulated_record(const char *name, void (*)(A...), td_cuda_launch_fn f, unsigned max_threads) {
     static_assert(sizeof...(A) <= TD_CUDA_ARGS_MAX, "too many arguments");
     return td_cuda_kernel{name, f, sizeof...(A), {sizeof(A)...}, max_threads};
 }
@@ -362,11 +386,10 @@ template <class... A> constexpr td_cuda_kernel td_emulated_record(const char *na
 /** Make a kernel one that a driver finds. */
 #define TD_CUDA_EXPORT(kernel, threads)                                                                                      \
     extern "C" __attribute__((visibility("default"))) void td_cuda_emulated_##kernel(const td_cuda_launch *l, void **args);  \
-    void td_cuda_emulated_##kernel(const td_cuda_launch *l, void **args) {                                                   \
-        td_emulated_launch(#kernel, kernel, threads, l, args);                                                               \
+    void                                                   td_cuda_emulated_##kernel(const td_cuda_launch *l, void **args) { \
+                                                          td_emulated_launch(#kernel, kernel, threads, l, args);             \
     }                                                                                                                        \
     extern "C" __attribute__((visibility("default"))) const td_cuda_kernel td_cuda_kernel_##kernel;                          \
-    const td_cuda_kernel td_cuda_kernel_##kernel =                                                                           \
-        td_emulated_record(#kernel, kernel, td_cuda_emulated_##kernel, threads);
+    const td_cuda_kernel td_cuda_kernel_##kernel = td_emulated_record(#kernel, kernel, td_cuda_emulated_##kernel, threads);
 
 #endif

@@ -1,0 +1,52 @@
+/* Sizes that the kernels and those who launch them agree on: threads of a block, and what a block computes. */
+#ifndef TD_NPU_CUDA_SHAPES_H
+#define TD_NPU_CUDA_SHAPES_H
+
+#define TD_CUDA_EMBED_THREADS 128 /* a block: one row */
+#define TD_CUDA_NORM_THREADS 256  /* a block: one row; dynamic shared memory: hidden floats */
+#define TD_CUDA_QUANT_THREADS 256 /* a block: one row */
+#define TD_CUDA_QUANT_STRIDE 64   /* rows of codes are padded with zeros to a multiple of it, those of int8 weights too */
+
+/* Products of few rows: a block computes TD_CUDA_TILE_N outputs of all rows; its warps share k. */
+#define TD_CUDA_LINEAR_THREADS 256
+#define TD_CUDA_TILE_N 16
+#define TD_CUDA_LINEAR_ROWS_MAX 64
+
+/* Weights of four bits in groups: k of a warp at a time, and what their scales are. */
+#define TD_CUDA_GROUP_BLOCK 128
+#define TD_CUDA_SCALE_F32 0
+#define TD_CUDA_SCALE_BF16 1
+#define TD_CUDA_SCALE_F16 2
+#define TD_CUDA_SCALE_E4M3 3
+#define TD_CUDA_SCALE_E8M0 4
+
+/* Attention: keys go in tiles; spans of them are computed by themselves and then merged in order. */
+#define TD_CUDA_PAGE 128 /* TD_KV_PAGE */
+#define TD_CUDA_TILE_KEYS 64
+#define TD_CUDA_SPAN 512
+#define TD_CUDA_ATTN_THREADS 128 /* four warps of 16 rows */
+#define TD_CUDA_PREFILL_ROWS 64
+#define TD_CUDA_DECODE_HEADS 16 /* of one group that a warp takes together */
+#define TD_CUDA_DECODE_SPANS 4  /* of a block: one a warp */
+#define TD_CUDA_MERGE_THREADS 128
+/** Dynamic shared memory for rows of at most dk and values of at most dv: 64 or 128 (GQA), 192 and 128 (expanded). */
+#define TD_CUDA_TILE_BYTES(dk, dv) (TD_CUDA_TILE_KEYS * ((dk) + 8 + (dv) + 8) * 2)
+#define TD_CUDA_PREFILL_SHARED(dk, dv) (TD_CUDA_PREFILL_ROWS * ((dk) + 8) * 2 + TD_CUDA_TILE_BYTES(dk, dv))
+#define TD_CUDA_DECODE_SHARED(d) (4 * TD_CUDA_TILE_BYTES(d, d) + TD_CUDA_DECODE_HEADS * ((d) + 8) * 2)
+
+/* Absorbed latent attention: a block takes HEADS (16 or 64) heads of a row through a span. Rows in shared memory have the
+ * latent, of up to LATENT_MAX, and behind it the rope part. 64 heads need a card that has 160 KiB of shared memory. */
+#define TD_CUDA_LATENT_MAX 512
+#define TD_CUDA_LATENT_ROPE_MAX 64
+#define TD_CUDA_LATENT_STRIDE (TD_CUDA_LATENT_MAX + TD_CUDA_LATENT_ROPE_MAX + 8)
+#define TD_CUDA_LATENT_THREADS 256
+#define TD_CUDA_LATENT_SHARED(heads) \
+    (((heads) + TD_CUDA_TILE_KEYS) * TD_CUDA_LATENT_STRIDE * 2 + (heads) * (TD_CUDA_TILE_KEYS + 8) * 2 + 2 * 8 * (heads)*4)
+#define TD_CUDA_EXPANDED_NOPE_MAX 128
+#define TD_CUDA_EXPANDED_DV_MAX 128
+#define TD_CUDA_EXPAND_KEYS 64 /* of a block, and as many outputs of a head */
+
+#define TD_CUDA_TOP_THREADS 512
+#define TD_CUDA_TOP_MAX 2048 /* logits of a row that are found at most */
+
+#endif

@@ -1,0 +1,216 @@
+/*
+ * What all kernels share: shared memory, vectors, number formats, sums over a block, matrix instructions.
+ *
+ * DESIGN. Kernels are extern "C", take numbers and pointers only, and read how many rows there are from the device, so that
+ * a captured launch serves every step of its bucket: blocks beyond that return at once. They compile with -fmad=false, and
+ * fused multiply-adds are written as such; division and square root are IEEE's. So every float operation outside of
+ * td_mma_bf16 has the same bits on every card, and on a CPU that runs these sources (TD_CUDA_EMULATION; the header that
+ * defines it is included before). Sums over threads have an order that is fixed by indices. No kernel uses float atomics or
+ * waits for another block.
+ */
+#ifndef TD_NPU_CUDA_KERNEL_CUH
+#define TD_NPU_CUDA_KERNEL_CUH
+
+#include "npu/cuda/kernels/cuda_shapes.h"
+
+/* No header of the toolkit is at hand when a driver's compiler reads this. */
+typedef unsigned short     td_bf16;
+typedef unsigned char      td_u8;
+typedef signed char        td_i8;
+typedef unsigned           td_u32;
+typedef unsigned long long td_u64;
+
+#define TD_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define TD_FN static __device__ __forceinline__
+#define TD_ALL_LANES 0xffffffffu
+
+#ifndef TD_CUDA_EMULATION
+
+#define TD_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+extern __shared__ __align__(16) unsigned char td_dynamic[];
+#define TD_SHARED_DYNAMIC(type, name) type *const name = reinterpret_cast<type *>(td_dynamic)
+template <class T>
+using td_shared = T *;
+template <class U, class T>
+TD_FN U *td_shared_as(T *p) {
+    return reinterpret_cast<U *>(p);
+}
+/** A vector at an address that is a multiple of its size. */
+template <class T>
+TD_FN T td_load(const void *p) {
+    return *static_cast<const T *>(p);
+}
+template <class T>
+TD_FN void td_store(void *p, T v) {
+    *static_cast<T *>(p) = v;
+}
+
+/** Start a copy of 16 bytes from device to shared memory, of zeros where it is not wanted; from is then not read. */
+TD_FN void td_async_16(void *to, const void *from, bool wanted) {
+    unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+}
+TD_FN void td_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/** Until all but the last N groups of this thread have arrived. */
+template <int N>
+TD_FN void td_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* d[16, 8] += a[16, k] b[k, 8]. Lane l has group g = l / 4 and place t = l % 4 (PTX ISA, "Matrix fragments for mma"):
+ *   a, bytes: word 0 row g, k 4t..4t+3; word 1 row g + 8; words 2, 3 the same rows, k + 16 (k = 32 only)
+ *   b, bytes: word 0 column g, k 4t..4t+3; word 1 k + 16 (k = 32 only)
+ *   bf16:     a words (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), each with its neighbour in k; b words (2t, g),
+ *             (2t + 8, g)
+ *   d:        0, 1 row g, columns 2t, 2t + 1; 2, 3 row g + 8 */
+TD_FN void td_mma_s8_k32(int d[4], const unsigned a[4], const unsigned b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+TD_FN void td_mma_s8_k16(int d[4], const unsigned a[2], const unsigned b[1]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+}
+TD_FN void td_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/** b[j] of lane l: elements (2t, g) and (2t + 1, g) of the 8 x 8 matrix j whose rows begin at the addresses that lanes
+ * 8j..8j
+ * + 7 give: what td_mma_bf16 wants of a matrix that lies with k as rows. 16-byte aligned. */
+TD_FN void td_load_transposed(unsigned b[2], const td_bf16 *row) {
+    unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(b[0]), "=r"(b[1])
+                 : "r"(at)
+                 : "memory");
+}
+
+#endif
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+TD_FN float td_infinity() {
+    return __uint_as_float(0x7f800000u);
+}
+TD_FN float td_nan() {
+    return __uint_as_float(0x7fc00000u);
+}
+TD_FN float td_from_bf16(td_bf16 v) {
+    return __uint_as_float(static_cast<unsigned>(v) << 16);
+}
+/** Round to nearest even; a NaN stays one. */
+TD_FN td_bf16 td_to_bf16(float f) {
+    unsigned bits = __float_as_uint(f);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<td_bf16>(bits >> 16 | 0x40u);
+    return static_cast<td_bf16>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+TD_FN unsigned td_bf16_pair(float low, float high) {
+    return static_cast<unsigned>(td_to_bf16(low)) | static_cast<unsigned>(td_to_bf16(high)) << 16;
+}
+
+TD_FN float td_get(const float *p, size_t i) {
+    return p[i];
+}
+TD_FN float td_get(const td_bf16 *p, size_t i) {
+    return td_from_bf16(p[i]);
+}
+TD_FN void td_put(float *p, size_t i, float v) {
+    p[i] = v;
+}
+TD_FN void td_put(td_bf16 *p, size_t i, float v) {
+    p[i] = td_to_bf16(v);
+}
+
+/**
+ * exp by 2^n * p(r), r = x - n ln 2 (Cody and Waite, two constants), p the degree-6 polynomial of Cephes expf: relative
+ * error below 2e-7; the host's kernels compute the same bits (kernels/vec/vec_exp.inc). Below -87.33 the result is 0,
+ * above 88.02 that of 88.02; NaN stays NaN.
+ */
+TD_FN float td_exp(float x) {
+    float at = x > -87.33f ? x : -87.33f;
+    at = at < 88.02f ? at : 88.02f;
+    if (x != x) at = x;
+    float shifted = fmaf(at, 1.44269504f, 12582912.0f), n = shifted - 12582912.0f;
+    float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, at));
+    float p = fmaf(r, 1.9875691500e-4f, 1.3981999507e-3f);
+    p = fmaf(p, r, 8.3334519073e-3f);
+    p = fmaf(p, r, 4.1665795894e-2f);
+    p = fmaf(p, r, 1.6666665459e-1f);
+    p = fmaf(p, r, 5.0000001201e-1f);
+    p = fmaf(p, r * r, r) + 1.0f;
+    return x < -87.33f ? 0.0f : p * __uint_as_float((__float_as_uint(shifted) + 127u) << 23);
+}
+TD_FN float td_silu(float x) {
+    return x / (1.0f + td_exp(-x));
+}
+
+/* ---- sums and maxima over a block ------------------------------------------------------------ */
+
+TD_FN float td_warp_sum(float v) {
+    for (int bits = 16; bits; bits >>= 1) v = v + __shfl_xor_sync(TD_ALL_LANES, v, bits);
+    return v;
+}
+TD_FN float td_warp_max(float v) {
+    for (int bits = 16; bits; bits >>= 1) {
+        float other = __shfl_xor_sync(TD_ALL_LANES, v, bits);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+
+/** The sum over all threads, in an order of their numbers; each gets it. part: one float a warp, free again after. */
+TD_FN float td_block_sum(float v, td_shared<float> part) {
+    v = td_warp_sum(v);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    float sum = part[0];
+    for (unsigned i = 1; i < blockDim.x / 32; i++) sum += part[i];
+    __syncthreads();
+    return sum;
+}
+
+/** The largest of all threads' words; each gets it. */
+TD_FN unsigned td_block_max(unsigned v, td_shared<unsigned> part) {
+    for (int bits = 16; bits; bits >>= 1) v = max(v, __shfl_xor_sync(TD_ALL_LANES, v, bits));
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    unsigned most = part[0];
+    for (unsigned i = 1; i < blockDim.x / 32; i++) most = max(most, part[i]);
+    __syncthreads();
+    return most;
+}
+
+/* ---- quantisation ---------------------------------------------------------------------------- */
+
+/** Set *scale from the bits of a row's largest magnitude; 1 / scale, or 0 for a row whose codes are all 0 (npu.h, int8
+ * rule). */
+TD_FN float td_inverse_scale(unsigned amax_bits, float *scale) {
+    float amax = __uint_as_float(amax_bits);
+    if (amax_bits >= 0x7f800000u) {
+        *scale = td_nan();
+        return 0;
+    }
+    float s = amax / 127.0f, inverse = 1.0f / s;
+    if (amax == 0 || inverse == td_infinity()) {
+        *scale = 1;
+        return 0;
+    }
+    *scale = s;
+    return inverse;
+}
+TD_FN unsigned td_magnitude(float f) {
+    return __float_as_uint(f) & 0x7fffffffu;
+}
+/** The code of x; inverse 0 gives 0, whatever x is. */
+TD_FN td_i8 td_code(float x, float inverse) {
+    return inverse == 0 ? static_cast<td_i8>(0) : static_cast<td_i8>(__float2int_rn(x * inverse));
+}
+
+#endif

@@ -1,0 +1,115 @@
+/*
+ * Rows times bf16 or f32 weights, for few rows: heads that were left in bf16, the absorbed matrices of latent attention, the
+ * router.
+ *
+ * Why it is shaped so. As linear_w8a8.cu: weights are read once, in words of 16 bytes, as the 16 rows of the matrix
+ * instruction. Sums are of floats here, so their order is fixed: a warp takes every eighth 32 of k, ascending, and the
+ * warps' sums are added in the order of their numbers. The order depends on k alone, and a row of the product on its own
+ * row. The router's products are of f32 and must not be rounded: they are fused multiply-adds, a warp an output.
+ */
+#include "npu/cuda/kernels/kernel.cuh"
+
+#define BF16_CHUNK 32
+#define BF16_WARPS (TD_CUDA_LINEAR_THREADS / 32)
+
+struct bf16_args {
+    const td_u32  *n_rows;
+    const td_bf16 *x; /* [rows, ldx] */
+    const td_bf16 *w; /* [n, k] */
+    const float   *bias;
+    td_u32         ldx, n, k, ldo, out_is_f32;
+    void          *out;
+};
+
+template <int GROUPS>
+TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_at) {
+    constexpr int ROWS = 8 * GROUPS;
+    TD_SHARED(float, sums, BF16_WARPS *ROWS *TD_CUDA_TILE_N);
+    const td_u32 first_row = blockIdx.y * ROWS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const td_u32 rows = *a.n_rows;
+    if (first_row >= rows) return;
+    const td_bf16 *w[2], *x[GROUPS];
+    float          acc[GROUPS][4];
+    for (int half = 0; half < 2; half++) {
+        const td_u32 output = blockIdx.x * TD_CUDA_TILE_N + g + half * 8;
+        w[half] = output < a.n ? a.w + w_at + static_cast<size_t>(output) * a.k : nullptr;
+    }
+    for (int i = 0; i < GROUPS; i++) {
+        const td_u32 row = first_row + i * 8 + g;
+        x[i] = row < rows ? a.x + x_at + static_cast<size_t>(row) * a.ldx : nullptr;
+        for (int e = 0; e < 4; e++) acc[i][e] = 0;
+    }
+    const uint4 zero = {0, 0, 0, 0};
+#pragma unroll 2
+    for (td_u32 k0 = warp * BF16_CHUNK; k0 < a.k; k0 += BF16_WARPS * BF16_CHUNK) {
+        const td_u32 k = k0 + t * 8;
+        const uint4  low = w[0] && k < a.k ? td_load<uint4>(w[0] + k) : zero,
+                    high = w[1] && k < a.k ? td_load<uint4>(w[1] + k) : zero;
+        const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+        for (int i = 0; i < GROUPS; i++) {
+            const uint4    in = x[i] && k < a.k ? td_load<uint4>(x[i] + k) : zero;
+            const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
+            td_mma_bf16(acc[i], first, b[0]);
+            td_mma_bf16(acc[i], second, b[1]);
+        }
+    }
+    for (int i = 0; i < GROUPS; i++)
+        for (int e = 0; e < 4; e++) sums[(warp * ROWS + i * 8 + t * 2 + e % 2) * TD_CUDA_TILE_N + g + e / 2 * 8] = acc[i][e];
+    __syncthreads();
+    for (td_u32 i = threadIdx.x; i < ROWS * TD_CUDA_TILE_N; i += blockDim.x) {
+        const td_u32 row = first_row + i / TD_CUDA_TILE_N, column = blockIdx.x * TD_CUDA_TILE_N + i % TD_CUDA_TILE_N;
+        if (row >= rows || column >= a.n) continue;
+        float v = sums[i];
+        for (td_u32 s = 1; s < BF16_WARPS; s++) v += sums[s * ROWS * TD_CUDA_TILE_N + i];
+        if (a.bias) v += a.bias[column];
+        const size_t at = out_at + static_cast<size_t>(row) * a.ldo + column;
+        if (a.out_is_f32)
+            static_cast<float *>(a.out)[at] = v;
+        else
+            static_cast<td_bf16 *>(a.out)[at] = td_to_bf16(v);
+    }
+}
+
+/**
+ * out[b, r, :] = x[b, r, :] w[b]^T + bias for the matrices b of a batch (heads). grid (n / TILE_N rounded up, rows of the
+ * bucket / rows of the variant rounded up, batch), block TD_CUDA_LINEAR_THREADS.
+ * @param x_batch, w_batch, out_batch  elements between the matrices of a batch
+ * @param k  a multiple of 8, as ldx and the batches' distances; x and w 16-byte aligned
+ */
+#define BF16_LINEAR(name, groups)                                                                              \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                          \
+    name(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, td_u32 x_batch, const td_bf16 *w, td_u32 w_batch, \
+         const float *bias, td_u32 n, td_u32 k, void *out, td_u32 ldo, td_u32 out_batch, td_u32 out_is_f32) {  \
+        const size_t b = blockIdx.z;                                                                           \
+        bf16_linear<groups>({n_rows, x, w, bias, ldx, n, k, ldo, out_is_f32, out}, b * x_batch, b * w_batch,   \
+                            b * out_batch);                                                                    \
+    }
+BF16_LINEAR(td_bf16_linear_8, 1)
+BF16_LINEAR(td_bf16_linear_32, 4)
+
+#define F32_ROWS 4
+
+/**
+ * out = x w^T for x in bf16 and w in f32: the router's logits, and the gates of shared experts. grid (n / 8 rounded up, rows
+ * / 4 rounded up), block 256: a warp an output, for four rows.
+ * @param x   [rows, k] bf16
+ * @param w   [n, k]
+ * @param out [rows, n] f32
+ */
+TD_KERNEL(256)
+td_f32_linear(const td_u32 *n_rows, const td_bf16 *x, const float *w, td_u32 n, td_u32 k, float *out) {
+    const td_u32 first_row = blockIdx.y * F32_ROWS, column = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    const td_u32 rows = *n_rows;
+    if (first_row >= rows || column >= n) return;
+    const float *weights = w + static_cast<size_t>(column) * k;
+    float        acc[F32_ROWS] = {0, 0, 0, 0};
+    for (td_u32 i = lane; i < k; i += 32) {
+        const float v = weights[i];
+        for (int r = 0; r < F32_ROWS; r++)
+            if (first_row + r < rows) acc[r] = fmaf(v, td_from_bf16(x[static_cast<size_t>(first_row + r) * k + i]), acc[r]);
+    }
+    for (int r = 0; r < F32_ROWS; r++) {
+        const float sum = td_warp_sum(acc[r]);
+        if (lane == 0 && first_row + r < rows) out[static_cast<size_t>(first_row + r) * n + column] = sum;
+    }
+}

@@ -1,0 +1,154 @@
+/*
+ * Rows times int8 weights, for few rows: y = (sum of codes' products) * weight's scale * row's scale + bias.
+ *
+ * Why it is shaped so. With up to some tens of rows the product is as fast as its weights arrive, so each weight is read
+ * once, in words of 16 bytes that go straight into the registers of the matrix instruction, and everything else fits around
+ * that. Weights are the instruction's 16 rows, rows of activations its 8 columns. A lane's 16 bytes are four words of
+ * neighbouring k where the instruction wants words 16 k apart: as the activations are read in the same manner, both have
+ * the same k at the same place, and which k that is does not matter to a sum. The warps of a block take 64 k each in turn;
+ * their sums meet in shared memory, by integer addition, which has no order. So the bits depend on neither the number of
+ * rows nor on the variant that computes them.
+ *
+ * A variant _R takes R rows in a block; more rows are more blocks, which read the weights again. Those of many rows also
+ * compute more outputs in a block, so that the activations, which come from the second-level cache, are not what limits.
+ */
+#include "npu/cuda/kernels/kernel.cuh"
+
+#define CHUNK 64 /* k that a warp multiplies at a time */
+
+struct linear_args {
+    const td_u32 *n_rows;
+    const td_i8  *x;       /* [rows, ldk] */
+    const float  *x_scale; /* [rows] */
+    const td_i8  *w;       /* [n, ldk] */
+    const float  *w_scale; /* [n] */
+    const td_i8  *up;      /* SWIGLU: w is the gate; else not read */
+    const float  *up_scale;
+    const float  *bias; /* [n] or NULL */
+    td_u32        n, ldk, ldo, out_is_f32;
+    void         *out; /* [rows, ldo] */
+};
+
+/* A weight row of a tile of 16; SWIGLU: the first eight are of the gate, the others of the up matrix at the same outputs. */
+template <bool SWIGLU>
+TD_FN const td_i8 *weight_row(const linear_args &a, td_u32 tile, td_u32 row) {
+    const td_u32 output = SWIGLU ? tile * 8 + row % 8 : tile * 16 + row;
+    if (output >= a.n) return nullptr;
+    return (SWIGLU && row >= 8 ? a.up : a.w) + static_cast<size_t>(output) * a.ldk;
+}
+
+TD_FN float scaled(int sum, float w_scale, float x_scale) {
+    return static_cast<float>(sum) * w_scale * x_scale;
+}
+
+TD_FN void store_output(const linear_args &a, size_t row, td_u32 column, float v) {
+    if (a.bias) v += a.bias[column];
+    if (a.out_is_f32)
+        static_cast<float *>(a.out)[row * a.ldo + column] = v;
+    else
+        static_cast<td_bf16 *>(a.out)[row * a.ldo + column] = td_to_bf16(v);
+}
+
+/* 8 * GROUPS rows, TILES tiles of weights. */
+template <int GROUPS, int TILES, bool SWIGLU>
+TD_FN void linear(const linear_args &a) {
+    constexpr int ROWS = 8 * GROUPS, COLUMNS = 16 * TILES;
+    TD_SHARED(int, sums, ROWS *COLUMNS);
+    const td_u32 first_row = blockIdx.y * ROWS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const td_u32 rows = *a.n_rows;
+    if (first_row >= rows) return;
+
+    const td_i8 *w[TILES][2], *x[GROUPS];
+    int          acc[GROUPS][TILES][4];
+    for (int j = 0; j < TILES; j++)
+        for (int half = 0; half < 2; half++) w[j][half] = weight_row<SWIGLU>(a, blockIdx.x * TILES + j, g + half * 8);
+    for (int i = 0; i < GROUPS; i++) {
+        const td_u32 row = first_row + i * 8 + g;
+        x[i] = row < rows ? a.x + static_cast<size_t>(row) * a.ldk : nullptr;
+        for (int j = 0; j < TILES; j++)
+            for (int e = 0; e < 4; e++) acc[i][j][e] = 0;
+    }
+    const uint4 zero = {0, 0, 0, 0};
+#pragma unroll(GROUPS > 4 ? 1 : 2)
+    for (td_u32 k = warp * CHUNK; k < a.ldk; k += TD_CUDA_LINEAR_THREADS / 32 * CHUNK) {
+        uint4 words[TILES][2];
+        for (int j = 0; j < TILES; j++)
+            for (int half = 0; half < 2; half++)
+                words[j][half] = w[j][half] ? td_load<uint4>(w[j][half] + k + t * 16) : zero;
+        for (int i = 0; i < GROUPS; i++) {
+            const uint4    in = x[i] ? td_load<uint4>(x[i] + k + t * 16) : zero;
+            const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
+            for (int j = 0; j < TILES; j++) {
+                const uint4    low = words[j][0], high = words[j][1];
+                const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+                td_mma_s8_k32(acc[i][j], first, b[0]);
+                td_mma_s8_k32(acc[i][j], second, b[1]);
+            }
+        }
+    }
+
+    for (td_u32 i = threadIdx.x; i < ROWS * COLUMNS; i += blockDim.x) sums[i] = 0;
+    __syncthreads();
+    for (int i = 0; i < GROUPS; i++)
+        for (int j = 0; j < TILES; j++)
+            for (int e = 0; e < 4; e++)
+                atomicAdd(&sums[(i * 8 + t * 2 + e % 2) * COLUMNS + j * 16 + g + e / 2 * 8], acc[i][j][e]);
+    __syncthreads();
+
+    constexpr int OUTPUTS = SWIGLU ? COLUMNS / 2 : COLUMNS;
+    for (td_u32 i = threadIdx.x; i < ROWS * OUTPUTS; i += blockDim.x) {
+        const td_u32 row = first_row + i / OUTPUTS, place = i % OUTPUTS, column = blockIdx.x * OUTPUTS + place;
+        if (row >= rows || column >= a.n) continue;
+        const float x_scale = a.x_scale[row];
+        if (SWIGLU) {
+            const td_u32 at = i / OUTPUTS * COLUMNS + place / 8 * 16 + place % 8;
+            const float  gate = scaled(sums[at], a.w_scale[column], x_scale);
+            store_output(a, row, column, td_silu(gate) * scaled(sums[at + 8], a.up_scale[column], x_scale));
+        } else {
+            store_output(a, row, column, scaled(sums[i], a.w_scale[column], x_scale));
+        }
+    }
+}
+
+/**
+ * grid (n / (16 * tiles) rounded up, rows of the bucket / rows of the variant rounded up), block TD_CUDA_LINEAR_THREADS;
+ * tiles: 1, of _32 2, of _64 4. Arguments are linear_args'; ldk is a multiple of TD_CUDA_QUANT_STRIDE, and codes beyond the
+ * true k are zeros.
+ */
+#define LINEAR(name, groups, tiles)                                                                        \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                      \
+    name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, const td_i8 *w, const float *w_scale, \
+         const float *bias, td_u32 n, td_u32 ldk, void *out, td_u32 ldo, td_u32 out_is_f32) {              \
+        linear<groups, tiles, false>(                                                                      \
+            {n_rows, x, x_scale, w, w_scale, nullptr, nullptr, bias, n, ldk, ldo, out_is_f32, out});       \
+    }
+LINEAR(td_w8a8_8, 1, 1)
+LINEAR(td_w8a8_16, 2, 1)
+LINEAR(td_w8a8_32, 4, 2)
+LINEAR(td_w8a8_64, 8, 4)
+
+/** out [rows, ldo] f32 = silu(x gate^T) * (x up^T). As above, but a block has half as many outputs. */
+#define SWIGLU(name, groups, tiles)                                                                                      \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                    \
+    name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, const td_i8 *gate, const float *gate_scale,         \
+         const td_i8 *up, const float *up_scale, td_u32 n, td_u32 ldk, float *out, td_u32 ldo) {                         \
+        linear<groups, tiles, true>({n_rows, x, x_scale, gate, gate_scale, up, up_scale, nullptr, n, ldk, ldo, 1, out}); \
+    }
+SWIGLU(td_w8a8_swiglu_8, 1, 1)
+SWIGLU(td_w8a8_swiglu_16, 2, 1)
+SWIGLU(td_w8a8_swiglu_32, 4, 2)
+SWIGLU(td_w8a8_swiglu_64, 8, 4)
+
+/**
+ * What becomes of the int32 sums of a library's product [rows, n]: scales, bias, and out. grid (n / 256 rounded up, rows),
+ * block 256.
+ */
+TD_KERNEL(256)
+td_w8a8_epilogue(const td_u32 *n_rows, const int *sums, const float *x_scale, const float *w_scale, const float *bias,
+                 td_u32 n, void *out, td_u32 ldo, td_u32 out_is_f32) {
+    const size_t row = blockIdx.y;
+    const td_u32 column = blockIdx.x * 256 + threadIdx.x;
+    if (row >= *n_rows || column >= n) return;
+    const linear_args a = {n_rows, nullptr, x_scale, nullptr, w_scale, nullptr, nullptr, bias, n, 0, ldo, out_is_f32, out};
+    store_output(a, row, column, scaled(sums[row * n + column], w_scale[column], x_scale[row]));
+}

@@ -1,0 +1,378 @@
+/*
+ * Multi-head latent attention: latents and rope parts are put into the cache; absorbed rows by spans; expanded rows by
+ * blocks, over keys and values that are computed from the latents first.
+ *
+ * Why it is shaped so. Absorbed, all heads read the same keys, and values are a part of these: a tile of 64 keys in shared
+ * memory serves up to 64 heads, and eight warps share the work on it, for scores by keys, for values by columns, since the
+ * sums of 512 columns are too many for one warp's registers. Maxima and sums of the warps' parts go through shared memory,
+ * in the order of their numbers. A span leaves its sums in memory, and td_merge_spans (gqa.cu) puts them together. Expanded
+ * rows, a prompt's, multiply with 192 and 128 columns a key instead of 576 and 512, but keys and values must be computed
+ * from the latents: once for all rows of the step, a head after the other, into memory that the caller lends. Which of the
+ * two forms a row takes is the sequence's property (npu.h), never the step's.
+ */
+#include "npu/cuda/kernels/attention.cuh"
+
+/**
+ * latent = norm(kv[:, :kv_lora]) and the turned rope part, to the cache. grid (rows), block TD_CUDA_NORM_THREADS.
+ * @param kv     [rows, kv_lora + rope_dim] f32
+ * @param rope   [positions, rope_dim]: cos half | sin half
+ * @param latent_cache, rope_cache  [slots, kv_lora], [slots, rope_dim] bf16
+ */
+TD_KERNEL(TD_CUDA_NORM_THREADS)
+td_mla_place(const td_u32 *n_rows, const td_u32 *pos, const td_u32 *slot, const float *kv, const float *gamma, float eps,
+             const float *rope, td_u32 kv_lora, td_u32 rope_dim, td_bf16 *latent_cache, td_bf16 *rope_cache) {
+    TD_SHARED(float, part, TD_CUDA_NORM_THREADS / 32);
+    const size_t row = blockIdx.x;
+    if (row >= *n_rows) return;
+    const float *latent = kv + row * (kv_lora + rope_dim), *key = latent + kv_lora;
+    const float *turn = rope + static_cast<size_t>(pos[row]) * rope_dim;
+    const td_u32 half = rope_dim / 2;
+    float        sum = 0;
+    for (td_u32 i = threadIdx.x; i < kv_lora; i += blockDim.x) sum = fmaf(latent[i], latent[i], sum);
+    sum = td_block_sum(sum, part);
+    const float  factor = 1.0f / sqrtf(sum / static_cast<float>(kv_lora) + eps);
+    const size_t to = slot[row];
+    for (td_u32 i = threadIdx.x; i < kv_lora; i += blockDim.x)
+        latent_cache[to * kv_lora + i] = td_to_bf16(latent[i] * factor * gamma[i]);
+    for (td_u32 i = threadIdx.x; i < half; i += blockDim.x) {
+        rope_cache[to * rope_dim + i] = td_to_bf16(key[i] * turn[i] - key[half + i] * turn[half + i]);
+        rope_cache[to * rope_dim + half + i] = td_to_bf16(key[half + i] * turn[i] + key[i] * turn[half + i]);
+    }
+}
+
+/**
+ * Queries in bf16, their rope parts turned. grid (rows), block TD_CUDA_NORM_THREADS.
+ * @param q        [rows, heads, nope + rope_dim] f32
+ * @param out      the same in bf16
+ * @param absorbed [rows, heads, kv_lora + rope_dim] bf16: its rope parts are written; the rest is td_bf16_linear's
+ */
+TD_KERNEL(TD_CUDA_NORM_THREADS)
+td_mla_query(const td_u32 *n_rows, const td_u32 *pos, const float *q, const float *rope, td_u32 heads, td_u32 nope,
+             td_u32 rope_dim, td_u32 kv_lora, td_bf16 *out, td_bf16 *absorbed) {
+    const size_t row = blockIdx.x;
+    if (row >= *n_rows) return;
+    const td_u32 dim = nope + rope_dim, half = rope_dim / 2;
+    const float *turn = rope + static_cast<size_t>(pos[row]) * rope_dim;
+    for (td_u32 i = threadIdx.x; i < heads * dim; i += blockDim.x) {
+        const td_u32 head = i / dim, at = i % dim;
+        const float *x = q + (row * heads + head) * dim;
+        if (at < nope) {
+            out[row * heads * dim + i] = td_to_bf16(x[at]);
+            continue;
+        }
+        const td_u32  place = (at - nope) % half;
+        const float   low = x[nope + place], high = x[nope + half + place];
+        const td_bf16 turned = td_to_bf16(at - nope < half ? low * turn[place] - high * turn[half + place]
+                                                           : high * turn[place] + low * turn[half + place]);
+        out[row * heads * dim + i] = turned;
+        absorbed[(row * heads + head) * (kv_lora + rope_dim) + kv_lora + (at - nope)] = turned;
+    }
+}
+
+struct latent_args {
+    const td_u32  *n_rows, *n_seq, *seq_start, *pos, *block_table;
+    td_u32         block_stride;
+    const td_u8   *absorbed;
+    const td_bf16 *q, *latent_cache, *rope_cache;
+    td_u32         heads, kv_lora, rope_dim;
+    float          scale;
+    td_u32         spans_max;
+    float         *partial;
+};
+
+/* HEADS heads of a row in one span. */
+template <int HEADS>
+TD_FN void latent_span(const latent_args &a) {
+    constexpr int BANDS = HEADS / 16, STRIDE = TD_CUDA_LATENT_STRIDE, P_STRIDE = TD_CUDA_TILE_KEYS + 8, WARPS = 8,
+                  COLUMNS = TD_CUDA_LATENT_MAX / 8 / WARPS; /* fragments of a warp */
+    TD_SHARED_DYNAMIC(td_bf16, shared);
+    const td_u32 row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if (row >= *a.n_rows) return;
+    const td_u32 seq = td_sequence_of(a.seq_start, *a.n_seq, row), keys = a.pos[row] + 1, begin = blockIdx.x * TD_CUDA_SPAN;
+    if (!a.absorbed[seq] || begin >= keys) return;
+    const td_u32 end = min(keys, begin + TD_CUDA_SPAN), head = blockIdx.y * HEADS,
+                 there = min(static_cast<td_u32>(HEADS), a.heads - head);
+    const td_u32  dk = a.kv_lora + a.rope_dim;
+    const td_u32 *pages = a.block_table + static_cast<size_t>(seq) * a.block_stride;
+
+    td_shared<td_bf16> q = shared, k = q + HEADS * STRIDE, p = k + TD_CUDA_TILE_KEYS * STRIDE;
+    td_shared<float>   most_of = td_shared_as<float>(p + HEADS * P_STRIDE), sum_of = most_of + WARPS * HEADS;
+    const auto         row_at = [&](td_u32 i) { return a.q + (static_cast<size_t>(row) * a.heads + head + i) * dk; };
+    td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(q, HEADS, there, a.kv_lora, row_at, threadIdx.x, blockDim.x);
+    td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(
+        q + TD_CUDA_LATENT_MAX, HEADS, there, a.rope_dim, [&](td_u32 i) { return row_at(i) + a.kv_lora; }, threadIdx.x,
+        blockDim.x);
+
+    float max_of_row[BANDS][2], sum_of_row[BANDS][2], acc[BANDS][COLUMNS][4];
+    for (int m = 0; m < BANDS; m++) {
+        for (int half = 0; half < 2; half++) max_of_row[m][half] = -td_infinity(), sum_of_row[m][half] = 0;
+        for (int j = 0; j < COLUMNS; j++)
+            for (int e = 0; e < 4; e++) acc[m][j][e] = 0;
+    }
+#pragma unroll 1
+    for (td_u32 first = begin; first < end; first += TD_CUDA_TILE_KEYS) {
+        const auto slot_of = [&](td_u32 i) {
+            return static_cast<size_t>(pages[(first + i) / TD_CUDA_PAGE]) * TD_CUDA_PAGE + (first + i) % TD_CUDA_PAGE;
+        };
+        td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(
+            k, TD_CUDA_TILE_KEYS, end - first, a.kv_lora, [&](td_u32 i) { return a.latent_cache + slot_of(i) * a.kv_lora; },
+            threadIdx.x, blockDim.x);
+        td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(
+            k + TD_CUDA_LATENT_MAX, TD_CUDA_TILE_KEYS, end - first, a.rope_dim,
+            [&](td_u32 i) { return a.rope_cache + slot_of(i) * a.rope_dim; }, threadIdx.x, blockDim.x);
+        td_async_commit();
+        td_async_wait<0>();
+        __syncthreads();
+
+        float s[BANDS][4]; /* of this warp's eight keys */
+        for (int m = 0; m < BANDS; m++)
+            for (int e = 0; e < 4; e++) s[m][e] = 0;
+#pragma unroll 2
+        for (td_u32 d = 0; d < TD_CUDA_LATENT_MAX + TD_CUDA_LATENT_ROPE_MAX; d += 16) {
+            if (d >= a.kv_lora && d < TD_CUDA_LATENT_MAX) continue; /* zeros */
+            unsigned b[2];
+            for (int e = 0; e < 2; e++) b[e] = td_load<unsigned>(k + ((warp * 8 + g) * STRIDE + d + e * 8 + t * 2));
+#pragma unroll
+            for (int m = 0; m < BANDS; m++) {
+                unsigned x[4];
+                for (int e = 0; e < 4; e++)
+                    x[e] = td_load<unsigned>(q + ((m * 16 + g + e % 2 * 8) * STRIDE + d + e / 2 * 8 + t * 2));
+                td_mma_bf16(s[m], x, b);
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < BANDS; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float most = -td_infinity();
+                for (int e = 0; e < 2; e++) {
+                    float &x = s[m][half * 2 + e];
+                    x = first + warp * 8 + t * 2 + e < keys ? x * a.scale : -td_infinity();
+                    most = x > most ? x : most;
+                }
+                for (int bits = 1; bits < 4; bits *= 2) {
+                    const float other = __shfl_xor_sync(TD_ALL_LANES, most, bits);
+                    most = other > most ? other : most;
+                }
+                if (t == 0) most_of[warp * HEADS + m * 16 + g + half * 8] = most;
+            }
+        __syncthreads();
+        float factor[BANDS][2];
+#pragma unroll
+        for (int m = 0; m < BANDS; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const td_u32 at = m * 16 + g + half * 8;
+                float        most = max_of_row[m][half], sum = 0;
+                for (int w = 0; w < WARPS; w++) {
+                    const float other = most_of[w * HEADS + at];
+                    most = other > most ? other : most;
+                }
+                factor[m][half] = max_of_row[m][half] == most ? 1.0f : td_exp(max_of_row[m][half] - most);
+                max_of_row[m][half] = most;
+                float x[2];
+                for (int e = 0; e < 2; e++) {
+                    x[e] = s[m][half * 2 + e] == -td_infinity() ? 0.0f : td_exp(s[m][half * 2 + e] - most);
+                    sum += x[e];
+                }
+                for (int bits = 1; bits < 4; bits *= 2) sum = sum + __shfl_xor_sync(TD_ALL_LANES, sum, bits);
+                if (t == 0) sum_of[warp * HEADS + at] = sum;
+                td_store<unsigned>(p + (at * P_STRIDE + warp * 8 + t * 2), td_bf16_pair(x[0], x[1]));
+            }
+        __syncthreads();
+#pragma unroll
+        for (int m = 0; m < BANDS; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float sum = 0;
+                for (int w = 0; w < WARPS; w++) sum += sum_of[w * HEADS + m * 16 + g + half * 8];
+                sum_of_row[m][half] = sum_of_row[m][half] * factor[m][half] + sum;
+                for (int j = 0; j < COLUMNS; j++)
+                    for (int e = half * 2; e < half * 2 + 2; e++) acc[m][j][e] *= factor[m][half];
+            }
+#pragma unroll 1
+        for (td_u32 i = 0; i < TD_CUDA_TILE_KEYS; i += 16) {
+            unsigned x[BANDS][4];
+#pragma unroll
+            for (int m = 0; m < BANDS; m++)
+                for (int e = 0; e < 4; e++)
+                    x[m][e] = td_load<unsigned>(p + ((m * 16 + g + e % 2 * 8) * P_STRIDE + i + e / 2 * 8 + t * 2));
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) {
+                const td_u32 column = (j * WARPS + warp) * 8;
+                if (column >= a.kv_lora) continue;
+                unsigned b[2];
+                td_load_transposed(b, k + ((i + lane % 16) * STRIDE + column));
+#pragma unroll
+                for (int m = 0; m < BANDS; m++) td_mma_bf16(acc[m][j], x[m], b);
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int m = 0; m < BANDS; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const td_u32 at = m * 16 + g + half * 8;
+            if (at >= there) continue;
+            float *out =
+                a.partial + ((static_cast<size_t>(row) * a.heads + head + at) * a.spans_max + blockIdx.x) * (a.kv_lora + 2);
+            if (warp == 0 && t == 0) {
+                out[0] = max_of_row[m][half];
+                out[1] = sum_of_row[m][half];
+            }
+            for (int j = 0; j < COLUMNS; j++)
+                for (td_u32 e = 0; e < 2; e++) {
+                    const td_u32 column = (j * WARPS + warp) * 8 + t * 2 + e;
+                    if (column < a.kv_lora) out[2 + column] = acc[m][j][half * 2 + e];
+                }
+        }
+}
+
+/**
+ * The spans of absorbed rows. grid (spans_max, heads / HEADS rounded up, rows), block LATENT_THREADS, dynamic shared memory
+ * LATENT_SHARED(HEADS).
+ * @param q       [rows, heads, kv_lora + rope_dim] bf16; kv_lora and rope_dim multiples of 8, up to LATENT_MAX and
+ *                LATENT_ROPE_MAX
+ * @param partial [rows, heads, spans_max, 2 + kv_lora], for td_merge_spans
+ */
+#define LATENT(HEADS)                                                                                                \
+    TD_KERNEL(TD_CUDA_LATENT_THREADS)                                                                                \
+    td_mla_absorbed_##HEADS(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,   \
+                            const td_u32 *block_table, td_u32 block_stride, const td_u8 *absorbed, const td_bf16 *q, \
+                            const td_bf16 *latent_cache, const td_bf16 *rope_cache, td_u32 heads, td_u32 kv_lora,    \
+                            td_u32 rope_dim, float scale, td_u32 spans_max, float *partial) {                        \
+        latent_span<HEADS>({n_rows, n_seq, seq_start, pos, block_table, block_stride, absorbed, q, latent_cache,     \
+                            rope_cache, heads, kv_lora, rope_dim, scale, spans_max, partial});                       \
+    }
+LATENT(16)
+LATENT(64)
+
+/**
+ * Keys and values of some heads, from the latents of sequences that are not absorbed. grid (EXPAND_KEYS blocks of the
+ * longest sequence, heads * ((nope + v_dim) / EXPAND_KEYS rounded up), sequences), block ATTN_THREADS.
+ * @param kv_b      [heads, nope + v_dim, kv_lora] bf16: those heads' rows
+ * @param key_start [sequences] where a sequence's keys begin in expanded
+ * @param expanded  [keys of all, heads, nope + v_dim] bf16
+ */
+TD_KERNEL(TD_CUDA_ATTN_THREADS)
+td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_table, td_u32 block_stride,
+              const td_u8 *absorbed, const td_bf16 *latent_cache, td_u32 kv_lora, const td_bf16 *kv_b, td_u32 heads,
+              td_u32 per_head, const td_u32 *key_start, td_bf16 *expanded) {
+    constexpr int FRAGMENTS = TD_CUDA_EXPAND_KEYS / 8;
+    const td_u32  seq = blockIdx.z, first = blockIdx.x * TD_CUDA_EXPAND_KEYS + threadIdx.x / 32 * 16;
+    if (seq >= *n_seq || absorbed[seq] || blockIdx.x * TD_CUDA_EXPAND_KEYS >= kv_len[seq]) return;
+    const td_u32 blocks = (per_head + TD_CUDA_EXPAND_KEYS - 1) / TD_CUDA_EXPAND_KEYS, head = blockIdx.y / blocks,
+                 first_out = blockIdx.y % blocks * TD_CUDA_EXPAND_KEYS;
+    const td_u32   g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, keys = kv_len[seq];
+    const td_u32  *pages = block_table + static_cast<size_t>(seq) * block_stride;
+    const td_bf16 *latent[2], *w[FRAGMENTS];
+    float          acc[FRAGMENTS][4];
+    for (int half = 0; half < 2; half++) {
+        const td_u32 key = first + g + half * 8;
+        latent[half] =
+            key < keys ? latent_cache +
+                             (static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * kv_lora
+                       : nullptr;
+    }
+    for (int j = 0; j < FRAGMENTS; j++) {
+        const td_u32 out = first_out + j * 8 + g;
+        w[j] = out < per_head ? kv_b + (static_cast<size_t>(head) * per_head + out) * kv_lora : nullptr;
+        for (int e = 0; e < 4; e++) acc[j][e] = 0;
+    }
+    const uint4 zero = {0, 0, 0, 0};
+#pragma unroll 1
+    for (td_u32 k0 = 0; k0 < kv_lora; k0 += 32) {
+        const td_u32 k = k0 + t * 8;
+        const uint4  low = latent[0] && k < kv_lora ? td_load<uint4>(latent[0] + k) : zero,
+                    high = latent[1] && k < kv_lora ? td_load<uint4>(latent[1] + k) : zero;
+        const unsigned x[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+#pragma unroll
+        for (int j = 0; j < FRAGMENTS; j++) {
+            const uint4    in = w[j] && k < kv_lora ? td_load<uint4>(w[j] + k) : zero;
+            const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
+            td_mma_bf16(acc[j], x[0], b[0]);
+            td_mma_bf16(acc[j], x[1], b[1]);
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const td_u32 key = first + g + e / 2 * 8;
+        if (key >= keys) continue;
+        td_bf16 *to = expanded + ((static_cast<size_t>(key_start[seq]) + key) * heads + head) * per_head;
+#pragma unroll
+        for (int j = 0; j < FRAGMENTS; j++) {
+            const td_u32 out = first_out + j * 8 + t * 2 + e % 2;
+            if (out < per_head) to[out] = td_to_bf16(acc[j][e]);
+        }
+    }
+}
+
+/**
+ * Rows of sequences that are not absorbed, for the heads that are expanded. grid (as td_gqa_prefill's, heads), block
+ * ATTN_THREADS, dynamic shared memory PREFILL_SHARED(EXPANDED_NOPE_MAX + LATENT_ROPE_MAX, EXPANDED_DV_MAX).
+ * @param q        [rows, all_heads, nope + rope_dim] bf16
+ * @param expanded as td_mla_expand's; nope up to EXPANDED_NOPE_MAX, v_dim up to EXPANDED_DV_MAX, multiples of 8
+ * @param out      [rows, all_heads, v_dim] f32
+ */
+TD_KERNEL(TD_CUDA_ATTN_THREADS)
+td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, const td_u32 *block_table,
+               td_u32 block_stride, const td_u8 *absorbed, const td_bf16 *q, const td_bf16 *rope_cache,
+               const td_u32 *key_start, const td_bf16 *expanded, td_u32 heads, td_u32 first_head, td_u32 all_heads,
+               td_u32 nope, td_u32 rope_dim, td_u32 v_dim, float scale, float *out) {
+    constexpr int NOPE = TD_CUDA_EXPANDED_NOPE_MAX, DK = NOPE + TD_CUDA_LATENT_ROPE_MAX, DV = TD_CUDA_EXPANDED_DV_MAX;
+    TD_SHARED_DYNAMIC(td_bf16, shared);
+    const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
+                 head = first_head + blockIdx.y;
+    td_u32 seq, first_row, n_rows;
+    if (!td_prefill_block(*n_seq, seq_start, absorbed, 0, &seq, &first_row, &n_rows)) return;
+    td_shared<td_bf16> rows = shared, k = rows + TD_CUDA_PREFILL_ROWS * (DK + 8), v = k + TD_CUDA_TILE_KEYS * (DK + 8);
+    const td_u32       keys = pos[first_row + n_rows - 1] + 1, dk = nope + rope_dim, per_head = nope + v_dim;
+    const td_u32      *pages = block_table + static_cast<size_t>(seq) * block_stride;
+    td_u32             n_keys[2];
+    for (td_u32 half = 0; half < 2; half++) {
+        const td_u32 row = warp * 16 + g + half * 8;
+        n_keys[half] = row < n_rows ? pos[first_row + row] + 1 : 0;
+    }
+    /* Rows have the part without rope in their first NOPE columns, then the rope part; what is between is zeros. */
+    const auto row_at = [&](td_u32 i) { return q + (static_cast<size_t>(first_row + i) * all_heads + head) * dk; };
+    td_fetch_rows<NOPE, DK + 8>(rows, TD_CUDA_PREFILL_ROWS, n_rows, nope, row_at, threadIdx.x, blockDim.x);
+    td_fetch_rows<DK - NOPE, DK + 8>(
+        rows + NOPE, TD_CUDA_PREFILL_ROWS, n_rows, rope_dim, [&](td_u32 i) { return row_at(i) + nope; }, threadIdx.x,
+        blockDim.x);
+    td_row_state state = td_row_start();
+    float        acc[DV / 8][4];
+    for (int j = 0; j < DV / 8; j++)
+        for (int e = 0; e < 4; e++) acc[j][e] = 0;
+#pragma unroll 1
+    for (td_u32 first = 0; first < keys; first += TD_CUDA_TILE_KEYS) {
+        const auto key_at = [&](td_u32 i) {
+            return expanded + ((static_cast<size_t>(key_start[seq]) + first + i) * heads + blockIdx.y) * per_head;
+        };
+        const auto rope_at = [&](td_u32 i) {
+            const size_t page = pages[(first + i) / TD_CUDA_PAGE];
+            return rope_cache + (page * TD_CUDA_PAGE + (first + i) % TD_CUDA_PAGE) * rope_dim;
+        };
+        td_fetch_rows<NOPE, DK + 8>(k, TD_CUDA_TILE_KEYS, keys - first, nope, key_at, threadIdx.x, blockDim.x);
+        td_fetch_rows<DK - NOPE, DK + 8>(k + NOPE, TD_CUDA_TILE_KEYS, keys - first, rope_dim, rope_at, threadIdx.x,
+                                         blockDim.x);
+        td_fetch_rows<DV>(
+            v, TD_CUDA_TILE_KEYS, keys - first, v_dim, [&](td_u32 i) { return key_at(i) + nope; }, threadIdx.x, blockDim.x);
+        td_async_commit();
+        td_async_wait<0>();
+        __syncthreads();
+        td_attend_tile<DK, DV>(rows + warp * 16 * (DK + 8), k, v, first, n_keys, scale, state, acc);
+        __syncthreads();
+    }
+    for (td_u32 half = 0; half < 2; half++) {
+        const td_u32 row = warp * 16 + g + half * 8;
+        if (row >= n_rows) continue;
+        const float inverse = 1.0f / state.sum[half];
+#pragma unroll
+        for (int j = 0; j < DV / 8; j++)
+            for (td_u32 e = 0; e < 2; e++)
+                if (j * 8 + t * 2 + e < v_dim)
+                    out[(static_cast<size_t>(first_row + row) * all_heads + head) * v_dim + j * 8 + t * 2 + e] =
+                        acc[j][half * 2 + e] * inverse;
+    }
+}

@@ -1,0 +1,164 @@
+/* The CUDA kernels of grouped-query attention against the host's block in f32, over steps of prompts and generated tokens;
+ * and that decode and prefill give a row the same bits, whatever else is in the step. */
+#include "cuda_rig.h"
+
+CUDA_KERNEL(td_gqa_place);
+CUDA_KERNEL(td_gqa_decode_64);
+CUDA_KERNEL(td_gqa_decode_128);
+CUDA_KERNEL(td_gqa_prefill_64);
+CUDA_KERNEL(td_gqa_prefill_128);
+CUDA_KERNEL(td_merge_spans);
+
+/* hidden is heads * dim, so that the block's o can be an identity: its output is attention's own. */
+typedef struct {
+    uint32_t       heads, kv_heads, dim, width, kv;
+    bool           normed;
+    float          eps, scale;
+    float         *w[3];
+    cuda_buf       k_cache, v_cache, norms[2], table;
+    rig            g;
+    void          *host_k, *host_v;
+    cuda_sequences seqs;
+    td_npu_weight *weights[7];
+} model;
+
+static model model_open(rnd *r, uint32_t heads, uint32_t kv_heads, uint32_t dim, bool normed) {
+    model  m = {.heads = heads,
+                .kv_heads = kv_heads,
+                .dim = dim,
+                .width = heads * dim,
+                .kv = kv_heads * dim,
+                .normed = normed,
+                .eps = 1e-6f,
+                .scale = 1 / sqrtf((float)dim),
+                .seqs = cuda_sequences_open(r)};
+    size_t max_pos = CUDA_SEQ_PAGES * TD_KV_PAGE, cache = (size_t)CUDA_PAGES * kv_heads * TD_KV_PAGE * dim;
+    float *identity = cuda_identity(m.width), *rope = cuda_rope_table(max_pos, dim);
+    m.g = rig_open(2, TD_DT_F32, false);
+    for (int i = 0; i < 3; i++) {
+        m.w[i] = rnd_array(r, (size_t)(i ? m.kv : m.width) * m.width, 3 / sqrtf((float)m.width));
+        m.weights[i] = make_weight(&m.g, TD_WEIGHT_F32, m.w[i], i ? m.kv : m.width, m.width);
+    }
+    m.weights[3] = make_weight(&m.g, TD_WEIGHT_F32, identity, m.width, m.width);
+    m.weights[4] = make_weight(&m.g, TD_WEIGHT_F32, rope, max_pos, dim);
+    m.table = cuda_copy(rope, max_pos * dim * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        float *norm = rnd_array(r, dim, 2);
+        m.weights[5 + i] = make_weight(&m.g, TD_WEIGHT_F32, norm, 0, dim);
+        m.norms[i] = cuda_copy(norm, dim * sizeof(float));
+        free(norm);
+    }
+    m.k_cache = cuda_alloc(cache * sizeof(td_bf16)), m.v_cache = cuda_alloc(cache * sizeof(td_bf16));
+    m.host_k = calloc((size_t)CUDA_PAGES * kv_heads, m.g.npu->ops->kv_page_bytes(m.g.npu, TD_KV_HEAD, dim));
+    m.host_v = calloc((size_t)CUDA_PAGES * kv_heads, m.g.npu->ops->kv_page_bytes(m.g.npu, TD_KV_HEAD, dim));
+    free(identity), free(rope);
+    return m;
+}
+
+static void model_close(model *m) {
+    for (int i = 0; i < 7; i++) m->g.npu->ops->weight_destroy(m->g.npu, m->weights[i]);
+    rig_close(&m->g);
+    CUDA_FREE(m->k_cache, m->v_cache, m->norms[0], m->norms[1], m->table);
+    for (int i = 0; i < 3; i++) free(m->w[i]);
+    free(m->host_k), free(m->host_v);
+}
+
+static float *host_attention(model *m, const cuda_step *s, float *x) {
+    float        *out = malloc((size_t)s->n * m->width * sizeof(float));
+    td_npu_block *b = make_block(&m->g, &(td_block_desc){.kind = TD_BLOCK_GQA,
+                                                         .max_tok = s->n,
+                                                         .max_kv = CUDA_SEQ_PAGES * TD_KV_PAGE,
+                                                         .gqa = {.hidden = m->width,
+                                                                 .heads = m->heads,
+                                                                 .kv_heads = m->kv_heads,
+                                                                 .head_dim = m->dim,
+                                                                 .eps = m->eps,
+                                                                 .softmax_scale = m->scale,
+                                                                 .q = m->weights[0],
+                                                                 .k = m->weights[1],
+                                                                 .v = m->weights[2],
+                                                                 .o = m->weights[3],
+                                                                 .q_norm = m->normed ? m->weights[5] : NULL,
+                                                                 .k_norm = m->normed ? m->weights[6] : NULL,
+                                                                 .rope = m->weights[4],
+                                                                 .kv_k = m->host_k,
+                                                                 .kv_v = m->host_v,
+                                                                 .kv_pages = CUDA_PAGES,
+                                                                 .in = x,
+                                                                 .out = out}});
+    run_block(&m->g, b, &s->step);
+    m->g.npu->ops->block_destroy(m->g.npu, b);
+    return out;
+}
+
+/* Attention of the rows in q; sequences with fewer than `few` rows are decode's. */
+static void attend(model *m, const cuda_step *s, const cuda_buf *q, uint32_t few, const cuda_buf *out) {
+    uint32_t d = m->dim <= 64 ? 64 : 128, span_keys = TD_CUDA_SPAN,
+             spans = (uint32_t)cuda_up(CUDA_SEQ_PAGES * TD_KV_PAGE, TD_CUDA_SPAN);
+    size_t   blocks = m->kv_heads * cuda_up(m->heads / m->kv_heads, TD_CUDA_DECODE_HEADS);
+    cuda_buf partial = cuda_alloc((size_t)s->n * m->heads * spans * (m->dim + 2) * sizeof(float));
+    cuda_run(
+        d == 64 ? &td_cuda_kernel_td_gqa_prefill_64 : &td_cuda_kernel_td_gqa_prefill_128,
+        cuda_grid(s->n / TD_CUDA_PREFILL_ROWS + CUDA_SEQS, m->heads, 1, TD_CUDA_ATTN_THREADS, TD_CUDA_PREFILL_SHARED(d, d)),
+        CUDA_OUT(*out),
+        CUDA_ARGS(&s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p, &m->k_cache.p, &m->v_cache.p,
+                  &m->heads, &m->kv_heads, &m->dim, &m->scale, &out->p));
+    cuda_run(
+        d == 64 ? &td_cuda_kernel_td_gqa_decode_64 : &td_cuda_kernel_td_gqa_decode_128,
+        cuda_grid(cuda_up(spans, TD_CUDA_DECODE_SPANS), blocks, s->n + 1, TD_CUDA_ATTN_THREADS, TD_CUDA_DECODE_SHARED(d)),
+        CUDA_OUT(partial),
+        CUDA_ARGS(&s->n_rows.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p, &m->k_cache.p,
+                  &m->v_cache.p, &m->heads, &m->kv_heads, &m->dim, &m->scale, &spans, &partial.p));
+    cuda_run(&td_cuda_kernel_td_merge_spans, cuda_grid(m->heads, s->n + 1, 1, TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(*out),
+             CUDA_ARGS(&s->n_rows.p, &s->n_seq.p, &s->starts.p, &s->pos.p, CUDA_NULL, &few, &span_keys, &partial.p,
+                       &m->heads, &m->dim, &spans, &out->p, CUDA_NULL));
+    CUDA_FREE(partial);
+}
+
+static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS]) {
+    cuda_step s;
+    cuda_step_open(&s, &m->seqs, rows, (uint8_t[CUDA_SEQS]){0});
+    size_t   n = (size_t)s.n * m->width;
+    float   *x = rnd_array(r, n, 1), *want = host_attention(m, &s, x);
+    cuda_buf proj[3], q = cuda_alloc(n * sizeof(td_bf16)), out[3];
+    for (int i = 0; i < 3; i++) proj[i] = cuda_product(m->w[i], x, s.n, i ? m->kv : m->width, m->width);
+    cuda_run(&td_cuda_kernel_td_gqa_place, cuda_grid(s.n + 2, 1, 1, 128, 0), CUDA_OUT(q, m->k_cache, m->v_cache),
+             CUDA_ARGS(&s.n_rows.p, &s.pos.p, &s.slot.p, &proj[0].p, &proj[1].p, &proj[2].p,
+                       m->normed ? &m->norms[0].p : CUDA_NULL, m->normed ? &m->norms[1].p : CUDA_NULL, &m->eps, &m->table.p,
+                       &m->heads, &m->kv_heads, &m->dim, &q.p, &m->k_cache.p, &m->v_cache.p));
+    for (int way = 0; way < 3; way++) { /* all rows by prefill, all by decode, both */
+        out[way] = cuda_alloc(n * sizeof(float));
+        attend(m, &s, &q, (uint32_t[]){0, 1u << 30, 4}[way], &out[way]);
+        assert_same_bits("decode and prefill", out[way].p, out[0].p, n * sizeof(float), sizeof(float));
+    }
+    assert_close("gqa", out[0].p, want, n, 8e-3); /* queries, keys, values and probabilities have 8 bits */
+    CUDA_FREE(proj[0], proj[1], proj[2], q, out[0], out[1], out[2]);
+    cuda_step_close(&s);
+    free(x), free(want);
+}
+
+static void steps(void **state) {
+    (void)state;
+    rnd r = rnd_open("cuda gqa");
+    static const struct {
+        uint32_t heads, kv_heads, dim;
+        bool     normed;
+        uint32_t rows[4][CUDA_SEQS];
+    } cases[] = {
+        {4, 2, 64, true, {{70, 0, 5}, {1, 3, 1}, {9, 1, 64}, {1, 1, 1}}},
+        {3, 1, 40, false, {{600, 1, 0}, {1, 2, 0}, {2, 1, 1}, {0, 0, 1}}}, /* two spans; a head dim that fits no tile */
+        {34, 2, 16, true, {{3, 2, 1}, {1, 1, 1}, {5, 0, 1}}},              /* groups of more heads than a warp takes */
+        {2, 2, 128, true, {{2, 66, 1}, {1, 1, 1}, {0, 7, 0}, {1, 0, 0}}},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        model m = model_open(&r, cases[c].heads, cases[c].kv_heads, cases[c].dim, cases[c].normed);
+        for (int i = 0; i < 4; i++)
+            if (cases[c].rows[i][0] + cases[c].rows[i][1] + cases[c].rows[i][2]) run_step(&m, &r, cases[c].rows[i]);
+        model_close(&m);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps)};
+    return cmocka_run_group_tests_name("cuda_gqa", tests, NULL, NULL);
+}

@@ -1,0 +1,279 @@
+/* The CUDA kernels of rows (embedding, norm, codes) and of int8 products against the host's blocks: the same bits where the
+ * arithmetic is exact or elementwise, a bound for the norm's sum. */
+#include "cuda_rig.h"
+
+CUDA_KERNEL(td_embed);
+CUDA_KERNEL(td_norm);
+CUDA_KERNEL(td_quantize_bf16);
+CUDA_KERNEL(td_quantize_f32);
+CUDA_KERNEL(td_swiglu_quantize);
+CUDA_KERNEL(td_w8a8_8);
+CUDA_KERNEL(td_w8a8_16);
+CUDA_KERNEL(td_w8a8_32);
+CUDA_KERNEL(td_w8a8_64);
+CUDA_KERNEL(td_w8a8_swiglu_8);
+CUDA_KERNEL(td_w8a8_swiglu_16);
+CUDA_KERNEL(td_w8a8_swiglu_32);
+CUDA_KERNEL(td_w8a8_swiglu_64);
+CUDA_KERNEL(td_w8a8_epilogue);
+
+static const struct {
+    const td_cuda_kernel *plain, *swiglu;
+    size_t                rows, tiles;
+} variants[] = {
+    {&td_cuda_kernel_td_w8a8_8, &td_cuda_kernel_td_w8a8_swiglu_8, 8, 1},
+    {&td_cuda_kernel_td_w8a8_16, &td_cuda_kernel_td_w8a8_swiglu_16, 16, 1},
+    {&td_cuda_kernel_td_w8a8_32, &td_cuda_kernel_td_w8a8_swiglu_32, 32, 2},
+    {&td_cuda_kernel_td_w8a8_64, &td_cuda_kernel_td_w8a8_swiglu_64, 64, 4},
+};
+#define VARIANTS (sizeof variants / sizeof variants[0])
+
+static void embeddings(void **state) {
+    (void)state;
+    rnd r = rnd_open("cuda embed");
+    for (int round = 0; round < 6; round++) {
+        uint32_t vocab = (uint32_t)rnd_range(&r, 1, 40), rows = (uint32_t)rnd_range(&r, 1, 9), bucket = rows + 3,
+                 hidden = (uint32_t)rnd_range(&r, 1, 300) * (round & 1 ? 8 : 1);
+        float   *table = rnd_array(&r, (size_t)vocab * hidden, 1);
+        uint32_t token[16];
+        for (uint32_t i = 0; i < bucket; i++) token[i] = i < rows ? (uint32_t)rnd_range(&r, 0, vocab - 1) : UINT32_MAX;
+        cuda_buf n = cuda_word(rows), ids = cuda_copy(token, bucket * 4), t = cuda_bf16(table, (size_t)vocab * hidden),
+                 out = cuda_alloc((size_t)rows * hidden * 2);
+        cuda_run(&td_cuda_kernel_td_embed, cuda_grid(bucket, 1, 1, TD_CUDA_EMBED_THREADS, 0), CUDA_OUT(out),
+                 CUDA_ARGS(&n.p, &ids.p, &t.p, &vocab, &hidden, &out.p));
+        for (uint32_t i = 0; i < rows; i++)
+            assert_same_bits("embed", (td_bf16 *)out.p + (size_t)i * hidden, (td_bf16 *)t.p + (size_t)token[i] * hidden,
+                             hidden * 2, 2);
+        *(uint32_t *)ids.p = vocab; /* no such token */
+        cuda_run(&td_cuda_kernel_td_embed, cuda_grid(bucket, 1, 1, TD_CUDA_EMBED_THREADS, 0), CUDA_OUT(out),
+                 CUDA_ARGS(&n.p, &ids.p, &t.p, &vocab, &hidden, &out.p));
+        assert_true(isnan(td_bf16_to_f32(*(td_bf16 *)out.p)));
+        CUDA_FREE(n, ids, t, out);
+        free(table);
+    }
+}
+
+static void norms(void **state) {
+    (void)state;
+    rnd r = rnd_open("cuda norm");
+    for (int round = 0; round < 12; round++) {
+        uint32_t rows = (uint32_t)rnd_range(&r, 1, 6), bucket = rows + 2,
+                 hidden = (uint32_t)rnd_range(&r, 1, round == 0 ? 7168 : 700), stride = hidden + (round & 2 ? 5 : 0),
+                 ldq = (uint32_t)cuda_up(hidden, TD_CUDA_QUANT_STRIDE) * TD_CUDA_QUANT_STRIDE;
+        bool   with_add = round & 1;
+        float  eps = 1e-6f;
+        float *x = rnd_array(&r, (size_t)rows * hidden, 3), *add = rnd_array(&r, (size_t)rows * hidden, 3),
+              *gamma = rnd_array(&r, hidden, 2);
+        for (uint32_t j = 0; round == 3 && j < hidden; j++) x[j] = add[j] = 0;
+        cuda_buf n = cuda_word(rows), xb = cuda_bf16(x, (size_t)rows * hidden), ab = cuda_bf16(add, (size_t)rows * hidden),
+                 gb = cuda_copy(gamma, hidden * sizeof(float)), out = cuda_alloc((size_t)rows * stride * 2),
+                 q = cuda_alloc((size_t)rows * ldq), scale = cuda_alloc(rows * sizeof(float));
+        rig   g = rig_open(2, TD_DT_BF16, false);
+        void *hx = act_array(g.act, x, (size_t)rows * hidden), *ha = act_array(g.act, add, (size_t)rows * hidden),
+             *hout = act_array(g.act, NULL, (size_t)rows * hidden);
+        td_npu_weight *w = make_weight(&g, TD_WEIGHT_F32, gamma, 0, hidden);
+        td_npu_block  *b = make_block(
+             &g, &(td_block_desc){
+                     .kind = TD_BLOCK_NORM,
+                     .max_tok = rows,
+                     .norm = {.hidden = hidden, .eps = eps, .gamma = w, .x = hx, .add = with_add ? ha : NULL, .out = hout}});
+        run_rows(&g, b, rows);
+        cuda_run(&td_cuda_kernel_td_norm, cuda_grid(bucket, 1, 1, TD_CUDA_NORM_THREADS, hidden * sizeof(float)),
+                 CUDA_OUT(xb, out, q, scale),
+                 CUDA_ARGS(&n.p, CUDA_NULL, &xb.p, with_add ? &ab.p : CUDA_NULL, &gb.p, &eps, &hidden, &out.p, &stride, &q.p,
+                           &ldq, &scale.p));
+        assert_same_bits("the residual", xb.p, hx, (size_t)rows * hidden * 2, 2);
+        for (uint32_t i = 0; i < rows; i++) {
+            const td_bf16 *got = (td_bf16 *)out.p + (size_t)i * stride, *want = (td_bf16 *)hout + (size_t)i * hidden;
+            int8_t        *codes = malloc(ldq);
+            float          row_scale;
+            for (uint32_t j = 0; j < hidden;
+                 j++) { /* the sums differ in order: the factor by some 2^-22, a result by a step */
+                double a = (double)td_bf16_to_f32(got[j]), e = (double)td_bf16_to_f32(want[j]);
+                if (!(fabs(a - e) <= fabs(e) / 128)) fail_msg("norm: row %u element %u: %g, not %g", i, j, a, e);
+            }
+            td_quantize_rows_i8(TD_DT_BF16, got, 1, hidden, hidden, codes, ldq, &row_scale, NULL);
+            assert_same_bits("codes", (int8_t *)q.p + (size_t)i * ldq, codes, ldq, 1);
+            assert_same_bits("scale", (float *)scale.p + i, &row_scale, 4, 4);
+            free(codes);
+        }
+        g.npu->ops->block_destroy(g.npu, b);
+        g.npu->ops->weight_destroy(g.npu, w);
+        rig_close(&g);
+        CUDA_FREE(n, xb, ab, gb, out, q, scale);
+        void *mem[] = {x, add, gamma, hx, ha, hout};
+        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    }
+}
+
+/* The rows that are asked for are normed, and no others. */
+static void norms_of_chosen_rows(void **state) {
+    (void)state;
+    rnd      r = rnd_open("cuda norm of rows");
+    uint32_t hidden = 72, rows = 3, row_of[] = {4, 0, 4}, all = 5;
+    float   *x = rnd_array(&r, 5 * 72, 1), *gamma = rnd_array(&r, 72, 1), eps = 1e-5f;
+    cuda_buf n = cuda_word(rows), n_all = cuda_word(all), of = cuda_copy(row_of, sizeof row_of), xb = cuda_bf16(x, 5 * 72),
+             gb = cuda_copy(gamma, 72 * sizeof(float)), out = cuda_alloc(3 * 72 * 2), every = cuda_alloc(5 * 72 * 2);
+    uint32_t none = 0;
+    cuda_run(&td_cuda_kernel_td_norm, cuda_grid(3, 1, 1, TD_CUDA_NORM_THREADS, 72 * 4), CUDA_OUT(out),
+             CUDA_ARGS(&n.p, &of.p, &xb.p, CUDA_NULL, &gb.p, &eps, &hidden, &out.p, &hidden, CUDA_NULL, &none, CUDA_NULL));
+    cuda_run(&td_cuda_kernel_td_norm, cuda_grid(5, 1, 1, TD_CUDA_NORM_THREADS, 72 * 4), CUDA_OUT(every),
+             CUDA_ARGS(&n_all.p, CUDA_NULL, &xb.p, CUDA_NULL, &gb.p, &eps, &hidden, &every.p, &hidden, CUDA_NULL, &none,
+                       CUDA_NULL));
+    for (int i = 0; i < 3; i++)
+        assert_same_bits("row", (td_bf16 *)out.p + i * 72, (td_bf16 *)every.p + row_of[i] * 72, 72 * 2, 2);
+    CUDA_FREE(n, n_all, of, xb, gb, out, every);
+    free(x), free(gamma);
+}
+
+static void codes(void **state) {
+    (void)state;
+    rnd r = rnd_open("cuda codes");
+    for (int round = 0; round < 8; round++) {
+        uint32_t rows = 7, k = (uint32_t)rnd_range(&r, 1, 900), stride = k + 3, ldq = (k + 63) / 64 * 64;
+        bool     is_bf16 = round & 1;
+        float   *x = rnd_array(&r, rows * stride, 50);
+        for (uint32_t j = 0; j < stride; j++) x[stride + j] = 0, x[2 * stride + j] = 1e-42f; /* zeros; 1 / scale overflows */
+        x[3 * stride + k / 2] = INFINITY, x[4 * stride] = NAN;
+        cuda_buf n = cuda_word(rows), in = is_bf16 ? cuda_bf16(x, rows * stride) : cuda_copy(x, rows * stride * 4),
+                 q = cuda_alloc(rows * ldq), scale = cuda_alloc(rows * 4);
+        cuda_run(is_bf16 ? &td_cuda_kernel_td_quantize_bf16 : &td_cuda_kernel_td_quantize_f32,
+                 cuda_grid(rows + 1, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q, scale),
+                 CUDA_ARGS(&n.p, &in.p, &k, &stride, &q.p, &ldq, &scale.p));
+        int8_t *want = malloc(rows * ldq);
+        float   want_scale[7];
+        td_quantize_rows_i8(is_bf16 ? TD_DT_BF16 : TD_DT_F32, in.p, rows, k, stride, want, ldq, want_scale, NULL);
+        assert_same_bits("codes", q.p, want, rows * ldq, 1);
+        for (int i = 0; i < 7; i++)
+            assert_true(((float *)scale.p)[i] == want_scale[i] || (isnan(((float *)scale.p)[i]) && isnan(want_scale[i])));
+        CUDA_FREE(n, in, q, scale);
+        free(x), free(want);
+    }
+}
+
+/* Every variant gives the bits of the host's linear, at any number of rows. */
+static void int8_linears(void **state) {
+    (void)state;
+    rnd r = rnd_open("cuda w8a8");
+    for (int round = 0; round < 8; round++) {
+        uint32_t n = (uint32_t)rnd_range(&r, 1, 150), k = (uint32_t)rnd_range(&r, 1, round == 0 ? 1500 : 300), zero = 0,
+                 one = 1, rows = (uint32_t)rnd_range(&r, 1, round & 1 ? 70 : 9);
+        bool        biased = round & 2;
+        rig         g = rig_open(2, TD_DT_BF16, false);
+        int8_weight w = int8_weight_make(&g, &r, n, k);
+        uint32_t    ldk = (uint32_t)w.ldk;
+        float      *x = rnd_array(&r, (size_t)rows * k, 1), *bias = rnd_array(&r, n, 1);
+        cuda_buf    nb = cuda_word(rows), xb = cuda_bf16(x, (size_t)rows * k), q = cuda_alloc((size_t)rows * ldk),
+                 scale = cuda_alloc(rows * 4), bb = cuda_copy(bias, n * 4), out = cuda_alloc((size_t)rows * n * 2),
+                 floats = cuda_alloc((size_t)rows * n * 4), sums = cuda_alloc((size_t)rows * n * 4);
+        void          *hout = act_array(g.act, NULL, (size_t)rows * n);
+        td_npu_weight *hb = make_weight(&g, TD_WEIGHT_F32, bias, 0, n);
+        td_npu_block  *b = make_block(
+             &g, &(td_block_desc){
+                     .kind = TD_BLOCK_LINEAR, .max_tok = rows, .linear = {n, k, w.host, biased ? hb : NULL, xb.p, hout}});
+        run_rows(&g, b, rows);
+        cuda_run(&td_cuda_kernel_td_quantize_bf16, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q, scale),
+                 CUDA_ARGS(&nb.p, &xb.p, &k, &k, &q.p, &ldk, &scale.p));
+        for (size_t v = 0; v < VARIANTS; v++) {
+            td_cuda_launch grid = cuda_grid(cuda_up(n, TD_CUDA_TILE_N * variants[v].tiles), cuda_up(rows, variants[v].rows),
+                                            1, TD_CUDA_LINEAR_THREADS, 0);
+            cuda_run(variants[v].plain, grid, CUDA_OUT(out),
+                     CUDA_ARGS(&nb.p, &q.p, &scale.p, &w.codes.p, &w.scale.p, biased ? &bb.p : CUDA_NULL, &n, &ldk, &out.p,
+                               &n, &zero));
+            assert_same_bits(variants[v].plain->name, out.p, hout, (size_t)rows * n * 2, 2);
+        }
+        for (size_t i = 0; i < rows; i++)
+            for (size_t j = 0; j < n; j++) {
+                int sum = 0;
+                for (size_t l = 0; l < k; l++) sum += ((int8_t *)q.p)[i * ldk + l] * ((int8_t *)w.codes.p)[j * ldk + l];
+                ((int *)sums.p)[i * n + j] = sum;
+            }
+        cuda_run(&td_cuda_kernel_td_w8a8_epilogue, cuda_grid(cuda_up(n, 256), rows, 1, 256, 0), CUDA_OUT(out),
+                 CUDA_ARGS(&nb.p, &sums.p, &scale.p, &w.scale.p, biased ? &bb.p : CUDA_NULL, &n, &out.p, &n, &zero));
+        assert_same_bits("td_w8a8_epilogue", out.p, hout, (size_t)rows * n * 2, 2);
+        cuda_run(&td_cuda_kernel_td_w8a8_epilogue, cuda_grid(cuda_up(n, 256), rows, 1, 256, 0), CUDA_OUT(floats),
+                 CUDA_ARGS(&nb.p, &sums.p, &scale.p, &w.scale.p, biased ? &bb.p : CUDA_NULL, &n, &floats.p, &n, &one));
+        for (size_t i = 0; i < (size_t)rows * n; i++)
+            assert_int_equal(td_f32_to_bf16(((float *)floats.p)[i]), ((td_bf16 *)hout)[i]);
+        g.npu->ops->block_destroy(g.npu, b);
+        g.npu->ops->weight_destroy(g.npu, hb);
+        int8_weight_free(&g, &w);
+        rig_close(&g);
+        CUDA_FREE(nb, xb, q, scale, bb, out, floats, sums);
+        free(x), free(bias), free(hout);
+    }
+}
+
+/* The gated MLP in int8, from codes to codes: the bits of the host's block. */
+static void int8_mlps(void **state) {
+    (void)state;
+    rnd r = rnd_open("cuda w8a8 mlp");
+    for (int round = 0; round < 4; round++) {
+        uint32_t h = (uint32_t)rnd_range(&r, 2, 200), inter = (uint32_t)rnd_range(&r, 2, 260),
+                 rows = (uint32_t)rnd_range(&r, 1, 12), zero = 0, one = 1;
+        rig         g = rig_open(2, TD_DT_BF16, false);
+        int8_weight gate = int8_weight_make(&g, &r, inter, h), up = int8_weight_make(&g, &r, inter, h),
+                    down = int8_weight_make(&g, &r, h, inter);
+        uint32_t ldh = (uint32_t)gate.ldk, ldi = (uint32_t)down.ldk;
+        float   *x = rnd_array(&r, (size_t)rows * h, 4);
+        cuda_buf n = cuda_word(rows), xb = cuda_bf16(x, (size_t)rows * h), q = cuda_alloc((size_t)rows * ldh),
+                 scale = cuda_alloc(rows * 4), act = cuda_alloc((size_t)rows * inter * 4),
+                 two[2] = {cuda_alloc((size_t)rows * inter * 4), cuda_alloc((size_t)rows * inter * 4)},
+                 q2 = cuda_alloc((size_t)rows * ldi), q3 = cuda_alloc((size_t)rows * ldi), scale2 = cuda_alloc(rows * 4),
+                 scale3 = cuda_alloc(rows * 4), out = cuda_alloc((size_t)rows * h * 2);
+        void         *hout = act_array(g.act, NULL, (size_t)rows * h);
+        td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP,
+                                                          .max_tok = rows,
+                                                          .mlp = {.hidden = h,
+                                                                  .inter = inter,
+                                                                  .gate = gate.host,
+                                                                  .up = up.host,
+                                                                  .down = down.host,
+                                                                  .in = xb.p,
+                                                                  .out = hout}});
+        run_rows(&g, b, rows);
+        cuda_run(&td_cuda_kernel_td_quantize_bf16, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q, scale),
+                 CUDA_ARGS(&n.p, &xb.p, &h, &h, &q.p, &ldh, &scale.p));
+        for (size_t v = 0; v < VARIANTS; v++) {
+            cuda_run(variants[v].swiglu,
+                     cuda_grid(cuda_up(inter, 8 * variants[v].tiles), cuda_up(rows, variants[v].rows), 1,
+                               TD_CUDA_LINEAR_THREADS, 0),
+                     CUDA_OUT(act),
+                     CUDA_ARGS(&n.p, &q.p, &scale.p, &gate.codes.p, &gate.scale.p, &up.codes.p, &up.scale.p, &inter, &ldh,
+                               &act.p, &inter));
+            cuda_run(&td_cuda_kernel_td_quantize_f32, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q2, scale2),
+                     CUDA_ARGS(&n.p, &act.p, &inter, &inter, &q2.p, &ldi, &scale2.p));
+            cuda_run(
+                variants[v].plain,
+                cuda_grid(cuda_up(h, TD_CUDA_TILE_N * variants[v].tiles), cuda_up(rows, variants[v].rows), 1,
+                          TD_CUDA_LINEAR_THREADS, 0),
+                CUDA_OUT(out),
+                CUDA_ARGS(&n.p, &q2.p, &scale2.p, &down.codes.p, &down.scale.p, CUDA_NULL, &h, &ldi, &out.p, &h, &zero));
+            assert_same_bits(variants[v].swiglu->name, out.p, hout, (size_t)rows * h * 2, 2);
+        }
+        for (int i = 0; i < 2; i++) {
+            int8_weight *w = i ? &up : &gate;
+            cuda_run(
+                &td_cuda_kernel_td_w8a8_16,
+                cuda_grid(cuda_up(inter, TD_CUDA_TILE_N), cuda_up(rows, 16), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(two[i]),
+                CUDA_ARGS(&n.p, &q.p, &scale.p, &w->codes.p, &w->scale.p, CUDA_NULL, &inter, &ldh, &two[i].p, &inter, &one));
+        }
+        cuda_run(&td_cuda_kernel_td_swiglu_quantize, cuda_grid(rows, 1, 1, TD_CUDA_NORM_THREADS, inter * sizeof(float)),
+                 CUDA_OUT(q3, scale3), CUDA_ARGS(&n.p, &two[0].p, &two[1].p, &inter, &q3.p, &ldi, &scale3.p));
+        assert_same_bits("td_swiglu_quantize", q3.p, q2.p, (size_t)rows * ldi, 1);
+        assert_same_bits("td_swiglu_quantize's scale", scale3.p, scale2.p, rows * 4, 4);
+        g.npu->ops->block_destroy(g.npu, b);
+        int8_weight_free(&g, &gate), int8_weight_free(&g, &up), int8_weight_free(&g, &down);
+        rig_close(&g);
+        CUDA_FREE(n, xb, q, scale, act, two[0], two[1], q2, q3, scale2, scale3, out);
+        free(x), free(hout);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(embeddings), cmocka_unit_test(norms),        cmocka_unit_test(norms_of_chosen_rows),
+        cmocka_unit_test(codes),      cmocka_unit_test(int8_linears), cmocka_unit_test(int8_mlps),
+    };
+    return cmocka_run_group_tests_name("cuda_rows", tests, NULL, NULL);
+}

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "cli/engine_flags.h"
+#include "scale/kv_events.h"
 #include "server/server.h"
 
 #define TD_LAUNCH_FLAGS_MAX 32 /* rows of launch_server's own table at most */
@@ -15,9 +16,11 @@
 typedef struct {
     td_engine_options engine;
     td_server_options server;
+    td_kv_events_config kv_events; /* what kv_events_config says */
     const char       *config;
     const char       *log_level, *log_format;
     const char       *trace; /* file, or NULL */
+    const char       *kv_events_config; /* JSON, or NULL */
     double            shutdown_grace_s;
     bool              skip_warmup;
     bool              check; /* only check the flags */

@@ -28,7 +28,7 @@ typedef struct {
 
 static void open_fixture(fixture *f, uint32_t n_pages, bool on) {
     assert_int_equal(td_kv_pages_open(&f->pages, n_pages, NULL), TD_OK);
-    assert_int_equal(td_prefix_cache_open(&f->cache, &f->pages, on, NULL), TD_OK);
+    assert_int_equal(td_prefix_cache_open(&f->cache, &f->pages, on, NULL, NULL), TD_OK);
 }
 
 static void close_fixture(fixture *f) {

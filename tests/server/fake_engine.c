@@ -410,6 +410,7 @@ void td_engine_get_info(const td_engine *e, td_engine_info *info) {
                              .vocab_size = VOCAB,
                              .context_length = e->o.context_length ? e->o.context_length : 4096,
                              .max_total_tokens = 1 << 20,
+                             .kv_page_tokens = 128,
                              .weight_bytes = (uint64_t)3 << 30,
                              .expert_weight_bytes = (uint64_t)2 << 30,
                              .kv_bytes = (uint64_t)1 << 29,

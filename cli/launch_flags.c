@@ -58,8 +58,11 @@ static const td_flag FLAGS[] = {
     {{"watchdog-timeout"}, TD_FLAG_U32, S(watchdog_s), .max = 86400, .arg = "SECONDS", .by_default = "300",
      .help = "When no step ends for so long while requests run, the log and /health (then 503) name the stuck step; 0 "
              "turns this off."},
+    {{"shutdown-delay"}, TD_FLAG_REAL, O(shutdown_delay_s), .max = 86400, .arg = "SECONDS", .by_default = "0",
+     .help = "After SIGTERM, SIGINT or SIGHUP requests are still taken for so long, while /health says 503: time for a "
+             "router to send them elsewhere."},
     {{"shutdown-grace"}, TD_FLAG_REAL, O(shutdown_grace_s), .max = 86400, .arg = "SECONDS", .by_default = "30",
-     .help = "Time that running requests get after SIGTERM, SIGINT or SIGHUP; a second signal ends it."},
+     .help = "Time that running requests get after that; a second signal ends both."},
     {{"skip-server-warmup"}, TD_FLAG_SWITCH, O(skip_warmup),
      .help = "Be ready without having measured what the threads can do or generated a token first."},
     {{"reasoning-parser"}, TD_FLAG_TEXT, S(reasoning_parser), .arg = "NAME",

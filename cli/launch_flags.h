@@ -21,7 +21,7 @@ typedef struct {
     const char       *log_level, *log_format;
     const char       *trace; /* file, or NULL */
     const char       *kv_events_config; /* JSON, or NULL */
-    double            shutdown_grace_s;
+    double            shutdown_delay_s, shutdown_grace_s;
     bool              skip_warmup;
     bool              check; /* only check the flags */
     td_flag_help      help;

@@ -6,7 +6,8 @@
 
 enum MHD_Result td_route_health(td_call *c) {
     static const char *const name[] = {
-        [TD_SERVER_STARTING] = "starting", [TD_SERVER_READY] = "ready", [TD_SERVER_STOPPING] = "stopping"};
+        [TD_SERVER_STARTING] = "starting", [TD_SERVER_READY] = "ready", [TD_SERVER_DRAINING] = "draining",
+        [TD_SERVER_STOPPING] = "stopping"};
     td_server      *s = c->server;
     td_server_phase phase = td_phase(s);
     bool            stalled = phase == TD_SERVER_READY && atomic_load_explicit(&s->stalled, memory_order_relaxed);

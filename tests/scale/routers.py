@@ -24,7 +24,7 @@ def free_port():
 
 
 def start_worker(*flags):
-    return Server("--max-total-tokens", "16384", "--context-length", "2048", "--served-model-name", "tale", "--cpuinfer", "1", "--skip-server-warmup", *flags,
+    return Server("--max-total-tokens", "32768", "--context-length", "2048", "--served-model-name", "tale", "--cpuinfer", "1", "--skip-server-warmup", "--shutdown-delay", "4", *flags,
                   program=[TANDEM], model=MODEL)
 
 

@@ -16,7 +16,7 @@ from routers import HaProxy, Nginx, SglangRouter, Smg, start_worker
 
 SEED = int(os.environ.get("TD_TEST_SEED", random.randrange(1 << 30)))
 WORDS = "king queen forest river golden key horse wolf castle night bread stone mill daughter".split()
-LONG = {"max_tokens": 600, "ignore_eos": True}
+LONG = {"max_tokens": 800, "ignore_eos": True}
 
 
 def story(rng, n):
@@ -93,17 +93,18 @@ class Behind:
 
     def end_workers(self):
         for w in self.workers:
-            w.stop()
+            w.process.kill()  # or it would wait for its --shutdown-delay
+            w.process.wait()
             w.process.stdout.close()
             w.log.close()
 
     def ask(self, body, session="x"):
         return self.front.request("POST", "/v1/completions", body, {"X-Session-Id": session})
 
-    def alone(self, *bodies):
-        """What one server that nobody else asks answers."""
-        with start_worker() as one:
-            answers = [one.request("POST", "/v1/completions", b, timeout=120) for b in bodies]
+    def alone(self, *bodies, at_once=8):
+        """What one server answers."""
+        with start_worker("--shutdown-delay", "0") as one, concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            answers = list(pool.map(lambda b: one.request("POST", "/v1/completions", b, timeout=120), bodies))
         assert all(status == 200 for status, _, _ in answers), answers
         return [answer for _, answer, _ in answers]
 
@@ -113,7 +114,7 @@ class Behind:
 
     def test_hits_and_bits(self):
         turns = list(conversations(self.rng))
-        alone = self.alone(*(body for turn in turns for _, body in turn))
+        alone = self.alone(*(body for turn in turns for _, body in turn), at_once=1)
         with concurrent.futures.ThreadPoolExecutor(6) as pool:  # the conversations at the same time, so that a router has a load to spread
             answers = [a for turn in turns for a in pool.map(lambda pair: self.ask(pair[1], pair[0]), turn)]
         self.assertEqual([status for status, _ in answers], [200] * len(alone))
@@ -122,17 +123,21 @@ class Behind:
         print(f"{self.router.__name__}: {self.hits(answers)} prompt tokens found of {self.hits(alone)} on one server", flush=True)
         self.assertGreater(self.hits(alone), 4000)
         self.assertGreaterEqual(self.hits(answers), 0.9 * self.hits(alone))
-        for w in self.workers:
-            self.assertGreater(w.metric("sglang:num_requests_total"), 2, "both serve")
+        served = [w.metric("sglang:num_requests_total") for w in self.workers]
+        self.assertTrue(min(served) > 2 or self.router is Smg, f"both serve; smg may take one for the best place of all: {served}")
 
-    def start_streams(self, n=8):
-        """Streams that run on both workers."""
-        streams = [Stream(self.front.port, completion(f"{story(self.rng, 8)}", **LONG), f"session {i}") for i in range(n)]
-        end = time.monotonic() + 60
-        while not all(s.chunks > 3 for s in streams):
-            self.assertLess(time.monotonic(), end, [(s.chunks, s.end) for s in streams])
-            time.sleep(0.01)
-        return streams, [int(w.metric("sglang:num_running_reqs")) for w in self.workers]
+    def start_streams(self):
+        """Streams that run on both workers, eight or more if a router needs more to use both. @return them, and how many run on each."""
+        streams, end = [], time.monotonic() + 60
+        while True:
+            streams += [Stream(self.front.port, completion(story(self.rng, 8), **LONG), f"session {len(streams) + i}") for i in range(8)]
+            while not all(s.chunks > 3 for s in streams):
+                self.assertLess(time.monotonic(), end, [(s.chunks, s.end) for s in streams])
+                time.sleep(0.01)
+            running = [int(w.metric("sglang:num_running_reqs")) for w in self.workers]
+            self.assertEqual(sum(running), len(streams), "none has ended yet")
+            if 0 not in running:
+                return streams, running
 
     def check_whole(self, streams):
         for s, answer in zip(streams, self.alone(*(s.body for s in streams))):
@@ -140,9 +145,6 @@ class Behind:
 
     def test_a_worker_is_killed(self):
         streams, running = self.start_streams()
-        self.assertEqual(sum(running), 8)
-        if 0 in running:
-            self.skipTest("the router had all of them on one worker")
         pool = concurrent.futures.ThreadPoolExecutor(8)
         asked = [completion(story(self.rng, 10), max_tokens=300, ignore_eos=True) for _ in range(8)]
         waiting = [pool.submit(self.ask, body, f"session {i}") for i, body in enumerate(asked)]
@@ -171,9 +173,7 @@ class Behind:
         pool.shutdown()
 
     def test_a_worker_is_drained(self):
-        streams, running = self.start_streams()
-        if 0 in running:
-            self.skipTest("the router had all of them on one worker")
+        streams, _ = self.start_streams()
         ending = threading.Thread(target=self.workers[0].stop, args=(signal.SIGTERM, 120))
         ending.start()
         asked = [completion(story(self.rng, 10)) for _ in range(20)]
@@ -217,7 +217,7 @@ class BehindSmg(Behind, unittest.TestCase):
             self.assertEqual((w["model_id"], w["connection_mode"], w["runtime_type"], w["is_healthy"]), ("tale", "http", "sglang", True), "found without /version")
             model = w["models"][0]
             self.assertEqual((model["id"], model["hf_model_type"], model["architectures"], model["context_length"]), ("tale", "deepseek_v3", ["DeepseekV3ForCausalLM"], 2048))
-            for label, value in {"tp_size": "1", "dp_size": "1", "max_total_tokens": "16384", "max_running_requests": "32", "is_generation": "true"}.items():
+            for label, value in {"tp_size": "1", "dp_size": "1", "max_total_tokens": "32768", "max_running_requests": "32", "is_generation": "true"}.items():
                 self.assertEqual(w["labels"][label], value)
 
 

@@ -402,6 +402,7 @@ void td_engine_close(td_engine *e, double grace_s) {
 
 void td_engine_get_info(const td_engine *e, td_engine_info *info) {
     *info = (td_engine_info){.architecture = "Fake",
+                             .model_type = "fake",
                              .model_path = e->path,
                              .device = "fake",
                              .quantization = "none",

@@ -21,8 +21,7 @@ struct td_prefix_node {
 
 td_status td_prefix_cache_open(td_prefix_cache *c, td_kv_pages *pages, bool on, const td_cache_listener *listener,
                                td_error *err) {
-    *c = (td_prefix_cache){
-        .pages = pages, .on = on, .newest = NONE, .oldest = NONE, .n_buckets = 1, .listener = listener};
+    *c = (td_prefix_cache){.pages = pages, .on = on, .newest = NONE, .oldest = NONE, .n_buckets = 1, .listener = listener};
     while (c->n_buckets < pages->n_pages && c->n_buckets < UINT32_MAX / 2) c->n_buckets *= 2;
     c->nodes = calloc(pages->n_pages, sizeof *c->nodes);
     c->tokens = calloc(pages->n_pages, PAGE_TOKEN_BYTES);

@@ -311,8 +311,8 @@ typedef struct {
     uint32_t decode_log_interval; /* steps between log lines; 0: none */
     bool measure_bounds; /* measure at start what the tiers' threads can do: td_engine_info's bounds; about 0.2 s a pool */
     bool log_requests;
-    bool disable_radix_cache; /* no page of a request is kept for later ones */
-    bool disable_mixed_chunk; /* prompts and generating requests take turns instead of sharing steps */
+    bool disable_radix_cache;                /* no page of a request is kept for later ones */
+    bool disable_mixed_chunk;                /* prompts and generating requests take turns instead of sharing steps */
     const td_cache_listener *cache_listener; /* NULL: nobody; must live as long as the engine */
 } td_engine_options;
 

@@ -15,10 +15,10 @@
 #include "scale/kv_event_message.h"
 #include "scale/kv_replay.h"
 
-#define REPLAY_QUEUE 16                      /* requests of a peer that may wait */
-#define GREET_INTERVAL_MS 100                /* new subscribers are greeted together, so often at most */
+#define REPLAY_QUEUE 16                       /* requests of a peer that may wait */
+#define GREET_INTERVAL_MS 100                 /* new subscribers are greeted together, so often at most */
 #define REPLAY_BYTES_MIN ((uint64_t)32 << 20) /* of messages kept; besides, room for telling everything twice */
-#define SUBSCRIPTIONS_AT_ONCE 64             /* before events have their turn again */
+#define SUBSCRIPTIONS_AT_ONCE 64              /* before events have their turn again */
 
 struct td_kv_events {
     td_kv_events_config config;

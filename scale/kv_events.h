@@ -5,12 +5,11 @@
  * and answers requests for what was missed at a ROUTER socket (kv_replay.h). The engine only writes into a table
  * (kv_page_table.h); ZeroMQ drops what a subscriber is too slow to take, who sees that by the numbers and asks.
  *
- * Numbers go up by one. They begin at the time of the start, in microseconds since 1970: after a restart they are higher than
- * before, so a subscriber that knows the old ones sees that it missed some, asks, and is told "cleared" first.
- * Who asks for messages that are no longer kept gets those from the last "cleared" on; if that is gone, too, everything is
- * told again, to all, beginning with "cleared".
- * To a new subscriber an empty message is sent, by whose number it sees what it missed. Where there is no socket to ask,
- * everything is told again instead.
+ * Numbers go up by one. They begin at the time of the start, in microseconds since 1970: after a restart they are higher
+ * than before, so a subscriber that knows the old ones sees that it missed some, asks, and is told "cleared" first. Who asks
+ * for messages that are no longer kept gets those from the last "cleared" on; if that is gone, too, everything is told
+ * again, to all, beginning with "cleared". To a new subscriber an empty message is sent, by whose number it sees what it
+ * missed. Where there is no socket to ask, everything is told again instead.
  *
  * Neither socket asks who is there.
  */

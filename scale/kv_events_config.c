@@ -8,8 +8,7 @@
 
 static td_status take_text(const char *key, const json_t *v, char out[TD_KV_TEXT_MAX], td_error *err) {
     size_t n = json_string_length(v);
-    if (!json_is_string(v) || strlen(json_string_value(v)) != n)
-        return td_fail(err, TD_EINVAL, "%s must be a text", key);
+    if (!json_is_string(v) || strlen(json_string_value(v)) != n) return td_fail(err, TD_EINVAL, "%s must be a text", key);
     if (n >= TD_KV_TEXT_MAX) return td_fail(err, TD_EINVAL, "%s has more than %d bytes", key, TD_KV_TEXT_MAX - 1);
     memcpy(out, json_string_value(v), n + 1);
     return TD_OK;
@@ -40,8 +39,7 @@ static td_status take_publisher(const json_t *v, bool *on, td_error *err) {
 static td_status take_member(const char *key, const json_t *v, td_kv_events_config *c, td_error *err) {
     if (!strcmp(key, "publisher")) return take_publisher(v, &c->on, err);
     if (!strcmp(key, "endpoint")) return take_endpoint(key, v, c->endpoint, err);
-    if (!strcmp(key, "replay_endpoint"))
-        return json_is_null(v) ? TD_OK : take_endpoint(key, v, c->replay_endpoint, err);
+    if (!strcmp(key, "replay_endpoint")) return json_is_null(v) ? TD_OK : take_endpoint(key, v, c->replay_endpoint, err);
     if (!strcmp(key, "topic")) return take_text(key, v, c->topic, err);
     if (!strcmp(key, "buffer_steps")) return take_count(key, v, &c->buffer_steps, err);
     if (!strcmp(key, "hwm")) return take_count(key, v, &c->hwm, err);

@@ -40,10 +40,10 @@ typedef struct td_kv_page td_kv_page;
 
 typedef struct {
     uint32_t        n_pages, page_tokens;
-    int             event_fd; /* borrowed */
-    td_kv_page     *pages;    /* [n_pages] */
-    uint32_t       *tokens;   /* [n_pages, page_tokens] of pages that are held */
-    pthread_mutex_t lock;     /* guards what follows, pages and tokens */
+    int             event_fd;                /* borrowed */
+    td_kv_page     *pages;                   /* [n_pages] */
+    uint32_t       *tokens;                  /* [n_pages, page_tokens] of pages that are held */
+    pthread_mutex_t lock;                    /* guards what follows, pages and tokens */
     uint32_t        oldest, newest, to_tell; /* of the list of pages held */
     uint32_t        first_left, last_left;   /* of the list of pages that left */
     bool            clear;                   /* is to be told */

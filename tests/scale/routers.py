@@ -86,11 +86,8 @@ class Router:
 
 
 class SglangRouter(Router):
-    python = [f"{SOURCE}/build/scale-venv/bin/python", "-m", "sglang_router.launch_router"]
-    finds_beginnings = True  # by the texts of requests
-
     def command(self):
-        return [*self.python, "--host", "127.0.0.1", "--port", str(self.port), "--policy", "cache_aware", "--worker-urls", *self.urls, "--prometheus-host", "127.0.0.1",
+        return [f"{SOURCE}/build/scale-venv/bin/python", "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(self.port), "--policy", "cache_aware", "--worker-urls", *self.urls, "--prometheus-host", "127.0.0.1",
                 "--prometheus-port", str(free_port()), "--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--log-level", "warn"]
 
     def is_ready(self):
@@ -105,11 +102,16 @@ class SglangRouter(Router):
 
 
 class Smg(SglangRouter):
-    python = [f"{SOURCE}/build/smg-venv/bin/smg", "launch"]
+    """With the flags of packaging/container/compose-replicas.yaml."""
+
+    def command(self):
+        with open(f"{SOURCE}/packaging/container/compose-replicas.yaml") as f:
+            name, *flags = json.loads(re.search(r'command: (\["smg".*?\])$', f.read(), re.S | re.M)[1])
+        ours = {"0.0.0.0": "127.0.0.1", "30000": str(self.port), "http://tandem-a:30000": self.urls[0], "http://tandem-b:30000": self.urls[1]}
+        return [f"{SOURCE}/build/smg-venv/bin/{name}", *[ours.get(f, f) for f in flags], "--prometheus-port", str(free_port())]
 
 
 class Nginx(Router):
-    finds_beginnings = False
     main = ("daemon off; master_process off; pid {folder}/pid; error_log {folder}/errors; events {{}}\nhttp {{ access_log off;\n"
             "client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n"
             "include {folder}/site.conf; }}\n")
@@ -122,8 +124,6 @@ class Nginx(Router):
 
 
 class HaProxy(Router):
-    finds_beginnings = False
-
     def command(self):
         with open(f"{PROXY}/haproxy-replicas.cfg") as f:
             text = changed(f.read(), (r"127\.0\.0\.1:30000", f"127.0.0.1:{self.port}"), (r"127\.0\.0\.1:30001", self.urls[0][7:]), (r"127\.0\.0\.1:30002", self.urls[1][7:]))

@@ -5,6 +5,7 @@
  */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@ typedef struct {
     uint64_t         index[PAGES]; /* [n_index] hashes that the consumer knows */
     uint32_t         n_index;
     uint64_t         n_told; /* pages, in all */
+    atomic_bool      stop;
 } fixture;
 
 static void open_fixture(fixture *f) {
@@ -65,7 +67,8 @@ static bool take(fixture *f) {
         const td_kv_stored *s = &c->stored[i];
         assert_int_equal(find(f, s->hash), NONE);
         if (s->has_parent) assert_int_not_equal(find(f, s->parent_hash), NONE);
-        assert_true(s->hash == td_kv_page_hash(s->has_parent ? &s->parent_hash : NULL, f->tokens + (size_t)i * TOKENS, TOKENS));
+        assert_true(s->hash ==
+                    td_kv_page_hash(s->has_parent ? &s->parent_hash : NULL, f->tokens + (size_t)i * TOKENS, TOKENS));
         assert_true(f->n_index < PAGES);
         f->index[f->n_index++] = s->hash;
     }
@@ -89,7 +92,8 @@ static bool is_there(const model_page *m, uint32_t parent, uint32_t number) {
 static void store(fixture *f, model_page *m, uint32_t page, uint32_t parent, uint32_t number) {
     uint32_t tokens[TOKENS];
     for (uint32_t i = 0; i < TOKENS; i++) tokens[i] = number * 10 + i;
-    m[page] = (model_page){true, parent, number, 0, td_kv_page_hash(parent == NONE ? NULL : &m[parent].hash, tokens, TOKENS)};
+    m[page] =
+        (model_page){true, parent, number, 0, td_kv_page_hash(parent == NONE ? NULL : &m[parent].hash, tokens, TOKENS)};
     if (parent != NONE) m[parent].n_children++;
     td_kv_page_table_store(&f->table, page, parent, tokens);
 }
@@ -198,11 +202,48 @@ static void what_went_before_it_was_told_is_not_told(void **state) {
     close_fixture(&f);
 }
 
+/* The publisher's side on a thread of its own. */
+static void *publish(void *arg) {
+    fixture *f = arg;
+    for (bool end = false; !end;) {
+        while (take(f)) continue;
+        end = atomic_load(&f->stop);
+        if (end)
+            while (take(f)) continue;
+    }
+    return NULL;
+}
+
+static void two_threads(void **state) {
+    (void)state;
+    static model_page m[PAGES];
+    static fixture    f;
+    pthread_t         thread;
+    open_fixture(&f);
+    assert_int_equal(pthread_create(&thread, NULL, publish, &f), 0);
+    for (uint32_t step = 0; step < 20000; step++) {
+        uint64_t r = td_rng_u64(SEED, 7, step);
+        uint32_t page = (uint32_t)r % PAGES, number = (uint32_t)(r >> 32) % 100;
+        if (m[page].held) {
+            m[page].held = false;
+            td_kv_page_table_remove(&f.table, page);
+        } else if (!is_there(m, NONE, number)) {
+            store(&f, m, page, NONE, number);
+        }
+    }
+    atomic_store(&f.stop, true);
+    pthread_join(thread, NULL);
+    check_index(&f, m);
+    print_message("%lu told\n", (unsigned long)f.n_told);
+    close_fixture(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_change_rings_once),
         cmocka_unit_test(what_went_before_it_was_told_is_not_told),
         cmocka_unit_test(random_history),
+        cmocka_unit_test(two_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,7 +87,9 @@ static void drops_what_is_no_request(void **state) {
     static const struct {
         size_t size[5];
         size_t n;
-    } BAD[] = {{{4}, 1}, {{4, 0}, 2}, {{4, 8}, 2}, {{4, 1, 8}, 3}, {{4, 0, 7}, 3}, {{4, 0, 9}, 3}, {{4, 0, 8, 0}, 4}, {{0, 0, 8}, 3}, {{256, 0, 8}, 3}, {{4, 0, 8, 60, 60}, 5}, {{4, 60, 60, 60, 60}, 5}};
+    } BAD[] = {
+        {{4}, 1},          {{4, 0}, 2},    {{4, 8}, 2},      {{4, 1, 8}, 3},         {{4, 0, 7}, 3},          {{4, 0, 9}, 3},
+        {{4, 0, 8, 0}, 4}, {{0, 0, 8}, 3}, {{256, 0, 8}, 3}, {{4, 0, 8, 60, 60}, 5}, {{4, 60, 60, 60, 60}, 5}};
     static fake_socket   s;
     static const uint8_t bytes[FAKE_FRAME_BYTES_MAX];
     td_kv_replay_request r;
@@ -130,7 +132,11 @@ static void config_that_is_taken(void **state) {
     assert_string_equal(c.endpoint, "tcp://127.0.0.1:5557"); /* this machine, unless told otherwise */
     assert_string_equal(c.replay_endpoint, "");
     assert_string_equal(c.topic, "");
-    assert_int_equal(td_kv_events_config_parse("{\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"ipc:///x\",\"topic\":\"kv@a@b\",\"buffer_steps\":1,\"hwm\":1000000}", &c, NULL), TD_OK);
+    assert_int_equal(
+        td_kv_events_config_parse("{\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"ipc:///"
+                                  "x\",\"topic\":\"kv@a@b\",\"buffer_steps\":1,\"hwm\":1000000}",
+                                  &c, NULL),
+        TD_OK);
     assert_string_equal(c.endpoint, "tcp://*:5557");
     assert_string_equal(c.replay_endpoint, "ipc:///x");
     assert_string_equal(c.topic, "kv@a@b");
@@ -180,12 +186,9 @@ static void config_that_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_what_is_kept),
-        cmocka_unit_test(keeps_bytes_within_bounds),
-        cmocka_unit_test(drops_what_is_no_request),
-        cmocka_unit_test(a_peer_that_takes_nothing),
-        cmocka_unit_test(config_that_is_taken),
-        cmocka_unit_test(config_that_is_refused),
+        cmocka_unit_test(gives_what_is_kept),       cmocka_unit_test(keeps_bytes_within_bounds),
+        cmocka_unit_test(drops_what_is_no_request), cmocka_unit_test(a_peer_that_takes_nothing),
+        cmocka_unit_test(config_that_is_taken),     cmocka_unit_test(config_that_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

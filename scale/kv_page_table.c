@@ -12,13 +12,12 @@
 
 struct td_kv_page {
     uint64_t hash, parent_hash; /* of the tokens that it holds */
-    uint64_t told_hash;         /* with is_told or has_left */
+    uint64_t told_hash;         /* of a page that is told, or in the list of those that left */
     uint32_t older, newer;      /* in the list of pages held */
     uint32_t next_left;
     bool     has_parent;
     bool     is_held;
-    bool     is_told;  /* under told_hash, which is hash */
-    bool     has_left; /* told_hash is to be taken back */
+    bool     is_told; /* under told_hash, which is hash */
 };
 
 td_status td_kv_page_table_open(td_kv_page_table *t, uint32_t n_pages, uint32_t page_tokens, int event_fd, td_error *err) {
@@ -99,7 +98,6 @@ static void unlink_held(td_kv_page_table *t, uint32_t page) {
 }
 
 static void append_left(td_kv_page_table *t, uint32_t page) {
-    t->pages[page].has_left = true;
     t->pages[page].next_left = NONE;
     *(t->last_left == NONE ? &t->first_left : &t->pages[t->last_left].next_left) = page;
     t->last_left = page;
@@ -117,7 +115,7 @@ void td_kv_page_table_remove(td_kv_page_table *t, uint32_t page) {
 
 /* Nothing that was told is true any more. */
 static void take_all_back(td_kv_page_table *t) {
-    for (uint32_t i = 0; i < t->n_pages; i++) t->pages[i].is_told = t->pages[i].has_left = false;
+    for (uint32_t i = 0; i < t->n_pages; i++) t->pages[i].is_told = false;
     t->first_left = t->last_left = NONE;
     t->clear = true;
 }
@@ -137,11 +135,8 @@ bool td_kv_page_table_take(td_kv_page_table *t, td_kv_change *out) {
     pthread_mutex_lock(&t->lock);
     out->cleared = t->clear;
     t->clear = false;
-    for (; t->first_left != NONE && out->n_removed < TD_KV_CHANGE_PAGES; t->first_left = t->pages[t->first_left].next_left) {
-        td_kv_page *p = &t->pages[t->first_left];
-        out->removed[out->n_removed++] = p->told_hash;
-        p->has_left = false;
-    }
+    for (; t->first_left != NONE && out->n_removed < TD_KV_CHANGE_PAGES; t->first_left = t->pages[t->first_left].next_left)
+        out->removed[out->n_removed++] = t->pages[t->first_left].told_hash;
     if (t->first_left == NONE) {
         t->last_left = NONE;
         for (; t->to_tell != NONE && out->n_stored < TD_KV_CHANGE_PAGES; t->to_tell = t->pages[t->to_tell].newer) {

@@ -25,9 +25,9 @@ static void fill(td_kv_event_log *l, const td_zmq *zmq) {
 /* @return messages. */
 static size_t put_messages(fake_socket *s, const uint8_t *data, size_t size) {
     size_t n = 0;
-    for (bool in_message = false; size && s->n_in < FAKE_FRAMES_MAX - 2;) {
+    for (bool in_message = false; size && s->n_in < FAKE_FRAMES_MAX - 4;) {
         size_t bytes = data[0] & 0x7f;
-        bool   more = data[0] >> 7 && s->n_in < FAKE_FRAMES_MAX - 3;
+        bool   more = data[0] >> 7 && s->n_in < FAKE_FRAMES_MAX - 6; /* the message can be ended */
         if (bytes > --size) bytes = size;
         if (bytes == size) more = false;
         if (!in_message) fake_put(s, "name", 4, true);

@@ -174,6 +174,13 @@ static void a_change_rings_once(void **state) {
     assert_false(has_rung(&f)); /* the publisher comes anyway */
     assert_true(take(&f));
     assert_int_equal(f.change.n_stored, 2);
+    store(&f, m, 5, 4, 2);
+    assert_false(has_rung(&f)); /* it has not found the table empty yet */
+    assert_true(take(&f));
+    assert_false(take(&f));
+    td_kv_page_table_remove(&f.table, 5);
+    assert_true(has_rung(&f));
+    assert_true(take(&f));
     assert_false(take(&f));
     td_kv_page_table_remove(&f.table, 4);
     assert_true(has_rung(&f));

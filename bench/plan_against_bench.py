@@ -5,7 +5,7 @@ usage: bench/plan_against_bench.py [--tandem PROGRAM] [--passes N] [--rounds N] 
 
 Weights are random, of three shapes cut in layers so that they fit into memory. Each pass goes over all rows in turn. A row: `tandem bench` times it between
 measurements of the machine's bounds; a machine file gets those bounds, and `tandem plan` says what the same step would take. So the machine's drift is in
-both. The ratios are plan / bench, medians over the passes, with the least and the largest. With --tolerance the exit status is 1 where a median is further
+both. Routers of random weights are uneven: --experts-in-use of a shape is the number with which the plan reads as many bytes as the row of 16 streams did. The ratios are plan / bench, medians over the passes, with the least and the largest. With --tolerance the exit status is 1 where a median is further
 away from 1. Leave the machine alone meanwhile; the load is printed. With --threads 1 both sides count processor time, which a busy machine disturbs less."""
 import argparse
 import json
@@ -48,14 +48,28 @@ def measure(args, model, suite, rows):
     return [json.loads(line) for line in run([args.tandem, "bench", suite, *model, "--filter", rows, "--rounds", str(args.rounds), *threads, "--json"]).splitlines()]
 
 
-def expect(tandem, model, bench):
+def plan_row(tandem, model, bench, *more):
+    """What the plan says of a row of the benchmark, on a machine with the bounds that were measured beside it."""
     streams, prompt = re.fullmatch(r"(\d+) streams, context (\d+)", bench["shape"]), re.fullmatch(r"1 prompts of (\d+) tokens", bench["shape"])
     args = ("--streams", streams[1], "--contexts", streams[2]) if streams else ("--prompts", prompt[1])
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
         f.write(MACHINE.format(tier=bench["tier"], cores=bench["threads"], read=bench["read_bound_gbps"], int8=bench["int8_bound_gops"], f32=bench["f32_bound_gflops"]))
         f.flush()
-        plan = json.loads(run([tandem, "plan", *model, "--machine", f.name, "--max-total-tokens", "131072", "--json", *args]))
-    return plan[bench["bench"]][0]["step_ms"]
+        plan = json.loads(run([tandem, "plan", *model, "--machine", f.name, "--max-total-tokens", "131072", "--json", *args, *more]))
+    return plan["model"], plan[bench["bench"]][0]
+
+
+def experts_in_use(tandem, model, bench):
+    """Among how many experts tokens would choose evenly, were they to touch as many as they did."""
+    wanted = bench["gbps"] * bench["time_us"] * 1e3
+    config, _ = plan_row(tandem, model, bench)
+    least, most = 8, config["experts"]
+    while least < most:
+        n = (least + most) // 2
+        _, row = plan_row(tandem, model, bench, "--experts-in-use", str(n))
+        read = sum(p["bytes"] for p in row["parts"] if p["part"] != "norms, residual sums")
+        least, most = (n + 1, most) if read < wanted else (least, n)
+    return least
 
 
 def main():
@@ -68,15 +82,19 @@ def main():
     parser.add_argument("--rows", default=ROWS)
     parser.add_argument("--tolerance", type=float)
     args = parser.parse_args()
-    found = {}
+    found, in_use = {}, {}
     for number in range(args.passes):
         for name in args.shapes.split(","):
             print("pass %d of %d, %s, load %.1f" % (number + 1, args.passes, name, os.getloadavg()[0]), file=sys.stderr)
             config, override = SHAPES[name]
             model = ["--config", "%s/configs/models/%s" % (ROOT, config), "--json-model-override-args", json.dumps(override)]
+            if name not in in_use:
+                in_use[name] = experts_in_use(args.tandem, model, measure(args, model, "decode", "16 streams, context 16")[0])
+                print("  tokens choose among %d experts of a layer" % in_use[name], file=sys.stderr)
             for suite, rows in (r.split(":") for r in args.rows.split(",")):
                 for bench in measure(args, model, suite, rows):
-                    row = (bench["time_us"] / 1e3, expect(args.tandem, model, bench), bench["fraction"])
+                    _, plan = plan_row(args.tandem, model, bench, "--experts-in-use", str(in_use[name]))
+                    row = (bench["time_us"] / 1e3, plan["step_ms"], bench["fraction"])
                     found.setdefault((name, bench["shape"]), []).append(row)
                     print("  %s, %s: bench %.1f ms (%.2f of the bound), plan %.1f ms" % (name, bench["shape"], row[0], row[2], row[1]), file=sys.stderr)
     print("| shape | row | bench, ms | of the bound | plan, ms | plan / bench | least to most |\n|---|---|---|---|---|---|---|")

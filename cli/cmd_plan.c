@@ -38,6 +38,8 @@ static const td_flag FLAGS[] = {
      .help = "Tokens that each of them has so far, 8 at most."},
     {{"prompts"}, TD_FLAG_TEXT, O(prompts), .arg = "N,...", .by_default = "128,8192,40960",
      .help = "Lengths of prompts to tell the time to the first token for, 8 at most."},
+    {{"experts-in-use"}, TD_FLAG_U32, O(request.experts_in_use), .min = 1, .max = 65536, .arg = "N", .by_default = "all",
+     .help = "Of a layer's routed experts, among how many tokens choose, each equally likely: fewer where routing is uneven."},
     {{"json"}, TD_FLAG_SWITCH, O(json), .help = "One JSON object instead of tables."},
     {{"machine-keys"}, TD_FLAG_SWITCH, O(keys), .help = "Print the keys of a machine file as docs/plan.md has them."},
 };

@@ -84,7 +84,18 @@ static td_status place(planner *p, td_plan *out, td_error *err) {
     return td_engine_place(&p->o, &p->plan, &roomy, &p->placed, err);
 }
 
-static td_status outline(planner *p, td_error *err) {
+/* Tokens choose among the experts of a layer: among so many of them, or among all. */
+static td_status settle_experts_in_use(const td_plan_request *r, td_plan_model *x, td_error *err) {
+    const td_experts_config *c = &x->experts;
+    x->experts_in_use = r->experts_in_use ? r->experts_in_use : c->n_experts;
+    if (!r->experts_in_use || (r->experts_in_use >= c->top_k && r->experts_in_use <= c->n_experts && c->n_layers))
+        return TD_OK;
+    if (!c->n_layers) return td_fail(err, TD_EINVAL, "experts-in-use: the model has no routed experts");
+    return td_fail(err, TD_EINVAL, "experts-in-use %u: the model has %u routed experts a layer, of which a token uses %u",
+                   r->experts_in_use, c->n_experts, c->top_k);
+}
+
+static td_status outline(planner *p, const td_plan_request *r, td_error *err) {
     const td_model        *m = p->placed.model;
     const td_model_config *c = td_model_get_config(m);
     const td_model_plan   *plan = &p->placed.plan;
@@ -100,6 +111,7 @@ static td_status outline(planner *p, td_error *err) {
         x->layer_bytes = plan->expert_weight_bytes / x->experts.n_layers;
         td_model_handover_bytes(m, &x->to_host, &x->to_device);
     }
+    TD_TRY(settle_experts_in_use(r, x, err));
     TD_TRY(td_model_outline(m, 1, &x->whole, err));
     return td_model_halves(m, TD_CHUNK_MAX) > 1 ? td_model_outline(m, TD_HALVES, &x->halves, err) : TD_OK;
 }
@@ -114,7 +126,7 @@ static td_status open_planner(planner *p, const td_plan_request *r, const td_pla
                                .available_bytes = memory_of_nodes(m),
                                .device_bytes = (uint64_t)(m->cards.count > 0 ? m->cards.memory_bytes : 0)};
     if (st == TD_OK) st = place(p, out, err);
-    if (st == TD_OK) st = outline(p, err);
+    if (st == TD_OK) st = outline(p, r, err);
     if (st != TD_OK) close_planner(p);
     return st;
 }
@@ -280,6 +292,10 @@ static void describe(const planner *p, td_plan *out) {
     out->chunk = p->plan.chunk;
     out->max_running = p->plan.max_running;
     out->max_deferred = p->plan.max_deferred;
+    if (p->model.experts.n_layers) {
+        out->n_experts = p->model.experts.n_experts;
+        out->experts_in_use = (uint32_t)p->model.experts_in_use;
+    }
     out->context_length = td_model_context_length(p->placed.model);
     out->quantization = p->plan.quantization;
     out->expert_quantization = td_model_expert_quantization(p->placed.model);

@@ -15,11 +15,12 @@ typedef struct {
 } td_plan_list;
 
 typedef struct {
-    td_engine_options engine;      /* as launch_server would have them; model_path is a config.json or a folder */
-    bool              cards_given; /* engine.tensor_parallel_size counts; else as many as the machine has */
-    td_plan_list      streams;     /* running at a time; 0: max_running_requests */
-    td_plan_list      contexts;    /* tokens that each of them has so far */
-    td_plan_list      prompts;     /* lengths, for the time to the first token */
+    td_engine_options engine;         /* as launch_server would have them; model_path is a config.json or a folder */
+    uint32_t          experts_in_use; /* of a layer's, all equally likely; 0: all of them */
+    bool              cards_given;    /* engine.tensor_parallel_size counts; else as many as the machine has */
+    td_plan_list      streams;        /* running at a time; 0: max_running_requests */
+    td_plan_list      contexts;       /* tokens that each of them has so far */
+    td_plan_list      prompts;        /* lengths, for the time to the first token */
 } td_plan_request;
 
 /** What lies in a memory, in bytes. */
@@ -59,6 +60,7 @@ typedef struct {
 
 typedef struct {
     char        architecture[64];
+    uint32_t    n_experts, experts_in_use; /* of a layer; 0: it has none */
     uint32_t    n_layers, n_moe_layers, n_cards, chunk, max_running, context_length, max_deferred;
     const char *expert_quantization; /* static */
     const char *quantization;        /* static */

@@ -16,6 +16,7 @@ typedef struct {
     td_weight_format  linear, latent, table;
     size_t            act_bytes;
     td_experts_config experts;            /* n_layers 0: the model has none */
+    double            experts_in_use;     /* of a layer's: tokens choose among these, all equally likely */
     uint64_t          layer_bytes;        /* of the experts of a layer */
     size_t            to_host, to_device; /* bytes of a row that a hand-over copies each way */
     uint32_t          n_cards;

@@ -30,7 +30,8 @@ static void print_machine(const td_plan_machine *m, FILE *f) {
         fprintf(f, "  no cards: the CPU is the device too, and the tiers take turns\n");
     fprintf(f, "  kernels %s (shares: %s)\n", m->kernels->name, m->kernels->source);
     if (c->count > 0)
-        fprintf(f, "  no backend for a card exists yet, and nothing was measured on one: its shares are assumptions\n");
+        fprintf(
+            f, "  the backend for cards has never run on one, and nothing was measured there: its shares are assumptions\n");
 }
 
 static void print_memory(const td_plan *p, FILE *f) {
@@ -148,6 +149,7 @@ void td_plan_print(const td_plan *p, const td_plan_machine *m, FILE *f) {
     print_machine(m, f);
     fprintf(f, "model: %s, %u layers, %u with experts; device tier %s, experts %s", p->architecture, p->n_layers,
             p->n_moe_layers, p->quantization, p->expert_quantization);
+    if (p->experts_in_use < p->n_experts) fprintf(f, ", %u of %u in use", p->experts_in_use, p->n_experts);
     if (p->max_deferred) fprintf(f, ", %u deferred per token", p->max_deferred);
     fprintf(f, "; %u streams at most, prefill in chunks of %u\n", p->max_running, p->chunk);
     print_memory(p, f);

@@ -1,7 +1,7 @@
 """The container: its health check against servers, and its image, built by buildah and run: user, entry point, health check, an answer.
 
-Nothing comes from a registry: the base is made by debootstrap, and the image's first stage, which compiles, is replaced by the .deb that is there already
-(TD_TEST_FULL=1 builds the Containerfile as it is). The image is skipped, with a sentence, where buildah is not there or may not run.
+Nothing comes from a registry: the base is made by debootstrap, and the image's first stage, which compiles, is replaced by the .deb that is there already.
+The image is made only with TD_TEST_FULL=1, and skipped, with a sentence, where buildah is not there or may not run.
 """
 import glob
 import json

@@ -11,6 +11,7 @@ TANDEM = os.environ["TD_TANDEM"]
 SOURCE = os.environ["TD_SOURCE_DIR"]
 TINY = SOURCE + "/tests/data/golden/deepseek_v2_lite/config.json"
 R1 = SOURCE + "/configs/models/deepseek-r1.json"
+QWEN = SOURCE + "/configs/models/qwen3-30b-a3b.json"
 AK = SOURCE + "/configs/machines/kunpeng920-2x910b4.yaml"
 EDGE = SOURCE + "/configs/machines/edge-epyc-9534.yaml"
 MACHINE = """nodes: 1
@@ -123,8 +124,21 @@ class Plan(unittest.TestCase):
         p = run("--config", R1, "--machine", AK, "--context-length", "16384")
         self.assertEqual((p.returncode, p.stderr), (0, ""))
         for words in ("4 nodes of 32 cores", "2 cards of 32.0 GiB", "It fits.", "TPOT, ms", "TTFT, s", "routed experts", "hand-over", "waits", "what would change",
-                      "1 rows are left out: the longest sequence is 16384 tokens, and 32 streams run at a time", "no backend for a card exists yet"):
+                      "1 rows are left out: the longest sequence is 16384 tokens, and 32 streams run at a time", "the backend for cards has never run on one"):
             self.assertIn(words, p.stdout)
+
+    def test_experts_in_use(self):
+        """Where tokens choose among fewer experts, a step of several reads less."""
+        def experts(*args):
+            p = self.plan("--config", QWEN, "--machine", EDGE, "--streams", "1,16", *args)
+            return [next(part["bytes"] for part in d["parts"] if part["part"] == "routed experts") for d in p["decode"]], p["model"]["experts_in_use"]
+        (one, many), n = experts()
+        self.assertEqual(n, 128)
+        self.assertAlmostEqual(many / one, 128 * (1 - (15 / 16) ** 16) / 8, places=4)
+        (fewer_one, fewer), n = experts("--experts-in-use", "32")
+        self.assertEqual((fewer_one, n), (one, 32))
+        self.assertAlmostEqual(fewer / one, 32 * (1 - 0.75 ** 16) / 8, places=4)
+        self.assertEqual(experts("--experts-in-use", "128")[0], [one, many])
 
     def test_refusals(self):
         machine = self.machine(MACHINE)
@@ -132,12 +146,15 @@ class Plan(unittest.TestCase):
                             (("--config", TINY, "--streams", "0"), "--streams needs whole numbers from 1 to 4096"),
                             (("--config", TINY, "--contexts", "1,x"), "--contexts needs whole numbers"),
                             (("--config", TINY, "--prompts", "1,2,3,4,5,6,7,8,9"), "--prompts takes 8 numbers at most"),
+                            (("--config", TINY, "--experts-in-use", "0"), "experts-in-use"),
                             (("--config", TINY, "--npu-threads", "2"), "there is no flag '--npu-threads'"),
                             (("--config", TINY, "--mem-fraction-static", "nan"), "needs a number")):
             self.assertIn(words, self.refused(*args))
         for args, words in ((("--config", "/nowhere/config.json", "--machine", machine), "/nowhere/config.json"),
                             (("--config", TINY, "--machine", "/nowhere.yaml"), "--machine: /nowhere.yaml cannot be opened"),
                             (("--config", TINY, "--machine", machine, "--tensor-parallel-size", "2"), "the machine has 0 cards"),
+                            (("--config", R1, "--machine", AK, "--experts-in-use", "7"), "256 routed experts a layer, of which a token uses 8"),
+                            (("--config", R1, "--machine", AK, "--experts-in-use", "257"), "256 routed experts a layer"),
                             (("--config", R1, "--machine", AK, "--tensor-parallel-size", "3"), "the machine has 2 cards"),
                             (("--config", TINY, "--machine", self.machine(MACHINE + "node-speed: 3\n")), "there is no key 'node-speed'"),
                             (("--config", TINY, "--machine", self.machine(MACHINE.replace("20", "-20"))), "'node-read-gbps' must be a number from 0.1 to 10000 GB/s, not '-20'"),

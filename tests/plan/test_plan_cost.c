@@ -58,6 +58,7 @@ static td_plan_model plain_model(td_outline_op *ops, uint32_t n) {
                                        .inter = INTER,
                                        .top_k = TOP_K,
                                        .format = TD_EXPERT_INT4C},
+                           .experts_in_use = EXPERTS,
                            .layer_bytes = EXPERTS * 750000,
                            .to_host = 1000,
                            .to_device = 2000};
@@ -263,6 +264,19 @@ static void halves(void **state) {
     near(s.part[TD_PLAN_EXPERTS].time_s, 2 * LAYERS * x);
 }
 
+/* Tokens choose among fewer: fewer are read. */
+static void experts_in_use(void **state) {
+    (void)state;
+    td_outline_op   ops[] = {{.kind = TD_OP_SUBMIT, .half = TD_OUTLINE_WHOLE},
+                             {.kind = TD_OP_COLLECT, .half = TD_OUTLINE_WHOLE}};
+    td_plan_model   model = plain_model(ops, 2);
+    td_plan_machine m = plain_machine(1);
+    td_plan_step    s;
+    model.experts_in_use = 4;
+    td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 3, .n_new = 1, .n_halves = 1}, &s);
+    near(s.part[TD_PLAN_EXPERTS].time_s, expert_s(4 * (1 - 0.5 * 0.5 * 0.5), 6));
+}
+
 static void sums_over_cards(void **state) {
     (void)state;
     td_block_desc   sum = {.kind = TD_BLOCK_ALL_REDUCE, .all_reduce = {.width = HIDDEN}};
@@ -279,9 +293,10 @@ static void sums_over_cards(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arithmetic), cmocka_unit_test(one_block), cmocka_unit_test(attention_and_head),
-        cmocka_unit_test(norms),      cmocka_unit_test(in_turns),  cmocka_unit_test(beside_each_other),
-        cmocka_unit_test(deferral),   cmocka_unit_test(halves),    cmocka_unit_test(sums_over_cards),
+        cmocka_unit_test(arithmetic),     cmocka_unit_test(one_block), cmocka_unit_test(attention_and_head),
+        cmocka_unit_test(norms),          cmocka_unit_test(in_turns),  cmocka_unit_test(beside_each_other),
+        cmocka_unit_test(deferral),       cmocka_unit_test(halves),    cmocka_unit_test(sums_over_cards),
+        cmocka_unit_test(experts_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -182,12 +182,12 @@ class Events(unittest.TestCase):
                 s.bind(("127.0.0.1", 0))
                 ports.append(s.getsockname()[1])
         where = {"endpoint": f"tcp://127.0.0.1:{ports[0]}", "replay_endpoint": f"tcp://127.0.0.1:{ports[1]}"}
-        worker = Worker(**where)
+        worker = self.worker(**where)
         consumer, dynamo = self.consumer(worker), self.dynamo(worker)
         prompts = ask_many(worker, self.rng, 6, self.beginnings)
         self.check(worker, consumer, dynamo, prompts)
         had = dict(consumer.index.pages)
-        worker.__exit__(None, None, None)
+        worker.stop()
         worker = self.worker(**where)
         prompts = [story(self.rng, 300)]
         worker.ask(prompts[0])

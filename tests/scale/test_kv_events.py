@@ -95,7 +95,7 @@ class Events(unittest.TestCase):
             dynamo.settle(lambda d: d.hashes() == {h % (1 << 64) for h in known})
         by_tokens = set(known.values())
         for p, tokens in list(zip(prompts, asked))[-6:]:
-            held = next((n for n in range(0, len(tokens), PAGE) if tokens[:n + PAGE] not in by_tokens), 0)
+            held = next((n for n in range(0, len(tokens), PAGE) if tokens[:n + PAGE] not in by_tokens), len(tokens))
             if dynamo:
                 self.assertEqual(dynamo.matched(tokens), held)
             found = worker.ask(p, n=1)["usage"]["prompt_tokens_details"]["cached_tokens"]

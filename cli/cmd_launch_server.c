@@ -1,8 +1,11 @@
 /* tandem launch_server: take the port, load the model, serve until a signal. */
+#include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -21,7 +24,7 @@
 typedef struct {
     sigset_t        set;
     pthread_t       thread;
-    sem_t           stop;   /* posted by the first signal while serving */
+    sem_t           stop;   /* posted by each signal while serving and stopping */
     pthread_mutex_t lock;   /* guards what follows */
     td_server      *server; /* while serving and stopping; NULL: there is nothing to finish */
     bool            stopping;
@@ -37,11 +40,9 @@ static void *take_signals(void *arg) {
             td_log_writer_flush(LAST_LINES_S);
             _exit(0);
         }
-        if (s->stopping)
-            td_server_stop_now(s->server);
-        else
-            sem_post(&s->stop);
+        if (s->stopping) td_server_stop_now(s->server);
         s->stopping = true;
+        sem_post(&s->stop);
         pthread_mutex_unlock(&s->lock);
     }
     return NULL;
@@ -145,6 +146,20 @@ static void on_pulse(void *user, const td_server_pulse *p) {
                            p->stalled ? "stalled (/health says in what)" : "serving", p->running, p->queued);
 }
 
+/* For routers: /health says that the server ends while it still takes requests. A second signal ends that. */
+static void drain(const td_launch_options *o, td_server *server, signals *sig) {
+    if (o->shutdown_delay_s <= 0) return;
+    td_info("draining: requests are taken for %g s more, and /health says 503", o->shutdown_delay_s);
+    td_server_drain(server);
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    double fraction = o->shutdown_delay_s - floor(o->shutdown_delay_s);
+    end.tv_sec += (time_t)o->shutdown_delay_s;
+    end.tv_nsec += (long)(fraction * 1e9);
+    if (end.tv_nsec >= 1000000000) end = (struct timespec){end.tv_sec + 1, end.tv_nsec - 1000000000};
+    while (sem_timedwait(&sig->stop, &end) != 0 && errno == EINTR) continue;
+}
+
 static td_status serve(td_launch_options *o, td_server *server, td_engine *engine, signals *sig, service *sv,
                        td_error *err) {
     TD_TRY(td_server_start(server, engine, err));
@@ -155,6 +170,7 @@ static td_status serve(td_launch_options *o, td_server *server, td_engine *engin
     printf("tandem: serving %s at %s\n", td_server_model_name(server), td_server_url(server));
     fflush(stdout);
     sem_wait(&sig->stop);
+    drain(o, server, sig);
     td_service_notify_tell(&sv->notify, "STOPPING=1", "stopping: running requests get %g s", o->shutdown_grace_s);
     td_info("stopping: running requests get %g s; a second signal ends them at once", o->shutdown_grace_s);
     return TD_OK;
@@ -165,6 +181,7 @@ static td_status launch(td_launch_options *o, td_error *err) {
     service        sv = {0};
     td_server     *server;
     td_engine     *engine;
+    td_kv_events  *kv_events = NULL;
     td_jbuf        flags = {0};
     TD_TRY(td_service_notify_open(&sv.notify, err));
     td_flags_write_json(&o->command, &flags);
@@ -180,6 +197,8 @@ static td_status launch(td_launch_options *o, td_error *err) {
     if (st == TD_OK) {
         td_service_notify_tell(&sv.notify, NULL, "loading %s", o->engine.model_path);
         if (o->trace) st = td_trace_start(o->trace, TD_TRACE_BYTES_MAX, err);
+        if (st == TD_OK && o->kv_events.on) st = td_kv_events_open(&o->kv_events, &kv_events, err);
+        if (kv_events) o->engine.cache_listener = td_kv_events_listener(kv_events);
         if (st == TD_OK) st = td_engine_open(&o->engine, &engine, err);
         if (st == TD_OK) {
             st = serve(o, server, engine, &sig, &sv, err);
@@ -192,6 +211,7 @@ static td_status launch(td_launch_options *o, td_error *err) {
             }
             td_engine_close(engine, 0);
         }
+        td_kv_events_close(kv_events);
         td_trace_stop();
         td_server_free(server);
     }

@@ -58,8 +58,11 @@ static const td_flag FLAGS[] = {
     {{"watchdog-timeout"}, TD_FLAG_U32, S(watchdog_s), .max = 86400, .arg = "SECONDS", .by_default = "300",
      .help = "When no step ends for so long while requests run, the log and /health (then 503) name the stuck step; 0 "
              "turns this off."},
+    {{"shutdown-delay"}, TD_FLAG_REAL, O(shutdown_delay_s), .max = 86400, .arg = "SECONDS", .by_default = "0",
+     .help = "After SIGTERM, SIGINT or SIGHUP requests are still taken for so long, while /health says 503: time for a "
+             "router to send them elsewhere."},
     {{"shutdown-grace"}, TD_FLAG_REAL, O(shutdown_grace_s), .max = 86400, .arg = "SECONDS", .by_default = "30",
-     .help = "Time that running requests get after SIGTERM, SIGINT or SIGHUP; a second signal ends it."},
+     .help = "Time that running requests get after that; a second signal ends both."},
     {{"skip-server-warmup"}, TD_FLAG_SWITCH, O(skip_warmup),
      .help = "Be ready without having measured what the threads can do or generated a token first."},
     {{"reasoning-parser"}, TD_FLAG_TEXT, S(reasoning_parser), .arg = "NAME",
@@ -76,6 +79,9 @@ static const td_flag FLAGS[] = {
      .by_default = "auto",
      .help = "How the model writes tool calls, which then are the answer's tool_calls. auto: by the chat template.",
      .refusal = NOT_YET "; none leaves tool calls in the text"},
+    {{"kv-events-config"}, TD_FLAG_TEXT, O(kv_events_config), .arg = "JSON", .by_default = "none",
+     .help = "Tell routers which pages the prefix cache holds, over ZeroMQ: {\"publisher\": \"zmq\", \"endpoint\": "
+             "\"tcp://127.0.0.1:5557\"} (docs/scaling.md)."},
     {{"check"}, TD_FLAG_SWITCH, O(check), .on_line = true, .help = "Check the flags, say what they amount to, and exit."},
     {{"help-markdown"}, TD_FLAG_SWITCH, O(help_markdown), .on_line = true, .help = "Print the flags as docs/flags.md."},
 };
@@ -155,6 +161,10 @@ static td_status settle(td_launch_options *o, td_error *err) {
         td_warn("the attention backend '%s' is not there on device '%s'; using the device's own", *backend, device);
         *backend = NULL;
     }
+    if (o->kv_events_config && td_kv_events_config_parse(o->kv_events_config, &o->kv_events, err) != TD_OK)
+        return td_fail_within(err, "--kv-events-config");
+    if (o->kv_events.on && o->engine.disable_radix_cache)
+        return td_fail(err, TD_EINVAL, "--kv-events-config has nothing to tell with --disable-radix-cache");
     if (!o->engine.model_path) return td_fail(err, TD_EINVAL, "--model-path is missing: the folder of the model to serve");
     return TD_OK;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "cli/engine_flags.h"
+#include "scale/kv_events.h"
 #include "server/server.h"
 
 #define TD_LAUNCH_FLAGS_MAX 32 /* rows of launch_server's own table at most */
@@ -13,16 +14,18 @@
 /** What the flags say. Strings point into argv, are static, or are owned by `strings`. Not to be moved: the groups point
  * into it. */
 typedef struct {
-    td_engine_options engine;
-    td_server_options server;
-    const char       *config;
-    const char       *log_level, *log_format;
-    const char       *trace; /* file, or NULL */
-    double            shutdown_grace_s;
-    bool              skip_warmup;
-    bool              check; /* only check the flags */
-    td_flag_help      help;
-    bool              help_markdown;
+    td_engine_options   engine;
+    td_server_options   server;
+    td_kv_events_config kv_events; /* what kv_events_config says */
+    const char         *config;
+    const char         *log_level, *log_format;
+    const char         *trace;            /* file, or NULL */
+    const char         *kv_events_config; /* JSON, or NULL */
+    double              shutdown_delay_s, shutdown_grace_s;
+    bool                skip_warmup;
+    bool                check; /* only check the flags */
+    td_flag_help        help;
+    bool                help_markdown;
 
     char          **strings; /* values read from a config file */
     size_t          n_strings;

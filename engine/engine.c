@@ -150,6 +150,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     td_engine_info *i = &e->info;
     e->placed.npus[0]->ops->caps(e->placed.npus[0], &e->caps);
     i->architecture = c->arch_name;
+    i->model_type = c->model_type;
     i->model_path = e->model_path;
     i->device = e->caps.text;
     i->quantization = e->plan.quantization;
@@ -160,6 +161,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->vocab_size = c->vocab;
     i->context_length = e->limits.context_length;
     i->max_total_tokens = e->limits.kv_tokens;
+    i->kv_page_tokens = TD_KV_PAGE;
     i->max_running_requests = e->plan.max_running;
     i->max_queued_requests = e->plan.max_queued;
     i->chunked_prefill_size = e->plan.chunk;
@@ -175,11 +177,11 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
 }
 
 /* Everything that the step loop uses: after this it allocates nothing. */
-static td_status open_steps(td_engine *e, uint32_t n_pages, td_error *err) {
+static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_listener *listener, td_error *err) {
     uint32_t max_running = e->plan.max_running, longest = e->limits.context_length;
     if (longest > e->limits.kv_tokens) longest = (uint32_t)e->limits.kv_tokens;
     TD_TRY(td_kv_pages_open(&e->pages, n_pages, err));
-    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache, err));
+    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache, listener, err));
     td_scheduler_config sc = {.max_running = max_running,
                               .chunk = e->plan.chunk,
                               .max_seq_tokens = longest,
@@ -211,7 +213,7 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     TD_TRY(open_text(e, o, err));
     TD_TRY(td_model_load(e->placed.model, n_pages, err));
     fill_limits_and_info(e, n_pages);
-    TD_TRY(open_steps(e, n_pages, err));
+    TD_TRY(open_steps(e, n_pages, o->cache_listener, err));
     TD_TRY(td_inbox_create(e->plan.max_queued, e->plan.random_seed, &e->inbox, err));
     TD_TRY(td_thread_start(&e->thread, "engine", td_engine_thread, e, err));
     e->thread_started = true;

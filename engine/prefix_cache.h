@@ -29,10 +29,14 @@ typedef struct {
     uint32_t        n_buckets;              /* a power of two */
     uint32_t        newest, oldest, n_idle; /* the list of idle pages, by when they became idle */
     uint64_t        evictions;              /* pages, since open */
+
+    const td_cache_listener *listener; /* told of pages that come and go; NULL: nobody */
 } td_prefix_cache;
 
-/** @param pages borrowed; from here on its pages are taken and dropped through the cache. */
-TD_NODISCARD td_status td_prefix_cache_open(td_prefix_cache *c, td_kv_pages *pages, bool on, td_error *err);
+/** @param pages borrowed; from here on its pages are taken and dropped through the cache.
+ *  @param listener borrowed, is opened; NULL: none. */
+TD_NODISCARD td_status td_prefix_cache_open(td_prefix_cache *c, td_kv_pages *pages, bool on,
+                                            const td_cache_listener *listener, td_error *err);
 void                   td_prefix_cache_close(td_prefix_cache *c);
 
 /** Pages that can be had: free ones, and idle ones. */

@@ -258,6 +258,21 @@ TD_NODISCARD td_status td_grammar_check(td_grammar *g, const char *text, size_t 
 typedef struct td_engine  td_engine;
 typedef struct td_request td_request;
 
+/**
+ * Told what the prefix cache holds: which tokens are in which KV page. All but open are called on the engine's thread and
+ * must not block; an engine's page is told stored and removed by turns.
+ */
+typedef struct {
+    /** Before any other, in td_engine_open. @return TD_OK, or the engine is not opened. */
+    td_status (*open)(void *user, uint32_t n_pages, uint32_t page_tokens, td_error *err);
+    /** @param parent page of the tokens before, which the cache holds; UINT32_MAX: there are none before.
+     *  @param tokens [page_tokens], the caller's. */
+    void (*stored)(void *user, uint32_t page, uint32_t parent, const uint32_t *tokens);
+    void (*removed)(void *user, uint32_t page); /* after all pages whose parent it is */
+    void (*cleared)(void *user);                /* the cache is empty */
+    void *user;
+} td_cache_listener;
+
 /** Zero-initialise, then td_engine_options_init. Strings must live until td_engine_open returns. */
 typedef struct {
     const char *model_path;          /* Hugging Face folder */
@@ -297,8 +312,9 @@ typedef struct {
     uint32_t decode_log_interval; /* steps between log lines; 0: none */
     bool measure_bounds; /* measure at start what the tiers' threads can do: td_engine_info's bounds; about 0.2 s a pool */
     bool log_requests;
-    bool disable_radix_cache; /* no page of a request is kept for later ones */
-    bool disable_mixed_chunk; /* prompts and generating requests take turns instead of sharing steps */
+    bool disable_radix_cache;                /* no page of a request is kept for later ones */
+    bool disable_mixed_chunk;                /* prompts and generating requests take turns instead of sharing steps */
+    const td_cache_listener *cache_listener; /* NULL: nobody; must live as long as the engine */
 } td_engine_options;
 
 void td_engine_options_init(td_engine_options *o); /* the defaults of docs/flags and --help */
@@ -330,6 +346,7 @@ typedef struct {
 
 typedef struct {
     const char *architecture; /* "DeepseekV3ForCausalLM" */
+    const char *model_type;   /* "deepseek_v3" */
     const char *model_path;
     const char *device;       /* "host (2 threads, avx512vnni)" */
     const char *quantization; /* NPU tier */
@@ -338,6 +355,7 @@ typedef struct {
     uint32_t    vocab_size;
     uint32_t    context_length;
     uint64_t    max_total_tokens; /* KV capacity */
+    uint32_t    kv_page_tokens;   /* tokens of a page of it */
     /* the memory plan */
     uint64_t       weight_bytes;        /* of both tiers */
     uint64_t       expert_weight_bytes; /* of those, the routed experts' */

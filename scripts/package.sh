@@ -81,6 +81,7 @@ Maintainer: $maintainer
 Installed-Size: $(du -sk --apparent-size --exclude=DEBIAN "$tree" | cut -f1)
 Depends: $4
 Recommends: libopenblas0-pthread
+Suggests: libzmq5
 Section: $5
 Priority: optional
 Description: $6

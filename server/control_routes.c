@@ -5,12 +5,14 @@
 #include "server/generation.h"
 
 enum MHD_Result td_route_health(td_call *c) {
-    static const char *const name[] = {
-        [TD_SERVER_STARTING] = "starting", [TD_SERVER_READY] = "ready", [TD_SERVER_STOPPING] = "stopping"};
-    td_server      *s = c->server;
-    td_server_phase phase = td_phase(s);
-    bool            stalled = phase == TD_SERVER_READY && atomic_load_explicit(&s->stalled, memory_order_relaxed);
-    td_jbuf         b = {0};
+    static const char *const name[] = {[TD_SERVER_STARTING] = "starting",
+                                       [TD_SERVER_READY] = "ready",
+                                       [TD_SERVER_DRAINING] = "draining",
+                                       [TD_SERVER_STOPPING] = "stopping"};
+    td_server               *s = c->server;
+    td_server_phase          phase = td_phase(s);
+    bool                     stalled = phase == TD_SERVER_READY && atomic_load_explicit(&s->stalled, memory_order_relaxed);
+    td_jbuf                  b = {0};
     td_jw_open(&b, '{');
     td_jw_member_str(&b, "status", stalled ? "stalled" : name[phase]);
     if (stalled) {

@@ -503,6 +503,10 @@ const char *td_server_model_name(const td_server *s) {
     return s->model_name;
 }
 
+void td_server_drain(td_server *s) {
+    atomic_store_explicit(&s->phase, TD_SERVER_DRAINING, memory_order_relaxed);
+}
+
 /* Wait under the lock until *count is 0, the deadline passes, or (when it may) stop_now. */
 static bool wait_for_zero(td_server *s, const uint32_t *count, struct timespec deadline, bool hurry) {
     while (*count && !(hurry && s->stop_now))

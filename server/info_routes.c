@@ -53,6 +53,11 @@ enum MHD_Result td_route_model_info(td_call *c) {
     td_jw_member_bool(&b, "is_generation", true);
     td_jw_member_str(&b, "served_model_name", s->model_name);
     td_jw_member_str(&b, "architecture", s->info.architecture);
+    td_jw_key(&b, "architectures");
+    td_jw_open(&b, '[');
+    td_jw_str(&b, s->info.architecture);
+    td_jw_close(&b, ']');
+    td_jw_member_str(&b, "model_type", s->info.model_type);
     td_jw_member_int(&b, "context_length", s->info.context_length);
     td_jw_member_int(&b, "vocab_size", s->info.vocab_size);
     td_jw_member_bool(&b, "has_chat_template", s->chat.tmpl != NULL);

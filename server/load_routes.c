@@ -24,7 +24,7 @@ typedef struct {
     double      value;
 } figure;
 
-#define N_FIGURES 20 /* the last has no name */
+#define N_FIGURES 22 /* the last has no name */
 
 static double ratio(double part, double all) {
     return all > 0 ? part / all : 0;
@@ -36,6 +36,8 @@ static void list_figures(const td_engine_info *i, const td_engine_stats *st, fig
     const figure all[N_FIGURES] = {
         {CORE, NULL, "num_running_reqs", true, st->running},
         {CORE, NULL, "num_waiting_reqs", true, st->queued},
+        {CORE, NULL, "num_total_reqs", true, (double)st->running + st->queued},
+        {CORE, NULL, "num_waiting_uncached_tokens", true, (double)st->queued_tokens},
         {CORE, NULL, "num_used_tokens", true, (double)st->kv_tokens_used},
         {CORE, NULL, "num_total_tokens", true, (double)(st->kv_tokens_used + st->queued_tokens)},
         {CORE, NULL, "num_cached_tokens", true, (double)st->kv_tokens_cached},

@@ -113,6 +113,16 @@ static void write_tiers(td_jbuf *b, const char *model, const td_engine_stats *s,
 #undef TWO
 }
 
+/* The KV cache's shape, as labels. */
+static void write_cache_config(td_jbuf *b, const char *model, uint64_t page_tokens, uint64_t n_pages) {
+    static const char NAME[] = "sglang:cache_config_info";
+    write_head(b, NAME, "gauge", "Always 1; its labels have the tokens of a KV page and the pages.");
+    td_jbuf_printf(b, "%s{", NAME);
+    write_label(b, "model_name", model);
+    td_jbuf_printf(b, ",page_size=\"%llu\",num_pages=\"%llu\"} 1\n", (unsigned long long)page_tokens,
+                   (unsigned long long)n_pages);
+}
+
 /* The experts' bytes by where they lie. */
 static void write_nodes(td_jbuf *b, const char *model, const td_engine_stats *s, const td_engine_info *info) {
     sample samples[TD_EXPERT_NODES_MAX];
@@ -137,6 +147,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
     td_engine_stats  st;
     td_jbuf          b = {0};
     td_engine_get_stats(s->engine, &st);
+    uint64_t n_pages = st.kv_tokens_total / s->info.kv_page_tokens;
     const struct {
         const char *name, *type, *help;
         double      value;
@@ -152,6 +163,8 @@ enum MHD_Result td_route_metrics(td_call *c) {
         {"tandem:evicted_pages_total", "counter", "Pages that the prefix cache gave up for requests.",
          (double)st.cache_evictions},
         {"sglang:max_total_num_tokens", "gauge", "Capacity of the KV cache in tokens.", (double)st.kv_tokens_total},
+        {"sglang:page_size", "gauge", "Tokens of a page of the KV cache.", s->info.kv_page_tokens},
+        {"sglang:num_pages", "gauge", "Pages of the KV cache.", (double)n_pages},
         {"sglang:token_usage", "gauge", "Share of the KV cache in use, 0 to 1.",
          st.kv_tokens_total ? (double)st.kv_tokens_used / (double)st.kv_tokens_total : 0},
         {"sglang:gen_throughput", "gauge", "Generated tokens per second over the last log interval; 0 when idle.",
@@ -189,6 +202,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
                             {"reason", "abort", NULL, (double)st.requests_aborted},
                             {"reason", "error", NULL, (double)st.requests_failed}},
                  4);
+    write_cache_config(&b, model, s->info.kv_page_tokens, n_pages);
     write_tiers(&b, model, &st, &s->info);
     write_nodes(&b, model, &st, &s->info);
     write_histogram(&b, model, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);

@@ -67,6 +67,9 @@ void                   td_server_ready(td_server *s); /* the engine is warm: gen
 const char *td_server_url(const td_server *s);
 const char *td_server_model_name(const td_server *s); /* the first; after start */
 
+/** From now on /health says 503 "draining", so that routers send nothing any more; what comes is served all the same. */
+void td_server_drain(td_server *s);
+
 /**
  * Stop: no new connections, new generation requests get 503, running ones get grace_s seconds and are then cancelled; blocks
  * until all are answered. Call once, before td_server_free. Works on a server that was never started.

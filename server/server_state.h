@@ -25,7 +25,8 @@
 #define TD_STREAM_UNSENT_MAX ((size_t)1 << 20)
 #define TD_CHOICE_UNSENT_MAX ((size_t)16 << 10)
 
-typedef enum { TD_SERVER_STARTING, TD_SERVER_READY, TD_SERVER_STOPPING } td_server_phase;
+/* DRAINING: all is served, but /health says that it will end. */
+typedef enum { TD_SERVER_STARTING, TD_SERVER_READY, TD_SERVER_DRAINING, TD_SERVER_STOPPING } td_server_phase;
 
 /* A connection whose generation runs: what the watcher looks after. */
 typedef struct {

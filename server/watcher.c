@@ -173,7 +173,7 @@ static void *watch_loop(void *arg) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         if (now.tv_sec == swept_s) continue;
         td_connections_sweep(&s->connections);
-        if (s->opt.on_pulse && td_phase(s) == TD_SERVER_READY) tell_pulse(s);
+        if (s->opt.on_pulse && (td_phase(s) == TD_SERVER_READY || td_phase(s) == TD_SERVER_DRAINING)) tell_pulse(s);
         swept_s = now.tv_sec;
     }
 }

@@ -51,6 +51,8 @@ NOT_RUN = {
     "scripts/trace_example.py": "needs matplotlib and minutes",
     "--model-path OUT": "what a line that was not run wrote; test_calibration does it",
     "--model-path SRC": "the same as the line before it, for a checkpoint of 2 GB",
+    "run_kv_indexer": "test_kv_events runs it, in build/scale-venv",
+    "127.0.0.1:8090": "asks the program of the line before it",
     "tandem eval": "test_eval has a task to ask",
     "tandem quantize --model-path /models/DeepSeek-R1": "test_calibration quantises the demo model",
     "--expert-quantization int4-g64 --method gptq": "a minute; test_calibration does it with less text",
@@ -62,6 +64,8 @@ HERE = {
     "build/release/": f"{BUILD}/",
     "/models/DeepSeek-V2-Lite-Chat": DEMO,
     "/models/DeepSeek-R1-w8a8": DEMO,
+    "tcp://127.0.0.1:5557": "tcp://127.0.0.1:*",
+    "tcp://127.0.0.1:5558": "tcp://127.0.0.1:*",
     "--model-path DIR": f"--model-path {DEMO}",
     "--model-path MODEL": f"--model-path {DEMO}",
 }

@@ -21,14 +21,67 @@
 #define LIVE 6    /* sequences at a time */
 #define SEED 20261121u
 
+/* What a listener is told of a page. */
 typedef struct {
-    td_kv_pages     pages;
-    td_prefix_cache cache;
+    bool     held;
+    uint32_t parent, branch, n_children;
+} told_page;
+
+typedef struct {
+    td_kv_pages       pages;
+    td_prefix_cache   cache;
+    td_cache_listener listener;
+    told_page         told[PAGES];
+    uint32_t          n_told, n_cleared;
 } fixture;
 
+static td_status listen_open(void *user, uint32_t n_pages, uint32_t page_tokens, td_error *err) {
+    (void)user;
+    (void)err;
+    assert_true(n_pages <= PAGES && page_tokens == TD_KV_PAGE);
+    return TD_OK;
+}
+
+static void listen_stored(void *user, uint32_t page, uint32_t parent, const uint32_t *tokens) {
+    fixture *f = user;
+    assert_true(page < PAGES && !f->told[page].held);
+    if (parent != UINT32_MAX) assert_true(f->told[parent].held && ++f->told[parent].n_children);
+    f->told[page] = (told_page){true, parent, tokens[0] / 1000, 0};
+    f->n_told++;
+}
+
+static void listen_removed(void *user, uint32_t page) {
+    fixture *f = user;
+    assert_true(f->told[page].held && f->told[page].n_children == 0);
+    if (f->told[page].parent != UINT32_MAX) f->told[f->told[page].parent].n_children--;
+    f->told[page].held = false;
+    f->n_told--;
+}
+
+static void listen_cleared(void *user) {
+    fixture *f = user;
+    memset(f->told, 0, sizeof f->told);
+    f->n_told = 0;
+    f->n_cleared++;
+}
+
 static void open_fixture(fixture *f, uint32_t n_pages, bool on) {
+    memset(f, 0, sizeof *f);
+    f->listener = (td_cache_listener){listen_open, listen_stored, listen_removed, listen_cleared, f};
     assert_int_equal(td_kv_pages_open(&f->pages, n_pages, NULL), TD_OK);
-    assert_int_equal(td_prefix_cache_open(&f->cache, &f->pages, on, NULL), TD_OK);
+    assert_int_equal(td_prefix_cache_open(&f->cache, &f->pages, on, &f->listener, NULL), TD_OK);
+}
+
+/* The page that the listener was told has this beginning, UINT32_MAX: none. */
+static uint32_t find_told(const fixture *f, const uint32_t *branch, uint32_t n) {
+    uint32_t page = UINT32_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = 0;
+        while (k < PAGES && !(f->told[k].held && f->told[k].parent == page && f->told[k].branch == branch[i])) k++;
+        if (k == PAGES) return UINT32_MAX;
+        page = k;
+    }
+    return page;
 }
 
 static void close_fixture(fixture *f) {
@@ -176,6 +229,8 @@ static void random_history(void **state) {
             for (uint32_t i = 0; i < n; i++) q->branch[i] = (uint32_t)td_rng_u64(SEED, 1, draws++) % 2;
             fill_tokens(tokens, q->branch, n);
             uint32_t found = td_prefix_cache_match(&f.cache, tokens, n, q->pages);
+            for (uint32_t i = 0; i < n; i++) /* found is what the listener knows */
+                assert_int_equal(find_told(&f, q->branch, i + 1), i < found ? q->pages[i] : UINT32_MAX);
             for (uint32_t i = 0; i < found; i++) assert_true(content[q->pages[i]] == content_of(q, i));
             found_pages += found;
             q->n = n;
@@ -209,8 +264,10 @@ static void random_history(void **state) {
     print_message("%lu pages found, %lu evicted\n", (unsigned long)found_pages, (unsigned long)f.cache.evictions);
     assert_true(found_pages > 1000 && f.cache.evictions > 100);
     for (int i = 0; i < LIVE; i++) drop_all(&f, live[i].pages, live[i].n);
+    assert_int_equal(f.n_told, f.cache.n_idle);
     td_prefix_cache_flush(&f.cache);
     assert_int_equal(td_kv_pages_used(&f.pages), 0);
+    assert_true(f.n_told == 0 && f.n_cleared == 1);
     close_fixture(&f);
 }
 

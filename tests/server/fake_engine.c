@@ -402,6 +402,7 @@ void td_engine_close(td_engine *e, double grace_s) {
 
 void td_engine_get_info(const td_engine *e, td_engine_info *info) {
     *info = (td_engine_info){.architecture = "Fake",
+                             .model_type = "fake",
                              .model_path = e->path,
                              .device = "fake",
                              .quantization = "none",
@@ -410,6 +411,7 @@ void td_engine_get_info(const td_engine *e, td_engine_info *info) {
                              .vocab_size = VOCAB,
                              .context_length = e->o.context_length ? e->o.context_length : 4096,
                              .max_total_tokens = 1 << 20,
+                             .kv_page_tokens = 128,
                              .weight_bytes = (uint64_t)3 << 30,
                              .expert_weight_bytes = (uint64_t)2 << 30,
                              .kv_bytes = (uint64_t)1 << 29,

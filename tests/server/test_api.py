@@ -486,6 +486,7 @@ class Others(ApiTest):
         self.assertEqual(self.server.request("GET", "/health")[:2], (200, {"status": "ready"}))
         self.assertEqual(self.server.request("GET", "/health_generate")[:2], (200, {"status": "ready"}))
         info = self.server.request("GET", "/get_model_info")[1]
+        self.assertEqual((info["architectures"], info["model_type"]), ([info["architecture"]], "fake"))
         self.assertEqual((info["model_path"], info["is_generation"]), ("/models/fake", True))
         for path in ("/get_server_info", "/server_info"):
             self.assertEqual(self.server.request("GET", path)[1]["context_length"], 2048)

@@ -13,7 +13,7 @@ from server_process import Server
 
 FAKE = os.environ["TD_FAKE_TANDEM"]
 GIB = 1 << 30
-CORE = {"dp_rank", "timestamp", "num_running_reqs", "num_waiting_reqs", "num_used_tokens", "num_total_tokens", "num_cached_tokens", "max_total_num_tokens",
+CORE = {"dp_rank", "timestamp", "num_running_reqs", "num_waiting_reqs", "num_total_reqs", "num_waiting_uncached_tokens", "num_used_tokens", "num_total_tokens", "num_cached_tokens", "max_total_num_tokens",
         "max_running_requests", "token_usage", "gen_throughput", "cache_hit_rate", "utilization"}
 MEMORY = {"weight_gb": 3, "kv_cache_gb": 0.5, "graph_gb": 0, "token_capacity": 1 << 20}
 
@@ -118,6 +118,7 @@ class Busy(unittest.TestCase):
             answer = server.request("GET", "/v1/loads")[1]
             rank, all_ranks = answer["loads"][0], answer["aggregate"]
             self.assertEqual((rank["num_running_reqs"], rank["num_waiting_reqs"], rank["queues"]["waiting"], rank["utilization"]), (1, 2, 2, 1))
+            self.assertEqual((rank["num_total_reqs"], rank["num_waiting_uncached_tokens"]), (3, 2 * prompt))
             self.assertGreaterEqual(rank["num_used_tokens"], prompt)
             self.assertEqual(rank["num_total_tokens"], rank["num_used_tokens"] + 2 * prompt, "those that wait will need theirs")
             self.assertAlmostEqual(rank["token_usage"], rank["num_used_tokens"] / (1 << 20), places=9)

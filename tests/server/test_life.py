@@ -268,6 +268,33 @@ class Life(unittest.TestCase):
         thread.join()
         self.assertEqual(result[0][0], 503)
 
+    def test_drain(self):
+        """With a delay, requests are taken while /health says that there will be no more."""
+        server = Server("--shutdown-delay", "1.5")
+        thread, result = in_background(server, {"prompt": "!slow " + "word " * 20, "max_tokens": 200})
+        server.wait_metric("sglang:num_running_reqs", 1)
+        begin = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        while server.request("GET", "/health")[:2] != (503, {"status": "draining"}):
+            self.assertLess(time.monotonic() - begin, 1)
+        self.assertEqual(server.request("GET", "/health_generate")[0], 503)
+        self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 3})[0], 200)
+        self.assertEqual(server.stop(signal.SIGUSR1), 0)
+        self.assertGreater(time.monotonic() - begin, 1.4)
+        thread.join()
+        self.assertEqual(result[0][0], 200)
+
+    def test_a_second_signal_ends_the_delay(self):
+        server = Server("--shutdown-delay", "1000", "--shutdown-grace", "1000")
+        thread, result = in_background(server, {"prompt": "!hang"})
+        server.wait_metric("sglang:num_running_reqs", 1)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        self.assertIsNone(server.process.poll())
+        self.assertEqual(server.stop(), 0)
+        thread.join()
+        self.assertEqual(result[0][0], 503)
+
     def test_watchdog(self):
         """A step that does not end is named by the log and /health, until it ends."""
         with Server("--watchdog-timeout", "1") as server:

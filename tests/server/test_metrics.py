@@ -36,6 +36,8 @@ class Metrics(unittest.TestCase):
             for family in families.values():
                 self.assertTrue(family.documentation)
                 self.assertTrue(all(s.labels["model_name"] == NAME for s in family.samples))
+            # The Gateway API's endpoint picker and llm-d's router read these, by SGLang's names of now and of before 0.5.11.
+            self.assertEqual((value("sglang:page_size"), value("sglang:num_pages"), value("sglang:cache_config_info", page_size="128", num_pages="8192")), (128, 8192, 1))
             buckets = [(s.labels["le"], s.value) for s in families["sglang:time_to_first_token_seconds"].samples if s.name.endswith("_bucket")]
             self.assertEqual(buckets, [("0.01", 1), ("0.1", 3), ("1", 3), ("+Inf", 4)])
             self.assertEqual(value("sglang:time_to_first_token_seconds_sum"), 2.5)

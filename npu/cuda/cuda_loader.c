@@ -46,7 +46,7 @@ static td_status start(td_cuda_driver *d, td_error *err) {
     td_cu_status st = d->api.cuInit(0);
     if (st == TD_CUDA_ERROR_NO_DEVICE) return td_fail(err, TD_ENOTFOUND, "NVIDIA's driver is there and finds no card");
     if (st == TD_CUDA_ERROR_STUB_LIBRARY)
-        return td_fail(err, TD_ENOTFOUND,
+        return td_fail(err, TD_ENOTSUP,
                        LIBRARY " is the toolkit's stub to link with, not a driver: take its folder out of LD_LIBRARY_PATH");
     if (st == TD_CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
         return td_fail(err, TD_EDEVICE,

@@ -22,8 +22,8 @@ typedef struct {
 /**
  * Open the driver, find every function of cuda_api.h, start it and count its cards. Any thread, but not two at once.
  * @param out zeroed by the call; to be given to td_cuda_unload when no card is open any more.
- * @return TD_OK; TD_ENOTFOUND without a driver or without a card, TD_ENOTSUP for a driver that is too old, TD_EDEVICE for
- * one that does not start, each with a sentence; out is empty then.
+ * @return TD_OK; TD_ENOTFOUND without a driver or without a card, TD_ENOTSUP for a driver that is too old or is none,
+ * TD_EDEVICE for one that does not start, each with a sentence; out is empty then.
  */
 TD_NODISCARD td_status td_cuda_load(td_cuda_driver *out, td_error *err);
 void                   td_cuda_unload(td_cuda_driver *d);

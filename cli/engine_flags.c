@@ -77,9 +77,9 @@ static const td_flag FLAGS[] = {
      .sglang = "kt_cpuinfer"},
     {{"subpool-count", "kt-threadpool-count"}, TD_FLAG_U32, E(subpool_count), .in = THREADS, .max = 64, .arg = "N",
      .by_default = "0", .help = "Groups of expert threads; 0 makes one per NUMA node.", .sglang = "kt_threadpool_count"},
-    {{"num-gpu-experts", "kt-num-gpu-experts"}, TD_FLAG_U32, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "N",
-     .choices = TD_CHOICES("0"), .by_default = "0", .help = "Routed experts kept on the device.",
-     .refusal = NOT_YET "; all routed experts run on the CPU (0)", .sglang = "kt_num_gpu_experts"},
+    {{"num-gpu-experts", "kt-num-gpu-experts"}, TD_FLAG_U32, E(num_gpu_experts), .in = LAUNCH, .max = 2048, .arg = "N",
+     .by_default = "0", .help = "Routed experts of a layer that the device keeps: 0, or as many as the model has, where its "
+     "memory has room for all of them.", .sglang = "kt_num_gpu_experts"},
     {{"kt-method"}, TD_FLAG_TEXT, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "NAME", .choices = TD_CHOICES("int4", "INT4"),
      .help = "Accepted for int4; the kernel is chosen by the CPU.",
      .refusal = NOT_YET "; the kernel is chosen by the CPU (int4)"},

@@ -119,7 +119,8 @@ static td_status open_reader(reader *r, td_error *err) {
     const side   *s = r->side;
     if (is_expert(m->role)) return TD_OK;
     r->format = td_model_weight_format(s->config, m->role, &m->spec, s->w8a8);
-    TD_TRY(td_model_find_groups(s->checkpoint, s->config, m->role, m->layer, &r->scratch, &r->view, &r->format, err));
+    TD_TRY(td_model_find_groups(s->checkpoint, s->config, m->role, m->layer, m->expert, &r->scratch, &r->view, &r->format,
+                                err));
     if (r->format == TD_WEIGHT_INT4G || r->format == TD_WEIGHT_FP4G) r->format = TD_WEIGHT_F32; /* held exactly */
     return td_checkpoint_get(s->checkpoint, s->config, m->role, m->layer, 0,
                              r->format == TD_WEIGHT_W8A8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT, &r->scratch, &r->view,

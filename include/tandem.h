@@ -288,6 +288,7 @@ typedef struct {
         cpuinfer; /* expert threads; 0: one per physical core of the allowed cpu set, or as many as the cgroup leaves time */
     uint32_t subpool_count;        /* NUMA subpools of the expert threads; 0: one per NUMA node in use */
     uint32_t tensor_parallel_size; /* cards that share the work; 1 */
+    uint32_t num_gpu_experts;      /* routed experts of a layer that the device keeps: 0, or all of them */
     uint32_t npu_threads; /* host device: threads of its own, of all cards; 0: shares the expert threads, or one a card */
     bool     enable_defer;
     uint32_t max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */

@@ -132,6 +132,38 @@ static td_status refuse_context(uint32_t wanted, const td_model_config *c, td_er
         wanted, c->max_position, ceil(10.0 * wanted / length) / 10, length);
 }
 
+/* A folder that td_quantize wrote: no expert tensors, but packed files. */
+static bool has_packed_experts(const td_model *m) {
+    char path[PATH_MAX];
+    if (m->o.load_dummy || td_checkpoint_has_experts(m->checkpoint, &m->config)) return false;
+    td_expert_file_path(path, sizeof path, m->o.model_path, 0);
+    return access(path, F_OK) == 0;
+}
+
+/* Which tier has the routed experts. */
+static td_status place_experts(td_model *m, td_error *err) {
+    uint32_t    wanted = m->o.device_experts, all = m->config.n_experts;
+    td_npu_caps caps;
+    if (!wanted) return TD_OK;
+    m->cards->npu->ops->caps(m->cards->npu, &caps);
+    if (!caps.experts)
+        return td_fail(err, TD_ENOTSUP, "num-gpu-experts %u: on this device no routed experts can be yet: %s", wanted,
+                       caps.text);
+    if (!m->n_moe) return td_fail(err, TD_EINVAL, "num-gpu-experts %u: the model has no routed experts", wanted);
+    if (wanted != all)
+        return td_fail(err, TD_ENOTSUP,
+                       "num-gpu-experts %u: of the %u routed experts of a layer the device keeps all (%u) or none (0)",
+                       wanted, all, all);
+    if (m->cpu_weight_path || has_packed_experts(m))
+        return td_fail(
+            err, TD_ENOTSUP,
+            "num-gpu-experts %u: the experts in %s are packed for the CPU; the device takes those of a checkpoint", wanted,
+            m->cpu_weight_path ? m->cpu_weight_path : m->o.model_path);
+    m->part.experts = true;
+    m->n_moe = 0;
+    return TD_OK;
+}
+
 static td_status check_options(td_model *m, td_error *err) {
     td_model_config  *c = &m->config;
     td_model_options *o = &m->o;
@@ -143,12 +175,15 @@ static td_status check_options(td_model *m, td_error *err) {
         return td_fail(err, TD_EINVAL, "layers %u to %u of %u cannot be run by themselves", m->part.layers.first,
                        m->part.layers.end, c->n_layers);
     m->n_moe = td_moe_layers_in(c, m->part.layers);
+    TD_TRY(place_experts(m, err));
     if (!o->context_length) o->context_length = c->max_position;
     if (o->context_length > c->max_position) return refuse_context(o->context_length, c, err);
     if (c->n_mtp_layers > 1)
         return td_fail(err, TD_ENOTSUP, "num_nextn_predict_layers %u: only one MTP layer is supported", c->n_mtp_layers);
     if (o->max_deferred && (!m->n_moe || c->top_k == 1)) {
-        td_warn("deferral has no effect: the model has %s", m->n_moe ? "one expert per token" : "no routed experts");
+        td_warn("deferral has no effect: the %s", m->n_moe          ? "model has one expert per token"
+                                                  : m->part.experts ? "experts are on the device"
+                                                                    : "model has no routed experts");
         o->max_deferred = 0;
     }
     if (m->n_moe && o->max_deferred >= c->top_k)
@@ -156,14 +191,6 @@ static td_status check_options(td_model *m, td_error *err) {
                        "max-deferred-experts-per-token %u must be less than the model's %u experts per token",
                        o->max_deferred, c->top_k);
     return TD_OK;
-}
-
-/* A folder that td_quantize wrote: no expert tensors, but packed files. */
-static bool has_packed_experts(const td_model *m) {
-    char path[PATH_MAX];
-    if (m->o.load_dummy || td_checkpoint_has_experts(m->checkpoint, &m->config)) return false;
-    td_expert_file_path(path, sizeof path, m->o.model_path, 0);
-    return access(path, F_OK) == 0;
 }
 
 /* What packed files hold is what can be loaded; codes that are carried exactly are better than rounding them again. */
@@ -236,7 +263,7 @@ td_status td_model_open(const td_model_options *o, td_npu *const *npus, uint32_t
         m->checkpoint = m->own_checkpoint;
     }
     if (st == TD_OK) st = check_options(m, err);
-    if (st == TD_OK) st = td_shard_check(&m->config, m->n_cards, err);
+    if (st == TD_OK) st = td_shard_check(&m->config, m->n_cards, m->part.experts, err);
     if (st == TD_OK && !m->cpu_weight_path && has_packed_experts(m) && !(m->cpu_weight_path = strdup(o->model_path)))
         st = td_fail(err, TD_ENOMEM, "out of memory for the model");
     if (st == TD_OK && m->o.experts_as_stored) st = choose_expert_format(m, err);
@@ -317,6 +344,7 @@ uint32_t td_model_halves(const td_model *m, uint32_t n_tok) {
     return td_card_splits(m, n_tok) ? TD_HALVES : 1;
 }
 const char *td_model_expert_quantization(const td_model *m) {
+    if (m->part.experts) return m->o.w8a8 ? "w8a8_int8" : "none";
     return td_expert_format_name(m->o.expert_format, &m->o.expert_groups);
 }
 const char *td_model_expert_kernel(const td_model *m) {

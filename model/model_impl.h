@@ -67,7 +67,7 @@ struct td_model {
     td_checkpoint       *own_checkpoint; /* the same, or NULL where it is the caller's */
     td_pool             *expert_pool;
     td_dtype             act_dtype;
-    uint32_t             n_moe; /* layers with routed experts */
+    uint32_t             n_moe; /* layers whose routed experts are on the CPU */
     uint64_t             expert_weight_bytes, expert_scratch_bytes;
     bool                 unified;        /* device and host have one memory */
     uint32_t             kv_spare_pages; /* of each cache, behind those of sequences; 0: the device wants none */

@@ -201,7 +201,7 @@ static void add_shared_mlp(builder *b, uint32_t layer) {
                                          .out = b->act.mlp}});
 }
 
-static void add_router(builder *b, uint32_t layer, const td_bridge_buffers *io) {
+static void add_router(builder *b, uint32_t layer, uint16_t *ids, float *weights) {
     static const td_router_group groups[] = {
         [TD_ROUTE_GREEDY] = TD_GROUP_NONE, [TD_ROUTE_GROUP_MAX] = TD_GROUP_MAX, [TD_ROUTE_GROUP_TOP2] = TD_GROUP_TOP2_SUM};
     const td_model_config *c = b->s->config;
@@ -220,8 +220,26 @@ static void add_router(builder *b, uint32_t layer, const td_bridge_buffers *io) 
                                          .w = w[TD_ROLE_ROUTER],
                                          .bias = w[TD_ROLE_ROUTER_BIAS],
                                          .in = b->normed,
-                                         .ids = io->ids,
-                                         .weights = io->weights}});
+                                         .ids = ids,
+                                         .weights = weights}});
+}
+
+static void add_device_experts(builder *b, uint32_t layer) {
+    const td_model_config  *c = b->s->config;
+    const td_layer_experts *x = b->s->weights->experts ? &b->s->weights->experts[layer] : &(td_layer_experts){0};
+    add_block(b, (td_block_desc){.kind = TD_BLOCK_EXPERTS,
+                                 .experts = {.hidden = c->hidden,
+                                             .inter = b->sizes.moe_inter,
+                                             .n_experts = c->n_experts,
+                                             .top_k = c->top_k,
+                                             .gate = (const td_npu_weight *const *)x->gate,
+                                             .up = (const td_npu_weight *const *)x->up,
+                                             .down = (const td_npu_weight *const *)x->down,
+                                             .in = b->normed,
+                                             .in_i8 = b->normed_i8,
+                                             .ids = b->act.ids,
+                                             .weights = b->act.weights,
+                                             .out = b->act.routed}});
 }
 
 /* Measuring and outlining need neither port nor buffers. */
@@ -250,6 +268,7 @@ static uint32_t moe_index(const td_program_spec *s, uint32_t layer, bool *last) 
  * A layer in two parts; between them the other half may run:
  *   begin  norm -> attention -> norm -> [dense: mlp -> x += mlp] [experts: router -> submit]
  *   end    [experts: shared expert -> collect -> x += shared + routed + what the MoE layer before deferred]
+ * Experts on the device are no hand-over: begin [router], end [shared expert -> experts -> x += shared + routed].
  */
 static void begin_layer(builder *b, uint32_t layer) {
     const td_program_spec *s = b->s;
@@ -266,8 +285,9 @@ static void begin_layer(builder *b, uint32_t layer) {
     }
     b->normed = b->act.h;
     b->normed_i8 = b->act.h_i8;
-    if (s->shard.index > 0) {
+    if (s->shard.index > 0 || s->device_experts) {
         add_norm_i8(b, w[TD_ROLE_POST_NORM], b->act.attn, b->normed, b->normed_i8);
+        if (s->device_experts) add_router(b, layer, b->act.ids, b->act.weights);
         return;
     }
     bool     last;
@@ -276,7 +296,7 @@ static void begin_layer(builder *b, uint32_t layer) {
     if (b->io.x) b->normed = b->io.x;
     if (b->io.x_i8.q) b->normed_i8 = b->io.x_i8;
     add_norm_i8(b, w[TD_ROLE_POST_NORM], b->act.attn, b->normed, b->normed_i8);
-    add_router(b, layer, &b->io);
+    add_router(b, layer, b->io.ids, b->io.weights);
     push(b, (td_op){.kind = TD_OP_SUBMIT, .port = {b->port[0], b->port[1]}});
     if (s->routed) {
         void *const *args = s->routed_args + moe_layer * TD_HALVES;
@@ -284,7 +304,7 @@ static void begin_layer(builder *b, uint32_t layer) {
     }
 }
 
-/* Among several cards, what the experts add is card 0's part of the sum. */
+/* Among several cards, what the CPU's experts add is card 0's part of the sum; of experts on the device each has its own. */
 static void end_layer(builder *b, uint32_t layer) {
     const td_program_spec *s = b->s;
     if (!s->config->is_moe[layer]) return;
@@ -292,8 +312,15 @@ static void end_layer(builder *b, uint32_t layer) {
     bool  has_shared = s->config->shared_inter > 0;
     void *shared = has_shared ? b->act.mlp : NULL; /* NULL, too, where the buffers are not there yet */
     if (has_shared) add_shared_mlp(b, layer);
-    if (s->shard.index == 0) push(b, (td_op){.kind = TD_OP_COLLECT, .port = {b->port[0], b->port[1]}});
-    const void *routed = s->shard.index ? NULL : b->io.y, *deferred = s->shard.index ? NULL : b->before.y_deferred;
+    const void *routed = NULL, *deferred = NULL;
+    if (s->device_experts) {
+        add_device_experts(b, layer);
+        routed = b->act.routed;
+    } else if (s->shard.index == 0) {
+        push(b, (td_op){.kind = TD_OP_COLLECT, .port = {b->port[0], b->port[1]}});
+        routed = b->io.y;
+        deferred = b->before.y_deferred;
+    }
     if (s->shard.count == 1) {
         add_combine(b, b->x, shared, routed, deferred);
         return;

@@ -53,6 +53,9 @@ typedef struct {
     td_rows_i8 h_i8;    /* or that as int8, with int8_rows */
     void      *attn;    /* attention's output */
     void      *mlp;     /* dense or shared MLP's output */
+    void      *routed;  /* experts that are on the device: their output, and what the router chose for them */
+    uint16_t  *ids;     /* [max_tok, top_k] */
+    float     *weights; /* [max_tok, top_k] */
     void      *mtp_x;   /* the MTP layer's residual stream */
     void      *mtp_cat; /* [max_tok, 2*hidden] */
     float     *logits;  /* [max_out, vocab of the shard] */
@@ -61,9 +64,10 @@ typedef struct {
 
 typedef struct {
     td_npu                 *npu;
-    td_shard                shard;  /* of the weights that this card has; card 0 alone talks to the experts */
+    td_shard                shard;  /* of the weights that this card has; card 0 alone talks to the experts of the CPU */
     td_npu_group           *group;  /* the cards whose sums make a whole; NULL with one */
-    td_bridge              *bridge; /* NULL: no MoE layer */
+    td_bridge              *bridge; /* NULL: no MoE layer, or */
+    bool                    device_experts; /* the routed experts are on the device: a block like the others, no hand-over */
     const td_model_config  *config;
     const td_model_weights *weights;
     const td_layer_kv      *kv;     /* [n_layers + n_mtp_layers] */

@@ -11,14 +11,15 @@ typedef struct {
     const char *what;
 } divided;
 
-#define N_DIVIDED 5
-static void list_divided(const td_model_config *c, divided list[N_DIVIDED]) {
+#define N_DIVIDED 6
+static void list_divided(const td_model_config *c, bool experts, divided list[N_DIVIDED]) {
     bool dense = td_model_config_moe_layers(c) < c->n_layers + c->n_mtp_layers;
     list[0] = (divided){c->heads, "attention heads"};
     list[1] = (divided){c->attn == TD_ATTN_GQA ? c->kv_heads : 0, "key-value heads"};
     list[2] = (divided){dense ? c->inter : 0, "rows of the dense layers' gate (intermediate_size)"};
     list[3] = (divided){c->shared_inter, "rows of the shared expert's gate"};
     list[4] = (divided){c->vocab, "tokens of the vocabulary"};
+    list[5] = (divided){experts ? c->moe_inter : 0, "rows of a routed expert's gate (moe_intermediate_size)"};
 }
 
 static bool divides_all(uint32_t count, const divided list[N_DIVIDED]) {
@@ -27,10 +28,10 @@ static bool divides_all(uint32_t count, const divided list[N_DIVIDED]) {
     return true;
 }
 
-td_status td_shard_check(const td_model_config *c, uint32_t count, td_error *err) {
+td_status td_shard_check(const td_model_config *c, uint32_t count, bool experts, td_error *err) {
     divided list[N_DIVIDED];
     char    sizes[256] = "1"; /* at most 64 numbers of at most four characters */
-    list_divided(c, list);
+    list_divided(c, experts, list);
     for (uint32_t n = 2; n <= TD_SHARDS_MAX; n++)
         if (divides_all(n, list)) snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %u", n);
     if (!count || count > TD_SHARDS_MAX)
@@ -45,8 +46,8 @@ td_status td_shard_check(const td_model_config *c, uint32_t count, td_error *err
 }
 
 td_shard_sizes td_shard_sizes_of(const td_model_config *c, td_shard s) {
-    return (td_shard_sizes){c->heads / s.count, c->kv_heads / s.count, c->inter / s.count, c->shared_inter / s.count,
-                            c->vocab / s.count};
+    return (td_shard_sizes){c->heads / s.count,        c->kv_heads / s.count,  c->inter / s.count,
+                            c->shared_inter / s.count, c->moe_inter / s.count, c->vocab / s.count};
 }
 
 bool td_shard_part_of(const td_tensor_spec *spec, td_shard s, td_shard_part *out) {

@@ -1,10 +1,10 @@
 /*
  * Tensor parallel: what of the device tier's weights each of several cards holds (Megatron-LM, arXiv 1909.08053, section 3).
  *
- * Heads, the intermediate dimensions of the dense and the shared MLPs and the vocabulary are cut into equal consecutive
- * stretches, one a card. How each weight follows from that is in the tensor rules (td_split). A size that does not divide
- * all of them is refused, the vocabulary's too: those of the supported models are multiples of 64. A model with fewer
- * key-value heads than cards could have them on several cards each; that is not there.
+ * Heads, the intermediate dimensions of the MLPs (of routed experts where the cards have them) and the vocabulary are cut
+ * into equal consecutive stretches, one a card. How each weight follows from that is in the tensor rules (td_split). A size
+ * that does not divide all of them is refused, the vocabulary's too: those of the supported models are multiples of 64. A
+ * model with fewer key-value heads than cards could have them on several cards each; that is not there.
  */
 #ifndef TD_MODEL_SHARD_H
 #define TD_MODEL_SHARD_H
@@ -20,14 +20,15 @@ typedef struct {
 
 /**
  * Whether a model can be cut for so many cards; codes in groups are looked at when they are loaded (model/shard_cut.h).
+ * @param experts  whether the cards have the routed experts, too.
  * @return TD_EINVAL: the sentence names --tensor-parallel-size, what it does not divide, and all sizes that would do.
  */
-TD_NODISCARD td_status td_shard_check(const td_model_config *c, uint32_t count, td_error *err);
+TD_NODISCARD td_status td_shard_check(const td_model_config *c, uint32_t count, bool experts, td_error *err);
 
 /** The sizes of td_model_config of which a card has a part, as large as its part. What a model does not use means nothing.
  */
 typedef struct {
-    uint32_t heads, kv_heads, inter, shared_inter;
+    uint32_t heads, kv_heads, inter, shared_inter, moe_inter;
     uint32_t vocab; /* rows of the head, from index * vocab on; the embedding is whole */
 } td_shard_sizes;
 

@@ -72,7 +72,7 @@ typedef struct {
     uint32_t block, rope;
 } td_rope_rows;
 
-/** What one card of several holds of a weight (model/shard.h). Routed experts are on none. */
+/** What one card of several holds of a weight (model/shard.h), routed experts where they are on cards. */
 typedef enum {
     TD_SPLIT_WHOLE,   /* all of it, on every card */
     TD_SPLIT_ROWS,    /* a stretch of its outputs: rows of a matrix, elements of a bias */

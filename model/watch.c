@@ -79,7 +79,8 @@ static td_status allocate_tapped(td_model *m, td_error *err) {
     m->tapped_args = calloc(td_model_all_layers(m), sizeof *m->tapped_args);
     if (!m->tapped || !m->tapped_args) return td_fail(err, TD_ENOMEM, "out of memory to watch the layers");
     for (uint32_t i = m->part.layers.first, n_moe = 0; i < m->part.layers.end; i++) {
-        m->tapped[i] = (tapped_layer){.model = m, .layer = i, .moe_layer = m->config.is_moe[i] ? n_moe++ : UINT32_MAX};
+        m->tapped[i] =
+            (tapped_layer){.model = m, .layer = i, .moe_layer = m->n_moe && m->config.is_moe[i] ? n_moe++ : UINT32_MAX};
         m->tapped_args[i] = &m->tapped[i];
     }
     return TD_OK;

@@ -11,13 +11,17 @@
 #include "model/stored_weight.h"
 #include "quant/coded_matrix.h"
 
-/* Roles that the device tier keeps for a part of the model. Routed experts go to the CPU tier. The MTP layer reads the
-   model's embedding, last norm and head; a rotated model's has a head of its own. */
+static bool is_expert_role(td_role role) {
+    return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN;
+}
+
+/* Roles that the device tier keeps for a part of the model. The MTP layer reads the model's embedding, last norm and head; a
+ * rotated model's has a head of its own. */
 static bool on_device(const td_model_config *c, const td_model_part *part, td_role role) {
     switch (role) {
         case TD_ROLE_EXPERT_GATE:
         case TD_ROLE_EXPERT_UP:
-        case TD_ROLE_EXPERT_DOWN:
+        case TD_ROLE_EXPERT_DOWN: return part->experts;
         case TD_ROLE_MTP_EMBED: return false;
         case TD_ROLE_MTP_HEAD: return part->whole && c->mtp_turned;
         case TD_ROLE_LM_HEAD: return part->whole;
@@ -33,7 +37,8 @@ static bool of_whole_model(td_role role) {
 
 /* Codes stand for values that bf16 does not hold; which linears are in codes is not known here. */
 td_weight_format td_model_weight_format(const td_model_config *c, td_role role, const td_tensor_spec *spec, bool w8a8) {
-    bool linear = spec->format == TD_WEIGHT_W8A8 || role == TD_ROLE_KV_B;
+    bool linear = spec->format == TD_WEIGHT_W8A8 || role == TD_ROLE_KV_B || is_expert_role(role);
+    if (is_expert_role(role) && w8a8) return TD_WEIGHT_W8A8;
     if (!linear || w8a8) return spec->format;
     return c->quant.method == TD_QUANT_NONE ? TD_WEIGHT_BF16 : TD_WEIGHT_F32;
 }
@@ -60,13 +65,17 @@ static uint64_t bytes_of(td_npu *d, const td_model_config *c, const td_model_par
     return bytes;
 }
 
+static uint32_t tensors_of(const td_model_config *c, td_role role) {
+    return is_expert_role(role) ? c->n_experts : 1;
+}
+
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, td_shard shard, bool w8a8,
                                 uint32_t max_pos) {
     uint64_t sum = d->ops->weight_bytes(d, TD_WEIGHT_F32, max_pos, c->rope.dim);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
         if (!of_whole_model(role))
             for (uint32_t i = part->layers.first; i < part->layers.end; i++)
-                sum += bytes_of(d, c, part, shard, role, i, w8a8);
+                sum += tensors_of(c, role) * bytes_of(d, c, part, shard, role, i, w8a8);
         else
             sum += bytes_of(d, c, part, shard, role, 0, w8a8);
     return sum;
@@ -115,10 +124,11 @@ static void adopt(loader *l, const td_device_weight_id *id, td_weight_format for
 }
 
 td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer,
-                               td_scratch *scratch, td_tensor_view *view, td_weight_format *format, td_error *err) {
+                               uint32_t expert, td_scratch *scratch, td_tensor_view *view, td_weight_format *format,
+                               td_error *err) {
     td_gemm_groups groups;
     if (*format != TD_WEIGHT_W8A8 || c->quant.method == TD_QUANT_NONE) return TD_OK;
-    TD_TRY(td_checkpoint_get(ck, c, role, layer, 0, TD_FORM_CODES, scratch, view, err));
+    TD_TRY(td_checkpoint_get(ck, c, role, layer, expert, TD_FORM_CODES, scratch, view, err));
     td_coded_tiles tiles = view->coded ? td_coded_exact_tiles(view->coded, &groups) : TD_CODED_ROUNDED;
     if (tiles != TD_CODED_ROUNDED) *format = tiles == TD_CODED_INT4G ? TD_WEIGHT_INT4G : TD_WEIGHT_FP4G;
     return TD_OK;
@@ -126,7 +136,8 @@ td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c
 
 /* From the checkpoint. coded: what td_model_find_groups found, which is cut. */
 static td_status make_weight(loader *l, const td_tensor_spec *spec, const td_shard_part *held, td_role role, uint32_t layer,
-                             td_weight_format format, td_tensor_view *coded, td_scratch *scratch, td_npu_weight **out) {
+                             uint32_t expert, td_weight_format format, td_tensor_view *coded, td_scratch *scratch,
+                             td_npu_weight **out) {
     td_tensor_view view;
     bool           in_groups = format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G;
     td_weight_form form = in_groups || format == TD_WEIGHT_W8A8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT;
@@ -136,7 +147,7 @@ static td_status make_weight(loader *l, const td_tensor_spec *spec, const td_sha
         td_status st = l->d->ops->weight_create(l->d, format, coded, out, l->err);
         if (st != TD_EFORMAT) return st; /* else who decodes it names the scale or zero that is wrong */
     }
-    TD_TRY(td_checkpoint_get(l->ck, l->c, role, layer, 0, form, scratch, &view, l->err));
+    TD_TRY(td_checkpoint_get(l->ck, l->c, role, layer, expert, form, scratch, &view, l->err));
     if (!view.data) return TD_OK;
     td_status st = td_shard_cut(spec, held, format, scratch, &view, l->err);
     if (st == TD_OK) st = l->d->ops->weight_create(l->d, format, &view, out, l->err);
@@ -144,22 +155,36 @@ static td_status make_weight(loader *l, const td_tensor_spec *spec, const td_sha
     return st;
 }
 
-static td_status load_role(loader *l, td_role role, uint32_t layer, td_npu_weight **out) {
+static td_status load_tensor(loader *l, td_role role, uint32_t layer, uint32_t expert, td_npu_weight **out) {
     td_tensor_spec spec;
     td_shard_part  held;
-    if (!on_device(l->c, l->part, role) || !td_tensor_spec_get(l->c, role, layer, 0, &spec) ||
+    if (!on_device(l->c, l->part, role) || !td_tensor_spec_get(l->c, role, layer, expert, &spec) ||
         !td_shard_part_of(&spec, l->shard, &held))
         return TD_OK;
     td_scratch          scratch = {0};
     td_tensor_view      coded;
     td_device_weight_id id = id_of(&spec, &held, role, layer);
     td_weight_format    format = td_model_weight_format(l->c, role, &spec, l->w8a8);
-    td_status           st = td_model_find_groups(l->ck, l->c, role, layer, &scratch, &coded, &format, l->err);
+    td_status           st = td_model_find_groups(l->ck, l->c, role, layer, expert, &scratch, &coded, &format, l->err);
     if (st == TD_OK) adopt(l, &id, format, spec.rank == 1 ? 1 : held.shape[0], held.shape[spec.rank - 1], out);
-    if (st == TD_OK && !*out) st = make_weight(l, &spec, &held, role, layer, format, &coded, &scratch, out);
+    if (st == TD_OK && !*out) st = make_weight(l, &spec, &held, role, layer, expert, format, &coded, &scratch, out);
     td_scratch_reset(&scratch);
     td_load_progress_add(&l->progress, bytes_of(l->d, l->c, l->part, l->shard, role, layer, l->w8a8));
     return st;
+}
+
+static td_status load_list(loader *l, td_role role, uint32_t layer, td_npu_weight ***list) {
+    *list = calloc(l->c->n_experts, sizeof **list);
+    if (!*list) return td_fail(l->err, TD_ENOMEM, "out of memory for the weights");
+    for (uint32_t e = 0; e < l->c->n_experts; e++) TD_TRY(load_tensor(l, role, layer, e, &(*list)[e]));
+    return TD_OK;
+}
+
+static td_status load_experts(loader *l, uint32_t layer, td_layer_experts *out) {
+    if (!l->part->experts || !l->c->is_moe[layer]) return TD_OK;
+    TD_TRY(load_list(l, TD_ROLE_EXPERT_GATE, layer, &out->gate));
+    TD_TRY(load_list(l, TD_ROLE_EXPERT_UP, layer, &out->up));
+    return load_list(l, TD_ROLE_EXPERT_DOWN, layer, &out->down);
 }
 
 static td_status load_rope(loader *l, uint32_t max_pos, td_npu_weight **out) {
@@ -232,14 +257,17 @@ td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_mo
     loader l = {.d = d, .c = c, .part = part, .shard = shard, .ck = ck, .kept = kept, .w8a8 = w8a8, .err = err};
     td_load_progress_start(&l.progress, part->whole ? "device weights" : NULL,
                            td_model_weights_bytes(d, c, part, shard, w8a8, max_pos));
-    *w = (td_model_weights){.layers = calloc(all_layers(c), sizeof *w->layers)};
-    if (!w->layers) return td_fail(err, TD_ENOMEM, "out of memory for the weights");
+    *w = (td_model_weights){.layers = calloc(all_layers(c), sizeof *w->layers),
+                            .experts = calloc(all_layers(c), sizeof *w->experts)};
+    if (!w->layers || !w->experts) return td_fail(err, TD_ENOMEM, "out of memory for the weights");
     TD_TRY(load_rope(&l, max_pos, &w->rope));
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
-        if (of_whole_model(role)) TD_TRY(load_role(&l, role, 0, &w->model.role[role]));
+        if (of_whole_model(role)) TD_TRY(load_tensor(&l, role, 0, 0, &w->model.role[role]));
     for (uint32_t i = part->layers.first; i < part->layers.end; i++) {
         for (td_role role = 0; role < TD_ROLE_COUNT; role++)
-            if (!of_whole_model(role)) TD_TRY(load_role(&l, role, i, &w->layers[i].role[role]));
+            if (!of_whole_model(role) && !is_expert_role(role))
+                TD_TRY(load_tensor(&l, role, i, 0, &w->layers[i].role[role]));
+        TD_TRY(load_experts(&l, i, &w->experts[i]));
         td_checkpoint_release_pages(ck);
     }
     if (c->n_mtp_layers && part->whole && shard.index == 0) { /* what one card finds holds for all */
@@ -287,13 +315,25 @@ td_status td_model_weights_keep(td_npu *d, const td_model_config *c, td_shard sh
     return st;
 }
 
+static void free_list(td_npu *d, td_npu_weight **list, uint32_t n) {
+    for (uint32_t e = 0; list && e < n; e++)
+        if (list[e]) d->ops->weight_destroy(d, list[e]);
+    free(list);
+}
+
 void td_model_weights_free(td_npu *d, const td_model_config *c, td_model_weights *w) {
     for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
         if (w->model.role[role]) d->ops->weight_destroy(d, w->model.role[role]);
         for (uint32_t i = 0; w->layers && i < all_layers(c); i++)
             if (w->layers[i].role[role]) d->ops->weight_destroy(d, w->layers[i].role[role]);
     }
+    for (uint32_t i = 0; w->experts && i < all_layers(c); i++) {
+        free_list(d, w->experts[i].gate, c->n_experts);
+        free_list(d, w->experts[i].up, c->n_experts);
+        free_list(d, w->experts[i].down, c->n_experts);
+    }
     if (w->rope) d->ops->weight_destroy(d, w->rope);
+    free(w->experts);
     free(w->layers);
     *w = (td_model_weights){0};
 }

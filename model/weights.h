@@ -1,4 +1,5 @@
-/* The device tier's weights of a model, by layer and role. Routed experts live in the expert store. */
+/* The device tier's weights of a model, by layer and role. Routed experts are among them only where the part says so; else
+ * they live in the expert store. */
 #ifndef TD_MODEL_WEIGHTS_H
 #define TD_MODEL_WEIGHTS_H
 
@@ -11,10 +12,16 @@ typedef struct {
     td_npu_weight *role[TD_ROLE_COUNT]; /* shapes in tensor_rules.c, of a card td_shard_part_of; NULL where it has none */
 } td_role_weights;
 
+/** Matrices of a layer's routed experts, [n_experts] each; NULL where they are not on the device. */
 typedef struct {
-    td_role_weights  model;  /* roles of the whole model: embedding, final norm, head (the embedding again when tied) */
-    td_role_weights *layers; /* [n_layers + n_mtp_layers] */
-    td_npu_weight   *rope;   /* [max_pos, rope dim] */
+    td_npu_weight **gate, **up, **down;
+} td_layer_experts;
+
+typedef struct {
+    td_role_weights   model;   /* roles of the whole model: embedding, final norm, head (the embedding again when tied) */
+    td_role_weights  *layers;  /* [n_layers + n_mtp_layers] */
+    td_layer_experts *experts; /* the same */
+    td_npu_weight    *rope;    /* [max_pos, rope dim] */
 } td_model_weights;
 
 /** What of a model is on the device: the layers, and with `whole` the roles of the whole model too. An MTP layer alone
@@ -22,6 +29,7 @@ typedef struct {
 typedef struct {
     td_layer_range layers;
     bool           whole;
+    bool           experts; /* routed experts too */
 } td_model_part;
 
 /** How the device tier keeps a weight: with w8a8 its linears in int8; else in bf16, or all of them in f32 where the
@@ -33,8 +41,8 @@ td_weight_format td_model_weight_format(const td_model_config *c, td_role role, 
  * @param format in: of td_model_weight_format; then INT4G or FP4G, and view is of the codes.
  */
 TD_NODISCARD td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer,
-                                            td_scratch *scratch, td_tensor_view *view, td_weight_format *format,
-                                            td_error *err);
+                                            uint32_t expert, td_scratch *scratch, td_tensor_view *view,
+                                            td_weight_format *format, td_error *err);
 
 /** Bytes the device takes for all of them. @param shard the card's, of a count that td_shard_check takes; so below. */
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, td_shard shard, bool w8a8,

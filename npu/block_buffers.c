@@ -44,6 +44,13 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
             ADD(desc->router.ids, desc->router.top_k * sizeof(uint16_t));
             ADD(desc->router.weights, desc->router.top_k * sizeof(float));
             break;
+        case TD_BLOCK_EXPERTS:
+            ADD(desc->experts.in, desc->experts.hidden * act);
+            ADD_I8(desc->experts.in_i8, desc->experts.hidden);
+            ADD(desc->experts.ids, desc->experts.top_k * sizeof(uint16_t));
+            ADD(desc->experts.weights, desc->experts.top_k * sizeof(float));
+            ADD(desc->experts.out, desc->experts.hidden * act);
+            break;
         case TD_BLOCK_COMBINE:
             ADD(desc->combine.x, desc->combine.hidden * act);
             for (int i = 0; i < 3; i++) ADD(desc->combine.add[i], desc->combine.hidden * act);

@@ -43,6 +43,7 @@ size_t td_block_matrices(const td_block_desc *d, td_block_matrix list[TD_BLOCK_M
         case TD_BLOCK_MLP: return mlp_matrices(&d->mlp, list);
         case TD_BLOCK_ROUTER: return add(list, 0, d->router.w, TD_MATRIX_SCORES, d->router.n_experts, d->router.hidden);
         case TD_BLOCK_HEAD: return add(list, 0, d->head.w, TD_MATRIX_HEAD, d->head.vocab, d->head.hidden);
+        case TD_BLOCK_EXPERTS: /* those that the rows chose */
         case TD_BLOCK_NORM:
         case TD_BLOCK_COMBINE:
         case TD_BLOCK_ALL_REDUCE:

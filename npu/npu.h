@@ -68,6 +68,7 @@ typedef struct {
     bool        inline_work;    /* enqueuing runs the work at once, on the caller; else a stream is asynchronous */
     td_handover handover;       /* the form that suits it; it has both */
     bool        measure;        /* which form is faster is the machine's business: to be measured (npu/handover_time.h) */
+    bool        experts;        /* it has TD_BLOCK_EXPERTS */
     bool        kv_spare;       /* rows beyond a step's counts are computed like the others: each cache needs pages for their
                                    keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
     uint64_t memory_total, memory_free;
@@ -247,6 +248,21 @@ typedef struct {
     float               *weights; /* [max_tok, top_k] */
 } td_router_desc;
 
+/**
+ * Routed experts that the device keeps. out[r] = the sum over the experts e that row r chose, in the order of e, of
+ * weights[r] * down_e(silu(gate_e(x)) * up_e(x)), added in f32.
+ */
+typedef struct {
+    uint32_t                    hidden, inter, n_experts, top_k;
+    const td_npu_weight *const *gate, *const *up, *const *down; /* [n_experts] each: [inter, hidden] x 2, [hidden, inter];
+                                                                   the lists are borrowed as the weights are */
+    const void     *in;                                         /* [max_tok, hidden] */
+    td_rows_i8      in_i8;                                      /* the same once more; only where gate and up take int8 */
+    const uint16_t *ids;                                        /* [max_tok, top_k] of a router */
+    const float    *weights;                                    /* [max_tok, top_k] */
+    void           *out;                                        /* [max_tok, hidden] */
+} td_experts_desc;
+
 /** x += (add[0] + add[1] + add[2]), summed in that order in f32; NULL entries are left out. */
 typedef struct {
     uint32_t    hidden;
@@ -297,6 +313,7 @@ typedef enum {
     TD_BLOCK_GQA,
     TD_BLOCK_MLP,
     TD_BLOCK_ROUTER,
+    TD_BLOCK_EXPERTS,
     TD_BLOCK_COMBINE,
     TD_BLOCK_ALL_REDUCE,
     TD_BLOCK_HEAD,
@@ -319,6 +336,7 @@ typedef struct {
         td_gqa_desc        gqa;
         td_mlp_desc        mlp;
         td_router_desc     router;
+        td_experts_desc    experts;
         td_combine_desc    combine;
         td_all_reduce_desc all_reduce;
         td_head_desc       head;

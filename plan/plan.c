@@ -345,7 +345,7 @@ static uint32_t more_cards(const td_plan_request *r, uint32_t n, td_error *err) 
     td_error         why = {0};
     if (c && td_model_config_read(r->engine.model_path, r->engine.model_override_json, c, err) == TD_OK)
         for (uint32_t i = n + 1; i <= TD_SHARDS_MAX && !more; i++)
-            if (td_shard_check(c, i, &why) == TD_OK) more = i;
+            if (td_shard_check(c, i, false, &why) == TD_OK) more = i;
     free(c);
     return more;
 }

@@ -249,8 +249,8 @@ typedef struct {
 /* Experts that a token needs now come first where deferral lets others wait (cpu_experts.h, TD_EXPERTS_HELD_TOK). */
 static ticket run_experts(pricing *p, double begin_s, double n_tok, bool last) {
     const td_experts_config *c = &p->model->experts;
-    double in_use = p->model->experts_in_use, pairs = n_tok * c->top_k;
-    double active = td_plan_active_experts(in_use, c->top_k, n_tok), now = active;
+    double                   in_use = p->model->experts_in_use, pairs = n_tok * c->top_k;
+    double                   active = td_plan_active_experts(in_use, c->top_k, n_tok), now = active;
     if (!last && c->max_deferred && n_tok <= TD_EXPERTS_HELD_TOK)
         now = td_plan_active_experts(in_use, c->top_k - c->max_deferred, n_tok);
     ticket t = {.now_s = begin_s + experts_cost(p, now, pairs * now / active)};

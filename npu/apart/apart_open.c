@@ -75,6 +75,7 @@ static void caps(td_npu *d, td_npu_caps *out) {
     apart   *a = (apart *)d;
     uint64_t used = used_bytes(a);
     *out = (td_npu_caps){.handover = TD_HANDOVER_DOORBELL,
+                         .experts = true,
                          .memory_total = a->memory_bytes,
                          .memory_free = a->memory_bytes > used ? a->memory_bytes - used : 0};
     snprintf(out->text, sizeof out->text, "apart, for tests (%u threads, %s)", a->host.n_workers,

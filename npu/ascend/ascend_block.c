@@ -55,6 +55,7 @@ td_status td_ascend_block_create(td_npu *base, const td_block_desc *desc, td_npu
     td_ascend_npu              *d = (td_ascend_npu *)base;
     const td_ascend_block_kind *kind = KINDS[desc->kind];
     *out = NULL;
+    if (!kind) return td_fail(err, TD_ENOTSUP, "the card has no block for routed experts yet");
     TD_TRY(td_ascend_enter(d));
     if (desc->max_tok < 1 || desc->max_tok > TOK_MAX)
         return td_fail(err, TD_EINVAL, "a block takes 1 to %u rows, not %u", TOK_MAX, desc->max_tok);

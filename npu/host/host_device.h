@@ -8,11 +8,11 @@
  *
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
  *                                                  host_attn_f32, host_attn_int16   its two arithmetics
- *   host_stream     streams, captures               host_mla, host_gqa, host_mlp, host_router, host_blocks   the blocks
- *   host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process
- *                                                  kernels/        what depends on the instruction set
- *   host_linear     quantise rows, matrix products                 host_work       what a block has to read and compute
- *   host_reduce     sums over cards                                host_top        the best logits
+ *   host_stream     streams, captures               host_mla, host_gqa, host_mlp, host_router, host_experts, host_blocks the
+ * blocks host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process kernels/
+ * what depends on the instruction set host_linear     quantise rows, matrix products                 host_work       what a
+ * block has to read and compute host_reduce     sums over cards                                host_top        the best
+ * logits
  */
 #ifndef TD_NPU_HOST_DEVICE_H
 #define TD_NPU_HOST_DEVICE_H
@@ -180,6 +180,10 @@ void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype
 /** out = x W^T + bias for products that share their input: one hand-out of items. */
 void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products);
 
+/** gate [m, inter] = silu(x gate^T) * (x up^T), f32; up: scratch of the same size. inter is the matrices' n. */
+void td_host_gate_up(td_host_npu *d, td_host_rows *x, const td_npu_weight *gate_w, const td_npu_weight *up_w, float *gate,
+                     float *up);
+
 /** for i < n fn(ctx, i, worker): on the caller alone when the whole is small, else over the pool. cost: about elements
  * touched. */
 void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost);
@@ -197,9 +201,10 @@ struct td_npu_block {
     td_status (*run)(td_host_npu *d, const td_npu_block *b, const td_host_step *s);
     struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
         size_t         chunk, x, rows, f32, per_worker;
-        size_t         gate, up, down;                /* mlp */
-        size_t         q, k, v, out;                  /* attention */
-        size_t         q_low, q_rows, kv, q_lat, ctx; /* latent attention */
+        size_t         gate, up, down;                  /* mlp, experts */
+        size_t         first, chosen, gathered, scales; /* experts */
+        size_t         q, k, v, out;                    /* attention */
+        size_t         q_low, q_rows, kv, q_lat, ctx;   /* latent attention */
         td_attn_places attn;
     } at;
     size_t scratch_bytes;
@@ -213,7 +218,7 @@ typedef struct {
 } td_host_block_kind;
 
 extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_host_mla, td_host_gqa, td_host_mlp,
-    td_host_router, td_host_combine, td_host_all_reduce, td_host_head, td_host_top;
+    td_host_router, td_host_experts, td_host_combine, td_host_all_reduce, td_host_head, td_host_top;
 
 TD_NODISCARD td_status td_host_check_sizes(const td_block_desc *desc, td_error *err, const char *what,
                                            ...); /* name, value, …, NULL: 1 .. DIM_MAX */

@@ -7,19 +7,34 @@
 #define SILU_COLUMNS 2048 /* of an item */
 
 typedef struct {
-    td_host_npu        *d;
-    const td_npu_block *b;
-    size_t              row0, column_blocks;
-} mlp_job;
+    const td_host_npu *d;
+    size_t             inter, column_blocks;
+    float             *gate;
+    const float       *up;
+} silu_job;
 
 static void silu_item(void *ctx, uint32_t i, const td_worker *w) {
-    const mlp_job *j = ctx;
-    size_t         inter = j->b->desc.mlp.inter, row = i / j->column_blocks, col = i % j->column_blocks * SILU_COLUMNS;
-    size_t         n = inter - col < SILU_COLUMNS ? inter - col : SILU_COLUMNS;
+    const silu_job *j = ctx;
+    size_t          row = i / j->column_blocks, col = i % j->column_blocks * SILU_COLUMNS, at = row * j->inter + col;
+    size_t          n = j->inter - col < SILU_COLUMNS ? j->inter - col : SILU_COLUMNS;
     (void)w;
-    float *gate = (float *)(j->d->scratch + j->b->at.gate) + row * inter + col;
-    j->d->kernels->rows->silu_mul(gate, (const float *)(j->d->scratch + j->b->at.up) + row * inter + col, 1, n, gate, n);
+    j->d->kernels->rows->silu_mul(j->gate + at, j->up + at, 1, n, j->gate + at, n);
 }
+
+void td_host_gate_up(td_host_npu *d, td_host_rows *x, const td_npu_weight *gate_w, const td_npu_weight *up_w, float *gate,
+                     float *up) {
+    size_t   inter = gate_w->n;
+    silu_job j = {d, inter, (inter + SILU_COLUMNS - 1) / SILU_COLUMNS, gate, up};
+    td_host_products(d, x, (td_host_product[]){{gate_w, NULL, gate, inter, TD_DT_F32}, {up_w, NULL, up, inter, TD_DT_F32}},
+                     2);
+    td_host_for(d, silu_item, &j, x->m * j.column_blocks, x->m * inter * 4);
+}
+
+typedef struct {
+    td_host_npu        *d;
+    const td_npu_block *b;
+    size_t              row0;
+} mlp_job;
 
 /* out = down * sigmoid(out_gate . x) */
 static void gate_item(void *ctx, uint32_t i, const td_worker *w) {
@@ -41,13 +56,10 @@ static td_status run_mlp(td_host_npu *d, const td_npu_block *b, const td_host_st
         size_t       rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
         float       *gate = (float *)(d->scratch + b->at.gate), *up = (float *)(d->scratch + b->at.up);
         float       *down = (float *)(d->scratch + b->at.down);
-        mlp_job      j = {.d = d, .b = b, .row0 = row, .column_blocks = (m->inter + SILU_COLUMNS - 1) / SILU_COLUMNS};
+        mlp_job      j = {.d = d, .b = b, .row0 = row};
         td_host_rows x, h;
         td_host_rows_input(d, &x, d->scratch + b->at.x, m->in, m->in_i8, row, rows, m->hidden);
-        td_host_products(
-            d, &x, (td_host_product[]){{m->gate, NULL, gate, m->inter, TD_DT_F32}, {m->up, NULL, up, m->inter, TD_DT_F32}},
-            2);
-        td_host_for(d, silu_item, &j, rows * j.column_blocks, rows * m->inter * 4);
+        td_host_gate_up(d, &x, m->gate, m->up, gate, up);
         td_host_rows_init(&h, d->scratch + b->at.rows, gate, TD_DT_F32, rows, m->inter);
         if (m->out_gate) {
             td_host_products(d, &h, &(td_host_product){m->down, NULL, down, m->hidden, TD_DT_F32}, 1);

@@ -24,6 +24,7 @@ static void caps(td_npu *npu, td_npu_caps *out) {
     *out = (td_npu_caps){
         .unified_memory = true,
         .inline_work = !d->config.own_threads,
+        .experts = true,
         .handover = TD_HANDOVER_HOST_CALL, /* a futex wakes its threads; bells are polled */
         .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
         .memory_free = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page,
@@ -60,10 +61,12 @@ td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_error *err) {
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 static const td_host_block_kind *const KINDS[TD_BLOCK_COUNT] = {
-    [TD_BLOCK_EMBED] = &td_host_embed,   [TD_BLOCK_NORM] = &td_host_norm,       [TD_BLOCK_LINEAR] = &td_host_linear,
-    [TD_BLOCK_MLA] = &td_host_mla,       [TD_BLOCK_GQA] = &td_host_gqa,         [TD_BLOCK_MLP] = &td_host_mlp,
-    [TD_BLOCK_ROUTER] = &td_host_router, [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_ALL_REDUCE] = &td_host_all_reduce,
-    [TD_BLOCK_HEAD] = &td_host_head,     [TD_BLOCK_TOP] = &td_host_top,
+    [TD_BLOCK_EMBED] = &td_host_embed,     [TD_BLOCK_NORM] = &td_host_norm,
+    [TD_BLOCK_LINEAR] = &td_host_linear,   [TD_BLOCK_MLA] = &td_host_mla,
+    [TD_BLOCK_GQA] = &td_host_gqa,         [TD_BLOCK_MLP] = &td_host_mlp,
+    [TD_BLOCK_ROUTER] = &td_host_router,   [TD_BLOCK_EXPERTS] = &td_host_experts,
+    [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_ALL_REDUCE] = &td_host_all_reduce,
+    [TD_BLOCK_HEAD] = &td_host_head,       [TD_BLOCK_TOP] = &td_host_top,
 };
 
 td_status td_host_check_sizes(const td_block_desc *desc, td_error *err, const char *what, ...) {

@@ -7,6 +7,19 @@ static uint64_t row_bytes(const td_npu_weight *w) {
     return td_work_row_bytes(w->format, w->k);
 }
 
+/* Each expert that a row chose is read once. */
+static void add_experts(td_tier_work *sum, const td_experts_desc *x, const td_host_step *s) {
+    size_t   pairs = (size_t)s->n_tok * x->top_k;
+    uint32_t rows[TD_EXPERTS_MAX] = {0};
+    for (size_t i = 0; i < pairs; i++)
+        if (x->ids[i] < x->n_experts) rows[x->ids[i]]++;
+    for (uint32_t e = 0; e < x->n_experts; e++)
+        for (int m = 0; m < 3; m++) {
+            const td_npu_weight *w = (m == 0 ? x->gate : m == 1 ? x->up : x->down)[e];
+            td_work_add_product(sum, w->format, w->n, w->k, row_bytes(w), rows[e]);
+        }
+}
+
 td_tier_work td_host_block_work(const td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     td_block_matrix list[TD_BLOCK_MATRICES_MAX];
     size_t          n = td_block_matrices(&b->desc, list);
@@ -21,6 +34,7 @@ td_tier_work td_host_block_work(const td_host_npu *d, const td_npu_block *b, con
             case TD_MATRIX_HEAD: td_work_add_product(&sum, w->format, w->n, w->k, row_bytes(w), s->n_out); break;
         }
     }
+    if (b->desc.kind == TD_BLOCK_EXPERTS) add_experts(&sum, &b->desc.experts, s);
     for (uint32_t q = 0; q < s->n_seq; q++)
         td_work_add_attention(
             &sum, &b->desc, td_dtype_bytes(d->act),

@@ -91,7 +91,7 @@ class Flags(unittest.TestCase):
         for flags in [["--device", "cuda"], ["--nnodes", "2"],
                       ["--node-rank", "1"], ["--dist-init-addr", "h:1"], ["--speculative-algorithm", "EAGLE"], ["--speculative-num-steps", "3"],
                       ["--disaggregation-mode", "prefill"], ["--disaggregation-transfer-backend", "mooncake"],
-                      ["--disaggregation-bootstrap-port", "8998"], ["--kt-num-gpu-experts", "8"],
+                      ["--disaggregation-bootstrap-port", "8998"],
                       ["--page-size", "64"], ["--kv-cache-dtype", "fp8_e4m3"], ["--schedule-policy", "lpm"], ["--quantization", "fp8"],
                       ["--reasoning-parser", "step3"], ["--tool-call-parser", "step3"], ["--expert-quantization", "fp4"]]:
             with self.subTest(flags):

@@ -15,10 +15,23 @@
 #define MAX_OUT 256
 #define MAX_SEQ 512
 
+static void fail_with(const td_error *err) {
+    fail_msg("%s (%s)", err->text, td_status_text(err->status));
+}
+
 /* TD_TEST_DEVICE=apart runs a test on that device, TD_TEST_CARDS=n on so many cards. */
 static const char *device_of(const model_run_options *o) {
     const char *name = o->device ? o->device : getenv("TD_TEST_DEVICE");
     return name && !o->rows_tap ? name : "host"; /* host alone shows what linears read */
+}
+
+/* TD_TEST_DEVICE_EXPERTS=1 has the routed experts on the device. */
+static uint32_t device_experts_of(const model_run_options *o) {
+    td_model_config c;
+    td_error        err = {0};
+    if (o->device_experts || !getenv("TD_TEST_DEVICE_EXPERTS")) return o->device_experts;
+    if (td_model_config_read(repo_path(o->path), o->override_json, &c, &err) != TD_OK) fail_with(&err);
+    return c.n_experts;
 }
 
 static uint32_t cards_of(const model_run_options *o) {
@@ -32,10 +45,6 @@ static uint32_t device_threads(const model_run_options *o, uint32_t n_cards) {
     uint32_t    needed = td_npu_threads_needed(device_of(o), n_cards), wanted = o->npu_threads;
     if (!wanted && n) wanted = (uint32_t)atoi(n);
     return wanted > needed ? wanted : needed;
-}
-
-static void fail_with(const td_error *err) {
-    fail_msg("%s (%s)", err->text, td_status_text(err->status));
 }
 
 const char *repo_path(const char *path_in_repo) {
@@ -95,6 +104,7 @@ void model_run_open(model_run *r, const model_run_options *o) {
                                 .max_seq = MAX_SEQ,
                                 .max_out = MAX_OUT,
                                 .max_deferred = o->max_deferred,
+                                .device_experts = device_experts_of(o),
                                 .overlap_min_tok = o->overlap_min_tok,
                                 .other_handover = o->other_handover || getenv("TD_TEST_OTHER_HANDOVER"),
                                 .keep_routing = true,

@@ -25,6 +25,7 @@ typedef struct {
     td_expert_groups     groups;
     bool                 experts_as_stored;
     uint32_t             max_deferred;
+    uint32_t             device_experts;    /* of a layer: none or all */
     uint32_t             threads, subpools; /* 0: 2 and 1 */
     uint32_t             npu_threads;       /* 0: TD_TEST_NPU_THREADS, or shared */
     const char          *device;            /* NULL: what TD_TEST_DEVICE says, else host */

@@ -155,7 +155,7 @@ static model_files open_files(const char *folder, int how) {
     if (st == TD_OK && how == ROTATED) st = td_checkpoint_rotate(f.ck, &f.config, &err);
     if (st != TD_OK) fail_msg("%s: %s", folder, err.text);
     td_checkpoint_look_at_mtp(f.ck, &f.config);
-    f.part = (td_model_part){td_all_layers(&f.config), true};
+    f.part = (td_model_part){.layers = td_all_layers(&f.config), .whole = true};
     f.w8a8 = true;
     return f;
 }
@@ -291,7 +291,7 @@ static void cards_together_are_one_card(void **state) {
             model_files f = open_files(CASES[i].folder, CASES[i].how);
             f.w8a8 = w8a8;
             for (uint32_t count = 1; count <= 4; count *= 2) {
-                bool fits = td_shard_check(&f.config, count, NULL) == TD_OK;
+                bool fits = td_shard_check(&f.config, count, false, NULL) == TD_OK;
                 assert_int_equal(fits, count <= CASES[i].most);
                 if (fits) assert_true(compare_cards(&f, count) > 0);
             }
@@ -358,7 +358,7 @@ static void codes_are_cut_between_groups(void **state) {
         assert_true(compare_cards(&f, 2) > 0);
         if (mla) assert_true(compare_cards(&f, 4) > 0);
         f.w8a8 = false; /* all is decoded */
-        f.part = (td_model_part){td_all_layers(&f.config), true};
+        f.part = (td_model_part){.layers = td_all_layers(&f.config), .whole = true};
         assert_true(compare_cards(&f, 2) > 0);
         td_checkpoint_close(f.ck);
     }
@@ -472,7 +472,7 @@ static void an_infinity_is_refused_on_every_card(void **state) {
 
 static void expect_refusal(const td_model_config *c, uint32_t count, const char *sentence) {
     td_error err = {0};
-    assert_int_equal(td_shard_check(c, count, &err), TD_EINVAL);
+    assert_int_equal(td_shard_check(c, count, false, &err), TD_EINVAL);
     if (strcmp(err.text, sentence)) fail_msg("\"%s\", expected \"%s\"", err.text, sentence);
 }
 
@@ -501,10 +501,10 @@ static void what_does_not_divide_is_named(void **state) {
         &c, 2,
         "--tensor-parallel-size 2 does not divide the model's 63 rows of the shared expert's gate; sizes that would do: 1");
     c.shared_inter = 0; /* none to cut */
-    assert_int_equal(td_shard_check(&c, 2, NULL), TD_OK);
+    assert_int_equal(td_shard_check(&c, 2, false, NULL), TD_OK);
     memset(c.is_moe, 1, sizeof c.is_moe);
     c.inter = 97;
-    assert_int_equal(td_shard_check(&c, 2, NULL), TD_OK);
+    assert_int_equal(td_shard_check(&c, 2, false, NULL), TD_OK);
 }
 
 /* ---- kept weights ------------------------------------------------------------------------------ */

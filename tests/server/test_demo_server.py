@@ -190,6 +190,23 @@ class Launch(unittest.TestCase):
             status, answer, _ = server.request("POST", "/v1/chat/completions", {"model": "DeepSeek-R1-W8A8", "messages": ASK, "max_tokens": 16})
             self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 16))
 
+    def test_experts_on_the_device(self):
+        """All routed experts are on the device: the tokens of the CPU's experts in int8. Part of them is refused, and packed ones."""
+        tokens = []
+        for flags in (("--expert-quantization", "int8"), ("--num-gpu-experts", "16")):
+            with start("--quantization", "w8a8_int8", *flags) as server:
+                status, answer, _ = server.request("POST", "/generate", {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 60}})
+                self.assertEqual(status, 200)
+                tokens.append(answer["output_ids"])
+                info = server.request("GET", "/server_info")[1]
+        self.assertEqual(tokens[0], tokens[1])
+        self.assertEqual(info["kt_num_gpu_experts"], 16)
+        for flags, words in ((("--num-gpu-experts", "8"), "num-gpu-experts 8: of the 16 routed experts of a layer the device keeps all (16) or none (0)"),
+                             (("--num-gpu-experts", "16", "--cpu-weight-path", "/nowhere"), "packed for the CPU")):
+            p = subprocess.run([TANDEM, "launch_server", "--model-path", MODEL, "--port", "0", *flags], capture_output=True, text=True, timeout=20)
+            self.assertEqual((p.returncode, p.stdout), (1, ""))
+            self.assertIn(words, p.stderr)
+
     def test_key_and_shutdown(self):
         server = start("--api-key", "k", "--quantization", "none")
         self.assertEqual(server.request("GET", "/v1/models")[0], 401)

@@ -1,0 +1,149 @@
+/*
+ * Routed experts on the device. The rows of each expert are gathered, go through its MLP, and are added, times their
+ * weights, to the sums of the step's rows. Experts take their turns in the order of their ids, so a row's sum has that order
+ * whichever rows are beside it.
+ */
+#include <string.h>
+
+#include "core/error.h"
+#include "kernels/rows/convert.h"
+#include "npu/host/host_device.h"
+
+#define CHUNK_ROWS 512
+
+/* A row of the chunk that chose an expert. */
+typedef struct {
+    uint32_t row;
+    float    weight;
+} chosen;
+
+typedef struct {
+    td_host_npu           *d;
+    const td_npu_block    *b;
+    const td_experts_desc *x;
+    size_t                 row0, rows;
+    const chosen          *list; /* of the expert under way */
+    float                 *sum;  /* [rows, hidden] */
+} experts_job;
+
+/* The chunk's pairs by expert, and of one expert by row. first [n_experts + 1]: where each expert's begin. */
+static td_status list_chosen(const experts_job *j, uint32_t *first, chosen *list) {
+    size_t          pairs = j->rows * j->x->top_k;
+    const uint16_t *ids = j->x->ids + j->row0 * j->x->top_k;
+    const float    *weights = j->x->weights + j->row0 * j->x->top_k;
+    memset(first, 0, (j->x->n_experts + 1) * sizeof *first);
+    for (size_t i = 0; i < pairs; i++) {
+        if (ids[i] >= j->x->n_experts) return TD_EINVAL;
+        first[ids[i] + 1]++;
+    }
+    for (size_t e = 0; e < j->x->n_experts; e++) first[e + 1] += first[e];
+    for (size_t i = 0; i < pairs; i++) list[first[ids[i]]++] = (chosen){(uint32_t)(i / j->x->top_k), weights[i]};
+    memmove(first + 1, first, j->x->n_experts * sizeof *first); /* each has become the next one's */
+    first[0] = 0;
+    return TD_OK;
+}
+
+/* Row i of the expert's, from the step's. */
+static void gather_row(void *ctx, uint32_t i, const td_worker *w) {
+    const experts_job *j = ctx;
+    size_t             hidden = j->x->hidden, from = (j->row0 + j->list[i].row) * hidden;
+    char              *mem = j->d->scratch + j->b->at.gathered;
+    (void)w;
+    if (j->x->in_i8.q) {
+        memcpy(mem + i * hidden, j->x->in_i8.q + from, hidden);
+        ((float *)(j->d->scratch + j->b->at.scales))[i] = j->x->in_i8.scale[j->row0 + j->list[i].row];
+        return;
+    }
+    memcpy(mem + td_host_act_bytes(j->d, i * hidden), (const char *)j->x->in + td_host_act_bytes(j->d, from),
+           td_host_act_bytes(j->d, hidden));
+}
+
+static void add_row(void *ctx, uint32_t i, const td_worker *w) {
+    const experts_job *j = ctx;
+    size_t             hidden = j->x->hidden;
+    (void)w;
+    j->d->kernels->math->scale_add(j->sum + j->list[i].row * hidden, 1,
+                                   (const float *)(j->d->scratch + j->b->at.down) + i * hidden, j->list[i].weight, hidden);
+}
+
+static void store_row(void *ctx, uint32_t i, const td_worker *w) {
+    const experts_job *j = ctx;
+    size_t             hidden = j->x->hidden;
+    (void)w;
+    td_from_f32(j->d->act, j->sum + i * hidden, hidden, (char *)j->x->out + td_host_act_bytes(j->d, (j->row0 + i) * hidden));
+}
+
+static void run_expert(const experts_job *j, size_t e, size_t n) {
+    td_host_npu           *d = j->d;
+    const td_npu_block    *b = j->b;
+    const td_experts_desc *x = j->x;
+    char                  *gathered = d->scratch + b->at.gathered;
+    td_rows_i8             i8 = {0};
+    td_host_rows           in, h;
+    if (x->in_i8.q) i8 = (td_rows_i8){(int8_t *)gathered, (float *)(d->scratch + b->at.scales)};
+    td_host_for(d, gather_row, (void *)j, n, n * x->hidden);
+    td_host_rows_input(d, &in, d->scratch + b->at.x, i8.q ? NULL : gathered, i8, 0, n, x->hidden);
+    float *gate = (float *)(d->scratch + b->at.gate);
+    td_host_gate_up(d, &in, x->gate[e], x->up[e], gate, (float *)(d->scratch + b->at.up));
+    td_host_rows_init(&h, d->scratch + b->at.rows, gate, TD_DT_F32, n, x->inter);
+    td_host_products(d, &h, &(td_host_product){x->down[e], NULL, d->scratch + b->at.down, x->hidden, TD_DT_F32}, 1);
+    td_host_for(d, add_row, (void *)j, n, n * x->hidden);
+}
+
+static td_status run_experts(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+    const td_experts_desc *x = &b->desc.experts;
+    uint32_t              *first = (uint32_t *)(d->scratch + b->at.first);
+    chosen                *list = (chosen *)(d->scratch + b->at.chosen);
+    for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
+        size_t      rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
+        experts_job j = {.d = d, .b = b, .x = x, .row0 = row, .rows = rows, .sum = (float *)(d->scratch + b->at.f32)};
+        TD_TRY(list_chosen(&j, first, list));
+        memset(j.sum, 0, rows * x->hidden * sizeof *j.sum);
+        for (size_t e = 0; e < x->n_experts; e++) {
+            j.list = list + first[e];
+            if (first[e + 1] > first[e]) run_expert(&j, e, first[e + 1] - first[e]);
+        }
+        td_host_for(d, store_row, &j, rows, rows * x->hidden);
+    }
+    return TD_OK;
+}
+
+static td_status check_experts(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_experts_desc *x = &desc->experts;
+    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)x->hidden, "inter", (size_t)x->inter, "n_experts",
+                               (size_t)x->n_experts, "top_k", (size_t)x->top_k, (const char *)NULL));
+    if (x->n_experts > TD_EXPERTS_MAX || x->top_k > TD_TOP_K_MAX || x->top_k > x->n_experts)
+        return td_fail(err, TD_EINVAL, "a token uses 1 to %d of at most %d experts, not %u of %u", TD_TOP_K_MAX,
+                       TD_EXPERTS_MAX, x->top_k, x->n_experts);
+    if (!x->gate || !x->up || !x->down || !x->ids || !x->weights)
+        return td_fail(err, TD_EINVAL, "experts need matrices, ids and weights");
+    for (uint32_t e = 0; e < x->n_experts; e++) {
+        TD_TRY(td_host_need_linear(d, x->gate[e], x->inter, x->hidden, "an expert's gate", err));
+        TD_TRY(td_host_need_linear(d, x->up[e], x->inter, x->hidden, "an expert's up", err));
+        TD_TRY(td_host_need_linear(d, x->down[e], x->hidden, x->inter, "an expert's down", err));
+        TD_TRY(td_host_need_int8(x->in_i8, (const td_npu_weight *const[]){x->gate[e], x->up[e]}, 2, "an expert's gate or up",
+                                 err));
+    }
+    return TD_OK;
+}
+
+static void plan_experts(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    const td_experts_desc *x = &desc->experts;
+    td_host_plan           p = {0};
+    size_t                 chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
+    b->run = run_experts;
+    b->at.chunk = chunk;
+    b->at.first = td_host_take(&p, (x->n_experts + 1) * sizeof(uint32_t));      /* where each expert's pairs begin */
+    b->at.chosen = td_host_take(&p, chunk * x->top_k * sizeof(chosen));         /* the pairs */
+    b->at.gathered = td_host_take(&p, td_host_act_bytes(d, chunk * x->hidden)); /* gathered rows, */
+    b->at.scales = td_host_take(&p, chunk * sizeof(float));                     /* and their scales */
+    b->at.x = td_host_take(&p, td_host_rows_bytes(chunk, x->hidden, d->act));
+    b->at.gate = td_host_take(&p, chunk * x->inter * sizeof(float));
+    b->at.up = td_host_take(&p, chunk * x->inter * sizeof(float));
+    b->at.rows = td_host_take(&p, td_host_rows_bytes(chunk, x->inter, TD_DT_F32));
+    b->at.down = td_host_take(&p, chunk * x->hidden * sizeof(float));
+    b->at.f32 = td_host_take(&p, chunk * x->hidden * sizeof(float)); /* sums */
+    b->scratch_bytes = p.used;
+}
+
+const td_host_block_kind td_host_experts = {check_experts, plan_experts};

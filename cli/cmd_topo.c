@@ -1,4 +1,5 @@
-/* `tandem topo`: the machine, what its NUMA nodes read from each other, and which thread launch_server would put where. */
+/* `tandem topo`: the machine, what its NUMA nodes read from each other, its NVIDIA cards, and which thread launch_server
+ * would put where. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include "core/mem.h"
 #include "core/thread_plan.h"
 #include "kernels/kernels.h"
+#include "npu/cuda/cuda_cards.h"
 
 #define EXIT_USAGE 2
 #define MEASURE_S 0.5 /* longer than a start: this is what people look at */
@@ -29,6 +31,9 @@ typedef struct {
     td_topology       topology;
     td_node_bandwidth bandwidth;
     td_thread_plan    plan;
+    size_t            n_cards;
+    td_cuda_card      cards[TD_CUDA_CARDS_MAX];
+    td_error          no_cards; /* why a driver that is there has none to tell of; "" otherwise */
 } facts;
 
 static const td_flag FLAGS[] = {
@@ -40,15 +45,16 @@ static int parse_options(int argc, char **argv, options *o) {
     td_engine_options     engine;
     td_flag_group         groups[] = {td_engine_flags(TD_IN_TOPO, &engine),
                                       {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o}};
-    const td_flag_command command = {.name = "topo",
-                                     .synopsis = "[flags]",
-                                     .about =
-                                         "The machine, the read bandwidth between its NUMA nodes (measured, less than a "
-                                         "second), and the thread plan that launch_server makes\n"
-                                         "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment "
-                                         "plans for a machine that is not there.\n",
-                                     .groups = groups,
-                                     .n_groups = 2};
+    const td_flag_command command = {
+        .name = "topo",
+        .synopsis = "[flags]",
+        .about =
+            "The machine, its NVIDIA cards, the read bandwidth between its NUMA nodes (measured, less than a "
+            "second), and the thread plan that launch_server makes\n"
+            "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment "
+            "plans for a machine that is not there.\n",
+        .groups = groups,
+        .n_groups = 2};
     td_engine_options_init(&engine);
     int rc = td_flags_take(&command, argc, argv);
     o->wishes = (td_thread_wishes){
@@ -58,8 +64,11 @@ static int parse_options(int argc, char **argv, options *o) {
 
 static td_status find_facts(const options *o, facts *f, td_error *err) {
     TD_TRY(td_topology_read(&f->topology, err));
-    if (f->topology.is_real)
+    if (f->topology.is_real) {
         TD_TRY(td_node_bandwidth_measure(&f->topology, td_kernels_here()->read, MEASURE_S, &f->bandwidth, err));
+        /* A machine without cards is as good as any; one whose driver is broken is told so. */
+        if (td_cuda_cards(f->cards, &f->n_cards, &f->no_cards) == TD_ENOTFOUND) f->no_cards.text[0] = 0;
+    }
     return td_plan_threads(&f->topology, &f->bandwidth, &o->wishes, &f->plan, err);
 }
 
@@ -130,6 +139,20 @@ static uint32_t device_memory(const td_thread_plan *p) {
     return p->experts[0].node;
 }
 
+static void print_cards(const facts *f) {
+    if (f->no_cards.text[0]) printf("\nNVIDIA cards: %s\n", f->no_cards.text);
+    if (!f->n_cards) return;
+    printf("\n%-6s %6s %12s %8s %-12s   %s\n", "card", "node", "memory, GiB", "compute", "PCI",
+           "NVIDIA cards, which no device of this build uses yet");
+    for (size_t i = 0; i < f->n_cards; i++) {
+        const td_cuda_card *c = &f->cards[i];
+        char                node[16] = "-";
+        if (c->node >= 0) snprintf(node, sizeof node, "%d", c->node);
+        printf("%-6zu %6s %12.1f %6d.%d %-12s   %s\n", i, node, (double)c->memory_bytes / (1 << 30), c->capability / 10,
+               c->capability % 10, c->pci, c->name);
+    }
+}
+
 static void print_tables(const options *o, const facts *f) {
     const td_topology    *t = &f->topology;
     const td_machine     *m = &t->machine;
@@ -166,6 +189,7 @@ static void print_tables(const options *o, const facts *f) {
     } else {
         puts("\nThis machine is made up: nothing is measured.");
     }
+    print_cards(f);
     printf("\nlaunch_server --cpuinfer %u --subpool-count %u --npu-threads %u\n", o->wishes.cpuinfer,
            o->wishes.subpool_count, o->wishes.npu_threads);
     for (uint32_t s = 0; s < p->n_subpools; s++) {
@@ -224,6 +248,18 @@ static json_t *bandwidth_json(const facts *f) {
     return rows;
 }
 
+static json_t *cards_json(const facts *f) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < f->n_cards; i++) {
+        const td_cuda_card *c = &f->cards[i];
+        json_t             *name = json_string(c->name); /* NULL where it is no UTF-8 */
+        json_array_append_new(list, json_pack("{s:o,s:s,s:I,s:i,s:o}", "name", name ? name : json_null(), "pci", c->pci,
+                                              "memory_bytes", (json_int_t)c->memory_bytes, "compute_capability",
+                                              c->capability, "node", c->node < 0 ? json_null() : json_integer(c->node)));
+    }
+    return list;
+}
+
 static json_t *plan_json(const facts *f) {
     const td_thread_plan *p = &f->plan;
     json_t               *subpools = json_array(), *device = places_json(p->npu, p->n_npu);
@@ -243,11 +279,12 @@ static json_t *plan_json(const facts *f) {
 
 static void print_json(const facts *f) {
     const td_machine *m = &f->topology.machine;
-    json_t *o = json_pack("{s:s,s:b,s:i,s:i,s:i,s:I,s:I,s:o,s:o,s:o,s:o}", "cpu", m->cpu, "real", f->topology.is_real,
-                          "cores", (int)m->n_cores, "threads", (int)m->n_cpus, "l3", (int)m->n_l3, "l3_bytes",
-                          (json_int_t)m->l3_bytes, "memory_bytes", (json_int_t)m->memory_bytes, "cpu_time",
+    json_t           *o = json_pack("{s:s,s:b,s:i,s:i,s:i,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o}", "cpu", m->cpu, "real",
+                                    f->topology.is_real, "cores", (int)m->n_cores, "threads", (int)m->n_cpus, "l3", (int)m->n_l3,
+                                    "l3_bytes", (json_int_t)m->l3_bytes, "memory_bytes", (json_int_t)m->memory_bytes, "cpu_time",
                           isfinite(m->cpu_time) ? json_real(m->cpu_time) : json_null(), "nodes", nodes_json(&f->topology),
-                          "read_gbps", bandwidth_json(f), "plan", plan_json(f));
+                                    "read_gbps", bandwidth_json(f), "cuda_cards", cards_json(f), "cuda_error",
+                          f->no_cards.text[0] ? json_string(f->no_cards.text) : json_null(), "plan", plan_json(f));
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(o);

@@ -33,7 +33,7 @@ MAY_INCLUDE = {
     "bench": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "model", "text", "engine"],
     "plan": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "model", "engine"],
     "doctor": ["core", "npu"],
-    "cli": ["core", "kernels", "scale", "server", "bench", "plan", "doctor"],
+    "cli": ["core", "kernels", "npu", "scale", "server", "bench", "plan", "doctor"],
 }
 # Only here may code ask which architecture it is compiled for, or use its intrinsics: kernels, what the processor can do, and waiting.
 ARCHITECTURE = re.compile(r"\b(__x86_64__|__i386__|__aarch64__|__arm__|__AVX\w*|__ARM_\w+)\b|<(\w*intrin|cpuid|arm_neon|arm_sve|asm/hwcap)\.h>")

@@ -7,15 +7,15 @@ import unittest
 TANDEM = os.environ["TD_TANDEM"]
 
 
-def topo(*args, synthetic=None):
-    env = {k: v for k, v in os.environ.items() if k != "HWLOC_SYNTHETIC"}
+def topo(*args, synthetic=None, **more):
+    env = {k: v for k, v in os.environ.items() if k != "HWLOC_SYNTHETIC"} | more
     if synthetic:
         env["HWLOC_SYNTHETIC"] = synthetic
     return subprocess.run([TANDEM, "topo", *args], capture_output=True, text=True, timeout=60, env=env)
 
 
-def facts(*args, synthetic=None):
-    p = topo(*args, "--json", synthetic=synthetic)
+def facts(*args, synthetic=None, **more):
+    p = topo(*args, "--json", synthetic=synthetic, **more)
     assert p.returncode == 0, p.stderr
     assert p.stderr == "", p.stderr
     return json.loads(p.stdout)
@@ -35,6 +35,24 @@ class Topo(unittest.TestCase):
         used = [c for s in f["plan"]["subpools"] for c in s["cpus"]]
         self.assertEqual(sorted(used), sorted(c for n in f["nodes"] for c in n["cpus"]))
         self.assertTrue(f["plan"]["device"]["shares_experts"])
+
+    def test_cards(self):
+        """Those of the stand-in for the driver, which is where the dynamic linker finds it first."""
+        there = {"LD_LIBRARY_PATH": os.environ["TD_CUDA_STANDIN"]}
+        f = facts(**there, TD_STANDIN_DEVICES="2", TD_STANDIN_ARCH="120")
+        card = {"name": "stand-in for a card", "memory_bytes": 2 << 30, "compute_capability": 120, "node": None}
+        for c in f["cuda_cards"]:
+            c["node"] = None  # of whatever lies at that place of this machine
+        self.assertEqual(f["cuda_cards"], [card | {"pci": "0000:3b:00.0"}, card | {"pci": "0000:3c:00.0"}])
+        self.assertIsNone(f["cuda_error"])
+        self.assertIn("12.0 0000:3b:00.0   stand-in for a card", topo(**there, TD_STANDIN_ARCH="120").stdout)
+        self.assertEqual([facts(**there, TD_STANDIN_DEVICES="0")[k] for k in ("cuda_cards", "cuda_error")], [[], None])
+        self.assertEqual(facts(synthetic="numa:2 core:4 pu:1", **there)["cuda_cards"], [])
+        old = topo(**there, TD_STANDIN_CUDA="11040")
+        self.assertEqual(old.returncode, 0)
+        self.assertIn("NVIDIA cards: NVIDIA's driver serves CUDA 11.4 and is too old", old.stdout)
+        self.assertIn("too old", facts(**there, TD_STANDIN_CUDA="11040")["cuda_error"])
+        self.assertIn("does not start (cuInit)", facts(**there, TD_STANDIN_FAIL="1")["cuda_error"])
 
     def test_affinity_is_kept(self):
         cpu = max(os.sched_getaffinity(0))

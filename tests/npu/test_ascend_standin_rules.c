@@ -3,14 +3,7 @@
  * own, which must end by the signal and with the sentence that is expected. So a backend that passes on it keeps these
  * rules.
  */
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-
-#include <cmocka.h>
+#include "refusal.h"
 
 #include "ascend_rig.h"
 
@@ -1018,37 +1011,15 @@ static const rule RULES[] = {
 };
 #define N_RULES (sizeof RULES / sizeof *RULES)
 
-static _Noreturn void act_alone(const rule *r, int standard_error) {
-    static ascend_rig   rig;
-    const struct rlimit none = {0};
-    setrlimit(RLIMIT_CORE, &none);
-    signal(SIGSEGV, SIG_DFL); /* not the test library's */
-    signal(SIGABRT, SIG_DFL);
-    dup2(standard_error, STDERR_FILENO);
+static void act(const void *what) {
+    static ascend_rig rig;
     rig_open(&rig);
-    r->act(&rig);
-    _exit(0);
+    ((const rule *)what)->act(&rig);
 }
 
 static void check_rule(void **state) {
     const rule *r = *state;
-    char        said[1024] = {0};
-    int         status, ends[2];
-    assert_int_equal(pipe(ends), 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) act_alone(r, ends[1]);
-    close(ends[1]);
-    FILE  *f = fdopen(ends[0], "r");
-    size_t n = fread(said, 1, sizeof said - 1, f);
-    fclose(f);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    int ended_by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    if (ended_by != r->by_signal || (!ended_by && WEXITSTATUS(status))) fail_msg("status %d: %s", status, said);
-    if (r->by_signal == SIGSEGV) return; /* an emulator has something to say about that */
-    if (n && !strstr(said, r->sentence)) fail_msg("%s", said);
-    assert_true((n > 0) == (r->sentence[0] != 0));
-    if (n) assert_non_null(strstr(said, "ascend stand-in: "));
+    refusal_check(act, r, r->by_signal, r->sentence, "ascend stand-in: ");
 }
 
 int main(void) {

@@ -3,10 +3,9 @@
  *
  * DESIGN. Four libraries with the vendor's file names and symbols, made of these files:
  *   libascendcl.so   standin_runtime.c  the runtime's functions: checks, then the parts below
- *                    standin_memory.c   device memory that the host cannot reach, pinned memory
  *                    standin_stream.c   streams, each a thread with a queue, delayed at random; events; callbacks
  *                    standin_graph.c    captures, task groups and their updates
- *                    standin_order.c    which operations are ordered; two that use the same memory must be
+ *                    standin_parts/     memory that the host cannot reach; which operations are ordered
  *   libnnopbase.so   standin_meta.c     tensors and executors
  *   libopapi.so      standin_op_*.c     the operations
  *   libhccl.so       standin_hccl.c     sums over the cards of this process
@@ -33,9 +32,9 @@
 
 #include "npu/ascend/acl_api.h"
 #include "npu/ascend/aclnn_api.h"
+#include "tests/npu/standin_parts/standin_parts.h"
 
 /* The vendor's symbols, as we declare them: a definition that differs does not compile. */
-#define STANDIN_EXPORT __attribute__((visibility("default")))
 #define STANDIN_DECLARE(symbol, without, since, document, result, parameters) STANDIN_EXPORT result symbol parameters;
 TD_ACL_RUNTIME(STANDIN_DECLARE)
 TD_ACL_META(STANDIN_DECLARE)
@@ -51,9 +50,6 @@ TD_ACLNN_OPS(STANDIN_DECLARE)
 
 /* ---- refusing ---------------------------------------------------------------------------------- */
 
-/** A rule is broken: its sentence and its document on stderr, then SIGABRT. */
-STANDIN_EXPORT _Noreturn void standin_refuse(const char *document, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
 /** A failure that is nobody's fault, for aclGetRecentErrMsg of this thread. @return status */
 STANDIN_EXPORT td_acl_status standin_fail(td_acl_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -61,65 +57,7 @@ STANDIN_EXPORT td_acl_status standin_fail(td_acl_status status, const char *form
  * aclGetRecentErrMsg. */
 STANDIN_EXPORT bool standin_fails(const char *call);
 /** The same for an operation that comes up on a stream, and TD_STANDIN_FAIL_OP. */
-bool                    standin_op_fails(void);
-STANDIN_EXPORT uint64_t standin_setting(const char *variable, uint64_t otherwise);
-
-/* ---- the lock, and order ------------------------------------------------------------------------ */
-
-STANDIN_EXPORT void standin_lock(void);
-STANDIN_EXPORT void standin_unlock(void);
-STANDIN_EXPORT void standin_keep(void *thing); /* under the lock */
-
-#define STANDIN_LINES_MAX 512 /* streams, and streams inside captures, at a time */
-
-/** For each line the operation up to which everything has happened before. */
-typedef struct {
-    uint32_t seen[STANDIN_LINES_MAX];
-} standin_clock;
-
-/** One use of memory by an operation. Two indexed uses of the same memory (slots of a cache) are taken to be of different
- * places. */
-typedef struct {
-    const void *at; /* device address, pinned address, or the address of a thing that is used like memory */
-    size_t      bytes;
-    bool        write, indexed;
-} standin_use;
-
-typedef struct standin_history standin_history; /* of one piece of memory */
-
-/* All under the lock. */
-uint32_t standin_line_take(void);
-void     standin_line_give(uint32_t line);
-/** The next operation of a line: its number. */
-uint32_t standin_line_step(uint32_t line, standin_clock *clock);
-void     standin_clock_merge(standin_clock *into, const standin_clock *from);
-/** The host has waited for what the clock has seen: everything that is enqueued from now on comes after it. */
-void standin_host_saw(const standin_clock *clock);
-void standin_host_into(standin_clock *clock);
-/** Refuses when another line's use of the same bytes is not ordered before. */
-void standin_used(standin_history **history, const standin_use *use, uint32_t line, uint32_t step,
-                  const standin_clock *clock, const char *what);
-void standin_history_free(standin_history *h);
-
-/* ---- memory ------------------------------------------------------------------------------------ */
-
-typedef struct {
-    char            *given, *real; /* the same for pinned memory */
-    size_t           bytes;
-    uint64_t         id;        /* never used twice */
-    int32_t          device;    /* -1: pinned memory */
-    uint32_t         in_flight; /* operations that are enqueued and use it */
-    uint32_t         in_graphs; /* captured operations that use it */
-    standin_history *history;
-} standin_memory;
-
-/** The piece that holds all of it. @return NULL: none does. Under the lock. */
-STANDIN_EXPORT standin_memory *standin_memory_of(const void *at, size_t bytes);
-/** Where device or pinned memory really is; refuses what is in no live piece. Takes the lock. */
-STANDIN_EXPORT void *standin_real(const void *at, size_t bytes, const char *what);
-td_acl_status        standin_memory_add(int32_t device, size_t bytes, void **out);
-void                 standin_memory_remove(void *at, bool pinned); /* takes the lock */
-size_t               standin_memory_bytes(int32_t device);         /* -1: pinned */
+bool standin_op_fails(void);
 
 /* ---- contexts, streams, operations --------------------------------------------------------------- */
 

@@ -13,25 +13,15 @@
 
 /* ---- sentences --------------------------------------------------------------------------------- */
 
-uint64_t standin_setting(const char *variable, uint64_t otherwise) {
-    const char *value = getenv(variable);
-    return value && *value ? strtoull(value, NULL, 10) : otherwise;
-}
+const standin_documents STANDIN_DOCUMENTS = {.name = "ascend",
+                                             .order = "runtime 07 aclrtRecordEvent, aclrtStreamWaitEvent",
+                                             .free_device = "runtime 11-01 aclrtFree",
+                                             .free_pinned = "runtime 11-02 aclrtFreeHost",
+                                             .graph_memory = "runtime dev_guide 04-01, limit 7"};
 
 static const char *text_setting(const char *variable, const char *otherwise) {
     const char *value = getenv(variable);
     return value && *value ? value : otherwise;
-}
-
-void standin_refuse(const char *document, const char *format, ...) {
-    char    text[1024];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    fprintf(stderr, "ascend stand-in: %s (%s; seed %llu)\n", text, document,
-            (unsigned long long)standin_setting("TD_STANDIN_SEED", 1));
-    abort();
 }
 
 static _Thread_local char recent[1024], given[1024];
@@ -44,22 +34,16 @@ td_acl_status standin_fail(td_acl_status status, const char *format, ...) {
     return status;
 }
 
-/** Failures on demand: how many times the question was put, and which answers are yes. */
-static bool nth(const char *variable, _Atomic uint64_t *asked) {
-    uint64_t which = standin_setting(variable, UINT64_MAX);
-    return atomic_fetch_add(asked, 1) + 1 == which;
-}
-
 static _Atomic uint64_t calls_asked, ops_asked;
 
 bool standin_fails(const char *call) {
-    if (!nth("TD_STANDIN_FAIL", &calls_asked)) return false;
+    if (!standin_nth("TD_STANDIN_FAIL", &calls_asked)) return false;
     (void)standin_fail(TD_ACL_ERROR_RT_AICORE_EXCEPTION, "%s fails, as TD_STANDIN_FAIL wants it", call);
     return true;
 }
 
 bool standin_op_fails(void) {
-    return nth("TD_STANDIN_FAIL_OP", &ops_asked);
+    return standin_nth("TD_STANDIN_FAIL_OP", &ops_asked);
 }
 
 /* "Gets and clears"; the pointer is good until the next call (runtime 13). */
@@ -253,12 +237,18 @@ td_acl_status aclsysGetCANNVersion(td_acl_package package, td_acl_package_versio
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 
+static td_acl_status memory_add(int32_t device, size_t bytes, void **out) {
+    char why[256];
+    return standin_memory_add(device, bytes, out, why) ? TD_ACL_SUCCESS
+                                                       : standin_fail(TD_ACL_ERROR_RT_MEMORY_ALLOCATION, "%s", why);
+}
+
 td_acl_status aclrtMalloc(void **out, size_t bytes, td_acl_malloc_how how) {
     standin_context *c = standin_enter("aclrtMalloc", STANDIN_LAUNCHES);
     (void)how;
     if (!bytes) standin_refuse("runtime 11-01 aclrtMalloc", "0 bytes of device memory are asked for");
     if (standin_fails("aclrtMalloc")) return TD_ACL_ERROR_RT_MEMORY_ALLOCATION;
-    return standin_memory_add(c->device, bytes, out);
+    return memory_add(c->device, bytes, out);
 }
 
 td_acl_status aclrtFree(void *p) {
@@ -271,7 +261,7 @@ td_acl_status aclrtMallocHost(void **out, size_t bytes) {
     standin_enter("aclrtMallocHost", STANDIN_LAUNCHES);
     if (!bytes) standin_refuse("runtime 11-02 aclrtMallocHost", "0 bytes of pinned memory are asked for");
     if (standin_fails("aclrtMallocHost")) return TD_ACL_ERROR_RT_MEMORY_ALLOCATION;
-    return standin_memory_add(-1, bytes, out);
+    return memory_add(-1, bytes, out);
 }
 
 td_acl_status aclrtFreeHost(void *p) {

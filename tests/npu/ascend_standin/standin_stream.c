@@ -10,26 +10,7 @@
 
 #include "standin.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t  progress = PTHREAD_COND_INITIALIZER; /* an operation is done, a callback has come or is finished */
-
-void standin_lock(void) {
-    pthread_mutex_lock(&lock);
-}
-void standin_unlock(void) {
-    pthread_mutex_unlock(&lock);
-}
-
-/* Handles are kept when they are dead, so that one that is used afterwards is told from one that was never there. */
-void standin_keep(void *thing) {
-    static void **kept;
-    static size_t n, room;
-    if (n == room) {
-        room = room ? room * 2 : 256;
-        kept = realloc(kept, room * sizeof *kept);
-    }
-    kept[n++] = thing;
-}
+static pthread_cond_t progress = PTHREAD_COND_INITIALIZER; /* an operation is done, a callback has come or is finished */
 
 /* ---- operations -------------------------------------------------------------------------------- */
 
@@ -89,7 +70,7 @@ static void *serve(void *arg) {
     standin_stream *s = arg;
     standin_lock();
     for (;;) {
-        while (!s->first && !s->closing) pthread_cond_wait(&s->more, &lock);
+        while (!s->first && !s->closing) pthread_cond_wait(&s->more, &standin_mutex);
         if (!s->first) break;
         standin_entry *e = s->first;
         atomic_store(&s->current, e->number);
@@ -125,7 +106,7 @@ standin_stream *standin_stream_new(standin_context *c) {
 td_acl_status standin_stream_wait(standin_stream *s) {
     standin_lock();
     uint32_t until = s->enqueued;
-    while (s->done < until) pthread_cond_wait(&progress, &lock);
+    while (s->done < until) pthread_cond_wait(&progress, &standin_mutex);
     standin_host_saw(&s->clock);
     td_acl_status failure = s->failure;
     s->failure = TD_ACL_SUCCESS;
@@ -227,7 +208,7 @@ typedef struct {
 static void run_wait(standin_op *op, standin_stream *s) {
     wait_for *w = op->payload;
     standin_lock();
-    while (w->stream && w->stream->done < w->number && !standin_is_aborted(s)) pthread_cond_wait(&progress, &lock);
+    while (w->stream && w->stream->done < w->number && !standin_is_aborted(s)) pthread_cond_wait(&progress, &standin_mutex);
     standin_unlock();
 }
 
@@ -358,7 +339,8 @@ td_acl_status standin_process_report(int32_t timeout_ms) {
     mine->polls = true;
     pthread_cond_broadcast(&progress);
     int late = 0;
-    while (!mine->first && !late && mine->n_streams) late = pthread_cond_timedwait(&progress, &lock, &until) == ETIMEDOUT;
+    while (!mine->first && !late && mine->n_streams)
+        late = pthread_cond_timedwait(&progress, &standin_mutex, &until) == ETIMEDOUT;
     report *r = mine->first;
     if (!r) {
         mine->polls = false;
@@ -409,7 +391,8 @@ static void run_callback(standin_op *op, standin_stream *s) {
     pthread_cond_broadcast(&progress);
     after(&until, patience);
     while (!r->begun && !standin_is_aborted(s)) {
-        if (pthread_cond_timedwait(&progress, &lock, &until) != ETIMEDOUT || r->begun || standin_is_aborted(s)) continue;
+        if (pthread_cond_timedwait(&progress, &standin_mutex, &until) != ETIMEDOUT || r->begun || standin_is_aborted(s))
+            continue;
         if (!to->polls)
             standin_refuse(
                 "runtime 12 aclrtProcessReport",
@@ -417,7 +400,7 @@ static void run_callback(standin_op *op, standin_stream *s) {
                 (unsigned long long)patience);
         after(&until, patience);
     }
-    while (c->blocks && r->begun && !r->finished && !standin_is_aborted(s)) pthread_cond_wait(&progress, &lock);
+    while (c->blocks && r->begun && !r->finished && !standin_is_aborted(s)) pthread_cond_wait(&progress, &standin_mutex);
     if (!r->begun) withdraw(to, r);
     let_go(r);
     standin_unlock();

@@ -1,19 +1,29 @@
 /*
- * Device memory with an address that the host cannot touch, and pinned memory. Memory that is given out holds noise: "does
- * not initialise" (runtime 11-01 aclrtMalloc, 11-02 aclrtMallocHost).
+ * Device memory with an address that the host cannot touch, and pinned memory. Memory that is given out holds noise. It ends
+ * where a page ends, as far as its alignment lets it, and nothing lies behind: an operation that goes on there ends the
+ * process.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "standin.h"
+#include "tests/npu/standin_parts/standin_parts.h"
 
 static standin_memory **pieces; /* by address */
 static size_t           n_pieces, room;
 
+#define PAGE 4096u
+#define ALIGNMENT 512u /* of what is given out: what both vendors promise */
+
 static size_t pages(size_t bytes) {
-    return (bytes + 4095) / 4096 * 4096;
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/** How much of the first page lies before it. */
+static size_t before(size_t bytes) {
+    return (pages(bytes) - bytes) / ALIGNMENT * ALIGNMENT;
 }
 
 /** The first piece behind `at`; the one before may hold it. */
@@ -41,8 +51,8 @@ void *standin_real(const void *at, size_t bytes, const char *what) {
     standin_lock();
     standin_memory *m = standin_memory_of(at, bytes);
     if (!m)
-        standin_refuse("runtime 11-01 aclrtFree", "%s uses %zu bytes at %p, which are in no live memory of a device", what,
-                       bytes, at);
+        standin_refuse(STANDIN_DOCUMENTS.free_device, "%s uses %zu bytes at %p, which are in no live memory of a device",
+                       what, bytes, at);
     void *real = m->real + ((const char *)at - m->given);
     standin_unlock();
     return real;
@@ -55,23 +65,29 @@ size_t standin_memory_bytes(int32_t device) {
     return bytes;
 }
 
-td_acl_status standin_memory_add(int32_t device, size_t bytes, void **out) {
+bool standin_memory_add(int32_t device, size_t bytes, void **out, char why[256]) {
     size_t limit = standin_setting("TD_STANDIN_MEMORY", (size_t)2 << 30), mapped = pages(bytes);
     *out = NULL;
     standin_lock();
     size_t used = standin_memory_bytes(device);
     standin_unlock();
-    if (device >= 0 && (used > limit || bytes > limit - used))
-        return standin_fail(TD_ACL_ERROR_RT_MEMORY_ALLOCATION, "device %d has %zu bytes, %zu are taken: %zu more do not fit",
-                            device, limit, used, bytes);
+    if (device >= 0 && (used > limit || bytes > limit - used)) {
+        snprintf(why, 256, "device %d has %zu bytes, %zu are taken: %zu more do not fit", device, limit, used, bytes);
+        return false;
+    }
+    const int       flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     standin_memory *m = calloc(1, sizeof *m);
-    void           *real = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    void *given = device < 0 ? real : mmap(NULL, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!m || real == MAP_FAILED || given == MAP_FAILED)
-        return standin_fail(TD_ACL_ERROR_RT_MEMORY_ALLOCATION, "%zu bytes cannot be mapped: %s", bytes, strerror(errno));
+    char           *real = mmap(NULL, mapped + PAGE, PROT_NONE, flags, -1, 0);
+    char           *given = device < 0 ? real : mmap(NULL, mapped + PAGE, PROT_NONE, flags, -1, 0);
+    if (!m || real == MAP_FAILED || given == MAP_FAILED || mprotect(real, mapped, PROT_READ | PROT_WRITE) != 0) {
+        snprintf(why, 256, "%zu bytes cannot be mapped: %s", bytes, strerror(errno));
+        return false;
+    }
+    real += before(bytes);
+    given += before(bytes);
     /* Noise at both ends only: touching all pages of a large cache would be for nothing. */
     memset(real, 0xa5, bytes < 8192 ? bytes : 8192);
-    if (bytes > 8192) memset((char *)real + bytes - 4096, 0xa5, 4096);
+    if (bytes > 8192) memset(real + bytes - 4096, 0xa5, 4096);
     *m = (standin_memory){.given = given, .real = real, .bytes = bytes, .device = device};
     standin_lock();
     static uint64_t last_id;
@@ -85,11 +101,11 @@ td_acl_status standin_memory_add(int32_t device, size_t bytes, void **out) {
     pieces[at] = m;
     standin_unlock();
     *out = given;
-    return TD_ACL_SUCCESS;
+    return true;
 }
 
 void standin_memory_remove(void *at, bool pinned) {
-    const char *document = pinned ? "runtime 11-02 aclrtFreeHost" : "runtime 11-01 aclrtFree";
+    const char *document = pinned ? STANDIN_DOCUMENTS.free_pinned : STANDIN_DOCUMENTS.free_device;
     standin_lock();
     size_t          i = behind(at);
     standin_memory *m = i ? pieces[i - 1] : NULL;
@@ -99,11 +115,12 @@ void standin_memory_remove(void *at, bool pinned) {
         standin_refuse(document, "%p is freed while operations that use it are enqueued: freeing does not wait for them",
                        at);
     if (m->in_graphs)
-        standin_refuse("runtime dev_guide 04-01, limit 7",
+        standin_refuse(STANDIN_DOCUMENTS.graph_memory,
                        "%p is freed while a capture uses it: its memory has to live until the capture is destroyed", at);
     memmove(pieces + i - 1, pieces + i, (--n_pieces - (i - 1)) * sizeof *pieces);
     standin_unlock();
-    munmap(m->real, pages(m->bytes)); /* a device address is never given out again, so that a stale one is always found */
+    munmap(m->real - before(m->bytes), pages(m->bytes)); /* what is behind, and a device address is never given out again, so
+                                                            that a stale one is always found */
     standin_history_free(m->history);
     free(m);
 }

@@ -4,13 +4,12 @@
  *
  * A line is a stream, or a stream inside a capture. Two uses of the same bytes by different lines, one of them a write, must
  * be ordered by an event or by a synchronisation that lies between them in time. Found when the second is enqueued, whatever
- * the threads do. Source: runtime dev_guide 03-02 (streams run concurrently, order between them only by events), 07
- * aclrtRecordEvent.
+ * the threads do.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "standin.h"
+#include "tests/npu/standin_parts/standin_parts.h"
 
 typedef struct {
     const char *from, *to;
@@ -67,7 +66,7 @@ void standin_used(standin_history **history, const standin_use *use, uint32_t li
         access_entry a = h->list[i];
         bool         before = a.step <= clock->seen[a.line], meets = a.from < to && from < a.to;
         if (meets && !before && (a.write || use->write) && !(a.indexed && use->indexed))
-            standin_refuse("runtime 07 aclrtRecordEvent, aclrtStreamWaitEvent",
+            standin_refuse(STANDIN_DOCUMENTS.order,
                            "%s %s memory at %p that %s on another stream %s, and no event or synchronisation orders the two",
                            what, use->write ? "writes" : "reads", (const void *)(from > a.from ? from : a.from), a.what,
                            a.write ? "writes" : "reads");

@@ -1,0 +1,39 @@
+/* A library of kernels for the stand-in's own tests (cuda_launch.h), by hand in C: each adds to every element of an array.
+ */
+#include <unistd.h>
+
+#include "tests/npu/cuda_standin/cuda_launch.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+static void *(*to_real)(const void *device);
+
+void td_cuda_emulated_reach(void *(*reach)(const void *device)) {
+    to_real = reach;
+}
+
+const char *td_cuda_emulated_mistake(void) {
+    return NULL;
+}
+
+static void add(void **args, useconds_t wait_us) {
+    const void *x;
+    uint32_t    n, value;
+    __builtin_memcpy(&x, args[0], sizeof x);
+    __builtin_memcpy(&n, args[1], sizeof n);
+    __builtin_memcpy(&value, args[2], sizeof value);
+    uint32_t *at = to_real(x);
+    if (wait_us) usleep(wait_us);
+    for (uint32_t i = 0; i < n; i++) at[i] += value;
+}
+
+EXPORT void td_cuda_emulated_add(const td_cuda_launch *l, void **args) {
+    (void)l;
+    add(args, 0);
+}
+EXPORT void td_cuda_emulated_add_slowly(const td_cuda_launch *l, void **args) {
+    (void)l;
+    add(args, 20000);
+}
+EXPORT const td_cuda_kernel td_cuda_kernel_add = {"add", td_cuda_emulated_add, 3, {8, 4, 4}, 256};
+EXPORT const td_cuda_kernel td_cuda_kernel_add_slowly = {"add_slowly", td_cuda_emulated_add_slowly, 3, {8, 4, 4}, 256};

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""npu/cuda's declarations of the CUDA driver against the vendor's own cuda.h, of the oldest and of the newest CUDA that it serves.
+
+A program that includes both is generated and compiled: a function type that is not compatible does not compile, constants and structures that
+differ are named when it runs. Nothing of ours may be missing in either header. Without the wheels (offline) the test is skipped (77).
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CC = os.environ.get("CC", "cc")
+VERSIONS = ("12.0.146", "13.5.37")
+INCLUDE = ["-I", str(ROOT), "-I", str(ROOT / "include")]
+
+LISTS = r"""
+#include "npu/cuda/cuda_api.h"
+FUNCTIONS
+#define FUNCTION(function, symbol, ...) #function #symbol
+TD_CUDA_DRIVER(FUNCTION)
+CONSTANTS
+#define CONSTANT(name, value) #name
+TD_CUDA_CONSTANTS(CONSTANT)
+TYPES
+#define TYPE(ours, theirs) #ours #theirs
+TD_CUDA_TYPES(TYPE)
+"""
+
+PROGRAM = r"""
+#include <stdio.h>
+#include "npu/cuda/cuda_types.h"
+/* The structure is compared by its layout; in function types theirs stands for it. */
+typedef td_cu_update_result our_update_result;
+struct CUgraphExecUpdateResultInfo_st;
+#define td_cu_update_result struct CUgraphExecUpdateResultInfo_st
+#include "npu/cuda/cuda_api.h"
+/* Before the header, whose macros rename what has a version. */
+%(typedefs)s
+#include "cuda.h"
+%(asserts)s
+int main(void) {
+    int wrong = 0;
+    static const struct { const char *name; long long ours, theirs; } same[] = {
+        {"sizeof(CUgraphExecUpdateResultInfo)", sizeof(our_update_result), sizeof(CUgraphExecUpdateResultInfo)},
+        {"result", offsetof(our_update_result, result), offsetof(CUgraphExecUpdateResultInfo, result)},
+        {"errorNode", offsetof(our_update_result, node), offsetof(CUgraphExecUpdateResultInfo, errorNode)},
+        {"errorFromNode", offsetof(our_update_result, from), offsetof(CUgraphExecUpdateResultInfo, errorFromNode)},
+%(rows)s
+    };
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (same[i].ours != same[i].theirs) {
+            printf("%%s: %%lld here, %%lld in the header\n", same[i].name, same[i].ours, same[i].theirs);
+            wrong = 1;
+        }
+    return wrong;
+}
+"""
+
+
+def our_lists():
+    text = subprocess.run([CC, "-std=gnu17", "-E", "-P", *INCLUDE, "-"], input=LISTS, capture_output=True, text=True, check=True).stdout
+    functions, rest = text.split("\nFUNCTIONS", 1)[1].split("CONSTANTS", 1)
+    constants, types = rest.split("TYPES", 1)
+    pairs = r'"(\w+)" "(\w+)"'
+    return re.findall(pairs, functions), re.findall(r'"(\w+)"', constants), re.findall(pairs, types)
+
+
+def compile_and_run(program, folder):
+    with tempfile.TemporaryDirectory() as where:
+        source = pathlib.Path(where) / "types.c"
+        source.write_text(program)
+        command = [CC, "-std=gnu17", "-w", *INCLUDE, "-I", str(folder), str(source), "-o", str(source.with_suffix(""))]
+        built = subprocess.run(command, capture_output=True, text=True)
+        if built.returncode:
+            return built.stderr
+        return subprocess.run([str(source.with_suffix(""))], capture_output=True, text=True).stdout
+
+
+def symbols_of(functions, folder):
+    """What the header's macros make of each name of the manual: the symbol that the library has."""
+    program = '#include "cuda.h"\n' + "\n".join('"@%s" %s' % (f, f) for f, _ in functions)
+    text = subprocess.run([CC, "-std=gnu17", "-E", "-P", "-I", str(folder), "-"], input=program, capture_output=True, text=True, check=True).stdout
+    return dict(re.findall(r'"@(\w+)" (\w+)', text))
+
+
+def check(version, folder):
+    functions, constants, types = our_lists()
+    assert len(functions) > 40 and len(constants) > 30 and len(types) > 15, "the lists were not read"
+    same = '_Static_assert(__builtin_types_compatible_p(%s, %s), "%s");'
+    typedefs = ["typedef __typeof__(((td_cuda *)0)->%s) our_%s;" % (f, f) for f, _ in functions]
+    asserts = [same % ("__typeof__(&%s)" % f, "our_%s" % f, f) for f, _ in functions]
+    asserts += [same % (ours, theirs, theirs) for ours, theirs in types]
+    rows = ['        {"%s", (long long)TD_%s, (long long)%s},' % (n, n, n) for n in constants]
+    said = compile_and_run(PROGRAM % {"typedefs": "\n".join(typedefs), "asserts": "\n".join(asserts), "rows": "\n".join(rows)}, folder)
+    theirs = symbols_of(functions, folder)
+    said += "".join("%s is looked up as %s, in the header it is %s\n" % (f, ours, theirs[f]) for f, ours in functions if ours != theirs[f])
+    if not said:
+        print("CUDA %s: %d functions, %d constants and %d types are the same" % (version, len(functions), len(constants), len(types)))
+    return said and "CUDA %s: %s" % (version, said)
+
+
+def main():
+    for version in VERSIONS:
+        got = subprocess.run([str(ROOT / "scripts" / "cuda_headers.sh"), version], capture_output=True, text=True)
+        if got.returncode:
+            print("skipped: the wheel of CUDA %s with the vendor's header cannot be had here: %s" % (version, got.stderr.strip()[-300:]))
+            return 77
+        wrong = check(version, pathlib.Path(got.stdout.strip()))
+        if wrong:
+            print(wrong)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -69,7 +69,8 @@ class Install(unittest.TestCase):
             path = os.path.join(os.path.dirname(os.path.dirname(self.config)), name)
             symbols = {line.split()[-1] for line in run("nm", "-g", "--defined-only", path).split("\n") if len(line.split()) == 3}
             self.assertGreater(len(symbols), 20)
-            self.assertEqual([s for s in symbols if not s.lower().startswith("td_")], [])
+            before_others = ["MHD_queue_response"] if name == "libtandem.a" else []  # libmicrohttpd's: server/library_errors.h
+            self.assertEqual([s for s in symbols if not s.lower().startswith("td_")], before_others)
 
     def test_version(self):
         version = run(f"{self.prefix}/bin/tandem", "--version").split("\n")
@@ -78,7 +79,7 @@ class Install(unittest.TestCase):
         self.assertEqual(version[0], f"tandem {number}")
         self.assertRegex(version[1], r"^commit: \S+$")
         self.assertRegex(version[2], r"^kernels: scalar .*\(best here: \S+\)$")
-        self.assertEqual(version[3], "devices: host apart")
+        self.assertEqual(version[3], "devices: host apart npu ascend")
         self.assertEqual(self.pkg_config("--modversion", "tandem", "tandem_tools"), [number, number])
         with open(f"{SOURCE}/CHANGELOG.md") as f:
             self.assertIn(f"\n## {number}", f.read())

@@ -173,7 +173,11 @@ class Cases:
             self.assertEqual(self.front.curl("/v1/completions", "-H", "Content-Type: application/json", "-d", f"@{f.name}", "-w", " %{http_code}").stdout[-4:], " 200")
             f.write(" " * (9 << 20))
             f.flush()
-            self.assertEqual(self.front.curl("/v1/completions", "-H", "Content-Type: application/json", "-d", f"@{f.name}", "-o", "/dev/null", "-w", "%{http_code}").stdout, "413")
+            # A proxy that answers and closes while the body still comes may reset the connection before curl has read its answer: 000.
+            send = ["-H", "Content-Type: application/json", "-d", f"@{f.name}", "-o", "/dev/null", "-w", "%{http_code}"]
+            codes = {self.front.curl("/v1/completions", *send).stdout for _ in range(5)}
+            self.assertIn("413", codes)
+            self.assertLessEqual(codes, {"413", "000"})
 
     def test_metrics_stay_at_home(self):
         status = ["-o", "/dev/null", "-w", "%{http_code}"]

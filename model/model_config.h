@@ -9,7 +9,6 @@
 #define TD_LAYERS_MAX 256
 #define TD_ROPE_DIM_MAX 1024
 
-typedef enum { TD_ATTN_MLA, TD_ATTN_GQA } td_attn_kind;
 typedef enum { TD_ROUTE_SOFTMAX, TD_ROUTE_SIGMOID } td_route_score;
 typedef enum { TD_ROUTE_GREEDY, TD_ROUTE_GROUP_MAX, TD_ROUTE_GROUP_TOP2 } td_route_groups;
 typedef enum { TD_ROPE_PLAIN, TD_ROPE_YARN } td_rope_kind;
@@ -29,7 +28,6 @@ typedef struct {
     const struct td_arch *arch;          /* the family (model/arch/arch.h); static */
     char                  arch_name[64]; /* "DeepseekV3ForCausalLM" */
     char                  model_type[64];
-    td_attn_kind          attn;
     uint32_t              hidden, n_layers, n_mtp_layers, vocab, max_position;
     float                 eps;
     bool                  tie_embeddings;

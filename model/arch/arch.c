@@ -20,3 +20,8 @@ const char *td_arch_names(char *text, size_t size) {
         at += (size_t)snprintf(text + at, size - at, "%s%s", i == 0 ? "" : i + 1 < N_ARCHS ? ", " : " and ", ARCHS[i]->name);
     return text;
 }
+
+td_layer_caches td_gqa_caches(const td_model_config *c) {
+    td_layer_cache heads = {.kind = TD_KV_HEAD, .heads = c->kv_heads, .values = c->head_dim, .split = TD_SPLIT_ROWS};
+    return (td_layer_caches){{heads, heads}, 2};
+}

@@ -7,6 +7,7 @@
 #define TD_MODEL_ARCH_ARCH_H
 
 #include "model/arch/config_reader.h"
+#include "model/layer_caches.h"
 #include "model/tensor_rules.h"
 
 /** How often a weight occurs. */
@@ -71,11 +72,38 @@ typedef struct {
     td_role fallback;                       /* what stands in where the checkpoint has none; TD_ROLE_COUNT: required */
 } td_weight_rule;
 
+/**
+ * A step of a layer. x is the residual stream; h, a and m are what the steps before left behind. The program (program.c)
+ * makes blocks of the device and hand-overs to the experts of it, and what several cards need in between.
+ */
+typedef enum {
+    TD_LAYER_NORM,        /* h = norm(x) */
+    TD_LAYER_MLA,         /* a = attention(h), over latents */
+    TD_LAYER_GQA,         /* a = attention(h), grouped queries */
+    TD_LAYER_ADD_NORM,    /* x += a, h = norm(x) */
+    TD_LAYER_MLP,         /* m = mlp(h) */
+    TD_LAYER_ADD,         /* x += m */
+    TD_LAYER_ROUTE,       /* e, w = router(h): the experts e begin with h */
+    TD_LAYER_SHARED,      /* m = shared expert(h), meanwhile; nothing where the model has none */
+    TD_LAYER_ADD_EXPERTS, /* x += m + sum of w * experts e(h) */
+    TD_LAYER_END,
+} td_layer_op_kind;
+
+typedef struct {
+    td_layer_op_kind kind;
+    td_role          norm; /* of NORM, ADD_NORM: the gain */
+} td_layer_op;
+
 typedef struct td_arch {
     const char *name; /* in `architectures` of config.json */
     void (*read_config)(td_config_reader *r, td_model_config *c);
     const td_weight_rule *weights; /* [TD_ROLE_COUNT] */
+    td_layer_caches (*caches)(const td_model_config *c, uint32_t layer);
+    const td_layer_op *(*layer)(const td_model_config *c, uint32_t layer); /* its steps, up to TD_LAYER_END; static */
 } td_arch;
+
+/** Of a layer with grouped-query attention: K, then V. */
+td_layer_caches td_gqa_caches(const td_model_config *c);
 
 /** NULL: not supported. */
 const td_arch *td_arch_find(const char *name);

@@ -11,7 +11,6 @@
 static void read_either(td_config_reader *r, td_model_config *c, bool v3) {
     static const td_config_defaults V2 = {32000, 4096, 11008, 32, 32, 0, 2048}, V3 = {129280, 7168, 18432, 61, 128, 0, 4096};
     td_config_common(r, c, v3 ? &V3 : &V2);
-    c->attn = TD_ATTN_MLA;
     c->q_lora = td_config_has(r, "q_lora_rank") ? td_config_u32(r, "q_lora_rank", 0, 1, TD_CONFIG_LORA_MAX)
                                                 : 1536; /* null: q is not compressed */
     c->kv_lora = td_config_u32(r, "kv_lora_rank", 512, 1, TD_CONFIG_LORA_MAX);
@@ -85,5 +84,38 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 };
 /* clang-format on */
 
-const td_arch TD_ARCH_DEEPSEEK_V2 = {.name = "DeepseekV2ForCausalLM", .read_config = read_v2, .weights = WEIGHTS};
-const td_arch TD_ARCH_DEEPSEEK_V3 = {.name = "DeepseekV3ForCausalLM", .read_config = read_v3, .weights = WEIGHTS};
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
+    (void)layer;
+    return (td_layer_caches){{{.kind = TD_KV_LATENT, .heads = 1, .values = c->kv_lora, .split = TD_SPLIT_WHOLE},
+                              {.kind = TD_KV_ROPE, .heads = 1, .values = c->rope_dim, .split = TD_SPLIT_WHOLE}},
+                             2};
+}
+
+static const td_layer_op DENSE_LAYER[] = {
+    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
+    {.kind = TD_LAYER_MLA},                 /* a = attention(h) */
+    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
+    {.kind = TD_LAYER_MLP},                 /* m = mlp(h) */
+    {.kind = TD_LAYER_ADD},                 /* x += m */
+    {.kind = TD_LAYER_END},
+};
+static const td_layer_op MOE_LAYER[] = {
+    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
+    {.kind = TD_LAYER_MLA},                 /* a = attention(h) */
+    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
+    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */
+    {.kind = TD_LAYER_SHARED},              /* m = shared expert(h) */
+    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += m + sum of w * experts e(h) */
+    {.kind = TD_LAYER_END},
+};
+
+static const td_layer_op *layer_of(const td_model_config *c, uint32_t layer) {
+    return c->is_moe[layer] ? MOE_LAYER : DENSE_LAYER;
+}
+
+const td_arch TD_ARCH_DEEPSEEK_V2 = {
+    .name = "DeepseekV2ForCausalLM", .read_config = read_v2, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
+const td_arch TD_ARCH_DEEPSEEK_V3 = {
+    .name = "DeepseekV3ForCausalLM", .read_config = read_v3, .weights = WEIGHTS, .caches = caches, .layer = layer_of};

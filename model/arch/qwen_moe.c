@@ -31,7 +31,6 @@ static void read_either(td_config_reader *r, td_model_config *c, bool q3) {
     static const td_config_defaults Q2 = {151936, 2048, 5632, 24, 16, 16, 32768},
                                     Q3 = {151936, 2048, 6144, 24, 32, 4, 32768};
     td_config_common(r, c, q3 ? &Q3 : &Q2);
-    c->attn = TD_ATTN_GQA;
     td_config_gqa(r, c, 0);
     c->qk_norm = q3;
     c->qkv_bias = !q3 && td_config_bool(r, "qkv_bias", true);
@@ -78,5 +77,36 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 };
 /* clang-format on */
 
-const td_arch TD_ARCH_QWEN2_MOE = {.name = "Qwen2MoeForCausalLM", .read_config = read_qwen2, .weights = WEIGHTS};
-const td_arch TD_ARCH_QWEN3_MOE = {.name = "Qwen3MoeForCausalLM", .read_config = read_qwen3, .weights = WEIGHTS};
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
+    (void)layer;
+    return td_gqa_caches(c);
+}
+
+static const td_layer_op DENSE_LAYER[] = {
+    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
+    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
+    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
+    {.kind = TD_LAYER_MLP},                 /* m = mlp(h) */
+    {.kind = TD_LAYER_ADD},                 /* x += m */
+    {.kind = TD_LAYER_END},
+};
+static const td_layer_op MOE_LAYER[] = {
+    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
+    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
+    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
+    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */
+    {.kind = TD_LAYER_SHARED},              /* m = shared expert(h) */
+    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += m + sum of w * experts e(h) */
+    {.kind = TD_LAYER_END},
+};
+
+static const td_layer_op *layer_of(const td_model_config *c, uint32_t layer) {
+    return c->is_moe[layer] ? MOE_LAYER : DENSE_LAYER;
+}
+
+const td_arch TD_ARCH_QWEN2_MOE = {
+    .name = "Qwen2MoeForCausalLM", .read_config = read_qwen2, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
+const td_arch TD_ARCH_QWEN3_MOE = {
+    .name = "Qwen3MoeForCausalLM", .read_config = read_qwen3, .weights = WEIGHTS, .caches = caches, .layer = layer_of};

@@ -174,7 +174,6 @@ standin_op     *standin_wait_op(standin_event *e);
 bool            standin_event_done(const standin_event *e);        /* under the lock */
 void            standin_run_op(standin_op *op, standin_stream *s); /* with a delay before */
 void            standin_stream_abort(standin_stream *s);
-uint64_t        standin_random(standin_stream *s);
 
 /* standin_graph.c; under the lock */
 void standin_capture_add(standin_stream *s, standin_op *op);

@@ -1,4 +1,5 @@
 /* Opening and closing an Ascend card, its memory, what it says of itself. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,7 @@ td_status td_ascend_failed(td_ascend_npu *d, const char *call, td_acl_status cod
     bool      no_memory = code == TD_ACL_ERROR_RT_MEMORY_ALLOCATION || code == TD_ACL_ERROR_RT_DEVICE_OOM;
     td_status st = no_memory ? TD_ENOMEM : TD_EDEVICE;
     recent_words(d->acl, words, sizeof words);
+    td_card_count(&d->given.failures);
     if (err)
         return td_fail(err, st, "%s failed on card %d with %d: %s", call, d->card, code,
                        *words ? words : "the runtime says no more");
@@ -95,14 +97,18 @@ static void close_card(td_npu *base) {
     close_process();
 }
 
+/** Both 0 where the runtime does not say. */
+static void memory_of(td_ascend_npu *d, uint64_t *free_bytes, uint64_t *total_bytes) {
+    size_t free = 0, total = 0;
+    bool   said = td_ascend_enter(d) == TD_OK && d->acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free, &total) == TD_ACL_SUCCESS;
+    *free_bytes = said ? free : 0;
+    *total_bytes = said ? total : 0;
+}
+
 static void caps(td_npu *base, td_npu_caps *out) {
     td_ascend_npu *d = (td_ascend_npu *)base;
-    size_t         free_bytes = 0, total = 0;
     *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .kv_spare = true};
-    if (td_ascend_enter(d) == TD_OK && d->acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free_bytes, &total) == TD_ACL_SUCCESS) {
-        out->memory_free = free_bytes;
-        out->memory_total = total;
-    }
+    memory_of(d, &out->memory_free, &out->memory_total);
     const char *soc = d->acl->aclrtGetSocName();
     snprintf(out->text, sizeof out->text, "%s, card %d (CANN %.64s)", soc ? soc : "Ascend", d->card,
              *d->l->cann ? d->l->cann : "of an unknown version");
@@ -113,6 +119,13 @@ static void report(td_npu *base, td_npu_report *out) {
     *out = (td_npu_report){.layer = TD_NO_LAYER};
     out->link_down_bytes = atomic_load_explicit(&d->down_bytes, memory_order_relaxed);
     out->link_up_bytes = atomic_load_explicit(&d->up_bytes, memory_order_relaxed);
+}
+
+static void stats(td_npu *base, td_card_stats *out) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    *out = (td_card_stats){.temperature_c = NAN};
+    memory_of(d, &out->memory_free, &out->memory_total);
+    td_card_read(&d->given, out);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -214,6 +227,7 @@ static const td_npu_ops OPS = {
     .close = close_card,
     .caps = caps,
     .report = report,
+    .stats = stats,
     .alloc = alloc,
     .free = release,
     .host_alloc = host_alloc,

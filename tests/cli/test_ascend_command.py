@@ -45,6 +45,24 @@ class Ascend(unittest.TestCase):
         with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)["choices"][0]["message"]["content"]
 
+    def card_figures(self, url):
+        """{figure: [of card 0, of card 1]} of /metrics."""
+        with urllib.request.urlopen(url + "/metrics", timeout=60) as answer:
+            found = re.findall(r'^tandem:card_(\w+)\{.*card="(\d)"\} (\S+)$', answer.read().decode(), re.MULTILINE)
+        figures = {}
+        for name, card, value in found:
+            self.assertEqual(int(card), len(figures.setdefault(name, [])))
+            figures[name].append(float(value))
+        return figures
+
+    def check_cards(self, before, after):
+        self.assertEqual(after["memory_bytes"], [2 << 30] * 2)
+        self.assertTrue(all(0 < free < 2 << 30 for free in after["memory_free_bytes"]))
+        self.assertEqual(after["failures_total"], [0, 0])
+        grown = {name: [b - a for a, b in zip(before[name], after[name])] for name in after}
+        self.assertTrue(all(n >= 7 for n in grown["replays_total"]), grown)  # a step for each token but the first
+        self.assertTrue(all(n > r for n, r in zip(grown["launches_total"], grown["replays_total"])), grown)
+
     def test_reference_command(self):
         with subprocess.Popen(command(self.model), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as p:
             try:
@@ -53,6 +71,9 @@ class Ascend(unittest.TestCase):
                 self.assertTrue(port, line or p.stderr.read())
                 url = "http://127.0.0.1:" + port.group(1)
                 self.assertRegex(self.ask(url), r"[a-z]+ [a-z]+ [a-z]+")
+                before = self.card_figures(url)
+                self.ask(url)
+                self.check_cards(before, self.card_figures(url))
                 p.send_signal(signal.SIGTERM)
                 said = p.communicate(timeout=60)[1]
             except BaseException:

@@ -110,7 +110,7 @@ td_acl_status aclmdlRICaptureBegin(td_acl_stream stream, td_acl_capture_mode mod
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureBegin");
     if (mode > TD_ACL_MODEL_RI_CAPTURE_MODE_RELAXED)
         standin_refuse("runtime 25-02 aclmdlRICaptureMode", "the capture mode %u is none of its values", mode);
-    if (standin_fails("aclmdlRICaptureBegin")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclmdlRICaptureBegin")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_graph *g = calloc(1, sizeof *g);
     standin_lock();
     if (s->capture) standin_refuse("runtime 15 aclmdlRICaptureBegin", "the stream is captured already");
@@ -184,7 +184,7 @@ td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
     if (!fails) log_capture(g);
     standin_unlock();
     *graph = fails ? NULL : g;
-    return fails ? TD_ACL_ERROR_RT_AICORE_EXCEPTION : TD_ACL_SUCCESS;
+    return fails ? standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION) : TD_ACL_SUCCESS;
 }
 
 /* ---- task groups ------------------------------------------------------------------------------- */
@@ -344,7 +344,7 @@ td_acl_status aclmdlRIExecuteAsync(td_acl_graph graph, td_acl_stream stream) {
     standin_enter("aclmdlRIExecuteAsync", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclmdlRIExecuteAsync");
     standin_graph  *g = graph;
-    if (standin_fails("aclmdlRIExecuteAsync")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclmdlRIExecuteAsync")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_op *op = standin_op_new("aclmdlRIExecuteAsync", STANDIN_OP_GRAPH, run_replay);
     replay     *r = calloc(1, sizeof *r);
     standin_lock();

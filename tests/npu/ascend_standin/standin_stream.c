@@ -44,7 +44,7 @@ void standin_run_op(standin_op *op, standin_stream *s) {
     /* What runs behind a failed operation runs: streams go on by default (runtime 06 aclrtSetStreamFailureMode). */
     bool can_fail = op->kind == STANDIN_OP_KERNEL || (op->kind == STANDIN_OP_COPY && op->n_uses && op->uses[0].bytes > 8);
     if (can_fail && standin_op_fails())
-        s->failure = TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+        s->failure = standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     else
         op->run(op, s);
 }

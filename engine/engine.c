@@ -286,6 +286,7 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     td_model_get_work(e->placed.model, &work);
     s->device = work.device;
     s->experts = work.experts;
+    s->n_cards = td_model_get_cards(e->placed.model, s->cards);
     s->queued = td_inbox_waiting(e->inbox, &s->queued_tokens);
 }
 

@@ -372,6 +372,12 @@ void td_model_get_work(const td_model *m, td_model_work *out) {
     out->deferred_pairs = td_bridge_deferred(m->bridge);
 }
 
+uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
+    uint32_t n = 0;
+    for (; n < m->n_cards && m->cards[n].npu->ops->stats; n++) m->cards[n].npu->ops->stats(m->cards[n].npu, &out[n]);
+    return n;
+}
+
 /* The model's layer of a layer of the expert store. */
 static uint32_t layer_of_moe(const td_model_config *c, uint32_t moe_layer) {
     uint32_t layer = 0;

@@ -158,6 +158,11 @@ const char *td_model_expert_quantization(const td_model *m) {
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.experts = td_tier_read(&m->experts)};
 }
+uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
+    (void)m;
+    (void)out;
+    return 0;
+}
 
 td_experts *td_model_get_experts(const td_model *m) {
     (void)m;

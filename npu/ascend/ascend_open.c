@@ -99,6 +99,7 @@ static void caps(td_npu *base, td_npu_caps *out) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     size_t         free_bytes = 0, total = 0;
     *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .kv_spare = true};
+    out->experts = td_ascend_has_experts(d);
     if (td_ascend_enter(d) == TD_OK && d->acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free_bytes, &total) == TD_ACL_SUCCESS) {
         out->memory_free = free_bytes;
         out->memory_total = total;

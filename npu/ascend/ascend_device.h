@@ -58,10 +58,10 @@ typedef struct {
     /* of blocks; all are of the thread that calls */
     size_t rope_bytes, block_bytes;     /* that the blocks want of the scratch: rope rows of a step, then a block's own */
     td_ascend_arena scratch, workspace; /* workspace: what operations ask for, one at a time */
-    td_ascend_arena order;              /* of routers: places of experts, valid ones even where the operation failed */
-    void           *mask;               /* causal, as attention wants it; NULL until a block does */
-    void           *ones;               /* [TD_ASCEND_FRONT_Q_LORA] f32, 1 each; NULL until an MLA's front wants them */
-    bool            is_a2;              /* 910B; else 910C */
+    td_ascend_arena order, chosen; /* of routers: places and ids of experts, valid ones even where an operation failed */
+    void           *mask;          /* causal, as attention wants it; NULL until a block does */
+    void           *ones;          /* [TD_ASCEND_FRONT_Q_LORA] f32, 1 each; NULL until an MLA's front wants them */
+    bool            is_a2;         /* 910B; else 910C */
 } td_ascend_npu;
 
 /**
@@ -111,8 +111,8 @@ typedef struct {
     size_t rows, rstd;                                    /* bf16 rows; what norms leave besides */
     size_t codes, scale;                                  /* int8 rows */
     size_t wide, low, q, q_rope, k, k_rope, v, ctx, gate; /* what lies between two operations */
-    size_t f32, ids, order, values;                       /* routers, heads */
-    size_t sent, sent_scale, mid, mid_scale, back;        /* routed experts: rows in the experts' order, step by step */
+    size_t f32, order, values;                            /* routers, heads */
+    size_t sent, sent_scale, mid, mid_scale;              /* routed experts: rows in the experts' order, step by step */
     size_t unread;                                        /* td_ascend_unread_bytes: outputs that nobody reads */
 } td_ascend_places;
 

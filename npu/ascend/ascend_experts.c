@@ -40,17 +40,16 @@ bool td_ascend_has_experts(const td_ascend_npu *d) {
 static size_t plan_experts(const td_block_desc *desc, td_ascend_places *at) {
     const td_experts_desc *x = &desc->experts;
     size_t used = 0, rows = desc->max_tok, pairs = least(rows, TD_ASCEND_EXPERT_ROWS) * x->top_k, inter = tiled(x->inter);
-    size_t widest = x->hidden > inter ? x->hidden : inter;
+    size_t widest = tiled(x->hidden) > inter ? tiled(x->hidden) : inter;
     *at = (td_ascend_places){0};
     at->codes = td_ascend_place(&used, rows * x->hidden); /* of the step's rows, where they do not come so */
     at->scale = td_ascend_place(&used, rows * sizeof(float));
     at->sent = td_ascend_place(&used, pairs * x->hidden);
     at->sent_scale = td_ascend_place(&used, pairs * sizeof(float));
-    at->rows = td_ascend_place(&used, pairs * widest * sizeof(td_bf16)); /* bf16 rows that are quantised next */
+    at->rows = td_ascend_place(&used, pairs * widest * sizeof(td_bf16)); /* that are quantised next; then what down gives */
     at->wide = td_ascend_place(&used, pairs * 2 * inter * sizeof(int32_t));
     at->mid = td_ascend_place(&used, pairs * inter);
     at->mid_scale = td_ascend_place(&used, pairs * sizeof(float));
-    at->back = td_ascend_place(&used, pairs * tiled(x->hidden) * sizeof(td_bf16));
     return used;
 }
 
@@ -175,7 +174,7 @@ static td_ascend_input gate_up(td_ascend_run *r, const td_npu_block *b, const ex
 
 static void launch_run(td_ascend_run *r, const td_npu_block *b, const experts_run *e, td_ascend_input all) {
     const td_experts_desc *x = e->x;
-    td_ascend_view         back = td_ascend_rows_of(r->scratch + b->at.back, TD_ACL_BF16, 0, e->pairs, b->down->n),
+    td_ascend_view         back = td_ascend_rows_of(r->scratch + b->at.rows, TD_ACL_BF16, 0, e->pairs, b->down->n),
                    out = td_ascend_rows_of(x->out, TD_ACL_BF16, r->step->first_row + e->first, e->rows, x->hidden);
     td_ascend_input sent = send_rows(r, b, e, all);
     grouped_product(r, e, gate_up(r, b, e, sent), b->down, back);

@@ -85,6 +85,7 @@ static void close_card(td_npu *base) {
         close_arena(d, &d->scratch);
         close_arena(d, &d->workspace);
         close_arena(d, &d->order);
+        close_arena(d, &d->chosen);
         td_ascend_give(d, d->mask);
         td_ascend_give(d, d->ones);
         if (d->one) (void)d->acl->aclrtFree(d->one);

@@ -810,6 +810,28 @@ static void destroy_held(seat *s) {
 static void communicator_before_capture(ascend_rig *r) {
     on_two_cards(r, destroy_held);
 }
+static void broadcast_from(seat *s, uint32_t root, uint64_t n) {
+    ignore(s->r->acl->HcclBroadcast(rig_alloc(s->r, 64), n, TD_HCCL_DATA_TYPE_INT32, root, s->comm, s->stream));
+    ignore(s->r->acl->aclrtSynchronizeStream(s->stream));
+}
+static void broadcast_roots(seat *s) {
+    broadcast_from(s, s->rank, 8);
+}
+static void broadcast_of_two_roots(ascend_rig *r) {
+    on_two_cards(r, broadcast_roots);
+}
+static void broadcast_sizes(seat *s) {
+    broadcast_from(s, 0, 8 + s->rank);
+}
+static void broadcast_of_two_sizes(ascend_rig *r) {
+    on_two_cards(r, broadcast_sizes);
+}
+static void broadcast_beyond(seat *s) {
+    broadcast_from(s, 2, 8);
+}
+static void broadcast_of_no_root(ascend_rig *r) {
+    on_two_cards(r, broadcast_beyond);
+}
 static void launch_another(seat *s) {
     capture_sum(s, 0);
     capture_sum(s, 1);
@@ -1231,6 +1253,9 @@ static const rule RULES[] = {
     BREAKS(slot_beyond, "slot 256 of 256"),
     BREAKS(communicator_before_capture, "captured collectives hold: captures go first"),
     BREAKS(captures_that_do_not_pair, "ranks of one communicator meet with HcclAllReduce of capture"),
+    BREAKS(broadcast_of_two_roots, "broadcast from roots"),
+    BREAKS(broadcast_of_two_sizes, "ranks of one communicator meet with HcclBroadcast of"),
+    BREAKS(broadcast_of_no_root, "root 2 of 2 ranks"),
     {"captures_that_pair", captures_that_pair, 0, ""},
     {"aborted_stream", aborted_stream, 0, ""},
     BREAKS(aborted_communicator, "on a communicator of which a collective was aborted"),

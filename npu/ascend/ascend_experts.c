@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/mem.h"
 #include "npu/ascend/ascend_group.h"
+#include "npu/ascend/ascend_stream.h"
 #include "npu/ascend/ascend_weight.h"
 
 #define T(v) td_ascend_tensor(r, v)
@@ -197,6 +198,7 @@ static void launch_ids(td_ascend_run *r, const td_experts_desc *x) {
         r->status = TD_EDEVICE;
         return;
     }
+    td_ascend_launched(r->s);
     td_ascend_op_first_cards(r, x->group, r->route->ids, 2 * pairs);
 }
 

@@ -262,6 +262,50 @@ static void build_router(td_rig *r, const void *arg, float *out) {
     }
 }
 
+/* ---- routed experts ---------------------------------------------------------------------------- */
+
+enum { EXPERTS = 6, CHOSEN = 2, EXPERT_INTER = 64 };
+
+static const td_npu_weight *const *expert_list(td_rig *r, uint64_t seed, size_t n, size_t k) {
+    const td_npu_weight **list = td_rig_host(r, EXPERTS * sizeof *list);
+    for (uint64_t e = 0; list && e < EXPERTS; e++) list[e] = td_rig_linear(r, TD_WEIGHT_W8A8, seed + e, n, k);
+    return list;
+}
+
+/* Each expert has another number of rows, the last one none. */
+static void build_experts(td_rig *r, const void *arg, float *out) {
+    size_t    n = (size_t)ROWS * HIDDEN, pairs = (size_t)ROWS * CHOSEN;
+    uint16_t *ids = td_rig_host(r, pairs * sizeof *ids);
+    float    *weights = td_rig_noise(r, 60, pairs, 1);
+    (void)arg;
+    for (size_t i = 0; ids && i < pairs; i++) ids[i] = (uint16_t)((i / CHOSEN / 3 + i % CHOSEN) % (EXPERTS - 1));
+    td_block_desc desc = {.kind = TD_BLOCK_EXPERTS, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    desc.experts = (td_experts_desc){.hidden = HIDDEN,
+                                     .inter = EXPERT_INTER,
+                                     .n_experts = EXPERTS,
+                                     .top_k = CHOSEN,
+                                     .gate = expert_list(r, 61, EXPERT_INTER, HIDDEN),
+                                     .up = expert_list(r, 71, EXPERT_INTER, HIDDEN),
+                                     .down = expert_list(r, 81, HIDDEN, EXPERT_INTER),
+                                     .in = td_rig_activations(r, td_rig_codes(r, 91, ROWS, HIDDEN, -6), n),
+                                     .ids = td_rig_alloc(r, pairs * sizeof *ids),
+                                     .weights = td_rig_alloc(r, pairs * sizeof *weights),
+                                     .out = td_rig_alloc(r, td_rig_act_bytes(r, n))};
+    td_rig_put(r, (void *)desc.experts.ids, ids, pairs * sizeof *ids);
+    td_rig_put(r, (void *)desc.experts.weights, weights, pairs * sizeof *weights);
+    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    give(r, td_rig_floats(r, desc.experts.out, n), n, out);
+}
+
+static td_status exam_experts(const td_doctor_exam *e, const void *arg, td_finding *f, td_error *err) {
+    td_npu_caps caps;
+    e->cards[0]->ops->caps(e->cards[0], &caps);
+    if (caps.experts) return exam_block(e, arg, f, err);
+    snprintf(f->said, sizeof f->said, "it has no routed experts: they stay on the CPU");
+    f->is_note = true;
+    return TD_OK;
+}
+
 /* ---- attention --------------------------------------------------------------------------------- */
 
 /* Two steps of three sequences over shuffled pages: two prompts, then one that generates, one that goes on, a new one. */
@@ -587,6 +631,7 @@ static const td_check CHECKS[] = {
     {"block", "mlp, bf16 with a gate", exam_block, CASE(build_mlp, &BF16_EXTRA, ROWS, HIDDEN, 0.015), WRONG},
     {"block", "router, sigmoid with groups and bias", exam_block, CASE(build_router, &SIGMOID, ROWS, 256, 0.001), WRONG},
     {"block", "router, softmax", exam_block, CASE(build_router, &SOFTMAX, ROWS, 128, 0.001), WRONG},
+    {"block", "routed experts, w8a8", exam_experts, CASE(build_experts, NULL, ROWS, HIDDEN, 0.05), WRONG},
     {"block", "combine", exam_block, CASE(build_combine, NULL, ROWS, HIDDEN, 0.004), WRONG},
     {"block", "head, bf16", exam_block, CASE(build_head, &BF16, OUT_ROWS, VOCAB, 0.01), WRONG},
     {"block", "head, w8a8", exam_block, CASE(build_head, &W8A8, OUT_ROWS, VOCAB, 0.03), WRONG},

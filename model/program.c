@@ -242,7 +242,8 @@ static void add_device_experts(builder *b) {
                                              .in_i8 = b->normed_i8,
                                              .ids = b->act.ids,
                                              .weights = b->act.weights,
-                                             .out = b->act.routed}});
+                                             .out = b->act.routed,
+                                             .group = b->s->group}});
 }
 
 /* Measuring and outlining need neither port nor buffers. */

@@ -277,6 +277,8 @@ typedef struct {
     const uint16_t *ids;                                        /* [max_tok, top_k] of a router: a row's are distinct */
     const float    *weights;                                    /* [max_tok, top_k] */
     void           *out;                                        /* [max_tok, hidden] */
+    td_npu_group *group; /* of cards with a stretch of each expert's inter each, which give parts of one sum; else NULL. All
+                            use the same ids and weights: a device whose cards' routers might differ takes the first one's */
 } td_experts_desc;
 
 /** x += (add[0] + add[1] + add[2]), summed in that order in f32; NULL entries are left out. */

@@ -13,22 +13,27 @@ matrix unit's peak, and the time that operations of its kind take when they are 
   the link   20 GB/s, 5 us for a copy                    PCIe 4.0 x16 less its overhead; assumed
   host call  10 us                                       assumed; `tandem doctor --device npu` measures it
 
-usage: ascend_cost.py CONFIG.json [--context 4096] [--operations]
+With --experts-on-cards all routed experts lie on the cards: nothing is handed over, and each card reads its stretch of every expert that some row
+chose. Rows are taken to choose at random: m rows with k of E experts each read E (1 - (1 - k / E)^m) of them. What the experts take of each card's
+memory is printed first.
+
+usage: ascend_cost.py CONFIG.json [--context 4096] [--operations] [--cards 1,2] [--experts-on-cards]
 """
 import argparse
+import itertools
 import json
 import sys
 
 HBM, INT8, BF16, LINK = 800e9 * 0.6, 512e12, 256e12, 20e9
 PRODUCT_US, OTHER_US, SUM_US, COPY_US, CALL_US = 12, 4, 20, 5, 10
-LAYOUTS = [(fused, cards, streams) for fused in (False, True) for cards in (1, 2) for streams in (1, 16, 32)]
+STREAMS = (1, 16, 32)
 
 
 class Step:
     """The operations of one step: m rows, one of every stream, on one of n cards."""
 
-    def __init__(self, config, m, n, fused, context):
-        self.c, self.m, self.n, self.fused, self.context = config, m, n, fused, context
+    def __init__(self, config, m, n, fused, context, experts=False):
+        self.c, self.m, self.n, self.fused, self.context, self.experts = config, m, n, fused, context, experts
 
     def op(self, name, weights=0, rows=0, int8=0, bf16=0, least=OTHER_US):
         """Bytes of weights (or keys), bytes of rows, multiply-adds times two."""
@@ -77,12 +82,31 @@ class Step:
         middle = [self.rowwise("DequantSwigluQuant", inter)] if self.fused and fits else [self.rowwise("SwiGlu", inter), self.rowwise("DynamicQuant", inter)]
         return [self.product("QuantMatmul gate, up", 2 * inter, h)] + middle + [self.product("QuantMatmul down", h, inter)]
 
+    def routed(self):
+        """Routed experts on the card: 6 launches, or 9; among several cards the first one's ids, a copy and a message, come first."""
+        c, m, k, n_experts = self.c, self.m, self.c["num_experts_per_tok"], self.c["n_routed_experts"]
+        h, inter = c["hidden_size"], c["moe_intermediate_size"] // self.n
+        read, rows = n_experts * (1 - (1 - k / n_experts) ** m), m * k
+        ids = [self.op("Cast of ids", rows=6 * rows)] + ([self.op("broadcast of ids", rows=16 * rows, least=SUM_US)] if self.n > 1 else [])
+        if self.fused:
+            send = [self.op("MoeInitRoutingV3", rows=2 * rows * h)]
+            middle = [self.op("DequantSwigluQuantV2", rows=9 * rows * inter)]
+        else:
+            send = [self.op("MoeInitRoutingV2", rows=4 * rows * h), self.op("Cast of counts", rows=12 * n_experts), self.op("DynamicQuant", rows=3 * rows * h)]
+            middle = [self.op("SwiGlu", rows=6 * rows * inter), self.op("DynamicQuant", rows=3 * rows * inter)]
+
+        def product(name, n, k, out):
+            return self.op(name, read * n * k, rows * (k + out * n), int8=2.0 * rows * n * k, least=PRODUCT_US)
+        return (ids + send + [product("GroupedMatmul gate, up", 2 * inter, h, 4 if self.fused else 2)] + middle +
+                [product("GroupedMatmul down", h, inter, 2), self.op("MoeFinalizeRoutingV2", rows=2 * (rows + m) * h)])
+
     def moe_layer(self):
         c, h = self.c, self.c["hidden_size"]
         router = [self.rowwise("Cast", h), self.op("Mm of the router, f32", 4 * c["n_routed_experts"] * h, 4 * self.m * h, least=PRODUCT_US),
                   self.rowwise("MoeGatingTopK", c["n_routed_experts"]), self.rowwise("Topk", c["num_experts_per_tok"]),
                   self.rowwise("Gather", c["num_experts_per_tok"])]  # on card 0, which is the one that is counted
         return (self.attention() + self.norm_of_sum(False) + router + self.mlp(c["moe_intermediate_size"] * c["n_shared_experts"]) +
+                (self.routed() if self.experts else []) +
                 [self.rowwise("Add", h), self.rowwise("InplaceAdd", h)] + self.sum_over_cards())
 
     def dense_layer(self):
@@ -97,7 +121,9 @@ class Step:
                 self.product("head", c["vocab_size"] // self.n, c["hidden_size"]), self.rowwise("Cast", c["vocab_size"] // self.n), self.rowwise("Topk", c["vocab_size"] // self.n)]
 
     def handover(self):
-        """Bytes over the link of a layer with experts, and microseconds: five copies and two host calls."""
+        """Bytes over the link of a layer with experts, and microseconds: five copies and two host calls. Experts on the cards need none."""
+        if self.experts:
+            return 0, 0
         size = self.m * (self.c["hidden_size"] + 4 + 6 * self.c["num_experts_per_tok"] + 2 * self.c["hidden_size"])
         return size, 5 * COPY_US + 1e6 * size / LINK + 2 * CALL_US
 
@@ -106,19 +132,22 @@ def total(ops):
     return len(ops), sum(b for _, b, _ in ops), sum(us for _, _, us in ops)
 
 
-def print_operations(config, context):
+def print_operations(config, context, cards, experts):
     print("| operation | MB | us |\n|---|---|---|")
-    for name, size, us in Step(config, 1, 1, True, context).moe_layer():
+    for name, size, us in Step(config, 1, cards[0], True, context, experts).moe_layer():
         print("| %s | %.2f | %.0f |" % (name, size / 1e6, us))
 
 
-def print_layouts(config, context):
+def print_layouts(config, context, all_cards, experts):
     dense = config["first_k_dense_replace"]
     moe = config["num_hidden_layers"] - dense
+    if experts:
+        size = moe * config["n_routed_experts"] * 3 * config["hidden_size"] * config["moe_intermediate_size"]
+        print("GB of routed experts on each card: %s\n" % ", ".join("%.1f of %d" % (size / n / 1e9, n) for n in all_cards))
     print("| operations | cards | streams | launches a layer | us a layer | hand-over, us a layer | launches a step | GB of HBM a step | MB over the link a step | ms a step |")
     print("|---|---|---|---|---|---|---|---|---|---|")
-    for fused, cards, streams in LAYOUTS:
-        s = Step(config, streams, cards, fused, context)
+    for fused, cards, streams in itertools.product((False, True), all_cards, STREAMS):
+        s = Step(config, streams, cards, fused, context, experts)
         layer, other, ends = total(s.moe_layer()), total(s.dense_layer()), total(s.ends())
         launches, size, us = (moe * a + dense * b + c for a, b, c in zip(layer, other, ends))
         link, link_us = s.handover()
@@ -130,14 +159,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("--context", type=int, default=4096, help="keys of every stream")
-    parser.add_argument("--operations", action="store_true", help="the operations of one layer with experts, one stream on one card, fused")
+    parser.add_argument("--operations", action="store_true", help="the operations of one layer with experts, one stream, fused, on the first number of cards")
+    parser.add_argument("--cards", default="1,2", help="how many share the layers")
+    parser.add_argument("--experts-on-cards", action="store_true", help="all routed experts on the cards")
     args = parser.parse_args()
     with open(args.config, encoding="utf-8") as f:
         config = json.load(f)
     missing = [k for k in ("q_lora_rank", "kv_lora_rank", "n_routed_experts", "first_k_dense_replace") if not config.get(k)]
     if missing:
         sys.exit("ascend_cost.py: %s has no %s: only models with compressed MLA and experts (DeepSeek-V3) are counted here" % (args.config, ", ".join(missing)))
-    (print_operations if args.operations else print_layouts)(config, args.context)
+    cards = [int(n) for n in args.cards.split(",")]
+    (print_operations if args.operations else print_layouts)(config, args.context, cards, args.experts_on_cards)
 
 
 if __name__ == "__main__":

@@ -96,18 +96,20 @@
       (td_acl_executor * executor, const size_t index, td_acl_tensor *tensor, void *data))
 
 /* libhccl.so: only several cards need it */
-#define TD_ACL_HCCL(X)                                                                                    \
-    X(HcclGetRootInfo, NULL, 801, "hccl comm_mgr_c", td_hccl_status, (td_hccl_root * root))               \
-    X(HcclCommInitRootInfo, NULL, 801, "hccl comm_mgr_c", td_hccl_status,                                 \
-      (uint32_t n_ranks, const td_hccl_root *root, uint32_t rank, td_hccl_comm *comm))                    \
-    X(HcclCommDestroy, NULL, 801, "hccl comm_mgr_c", td_hccl_status, (td_hccl_comm comm))                 \
-    X(HcclGetErrorString, "a failure of HCCL is shown by its number", 0, "hccl comm_mgr_c", const char *, \
-      (td_hccl_status code))                                                                              \
-    X(HcclAllReduce, NULL, 801, "hccl comm_op_interface/HcclAllReduce", td_hccl_status,                   \
-      (void *send, void *receive, uint64_t n, td_hccl_dtype dtype, td_hccl_reduce op, td_hccl_comm comm,  \
-       td_acl_stream stream))                                                                             \
-    X(HcclAllGather, NULL, 801, "hccl comm_op_interface/HcclAllGather", td_hccl_status,                   \
-      (void *send, void *receive, uint64_t n_send, td_hccl_dtype dtype, td_hccl_comm comm, td_acl_stream stream))
+#define TD_ACL_HCCL(X)                                                                                            \
+    X(HcclGetRootInfo, NULL, 801, "hccl comm_mgr_c", td_hccl_status, (td_hccl_root * root))                       \
+    X(HcclCommInitRootInfo, NULL, 801, "hccl comm_mgr_c", td_hccl_status,                                         \
+      (uint32_t n_ranks, const td_hccl_root *root, uint32_t rank, td_hccl_comm *comm))                            \
+    X(HcclCommDestroy, NULL, 801, "hccl comm_mgr_c", td_hccl_status, (td_hccl_comm comm))                         \
+    X(HcclGetErrorString, "a failure of HCCL is shown by its number", 0, "hccl comm_mgr_c", const char *,         \
+      (td_hccl_status code))                                                                                      \
+    X(HcclAllReduce, NULL, 801, "hccl comm_op_interface/HcclAllReduce", td_hccl_status,                           \
+      (void *send, void *receive, uint64_t n, td_hccl_dtype dtype, td_hccl_reduce op, td_hccl_comm comm,          \
+       td_acl_stream stream))                                                                                     \
+    X(HcclAllGather, NULL, 801, "hccl comm_op_interface/HcclAllGather", td_hccl_status,                           \
+      (void *send, void *receive, uint64_t n_send, td_hccl_dtype dtype, td_hccl_comm comm, td_acl_stream stream)) \
+    X(HcclBroadcast, NULL, 801, "hccl comm_op_interface/HcclBroadcast", td_hccl_status,                           \
+      (void *at, uint64_t n, td_hccl_dtype dtype, uint32_t root, td_hccl_comm comm, td_acl_stream stream))
 
 /** The functions that were found; those that may be missing are NULL where they are. */
 typedef struct {

@@ -17,34 +17,39 @@
 #include "npu/ascend/acl_types.h"
 
 /* X(ladder, NULL or what takes its place where a library has no rung, what it is for) */
-#define TD_ACLNN_LADDERS(X)                                                               \
-    X(EMBEDDING, NULL, "rows of the embedding")                                           \
-    X(RMS_NORM, NULL, "RMS norm")                                                         \
-    X(ADD_RMS_NORM, "Add, then RmsNorm", "residual and RMS norm in one operation")        \
-    X(NORM_QUANT, "RmsNorm, then DynamicQuant", "RMS norm and int8 codes in one")         \
-    X(DYNAMIC_QUANT, NULL, "int8 codes and a scale for each token")                       \
-    X(QUANT_MATMUL, NULL, "products of W8A8")                                             \
-    X(MATMUL, NULL, "products of floats")                                                 \
-    X(BATCH_MATMUL, NULL, "products of floats, a matrix for each head")                   \
-    X(TRANSPOSE_BATCH_MATMUL, "BatchMatMul on transposed views",                          \
-      "products a head with the heads inside, for MLA's W_UK and W_UV")                   \
-    X(SWIGLU, NULL, "silu(gate) * up")                                                    \
-    X(SWIGLU_QUANT, "SwiGlu, then DynamicQuant", "silu(gate) * up and int8 codes in one") \
-    X(KV_FRONT, "RmsNorm, rope, then the write", "MLA's keys into their pages")           \
-    X(MLA_FRONT, "products, norms, rope and writes one by one",                           \
-      "MLA from the normed rows to the query and the cache in one")                       \
-    X(ROPE, NULL, "rotary positions")                                                     \
-    X(ADD, NULL, "sums")                                                                  \
-    X(ADD_IN_PLACE, NULL, "residuals and biases")                                         \
-    X(SIGMOID, NULL, "gates of shared experts")                                           \
-    X(MUL_IN_PLACE, NULL, "gated rows")                                                   \
-    X(CAST, NULL, "f32 to bf16 and back")                                                 \
-    X(GATHER, NULL, "rows by index")                                                      \
-    X(GATHER_ELEMENTS, NULL, "a router's experts in the order of their weights")          \
-    X(KV_WRITE, NULL, "keys and values into their pages")                                 \
-    X(ATTENTION, NULL, "attention over pages")                                            \
-    X(ROUTER, NULL, "a router's scores, groups and choice")                               \
-    X(TOPK, NULL, "the largest logits")
+#define TD_ACLNN_LADDERS(X)                                                                                           \
+    X(EMBEDDING, NULL, "rows of the embedding")                                                                       \
+    X(RMS_NORM, NULL, "RMS norm")                                                                                     \
+    X(ADD_RMS_NORM, "Add, then RmsNorm", "residual and RMS norm in one operation")                                    \
+    X(NORM_QUANT, "RmsNorm, then DynamicQuant", "RMS norm and int8 codes in one")                                     \
+    X(DYNAMIC_QUANT, NULL, "int8 codes and a scale for each token")                                                   \
+    X(QUANT_MATMUL, NULL, "products of W8A8")                                                                         \
+    X(MATMUL, NULL, "products of floats")                                                                             \
+    X(BATCH_MATMUL, NULL, "products of floats, a matrix for each head")                                               \
+    X(TRANSPOSE_BATCH_MATMUL, "BatchMatMul on transposed views",                                                      \
+      "products a head with the heads inside, for MLA's W_UK and W_UV")                                               \
+    X(SWIGLU, NULL, "silu(gate) * up")                                                                                \
+    X(SWIGLU_QUANT, "SwiGlu, then DynamicQuant", "silu(gate) * up and int8 codes in one")                             \
+    X(KV_FRONT, "RmsNorm, rope, then the write", "MLA's keys into their pages")                                       \
+    X(MLA_FRONT, "products, norms, rope and writes one by one",                                                       \
+      "MLA from the normed rows to the query and the cache in one")                                                   \
+    X(ROPE, NULL, "rotary positions")                                                                                 \
+    X(ADD, NULL, "sums")                                                                                              \
+    X(ADD_IN_PLACE, NULL, "residuals and biases")                                                                     \
+    X(SIGMOID, NULL, "gates of shared experts")                                                                       \
+    X(MUL_IN_PLACE, NULL, "gated rows")                                                                               \
+    X(CAST, NULL, "f32 to bf16 and back")                                                                             \
+    X(GATHER, NULL, "rows by index")                                                                                  \
+    X(GATHER_ELEMENTS, NULL, "a router's experts in the order of their weights")                                      \
+    X(KV_WRITE, NULL, "keys and values into their pages")                                                             \
+    X(ATTENTION, NULL, "attention over pages")                                                                        \
+    X(ROUTER, NULL, "a router's scores, groups and choice")                                                           \
+    X(TOPK, NULL, "the largest logits")                                                                               \
+    X(ROUTE_CODES, "MoeInitRoutingV2, DynamicQuant and Cast", "int8 rows in the order of their experts, with scales") \
+    X(ROUTE_ROWS, "no routed experts on the card", "rows in the order of their experts")                              \
+    X(GROUPED_PRODUCT, "no routed experts on the card", "products of each expert's rows with its own weights")        \
+    X(GROUPED_SWIGLU_QUANT, "SwiGlu, then DynamicQuant", "experts' sums to silu(gate) * up and int8 codes in one")    \
+    X(ROUTED_SUM, "no routed experts on the card", "experts' rows back to their tokens")
 
 /* The attention's arguments, shared by the versions up to where they part. */
 #define TD_ACLNN_ATTENTION_TENSOR_ARGS                                                                                   \
@@ -147,7 +152,32 @@
       const td_acl_tensor *finished, int64_t k, int64_t renorm, bool with_scores, const td_acl_tensor *out,                 \
       const td_acl_tensor *ids, const td_acl_tensor *scores)                                                                \
     X(aclnnTopk, TOPK, "math math/topk", const td_acl_tensor *x, int64_t k, int64_t dim, bool largest, bool sorted,         \
-      td_acl_tensor *values, td_acl_tensor *indices)
+      td_acl_tensor *values, td_acl_tensor *indices)                                                                        \
+    X(aclnnMoeInitRoutingV3, ROUTE_CODES, "transformer moe/moe_init_routing_v3", const td_acl_tensor *x,                    \
+      const td_acl_tensor *ids, const td_acl_tensor *scale, const td_acl_tensor *offset, int64_t active, int64_t capacity,  \
+      int64_t n_experts, int64_t drop_pad_mode, int64_t counts_type, bool with_counts, int64_t quant_mode,                  \
+      const td_acl_int_array *expert_range, int64_t places_type, const td_acl_tensor *out, const td_acl_tensor *places,     \
+      const td_acl_tensor *counts, const td_acl_tensor *out_scale)                                                          \
+    X(aclnnMoeInitRoutingV2, ROUTE_ROWS, "transformer moe/moe_init_routing_v2", const td_acl_tensor *x,                     \
+      const td_acl_tensor *ids, int64_t active, int64_t capacity, int64_t n_experts, int64_t drop_pad_mode,                 \
+      int64_t counts_type, bool with_counts_before, const td_acl_tensor *out, const td_acl_tensor *places,                  \
+      const td_acl_tensor *counts, const td_acl_tensor *counts_before)                                                      \
+    X(aclnnGroupedMatmulV5, GROUPED_PRODUCT, "transformer gmm/grouped_matmul", const td_acl_tensor_list *x,                 \
+      const td_acl_tensor_list *weight, const td_acl_tensor_list *bias, const td_acl_tensor_list *scale,                    \
+      const td_acl_tensor_list *offset, const td_acl_tensor_list *antiquant_scale,                                          \
+      const td_acl_tensor_list *antiquant_offset, const td_acl_tensor_list *token_scale, const td_acl_tensor *groups,       \
+      const td_acl_tensor_list *activation_in, const td_acl_tensor_list *activation_scale,                                  \
+      const td_acl_tensor_list *activation_offset, int64_t split, int64_t group_axis, int64_t groups_type,                  \
+      int64_t activation, td_acl_int_array *tuning, td_acl_tensor_list *out, td_acl_tensor_list *activation_out,            \
+      td_acl_tensor_list *quant_scale_out)                                                                                  \
+    X(aclnnDequantSwigluQuantV2, GROUPED_SWIGLU_QUANT, "nn quant/dequant_swiglu_quant", const td_acl_tensor *x,             \
+      const td_acl_tensor *weight_scale, const td_acl_tensor *token_scale, const td_acl_tensor *bias,                       \
+      const td_acl_tensor *quant_scale, const td_acl_tensor *quant_offset, const td_acl_tensor *groups, bool activate_left, \
+      char *quant_mode, int64_t out_dtype, char *round_mode, int64_t activate_dim, int64_t swiglu_mode, double clamp_limit, \
+      double glu_alpha, double glu_bias, const td_acl_tensor *out, const td_acl_tensor *scale)                              \
+    X(aclnnMoeFinalizeRoutingV2, ROUTED_SUM, "transformer moe/moe_finalize_routing_v2", const td_acl_tensor *x,             \
+      const td_acl_tensor *places, const td_acl_tensor *x1, const td_acl_tensor *x2, const td_acl_tensor *bias,             \
+      const td_acl_tensor *weights, const td_acl_tensor *ids, int64_t drop_pad_mode, const td_acl_tensor *out)
 
 typedef enum {
 #define TD_ACLNN_LADDER(name, without, purpose) TD_ACLNN_LADDER_##name,

@@ -105,23 +105,11 @@ void td_ascend_op_write(td_ascend_run *r, td_ascend_view keys, td_ascend_view ke
 
 /* ---- attention --------------------------------------------------------------------------------- */
 
-/* A list of one tensor, which goes with it. */
-static td_acl_tensor_list *list_of(td_ascend_run *r, td_ascend_view v) {
-    const td_acl_tensor *t = r->status == TD_OK ? T(v) : NULL;
-    if (!t) return NULL;
-    td_acl_tensor_list *list = r->d->acl->aclCreateTensorList(&t, 1);
-    if (list)
-        r->n_tensors--;
-    else
-        r->status = TD_EDEVICE;
-    return list;
-}
-
 /* Arguments that are nothing here: quantisation, padding, prefixes, sums of softmax. */
 #define NONE5 NULL, NULL, NULL, NULL, NULL
-#define ATTENTION_TENSORS                                                                                              \
-    T(q), keys, values, NULL, mask, ends, lengths, NONE5, NULL, NULL, T(table), NULL, NULL, NONE5, NULL, NULL, q_rope, \
-        k_rope, NULL
+#define ATTENTION_TENSORS                                                                                                 \
+    T(q), td_ascend_list(r, T(a->k)), td_ascend_list(r, T(a->v)), NULL, mask, ends, lengths, NONE5, NULL, NULL, T(table), \
+        NULL, NULL, NONE5, NULL, NULL, q_rope, k_rope, NULL
 #define ATTENTION_NUMBERS                                                                                        \
     (int64_t) a->heads, (double)a->scale, INT32_MAX, INT32_MAX, layout, (int64_t)a->kv_heads, single ? 0 : 3, 0, \
         TD_KV_PAGE, 0, false, 0, 0
@@ -135,10 +123,9 @@ void td_ascend_op_attention(td_ascend_run *r, const td_ascend_attention_args *a)
     uint32_t       at = 1;
     td_ascend_view q = single ? td_ascend_unsqueeze(a->q, at) : a->q,
                    out = single ? td_ascend_unsqueeze(a->out, at) : a->out;
-    td_ascend_view      table = td_ascend_rows_of(cut->table, TD_ACL_INT32, 0, cut->n, cut->stride);
-    td_acl_tensor_list *keys = list_of(r, a->k), *values = list_of(r, a->v);
-    td_acl_int_array   *ends = single ? NULL : acl->aclCreateIntArray(cut->rows_end, cut->n);
-    td_acl_int_array   *lengths = acl->aclCreateIntArray(cut->keys, cut->n);
+    td_ascend_view    table = td_ascend_rows_of(cut->table, TD_ACL_INT32, 0, cut->n, cut->stride);
+    td_acl_int_array *ends = single ? NULL : acl->aclCreateIntArray(cut->rows_end, cut->n);
+    td_acl_int_array *lengths = acl->aclCreateIntArray(cut->keys, cut->n);
     if (!lengths || (!single && !ends)) r->status = TD_EDEVICE;
     td_acl_tensor *mask = NULL, *q_rope = NULL, *k_rope = NULL;
     if (r->status == TD_OK && !single) mask = T(td_ascend_rows_of(r->d->mask, TD_ACL_INT8, 0, MASK_SIDE, MASK_SIDE));
@@ -150,8 +137,6 @@ void td_ascend_op_attention(td_ascend_run *r, const td_ascend_attention_args *a)
         TD_ASCEND_OP(r, aclnnFusedInferAttentionScoreV4, ATTENTION_TENSORS, NULL, NULL, ATTENTION_NUMBERS, 0, T(out), NULL);
     else
         TD_ASCEND_OP(r, aclnnFusedInferAttentionScoreV3, ATTENTION_TENSORS, ATTENTION_NUMBERS, T(out), NULL);
-    if (keys) (void)acl->aclDestroyTensorList(keys);
-    if (values) (void)acl->aclDestroyTensorList(values);
     if (ends) (void)acl->aclDestroyIntArray(ends);
     if (lengths) (void)acl->aclDestroyIntArray(lengths);
 }

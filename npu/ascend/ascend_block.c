@@ -16,17 +16,12 @@
 #define TOK_MAX ((uint32_t)1 << 17)
 
 static const td_ascend_block_kind *const KINDS[TD_BLOCK_COUNT] = {
-    [TD_BLOCK_EMBED] = &td_ascend_embed,
-    [TD_BLOCK_NORM] = &td_ascend_norm,
-    [TD_BLOCK_LINEAR] = &td_ascend_linear,
-    [TD_BLOCK_MLA] = &td_ascend_mla,
-    [TD_BLOCK_GQA] = &td_ascend_gqa,
-    [TD_BLOCK_MLP] = &td_ascend_mlp,
-    [TD_BLOCK_ROUTER] = &td_ascend_router,
-    [TD_BLOCK_HEAD] = &td_ascend_head,
-    [TD_BLOCK_TOP] = &td_ascend_top,
-    [TD_BLOCK_COMBINE] = &td_ascend_combine,
-    [TD_BLOCK_ALL_REDUCE] = &td_ascend_all_reduce,
+    [TD_BLOCK_EMBED] = &td_ascend_embed,     [TD_BLOCK_NORM] = &td_ascend_norm,
+    [TD_BLOCK_LINEAR] = &td_ascend_linear,   [TD_BLOCK_MLA] = &td_ascend_mla,
+    [TD_BLOCK_GQA] = &td_ascend_gqa,         [TD_BLOCK_MLP] = &td_ascend_mlp,
+    [TD_BLOCK_ROUTER] = &td_ascend_router,   [TD_BLOCK_EXPERTS] = &td_ascend_experts,
+    [TD_BLOCK_HEAD] = &td_ascend_head,       [TD_BLOCK_TOP] = &td_ascend_top,
+    [TD_BLOCK_COMBINE] = &td_ascend_combine, [TD_BLOCK_ALL_REDUCE] = &td_ascend_all_reduce,
 };
 
 /* ---- scratch ----------------------------------------------------------------------------------- */
@@ -46,7 +41,7 @@ size_t td_ascend_place(size_t *used, size_t bytes) {
 size_t td_ascend_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
     td_ascend_places at;
     (void)base;
-    return WORKSPACE_BYTES + rope_bytes(desc) + (KINDS[desc->kind] ? KINDS[desc->kind]->plan(desc, &at) : 0);
+    return WORKSPACE_BYTES + rope_bytes(desc) + KINDS[desc->kind]->plan(desc, &at);
 }
 
 /* ---- life -------------------------------------------------------------------------------------- */
@@ -55,7 +50,6 @@ td_status td_ascend_block_create(td_npu *base, const td_block_desc *desc, td_npu
     td_ascend_npu              *d = (td_ascend_npu *)base;
     const td_ascend_block_kind *kind = KINDS[desc->kind];
     *out = NULL;
-    if (!kind) return td_fail(err, TD_ENOTSUP, "the card has no block for routed experts yet");
     TD_TRY(td_ascend_enter(d));
     if (desc->max_tok < 1 || desc->max_tok > TOK_MAX)
         return td_fail(err, TD_EINVAL, "a block takes 1 to %u rows, not %u", TOK_MAX, desc->max_tok);
@@ -117,6 +111,11 @@ static td_status begin_run(td_npu_stream *s, const td_npu_block *b, td_ascend_st
     if (b->cut.most) {
         r->cut = td_ascend_step_cut(d, made, b->cut);
         if (!r->cut) return TD_ENOMEM;
+    }
+    if (b->gate_up) {
+        const td_experts_desc *x = &b->desc.experts;
+        r->route = td_ascend_step_route(d, made, x->n_experts, x->top_k, TD_ASCEND_EXPERT_ROWS);
+        if (!r->route) return TD_ENOMEM;
     }
     return TD_OK;
 }

@@ -19,6 +19,7 @@
  *   ascend_stream  streams, captures           ascend_step    a step as operations want it: rows, pieces of sequences
  *   ascend_weight  weights and their layouts   ascend_block   blocks in general: made, launched, their scratch
  *   ascend_rows    embed, norm, combine, head, top            ascend_linear  linear, mlp        ascend_router
+ *   ascend_experts    routed experts that lie on the card     ascend_group       several cards
  *   ascend_attention  pages and attention over them           ascend_mla, ascend_gqa
  */
 #ifndef TD_NPU_ASCEND_ASCEND_DEVICE_H
@@ -59,10 +60,10 @@ typedef struct {
     /* of blocks; all are of the thread that calls */
     size_t rope_bytes, block_bytes;     /* that the blocks want of the scratch: rope rows of a step, then a block's own */
     td_ascend_arena scratch, workspace; /* workspace: what operations ask for, one at a time */
-    td_ascend_arena order;              /* of routers: places of experts, valid ones even where the operation failed */
-    void           *mask;               /* causal, as attention wants it; NULL until a block does */
-    void           *ones;               /* [TD_ASCEND_FRONT_Q_LORA] f32, 1 each; NULL until an MLA's front wants them */
-    bool            is_a2;              /* 910B; else 910C */
+    td_ascend_arena order, chosen; /* of routers: places and ids of experts, valid ones even where an operation failed */
+    void           *mask;          /* causal, as attention wants it; NULL until a block does */
+    void           *ones;          /* [TD_ASCEND_FRONT_Q_LORA] f32, 1 each; NULL until an MLA's front wants them */
+    bool            is_a2;         /* 910B; else 910C */
 } td_ascend_npu;
 
 /**
@@ -105,13 +106,15 @@ typedef struct {
 
 typedef struct td_ascend_run    td_ascend_run;    /* ascend_op.h */
 typedef struct td_ascend_matrix td_ascend_matrix; /* ascend_weight.h */
+typedef struct td_ascend_stack  td_ascend_stack;
 
 /** Where a block's arrays lie in its scratch, in bytes; those that its kind uses. */
 typedef struct {
     size_t rows, rstd;                                    /* bf16 rows; what norms leave besides */
     size_t codes, scale;                                  /* int8 rows */
     size_t wide, low, q, q_rope, k, k_rope, v, ctx, gate; /* what lies between two operations */
-    size_t f32, ids, order, values;                       /* routers, heads */
+    size_t f32, order, values;                            /* routers, heads */
+    size_t sent, sent_scale, mid, mid_scale;              /* routed experts: rows in the experts' order, step by step */
     size_t unread;                                        /* td_ascend_unread_bytes: outputs that nobody reads */
 } td_ascend_places;
 
@@ -121,6 +124,7 @@ struct td_npu_block {
     td_ascend_places                   at;
     /* what the kind laid out, those that it uses; the weights own them */
     const td_ascend_matrix *in, *mid, *out; /* products in their order */
+    const td_ascend_stack  *gate_up, *down; /* of routed experts */
     const void             *gamma[2], *w_uk, *w_uv, *bias;
     const void             *gamma16[2];      /* gamma in bf16, where that is the same; NULL: it is not */
     bool                    front, kv_front; /* of an MLA: its front is one operation; the latent's part of it is */
@@ -142,7 +146,12 @@ typedef struct td_ascend_block_kind {
 } td_ascend_block_kind;
 
 extern const td_ascend_block_kind td_ascend_embed, td_ascend_norm, td_ascend_combine, td_ascend_head, td_ascend_top,
-    td_ascend_linear, td_ascend_mlp, td_ascend_router, td_ascend_mla, td_ascend_gqa;
+    td_ascend_linear, td_ascend_mlp, td_ascend_router, td_ascend_experts, td_ascend_mla, td_ascend_gqa;
+
+/** Whether the libraries have what routed experts on the card need. */
+bool td_ascend_has_experts(const td_ascend_npu *d);
+/** Rows of a step that go through the experts together, at most. */
+#define TD_ASCEND_EXPERT_ROWS 2048
 
 /* The table's functions, as in td_npu_ops: of ascend_block.c, */
 size_t                 td_ascend_block_scratch_bytes(td_npu *d, const td_block_desc *desc);

@@ -67,10 +67,20 @@ static const char *collective_name(const td_npu_group *g) {
     return g->n < GATHER_CARDS ? "HcclAllReduce" : "HcclAllGather";
 }
 
+static td_hccl_status broadcast(member *m, void *at, size_t n, td_acl_stream stream) {
+    return m->d->acl->HcclBroadcast(at, n, TD_HCCL_DATA_TYPE_INT32, 0, m->comm, stream);
+}
+
+/* The first ones, of both kinds. */
 static td_status first_collective(joiner *j, member *m, void *send, void *receive, td_acl_stream stream) {
+    const char    *name = collective_name(j->group);
     td_hccl_status code = collective(j->group, m, send, receive, WARM_VALUES, stream);
+    if (code == TD_HCCL_SUCCESS) {
+        name = "HcclBroadcast";
+        code = broadcast(m, receive, WARM_VALUES / 2, stream);
+    }
     j->timed_out = code == TD_HCCL_E_TIMEOUT;
-    if (code != TD_HCCL_SUCCESS) return failed(m->d, collective_name(j->group), code, &j->err);
+    if (code != TD_HCCL_SUCCESS) return failed(m->d, name, code, &j->err);
     td_acl_status synced = m->d->acl->aclrtSynchronizeStream(stream);
     return synced == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(m->d, "aclrtSynchronizeStream", synced, &j->err);
 }
@@ -251,10 +261,30 @@ void td_ascend_group_idle(td_npu_group *g, const td_ascend_npu *d) {
 
 /* ---- the sum ----------------------------------------------------------------------------------- */
 
-static void sum_over_cards(td_ascend_run *r, td_npu_group *g, const void *send, void *receive, size_t n) {
-    if (r->status != TD_OK) return;
+bool td_ascend_group_has(td_npu_group *g, const td_ascend_npu *d) {
+    return member_of(g, d) != NULL;
+}
+
+/* @return false: nothing is to be given to the stream, and nothing to be left. */
+static bool enter(td_ascend_run *r, td_npu_group *g) {
+    if (r->status != TD_OK) return false;
+    if (r->s->capture) r->s->capture->group = g;
     r->status = td_ascend_group_enter(g, r->d, r->s);
-    if (r->status != TD_OK) return;
+    return r->status == TD_OK;
+}
+
+void td_ascend_op_first_cards(td_ascend_run *r, td_npu_group *g, void *at, size_t n) {
+    if (!enter(r, g)) return;
+    td_hccl_status code = broadcast(member_of(g, r->d), at, n, r->stream);
+    td_ascend_group_leave(g, r->d);
+    if (code != TD_HCCL_SUCCESS)
+        r->status = failed(r->d, "HcclBroadcast", code, NULL);
+    else
+        td_ascend_launched(r->s);
+}
+
+static void sum_over_cards(td_ascend_run *r, td_npu_group *g, const void *send, void *receive, size_t n) {
+    if (!enter(r, g)) return;
     td_hccl_status code = collective(g, member_of(g, r->d), (void *)send, receive, n, r->stream);
     td_ascend_group_leave(g, r->d);
     if (code != TD_HCCL_SUCCESS)
@@ -324,7 +354,6 @@ static void launch(td_ascend_run *r, const td_npu_block *b) {
     const td_all_reduce_desc *a = &b->desc.all_reduce;
     td_npu_group             *g = a->group;
     size_t                    chunk = b->desc.max_tok < CHUNK_ROWS ? b->desc.max_tok : CHUNK_ROWS;
-    if (r->s->capture) r->s->capture->group = g;
     for (size_t row = 0; row < r->step->max_tok; row += chunk) {
         size_t         rows = r->step->max_tok - row < chunk ? r->step->max_tok - row : chunk, n = rows * a->width;
         part           p = {a, r->step->first_row + row, rows};

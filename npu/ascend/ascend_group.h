@@ -9,6 +9,9 @@
  * The order of sums. Two cards use HcclAllReduce: a sum of two is the same either way. More cards gather all parts
  * (HcclAllGather) and add them in the order of the cards: HCCL promises no order on 910B (hccl_env/HCCL_DETERMINISTIC).
  *
+ * The first card's words. Routed experts that lie on the cards have to be the same on all of them, and no document promises
+ * that their routers give the same bits: HcclBroadcast sends ids and weights of the first card to the others.
+ *
  * Giving up. A sum that one card does not come to ends by HCCL's own timeout, half an hour (HCCL_EXEC_TIMEOUT). So an abort
  * stops the cards' streams (aclrtStreamAbort, runtime 06). What a communicator is worth after that, no document says: the
  * reset makes new ones. Captures hold the communicator that they were made with, so they have to be made anew, too; the
@@ -33,6 +36,10 @@ void                   td_ascend_group_leave(td_npu_group *g, const td_ascend_np
 
 /** All that the card's stream was given has run: an abort leaves it alone. */
 void td_ascend_group_idle(td_npu_group *g, const td_ascend_npu *d);
+
+bool td_ascend_group_has(td_npu_group *g, const td_ascend_npu *d);
+/** n words of device memory become those of the group's first card, on all cards. Every card runs it in the same place. */
+void td_ascend_op_first_cards(td_ascend_run *r, td_npu_group *g, void *at, size_t n);
 
 extern const td_ascend_block_kind td_ascend_all_reduce;
 

@@ -87,11 +87,34 @@ td_acl_tensor *td_ascend_tensor(td_ascend_run *r, td_ascend_view v) {
         r, r->d->acl->aclCreateTensor(v.shape, v.rank, v.dtype, v.stride, v.offset, TD_ACL_FORMAT_ND, &storage, 1, v.data));
 }
 
+/* The first `skip` dimensions are left out. */
+static td_acl_tensor *tensor_nz(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n, uint64_t skip) {
+    const int64_t shape[3] = {(int64_t)stacked, (int64_t)k, (int64_t)n}, stride[3] = {(int64_t)(k * n), (int64_t)n, 1};
+    const int64_t storage[5] = {(int64_t)stacked, (int64_t)(n + 31) / 32, (int64_t)(k + 15) / 16, 16, 32};
+    return keep(r, r->d->acl->aclCreateTensor(shape + skip, 3 - skip, TD_ACL_INT8, stride + skip, 0,
+                                              TD_ACL_FORMAT_FRACTAL_NZ, storage + skip, 5 - skip, (void *)data));
+}
+
 td_acl_tensor *td_ascend_tensor_nz(td_ascend_run *r, const void *data, size_t k, size_t n) {
-    const int64_t shape[2] = {(int64_t)k, (int64_t)n}, stride[2] = {(int64_t)n, 1};
-    const int64_t storage[4] = {(int64_t)(n + 31) / 32, (int64_t)(k + 15) / 16, 16, 32};
-    return keep(
-        r, r->d->acl->aclCreateTensor(shape, 2, TD_ACL_INT8, stride, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 4, (void *)data));
+    return tensor_nz(r, data, 1, k, n, 1);
+}
+
+td_acl_tensor *td_ascend_tensor_nz_stack(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n) {
+    return tensor_nz(r, data, stacked, k, n, 0);
+}
+
+td_acl_tensor_list *td_ascend_list(td_ascend_run *r, const td_acl_tensor *t) {
+    if (r->status != TD_OK || !t) return NULL;
+    td_acl_tensor_list *list = r->n_lists < TD_ASCEND_LISTS_MAX ? r->d->acl->aclCreateTensorList(&t, 1) : NULL;
+    if (!list) {
+        td_err("the runtime made no list of tensors");
+        r->status = TD_EDEVICE;
+        return NULL;
+    }
+    size_t i = 0;
+    while (r->tensors[i] != t) i++;
+    r->tensors[i] = r->tensors[--r->n_tensors];
+    return r->lists[r->n_lists++] = list;
 }
 
 /* An executor that will not run: only one that is repeatable may be destroyed (opbase aclDestroyAclOpExecutor). */
@@ -135,6 +158,7 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
             td_ascend_launched(r->s);
     }
     while (r->n_tensors) (void)r->d->acl->aclDestroyTensor(r->tensors[--r->n_tensors]);
+    while (r->n_lists) (void)r->d->acl->aclDestroyTensorList(r->lists[--r->n_lists]);
 }
 
 /* ---- operations -------------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@
 
 #define TD_ASCEND_RANK_MAX 4
 #define TD_ASCEND_TENSORS_MAX 24 /* of one operation */
+#define TD_ASCEND_LISTS_MAX 8
 
 typedef struct {
     void        *data; /* 32-byte aligned device memory */
@@ -44,6 +45,7 @@ struct td_ascend_run {
     const td_step       *step;
     td_ascend_step      *made;         /* the step as operations want it, */
     td_ascend_cut       *cut;          /* and as the block's attention does; NULL: it has none */
+    td_ascend_route     *route;        /* of routed experts: their ids, places and counts; NULL: it has none */
     char                *rope;         /* cos and sin of the rows of all steps, [2, rows of the blocks' buffers, dim] bf16 */
     char                *scratch;      /* where td_ascend_places begin */
     char                *workspace_at; /* an update of a capture: where its operation has its workspace, */
@@ -51,13 +53,19 @@ struct td_ascend_run {
     size_t               workspace_used; /* that the last operation asked for */
     td_status            status;
     size_t               n_tensors;
-    const td_acl_tensor *tensors[TD_ASCEND_TENSORS_MAX]; /* of the operation that is being prepared */
+    const td_acl_tensor *tensors[TD_ASCEND_TENSORS_MAX]; /* of the operation that is being prepared, */
+    size_t               n_lists;
+    td_acl_tensor_list  *lists[TD_ASCEND_LISTS_MAX]; /* and its lists, which have tensors of their own */
 };
 
 /** A tensor of the operation that is being prepared; gone when it is launched. */
 td_acl_tensor *td_ascend_tensor(td_ascend_run *r, td_ascend_view v);
 /** The same for a weight in NZ: [k, n] of int8, its storage [n / 32, k / 16, 16, 32]. */
 td_acl_tensor *td_ascend_tensor_nz(td_ascend_run *r, const void *data, size_t k, size_t n);
+/** The same for a stack of weights in NZ: [stacked, k, n] of int8, its storage [stacked, n / 32, k / 16, 16, 32]. */
+td_acl_tensor *td_ascend_tensor_nz_stack(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n);
+/** A list of one such tensor, which it takes; gone when the operation is launched. */
+td_acl_tensor_list *td_ascend_list(td_ascend_run *r, const td_acl_tensor *t);
 /** The second half of a launch: what the first function has said, and the second function. */
 void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared, uint64_t workspace_bytes,
                       td_acl_executor *executor, td_aclnn_run run);

@@ -117,6 +117,7 @@ static void close_card(td_npu *base) {
         close_arena(d, &d->scratch);
         close_arena(d, &d->workspace);
         close_arena(d, &d->order);
+        close_arena(d, &d->chosen);
         td_ascend_give(d, d->mask);
         td_ascend_give(d, d->ones);
         if (d->one) (void)d->acl->aclrtFree(d->one);
@@ -138,6 +139,7 @@ static void memory_of(td_ascend_npu *d, uint64_t *free_bytes, uint64_t *total_by
 static void caps(td_npu *base, td_npu_caps *out) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .kv_spare = true};
+    out->experts = td_ascend_has_experts(d);
     memory_of(d, &out->memory_free, &out->memory_total);
     const char *soc = d->acl->aclrtGetSocName();
     snprintf(out->text, sizeof out->text, "%s, card %d (CANN %.64s)", soc ? soc : "Ascend", d->card,

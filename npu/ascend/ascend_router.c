@@ -14,7 +14,6 @@ static size_t plan_router(const td_block_desc *desc, td_ascend_places *at) {
     at->f32 = td_ascend_place(&used, rows * o->hidden * sizeof(float));
     at->wide = td_ascend_place(&used, rows * o->n_experts * sizeof(float));
     at->values = td_ascend_place(&used, rows * o->top_k * sizeof(float));
-    at->ids = td_ascend_place(&used, rows * o->top_k * sizeof(int32_t));
     return used;
 }
 
@@ -25,13 +24,13 @@ static bool has_choice(const td_ascend_npu *d, const td_router_desc *o) {
            o->scale >= 1 && o->scale <= 1;
 }
 
-/* A stream goes on behind an operation that failed: what a gather reads as places must be places then, too. So they have
- * memory of their own, zeros at first. */
-static td_status make_order(td_ascend_npu *d, size_t bytes, td_error *err) {
-    if (bytes <= d->order.bytes) return TD_OK;
+/* A stream goes on behind an operation that failed: what a gather reads as places must be places then, too, and what the
+ * experts on the card read as ids, ids. So they have memory of their own, zeros at first. */
+static td_status make_zeros(td_ascend_npu *d, td_ascend_arena *a, size_t bytes, td_error *err) {
+    if (bytes <= a->bytes) return TD_OK;
     void     *zeros = calloc(1, bytes);
-    td_status st = zeros ? td_ascend_arena_grow(d, &d->order, bytes, err) : td_fail(err, TD_ENOMEM, "out of memory");
-    if (st == TD_OK) st = td_ascend_upload(d, d->order.at, zeros, bytes, err);
+    td_status st = zeros ? td_ascend_arena_grow(d, a, bytes, err) : td_fail(err, TD_ENOMEM, "out of memory");
+    if (st == TD_OK) st = td_ascend_upload(d, a->at, zeros, bytes, err);
     free(zeros);
     return st;
 }
@@ -60,7 +59,8 @@ static td_status prepare_router(td_ascend_npu *d, td_npu_block *b, td_error *err
         return td_fail(err, TD_ENOTSUP, "the card's router does not take %u experts in %u groups", o->n_experts, n_group);
     if (!has_choice(d, o))
         return td_fail(err, TD_ENOTSUP, "the libraries have no aclnnMoeGatingTopK, which this model's router needs");
-    TD_TRY(make_order(d, (size_t)b->desc.max_tok * o->top_k * sizeof(int64_t), err));
+    TD_TRY(make_zeros(d, &d->order, (size_t)b->desc.max_tok * o->top_k * sizeof(int64_t), err));
+    TD_TRY(make_zeros(d, &d->chosen, (size_t)b->desc.max_tok * o->top_k * sizeof(int32_t), err));
     TD_TRY(td_ascend_plain_rows_of(o->w, TD_WEIGHT_F32, o->n_experts, o->hidden, "router", &b->gamma[0], err));
     return td_ascend_vector_of(o->bias, o->n_experts, true, "router bias", &b->bias, err);
 }
@@ -88,9 +88,9 @@ static void launch_router(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_view        x = td_ascend_scratch_rows(r, b->at.f32, TD_ACL_FLOAT, o->hidden),
                    logits = td_ascend_scratch_rows(r, b->at.wide, TD_ACL_FLOAT, o->n_experts),
                    values = td_ascend_scratch_rows(r, b->at.values, TD_ACL_FLOAT, o->top_k),
-                   ids = td_ascend_scratch_rows(r, b->at.ids, TD_ACL_INT32, o->top_k),
+                   ids = td_ascend_rows_of(r->d->chosen.at, TD_ACL_INT32, 0, n, o->top_k),
                    order = td_ascend_rows_of(r->d->order.at, TD_ACL_INT64, 0, n, o->top_k);
-    td_ascend_view low = td_ascend_scratch_rows(r, b->at.ids, TD_ACL_INT16, 2 * (size_t)o->top_k);
+    td_ascend_view low = td_ascend_rows_of(r->d->chosen.at, TD_ACL_INT16, 0, n, 2 * (size_t)o->top_k);
     low.shape[1] = o->top_k;
     low.stride[1] = 2;
     td_ascend_op_cast(r, td_ascend_in_rows(r, o->in, o->hidden), x);

@@ -76,6 +76,7 @@ void td_ascend_step_close(td_ascend_npu *d, td_ascend_step *s) {
     if (!s) return;
     close_mirror(d, &s->rows);
     for (size_t i = 0; i < s->n_cuts; i++) close_cut(d, &s->cuts[i]);
+    for (size_t i = 0; i < s->n_routes; i++) close_mirror(d, &s->routes[i].m);
     free(s);
 }
 
@@ -250,6 +251,35 @@ void td_ascend_cut_set_longest(const td_ascend_step *s, td_ascend_cut *c) {
     }
 }
 
+/* ---- routes ------------------------------------------------------------------------------------ */
+
+td_ascend_route *td_ascend_step_route(td_ascend_npu *d, td_ascend_step *s, uint32_t n_experts, uint32_t top_k,
+                                      uint32_t most) {
+    for (size_t i = 0; i < s->n_routes; i++) {
+        td_ascend_route *o = &s->routes[i];
+        if (o->n_experts == n_experts && o->top_k == top_k && o->most == most) return o;
+    }
+    if (s->n_routes == TD_ASCEND_ROUTES_MAX) {
+        td_err("a step has routed experts of more than %d kinds", TD_ASCEND_ROUTES_MAX);
+        return NULL;
+    }
+    td_ascend_route o = {.n_experts = n_experts, .top_k = top_k, .most = most};
+    size_t          pairs = (size_t)s->step.max_tok * top_k, counts = td_div_up(s->step.max_tok, most) * n_experts;
+    /* Ids and weights lie side by side: they are one message between cards. */
+    if (open_mirror(d, &o.m, ints(2 * pairs) + ints(pairs) + ints(2 * counts) + ints(counts)) != TD_OK) {
+        td_err("no memory for the routes of a step of %u rows", s->step.max_tok);
+        close_mirror(d, &o.m);
+        return NULL;
+    }
+    o.ids = (int32_t *)o.m.dev;
+    o.weights = (float *)o.ids + pairs;
+    o.places = (int32_t *)(o.m.dev + ints(2 * pairs));
+    o.counts = (int64_t *)((char *)o.places + ints(pairs));
+    o.counts32 = (int32_t *)((char *)o.counts + ints(2 * counts));
+    s->routes[s->n_routes] = o;
+    return &s->routes[s->n_routes++];
+}
+
 td_status td_ascend_step_fill(td_ascend_npu *d, td_ascend_step *s, bool *changed) {
     bool rows_changed = false;
     *changed = false;
@@ -262,5 +292,6 @@ td_status td_ascend_step_fill(td_ascend_npu *d, td_ascend_step *s, bool *changed
         memcpy(c->rows_end, c->fresh_lengths, 2 * c->n * sizeof *c->rows_end);
         TD_TRY(bring_fresh(d, &c->m, changed));
     }
+    for (size_t i = 0; i < s->n_routes; i++) TD_TRY(bring_fresh(d, &s->routes[i].m, &rows_changed)); /* zeros, once */
     return TD_OK;
 }

@@ -19,6 +19,7 @@
 #include "npu/ascend/ascend_device.h"
 
 #define TD_ASCEND_CUTS_MAX 4
+#define TD_ASCEND_ROUTES_MAX 4
 
 /** Arrays that are made on the host and copied to the device. */
 typedef struct {
@@ -38,6 +39,20 @@ typedef struct {
     const int32_t    *table;  /* device: [n, stride] */
 } td_ascend_cut;
 
+/**
+ * Where the rows of a step's routed experts go, written by operations of the step. A stream goes on behind an operation that
+ * failed: what the next one reads as ids, places or counts must be some of this bucket then, too. So they have memory of
+ * their own, a piece for each run of rows that goes through the experts together, zeros at first.
+ */
+typedef struct {
+    uint32_t         n_experts, top_k, most; /* rows of a run at most */
+    td_ascend_mirror m;
+    int32_t         *ids, *places; /* device: [max_tok, top_k] each; behind the ids */
+    float           *weights;      /* [max_tok, top_k] */
+    int64_t         *counts;       /* [runs, n_experts], and the same in int32 */
+    int32_t         *counts32;
+} td_ascend_route;
+
 typedef struct {
     td_step          step; /* a copy: steps of equal sizes and arrays are one */
     td_ascend_mirror rows;
@@ -45,6 +60,8 @@ typedef struct {
     uint64_t         n_tokens, n_positions; /* that the blocks know: more is refused; UINT64_MAX: any */
     size_t           n_cuts;
     td_ascend_cut    cuts[TD_ASCEND_CUTS_MAX];
+    size_t           n_routes;
+    td_ascend_route  routes[TD_ASCEND_ROUTES_MAX];
     const void      *rope; /* in a capture: whose rows have been gathered */
 } td_ascend_step;
 
@@ -61,6 +78,10 @@ uint32_t td_ascend_cut_pieces(const td_step *step, uint32_t most, uint32_t kv_sp
 
 /** The cut of that key, made when there is none. @return NULL: memory or room for it are out, which is in the log. */
 td_ascend_cut *td_ascend_step_cut(td_ascend_npu *d, td_ascend_step *s, td_ascend_cut_key key);
+
+/** The route of these sizes, made when there is none. @return as td_ascend_step_cut. */
+td_ascend_route *td_ascend_step_route(td_ascend_npu *d, td_ascend_step *s, uint32_t n_experts, uint32_t top_k,
+                                      uint32_t most);
 
 /**
  * Make all arrays of step->host and bring them to the device; not in captures.

@@ -27,7 +27,8 @@ struct td_npu_weight {
     uint32_t          rank;
     size_t            n, k;
     char             *rows;   /* device: [n, k], behind it [n] scales of W8A8; NULL once it is laid out */
-    td_ascend_matrix *matrix; /* that it is part of, counted */
+    td_ascend_matrix *matrix; /* that it is part of, counted; */
+    td_ascend_stack  *stack;  /* or this one */
     form              form;
 };
 
@@ -168,10 +169,20 @@ static void unref_matrix(td_ascend_npu *d, td_ascend_matrix *m) {
     free(m);
 }
 
+static void unref_stack(td_ascend_npu *d, td_ascend_stack *s) {
+    if (!s || --s->refs) return;
+    td_ascend_give(d, s->data);
+    td_ascend_give(d, s->scale);
+    td_ascend_give(d, s->scale16);
+    free(s->weights);
+    free(s);
+}
+
 void td_ascend_weight_destroy(td_npu *base, td_npu_weight *w) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     if (!w || td_ascend_enter(d) != TD_OK) return;
     unref_matrix(d, w->matrix);
+    unref_stack(d, w->stack);
     td_ascend_give(d, w->rows);
     td_ascend_give(d, w->form.at[0]);
     free(w);
@@ -233,8 +244,9 @@ static bool keeps_places(const td_ascend_part *p) {
            (!p->pairs && p->lead == p->lead_to && p->rope == p->rope_to && p->blocks_to * (p->lead_to + p->rope_to) == p->n);
 }
 
-static void place_nz(const td_ascend_matrix *m, const td_ascend_part *p, size_t first, const int8_t *rows, int8_t *nz) {
-    size_t k_tiles = td_div_up(m->k, NZ_K);
+/* The part's outputs from `first` on, in a matrix of k_to inputs. */
+static void place_nz(const td_ascend_part *p, size_t k_to, size_t first, const int8_t *rows, int8_t *nz) {
+    size_t k_tiles = td_div_up(k_to, NZ_K);
     for (size_t r = 0; r < p->n; r++) {
         size_t  n = first + place_of(p, r);
         int8_t *tile = nz + n / NZ_N * k_tiles * NZ_K * NZ_N + n % NZ_N;
@@ -249,7 +261,7 @@ static td_status place_parts(td_ascend_npu *d, td_ascend_matrix *m, char *data, 
         size_t                element = element_bytes(m->format), first = m->first[i];
         if (!rows) return err ? err->status : TD_EDEVICE;
         const float *scales = (const float *)(rows + codes_bytes(m->format, p->n, p->k));
-        if (m->format == TD_WEIGHT_W8A8) place_nz(m, p, first, (const int8_t *)rows, (int8_t *)data);
+        if (m->format == TD_WEIGHT_W8A8) place_nz(p, m->k, first, (const int8_t *)rows, (int8_t *)data);
         for (size_t r = 0; r < p->n; r++) {
             size_t to = first + place_of(p, r);
             if (m->format == TD_WEIGHT_W8A8)
@@ -362,6 +374,98 @@ td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, siz
     }
     if (st == TD_OK) *out = m;
     unref_matrix(d, m);
+    return st;
+}
+
+/* ---- stacks of experts ------------------------------------------------------------------------- */
+
+static td_status check_stacked(const td_ascend_stack_part *p, const td_npu_weight *w, td_error *err) {
+    if (!w) return td_fail(err, TD_EINVAL, "%s is missing", p->what);
+    if (w->rank != 2 || w->n != p->n || w->k != p->k)
+        return td_fail(err, TD_EINVAL, "%s is %zu x %zu, not %zu x %zu", p->what, w->n, w->k, p->n, p->k);
+    return w->format == TD_WEIGHT_W8A8
+               ? TD_OK
+               : td_fail(err, TD_ENOTSUP, "%s is not int8: routed experts on an Ascend card are W8A8", p->what);
+}
+
+/* Of all weights of all parts, expert by expert within a part. */
+static td_status check_parts(const td_ascend_stack_part *parts, size_t n_parts, size_t n_experts,
+                             const td_ascend_stack **made, td_error *err) {
+    *made = parts[0].w[0] ? parts[0].w[0]->stack : NULL;
+    bool found = *made && (*made)->n_weights == n_parts * n_experts;
+    for (size_t i = 0; i < n_parts; i++)
+        for (size_t e = 0; e < n_experts; e++) {
+            const td_npu_weight *w = parts[i].w[e];
+            TD_TRY(check_stacked(&parts[i], w, err));
+            if (*made ? !found || (*made)->weights[i * n_experts + e] != w : w->stack || w->matrix || !w->rows)
+                return td_fail(err, TD_EINVAL, "%s is laid out for another block", parts[i].what);
+        }
+    return TD_OK;
+}
+
+/* A weight's rows come to the host, and are given back on the device, before the next one's: a layer's experts are never
+ * there twice. */
+static td_status place_stack(td_ascend_npu *d, const td_ascend_stack *s, const td_ascend_stack_part *parts, size_t n_parts,
+                             int8_t *data, float *scale, td_error *err) {
+    size_t each = td_round_up(s->n, NZ_N) * td_round_up(s->k, NZ_K), first = 0;
+    for (size_t i = 0; i < n_parts; first += td_round_up(parts[i].n, NZ_N), i++)
+        for (size_t e = 0; e < s->n_experts; e++) {
+            const td_npu_weight *w = parts[i].w[e];
+            td_ascend_part       p = {.what = parts[i].what, .w = w, .n = parts[i].n, .k = parts[i].k};
+            char                *rows = bring(d, w, err);
+            if (!rows) return err ? err->status : TD_EDEVICE;
+            place_nz(&p, s->k, first, (const int8_t *)rows, data + e * each);
+            memcpy(scale + e * s->n + first, rows + codes_bytes(w->format, p.n, p.k), p.n * sizeof *scale);
+            free(rows);
+            forget_rows(d, w);
+        }
+    return TD_OK;
+}
+
+static td_status make_stack(td_ascend_npu *d, td_ascend_stack *s, const td_ascend_stack_part *parts, size_t n_parts,
+                            td_error *err) {
+    size_t    bytes = s->n_experts * td_round_up(s->n, NZ_N) * td_round_up(s->k, NZ_K), n = s->n_experts * s->n;
+    int8_t   *data = calloc(1, bytes);
+    float    *scale = calloc(n, sizeof *scale);
+    td_bf16  *scale16 = calloc(n, sizeof *scale16);
+    td_status st = data && scale && scale16 ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory while experts are laid out");
+    if (st == TD_OK) st = place_stack(d, s, parts, n_parts, data, scale, err);
+    if (st != TD_OK) {
+        free(data);
+        free(scale);
+        free(scale16);
+        return st;
+    }
+    td_f32_to_bf16_n(scale, n, scale16);
+    st = send(d, data, bytes, &s->data, err);
+    if (st == TD_OK)
+        st = send(d, scale, n * sizeof *scale, (void **)&s->scale, err);
+    else
+        free(scale);
+    if (st == TD_OK) return send(d, scale16, n * sizeof *scale16, (void **)&s->scale16, err);
+    free(scale16);
+    return st;
+}
+
+td_status td_ascend_stack_of(td_ascend_npu *d, const td_ascend_stack_part *parts, size_t n_parts, size_t n_experts,
+                             size_t k_to, const td_ascend_stack **out, td_error *err) {
+    TD_TRY(check_parts(parts, n_parts, n_experts, out, err));
+    if (*out) return TD_OK;
+    td_ascend_stack *s = calloc(1, sizeof *s);
+    if (!s) return td_fail(err, TD_ENOMEM, "out of memory for experts");
+    *s = (td_ascend_stack){.n_experts = n_experts, .k = k_to, .refs = 1, .n_weights = n_parts * n_experts};
+    s->weights = calloc(s->n_weights, sizeof *s->weights);
+    for (size_t i = 0; i < n_parts; i++) {
+        s->n += td_round_up(parts[i].n, NZ_N);
+        for (size_t e = 0; s->weights && e < n_experts; e++) s->weights[i * n_experts + e] = parts[i].w[e];
+    }
+    td_status st = s->weights ? make_stack(d, s, parts, n_parts, err) : td_fail(err, TD_ENOMEM, "out of memory for experts");
+    for (size_t i = 0; i < s->n_weights && st == TD_OK; i++) {
+        ((td_npu_weight *)s->weights[i])->stack = s; /* the handle is opaque: only its layout changes */
+        s->refs++;
+    }
+    if (st == TD_OK) *out = s;
+    unref_stack(d, s);
     return st;
 }
 
@@ -524,14 +628,16 @@ td_status td_ascend_heads_of(td_ascend_npu *d, const td_npu_weight *w, size_t he
 
 #define T(v) td_ascend_tensor(r, v)
 
-td_ascend_input td_ascend_input_of(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, td_ascend_view x) {
+td_ascend_input td_ascend_codes_of(td_ascend_run *r, const td_npu_block *b, td_ascend_view x) {
     size_t          n = (size_t)x.shape[0], k = (size_t)x.shape[1];
-    td_ascend_input in = {.x = x};
-    if (m->format != TD_WEIGHT_W8A8) return in;
-    in.x = td_ascend_rows_of(r->scratch + b->at.codes, TD_ACL_INT8, 0, n, k);
-    in.scale = td_ascend_vector(r->scratch + b->at.scale, TD_ACL_FLOAT, 0, n);
+    td_ascend_input in = {.x = td_ascend_rows_of(r->scratch + b->at.codes, TD_ACL_INT8, 0, n, k),
+                          .scale = td_ascend_vector(r->scratch + b->at.scale, TD_ACL_FLOAT, 0, n)};
     td_ascend_op_quantize(r, x, in.x, in.scale);
     return in;
+}
+
+td_ascend_input td_ascend_input_of(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, td_ascend_view x) {
+    return m->format == TD_WEIGHT_W8A8 ? td_ascend_codes_of(r, b, x) : (td_ascend_input){.x = x};
 }
 
 td_ascend_input td_ascend_block_input(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, const void *in,

@@ -53,6 +53,30 @@ struct td_ascend_matrix {
 TD_NODISCARD td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, size_t n_parts, size_t k_to,
                                            const td_ascend_matrix **out, td_error *err);
 
+/** Weights of experts, one behind the other: what a product of each expert's rows with its own takes. */
+struct td_ascend_stack {
+    size_t                n_experts, n, k; /* n: of all parts, each filled up to whole tiles */
+    void                 *data;            /* NZ of int8 */
+    float                *scale;           /* [n_experts, n] */
+    td_bf16              *scale16;         /* the same, rounded: what the operation takes where it gives bf16 */
+    size_t                refs, n_weights;
+    const td_npu_weight **weights; /* that it was made of */
+};
+
+/** One weight an expert, all [n, k]. */
+typedef struct {
+    const char                 *what; /* "an expert's gate", for sentences */
+    const td_npu_weight *const *w;
+    size_t                      n, k;
+} td_ascend_stack_part;
+
+/**
+ * The stack of these parts, made or found. Their rows leave the device before it comes there.
+ * @param k_to inputs: beyond the parts' k they are zero.
+ */
+TD_NODISCARD td_status td_ascend_stack_of(td_ascend_npu *d, const td_ascend_stack_part *parts, size_t n_parts,
+                                          size_t n_experts, size_t k_to, const td_ascend_stack **out, td_error *err);
+
 /** Check that w is a vector of k f32. @return where it lies in *out; NULL where it is optional and absent. */
 TD_NODISCARD td_status td_ascend_vector_of(const td_npu_weight *w, size_t k, bool optional, const char *what,
                                            const void **out, td_error *err);
@@ -83,6 +107,8 @@ typedef struct {
     td_ascend_view x, scale;
 } td_ascend_input;
 
+/** x as int8 rows, in the block's codes and scale. */
+td_ascend_input td_ascend_codes_of(td_ascend_run *r, const td_npu_block *b, td_ascend_view x);
 /** x as products with m take it: quantised into the block's codes and scale where m is W8A8, else as it is. */
 td_ascend_input td_ascend_input_of(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, td_ascend_view x);
 /** The same for a block's input [., width], which may come as int8. */

@@ -74,11 +74,12 @@ class Ascend(unittest.TestCase):
         self.assertTrue(all(n >= 7 for n in grown["replays_total"]), grown)  # a step for each token but the first
         self.assertTrue(all(n > r for n, r in zip(grown["launches_total"], grown["replays_total"])), grown)
 
-    def test_reference_command(self):
-        with subprocess.Popen(command(self.model), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as p:
+    def serve(self, words):
+        """Starts, answers, stops. @return what it said."""
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as p:
             try:
                 line = p.stdout.readline()
-                port = re.search(r"serving %s at http://0\.0\.0\.0:(\d+)" % NAME, line)
+                port = re.search(r"serving %s at http://[\d.]+:(\d+)" % NAME, line)
                 self.assertTrue(port, line or p.stderr.read())
                 url = "http://127.0.0.1:" + port.group(1)
                 self.assertRegex(self.ask(url), r"[a-z]+ [a-z]+ [a-z]+")
@@ -91,10 +92,23 @@ class Ascend(unittest.TestCase):
                 p.kill()
                 raise
         self.assertEqual(p.returncode, 0, said)
+        self.assertNotIn("stand-in: ", said)  # no rule was broken, and nothing is left
+        return said
+
+    def test_reference_command(self):
+        said = self.serve(command(self.model))
         self.assertRegex(said, r"128 expert and 0 device threads on \d+ cores|128 expert threads")
         self.assertIn("hand-over: ", said)
         self.assertNotIn("attention backend", said)
-        self.assertNotIn("stand-in: ", said)  # no rule was broken, and nothing is left
+
+    def test_experts_on_the_cards(self):
+        words = ("launch_server --port 0 --device npu --tensor-parallel-size 2 --num-gpu-experts 16 --served-model-name " + NAME + " --model-path ").split()
+        said = self.serve([TANDEM, *words, MODEL])
+        self.assertIn("loaded device weights: ", said)
+        self.assertNotIn("loaded experts: ", said)
+        p = subprocess.run([TANDEM, *words, self.model], capture_output=True, text=True, timeout=60, env=environment())
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("are packed for the CPU", p.stderr)
 
     def test_doctor(self):
         report = os.path.join(self.folder, "report.json")

@@ -34,6 +34,13 @@ typedef struct {
 } life;
 
 static const char *const FOLDERS[] = {"deepseek_v3_yarn", "qwen2_moe"};
+static const uint32_t    EXPERTS[] = {16, 8}; /* of their layers; TD_TEST_DEVICE_EXPERTS=1 has them on the card */
+
+static uint32_t device_experts_of(const char *folder) {
+    size_t i = 0;
+    while (strcmp(FOLDERS[i], folder) != 0) i++;
+    return getenv("TD_TEST_DEVICE_EXPERTS") ? EXPERTS[i] : 0;
+}
 
 /* A prompt, and a token after it; a pass that fails is run again, as the engine does. */
 static void run_passes(td_model *m, life *l) {
@@ -77,6 +84,7 @@ static life live(const char *folder) {
                                 .override_json = "{\"num_hidden_layers\": 2}",
                                 .w8a8 = true,
                                 .expert_format = TD_EXPERT_INT8C,
+                                .device_experts = device_experts_of(folder),
                                 .max_tok = 8,
                                 .max_seq = 2,
                                 .max_out = 2}};
@@ -132,7 +140,8 @@ static life live_with(const char *variable, int n, const char *folder, int *call
 }
 
 static void try_all(const char *variable, int n, const char *folder, const life *want) {
-    int told = 0, lives = 0, step = getenv("TD_TEST_FULL") || n <= SAMPLE ? 1 : n / SAMPLE;
+    int sample = getenv("TD_TEST_DEVICE_EXPERTS") ? SAMPLE / 3 : SAMPLE;
+    int told = 0, lives = 0, step = getenv("TD_TEST_FULL") || n <= sample ? 1 : n / sample;
     for (int i = 1; i <= n; i += step, lives++) {
         life l = live_with(variable, i, folder, NULL);
         if (l.opened != TD_OK && l.opened != TD_EDEVICE && l.opened != TD_ENOMEM)
@@ -174,7 +183,9 @@ static void every_operation_fails_once(void **state) {
     }
 }
 
-int main(void) {
+/* A filter of cmocka, as "every_operation*". */
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_fails_once),
         cmocka_unit_test(every_operation_fails_once),

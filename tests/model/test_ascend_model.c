@@ -162,6 +162,7 @@ FOLDER_TEST(qwen2_moe)
     "\"hidden_size\": 7168, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "        \
     "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, " \
     "\"n_routed_experts\": 8, \"n_group\": 4, \"topk_group\": 2, \"num_experts_per_tok\": 2"
+#define V3_EXPERTS 8
 #define V3_NEAR 0.08 /* host and card round int8 codes apart: twice what the unfused chain is off, 0.042 */
 
 /* Random weights; no reference has outputs for them: near the host's, and the same bits however the rows are split. */
@@ -302,9 +303,12 @@ static void tale_agrees(void **state) {
 
 #define LAUNCHES_MAX 30       /* of a layer with experts, one operation each */
 #define LAUNCHES_FUSED_MAX 20 /* of DeepSeek-V3's, where operations do what several do */
+#define EXPERTS_FUSED 6   /* besides, where the experts are on the card: ids, rows to them, two products, their middle, */
+#define EXPERTS_UNFUSED 9 /* rows back; codes, counts and the middle's two one by one */
 
 /** Operations of the vendor's in the first capture of a model, of one token. checkpoint NULL: the path's own. */
-static uint32_t launches_of(const char *path, const td_checkpoint *checkpoint, const char *sizes, uint32_t n_layers) {
+static uint32_t launches_of(const char *path, const td_checkpoint *checkpoint, const char *sizes, uint32_t n_layers,
+                            uint32_t device_experts) {
     char      override[512], log[] = "/tmp/td_ascend_launches_XXXXXX";
     int       file = mkstemp(log);
     model_run r;
@@ -317,6 +321,7 @@ static uint32_t launches_of(const char *path, const td_checkpoint *checkpoint, c
                                             .device = "npu",
                                             .w8a8 = true,
                                             .experts = TD_EXPERT_INT4C,
+                                            .device_experts = device_experts,
                                             .n_seq = 1,
                                             .max_tok = 8,
                                             .max_len = 128});
@@ -346,8 +351,8 @@ static void launches_per_layer(void **state) {
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         json_t     *manifest = read_manifest(MODELS[i].folder);
         const char *path = json_string_value(json_object_get(manifest, "model"));
-        uint32_t    all = launches_of(path, NULL, "", MODELS[i].n_layers),
-                 last = all - launches_of(path, NULL, "", MODELS[i].n_layers - 1);
+        uint32_t    all = launches_of(path, NULL, "", MODELS[i].n_layers, 0),
+                 last = all - launches_of(path, NULL, "", MODELS[i].n_layers - 1, 0);
         print_message("    %s: %u launches in a layer with experts, %u in a token of %u layers\n", MODELS[i].folder, last,
                       all, MODELS[i].n_layers);
         assert_true(last > 10 && last <= LAUNCHES_MAX);
@@ -355,16 +360,25 @@ static void launches_per_layer(void **state) {
     }
 }
 
-static void launches_of_deepseek_v3(void **state) {
+static uint32_t launches_of_a_v3_layer(uint32_t device_experts) {
     td_checkpoint *dummy;
     const char    *path = repo_path("tests/data/golden/deepseek_v3_yarn");
-    (void)state;
     assert_int_equal(td_checkpoint_open_dummy(1, &dummy, NULL), TD_OK);
-    uint32_t last = launches_of(path, dummy, ", " V3_SIZES, 3) - launches_of(path, dummy, ", " V3_SIZES, 2);
-    print_message("    DeepSeek-V3's sizes: %u launches in a layer with experts\n", last);
-    const char *fused = getenv("TD_ASCEND_FUSED");
-    assert_true(last > 10 && last <= (fused && !strcmp(fused, "0") ? LAUNCHES_MAX : LAUNCHES_FUSED_MAX));
+    uint32_t last = launches_of(path, dummy, ", " V3_SIZES, 3, device_experts) -
+                    launches_of(path, dummy, ", " V3_SIZES, 2, device_experts);
     td_checkpoint_close(dummy);
+    return last;
+}
+
+static void launches_of_deepseek_v3(void **state) {
+    const char *value = getenv("TD_ASCEND_FUSED");
+    bool        unfused = value && !strcmp(value, "0");
+    uint32_t    last = launches_of_a_v3_layer(0), on_card = launches_of_a_v3_layer(V3_EXPERTS);
+    (void)state;
+    print_message("    DeepSeek-V3's sizes: %u launches in a layer with experts, %u where they are on the card\n", last,
+                  on_card);
+    assert_true(last > 10 && last <= (unfused ? LAUNCHES_MAX : LAUNCHES_FUSED_MAX));
+    assert_int_equal(on_card - last, unfused ? EXPERTS_UNFUSED : EXPERTS_FUSED);
 }
 
 /* A filter of cmocka, as "launches*". */

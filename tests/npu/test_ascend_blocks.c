@@ -6,7 +6,7 @@
  * to bf16 is off by up to 2^-9 of itself, 2^-9 / sqrt(3) = 0.0011 as a root mean square; each block rounds a few times more
  * than the host, which keeps f32 inside, and an int8 code may be another one where a bf16 value was rounded the other way,
  * which costs up to 1/127 of a row's largest value. ROUNDED is for blocks without products of such codes, CODED for those
- * with them.
+ * with them. Experts round the scales of their weights to bf16 besides, which is one rounding more for each product.
  */
 #include "npu_test_util.h"
 
@@ -453,6 +453,167 @@ static void heads(void **state) {
     close_pair(&p);
 }
 
+/* ---- routed experts ---------------------------------------------------------------------------------- */
+
+enum { EXPERTS_MOST = 8 };
+
+typedef struct {
+    uint32_t hidden, inter, n_experts, top_k, rows, bucket, first;
+    bool     codes; /* rows come as int8, too */
+} experts_case;
+
+typedef struct {
+    weights              of[3][EXPERTS_MOST]; /* gate, up, down */
+    const td_npu_weight *list[DEVICES][3][EXPERTS_MOST];
+} expert_weights;
+
+static void put_experts(pair *p, rnd *r, const experts_case *c, td_weight_format format, expert_weights *w) {
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        for (int m = 0; m < 3; m++) {
+            size_t n = m == 2 ? c->hidden : c->inter, k = m == 2 ? c->inter : c->hidden;
+            w->of[m][e] = random_weight(p, r, format, n, k, 0.3f);
+            for (int d = 0; d < DEVICES; d++) w->list[d][m][e] = w->of[m][e].w[d];
+        }
+}
+
+static void drop_experts(pair *p, const experts_case *c, expert_weights *w) {
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        for (int m = 0; m < 3; m++) drop_weight(p, &w->of[m][e]);
+}
+
+/* Of each row top_k that differ, beginning anywhere; the last expert gets no row where there are more than two. */
+static void put_choice(pair *p, rnd *r, const experts_case *c, both *ids, both *values) {
+    size_t    all = c->first + c->bucket, pairs = all * c->top_k;
+    uint16_t *id = calloc(pairs, sizeof *id);
+    float    *f = rnd_array(r, pairs, 1);
+    uint32_t  used = c->n_experts > 2 ? c->n_experts - 1 : c->n_experts;
+    for (size_t row = 0; row < c->first + c->rows; row++)
+        for (uint32_t j = 0; j < c->top_k; j++) id[row * c->top_k + j] = (uint16_t)((row * 5 + row / 3 + j) % used);
+    *ids = put(p, id, pairs * sizeof *id);
+    *values = put(p, f, pairs * sizeof *f);
+    free(id);
+    free(f);
+}
+
+static void run_experts(const experts_case *c) {
+    rnd            r = rnd_open("experts");
+    pair           p = open_pair();
+    td_step_counts counts = {.n_tok = c->rows};
+    td_step        step = rows_step(&counts, c->bucket, c->first);
+    size_t         all = c->first + c->bucket;
+    expert_weights w;
+    both           ids, values, in = put_rows(&p, &r, all, c->hidden, 1), codes = put(&p, NULL, all * c->hidden),
+                      scale = put(&p, NULL, all * sizeof(float)), out = put(&p, NULL, all * c->hidden * sizeof(td_bf16));
+    put_experts(&p, &r, c, TD_WEIGHT_W8A8, &w);
+    put_choice(&p, &r, c, &ids, &values);
+    if (c->codes) { /* by the host's rule, the same on both */
+        for (size_t row = 0; row < all; row++) {
+            float most = 0, x[256];
+            for (uint32_t i = 0; i < c->hidden; i++) {
+                x[i] = td_bf16_to_f32(((td_bf16 *)in.at[HOST])[row * c->hidden + i]);
+                most = fmaxf(most, fabsf(x[i]));
+            }
+            ((float *)scale.at[HOST])[row] = most / 127;
+            for (uint32_t i = 0; i < c->hidden; i++)
+                ((int8_t *)codes.at[HOST])[row * c->hidden + i] = (int8_t)rintf(x[i] * (127 / most));
+        }
+        card_copy(&p, codes.at[HOST], codes.at[CARD], codes.bytes, TD_COPY_H2D);
+        card_copy(&p, scale.at[HOST], scale.at[CARD], scale.bytes, TD_COPY_H2D);
+    }
+    td_block_desc desc[DEVICES];
+    for (int d = 0; d < DEVICES; d++)
+        desc[d] = (td_block_desc){.kind = TD_BLOCK_EXPERTS,
+                                  .max_tok = (uint32_t)all,
+                                  .experts = {.hidden = c->hidden,
+                                              .inter = c->inter,
+                                              .n_experts = c->n_experts,
+                                              .top_k = c->top_k,
+                                              .gate = w.list[d][0],
+                                              .up = w.list[d][1],
+                                              .down = w.list[d][2],
+                                              .in = in.at[d],
+                                              .in_i8 = {c->codes ? codes.at[d] : NULL, c->codes ? scale.at[d] : NULL},
+                                              .ids = ids.at[d],
+                                              .weights = values.at[d],
+                                              .out = out.at[d]}};
+    run_both(&p, desc, &step, &out);
+    check(&p, &out, TD_DT_BF16, c->first, c->rows, c->hidden, CODED, "experts");
+    run_both(&p, desc, &step, &out); /* another block of the same weights finds them laid out */
+    drop_experts(&p, c, &w);
+    both *const buffers[] = {&ids, &values, &in, &codes, &scale, &out};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) drop(&p, buffers[i]);
+    close_pair(&p);
+}
+
+static void experts(void **state) {
+    static const experts_case CASES[] = {
+        {.hidden = 64, .inter = 32, .n_experts = 8, .top_k = 2, .rows = 6, .bucket = 8, .first = 3, .codes = true},
+        {.hidden = 48, .inter = 40, .n_experts = 6, .top_k = 3, .rows = 8, .bucket = 8}, /* tiles that are filled up */
+        {.hidden = 64, .inter = 96, .n_experts = 2, .top_k = 2, .rows = 1, .bucket = 1, .codes = true},
+        {.hidden = 32, .inter = 32, .n_experts = 5, .top_k = 1, .rows = 2100, .bucket = 2200, .codes = true}, /* two runs */
+        {.hidden = 32, .inter = 3620, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4}, /* too wide to be fused */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_experts(&CASES[i]);
+}
+
+static void refused_experts(void **state) {
+    experts_case   c = {.hidden = 64, .inter = 32, .n_experts = 4, .top_k = 2};
+    rnd            r = rnd_open("refused experts");
+    pair           p = open_pair();
+    td_npu        *card = p.npu[CARD];
+    expert_weights w, floats;
+    both           x = put(&p, NULL, 4096);
+    td_npu_block  *b;
+    (void)state;
+    put_experts(&p, &r, &c, TD_WEIGHT_W8A8, &w);
+    put_experts(&p, &r, &c, TD_WEIGHT_BF16, &floats);
+    const td_block_desc right = {.kind = TD_BLOCK_EXPERTS,
+                                 .max_tok = 4,
+                                 .experts = {.hidden = c.hidden,
+                                             .inter = c.inter,
+                                             .n_experts = c.n_experts,
+                                             .top_k = c.top_k,
+                                             .gate = w.list[CARD][0],
+                                             .up = w.list[CARD][1],
+                                             .down = w.list[CARD][2],
+                                             .in = x.at[CARD],
+                                             .ids = x.at[CARD],
+                                             .weights = x.at[CARD],
+                                             .out = x.at[CARD]}};
+    struct {
+        td_block_desc desc;
+        const char   *sentence;
+    } cases[] = {{right, "an expert's gate is not int8"},
+                 {right, "takes at most 1024 experts"},
+                 {right, "an expert's gate is 32 x 64, not 64 x 64"},
+                 {right, "5 of 4 a token"},
+                 {right, "experts need matrices, rows, ids and weights"}};
+    cases[0].desc.experts.gate = floats.list[CARD][0];
+    cases[1].desc.experts.n_experts = 1025;
+    cases[2].desc.experts.inter = 64;
+    cases[3].desc.experts.top_k = 5;
+    cases[4].desc.experts.ids = NULL;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        td_error err = {0};
+        assert_int_not_equal(card->ops->block_create(card, &cases[i].desc, &b, &err), TD_OK);
+        if (!strstr(err.text, cases[i].sentence)) fail_msg("%s", err.text);
+    }
+    td_error err = {0};
+    if (card->ops->block_create(card, &right, &b, &err) != TD_OK) fail_msg("%s", err.text);
+    card->ops->block_destroy(card, b);
+    cases[0].desc = right; /* the weights of another expert's: each is laid out for one place */
+    const td_npu_weight *turned[EXPERTS_MOST] = {w.list[CARD][0][1], w.list[CARD][0][0], w.list[CARD][0][2],
+                                                 w.list[CARD][0][3]};
+    cases[0].desc.experts.gate = turned;
+    assert_int_equal(card->ops->block_create(card, &cases[0].desc, &b, &err), TD_EINVAL);
+    assert_non_null(strstr(err.text, "laid out for another block"));
+    drop_experts(&p, &c, &w);
+    drop_experts(&p, &c, &floats);
+    drop(&p, &x);
+    close_pair(&p);
+}
+
 /* ---- attention ---------------------------------------------------------------------------------------- */
 
 /* Three sequences with prompts in two steps and a token after them, in pages out of order; buckets are never full. */
@@ -748,8 +909,9 @@ static void what_the_card_has_not_is_refused(void **state) {
 
 /* Which operations were launched: TD_ASCEND_FUSED=0 is this test's other form. */
 static void fused_or_not(void **state) {
-    static const char *const FUSED[] = {"aclnnAddRmsNormDynamicQuant", "aclnnDequantSwigluQuant", "aclnnKvRmsNormRopeCache",
-                                        "aclnnMlaPrologV2WeightNz"};
+    static const char *const FUSED[] = {"aclnnAddRmsNormDynamicQuant", "aclnnDequantSwigluQuant",
+                                        "aclnnKvRmsNormRopeCache",     "aclnnMlaPrologV2WeightNz",
+                                        "aclnnMoeInitRoutingV3",       "aclnnDequantSwigluQuantV2"};
     const char              *value = getenv("TD_ASCEND_FUSED");
     bool                     fused = !value || strcmp(value, "0") != 0;
     size_t                   bytes = 0, room = (size_t)1 << 20;
@@ -776,6 +938,8 @@ int main(void) {
         cmocka_unit_test(heads),
         cmocka_unit_test(attentions),
         cmocka_unit_test(what_the_card_has_not_is_refused),
+        cmocka_unit_test(experts),
+        cmocka_unit_test(refused_experts),
         cmocka_unit_test(fused_or_not),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);

@@ -1,7 +1,7 @@
 /*
  * Several Ascend cards as one, on the stand-in: sums in the order of the cards on two and four of them, whatever each adds,
  * eager and captured, more rows than are gathered at once; a card that does not come; what cannot be joined; every call of
- * a group's life failing once.
+ * a group's life failing once; routed experts where each card's router has chosen others.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -262,6 +262,147 @@ static void what_is_no_group(void **state) {
     close_cards(&x);
 }
 
+/* ---- routed experts: no two cards' routers need agree ---------------------------------------------- */
+
+enum { HIDDEN = 32, INTER = 32, EXPERTS = 6, CHOSEN = 2, TOKENS = 5, PAIRS = TOKENS * CHOSEN };
+
+/** What a card has of the experts, and what its router said. */
+typedef struct {
+    td_npu_weight       *of[3][EXPERTS];
+    const td_npu_weight *list[3][EXPERTS];
+    uint16_t            *ids; /* device, as the others */
+    float               *weights;
+    td_bf16             *x, *out;
+    td_bf16             *got; /* pinned */
+} share;
+
+static void *put_bytes(card *c, const void *from, size_t bytes) {
+    void    *dev, *pinned;
+    td_error err = {0};
+    assert_int_equal(c->ops->alloc(c->npu, bytes, &dev, &err), TD_OK);
+    assert_int_equal(c->ops->host_alloc(c->npu, bytes, &pinned, &err), TD_OK);
+    memcpy(pinned, from, bytes);
+    assert_int_equal(c->ops->copy(c->npu, c->stream, dev, pinned, bytes, TD_COPY_H2D), TD_OK);
+    assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK);
+    c->ops->host_free(c->npu, pinned, bytes);
+    return dev;
+}
+
+static void open_share(card *c, share *s, uint32_t chosen_by) {
+    td_error err = {0};
+    uint16_t ids[PAIRS];
+    float    weights[PAIRS], values[INTER * HIDDEN];
+    td_bf16  x[TOKENS * HIDDEN];
+    *s = (share){0};
+    for (uint32_t i = 0; i < TOKENS * HIDDEN; i++) x[i] = td_f32_to_bf16((float)td_rng_uniform(5, 0, i) - 0.5f);
+    for (uint32_t i = 0; i < PAIRS; i++) {
+        ids[i] = (uint16_t)((i + chosen_by) % EXPERTS);
+        weights[i] = 1 + (float)td_rng_uniform(5, 1 + chosen_by, i);
+    }
+    for (uint32_t m = 0; m < 3; m++)
+        for (uint32_t e = 0; e < EXPERTS; e++) {
+            td_tensor_view v = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = values};
+            for (uint32_t i = 0; i < INTER * HIDDEN; i++)
+                values[i] = (float)td_rng_uniform(6 + c->index, m * EXPERTS + e, i) - 0.5f;
+            if (c->ops->weight_create(c->npu, TD_WEIGHT_W8A8, &v, &s->of[m][e], &err) != TD_OK) fail_msg("%s", err.text);
+            s->list[m][e] = s->of[m][e];
+        }
+    s->x = put_bytes(c, x, sizeof x);
+    s->ids = put_bytes(c, ids, sizeof ids);
+    s->weights = put_bytes(c, weights, sizeof weights);
+    s->out = put_bytes(c, x, sizeof x);
+    assert_int_equal(c->ops->host_alloc(c->npu, sizeof x, (void **)&s->got, &err), TD_OK);
+}
+
+static void close_share(card *c, share *s) {
+    for (uint32_t m = 0; m < 3; m++)
+        for (uint32_t e = 0; e < EXPERTS; e++) c->ops->weight_destroy(c->npu, s->of[m][e]);
+    c->ops->free(c->npu, s->x, TOKENS * HIDDEN * sizeof *s->x);
+    c->ops->free(c->npu, s->ids, PAIRS * sizeof *s->ids);
+    c->ops->free(c->npu, s->weights, PAIRS * sizeof *s->weights);
+    c->ops->free(c->npu, s->out, TOKENS * HIDDEN * sizeof *s->out);
+    c->ops->host_free(c->npu, s->got, TOKENS * HIDDEN * sizeof *s->got);
+}
+
+static td_block_desc experts_of(const share *s, td_npu_group *group) {
+    return (td_block_desc){.kind = TD_BLOCK_EXPERTS,
+                           .layer = TD_NO_LAYER,
+                           .max_tok = TOKENS,
+                           .experts = {.hidden = HIDDEN,
+                                       .inter = INTER,
+                                       .n_experts = EXPERTS,
+                                       .top_k = CHOSEN,
+                                       .gate = s->list[0],
+                                       .up = s->list[1],
+                                       .down = s->list[2],
+                                       .in = s->x,
+                                       .ids = s->ids,
+                                       .weights = s->weights,
+                                       .out = s->out,
+                                       .group = group}};
+}
+
+/** What each card's part of the experts gives, one thread for all: nothing waits but on the streams. */
+static void run_experts(cluster *x, share *shares, td_npu_group *group, bool captured) {
+    td_step_counts counts = {.n_tok = TOKENS};
+    td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
+    td_npu_block  *blocks[CARDS_MAX];
+    td_npu_graph  *graphs[CARDS_MAX];
+    td_error       err = {0};
+    for (uint32_t i = 0; i < x->n; i++) {
+        card         *c = &x->cards[i];
+        td_block_desc desc = experts_of(&shares[i], group);
+        if (c->ops->block_create(c->npu, &desc, &blocks[i], &err) != TD_OK) fail_msg("%s", err.text);
+        if (captured) assert_int_equal(c->ops->graph_begin(c->npu, c->stream), TD_OK);
+        assert_int_equal(c->ops->enqueue(c->npu, c->stream, blocks[i], &step), TD_OK);
+        if (captured) assert_int_equal(c->ops->graph_end(c->npu, c->stream, &graphs[i], &err), TD_OK);
+    }
+    for (uint32_t i = 0; i < x->n; i++) {
+        card *c = &x->cards[i];
+        if (captured) assert_int_equal(c->ops->graph_launch(c->npu, c->stream, graphs[i]), TD_OK);
+        assert_int_equal(
+            c->ops->copy(c->npu, c->stream, shares[i].got, shares[i].out, TOKENS * HIDDEN * sizeof(td_bf16), TD_COPY_D2H),
+            TD_OK);
+    }
+    for (uint32_t i = 0; i < x->n; i++) {
+        card *c = &x->cards[i];
+        assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK);
+        if (captured) c->ops->graph_destroy(c->npu, graphs[i]);
+        c->ops->block_destroy(c->npu, blocks[i]);
+    }
+}
+
+/* Each card's router has chosen other experts with other weights. In a group all compute the first card's, to the bit. */
+static void experts_of_the_first_card(void **state) {
+    (void)state;
+    for (uint32_t n = 2; n <= CARDS_MAX; n += 2) {
+        cluster  x;
+        share    same[CARDS_MAX], others[CARDS_MAX];
+        td_error err = {0};
+        if (open_cards(&x, n, &err) != TD_OK) fail_msg("%s", err.text);
+        for (uint32_t i = 0; i < n; i++) {
+            if (x.cards[i].ops->stream_create(x.cards[i].npu, &x.cards[i].stream, &err) != TD_OK) fail_msg("%s", err.text);
+            open_share(&x.cards[i], &same[i], 0);
+            open_share(&x.cards[i], &others[i], i);
+        }
+        run_experts(&x, same, NULL, false);
+        run_experts(&x, others, NULL, false);
+        for (uint32_t i = 1; i < n; i++)
+            assert_memory_not_equal(others[i].got, same[i].got, TOKENS * HIDDEN * sizeof(td_bf16));
+        for (int captured = 0; captured < 2; captured++) {
+            run_experts(&x, others, x.group, captured);
+            for (uint32_t i = 0; i < n; i++)
+                assert_memory_equal(others[i].got, same[i].got, TOKENS * HIDDEN * sizeof(td_bf16));
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            close_share(&x.cards[i], &same[i]);
+            close_share(&x.cards[i], &others[i]);
+            give_back(&x.cards[i]);
+        }
+        close_cards(&x);
+    }
+}
+
 /* A group's life in a process of its own, in which one call fails: it is told in a sentence, nothing hangs or is left. */
 static td_status try_failure(int which, char *said, size_t bytes) {
     int   ends[2], status;
@@ -320,6 +461,7 @@ int main(void) {
         cmocka_unit_test(a_card_that_does_not_come),
         cmocka_unit_test(host_calls_end_before_the_stream_does),
         cmocka_unit_test(what_is_no_group),
+        cmocka_unit_test(experts_of_the_first_card),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DEVICES", "4", 1);

@@ -821,14 +821,150 @@ static void two_cards(void **state) {
         }
 }
 
+/* ---- routed experts ---------------------------------------------------------------------------- */
+
+static td_acl_tensor_list *list_of(td_acl_tensor *t) {
+    const td_acl_tensor *one = t;
+    return rig.acl->aclCreateTensorList(&one, 1);
+}
+
+/* Rows to their experts by both versions, both products with the middle between them, and back: each against loops. */
+static void experts(void **state) {
+    enum { ROWS = 5, K = 2, N_EXPERTS = 4, H = 48, INTER = 32, PAIRS = ROWS * K, K_TILES = H / 16 };
+    static int8_t x[ROWS][H], w[N_EXPERTS][H][2 * INTER], nz[N_EXPERTS][2][K_TILES][16][32], sent[PAIRS][H], y[PAIRS][INTER];
+    static int32_t sum[PAIRS][2 * INTER];
+    static td_bf16 scale16[N_EXPERTS][2 * INTER], rows16[ROWS][H], sent16[PAIRS][H], wide[PAIRS][2 * INTER],
+        back[ROWS][2 * INTER];
+    static float  scale[N_EXPERTS][2 * INTER], token[ROWS], weights[ROWS][K], sent_token[PAIRS], y_scale[PAIRS];
+    const int32_t ids[ROWS][K] = {{3, 0}, {1, 3}, {0, 3}, {3, 1}, {1, 0}}; /* expert 2 has no row */
+    const int64_t range[] = {0, N_EXPERTS}, counts_want[N_EXPERTS] = {3, 3, 0, 4};
+    int32_t       places[PAIRS], counts32[N_EXPERTS];
+    int64_t       counts[N_EXPERTS];
+    (void)state;
+    fill(&rows16[0][0], ROWS * H);
+    for (int r = 0; r < ROWS; r++) {
+        token[r] = fabsf(random_value()) + 0.1f;
+        for (int j = 0; j < K; j++) weights[r][j] = random_value();
+        for (int i = 0; i < H; i++) x[r][i] = (int8_t)(random_value() * 127);
+    }
+    for (int e = 0; e < N_EXPERTS; e++)
+        for (int n = 0; n < 2 * INTER; n++) {
+            scale16[e][n] = td_f32_to_bf16(scale[e][n] = fabsf(random_value()) * 1e-3f);
+            for (int k = 0; k < H; k++) w[e][k][n] = nz[e][n / 32][k / 16][k % 16][n % 32] = (int8_t)(random_value() * 127);
+        }
+    void *dx = rig_upload(&rig, x, sizeof x), *di = rig_upload(&rig, ids, sizeof ids),
+         *dt = rig_upload(&rig, token, sizeof token), *d16 = rig_upload(&rig, rows16, sizeof rows16),
+         *dw = rig_upload(&rig, w, sizeof w), *dnz = rig_upload(&rig, nz, sizeof nz),
+         *ds = rig_upload(&rig, scale, sizeof scale), *ds16 = rig_upload(&rig, scale16, sizeof scale16),
+         *dweights = rig_upload(&rig, weights, sizeof weights), *dsent = rig_alloc(&rig, sizeof sent16),
+         *dplaces = rig_alloc(&rig, sizeof places), *dcounts = rig_alloc(&rig, sizeof counts),
+         *dsent_token = rig_alloc(&rig, sizeof sent_token), *dwide = rig_alloc(&rig, sizeof sum),
+         *dy = rig_alloc(&rig, sizeof y), *dy_scale = rig_alloc(&rig, sizeof y_scale), *dback = rig_alloc(&rig, sizeof back);
+
+    RUN(&rig, aclnnMoeInitRoutingV2, T2(&rig, d16, TD_ACL_BF16, ROWS, H), T2(&rig, di, TD_ACL_INT32, ROWS, K), 0, 0,
+        N_EXPERTS, 0, 1, false, T2(&rig, dsent, TD_ACL_BF16, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
+        T1(&rig, dcounts, TD_ACL_INT32, N_EXPERTS), NULL);
+    rig_download(&rig, sent16, dsent, sizeof sent16);
+    rig_download(&rig, places, dplaces, sizeof places);
+    rig_download(&rig, counts32, dcounts, sizeof counts32);
+    for (int e = 0, all = 0; e < N_EXPERTS; e++) assert_int_equal(counts32[e], all += (int)counts_want[e]);
+    for (int i = 0; i < PAIRS; i++) assert_memory_equal(sent16[places[i]], rows16[i / K], sizeof rows16[0]);
+
+    td_acl_int_array *all_experts = rig.acl->aclCreateIntArray(range, 2);
+    RUN(&rig, aclnnMoeInitRoutingV3, T2(&rig, dx, TD_ACL_INT8, ROWS, H), T2(&rig, di, TD_ACL_INT32, ROWS, K),
+        T1(&rig, dt, TD_ACL_FLOAT, ROWS), NULL, PAIRS, 0, N_EXPERTS, 0, 1, true, -1, all_experts, 0,
+        T2(&rig, dsent, TD_ACL_INT8, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
+        T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS));
+    TRY(rig.acl->aclDestroyIntArray(all_experts));
+    rig_download(&rig, sent, dsent, sizeof sent);
+    rig_download(&rig, places, dplaces, sizeof places);
+    rig_download(&rig, counts, dcounts, sizeof counts);
+    rig_download(&rig, sent_token, dsent_token, sizeof sent_token);
+    assert_memory_equal(counts, counts_want, sizeof counts);
+    int expert_of[PAIRS] = {0};
+    for (int i = 0; i < PAIRS; i++) {
+        assert_memory_equal(sent[places[i]], x[i / K], sizeof x[0]);
+        assert_memory_equal(&sent_token[places[i]], &token[i / K], sizeof token[0]);
+        expert_of[places[i]] = ids[i / K][i % K];
+    }
+    for (int i = 1; i < PAIRS; i++) assert_true(expert_of[i] >= expert_of[i - 1]);
+
+    const int64_t  view[] = {N_EXPERTS, H, 2 * INTER}, storage[] = {N_EXPERTS, 2, K_TILES, 16, 32};
+    td_acl_tensor *tiles =
+                      rig.acl->aclCreateTensor(view, 3, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 5, dnz),
+                  *plain = T3(&rig, dw, TD_ACL_INT8, N_EXPERTS, H, 2 * INTER);
+    RUN(&rig, aclnnGroupedMatmulV5, list_of(T2(&rig, dsent, TD_ACL_INT8, PAIRS, H)), list_of(plain), NULL,
+        list_of(T2(&rig, ds16, TD_ACL_BF16, N_EXPERTS, 2 * INTER)), NULL, NULL, NULL,
+        list_of(T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS)), T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 3,
+        0, 1, 0, NULL, list_of(T2(&rig, dwide, TD_ACL_BF16, PAIRS, 2 * INTER)), NULL, NULL);
+    rig_download(&rig, wide, dwide, sizeof wide);
+    RUN(&rig, aclnnMoeFinalizeRoutingV2, T2(&rig, dwide, TD_ACL_BF16, PAIRS, 2 * INTER),
+        T1(&rig, dplaces, TD_ACL_INT32, PAIRS), NULL, NULL, NULL, T2(&rig, dweights, TD_ACL_FLOAT, ROWS, K), NULL, 2,
+        T2(&rig, dback, TD_ACL_BF16, ROWS, 2 * INTER));
+    rig_download(&rig, back, dback, sizeof back);
+    for (int r = 0; r < ROWS; r++)
+        for (int n = 0; n < 2 * INTER; n++) {
+            double want = 0, most = 0;
+            for (int j = 0; j < K; j++) {
+                double part = weights[r][j] * (double)td_bf16_to_f32(wide[places[r * K + j]][n]);
+                want += part;
+                most += fabs(part);
+            }
+            assert_near(td_bf16_to_f32(back[r][n]), want, most, "back", (size_t)(r * 2 * INTER + n));
+        }
+
+    RUN(&rig, aclnnGroupedMatmulV5, list_of(T2(&rig, dsent, TD_ACL_INT8, PAIRS, H)), list_of(tiles), NULL, NULL, NULL, NULL,
+        NULL, NULL, T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 2, 0, 1, 0, NULL,
+        list_of(T2(&rig, dwide, TD_ACL_INT32, PAIRS, 2 * INTER)), NULL, NULL);
+    rig_download(&rig, sum, dwide, sizeof sum);
+    char dynamic[] = "dynamic", rint_mode[] = "rint";
+    RUN(&rig, aclnnDequantSwigluQuantV2, T2(&rig, dwide, TD_ACL_INT32, PAIRS, 2 * INTER),
+        T2(&rig, ds, TD_ACL_FLOAT, N_EXPERTS, 2 * INTER), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS), NULL, NULL, NULL,
+        T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), true, dynamic, TD_ACL_INT8, rint_mode, -1, 0, 7, 1.702, 1,
+        T2(&rig, dy, TD_ACL_INT8, PAIRS, INTER), T1(&rig, dy_scale, TD_ACL_FLOAT, PAIRS));
+    rig_download(&rig, y, dy, sizeof y);
+    rig_download(&rig, y_scale, dy_scale, sizeof y_scale);
+    for (int i = 0; i < PAIRS; i++) {
+        int    e = expert_of[i];
+        double gated[INTER], most = 0;
+        for (int n = 0; n < 2 * INTER; n++) {
+            int32_t want = 0;
+            for (int k = 0; k < H; k++) want += sent[i][k] * w[e][k][n];
+            assert_int_equal(sum[i][n], want);
+            assert_int_equal(wide[i][n], td_f32_to_bf16((float)want * td_bf16_to_f32(scale16[e][n]) * sent_token[i]));
+        }
+        for (int n = 0; n < INTER; n++) {
+            double gate = (double)sum[i][n] * scale[e][n] * sent_token[i],
+                   up = (double)sum[i][INTER + n] * scale[e][INTER + n] * sent_token[i];
+            gated[n] = gate / (1 + exp(-gate)) * up;
+            most = fmax(most, fabs(gated[n]));
+        }
+        assert_true(fabs(y_scale[i] * 127 / most - 1) < 1e-5);
+        for (int n = 0; n < INTER; n++) assert_true(fabs(y[i][n] - gated[n] / y_scale[i]) <= 0.501);
+    }
+    GIVE_BACK(dx, di, dt, d16, dw, dnz, ds, ds16, dweights, dsent, dplaces, dcounts, dsent_token, dwide, dy, dy_scale,
+              dback);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quantised_products), cmocka_unit_test(float_products),      cmocka_unit_test(norms_and_codes),
-        cmocka_unit_test(gates_and_rope),     cmocka_unit_test(small_operations),    cmocka_unit_test(routers),
-        cmocka_unit_test(grouped_attention),  cmocka_unit_test(latent_attention),    cmocka_unit_test(replays_by_address),
-        cmocka_unit_test(callbacks_in_order), cmocka_unit_test(values_hold_streams), cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(two_cards),          cmocka_unit_test(codes_of_floats),     cmocka_unit_test(latent_front),
+        cmocka_unit_test(quantised_products),
+        cmocka_unit_test(float_products),
+        cmocka_unit_test(norms_and_codes),
+        cmocka_unit_test(gates_and_rope),
+        cmocka_unit_test(small_operations),
+        cmocka_unit_test(routers),
+        cmocka_unit_test(grouped_attention),
+        cmocka_unit_test(latent_attention),
+        cmocka_unit_test(replays_by_address),
+        cmocka_unit_test(callbacks_in_order),
+        cmocka_unit_test(values_hold_streams),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(two_cards),
+        cmocka_unit_test(codes_of_floats),
+        cmocka_unit_test(latent_front),
         cmocka_unit_test(latent_write),
+        cmocka_unit_test(experts),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -3,6 +3,8 @@
  * own, which must end by the signal and with the sentence that is expected. So a backend that passes on it keeps these
  * rules.
  */
+#include <math.h>
+
 #include "refusal.h"
 
 #include "ascend_rig.h"
@@ -808,6 +810,28 @@ static void destroy_held(seat *s) {
 static void communicator_before_capture(ascend_rig *r) {
     on_two_cards(r, destroy_held);
 }
+static void broadcast_from(seat *s, uint32_t root, uint64_t n) {
+    ignore(s->r->acl->HcclBroadcast(rig_alloc(s->r, 64), n, TD_HCCL_DATA_TYPE_INT32, root, s->comm, s->stream));
+    ignore(s->r->acl->aclrtSynchronizeStream(s->stream));
+}
+static void broadcast_roots(seat *s) {
+    broadcast_from(s, s->rank, 8);
+}
+static void broadcast_of_two_roots(ascend_rig *r) {
+    on_two_cards(r, broadcast_roots);
+}
+static void broadcast_sizes(seat *s) {
+    broadcast_from(s, 0, 8 + s->rank);
+}
+static void broadcast_of_two_sizes(ascend_rig *r) {
+    on_two_cards(r, broadcast_sizes);
+}
+static void broadcast_beyond(seat *s) {
+    broadcast_from(s, 2, 8);
+}
+static void broadcast_of_no_root(ascend_rig *r) {
+    on_two_cards(r, broadcast_beyond);
+}
 static void launch_another(seat *s) {
     capture_sum(s, 0);
     capture_sum(s, 1);
@@ -897,6 +921,235 @@ static void obey(ascend_rig *r) {
     TRY(r->acl->aclrtFree(ws));
     free_norm(r, &n);
     rig_close(r);
+}
+
+/* ---- routed experts ------------------------------------------------------------------------------------ */
+
+/* Two tokens of 64 values, three experts, two a token; inner size 32. What is not given here is as it should be. */
+enum { EXPERTS = 3, TOKENS = 2, CHOSEN = 2, PAIRS = TOKENS * CHOSEN, WIDE = 64 };
+
+typedef struct {
+    td_acl_dtype x, counts;
+    int64_t      active, places_type;
+    int32_t      id;
+    float        scale;
+    int64_t      range[2];
+} route;
+
+static void route3(ascend_rig *r, route a) {
+    int32_t ids[PAIRS] = {0, 2, 1, a.id};
+    float   scale[TOKENS] = {1, a.scale};
+    void   *p = rig_alloc(r, 1024), *dx = rig_upload(r, (int16_t[TOKENS * WIDE]){0}, TOKENS * WIDE * sizeof(int16_t)),
+         *di = rig_upload(r, ids, sizeof ids), *ds = rig_upload(r, scale, sizeof scale);
+    td_acl_int_array *range = r->acl->aclCreateIntArray(a.range, 2);
+    RUN(r, aclnnMoeInitRoutingV3, T2(r, dx, a.x, TOKENS, WIDE), T2(r, di, TD_ACL_INT32, TOKENS, CHOSEN),
+        T1(r, ds, TD_ACL_FLOAT, TOKENS), NULL, a.active, 0, EXPERTS, 0, 1, true, -1, range, a.places_type,
+        T2(r, rig_alloc(r, 512), a.x, PAIRS, WIDE), T1(r, p, TD_ACL_INT32, PAIRS),
+        T1(r, rig_alloc(r, 512), a.counts, EXPERTS), T1(r, rig_alloc(r, 512), TD_ACL_FLOAT, PAIRS));
+}
+static route route_right(void) {
+    return (route){.x = TD_ACL_INT8, .counts = TD_ACL_INT64, .active = PAIRS, .range = {0, EXPERTS}, .scale = 1};
+}
+
+static void route_x(ascend_rig *r) {
+    route a = route_right();
+    a.x = TD_ACL_INT16;
+    route3(r, a);
+}
+static void route_counts(ascend_rig *r) {
+    route a = route_right();
+    a.counts = TD_ACL_INT32;
+    route3(r, a);
+}
+static void route_active(ascend_rig *r) {
+    route a = route_right();
+    a.active = TOKENS;
+    route3(r, a);
+}
+static void route_places(ascend_rig *r) {
+    route a = route_right();
+    a.places_type = 1;
+    route3(r, a);
+}
+static void route_expert_beyond(ascend_rig *r) {
+    route a = route_right();
+    a.id = EXPERTS;
+    route3(r, a);
+}
+static void route_not_finite(ascend_rig *r) {
+    route a = route_right();
+    a.scale = (float)INFINITY;
+    route3(r, a);
+}
+static void route_range(ascend_rig *r) {
+    route a = route_right();
+    a.range[1] = EXPERTS - 1;
+    route3(r, a);
+}
+static void route_obeys(ascend_rig *r) {
+    route a = route_right();
+    a.id = 0;
+    route3(r, a);
+}
+
+static void route2(ascend_rig *r, td_acl_dtype x, td_acl_dtype counts, int64_t counts_type) {
+    void *dx = rig_alloc(r, 1024), *di = rig_upload(r, (int32_t[PAIRS]){0, 1, 2, 0}, PAIRS * sizeof(int32_t));
+    RUN(r, aclnnMoeInitRoutingV2, T2(r, dx, x, TOKENS, WIDE), T2(r, di, TD_ACL_INT32, TOKENS, CHOSEN), 0, 0, EXPERTS, 0,
+        counts_type, false, T2(r, rig_alloc(r, 1024), x, PAIRS, WIDE), T1(r, rig_alloc(r, 64), TD_ACL_INT32, PAIRS),
+        T1(r, rig_alloc(r, 64), counts, EXPERTS), NULL);
+}
+static void route_codes_by_the_older(ascend_rig *r) {
+    route2(r, TD_ACL_INT8, TD_ACL_INT32, 2);
+}
+static void route_counts_of_the_older(ascend_rig *r) {
+    route2(r, TD_ACL_BF16, TD_ACL_INT64, 2);
+}
+static void route_without_counts(ascend_rig *r) {
+    route2(r, TD_ACL_BF16, TD_ACL_INT32, 0);
+}
+
+typedef struct {
+    td_acl_dtype scale, out, token;
+    int64_t      list[EXPERTS], list_type, split, axis, activation, storage_k, entries;
+    bool         without_scale;
+} grouped;
+
+static td_acl_tensor_list *list_of(ascend_rig *r, td_acl_tensor *t, int64_t entries) {
+    const td_acl_tensor *all[2] = {t, t};
+    return r->acl->aclCreateTensorList(all, (uint64_t)entries);
+}
+
+static void grouped_product(ascend_rig *r, grouped a) {
+    const int64_t  view[] = {EXPERTS, WIDE, 32}, storage[] = {EXPERTS, 1, a.storage_k, 16, 32};
+    td_acl_tensor *w = r->acl->aclCreateTensor(view, 3, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 5,
+                                               rig_alloc(r, EXPERTS * WIDE * 64)),
+                  *s = T2(r, rig_alloc(r, 512), a.scale, EXPERTS, 32), *ts = T1(r, rig_alloc(r, 64), a.token, PAIRS);
+    RUN(r, aclnnGroupedMatmulV5, list_of(r, T2(r, rig_alloc(r, 512), TD_ACL_INT8, PAIRS, WIDE), a.entries), list_of(r, w, 1),
+        NULL, a.without_scale ? NULL : list_of(r, s, 1), NULL, NULL, NULL, list_of(r, ts, 1),
+        T1(r, rig_upload(r, a.list, sizeof a.list), TD_ACL_INT64, EXPERTS), NULL, NULL, NULL, a.split, a.axis, a.list_type,
+        a.activation, NULL, list_of(r, T2(r, rig_alloc(r, 1024), a.out, PAIRS, 32), 1), NULL, NULL);
+}
+static grouped grouped_right(void) {
+    return (grouped){.scale = TD_ACL_BF16,
+                     .out = TD_ACL_BF16,
+                     .token = TD_ACL_FLOAT,
+                     .list = {1, 0, 3},
+                     .list_type = 1,
+                     .split = 2,
+                     .storage_k = 4,
+                     .entries = 1};
+}
+
+static void grouped_scale(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.scale = TD_ACL_FLOAT;
+    grouped_product(r, a);
+}
+static void grouped_out(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.out = TD_ACL_INT32;
+    grouped_product(r, a);
+}
+static void grouped_token_scale(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.without_scale = true;
+    a.out = TD_ACL_INT32;
+    grouped_product(r, a);
+}
+static void grouped_storage(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.storage_k = 2;
+    grouped_product(r, a);
+}
+static void grouped_split(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.split = 0;
+    grouped_product(r, a);
+}
+static void grouped_axis(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.axis = 2;
+    grouped_product(r, a);
+}
+static void grouped_list_type(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.list_type = 2;
+    grouped_product(r, a);
+}
+static void grouped_activation(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.activation = 5;
+    grouped_product(r, a);
+}
+static void grouped_two_tensors(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.entries = 2;
+    grouped_product(r, a);
+}
+static void grouped_rows_beyond(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.list[1] = 1;
+    grouped_product(r, a);
+}
+static void grouped_counts_as_sums(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.list_type = 0;
+    grouped_product(r, a);
+}
+static void grouped_obeys(ascend_rig *r) {
+    grouped a = grouped_right();
+    a.list[2] = 2;
+    grouped_product(r, a); /* the last row is nobody's */
+}
+
+static void middle(ascend_rig *r, td_acl_dtype x, int64_t wide, int64_t scales, bool list, char *round_mode) {
+    char  dynamic[] = "dynamic";
+    void *p = rig_alloc(r, 1 << 17), *groups = rig_upload(r, (int64_t[EXPERTS]){1, 1, 2}, EXPERTS * sizeof(int64_t));
+    RUN(r, aclnnDequantSwigluQuantV2, T2(r, p, x, PAIRS, wide), T2(r, p, TD_ACL_FLOAT, scales, wide),
+        T1(r, p, TD_ACL_FLOAT, PAIRS), NULL, NULL, NULL, list ? T1(r, groups, TD_ACL_INT64, EXPERTS) : NULL, true, dynamic,
+        TD_ACL_INT8, round_mode, -1, 0, 7, 1.702, 1, T2(r, rig_alloc(r, 1 << 16), TD_ACL_INT8, PAIRS, wide / 2),
+        T1(r, rig_alloc(r, 64), TD_ACL_FLOAT, PAIRS));
+}
+static void middle_of_floats(ascend_rig *r) {
+    middle(r, TD_ACL_BF16, WIDE, EXPERTS, true, NULL);
+}
+static void middle_odd(ascend_rig *r) {
+    middle(r, TD_ACL_INT32, 96, EXPERTS, true, NULL);
+}
+static void middle_wide(ascend_rig *r) {
+    middle(r, TD_ACL_INT32, 7296, EXPERTS, true, NULL);
+}
+static void middle_one_scale(ascend_rig *r) {
+    middle(r, TD_ACL_INT32, WIDE, 1, true, NULL);
+}
+static void middle_without_groups(ascend_rig *r) {
+    middle(r, TD_ACL_INT32, WIDE, EXPERTS, false, NULL);
+}
+static void middle_rounds(ascend_rig *r) {
+    char round_mode[] = "floor";
+    middle(r, TD_ACL_INT32, WIDE, EXPERTS, true, round_mode);
+}
+static void middle_obeys(ascend_rig *r) {
+    middle(r, TD_ACL_INT32, WIDE, EXPERTS, true, NULL);
+}
+
+static void back(ascend_rig *r, td_acl_dtype weights, int64_t mode, int32_t place) {
+    void *x = rig_alloc(r, 1024), *p = rig_upload(r, (int32_t[PAIRS]){0, 1, 2, place}, PAIRS * sizeof(int32_t));
+    RUN(r, aclnnMoeFinalizeRoutingV2, T2(r, x, TD_ACL_BF16, PAIRS, WIDE), T1(r, p, TD_ACL_INT32, PAIRS), NULL, NULL, NULL,
+        T2(r, rig_upload(r, (float[PAIRS]){0}, PAIRS * sizeof(float)), weights, TOKENS, CHOSEN), NULL, mode,
+        T2(r, rig_alloc(r, 512), TD_ACL_BF16, TOKENS, WIDE));
+}
+static void back_by_columns(ascend_rig *r) {
+    back(r, TD_ACL_FLOAT, 0, 3);
+}
+static void back_weights(ascend_rig *r) {
+    back(r, TD_ACL_FLOAT16, 2, 3);
+}
+static void back_beyond(ascend_rig *r) {
+    back(r, TD_ACL_FLOAT, 2, PAIRS);
+}
+static void back_obeys(ascend_rig *r) {
+    back(r, TD_ACL_FLOAT, 2, 3);
 }
 
 /* ---- the table --------------------------------------------------------------------------------------- */
@@ -1000,6 +1253,9 @@ static const rule RULES[] = {
     BREAKS(slot_beyond, "slot 256 of 256"),
     BREAKS(communicator_before_capture, "captured collectives hold: captures go first"),
     BREAKS(captures_that_do_not_pair, "ranks of one communicator meet with HcclAllReduce of capture"),
+    BREAKS(broadcast_of_two_roots, "broadcast from roots"),
+    BREAKS(broadcast_of_two_sizes, "ranks of one communicator meet with HcclBroadcast of"),
+    BREAKS(broadcast_of_no_root, "root 2 of 2 ranks"),
     {"captures_that_pair", captures_that_pair, 0, ""},
     {"aborted_stream", aborted_stream, 0, ""},
     BREAKS(aborted_communicator, "on a communicator of which a collective was aborted"),
@@ -1007,6 +1263,40 @@ static const rule RULES[] = {
     BREAKS(capture_aborted, "a stream is aborted while it is captured"),
     BREAKS(element_beyond, "index 3 of 3"),
     BREAKS(sum_of_other_shapes, "other is not broadcast to selfRef's shape"),
+    BREAKS(route_x, "x is none of FLOAT16, BFLOAT16, FLOAT, INT8"),
+    BREAKS(route_counts, "expertTokensCountOrCumsumOut is not INT64 [expertNum]"),
+    BREAKS(route_active, "activeNum is not rows * k"),
+    BREAKS(route_places, "rowIdxType is not 0"),
+    BREAKS(route_expert_beyond, "expertIdx has expert 3 of 3"),
+    BREAKS(route_not_finite, "scale 1 is not finite"),
+    BREAKS(route_range, "activeExpertRange is not [0, expertNum]"),
+    {"route_obeys", route_obeys, 0, ""},
+    BREAKS(route_codes_by_the_older, "x is none of FLOAT16, BFLOAT16, FLOAT"),
+    BREAKS(route_counts_of_the_older, "expertTokensCountOrCumsumOut is not INT32 [expertNum]"),
+    BREAKS(route_without_counts, "expertTokensCountOrCumsumFlag is neither 1 nor 2"),
+    BREAKS(grouped_scale, "scale is not BFLOAT16"),
+    BREAKS(grouped_out, "out is not BFLOAT16 with a scale, or not INT32 without"),
+    BREAKS(grouped_token_scale, "perTokenScale is not FLOAT [M], or without scale"),
+    BREAKS(grouped_storage, "weight's storage is not [E, ceil(N / 32), ceil(K / 16), 16, 32]"),
+    BREAKS(grouped_split, "splitItem is neither 2 nor 3"),
+    BREAKS(grouped_axis, "groupType is not 0"),
+    BREAKS(grouped_list_type, "groupListType is neither 0 nor 1"),
+    BREAKS(grouped_activation, "actType is not 0"),
+    BREAKS(grouped_two_tensors, "a list has not one tensor"),
+    BREAKS(grouped_rows_beyond, "group 2 has rows 2 to 5 of 4"),
+    BREAKS(grouped_counts_as_sums, "group 1 has rows 1 to 0 of 4"),
+    {"grouped_obeys", grouped_obeys, 0, ""},
+    BREAKS(middle_of_floats, "x is not INT32"),
+    BREAKS(middle_odd, "no multiple of 64"),
+    BREAKS(middle_wide, "more than 7232"),
+    BREAKS(middle_one_scale, "weightScale is not FLOAT [groups, 2 H]"),
+    BREAKS(middle_without_groups, "groupIndex, which A2 and A3 want, is a null pointer"),
+    BREAKS(middle_rounds, "roundMode is neither null nor"),
+    {"middle_obeys", middle_obeys, 0, ""},
+    BREAKS(back_by_columns, "dropPadMode is not 2"),
+    BREAKS(back_weights, "scales are not of expandedX's dtype"),
+    BREAKS(back_beyond, "expandedRowIdx has 4 of 4"),
+    {"back_obeys", back_obeys, 0, ""},
     {"obey", obey, 0, ""},
 };
 #define N_RULES (sizeof RULES / sizeof *RULES)

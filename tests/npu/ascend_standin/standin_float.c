@@ -6,6 +6,7 @@ float standin_get(const void *at, td_acl_dtype t, int64_t i) {
         case TD_ACL_FLOAT: return ((const float *)at)[i];
         case TD_ACL_BF16: return td_bf16_to_f32(((const td_bf16 *)at)[i]);
         case TD_ACL_INT8: return ((const int8_t *)at)[i];
+        case TD_ACL_INT16: return ((const int16_t *)at)[i];
         case TD_ACL_INT32: return (float)((const int32_t *)at)[i];
         case TD_ACL_INT64: return (float)((const int64_t *)at)[i];
         default: standin_refuse("stand-in", "values of dtype %d are not computed with here", t);

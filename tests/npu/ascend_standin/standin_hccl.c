@@ -1,6 +1,6 @@
 /*
  * Sums over the cards of one process. A collective ends when every rank of its communicator has come to it, in the same
- * order on each. Source: hccl comm_op_interface/HcclAllReduce, HcclAllGather, user_guide/constraints,
+ * order on each. Source: hccl comm_op_interface/HcclAllReduce, HcclAllGather, HcclBroadcast, user_guide/constraints,
  * hccl_env/HCCL_CONNECT_TIMEOUT; comm_mgr_c and aclgraph/aclgraph_introduction of hicann/hcomm. What is stricter here:
  *  - the first collective of a kind sets up its links, so the call itself waits for all ranks, for TD_STANDIN_CONNECT_MS;
  *  - a captured collective meets those of the same capture of the other ranks only: the n-th one of each that has any;
@@ -18,6 +18,8 @@
 
 #define RANKS_MAX 16
 
+typedef enum { REDUCES, GATHERS, BROADCASTS, KINDS } kind;
+
 typedef struct {
     uint32_t        n, joined, left;
     int32_t         devices[RANKS_MAX];
@@ -26,10 +28,11 @@ typedef struct {
     pthread_cond_t  moved;
     uint64_t        round;
     uint32_t        here;
-    uint32_t        linked[2]; /* ranks whose first collective of a kind has come: reduces, gathers */
-    bool            broken;    /* one was aborted */
-    uint64_t        session;   /* the capture that is met for; 0: none */
-    const char     *name;      /* of the collective that is met for */
+    uint32_t        linked[KINDS]; /* ranks whose first collective of a kind has come */
+    uint32_t        root;          /* of the broadcast that is met for */
+    bool            broken;        /* one was aborted */
+    uint64_t        session;       /* the capture that is met for; 0: none */
+    const char     *name;          /* of the collective that is met for */
     uint64_t        bytes;
     const char     *send[RANKS_MAX];
     char           *receive[RANKS_MAX];
@@ -142,7 +145,8 @@ typedef struct {
     void         *receive;
     uint64_t      n;
     td_hccl_dtype dtype;
-    bool          gathers;
+    kind          kind;
+    uint32_t      root; /* of a broadcast */
 } collective;
 
 static size_t element(td_hccl_dtype t) {
@@ -192,7 +196,7 @@ static void run_collective(standin_op *op, standin_stream *s) {
     world            *w = a->world;
     size_t            bytes = a->n * element(a->dtype);
     const char       *send = standin_real(a->send, bytes, op->name);
-    char             *receive = standin_real(a->receive, bytes * (a->gathers ? w->n : 1), op->name);
+    char             *receive = standin_real(a->receive, bytes * (a->kind == GATHERS ? w->n : 1), op->name);
     pthread_mutex_lock(&w->lock);
     if (w->broken)
         standin_refuse("runtime 06 aclrtStreamAbort", "%s on a communicator of which a collective was aborted", op->name);
@@ -205,13 +209,19 @@ static void run_collective(standin_op *op, standin_stream *s) {
     if (w->here && (strcmp(w->name, op->name) || w->bytes != bytes))
         standin_refuse("hccl comm_op_interface", "ranks of one communicator meet with %s of %llu bytes and %s of %llu",
                        w->name, (unsigned long long)w->bytes, op->name, (unsigned long long)bytes);
+    if (w->here && w->root != a->root)
+        standin_refuse("hccl comm_op_interface/HcclBroadcast", "ranks of one communicator broadcast from roots %u and %u",
+                       w->root, a->root);
+    w->root = a->root;
     w->name = op->name;
     w->bytes = bytes;
     w->send[a->rank] = send;
     w->receive[a->rank] = receive;
     uint64_t round = w->round;
     if (++w->here == w->n) {
-        if (a->gathers) {
+        if (a->kind == BROADCASTS) {
+            for (uint32_t to = 0; to < w->n; to++) memmove(w->receive[to], w->send[a->root], bytes);
+        } else if (a->kind == GATHERS) {
             for (uint32_t to = 0; to < w->n; to++)
                 for (uint32_t from = 0; from < w->n; from++) memmove(w->receive[to] + from * bytes, w->send[from], bytes);
         } else {
@@ -246,9 +256,9 @@ static void discard(standin_op *op) {
 }
 
 /** The links of the first collective of a kind. @return false: the other ranks did not come in time. */
-static bool link_up(world *w, bool gathers) {
+static bool link_up(world *w, kind k) {
     pthread_mutex_lock(&w->lock);
-    uint32_t *count = &w->linked[gathers];
+    uint32_t *count = &w->linked[k];
     bool      up = *count >= w->n;
     if (!up) {
         ++*count;
@@ -268,7 +278,9 @@ static td_hccl_status submit(const char *call, collective args, td_hccl_comm han
                        m->world->devices[m->rank]);
     if (!args.n) standin_refuse("hccl comm_op_interface", "%s of nothing", call);
     if (standin_fails(call)) return TD_HCCL_E_INTERNAL;
-    if (!link_up(m->world, args.gathers)) return TD_HCCL_E_TIMEOUT;
+    if (args.kind == BROADCASTS && args.root >= m->world->n)
+        standin_refuse("hccl comm_op_interface/HcclBroadcast", "root %u of %u ranks", args.root, m->world->n);
+    if (!link_up(m->world, args.kind)) return TD_HCCL_E_TIMEOUT;
     if (s->capture && s->capture != m->capture) m->sessions++;
     m->capture = s->capture;
     collective *a = malloc(sizeof *a);
@@ -282,8 +294,9 @@ static td_hccl_status submit(const char *call, collective args, td_hccl_comm han
     op->payload = a;
     op->drop = drop;
     op->discard = discard;
-    standin_op_use(op, args.send, bytes, false, false);
-    standin_op_use(op, args.receive, bytes * (args.gathers ? m->world->n : 1), true, false);
+    if (args.kind != BROADCASTS || m->rank == args.root) standin_op_use(op, args.send, bytes, false, false);
+    if (args.kind != BROADCASTS || m->rank != args.root)
+        standin_op_use(op, args.receive, bytes * (args.kind == GATHERS ? m->world->n : 1), true, false);
     standin_submit(s, op);
     return TD_HCCL_SUCCESS;
 }
@@ -297,6 +310,13 @@ td_hccl_status HcclAllReduce(void *send, void *receive, uint64_t n, td_hccl_dtyp
 td_hccl_status HcclAllGather(void *send, void *receive, uint64_t n_send, td_hccl_dtype dtype, td_hccl_comm handle,
                              td_acl_stream stream) {
     return submit("HcclAllGather",
-                  (collective){.send = send, .receive = receive, .n = n_send, .dtype = dtype, .gathers = true}, handle,
+                  (collective){.send = send, .receive = receive, .n = n_send, .dtype = dtype, .kind = GATHERS}, handle,
+                  stream);
+}
+
+td_hccl_status HcclBroadcast(void *at, uint64_t n, td_hccl_dtype dtype, uint32_t root, td_hccl_comm handle,
+                             td_acl_stream stream) {
+    return submit("HcclBroadcast",
+                  (collective){.send = at, .receive = at, .n = n, .dtype = dtype, .kind = BROADCASTS, .root = root}, handle,
                   stream);
 }

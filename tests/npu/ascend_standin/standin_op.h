@@ -122,6 +122,13 @@ static inline int64_t standin_get_int(const void *at, td_acl_dtype t, int64_t i)
     return t == TD_ACL_INT64 ? ((const int64_t *)at)[i] : ((const int32_t *)at)[i];
 }
 
+static inline void standin_set_int(void *at, td_acl_dtype t, int64_t i, int64_t value) {
+    if (t == TD_ACL_INT64)
+        ((int64_t *)at)[i] = value;
+    else
+        ((int32_t *)at)[i] = (int32_t)value;
+}
+
 static inline bool standin_same_shape(const standin_tensor *a, const standin_tensor *b) {
     if (a->n_view != b->n_view) return false;
     for (uint32_t i = 0; i < a->n_view; i++)

@@ -1,0 +1,221 @@
+/*
+ * Routed experts that lie on the card, W8A8.
+ *
+ * DESIGN. The rows of a step are put in the order of their experts, each row once for every expert that it chose; two
+ * grouped products with the middle of the MLP between them compute all experts' rows, and the results go back to their
+ * tokens, times their weights, added in the order of a token's ids, which is that of their weights. No length is the host's:
+ * how many rows each expert has stays on the device, so a capture serves every step of its bucket. Rows go through in runs
+ * of TD_ASCEND_EXPERT_ROWS, so that what lies between the operations does not grow with the prompts of a step; each run
+ * reads the weights anew.
+ *
+ * With several cards each has a stretch of every expert, and all must add parts of the same experts. No document says that
+ * two cards' routers give the same bits (aclnnMm is not deterministic by default), so the first card's ids and weights are
+ * sent to all.
+ */
+#include "core/error.h"
+#include "core/mem.h"
+#include "npu/ascend/ascend_group.h"
+#include "npu/ascend/ascend_stream.h"
+#include "npu/ascend/ascend_weight.h"
+
+#define T(v) td_ascend_tensor(r, v)
+#define L(v) td_ascend_list(r, T(v))
+#define GROUPS_MAX 1024 /* of aclnnGroupedMatmulV5 with one tensor of weights; its last dimensions are less than */
+#define LAST_MAX 65536  /* this */
+#define SWIGLU_MAX 7232 /* gate and up together, of aclnnDequantSwigluQuantV2 with groups */
+
+/* Columns of gate, of up, and of what down gives: whole tiles (ascend_weight.h). */
+static size_t tiled(uint32_t n) {
+    return td_round_up(n, 32);
+}
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+bool td_ascend_has_experts(const td_ascend_npu *d) {
+    const td_aclnn *o = &d->l->ops;
+    return (o->aclnnMoeInitRoutingV3 || o->aclnnMoeInitRoutingV2) && o->aclnnGroupedMatmulV5 && o->aclnnMoeFinalizeRoutingV2;
+}
+
+static size_t plan_experts(const td_block_desc *desc, td_ascend_places *at) {
+    const td_experts_desc *x = &desc->experts;
+    size_t used = 0, rows = desc->max_tok, pairs = least(rows, TD_ASCEND_EXPERT_ROWS) * x->top_k, inter = tiled(x->inter);
+    size_t widest = tiled(x->hidden) > inter ? tiled(x->hidden) : inter;
+    *at = (td_ascend_places){0};
+    at->codes = td_ascend_place(&used, rows * x->hidden); /* of the step's rows, where they do not come so */
+    at->scale = td_ascend_place(&used, rows * sizeof(float));
+    at->sent = td_ascend_place(&used, pairs * x->hidden);
+    at->sent_scale = td_ascend_place(&used, pairs * sizeof(float));
+    at->rows = td_ascend_place(&used, pairs * widest * sizeof(td_bf16)); /* that are quantised next; then what down gives */
+    at->wide = td_ascend_place(&used, pairs * 2 * inter * sizeof(int32_t));
+    at->mid = td_ascend_place(&used, pairs * inter);
+    at->mid_scale = td_ascend_place(&used, pairs * sizeof(float));
+    return used;
+}
+
+static td_status check_experts(const td_ascend_npu *d, const td_experts_desc *x, td_error *err) {
+    if (!td_ascend_has_experts(d))
+        return td_fail(err, TD_ENOTSUP,
+                       "the libraries have not all of aclnnMoeInitRoutingV3 (or V2), aclnnGroupedMatmulV5 and "
+                       "aclnnMoeFinalizeRoutingV2, which routed experts on the card need");
+    if (!x->hidden || !x->inter || !x->n_experts || !x->top_k || x->top_k > TD_TOP_K_MAX || x->top_k > x->n_experts)
+        return td_fail(err, TD_EINVAL, "experts of hidden %u and inter %u, %u of %u a token, cannot be", x->hidden, x->inter,
+                       x->top_k, x->n_experts);
+    if (x->n_experts > GROUPS_MAX || tiled(x->hidden) >= LAST_MAX || 2 * tiled(x->inter) >= LAST_MAX)
+        return td_fail(err, TD_ENOTSUP,
+                       "the card's grouped product takes at most %d experts and less than %d columns, not %u of hidden %u "
+                       "and inter %u",
+                       GROUPS_MAX, LAST_MAX, x->n_experts, x->hidden, x->inter);
+    if (!x->gate || !x->up || !x->down || !x->in || !x->ids || !x->weights)
+        return td_fail(err, TD_EINVAL, "experts need matrices, rows, ids and weights");
+    if (x->group && !td_ascend_group_has(x->group, d))
+        return td_fail(err, TD_EINVAL, "the device is not in the group whose experts it has a part of");
+    return TD_OK;
+}
+
+static td_status prepare_experts(td_ascend_npu *d, td_npu_block *b, td_error *err) {
+    const td_experts_desc *x = &b->desc.experts;
+    TD_TRY(check_experts(d, x, err));
+    const td_ascend_stack_part gate_up[2] = {{"an expert's gate", x->gate, x->inter, x->hidden},
+                                             {"an expert's up", x->up, x->inter, x->hidden}},
+                               down = {"an expert's down", x->down, x->hidden, x->inter};
+    TD_TRY(td_ascend_stack_of(d, gate_up, 2, x->n_experts, x->hidden, &b->gate_up, err));
+    return td_ascend_stack_of(d, &down, 1, x->n_experts, tiled(x->inter), &b->down, err);
+}
+
+/* ---- one run of rows ---------------------------------------------------------------------------- */
+
+typedef struct {
+    const td_experts_desc *x;
+    size_t                 first, rows, pairs; /* of the step's rows; top_k pairs each */
+    td_ascend_view         ids, places, weights, counts, counts32;
+} experts_run;
+
+static experts_run run_of(const td_ascend_run *r, const td_experts_desc *x, size_t first) {
+    const td_ascend_route *o = r->route;
+    experts_run            e = {.x = x, .first = first, .rows = least(r->step->max_tok - first, TD_ASCEND_EXPERT_ROWS)};
+    size_t                 list = first / TD_ASCEND_EXPERT_ROWS * x->n_experts;
+    e.pairs = e.rows * x->top_k;
+    e.ids = td_ascend_rows_of(o->ids, TD_ACL_INT32, first, e.rows, x->top_k);
+    e.places = td_ascend_vector(o->places, TD_ACL_INT32, first * x->top_k, e.pairs);
+    e.counts = td_ascend_vector(o->counts, TD_ACL_INT64, list, x->n_experts);
+    e.counts32 = td_ascend_vector(o->counts32, TD_ACL_INT32, list, x->n_experts);
+    e.weights = x->group ? td_ascend_rows_of(o->ids, TD_ACL_FLOAT, 0, e.rows, x->top_k)
+                         : td_ascend_rows_of(x->weights, TD_ACL_FLOAT, r->step->first_row + first, e.rows, x->top_k);
+    if (x->group) e.weights.offset = (int64_t)((r->step->max_tok + first) * x->top_k); /* behind the ids */
+    return e;
+}
+
+static td_ascend_input pairs_of(const td_ascend_run *r, size_t codes, size_t scale, size_t pairs, size_t width) {
+    return (td_ascend_input){.x = td_ascend_rows_of(r->scratch + codes, TD_ACL_INT8, 0, pairs, width),
+                             .scale = td_ascend_vector(r->scratch + scale, TD_ACL_FLOAT, 0, pairs)};
+}
+
+static td_ascend_view some_rows(td_ascend_view v, size_t first, size_t rows) {
+    v.offset += (int64_t)first * v.stride[0];
+    v.shape[0] = (int64_t)rows;
+    return v;
+}
+
+/* Rows in the order of their experts, as int8. all: the step's rows as int8, where the library sends those. */
+static td_ascend_input send_rows(td_ascend_run *r, const td_npu_block *b, const experts_run *e, td_ascend_input all) {
+    const td_experts_desc *x = e->x;
+    td_ascend_input        sent = pairs_of(r, b->at.sent, b->at.sent_scale, e->pairs, x->hidden);
+    if (TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3)) {
+        const int64_t     every[2] = {0, x->n_experts};
+        td_acl_int_array *range = r->status == TD_OK ? r->d->acl->aclCreateIntArray(every, 2) : NULL;
+        if (!range && r->status == TD_OK) r->status = TD_EDEVICE;
+        TD_ASCEND_OP(r, aclnnMoeInitRoutingV3, T(some_rows(all.x, e->first, e->rows)), T(e->ids),
+                     T(some_rows(all.scale, e->first, e->rows)), NULL, (int64_t)e->pairs, 0, x->n_experts, 0, 1, true, -1,
+                     range, 0, T(sent.x), T(e->places), T(e->counts), T(sent.scale));
+        if (range) (void)r->d->acl->aclDestroyIntArray(range);
+        return sent;
+    }
+    td_ascend_view rows = td_ascend_rows_of(x->in, TD_ACL_BF16, r->step->first_row + e->first, e->rows, x->hidden),
+                   ordered = td_ascend_rows_of(r->scratch + b->at.rows, TD_ACL_BF16, 0, e->pairs, x->hidden);
+    TD_ASCEND_OP(r, aclnnMoeInitRoutingV2, T(rows), T(e->ids), 0, 0, x->n_experts, 0, 2, false, T(ordered), T(e->places),
+                 T(e->counts32), NULL);
+    td_ascend_op_cast(r, e->counts32, e->counts);
+    td_ascend_op_quantize(r, ordered, sent.x, sent.scale);
+    return sent;
+}
+
+/* out = x w^T of each expert's rows: bf16 with both scales, or sums of int32. */
+static void grouped_product(td_ascend_run *r, const experts_run *e, td_ascend_input in, const td_ascend_stack *w,
+                            td_ascend_view out) {
+    bool           sums = out.dtype == TD_ACL_INT32;
+    td_ascend_view scale = td_ascend_rows_of(w->scale16, TD_ACL_BF16, 0, w->n_experts, w->n);
+    TD_ASCEND_OP(r, aclnnGroupedMatmulV5, L(in.x),
+                 td_ascend_list(r, td_ascend_tensor_nz_stack(r, w->data, w->n_experts, w->k, w->n)), NULL,
+                 sums ? NULL : L(scale), NULL, NULL, NULL, sums ? NULL : L(in.scale), T(e->counts), NULL, NULL, NULL, 2, 0,
+                 1, 0, NULL, L(out), NULL, NULL);
+}
+
+/* silu(gate) * up of each expert's rows, as int8. */
+static td_ascend_input gate_up(td_ascend_run *r, const td_npu_block *b, const experts_run *e, td_ascend_input sent) {
+    const td_ascend_stack *w = b->gate_up;
+    size_t                 inter = w->n / 2;
+    td_ascend_input        mid = pairs_of(r, b->at.mid, b->at.mid_scale, e->pairs, inter);
+    bool                   fused = TD_ASCEND_HAS(r, aclnnDequantSwigluQuantV2) && w->n <= SWIGLU_MAX;
+    td_ascend_view wide = td_ascend_rows_of(r->scratch + b->at.wide, fused ? TD_ACL_INT32 : TD_ACL_BF16, 0, e->pairs, w->n);
+    grouped_product(r, e, sent, w, wide);
+    if (fused) {
+        char           dynamic[] = "dynamic", rint_mode[] = "rint";
+        td_ascend_view scale = td_ascend_rows_of(w->scale, TD_ACL_FLOAT, 0, w->n_experts, w->n);
+        TD_ASCEND_OP(r, aclnnDequantSwigluQuantV2, T(wide), T(scale), T(sent.scale), NULL, NULL, NULL, T(e->counts), true,
+                     dynamic, TD_ACL_INT8, rint_mode, -1, 0, 7.0, 1.702, 1.0, T(mid.x), T(mid.scale));
+        return mid;
+    }
+    td_ascend_view h = td_ascend_rows_of(r->scratch + b->at.rows, TD_ACL_BF16, 0, e->pairs, inter);
+    TD_ASCEND_OP(r, aclnnSwiGlu, T(wide), -1, T(h));
+    td_ascend_op_quantize(r, h, mid.x, mid.scale);
+    return mid;
+}
+
+static void launch_run(td_ascend_run *r, const td_npu_block *b, const experts_run *e, td_ascend_input all) {
+    const td_experts_desc *x = e->x;
+    td_ascend_view         back = td_ascend_rows_of(r->scratch + b->at.rows, TD_ACL_BF16, 0, e->pairs, b->down->n),
+                   out = td_ascend_rows_of(x->out, TD_ACL_BF16, r->step->first_row + e->first, e->rows, x->hidden);
+    td_ascend_input sent = send_rows(r, b, e, all);
+    grouped_product(r, e, gate_up(r, b, e, sent), b->down, back);
+    TD_ASCEND_OP(r, aclnnMoeFinalizeRoutingV2, T(td_ascend_columns(back, 0, x->hidden)), T(e->places), NULL, NULL, NULL,
+                 T(e->weights), NULL, 2, T(out));
+}
+
+/* ---- the block ----------------------------------------------------------------------------------- */
+
+/* Ids as the operations read them, and with several cards the first one's, with its weights. */
+static void launch_ids(td_ascend_run *r, const td_experts_desc *x) {
+    size_t rows = r->step->max_tok, first = r->step->first_row, pairs = rows * x->top_k;
+    td_ascend_op_cast(r, td_ascend_rows_of(x->ids, TD_ACL_INT16, first, rows, x->top_k),
+                      td_ascend_rows_of(r->route->ids, TD_ACL_INT32, 0, rows, x->top_k));
+    if (!x->group || r->status != TD_OK) return;
+    td_acl_status code = r->d->acl->aclrtMemcpyAsync(r->route->weights, pairs * sizeof(float), x->weights + first * x->top_k,
+                                                     pairs * sizeof(float), TD_ACL_MEMCPY_DEVICE_TO_DEVICE, r->stream);
+    if (code != TD_ACL_SUCCESS) {
+        (void)td_ascend_failed(r->d, "aclrtMemcpyAsync", code, NULL);
+        r->status = TD_EDEVICE;
+        return;
+    }
+    td_ascend_launched(r->s);
+    td_ascend_op_first_cards(r, x->group, r->route->ids, 2 * pairs);
+}
+
+static void launch_experts(td_ascend_run *r, const td_npu_block *b) {
+    const td_experts_desc *x = &b->desc.experts;
+    size_t                 rows = r->step->max_tok, first = r->step->first_row;
+    td_ascend_input        all = {0};
+    launch_ids(r, x);
+    if (TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3) && x->in_i8.q)
+        all = (td_ascend_input){.x = td_ascend_rows_of(x->in_i8.q, TD_ACL_INT8, first, rows, x->hidden),
+                                .scale = td_ascend_vector(x->in_i8.scale, TD_ACL_FLOAT, first, rows)};
+    else if (TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3))
+        all = td_ascend_codes_of(r, b, td_ascend_in_rows(r, x->in, x->hidden));
+    for (size_t row = 0; row < rows; row += TD_ASCEND_EXPERT_ROWS) {
+        experts_run e = run_of(r, x, row);
+        launch_run(r, b, &e, all);
+    }
+}
+
+const td_ascend_block_kind td_ascend_experts = {.plan = plan_experts, .prepare = prepare_experts, .launch = launch_experts};

@@ -19,6 +19,7 @@
     X(QUANTIZE_BF16, td_quantize_bf16, 7, TD_CUDA_QUANT_THREADS) \
     X(QUANTIZE_F32, td_quantize_f32, 7, TD_CUDA_QUANT_THREADS) \
     X(PLACE_CODES, td_place_codes, 5, TD_CUDA_QUANT_THREADS) \
+    X(SWIGLU_QUANTIZE, td_swiglu_quantize, 7, TD_CUDA_NORM_THREADS) \
     X(SWIGLU, td_swiglu, 5, TD_CUDA_NORM_THREADS) \
     X(ROUND, td_round, 4, TD_CUDA_NORM_THREADS) \
     X(W8A8_8, td_w8a8_8, 11, TD_CUDA_LINEAR_THREADS) \
@@ -33,6 +34,8 @@
     X(FP4_LINEAR, td_fp4_linear, 15, TD_CUDA_LINEAR_THREADS) \
     X(BF16_LINEAR_8, td_bf16_linear_8, 13, TD_CUDA_LINEAR_THREADS) \
     X(BF16_LINEAR_32, td_bf16_linear_32, 13, TD_CUDA_LINEAR_THREADS) \
+    X(BF16_COLUMNS_8, td_bf16_columns_8, 13, TD_CUDA_LINEAR_THREADS) \
+    X(BF16_COLUMNS_32, td_bf16_columns_32, 13, TD_CUDA_LINEAR_THREADS) \
     X(F32_LINEAR, td_f32_linear, 6, 256) \
     X(GQA_PLACE, td_gqa_place, 16, 128) \
     X(GQA_DECODE_64, td_gqa_decode_64, 17, TD_CUDA_ATTN_THREADS) \

@@ -446,6 +446,13 @@ struct td_npu_ops {
  */
 TD_NODISCARD td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err);
 
+/**
+ * What --device auto is: a card if this machine has one that a backend computes on, else the host. Looks, opens nothing.
+ * @param why  for the log.
+ * @return a name that td_npu_open takes.
+ */
+const char *td_npu_auto(char *why, size_t bytes);
+
 /** The names of this build's devices, from 0; NULL after the last. */
 const char *td_npu_backend_name(size_t i);
 

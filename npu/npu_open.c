@@ -1,10 +1,12 @@
 /* The devices by name: a backend is a folder and a line here. */
+#include <stdio.h>
 #include <string.h>
 
 #include "core/cpu.h"
 #include "core/error.h"
 #include "npu/apart/apart_npu.h"
 #include "npu/ascend/ascend_device.h"
+#include "npu/cuda/cuda_cards.h"
 #include "npu/cuda/cuda_device.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
@@ -23,10 +25,8 @@ static void core_facts(td_npu_fact_fn tell, void *user) {
 }
 
 static const backend BACKENDS[] = {
-    {"host", td_host_npu_open, 0, 1, core_facts},
-    {"apart", td_apart_npu_open, 1, 1, core_facts},
-    {"npu", td_ascend_npu_open, 0, 0, td_ascend_facts},
-    {"ascend", td_ascend_npu_open, 0, 0, td_ascend_facts},
+    {"host", td_host_npu_open, 0, 1, core_facts},       {"apart", td_apart_npu_open, 1, 1, core_facts},
+    {"npu", td_ascend_npu_open, 0, 0, td_ascend_facts}, {"ascend", td_ascend_npu_open, 0, 0, td_ascend_facts},
     {"cuda", td_cuda_npu_open, 0, 0, td_cuda_facts},
 };
 
@@ -38,6 +38,20 @@ static const backend *find(const char *name) {
     for (size_t i = 0; i < sizeof BACKENDS / sizeof *BACKENDS; i++)
         if (!strcmp(name ? name : "host", BACKENDS[i].name)) return &BACKENDS[i];
     return NULL;
+}
+
+const char *td_npu_auto(char *why, size_t bytes) {
+    td_cuda_card cards[TD_CUDA_CARDS_MAX];
+    size_t       n = 0, usable = 0;
+    td_error     err = {0};
+    if (td_cuda_cards(cards, &n, &err) != TD_OK) {
+        snprintf(why, bytes, "%s", err.text);
+        return "host";
+    }
+    for (size_t i = 0; i < n; i++) usable += cards[i].capability >= TD_CUDA_CAPABILITY_OLDEST;
+    snprintf(why, bytes, "%zu NVIDIA cards, %zu of compute capability %d.%d or later", n, usable,
+             TD_CUDA_CAPABILITY_OLDEST / 10, TD_CUDA_CAPABILITY_OLDEST % 10);
+    return usable ? "cuda" : "host";
 }
 
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {

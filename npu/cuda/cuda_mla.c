@@ -9,6 +9,8 @@
 #define MULTIPLE 8               /* of every size: kernels load 16 bytes at a time */
 #define EXPANDED_SLOT_BYTES 4096 /* of keys and values of a slot, or one head's */
 
+#define EXPAND_BLOCKS 32 /* of keys, of a sequence and a head: a longer one takes several turns */
+
 static size_t q_width(const td_mla_desc *m) {
     return (size_t)m->heads * (m->nope_dim + m->rope_dim);
 }
@@ -215,13 +217,14 @@ static void attend_expanded(td_cuda_run *r, const td_npu_block *b) {
     const td_mla_desc    *m = &b->desc.mla;
     const td_step_arrays *a = &r->step->dev;
     uint32_t              per_head = m->nope_dim + m->v_dim, at_once = heads_at_once(m);
+    size_t                key_blocks = td_div_up(b->desc.max_kv, TD_CUDA_EXPAND_KEYS);
     void                 *expanded = r->scratch + b->at.expanded;
     for (uint32_t head = 0; head < m->heads; head += at_once) {
         uint32_t    n = m->heads - head < at_once ? m->heads - head : at_once;
         const char *kv_b = m->kv_b->data + (size_t)head * per_head * m->kv_lora * sizeof(td_bf16);
         TD_CUDA_LAUNCH(r, MLA_EXPAND,
-                       TD_GRID(td_div_up(b->desc.max_kv, TD_CUDA_EXPAND_KEYS), n * td_div_up(per_head, TD_CUDA_EXPAND_KEYS),
-                               r->step->max_seq),
+                       TD_GRID(key_blocks < EXPAND_BLOCKS ? key_blocks : EXPAND_BLOCKS,
+                               n * td_div_up(per_head, TD_CUDA_EXPAND_KEYS), r->step->max_seq),
                        0, TD_P(td_cuda_n_seq(r)), TD_P(a->kv_len), TD_P(a->block_table), TD_U(r->step->block_stride),
                        TD_P(a->absorbed), TD_P(m->kv_latent), TD_U(m->kv_lora), TD_P(kv_b), TD_U(n), TD_U(per_head),
                        TD_P(expanded));

@@ -12,7 +12,6 @@
 #include "npu/host/host_npu.h"
 
 #define STAGING_BYTES ((size_t)8 << 20)
-#define CAPABILITY_OLDEST 80 /* bf16 matrix instructions and asynchronous copies to shared memory */
 
 /* ---- the process's ----------------------------------------------------------------------------- */
 
@@ -246,9 +245,10 @@ static td_status ask(td_cuda_npu *d, td_error *err) {
     d->name[sizeof d->name - 1] = 0;
     d->capability = 10 * major + minor;
     d->shared_most = (unsigned)shared;
-    if (d->capability < CAPABILITY_OLDEST)
+    if (d->capability < TD_CUDA_CAPABILITY_OLDEST)
         return td_fail(err, TD_ENOTSUP, "CUDA card %u (%s) is of compute capability %d.%d; the kernels need %d.%d or later",
-                       d->config.card, d->name, major, minor, CAPABILITY_OLDEST / 10, CAPABILITY_OLDEST % 10);
+                       d->config.card, d->name, major, minor, TD_CUDA_CAPABILITY_OLDEST / 10,
+                       TD_CUDA_CAPABILITY_OLDEST % 10);
     return TD_OK;
 }
 
@@ -318,7 +318,7 @@ void td_cuda_facts(td_npu_fact_fn tell, void *user) {
     for (size_t i = 0; i < n; i++) {
         snprintf(text, sizeof text, "%.80s, sm_%d, %.1f GiB, %s", cards[i].name, cards[i].capability,
                  (double)cards[i].memory_bytes / (double)(1u << 30), cards[i].pci);
-        bool old = cards[i].capability < CAPABILITY_OLDEST;
+        bool old = cards[i].capability < TD_CUDA_CAPABILITY_OLDEST;
         tell(user,
              &(td_npu_fact){
                  .what = "card", .found = text, .advice = old ? "the kernels need compute capability 8.0 or later" : NULL});

@@ -88,7 +88,7 @@ class Flags(unittest.TestCase):
         self.assertRegex(text, r"--quantization FORMAT\n.*\n +Values: auto, none, w8a8_int8\n")
 
     def test_not_supported_yet(self):
-        for flags in [["--device", "cuda"], ["--nnodes", "2"],
+        for flags in [["--device", "musa"], ["--nnodes", "2"],
                       ["--node-rank", "1"], ["--dist-init-addr", "h:1"], ["--speculative-algorithm", "EAGLE"], ["--speculative-num-steps", "3"],
                       ["--disaggregation-mode", "prefill"], ["--disaggregation-transfer-backend", "mooncake"],
                       ["--disaggregation-bootstrap-port", "8998"],

@@ -15,7 +15,9 @@
 
 #define CARD_FACTOR 1.5
 #define CARD_SLACK 0.02
-#define ROWS_MAX 40 /* of a prompt: longer ones are cut there, but with TD_TEST_FULL */
+/* Without TD_TEST_FULL: rows of a prompt, which is cut there; prompts of a model; and some models are left out. */
+#define ROWS_MAX 12
+#define PROMPTS_MAX 2
 #define STEP_MAX 256
 
 static void open_model(model_run *r, const char *path, const char *device, bool other_handover, uint32_t overlap) {
@@ -58,6 +60,7 @@ static void run_folder(const char *folder) {
         json_t  *list = json_object_get(prompt, "ids");
         uint32_t ids[TOKENS_MAX], all = (uint32_t)json_array_size(list), n = all;
         if (!getenv("TD_TEST_FULL") && n > ROWS_MAX) n = ROWS_MAX;
+        if (!getenv("TD_TEST_FULL") && index == PROMPTS_MAX) break;
         for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
         size_t values = n * vocab;
         float *want = read_logits(folder, prompt, all * vocab), *whole = malloc(values * sizeof *whole),
@@ -89,12 +92,18 @@ static void run_folder(const char *folder) {
         (void)state;                 \
         run_folder(#name);           \
     }
+#define FULL_FOLDER_TEST(name)               \
+    static void name(void **state) {         \
+        (void)state;                         \
+        if (!getenv("TD_TEST_FULL")) skip(); \
+        run_folder(#name);                   \
+    }
 FOLDER_TEST(deepseek_v2_lite)
-FOLDER_TEST(deepseek_v2_group)
+FULL_FOLDER_TEST(deepseek_v2_group)
 FOLDER_TEST(deepseek_v3_yarn)
-FOLDER_TEST(deepseek_v3_noqlora)
+FULL_FOLDER_TEST(deepseek_v3_noqlora)
 FOLDER_TEST(qwen3_moe)
-FOLDER_TEST(qwen3_moe_tied)
+FULL_FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
 
 /* Two prompts and a generated token of a third sequence in one step: the same bits in halves, replayed, and by either

@@ -272,8 +272,8 @@ LATENT(16)
 LATENT(64)
 
 /**
- * Keys and values of some heads, from the latents of sequences that are not absorbed. grid (EXPAND_KEYS blocks of the
- * longest sequence, heads * ((nope + v_dim) / EXPAND_KEYS rounded up), sequences), block ATTN_THREADS.
+ * Keys and values of some heads, from the latents of sequences that are not absorbed. grid (any number of blocks, which take
+ * EXPAND_KEYS keys each in turn; heads * ((nope + v_dim) / EXPAND_KEYS rounded up); sequences), block ATTN_THREADS.
  * @param kv_b      [heads, nope + v_dim, kv_lora] bf16: those heads' rows
  * @param expanded  [slots, heads, nope + v_dim] bf16: as the cache has them; of a page that sequences share, each writes the
  *                  same
@@ -283,51 +283,55 @@ td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_tab
               const td_u8 *absorbed, const td_bf16 *latent_cache, td_u32 kv_lora, const td_bf16 *kv_b, td_u32 heads,
               td_u32 per_head, td_bf16 *expanded) {
     constexpr int FRAGMENTS = TD_CUDA_EXPAND_KEYS / 8;
-    const td_u32  seq = blockIdx.z, first = blockIdx.x * TD_CUDA_EXPAND_KEYS + threadIdx.x / 32 * 16;
-    if (seq >= *n_seq || absorbed[seq] || blockIdx.x * TD_CUDA_EXPAND_KEYS >= kv_len[seq]) return;
+    const td_u32  seq = blockIdx.z;
+    if (seq >= *n_seq || absorbed[seq]) return;
     const td_u32 blocks = (per_head + TD_CUDA_EXPAND_KEYS - 1) / TD_CUDA_EXPAND_KEYS, head = blockIdx.y / blocks,
                  first_out = blockIdx.y % blocks * TD_CUDA_EXPAND_KEYS;
-    const td_u32   g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, keys = kv_len[seq];
-    const td_u32  *pages = block_table + static_cast<size_t>(seq) * block_stride;
-    const td_bf16 *latent[2], *w[FRAGMENTS];
-    float          acc[FRAGMENTS][4];
-    for (int half = 0; half < 2; half++) {
-        const td_u32 key = first + g + half * 8;
-        latent[half] =
-            key < keys ? latent_cache +
-                             (static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * kv_lora
-                       : nullptr;
-    }
-    for (int j = 0; j < FRAGMENTS; j++) {
-        const td_u32 out = first_out + j * 8 + g;
-        w[j] = out < per_head ? kv_b + (static_cast<size_t>(head) * per_head + out) * kv_lora : nullptr;
-        for (int e = 0; e < 4; e++) acc[j][e] = 0;
-    }
-    const uint4 zero = {0, 0, 0, 0};
-#pragma unroll 1
-    for (td_u32 k0 = 0; k0 < kv_lora; k0 += 32) {
-        const td_u32 k = k0 + t * 8;
-        const uint4  low = latent[0] && k < kv_lora ? td_load<uint4>(latent[0] + k) : zero,
-                    high = latent[1] && k < kv_lora ? td_load<uint4>(latent[1] + k) : zero;
-        const unsigned x[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
-#pragma unroll
-        for (int j = 0; j < FRAGMENTS; j++) {
-            const uint4    in = w[j] && k < kv_lora ? td_load<uint4>(w[j] + k) : zero;
-            const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
-            td_mma_bf16(acc[j], x[0], b[0]);
-            td_mma_bf16(acc[j], x[1], b[1]);
+    const td_u32  g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, keys = kv_len[seq];
+    const td_u32 *pages = block_table + static_cast<size_t>(seq) * block_stride;
+    for (td_u32 begin = blockIdx.x * TD_CUDA_EXPAND_KEYS; begin < keys; begin += gridDim.x * TD_CUDA_EXPAND_KEYS) {
+        const td_u32   first = begin + threadIdx.x / 32 * 16;
+        const td_bf16 *latent[2], *w[FRAGMENTS];
+        float          acc[FRAGMENTS][4];
+        for (int half = 0; half < 2; half++) {
+            const td_u32 key = first + g + half * 8;
+            latent[half] =
+                key < keys
+                    ? latent_cache +
+                          (static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * kv_lora
+                    : nullptr;
         }
-    }
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const td_u32 key = first + g + e / 2 * 8;
-        if (key >= keys) continue;
-        const size_t slot = static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE;
-        td_bf16     *to = expanded + (slot * heads + head) * per_head;
-#pragma unroll
         for (int j = 0; j < FRAGMENTS; j++) {
-            const td_u32 out = first_out + j * 8 + t * 2 + e % 2;
-            if (out < per_head) to[out] = td_to_bf16(acc[j][e]);
+            const td_u32 out = first_out + j * 8 + g;
+            w[j] = out < per_head ? kv_b + (static_cast<size_t>(head) * per_head + out) * kv_lora : nullptr;
+            for (int e = 0; e < 4; e++) acc[j][e] = 0;
+        }
+        const uint4 zero = {0, 0, 0, 0};
+#pragma unroll 1
+        for (td_u32 k0 = 0; k0 < kv_lora; k0 += 32) {
+            const td_u32 k = k0 + t * 8;
+            const uint4  low = latent[0] && k < kv_lora ? td_load<uint4>(latent[0] + k) : zero,
+                        high = latent[1] && k < kv_lora ? td_load<uint4>(latent[1] + k) : zero;
+            const unsigned x[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+#pragma unroll
+            for (int j = 0; j < FRAGMENTS; j++) {
+                const uint4    in = w[j] && k < kv_lora ? td_load<uint4>(w[j] + k) : zero;
+                const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
+                td_mma_bf16(acc[j], x[0], b[0]);
+                td_mma_bf16(acc[j], x[1], b[1]);
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const td_u32 key = first + g + e / 2 * 8;
+            if (key >= keys) continue;
+            const size_t slot = static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE;
+            td_bf16     *to = expanded + (slot * heads + head) * per_head;
+#pragma unroll
+            for (int j = 0; j < FRAGMENTS; j++) {
+                const td_u32 out = first_out + j * 8 + t * 2 + e % 2;
+                if (out < per_head) to[out] = td_to_bf16(acc[j][e]);
+            }
         }
     }
 }

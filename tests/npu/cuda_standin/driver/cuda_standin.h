@@ -17,8 +17,7 @@
  * What it does not see: two kernels on two streams that use the same memory without an event between them, because a launch
  * does not say which of its arguments are written. A kernel and a copy or fill are seen.
  *
- * An image is what cuModuleLoadData takes: the line STANDIN_IMAGE, then "sm_90" and the path of a library of kernels, a line
- * each.
+ * What cuModuleLoadData takes is in cuda_standin_image.h.
  *
  * One lock guards all bookkeeping; operations run without it.
  *
@@ -36,9 +35,8 @@
 
 #include "npu/cuda/cuda_api.h"
 #include "tests/npu/cuda_standin/cuda_launch.h"
+#include "tests/npu/cuda_standin/driver/cuda_standin_image.h"
 #include "tests/npu/standin_parts/standin_parts.h"
-
-#define STANDIN_IMAGE "tandem cuda stand-in image"
 
 /* The vendor's symbols, as we declare them: a definition that differs does not compile. */
 #define STANDIN_DECLARE(function, symbol, module, parameters) STANDIN_EXPORT td_cu_status symbol parameters;

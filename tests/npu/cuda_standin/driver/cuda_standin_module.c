@@ -42,16 +42,29 @@ static const char *line_of(const char *at, char *out, size_t bytes) {
     return end + 1;
 }
 
+/** Whether the card runs what was compiled like this ("sm_90 12080"): guide, Binary Compatibility and PTX Compatibility;
+ * "CUDA Compatibility", Minor Version Compatibility. */
+static td_cu_status fits_the_card(const char *how) {
+    unsigned arch = 0, card = (unsigned)standin_setting("TD_STANDIN_ARCH", 90);
+    int      driver = (int)standin_setting("TD_STANDIN_CUDA", 12080), version = driver;
+    if (sscanf(how, "compute_%u %d", &arch, &version) >= 1) {
+        if (version > driver) return TD_CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+        return arch > card ? TD_CUDA_ERROR_NO_BINARY_FOR_GPU : TD_CUDA_SUCCESS;
+    }
+    if (sscanf(how, "sm_%u %d", &arch, &version) < 1) return TD_CUDA_ERROR_INVALID_IMAGE;
+    return arch != card || version / 1000 > driver / 1000 ? TD_CUDA_ERROR_NO_BINARY_FOR_GPU : TD_CUDA_SUCCESS;
+}
+
 td_cu_status cuModuleLoadData(td_cu_module *module, const void *image) {
-    char     title[64], path[512];
-    unsigned arch = 0;
+    char title[64], path[512];
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_UNSAFE);
     STANDIN_CAN_FAIL;
     const char *rest = line_of(image, title, sizeof title);
     if (!rest || strcmp(title, STANDIN_IMAGE) != 0) return TD_CUDA_ERROR_INVALID_IMAGE;
     rest = line_of(rest, title, sizeof title);
-    if (!rest || sscanf(title, "sm_%u", &arch) != 1 || !line_of(rest, path, sizeof path)) return TD_CUDA_ERROR_INVALID_IMAGE;
-    if (arch != standin_setting("TD_STANDIN_ARCH", 90)) return TD_CUDA_ERROR_NO_BINARY_FOR_GPU;
+    if (!rest || !line_of(rest, path, sizeof path)) return TD_CUDA_ERROR_INVALID_IMAGE;
+    td_cu_status fits = fits_the_card(title);
+    if (fits != TD_CUDA_SUCCESS) return fits;
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) return TD_CUDA_ERROR_INVALID_IMAGE;
     void (*set_reach)(void *(*)(const void *));

@@ -173,6 +173,25 @@ static td_status get(const td_nvrtc_library *l, int capability, td_cuda_image *o
     return TD_OK;
 }
 
+/** Whether the build has compiled them for this card, and the driver takes what its nvcc makes. Who names an NVRTC wants
+ * that one. */
+static bool is_ahead(int capability, int driver_version) {
+    const char *named = getenv("TD_NVRTC");
+    bool        known = false;
+    for (size_t i = 0; i < TD_CUDA_AHEAD_MAX; i++) known |= TD_CUDA_AHEAD.generations[i] == capability;
+    return TD_CUDA_AHEAD.data && known && TD_CUDA_AHEAD.version / 1000 <= driver_version / 1000 && !(named && *named);
+}
+
+static td_status copy_ahead(td_cuda_image *out, td_error *err) {
+    out->bytes = (size_t)(TD_CUDA_AHEAD.end - TD_CUDA_AHEAD.data);
+    out->version = TD_CUDA_AHEAD.version;
+    out->data = malloc(out->bytes);
+    if (!out->data) return td_fail(err, TD_ENOMEM, "out of memory for %zu bytes of kernels", out->bytes);
+    memcpy(out->data, TD_CUDA_AHEAD.data, out->bytes);
+    td_info("kernels for the card: those that the build has compiled, %zu KiB", out->bytes >> 10);
+    return TD_OK;
+}
+
 td_status td_cuda_image_get(td_cuda_image *out, int capability, int driver_version, td_error *err) {
     td_nvrtc_library l;
     *out = (td_cuda_image){0};
@@ -180,6 +199,7 @@ td_status td_cuda_image_get(td_cuda_image *out, int capability, int driver_versi
         return td_fail(err, TD_ENOTSUP,
                        "the card has compute capability %d.%d and is too old: 8.0 (A100, RTX 30) or later is needed",
                        capability / 10, capability % 10);
+    if (is_ahead(capability, driver_version)) return copy_ahead(out, err);
     TD_TRY(td_nvrtc_load(&l, driver_version, err));
     out->version = l.version;
     td_status st = get(&l, capability, out, err);

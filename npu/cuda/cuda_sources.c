@@ -23,3 +23,11 @@ FILES(EMBED)
 #define ENTRY(symbol, name) {"npu/cuda/kernels/" name, cuda_source_##symbol},
 const td_cuda_source TD_CUDA_SOURCES[] = {FILES(ENTRY)};
 const size_t         TD_CUDA_SOURCES_N = sizeof TD_CUDA_SOURCES / sizeof *TD_CUDA_SOURCES;
+
+#ifdef TD_CUDA_AHEAD_FILE
+extern const char cuda_ahead[] __attribute__((visibility("hidden"))), cuda_ahead_end[] __attribute__((visibility("hidden")));
+__asm__(".pushsection .rodata\n.balign 16\ncuda_ahead:\n.incbin \"" TD_CUDA_AHEAD_FILE "\"\ncuda_ahead_end:\n.popsection");
+const td_cuda_ahead TD_CUDA_AHEAD = {cuda_ahead, cuda_ahead_end, TD_CUDA_AHEAD_VERSION, {TD_CUDA_AHEAD_GENERATIONS}};
+#else
+const td_cuda_ahead TD_CUDA_AHEAD = {0};
+#endif

@@ -411,6 +411,38 @@ static void kernel_against_copy(void *rig) {
     ignore(r->cu->cuMemcpyDtoHAsync(driver_pinned(r, BYTES), a, BYTES, r->other));
 }
 
+/** One kernel on each stream: from is added to `to` on the second, after the first has written to `written`. */
+static void two_kernels(driver_rig *r, td_cu_address written, td_cu_address from, td_cu_address to) {
+    td_cu_kernel add_array;
+    uint32_t     n = N;
+    void        *args[] = {&to, &from, &n};
+    TRY(r->cu->cuModuleGetFunction(&add_array, r->module, "add_array"));
+    TRY(driver_add(r, r->add, written, N, 1, r->stream));
+    TRY(r->cu->cuLaunchKernel(add_array, 1, 1, 1, 1, 1, 1, 0, r->other, args, NULL));
+}
+static void finish(driver_rig *r) {
+    TRY(r->cu->cuStreamSynchronize(r->stream));
+    TRY(r->cu->cuStreamSynchronize(r->other));
+}
+static void kernel_against_kernel(void *rig) {
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, BYTES);
+    two_kernels(r, a, a, driver_alloc(r, BYTES));
+}
+static void kernels_apart(void *rig) { /* slots of a cache, for all that anybody knows */
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, BYTES);
+    two_kernels(r, a, driver_alloc(r, BYTES), a);
+    finish(r);
+}
+static void kernel_beside_copy(void *rig) { /* both read */
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, BYTES);
+    two_kernels(r, driver_alloc(r, BYTES), a, driver_alloc(r, BYTES));
+    TRY(r->cu->cuMemcpyDtoHAsync(driver_pinned(r, BYTES), a, BYTES, r->stream));
+    finish(r);
+}
+
 /* ---- modules and launches ---------------------------------------------------------------------- */
 
 static void launch(driver_rig *r, unsigned grid_y, unsigned block_x, unsigned block_z, unsigned shared, void **args,
@@ -693,6 +725,9 @@ static const rule RULES[] = {
     {"by_event", by_event, 0, ""},
     {"by_sync", by_sync, 0, ""},
     BREAKS(kernel_against_copy, "no event or synchronisation orders the two"),
+    BREAKS(kernel_against_kernel, "no event or synchronisation orders the two"),
+    {"kernels_apart", kernels_apart, 0, ""},
+    {"kernel_beside_copy", kernel_beside_copy, 0, ""},
     BREAKS(grid_of_none, "a grid of 1 x 0 x 1 blocks"),
     BREAKS(grid_too_high, "a grid of 1 x 65536 x 1 blocks"),
     BREAKS(block_too_deep, "blocks of 1 x 1 x 65 threads"),

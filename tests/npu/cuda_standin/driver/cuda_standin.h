@@ -15,8 +15,8 @@
  * memory, an image of another card, a kernel that failed) is a status here, too. It was written from the manual before the
  * backend that it judges, without a card: it shows that the rules as written are kept, not that a card agrees.
  *
- * What it does not see: two kernels on two streams that use the same memory without an event between them, because a launch
- * does not say which of its arguments are written. A kernel and a copy or fill are seen.
+ * What a kernel may write is what its parameters do not say const to. What it does not see: two kernels on two streams that
+ * both write into the same memory without an event between them, because a launch does not say where. All others are seen.
  *
  * What cuModuleLoadData takes is in cuda_standin_image.h.
  *

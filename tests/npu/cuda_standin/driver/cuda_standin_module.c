@@ -202,12 +202,13 @@ static void drop_call(standin_op *op) {
 }
 
 /* An argument of a pointer's size that is an address of live memory is one; the kernel may use all that lies from there to
- * the memory's end, and whether it writes nobody says: so as with slots of a cache two kernels are taken to keep apart. */
-static void note_argument(standin_op *op, uint64_t value) {
+ * the memory's end. What it may write, it writes somewhere in there, as with slots of a cache: two kernels that write the
+ * same memory are taken to keep apart, one that reads it has to be ordered against both. */
+static void note_argument(standin_op *op, uint64_t value, bool written) {
     const char *at = (const char *)(uintptr_t)value;
     standin_lock();
     standin_memory *m = standin_memory_of(at, 1);
-    if (m) standin_op_use(op, at, m->bytes - (size_t)(at - m->given), true, true);
+    if (m) standin_op_use(op, at, m->bytes - (size_t)(at - m->given), written, written);
     standin_unlock();
 }
 
@@ -232,7 +233,7 @@ td_cu_status cuLaunchKernel(td_cu_kernel kernel, unsigned grid_x, unsigned grid_
             standin_refuse("stand-in", "%s takes an argument of %u bytes", record->name, record->arg_bytes[i]);
         memcpy(&c->values[i], args[i], record->arg_bytes[i]);
         c->args[i] = &c->values[i];
-        if (record->arg_bytes[i] == sizeof(void *)) note_argument(op, c->values[i]);
+        if (record->arg_bytes[i] == sizeof(void *)) note_argument(op, c->values[i], record->written >> i & 1);
     }
     op->payload = c;
     op->drop = drop_call;

@@ -49,10 +49,10 @@ static const td_flag FLAGS[] = {
 
     TITLE("Device"),
     {{"device"}, TD_FLAG_TEXT, E(device), .in = MODEL | TD_IN_DOCTOR, .arg = "DEVICE",
-     .choices = TD_CHOICES("host", "cpu=host", "npu", "ascend=npu", "apart"), .by_default = "host",
-     .help = "Where everything but the routed experts runs; host is the CPU, npu an Ascend card (docs/ascend.md). apart is "
-             "for tests: the host with a memory of its own.",
-     .refusal = NOT_YET "; this build serves with --device host or npu"},
+     .choices = TD_CHOICES("host", "cpu=host", "npu", "ascend=npu", "cuda", "apart"), .by_default = "host",
+     .help = "Where everything but the routed experts runs; host is the CPU, npu an Ascend card (docs/ascend.md), cuda an "
+             "NVIDIA card (docs/cuda.md). apart is for tests: the host with a memory of its own.",
+     .refusal = NOT_YET "; this build serves with --device host, npu or cuda"},
     {{"attention-backend"}, TD_FLAG_TEXT, E(attention_backend), .in = LAUNCH, .arg = "NAME", .by_default = "the device's",
      .help = "One that the device does not have is replaced by its own, with a warning."},
     {{"kv-cache-dtype"}, TD_FLAG_TEXT, E(kv_cache_dtype), .in = LAUNCH, .arg = "TYPE",

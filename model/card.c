@@ -127,9 +127,18 @@ td_status td_card_outline(const td_card *c, uint32_t n_halves, td_outline *out, 
     return td_program_outline(&spec, n_halves, out, err);
 }
 
+/* Blocks may want scratch for what is in the cache (cuda_mla.c): it is planned with the pages. A block wants a + b * pages,
+ * and the hungriest one of many pages has the largest b. */
 td_status td_card_plan_scratch(td_card *c, td_error *err) {
+    const uint32_t  many = 1u << 20;
     td_program_spec spec = program_spec(c);
-    return td_program_scratch_bytes(&spec, &c->block_scratch_bytes, err);
+    size_t          with_many;
+    spec.kv_pages = 0;
+    TD_TRY(td_program_scratch_bytes(&spec, &c->block_scratch_bytes, err));
+    spec.kv_pages = many;
+    TD_TRY(td_program_scratch_bytes(&spec, &with_many, err));
+    c->page_scratch_bytes = td_div_up(with_many - c->block_scratch_bytes, many);
+    return TD_OK;
 }
 
 void td_card_plan(const td_card *c, td_model_plan *plan) {
@@ -149,7 +158,7 @@ void td_card_plan(const td_card *c, td_model_plan *plan) {
         plan->host_scratch_bytes += logits_bytes(c) + top_bytes(c) + (shows_x(c) ? td_card_x_bytes(m) : 0);
     }
     kv_page_bytes(c, &a, &b);
-    plan->kv_bytes_per_page = (uint64_t)(a + b) * (m->part.layers.end - m->part.layers.first);
+    plan->kv_bytes_per_page = (uint64_t)(a + b) * (m->part.layers.end - m->part.layers.first) + c->page_scratch_bytes;
     plan->device_scratch_bytes += m->kv_spare_pages * plan->kv_bytes_per_page;
 }
 

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "npu/apart/apart_npu.h"
 #include "npu/ascend/ascend_device.h"
+#include "npu/cuda/cuda_device.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
 
@@ -26,6 +27,7 @@ static const backend BACKENDS[] = {
     {"apart", td_apart_npu_open, 1, 1, core_facts},
     {"npu", td_ascend_npu_open, 0, 0, td_ascend_facts},
     {"ascend", td_ascend_npu_open, 0, 0, td_ascend_facts},
+    {"cuda", td_cuda_npu_open, 0, 0, td_cuda_facts},
 };
 
 const char *td_npu_backend_name(size_t i) {
@@ -52,8 +54,6 @@ td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **ou
     const backend *b = find(name);
     *out = NULL;
     if (b) return b->open(config, out, err);
-    if (!strcmp(name, "cuda"))
-        return td_fail(err, TD_ENOTSUP, "this build has no backend for the device \"cuda\"; \"host\" computes on CPU cores");
-    return td_fail(err, TD_EINVAL, "there is no device \"%s\"; this build has \"host\", \"npu\", and \"apart\" for tests",
-                   name);
+    return td_fail(err, TD_EINVAL,
+                   "there is no device \"%s\"; this build has \"host\", \"npu\", \"cuda\", and \"apart\" for tests", name);
 }

@@ -61,7 +61,7 @@ typedef struct {
 
 /**
  * Search and open. The environment's TD_NVRTC, the folder that has it, is the only place searched where it is set. Any
- * thread, but not two at once.
+ * thread.
  * @param driver_version the newest CUDA that the driver serves (td_cuda_driver)
  * @param out zeroed by the call; to be given to td_nvrtc_unload
  * @return TD_OK; TD_ENOTFOUND with what to install, TD_ENOTSUP for a library that is none; out is empty then

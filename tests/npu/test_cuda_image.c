@@ -8,6 +8,7 @@
 
 #include "cuda_driver_rig.h"
 #include "npu/cuda/cuda_image.h"
+#include "npu/cuda/cuda_kernels.h"
 #include "npu/cuda/cuda_nvrtc.h"
 #include "npu/cuda/cuda_sources.h"
 #include "tests/npu/cuda_standin/driver/cuda_standin_image.h"
@@ -322,6 +323,31 @@ static void loaded(void **state) {
         "load: the driver serves CUDA 12.2 and does not take kernels that NVRTC 12.8 has compiled: update the driver", "");
 }
 
+#ifdef TD_CUDA_EMULATED /* the kernels are there for the CPU */
+static void open_kernels(const void *what) {
+    driver_rig      r;
+    td_cuda_kernels k;
+    td_error        err = {0};
+    driver_open(&r);
+    td_status st = td_cuda_kernels_open(r.cu, 0, &k, &err);
+    if (st != TD_OK) fprintf(stderr, "%s\n", err.text);
+    if (st != TD_OK || !k.at[TD_CUDA_KERNEL_COUNT - 1]) _exit(7);
+    td_cuda_kernels_close(r.cu, &k);
+    driver_close(&r);
+    (void)what;
+}
+#endif
+
+/** Every kernel that the device launches is in what is compiled. */
+static void all_kernels(void **state) {
+    (void)state;
+#ifdef TD_CUDA_EMULATED
+    refusal_check(open_kernels, NULL, 0, "compiled the kernels in", "");
+#else
+    skip();
+#endif
+}
+
 /* ---- who misuses NVRTC is told ----------------------------------------------------------------- */
 
 static td_nvrtc_program program_of(const td_nvrtc *n, const char *source) {
@@ -468,8 +494,9 @@ static void sources(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sources), IN_A_FOLDER(kept),       IN_A_FOLDER(damaged), IN_A_FOLDER(nowhere), IN_A_FOLDER(at_once),
-        IN_A_FOLDER(sentences),    IN_A_FOLDER(newer_card), IN_A_FOLDER(faults),  IN_A_FOLDER(loaded),  IN_A_FOLDER(rules),
+        cmocka_unit_test(sources), IN_A_FOLDER(kept),        IN_A_FOLDER(damaged),    IN_A_FOLDER(nowhere),
+        IN_A_FOLDER(at_once),      IN_A_FOLDER(sentences),   IN_A_FOLDER(newer_card), IN_A_FOLDER(faults),
+        IN_A_FOLDER(loaded),       IN_A_FOLDER(all_kernels), IN_A_FOLDER(rules),
     };
     return cmocka_run_group_tests_name("cuda_image", tests, NULL, NULL);
 }

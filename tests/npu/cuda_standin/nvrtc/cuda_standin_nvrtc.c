@@ -34,21 +34,28 @@ static const int GENERATIONS[] = {75, 80, 86, 87, 89, 90, 100, 103, 120, 121};
 typedef enum { NEW, COMPILED, FAILED } stage;
 
 struct _nvrtcProgram {
-    char **texts, **names; /* of the headers, then the program's own */
-    int    n_headers;
-    bool   alive;
-    stage  stage;
-    bool   is_ptx;
-    char   image[1024], log[1024];
-    bool   asked_image, asked_log; /* for their sizes */
+    td_nvrtc_program next; /* of all that there were: one that is destroyed is told from one that was never there */
+    char           **texts, **names; /* of the headers, then the program's own */
+    int              n_headers;
+    bool             alive;
+    stage            stage;
+    bool             is_ptx;
+    char             image[1024], log[1024];
+    bool             asked_image, asked_log; /* for their sizes */
 };
 
 static _Atomic uint64_t calls_asked;
+static td_nvrtc_program programs;
 static int              n_alive;
 
 /** Who leaves without giving its programs back is told when the library is closed, or the process ends. */
 __attribute__((destructor)) static void check_given_back(void) {
     if (n_alive) standin_refuse("nvrtcDestroyProgram", "%d programs were not destroyed", n_alive);
+    while (programs) {
+        td_nvrtc_program p = programs;
+        programs = p->next;
+        free(p);
+    }
 }
 
 static td_nvrtc_status fails(void) {
@@ -121,7 +128,8 @@ td_nvrtc_status nvrtcCreateProgram(td_nvrtc_program *out, const char *source, co
     p->texts[n_headers] = copy_of(source, "the program's text");
     p->names[n_headers] = copy_of(name ? name : "default_program", "the program's name");
     standin_lock();
-    standin_keep(p);
+    p->next = programs;
+    programs = p;
     n_alive++;
     standin_unlock();
     *out = p;

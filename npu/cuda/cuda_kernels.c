@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "core/error.h"
-#include "npu/cuda/cuda_loader.h"
+#include "npu/cuda/cuda_image.h"
 
 #define IMAGE_BYTES_MAX ((size_t)256 << 20)
 #define IMAGE_VARIABLE "TD_CUDA_KERNELS"
@@ -43,15 +43,11 @@ static td_status read_image(const char *path, char **out, td_error *err) {
     return TD_OK;
 }
 
-/* A file that was compiled ahead of time. */
+/* A file that was compiled ahead of time, where one is named; else the program's own sources. */
 static td_status load(const td_cuda *cu, td_cu_device card, td_cuda_kernels *out, td_error *err) {
     const char *path = getenv(IMAGE_VARIABLE);
     char       *image, what[512];
-    (void)card;
-    if (!path || !*path)
-        return td_fail(err, TD_ENOTFOUND,
-                       "there are no kernels for the card: this build does not compile them by itself yet; name a file of "
-                       "compiled ones (a cubin or fatbin of npu/cuda/kernels) in " IMAGE_VARIABLE);
+    if (!path || !*path) return td_cuda_module_load(cu, card, &out->module, err);
     TD_TRY(read_image(path, &image, err));
     td_cu_status said = cu->cuModuleLoadData(&out->module, image);
     free(image);

@@ -289,14 +289,17 @@ static void run_launch(standin_op *op, td_cu_stream s) {
     while (l->exec->done + 1 < l->number) standin_wait_progress();
     standin_unlock();
     for (size_t ran = 0; ran < n->n; ran++) {
-        /* A branch whose next node may run, from a random one on. */
-        size_t first = standin_random(s) % n->n_branches, pick = n->n;
+        /* A branch whose next node may run, from a random one on; one that waits for a word only where no other may. */
+        size_t first = standin_random(s) % n->n_branches, pick = n->n, waits = n->n;
         for (size_t k = 0; k < n->n_branches && pick == n->n; k++) {
             size_t b = (first + k) % n->n_branches, i = next[b];
             while (i < n->n && n->list[i].branch != b) i++;
             next[b] = i;
-            if (i < n->n && (!n->list[i].after || done[n->list[i].after - 1])) pick = i;
+            if (i == n->n || (n->list[i].after && !done[n->list[i].after - 1])) continue;
+            const standin_op *next_op = n->list[i].op;
+            *(next_op->kind == STANDIN_WAIT_VALUE && !standin_value_came(next_op) ? &waits : &pick) = i;
         }
+        if (pick == n->n) pick = waits;
         done[pick] = true;
         next[n->list[pick].branch] = pick + 1;
         standin_op *it = n->list[pick].op;

@@ -89,10 +89,12 @@ uint64_t standin_random(td_cu_stream s) { /* xorshift64* */
 void standin_run_op(standin_op *op, td_cu_stream s) {
     uint64_t longest = standin_setting("TD_STANDIN_DELAY_US", 100), r = standin_random(s);
     if (longest && r >> 62 == 0) usleep((useconds_t)(r % (longest + 1)));
-    bool is_work = op->kind == STANDIN_KERNEL || op->kind == STANDIN_COPY;
+    bool is_work = op->kind == STANDIN_KERNEL || op->kind == STANDIN_COPY || op->kind == STANDIN_WRITE_VALUE;
     /* Nothing runs in a context that has failed, host functions neither (cuLaunchHostFunc). Waits end by themselves. */
     if (is_work && !atomic_load(&s->context->failure)) standin_op_fails(s->context);
-    if (op->kind == STANDIN_WAIT || op->kind == STANDIN_GRAPH || !atomic_load(&s->context->failure)) op->run(op, s);
+    if (op->kind == STANDIN_WAIT || op->kind == STANDIN_WAIT_VALUE || op->kind == STANDIN_GRAPH ||
+        !atomic_load(&s->context->failure))
+        op->run(op, s);
 }
 
 static void *serve(void *arg) {

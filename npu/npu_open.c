@@ -8,6 +8,7 @@
 #include "npu/ascend/ascend_device.h"
 #include "npu/cuda/cuda_cards.h"
 #include "npu/cuda/cuda_device.h"
+#include "npu/cuda/cuda_image.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
 

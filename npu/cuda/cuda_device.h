@@ -27,7 +27,6 @@
 #include "npu/npu.h"
 
 #define TD_CUDA_RETIRED_MAX 64
-#define TD_CUDA_CAPABILITY_OLDEST 80 /* bf16 matrix instructions and asynchronous copies to shared memory */
 
 typedef struct {
     td_npu           base; /* first */

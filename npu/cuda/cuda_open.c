@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "npu/cuda/cuda_cards.h"
 #include "npu/cuda/cuda_device.h"
+#include "npu/cuda/cuda_image.h"
 #include "npu/cuda/cuda_loader.h"
 #include "npu/host/host_npu.h"
 

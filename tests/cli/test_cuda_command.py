@@ -45,7 +45,6 @@ class Cuda(unittest.TestCase):
         self.assertRegex(text, r"[a-z]+ [a-z]+")
         self.assertEqual(p.returncode, 0, said)
         self.assertIn("device auto: cuda (2 NVIDIA cards, 2 of compute capability 8.0 or later)", said)
-        self.assertIn("card 1 (sm_90, CUDA 12.8)", said)
         self.assertIn("hand-over: ", said)
         self.assertNotIn("stand-in: ", said)  # no rule was broken, and nothing is left
 

@@ -150,7 +150,7 @@ class Flags(unittest.TestCase):
                             ("served-model-name: b: c\n", "not valid YAML"), ("\tport: 1\n", "not valid YAML"), ("enable-defer: 5\n", "true or false"),
                             ("port: 1\nhost: 'h\n", "line 2: not valid YAML"),
                             ("config: x\n", "command line"), ("port:\n", "whole number"), ("? [a]\n: b\n", "lines of 'flag: value'"),
-                            ("device: cuda\n", "not supported yet"), ("nnodes: 2\n", "not supported yet"), ("\0", "not valid YAML"),
+                            ("device: musa\n", "not supported yet"), ("nnodes: 2\n", "not supported yet"), ("\0", "not valid YAML"),
                             ("port: &a 1\nnpu-threads: *a\n", "plain value"), (f"{'x' * 300}: 1\n", "there is no flag 'xxx"),
                             ("[" * 60000, "'flag: value'"), ("# a comment\n" * 6000, "more than 65536 bytes")]:
             with self.subTest(text[:60]):

@@ -16,7 +16,7 @@
 #define CARD_FACTOR 1.5
 #define CARD_SLACK 0.02
 /* Without TD_TEST_FULL: rows of a prompt, which is cut there; prompts of a model; and some models are left out. */
-#define ROWS_MAX 12
+#define ROWS_MAX 10
 #define PROMPTS_MAX 2
 #define STEP_MAX 256
 

@@ -22,7 +22,7 @@ static void names(void **state) {
     }
     unsetenv("ASCEND_HOME_PATH");
     assert_int_equal(td_npu_open("abacus", &c, &npu, &err), TD_EINVAL);
-    assert_non_null(strstr(err.text, "host")); /* names what is there */
+    assert_non_null(strstr(err.text, "host"));                        /* names what is there */
     assert_int_equal(td_npu_open("host", &c, &npu, &err), TD_EINVAL); /* no pool */
 }
 

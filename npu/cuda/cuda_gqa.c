@@ -40,6 +40,12 @@ static td_status check_gqa(const td_cuda_npu *d, const td_block_desc *desc, td_e
     const td_gqa_desc *g = &desc->gqa;
     if (!g->hidden || !g->heads || !g->kv_heads || g->heads % g->kv_heads)
         return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads", g->heads, g->kv_heads);
+    const char *unknown = td_gqa_rope_dim(g) != g->head_dim ? "rope on a part of a head"
+                          : g->norm_rows                    ? "norm over all heads"
+                          : g->window                       ? "sliding window"
+                          : g->sinks                        ? "sinks"
+                                                            : NULL;
+    if (unknown) return td_fail(err, TD_ENOTSUP, "the attention of a CUDA card has no %s, which this model needs", unknown);
     if (!g->head_dim || g->head_dim > DIM_MAX || g->head_dim % DIM_MULTIPLE)
         return td_fail(err, TD_ENOTSUP, "the card's attention takes heads of %d to %d in steps of %d, not of %u",
                        DIM_MULTIPLE, DIM_MAX, DIM_MULTIPLE, g->head_dim);
@@ -52,6 +58,7 @@ static td_status check_gqa(const td_cuda_npu *d, const td_block_desc *desc, td_e
     TD_TRY(td_cuda_need_vector(g->q_bias, q_width(g), true, "q bias", err));
     TD_TRY(td_cuda_need_vector(g->k_bias, kv_width(g), true, "k bias", err));
     TD_TRY(td_cuda_need_vector(g->v_bias, kv_width(g), true, "v bias", err));
+    TD_TRY(td_cuda_need_vector(g->o_bias, g->hidden, true, "o bias", err));
     TD_TRY(td_cuda_need_vector(g->q_norm, g->head_dim, true, "q norm", err));
     TD_TRY(td_cuda_need_vector(g->k_norm, g->head_dim, true, "k norm", err));
     TD_TRY(td_cuda_need_rows(g->rope, TD_WEIGHT_F32, 0, g->head_dim, "rope table", err));
@@ -145,7 +152,7 @@ static void launch_gqa(td_cuda_run *r, const td_npu_block *b) {
     for (uint32_t first = 0; first < rows; first += at_once)
         decode(r, b, first, rows - first < at_once ? rows - first : at_once);
     td_cuda_rows in = td_cuda_rows_of_f32(r, &b->at.out, g->o, td_cuda_n_tok(r), r->scratch + b->at.ctx, q_width(g));
-    td_cuda_product(r, &in, g->o, NULL, td_cuda_at_row(r, g->out, g->hidden * sizeof(td_bf16)), false);
+    td_cuda_product(r, &in, g->o, g->o_bias, td_cuda_at_row(r, g->out, g->hidden * sizeof(td_bf16)), false);
 }
 
 const td_cuda_block_kind td_cuda_gqa = {plan_gqa, check_gqa, launch_gqa};

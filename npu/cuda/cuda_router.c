@@ -18,6 +18,9 @@ static size_t shared_bytes(const td_router_desc *d) {
 
 static td_status check_router(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     const td_router_desc *r = &desc->router;
+    if (r->score == TD_SCORE_SOFTMAX_CHOSEN || r->logit_bias)
+        return td_fail(err, TD_ENOTSUP, "the router of a CUDA card has no %s, which this model needs",
+                       r->logit_bias ? "bias on the logits" : "softmax over the chosen experts");
     if (r->n_experts < 1 || r->n_experts > TD_EXPERTS_MAX || r->top_k < 1 || r->top_k > TD_TOP_K_MAX ||
         r->top_k > r->n_experts)
         return td_fail(err, TD_EINVAL, "%u of %u experts cannot be chosen: up to %d of up to %d can", r->top_k, r->n_experts,

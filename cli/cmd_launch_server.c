@@ -83,6 +83,11 @@ static td_status signals_start(signals *s, td_error *err) {
     return td_thread_start(&s->thread, "signals", take_signals, s, err);
 }
 
+/* A signal that is ignored ends no wait on Linux, but does under emulators (qemu-user). */
+static void await(sem_t *s) {
+    while (sem_wait(s) != 0 && errno == EINTR) continue;
+}
+
 static td_log_level log_level(const char *name) {
     static const char *const names[] = {"debug", "info", "warning", "error"};
     for (int i = 0; i < 4; i++)
@@ -120,7 +125,7 @@ static td_status warm_up(td_engine *engine, td_error *err) {
     sem_init(&w.done, 0, 0);
     td_status st = td_engine_submit(engine, &p, &r, err);
     if (st == TD_OK) {
-        sem_wait(&w.done);
+        await(&w.done);
         td_request_release(r);
         if (w.finish == TD_FINISH_ERROR) st = td_fail(err, TD_EDEVICE, "the warm-up request failed: %s", w.error.text);
     }
@@ -169,7 +174,7 @@ static td_status serve(td_launch_options *o, td_server *server, td_engine *engin
     td_service_notify_tell(&sv->notify, "READY=1", "serving %s at %s", td_server_model_name(server), td_server_url(server));
     printf("tandem: serving %s at %s\n", td_server_model_name(server), td_server_url(server));
     fflush(stdout);
-    sem_wait(&sig->stop);
+    await(&sig->stop);
     drain(o, server, sig);
     td_service_notify_tell(&sv->notify, "STOPPING=1", "stopping: running requests get %g s", o->shutdown_grace_s);
     td_info("stopping: running requests get %g s; a second signal ends them at once", o->shutdown_grace_s);

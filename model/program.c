@@ -157,6 +157,8 @@ static void add_gqa(builder *b) {
                                          .heads = b->sizes.heads,
                                          .kv_heads = b->sizes.kv_heads,
                                          .head_dim = c->head_dim,
+                                         .rope_dim = c->rope.dim,
+                                         .window = td_layer_caches_of(c, b->layer).cache[0].window,
                                          .eps = c->eps,
                                          .softmax_scale = (float)c->softmax_scale,
                                          .q = b->w[TD_ROLE_Q],

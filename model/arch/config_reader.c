@@ -147,18 +147,28 @@ void td_config_mtp_layers(td_config_reader *r, td_model_config *c) {
                          TD_LAYERS_MAX);
 }
 
-void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim) {
+/* As many values of a head as transformers' int(dim * part). */
+static void rotate_part(td_config_reader *r, td_rope_config *rope, uint32_t dim, double part, bool takes_part) {
+    if (!takes_part && part != 1)
+        td_config_refuse(r, TD_ENOTSUP, "%spartial_rotary_factor is not 1, and rotating a part of the head is not supported",
+                         r->prefix);
+    rope->dim = (uint32_t)(part * dim);
+    if (rope->dim == 0)
+        td_config_refuse(r, TD_EFORMAT, "%spartial_rotary_factor is %g, which rotates none of a head's %u values", r->prefix,
+                         part, dim);
+    if (rope->dim % 2 || rope->dim > TD_ROPE_DIM_MAX)
+        td_config_refuse(r, TD_EFORMAT, "the rotary dimension %u is odd or above %u", rope->dim, TD_ROPE_DIM_MAX);
+}
+
+void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim, double part) {
     td_rope_config *rope = &c->rope;
-    rope->dim = dim;
+    bool            takes_part = part > 0;
     rope->kind = TD_ROPE_PLAIN;
     rope->factor = 1;
     rope->truncate = true;
     rope->theta = td_config_number(root, "rope_theta", 10000.0, 1.0001, 1e12);
-    if (dim % 2 || dim > TD_ROPE_DIM_MAX)
-        td_config_refuse(root, TD_EFORMAT, "the rotary dimension %u is odd or above %u", dim, TD_ROPE_DIM_MAX);
-    if (td_config_number(root, "partial_rotary_factor", 1, 0, 1) != 1)
-        td_config_refuse(root, TD_ENOTSUP,
-                         "partial_rotary_factor is not 1, and rotating a part of the head is not supported");
+    part = td_config_number(root, "partial_rotary_factor", takes_part ? part : 1, 0, 1);
+    rotate_part(root, rope, dim, part, takes_part);
 
     bool          new_style = td_config_get(root, "rope_parameters") != NULL && !td_config_get(root, "rope_scaling");
     const char   *key = new_style ? "rope_parameters" : "rope_scaling";
@@ -171,9 +181,7 @@ void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim) {
     td_config_reader r = {object, new_style ? "rope_parameters." : "rope_scaling.", root->err, root->status};
     const char      *type = td_config_text(&r, "rope_type", td_config_text(&r, "type", "default"));
     rope->theta = td_config_number(&r, "rope_theta", rope->theta, 1.0001, 1e12);
-    if (td_config_number(&r, "partial_rotary_factor", 1, 0, 1) != 1)
-        td_config_refuse(&r, TD_ENOTSUP,
-                         "%spartial_rotary_factor is not 1, and rotating a part of the head is not supported", r.prefix);
+    rotate_part(&r, rope, dim, td_config_number(&r, "partial_rotary_factor", part, 0, 1), takes_part);
     if (!strcmp(type, "linear")) {
         rope->factor = td_config_number(&r, "factor", 1, 1, 1e6);
     } else if (!strcmp(type, "yarn") || !strcmp(type, "deepseek_yarn")) {

@@ -64,9 +64,10 @@ void td_config_refuse_sliding_window(td_config_reader *r);
 
 /**
  * `rope_scaling` of the published configs, or `rope_parameters` as transformers 5 writes it, which also holds rope_theta.
- * partial_rotary_factor must be 1.
- * @param dim  values that are rotated.
+ * @param dim   values of a head that could be rotated.
+ * @param part  partial_rotary_factor where the key is absent; 0: the family rotates all of them, and any other value than 1
+ *              is refused.
  */
-void td_config_rope(td_config_reader *r, td_model_config *c, uint32_t dim);
+void td_config_rope(td_config_reader *r, td_model_config *c, uint32_t dim, double part);
 
 #endif

@@ -56,7 +56,7 @@ static void read_either(td_config_reader *r, td_model_config *c, bool v3) {
     for (uint32_t i = 0; i < TD_LAYERS_MAX && i < c->n_layers + c->n_mtp_layers; i++)
         c->is_moe[i] = i >= first && i % every == 0;
 
-    td_config_rope(r, c, c->rope_dim);
+    td_config_rope(r, c, c->rope_dim, 0);
     c->rope.interleaved = td_config_bool(r, "rope_interleave", true);
     c->softmax_scale = td_rope_softmax_factor(&c->rope) / sqrt((double)c->nope_dim + c->rope_dim);
 }

@@ -51,7 +51,7 @@ static void read_either(td_config_reader *r, td_model_config *c, bool q3) {
     for (uint32_t i = 0; i < c->n_layers; i++) c->is_moe[i] = (i + 1) % step == 0;
     read_mlp_only_layers(r, c);
 
-    td_config_rope(r, c, c->head_dim);
+    td_config_rope(r, c, c->head_dim, 0);
     c->softmax_scale = 1 / sqrt((double)c->head_dim);
 }
 

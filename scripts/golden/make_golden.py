@@ -35,6 +35,10 @@ QWEN3 = dict(COMMON, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_mo
              num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1, mlp_only_layers=[], max_position_embeddings=512,
              use_sliding_window=False, sliding_window=None)
 
+GLM4 = dict(COMMON, architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe", num_key_value_heads=2, head_dim=32, rope_theta=1000000.0,
+            rms_norm_eps=1e-5, partial_rotary_factor=0.5, first_k_dense_replace=1, n_routed_experts=16, n_shared_experts=1, num_experts_per_tok=4,
+            moe_intermediate_size=32, norm_topk_prob=True)
+
 
 def yarn(factor, length, **more):
     return dict({"type": "yarn", "factor": factor, "original_max_position_embeddings": length}, **more)
@@ -61,6 +65,11 @@ VARIANTS = {
                                       num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=64, norm_topk_prob=False,
                                       decoder_sparse_step=2, mlp_only_layers=[], max_position_embeddings=512, qkv_bias=True,
                                       use_sliding_window=False, sliding_window=None, max_window_layers=4)),
+    "glm4_moe": ("bf16", 1, 1.0, dict(GLM4, attention_bias=True, use_qk_norm=True, n_group=1, topk_group=1, routed_scaling_factor=2.5,
+                                      max_position_embeddings=512)),
+    "glm4_moe_yarn": ("bf16", 1, 2.0, dict(GLM4, use_qk_norm=False, partial_rotary_factor=0.25, n_group=4, topk_group=2, n_shared_experts=2,
+                                           routed_scaling_factor=1.0, max_position_embeddings=512,
+                                           rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128})),
 }
 
 
@@ -165,7 +174,7 @@ class Reference:
 
 
 def bias_matters(folder, ids):
-    """The share of choices that the selection bias changes (DeepSeek-V3 only)."""
+    """The share of choices that the selection bias changes (DeepSeek-V3 and GLM)."""
     with_bias, without = Model(folder), Model(folder)
     for name in without.w:
         if name.endswith("e_score_correction_bias"):
@@ -206,7 +215,7 @@ def make(name):
     print("%-20s seed %d  margin %.1e  gap %.3f  logits std %.2f  residual std %.2f  experts used %d  distinct greedy %d" % (
         name, seed, min(m.min() for m in margins), min(min(g) for _, g in continued), out["logits"].std(), out["layer_hidden"][-1].std(),
         used, len({t for g, _ in continued for t in g})), flush=True)
-    if config["model_type"] == "deepseek_v3":
+    if config["model_type"] in ("deepseek_v3", "glm4_moe"):
         print("   the selection bias changes %.0f%% of the choices" % (100 * bias_matters(folder, prompts[2])))
 
 

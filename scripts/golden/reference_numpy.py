@@ -88,11 +88,12 @@ class Model:
         self.mla = self.c["model_type"] in ("deepseek_v2", "deepseek_v3")
         c = self.c
         self.head_dim = c["qk_rope_head_dim"] if self.mla else c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
-        self.freq, self.rope_gain = rope_table(self.head_dim, c["rope_theta"], c.get("rope_scaling"))
+        self.rotated = self.head_dim if self.mla else int(self.head_dim * c.get("partial_rotary_factor", 1))
+        self.freq, self.rope_gain = rope_table(self.rotated, c["rope_theta"], c.get("rope_scaling"))
 
     def is_moe(self, i):
         c = self.c
-        if self.mla:
+        if "first_k_dense_replace" in c:
             return i >= c["first_k_dense_replace"] and i % c.get("moe_layer_freq", 1) == 0
         return i not in c.get("mlp_only_layers", []) and (i + 1) % c["decoder_sparse_step"] == 0
 
@@ -111,12 +112,12 @@ class Model:
         return self.linear(g * sigmoid(g) * self.linear(x, name + ".up_proj"), name + ".down_proj")
 
     def rope(self, x):
-        """x [T, heads, dim], position = first index.  MLA: pair i is elements (2i, 2i+1); Qwen: elements (i, i + dim/2)."""
-        d = x.shape[-1]
-        first, second = (np.s_[..., 0::2], np.s_[..., 1::2]) if self.mla else (np.s_[..., :d // 2], np.s_[..., d // 2:])
+        """x [T, heads, dim], position = first index.  MLA: pair i is elements (2i, 2i+1); else: elements (i, i + d/2) of the first d."""
+        d = self.rotated
+        first, second = (np.s_[..., 0::2], np.s_[..., 1::2]) if self.mla else (np.s_[..., :d // 2], np.s_[..., d // 2:d])
         angle = np.arange(len(x))[:, None, None] * self.freq
         cos, sin = (np.cos(angle) * self.rope_gain).astype(np.float32), (np.sin(angle) * self.rope_gain).astype(np.float32)
-        out = np.empty_like(x)
+        out = x.copy()
         out[first], out[second] = x[first] * cos - x[second] * sin, x[second] * cos + x[first] * sin
         return out
 
@@ -167,8 +168,9 @@ class Model:
         c, T, K = self.c, len(x), self.c["num_experts_per_tok"]
         logits = self.linear(x, n + ".gate")
         E = logits.shape[1]
-        score = sigmoid(logits) if c.get("scoring_func") == "sigmoid" else softmax(logits)
-        method = c.get("topk_method", "greedy")
+        glm = c["model_type"] == "glm4_moe"                    # whose config.json need not name them
+        score = sigmoid(logits) if glm or c.get("scoring_func") == "sigmoid" else softmax(logits)
+        method = "noaux_tc" if glm else c.get("topk_method", "greedy")
         choice, margin = score, np.full(T, np.inf, np.float32)
         if method == "noaux_tc":
             choice = score + self.w[n + ".gate.e_score_correction_bias"]
@@ -191,7 +193,7 @@ class Model:
         weights = np.take_along_axis(score, ids, -1)
         if c["norm_topk_prob"]:
             weights = weights / (weights.sum(-1, keepdims=True) + np.float32(1e-20))
-        if c["model_type"] == "deepseek_v3" or (c["model_type"] == "deepseek_v2" and not c["norm_topk_prob"]):
+        if glm or c["model_type"] == "deepseek_v3" or (c["model_type"] == "deepseek_v2" and not c["norm_topk_prob"]):
             weights = weights * np.float32(c["routed_scaling_factor"])
         order = np.argsort(-weights, -1, kind="stable")
         return np.take_along_axis(ids, order, -1), np.take_along_axis(weights, order, -1), margin

@@ -41,6 +41,7 @@ static const model_row MODELS[] = {
     {"v3_yarn", "tests/data/golden/deepseek_v3_yarn", 320, false}, /* MLA, query compression, sigmoid router with groups */
     {"qwen3", "tests/data/golden/qwen3_moe", 320, true},           /* GQA, norms of queries and keys */
     {"qwen2", "tests/data/golden/qwen2_moe", 320, true},           /* GQA, biases, gated shared expert */
+    {"glm4", "tests/data/golden/glm4_moe", 320, true},             /* GQA that rotates half a head, biases and norms */
 };
 
 typedef struct {

@@ -67,8 +67,9 @@ static void patch(const char *path, const char *from, const char *to) {
     free(p);
 }
 
-static const char *const GOLDEN[] = {"deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora",
-                                     "qwen3_moe",        "qwen3_moe_tied",    "qwen2_moe"};
+static const char *const GOLDEN[] = {"deepseek_v2_lite",    "deepseek_v2_group", "deepseek_v3_yarn",
+                                     "deepseek_v3_noqlora", "qwen3_moe",         "qwen3_moe_tied",
+                                     "qwen2_moe",           "glm4_moe",          "glm4_moe_yarn"};
 
 static void golden_models_are_complete(void **state) {
     (void)state;

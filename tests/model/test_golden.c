@@ -209,6 +209,8 @@ FOLDER_TEST(deepseek_v3_noqlora)
 FOLDER_TEST(qwen3_moe)
 FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
+FOLDER_TEST(glm4_moe)
+FOLDER_TEST(glm4_moe_yarn)
 
 /* "short": without the prompts of thousands of tokens, which an emulated processor takes too long for. */
 int main(int argc, char **argv) {
@@ -216,7 +218,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
         cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(long_prompts),
+        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(glm4_moe),          cmocka_unit_test(glm4_moe_yarn),
+        cmocka_unit_test(long_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,6 +59,28 @@ static void published_shapes(void **state) {
     assert_true(fabs(c.softmax_scale - 1 / sqrt(128)) < 1e-12);
 }
 
+/* GLM-4.5 and Air: half of each head is rotated; a part of it in `rope_parameters`, too. */
+static void parts_of_heads_are_rotated(void **state) {
+    (void)state;
+    td_model_config c = read_ok("configs/models/glm-4.5.json", NULL);
+    assert_ptr_equal(c.arch, &TD_ARCH_GLM4_MOE);
+    assert_int_equal(c.head_dim, 128);
+    assert_int_equal(c.rope.dim, 64);
+    assert_true(c.qk_norm && c.qkv_bias && c.route_bias && c.norm_topk && !c.rope.interleaved && c.routed_scale == 2.5);
+    assert_int_equal(c.n_mtp_layers, 0); /* which is not read */
+    assert_int_equal(td_model_config_moe_layers(&c), 89);
+    assert_true(fabs(c.softmax_scale - 1 / sqrt(128)) < 1e-12);
+    c = read_ok("configs/models/glm-4.5-air.json", NULL);
+    assert_true(!c.qk_norm && c.qkv_bias && c.shared_inter == 1408 && c.routed_scale == 1);
+    assert_int_equal(td_model_config_moe_layers(&c), 45);
+    c = read_ok("tests/data/golden/glm4_moe_yarn", NULL);
+    assert_int_equal(c.rope.dim, 8);
+    assert_int_equal(c.route_groups, TD_ROUTE_GROUP_TOP2);
+    c = read_ok("configs/models/glm-4.5.json",
+                "{\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5, \"partial_rotary_factor\": 0.25}}");
+    assert_true(c.rope.dim == 32 && c.rope.theta == 5e5);
+}
+
 static td_layer_caches keys_and_a_state(const td_model_config *c, uint32_t layer) {
     if (layer % 2 == 0) return td_gqa_caches(c);
     return (td_layer_caches){{{.kind = TD_KV_HEAD, .state_bytes = 4096, .split = TD_SPLIT_ROWS}}, 1};
@@ -296,6 +318,12 @@ static void impossible_and_unsupported_values_are_refused(void **state) {
         {"qwen3-30b-a3b", "{\"mlp_only_layers\": [48]}", TD_EFORMAT, "mlp_only_layers"},
         {"qwen3-30b-a3b", "{\"partial_rotary_factor\": 0.5}", TD_ENOTSUP, "partial_rotary_factor"},
         {"qwen3-30b-a3b", "{\"head_dim\": 127}", TD_EFORMAT, "rotary"},
+        {"glm-4.5", "{\"partial_rotary_factor\": 0.001}", TD_EFORMAT, "partial_rotary_factor is 0.001"},
+        {"glm-4.5", "{\"partial_rotary_factor\": 2}", TD_EFORMAT, "partial_rotary_factor"},
+        {"glm-4.5", "{\"partial_rotary_factor\": 0.4}", TD_EFORMAT, "the rotary dimension 51 is odd"},
+        {"glm-4.5", "{\"scoring_func\": \"softmax\"}", TD_ENOTSUP, "scoring_func is 'softmax'"},
+        {"glm-4.5", "{\"topk_method\": \"greedy\"}", TD_ENOTSUP, "topk_method is 'greedy'"},
+        {"glm-4.5", "{\"n_group\": 3}", TD_EFORMAT, "n_group is 3"},
         {"qwen3-30b-a3b", "{\"tie_word_embeddings\": 1}", TD_EFORMAT, "tie_word_embeddings"},
         {"qwen3-30b-a3b", "{\"a\": 1, \"a\": 2}", TD_EFORMAT, "override"},
         {"qwen3-30b-a3b", "[1]", TD_EFORMAT, "override"},
@@ -329,6 +357,7 @@ static void files_that_are_no_config(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_shapes),
+        cmocka_unit_test(parts_of_heads_are_rotated),
         cmocka_unit_test(caches_of_layers),
         cmocka_unit_test(golden_shapes),
         cmocka_unit_test(generation_config_gives_defaults),

@@ -281,6 +281,7 @@ static void cards_together_are_one_card(void **state) {
                  {GOLDEN "qwen2_moe", AS_IT_IS, 2},
                  {GOLDEN "qwen3_moe", AS_IT_IS, 2},
                  {GOLDEN "qwen3_moe_tied", AS_IT_IS, 2},
+                 {GOLDEN "glm4_moe", AS_IT_IS, 2},
                  {GOLDEN "deepseek_v3_yarn", DUMMY, 4},
                  {GOLDEN "qwen2_moe", DUMMY, 2},
                  {TALE, AS_IT_IS, 4},

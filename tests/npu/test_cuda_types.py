@@ -13,6 +13,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CC = os.environ.get("CC", "cc")
+EMULATOR = os.environ.get("TD_EMULATOR", "").split()  # of a cross build
 VERSIONS = ("12.0.146", "13.5.37")
 INCLUDE = ["-I", str(ROOT), "-I", str(ROOT / "include")]
 
@@ -98,7 +99,7 @@ def compile_and_run(program, folder):
         built = subprocess.run(command, capture_output=True, text=True)
         if built.returncode:
             return built.stderr
-        return subprocess.run([str(source.with_suffix(""))], capture_output=True, text=True).stdout
+        return subprocess.run([*EMULATOR, str(source.with_suffix(""))], capture_output=True, text=True).stdout
 
 
 def symbols_of(functions, folder):

@@ -9,6 +9,7 @@ import tempfile
 import time
 
 FAKE = os.environ.get("TD_FAKE_TANDEM", "")
+PATIENCE = int(os.environ.get("TD_TEST_PATIENCE", "1"))  # times what is waited for an answer: an emulated server is slow
 
 
 class Server:
@@ -37,7 +38,7 @@ class Server:
         return self.log.read().decode()
 
     def connection(self, timeout=20):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * PATIENCE)
 
     def request(self, method, path, body=None, headers=None, raw=None, timeout=20):
         """(status, parsed JSON or text, headers)"""
@@ -60,7 +61,7 @@ class Server:
         return float(re.search(rf"^{re.escape(name)}\{{[^}}]*\}} (\S+)$", text, re.M)[1])
 
     def wait_metric(self, name, value, timeout=10):
-        end = time.monotonic() + timeout
+        end = time.monotonic() + timeout * PATIENCE
         while (now := self.metric(name)) != value:
             if time.monotonic() > end:
                 raise AssertionError(f"{name} is {now}, not {value}, after {timeout} s")
@@ -71,7 +72,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            return self.process.wait(timeout)
+            return self.process.wait(timeout * PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

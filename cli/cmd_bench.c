@@ -60,7 +60,7 @@ static const td_flag FLAGS[] = {
      .by_default = "one per NUMA node", .help = "Groups of them."},
     {{"rounds"}, TD_FLAG_U32, B(rounds), .min = 1, .max = TD_BENCH_ROUNDS_MAX, .arg = "N", .by_default = "5",
      .help = "A row is their median."},
-    {{"device"}, TD_FLAG_TEXT, B(device), .arg = "NAME", .choices = TD_CHOICES("host", "npu", "apart"), .by_default = "host",
+    {{"device"}, TD_FLAG_TEXT, B(device), .arg = "NAME", .choices = TD_CHOICES("host", "npu", "cuda", "apart"), .by_default = "host",
      .help = "Of decode and prefill. apart is for tests: the host with a memory of its own; its times mean nothing, and "
              "what a step copies to it and from it is printed."},
     {{"expert-quantization"}, TD_FLAG_TEXT, offsetof(options, experts), .arg = "NAME",

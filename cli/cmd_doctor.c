@@ -57,6 +57,7 @@ static int parse_options(int argc, char **argv, report *v) {
         .n_groups = 2};
     td_engine_options_init(&engine);
     int rc = td_flags_take(&command, argc, argv);
+    td_engine_flags_settle(&engine);
     v->device = engine.device ? engine.device : "host";
     return rc;
 }

@@ -143,7 +143,7 @@ static void print_cards(const facts *f) {
     if (f->no_cards.text[0]) printf("\nNVIDIA cards: %s\n", f->no_cards.text);
     if (!f->n_cards) return;
     printf("\n%-6s %6s %12s %8s %-12s   %s\n", "card", "node", "memory, GiB", "compute", "PCI",
-           "NVIDIA cards, which no device of this build uses yet");
+           "NVIDIA cards (--device cuda)");
     for (size_t i = 0; i < f->n_cards; i++) {
         const td_cuda_card *c = &f->cards[i];
         char                node[16] = "-";

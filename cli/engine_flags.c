@@ -1,6 +1,10 @@
 #include "cli/engine_flags.h"
 
 #include <assert.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "npu/npu.h"
 
 #define E(member) offsetof(td_engine_options, member)
 #define TITLE(text) \
@@ -49,10 +53,13 @@ static const td_flag FLAGS[] = {
 
     TITLE("Device"),
     {{"device"}, TD_FLAG_TEXT, E(device), .in = MODEL | TD_IN_DOCTOR, .arg = "DEVICE",
-     .choices = TD_CHOICES("host", "cpu=host", "npu", "ascend=npu", "apart"), .by_default = "host",
-     .help = "Where everything but the routed experts runs; host is the CPU, npu an Ascend card (docs/ascend.md). apart is "
-             "for tests: the host with a memory of its own.",
-     .refusal = NOT_YET "; this build serves with --device host or npu"},
+     .choices = TD_CHOICES("auto", "host", "cpu=host", "npu", "ascend=npu", "cuda", "apart"), .by_default = "host",
+     .help = "Where everything but the routed experts runs; host is the CPU, npu an Ascend card (docs/ascend.md), cuda an "
+             "NVIDIA card (docs/cuda.md). auto is cuda where there is such a card, else host. apart is for tests: the host with "
+             "a memory of its own.",
+     .refusal = NOT_YET "; this build serves with --device host, npu or cuda"},
+    {{"base-gpu-id"}, TD_FLAG_U32, E(base_gpu_id), .in = MODEL, .max = 1023, .arg = "N", .by_default = "0",
+     .help = "The first card, of those that the process sees; the host has none."},
     {{"attention-backend"}, TD_FLAG_TEXT, E(attention_backend), .in = LAUNCH, .arg = "NAME", .by_default = "the device's",
      .help = "One that the device does not have is replaced by its own, with a warning."},
     {{"kv-cache-dtype"}, TD_FLAG_TEXT, E(kv_cache_dtype), .in = LAUNCH, .arg = "TYPE",
@@ -157,5 +164,10 @@ td_flag_group td_engine_flags(unsigned in, td_engine_options *o) {
 }
 
 void td_engine_flags_settle(td_engine_options *o) {
+    char why[TD_ERROR_TEXT_MAX];
+    if (o->device && !strcmp(o->device, "auto")) {
+        o->device = td_npu_auto(why, sizeof why);
+        td_info("device auto: %s (%s)", o->device, why);
+    }
     if (o->max_deferred_experts_per_token) o->enable_defer = true;
 }

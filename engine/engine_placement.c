@@ -12,6 +12,7 @@ td_placement td_engine_placement(const td_engine_options *o, const td_engine_pla
         .expert_pool = room->expert_pool,
         .npu_pools = room->npu_pools,
         .n_cards = o->tensor_parallel_size,
+        .first_card = o->base_gpu_id,
         .model = {.model_path = o->model_path,
                   .cpu_weight_path = o->cpu_weight_path,
                   .override_json = o->model_override_json,

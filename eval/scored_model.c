@@ -84,6 +84,7 @@ static td_status open_model(td_scored_model *m, const td_engine_options *o, cons
     m->act_dtype = plan.w8a8 ? TD_DT_BF16 : TD_DT_F32;
     uint32_t     n_pages = shape->max_seq * ((shape->max_rows + TD_KV_PAGE - 1) / TD_KV_PAGE);
     td_placement p = {.device = o->device,
+                      .first_card = o->base_gpu_id,
                       .expert_pool = machine->experts,
                       .npu_pools = machine->npu ? &machine->npu : NULL,
                       .rows_tap = taps->rows,

@@ -120,9 +120,18 @@ td_status td_card_outline(const td_card *c, uint32_t n_halves, td_outline *out, 
     return td_program_outline(&spec, n_halves, out, err);
 }
 
+/* Blocks may want scratch for what is in the cache (cuda_mla.c): it is planned with the pages. A block wants a + b * pages,
+ * and the hungriest one of many pages has the largest b. */
 td_status td_card_plan_scratch(td_card *c, td_error *err) {
+    const uint32_t  many = 1u << 20;
     td_program_spec spec = program_spec(c);
-    return td_program_scratch_bytes(&spec, &c->block_scratch_bytes, err);
+    size_t          with_many;
+    spec.kv_pages = 0;
+    TD_TRY(td_program_scratch_bytes(&spec, &c->block_scratch_bytes, err));
+    spec.kv_pages = many;
+    TD_TRY(td_program_scratch_bytes(&spec, &with_many, err));
+    c->page_scratch_bytes = td_div_up(with_many - c->block_scratch_bytes, many);
+    return TD_OK;
 }
 
 void td_card_plan(const td_card *c, td_model_plan *plan) {
@@ -140,7 +149,8 @@ void td_card_plan(const td_card *c, td_model_plan *plan) {
         plan->device_scratch_bytes += plan->host_scratch_bytes;
         plan->host_scratch_bytes += logits_bytes(c) + top_bytes(c) + (shows_x(c) ? td_card_x_bytes(m) : 0);
     }
-    plan->kv_bytes_per_page = td_layer_caches_page_bytes(&m->config, m->part.layers, c->npu, c->shard);
+    plan->kv_bytes_per_page =
+        td_layer_caches_page_bytes(&m->config, m->part.layers, c->npu, c->shard) + c->page_scratch_bytes;
     plan->device_scratch_bytes += m->kv_spare_pages * plan->kv_bytes_per_page;
 }
 

@@ -69,8 +69,8 @@ typedef struct {
 
 /** What it takes: with unified memory all of it from one, else from the device's memory and the host's. */
 typedef struct {
-    uint64_t npu_weight_bytes, device_scratch_bytes;  /* device */
-    uint64_t kv_bytes_per_page;                       /* device; all layers, TD_KV_PAGE tokens */
+    uint64_t npu_weight_bytes, device_scratch_bytes; /* device */
+    uint64_t kv_bytes_per_page; /* device; all layers, TD_KV_PAGE tokens, and scratch that blocks want for them */
     uint64_t expert_weight_bytes, host_scratch_bytes; /* host */
     bool     unified_memory;
 } td_model_plan;

@@ -34,7 +34,7 @@ typedef struct {
     td_model             *model;
     td_npu               *npu;
     td_shard              shard;
-    size_t                block_scratch_bytes;
+    size_t                block_scratch_bytes, page_scratch_bytes; /* of the blocks; and more for each page of KV */
     td_npu_stream        *stream;
     td_model_weights      weights;
     td_device_file       *device_file; /* what some of them lie in, or NULL */

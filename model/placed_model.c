@@ -44,7 +44,8 @@ static td_status open_card(const td_placement *p, td_placed_model *m, td_error *
                                .own_threads = own != NULL,
                                .rows_tap = p->rows_tap,
                                .rows_tap_user = p->rows_tap_user};
-    td_npu_config      config = {.act_dtype = p->model.w8a8 ? TD_DT_BF16 : TD_DT_F32, .host = &host, .card = m->n_npus};
+    td_npu_config      config = {
+             .act_dtype = p->model.w8a8 ? TD_DT_BF16 : TD_DT_F32, .host = &host, .card = p->first_card + m->n_npus};
     TD_TRY(td_npu_open(p->device ? p->device : "host", &config, &m->npus[m->n_npus], err));
     m->n_npus++;
     return TD_OK;

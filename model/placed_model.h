@@ -14,8 +14,9 @@ typedef struct {
     td_pool    *expert_pool;
     td_pool *const
         *npu_pools; /* [n_cards] threads of each card's own, where it computes on this machine's cores; NULL: the experts' */
-    uint32_t    n_cards;  /* that share the work (tensor parallel); 0 is 1 */
-    td_rows_tap rows_tap; /* or NULL; host only */
+    uint32_t    n_cards;    /* that share the work (tensor parallel); 0 is 1 */
+    uint32_t    first_card; /* of those that the process sees */
+    td_rows_tap rows_tap;   /* or NULL; host only */
     void       *rows_tap_user;
     td_model_options
              model; /* async_experts and float_rows are not read; halves are for devices that work beside the experts */

@@ -451,8 +451,8 @@ struct td_npu_ops {
 
     /* blocks: the descriptor is copied, its weights and buffers borrowed until destroy */
     size_t (*kv_page_bytes)(td_npu *d, td_kv_rows what, size_t n); /* of a page of rows of n values; caches start zeroed */
-    size_t (*block_scratch_bytes)(td_npu              *d,
-                                  const td_block_desc *desc); /* device-wide scratch it needs; blocks share the largest */
+    size_t (*block_scratch_bytes)(td_npu *d, const td_block_desc *desc); /* device-wide scratch it needs, a + b * kv_pages of
+                                                                            attention; blocks share the largest */
     TD_NODISCARD td_status (*block_create)(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
     void (*block_destroy)(td_npu *d, td_npu_block *b);
     TD_NODISCARD td_status (*enqueue)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
@@ -460,10 +460,17 @@ struct td_npu_ops {
 
 /**
  * Open a device.
- * @param name "host"; "npu" or "ascend": an Ascend card; "apart": the host with a memory of its own, for tests; "cuda" gives
- * TD_ENOTSUP until its backend exists.
+ * @param name "host"; "npu" or "ascend": an Ascend card; "cuda": an NVIDIA card; "apart": the host with a memory of its own,
+ * for tests.
  */
 TD_NODISCARD td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err);
+
+/**
+ * What --device auto is: a card if this machine has one that a backend computes on, else the host. Looks, opens nothing.
+ * @param why  for the log.
+ * @return a name that td_npu_open takes.
+ */
+const char *td_npu_auto(char *why, size_t bytes);
 
 /** The names of this build's devices, from 0; NULL after the last. */
 const char *td_npu_backend_name(size_t i);

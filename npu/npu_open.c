@@ -1,10 +1,14 @@
 /* The devices by name: a backend is a folder and a line here. */
+#include <stdio.h>
 #include <string.h>
 
 #include "core/cpu.h"
 #include "core/error.h"
 #include "npu/apart/apart_npu.h"
 #include "npu/ascend/ascend_device.h"
+#include "npu/cuda/cuda_cards.h"
+#include "npu/cuda/cuda_device.h"
+#include "npu/cuda/cuda_image.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
 
@@ -22,10 +26,9 @@ static void core_facts(td_npu_fact_fn tell, void *user) {
 }
 
 static const backend BACKENDS[] = {
-    {"host", td_host_npu_open, 0, 1, core_facts},
-    {"apart", td_apart_npu_open, 1, 1, core_facts},
-    {"npu", td_ascend_npu_open, 0, 0, td_ascend_facts},
-    {"ascend", td_ascend_npu_open, 0, 0, td_ascend_facts},
+    {"host", td_host_npu_open, 0, 1, core_facts},       {"apart", td_apart_npu_open, 1, 1, core_facts},
+    {"npu", td_ascend_npu_open, 0, 0, td_ascend_facts}, {"ascend", td_ascend_npu_open, 0, 0, td_ascend_facts},
+    {"cuda", td_cuda_npu_open, 0, 0, td_cuda_facts},
 };
 
 const char *td_npu_backend_name(size_t i) {
@@ -36,6 +39,20 @@ static const backend *find(const char *name) {
     for (size_t i = 0; i < sizeof BACKENDS / sizeof *BACKENDS; i++)
         if (!strcmp(name ? name : "host", BACKENDS[i].name)) return &BACKENDS[i];
     return NULL;
+}
+
+const char *td_npu_auto(char *why, size_t bytes) {
+    td_cuda_card cards[TD_CUDA_CARDS_MAX];
+    size_t       n = 0, usable = 0;
+    td_error     err = {0};
+    if (td_cuda_cards(cards, &n, &err) != TD_OK) {
+        snprintf(why, bytes, "%s", err.text);
+        return "host";
+    }
+    for (size_t i = 0; i < n; i++) usable += cards[i].capability >= TD_CUDA_CAPABILITY_OLDEST;
+    snprintf(why, bytes, "%zu NVIDIA cards, %zu of compute capability %d.%d or later", n, usable,
+             TD_CUDA_CAPABILITY_OLDEST / 10, TD_CUDA_CAPABILITY_OLDEST % 10);
+    return usable ? "cuda" : "host";
 }
 
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
@@ -52,8 +69,6 @@ td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **ou
     const backend *b = find(name);
     *out = NULL;
     if (b) return b->open(config, out, err);
-    if (!strcmp(name, "cuda"))
-        return td_fail(err, TD_ENOTSUP, "this build has no backend for the device \"cuda\"; \"host\" computes on CPU cores");
-    return td_fail(err, TD_EINVAL, "there is no device \"%s\"; this build has \"host\", \"npu\", and \"apart\" for tests",
-                   name);
+    return td_fail(err, TD_EINVAL,
+                   "there is no device \"%s\"; this build has \"host\", \"npu\", \"cuda\", and \"apart\" for tests", name);
 }

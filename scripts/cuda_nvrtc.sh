@@ -6,6 +6,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 version=${1:-12.9.86}
 folder=$PWD/build/cuda_nvrtc/$version
+mkdir -p build
+exec 9>build/cuda_nvrtc.lock
+flock 9 # two tests may want it at once
 if [ ! -e "$folder/complete" ]; then
     rm -rf "$folder"
     mkdir -p "$folder"

@@ -31,6 +31,8 @@
     X(cuMemFree, cuMemFree_v2, "Memory Management", (td_cu_address at)) \
     X(cuMemHostAlloc, cuMemHostAlloc, "Memory Management", (void **out, size_t bytes, unsigned flags)) \
     X(cuMemFreeHost, cuMemFreeHost, "Memory Management", (void *at)) \
+    X(cuMemHostRegister, cuMemHostRegister_v2, "Memory Management", (void *at, size_t bytes, unsigned flags)) \
+    X(cuMemHostUnregister, cuMemHostUnregister, "Memory Management", (void *at)) \
     X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, "Memory Management", (td_cu_address *out, void *at, unsigned flags)) \
     X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, "Memory Management", (td_cu_address dst, const void *src, size_t bytes, td_cu_stream stream)) \
     X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, "Memory Management", (void *dst, td_cu_address src, size_t bytes, td_cu_stream stream)) \
@@ -43,6 +45,10 @@
     X(cuStreamBeginCapture, cuStreamBeginCapture_v2, "Stream Management", (td_cu_stream stream, td_cu_capture_mode mode)) \
     X(cuStreamEndCapture, cuStreamEndCapture, "Stream Management", (td_cu_stream stream, td_cu_graph *graph)) \
     X(cuStreamIsCapturing, cuStreamIsCapturing, "Stream Management", (td_cu_stream stream, td_cu_capture_state *state)) \
+    X(cuStreamWaitValue32, cuStreamWaitValue32_v2, "Stream Memory Operations", (td_cu_stream stream, td_cu_address at, uint32_t value, unsigned flags)) \
+    X(cuStreamWaitValue64, cuStreamWaitValue64_v2, "Stream Memory Operations", (td_cu_stream stream, td_cu_address at, uint64_t value, unsigned flags)) \
+    X(cuStreamWriteValue32, cuStreamWriteValue32_v2, "Stream Memory Operations", (td_cu_stream stream, td_cu_address at, uint32_t value, unsigned flags)) \
+    X(cuStreamWriteValue64, cuStreamWriteValue64_v2, "Stream Memory Operations", (td_cu_stream stream, td_cu_address at, uint64_t value, unsigned flags)) \
     X(cuEventCreate, cuEventCreate, "Event Management", (td_cu_event *event, unsigned flags)) \
     X(cuEventDestroy, cuEventDestroy_v2, "Event Management", (td_cu_event event)) \
     X(cuEventRecord, cuEventRecord, "Event Management", (td_cu_event event, td_cu_stream stream)) \

@@ -88,7 +88,7 @@ class Flags(unittest.TestCase):
         self.assertRegex(text, r"--quantization FORMAT\n.*\n +Values: auto, none, w8a8_int8\n")
 
     def test_not_supported_yet(self):
-        for flags in [["--device", "cuda"], ["--nnodes", "2"],
+        for flags in [["--device", "musa"], ["--nnodes", "2"],
                       ["--node-rank", "1"], ["--dist-init-addr", "h:1"], ["--speculative-algorithm", "EAGLE"], ["--speculative-num-steps", "3"],
                       ["--disaggregation-mode", "prefill"], ["--disaggregation-transfer-backend", "mooncake"],
                       ["--disaggregation-bootstrap-port", "8998"],
@@ -150,7 +150,7 @@ class Flags(unittest.TestCase):
                             ("served-model-name: b: c\n", "not valid YAML"), ("\tport: 1\n", "not valid YAML"), ("enable-defer: 5\n", "true or false"),
                             ("port: 1\nhost: 'h\n", "line 2: not valid YAML"),
                             ("config: x\n", "command line"), ("port:\n", "whole number"), ("? [a]\n: b\n", "lines of 'flag: value'"),
-                            ("device: cuda\n", "not supported yet"), ("nnodes: 2\n", "not supported yet"), ("\0", "not valid YAML"),
+                            ("device: musa\n", "not supported yet"), ("nnodes: 2\n", "not supported yet"), ("\0", "not valid YAML"),
                             ("port: &a 1\nnpu-threads: *a\n", "plain value"), (f"{'x' * 300}: 1\n", "there is no flag 'xxx"),
                             ("[" * 60000, "'flag: value'"), ("# a comment\n" * 6000, "more than 65536 bytes")]:
             with self.subTest(text[:60]):

@@ -34,11 +34,13 @@ NOT_RUN = {
     "scripts/ascend_standin.sh COMMAND": "a form, not a command; run by the tests labelled ascend-standin",
     "scripts/mca_aarch64.py": "needs llvm-19 and the aarch64 build",
     "--device npu": "needs cards; test_ascend_command runs these on the stand-in",
+    "--device cuda": "needs a card; test_cuda_command runs these on the stand-in",
     "localhost:8001": "the answer of that server",
     "tandem bench": "timings; the suites run in test_bench",
     "bench/serve/": "minutes to hours",
     "bench/console_cost.py": "minutes",
     "bench/amx_targets.py": "needs AMX and half an hour; test_amx_targets runs it over made-up rows",
+    "scripts/gpu_check.sh": "needs a card; test_gpu_check runs it without one",
     "scripts/package.sh": "test_packages makes what it makes",
     "cmake --install": "test_install does it, into a folder of its own",
     "python -m sglang": "needs SGLang",
@@ -87,7 +89,7 @@ def words(command):
         found = command.split()
     while found and re.fullmatch(r"[A-Z][A-Z_]+=.*", found[0]):
         found.pop(0)
-    if found and found[0] == "scripts/ascend_standin.sh":
+    if found and found[0] in ("scripts/ascend_standin.sh", "scripts/cuda_emulated.sh"):
         found.pop(0) # it runs what follows
     ends = [i for i, word in enumerate(found) if word in ("&&", "|", ";", ">")]
     return found[:ends[0]] if ends else found

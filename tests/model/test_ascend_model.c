@@ -9,54 +9,14 @@
  * host's and CARD_SLACK more: a bf16 rounding is 2^-9 of a value at most, some dozen of them lie on the way through a layer,
  * they are independent, and there are up to four layers: sqrt(50) * 2^-9 = 0.014.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-#include <jansson.h>
-
-#include "model_run.h"
+#include "golden_run.h"
 
 #define CARD_FACTOR 1.5
 #define CARD_SLACK 0.02
-#define TOKENS_MAX 512
 #define STEP_MAX 512
 #define ONE_BY_ONE_MAX 40 /* tokens of prompts that go token by token; with TD_TEST_FULL all do */
-
-static json_t *read_manifest(const char *folder) {
-    char         path[256];
-    json_error_t e;
-    snprintf(path, sizeof path, "tests/data/golden/%s/manifest.json", folder);
-    json_t *m = json_load_file(repo_path(path), 0, &e);
-    if (!m) fail_msg("%s: %s", path, e.text);
-    return m;
-}
-
-static float *read_logits(const char *folder, json_t *prompt, size_t n) {
-    char path[512];
-    snprintf(path, sizeof path, "tests/data/golden/%s/%s", folder,
-             json_string_value(json_object_get(json_object_get(prompt, "logits"), "file")));
-    return read_array(path, n, sizeof(float));
-}
-
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median over the rows. */
-static double error_of(const float *got, const float *want, size_t rows, size_t vocab) {
-    double of_row[TOKENS_MAX];
-    for (size_t r = 0; r < rows; r++) of_row[r] = distance(got + r * vocab, want + r * vocab, vocab);
-    qsort(of_row, rows, sizeof *of_row, by_size);
-    return of_row[rows / 2];
-}
 
 static void open_model(model_run *r, const char *path, const char *device) {
     model_run_open(r, &(model_run_options){.path = path,
@@ -66,31 +26,6 @@ static void open_model(model_run *r, const char *path, const char *device) {
                                            .n_seq = 3,
                                            .max_tok = STEP_MAX,
                                            .max_len = TOKENS_MAX});
-}
-
-/* Pieces of `chunk` tokens of sequence 0. */
-static void run_in_chunks(model_run *r, const uint32_t *ids, uint32_t n, uint32_t chunk, bool absorbed, float *logits) {
-    size_t vocab = td_model_get_config(r->model)->vocab;
-    for (uint32_t at = 0; at < n; at += chunk) {
-        uint32_t len = n - at < chunk ? n - at : chunk;
-        model_run_forward(r, &(model_piece){.first = at, .n = len, .ids = ids + at, .absorbed = absorbed}, 1);
-        model_run_logits(r, len, logits + (size_t)at * vocab);
-    }
-}
-
-/* Sequence 1 beside two others of the same step. */
-static void run_in_company(model_run *r, const uint32_t *ids, uint32_t n, float *logits) {
-    size_t   vocab = td_model_get_config(r->model)->vocab;
-    uint32_t first = n / 3, rows = first + n + 1;
-    float   *all = malloc((size_t)rows * vocab * sizeof *all);
-    assert_non_null(all);
-    model_run_forward(
-        r,
-        (model_piece[]){{.seq = 0, .n = first, .ids = ids}, {.seq = 1, .n = n, .ids = ids}, {.seq = 2, .n = 1, .ids = ids}},
-        3);
-    model_run_logits(r, rows, all);
-    memcpy(logits, all + (size_t)first * vocab, (size_t)n * vocab * sizeof *logits);
-    free(all);
 }
 
 /* On the stand-in a row's result depends on nothing but the row: the same bits as `whole`. */

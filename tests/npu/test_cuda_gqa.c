@@ -91,27 +91,33 @@ static float *host_attention(model *m, const cuda_step *s, float *x) {
     return out;
 }
 
+#define PIECE 40 /* rows of a launch of decode */
+
 /* Attention of the rows in q; sequences with fewer than `few` rows are decode's. */
 static void attend(model *m, const cuda_step *s, const cuda_buf *q, uint32_t few, const cuda_buf *out) {
     uint32_t d = m->dim <= 64 ? 64 : 128, span_keys = TD_CUDA_SPAN,
              spans = (uint32_t)cuda_up(CUDA_SEQ_PAGES * TD_KV_PAGE, TD_CUDA_SPAN);
     size_t   blocks = m->kv_heads * cuda_up(m->heads / m->kv_heads, TD_CUDA_DECODE_HEADS);
-    cuda_buf partial = cuda_alloc((size_t)s->n * m->heads * spans * (m->dim + 2) * sizeof(float));
+    cuda_buf partial = cuda_alloc((size_t)PIECE * m->heads * spans * (m->dim + 2) * sizeof(float));
     cuda_run(
         d == 64 ? &td_cuda_kernel_td_gqa_prefill_64 : &td_cuda_kernel_td_gqa_prefill_128,
         cuda_grid(s->n / TD_CUDA_PREFILL_ROWS + CUDA_SEQS, m->heads, 1, TD_CUDA_ATTN_THREADS, TD_CUDA_PREFILL_SHARED(d, d)),
         CUDA_OUT(*out),
         CUDA_ARGS(&s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p, &m->k_cache.p, &m->v_cache.p,
                   &m->heads, &m->kv_heads, &m->dim, &m->scale, &out->p));
-    cuda_run(
-        d == 64 ? &td_cuda_kernel_td_gqa_decode_64 : &td_cuda_kernel_td_gqa_decode_128,
-        cuda_grid(cuda_up(spans, TD_CUDA_DECODE_SPANS), blocks, s->n + 1, TD_CUDA_ATTN_THREADS, TD_CUDA_DECODE_SHARED(d)),
-        CUDA_OUT(partial),
-        CUDA_ARGS(&s->n_rows.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p, &m->k_cache.p,
-                  &m->v_cache.p, &m->heads, &m->kv_heads, &m->dim, &m->scale, &spans, &partial.p));
-    cuda_run(&td_cuda_kernel_td_merge_spans, cuda_grid(m->heads, s->n + 1, 1, TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(*out),
-             CUDA_ARGS(&s->n_rows.p, &s->n_seq.p, &s->starts.p, &s->pos.p, CUDA_NULL, &few, &span_keys, &partial.p,
-                       &m->heads, &m->dim, &spans, &out->p, CUDA_NULL));
+    for (uint32_t first = 0; first < s->n; first += PIECE) {
+        cuda_buf piece = {.p = (float *)out->p + (size_t)first * m->width,
+                          .bytes = (s->n - first < PIECE ? s->n - first : PIECE) * m->width * sizeof(float)};
+        cuda_run(
+            d == 64 ? &td_cuda_kernel_td_gqa_decode_64 : &td_cuda_kernel_td_gqa_decode_128,
+            cuda_grid(cuda_up(spans, TD_CUDA_DECODE_SPANS), blocks, PIECE, TD_CUDA_ATTN_THREADS, TD_CUDA_DECODE_SHARED(d)),
+            CUDA_OUT(partial),
+            CUDA_ARGS(&s->n_rows.p, &first, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p,
+                      &m->k_cache.p, &m->v_cache.p, &m->heads, &m->kv_heads, &m->dim, &m->scale, &spans, &partial.p));
+        cuda_run(&td_cuda_kernel_td_merge_spans, cuda_grid(m->heads, PIECE, 1, TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(piece),
+                 CUDA_ARGS(&s->n_rows.p, &first, &s->n_seq.p, &s->starts.p, &s->pos.p, CUDA_NULL, &few, &span_keys,
+                           &partial.p, &m->heads, &m->dim, &spans, &piece.p, CUDA_NULL));
+    }
     CUDA_FREE(partial);
 }
 

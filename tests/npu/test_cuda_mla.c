@@ -11,6 +11,8 @@ CUDA_KERNEL(td_mla_prefill);
 CUDA_KERNEL(td_merge_spans);
 CUDA_KERNEL(td_bf16_linear_8);
 CUDA_KERNEL(td_bf16_linear_32);
+CUDA_KERNEL(td_bf16_columns_8);
+CUDA_KERNEL(td_bf16_columns_32);
 CUDA_KERNEL(td_f32_linear);
 CUDA_KERNEL(td_norm_f32);
 
@@ -18,8 +20,8 @@ CUDA_KERNEL(td_norm_f32);
 typedef struct {
     uint32_t       heads, kv_lora, nope, rope, v_dim, hidden, per_head;
     float          eps, scale;
-    float         *w[2];                                   /* q, kv_a */
-    cuda_buf       latent, keys, gamma, table, kv_b, w_uk; /* w_uk: per head [kv_lora, nope] */
+    float         *w[2]; /* q, kv_a */
+    cuda_buf       latent, keys, gamma, table, kv_b;
     rig            g;
     void          *host_latent, *host_rope;
     cuda_sequences seqs;
@@ -52,12 +54,6 @@ static model model_open(rnd *r, uint32_t heads, uint32_t kv_lora, uint32_t nope,
     m.weights[5] = make_weight(&m.g, TD_WEIGHT_BF16, kv_b, (size_t)heads * m.per_head, kv_lora);
     m.table = cuda_copy(table, max_pos * rope * sizeof(float)), m.gamma = cuda_copy(gamma, kv_lora * sizeof(float));
     m.kv_b = cuda_bf16(kv_b, (size_t)heads * m.per_head * kv_lora);
-    m.w_uk = cuda_alloc((size_t)heads * kv_lora * nope * sizeof(td_bf16));
-    for (size_t h = 0; h < heads; h++)
-        for (size_t i = 0; i < nope; i++)
-            for (size_t c = 0; c < kv_lora; c++)
-                ((td_bf16 *)m.w_uk.p)[(h * kv_lora + c) * nope + i] =
-                    ((td_bf16 *)m.kv_b.p)[(h * m.per_head + i) * kv_lora + c];
     m.latent = cuda_alloc(slots * kv_lora * sizeof(td_bf16)), m.keys = cuda_alloc(slots * rope * sizeof(td_bf16));
     m.host_latent = calloc(CUDA_PAGES, m.g.npu->ops->kv_page_bytes(m.g.npu, TD_KV_LATENT, kv_lora));
     m.host_rope = calloc(CUDA_PAGES, m.g.npu->ops->kv_page_bytes(m.g.npu, TD_KV_ROPE, rope));
@@ -68,7 +64,7 @@ static model model_open(rnd *r, uint32_t heads, uint32_t kv_lora, uint32_t nope,
 static void model_close(model *m) {
     for (int i = 0; i < 6; i++) m->g.npu->ops->weight_destroy(m->g.npu, m->weights[i]);
     rig_close(&m->g);
-    CUDA_FREE(m->latent, m->keys, m->gamma, m->table, m->kv_b, m->w_uk);
+    CUDA_FREE(m->latent, m->keys, m->gamma, m->table, m->kv_b);
     free(m->w[0]), free(m->w[1]), free(m->host_latent), free(m->host_rope);
 }
 
@@ -105,24 +101,25 @@ static float *host_attention(model *m, const cuda_step *s, float *x) {
 static void attend_absorbed(model *m, const cuda_step *s, const cuda_buf *q, const cuda_buf *q_lat, size_t heads,
                             const cuda_buf *out) {
     const td_cuda_kernel *kernel = heads == 16 ? &td_cuda_kernel_td_mla_absorbed_16 : &td_cuda_kernel_td_mla_absorbed_64;
-    uint32_t dk = m->kv_lora + m->rope, dim = m->nope + m->rope, q_row = m->heads * dim, lat_row = m->heads * dk, zero = 0,
-             one = 1, spans = (uint32_t)cuda_up(CUDA_SEQ_PAGES * TD_KV_PAGE, TD_CUDA_SPAN), span_keys = TD_CUDA_SPAN,
-             uk_head = m->kv_lora * m->nope, head_weights = m->per_head * m->kv_lora, ctx_row = m->heads * m->kv_lora;
+    uint32_t dim = m->nope + m->rope, q_row = m->heads * dim, lat_row = m->heads * m->kv_lora, zero = 0, one = 1,
+             spans = (uint32_t)cuda_up(CUDA_SEQ_PAGES * TD_KV_PAGE, TD_CUDA_SPAN), span_keys = TD_CUDA_SPAN,
+             head_weights = m->per_head * m->kv_lora, ctx_row = m->heads * m->kv_lora;
     cuda_buf partial = cuda_alloc((size_t)s->n * m->heads * spans * (m->kv_lora + 2) * sizeof(float)),
              ctx = cuda_alloc((size_t)s->n * ctx_row * sizeof(td_bf16)), rows = cuda_alloc(out->bytes);
     void *w_uv = (td_bf16 *)m->kv_b.p + (size_t)m->nope * m->kv_lora;
-    cuda_run(&td_cuda_kernel_td_bf16_linear_8,
+    cuda_run(&td_cuda_kernel_td_bf16_columns_8,
              cuda_grid(cuda_up(m->kv_lora, TD_CUDA_TILE_N), cuda_up(s->n, 8), m->heads, TD_CUDA_LINEAR_THREADS, 0),
              CUDA_OUT(*q_lat),
-             CUDA_ARGS(&s->n_rows.p, &q->p, &q_row, &dim, &m->w_uk.p, &uk_head, CUDA_NULL, &m->kv_lora, &m->nope, &q_lat->p,
-                       &lat_row, &dk, &zero));
+             CUDA_ARGS(&s->n_rows.p, &q->p, &q_row, &dim, &m->kv_b.p, &head_weights, CUDA_NULL, &m->kv_lora, &m->nope,
+                       &q_lat->p, &lat_row, &m->kv_lora, &zero));
     cuda_run(kernel,
              cuda_grid(spans, cuda_up(m->heads, heads), s->n + 1, TD_CUDA_LATENT_THREADS, TD_CUDA_LATENT_SHARED(heads)),
              CUDA_OUT(partial),
-             CUDA_ARGS(&s->n_rows.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &s->forms.p, &q_lat->p,
-                       &m->latent.p, &m->keys.p, &m->heads, &m->kv_lora, &m->rope, &m->scale, &spans, &partial.p));
+             CUDA_ARGS(&s->n_rows.p, &zero, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &s->forms.p,
+                       &q_lat->p, &q->p, &m->latent.p, &m->keys.p, &m->heads, &m->kv_lora, &m->nope, &m->rope, &m->scale,
+                       &spans, &partial.p));
     cuda_run(&td_cuda_kernel_td_merge_spans, cuda_grid(m->heads, s->n + 1, 1, TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(ctx),
-             CUDA_ARGS(&s->n_rows.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->forms.p, &zero, &span_keys, &partial.p,
+             CUDA_ARGS(&s->n_rows.p, &zero, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->forms.p, &zero, &span_keys, &partial.p,
                        &m->heads, &m->kv_lora, &spans, CUDA_NULL, &ctx.p));
     cuda_run(&td_cuda_kernel_td_bf16_linear_8,
              cuda_grid(cuda_up(m->v_dim, TD_CUDA_TILE_N), cuda_up(s->n, 8), m->heads, TD_CUDA_LINEAR_THREADS, 0),
@@ -139,31 +136,24 @@ static void attend_absorbed(model *m, const cuda_step *s, const cuda_buf *q, con
 
 /* Expanded rows, `at_once` heads at a time. */
 static void attend_expanded(model *m, const cuda_step *s, const cuda_buf *q, uint32_t at_once, const cuda_buf *out) {
-    uint32_t key_start[CUDA_SEQS], total = 0;
-    for (uint32_t i = 0; i < CUDA_SEQS; i++) {
-        key_start[i] = total;
-        total += s->absorbed[i] ? 0 : s->kv_len[i];
-    }
-    cuda_buf starts = cuda_copy(key_start, sizeof key_start),
-             expanded = cuda_alloc((size_t)total * at_once * m->per_head * sizeof(td_bf16));
+    cuda_buf expanded = cuda_alloc((size_t)CUDA_PAGES * TD_KV_PAGE * at_once * m->per_head * sizeof(td_bf16));
     for (uint32_t head = 0; head < m->heads; head += at_once) {
         uint32_t n = m->heads - head < at_once ? m->heads - head : at_once;
         void    *w = (td_bf16 *)m->kv_b.p + (size_t)head * m->per_head * m->kv_lora;
         cuda_run(&td_cuda_kernel_td_mla_expand,
-                 cuda_grid(CUDA_SEQ_PAGES * TD_KV_PAGE / TD_CUDA_EXPAND_KEYS, n * cuda_up(m->per_head, TD_CUDA_EXPAND_KEYS),
-                           CUDA_SEQS, TD_CUDA_ATTN_THREADS, 0),
+                 cuda_grid(2, n * cuda_up(m->per_head, TD_CUDA_EXPAND_KEYS), CUDA_SEQS, TD_CUDA_ATTN_THREADS, 0),
                  CUDA_OUT(expanded),
                  CUDA_ARGS(&s->n_seq.p, &s->lens.p, &s->pages.p, &s->stride, &s->forms.p, &m->latent.p, &m->kv_lora, &w, &n,
-                           &m->per_head, &starts.p, &expanded.p));
+                           &m->per_head, &expanded.p));
         cuda_run(
             &td_cuda_kernel_td_mla_prefill,
             cuda_grid(s->n / TD_CUDA_PREFILL_ROWS + CUDA_SEQS, n, 1, TD_CUDA_ATTN_THREADS,
                       TD_CUDA_PREFILL_SHARED(TD_CUDA_EXPANDED_NOPE_MAX + TD_CUDA_LATENT_ROPE_MAX, TD_CUDA_EXPANDED_DV_MAX)),
             CUDA_OUT(*out),
             CUDA_ARGS(&s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &s->forms.p, &q->p, &m->keys.p,
-                      &starts.p, &expanded.p, &n, &head, &m->heads, &m->nope, &m->rope, &m->v_dim, &m->scale, &out->p));
+                      &expanded.p, &n, &head, &m->heads, &m->nope, &m->rope, &m->v_dim, &m->scale, &out->p));
     }
-    CUDA_FREE(starts, expanded);
+    CUDA_FREE(expanded);
 }
 
 static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS], const uint8_t absorbed[CUDA_SEQS]) {
@@ -174,14 +164,13 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS], const uin
     cuda_buf proj = cuda_product(m->w[0], x, s.n, m->heads * dim, m->hidden),
              kv = cuda_product(m->w[1], x, s.n, m->kv_lora + m->rope, m->hidden),
              q = cuda_alloc(s.n * m->heads * dim * sizeof(td_bf16)),
-             q_lat = cuda_alloc((size_t)s.n * m->heads * (m->kv_lora + m->rope) * sizeof(td_bf16)),
-             out = cuda_alloc(n * sizeof(float)), again = cuda_alloc(n * sizeof(float));
+             q_lat = cuda_alloc((size_t)s.n * m->heads * m->kv_lora * sizeof(td_bf16)), out = cuda_alloc(n * sizeof(float)),
+             again = cuda_alloc(n * sizeof(float));
     cuda_run(&td_cuda_kernel_td_mla_place, cuda_grid(s.n + 1, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(m->latent, m->keys),
              CUDA_ARGS(&s.n_rows.p, &s.pos.p, &s.slot.p, &kv.p, &m->gamma.p, &m->eps, &m->table.p, &m->kv_lora, &m->rope,
                        &m->latent.p, &m->keys.p));
-    cuda_run(
-        &td_cuda_kernel_td_mla_query, cuda_grid(s.n + 1, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(q, q_lat),
-        CUDA_ARGS(&s.n_rows.p, &s.pos.p, &proj.p, &m->table.p, &m->heads, &m->nope, &m->rope, &m->kv_lora, &q.p, &q_lat.p));
+    cuda_run(&td_cuda_kernel_td_mla_query, cuda_grid(s.n + 1, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(q),
+             CUDA_ARGS(&s.n_rows.p, &s.pos.p, &proj.p, &m->table.p, &m->heads, &m->nope, &m->rope, &q.p));
     attend_absorbed(m, &s, &q, &q_lat, 16, &out);
     attend_expanded(m, &s, &q, m->heads, &out);
     assert_close("mla", out.p, want, n,
@@ -246,6 +235,18 @@ static void float_linears(void **state) {
                  cuda_grid(cuda_up(n, TD_CUDA_TILE_N), cuda_up(rows, 32), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(again),
                  CUDA_ARGS(&nb.p, &xb.p, &k, &none, &wb.p, &none, &bb.p, &n, &k, &again.p, &n, &none, &one));
         assert_same_bits("variants", again.p, out.p, (size_t)rows * n * 4, 4);
+        float *turned = malloc((size_t)n * k * sizeof(float));
+        for (size_t i = 0; i < (size_t)n * k; i++) turned[i % k * n + i / k] = w[i];
+        cuda_buf tb = cuda_bf16(turned, (size_t)n * k);
+        for (int wide = 0; wide < 2; wide++) {
+            cuda_run(wide ? &td_cuda_kernel_td_bf16_columns_32 : &td_cuda_kernel_td_bf16_columns_8,
+                     cuda_grid(cuda_up(n, TD_CUDA_TILE_N), cuda_up(rows, wide ? 32 : 8), 1, TD_CUDA_LINEAR_THREADS, 0),
+                     CUDA_OUT(again),
+                     CUDA_ARGS(&nb.p, &xb.p, &k, &none, &tb.p, &none, &bb.p, &n, &k, &again.p, &n, &none, &one));
+            assert_same_bits("weights by columns", again.p, out.p, (size_t)rows * n * 4, 4);
+        }
+        CUDA_FREE(tb);
+        free(turned);
         CUDA_FREE(nb, wb, wf, xb, bb, out, again, alone, one_row, want);
         free(w), free(x), free(bias);
     }

@@ -158,6 +158,77 @@ static void graph_of_two_streams(void **state) {
     driver_close(&r);
 }
 
+/** A stream waits for a word of the host's, and the host for one of the stream's: by its own thread, in captures too. */
+static void words(void **state) {
+    driver_rig       r;
+    td_cu_graph      g;
+    td_cu_graph_exec x;
+    td_cu_event      fork, join;
+    (void)state;
+    driver_open(&r);
+    td_cu_address     a = driver_alloc(&r, BYTES);
+    uint32_t         *host = driver_pinned(&r, BYTES);
+    _Atomic uint32_t *go = driver_pinned(&r, 4), *done = driver_pinned(&r, 4);
+    _Atomic uint64_t *wide = driver_pinned(&r, 8);
+    td_cu_address     word;
+    TRY(r.cu->cuMemHostGetDevicePointer(&word, go, 0));
+    TRY(r.cu->cuMemsetD8Async(a, 0, BYTES, r.stream));
+    TRY(r.cu->cuStreamWaitValue32(r.stream, word, 5, TD_CU_STREAM_WAIT_VALUE_GEQ));
+    TRY(driver_add(&r, r.add, a, N, 3, r.stream));
+    TRY(r.cu->cuMemcpyDtoHAsync(host, a, BYTES, r.stream));
+    TRY(r.cu->cuStreamWriteValue32(r.stream, (uintptr_t)done, 9, 0));
+    usleep(2000);
+    assert_int_equal(*done, 0);
+    assert_int_equal(host[0], 0);
+    *go = 6;
+    while (*done != 9) usleep(10);
+    assert_all(host, 3);
+    /* >= is cyclic: 6 lies behind 0xfffffff0 */
+    TRY(r.cu->cuStreamWaitValue32(r.stream, word, 0xfffffff0u, TD_CU_STREAM_WAIT_VALUE_GEQ));
+    TRY(r.cu->cuStreamWaitValue32(r.stream, word, 2, TD_CU_STREAM_WAIT_VALUE_AND));
+    TRY(r.cu->cuStreamWriteValue64(r.stream, (uintptr_t)wide, 0x100000000ull, 0));
+    TRY(r.cu->cuStreamWaitValue64(r.stream, (uintptr_t)wide, 0x100000000ull, TD_CU_STREAM_WAIT_VALUE_EQ));
+    TRY(r.cu->cuStreamSynchronize(r.stream));
+    assert_true(*wide == 0x100000000ull);
+    /* In a graph one branch waits for the host, which waits for the other branch. */
+    fork = driver_event(&r);
+    join = driver_event(&r);
+    TRY(r.cu->cuStreamBeginCapture(r.stream, TD_CU_STREAM_CAPTURE_MODE_RELAXED));
+    TRY(r.cu->cuEventRecord(fork, r.stream));
+    TRY(r.cu->cuStreamWaitEvent(r.other, fork, 0));
+    TRY(r.cu->cuStreamWriteValue32(r.other, (uintptr_t)done, 1, 0));
+    TRY(r.cu->cuEventRecord(join, r.other));
+    TRY(r.cu->cuStreamWaitValue32(r.stream, word, 1, TD_CU_STREAM_WAIT_VALUE_EQ));
+    TRY(r.cu->cuStreamWriteValue32(r.stream, word, 0, 0)); /* for the next time */
+    TRY(r.cu->cuStreamWaitEvent(r.stream, join, 0));
+    TRY(driver_add(&r, r.add, a, N, 1, r.stream));
+    TRY(r.cu->cuMemcpyDtoHAsync(host, a, BYTES, r.stream));
+    TRY(r.cu->cuStreamEndCapture(r.stream, &g));
+    TRY(r.cu->cuGraphInstantiate(&x, g, 0));
+    for (uint32_t i = 0; i < 10; i++) {
+        *done = *go = 0;
+        TRY(r.cu->cuGraphLaunch(x, r.stream));
+        while (!*done) usleep(10);
+        *go = 1;
+        TRY(r.cu->cuStreamSynchronize(r.stream));
+        assert_all(host, 4 + i);
+        assert_int_equal(*go, 0);
+    }
+    TRY(r.cu->cuGraphExecDestroy(x));
+    TRY(r.cu->cuGraphDestroy(g));
+    TRY(r.cu->cuEventDestroy(fork));
+    TRY(r.cu->cuEventDestroy(join));
+    setenv("TD_STANDIN_64_BIT", "0", 1); /* not every card has them */
+    assert_int_equal(r.cu->cuStreamWriteValue64(r.stream, (uintptr_t)wide, 1, 0), TD_CUDA_ERROR_NOT_SUPPORTED);
+    unsetenv("TD_STANDIN_64_BIT");
+    TRY(r.cu->cuMemFree(a));
+    TRY(r.cu->cuMemFreeHost(host));
+    TRY(r.cu->cuMemFreeHost((void *)(uintptr_t)go));
+    TRY(r.cu->cuMemFreeHost((void *)(uintptr_t)done));
+    TRY(r.cu->cuMemFreeHost((void *)(uintptr_t)wide));
+    driver_close(&r);
+}
+
 /** What is not the caller's fault is a status: no memory, a card that is not there, an image that is damaged or another's.
  */
 static void statuses(void **state) {
@@ -219,7 +290,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(failed_kernel), /* first: operations are counted from the beginning */
         cmocka_unit_test(streams_and_events),   cmocka_unit_test(events_are_late), cmocka_unit_test(graphs),
-        cmocka_unit_test(graph_of_two_streams), cmocka_unit_test(statuses),
+        cmocka_unit_test(graph_of_two_streams), cmocka_unit_test(words),           cmocka_unit_test(statuses),
     };
     return cmocka_run_group_tests_name("cuda_standin", tests, NULL, NULL);
 }

@@ -185,6 +185,157 @@ static void pointer_of_unpinned(void *rig) {
     ignore(r->cu->cuMemHostGetDevicePointer(&a, host, 0));
 }
 
+/* A page of the process's own. */
+static _Alignas(4096) char own[4096];
+
+static void *registered(driver_rig *r) {
+    TRY(r->cu->cuMemHostRegister(own, sizeof own, TD_CU_MEMHOSTREGISTER_PORTABLE));
+    return own;
+}
+static void register_flags(void *rig) {
+    ignore(((driver_rig *)rig)->cu->cuMemHostRegister(own, sizeof own, 4));
+}
+static void register_nothing(void *rig) {
+    ignore(((driver_rig *)rig)->cu->cuMemHostRegister(own, 0, 0));
+}
+static void register_what_is_not_there(void *rig) {
+    ignore(((driver_rig *)rig)->cu->cuMemHostRegister((void *)4096, sizeof own, 0));
+}
+static void register_twice(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuMemHostRegister((char *)registered(r) + 64, 64, 0));
+}
+static void register_pinned(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuMemHostRegister(driver_pinned(r, BYTES), BYTES, 0));
+}
+static void unregister_twice(void *rig) {
+    driver_rig *r = rig;
+    for (int i = 0; i < 2; i++) ignore(r->cu->cuMemHostUnregister(i ? own : registered(r)));
+}
+static void unregister_inside(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuMemHostUnregister((char *)registered(r) + 64));
+}
+static void unregister_pinned(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuMemHostUnregister(driver_pinned(r, BYTES)));
+}
+static void free_registered(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuMemFreeHost(registered(r)));
+}
+static void unregister_under_way(void *rig) {
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, BYTES);
+    TRY(driver_add(r, r->add_slowly, a, 1, 1, r->stream));
+    TRY(r->cu->cuMemcpyDtoHAsync(registered(r), a, BYTES, r->stream));
+    ignore(r->cu->cuMemHostUnregister(own));
+}
+static void keep_registered(void *rig) {
+    (void)registered(rig);
+    driver_close(rig);
+}
+static void copy_registered(void *rig) {
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, sizeof own);
+    TRY(r->cu->cuMemcpyHtoDAsync(a, registered(r), sizeof own, r->stream));
+    TRY(r->cu->cuStreamSynchronize(r->stream));
+    TRY(r->cu->cuMemHostUnregister(own));
+    TRY(r->cu->cuMemFree(a));
+    driver_close(r);
+}
+static void copy_unregistered(void *rig) {
+    driver_rig *r = rig;
+    TRY(r->cu->cuMemHostUnregister(registered(r)));
+    ignore(r->cu->cuMemcpyHtoDAsync(driver_alloc(r, sizeof own), own, sizeof own, r->stream));
+}
+
+/* ---- words that streams write and wait for ------------------------------------------------------- */
+
+static void word_not_aligned(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuStreamWaitValue32(r->stream, driver_alloc(r, BYTES) + 2, 0, 0));
+}
+static void word_64_not_aligned(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuStreamWriteValue64(r->stream, driver_alloc(r, BYTES) + 4, 0, 0));
+}
+static void word_not_pinned(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuStreamWriteValue32(r->stream, (uintptr_t)own, 1, 0));
+}
+static void word_freed(void *rig) {
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, BYTES);
+    TRY(r->cu->cuMemFree(a));
+    ignore(r->cu->cuStreamWaitValue32(r->stream, a, 0, 0));
+}
+static void word_beyond(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuStreamWaitValue64(r->stream, driver_alloc(r, 12) + 8, 0, 0));
+}
+static void word_flags(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuStreamWaitValue32(r->stream, driver_alloc(r, BYTES), 0, 1u << 30));
+}
+static void word_write_flags(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuStreamWriteValue32(r->stream, driver_alloc(r, BYTES), 0, 1));
+}
+static void word_of_other_card(void *rig) {
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, BYTES);
+    td_cu_stream  s;
+    (void)second_card(r);
+    TRY(r->cu->cuStreamCreate(&s, TD_CU_STREAM_NON_BLOCKING));
+    ignore(r->cu->cuStreamWriteValue32(s, a, 1, 0));
+}
+static void word_freed_under_way(void *rig) {
+    driver_rig *r = rig;
+    void       *word = driver_pinned(r, 4);
+    TRY(r->cu->cuStreamWaitValue32(r->stream, (uintptr_t)word, 1, 0));
+    ignore(r->cu->cuMemFreeHost(word));
+}
+static void word_that_never_comes(void *rig) {
+    driver_rig *r = rig;
+    setenv("TD_STANDIN_WAIT_MS", "20", 1);
+    TRY(r->cu->cuStreamWaitValue32(r->stream, (uintptr_t)driver_pinned(r, 4), 1, 0));
+    ignore(r->cu->cuStreamSynchronize(r->stream));
+}
+
+/** A fill on one stream, a copy of it on the other, and a word between them. */
+static void two_streams_and_a_word(driver_rig *r, bool with_event) {
+    td_cu_address a = driver_alloc(r, BYTES), word = (uintptr_t)driver_pinned(r, 4);
+    void         *to = driver_pinned(r, BYTES);
+    td_cu_event   e = driver_event(r);
+    TRY(r->cu->cuMemsetD8Async(a, 1, BYTES, r->stream));
+    TRY(r->cu->cuStreamWriteValue32(r->stream, word, 7, 0));
+    TRY(r->cu->cuEventRecord(e, r->stream));
+    TRY(r->cu->cuStreamWaitValue32(r->other, word, 7, TD_CU_STREAM_WAIT_VALUE_EQ));
+    if (with_event) TRY(r->cu->cuStreamWaitEvent(r->other, e, 0));
+    TRY(r->cu->cuMemcpyDtoHAsync(to, a, BYTES, r->other));
+    TRY(r->cu->cuStreamSynchronize(r->other));
+    TRY(r->cu->cuStreamSynchronize(r->stream));
+    TRY(r->cu->cuEventDestroy(e));
+    TRY(r->cu->cuMemFree(a));
+    TRY(r->cu->cuMemFreeHost(to));
+    TRY(r->cu->cuMemFreeHost((void *)(uintptr_t)word));
+    driver_close(r);
+}
+static void word_for_an_event(void *rig) {
+    two_streams_and_a_word(rig, false);
+}
+static void word_and_event(void *rig) {
+    two_streams_and_a_word(rig, true);
+}
+static void word_against_copy(void *rig) {
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, BYTES);
+    TRY(r->cu->cuStreamWriteValue32(r->stream, a, 7, 0));
+    ignore(r->cu->cuMemcpyDtoHAsync(driver_pinned(r, BYTES), a, BYTES, r->other));
+}
+
 /* ---- streams, events, host functions ----------------------------------------------------------- */
 
 static void default_stream(void *rig) {
@@ -258,6 +409,38 @@ static void kernel_against_copy(void *rig) {
     td_cu_address a = driver_alloc(r, BYTES);
     TRY(driver_add(r, r->add_slowly, a, N, 1, r->stream));
     ignore(r->cu->cuMemcpyDtoHAsync(driver_pinned(r, BYTES), a, BYTES, r->other));
+}
+
+/** One kernel on each stream: from is added to `to` on the second, after the first has written to `written`. */
+static void two_kernels(driver_rig *r, td_cu_address written, td_cu_address from, td_cu_address to) {
+    td_cu_kernel add_array;
+    uint32_t     n = N;
+    void        *args[] = {&to, &from, &n};
+    TRY(r->cu->cuModuleGetFunction(&add_array, r->module, "add_array"));
+    TRY(driver_add(r, r->add, written, N, 1, r->stream));
+    TRY(r->cu->cuLaunchKernel(add_array, 1, 1, 1, 1, 1, 1, 0, r->other, args, NULL));
+}
+static void finish(driver_rig *r) {
+    TRY(r->cu->cuStreamSynchronize(r->stream));
+    TRY(r->cu->cuStreamSynchronize(r->other));
+}
+static void kernel_against_kernel(void *rig) {
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, BYTES);
+    two_kernels(r, a, a, driver_alloc(r, BYTES));
+}
+static void kernels_apart(void *rig) { /* slots of a cache, for all that anybody knows */
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, BYTES);
+    two_kernels(r, a, driver_alloc(r, BYTES), a);
+    finish(r);
+}
+static void kernel_beside_copy(void *rig) { /* both read */
+    driver_rig   *r = rig;
+    td_cu_address a = driver_alloc(r, BYTES);
+    two_kernels(r, driver_alloc(r, BYTES), a, driver_alloc(r, BYTES));
+    TRY(r->cu->cuMemcpyDtoHAsync(driver_pinned(r, BYTES), a, BYTES, r->stream));
+    finish(r);
 }
 
 /* ---- modules and launches ---------------------------------------------------------------------- */
@@ -505,6 +688,32 @@ static const rule RULES[] = {
     BREAKS(copy_overlapping, "of memory that overlaps"),
     BREAKS(fill_too_much, "goes beyond the end of the memory"),
     BREAKS(pointer_of_unpinned, "is not pinned memory"),
+    BREAKS(register_flags, "memory is registered with flags 0x4"),
+    BREAKS(register_nothing, "no bytes are registered"),
+    BREAKS(register_what_is_not_there, "and not all of them are the process's"),
+    BREAKS(register_twice, "and some of its 64 bytes are pinned already"),
+    BREAKS(register_pinned, "and some of its 4096 bytes are pinned already"),
+    BREAKS(unregister_twice, "is not the beginning of pinned memory"),
+    BREAKS(unregister_inside, "is not the beginning of pinned memory"),
+    BREAKS(unregister_pinned, "which came by another call: cuMemFreeHost gives it back"),
+    BREAKS(free_registered, "which came by another call: cuMemHostUnregister gives it back"),
+    BREAKS(unregister_under_way, "is freed while operations that use it are enqueued"),
+    BREAKS(keep_registered, "with 4096 bytes of pinned memory that were not freed"),
+    {"copy_registered", copy_registered, 0, ""},
+    BREAKS(copy_unregistered, "is not pinned: it would wait"),
+    BREAKS(word_not_aligned, "which is not aligned"),
+    BREAKS(word_64_not_aligned, "which is not aligned"),
+    BREAKS(word_not_pinned, "in no live memory of a device and in no pinned memory"),
+    BREAKS(word_freed, "in no live memory of a device and in no pinned memory"),
+    BREAKS(word_beyond, "in no live memory of a device and in no pinned memory"),
+    BREAKS(word_flags, "cuStreamWaitValue32 with flags 0x40000000"),
+    BREAKS(word_write_flags, "cuStreamWriteValue32 with flags 0x1"),
+    BREAKS(word_of_other_card, "of a word of device 0 on a stream of device 1"),
+    BREAKS(word_freed_under_way, "is freed while operations that use it are enqueued"),
+    BREAKS(word_that_never_comes, "a stream waits for a word that has not come for 20 ms"),
+    BREAKS(word_for_an_event, "no event or synchronisation orders the two"),
+    {"word_and_event", word_and_event, 0, ""},
+    BREAKS(word_against_copy, "no event or synchronisation orders the two"),
     BREAKS(default_stream, "on the default stream"),
     BREAKS(blocking_stream, "without CU_STREAM_NON_BLOCKING"),
     BREAKS(dead_stream, "on a stream that is destroyed"),
@@ -516,6 +725,9 @@ static const rule RULES[] = {
     {"by_event", by_event, 0, ""},
     {"by_sync", by_sync, 0, ""},
     BREAKS(kernel_against_copy, "no event or synchronisation orders the two"),
+    BREAKS(kernel_against_kernel, "no event or synchronisation orders the two"),
+    {"kernels_apart", kernels_apart, 0, ""},
+    {"kernel_beside_copy", kernel_beside_copy, 0, ""},
     BREAKS(grid_of_none, "a grid of 1 x 0 x 1 blocks"),
     BREAKS(grid_too_high, "a grid of 1 x 65536 x 1 blocks"),
     BREAKS(block_too_deep, "blocks of 1 x 1 x 65 threads"),

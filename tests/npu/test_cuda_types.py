@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""npu/cuda's declarations of the CUDA driver against the vendor's own cuda.h, of the oldest and of the newest CUDA that it serves.
+"""npu/cuda's declarations of the CUDA driver and of NVRTC against the vendor's own cuda.h, of the oldest and of the newest CUDA that it serves, and nvrtc.h.
 
 A program that includes both is generated and compiled: a function type that is not compatible does not compile, constants and structures that
 differ are named when it runs. Nothing of ours may be missing in either header. Without the wheels (offline) the test is skipped (77).
@@ -61,6 +61,28 @@ int main(void) {
 """
 
 
+NVRTC = r"""
+#include <stddef.h>
+#include "nvrtc.h"
+#include "npu/cuda/cuda_nvrtc.h"
+#define SAME(ours, theirs) _Static_assert(__builtin_types_compatible_p(ours, theirs), #theirs);
+SAME(td_nvrtc_status, nvrtcResult)
+SAME(td_nvrtc_program, nvrtcProgram)
+#define FUNCTION(type, function, parameters) SAME(__typeof__(&function), __typeof__(((td_nvrtc *)0)->function))
+TD_NVRTC(FUNCTION)
+_Static_assert(TD_NVRTC_SUCCESS == (int)NVRTC_SUCCESS && TD_NVRTC_ERROR_COMPILATION == (int)NVRTC_ERROR_COMPILATION, "constants");
+"""
+
+
+def check_nvrtc(library):
+    include = pathlib.Path(library).parents[1] / "include"
+    command = [CC, "-std=gnu17", "-fsyntax-only", "-Werror", *INCLUDE, "-I", str(include), "-x", "c", "-"]
+    said = subprocess.run(command, input=NVRTC, capture_output=True, text=True)
+    if not said.returncode:
+        print("NVRTC: %d functions are the same" % len(re.findall(r"^    X\(", (ROOT / "npu/cuda/cuda_nvrtc.h").read_text(), re.M)))
+    return said.stderr if said.returncode else ""
+
+
 def our_lists():
     text = subprocess.run([CC, "-std=gnu17", "-E", "-P", *INCLUDE, "-"], input=LISTS, capture_output=True, text=True, check=True).stdout
     functions, rest = text.split("\nFUNCTIONS", 1)[1].split("CONSTANTS", 1)
@@ -113,7 +135,13 @@ def main():
         if wrong:
             print(wrong)
             return 1
-    return 0
+    nvrtc = subprocess.run([str(ROOT / "scripts" / "cuda_nvrtc.sh")], capture_output=True, text=True)
+    if nvrtc.returncode:
+        print("nvrtc.h is not compared: its wheel cannot be had here: %s" % nvrtc.stderr.strip()[-300:])
+        return 0
+    wrong = check_nvrtc(nvrtc.stdout.strip())
+    print(wrong, end="")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

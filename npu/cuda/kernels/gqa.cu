@@ -84,12 +84,12 @@ struct paged_heads {
 
 /* d + 8 elements a row. */
 template <int D>
-TD_FN void decode(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,
+TD_FN void decode(const td_u32 *n_rows, td_u32 first_row, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,
                   const td_u32 *block_table, td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache,
                   const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim, float scale, td_u32 spans_max,
                   float *partial) {
     TD_SHARED_DYNAMIC(td_bf16, shared);
-    const td_u32 row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const td_u32 row = first_row + blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     if (row >= *n_rows) return;
     const td_u32 seq = td_sequence_of(seq_start, *n_seq, row), keys = pos[row] + 1;
     if (seq_start[seq + 1] - seq_start[seq] >= few || blockIdx.x * TD_CUDA_DECODE_SPANS * TD_CUDA_SPAN >= keys) return;
@@ -129,7 +129,8 @@ TD_FN void decode(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_s
     }
     for (int half = 0; half < 2; half++) {
         if (g + half * 8 >= there) continue;
-        float *out = partial + ((static_cast<size_t>(row) * heads + head + g + half * 8) * spans_max + span) * (dim + 2);
+        float *out =
+            partial + ((static_cast<size_t>(blockIdx.z) * heads + head + g + half * 8) * spans_max + span) * (dim + 2);
         if (t == 0) {
             out[0] = state.max[half];
             out[1] = state.sum[half];
@@ -141,36 +142,40 @@ TD_FN void decode(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_s
 }
 
 /**
- * The spans of rows of sequences that have fewer than `few` rows. grid (spans_max / DECODE_SPANS rounded up, kv_heads *
- * (heads / kv_heads / DECODE_HEADS rounded up), rows), block ATTN_THREADS, dynamic shared memory DECODE_SHARED(D).
- * @param q        [rows, heads, dim] bf16; dim a multiple of 8 up to D
- * @param partial  [rows, heads, spans_max, 2 + dim]: maximum, sum, values
+ * The spans of rows of sequences that have fewer than `few` rows; a launch has the rows from first_row on that its grid has
+ * room for. grid (spans_max / DECODE_SPANS rounded up, kv_heads * (heads / kv_heads / DECODE_HEADS rounded up), rows of the
+ * launch), block ATTN_THREADS, dynamic shared memory DECODE_SHARED(D).
+ * @param n_rows   of the step
+ * @param q        [rows of the step, heads, dim] bf16; dim a multiple of 8 up to D
+ * @param partial  [rows of the launch, heads, spans_max, 2 + dim]: maximum, sum, values
  */
-#define DECODE(D)                                                                                                           \
-    TD_KERNEL(TD_CUDA_ATTN_THREADS)                                                                                         \
-    td_gqa_decode_##D(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,                \
-                      const td_u32 *block_table, td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache, \
-                      const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim, float scale, td_u32 spans_max,     \
-                      float *partial) {                                                                                     \
-        decode<D>(n_rows, n_seq, seq_start, pos, block_table, block_stride, few, q, k_cache, v_cache, heads, kv_heads, dim, \
-                  scale, spans_max, partial);                                                                               \
+#define DECODE(D)                                                                                                       \
+    TD_KERNEL(TD_CUDA_ATTN_THREADS)                                                                                     \
+    td_gqa_decode_##D(const td_u32 *n_rows, td_u32 first_row, const td_u32 *n_seq, const td_u32 *seq_start,             \
+                      const td_u32 *pos, const td_u32 *block_table, td_u32 block_stride, td_u32 few, const td_bf16 *q,  \
+                      const td_bf16 *k_cache, const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim,        \
+                      float scale, td_u32 spans_max, float *partial) {                                                  \
+        decode<D>(n_rows, first_row, n_seq, seq_start, pos, block_table, block_stride, few, q, k_cache, v_cache, heads, \
+                  kv_heads, dim, scale, spans_max, partial);                                                            \
     }
 DECODE(64)
 DECODE(128)
 
 /**
- * The spans of a row, merged in order. grid (heads, rows), block MERGE_THREADS.
+ * The spans of rows, merged in order. grid (heads, rows of the launch), block MERGE_THREADS.
+ * @param n_rows   of the step, of which the launch has those from first_row on
  * @param absorbed [sequences] or NULL; only rows of sequences with 1 are written, or with fewer than `few` rows
- * @param partial  [rows, heads, spans_max, 2 + dim]
- * @param out      [rows, heads * dim] f32, or bf16 where out_bf16 is given
+ * @param partial  [rows of the launch, heads, spans_max, 2 + dim]
+ * @param out      [rows of the launch, heads * dim] f32, or bf16 where out_bf16 is given
  */
 TD_KERNEL(TD_CUDA_MERGE_THREADS)
-td_merge_spans(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, const td_u8 *absorbed,
-               td_u32 few, td_u32 span_keys, const float *partial, td_u32 heads, td_u32 dim, td_u32 spans_max, float *out,
-               td_bf16 *out_bf16) {
+td_merge_spans(const td_u32 *n_rows, td_u32 first_row, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,
+               const td_u8 *absorbed, td_u32 few, td_u32 span_keys, const float *partial, td_u32 heads, td_u32 dim,
+               td_u32 spans_max, float *out, td_bf16 *out_bf16) {
     const size_t row = blockIdx.y, head = blockIdx.x;
-    if (row >= *n_rows) return;
-    const td_u32 seq = td_sequence_of(seq_start, *n_seq, blockIdx.y), spans = (pos[row] + span_keys) / span_keys;
+    const td_u32 of_step = first_row + blockIdx.y;
+    if (of_step >= *n_rows) return;
+    const td_u32 seq = td_sequence_of(seq_start, *n_seq, of_step), spans = (pos[of_step] + span_keys) / span_keys;
     if (absorbed ? !absorbed[seq] : seq_start[seq + 1] - seq_start[seq] >= few) return;
     const float *part = partial + (row * heads + head) * spans_max * (dim + 2);
     for (td_u32 i = threadIdx.x; i < dim; i += blockDim.x) {

@@ -21,7 +21,17 @@ struct bf16_args {
     void          *out;
 };
 
-template <int GROUPS>
+/* Eight k of an output, from k on: of w [k, n] they lie in eight rows. */
+TD_FN uint4 weights_of_column(const td_bf16 *column, td_u32 k, td_u32 n) {
+    unsigned word[4];
+#pragma unroll
+    for (td_u32 i = 0; i < 4; i++)
+        word[i] = column[static_cast<size_t>(k + i * 2) * n] |
+                  static_cast<unsigned>(column[static_cast<size_t>(k + i * 2 + 1) * n]) << 16;
+    return {word[0], word[1], word[2], word[3]};
+}
+
+template <int GROUPS, bool COLUMNS>
 TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_at) {
     constexpr int ROWS = 8 * GROUPS;
     TD_SHARED(float, sums, BF16_WARPS *ROWS *TD_CUDA_TILE_N);
@@ -32,7 +42,7 @@ TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_
     float          acc[GROUPS][4];
     for (int half = 0; half < 2; half++) {
         const td_u32 output = blockIdx.x * TD_CUDA_TILE_N + g + half * 8;
-        w[half] = output < a.n ? a.w + w_at + static_cast<size_t>(output) * a.k : nullptr;
+        w[half] = output < a.n ? a.w + w_at + (COLUMNS ? output : static_cast<size_t>(output) * a.k) : nullptr;
     }
     for (int i = 0; i < GROUPS; i++) {
         const td_u32 row = first_row + i * 8 + g;
@@ -43,8 +53,12 @@ TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_
 #pragma unroll 2
     for (td_u32 k0 = warp * BF16_CHUNK; k0 < a.k; k0 += BF16_WARPS * BF16_CHUNK) {
         const td_u32 k = k0 + t * 8;
-        const uint4  low = w[0] && k < a.k ? td_load<uint4>(w[0] + k) : zero,
-                    high = w[1] && k < a.k ? td_load<uint4>(w[1] + k) : zero;
+        uint4        part[2];
+        for (int half = 0; half < 2; half++)
+            part[half] = !w[half] || k >= a.k ? zero
+                         : COLUMNS            ? weights_of_column(w[half], k, a.n)
+                                              : td_load<uint4>(w[half] + k);
+        const uint4    low = part[0], high = part[1];
         const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
         for (int i = 0; i < GROUPS; i++) {
             const uint4    in = x[i] && k < a.k ? td_load<uint4>(x[i] + k) : zero;
@@ -75,17 +89,20 @@ TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_
  * bucket / rows of the variant rounded up, batch), block TD_CUDA_LINEAR_THREADS.
  * @param x_batch, w_batch, out_batch  elements between the matrices of a batch
  * @param k  a multiple of 8, as ldx and the batches' distances; x and w 16-byte aligned
+ * A variant `columns` has w [k, n], of any alignment, and gives the same bits.
  */
-#define BF16_LINEAR(name, groups)                                                                              \
-    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                          \
-    name(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, td_u32 x_batch, const td_bf16 *w, td_u32 w_batch, \
-         const float *bias, td_u32 n, td_u32 k, void *out, td_u32 ldo, td_u32 out_batch, td_u32 out_is_f32) {  \
-        const size_t b = blockIdx.z;                                                                           \
-        bf16_linear<groups>({n_rows, x, w, bias, ldx, n, k, ldo, out_is_f32, out}, b * x_batch, b * w_batch,   \
-                            b * out_batch);                                                                    \
+#define BF16_LINEAR(name, groups, columns)                                                                            \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                 \
+    name(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, td_u32 x_batch, const td_bf16 *w, td_u32 w_batch,        \
+         const float *bias, td_u32 n, td_u32 k, void *out, td_u32 ldo, td_u32 out_batch, td_u32 out_is_f32) {         \
+        const size_t b = blockIdx.z;                                                                                  \
+        bf16_linear<groups, columns>({n_rows, x, w, bias, ldx, n, k, ldo, out_is_f32, out}, b * x_batch, b * w_batch, \
+                                     b * out_batch);                                                                  \
     }
-BF16_LINEAR(td_bf16_linear_8, 1)
-BF16_LINEAR(td_bf16_linear_32, 4)
+BF16_LINEAR(td_bf16_linear_8, 1, false)
+BF16_LINEAR(td_bf16_linear_32, 4, false)
+BF16_LINEAR(td_bf16_columns_8, 1, true)
+BF16_LINEAR(td_bf16_columns_32, 4, true)
 
 #define F32_ROWS 4
 

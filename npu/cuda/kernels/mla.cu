@@ -42,13 +42,12 @@ td_mla_place(const td_u32 *n_rows, const td_u32 *pos, const td_u32 *slot, const 
 
 /**
  * Queries in bf16, their rope parts turned. grid (rows), block TD_CUDA_NORM_THREADS.
- * @param q        [rows, heads, nope + rope_dim] f32
- * @param out      the same in bf16
- * @param absorbed [rows, heads, kv_lora + rope_dim] bf16: its rope parts are written; the rest is td_bf16_linear's
+ * @param q   [rows, heads, nope + rope_dim] f32
+ * @param out the same in bf16
  */
 TD_KERNEL(TD_CUDA_NORM_THREADS)
 td_mla_query(const td_u32 *n_rows, const td_u32 *pos, const float *q, const float *rope, td_u32 heads, td_u32 nope,
-             td_u32 rope_dim, td_u32 kv_lora, td_bf16 *out, td_bf16 *absorbed) {
+             td_u32 rope_dim, td_bf16 *out) {
     const size_t row = blockIdx.x;
     if (row >= *n_rows) return;
     const td_u32 dim = nope + rope_dim, half = rope_dim / 2;
@@ -60,21 +59,39 @@ td_mla_query(const td_u32 *n_rows, const td_u32 *pos, const float *q, const floa
             out[row * heads * dim + i] = td_to_bf16(x[at]);
             continue;
         }
-        const td_u32  place = (at - nope) % half;
-        const float   low = x[nope + place], high = x[nope + half + place];
-        const td_bf16 turned = td_to_bf16(at - nope < half ? low * turn[place] - high * turn[half + place]
-                                                           : high * turn[place] + low * turn[half + place]);
-        out[row * heads * dim + i] = turned;
-        absorbed[(row * heads + head) * (kv_lora + rope_dim) + kv_lora + (at - nope)] = turned;
+        const td_u32 place = (at - nope) % half;
+        const float  low = x[nope + place], high = x[nope + half + place];
+        out[row * heads * dim + i] = td_to_bf16(at - nope < half ? low * turn[place] - high * turn[half + place]
+                                                                 : high * turn[place] + low * turn[half + place]);
+    }
+}
+
+/**
+ * Absorbed rows go in pieces of `most` rows of the step: how many rows each piece has, 0 where none of them is absorbed, so
+ * that nothing is multiplied for them. grid (1), block 32.
+ * @param count [n_pieces]
+ */
+TD_KERNEL(32)
+td_mla_pieces(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u8 *absorbed, td_u32 most,
+              td_u32 n_pieces, td_u32 *count) {
+    const td_u32 rows = *n_rows, n = *n_seq;
+    for (td_u32 piece = threadIdx.x; piece < n_pieces; piece += 32) {
+        const td_u32 first = piece * most, end = min(rows, first + most);
+        td_u32       wanted = 0;
+        for (td_u32 seq = 0; seq < n; seq++)
+            if (absorbed[seq] && seq_start[seq] < end && seq_start[seq + 1] > first) wanted = end - first;
+        count[piece] = wanted;
     }
 }
 
 struct latent_args {
-    const td_u32  *n_rows, *n_seq, *seq_start, *pos, *block_table;
+    const td_u32  *n_rows;
+    td_u32         first_row;
+    const td_u32  *n_seq, *seq_start, *pos, *block_table;
     td_u32         block_stride;
     const td_u8   *absorbed;
-    const td_bf16 *q, *latent_cache, *rope_cache;
-    td_u32         heads, kv_lora, rope_dim;
+    const td_bf16 *q_latent, *q, *latent_cache, *rope_cache;
+    td_u32         heads, kv_lora, nope, rope_dim;
     float          scale;
     td_u32         spans_max;
     float         *partial;
@@ -87,21 +104,24 @@ TD_FN void latent_span(const latent_args &a) {
                   COLUMNS = TD_CUDA_LATENT_MAX / 8 / WARPS; /* fragments of a warp */
     TD_SHARED_DYNAMIC(td_bf16, shared);
     const td_u32 row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    if (row >= *a.n_rows) return;
-    const td_u32 seq = td_sequence_of(a.seq_start, *a.n_seq, row), keys = a.pos[row] + 1, begin = blockIdx.x * TD_CUDA_SPAN;
+    const td_u32 of_step = a.first_row + row;
+    if (of_step >= *a.n_rows) return;
+    const td_u32 seq = td_sequence_of(a.seq_start, *a.n_seq, of_step), keys = a.pos[of_step] + 1,
+                 begin = blockIdx.x * TD_CUDA_SPAN;
     if (!a.absorbed[seq] || begin >= keys) return;
     const td_u32 end = min(keys, begin + TD_CUDA_SPAN), head = blockIdx.y * HEADS,
                  there = min(static_cast<td_u32>(HEADS), a.heads - head);
-    const td_u32  dk = a.kv_lora + a.rope_dim;
     const td_u32 *pages = a.block_table + static_cast<size_t>(seq) * a.block_stride;
 
     td_shared<td_bf16> q = shared, k = q + HEADS * STRIDE, p = k + TD_CUDA_TILE_KEYS * STRIDE;
     td_shared<float>   most_of = td_shared_as<float>(p + HEADS * P_STRIDE), sum_of = most_of + WARPS * HEADS;
-    const auto         row_at = [&](td_u32 i) { return a.q + (static_cast<size_t>(row) * a.heads + head + i) * dk; };
-    td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(q, HEADS, there, a.kv_lora, row_at, threadIdx.x, blockDim.x);
-    td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(
-        q + TD_CUDA_LATENT_MAX, HEADS, there, a.rope_dim, [&](td_u32 i) { return row_at(i) + a.kv_lora; }, threadIdx.x,
+    const size_t       first_head = static_cast<size_t>(row) * a.heads + head;
+    td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(
+        q, HEADS, there, a.kv_lora, [&](td_u32 i) { return a.q_latent + (first_head + i) * a.kv_lora; }, threadIdx.x,
         blockDim.x);
+    td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(
+        q + TD_CUDA_LATENT_MAX, HEADS, there, a.rope_dim,
+        [&](td_u32 i) { return a.q + (first_head + i) * (a.nope + a.rope_dim) + a.nope; }, threadIdx.x, blockDim.x);
 
     float max_of_row[BANDS][2], sum_of_row[BANDS][2], acc[BANDS][COLUMNS][4];
     for (int m = 0; m < BANDS; m++) {
@@ -230,80 +250,88 @@ TD_FN void latent_span(const latent_args &a) {
 }
 
 /**
- * The spans of absorbed rows. grid (spans_max, heads / HEADS rounded up, rows), block LATENT_THREADS, dynamic shared memory
- * LATENT_SHARED(HEADS).
- * @param q       [rows, heads, kv_lora + rope_dim] bf16; kv_lora and rope_dim multiples of 8, up to LATENT_MAX and
- *                LATENT_ROPE_MAX
- * @param partial [rows, heads, spans_max, 2 + kv_lora], for td_merge_spans
+ * The spans of absorbed rows; a launch has the rows from first_row on that its grid has room for. grid (spans_max, heads /
+ * HEADS rounded up, rows of the launch), block LATENT_THREADS, dynamic shared memory LATENT_SHARED(HEADS).
+ * @param n_rows   of the step
+ * @param q_latent [rows of the launch, heads, kv_lora] bf16; kv_lora a multiple of 8 up to LATENT_MAX
+ * @param q        [rows of the launch, heads, nope + rope_dim] bf16, of which the rope parts are read; nope and rope_dim
+ *                 multiples of 8, rope_dim up to LATENT_ROPE_MAX
+ * @param partial  [rows of the launch, heads, spans_max, 2 + kv_lora], for td_merge_spans
  */
-#define LATENT(HEADS)                                                                                                \
-    TD_KERNEL(TD_CUDA_LATENT_THREADS)                                                                                \
-    td_mla_absorbed_##HEADS(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,   \
-                            const td_u32 *block_table, td_u32 block_stride, const td_u8 *absorbed, const td_bf16 *q, \
-                            const td_bf16 *latent_cache, const td_bf16 *rope_cache, td_u32 heads, td_u32 kv_lora,    \
-                            td_u32 rope_dim, float scale, td_u32 spans_max, float *partial) {                        \
-        latent_span<HEADS>({n_rows, n_seq, seq_start, pos, block_table, block_stride, absorbed, q, latent_cache,     \
-                            rope_cache, heads, kv_lora, rope_dim, scale, spans_max, partial});                       \
+#define LATENT(HEADS)                                                                                                   \
+    TD_KERNEL(TD_CUDA_LATENT_THREADS)                                                                                   \
+    td_mla_absorbed_##HEADS(const td_u32 *n_rows, td_u32 first_row, const td_u32 *n_seq, const td_u32 *seq_start,       \
+                            const td_u32 *pos, const td_u32 *block_table, td_u32 block_stride, const td_u8 *absorbed,   \
+                            const td_bf16 *q_latent, const td_bf16 *q, const td_bf16 *latent_cache,                     \
+                            const td_bf16 *rope_cache, td_u32 heads, td_u32 kv_lora, td_u32 nope, td_u32 rope_dim,      \
+                            float scale, td_u32 spans_max, float *partial) {                                            \
+        latent_span<HEADS>({n_rows, first_row, n_seq, seq_start, pos, block_table, block_stride, absorbed, q_latent, q, \
+                            latent_cache, rope_cache, heads, kv_lora, nope, rope_dim, scale, spans_max, partial});      \
     }
 LATENT(16)
 LATENT(64)
 
 /**
- * Keys and values of some heads, from the latents of sequences that are not absorbed. grid (EXPAND_KEYS blocks of the
- * longest sequence, heads * ((nope + v_dim) / EXPAND_KEYS rounded up), sequences), block ATTN_THREADS.
+ * Keys and values of some heads, from the latents of sequences that are not absorbed. grid (any number of blocks, which take
+ * EXPAND_KEYS keys each in turn; heads * ((nope + v_dim) / EXPAND_KEYS rounded up); sequences), block ATTN_THREADS.
  * @param kv_b      [heads, nope + v_dim, kv_lora] bf16: those heads' rows
- * @param key_start [sequences] where a sequence's keys begin in expanded
- * @param expanded  [keys of all, heads, nope + v_dim] bf16
+ * @param expanded  [slots, heads, nope + v_dim] bf16: as the cache has them; of a page that sequences share, each writes the
+ *                  same
  */
 TD_KERNEL(TD_CUDA_ATTN_THREADS)
 td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_table, td_u32 block_stride,
               const td_u8 *absorbed, const td_bf16 *latent_cache, td_u32 kv_lora, const td_bf16 *kv_b, td_u32 heads,
-              td_u32 per_head, const td_u32 *key_start, td_bf16 *expanded) {
+              td_u32 per_head, td_bf16 *expanded) {
     constexpr int FRAGMENTS = TD_CUDA_EXPAND_KEYS / 8;
-    const td_u32  seq = blockIdx.z, first = blockIdx.x * TD_CUDA_EXPAND_KEYS + threadIdx.x / 32 * 16;
-    if (seq >= *n_seq || absorbed[seq] || blockIdx.x * TD_CUDA_EXPAND_KEYS >= kv_len[seq]) return;
+    const td_u32  seq = blockIdx.z;
+    if (seq >= *n_seq || absorbed[seq]) return;
     const td_u32 blocks = (per_head + TD_CUDA_EXPAND_KEYS - 1) / TD_CUDA_EXPAND_KEYS, head = blockIdx.y / blocks,
                  first_out = blockIdx.y % blocks * TD_CUDA_EXPAND_KEYS;
-    const td_u32   g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, keys = kv_len[seq];
-    const td_u32  *pages = block_table + static_cast<size_t>(seq) * block_stride;
-    const td_bf16 *latent[2], *w[FRAGMENTS];
-    float          acc[FRAGMENTS][4];
-    for (int half = 0; half < 2; half++) {
-        const td_u32 key = first + g + half * 8;
-        latent[half] =
-            key < keys ? latent_cache +
-                             (static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * kv_lora
-                       : nullptr;
-    }
-    for (int j = 0; j < FRAGMENTS; j++) {
-        const td_u32 out = first_out + j * 8 + g;
-        w[j] = out < per_head ? kv_b + (static_cast<size_t>(head) * per_head + out) * kv_lora : nullptr;
-        for (int e = 0; e < 4; e++) acc[j][e] = 0;
-    }
-    const uint4 zero = {0, 0, 0, 0};
-#pragma unroll 1
-    for (td_u32 k0 = 0; k0 < kv_lora; k0 += 32) {
-        const td_u32 k = k0 + t * 8;
-        const uint4  low = latent[0] && k < kv_lora ? td_load<uint4>(latent[0] + k) : zero,
-                    high = latent[1] && k < kv_lora ? td_load<uint4>(latent[1] + k) : zero;
-        const unsigned x[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
-#pragma unroll
-        for (int j = 0; j < FRAGMENTS; j++) {
-            const uint4    in = w[j] && k < kv_lora ? td_load<uint4>(w[j] + k) : zero;
-            const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
-            td_mma_bf16(acc[j], x[0], b[0]);
-            td_mma_bf16(acc[j], x[1], b[1]);
+    const td_u32  g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, keys = kv_len[seq];
+    const td_u32 *pages = block_table + static_cast<size_t>(seq) * block_stride;
+    for (td_u32 begin = blockIdx.x * TD_CUDA_EXPAND_KEYS; begin < keys; begin += gridDim.x * TD_CUDA_EXPAND_KEYS) {
+        const td_u32   first = begin + threadIdx.x / 32 * 16;
+        const td_bf16 *latent[2], *w[FRAGMENTS];
+        float          acc[FRAGMENTS][4];
+        for (int half = 0; half < 2; half++) {
+            const td_u32 key = first + g + half * 8;
+            latent[half] =
+                key < keys
+                    ? latent_cache +
+                          (static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * kv_lora
+                    : nullptr;
         }
-    }
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const td_u32 key = first + g + e / 2 * 8;
-        if (key >= keys) continue;
-        td_bf16 *to = expanded + ((static_cast<size_t>(key_start[seq]) + key) * heads + head) * per_head;
-#pragma unroll
         for (int j = 0; j < FRAGMENTS; j++) {
-            const td_u32 out = first_out + j * 8 + t * 2 + e % 2;
-            if (out < per_head) to[out] = td_to_bf16(acc[j][e]);
+            const td_u32 out = first_out + j * 8 + g;
+            w[j] = out < per_head ? kv_b + (static_cast<size_t>(head) * per_head + out) * kv_lora : nullptr;
+            for (int e = 0; e < 4; e++) acc[j][e] = 0;
+        }
+        const uint4 zero = {0, 0, 0, 0};
+#pragma unroll 1
+        for (td_u32 k0 = 0; k0 < kv_lora; k0 += 32) {
+            const td_u32 k = k0 + t * 8;
+            const uint4  low = latent[0] && k < kv_lora ? td_load<uint4>(latent[0] + k) : zero,
+                        high = latent[1] && k < kv_lora ? td_load<uint4>(latent[1] + k) : zero;
+            const unsigned x[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+#pragma unroll
+            for (int j = 0; j < FRAGMENTS; j++) {
+                const uint4    in = w[j] && k < kv_lora ? td_load<uint4>(w[j] + k) : zero;
+                const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
+                td_mma_bf16(acc[j], x[0], b[0]);
+                td_mma_bf16(acc[j], x[1], b[1]);
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const td_u32 key = first + g + e / 2 * 8;
+            if (key >= keys) continue;
+            const size_t slot = static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE;
+            td_bf16     *to = expanded + (slot * heads + head) * per_head;
+#pragma unroll
+            for (int j = 0; j < FRAGMENTS; j++) {
+                const td_u32 out = first_out + j * 8 + t * 2 + e % 2;
+                if (out < per_head) to[out] = td_to_bf16(acc[j][e]);
+            }
         }
     }
 }
@@ -318,8 +346,8 @@ td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_tab
 TD_KERNEL(TD_CUDA_ATTN_THREADS)
 td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, const td_u32 *block_table,
                td_u32 block_stride, const td_u8 *absorbed, const td_bf16 *q, const td_bf16 *rope_cache,
-               const td_u32 *key_start, const td_bf16 *expanded, td_u32 heads, td_u32 first_head, td_u32 all_heads,
-               td_u32 nope, td_u32 rope_dim, td_u32 v_dim, float scale, float *out) {
+               const td_bf16 *expanded, td_u32 heads, td_u32 first_head, td_u32 all_heads, td_u32 nope, td_u32 rope_dim,
+               td_u32 v_dim, float scale, float *out) {
     constexpr int NOPE = TD_CUDA_EXPANDED_NOPE_MAX, DK = NOPE + TD_CUDA_LATENT_ROPE_MAX, DV = TD_CUDA_EXPANDED_DV_MAX;
     TD_SHARED_DYNAMIC(td_bf16, shared);
     const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
@@ -346,13 +374,11 @@ td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, 
         for (int e = 0; e < 4; e++) acc[j][e] = 0;
 #pragma unroll 1
     for (td_u32 first = 0; first < keys; first += TD_CUDA_TILE_KEYS) {
-        const auto key_at = [&](td_u32 i) {
-            return expanded + ((static_cast<size_t>(key_start[seq]) + first + i) * heads + blockIdx.y) * per_head;
+        const auto slot_of = [&](td_u32 i) {
+            return static_cast<size_t>(pages[(first + i) / TD_CUDA_PAGE]) * TD_CUDA_PAGE + (first + i) % TD_CUDA_PAGE;
         };
-        const auto rope_at = [&](td_u32 i) {
-            const size_t page = pages[(first + i) / TD_CUDA_PAGE];
-            return rope_cache + (page * TD_CUDA_PAGE + (first + i) % TD_CUDA_PAGE) * rope_dim;
-        };
+        const auto key_at = [&](td_u32 i) { return expanded + (slot_of(i) * heads + blockIdx.y) * per_head; };
+        const auto rope_at = [&](td_u32 i) { return rope_cache + slot_of(i) * rope_dim; };
         td_fetch_rows<NOPE, DK + 8>(k, TD_CUDA_TILE_KEYS, keys - first, nope, key_at, threadIdx.x, blockDim.x);
         td_fetch_rows<DK - NOPE, DK + 8>(k + NOPE, TD_CUDA_TILE_KEYS, keys - first, rope_dim, rope_at, threadIdx.x,
                                          blockDim.x);

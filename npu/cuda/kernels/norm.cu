@@ -109,6 +109,33 @@ td_swiglu_quantize(const td_u32 *n_rows, const float *gate, const float *up, td_
     quantize_row([&](td_u32 j) { return row[j]; }, inter, q_stride, amax, q + i * q_stride, scale + i);
 }
 
+/** Codes of rows, placed where rows are longer. grid (rows), block TD_CUDA_QUANT_THREADS. x [rows, k], q [rows, q_stride],
+ * zeros behind k. */
+TD_KERNEL(TD_CUDA_QUANT_THREADS)
+td_place_codes(const td_u32 *n_rows, const td_i8 *x, td_u32 k, td_i8 *q, td_u32 q_stride) {
+    const size_t i = blockIdx.x;
+    if (i >= *n_rows) return;
+    for (td_u32 j = threadIdx.x; j < q_stride; j += blockDim.x)
+        q[i * q_stride + j] = j < k ? x[i * k + j] : static_cast<td_i8>(0);
+}
+
+/** h = silu(gate) * up. grid (rows), block TD_CUDA_NORM_THREADS. gate, up [rows, inter] f32, h [rows, inter] bf16. */
+TD_KERNEL(TD_CUDA_NORM_THREADS)
+td_swiglu(const td_u32 *n_rows, const float *gate, const float *up, td_u32 inter, td_bf16 *h) {
+    const size_t i = blockIdx.x;
+    if (i >= *n_rows) return;
+    for (td_u32 j = threadIdx.x; j < inter; j += blockDim.x)
+        h[i * inter + j] = td_to_bf16(td_silu(gate[i * inter + j]) * up[i * inter + j]);
+}
+
+/** Rows of f32 as bf16. grid (rows), block TD_CUDA_NORM_THREADS. x, out [rows, k]. */
+TD_KERNEL(TD_CUDA_NORM_THREADS)
+td_round(const td_u32 *n_rows, const float *x, td_u32 k, td_bf16 *out) {
+    const size_t i = blockIdx.x;
+    if (i >= *n_rows) return;
+    for (td_u32 j = threadIdx.x; j < k; j += blockDim.x) out[i * k + j] = td_to_bf16(x[i * k + j]);
+}
+
 /**
  * Rows in f32, normed, and their codes, made from values that are not rounded: q's low-rank part. grid (rows), block
  * TD_CUDA_NORM_THREADS, dynamic shared memory k floats.

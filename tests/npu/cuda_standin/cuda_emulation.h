@@ -377,10 +377,17 @@ template <class... A>
 void td_emulated_launch(const char *name, void (*kernel)(A...), unsigned max_threads, const td_cuda_launch *l, void **args) {
     td_emulated_launch(name, kernel, max_threads, l, args, std::index_sequence_for<A...>{});
 }
+/** Which arguments point to what is not const. */
+template <class... A>
+constexpr uint32_t td_emulated_written() {
+    uint32_t mask = 0, bit = 1;
+    ((mask |= std::is_pointer_v<A> && !std::is_const_v<std::remove_pointer_t<A>> ? bit : 0, bit <<= 1), ...);
+    return mask;
+}
 template <class... A>
 constexpr td_cuda_kernel td_emulated_record(const char *name, void (*)(A...), td_cuda_launch_fn f, unsigned max_threads) {
     static_assert(sizeof...(A) <= TD_CUDA_ARGS_MAX, "too many arguments");
-    return td_cuda_kernel{name, f, sizeof...(A), {sizeof(A)...}, max_threads};
+    return td_cuda_kernel{name, f, sizeof...(A), {sizeof(A)...}, max_threads, td_emulated_written<A...>()};
 }
 
 /** Make a kernel one that a driver finds. */

@@ -37,6 +37,7 @@ typedef struct {
     unsigned          n_args;
     unsigned          arg_bytes[TD_CUDA_ARGS_MAX]; /* of each: what a graph copies when it is captured */
     unsigned          max_threads;                 /* of a block: __launch_bounds__ */
+    uint32_t          written;                     /* bit i: argument i points to what it may write */
 } td_cuda_kernel;
 
 /** What was wrong in this thread's last launch, valid until its next; NULL: nothing. */

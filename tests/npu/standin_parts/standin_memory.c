@@ -65,6 +65,19 @@ size_t standin_memory_bytes(int32_t device) {
     return bytes;
 }
 
+/** Under the lock. */
+static void insert(standin_memory *m) {
+    static uint64_t last_id;
+    size_t          at = behind(m->given);
+    m->id = ++last_id;
+    if (n_pieces == room) {
+        room = room ? room * 2 : 64;
+        pieces = realloc(pieces, room * sizeof *pieces);
+    }
+    memmove(pieces + at + 1, pieces + at, (n_pieces++ - at) * sizeof *pieces);
+    pieces[at] = m;
+}
+
 bool standin_memory_add(int32_t device, size_t bytes, void **out, char why[256]) {
     size_t limit = standin_setting("TD_STANDIN_MEMORY", (size_t)2 << 30), mapped = pages(bytes);
     *out = NULL;
@@ -90,18 +103,24 @@ bool standin_memory_add(int32_t device, size_t bytes, void **out, char why[256])
     if (bytes > 8192) memset(real + bytes - 4096, 0xa5, 4096);
     *m = (standin_memory){.given = given, .real = real, .bytes = bytes, .device = device};
     standin_lock();
-    static uint64_t last_id;
-    m->id = ++last_id;
-    if (n_pieces == room) {
-        room = room ? room * 2 : 64;
-        pieces = realloc(pieces, room * sizeof *pieces);
-    }
-    size_t at = behind(given);
-    memmove(pieces + at + 1, pieces + at, (n_pieces++ - at) * sizeof *pieces);
-    pieces[at] = m;
+    insert(m);
     standin_unlock();
     *out = given;
     return true;
+}
+
+bool standin_memory_adopt(void *at, size_t bytes) {
+    char *from = at;
+    standin_lock();
+    size_t i = behind(from + bytes - 1);
+    bool   is_free = !i || pieces[i - 1]->given + pieces[i - 1]->bytes <= from;
+    if (is_free) {
+        standin_memory *m = calloc(1, sizeof *m);
+        *m = (standin_memory){.given = from, .real = from, .bytes = bytes, .device = -1, .adopted = true};
+        insert(m);
+    }
+    standin_unlock();
+    return is_free;
 }
 
 void standin_memory_remove(void *at, bool pinned) {
@@ -119,8 +138,9 @@ void standin_memory_remove(void *at, bool pinned) {
                        "%p is freed while a capture uses it: its memory has to live until the capture is destroyed", at);
     memmove(pieces + i - 1, pieces + i, (--n_pieces - (i - 1)) * sizeof *pieces);
     standin_unlock();
-    munmap(m->real - before(m->bytes), pages(m->bytes)); /* what is behind, and a device address is never given out again, so
-                                                            that a stale one is always found */
+    if (!m->adopted)
+        munmap(m->real - before(m->bytes), pages(m->bytes)); /* what is behind, and a device address is never given out
+                                                            again, so that a stale one is always found */
     standin_history_free(m->history);
     free(m);
 }

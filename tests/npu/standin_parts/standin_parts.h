@@ -83,6 +83,7 @@ typedef struct {
     int32_t          device;    /* -1: pinned memory */
     uint32_t         in_flight; /* operations that are enqueued and use it */
     uint32_t         in_graphs; /* captured operations that use it */
+    bool             adopted;   /* the caller's own, until it is removed */
     standin_history *history;
 } standin_memory;
 
@@ -91,7 +92,9 @@ STANDIN_EXPORT standin_memory *standin_memory_of(const void *at, size_t bytes);
 /** Where device or pinned memory really is; refuses what is in no live piece. Takes the lock. */
 STANDIN_EXPORT void *standin_real(const void *at, size_t bytes, const char *what);
 /** A piece of TD_STANDIN_MEMORY bytes of a device, -1 pinned. @return false: it does not fit, and why says so. */
-bool   standin_memory_add(int32_t device, size_t bytes, void **out, char why[256]);
+bool standin_memory_add(int32_t device, size_t bytes, void **out, char why[256]);
+/** Pinned memory that the caller has already. @return false: some of it is pinned. Takes the lock. */
+bool   standin_memory_adopt(void *at, size_t bytes);
 void   standin_memory_remove(void *at, bool pinned); /* takes the lock */
 size_t standin_memory_bytes(int32_t device);         /* -1: pinned */
 
@@ -126,6 +129,7 @@ typedef struct {
     size_t              n, n_branches, ran;
     size_t              next[STANDIN_BRANCHES_MAX];
     bool               *done;
+    bool (*waits)(const struct standin_op *op); /* or NULL: a node that waits is taken where no other can be */
 } standin_walk;
 
 standin_walk standin_walk_begin(const standin_node *nodes, size_t n, size_t n_branches);

@@ -56,13 +56,15 @@ size_t standin_walk_next(standin_walk *w, uint64_t *random) {
         return w->n;
     }
     /* A branch whose next node may run, from a random one on. */
-    size_t first = standin_random(random) % w->n_branches, pick = w->n;
+    size_t first = standin_random(random) % w->n_branches, pick = w->n, waits = w->n;
     for (size_t k = 0; k < w->n_branches && pick == w->n; k++) {
         size_t b = (first + k) % w->n_branches, i = w->next[b];
         while (i < w->n && w->nodes[i].branch != b) i++;
         w->next[b] = i;
-        if (i < w->n && (!w->nodes[i].after || w->done[w->nodes[i].after - 1])) pick = i;
+        if (i == w->n || (w->nodes[i].after && !w->done[w->nodes[i].after - 1])) continue;
+        *(w->waits && w->waits(w->nodes[i].op) ? &waits : &pick) = i;
     }
+    if (pick == w->n) pick = waits;
     w->done[pick] = true;
     w->next[w->nodes[pick].branch] = pick + 1;
     return pick;

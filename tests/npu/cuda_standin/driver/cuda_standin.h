@@ -4,6 +4,7 @@
  * DESIGN. One library with the vendor's file name and symbols, libcuda.so.1, made of these files:
  *   cuda_standin_driver.c  start, cards, contexts, memory, copies
  *   cuda_standin_stream.c  streams, each a thread with a queue, delayed at random; events; host functions
+ *   cuda_standin_value.c   words that streams write and wait for
  *   cuda_standin_graph.c   captures, graphs and executable graphs
  *   cuda_standin_module.c  modules and launches: kernels that run on the CPU (cuda_launch.h)
  *   standin_parts/         memory that the host cannot reach; which operations are ordered
@@ -14,11 +15,10 @@
  * memory, an image of another card, a kernel that failed) is a status here, too. It was written from the manual before the
  * backend that it judges, without a card: it shows that the rules as written are kept, not that a card agrees.
  *
- * What it does not see: two kernels on two streams that use the same memory without an event between them, because a launch
- * does not say which of its arguments are written. A kernel and a copy or fill are seen.
+ * What a kernel may write is what its parameters do not say const to. What it does not see: two kernels on two streams that
+ * both write into the same memory without an event between them, because a launch does not say where. All others are seen.
  *
- * An image is what cuModuleLoadData takes: the line STANDIN_IMAGE, then "sm_90" and the path of a library of kernels, a line
- * each.
+ * What cuModuleLoadData takes is in cuda_standin_image.h.
  *
  * One lock guards all bookkeeping; operations run without it.
  *
@@ -27,7 +27,8 @@
  * longest delay, 0 none), TD_STANDIN_INIT (0: the status of cuInit), TD_STANDIN_FAIL=n (the n-th call that can fail for no
  * fault of the caller fails; 0: their number is printed when the last context is released), TD_STANDIN_FAIL_OP=n (the n-th
  * kernel or copy that comes up on a stream fails, and with it its context), TD_STANDIN_STATUS (the status of either: 999 and
- * 719).
+ * 719), TD_STANDIN_64_BIT (1: whether 64-bit words can be waited for), TD_STANDIN_WAIT_MS (60000: the longest that a stream
+ * waits for a word).
  */
 #ifndef TD_TESTS_CUDA_STANDIN_H
 #define TD_TESTS_CUDA_STANDIN_H
@@ -36,9 +37,8 @@
 
 #include "npu/cuda/cuda_api.h"
 #include "tests/npu/cuda_standin/cuda_launch.h"
+#include "tests/npu/cuda_standin/driver/cuda_standin_image.h"
 #include "tests/npu/standin_parts/standin_parts.h"
-
-#define STANDIN_IMAGE "tandem cuda stand-in image"
 
 /* The vendor's symbols, as we declare them: a definition that differs does not compile. */
 #define STANDIN_DECLARE(function, symbol, module, parameters) STANDIN_EXPORT td_cu_status symbol parameters;
@@ -54,7 +54,16 @@ struct CUctx_st {
     _Atomic(td_cu_status) failure;  /* of an operation: every later call returns it */
 };
 
-typedef enum { STANDIN_KERNEL, STANDIN_COPY, STANDIN_HOST, STANDIN_RECORD, STANDIN_WAIT, STANDIN_GRAPH } standin_op_kind;
+typedef enum {
+    STANDIN_KERNEL,
+    STANDIN_COPY,
+    STANDIN_HOST,
+    STANDIN_RECORD,
+    STANDIN_WAIT,
+    STANDIN_GRAPH,
+    STANDIN_WRITE_VALUE,
+    STANDIN_WAIT_VALUE
+} standin_op_kind;
 
 typedef struct standin_op {
     const char     *name; /* the manual's name of the call */
@@ -159,6 +168,13 @@ bool standin_in_host_function(void);
 void standin_enqueue(td_cu_stream s, standin_op *op);
 void standin_op_unref(standin_op *op);
 void standin_wait_progress(void);
+
+/* ---- cuda_standin_value.c --------------------------------------------------------------------------------- */
+
+/** Whether 64-bit words can be written and waited for. */
+bool standin_can_64_bit(void);
+/** Whether the word has come that an operation (STANDIN_WAIT_VALUE) waits for. */
+bool standin_value_came(const standin_op *op);
 
 /* ---- cuda_standin_graph.c; under the lock --------------------------------------------------------------- */
 

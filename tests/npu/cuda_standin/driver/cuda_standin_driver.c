@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "tests/npu/cuda_standin/driver/cuda_standin.h"
 
@@ -90,8 +91,11 @@ static const struct {
     {TD_CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"},
     {TD_CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU",
      "no kernel image is available for execution on the device"},
+    {TD_CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+     "the provided PTX was compiled with an unsupported toolchain."},
     {TD_CUDA_ERROR_ECC_UNCORRECTABLE, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
     {TD_CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {TD_CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {TD_CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 #define N_STATUSES (sizeof STATUSES / sizeof *STATUSES)
@@ -157,6 +161,8 @@ td_cu_status cuDeviceGetAttribute(int *value, td_cu_device_fact fact, td_cu_devi
         case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: *value = 48 * 1024; break;
         case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = shared_most(arch); break;
         case TD_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
+        case TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: *value = 1; break;
+        case TD_CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: *value = standin_can_64_bit(); break;
         case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = (int)(arch / 10); break;
         case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = (int)(arch % 10); break;
         default: standin_refuse("stand-in", "cuDeviceGetAttribute of %u, which is not here", fact);
@@ -277,10 +283,42 @@ td_cu_status cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
     return allocate("cuMemHostAlloc", -1, bytes, out);
 }
 
-td_cu_status cuMemFreeHost(void *at) {
-    STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_UNSAFE | STANDIN_RELEASES);
+/** Pinned memory goes the way that it came. */
+static td_cu_status give_back(const char *call, const char *other, void *at, bool adopted) {
+    standin_lock();
+    standin_memory *m = standin_memory_of(at, 1);
+    if (m && m->device < 0 && m->adopted != adopted)
+        standin_refuse(call, "%s of %p, which came by another call: %s gives it back", call, at, other);
+    standin_unlock();
     standin_memory_remove(at, true);
     return standin_left();
+}
+
+td_cu_status cuMemFreeHost(void *at) {
+    STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_UNSAFE | STANDIN_RELEASES);
+    return give_back("cuMemFreeHost", "cuMemHostUnregister", at, false);
+}
+
+td_cu_status cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags) {
+    unsigned char in_memory[1];
+    const size_t  page = 4096;
+    STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_UNSAFE);
+    if (flags & ~(unsigned)(TD_CU_MEMHOSTREGISTER_PORTABLE | TD_CU_MEMHOSTREGISTER_DEVICEMAP))
+        standin_refuse("cuMemHostRegister", "memory is registered with flags 0x%x", flags);
+    if (!bytes) standin_refuse("cuMemHostRegister", "no bytes are registered");
+    for (uintptr_t p = (uintptr_t)at / page * page; p < (uintptr_t)at + bytes; p += page)
+        if (mincore((void *)p, page, in_memory) != 0)
+            standin_refuse("cuMemHostRegister", "%zu bytes at %p are registered, and not all of them are the process's",
+                           bytes, at);
+    STANDIN_CAN_FAIL;
+    if (!standin_memory_adopt(at, bytes))
+        standin_refuse("cuMemHostRegister", "%p is registered, and some of its %zu bytes are pinned already", at, bytes);
+    return TD_CUDA_SUCCESS;
+}
+
+td_cu_status cuMemHostUnregister(void *at) {
+    STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_UNSAFE | STANDIN_RELEASES);
+    return give_back("cuMemHostUnregister", "cuMemFreeHost", at, true);
 }
 
 td_cu_status cuMemHostGetDevicePointer_v2(td_cu_address *out, void *at, unsigned flags) {

@@ -270,10 +270,15 @@ typedef struct {
     uint64_t         number; /* of the executable graph's launches, from 1 */
 } launch;
 
+static bool waits_for_word(const standin_op *op) {
+    return op->kind == STANDIN_WAIT_VALUE && !standin_value_came(op);
+}
+
 static void run_launch(standin_op *op, td_cu_stream s) {
     const launch *l = op->payload;
     const nodes  *n = l->nodes;
     standin_walk  walk = standin_walk_begin(n->list, n->n, n->n_branches);
+    walk.waits = waits_for_word;
     standin_lock();
     while (l->exec->done + 1 < l->number) standin_wait_progress();
     standin_unlock();

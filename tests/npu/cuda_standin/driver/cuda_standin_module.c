@@ -42,16 +42,29 @@ static const char *line_of(const char *at, char *out, size_t bytes) {
     return end + 1;
 }
 
+/** Whether the card runs what was compiled like this ("sm_90 12080"): guide, Binary Compatibility and PTX Compatibility;
+ * "CUDA Compatibility", Minor Version Compatibility. */
+static td_cu_status fits_the_card(const char *how) {
+    unsigned arch = 0, card = (unsigned)standin_setting("TD_STANDIN_ARCH", 90);
+    int      driver = (int)standin_setting("TD_STANDIN_CUDA", 12080), version = driver;
+    if (sscanf(how, "compute_%u %d", &arch, &version) >= 1) {
+        if (version > driver) return TD_CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+        return arch > card ? TD_CUDA_ERROR_NO_BINARY_FOR_GPU : TD_CUDA_SUCCESS;
+    }
+    if (sscanf(how, "sm_%u %d", &arch, &version) < 1) return TD_CUDA_ERROR_INVALID_IMAGE;
+    return arch != card || version / 1000 > driver / 1000 ? TD_CUDA_ERROR_NO_BINARY_FOR_GPU : TD_CUDA_SUCCESS;
+}
+
 td_cu_status cuModuleLoadData(td_cu_module *module, const void *image) {
-    char     title[64], path[512];
-    unsigned arch = 0;
+    char title[64], path[512];
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_UNSAFE);
     STANDIN_CAN_FAIL;
     const char *rest = line_of(image, title, sizeof title);
     if (!rest || strcmp(title, STANDIN_IMAGE) != 0) return TD_CUDA_ERROR_INVALID_IMAGE;
     rest = line_of(rest, title, sizeof title);
-    if (!rest || sscanf(title, "sm_%u", &arch) != 1 || !line_of(rest, path, sizeof path)) return TD_CUDA_ERROR_INVALID_IMAGE;
-    if (arch != standin_setting("TD_STANDIN_ARCH", 90)) return TD_CUDA_ERROR_NO_BINARY_FOR_GPU;
+    if (!rest || !line_of(rest, path, sizeof path)) return TD_CUDA_ERROR_INVALID_IMAGE;
+    td_cu_status fits = fits_the_card(title);
+    if (fits != TD_CUDA_SUCCESS) return fits;
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) return TD_CUDA_ERROR_INVALID_IMAGE;
     void (*set_reach)(void *(*)(const void *));
@@ -189,12 +202,13 @@ static void drop_call(standin_op *op) {
 }
 
 /* An argument of a pointer's size that is an address of live memory is one; the kernel may use all that lies from there to
- * the memory's end, and whether it writes nobody says: so as with slots of a cache two kernels are taken to keep apart. */
-static void note_argument(standin_op *op, uint64_t value) {
+ * the memory's end. What it may write, it writes somewhere in there, as with slots of a cache: two kernels that write the
+ * same memory are taken to keep apart, one that reads it has to be ordered against both. */
+static void note_argument(standin_op *op, uint64_t value, bool written) {
     const char *at = (const char *)(uintptr_t)value;
     standin_lock();
     standin_memory *m = standin_memory_of(at, 1);
-    if (m) standin_op_use(op, at, m->bytes - (size_t)(at - m->given), true, true);
+    if (m) standin_op_use(op, at, m->bytes - (size_t)(at - m->given), written, written);
     standin_unlock();
 }
 
@@ -219,7 +233,7 @@ td_cu_status cuLaunchKernel(td_cu_kernel kernel, unsigned grid_x, unsigned grid_
             standin_refuse("stand-in", "%s takes an argument of %u bytes", record->name, record->arg_bytes[i]);
         memcpy(&c->values[i], args[i], record->arg_bytes[i]);
         c->args[i] = &c->values[i];
-        if (record->arg_bytes[i] == sizeof(void *)) note_argument(op, c->values[i]);
+        if (record->arg_bytes[i] == sizeof(void *)) note_argument(op, c->values[i], record->written >> i & 1);
     }
     op->payload = c;
     op->drop = drop_call;

@@ -74,10 +74,12 @@ void standin_submit(td_cu_stream s, standin_op *op) {
 
 void standin_run_op(standin_op *op, td_cu_stream s) {
     standin_delay(&s->random);
-    bool is_work = op->kind == STANDIN_KERNEL || op->kind == STANDIN_COPY;
+    bool is_work = op->kind == STANDIN_KERNEL || op->kind == STANDIN_COPY || op->kind == STANDIN_WRITE_VALUE;
     /* Nothing runs in a context that has failed, host functions neither (cuLaunchHostFunc). Waits end by themselves. */
     if (is_work && !atomic_load(&s->context->failure)) standin_op_fails(s->context);
-    if (op->kind == STANDIN_WAIT || op->kind == STANDIN_GRAPH || !atomic_load(&s->context->failure)) op->run(op, s);
+    if (op->kind == STANDIN_WAIT || op->kind == STANDIN_WAIT_VALUE || op->kind == STANDIN_GRAPH ||
+        !atomic_load(&s->context->failure))
+        op->run(op, s);
 }
 
 static void *serve(void *arg) {

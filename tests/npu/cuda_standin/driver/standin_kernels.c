@@ -1,5 +1,5 @@
-/* A library of kernels for the stand-in's own tests (cuda_launch.h), by hand in C: each adds to every element of an array.
- */
+/* A library of kernels for the stand-in's own tests (cuda_launch.h), by hand in C: each adds to every element of an array, a
+ * value or another array. */
 #include <unistd.h>
 
 #include "tests/npu/cuda_standin/cuda_launch.h"
@@ -35,5 +35,17 @@ EXPORT void td_cuda_emulated_add_slowly(const td_cuda_launch *l, void **args) {
     (void)l;
     add(args, 20000);
 }
-EXPORT const td_cuda_kernel td_cuda_kernel_add = {"add", td_cuda_emulated_add, 3, {8, 4, 4}, 256};
-EXPORT const td_cuda_kernel td_cuda_kernel_add_slowly = {"add_slowly", td_cuda_emulated_add_slowly, 3, {8, 4, 4}, 256};
+EXPORT void td_cuda_emulated_add_array(const td_cuda_launch *l, void **args) {
+    const void *x, *y;
+    uint32_t    n;
+    (void)l;
+    __builtin_memcpy(&x, args[0], sizeof x);
+    __builtin_memcpy(&y, args[1], sizeof y);
+    __builtin_memcpy(&n, args[2], sizeof n);
+    uint32_t       *to = to_real(x);
+    const uint32_t *from = to_real(y);
+    for (uint32_t i = 0; i < n; i++) to[i] += from[i];
+}
+EXPORT const td_cuda_kernel td_cuda_kernel_add = {"add", td_cuda_emulated_add, 3, {8, 4, 4}, 256, 1};
+EXPORT const td_cuda_kernel td_cuda_kernel_add_slowly = {"add_slowly", td_cuda_emulated_add_slowly, 3, {8, 4, 4}, 256, 1};
+EXPORT const td_cuda_kernel td_cuda_kernel_add_array = {"add_array", td_cuda_emulated_add_array, 3, {8, 8, 4}, 256, 1};

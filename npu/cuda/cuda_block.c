@@ -1,0 +1,68 @@
+/* Blocks in general: made, launched, their scratch. */
+#include "npu/cuda/cuda_block.h"
+
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "npu/cuda/cuda_stream.h"
+
+static const td_cuda_block_kind *const KINDS[TD_BLOCK_COUNT] = {
+    [TD_BLOCK_EMBED] = &td_cuda_embed,   [TD_BLOCK_NORM] = &td_cuda_norm,       [TD_BLOCK_LINEAR] = &td_cuda_linear,
+    [TD_BLOCK_MLA] = &td_cuda_mla,       [TD_BLOCK_GQA] = &td_cuda_gqa,         [TD_BLOCK_MLP] = &td_cuda_mlp,
+    [TD_BLOCK_ROUTER] = &td_cuda_router, [TD_BLOCK_COMBINE] = &td_cuda_combine, [TD_BLOCK_HEAD] = &td_cuda_head,
+    [TD_BLOCK_TOP] = &td_cuda_top,
+};
+
+size_t td_cuda_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
+    td_cuda_places at;
+    (void)base;
+    return KINDS[desc->kind] ? KINDS[desc->kind]->plan(desc, &at) : 0;
+}
+
+td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_block **out, td_error *err) {
+    td_cuda_npu              *d = (td_cuda_npu *)base;
+    const td_cuda_block_kind *kind = KINDS[desc->kind];
+    *out = NULL;
+    if (!kind)
+        return td_fail(err, TD_ENOTSUP, "the device \"cuda\" has no block for %s yet",
+                       desc->kind == TD_BLOCK_EXPERTS ? "routed experts" : "sums over cards");
+    if (desc->max_tok < 1 || desc->max_tok > TD_CUDA_GRID_MAX)
+        return td_fail(err, TD_EINVAL, "a block takes 1 to %d rows, not %u", TD_CUDA_GRID_MAX, desc->max_tok);
+    TD_TRY(td_cuda_enter(d));
+    TD_TRY(kind->check(d, desc, err));
+    td_npu_block *b = calloc(1, sizeof *b);
+    if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
+    b->desc = *desc;
+    b->kind = kind;
+    size_t bytes = kind->plan(desc, &b->at);
+    if (bytes > d->block_bytes) d->block_bytes = bytes;
+    *out = b;
+    return TD_OK;
+}
+
+void td_cuda_block_destroy(td_npu *base, td_npu_block *b) {
+    (void)base;
+    free(b);
+}
+
+td_status td_cuda_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, const td_step *step) {
+    td_cuda_npu *d = (td_cuda_npu *)base;
+    if (step->max_tok < 1 || (uint64_t)step->first_row + step->max_tok > b->desc.max_tok) {
+        td_err("a step of rows %u to %u is given to a block of %u rows", step->first_row, step->first_row + step->max_tok,
+               b->desc.max_tok);
+        return TD_EINVAL;
+    }
+    TD_TRY(td_cuda_enter(d));
+    if (!s->capture) TD_TRY(td_cuda_scratch_ready(d));
+    td_cuda_run r = {.d = d, .stream = s->stream, .step = step, .scratch = d->scratch};
+    b->kind->launch(&r, b);
+    return r.status;
+}
+
+/* bf16 */
+size_t td_cuda_kv_page_bytes(td_npu *base, td_kv_rows what, size_t n) {
+    (void)base;
+    (void)what;
+    return TD_KV_PAGE * n * sizeof(td_bf16);
+}

@@ -1,0 +1,158 @@
+/*
+ * Grouped-query attention, from the normed input to the output projection. Sequences with few rows in the step are decode's,
+ * whose spans are merged from memory, some rows at a time; the others are prefill's. Both give a row the same bits (gqa.cu).
+ */
+#include "core/error.h"
+#include "npu/cuda/cuda_block.h"
+
+#define FEW_ROWS 4
+#define DIM_MAX 128
+#define DIM_MULTIPLE 8
+
+static size_t q_width(const td_gqa_desc *g) {
+    return (size_t)g->heads * g->head_dim;
+}
+static size_t kv_width(const td_gqa_desc *g) {
+    return (size_t)g->kv_heads * g->head_dim;
+}
+/* Of the spans of a row. */
+static size_t partial_bytes(const td_block_desc *desc) {
+    const td_gqa_desc *g = &desc->gqa;
+    return (size_t)g->heads * td_cuda_spans(desc->max_kv) * (g->head_dim + 2) * sizeof(float);
+}
+
+static size_t plan_gqa(const td_block_desc *desc, td_cuda_places *at) {
+    const td_gqa_desc *g = &desc->gqa;
+    size_t             used = 0, rows = desc->max_tok;
+    *at = (td_cuda_places){0};
+    at->in = td_cuda_place_rows(&used, rows, g->hidden, false);
+    at->q = td_cuda_place(&used, rows * q_width(g) * sizeof(float));
+    at->k = td_cuda_place(&used, rows * kv_width(g) * sizeof(float));
+    at->v = td_cuda_place(&used, rows * kv_width(g) * sizeof(float));
+    at->q_placed = td_cuda_place(&used, rows * q_width(g) * sizeof(td_bf16));
+    at->ctx = td_cuda_place(&used, rows * q_width(g) * sizeof(float));
+    at->out = td_cuda_place_rows(&used, rows, q_width(g), true);
+    at->partial = td_cuda_place(&used, td_cuda_rows_at_once(desc->max_tok, partial_bytes(desc)) * partial_bytes(desc));
+    return used;
+}
+
+static td_status check_gqa(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_gqa_desc *g = &desc->gqa;
+    if (!g->hidden || !g->heads || !g->kv_heads || g->heads % g->kv_heads)
+        return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads", g->heads, g->kv_heads);
+    const char *unknown = td_gqa_rope_dim(g) != g->head_dim ? "rope on a part of a head"
+                          : g->norm_rows                    ? "norm over all heads"
+                          : g->window                       ? "sliding window"
+                          : g->sinks                        ? "sinks"
+                                                            : NULL;
+    if (unknown) return td_fail(err, TD_ENOTSUP, "the attention of a CUDA card has no %s, which this model needs", unknown);
+    if (!g->head_dim || g->head_dim > DIM_MAX || g->head_dim % DIM_MULTIPLE)
+        return td_fail(err, TD_ENOTSUP, "the card's attention takes heads of %d to %d in steps of %d, not of %u",
+                       DIM_MULTIPLE, DIM_MAX, DIM_MULTIPLE, g->head_dim);
+    if (!desc->max_kv) return td_fail(err, TD_EINVAL, "max_kv must be positive, not 0");
+    TD_TRY(td_cuda_need_linear(g->q, q_width(g), g->hidden, "q", err));
+    TD_TRY(td_cuda_need_linear(g->k, kv_width(g), g->hidden, "k", err));
+    TD_TRY(td_cuda_need_linear(g->v, kv_width(g), g->hidden, "v", err));
+    TD_TRY(td_cuda_need_linear(g->o, g->hidden, q_width(g), "o", err));
+    TD_TRY(td_cuda_need_int8(g->in_i8, (const td_npu_weight *const[]){g->q, g->k, g->v}, 3, "q, k or v", err));
+    TD_TRY(td_cuda_need_vector(g->q_bias, q_width(g), true, "q bias", err));
+    TD_TRY(td_cuda_need_vector(g->k_bias, kv_width(g), true, "k bias", err));
+    TD_TRY(td_cuda_need_vector(g->v_bias, kv_width(g), true, "v bias", err));
+    TD_TRY(td_cuda_need_vector(g->o_bias, g->hidden, true, "o bias", err));
+    TD_TRY(td_cuda_need_vector(g->q_norm, g->head_dim, true, "q norm", err));
+    TD_TRY(td_cuda_need_vector(g->k_norm, g->head_dim, true, "k norm", err));
+    TD_TRY(td_cuda_need_rows(g->rope, TD_WEIGHT_F32, 0, g->head_dim, "rope table", err));
+    size_t shared = g->head_dim <= 64 ? TD_CUDA_DECODE_SHARED(64) : TD_CUDA_DECODE_SHARED(128);
+    return td_cuda_need_shared(d, shared, "attention", err);
+}
+
+static const void *data_of(const td_npu_weight *w) {
+    return w ? w->data : NULL;
+}
+
+/* Queries, keys and values: products, norm and rope; keys and values to the cache. */
+static void place_heads(td_cuda_run *r, const td_npu_block *b) {
+    const td_gqa_desc *g = &b->desc.gqa;
+    void              *q = r->scratch + b->at.q, *k = r->scratch + b->at.k, *v = r->scratch + b->at.v;
+    td_cuda_rows       in =
+        td_cuda_input(r, &b->at.in, (const td_npu_weight *const[]){g->q, g->k, g->v}, 3, g->in, g->in_i8, g->hidden);
+    td_cuda_product(r, &in, g->q, g->q_bias, q, true);
+    td_cuda_product(r, &in, g->k, g->k_bias, k, true);
+    td_cuda_product(r, &in, g->v, g->v_bias, v, true);
+    TD_CUDA_LAUNCH(r, GQA_PLACE, TD_GRID(in.n.most, 1, 1), 0, TD_P(in.n.count), TD_P(r->step->dev.pos),
+                   TD_P(r->step->dev.slot), TD_P(q), TD_P(k), TD_P(v), TD_P(data_of(g->q_norm)), TD_P(data_of(g->k_norm)),
+                   TD_F(g->eps), TD_P(g->rope->data), TD_U(g->heads), TD_U(g->kv_heads), TD_U(g->head_dim),
+                   TD_P(r->scratch + b->at.q_placed), TD_P(g->kv_k), TD_P(g->kv_v));
+}
+
+static void prefill(td_cuda_run *r, const td_npu_block *b) {
+    const td_gqa_desc    *g = &b->desc.gqa;
+    const td_step_arrays *a = &r->step->dev;
+    bool                  small = g->head_dim <= 64;
+    void *const           args[] = {TD_P(td_cuda_n_seq(r)),
+                                    TD_P(a->seq_start),
+                                    TD_P(a->pos),
+                                    TD_P(a->block_table),
+                                    TD_U(r->step->block_stride),
+                                    TD_U(FEW_ROWS),
+                                    TD_P(r->scratch + b->at.q_placed),
+                                    TD_P(g->kv_k),
+                                    TD_P(g->kv_v),
+                                    TD_U(g->heads),
+                                    TD_U(g->kv_heads),
+                                    TD_U(g->head_dim),
+                                    TD_F(g->softmax_scale),
+                                    TD_P(r->scratch + b->at.ctx)};
+    if (r->step->max_tok < FEW_ROWS) return;
+    td_cuda_launch(r, small ? TD_CUDA_KERNEL_GQA_PREFILL_64 : TD_CUDA_KERNEL_GQA_PREFILL_128,
+                   TD_GRID(td_cuda_prefill_blocks(r->step), g->heads, 1),
+                   small ? TD_CUDA_PREFILL_SHARED(64, 64) : TD_CUDA_PREFILL_SHARED(128, 128), args,
+                   sizeof args / sizeof *args);
+}
+
+static void decode(td_cuda_run *r, const td_npu_block *b, uint32_t first, uint32_t rows) {
+    const td_gqa_desc    *g = &b->desc.gqa;
+    const td_step_arrays *a = &r->step->dev;
+    td_cuda_count         n = td_cuda_n_tok(r);
+    bool                  small = g->head_dim <= 64;
+    uint32_t              spans = td_cuda_spans(b->desc.max_kv);
+    void                 *partial = r->scratch + b->at.partial;
+    void *const           args[] = {TD_P(n.count),
+                                    TD_U(first),
+                                    TD_P(td_cuda_n_seq(r)),
+                                    TD_P(a->seq_start),
+                                    TD_P(a->pos),
+                                    TD_P(a->block_table),
+                                    TD_U(r->step->block_stride),
+                                    TD_U(FEW_ROWS),
+                                    TD_P(r->scratch + b->at.q_placed),
+                                    TD_P(g->kv_k),
+                                    TD_P(g->kv_v),
+                                    TD_U(g->heads),
+                                    TD_U(g->kv_heads),
+                                    TD_U(g->head_dim),
+                                    TD_F(g->softmax_scale),
+                                    TD_U(spans),
+                                    TD_P(partial)};
+    td_cuda_launch(r, small ? TD_CUDA_KERNEL_GQA_DECODE_64 : TD_CUDA_KERNEL_GQA_DECODE_128,
+                   TD_GRID(td_div_up(spans, TD_CUDA_DECODE_SPANS),
+                           g->kv_heads * td_div_up(g->heads / g->kv_heads, TD_CUDA_DECODE_HEADS), rows),
+                   small ? TD_CUDA_DECODE_SHARED(64) : TD_CUDA_DECODE_SHARED(128), args, sizeof args / sizeof *args);
+    TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(g->heads, rows, 1), 0, TD_P(n.count), TD_U(first), TD_P(td_cuda_n_seq(r)),
+                   TD_P(a->seq_start), TD_P(a->pos), TD_P(NULL), TD_U(FEW_ROWS), TD_U(TD_CUDA_SPAN), TD_P(partial),
+                   TD_U(g->heads), TD_U(g->head_dim), TD_U(spans),
+                   TD_P(r->scratch + b->at.ctx + first * q_width(g) * sizeof(float)), TD_P(NULL));
+}
+
+static void launch_gqa(td_cuda_run *r, const td_npu_block *b) {
+    const td_gqa_desc *g = &b->desc.gqa;
+    uint32_t           rows = r->step->max_tok, at_once = td_cuda_rows_at_once(b->desc.max_tok, partial_bytes(&b->desc));
+    place_heads(r, b);
+    prefill(r, b);
+    for (uint32_t first = 0; first < rows; first += at_once)
+        decode(r, b, first, rows - first < at_once ? rows - first : at_once);
+    td_cuda_rows in = td_cuda_rows_of_f32(r, &b->at.out, g->o, td_cuda_n_tok(r), r->scratch + b->at.ctx, q_width(g));
+    td_cuda_product(r, &in, g->o, g->o_bias, td_cuda_at_row(r, g->out, g->hidden * sizeof(td_bf16)), false);
+}
+
+const td_cuda_block_kind td_cuda_gqa = {plan_gqa, check_gqa, launch_gqa};

@@ -1,0 +1,88 @@
+/*
+ * The kernels of npu/cuda/kernels as a card runs them: loaded, and found by name.
+ *
+ * DESIGN. One list of X(ID, name, arguments, threads of a block): a launch names ID, and is held to the number of arguments
+ * (cuda_op.h). Where a module's image comes from is td_cuda_kernels_open's business alone.
+ */
+#ifndef TD_NPU_CUDA_CUDA_KERNELS_H
+#define TD_NPU_CUDA_CUDA_KERNELS_H
+
+#include "npu/cuda/cuda_api.h"
+#include "npu/cuda/kernels/cuda_shapes.h"
+#include "tandem.h"
+
+/* clang-format off */
+#define TD_CUDA_KERNELS(X) \
+    X(EMBED, td_embed, 6, TD_CUDA_EMBED_THREADS) \
+    X(NORM, td_norm, 12, TD_CUDA_NORM_THREADS) \
+    X(NORM_F32, td_norm_f32, 9, TD_CUDA_NORM_THREADS) \
+    X(QUANTIZE_BF16, td_quantize_bf16, 7, TD_CUDA_QUANT_THREADS) \
+    X(QUANTIZE_F32, td_quantize_f32, 7, TD_CUDA_QUANT_THREADS) \
+    X(PLACE_CODES, td_place_codes, 5, TD_CUDA_QUANT_THREADS) \
+    X(SWIGLU_QUANTIZE, td_swiglu_quantize, 7, TD_CUDA_NORM_THREADS) \
+    X(SWIGLU, td_swiglu, 5, TD_CUDA_NORM_THREADS) \
+    X(ROUND, td_round, 4, TD_CUDA_NORM_THREADS) \
+    X(W8A8_8, td_w8a8_8, 11, TD_CUDA_LINEAR_THREADS) \
+    X(W8A8_16, td_w8a8_16, 11, TD_CUDA_LINEAR_THREADS) \
+    X(W8A8_32, td_w8a8_32, 11, TD_CUDA_LINEAR_THREADS) \
+    X(W8A8_64, td_w8a8_64, 11, TD_CUDA_LINEAR_THREADS) \
+    X(W8A8_SWIGLU_8, td_w8a8_swiglu_8, 11, TD_CUDA_LINEAR_THREADS) \
+    X(W8A8_SWIGLU_16, td_w8a8_swiglu_16, 11, TD_CUDA_LINEAR_THREADS) \
+    X(W8A8_SWIGLU_32, td_w8a8_swiglu_32, 11, TD_CUDA_LINEAR_THREADS) \
+    X(W8A8_SWIGLU_64, td_w8a8_swiglu_64, 11, TD_CUDA_LINEAR_THREADS) \
+    X(INT4_LINEAR, td_int4_linear, 15, TD_CUDA_LINEAR_THREADS) \
+    X(FP4_LINEAR, td_fp4_linear, 15, TD_CUDA_LINEAR_THREADS) \
+    X(BF16_LINEAR_8, td_bf16_linear_8, 13, TD_CUDA_LINEAR_THREADS) \
+    X(BF16_LINEAR_32, td_bf16_linear_32, 13, TD_CUDA_LINEAR_THREADS) \
+    X(BF16_COLUMNS_8, td_bf16_columns_8, 13, TD_CUDA_LINEAR_THREADS) \
+    X(BF16_COLUMNS_32, td_bf16_columns_32, 13, TD_CUDA_LINEAR_THREADS) \
+    X(F32_LINEAR, td_f32_linear, 6, 256) \
+    X(GQA_PLACE, td_gqa_place, 16, 128) \
+    X(GQA_DECODE_64, td_gqa_decode_64, 17, TD_CUDA_ATTN_THREADS) \
+    X(GQA_DECODE_128, td_gqa_decode_128, 17, TD_CUDA_ATTN_THREADS) \
+    X(GQA_PREFILL_64, td_gqa_prefill_64, 14, TD_CUDA_ATTN_THREADS) \
+    X(GQA_PREFILL_128, td_gqa_prefill_128, 14, TD_CUDA_ATTN_THREADS) \
+    X(MERGE_SPANS, td_merge_spans, 14, TD_CUDA_MERGE_THREADS) \
+    X(MLA_PLACE, td_mla_place, 11, TD_CUDA_NORM_THREADS) \
+    X(MLA_QUERY, td_mla_query, 8, TD_CUDA_NORM_THREADS) \
+    X(MLA_PIECES, td_mla_pieces, 7, 32) \
+    X(MLA_ABSORBED_16, td_mla_absorbed_16, 19, TD_CUDA_LATENT_THREADS) \
+    X(MLA_ABSORBED_64, td_mla_absorbed_64, 19, TD_CUDA_LATENT_THREADS) \
+    X(MLA_EXPAND, td_mla_expand, 11, TD_CUDA_ATTN_THREADS) \
+    X(MLA_PREFILL, td_mla_prefill, 17, TD_CUDA_ATTN_THREADS) \
+    X(ROUTE, td_route, 13, 32) \
+    X(COMBINE, td_combine, 6, 256) \
+    X(GATE_ROWS, td_gate_rows, 5, 256) \
+    X(TOP, td_top, 5, TD_CUDA_TOP_THREADS)
+/* clang-format on */
+
+typedef enum {
+#define TD_CUDA_KERNEL_ID(id, name, args, threads) TD_CUDA_KERNEL_##id,
+    TD_CUDA_KERNELS(TD_CUDA_KERNEL_ID)
+#undef TD_CUDA_KERNEL_ID
+        TD_CUDA_KERNEL_COUNT,
+} td_cuda_kernel_id;
+
+typedef struct {
+    const char *name;
+    unsigned    n_args, threads;
+} td_cuda_kernel_facts;
+
+extern const td_cuda_kernel_facts TD_CUDA_KERNEL_FACTS[TD_CUDA_KERNEL_COUNT];
+
+typedef struct {
+    td_cu_module module;
+    td_cu_kernel at[TD_CUDA_KERNEL_COUNT];
+} td_cuda_kernels;
+
+/**
+ * Load the kernels into the calling thread's context and find all of them.
+ * @param card whose context it is.
+ * @param out  to be given to td_cuda_kernels_close while that context is current.
+ * @return TD_OK; TD_ENOTFOUND where there are none for this card, TD_EDEVICE or TD_ENOMEM when the driver does not take
+ * them, each with a sentence; out is empty then.
+ */
+TD_NODISCARD td_status td_cuda_kernels_open(const td_cuda *cu, td_cu_device card, td_cuda_kernels *out, td_error *err);
+void                   td_cuda_kernels_close(const td_cuda *cu, td_cuda_kernels *k);
+
+#endif

@@ -1,0 +1,128 @@
+/* Products: a linear alone, and the gated MLP of dense layers and shared experts. */
+#include "core/error.h"
+#include "npu/cuda/cuda_block.h"
+
+/* ---- linear ------------------------------------------------------------------------------------ */
+
+static size_t plan_linear(const td_block_desc *desc, td_cuda_places *at) {
+    size_t used = 0;
+    *at = (td_cuda_places){0};
+    at->in = td_cuda_place_rows(&used, desc->max_tok, desc->linear.k, false);
+    return used;
+}
+
+static td_status check_linear(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_linear_desc *l = &desc->linear;
+    (void)d;
+    TD_TRY(td_cuda_need_vector(l->bias, l->n, true, "bias", err));
+    return td_cuda_need_linear(l->w, l->n, l->k, "w", err);
+}
+
+static void launch_linear(td_cuda_run *r, const td_npu_block *b) {
+    const td_linear_desc *l = &b->desc.linear;
+    td_cuda_rows          in = td_cuda_input(r, &b->at.in, &l->w, 1, l->in, (td_rows_i8){0}, l->k);
+    td_cuda_product(r, &in, l->w, l->bias, td_cuda_at_row(r, l->out, l->n * sizeof(td_bf16)), false);
+}
+
+const td_cuda_block_kind td_cuda_linear = {plan_linear, check_linear, launch_linear};
+
+/* ---- mlp --------------------------------------------------------------------------------------- */
+
+#define GATE_THREADS 256
+#define F32_OUTPUTS 8 /* of a block of td_f32_linear, and its rows */
+#define F32_ROWS 4
+
+static size_t plan_mlp(const td_block_desc *desc, td_cuda_places *at) {
+    const td_mlp_desc *m = &desc->mlp;
+    size_t             used = 0, rows = desc->max_tok;
+    *at = (td_cuda_places){0};
+    at->in = td_cuda_place_rows(&used, rows, m->hidden, false);
+    at->wide = td_cuda_place(&used, rows * m->inter * sizeof(float));
+    at->up = td_cuda_place(&used, rows * (m->inter > m->hidden ? m->inter : m->hidden) * sizeof(float));
+    at->mid = td_cuda_place_rows(&used, rows, m->inter, true);
+    at->gate = td_cuda_place(&used, rows * sizeof(float));
+    return used;
+}
+
+static bool is_int8_pair(const td_mlp_desc *m) {
+    return m->gate->format == TD_WEIGHT_W8A8 && m->up->format == TD_WEIGHT_W8A8;
+}
+
+static td_status check_mlp(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_mlp_desc *m = &desc->mlp;
+    TD_TRY(td_cuda_need_linear(m->gate, m->inter, m->hidden, "gate", err));
+    TD_TRY(td_cuda_need_linear(m->up, m->inter, m->hidden, "up", err));
+    TD_TRY(td_cuda_need_linear(m->down, m->hidden, m->inter, "down", err));
+    TD_TRY(td_cuda_need_int8(m->in_i8, (const td_npu_weight *const[]){m->gate, m->up}, 2, "the MLP's gate or up", err));
+    if (!is_int8_pair(m) && td_weight_takes_int8(m->down->format))
+        TD_TRY(td_cuda_need_shared(d, m->inter * sizeof(float), "an MLP of this inter", err));
+    return m->out_gate ? td_cuda_need_rows(m->out_gate, TD_WEIGHT_F32, 1, m->hidden, "out_gate", err) : TD_OK;
+}
+
+/* As W8A8 in cuda_op.c, with half as many outputs of a block. */
+static const struct {
+    td_cuda_kernel_id id;
+    uint32_t          rows, outputs;
+} SWIGLU[] = {{TD_CUDA_KERNEL_W8A8_SWIGLU_8, 8, 8},
+              {TD_CUDA_KERNEL_W8A8_SWIGLU_16, 16, 8},
+              {TD_CUDA_KERNEL_W8A8_SWIGLU_32, 32, 16},
+              {TD_CUDA_KERNEL_W8A8_SWIGLU_64, 64, 32}};
+#define SWIGLU_VARIANTS (sizeof SWIGLU / sizeof *SWIGLU)
+
+/* Both products and what becomes of them in one launch. */
+static td_cuda_rows swiglu_int8(td_cuda_run *r, const td_npu_block *b, const td_cuda_rows *in) {
+    const td_mlp_desc *m = &b->desc.mlp;
+    void              *wide = r->scratch + b->at.wide;
+    size_t             i = 0;
+    while (i + 1 < SWIGLU_VARIANTS && SWIGLU[i].rows < in->n.most) i++;
+    void *const args[] = {TD_P(in->n.count),   TD_P(in->q),          TD_P(in->scale),
+                          TD_P(m->gate->data), TD_P(m->gate->scale), TD_P(m->up->data),
+                          TD_P(m->up->scale),  TD_U(m->inter),       TD_U(td_cuda_row_codes(m->hidden)),
+                          TD_P(wide),          TD_U(m->inter)};
+    td_cuda_launch(r, SWIGLU[i].id,
+                   TD_GRID(td_div_up(m->inter, SWIGLU[i].outputs), td_div_up(in->n.most, SWIGLU[i].rows), 1), 0, args,
+                   sizeof args / sizeof *args);
+    return td_cuda_rows_of_f32(r, &b->at.mid, m->down, in->n, wide, m->inter);
+}
+
+/* silu(gate) * up, as down takes it. */
+static td_cuda_rows gate_and_up(td_cuda_run *r, const td_npu_block *b, const td_cuda_rows *in) {
+    const td_mlp_desc *m = &b->desc.mlp;
+    void              *gate = r->scratch + b->at.wide, *up = r->scratch + b->at.up;
+    if (is_int8_pair(m)) return swiglu_int8(r, b, in);
+    td_cuda_product(r, in, m->gate, NULL, gate, true);
+    td_cuda_product(r, in, m->up, NULL, up, true);
+    td_cuda_rows h = {.n = in->n};
+    if (td_weight_takes_int8(m->down->format)) {
+        h.q = r->scratch + b->at.mid.q;
+        h.scale = r->scratch + b->at.mid.scale;
+        TD_CUDA_LAUNCH(r, SWIGLU_QUANTIZE, TD_GRID(in->n.most, 1, 1), m->inter * sizeof(float), TD_P(in->n.count),
+                       TD_P(gate), TD_P(up), TD_U(m->inter), TD_P(h.q), TD_U(td_cuda_row_codes(m->inter)), TD_P(h.scale));
+        return h;
+    }
+    h.x = r->scratch + b->at.mid.x;
+    TD_CUDA_LAUNCH(r, SWIGLU, TD_GRID(in->n.most, 1, 1), 0, TD_P(in->n.count), TD_P(gate), TD_P(up), TD_U(m->inter),
+                   TD_P(h.x));
+    return h;
+}
+
+static void launch_mlp(td_cuda_run *r, const td_npu_block *b) {
+    const td_mlp_desc *m = &b->desc.mlp;
+    size_t             row = m->hidden * sizeof(td_bf16);
+    void              *out = td_cuda_at_row(r, m->out, row);
+    td_cuda_rows       in =
+        td_cuda_input(r, &b->at.in, (const td_npu_weight *const[]){m->gate, m->up}, 2, m->in, m->in_i8, m->hidden);
+    td_cuda_rows h = gate_and_up(r, b, &in);
+    if (!m->out_gate) {
+        td_cuda_product(r, &h, m->down, NULL, out, false);
+        return;
+    }
+    void *down = r->scratch + b->at.up, *gate = r->scratch + b->at.gate;
+    td_cuda_product(r, &h, m->down, NULL, down, true);
+    TD_CUDA_LAUNCH(r, F32_LINEAR, TD_GRID(td_div_up(1, F32_OUTPUTS), td_div_up(h.n.most, F32_ROWS), 1), 0, TD_P(h.n.count),
+                   TD_P(td_cuda_at_row(r, m->in, row)), TD_P(m->out_gate->data), TD_U(1), TD_U(m->hidden), TD_P(gate));
+    TD_CUDA_LAUNCH(r, GATE_ROWS, TD_GRID(td_div_up(m->hidden, GATE_THREADS), h.n.most, 1), 0, TD_P(h.n.count), TD_P(down),
+                   TD_P(gate), TD_U(m->hidden), TD_P(out));
+}
+
+const td_cuda_block_kind td_cuda_mlp = {plan_mlp, check_mlp, launch_mlp};

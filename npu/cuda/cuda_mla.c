@@ -1,0 +1,249 @@
+/*
+ * Multi-head latent attention, from the normed input to the output projection. Absorbed rows go in pieces, whose latent
+ * queries and spans have room in the scratch; a piece without such rows multiplies nothing. Expanded rows go some heads at a
+ * time, over keys and values that are computed for the slots of the cache that their sequences have.
+ */
+#include "core/error.h"
+#include "npu/cuda/cuda_block.h"
+
+#define MULTIPLE 8               /* of every size: kernels load 16 bytes at a time */
+#define EXPANDED_SLOT_BYTES 4096 /* of keys and values of a slot, or one head's */
+
+#define EXPAND_BLOCKS 32 /* of keys, of a sequence and a head: a longer one takes several turns */
+
+static size_t q_width(const td_mla_desc *m) {
+    return (size_t)m->heads * (m->nope_dim + m->rope_dim);
+}
+static size_t v_width(const td_mla_desc *m) {
+    return (size_t)m->heads * m->v_dim;
+}
+/* Of the spans of a row. */
+static size_t partial_bytes(const td_block_desc *desc) {
+    const td_mla_desc *m = &desc->mla;
+    return (size_t)m->heads * td_cuda_spans(desc->max_kv) * (m->kv_lora + 2) * sizeof(float);
+}
+static uint32_t piece_rows(const td_block_desc *desc) {
+    return td_cuda_rows_at_once(desc->max_tok, partial_bytes(desc));
+}
+static uint32_t heads_at_once(const td_mla_desc *m) {
+    uint32_t most = EXPANDED_SLOT_BYTES / ((m->nope_dim + m->v_dim) * (uint32_t)sizeof(td_bf16));
+    return most < 1 ? 1 : most < m->heads ? most : m->heads;
+}
+
+static size_t plan_mla(const td_block_desc *desc, td_cuda_places *at) {
+    const td_mla_desc *m = &desc->mla;
+    size_t             used = 0, rows = desc->max_tok, piece = piece_rows(desc);
+    *at = (td_cuda_places){0};
+    at->in = td_cuda_place_rows(&used, rows, m->hidden, false);
+    at->wide = td_cuda_place(&used, rows * m->q_lora * sizeof(float));
+    at->mid = td_cuda_place_rows(&used, rows, m->q_lora, true);
+    at->q = td_cuda_place(&used, rows * q_width(m) * sizeof(float));
+    at->k = td_cuda_place(&used, rows * (m->kv_lora + m->rope_dim) * sizeof(float));
+    at->q_placed = td_cuda_place(&used, rows * q_width(m) * sizeof(td_bf16));
+    at->ctx = td_cuda_place(&used, rows * v_width(m) * sizeof(float));
+    at->out = td_cuda_place_rows(&used, rows, v_width(m), true);
+    at->count = td_cuda_place(&used, td_div_up(rows, piece) * sizeof(uint32_t));
+    at->q_latent = td_cuda_place(&used, piece * m->heads * m->kv_lora * sizeof(td_bf16));
+    at->ctx_latent = td_cuda_place(&used, piece * m->heads * m->kv_lora * sizeof(td_bf16));
+    at->partial = td_cuda_place(&used, piece * partial_bytes(desc));
+    at->expanded = td_cuda_place(
+        &used, (size_t)m->kv_pages * TD_KV_PAGE * heads_at_once(m) * (m->nope_dim + m->v_dim) * sizeof(td_bf16));
+    return used;
+}
+
+static td_status check_sizes(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_mla_desc *m = &desc->mla;
+    if (!m->hidden || !m->heads || !m->kv_lora || !m->nope_dim || !m->rope_dim || !m->v_dim || !desc->max_kv)
+        return td_fail(err, TD_EINVAL, "the sizes of a latent attention must be positive");
+    if (m->kv_lora > TD_CUDA_LATENT_MAX || m->rope_dim > TD_CUDA_LATENT_ROPE_MAX ||
+        m->nope_dim > TD_CUDA_EXPANDED_NOPE_MAX || m->v_dim > TD_CUDA_EXPANDED_DV_MAX || m->kv_lora % MULTIPLE ||
+        m->rope_dim % MULTIPLE || m->nope_dim % MULTIPLE || m->v_dim % MULTIPLE)
+        return td_fail(err, TD_ENOTSUP,
+                       "the card's latent attention takes latents up to %d, rope parts up to %d, and heads of up to %d + "
+                       "rope and %d, in steps of %d; not %u, %u, %u and %u",
+                       TD_CUDA_LATENT_MAX, TD_CUDA_LATENT_ROPE_MAX, TD_CUDA_EXPANDED_NOPE_MAX, TD_CUDA_EXPANDED_DV_MAX,
+                       MULTIPLE, m->kv_lora, m->rope_dim, m->nope_dim, m->v_dim);
+    TD_TRY(td_cuda_need_shared(d, TD_CUDA_LATENT_SHARED(16), "latent attention", err));
+    return td_cuda_need_shared(
+        d, TD_CUDA_PREFILL_SHARED(TD_CUDA_EXPANDED_NOPE_MAX + TD_CUDA_LATENT_ROPE_MAX, TD_CUDA_EXPANDED_DV_MAX),
+        "latent attention of prompts", err);
+}
+
+static td_status check_mla(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_mla_desc *m = &desc->mla;
+    TD_TRY(check_sizes(d, desc, err));
+    if (m->q_lora) {
+        TD_TRY(td_cuda_need_linear(m->q_a, m->q_lora, m->hidden, "q_a", err));
+        TD_TRY(td_cuda_need_vector(m->q_a_norm, m->q_lora, false, "q_a norm", err));
+        TD_TRY(td_cuda_need_vector(m->q_a_bias, m->q_lora, true, "q_a bias", err));
+        TD_TRY(td_cuda_need_linear(m->q_b, q_width(m), m->q_lora, "q_b", err));
+        TD_TRY(td_cuda_need_shared(d, m->q_lora * sizeof(float), "a norm of this q_lora", err));
+    } else {
+        TD_TRY(td_cuda_need_linear(m->q, q_width(m), m->hidden, "q", err));
+    }
+    size_t kv = (size_t)m->kv_lora + m->rope_dim;
+    TD_TRY(td_cuda_need_linear(m->kv_a, kv, m->hidden, "kv_a", err));
+    TD_TRY(td_cuda_need_int8(m->in_i8, (const td_npu_weight *const[]){m->q_lora ? m->q_a : m->q, m->kv_a}, 2,
+                             "the query's first matrix or kv_a", err));
+    TD_TRY(td_cuda_need_vector(m->kv_a_norm, m->kv_lora, false, "kv_a norm", err));
+    TD_TRY(td_cuda_need_vector(m->kv_a_bias, kv, true, "kv_a bias", err));
+    TD_TRY(td_cuda_need_linear(m->o, m->hidden, v_width(m), "o", err));
+    TD_TRY(td_cuda_need_vector(m->o_bias, m->hidden, true, "o bias", err));
+    TD_TRY(td_cuda_need_rows(m->rope, TD_WEIGHT_F32, 0, m->rope_dim, "rope table", err));
+    return td_cuda_need_rows(m->kv_b, TD_WEIGHT_BF16, (size_t)m->heads * (m->nope_dim + m->v_dim), m->kv_lora, "kv_b", err);
+}
+
+/* ---- queries, latents -------------------------------------------------------------------------- */
+
+/* The low-rank part's codes are made of values that are not rounded. */
+static td_cuda_rows norm_low(td_cuda_run *r, const td_npu_block *b, td_cuda_count n, const void *low) {
+    const td_mla_desc *m = &b->desc.mla;
+    td_cuda_rows       rows = {.n = n, .x = r->scratch + b->at.mid.x};
+    bool               coded = td_weight_takes_int8(m->q_b->format);
+    if (coded) {
+        rows.q = r->scratch + b->at.mid.q;
+        rows.scale = r->scratch + b->at.mid.scale;
+    }
+    TD_CUDA_LAUNCH(r, NORM_F32, TD_GRID(n.most, 1, 1), m->q_lora * sizeof(float), TD_P(n.count), TD_P(low),
+                   TD_P(m->q_a_norm->data), TD_F(m->eps), TD_U(m->q_lora), TD_P(rows.x), TD_P(rows.q),
+                   TD_U(td_cuda_row_codes(m->q_lora)), TD_P(rows.scale));
+    return rows;
+}
+
+/* Queries to bf16, turned; latents and rope parts to the cache. */
+static void place(td_cuda_run *r, const td_npu_block *b) {
+    const td_mla_desc    *m = &b->desc.mla;
+    const td_step_arrays *a = &r->step->dev;
+    void                 *q = r->scratch + b->at.q, *kv = r->scratch + b->at.k, *low = r->scratch + b->at.wide;
+    td_cuda_rows in = td_cuda_input(r, &b->at.in, (const td_npu_weight *const[]){m->q_lora ? m->q_a : m->q, m->kv_a}, 2,
+                                    m->in, m->in_i8, m->hidden);
+    if (m->q_lora) {
+        td_cuda_product(r, &in, m->q_a, m->q_a_bias, low, true);
+        td_cuda_rows rows = norm_low(r, b, in.n, low);
+        td_cuda_product(r, &rows, m->q_b, NULL, q, true);
+    } else {
+        td_cuda_product(r, &in, m->q, NULL, q, true);
+    }
+    td_cuda_product(r, &in, m->kv_a, m->kv_a_bias, kv, true);
+    TD_CUDA_LAUNCH(r, MLA_PLACE, TD_GRID(in.n.most, 1, 1), 0, TD_P(in.n.count), TD_P(a->pos), TD_P(a->slot), TD_P(kv),
+                   TD_P(m->kv_a_norm->data), TD_F(m->eps), TD_P(m->rope->data), TD_U(m->kv_lora), TD_U(m->rope_dim),
+                   TD_P(m->kv_latent), TD_P(m->kv_rope));
+    TD_CUDA_LAUNCH(r, MLA_QUERY, TD_GRID(in.n.most, 1, 1), 0, TD_P(in.n.count), TD_P(a->pos), TD_P(q), TD_P(m->rope->data),
+                   TD_U(m->heads), TD_U(m->nope_dim), TD_U(m->rope_dim), TD_P(r->scratch + b->at.q_placed));
+}
+
+/* ---- absorbed ---------------------------------------------------------------------------------- */
+
+/* Rows first .. first + n.most - 1 of the step; n counts those of them that are there, or none. */
+static void attend_piece(td_cuda_run *r, const td_npu_block *b, td_cuda_count n, uint32_t first) {
+    const td_mla_desc    *m = &b->desc.mla;
+    const td_step_arrays *a = &r->step->dev;
+    td_cuda_count         all = td_cuda_n_tok(r);
+    size_t                dim = m->nope_dim + m->rope_dim, per_head = (size_t)(m->nope_dim + m->v_dim) * m->kv_lora;
+    uint32_t              spans = td_cuda_spans(b->desc.max_kv);
+    void *q = r->scratch + b->at.q_placed + first * q_width(m) * sizeof(td_bf16), *q_latent = r->scratch + b->at.q_latent,
+         *ctx = r->scratch + b->at.ctx_latent, *partial = r->scratch + b->at.partial;
+    bool        wide = m->heads > 16 && TD_CUDA_LATENT_SHARED(64) + 2048 <= r->d->shared_most;
+    void *const args[] = {TD_P(all.count),
+                          TD_U(first),
+                          TD_P(td_cuda_n_seq(r)),
+                          TD_P(a->seq_start),
+                          TD_P(a->pos),
+                          TD_P(a->block_table),
+                          TD_U(r->step->block_stride),
+                          TD_P(a->absorbed),
+                          TD_P(q_latent),
+                          TD_P(q),
+                          TD_P(m->kv_latent),
+                          TD_P(m->kv_rope),
+                          TD_U(m->heads),
+                          TD_U(m->kv_lora),
+                          TD_U(m->nope_dim),
+                          TD_U(m->rope_dim),
+                          TD_F(m->softmax_scale),
+                          TD_U(spans),
+                          TD_P(partial)};
+    td_cuda_product_of_heads(r, &(td_cuda_heads_product){.n_rows = n,
+                                                         .x = q,
+                                                         .w = m->kv_b->data,
+                                                         .out = q_latent,
+                                                         .n = m->kv_lora,
+                                                         .k = m->nope_dim,
+                                                         .ldx = q_width(m),
+                                                         .x_head = dim,
+                                                         .w_head = per_head,
+                                                         .ldo = (size_t)m->heads * m->kv_lora,
+                                                         .out_head = m->kv_lora,
+                                                         .heads = m->heads,
+                                                         .by_columns = true});
+    td_cuda_launch(r, wide ? TD_CUDA_KERNEL_MLA_ABSORBED_64 : TD_CUDA_KERNEL_MLA_ABSORBED_16,
+                   TD_GRID(spans, td_div_up(m->heads, wide ? 64 : 16), n.most),
+                   wide ? TD_CUDA_LATENT_SHARED(64) : TD_CUDA_LATENT_SHARED(16), args, sizeof args / sizeof *args);
+    TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(m->heads, n.most, 1), 0, TD_P(all.count), TD_U(first), TD_P(td_cuda_n_seq(r)),
+                   TD_P(a->seq_start), TD_P(a->pos), TD_P(a->absorbed), TD_U(0), TD_U(TD_CUDA_SPAN), TD_P(partial),
+                   TD_U(m->heads), TD_U(m->kv_lora), TD_U(spans), TD_P(NULL), TD_P(ctx));
+    td_cuda_product_of_heads(r, &(td_cuda_heads_product){.n_rows = n,
+                                                         .x = ctx,
+                                                         .w = m->kv_b->data + m->nope_dim * m->kv_lora * sizeof(td_bf16),
+                                                         .out = r->scratch + b->at.ctx + first * v_width(m) * sizeof(float),
+                                                         .n = m->v_dim,
+                                                         .k = m->kv_lora,
+                                                         .ldx = (size_t)m->heads * m->kv_lora,
+                                                         .x_head = m->kv_lora,
+                                                         .w_head = per_head,
+                                                         .ldo = v_width(m),
+                                                         .out_head = m->v_dim,
+                                                         .heads = m->heads,
+                                                         .out_is_f32 = true});
+}
+
+static void attend_absorbed(td_cuda_run *r, const td_npu_block *b) {
+    const td_step_arrays *a = &r->step->dev;
+    td_cuda_count         all = td_cuda_n_tok(r);
+    uint32_t              rows = piece_rows(&b->desc), n_pieces = (uint32_t)td_div_up(all.most, rows);
+    char                 *count = r->scratch + b->at.count;
+    TD_CUDA_LAUNCH(r, MLA_PIECES, TD_GRID(1, 1, 1), 0, TD_P(all.count), TD_P(td_cuda_n_seq(r)), TD_P(a->seq_start),
+                   TD_P(a->absorbed), TD_U(rows), TD_U(n_pieces), TD_P(count));
+    for (uint32_t i = 0; i < n_pieces; i++) {
+        uint32_t first = i * rows, most = all.most - first < rows ? all.most - first : rows;
+        attend_piece(r, b, (td_cuda_count){count + i * sizeof(uint32_t), most}, first);
+    }
+}
+
+/* ---- expanded ---------------------------------------------------------------------------------- */
+
+/* Rows of sequences that are not absorbed; what the pieces left there is written over. */
+static void attend_expanded(td_cuda_run *r, const td_npu_block *b) {
+    const td_mla_desc    *m = &b->desc.mla;
+    const td_step_arrays *a = &r->step->dev;
+    uint32_t              per_head = m->nope_dim + m->v_dim, at_once = heads_at_once(m);
+    size_t                key_blocks = td_div_up(b->desc.max_kv, TD_CUDA_EXPAND_KEYS);
+    void                 *expanded = r->scratch + b->at.expanded;
+    for (uint32_t head = 0; head < m->heads; head += at_once) {
+        uint32_t    n = m->heads - head < at_once ? m->heads - head : at_once;
+        const char *kv_b = m->kv_b->data + (size_t)head * per_head * m->kv_lora * sizeof(td_bf16);
+        TD_CUDA_LAUNCH(r, MLA_EXPAND,
+                       TD_GRID(key_blocks < EXPAND_BLOCKS ? key_blocks : EXPAND_BLOCKS,
+                               n * td_div_up(per_head, TD_CUDA_EXPAND_KEYS), r->step->max_seq),
+                       0, TD_P(td_cuda_n_seq(r)), TD_P(a->kv_len), TD_P(a->block_table), TD_U(r->step->block_stride),
+                       TD_P(a->absorbed), TD_P(m->kv_latent), TD_U(m->kv_lora), TD_P(kv_b), TD_U(n), TD_U(per_head),
+                       TD_P(expanded));
+        TD_CUDA_LAUNCH(r, MLA_PREFILL, TD_GRID(td_cuda_prefill_blocks(r->step), n, 1),
+                       TD_CUDA_PREFILL_SHARED(TD_CUDA_EXPANDED_NOPE_MAX + TD_CUDA_LATENT_ROPE_MAX, TD_CUDA_EXPANDED_DV_MAX),
+                       TD_P(td_cuda_n_seq(r)), TD_P(a->seq_start), TD_P(a->pos), TD_P(a->block_table),
+                       TD_U(r->step->block_stride), TD_P(a->absorbed), TD_P(r->scratch + b->at.q_placed), TD_P(m->kv_rope),
+                       TD_P(expanded), TD_U(n), TD_U(head), TD_U(m->heads), TD_U(m->nope_dim), TD_U(m->rope_dim),
+                       TD_U(m->v_dim), TD_F(m->softmax_scale), TD_P(r->scratch + b->at.ctx));
+    }
+}
+
+static void launch_mla(td_cuda_run *r, const td_npu_block *b) {
+    const td_mla_desc *m = &b->desc.mla;
+    place(r, b);
+    attend_absorbed(r, b);
+    attend_expanded(r, b);
+    td_cuda_rows in = td_cuda_rows_of_f32(r, &b->at.out, m->o, td_cuda_n_tok(r), r->scratch + b->at.ctx, v_width(m));
+    td_cuda_product(r, &in, m->o, m->o_bias, td_cuda_at_row(r, m->out, m->hidden * sizeof(td_bf16)), false);
+}
+
+const td_cuda_block_kind td_cuda_mla = {plan_mla, check_mla, launch_mla};

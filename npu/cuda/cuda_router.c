@@ -1,0 +1,52 @@
+/* The choice of experts. */
+#include "core/error.h"
+#include "npu/cuda/cuda_block.h"
+
+#define OUTPUTS 8 /* of a block of td_f32_linear, and its rows */
+#define ROWS 4
+
+static size_t plan_router(const td_block_desc *desc, td_cuda_places *at) {
+    size_t used = 0;
+    *at = (td_cuda_places){0};
+    at->wide = td_cuda_place(&used, (size_t)desc->max_tok * desc->router.n_experts * sizeof(float));
+    return used;
+}
+
+static size_t shared_bytes(const td_router_desc *d) {
+    return 3 * (size_t)d->n_experts * sizeof(float);
+}
+
+static td_status check_router(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_router_desc *r = &desc->router;
+    if (r->score == TD_SCORE_SOFTMAX_CHOSEN || r->logit_bias)
+        return td_fail(err, TD_ENOTSUP, "the router of a CUDA card has no %s, which this model needs",
+                       r->logit_bias ? "bias on the logits" : "softmax over the chosen experts");
+    if (r->n_experts < 1 || r->n_experts > TD_EXPERTS_MAX || r->top_k < 1 || r->top_k > TD_TOP_K_MAX ||
+        r->top_k > r->n_experts)
+        return td_fail(err, TD_EINVAL, "%u of %u experts cannot be chosen: up to %d of up to %d can", r->top_k, r->n_experts,
+                       TD_TOP_K_MAX, TD_EXPERTS_MAX);
+    if (r->group != TD_GROUP_NONE && (r->n_group < 1 || r->n_experts % r->n_group || r->topk_group < 1 ||
+                                      r->topk_group > r->n_group || r->top_k > r->n_experts / r->n_group * r->topk_group))
+        return td_fail(err, TD_EINVAL, "%u of %u groups of %u experts do not give %u experts", r->topk_group, r->n_group,
+                       r->n_experts, r->top_k);
+    TD_TRY(td_cuda_need_shared(d, shared_bytes(r), "a router of this size", err));
+    TD_TRY(td_cuda_need_vector(r->bias, r->n_experts, true, "router bias", err));
+    return td_cuda_need_rows(r->w, TD_WEIGHT_F32, r->n_experts, r->hidden, "router", err);
+}
+
+static void launch_router(td_cuda_run *r, const td_npu_block *b) {
+    const td_router_desc *d = &b->desc.router;
+    td_cuda_count         n = td_cuda_n_tok(r);
+    void                 *logits = r->scratch + b->at.wide;
+    uint32_t              group = d->group == TD_GROUP_NONE ? 0 : d->group == TD_GROUP_MAX ? 1 : 2;
+    TD_CUDA_LAUNCH(r, F32_LINEAR, TD_GRID(td_div_up(d->n_experts, OUTPUTS), td_div_up(n.most, ROWS), 1), 0, TD_P(n.count),
+                   TD_P(td_cuda_at_row(r, d->in, d->hidden * sizeof(td_bf16))), TD_P(d->w->data), TD_U(d->n_experts),
+                   TD_U(d->hidden), TD_P(logits));
+    TD_CUDA_LAUNCH(r, ROUTE, TD_GRID(n.most, 1, 1), shared_bytes(d), TD_P(n.count), TD_P(logits),
+                   TD_P(d->bias ? d->bias->data : NULL), TD_U(d->n_experts), TD_U(d->top_k),
+                   TD_U(d->score == TD_SCORE_SIGMOID), TD_U(group), TD_U(d->n_group), TD_U(d->topk_group),
+                   TD_U(d->normalise), TD_F(d->scale), TD_P(td_cuda_at_row(r, d->ids, d->top_k * sizeof(uint16_t))),
+                   TD_P(td_cuda_at_row(r, d->weights, d->top_k * sizeof(float))));
+}
+
+const td_cuda_block_kind td_cuda_router = {plan_router, check_router, launch_router};

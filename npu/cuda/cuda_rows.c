@@ -1,0 +1,125 @@
+/* The blocks that work on rows: embed, norm, combine, head, the best logits. */
+#include "core/error.h"
+#include "npu/cuda/cuda_block.h"
+
+#define COMBINE_THREADS 256
+
+static size_t plan_nothing(const td_block_desc *desc, td_cuda_places *at) {
+    (void)desc;
+    *at = (td_cuda_places){0};
+    return 0;
+}
+
+/* ---- embed ------------------------------------------------------------------------------------- */
+
+static td_status check_embed(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    (void)d;
+    return td_cuda_need_rows(desc->embed.table, TD_WEIGHT_BF16, 0, desc->embed.hidden, "embedding", err);
+}
+
+static void launch_embed(td_cuda_run *r, const td_npu_block *b) {
+    const td_embed_desc *e = &b->desc.embed;
+    td_cuda_count        n = td_cuda_n_tok(r);
+    TD_CUDA_LAUNCH(r, EMBED, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(r->step->dev.token), TD_P(e->table->data),
+                   TD_U(e->table->n), TD_U(e->hidden), TD_P(td_cuda_at_row(r, e->out, e->hidden * sizeof(td_bf16))));
+}
+
+const td_cuda_block_kind td_cuda_embed = {plan_nothing, check_embed, launch_embed};
+
+/* ---- norm -------------------------------------------------------------------------------------- */
+
+static td_status check_norm(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_norm_desc *n = &desc->norm;
+    if (n->out_stride && n->out_stride < n->hidden)
+        return td_fail(err, TD_EINVAL, "a norm's out_stride %zu is less than hidden %u", n->out_stride, n->hidden);
+    if (!n->out && !n->out_i8.q) return td_fail(err, TD_EINVAL, "a norm has nowhere to write");
+    TD_TRY(td_cuda_need_shared(d, n->hidden * sizeof(float), "a norm of this size", err));
+    return td_cuda_need_vector(n->gamma, n->hidden, false, "gamma", err);
+}
+
+static void launch_norm(td_cuda_run *r, const td_npu_block *b) {
+    const td_norm_desc *d = &b->desc.norm;
+    td_cuda_count       n = td_cuda_n_tok(r);
+    size_t              stride = d->out_stride ? d->out_stride : d->hidden, row = d->hidden * sizeof(td_bf16);
+    TD_CUDA_LAUNCH(r, NORM, TD_GRID(n.most, 1, 1), d->hidden * sizeof(float), TD_P(n.count), TD_P(NULL),
+                   TD_P(td_cuda_at_row(r, d->x, row)), TD_P(td_cuda_at_row(r, d->add, row)), TD_P(d->gamma->data),
+                   TD_F(d->eps), TD_U(d->hidden), TD_P(td_cuda_at_row(r, d->out, stride * sizeof(td_bf16))), TD_U(stride),
+                   TD_P(td_cuda_at_row(r, d->out_i8.q, d->hidden)), TD_U(d->hidden),
+                   TD_P(td_cuda_at_row(r, d->out_i8.scale, sizeof(float))));
+}
+
+const td_cuda_block_kind td_cuda_norm = {plan_nothing, check_norm, launch_norm};
+
+/* ---- combine ----------------------------------------------------------------------------------- */
+
+static td_status check_combine(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    (void)d;
+    return desc->combine.hidden ? TD_OK : td_fail(err, TD_EINVAL, "hidden must be positive, not 0");
+}
+
+static void launch_combine(td_cuda_run *r, const td_npu_block *b) {
+    const td_combine_desc *c = &b->desc.combine;
+    td_cuda_count          n = td_cuda_n_tok(r);
+    size_t                 row = c->hidden * sizeof(td_bf16);
+    TD_CUDA_LAUNCH(r, COMBINE, TD_GRID(td_div_up(c->hidden, COMBINE_THREADS), n.most, 1), 0, TD_P(n.count),
+                   TD_P(td_cuda_at_row(r, c->x, row)), TD_P(td_cuda_at_row(r, c->add[0], row)),
+                   TD_P(td_cuda_at_row(r, c->add[1], row)), TD_P(td_cuda_at_row(r, c->add[2], row)), TD_U(c->hidden));
+}
+
+const td_cuda_block_kind td_cuda_combine = {plan_nothing, check_combine, launch_combine};
+
+/* ---- head -------------------------------------------------------------------------------------- */
+
+static size_t plan_head(const td_block_desc *desc, td_cuda_places *at) {
+    const td_head_desc *h = &desc->head;
+    size_t              used = 0;
+    *at = (td_cuda_places){0};
+    at->rows = td_cuda_place(&used, (size_t)h->max_out * h->hidden * sizeof(td_bf16));
+    at->in = td_cuda_place_rows(&used, h->max_out, h->hidden, false);
+    return used;
+}
+
+static td_status check_head(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_head_desc *h = &desc->head;
+    TD_TRY(td_cuda_need_shared(d, h->hidden * sizeof(float), "the head's norm", err));
+    TD_TRY(td_cuda_need_vector(h->gamma, h->hidden, true, "gamma", err));
+    return td_cuda_need_linear(h->w, h->vocab, h->hidden, "head", err);
+}
+
+/* Wanted rows count from the step's first one. */
+static void launch_head(td_cuda_run *r, const td_npu_block *b) {
+    const td_head_desc *h = &b->desc.head;
+    td_cuda_count       n = td_cuda_n_out(r);
+    void               *rows = r->scratch + b->at.rows;
+    const void         *x = td_cuda_at_row(r, h->x, h->hidden * sizeof(td_bf16)), *row_of = r->step->dev.out_row;
+    if (h->gamma)
+        TD_CUDA_LAUNCH(r, NORM, TD_GRID(n.most, 1, 1), h->hidden * sizeof(float), TD_P(n.count), TD_P(row_of), TD_P(x),
+                       TD_P(NULL), TD_P(h->gamma->data), TD_F(h->eps), TD_U(h->hidden), TD_P(rows), TD_U(h->hidden),
+                       TD_P(NULL), TD_U(0), TD_P(NULL));
+    else /* rows of x as those of a table */
+        TD_CUDA_LAUNCH(r, EMBED, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(row_of), TD_P(x), TD_U(r->step->max_tok),
+                       TD_U(h->hidden), TD_P(rows));
+    td_cuda_rows in = td_cuda_rows_of_bf16(r, &b->at.in, h->w, n, rows, h->hidden);
+    td_cuda_product(r, &in, h->w, NULL, h->logits, true);
+}
+
+const td_cuda_block_kind td_cuda_head = {plan_head, check_head, launch_head};
+
+/* ---- the best logits ----------------------------------------------------------------------------- */
+
+static td_status check_top(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_top_desc *t = &desc->top;
+    (void)d;
+    if (t->k >= 1 && t->k <= t->vocab && t->k <= TD_CUDA_TOP_MAX) return TD_OK;
+    return td_fail(err, TD_EINVAL, "the best %u of %u logits are wanted; the card finds up to %d", t->k, t->vocab,
+                   TD_CUDA_TOP_MAX);
+}
+
+static void launch_top(td_cuda_run *r, const td_npu_block *b) {
+    const td_top_desc *t = &b->desc.top;
+    td_cuda_count      n = td_cuda_n_out(r);
+    TD_CUDA_LAUNCH(r, TOP, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(t->logits), TD_U(t->vocab), TD_U(t->k),
+                   TD_P(t->top));
+}
+
+const td_cuda_block_kind td_cuda_top = {plan_nothing, check_top, launch_top};

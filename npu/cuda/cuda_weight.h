@@ -1,0 +1,44 @@
+/*
+ * Weights as the kernels read them. All formats keep their rows in order; what differs is a row:
+ *   W8A8          k codes, filled up with zeros to TD_CUDA_ROW_CODES; behind all rows a scale each
+ *   INT4G, FP4G   four-bit codes in the matrix instruction's order (cuda_pack.h); then scales of the groups in their own
+ *                 type, zeros where there are any, factors of FP4G
+ *   BF16, F32     as they are
+ */
+#ifndef TD_NPU_CUDA_CUDA_WEIGHT_H
+#define TD_NPU_CUDA_CUDA_WEIGHT_H
+
+#include "kernels/product/tile_gemm.h"
+#include "npu/cuda/cuda_device.h"
+
+/* Rows of codes are padded to what every format multiplies at a time, so that any two of them can read the same rows. */
+#define TD_CUDA_ROW_CODES TD_CUDA_GROUP_BLOCK
+
+struct td_npu_weight {
+    td_weight_format format;
+    uint32_t         rank;
+    size_t           n, k;   /* a vector has n 1 */
+    td_gemm_groups   groups; /* of INT4G and FP4G */
+    char            *data;   /* device: the rows, and behind them what belongs to them */
+    const char      *scale, *zero, *factor;
+};
+
+/** Bytes of a row of codes, and of a row that they are multiplied with. */
+static inline size_t td_cuda_row_codes(size_t k) {
+    return (k + TD_CUDA_ROW_CODES - 1) / TD_CUDA_ROW_CODES * TD_CUDA_ROW_CODES;
+}
+
+/* What a block's weights have to be; each refusal is a sentence. */
+
+/** A linear [n, k]. */
+TD_NODISCARD td_status td_cuda_need_linear(const td_npu_weight *w, size_t n, size_t k, const char *what, td_error *err);
+/** A vector of f32; NULL is fine where optional. */
+TD_NODISCARD td_status td_cuda_need_vector(const td_npu_weight *w, size_t k, bool optional, const char *what, td_error *err);
+/** Rows of one format, n 0: any number. */
+TD_NODISCARD td_status td_cuda_need_rows(const td_npu_weight *w, td_weight_format format, size_t n, size_t k,
+                                         const char *what, td_error *err);
+/** That these take int8 where rows are given as such. */
+TD_NODISCARD td_status td_cuda_need_int8(td_rows_i8 given, const td_npu_weight *const *w, size_t n, const char *what,
+                                         td_error *err);
+
+#endif

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Run a command with the stand-in for NVIDIA's driver in place of it, and the kernels on the CPU (tests/npu/cuda_standin; its environment is listed in driver/cuda_standin.h there).
+# usage: scripts/cuda_emulated.sh COMMAND…      TD_BUILD=folder is the build that has it (build/release)
+set -euo pipefail
+build=${TD_BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build/release}
+standin=$build/cuda_standin
+if [ $# -eq 0 ] || [ ! -e "$standin/libcuda.so.1" ] || [ ! -e "$standin/kernels.image" ]; then
+    echo "usage: scripts/cuda_emulated.sh COMMAND…   (build the tests first: $standin has no libraries, or there is no command)" >&2
+    exit 2
+fi
+export TD_CUDA_KERNELS=${TD_CUDA_KERNELS-$standin/kernels.image}
+LD_LIBRARY_PATH=$standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec "$@"

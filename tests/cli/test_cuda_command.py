@@ -1,0 +1,86 @@
+"""The device "cuda" behind the command, on the stand-in for NVIDIA's driver with the kernels on the CPU: an answer of the server, the demo model's
+perplexity beside the host's, `tandem doctor`, and what is told when a card cannot be had."""
+import json
+import os
+import re
+import signal
+import subprocess
+import unittest
+import urllib.request
+
+TANDEM = os.environ["TD_TANDEM"]
+SOURCE = os.environ["TD_SOURCE_DIR"]
+MODEL = os.path.join(SOURCE, "models", "tale-v3-14m")
+EMULATED = os.path.join(SOURCE, "scripts", "cuda_emulated.sh")
+NEAR = 0.02  # of the mean negative log-likelihood: what bf16 in attention costs on 63 tokens is a few thousandths
+
+
+def environment(**more):
+    return {**os.environ, "TD_STANDIN_DELAY_US": "5", **more}
+
+
+def run(*args, emulated=True, timeout=300, **env):
+    return subprocess.run([*([EMULATED] if emulated else []), TANDEM, *args], capture_output=True, text=True, timeout=timeout, env=environment(**env))
+
+
+class Cuda(unittest.TestCase):
+    def test_server(self):
+        command = [EMULATED, TANDEM, "launch_server", "--model-path", MODEL, "--device", "auto", "--port", "0", "--context-length", "256",
+                   "--chunked-prefill-size", "64", "--max-running-requests", "2", "--base-gpu-id", "1", "--skip-server-warmup"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as p:
+            try:
+                line = p.stdout.readline()
+                port = re.search(r"at http://127\.0\.0\.1:(\d+)", line)
+                self.assertTrue(port, line or p.stderr.read())
+                body = {"model": "tale-v3-14m", "prompt": "Once upon a time there was a", "max_tokens": 6, "temperature": 0}
+                request = urllib.request.Request(f"http://127.0.0.1:{port.group(1)}/v1/completions", json.dumps(body).encode(),
+                                                 {"Content-Type": "application/json"})
+                with urllib.request.urlopen(request, timeout=200) as answer:
+                    text = json.load(answer)["choices"][0]["text"]
+                p.send_signal(signal.SIGTERM)
+                said = p.communicate(timeout=60)[1]
+            except BaseException:
+                p.kill()
+                raise
+        self.assertRegex(text, r"[a-z]+ [a-z]+")
+        self.assertEqual(p.returncode, 0, said)
+        self.assertIn("device auto: cuda (2 NVIDIA cards, 2 of compute capability 8.0 or later)", said)
+        self.assertIn("hand-over: ", said)
+        self.assertNotIn("stand-in: ", said)  # no rule was broken, and nothing is left
+
+    def test_perplexity(self):
+        figures = {}
+        for device in ("host", "cuda"):
+            p = run("perplexity", "--model-path", MODEL, "--device", device, "--text", os.path.join(MODEL, "valid.txt"), "--window", "64", "--limit", "64",
+                    "--json")
+            self.assertEqual(p.returncode, 0, p.stderr)
+            figures[device] = json.loads(p.stdout)
+        host, cuda = (figures[d]["nll"] for d in ("host", "cuda"))
+        self.assertLess(abs(host - cuda), NEAR, figures)
+        self.assertNotEqual(host, cuda)  # it was the card
+
+    @unittest.skipUnless(os.environ.get("TD_TEST_FULL"), "a minute and more; with TD_TEST_FULL=1")
+    def test_doctor(self):
+        p = run("doctor", "--device", "cuda", "--timeout", "200", TD_STANDIN_DEVICES="1")
+        self.assertEqual((p.returncode, p.stderr.count("stand-in: ")), (0, 0), p.stdout + p.stderr)
+        self.assertNotIn("FAILED", p.stdout)
+        for part in ("mla", "gqa", "mlp", "router", "head"):
+            self.assertRegex(p.stdout, rf"(?m)^ok .*\b{part}\b")
+
+    def refused(self, *flags, **more):
+        p = run("launch_server", "--model-path", MODEL, "--device", "cuda", "--port", "0", *flags, **more)
+        self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
+        return p.stderr.splitlines()[-1]
+
+    def test_refusals(self):
+        self.assertIn("computes on one card, not on 2", self.refused("--tensor-parallel-size", "2"))
+        self.assertIn("there is no CUDA card 5: this process sees 2", self.refused("--base-gpu-id", "5"))
+        self.assertIn("on this device no routed experts can be yet", self.refused("--num-gpu-experts", "32"))
+        self.assertIn("bf16 activations only", self.refused("--quantization", "none"))
+        self.assertIn("NVRTC, which compiles the kernels for the card, was not found", self.refused(TD_CUDA_KERNELS="", TD_NVRTC="/nowhere", TD_CUDA_CACHE="/nowhere"))
+        nowhere = self.refused(emulated=False, LD_LIBRARY_PATH="")
+        self.assertRegex(nowhere, "NVIDIA's driver is not installed|CUDA")
+
+
+if __name__ == "__main__":
+    unittest.main()

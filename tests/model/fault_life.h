@@ -1,0 +1,135 @@
+/* A model's life on a card that a stand-in plays, in a process of its own: opened, two passes, closed. */
+#ifndef TD_TESTS_FAULT_LIFE_H
+#define TD_TESTS_FAULT_LIFE_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "core/pool.h"
+#include "model_run.h"
+
+#define VOCAB 320
+#define TOKENS 6
+#define TIME_S 60 /* of a life */
+
+typedef struct {
+    td_status opened, ran; /* the first failure of each */
+    int32_t   passes;      /* that gave numbers */
+    float     logits[VOCAB];
+    char      said[TD_ERROR_TEXT_MAX];
+} life;
+
+typedef struct {
+    const char *device, *folder; /* of tests/data/golden */
+    uint32_t    n_cards, device_experts;
+} life_case;
+
+/* A prompt, and a token after it; a pass that fails is run again, as the engine does. */
+static inline void run_passes(td_model *m, life *l) {
+    static const uint32_t ids[TOKENS] = {5, 17, 99, 3, 200, 41}, page[1] = {1};
+    td_step_rows          rows = {0};
+    const float          *logits = NULL;
+    td_error              err = {0};
+    if (td_step_rows_open(&rows, 8, 2, 128, &err) != TD_OK) return;
+    for (uint32_t i = 0; i < 2; i++) {
+        td_out_rows out = {.row = (const uint32_t[]){i ? 0 : TOKENS - 2}, .n = 1};
+        td_step_rows_clear(&rows);
+        td_step_rows_add(&rows, ids + (i ? TOKENS - 1 : 0), i ? TOKENS - 1 : 0, i ? 1 : TOKENS - 1, page, 1, i == 1);
+        td_status st = TD_EDEVICE;
+        for (int attempt = 0; attempt < 2 && st != TD_OK; attempt++) {
+            st = td_model_forward(m, &rows, out, &logits);
+            if (st != TD_OK && l->ran == TD_OK) l->ran = st;
+        }
+        if (st != TD_OK) break;
+        l->passes++;
+        memcpy(l->logits, logits, sizeof l->logits);
+    }
+    td_step_rows_close(&rows);
+}
+
+static inline life live(const life_case *c) {
+    life            l = {0};
+    td_worker_place place = {.cpu = TD_CPU_ANY, .node = UINT32_MAX};
+    td_pool        *pool;
+    td_error        err = {0};
+    td_placed_model placed;
+    char            path[256];
+    json_error_t    e;
+    snprintf(path, sizeof path, "tests/data/golden/%s/manifest.json", c->folder);
+    json_t *manifest = json_load_file(repo_path(path), 0, &e);
+    if (td_pool_create(&place, 1, &pool, &err) != TD_OK) _exit(90);
+    td_placement p = {.device = c->device,
+                      .expert_pool = pool,
+                      .n_cards = c->n_cards,
+                      .n_pages = 2,
+                      .model = {.model_path = repo_path(json_string_value(json_object_get(manifest, "model"))),
+                                .override_json = "{\"num_hidden_layers\": 2}",
+                                .w8a8 = true,
+                                .expert_format = TD_EXPERT_INT8C,
+                                .device_experts = c->device_experts,
+                                .max_tok = 8,
+                                .max_seq = 2,
+                                .max_out = 2}};
+    l.opened = td_placed_model_open(&p, &placed, &err);
+    if (l.opened == TD_OK) {
+        l.opened = td_model_load(placed.model, p.n_pages, &err);
+        if (l.opened == TD_OK) run_passes(placed.model, &l);
+        td_placed_model_close(&placed);
+    }
+    snprintf(l.said, sizeof l.said, "%s", err.text);
+    td_pool_destroy(pool);
+    json_decref(manifest);
+    return l;
+}
+
+/** In a process of its own. @param calls what the stand-in says it counted, where it does. */
+static inline life live_with(const life_case *c, const char *variable, int n, int *calls) {
+    int  status, ends[2], words[2];
+    char number[16], said[8192] = "";
+    life l = {0};
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(pipe(words), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(TIME_S); /* what hangs ends by a signal */
+        signal(SIGABRT, SIG_DFL);
+        dup2(words[1], STDERR_FILENO);
+        snprintf(number, sizeof number, "%d", n);
+        setenv(variable, number, 1);
+        l = live(c);
+        _exit(write(ends[1], &l, sizeof l) == sizeof l ? 0 : 91);
+    }
+    close(ends[1]);
+    close(words[1]);
+    size_t  got = 0;
+    ssize_t more;
+    while ((more = read(words[0], said + got, sizeof said - 1 - got)) > 0)
+        if ((got += (size_t)more) > sizeof said / 2) { /* the end is what matters */
+            memmove(said, said + got - sizeof said / 4, sizeof said / 4);
+            got = sizeof said / 4;
+        }
+    said[got] = 0;
+    bool whole = read(ends[0], &l, sizeof l) == sizeof l;
+    close(ends[0]);
+    close(words[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) || !whole)
+        fail_msg("%s, %s=%d: status %d: %s", c->folder, variable, n, status, said);
+    const char *counted = strstr(said, "stand-in: ");
+    if (calls) *calls = counted ? atoi(counted + strlen("stand-in: ")) : 0;
+    return l;
+}
+
+#endif

@@ -1,0 +1,160 @@
+/*
+ * A model's life on an NVIDIA card with one failure in it: each call of the driver that can fail, and each kernel or copy on
+ * a stream, in turn (a sample of them; all with TD_TEST_FULL=1). A call that fails at the start is a sentence; in a pass,
+ * the pass is run again and gives the numbers of a life without a failure. What fails on the card takes its context with it:
+ * that pass and all later ones are told so. Nothing hangs, and what was taken is given back (the stand-in looks when the
+ * card is closed). Each life is a process.
+ */
+#include <dlfcn.h>
+
+#include "core/rng.h"
+#include "fault_life.h"
+
+#define SAMPLE 8 /* lives of each kind and model */
+
+static const life_case CASES[] = {{.device = "cuda", .folder = "deepseek_v3_yarn", .n_cards = 1},
+                                  {.device = "cuda", .folder = "qwen2_moe", .n_cards = 1}};
+
+/* A failed life has a sentence, and is of the card or of its memory. */
+static void told_in_words(const life *l, const char *variable, int n) {
+    if (l->opened == TD_OK) return;
+    if (l->opened != TD_EDEVICE && l->opened != TD_ENOMEM)
+        fail_msg("%s=%d: the start ends with %d: %s", variable, n, l->opened, l->said);
+    if (!l->said[0]) fail_msg("%s=%d: the start ends without a sentence", variable, n);
+}
+
+static void try_calls(const life_case *c, int n, const life *want) {
+    const char *variable = "TD_STANDIN_FAIL";
+    int         told = 0, lives = 0, step = getenv("TD_TEST_FULL") || n <= SAMPLE ? 1 : n / SAMPLE;
+    for (int i = 1 + (step > 1 ? (int)(td_rng_u64(20261123, 1, (uint64_t)n) % (uint64_t)step) : 0); i <= n;
+         i += step, lives++) {
+        life l = live_with(c, variable, i, NULL);
+        told_in_words(&l, variable, i);
+        if (l.opened == TD_OK && l.passes < 2) fail_msg("%s=%d: a pass that is run again fails again", variable, i);
+        if (l.opened == TD_OK) assert_memory_equal(l.logits, want->logits, sizeof l.logits);
+        told += l.opened != TD_OK || l.ran != TD_OK;
+    }
+    print_message("    %s, %s: %d lives of %d, %d of them told of a failure\n", c->folder, variable, lives, n, told);
+    assert_true(told * 2 >= lives); /* what goes wrong at the end, or while hand-overs are measured, is told to nobody */
+}
+
+static void every_call_fails_once(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        int  n = 0;
+        life want = live_with(&CASES[i], "TD_STANDIN_FAIL", 0, &n);
+        assert_int_equal(want.opened, TD_OK);
+        assert_int_equal(want.passes, 2);
+        assert_true(n > 50);
+        try_calls(&CASES[i], n, &want);
+    }
+}
+
+/* From an operation that fails on, the card is gone: the start has a sentence, or a pass and the one after it fail. */
+static void every_operation_fails_once(void **state) {
+    const char *variable = "TD_STANDIN_FAIL_OP";
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        int n = 1;
+        for (int most = 4096; most; most /= 2) { /* the last one that is told */
+            life l = live_with(&CASES[i], variable, n + most, NULL);
+            if (l.opened != TD_OK || l.ran != TD_OK) n += most;
+        }
+        assert_true(n > 50);
+        int told = 0, lives = 0, step = getenv("TD_TEST_FULL") ? 1 : n / SAMPLE;
+        for (int k = 1; k <= n; k += step, lives++) {
+            life l = live_with(&CASES[i], variable, k, NULL);
+            told_in_words(&l, variable, k);
+            if (l.opened == TD_OK && l.ran != TD_OK && l.ran != TD_EDEVICE)
+                fail_msg("%s=%d: a pass ends with %d", variable, k, l.ran);
+            if (l.opened == TD_OK && (l.passes == 2) != (l.ran == TD_OK))
+                fail_msg("%s=%d: %d passes gave numbers, and the first failure was %d", variable, k, l.passes, l.ran);
+            told += l.opened != TD_OK || l.ran != TD_OK;
+        }
+        print_message("    %s, %s: %d lives of %d, %d of them told of a failure\n", CASES[i].folder, variable, lives, n,
+                      told);
+        assert_true(told * 2 >= lives); /* hand-overs are measured by time: there are a few more or less */
+    }
+}
+
+/* ---- a card that cannot be opened ---------------------------------------------------------------- */
+
+static void refused(uint32_t card, td_dtype act, td_status status, const char *words) {
+    td_npu  *npu;
+    td_error err = {0};
+    assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = act, .card = card}, &npu, &err), status);
+    if (!strstr(err.text, words)) fail_msg("\"%s\" has no \"%s\"", err.text, words);
+}
+
+static void automatic(const char *device, const char *words) {
+    char why[TD_ERROR_TEXT_MAX];
+    assert_string_equal(td_npu_auto(why, sizeof why), device);
+    if (!strstr(why, words)) fail_msg("\"%s\" has no \"%s\"", why, words);
+}
+
+static void which_device(void **state) {
+    (void)state;
+    automatic("cuda", "2 NVIDIA cards, 2 of compute capability 8.0 or later");
+    setenv("TD_STANDIN_ARCH", "75", 1);
+    automatic("host", "2 NVIDIA cards, 0 of");
+    unsetenv("TD_STANDIN_ARCH");
+    setenv("TD_STANDIN_DEVICES", "0", 1);
+    automatic("host", "finds no card");
+    unsetenv("TD_STANDIN_DEVICES");
+}
+
+static void refusals(void **state) {
+    char        damaged[] = "/tmp/td_cuda_kernels_XXXXXX";
+    const char *image = getenv("TD_CUDA_KERNELS");
+    int         file = mkstemp(damaged);
+    (void)state;
+    assert_true(file >= 0 && write(file, "no image", 8) == 8);
+    close(file);
+    refused(2, TD_DT_BF16, TD_EINVAL, "there is no CUDA card 2: this process sees 2");
+    refused(0, TD_DT_F32, TD_ENOTSUP, "bf16 activations only");
+    setenv("TD_STANDIN_ARCH", "75", 1);
+    refused(0, TD_DT_BF16, TD_ENOTSUP, "compute capability 7.5; the kernels need 8.0");
+    setenv("TD_STANDIN_ARCH", "89", 1);
+    refused(0, TD_DT_BF16, TD_EDEVICE, "no kernel image is available");
+    unsetenv("TD_STANDIN_ARCH");
+    setenv("TD_STANDIN_MEMORY", "3", 1);
+    refused(0, TD_DT_BF16, TD_ENOMEM, "out of memory");
+    unsetenv("TD_STANDIN_MEMORY");
+    char *kept = strdup(image);
+    setenv("TD_CUDA_KERNELS", damaged, 1);
+    refused(0, TD_DT_BF16, TD_EDEVICE, "does not take the kernels of");
+    setenv("TD_CUDA_KERNELS", "/nowhere/kernels", 1);
+    refused(0, TD_DT_BF16, TD_ENOTFOUND, "/nowhere/kernels");
+    setenv("TD_CUDA_KERNELS", kept, 1);
+    free(kept);
+    unlink(damaged);
+
+    /* One card and no sums over several; no experts. */
+    td_npu       *npu;
+    td_npu_group *group;
+    td_npu_block *block;
+    td_error      err = {0};
+    assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .card = 1}, &npu, &err), TD_OK);
+    assert_int_equal(npu->ops->group_create((td_npu *const[]){npu, npu}, 2, &group, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "computes on one card, not on 2"));
+    assert_int_equal(npu->ops->block_create(npu, &(td_block_desc){.kind = TD_BLOCK_EXPERTS, .max_tok = 1}, &block, &err),
+                     TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "no block for routed experts"));
+    npu->ops->close(npu);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(which_device),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(every_call_fails_once),
+        cmocka_unit_test(every_operation_fails_once),
+    };
+    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    setenv("TD_STANDIN_DELAY_US", "5", 0);
+    if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

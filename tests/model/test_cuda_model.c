@@ -1,0 +1,165 @@
+/*
+ * Whole models on an NVIDIA card, as far as the stand-in and the emulated kernels show it: architectures against outputs
+ * that transformers computed (tests/data/golden/README.md), with a prompt whole, in chunks and beside others.
+ *
+ * Tolerance. The device tier is W8A8 here, so both host and card differ from the outputs by what int8 costs. The card's
+ * attention has queries, keys, values and probabilities in bf16, where the host has 16-bit integers: 2^-9 of a value at
+ * most, some dozen of them on the way through a layer, independent, and up to four layers: sqrt(50) * 2^-9 = 0.014. A row's
+ * error is the root mean square of its logits' difference relative to that of its logits; compared are medians over the rows
+ * of a prompt, because a row that is near a tie of two experts may go another way and is far off then, on either device. The
+ * card's may be CARD_FACTOR times the host's and CARD_SLACK more.
+ */
+#include <dlfcn.h>
+
+#include "golden_run.h"
+
+#define CARD_FACTOR 1.5
+#define CARD_SLACK 0.02
+/* Without TD_TEST_FULL: rows of a prompt, which is cut there; prompts of a model; and some models are left out. */
+#define ROWS_MAX 10
+#define PROMPTS_MAX 2
+#define STEP_MAX 256
+
+static void open_model(model_run *r, const char *path, const char *device, bool other_handover, uint32_t overlap) {
+    model_run_open(r, &(model_run_options){.path = path,
+                                           .device = device,
+                                           .w8a8 = true,
+                                           .experts = TD_EXPERT_BF16,
+                                           .other_handover = other_handover,
+                                           .overlap_min_tok = overlap,
+                                           .n_seq = 3,
+                                           .max_tok = STEP_MAX,
+                                           .max_len = TOKENS_MAX});
+}
+
+static const char *model_of(json_t *manifest) {
+    return json_string_value(json_object_get(manifest, "model"));
+}
+
+/* The form of MLA is the token's, so chunks of a prompt and company change no bit of it. */
+static void same_bits(model_run *card, const uint32_t *ids, uint32_t n, const float *whole) {
+    size_t values = n * (size_t)td_model_get_config(card->model)->vocab;
+    float *got = malloc(values * sizeof *got);
+    assert_non_null(got);
+    run_in_chunks(card, ids, n, 7, false, got);
+    assert_memory_equal(got, whole, values * sizeof *got);
+    run_in_company(card, ids, n, got);
+    assert_memory_equal(got, whole, values * sizeof *got);
+    free(got);
+}
+
+static void run_folder(const char *folder) {
+    json_t     *manifest = read_manifest(folder), *prompt;
+    const char *path = model_of(manifest);
+    size_t      index;
+    model_run   host, card;
+    open_model(&host, path, "host", false, 0);
+    open_model(&card, path, "cuda", false, 0);
+    size_t vocab = td_model_get_config(host.model)->vocab;
+    json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
+        json_t  *list = json_object_get(prompt, "ids");
+        uint32_t ids[TOKENS_MAX], all = (uint32_t)json_array_size(list), n = all;
+        if (!getenv("TD_TEST_FULL") && n > ROWS_MAX) n = ROWS_MAX;
+        if (!getenv("TD_TEST_FULL") && index == PROMPTS_MAX) break;
+        for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+        size_t values = n * vocab;
+        float *want = read_logits(folder, prompt, all * vocab), *whole = malloc(values * sizeof *whole),
+              *got = malloc(values * sizeof *got);
+        assert_true(whole && got);
+        double of_host[2], of_card[2]; /* as a prompt, and token by token, absorbed */
+        for (int absorbed = 0; absorbed < 2; absorbed++) {
+            uint32_t chunk = absorbed ? 1 : n;
+            run_in_chunks(&host, ids, n, chunk, absorbed, got);
+            of_host[absorbed] = error_of(got, want, n, vocab);
+            run_in_chunks(&card, ids, n, chunk, absorbed, absorbed ? got : whole);
+            of_card[absorbed] = error_of(absorbed ? got : whole, want, n, vocab);
+        }
+        print_message("    %s, %u tokens: host %.4f and %.4f, card %.4f and %.4f\n", folder, n, of_host[0], of_host[1],
+                      of_card[0], of_card[1]);
+        for (int i = 0; i < 2; i++) assert_true(of_card[i] <= CARD_FACTOR * of_host[i] + CARD_SLACK);
+        same_bits(&card, ids, n, whole);
+        free(want);
+        free(whole);
+        free(got);
+    }
+    model_run_close(&host);
+    model_run_close(&card);
+    json_decref(manifest);
+}
+
+#define FOLDER_TEST(name)            \
+    static void name(void **state) { \
+        (void)state;                 \
+        run_folder(#name);           \
+    }
+#define FULL_FOLDER_TEST(name)               \
+    static void name(void **state) {         \
+        (void)state;                         \
+        if (!getenv("TD_TEST_FULL")) skip(); \
+        run_folder(#name);                   \
+    }
+FOLDER_TEST(deepseek_v2_lite)
+FULL_FOLDER_TEST(deepseek_v2_group)
+FOLDER_TEST(deepseek_v3_yarn)
+FULL_FOLDER_TEST(deepseek_v3_noqlora)
+FOLDER_TEST(qwen3_moe)
+FULL_FOLDER_TEST(qwen3_moe_tied)
+FOLDER_TEST(qwen2_moe)
+
+/* Two prompts and a generated token of a third sequence in one step: the same bits in halves, replayed, and by either
+ * hand-over. */
+static void halves_and_handovers(void **state) {
+    static const struct {
+        uint32_t overlap;
+        bool     other;
+    } WAYS[] = {{0, false}, {2, false}, {0, true}, {2, true}};
+    enum { LONG = 20, SHORT = 11, ROWS = LONG + SHORT + 1 };
+    uint32_t ids[LONG];
+    float   *want = NULL;
+    json_t  *manifest = read_manifest("deepseek_v3_yarn");
+    (void)state;
+    for (uint32_t i = 0; i < LONG; i++) ids[i] = 2 + i * 37 % 300;
+    for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
+        model_run r;
+        open_model(&r, model_of(manifest), "cuda", WAYS[w].other, WAYS[w].overlap);
+        size_t values = ROWS * (size_t)td_model_get_config(r.model)->vocab;
+        float *got = malloc(values * sizeof *got);
+        assert_non_null(got);
+        model_run_forward(&r, &(model_piece){.seq = 2, .n = 9, .ids = ids}, 1);
+        for (int again = 0; again < 2; again++) { /* the second time is a replay with nothing changed */
+            model_run_forward(&r,
+                              (model_piece[]){{.seq = 0, .n = LONG, .ids = ids},
+                                              {.seq = 1, .n = SHORT, .ids = ids + 3},
+                                              {.seq = 2, .first = 9, .n = 1, .ids = ids + 9, .absorbed = true}},
+                              3);
+            model_run_logits(&r, ROWS, got);
+            if (want)
+                assert_memory_equal(got, want, values * sizeof *got);
+            else
+                want = memcpy(malloc(values * sizeof *got), got, values * sizeof *got);
+        }
+        free(got);
+        model_run_close(&r);
+    }
+    free(want);
+    json_decref(manifest);
+}
+
+/* A filter of cmocka, as "qwen*". */
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
+        cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
+        cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(halves_and_handovers),
+    };
+    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    setenv("TD_STANDIN_DELAY_US", "5", 0);
+    /* The dynamic linker finds a library that is open already by its name: so it is this one, whatever the machine has. */
+    if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,267 @@
+/*
+ * Products on the backend for NVIDIA cards, on the stand-in, against the host's block over the same weights and rows: every
+ * format of weights, inputs that fill no tile, rows that come as codes, in the rows of a half, at once and replayed from a
+ * capture. Where sums are of integers the bits are the same. And the list of kernels against what the kernels are.
+ *
+ * The other blocks are compared by tandem doctor (test_cuda_command, TD_TEST_FULL) and by whole models (test_cuda_model).
+ */
+#include <dlfcn.h>
+
+#include "coded_matrices.h"
+#include "npu/cuda/cuda_kernels.h"
+#include "tests/npu/cuda_standin/cuda_launch.h"
+
+#define FIRST 3 /* row of the step in the buffers */
+#define ROWS 5
+#define BUCKET 8
+#define ALL (FIRST + BUCKET)
+
+typedef struct {
+    rig            host;
+    td_npu        *card;
+    td_npu_stream *stream;
+    td_step_counts counts;
+    void          *dev_counts;
+    td_step        step[2]; /* of the host, and of the card */
+} pair;
+
+enum { HOST, CARD };
+
+static void copy(pair *p, void *host, void *dev, size_t bytes, td_copy_kind kind) {
+    const td_npu_ops *o = p->card->ops;
+    void             *pinned;
+    td_error          err = {0};
+    assert_int_equal(o->host_alloc(p->card, bytes, &pinned, &err), TD_OK);
+    if (kind == TD_COPY_H2D) memcpy(pinned, host, bytes);
+    assert_int_equal(
+        o->copy(p->card, p->stream, kind == TD_COPY_H2D ? dev : pinned, kind == TD_COPY_H2D ? pinned : dev, bytes, kind),
+        TD_OK);
+    assert_int_equal(o->stream_sync(p->card, p->stream), TD_OK);
+    if (kind == TD_COPY_D2H) memcpy(host, pinned, bytes);
+    o->host_free(p->card, pinned, bytes);
+}
+
+/** A buffer on both. */
+typedef struct {
+    void  *at[2];
+    size_t bytes;
+} both;
+
+static both put(pair *p, const void *from, size_t bytes) { /* from NULL: zeros */
+    both     b = {.bytes = bytes, .at = {calloc(1, bytes)}};
+    td_error err = {0};
+    assert_int_equal(p->card->ops->alloc(p->card, bytes, &b.at[CARD], &err), TD_OK);
+    if (from) {
+        memcpy(b.at[HOST], from, bytes);
+        copy(p, b.at[HOST], b.at[CARD], bytes, TD_COPY_H2D);
+    }
+    return b;
+}
+
+static both put_rows(pair *p, rnd *r, size_t width) {
+    float *f = rnd_array(r, ALL * width, 1);
+    void  *x = act_array(TD_DT_BF16, f, ALL * width);
+    both   b = put(p, x, ALL * width * sizeof(td_bf16));
+    free(f);
+    free(x);
+    return b;
+}
+
+static void drop(pair *p, both *b) {
+    p->card->ops->free(p->card, b->at[CARD], b->bytes);
+    free(b->at[HOST]);
+}
+
+static pair open_pair(void) {
+    pair          p = {.host = rig_open(1, TD_DT_BF16, false), .counts = {.n_tok = ROWS}};
+    td_error      err = {0};
+    td_npu_config c = {.act_dtype = TD_DT_BF16};
+    if (td_npu_open("cuda", &c, &p.card, &err) != TD_OK) fail_msg("%s", err.text);
+    assert_int_equal(p.card->ops->stream_create(p.card, &p.stream, &err), TD_OK);
+    assert_int_equal(p.card->ops->alloc(p.card, sizeof p.counts, &p.dev_counts, &err), TD_OK);
+    copy(&p, &p.counts, p.dev_counts, sizeof p.counts, TD_COPY_H2D);
+    return p;
+}
+
+static void set_step(pair *p) {
+    p->step[HOST] = td_step_unified(&(td_step_arrays){.counts = &p->counts}, 0);
+    p->step[HOST].first_row = FIRST;
+    p->step[CARD] = p->step[HOST];
+    p->step[CARD].max_tok = BUCKET;
+    p->step[CARD].dev.counts = p->dev_counts;
+}
+
+static void close_pair(pair *p) {
+    p->card->ops->free(p->card, p->dev_counts, sizeof p->counts);
+    p->card->ops->stream_destroy(p->card, p->stream);
+    p->card->ops->close(p->card);
+    rig_close(&p->host);
+}
+
+static void weights_of(pair *p, td_weight_format format, const td_tensor_view *v, td_npu_weight *w[2]) {
+    td_npu  *npu[2] = {p->host.npu, p->card};
+    td_error err = {0};
+    for (int d = 0; d < 2; d++)
+        if (npu[d]->ops->weight_create(npu[d], format, v, &w[d], &err) != TD_OK) fail_msg("%s", err.text);
+}
+
+static void random_weights(pair *p, rnd *r, td_weight_format format, size_t n, size_t k,
+                           td_npu_weight *w[2]) { /* n 0: a vector */
+    float         *f = rnd_array(r, (n ? n : 1) * k, 1);
+    td_tensor_view v = {.dtype = TD_DT_F32, .rank = n ? 2 : 1, .shape = {n ? n : k, k}, .data = f};
+    weights_of(p, format, &v, w);
+    free(f);
+}
+
+static void drop_weights(pair *p, td_npu_weight *w[2]) {
+    p->host.npu->ops->weight_destroy(p->host.npu, w[HOST]);
+    p->card->ops->weight_destroy(p->card, w[CARD]);
+}
+
+/* On the host; on the card at once and twice from a capture, which gives the same bits in `out`. */
+static void run_both(pair *p, const td_block_desc desc[2], const both *out) {
+    const td_npu_ops *o = p->card->ops;
+    td_npu_block     *b;
+    td_npu_graph     *g;
+    td_error          err = {0};
+    void             *at_once = malloc(out->bytes), *replayed = malloc(out->bytes);
+    set_step(p);
+    td_npu_block *host = make_block(&p->host, &desc[HOST]);
+    run_block(&p->host, host, &p->step[HOST]);
+    p->host.npu->ops->block_destroy(p->host.npu, host);
+    if (o->block_create(p->card, &desc[CARD], &b, &err) != TD_OK) fail_msg("%s", err.text);
+    assert_int_equal(o->enqueue(p->card, p->stream, b, &p->step[CARD]), TD_OK);
+    assert_int_equal(o->stream_sync(p->card, p->stream), TD_OK);
+    copy(p, at_once, out->at[CARD], out->bytes, TD_COPY_D2H);
+    assert_int_equal(o->graph_begin(p->card, p->stream), TD_OK);
+    assert_int_equal(o->enqueue(p->card, p->stream, b, &p->step[CARD]), TD_OK);
+    assert_int_equal(o->graph_end(p->card, p->stream, &g, &err), TD_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(o->graph_launch(p->card, p->stream, g), TD_OK);
+        copy(p, replayed, out->at[CARD], out->bytes, TD_COPY_D2H);
+        assert_memory_equal(replayed, at_once, out->bytes);
+    }
+    o->graph_destroy(p->card, g);
+    o->block_destroy(p->card, b);
+    free(at_once);
+    free(replayed);
+}
+
+/* The step's rows are near, or the same bits with tolerance 0; the card has written no others. */
+static void check(pair *p, const both *b, size_t width, double tolerance, const char *what) {
+    td_bf16 *got = malloc(b->bytes), *want = b->at[HOST];
+    double  *w = malloc(ROWS * width * sizeof *w);
+    copy(p, got, b->at[CARD], b->bytes, TD_COPY_D2H);
+    for (size_t i = 0; i < ALL * width; i++)
+        if ((i < FIRST * width || i >= (FIRST + ROWS) * width) && got[i])
+            fail_msg("%s: row %zu is written", what, i / width);
+    for (size_t i = 0; i < ROWS * width; i++) w[i] = act_get(TD_DT_BF16, want, FIRST * width + i);
+    double error = error_of(TD_DT_BF16, got + FIRST * width, w, ROWS * width);
+    bool   same = !memcmp(got + FIRST * width, want + FIRST * width, ROWS * width * sizeof *got);
+    if (tolerance > 0 ? !(error <= tolerance) : !same)
+        fail_msg("%s: the card is %.6f off, allowed is %.6f", what, error, tolerance);
+    free(got);
+    free(w);
+}
+
+#define BLOCKS(desc, kind_, member, ...)                             \
+    for (int d = 0; d < 2; d++) desc[d] = (td_block_desc) {          \
+            .kind = kind_, .max_tok = ALL, .member = { __VA_ARGS__ } \
+        }
+
+/* A linear, and an MLP with this weight as its gate, whose rows come as codes where it takes them. */
+static void run_format(pair *p, rnd *r, td_weight_format format, td_npu_weight *w[2], size_t n, size_t k, const char *what) {
+    bool           of_int8 = td_weight_takes_int8(format);
+    td_npu_weight *bias[2], *up[2], *down[2], *gamma[2], *gate[2];
+    td_block_desc  desc[2];
+    random_weights(p, r, TD_WEIGHT_F32, 0, n, bias);
+    random_weights(p, r, TD_WEIGHT_F32, 0, k, gamma);
+    random_weights(p, r, format == TD_WEIGHT_BF16 ? TD_WEIGHT_BF16 : TD_WEIGHT_W8A8, n, k, up);
+    random_weights(p, r, format == TD_WEIGHT_BF16 ? TD_WEIGHT_BF16 : TD_WEIGHT_W8A8, k, n, down);
+    random_weights(p, r, TD_WEIGHT_F32, 1, k, gate);
+    both in = put_rows(p, r, k), out = put(p, NULL, ALL * n * sizeof(td_bf16)),
+         normed = put(p, NULL, ALL * k * sizeof(td_bf16)), codes = put(p, NULL, ALL * k),
+         scale = put(p, NULL, ALL * sizeof(float)), mlp = put(p, NULL, ALL * k * sizeof(td_bf16));
+    BLOCKS(desc, TD_BLOCK_LINEAR, linear, .n = (uint32_t)n, .k = (uint32_t)k, .w = w[d], .bias = bias[d], .in = in.at[d],
+           .out = out.at[d]);
+    run_both(p, desc, &out);
+    check(p, &out, n, of_int8 ? 0 : 0.004, what); /* bf16: sums in another order, rounded to 2^-9 */
+
+    BLOCKS(desc, TD_BLOCK_NORM, norm, .hidden = (uint32_t)k, .eps = 1e-6f, .gamma = gamma[d], .x = in.at[d],
+           .out = normed.at[d], .out_i8 = {codes.at[d], scale.at[d]});
+    run_both(p, desc, &normed);
+    check(p, &normed, k, 0.004, "norm");
+    /* The norms' bits differ by roundings: both MLPs have the card's rows. */
+    copy(p, normed.at[HOST], normed.at[CARD], normed.bytes, TD_COPY_D2H);
+    copy(p, codes.at[HOST], codes.at[CARD], codes.bytes, TD_COPY_D2H);
+    copy(p, scale.at[HOST], scale.at[CARD], scale.bytes, TD_COPY_D2H);
+    for (int gated = 0; gated < 2; gated++) {
+        BLOCKS(desc, TD_BLOCK_MLP, mlp, .hidden = (uint32_t)k, .inter = (uint32_t)n, .gate = w[d], .up = up[d],
+               .down = down[d], .out_gate = gated ? gate[d] : NULL, .in = normed.at[d], .out = mlp.at[d],
+               .in_i8 = {of_int8 ? codes.at[d] : NULL, of_int8 ? scale.at[d] : NULL});
+        run_both(p, desc, &mlp);
+        check(p, &mlp, k, gated || !of_int8 ? 0.006 : 0, "mlp"); /* the gate's product has an order of its own */
+    }
+    both *const all[] = {&in, &out, &normed, &codes, &scale, &mlp};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(p, all[i]);
+    td_npu_weight **const weights[] = {bias, up, down, gamma, gate};
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) drop_weights(p, weights[i]);
+}
+
+static void formats(void **state) {
+    static const struct {
+        td_weight_format format;
+        size_t           n, k;
+    } CASES[] = {{TD_WEIGHT_W8A8, 33, 50}, {TD_WEIGHT_W8A8, 40, 128}, {TD_WEIGHT_BF16, 40, 48}};
+    rnd  r = rnd_open("formats");
+    pair p = open_pair();
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        td_npu_weight *w[2];
+        random_weights(&p, &r, CASES[i].format, CASES[i].n, CASES[i].k, w);
+        run_format(&p, &r, CASES[i].format, w, CASES[i].n, CASES[i].k, CASES[i].format == TD_WEIGHT_BF16 ? "bf16" : "w8a8");
+        drop_weights(&p, w);
+    }
+    for (size_t kind = 0; kind < N_KINDS; kind++) {
+        td_npu_weight *w[2];
+        size_t         n = rnd_range(&r, 1, 40), k = rnd_range(&r, 20, 100) * 2;
+        char           what[64];
+        coded          c = make_coded(&r, kind, n, k);
+        td_tensor_view v = view_of(&c);
+        weights_of(&p, c.format, &v, w);
+        assert_true(p.card->ops->weight_bytes(p.card, c.format, n, k) >= n * k / 2);
+        snprintf(what, sizeof what, "groups of kind %zu, %zu x %zu", kind, n, k);
+        run_format(&p, &r, c.format, w, n, k, what);
+        drop_weights(&p, w);
+        free_coded(&c);
+    }
+    close_pair(&p);
+}
+
+/* What a launch is held to is what the kernels take. */
+static void kernels(void **state) {
+    char  name[96];
+    void *library = dlopen(TD_CUDA_KERNELS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    (void)state;
+    if (!library) fail_msg("%s", dlerror());
+    for (size_t i = 0; i < TD_CUDA_KERNEL_COUNT; i++) {
+        const td_cuda_kernel_facts *facts = &TD_CUDA_KERNEL_FACTS[i];
+        snprintf(name, sizeof name, "td_cuda_kernel_%s", facts->name);
+        const td_cuda_kernel *k = dlsym(library, name);
+        if (!k) fail_msg("there is no kernel %s", facts->name);
+        if (k->n_args != facts->n_args || k->max_threads != facts->threads)
+            fail_msg("%s takes %u arguments and %u threads, not %u and %u", facts->name, k->n_args, k->max_threads,
+                     facts->n_args, facts->threads);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels), cmocka_unit_test(formats)};
+    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    setenv("TD_STANDIN_DELAY_US", "5", 0);
+    if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -65,6 +65,9 @@ void td_model_close(td_model *m) {
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
 }
+td_page_sharing td_model_get_page_sharing(const td_model *m) {
+    return (td_page_sharing){.shares_prompts = m != NULL};
+}
 uint32_t td_model_context_length(const td_model *m) {
     return m ? CONTEXT : 0;
 }
@@ -83,6 +86,11 @@ void td_model_get_plan(const td_model *m, td_model_plan *plan) {
 }
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.expert_pairs = m != NULL};
+}
+uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
+    (void)m;
+    (void)out;
+    return 0;
 }
 void td_model_describe(const td_model *m, char *text, size_t size) {
     snprintf(text, size, "%s", m ? "nothing" : "");

@@ -386,6 +386,7 @@ struct td_npu_ops {
     void (*close)(td_npu *d);
     void (*caps)(td_npu *d, td_npu_caps *out);
     void (*report)(td_npu *d, td_npu_report *out); /* any thread */
+    void (*stats)(td_npu *d, td_card_stats *out);  /* any thread; NULL: it is the host, with the host's memory */
 
     /* memory: device memory, and host memory that the device can copy from and to at full speed; zeroed, 64-byte aligned */
     TD_NODISCARD td_status (*alloc)(td_npu *d, size_t bytes, void **out, td_error *err);

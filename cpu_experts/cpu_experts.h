@@ -4,9 +4,9 @@
  * DESIGN. The store holds each layer as shards, one per subpool (NUMA node): shard s has a contiguous part of the gate and
  * up rows (intermediate dimension) and a contiguous part of the down rows (hidden dimension) of every expert, so every node
  * works on every expert and no weight is kept twice. The FFN is two sharded phases with the quantised intermediate between
- * them: gate+up rows -> silu(g) * u -> int8 per (token, expert) row | all shards meet | down rows -> weighted sum over
- * experts. Each output element is computed whole by one shard: nothing is reduced across shards, threads or batch, so
- * results are identical for every thread count, subpool count and batch.
+ * them: gate+up rows -> silu(g) * u, or another unit -> int8 per (token, expert) row | all shards meet | down rows ->
+ * weighted sum over experts. Each output element is computed whole by one shard: nothing is reduced across shards, threads
+ * or batch, so results are identical for every thread count, subpool count and batch.
  */
 #ifndef TD_CPU_EXPERTS_CPU_EXPERTS_H
 #define TD_CPU_EXPERTS_CPU_EXPERTS_H
@@ -77,6 +77,8 @@ typedef struct {
     uint32_t         n_experts, hidden, inter, top_k;
     td_expert_format format;
     td_expert_groups groups;       /* of int4g and fp4g; else unused */
+    td_glu           glu;          /* between gate, up and down; all 0: silu(gate) * up */
+    bool             bias;         /* gate, up and down have one */
     td_dtype         act_dtype;    /* of x and y */
     uint32_t         max_tok;      /* largest n_tok of a call */
     uint32_t         max_deferred; /* largest number of deferred experts per token */
@@ -85,8 +87,9 @@ typedef struct {
 
 /** Weights of one expert as the checkpoint has them: BF16, F16 or F32 views, or coded ones. */
 typedef struct {
-    td_tensor_view gate, up; /* [inter, hidden] */
-    td_tensor_view down;     /* [hidden, inter] */
+    td_tensor_view gate, up;                      /* [inter, hidden] */
+    td_tensor_view down;                          /* [hidden, inter] */
+    td_tensor_view gate_bias, up_bias, down_bias; /* [inter] x 2, [hidden], where the config has bias; else no data */
 } td_expert_weights;
 
 typedef enum {
@@ -98,6 +101,10 @@ typedef enum {
 
 static inline const td_tensor_view *td_expert_view(const td_expert_weights *e, td_expert_matrix m) {
     return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
+}
+
+static inline const td_tensor_view *td_expert_bias_view(const td_expert_weights *e, td_expert_matrix m) {
+    return m == TD_EXPERT_GATE ? &e->gate_bias : m == TD_EXPERT_UP ? &e->up_bias : &e->down_bias;
 }
 
 /**
@@ -146,7 +153,7 @@ typedef struct {
 } td_expert_maker;
 
 /** The same, rounded to nearest, from matrices that are made when a worker comes to pack them: it holds one at a time.
- * @return also what make returns. */
+ * @return also what make returns; TD_ENOTSUP where the experts have biases. */
 TD_NODISCARD td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_maker *maker, td_error *err);
 
 /** Rounded weights of one expert, by td_expert_matrix: weight = code * scale. */
@@ -155,8 +162,8 @@ typedef struct {
     const float  *scale[3]; /* [n], or of int4g [n, ceil(k / groups.size)], numbers that its scale_dtype holds */
 } td_expert_codes;
 
-/** Pack one layer of weights that were rounded elsewhere, to int4c, int8c or int4g. @param experts [n_experts], only read
- * during the call. Uses the pool. */
+/** Pack one layer of weights that were rounded elsewhere, to int4c, int8c or int4g; experts with biases are refused. @param
+ * experts [n_experts], only read during the call. Uses the pool. */
 TD_NODISCARD td_status td_experts_load_codes(td_experts *x, uint32_t layer, const td_expert_codes *experts, td_error *err);
 
 /** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */
@@ -221,8 +228,9 @@ typedef struct {
 } td_ffn_args;
 
 /**
- * y[t,:]          = sum over j <  n_immediate, in ascending expert id, of weights[t,j] * down_e(silu(gate_e(x[t,:])) *
- * up_e(x[t,:])), e = ids[t,j] y_deferred[t,:] = the same over j >= n_immediate. The caller's thread is worker 0 of the pool.
+ * y[t,:]          = sum over j <  n_immediate, in ascending expert id, of weights[t,j] * down_e(glu(gate_e(x[t,:]),
+ * up_e(x[t,:]))), e = ids[t,j] y_deferred[t,:] = the same over j >= n_immediate. Each matrix adds its bias, where there are
+ * any, before anything else is done with its values. The caller's thread is worker 0 of the pool.
  * One call at a time. Ids are trusted (the bridge checks them).
  */
 void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a);

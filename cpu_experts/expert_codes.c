@@ -40,5 +40,5 @@ td_status td_experts_load_codes(td_experts *x, uint32_t layer, const td_expert_c
     if (x->config.format != TD_EXPERT_INT4C && x->config.format != TD_EXPERT_INT8C && x->config.format != TD_EXPERT_INT4G)
         return td_fail(err, TD_EINVAL, "only experts in integers are made of codes");
     code_source src = {&x->layout, x->config.format, experts};
-    return td_expert_pack_layer(x, layer, rows_of_codes, &src, err);
+    return td_expert_pack_layer(x, layer, rows_of_codes, NULL, &src, err);
 }

@@ -5,7 +5,7 @@
  * - group: (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of at most up_rows
  * - rows: x -> int8 rows or f32 rows (bf16), once per token
  * - up: items (block, chunk of the shard's tiles). The block's rows side by side in the worker's scratch; gate and up tiles,
- *   silu * up into the pair's intermediate row. Who finishes a block last quantises its rows: in place, or, where an item is
+ *   gated into the pair's intermediate row. Who finishes a block last quantises its rows: in place, or, where an item is
  *   a whole block, from the worker's scratch, which the floats need not leave
  * - down: items (token range, chunk of the shard's tiles). Over experts in ascending id, weight * value into the worker's
  *   sums of those tokens and columns, which stay in its L2; then to act_dtype
@@ -347,6 +347,14 @@ static const char *item_after_up(const td_experts *x, uint32_t subpool, uint32_t
            sh->n_gate * chunk / f->n_chunks * 2 * x->layout.gate_tile_bytes;
 }
 
+/* The biases of the tiles of a shard from one on, or NULL. */
+static const float *shard_bias(const td_experts *x, uint32_t subpool, size_t expert, td_expert_matrix m, size_t tile) {
+    uint32_t shard;
+    if (!x->layout.bias) return NULL;
+    size_t at = td_expert_bias_offset(&x->layout, expert, m, tile, &shard);
+    return (const float *)(const void *)((const char *)expert_shard_data(x, x->ffn->layer, subpool) + at);
+}
+
 static void up_item(void *ctx, uint32_t item, const td_worker *w) {
     td_experts           *x = ctx;
     expert_ffn           *f = x->ffn;
@@ -361,7 +369,9 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
     const char      *after = item_after_up(x, w->subpool, item);
     const up_scratch up = lay_up(&x->scratch, expert_worker_scratch(x, w->index));
     const size_t     nr = kernel->tiles->nr, ldh = x->scratch.h_stride / sizeof(float);
-    char            *values = item_is_block(x) ? up.values : f->h + b->pair0 * x->scratch.h_stride;
+    const float     *bias =
+        tile0 == tile1 ? NULL : shard_bias(x, w->subpool, f->active[b->expert].id, TD_EXPERT_GATE, sh->gate_tile0 + tile0);
+    char *values = item_is_block(x) ? up.values : f->h + b->pair0 * x->scratch.h_stride;
     gather_rows(x, b, &up);
     for (size_t t = tile0; t < tile1; t++, tile += 2 * tile_bytes) {
         td_gemm_args g = {.tile = tile,
@@ -371,12 +381,14 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
                           .m = b->n_pairs,
                           .rows = up.rows,
                           .groups = x->layout.groups,
-                          .end = {.n = nr, .out = up.gate, .ld = nr, .dtype = TD_DT_F32}};
+                          .end = {.n = nr, .bias = bias, .out = up.gate, .ld = nr, .dtype = TD_DT_F32}};
         kernel->run(&g);
         g.tile = tile + tile_bytes;
         g.next = t + 1 < tile1 ? tile + 2 * tile_bytes : after;
         g.end.gate = up.gate;
         g.end.ld_gate = nr;
+        g.end.glu = x->config.glu;
+        if (bias) g.end.bias = bias + nr, bias += 2 * nr;
         g.end.out = (float *)(void *)values + (sh->gate_tile0 + t) * nr;
         g.end.ld = ldh;
         kernel->run(&g);
@@ -489,18 +501,20 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
         const char          *after = e + 1 < f->end_active
                                          ? tiles + f->active[e + 1].id * sh->expert_bytes + tile0 * tile_bytes
                                          : tiles + f->active[f->first_active].id * sh->expert_bytes + tile1 % sh->n_down * tile_bytes;
+        const float         *bias = shard_bias(x, w->subpool, expert->id, TD_EXPERT_DOWN, sh->down_tile0 + tile0);
         uint32_t             end = lower_pair(f, expert, region.tok1);
         for (uint32_t p = lower_pair(f, expert, region.tok0), m; p < end; p += m) {
             m = block_rows(end - p, x->scratch.down_rows);
             aim(x, &region, p, m, ways, weights);
-            x->kernel->run(&(td_gemm_args){.tile = first,
-                                           .n_tiles = tile1 - tile0,
-                                           .next = p + m < end ? first : after,
-                                           .k = x->layout.inter_k,
-                                           .m = m,
-                                           .rows = f->h_rows + p,
-                                           .groups = x->layout.groups,
-                                           .end = {.n = (tile1 - tile0) * nr, .sums = ways, .weight = weights}});
+            x->kernel->run(
+                &(td_gemm_args){.tile = first,
+                                .n_tiles = tile1 - tile0,
+                                .next = p + m < end ? first : after,
+                                .k = x->layout.inter_k,
+                                .m = m,
+                                .rows = f->h_rows + p,
+                                .groups = x->layout.groups,
+                                .end = {.n = (tile1 - tile0) * nr, .bias = bias, .sums = ways, .weight = weights}});
         }
     }
     if (!f->second) write_sums(x, &region, region.sums, f->args->y);

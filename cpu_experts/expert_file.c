@@ -113,6 +113,12 @@ static td_status open_packed(const td_experts_config *c, uint32_t layer, const c
         return td_fail(err, TD_EFORMAT,
                        "%s holds %u experts of hidden size %u and intermediate size %u; the model has %u of %u and %u", path,
                        h->n_experts, h->hidden, h->inter, c->n_experts, c->hidden, c->inter);
+    if (h->flags != (c->bias ? TD_PACKED_BIAS : 0))
+        return td_fail(err, TD_EFORMAT, "%s holds experts %s biases; those of the model have %s", path,
+                       h->flags == TD_PACKED_BIAS ? "with"
+                       : h->flags                 ? "with more than"
+                                                  : "without",
+                       c->bias ? "some" : "none");
     if (h->layer != c->first_layer + layer)
         return td_fail(err, TD_EFORMAT, "%s holds MoE layer %u where %u is wanted", path, h->layer, c->first_layer + layer);
     if (source_hash && h->source_hash != source_hash)
@@ -182,6 +188,7 @@ static td_status save_layer(const td_experts *x, td_pool *pool, uint32_t layer, 
                                                    .nr = x->kernel->tiles->nr,
                                                    .kr = x->kernel->tiles->kr,
                                                    .n_shards = l->n_shards,
+                                                   .flags = l->bias ? TD_PACKED_BIAS : 0,
                                                    .source_hash = source_hash,
                                                    .repacked_from = repacked_from,
                                                    .payload_bytes = l->layer_bytes}};
@@ -259,6 +266,17 @@ static bool rows_of_file(const void *ctx, size_t expert, td_expert_matrix m, siz
     return true;
 }
 
+static bool bias_of_file(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, float *out) {
+    const file_source   *src = ctx;
+    const expert_layout *l = src->layout;
+    for (size_t r = row; r < row + n; r++, out++) {
+        uint32_t s;
+        size_t   at = td_expert_bias_offset(l, expert, m, r / l->nr, &s) + r % l->nr * sizeof *out;
+        memcpy(out, (const char *)src->shard[s] + at, sizeof *out);
+    }
+    return true;
+}
+
 static td_status load_repacked(td_experts *x, uint32_t layer, const char *path, const td_packed_header *h,
                                const expert_layout *l, td_error *err) {
     file_source src = {.layout = l, .format = x->config.format, .tiles = tiles_of(h)};
@@ -266,7 +284,7 @@ static td_status load_repacked(td_experts *x, uint32_t layer, const char *path, 
     for (uint32_t s = 0; s < l->n_shards && status == TD_OK; s++)
         status = td_mem_map(l->shard[s].bytes, TD_NODE_ANY, &src.shard[s], err);
     if (status == TD_OK) status = read_shards(x->pool, path, h, l, src.shard, err);
-    if (status == TD_OK) status = td_expert_pack_layer(x, layer, rows_of_file, &src, err);
+    if (status == TD_OK) status = td_expert_pack_layer(x, layer, rows_of_file, bias_of_file, &src, err);
     for (uint32_t s = 0; s < l->n_shards; s++) td_mem_unmap(src.shard[s], l->shard[s].bytes);
     return status;
 }

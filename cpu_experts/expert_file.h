@@ -7,6 +7,7 @@
 
 #define TD_PACKED_MAGIC "TDEXPERT"
 #define TD_PACKED_VERSION 2
+#define TD_PACKED_BIAS 1u /* every expert's tiles are followed by biases */
 
 typedef struct {
     char     magic[8];
@@ -19,7 +20,7 @@ typedef struct {
     uint32_t layer, n_experts, hidden, inter;
     uint32_t nr, kr; /* rows of a tile, padding of k */
     uint32_t n_shards;
-    uint32_t zero;
+    uint32_t flags;         /* TD_PACKED_BIAS, or 0 */
     uint64_t source_hash;   /* of the checkpoint */
     uint64_t repacked_from; /* header_hash of the file this one was repacked from; 0: packed from the checkpoint */
     uint64_t payload_bytes; /* of all shards */

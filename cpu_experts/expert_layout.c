@@ -4,8 +4,13 @@
 
 td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_tile_layout *tiles, uint32_t n_shards,
                                 td_error *err) {
-    *l = (expert_layout){
-        .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->inter, .groups = c->groups, .n_shards = n_shards};
+    *l = (expert_layout){.n_experts = c->n_experts,
+                         .hidden = c->hidden,
+                         .inter = c->inter,
+                         .groups = c->groups,
+                         .bias = c->bias,
+                         .nr = tiles->nr,
+                         .n_shards = n_shards};
     if (!c->n_layers || !c->n_experts || c->n_experts > UINT16_MAX || !c->hidden || !c->inter)
         return td_fail(err, TD_EINVAL,
                        "experts need at least one layer, expert, hidden and intermediate value, and at most %d experts",
@@ -37,22 +42,34 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
         sh->down_tile0 = l->n_down * s / n_shards;
         sh->n_down = l->n_down * (s + 1) / n_shards - sh->down_tile0;
         sh->expert_bytes = sh->n_gate * 2 * l->gate_tile_bytes + sh->n_down * l->down_tile_bytes;
+        if (l->bias) sh->expert_bytes += td_round_up((sh->n_gate * 2 + sh->n_down) * l->nr * sizeof(float), TD_CACHE_LINE);
         sh->bytes = td_round_up(sh->expert_bytes * c->n_experts, TD_FILE_BLOCK); /* < 2^16 * 2^36: no overflow */
         l->layer_bytes += sh->bytes;
     }
     return TD_OK;
 }
 
-size_t td_expert_tile_offset(const expert_layout *l, size_t expert, td_expert_matrix m, size_t tile, uint32_t *shard) {
+static uint32_t shard_of(const expert_layout *l, td_expert_matrix m, size_t tile) {
     uint32_t s = 0;
     if (m == TD_EXPERT_DOWN) {
         while (tile >= l->shard[s].down_tile0 + l->shard[s].n_down) s++;
     } else {
         while (tile >= l->shard[s].gate_tile0 + l->shard[s].n_gate) s++;
     }
-    const expert_shard *sh = &l->shard[s];
+    return s;
+}
+
+size_t td_expert_bias_offset(const expert_layout *l, size_t expert, td_expert_matrix m, size_t tile, uint32_t *shard) {
+    const expert_shard *sh = &l->shard[ *shard = shard_of(l, m, tile)];
+    size_t at = expert * sh->expert_bytes + sh->n_gate * 2 * l->gate_tile_bytes + sh->n_down * l->down_tile_bytes;
+    size_t before =
+        m == TD_EXPERT_DOWN ? sh->n_gate * 2 + tile - sh->down_tile0 : (tile - sh->gate_tile0) * 2 + (m == TD_EXPERT_UP);
+    return at + before * l->nr * sizeof(float);
+}
+
+size_t td_expert_tile_offset(const expert_layout *l, size_t expert, td_expert_matrix m, size_t tile, uint32_t *shard) {
+    const expert_shard *sh = &l->shard[ *shard = shard_of(l, m, tile)];
     size_t              at = expert * sh->expert_bytes;
-    *shard = s;
     if (m == TD_EXPERT_DOWN) return at + sh->n_gate * 2 * l->gate_tile_bytes + (tile - sh->down_tile0) * l->down_tile_bytes;
     return at + ((tile - sh->gate_tile0) * 2 + (m == TD_EXPERT_UP)) * l->gate_tile_bytes;
 }

@@ -10,6 +10,7 @@ typedef struct {
     td_experts      *x;
     uint32_t         layer;
     expert_rows_fn   rows;
+    expert_bias_fn   bias;
     const void      *ctx;
     _Atomic uint32_t refused; /* an expert whose rows were refused; relaxed: read after the run */
 } pack_job;
@@ -49,6 +50,17 @@ size_t td_expert_pack_worker_bytes(const td_tile_layout *tiles, const expert_lay
     return tile_weights_bytes(l) + td_expert_pack_tmp_bytes(l);
 }
 
+/* Of a tile, of which n rows are the matrix'. */
+static void pack_bias(pack_job *job, size_t expert, td_expert_matrix m, size_t tile, size_t n) {
+    const expert_layout *l = &job->x->layout;
+    uint32_t             shard;
+    size_t               at = td_expert_bias_offset(l, expert, m, tile, &shard);
+    float               *bias = (float *)(void *)((char *)expert_shard_data(job->x, job->layer, shard) + at);
+    if (!job->bias(job->ctx, expert, m, tile * l->nr, n, bias))
+        atomic_store_explicit(&job->refused, (uint32_t)expert, memory_order_relaxed);
+    memset(bias + n, 0, (l->nr - n) * sizeof *bias);
+}
+
 static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_expert_matrix m, size_t tile0, size_t n_tiles) {
     const td_tile_layout *tiles = job->x->kernel->tiles;
     const expert_layout  *l = &job->x->layout;
@@ -69,6 +81,7 @@ static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_exp
         size_t at = td_expert_tile_offset(l, expert, m, t, &shard);
         assert(shard == w->subpool);
         td_tile_pack(tiles, (char *)expert_shard_data(job->x, job->layer, shard) + at, &weights, k, &l->groups);
+        if (l->bias) pack_bias(job, expert, m, t, n);
     }
 }
 
@@ -80,8 +93,13 @@ static void pack_expert(void *ctx, uint32_t item, const td_worker *w) {
     pack_matrix(job, w, item, TD_EXPERT_DOWN, sh->down_tile0, sh->n_down);
 }
 
-td_status td_expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn rows, const void *ctx, td_error *err) {
-    pack_job job = {.x = x, .layer = layer, .rows = rows, .ctx = ctx, .refused = NO_EXPERT};
+td_status td_expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn rows, expert_bias_fn bias, const void *ctx,
+                               td_error *err) {
+    pack_job job = {.x = x, .layer = layer, .rows = rows, .bias = bias, .ctx = ctx, .refused = NO_EXPERT};
+    if (x->config.bias && !bias)
+        return td_fail(err, TD_ENOTSUP,
+                       "the experts of this model have biases: their weights are taken as they are in the checkpoint, not "
+                       "rotated or rounded elsewhere");
     TD_TRY(td_expert_layer_memory(x, layer, err));
     td_pool_run_each(x->pool, pack_expert, &job, x->config.n_experts);
     uint32_t refused = atomic_load_explicit(&job.refused, memory_order_relaxed);

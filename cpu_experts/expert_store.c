@@ -18,6 +18,9 @@ static td_status check_config(const td_experts_config *c, td_error *err) {
                        c->max_tok, c->max_deferred);
     if (c->act_dtype != TD_DT_F32 && c->act_dtype != TD_DT_BF16)
         return td_fail(err, TD_EINVAL, "activations of the experts are f32 or bf16");
+    if (!isfinite(c->glu.alpha) || !isfinite(c->glu.up_add) || !(c->glu.limit >= 0) || !isfinite(c->glu.limit))
+        return td_fail(err, TD_EINVAL, "the experts' gated unit has a limit of %g, alpha %g and %g to add",
+                       (double)c->glu.limit, (double)c->glu.alpha, (double)c->glu.up_add);
     return TD_OK;
 }
 
@@ -134,6 +137,17 @@ static td_status check_view(const td_tensor_view *v, size_t n, size_t k, const c
         return td_fail(err, TD_ENOTSUP, "%s of expert %zu is neither bf16, f16 nor f32", name, expert);
     if (v->rank != 2 || v->shape[0] != n || v->shape[1] != k || !(v->data || v->coded))
         return td_fail(err, TD_EINVAL, "%s of expert %zu should have shape [%zu, %zu]", name, expert, n, k);
+    return TD_OK;
+}
+
+static td_status check_bias(const td_tensor_view *v, size_t n, bool wanted, const char *name, size_t expert, td_error *err) {
+    if (!wanted)
+        return v->data ? td_fail(err, TD_EINVAL, "%s of expert %zu has a bias, which this model has not", name, expert)
+                       : TD_OK;
+    if (!v->data || v->rank != 1 || v->shape[0] != n)
+        return td_fail(err, TD_EINVAL, "the bias of %s of expert %zu should have shape [%zu]", name, expert, n);
+    if (v->coded || (v->dtype != TD_DT_BF16 && v->dtype != TD_DT_F16 && v->dtype != TD_DT_F32))
+        return td_fail(err, TD_ENOTSUP, "the bias of %s of expert %zu is neither bf16, f16 nor f32", name, expert);
     return TD_OK;
 }
 
@@ -296,6 +310,13 @@ static bool rows_of_view(const void *ctx, size_t expert, td_expert_matrix m, siz
                       out, tmp);
 }
 
+static bool bias_of_view(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, float *out) {
+    const view_source    *src = ctx;
+    const td_tensor_view *v = td_expert_bias_view(&src->experts[expert], m);
+    td_to_f32(v->dtype, (const char *)v->data + row * td_dtype_bytes(v->dtype), n, out);
+    return isfinite(td_amax(TD_DT_F32, out, n));
+}
+
 static void close_near(view_source *src, size_t buffer_bytes) {
     for (uint32_t i = 0; src->near && i < td_pool_workers(src->x->pool); i++) {
         let_go(src, &src->near[i]);
@@ -327,6 +348,9 @@ td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_w
         TD_TRY(check_view(&experts[e].gate, inter, hidden, "gate_proj", e, err));
         TD_TRY(check_view(&experts[e].up, inter, hidden, "up_proj", e, err));
         TD_TRY(check_view(&experts[e].down, hidden, inter, "down_proj", e, err));
+        TD_TRY(check_bias(&experts[e].gate_bias, inter, x->config.bias, "gate_proj", e, err));
+        TD_TRY(check_bias(&experts[e].up_bias, inter, x->config.bias, "up_proj", e, err));
+        TD_TRY(check_bias(&experts[e].down_bias, hidden, x->config.bias, "down_proj", e, err));
         for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
             size_t bytes = view_bytes(td_expert_view(&experts[e], (td_expert_matrix)m));
             widest = bytes > widest ? bytes : widest;
@@ -341,7 +365,7 @@ td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_w
         else
             status = td_fail(err, TD_ENOMEM, "out of memory for the factors of the experts");
     }
-    if (status == TD_OK) status = td_expert_pack_layer(x, layer, rows_of_view, &src, err);
+    if (status == TD_OK) status = td_expert_pack_layer(x, layer, rows_of_view, bias_of_view, &src, err);
     free(src.factor);
     close_near(&src, widest + TD_EXPERT_FETCH_SLACK);
     return status;
@@ -398,7 +422,7 @@ td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_ma
         s = td_mem_map(bytes, TD_NODE_ANY, &values, err);
         if (s == TD_OK) src.made[i].values = values;
     }
-    if (s == TD_OK) s = td_expert_pack_layer(x, layer, rows_of_made, &src, err);
+    if (s == TD_OK) s = td_expert_pack_layer(x, layer, rows_of_made, NULL, &src, err);
     for (uint32_t i = 0; i < n; i++) {
         if (src.made[i].status != TD_OK)
             s = td_fail(err, src.made[i].status, "a matrix of the experts in MoE layer %u cannot be made: %s",
@@ -488,8 +512,16 @@ static bool random_rows(const void *ctx, size_t expert, td_expert_matrix m, size
     return true;
 }
 
+static bool random_bias(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, float *out) {
+    const random_source *src = ctx;
+    for (size_t r = 0; r < n; r++)
+        out[r] =
+            (float)td_rng_uniform(src->seed + 1, (uint64_t)src->layer << 32 | expert, (uint64_t)m << 32 | (row + r)) - 0.5f;
+    return true;
+}
+
 td_status td_experts_fill_layer(td_experts *x, uint32_t layer, uint64_t seed, td_error *err) {
     if (layer >= x->config.n_layers) return td_fail(err, TD_EINVAL, "MoE layer %u of %u", layer, x->config.n_layers);
     random_source src = {&x->layout, x->config.format, layer, seed};
-    return td_expert_pack_layer(x, layer, random_rows, &src, err);
+    return td_expert_pack_layer(x, layer, random_rows, random_bias, &src, err);
 }

@@ -3,7 +3,8 @@
  *
  * A shard (one per subpool) of a layer is memory on the subpool's node, or a stretch of the layer's mapped file:
  *   for each expert: gate tile, up tile, gate tile, up tile, … (the shard's part of the intermediate dimension) | down tiles
- * (its part of the hidden dimension) exactly as the kernels read it and as a packed file holds it.
+ * (its part of the hidden dimension) | where experts have biases, those of the tiles in the same order, f32, exactly as the
+ * kernels read it and as a packed file holds it.
  */
 #ifndef TD_CPU_EXPERTS_EXPERT_STORE_H
 #define TD_CPU_EXPERTS_EXPERT_STORE_H
@@ -27,6 +28,8 @@ typedef struct {
 typedef struct {
     size_t           n_experts, hidden, inter;
     td_expert_groups groups;
+    bool             bias;
+    size_t           nr;                /* rows of a tile */
     size_t           hidden_k, inter_k; /* k of gate and up, k of down: padded to kr */
     size_t           n_gate, n_down;    /* tiles of the whole matrices */
     size_t           gate_tile_bytes, down_tile_bytes;
@@ -75,6 +78,9 @@ TD_NODISCARD td_status td_expert_layout_init(expert_layout *l, const td_experts_
 /** Offset in its shard of a tile of an expert; *shard is where it lies. tile counts over the whole matrix. */
 size_t td_expert_tile_offset(const expert_layout *l, size_t expert, td_expert_matrix m, size_t tile, uint32_t *shard);
 
+/** The same of the biases of a tile's rows, [nr] f32, 0 beyond the matrix. */
+size_t td_expert_bias_offset(const expert_layout *l, size_t expert, td_expert_matrix m, size_t tile, uint32_t *shard);
+
 static inline size_t expert_matrix_rows(const expert_layout *l, td_expert_matrix m) {
     return m == TD_EXPERT_DOWN ? l->hidden : l->inter;
 }
@@ -106,10 +112,14 @@ void td_expert_layer_release(td_experts *x, uint32_t layer);
 typedef bool (*expert_rows_fn)(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, size_t k,
                                const td_gemm_weights *out, void *tmp, uint32_t worker);
 
-/** Pack every shard of a layer from a source of rows, on the pool. @return TD_EFORMAT when rows were refused; names the
+/** Give the biases of n rows. @return false where one is no number. */
+typedef bool (*expert_bias_fn)(const void *ctx, size_t expert, td_expert_matrix m, size_t row, size_t n, float *out);
+
+/** Pack every shard of a layer from a source of rows, on the pool. @param bias called where experts have biases; NULL: the
+ * source has none, and such experts are refused with TD_ENOTSUP. @return TD_EFORMAT when rows were refused; names the
  * expert. */
-TD_NODISCARD td_status td_expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn rows, const void *ctx,
-                                            td_error *err);
+TD_NODISCARD td_status td_expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn rows, expert_bias_fn bias,
+                                            const void *ctx, td_error *err);
 
 /** Worker scratch that packing needs. */
 size_t td_expert_pack_worker_bytes(const td_tile_layout *tiles, const expert_layout *l);

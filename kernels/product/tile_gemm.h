@@ -28,6 +28,7 @@
 #include <stdbool.h>
 
 #include "core/dtype.h"
+#include "kernels/glu.h"
 
 #define TD_GEMM_NR_MAX 32
 #define TD_GEMM_K_MAX 65536   /* 255 * 127 * k stays below 2^31 (a byte of two codes is multiplied whole) */
@@ -51,14 +52,15 @@ typedef struct {
 } td_gemm_row;
 
 /**
- * Where the values y[m, n] of a product go, and what becomes of them on the way: the bias is added, then they are multiplied
- * by silu(gate), then stored, or added to sums.
+ * Where the values y[m, n] of a product go, and what becomes of them on the way: the bias is added, then they are gated,
+ * then stored, or added to sums.
  */
 typedef struct {
     size_t       column; /* of the first tile's first output */
     size_t       n;      /* columns that there are: those of the last tile beyond them are left out */
     const float *bias;   /* [n], or NULL */
-    const float *gate;   /* [m, ld_gate]: y[i, j] *= gate / (1 + exp(-gate)); or NULL */
+    const float *gate;   /* [m, ld_gate]: y[i, j] becomes what glu makes of it and the gate; or NULL */
+    td_glu       glu;
     size_t       ld_gate;
     /** sums[i][j] = fma(weight[i], y[i, j], sums[i][j]) instead of out, where n is of whole tiles; or NULL */
     float *const *sums;   /* [m] */

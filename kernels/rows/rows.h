@@ -1,8 +1,9 @@
-/* Work on single rows of values: conversions, quantisation, silu, sums. Every set of instructions gives the same bits. */
+/* Work on single rows of values: conversions, quantisation, gates, sums. Every set of instructions gives the same bits. */
 #ifndef TD_KERNELS_ROWS_ROWS_H
 #define TD_KERNELS_ROWS_ROWS_H
 
 #include "core/dtype.h"
+#include "kernels/glu.h"
 
 typedef struct {
     /** dst[i] = (f32)src[i], i < n; exact. dtype: BF16 or F16 (kernels/rows/convert.h). */
@@ -12,10 +13,10 @@ typedef struct {
     /** td_quantize_row (kernels/rows/row_quant.h). */
     int32_t (*quantize)(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q, float *scale);
     /**
-     * out[r, i] = gate[r, i] / (1 + exp(-gate[r, i])) * up[r, i]; gate and up [rows, cols] dense, out [rows, ldo], may be
-     * gate. Relative error of silu below 4e-7.
+     * out[r, i] = what p makes of gate[r, i] and up[r, i] (kernels/glu.h); gate and up [rows, cols] dense, out [rows, ldo],
+     * may be gate. Relative error of silu below 4e-7.
      */
-    void (*silu_mul)(const float *gate, const float *up, size_t rows, size_t cols, float *out, size_t ldo);
+    void (*glu)(const td_glu *p, const float *gate, const float *up, size_t rows, size_t cols, float *out, size_t ldo);
     /** y[i] = fma(w, v[i], y[i]); n a multiple of 16. */
     void (*axpy)(float w, const float *v, size_t n, float *y);
 } td_rows;

@@ -43,8 +43,5 @@ static int32_t quantize(td_dtype dtype, const void *x, size_t k, float qmax, int
     return sum;
 }
 
-const td_rows td_rows_scalar = {.to_f32 = td_to_f32_scalar,
-                                .to_bf16 = td_f32_to_bf16_n_scalar,
-                                .quantize = quantize,
-                                .silu_mul = silu_mul,
-                                .axpy = axpy};
+const td_rows td_rows_scalar = {
+    .to_f32 = td_to_f32_scalar, .to_bf16 = td_f32_to_bf16_n_scalar, .quantize = quantize, .glu = glu, .axpy = axpy};

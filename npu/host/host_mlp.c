@@ -18,7 +18,7 @@ static void silu_item(void *ctx, uint32_t i, const td_worker *w) {
     size_t          row = i / j->column_blocks, col = i % j->column_blocks * SILU_COLUMNS, at = row * j->inter + col;
     size_t          n = j->inter - col < SILU_COLUMNS ? j->inter - col : SILU_COLUMNS;
     (void)w;
-    j->d->kernels->rows->silu_mul(j->gate + at, j->up + at, 1, n, j->gate + at, n);
+    j->d->kernels->rows->glu(&(td_glu){0}, j->gate + at, j->up + at, 1, n, j->gate + at, n);
 }
 
 void td_host_gate_up(td_host_npu *d, td_host_rows *x, const td_npu_weight *gate_w, const td_npu_weight *up_w, float *gate,

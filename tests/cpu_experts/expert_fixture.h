@@ -10,7 +10,9 @@
 
 typedef struct {
     uint32_t           n_experts, hidden, inter;
-    float             *values;  /* all matrices */
+    float             *values; /* all matrices */
+    float             *biases; /* of all matrices, or NULL */
+    td_glu             glu;
     td_expert_weights *experts; /* f32 views */
 } fixture_weights;
 
@@ -45,8 +47,24 @@ static inline fixture_weights fixture_weights_new(uint64_t seed, uint32_t n_expe
     return w;
 }
 
+/** Biases for all of them, and a unit whose limit some values reach. */
+static inline void fixture_weights_gate(fixture_weights *w, uint64_t seed) {
+    size_t of_expert = 2 * (size_t)w->inter + w->hidden;
+    w->glu = (td_glu){.alpha = 1.702f, .limit = 0.75f, .up_add = 1};
+    w->biases = malloc(w->n_experts * of_expert * sizeof(float));
+    for (size_t i = 0; i < w->n_experts * of_expert; i++) w->biases[i] = fixture_normalish(seed, 5, i);
+    for (size_t e = 0; e < w->n_experts; e++) {
+        float *b = w->biases + e * of_expert;
+        w->experts[e].gate_bias = (td_tensor_view){.dtype = TD_DT_F32, .rank = 1, .shape = {w->inter}, .data = b};
+        w->experts[e].up_bias = (td_tensor_view){.dtype = TD_DT_F32, .rank = 1, .shape = {w->inter}, .data = b + w->inter};
+        w->experts[e].down_bias =
+            (td_tensor_view){.dtype = TD_DT_F32, .rank = 1, .shape = {w->hidden}, .data = b + 2 * w->inter};
+    }
+}
+
 static inline void fixture_weights_free(fixture_weights *w) {
     free(w->values);
+    free(w->biases);
     free(w->experts);
 }
 

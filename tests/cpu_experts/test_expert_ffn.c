@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cpu_experts/expert_store.h"
+#include "quant/coded_matrix.h"
 #include "tests/cpu_experts/expert_fixture.h"
 #include "tests/guard_page.h"
 
@@ -36,6 +37,8 @@ static td_experts_config config_of(const fixture_weights *w, td_expert_format fo
                                .top_k = top_k,
                                .format = format,
                                .groups = fixture_groups(format),
+                               .glu = w->glu,
+                               .bias = w->biases != NULL,
                                .act_dtype = act,
                                .max_tok = max_tok,
                                .max_deferred = max_deferred};
@@ -120,7 +123,8 @@ static void quantise_weights(double *row, size_t k, td_expert_format format, dou
     }
 }
 
-static void linear(const td_tensor_view *w, td_expert_format format, const double *x, double *y) {
+static void linear(const td_tensor_view *w, const td_tensor_view *bias, td_expert_format format, const double *x,
+                   double *y) {
     size_t  n = w->shape[0], k = w->shape[1];
     double *row = malloc(k * sizeof *row), amax = 0;
     for (size_t i = 0; i < n * k; i++) amax = fmax(amax, fabs((double)((const float *)w->data)[i]));
@@ -129,32 +133,40 @@ static void linear(const td_tensor_view *w, td_expert_format format, const doubl
         quantise_weights(row, k, format, amax / (6 * 448));
         y[i] = 0;
         for (size_t j = 0; j < k; j++) y[i] += row[j] * x[j];
+        if (bias->data) y[i] += (double)((const float *)bias->data)[i];
     }
     free(row);
 }
 
-static void expert_in_double(const fixture_weights *w, uint32_t e, td_expert_format format, const float *x, double *y) {
+/* format: what the weights are rounded to. int8: activations are quantised. */
+static void expert_in_double(const fixture_weights *w, uint32_t e, td_expert_format format, bool int8, const float *x,
+                             double *y) {
     double *in = malloc(w->hidden * sizeof *in), *g = malloc(w->inter * sizeof *g), *u = malloc(w->inter * sizeof *u);
     for (size_t i = 0; i < w->hidden; i++) in[i] = x[i];
-    if (format != TD_EXPERT_BF16) quantise_row(in, w->hidden, 127);
-    linear(&w->experts[e].gate, format, in, g);
-    linear(&w->experts[e].up, format, in, u);
-    for (size_t i = 0; i < w->inter; i++) g[i] = g[i] / (1 + exp(-g[i])) * u[i];
-    if (format != TD_EXPERT_BF16) quantise_row(g, w->inter, 127);
-    linear(&w->experts[e].down, format, g, y);
+    if (int8) quantise_row(in, w->hidden, 127);
+    linear(&w->experts[e].gate, &w->experts[e].gate_bias, format, in, g);
+    linear(&w->experts[e].up, &w->experts[e].up_bias, format, in, u);
+    for (size_t i = 0; i < w->inter; i++) {
+        double limit = (double)w->glu.limit, gate = g[i], up = u[i];
+        if (w->biases) gate = fmin(gate, limit), up = fmin(fmax(up, -limit), limit) + (double)w->glu.up_add;
+        g[i] = up * gate / (1 + exp(-gate * (w->biases ? (double)w->glu.alpha : 1)));
+    }
+    if (int8) quantise_row(g, w->inter, 127);
+    linear(&w->experts[e].down, &w->experts[e].down_bias, format, g, y);
     free(in);
     free(g);
     free(u);
 }
 
-static void compare_with_double(td_expert_format format, uint32_t hidden, uint32_t inter, double tolerance) {
+static void compare_with_double(td_expert_format format, uint32_t hidden, uint32_t inter, bool gated, double tolerance) {
     enum { N_TOK = 9, K = 3, N_EXPERTS = 7, DEFERRED = 1 };
     fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, hidden, inter);
     fixture_tokens  t = fixture_tokens_new(SEED, N_TOK, K, N_EXPERTS, hidden);
     td_pool        *pool = fixture_pool(2, 1);
-    td_experts     *x = open_experts(config_of(&w, format, TD_DT_F32, K, N_TOK, DEFERRED), pool, &w);
-    guarded         y = guard_alloc(N_TOK * hidden * 4), yd = guard_alloc(N_TOK * hidden * 4);
-    double         *out = malloc(hidden * sizeof *out), *want = calloc(2 * hidden, sizeof *want);
+    if (gated) fixture_weights_gate(&w, SEED);
+    td_experts *x = open_experts(config_of(&w, format, TD_DT_F32, K, N_TOK, DEFERRED), pool, &w);
+    guarded     y = guard_alloc(N_TOK * hidden * 4), yd = guard_alloc(N_TOK * hidden * 4);
+    double     *out = malloc(hidden * sizeof *out), *want = calloc(2 * hidden, sizeof *want);
     run_ffn(x, &t, t.x, K - DEFERRED, y.data, yd.data);
     double worst = 0;
     for (uint32_t i = 0; i < N_TOK; i++) {
@@ -162,7 +174,7 @@ static void compare_with_double(td_expert_format format, uint32_t hidden, uint32
         memset(want, 0, 2 * hidden * sizeof *want);
         for (uint32_t j = 0; j < K; j++) {
             double *sum = want + (j < K - DEFERRED ? 0 : hidden);
-            expert_in_double(&w, t.ids[i * K + j], format, t.x + i * hidden, out);
+            expert_in_double(&w, t.ids[i * K + j], format, format != TD_EXPERT_BF16, t.x + i * hidden, out);
             for (uint32_t h = 0; h < hidden; h++) sum[h] += (double)t.weights[i * K + j] * out[h];
         }
         for (uint32_t h = 0; h < hidden; h++) amax = fmax(amax, fabs(want[h]));
@@ -171,8 +183,8 @@ static void compare_with_double(td_expert_format format, uint32_t hidden, uint32
             worst = fmax(worst, fabs(want[hidden + h] - ((float *)yd.data)[i * hidden + h]) / amax);
         }
     }
-    print_message("  %s hidden %u inter %u: worst error %.2g of the largest output\n", td_experts_kernel_name(x), hidden,
-                  inter, worst);
+    print_message("  %s hidden %u inter %u%s: worst error %.2g of the largest output\n", td_experts_kernel_name(x), hidden,
+                  inter, gated ? " with biases and limits" : "", worst);
     assert_true(worst < tolerance);
     guard_free(&y);
     guard_free(&yd);
@@ -188,13 +200,15 @@ static void matches_the_formula(void **state) {
     (void)state;
     print_message("seed %u\n", SEED);
     static const uint32_t shapes[][2] = {{64, 32}, {256, 128}, {100, 37}, {33, 1}, {1, 50}, {70, 200}};
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    for (size_t n = 0; n < 2 * sizeof shapes / sizeof shapes[0]; n++) {
+        const size_t i = n / 2;
+        const bool   gated = n % 2;
         /* f32 sums in the order of k: about k eps */
-        compare_with_double(TD_EXPERT_BF16, shapes[i][0], shapes[i][1], 2e-5);
+        compare_with_double(TD_EXPERT_BF16, shapes[i][0], shapes[i][1], gated, 2e-5);
         /* f32 and double round a few activations to different codes: each is 1/127 of the row's largest, in one of inter
          * terms */
         for (int f = 0; f < TD_EXPERT_FORMATS; f++)
-            if (f != TD_EXPERT_BF16) compare_with_double((td_expert_format)f, shapes[i][0], shapes[i][1], 2e-2);
+            if (f != TD_EXPERT_BF16) compare_with_double((td_expert_format)f, shapes[i][0], shapes[i][1], gated, 2e-2);
     }
 }
 
@@ -218,10 +232,11 @@ static void count_done(void *user) {
     done_calls++;
 }
 
-static void invariance_open(invariance *v, td_expert_format format, td_dtype act) {
+static void invariance_open(invariance *v, td_expert_format format, td_dtype act, bool gated) {
     v->format = format;
     v->act = act;
     v->w = fixture_weights_new(SEED + 1, INV_EXPERTS, INV_HIDDEN, INV_INTER);
+    if (gated) fixture_weights_gate(&v->w, SEED + 1);
     v->t = fixture_tokens_new(SEED + 1, INV_TOK, INV_K, INV_EXPERTS, INV_HIDDEN);
     v->row_bytes = INV_HIDDEN * td_dtype_bytes(act);
     v->in = malloc(INV_TOK * v->row_bytes);
@@ -290,13 +305,15 @@ static void results_do_not_depend_on_threads_shards_batch_or_schedule(void **sta
     static const struct {
         td_expert_format format;
         td_dtype         act;
-    } kinds[] = {{TD_EXPERT_INT4C, TD_DT_F32}, {TD_EXPERT_INT4C, TD_DT_BF16}, {TD_EXPERT_BF16, TD_DT_F32},
-                 {TD_EXPERT_BF16, TD_DT_BF16}, {TD_EXPERT_INT8C, TD_DT_BF16}, {TD_EXPERT_INT4G, TD_DT_BF16},
-                 {TD_EXPERT_FP4G, TD_DT_BF16}};
+        bool             gated;
+    } kinds[] = {
+        {TD_EXPERT_INT4C, TD_DT_F32, false}, {TD_EXPERT_INT4C, TD_DT_BF16, false}, {TD_EXPERT_BF16, TD_DT_F32, false},
+        {TD_EXPERT_BF16, TD_DT_BF16, false}, {TD_EXPERT_INT8C, TD_DT_BF16, false}, {TD_EXPERT_INT4G, TD_DT_BF16, false},
+        {TD_EXPERT_FP4G, TD_DT_BF16, false}, {TD_EXPERT_FP4G, TD_DT_BF16, true},   {TD_EXPERT_BF16, TD_DT_F32, true}};
     static const uint32_t pools[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 2}, {3, 3}};
     static invariance     v;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        invariance_open(&v, kinds[i].format, kinds[i].act);
+        invariance_open(&v, kinds[i].format, kinds[i].act, kinds[i].gated);
         for (size_t p = 0; p < sizeof pools / sizeof pools[0]; p++) check_schedules(&v, pools[p][0], pools[p][1]);
         invariance_close(&v);
     }
@@ -306,7 +323,7 @@ static void results_do_not_depend_on_threads_shards_batch_or_schedule(void **sta
 static void deferral_is_exact(void **state) {
     (void)state;
     static invariance v;
-    invariance_open(&v, TD_EXPERT_INT4C, TD_DT_F32);
+    invariance_open(&v, TD_EXPERT_INT4C, TD_DT_F32, false);
     td_pool        *pool = fixture_pool(2, 1);
     td_experts     *x = open_experts(config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER), pool, &v.w);
     static uint16_t ids[2][INV_TOK * INV_DEFER];
@@ -369,7 +386,7 @@ static void         look_at_y(void *user) {
 static void y_is_complete_when_immediate_done_is_called(void **state) {
     (void)state;
     static invariance v;
-    invariance_open(&v, TD_EXPERT_INT4C, TD_DT_F32);
+    invariance_open(&v, TD_EXPERT_INT4C, TD_DT_F32, false);
     td_pool     *pool = fixture_pool(2, 1);
     td_experts  *x = open_experts(config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER), pool, &v.w);
     static float y[INV_TOK * INV_HIDDEN], yd[INV_TOK * INV_HIDDEN];
@@ -401,6 +418,7 @@ static void random_weights_do_not_depend_on_shards(void **state) {
                                .top_k = 3,
                                .format = (td_expert_format)format,
                                .groups = fixture_groups((td_expert_format)format),
+                               .bias = format & 1,
                                .act_dtype = TD_DT_F32,
                                .max_tok = 4};
         fixture_tokens    t = fixture_tokens_new(SEED, 4, 3, 6, 130);
@@ -481,6 +499,18 @@ static void bad_views_are_refused(void **state) {
     w.experts[2].up.dtype = TD_DT_I8;
     assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_ENOTSUP);
     w.experts[2].up.dtype = TD_DT_F32;
+    fixture_weights_gate(&w, SEED); /* biases that the model has not, and the other way round */
+    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EINVAL);
+    assert_non_null(strstr(err.text, "gate_proj of expert 0 has a bias"));
+    x->config.bias = true;
+    w.experts[1].down_bias.shape[0] = 63;
+    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EINVAL);
+    assert_non_null(strstr(err.text, "bias of down_proj of expert 1"));
+    w.experts[1].down_bias = (td_tensor_view){0};
+    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EINVAL);
+    x->config.bias = false;
+    for (size_t e = 0; e < 3; e++)
+        w.experts[e].gate_bias = w.experts[e].up_bias = w.experts[e].down_bias = (td_tensor_view){0};
     w.values[3 * 64 * 32 + 17] = INFINITY; /* gate of expert 1 */
     assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "expert 1 in MoE layer 0"));
@@ -491,6 +521,25 @@ static void bad_views_are_refused(void **state) {
     assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "expert 1 in MoE layer 0"));
     td_experts_destroy(x);
+    w.values[3 * 64 * 32 + 17] = 0;
+    c.bias = true;
+    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
+    fixture_weights biased = fixture_weights_new(SEED, 3, 64, 32);
+    fixture_weights_gate(&biased, SEED);
+    assert_int_equal(td_experts_load_layer(x, 0, biased.experts, &err), TD_OK);
+    biased.biases[3 * (2 * 32 + 64) - 1] = NAN; /* down of expert 2 */
+    assert_int_equal(td_experts_load_layer(x, 0, biased.experts, &err), TD_EFORMAT);
+    assert_non_null(strstr(err.text, "expert 2 in MoE layer 0"));
+    td_expert_maker none = {0};
+    assert_int_equal(td_experts_load_made(x, 0, &none, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "have biases"));
+    td_experts_destroy(x);
+    fixture_weights_free(&biased);
+    c.bias = false;
+    c.glu.limit = NAN;
+    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_EINVAL);
+    assert_non_null(strstr(err.text, "gated unit"));
+    c.glu.limit = 0;
     c.hidden = TD_GEMM_K_MAX + 1;
     assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_ENOTSUP);
     assert_null(x);
@@ -544,6 +593,98 @@ static void views_of_any_float_type(void **state) {
     fixture_weights_free(&w);
 }
 
+/*
+ * MXFP4 as gpt-oss has it: gate_up [experts, 2 * inter, hidden / 32] blocks of 16 bytes, an e8m0 scale each, rows of gate
+ * and up in turn, the even column in the low nibble; biases in the same order. Not a bit of a weight changes.
+ */
+enum { OSS_EXPERTS = 3, OSS_HIDDEN = 96, OSS_INTER = 64, OSS_K = 2, OSS_TOK = 5 };
+
+static void oss_numbers(const td_coded_matrix *m, float *out) {
+    static const float E2M1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    for (size_t r = 0; r < m->n; r++)
+        for (size_t c = 0; c < m->k; c++) {
+            size_t  row = m->row_of ? m->row_of[r] : r;
+            uint8_t byte = ((const uint8_t *)m->data)[row * m->k / 2 + c / 2], code = c % 2 ? byte >> 4 : byte & 15;
+            float   scale = ldexpf(1, ((const uint8_t *)m->scale)[row * m->k / 32 + c / 32] - 127);
+            out[r * m->k + c] = (code & 8 ? -1.0f : 1.0f) * E2M1[code & 7] * scale;
+        }
+}
+
+static void mxfp4_is_taken_as_gpt_oss_stores_it(void **state) {
+    (void)state;
+    static uint8_t blocks[2][OSS_EXPERTS][2 * OSS_INTER * OSS_HIDDEN / 2],
+        scales[2][OSS_EXPERTS][2 * OSS_INTER * OSS_HIDDEN / 32];
+    uint32_t        row_of[2][OSS_INTER];
+    td_coded_matrix coded[OSS_EXPERTS][TD_EXPERT_MATRICES];
+    fixture_weights w = fixture_weights_new(SEED, OSS_EXPERTS, OSS_HIDDEN, OSS_INTER);
+    fixture_tokens  t = fixture_tokens_new(SEED, OSS_TOK, OSS_K, OSS_EXPERTS, OSS_HIDDEN);
+    td_error        err = {0};
+    fixture_weights_gate(&w, SEED);
+    w.glu.limit = 7;
+    for (uint32_t i = 0; i < OSS_INTER; i++) row_of[0][i] = 2 * i, row_of[1][i] = 2 * i + 1;
+    for (size_t i = 0; i < sizeof blocks; i++) ((uint8_t *)blocks)[i] = (uint8_t)td_rng_u64(SEED, 60, i);
+    for (size_t i = 0; i < sizeof scales; i++) ((uint8_t *)scales)[i] = (uint8_t)(119 + td_rng_u64(SEED, 61, i) % 6);
+    td_expert_weights experts[OSS_EXPERTS];
+    for (size_t e = 0; e < OSS_EXPERTS; e++) {
+        experts[e] = w.experts[e];
+        for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
+            const bool   down = m == TD_EXPERT_DOWN;
+            const size_t k = down ? OSS_INTER : OSS_HIDDEN, n = down ? OSS_HIDDEN : OSS_INTER;
+            coded[e][m] = (td_coded_matrix){.codes = TD_CODES_E2M1,
+                                            .bits = 4,
+                                            .n = n,
+                                            .k = k,
+                                            .stored_n = down ? n : 2 * n,
+                                            .stored_k = k,
+                                            .row_of = down ? NULL : row_of[m == TD_EXPERT_UP],
+                                            .data = blocks[down][e],
+                                            .scale_dtype = TD_DT_F8_E8M0,
+                                            .scale = scales[down][e],
+                                            .scale_rows = 1,
+                                            .scale_row_step = k / 32,
+                                            .scale_group_step = 1,
+                                            .group = 32,
+                                            .factor = 1};
+            td_tensor_view *view = m == TD_EXPERT_GATE ? &experts[e].gate
+                                   : m == TD_EXPERT_UP ? &experts[e].up
+                                                       : &experts[e].down;
+            *view = (td_tensor_view){.rank = 2, .shape = {n, k}, .coded = &coded[e][m]};
+            oss_numbers(&coded[e][m], (float *)(uintptr_t)td_expert_view(&w.experts[e], (td_expert_matrix)m)->data);
+        }
+    }
+    const td_expert_numbers *mxfp4 = td_expert_numbers_find("mxfp4");
+    td_expert_numbers        found;
+    assert_true(td_expert_exact_numbers(&coded[0][0], &found));
+    assert_string_equal(found.name, "mxfp4");
+    td_experts_config c = config_of(&w, mxfp4->format, TD_DT_F32, OSS_K, OSS_TOK, 0);
+    c.groups = mxfp4->groups;
+    td_pool    *pool = fixture_pool(2, 2);
+    td_experts *x;
+    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
+    if (td_experts_load_layer(x, 0, experts, &err) != TD_OK) fail_msg("%s", err.text);
+    float got[OSS_INTER * OSS_HIDDEN], y[OSS_TOK * OSS_HIDDEN];
+    for (uint32_t e = 0; e < OSS_EXPERTS; e++)
+        for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
+            const td_tensor_view *v = td_expert_view(&w.experts[e], (td_expert_matrix)m);
+            assert_int_equal(td_experts_get_values(x, 0, e, (td_expert_matrix)m, 0, v->shape[0], got, &err), TD_OK);
+            for (size_t i = 0; i < OSS_INTER * OSS_HIDDEN; i++) assert_true(got[i] == ((const float *)v->data)[i]);
+        }
+    run_ffn(x, &t, t.x, OSS_K, y, NULL);
+    for (uint32_t i = 0; i < OSS_TOK; i++) {
+        double out[OSS_HIDDEN], want[OSS_HIDDEN] = {0}, amax = 0;
+        for (uint32_t j = 0; j < OSS_K; j++) {
+            expert_in_double(&w, t.ids[i * OSS_K + j], TD_EXPERT_BF16, true, t.x + i * OSS_HIDDEN, out);
+            for (uint32_t h = 0; h < OSS_HIDDEN; h++) want[h] += (double)t.weights[i * OSS_K + j] * out[h];
+        }
+        for (uint32_t h = 0; h < OSS_HIDDEN; h++) amax = fmax(amax, fabs(want[h]));
+        for (uint32_t h = 0; h < OSS_HIDDEN; h++) assert_true(fabs(want[h] - (double)y[i * OSS_HIDDEN + h]) < 2e-2 * amax);
+    }
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+    fixture_tokens_free(&t);
+    fixture_weights_free(&w);
+}
+
 static void many_rows_of_one_expert(void **state) {
     (void)state;
     /* more pairs than a block and more tokens than a range of the down phase; each token alone gives the same */
@@ -581,6 +722,7 @@ int main(void) {
         cmocka_unit_test(bad_views_are_refused),
         cmocka_unit_test(views_of_any_float_type),
         cmocka_unit_test(many_rows_of_one_expert),
+        cmocka_unit_test(mxfp4_is_taken_as_gpt_oss_stores_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

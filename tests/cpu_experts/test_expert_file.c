@@ -26,6 +26,8 @@ enum { N_EXPERTS = 5, HIDDEN = 200, INTER = 90, N_TOK = 6, TOP_K = 2, N_LAYERS =
 static char dir[] = "/tmp/test_expert_file.XXXXXX";
 static char path[sizeof dir + 32];
 
+static bool biased; /* experts of the stores that are opened */
+
 static td_experts *open_wide_store(td_expert_format format, td_pool *pool, uint32_t hidden) {
     td_experts_config c = {.n_layers = N_LAYERS,
                            .n_experts = N_EXPERTS,
@@ -34,6 +36,7 @@ static td_experts *open_wide_store(td_expert_format format, td_pool *pool, uint3
                            .top_k = TOP_K,
                            .format = format,
                            .groups = fixture_groups(format),
+                           .bias = biased,
                            .act_dtype = TD_DT_F32,
                            .max_tok = N_TOK};
     td_experts       *x;
@@ -91,6 +94,7 @@ static void a_layer_survives_the_round_trip(void **state) {
     (void)state;
     for (int format = 0; format < TD_EXPERT_FORMATS; format++)
         for (uint32_t shards = 1; shards <= 3; shards++) { /* more than one: repacked */
+            biased = (format + shards) % 2;
             float want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
             empty_dir(NULL);
             save_one((td_expert_format)format, 99, want);
@@ -111,12 +115,14 @@ static void a_layer_survives_the_round_trip(void **state) {
                 td_pool_destroy(pool);
             }
         }
+    biased = false;
 }
 
 /* A file in every kernel's layout, those of instructions that this processor lacks too, is read by the best kernel. */
 static void other_kernels_files_are_repacked(void **state) {
     (void)state;
     for (int format = 0; format < TD_EXPERT_FORMATS; format++) {
+        biased = format != TD_EXPERT_INT4C;
         float       want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
         td_pool    *pool = fixture_pool(1, 1);
         td_experts *x = open_store((td_expert_format)format, pool);
@@ -143,6 +149,7 @@ static void other_kernels_files_are_repacked(void **state) {
         td_experts_destroy(x);
         td_pool_destroy(pool);
     }
+    biased = false;
 }
 
 /* What a mapped layer holds can be replaced: by weights of its own, by another file, and by nothing when that one is
@@ -226,6 +233,14 @@ static void damage_is_refused_in_one_sentence(void **state) {
         save_one(TD_EXPERT_INT4C, 7, y);
         expect_refusal(x, 8, true, TD_EFORMAT, "another checkpoint");
         expect_refusal(b, 7, true, TD_EFORMAT, "\"int4\" where \"none\"");
+        x->config.bias = true;
+        expect_refusal(x, 7, true, TD_EFORMAT, "without biases");
+        x->config.bias = false;
+        biased = true;
+        save_one(TD_EXPERT_INT4C, 7, y);
+        biased = false;
+        expect_refusal(x, 7, true, TD_EFORMAT, "with biases");
+        save_one(TD_EXPERT_INT4C, 7, y);
         stat(path, &st);
         overwrite(st.st_size / 2, "\x55\xaa\x55", 3);
         expect_refusal(x, 7, false, TD_EFORMAT, "checksum of shard");

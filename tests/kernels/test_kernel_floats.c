@@ -252,7 +252,7 @@ static void elementwise(void **state) {
             assert_memory_equal(t, zs + i, 4);
         }
         memcpy(zs, xs, n * 4);
-        td_kernels_here()->rows->silu_mul(zs, ys, 1, n, zs, n);
+        td_kernels_here()->rows->glu(&(td_glu){0}, zs, ys, 1, n, zs, n);
         for (size_t i = 0; i < n; i++) {
             double want = (double)xs[i] / (1 + exp(-(double)xs[i])) * (double)ys[i];
             assert_true(fabs((double)zs[i] - want) <= 1e-6 * fabs(want) + 1e-30);

@@ -395,6 +395,10 @@ static void extremes_do_not_saturate(void **state) {
     }
 }
 
+/* u silu(g), gpt-oss, DeepSeek-V4, and each number alone. */
+static const td_glu SILU = {0}, GLUS[] = {{0}, {1.702f, 7, 1}, {0, 10, 0}, {0.5f, 0, 0}, {0, 0, -3}};
+#define N_GLUS (sizeof GLUS / sizeof *GLUS)
+
 /* What a way of ending makes of the plain values y [m, columns]: by the scalar table's rows, value by value. */
 typedef enum { END_BIAS, END_BF16, END_GATE, END_SUMS, ENDS } end_kind;
 
@@ -443,15 +447,17 @@ static void check_end(const variant *v, end_kind kind, uint64_t seed) {
     }
     a.end = (td_gemm_end){
         .column = before, .n = n, .out = out.data, .ld = ld, .dtype = kind == END_BF16 ? TD_DT_BF16 : TD_DT_F32};
-    if (kind <= END_BF16) a.end.bias = bias.data;
-    if (kind == END_GATE) a.end.gate = gate.data, a.end.ld_gate = ld;
+    const bool   biased = kind <= END_BF16 || td_rng_u64(SEED, 47, seed) & 1;
+    const td_glu glu = GLUS[td_rng_u64(SEED, 48, seed) % N_GLUS];
+    if (biased) a.end.bias = bias.data;
+    if (kind == END_GATE) a.end.gate = gate.data, a.end.ld_gate = ld, a.end.glu = glu;
     if (kind == END_SUMS) a.end.sums = to, a.end.weight = weight, a.end.out = NULL;
     kernel->run(&a);
     for (size_t r = 0; r < m; r++) {
         float want[COLUMNS_MAX];
         for (size_t j = 0; j < columns; j++)
-            want[j] = y[r * COLUMNS_MAX + j] + (kind <= END_BF16 ? ((float *)bias.data)[before + j] : 0);
-        if (kind == END_GATE) rows_of_one->silu_mul((float *)gate.data + r * ld + before, want, 1, columns, want, columns);
+            want[j] = y[r * COLUMNS_MAX + j] + (biased ? ((float *)bias.data)[before + j] : 0);
+        if (kind == END_GATE) rows_of_one->glu(&glu, (float *)gate.data + r * ld + before, want, 1, columns, want, columns);
         for (size_t j = 0; kind == END_SUMS && j < columns; j++) want[j] = fmaf(weight[r], want[j], (float)j);
         for (size_t j = 0; j < columns; j++) {
             const void *got = kind == END_SUMS ? (void *)(to[r] + j) : (char *)out.data + (r * ld + before + j) * element;
@@ -546,18 +552,18 @@ static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
     size_t n_seen = 0;
     EACH_TABLE(t, rows) {
         guarded out = guard_alloc(N * 4);
-        t->rows->silu_mul(g, u, 1, N, out.data, N);
+        t->rows->glu(&SILU, g, u, 1, N, out.data, N);
         if (n_seen++ == 0) memcpy(first, out.data, N * 4);
         assert_memory_equal(out.data, first, N * 4);
         /* any position, any length gives the same bits */
         for (uint32_t at = 0; at < 64; at++) {
             float part[16];
-            t->rows->silu_mul(g + at, u + at, 1, 16, part, 16);
+            t->rows->glu(&SILU, g + at, u + at, 1, 16, part, 16);
             assert_memory_equal(part, (float *)out.data + at, sizeof part);
         }
         float rows[2][48]; /* rows of a wider matrix: what lies between them stays */
         for (uint32_t i = 0; i < 48; i++) rows[0][i] = rows[1][i] = -1;
-        t->rows->silu_mul(g, u, 2, 32, rows[0], 48);
+        t->rows->glu(&SILU, g, u, 2, 32, rows[0], 48);
         for (uint32_t r = 0; r < 2; r++) {
             assert_memory_equal(rows[r], (float *)out.data + 32 * r, 32 * sizeof(float));
             for (uint32_t i = 32; i < 48; i++) assert_true(rows[r][i] == -1);
@@ -578,8 +584,44 @@ static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
     assert_true(worst < 4e-7);
     g[0] = NAN;
     EACH_TABLE(t, rows) {
-        t->rows->silu_mul(g, u, 1, 16, first, 16);
+        t->rows->glu(&SILU, g, u, 1, 16, first, 16);
         assert_true(isnan(first[0]) && !isnan(first[1]));
+    }
+    free(g);
+    free(u);
+    free(first);
+}
+
+/* Errors are of a product with (u' + up_add) and a sigmoid: a few roundings each. */
+static void gated_units_are_accurate_and_the_same_in_every_tier(void **state) {
+    (void)state;
+    enum { N = 5000 };
+    float *g = malloc(N * 4), *u = malloc(N * 4), *first = malloc(N * 4);
+    for (uint32_t i = 0; i < N; i++) {
+        g[i] = (float)(td_rng_uniform(SEED, 50, i) * 40 - 20);
+        u[i] = (float)(td_rng_uniform(SEED, 51, i) * 40 - 20);
+    }
+    g[0] = u[1] = INFINITY, u[2] = -INFINITY, g[3] = u[4] = NAN, g[5] = 7, u[6] = -7;
+    for (size_t k = 1; k < N_GLUS; k++) {
+        const td_glu *p = &GLUS[k];
+        size_t        n_seen = 0;
+        EACH_TABLE(t, rows) {
+            guarded out = guard_alloc(N * 4);
+            t->rows->glu(p, g, u, 1, N, out.data, N);
+            if (n_seen++ == 0) memcpy(first, out.data, N * 4);
+            for (uint32_t i = 0; i < N; i++) /* a NaN may have any bits */
+                if (memcmp((float *)out.data + i, first + i, 4) && !(isnan(first[i]) && isnan(((float *)out.data)[i])))
+                    fail_msg("%s: unit %zu, value %u", t->name, k, i);
+            guard_free(&out);
+        }
+        assert_true(isnan(first[3]) && isnan(first[4]));
+        for (uint32_t i = 5; i < N; i++) {
+            double limit = p->limit != 0 ? (double)p->limit : INFINITY, alpha = p->alpha != 0 ? (double)p->alpha : 1;
+            double gate = fmin((double)g[i], limit), up = fmax(-limit, fmin((double)u[i], limit)) + (double)p->up_add;
+            double want = up * gate / (1 + exp(-alpha * gate)), size = (fabs(up) + fabs((double)p->up_add)) * fabs(gate);
+            double allowed = 1e-6 + 1.2e-7 * fabs(alpha * gate); /* the exponent is rounded before exp */
+            assert_true(fabs((double)first[i] - want) <= allowed * (fabs(want) + 0.1 * size / (1 + exp(-alpha * gate))));
+        }
     }
     free(g);
     free(u);
@@ -634,6 +676,7 @@ int main(void) {
         cmocka_unit_test(values_end_where_they_should),
         cmocka_unit_test(unpack_inverts_pack),
         cmocka_unit_test(silu_is_accurate_and_the_same_in_every_tier),
+        cmocka_unit_test(gated_units_are_accurate_and_the_same_in_every_tier),
         cmocka_unit_test(bytes_are_tight),
         cmocka_unit_test(axpy_is_one_fma),
         cmocka_unit_test(tables_are_whole_and_in_order),

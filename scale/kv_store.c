@@ -241,7 +241,6 @@ static void ask(td_kv_store *k, lookup *l) {
     if (st == 0 && found < n && there[found] < 0) st = there[found];
     l->n_asked += n;
     l->n_there += found;
-    l->over |= found < n;
     if (st != 0) go_down(k, "asking for pages", st);
 }
 
@@ -306,7 +305,7 @@ static void serve(td_kv_store *k, lookup *l) {
     else
         ask(k, l);
     l->busy = false;
-    if (l->n_fetched == l->n) l->over = true;
+    if (l->n_fetched == l->n_there && (l->n_there < l->n_asked || l->n_asked == l->n)) l->over = true;
     if (l->ended)
         clear_lookup(k, l);
     else if (l->over || l->arrived.n)

@@ -87,7 +87,8 @@ static td_status take_object(const json_t *root, td_kv_store_config *c, td_error
     const char *key;
     json_t     *v;
     if (!json_is_object(root)) return td_fail(err, TD_EINVAL, "it must be a JSON object");
-    if (!json_object_get(root, "master_server_address"))
+    const json_t *master = json_object_get(root, "master_server_address");
+    if (!master || (json_is_string(master) && !json_string_length(master)))
         return td_fail(err, TD_EINVAL, "master_server_address is missing: where mooncake_master is, as HOST:PORT");
     if (!json_object_get(root, "global_segment_size"))
         return td_fail(err, TD_EINVAL,

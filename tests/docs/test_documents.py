@@ -42,6 +42,7 @@ NOT_RUN = {
     "scripts/package.sh": "test_packages makes what it makes",
     "cmake --install": "test_install does it, into a folder of its own",
     "python -m sglang": "needs SGLang",
+    "bench/kv_store_link.py": "needs root; minutes",
     "bench/phases.py": "test_bench gives it a trace",
     "bench/quantize_speed.py": "minutes",
     "bench/make_checkpoint.py": "needs numpy; writes 2 GB",

@@ -116,7 +116,10 @@ class Sharer(Server):
         super().__init__("--max-total-tokens", str(max_tokens), "--context-length", "2048", "--served-model-name", "tale", "--cpuinfer", "1", "--skip-server-warmup", *flags, program=program or [TANDEM],
                          model=MODEL, env=store.env if store else None)
         if store:
-            self.wait_metric("tandem:kv_store_up", 1, timeout=60)
+            self.wait_up()
+
+    def wait_up(self):
+        self.wait_metric("tandem:kv_store_up", 1, timeout=90)
 
     def ask(self, prompt, n=6):
         """What is the same bit by bit wherever it is computed, and how many prompt tokens were not."""

@@ -2,10 +2,11 @@
 import concurrent.futures
 import os
 import random
+import subprocess
 import time
 import unittest
 
-from kv_stores import PAGE, FakeStore, MooncakeStore, Sharer
+from kv_stores import PAGE, TANDEM, FakeStore, MooncakeStore, Sharer
 
 SEED = int(os.environ.get("TD_TEST_SEED", random.randrange(1 << 30)))
 WORDS = "king queen forest river golden key horse wolf castle night bread stone mill daughter".split()
@@ -142,6 +143,11 @@ class WithFake(Shared, unittest.TestCase):
             with self.assertRaises(RuntimeError) as refused:
                 Sharer(self.store, **config)
             self.assertIn(words, str(refused.exception))
+        for flags, words in ((["--kv-store", "mooncake"], "--kv-store-config FILE is missing"), (["--kv-store-config", "x"], "--kv-store mooncake is missing"), (["--kv-store", "redis"], "mooncake"),
+                             (["--kv-store", "mooncake", "--kv-store-config", "/nowhere"], "/nowhere"), (["--kv-store", "mooncake", "--kv-store-config", "x", "--disable-radix-cache"], "nothing to share")):
+            ended = subprocess.run([TANDEM, "launch_server", "--model-path", "x", *flags, "--check"], capture_output=True, text=True)
+            self.assertNotEqual(ended.returncode, 0)
+            self.assertIn(words, ended.stderr)
 
 
 @unittest.skipIf(MooncakeStore.missing(), MooncakeStore.missing())

@@ -1,7 +1,7 @@
 /*
  * The functions of Ascend's runtime that Mooncake's build for Ascend needs to load and serve TCP where there is no card: "no
- * devices here". That build is the one on PyPI that has Mooncake's C interface. scripts/scale_venv.sh compiles it as the three
- * libraries that the build names.
+ * devices here". That build is the one on PyPI that has Mooncake's C interface. scripts/scale_venv.sh compiles it as the
+ * three libraries that the build names.
  */
 #include <stddef.h>
 

@@ -100,11 +100,13 @@ void td_bench_print_disk(td_bench *b, const char *shape, const char *kernel, dou
                         .fraction = fraction});
 }
 
-void td_bench_print_link(td_bench *b, const char *shape, uint64_t down_bytes, uint64_t up_bytes) {
+void td_bench_print_cards(td_bench *b, const char *shape, uint64_t down_bytes, uint64_t up_bytes, uint64_t launches,
+                          uint64_t replays) {
     const char *format = b->o->json ? "{\"bench\":\"%s\",\"shape\":\"%s\",\"link_down_bytes\":%" PRIu64
-                                      ",\"link_up_bytes\":%" PRIu64 "}\n"
-                                    : "%s, %s: %" PRIu64 " bytes to the device and %" PRIu64 " from it a step\n";
-    printf(format, b->bench, shape, down_bytes, up_bytes);
+                                      ",\"link_up_bytes\":%" PRIu64 ",\"launches\":%" PRIu64 ",\"replays\":%" PRIu64 "}\n"
+                                    : "%s, %s: %" PRIu64 " bytes to the device and %" PRIu64 " from it a step; %" PRIu64
+                                      " launches, of which %" PRIu64 " are replays\n";
+    printf(format, b->bench, shape, down_bytes, up_bytes, launches, replays);
     fflush(stdout);
 }
 

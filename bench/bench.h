@@ -76,8 +76,10 @@ void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const
 /** Print a row whose bound is the disk. */
 void td_bench_print_disk(td_bench *b, const char *shape, const char *kernel, double time_s, double gbps, double fraction);
 
-/** Print what a step copies between host and device, down to the device and up from it. */
-void td_bench_print_link(td_bench *b, const char *shape, uint64_t down_bytes, uint64_t up_bytes);
+/** Print what a step copies between host and device, down to the device and up from it, and the calls that gave the cards
+ * their work. */
+void td_bench_print_cards(td_bench *b, const char *shape, uint64_t down_bytes, uint64_t up_bytes, uint64_t launches,
+                          uint64_t replays);
 
 /* The suites. */
 TD_NODISCARD td_status td_bench_roofline(td_bench *b, td_error *err);

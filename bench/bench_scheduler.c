@@ -65,6 +65,9 @@ void td_model_close(td_model *m) {
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
 }
+td_page_sharing td_model_get_page_sharing(const td_model *m) {
+    return (td_page_sharing){.shares_prompts = m != NULL};
+}
 uint32_t td_model_context_length(const td_model *m) {
     return m ? CONTEXT : 0;
 }
@@ -84,6 +87,11 @@ void td_model_get_plan(const td_model *m, td_model_plan *plan) {
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.expert_pairs = m != NULL};
 }
+uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
+    (void)m;
+    (void)out;
+    return 0;
+}
 void td_model_describe(const td_model *m, char *text, size_t size) {
     snprintf(text, size, "%s", m ? "nothing" : "");
 }
@@ -98,6 +106,23 @@ td_status td_model_forward(td_model *m, const td_step_rows *rows, td_out_rows ou
 td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     *logits = m->logits;
     return out.n <= m->o.max_out ? TD_OK : TD_EINVAL;
+}
+
+/* Nobody keeps pages here. */
+uint64_t td_model_source_hash(const td_model *m) {
+    return m != NULL;
+}
+size_t td_model_page_bytes(const td_model *m) {
+    return m != NULL;
+}
+td_status td_model_prepare_page_copies(td_model *m, td_error *err) {
+    return m ? TD_OK : td_fail(err, TD_EINVAL, "no model");
+}
+td_status td_model_read_page(td_model *m, uint32_t page, void *to) {
+    return m && to && page == 0 ? TD_OK : TD_EINVAL;
+}
+td_status td_model_write_page(td_model *m, uint32_t page, const void *from) {
+    return m && from && page == 0 ? TD_OK : TD_EINVAL;
 }
 
 static void null_caps(td_npu *d, td_npu_caps *out) {

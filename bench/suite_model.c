@@ -131,14 +131,22 @@ static td_status select_shapes(const td_bench *b, const step_shape *all, size_t 
     return *n ? TD_OK : td_fail(err, TD_EINVAL, "no row is left to measure");
 }
 
-/* What one step more sends over the link. */
-static td_status print_link(td_bench *b, steps *s, const char *shape, td_error *err) {
+/* What one step more sends over the link, and in how many calls. */
+static td_status print_cards(td_bench *b, steps *s, const char *shape, td_error *err) {
     td_model_work before, after;
+    td_card_stats card_before[TD_CARDS_MAX] = {0}, card_after[TD_CARDS_MAX] = {0};
+    uint64_t      launches = 0, replays = 0;
     td_model_get_work(s->model, &before);
+    uint32_t n = td_model_get_cards(s->model, card_before);
     TD_TRY(run(s, err));
     td_model_get_work(s->model, &after);
-    td_bench_print_link(b, shape, after.link_down_bytes - before.link_down_bytes,
-                        after.link_up_bytes - before.link_up_bytes);
+    (void)td_model_get_cards(s->model, card_after);
+    for (uint32_t i = 0; i < n; i++) {
+        launches += card_after[i].launches - card_before[i].launches;
+        replays += card_after[i].replays - card_before[i].replays;
+    }
+    td_bench_print_cards(b, shape, after.link_down_bytes - before.link_down_bytes,
+                         after.link_up_bytes - before.link_up_bytes, launches, replays);
     return TD_OK;
 }
 
@@ -170,7 +178,7 @@ static td_status time_shapes(td_bench *b, const step_shape *all, size_t n_all, t
         s.n_new = p->n_new;
         s.context = p->context;
         st = td_bench_time(b, &c, err);
-        if (st == TD_OK && !s.placed.plan.unified_memory) st = print_link(b, &s, c.shape, err);
+        if (st == TD_OK && !s.placed.plan.unified_memory) st = print_cards(b, &s, c.shape, err);
     }
     close_steps(&s);
     return st;

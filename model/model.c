@@ -330,6 +330,10 @@ const td_model_config *td_model_get_config(const td_model *m) {
 uint64_t td_model_source_hash(const td_model *m) {
     return td_checkpoint_source_hash(m->checkpoint);
 }
+td_page_sharing td_model_get_page_sharing(const td_model *m) {
+    return td_page_sharing_of(&m->config);
+}
+
 uint32_t td_model_context_length(const td_model *m) {
     return m->o.context_length;
 }
@@ -369,6 +373,12 @@ void td_model_get_work(const td_model *m, td_model_work *out) {
     if (!m->experts) return;
     td_experts_counters(m->experts, &out->expert_pairs, &out->experts);
     out->deferred_pairs = td_bridge_deferred(m->bridge);
+}
+
+uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
+    uint32_t n = 0;
+    for (; n < m->n_cards && m->cards[n].npu->ops->stats; n++) m->cards[n].npu->ops->stats(m->cards[n].npu, &out[n]);
+    return n;
 }
 
 /* The model's layer of a layer of the expert store. */

@@ -9,6 +9,7 @@
 
 #include "cpu_experts/cpu_experts.h"
 #include "model/checkpoint.h"
+#include "model/layer_caches.h"
 #include "model/step_rows.h"
 #include "npu/npu.h"
 
@@ -82,6 +83,7 @@ void                   td_model_close(td_model *m);
 
 const td_model_config *td_model_get_config(const td_model *m);
 uint32_t               td_model_context_length(const td_model *m);
+td_page_sharing        td_model_get_page_sharing(const td_model *m); /* what the engine may do with pages of KV */
 td_experts *td_model_get_experts(const td_model *m); /* after load, for measuring: may be run while no step is; NULL: none */
 void        td_model_get_plan(const td_model *m, td_model_plan *plan);
 /** All of it, in whatever memory. */
@@ -108,6 +110,9 @@ typedef struct {
 } td_model_work;
 
 void td_model_get_work(const td_model *m, td_model_work *out);
+
+/** Its cards. Any thread, which may wait for the devices' drivers. @return how many, 0: the device is the host */
+uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]);
 
 /** What the tiers are in right now, for people: "mla of layer 12 on the device, experts of layer 11". Any thread. */
 void td_model_describe(const td_model *m, char *text, size_t size);

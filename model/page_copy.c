@@ -5,18 +5,13 @@
 #include "core/error.h"
 #include "model/model_impl.h"
 
-/* A page's bytes in the two caches of a layer. The spare pages' are like the others. */
-static size_t a_bytes(const td_card *c) {
-    return c->kv_a_bytes / (c->kv_pages + c->model->kv_spare_pages);
-}
-
-static size_t b_bytes(const td_card *c) {
-    return c->kv_b_bytes / (c->kv_pages + c->model->kv_spare_pages);
-}
-
 /* The MTP layers' caches are not among them: the engine does not run those. */
+static td_layer_range main_layers(const td_card *c) {
+    return (td_layer_range){0, c->model->config.n_layers};
+}
+
 size_t td_card_page_bytes(const td_card *c) {
-    return c->model->config.n_layers * (a_bytes(c) + b_bytes(c));
+    return td_layer_caches_page_bytes(&c->model->config, main_layers(c), c->npu, c->shard);
 }
 
 td_status td_card_prepare_page_copies(td_card *c, td_error *err) {
@@ -30,6 +25,7 @@ void td_card_close_page_copies(td_card *c) {
 }
 
 static td_status copy_part(td_card *c, char *device, char *host, size_t bytes) {
+    if (!bytes) return TD_OK;
     const td_npu_ops *ops = c->npu->ops;
     if (c->model->copy.to_device) {
         if (!c->model->unified) return ops->copy(c->npu, c->stream, device, host, bytes, TD_COPY_H2D);
@@ -42,10 +38,14 @@ static td_status copy_part(td_card *c, char *device, char *host, size_t bytes) {
 }
 
 static td_status copy_parts(td_card *c, char *host) {
-    size_t a = a_bytes(c), b = b_bytes(c), page = c->model->copy.page;
-    for (uint32_t i = 0; i < c->model->config.n_layers; i++, host += a + b) {
-        TD_TRY(copy_part(c, (char *)c->kv[i].a + page * a, host, a));
-        TD_TRY(copy_part(c, (char *)c->kv[i].b + page * b, host + a, b));
+    size_t page = c->model->copy.page;
+    for (uint32_t i = 0; i < main_layers(c).end; i++) {
+        td_layer_caches list = td_layer_caches_of(&c->model->config, i);
+        for (uint32_t k = 0; k < list.n; k++) {
+            size_t bytes = td_layer_cache_page_bytes(&list.cache[k], c->npu, c->shard);
+            TD_TRY(copy_part(c, (char *)c->kv[i].cache[k] + page * bytes, host, bytes));
+            host += bytes;
+        }
     }
     return TD_OK;
 }

@@ -176,6 +176,47 @@ static void write_page_store(td_jbuf *b, const char *model, const td_page_store_
     write_family(b, model, "tandem:kv_store_buffers", "gauge", "Page buffers.", &(sample){.value = p->buffers}, 1);
 }
 
+static void write_card_family(td_jbuf *b, const char *model, const char *name, const char *type, const char *help,
+                              const double *value, uint32_t n) {
+    sample samples[TD_CARDS_MAX];
+    char   names[TD_CARDS_MAX][12];
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(names[i], sizeof names[i], "%u", i);
+        samples[i] = (sample){"card", names[i], NULL, value[i]};
+    }
+    write_family(b, model, name, type, help, samples, n);
+}
+
+/* Cards of their own memory, as the device numbers them. */
+static void write_cards(td_jbuf *b, const char *model, const td_engine_stats *s) {
+    enum { TOTAL, FREE, LAUNCHES, CAPTURES, REPLAYS, FAILURES, TEMPERATURE, FIGURES };
+    double   value[FIGURES][TD_CARDS_MAX];
+    uint32_t n = s->n_cards;
+    if (n == 0) return;
+    for (uint32_t i = 0; i < n; i++) {
+        const td_card_stats *c = &s->cards[i];
+        value[TOTAL][i] = (double)c->memory_total;
+        value[FREE][i] = (double)c->memory_free;
+        value[LAUNCHES][i] = (double)c->launches;
+        value[CAPTURES][i] = (double)c->captures;
+        value[REPLAYS][i] = (double)c->replays;
+        value[FAILURES][i] = (double)c->failures;
+        value[TEMPERATURE][i] = c->temperature_c;
+    }
+    write_card_family(b, model, "tandem:card_memory_bytes", "gauge", "Memory of the card.", value[TOTAL], n);
+    write_card_family(b, model, "tandem:card_memory_free_bytes", "gauge", "What of it nobody has taken.", value[FREE], n);
+    write_card_family(b, model, "tandem:card_launches_total", "counter",
+                      "Calls that gave the card work; a step that was captured is one.", value[LAUNCHES], n);
+    write_card_family(b, model, "tandem:card_captures_total", "counter", "Steps that were captured.", value[CAPTURES], n);
+    write_card_family(b, model, "tandem:card_replays_total", "counter", "Launches of captured steps.", value[REPLAYS], n);
+    write_card_family(b, model, "tandem:card_failures_total", "counter",
+                      "Calls of the card's runtime that failed, and waits that ended with a failed operation.",
+                      value[FAILURES], n);
+    if (!isnan(value[TEMPERATURE][0]))
+        write_card_family(b, model, "tandem:card_temperature_celsius", "gauge", "Temperature of the card.",
+                          value[TEMPERATURE], n);
+}
+
 enum MHD_Result td_route_metrics(td_call *c) {
     const td_server *s = c->server;
     const char      *model = s->model_name;
@@ -241,6 +282,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
     if (st.has_page_store) write_page_store(&b, model, &st.page_store);
     write_tiers(&b, model, &st, &s->info);
     write_nodes(&b, model, &st, &s->info);
+    write_cards(&b, model, &st);
     write_histogram(&b, model, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);
     write_histogram(&b, model, "sglang:inter_token_latency_seconds", "Between tokens of a request.", &st.tpot);
     write_histogram(&b, model, "sglang:time_per_output_token_seconds", "Between tokens of a request; the older name.",

@@ -9,6 +9,7 @@
  * What breaks a rule is a bug of ours and ends the process with a sentence.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +51,13 @@ static td_status refused(td_error *err, const char *what) {
     return td_fail(err, TD_EDEVICE, "%s failed, as TD_CHAOS_FAIL_DEVICE wants it", what);
 }
 
+/* Whether TD_CHAOS_FAIL_DEVICE wants this call to fail. */
+static bool fails(td_npu *d) {
+    bool wanted = td_chaos_device_fails();
+    if (wanted) td_card_count(&((apart *)d)->host.given.failures);
+    return wanted;
+}
+
 static void *reach(const void *device, const td_npu *d) {
     void *real = td_regions_find(&((apart *)d)->device, device, 1);
     if (!real) broken("%p is not in the device's memory", device);
@@ -71,13 +79,15 @@ static uint64_t used_bytes(apart *a) {
     return td_regions_bytes(&a->device) + atomic_load(&a->weight_bytes);
 }
 
-static void caps(td_npu *d, td_npu_caps *out) {
-    apart   *a = (apart *)d;
+static uint64_t free_bytes(apart *a) {
     uint64_t used = used_bytes(a);
-    *out = (td_npu_caps){.handover = TD_HANDOVER_DOORBELL,
-                         .experts = true,
-                         .memory_total = a->memory_bytes,
-                         .memory_free = a->memory_bytes > used ? a->memory_bytes - used : 0};
+    return a->memory_bytes > used ? a->memory_bytes - used : 0;
+}
+
+static void caps(td_npu *d, td_npu_caps *out) {
+    apart *a = (apart *)d;
+    *out = (td_npu_caps){
+        .handover = TD_HANDOVER_DOORBELL, .experts = true, .memory_total = a->memory_bytes, .memory_free = free_bytes(a)};
     snprintf(out->text, sizeof out->text, "apart, for tests (%u threads, %s)", a->host.n_workers,
              td_cpu_tier_name(td_cpu_features()));
 }
@@ -88,6 +98,12 @@ static void report(td_npu *d, td_npu_report *out) {
     out->doing = td_tier_doing(&a->host.meter, &out->layer);
     out->link_down_bytes = atomic_load_explicit(&a->down_bytes, memory_order_relaxed);
     out->link_up_bytes = atomic_load_explicit(&a->up_bytes, memory_order_relaxed);
+}
+
+static void stats(td_npu *d, td_card_stats *out) {
+    apart *a = (apart *)d;
+    *out = (td_card_stats){.memory_total = a->memory_bytes, .memory_free = free_bytes(a), .temperature_c = NAN};
+    td_card_read(&a->host.given, out);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -104,7 +120,7 @@ static td_status alloc(td_npu *d, size_t bytes, void **out, td_error *err) {
     apart *a = (apart *)d;
     *out = NULL;
     not_captured(a, "device memory is allocated");
-    if (td_chaos_device_fails()) return refused(err, "an allocation");
+    if (fails(d)) return refused(err, "an allocation");
     TD_TRY(take(a, bytes, err));
     return td_regions_add(&a->device, bytes, td_pool_home(a->host.pool), false, out, err);
 }
@@ -113,7 +129,7 @@ static td_status host_alloc(td_npu *d, size_t bytes, void **out, td_error *err) 
     apart *a = (apart *)d;
     *out = NULL;
     not_captured(a, "pinned memory is allocated");
-    if (td_chaos_device_fails()) return refused(err, "an allocation of pinned memory");
+    if (fails(d)) return refused(err, "an allocation of pinned memory");
     return td_regions_add(&a->pinned, bytes, td_pool_home(a->host.pool), true, out, err);
 }
 
@@ -133,14 +149,15 @@ static void host_release(td_npu *d, void *p, size_t bytes) {
 
 static td_status stream_create(td_npu *d, td_npu_stream **out, td_error *err) {
     *out = NULL;
-    if (td_chaos_device_fails()) return refused(err, "a stream");
+    if (fails(d)) return refused(err, "a stream");
     return td_host_stream_create(d, out, err);
 }
 
 static td_status stream_sync(td_npu *d, td_npu_stream *s) {
     not_captured((apart *)d, "a stream is synchronised");
     td_status st = td_host_stream_sync(d, s);
-    return td_chaos_device_fails() ? TD_EDEVICE : st;
+    if (st != TD_OK) td_card_count(&((apart *)d)->host.given.failures);
+    return fails(d) ? TD_EDEVICE : st;
 }
 
 static td_status copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
@@ -149,13 +166,13 @@ static td_status copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, s
     char       *real = td_regions_find(&a->device, device, bytes);
     if (!real) broken("a copy of %zu bytes: %p is not in its memory", bytes, device);
     if (!td_regions_find(&a->pinned, pinned, bytes)) broken("a copy of %zu bytes: %p is not pinned memory", bytes, pinned);
-    if (td_chaos_device_fails()) return TD_EDEVICE;
+    if (fails(d)) return TD_EDEVICE;
     return td_host_link_copy(d, s, kind == TD_COPY_H2D ? real : dst, kind == TD_COPY_H2D ? src : real, bytes,
                              kind == TD_COPY_H2D ? &a->down_bytes : &a->up_bytes);
 }
 
 static td_status host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg) {
-    return td_chaos_device_fails() ? TD_EDEVICE : td_host_call(d, s, fn, arg);
+    return fails(d) ? TD_EDEVICE : td_host_call(d, s, fn, arg);
 }
 
 static void check_bell(td_npu *d, td_bell *bell) {
@@ -165,39 +182,39 @@ static void check_bell(td_npu *d, td_bell *bell) {
 
 static td_status bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell) {
     check_bell(d, bell);
-    return td_chaos_device_fails() ? TD_EDEVICE : td_host_bell_ring(d, s, bell);
+    return fails(d) ? TD_EDEVICE : td_host_bell_ring(d, s, bell);
 }
 
 static td_status bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell) {
     check_bell(d, bell);
-    return td_chaos_device_fails() ? TD_EDEVICE : td_host_bell_wait(d, s, bell);
+    return fails(d) ? TD_EDEVICE : td_host_bell_wait(d, s, bell);
 }
 
 static td_status graph_begin(td_npu *d, td_npu_stream *s) {
-    if (td_chaos_device_fails()) return TD_EDEVICE;
+    if (fails(d)) return TD_EDEVICE;
     TD_TRY(td_host_graph_begin(d, s));
     atomic_fetch_add(&((apart *)d)->capturing, 1);
     return TD_OK;
 }
 
 static td_status graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err) {
-    bool fails = td_chaos_device_fails();
-    TD_TRY(td_host_graph_end(d, s, fails ? NULL : out, err));
+    bool failed = fails(d);
+    TD_TRY(td_host_graph_end(d, s, failed ? NULL : out, err));
     atomic_fetch_sub(&((apart *)d)->capturing, 1);
-    return fails ? refused(err, "a capture") : TD_OK;
+    return failed ? refused(err, "a capture") : TD_OK;
 }
 
 static td_status graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g) {
-    return td_chaos_device_fails() ? TD_EDEVICE : td_host_graph_launch(d, s, g);
+    return fails(d) ? TD_EDEVICE : td_host_graph_launch(d, s, g);
 }
 
 static td_status enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step) {
-    return td_chaos_device_fails() ? TD_EDEVICE : td_host_enqueue(d, s, b, step);
+    return fails(d) ? TD_EDEVICE : td_host_enqueue(d, s, b, step);
 }
 
 static td_status group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err) {
     *out = NULL;
-    return td_chaos_device_fails() ? refused(err, "a group of cards") : td_host_group_create(cards, n, out, err);
+    return fails(*cards) ? refused(err, "a group of cards") : td_host_group_create(cards, n, out, err);
 }
 
 /* ---- weights and blocks ------------------------------------------------------------------------ */
@@ -206,7 +223,7 @@ static td_status weight_create(td_npu *d, td_weight_format format, const td_tens
                                td_error *err) {
     apart *a = (apart *)d;
     *out = NULL;
-    if (td_chaos_device_fails()) return refused(err, "a weight");
+    if (fails(d)) return refused(err, "a weight");
     TD_TRY(td_host_weight_create(d, format, src, out, err));
     td_status st = take(a, (*out)->bytes, err);
     if (st != TD_OK) {
@@ -235,7 +252,7 @@ static td_status block_create(td_npu *d, const td_block_desc *desc, td_npu_block
     td_block_buffer list[TD_BLOCK_BUFFERS_MAX];
     size_t          n = td_block_buffers(&real, a->host.act, list);
     *out = NULL;
-    if (td_chaos_device_fails()) return refused(err, "a block");
+    if (fails(d)) return refused(err, "a block");
     for (size_t i = 0; i < n; i++)
         if (*list[i].at) *list[i].at = reach(*list[i].at, d);
     return td_host_block_create(d, &real, out, err);
@@ -246,6 +263,7 @@ static const td_npu_ops OPS = {
     .close = close_device,
     .caps = caps,
     .report = report,
+    .stats = stats,
     .alloc = alloc,
     .free = release,
     .host_alloc = host_alloc,

@@ -37,6 +37,7 @@ static member *member_of(td_npu_group *g, const td_ascend_npu *d) {
 
 static td_status failed(td_ascend_npu *d, const char *call, td_hccl_status code, td_error *err) {
     const char *word = d->acl->HcclGetErrorString ? d->acl->HcclGetErrorString(code) : NULL;
+    td_card_count(&d->given.failures);
     if (err)
         return td_fail(err, TD_EDEVICE, "%s failed on card %d with %u (%s)", call, d->card, code,
                        word ? word : "HcclResult");
@@ -256,7 +257,10 @@ static void sum_over_cards(td_ascend_run *r, td_npu_group *g, const void *send, 
     if (r->status != TD_OK) return;
     td_hccl_status code = collective(g, member_of(g, r->d), (void *)send, receive, n, r->stream);
     td_ascend_group_leave(g, r->d);
-    if (code != TD_HCCL_SUCCESS) r->status = failed(r->d, collective_name(g), code, NULL);
+    if (code != TD_HCCL_SUCCESS)
+        r->status = failed(r->d, collective_name(g), code, NULL);
+    else
+        td_ascend_launched(r->s);
 }
 
 /* What a block works on: rows of the step's bucket, from its first. */
@@ -276,7 +280,10 @@ static char *bytes_of(const part *p, const void *at) {
 static void zero(td_ascend_run *r, void *at, size_t bytes) {
     if (r->status != TD_OK) return;
     td_acl_status code = r->d->acl->aclrtMemsetAsync(at, bytes, 0, bytes, r->stream);
-    if (code != TD_ACL_SUCCESS) r->status = td_ascend_failed(r->d, "aclrtMemsetAsync", code, NULL);
+    if (code != TD_ACL_SUCCESS)
+        r->status = td_ascend_failed(r->d, "aclrtMemsetAsync", code, NULL);
+    else
+        td_ascend_launched(r->s);
 }
 
 /* x = f32 sums of what lies in n places, in their order; y is scratch of the same size. */

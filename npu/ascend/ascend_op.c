@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "core/log.h"
+#include "npu/ascend/ascend_stream.h"
 
 /* ---- views ------------------------------------------------------------------------------------- */
 
@@ -128,7 +129,10 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
     } else {
         void           *workspace = workspace_bytes ? r->workspace_most ? r->workspace_at : r->d->workspace.at : NULL;
         td_aclnn_status code = run(workspace, workspace_bytes, executor, r->stream);
-        if (code != TD_ACLNN_OK) failed(r, op, "", code);
+        if (code != TD_ACLNN_OK)
+            failed(r, op, "", code);
+        else
+            td_ascend_launched(r->s);
     }
     while (r->n_tensors) (void)r->d->acl->aclDestroyTensor(r->tensors[--r->n_tensors]);
 }

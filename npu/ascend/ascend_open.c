@@ -1,4 +1,5 @@
 /* Opening and closing an Ascend card, its memory, what it says of itself. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,36 @@ static void recent_words(const td_acl *acl, char *out, size_t bytes) {
         if (*c == '\n' || *c == '\r' || *c == '\t') *c = ' ';
 }
 
+#define LOST "the card was reset or has broken down, and this process has lost it: see npu-smi info, then start again"
+
+static const struct {
+    td_acl_status code;
+    const char   *advice;
+} ADVICE[] = {
+    {TD_ACL_ERROR_RT_NO_DEVICE, "no card answers: is the driver loaded, and does npu-smi info show the cards?"},
+    {TD_ACL_ERROR_RT_NO_PERMISSION,
+     "this user may not use the card: let him into the group HwHiAiUser, or give a container "
+     "its device files"},
+    {TD_ACL_ERROR_RT_DEV_SETUP_ERROR, "another process or container may have the card: see npu-smi info"},
+    {TD_ACL_ERROR_RT_MEMORY_ALLOCATION,
+     "the card's memory is used up, by other processes, too: see npu-smi info; a smaller "
+     "--max-total-tokens or --mem-fraction-static leaves room"},
+    {TD_ACL_ERROR_RT_DEVICE_OOM,
+     "the card's memory is used up, by other processes, too: see npu-smi info; a smaller "
+     "--max-total-tokens or --mem-fraction-static leaves room"},
+    {TD_ACL_ERROR_RT_LOST_HEARTBEAT, LOST},
+    {TD_ACL_ERROR_RT_DEVICE_MEM_ERROR, LOST},
+    {TD_ACL_ERROR_RT_DRV_INTERNAL_ERROR, LOST},
+    {TD_ACL_ERROR_RT_SOCKET_CLOSE, LOST},
+};
+
+/** What to do about a status, behind a semicolon; `otherwise` where nobody knows. */
+static const char *advice_on(td_acl_status code, const char *otherwise) {
+    for (size_t i = 0; i < sizeof ADVICE / sizeof *ADVICE; i++)
+        if (ADVICE[i].code == code) return ADVICE[i].advice;
+    return otherwise;
+}
+
 td_status td_ascend_libraries_get(const td_ascend_libraries **out, td_error *err) {
     pthread_mutex_lock(&process_lock);
     td_status st = libraries.n_libraries ? TD_OK : td_ascend_load(&libraries, err);
@@ -39,9 +70,8 @@ static td_status open_process(td_error *err) {
         if (code != TD_ACL_SUCCESS && code != TD_ACL_ERROR_REPEAT_INITIALIZE) {
             char words[256];
             recent_words(&libraries.acl, words, sizeof words);
-            st = td_fail(err, TD_EDEVICE,
-                         "aclInit failed with %d: %s; is the driver installed, and may this user use the cards?", code,
-                         words);
+            st = td_fail(err, TD_EDEVICE, "aclInit failed with %d: %s; %s", code, words,
+                         advice_on(code, "is the driver installed, and may this user use the cards?"));
         }
     }
     if (st == TD_OK) cards_open++;
@@ -58,14 +88,16 @@ static void close_process(void) {
 /* ---- the card ---------------------------------------------------------------------------------- */
 
 td_status td_ascend_failed(td_ascend_npu *d, const char *call, td_acl_status code, td_error *err) {
-    char      words[256];
-    bool      no_memory = code == TD_ACL_ERROR_RT_MEMORY_ALLOCATION || code == TD_ACL_ERROR_RT_DEVICE_OOM;
-    td_status st = no_memory ? TD_ENOMEM : TD_EDEVICE;
+    char        words[256];
+    bool        no_memory = code == TD_ACL_ERROR_RT_MEMORY_ALLOCATION || code == TD_ACL_ERROR_RT_DEVICE_OOM;
+    td_status   st = no_memory ? TD_ENOMEM : TD_EDEVICE;
+    const char *advice = advice_on(code, "");
     recent_words(d->acl, words, sizeof words);
+    td_card_count(&d->given.failures);
     if (err)
-        return td_fail(err, st, "%s failed on card %d with %d: %s", call, d->card, code,
-                       *words ? words : "the runtime says no more");
-    td_err("%s failed on card %d with %d: %s", call, d->card, code, words);
+        return td_fail(err, st, "%s failed on card %d with %d: %s%s%s", call, d->card, code,
+                       *words ? words : "the runtime says no more", *advice ? "; " : "", advice);
+    td_err("%s failed on card %d with %d: %s%s%s", call, d->card, code, words, *advice ? "; " : "", advice);
     return st;
 }
 
@@ -95,14 +127,18 @@ static void close_card(td_npu *base) {
     close_process();
 }
 
+/** Both 0 where the runtime does not say. */
+static void memory_of(td_ascend_npu *d, uint64_t *free_bytes, uint64_t *total_bytes) {
+    size_t free = 0, total = 0;
+    bool   said = td_ascend_enter(d) == TD_OK && d->acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free, &total) == TD_ACL_SUCCESS;
+    *free_bytes = said ? free : 0;
+    *total_bytes = said ? total : 0;
+}
+
 static void caps(td_npu *base, td_npu_caps *out) {
     td_ascend_npu *d = (td_ascend_npu *)base;
-    size_t         free_bytes = 0, total = 0;
     *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .kv_spare = true};
-    if (td_ascend_enter(d) == TD_OK && d->acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free_bytes, &total) == TD_ACL_SUCCESS) {
-        out->memory_free = free_bytes;
-        out->memory_total = total;
-    }
+    memory_of(d, &out->memory_free, &out->memory_total);
     const char *soc = d->acl->aclrtGetSocName();
     snprintf(out->text, sizeof out->text, "%s, card %d (CANN %.64s)", soc ? soc : "Ascend", d->card,
              *d->l->cann ? d->l->cann : "of an unknown version");
@@ -113,6 +149,13 @@ static void report(td_npu *base, td_npu_report *out) {
     *out = (td_npu_report){.layer = TD_NO_LAYER};
     out->link_down_bytes = atomic_load_explicit(&d->down_bytes, memory_order_relaxed);
     out->link_up_bytes = atomic_load_explicit(&d->up_bytes, memory_order_relaxed);
+}
+
+static void stats(td_npu *base, td_card_stats *out) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    *out = (td_card_stats){.temperature_c = NAN};
+    memory_of(d, &out->memory_free, &out->memory_total);
+    td_card_read(&d->given, out);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -214,6 +257,7 @@ static const td_npu_ops OPS = {
     .close = close_card,
     .caps = caps,
     .report = report,
+    .stats = stats,
     .alloc = alloc,
     .free = release,
     .host_alloc = host_alloc,

@@ -97,6 +97,7 @@ td_status td_ascend_stream_sync(td_npu *base, td_npu_stream *s) {
     s->group = NULL;
     if (code == TD_ACL_SUCCESS) return TD_OK;
     if (code == TD_ACL_ERROR_RT_STREAM_ABORT) {
+        td_card_count(&d->given.failures);
         td_warn("card %d has given up its work, because another card's failed", d->card);
         await_callback(s);
     } else {
@@ -118,7 +119,9 @@ static td_status copy_async(td_npu_stream *s, void *dst, const void *src, size_t
     td_ascend_npu   *d = s->device;
     td_acl_copy_kind way = kind == TD_COPY_H2D ? TD_ACL_MEMCPY_HOST_TO_DEVICE : TD_ACL_MEMCPY_DEVICE_TO_HOST;
     TD_TRY(td_ascend_enter(d));
-    return enqueued(d, "aclrtMemcpyAsync", d->acl->aclrtMemcpyAsync(dst, bytes, src, bytes, way, s->stream));
+    TD_TRY(enqueued(d, "aclrtMemcpyAsync", d->acl->aclrtMemcpyAsync(dst, bytes, src, bytes, way, s->stream)));
+    td_ascend_launched(s);
+    return TD_OK;
 }
 
 td_status td_ascend_copy(td_npu *base, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
@@ -134,7 +137,9 @@ td_status td_ascend_copy(td_npu *base, td_npu_stream *s, void *dst, const void *
 td_status td_ascend_host_call(td_npu *base, td_npu_stream *s, td_host_fn fn, void *arg) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     TD_TRY(td_ascend_enter(d));
-    return enqueued(d, "aclrtLaunchCallback", d->acl->aclrtLaunchCallback(fn, arg, TD_ACL_CALLBACK_BLOCK, s->stream));
+    TD_TRY(enqueued(d, "aclrtLaunchCallback", d->acl->aclrtLaunchCallback(fn, arg, TD_ACL_CALLBACK_BLOCK, s->stream)));
+    td_ascend_launched(s);
+    return TD_OK;
 }
 
 td_status td_ascend_bell_ring(td_npu *base, td_npu_stream *s, td_bell *bell) {
@@ -193,11 +198,13 @@ td_status td_ascend_graph_end(td_npu *base, td_npu_stream *s, td_npu_graph **out
             st = td_ascend_failed(d, "aclmdlRICaptureEnd", code, err);
         }
     }
-    if (st != TD_OK || !out)
+    if (st != TD_OK || !out) {
         td_ascend_graph_destroy(base, g);
-    else
-        *out = g;
-    return st;
+        return st;
+    }
+    td_card_count(&d->given.captures);
+    *out = g;
+    return TD_OK;
 }
 
 td_status td_ascend_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g) {
@@ -209,6 +216,8 @@ td_status td_ascend_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g
     td_acl_status code = d->acl->aclmdlRIExecuteAsync(g->graph, s->stream);
     if (g->group) td_ascend_group_leave(g->group, d);
     TD_TRY(enqueued(d, "aclmdlRIExecuteAsync", code));
+    td_ascend_launched(s);
+    td_card_count(&d->given.replays);
     atomic_fetch_add_explicit(&d->down_bytes, g->down_bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&d->up_bytes, g->up_bytes, memory_order_relaxed);
     return TD_OK;

@@ -44,6 +44,11 @@ struct td_npu_stream {
     _Atomic uint32_t polls; /* of the reporter, that have ended */
 };
 
+/** A call has given the card work on this stream; what is recorded only is none. */
+static inline void td_ascend_launched(td_npu_stream *s) {
+    if (!s->capture) td_card_count(&s->device->given.launches);
+}
+
 void td_ascend_steps_close(td_ascend_npu *d, td_ascend_steps *l);
 
 /** The lengths of a graph's steps as they are now, in stream order before its next launch (ascend_block.c). */

@@ -22,6 +22,7 @@
 #include "core/mem.h"
 #include "core/tier_meter.h"
 #include "kernels/kernels.h"
+#include "npu/card_meter.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
 
@@ -39,6 +40,7 @@ typedef struct {
     void *(*reach)(const void *device, const td_npu *self);
     const td_kernels *kernels;
     td_tier_meter     meter;   /* under the turn */
+    td_card_meter     given;   /* for devices that are taken for cards */
     pthread_mutex_t   turn;    /* held while a block runs, or the scratch or a weight's layout changes */
     char             *scratch; /* 64-byte aligned */
     size_t            scratch_bytes;

@@ -234,6 +234,8 @@ static td_status capture_op(td_npu_graph *g, const op *o) {
 
 static td_status submit(td_npu_stream *s, const op *o) {
     if (s->capture) return capture_op(s->capture, o);
+    td_card_count(&s->device->given.launches);
+    if (o->kind == OP_GRAPH) td_card_count(&s->device->given.replays);
     if (!s->device->config.own_threads) return run(s, o);
     pthread_mutex_lock(&s->lock);
     while (s->submitted - s->finished == RING_OPS) pthread_cond_wait(&s->changed, &s->lock);
@@ -336,10 +338,12 @@ td_status td_host_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_
     td_npu_graph *g = s->capture;
     s->capture = NULL;
     if (!g) return td_fail(err, TD_EINVAL, "the stream is not being captured");
-    if (out)
-        *out = g;
-    else
+    if (!out) {
         td_host_graph_destroy(d, g);
+        return TD_OK;
+    }
+    td_card_count(&s->device->given.captures);
+    *out = g;
     return TD_OK;
 }
 

@@ -1,4 +1,5 @@
 """The reference deployment's command, as it is, on two cards of the Ascend stand-in; `tandem doctor` there; what is told when cards cannot be had."""
+import concurrent.futures
 import json
 import os
 import re
@@ -6,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
+import urllib.error
 import urllib.request
 
 TANDEM = os.environ["TD_TANDEM"]
@@ -28,6 +31,14 @@ def command(folder):
                       "--quantization w8a8_int8 --served-model-name " + NAME + " --enable-defer").replace("DIR", folder).split()]
 
 
+def wait_until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not come about")
+        time.sleep(0.02)
+
+
 class Ascend(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -39,11 +50,29 @@ class Ascend(unittest.TestCase):
     def tearDownClass(cls):
         shutil.rmtree(cls.folder)
 
-    def ask(self, url):
-        body = {"model": NAME, "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 8, "temperature": 0}
+    def ask(self, url, tokens=8):
+        body = {"model": NAME, "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": tokens, "temperature": 0, "ignore_eos": tokens > 8}
         request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)["choices"][0]["message"]["content"]
+
+    def card_figures(self, url):
+        """{figure: [of card 0, of card 1]} of /metrics."""
+        with urllib.request.urlopen(url + "/metrics", timeout=60) as answer:
+            found = re.findall(r'^tandem:card_(\w+)\{.*card="(\d)"\} (\S+)$', answer.read().decode(), re.MULTILINE)
+        figures = {}
+        for name, card, value in found:
+            self.assertEqual(int(card), len(figures.setdefault(name, [])))
+            figures[name].append(float(value))
+        return figures
+
+    def check_cards(self, before, after):
+        self.assertEqual(after["memory_bytes"], [2 << 30] * 2)
+        self.assertTrue(all(0 < free < 2 << 30 for free in after["memory_free_bytes"]))
+        self.assertEqual(after["failures_total"], [0, 0])
+        grown = {name: [b - a for a, b in zip(before[name], after[name])] for name in after}
+        self.assertTrue(all(n >= 7 for n in grown["replays_total"]), grown)  # a step for each token but the first
+        self.assertTrue(all(n > r for n, r in zip(grown["launches_total"], grown["replays_total"])), grown)
 
     def test_reference_command(self):
         with subprocess.Popen(command(self.model), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as p:
@@ -53,6 +82,9 @@ class Ascend(unittest.TestCase):
                 self.assertTrue(port, line or p.stderr.read())
                 url = "http://127.0.0.1:" + port.group(1)
                 self.assertRegex(self.ask(url), r"[a-z]+ [a-z]+ [a-z]+")
+                before = self.card_figures(url)
+                self.ask(url)
+                self.check_cards(before, self.card_figures(url))
                 p.send_signal(signal.SIGTERM)
                 said = p.communicate(timeout=60)[1]
             except BaseException:
@@ -77,6 +109,45 @@ class Ascend(unittest.TestCase):
         self.assertIn("2 x Ascend910B4", outcomes["device", "opens"]["found"])
         self.assertEqual({c["outcome"] for c in r["checks"] if c["part"] != "installation"}, {"ok"})
 
+    def test_a_card_that_is_lost(self):
+        """Reset under load: who is running is told so, the server goes on and says why, whoever comes later is told as much, and the end is in order."""
+        lost = os.path.join(self.folder, "lost")
+        small = [TANDEM, "launch_server", "--port", "0", "--model-path", self.model, "--device", "npu", "--cpuinfer", "1", "--max-total-tokens", "4096",
+                 "--max-running-requests", "4", "--served-model-name", NAME, "--skip-server-warmup"]
+        with subprocess.Popen(small, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(TD_STANDIN_LOST=lost)) as p:
+            try:
+                url = "http://127.0.0.1:" + re.search(r" at http://127\.0\.0\.1:(\d+)", p.stdout.readline())[1]
+                self.assertTrue(self.ask(url))
+                with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                    running = [pool.submit(self.ask, url, 2000) for _ in range(3)]
+                    wait_until(lambda: self.metric(url, "sglang:num_running_reqs") == 3)
+                    with open(lost, "w", encoding="utf-8"):
+                        pass
+                    for answer in running:
+                        with self.assertRaises(urllib.error.HTTPError) as refused:
+                            answer.result(timeout=120)
+                        self.assertEqual(refused.exception.code, 500)
+                for _ in range(2):
+                    with self.assertRaises(urllib.error.HTTPError) as refused:
+                        self.ask(url)
+                    self.assertEqual(refused.exception.code, 500)
+                self.assertEqual(self.metric(url, "tandem:failed_requests_total"), 5)
+                self.assertGreater(self.metric(url, "tandem:card_failures_total"), 0)
+                self.assertEqual(self.metric(url, "sglang:num_used_tokens"), 0)
+                p.send_signal(signal.SIGTERM)
+                said = p.communicate(timeout=60)[1]
+            except BaseException:
+                p.kill()
+                raise
+        self.assertEqual(p.returncode, 0, said)
+        self.assertIn("with 507010", said)
+        self.assertIn("the card was reset or has broken down, and this process has lost it: see npu-smi info, then start again", said)
+        self.assertNotIn("stand-in: ", said)
+
+    def metric(self, url, name):
+        with urllib.request.urlopen(url + "/metrics", timeout=60) as answer:
+            return float(re.search(rf"^{name}\{{.*\}} (\S+)$", answer.read().decode(), re.MULTILINE)[1])
+
     def refused(self, *flags, **env):
         p = subprocess.run(command(self.model) + list(flags), capture_output=True, text=True, timeout=60, env=environment(**env))
         self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
@@ -84,6 +155,17 @@ class Ascend(unittest.TestCase):
 
     def test_refusals(self):
         self.assertIn("there is no Ascend card 1: this process sees 1", self.refused(TD_STANDIN_DEVICES="1"))
+        # aclInit is the first call that can fail, a card's context the second.
+        for call, status, sentence in (("1", "", "aclInit failed with 507015: aclInit fails, as TD_STANDIN_FAIL wants it; is the driver installed"),
+                                       ("1", "207004", "no card answers: is the driver loaded"),
+                                       ("2", "207006", "aclrtCreateContext failed on card 0 with 207006: .*; this user may not use the card"),
+                                       ("2", "507033", "; another process or container may have the card: see npu-smi info"),
+                                       ("2", "507010", "; the card was reset or has broken down, and this process has lost it")):
+            with self.subTest(call=call, status=status):
+                self.assertRegex(self.refused(TD_STANDIN_FAIL=call, TD_STANDIN_STATUS=status), sentence)
+        self.assertRegex(self.refused(TD_STANDIN_SOC="Ascend310P3"), "the card is an Ascend310P3: this backend computes on the generations 910B")
+        self.assertRegex(self.refused(TD_STANDIN_CANN="8.0.RC3"), "CANN 8.0.RC3 in .* is too old: 8.1 or later is needed")
+        self.assertRegex(self.refused(TD_STANDIN_MEMORY=str(8 << 20)), "device memory: ")
         home = os.path.join(self.folder, "no_hccl")
         os.makedirs(os.path.join(home, "lib64"))
         for name in os.listdir(os.path.join(STANDIN, "lib64")):

@@ -26,7 +26,7 @@ struct td_model {
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies;
-static atomic_bool           g_hold, g_nan, g_one_form;
+static atomic_bool           g_hold, g_nan, g_one_form, g_state;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us;
 
@@ -50,6 +50,9 @@ void fake_give_nan(bool nan) {
 }
 void fake_one_form(bool one) {
     atomic_store(&g_one_form, one);
+}
+void fake_has_state(bool state) {
+    atomic_store(&g_state, state);
 }
 const char *fake_complaint(void) {
     return atomic_load(&g_complaint);
@@ -113,7 +116,6 @@ td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t 
     m->o = *o;
     if (!m->o.context_length) m->o.context_length = FAKE_CONTEXT;
     m->config = (td_model_config){.arch_name = "FakeForCausalLM",
-                                  .attn = atomic_load(&g_one_form) ? TD_ATTN_GQA : TD_ATTN_MLA,
                                   .vocab = FAKE_VOCAB,
                                   .bos_id = 0,
                                   .eos_ids = {FAKE_EOS},
@@ -143,6 +145,10 @@ void td_model_close(td_model *m) {
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
 }
+td_page_sharing td_model_get_page_sharing(const td_model *m) {
+    bool prompts = m && !atomic_load(&g_state);
+    return (td_page_sharing){.shares_prompts = prompts, .shares_generated = prompts && atomic_load(&g_one_form)};
+}
 uint32_t td_model_context_length(const td_model *m) {
     return m->o.context_length;
 }
@@ -154,6 +160,11 @@ const char *td_model_expert_quantization(const td_model *m) {
 }
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.experts = td_tier_read(&m->experts)};
+}
+uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
+    (void)m;
+    (void)out;
+    return 0;
 }
 
 td_experts *td_model_get_experts(const td_model *m) {

@@ -163,7 +163,9 @@ static void a_capture_replays_with_new_contents(void **state) {
     td_npu_graph *g;
     td_error      err = {0};
     td_npu_report before, after;
+    td_card_stats card_before, card_after;
     (void)state;
+    c.ops->stats(c.npu, &card_before);
     assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
     assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_EINVAL);
     to_device(&c, device, in, 64);
@@ -175,6 +177,8 @@ static void a_capture_replays_with_new_contents(void **state) {
     assert_int_equal(c.ops->graph_end(c.npu, c.stream, NULL, &err), TD_EINVAL);
     sync_stream(&c);
     assert_int_equal(*mid, 0); /* recorded, not run */
+    c.ops->stats(c.npu, &card_after);
+    assert_int_equal(card_after.launches, card_before.launches);
     c.ops->report(c.npu, &before);
     for (uint32_t i = 0; i < 50; i++) {
         *in = i;
@@ -185,6 +189,12 @@ static void a_capture_replays_with_new_contents(void **state) {
     c.ops->report(c.npu, &after);
     assert_int_equal(after.link_down_bytes - before.link_down_bytes, 50 * 128);
     assert_int_equal(after.link_up_bytes - before.link_up_bytes, 50 * 128);
+    c.ops->stats(c.npu, &card_after);
+    assert_int_equal(card_after.launches - card_before.launches, 50);
+    assert_int_equal(card_after.replays - card_before.replays, 50);
+    assert_int_equal(card_after.captures - card_before.captures, 1);
+    assert_int_equal(card_after.failures, card_before.failures);
+    assert_true(card_after.memory_free > 0 && card_after.memory_free < card_after.memory_total);
     c.ops->graph_destroy(c.npu, g);
     /* One that is thrown away, and one that its stream is destroyed in. */
     assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);

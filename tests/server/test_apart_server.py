@@ -44,6 +44,26 @@ class Apart(unittest.TestCase):
                 device = server.request("GET", "/get_server_info")[1]["device"]
                 self.assertIn(f"apart, for tests ({max(1, int(threads))} threads", device)
 
+    def test_card_figures(self):
+        """Memory, and what a generated token costs in launches: replays of captured steps. Failed calls are counted."""
+        figures = ("memory_bytes", "memory_free_bytes", "launches_total", "captures_total", "replays_total", "failures_total")
+        with start(*APART, "--disable-radix-cache", TD_APART_MEMORY=str(1 << 30)) as server:
+            def ask(n):
+                status, _, _ = server.request("POST", "/v1/completions", {"prompt": "Once", "max_tokens": n, "ignore_eos": True, "temperature": 0})
+                self.assertEqual(status, 200)
+                return [server.metric(f'tandem:card_{name}') for name in figures]
+            start_of = ask(4)
+            one, more = ask(4), ask(20)
+        self.assertEqual(one[0], 1 << 30)
+        self.assertTrue(0 < one[1] < 1 << 30, one)
+        self.assertGreater(one[3], 0)
+        self.assertEqual((one[3], one[5]), (more[3], 0))  # nothing is captured again
+        short, long = ([b - a for a, b in zip(x, y)] for x, y in ((start_of, one), (one, more)))
+        steps = 20 - 4  # that the longer answer has more
+        self.assertEqual((long[4] - short[4]) % steps, 0, (short, long))
+        self.assertGreaterEqual((long[4] - short[4]) // steps, 1)
+        self.assertLess((long[2] - short[2]) // steps, 30, "launches of a step")
+
     def refusal(self, *flags, **env):
         command = [TANDEM, "launch_server", "--model-path", MODEL, "--port", "0", *APART, *flags]
         p = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **env})

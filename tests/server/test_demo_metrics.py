@@ -53,6 +53,7 @@ class Seeing(unittest.TestCase):
                 self.assertEqual(grown("tandem:tier_operations_total", "int8", tier), 0)  # --quantization none
                 self.assertGreater(grown("tandem:tier_busy_seconds_total", tier), 0)
                 self.assertGreater(after["tandem:tier_bound_bytes_per_second", tier], 1e8)
+            self.assertFalse([name for name in after if name[0].startswith("tandem:card_")])  # the host is no card
 
     def test_json_log(self):
         with start("--log-format", "json") as server:

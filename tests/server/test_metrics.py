@@ -63,6 +63,12 @@ class Metrics(unittest.TestCase):
             self.assertEqual(grown("tandem:tier_bytes_total", tier="experts"), 1000 * 12)
             self.assertEqual(grown("tandem:tier_bytes_total", tier="device"), 3000 * 12)
             self.assertEqual([grown("tandem:node_expert_bytes_total", node=n) for n in "01"], [750 * 12, 250 * 12], "a node's share of them")
+            steps = grown("tandem:decode_steps_total")
+            for card in (0, 1):
+                one = lambda name: after(f"tandem:card_{name}", card=str(card))
+                self.assertEqual((one("memory_bytes"), one("memory_free_bytes")), (32 << 30, (7 << 30) + card))
+                self.assertEqual((one("captures_total"), one("failures_total"), one("temperature_celsius")), (3, card, 40.5 + card))
+                self.assertEqual((grown("tandem:card_launches_total", card=str(card)), grown("tandem:card_replays_total", card=str(card))), (5 * steps, 2 * steps))
             self.assertEqual(grown("tandem:tier_operations_total", tier="experts", kind="int8"), 5000 * 12)
             self.assertEqual(grown("tandem:tier_operations_total", tier="device", kind="f32"), 70 * 12)
             self.assertAlmostEqual(grown("tandem:tier_busy_seconds_total", tier="experts"), 0.002 * 12)

@@ -22,7 +22,9 @@
  * TD_STANDIN_CONNECT_MS (2000: how far apart the cards of a communicator may come to what needs all of them),
  * TD_STANDIN_DELAY_US (100: the longest delay, 0 none), TD_STANDIN_FAIL=n (the n-th call that can fail for no fault of the
  * caller fails; 0: their number is printed by aclFinalize), TD_STANDIN_FAIL_OP=n (the n-th kernel or copy that comes up on
- * a stream fails), TD_STANDIN_LOG (a file that the names of each capture's operations are appended to, a line a capture).
+ * a stream fails), TD_STANDIN_STATUS (the status of either), TD_STANDIN_LOST (a path: from the moment that something is
+ * there, the cards are lost, and whatever can fail does), TD_STANDIN_LOG (a file that the names of each capture's operations
+ * are appended to, a line a capture).
  */
 #ifndef TD_TESTS_ASCEND_STANDIN_H
 #define TD_TESTS_ASCEND_STANDIN_H
@@ -58,6 +60,8 @@ STANDIN_EXPORT td_acl_status standin_fail(td_acl_status status, const char *form
 STANDIN_EXPORT bool standin_fails(const char *call);
 /** The same for an operation that comes up on a stream, and TD_STANDIN_FAIL_OP. */
 bool standin_op_fails(void);
+/** The status of what fails like this; `usual` where nothing asks for another. */
+td_acl_status standin_failure(td_acl_status usual);
 
 /* ---- contexts, streams, operations --------------------------------------------------------------- */
 
@@ -174,7 +178,6 @@ standin_op     *standin_wait_op(standin_event *e);
 bool            standin_event_done(const standin_event *e);        /* under the lock */
 void            standin_run_op(standin_op *op, standin_stream *s); /* with a delay before */
 void            standin_stream_abort(standin_stream *s);
-uint64_t        standin_random(standin_stream *s);
 
 /* standin_graph.c; under the lock */
 void standin_capture_add(standin_stream *s, standin_op *op);

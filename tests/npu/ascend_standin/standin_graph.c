@@ -9,15 +9,7 @@
 
 #include "standin.h"
 
-#define BRANCHES_MAX 8 /* captured streams of one capture, the first is where it began */
 #define GUIDE "runtime dev_guide 04-01, "
-
-typedef struct {
-    standin_op *op;
-    uint32_t    branch;
-    size_t      after; /* a wait: one more than the node that records; 0: none */
-    size_t      group; /* one more than its task group; 0: none */
-} node;
 
 typedef struct {
     standin_graph *graph;
@@ -30,11 +22,11 @@ struct standin_graph {
     pthread_t           thread;
     int32_t             device;
     size_t              n_branches;
-    standin_stream     *branches[BRANCHES_MAX];
-    uint32_t            lines[BRANCHES_MAX];
-    bool                joined[BRANCHES_MAX]; /* its last node is one that another branch has waited for */
+    standin_stream     *branches[STANDIN_BRANCHES_MAX];
+    uint32_t            lines[STANDIN_BRANCHES_MAX];
+    bool                joined[STANDIN_BRANCHES_MAX]; /* its last node is one that another branch has waited for */
     size_t              n, room;
-    node               *nodes;
+    standin_node       *nodes;
     size_t              group; /* one more than the open one */
     size_t              n_groups, groups_room;
     task_group        **groups;
@@ -78,17 +70,11 @@ void standin_check_event(const standin_event *e, const char *call) {
 static size_t branch_of(standin_graph *g, standin_stream *s) {
     for (size_t i = 0; i < g->n_branches; i++)
         if (g->branches[i] == s) return i;
-    if (g->n_branches == BRANCHES_MAX) standin_refuse("stand-in", "more than %d streams in one capture", BRANCHES_MAX);
+    if (g->n_branches == STANDIN_BRANCHES_MAX)
+        standin_refuse("stand-in", "more than %d streams in one capture", STANDIN_BRANCHES_MAX);
     g->branches[g->n_branches] = s;
     g->lines[g->n_branches] = standin_line_take();
     return g->n_branches++;
-}
-
-static void hold_memory(const standin_op *op, int by) {
-    for (size_t i = 0; i < op->n_uses; i++) {
-        standin_memory *m = standin_memory_of(op->uses[i].at, op->uses[i].bytes);
-        if (m) m->in_graphs += (uint32_t)by;
-    }
 }
 
 void standin_capture_add(standin_stream *s, standin_op *op) {
@@ -106,8 +92,7 @@ void standin_capture_add(standin_stream *s, standin_op *op) {
         g->room = g->room ? g->room * 2 : 64;
         g->nodes = realloc(g->nodes, g->room * sizeof *g->nodes);
     }
-    g->nodes[g->n] =
-        (node){.op = op, .branch = (uint32_t)branch, .after = op->waits ? op->waits->node + 1 : 0, .group = g->group};
+    g->nodes[g->n] = (standin_node){op, (uint32_t)branch, op->waits ? op->waits->node + 1 : 0};
     g->joined[branch] = false;
     if (op->waits) g->joined[g->nodes[op->waits->node].branch] = true;
     if (op->records) {
@@ -116,7 +101,7 @@ void standin_capture_add(standin_stream *s, standin_op *op) {
         op->records->stream = NULL;
     }
     if (g->group) g->groups[g->group - 1]->n++;
-    hold_memory(op, 1);
+    standin_hold(op->uses, op->n_uses, true, 1);
     g->n++;
 }
 
@@ -125,7 +110,7 @@ td_acl_status aclmdlRICaptureBegin(td_acl_stream stream, td_acl_capture_mode mod
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureBegin");
     if (mode > TD_ACL_MODEL_RI_CAPTURE_MODE_RELAXED)
         standin_refuse("runtime 25-02 aclmdlRICaptureMode", "the capture mode %u is none of its values", mode);
-    if (standin_fails("aclmdlRICaptureBegin")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclmdlRICaptureBegin")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_graph *g = calloc(1, sizeof *g);
     standin_lock();
     if (s->capture) standin_refuse("runtime 15 aclmdlRICaptureBegin", "the stream is captured already");
@@ -153,7 +138,7 @@ td_acl_status aclmdlRICaptureGetInfo(td_acl_stream stream, td_acl_capture_state 
 
 static void destroy(standin_graph *g) {
     for (size_t i = 0; i < g->n; i++) {
-        hold_memory(g->nodes[i].op, -1);
+        standin_hold(g->nodes[i].op->uses, g->nodes[i].op->n_uses, true, -1);
         standin_op_unref(g->nodes[i].op);
     }
     for (size_t i = 0; i < g->n_branches; i++) standin_line_give(g->lines[i]);
@@ -199,7 +184,7 @@ td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
     if (!fails) log_capture(g);
     standin_unlock();
     *graph = fails ? NULL : g;
-    return fails ? TD_ACL_ERROR_RT_AICORE_EXCEPTION : TD_ACL_SUCCESS;
+    return fails ? standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION) : TD_ACL_SUCCESS;
 }
 
 /* ---- task groups ------------------------------------------------------------------------------- */
@@ -285,10 +270,10 @@ static void run_update(standin_op *op, standin_stream *s) {
     if (!group->graph->alive)
         standin_refuse("runtime 15 aclmdlRIDestroy", "a capture is destroyed before an update of its task group has run");
     for (size_t i = 0; i < group->n; i++) {
-        node       *n = &group->graph->nodes[group->first + i];
-        standin_op *was = n->op;
-        hold_memory(was, -1);
-        hold_memory(u->ops[i], 1);
+        standin_node *n = &group->graph->nodes[group->first + i];
+        standin_op   *was = n->op;
+        standin_hold(was->uses, was->n_uses, true, -1);
+        standin_hold(u->ops[i]->uses, u->ops[i]->n_uses, true, 1);
         n->op = u->ops[i];
         standin_op_unref(was);
     }
@@ -325,23 +310,9 @@ typedef struct {
 
 static void run_replay(standin_op *op, standin_stream *s) {
     standin_graph *g = ((replay *)op->payload)->graph;
-    bool          *done = calloc(g->n + 1, sizeof *done);
-    size_t         next[BRANCHES_MAX] = {0};
-    for (size_t ran = 0; ran < g->n; ran++) {
-        /* A branch whose next node may run, from a random one on. */
-        size_t first = standin_random(s) % g->n_branches, pick = g->n;
-        for (size_t k = 0; k < g->n_branches && pick == g->n; k++) {
-            size_t b = (first + k) % g->n_branches, i = next[b];
-            while (i < g->n && g->nodes[i].branch != b) i++;
-            next[b] = i;
-            if (i < g->n && (!g->nodes[i].after || done[g->nodes[i].after - 1])) pick = i;
-        }
-        node *n = &g->nodes[pick];
-        done[pick] = true;
-        next[n->branch] = pick + 1;
-        if (n->op->kind != STANDIN_OP_SIGNAL) standin_run_op(n->op, s);
-    }
-    free(done);
+    standin_walk   walk = standin_walk_begin(g->nodes, g->n, g->n_branches);
+    for (size_t i; (i = standin_walk_next(&walk, &s->random)) < g->n;)
+        if (g->nodes[i].op->kind != STANDIN_OP_SIGNAL) standin_run_op(g->nodes[i].op, s);
     standin_lock();
     g->replays--;
     standin_unlock();
@@ -356,16 +327,12 @@ static void order_replay(standin_graph *g, standin_stream *s) {
     standin_clock *clocks = calloc(g->n_branches, sizeof *clocks), *marks = calloc(g->n + 1, sizeof *marks);
     clocks[0] = s->clock;
     for (size_t i = 0; i < g->n; i++) {
-        node          *n = &g->nodes[i];
+        standin_node  *n = &g->nodes[i];
         standin_clock *clock = &clocks[n->branch];
         if (n->after) standin_clock_merge(clock, &marks[n->after - 1]);
         uint32_t step = standin_line_step(g->lines[n->branch], clock);
-        for (size_t k = 0; k < n->op->n_uses; k++) {
-            const standin_use *use = &n->op->uses[k];
-            standin_memory    *m = standin_memory_of(use->at, use->bytes);
-            if (!m) standin_refuse(GUIDE "limit 7", "a capture is run and %s in it uses memory that was freed", n->op->name);
-            standin_used(&m->history, use, g->lines[n->branch], step, clock, n->op->name);
-        }
+        if (!standin_used_all(n->op->uses, n->op->n_uses, g->lines[n->branch], step, clock, n->op->name))
+            standin_refuse(GUIDE "limit 7", "a capture is run and %s in it uses memory that was freed", n->op->name);
         if (n->op->records) marks[i] = *clock;
     }
     standin_clock_merge(&s->clock, &clocks[0]);
@@ -377,7 +344,7 @@ td_acl_status aclmdlRIExecuteAsync(td_acl_graph graph, td_acl_stream stream) {
     standin_enter("aclmdlRIExecuteAsync", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclmdlRIExecuteAsync");
     standin_graph  *g = graph;
-    if (standin_fails("aclmdlRIExecuteAsync")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclmdlRIExecuteAsync")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_op *op = standin_op_new("aclmdlRIExecuteAsync", STANDIN_OP_GRAPH, run_replay);
     replay     *r = calloc(1, sizeof *r);
     standin_lock();

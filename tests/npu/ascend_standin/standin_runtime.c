@@ -36,14 +36,25 @@ td_acl_status standin_fail(td_acl_status status, const char *format, ...) {
 
 static _Atomic uint64_t calls_asked, ops_asked;
 
+static bool is_lost(void) {
+    const char *path = getenv("TD_STANDIN_LOST");
+    return path && *path && !access(path, F_OK);
+}
+
+td_acl_status standin_failure(td_acl_status usual) {
+    return is_lost() ? TD_ACL_ERROR_RT_LOST_HEARTBEAT : (td_acl_status)standin_setting("TD_STANDIN_STATUS", (uint64_t)usual);
+}
+
 bool standin_fails(const char *call) {
-    if (!standin_nth("TD_STANDIN_FAIL", &calls_asked)) return false;
-    (void)standin_fail(TD_ACL_ERROR_RT_AICORE_EXCEPTION, "%s fails, as TD_STANDIN_FAIL wants it", call);
-    return true;
+    const char *wants = is_lost()                                      ? "TD_STANDIN_LOST"
+                        : standin_nth("TD_STANDIN_FAIL", &calls_asked) ? "TD_STANDIN_FAIL"
+                                                                       : NULL;
+    if (wants) (void)standin_fail(TD_ACL_ERROR_RT_AICORE_EXCEPTION, "%s fails, as %s wants it", call, wants);
+    return wants != NULL;
 }
 
 bool standin_op_fails(void) {
-    return standin_nth("TD_STANDIN_FAIL_OP", &ops_asked);
+    return is_lost() || standin_nth("TD_STANDIN_FAIL_OP", &ops_asked);
 }
 
 /* "Gets and clears"; the pointer is good until the next call (runtime 13). */
@@ -96,7 +107,7 @@ standin_stream *standin_stream_of(td_acl_stream stream, const char *call) {
 
 td_acl_status aclInit(const char *config_path) {
     (void)config_path;
-    if (standin_fails("aclInit")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclInit")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_lock();
     bool again = started;
     started = true;
@@ -176,7 +187,7 @@ td_acl_status aclrtCreateContext(td_acl_context *context, int32_t device) {
     *context = NULL;
     td_acl_status st = check_device(device);
     if (st != TD_ACL_SUCCESS) return st;
-    if (standin_fails("aclrtCreateContext")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclrtCreateContext")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_context *c = calloc(1, sizeof *c);
     *c = (standin_context){.device = device, .alive = true};
     standin_lock();
@@ -247,7 +258,7 @@ td_acl_status aclrtMalloc(void **out, size_t bytes, td_acl_malloc_how how) {
     standin_context *c = standin_enter("aclrtMalloc", STANDIN_LAUNCHES);
     (void)how;
     if (!bytes) standin_refuse("runtime 11-01 aclrtMalloc", "0 bytes of device memory are asked for");
-    if (standin_fails("aclrtMalloc")) return TD_ACL_ERROR_RT_MEMORY_ALLOCATION;
+    if (standin_fails("aclrtMalloc")) return standin_failure(TD_ACL_ERROR_RT_MEMORY_ALLOCATION);
     return memory_add(c->device, bytes, out);
 }
 
@@ -260,7 +271,7 @@ td_acl_status aclrtFree(void *p) {
 td_acl_status aclrtMallocHost(void **out, size_t bytes) {
     standin_enter("aclrtMallocHost", STANDIN_LAUNCHES);
     if (!bytes) standin_refuse("runtime 11-02 aclrtMallocHost", "0 bytes of pinned memory are asked for");
-    if (standin_fails("aclrtMallocHost")) return TD_ACL_ERROR_RT_MEMORY_ALLOCATION;
+    if (standin_fails("aclrtMallocHost")) return standin_failure(TD_ACL_ERROR_RT_MEMORY_ALLOCATION);
     return memory_add(-1, bytes, out);
 }
 
@@ -363,7 +374,7 @@ td_acl_status aclrtMemcpyAsync(void *dst, size_t dst_bytes, const void *src, siz
     if (to == 'h' || from == 'h')
         standin_refuse("runtime 11-03 aclrtMemcpyAsync, dev_guide 04-01 limit 5",
                        "%s with host memory that is not pinned: it would wait, and cannot be captured", call);
-    if (standin_fails("aclrtMemcpyAsync")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclrtMemcpyAsync")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     submit_copy(s, call, (copy_args){dst, src, bytes, 0});
     return TD_ACL_SUCCESS;
 }
@@ -375,7 +386,7 @@ td_acl_status aclrtMemsetAsync(void *p, size_t p_bytes, int32_t value, size_t by
     if (bytes > p_bytes) standin_refuse("runtime 11-03 aclrtMemsetAsync", "%s of %zu bytes of %zu", call, bytes, p_bytes);
     if (side_of(p, bytes, c->device, call) == 'h')
         standin_refuse("runtime 11-03 aclrtMemsetAsync", "%s of host memory that is not the runtime's", call);
-    if (standin_fails("aclrtMemsetAsync")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclrtMemsetAsync")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     submit_copy(s, call, (copy_args){p, NULL, bytes, value});
     return TD_ACL_SUCCESS;
 }
@@ -459,7 +470,7 @@ td_acl_status aclrtCreateStreamWithConfig(td_acl_stream *stream, uint32_t priori
     if (flags & ~(uint32_t)(TD_ACL_STREAM_FAST_LAUNCH | TD_ACL_STREAM_FAST_SYNC))
         standin_refuse("runtime 06 aclrtCreateStreamWithConfig",
                        "a stream with flags 0x%x: such a one cannot be synchronised, or is not for a host's work", flags);
-    if (standin_fails("aclrtCreateStreamWithConfig")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclrtCreateStreamWithConfig")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     *stream = standin_stream_new(c);
     standin_lock();
     n_streams++;
@@ -488,7 +499,7 @@ td_acl_status aclrtSynchronizeStream(td_acl_stream stream) {
     if (s->capture)
         standin_refuse("runtime dev_guide 04-01, limit 2", "aclrtSynchronizeStream of a stream that is captured");
     td_acl_status st = standin_stream_wait(s);
-    return standin_fails("aclrtSynchronizeStream") ? TD_ACL_ERROR_RT_AICORE_EXCEPTION : st;
+    return standin_fails("aclrtSynchronizeStream") ? standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION) : st;
 }
 
 static standin_event *event_of(td_acl_event event, const char *call) {
@@ -502,7 +513,7 @@ td_acl_status aclrtCreateEventExWithFlag(td_acl_event *event, uint32_t flags) {
     standin_enter("aclrtCreateEventExWithFlag", STANDIN_LAUNCHES);
     if (!flags || flags & ~(uint32_t)(TD_ACL_EVENT_SYNC | TD_ACL_EVENT_TIME_LINE))
         standin_refuse("runtime 07 aclrtCreateEventExWithFlag", "an event with flags 0x%x", flags);
-    if (standin_fails("aclrtCreateEventExWithFlag")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclrtCreateEventExWithFlag")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_event *e = calloc(1, sizeof *e);
     *e = (standin_event){.alive = true, .flags = flags};
     standin_lock();
@@ -583,7 +594,7 @@ td_acl_status aclrtQueryEventStatus(td_acl_event event, td_acl_event_state *stat
 
 td_acl_status aclrtSubscribeReport(uint64_t thread, td_acl_stream stream) {
     standin_enter("aclrtSubscribeReport", STANDIN_LAUNCHES);
-    if (standin_fails("aclrtSubscribeReport")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclrtSubscribeReport")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     return standin_subscribe(thread, standin_stream_of(stream, "aclrtSubscribeReport"));
 }
 
@@ -603,7 +614,7 @@ td_acl_status aclrtLaunchCallback(td_acl_callback fn, void *arg, td_acl_blocking
     if (!s->is_subscribed)
         standin_refuse("runtime 12 aclrtLaunchCallback",
                        "a callback is launched on a stream to which no thread has subscribed");
-    if (standin_fails("aclrtLaunchCallback")) return TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+    if (standin_fails("aclrtLaunchCallback")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_submit(s, standin_callback_op(s, fn, arg, blocking));
     return TD_ACL_SUCCESS;
 }

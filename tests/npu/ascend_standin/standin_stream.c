@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "standin.h"
 
@@ -33,35 +32,19 @@ void standin_op_unref(standin_op *op) {
     free(op);
 }
 
-/** Memory that an operation uses, while it is enqueued or captured. */
-static void hold(const standin_op *op, int32_t by) {
-    for (size_t i = 0; i < op->n_uses; i++) {
-        standin_memory *m = standin_memory_of(op->uses[i].at, op->uses[i].bytes);
-        if (m) m->in_flight += (uint32_t)by;
-    }
-}
-
 /* ---- the thread of a stream --------------------------------------------------------------------- */
 
-uint64_t standin_random(standin_stream *s) { /* xorshift64* */
-    s->random ^= s->random >> 12;
-    s->random ^= s->random << 25;
-    s->random ^= s->random >> 27;
-    return s->random * 0x2545f4914f6cdd1dull;
-}
-
 void standin_run_op(standin_op *op, standin_stream *s) {
-    uint64_t longest = standin_setting("TD_STANDIN_DELAY_US", 100), r = standin_random(s);
-    bool     is_work = op->kind != STANDIN_OP_SIGNAL && op->kind != STANDIN_OP_GRAPH; /* those look for themselves */
+    bool is_work = op->kind != STANDIN_OP_SIGNAL && op->kind != STANDIN_OP_GRAPH; /* those look for themselves */
     if (is_work && standin_is_aborted(s)) {
         if (op->discard) op->discard(op);
         return;
     }
-    if (longest && r >> 62 == 0) usleep((useconds_t)(r % (longest + 1)));
+    standin_delay(&s->random);
     /* What runs behind a failed operation runs: streams go on by default (runtime 06 aclrtSetStreamFailureMode). */
     bool can_fail = op->kind == STANDIN_OP_KERNEL || (op->kind == STANDIN_OP_COPY && op->n_uses && op->uses[0].bytes > 8);
     if (can_fail && standin_op_fails())
-        s->failure = TD_ACL_ERROR_RT_AICORE_EXCEPTION;
+        s->failure = standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     else
         op->run(op, s);
 }
@@ -80,7 +63,7 @@ static void *serve(void *arg) {
         s->first = e->next;
         if (!s->first) s->last = NULL;
         s->done = e->number;
-        hold(e->op, -1);
+        standin_hold(e->op->uses, e->op->n_uses, false, -1);
         standin_op_unref(e->op);
         free(e);
         pthread_cond_broadcast(&progress);
@@ -90,12 +73,11 @@ static void *serve(void *arg) {
 }
 
 standin_stream *standin_stream_new(standin_context *c) {
-    static uint64_t n_streams;
     standin_stream *s = calloc(1, sizeof *s);
     standin_lock();
     standin_keep(s);
     *s = (standin_stream){.context = c, .alive = true, .line = standin_line_take()};
-    s->random = standin_setting("TD_STANDIN_SEED", 1) * 0x9e3779b97f4a7c15ull + ++n_streams;
+    s->random = standin_random_start();
     c->n_streams++;
     standin_unlock();
     pthread_cond_init(&s->more, NULL);
@@ -154,11 +136,8 @@ void standin_enqueue(standin_stream *s, standin_op *op) {
     *e = (standin_entry){.op = op, .number = ++s->enqueued};
     if (op->waits) standin_clock_merge(&s->clock, &op->waits->clock);
     if (op->kind != STANDIN_OP_GRAPH) /* a replay's operations have lines of their own */
-        for (size_t i = 0; i < op->n_uses; i++) {
-            standin_memory *m = standin_memory_of(op->uses[i].at, op->uses[i].bytes);
-            if (m) standin_used(&m->history, &op->uses[i], s->line, step, &s->clock, op->name);
-        }
-    hold(op, 1);
+        (void)standin_used_all(op->uses, op->n_uses, s->line, step, &s->clock, op->name);
+    standin_hold(op->uses, op->n_uses, false, 1);
     if (op->records) {
         op->records->capture = NULL;
         op->records->stream = s;

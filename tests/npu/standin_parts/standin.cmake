@@ -1,6 +1,6 @@
 # What the stand-ins for vendors' libraries are made with.
 
-set(TD_STANDIN_PARTS standin_base.c standin_memory.c standin_order.c)
+set(TD_STANDIN_PARTS standin_base.c standin_memory.c standin_order.c standin_work.c)
 
 # td_standin(TARGET NAME FOLDER SOURCES f… [LIBS t…] [HIDE symbol…]): FOLDER/NAME.so; HIDE leaves symbols out, for the loader's tests.
 function(td_standin target name folder)

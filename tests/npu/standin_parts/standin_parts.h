@@ -1,6 +1,6 @@
 /*
  * What the stand-ins for vendors' libraries share: refusing with a sentence, failures on demand, memory that the host cannot
- * reach, and which operations are ordered.
+ * reach, which operations are ordered, and in which order a graph's nodes run.
  *
  * DESIGN. Files of this folder are compiled into each stand-in, which says by STANDIN_DOCUMENTS who it is and where the
  * rules that are checked here are written. One lock guards all bookkeeping.
@@ -94,5 +94,42 @@ STANDIN_EXPORT void *standin_real(const void *at, size_t bytes, const char *what
 bool   standin_memory_add(int32_t device, size_t bytes, void **out, char why[256]);
 void   standin_memory_remove(void *at, bool pinned); /* takes the lock */
 size_t standin_memory_bytes(int32_t device);         /* -1: pinned */
+
+/* ---- standin_work.c: operations on streams, nodes of graphs --------------------------------------- */
+
+struct standin_op; /* each stand-in's own */
+
+/** A stream's random numbers: their state, of TD_STANDIN_SEED, is another for each call. Under the lock. */
+uint64_t standin_random_start(void);
+uint64_t standin_random(uint64_t *state);
+/** Sometimes sleep, TD_STANDIN_DELAY_US at most. */
+void standin_delay(uint64_t *random);
+
+/** The memory that an operation uses is held by it, by 1, or no longer, by -1: while it is enqueued, or captured. Under the
+ * lock, like the next. */
+void standin_hold(const standin_use *uses, size_t n, bool captured, int by);
+/** standin_used of each that is in live memory. @return whether all are */
+bool standin_used_all(const standin_use *uses, size_t n, uint32_t line, uint32_t step, const standin_clock *clock,
+                      const char *what);
+
+#define STANDIN_BRANCHES_MAX 8 /* captured streams of one capture, the first is where it began */
+
+typedef struct {
+    struct standin_op *op;
+    uint32_t           branch;
+    size_t             after; /* a wait: one more than the node that records; 0: none */
+} standin_node;
+
+/** A way through n nodes that the order of branches and their waits allow, picked at random. */
+typedef struct {
+    const standin_node *nodes;
+    size_t              n, n_branches, ran;
+    size_t              next[STANDIN_BRANCHES_MAX];
+    bool               *done;
+} standin_walk;
+
+standin_walk standin_walk_begin(const standin_node *nodes, size_t n, size_t n_branches);
+/** @return the next node, n behind the last: the walk is over then. */
+size_t standin_walk_next(standin_walk *w, uint64_t *random);
 
 #endif

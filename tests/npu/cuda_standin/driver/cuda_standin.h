@@ -156,10 +156,9 @@ void standin_submit(td_cu_stream s, standin_op *op);
 void standin_run_op(standin_op *op, td_cu_stream s); /* with a delay before */
 bool standin_in_host_function(void);
 /** All under the lock. */
-void     standin_enqueue(td_cu_stream s, standin_op *op);
-void     standin_op_unref(standin_op *op);
-void     standin_wait_progress(void);
-uint64_t standin_random(td_cu_stream s);
+void standin_enqueue(td_cu_stream s, standin_op *op);
+void standin_op_unref(standin_op *op);
+void standin_wait_progress(void);
 
 /* ---- cuda_standin_graph.c; under the lock --------------------------------------------------------------- */
 

@@ -8,20 +8,13 @@
 
 #include "tests/npu/cuda_standin/driver/cuda_standin.h"
 
-#define BRANCHES_MAX 8 /* captured streams of one capture, the first is where it began */
 #define CAPTURES_MAX 16
-
-typedef struct {
-    standin_op *op;
-    uint32_t    branch;
-    size_t      after; /* a wait: one more than the node that records; 0: none */
-} node;
 
 /** What a graph, the executable graphs made of it and their launches share; does not change once the capture has ended. */
 typedef struct {
-    uint32_t refs;
-    size_t   n, room, n_branches;
-    node    *list;
+    uint32_t      refs;
+    size_t        n, room, n_branches;
+    standin_node *list;
 } nodes;
 
 struct CUgraph_st {
@@ -29,8 +22,8 @@ struct CUgraph_st {
     td_cu_capture_mode mode;
     pthread_t          thread;
     td_cu_context      context;
-    td_cu_stream       branches[BRANCHES_MAX];
-    bool               joined[BRANCHES_MAX]; /* another branch has waited for its last node */
+    td_cu_stream       branches[STANDIN_BRANCHES_MAX];
+    bool               joined[STANDIN_BRANCHES_MAX]; /* another branch has waited for its last node */
     nodes             *nodes;
 };
 
@@ -38,7 +31,7 @@ struct CUgraphExec_st {
     bool          alive;
     td_cu_context context;
     nodes        *nodes;
-    uint32_t      lines[BRANCHES_MAX];
+    uint32_t      lines[STANDIN_BRANCHES_MAX];
     uint64_t      launched, done;
     standin_clock clock; /* after its last launch */
 };
@@ -52,10 +45,7 @@ bool standin_capture_open(const struct CUgraph_st *g) {
 /* ---- nodes ------------------------------------------------------------------------------------- */
 
 static void hold(const standin_op *op, int by) {
-    for (size_t i = 0; i < op->n_uses; i++) {
-        standin_memory *m = standin_memory_of(op->uses[i].at, op->uses[i].bytes);
-        if (m) m->in_graphs += (uint32_t)by;
-    }
+    standin_hold(op->uses, op->n_uses, true, by);
     if (op->module) op->module->in_use += (uint32_t)by;
 }
 
@@ -90,7 +80,7 @@ void standin_capture_check(const char *call, int kind, const struct CUctx_st *c)
 static size_t branch_of(td_cu_graph g, td_cu_stream s) {
     size_t i = 0;
     while (i < g->nodes->n_branches && g->branches[i] != s) i++;
-    if (i == BRANCHES_MAX) standin_refuse("stand-in", "more than %d streams in one capture", BRANCHES_MAX);
+    if (i == STANDIN_BRANCHES_MAX) standin_refuse("stand-in", "more than %d streams in one capture", STANDIN_BRANCHES_MAX);
     if (i == g->nodes->n_branches) g->branches[g->nodes->n_branches++] = s;
     return i;
 }
@@ -108,7 +98,7 @@ void standin_capture_add(td_cu_stream s, standin_op *op) {
         n->room = n->room ? n->room * 2 : 64;
         n->list = realloc(n->list, n->room * sizeof *n->list);
     }
-    n->list[n->n] = (node){op, (uint32_t)branch, op->kind == STANDIN_WAIT ? op->event->node + 1 : 0};
+    n->list[n->n] = (standin_node){op, (uint32_t)branch, op->kind == STANDIN_WAIT ? op->event->node + 1 : 0};
     g->joined[branch] = false;
     if (op->kind == STANDIN_WAIT) g->joined[n->list[op->event->node].branch] = true;
     if (op->kind == STANDIN_RECORD) {
@@ -209,7 +199,7 @@ td_cu_status cuGraphInstantiateWithFlags(td_cu_graph_exec *exec, td_cu_graph gra
     standin_lock();
     td_cu_graph g = graph_of(graph, "cuGraphInstantiate");
     *x = (struct CUgraphExec_st){.alive = true, .context = g->context, .nodes = share(g->nodes)};
-    for (size_t i = 0; i < BRANCHES_MAX; i++) x->lines[i] = standin_line_take();
+    for (size_t i = 0; i < STANDIN_BRANCHES_MAX; i++) x->lines[i] = standin_line_take();
     standin_keep(x);
     x->context->n_things++;
     standin_unlock();
@@ -233,7 +223,7 @@ td_cu_status cuGraphExecDestroy(td_cu_graph_exec exec) {
         standin_refuse("cuGraphExecDestroy",
                        "an executable graph is destroyed while a launch of it is enqueued: nobody could say when its memory "
                        "may be freed");
-    for (size_t i = 0; i < BRANCHES_MAX; i++) standin_line_give(x->lines[i]);
+    for (size_t i = 0; i < STANDIN_BRANCHES_MAX; i++) standin_line_give(x->lines[i]);
     let_go(x->nodes);
     x->alive = false;
     x->context->n_things--;
@@ -245,7 +235,7 @@ td_cu_status cuGraphExecDestroy(td_cu_graph_exec exec) {
 static td_cu_graph_difference difference(const nodes *a, const nodes *b) {
     if (a->n != b->n) return TD_CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     for (size_t i = 0; i < a->n; i++) {
-        const node *x = &a->list[i], *y = &b->list[i];
+        const standin_node *x = &a->list[i], *y = &b->list[i];
         if (x->branch != y->branch || x->after != y->after) return TD_CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
         /* A copy's name says between which kinds of memory it goes, which may not change. */
         if (x->op->kind != y->op->kind || (x->op->kind == STANDIN_COPY && strcmp(x->op->name, y->op->name) != 0))
@@ -283,26 +273,14 @@ typedef struct {
 static void run_launch(standin_op *op, td_cu_stream s) {
     const launch *l = op->payload;
     const nodes  *n = l->nodes;
-    bool         *done = calloc(n->n + 1, sizeof *done);
-    size_t        next[BRANCHES_MAX] = {0};
+    standin_walk  walk = standin_walk_begin(n->list, n->n, n->n_branches);
     standin_lock();
     while (l->exec->done + 1 < l->number) standin_wait_progress();
     standin_unlock();
-    for (size_t ran = 0; ran < n->n; ran++) {
-        /* A branch whose next node may run, from a random one on. */
-        size_t first = standin_random(s) % n->n_branches, pick = n->n;
-        for (size_t k = 0; k < n->n_branches && pick == n->n; k++) {
-            size_t b = (first + k) % n->n_branches, i = next[b];
-            while (i < n->n && n->list[i].branch != b) i++;
-            next[b] = i;
-            if (i < n->n && (!n->list[i].after || done[n->list[i].after - 1])) pick = i;
-        }
-        done[pick] = true;
-        next[n->list[pick].branch] = pick + 1;
-        standin_op *it = n->list[pick].op;
+    for (size_t i; (i = standin_walk_next(&walk, &s->random)) < n->n;) {
+        standin_op *it = n->list[i].op;
         if (it->kind != STANDIN_RECORD && it->kind != STANDIN_WAIT) standin_run_op(it, s);
     }
-    free(done);
     standin_lock();
     l->exec->done++;
     standin_unlock();
@@ -316,21 +294,17 @@ static void drop_launch(standin_op *op) {
 /** The launch's uses of memory, on lines of its own that begin where the stream is and end in it. */
 static void order_launch(td_cu_graph_exec x, td_cu_stream s) {
     const nodes   *g = x->nodes;
-    standin_clock *clocks = calloc(BRANCHES_MAX, sizeof *clocks), *marks = calloc(g->n + 1, sizeof *marks);
+    standin_clock *clocks = calloc(STANDIN_BRANCHES_MAX, sizeof *clocks), *marks = calloc(g->n + 1, sizeof *marks);
     standin_host_into(&s->clock);
     standin_clock_merge(&s->clock, &x->clock); /* "ordered behind any previous launches" */
     standin_line_step(s->line, &s->clock);
     clocks[0] = s->clock;
     for (size_t i = 0; i < g->n; i++) {
-        const node    *n = &g->list[i];
-        standin_clock *clock = &clocks[n->branch];
+        const standin_node *n = &g->list[i];
+        standin_clock      *clock = &clocks[n->branch];
         if (n->after) standin_clock_merge(clock, &marks[n->after - 1]);
         uint32_t step = standin_line_step(x->lines[n->branch], clock);
-        for (size_t k = 0; k < n->op->n_uses; k++) {
-            const standin_use *use = &n->op->uses[k];
-            standin_memory    *m = standin_memory_of(use->at, use->bytes);
-            if (m) standin_used(&m->history, use, x->lines[n->branch], step, clock, n->op->name);
-        }
+        (void)standin_used_all(n->op->uses, n->op->n_uses, x->lines[n->branch], step, clock, n->op->name);
         if (n->op->kind == STANDIN_RECORD) marks[i] = *clock;
     }
     standin_clock_merge(&s->clock, &clocks[0]);

@@ -2,7 +2,6 @@
  * Streams (a thread and a queue each), events and host functions.
  */
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "tests/npu/cuda_standin/driver/cuda_standin.h"
 
@@ -37,10 +36,7 @@ void standin_op_unref(standin_op *op) {
 
 /** What an operation uses, while it is enqueued. */
 static void hold(const standin_op *op, int by) {
-    for (size_t i = 0; i < op->n_uses; i++) {
-        standin_memory *m = standin_memory_of(op->uses[i].at, op->uses[i].bytes);
-        if (m) m->in_flight += (uint32_t)by;
-    }
+    standin_hold(op->uses, op->n_uses, false, by);
     if (op->module) op->module->in_use += (uint32_t)by;
 }
 
@@ -50,10 +46,7 @@ void standin_enqueue(td_cu_stream s, standin_op *op) {
     standin_host_into(&s->clock);
     if (op->kind == STANDIN_WAIT) standin_clock_merge(&s->clock, &op->event->clock);
     uint32_t step = standin_line_step(s->line, &s->clock);
-    for (size_t i = 0; i < op->n_uses; i++) {
-        standin_memory *m = standin_memory_of(op->uses[i].at, op->uses[i].bytes);
-        if (m) standin_used(&m->history, &op->uses[i], s->line, step, &s->clock, op->name);
-    }
+    (void)standin_used_all(op->uses, op->n_uses, s->line, step, &s->clock, op->name);
     hold(op, 1);
     if (op->kind == STANDIN_RECORD) {
         op->event->capture = NULL;
@@ -79,16 +72,8 @@ void standin_submit(td_cu_stream s, standin_op *op) {
 
 /* ---- the thread of a stream -------------------------------------------------------------------- */
 
-uint64_t standin_random(td_cu_stream s) { /* xorshift64* */
-    s->random ^= s->random >> 12;
-    s->random ^= s->random << 25;
-    s->random ^= s->random >> 27;
-    return s->random * 0x2545f4914f6cdd1dull;
-}
-
 void standin_run_op(standin_op *op, td_cu_stream s) {
-    uint64_t longest = standin_setting("TD_STANDIN_DELAY_US", 100), r = standin_random(s);
-    if (longest && r >> 62 == 0) usleep((useconds_t)(r % (longest + 1)));
+    standin_delay(&s->random);
     bool is_work = op->kind == STANDIN_KERNEL || op->kind == STANDIN_COPY;
     /* Nothing runs in a context that has failed, host functions neither (cuLaunchHostFunc). Waits end by themselves. */
     if (is_work && !atomic_load(&s->context->failure)) standin_op_fails(s->context);
@@ -130,7 +115,6 @@ td_cu_stream standin_stream_of(td_cu_stream s, const char *call) {
 }
 
 td_cu_status cuStreamCreate(td_cu_stream *stream, unsigned flags) {
-    static uint64_t n_streams;
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
     if (flags != TD_CU_STREAM_NON_BLOCKING)
         standin_refuse("cuStreamCreate",
@@ -140,7 +124,7 @@ td_cu_status cuStreamCreate(td_cu_stream *stream, unsigned flags) {
     standin_lock();
     standin_keep(s);
     *s = (struct CUstream_st){.context = standin_current(), .alive = true, .line = standin_line_take()};
-    s->random = standin_setting("TD_STANDIN_SEED", 1) * 0x9e3779b97f4a7c15ull + ++n_streams;
+    s->random = standin_random_start();
     s->context->n_things++;
     standin_unlock();
     pthread_cond_init(&s->more, NULL);

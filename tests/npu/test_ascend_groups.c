@@ -1,0 +1,155 @@
+/*
+ * Weights in groups of 4-bit codes on an Ascend card: it has no operation that takes them with int8 rows, so they are
+ * rounded to int8 while they are loaded, a scale for each row. What lies on the card, in NZ, against the checkpoint's values
+ * as this test computes them in doubles, for every kind of group.
+ *
+ * Bounds. The scale is the row's largest value / 127, to two roundings of f32. A code is the nearest one: off by half a
+ * scale, 1/254 of the row's largest value; the weight and the quotient are rounded to f32 before, 2^-22 of 127 scales.
+ */
+#include "coded_matrices.h"
+
+#include "npu/ascend/ascend_weight.h"
+
+#define SCALE_SLACK ldexp(1, -22)
+#define CODE_SLACK (127 * ldexp(1, -22)) /* in scales */
+
+/* The rows that lie on the card. */
+typedef struct {
+    int8_t *codes; /* [n, k] */
+    float  *scale; /* [n] */
+} rounded;
+
+/* Tiles of 16 inputs x 32 outputs: [ceil(n / 32)][ceil(k / 16)][16][32] (docs/zh/context/data_format.md of CANN's ops). */
+static rounded read_back(td_ascend_npu *d, const td_ascend_matrix *m, size_t n, size_t k) {
+    size_t   k_tiles = (k + 15) / 16, n_tiles = (n + 31) / 32;
+    rounded  r = {.codes = malloc(n * k), .scale = malloc(n_tiles * 32 * sizeof(float))};
+    int8_t  *nz = malloc(n_tiles * k_tiles * 512);
+    td_error err = {0};
+    assert_int_equal(td_ascend_download(d, nz, m->data, n_tiles * k_tiles * 512, &err), TD_OK);
+    assert_int_equal(td_ascend_download(d, r.scale, m->scale, n_tiles * 32 * sizeof(float), &err), TD_OK);
+    for (size_t o = 0; o < n_tiles * 32; o++)
+        for (size_t i = 0; i < k_tiles * 16; i++) {
+            int8_t code = nz[((o / 32 * k_tiles + i / 16) * 16 + i % 16) * 32 + o % 32];
+            if (o < n && i < k)
+                r.codes[o * k + i] = code;
+            else
+                assert_int_equal(code, 0); /* what is filled up */
+        }
+    free(nz);
+    return r;
+}
+
+/* @return the largest error, in the row's largest value */
+static double check_row(const coded *c, const rounded *r, size_t row) {
+    size_t k = c->m.k;
+    double most = 0, worst = 0, scale = r->scale[row];
+    for (size_t i = 0; i < k; i++) {
+        double w = 0.5 * twice(c, row, i) * (double)c->scales[row * c->groups + i / c->m.group] * (double)c->m.factor;
+        most = fmax(most, fabs(w));
+    }
+    if (most == 0) {
+        for (size_t i = 0; i < k; i++) assert_int_equal(r->codes[row * k + i], 0);
+        return 0;
+    }
+    assert_true(fabs(scale - most / 127) <= SCALE_SLACK * scale);
+    for (size_t i = 0; i < k; i++) {
+        double w = 0.5 * twice(c, row, i) * (double)c->scales[row * c->groups + i / c->m.group] * (double)c->m.factor;
+        double off = fabs(r->codes[row * k + i] * scale - w);
+        if (off > scale * (0.5 + CODE_SLACK))
+            fail_msg("row %zu, column %zu: %g is %d x %g", row, i, w, r->codes[row * k + i], scale);
+        worst = fmax(worst, off / most);
+    }
+    return worst;
+}
+
+static double check_matrix(td_ascend_npu *d, const coded *c) {
+    const td_npu_ops       *ops = d->base.ops;
+    td_tensor_view          v = view_of(c);
+    td_npu_weight          *w;
+    const td_ascend_matrix *m;
+    td_error                err = {0};
+    double                  worst = 0;
+    if (ops->weight_create(&d->base, c->format, &v, &w, &err) != TD_OK) fail_msg("%s", err.text);
+    td_ascend_part part = {.what = "groups", .w = w, .n = c->m.n, .k = c->m.k};
+    if (td_ascend_matrix_of(d, &part, 1, c->m.k, &m, &err) != TD_OK) fail_msg("%s", err.text);
+    assert_int_equal(m->format, TD_WEIGHT_W8A8);
+    assert_true(m->n >= c->m.n && m->n % 32 == 0);
+    rounded r = read_back(d, m, c->m.n, c->m.k);
+    for (size_t row = 0; row < c->m.n; row++) worst = fmax(worst, check_row(c, &r, row));
+    free(r.codes);
+    free(r.scale);
+    ops->weight_destroy(&d->base, w);
+    return worst;
+}
+
+static td_ascend_npu *open_card(void) {
+    td_npu       *npu;
+    td_npu_config config = {.act_dtype = TD_DT_BF16};
+    td_error      err = {0};
+    setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
+    if (td_npu_open("npu", &config, &npu, &err) != TD_OK) fail_msg("%s", err.text);
+    return (td_ascend_npu *)npu;
+}
+
+/* Outputs and inputs that fill no tile, last groups that are short, and one row. */
+static void rounded_to_int8(void **state) {
+    static const size_t SIZES[][2] = {{64, 256}, {33, 160}, {7, 96}, {1, 64}, {96, 416}};
+    td_ascend_npu      *d = open_card();
+    rnd                 r = rnd_open("groups to int8");
+    (void)state;
+    for (size_t kind = 0; kind < N_KINDS; kind++) {
+        double worst = 0;
+        for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
+            coded c = make_coded(&r, kind, SIZES[i][0], SIZES[i][1]);
+            worst = fmax(worst, check_matrix(d, &c));
+            free_coded(&c);
+        }
+        print_message("    kind %zu: the largest error is %.5f of a row's largest value; half a step is %.5f\n", kind, worst,
+                      1.0 / 254);
+        assert_true(worst > 0);
+    }
+    d->base.ops->close(&d->base);
+}
+
+/* A row of zeros: codes of zero, whatever its scales are. */
+static void row_of_zeros(void **state) {
+    td_ascend_npu *d = open_card();
+    rnd            r = rnd_open("a row of zeros");
+    (void)state;
+    coded c = make_coded(&r, 1, 4, 128);
+    for (size_t i = 0; i < 128; i++) { /* in the third row every code is its group's zero */
+        uint8_t zero = c.zeros[2 * c.groups + i / c.m.group], *byte = (uint8_t *)c.memory[0] + 2 * 64 + i / 2;
+        c.codes[2 * 128 + i] = zero;
+        *byte = (uint8_t)((*byte & (i % 2 ? 0x0f : 0xf0)) | zero << 4 * (i % 2));
+    }
+    (void)check_matrix(d, &c);
+    free_coded(&c);
+    d->base.ops->close(&d->base);
+}
+
+static void scales_that_are_none(void **state) {
+    td_ascend_npu *d = open_card();
+    rnd            r = rnd_open("bad scales");
+    td_npu_weight *w;
+    td_error       err = {0};
+    (void)state;
+    coded          c = make_coded(&r, 0, 4, 64);
+    td_tensor_view v = view_of(&c);
+    ((uint16_t *)c.memory[1])[3] = 0x7fc0; /* a NaN of bf16 */
+    assert_int_equal(d->base.ops->weight_create(&d->base, c.format, &v, &w, &err), TD_EFORMAT);
+    assert_non_null(strstr(err.text, "a scale that is no positive number"));
+    v.coded = NULL;
+    assert_int_equal(d->base.ops->weight_create(&d->base, c.format, &v, &w, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "from a checkpoint's codes"));
+    free_coded(&c);
+    d->base.ops->close(&d->base);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounded_to_int8),
+        cmocka_unit_test(row_of_zeros),
+        cmocka_unit_test(scales_that_are_none),
+    };
+    return cmocka_run_group_tests_name("Ascend's weights in groups", tests, NULL, NULL);
+}

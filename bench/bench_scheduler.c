@@ -108,6 +108,23 @@ td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     return out.n <= m->o.max_out ? TD_OK : TD_EINVAL;
 }
 
+/* Nobody keeps pages here. */
+uint64_t td_model_source_hash(const td_model *m) {
+    return m != NULL;
+}
+size_t td_model_page_bytes(const td_model *m) {
+    return m != NULL;
+}
+td_status td_model_prepare_page_copies(td_model *m, td_error *err) {
+    return m ? TD_OK : td_fail(err, TD_EINVAL, "no model");
+}
+td_status td_model_read_page(td_model *m, uint32_t page, void *to) {
+    return m && to && page == 0 ? TD_OK : TD_EINVAL;
+}
+td_status td_model_write_page(td_model *m, uint32_t page, const void *from) {
+    return m && from && page == 0 ? TD_OK : TD_EINVAL;
+}
+
 static void null_caps(td_npu *d, td_npu_caps *out) {
     *out = (td_npu_caps){.text = "none", .unified_memory = d != NULL};
 }

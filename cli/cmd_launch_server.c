@@ -187,6 +187,7 @@ static td_status launch(td_launch_options *o, td_error *err) {
     td_server     *server;
     td_engine     *engine;
     td_kv_events  *kv_events = NULL;
+    td_kv_store   *kv_store = NULL;
     td_jbuf        flags = {0};
     TD_TRY(td_service_notify_open(&sv.notify, err));
     td_flags_write_json(&o->command, &flags);
@@ -204,6 +205,8 @@ static td_status launch(td_launch_options *o, td_error *err) {
         if (o->trace) st = td_trace_start(o->trace, TD_TRACE_BYTES_MAX, err);
         if (st == TD_OK && o->kv_events.on) st = td_kv_events_open(&o->kv_events, &kv_events, err);
         if (kv_events) o->engine.cache_listener = td_kv_events_listener(kv_events);
+        if (st == TD_OK && o->kv_store) st = td_kv_store_open(&o->kv_store_settings, &kv_store, err);
+        if (kv_store) o->engine.page_store = td_kv_store_pages(kv_store);
         if (st == TD_OK) st = td_engine_open(&o->engine, &engine, err);
         if (st == TD_OK) {
             st = serve(o, server, engine, &sig, &sv, err);
@@ -216,6 +219,7 @@ static td_status launch(td_launch_options *o, td_error *err) {
             }
             td_engine_close(engine, 0);
         }
+        td_kv_store_close(kv_store);
         td_kv_events_close(kv_events);
         td_trace_stop();
         td_server_free(server);

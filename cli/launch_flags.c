@@ -82,6 +82,12 @@ static const td_flag FLAGS[] = {
     {{"kv-events-config"}, TD_FLAG_TEXT, O(kv_events_config), .arg = "JSON", .by_default = "none",
      .help = "Tell routers which pages the prefix cache holds, over ZeroMQ: {\"publisher\": \"zmq\", \"endpoint\": "
              "\"tcp://127.0.0.1:5557\"} (docs/scaling.md)."},
+    {{"kv-store"}, TD_FLAG_TEXT, O(kv_store), .choices = TD_CHOICES("none", "mooncake"), .by_default = "none",
+     .help = "Share the pages of the prefix cache with other hosts through this store (docs/scaling.md).",
+     .refusal = NOT_YET},
+    {{"kv-store-config"}, TD_FLAG_TEXT, O(kv_store_config), .arg = "FILE", .by_default = "none",
+     .help = "What the store needs to know, as JSON: {\"master_server_address\": \"HOST:50051\", \"global_segment_size\": "
+             "\"4GB\", \"local_hostname\": \"THIS HOST\"}."},
     {{"check"}, TD_FLAG_SWITCH, O(check), .on_line = true, .help = "Check the flags, say what they amount to, and exit."},
     {{"help-markdown"}, TD_FLAG_SWITCH, O(help_markdown), .on_line = true, .help = "Print the flags as docs/flags.md."},
 };
@@ -150,6 +156,19 @@ static td_status read_config(td_launch_options *o, td_error *err) {
 
 /* ---- all of it ---- */
 
+static td_status settle_kv_store(td_launch_options *o, td_error *err) {
+    if (o->kv_store && !strcmp(o->kv_store, "none")) o->kv_store = NULL;
+    if (!o->kv_store != !o->kv_store_config)
+        return td_fail(err, TD_EINVAL, "--kv-store and --kv-store-config belong together: %s is missing",
+                       o->kv_store ? "--kv-store-config FILE" : "--kv-store mooncake");
+    if (!o->kv_store) return TD_OK;
+    if (o->engine.disable_radix_cache)
+        return td_fail(err, TD_EINVAL, "--kv-store has nothing to share with --disable-radix-cache");
+    if (td_kv_store_config_read(o->kv_store_config, &o->kv_store_settings, err) != TD_OK)
+        return td_fail_within(err, "--kv-store-config");
+    return TD_OK;
+}
+
 static td_status settle(td_launch_options *o, td_error *err) {
     td_engine_flags_settle(&o->engine);
     o->server.tokenizer_path = o->engine.tokenizer_path;
@@ -165,6 +184,7 @@ static td_status settle(td_launch_options *o, td_error *err) {
         return td_fail_within(err, "--kv-events-config");
     if (o->kv_events.on && o->engine.disable_radix_cache)
         return td_fail(err, TD_EINVAL, "--kv-events-config has nothing to tell with --disable-radix-cache");
+    TD_TRY(settle_kv_store(o, err));
     if (!o->engine.model_path) return td_fail(err, TD_EINVAL, "--model-path is missing: the folder of the model to serve");
     return TD_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "cli/engine_flags.h"
 #include "scale/kv_events.h"
+#include "scale/kv_store.h"
 #include "server/server.h"
 
 #define TD_LAUNCH_FLAGS_MAX 32 /* rows of launch_server's own table at most */
@@ -16,11 +17,14 @@
 typedef struct {
     td_engine_options   engine;
     td_server_options   server;
-    td_kv_events_config kv_events; /* what kv_events_config says */
+    td_kv_events_config kv_events;         /* what kv_events_config says */
+    td_kv_store_config  kv_store_settings; /* what the file kv_store_config says, where kv_store is not none */
     const char         *config;
     const char         *log_level, *log_format;
     const char         *trace;            /* file, or NULL */
     const char         *kv_events_config; /* JSON, or NULL */
+    const char         *kv_store;         /* NULL: none */
+    const char         *kv_store_config;  /* file, or NULL */
     double              shutdown_delay_s, shutdown_grace_s;
     bool                skip_warmup;
     bool                check; /* only check the flags */

@@ -9,6 +9,7 @@
 #include "core/thread.h"
 #include "engine/engine_impl.h"
 #include "engine/engine_placement.h"
+#include "engine/page_fingerprint.h"
 #include "kernels/kernels.h"
 #include "kernels/machine/roofline.h"
 #include "text/parse/answer_parser.h"
@@ -182,13 +183,14 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
     if (longest > e->limits.kv_tokens) longest = (uint32_t)e->limits.kv_tokens;
     TD_TRY(td_kv_pages_open(&e->pages, n_pages, err));
     td_page_sharing pages = td_model_get_page_sharing(e->placed.model);
-    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache && pages.shares_prompts, listener, err));
+    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache && pages.shares_prompts, err));
+    if (listener) TD_TRY(td_prefix_cache_listen(&e->cache, listener, err));
     td_scheduler_config sc = {.max_running = max_running,
                               .chunk = e->plan.chunk,
                               .max_seq_tokens = longest,
                               .mixed = e->plan.mixed_chunk,
                               .cache_generated = pages.shares_generated};
-    TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, err));
+    TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, &e->exchange, err));
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);
     e->jobs = calloc((size_t)e->plan.chunk + max_running, sizeof *e->jobs);
@@ -202,6 +204,27 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
     return TD_OK;
 }
 
+static void wake(void *user) {
+    td_engine *e = user;
+    td_inbox_wake(e->inbox);
+}
+
+static td_status open_page_store(td_engine *e, const td_engine_options *o, uint64_t source_hash, td_error *err) {
+    if (!o->page_store) return TD_OK;
+    td_model *m = e->placed.model;
+    if (!td_model_get_page_sharing(m).shares_prompts)
+        return td_fail(err, TD_ENOTSUP, "kv-store: the model keeps a state beside its KV pages, which pages do not carry");
+    uint32_t       longest = e->scheduler.config.max_seq_tokens;
+    td_page_format f = {.page_tokens = TD_KV_PAGE,
+                        .max_pages = (longest + TD_KV_PAGE - 1) / TD_KV_PAGE,
+                        .page_bytes = td_model_page_bytes(m),
+                        .wake = wake,
+                        .wake_user = e};
+    TD_TRY(td_model_prepare_page_copies(m, err));
+    TD_TRY(td_page_fingerprint_take(o, &e->plan, m, source_hash, &f.fingerprint, err));
+    return td_page_exchange_open(&e->exchange, o->page_store, &f, m, &e->cache, err);
+}
+
 static td_status open_engine(td_engine *e, const td_engine_options *o, td_error *err) {
     uint64_t available_bytes = 0;
     TD_TRY(td_engine_plan_make(o, &e->plan, err));
@@ -212,10 +235,12 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     TD_TRY(open_model(e, o, available_bytes, err));
     uint32_t n_pages = e->placed.n_pages;
     TD_TRY(open_text(e, o, err));
+    uint64_t source_hash = o->page_store ? td_model_source_hash(e->placed.model) : 0;
     TD_TRY(td_model_load(e->placed.model, n_pages, err));
     fill_limits_and_info(e, n_pages);
     TD_TRY(open_steps(e, n_pages, o->cache_listener, err));
     TD_TRY(td_inbox_create(e->plan.max_queued, e->plan.random_seed, &e->inbox, err));
+    TD_TRY(open_page_store(e, o, source_hash, err));
     TD_TRY(td_thread_start(&e->thread, "engine", td_engine_thread, e, err));
     e->thread_started = true;
     return TD_OK;
@@ -241,6 +266,7 @@ void td_engine_close(td_engine *e, double grace_s) {
         td_inbox_shut(e->inbox, td_now_s() + (grace_s > 0 ? grace_s : 0));
         pthread_join(e->thread, NULL);
     }
+    td_page_exchange_close(&e->exchange);
     td_inbox_release(e->inbox);
     for (uint32_t i = 0; i < e->n_samplers; i++) td_sampler_close(&e->samplers[i]);
     free(e->samplers);
@@ -288,6 +314,8 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     s->experts = work.experts;
     s->n_cards = td_model_get_cards(e->placed.model, s->cards);
     s->queued = td_inbox_waiting(e->inbox, &s->queued_tokens);
+    s->has_page_store = e->exchange.store != NULL;
+    if (s->has_page_store) e->exchange.store->stats(e->exchange.store->user, &s->page_store);
 }
 
 void td_engine_flush_cache(td_engine *e) {

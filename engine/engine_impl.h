@@ -54,16 +54,17 @@ struct td_engine {
     pthread_t         thread;
 
     /* engine thread only, once it runs */
-    td_kv_pages     pages;
-    td_prefix_cache cache; /* over pages */
-    td_scheduler    scheduler;
-    td_sampler     *samplers; /* [workers of the expert pool] */
-    uint32_t        n_samplers;
-    td_row_job     *jobs;     /* [max_tok] */
-    uint32_t       *job_rows; /* [plan.max_out] */
-    bool           *job_best; /* [plan.max_out] the best logits of the row will do */
-    td_row_result  *results;  /* [max_running], by step entry */
-    td_log_window   window;
+    td_kv_pages      pages;
+    td_prefix_cache  cache; /* over pages */
+    td_page_exchange exchange;
+    td_scheduler     scheduler;
+    td_sampler      *samplers; /* [workers of the expert pool] */
+    uint32_t         n_samplers;
+    td_row_job      *jobs;     /* [max_tok] */
+    uint32_t        *job_rows; /* [plan.max_out] */
+    bool            *job_best; /* [plan.max_out] the best logits of the row will do */
+    td_row_result   *results;  /* [max_running], by step entry */
+    td_log_window    window;
 };
 
 void *td_engine_thread(void *engine);

@@ -1,5 +1,6 @@
 #include "engine/inbox.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
@@ -39,7 +40,12 @@ td_status td_inbox_create(uint32_t max_queued, uint64_t seed, td_inbox **out, td
         free(b);
         return td_fail(err, TD_ENOMEM, "cannot create a lock");
     }
-    if (pthread_cond_init(&b->changed, NULL)) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    int failed = pthread_cond_init(&b->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    if (failed) {
         pthread_mutex_destroy(&b->lock);
         free(b);
         return td_fail(err, TD_ENOMEM, "cannot create a condition variable");
@@ -111,9 +117,16 @@ void td_inbox_shut(td_inbox *b, double deadline_s) {
     pthread_mutex_unlock(&b->lock);
 }
 
-td_inbox_news td_inbox_take(td_inbox *b, bool wait) {
+/* Sleep until there is news, or it is time. @return false: it is time. The lock is held. */
+static bool sleep_until(td_inbox *b, double until_s) {
+    if (isinf(until_s)) return pthread_cond_wait(&b->changed, &b->lock) == 0;
+    struct timespec t = {.tv_sec = (time_t)until_s, .tv_nsec = (long)(1e9 * (until_s - floor(until_s)))};
+    return pthread_cond_timedwait(&b->changed, &b->lock, &t) == 0;
+}
+
+td_inbox_news td_inbox_take(td_inbox *b, double until_s) {
     pthread_mutex_lock(&b->lock);
-    while (wait && !b->first && !b->awake && !b->shut) pthread_cond_wait(&b->changed, &b->lock);
+    while (until_s > 0 && !b->first && !b->awake && !b->shut && sleep_until(b, until_s)) continue;
     td_inbox_news news = {.requests = b->first, .flush = b->flush, .deadline_s = b->shut ? b->deadline_s : 0};
     b->first = b->last = NULL;
     b->awake = b->flush = false;

@@ -31,8 +31,9 @@ typedef struct {
     double      deadline_s; /* once the inbox is shut; else 0 */
 } td_inbox_news;
 
-/** Engine thread: take what has come. @param wait sleep until there is something, a wake, or the inbox is shut. */
-td_inbox_news td_inbox_take(td_inbox *b, bool wait);
+/** Engine thread: take what has come. @param until_s sleep until there is something, a wake, the inbox is shut, or this time
+ * of the monotonic clock has come; 0: do not sleep; INFINITY: for as long as it takes. */
+td_inbox_news td_inbox_take(td_inbox *b, double until_s);
 
 void     td_inbox_left(td_inbox *b, const td_request *r);   /* it stopped waiting: it runs, or has ended */
 void     td_inbox_rejoin(td_inbox *b, const td_request *r); /* it was retracted and waits again; it is never refused */

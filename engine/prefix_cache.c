@@ -19,9 +19,8 @@ struct td_prefix_node {
     bool     cached;
 };
 
-td_status td_prefix_cache_open(td_prefix_cache *c, td_kv_pages *pages, bool on, const td_cache_listener *listener,
-                               td_error *err) {
-    *c = (td_prefix_cache){.pages = pages, .on = on, .newest = NONE, .oldest = NONE, .n_buckets = 1, .listener = listener};
+td_status td_prefix_cache_open(td_prefix_cache *c, td_kv_pages *pages, bool on, td_error *err) {
+    *c = (td_prefix_cache){.pages = pages, .on = on, .newest = NONE, .oldest = NONE, .n_buckets = 1};
     while (c->n_buckets < pages->n_pages && c->n_buckets < UINT32_MAX / 2) c->n_buckets *= 2;
     c->nodes = calloc(pages->n_pages, sizeof *c->nodes);
     c->tokens = calloc(pages->n_pages, PAGE_TOKEN_BYTES);
@@ -31,7 +30,13 @@ td_status td_prefix_cache_open(td_prefix_cache *c, td_kv_pages *pages, bool on, 
         return td_fail(err, TD_ENOMEM, "out of memory for the prefix cache of %u pages", pages->n_pages);
     }
     memset(c->buckets, 0xff, c->n_buckets * sizeof *c->buckets); /* NONE */
-    return listener ? listener->open(listener->user, pages->n_pages, TD_KV_PAGE, err) : TD_OK;
+    return TD_OK;
+}
+
+td_status td_prefix_cache_listen(td_prefix_cache *c, const td_cache_listener *listener, td_error *err) {
+    assert(c->n_listeners < TD_CACHE_LISTENERS_MAX);
+    c->listeners[c->n_listeners++] = listener;
+    return listener->open(listener->user, c->pages->n_pages, TD_KV_PAGE, err);
 }
 
 void td_prefix_cache_close(td_prefix_cache *c) {
@@ -113,7 +118,7 @@ bool td_prefix_cache_take(td_prefix_cache *c, uint32_t *pages, uint32_t n) {
     for (; c->pages->n_free < n; c->evictions++) {
         uint32_t page = c->oldest;
         forget(c, page);
-        if (c->listener) c->listener->removed(c->listener->user, page);
+        for (uint32_t i = 0; i < c->n_listeners; i++) c->listeners[i]->removed(c->listeners[i]->user, page);
     }
     return td_kv_pages_take(c->pages, pages, n);
 }
@@ -143,7 +148,8 @@ void td_prefix_cache_publish(td_prefix_cache *c, const uint32_t *tokens, uint32_
         if (same == NONE) {
             link_node(c, pages[i], parent, page_tokens);
             td_kv_pages_share(c->pages, pages[i]);
-            if (c->listener) c->listener->stored(c->listener->user, pages[i], parent, page_tokens);
+            for (uint32_t k = 0; k < c->n_listeners; k++)
+                c->listeners[k]->stored(c->listeners[k]->user, pages[i], parent, page_tokens);
         } else if (same != pages[i]) {
             share(c, same);
             assert(!c->nodes[pages[i]].cached);
@@ -156,5 +162,5 @@ void td_prefix_cache_publish(td_prefix_cache *c, const uint32_t *tokens, uint32_
 void td_prefix_cache_flush(td_prefix_cache *c) {
     for (uint32_t page = 0; page < c->pages->n_pages; page++)
         if (c->nodes[page].cached) forget(c, page);
-    if (c->listener) c->listener->cleared(c->listener->user);
+    for (uint32_t i = 0; i < c->n_listeners; i++) c->listeners[i]->cleared(c->listeners[i]->user);
 }

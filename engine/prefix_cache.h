@@ -18,6 +18,8 @@
 
 #include "engine/kv_pages.h"
 
+#define TD_CACHE_LISTENERS_MAX 2
+
 typedef struct td_prefix_node td_prefix_node;
 
 typedef struct {
@@ -30,14 +32,16 @@ typedef struct {
     uint32_t        newest, oldest, n_idle; /* the list of idle pages, by when they became idle */
     uint64_t        evictions;              /* pages, since open */
 
-    const td_cache_listener *listener; /* told of pages that come and go; NULL: nobody */
+    const td_cache_listener *listeners[TD_CACHE_LISTENERS_MAX]; /* [n_listeners] told of pages that come and go */
+    uint32_t                 n_listeners;
 } td_prefix_cache;
 
-/** @param pages borrowed; from here on its pages are taken and dropped through the cache.
- *  @param listener borrowed, is opened; NULL: none. */
-TD_NODISCARD td_status td_prefix_cache_open(td_prefix_cache *c, td_kv_pages *pages, bool on,
-                                            const td_cache_listener *listener, td_error *err);
+/** @param pages borrowed; from here on its pages are taken and dropped through the cache. */
+TD_NODISCARD td_status td_prefix_cache_open(td_prefix_cache *c, td_kv_pages *pages, bool on, td_error *err);
 void                   td_prefix_cache_close(td_prefix_cache *c);
+
+/** One listener more, before anything is in the cache: borrowed, is opened. At most TD_CACHE_LISTENERS_MAX. */
+TD_NODISCARD td_status td_prefix_cache_listen(td_prefix_cache *c, const td_cache_listener *listener, td_error *err);
 
 /** Pages that can be had: free ones, and idle ones. */
 static inline uint32_t td_prefix_cache_available(const td_prefix_cache *c) {

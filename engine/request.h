@@ -54,6 +54,7 @@ struct td_request {
     uint32_t             *pages;                /* [capacity for all tokens] */
     uint32_t              n_pages, n_published; /* of the pages, the first n_published are in the prefix cache */
     bool                  publishes;            /* false: the cache was flushed since the request was admitted */
+    bool                  looked_up;            /* the page store was asked for its pages since it ran last */
     uint32_t              n_cached;             /* prompt tokens that the prefix cache spared when it was first admitted */
     td_detok             *detok;                /* NULL without a tokenizer */
     td_stream_text        text;

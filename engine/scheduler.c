@@ -8,8 +8,9 @@
 #include "core/mem.h"
 #include "npu/npu.h"
 
-td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache, td_error *err) {
-    *s = (td_scheduler){.config = *c, .cache = cache};
+td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache,
+                            td_page_exchange *exchange, td_error *err) {
+    *s = (td_scheduler){.config = *c, .cache = cache, .exchange = exchange};
     s->running = calloc(c->max_running, sizeof *s->running);
     s->entries = calloc(c->max_running, sizeof *s->entries);
     td_status st = s->running && s->entries ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the scheduler");
@@ -57,6 +58,7 @@ static void left_waiting(td_scheduler *s, td_request *r) {
 }
 
 void td_scheduler_remove(td_scheduler *s, td_request *r) {
+    td_page_exchange_left(s->exchange, r);
     drop_pages(s, r);
     for (uint32_t i = 0; i < s->n_running; i++) {
         if (s->running[i] != r) continue;
@@ -91,6 +93,7 @@ static void retract_last(td_scheduler *s) {
     td_scheduler_add(s, r);
     td_inbox_rejoin(r->inbox, r);
     r->retracted = true;
+    r->looked_up = false;
     s->n_retracted++;
     s->retractions++;
 }
@@ -144,6 +147,7 @@ static bool should_wait(const td_scheduler *s, const td_request *r) {
 }
 
 void td_scheduler_flush_cache(td_scheduler *s) {
+    td_page_exchange_flush(s->exchange);
     td_prefix_cache_flush(s->cache);
     for (uint32_t i = 0; i < s->n_running; i++) s->running[i]->publishes = false;
 }
@@ -159,6 +163,8 @@ static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating) 
         result = SKIPPED;
     else if (pages_wanted(r) + generating > td_prefix_cache_available(s->cache) && s->n_running > 0)
         result = NO_ROOM;
+    else if (td_page_exchange_waits(s->exchange, r, r->n_pages, matchable_pages(s, r)))
+        result = SKIPPED;
     if (result != ADMITTED) {
         drop_pages(s, r);
         return result;

@@ -12,7 +12,8 @@
  *
  * An admitted request begins behind the pages that the prefix cache has of it, and publishes its own as they are computed.
  * A request waits while another one computes pages that it could share: prompts with a common beginning compute it once,
- * also when they arrive together.
+ * also when they arrive together. And it waits, for a while, for pages that a store may have (engine/page_exchange.h). Those
+ * that come later may overtake it meanwhile.
  *
  * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated
  * after open.
@@ -20,6 +21,7 @@
 #ifndef TD_ENGINE_SCHEDULER_H
 #define TD_ENGINE_SCHEDULER_H
 
+#include "engine/page_exchange.h"
 #include "engine/prefix_cache.h"
 #include "engine/request.h"
 #include "model/step_rows.h"
@@ -41,6 +43,7 @@ typedef struct {
 typedef struct {
     td_scheduler_config config;
     td_prefix_cache    *cache;
+    td_page_exchange   *exchange;
     td_request         *waiting; /* a list */
     td_request        **running; /* [n_running] */
     uint32_t            n_waiting, n_running;
@@ -57,16 +60,16 @@ static inline uint32_t td_scheduler_max_seq(uint32_t max_running) {
     return 2 * max_running;
 }
 
-/** A step has at most chunk + max_running tokens. @param c copied. @param cache borrowed. */
+/** A step has at most chunk + max_running tokens. @param c copied. @param cache, exchange borrowed. */
 TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache,
-                                         td_error *err);
+                                         td_page_exchange *exchange, td_error *err);
 void                   td_scheduler_close(td_scheduler *s);
 
 void td_scheduler_add(td_scheduler *s, td_request *r);    /* to the waiting list */
 void td_scheduler_remove(td_scheduler *s, td_request *r); /* from either list; its pages are dropped */
 void td_scheduler_flush_cache(td_scheduler *s);           /* empty the prefix cache */
 
-/** Build the next step. @return false when there is nothing to run. */
+/** Build the next step. @return false when there is nothing to run: then all that wait do so for the page store. */
 bool td_scheduler_build(td_scheduler *s);
 
 /** The step has run: its tokens' KV is there, and full pages of it are published. */

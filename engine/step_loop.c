@@ -354,14 +354,16 @@ static void count_step(td_engine *e, double seconds) {
     td_log_load(e);
 }
 
-static void run_step(td_engine *e) {
+/* @return false: there was nothing to run. */
+static bool run_step(td_engine *e) {
     td_scheduler *s = &e->scheduler;
     uint64_t      begin = td_trace_begin();
     td_stats_phase(&e->stats, TD_STEP_SCHEDULING, NULL);
+    td_page_exchange_take_in(&e->exchange);
     bool work = td_scheduler_build(s);
     td_trace_end(
         begin, &(td_trace_label){TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {s->n_running, s->n_prefill}});
-    if (!work) return;
+    if (!work) return false;
     publish(e);
     note_starts(e);
     double    begin_s = td_now_s();
@@ -373,7 +375,7 @@ static void run_step(td_engine *e) {
     td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);
     if (st != TD_OK) {
         fail_step(e, st);
-        return;
+        return true;
     }
     td_scheduler_commit(s);
     count_step(e, td_now_s() - begin_s);
@@ -392,6 +394,7 @@ static void run_step(td_engine *e) {
         }
     }
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
+    return true;
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -423,19 +426,21 @@ void *td_engine_thread(void *engine) {
     td_engine    *e = engine;
     td_scheduler *s = &e->scheduler;
     if (!e->n_npu_pools) td_pool_pin_caller(e->expert_pool); /* else the pool is driven by a thread of the bridge */
-    for (;;) {
+    for (bool ran = true;;) {
         bool idle = s->n_running == 0 && s->waiting == NULL;
+        /* Nothing to run, though requests wait: for the page store. */
+        double until_s = idle ? INFINITY : ran ? 0 : td_page_exchange_deadline(&e->exchange);
         if (idle) assert(kv_tokens_used(e) == 0);
         publish(e);
         uint64_t      begin = idle ? td_trace_begin() : 0;
-        td_inbox_news news = td_inbox_take(e->inbox, idle);
+        td_inbox_news news = td_inbox_take(e->inbox, until_s);
         td_trace_end(begin, &(td_trace_label){.tier = TD_TRACE_ENGINE, .name = "idle"});
         if (idle) td_log_window_open(e);
         if (news.flush) td_scheduler_flush_cache(s);
         take_in(e, news.requests);
         abort_requests(e, news.deadline_s > 0 && td_now_s() >= news.deadline_s);
         if (news.deadline_s > 0 && s->n_running == 0 && s->waiting == NULL) return NULL;
-        run_step(e);
+        ran = run_step(e);
         td_stats_phase(&e->stats, TD_STEP_NONE, NULL);
     }
 }

@@ -273,6 +273,66 @@ typedef struct {
     void *user;
 } td_cache_listener;
 
+/** A hash of the tokens of a page and of all before it, and of everything else that the bits of its KV depend on. */
+typedef struct {
+    uint64_t low, high;
+} td_page_key;
+
+/** The pages of one engine, for who keeps them beyond it. */
+typedef struct {
+    uint32_t    page_tokens, max_pages; /* tokens of a page; pages of the longest prompt */
+    size_t      page_bytes;             /* KV of all layers */
+    td_page_key fingerprint;  /* of what a page's bits depend on besides its tokens; the parent of first pages in keys */
+    void (*wake)(void *user); /* make the engine look at its lookups; any thread, from open on until close returns */
+    void *wake_user;
+} td_page_format;
+
+typedef struct {
+    td_page_key     key, parent; /* parent: of the page before; the fingerprint for a first page */
+    const uint32_t *tokens;      /* [page_tokens] */
+} td_page_name;
+
+typedef enum { TD_PAGES_COMING, TD_PAGES_HERE, TD_PAGES_OVER } td_pages_state;
+
+typedef struct {
+    bool     up;                                     /* the store can be reached */
+    uint64_t pages_out, pages_in;                    /* sent, received and found whole */
+    uint64_t pages_bad;                              /* received, and not what was asked for: thrown away */
+    uint64_t pages_unsent;                           /* that found no room on the way out, or were refused */
+    uint64_t lookups, lookups_late, lookups_refused; /* begun; given up at their deadline; not begun: too many, or down */
+    uint64_t failures;                               /* calls of the store that failed */
+    double   out_s, in_s;                            /* time that calls took which sent and which received pages */
+    size_t   page_bytes;                             /* of a page as it is sent */
+    uint32_t buffers_used, buffers, lookups_open;    /* page buffers that hold something, of all; lookups not ended */
+} td_page_store_stats;
+
+/**
+ * Keeps pages of the prefix cache outside the engine, where other engines find them. All but open, close and stats are
+ * called on the engine's thread, and return at once. Which pages it has, and whether it has any, changes no bit of an
+ * answer.
+ */
+typedef struct {
+    /** In td_engine_open. @return TD_OK, or the engine is not opened. */
+    td_status (*open)(void *user, const td_page_format *f, td_error *err);
+    void (*close)(void *user); /* after the last call of the others but stats; wake is not called any more */
+    /** Memory [page_bytes] for a page that is to go out, to be filled before put_end; NULL: it is not wanted now. */
+    void *(*put)(void *user, const td_page_name *name);
+    void (*put_end)(void *user, void *memory, bool filled);
+    /**
+     * Look for pages that follow each other. They come in order, up to the first that is not there.
+     * @param parent of the first; @param keys [n]; @param tokens [n, page_tokens]; all copied. n is 1..max_pages.
+     * @return to be given to `end` once; NULL: there is no looking now.
+     */
+    void *(*look)(void *user, td_page_key parent, const td_page_key *keys, const uint32_t *tokens, uint32_t n);
+    /** HERE: *page [page_bytes] is the next one, valid until `taken` or `end`. */
+    td_pages_state (*next)(void *user, void *lookup, const void **page);
+    void (*taken)(void *user, void *lookup); /* the page that `next` gave: go on to the one after it */
+    void (*end)(void *user, void *lookup, bool late);
+    void (*stats)(void *user, td_page_store_stats *out); /* any thread, also after close */
+    double wait_s;                                       /* how long a prompt waits for its pages at most */
+    void  *user;
+} td_page_store;
+
 /** Zero-initialise, then td_engine_options_init. Strings must live until td_engine_open returns. */
 typedef struct {
     const char *model_path;          /* Hugging Face folder */
@@ -316,6 +376,7 @@ typedef struct {
     bool disable_radix_cache;                /* no page of a request is kept for later ones */
     bool disable_mixed_chunk;                /* prompts and generating requests take turns instead of sharing steps */
     const td_cache_listener *cache_listener; /* NULL: nobody; must live as long as the engine */
+    const td_page_store     *page_store;     /* NULL: none; must live as long as the engine */
 } td_engine_options;
 
 void td_engine_options_init(td_engine_options *o); /* the defaults of docs/flags and --help */
@@ -432,6 +493,8 @@ typedef struct {
     double        decode_tokens_per_s;         /* over the last log interval; 0 when idle */
     double        last_decode_tokens_per_s;    /* the same, kept when idle */
     td_histogram  ttft, tpot, queue_time, e2e; /* tpot: between two tokens of a request; e2e: from arrival to the end */
+    bool          has_page_store;
+    td_page_store_stats page_store;
 } td_engine_stats;
 
 void td_engine_get_stats(td_engine *e, td_engine_stats *s);

@@ -336,6 +336,7 @@ void td_card_close(td_card *c) {
     if (c->logits && c->logits != c->act.logits) d->ops->host_free(d, c->logits, logits_bytes(c));
     if (c->top) d->ops->host_free(d, c->top, top_bytes(c));
     if (c->x && c->x != c->act.x) d->ops->host_free(d, c->x, td_card_x_bytes(m));
+    td_card_close_page_copies(c);
     buffer list[N_ACTIVATIONS];
     list_activations(c, list);
     for (int i = 0; i < N_ACTIVATIONS; i++)

@@ -327,6 +327,9 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
 }
+uint64_t td_model_source_hash(const td_model *m) {
+    return td_checkpoint_source_hash(m->checkpoint);
+}
 td_page_sharing td_model_get_page_sharing(const td_model *m) {
     return td_page_sharing_of(&m->config);
 }
@@ -477,6 +480,27 @@ td_status td_model_mtp(td_model *m, const uint32_t *next_token) {
 
 td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits) {
     return m->config.n_mtp_layers ? run_head(m, TD_PASS_MTP_HEAD, out, logits) : TD_ENOTSUP;
+}
+
+size_t td_model_page_bytes(const td_model *m) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < m->n_cards; i++) bytes += td_card_page_bytes(&m->cards[i]);
+    return bytes;
+}
+
+td_status td_model_prepare_page_copies(td_model *m, td_error *err) {
+    for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_prepare_page_copies(&m->cards[i], err));
+    return TD_OK;
+}
+
+td_status td_model_read_page(td_model *m, uint32_t page, void *to) {
+    m->copy = (td_page_copy){.page = page, .host = to};
+    return on_cards(m, td_card_copy_page);
+}
+
+td_status td_model_write_page(td_model *m, uint32_t page, const void *from) {
+    m->copy = (td_page_copy){.page = page, .host = (char *)from, .to_device = true};
+    return on_cards(m, td_card_copy_page);
 }
 
 td_status td_model_run_layers(td_model *m, const td_step_rows *rows, const void *in, void *out) {

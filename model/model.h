@@ -139,6 +139,18 @@ typedef struct {
  */
 TD_NODISCARD td_status td_model_forward(td_model *m, const td_step_rows *rows, td_out_rows out, const float **logits);
 
+/**
+ * Copies of pages of the KV cache, all layers of all cards, for who keeps them elsewhere. From the thread of the passes,
+ * between them; synchronous.
+ */
+size_t                 td_model_page_bytes(const td_model *m);
+TD_NODISCARD td_status td_model_prepare_page_copies(td_model *m, td_error *err); /* before the first, after load */
+TD_NODISCARD td_status td_model_read_page(td_model *m, uint32_t page, void *to);
+TD_NODISCARD td_status td_model_write_page(td_model *m, uint32_t page, const void *from); /* TD_EDEVICE: it holds anything */
+
+/** Of what the checkpoint holds, before load: names, shapes and samples of the values; 0: random weights. */
+uint64_t td_model_source_hash(const td_model *m);
+
 /** Logits of more rows of the last forward, as td_model_forward's. */
 TD_NODISCARD td_status td_model_head(td_model *m, td_out_rows out, const float **logits);
 

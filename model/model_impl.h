@@ -30,6 +30,13 @@ typedef struct {
     td_out_rows     out;
 } td_pass;
 
+/* A page on its way between the cards' caches and the host. */
+typedef struct {
+    uint32_t page;
+    char    *host; /* [td_model_page_bytes] the cards' parts one after the other */
+    bool     to_device;
+} td_page_copy;
+
 typedef struct {
     td_model             *model;
     td_npu               *npu;
@@ -48,10 +55,11 @@ typedef struct {
     float                *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */
     td_logit             *top;    /* [max_out, top_k] on the host; NULL with unified memory */
     void                 *x; /* [max_tok, hidden] on the host, with layer_tap or layers alone; act.x with unified memory */
-    const td_step_bucket *bucket; /* of the pass under way */
-    td_npu_graph         *graph;  /* of it */
-    td_status             status; /* of the card's job */
-    pthread_t             thread; /* of cards behind the first */
+    const td_step_bucket *bucket;    /* of the pass under way */
+    td_npu_graph         *graph;     /* of it */
+    void                 *page_copy; /* pinned, for a page on its way; NULL with unified memory, and until it is needed */
+    td_status             status;    /* of the card's job */
+    pthread_t             thread;    /* of cards behind the first */
     bool                  has_thread;
 } td_card;
 
@@ -82,6 +90,7 @@ struct td_model {
     td_bridge    *bridge;
     float        *logits; /* [max_out, vocab]; the card's own with one */
 
+    td_page_copy        copy; /* under way */
     const td_step_rows *rows; /* of the last forward: what the heads read their rows from */
     td_pass             pass;
     td_signal           go, done; /* jobs given to the cards' threads; cards that have done theirs */
@@ -129,6 +138,13 @@ uint32_t td_card_top_k(const td_card *c);
 static inline size_t td_card_x_bytes(const td_model *m) {
     return (size_t)m->o.max_tok * m->config.hidden * td_dtype_bytes(m->act_dtype);
 }
+
+/* ---- page_copy.c ----------------------------------------------------------------------------- */
+
+size_t                 td_card_page_bytes(const td_card *c); /* the card's part of a page */
+TD_NODISCARD td_status td_card_prepare_page_copies(td_card *c, td_error *err);
+void                   td_card_close_page_copies(td_card *c);
+TD_NODISCARD td_status td_card_copy_page(td_card *c); /* the model's copy, the card's part */
 
 /* ---- watch.c --------------------------------------------------------------------------------- */
 

@@ -141,6 +141,41 @@ static void write_nodes(td_jbuf *b, const char *model, const td_engine_stats *s,
                  info->n_expert_nodes);
 }
 
+/* The store that shares pages with other hosts. */
+static void write_page_store(td_jbuf *b, const char *model, const td_page_store_stats *p) {
+    double bytes = (double)p->page_bytes;
+    write_family(b, model, "tandem:kv_store_up", "gauge", "Whether the KV store can be reached.", &(sample){.value = p->up},
+                 1);
+    write_family(b, model, "tandem:kv_store_pages_total", "counter",
+                 "KV pages: sent to the store, taken from it, thrown away because they were not what was asked for, and not "
+                 "sent because there was no room or the store was down.",
+                 (sample[]){{"what", "out", NULL, (double)p->pages_out},
+                            {"what", "in", NULL, (double)p->pages_in},
+                            {"what", "bad", NULL, (double)p->pages_bad},
+                            {"what", "unsent", NULL, (double)p->pages_unsent}},
+                 4);
+    write_family(
+        b, model, "tandem:kv_store_bytes_total", "counter", "Bytes of pages sent and taken.",
+        (sample[]){{"what", "out", NULL, bytes * (double)p->pages_out}, {"what", "in", NULL, bytes * (double)p->pages_in}},
+        2);
+    write_family(b, model, "tandem:kv_store_seconds_total", "counter", "Time of the calls that sent and took pages.",
+                 (sample[]){{"what", "out", NULL, p->out_s}, {"what", "in", NULL, p->in_s}}, 2);
+    write_family(b, model, "tandem:kv_store_lookups_total", "counter",
+                 "Looks for a prompt's pages: begun, given up at their deadline, not begun because the store was down or "
+                 "too much was asked of it.",
+                 (sample[]){{"what", "begun", NULL, (double)p->lookups},
+                            {"what", "late", NULL, (double)p->lookups_late},
+                            {"what", "refused", NULL, (double)p->lookups_refused}},
+                 3);
+    write_family(b, model, "tandem:kv_store_failures_total", "counter", "Calls of the store that failed.",
+                 &(sample){.value = (double)p->failures}, 1);
+    write_family(b, model, "tandem:kv_store_lookups_open", "gauge", "Looks that are under way.",
+                 &(sample){.value = p->lookups_open}, 1);
+    write_family(b, model, "tandem:kv_store_buffers_used", "gauge", "Page buffers that hold something.",
+                 &(sample){.value = p->buffers_used}, 1);
+    write_family(b, model, "tandem:kv_store_buffers", "gauge", "Page buffers.", &(sample){.value = p->buffers}, 1);
+}
+
 static void write_card_family(td_jbuf *b, const char *model, const char *name, const char *type, const char *help,
                               const double *value, uint32_t n) {
     sample samples[TD_CARDS_MAX];
@@ -244,6 +279,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
                             {"reason", "error", NULL, (double)st.requests_failed}},
                  4);
     write_cache_config(&b, model, s->info.kv_page_tokens, n_pages);
+    if (st.has_page_store) write_page_store(&b, model, &st.page_store);
     write_tiers(&b, model, &st, &s->info);
     write_nodes(&b, model, &st, &s->info);
     write_cards(&b, model, &st);

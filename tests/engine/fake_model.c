@@ -25,7 +25,7 @@ struct td_model {
     td_tier_meter    experts; /* a step is in it from its beginning */
 };
 
-static atomic_int            g_fail_forwards, g_fail_heads;
+static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies;
 static atomic_bool           g_hold, g_nan, g_one_form, g_state;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us;
@@ -35,6 +35,9 @@ void fake_fail_forwards(int n) {
 }
 void fake_fail_heads(int n) {
     atomic_store(&g_fail_heads, n);
+}
+void fake_fail_copies(int n) {
+    atomic_store(&g_fail_copies, n);
 }
 void fake_hold(bool hold) {
     atomic_store(&g_hold, hold);
@@ -260,6 +263,37 @@ td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
         logits_of(m->row_hash[rows[i]], m->row_answered[rows[i]], m->logits + (size_t)i * FAKE_VOCAB);
     }
     *logits = m->logits;
+    return TD_OK;
+}
+
+/* A page as it is copied: its slots' hashes, and which of them are of answers. */
+size_t td_model_page_bytes(const td_model *m) {
+    return TD_KV_PAGE * (sizeof *m->kv + sizeof *m->kv_generated);
+}
+
+uint64_t td_model_source_hash(const td_model *m) {
+    return m->config.vocab;
+}
+
+td_status td_model_prepare_page_copies(td_model *m, td_error *err) {
+    (void)m, (void)err;
+    return TD_OK;
+}
+
+td_status td_model_read_page(td_model *m, uint32_t page, void *to) {
+    if (take_failure(&g_fail_copies)) return TD_EDEVICE;
+    memcpy(to, m->kv + (size_t)page * TD_KV_PAGE, TD_KV_PAGE * sizeof *m->kv);
+    memcpy((char *)to + TD_KV_PAGE * sizeof *m->kv, m->kv_generated + (size_t)page * TD_KV_PAGE,
+           TD_KV_PAGE * sizeof *m->kv_generated);
+    return TD_OK;
+}
+
+td_status td_model_write_page(td_model *m, uint32_t page, const void *from) {
+    bool fails = take_failure(&g_fail_copies);
+    memcpy(m->kv + (size_t)page * TD_KV_PAGE, from, TD_KV_PAGE * sizeof *m->kv / (fails ? 2 : 1));
+    if (fails) return TD_EDEVICE;
+    memcpy(m->kv_generated + (size_t)page * TD_KV_PAGE, (const char *)from + TD_KV_PAGE * sizeof *m->kv,
+           TD_KV_PAGE * sizeof *m->kv_generated);
     return TD_OK;
 }
 

@@ -1,0 +1,141 @@
+"""Stores that servers share: the stand-in of fake_mooncake.c, and Mooncake Store as it comes from PyPI (scripts/scale_venv.sh)."""
+import ctypes
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+from server_process import Server
+
+SOURCE = os.environ["TD_SOURCE_DIR"]
+TANDEM = os.environ["TD_TANDEM"]
+MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
+MOONCAKE = os.path.join(SOURCE, "build/mooncake")
+PAGE = 128
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class FakeStore:
+    """The stand-in: a folder."""
+
+    env = {}
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp()
+        self.set_faults("")
+
+    def config(self):
+        return {"library": os.environ["TD_FAKE_MOONCAKE"], "master_server_address": self.folder, "global_segment_size": 0}
+
+    def set_faults(self, text):
+        with open(f"{self.folder}/new", "w") as f:
+            f.write(text)
+        os.rename(f"{self.folder}/new", f"{self.folder}/faults")
+
+    def kill(self):
+        self.set_faults("down=1")
+
+    def restart(self):
+        """As a master that has forgotten everything."""
+        shutil.rmtree(f"{self.folder}/objects", ignore_errors=True)
+        os.makedirs(f"{self.folder}/objects", exist_ok=True)
+        self.set_faults("")
+
+    def close(self):
+        shutil.rmtree(self.folder)
+
+
+class MooncakeStore:
+    """mooncake_master; the servers give it memory."""
+
+    env = {"LD_LIBRARY_PATH": f"{MOONCAKE}/standins"}
+
+    @staticmethod
+    def missing():
+        """What keeps it from running here, or None."""
+        if not os.path.exists(f"{MOONCAKE}/mooncake/libmooncake_store.so"):
+            return "Mooncake Store is not installed: scripts/scale_venv.sh could not (it needs PyPI and x86-64)"
+        for name in ("libibverbs.so.1", "libcurl.so.4", "libnl-route-3.so.200"):
+            try:
+                ctypes.CDLL(name)
+            except OSError:
+                return f"Mooncake Store needs {name}: scripts/deps.sh test"
+        return None
+
+    def __init__(self, prefix=(), host="127.0.0.1"):
+        self.prefix, self.host = list(prefix), host
+        self.port, self.metrics_port = free_port(), free_port()
+        self.process = None
+        self.restart()
+
+    def config(self):
+        return {"library": f"{MOONCAKE}/mooncake/libmooncake_store.so", "master_server_address": f"{self.host}:{self.port}", "global_segment_size": "64MB"}
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self):
+        command = [*self.prefix, f"{MOONCAKE}/mooncake/mooncake_master", f"--rpc_port={self.port}", f"--metrics_port={self.metrics_port}", "--logtostderr"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **self.env})
+        if self.prefix:
+            time.sleep(3)
+            return
+        end = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5).read()
+                return
+            except OSError:
+                assert time.monotonic() < end and self.process.poll() is None, "mooncake_master did not start"
+                time.sleep(0.1)
+
+    def close(self):
+        self.kill()
+
+
+class Sharer(Server):
+    """A server with a KV store; without one where `store` is None."""
+
+    def __init__(self, store, *flags, max_tokens=8192, program=None, **config):
+        self.file = None
+        if store:
+            self.file = tempfile.NamedTemporaryFile("w", suffix=".json")
+            json.dump({**store.config(), "page_buffer_size": "16MB", **config}, self.file)
+            self.file.flush()
+            flags = ("--kv-store", "mooncake", "--kv-store-config", self.file.name, *flags)
+        super().__init__("--max-total-tokens", str(max_tokens), "--context-length", "2048", "--served-model-name", "tale", "--cpuinfer", "1", "--skip-server-warmup", *flags, program=program or [TANDEM],
+                         model=MODEL, env=store.env if store else None)
+        if store:
+            self.wait_up()
+
+    def wait_up(self):
+        self.wait_metric("tandem:kv_store_up", 1, timeout=90)
+
+    def ask(self, prompt, n=6):
+        """What is the same bit by bit wherever it is computed, and how many prompt tokens were not."""
+        status, answer, _ = self.request("POST", "/v1/completions", {"model": "tale", "prompt": prompt, "max_tokens": n, "temperature": 0, "logprobs": 2}, timeout=120)
+        assert status == 200, answer
+        return (answer["choices"][0]["text"], answer["choices"][0]["logprobs"]["token_logprobs"]), answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def store(self, name, what=None):
+        """tandem:kv_store_NAME, with what="WHAT"."""
+        text = self.request("GET", "/metrics")[1]
+        start = f"tandem:kv_store_{name}{{"
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(start) and (what is None or f'what="{what}"' in line))
+
+    def settle(self, timeout=60):
+        """Until nothing is under way to the store or from it."""
+        end = time.monotonic() + timeout
+        while self.store("buffers_used") or self.store("lookups_open"):
+            assert time.monotonic() < end, "page buffers or lookups stay in use"
+            time.sleep(0.05)

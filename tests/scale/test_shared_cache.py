@@ -1,0 +1,162 @@
+"""The prefix cache that servers share through a store: what one computed another takes, to the last bit; and whatever becomes of the store, every answer is what a server without one gives."""
+import concurrent.futures
+import os
+import random
+import subprocess
+import time
+import unittest
+
+from kv_stores import PAGE, TANDEM, FakeStore, MooncakeStore, Sharer
+
+SEED = int(os.environ.get("TD_TEST_SEED", random.randrange(1 << 30)))
+WORDS = "king queen forest river golden key horse wolf castle night bread stone mill daughter".split()
+
+
+def story(rng, n):
+    return " ".join(rng.choice(WORDS) for _ in range(n))
+
+
+class Shared:
+    """What holds with every store."""
+
+    @classmethod
+    def setUpClass(cls):
+        print(f"TD_TEST_SEED={SEED}", flush=True)
+        cls.alone = Sharer(None)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.alone.__exit__(None, None, None)
+
+    def setUp(self):
+        self.rng = random.Random(SEED)
+        self.store = self.make_store()
+        self.addCleanup(self.store.close)
+
+    def server(self, *flags, **more):
+        server = Sharer(self.store, *flags, **more)
+        self.addCleanup(server.__exit__, None, None, None)
+        return server
+
+    def right(self, server, prompt):
+        """Ask; the answer has to be that of a server without a store. @return prompt tokens that were not computed."""
+        answer, cached = server.ask(prompt)
+        self.assertEqual(answer, self.alone.ask(prompt)[0])
+        return cached
+
+    def test_one_computes_and_the_other_takes(self):
+        one, other = self.server(), self.server("--device", self.other_device)
+        prompts = [story(self.rng, 500), story(self.rng, 250)]
+        pages = 0
+        for prompt in prompts:
+            self.assertEqual(self.right(one, prompt), 0)
+            one.settle()
+            cached = self.right(other, prompt)
+            self.assertGreater(cached, 2 * PAGE - 1)
+            pages += cached // PAGE
+        self.assertEqual(other.store("pages_total", "in"), pages)
+        self.assertEqual(other.store("pages_total", "bad"), 0)
+        self.assertGreaterEqual(one.store("pages_total", "out"), pages)
+        self.assertEqual(other.request("POST", "/flush_cache")[0], 200)
+        self.assertEqual(self.right(other, prompts[0] + " and then"), self.right(one, prompts[0] + " and then"))
+
+    def test_other_numbers_are_not_taken(self):
+        one, other = self.server(), self.server("--quantization", "none")
+        prompt = story(self.rng, 300)
+        self.right(one, prompt)
+        one.settle()
+        self.assertEqual(other.ask(prompt)[1], 0)
+        self.assertEqual(other.store("pages_total", "in"), 0)
+
+    def test_store_dies_and_comes_back(self):
+        one, other = self.server(), self.server()
+        prompts = [story(self.rng, 200) for _ in range(6)]
+        self.right(one, prompts[0])
+        one.settle()
+        self.assertGreater(self.right(other, prompts[0]), 0)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            running = [pool.submit(other.ask, p) for p in prompts[1:5]]
+            self.store.kill()
+            for prompt, answer in zip(prompts[1:5], running):
+                self.assertEqual(answer.result()[0], self.alone.ask(prompt)[0])
+        for server in (one, other):
+            server.wait_metric("tandem:kv_store_up", 0, timeout=60)
+            self.right(server, prompts[5])
+            self.assertEqual(server.stderr().count("kv store: asking") + server.stderr().count("kv store: sending") + server.stderr().count("kv store: fetching"), 1, "one line, not one for each call")
+        self.store.restart()
+        for server in (one, other):
+            server.wait_metric("tandem:kv_store_up", 1, timeout=90)
+        end = time.monotonic() + 60  # Mooncake's clients give their memory to a new master by themselves, after a while
+        for n in range(1000):
+            prompt = story(self.rng, 200) + f" {n}"
+            self.right(one, prompt)
+            one.settle()
+            if self.right(other, prompt) > 0:
+                break
+            self.assertLess(time.monotonic(), end, "pages do not go from one to the other any more")
+            time.sleep(0.5)
+        for server in (one, other):
+            server.settle()
+
+
+class WithFake(Shared, unittest.TestCase):
+    make_store = FakeStore
+    other_device = "apart"
+
+    def test_slow_store_costs_its_deadline(self):
+        one, other = self.server(), self.server(max_wait_ms=300)
+        prompt = story(self.rng, 300)
+        self.right(one, prompt)
+        one.settle()
+        self.store.set_faults("delay_ms=4000")
+        began = time.monotonic()
+        answer, cached = other.ask(prompt)
+        self.assertLess(time.monotonic() - began, 3.9, "it waited for the store")
+        self.assertEqual((answer, cached), (self.alone.ask(prompt)[0], 0))
+        self.assertEqual(other.store("lookups_total", "late"), 1)
+        self.store.set_faults("")
+        other.settle()
+
+    def test_faults_and_evictions(self):
+        servers = [self.server(max_tokens=2048, max_wait_ms=300) for _ in range(2)]
+        beginnings = [story(self.rng, n) for n in (100, 200, 300)]
+        faults = ["", "seed=1 flip=20", "seed=2 swap=20 short=10", "seed=3 lose=20 fail=20 refuse=30", "delay_ms=30", "down=1", ""]
+        asked = []
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for text in faults:
+                self.store.set_faults(text)
+                round_ = [self.rng.choice(beginnings) + " " + story(self.rng, self.rng.randrange(60)) for _ in range(8)]
+                running = [pool.submit(servers[i % 2].ask, p) for i, p in enumerate(round_)]
+                asked += [(p, r.result()[0]) for p, r in zip(round_, running)]
+            for server in servers:
+                pool.submit(server.request, "POST", "/flush_cache")
+        for prompt, answer in asked:
+            self.assertEqual(answer, self.alone.ask(prompt)[0])
+        for server in servers:
+            server.settle()
+            self.assertEqual(server.metric("sglang:num_used_tokens"), 0)
+        self.assertGreater(sum(s.store("pages_total", "in") for s in servers), 0)
+        self.assertGreater(sum(s.store("pages_total", "bad") for s in servers), 0)
+
+    def test_needs_what_it_needs(self):
+        for config, words in (({"master_server_address": ""}, "master_server_address is missing"), ({"library": "/nowhere.so"}, "/nowhere.so")):
+            with self.assertRaises(RuntimeError) as refused:
+                Sharer(self.store, **config)
+            self.assertIn(words, str(refused.exception))
+        for flags, words in ((["--kv-store", "mooncake"], "--kv-store-config FILE is missing"), (["--kv-store-config", "x"], "--kv-store mooncake is missing"), (["--kv-store", "redis"], "mooncake"),
+                             (["--kv-store", "mooncake", "--kv-store-config", "/nowhere"], "/nowhere"), (["--kv-store", "mooncake", "--kv-store-config", "x", "--disable-radix-cache"], "nothing to share")):
+            ended = subprocess.run([TANDEM, "launch_server", "--model-path", "x", *flags, "--check"], capture_output=True, text=True)
+            self.assertNotEqual(ended.returncode, 0)
+            self.assertIn(words, ended.stderr)
+
+
+@unittest.skipIf(MooncakeStore.missing(), MooncakeStore.missing())
+class WithMooncake(Shared, unittest.TestCase):
+    make_store = MooncakeStore
+    other_device = "host"
+
+
+del Shared  # it is no test by itself
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -322,6 +322,11 @@ const char *td_npu_backend_name(size_t i) {
     return i ? NULL : "host";
 }
 
+const char *td_npu_auto(char *why, size_t bytes) {
+    snprintf(why, bytes, "there is no other");
+    return "host";
+}
+
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
     (void)name, (void)n_cards;
     return 0;

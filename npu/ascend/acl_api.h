@@ -24,6 +24,8 @@
     X(aclsysGetCANNVersion, "the version stays unknown", 801, "runtime 24", td_acl_status,                                  \
       (td_acl_package package, td_acl_package_version * version))                                                           \
     X(aclrtGetDeviceCount, NULL, 801, "runtime 04", td_acl_status, (uint32_t * count))                                      \
+    X(aclrtGetLogicDevIdByUserDevId, "no temperature where ASCEND_RT_VISIBLE_DEVICES is set", 0, "runtime 04",              \
+      td_acl_status, (const int32_t device, int32_t *const driver_device))                                                  \
     X(aclrtSetDevice, NULL, 801, "runtime 04", td_acl_status, (int32_t device))                                             \
     X(aclrtResetDevice, NULL, 801, "runtime 04", td_acl_status, (int32_t device))                                           \
     X(aclrtCreateContext, NULL, 801, "runtime 05", td_acl_status, (td_acl_context * context, int32_t device))               \

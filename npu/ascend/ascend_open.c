@@ -1,5 +1,4 @@
 /* Opening and closing an Ascend card, its memory, what it says of itself. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +6,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "npu/ascend/ascend_group.h"
+#include "npu/ascend/ascend_temperature.h"
 #include "npu/host/host_npu.h"
 
 /* ---- the process's ----------------------------------------------------------------------------- */
@@ -33,7 +33,9 @@ static const struct {
     {TD_ACL_ERROR_RT_NO_PERMISSION,
      "this user may not use the card: let him into the group HwHiAiUser, or give a container "
      "its device files"},
-    {TD_ACL_ERROR_RT_DEV_SETUP_ERROR, "another process or container may have the card: see npu-smi info"},
+    {TD_ACL_ERROR_RT_DEV_SETUP_ERROR,
+     "other processes may have the card's memory: see npu-smi info; or driver, firmware and "
+     "operations are of different versions"},
     {TD_ACL_ERROR_RT_MEMORY_ALLOCATION,
      "the card's memory is used up, by other processes, too: see npu-smi info; a smaller "
      "--max-total-tokens or --mem-fraction-static leaves room"},
@@ -155,7 +157,7 @@ static void report(td_npu *base, td_npu_report *out) {
 
 static void stats(td_npu *base, td_card_stats *out) {
     td_ascend_npu *d = (td_ascend_npu *)base;
-    *out = (td_card_stats){.temperature_c = NAN};
+    *out = (td_card_stats){.temperature_c = td_ascend_temperature(d->acl, d->card)};
     memory_of(d, &out->memory_free, &out->memory_total);
     td_card_read(&d->given, out);
 }

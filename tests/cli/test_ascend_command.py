@@ -70,13 +70,15 @@ class Ascend(unittest.TestCase):
         self.assertEqual(after["memory_bytes"], [2 << 30] * 2)
         self.assertTrue(all(0 < free < 2 << 30 for free in after["memory_free_bytes"]))
         self.assertEqual(after["failures_total"], [0, 0])
+        self.assertEqual(after["temperature_celsius"], [40, 41])
         grown = {name: [b - a for a, b in zip(before[name], after[name])] for name in after}
         self.assertTrue(all(n >= 7 for n in grown["replays_total"]), grown)  # a step for each token but the first
         self.assertTrue(all(n > r for n, r in zip(grown["launches_total"], grown["replays_total"])), grown)
 
     def serve(self, words):
         """Starts, answers, stops. @return what it said."""
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as p:
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env=environment(LD_LIBRARY_PATH=os.path.join(STANDIN, "lib64"))) as p:  # where the driver's libdcmi.so is found
             try:
                 line = p.stdout.readline()
                 port = re.search(r"serving %s at http://[\d.]+:(\d+)" % NAME, line)
@@ -147,6 +149,8 @@ class Ascend(unittest.TestCase):
                     self.assertEqual(refused.exception.code, 500)
                 self.assertEqual(self.metric(url, "tandem:failed_requests_total"), 5)
                 self.assertGreater(self.metric(url, "tandem:card_failures_total"), 0)
+                with urllib.request.urlopen(url + "/metrics", timeout=60) as answer:
+                    self.assertNotIn(b"temperature", answer.read())  # no library of the driver's is found
                 self.assertEqual(self.metric(url, "sglang:num_used_tokens"), 0)
                 p.send_signal(signal.SIGTERM)
                 said = p.communicate(timeout=60)[1]
@@ -173,7 +177,7 @@ class Ascend(unittest.TestCase):
         for call, status, sentence in (("1", "", "aclInit failed with 507015: aclInit fails, as TD_STANDIN_FAIL wants it; is the driver installed"),
                                        ("1", "207004", "no card answers: is the driver loaded"),
                                        ("2", "207006", "aclrtCreateContext failed on card 0 with 207006: .*; this user may not use the card"),
-                                       ("2", "507033", "; another process or container may have the card: see npu-smi info"),
+                                       ("2", "507033", "; other processes may have the card's memory: see npu-smi info; or driver, firmware and operations are of different versions"),
                                        ("2", "507010", "; the card was reset or has broken down, and this process has lost it")):
             with self.subTest(call=call, status=status):
                 self.assertRegex(self.refused(TD_STANDIN_FAIL=call, TD_STANDIN_STATUS=status), sentence)

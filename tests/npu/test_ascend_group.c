@@ -438,6 +438,23 @@ static td_status try_failure(int which, char *said, size_t bytes) {
     return (td_status)-WEXITSTATUS(status);
 }
 
+/* The call of each of HCCL's functions that join the cards, found by trying: what is said tells what to do. */
+static void a_ring_that_does_not_form(void **state) {
+    static const char *const CALLS[] = {"HcclGetRootInfo", "HcclCommInitRootInfo"};
+    char                     said[8192];
+    int                      call = 1;
+    (void)state;
+    for (size_t i = 0; i < sizeof CALLS / sizeof *CALLS; i++) {
+        do {
+            assert_true(call < 60);
+            (void)try_failure(call++, said, sizeof said);
+        } while (!strstr(said, CALLS[i]));
+        assert_non_null(strstr(said, "cannot be joined"));
+        assert_non_null(strstr(said, "free of other processes"));
+        assert_non_null(strstr(said, "HCCL_IF_IP"));
+    }
+}
+
 static void every_call_fails_once(void **state) {
     char said[4096];
     (void)state;
@@ -456,10 +473,9 @@ static void every_call_fails_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_fails_once), /* first: its processes count calls from where this one is */
-        cmocka_unit_test(sums_in_the_order_of_the_cards),
-        cmocka_unit_test(a_card_that_does_not_come),
-        cmocka_unit_test(host_calls_end_before_the_stream_does),
+        cmocka_unit_test(a_ring_that_does_not_form), /* both first: their processes count calls from where this one is */
+        cmocka_unit_test(every_call_fails_once),     cmocka_unit_test(sums_in_the_order_of_the_cards),
+        cmocka_unit_test(a_card_that_does_not_come), cmocka_unit_test(host_calls_end_before_the_stream_does),
         cmocka_unit_test(what_is_no_group),
         cmocka_unit_test(experts_of_the_first_card),
     };

@@ -1,7 +1,7 @@
 /*
  * A stand-in for the libraries of CANN: it computes in plain C what the documents say, and refuses what they forbid.
  *
- * DESIGN. Four libraries with the vendor's file names and symbols, made of these files:
+ * DESIGN. Five libraries with the vendor's file names and symbols, made of these files:
  *   libascendcl.so   standin_runtime.c  the runtime's functions: checks, then the parts below
  *                    standin_stream.c   streams, each a thread with a queue, delayed at random; events; callbacks
  *                    standin_graph.c    captures, task groups and their updates
@@ -9,6 +9,7 @@
  *   libnnopbase.so   standin_meta.c     tensors and executors
  *   libopapi.so      standin_op_*.c     the operations
  *   libhccl.so       standin_hccl.c     sums over the cards of this process
+ *   libdcmi.so       standin_dcmi.c     the driver's: temperatures
  * Every rule names its document (the repositories that npu/ascend/acl_types.h names). Whoever breaks one ends the process by
  * SIGABRT with one sentence on stderr. It is stricter than the vendor's libraries, which leave most of this undefined; where
  * a document leaves room, the narrower reading is taken. What the vendor reports at run time for reasons that are not the

@@ -148,6 +148,13 @@ td_acl_status aclrtGetDeviceCount(uint32_t *count) {
     return TD_ACL_SUCCESS;
 }
 
+td_acl_status aclrtGetLogicDevIdByUserDevId(const int32_t device, int32_t *const driver_device) {
+    standin_enter("aclrtGetLogicDevIdByUserDevId", STANDIN_ANYWHERE);
+    td_acl_status st = check_device(device);
+    if (st == TD_ACL_SUCCESS) *driver_device = device;
+    return st;
+}
+
 td_acl_status aclrtSetDevice(int32_t device) {
     standin_enter("aclrtSetDevice", STANDIN_NOT_IN_CALLBACK);
     td_acl_status st = check_device(device);

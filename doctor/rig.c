@@ -135,11 +135,18 @@ float *td_rig_noise(td_rig *r, uint64_t seed, size_t n, float scale) {
 }
 
 float *td_rig_codes(td_rig *r, uint64_t seed, size_t rows, size_t k, int exponent) {
-    float *f = td_rig_host(r, rows * k * sizeof *f);
-    for (size_t i = 0; f && i < rows * k; i++) {
-        float code = (float)(td_rng_u64(seed, 2, i) % 255) - 127;
-        f[i] = ldexpf(i % k == (i / k) % k ? 127 : code, exponent);
+    const size_t n = rows * k;
+    const float  unit = ldexpf(1, exponent);
+    float       *f = td_rig_host(r, n * sizeof *f);
+    for (size_t i = 0; f && i < n; i += 8) { /* 16 bits of a draw for each: weights are most of an examination's numbers */
+        uint32_t draw[4];
+        td_philox(seed, 2, i / 8, draw);
+        for (size_t j = 0; j < 8 && i + j < n; j++) {
+            uint32_t bits = draw[j / 2] >> 16 * (j % 2) & 0xffff;
+            f[i + j] = unit * ((float)(bits * 255 >> 16) - 127);
+        }
     }
+    for (size_t row = 0; f && row < rows; row++) f[row * k + row % k] = 127 * unit;
     return f;
 }
 

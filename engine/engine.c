@@ -181,12 +181,13 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
     uint32_t max_running = e->plan.max_running, longest = e->limits.context_length;
     if (longest > e->limits.kv_tokens) longest = (uint32_t)e->limits.kv_tokens;
     TD_TRY(td_kv_pages_open(&e->pages, n_pages, err));
-    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache, listener, err));
+    td_page_sharing pages = td_model_get_page_sharing(e->placed.model);
+    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache && pages.shares_prompts, listener, err));
     td_scheduler_config sc = {.max_running = max_running,
                               .chunk = e->plan.chunk,
                               .max_seq_tokens = longest,
                               .mixed = e->plan.mixed_chunk,
-                              .cache_generated = td_model_get_config(e->placed.model)->attn == TD_ATTN_GQA};
+                              .cache_generated = pages.shares_generated};
     TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, err));
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);

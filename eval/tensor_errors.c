@@ -44,18 +44,14 @@ typedef struct {
 
 /* ---- which matrices there are ------------------------------------------------------------------ */
 
-static bool is_expert(td_role role) {
-    return role >= TD_ROLE_EXPERT_GATE && role <= TD_ROLE_EXPERT_DOWN;
-}
-
 /* The MTP layer uses the model's own embedding and head. */
-static bool is_shared(td_role role) {
-    return role == TD_ROLE_MTP_EMBED || role == TD_ROLE_MTP_HEAD;
+static bool is_shared(const td_tensor_spec *s) {
+    return s->place == TD_PLACE_SHARED || s->place == TD_PLACE_SHARED_UNLESS_TURNED;
 }
 
 static bool matrix_of(const td_model_config *c, td_role role, uint32_t layer, uint32_t expert, matrix *m) {
     *m = (matrix){.role = role, .layer = layer, .expert = expert};
-    if (is_shared(role) || !td_tensor_spec_get(c, role, layer, expert, &m->spec) || m->spec.rank != 2) return false;
+    if (!td_tensor_spec_get(c, role, layer, expert, &m->spec) || is_shared(&m->spec) || m->spec.rank != 2) return false;
     m->moe_layer = td_moe_layers_in(c, (td_layer_range){0, layer});
     return true;
 }
@@ -117,8 +113,8 @@ typedef struct {
 static td_status open_reader(reader *r, td_error *err) {
     const matrix *m = r->matrix;
     const side   *s = r->side;
-    if (is_expert(m->role)) return TD_OK;
-    r->format = td_model_weight_format(s->config, m->role, &m->spec, s->w8a8);
+    if (m->spec.place == TD_PLACE_EXPERTS) return TD_OK;
+    r->format = td_model_weight_format(s->config, &m->spec, s->w8a8);
     TD_TRY(td_model_find_groups(s->checkpoint, s->config, m->role, m->layer, m->expert, &r->scratch, &r->view, &r->format,
                                 err));
     if (r->format == TD_WEIGHT_INT4G || r->format == TD_WEIGHT_FP4G) r->format = TD_WEIGHT_F32; /* held exactly */
@@ -129,7 +125,7 @@ static td_status open_reader(reader *r, td_error *err) {
 
 static td_status read_rows(const reader *r, size_t row, size_t n, float *out, int8_t *codes, td_error *err) {
     const matrix *m = r->matrix;
-    if (is_expert(m->role))
+    if (m->spec.place == TD_PLACE_EXPERTS)
         return td_experts_get_values(r->side->experts, m->moe_layer, m->expert,
                                      (td_expert_matrix)(m->role - TD_ROLE_EXPERT_GATE), row, n, out, err);
     if (device_rows(r->format, &r->view, row, n, out, codes)) return TD_OK;

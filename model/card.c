@@ -14,16 +14,9 @@
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* Bytes of a page in the two caches of a layer. */
-static void kv_page_bytes(const td_card *card, size_t *a, size_t *b) {
-    const td_model_config *c = &card->model->config;
-    const td_npu_ops      *ops = card->npu->ops;
-    if (c->attn == TD_ATTN_MLA) {
-        *a = ops->kv_page_bytes(card->npu, TD_KV_LATENT, c->kv_lora);
-        *b = ops->kv_page_bytes(card->npu, TD_KV_ROPE, c->rope_dim);
-    } else {
-        *a = *b = td_shard_sizes_of(c, card->shard).kv_heads * ops->kv_page_bytes(card->npu, TD_KV_HEAD, c->head_dim);
-    }
+/* Of a cache of a layer, on the card. */
+static size_t cache_bytes(const td_card *c, const td_layer_cache *cache) {
+    return td_layer_cache_page_bytes(cache, c->npu, c->shard) * (c->kv_pages + c->model->kv_spare_pages);
 }
 
 /* Whether any step may go through as two halves, and whether one of n rows does. Each half reads the weights of the experts
@@ -136,7 +129,6 @@ void td_card_plan(const td_card *c, td_model_plan *plan) {
     const td_model *m = c->model;
     td_step_shape   shape = step_shape(m, 0);
     buffer          list[N_ACTIVATIONS];
-    size_t          a, b;
     *plan = (td_model_plan){
         .npu_weight_bytes = td_model_weights_bytes(c->npu, &m->config, &m->part, c->shard, m->o.w8a8, m->o.context_length),
         .device_scratch_bytes = c->block_scratch_bytes,
@@ -148,8 +140,7 @@ void td_card_plan(const td_card *c, td_model_plan *plan) {
         plan->device_scratch_bytes += plan->host_scratch_bytes;
         plan->host_scratch_bytes += logits_bytes(c) + top_bytes(c) + (shows_x(c) ? td_card_x_bytes(m) : 0);
     }
-    kv_page_bytes(c, &a, &b);
-    plan->kv_bytes_per_page = (uint64_t)(a + b) * (m->part.layers.end - m->part.layers.first);
+    plan->kv_bytes_per_page = td_layer_caches_page_bytes(&m->config, m->part.layers, c->npu, c->shard);
     plan->device_scratch_bytes += m->kv_spare_pages * plan->kv_bytes_per_page;
 }
 
@@ -262,18 +253,26 @@ td_status td_card_load(td_card *c, td_error *err) {
 static td_status allocate_kv(td_card *c, uint32_t n_pages, td_error *err) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
-    size_t          a, b;
-    kv_page_bytes(c, &a, &b);
     c->kv_pages = n_pages;
-    c->kv_a_bytes = a * (n_pages + m->kv_spare_pages);
-    c->kv_b_bytes = b * (n_pages + m->kv_spare_pages);
     c->kv = calloc(td_model_all_layers(m), sizeof *c->kv);
     if (!c->kv) return td_fail(err, TD_ENOMEM, "out of memory for the KV cache");
     for (uint32_t i = m->part.layers.first; i < m->part.layers.end; i++) {
-        TD_TRY(d->ops->alloc(d, c->kv_a_bytes, &c->kv[i].a, err));
-        TD_TRY(d->ops->alloc(d, c->kv_b_bytes, &c->kv[i].b, err));
+        td_layer_caches list = td_layer_caches_of(&m->config, i);
+        for (uint32_t k = 0; k < list.n; k++)
+            TD_TRY(d->ops->alloc(d, cache_bytes(c, &list.cache[k]), &c->kv[i].cache[k], err));
     }
     return TD_OK;
+}
+
+static void free_kv(td_card *c) {
+    const td_model *m = c->model;
+    td_npu         *d = c->npu;
+    for (uint32_t i = 0; c->kv && i < td_model_all_layers(m); i++) {
+        td_layer_caches list = td_layer_caches_of(&m->config, i);
+        for (uint32_t k = 0; k < list.n; k++)
+            if (c->kv[i].cache[k]) d->ops->free(d, c->kv[i].cache[k], cache_bytes(c, &list.cache[k]));
+    }
+    free(c->kv);
 }
 
 static td_status build_programs(td_card *c, td_error *err) {
@@ -323,11 +322,7 @@ void td_card_close(td_card *c) {
     td_program_free(d, &c->head);
     td_program_free(d, &c->mtp);
     td_program_free(d, &c->mtp_head);
-    for (uint32_t i = 0; c->kv && i < td_model_all_layers(m); i++) {
-        if (c->kv[i].a) d->ops->free(d, c->kv[i].a, c->kv_a_bytes);
-        if (c->kv[i].b) d->ops->free(d, c->kv[i].b, c->kv_b_bytes);
-    }
-    free(c->kv);
+    free_kv(c);
     if (c->logits && c->logits != c->act.logits) d->ops->host_free(d, c->logits, logits_bytes(c));
     if (c->top) d->ops->host_free(d, c->top, top_bytes(c));
     if (c->x && c->x != c->act.x) d->ops->host_free(d, c->x, td_card_x_bytes(m));

@@ -102,22 +102,18 @@ td_status td_checkpoint_open_dummy(uint64_t seed, td_checkpoint **out, td_error 
     return TD_OK;
 }
 
-/* Vectors and what is kept in f32 besides the router: 1 for norms, 0 for biases. */
-static td_status make_dummy_vector(const td_tensor_spec *spec, td_role role, td_scratch *scratch, td_tensor_view *out,
-                                   td_error *err) {
-    bool bias = role == TD_ROLE_Q_A_BIAS || role == TD_ROLE_KV_A_BIAS || role == TD_ROLE_MLA_O_BIAS ||
-                role == TD_ROLE_Q_BIAS || role == TD_ROLE_K_BIAS || role == TD_ROLE_V_BIAS || role == TD_ROLE_ROUTER_BIAS;
+static td_status make_dummy_vector(const td_tensor_spec *spec, td_scratch *scratch, td_tensor_view *out, td_error *err) {
     float *p = td_scratch_take(scratch, spec->shape[0] * sizeof *p, err);
     if (!p) return TD_ENOMEM;
-    for (size_t i = 0; i < spec->shape[0]; i++) p[i] = bias ? 0 : 1;
+    for (size_t i = 0; i < spec->shape[0]; i++) p[i] = spec->filling == TD_FILLING_ONES;
     *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 1, .shape = {spec->shape[0]}, .data = p};
     return TD_OK;
 }
 
-static td_status make_dummy(const td_checkpoint *c, const td_tensor_spec *spec, td_role role, td_scratch *scratch,
-                            td_tensor_view *out, td_error *err) {
-    if (spec->rank == 1) return make_dummy_vector(spec, role, scratch, out, err);
-    size_t   n = spec->shape[0] * spec->shape[1];
+static td_status make_dummy(const td_checkpoint *c, const td_tensor_spec *spec, td_scratch *scratch, td_tensor_view *out,
+                            td_error *err) {
+    if (spec->filling != TD_FILLING_RANDOM) return make_dummy_vector(spec, scratch, out, err);
+    size_t   n = spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1);
     td_bf16 *p = td_scratch_take(scratch, n * sizeof *p, err);
     if (!p) return TD_ENOMEM;
     size_t at = XXH3_64bits_withSeed(spec->name, strlen(spec->name), c->dummy_seed) % TD_DUMMY_VALUES;
@@ -127,7 +123,7 @@ static td_status make_dummy(const td_checkpoint *c, const td_tensor_spec *spec, 
         done += part;
         at = 0;
     }
-    *out = (td_tensor_view){.dtype = TD_DT_BF16, .rank = 2, .shape = {spec->shape[0], spec->shape[1]}, .data = p};
+    *out = (td_tensor_view){.dtype = TD_DT_BF16, .rank = spec->rank, .shape = {spec->shape[0], spec->shape[1]}, .data = p};
     return TD_OK;
 }
 
@@ -191,8 +187,8 @@ static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, c
 }
 
 /* A rotated model's U, which no file has yet. */
-static bool made_of_identity(const td_checkpoint *c, td_role role) {
-    return role == TD_ROLE_MTP_UNTURN && c->rotation.k;
+static bool made_of_identity(const td_checkpoint *c, const td_tensor_spec *spec) {
+    return spec->turning.kind == TD_TURN_UNDOES && c->rotation.k;
 }
 
 static td_status make_identity(size_t n, td_scratch *scratch, td_tensor_view *out, td_error *err) {
@@ -212,8 +208,8 @@ static td_status get_stored_values(const td_checkpoint *c, const td_model_config
     td_tensor_view   v;
     *out = (td_tensor_view){0};
     if (!resolve(c, config, role, layer, expert, &spec)) return TD_OK;
-    if (td_checkpoint_is_dummy(c)) return make_dummy(c, &spec, role, scratch, out, err);
-    if (made_of_identity(c, role)) return make_identity(spec.shape[0], scratch, out, err);
+    if (td_checkpoint_is_dummy(c)) return make_dummy(c, &spec, scratch, out, err);
+    if (made_of_identity(c, &spec)) return make_identity(spec.shape[0], scratch, out, err);
     TD_TRY(td_stored_find(c, config, &spec, scratch, &w, err));
     if (w.plain && form == TD_FORM_CODES) return TD_OK;
     if (w.plain) {
@@ -251,45 +247,43 @@ static float *widen(const td_tensor_view *v, size_t n, td_scratch *scratch, td_e
     return p;
 }
 
-static td_status rotate(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
+static td_status rotate(const td_checkpoint *c, const td_model_config *config, const td_turning *turning, uint32_t layer,
                         td_scratch *scratch, td_tensor_view *v, td_error *err) {
-    td_role gain_role = td_rotation_gain_role(role);
-    float  *gain = NULL;
-    size_t  n = v->rank > 1 ? v->shape[0] : 1, k = v->shape[v->rank - 1];
-    if (gain_role != TD_ROLE_COUNT) {
+    float *gain = NULL;
+    size_t n = v->rank > 1 ? v->shape[0] : 1, k = v->shape[v->rank - 1];
+    if (turning->norm != TD_ROLE_COUNT) {
         td_tensor_view g;
-        TD_TRY(get_stored_values(c, config, gain_role, layer, 0, TD_FORM_FLOAT, true, scratch, &g, err));
+        TD_TRY(get_stored_values(c, config, turning->norm, layer, 0, TD_FORM_FLOAT, true, scratch, &g, err));
         gain = widen(&g, g.shape[0], scratch, err);
         if (!gain) return TD_ENOMEM;
     }
     float *w = widen(v, n * k, scratch, err);
     if (!w) return TD_ENOMEM;
-    td_rotation_apply(&c->rotation, role, gain, w, n, k);
+    td_rotation_apply(&c->rotation, turning, gain, w, n, k);
     v->dtype = TD_DT_F32;
     v->data = w;
     return TD_OK;
 }
 
 /* Always as it is: who replaces a weight knows what it is asked for. */
-static td_status get_replaced(const td_checkpoint *c, const td_model_config *config, td_role role, bool turn,
+static td_status get_replaced(const td_checkpoint *c, const td_tensor_spec *spec, td_role role, bool turn,
                               td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    td_tensor_spec spec;
     *out = c->replaced[role];
-    if (!turn || !td_tensor_spec_get(config, role, c->replaced_layer, 0, &spec) || !spec.rope_rows.rope) return TD_OK;
-    return deinterleave(out, spec.rope_rows, scratch, err);
+    return turn && spec->rope_rows.rope ? deinterleave(out, spec->rope_rows, scratch, err) : TD_OK;
 }
 
 /* @param turn put the rows that RoPE turns from pairs into halves. */
 static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
                      td_weight_form form, bool turn, td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    bool rotated = c->rotation.k && td_rotation_touches(role),
-         replaced = c->replaced && layer == c->replaced_layer && c->replaced[role].data;
+    td_tensor_spec spec;
     *out = (td_tensor_view){0};
-    if (form == TD_FORM_CODES && (rotated || replaced || made_of_identity(c, role) || td_checkpoint_is_dummy(c)))
-        return TD_OK;
-    if (replaced) return get_replaced(c, config, role, turn, scratch, out, err);
+    if (!td_tensor_spec_get(config, role, layer, expert, &spec)) return TD_OK;
+    bool rotated = c->rotation.k && spec.turning.kind != TD_TURN_NONE,
+         replaced = c->replaced && layer == c->replaced_layer && c->replaced[role].data;
+    if (form == TD_FORM_CODES && (rotated || replaced || td_checkpoint_is_dummy(c))) return TD_OK;
+    if (replaced) return get_replaced(c, &spec, role, turn, scratch, out, err);
     TD_TRY(get_stored_values(c, config, role, layer, expert, rotated ? TD_FORM_FLOAT : form, turn, scratch, out, err));
-    return rotated && out->data ? rotate(c, config, role, layer, scratch, out, err) : TD_OK;
+    return rotated && out->data ? rotate(c, config, &spec.turning, layer, scratch, out, err) : TD_OK;
 }
 
 td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
@@ -341,22 +335,18 @@ static td_status check_role(const td_checkpoint *c, const td_model_config *confi
         for (uint32_t expert = 0; expert < n_experts; expert++) {
             td_tensor_spec   spec;
             td_stored_weight w;
-            if (made_of_identity(c, role) || !resolve(c, config, role, layer, expert, &spec)) continue;
+            if (!resolve(c, config, role, layer, expert, &spec) || made_of_identity(c, &spec)) continue;
             TD_TRY(td_stored_find(c, config, &spec, NULL, &w, err));
             TD_TRY(check_bias(c, config, layer, &spec, err));
         }
     return TD_OK;
 }
 
-static bool is_expert_role(td_role role) {
-    return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN;
-}
-
 td_status td_checkpoint_check_all(const td_checkpoint *c, const td_model_config *config, bool experts, td_error *err) {
     if (td_checkpoint_is_dummy(c)) return TD_OK;
     if (config->quant.refusal[0]) return td_fail(err, TD_ENOTSUP, "%s/config.json: %s", c->dir, config->quant.refusal);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
-        if (experts || !is_expert_role(role)) TD_TRY(check_role(c, config, role, err));
+        if (experts || !td_role_is_expert(config, role)) TD_TRY(check_role(c, config, role, err));
     return TD_OK;
 }
 
@@ -368,18 +358,21 @@ bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *co
     return true; /* there are none to have */
 }
 
-/* Whether a tensor of the layer is named so, or begins so. */
-static bool layer_has(const td_checkpoint *c, uint32_t layer, const char *name) {
+/* Whether the checkpoint has any tensor of the MTP layer. */
+static bool has_mtp_layer(const td_checkpoint *c, const td_model_config *config) {
     char prefix[64];
-    int  len = snprintf(prefix, sizeof prefix, "model.layers.%u.%s", layer, name);
+    int  len = snprintf(prefix, sizeof prefix, "model.layers.%u.", config->n_layers);
     for (size_t i = 0; i <= c->table_mask; i++)
         if (c->table[i].entry && !strncmp(c->table[i].entry->name, prefix, (size_t)len)) return true;
     return false;
 }
 
 void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config) {
+    td_tensor_spec unturn;
     config->mtp_turned = false;
     if (td_checkpoint_is_dummy(c) || config->n_mtp_layers == 0) return;
-    if (!layer_has(c, config->n_layers, "")) config->n_mtp_layers = 0;
-    config->mtp_turned = config->n_mtp_layers && (c->rotation.k || layer_has(c, config->n_layers, TD_MTP_UNTURN_NAME));
+    if (!has_mtp_layer(c, config)) config->n_mtp_layers = 0;
+    config->mtp_turned = config->n_mtp_layers > 0; /* so that the weight which tells is asked for */
+    config->mtp_turned = td_tensor_spec_get(config, TD_ROLE_MTP_UNTURN, config->n_layers, 0, &unturn) &&
+                         (c->rotation.k || td_stored_exists(c, &unturn));
 }

@@ -327,6 +327,10 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
 }
+td_page_sharing td_model_get_page_sharing(const td_model *m) {
+    return td_page_sharing_of(&m->config);
+}
+
 uint32_t td_model_context_length(const td_model *m) {
     return m->o.context_length;
 }

@@ -9,8 +9,6 @@
 #define TD_LAYERS_MAX 256
 #define TD_ROPE_DIM_MAX 1024
 
-typedef enum { TD_ARCH_DEEPSEEK_V2, TD_ARCH_DEEPSEEK_V3, TD_ARCH_QWEN2_MOE, TD_ARCH_QWEN3_MOE } td_arch;
-typedef enum { TD_ATTN_MLA, TD_ATTN_GQA } td_attn_kind;
 typedef enum { TD_ROUTE_SOFTMAX, TD_ROUTE_SIGMOID } td_route_score;
 typedef enum { TD_ROUTE_GREEDY, TD_ROUTE_GROUP_MAX, TD_ROUTE_GROUP_TOP2 } td_route_groups;
 typedef enum { TD_ROPE_PLAIN, TD_ROPE_YARN } td_rope_kind;
@@ -27,13 +25,12 @@ typedef struct {
 } td_rope_config;
 
 typedef struct {
-    td_arch      arch;
-    char         arch_name[64]; /* "DeepseekV3ForCausalLM" */
-    char         model_type[64];
-    td_attn_kind attn;
-    uint32_t     hidden, n_layers, n_mtp_layers, vocab, max_position;
-    float        eps;
-    bool         tie_embeddings;
+    const struct td_arch *arch;          /* the family (model/arch/arch.h); static */
+    char                  arch_name[64]; /* "DeepseekV3ForCausalLM" */
+    char                  model_type[64];
+    uint32_t              hidden, n_layers, n_mtp_layers, vocab, max_position;
+    float                 eps;
+    bool                  tie_embeddings;
     /* attention */
     uint32_t       heads, kv_heads, head_dim;                  /* GQA */
     uint32_t       q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* MLA; q_lora 0: q_proj */

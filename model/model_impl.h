@@ -13,6 +13,7 @@
 #include "core/pool.h"
 #include "core/signal_word.h"
 #include "model/device_file.h"
+#include "model/layer_caches.h"
 #include "model/model.h"
 #include "model/program.h"
 #include "model/shard.h"
@@ -36,11 +37,10 @@ typedef struct {
     size_t                block_scratch_bytes;
     td_npu_stream        *stream;
     td_model_weights      weights;
-    td_device_file       *device_file;            /* what some of them lie in, or NULL */
-    bool                  all_kept;               /* all of them do */
-    td_layer_kv          *kv;                     /* [n_layers + n_mtp_layers] */
-    size_t                kv_a_bytes, kv_b_bytes; /* of one layer */
-    uint32_t              kv_pages;               /* of each cache, without the spare ones */
+    td_device_file       *device_file; /* what some of them lie in, or NULL */
+    bool                  all_kept;    /* all of them do */
+    td_layer_kv          *kv;          /* [n_layers + n_mtp_layers] */
+    uint32_t              kv_pages;    /* of each cache, without the spare ones */
     td_activations        act;
     td_program            main, head, mtp, mtp_head;
     td_step_buf           step;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "model/arch/arch.h"
 
 /* DeepSeek builds the norms inside MLA with the default eps, whatever rms_norm_eps says (modeling_deepseek.py). */
 #define MLA_NORM_EPS 1e-6f
@@ -23,6 +24,9 @@ typedef struct {
     td_rows_i8             normed_i8;       /* and that as int8, where they take it so */
     td_bridge_buffers      io, before;      /* its slot, and the slot of the MoE layer before when that may have deferred */
     uint32_t               layer;           /* under way; TD_NO_LAYER outside of them */
+    td_npu_weight *const  *w;               /* [TD_ROLE_COUNT] its weights */
+    const td_layer_op     *rest;            /* what of its listing is left */
+    uint32_t               moe_layer;       /* its index in the expert store */
     td_status              status;
     td_error              *err;
 } builder;
@@ -109,103 +113,100 @@ static void add_all_reduce(builder *b, void *out, const void *first, const void 
                          .width = b->s->config->hidden, .group = b->s->group, .out = out, .add = {first, second, third}}});
 }
 
-static void add_attention(builder *b, uint32_t layer) {
+static void add_mla(builder *b) {
     const td_model_config *c = b->s->config;
-    td_npu_weight *const  *w = b->s->weights->layers[layer].role;
-    const td_layer_kv     *kv = &b->s->kv[layer];
+    const td_layer_kv     *kv = &b->s->kv[b->layer];
     const td_activations  *a = &b->act;
-    const td_npu_weight   *rope = b->s->weights->rope;
-    float                  scale = (float)c->softmax_scale;
-    if (c->attn == TD_ATTN_MLA)
-        add_block(b, (td_block_desc){.kind = TD_BLOCK_MLA,
-                                     .mla = {.hidden = c->hidden,
-                                             .heads = b->sizes.heads,
-                                             .q_lora = c->q_lora,
-                                             .kv_lora = c->kv_lora,
-                                             .nope_dim = c->nope_dim,
-                                             .rope_dim = c->rope_dim,
-                                             .v_dim = c->v_dim,
-                                             .eps = MLA_NORM_EPS,
-                                             .softmax_scale = scale,
-                                             .q_a = w[TD_ROLE_Q_A],
-                                             .q_a_norm = w[TD_ROLE_Q_A_NORM],
-                                             .q_b = w[TD_ROLE_Q_B],
-                                             .q = w[TD_ROLE_MLA_Q],
-                                             .q_a_bias = w[TD_ROLE_Q_A_BIAS],
-                                             .kv_a_bias = w[TD_ROLE_KV_A_BIAS],
-                                             .o_bias = w[TD_ROLE_MLA_O_BIAS],
-                                             .kv_a = w[TD_ROLE_KV_A],
-                                             .kv_a_norm = w[TD_ROLE_KV_A_NORM],
-                                             .kv_b = w[TD_ROLE_KV_B],
-                                             .o = w[TD_ROLE_MLA_O],
-                                             .rope = rope,
-                                             .kv_latent = kv->a,
-                                             .kv_rope = kv->b,
-                                             .kv_pages = b->s->kv_pages,
-                                             .kv_spare_pages = b->s->kv_spare_pages,
-                                             .in = a->h,
-                                             .in_i8 = a->h_i8,
-                                             .out = a->attn}});
-    else
-        add_block(b, (td_block_desc){.kind = TD_BLOCK_GQA,
-                                     .gqa = {.hidden = c->hidden,
-                                             .heads = b->sizes.heads,
-                                             .kv_heads = b->sizes.kv_heads,
-                                             .head_dim = c->head_dim,
-                                             .eps = c->eps,
-                                             .softmax_scale = scale,
-                                             .q = w[TD_ROLE_Q],
-                                             .k = w[TD_ROLE_K],
-                                             .v = w[TD_ROLE_V],
-                                             .o = w[TD_ROLE_O],
-                                             .q_bias = w[TD_ROLE_Q_BIAS],
-                                             .k_bias = w[TD_ROLE_K_BIAS],
-                                             .v_bias = w[TD_ROLE_V_BIAS],
-                                             .q_norm = w[TD_ROLE_Q_NORM],
-                                             .k_norm = w[TD_ROLE_K_NORM],
-                                             .rope = rope,
-                                             .kv_k = kv->a,
-                                             .kv_v = kv->b,
-                                             .kv_pages = b->s->kv_pages,
-                                             .kv_spare_pages = b->s->kv_spare_pages,
-                                             .in = a->h,
-                                             .in_i8 = a->h_i8,
-                                             .out = a->attn}});
-    add_all_reduce(b, a->attn, a->attn, NULL, NULL);
+    add_block(b, (td_block_desc){.kind = TD_BLOCK_MLA,
+                                 .mla = {.hidden = c->hidden,
+                                         .heads = b->sizes.heads,
+                                         .q_lora = c->q_lora,
+                                         .kv_lora = c->kv_lora,
+                                         .nope_dim = c->nope_dim,
+                                         .rope_dim = c->rope_dim,
+                                         .v_dim = c->v_dim,
+                                         .eps = MLA_NORM_EPS,
+                                         .softmax_scale = (float)c->softmax_scale,
+                                         .q_a = b->w[TD_ROLE_Q_A],
+                                         .q_a_norm = b->w[TD_ROLE_Q_A_NORM],
+                                         .q_b = b->w[TD_ROLE_Q_B],
+                                         .q = b->w[TD_ROLE_MLA_Q],
+                                         .q_a_bias = b->w[TD_ROLE_Q_A_BIAS],
+                                         .kv_a_bias = b->w[TD_ROLE_KV_A_BIAS],
+                                         .o_bias = b->w[TD_ROLE_MLA_O_BIAS],
+                                         .kv_a = b->w[TD_ROLE_KV_A],
+                                         .kv_a_norm = b->w[TD_ROLE_KV_A_NORM],
+                                         .kv_b = b->w[TD_ROLE_KV_B],
+                                         .o = b->w[TD_ROLE_MLA_O],
+                                         .rope = b->s->weights->rope,
+                                         .kv_latent = kv->cache[0],
+                                         .kv_rope = kv->cache[1],
+                                         .kv_pages = b->s->kv_pages,
+                                         .kv_spare_pages = b->s->kv_spare_pages,
+                                         .in = a->h,
+                                         .in_i8 = a->h_i8,
+                                         .out = a->attn}});
 }
 
-static void add_dense_mlp(builder *b, uint32_t layer) {
-    td_npu_weight *const *w = b->s->weights->layers[layer].role;
+static void add_gqa(builder *b) {
+    const td_model_config *c = b->s->config;
+    const td_layer_kv     *kv = &b->s->kv[b->layer];
+    const td_activations  *a = &b->act;
+    add_block(b, (td_block_desc){.kind = TD_BLOCK_GQA,
+                                 .gqa = {.hidden = c->hidden,
+                                         .heads = b->sizes.heads,
+                                         .kv_heads = b->sizes.kv_heads,
+                                         .head_dim = c->head_dim,
+                                         .eps = c->eps,
+                                         .softmax_scale = (float)c->softmax_scale,
+                                         .q = b->w[TD_ROLE_Q],
+                                         .k = b->w[TD_ROLE_K],
+                                         .v = b->w[TD_ROLE_V],
+                                         .o = b->w[TD_ROLE_O],
+                                         .q_bias = b->w[TD_ROLE_Q_BIAS],
+                                         .k_bias = b->w[TD_ROLE_K_BIAS],
+                                         .v_bias = b->w[TD_ROLE_V_BIAS],
+                                         .q_norm = b->w[TD_ROLE_Q_NORM],
+                                         .k_norm = b->w[TD_ROLE_K_NORM],
+                                         .rope = b->s->weights->rope,
+                                         .kv_k = kv->cache[0],
+                                         .kv_v = kv->cache[1],
+                                         .kv_pages = b->s->kv_pages,
+                                         .kv_spare_pages = b->s->kv_spare_pages,
+                                         .in = a->h,
+                                         .in_i8 = a->h_i8,
+                                         .out = a->attn}});
+}
+
+static void add_dense_mlp(builder *b) {
     add_block(b, (td_block_desc){.kind = TD_BLOCK_MLP,
                                  .mlp = {.hidden = b->s->config->hidden,
                                          .inter = b->sizes.inter,
-                                         .gate = w[TD_ROLE_DENSE_GATE],
-                                         .up = w[TD_ROLE_DENSE_UP],
-                                         .down = w[TD_ROLE_DENSE_DOWN],
+                                         .gate = b->w[TD_ROLE_DENSE_GATE],
+                                         .up = b->w[TD_ROLE_DENSE_UP],
+                                         .down = b->w[TD_ROLE_DENSE_DOWN],
                                          .in = b->act.h,
                                          .in_i8 = b->act.h_i8,
                                          .out = b->act.mlp}});
 }
 
-static void add_shared_mlp(builder *b, uint32_t layer) {
-    td_npu_weight *const *w = b->s->weights->layers[layer].role;
+static void add_shared_mlp(builder *b) {
     add_block(b, (td_block_desc){.kind = TD_BLOCK_MLP,
                                  .mlp = {.hidden = b->s->config->hidden,
                                          .inter = b->sizes.shared_inter,
-                                         .gate = w[TD_ROLE_SHARED_GATE],
-                                         .up = w[TD_ROLE_SHARED_UP],
-                                         .down = w[TD_ROLE_SHARED_DOWN],
-                                         .out_gate = w[TD_ROLE_SHARED_OUT_GATE],
+                                         .gate = b->w[TD_ROLE_SHARED_GATE],
+                                         .up = b->w[TD_ROLE_SHARED_UP],
+                                         .down = b->w[TD_ROLE_SHARED_DOWN],
+                                         .out_gate = b->w[TD_ROLE_SHARED_OUT_GATE],
                                          .in = b->normed,
                                          .in_i8 = b->normed_i8,
                                          .out = b->act.mlp}});
 }
 
-static void add_router(builder *b, uint32_t layer, uint16_t *ids, float *weights) {
+static void add_router(builder *b, uint16_t *ids, float *weights) {
     static const td_router_group groups[] = {
         [TD_ROUTE_GREEDY] = TD_GROUP_NONE, [TD_ROUTE_GROUP_MAX] = TD_GROUP_MAX, [TD_ROUTE_GROUP_TOP2] = TD_GROUP_TOP2_SUM};
     const td_model_config *c = b->s->config;
-    td_npu_weight *const  *w = b->s->weights->layers[layer].role;
     add_block(b,
               (td_block_desc){.kind = TD_BLOCK_ROUTER,
                               .router = {.hidden = c->hidden,
@@ -217,16 +218,16 @@ static void add_router(builder *b, uint32_t layer, uint16_t *ids, float *weights
                                          .group = groups[c->route_groups],
                                          .normalise = c->norm_topk,
                                          .scale = (float)c->routed_scale,
-                                         .w = w[TD_ROLE_ROUTER],
-                                         .bias = w[TD_ROLE_ROUTER_BIAS],
+                                         .w = b->w[TD_ROLE_ROUTER],
+                                         .bias = b->w[TD_ROLE_ROUTER_BIAS],
                                          .in = b->normed,
                                          .ids = ids,
                                          .weights = weights}});
 }
 
-static void add_device_experts(builder *b, uint32_t layer) {
+static void add_device_experts(builder *b) {
     const td_model_config  *c = b->s->config;
-    const td_layer_experts *x = b->s->weights->experts ? &b->s->weights->experts[layer] : &(td_layer_experts){0};
+    const td_layer_experts *x = b->s->weights->experts ? &b->s->weights->experts[b->layer] : &(td_layer_experts){0};
     add_block(b, (td_block_desc){.kind = TD_BLOCK_EXPERTS,
                                  .experts = {.hidden = c->hidden,
                                              .inter = b->sizes.moe_inter,
@@ -264,57 +265,41 @@ static uint32_t moe_index(const td_program_spec *s, uint32_t layer, bool *last) 
     return td_moe_layers_in(s->config, (td_layer_range){s->layers.first, layer});
 }
 
-/*
- * A layer in two parts; between them the other half may run:
- *   begin  norm -> attention -> norm -> [dense: mlp -> x += mlp] [experts: router -> submit]
- *   end    [experts: shared expert -> collect -> x += shared + routed + what the MoE layer before deferred]
- * Experts on the device are no hand-over: begin [router], end [shared expert -> experts -> x += shared + routed].
- */
-static void begin_layer(builder *b, uint32_t layer) {
+/* What the experts read and write: the slot of the hand-over, or this card's own buffers. */
+static void aim_at_experts(builder *b) {
     const td_program_spec *s = b->s;
-    td_npu_weight *const  *w = s->weights->layers[layer].role;
-    b->layer = layer;
-    add_norm_i8(b, w[TD_ROLE_INPUT_NORM], NULL, NULL, b->act.h_i8);
-    add_attention(b, layer);
-    if (!s->config->is_moe[layer]) {
-        add_norm_i8(b, w[TD_ROLE_POST_NORM], b->act.attn, NULL, b->act.h_i8);
-        add_dense_mlp(b, layer);
-        add_all_reduce(b, b->act.mlp, b->act.mlp, NULL, NULL);
-        add_combine(b, b->x, b->act.mlp, NULL, NULL);
-        return;
-    }
     b->normed = b->act.h;
     b->normed_i8 = b->act.h_i8;
-    if (s->shard.index > 0 || s->device_experts) {
-        add_norm_i8(b, w[TD_ROLE_POST_NORM], b->act.attn, b->normed, b->normed_i8);
-        if (s->device_experts) add_router(b, layer, b->act.ids, b->act.weights);
-        return;
-    }
-    bool     last;
-    uint32_t moe_layer = moe_index(s, layer, &last);
-    open_slot(b, moe_layer, last);
+    if (s->shard.index > 0 || s->device_experts) return;
+    bool last;
+    b->moe_layer = moe_index(s, b->layer, &last);
+    open_slot(b, b->moe_layer, last);
     if (b->io.x) b->normed = b->io.x;
     if (b->io.x_i8.q) b->normed_i8 = b->io.x_i8;
-    add_norm_i8(b, w[TD_ROLE_POST_NORM], b->act.attn, b->normed, b->normed_i8);
-    add_router(b, layer, b->io.ids, b->io.weights);
+}
+
+/* Card 0 alone hands tokens to the CPU's experts; where the cards have the experts, each routes. */
+static void route(builder *b) {
+    const td_program_spec *s = b->s;
+    if (s->device_experts) add_router(b, b->act.ids, b->act.weights);
+    if (s->shard.index > 0 || s->device_experts) return;
+    add_router(b, b->io.ids, b->io.weights);
     push(b, (td_op){.kind = TD_OP_SUBMIT, .port = {b->port[0], b->port[1]}});
     if (s->routed) {
-        void *const *args = s->routed_args + moe_layer * TD_HALVES;
+        void *const *args = s->routed_args + b->moe_layer * TD_HALVES;
         push(b, (td_op){.kind = TD_OP_CALL, .call = {s->routed, {args[0], args[1]}}});
     }
 }
 
-/* Among several cards, what the CPU's experts add is card 0's part of the sum; of experts on the device each has its own. */
-static void end_layer(builder *b, uint32_t layer) {
+/* Among several cards, what the CPU's experts add is card 0's part of the sum; of experts on the device each has its own.
+ * x += shared + routed + what the MoE layer before deferred. */
+static void add_experts(builder *b) {
     const td_program_spec *s = b->s;
-    if (!s->config->is_moe[layer]) return;
-    b->layer = layer;
-    bool  has_shared = s->config->shared_inter > 0;
-    void *shared = has_shared ? b->act.mlp : NULL; /* NULL, too, where the buffers are not there yet */
-    if (has_shared) add_shared_mlp(b, layer);
+    /* NULL, too, where the buffers are not there yet */
+    void       *shared = s->config->shared_inter > 0 ? b->act.mlp : NULL;
     const void *routed = NULL, *deferred = NULL;
     if (s->device_experts) {
-        add_device_experts(b, layer);
+        add_device_experts(b);
         routed = b->act.routed;
     } else if (s->shard.index == 0) {
         push(b, (td_op){.kind = TD_OP_COLLECT, .port = {b->port[0], b->port[1]}});
@@ -327,6 +312,53 @@ static void end_layer(builder *b, uint32_t layer) {
     }
     add_all_reduce(b, b->act.mlp, shared, routed, deferred);
     add_combine(b, b->x, b->act.mlp, NULL, NULL);
+}
+
+static void add_layer_op(builder *b, const td_layer_op *op) {
+    const td_activations *a = &b->act;
+    switch (op->kind) {
+        case TD_LAYER_NORM: add_norm_i8(b, b->w[op->norm], NULL, NULL, a->h_i8); break;
+        case TD_LAYER_MLA:
+            add_mla(b);
+            add_all_reduce(b, a->attn, a->attn, NULL, NULL);
+            break;
+        case TD_LAYER_GQA:
+            add_gqa(b);
+            add_all_reduce(b, a->attn, a->attn, NULL, NULL);
+            break;
+        case TD_LAYER_ADD_NORM: add_norm_i8(b, b->w[op->norm], a->attn, b->normed, b->normed_i8); break;
+        case TD_LAYER_MLP: add_dense_mlp(b); break;
+        case TD_LAYER_ADD:
+            add_all_reduce(b, a->mlp, a->mlp, NULL, NULL);
+            add_combine(b, b->x, a->mlp, NULL, NULL);
+            break;
+        case TD_LAYER_ROUTE: route(b); break;
+        case TD_LAYER_SHARED:
+            if (b->s->config->shared_inter > 0) add_shared_mlp(b);
+            break;
+        case TD_LAYER_ADD_EXPERTS: add_experts(b); break;
+        case TD_LAYER_END: break;
+    }
+}
+
+/* A layer of its family's listing in two parts: up to the hand-over to its experts, behind which the other half may run; and
+ * what comes after. A layer without experts is all in the first. */
+static void begin_layer(builder *b, uint32_t layer) {
+    b->layer = layer;
+    b->w = b->s->weights->layers[layer].role;
+    b->normed = NULL;
+    b->normed_i8 = b->act.h_i8;
+    if (b->s->config->is_moe[layer]) aim_at_experts(b);
+    const td_layer_op *op = b->s->config->arch->layer(b->s->config, layer);
+    for (bool handed_over = false; op->kind != TD_LAYER_END && !handed_over; op++) {
+        add_layer_op(b, op);
+        handed_over = op->kind == TD_LAYER_ROUTE;
+    }
+    b->rest = op;
+}
+
+static void end_layer(builder *b) {
+    for (; b->rest->kind != TD_LAYER_END; b->rest++) add_layer_op(b, b->rest);
 }
 
 static void add_head(builder *b, const td_npu_weight *gamma, const td_npu_weight *w, const void *x) {
@@ -395,7 +427,7 @@ static void describe_main(builder *b) {
     if (s->whole) add_embed(b, b->x);
     if (s->layers.first == s->config->n_layers) add_mtp_input(b, b->x);
     for (uint32_t i = s->layers.first; i <= s->layers.end; i++) {
-        if (i > s->layers.first) end_layer(b, i - 1);
+        if (i > s->layers.first) end_layer(b);
         if (i > s->layers.first && s->layer_done) {
             push(b, (td_op){.kind = TD_OP_SHOW,
                             .show = {s->act.x, s->shown_x, s->config->hidden * td_dtype_bytes(s->act_dtype)}});
@@ -420,7 +452,7 @@ static void describe_mtp(builder *b) {
     start_pass(b, 1, b->s->act.mtp_x);
     add_mtp_input(b, b->x);
     begin_layer(b, c->n_layers);
-    end_layer(b, c->n_layers);
+    end_layer(b);
     push(b, (td_op){.kind = TD_OP_TURN});
     b->layer = TD_NO_LAYER;
 }

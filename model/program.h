@@ -11,6 +11,7 @@
 #define TD_MODEL_PROGRAM_H
 
 #include "bridge/bridge.h"
+#include "model/layer_caches.h"
 #include "model/step_buf.h"
 #include "model/weights.h"
 
@@ -40,10 +41,9 @@ typedef struct {
     uint32_t         n_tickets[TD_HALVES];
 } td_program;
 
-/* KV of one layer on the device; see npu.h for the layouts. */
+/* The caches of one layer on the device, in the order of its list (model/layer_caches.h); see npu.h for the layouts. */
 typedef struct {
-    void *a; /* MLA: latent; GQA: K */
-    void *b; /* MLA: rope; GQA: V */
+    void *cache[TD_CACHES_MAX]; /* MLA: latents, rope parts; GQA: K, V */
 } td_layer_kv;
 
 /* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. */

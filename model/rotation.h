@@ -32,20 +32,13 @@
 /** R for the model. @return TD_ENOTSUP, with a sentence: one that cannot be turned; TD_ENOMEM. */
 TD_NODISCARD td_status td_rotation_open(td_hadamard *h, const td_model_config *c, td_error *err);
 
-/** The norm whose gain the weight of a role takes over (of eh_proj: the first half of its columns); TD_ROLE_COUNT: it does
- * not read the stream behind one. */
-td_role td_rotation_gain_role(td_role role);
-
-/** Whether a role's weight changes at all. */
-bool td_rotation_touches(td_role role);
-
 /**
- * Turn the weight of a role, in place; one that td_rotation_touches denies is left as it is. U is made of the identity.
+ * Turn a weight, in place, as its family's table says (td_turning). U is made of the identity.
  * @param h     from td_rotation_open.
- * @param gain  [hidden] of td_rotation_gain_role, or NULL where that is none.
+ * @param gain  [hidden] of turning->norm, or NULL where that is none.
  * @param w     [n, k] f32; of rank 1, n is 1.
  * Thread-safe.
  */
-void td_rotation_apply(const td_hadamard *h, td_role role, const float *gain, float *w, size_t n, size_t k);
+void td_rotation_apply(const td_hadamard *h, const td_turning *turning, const float *gain, float *w, size_t n, size_t k);
 
 #endif

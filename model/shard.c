@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "model/layer_caches.h"
 
 /* A number of the model that is cut over the cards. */
 typedef struct {
@@ -15,7 +16,7 @@ typedef struct {
 static void list_divided(const td_model_config *c, bool experts, divided list[N_DIVIDED]) {
     bool dense = td_model_config_moe_layers(c) < c->n_layers + c->n_mtp_layers;
     list[0] = (divided){c->heads, "attention heads"};
-    list[1] = (divided){c->attn == TD_ATTN_GQA ? c->kv_heads : 0, "key-value heads"};
+    list[1] = (divided){td_layer_caches_cut_heads(c), "key-value heads"};
     list[2] = (divided){dense ? c->inter : 0, "rows of the dense layers' gate (intermediate_size)"};
     list[3] = (divided){c->shared_inter, "rows of the shared expert's gate"};
     list[4] = (divided){c->vocab, "tokens of the vocabulary"};

@@ -1,8 +1,6 @@
 /*
- * The weights of a model: for every role its name in the checkpoint, its shape, how the device tier keeps it, and when it
- * exists.
- *
- * One table serves all architectures; what differs is a condition on the configuration. Layers n_layers .. n_layers +
+ * The weights of a model by role. All that is known of one is a row of its family's table (model/arch/), and here what that
+ * row says of a model with this configuration. Layers n_layers .. n_layers +
  * n_mtp_layers - 1 are the multi-token-prediction layers: ordinary layers with six tensors more, or seven
  * (model/rotation.h).
  */
@@ -80,16 +78,45 @@ typedef enum {
     TD_SPLIT_CARD_0,  /* all of it, on the first card alone: a bias on such a sum, which is added once */
 } td_split;
 
-/** After "model.layers.N." of an MTP layer: who has it is rotated. */
-#define TD_MTP_UNTURN_NAME "hidden_proj.weight"
+/** Which tier has a weight, and for which part of a model (td_model_part). */
+typedef enum {
+    TD_PLACE_LAYER,                /* the device, with the layer */
+    TD_PLACE_WHOLE_MODEL,          /* the device, where the whole model is */
+    TD_PLACE_ENDS,                 /* the device, where the whole model is, or the MTP layer, which reads it too */
+    TD_PLACE_EXPERTS,              /* the expert store of the CPU; the device, where the part has experts there */
+    TD_PLACE_SHARED,               /* none: the model's own is read in its place, and the two must be equal */
+    TD_PLACE_SHARED_UNLESS_TURNED, /* the same; a rotated model's is on the device, where the whole model is */
+} td_place;
+
+/** How a rotation R of the residual stream acts on a weight (model/rotation.h). */
+typedef enum {
+    TD_TURN_NONE,
+    TD_TURN_GAIN,   /* of a norm of the stream: becomes 1 */
+    TD_TURN_READS,  /* W diag(g) R, g the norm's gain; without a norm W R */
+    TD_TURN_WRITES, /* R^T W */
+    TD_TURN_JOINS,  /* reads with the first half of its columns, and writes */
+    TD_TURN_UNDOES, /* exists in rotated models alone: reads, made of the identity */
+} td_turn;
+
+typedef struct {
+    td_turn kind;
+    td_role norm; /* TD_ROLE_COUNT: none */
+} td_turning;
+
+/** What dummy weights are filled with. */
+typedef enum { TD_FILLING_RANDOM, TD_FILLING_ONES, TD_FILLING_ZEROS } td_filling;
 
 typedef struct {
     char             name[160]; /* "model.layers.3.self_attn.o_proj.weight" */
     uint32_t         rank;      /* 1 or 2 */
     size_t           shape[2];
-    td_weight_format format; /* TD_WEIGHT_W8A8: int8 when the device tier is quantised, else bf16 */
+    td_weight_format format; /* of the device tier when it is quantised; TD_WEIGHT_W8A8: bf16 or f32 when it is not */
+    bool             linear; /* td_model_weight_format gives it another format then */
+    td_place         place;
     td_split         split;
     td_rope_rows     rope_rows; /* set only where the checkpoint's pairs are interleaved */
+    td_turning       turning;
+    td_filling       filling;
     td_role
         fallback; /* the role that stands in when the checkpoint has no such tensor; TD_ROLE_COUNT: none, it is required */
 } td_tensor_spec;
@@ -103,5 +130,9 @@ bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, 
 
 /** How often a role occurs: layers and experts to loop over. Roles of the whole model: 1 and 1. */
 void td_role_extent(const td_model_config *c, td_role role, uint32_t *n_layers, uint32_t *n_experts);
+
+/** Whether a role is of routed experts; of the whole model, and not of its layers. */
+bool td_role_is_expert(const td_model_config *c, td_role role);
+bool td_role_is_of_model(const td_model_config *c, td_role role);
 
 #endif

@@ -11,35 +11,22 @@
 #include "model/stored_weight.h"
 #include "quant/coded_matrix.h"
 
-static bool is_expert_role(td_role role) {
-    return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN;
-}
-
-/* Roles that the device tier keeps for a part of the model. The MTP layer reads the model's embedding, last norm and head; a
- * rotated model's has a head of its own. */
-static bool on_device(const td_model_config *c, const td_model_part *part, td_role role) {
-    switch (role) {
-        case TD_ROLE_EXPERT_GATE:
-        case TD_ROLE_EXPERT_UP:
-        case TD_ROLE_EXPERT_DOWN: return part->experts;
-        case TD_ROLE_MTP_EMBED: return false;
-        case TD_ROLE_MTP_HEAD: return part->whole && c->mtp_turned;
-        case TD_ROLE_LM_HEAD: return part->whole;
-        case TD_ROLE_EMBED:
-        case TD_ROLE_FINAL_NORM: return part->whole || part->layers.end > c->n_layers;
-        default: return true;
+/* Whether the device tier keeps a weight of this part of the model. */
+static bool on_device(const td_model_config *c, const td_model_part *part, td_place place) {
+    switch (place) {
+        case TD_PLACE_LAYER: return true;
+        case TD_PLACE_WHOLE_MODEL: return part->whole;
+        case TD_PLACE_ENDS: return part->whole || part->layers.end > c->n_layers;
+        case TD_PLACE_EXPERTS: return part->experts;
+        case TD_PLACE_SHARED: return false;
+        case TD_PLACE_SHARED_UNLESS_TURNED: return part->whole && c->mtp_turned;
     }
-}
-
-static bool of_whole_model(td_role role) {
-    return role == TD_ROLE_EMBED || role == TD_ROLE_LM_HEAD || role == TD_ROLE_FINAL_NORM;
+    return false;
 }
 
 /* Codes stand for values that bf16 does not hold; which linears are in codes is not known here. */
-td_weight_format td_model_weight_format(const td_model_config *c, td_role role, const td_tensor_spec *spec, bool w8a8) {
-    bool linear = spec->format == TD_WEIGHT_W8A8 || role == TD_ROLE_KV_B || is_expert_role(role);
-    if (is_expert_role(role) && w8a8) return TD_WEIGHT_W8A8;
-    if (!linear || w8a8) return spec->format;
+td_weight_format td_model_weight_format(const td_model_config *c, const td_tensor_spec *spec, bool w8a8) {
+    if (!spec->linear || w8a8) return spec->format;
     return c->quant.method == TD_QUANT_NONE ? TD_WEIGHT_BF16 : TD_WEIGHT_F32;
 }
 
@@ -53,9 +40,10 @@ static uint64_t bytes_of(td_npu *d, const td_model_config *c, const td_model_par
     static const td_weight_format IN_GROUPS[] = {TD_WEIGHT_INT4G, TD_WEIGHT_FP4G};
     td_tensor_spec                spec;
     td_shard_part                 held;
-    if (!on_device(c, part, role) || !td_tensor_spec_get(c, role, layer, 0, &spec) || !td_shard_part_of(&spec, shard, &held))
+    if (!td_tensor_spec_get(c, role, layer, 0, &spec) || !on_device(c, part, spec.place) ||
+        !td_shard_part_of(&spec, shard, &held))
         return 0;
-    td_weight_format format = td_model_weight_format(c, role, &spec, w8a8);
+    td_weight_format format = td_model_weight_format(c, &spec, w8a8);
     size_t           n = spec.rank == 1 ? 1 : held.shape[0], k = held.shape[spec.rank - 1];
     uint64_t         bytes = d->ops->weight_bytes(d, format, n, k);
     for (size_t i = 0; i < 2 && format == TD_WEIGHT_W8A8 && c->quant.method != TD_QUANT_NONE; i++) {
@@ -66,14 +54,14 @@ static uint64_t bytes_of(td_npu *d, const td_model_config *c, const td_model_par
 }
 
 static uint32_t tensors_of(const td_model_config *c, td_role role) {
-    return is_expert_role(role) ? c->n_experts : 1;
+    return td_role_is_expert(c, role) ? c->n_experts : 1;
 }
 
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, td_shard shard, bool w8a8,
                                 uint32_t max_pos) {
     uint64_t sum = d->ops->weight_bytes(d, TD_WEIGHT_F32, max_pos, c->rope.dim);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
-        if (!of_whole_model(role))
+        if (!td_role_is_of_model(c, role))
             for (uint32_t i = part->layers.first; i < part->layers.end; i++)
                 sum += tensors_of(c, role) * bytes_of(d, c, part, shard, role, i, w8a8);
         else
@@ -158,13 +146,13 @@ static td_status make_weight(loader *l, const td_tensor_spec *spec, const td_sha
 static td_status load_tensor(loader *l, td_role role, uint32_t layer, uint32_t expert, td_npu_weight **out) {
     td_tensor_spec spec;
     td_shard_part  held;
-    if (!on_device(l->c, l->part, role) || !td_tensor_spec_get(l->c, role, layer, expert, &spec) ||
+    if (!td_tensor_spec_get(l->c, role, layer, expert, &spec) || !on_device(l->c, l->part, spec.place) ||
         !td_shard_part_of(&spec, l->shard, &held))
         return TD_OK;
     td_scratch          scratch = {0};
     td_tensor_view      coded;
     td_device_weight_id id = id_of(&spec, &held, role, layer);
-    td_weight_format    format = td_model_weight_format(l->c, role, &spec, l->w8a8);
+    td_weight_format    format = td_model_weight_format(l->c, &spec, l->w8a8);
     td_status           st = td_model_find_groups(l->ck, l->c, role, layer, expert, &scratch, &coded, &format, l->err);
     if (st == TD_OK) adopt(l, &id, format, spec.rank == 1 ? 1 : held.shape[0], held.shape[spec.rank - 1], out);
     if (st == TD_OK && !*out) st = make_weight(l, &spec, &held, role, layer, expert, format, &coded, &scratch, out);
@@ -262,10 +250,10 @@ td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_mo
     if (!w->layers || !w->experts) return td_fail(err, TD_ENOMEM, "out of memory for the weights");
     TD_TRY(load_rope(&l, max_pos, &w->rope));
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
-        if (of_whole_model(role)) TD_TRY(load_tensor(&l, role, 0, 0, &w->model.role[role]));
+        if (td_role_is_of_model(c, role)) TD_TRY(load_tensor(&l, role, 0, 0, &w->model.role[role]));
     for (uint32_t i = part->layers.first; i < part->layers.end; i++) {
         for (td_role role = 0; role < TD_ROLE_COUNT; role++)
-            if (!of_whole_model(role) && !is_expert_role(role))
+            if (!td_role_is_of_model(c, role) && !td_role_is_expert(c, role))
                 TD_TRY(load_tensor(&l, role, i, 0, &w->layers[i].role[role]));
         TD_TRY(load_experts(&l, i, &w->experts[i]));
         td_checkpoint_release_pages(ck);

@@ -9,7 +9,7 @@
 #include "npu/npu.h"
 
 typedef struct {
-    td_npu_weight *role[TD_ROLE_COUNT]; /* shapes in tensor_rules.c, of a card td_shard_part_of; NULL where it has none */
+    td_npu_weight *role[TD_ROLE_COUNT]; /* shapes in model/arch/, of a card td_shard_part_of; NULL where it has none */
 } td_role_weights;
 
 /** Matrices of a layer's routed experts, [n_experts] each; NULL where they are not on the device. */
@@ -34,7 +34,7 @@ typedef struct {
 
 /** How the device tier keeps a weight: with w8a8 its linears in int8; else in bf16, or all of them in f32 where the
  * checkpoint has some in codes. */
-td_weight_format td_model_weight_format(const td_model_config *c, td_role role, const td_tensor_spec *spec, bool w8a8);
+td_weight_format td_model_weight_format(const td_model_config *c, const td_tensor_spec *spec, bool w8a8);
 
 /**
  * Whether a linear that is to be W8A8 is in the checkpoint as codes in groups that the device holds as they are.

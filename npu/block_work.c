@@ -64,9 +64,20 @@ void td_work_add_product(td_tier_work *sum, td_weight_format format, uint64_t n,
     *(td_weight_takes_int8(format) ? &sum->int8_ops : &sum->f32_ops) += 2 * n * k * rows;
 }
 
-/* (row, key it attends to): a row sees the keys up to its own. */
-static uint64_t pairs_of(const td_work_sequence *s) {
-    return s->rows * (2 * s->keys - s->rows + 1) / 2;
+/* (row, key it attends to): a row sees the keys up to its own, or the last `window` of them. */
+static uint64_t pairs_of(const td_work_sequence *s, uint64_t window) {
+    const uint64_t before = s->keys - s->rows; /* the first row sees one key more */
+    const uint64_t growing = !window                     ? s->rows
+                             : window <= before          ? 0
+                             : window - before < s->rows ? window - before
+                                                         : s->rows;
+    return growing * (2 * before + growing + 1) / 2 + (s->rows - growing) * window;
+}
+
+/* Keys that any of the rows sees. */
+static uint64_t keys_of(const td_work_sequence *s, uint64_t window) {
+    const uint64_t met = window + s->rows - 1;
+    return window && met < s->keys ? met : s->keys;
 }
 
 /* Expanded, every key's latent goes through W_UK and W_UV; absorbed, every row's query and sum do. */
@@ -74,13 +85,13 @@ static void add_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_bytes, c
     uint64_t dk = (uint64_t)(s->absorbed ? m->kv_lora : m->nope_dim) + m->rope_dim, dv = s->absorbed ? m->kv_lora : m->v_dim;
     sum->bytes += s->keys * ((uint64_t)m->kv_lora + m->rope_dim) * act_bytes;
     sum->f32_ops += (s->absorbed ? s->rows : s->keys) * m->heads * ((uint64_t)m->nope_dim + m->v_dim) * m->kv_lora * 2;
-    sum->f32_ops += pairs_of(s) * m->heads * (dk + dv) * 2;
+    sum->f32_ops += pairs_of(s, 0) * m->heads * (dk + dv) * 2;
 }
 
 void td_work_add_attention(td_tier_work *sum, const td_block_desc *desc, size_t act_bytes, const td_work_sequence *s) {
     const td_gqa_desc *g = &desc->gqa;
     if (desc->kind == TD_BLOCK_MLA) add_mla(sum, &desc->mla, act_bytes, s);
     if (desc->kind != TD_BLOCK_GQA) return;
-    sum->bytes += s->keys * g->kv_heads * g->head_dim * 2 * act_bytes;
-    sum->f32_ops += pairs_of(s) * g->heads * g->head_dim * 2 * 2;
+    sum->bytes += keys_of(s, g->window) * g->kv_heads * g->head_dim * 2 * act_bytes;
+    sum->f32_ops += pairs_of(s, g->window) * g->heads * g->head_dim * 2 * 2;
 }

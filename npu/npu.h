@@ -202,20 +202,33 @@ typedef struct {
     td_rows_i8  in_i8;                 /* only where q_a or q, and kv_a take int8 */
 } td_mla_desc;
 
-/** Grouped-query attention, from the normed input to the output projection. Head h reads kv head h / (heads / kv_heads). */
+/**
+ * Grouped-query attention, from the normed input to the output projection. Head h reads kv head h / (heads / kv_heads).
+ * With a window, the row at position p meets the keys of positions p - window + 1 .. p. With sinks, a key's weight is
+ * exp(score) / (exp(sink of the head) + the sum of exp(score) over the keys that are met).
+ */
 typedef struct {
     uint32_t             hidden, heads, kv_heads, head_dim;
+    uint32_t             rope_dim;  /* rope turns so many first values of a head, even, and leaves the others; 0: all */
+    uint32_t             window;    /* keys that a row meets at most; 0: all up to its own */
+    bool                 norm_rows; /* q_norm and k_norm are over a whole row, before it is cut into heads */
     float                eps, softmax_scale;
-    const td_npu_weight *q, *k, *v, *o;            /* [heads*dim, hidden], [kv_heads*dim, hidden] x 2, [hidden, heads*dim] */
-    const td_npu_weight *q_bias, *k_bias, *v_bias; /* F32 or NULL */
-    const td_npu_weight *q_norm, *k_norm;          /* [head_dim] F32 or NULL: RMS norm per head before rope */
-    const td_npu_weight *rope;                     /* [max_pos, head_dim] F32: cos half | sin half, scaled */
-    void                *kv_k, *kv_v;              /* this layer's cache: pages of kv_heads * kv_page_bytes of heads */
+    const td_npu_weight *q, *k, *v, *o; /* [heads*dim, hidden], [kv_heads*dim, hidden] x 2, [hidden, heads*dim] */
+    const td_npu_weight *q_bias, *k_bias, *v_bias, *o_bias; /* F32 or NULL */
+    const td_npu_weight *q_norm, *k_norm; /* [head_dim], or with norm_rows [heads*dim] and [kv_heads*dim], F32 or NULL: RMS
+                                             norm before rope */
+    const td_npu_weight *sinks;           /* [heads] F32 or NULL */
+    const td_npu_weight *rope;            /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
+    void                *kv_k, *kv_v;     /* this layer's cache: pages of kv_heads * kv_page_bytes of heads */
     uint32_t             kv_pages, kv_spare_pages; /* as in td_mla_desc */
     const void          *in;                       /* not read where in_i8 is given */
     void                *out;
     td_rows_i8           in_i8; /* only where q, k and v take int8 */
 } td_gqa_desc;
+
+static inline uint32_t td_gqa_rope_dim(const td_gqa_desc *g) {
+    return g->rope_dim ? g->rope_dim : g->head_dim;
+}
 
 /** out = down(silu(gate(x)) * up(x)), times sigmoid(out_gate . x) where out_gate is given (Qwen2-MoE's shared expert). */
 typedef struct {
@@ -227,13 +240,16 @@ typedef struct {
     td_rows_i8           in_i8; /* only where gate and up take int8 */
 } td_mlp_desc;
 
-typedef enum { TD_SCORE_SOFTMAX, TD_SCORE_SIGMOID } td_router_score;
+typedef enum { TD_SCORE_SOFTMAX, TD_SCORE_SIGMOID, TD_SCORE_SOFTMAX_CHOSEN } td_router_score;
+#define TD_ROUTER_SCORES 3
 typedef enum { TD_GROUP_NONE, TD_GROUP_MAX, TD_GROUP_TOP2_SUM } td_router_group;
 
 /**
- * s = score(W x);  choice = s + bias;  with groups: keep the topk_group groups of best (max | sum of two best) choice;
- * the top_k of the kept experts by choice, ties to the lower index;  w = s of the chosen, divided by their sum + 1e-20 when
- * normalise, times scale. Output order: descending w, ties to the lower expert index.
+ * s = score(W x + logit_bias);  choice = s + bias;  with groups: keep the topk_group groups of best (max | sum of two best)
+ * choice; the top_k of the kept experts by choice, ties to the lower index;  w = s of the chosen, divided by their sum +
+ * 1e-20 when normalise, times scale. Output order: descending w, ties to the lower expert index. Softmax is over all
+ * experts; of the chosen (SOFTMAX_CHOSEN), s are the logits until the choice is made, and then their softmax over the
+ * chosen.
  */
 typedef struct {
     uint32_t             hidden, n_experts, top_k, n_group, topk_group;
@@ -241,11 +257,11 @@ typedef struct {
     td_router_group      group;
     bool                 normalise;
     float                scale;
-    const td_npu_weight *w;       /* [n_experts, hidden] F32 */
-    const td_npu_weight *bias;    /* [n_experts] F32 or NULL */
-    const void          *in;      /* [max_tok, hidden] */
-    uint16_t            *ids;     /* [max_tok, top_k] */
-    float               *weights; /* [max_tok, top_k] */
+    const td_npu_weight *w;                 /* [n_experts, hidden] F32 */
+    const td_npu_weight *logit_bias, *bias; /* [n_experts] F32 or NULL */
+    const void          *in;                /* [max_tok, hidden] */
+    uint16_t            *ids;               /* [max_tok, top_k] */
+    float               *weights;           /* [max_tok, top_k] */
 } td_router_desc;
 
 /**

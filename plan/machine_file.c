@@ -58,6 +58,7 @@ static const machine_key KEYS[] = {
     {"cpu-attention-row", "keys", 0, 100000, 1, M(cpu.attention_row), false, OPTIONAL, "What a row of a prompt costs in attention beside its keys, in keys."},
     {"expert-read", SHARE, M(cpu.expert_read), false, OPTIONAL, "Share of node-read-gbps at which the experts are read."},
     {"expert-int8", SHARE, M(cpu.expert_int8), false, OPTIONAL, "Share of node-int8-gops that they reach."},
+    {"expert-row", "rows", 0, 1000, 1, M(cpu.expert_row), false, OPTIONAL, "What an expert costs beside its rows, in rows: its codes are unpacked once."},
     {"card-linear-read", SHARE, M(card.linear_read), false, OPTIONAL, "The same of a card: of card-read-gbps."},
     {"card-linear-int8", SHARE, M(card.linear_int8), false, OPTIONAL, "Of card-int8-tops."},
     {"card-float", SHARE, M(card.float_ops), false, OPTIONAL, "Of card-bf16-tflops."},

@@ -5,6 +5,8 @@
 #include "npu/block_buffers.h"
 #include "npu/block_work.h"
 
+#define OVERLAP 1.5 /* docs/plan.md, "Time of an operation" */
+
 const char *td_plan_part_name(td_plan_part_kind p) {
     static const char *const NAMES[TD_PLAN_PARTS] = {[TD_PLAN_ATTENTION] = "attention, products",
                                                      [TD_PLAN_KEYS] = "attention, KV",
@@ -34,7 +36,7 @@ double td_plan_active_experts(double n_experts, double top_k, double n_tok) {
 }
 
 double td_plan_work_s(double read_s, double compute_s) {
-    return hypot(read_s, compute_s);
+    return pow(pow(read_s, OVERLAP) + pow(compute_s, OVERLAP), 1 / OVERLAP);
 }
 
 /* ---- rates ------------------------------------------------------------------------------------- */
@@ -89,9 +91,14 @@ typedef struct {
     td_plan_step          *out;
 } pricing;
 
-/* @param more_ops in floats, which take time and are not counted. @return the time of it. */
-static double add_work(td_plan_part *p, double bytes, double int8_ops, double float_ops, double more_ops, const rates *r) {
-    double read_s = bytes / r->read, int8_s = int8_ops / r->int8, float_s = (float_ops + more_ops) / r->floats;
+/* What takes as long as so many operations, and is not counted as such. */
+typedef struct {
+    double int8, floats;
+} uncounted;
+
+static double add_work(td_plan_part *p, double bytes, double int8_ops, double float_ops, uncounted more, const rates *r) {
+    double read_s = bytes / r->read, int8_s = (int8_ops + more.int8) / r->int8;
+    double float_s = (float_ops + more.floats) / r->floats;
     double time_s = td_plan_work_s(read_s, int8_s + float_s);
     p->bytes += bytes;
     p->int8_ops += int8_ops;
@@ -103,8 +110,8 @@ static double add_work(td_plan_part *p, double bytes, double int8_ops, double fl
     return time_s;
 }
 
-static double add_tier_work(td_plan_part *p, const td_tier_work *w, double more_ops, const rates *r) {
-    return add_work(p, (double)w->bytes, (double)w->int8_ops, (double)w->f32_ops, more_ops, r);
+static double add_tier_work(td_plan_part *p, const td_tier_work *w, uncounted more, const rates *r) {
+    return add_work(p, (double)w->bytes, (double)w->int8_ops, (double)w->f32_ops, more, r);
 }
 
 static double add_fixed(td_plan_part *p, double seconds) {
@@ -218,9 +225,10 @@ static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row
     double       n_rows = (double)(range.end - range.first), fixed_s = add_fixed(part, p->device.block_s);
     td_tier_work products = product_work(p, b, range.end - range.first), attention = attention_work(p, b, range);
     if (part == &p->out->part[TD_PLAN_ROWS])
-        return fixed_s + add_work(part, n_rows * row_bytes(p, b), 0, 0, 0, &p->device.linear);
-    return fixed_s + add_tier_work(part, &products, 0, &p->device.linear) +
-           add_tier_work(&p->out->part[TD_PLAN_KEYS], &attention, row_ops(p, b, range), &p->device.attention);
+        return fixed_s + add_work(part, n_rows * row_bytes(p, b), 0, 0, (uncounted){0}, &p->device.linear);
+    return fixed_s + add_tier_work(part, &products, (uncounted){0}, &p->device.linear) +
+           add_tier_work(&p->out->part[TD_PLAN_KEYS], &attention, (uncounted){.floats = row_ops(p, b, range)},
+                         &p->device.attention);
 }
 
 /* The experts of n_tok tokens, each of whose weights is read once. @param part of the active ones. */
@@ -229,8 +237,9 @@ static double experts_cost(pricing *p, double n_active, double n_pairs) {
     td_plan_part        *part = &p->out->part[TD_PLAN_EXPERTS];
     td_tier_work         expert = td_experts_batch_work(&m->experts, m->layer_bytes, 1, 0),
                  pair = td_experts_batch_work(&m->experts, m->layer_bytes, 0, 1);
+    uncounted unpacking = {.int8 = n_active * p->machine->cpu.expert_row * (double)pair.int8_ops};
     return add_work(part, n_active * (double)expert.bytes, n_pairs * (double)pair.int8_ops, n_pairs * (double)pair.f32_ops,
-                    0, &p->experts) +
+                    unpacking, &p->experts) +
            add_fixed(part, p->machine->block_s);
 }
 

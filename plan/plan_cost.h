@@ -69,7 +69,7 @@ typedef struct {
 double td_plan_active_experts(double n_experts, double top_k, double n_tok);
 
 /** Time of work that reads and computes: each is hidden behind the other where it is much shorter; where they are equal,
- * neither is wholly: sqrt(read^2 + compute^2). */
+ * neither is wholly: (read^1.5 + compute^1.5)^(1/1.5), 1.59 for 1 and 1. */
 double td_plan_work_s(double read_s, double compute_s);
 
 void td_plan_step_cost(const td_plan_machine *machine, const td_plan_model *model, const td_plan_rows *rows,

@@ -21,6 +21,7 @@ typedef struct {
                              tile lies beyond the row's own key; 0 or more */
     double expert_read;   /* routed experts' weights: of the read bandwidth; CPUs only, so the next */
     double expert_int8;   /* their operations: of the int8 rate */
+    double expert_row;    /* what an expert costs beside its rows, in rows: its codes are unpacked once; 0 or more */
 } td_plan_efficiency;
 
 /** Default shares for the CPU kernels of an instruction set. */

@@ -43,10 +43,6 @@ struct td_device_tensors {
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-static bool is_expert_role(td_role role) {
-    return role == TD_ROLE_EXPERT_GATE || role == TD_ROLE_EXPERT_UP || role == TD_ROLE_EXPERT_DOWN;
-}
-
 /* A tensor that is made when it is written. */
 static td_safetensors_entry made_entry(const td_tensor_spec *spec, td_dtype dtype) {
     td_safetensors_entry e = {.name = spec->name, .dtype = dtype, .rank = spec->rank};
@@ -62,13 +58,13 @@ static td_status tensor_of(td_quantizer *q, td_role role, uint32_t layer, td_ten
     const td_safetensors_entry *stored = NULL;
     bool                        tied = role == TD_ROLE_LM_HEAD && q->config.tie_embeddings;
     *has = false;
-    if (is_expert_role(role) || (tied && !q->rotated)) return TD_OK;
+    if (td_role_is_expert(&q->config, role) || (tied && !q->rotated)) return TD_OK;
     if (!td_tensor_spec_get(&q->config, role, layer, 0, spec)) return TD_OK;
     if (tied)
         snprintf(spec->name, sizeof spec->name, "lm_head.weight"); /* rotated, it is another matrix than the embedding */
-    bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && td_rotation_touches(role),
+    bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && spec->turning.kind != TD_TURN_NONE,
          shared = spec->fallback != TD_ROLE_COUNT;
-    if (shared && role == TD_ROLE_MTP_HEAD) shared = !rotated; /* rotated, it is one of its own */
+    if (spec->place == TD_PLACE_SHARED_UNLESS_TURNED) shared = shared && !rotated; /* rotated, it is one of its own */
     if (shared && !dummy && !td_stored_exists(q->source, spec)) return TD_OK;
     if (!dummy && !rotated) {
         TD_TRY(td_checkpoint_get_stored(q->source, &q->config, spec, &stored, q->err));
@@ -136,8 +132,7 @@ td_status td_device_tensors_plan(td_quantizer *q) {
     if (!t->jobs || !t->items || !t->first_job || !t->first_item) return td_fail(q->err, TD_ENOMEM, "out of memory");
     for (uint32_t shard = 0; shard < n_shards; shard++) {
         for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
-            bool whole_model = role <= TD_ROLE_FINAL_NORM;
-            if (whole_model == (shard == 0)) TD_TRY(add_job(q, role, shard ? shard - 1 : 0));
+            if (td_role_is_of_model(&q->config, role) == (shard == 0)) TD_TRY(add_job(q, role, shard ? shard - 1 : 0));
         }
         t->first_job[shard + 1] = t->n_jobs;
         t->first_item[shard + 1] = t->n_items;

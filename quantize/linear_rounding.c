@@ -34,8 +34,8 @@ typedef struct {
 /* Whether a role's linear becomes int8 by what it reads. The MTP layer's head is not run here, and U is held exactly as it
  * is. */
 static bool is_rounded(const td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec) {
-    if (role == TD_ROLE_MTP_HEAD || role == TD_ROLE_MTP_UNTURN) return false;
-    return td_tensor_spec_get(&q->config, role, layer, 0, spec) && td_quantizer_makes_int8(q, role, spec);
+    return td_tensor_spec_get(&q->config, role, layer, 0, spec) && spec->place == TD_PLACE_LAYER &&
+           spec->turning.kind != TD_TURN_UNDOES && td_quantizer_makes_int8(q, role, spec);
 }
 
 void td_linear_rounding_open(td_linear_rounding *r, td_quantizer *q, uint32_t layer) {
@@ -187,7 +187,7 @@ td_linear_bytes td_linears_round_bytes(const td_quantizer *q, uint32_t layer) {
     td_round_options options = td_round_options_of(q->method, 8, 0);
     td_linear_bytes  bytes = {0};
     td_tensor_spec   spec;
-    for (td_role role = TD_ROLE_FINAL_NORM + 1; role < TD_ROLE_COUNT; role++) {
+    for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
         if (q->method == TD_ROUND_NEAREST || !is_rounded(q, role, layer, &spec)) continue;
         uint64_t n = spec.shape[0], k = spec.shape[1], rows = n < TD_ROUND_ERROR_ROWS ? n : TD_ROUND_ERROR_ROWS;
         uint64_t parts = (n + TD_ROUND_ROWS - 1) / TD_ROUND_ROWS, workers = td_pool_workers(q->pool),

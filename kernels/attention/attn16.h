@@ -74,6 +74,7 @@ typedef struct {
     size_t         ldx, n;          /* n >= 1 */
     size_t         used;            /* rows that are wanted, for others nothing needs to be written; 0: all */
     const int32_t *seen;            /* [16]: how many of the n keys a row sees; NULL: all */
+    const int32_t *from;            /* [16], with seen: the first of them, keys before it are not; NULL: 0 */
     const float   *row_scale;       /* [16], > 0 */
     const float   *v_scale, *v_max; /* [n]: of the keys' value rows */
     float         *max, *sum; /* [16]: the largest score so far and the sum of 2^(score - max); start as -INFINITY and 0 */

@@ -34,6 +34,13 @@ static td_status prepare_gqa(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     size_t             q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
     if (!g->hidden || !g->heads || !g->kv_heads || g->heads % g->kv_heads)
         return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads", g->heads, g->kv_heads);
+    const char *unknown = td_gqa_rope_dim(g) != g->head_dim ? "rope on a part of a head"
+                          : g->norm_rows                    ? "norm over all heads"
+                          : g->window                       ? "sliding window"
+                          : g->sinks                        ? "sinks"
+                                                            : NULL;
+    if (unknown)
+        return td_fail(err, TD_ENOTSUP, "the attention of an Ascend card has no %s, which this model needs", unknown);
     if (g->head_dim < 16 || g->head_dim % 16 || g->head_dim > DIM_MAX || g->heads > 256 || kv > CACHE_WIDTH_MAX)
         return td_fail(
             err, TD_ENOTSUP,
@@ -43,7 +50,7 @@ static td_status prepare_gqa(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     td_ascend_part qkv[3] = {{.what = "q", .w = g->q, .bias = g->q_bias, .n = q, .k = g->hidden},
                              {.what = "k", .w = g->k, .bias = g->k_bias, .n = kv, .k = g->hidden},
                              {.what = "v", .w = g->v, .bias = g->v_bias, .n = kv, .k = g->hidden}},
-                   o = {.what = "o", .w = g->o, .n = g->hidden, .k = q};
+                   o = {.what = "o", .w = g->o, .bias = g->o_bias, .n = g->hidden, .k = q};
     TD_TRY(td_ascend_matrix_of(d, qkv, 3, g->hidden, &b->in, err));
     TD_TRY(td_ascend_matrix_of(d, &o, 1, q, &b->out, err));
     if (b->in->format == TD_WEIGHT_F32 || b->out->format == TD_WEIGHT_F32)

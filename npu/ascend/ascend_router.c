@@ -47,6 +47,11 @@ static td_status prepare_router(td_ascend_npu *d, td_npu_block *b, td_error *err
                    o->n_experts / o->n_group * o->topk_group < o->top_k))
         return td_fail(err, TD_EINVAL, "%u of %u groups cannot give %u of %u experts", o->topk_group, o->n_group, o->top_k,
                        o->n_experts);
+    if (o->score == TD_SCORE_SOFTMAX_CHOSEN || o->logit_bias)
+        return td_fail(err, TD_ENOTSUP,
+                       "the card's router takes the softmax of all experts or their sigmoid, of logits without a bias; this "
+                       "model wants %s",
+                       o->logit_bias ? "a bias on the logits" : "the softmax of those that are chosen");
     if (o->score == TD_SCORE_SIGMOID && !o->normalise)
         return td_fail(err, TD_ENOTSUP,
                        "the card's router always divides sigmoid scores by their sum, which this model does not");

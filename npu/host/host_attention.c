@@ -79,6 +79,17 @@ static uint32_t span_count(size_t n_keys) {
     return (uint32_t)((n_keys + TD_HOST_SPAN - 1) / TD_HOST_SPAN);
 }
 
+/* The first span of a row whose own key is the last of so many. */
+static uint32_t first_span(const td_attn_shape *s, size_t n_keys) {
+    return (uint32_t)(td_attn_first_key(s, n_keys) / TD_HOST_SPAN);
+}
+
+/* The tile of a span that a row with so many keys begins at, counted from the span's first. */
+static size_t first_tile(const td_attn_shape *s, size_t n_keys, size_t span) {
+    size_t first = td_attn_first_key(s, n_keys);
+    return first > span * TD_HOST_SPAN ? (first - span * TD_HOST_SPAN) / TILE : 0;
+}
+
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 static size_t page_of(const td_attn *a, const td_attn_tile *t) {
@@ -122,6 +133,18 @@ static void merge(const td_attn *a, td_softmax *into, float *acc, const td_softm
     *into = (td_softmax){max, into->sum * factor[0] + span->sum * factor[1]};
 }
 
+/* out [dv], the row's sums of values, becomes their mean: the sink weighs as a key does, and has no value. */
+static void finish(const td_attn *a, size_t head, td_softmax row, float *out) {
+    float scale = 1.0f / row.sum;
+    if (a->sinks) {
+        float sink = a->sinks[head] / a->path->unit, max = sink > row.max ? sink : row.max;
+        float factor[2] = {(row.max - max) * a->path->unit, (sink - max) * a->path->unit};
+        a->d->kernels->math->exp_sum(factor, 0, 2);
+        scale = factor[0] / (row.sum * factor[0] + factor[1]);
+    }
+    a->d->kernels->math->scale_add(out, scale, NULL, 0, a->shape.dv);
+}
+
 /* ---- walk ------------------------------------------------------------------------------------ */
 
 typedef struct {
@@ -142,7 +165,7 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t row = seg->row + block * seg->block_rows, per_group = s->heads / s->groups;
     size_t rows = seg->row + seg->n_rows - row < seg->block_rows ? seg->row + seg->n_rows - row : seg->block_rows;
     const uint32_t *pos = a->step->a.pos + row;
-    size_t          n_q = rows * per_group, end = (size_t)pos[rows - 1] + 1;
+    size_t          n_q = rows * per_group, end = (size_t)pos[rows - 1] + 1, span0 = first_span(s, (size_t)pos[0] + 1);
     workspace       b = workspace_of(a, w->index);
     size_t          ld = td_attn_ld(s), at_once = a->path->rows;
 
@@ -156,39 +179,49 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
         a->path->take(a, b.path, j0, q, nq);
     }
     start(b.row, n_q);
-    for (size_t span = 0; span < span_count(end); span++) {
+    for (size_t span = span0; span < span_count(end); span++) {
         size_t       tiles = (end + TILE - 1) / TILE - span * SPAN_TILES;
         td_attn_tile tile[SPAN_TILES];
-        bool         apart = span > 0 && s->form == TD_ATTN_GQA;
+        bool         apart = span > span0 && s->form == TD_ATTN_GQA;
         if (tiles > SPAN_TILES) tiles = SPAN_TILES;
-        for (size_t t = 0; t < tiles; t++) {
+        for (size_t t = first_tile(s, (size_t)pos[0] + 1, span); t < tiles; t++) {
             tile[t] = (td_attn_tile){.seq = seg->seq,
                                      .group = group,
                                      .place = t,
                                      .tile = span * SPAN_TILES + t,
                                      .end = end,
-                                     .first = t == 0 && (span == 0 || apart),
                                      .often = n_q > at_once};
             a->path->load(a, b.path, &tile[t]);
         }
         for (size_t j0 = 0, nq; j0 < n_q; j0 += nq) {
             size_t n_keys[TD_HOST_ATTN_ROWS];
             nq = n_q - j0 < at_once ? n_q - j0 : at_once;
-            if ((size_t)pos[(j0 + nq - 1) / per_group] < span * TD_HOST_SPAN) continue; /* before this span */
             for (size_t j = 0; j < nq; j++) n_keys[j] = (size_t)pos[(j0 + j) / per_group] + 1;
-            td_softmax *state = apart ? b.span : b.row + j0;
-            float      *acc = apart ? b.span_acc : b.acc + j0 * ld;
+            if (n_keys[nq - 1] <= span * TD_HOST_SPAN || first_span(s, n_keys[0]) > span) continue; /* all outside it */
+            td_softmax  *state = apart ? b.span : b.row + j0;
+            float       *acc = apart ? b.span_acc : b.acc + j0 * ld;
+            const size_t tile0 = first_tile(s, n_keys[0], span);
             if (apart) start(state, nq);
-            for (size_t t = 0; t < tiles; t++) a->path->attend(a, b.path, &tile[t], j0, nq, n_keys, state, acc, NULL);
-            for (size_t j = 0; apart && j < nq; j++)
-                if (n_keys[j] > span * TD_HOST_SPAN)
+            for (size_t t = tile0; t < tiles; t++) {
+                tile[t].first = t == tile0 && (span == span0 || apart);
+                a->path->attend(a, b.path, &tile[t], j0, nq, n_keys, state, acc, NULL);
+            }
+            for (size_t j = 0; apart && j < nq; j++) {
+                const uint32_t begin = first_span(s, n_keys[j]);
+                if (n_keys[j] <= span * TD_HOST_SPAN || begin > span) continue;
+                if (begin == span) {
+                    b.row[j0 + j] = b.span[j];
+                    memcpy(b.acc + (j0 + j) * ld, b.span_acc + j * ld, ld * sizeof(float));
+                } else {
                     merge(a, &b.row[j0 + j], b.acc + (j0 + j) * ld, &b.span[j], b.span_acc + j * ld);
+                }
+            }
         }
     }
     for (size_t j = 0; j < n_q; j++) {
         float *out = a->out + ((row - a->row0 + j / per_group) * s->heads + group * per_group + j % per_group) * s->dv;
         memcpy(out, b.acc + j * ld, s->dv * sizeof(float));
-        a->d->kernels->math->scale_add(out, 1.0f / b.row[j].sum, NULL, 0, s->dv);
+        finish(a, group * per_group + j % per_group, b.row[j], out);
     }
 }
 
@@ -219,7 +252,7 @@ typedef struct {
 /* An item: some heads of a group, in one of a unit's spans. */
 typedef struct {
     const td_attn_unit *unit;
-    size_t              span, group, head, head_end, tiles;
+    size_t              span /* counted from the unit's first */, group, head, head_end, tiles;
     td_attn_tile        first; /* of the tiles */
 } split_place;
 
@@ -240,10 +273,11 @@ static split_place place_of(const split_job *job, uint32_t item) {
     size_t      end = (p.group + 1) * per_group, head = p.group * per_group + of_span % job->splits * per_item;
     p.head = head < end ? head : end;
     p.head_end = p.head + per_item < end ? p.head + per_item : end;
-    p.tiles = (keys + TILE - 1) / TILE - p.span * SPAN_TILES;
-    if (p.tiles > SPAN_TILES) p.tiles = SPAN_TILES;
+    size_t span = u->first_span + p.span, skip = first_tile(s, keys, span);
+    p.tiles = (keys + TILE - 1) / TILE - span * SPAN_TILES;
+    p.tiles = (p.tiles > SPAN_TILES ? SPAN_TILES : p.tiles) - skip;
     p.first = (td_attn_tile){
-        .seq = u->seq, .group = p.group, .tile = p.span * SPAN_TILES, .end = keys, .first = true, .once = true};
+        .seq = u->seq, .group = p.group, .tile = span * SPAN_TILES + skip, .end = keys, .first = true, .once = true};
     return p;
 }
 
@@ -317,7 +351,7 @@ void td_host_attn_merge(const td_attn *a, const td_attn_unit *u, size_t head) {
     memcpy(out, partial_acc(a, u, 0) + head * td_attn_ld(s), s->dv * sizeof(float));
     for (size_t span = 1; span < u->n_spans; span++)
         merge(a, &row, out, partial_state(a, u, span) + head, partial_acc(a, u, span) + head * td_attn_ld(s));
-    a->d->kernels->math->scale_add(out, 1.0f / row.sum, NULL, 0, s->dv);
+    finish(a, head, row, out);
 }
 
 /* ---- planning and sorting -------------------------------------------------------------------- */
@@ -332,6 +366,7 @@ void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shap
                        size_t chunk, size_t max_kv, size_t units_max, td_attn_places *at) {
     size_t worker = lay_workspace(d, walk, NULL, NULL), of_split = lay_workspace(d, split, NULL, NULL);
     size_t row_spans = span_count(max_kv), affordable = PARTIALS_BYTES / partial_bytes(split, 1);
+    if (split->window && span_count(split->window) + 1 < row_spans) row_spans = span_count(split->window) + 1;
     if (worker < of_split) worker = of_split;
     at->units_max = units_max;
     at->spans_max = units_max * row_spans < affordable ? units_max * row_spans : affordable;
@@ -342,8 +377,8 @@ void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shap
     at->partials = td_host_take(p, partial_bytes(split, at->spans_max));
 }
 
-size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_host_step *step, size_t row0, size_t rows,
-                         td_attn_choice by_spans, td_attn_flush flush, void *ctx) {
+size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_attn_shape *shape, const td_host_step *step,
+                         size_t row0, size_t rows, td_attn_choice by_spans, td_attn_flush flush, void *ctx) {
     const td_step_arrays *s = &step->a;
     td_attn_segment      *segments = (td_attn_segment *)(d->scratch + at->segments);
     td_attn_unit         *units = (td_attn_unit *)(d->scratch + at->units);
@@ -357,10 +392,12 @@ size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_host
             continue;
         }
         for (size_t row = first; row < last; row++) {
+            const size_t keys = (size_t)s->pos[row] + 1;
             td_attn_unit u = {.row = (uint32_t)row,
                               .seq = q,
                               .q_row = (uint32_t)(row - row0),
-                              .n_spans = span_count((size_t)s->pos[row] + 1)};
+                              .first_span = first_span(shape, keys),
+                              .n_spans = span_count(keys) - first_span(shape, keys)};
             if (n_units == at->units_max || spans + u.n_spans > at->spans_max) {
                 flush(ctx, units, n_units);
                 n_units = spans = 0;

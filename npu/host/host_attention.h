@@ -7,7 +7,8 @@
  * of rows through all spans, so a span's keys are transposed (or expanded) once for all of them. Expanded rows only ever
  * walk: their sums go on from span to span, without a merge. split  single rows (generation): an item takes one row through
  * one span and leaves a partial result; then partials are merged. All query heads that share keys (a group) are rows of the
- * same small matrix products.
+ * same small matrix products. With a window a row's first span and first tile are those of the first key that it
+ * meets; the keys before it in that tile weigh nothing. A sink is added when all spans are.
  *
  * How a tile is computed is a td_attn_path: in f32 when activations are f32, in integers of 16 bits (kernels/attn16.h) when
  * they are bf16.
@@ -28,6 +29,7 @@ typedef struct {
     size_t       heads, groups;       /* groups: kv heads; 1 when absorbed; heads when expanded */
     size_t       dk, dv;              /* of a query row and of its result */
     size_t       kv_lora, nope, rope; /* latent forms */
+    size_t       window;              /* keys that a row meets at most; 0: all up to its own */
     float        scale;
 } td_attn_shape;
 
@@ -35,7 +37,7 @@ typedef struct {
 typedef struct {
     uint32_t row, seq; /* of the step */
     uint32_t q_row;    /* its row in q and out */
-    uint32_t n_spans;
+    uint32_t first_span, n_spans;
     size_t   first_item, first_partial; /* filled in by td_host_attn_split */
 } td_attn_unit;
 
@@ -47,6 +49,7 @@ typedef struct {
     td_attn_shape        shape;
     const void          *k, *v; /* caches, in pages of the path: K and V; or latent and rope parts */
     const td_npu_weight *kv_b;  /* expanded form */
+    const float         *sinks; /* [heads] or NULL */
     const td_host_step  *step;
     const float         *q;                  /* [rows, heads * dk] */
     float               *out;                /* [rows, heads * dv] */
@@ -74,6 +77,11 @@ static inline size_t td_attn_tile_keys(const td_attn_tile *t) {
     return t->end - t->tile * TD_ATTN_TILE < TD_ATTN_TILE ? t->end - t->tile * TD_ATTN_TILE : TD_ATTN_TILE;
 }
 
+/** The first key that a row meets whose own is the last of so many. */
+static inline size_t td_attn_first_key(const td_attn_shape *s, size_t keys) {
+    return s->window && s->window < keys ? keys - s->window : 0;
+}
+
 /** Sums of values have rows of this many floats. */
 static inline size_t td_attn_ld(const td_attn_shape *s) {
     return td_round_up(s->dv, 32);
@@ -94,8 +102,9 @@ struct td_attn_path {
     /** Make n query rows [dk] ready as rows at, at + 1, ...; at is a multiple of `rows`. */
     void (*take)(const td_attn *a, void *scratch, size_t at, const float *const *q, size_t n);
     /**
-     * A loaded tile for the n rows from `at` on, of which row i sees n_keys[i] keys of the sequence. state and acc [n,
-     * td_attn_ld] are carried on; a first tile starts acc. next: the tile to prefetch meanwhile, or NULL.
+     * A loaded tile for the n rows from `at` on, of which row i sees the keys [first_key(n_keys[i]), n_keys[i]) of the
+     * sequence. state and acc [n, td_attn_ld] are carried on; a first tile, of which a row sees a key, starts acc. next: the
+     * tile to prefetch meanwhile, or NULL.
      */
     void (*attend)(const td_attn *a, void *scratch, const td_attn_tile *t, size_t at, size_t n, const size_t *n_keys,
                    td_softmax *state, float *acc, const td_attn_tile *next);
@@ -105,6 +114,17 @@ extern const td_attn_path td_attn_f32, td_attn_int16;
 
 static inline const td_attn_path *td_attn_path_of(const td_host_npu *d) {
     return d->act == TD_DT_BF16 ? &td_attn_int16 : &td_attn_f32;
+}
+
+/** Keys [from, to) of a tile that a row sees; none: both 0. */
+typedef struct {
+    size_t from, to;
+} td_attn_seen;
+
+static inline td_attn_seen td_attn_seen_of(const td_attn_shape *s, const td_attn_tile *t, size_t n_keys) {
+    const size_t before = t->tile * TD_ATTN_TILE, first = td_attn_first_key(s, n_keys), end = before + TD_ATTN_TILE;
+    if (n_keys <= before || first >= end) return (td_attn_seen){0};
+    return (td_attn_seen){first > before ? first - before : 0, (n_keys < end ? n_keys : end) - before};
 }
 
 /** The page of keys (or latents) in a->k, and of values (or rope parts) in a->v, that the tile's group sees. */
@@ -141,8 +161,8 @@ typedef void (*td_attn_flush)(void *ctx, td_attn_unit *units, size_t n);
 
 /** Sort the rows [row0, row0 + rows): batches of units go to flush at once, segments are left at places->segments. @return
  * how many */
-size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_host_step *step, size_t row0, size_t rows,
-                         td_attn_choice by_spans, td_attn_flush flush, void *ctx);
+size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_attn_shape *shape, const td_host_step *step,
+                         size_t row0, size_t rows, td_attn_choice by_spans, td_attn_flush flush, void *ctx);
 
 /** All rows of the segments, finished in out. */
 void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n);

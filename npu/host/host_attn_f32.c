@@ -133,11 +133,12 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     const td_attn_shape *s = &a->shape;
     const td_float_math *m = a->d->kernels->math;
     scratch              b = open_scratch(a, mem);
-    size_t               n[ROWS], n_max = 0, before = t->tile * TILE, ld = td_attn_ld(s);
+    size_t               n_max = 0, ld = td_attn_ld(s);
+    td_attn_seen         seen[ROWS];
     (void)next;
     for (size_t i = 0; i < nq; i++) {
-        n[i] = n_keys[i] <= before ? 0 : n_keys[i] - before < TILE ? n_keys[i] - before : TILE;
-        if (n[i] > n_max) n_max = n[i];
+        seen[i] = td_attn_seen_of(s, t, n_keys[i]);
+        if (seen[i].to > n_max) n_max = seen[i].to;
     }
     if (n_max == 0) return;
     size_t n_fill = td_round_up(n_max, 16);
@@ -155,11 +156,12 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
             .ldc = TILE,
         });
     for (size_t i = 0; i < nq; i++) {
-        if (n[i] == 0) {
+        if (seen[i].to == 0) {
             memset(b.s + i * TILE, 0, n_fill * sizeof(float));
             continue;
         }
-        float factor = m->softmax(&state[i], b.s + i * TILE, n[i], n_fill, s->scale);
+        for (size_t j = 0; j < seen[i].from; j++) b.s[i * TILE + j] = -INFINITY;
+        float factor = m->softmax(&state[i], b.s + i * TILE, seen[i].to, n_fill, s->scale);
         if (!t->first && factor != 1) m->scale_add(acc + i * ld, factor, NULL, 0, s->dv);
     }
     m->gemm(&(td_fgemm_args){

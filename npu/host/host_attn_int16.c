@@ -352,18 +352,20 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     const td_attn_shape *s = &a->shape;
     const td_attn16     *k = a->d->kernels->attn16;
     scratch              b = open_scratch(a, mem);
-    size_t               n_max = 0, before = t->tile * TILE, panels = (nq + LANES - 1) / LANES;
-    int32_t              seen[ROWS];
-    bool                 all = true;
+    size_t               n_max = 0, panels = (nq + LANES - 1) / LANES;
+    int32_t              seen[ROWS], from[ROWS];
+    bool                 all = true, late = false;
     float                keep[ROWS], p_scale[ROWS];
     for (size_t i = 0; i < nq; i++) {
-        size_t n = n_keys[i] <= before ? 0 : n_keys[i] - before < TILE ? n_keys[i] - before : TILE;
-        seen[i] = (int32_t)n;
-        if (n > n_max) n_max = n;
+        const td_attn_seen keys = td_attn_seen_of(s, t, n_keys[i]);
+        seen[i] = (int32_t)keys.to;
+        from[i] = (int32_t)keys.from;
+        if (keys.to > n_max) n_max = keys.to;
+        late = late || keys.from;
     }
     if (n_max == 0) return;
-    for (size_t i = 0; i < nq; i++) all = all && (size_t)seen[i] == n_max;
-    for (size_t i = nq; i < panels * LANES; i++) seen[i] = 0;
+    for (size_t i = 0; i < nq; i++) all = all && (size_t)seen[i] == n_max && !from[i];
+    for (size_t i = nq; i < panels * LANES; i++) seen[i] = from[i] = 0;
 
     const tile_rows *rows = &b.tiles[t->place];
     char            *q = b.q + at / LANES * b.q_bytes;
@@ -414,6 +416,7 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
             .n = n_max,
             .used = some,
             .seen = all ? NULL : seen + first,
+            .from = late ? from + first : NULL,
             .row_scale = (const float *)(const void *)(q + panel * b.q_bytes),
             .v_scale = rows->v_scale,
             .v_max = rows->v_max,

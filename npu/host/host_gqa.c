@@ -10,6 +10,7 @@ static td_attn_shape shape_of(const td_gqa_desc *g) {
                            .groups = g->kv_heads,
                            .dk = g->head_dim,
                            .dv = g->head_dim,
+                           .window = g->window,
                            .scale = g->softmax_scale};
 }
 
@@ -23,25 +24,29 @@ typedef struct {
     const td_attn_unit *units;
 } gqa_job;
 
-/* Norm and rope of a row's queries and keys; its key and value go to the cache. */
-static void place_row(void *ctx, uint32_t i, const td_worker *w) {
-    const gqa_job       *j = ctx;
+/* Norm of a row of n heads, each of them or all at once, then rope. */
+static void turn_row(const gqa_job *j, float *x, size_t n, const td_npu_weight *norm, uint32_t pos) {
     const td_gqa_desc   *g = &j->b->desc.gqa;
     const td_float_math *m = j->d->kernels->math;
-    size_t               row = j->row0 + i, dim = g->head_dim, slot = j->step->a.slot[row];
-    const float         *table = td_host_vector(g->rope) + (size_t)j->step->a.pos[row] * dim;
-    (void)w;
-    for (size_t h = 0; h < g->heads; h++) {
-        float *q = j->q + (i * (size_t)g->heads + h) * dim;
-        if (g->q_norm) m->rms_norm(q, td_host_vector(g->q_norm), g->eps, dim, q);
-        m->rope(q, table, dim);
+    size_t               dim = g->head_dim, turned = td_gqa_rope_dim(g);
+    if (norm && g->norm_rows) m->rms_norm(x, td_host_vector(norm), g->eps, n * dim, x);
+    for (size_t h = 0; h < n; h++) {
+        if (norm && !g->norm_rows) m->rms_norm(x + h * dim, td_host_vector(norm), g->eps, dim, x + h * dim);
+        m->rope(x + h * dim, td_host_vector(g->rope) + pos * turned, turned);
     }
+}
+
+/* Norm and rope of a row's queries and keys; its key and value go to the cache. */
+static void place_row(void *ctx, uint32_t i, const td_worker *w) {
+    const gqa_job     *j = ctx;
+    const td_gqa_desc *g = &j->b->desc.gqa;
+    size_t             row = j->row0 + i, dim = g->head_dim, slot = j->step->a.slot[row], at = i * g->kv_heads * dim;
+    (void)w;
+    turn_row(j, j->q + i * g->heads * dim, g->heads, g->q_norm, j->step->a.pos[row]);
+    turn_row(j, j->k + at, g->kv_heads, g->k_norm, j->step->a.pos[row]);
     for (size_t h = 0; h < g->kv_heads; h++) {
-        float *k = j->k + (i * (size_t)g->kv_heads + h) * dim;
-        if (g->k_norm) m->rms_norm(k, td_host_vector(g->k_norm), g->eps, dim, k);
-        m->rope(k, table, dim);
-        td_attn_store(j->d, g->kv_k, slot, g->kv_heads, h, k, dim);
-        td_attn_store(j->d, g->kv_v, slot, g->kv_heads, h, j->v + (i * (size_t)g->kv_heads + h) * dim, dim);
+        td_attn_store(j->d, g->kv_k, slot, g->kv_heads, h, j->k + at + h * dim, dim);
+        td_attn_store(j->d, g->kv_v, slot, g->kv_heads, h, j->v + at + h * dim, dim);
     }
 }
 
@@ -85,6 +90,7 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
                              .shape = shape_of(g),
                              .k = g->kv_k,
                              .v = g->kv_v,
+                             .sinks = td_host_vector(g->sinks),
                              .step = s,
                              .q = j.q,
                              .out = out,
@@ -100,11 +106,12 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
                          3);
         td_host_for(d, place_row, &j, rows, rows * (q_width + 2 * kv_width) * 2);
         j.attn = &attn;
-        size_t n_segments = td_host_attn_sort(d, &b->at.attn, s, row, rows, by_spans, flush_units, &j);
+        size_t n_segments = td_host_attn_sort(d, &b->at.attn, &attn.shape, s, row, rows, by_spans, flush_units, &j);
         td_host_attn_walk(&attn, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
         td_host_rows_init(&o, d->scratch + b->at.rows, out, TD_DT_F32, rows, q_width);
         td_host_products(
-            d, &o, &(td_host_product){g->o, NULL, (char *)g->out + td_host_act_bytes(d, row * g->hidden), g->hidden, d->act},
+            d, &o,
+            &(td_host_product){g->o, g->o_bias, (char *)g->out + td_host_act_bytes(d, row * g->hidden), g->hidden, d->act},
             1);
     }
     return TD_OK;
@@ -119,6 +126,8 @@ static td_status check_gqa(td_host_npu *d, const td_block_desc *desc, td_error *
     if (g->heads % g->kv_heads || g->head_dim % 2)
         return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads of dimension %u", g->heads, g->kv_heads,
                        g->head_dim);
+    if (td_gqa_rope_dim(g) % 2 || td_gqa_rope_dim(g) > g->head_dim)
+        return td_fail(err, TD_EINVAL, "rope turns an even number of a head's %u values, not %u", g->head_dim, g->rope_dim);
     TD_TRY(td_host_need_max_kv(desc, err));
     TD_TRY(td_host_need_linear(d, g->q, q_width, g->hidden, "q", err));
     TD_TRY(td_host_need_linear(d, g->k, kv_width, g->hidden, "k", err));
@@ -128,9 +137,11 @@ static td_status check_gqa(td_host_npu *d, const td_block_desc *desc, td_error *
     TD_TRY(td_host_need_vector(g->q_bias, q_width, true, "q bias", err));
     TD_TRY(td_host_need_vector(g->k_bias, kv_width, true, "k bias", err));
     TD_TRY(td_host_need_vector(g->v_bias, kv_width, true, "v bias", err));
-    TD_TRY(td_host_need_vector(g->q_norm, g->head_dim, true, "q norm", err));
-    TD_TRY(td_host_need_vector(g->k_norm, g->head_dim, true, "k norm", err));
-    return td_host_need_table(g->rope, g->head_dim, err);
+    TD_TRY(td_host_need_vector(g->o_bias, g->hidden, true, "o bias", err));
+    TD_TRY(td_host_need_vector(g->q_norm, g->norm_rows ? q_width : g->head_dim, true, "q norm", err));
+    TD_TRY(td_host_need_vector(g->k_norm, g->norm_rows ? kv_width : g->head_dim, true, "k norm", err));
+    TD_TRY(td_host_need_vector(g->sinks, g->heads, true, "sinks", err));
+    return td_host_need_table(g->rope, td_gqa_rope_dim(g), err);
 }
 
 static void plan_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {

@@ -204,7 +204,7 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
         j.absorbed.q = j.q_lat;
         j.absorbed.out = j.ctx;
         project(&j, rows);
-        size_t n_segments = td_host_attn_sort(d, &b->at.attn, s, row, rows, is_absorbed, flush_units, &j);
+        size_t n_segments = td_host_attn_sort(d, &b->at.attn, &walk.shape, s, row, rows, is_absorbed, flush_units, &j);
         td_host_attn_walk(&walk, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
         td_host_rows o;
         td_host_rows_init(&o, d->scratch + b->at.rows, j.out, TD_DT_F32, rows, v_width);

@@ -45,6 +45,17 @@ static void limit_to_groups(const td_router_desc *r, const float *choice, bool *
     for (size_t i = 0; i < r->topk_group; i++) memset(allowed + groups[i] * size, 1, size * sizeof *allowed);
 }
 
+/* The logits of the chosen become their softmax. */
+static void softmax_chosen(const td_float_math *m, float *s, const uint16_t *ids, size_t n) {
+    float chosen[TD_TOP_K_MAX], max = -INFINITY;
+    for (size_t k = 0; k < n; k++) {
+        chosen[k] = s[ids[k]];
+        max = chosen[k] > max ? chosen[k] : max;
+    }
+    float sum = m->exp_sum(chosen, max, n);
+    for (size_t k = 0; k < n; k++) s[ids[k]] = chosen[k] / sum;
+}
+
 static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
     const router_job     *j = ctx;
     const td_router_desc *r = &j->b->desc.router;
@@ -56,7 +67,7 @@ static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
     (void)worker;
     if (r->score == TD_SCORE_SIGMOID) {
         m->sigmoid(s, r->n_experts);
-    } else {
+    } else if (r->score == TD_SCORE_SOFTMAX) {
         float max = -INFINITY;
         for (size_t e = 0; e < r->n_experts; e++) max = s[e] > max ? s[e] : max;
         float sum = m->exp_sum(s, max, r->n_experts);
@@ -66,6 +77,8 @@ static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
     if (r->bias) m->add(choice, td_host_vector(r->bias), r->n_experts);
     if (r->group != TD_GROUP_NONE) limit_to_groups(r, choice, allowed);
     pick_largest(choice, r->group != TD_GROUP_NONE ? allowed : NULL, r->n_experts, r->top_k, ids);
+
+    if (r->score == TD_SCORE_SOFTMAX_CHOSEN) softmax_chosen(m, s, ids, r->top_k);
 
     float sum = 0;
     for (size_t k = 0; k < r->top_k; k++) sum += s[ids[k]];
@@ -93,7 +106,7 @@ static td_status run_router(td_host_npu *d, const td_npu_block *b, const td_host
         td_host_rows x;
         td_host_rows_init(&x, d->scratch + b->at.rows, (const char *)r->in + td_host_act_bytes(d, row * r->hidden), d->act,
                           rows, r->hidden);
-        td_host_products(d, &x, &(td_host_product){r->w, NULL, logits, r->n_experts, TD_DT_F32}, 1);
+        td_host_products(d, &x, &(td_host_product){r->w, r->logit_bias, logits, r->n_experts, TD_DT_F32}, 1);
         td_host_for(d, route_row, &j, rows, rows * r->n_experts * r->top_k);
     }
     return TD_OK;
@@ -112,6 +125,8 @@ static td_status check_router(td_host_npu *d, const td_block_desc *desc, td_erro
                        r->n_experts);
     TD_TRY(td_host_need_linear(d, r->w, r->n_experts, r->hidden, "router", err));
     if (r->w->format != TD_WEIGHT_F32) return td_fail(err, TD_EINVAL, "the router's weight must be f32");
+    if ((unsigned)r->score >= TD_ROUTER_SCORES) return td_fail(err, TD_EINVAL, "a router has no score %d", (int)r->score);
+    TD_TRY(td_host_need_vector(r->logit_bias, r->n_experts, true, "bias of the router's logits", err));
     return td_host_need_vector(r->bias, r->n_experts, true, "router bias", err);
 }
 

@@ -1,9 +1,9 @@
 /*
  * The promise of docs/determinism.md: a request's tokens and log-probabilities are the same bits however it is served.
  *
- * usage: test_determinism MODEL PRECISION [REQUESTS]     TD_TEST_SEED=n: another workload; TD_CPU_MASK: another tier;
- * TD_TEST_DEVICE=NAME: on that device, against the reference of the host's; rows that it should run in any case have a mark,
- * the others are run with TD_TEST_FULL=1
+ * usage: test_determinism MODEL PRECISION [REQUESTS]     TD_TEST_SEED=n: another workload; TD_CPU_MASK: another tier, of
+ * scalar, which is slow, a third of the rows, chosen anew each time (TD_TEST_ROWS=n: those of a seed that was printed);
+ * TD_TEST_DEVICE=NAME: on that device, against the reference of the host's, rows that have a mark. TD_TEST_FULL=1: all rows
  *
  * The reference is each request of a random workload alone, on a fresh engine with one thread, its prompt in one piece.
  * Then the workload runs once per row of VARIANTS and must give the same. A row also says what has to happen for it to
@@ -17,11 +17,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
 #include "core/chaos.h"
 #include "core/log.h"
+#include "core/rng.h"
 #include "workload.h"
 
 #define SEED_DEFAULT 20260711u
@@ -286,16 +288,25 @@ static bool read_arguments(int argc, char **argv) {
     return g_model && g_precision && g_requests >= 1 && g_requests <= WORKLOAD_REQUESTS;
 }
 
+static bool is_scalar(void) {
+    const char *mask = getenv("TD_CPU_MASK");
+    return mask && !strcmp(mask, "scalar");
+}
+
 /* With random delays (TD_CHAOS_SEED) only what has threads to get in each other's way. */
-static bool is_selected(const variant *v) {
-    if (strcmp(g_device, "host") != 0 && !getenv("TD_TEST_FULL") && !v->on_any_device) return false;
-    return !td_chaos_on() || v->npu_threads > 0;
+static bool is_selected(size_t i, uint64_t rows_seed) {
+    const variant *v = &VARIANTS[i];
+    if (td_chaos_on() && v->npu_threads == 0) return false;
+    if (getenv("TD_TEST_FULL")) return true;
+    if (strcmp(g_device, "host") != 0) return v->on_any_device;
+    return !is_scalar() || td_rng_u64(rows_seed, 0, i) % 3 == 0;
 }
 
 int main(int argc, char **argv) {
     struct CMUnitTest tests[N_VARIANTS + 2];
     size_t            n = 0;
-    const char       *seed = getenv("TD_TEST_SEED"), *device = getenv("TD_TEST_DEVICE");
+    const char       *seed = getenv("TD_TEST_SEED"), *device = getenv("TD_TEST_DEVICE"), *rows = getenv("TD_TEST_ROWS");
+    const uint64_t    rows_seed = rows ? strtoull(rows, NULL, 10) : (uint64_t)time(NULL);
     if (!read_arguments(argc, argv)) {
         fprintf(stderr, "usage: test_determinism MODEL PRECISION [REQUESTS]\n");
         return 2;
@@ -305,8 +316,9 @@ int main(int argc, char **argv) {
     g_workload = (workload){.seed = seed ? strtoull(seed, NULL, 10) : SEED_DEFAULT, .vocab = g_model->vocab};
     print_message("model %s, precision %s, device %s, %u requests, TD_TEST_SEED=%" PRIu64 "\n", g_model->name,
                   g_precision->name, g_device, g_requests, g_workload.seed);
+    if (is_scalar() && !getenv("TD_TEST_FULL")) print_message("a third of the rows: TD_TEST_ROWS=%" PRIu64 "\n", rows_seed);
     for (size_t i = 0; i < N_VARIANTS; i++)
-        if (is_selected(&VARIANTS[i]))
+        if (is_selected(i, rows_seed))
             tests[n++] =
                 (struct CMUnitTest){.name = VARIANTS[i].what, .test_func = same_bits, .initial_state = (void *)&VARIANTS[i]};
     if (!td_chaos_on()) {

@@ -26,7 +26,7 @@ struct td_model {
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads;
-static atomic_bool           g_hold, g_nan, g_one_form;
+static atomic_bool           g_hold, g_nan, g_one_form, g_state;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us;
 
@@ -47,6 +47,9 @@ void fake_give_nan(bool nan) {
 }
 void fake_one_form(bool one) {
     atomic_store(&g_one_form, one);
+}
+void fake_has_state(bool state) {
+    atomic_store(&g_state, state);
 }
 const char *fake_complaint(void) {
     return atomic_load(&g_complaint);
@@ -110,7 +113,6 @@ td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t 
     m->o = *o;
     if (!m->o.context_length) m->o.context_length = FAKE_CONTEXT;
     m->config = (td_model_config){.arch_name = "FakeForCausalLM",
-                                  .attn = atomic_load(&g_one_form) ? TD_ATTN_GQA : TD_ATTN_MLA,
                                   .vocab = FAKE_VOCAB,
                                   .bos_id = 0,
                                   .eos_ids = {FAKE_EOS},
@@ -139,6 +141,10 @@ void td_model_close(td_model *m) {
 
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
+}
+td_page_sharing td_model_get_page_sharing(const td_model *m) {
+    bool prompts = m && !atomic_load(&g_state);
+    return (td_page_sharing){.shares_prompts = prompts, .shares_generated = prompts && atomic_load(&g_one_form)};
 }
 uint32_t td_model_context_length(const td_model *m) {
     return m->o.context_length;

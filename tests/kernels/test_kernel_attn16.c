@@ -330,8 +330,9 @@ enum { DV = 64, TILES = 3, KEYS = TILES * TD_ATTN16_KEYS, LANES = TD_ATTN16_LANE
 
 typedef struct {
     size_t  dk, n_keys; /* of the longest row */
-    size_t  n[LANES];   /* keys that a row sees */
-    double *q, *k, *v;  /* [LANES, dk], [KEYS, dk], [KEYS, DV]: what bf16 holds */
+    bool    windows;
+    size_t  from[LANES], n[LANES]; /* the keys that a row sees: [from, n); without windows from is 0 */
+    double *q, *k, *v;             /* [LANES, dk], [KEYS, dk], [KEYS, DV]: what bf16 holds */
 } problem;
 
 static double *rnd_rows(rnd *r, size_t rows, size_t cols, bool outliers) {
@@ -368,15 +369,18 @@ static void attend(const td_attn16 *k, const problem *p, float softmax_scale, fl
     k->transpose((int32_t *)(void *)q, 16, (int32_t *)(void *)q_row, p->dk / 2, LANES, p->dk / 2);
     for (size_t first = 0; first < p->n_keys; first += TD_ATTN16_KEYS) {
         size_t  n = p->n_keys - first < TD_ATTN16_KEYS ? p->n_keys - first : TD_ATTN16_KEYS;
-        int32_t seen[LANES];
+        int32_t seen[LANES], from[LANES];
         for (size_t j = 0; j < n; j++) {
             k_scale[j] = rounded(k, p->k + (first + j) * p->dk, p->dk, key + j * p->dk, NULL);
             v_scale[j] = rounded(k, p->v + (first + j) * DV, DV, v[j], &v_max[j]);
         }
         for (size_t j = 0; j < n; j += 2)
             k->pair(v[j], j + 1 < n ? v[j + 1] : NULL, DV, pairs[0][j / 2][0], TD_ATTN16_KEYS * 16);
-        for (size_t i = 0; i < LANES; i++)
-            seen[i] = p->n[i] <= first ? 0 : (int32_t)(p->n[i] - first < n ? p->n[i] - first : n);
+        for (size_t i = 0; i < LANES; i++) {
+            const bool some = p->n[i] > first && p->from[i] < first + n;
+            seen[i] = !some ? 0 : (int32_t)(p->n[i] - first < n ? p->n[i] - first : n);
+            from[i] = !some || p->from[i] <= first ? 0 : (int32_t)(p->from[i] - first);
+        }
         k->gemm(&(td_attn16_gemm){.m = n,
                                   .n = LANES,
                                   .pairs = p->dk / 2,
@@ -391,6 +395,7 @@ static void attend(const td_attn16 *k, const problem *p, float softmax_scale, fl
                                         .ldx = LANES,
                                         .n = n,
                                         .seen = seen,
+                                        .from = p->windows ? from : NULL,
                                         .row_scale = row_scale,
                                         .v_scale = v_scale,
                                         .v_max = v_max,
@@ -403,7 +408,7 @@ static void attend(const td_attn16 *k, const problem *p, float softmax_scale, fl
             error[i] *= (double)keep[i];
             for (size_t j = 0; j < n; j++) {
                 assert_true(weights[i][j] >= 0);
-                assert_true(j < (size_t)seen[i] || weights[i][j] == 0);
+                assert_true((j < (size_t)seen[i] && j >= (size_t)from[i]) || weights[i][j] == 0);
                 error[i] += 0.5 * (double)p_scale[i] / (double)v_scale[j] * (double)v_max[j]; /* half a unit of a weight */
             }
             for (size_t c = 0; c < DV; c++) {
@@ -450,12 +455,16 @@ static void attention_is_as_exact_as_its_steps(void **state) {
             double       error[LANES], other[LANES], *weight = malloc(KEYS * sizeof *weight);
             p.q = rnd_rows(&r, LANES, p.dk, outliers), p.k = rnd_rows(&r, KEYS, p.dk, outliers),
             p.v = rnd_rows(&r, KEYS, DV, outliers);
-            for (size_t i = 0; i < LANES; i++) p.n[i] = i ? rnd_range(&r, 1, p.n_keys) : p.n_keys;
+            p.windows = round % 4 > 1;
+            for (size_t i = 0; i < LANES; i++) {
+                p.n[i] = i ? rnd_range(&r, 1, p.n_keys) : p.n_keys;
+                p.from[i] = p.windows && i ? rnd_range(&r, 0, p.n[i] - 1) : 0;
+            }
             attend(k, &p, scale, out, error);
             double squares = 0, of = 0;
             for (size_t i = 0; i < LANES; i++) {
                 double q_norm = rms(p.q + i * p.dk, p.dk) * sqrt((double)p.dk), k_norm = 0, v_step = 0, v_max = 0, exponent;
-                for (size_t j = 0; j < p.n[i]; j++) {
+                for (size_t j = p.from[i]; j < p.n[i]; j++) {
                     weight[j] = 0;
                     for (size_t l = 0; l < p.dk; l++) weight[j] += p.q[i * p.dk + l] * p.k[j * p.dk + l];
                     weight[j] *= (double)scale;
@@ -463,13 +472,13 @@ static void attention_is_as_exact_as_its_steps(void **state) {
                     v_step = fmax(v_step, rms(p.v + j * DV, DV) * sqrt(DV) / 32767);
                     for (size_t c = 0; c < DV; c++) v_max = fmax(v_max, fabs(p.v[j * DV + c]));
                 }
-                ref_softmax(weight, p.n[i]);
+                ref_softmax(weight + p.from[i], p.n[i] - p.from[i]);
                 exponent = 2 * (double)scale * q_norm * k_norm * sqrt((double)p.dk) / 32767 * 1.01;
                 double bound =
                     v_max * (exp(exponent) - 1) + 0.5 * v_step + error[i] + 1e-5 * v_max; /* the last: float sums, exp */
                 for (size_t c = 0; c < DV; c++) {
                     double want = 0;
-                    for (size_t j = 0; j < p.n[i]; j++) want += weight[j] * p.v[j * DV + c];
+                    for (size_t j = p.from[i]; j < p.n[i]; j++) want += weight[j] * p.v[j * DV + c];
                     double off = fabs((double)out[i * DV + c] - want);
                     if (!(off <= bound))
                         fail_msg("%s: round %d, row %zu: off by %g, bound %g", k->name, round, i, off, bound);
@@ -486,7 +495,11 @@ static void attention_is_as_exact_as_its_steps(void **state) {
                     for (size_t l = 0; l < p.dk; l++) p.q[i * p.dk + l] *= 3;
                 }
             p.n_keys = p.n[row]; /* and no key after its last */
-            for (size_t i = 0; i < LANES; i++) p.n[i] = p.n[i] < p.n_keys ? p.n[i] : p.n_keys;
+            for (size_t i = 0; i < LANES; i++) {
+                if (i == row) continue;
+                p.n[i] = p.n[i] < p.n_keys ? p.n[i] : p.n_keys;
+                p.from[i] = p.windows ? rnd_range(&r, 0, p.n[i] - 1) : 0;
+            }
             attend(k, &p, scale, again, other);
             assert_memory_equal(again + row * DV, out + row * DV, DV * sizeof *out);
             free(p.q), free(p.k), free(p.v), free(weight);

@@ -169,6 +169,15 @@ double log_prob(const float *logits, size_t vocab, uint32_t id) {
     return logits[id] - max - log(sum);
 }
 
+double distance(const float *a, const float *b, size_t n) {
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        difference += pow((double)a[i] - b[i], 2);
+        size += pow(b[i], 2);
+    }
+    return sqrt(difference / size);
+}
+
 uint32_t arg_max(const float *logits, size_t vocab) {
     uint32_t best = 0;
     for (uint32_t i = 1; i < vocab; i++)

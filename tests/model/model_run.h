@@ -64,6 +64,9 @@ void model_run_logits(model_run *r, uint32_t n_tok, float *out);
 double   log_prob(const float *logits, size_t vocab, uint32_t id);
 uint32_t arg_max(const float *logits, size_t vocab);
 
+/** The rms of a - b, of the rms of b; both [n]. */
+double distance(const float *a, const float *b, size_t n);
+
 /** Absolute path of a file of the repository, in static storage, four at a time; a path that is absolute is that itself. */
 const char *repo_path(const char *path_in_repo);
 

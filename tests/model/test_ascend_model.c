@@ -53,14 +53,7 @@ static int by_size(const void *a, const void *b) {
 /* The median over the rows. */
 static double error_of(const float *got, const float *want, size_t rows, size_t vocab) {
     double of_row[TOKENS_MAX];
-    for (size_t r = 0; r < rows; r++) {
-        double difference = 0, all = 0;
-        for (size_t i = r * vocab; i < (r + 1) * vocab; i++) {
-            difference += pow((double)got[i] - (double)want[i], 2);
-            all += pow((double)want[i], 2);
-        }
-        of_row[r] = sqrt(difference / all);
-    }
+    for (size_t r = 0; r < rows; r++) of_row[r] = distance(got + r * vocab, want + r * vocab, vocab);
     qsort(of_row, rows, sizeof *of_row, by_size);
     return of_row[rows / 2];
 }

@@ -3,7 +3,6 @@
  * in pieces of any size; over several cards near one. Against transformers the golden outputs run so, too
  * (test_golden_device_experts).
  */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,14 +65,8 @@ static void expect_same_bits(const record *a, const record *b, uint32_t first_se
     assert_memory_equal(a->logits + at, b->logits + at, (end_seq - first_seq) * n * sizeof *a->logits);
 }
 
-/* The rms of the difference, of the rms of the logits. */
-static double distance(const record *a, const record *b) {
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < N_SEQ * values_of_sequence(a); i++) {
-        difference += pow((double)a->logits[i] - b->logits[i], 2);
-        size += pow(b->logits[i], 2);
-    }
-    return sqrt(difference / size);
+static double record_distance(const record *a, const record *b) {
+    return distance(a->logits, b->logits, N_SEQ * values_of_sequence(a));
 }
 
 static void check_model(const char *path, uint32_t n_experts, bool w8a8) {
@@ -92,7 +85,7 @@ static void check_model(const char *path, uint32_t n_experts, bool w8a8) {
     expect_same_bits(&device, &apart, 0, N_SEQ);
     o.n_cards = 2;
     record cards = run_model(&o, 0, N_SEQ, 23);
-    double far = distance(&device, &cpu), far_cards = distance(&cards, &device);
+    double far = record_distance(&device, &cpu), far_cards = record_distance(&cards, &device);
     print_message("    %s, %s: %.1e from experts on the CPU; two cards %.1e from one\n", path, w8a8 ? "w8a8" : "none", far,
                   far_cards);
     /* f32: sums in another order. W8A8: the CPU's experts in int8 compute the same; for cards see test_tensor_parallel. */

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "model/model_config.h"
+#include "model/arch/families.h"
 
 static td_model_config read_ok(const char *path, const char *override_json) {
     char            full[512];
@@ -22,7 +22,7 @@ static td_model_config read_ok(const char *path, const char *override_json) {
 static void published_shapes(void **state) {
     (void)state;
     td_model_config c = read_ok("configs/models/deepseek-v3.json", NULL);
-    assert_int_equal(c.arch, TD_ARCH_DEEPSEEK_V3);
+    assert_ptr_equal(c.arch, &TD_ARCH_DEEPSEEK_V3);
     assert_int_equal(c.n_layers, 61);
     assert_int_equal(c.n_mtp_layers, 1);
     assert_int_equal(td_model_config_moe_layers(&c), 59);
@@ -35,7 +35,7 @@ static void published_shapes(void **state) {
     assert_true(fabs(c.softmax_scale - 0.1352337788608801) < 1e-12);
 
     c = read_ok("configs/models/deepseek-v2-lite.json", NULL);
-    assert_int_equal(c.arch, TD_ARCH_DEEPSEEK_V2);
+    assert_ptr_equal(c.arch, &TD_ARCH_DEEPSEEK_V2);
     assert_int_equal(c.q_lora, 0);
     assert_int_equal(c.shared_inter, 2 * 1408);
     assert_int_equal(c.route_groups, TD_ROUTE_GREEDY);
@@ -52,11 +52,40 @@ static void published_shapes(void **state) {
     assert_int_equal(td_model_config_moe_layers(&c), 60);
 
     c = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
-    assert_int_equal(c.attn, TD_ATTN_GQA);
+    assert_ptr_equal(c.arch, &TD_ARCH_QWEN3_MOE);
     assert_int_equal(c.heads * 1000 + c.kv_heads, 32004);
     assert_int_equal(c.head_dim, 128);
     assert_true(c.qk_norm && !c.qkv_bias && c.norm_topk && !c.rope.interleaved && c.shared_inter == 0);
     assert_true(fabs(c.softmax_scale - 1 / sqrt(128)) < 1e-12);
+}
+
+static td_layer_caches keys_and_a_state(const td_model_config *c, uint32_t layer) {
+    if (layer % 2 == 0) return td_gqa_caches(c);
+    return (td_layer_caches){{{.kind = TD_KV_HEAD, .state_bytes = 4096, .split = TD_SPLIT_ROWS}}, 1};
+}
+
+/* What a layer keeps of its tokens, and what that allows. */
+static void caches_of_layers(void **state) {
+    (void)state;
+    td_model_config c = read_ok("configs/models/deepseek-v3.json", NULL);
+    td_layer_caches list = td_layer_caches_of(&c, 61); /* the MTP layer's are like the others' */
+    assert_int_equal(list.n, 2);
+    assert_true(list.cache[0].kind == TD_KV_LATENT && list.cache[0].heads == 1 && list.cache[0].values == 512);
+    assert_true(list.cache[1].kind == TD_KV_ROPE && list.cache[1].heads == 1 && list.cache[1].values == 64);
+    assert_int_equal(td_layer_caches_cut_heads(&c), 0);
+    assert_true(td_page_sharing_of(&c).shares_prompts && !td_page_sharing_of(&c).shares_generated);
+
+    c = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
+    list = td_layer_caches_of(&c, 0);
+    assert_int_equal(list.n, 2);
+    assert_true(list.cache[1].kind == TD_KV_HEAD && list.cache[1].heads == 4 && list.cache[1].values == 128);
+    assert_int_equal(td_layer_caches_cut_heads(&c), 4);
+    assert_true(td_page_sharing_of(&c).shares_prompts && td_page_sharing_of(&c).shares_generated);
+
+    td_arch made_up = *c.arch;
+    made_up.caches = keys_and_a_state;
+    c.arch = &made_up;
+    assert_true(!td_page_sharing_of(&c).shares_prompts && !td_page_sharing_of(&c).shares_generated);
 }
 
 static void golden_shapes(void **state) {
@@ -300,6 +329,7 @@ static void files_that_are_no_config(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_shapes),
+        cmocka_unit_test(caches_of_layers),
         cmocka_unit_test(golden_shapes),
         cmocka_unit_test(generation_config_gives_defaults),
         cmocka_unit_test(rope_parameters_of_transformers_5),

@@ -232,7 +232,7 @@ static void check_sizes(const td_model_config *c, const td_model_weights *w, td_
     assert_int_equal(rows_of(&w->model, TD_ROLE_LM_HEAD), z.vocab);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const td_role_weights *layer = &w->layers[i];
-        if (c->attn == TD_ATTN_GQA) {
+        if (!c->kv_lora) {
             assert_int_equal(rows_of(layer, TD_ROLE_Q), (size_t)z.heads * c->head_dim);
             assert_int_equal(rows_of(layer, TD_ROLE_K), (size_t)z.kv_heads * c->head_dim);
             assert_int_equal(rows_of(layer, TD_ROLE_V), (size_t)z.kv_heads * c->head_dim);
@@ -343,7 +343,7 @@ static void codes_are_cut_between_groups(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         model_files f = open_files(CASES[i].folder, AS_IT_IS);
-        bool        mla = f.config.attn == TD_ATTN_MLA;
+        bool        mla = f.config.kv_lora > 0;
         if (CASES[i].refused) {
             td_error err = {0};
             if (try_load(&f, (td_shard){1, 2}, &err) != TD_ENOTSUP)

@@ -2,7 +2,6 @@
  * Several cards as one device: the same bits on host and apart, in pieces and halves, with either hand-over; near what one
  * card computes. Against transformers the golden outputs run on two cards too (test_golden_cards_2).
  */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,16 +76,6 @@ static void expect_same_bits(const record *a, const record *b) {
     assert_memory_equal(a->values, b->values, a->n * sizeof *a->values);
 }
 
-/* The rms of the difference, of the rms of the logits. */
-static double distance(const record *a, const record *b) {
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < a->n_logits; i++) {
-        difference += pow((double)a->values[i] - b->values[i], 2);
-        size += pow(b->values[i], 2);
-    }
-    return sqrt(difference / size);
-}
-
 static void check_model(const char *path, uint32_t n_cards, bool w8a8) {
     model_run_options o = {.path = path,
                            .w8a8 = w8a8,
@@ -109,7 +98,7 @@ static void check_model(const char *path, uint32_t n_cards, bool w8a8) {
     o.other_handover = false;
     record threads = run_model(&o);
     expect_same_bits(&threads, &host);
-    double far = distance(&host, &one);
+    double far = distance(host.values, one.values, one.n_logits);
     print_message("    %s, %u cards, %s: %.1e from one card\n", path, n_cards, w8a8 ? "w8a8" : "none", far);
     /* f32: sums in another order. W8A8: int8 rows of o and down have a scale for each card's part, and bf16 sums are rounded
        once more; small models, whose routing such noise changes, are far off where an expert is another: an eighth is what

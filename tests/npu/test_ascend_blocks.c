@@ -523,6 +523,7 @@ static void run_attention(const attention *a) {
         VECTOR(a->kv_heads * a->dim);
         VECTOR(a->dim);
         VECTOR(a->dim);
+        VECTOR(a->hidden);
     }
     td_block_desc desc[DEVICES];
     for (int d = 0; d < DEVICES; d++) {
@@ -572,6 +573,7 @@ static void run_attention(const attention *a) {
                                         .v_bias = a->extras ? w[6].w[d] : NULL,
                                         .q_norm = a->extras ? w[7].w[d] : NULL,
                                         .k_norm = a->extras ? w[8].w[d] : NULL,
+                                        .o_bias = a->extras ? w[9].w[d] : NULL,
                                         .rope = rope.w[d],
                                         .kv_k = cache[0].at[d],
                                         .kv_v = cache[1].at[d],
@@ -707,6 +709,43 @@ static void attentions(void **state) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_attention(&CASES[i]);
 }
 
+static void refuse(pair *p, const td_block_desc *desc, const char *sentence) {
+    td_error      err = {0};
+    td_npu_block *b = NULL;
+    assert_int_equal(p->npu[CARD]->ops->block_create(p->npu[CARD], desc, &b, &err), TD_ENOTSUP);
+    assert_null(b);
+    if (!strstr(err.text, sentence)) fail_msg("%s", err.text);
+}
+
+/* What the host has and the vendor's operations have not. */
+static void what_the_card_has_not_is_refused(void **state) {
+    rnd           r = rnd_open("refused");
+    pair          p = open_pair();
+    weights       w = random_weight(&p, &r, TD_WEIGHT_F32, 0, 64, 1);
+    td_block_desc gqa = {
+        .kind = TD_BLOCK_GQA, .max_tok = 8, .max_kv = 16, .gqa = {.hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16}};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        td_block_desc      desc = gqa;
+        static const char *says[4] = {"no rope on a part of a head", "no norm over all heads", "no sliding window",
+                                      "no sinks"};
+        if (i == 0) desc.gqa.rope_dim = 8;
+        if (i == 1) desc.gqa.norm_rows = true;
+        if (i == 2) desc.gqa.window = 128;
+        if (i == 3) desc.gqa.sinks = w.w[CARD];
+        refuse(&p, &desc, says[i]);
+    }
+    td_block_desc router = {.kind = TD_BLOCK_ROUTER,
+                            .max_tok = 8,
+                            .router = {.hidden = 64, .n_experts = 64, .top_k = 4, .scale = 1, .logit_bias = w.w[CARD]}};
+    refuse(&p, &router, "a bias on the logits");
+    router.router.logit_bias = NULL;
+    router.router.score = TD_SCORE_SOFTMAX_CHOSEN;
+    refuse(&p, &router, "softmax of those that are chosen");
+    drop_weight(&p, &w);
+    close_pair(&p);
+}
+
 /* Which operations were launched: TD_ASCEND_FUSED=0 is this test's other form. */
 static void fused_or_not(void **state) {
     static const char *const FUSED[] = {"aclnnAddRmsNormDynamicQuant", "aclnnDequantSwigluQuant", "aclnnKvRmsNormRopeCache",
@@ -730,8 +769,13 @@ static void fused_or_not(void **state) {
 int main(void) {
     char                    log[] = "/tmp/td_ascend_blocks_XXXXXX";
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_blocks),  cmocka_unit_test(linears), cmocka_unit_test(mlps),
-        cmocka_unit_test(routers),      cmocka_unit_test(heads),   cmocka_unit_test(attentions),
+        cmocka_unit_test(rows_blocks),
+        cmocka_unit_test(linears),
+        cmocka_unit_test(mlps),
+        cmocka_unit_test(routers),
+        cmocka_unit_test(heads),
+        cmocka_unit_test(attentions),
+        cmocka_unit_test(what_the_card_has_not_is_refused),
         cmocka_unit_test(fused_or_not),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);

@@ -35,12 +35,18 @@ static void free_talk(talk *t) {
 typedef struct {
     bool     mla;
     uint32_t hidden, heads, kv_heads, dim;   /* gqa */
+    uint32_t turned, window;                 /* gqa: rope_dim, 0 for all; window */
+    bool     norm_rows;                      /* gqa */
     uint32_t q_lora, kv_lora, nope, rope, v; /* mla */
     bool     bias, qk_norm;
     float    scale;
-    float   *q, *q_a, *q_a_norm, *k, *vw, *kv_a_norm, *kv_b, *o, *table; /* k: also kv_a */
-    float   *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm;
+    float   *q, *q_a, *q_a_norm, *k, *vw, *kv_a_norm, *kv_b, *o, *table;  /* k: also kv_a */
+    float   *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm, *sinks; /* sinks: NULL: none */
 } shape;
+
+static uint32_t table_dim(const shape *s) {
+    return s->mla ? s->rope : s->turned ? s->turned : s->dim;
+}
 
 static void round_bf16(float *w, size_t n) {
     for (size_t i = 0; i < n; i++) w[i] = td_bf16_to_f32(td_f32_to_bf16(w[i]));
@@ -52,8 +58,12 @@ static float *matrix(rnd *r, size_t n, size_t k) {
     return w;
 }
 
-static shape make_shape(rnd *r, bool mla, uint32_t max_pos) {
-    shape  s = {.mla = mla, .hidden = (uint32_t)rnd_range(r, 17, 70), .bias = rnd_u64(r) & 1, .qk_norm = rnd_u64(r) & 1};
+static shape make_shape(rnd *r, bool mla, uint32_t max_pos, uint32_t window) {
+    shape  s = {.mla = mla,
+                .hidden = (uint32_t)rnd_range(r, 17, 70),
+                .bias = rnd_u64(r) & 1,
+                .qk_norm = rnd_u64(r) & 1,
+                .window = window};
     size_t rope;
     if (mla) {
         s.heads = (uint32_t)rnd_range(r, 1, 5);
@@ -62,7 +72,6 @@ static shape make_shape(rnd *r, bool mla, uint32_t max_pos) {
         s.nope = (uint32_t)rnd_range(r, 7, 34);
         s.rope = 2 * (uint32_t)rnd_range(r, 1, 17);
         s.v = (uint32_t)rnd_range(r, 7, 34);
-        rope = s.rope;
         size_t q_width = s.heads * (s.nope + s.rope), kv_width = s.kv_lora + s.rope;
         s.scale = 2.0f / sqrtf((float)(s.nope + s.rope));
         s.q = matrix(r, q_width, s.q_lora ? s.q_lora : s.hidden);
@@ -79,7 +88,8 @@ static shape make_shape(rnd *r, bool mla, uint32_t max_pos) {
         s.kv_heads = (uint32_t)rnd_range(r, 1, 3);
         s.heads = s.kv_heads * (uint32_t)rnd_range(r, 1, 4);
         s.dim = 2 * (uint32_t)rnd_range(r, 3, 25);
-        rope = s.dim;
+        s.turned = rnd_u64(r) & 1 ? 2 * (uint32_t)rnd_range(r, 1, s.dim / 2) : 0;
+        s.norm_rows = rnd_u64(r) & 1;
         s.scale = 2.0f / sqrtf((float)s.dim);
         s.q = matrix(r, s.heads * s.dim, s.hidden);
         s.k = matrix(r, s.kv_heads * s.dim, s.hidden);
@@ -88,9 +98,12 @@ static shape make_shape(rnd *r, bool mla, uint32_t max_pos) {
         s.q_bias = rnd_array(r, s.heads * s.dim, 0.5f);
         s.k_bias = rnd_array(r, s.kv_heads * s.dim, 0.5f);
         s.v_bias = rnd_array(r, s.kv_heads * s.dim, 0.5f);
-        s.q_norm = rnd_array(r, s.dim, 2);
-        s.k_norm = rnd_array(r, s.dim, 2);
+        s.o_bias = rnd_array(r, s.hidden, 0.5f);
+        s.q_norm = rnd_array(r, s.norm_rows ? s.heads * s.dim : s.dim, 2);
+        s.k_norm = rnd_array(r, s.norm_rows ? s.kv_heads * s.dim : s.dim, 2);
+        if (window ? window < 600 : rnd_u64(r) & 1) s.sinks = rnd_array(r, s.heads, 6);
     }
+    rope = table_dim(&s);
     s.table = rnd_array(r, max_pos * rope, 1);
     for (size_t p = 0; p < max_pos; p++)
         for (size_t i = 0; i < rope / 2; i++) {
@@ -98,26 +111,39 @@ static shape make_shape(rnd *r, bool mla, uint32_t max_pos) {
             s.table[p * rope + i] = (float)cos(angle);
             s.table[p * rope + rope / 2 + i] = (float)sin(angle);
         }
-    print_message("  %s hidden %u heads %u/%u dim %u q_lora %u kv_lora %u nope %u rope %u v %u%s%s\n", mla ? "mla" : "gqa",
-                  s.hidden, s.heads, s.kv_heads, s.dim, s.q_lora, s.kv_lora, s.nope, s.rope, s.v, s.bias ? " bias" : "",
-                  s.qk_norm ? " norm" : "");
+    print_message("  %s hidden %u heads %u/%u dim %u turned %u window %u q_lora %u kv_lora %u nope %u rope %u v %u%s%s%s\n",
+                  mla ? "mla" : "gqa", s.hidden, s.heads, s.kv_heads, s.dim, s.turned, s.window, s.q_lora, s.kv_lora, s.nope,
+                  s.rope, s.v, s.bias ? " bias" : "",
+                  !s.qk_norm    ? ""
+                  : s.norm_rows ? " norm of rows"
+                                : " norm",
+                  s.sinks ? " sinks" : "");
     return s;
 }
 
 static void free_shape(shape *s) {
-    float *all[] = {s->q,     s->q_a,    s->q_a_norm, s->k,      s->vw,     s->kv_a_norm, s->kv_b,  s->o,
-                    s->table, s->q_bias, s->k_bias,   s->v_bias, s->o_bias, s->q_norm,    s->k_norm};
+    float *all[] = {s->q,     s->q_a,    s->q_a_norm, s->k,      s->vw,     s->kv_a_norm, s->kv_b,   s->o,
+                    s->table, s->q_bias, s->k_bias,   s->v_bias, s->o_bias, s->q_norm,    s->k_norm, s->sinks};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
 /* ---- the plain model -------------------------------------------------------------------------- */
+
+/* Norm and rope of a row of n heads. */
+static void ref_turn(const shape *s, const float *norm, uint32_t pos, size_t n, double *x) {
+    if (s->qk_norm && s->norm_rows) ref_norm(norm, 1e-6, x, n * s->dim, x);
+    for (size_t h = 0; h < n; h++) {
+        if (s->qk_norm && !s->norm_rows) ref_norm(norm, 1e-6, x + h * s->dim, s->dim, x + h * s->dim);
+        ref_rope(s->table + pos * table_dim(s), table_dim(s), x + h * s->dim);
+    }
+}
 
 /* One sequence, all positions at once: keys and values per head, then softmax over what came before. out [len, hidden] */
 static void ref_attention(const shape *s, const float *x, uint32_t len, double *out) {
     size_t kv_heads = s->mla ? s->heads : s->kv_heads, dk = s->mla ? s->nope + s->rope : s->dim, dv = s->mla ? s->v : s->dim;
     double *k = malloc(len * kv_heads * dk * sizeof *k), *v = malloc(len * kv_heads * dv * sizeof *v);
     double *q = malloc(s->heads * dk * sizeof *q), *attn = malloc(s->heads * dv * sizeof *attn),
-           *p = malloc(len * sizeof *p);
+           *p = malloc((len + 1) * sizeof *p);
     double *row = malloc(s->hidden * sizeof *row), *low = malloc((s->q_lora + 1) * sizeof *low);
     double *kv = malloc((s->kv_lora + s->rope + 1) * sizeof *kv), *up = malloc((s->nope + s->v + 1) * sizeof *up);
     for (uint32_t t = 0; t < len; t++) {
@@ -144,31 +170,26 @@ static void ref_attention(const shape *s, const float *x, uint32_t len, double *
             ref_linear(s->q, s->bias ? s->q_bias : NULL, row, s->heads * dk, s->hidden, q);
             ref_linear(s->k, s->bias ? s->k_bias : NULL, row, kv_heads * dk, s->hidden, k + t * kv_heads * dk);
             ref_linear(s->vw, s->bias ? s->v_bias : NULL, row, kv_heads * dv, s->hidden, v + t * kv_heads * dv);
-            for (size_t h = 0; h < s->heads; h++) {
-                if (s->qk_norm) ref_norm(s->q_norm, 1e-6, q + h * dk, dk, q + h * dk);
-                ref_rope(s->table + t * dk, dk, q + h * dk);
-            }
-            for (size_t h = 0; h < kv_heads; h++) {
-                double *kh = k + (t * kv_heads + h) * dk;
-                if (s->qk_norm) ref_norm(s->k_norm, 1e-6, kh, dk, kh);
-                ref_rope(s->table + t * dk, dk, kh);
-            }
+            ref_turn(s, s->q_norm, t, s->heads, q);
+            ref_turn(s, s->k_norm, t, kv_heads, k + t * kv_heads * dk);
         }
         for (size_t h = 0; h < s->heads; h++) {
-            size_t g = h / (s->heads / kv_heads);
-            for (uint32_t u = 0; u <= t; u++) {
+            size_t   g = h / (s->heads / kv_heads);
+            uint32_t first = s->window && t >= s->window ? t - s->window + 1 : 0;
+            for (uint32_t u = first; u <= t; u++) {
                 p[u] = 0;
                 for (size_t i = 0; i < dk; i++) p[u] += q[h * dk + i] * k[(u * kv_heads + g) * dk + i];
                 p[u] *= (double)s->scale;
             }
-            ref_softmax(p, t + 1);
+            if (s->sinks) p[t + 1] = (double)s->sinks[h]; /* one score more, whose weight is dropped */
+            ref_softmax(p + first, t + 1 - first + (s->sinks ? 1 : 0));
             for (size_t i = 0; i < dv; i++) {
                 double sum = 0;
-                for (uint32_t u = 0; u <= t; u++) sum += p[u] * v[(u * kv_heads + g) * dv + i];
+                for (uint32_t u = first; u <= t; u++) sum += p[u] * v[(u * kv_heads + g) * dv + i];
                 attn[h * dv + i] = sum;
             }
         }
-        ref_linear(s->o, s->mla && s->bias ? s->o_bias : NULL, attn, s->hidden, s->heads * dv, out + t * s->hidden);
+        ref_linear(s->o, s->bias ? s->o_bias : NULL, attn, s->hidden, s->heads * dv, out + t * s->hidden);
     }
     double *all[] = {k, v, q, attn, p, row, low, kv, up};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
@@ -190,7 +211,7 @@ typedef struct {
 static void run_talk(const shape *s, const talk *t, const way *w, uint64_t schedule_seed, void **out) {
     rnd            r = {.seed = schedule_seed};
     rig            g = rig_open(w->threads, w->act, w->own_threads);
-    td_npu_weight *all[16];
+    td_npu_weight *all[20];
     size_t         n_all = 0, act = td_dtype_bytes(w->act), longest = 0, total = 0, stride = 0, n_pages = 0;
 #define LINEAR(f, n, k) (all[n_all++] = make_weight(&g, w->format, f, n, k))
 #define VECTOR(f, k) (all[n_all++] = make_weight(&g, TD_WEIGHT_F32, f, 0, k))
@@ -208,7 +229,7 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
     void *cache_b =
         calloc(n_pages, s->mla ? page(g.npu, TD_KV_ROPE, s->rope) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
     void          *in = calloc(total * t->hidden, act), *result = calloc(total * t->hidden, act);
-    td_npu_weight *table = all[n_all++] = make_weight(&g, TD_WEIGHT_F32, s->table, longest, s->mla ? s->rope : s->dim);
+    td_npu_weight *table = all[n_all++] = make_weight(&g, TD_WEIGHT_F32, s->table, longest, table_dim(s));
     td_block_desc  desc = {.max_tok = (uint32_t)total, .max_kv = (uint32_t)longest};
     if (s->mla) {
         size_t q_width = s->heads * (s->nope + s->rope);
@@ -249,6 +270,9 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
                                  .heads = s->heads,
                                  .kv_heads = s->kv_heads,
                                  .head_dim = s->dim,
+                                 .rope_dim = s->turned,
+                                 .window = s->window,
+                                 .norm_rows = s->norm_rows,
                                  .eps = 1e-6f,
                                  .softmax_scale = s->scale,
                                  .rope = table,
@@ -264,11 +288,13 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
             desc.gqa.q_bias = VECTOR(s->q_bias, s->heads * s->dim);
             desc.gqa.k_bias = VECTOR(s->k_bias, s->kv_heads * s->dim);
             desc.gqa.v_bias = VECTOR(s->v_bias, s->kv_heads * s->dim);
+            desc.gqa.o_bias = VECTOR(s->o_bias, s->hidden);
         }
         if (s->qk_norm) {
-            desc.gqa.q_norm = VECTOR(s->q_norm, s->dim);
-            desc.gqa.k_norm = VECTOR(s->k_norm, s->dim);
+            desc.gqa.q_norm = VECTOR(s->q_norm, s->norm_rows ? s->heads * s->dim : s->dim);
+            desc.gqa.k_norm = VECTOR(s->k_norm, s->norm_rows ? s->kv_heads * s->dim : s->dim);
         }
+        if (s->sinks) desc.gqa.sinks = VECTOR(s->sinks, s->heads);
     }
     td_npu_block *block = make_block(&g, &desc);
 
@@ -340,10 +366,15 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
  * numbers.
  */
 static void agrees(bool mla, const char *name) {
+    /* three spans of keys; one or two pages. Windows of whole pages, of parts of them, of one key, and of more than all */
+    static const struct {
+        uint32_t longest, window;
+    } cases[] = {{1100, 0},   {140, 0},    {140, 0}, {140, 0},   {140, 0},
+                 {1100, 130}, {1100, 600}, {140, 1}, {140, 128}, {140, 1100}};
     rnd r = rnd_open(name);
-    for (int round = 0; round < 5; round++) {
-        shape   s = make_shape(&r, mla, 1100);
-        talk    t = make_talk(&r, s.hidden, round == 0 ? 1100 : 140); /* three spans of keys; one or two pages */
+    for (int round = 0; round < (mla ? 5 : 10); round++) {
+        shape   s = make_shape(&r, mla, 1100, cases[round].window);
+        talk    t = make_talk(&r, s.hidden, cases[round].longest);
         double *want[SEQS_MAX];
         for (uint32_t q = 0; q < t.n_seq; q++)
             ref_attention(&s, t.x[q], t.len[q], want[q] = malloc(sizeof(double) * t.len[q] * s.hidden));
@@ -388,19 +419,20 @@ static void mla_agrees_with_the_model(void **state) {
 static void bits_are_the_same_in_any_company(void **state) {
     (void)state;
     rnd r = rnd_open("invariance");
-    for (int round = 0; round < 6; round++) {
-        shape s = make_shape(&r, round & 1, 1100);
-        talk  t = make_talk(&r, s.hidden, round < 2 ? 1100 : (uint32_t)rnd_range(&r, 20, 200));
+    for (int round = 0; round < 8; round++) {
+        bool  mla = round & 1 && round < 6, is_long = round < 2 || round >= 6; /* the last two: windows */
+        shape s = make_shape(&r, mla, 1100, round == 6 ? 515 : round == 7 ? 70 : 0);
+        talk  t = make_talk(&r, s.hidden, is_long ? 1100 : (uint32_t)rnd_range(&r, 20, 200));
         way   plain = {.threads = 1,
-                       .act = round & 2 ? TD_DT_F32 : TD_DT_BF16,
+                       .act = round == 6 || (round & 2 && round < 6) ? TD_DT_F32 : TD_DT_BF16,
                        .format = (td_weight_format)(round % 3),
                        .seqs_max = 1,
                        .absorbed = 2};
         way   ways[] = {plain, plain, plain, plain};
         void *want[SEQS_MAX], *got[SEQS_MAX];
         ways[0].threads = 2, ways[0].seqs_max = SEQS_MAX;
-        ways[1].threads = 3, ways[1].seqs_max = SEQS_MAX, ways[1].chunk_max = round < 2 ? 70 : 7;
-        ways[2].threads = 2, ways[2].seqs_max = 2, ways[2].chunk_max = round < 2 ? 29 : 1;
+        ways[1].threads = 3, ways[1].seqs_max = SEQS_MAX, ways[1].chunk_max = is_long ? 70 : 7;
+        ways[2].threads = 2, ways[2].seqs_max = 2, ways[2].chunk_max = is_long ? 29 : 1;
         ways[3].threads = 2, ways[3].seqs_max = 3, ways[3].chunk_max = 130, ways[3].own_threads = true;
         run_talk(&s, &t, &plain, r.seed, want);
         for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
@@ -418,6 +450,89 @@ static void bits_are_the_same_in_any_company(void **state) {
         free_talk(&t);
         free_shape(&s);
     }
+}
+
+/* The same sequences and weights. @return per sequence [len, hidden] act. */
+static void run_with_window(shape s, uint32_t window, const talk *t, td_dtype act, void **out) {
+    s.window = window;
+    run_talk(&s, t, &(way){.threads = 2, .act = act, .format = TD_WEIGHT_BF16, .seqs_max = 2, .chunk_max = 300}, 1, out);
+}
+
+static void a_window_of_everything_changes_no_bit(void **state) {
+    (void)state;
+    rnd   r = rnd_open("wide window");
+    shape s = make_shape(&r, false, 1100, 0);
+    talk  t = make_talk(&r, s.hidden, 700);
+    for (int f32 = 0; f32 < 2; f32++) {
+        td_dtype act = f32 ? TD_DT_F32 : TD_DT_BF16;
+        void    *plain[SEQS_MAX], *wide[SEQS_MAX], *narrow[SEQS_MAX];
+        run_with_window(s, 0, &t, act, plain);
+        run_with_window(s, 700, &t, act, wide);
+        run_with_window(s, 699, &t, act, narrow); /* the last row of the longest misses a key */
+        for (uint32_t q = 0; q < t.n_seq; q++) {
+            size_t row = td_dtype_bytes(act) * t.hidden, all = row * t.len[q];
+            assert_memory_equal(plain[q], wide[q], all);
+            assert_memory_equal(plain[q], narrow[q], q == 0 ? all - row : all);
+            if (q == 0 && f32) assert_memory_not_equal((char *)plain[q] + all - row, (char *)narrow[q] + all - row, row);
+            free(plain[q]), free(wide[q]), free(narrow[q]);
+        }
+    }
+    free_talk(&t);
+    free_shape(&s);
+}
+
+static void what_no_head_has_is_refused(void **state) {
+    (void)state;
+    rnd            r = rnd_open("refused");
+    rig            g = rig_open(1, TD_DT_F32, false);
+    float         *f = rnd_array(&r, 32 * 32, 1);
+    td_npu_weight *square = make_weight(&g, TD_WEIGHT_F32, f, 32, 32), *half = make_weight(&g, TD_WEIGHT_F32, f, 16, 32),
+                  *of_32 = make_weight(&g, TD_WEIGHT_F32, f, 0, 32), *of_8 = make_weight(&g, TD_WEIGHT_F32, f, 0, 8),
+                  *of_4 = make_weight(&g, TD_WEIGHT_F32, f, 0, 4), *table = make_weight(&g, TD_WEIGHT_F32, f, 16, 8),
+                  *short_table = make_weight(&g, TD_WEIGHT_F32, f, 16, 4);
+    const td_gqa_desc plain = {.hidden = 32,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .head_dim = 8,
+                               .softmax_scale = 1,
+                               .q = square,
+                               .k = half,
+                               .v = half,
+                               .o = square,
+                               .rope = table,
+                               .kv_k = f,
+                               .kv_v = f,
+                               .in = f,
+                               .out = f};
+    struct {
+        td_gqa_desc desc;
+        const char *says; /* NULL: taken */
+    } cases[] = {{plain, NULL},    {plain, "rope turns"}, {plain, "rope turns"}, {plain, "rope table"},
+                 {plain, NULL},    {plain, "q norm"},     {plain, "q norm"},     {plain, NULL},
+                 {plain, "sinks"}, {plain, NULL},         {plain, "o bias"}};
+    cases[1].desc.rope_dim = 10; /* more than a head has */
+    cases[2].desc.rope_dim = 3;
+    cases[3].desc.rope_dim = 4; /* of another table */
+    cases[4].desc.rope_dim = 4, cases[4].desc.rope = short_table;
+    cases[5].desc.q_norm = of_32;
+    cases[6].desc.q_norm = of_8, cases[6].desc.norm_rows = true;
+    cases[7].desc.q_norm = of_32, cases[7].desc.norm_rows = true;
+    cases[8].desc.sinks = of_8;
+    cases[9].desc.sinks = of_4, cases[9].desc.o_bias = of_32;
+    cases[10].desc.o_bias = of_8;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        td_error      err = {0};
+        td_npu_block *b = NULL;
+        td_block_desc desc = {.kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 16, .gqa = cases[i].desc};
+        td_status     status = g.npu->ops->block_create(g.npu, &desc, &b, &err);
+        if (status != (cases[i].says ? TD_EINVAL : TD_OK) || (cases[i].says && !strstr(err.text, cases[i].says)))
+            fail_msg("case %zu: status %d, %s", i, status, err.text);
+        if (b) g.npu->ops->block_destroy(g.npu, b);
+    }
+    td_npu_weight *const all[] = {square, half, of_32, of_8, of_4, table, short_table};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
+    rig_close(&g);
+    free(f);
 }
 
 /*
@@ -516,10 +631,9 @@ static void the_longest_context_fits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gqa_agrees_with_the_model),
-        cmocka_unit_test(mla_agrees_with_the_model),
-        cmocka_unit_test(bits_are_the_same_in_any_company),
-        cmocka_unit_test(the_longest_context_fits),
+        cmocka_unit_test(gqa_agrees_with_the_model),        cmocka_unit_test(mla_agrees_with_the_model),
+        cmocka_unit_test(bits_are_the_same_in_any_company), cmocka_unit_test(a_window_of_everything_changes_no_bit),
+        cmocka_unit_test(what_no_head_has_is_refused),      cmocka_unit_test(the_longest_context_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

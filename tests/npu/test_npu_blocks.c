@@ -191,7 +191,7 @@ static void ref_route(const td_router_desc *d, const double *logits, const float
     memcpy(s, logits, n * sizeof *s);
     if (d->score == TD_SCORE_SOFTMAX)
         ref_softmax(s, n);
-    else
+    else if (d->score == TD_SCORE_SIGMOID)
         for (size_t e = 0; e < n; e++) s[e] = 1 / (1 + exp(-s[e]));
     for (size_t e = 0; e < n; e++) choice[e] = s[e] + (bias ? (double)bias[e] : 0), allowed[e] = true;
     if (d->group != TD_GROUP_NONE) {
@@ -213,8 +213,14 @@ static void ref_route(const td_router_desc *d, const double *logits, const float
     }
     size_t found = 0;
     for (size_t e = 0; e < n; e++)
-        if (allowed[e] && rank_among(choice, allowed, n, e) < d->top_k) ids[found++] = (uint16_t)e, sum += s[e];
+        if (allowed[e] && rank_among(choice, allowed, n, e) < d->top_k) ids[found++] = (uint16_t)e;
     assert_int_equal(found, d->top_k);
+    if (d->score == TD_SCORE_SOFTMAX_CHOSEN) {
+        for (size_t i = 0; i < found; i++) sum += exp(logits[ids[i]]);
+        for (size_t i = 0; i < found; i++) s[ids[i]] = exp(logits[ids[i]]) / sum;
+        sum = 0;
+    }
+    for (size_t i = 0; i < found; i++) sum += s[ids[i]];
     for (size_t i = 0; i < found; i++)
         for (size_t j = i + 1; j < found; j++)
             if (s[ids[j]] > s[ids[i]] || (s[ids[j]] == s[ids[i]] && ids[j] < ids[i])) {
@@ -236,28 +242,32 @@ static void routers(void **state) {
         d.group = (td_router_group)rnd_range(&r, 0, 2);
         size_t allowed = d.group ? d.n_experts / d.n_group * d.topk_group : d.n_experts;
         d.top_k = (uint32_t)rnd_range(&r, 1, allowed < 12 ? allowed : 12);
-        d.score = (td_router_score)rnd_range(&r, 0, 1);
+        d.score = (td_router_score)rnd_range(&r, 0, TD_ROUTER_SCORES - 1);
         d.normalise = rnd_u64(&r) & 1;
         d.scale = (float)rnd_range(&r, 1, 3);
-        bool    with_bias = rnd_u64(&r) & 1;
-        size_t  m = rnd_range(&r, 1, 50), E = d.n_experts, H = d.hidden;
-        float  *w = malloc(E * H * sizeof *w), *x = malloc(m * H * sizeof *x), bias[TD_EXPERTS_MAX];
+        bool   with_bias = rnd_u64(&r) & 1, with_logit_bias = rnd_u64(&r) & 1;
+        size_t m = rnd_range(&r, 1, 50), E = d.n_experts, H = d.hidden;
+        float *w = malloc(E * H * sizeof *w), *x = malloc(m * H * sizeof *x), bias[TD_EXPERTS_MAX],
+              logit_bias[TD_EXPERTS_MAX];
         double *xd = malloc(m * H * sizeof *xd), logits[TD_EXPERTS_MAX], want_w[TD_TOP_K_MAX];
         for (size_t i = 0; i < E * H; i++) w[i] = ((float)rnd_range(&r, 0, 4) - 2) / 8;
         for (size_t i = 0; i < m * H; i++) xd[i] = (double)(x[i] = (float)rnd_range(&r, 0, 2) - 1);
         for (size_t i = 0; i < E; i++) bias[i] = ((float)rnd_range(&r, 0, 8) - 4) / 4;
+        for (size_t i = 0; i < E; i++) logit_bias[i] = ((float)rnd_range(&r, 0, 8) - 4) / 4;
         rig            g = rig_open(2, act, false);
         uint16_t       want[TD_TOP_K_MAX];
-        td_npu_weight *ws[2] = {make_weight(&g, TD_WEIGHT_F32, w, E, H), make_weight(&g, TD_WEIGHT_F32, bias, 0, E)};
+        td_npu_weight *ws[3] = {make_weight(&g, TD_WEIGHT_F32, w, E, H), make_weight(&g, TD_WEIGHT_F32, bias, 0, E),
+                                make_weight(&g, TD_WEIGHT_F32, logit_bias, 0, E)};
         d.w = ws[0];
         d.bias = with_bias ? ws[1] : NULL;
+        d.logit_bias = with_logit_bias ? ws[2] : NULL;
         d.in = act_array(act, x, m * H);
         d.ids = calloc(m * d.top_k, sizeof *d.ids);
         d.weights = calloc(m * d.top_k, sizeof *d.weights);
         td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = (uint32_t)m, .router = d});
         run_rows(&g, b, m);
         for (size_t i = 0; i < m; i++) {
-            ref_linear(w, NULL, xd + i * H, E, H, logits);
+            ref_linear(w, with_logit_bias ? logit_bias : NULL, xd + i * H, E, H, logits);
             ref_route(&d, logits, with_bias ? bias : NULL, want, want_w);
             for (size_t k = 0; k < d.top_k; k++) {
                 assert_true(fabs((double)d.weights[i * d.top_k + k] - want_w[k]) <= 2e-6 * want_w[k] + 1e-12);
@@ -267,7 +277,7 @@ static void routers(void **state) {
             }
         }
         g.npu->ops->block_destroy(g.npu, b);
-        for (int i = 0; i < 2; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
+        for (int i = 0; i < 3; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
         rig_close(&g);
         void *mem[] = {w, x, xd, (void *)d.in, d.ids, d.weights};
         for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
@@ -280,7 +290,7 @@ static void a_nan_routes_to_experts_that_exist(void **state) {
     for (size_t i = 0; i < 24 * 3; i++) w[i] = (float)i - 30;
     rig            g = rig_open(1, TD_DT_F32, false);
     td_npu_weight *weight = make_weight(&g, TD_WEIGHT_F32, w, 24, 3);
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 2 * TD_ROUTER_SCORES; round++) {
         uint16_t       ids[6];
         float          weights[6];
         td_router_desc d = {.hidden = 3,
@@ -288,8 +298,8 @@ static void a_nan_routes_to_experts_that_exist(void **state) {
                             .top_k = 6,
                             .n_group = 6,
                             .topk_group = 3,
-                            .score = (td_router_score)(round & 1),
-                            .group = round & 2 ? TD_GROUP_TOP2_SUM : TD_GROUP_NONE,
+                            .score = (td_router_score)(round / 2),
+                            .group = round & 1 ? TD_GROUP_TOP2_SUM : TD_GROUP_NONE,
                             .normalise = true,
                             .scale = 1,
                             .w = weight,

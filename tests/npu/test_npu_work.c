@@ -84,27 +84,37 @@ static void gqa(void **state) {
     void *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
     void *kc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, DIM)),
          *vc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, DIM));
-    uint64_t f32 = 0;
-    for (int row = 0; row < TOK; row++)
-        for (uint32_t key = 0; key <= pos[row]; key++) f32 += HEADS * (DIM + DIM);
-    check(work_of((td_block_desc){.kind = TD_BLOCK_GQA,
-                                  .gqa = {.hidden = HIDDEN,
-                                          .heads = HEADS,
-                                          .kv_heads = KV_HEADS,
-                                          .head_dim = DIM,
-                                          .softmax_scale = 1,
-                                          .q = q,
-                                          .k = k,
-                                          .v = v,
-                                          .o = o,
-                                          .rope = rope,
-                                          .kv_k = kc,
-                                          .kv_v = vc,
-                                          .in = x,
-                                          .out = y}}),
-          w8a8_bytes(HEADS * DIM, HIDDEN) + 2 * w8a8_bytes(KV_HEADS * DIM, HIDDEN) + w8a8_bytes(HIDDEN, HEADS * DIM) +
-              (10 + 7) * 2 * KV_HEADS * DIM * 2,
-          TOK * HIDDEN * DIM * (HEADS + 2 * KV_HEADS + HEADS), f32);
+    for (uint32_t window = 0; window <= 11; window++) { /* 0: none; 11: more keys than there are */
+        uint64_t f32 = 0, keys = 0;
+        bool     met[2][10] = {{0}};
+        for (int row = 0; row < TOK; row++)
+            for (uint32_t key = 0; key <= pos[row]; key++) {
+                if (window && key + window <= pos[row]) continue;
+                f32 += HEADS * (DIM + DIM);
+                met[row == 4][key] = true;
+            }
+        for (int i = 0; i < 2; i++)
+            for (int key = 0; key < 10; key++) keys += met[i][key];
+        check(work_of((td_block_desc){.kind = TD_BLOCK_GQA,
+                                      .gqa = {.hidden = HIDDEN,
+                                              .heads = HEADS,
+                                              .kv_heads = KV_HEADS,
+                                              .head_dim = DIM,
+                                              .window = window,
+                                              .softmax_scale = 1,
+                                              .q = q,
+                                              .k = k,
+                                              .v = v,
+                                              .o = o,
+                                              .rope = rope,
+                                              .kv_k = kc,
+                                              .kv_v = vc,
+                                              .in = x,
+                                              .out = y}}),
+              w8a8_bytes(HEADS * DIM, HIDDEN) + 2 * w8a8_bytes(KV_HEADS * DIM, HIDDEN) + w8a8_bytes(HIDDEN, HEADS * DIM) +
+                  keys * 2 * KV_HEADS * DIM * 2,
+              TOK * HIDDEN * DIM * (HEADS + 2 * KV_HEADS + HEADS), f32);
+    }
     td_npu_weight *const all[] = {q, k, v, o, rope};
     for (int i = 0; i < 5; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
     free(x);

@@ -76,7 +76,7 @@ class Dashboard(unittest.TestCase):
         self.assertEqual(sorted(families - shown), sorted([
             "sglang:cache_config_info", "sglang:cache_hit_rate", "sglang:gen_throughput", "sglang:num_aborted_requests_total", "sglang:num_pages",
             "sglang:num_requests_total", "sglang:num_retracted_reqs", "sglang:page_size", "sglang:time_per_output_token_seconds",
-            "tandem:chunked_prefill_size", "tandem:log_lines_dropped_total", "tandem:node_expert_bytes_total",
+            "tandem:chunked_prefill_size", "tandem:log_lines_dropped_total",
             "tandem:prefill_tokens_done", "tandem:prefill_tokens_left", "tandem:tier_bound_operations_per_second", "tandem:tier_bytes_per_second"]))
 
     @unittest.skipUnless(PROMTOOL, "there is no promtool (scripts/deps.sh test unpacks it)")

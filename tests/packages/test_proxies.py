@@ -11,27 +11,10 @@ import tempfile
 import time
 import unittest
 
-from package_tools import SOURCE, free_port, run, unpacked, wait_until
+from package_tools import SOURCE, changed, found, free_port, nginx_main, run, wait_until
 from server_process import Server
 
 SILENT_S = 65  # above nginx's default of 60
-NGINX_MAIN = """
-daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    include {folder}/site.conf;
-}}
-"""
-
-
-def changed(text, *pairs):
-    for pattern, new in pairs:
-        text, n = re.subn(pattern, lambda m: new, text)
-        assert n, f"the file has no {pattern}"
-    return text
 
 
 class Proxy:
@@ -66,7 +49,7 @@ class Proxy:
 
 
 class Nginx(Proxy):
-    program = unpacked("nginx", "usr/sbin/nginx") or shutil.which("nginx")
+    program = found("nginx", "usr/sbin/nginx")
 
     def command(self, upstream):
         with open(f"{SOURCE}/packaging/proxy/nginx.conf") as f:
@@ -76,11 +59,11 @@ class Nginx(Proxy):
         if not os.path.exists("/proc/net/if_inet6"):
             site = re.sub(r" *listen \[::\].*\n", "", site)
         self.write("site.conf", site)
-        return [self.program, "-p", self.folder, "-e", f"{self.folder}/nginx.log", "-c", self.write("nginx.conf", NGINX_MAIN.format(folder=self.folder))]
+        return [self.program, "-p", self.folder, "-e", f"{self.folder}/errors", "-c", self.write("nginx.conf", nginx_main(self.folder))]
 
 
 class Caddy(Proxy):
-    program = unpacked("caddy", "usr/bin/caddy") or shutil.which("caddy")
+    program = found("caddy", "usr/bin/caddy")
 
     def command(self, upstream):
         with open(f"{SOURCE}/packaging/proxy/Caddyfile") as f:

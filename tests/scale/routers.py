@@ -4,41 +4,20 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 
+from package_tools import MODEL, SOURCE, changed, found, free_port, nginx_main
 from server_process import Server
 
 TANDEM = os.environ["TD_TANDEM"]
-SOURCE = os.environ["TD_SOURCE_DIR"]
-MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
 PROXY = os.path.join(SOURCE, "packaging/proxy")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def start_worker(*flags):
     return Server("--max-total-tokens", "32768", "--context-length", "2048", "--served-model-name", "tale", "--cpuinfer", "1", "--skip-server-warmup", "--shutdown-delay", "4", *flags,
                   program=[TANDEM], model=MODEL)
-
-
-def found(package, path):
-    """Where scripts/deps.sh test unpacks it, or where the system has it."""
-    program = os.path.join(SOURCE, "build/package-tools", package, path)
-    return program if os.access(program, os.X_OK) else shutil.which(package)
-
-
-def changed(text, *pairs):
-    for pattern, new in pairs:
-        text, n = re.subn(pattern, lambda m: new, text)
-        assert n, f"the file has no {pattern}"
-    return text
 
 
 class Router:
@@ -86,8 +65,10 @@ class Router:
 
 
 class SglangRouter(Router):
+    program = f"{SOURCE}/build/scale-venv/bin/python"
+
     def command(self):
-        return [f"{SOURCE}/build/scale-venv/bin/python", "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(self.port), "--policy", "cache_aware", "--worker-urls", *self.urls, "--prometheus-host", "127.0.0.1",
+        return [self.program, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(self.port), "--policy", "cache_aware", "--worker-urls", *self.urls, "--prometheus-host", "127.0.0.1",
                 "--prometheus-port", str(free_port()), "--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--log-level", "warn"]
 
     def is_ready(self):
@@ -112,19 +93,18 @@ class Smg(SglangRouter):
 
 
 class Nginx(Router):
-    main = ("daemon off; master_process off; pid {folder}/pid; error_log {folder}/errors; events {{}}\nhttp {{ access_log off;\n"
-            "client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n"
-            "include {folder}/site.conf; }}\n")
+    program = found("nginx", "usr/sbin/nginx")
 
     def command(self):
         with open(f"{PROXY}/nginx-replicas.conf") as f:
             self.write("site.conf", changed(f.read(), (r"127\.0\.0\.1:30000(?=;)", f"127.0.0.1:{self.port}"), (r"127\.0\.0\.1:30001", self.urls[0][7:]), (r"127\.0\.0\.1:30002", self.urls[1][7:])))
-        main = self.write("nginx.conf", self.main.format(folder=self.folder))
-        return [found("nginx", "usr/sbin/nginx"), "-p", self.folder, "-e", f"{self.folder}/errors", "-c", main]
+        return [self.program, "-p", self.folder, "-e", f"{self.folder}/errors", "-c", self.write("nginx.conf", nginx_main(self.folder))]
 
 
 class HaProxy(Router):
+    program = found("haproxy", "usr/sbin/haproxy")
+
     def command(self):
         with open(f"{PROXY}/haproxy-replicas.cfg") as f:
             text = changed(f.read(), (r"127\.0\.0\.1:30000", f"127.0.0.1:{self.port}"), (r"127\.0\.0\.1:30001", self.urls[0][7:]), (r"127\.0\.0\.1:30002", self.urls[1][7:]))
-        return [found("haproxy", "usr/sbin/haproxy"), "-db", "-f", self.write("haproxy.cfg", text)]
+        return [self.program, "-db", "-f", self.write("haproxy.cfg", text)]

@@ -1,0 +1,114 @@
+/*
+ * Families of models. All that the rest of the engine knows of a family is a td_arch: how its config.json is read, the table
+ * of its weights, the rows that its layers cache, and a layer as a listing. Each is a file of this folder, and a line in
+ * arch.c.
+ */
+#ifndef TD_MODEL_ARCH_ARCH_H
+#define TD_MODEL_ARCH_ARCH_H
+
+#include "model/arch/config_reader.h"
+#include "model/layer_caches.h"
+#include "model/tensor_rules.h"
+
+/** How often a weight occurs. */
+typedef enum {
+    TD_SCOPE_MODEL, /* once */
+    TD_SCOPE_LAYER, /* in every layer */
+    TD_SCOPE_DENSE, /* in layers without experts */
+    TD_SCOPE_MOE,   /* in layers with experts */
+    TD_SCOPE_EXPERT,
+    TD_SCOPE_MTP,
+} td_weight_scope;
+
+/** A size that a shape is made of; names are those of td_model_config. */
+typedef enum {
+    TD_DIM_NONE, /* of columns: the weight is a vector */
+    TD_DIM_ONE,
+    TD_DIM_HIDDEN,
+    TD_DIM_TWO_HIDDEN,
+    TD_DIM_VOCAB,
+    TD_DIM_Q_LORA,
+    TD_DIM_KV_LORA,
+    TD_DIM_MLA_Q, /* heads * (nope + rope) */
+    TD_DIM_KV_A,  /* kv_lora + rope */
+    TD_DIM_KV_B,  /* heads * (nope + v) */
+    TD_DIM_MLA_V, /* heads * v */
+    TD_DIM_GQA_Q, /* heads * head_dim */
+    TD_DIM_GQA_KV,
+    TD_DIM_HEAD,
+    TD_DIM_INTER,
+    TD_DIM_MOE_INTER,
+    TD_DIM_SHARED_INTER,
+    TD_DIM_EXPERTS,
+} td_weight_dim;
+
+/** How the device tier keeps a weight. "In floats" is --quantization none. */
+typedef enum {
+    TD_KEEP_LINEAR,      /* int8, or the checkpoint's groups; in floats bf16, or f32 where the checkpoint has codes */
+    TD_KEEP_LINEAR_BF16, /* the same in floats, and never int8 */
+    TD_KEEP_BF16,
+    TD_KEEP_F32,
+} td_weight_keep;
+
+/** How a checkpoint that rotates interleaved pairs stores the rows: the last `rope` of every block are pairs. */
+typedef enum {
+    TD_PAIRS_NONE,
+    TD_PAIRS_MLA_Q, /* of every head's nope + rope */
+    TD_PAIRS_KV_A,  /* of kv_lora + rope */
+} td_weight_pairs;
+
+/** A row of a family's table; the words are explained in weight_table.h. */
+typedef struct {
+    const char *name; /* whole, # stands for the layer, the second # for the expert; NULL: the family has no such weight */
+    td_weight_scope scope;
+    td_weight_dim   rows, columns;
+    td_place        place;
+    td_weight_keep  keep;
+    td_split        split;
+    td_weight_pairs pairs;
+    td_turning      turning;
+    td_filling      filling;
+    bool (*when)(const td_model_config *c); /* NULL: always */
+    td_role fallback;                       /* what stands in where the checkpoint has none; TD_ROLE_COUNT: required */
+} td_weight_rule;
+
+/**
+ * A step of a layer. x is the residual stream; h, a and m are what the steps before left behind. The program (program.c)
+ * makes blocks of the device and hand-overs to the experts of it, and what several cards need in between.
+ */
+typedef enum {
+    TD_LAYER_NORM,        /* h = norm(x) */
+    TD_LAYER_MLA,         /* a = attention(h), over latents */
+    TD_LAYER_GQA,         /* a = attention(h), grouped queries */
+    TD_LAYER_ADD_NORM,    /* x += a, h = norm(x) */
+    TD_LAYER_MLP,         /* m = mlp(h) */
+    TD_LAYER_ADD,         /* x += m */
+    TD_LAYER_ROUTE,       /* e, w = router(h): the experts e begin with h */
+    TD_LAYER_SHARED,      /* m = shared expert(h), meanwhile; nothing where the model has none */
+    TD_LAYER_ADD_EXPERTS, /* x += m + sum of w * experts e(h) */
+    TD_LAYER_END,
+} td_layer_op_kind;
+
+typedef struct {
+    td_layer_op_kind kind;
+    td_role          norm; /* of NORM, ADD_NORM: the gain */
+} td_layer_op;
+
+typedef struct td_arch {
+    const char *name; /* in `architectures` of config.json */
+    void (*read_config)(td_config_reader *r, td_model_config *c);
+    const td_weight_rule *weights; /* [TD_ROLE_COUNT] */
+    td_layer_caches (*caches)(const td_model_config *c, uint32_t layer);
+    const td_layer_op *(*layer)(const td_model_config *c, uint32_t layer); /* its steps, up to TD_LAYER_END; static */
+} td_arch;
+
+/** Of a layer with grouped-query attention: K, then V. */
+td_layer_caches td_gqa_caches(const td_model_config *c);
+
+/** NULL: not supported. */
+const td_arch *td_arch_find(const char *name);
+
+/** "A, B and C": the names of all, for sentences. Returns text. */
+const char *td_arch_names(char *text, size_t size);
+
+#endif

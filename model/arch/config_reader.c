@@ -1,0 +1,201 @@
+#include "model/arch/config_reader.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "npu/npu.h"
+
+void td_config_refuse(td_config_reader *r, td_status status, const char *fmt, ...) {
+    if (r->status != TD_OK) return;
+    char    text[TD_ERROR_TEXT_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    r->status = td_fail(r->err, status, "%s", text);
+}
+
+const json_t *td_config_get(td_config_reader *r, const char *key) {
+    const json_t *v = r->status == TD_OK ? json_object_get(r->object, key) : NULL;
+    return json_is_null(v) ? NULL : v;
+}
+
+bool td_config_has(const td_config_reader *r, const char *key) {
+    return json_object_get(r->object, key) != NULL;
+}
+
+uint32_t td_config_u32(td_config_reader *r, const char *key, uint32_t absent, uint32_t min, uint32_t max) {
+    const json_t *v = td_config_get(r, key);
+    if (!v) return absent;
+    if (!json_is_integer(v)) {
+        td_config_refuse(r, TD_EFORMAT, "%s%s is not an integer", r->prefix, key);
+        return absent;
+    }
+    json_int_t n = json_integer_value(v);
+    if (n < (json_int_t)min || n > (json_int_t)max) {
+        td_config_refuse(r, TD_EFORMAT, "%s%s is %lld, expected %u to %u", r->prefix, key, (long long)n, min, max);
+        return absent;
+    }
+    return (uint32_t)n;
+}
+
+double td_config_number(td_config_reader *r, const char *key, double absent, double min, double max) {
+    const json_t *v = td_config_get(r, key);
+    if (!v) return absent;
+    double x = json_number_value(v);
+    if (!json_is_number(v) || !(x >= min && x <= max)) {
+        td_config_refuse(r, TD_EFORMAT, "%s%s is not a number between %g and %g", r->prefix, key, min, max);
+        return absent;
+    }
+    return x;
+}
+
+bool td_config_bool(td_config_reader *r, const char *key, bool absent) {
+    const json_t *v = td_config_get(r, key);
+    if (!v) return absent;
+    if (!json_is_boolean(v)) td_config_refuse(r, TD_EFORMAT, "%s%s is not true or false", r->prefix, key);
+    return json_is_true(v);
+}
+
+const char *td_config_text(td_config_reader *r, const char *key, const char *absent) {
+    const json_t *v = td_config_get(r, key);
+    if (!v) return absent;
+    if (!json_is_string(v)) {
+        td_config_refuse(r, TD_EFORMAT, "%s%s is not a string", r->prefix, key);
+        return absent;
+    }
+    return json_string_value(v);
+}
+
+uint32_t td_config_u32_alias(td_config_reader *r, const char *key, const char *alias, uint32_t absent, uint32_t min,
+                             uint32_t max) {
+    return td_config_u32(r, td_config_get(r, key) ? key : alias, absent, min, max);
+}
+
+void td_config_refuse_true(td_config_reader *r, const char *key, const char *what) {
+    if (td_config_bool(r, key, false)) td_config_refuse(r, TD_ENOTSUP, "%s is true, and %s is not supported", key, what);
+}
+
+/* ---- what several families have ---------------------------------------------------------------- */
+
+void td_config_common(td_config_reader *r, td_model_config *c, const td_config_defaults *d) {
+    c->vocab = td_config_u32(r, "vocab_size", d->vocab, 1, TD_CONFIG_VOCAB_MAX);
+    c->hidden = td_config_u32(r, "hidden_size", d->hidden, 1, TD_CONFIG_DIM_MAX);
+    c->inter = td_config_u32(r, "intermediate_size", d->inter, 1, TD_CONFIG_DIM_MAX);
+    c->n_layers = td_config_u32(r, "num_hidden_layers", d->layers, 1, TD_LAYERS_MAX);
+    c->heads = td_config_u32(r, "num_attention_heads", d->heads, 1, TD_CONFIG_HEADS_MAX);
+    c->kv_heads = td_config_u32(r, "num_key_value_heads", d->kv_heads ? d->kv_heads : c->heads, 1, TD_CONFIG_HEADS_MAX);
+    c->max_position = td_config_u32(r, "max_position_embeddings", d->max_position, 1, TD_CONFIG_POSITION_MAX);
+    c->eps = (float)td_config_number(r, "rms_norm_eps", 1e-6, 0, 1);
+    c->tie_embeddings = td_config_bool(r, "tie_word_embeddings", false);
+    const char *act = td_config_text(r, "hidden_act", "silu");
+    if (strcmp(act, "silu") && strcmp(act, "swish"))
+        td_config_refuse(r, TD_ENOTSUP, "hidden_act is '%.40s', and only silu is supported", act);
+    td_config_refuse_true(r, "mlp_bias", "a bias in the feed-forward");
+}
+
+void td_config_check_experts(td_config_reader *r, const td_model_config *c) {
+    if (c->top_k > c->n_experts)
+        td_config_refuse(r, TD_EFORMAT, "num_experts_per_tok is %u, more than the %u experts", c->top_k, c->n_experts);
+    if (c->n_group == 1 || r->status != TD_OK) return;
+    if (c->n_experts % c->n_group)
+        td_config_refuse(r, TD_EFORMAT, "n_group is %u, which does not divide the %u experts", c->n_group, c->n_experts);
+    else if (c->topk_group > c->n_group)
+        td_config_refuse(r, TD_EFORMAT, "topk_group is %u, more than n_group %u", c->topk_group, c->n_group);
+    else if (c->top_k > c->n_experts / c->n_group * c->topk_group)
+        td_config_refuse(r, TD_EFORMAT, "num_experts_per_tok is %u, more than the %u experts of topk_group %u", c->top_k,
+                         c->n_experts / c->n_group * c->topk_group, c->topk_group);
+    else if (c->route_groups == TD_ROUTE_GROUP_TOP2 && c->n_experts == c->n_group)
+        td_config_refuse(r, TD_EFORMAT,
+                         "n_group is %u, and a group's score is the sum of its two best experts, but it has one",
+                         c->n_group);
+}
+
+void td_config_refuse_sliding_window(td_config_reader *r) {
+    td_config_refuse_true(r, "use_sliding_window", "a sliding attention window");
+    const json_t *types = td_config_get(r, "layer_types");
+    size_t        i;
+    json_t       *v;
+    json_array_foreach(types, i, v) {
+        if (!json_is_string(v) || strcmp(json_string_value(v), "full_attention"))
+            td_config_refuse(r, TD_ENOTSUP,
+                             "layer_types has a layer that is not full_attention, and only that is supported");
+    }
+}
+
+void td_config_gqa(td_config_reader *r, td_model_config *c, uint32_t head_dim) {
+    bool given = head_dim || td_config_get(r, "head_dim");
+    if (c->heads % c->kv_heads)
+        td_config_refuse(r, TD_EFORMAT, "num_key_value_heads is %u, which does not divide the %u heads", c->kv_heads,
+                         c->heads);
+    if (!given && c->hidden % c->heads)
+        td_config_refuse(r, TD_EFORMAT, "num_attention_heads is %u, which does not divide hidden_size %u", c->heads,
+                         c->hidden);
+    if (!given && c->hidden / c->heads > TD_CONFIG_HEAD_DIM_MAX)
+        td_config_refuse(r, TD_EFORMAT, "hidden_size / num_attention_heads is %u, at most %u is supported",
+                         c->hidden / c->heads, TD_CONFIG_HEAD_DIM_MAX);
+    c->head_dim = td_config_u32(r, "head_dim", head_dim ? head_dim : c->hidden / c->heads, 2, TD_CONFIG_HEAD_DIM_MAX);
+}
+
+void td_config_mtp_layers(td_config_reader *r, td_model_config *c) {
+    c->n_mtp_layers = td_config_u32(r, "num_nextn_predict_layers", 0, 0, TD_LAYERS_MAX);
+    if (c->n_layers + c->n_mtp_layers > TD_LAYERS_MAX)
+        td_config_refuse(r, TD_EFORMAT, "num_hidden_layers and num_nextn_predict_layers are more than %u together",
+                         TD_LAYERS_MAX);
+}
+
+void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim) {
+    td_rope_config *rope = &c->rope;
+    rope->dim = dim;
+    rope->kind = TD_ROPE_PLAIN;
+    rope->factor = 1;
+    rope->truncate = true;
+    rope->theta = td_config_number(root, "rope_theta", 10000.0, 1.0001, 1e12);
+    if (dim % 2 || dim > TD_ROPE_DIM_MAX)
+        td_config_refuse(root, TD_EFORMAT, "the rotary dimension %u is odd or above %u", dim, TD_ROPE_DIM_MAX);
+    if (td_config_number(root, "partial_rotary_factor", 1, 0, 1) != 1)
+        td_config_refuse(root, TD_ENOTSUP,
+                         "partial_rotary_factor is not 1, and rotating a part of the head is not supported");
+
+    bool          new_style = td_config_get(root, "rope_parameters") != NULL && !td_config_get(root, "rope_scaling");
+    const char   *key = new_style ? "rope_parameters" : "rope_scaling";
+    const json_t *object = td_config_get(root, key);
+    if (!object) return;
+    if (!json_is_object(object)) {
+        td_config_refuse(root, TD_EFORMAT, "%s is not an object", key);
+        return;
+    }
+    td_config_reader r = {object, new_style ? "rope_parameters." : "rope_scaling.", root->err, root->status};
+    const char      *type = td_config_text(&r, "rope_type", td_config_text(&r, "type", "default"));
+    rope->theta = td_config_number(&r, "rope_theta", rope->theta, 1.0001, 1e12);
+    if (td_config_number(&r, "partial_rotary_factor", 1, 0, 1) != 1)
+        td_config_refuse(&r, TD_ENOTSUP,
+                         "%spartial_rotary_factor is not 1, and rotating a part of the head is not supported", r.prefix);
+    if (!strcmp(type, "linear")) {
+        rope->factor = td_config_number(&r, "factor", 1, 1, 1e6);
+    } else if (!strcmp(type, "yarn") || !strcmp(type, "deepseek_yarn")) {
+        rope->kind = TD_ROPE_YARN;
+        rope->original_max_position =
+            td_config_u32(&r, "original_max_position_embeddings", c->max_position, 1, TD_CONFIG_POSITION_MAX);
+        double implied = (double)c->max_position / (rope->original_max_position ? rope->original_max_position : 1);
+        rope->factor = td_config_number(&r, "factor", implied < 1 ? 1 : implied, 1, 1e6);
+        rope->beta_fast = td_config_number(&r, "beta_fast", 32, 1e-3, 1e6);
+        rope->beta_slow = td_config_number(&r, "beta_slow", 1, 1e-3, 1e6);
+        rope->mscale = td_config_number(&r, "mscale", 0, 0, 100);
+        rope->mscale_all_dim = td_config_number(&r, "mscale_all_dim", 0, 0, 100);
+        rope->attention_factor = td_config_number(&r, "attention_factor", 0, 1e-3, 1e3);
+        /* It extends that length by the factor; model cards say to add rope_scaling and leave max_position_embeddings. */
+        double reach = fmin(rope->factor * rope->original_max_position, TD_CONFIG_POSITION_MAX);
+        if (reach > c->max_position) c->max_position = (uint32_t)reach;
+        rope->truncate = td_config_bool(&r, "truncate", true);
+    } else if (strcmp(type, "default")) {
+        td_config_refuse(&r, TD_ENOTSUP, "%s is '%.40s', and only default, linear and yarn are supported",
+                         td_config_get(&r, "rope_type") ? new_style ? "rope_parameters.rope_type" : "rope_scaling.rope_type"
+                                                        : "rope_scaling.type",
+                         type);
+    }
+    root->status = r.status;
+}

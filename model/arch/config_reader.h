@@ -1,0 +1,72 @@
+/*
+ * The values of a config.json, each checked against a range before it is used in arithmetic. The ranges are wide for real
+ * models and narrow enough that products of any three sizes fit 64 bits.
+ *
+ * A reader's first error sticks, so that values can be read one after the other; after an error every value is its default.
+ */
+#ifndef TD_MODEL_ARCH_CONFIG_READER_H
+#define TD_MODEL_ARCH_CONFIG_READER_H
+
+#include <jansson.h>
+
+#include "model/model_config.h"
+
+#define TD_CONFIG_DIM_MAX (1u << 20) /* hidden and intermediate sizes */
+#define TD_CONFIG_HEADS_MAX 1024u
+#define TD_CONFIG_HEAD_DIM_MAX 1024u
+#define TD_CONFIG_LORA_MAX (1u << 16)
+#define TD_CONFIG_VOCAB_MAX (1u << 24)
+#define TD_CONFIG_POSITION_MAX (1u << 26)
+
+typedef struct {
+    const json_t *object;
+    const char   *prefix; /* "" or "rope_scaling.": goes before the key in sentences */
+    td_error     *err;
+    td_status     status;
+} td_config_reader;
+
+/** Set the error; the first one stays. */
+void td_config_refuse(td_config_reader *r, td_status status, const char *fmt, ...) TD_PRINTF(3, 4);
+/** TD_ENOTSUP when the key is true. @param what the sentence's "X is not supported". */
+void td_config_refuse_true(td_config_reader *r, const char *key, const char *what);
+
+const json_t *td_config_get(td_config_reader *r, const char *key); /* NULL when absent or null, or after an error */
+bool          td_config_has(const td_config_reader *r, const char *key);
+uint32_t      td_config_u32(td_config_reader *r, const char *key, uint32_t absent, uint32_t min, uint32_t max);
+uint32_t      td_config_u32_alias(td_config_reader *r, const char *key, const char *alias, uint32_t absent, uint32_t min,
+                                  uint32_t max);
+double        td_config_number(td_config_reader *r, const char *key, double absent, double min, double max);
+bool          td_config_bool(td_config_reader *r, const char *key, bool absent);
+const char   *td_config_text(td_config_reader *r, const char *key, const char *absent); /* borrowed from the JSON */
+
+/* ---- what several families have ---------------------------------------------------------------- */
+
+/** What transformers' configuration class has where config.json has no such key. kv_heads 0: as many as heads. */
+typedef struct {
+    uint32_t vocab, hidden, inter, layers, heads, kv_heads, max_position;
+} td_config_defaults;
+
+/** Sizes, eps and activation. */
+void td_config_common(td_config_reader *r, td_model_config *c, const td_config_defaults *d);
+
+/** head_dim of grouped-query attention, and whether the heads are whole groups. @param head_dim where the key is absent; 0:
+ * hidden_size / heads. */
+void td_config_gqa(td_config_reader *r, td_model_config *c, uint32_t head_dim);
+
+/** Whether top_k and the groups can be chosen from the experts. */
+void td_config_check_experts(td_config_reader *r, const td_model_config *c);
+
+/** n_mtp_layers of num_nextn_predict_layers. */
+void td_config_mtp_layers(td_config_reader *r, td_model_config *c);
+
+/** Every layer_types must be full_attention, and use_sliding_window false. */
+void td_config_refuse_sliding_window(td_config_reader *r);
+
+/**
+ * `rope_scaling` of the published configs, or `rope_parameters` as transformers 5 writes it, which also holds rope_theta.
+ * partial_rotary_factor must be 1.
+ * @param dim  values that are rotated.
+ */
+void td_config_rope(td_config_reader *r, td_model_config *c, uint32_t dim);
+
+#endif

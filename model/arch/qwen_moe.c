@@ -1,0 +1,112 @@
+/* Qwen2-MoE and Qwen3-MoE (arXiv 2505.09388): grouped-query attention with biases or norms per head. */
+#include <math.h>
+
+#include "model/arch/families.h"
+#include "model/arch/weight_table.h"
+#include "npu/npu.h"
+
+/* ---- configuration --------------------------------------------------------------------------- */
+
+static void read_mlp_only_layers(td_config_reader *r, td_model_config *c) {
+    const json_t *list = td_config_get(r, "mlp_only_layers");
+    if (!list) return;
+    if (!json_is_array(list)) {
+        td_config_refuse(r, TD_EFORMAT, "mlp_only_layers is not a list");
+        return;
+    }
+    size_t  i;
+    json_t *v;
+    json_array_foreach(list, i, v) {
+        json_int_t layer = json_integer_value(v);
+        if (!json_is_integer(v) || layer < 0 || layer >= (json_int_t)c->n_layers) {
+            td_config_refuse(r, TD_EFORMAT, "mlp_only_layers has an entry that is not a layer of 0 to %u", c->n_layers - 1);
+            return;
+        }
+        c->is_moe[layer] = 0;
+    }
+}
+
+/* Qwen2-MoE and Qwen3-MoE: transformers' Qwen2MoeConfig and Qwen3MoeConfig. */
+static void read_either(td_config_reader *r, td_model_config *c, bool q3) {
+    static const td_config_defaults Q2 = {151936, 2048, 5632, 24, 16, 16, 32768},
+                                    Q3 = {151936, 2048, 6144, 24, 32, 4, 32768};
+    td_config_common(r, c, q3 ? &Q3 : &Q2);
+    td_config_gqa(r, c, 0);
+    c->qk_norm = q3;
+    c->qkv_bias = !q3 && td_config_bool(r, "qkv_bias", true);
+    if (q3) td_config_refuse_true(r, "attention_bias", "a bias in this architecture's attention");
+    td_config_refuse_sliding_window(r);
+
+    c->moe_inter = td_config_u32(r, "moe_intermediate_size", q3 ? 768 : 1408, 1, TD_CONFIG_DIM_MAX);
+    c->n_experts = td_config_u32_alias(r, "num_experts", "num_local_experts", q3 ? 128 : 60, 1, TD_EXPERTS_MAX);
+    c->top_k = td_config_u32(r, "num_experts_per_tok", q3 ? 8 : 4, 1, TD_TOP_K_MAX);
+    c->shared_inter = q3 ? 0 : td_config_u32(r, "shared_expert_intermediate_size", 5632, 1, TD_CONFIG_DIM_MAX);
+    c->shared_gate = !q3;
+    c->norm_topk = td_config_bool(r, "norm_topk_prob", false);
+    c->routed_scale = 1;
+    c->n_group = c->topk_group = 1;
+    td_config_check_experts(r, c);
+
+    uint32_t step = td_config_u32(r, "decoder_sparse_step", 1, 1, TD_LAYERS_MAX);
+    for (uint32_t i = 0; i < c->n_layers; i++) c->is_moe[i] = (i + 1) % step == 0;
+    read_mlp_only_layers(r, c);
+
+    td_config_rope(r, c, c->head_dim);
+    c->softmax_scale = 1 / sqrt((double)c->head_dim);
+}
+
+static void read_qwen2(td_config_reader *r, td_model_config *c) {
+    read_either(r, c, false);
+}
+
+static void read_qwen3(td_config_reader *r, td_model_config *c) {
+    read_either(r, c, true);
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* clang-format off */
+static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
+    TD_STREAM_WEIGHTS,
+    TD_GQA_WEIGHTS,
+    TD_DENSE_WEIGHTS,
+    TD_ROUTER_WEIGHT,
+    TD_SHARED_WEIGHTS("mlp.shared_expert"),
+    TD_WEIGHT(SHARED_OUT_GATE, MOE, "model.layers.#.mlp.shared_expert_gate.weight", ONE, HIDDEN, LAYER, F32, WHOLE, NONE, READS(POST_NORM), RANDOM, td_when_shared_gate, REQUIRED),
+    TD_EXPERT_WEIGHTS,
+};
+/* clang-format on */
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
+    (void)layer;
+    return td_gqa_caches(c);
+}
+
+static const td_layer_op DENSE_LAYER[] = {
+    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
+    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
+    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
+    {.kind = TD_LAYER_MLP},                 /* m = mlp(h) */
+    {.kind = TD_LAYER_ADD},                 /* x += m */
+    {.kind = TD_LAYER_END},
+};
+static const td_layer_op MOE_LAYER[] = {
+    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
+    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
+    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
+    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */
+    {.kind = TD_LAYER_SHARED},              /* m = shared expert(h) */
+    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += m + sum of w * experts e(h) */
+    {.kind = TD_LAYER_END},
+};
+
+static const td_layer_op *layer_of(const td_model_config *c, uint32_t layer) {
+    return c->is_moe[layer] ? MOE_LAYER : DENSE_LAYER;
+}
+
+const td_arch TD_ARCH_QWEN2_MOE = {
+    .name = "Qwen2MoeForCausalLM", .read_config = read_qwen2, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
+const td_arch TD_ARCH_QWEN3_MOE = {
+    .name = "Qwen3MoeForCausalLM", .read_config = read_qwen3, .weights = WEIGHTS, .caches = caches, .layer = layer_of};

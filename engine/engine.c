@@ -312,10 +312,13 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     td_model_get_work(e->placed.model, &work);
     s->device = work.device;
     s->experts = work.experts;
-    s->n_cards = td_model_get_cards(e->placed.model, s->cards);
     s->queued = td_inbox_waiting(e->inbox, &s->queued_tokens);
     s->has_page_store = e->exchange.store != NULL;
     if (s->has_page_store) e->exchange.store->stats(e->exchange.store->user, &s->page_store);
+}
+
+uint32_t td_engine_get_cards(td_engine *e, td_card_stats out[TD_CARDS_MAX]) {
+    return td_model_get_cards(e->placed.model, out);
 }
 
 void td_engine_flush_cache(td_engine *e) {

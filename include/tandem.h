@@ -451,17 +451,6 @@ typedef struct {
     double bytes_per_s, bound_fraction; /* bound_fraction NAN: the bounds were not measured; both 0: the tier did nothing */
 } td_tier_rate;
 
-/** A card, a device with memory of its own, since it was opened. */
-typedef struct {
-    uint64_t memory_total, memory_free; /* bytes; both 0: its runtime does not say */
-    uint64_t launches;                  /* calls that enqueued work: an operation, a copy, a call of the host, a replay */
-    uint64_t captures, replays;         /* steps that were captured, and launches of them */
-    uint64_t failures;                  /* calls that failed, and waits that ended with a failed operation */
-    double   temperature_c;             /* NAN: nothing tells it */
-} td_card_stats;
-
-#define TD_CARDS_MAX 64
-
 #define TD_HISTOGRAM_MAX 20
 typedef struct {
     uint32_t n;                         /* buckets */
@@ -474,30 +463,42 @@ typedef struct {
 typedef struct {
     uint64_t requests_total, requests_stopped, requests_length, requests_aborted,
         requests_failed; /* all, and how they ended */
-    uint64_t      prompt_tokens, cached_tokens, generation_tokens;
-    uint32_t      running, queued;                          /* queued: retracted ones too */
-    uint64_t      queued_tokens;                            /* that those have so far */
-    uint32_t      retracted;                                /* waiting again because no KV page was free */
-    uint64_t      retractions;                              /* times that happened */
-    uint32_t      prefill_requests;                         /* running ones whose prompt is not all computed */
-    uint64_t      prefill_tokens_done, prefill_tokens_left; /* of those: tokens with KV, and to be computed */
-    uint64_t      kv_tokens_used, kv_tokens_total;          /* used: by requests */
-    uint64_t      kv_tokens_cached;                         /* held by the prefix cache alone: dropped when room is needed */
-    uint64_t      cache_evictions;                          /* pages that were */
-    uint64_t      steps_prefill, steps_decode;
-    uint64_t      expert_pairs, experts_deferred; /* (token, expert) pairs: computed, and of those added one layer later */
-    td_tier_work  device, experts;
-    uint32_t      n_cards; /* 0: the device is the host */
-    td_card_stats cards[TD_CARDS_MAX];
-    td_tier_rate  device_rate, expert_rate;    /* over the last log interval; 0 when idle */
-    double        decode_tokens_per_s;         /* over the last log interval; 0 when idle */
-    double        last_decode_tokens_per_s;    /* the same, kept when idle */
-    td_histogram  ttft, tpot, queue_time, e2e; /* tpot: between two tokens of a request; e2e: from arrival to the end */
-    bool          has_page_store;
+    uint64_t     prompt_tokens, cached_tokens, generation_tokens;
+    uint32_t     running, queued;                          /* queued: retracted ones too */
+    uint64_t     queued_tokens;                            /* that those have so far */
+    uint32_t     retracted;                                /* waiting again because no KV page was free */
+    uint64_t     retractions;                              /* times that happened */
+    uint32_t     prefill_requests;                         /* running ones whose prompt is not all computed */
+    uint64_t     prefill_tokens_done, prefill_tokens_left; /* of those: tokens with KV, and to be computed */
+    uint64_t     kv_tokens_used, kv_tokens_total;          /* used: by requests */
+    uint64_t     kv_tokens_cached;                         /* held by the prefix cache alone: dropped when room is needed */
+    uint64_t     cache_evictions;                          /* pages that were */
+    uint64_t     steps_prefill, steps_decode;
+    uint64_t     expert_pairs, experts_deferred; /* (token, expert) pairs: computed, and of those added one layer later */
+    td_tier_work device, experts;
+    td_tier_rate device_rate, expert_rate;    /* over the last log interval; 0 when idle */
+    double       decode_tokens_per_s;         /* over the last log interval; 0 when idle */
+    double       last_decode_tokens_per_s;    /* the same, kept when idle */
+    td_histogram ttft, tpot, queue_time, e2e; /* tpot: between two tokens of a request; e2e: from arrival to the end */
+    bool         has_page_store;
     td_page_store_stats page_store;
 } td_engine_stats;
 
 void td_engine_get_stats(td_engine *e, td_engine_stats *s);
+
+/** A card, a device with memory of its own, since it was opened. */
+typedef struct {
+    uint64_t memory_total, memory_free; /* bytes; both 0: its runtime does not say */
+    uint64_t launches;                  /* calls that enqueued work: an operation, a copy, a call of the host, a replay */
+    uint64_t captures, replays;         /* steps that were captured, and launches of them */
+    uint64_t failures;                  /* calls that failed, and waits that ended with a failed operation */
+    double   temperature_c;             /* NAN: nothing tells it */
+} td_card_stats;
+
+#define TD_CARDS_MAX 64
+
+/** Asks the cards' drivers, and waits as long as they do. @return how many there are; 0: the device is the host. */
+uint32_t td_engine_get_cards(td_engine *e, td_card_stats out[TD_CARDS_MAX]);
 
 typedef enum {
     TD_STEP_NONE,

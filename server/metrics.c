@@ -188,13 +188,14 @@ static void write_card_family(td_jbuf *b, const char *model, const char *name, c
 }
 
 /* Cards of their own memory, as the device numbers them. */
-static void write_cards(td_jbuf *b, const char *model, const td_engine_stats *s) {
+static void write_cards(td_jbuf *b, const char *model, td_engine *e) {
     enum { TOTAL, FREE, LAUNCHES, CAPTURES, REPLAYS, FAILURES, TEMPERATURE, FIGURES };
-    double   value[FIGURES][TD_CARDS_MAX];
-    uint32_t n = s->n_cards;
+    double        value[FIGURES][TD_CARDS_MAX];
+    td_card_stats cards[TD_CARDS_MAX];
+    uint32_t      n = td_engine_get_cards(e, cards);
     if (n == 0) return;
     for (uint32_t i = 0; i < n; i++) {
-        const td_card_stats *c = &s->cards[i];
+        const td_card_stats *c = &cards[i];
         value[TOTAL][i] = (double)c->memory_total;
         value[FREE][i] = (double)c->memory_free;
         value[LAUNCHES][i] = (double)c->launches;
@@ -282,7 +283,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
     if (st.has_page_store) write_page_store(&b, model, &st.page_store);
     write_tiers(&b, model, &st, &s->info);
     write_nodes(&b, model, &st, &s->info);
-    write_cards(&b, model, &st);
+    write_cards(&b, model, s->engine);
     write_histogram(&b, model, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);
     write_histogram(&b, model, "sglang:inter_token_latency_seconds", "Between tokens of a request.", &st.tpot);
     write_histogram(&b, model, "sglang:time_per_output_token_seconds", "Between tokens of a request; the older name.",

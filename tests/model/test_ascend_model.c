@@ -9,8 +9,10 @@
  * host's and CARD_SLACK more: a bf16 rounding is 2^-9 of a value at most, some dozen of them lie on the way through a layer,
  * they are independent, and there are up to four layers: sqrt(50) * 2^-9 = 0.014.
  */
+#include <time.h>
 #include <unistd.h>
 
+#include "core/rng.h"
 #include "golden_run.h"
 
 #define CARD_FACTOR 1.5
@@ -44,6 +46,19 @@ static void same_bits(model_run *card, const uint32_t *ids, uint32_t n, const fl
     free(got);
 }
 
+/* With TD_TEST_SAMPLE one prompt of a folder, drawn at random (TD_TEST_DRAW=n draws the same again); with TD_TEST_FULL all.
+ */
+static bool is_drawn(size_t index, size_t n) {
+    static uint64_t seed;
+    const char     *given = getenv("TD_TEST_DRAW");
+    if (!getenv("TD_TEST_SAMPLE") || getenv("TD_TEST_FULL")) return true;
+    if (!seed) {
+        seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+        print_message("TD_TEST_DRAW=%llu\n", (unsigned long long)seed);
+    }
+    return index == td_rng_u64(seed, 1, n) % n;
+}
+
 static void run_folder(const char *folder) {
     json_t     *manifest = read_manifest(folder), *prompt;
     const char *path = json_string_value(json_object_get(manifest, "model"));
@@ -53,6 +68,7 @@ static void run_folder(const char *folder) {
     open_model(&card, path, "npu");
     size_t vocab = td_model_get_config(host.model)->vocab;
     json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
+        if (!is_drawn(index, json_array_size(json_object_get(manifest, "prompts")))) continue;
         json_t  *list = json_object_get(prompt, "ids");
         uint32_t ids[TOKENS_MAX], n = (uint32_t)json_array_size(list);
         assert_true(n + n / 3 + 1 <= STEP_MAX);

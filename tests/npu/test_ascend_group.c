@@ -476,8 +476,7 @@ int main(void) {
         cmocka_unit_test(a_ring_that_does_not_form), /* both first: their processes count calls from where this one is */
         cmocka_unit_test(every_call_fails_once),     cmocka_unit_test(sums_in_the_order_of_the_cards),
         cmocka_unit_test(a_card_that_does_not_come), cmocka_unit_test(host_calls_end_before_the_stream_does),
-        cmocka_unit_test(what_is_no_group),
-        cmocka_unit_test(experts_of_the_first_card),
+        cmocka_unit_test(what_is_no_group),          cmocka_unit_test(experts_of_the_first_card),
     };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DEVICES", "4", 1);

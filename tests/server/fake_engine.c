@@ -452,18 +452,23 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
             e->stats.queued++, e->stats.queued_tokens += r->p.n_prompt;
     }
     e->stats.kv_tokens_total = 1 << 20;
-    e->stats.n_cards = 2;
-    for (uint32_t i = 0; i < 2; i++)
-        e->stats.cards[i] = (td_card_stats){.memory_total = (uint64_t)32 << 30,
-                                            .memory_free = ((uint64_t)7 << 30) + i,
-                                            .launches = 5 * e->stats.steps_decode + i,
-                                            .captures = 3,
-                                            .replays = 2 * e->stats.steps_decode,
-                                            .failures = i,
-                                            .temperature_c = 40.5 + i};
     e->stats.kv_tokens_cached = e->flushed ? 0 : 512;
     *s = e->stats;
     pthread_mutex_unlock(&e->lock);
+}
+
+uint32_t td_engine_get_cards(td_engine *e, td_card_stats out[TD_CARDS_MAX]) {
+    pthread_mutex_lock(&e->lock);
+    for (uint32_t i = 0; i < 2; i++)
+        out[i] = (td_card_stats){.memory_total = (uint64_t)32 << 30,
+                                 .memory_free = ((uint64_t)7 << 30) + i,
+                                 .launches = 5 * e->stats.steps_decode + i,
+                                 .captures = 3,
+                                 .replays = 2 * e->stats.steps_decode,
+                                 .failures = i,
+                                 .temperature_c = 40.5 + i};
+    pthread_mutex_unlock(&e->lock);
+    return 2;
 }
 
 /* A request that hangs does so in an operation of the device. */

@@ -453,6 +453,22 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     }
     e->stats.kv_tokens_total = 1 << 20;
     e->stats.kv_tokens_cached = e->flushed ? 0 : 512;
+    e->stats.has_page_store = true;
+    e->stats.page_store = (td_page_store_stats){.up = true,
+                                                .pages_out = 11,
+                                                .pages_in = 7,
+                                                .pages_bad = 1,
+                                                .pages_unsent = 2,
+                                                .lookups = 9,
+                                                .lookups_late = 3,
+                                                .lookups_refused = 4,
+                                                .failures = 5,
+                                                .out_s = 0.5,
+                                                .in_s = 0.25,
+                                                .page_bytes = 1000,
+                                                .buffers_used = 6,
+                                                .buffers = 8,
+                                                .lookups_open = 1};
     *s = e->stats;
     pthread_mutex_unlock(&e->lock);
 }

@@ -69,6 +69,11 @@ class Metrics(unittest.TestCase):
                 self.assertEqual((one("memory_bytes"), one("memory_free_bytes")), (32 << 30, (7 << 30) + card))
                 self.assertEqual((one("captures_total"), one("failures_total"), one("temperature_celsius")), (3, card, 40.5 + card))
                 self.assertEqual((grown("tandem:card_launches_total", card=str(card)), grown("tandem:card_replays_total", card=str(card))), (5 * steps, 2 * steps))
+            store = lambda name, *whats: [after(f"tandem:kv_store_{name}", what=w) for w in whats]
+            self.assertEqual(store("pages_total", "out", "in", "bad", "unsent"), [11, 7, 1, 2])
+            self.assertEqual(store("bytes_total", "out", "in") + store("seconds_total", "out", "in"), [11000, 7000, 0.5, 0.25])
+            self.assertEqual(store("lookups_total", "begun", "late", "refused"), [9, 3, 4])
+            self.assertEqual([after(f"tandem:kv_store_{n}") for n in ("up", "failures_total", "lookups_open", "buffers_used", "buffers")], [1, 5, 1, 6, 8])
             self.assertEqual(grown("tandem:tier_operations_total", tier="experts", kind="int8"), 5000 * 12)
             self.assertEqual(grown("tandem:tier_operations_total", tier="device", kind="f32"), 70 * 12)
             self.assertAlmostEqual(grown("tandem:tier_busy_seconds_total", tier="experts"), 0.002 * 12)

@@ -205,7 +205,7 @@ static td_status launch(td_launch_options *o, td_error *err) {
         if (o->trace) st = td_trace_start(o->trace, TD_TRACE_BYTES_MAX, err);
         if (st == TD_OK && o->kv_events.on) st = td_kv_events_open(&o->kv_events, &kv_events, err);
         if (kv_events) o->engine.cache_listener = td_kv_events_listener(kv_events);
-        if (st == TD_OK && o->kv_store) st = td_kv_store_open(&o->kv_store_settings, &kv_store, err);
+        if (st == TD_OK && o->has_kv_store) st = td_kv_store_open(&o->kv_store_settings, &kv_store, err);
         if (kv_store) o->engine.page_store = td_kv_store_pages(kv_store);
         if (st == TD_OK) st = td_engine_open(&o->engine, &engine, err);
         if (st == TD_OK) {

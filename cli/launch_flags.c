@@ -82,7 +82,7 @@ static const td_flag FLAGS[] = {
     {{"kv-events-config"}, TD_FLAG_TEXT, O(kv_events_config), .arg = "JSON", .by_default = "none",
      .help = "Tell routers which pages the prefix cache holds, over ZeroMQ: {\"publisher\": \"zmq\", \"endpoint\": "
              "\"tcp://127.0.0.1:5557\"} (docs/scaling.md)."},
-    {{"kv-store"}, TD_FLAG_TEXT, O(kv_store), .choices = TD_CHOICES("none", "mooncake"), .by_default = "none",
+    {{"kv-store"}, TD_FLAG_TEXT, O(kv_store), .arg = "NAME", .choices = TD_CHOICES("none", "mooncake"), .by_default = "none",
      .help = "Share the pages of the prefix cache with other hosts through this store (docs/scaling.md).",
      .refusal = NOT_YET},
     {{"kv-store-config"}, TD_FLAG_TEXT, O(kv_store_config), .arg = "FILE", .by_default = "none",
@@ -157,11 +157,11 @@ static td_status read_config(td_launch_options *o, td_error *err) {
 /* ---- all of it ---- */
 
 static td_status settle_kv_store(td_launch_options *o, td_error *err) {
-    if (o->kv_store && !strcmp(o->kv_store, "none")) o->kv_store = NULL;
-    if (!o->kv_store != !o->kv_store_config)
+    o->has_kv_store = strcmp(o->kv_store, "none") != 0;
+    if (o->has_kv_store != (o->kv_store_config != NULL))
         return td_fail(err, TD_EINVAL, "--kv-store and --kv-store-config belong together: %s is missing",
-                       o->kv_store ? "--kv-store-config FILE" : "--kv-store mooncake");
-    if (!o->kv_store) return TD_OK;
+                       o->has_kv_store ? "--kv-store-config FILE" : "--kv-store mooncake");
+    if (!o->has_kv_store) return TD_OK;
     if (o->engine.disable_radix_cache)
         return td_fail(err, TD_EINVAL, "--kv-store has nothing to share with --disable-radix-cache");
     if (td_kv_store_config_read(o->kv_store_config, &o->kv_store_settings, err) != TD_OK)
@@ -190,7 +190,7 @@ static td_status settle(td_launch_options *o, td_error *err) {
 }
 
 td_status td_launch_flags_parse(int argc, char **argv, td_launch_options *o, td_error *err) {
-    *o = (td_launch_options){.shutdown_grace_s = 30, .log_level = "info", .log_format = "text"};
+    *o = (td_launch_options){.shutdown_grace_s = 30, .log_level = "info", .log_format = "text", .kv_store = "none"};
     td_engine_options_init(&o->engine);
     td_server_options_init(&o->server);
     o->groups[0] = td_engine_flags(TD_IN_LAUNCH, &o->engine);

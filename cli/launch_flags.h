@@ -18,12 +18,13 @@ typedef struct {
     td_engine_options   engine;
     td_server_options   server;
     td_kv_events_config kv_events;         /* what kv_events_config says */
-    td_kv_store_config  kv_store_settings; /* what the file kv_store_config says, where kv_store is not none */
+    bool                has_kv_store;      /* kv_store is not "none" */
+    td_kv_store_config  kv_store_settings; /* what the file kv_store_config says, where there is a store */
     const char         *config;
     const char         *log_level, *log_format;
     const char         *trace;            /* file, or NULL */
     const char         *kv_events_config; /* JSON, or NULL */
-    const char         *kv_store;         /* NULL: none */
+    const char         *kv_store;         /* its name, or "none" */
     const char         *kv_store_config;  /* file, or NULL */
     double              shutdown_delay_s, shutdown_grace_s;
     bool                skip_warmup;

@@ -150,9 +150,9 @@ class Behind:
         pool = concurrent.futures.ThreadPoolExecutor(8)
         asked = [completion(story(self.rng, 10), max_tokens=300, ignore_eos=True) for _ in range(8)]
         waiting = [pool.submit(self.ask, body, f"session {i}") for i, body in enumerate(asked)]
-        end = time.monotonic() + 60
+        end = time.monotonic() + 2
         while self.workers[0].metric("sglang:num_running_reqs") <= running[0] and time.monotonic() < end:
-            time.sleep(0.01)  # until one that is not streamed runs there, too
+            time.sleep(0.01)  # until one that is not streamed runs there, too; a router may send none there
         self.workers[0].process.kill()
         self.workers[0].process.wait()
         after = [completion(story(self.rng, 10)) for _ in range(12)]
@@ -162,7 +162,7 @@ class Behind:
         for s in streams:
             s.thread.join(120)
         whole = [s for s in streams if s.end == "done"]
-        self.assertEqual(len(whole), running[1], [s.end for s in streams])
+        self.assertGreaterEqual(len(whole), running[1], [s.end for s in streams])  # one of the dead may have ended before
         self.check_whole(whole)
         for s in streams:  # those of the dead: nobody takes them for whole
             self.assertTrue(s.end == "done" or (s.end in ("cut", "error event") and s.finish is None), (s.end, s.finish))

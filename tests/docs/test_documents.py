@@ -55,7 +55,6 @@ NOT_RUN = {
     "--model-path OUT": "what a line that was not run wrote; test_calibration does it",
     "--model-path SRC": "the same as the line before it, for a checkpoint of 2 GB",
     "run_kv_indexer": "test_kv_events runs it, in build/scale-venv",
-    "mooncake_master": "test_shared_cache runs it, in build/mooncake",
     "--kv-store mooncake": "test_shared_cache runs it",
     "127.0.0.1:8090": "asks the program of the line before it",
     "tandem eval": "test_eval has a task to ask",

@@ -12,7 +12,7 @@ static life_case      CASES[] = {{.device = "npu", .folder = "deepseek_v3_yarn"}
 static const uint32_t EXPERTS[] = {16, 8}; /* of their layers; TD_TEST_DEVICE_EXPERTS=1 has them on the card */
 
 static void try_all(const life_case *c, const char *variable, int n, const life *want) {
-    int sample = c->device_experts ? SAMPLE / 3 : SAMPLE;
+    int sample = c->device_experts || c->n_cards > 1 ? SAMPLE / 3 : SAMPLE;
     int told = 0, lives = 0, step = getenv("TD_TEST_FULL") || n <= sample ? 1 : n / sample;
     for (int i = 1; i <= n; i += step, lives++) {
         life l = live_with(c, variable, i, NULL);

@@ -73,4 +73,30 @@ static inline void run_in_company(model_run *r, const uint32_t *ids, uint32_t n,
     free(all);
 }
 
+#define MIXED_MAX 40 /* tokens of the longer prompt */
+
+/* Two prompts, of n_long and n_short tokens, and a generated token of a third sequence in one step, twice: the second time
+ * is a replay with nothing changed. The same bits as *want, or what becomes *want, malloc'd. */
+static inline void run_mixed(model_run *r, uint32_t n_long, uint32_t n_short, float **want) {
+    uint32_t ids[MIXED_MAX], rows = n_long + n_short + 1;
+    size_t   values = rows * (size_t)td_model_get_config(r->model)->vocab;
+    float   *got = malloc(values * sizeof *got);
+    assert_true(got && n_long <= MIXED_MAX);
+    for (uint32_t i = 0; i < n_long; i++) ids[i] = 2 + i * 37 % 300;
+    model_run_forward(r, &(model_piece){.seq = 2, .n = 9, .ids = ids}, 1);
+    for (int again = 0; again < 2; again++) {
+        model_run_forward(r,
+                          (model_piece[]){{.seq = 0, .n = n_long, .ids = ids},
+                                          {.seq = 1, .n = n_short, .ids = ids + 3},
+                                          {.seq = 2, .first = 9, .n = 1, .ids = ids + 9, .absorbed = true}},
+                          3);
+        model_run_logits(r, rows, got);
+        if (*want)
+            assert_memory_equal(got, *want, values * sizeof *got);
+        else
+            *want = memcpy(malloc(values * sizeof *got), got, values * sizeof *got);
+    }
+    free(got);
+}
+
 #endif

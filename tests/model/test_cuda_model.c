@@ -113,32 +113,13 @@ static void halves_and_handovers(void **state) {
         uint32_t overlap;
         bool     other;
     } WAYS[] = {{0, false}, {2, false}, {0, true}, {2, true}};
-    enum { LONG = 20, SHORT = 11, ROWS = LONG + SHORT + 1 };
-    uint32_t ids[LONG];
-    float   *want = NULL;
-    json_t  *manifest = read_manifest("deepseek_v3_yarn");
+    float  *want = NULL;
+    json_t *manifest = read_manifest("deepseek_v3_yarn");
     (void)state;
-    for (uint32_t i = 0; i < LONG; i++) ids[i] = 2 + i * 37 % 300;
     for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
         model_run r;
         open_model(&r, model_of(manifest), "cuda", WAYS[w].other, WAYS[w].overlap);
-        size_t values = ROWS * (size_t)td_model_get_config(r.model)->vocab;
-        float *got = malloc(values * sizeof *got);
-        assert_non_null(got);
-        model_run_forward(&r, &(model_piece){.seq = 2, .n = 9, .ids = ids}, 1);
-        for (int again = 0; again < 2; again++) { /* the second time is a replay with nothing changed */
-            model_run_forward(&r,
-                              (model_piece[]){{.seq = 0, .n = LONG, .ids = ids},
-                                              {.seq = 1, .n = SHORT, .ids = ids + 3},
-                                              {.seq = 2, .first = 9, .n = 1, .ids = ids + 9, .absorbed = true}},
-                              3);
-            model_run_logits(&r, ROWS, got);
-            if (want)
-                assert_memory_equal(got, want, values * sizeof *got);
-            else
-                want = memcpy(malloc(values * sizeof *got), got, values * sizeof *got);
-        }
-        free(got);
+        run_mixed(&r, 20, 11, &want);
         model_run_close(&r);
     }
     free(want);

@@ -186,10 +186,15 @@ class Requests(unittest.TestCase):
         ended = self.wait(lambda a: a["num_running"] == 0 and len(a["ended"]) == 2)["ended"]
         self.assertEqual({(r["id"], r["state"], r["finish_reason"]) for r in ended}, {("talks", "ended", "abort"), ("waits", "ended", "abort")})
 
+    def answered(self, **body):
+        """The request is in the list when this returns: a moment after its answer."""
+        self.server.request("POST", "/v1/completions", body)
+        self.wait(lambda a: a["ended"] and a["ended"][0]["id"] == body["rid"])
+
     def test_ended(self):
-        self.server.request("POST", "/v1/completions", {"prompt": "four", "rid": "stop"})
-        self.server.request("POST", "/v1/completions", {"prompt": "four", "max_tokens": 2, "rid": "length"})
-        self.server.request("POST", "/v1/completions", {"prompt": "!error", "rid": "error"})
+        self.answered(prompt="four", rid="stop")
+        self.answered(prompt="four", max_tokens=2, rid="length")
+        self.answered(prompt="!error", rid="error")
         error, length, stop = self.wait(lambda a: len(a["ended"]) == 3)["ended"]
         self.assertEqual([(r["id"], r["finish_reason"], r["completion_tokens"]) for r in (stop, length, error)], [("stop", "stop", 5), ("length", "length", 2), ("error", "error", 3)])
         self.assertTrue(0 < stop["ttft_s"] < stop["age_s"] and 0 < stop["tpot_s"] < stop["age_s"], stop)
@@ -198,7 +203,7 @@ class Requests(unittest.TestCase):
 
     def test_the_list_is_bounded(self):
         for i in range(40):
-            self.server.request("POST", "/v1/completions", {"prompt": "x", "rid": str(i)})
+            self.answered(prompt="x", rid=str(i))
         self.wait(lambda a: [r["id"] for r in a["ended"]] == [str(i) for i in range(39, 7, -1)])
 
 

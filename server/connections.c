@@ -1,5 +1,6 @@
 #include "server/connections.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -7,6 +8,7 @@
 
 #define RESERVE_MS 2000 /* how long a connection of the reserve may take to send its headers, and then its body */
 #define LINGER_MS 2000  /* how long a refused client has to read why */
+#define END_MS 2000     /* how long an answer that is under way has when the server stops */
 
 static int64_t now_ms(void) {
     struct timespec t;
@@ -17,9 +19,11 @@ static int64_t now_ms(void) {
 void td_connections_init(td_connections *all, uint32_t max, uint32_t idle_s, uint32_t request_s) {
     *all = (td_connections){.max = max, .idle_s = idle_s, .request_s = request_s};
     pthread_mutex_init(&all->lock, NULL);
+    pthread_cond_init(&all->fewer, NULL);
 }
 
 void td_connections_free(td_connections *all) {
+    pthread_cond_destroy(&all->fewer);
     pthread_mutex_destroy(&all->lock);
 }
 
@@ -35,6 +39,7 @@ static void add(td_connections *all, struct MHD_Connection *connection, void **c
     if (c->next) c->next->link = &c->next;
     all->first = c;
     all->n += !reserve;
+    if (all->ending) shutdown(c->fd, SHUT_RD);
     pthread_mutex_unlock(&all->lock);
 }
 
@@ -44,6 +49,7 @@ static void take_out(td_connections *all, td_connection *c) {
     *c->link = c->next;
     if (c->next) c->next->link = c->link;
     all->n -= !c->reserve;
+    pthread_cond_signal(&all->fewer);
     pthread_mutex_unlock(&all->lock);
     free(c);
 }
@@ -119,5 +125,22 @@ void td_connections_sweep(td_connections *all) {
             refuse_locked(c, &late);
         }
     }
+    pthread_mutex_unlock(&all->lock);
+}
+
+/* Under the lock: shut every socket, and wait until libmicrohttpd has seen it and let go of all, or for END_MS. */
+static void end_locked(td_connections *all, int how) {
+    int64_t         end_ms = now_ms() + END_MS;
+    struct timespec end = {end_ms / 1000, end_ms % 1000 * 1000000};
+    for (td_connection *c = all->first; c; c = c->next) shutdown(c->fd, how);
+    while (all->first)
+        if (pthread_cond_clockwait(&all->fewer, &all->lock, CLOCK_MONOTONIC, &end) == ETIMEDOUT) return;
+}
+
+void td_connections_end(td_connections *all) {
+    pthread_mutex_lock(&all->lock);
+    all->ending = true;
+    end_locked(all, SHUT_RD);
+    if (all->first) end_locked(all, SHUT_RDWR);
     pthread_mutex_unlock(&all->lock);
 }

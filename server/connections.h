@@ -36,8 +36,10 @@ struct td_connections {
     uint32_t        max;               /* connections besides the reserve */
     uint32_t        idle_s, request_s; /* how long a connection may wait for a request; for its headers, and for its body */
     pthread_mutex_t lock;              /* guards all below, and the connections' members */
+    pthread_cond_t  fewer;
     td_connection  *first;
     uint32_t        n; /* without those of the reserve */
+    bool            ending;
 };
 
 void td_connections_init(td_connections *all, uint32_t max, uint32_t idle_s, uint32_t request_s);
@@ -62,5 +64,9 @@ void td_connection_refuse(td_connection *c, const td_api_error *err);
 
 /** Refuse those that are beyond their deadline, and end those that were refused before. To be called every second. */
 void td_connections_sweep(td_connections *all);
+
+/** End all, within seconds: requests that have arrived are answered, the others are not. To be called when no more are
+ * accepted, and before libmicrohttpd is stopped. */
+void td_connections_end(td_connections *all);
 
 #endif

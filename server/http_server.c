@@ -560,7 +560,10 @@ bool td_server_stop(td_server *s, double grace_s) {
         pthread_mutex_unlock(&s->lock);
         if (!idle) end_all(s, true); /* a reader that takes nothing */
     }
-    /* libmicrohttpd may not be stopped while a connection is suspended: none is, and `closing` keeps it so. */
+    /* libmicrohttpd may not be stopped while a connection is suspended: none is, and `closing` keeps it so. Nor while it
+     * reads a malformed request: it takes no answer then, and writes the one that it has not taken (0.9.75: a null pointer).
+     */
+    td_connections_end(&s->connections);
     MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
     pthread_mutex_lock(&s->lock);

@@ -114,6 +114,7 @@ class Events(unittest.TestCase):
         self.check(worker, late)
         self.assertEqual(late.index.pages, early.index.pages)
         self.assertEqual(worker.request("POST", "/flush_cache")[0], 200)
+        worker.wait_metric("tandem:cached_kv_tokens", 0)  # the engine does it before its next step, not before the answer
         self.check(worker, early, dynamo)
         self.assertEqual(early.index.pages, {})
         prompts = ask_many(worker, self.rng, 5, self.beginnings)
@@ -137,6 +138,7 @@ class Events(unittest.TestCase):
             while not all(a.done() for a in asked):
                 worker.request("POST", "/flush_cache")
                 consumer.take(0.05)
+        worker.ask("the end", n=1)  # comes after every flush
         self.check(worker, consumer)
         self.check(worker, self.consumer(worker))
 

@@ -3,8 +3,10 @@ import json
 import random
 import re
 import socket
+import threading
 import unittest
 
+from server_process import PATIENCE, Server
 from test_http import HttpTest, request_bytes
 
 GOOD = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -97,6 +99,22 @@ class Malformed(Raw):
                 except OSError:
                     pass
                 self.check(self.answer(s), status)
+
+    def test_amid_the_stop(self):
+        """They come in while the server ends, which it does as ever."""
+        for _ in range(10):
+            with Server() as self.server:
+                sockets = [self.connect() for _ in range(48)]
+                ended = threading.Thread(target=self.server.process.terminate)
+                for i, s in enumerate(sockets):
+                    if i == len(sockets) // 2:
+                        ended.start()
+                    try:
+                        s.sendall(CHUNKED + b"zz\r\n")
+                    except OSError:
+                        pass
+                ended.join()
+                self.assertEqual(self.server.process.wait(30 * PATIENCE), 0, self.server.stderr())
 
     def test_form_of_the_api(self):
         answer = self.exchange(CHUNKED.replace(b"completions", b"messages") + b"zz\r\n")

@@ -6,8 +6,8 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "kernels/rows/convert.h"
+#include "model/checkpoint/stored_weight.h"
 #include "model/load_progress.h"
-#include "model/stored_weight.h"
 
 #define PATH_BYTES 4096
 
@@ -88,7 +88,7 @@ static void name_fault(const td_checkpoint *ck, const td_model_config *c, uint32
             td_tensor_spec         spec;
             const td_coded_matrix *coded = td_expert_view(&views[e], (td_expert_matrix)m)->coded;
             if (coded && td_tensor_spec_get(c, TD_ROLE_EXPERT_GATE + (td_role)m, layer, e, &spec) &&
-                td_stored_check_values(ck, &spec, coded, err) != TD_OK)
+                td_stored_check_values(td_checkpoint_get_files(ck), &spec, coded, err) != TD_OK)
                 return;
         }
 }
@@ -171,7 +171,7 @@ td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const 
             TD_TRY(td_experts_fill_layer(x, moe_layer, ec->first_layer + moe_layer, err));
         } else {
             td_status st = td_checkpoint_pack_experts(ck, c, layer, x, ec, moe_layer, NULL, err);
-            td_checkpoint_release_pages(ck);
+            td_checkpoint_files_release_all(td_checkpoint_get_files(ck));
             if (st != TD_OK) td_fail_within(err, "%s, experts of layer %u", td_checkpoint_dir(ck), layer);
             TD_TRY(st);
         }

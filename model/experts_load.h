@@ -3,7 +3,7 @@
 #define TD_MODEL_EXPERTS_LOAD_H
 
 #include "cpu_experts/cpu_experts.h"
-#include "model/checkpoint.h"
+#include "model/checkpoint/checkpoint.h"
 
 /** Packed experts of the index-th MoE layer (0 is the first layer that has experts; MTP layers come last), in `dir`. Cut
  * when too long. */

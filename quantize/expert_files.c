@@ -42,7 +42,7 @@ bool td_expert_file_is_done(td_quantizer *q, uint32_t layer) {
 }
 
 static const void *fetch(const void *ctx, const void *at, size_t bytes, void *buffer) {
-    return td_checkpoint_fetch(ctx, at, bytes, buffer);
+    return td_checkpoint_files_fetch(ctx, at, bytes, buffer);
 }
 
 static void *save(void *arg) {
@@ -74,7 +74,7 @@ static td_status start_saving(td_quantizer *q, td_experts *store, const char *pa
 }
 
 static void release(const void *ctx, const void *at, size_t bytes) {
-    td_checkpoint_release(ctx, at, bytes);
+    td_checkpoint_files_release(ctx, at, bytes);
 }
 
 /* Fill a store, with codes or from the source to nearest, and begin to save it. */
@@ -83,11 +83,12 @@ static td_status pack(td_quantizer *q, uint32_t layer, const td_expert_codes *co
     td_experts_config shape = td_expert_file_shape(q, layer, path);
     td_experts       *store;
     TD_TRY(td_experts_create(&shape, q->pool, &store, q->err));
-    td_status s = codes ? td_experts_load_codes(store, 0, codes, q->err)
-                  : td_checkpoint_is_dummy(q->source)
-                      ? td_experts_fill_layer(store, 0, shape.first_layer, q->err)
-                      : td_checkpoint_pack_experts(q->source, &q->config, layer, store, &shape, 0,
-                                                   &(td_expert_fetch){fetch, release, q->source}, q->err);
+    td_status s =
+        codes ? td_experts_load_codes(store, 0, codes, q->err)
+        : td_checkpoint_is_dummy(q->source)
+            ? td_experts_fill_layer(store, 0, shape.first_layer, q->err)
+            : td_checkpoint_pack_experts(q->source, &q->config, layer, store, &shape, 0,
+                                         &(td_expert_fetch){fetch, release, td_checkpoint_get_files(q->source)}, q->err);
     if (s != TD_OK) td_fail_within(q->err, "%s, experts of layer %u", q->o->model_path, layer);
     if (s == TD_OK) return start_saving(q, store, path);
     td_experts_destroy(store);

@@ -10,8 +10,8 @@
  * another process truncates later: reading such a page raises SIGBUS. Model folders must not change while they are loaded;
  * td_safetensors_check_size, called before a tensor is read, turns all but a race of that kind into a sentence.
  */
-#ifndef TD_MODEL_SAFETENSORS_H
-#define TD_MODEL_SAFETENSORS_H
+#ifndef TD_MODEL_CHECKPOINT_SAFETENSORS_H
+#define TD_MODEL_CHECKPOINT_SAFETENSORS_H
 
 #include "core/dtype.h"
 #include "tandem.h"

@@ -115,7 +115,7 @@ static td_status take_buffers(td_quantizer *q) {
     size_t bytes = BLOCK_BYTES > widest * sizeof(float) ? BLOCK_BYTES : widest * sizeof(float);
     t->codes = malloc(bytes);
     t->scales = malloc(BLOCK_BYTES * sizeof *t->scales / 2); /* rows of one 2-byte value at the least */
-    t->fetched = aligned_alloc(TD_FILE_BLOCK, td_round_up(bytes, TD_FILE_BLOCK) + TD_EXPERT_FETCH_SLACK);
+    t->fetched = aligned_alloc(TD_FILE_BLOCK, td_round_up(bytes, TD_FILE_BLOCK) + TD_FETCH_SLACK);
     return t->codes && t->scales && t->fetched ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
 }
 

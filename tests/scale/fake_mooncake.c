@@ -1,7 +1,8 @@
 /*
  * A stand-in for libmooncake_store.so: the C interface of Mooncake Store 0.3.13 (mooncake-store/include/store_c.h) over a
  * folder, which all processes that name it as their master share. Stricter than the real one: a buffer that was not
- * registered, a client that is used before it is set up, or that is destroyed with buffers registered, ends the process.
+ * registered, a client that is used before it is set up, or that is destroyed with buffers registered, ends the process. It
+ * listens on two ports, of every address as far as it knows, as the real one does.
  *
  * FOLDER/faults says what goes wrong, as "name=value ..." that is read at every call:
  *   down=1      the master does not answer: calls fail (RPC_FAIL)
@@ -12,6 +13,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -19,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,6 +36,7 @@ typedef struct {
     char   folder[256]; /* "": not set up */
     char  *buffer[BUFFERS_MAX];
     size_t bytes[BUFFERS_MAX];
+    int    handshake, data; /* sockets */
 } client;
 
 typedef struct {
@@ -165,6 +169,17 @@ static int64_t get_one(const client *c, const faults *f, const char *key, char *
     return (int64_t)n;
 }
 
+static int listen_everywhere(int family) {
+    struct sockaddr_in  v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT};
+    int                 fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), no = 0;
+    if (family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    if (family == AF_INET6 ? bind(fd, (struct sockaddr *)&v6, sizeof v6) : bind(fd, (struct sockaddr *)&v4, sizeof v4))
+        broken("bind: %s", strerror(errno));
+    if (listen(fd, 1)) broken("listen: %s", strerror(errno));
+    return fd;
+}
+
 /* ---- store_c.h ---- */
 
 EXPORT void *mooncake_store_create(void) {
@@ -175,6 +190,8 @@ EXPORT void mooncake_store_destroy(void *store) {
     client *c = store;
     for (int i = 0; i < BUFFERS_MAX; i++)
         if (c->buffer[i]) broken("a client is destroyed with a buffer registered");
+    if (c->folder[0]) close(c->handshake);
+    if (c->folder[0]) close(c->data);
     free(c);
 }
 
@@ -189,6 +206,8 @@ EXPORT int mooncake_store_setup(void *store, const char *local_hostname, const c
     if (strcmp(protocol, "tcp") != 0) return BAD_PARAMS;
     faults f = read_faults(master_server_addr);
     if (f.down) return -1;
+    c->handshake = listen_everywhere(AF_INET);
+    c->data = listen_everywhere(AF_INET6);
     snprintf(path, sizeof path, "%s/objects", master_server_addr);
     if (mkdir(path, 0777) && errno != EEXIST) return -1;
     snprintf(c->folder, sizeof c->folder, "%s", master_server_addr);

@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -16,6 +17,26 @@ TANDEM = os.environ["TD_TANDEM"]
 MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
 MOONCAKE = os.path.join(SOURCE, "build/mooncake")
 PAGE = 128
+
+
+def listening(pid):
+    """The addresses at which a process listens, as {(address, port)}: what the kernel says, not the process."""
+    sockets = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            sockets.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    found = set()
+    for family, name in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        with open(f"/proc/{pid}/net/{name}") as f:
+            for line in f.read().splitlines()[1:]:
+                field = line.split()
+                if field[3] == "0A" and f"socket:[{field[9]}]" in sockets:
+                    address, port = field[1].split(":")
+                    words = [int(address[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(address), 8)]
+                    found.add((socket.inet_ntop(family, b"".join(words)).removeprefix("::ffff:"), int(port, 16)))
+    return found
 
 
 def free_port():
@@ -85,7 +106,7 @@ class MooncakeStore:
         self.process.wait()
 
     def restart(self):
-        command = [*self.prefix, f"{MOONCAKE}/mooncake/mooncake_master", f"--rpc_port={self.port}", f"--metrics_port={self.metrics_port}", "--logtostderr"]
+        command = [*self.prefix, f"{MOONCAKE}/mooncake/mooncake_master", f"--rpc_address={self.host}", f"--rpc_port={self.port}", "--metrics_host=127.0.0.1", f"--metrics_port={self.metrics_port}", "--logtostderr"]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **self.env})
         if self.prefix:
             time.sleep(3)

@@ -2,11 +2,12 @@
 import concurrent.futures
 import os
 import random
+import socket
 import subprocess
 import time
 import unittest
 
-from kv_stores import PAGE, TANDEM, FakeStore, MooncakeStore, Sharer
+from kv_stores import PAGE, TANDEM, FakeStore, MooncakeStore, Sharer, listening
 
 SEED = int(os.environ.get("TD_TEST_SEED", random.randrange(1 << 30)))
 WORDS = "king queen forest river golden key horse wolf castle night bread stone mill daughter".split()
@@ -71,6 +72,16 @@ class Shared:
         self.assertGreaterEqual(one.store("pages_total", "out"), pages)
         self.assertEqual(other.request("POST", "/flush_cache")[0], 200)
         self.assertEqual(self.right(other, prompts[0] + " and then"), self.right(one, prompts[0] + " and then"))
+
+    def test_listens_only_where_it_is_told(self):
+        """By default, by listen_address, and everywhere where that is said."""
+        for config, address in (({}, "127.0.0.1"), ({"listen_address": "127.0.0.2", "local_hostname": "127.0.0.1"}, "127.0.0.2"), ({"local_hostname": "localhost", "listen_address": "0.0.0.0"}, None)):
+            with Sharer(self.store, **config) as server:
+                ports = listening(server.process.pid)
+                self.assertIn(("127.0.0.1", server.port), ports)
+                others = {a for a, port in ports if port != server.port}
+                self.assertEqual(others, {"0.0.0.0", "::"} if address is None else {address}, ports)
+                self.assertGreaterEqual(len(ports), 3)
 
     def test_other_numbers_are_not_taken(self):
         one, other = self.server(), self.server("--quantization", "none")
@@ -158,6 +169,23 @@ class WithFake(Shared, unittest.TestCase):
 class WithMooncake(Shared, unittest.TestCase):
     make_store = MooncakeStore
     device = "host"
+
+    def test_master_listens_only_where_it_is_told(self):
+        """With the flags of docs/scaling.md."""
+        self.assertEqual(listening(self.store.process.pid), {("127.0.0.1", self.store.port), ("127.0.0.1", self.store.metrics_port)})
+
+    def test_ipv6(self):
+        with socket.socket(socket.AF_INET6) as s:
+            try:
+                s.bind(("::1", 0))
+            except OSError:
+                self.skipTest("this machine has no IPv6")
+        one, other = (self.server(local_hostname="::1") for _ in range(2))
+        self.assertEqual({a for a, port in listening(one.process.pid) if port != one.port} - {"127.0.0.1"}, {"::1"})
+        prompt = story(self.rng, 300)
+        self.assertEqual(self.right(one, prompt), 0)
+        one.settle()
+        self.assertGreater(self.right(other, prompt), 0)
 
 
 del Shared  # it is no test by itself

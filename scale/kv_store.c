@@ -555,13 +555,18 @@ static void close_pages(void *user) {
 
 /* What Mooncake takes from the environment, unless somebody has set it: nothing but TCP where that is asked for (its build
  * for Ascend would look for cards), the address that it tells others (which it calls BIND, but does not bind), IPv6 where we
- * listen there, and a log of what goes wrong only. */
+ * listen there, a log of what goes wrong only, and an end of calls when nothing comes for 5 s: over a link that drops
+ * everything they would last half a minute, or a whole one. */
 static void set_environment(const td_kv_store_config *c, const td_listen_address *listen) {
     td_listen_address told;
     if (!strcmp(c->protocol, "tcp")) setenv("MC_FORCE_TCP", "1", 0);
     if (td_listen_address_parse(c->local_hostname, &told)) setenv("MC_TCP_BIND_ADDRESS", c->local_hostname, 0);
     if (listen->family == AF_INET6) setenv("MC_USE_IPV6", "1", 0);
     setenv("MC_LOG_LEVEL", "WARNING", 0);
+    setenv("MC_RPC_TIMEOUT_MS", "5000", 0);
+    setenv("MC_RPC_CONNECT_TIMEOUT_MS", "5000", 0);
+    setenv("MC_TCP_STATUS_TIMEOUT_SEC", "5", 0);
+    setenv("MC_TCP_PROGRESS_TIMEOUT_SEC", "5", 0);
 }
 
 td_status td_kv_store_open(const td_kv_store_config *c, td_kv_store **out, td_error *err) {

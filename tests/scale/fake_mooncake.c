@@ -7,6 +7,7 @@
  * FOLDER/faults says what goes wrong, as "name=value ..." that is read at every call:
  *   down=1      the master does not answer: calls fail (RPC_FAIL)
  *   delay_ms=N  every call takes so long
+ *   hold=1      no call ends as long as this stands there: a link that drops packets
  *   seed=N      of what follows, in percent of the pages that are fetched, or sent:
  *   lose flip short long swap fail   the page is gone; comes with a wrong bit; cut; is longer than asked for; is another
  * one; its owner cannot be reached refuse      nobody has room for it
@@ -40,7 +41,7 @@ typedef struct {
 } client;
 
 typedef struct {
-    unsigned down, delay_ms, seed, lose, flip, cut, more, swap, fail, refuse;
+    unsigned down, delay_ms, hold, seed, lose, flip, cut, more, swap, fail, refuse;
 } faults;
 
 _Noreturn static void __attribute__((format(printf, 1, 2))) broken(const char *format, ...) {
@@ -71,6 +72,7 @@ static faults read_faults(const char *folder) {
     text[n] = 0;
     return (faults){.down = value_of(text, "down="),
                     .delay_ms = value_of(text, "delay_ms="),
+                    .hold = value_of(text, "hold="),
                     .seed = value_of(text, "seed="),
                     .lose = value_of(text, "lose="),
                     .flip = value_of(text, "flip="),
@@ -94,6 +96,10 @@ static bool drawn(const faults *f, unsigned percent) {
 static faults begin(const client *c) {
     if (!c || !c->folder[0]) broken("a client is used that is not set up");
     faults f = read_faults(c->folder);
+    while (f.hold) {
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        f = read_faults(c->folder);
+    }
     if (f.delay_ms) nanosleep(&(struct timespec){f.delay_ms / 1000, (long)(f.delay_ms % 1000) * 1000000}, NULL);
     return f;
 }

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from kv_stores import PAGE, TANDEM, FakeStore, MooncakeStore, Sharer, listening
+from kv_stores import PAGE, TANDEM, FakeStore, LinkedMooncake, MooncakeStore, Sharer, listening
 
 SEED = int(os.environ.get("TD_TEST_SEED", random.randrange(1 << 30)))
 WORDS = "king queen forest river golden key horse wolf castle night bread stone mill daughter".split()
@@ -17,8 +17,8 @@ def story(rng, n):
     return " ".join(rng.choice(WORDS) for _ in range(n))
 
 
-class Shared:
-    """What holds with every store."""
+class Servers:
+    """Servers over `make_store`'s store, and `alone`, one without."""
 
     @classmethod
     def setUpClass(cls):
@@ -45,6 +45,27 @@ class Shared:
         self.assertEqual(answer, self.alone.ask(prompt)[0])
         return cached
 
+    def check_held(self, hold, ends=True):
+        """A link of `other` that drops everything, its connections kept: prompts are computed meanwhile, one of them after its deadline. @param ends  the call that hangs ends though nothing was mended."""
+        one, other = self.server(number=0, max_wait_ms=300), self.server(number=1, max_wait_ms=300, global_segment_size=0)
+        prompts = [story(self.rng, 200) for _ in range(5)]
+        for prompt in prompts:
+            self.right(one, prompt)
+        one.settle()
+        self.assertGreater(self.right(other, prompts[0]), 0)
+        hold()
+        for prompt in prompts[1:4]:
+            self.assertEqual(self.right(other, prompt), 0)
+        self.assertGreaterEqual(other.store("lookups_total", "late"), 1)
+        self.assertGreaterEqual(other.store("lookups_total", "late") + other.store("lookups_total", "refused"), 3)
+        if ends:
+            other.settle()
+            self.assertGreaterEqual(other.store("failures_total"), 1)
+        self.store.mend()
+        other.wait_up()
+        self.wait_for_sharing(one, other)
+        other.settle()
+
     def wait_for_sharing(self, one, other):
         """Until pages go from one to the other: Mooncake's clients give their memory to a new master by themselves, after a while."""
         end = time.monotonic() + 60
@@ -56,6 +77,10 @@ class Shared:
                 return
             self.assertLess(time.monotonic(), end, "pages do not go from one to the other any more")
             time.sleep(0.5)
+
+
+class Shared(Servers):
+    """What holds with every store."""
 
     def test_one_computes_and_the_other_takes(self):
         one, other = (self.server("--device", self.device) for _ in range(2))
@@ -132,6 +157,9 @@ class WithFake(Shared, unittest.TestCase):
         self.store.set_faults("")
         other.settle()
 
+    def test_held_link(self):
+        self.check_held(self.store.hold, ends=False)
+
     def test_faults_and_evictions(self):
         servers = [self.server(max_tokens=2048, max_wait_ms=300) for _ in range(2)]
         beginnings = [story(self.rng, n) for n in (100, 200, 300)]
@@ -186,6 +214,19 @@ class WithMooncake(Shared, unittest.TestCase):
         self.assertEqual(self.right(one, prompt), 0)
         one.settle()
         self.assertGreater(self.right(other, prompt), 0)
+
+
+@unittest.skipIf(LinkedMooncake.missing(), LinkedMooncake.missing())
+class HeldLinks(Servers, unittest.TestCase):
+    @staticmethod
+    def make_store():
+        return LinkedMooncake(2)
+
+    def test_held_link_to_the_master(self):
+        self.check_held(lambda: self.store.hold(1, pages=False))
+
+    def test_held_link_to_a_server_with_pages(self):
+        self.check_held(lambda: self.store.hold(0, master=False))
 
 
 del Shared  # it is no test by itself

@@ -16,15 +16,9 @@ soak() { # preset, flags of launch_server
 for preset in asan tsan; do
     echo "== building ($preset)"
     log=$(mktemp)
-    { cmake --preset "$preset" && cmake --build --preset "$preset" --target tandem fake_mooncake; } >"$log" 2>&1 || { cat "$log"; rm -f "$log"; exit 1; }
+    { cmake --preset "$preset" && cmake --build --preset "$preset" --target tandem; } >"$log" 2>&1 || { cat "$log"; rm -f "$log"; exit 1; }
     rm -f "$log"
 done
 soak asan
 soak tsan
 soak tsan --npu-threads 1 --cpuinfer 1 --enable-defer # the tiers on threads of their own
-
-# With the threads of the KV store, over its stand-in, and of KV events.
-store=$(mktemp -d)
-trap 'rm -rf "$store"' EXIT
-printf '{"library": "%s", "master_server_address": "%s", "global_segment_size": 0, "page_buffer_size": "4MB"}' "$PWD/build/tsan/tests/scale/libfake_mooncake.so" "$store" >"$store/config.json"
-seconds=$((seconds / 2)) soak tsan --kv-store mooncake --kv-store-config "$store/config.json" --kv-events-config "{\"publisher\": \"zmq\", \"endpoint\": \"ipc://$store/events\", \"replay_endpoint\": \"ipc://$store/replay\"}"

@@ -268,6 +268,21 @@ class Life(unittest.TestCase):
         thread.join()
         self.assertEqual(result[0][0], 503)
 
+    def test_a_second_signal_when_the_engine_is_quicker(self):
+        """The engine's last event, which comes while the server still ends the request, does not make its answer a whole one."""
+        server = Server("--shutdown-grace", "1000")
+        jobs = [in_background(server, {"prompt": "!hang !linger", "stream": s}) for s in (False, True)]
+        server.wait_metric("sglang:num_running_reqs", 2)
+        time.sleep(1)  # they were submitted
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        self.assertEqual(server.stop(), 0)
+        for thread, _ in jobs:
+            thread.join()
+        status, answer, _ = jobs[0][1][0]
+        self.assertEqual((status, answer.get("error", {}).get("code")), (503, "shutting_down"))
+        self.assertIn("shutting_down", jobs[1][1][0][1])
+
     def test_drain(self):
         """With a delay, requests are taken while /health says that there will be no more."""
         server = Server("--shutdown-delay", "1.5")

@@ -208,12 +208,13 @@ class Launch(unittest.TestCase):
             self.assertIn(words, p.stderr)
 
     def test_key_and_shutdown(self):
-        server = start("--api-key", "k", "--quantization", "none")
+        server = start("--api-key", "k", "--quantization", "none", "--shutdown-grace", "1000")
+        key = {"Authorization": "Bearer k"}
         self.assertEqual(server.request("GET", "/v1/models")[0], 401)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             job = pool.submit(server.request, "POST", "/v1/completions", {"prompt": "Once", "max_tokens": 500, "ignore_eos": True},
-                              {"Authorization": "Bearer k"}, timeout=60)
-            time.sleep(0.1)
+                              key, timeout=60)
+            server.wait_metric("sglang:num_running_reqs", 1, headers=key)
             self.assertEqual(server.stop(timeout=60), 0)
             status, answer, _ = job.result()
         self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 500))

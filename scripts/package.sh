@@ -120,7 +120,6 @@ make_deb() { # architecture, build folder, prefix of the tools
 make_image_arm64() { # the .deb
     local deb=$1 stage=$out/stage/image-arm64 root=$out/stage/image-arm64/root image=localhost/tandem:$version
     local file=$out/tandem_$version-${revision}_arm64.image.tar
-    need buildah buildah
     local depends
     depends=$(dpkg-deb -f "$deb" Depends | sed 's/ ([^)]*)//g; s/,//g; s/\badduser\b//')
     rm -rf "$stage" "$file"
@@ -215,6 +214,7 @@ case "${1:-}" in
     deb) build build/package release "lib/$here" && make_deb "$(dpkg --print-architecture)" build/package "" ;;
     deb-arm64) build build/package-arm64 aarch64 lib/aarch64-linux-gnu && make_deb arm64 build/package-arm64 aarch64-linux-gnu- ;;
     image-arm64)
+        need buildah buildah
         build build/package-arm64 aarch64 lib/aarch64-linux-gnu
         make_deb arm64 build/package-arm64 aarch64-linux-gnu-
         make_image_arm64 "$out/tandem_$version-${revision}_arm64.deb"

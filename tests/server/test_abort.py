@@ -268,7 +268,7 @@ class Queue(unittest.TestCase):
     def setUp(self):
         self.server = demo("--max-running-requests", "1", "--max-queued-requests", "3")
         self.addCleanup(self.server.__exit__, None, None, None)
-        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=60)
+        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE)
         self.addCleanup(self.client.close)
 
     def occupy(self, tokens=1900):

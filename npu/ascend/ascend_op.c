@@ -194,6 +194,14 @@ void td_ascend_op_norm_quantize(td_ascend_run *r, td_ascend_view x, const void *
                  T(codes), T(no_codes), T(twice), T(scale), T(no_scale));
 }
 
+void td_ascend_op_norm_cast(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view floats,
+                            td_ascend_view out, void *rstd, void *sum) {
+    size_t         rows = (size_t)x.shape[0], k = (size_t)x.shape[1];
+    td_ascend_view twice = td_ascend_rows_of(sum, x.dtype, 0, rows, k);
+    TD_ASCEND_OP(r, aclnnAddRmsNormCast, T(x), T(x), T(td_ascend_vector(gamma, x.dtype, 0, k)), 4 * eps, T(floats), T(out),
+                 T(td_ascend_rows_of(rstd, TD_ACL_FLOAT, 0, rows, 1)), T(twice));
+}
+
 static td_acl_scalar *one(td_ascend_run *r) {
     float          value = 1;
     td_acl_scalar *scalar = r->status == TD_OK ? r->d->acl->aclCreateScalar(&value, TD_ACL_FLOAT) : NULL;

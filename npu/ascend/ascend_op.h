@@ -105,6 +105,10 @@ void td_ascend_op_norm(td_ascend_run *r, td_ascend_view x, const void *gamma, do
 void   td_ascend_op_norm_quantize(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view codes,
                                   td_ascend_view scale, void *sum, char *unread);
 size_t td_ascend_unread_bytes(size_t rows);
+/** The norm in f32 and rounded in one operation: x, gamma and sum as above; floats [rows, k] of f32 and out [rows, k] of
+ * bf16 without gaps; rstd: scratch, an f32 a row. */
+void td_ascend_op_norm_cast(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view floats,
+                            td_ascend_view out, void *rstd, void *sum);
 /** codes [rows, k] and scale [rows] by the int8 rule, but for a row of zeros, whose scale is 0. */
 void td_ascend_op_quantize(td_ascend_run *r, td_ascend_view x, td_ascend_view codes, td_ascend_view scale);
 /** x += y; y may be one row for all. */

@@ -214,6 +214,30 @@ static void rows_blocks(void **state) {
     free(q);
     free(s);
 
+    /* Rows in f32, too, where the device gives them; with weights that are no bf16, too. */
+    for (int of_bf16 = 0; of_bf16 < 2; of_bf16++) {
+        weights     norm = random_norm(&p, &r, HIDDEN, 2, of_bf16);
+        both        floats = put(&p, NULL, ALL * HIDDEN * sizeof(float));
+        td_npu_caps caps;
+        p.npu[CARD]->ops->caps(p.npu[CARD], &caps);
+        BLOCK(ALL, TD_BLOCK_NORM, norm, .hidden = HIDDEN, .eps = 1e-6f, .gamma = norm.w[d], .x = x.at[d], .out = out.at[d],
+              .out_i8 = {codes.at[d], scale.at[d]}, .out_f32 = floats.at[d]);
+        run_both(&p, desc, &step, &out);
+        check(&p, &out, TD_DT_BF16, 0, ROWS, HIDDEN, ROUNDED, "norm with rows in f32");
+        float   *f = card_bytes(&p, &floats);
+        td_bf16 *rounded = card_bytes(&p, &out);
+        size_t   finer = 0;
+        for (size_t i = 0; i < ROWS * HIDDEN; i++) {
+            assert_int_equal(td_f32_to_bf16(f[i]), caps.norm_f32 ? rounded[i] : 0);
+            finer += (td_bf16_to_f32(rounded[i]) < f[i] || td_bf16_to_f32(rounded[i]) > f[i]) && caps.norm_f32;
+        }
+        assert_true(caps.norm_f32 && of_bf16 ? finer > ROWS * HIDDEN / 2 : !finer);
+        free(f);
+        free(rounded);
+        drop(&p, &floats);
+        drop_weight(&p, &norm);
+    }
+
     /* A stride, and a sum: what is run again would be added again, so once only. */
     BLOCK(ALL, TD_BLOCK_NORM, norm, .hidden = HIDDEN, .eps = 1e-5f, .gamma = gamma.w[d], .x = x.at[d], .add = add.at[d],
           .out = out.at[d], .out_stride = 2 * HIDDEN);
@@ -382,7 +406,17 @@ static void routers(void **state) {
             desc[d].router.ids = ids.at[d];
             desc[d].router.weights = values.at[d];
         }
+        /* A card that reads rows in f32 gets others as bf16. */
+        td_npu_caps caps;
+        float      *f = calloc(BUCKET * HIDDEN, sizeof *f);
+        p.npu[CARD]->ops->caps(p.npu[CARD], &caps);
+        for (size_t j = 0; j < BUCKET * HIDDEN; j++) f[j] = td_bf16_to_f32(((td_bf16 *)in.at[HOST])[j]);
+        both floats = put(&p, f, BUCKET * HIDDEN * sizeof *f);
+        if (i % 2 && caps.norm_f32) card_copy(&p, f, in.at[CARD], in.bytes, TD_COPY_H2D);
+        for (int d = 0; d < DEVICES; d++) desc[d].router.in_f32 = i % 2 ? floats.at[d] : NULL;
+        free(f);
         run_both(&p, desc, &step, &ids);
+        drop(&p, &floats);
         uint16_t *got = card_bytes(&p, &ids);
         assert_memory_equal(got, ids.at[HOST], ROWS * k * sizeof *got);
         free(got);
@@ -909,9 +943,9 @@ static void what_the_card_has_not_is_refused(void **state) {
 
 /* Which operations were launched: TD_ASCEND_FUSED=0 is this test's other form. */
 static void fused_or_not(void **state) {
-    static const char *const FUSED[] = {"aclnnAddRmsNormDynamicQuant", "aclnnDequantSwigluQuant",
-                                        "aclnnKvRmsNormRopeCache",     "aclnnMlaPrologV2WeightNz",
-                                        "aclnnMoeInitRoutingV3",       "aclnnDequantSwigluQuantV2"};
+    static const char *const FUSED[] = {"aclnnAddRmsNormCast",      "aclnnAddRmsNormDynamicQuant", "aclnnDequantSwigluQuant",
+                                        "aclnnKvRmsNormRopeCache",  "aclnnMlaPrologV2WeightNz",    "aclnnMoeInitRoutingV3",
+                                        "aclnnDequantSwigluQuantV2"};
     const char              *value = getenv("TD_ASCEND_FUSED");
     bool                     fused = !value || strcmp(value, "0") != 0;
     size_t                   bytes = 0, room = (size_t)1 << 20;

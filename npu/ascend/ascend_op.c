@@ -103,6 +103,12 @@ td_acl_tensor *td_ascend_tensor_nz_stack(td_ascend_run *r, const void *data, siz
     return tensor_nz(r, data, stacked, k, n, 0);
 }
 
+td_acl_tensor *td_ascend_tensor_tiles(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n) {
+    const int64_t shape[5] = {(int64_t)stacked, (int64_t)n / 32, (int64_t)k / 16, 16, 32};
+    return keep(
+        r, r->d->acl->aclCreateTensor(shape, 5, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, shape, 5, (void *)data));
+}
+
 td_acl_tensor_list *td_ascend_list(td_ascend_run *r, const td_acl_tensor *t) {
     if (r->status != TD_OK || !t) return NULL;
     td_acl_tensor_list *list = r->n_lists < TD_ASCEND_LISTS_MAX ? r->d->acl->aclCreateTensorList(&t, 1) : NULL;

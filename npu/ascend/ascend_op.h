@@ -14,7 +14,7 @@
 #include "npu/ascend/ascend_device.h"
 #include "npu/ascend/ascend_step.h"
 
-#define TD_ASCEND_RANK_MAX 4
+#define TD_ASCEND_RANK_MAX 5
 #define TD_ASCEND_TENSORS_MAX 24 /* of one operation */
 #define TD_ASCEND_LISTS_MAX 8
 
@@ -64,6 +64,8 @@ td_acl_tensor *td_ascend_tensor(td_ascend_run *r, td_ascend_view v);
 td_acl_tensor *td_ascend_tensor_nz(td_ascend_run *r, const void *data, size_t k, size_t n);
 /** The same for a stack of weights in NZ: [stacked, k, n] of int8, its storage [stacked, n / 32, k / 16, 16, 32]. */
 td_acl_tensor *td_ascend_tensor_nz_stack(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n);
+/** That stack of whole tiles as its storage is: [stacked, n / 32, k / 16, 16, 32]. */
+td_acl_tensor *td_ascend_tensor_tiles(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n);
 /** A list of one such tensor, which it takes; gone when the operation is launched. */
 td_acl_tensor_list *td_ascend_list(td_ascend_run *r, const td_acl_tensor *t);
 /** The second half of a launch: what the first function has said, and the second function. */

@@ -97,24 +97,23 @@ static bool shows_x(const td_card *c) {
 static void list_activations(td_card *c, buffer list[N_ACTIVATIONS]) {
     const td_model *m = c->model;
     size_t          all = td_card_x_bytes(m), mtp = m->part.layers.end > m->config.n_layers ? all : 0;
-    size_t          routers = td_moe_layers_in(&m->config, m->part.layers);
-    size_t          routed = m->part.experts ? m->o.max_tok : 0; /* rows */
+    size_t          routed = m->part.experts ? m->o.max_tok : 0;                                          /* rows */
+    size_t          f32 = m->norm_f32 && td_moe_layers_in(&m->config, m->part.layers) ? m->o.max_tok : 0; /* rows */
     td_activations *a = &c->act;
-    buffer          buffers[N_ACTIVATIONS] = {
-                 {&a->x, all},
-                 {&a->h, all},
-                 {&a->attn, all},
-                 {&a->mlp, all},
-                 {&a->mtp_x, m->part.whole ? mtp : 0},
-                 {&a->mtp_cat, 2 * mtp},
-                 {(void **)&a->logits, logits_bytes(c)},
-                 {(void **)&a->h_i8.q, m->int8_rows ? (size_t)m->o.max_tok * m->config.hidden : 0},
-                 {(void **)&a->h_i8.scale, m->int8_rows ? m->o.max_tok * sizeof(float) : 0},
-                 {(void **)&a->h_f32, m->norm_f32 && routers ? (size_t)m->o.max_tok * m->config.hidden * sizeof(float) : 0},
-                 {(void **)&a->top, top_bytes(c)},
-                 {&a->routed, routed ? all : 0},
-                 {(void **)&a->ids, routed * m->config.top_k * sizeof *a->ids},
-                 {(void **)&a->weights, routed * m->config.top_k * sizeof *a->weights}};
+    buffer          buffers[N_ACTIVATIONS] = {{&a->x, all},
+                                              {&a->h, all},
+                                              {&a->attn, all},
+                                              {&a->mlp, all},
+                                              {&a->mtp_x, m->part.whole ? mtp : 0},
+                                              {&a->mtp_cat, 2 * mtp},
+                                              {(void **)&a->logits, logits_bytes(c)},
+                                              {(void **)&a->h_i8.q, m->int8_rows ? (size_t)m->o.max_tok * m->config.hidden : 0},
+                                              {(void **)&a->h_i8.scale, m->int8_rows ? m->o.max_tok * sizeof(float) : 0},
+                                              {(void **)&a->h_f32, f32 * m->config.hidden * sizeof(float)},
+                                              {(void **)&a->top, top_bytes(c)},
+                                              {&a->routed, routed ? all : 0},
+                                              {(void **)&a->ids, routed * m->config.top_k * sizeof *a->ids},
+                                              {(void **)&a->weights, routed * m->config.top_k * sizeof *a->weights}};
     for (int i = 0; i < N_ACTIVATIONS; i++) list[i] = buffers[i];
 }
 

@@ -10,20 +10,22 @@
  *
  * Shapes and types are checked against the model's and quantization_config here; values (scales, zeros) where they are read.
  */
-#ifndef TD_MODEL_STORED_WEIGHT_H
-#define TD_MODEL_STORED_WEIGHT_H
+#ifndef TD_MODEL_CHECKPOINT_STORED_WEIGHT_H
+#define TD_MODEL_CHECKPOINT_STORED_WEIGHT_H
 
-#include "model/checkpoint_internal.h"
+#include "model/arch/tensor_rules.h"
+#include "model/checkpoint/checkpoint_files.h"
+#include "model/checkpoint/scratch.h"
 #include "quant/coded_matrix.h"
 
 /** What a family reads from. */
 typedef struct {
-    const td_checkpoint   *c;
-    const td_quant_config *quant;
-    const td_tensor_spec  *spec;
-    size_t                 base_len; /* of "X" in spec->name */
-    td_scratch            *scratch;  /* for what must be copied; NULL: nothing but headers is looked at */
-    td_error              *err;
+    const td_checkpoint_files *files;
+    const td_quant_config     *quant;
+    const td_tensor_spec      *spec;
+    size_t                     base_len; /* of "X" in spec->name */
+    td_scratch                *scratch;  /* for what must be copied; NULL: nothing but headers is looked at */
+    td_error                  *err;
 } stored_query;
 
 typedef struct {
@@ -35,15 +37,15 @@ typedef struct {
  * @param scratch bytes that the codes' views need; NULL: only headers are checked, and coded.group_of is not filled.
  * @return TD_ENOTFOUND, TD_EFORMAT, TD_ENOTSUP, TD_EIO, TD_ENOMEM; sentences name file and tensor.
  */
-TD_NODISCARD td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
-                                      td_scratch *scratch, td_stored_weight *out, td_error *err);
+TD_NODISCARD td_status td_stored_find(const td_checkpoint_files *files, const td_model_config *config,
+                                      const td_tensor_spec *spec, td_scratch *scratch, td_stored_weight *out, td_error *err);
 
 /** Whether the checkpoint has the matrix or vector in any of these ways. */
-bool td_stored_exists(const td_checkpoint *c, const td_tensor_spec *spec);
+bool td_stored_exists(const td_checkpoint_files *files, const td_tensor_spec *spec);
 
 /** Every scale and zero of a matrix: TD_EFORMAT with file, tensor and place of the first that is impossible. */
-TD_NODISCARD td_status td_stored_check_values(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m,
-                                              td_error *err);
+TD_NODISCARD td_status td_stored_check_values(const td_checkpoint_files *files, const td_tensor_spec *spec,
+                                              const td_coded_matrix *m, td_error *err);
 
 /* ---- the families ---------------------------------------------------------------------------- */
 

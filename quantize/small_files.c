@@ -4,9 +4,9 @@
 #include <sys/stat.h>
 
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/json_text.h"
 #include "model/arch/arch.h"
-#include "model/json_file.h"
 #include "quantize/quantizer.h"
 
 static bool is_folder(const char *path) {

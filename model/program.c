@@ -162,6 +162,7 @@ static void add_gqa(builder *b) {
                                          .head_dim = c->head_dim,
                                          .rope_dim = c->rope.dim,
                                          .window = td_layer_caches_of(c, b->layer).cache[0].window,
+                                         .norm_rows = c->qk_norm_rows,
                                          .eps = c->eps,
                                          .softmax_scale = (float)c->softmax_scale,
                                          .q = b->w[TD_ROLE_Q],

@@ -45,6 +45,9 @@ static const model_row MODELS[] = {
     {"qwen3", "tests/data/golden/qwen3_moe", 320, true},           /* GQA, norms of queries and keys */
     {"qwen2", "tests/data/golden/qwen2_moe", 320, true},           /* GQA, biases, gated shared expert */
     {"glm4", "tests/data/golden/glm4_moe", 320, true},             /* GQA that rotates half a head, biases and norms */
+    {"glm4_lite", "tests/data/golden/glm4_moe_lite", 320, false},  /* MLA, values wider than keys */
+    {"minimax", "tests/data/golden/minimax_m2", 320, true},        /* GQA, norms of whole rows of queries and keys */
+    {"kimi_k25", "tests/data/golden/kimi_k25", 320, false},        /* V3 under a prefix */
 };
 
 typedef struct {

@@ -37,7 +37,7 @@
     X(BF16_COLUMNS_8, td_bf16_columns_8, 13, TD_CUDA_LINEAR_THREADS) \
     X(BF16_COLUMNS_32, td_bf16_columns_32, 13, TD_CUDA_LINEAR_THREADS) \
     X(F32_LINEAR, td_f32_linear, 6, 256) \
-    X(GQA_PLACE, td_gqa_place, 16, 128) \
+    X(GQA_PLACE, td_gqa_place, 17, 128) \
     X(GQA_DECODE_64, td_gqa_decode_64, 17, TD_CUDA_ATTN_THREADS) \
     X(GQA_DECODE_128, td_gqa_decode_128, 17, TD_CUDA_ATTN_THREADS) \
     X(GQA_PREFILL_64, td_gqa_prefill_64, 14, TD_CUDA_ATTN_THREADS) \

@@ -16,7 +16,7 @@
  *   cuda_stream  streams, captures              cuda_block    blocks in general: made, launched, their scratch
  *   cuda_weight  weights as the kernels read them
  *   cuda_op      a launch, products of rows     cuda_rows     embed, norm, combine, head, top
- *   cuda_linear  linear, mlp                    cuda_router   cuda_gqa   cuda_mla
+ *   cuda_linear  linear, mlp                    cuda_router   cuda_experts   cuda_gqa   cuda_mla
  */
 #ifndef TD_NPU_CUDA_CUDA_DEVICE_H
 #define TD_NPU_CUDA_CUDA_DEVICE_H

@@ -53,6 +53,14 @@
     X(ROUTE, td_route, 13, 32) \
     X(COMBINE, td_combine, 6, 256) \
     X(GATE_ROWS, td_gate_rows, 5, 256) \
+    X(EXPERTS_PLACE, td_experts_place, 11, TD_CUDA_PLACE_THREADS) \
+    X(EXPERTS_W8A8_8, td_experts_w8a8_8, 10, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_W8A8_64, td_experts_w8a8_64, 10, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_SWIGLU_8, td_experts_swiglu_8, 10, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_SWIGLU_64, td_experts_swiglu_64, 10, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_INT4, td_experts_int4, 12, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_FP4, td_experts_fp4, 12, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_SUM, td_experts_sum, 10, 256) \
     X(TOP, td_top, 5, TD_CUDA_TOP_THREADS)
 /* clang-format on */
 

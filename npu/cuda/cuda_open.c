@@ -63,7 +63,7 @@ static void close_card(td_npu *base) {
 static void caps(td_npu *base, td_npu_caps *out) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     size_t       free_bytes = 0, total = 0;
-    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true};
+    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .experts = true};
     if (td_cuda_enter(d) == TD_OK && d->cu->cuMemGetInfo(&free_bytes, &total) == TD_CUDA_SUCCESS) {
         out->memory_free = free_bytes;
         out->memory_total = total;

@@ -129,17 +129,13 @@ static void refusals(void **state) {
     free(kept);
     unlink(damaged);
 
-    /* One card and no sums over several; no experts. */
+    /* One card and no sums over several. */
     td_npu       *npu;
     td_npu_group *group;
-    td_npu_block *block;
     td_error      err = {0};
     assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .card = 1}, &npu, &err), TD_OK);
     assert_int_equal(npu->ops->group_create((td_npu *const[]){npu, npu}, 2, &group, &err), TD_ENOTSUP);
     assert_non_null(strstr(err.text, "computes on one card, not on 2"));
-    assert_int_equal(npu->ops->block_create(npu, &(td_block_desc){.kind = TD_BLOCK_EXPERTS, .max_tok = 1}, &block, &err),
-                     TD_ENOTSUP);
-    assert_non_null(strstr(err.text, "no block for routed experts"));
     npu->ops->close(npu);
 }
 

@@ -45,6 +45,12 @@ TD_FN void td_store(void *p, T v) {
     *static_cast<T *>(p) = v;
 }
 
+/** A pointer to device memory that was read from there. */
+template <class T>
+TD_FN T *td_device_pointer(td_u64 address) {
+    return reinterpret_cast<T *>(address);
+}
+
 /** Start a copy of 16 bytes from device to shared memory, of zeros where it is not wanted; from is then not read. */
 TD_FN void td_async_16(void *to, const void *from, bool wanted) {
     unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));

@@ -232,6 +232,16 @@ inline int atomicMax(int *p, int v) {
     return old;
 }
 
+inline int __popc(unsigned v) {
+    return __builtin_popcount(v);
+}
+
+void *td_emulated_pointer(void *device); /* through the reach */
+template <class T>
+T *td_device_pointer(unsigned long long address) {
+    return address ? static_cast<T *>(td_emulated_pointer(reinterpret_cast<void *>(address))) : nullptr;
+}
+
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
 template <class T>
@@ -347,9 +357,7 @@ inline void td_load_transposed(unsigned b[2], td_shared<uint16_t> row) {
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /** Run thread(ctx) in every thread of the launch. */
-void  td_emulated_run(const char *name, const td_cuda_launch *l, unsigned max_threads, void (*thread)(void *ctx), void *ctx);
-void *td_emulated_pointer(void *device); /* through the reach */
-
+void td_emulated_run(const char *name, const td_cuda_launch *l, unsigned max_threads, void (*thread)(void *ctx), void *ctx);
 template <class... A>
 struct td_emulated_call {
     void (*kernel)(A...);

@@ -3,6 +3,7 @@
 #include "tests/npu/cuda_standin/cuda_emulation.h"
 
 #include "npu/cuda/kernels/embed.cu"
+#include "npu/cuda/kernels/experts.cu"
 #include "npu/cuda/kernels/gqa.cu"
 #include "npu/cuda/kernels/linear_bf16.cu"
 #include "npu/cuda/kernels/linear_groups.cu"
@@ -55,3 +56,11 @@ TD_CUDA_EXPORT(td_top, TD_CUDA_TOP_THREADS)
 TD_CUDA_EXPORT(td_softmax_sums, TD_CUDA_TOP_THREADS)
 TD_CUDA_EXPORT(td_int4_linear, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_fp4_linear, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_place, TD_CUDA_PLACE_THREADS)
+TD_CUDA_EXPORT(td_experts_sum, 256)
+TD_CUDA_EXPORT(td_experts_w8a8_8, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_w8a8_64, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_swiglu_8, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_swiglu_64, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_int4, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_fp4, TD_CUDA_LINEAR_THREADS)

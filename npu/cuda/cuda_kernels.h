@@ -61,6 +61,10 @@
     X(EXPERTS_INT4, td_experts_int4, 12, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_FP4, td_experts_fp4, 12, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_SUM, td_experts_sum, 10, 256) \
+    X(CARDS_PART, td_cards_part, 10, TD_CUDA_SUM_THREADS) \
+    X(CARDS_MEET, td_cards_meet, 14, 32) \
+    X(CARDS_SUM, td_cards_sum, 18, TD_CUDA_SUM_THREADS) \
+    X(CARDS_GATHER, td_cards_gather, 16, TD_CUDA_SUM_THREADS) \
     X(TOP, td_top, 5, TD_CUDA_TOP_THREADS)
 /* clang-format on */
 

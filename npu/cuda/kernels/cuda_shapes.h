@@ -52,6 +52,11 @@ typedef struct {
     unsigned long long data, scale, zero, factor;
 } td_cuda_expert_matrix;
 
+/* Sums over cards: cards of a group, and values that a thread adds at a time. */
+#define TD_CUDA_CARDS 8
+#define TD_CUDA_SUM_THREADS 256
+#define TD_CUDA_SUM_VALUES 8
+
 #define TD_CUDA_TOP_THREADS 512
 #define TD_CUDA_TOP_MAX 2048 /* logits of a row that are found at most */
 

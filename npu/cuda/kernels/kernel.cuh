@@ -51,6 +51,27 @@ TD_FN T *td_device_pointer(td_u64 address) {
     return reinterpret_cast<T *>(address);
 }
 
+/** A word by which kernels of several cards meet: what a thread's kernel, and those before it on its stream, have written can
+ * be read by who has read it from the word on (PTX ISA, "Memory Consistency Model": release and acquire of system scope). */
+struct td_signal {
+    unsigned word;
+};
+TD_FN void td_signal_set(td_signal *s, unsigned v) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&s->word), "r"(v) : "memory");
+}
+TD_FN unsigned td_signal_get(const td_signal *s) {
+    unsigned v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(&s->word) : "memory");
+    return v;
+}
+
+/** Memory that kernels of several cards use at the same time, ordered by signals. The emulation is told what of it a block uses,
+ * by its first thread. */
+struct td_exchange {
+    uint4 words;
+};
+TD_FN void td_exchange_used(const td_exchange *, size_t, bool) {}
+
 /** Start a copy of 16 bytes from device to shared memory, of zeros where it is not wanted; from is then not read. */
 TD_FN void td_async_16(void *to, const void *from, bool wanted) {
     unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));

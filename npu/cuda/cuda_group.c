@@ -17,7 +17,7 @@
 #include "core/log.h"
 
 #define SIGNALS_BYTES 256             /* in front of the places */
-#define PLACE_BYTES ((size_t)4 << 20) /* a card's part of a sum, or of a piece of it */
+#define PLACE_BYTES ((size_t)2 << 20) /* a card's part of a sum, or of a piece of it */
 #define PLACE_VALUES (PLACE_BYTES / sizeof(td_bf16))
 #define PLACE_GROUPS (PLACE_VALUES / TD_CUDA_SUM_VALUES)
 #define EXCHANGE_BYTES (SIGNALS_BYTES + 2 * PLACE_BYTES)

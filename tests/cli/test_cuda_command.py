@@ -73,7 +73,7 @@ class Cuda(unittest.TestCase):
         return p.stderr.splitlines()[-1]
 
     def test_refusals(self):
-        self.assertIn("computes on one card, not on 2", self.refused("--tensor-parallel-size", "2"))
+        self.assertIn("there is no CUDA card 2: this process sees 2", self.refused("--tensor-parallel-size", "4"))
         self.assertIn("there is no CUDA card 5: this process sees 2", self.refused("--base-gpu-id", "5"))
         self.assertIn("the device keeps all (16) or none (0)", self.refused("--num-gpu-experts", "8"))
         self.assertIn("bf16 activations only", self.refused("--quantization", "none"))

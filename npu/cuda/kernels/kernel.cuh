@@ -5,8 +5,8 @@
  * a captured launch serves every step of its bucket: blocks beyond that return at once. They compile with -fmad=false, and
  * fused multiply-adds are written as such; division and square root are IEEE's. So every float operation outside of
  * td_mma_bf16 has the same bits on every card, and on a CPU that runs these sources (TD_CUDA_EMULATION; the header that
- * defines it is included before). Sums over threads have an order that is fixed by indices. No kernel uses float atomics or
- * waits for another block.
+ * defines it is included before). Sums over threads have an order that is fixed by indices. No kernel uses float atomics, or
+ * waits for another block of its card; those of cards.cu wait for other cards.
  */
 #ifndef TD_NPU_CUDA_KERNEL_CUH
 #define TD_NPU_CUDA_KERNEL_CUH

@@ -16,7 +16,8 @@
  *   cuda_stream  streams, captures              cuda_block    blocks in general: made, launched, their scratch
  *   cuda_weight  weights as the kernels read them
  *   cuda_op      a launch, products of rows     cuda_rows     embed, norm, combine, head, top
- *   cuda_linear  linear, mlp                    cuda_router   cuda_gqa   cuda_mla
+ *   cuda_linear  linear, mlp                    cuda_router   cuda_experts   cuda_gqa   cuda_mla
+ *   cuda_group   several cards: the sum over them
  */
 #ifndef TD_NPU_CUDA_CUDA_DEVICE_H
 #define TD_NPU_CUDA_CUDA_DEVICE_H
@@ -43,6 +44,7 @@ typedef struct {
     char            *staging;              /* pinned: what is uploaded goes through it */
     void            *one;                  /* device memory: the word that a ring copies, 1 */
     _Atomic uint64_t down_bytes, up_bytes; /* over the link, of what was enqueued */
+    td_npu_group    *group;                /* that it sums with, or NULL */
     /* of blocks; all are of the thread that calls */
     size_t block_bytes; /* that the blocks want of the scratch */
     char  *scratch;

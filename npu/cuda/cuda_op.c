@@ -128,7 +128,7 @@ static void launch_int8(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_w
                    args, sizeof args / sizeof *args);
 }
 
-static uint32_t scale_kind(td_dtype dtype) {
+uint32_t td_cuda_scale_kind(td_dtype dtype) {
     switch (dtype) {
         case TD_DT_BF16: return TD_CUDA_SCALE_BF16;
         case TD_DT_F16: return TD_CUDA_SCALE_F16;
@@ -150,7 +150,7 @@ static void launch_groups(td_cuda_run *r, const td_cuda_rows *rows, const td_npu
                            TD_P(rows->scale),
                            TD_P(w->data),
                            TD_P(w->scale),
-                           TD_U(scale_kind(w->groups.scale_dtype)),
+                           TD_U(td_cuda_scale_kind(w->groups.scale_dtype)),
                            TD_P(zero_or_factor),
                            TD_P(bias),
                            TD_U(w->n),

@@ -102,6 +102,9 @@ td_cuda_rows td_cuda_rows_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at,
 void td_cuda_product(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *bias, void *out,
                      bool out_is_f32);
 
+/** TD_CUDA_SCALE_… of the scales of groups. */
+uint32_t td_cuda_scale_kind(td_dtype dtype);
+
 /** Products in bf16 of a batch of heads: out[b] [most, n] = x[b] w[b]^T. Sizes are elements. */
 typedef struct {
     td_cuda_count n_rows;

@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "npu/cuda/cuda_cards.h"
 #include "npu/cuda/cuda_device.h"
+#include "npu/cuda/cuda_group.h"
 #include "npu/cuda/cuda_image.h"
 #include "npu/cuda/cuda_loader.h"
 #include "npu/host/host_npu.h"
@@ -63,7 +64,7 @@ static void close_card(td_npu *base) {
 static void caps(td_npu *base, td_npu_caps *out) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     size_t       free_bytes = 0, total = 0;
-    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true};
+    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .experts = true};
     if (td_cuda_enter(d) == TD_OK && d->cu->cuMemGetInfo(&free_bytes, &total) == TD_CUDA_SUCCESS) {
         out->memory_free = free_bytes;
         out->memory_total = total;
@@ -177,19 +178,6 @@ td_status td_cuda_scratch_ready(td_cuda_npu *d) {
     return TD_OK;
 }
 
-/* ---- several cards: not there ------------------------------------------------------------------- */
-
-static td_status group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err) {
-    (void)cards;
-    *out = NULL;
-    return td_fail(err, TD_ENOTSUP, "the device \"cuda\" computes on one card, not on %u: sums over cards are not there yet",
-                   n);
-}
-
-static void group_nothing(td_npu_group *g) {
-    (void)g;
-}
-
 /* ---- opening ----------------------------------------------------------------------------------- */
 
 /* A card's memory cannot be taken from a file's pages. */
@@ -218,10 +206,10 @@ static const td_npu_ops OPS = {
     .graph_end = td_cuda_graph_end,
     .graph_launch = td_cuda_graph_launch,
     .graph_destroy = td_cuda_graph_destroy,
-    .group_create = group_create,
-    .group_destroy = group_nothing,
-    .group_abort = group_nothing,
-    .group_reset = group_nothing,
+    .group_create = td_cuda_group_create,
+    .group_destroy = td_cuda_group_destroy,
+    .group_abort = td_cuda_group_abort,
+    .group_reset = td_cuda_group_reset,
     .weight_bytes = td_cuda_weight_bytes,
     .weight_create = td_cuda_weight_create,
     .weight_destroy = td_cuda_weight_destroy,

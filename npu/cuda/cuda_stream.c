@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/signal_word.h"
 #include "core/trace.h"
+#include "npu/cuda/cuda_group.h"
 
 #define NAP_NS 50000
 #define SPIN_NS 300000 /* of a wait for a bell before it naps */
@@ -42,7 +43,7 @@ td_status td_cuda_stream_sync(td_npu *base, td_npu_stream *s) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     TD_TRY(td_cuda_enter(d));
     td_cu_status said = d->cu->cuStreamSynchronize(s->stream);
-    if (said == TD_CUDA_SUCCESS) return TD_OK;
+    if (said == TD_CUDA_SUCCESS) return td_cuda_group_gave_up(d) ? TD_EDEVICE : TD_OK;
     (void)td_cuda_failed(d, "the work of a step (cuStreamSynchronize)", said, NULL);
     return TD_EDEVICE;
 }

@@ -73,9 +73,9 @@ class Cuda(unittest.TestCase):
         return p.stderr.splitlines()[-1]
 
     def test_refusals(self):
-        self.assertIn("computes on one card, not on 2", self.refused("--tensor-parallel-size", "2"))
+        self.assertIn("there is no CUDA card 2: this process sees 2", self.refused("--tensor-parallel-size", "4"))
         self.assertIn("there is no CUDA card 5: this process sees 2", self.refused("--base-gpu-id", "5"))
-        self.assertIn("on this device no routed experts can be yet", self.refused("--num-gpu-experts", "32"))
+        self.assertIn("the device keeps all (16) or none (0)", self.refused("--num-gpu-experts", "8"))
         self.assertIn("bf16 activations only", self.refused("--quantization", "none"))
         self.assertIn("NVRTC, which compiles the kernels for the card, was not found", self.refused(TD_CUDA_KERNELS="", TD_NVRTC="/nowhere", TD_CUDA_CACHE="/nowhere"))
         nowhere = self.refused(emulated=False, LD_LIBRARY_PATH="")

@@ -57,6 +57,7 @@ td_status td_cuda_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, const
     if (!s->capture) TD_TRY(td_cuda_scratch_ready(d));
     td_cuda_run r = {.d = d, .stream = s->stream, .step = step, .scratch = d->scratch};
     b->kind->launch(&r, b);
+    td_cuda_launched(s, r.launches);
     return r.status;
 }
 

@@ -10,6 +10,7 @@
 #include "npu/cuda/cuda_device.h"
 #include "npu/cuda/cuda_image.h"
 #include "npu/cuda/cuda_loader.h"
+#include "npu/cuda/cuda_temperature.h"
 #include "npu/host/host_npu.h"
 
 #define STAGING_BYTES ((size_t)8 << 20)
@@ -33,6 +34,7 @@ td_status td_cuda_failed(td_cuda_npu *d, const char *what, td_cu_status said, td
     td_error  own = {0};
     char      sentence[192];
     td_error *to = err ? err : &own;
+    td_card_count(&d->given.failures);
     snprintf(sentence, sizeof sentence, "CUDA card %u: %.140s", d->config.card, what);
     td_status st = td_cuda_fail(d->cu, to, sentence, said);
     if (!err) td_err("%s", own.text);
@@ -60,14 +62,19 @@ static void close_card(td_npu *base) {
     free(d);
 }
 
+/* Both 0: it does not say, as after a failure on the card. */
+static void memory_of(td_cuda_npu *d, uint64_t *free_bytes, uint64_t *total_bytes) {
+    size_t free_now = 0, total = 0;
+    bool   told =
+        d->cu->cuCtxSetCurrent(d->context) == TD_CUDA_SUCCESS && d->cu->cuMemGetInfo(&free_now, &total) == TD_CUDA_SUCCESS;
+    *free_bytes = told ? free_now : 0;
+    *total_bytes = told ? total : 0;
+}
+
 static void caps(td_npu *base, td_npu_caps *out) {
     td_cuda_npu *d = (td_cuda_npu *)base;
-    size_t       free_bytes = 0, total = 0;
     *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true};
-    if (td_cuda_enter(d) == TD_OK && d->cu->cuMemGetInfo(&free_bytes, &total) == TD_CUDA_SUCCESS) {
-        out->memory_free = free_bytes;
-        out->memory_total = total;
-    }
+    memory_of(d, &out->memory_free, &out->memory_total);
     snprintf(out->text, sizeof out->text, "%.60s, card %u (sm_%d, CUDA %d.%d)", d->name, d->config.card, d->capability,
              d->version / 1000, d->version % 1000 / 10);
 }
@@ -77,6 +84,13 @@ static void report(td_npu *base, td_npu_report *out) {
     *out = (td_npu_report){.layer = TD_NO_LAYER};
     out->link_down_bytes = atomic_load_explicit(&d->down_bytes, memory_order_relaxed);
     out->link_up_bytes = atomic_load_explicit(&d->up_bytes, memory_order_relaxed);
+}
+
+static void stats(td_npu *base, td_card_stats *out) {
+    td_cuda_npu *d = (td_cuda_npu *)base;
+    *out = (td_card_stats){.temperature_c = td_cuda_temperature(d->pci)};
+    memory_of(d, &out->memory_free, &out->memory_total);
+    td_card_read(&d->given, out);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -203,6 +217,7 @@ static const td_npu_ops OPS = {
     .close = close_card,
     .caps = caps,
     .report = report,
+    .stats = stats,
     .alloc = alloc,
     .free = release,
     .host_alloc = host_alloc,
@@ -242,8 +257,9 @@ static td_status ask(td_cuda_npu *d, td_error *err) {
         said = d->cu->cuDeviceGetAttribute(&minor, TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, d->device);
     if (said == TD_CUDA_SUCCESS)
         said = d->cu->cuDeviceGetAttribute(&shared, TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, d->device);
+    if (said == TD_CUDA_SUCCESS) said = d->cu->cuDeviceGetPCIBusId(d->pci, sizeof d->pci, d->device);
     if (said != TD_CUDA_SUCCESS) return td_cuda_failed(d, "the driver does not describe it", said, err);
-    d->name[sizeof d->name - 1] = 0;
+    d->name[sizeof d->name - 1] = d->pci[sizeof d->pci - 1] = 0;
     d->capability = 10 * major + minor;
     d->shared_most = (unsigned)shared;
     if (d->capability < TD_CUDA_CAPABILITY_OLDEST)

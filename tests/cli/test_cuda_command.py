@@ -37,6 +37,8 @@ class Cuda(unittest.TestCase):
                                                  {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request, timeout=200) as answer:
                     text = json.load(answer)["choices"][0]["text"]
+                with urllib.request.urlopen(f"http://127.0.0.1:{port.group(1)}/metrics", timeout=60) as answer:
+                    figures = {name: float(value) for name, value in re.findall(r'^tandem:card_(\w+)\{.*card="0"\} (\S+)$', answer.read().decode(), re.M)}
                 p.send_signal(signal.SIGTERM)
                 said = p.communicate(timeout=60)[1]
             except BaseException:
@@ -47,6 +49,9 @@ class Cuda(unittest.TestCase):
         self.assertIn("device auto: cuda (2 NVIDIA cards, 2 of compute capability 8.0 or later)", said)
         self.assertIn("hand-over: ", said)
         self.assertNotIn("stand-in: ", said)  # no rule was broken, and nothing is left
+        self.assertEqual((figures["memory_bytes"], figures["failures_total"], figures["temperature_celsius"]), (2 << 30, 0, 51))  # of card 1
+        self.assertTrue(0 < figures["memory_free_bytes"] < 2 << 30 and figures["captures_total"] > 0, figures)
+        self.assertTrue(figures["launches_total"] > figures["replays_total"] >= 6, figures)  # a step for each token
 
     def test_perplexity(self):
         figures = {}

@@ -27,6 +27,7 @@ td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_b
     if (!kind)
         return td_fail(err, TD_ENOTSUP, "the device \"cuda\" has no block for %s yet",
                        desc->kind == TD_BLOCK_EXPERTS ? "routed experts" : "sums over cards");
+    if (d->config.bare) return td_fail(err, TD_EINVAL, "the card was opened without its kernels");
     if (desc->max_tok < 1 || desc->max_tok > TD_CUDA_GRID_MAX)
         return td_fail(err, TD_EINVAL, "a block takes 1 to %d rows, not %u", TD_CUDA_GRID_MAX, desc->max_tok);
     TD_TRY(td_cuda_enter(d));

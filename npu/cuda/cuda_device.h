@@ -25,6 +25,7 @@
 #include <stdatomic.h>
 
 #include "npu/card_meter.h"
+#include "npu/cuda/cuda_cards.h"
 #include "npu/cuda/cuda_kernels.h"
 #include "npu/npu.h"
 
@@ -41,7 +42,9 @@ typedef struct {
     td_cuda_kernels  kernels;
     unsigned         shared_most, shared_of[TD_CUDA_KERNEL_COUNT]; /* dynamic shared memory: the card's most, a kernel's */
     char             name[96];
-    char             pci[16];              /* domain:bus:device.function */
+    char             pci[TD_CUDA_PCI_BYTES];
+    uint32_t         pinned_node;          /* of pinned memory; TD_NODE_ANY: nothing tells where the card hangs */
+    bool             registers;            /* memory of ours can be pinned */
     int              capability;           /* 10 * major + minor */
     char            *staging;              /* pinned: what is uploaded goes through it */
     void            *one;                  /* device memory: the word that a ring copies, 1 */

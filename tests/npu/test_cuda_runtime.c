@@ -128,11 +128,53 @@ static void counts_failures(void **state) {
     close_card(&c);
 }
 
+/* ---- pinned memory ------------------------------------------------------------------------------ */
+
+/* Of ours where the driver can pin it, else the driver's; zeroed and aligned either way. The stand-in tells when it is given
+ * back by the wrong call. */
+static void pinned_memory_is_zeroed_either_way(void **state) {
+    static const char *const REGISTER[] = {"1", "0"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        setenv("TD_STANDIN_REGISTER", REGISTER[i], 1);
+        card  c = open_card(0);
+        char *p = pinned_memory(&c, 100000), *device = device_memory(&c, 100000);
+        assert_int_equal((uintptr_t)p % 64, 0);
+        for (size_t k = 0; k < 100000; k++) assert_int_equal(p[k], 0);
+        memset(p, 7, 100000);
+        to_device(&c, device, p, 100000);
+        sync_stream(&c);
+        memset(p, 0, 100000);
+        to_host(&c, p, device, 100000);
+        sync_stream(&c);
+        assert_int_equal(p[99999], 7);
+        c.ops->host_free(c.npu, p, 100000);
+        c.ops->free(c.npu, device, 100000);
+        close_card(&c);
+    }
+    unsetenv("TD_STANDIN_REGISTER");
+}
+
+/* A card that was opened to be measured has no kernels, and says so. */
+static void a_bare_card_has_no_blocks(void **state) {
+    td_npu       *npu;
+    td_npu_block *b;
+    td_error      err = {0};
+    td_block_desc desc = {.kind = TD_BLOCK_COMBINE, .max_tok = 1, .combine = {.hidden = 64}};
+    (void)state;
+    setenv("TD_CUDA_KERNELS", "/nowhere", 1);
+    assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .bare = true}, &npu, &err), TD_OK);
+    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    assert_int_equal(npu->ops->block_create(npu, &desc, &b, &err), TD_EINVAL);
+    assert_string_equal(err.text, "the card was opened without its kernels");
+    npu->ops->close(npu);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_what_it_is_given),
-        cmocka_unit_test(counts_kernels),
-        cmocka_unit_test(counts_failures),
+        cmocka_unit_test(counts_what_it_is_given),   cmocka_unit_test(counts_kernels),
+        cmocka_unit_test(counts_failures),           cmocka_unit_test(pinned_memory_is_zeroed_either_way),
+        cmocka_unit_test(a_bare_card_has_no_blocks),
     };
     static const char *const LIBRARIES[] = {TD_CUDA_STANDIN "/libcuda.so.1", TD_CUDA_STANDIN "/libnvidia-ml.so.1"};
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);

@@ -52,6 +52,7 @@ typedef struct {
     td_dtype                  act_dtype; /* TD_DT_BF16 or TD_DT_F32 */
     const td_host_npu_config *host;      /* "host" and "apart" need it, others ignore it; copied */
     uint32_t                  card;      /* which one, of those that the process sees; the host has none */
+    bool bare; /* to measure memory, link and hand-overs: no block will be made, and what only blocks need may be left out */
 } td_npu_config;
 
 /**
@@ -482,6 +483,9 @@ const char *td_npu_backend_name(size_t i);
 /** How many of this machine's threads of their own so many cards cannot do without; NULL is the host; 0 for names that there
  * are not. */
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);
+
+/** The NUMA node that a card hangs on, as Linux numbers them. @return false: no card, or nothing tells. */
+bool td_npu_node(const char *name, uint32_t card, uint32_t *node);
 
 /** Something about a backend's installation. Texts are valid during the call that tells it. */
 typedef struct {

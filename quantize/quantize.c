@@ -212,7 +212,9 @@ static td_status start_pool(td_quantizer *q) {
     td_thread_plan *plan = malloc(sizeof *plan);
     td_machine      machine;
     if (!plan) return td_fail(q->err, TD_ENOMEM, "out of memory");
-    td_status s = td_topology_plan(td_kernels_here()->read, q->o->threads, q->o->subpool_count, 0, plan, &machine, q->err);
+    td_status s = td_topology_plan(td_kernels_here()->read,
+                                   &(td_thread_wishes){.cpuinfer = q->o->threads, .subpool_count = q->o->subpool_count},
+                                   plan, &machine, q->err);
     if (s == TD_OK) {
         q->n_subpools = plan->n_subpools;
         q->available_bytes = machine.available_bytes;

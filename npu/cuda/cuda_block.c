@@ -33,6 +33,7 @@ td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_b
     td_cuda_npu              *d = (td_cuda_npu *)base;
     const td_cuda_block_kind *kind = KINDS[desc->kind];
     *out = NULL;
+    if (d->config.bare) return td_fail(err, TD_EINVAL, "the card was opened without its kernels");
     if (desc->max_tok < 1 || desc->max_tok > TD_CUDA_GRID_MAX)
         return td_fail(err, TD_EINVAL, "a block takes 1 to %d rows, not %u", TD_CUDA_GRID_MAX, desc->max_tok);
     TD_TRY(td_cuda_enter(d));
@@ -69,6 +70,7 @@ td_status td_cuda_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, const
     if (!s->capture) TD_TRY(td_cuda_scratch_ready(d));
     td_cuda_run r = {.d = d, .stream = s->stream, .step = step, .scratch = d->scratch};
     b->kind->launch(&r, b);
+    td_cuda_launched(s, r.launches);
     return r.status;
 }
 

@@ -39,7 +39,10 @@ void td_cuda_launch(td_cuda_run *r, td_cuda_kernel_id id, td_cuda_grid grid, siz
     td_cu_status said =
         r->d->cu->cuLaunchKernel(r->d->kernels.at[id], (unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z, k->threads, 1,
                                  1, (unsigned)shared, r->stream, (void **)(uintptr_t)args, NULL);
-    if (said == TD_CUDA_SUCCESS) return;
+    if (said == TD_CUDA_SUCCESS) {
+        r->launches++;
+        return;
+    }
     char what[96];
     snprintf(what, sizeof what, "the launch of %s (cuLaunchKernel)", k->name);
     (void)td_cuda_failed(r->d, what, said, NULL);

@@ -17,6 +17,7 @@ typedef struct {
     td_cu_stream   stream;
     const td_step *step;
     char          *scratch;
+    uint32_t       launches; /* so far */
     td_status      status;
 } td_cuda_run;
 

@@ -127,6 +127,10 @@ td_cu_status cuDeviceGet(td_cu_device *device, int ordinal) {
     return TD_CUDA_SUCCESS;
 }
 
+static bool can_register(void) {
+    return standin_setting("TD_STANDIN_REGISTER", 1) != 0;
+}
+
 void standin_check_device(td_cu_device device, const char *call) {
     if (device < 0 || device >= n_devices())
         standin_refuse("cuDeviceGet", "%s of device %d, which cuDeviceGet has not given", call, device);
@@ -161,7 +165,7 @@ td_cu_status cuDeviceGetAttribute(int *value, td_cu_device_fact fact, td_cu_devi
         case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: *value = 48 * 1024; break;
         case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = shared_most(arch); break;
         case TD_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
-        case TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: *value = 1; break;
+        case TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: *value = can_register(); break;
         case TD_CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: *value = standin_can_64_bit(); break;
         case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = (int)(arch / 10); break;
         case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = (int)(arch % 10); break;
@@ -316,6 +320,7 @@ td_cu_status cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags) {
             standin_refuse("cuMemHostRegister", "%zu bytes at %p are registered, and not all of them are the process's",
                            bytes, at);
     STANDIN_CAN_FAIL;
+    if (!can_register()) return TD_CUDA_ERROR_NOT_SUPPORTED;
     if (!standin_memory_adopt(at, bytes))
         standin_refuse("cuMemHostRegister", "%p is registered, and some of its %zu bytes are pinned already", at, bytes);
     return TD_CUDA_SUCCESS;

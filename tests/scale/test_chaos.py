@@ -55,7 +55,7 @@ class Chaos:
         self.descriptors[i] = self.count_descriptors(w)
 
     def count_descriptors(self, worker):
-        """Of a server: all but sockets, and connections to its API. The store's library keeps connections of its own."""
+        """Of a server: files, and connections to its API. The store's library keeps connections of its own, with what it needs to wait for them."""
         pid, sockets, count = worker.process.pid, set(), 0
         for fd in os.listdir(f"/proc/{pid}/fd"):
             try:
@@ -63,7 +63,7 @@ class Chaos:
             except FileNotFoundError:
                 continue
             sockets.add(name)
-            count += not name.startswith("socket:")
+            count += not name.startswith(("socket:", "anon_inode:", "pipe:"))
         with open(f"/proc/{pid}/net/tcp") as f:
             for line in f.read().splitlines()[1:]:
                 field = line.split()

@@ -203,13 +203,15 @@ static double row_ops(const pricing *p, const td_block_desc *b, row_range range)
     return (double)(range.end - range.first) * p->device.attention_row * (double)(two.f32_ops - 2 * one.f32_ops);
 }
 
-/* The activations that a norm or a residual sum goes over; a line that is written is read first. */
+/* The activations that a norm or a residual sum goes over; a line that is written is read first. Without the f32 form that
+ * some devices give a router: whether there is one, a plan's descriptors, which have no memory yet, do not tell. */
 static double row_bytes(const pricing *p, const td_block_desc *b) {
     td_block_buffer list[TD_BLOCK_BUFFERS_MAX];
     td_block_desc   copy = *b;
     double          sum = 0;
     size_t          n = td_block_buffers(&copy, p->model->act_bytes == 2 ? TD_DT_BF16 : TD_DT_F32, list);
-    for (size_t i = 0; i < n; i++) sum += 2 * (double)list[i].row_bytes;
+    for (size_t i = 0; i < n; i++)
+        if (b->kind != TD_BLOCK_NORM || list[i].at != (void **)&copy.norm.out_f32) sum += 2 * (double)list[i].row_bytes;
     return sum;
 }
 

@@ -63,24 +63,29 @@ td_status td_stored_check(const stored_query *q, const td_safetensors_entry *e, 
                           td_shape_text(have, sizeof have, e->shape, e->rank), rows, columns);
 }
 
-static bool is_plain(const td_safetensors_entry *e) {
+bool td_stored_is_plain(const td_safetensors_entry *e) {
     return e->dtype == TD_DT_BF16 || e->dtype == TD_DT_F16 || e->dtype == TD_DT_F32;
+}
+
+td_status td_stored_check_whole(const stored_query *q, const td_safetensors_entry *e, const size_t *shape, uint32_t rank) {
+    char want[96], have[96];
+    if (e->rank != rank || memcmp(e->shape, shape, rank * sizeof *e->shape))
+        return td_stored_fail(q, e, TD_EFORMAT, "has the shape %s, expected %s",
+                              td_shape_text(have, sizeof have, e->shape, e->rank),
+                              td_shape_text(want, sizeof want, shape, rank));
+    return td_safetensors_check_size(q->c->files[td_checkpoint_slot(q->c, e->name)->file], q->err);
 }
 
 td_status td_stored_scale_dtype(const stored_query *q, const td_safetensors_entry *e, td_dtype *out) {
     *out = e->dtype;
-    return is_plain(e) ? TD_OK : td_stored_fail(q, e, TD_EFORMAT, "is %s, and a scale is F32, BF16 or F16", e->dtype_name);
+    return td_stored_is_plain(e) ? TD_OK
+                                 : td_stored_fail(q, e, TD_EFORMAT, "is %s, and a scale is F32, BF16 or F16", e->dtype_name);
 }
 
 /* ---- which family ---------------------------------------------------------------------------- */
 
 static td_status check_whole(const stored_query *q, const td_safetensors_entry *e) {
-    char want[64], have[96];
-    if (e->rank != q->spec->rank || memcmp(e->shape, q->spec->shape, q->spec->rank * sizeof *e->shape))
-        return td_stored_fail(q, e, TD_EFORMAT, "has the shape %s, expected %s",
-                              td_shape_text(have, sizeof have, e->shape, e->rank),
-                              td_shape_text(want, sizeof want, q->spec->shape, q->spec->rank));
-    return td_safetensors_check_size(q->c->files[td_checkpoint_slot(q->c, e->name)->file], q->err);
+    return td_stored_check_whole(q, e, q->spec->shape, q->spec->rank);
 }
 
 /* X.weight of a type that needs scales. */
@@ -98,7 +103,8 @@ td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, 
     char                        want[64];
     size_t                      n = spec->shape[0], k = spec->shape[1];
     *out = (td_stored_weight){.coded = {.n = n, .k = k, .stored_n = n, .stored_k = k, .scale_rows = 1, .factor = 1}};
-    if (e && is_plain(e)) {
+    if (spec->stack.n_experts) return td_stored_stack(&q, out);
+    if (e && td_stored_is_plain(e)) {
         const td_safetensors_entry *codes = NULL;
         if (config->quant.method != TD_QUANT_NONE && q.base_len && !(codes = td_stored_entry(&q, "weight_packed")))
             codes = td_stored_entry(&q, "qweight");
@@ -120,6 +126,7 @@ td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, 
 
 bool td_stored_exists(const td_checkpoint *c, const td_tensor_spec *spec) {
     stored_query q = {.c = c, .spec = spec, .base_len = base_length(spec)};
+    if (spec->stack.n_experts) return td_stored_stack_exists(c, spec);
     return td_checkpoint_find(c, spec->name) ||
            (q.base_len && (td_stored_entry(&q, "weight_packed") || td_stored_entry(&q, "qweight")));
 }
@@ -133,6 +140,7 @@ td_status td_stored_check_values(const td_checkpoint *c, const td_tensor_spec *s
     static const char *const SCALES[] = {"weight_scale", "weight_scale_inv", "scales"}, *const ZEROS[] = {
                                                                                             "qzeros", "weight_zero_point"};
     const td_safetensors_entry *e = NULL;
+    if (spec->stack.n_experts) e = td_stored_stack_scales(&q);
     if (fault == TD_CODED_SCALE) {
         for (size_t i = 0; !e && i < sizeof SCALES / sizeof *SCALES; i++) e = td_stored_entry(&q, SCALES[i]);
         return td_stored_fail(&q, e, TD_EFORMAT,

@@ -8,6 +8,7 @@
  * stored_words.c qweight, qzeros, scales [, g_idx]                                  GPTQ, AWQ stored_words.c weight_packed
  * U8, weight_scale [, weight_global_scale]             MXFP4, NVFP4                  stored_fp4.c
  *
+ * Tensors that have a weight of all experts, which gpt-oss has plain or as MXFP4, are in stored_stack.c.
  * Shapes and types are checked against the model's and quantization_config here; values (scales, zeros) where they are read.
  */
 #ifndef TD_MODEL_STORED_WEIGHT_H
@@ -27,7 +28,7 @@ typedef struct {
 } stored_query;
 
 typedef struct {
-    const td_safetensors_entry *plain; /* BF16, F16 or F32; NULL: coded */
+    const td_safetensors_entry *plain; /* BF16, F16 or F32; NULL: coded. Of a stack the tensor of all experts */
     td_coded_matrix             coded;
 } td_stored_weight;
 
@@ -57,6 +58,15 @@ TD_NODISCARD td_status td_stored_fp4(const stored_query *q, const td_safetensors
 TD_NODISCARD td_status td_stored_gptq(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out);
 TD_NODISCARD td_status td_stored_awq(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out);
 
+/** An expert's weight in a tensor of all experts: q->spec->stack.n_experts is not 0. */
+TD_NODISCARD td_status td_stored_stack(const stored_query *q, td_stored_weight *out);
+bool                   td_stored_stack_exists(const td_checkpoint *c, const td_tensor_spec *spec);
+/** Its values out of the plain tensor. @param out the scratch's. */
+TD_NODISCARD td_status td_stored_stack_take(const td_tensor_spec *spec, const td_safetensors_entry *plain,
+                                            td_scratch *scratch, td_tensor_view *out, td_error *err);
+/** The tensor that has a coded one's scales. */
+const td_safetensors_entry *td_stored_stack_scales(const stored_query *q);
+
 /* ---- what they share ------------------------------------------------------------------------- */
 
 /** X.suffix, or NULL. */
@@ -66,6 +76,7 @@ const td_safetensors_entry *td_stored_entry(const stored_query *q, const char *s
 TD_NODISCARD td_status td_stored_need(const stored_query *q, const char *suffix, const td_safetensors_entry **out);
 
 /** Whether e is [rows, columns], or, where columns is 1, [rows]. */
+bool td_stored_is_plain(const td_safetensors_entry *e); /* BF16, F16 or F32 */
 bool td_stored_is(const td_safetensors_entry *e, size_t rows, size_t columns);
 
 /** Whether all of its elements are 0; false for types that are not read. */
@@ -74,6 +85,10 @@ bool td_stored_all_zero(const td_safetensors_entry *e);
 /** TD_EFORMAT unless e, which is X.suffix, is of that type and shape. */
 TD_NODISCARD td_status td_stored_check(const stored_query *q, const td_safetensors_entry *e, td_dtype dtype, size_t rows,
                                        size_t columns);
+
+/** TD_EFORMAT unless e has the shape, TD_EIO where its file has become shorter. */
+TD_NODISCARD td_status td_stored_check_whole(const stored_query *q, const td_safetensors_entry *e, const size_t *shape,
+                                             uint32_t rank);
 
 /** A scale in BF16, F16 or F32. @return TD_EFORMAT for any other type. */
 TD_NODISCARD td_status td_stored_scale_dtype(const stored_query *q, const td_safetensors_entry *e, td_dtype *out);

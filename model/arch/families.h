@@ -7,5 +7,6 @@
 extern const td_arch TD_ARCH_DEEPSEEK_V2, TD_ARCH_DEEPSEEK_V3; /* deepseek.c; V3 is Kimi-K2 too */
 extern const td_arch TD_ARCH_QWEN2_MOE, TD_ARCH_QWEN3_MOE;     /* qwen_moe.c */
 extern const td_arch TD_ARCH_GLM4_MOE;                         /* glm4_moe.c */
+extern const td_arch TD_ARCH_GPT_OSS;                          /* gpt_oss.c */
 
 #endif

@@ -39,11 +39,13 @@ typedef struct {
 
 static const model_row MODELS[] = {
     {"tale", "models/tale-v3-14m", 4096, false},
-    {"v2_lite", "tests/data/golden/deepseek_v2_lite", 320, false}, /* MLA, softmax router, YaRN */
-    {"v3_yarn", "tests/data/golden/deepseek_v3_yarn", 320, false}, /* MLA, query compression, sigmoid router with groups */
-    {"qwen3", "tests/data/golden/qwen3_moe", 320, true},           /* GQA, norms of queries and keys */
-    {"qwen2", "tests/data/golden/qwen2_moe", 320, true},           /* GQA, biases, gated shared expert */
-    {"glm4", "tests/data/golden/glm4_moe", 320, true},             /* GQA that rotates half a head, biases and norms */
+    {"v2_lite", "tests/data/golden/deepseek_v2_lite", 320, false},   /* MLA, softmax router, YaRN */
+    {"v3_yarn", "tests/data/golden/deepseek_v3_yarn", 320, false},   /* MLA, query compression, sigmoid router with groups */
+    {"qwen3", "tests/data/golden/qwen3_moe", 320, true},             /* GQA, norms of queries and keys */
+    {"qwen2", "tests/data/golden/qwen2_moe", 320, true},             /* GQA, biases, gated shared expert */
+    {"glm4", "tests/data/golden/glm4_moe", 320, true},               /* GQA that rotates half a head, biases and norms */
+    {"gpt_oss", "tests/data/golden/gpt_oss", 320, true},             /* windows, sinks, experts with biases */
+    {"gpt_oss_mxfp4", "tests/data/golden/gpt_oss_mxfp4", 320, true}, /* the same from codes, and another order of layers */
 };
 
 typedef struct {

@@ -21,6 +21,9 @@
 #define LOGIT_TOLERANCE 5e-5
 /* The absorbed form multiplies in another order again. */
 #define WEIGHT_TOLERANCE 1e-4
+/* Of gpt_oss_as_stored: a near tie of the router that falls the other way counts, too. */
+#define AS_STORED_ERROR 0.05
+#define W8A8_ERROR 0.15
 
 static json_t *read_manifest(const char *folder) {
     char         path[256];
@@ -211,14 +214,53 @@ FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
 FOLDER_TEST(glm4_moe)
 FOLDER_TEST(glm4_moe_yarn)
+FOLDER_TEST(gpt_oss)
+FOLDER_TEST(gpt_oss_mxfp4)
+
+/* gpt-oss's experts in MXFP4, code by code, whose activations are int8 per token; and with W8A8 on the device too. The rms
+ * of what differs from the reference, of the rms of its logits. */
+static void gpt_oss_as_stored(void **state) {
+    static const struct {
+        bool   w8a8;
+        double bound;
+    } WAYS[] = {{false, AS_STORED_ERROR}, {true, W8A8_ERROR}};
+    (void)state;
+    json_t *manifest = read_manifest("gpt_oss_mxfp4"), *prompt;
+    size_t  index;
+    for (size_t way = 0; way < sizeof WAYS / sizeof *WAYS; way++) {
+        model_run r;
+        model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(manifest, "model")),
+                                                .w8a8 = WAYS[way].w8a8,
+                                                .experts_as_stored = true,
+                                                .n_seq = 1,
+                                                .max_len = 512});
+        size_t vocab = td_model_get_config(r.model)->vocab;
+        json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
+            uint32_t ids[512], n = read_ids(json_object_get(prompt, "ids"), ids, 512);
+            float   *want = read_member("gpt_oss_mxfp4", prompt, "logits"), *got = malloc(n * vocab * sizeof *got);
+            model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
+            model_run_logits(&r, n, got);
+            double error = distance(got, want, n * vocab);
+            print_message("    %s, %u tokens: %.2e\n", WAYS[way].w8a8 ? "w8a8" : "experts alone", n, error);
+            assert_true(error < WAYS[way].bound);
+            free(want);
+            free(got);
+        }
+        model_run_close(&r);
+    }
+    json_decref(manifest);
+}
 
 /* "short": without the prompts of thousands of tokens, which an emulated processor takes too long for. */
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "short")) cmocka_set_skip_filter("long_prompts");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
-        cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(glm4_moe),          cmocka_unit_test(glm4_moe_yarn),
+        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
+        cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
+        cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(glm4_moe),
+        cmocka_unit_test(glm4_moe_yarn),    cmocka_unit_test(gpt_oss),
+        cmocka_unit_test(gpt_oss_mxfp4),    cmocka_unit_test(gpt_oss_as_stored),
         cmocka_unit_test(long_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,7 +13,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/thread.h"
-#include "model/checkpoint.h"
+#include "model/checkpoint/checkpoint.h"
 #include "model/experts_load.h"
 #include "model/model_impl.h"
 #include "npu/handover_time.h"

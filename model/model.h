@@ -8,7 +8,7 @@
 #define TD_MODEL_MODEL_H
 
 #include "cpu_experts/cpu_experts.h"
-#include "model/checkpoint.h"
+#include "model/checkpoint/checkpoint.h"
 #include "model/layer_caches.h"
 #include "model/step_rows.h"
 #include "npu/npu.h"

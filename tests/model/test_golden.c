@@ -21,7 +21,8 @@
 #define LOGIT_TOLERANCE 5e-5
 /* The absorbed form multiplies in another order again. */
 #define WEIGHT_TOLERANCE 1e-4
-/* Of gpt_oss_as_stored: a near tie of the router that falls the other way counts, too. */
+/* Of gpt_oss_as_stored: the median of a row's rms difference, of the row's rms; numpy, with the same rounding of the
+ * experts' activations, has 0.022 to 0.027. A near tie of the router that falls the other way spoils a row. */
 #define AS_STORED_ERROR 0.05
 #define W8A8_ERROR 0.15
 
@@ -217,13 +218,18 @@ FOLDER_TEST(glm4_moe_yarn)
 FOLDER_TEST(gpt_oss)
 FOLDER_TEST(gpt_oss_mxfp4)
 
-/* gpt-oss's experts in MXFP4, code by code, whose activations are int8 per token; and with W8A8 on the device too. The rms
- * of what differs from the reference, of the rms of its logits. */
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* gpt-oss's experts in MXFP4, code by code, with activations in int8 per token; with W8A8 the device's too. */
 static void gpt_oss_as_stored(void **state) {
     static const struct {
         bool   w8a8;
         double bound;
     } WAYS[] = {{false, AS_STORED_ERROR}, {true, W8A8_ERROR}};
+    const td_expert_numbers *mxfp4 = td_expert_numbers_find("mxfp4");
     (void)state;
     json_t *manifest = read_manifest("gpt_oss_mxfp4"), *prompt;
     size_t  index;
@@ -231,18 +237,21 @@ static void gpt_oss_as_stored(void **state) {
         model_run r;
         model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(manifest, "model")),
                                                 .w8a8 = WAYS[way].w8a8,
-                                                .experts_as_stored = true,
+                                                .experts = mxfp4->format,
+                                                .groups = mxfp4->groups,
                                                 .n_seq = 1,
                                                 .max_len = 512});
         size_t vocab = td_model_get_config(r.model)->vocab;
         json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
             uint32_t ids[512], n = read_ids(json_object_get(prompt, "ids"), ids, 512);
             float   *want = read_member("gpt_oss_mxfp4", prompt, "logits"), *got = malloc(n * vocab * sizeof *got);
+            double   error[512];
             model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
             model_run_logits(&r, n, got);
-            double error = distance(got, want, n * vocab);
-            print_message("    %s, %u tokens: %.2e\n", WAYS[way].w8a8 ? "w8a8" : "experts alone", n, error);
-            assert_true(error < WAYS[way].bound);
+            for (uint32_t i = 0; i < n; i++) error[i] = distance(got + i * vocab, want + i * vocab, vocab);
+            qsort(error, n, sizeof *error, by_size);
+            print_message("    %s, %u tokens: %.3f\n", WAYS[way].w8a8 ? "w8a8" : "experts alone", n, error[n / 2]);
+            assert_true(error[n / 2] < WAYS[way].bound);
             free(want);
             free(got);
         }

@@ -9,23 +9,23 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "model/stored_weight.h"
+#include "model/checkpoint/stored_weight.h"
 
 #define GROUP 32
 #define TILE 64 /* columns that are turned at a time: a cache line of each */
 
-static const td_safetensors_entry *find(const td_checkpoint *c, const td_tensor_spec *spec, const char *suffix) {
+static const td_safetensors_entry *find(const td_checkpoint_files *files, const td_tensor_spec *spec, const char *suffix) {
     char name[sizeof spec->name + 16];
     snprintf(name, sizeof name, "%s%s", spec->name, suffix);
-    return td_checkpoint_find(c, name);
+    return td_checkpoint_files_find(files, name);
 }
 
-bool td_stored_stack_exists(const td_checkpoint *c, const td_tensor_spec *spec) {
-    return find(c, spec, "") || find(c, spec, "_blocks");
+bool td_stored_stack_exists(const td_checkpoint_files *files, const td_tensor_spec *spec) {
+    return find(files, spec, "") || find(files, spec, "_blocks");
 }
 
 const td_safetensors_entry *td_stored_stack_scales(const stored_query *q) {
-    return find(q->c, q->spec, "_scales");
+    return find(q->files, q->spec, "_scales");
 }
 
 static td_status check_u8(const stored_query *q, const td_safetensors_entry *e, const size_t *shape, uint32_t rank) {
@@ -69,7 +69,7 @@ static td_status find_blocks(const stored_query *q, const td_safetensors_entry *
 
 td_status td_stored_stack(const stored_query *q, td_stored_weight *out) {
     const td_tensor_spec       *spec = q->spec;
-    const td_safetensors_entry *e = find(q->c, spec, ""), *blocks = find(q->c, spec, "_blocks");
+    const td_safetensors_entry *e = find(q->files, spec, ""), *blocks = find(q->files, spec, "_blocks");
     size_t                      rows = spec->shape[0] * spec->stack.step;
     if (e && blocks)
         return td_stored_fail(q, blocks, TD_EFORMAT, "is there, and %s is too: which of them is the weight is not known",
@@ -82,9 +82,10 @@ td_status td_stored_stack(const stored_query *q, td_stored_weight *out) {
                                : td_stored_check_whole(q, e, (size_t[]){spec->stack.n_experts, spec->shape[1], rows}, 3);
     }
     if (blocks && spec->rank == 2) return find_blocks(q, blocks, &out->coded);
-    return spec->rank == 1 ? td_fail(q->err, TD_ENOTFOUND, "%s: tensor %s is missing", q->c->dir, spec->name)
-                           : td_fail(q->err, TD_ENOTFOUND, "%s: tensor %s is missing, and so is %s_blocks", q->c->dir,
-                                     spec->name, spec->name);
+    return spec->rank == 1
+               ? td_fail(q->err, TD_ENOTFOUND, "%s: tensor %s is missing", td_checkpoint_files_dir(q->files), spec->name)
+               : td_fail(q->err, TD_ENOTFOUND, "%s: tensor %s is missing, and so is %s_blocks",
+                         td_checkpoint_files_dir(q->files), spec->name, spec->name);
 }
 
 /* to[r][c] = from[c][r * step]; inlined with a width that the compiler knows. */

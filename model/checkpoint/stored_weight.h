@@ -11,20 +11,22 @@
  * Tensors that have a weight of all experts, which gpt-oss has plain or as MXFP4, are in stored_stack.c.
  * Shapes and types are checked against the model's and quantization_config here; values (scales, zeros) where they are read.
  */
-#ifndef TD_MODEL_STORED_WEIGHT_H
-#define TD_MODEL_STORED_WEIGHT_H
+#ifndef TD_MODEL_CHECKPOINT_STORED_WEIGHT_H
+#define TD_MODEL_CHECKPOINT_STORED_WEIGHT_H
 
-#include "model/checkpoint_internal.h"
+#include "model/arch/tensor_rules.h"
+#include "model/checkpoint/checkpoint_files.h"
+#include "model/checkpoint/scratch.h"
 #include "quant/coded_matrix.h"
 
 /** What a family reads from. */
 typedef struct {
-    const td_checkpoint   *c;
-    const td_quant_config *quant;
-    const td_tensor_spec  *spec;
-    size_t                 base_len; /* of "X" in spec->name */
-    td_scratch            *scratch;  /* for what must be copied; NULL: nothing but headers is looked at */
-    td_error              *err;
+    const td_checkpoint_files *files;
+    const td_quant_config     *quant;
+    const td_tensor_spec      *spec;
+    size_t                     base_len; /* of "X" in spec->name */
+    td_scratch                *scratch;  /* for what must be copied; NULL: nothing but headers is looked at */
+    td_error                  *err;
 } stored_query;
 
 typedef struct {
@@ -36,15 +38,15 @@ typedef struct {
  * @param scratch bytes that the codes' views need; NULL: only headers are checked, and coded.group_of is not filled.
  * @return TD_ENOTFOUND, TD_EFORMAT, TD_ENOTSUP, TD_EIO, TD_ENOMEM; sentences name file and tensor.
  */
-TD_NODISCARD td_status td_stored_find(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
-                                      td_scratch *scratch, td_stored_weight *out, td_error *err);
+TD_NODISCARD td_status td_stored_find(const td_checkpoint_files *files, const td_model_config *config,
+                                      const td_tensor_spec *spec, td_scratch *scratch, td_stored_weight *out, td_error *err);
 
 /** Whether the checkpoint has the matrix or vector in any of these ways. */
-bool td_stored_exists(const td_checkpoint *c, const td_tensor_spec *spec);
+bool td_stored_exists(const td_checkpoint_files *files, const td_tensor_spec *spec);
 
 /** Every scale and zero of a matrix: TD_EFORMAT with file, tensor and place of the first that is impossible. */
-TD_NODISCARD td_status td_stored_check_values(const td_checkpoint *c, const td_tensor_spec *spec, const td_coded_matrix *m,
-                                              td_error *err);
+TD_NODISCARD td_status td_stored_check_values(const td_checkpoint_files *files, const td_tensor_spec *spec,
+                                              const td_coded_matrix *m, td_error *err);
 
 /* ---- the families ---------------------------------------------------------------------------- */
 
@@ -60,7 +62,7 @@ TD_NODISCARD td_status td_stored_awq(const stored_query *q, const td_safetensors
 
 /** An expert's weight in a tensor of all experts: q->spec->stack.n_experts is not 0. */
 TD_NODISCARD td_status td_stored_stack(const stored_query *q, td_stored_weight *out);
-bool                   td_stored_stack_exists(const td_checkpoint *c, const td_tensor_spec *spec);
+bool                   td_stored_stack_exists(const td_checkpoint_files *files, const td_tensor_spec *spec);
 /** Its values out of the plain tensor. @param out the scratch's. */
 TD_NODISCARD td_status td_stored_stack_take(const td_tensor_spec *spec, const td_safetensors_entry *plain,
                                             td_scratch *scratch, td_tensor_view *out, td_error *err);
@@ -75,8 +77,9 @@ const td_safetensors_entry *td_stored_entry(const stored_query *q, const char *s
 /** X.suffix, which must be there. */
 TD_NODISCARD td_status td_stored_need(const stored_query *q, const char *suffix, const td_safetensors_entry **out);
 
-/** Whether e is [rows, columns], or, where columns is 1, [rows]. */
 bool td_stored_is_plain(const td_safetensors_entry *e); /* BF16, F16 or F32 */
+
+/** Whether e is [rows, columns], or, where columns is 1, [rows]. */
 bool td_stored_is(const td_safetensors_entry *e, size_t rows, size_t columns);
 
 /** Whether all of its elements are 0; false for types that are not read. */

@@ -3,10 +3,10 @@
  *
  * Which modules are quantised is not taken from its targets and ignore lists but from the tensors themselves (X.weight,
  * X.weight_packed, X.qweight): what is stored is what is read, and this says what it means. A tensor that fits nothing here
- * is refused (model/stored_weight.h).
+ * is refused (model/checkpoint/stored_weight.h).
  */
-#ifndef TD_MODEL_QUANT_CONFIG_H
-#define TD_MODEL_QUANT_CONFIG_H
+#ifndef TD_MODEL_ARCH_QUANT_CONFIG_H
+#define TD_MODEL_ARCH_QUANT_CONFIG_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,7 +21,8 @@ typedef enum {
     TD_QUANT_FP8, /* DeepSeek: e4m3 with a scale per block */
     TD_QUANT_GPTQ,
     TD_QUANT_AWQ,
-    TD_QUANT_MXFP4,      /* gpt-oss: e2m1 in groups of 32, the experts of a layer in one tensor (stored_stack.c) */
+    TD_QUANT_MXFP4, /* gpt-oss: e2m1 in groups of 32, the experts of a layer in one tensor (model/checkpoint/stored_stack.c)
+                     */
     TD_QUANT_COMPRESSED, /* compressed-tensors, which is also what td_quantize writes */
     TD_QUANT_MODELSLIM,  /* "ascend": quant_model_description.json says the rest */
 } td_quant_method;

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 
 typedef struct {
     const expert_layout *layout;

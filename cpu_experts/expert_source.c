@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 #include "kernels/rows/convert.h"
 #include "quant/coded_matrix.h"
 #include "quant/weight_quant.h"

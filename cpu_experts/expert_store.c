@@ -1,5 +1,5 @@
 /* The store itself; what fills it is in expert_source.c, expert_codes.c, expert_random.c and expert_file.c. */
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 
 #include <assert.h>
 #include <math.h>
@@ -32,26 +32,6 @@ td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint3
     *weight_bytes = l.layer_bytes * c->n_layers;
     *scratch_bytes = scratch.bytes + n_workers * scratch.worker_bytes;
     return TD_OK;
-}
-
-td_status td_expert_layer_memory(td_experts *x, uint32_t layer, td_error *err) {
-    void **shards = x->shard_data + (size_t)layer * x->layout.n_shards;
-    if (x->files[layer].base) td_expert_layer_release(x, layer);
-    x->loaded[layer] = false;
-    for (uint32_t s = 0; s < x->layout.n_shards; s++)
-        if (!shards[s]) TD_TRY(td_mem_map(x->layout.shard[s].bytes, td_pool_node(x->pool, s), &shards[s], err));
-    return TD_OK;
-}
-
-void td_expert_layer_release(td_experts *x, uint32_t layer) {
-    void **shards = x->shard_data + (size_t)layer * x->layout.n_shards;
-    bool   mapped = x->files[layer].base != NULL;
-    x->loaded[layer] = false;
-    for (uint32_t s = 0; s < x->layout.n_shards; s++) {
-        if (!mapped) td_mem_unmap(shards[s], x->layout.shard[s].bytes);
-        shards[s] = NULL;
-    }
-    td_file_map_close(&x->files[layer]);
 }
 
 static td_status open_store(td_experts *x, td_error *err) {

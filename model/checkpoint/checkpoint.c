@@ -9,6 +9,8 @@
 #include "kernels/rows/convert.h"
 #include "model/checkpoint/dummy_weights.h"
 #include "model/checkpoint/rotation.h"
+#include "model/checkpoint/stored_families.h"
+#include "model/checkpoint/stored_query.h"
 #include "model/checkpoint/stored_weight.h"
 
 struct td_checkpoint {

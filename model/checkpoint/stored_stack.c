@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "model/checkpoint/stored_weight.h"
+#include "model/checkpoint/stored_families.h"
 
 #define GROUP 32
 #define TILE 64 /* columns that are turned at a time: a cache line of each */
@@ -67,7 +67,7 @@ static td_status find_blocks(const stored_query *q, const td_safetensors_entry *
     return list_rows(q, out);
 }
 
-td_status td_stored_stack(const stored_query *q, td_stored_weight *out) {
+td_status td_stored_stack(const stored_query *q, const td_safetensors_entry **plain, td_coded_matrix *out) {
     const td_tensor_spec       *spec = q->spec;
     const td_safetensors_entry *e = find(q->files, spec, ""), *blocks = find(q->files, spec, "_blocks");
     size_t                      rows = spec->shape[0] * spec->stack.step;
@@ -77,11 +77,11 @@ td_status td_stored_stack(const stored_query *q, td_stored_weight *out) {
     if (e && !td_stored_is_plain(e))
         return td_stored_fail(q, e, TD_ENOTSUP, "is %s, and only BF16, F16 and F32 are supported there", e->dtype_name);
     if (e) {
-        out->plain = e;
+        *plain = e;
         return spec->rank == 1 ? td_stored_check_whole(q, e, (size_t[]){spec->stack.n_experts, rows}, 2)
                                : td_stored_check_whole(q, e, (size_t[]){spec->stack.n_experts, spec->shape[1], rows}, 3);
     }
-    if (blocks && spec->rank == 2) return find_blocks(q, blocks, &out->coded);
+    if (blocks && spec->rank == 2) return find_blocks(q, blocks, out);
     return spec->rank == 1
                ? td_fail(q->err, TD_ENOTFOUND, "%s: tensor %s is missing", td_checkpoint_files_dir(q->files), spec->name)
                : td_fail(q->err, TD_ENOTFOUND, "%s: tensor %s is missing, and so is %s_blocks",

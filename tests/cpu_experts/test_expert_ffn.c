@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 #include "quant/coded_matrix.h"
 #include "tests/cpu_experts/expert_fixture.h"
 #include "tests/guard_page.h"

@@ -40,6 +40,7 @@ typedef struct {
     uint32_t       window;                                     /* keys that a token meets in layers that slide */
     uint8_t        slides[TD_LAYERS_MAX];                      /* [n_layers + n_mtp_layers] */
     bool           qk_norm;                                    /* GQA: RMS norm per head (Qwen3) */
+    bool           qk_norm_rows;                               /* that norm is over all heads together (MiniMax-M2) */
     double         softmax_scale;                              /* YaRN's mscale included */
     td_rope_config rope;
     /* feed-forward */

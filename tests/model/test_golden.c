@@ -215,8 +215,29 @@ FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
 FOLDER_TEST(glm4_moe)
 FOLDER_TEST(glm4_moe_yarn)
-FOLDER_TEST(gpt_oss)
-FOLDER_TEST(gpt_oss_mxfp4)
+FOLDER_TEST(glm4_moe_lite)
+FOLDER_TEST(kimi_k25)
+
+static void minimax_m2(void **state) {
+    (void)state;
+    if (getenv("TD_TEST_CARDS")) skip(); /* several are refused: test_shards */
+    run_folder("minimax_m2");
+}
+
+static void run_gpt_oss(const char *name) {
+    if (getenv("TD_TEST_DEVICE_EXPERTS")) skip(); /* biases are refused there: test_device_experts */
+    run_folder(name);
+}
+
+static void gpt_oss(void **state) {
+    (void)state;
+    run_gpt_oss("gpt_oss");
+}
+
+static void gpt_oss_mxfp4(void **state) {
+    (void)state;
+    run_gpt_oss("gpt_oss_mxfp4");
+}
 
 static int by_size(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -231,6 +252,7 @@ static void gpt_oss_as_stored(void **state) {
     } WAYS[] = {{false, AS_STORED_ERROR}, {true, W8A8_ERROR}};
     const td_expert_numbers *mxfp4 = td_expert_numbers_find("mxfp4");
     (void)state;
+    if (getenv("TD_TEST_DEVICE_EXPERTS")) skip();
     json_t *manifest = read_manifest("gpt_oss_mxfp4"), *prompt;
     size_t  index;
     for (size_t way = 0; way < sizeof WAYS / sizeof *WAYS; way++) {
@@ -264,13 +286,14 @@ static void gpt_oss_as_stored(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "short")) cmocka_set_skip_filter("long_prompts");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
-        cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
-        cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(glm4_moe),
-        cmocka_unit_test(glm4_moe_yarn),    cmocka_unit_test(gpt_oss),
-        cmocka_unit_test(gpt_oss_mxfp4),    cmocka_unit_test(gpt_oss_as_stored),
-        cmocka_unit_test(long_prompts),
+        cmocka_unit_test(deepseek_v2_lite),  cmocka_unit_test(deepseek_v2_group),
+        cmocka_unit_test(deepseek_v3_yarn),  cmocka_unit_test(deepseek_v3_noqlora),
+        cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),         cmocka_unit_test(glm4_moe),
+        cmocka_unit_test(glm4_moe_yarn),     cmocka_unit_test(glm4_moe_lite),
+        cmocka_unit_test(minimax_m2),        cmocka_unit_test(kimi_k25),
+        cmocka_unit_test(gpt_oss),           cmocka_unit_test(gpt_oss_mxfp4),
+        cmocka_unit_test(gpt_oss_as_stored), cmocka_unit_test(long_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include "core/cpu.h"
 #include "core/error.h"
+#include "model/layer_caches.h"
 #include "npu/npu.h"
 
 #define FORM "tandem KV page 1" /* changes when pages with the same bits are laid out differently */
@@ -45,6 +46,18 @@ static td_status hash_page(td_model *m, XXH128_hash_t *out, td_error *err) {
     return st == TD_OK ? TD_OK : td_fail(err, st, "kv-store: the probe's KV cannot be read: %s", td_status_text(st));
 }
 
+/* Windows that are no shorter than the probe do not show in it. */
+static uint64_t hash_windows(const td_model_config *c) {
+    uint64_t       hash = 0;
+    td_layer_range all = td_all_layers(c);
+    for (uint32_t layer = all.first; layer < all.end; layer++) {
+        td_layer_caches list = td_layer_caches_of(c, layer);
+        for (uint32_t i = 0; i < list.n; i++)
+            hash = XXH3_64bits_withSeed(&list.cache[i].window, sizeof list.cache[i].window, hash);
+    }
+    return hash;
+}
+
 td_status td_page_fingerprint_take(const td_engine_options *o, const td_engine_plan *plan, td_model *m, uint64_t source_hash,
                                    td_page_key *out, td_error *err) {
     const td_model_config *c = td_model_get_config(m);
@@ -53,13 +66,14 @@ td_status td_page_fingerprint_take(const td_engine_options *o, const td_engine_p
     char                   names[NAMES_BYTES];
     TD_TRY(run_probe(m, plan->chunk, err));
     TD_TRY(hash_page(m, &probe, err));
-    int n = snprintf(names, sizeof names,
-                     "%s|%s|%s|%s|%s|%u cards|%s|%s|%s|%s|%u deferred|%u of %zu bytes|%016llx|%016llx|%016llx%016llx", FORM,
-                     TD_VERSION, __VERSION__, td_cpu_tier_name(td_cpu_features()), o->device ? o->device : "host",
-                     o->tensor_parallel_size, c->arch_name, plan->quantization, td_model_expert_quantization(m),
-                     td_model_expert_kernel(m), plan->max_deferred, TD_KV_PAGE, td_model_page_bytes(m),
-                     (unsigned long long)source_hash, (unsigned long long)XXH3_64bits(override_json, strlen(override_json)),
-                     (unsigned long long)probe.high64, (unsigned long long)probe.low64);
+    int n =
+        snprintf(names, sizeof names,
+                 "%s|%s|%s|%s|%s|%u cards|%s|%s|%s|%s|%u deferred|%u of %zu bytes|%016llx|%016llx|%016llx|%016llx%016llx",
+                 FORM, TD_VERSION, __VERSION__, td_cpu_tier_name(td_cpu_features()), o->device ? o->device : "host",
+                 o->tensor_parallel_size, c->arch_name, plan->quantization, td_model_expert_quantization(m),
+                 td_model_expert_kernel(m), plan->max_deferred, TD_KV_PAGE, td_model_page_bytes(m),
+                 (unsigned long long)source_hash, (unsigned long long)XXH3_64bits(override_json, strlen(override_json)),
+                 (unsigned long long)hash_windows(c), (unsigned long long)probe.high64, (unsigned long long)probe.low64);
     if (n < 0 || (size_t)n >= sizeof names) return td_fail(err, TD_EINVAL, "kv-store: the model's names are too long");
     XXH128_hash_t h = XXH3_128bits(names, (size_t)n);
     *out = (td_page_key){h.low64, h.high64};

@@ -28,7 +28,10 @@ static td_status get_expert(const td_checkpoint *ck, const td_model_config *c, u
                             td_scratch *scratch, td_expert_weights *out, td_error *err) {
     TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_GATE, layer, expert, TD_FORM_STORED, scratch, &out->gate, err));
     TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_UP, layer, expert, TD_FORM_STORED, scratch, &out->up, err));
-    return td_checkpoint_get(ck, c, TD_ROLE_EXPERT_DOWN, layer, expert, TD_FORM_STORED, scratch, &out->down, err);
+    TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_DOWN, layer, expert, TD_FORM_STORED, scratch, &out->down, err));
+    TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_GATE_BIAS, layer, expert, TD_FORM_STORED, scratch, &out->gate_bias, err));
+    TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_UP_BIAS, layer, expert, TD_FORM_STORED, scratch, &out->up_bias, err));
+    return td_checkpoint_get(ck, c, TD_ROLE_EXPERT_DOWN_BIAS, layer, expert, TD_FORM_STORED, scratch, &out->down_bias, err);
 }
 
 td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch,

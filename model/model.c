@@ -32,6 +32,8 @@ td_experts_config td_model_experts_config(const td_model *m) {
                                .top_k = c->top_k,
                                .format = m->o.expert_format,
                                .groups = m->o.expert_groups,
+                               .glu = c->expert_glu,
+                               .bias = c->expert_bias,
                                .act_dtype = m->act_dtype,
                                .max_tok = m->o.max_tok,
                                .max_deferred = m->o.max_deferred,
@@ -159,6 +161,11 @@ static td_status place_experts(td_model *m, td_error *err) {
             err, TD_ENOTSUP,
             "num-gpu-experts %u: the experts in %s are packed for the CPU; the device takes those of a checkpoint", wanted,
             m->cpu_weight_path ? m->cpu_weight_path : m->o.model_path);
+    if (m->config.expert_bias || !td_glu_is_silu(&m->config.expert_glu))
+        return td_fail(err, TD_ENOTSUP,
+                       "num-gpu-experts %u: this model's experts have %s, which the device does not compute: leave them on "
+                       "the CPU (0)",
+                       wanted, m->config.expert_bias ? "biases" : "another gated unit than silu(gate) * up");
     m->part.experts = true;
     m->n_moe = 0;
     return TD_OK;

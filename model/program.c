@@ -172,8 +172,10 @@ static void add_gqa(builder *b) {
                                          .q_bias = b->w[TD_ROLE_Q_BIAS],
                                          .k_bias = b->w[TD_ROLE_K_BIAS],
                                          .v_bias = b->w[TD_ROLE_V_BIAS],
+                                         .o_bias = b->w[TD_ROLE_O_BIAS],
                                          .q_norm = b->w[TD_ROLE_Q_NORM],
                                          .k_norm = b->w[TD_ROLE_K_NORM],
+                                         .sinks = b->w[TD_ROLE_SINKS],
                                          .rope = b->s->weights->rope,
                                          .kv_k = kv->cache[0],
                                          .kv_v = kv->cache[1],
@@ -212,24 +214,27 @@ static void add_shared_mlp(builder *b) {
 static void add_router(builder *b, uint16_t *ids, float *weights) {
     static const td_router_group groups[] = {
         [TD_ROUTE_GREEDY] = TD_GROUP_NONE, [TD_ROUTE_GROUP_MAX] = TD_GROUP_MAX, [TD_ROUTE_GROUP_TOP2] = TD_GROUP_TOP2_SUM};
-    const td_model_config *c = b->s->config;
-    add_block(b,
-              (td_block_desc){.kind = TD_BLOCK_ROUTER,
-                              .router = {.hidden = c->hidden,
-                                         .n_experts = c->n_experts,
-                                         .top_k = c->top_k,
-                                         .n_group = c->n_group,
-                                         .topk_group = c->topk_group,
-                                         .score = c->route_score == TD_ROUTE_SIGMOID ? TD_SCORE_SIGMOID : TD_SCORE_SOFTMAX,
-                                         .group = groups[c->route_groups],
-                                         .normalise = c->norm_topk,
-                                         .scale = (float)c->routed_scale,
-                                         .w = b->w[TD_ROLE_ROUTER],
-                                         .bias = b->w[TD_ROLE_ROUTER_BIAS],
-                                         .in = b->normed,
-                                         .in_f32 = b->normed_f32,
-                                         .ids = ids,
-                                         .weights = weights}});
+    static const td_router_score scores[] = {[TD_ROUTE_SOFTMAX] = TD_SCORE_SOFTMAX,
+                                             [TD_ROUTE_SIGMOID] = TD_SCORE_SIGMOID,
+                                             [TD_ROUTE_SOFTMAX_CHOSEN] = TD_SCORE_SOFTMAX_CHOSEN};
+    const td_model_config       *c = b->s->config;
+    add_block(b, (td_block_desc){.kind = TD_BLOCK_ROUTER,
+                                 .router = {.hidden = c->hidden,
+                                            .n_experts = c->n_experts,
+                                            .top_k = c->top_k,
+                                            .n_group = c->n_group,
+                                            .topk_group = c->topk_group,
+                                            .score = scores[c->route_score],
+                                            .group = groups[c->route_groups],
+                                            .normalise = c->norm_topk,
+                                            .scale = (float)c->routed_scale,
+                                            .w = b->w[TD_ROLE_ROUTER],
+                                            .logit_bias = b->w[TD_ROLE_LOGIT_BIAS],
+                                            .bias = b->w[TD_ROLE_ROUTER_BIAS],
+                                            .in = b->normed,
+                                            .in_f32 = b->normed_f32,
+                                            .ids = ids,
+                                            .weights = weights}});
 }
 
 static void add_device_experts(builder *b) {

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "engine/engine_placement.h"
+#include "model/layer_caches.h"
 
 #define ROOMY ((uint64_t)1 << 52) /* bytes: enough for any model */
 #define DEVICE_OF_CARDS "apart"   /* plans a memory of the device's own, and is never run here */
@@ -139,6 +140,22 @@ static void settle_memory(td_plan_memory *x, double fraction) {
     x->lacks = wanted > x->usable ? wanted - x->usable : 0;
 }
 
+/* The share of layers that slide: their pages are those of all layers, and keep what no token reads any more. */
+static void count_sliding(const td_model_config *c, td_plan *out) {
+    double all = 0, sliding = 0;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+        td_layer_caches list = td_layer_caches_of(c, layer);
+        for (uint32_t i = 0; i < list.n; i++) {
+            double values = (double)list.cache[i].heads * list.cache[i].values;
+            all += values;
+            if (!list.cache[i].window) continue;
+            sliding += values;
+            if (list.cache[i].window > out->kv_window) out->kv_window = list.cache[i].window;
+        }
+    }
+    out->kv_sliding_bytes = all > 0 ? out->kv_token_bytes * sliding / all : 0;
+}
+
 static void list_memories(const planner *p, const td_plan_machine *m, td_plan *out) {
     const td_model_plan *plan = &p->placed.plan;
     double               fraction = p->o.mem_fraction_static, n = m->n_nodes;
@@ -146,6 +163,7 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
     double sampling = (double)td_engine_placement(&p->o, &p->plan, &p->room).bytes_per_vocab_entry * (double)vocab;
     double kv = (double)plan->kv_bytes_per_page * (double)(out->kv_tokens / TD_KV_PAGE);
     out->kv_token_bytes = (double)plan->kv_bytes_per_page / TD_KV_PAGE;
+    count_sliding(td_model_get_config(p->placed.model), out);
     if (!out->fits) kv = (double)plan->kv_bytes_per_page; /* one page at least */
     for (uint32_t i = 0; i < m->n_nodes; i++) {
         td_plan_memory *x = &out->memory[out->n_memories++];

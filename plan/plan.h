@@ -74,7 +74,9 @@ typedef struct {
         uint64_t streams;
     } room[2 * TD_PLAN_LIST_MAX]; /* [n_rooms] how many such sequences the cache has room for, of kv_tokens_most */
     uint32_t        n_rooms;
-    double          kv_token_bytes; /* on a card */
+    double          kv_token_bytes;   /* on a card */
+    double          kv_sliding_bytes; /* of these, of layers that read the last `kv_window` tokens alone: they keep all */
+    uint32_t        kv_window;        /* the longest of such layers; 0: there are none */
     td_plan_memory  memory[TD_PLAN_MEMORIES_MAX];
     uint32_t        n_memories;
     td_plan_decode  decode[TD_PLAN_LIST_MAX * TD_PLAN_LIST_MAX]; /* by contexts, of these by streams */

@@ -55,6 +55,12 @@ static void print_memory(const td_plan *p, FILE *f) {
         "\nIt fits. KV for %llu tokens with these flags, %llu at most; a token takes %.1f KiB%s. Longest sequence: %llu.\n",
         (unsigned long long)p->kv_tokens, (unsigned long long)p->kv_tokens_most, p->kv_token_bytes / 1024,
         p->n_cards > 1 ? " on each card" : "", (unsigned long long)p->longest);
+    if (p->kv_window)
+        fprintf(
+            f,
+            "%.1f KiB of a token's are in layers that read the last %u tokens alone: their pages keep the tokens before, "
+            "too.\n",
+            p->kv_sliding_bytes / 1024, p->kv_window);
     fprintf(f, "Room for");
     for (uint32_t i = 0; i < p->n_rooms; i++)
         fprintf(f, "%s %llu streams of %u tokens", i ? "," : "", (unsigned long long)p->room[i].streams, p->room[i].tokens);

@@ -31,6 +31,8 @@ td_experts_config td_expert_file_shape(const td_quantizer *q, uint32_t layer, ch
                                .top_k = c->top_k,
                                .format = q->experts->format,
                                .groups = q->experts->groups,
+                               .glu = c->expert_glu,
+                               .bias = c->expert_bias,
                                .act_dtype = TD_DT_BF16,
                                .max_tok = 1};
 }

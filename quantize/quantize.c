@@ -149,6 +149,20 @@ static td_status choose_expert_format(td_quantizer *q) {
     return TD_OK;
 }
 
+/* What rounds experts layer by layer, and what other engines read, has no place for a bias of an expert. */
+static td_status check_expert_bias(const td_quantizer *q) {
+    if (!q->config.expert_bias) return TD_OK;
+    if (q->method != TD_ROUND_NEAREST)
+        return td_fail(q->err, TD_ENOTSUP,
+                       "%s: the experts of this model have biases, and are rounded by the method nearest alone",
+                       q->o->model_path);
+    if (q->compressed_tensors)
+        return td_fail(q->err, TD_ENOTSUP,
+                       "%s: the experts of this model have biases, which output_format compressed-tensors has no place for",
+                       q->o->model_path);
+    return TD_OK;
+}
+
 /* Other engines find the experts by the names that most families have, and a vision encoder in the same folder. */
 static td_status check_shared(const td_quantizer *q) {
     const td_arch *a = q->config.arch;
@@ -164,6 +178,7 @@ static td_status open_source(td_quantizer *q) {
                             : td_checkpoint_open(q->o->model_path, &q->source, q->err));
     td_checkpoint_look_at_mtp(q->source, &q->config);
     td_checkpoint_log_unread(q->source, &q->config);
+    TD_TRY(check_expert_bias(q));
     if (td_quant_config_has_int8(&q->config.quant) && !td_checkpoint_has_experts(q->source, &q->config))
         return td_fail(q->err, TD_EINVAL, "%s is quantised already, and has its experts in packed files", q->o->model_path);
     TD_TRY(td_checkpoint_check_all(q->source, &q->config, true, q->err));

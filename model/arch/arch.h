@@ -35,6 +35,7 @@ typedef enum {
     TD_DIM_GQA_Q, /* heads * head_dim */
     TD_DIM_GQA_KV,
     TD_DIM_HEAD,
+    TD_DIM_HEADS,
     TD_DIM_INTER,
     TD_DIM_MOE_INTER,
     TD_DIM_SHARED_INTER,
@@ -56,6 +57,14 @@ typedef enum {
     TD_PAIRS_KV_A,  /* of kv_lora + rope */
 } td_weight_pairs;
 
+/** How one expert's weight lies in a tensor that has those of all experts. */
+typedef enum {
+    TD_STACK_NONE, /* it does not: each expert has a tensor */
+    TD_STACK_ROWS, /* its rows follow each other */
+    TD_STACK_EVEN, /* rows of two weights take turns, as gate and up: the first one's */
+    TD_STACK_ODD,  /* the second one's */
+} td_weight_stack;
+
 /** A row of a family's table; the words are explained in weight_table.h. */
 typedef struct {
     const char *name; /* whole, # stands for the layer, the second # for the expert; NULL: the family has no such weight */
@@ -67,6 +76,7 @@ typedef struct {
     td_weight_pairs pairs;
     td_turning      turning;
     td_filling      filling;
+    td_weight_stack stack;                  /* not NONE: of a TD_STACKED_WEIGHT, whose name has no expert */
     bool (*when)(const td_model_config *c); /* NULL: always */
     td_role fallback;                       /* what stands in where the checkpoint has none; TD_ROLE_COUNT: required */
 } td_weight_rule;

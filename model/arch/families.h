@@ -10,5 +10,6 @@ extern const td_arch TD_ARCH_QWEN2_MOE, TD_ARCH_QWEN3_MOE;               /* qwen
 extern const td_arch TD_ARCH_GLM4_MOE;                                   /* glm4_moe.c */
 extern const td_arch TD_ARCH_GLM4_MOE_LITE;                              /* glm4_moe_lite.c */
 extern const td_arch TD_ARCH_MINIMAX_M2;                                 /* minimax_m2.c */
+extern const td_arch TD_ARCH_GPT_OSS;                                    /* gpt_oss.c */
 
 #endif

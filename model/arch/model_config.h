@@ -3,13 +3,14 @@
 #define TD_MODEL_ARCH_MODEL_CONFIG_H
 
 #include "core/dtype.h"
+#include "kernels/glu.h"
 #include "model/arch/quant_config.h"
 #include "tandem.h"
 
 #define TD_LAYERS_MAX 256
 #define TD_ROPE_DIM_MAX 1024
 
-typedef enum { TD_ROUTE_SOFTMAX, TD_ROUTE_SIGMOID } td_route_score;
+typedef enum { TD_ROUTE_SOFTMAX, TD_ROUTE_SIGMOID, TD_ROUTE_SOFTMAX_CHOSEN } td_route_score;
 typedef enum { TD_ROUTE_GREEDY, TD_ROUTE_GROUP_MAX, TD_ROUTE_GROUP_TOP2 } td_route_groups;
 typedef enum { TD_ROPE_PLAIN, TD_ROPE_YARN } td_rope_kind;
 
@@ -36,6 +37,8 @@ typedef struct {
     uint32_t       q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* MLA; q_lora 0: q_proj */
     bool           attn_bias;                                  /* MLA: biases of q_a, kv_a, o (attention_bias) */
     bool           qkv_bias;                                   /* GQA: biases of q, k, v (Qwen2) */
+    uint32_t       window;                                     /* keys that a token meets in layers that slide */
+    uint8_t        slides[TD_LAYERS_MAX];                      /* [n_layers + n_mtp_layers] */
     bool           qk_norm;                                    /* GQA: RMS norm per head (Qwen3) */
     bool           qk_norm_rows;                               /* that norm is over all heads together (MiniMax-M2) */
     double         softmax_scale;                              /* YaRN's mscale included */
@@ -50,6 +53,8 @@ typedef struct {
     td_route_groups route_groups;
     bool            route_bias; /* e_score_correction_bias */
     bool            norm_topk;
+    bool            expert_bias; /* gate, up and down of routed experts have one */
+    td_glu          expert_glu;  /* between them; all 0: silu(gate) * up */
     double          routed_scale;
     uint8_t         is_moe[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] */
     bool            mtp_turned; /* the checkpoint's MTP layer is that of a rotated model (model/checkpoint/rotation.h); of

@@ -89,6 +89,13 @@ static td_status parse_fp8(const json_t *q, td_quant_config *c, td_error *err) {
     return get_block(q, "weight_block_size", s, err);
 }
 
+/* Which modules are stored plainly (modules_to_not_convert) the tensors say. */
+static td_status parse_mxfp4(const json_t *q, td_quant_config *c, td_error *err) {
+    (void)q, (void)err;
+    c->scheme[c->n_schemes++] = (td_quant_scheme){.bits = 4, .is_float = true, .symmetric = true, .group = 32};
+    return TD_OK;
+}
+
 static td_status parse_gptq(const json_t *q, td_quant_config *c, td_error *err) {
     td_quant_scheme *s = &c->scheme[c->n_schemes++];
     json_int_t       bits;
@@ -250,6 +257,7 @@ static const struct {
     {"fp8", TD_QUANT_FP8, parse_fp8},
     {"gptq", TD_QUANT_GPTQ, parse_gptq},
     {"awq", TD_QUANT_AWQ, parse_awq},
+    {"mxfp4", TD_QUANT_MXFP4, parse_mxfp4},
     {"compressed-tensors", TD_QUANT_COMPRESSED, parse_compressed},
     {"ascend", TD_QUANT_MODELSLIM, parse_modelslim},
 };
@@ -264,10 +272,10 @@ td_status td_quant_config_parse(const json_t *q, td_quant_config *out, td_error 
             out->method = METHODS[i].method;
             return METHODS[i].parse(q, out, err);
         }
-    refuse(
-        out,
-        "quantization_config.quant_method is '%.40s', and only fp8, gptq, awq, compressed-tensors and ascend are supported",
-        method);
+    refuse(out,
+           "quantization_config.quant_method is '%.40s', and only fp8, gptq, awq, mxfp4, compressed-tensors and ascend are "
+           "supported",
+           method);
     return TD_OK;
 }
 

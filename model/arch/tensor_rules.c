@@ -20,6 +20,7 @@ static size_t dim_size(const td_model_config *c, td_weight_dim d) {
         case TD_DIM_GQA_Q: return (size_t)c->heads * c->head_dim;
         case TD_DIM_GQA_KV: return (size_t)c->kv_heads * c->head_dim;
         case TD_DIM_HEAD: return c->head_dim;
+        case TD_DIM_HEADS: return c->heads;
         case TD_DIM_INTER: return c->inter;
         case TD_DIM_MOE_INTER: return c->moe_inter;
         case TD_DIM_SHARED_INTER: return c->shared_inter;
@@ -52,6 +53,16 @@ static void write_name(const char *prefix, const char *pattern, uint32_t layer, 
     out[at < size ? at : size - 1] = 0;
 }
 
+static td_stack_part stack_part(const td_model_config *c, td_weight_stack stack, uint32_t expert) {
+    switch (stack) {
+        case TD_STACK_NONE: break;
+        case TD_STACK_ROWS: return (td_stack_part){c->n_experts, expert, 1, 0};
+        case TD_STACK_EVEN: return (td_stack_part){c->n_experts, expert, 2, 0};
+        case TD_STACK_ODD: return (td_stack_part){c->n_experts, expert, 2, 1};
+    }
+    return (td_stack_part){0};
+}
+
 static const td_weight_format FORMATS[] = {[TD_KEEP_LINEAR] = TD_WEIGHT_W8A8,
                                            [TD_KEEP_LINEAR_BF16] = TD_WEIGHT_BF16,
                                            [TD_KEEP_BF16] = TD_WEIGHT_BF16,
@@ -71,6 +82,7 @@ bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, 
                             .split = kept->split,
                             .turning = kept->turning,
                             .filling = kept->filling,
+                            .stack = stack_part(c, stored->stack, expert),
                             .fallback = stored->fallback};
     write_name(c->arch->prefix, stored->name, layer, expert, out->name, sizeof out->name);
     if (c->rope.interleaved && stored->pairs == TD_PAIRS_MLA_Q)

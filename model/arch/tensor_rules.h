@@ -38,6 +38,8 @@ typedef enum {
     TD_ROLE_Q_BIAS,
     TD_ROLE_K_BIAS,
     TD_ROLE_V_BIAS,
+    TD_ROLE_O_BIAS,
+    TD_ROLE_SINKS,
     TD_ROLE_Q_NORM,
     TD_ROLE_K_NORM,
     /* layers without experts */
@@ -46,7 +48,8 @@ typedef enum {
     TD_ROLE_DENSE_DOWN,
     /* layers with experts */
     TD_ROLE_ROUTER,
-    TD_ROLE_ROUTER_BIAS,
+    TD_ROLE_ROUTER_BIAS, /* for the choice alone */
+    TD_ROLE_LOGIT_BIAS,  /* on the router's logits */
     TD_ROLE_SHARED_GATE,
     TD_ROLE_SHARED_UP,
     TD_ROLE_SHARED_DOWN,
@@ -54,6 +57,9 @@ typedef enum {
     TD_ROLE_EXPERT_GATE,
     TD_ROLE_EXPERT_UP,
     TD_ROLE_EXPERT_DOWN, /* one per expert */
+    TD_ROLE_EXPERT_GATE_BIAS,
+    TD_ROLE_EXPERT_UP_BIAS,
+    TD_ROLE_EXPERT_DOWN_BIAS,
     /* MTP layers; embedding, norm and head are absent in some checkpoints, which then share the model's */
     TD_ROLE_MTP_ENORM,
     TD_ROLE_MTP_HNORM,
@@ -69,6 +75,12 @@ typedef enum {
 typedef struct {
     uint32_t block, rope;
 } td_rope_rows;
+
+/** Where an expert's weight lies in a tensor of all experts: its row r is row step * r + first of the expert's. */
+typedef struct {
+    uint32_t n_experts, expert; /* n_experts 0: it has a tensor of its own */
+    uint32_t step, first;
+} td_stack_part;
 
 /** What one card of several holds of a weight (model/shard.h), routed experts where they are on cards. */
 typedef enum {
@@ -114,6 +126,7 @@ typedef struct {
     bool             linear; /* td_model_weight_format gives it another format then */
     td_place         place;
     td_split         split;
+    td_stack_part    stack;
     td_rope_rows     rope_rows; /* set only where the checkpoint's pairs are interleaved */
     td_turning       turning;
     td_filling       filling;

@@ -37,6 +37,22 @@
                         .when = when_,                                                                            \
                         .fallback = TD_FALLBACK_##fallback_}
 
+/* A row whose tensor has the weights of all experts: the last column is its TD_STACK_…. */
+#define TD_STACKED_WEIGHT(role, name_, rows_, columns_, keep_, split_, turning_, filling_, when_, stack_) \
+    [TD_ROLE_##role] = {.name = name_,                                                                    \
+                        .scope = TD_SCOPE_EXPERT,                                                         \
+                        .rows = TD_DIM_##rows_,                                                           \
+                        .columns = TD_DIM_##columns_,                                                     \
+                        .place = TD_PLACE_EXPERTS,                                                        \
+                        .keep = TD_KEEP_##keep_,                                                          \
+                        .split = TD_SPLIT_##split_,                                                       \
+                        .pairs = TD_PAIRS_NONE,                                                           \
+                        .turning = TD_TURNING_##turning_,                                                 \
+                        .filling = TD_FILLING_##filling_,                                                 \
+                        .stack = TD_STACK_##stack_,                                                       \
+                        .when = when_,                                                                    \
+                        .fallback = TD_FALLBACK_REQUIRED}
+
 #define TD_TURNING_NONE \
     { TD_TURN_NONE, TD_ROLE_COUNT }
 #define TD_TURNING_GAIN \

@@ -11,6 +11,7 @@
 #include "model/arch/arch.h"
 #include "model/checkpoint/dummy_weights.h"
 #include "model/checkpoint/rotation.h"
+#include "model/checkpoint/stored_families.h"
 #include "model/checkpoint/stored_query.h"
 #include "model/checkpoint/stored_weight.h"
 
@@ -194,6 +195,7 @@ static td_status get_stored_values(const td_checkpoint *c, const td_model_config
     if (made_of_identity(c, &spec)) return make_identity(spec.shape[0], scratch, out, err);
     TD_TRY(td_stored_find(c->files, config, &spec, scratch, &w, err));
     if (w.plain && form == TD_FORM_CODES) return TD_OK;
+    if (w.plain && spec.stack.n_experts) return td_stored_stack_take(&spec, w.plain, scratch, out, err);
     if (w.plain) {
         v = (td_tensor_view){.dtype = w.plain->dtype, .rank = w.plain->rank, .data = w.plain->data};
         memcpy(v.shape, w.plain->shape, sizeof v.shape);
@@ -281,6 +283,8 @@ td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_conf
 size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec) {
     td_stored_weight w;
     if (td_stored_find(c->files, config, spec, NULL, &w, NULL) != TD_OK) return 0;
+    if (w.plain && spec->stack.n_experts)
+        return spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1) * td_dtype_bytes(w.plain->dtype);
     return w.plain ? w.plain->bytes : w.coded.n * w.coded.k * w.coded.bits / 8;
 }
 

@@ -72,6 +72,15 @@ bool td_stored_is_plain(const td_safetensors_entry *e) {
     return e->dtype == TD_DT_BF16 || e->dtype == TD_DT_F16 || e->dtype == TD_DT_F32;
 }
 
+td_status td_stored_check_whole(const stored_query *q, const td_safetensors_entry *e, const size_t *shape, uint32_t rank) {
+    char want[96], have[96];
+    if (e->rank != rank || memcmp(e->shape, shape, rank * sizeof *e->shape))
+        return td_stored_fail(q, e, TD_EFORMAT, "has the shape %s, expected %s",
+                              td_shape_text(have, sizeof have, e->shape, e->rank),
+                              td_shape_text(want, sizeof want, shape, rank));
+    return td_safetensors_check_size(td_checkpoint_files_with(q->files, e->name), q->err);
+}
+
 td_status td_stored_scale_dtype(const stored_query *q, const td_safetensors_entry *e, td_dtype *out) {
     *out = e->dtype;
     return td_stored_is_plain(e) ? TD_OK

@@ -35,6 +35,10 @@ bool td_stored_all_zero(const td_safetensors_entry *e);
 TD_NODISCARD td_status td_stored_check(const stored_query *q, const td_safetensors_entry *e, td_dtype dtype, size_t rows,
                                        size_t columns);
 
+/** TD_EFORMAT unless e has the shape, TD_EIO where its file has become shorter. */
+TD_NODISCARD td_status td_stored_check_whole(const stored_query *q, const td_safetensors_entry *e, const size_t *shape,
+                                             uint32_t rank);
+
 /** BF16, F16 or F32. */
 bool td_stored_is_plain(const td_safetensors_entry *e);
 

@@ -8,12 +8,7 @@
 /* ---- which family ---------------------------------------------------------------------------- */
 
 static td_status check_whole(const stored_query *q, const td_safetensors_entry *e) {
-    char want[64], have[96];
-    if (e->rank != q->spec->rank || memcmp(e->shape, q->spec->shape, q->spec->rank * sizeof *e->shape))
-        return td_stored_fail(q, e, TD_EFORMAT, "has the shape %s, expected %s",
-                              td_shape_text(have, sizeof have, e->shape, e->rank),
-                              td_shape_text(want, sizeof want, q->spec->shape, q->spec->rank));
-    return td_safetensors_check_size(td_checkpoint_files_with(q->files, e->name), q->err);
+    return td_stored_check_whole(q, e, q->spec->shape, q->spec->rank);
 }
 
 /* X.weight of a type that needs scales. */
@@ -31,6 +26,7 @@ td_status td_stored_find(const td_checkpoint_files *files, const td_model_config
     char                        want[64];
     size_t                      n = spec->shape[0], k = spec->shape[1];
     *out = (td_stored_weight){.coded = {.n = n, .k = k, .stored_n = n, .stored_k = k, .scale_rows = 1, .factor = 1}};
+    if (spec->stack.n_experts) return td_stored_stack(&q, &out->plain, &out->coded);
     if (e && td_stored_is_plain(e)) {
         const td_safetensors_entry *codes = NULL;
         if (config->quant.method != TD_QUANT_NONE && q.base_len && !(codes = td_stored_entry(&q, "weight_packed")))
@@ -54,6 +50,7 @@ td_status td_stored_find(const td_checkpoint_files *files, const td_model_config
 
 bool td_stored_exists(const td_checkpoint_files *files, const td_tensor_spec *spec) {
     stored_query q = {.files = files, .spec = spec, .base_len = td_stored_base_length(spec)};
+    if (spec->stack.n_experts) return td_stored_stack_exists(files, spec);
     return td_checkpoint_files_find(files, spec->name) ||
            (q.base_len && (td_stored_entry(&q, "weight_packed") || td_stored_entry(&q, "qweight")));
 }
@@ -67,6 +64,7 @@ td_status td_stored_check_values(const td_checkpoint_files *files, const td_tens
     static const char *const SCALES[] = {"weight_scale", "weight_scale_inv", "scales"}, *const ZEROS[] = {
                                                                                             "qzeros", "weight_zero_point"};
     const td_safetensors_entry *e = NULL;
+    if (spec->stack.n_experts) e = td_stored_stack_scales(&q);
     if (fault == TD_CODED_SCALE) {
         for (size_t i = 0; !e && i < sizeof SCALES / sizeof *SCALES; i++) e = td_stored_entry(&q, SCALES[i]);
         return td_stored_fail(&q, e, TD_EFORMAT,

@@ -8,6 +8,7 @@
  * stored_words.c qweight, qzeros, scales [, g_idx]                                  GPTQ, AWQ stored_words.c weight_packed
  * U8, weight_scale [, weight_global_scale]             MXFP4, NVFP4                  stored_fp4.c
  *
+ * Tensors that have a weight of all experts, which gpt-oss has plain or as MXFP4, are in stored_stack.c.
  * Shapes and types are checked against the model's and quantization_config here; values (scales, zeros) where they are read.
  */
 #ifndef TD_MODEL_CHECKPOINT_STORED_WEIGHT_H
@@ -19,7 +20,7 @@
 #include "quant/coded_matrix.h"
 
 typedef struct {
-    const td_safetensors_entry *plain; /* BF16, F16 or F32; NULL: coded */
+    const td_safetensors_entry *plain; /* BF16, F16 or F32; NULL: coded. Of a stack the tensor of all experts */
     td_coded_matrix             coded;
 } td_stored_weight;
 

@@ -3,10 +3,10 @@
 
   make_golden.py [VARIANT ...]   write tests/data/golden/VARIANT/ (default: all; run from the repository root)
 
-Needs torch, numpy, and transformers: 4.57 for the variants of 4.57, 5 for those of 5 (OF_5), whose classes 4.57 lacks; it
-makes those that it has.  Weights come from numpy's seeded generator and are rounded to the stored type before anything is
-computed; outputs are float32.  Seeds are tried in order until no choice is a near tie, so that implementations which add in
-another order route and decode alike.
+Needs torch, numpy, and transformers: 4.57 for the variants of 4.57, 5 for those of 5 (OF_5), whose classes 4.57 lacks
+(gpt_oss: whose MXFP4 it reads); it makes those that it has.  Weights come from numpy's seeded generator and are rounded to the
+stored type before anything is computed; outputs are float32.  Seeds are tried in order until no choice is a near tie, so that
+implementations which add in another order route and decode alike.
 """
 import copy, json, os, shutil, sys, tempfile
 import numpy as np
@@ -52,6 +52,10 @@ MINIMAX = dict({k: v for k, v in COMMON.items() if k != "attention_bias"}, archi
                use_qk_norm=True, qk_norm_type="per_layer", use_routing_bias=True, scoring_func="sigmoid", shared_intermediate_size=0,
                attn_type_list=[1, 1, 1], max_position_embeddings=512)
 
+GPT_OSS = dict({k: v for k, v in COMMON.items() if k != "attention_bias"}, architectures=["GptOssForCausalLM"], model_type="gpt_oss", attention_bias=True,
+               num_hidden_layers=4, num_key_value_heads=2, head_dim=32, rope_theta=150000.0, rms_norm_eps=1e-5, num_local_experts=8,
+               num_experts_per_tok=3, experts_per_token=3, swiglu_limit=7.0, sliding_window=20, max_position_embeddings=512)
+
 
 def yarn(factor, length, **more):
     return dict({"type": "yarn", "factor": factor, "original_max_position_embeddings": length}, **more)
@@ -91,8 +95,15 @@ VARIANTS = {
         text_config=dict(V3, **deepseek_yarn(32, 1.0), model_type="kimi_k2", n_group=1, topk_group=1, q_lora_rank=48, routed_scaling_factor=2.827),
         vision_config=dict(model_type="kimi_k25_vision", num_attention_heads=2, num_hidden_layers=1, hidden_size=32, intermediate_size=48,
                            pos_emb_height=8, pos_emb_width=8))),
+    "gpt_oss": ("bf16", 1, 0.5, dict(GPT_OSS, layer_types=["sliding_attention", "full_attention"] * 2, rope_scaling={
+        "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False})),
+    "gpt_oss_mxfp4": ("bf16", 1, 0.5, dict(GPT_OSS, num_hidden_layers=3, layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+                                           sliding_window=7, num_experts_per_tok=2, experts_per_token=2, rope_scaling={
+        "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+        quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                                                 "model.embed_tokens", "lm_head"]})),
 }
-OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25")
+OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4")
 
 
 def text_of(config):
@@ -105,8 +116,9 @@ def model_class(config):
 
 def stored_tensors(config):
     """{name in a checkpoint: tensor} of transformers' own model, whose class fuses the experts since transformers 5."""
-    model = model_class(config).from_config(AutoConfig.for_model(**copy.deepcopy(config)))
-    if not FIVE:
+    plain = {k: v for k, v in copy.deepcopy(config).items() if k != "quantization_config"}
+    model = model_class(config).from_config(AutoConfig.for_model(**plain))
+    if not FIVE or config["model_type"] == "gpt_oss":                              # whose checkpoints have them fused, too
         return model.state_dict()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
@@ -127,13 +139,18 @@ def random_weights(config, dtype, down_gain, seed):
             continue
         if name.endswith("norm.weight"):
             x = 1 + 0.2 * x
-        elif name.endswith(".bias"):
+        elif name.endswith(".bias") or name.endswith("_proj_bias"):
             x = 0.5 * x
+        elif name.endswith(".sinks"):
+            x = 2 * x                                                             # beside scores of that size
+        elif ".experts." in name and t.dim() == 3:                                # of all experts, [in, out] each; gates beyond the limit
+            x = x * (3.0 if "gate_up" in name else down_gain) / np.sqrt(t.shape[1])
         elif name.endswith("embed_tokens.weight"):
             x = x * (0.35 if tied else 1.0)
         else:
             gain = 1.0
-            if any(k in name for k in ("q_proj", "q_b_proj", "k_proj", "kv_a_proj", "kv_b_proj", "mlp.gate.weight", "moe.gate.weight")):
+            if any(k in name for k in ("q_proj", "q_b_proj", "k_proj", "kv_a_proj", "kv_b_proj", "mlp.gate.weight", "moe.gate.weight",
+                                       "mlp.router.weight")):
                 gain = 1.5                                                        # peaked attention, decided routing
             elif "lm_head" in name:
                 gain = 3.0
@@ -141,8 +158,23 @@ def random_weights(config, dtype, down_gain, seed):
                 gain = down_gain
             x = x * gain / np.sqrt(t.shape[-1])
         t = torch.from_numpy(x.astype(np.float32)).to(torch.bfloat16)                 # the engine's matrices are bf16, however they are stored
-        out[name] = torch.where(t.abs() < 2.0 ** -14, 0, t).to(STORED[dtype])         # and f16 holds all that is left exactly
+        t = torch.where(t.abs() < 2.0 ** -14, 0, t).to(STORED[dtype])                 # and f16 holds all that is left exactly
+        if "quantization_config" in config and ".experts." in name and t.dim() == 3:
+            out[name + "_blocks"], out[name + "_scales"] = mxfp4_blocks(t.float().numpy())
+        else:
+            out[name] = t
     return out
+
+
+def mxfp4_blocks(w):
+    """w [experts, in, out] as gpt-oss stores MXFP4: blocks [experts, out, in / 32, 16], the even value of a pair in the low four bits, and
+    scales [experts, out, in / 32]; a value is e2m1 * 2^(scale - 127).  The format: OCP Microscaling Formats 1.0, sections 5.2.1 and 6.3."""
+    x = w.transpose(0, 2, 1).reshape(w.shape[0], w.shape[2], w.shape[1] // 32, 32)
+    exponent = np.floor(np.log2(np.abs(x).max(-1))) - 2                           # 2: the largest exponent of e2m1
+    value = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    code = np.abs(np.abs(x / 2.0 ** exponent[..., None])[..., None] - value).argmin(-1) | (x < 0) << 3
+    packed = code[..., 0::2] | code[..., 1::2] << 4, exponent + 127
+    return tuple(torch.from_numpy(np.ascontiguousarray(a, np.uint8)) for a in packed)
 
 
 def save(folder, config, weights, shards):
@@ -180,7 +212,10 @@ class Reference:
         gate = self.qwen_gate if "qwen" in c.model_type else self.gate_of_5 if FIVE else self.deepseek_gate
         for i, layer in enumerate(self.text.layers):
             if i in self.moe:
-                layer.mlp.gate.register_forward_hook(gate)
+                if c.model_type == "gpt_oss":
+                    layer.mlp.router.register_forward_hook(self.gpt_oss_router)
+                else:
+                    layer.mlp.gate.register_forward_hook(gate)
             if c.model_type == "deepseek_v2" and yarn_config:                     # see "Where transformers deviates"
                 layer.self_attn.scaling *= yarn_mscale(yarn_config["factor"], yarn_config["mscale_all_dim"]) ** 2
 
@@ -193,6 +228,11 @@ class Reference:
     def qwen_gate(self, module, args, logits):
         weights, ids = torch.topk(torch.softmax(logits.float(), -1), self.text.config.num_experts_per_tok, -1)
         self.keep(ids, weights / weights.sum(-1, keepdim=True) if self.text.config.norm_topk_prob else weights)
+
+    def gpt_oss_router(self, module, args, output):                               # what it returns differs between versions
+        logits = torch.nn.functional.linear(args[0].reshape(-1, args[0].shape[-1]), module.weight, module.bias)
+        best, ids = torch.topk(logits, self.model.config.num_experts_per_tok, -1)
+        self.keep(ids, torch.softmax(best, -1))
 
     def keep(self, ids, weights):
         order = torch.sort(weights, dim=-1, descending=True, stable=True).indices

@@ -29,16 +29,29 @@ def load_file(path):
         data = raw[8 + n + a:8 + n + b]
         if t["dtype"] == "BF16":
             v = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+        elif t["dtype"] == "U8":                                  # gpt-oss's MXFP4, decoded below
+            v = np.frombuffer(data, "u1")
         else:
             v = np.frombuffer(data, {"F16": "<f2", "F32": "<f4"}[t["dtype"]])
         out[name] = v.reshape(t["shape"]).astype(np.float32)
     return out
 
 
+def decode_mxfp4(weights):
+    """X_blocks [experts, out, groups, 16] and X_scales [experts, out, groups] become X [experts, in, out]: OCP Microscaling Formats 1.0."""
+    e2m1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    e2m1 = np.concatenate((e2m1, -e2m1))
+    for name in [n[:-len("_blocks")] for n in weights if n.endswith("_blocks")]:
+        codes, scales = weights.pop(name + "_blocks").astype(int), weights.pop(name + "_scales")
+        values = np.stack((e2m1[codes & 15], e2m1[codes >> 4]), -1).reshape(*codes.shape[:3], 32) * np.exp2(scales - 127)[..., None]
+        weights[name] = values.reshape(*codes.shape[:2], -1).transpose(0, 2, 1).astype(np.float32)
+    return weights
+
+
 def load_weights(folder):
     index = os.path.join(folder, "model.safetensors.index.json")
     if not os.path.exists(index):
-        return load_file(os.path.join(folder, "model.safetensors"))
+        return decode_mxfp4(load_file(os.path.join(folder, "model.safetensors")))
     where, out = json.load(open(index))["weight_map"], {}
     for file in sorted(set(where.values())):
         part = load_file(os.path.join(folder, file))
@@ -72,8 +85,10 @@ def rope_table(dim, theta, scaling):
     def pair_that_turns(times):      # the (real) pair index that makes `times` full turns within the original length
         return dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = max(math.floor(pair_that_turns(scaling.get("beta_fast", 32))), 0)
-    high = min(math.ceil(pair_that_turns(scaling.get("beta_slow", 1))), dim - 1)
+    low, high = pair_that_turns(scaling.get("beta_fast", 32)), pair_that_turns(scaling.get("beta_slow", 1))
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
     ramp = np.clip((np.arange(dim // 2) - low) / (high - low if high > low else 0.001), 0, 1)
     on_cos_sin = yarn_mscale(s, 1.0)
     if scaling.get("mscale") and scaling.get("mscale_all_dim"):
@@ -91,6 +106,7 @@ class Model:
         c = self.c
         self.mla = c["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
         self.minimax = c["model_type"] == "minimax_m2"
+        self.gpt_oss = c["model_type"] == "gpt_oss"
         self.mlp_name = "block_sparse_moe" if self.minimax else "mlp"
         self.expert_parts = ("w1", "w3", "w2") if self.minimax else ("gate_proj", "up_proj", "down_proj")
         self.head_dim = c["qk_rope_head_dim"] if self.mla else c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
@@ -99,7 +115,7 @@ class Model:
 
     def is_moe(self, i):
         c = self.c
-        if self.minimax:
+        if self.minimax or self.gpt_oss:
             return True
         if "mlp_layer_types" in c:
             return c["mlp_layer_types"][i] == "sparse"
@@ -134,15 +150,20 @@ class Model:
 
     # attention
 
-    def attend(self, q, k, v, scale):
-        """q [T, H, d], k [T, Hkv, d], v [T, Hkv, dv]: causal softmax(q k^T scale) v, query head h reading kv head h / (H / Hkv)."""
+    def attend(self, q, k, v, scale, window=None, sinks=None):
+        """q [T, H, d], k [T, Hkv, d], v [T, Hkv, dv]: causal softmax(q k^T scale) v, query head h reading kv head h / (H / Hkv).  With a window only
+        the last `window` keys, the own one included; a sink [H] is a score whose value is zero."""
         T, H, share = len(q), q.shape[1], q.shape[1] // k.shape[1]
         out = np.empty((T, H, v.shape[-1]), np.float32)
-        later = np.triu(np.ones((T, T), bool), 1)
+        unseen = np.triu(np.ones((T, T), bool), 1)
+        if window:
+            unseen |= np.tril(np.ones((T, T), bool), -window)
         for h in range(H):
             s = q[:, h] @ k[:, h // share].T * np.float32(scale)
-            s[later] = -np.inf
-            out[:, h] = softmax(s) @ v[:, h // share]
+            s[unseen] = -np.inf
+            if sinks is not None:
+                s = np.concatenate((s, np.full((T, 1), sinks[h], np.float32)), 1)
+            out[:, h] = softmax(s)[:, :T] @ v[:, h // share]
         return out.reshape(T, -1)
 
     def mla_attention(self, x, n):
@@ -171,7 +192,9 @@ class Model:
         q, k, v = (y.reshape(T, -1, d) for y in (q, k, v))
         if not self.minimax and n + ".q_norm.weight" in self.w:
             q, k = self.norm(q, n + ".q_norm"), self.norm(k, n + ".k_norm")
-        return self.linear(self.attend(self.rope(q), self.rope(k), v, d ** -0.5), n + ".o_proj")
+        kind = c["layer_types"][int(n.split(".")[2])] if self.gpt_oss else "full_attention"
+        window = c["sliding_window"] if kind == "sliding_attention" else None
+        return self.linear(self.attend(self.rope(q), self.rope(k), v, d ** -0.5, window, self.w.get(n + ".sinks")), n + ".o_proj")
 
     # experts
 
@@ -210,6 +233,25 @@ class Model:
         order = np.argsort(-weights, -1, kind="stable")
         return np.take_along_axis(ids, order, -1), np.take_along_axis(weights, order, -1), margin
 
+    def route_gpt_oss(self, x, n):
+        """The best logits, and the softmax over these alone."""
+        logits, K = self.linear(x, n + ".router"), self.c["num_experts_per_tok"]
+        order = np.argsort(-logits, -1, kind="stable")
+        ranked = np.take_along_axis(logits, order, -1)
+        return order[:, :K], softmax(ranked[:, :K]), ranked[:, K - 1] - ranked[:, K]
+
+    def moe_gpt_oss(self, x, n):
+        ids, weights, margin = self.route_gpt_oss(x, n)
+        self.routed.append((ids, weights, margin))
+        w = {k: self.w["%s.experts.%s" % (n, k)] for k in ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")}
+        y, limit = np.zeros_like(x), np.float32(self.c["swiglu_limit"])
+        for e in np.unique(ids):
+            t, k = np.nonzero(ids == e)
+            both = x[t] @ w["gate_up_proj"][e] + w["gate_up_proj_bias"][e]
+            gate, up = np.minimum(both[:, 0::2], limit), np.clip(both[:, 1::2], -limit, limit)
+            y[t] += (((up + 1) * gate * sigmoid(np.float32(1.702) * gate)) @ w["down_proj"][e] + w["down_proj_bias"][e]) * weights[t, k, None]
+        return y
+
     def moe(self, x, n):
         ids, weights, margin = self.route(x, n)
         self.routed.append((ids, weights, margin))
@@ -230,7 +272,8 @@ class Model:
         for i in range(self.c["num_hidden_layers"]):
             n = "model.layers.%d." % i
             x = x + (self.mla_attention if self.mla else self.gqa_attention)(self.norm(x, n + "input_layernorm"), n + "self_attn")
-            x = x + (self.moe if self.is_moe(i) else self.mlp)(self.norm(x, n + "post_attention_layernorm"), n + self.mlp_name)
+            mixture = self.moe_gpt_oss if self.gpt_oss else self.moe
+            x = x + (mixture if self.is_moe(i) else self.mlp)(self.norm(x, n + "post_attention_layernorm"), n + self.mlp_name)
             layers.append(x)
         hidden = self.norm(x, "model.norm")
         head = "model.embed_tokens" if self.c.get("tie_word_embeddings") else "lm_head"

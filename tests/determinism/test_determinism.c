@@ -40,14 +40,16 @@ typedef struct {
 
 static const model_row MODELS[] = {
     {"tale", "models/tale-v3-14m", 4096, false},
-    {"v2_lite", "tests/data/golden/deepseek_v2_lite", 320, false}, /* MLA, softmax router, YaRN */
-    {"v3_yarn", "tests/data/golden/deepseek_v3_yarn", 320, false}, /* MLA, query compression, sigmoid router with groups */
-    {"qwen3", "tests/data/golden/qwen3_moe", 320, true},           /* GQA, norms of queries and keys */
-    {"qwen2", "tests/data/golden/qwen2_moe", 320, true},           /* GQA, biases, gated shared expert */
-    {"glm4", "tests/data/golden/glm4_moe", 320, true},             /* GQA that rotates half a head, biases and norms */
-    {"glm4_lite", "tests/data/golden/glm4_moe_lite", 320, false},  /* MLA, values wider than keys */
-    {"minimax", "tests/data/golden/minimax_m2", 320, true},        /* GQA, norms of whole rows of queries and keys */
-    {"kimi_k25", "tests/data/golden/kimi_k25", 320, false},        /* V3 under a prefix */
+    {"v2_lite", "tests/data/golden/deepseek_v2_lite", 320, false},   /* MLA, softmax router, YaRN */
+    {"v3_yarn", "tests/data/golden/deepseek_v3_yarn", 320, false},   /* MLA, query compression, sigmoid router with groups */
+    {"qwen3", "tests/data/golden/qwen3_moe", 320, true},             /* GQA, norms of queries and keys */
+    {"qwen2", "tests/data/golden/qwen2_moe", 320, true},             /* GQA, biases, gated shared expert */
+    {"glm4", "tests/data/golden/glm4_moe", 320, true},               /* GQA that rotates half a head, biases and norms */
+    {"glm4_lite", "tests/data/golden/glm4_moe_lite", 320, false},    /* MLA, values wider than keys */
+    {"minimax", "tests/data/golden/minimax_m2", 320, true},          /* GQA, norms of whole rows of queries and keys */
+    {"kimi_k25", "tests/data/golden/kimi_k25", 320, false},          /* V3 under a prefix */
+    {"gpt_oss", "tests/data/golden/gpt_oss", 320, true},             /* windows, sinks, experts with biases */
+    {"gpt_oss_mxfp4", "tests/data/golden/gpt_oss_mxfp4", 320, true}, /* the same from codes, and another order of layers */
 };
 
 typedef struct {

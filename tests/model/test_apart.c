@@ -255,6 +255,7 @@ FOLDER_TEST(glm4_moe_yarn)
 FOLDER_TEST(glm4_moe_lite)
 FOLDER_TEST(minimax_m2)
 FOLDER_TEST(kimi_k25)
+FOLDER_TEST(gpt_oss)
 
 static void the_demo_model(void **state) {
     (void)state;
@@ -264,11 +265,14 @@ static void the_demo_model(void **state) {
 int main(void) {
     td_log_set_level(TD_LOG_WARNING); /* it loads a hundred models */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
-        cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(glm4_moe),          cmocka_unit_test(glm4_moe_yarn),
-        cmocka_unit_test(glm4_moe_lite),       cmocka_unit_test(minimax_m2),        cmocka_unit_test(kimi_k25),
-        cmocka_unit_test(the_demo_model),      cmocka_unit_test(link_bytes),
+        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
+        cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
+        cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(glm4_moe),
+        cmocka_unit_test(glm4_moe_yarn),    cmocka_unit_test(glm4_moe_lite),
+        cmocka_unit_test(minimax_m2),       cmocka_unit_test(kimi_k25),
+        cmocka_unit_test(gpt_oss),          cmocka_unit_test(the_demo_model),
+        cmocka_unit_test(link_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

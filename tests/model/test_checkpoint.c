@@ -70,7 +70,8 @@ static void patch(const char *path, const char *from, const char *to) {
 
 static const char *const GOLDEN[] = {"deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora",
                                      "qwen3_moe",        "qwen3_moe_tied",    "qwen2_moe",        "glm4_moe",
-                                     "glm4_moe_yarn",    "glm4_moe_lite",     "minimax_m2",       "kimi_k25"};
+                                     "glm4_moe_yarn",    "glm4_moe_lite",     "minimax_m2",       "kimi_k25",
+                                     "gpt_oss"};
 
 static void golden_models_are_complete(void **state) {
     (void)state;
@@ -110,7 +111,8 @@ static void no_tensor_is_left_over(void **state) {
             for (uint32_t l = 0; l < n_layers; l++)
                 for (uint32_t e = 0; e < n_experts; e++) {
                     td_tensor_spec spec;
-                    n_asked += td_tensor_spec_get(&config, role, l, e, &spec);
+                    if (!td_tensor_spec_get(&config, role, l, e, &spec)) continue;
+                    n_asked += !spec.stack.n_experts || (spec.stack.expert == 0 && spec.stack.first == 0);
                 }
         }
         if (n_stored != n_asked) fail_msg("%s stores %zu tensors, the roles ask for %zu", dir, n_stored, n_asked);
@@ -193,6 +195,36 @@ static void broken_folders_are_refused(void **state) {
     write_file(in_tmp("model-00002-of-00003.safetensors"), shard, n);
     free(shard);
     EXPECT(TD_EFORMAT, "and in");
+}
+
+/* Tensors that hold all experts (gpt-oss). */
+static void broken_stacks_are_refused(void **state) {
+    (void)state;
+    td_error err = {0};
+    copy_golden("gpt_oss");
+    EXPECT(TD_OK, "");
+    assert_int_equal(open_and_check(TMP, "{\"num_local_experts\": 16}", &err), TD_EFORMAT);
+    assert_non_null(strstr(err.text, "has the shape"));
+    patch(in_tmp("model.safetensors"), "layers.2.mlp.experts.down_proj_bias", "layers.2.mlp.experts.down_proj_Bias");
+    EXPECT(TD_ENOTFOUND, "model.layers.2.mlp.experts.down_proj_bias is missing");
+    copy_golden("gpt_oss");
+    patch(in_tmp("model.safetensors"), "layers.1.mlp.experts.gate_up_proj\"", "layers.1.mlp.experts.gate-up_proj\"");
+    EXPECT(TD_ENOTFOUND, "tensor model.layers.1.mlp.experts.gate_up_proj is missing, and so is");
+
+    copy_golden("gpt_oss_mxfp4");
+    EXPECT(TD_OK, "");
+    assert_int_equal(open_and_check(TMP, "{\"quantization_config\": null}", &err), TD_EFORMAT);
+    assert_non_null(strstr(err.text, "quantization_config does not describe them"));
+    assert_int_equal(open_and_check(TMP, "{\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4}}", &err),
+                     TD_EFORMAT);
+    assert_int_equal(open_and_check(TMP, "{\"num_local_experts\": 4}", &err), TD_EFORMAT);
+    assert_non_null(strstr(err.text, "has the shape"));
+    patch(in_tmp("model.safetensors"), "layers.1.mlp.experts.down_proj_scales", "layers.1.mlp.experts.down_proj_scaleS");
+    EXPECT(TD_ENOTFOUND, "down_proj_blocks is there, and model.layers.1.mlp.experts.down_proj_scales is missing");
+    copy_golden("gpt_oss_mxfp4");
+    patch(in_tmp("model.safetensors"), "layers.0.mlp.experts.gate_up_proj_scales\"",
+          "layers.0.mlp.experts.gate_up_proj\"       ");
+    EXPECT(TD_EFORMAT, "which of them is the weight is not known");
 }
 
 /* A one-tensor file whose payload begins at an odd address, and an F8 tensor. */
@@ -389,15 +421,11 @@ static int remove_tmp(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models_are_complete),
-        cmocka_unit_test(no_tensor_is_left_over),
-        cmocka_unit_test(broken_folders_are_refused),
-        cmocka_unit_test(unaligned_and_unreadable_tensors),
-        cmocka_unit_test(rope_rows_go_from_pairs_to_halves),
-        cmocka_unit_test(get_permutes_only_what_rope_turns),
-        cmocka_unit_test(missing_mtp_layers_are_dropped),
-        cmocka_unit_test(source_hash_follows_the_weights),
-        cmocka_unit_test(dummy_weights),
+        cmocka_unit_test(golden_models_are_complete),        cmocka_unit_test(no_tensor_is_left_over),
+        cmocka_unit_test(broken_folders_are_refused),        cmocka_unit_test(broken_stacks_are_refused),
+        cmocka_unit_test(unaligned_and_unreadable_tensors),  cmocka_unit_test(rope_rows_go_from_pairs_to_halves),
+        cmocka_unit_test(get_permutes_only_what_rope_turns), cmocka_unit_test(missing_mtp_layers_are_dropped),
+        cmocka_unit_test(source_hash_follows_the_weights),   cmocka_unit_test(dummy_weights),
     };
     return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
 }

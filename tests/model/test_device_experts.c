@@ -129,6 +129,8 @@ static void refusals(void **state) {
     o.device_experts = 16;
     o.cpu_weight_path = "/nowhere";
     assert_non_null(strstr(refusal_of(o).text, "the experts in /nowhere are packed for the CPU"));
+    o = (td_model_options){.model_path = repo_path(GOLDEN "gpt_oss"), .device_experts = 8};
+    assert_non_null(strstr(refusal_of(o).text, "num-gpu-experts 8: this model's experts have biases"));
 }
 
 int main(void) {

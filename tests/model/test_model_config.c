@@ -141,6 +141,26 @@ static td_layer_caches keys_and_a_state(const td_model_config *c, uint32_t layer
 }
 
 /* What a layer keeps of its tokens, and what that allows. */
+/* gpt-oss: every second layer slides; YaRN whose range is not rounded; the softmax of the chosen. */
+static void layers_slide(void **state) {
+    (void)state;
+    td_model_config c = read_ok("configs/models/gpt-oss-20b.json", NULL);
+    assert_ptr_equal(c.arch, &TD_ARCH_GPT_OSS);
+    assert_int_equal(td_model_config_moe_layers(&c), 24);
+    assert_true(c.moe_inter == 2880 && c.n_experts == 32 && c.top_k == 4 && c.route_score == TD_ROUTE_SOFTMAX_CHOSEN);
+    assert_true(c.qkv_bias && c.expert_bias && !c.norm_topk && c.routed_scale == 1 && c.shared_inter == 0);
+    assert_true(c.expert_glu.alpha == 1.702f && c.expert_glu.limit == 7 && c.expert_glu.up_add == 1);
+    assert_true(c.rope.kind == TD_ROPE_YARN && c.rope.theta == 150000 && !c.rope.truncate && c.rope.dim == 64);
+    assert_int_equal(c.max_position, 131072);
+    assert_int_equal(td_layer_caches_of(&c, 0).cache[0].window, 128);
+    assert_int_equal(td_layer_caches_of(&c, 0).cache[1].window, 128);
+    assert_int_equal(td_layer_caches_of(&c, 1).cache[0].window, 0);
+    assert_true(td_page_sharing_of(&c).shares_prompts && td_page_sharing_of(&c).shares_generated);
+    c = read_ok("configs/models/gpt-oss-120b.json", "{\"layer_types\": null, \"sliding_window\": 64}");
+    assert_true(c.n_layers == 36 && c.n_experts == 128 && c.slides[0] && !c.slides[1] && c.slides[34] && !c.slides[35]);
+    assert_int_equal(td_layer_caches_of(&c, 34).cache[0].window, 64);
+}
+
 static void caches_of_layers(void **state) {
     (void)state;
     td_model_config c = read_ok("configs/models/deepseek-v3.json", NULL);
@@ -269,6 +289,7 @@ static void stored_formats(void **state) {
         {"\"gptq\", \"bits\": 2, \"group_size\": 64", TD_QUANT_GPTQ, "bits is 2"},
         {"\"gptq\"", TD_QUANT_GPTQ, "bits is 0"},
         {"\"gptq\", \"bits\": 4, \"checkpoint_format\": \"marlin\"", TD_QUANT_GPTQ, "'marlin'"},
+        {"\"mxfp4\", \"modules_to_not_convert\": [\"lm_head\"]", TD_QUANT_MXFP4, ""},
         {"\"bitsandbytes\"", TD_QUANT_NONE, "'bitsandbytes', and only fp8, gptq"},
         {"\"ascend\"", TD_QUANT_MODELSLIM, ""},
         {COMPRESSED("int-quantized", INT8 "\"channel\"", TOKEN8), TD_QUANT_COMPRESSED, ""},
@@ -406,6 +427,16 @@ static void impossible_and_unsupported_values_are_refused(void **state) {
         {"kimi-k2.5", "{\"text_config\": {\"hidden_size\": \"a\"}}", TD_EFORMAT, "text_config.hidden_size is not"},
         {"kimi-k2.5", "{\"text_config\": {\"scoring_func\": \"softmax\"}}", TD_ENOTSUP, "scoring_func is 'softmax'"},
         {"kimi-k2.5", "{\"text_config\": {\"rope_scaling\": {\"type\": \"longrope\"}}}", TD_ENOTSUP, "'longrope'"},
+        {"gpt-oss-20b", "{\"layer_types\": [\"full_attention\"]}", TD_EFORMAT, "layer_types is not a list of 24 layers"},
+        {"gpt-oss-20b", "{\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"chunked_attention\"]}",
+         TD_ENOTSUP, "layer_types has 'chunked_attention' for layer 1"},
+        {"gpt-oss-20b", "{\"sliding_window\": 0}", TD_EFORMAT, "sliding_window is 0"},
+        {"gpt-oss-20b", "{\"swiglu_limit\": 0}", TD_EFORMAT, "swiglu_limit"},
+        {"gpt-oss-20b", "{\"experts_per_token\": 8}", TD_EFORMAT, "num_experts_per_tok is 4 and experts_per_token is 8"},
+        {"gpt-oss-20b", "{\"num_experts_per_tok\": 32, \"num_local_experts\": 16}", TD_EFORMAT, "more than the 16 experts"},
+        {"gpt-oss-20b", "{\"hidden_act\": \"gelu\"}", TD_ENOTSUP, "hidden_act"},
+        {"gpt-oss-20b", "{\"rope_theta\": null}", TD_EFORMAT, "rope_theta is missing"},
+        {"gpt-oss-20b", "{\"rope_scaling\": {\"rope_type\": \"llama3\"}}", TD_ENOTSUP, "'llama3'"},
         {"qwen3-30b-a3b", "{\"tie_word_embeddings\": 1}", TD_EFORMAT, "tie_word_embeddings"},
         {"qwen3-30b-a3b", "{\"a\": 1, \"a\": 2}", TD_EFORMAT, "override"},
         {"qwen3-30b-a3b", "[1]", TD_EFORMAT, "override"},
@@ -443,6 +474,7 @@ int main(void) {
         cmocka_unit_test(glm_flash),
         cmocka_unit_test(minimax),
         cmocka_unit_test(kimi_k25),
+        cmocka_unit_test(layers_slide),
         cmocka_unit_test(caches_of_layers),
         cmocka_unit_test(golden_shapes),
         cmocka_unit_test(generation_config_gives_defaults),

@@ -155,6 +155,7 @@ FOLDER_TEST(qwen3_moe_tied, 3)
 FOLDER_TEST(qwen2_moe, 2)
 FOLDER_TEST(glm4_moe, 4)
 FOLDER_TEST(minimax_m2, 4)
+FOLDER_TEST(gpt_oss, 3)
 
 static void demo_model_with_mtp(void **state) {
     (void)state;
@@ -171,9 +172,11 @@ static int print_seeds(void **state) {
 int main(void) {
     td_log_set_level(TD_LOG_WARNING); /* it loads a hundred models */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
-        cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(glm4_moe),          cmocka_unit_test(minimax_m2),
+        cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group),
+        cmocka_unit_test(deepseek_v3_yarn),    cmocka_unit_test(deepseek_v3_noqlora),
+        cmocka_unit_test(qwen3_moe),           cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(glm4_moe),
+        cmocka_unit_test(minimax_m2),          cmocka_unit_test(gpt_oss),
         cmocka_unit_test(demo_model_with_mtp),
     };
     return cmocka_run_group_tests(tests, print_seeds, NULL);

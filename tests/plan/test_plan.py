@@ -12,6 +12,7 @@ SOURCE = os.environ["TD_SOURCE_DIR"]
 TINY = SOURCE + "/tests/data/golden/deepseek_v2_lite/config.json"
 R1 = SOURCE + "/configs/models/deepseek-r1.json"
 QWEN = SOURCE + "/configs/models/qwen3-30b-a3b.json"
+OSS = SOURCE + "/configs/models/gpt-oss-20b.json"
 AK = SOURCE + "/configs/machines/kunpeng920-2x910b4.yaml"
 EDGE = SOURCE + "/configs/machines/edge-epyc-9534.yaml"
 MACHINE = """nodes: 1
@@ -47,6 +48,17 @@ class Plan(unittest.TestCase):
         self.assertTrue(p.stderr.startswith("tandem plan: "), p.stderr)
         self.assertEqual(p.stderr.count("\n"), 1, p.stderr)
         return p.stderr
+
+    def test_layers_that_slide(self):
+        """Half of gpt-oss's layers read 128 tokens and keep all; no other model says so."""
+        p = self.plan("--config", OSS, "--machine", EDGE)
+        self.assertTrue(p["fits"])
+        self.assertEqual(p["kv_window"], 128)
+        self.assertAlmostEqual(p["kv_sliding_bytes"], p["kv_token_bytes"] / 2)
+        text = run("--config", OSS, "--machine", EDGE).stdout
+        self.assertIn("%.1f KiB of a token's are in layers that read the last 128 tokens alone" % (p["kv_sliding_bytes"] / 1024), text)
+        p = self.plan("--config", QWEN, "--machine", EDGE)
+        self.assertEqual((p["kv_window"], p["kv_sliding_bytes"]), (0, 0))
 
     def test_published_machine(self):
         """DeepSeek-R1 on two cards and 128 cores: the published 17.3 tokens/s, 35.5 of 16 streams, 2.4 s to the first token of 128."""

@@ -108,6 +108,7 @@ static void compare_experts(const td_checkpoint *source, const td_model_config *
                                 .inter = c->moe_inter,
                                 .top_k = c->top_k,
                                 .format = TD_EXPERT_INT4C,
+                                .bias = c->expert_bias,
                                 .act_dtype = TD_DT_BF16,
                                 .max_tok = 1};
     td_pool           *pool = make_pool(1);
@@ -123,15 +124,12 @@ static void compare_experts(const td_checkpoint *source, const td_model_config *
         char       mine[128], theirs[128];
         size_t     n_mine, n_theirs;
         for (uint32_t i = 0; i < c->n_experts; i++) {
-            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_GATE, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch,
-                                               &e[i].gate, NULL),
-                             TD_OK);
-            assert_int_equal(
-                td_checkpoint_get(source, c, TD_ROLE_EXPERT_UP, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch, &e[i].up, NULL),
-                TD_OK);
-            assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_DOWN, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch,
-                                               &e[i].down, NULL),
-                             TD_OK);
+            td_tensor_view *const views[] = {&e[i].gate,      &e[i].up,      &e[i].down,
+                                             &e[i].gate_bias, &e[i].up_bias, &e[i].down_bias};
+            for (size_t v = 0; v < sizeof views / sizeof *views; v++)
+                assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_GATE + (td_role)v, layer, i,
+                                                   TD_FORM_FLOAT_OR_INT8, &scratch, views[v], NULL),
+                                 TD_OK);
         }
         assert_int_equal(td_experts_load_layer(x, index, e, NULL), TD_OK);
         snprintf(mine, sizeof mine, "%s/mine.tdx", TMP);
@@ -167,7 +165,7 @@ static void compare_folder(const char *model, bool w8a8) {
     for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
         uint32_t n_layers, n_experts;
         td_role_extent(&config, role, &n_layers, &n_experts);
-        if (role >= TD_ROLE_EXPERT_GATE && role <= TD_ROLE_EXPERT_DOWN) continue;
+        if (td_role_is_expert(&config, role)) continue;
         for (uint32_t layer = 0; layer < n_layers; layer++) {
             td_scratch     scratch = {0};
             td_tensor_view a, b;
@@ -190,8 +188,8 @@ static void compare_folder(const char *model, bool w8a8) {
 
 static void output_equals_quantising_on_load(void **state) {
     (void)state;
-    static const char *const MODELS[] = {"deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe",  "qwen3_moe_tied",
-                                         "glm4_moe",         "glm4_moe_lite",     "minimax_m2", "kimi_k25"};
+    static const char *const MODELS[] = {"deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe", "qwen3_moe_tied", "glm4_moe",
+                                         "glm4_moe_lite",    "minimax_m2",        "kimi_k25",  "gpt_oss"};
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         td_quantize_options o = options_for(golden(MODELS[i]));
         seen                s = {0};
@@ -383,6 +381,15 @@ static void what_cannot_be_quantised_is_refused(void **state) {
     quantize_fails(&o, TD_EINVAL, "int3");
     o = options_for("/nonexistent");
     quantize_fails(&o, TD_ENOTFOUND, "/nonexistent");
+    o = options_for(golden("gpt_oss"));
+    o.method = "clip";
+    quantize_fails(&o, TD_ENOTSUP, "have biases, and are rounded by the method nearest alone");
+    o = options_for(golden("gpt_oss"));
+    o.output_format = "compressed-tensors";
+    quantize_fails(&o, TD_ENOTSUP, "have biases, which output_format compressed-tensors has no place for");
+    o = options_for(golden("gpt_oss"));
+    o.rotation = "hadamard";
+    quantize_fails(&o, TD_ENOTSUP, "a model whose experts have biases cannot be rotated");
     o = options_for(golden("qwen3_moe"));
     quantize_ok(&o);
     char                copy[64];

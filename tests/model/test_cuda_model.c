@@ -139,6 +139,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(glm4_moe_yarn),    cmocka_unit_test(halves_and_handovers),
     };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
     /* The dynamic linker finds a library that is open already by its name: so it is this one, whatever the machine has. */
     if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {

@@ -1,0 +1,69 @@
+/*
+ * Int8 products of many rows: cuBLASLt's sums of some rows at a time, and our kernel that scales them. Our own products read
+ * the weights again for every TD_CUDA_LINEAR_ROWS_MAX rows, so from there on they are bound by that and not by what the card
+ * can compute.
+ *
+ * A library's product has the rows of the bucket, so those beyond the step's count are multiplied too. They are whatever the
+ * memory holds; sums of a row are of that row alone, and the kernel does not read theirs.
+ */
+#include "core/error.h"
+#include "core/log.h"
+#include "npu/cuda/cuda_op.h"
+
+#define EPILOGUE_THREADS 256
+/* Sums at a time. Weights are read again for each stretch of rows: with DeepSeek-V3's widest (gate and up, 18432 each) these
+ * are 384, which take a card longer to multiply than to read the weights. */
+#define SUMS_BYTES ((size_t)64 << 20)
+#define ROWS_MULTIPLE 128 /* of a stretch: tiles of rows are no larger */
+
+size_t td_cuda_library_bytes(const td_cuda_npu *d, uint32_t max_tok) {
+    return d->blas.api && max_tok > TD_CUDA_LINEAR_ROWS_MAX ? SUMS_BYTES + d->blas.workspace_bytes : 0;
+}
+
+/* Rows that have room for their sums. @return 0: too few for the library to be worth it */
+static uint32_t stretch(uint32_t most, size_t row_bytes) {
+    size_t rows = SUMS_BYTES / row_bytes;
+    return rows >= most ? most : (uint32_t)(rows / ROWS_MULTIPLE * ROWS_MULTIPLE);
+}
+
+/* What it cannot do is ours from now on; without an algorithm only this one. */
+static void cannot(td_cuda_npu *d, td_status st, const td_error *why) {
+    if (st == TD_ENOTSUP) {
+        td_debug("CUDA card %u: %s", d->config.card, why->text);
+        return;
+    }
+    td_warn("CUDA card %u: %s; its int8 products of many rows are our own kernels' from now on", d->config.card, why->text);
+    d->blas.has_failed = true;
+}
+
+bool td_cuda_product_by_library(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *up,
+                                const void *bias, void *out, bool out_is_f32) {
+    const td_npu_weight *const of[2] = {w, up};
+    const size_t               n_of = up ? 2 : 1, ldk = td_cuda_row_codes(w->k), most = rows->n.most;
+    const uint32_t             at_once = stretch(rows->n.most, n_of * w->n * sizeof(int32_t));
+    if (!r->library || most <= TD_CUDA_LINEAR_ROWS_MAX || !at_once || r->status != TD_OK) return false;
+    for (size_t first = 0; first < most; first += at_once) {
+        td_cuda_blas_product p = {.x = (const char *)rows->q + first * ldk,
+                                  .rows = most - first < at_once ? most - first : at_once,
+                                  .n = w->n,
+                                  .ldk = ldk,
+                                  .workspace = r->library + SUMS_BYTES};
+        char                *sums[2] = {r->library, up ? r->library + p.rows * w->n * sizeof(int32_t) : NULL};
+        for (size_t i = 0; i < n_of; i++) {
+            td_error why = {0};
+            p.w = of[i]->data;
+            p.sums = sums[i];
+            if (!td_cuda_blas_takes(&r->d->blas, &p)) return false;
+            td_status st = td_cuda_blas_multiply(&r->d->blas, r->stream, &p, &why);
+            if (st != TD_OK) {
+                cannot(r->d, st, &why);
+                return false;
+            }
+            r->launches++;
+        }
+        TD_CUDA_LAUNCH(r, W8A8_EPILOGUE, TD_GRID(td_div_up(w->n, EPILOGUE_THREADS), p.rows, 1), 0, TD_P(rows->n.count),
+                       TD_U(first), TD_P(sums[0]), TD_P(sums[1]), TD_P(rows->scale), TD_P(w->scale),
+                       TD_P(up ? up->scale : NULL), TD_P(bias), TD_U(w->n), TD_P(out), TD_U(out_is_f32));
+    }
+    return true;
+}

@@ -66,6 +66,9 @@ void td_cublaslt_unload(td_cublaslt_library *l) {
 /* "cublasSetWorkspace": what NVIDIA recommends for Hopper and later, and before */
 #define WORKSPACE_HOPPER ((size_t)32 << 20)
 #define WORKSPACE_BEFORE ((size_t)4 << 20)
+/* Weights are read again for each stretch of rows whose sums have room: with DeepSeek-V3's widest (gate and up, 18432 each)
+ * these are 384 rows, which take a card longer to multiply than to read the weights. */
+#define SUMS_BYTES ((size_t)64 << 20)
 
 static td_status fail(const td_cublaslt_api *api, const char *what, td_cublas_status said, td_error *err) {
     const char *text = api->cublasLtGetStatusString(said);
@@ -103,6 +106,7 @@ td_status td_cuda_blas_open(const td_cublaslt_library *l, int capability, td_cud
     *out = (td_cuda_blas){0};
     if (!l || !l->found.library) return TD_OK;
     out->api = &l->api;
+    out->sums_bytes = SUMS_BYTES;
     out->workspace_bytes = capability >= 90 ? WORKSPACE_HOPPER : WORKSPACE_BEFORE;
     td_cublas_status said = out->api->cublasLtCreate(&out->lt);
     if (said != TD_CUBLAS_STATUS_SUCCESS) {

@@ -11,18 +11,15 @@
 #include "npu/cuda/cuda_op.h"
 
 #define EPILOGUE_THREADS 256
-/* Sums at a time. Weights are read again for each stretch of rows: with DeepSeek-V3's widest (gate and up, 18432 each) these
- * are 384, which take a card longer to multiply than to read the weights. */
-#define SUMS_BYTES ((size_t)64 << 20)
 #define ROWS_MULTIPLE 128 /* of a stretch: tiles of rows are no larger */
 
 size_t td_cuda_library_bytes(const td_cuda_npu *d, uint32_t max_tok) {
-    return d->blas.api && max_tok > TD_CUDA_LINEAR_ROWS_MAX ? SUMS_BYTES + d->blas.workspace_bytes : 0;
+    return d->blas.api && max_tok > TD_CUDA_LINEAR_ROWS_MAX ? d->blas.sums_bytes + d->blas.workspace_bytes : 0;
 }
 
 /* Rows that have room for their sums. @return 0: too few for the library to be worth it */
-static uint32_t stretch(uint32_t most, size_t row_bytes) {
-    size_t rows = SUMS_BYTES / row_bytes;
+static uint32_t stretch(const td_cuda_blas *b, uint32_t most, size_t row_bytes) {
+    size_t rows = b->sums_bytes / row_bytes;
     return rows >= most ? most : (uint32_t)(rows / ROWS_MULTIPLE * ROWS_MULTIPLE);
 }
 
@@ -40,14 +37,14 @@ bool td_cuda_product_by_library(td_cuda_run *r, const td_cuda_rows *rows, const 
                                 const void *bias, void *out, bool out_is_f32) {
     const td_npu_weight *const of[2] = {w, up};
     const size_t               n_of = up ? 2 : 1, ldk = td_cuda_row_codes(w->k), most = rows->n.most;
-    const uint32_t             at_once = stretch(rows->n.most, n_of * w->n * sizeof(int32_t));
+    const uint32_t             at_once = stretch(&r->d->blas, rows->n.most, n_of * w->n * sizeof(int32_t));
     if (!r->library || most <= TD_CUDA_LINEAR_ROWS_MAX || !at_once || r->status != TD_OK) return false;
     for (size_t first = 0; first < most; first += at_once) {
         td_cuda_blas_product p = {.x = (const char *)rows->q + first * ldk,
                                   .rows = most - first < at_once ? most - first : at_once,
                                   .n = w->n,
                                   .ldk = ldk,
-                                  .workspace = r->library + SUMS_BYTES};
+                                  .workspace = r->library + r->d->blas.sums_bytes};
         char                *sums[2] = {r->library, up ? r->library + p.rows * w->n * sizeof(int32_t) : NULL};
         for (size_t i = 0; i < n_of; i++) {
             td_error why = {0};

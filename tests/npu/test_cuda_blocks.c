@@ -256,7 +256,8 @@ static uint64_t library_products(void) {
 typedef struct {
     uint32_t rows, bucket;
     size_t   n, k;
-    uint64_t products; /* that the library computes in a run of a linear, an MLP and one with a gate, each three times */
+    uint64_t products;   /* that the library computes in a run of a linear, an MLP and one with a gate, each three times */
+    size_t   sums_bytes; /* room for sums, 0: what it has */
 } many_rows_case;
 
 static void run_many_rows(const many_rows_case *c, rnd *r) {
@@ -266,6 +267,7 @@ static void run_many_rows(const many_rows_case *c, rnd *r) {
     char           what[64];
     random_weights(&p, r, TD_WEIGHT_W8A8, c->n, c->k, w);
     assert_non_null(blas->api);
+    if (c->sums_bytes) blas->sums_bytes = c->sums_bytes;
     for (int own = 0; own < 2; own++) {
         uint64_t before = library_products();
         snprintf(what, sizeof what, "%s, %u rows of %u, %zu x %zu", own ? "own" : "library", c->rows, c->bucket, c->n, c->k);
@@ -280,13 +282,15 @@ static void run_many_rows(const many_rows_case *c, rnd *r) {
 }
 
 /* From 65 rows of a bucket on, the library's, with fewer true rows than the bucket has; but for shapes that it does not
- * take. A linear is one product, an MLP three, of which the last has k outputs. */
+ * take. A linear is one product, an MLP three, of which the last has k outputs. The last case has room for 256 rows of the
+ * linear's sums, and 128 of the MLP's. */
 static void many_rows(void **state) {
-    static const many_rows_case CASES[] = {{70, 72, 40, 128, 3 * (1 + 3 + 3)},
-                                           {3, 65, 36, 52, 3 * (1 + 3 + 3)},
-                                           {65, 65, 44, 50, 3 * (1 + 2 + 2)},
-                                           {66, 66, 33, 52, 3 * (0 + 1 + 1)},
-                                           {64, 64, 40, 52, 0}};
+    static const many_rows_case CASES[] = {{70, 72, 40, 128, 3 * (1 + 3 + 3), 0},
+                                           {3, 65, 36, 52, 3 * (1 + 3 + 3), 0},
+                                           {65, 65, 44, 50, 3 * (1 + 2 + 2), 0},
+                                           {66, 66, 33, 52, 3 * (0 + 1 + 1), 0},
+                                           {64, 64, 40, 52, 0, 0},
+                                           {290, 300, 8, 16, 3 * (2 + 9 + 9), 8192}};
     rnd                         r = rnd_open("many rows");
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_many_rows(&CASES[i], &r);

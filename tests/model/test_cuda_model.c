@@ -108,6 +108,47 @@ FOLDER_TEST(qwen2_moe)
 FOLDER_TEST(glm4_moe)
 FULL_FOLDER_TEST(glm4_moe_yarn)
 
+/* Products that the stand-in for cuBLASLt has computed. */
+static uint64_t library_products(void) {
+    uint64_t (*count)(void);
+    void *library = dlopen(TD_CUDA_STANDIN "/libcublasLt.so.12", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD),
+         *at = library ? dlsym(library, "standin_cublaslt_products") : NULL;
+    assert_non_null(at);
+    memcpy(&count, &at, sizeof at);
+    return count();
+}
+
+/* cuBLASLt multiplies a prompt of more than 64 rows; in chunks of 64 it has nothing to do. The logits have the same bits. */
+static void by_library_and_in_chunks(const char *folder) {
+    enum { LONG = 70, CHUNK = 64 };
+    json_t   *manifest = read_manifest(folder);
+    json_t   *list = json_object_get(json_array_get(json_object_get(manifest, "prompts"), 2), "ids");
+    uint32_t  ids[LONG];
+    model_run card;
+    assert_true(json_array_size(list) >= LONG);
+    for (uint32_t i = 0; i < LONG; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    open_model(&card, model_of(manifest), "cuda", false, 0);
+    size_t   values = LONG * (size_t)td_model_get_config(card.model)->vocab;
+    float   *whole = malloc(values * sizeof *whole), *chunks = malloc(values * sizeof *chunks);
+    uint64_t before = library_products();
+    assert_true(whole && chunks);
+    run_in_chunks(&card, ids, LONG, CHUNK, false, chunks);
+    assert_int_equal(library_products(), before);
+    run_in_chunks(&card, ids, LONG, LONG, false, whole);
+    assert_true(library_products() > before + td_model_get_config(card.model)->n_layers);
+    assert_memory_equal(whole, chunks, values * sizeof *whole);
+    free(whole);
+    free(chunks);
+    model_run_close(&card);
+    json_decref(manifest);
+}
+
+static void many_rows(void **state) {
+    (void)state;
+    by_library_and_in_chunks("deepseek_v3_yarn");
+    by_library_and_in_chunks("qwen2_moe");
+}
+
 /* Two prompts and a generated token of a third sequence in one step: the same bits in halves, replayed, and by either
  * hand-over. */
 static void halves_and_handovers(void **state) {
@@ -137,6 +178,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
         cmocka_unit_test(qwen2_moe),        cmocka_unit_test(glm4_moe),
         cmocka_unit_test(glm4_moe_yarn),    cmocka_unit_test(halves_and_handovers),
+        cmocka_unit_test(many_rows),
     };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);

@@ -33,12 +33,12 @@ static void cannot(td_cuda_npu *d, td_status st, const td_error *why) {
     d->blas.has_failed = true;
 }
 
-bool td_cuda_product_by_library(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *up,
-                                const void *bias, void *out, bool out_is_f32) {
+static bool multiply(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *up,
+                     const void *bias, void *out, bool out_is_f32) {
     const td_npu_weight *const of[2] = {w, up};
     const size_t               n_of = up ? 2 : 1, ldk = td_cuda_row_codes(w->k), most = rows->n.most;
     const uint32_t             at_once = stretch(&r->d->blas, rows->n.most, n_of * w->n * sizeof(int32_t));
-    if (!r->library || most <= TD_CUDA_LINEAR_ROWS_MAX || !at_once || r->status != TD_OK) return false;
+    if (!at_once) return false;
     for (size_t first = 0; first < most; first += at_once) {
         td_cuda_blas_product p = {.x = (const char *)rows->q + first * ldk,
                                   .rows = most - first < at_once ? most - first : at_once,
@@ -63,4 +63,22 @@ bool td_cuda_product_by_library(td_cuda_run *r, const td_cuda_rows *rows, const 
                        TD_P(up ? up->scale : NULL), TD_P(bias), TD_U(w->n), TD_P(out), TD_U(out_is_f32));
     }
     return true;
+}
+
+/* The library may load its kernels when it needs them first. In a capture a thread may not, but where it says that it knows
+ * what it does. */
+static bool exchange_mode(td_cuda_run *r, td_cu_capture_mode *mode) {
+    td_cu_status said = r->d->cu->cuThreadExchangeStreamCaptureMode(mode);
+    if (said == TD_CUDA_SUCCESS) return true;
+    r->status = td_cuda_failed(r->d, "cuThreadExchangeStreamCaptureMode", said, NULL);
+    return false;
+}
+
+bool td_cuda_product_by_library(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *up,
+                                const void *bias, void *out, bool out_is_f32) {
+    td_cu_capture_mode mode = TD_CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!r->library || rows->n.most <= TD_CUDA_LINEAR_ROWS_MAX || r->status != TD_OK) return false;
+    if (!exchange_mode(r, &mode)) return false;
+    bool done = multiply(r, rows, w, up, bias, out, out_is_f32);
+    return exchange_mode(r, &mode) && done;
 }

@@ -535,13 +535,33 @@ static void shared_workspace(blas_rig *r) {
     r->d = (char *)(uintptr_t)driver_alloc(&r->driver, OUTPUTS * FEW * sizeof(int32_t));
     LT(multiply(r));
 }
+static td_cu_capture_mode exchange(blas_rig *r, td_cu_capture_mode mode) {
+    TRY(r->driver.cu->cuThreadExchangeStreamCaptureMode(&mode));
+    return mode;
+}
+static void no_capture_mode(blas_rig *r) {
+    (void)exchange(r, 3);
+}
+static void captured_as_others(blas_rig *r) {
+    TRY(r->driver.cu->cuStreamBeginCapture(r->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    ignore(multiply(r));
+}
+static void captured_as_others_again(blas_rig *r) {
+    TRY(r->driver.cu->cuStreamBeginCapture(r->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    td_cu_capture_mode was = exchange(r, TD_CU_STREAM_CAPTURE_MODE_RELAXED);
+    LT(multiply(r));
+    if (exchange(r, was) != TD_CU_STREAM_CAPTURE_MODE_RELAXED) _exit(6);
+    ignore(multiply(r));
+}
 static void captured(blas_rig *r) {
     const td_cuda   *cu = r->driver.cu;
     td_cu_graph      g;
     td_cu_graph_exec x;
     TRY(cu->cuStreamBeginCapture(r->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     choose(r);
+    td_cu_capture_mode was = exchange(r, TD_CU_STREAM_CAPTURE_MODE_RELAXED);
     LT(multiply(r));
+    (void)exchange(r, was);
     TRY(cu->cuStreamEndCapture(r->stream, &g));
     TRY(cu->cuGraphInstantiate(&x, g, 0));
     TRY(cu->cuGraphDestroy(g));
@@ -565,6 +585,9 @@ static const rule RULES[] = {
     {"computes", computes, 0, ""},
     {"captured", captured, 0, ""},
     {"ragged_has_no_algorithm", ragged_has_no_algorithm, 0, ""},
+    BREAKS(captured_as_others, "while a stream is captured and the capture's mode forbids it"),
+    BREAKS(captured_as_others_again, "while a stream is captured and the capture's mode forbids it"),
+    BREAKS(no_capture_mode, "the capture mode 3 is none"),
     BREAKS(dead_handle, "of a handle that is none, or is destroyed"),
     BREAKS(handle_kept, "with 1 streams, events, modules or graphs"),
     BREAKS(descriptor_kept, "with 5 descriptors that were not destroyed"),

@@ -5,8 +5,9 @@
  *
  * Rules are as in driver/cuda_standin.h: who breaks one ends. It is stricter than the library in these: a product has an
  * algorithm, which was asked for with these very shapes; what the manual says of pointers is checked against what was
- * promised when it was asked; all descriptors are destroyed before the last handle; whatever is not in use here is refused.
- * What the library says of shapes that it does not know is a status.
+ * promised when it was asked; in a capture a product wants the thread's mode relaxed; all descriptors are destroyed before
+ * the last handle; whatever is not in use here is refused. What the library says of shapes that it does not know is a
+ * status.
  *
  * An algorithm wants some of the workspace that it may have, at random, and spoils it. Sums wrap.
  *
@@ -387,7 +388,9 @@ td_cublas_status cublasLtMatmul(td_cublaslt lt, td_cublaslt_product product, con
                                 const td_cublaslt_algorithm *given, void *workspace, size_t workspace_bytes,
                                 td_cu_stream stream) {
     int32_t scale[2];
-    if (standin_enter(__func__, STANDIN_NEEDS_CONTEXT) != TD_CUDA_SUCCESS) return TD_CUBLAS_STATUS_EXECUTION_FAILED;
+    /* guide, Lazy Loading: the library's kernels may be loaded by their first use, which captures forbid. */
+    if (standin_enter(__func__, STANDIN_NEEDS_CONTEXT | STANDIN_UNSAFE) != TD_CUDA_SUCCESS)
+        return TD_CUBLAS_STATUS_EXECUTION_FAILED;
     (void)handle_of(lt, __func__);
     td_cu_stream s = standin_stream_of(stream, __func__);
     matrix      *am = matrix_of(a_is, __func__), *bm = matrix_of(b_is, __func__), *dm = matrix_of(d_is, __func__);

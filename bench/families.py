@@ -4,8 +4,9 @@
 usage: bench/families.py [--tandem PROGRAM] [--passes N] [--rounds N] [--shapes NAME,...] [--json]
 
 Weights are random, of real shapes cut in layers (bench/shapes.py). Each pass goes over all shapes in turn, so that the machine's drift is in all of them; a figure is the median
-of the passes, with the least and the largest. decode: time of its bound (bytes / read bandwidth) / time. prefill: the same with the int8 peak, and beside it
-its ratio to DeepSeek-V2-Lite's in the same pass. Leave the machine alone meanwhile; the load is printed."""
+of the passes, with the least and the largest. decode: time of its bound (bytes / read bandwidth) / time. prefill: the same with the int8 peak, beside it
+its ratio to the first shape's in the same pass, and that ratio with attention's products, which are of 16 bits, counted against their own peak: a vector
+holds half as many. Leave the machine alone meanwhile; the load is printed."""
 import argparse
 import json
 import os
@@ -13,20 +14,34 @@ import statistics
 import subprocess
 import sys
 
+from plan_against_bench import plan_row
 from shapes import LAYERS
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROWS = {"decode": "1 streams, context 16", "prefill": "2048 tokens"}
 
 
+PROMPT = "1 prompts of 2048 tokens"
+
+
+def model_of(shape):
+    config, layers = LAYERS[shape]
+    return ["--config", os.path.join(ROOT, "configs", "models", config), "--json-model-override-args", json.dumps(layers)]
+
+
 def measure(args, shape, suite):
     """shape -> the row of the suite, as tandem bench prints it"""
-    config, layers = LAYERS[shape]
-    p = subprocess.run([args.tandem, "bench", suite, "--config", os.path.join(ROOT, "configs", "models", config), "--json-model-override-args", json.dumps(layers),
-                        "--filter", ROWS[suite], "--rounds", str(args.rounds), "--json"], capture_output=True, text=True)
+    p = subprocess.run([args.tandem, "bench", suite, *model_of(shape), "--filter", ROWS[suite], "--rounds", str(args.rounds), "--json"], capture_output=True, text=True)
     if p.returncode:
         sys.exit("%s, %s: %s" % (shape, suite, p.stderr.strip()))
     return {r["shape"]: r for r in map(json.loads, p.stdout.splitlines())}
+
+
+def attention_share(args, shape, row):
+    """Of a prompt's operations, what share is products of queries with keys and of weights with values."""
+    _, plan = plan_row(args.tandem, model_of(shape), row)
+    ops = {p["part"]: p["int8_ops"] + p["float_ops"] for p in plan["parts"]}
+    return ops["attention, KV"] / sum(ops.values())
 
 
 def spread(values):
@@ -52,13 +67,14 @@ def main():
             rows[s].append(found)
     if args.json:
         return
-    print("| shape | decode, context 16 | decode, context 16384 | prefill 2048, of the int8 peak | of %s's |\n|---|---|---|---|---|" % shapes[0])
-    prompt = "1 prompts of 2048 tokens"
+    print("| shape | decode, context 16 | decode, context 16384 | prefill 2048, of the int8 peak | of %s's | attention at its own peak |\n|---|---|---|---|---|---|" % shapes[0])
+    share = {s: attention_share(args, s, rows[s][0][PROMPT]) for s in shapes}
     for s in shapes:
         decode = [spread([r["1 streams, context %d" % c]["fraction"] for r in rows[s]]) for c in (16, 16384)]
-        prefill = [r[prompt]["int8_fraction"] for r in rows[s]]
-        ratio = [p / first[prompt]["int8_fraction"] for p, first in zip(prefill, rows[shapes[0]])]
-        print("| %s | %s | %s | %s | %s |" % (s, *decode, spread(prefill), spread(ratio)))
+        prefill = [r[PROMPT]["int8_fraction"] for r in rows[s]]
+        ratio = [p / first[PROMPT]["int8_fraction"] for p, first in zip(prefill, rows[shapes[0]])]
+        own = [r * (1 + share[s]) / (1 + share[shapes[0]]) for r in ratio]
+        print("| %s | %s | %s | %s | %s | %s |" % (s, *decode, spread(prefill), spread(ratio), spread(own)))
 
 
 if __name__ == "__main__":

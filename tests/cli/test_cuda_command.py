@@ -5,7 +5,9 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import unittest
+import urllib.error
 import urllib.request
 
 TANDEM = os.environ["TD_TANDEM"]
@@ -22,6 +24,17 @@ def environment(**more):
 
 def run(*args, emulated=True, timeout=300, **env):
     return subprocess.run([*([EMULATED] if emulated else []), TANDEM, *args], capture_output=True, text=True, timeout=timeout, env=environment(**env))
+
+
+def ask(url, path, body=None):
+    """(status, what was answered)"""
+    request = urllib.request.Request(url + path, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=200) as answer:
+            text, status = answer.read(), answer.status
+    except urllib.error.HTTPError as e:
+        text, status = e.read(), e.code
+    return status, json.loads(text) if text else None
 
 
 class Cuda(unittest.TestCase):
@@ -53,6 +66,38 @@ class Cuda(unittest.TestCase):
         self.assertEqual((figures["memory_bytes"], figures["failures_total"], figures["temperature_celsius"]), (2 << 30, 0, 51))  # of card 1
         self.assertTrue(0 < figures["memory_free_bytes"] < 2 << 30 and figures["captures_total"] > 0, figures)
         self.assertTrue(figures["launches_total"] > figures["replays_total"] >= 6, figures)  # a step for each token
+
+    def test_a_card_that_is_lost(self):
+        """Under load: who is running is told so by a 503, whoever comes later as well, /health says why, and the end is in order."""
+        with tempfile.TemporaryDirectory() as folder:
+            lost = os.path.join(folder, "lost")
+            command = [EMULATED, TANDEM, "launch_server", "--model-path", MODEL, "--device", "cuda", "--port", "0", "--context-length", "256",
+                       "--chunked-prefill-size", "64", "--max-running-requests", "2", "--skip-server-warmup"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env=environment(TD_STANDIN_LOST=lost, TD_STANDIN_STATUS="214")) as p:
+                try:
+                    url = "http://127.0.0.1:" + re.search(r"at http://127\.0\.0\.1:(\d+)", p.stdout.readline())[1]
+                    self.assertEqual(ask(url, "/health")[0], 200)
+                    self.assertEqual(ask(url, "/v1/completions", {"prompt": "Once", "max_tokens": 2})[0], 200)
+                    with open(lost, "w", encoding="utf-8"):
+                        pass
+                    for _ in range(2):
+                        status, body = ask(url, "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 100})
+                        self.assertEqual((status, body["error"]["code"]), (503, "device_lost"), body)
+                        self.assertIn("CUDA card 0 is lost (CUDA_ERROR_ECC_UNCORRECTABLE, 214): its memory has an error", body["error"]["message"])
+                    status, body = ask(url, "/health")
+                    self.assertEqual((status, body["status"]), (503, "lost"))
+                    self.assertIn("nvidia-smi -q -d ECC", body["message"])
+                    self.assertEqual(ask(url, "/health_generate")[0], 503)
+                    p.send_signal(signal.SIGTERM)
+                    said = p.communicate(timeout=60)[1]
+                except BaseException:
+                    p.kill()
+                    raise
+        self.assertEqual(p.returncode, 1, said)
+        self.assertNotIn("stand-in: ", said)  # all was given back
+        self.assertNotIn("trying once more", said)
+        self.assertEqual(said.count("error lost: CUDA card 0 is lost"), 1, said)
 
     def test_perplexity(self):
         figures = {}

@@ -23,7 +23,7 @@
  * TD_STANDIN_CONNECT_MS (2000: how far apart the cards of a communicator may come to what needs all of them),
  * TD_STANDIN_DELAY_US (100: the longest delay, 0 none), TD_STANDIN_FAIL=n (the n-th call that can fail for no fault of the
  * caller fails; 0: their number is printed by aclFinalize), TD_STANDIN_FAIL_OP=n (the n-th kernel or copy that comes up on
- * a stream fails), TD_STANDIN_STATUS (the status of either), TD_STANDIN_LOST (a path: from the moment that something is
+ * a stream fails), TD_STANDIN_STATUS (the status of all these), TD_STANDIN_LOST (a path: from the moment that something is
  * there, the cards are lost, and whatever can fail does), TD_STANDIN_LOG (a file that the names of each capture's operations
  * are appended to, a line a capture).
  */

@@ -42,7 +42,8 @@ static bool is_lost(void) {
 }
 
 td_acl_status standin_failure(td_acl_status usual) {
-    return is_lost() ? TD_ACL_ERROR_RT_LOST_HEARTBEAT : (td_acl_status)standin_setting("TD_STANDIN_STATUS", (uint64_t)usual);
+    if (is_lost()) usual = TD_ACL_ERROR_RT_LOST_HEARTBEAT;
+    return (td_acl_status)standin_setting("TD_STANDIN_STATUS", (uint64_t)usual);
 }
 
 bool standin_fails(const char *call) {

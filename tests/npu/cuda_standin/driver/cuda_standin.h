@@ -27,10 +27,11 @@
  * TD_STANDIN_ARCH (90: the compute capability), TD_STANDIN_CUDA (12080: the driver's version), TD_STANDIN_DELAY_US (100: the
  * longest delay, 0 none), TD_STANDIN_INIT (0: the status of cuInit), TD_STANDIN_FAIL=n (the n-th call that can fail for no
  * fault of the caller fails; 0: their number is printed when the last context is released), TD_STANDIN_FAIL_OP=n (the n-th
- * kernel or copy that comes up on a stream fails, and with it its context), TD_STANDIN_STATUS (the status of either: 999 and
- * 719), TD_STANDIN_64_BIT (1: whether 64-bit words can be waited for), TD_STANDIN_REGISTER (1: whether memory of the
- * process can be pinned), TD_STANDIN_WAIT_MS (60000: the longest that a stream waits for a word), TD_STANDIN_PEERS (8: cards
- * whose memory a card can be given access to).
+ * kernel or copy that comes up on a stream fails, and with it its context), TD_STANDIN_LOST (a path: while something is
+ * there, every kernel and copy fails so), TD_STANDIN_STATUS (the status of these: 999 and 719), TD_STANDIN_REFUSE_CONTEXT
+ * (0; 1: no context is given, with TD_STANDIN_STATUS, 46), TD_STANDIN_64_BIT (1: whether 64-bit words can be waited for),
+ * TD_STANDIN_REGISTER (1: whether memory of the process can be pinned), TD_STANDIN_WAIT_MS (60000: the longest that a stream
+ * waits for a word), TD_STANDIN_PEERS (8: cards whose memory a card can be given access to).
  */
 #ifndef TD_TESTS_CUDA_STANDIN_H
 #define TD_TESTS_CUDA_STANDIN_H

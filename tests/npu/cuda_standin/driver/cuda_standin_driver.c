@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tests/npu/cuda_standin/driver/cuda_standin.h"
 
@@ -38,7 +39,8 @@ td_cu_status standin_fails(void) {
 }
 
 bool standin_op_fails(td_cu_context c) {
-    if (!standin_nth("TD_STANDIN_FAIL_OP", &ops_asked)) return false;
+    const char *lost = getenv("TD_STANDIN_LOST");
+    if (!standin_nth("TD_STANDIN_FAIL_OP", &ops_asked) && (!lost || access(lost, F_OK) != 0)) return false;
     atomic_store(&c->failure, (td_cu_status)standin_setting("TD_STANDIN_STATUS", TD_CUDA_ERROR_LAUNCH_FAILED));
     return true;
 }
@@ -94,6 +96,10 @@ static const struct {
     {TD_CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
      "the provided PTX was compiled with an unsupported toolchain."},
     {TD_CUDA_ERROR_ECC_UNCORRECTABLE, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    {TD_CUDA_ERROR_NVLINK_UNCORRECTABLE, "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+     "uncorrectable NVLink error detected during the execution"},
+    {TD_CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {TD_CUDA_ERROR_HARDWARE_STACK_ERROR, "CUDA_ERROR_HARDWARE_STACK_ERROR", "hardware stack error"},
     {TD_CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {TD_CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {TD_CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
@@ -187,6 +193,8 @@ td_cu_status cuDevicePrimaryCtxRetain(td_cu_context *context, td_cu_device devic
     STANDIN_ENTER(STANDIN_ANYWHERE);
     standin_check_device(device, __func__);
     STANDIN_CAN_FAIL;
+    if (standin_setting("TD_STANDIN_REFUSE_CONTEXT", 0))
+        return (td_cu_status)standin_setting("TD_STANDIN_STATUS", TD_CUDA_ERROR_DEVICE_UNAVAILABLE);
     standin_lock();
     td_cu_context c = &primary[device];
     if (c->retained++ == 0) {

@@ -33,16 +33,15 @@ static td_status driver_get(const td_cuda_driver **out, td_error *err) {
 /* ---- the card ---------------------------------------------------------------------------------- */
 
 td_status td_cuda_failed(td_cuda_npu *d, const char *what, td_cu_status said, td_error *err) {
-    td_error  own = {0};
-    char      sentence[192];
-    td_error *to = err ? err : &own;
-    bool known = td_card_loss_get(&d->loss, NULL); /* what fails then has the same reason: one line in the log will do */
+    td_error own = {0}, lost = {0};
+    char     sentence[192];
+    bool     known = td_card_loss_get(&d->loss, NULL); /* what fails then has the same reason: one line in the log will do */
     td_card_count(&d->given.failures);
     snprintf(sentence, sizeof sentence, "CUDA card %u: %.140s", d->config.card, what);
-    td_status st = td_cuda_fail(d->cu, to, sentence, said);
+    td_status st = td_cuda_fail(d->cu, &own, sentence, said);
     if (!err && !known) td_err("%s", own.text);
     td_cuda_loss_note(&d->loss, d->config.card, said, false);
-    return st;
+    return td_fail(err, st, "%s", td_card_loss_get(&d->loss, &lost) ? lost.text : own.text);
 }
 
 td_status td_cuda_enter(td_cuda_npu *d) {

@@ -297,7 +297,7 @@ td_acl_status aclrtGetMemInfo(td_acl_memory_kind kind, size_t *free_bytes, size_
     standin_unlock();
     bool hbm = kind == TD_ACL_HBM_MEM;
     *total_bytes = hbm ? all : 0;
-    *free_bytes = hbm && all > used ? all - used : 0;
+    *free_bytes = hbm && standin_memory_room() > used ? standin_memory_room() - used : 0;
     return TD_ACL_SUCCESS;
 }
 

@@ -28,9 +28,10 @@
 /* Activations of every linear in int8, between blocks in bf16. */
 #define W8A8_TOLERANCE 5e-2
 
-static const char *const CASES[] = {"fp8_block",     "fp8_channel",       "w8a8_compressed", "w8a8_modelslim", "gptq_int4",
-                                    "gptq_int4_sym", "gptq_int4_row",     "gptq_act_order",  "gptq_int8",      "awq",
-                                    "packed_int4",   "packed_int4_zeros", "packed_int8_row", "mxfp4",          "nvfp4"};
+static const char *const CASES[] = {"fp8_block",         "fp8_block_minimax", "fp8_channel",   "w8a8_compressed",
+                                    "w8a8_modelslim",    "gptq_int4",         "gptq_int4_sym", "gptq_int4_row",
+                                    "gptq_act_order",    "gptq_int8",         "awq",           "packed_int4",
+                                    "packed_int4_zeros", "packed_int8_row",   "mxfp4",         "nvfp4"};
 #define N_CASES (sizeof CASES / sizeof *CASES)
 
 static json_t *manifest_of(const char *name) {

@@ -203,18 +203,25 @@ void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim, do
     part = td_config_number(root, "partial_rotary_factor", takes_part ? part : 1, 0, 1);
     rotate_part(root, rope, dim, part, takes_part);
 
-    bool          new_style = td_config_get(root, "rope_parameters") != NULL && !td_config_get(root, "rope_scaling");
-    const char   *key = new_style ? "rope_parameters" : "rope_scaling";
-    const json_t *object = td_config_get(root, key);
-    if (!object) return;
-    if (!json_is_object(object)) {
-        td_config_refuse(root, TD_EFORMAT, "%s is not an object", key);
-        return;
+    /* With both, rope_scaling has been added to a file of transformers 5, which keeps theta and the part. */
+    static const char *const KEYS[] = {"rope_parameters", "rope_scaling"}, *const PREFIXES[] = {"rope_parameters.",
+                                                                                                "rope_scaling."};
+    td_config_reader r = {NULL, "", root->err, root->status};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *object = td_config_get(root, KEYS[i]);
+        if (!object) continue;
+        if (!json_is_object(object)) {
+            td_config_refuse(root, TD_EFORMAT, "%s is not an object", KEYS[i]);
+            return;
+        }
+        r.object = object;
+        r.prefix = PREFIXES[i];
+        rope->theta = td_config_number(&r, "rope_theta", rope->theta, 1.0001, 1e12);
+        part = td_config_number(&r, "partial_rotary_factor", part, 0, 1);
+        rotate_part(&r, rope, dim, part, takes_part);
     }
-    td_config_reader r = {object, new_style ? "rope_parameters." : "rope_scaling.", root->err, root->status};
-    const char      *type = td_config_text(&r, "rope_type", td_config_text(&r, "type", "default"));
-    rope->theta = td_config_number(&r, "rope_theta", rope->theta, 1.0001, 1e12);
-    rotate_part(&r, rope, dim, td_config_number(&r, "partial_rotary_factor", part, 0, 1), takes_part);
+    if (!r.object) return;
+    const char *type = td_config_text(&r, "rope_type", td_config_text(&r, "type", "default"));
     if (!strcmp(type, "linear")) {
         rope->factor = td_config_number(&r, "factor", 1, 1, 1e6);
     } else if (!strcmp(type, "yarn") || !strcmp(type, "deepseek_yarn")) {
@@ -233,10 +240,8 @@ void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim, do
         if (reach > c->max_position) c->max_position = (uint32_t)reach;
         rope->truncate = td_config_bool(&r, "truncate", true);
     } else if (strcmp(type, "default")) {
-        td_config_refuse(&r, TD_ENOTSUP, "%s is '%.40s', and only default, linear and yarn are supported",
-                         td_config_get(&r, "rope_type") ? new_style ? "rope_parameters.rope_type" : "rope_scaling.rope_type"
-                                                        : "rope_scaling.type",
-                         type);
+        td_config_refuse(&r, TD_ENOTSUP, "%s%s is '%.40s', and only default, linear and yarn are supported", r.prefix,
+                         td_config_get(&r, "rope_type") ? "rope_type" : "type", type);
     }
     root->status = r.status;
 }

@@ -240,6 +240,9 @@ static void rope_parameters_of_transformers_5(void **state) {
     assert_int_equal(c.n_layers, 24);
     assert_int_equal(c.n_experts, 128);
     assert_int_equal(c.head_dim, 64); /* hidden 2048 / 32 heads */
+    static const char ADDED[] = "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 3.0}}"; /* theta stays */
+    assert_int_equal(td_model_config_parse(CONFIG, strlen(CONFIG), NULL, 0, ADDED, &c, NULL), TD_OK);
+    assert_true(c.rope.kind == TD_ROPE_PLAIN && c.rope.theta == 5e6 && c.rope.factor == 3);
     assert_int_equal(c.bos_id, UINT32_MAX);
     assert_int_equal(c.n_eos, 0);
 }

@@ -67,9 +67,9 @@ static _Atomic int n_handles, n_descriptors;
     } while (0)
 
 /** The calls that can fail. */
-#define CAN_FAIL(status)                                            \
-    do {                                                            \
-        if (standin_fails() != TD_CUDA_SUCCESS) return TD_##status; \
+#define CAN_FAIL(status)                                                    \
+    do {                                                                    \
+        if (standin_fails(__func__) != TD_CUDA_SUCCESS) return TD_##status; \
     } while (0)
 
 size_t cublasLtGetVersion(void) {

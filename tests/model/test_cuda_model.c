@@ -107,6 +107,9 @@ FULL_FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
 FOLDER_TEST(glm4_moe)
 FULL_FOLDER_TEST(glm4_moe_yarn)
+FOLDER_TEST(minimax_m2)
+FULL_FOLDER_TEST(gpt_oss)
+FOLDER_TEST(gpt_oss_mxfp4) /* its window is less than ROWS_MAX */
 
 /* Two prompts and a generated token of a third sequence in one step: the same bits in halves, replayed, and by either
  * hand-over. */
@@ -132,11 +135,19 @@ static void halves_and_handovers(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
-        cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
-        cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(glm4_moe),
-        cmocka_unit_test(glm4_moe_yarn),    cmocka_unit_test(halves_and_handovers),
+        cmocka_unit_test(deepseek_v2_lite),
+        cmocka_unit_test(deepseek_v2_group),
+        cmocka_unit_test(deepseek_v3_yarn),
+        cmocka_unit_test(deepseek_v3_noqlora),
+        cmocka_unit_test(qwen3_moe),
+        cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),
+        cmocka_unit_test(glm4_moe),
+        cmocka_unit_test(glm4_moe_yarn),
+        cmocka_unit_test(minimax_m2),
+        cmocka_unit_test(gpt_oss),
+        cmocka_unit_test(gpt_oss_mxfp4),
+        cmocka_unit_test(halves_and_handovers),
     };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);

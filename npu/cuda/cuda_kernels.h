@@ -65,7 +65,8 @@
     X(CARDS_MEET, td_cards_meet, 14, 32) \
     X(CARDS_SUM, td_cards_sum, 18, TD_CUDA_SUM_THREADS) \
     X(CARDS_GATHER, td_cards_gather, 16, TD_CUDA_SUM_THREADS) \
-    X(TOP, td_top, 5, TD_CUDA_TOP_THREADS)
+    X(TOP, td_top, 5, TD_CUDA_TOP_THREADS) \
+    X(LOG_SUMS, td_log_sums, 4, TD_CUDA_TOP_THREADS)
 /* clang-format on */
 
 typedef enum {

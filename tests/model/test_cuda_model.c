@@ -48,6 +48,23 @@ static void same_bits(model_run *card, const uint32_t *ids, uint32_t n, const fl
     free(got);
 }
 
+/* Log-probabilities of rows of the last pass, of which the best logits come alone. */
+static void check_logprobs(model_run *card, uint32_t n, const float *whole) {
+    static const bool all[ROWS_MAX] = {true, true, true, true, true, true, true, true, true, true};
+    size_t            vocab = td_model_get_config(card->model)->vocab;
+    uint32_t          rows[ROWS_MAX];
+    td_out_logprobs   sums[ROWS_MAX];
+    const float      *got;
+    if (n > ROWS_MAX) n = ROWS_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i] = i;
+        sums[i] = (td_out_logprobs){.wanted = i != 1, .id = i == 2 ? UINT32_MAX : (uint32_t)(i * 97 % vocab)};
+    }
+    td_out_rows out = {.row = rows, .best = all, .logprobs = sums, .n = n};
+    assert_int_equal(td_model_head(card->model, out, &got), TD_OK);
+    check_log_sums(whole, got, vocab, sums, n);
+}
+
 static void run_folder(const char *folder) {
     json_t     *manifest = read_manifest(folder), *prompt;
     const char *path = model_of(manifest);
@@ -73,6 +90,7 @@ static void run_folder(const char *folder) {
             of_host[absorbed] = error_of(got, want, n, vocab);
             run_in_chunks(&card, ids, n, chunk, absorbed, absorbed ? got : whole);
             of_card[absorbed] = error_of(absorbed ? got : whole, want, n, vocab);
+            if (!absorbed) check_logprobs(&card, n, whole);
         }
         print_message("    %s, %u tokens: host %.4f and %.4f, card %.4f and %.4f\n", folder, n, of_host[0], of_host[1],
                       of_card[0], of_card[1]);

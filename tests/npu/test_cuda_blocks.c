@@ -26,6 +26,9 @@ typedef struct {
 
 enum { HOST, CARD };
 
+#define LOG_SUM_ERROR \
+    4e-6f /* relative: exponentials are 2e-7 off on both, sums of f32 in other orders some roundings more */
+
 static uint32_t all_rows(const pair *p) {
     return p->first + p->bucket;
 }
@@ -93,6 +96,7 @@ static void set_step(pair *p) {
     p->step[HOST].first_row = p->first;
     p->step[CARD] = p->step[HOST];
     p->step[CARD].max_tok = p->bucket;
+    p->step[CARD].max_out = p->counts.n_out ? p->counts.n_out + 1 : 0;
     p->step[CARD].dev = p->arrays[CARD];
 }
 
@@ -410,6 +414,44 @@ static void router(void **state) {
     close_pair(&p);
 }
 
+/* ---- the best logits, and log-softmax's sums ------------------------------------------------------ */
+
+static void best_logits(void **state) {
+    enum { VOCAB = 3001, BEST = 20, OUT = 3 };
+    rnd           r = rnd_open("best logits");
+    pair          p = open_pair(5, 8);
+    td_block_desc desc[2];
+    float        *x = rnd_array(&r, (size_t)OUT * VOCAB, 9);
+    td_logit      got_top[OUT * BEST];
+    td_log_sum    got[OUT];
+    (void)state;
+    for (int i = 0; i < VOCAB; i++) x[VOCAB + i] = rintf(x[VOCAB + i]); /* many equal ones */
+    p.counts.n_out = OUT - 1;                                           /* the last row is nobody's */
+    copy(&p, &p.counts, p.dev_counts, sizeof p.counts, TD_COPY_H2D);
+    both logits = put(&p, x, (size_t)OUT * VOCAB * sizeof *x), top = put(&p, NULL, sizeof got_top),
+         sums = put(&p, NULL, sizeof got);
+    for (int d = 0; d < 2; d++)
+        desc[d] = (td_block_desc){
+            .kind = TD_BLOCK_TOP,
+            .max_tok = all_rows(&p),
+            .top = {
+                .vocab = VOCAB, .k = BEST, .max_out = OUT, .logits = logits.at[d], .top = top.at[d], .sums = sums.at[d]}};
+    run_both(&p, desc, &sums);
+    copy(&p, got_top, top.at[CARD], sizeof got_top, TD_COPY_D2H);
+    copy(&p, got, sums.at[CARD], sizeof got, TD_COPY_D2H);
+    assert_memory_equal(got_top, top.at[HOST], sizeof got_top);
+    for (int i = 0; i < OUT; i++) {
+        td_log_sum want = ((td_log_sum *)sums.at[HOST])[i];
+        if (memcmp(&got[i].max, &want.max, sizeof want.max) != 0 ||
+            !(fabsf(got[i].sum - want.sum) <= LOG_SUM_ERROR * want.sum))
+            fail_msg("row %d: %.9g and %.9g on the card, %.9g and %.9g on the host", i, (double)got[i].max,
+                     (double)got[i].sum, (double)want.max, (double)want.sum);
+    }
+    drop(&p, &logits), drop(&p, &top), drop(&p, &sums);
+    free(x);
+    close_pair(&p);
+}
+
 /* ---- routed experts ------------------------------------------------------------------------------ */
 
 #define EXPERTS_MOST 5
@@ -563,8 +605,9 @@ static void kernels(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels), cmocka_unit_test(formats), cmocka_unit_test(attention),
-                                       cmocka_unit_test(router),  cmocka_unit_test(experts), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels), cmocka_unit_test(formats),     cmocka_unit_test(attention),
+                                       cmocka_unit_test(router),  cmocka_unit_test(best_logits), cmocka_unit_test(experts),
+                                       cmocka_unit_test(refusals)};
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
     if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {

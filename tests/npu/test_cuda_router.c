@@ -5,7 +5,7 @@ CUDA_KERNEL(td_route);
 CUDA_KERNEL(td_combine);
 CUDA_KERNEL(td_gate_rows);
 CUDA_KERNEL(td_top);
-CUDA_KERNEL(td_softmax_sums);
+CUDA_KERNEL(td_log_sums);
 
 /* Both get the same logits: the host's router multiplies them with an identity. With sigmoid every operation is elementwise
  * or in the same order, so all is the same bits. Softmax's sum has an order of its own; logits of distinct values, far
@@ -122,13 +122,15 @@ static void best_logits(void **state) {
         td_step_counts counts = {.n_out = rows};
         td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
         td_npu_block  *b =
-            make_block(&g, &(td_block_desc){.kind = TD_BLOCK_TOP, .max_tok = 1, .top = {vocab, k, rows, x, want}});
+            make_block(&g, &(td_block_desc){.kind = TD_BLOCK_TOP,
+                                            .max_tok = 1,
+                                            .top = {.vocab = vocab, .k = k, .max_out = rows, .logits = x, .top = want}});
         run_block(&g, b, &step);
         cuda_buf nb = cuda_word(rows), xb = cuda_copy(x, (size_t)rows * vocab * 4),
                  top = cuda_alloc((size_t)rows * k * sizeof(td_logit)), sum = cuda_alloc(rows * 8);
         cuda_run(&td_cuda_kernel_td_top, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(top),
                  CUDA_ARGS(&nb.p, &xb.p, &vocab, &k, &top.p));
-        cuda_run(&td_cuda_kernel_td_softmax_sums, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(sum),
+        cuda_run(&td_cuda_kernel_td_log_sums, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(sum),
                  CUDA_ARGS(&nb.p, &xb.p, &vocab, &sum.p));
         for (uint32_t i = 0; i < rows; i++) {
             const td_logit *a = (td_logit *)top.p + (size_t)i * k, *e = want + (size_t)i * k;

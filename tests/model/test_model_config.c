@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "model/arch/config_file.h"
 #include "model/arch/families.h"
 #include "model/layer_caches.h"
 

@@ -394,6 +394,14 @@ uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) 
     return n;
 }
 
+bool td_model_is_lost(const td_model *m, td_error *why) {
+    for (uint32_t i = 0; i < m->n_cards; i++) {
+        td_npu *card = m->cards[i].npu;
+        if (card->ops->lost && card->ops->lost(card, why)) return true;
+    }
+    return false;
+}
+
 /* The model's layer of a layer of the expert store. */
 static uint32_t layer_of_moe(const td_model_config *c, uint32_t moe_layer) {
     uint32_t layer = 0;

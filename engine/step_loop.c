@@ -4,12 +4,14 @@
  * A step: forward over the scheduler's rows; logits of the rows that matter, max_out at a time; sampling and
  * log-probabilities of those on the expert threads (idle then); commit; events. Nothing of a step is kept before all of it
  * has succeeded, so a step that fails is simply run again, once; when it fails again its requests fail and the others go on.
+ * When a card is lost, all requests fail.
  */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/error.h"
 #include "core/log.h"
 #include "core/trace.h"
 #include "engine/engine_impl.h"
@@ -384,13 +386,13 @@ static bool run_step(td_engine *e) {
     note_starts(e);
     double    begin_s = td_now_s();
     td_status st = try_step(e, list_jobs(e));
-    if (st != TD_OK) {
+    if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL)) {
         td_warn("a step of %u tokens failed (%s): trying once more", s->rows.n_tok, td_status_text(st));
         st = try_step(e, list_jobs(e));
     }
     td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);
     if (st != TD_OK) {
-        fail_step(e, st);
+        if (!td_model_is_lost(e->placed.model, NULL)) fail_step(e, st); /* else fail_requests ends all */
         return true;
     }
     td_scheduler_commit(s);
@@ -438,8 +440,16 @@ static void abort_requests(td_engine *e, bool all) {
     }
 }
 
+/* No step will succeed any more. */
+static void fail_requests(td_engine *e, const td_error *why) {
+    td_scheduler *s = &e->scheduler;
+    for (uint32_t i = s->n_running; i-- > 0;) send_error(e, s->running[i], why->status, why->text);
+    while (s->waiting) send_error(e, s->waiting, why->status, why->text);
+}
+
 void *td_engine_thread(void *engine) {
     td_engine    *e = engine;
+    td_error      lost = {0};
     td_scheduler *s = &e->scheduler;
     if (!e->n_npu_pools) td_pool_pin_caller(e->expert_pool); /* else the pool is driven by a thread of the bridge */
     for (bool ran = true;;) {
@@ -455,6 +465,7 @@ void *td_engine_thread(void *engine) {
         if (news.flush) td_scheduler_flush_cache(s);
         take_in(e, news.requests);
         abort_requests(e, news.deadline_s > 0 && td_now_s() >= news.deadline_s);
+        if (td_model_is_lost(e->placed.model, &lost)) fail_requests(e, &lost);
         if (news.deadline_s > 0 && s->n_running == 0 && s->waiting == NULL) return NULL;
         ran = run_step(e);
         td_stats_phase(&e->stats, TD_STEP_NONE, NULL);

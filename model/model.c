@@ -126,12 +126,15 @@ static td_status on_cards(td_model *m, td_status (*job)(td_card *c)) {
 
 static td_status refuse_context(uint32_t wanted, const td_model_config *c, td_error *err) {
     uint32_t length = c->rope.kind == TD_ROPE_YARN ? c->rope.original_max_position : c->max_position;
+    bool     within = c->arch->prefix != NULL; /* of a model with more than text */
     return td_fail(
         err, TD_EINVAL,
-        "context-length %u is more than the model's %u positions: to stretch them, at some cost in quality, give "
-        "json-model-override-args "
-        "'{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": %g, \"original_max_position_embeddings\": %u}}'",
-        wanted, c->max_position, ceil(10.0 * wanted / length) / 10, length);
+        "context-length %u is more than the model's %u positions (max_position_embeddings): to stretch them, at some cost "
+        "in "
+        "quality, give json-model-override-args "
+        "'%s{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": %g, \"original_max_position_embeddings\": %u}}%s'",
+        wanted, c->max_position, within ? "{\"text_config\": " : "", ceil(10.0 * wanted / length) / 10, length,
+        within ? "}" : "");
 }
 
 /* A folder that td_quantize wrote: no expert tensors, but packed files. */
@@ -389,6 +392,14 @@ uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) 
     uint32_t n = 0;
     for (; n < m->n_cards && m->cards[n].npu->ops->stats; n++) m->cards[n].npu->ops->stats(m->cards[n].npu, &out[n]);
     return n;
+}
+
+bool td_model_is_lost(const td_model *m, td_error *why) {
+    for (uint32_t i = 0; i < m->n_cards; i++) {
+        td_npu *card = m->cards[i].npu;
+        if (card->ops->lost && card->ops->lost(card, why)) return true;
+    }
+    return false;
 }
 
 /* The model's layer of a layer of the expert store. */

@@ -112,18 +112,21 @@ FULL_FOLDER_TEST(glm4_moe_yarn)
  * hand-over. */
 static void halves_and_handovers(void **state) {
     static const struct {
-        uint32_t overlap;
-        bool     other;
-    } WAYS[] = {{0, false}, {2, false}, {0, true}, {2, true}};
+        uint32_t    overlap;
+        bool        other;
+        const char *bells;
+    } WAYS[] = {{0, false, "words"}, {2, false, "calls"}, {0, true, "calls"}, {2, true, "words"}};
     float  *want = NULL;
     json_t *manifest = read_manifest("deepseek_v3_yarn");
     (void)state;
     for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
         model_run r;
+        setenv("TD_CUDA_BELLS", WAYS[w].bells, 1);
         open_model(&r, model_of(manifest), "cuda", WAYS[w].other, WAYS[w].overlap);
         run_mixed(&r, 20, 11, &want);
         model_run_close(&r);
     }
+    unsetenv("TD_CUDA_BELLS");
     free(want);
     json_decref(manifest);
 }

@@ -195,8 +195,9 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
     e->jobs = calloc((size_t)e->plan.chunk + max_running, sizeof *e->jobs);
     e->job_rows = calloc(e->plan.max_out, sizeof *e->job_rows);
     e->job_best = calloc(e->plan.max_out, sizeof *e->job_best);
+    e->job_logprobs = calloc(e->plan.max_out, sizeof *e->job_logprobs);
     e->results = calloc(max_running, sizeof *e->results);
-    if (!e->samplers || !e->jobs || !e->job_rows || !e->job_best || !e->results)
+    if (!e->samplers || !e->jobs || !e->job_rows || !e->job_best || !e->job_logprobs || !e->results)
         return td_fail(err, TD_ENOMEM, "out of memory for the engine");
     for (; e->n_samplers < workers; e->n_samplers++)
         TD_TRY(td_sampler_open(&e->samplers[e->n_samplers], e->limits.vocab, err));
@@ -272,6 +273,7 @@ void td_engine_close(td_engine *e, double grace_s) {
     free(e->jobs);
     free(e->job_rows);
     free(e->job_best);
+    free(e->job_logprobs);
     free(e->results);
     td_scheduler_close(&e->scheduler);
     td_prefix_cache_close(&e->cache);

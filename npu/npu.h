@@ -75,6 +75,7 @@ typedef struct {
                              devices look at neither */
     bool kv_spare;        /* rows beyond a step's counts are computed like the others: each cache needs pages for their
                              keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
+    bool     log_sums;    /* td_top_desc.sums */
     uint64_t memory_total, memory_free;
 } td_npu_caps;
 
@@ -321,12 +322,18 @@ typedef struct {
     uint32_t id;
 } td_logit;
 
+/** What log-softmax needs of a row: that of a logit x is x - max - log(sum). */
+typedef struct {
+    float max, sum; /* the largest logit; the sum of exp(logit - max) */
+} td_log_sum;
+
 /** top[r, :] = the k largest of logits[r, :], descending, ties to the lower id; where a logit is NaN or +inf, top[r,
- * 0].value is NaN. */
+ * 0].value is NaN, and the row's sum is not finite. */
 typedef struct {
     uint32_t     vocab, k, max_out; /* k 1..vocab */
     const float *logits;            /* [max_out, vocab] */
     td_logit    *top;               /* [max_out, k] */
+    td_log_sum  *sums;              /* [max_out], with caps.log_sums; or NULL */
 } td_top_desc;
 
 typedef enum {

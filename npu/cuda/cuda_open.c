@@ -62,7 +62,7 @@ static void memory_of(td_cuda_npu *d, uint64_t *free_bytes, uint64_t *total_byte
 
 static void caps(td_npu *base, td_npu_caps *out) {
     td_cuda_npu *d = (td_cuda_npu *)base;
-    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .experts = true};
+    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .experts = true, .log_sums = true};
     memory_of(d, &out->memory_free, &out->memory_total);
     snprintf(out->text, sizeof out->text, "%.60s, card %u (sm_%d, CUDA %d.%d)", d->name, d->config.card, d->capability,
              d->version / 1000, d->version % 1000 / 10);

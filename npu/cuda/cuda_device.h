@@ -6,14 +6,14 @@
  * keys there are, so what is launched for a bucket serves every step of it, and a replay needs no new arguments. Rows beyond
  * the counts are not computed.
  *
- * Hand-over. A host call is cuLaunchHostFunc, in captures too. A ring is a copy of a word to pinned memory, in stream order;
- * a wait for a bell is a host call that polls it, so the form that suits the card is host calls.
+ * Hand-over. A host call is cuLaunchHostFunc, in captures too. Doorbells are cuda_bell.h's.
  *
  * A failure on the card is for good: every later call in its context returns it (cuCtxSynchronize's section of the manual).
  * The backend says so (cuda_loss) and gives back what it took; the process has to be started again.
  *
  *   cuda_open    the card, its memory           cuda_kernels  the kernels by name
  *   cuda_temperature  its temperature
+ *   cuda_bell    doorbells, in two ways         cuda_loss     which failures are for good
  *   cuda_stream  streams, captures              cuda_block    blocks in general: made, launched, their scratch
  *   cuda_weight  weights as the kernels read them
  *   cuda_op      a launch, products of rows     cuda_many_rows  products of many rows, by cuBLASLt (cuda_blas)
@@ -57,6 +57,7 @@ typedef struct {
     td_npu_group    *group;                /* that it sums with, or NULL */
     td_card_meter    given;
     td_card_loss     loss;
+    bool             bell_words; /* the way of its bells: cuda_bell.h */
     /* of blocks; all are of the thread that calls */
     size_t block_bytes; /* that the blocks want of the scratch */
     char  *scratch;
@@ -119,8 +120,6 @@ TD_NODISCARD td_status td_cuda_stream_sync(td_npu *d, td_npu_stream *s);
 TD_NODISCARD td_status td_cuda_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes,
                                     td_copy_kind kind);
 TD_NODISCARD td_status td_cuda_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
-TD_NODISCARD td_status td_cuda_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell);
-TD_NODISCARD td_status td_cuda_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell);
 TD_NODISCARD td_status td_cuda_graph_begin(td_npu *d, td_npu_stream *s);
 TD_NODISCARD td_status td_cuda_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
 TD_NODISCARD td_status td_cuda_graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g);

@@ -125,17 +125,22 @@ static td_status zero(td_cuda_npu *d, void *at, size_t bytes, td_error *err) {
     return td_cuda_done(d, "cuMemsetD8Async", d->cu->cuMemsetD8Async(td_cuda_address(at), 0, bytes, d->setup), err);
 }
 
+/* Nothing is under way when it returns, whatever failed: the memory may be freed next. */
+static td_status zero_words(const td_npu_group *g, member *m, td_error *err) {
+    td_status st = zero(m->d, m->state, STATE_WORDS * sizeof(uint32_t), err);
+    if (!g->is_direct) memset(m->exchange, 0, SIGNALS_BYTES);
+    if (g->is_direct && st == TD_OK) st = zero(m->d, m->exchange, SIGNALS_BYTES, err);
+    td_status ended =
+        td_cuda_done(m->d, "cuStreamSynchronize", m->d->cu->cuStreamSynchronize(m->d->setup), st == TD_OK ? err : NULL);
+    return st != TD_OK ? st : ended;
+}
+
 /* Nobody has met or summed yet. */
 static td_status begin(td_npu_group *g, td_error *err) {
     for (uint32_t i = 0; i < g->n; i++) {
         member *m = &g->members[i];
         TD_TRY(td_cuda_enter(m->d));
-        TD_TRY(zero(m->d, m->state, STATE_WORDS * sizeof(uint32_t), err));
-        if (g->is_direct)
-            TD_TRY(zero(m->d, m->exchange, SIGNALS_BYTES, err));
-        else
-            memset(m->exchange, 0, SIGNALS_BYTES);
-        TD_TRY(td_cuda_done(m->d, "cuStreamSynchronize", m->d->cu->cuStreamSynchronize(m->d->setup), err));
+        TD_TRY(zero_words(g, m, err));
         atomic_store(word_at(g, 1 + i), 0);
     }
     atomic_store(word_at(g, 0), 0);

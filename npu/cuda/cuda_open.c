@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "npu/cuda/cuda_bell.h"
 #include "npu/cuda/cuda_cards.h"
 #include "npu/cuda/cuda_device.h"
 #include "npu/cuda/cuda_group.h"
@@ -160,11 +161,11 @@ static td_status pinned(td_cuda_npu *d, size_t bytes, void **out, td_error *err)
     if (d->registers) {
         TD_TRY(td_mem_map(bytes, d->pinned_node, out, err));
         memset(*out, 0, bytes); /* its pages are there before they are pinned */
-        said = d->cu->cuMemHostRegister(*out, bytes, TD_CU_MEMHOSTREGISTER_PORTABLE);
+        said = d->cu->cuMemHostRegister(*out, bytes, TD_CU_MEMHOSTREGISTER_PORTABLE | TD_CU_MEMHOSTREGISTER_DEVICEMAP);
         if (said == TD_CUDA_SUCCESS) return TD_OK;
         td_mem_unmap(*out, bytes);
     } else {
-        said = d->cu->cuMemHostAlloc(out, bytes, TD_CU_MEMHOSTALLOC_PORTABLE);
+        said = d->cu->cuMemHostAlloc(out, bytes, TD_CU_MEMHOSTALLOC_PORTABLE | TD_CU_MEMHOSTALLOC_DEVICEMAP);
         if (said == TD_CUDA_SUCCESS) {
             memset(*out, 0, bytes);
             return TD_OK;
@@ -346,7 +347,8 @@ static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
     }
     TD_TRY(pinned(d, STAGING_BYTES, (void **)&d->staging, err));
     TD_TRY(td_cuda_take(d, sizeof one, &d->one, err));
-    return td_cuda_upload(d, d->one, &one, sizeof one, err);
+    TD_TRY(td_cuda_upload(d, d->one, &one, sizeof one, err));
+    return td_cuda_bells_open(d, err);
 }
 
 td_status td_cuda_npu_open(const td_npu_config *config, td_npu **out, td_error *err) {

@@ -2,15 +2,9 @@
 #include "npu/cuda/cuda_stream.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "core/error.h"
-#include "core/signal_word.h"
-#include "core/trace.h"
 #include "npu/cuda/cuda_group.h"
-
-#define NAP_NS 50000
-#define SPIN_NS 300000 /* of a wait for a bell before it naps */
 
 td_status td_cuda_stream_create(td_npu *base, td_npu_stream **out, td_error *err) {
     td_cuda_npu *d = (td_cuda_npu *)base;
@@ -52,14 +46,14 @@ td_status td_cuda_stream_sync(td_npu *base, td_npu_stream *s) {
 
 /* ---- what is enqueued ---------------------------------------------------------------------------- */
 
-static td_status accepted(td_cuda_npu *d, const char *call, td_cu_status said) {
+td_status td_cuda_accepted(td_cuda_npu *d, const char *call, td_cu_status said) {
     if (said == TD_CUDA_SUCCESS) return TD_OK;
     (void)td_cuda_failed(d, call, said, NULL);
     return TD_EDEVICE;
 }
 
-static td_status enqueued(td_npu_stream *s, const char *call, td_cu_status said) {
-    TD_TRY(accepted(s->device, call, said));
+td_status td_cuda_enqueued(td_npu_stream *s, const char *call, td_cu_status said) {
+    TD_TRY(td_cuda_accepted(s->device, call, said));
     td_cuda_launched(s, 1);
     return TD_OK;
 }
@@ -68,8 +62,10 @@ td_status td_cuda_copy(td_npu *base, td_npu_stream *s, void *dst, const void *sr
     td_cuda_npu *d = (td_cuda_npu *)base;
     bool         down = kind == TD_COPY_H2D;
     TD_TRY(td_cuda_enter(d));
-    TD_TRY(down ? enqueued(s, "cuMemcpyHtoDAsync", d->cu->cuMemcpyHtoDAsync(td_cuda_address(dst), src, bytes, s->stream))
-                : enqueued(s, "cuMemcpyDtoHAsync", d->cu->cuMemcpyDtoHAsync(dst, td_cuda_address(src), bytes, s->stream)));
+    TD_TRY(down ? td_cuda_enqueued(s, "cuMemcpyHtoDAsync",
+                                   d->cu->cuMemcpyHtoDAsync(td_cuda_address(dst), src, bytes, s->stream))
+                : td_cuda_enqueued(s, "cuMemcpyDtoHAsync",
+                                   d->cu->cuMemcpyDtoHAsync(dst, td_cuda_address(src), bytes, s->stream)));
     if (s->capture)
         *(down ? &s->capture->down_bytes : &s->capture->up_bytes) += bytes;
     else
@@ -80,30 +76,7 @@ td_status td_cuda_copy(td_npu *base, td_npu_stream *s, void *dst, const void *sr
 td_status td_cuda_host_call(td_npu *base, td_npu_stream *s, td_host_fn fn, void *arg) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     TD_TRY(td_cuda_enter(d));
-    return enqueued(s, "cuLaunchHostFunc", d->cu->cuLaunchHostFunc(s->stream, fn, arg));
-}
-
-td_status td_cuda_bell_ring(td_npu *base, td_npu_stream *s, td_bell *bell) {
-    td_cuda_npu *d = (td_cuda_npu *)base;
-    TD_TRY(td_cuda_enter(d));
-    return enqueued(s, "cuMemcpyDtoHAsync",
-                    d->cu->cuMemcpyDtoHAsync((void *)bell, td_cuda_address(d->one), sizeof *bell, s->stream));
-}
-
-static void await_bell(void *arg) {
-    td_bell *bell = arg;
-    uint64_t until_ns = td_trace_now() + SPIN_NS;
-    while (atomic_load_explicit(bell, memory_order_acquire) == 0) { /* with who rings it */
-        if (td_trace_now() < until_ns)
-            td_cpu_relax();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-    }
-    atomic_store_explicit(bell, 0, memory_order_relaxed); /* whoever rings it next has heard from us in between */
-}
-
-td_status td_cuda_bell_wait(td_npu *base, td_npu_stream *s, td_bell *bell) {
-    return td_cuda_host_call(base, s, await_bell, (void *)bell);
+    return td_cuda_enqueued(s, "cuLaunchHostFunc", d->cu->cuLaunchHostFunc(s->stream, fn, arg));
 }
 
 /* ---- captures ---------------------------------------------------------------------------------- */
@@ -116,8 +89,8 @@ td_status td_cuda_graph_begin(td_npu *base, td_npu_stream *s) {
     td_npu_graph *g = calloc(1, sizeof *g);
     if (!g) return TD_ENOMEM;
     /* Of this thread only: those of other cards go on. */
-    td_status st =
-        accepted(d, "cuStreamBeginCapture", d->cu->cuStreamBeginCapture(s->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    td_status st = td_cuda_accepted(d, "cuStreamBeginCapture",
+                                    d->cu->cuStreamBeginCapture(s->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     if (st == TD_OK)
         s->capture = g;
     else
@@ -152,7 +125,7 @@ td_status td_cuda_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g) 
     td_cuda_npu *d = (td_cuda_npu *)base;
     if (s->capture) return TD_EINVAL;
     TD_TRY(td_cuda_enter(d));
-    TD_TRY(enqueued(s, "cuGraphLaunch", d->cu->cuGraphLaunch(g->exec, s->stream)));
+    TD_TRY(td_cuda_enqueued(s, "cuGraphLaunch", d->cu->cuGraphLaunch(g->exec, s->stream)));
     td_card_count(&d->given.replays);
     atomic_fetch_add_explicit(&d->down_bytes, g->down_bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&d->up_bytes, g->up_bytes, memory_order_relaxed);

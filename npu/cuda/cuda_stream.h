@@ -20,4 +20,9 @@ static inline void td_cuda_launched(td_npu_stream *s, uint32_t n) {
     if (!s->capture) atomic_fetch_add_explicit(&s->device->given.launches, n, memory_order_relaxed);
 }
 
+/** What a call of the driver in a stream has returned: TD_OK, or TD_EDEVICE and a line in the log. */
+TD_NODISCARD td_status td_cuda_accepted(td_cuda_npu *d, const char *call, td_cu_status said);
+/** The same of a call that gives the card work. */
+TD_NODISCARD td_status td_cuda_enqueued(td_npu_stream *s, const char *call, td_cu_status said);
+
 #endif

@@ -36,7 +36,7 @@ typedef struct {
     uint32_t    n_cards, device_experts;
 } life_case;
 
-/* A prompt, and a token after it; a pass that fails is run again, as the engine does. */
+/* A prompt, and a token after it; a pass that fails is run again, unless a card is lost, as the engine does. */
 static inline void run_passes(td_model *m, life *l) {
     static const uint32_t ids[TOKENS] = {5, 17, 99, 3, 200, 41}, page[1] = {1};
     td_step_rows          rows = {0};
@@ -48,7 +48,7 @@ static inline void run_passes(td_model *m, life *l) {
         td_step_rows_clear(&rows);
         td_step_rows_add(&rows, ids + (i ? TOKENS - 1 : 0), i ? TOKENS - 1 : 0, i ? 1 : TOKENS - 1, page, 1, i == 1);
         td_status st = TD_EDEVICE;
-        for (int attempt = 0; attempt < 2 && st != TD_OK; attempt++) {
+        for (int attempt = 0; attempt < 2 && st != TD_OK && !td_model_is_lost(m, NULL); attempt++) {
             st = td_model_forward(m, &rows, out, &logits);
             if (st != TD_OK && l->ran == TD_OK) l->ran = st;
         }

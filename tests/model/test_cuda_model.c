@@ -174,18 +174,21 @@ static void many_rows(void **state) {
  * hand-over. */
 static void halves_and_handovers(void **state) {
     static const struct {
-        uint32_t overlap;
-        bool     other;
-    } WAYS[] = {{0, false}, {2, false}, {0, true}, {2, true}};
+        uint32_t    overlap;
+        bool        other;
+        const char *bells;
+    } WAYS[] = {{0, false, "words"}, {2, false, "calls"}, {0, true, "calls"}, {2, true, "words"}};
     float  *want = NULL;
     json_t *manifest = read_manifest("deepseek_v3_yarn");
     (void)state;
     for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
         model_run r;
+        setenv("TD_CUDA_BELLS", WAYS[w].bells, 1);
         open_model(&r, model_of(manifest), "cuda", WAYS[w].other, WAYS[w].overlap);
         run_mixed(&r, 20, 11, &want);
         model_run_close(&r);
     }
+    setenv("TD_CUDA_BELLS", "words", 1);
     free(want);
     json_decref(manifest);
 }
@@ -212,6 +215,7 @@ int main(int argc, char **argv) {
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
+    setenv("TD_CUDA_BELLS", "words", 0);
     /* The dynamic linker finds a library that is open already by its name: so it is this one, whatever the machine has. */
     if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
         fprintf(stderr, "%s\n", dlerror());

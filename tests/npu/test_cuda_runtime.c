@@ -2,6 +2,8 @@
  * the process where a rule of the driver's documents is broken, or something was not given back. */
 #include <dlfcn.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "npu/npu.h"
@@ -217,6 +219,103 @@ static void a_card_that_another_process_has(void **state) {
     }
 }
 
+/* ---- doorbells -------------------------------------------------------------------------------- */
+
+/* What the expert tier does: hears a bell, reads what came before it, answers, rings. */
+typedef struct {
+    td_bell        *up, *down;
+    const uint32_t *in;
+    uint32_t       *out;
+    int             rounds;
+} partner;
+
+static void *answer(void *arg) {
+    partner *p = arg;
+    for (int i = 0; i < p->rounds; i++) {
+        while (atomic_load_explicit(p->up, memory_order_acquire) == 0) usleep(10);
+        atomic_store_explicit(p->up, 0, memory_order_relaxed);
+        *p->out = *p->in + 1;
+        atomic_store_explicit(p->down, 1, memory_order_release);
+    }
+    return NULL;
+}
+
+/* A number goes to and fro, in a capture that is replayed. */
+static void hand_over(card *c) {
+    enum { ROUNDS = 40 };
+    char         *bells = pinned_memory(c, 128);
+    uint32_t     *up = pinned_memory(c, 64), *down = pinned_memory(c, 64), *device = device_memory(c, 64);
+    partner       p = {(td_bell *)bells, (td_bell *)(bells + 64), up, down, ROUNDS};
+    pthread_t     thread;
+    td_npu_graph *g;
+    td_error      err = {0};
+    assert_int_equal(c->ops->graph_begin(c->npu, c->stream), TD_OK);
+    to_host(c, up, device, 64);
+    assert_int_equal(c->ops->bell_ring(c->npu, c->stream, p.up), TD_OK);
+    assert_int_equal(c->ops->bell_wait(c->npu, c->stream, p.down), TD_OK);
+    to_device(c, device, down, 64);
+    assert_int_equal(c->ops->graph_end(c->npu, c->stream, &g, &err), TD_OK);
+    assert_int_equal(pthread_create(&thread, NULL, answer, &p), 0);
+    for (int i = 0; i < ROUNDS; i++) assert_int_equal(c->ops->graph_launch(c->npu, c->stream, g), TD_OK);
+    sync_stream(c);
+    pthread_join(thread, NULL);
+    to_host(c, up, device, 64);
+    sync_stream(c);
+    assert_int_equal(*up, ROUNDS);
+    assert_int_equal(atomic_load(p.up), 0);
+    assert_int_equal(atomic_load(p.down), 0);
+    c->ops->graph_destroy(c->npu, g);
+    c->ops->free(c->npu, device, 64);
+    c->ops->host_free(c->npu, bells, 128);
+    c->ops->host_free(c->npu, up, 64);
+    c->ops->host_free(c->npu, down, 64);
+}
+
+static void bells_in_either_way(void **state) {
+    static const char *const WAYS[] = {"words", "calls", NULL}; /* NULL: the faster one */
+    (void)state;
+    for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++)
+        for (int registers = 0; registers < 2; registers++) {
+            setenv("TD_STANDIN_REGISTER", registers ? "1" : "0", 1);
+            if (WAYS[i])
+                setenv("TD_CUDA_BELLS", WAYS[i], 1);
+            else
+                unsetenv("TD_CUDA_BELLS");
+            card c = open_card(0);
+            hand_over(&c);
+            close_card(&c);
+        }
+    unsetenv("TD_STANDIN_REGISTER");
+}
+
+/* Where the driver does not take words, functions on the host do; and what is asked for must be one of the ways. */
+static void a_driver_without_words(void **state) {
+    static const char *const CALLS[] = {"cuStreamWaitValue32", "cuStreamWriteValue32"};
+    char                     path[] = "/tmp/td_cuda_calls_XXXXXX";
+    td_error                 err = {0};
+    td_npu                  *npu;
+    int                      file = mkstemp(path);
+    (void)state;
+    assert_true(file >= 0);
+    setenv("TD_STANDIN_FAIL_CALLS", path, 1);
+    setenv("TD_STANDIN_STATUS", "801", 1); /* CUDA_ERROR_NOT_SUPPORTED */
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(ftruncate(file, 0), 0);
+        assert_int_equal(pwrite(file, CALLS[i], strlen(CALLS[i]), 0), strlen(CALLS[i]));
+        card c = open_card(0);
+        hand_over(&c);
+        close_card(&c);
+    }
+    unsetenv("TD_STANDIN_FAIL_CALLS");
+    unsetenv("TD_STANDIN_STATUS");
+    close(file);
+    unlink(path);
+    setenv("TD_CUDA_BELLS", "gongs", 1);
+    assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16}, &npu, &err), TD_EINVAL);
+    assert_string_equal(err.text, "TD_CUDA_BELLS is words or calls, not \"gongs\"");
+    unsetenv("TD_CUDA_BELLS");
+}
+
 /* ---- pinned memory ------------------------------------------------------------------------------ */
 
 /* Of ours where the driver can pin it, else the driver's; zeroed and aligned either way. The stand-in tells when it is given
@@ -268,6 +367,8 @@ int main(void) {
         cmocka_unit_test(figures_find_a_loss),
         cmocka_unit_test(a_call_that_fails_is_no_loss),
         cmocka_unit_test(a_card_that_another_process_has),
+        cmocka_unit_test(bells_in_either_way),
+        cmocka_unit_test(a_driver_without_words),
         cmocka_unit_test(pinned_memory_is_zeroed_either_way),
         cmocka_unit_test(a_bare_card_has_no_blocks),
     };

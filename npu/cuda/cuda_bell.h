@@ -1,0 +1,28 @@
+/*
+ * Doorbells of an NVIDIA card, in two ways.
+ *   calls  a ring is a copy of a word; a wait is a function on a host thread that polls (cuLaunchHostFunc)
+ *   words  the stream writes a word and waits for one by itself (cuStreamWriteValue32, cuStreamWaitValue32)
+ *
+ * "Synchronization ordering established through these APIs is not visible to CUDA. CUDA tasks that are (even indirectly)
+ * ordered by these APIs should also have that order expressed with CUDA-visible dependencies" ("Stream Memory Operations").
+ * Here a word stands between a stream and the host, and all that a bell orders on the card is on the one stream that rings
+ * and waits, in that order. The memory is pinned and the card's only by copies of that stream, so no flush of remote writes
+ * is wanted; a write comes behind "a memory fence before the write" (CUstreamWriteValue_flags).
+ */
+#ifndef TD_NPU_CUDA_CUDA_BELL_H
+#define TD_NPU_CUDA_CUDA_BELL_H
+
+#include "npu/cuda/cuda_device.h"
+
+/**
+ * Choose the way: the faster one, both measured; calls where the driver does not take words; or the one that TD_CUDA_BELLS
+ * names. To be called last when a card is opened.
+ * @return TD_EINVAL for a TD_CUDA_BELLS that names none; what td_handover_time returns for the calls.
+ */
+TD_NODISCARD td_status td_cuda_bells_open(td_cuda_npu *d, td_error *err);
+
+/* The table's functions, as in td_npu_ops. */
+TD_NODISCARD td_status td_cuda_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell);
+TD_NODISCARD td_status td_cuda_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell);
+
+#endif

@@ -80,6 +80,7 @@ static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t ma
                                 .w8a8 = true,
                                 .expert_format = b->o->experts->format,
                                 .expert_groups = b->o->experts->groups,
+                                .experts_left = b->o->experts_left,
                                 .max_tok = max_tok,
                                 .max_seq = max_seq,
                                 .max_out = max_seq,

@@ -165,6 +165,7 @@ td_cu_status cuDeviceGetAttribute(int *value, td_cu_device_fact fact, td_cu_devi
         case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: *value = 48 * 1024; break;
         case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = shared_most(arch); break;
         case TD_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
+        case TD_CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 64 * 1024; break;
         case TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: *value = can_register(); break;
         case TD_CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: *value = standin_can_64_bit(); break;
         case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = (int)(arch / 10); break;

@@ -264,6 +264,8 @@ static double median_of(const measured *m, uint32_t n, size_t member) {
 
 td_status td_bench_time(td_bench *b, const td_bench_case *c, td_error *err) {
     measured m[TD_BENCH_ROUNDS_MAX];
+    if ((!b->device || c->experts_work) && !b->roofline)
+        TD_TRY(td_roofline_open(b->pool, TD_BENCH_BUFFER_BYTES, &b->roofline, err));
     TD_TRY(c->run(c->ctx, err));
     for (uint32_t r = 0; r < b->o->rounds; r++) TD_TRY(time_round(b, c, &m[r], err));
     row r = {.shape = c->shape,

@@ -22,6 +22,7 @@
 #include "npu/npu.h"
 
 #define TD_BENCH_ROUNDS_MAX 99
+#define TD_BENCH_BUFFER_BYTES ((size_t)1 << 30) /* of the read bandwidth: beyond any L3 */
 
 typedef struct {
     const char              *model_path; /* decode and prefill: config.json or folder; load: a folder of tandem quantize */
@@ -44,12 +45,12 @@ typedef struct {
     td_machine              machine;
     uint64_t                available_bytes; /* of memory, beside what measures the bounds */
     td_pool                *pool;            /* of both tiers; the caller is worker 0 */
-    td_roofline            *roofline;
-    const char             *device;         /* what rows stand against: NULL this machine, else the device of that name: */
-    td_npu                 *card;           /* that measures itself; NULL: nothing is measured, and rows have no fraction */
-    char                    card_text[128]; /* of its caps */
-    const char             *bench;          /* the suite's name */
-    uint32_t                n_rows;         /* printed so far */
+    td_roofline            *roofline;        /* NULL until a row stands against it */
+    const char             *device;          /* what rows stand against: NULL this machine, else the device of that name: */
+    td_npu                 *card;            /* that measures itself; NULL: nothing is measured, and rows have no fraction */
+    char                    card_text[128];  /* of its caps */
+    const char             *bench;           /* the suite's name */
+    uint32_t                n_rows;          /* printed so far */
 } td_bench;
 
 #define TD_BENCH_SHAPE_BYTES 64

@@ -13,7 +13,6 @@
 
 #define EXIT_USAGE 2
 #define TRACE_BYTES ((uint64_t)1 << 30)
-#define BUFFER_BYTES ((size_t)1 << 30) /* of the read bandwidth: beyond any L3 */
 
 /* Options that mean something to a suite. */
 enum {
@@ -150,13 +149,12 @@ static td_status run_suite(const suite *s, const td_bench_options *o, td_error *
     wishes.near_card = td_npu_node(o->device, o->first_card, &wishes.card_node);
     TD_TRY(td_topology_plan(td_kernels_here()->read, &wishes, &plan, &b.machine, err));
     b.available_bytes = b.machine.available_bytes;
-    TD_TRY(td_bench_check_memory(&b, "what measures the read bandwidth", BUFFER_BYTES, err));
-    b.available_bytes -= BUFFER_BYTES;
+    TD_TRY(td_bench_check_memory(&b, "what measures the read bandwidth", TD_BENCH_BUFFER_BYTES, err));
+    b.available_bytes -= TD_BENCH_BUFFER_BYTES;
     if (o->trace_path) TD_TRY(td_trace_start(o->trace_path, TRACE_BYTES, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &b.pool, err));
     td_pool_pin_caller(b.pool);
-    td_status st = td_roofline_open(b.pool, BUFFER_BYTES, &b.roofline, err);
-    if (st == TD_OK) st = s->run(&b, err);
+    td_status st = s->run(&b, err);
     if (st == TD_OK && b.n_rows == 0) st = td_fail(err, TD_EINVAL, "no row is left to measure");
     td_roofline_close(b.roofline);
     td_pool_destroy(b.pool);

@@ -238,7 +238,7 @@ def random_files():
         said = make("qwen3-30b-a3b", {"moe_intermediate_size": 40}).stderr
         assert "random_gguf: blk.0.ffn_down_exps.weight has rows of 40, no multiple of 32" in said, said
         assert "MiniMaxM2ForCausalLM: only" in make("deepseek-v3", {"architectures": ["MiniMaxM2ForCausalLM"]}).stderr
-        said = make("deepseek-v3", {"num_hidden_layers": 10**5}).stderr
+        said = make("deepseek-v3", {"num_hidden_layers": 2000}).stderr
         assert " GB free" in said, said
 
 

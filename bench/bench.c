@@ -41,6 +41,10 @@ static void print_json(const td_bench *b, const row *r) {
     }
     if (r->f32 > 0) json_object_set_new(o, "f32_bound_gflops", json_real(1e-9 * r->f32));
     if (b->device) json_object_set_new(o, "device", json_string(b->card_text));
+    if (b->device && r->fraction == 0) { /* nothing was measured that the row could stand against */
+        json_object_del(o, "fraction");
+        json_object_del(o, "int8_fraction");
+    }
     if (b->card && r->peaks.read > 0) {
         json_object_set_new(o, "bf16_bound_gflops", json_real(1e-9 * r->peaks.floats));
         json_object_set_new(o, "read_fraction", json_real(r->of.read));

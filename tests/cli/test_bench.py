@@ -80,6 +80,10 @@ class Bench(unittest.TestCase):
         """Smaller sizes, the same names."""
         rows = self.rows("attention", "--threads", "2", "--filter", "decode, context 1024", "--divide", "16")
         self.assertEqual([(r["shape"], r["m"]) for r in rows], [("mla v2-lite decode, context 1024", 1)])
+        rows = self.rows("kernels", "--threads", "2", "--filter", "kv_a", "--divide", "64", "--device", "apart")
+        self.assertEqual([r["m"] for r in rows], [1, 4, 16, 64, 256, 1024])
+        p = bench("roofline", "--device", "apart")
+        self.assertEqual((p.returncode, p.stderr), (1, "tandem bench: --device apart: this device cannot measure its own bounds\n"))
         p = bench("decode", "--config", TINY, "--divide", "2")
         self.assertEqual((p.returncode, p.stderr), (2, "tandem bench: --divide means nothing to decode\n"))
 

@@ -60,10 +60,11 @@ struct td_engine {
     td_scheduler     scheduler;
     td_sampler      *samplers; /* [workers of the expert pool] */
     uint32_t         n_samplers;
-    td_row_job      *jobs;     /* [max_tok] */
-    uint32_t        *job_rows; /* [plan.max_out] */
-    bool            *job_best; /* [plan.max_out] the best logits of the row will do */
-    td_row_result   *results;  /* [max_running], by step entry */
+    td_row_job      *jobs;         /* [max_tok] */
+    uint32_t        *job_rows;     /* [plan.max_out] */
+    bool            *job_best;     /* [plan.max_out] the best logits of the row will do */
+    td_out_logprobs *job_logprobs; /* [plan.max_out] */
+    td_row_result   *results;      /* [max_running], by step entry */
     td_log_window    window;
 };
 

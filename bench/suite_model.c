@@ -6,6 +6,7 @@
 #include "bench/bench.h"
 #include "core/error.h"
 #include "core/mem.h"
+#include "model/arch/config_file.h"
 #include "model/placed_model.h"
 #include "model/program.h"
 #include "npu/block_work.h"

@@ -213,20 +213,36 @@ static void build_head(td_rig *r, const void *arg, float *out) {
 
 #define BEST 16
 
-static void build_top(td_rig *r, const void *arg, float *out) {
-    size_t      n = (size_t)OUT_ROWS * VOCAB;
-    td_rig_step s = td_rig_step_new(r, ROWS, 0, OUT_ROWS, 0);
-    float      *values = td_rig_noise(r, 23, n, 8), *logits = td_rig_alloc(r, n * sizeof *logits);
-    td_logit   *top = td_rig_alloc(r, OUT_ROWS * BEST * sizeof *top), got[OUT_ROWS * BEST];
-    (void)arg;
+/* @param top [OUT_ROWS, BEST] @param sums [OUT_ROWS] or NULL */
+static void run_top(td_rig *r, td_logit *top, td_log_sum *sums) {
+    size_t        n = (size_t)OUT_ROWS * VOCAB;
+    td_rig_step   s = td_rig_step_new(r, ROWS, 0, OUT_ROWS, 0);
+    float        *values = td_rig_noise(r, 23, n, 8), *logits = td_rig_alloc(r, n * sizeof *logits);
     td_block_desc desc = {.kind = TD_BLOCK_TOP, .layer = TD_NO_LAYER, .max_tok = ROWS};
-    desc.top = (td_top_desc){.vocab = VOCAB, .k = BEST, .max_out = OUT_ROWS, .logits = logits, .top = top};
+    desc.top = (td_top_desc){.vocab = VOCAB, .k = BEST, .max_out = OUT_ROWS, .logits = logits, .top = top, .sums = sums};
     td_npu_block *b = td_rig_block(r, &desc);
     td_rig_put(r, logits, values, n * sizeof *logits);
     td_rig_step_fill(r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = ROWS, .n_out = OUT_ROWS}});
     td_rig_step_upload(r, &s);
     td_rig_enqueue(r, b, &s);
     td_rig_sync(r);
+}
+
+static void build_log_sums(td_rig *r, const void *arg, float *out) {
+    td_log_sum *sums = td_rig_alloc(r, OUT_ROWS * sizeof *sums), got[OUT_ROWS];
+    (void)arg;
+    run_top(r, td_rig_alloc(r, OUT_ROWS * BEST * sizeof(td_logit)), sums);
+    td_rig_get(r, sums, got, sizeof got);
+    for (size_t i = 0; r->st == TD_OK && i < OUT_ROWS; i++) {
+        out[2 * i] = got[i].max;
+        out[2 * i + 1] = got[i].sum;
+    }
+}
+
+static void build_top(td_rig *r, const void *arg, float *out) {
+    td_logit *top = td_rig_alloc(r, OUT_ROWS * BEST * sizeof *top), got[OUT_ROWS * BEST];
+    (void)arg;
+    run_top(r, top, NULL);
     td_rig_get(r, top, got, sizeof got);
     for (size_t i = 0; r->st == TD_OK && i < OUT_ROWS * BEST; i++) {
         out[2 * i] = got[i].value;
@@ -247,6 +263,8 @@ static void build_router(td_rig *r, const void *arg, float *out) {
     d.w = td_rig_weight(r, TD_WEIGHT_F32, w, d.n_experts, HIDDEN);
     if (d.score == TD_SCORE_SIGMOID)
         d.bias = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 25, d.n_experts, 0.3f), 0, d.n_experts);
+    if (d.score == TD_SCORE_SOFTMAX_CHOSEN)
+        d.logit_bias = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 25, d.n_experts, 0.3f), 0, d.n_experts);
     d.in = td_rig_activations(r, td_rig_noise(r, 26, (size_t)ROWS * HIDDEN, 1), (size_t)ROWS * HIDDEN);
     d.ids = td_rig_alloc(r, n * sizeof *ids);
     d.weights = td_rig_alloc(r, n * sizeof *weights);
@@ -390,13 +408,16 @@ static void *cache(td_rig *r, td_kv_rows rows, size_t heads, size_t n) {
 
 typedef struct {
     td_weight_format format;
-    bool             extra; /* gqa: norms of q and k; mla: compressed q */
+    bool             extra;  /* gqa: norms of q and k; mla: compressed q */
+    bool             rows;   /* gqa: these norms are over whole rows */
+    bool             slides; /* gqa: a window and sinks */
     bool v3; /* mla: DeepSeek-V3's sizes but for its heads, which some devices have an operation of their own for */
 } attention_case;
 
 #define GQA_HEADS 8
 #define GQA_KV_HEADS 2
 #define GQA_DIM 128
+#define GQA_WINDOW 20
 
 static void build_gqa(td_rig *r, const void *arg, float *out) {
     const attention_case *c = arg;
@@ -422,8 +443,14 @@ static void build_gqa(td_rig *r, const void *arg, float *out) {
                              .in = in,
                              .out = td_rig_alloc(r, io_bytes)};
     if (c->extra) {
-        desc.gqa.q_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 44, GQA_DIM, 1), 0, GQA_DIM);
-        desc.gqa.k_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 45, GQA_DIM, 1), 0, GQA_DIM);
+        size_t q_norm = (c->rows ? GQA_HEADS : 1) * GQA_DIM, k_norm = (c->rows ? GQA_KV_HEADS : 1) * GQA_DIM;
+        desc.gqa.norm_rows = c->rows;
+        desc.gqa.q_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 44, q_norm, 1), 0, q_norm);
+        desc.gqa.k_norm = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 45, k_norm, 1), 0, k_norm);
+    }
+    if (c->slides) {
+        desc.gqa.window = GQA_WINDOW;
+        desc.gqa.sinks = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 46, GQA_HEADS, 1), 0, GQA_HEADS);
     }
     run_attention(r, td_rig_block(r, &desc), HIDDEN, in, desc.gqa.out, out);
 }
@@ -603,9 +630,13 @@ static td_status exam_company(const td_doctor_exam *e, const void *arg, td_findi
 
 static const product_case W8A8 = {TD_WEIGHT_W8A8, false}, W8A8_EXTRA = {TD_WEIGHT_W8A8, true},
                           BF16 = {TD_WEIGHT_BF16, false}, BF16_EXTRA = {TD_WEIGHT_BF16, true};
-static const attention_case ATT_W8A8 = {TD_WEIGHT_W8A8, false, false}, ATT_W8A8_EXTRA = {TD_WEIGHT_W8A8, true, false},
-                            ATT_BF16 = {TD_WEIGHT_BF16, false, false}, ATT_BF16_EXTRA = {TD_WEIGHT_BF16, true, false},
-                            ATT_V3 = {TD_WEIGHT_W8A8, true, true};
+static const attention_case ATT_W8A8 = {.format = TD_WEIGHT_W8A8},
+                            ATT_W8A8_EXTRA = {.format = TD_WEIGHT_W8A8, .extra = true},
+                            ATT_BF16 = {.format = TD_WEIGHT_BF16},
+                            ATT_BF16_EXTRA = {.format = TD_WEIGHT_BF16, .extra = true},
+                            ATT_BF16_ROWS = {.format = TD_WEIGHT_BF16, .extra = true, .rows = true},
+                            ATT_BF16_SLIDES = {.format = TD_WEIGHT_BF16, .slides = true},
+                            ATT_V3 = {.format = TD_WEIGHT_W8A8, .extra = true, .v3 = true};
 static const td_router_desc SIGMOID = {.n_experts = 256,
                                        .top_k = 8,
                                        .n_group = 8,
@@ -616,6 +647,8 @@ static const td_router_desc SIGMOID = {.n_experts = 256,
                                        .scale = 2.5f};
 static const td_router_desc SOFTMAX = {
     .n_experts = 128, .top_k = 8, .n_group = 1, .topk_group = 1, .score = TD_SCORE_SOFTMAX, .normalise = true, .scale = 1};
+static const td_router_desc SOFTMAX_CHOSEN = {
+    .n_experts = 128, .top_k = 4, .n_group = 1, .topk_group = 1, .score = TD_SCORE_SOFTMAX_CHOSEN, .scale = 1};
 
 #define CASE(...) (&(const block_case){__VA_ARGS__})
 static const td_check CHECKS[] = {
@@ -631,14 +664,20 @@ static const td_check CHECKS[] = {
     {"block", "mlp, bf16 with a gate", exam_block, CASE(build_mlp, &BF16_EXTRA, ROWS, HIDDEN, 0.015), WRONG},
     {"block", "router, sigmoid with groups and bias", exam_block, CASE(build_router, &SIGMOID, ROWS, 256, 0.001), WRONG},
     {"block", "router, softmax", exam_block, CASE(build_router, &SOFTMAX, ROWS, 128, 0.001), WRONG},
+    {"block", "router, softmax of the chosen", exam_block, CASE(build_router, &SOFTMAX_CHOSEN, ROWS, 128, 0.001), WRONG},
     {"block", "routed experts, w8a8", exam_experts, CASE(build_experts, NULL, ROWS, HIDDEN, 0.05), WRONG},
     {"block", "combine", exam_block, CASE(build_combine, NULL, ROWS, HIDDEN, 0.004), WRONG},
     {"block", "head, bf16", exam_block, CASE(build_head, &BF16, OUT_ROWS, VOCAB, 0.01), WRONG},
     {"block", "head, w8a8", exam_block, CASE(build_head, &W8A8, OUT_ROWS, VOCAB, 0.03), WRONG},
     {"block", "top", exam_block, CASE(build_top, NULL, OUT_ROWS, (size_t)2 * BEST, 0), WRONG},
+    {"block", "top, with sums for log-softmax", exam_block, CASE(build_log_sums, NULL, OUT_ROWS, 2, 1e-5), WRONG},
     {"block", "gqa, w8a8", exam_block, CASE(build_gqa, &ATT_W8A8, ATTENTION_ROWS, HIDDEN, 0.06), WRONG},
     {"block", "gqa, bf16", exam_block, CASE(build_gqa, &ATT_BF16, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
     {"block", "gqa, bf16 with norms", exam_block, CASE(build_gqa, &ATT_BF16_EXTRA, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
+    {"block", "gqa, bf16 with norms of rows", exam_block, CASE(build_gqa, &ATT_BF16_ROWS, ATTENTION_ROWS, HIDDEN, 0.02),
+     WRONG},
+    {"block", "gqa, bf16 with a window and sinks", exam_block,
+     CASE(build_gqa, &ATT_BF16_SLIDES, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
     {"block", "mla, w8a8 with compressed q", exam_block, CASE(build_mla, &ATT_W8A8_EXTRA, ATTENTION_ROWS, HIDDEN, 0.06),
      WRONG},
     {"block", "mla, w8a8 of DeepSeek-V3's sizes", exam_block, CASE(build_mla, &ATT_V3, ATTENTION_ROWS, V3_HIDDEN, 0.06),

@@ -16,7 +16,7 @@
 
 /* Of a cache of a layer, on the card. */
 static size_t cache_bytes(const td_card *c, const td_layer_cache *cache) {
-    return td_layer_cache_page_bytes(cache, c->npu, c->shard) * (c->kv_pages + c->model->kv_spare_pages);
+    return td_layer_cache_page_bytes(cache, c->npu, c->shard.count) * (c->kv_pages + c->model->kv_spare_pages);
 }
 
 /* Whether any step may go through as two halves, and whether one of n rows does. Each half reads the weights of the experts
@@ -159,7 +159,7 @@ void td_card_plan(const td_card *c, td_model_plan *plan) {
         plan->host_scratch_bytes += logits_bytes(c) + top_bytes(c) + sums_bytes(c) + (shows_x(c) ? td_card_x_bytes(m) : 0);
     }
     plan->kv_bytes_per_page =
-        td_layer_caches_page_bytes(&m->config, m->part.layers, c->npu, c->shard) + c->page_scratch_bytes;
+        td_layer_caches_page_bytes(&m->config, m->part.layers, c->npu, c->shard.count) + c->page_scratch_bytes;
     plan->device_scratch_bytes += m->kv_spare_pages * plan->kv_bytes_per_page;
 }
 

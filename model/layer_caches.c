@@ -4,16 +4,16 @@ td_layer_caches td_layer_caches_of(const td_model_config *c, uint32_t layer) {
     return c->arch->caches(c, layer);
 }
 
-size_t td_layer_cache_page_bytes(const td_layer_cache *cache, td_npu *d, td_shard s) {
-    uint32_t heads = cache->split == TD_SPLIT_ROWS ? cache->heads / s.count : cache->heads;
+size_t td_layer_cache_page_bytes(const td_layer_cache *cache, td_npu *d, uint32_t n_cards) {
+    uint32_t heads = cache->split == TD_SPLIT_ROWS ? cache->heads / n_cards : cache->heads;
     return cache->state_bytes ? 0 : heads * d->ops->kv_page_bytes(d, cache->kind, cache->values);
 }
 
-uint64_t td_layer_caches_page_bytes(const td_model_config *c, td_layer_range layers, td_npu *d, td_shard s) {
+uint64_t td_layer_caches_page_bytes(const td_model_config *c, td_layer_range layers, td_npu *d, uint32_t n_cards) {
     uint64_t sum = 0;
     for (uint32_t layer = layers.first; layer < layers.end; layer++) {
         td_layer_caches list = td_layer_caches_of(c, layer);
-        for (uint32_t i = 0; i < list.n; i++) sum += td_layer_cache_page_bytes(&list.cache[i], d, s);
+        for (uint32_t i = 0; i < list.n; i++) sum += td_layer_cache_page_bytes(&list.cache[i], d, n_cards);
     }
     return sum;
 }

@@ -6,15 +6,14 @@
 #define TD_MODEL_LAYER_CACHES_H
 
 #include "model/arch/arch.h"
-#include "model/shard.h"
 
 td_layer_caches td_layer_caches_of(const td_model_config *c, uint32_t layer);
 
-/** Bytes of a page of it on a card. */
-size_t td_layer_cache_page_bytes(const td_layer_cache *cache, td_npu *d, td_shard s);
+/** Bytes of a page of it on each of so many cards. */
+size_t td_layer_cache_page_bytes(const td_layer_cache *cache, td_npu *d, uint32_t n_cards);
 
 /** The same of all caches of some layers. */
-uint64_t td_layer_caches_page_bytes(const td_model_config *c, td_layer_range layers, td_npu *d, td_shard s);
+uint64_t td_layer_caches_page_bytes(const td_model_config *c, td_layer_range layers, td_npu *d, uint32_t n_cards);
 
 /** Heads that are cut over the cards, the same in all layers that have such; 0: each card has all of every cache. */
 uint32_t td_layer_caches_cut_heads(const td_model_config *c);

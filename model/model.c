@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/thread.h"
+#include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/experts_load.h"
 #include "model/model_state.h"

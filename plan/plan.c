@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "engine/engine_placement.h"
+#include "model/arch/config_file.h"
 #include "model/layer_caches.h"
 
 #define ROOMY ((uint64_t)1 << 52) /* bytes: enough for any model */

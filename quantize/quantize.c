@@ -33,6 +33,7 @@
 #include "core/thread_plan.h"
 #include "kernels/kernels.h"
 #include "model/arch/arch.h"
+#include "model/arch/config_file.h"
 #include "model/experts_load.h"
 #include "quantize/quantizer.h"
 

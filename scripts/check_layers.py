@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the layout: dependency directions between folders, in the sources and in what was compiled, where architectures are told apart, unique file names, headers that compile alone.
+"""Check the layout: dependency directions between folders, in the sources and in what was compiled, files that depend on each other, where architectures are told apart, unique file names, headers that compile alone.
 
 usage: check_layers.py [--cc CC] [--archives FILE.a...]     exits 1 and names each offence
 
@@ -40,6 +40,8 @@ WITHIN = {
     "model/arch": [],
     "model/checkpoint": ["model/arch"],
 }
+# Here nothing depends on what depends on it.
+WITHOUT_CIRCLES = ("model", "cpu_experts")
 # Only here may code ask which architecture it is compiled for, or use its intrinsics: kernels, what the processor can do, and waiting.
 ARCHITECTURE = re.compile(r"\b(__x86_64__|__i386__|__aarch64__|__arm__|__AVX\w*|__ARM_\w+)\b|<(\w*intrin|cpuid|arm_neon|arm_sve|asm/hwcap)\.h>")
 MAY_ASK_ARCHITECTURE = ("kernels/", "core/cpu", "core/signal_word.h")
@@ -84,6 +86,27 @@ def check_includes(offences):
             here, there = os.path.dirname(os.path.relpath(path, ROOT)), os.path.dirname(target)
             if here in WITHIN and folder == top and there != here and there not in WITHIN[here]:
                 offences.append("%s: %s/ must not include %s/" % (where, here, there))
+
+
+def check_circles(offences):
+    """Of a .c and its .h together: what they include must not include them, straight or by way of others."""
+    includes = {}
+    for top, path in sources():
+        if top not in WITHOUT_CIRCLES or not path.endswith((".c", ".h")):
+            continue
+        unit = os.path.relpath(path, ROOT)[:-2]
+        targets = re.findall(r'^\s*#\s*include\s+"([^"]+)\.h"', open(path, encoding="utf-8").read(), re.M)
+        includes.setdefault(unit, set()).update(t for t in targets if t != unit)
+    for unit in includes:
+        seen, way = set(), [(t, [t]) for t in sorted(includes[unit])]
+        while way:
+            at, path = way.pop()
+            if at == unit:
+                offences.append("a circle: %s -> %s" % (unit, " -> ".join(path)))
+                break
+            if at not in seen:
+                seen.add(at)
+                way += [(t, path + [t]) for t in sorted(includes.get(at, ()))]
 
 
 def check_architecture(offences):
@@ -178,6 +201,7 @@ def main():
     args = parser.parse_args()
     offences = []
     check_includes(offences)
+    check_circles(offences)
     check_architecture(offences)
     check_names(offences)
     check_headers_alone(args.cc, offences)

@@ -1,13 +1,14 @@
 /*
  * Families of models. All that the rest of the engine knows of a family is a td_arch: how its config.json is read, the table
  * of its weights, the rows that its layers cache, and a layer as a listing. Each is a file of this folder, and a line in
- * arch.c.
+ * families.c.
  */
 #ifndef TD_MODEL_ARCH_ARCH_H
 #define TD_MODEL_ARCH_ARCH_H
 
 #include "model/arch/config_reader.h"
-#include "model/arch/tensor_rules.h"
+#include "model/arch/weight_roles.h"
+#include "npu/npu.h"
 
 /** How often a weight occurs. */
 typedef enum {
@@ -131,7 +132,7 @@ typedef struct td_arch {
     const td_layer_op *(*layer)(const td_model_config *c, uint32_t layer); /* its steps, up to TD_LAYER_END; static */
 } td_arch;
 
-/* ---- what several families have ---------------------------------------------------------------- */
+/* ---- what several families have (arch.c) -------------------------------------------------------- */
 
 /** Caches of a layer with grouped-query attention: K, then V. Of one with multi-head latent attention: the latent, then the
  * rotated key. */
@@ -141,11 +142,5 @@ td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer);
 /** The layer that most have: attention, then an MLP or experts (is_moe), each behind a norm and added to x. */
 const td_layer_op *td_gqa_layer(const td_model_config *c, uint32_t layer);
 const td_layer_op *td_mla_layer(const td_model_config *c, uint32_t layer);
-
-/** NULL: not supported. */
-const td_arch *td_arch_find(const char *name);
-
-/** "A, B and C": the names of all, for sentences. Returns text. */
-const char *td_arch_names(char *text, size_t size);
 
 #endif

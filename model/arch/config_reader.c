@@ -76,7 +76,8 @@ uint32_t td_config_u32_alias(td_config_reader *r, const char *key, const char *a
 }
 
 void td_config_refuse_true(td_config_reader *r, const char *key, const char *what) {
-    if (td_config_bool(r, key, false)) td_config_refuse(r, TD_ENOTSUP, "%s is true, and %s is not supported", key, what);
+    if (td_config_bool(r, key, false))
+        td_config_refuse(r, TD_ENOTSUP, "%s%s is true, and %s is not supported", r->prefix, key, what);
 }
 
 void td_config_only_text(td_config_reader *r, const td_model_config *c, const char *key, const char *only) {
@@ -99,7 +100,7 @@ void td_config_common(td_config_reader *r, td_model_config *c, const td_config_d
     c->tie_embeddings = td_config_bool(r, "tie_word_embeddings", false);
     const char *act = td_config_text(r, "hidden_act", "silu");
     if (strcmp(act, "silu") && strcmp(act, "swish"))
-        td_config_refuse(r, TD_ENOTSUP, "hidden_act is '%.40s', and only silu is supported", act);
+        td_config_refuse(r, TD_ENOTSUP, "%shidden_act is '%.40s', and only silu is supported", r->prefix, act);
     td_config_refuse_true(r, "mlp_bias", "a bias in the feed-forward");
     uint32_t chosen = td_config_u32(r, "index_topk", 0, 0, UINT32_MAX); /* DeepSeek-V3.2, GLM-5 */
     if (chosen)
@@ -204,18 +205,18 @@ void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim, do
     rotate_part(root, rope, dim, part, takes_part);
 
     /* With both, rope_scaling has been added to a file of transformers 5, which keeps theta and the part. */
-    static const char *const KEYS[] = {"rope_parameters", "rope_scaling"}, *const PREFIXES[] = {"rope_parameters.",
-                                                                                                "rope_scaling."};
-    td_config_reader r = {NULL, "", root->err, root->status};
+    static const char *const KEYS[] = {"rope_parameters", "rope_scaling"};
+    char                     prefix[64] = "";
+    td_config_reader         r = {NULL, prefix, root->err, root->status};
     for (size_t i = 0; i < 2; i++) {
         const json_t *object = td_config_get(root, KEYS[i]);
         if (!object) continue;
         if (!json_is_object(object)) {
-            td_config_refuse(root, TD_EFORMAT, "%s is not an object", KEYS[i]);
+            td_config_refuse(root, TD_EFORMAT, "%s%s is not an object", root->prefix, KEYS[i]);
             return;
         }
         r.object = object;
-        r.prefix = PREFIXES[i];
+        snprintf(prefix, sizeof prefix, "%s%s.", root->prefix, KEYS[i]);
         rope->theta = td_config_number(&r, "rope_theta", rope->theta, 1.0001, 1e12);
         part = td_config_number(&r, "partial_rotary_factor", part, 0, 1);
         rotate_part(&r, rope, dim, part, takes_part);

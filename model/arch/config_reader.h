@@ -80,9 +80,8 @@ void td_config_mtp_layers(td_config_reader *r, td_model_config *c);
 void td_config_refuse_sliding_window(td_config_reader *r);
 
 /**
- * `rope_scaling` of the published configs, or `rope_parameters` as transformers 5 writes it, which also holds rope_theta; with
- * both the former has the type.
- * rope_theta is c->rope.theta where the key is absent, or 10000 where that is 0.
+ * `rope_scaling` of the published configs, or `rope_parameters` as transformers 5 writes it, which also holds rope_theta;
+ * with both the former has the type. rope_theta is c->rope.theta where the key is absent, or 10000 where that is 0.
  * @param dim   values of a head that could be rotated.
  * @param part  partial_rotary_factor where the key is absent; 0: the family rotates all of them, and any other value than 1
  *              is refused.

@@ -12,4 +12,10 @@ extern const td_arch TD_ARCH_GLM4_MOE_LITE;                              /* glm4
 extern const td_arch TD_ARCH_MINIMAX_M2;                                 /* minimax_m2.c */
 extern const td_arch TD_ARCH_GPT_OSS;                                    /* gpt_oss.c */
 
+/** NULL: not supported. */
+const td_arch *td_arch_find(const char *name);
+
+/** "A, B and C": the names of all, for sentences. Returns text. */
+const char *td_arch_names(char *text, size_t size);
+
 #endif

@@ -47,6 +47,7 @@
     X(cuStreamWaitEvent, cuStreamWaitEvent, "Stream Management", (td_cu_stream stream, td_cu_event event, unsigned flags)) \
     X(cuStreamBeginCapture, cuStreamBeginCapture_v2, "Stream Management", (td_cu_stream stream, td_cu_capture_mode mode)) \
     X(cuStreamEndCapture, cuStreamEndCapture, "Stream Management", (td_cu_stream stream, td_cu_graph *graph)) \
+    X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, "Stream Management", (td_cu_capture_mode *mode)) \
     X(cuStreamIsCapturing, cuStreamIsCapturing, "Stream Management", (td_cu_stream stream, td_cu_capture_state *state)) \
     X(cuStreamWaitValue32, cuStreamWaitValue32_v2, "Stream Memory Operations", (td_cu_stream stream, td_cu_address at, uint32_t value, unsigned flags)) \
     X(cuStreamWaitValue64, cuStreamWaitValue64_v2, "Stream Memory Operations", (td_cu_stream stream, td_cu_address at, uint64_t value, unsigned flags)) \

@@ -23,10 +23,21 @@ static const td_cuda_block_kind *const KINDS[TD_BLOCK_COUNT] = {
     [TD_BLOCK_TOP] = &td_cuda_top,
 };
 
+/* Blocks whose linears cuBLASLt may multiply. */
+static const bool HAS_LINEARS[TD_BLOCK_COUNT] = {
+    [TD_BLOCK_LINEAR] = true, [TD_BLOCK_MLA] = true, [TD_BLOCK_GQA] = true, [TD_BLOCK_MLP] = true, [TD_BLOCK_HEAD] = true};
+
+/* The block's own arrays, and behind them what the library's products need. @return bytes of all */
+static size_t plan(const td_cuda_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    size_t used = KINDS[desc->kind]->plan(desc, &b->at),
+           library = HAS_LINEARS[desc->kind] ? td_cuda_library_bytes(d, desc->max_tok) : 0;
+    b->uses_library = library > 0;
+    b->library = td_cuda_place(&used, library);
+    return used;
+}
+
 size_t td_cuda_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
-    td_cuda_places at;
-    (void)base;
-    return KINDS[desc->kind]->plan(desc, &at);
+    return plan((td_cuda_npu *)base, desc, &(td_npu_block){0});
 }
 
 td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_block **out, td_error *err) {
@@ -42,7 +53,7 @@ td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_b
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
     b->desc = *desc;
     b->kind = kind;
-    size_t    bytes = kind->plan(desc, &b->at);
+    size_t    bytes = plan(d, desc, b);
     td_status st = kind->prepare ? kind->prepare(d, b, err) : TD_OK;
     if (st != TD_OK) {
         td_cuda_block_destroy(base, b);
@@ -68,7 +79,11 @@ td_status td_cuda_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, const
     }
     TD_TRY(td_cuda_enter(d));
     if (!s->capture) TD_TRY(td_cuda_scratch_ready(d));
-    td_cuda_run r = {.d = d, .stream = s->stream, .step = step, .scratch = d->scratch};
+    td_cuda_run r = {.d = d,
+                     .stream = s->stream,
+                     .step = step,
+                     .scratch = d->scratch,
+                     .library = b->uses_library ? d->scratch + b->library : NULL};
     b->kind->launch(&r, b);
     td_cuda_launched(s, r.launches);
     return r.status;

@@ -23,7 +23,9 @@ struct td_npu_block {
     td_block_desc                    desc;
     const struct td_cuda_block_kind *kind;
     td_cuda_places                   at;
-    void                            *tables; /* device memory of its own, or NULL */
+    size_t                           library;      /* where the scratch for cuBLASLt's products begins */
+    bool                             uses_library; /* it has such a scratch */
+    void                            *tables;       /* device memory of its own, or NULL */
 };
 
 typedef struct td_cuda_block_kind {

@@ -16,7 +16,8 @@
  *   cuda_temperature  its temperature
  *   cuda_stream  streams, captures              cuda_block    blocks in general: made, launched, their scratch
  *   cuda_weight  weights as the kernels read them
- *   cuda_op      a launch, products of rows     cuda_rows     embed, norm, combine, head, top
+ *   cuda_op      a launch, products of rows     cuda_many_rows  products of many rows, by cuBLASLt (cuda_blas)
+ *   cuda_rows     embed, norm, combine, head, top
  *   cuda_linear  linear, mlp                    cuda_router   cuda_experts   cuda_gqa   cuda_mla
  *   cuda_group   several cards: the sum over them
  *   cuda_bounds  what the card can do at most, measured
@@ -27,6 +28,7 @@
 #include <stdatomic.h>
 
 #include "npu/card_meter.h"
+#include "npu/cuda/cuda_blas.h"
 #include "npu/cuda/cuda_cards.h"
 #include "npu/cuda/cuda_kernels.h"
 #include "npu/cuda/cuda_loss.h"
@@ -43,6 +45,7 @@ typedef struct {
     td_cu_context    context; /* NULL: not retained */
     td_cu_stream     setup;   /* fills memory, uploads weights */
     td_cuda_kernels  kernels;
+    td_cuda_blas     blas;                                         /* cuBLASLt, where it is there */
     unsigned         shared_most, shared_of[TD_CUDA_KERNEL_COUNT]; /* dynamic shared memory: the card's most, a kernel's */
     char             name[96];
     char             pci[TD_CUDA_PCI_BYTES];

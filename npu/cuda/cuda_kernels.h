@@ -30,6 +30,7 @@
     X(W8A8_SWIGLU_16, td_w8a8_swiglu_16, 11, TD_CUDA_LINEAR_THREADS) \
     X(W8A8_SWIGLU_32, td_w8a8_swiglu_32, 11, TD_CUDA_LINEAR_THREADS) \
     X(W8A8_SWIGLU_64, td_w8a8_swiglu_64, 11, TD_CUDA_LINEAR_THREADS) \
+    X(W8A8_EPILOGUE, td_w8a8_epilogue, 11, 256) \
     X(INT4_LINEAR, td_int4_linear, 15, TD_CUDA_LINEAR_THREADS) \
     X(FP4_LINEAR, td_fp4_linear, 15, TD_CUDA_LINEAR_THREADS) \
     X(BF16_LINEAR_8, td_bf16_linear_8, 13, TD_CUDA_LINEAR_THREADS) \

@@ -74,6 +74,8 @@ static td_cuda_rows swiglu_int8(td_cuda_run *r, const td_npu_block *b, const td_
     const td_mlp_desc *m = &b->desc.mlp;
     void              *wide = r->scratch + b->at.wide;
     size_t             i = 0;
+    if (td_cuda_product_by_library(r, in, m->gate, m->up, NULL, wide, true))
+        return td_cuda_rows_of_f32(r, &b->at.mid, m->down, in->n, wide, m->inter);
     while (i + 1 < SWIGLU_VARIANTS && SWIGLU[i].rows < in->n.most) i++;
     void *const args[] = {TD_P(in->n.count),   TD_P(in->q),          TD_P(in->scale),
                           TD_P(m->gate->data), TD_P(m->gate->scale), TD_P(m->up->data),

@@ -2,10 +2,7 @@
  * NVRTC, NVIDIA's compiler of CUDA C++ as a library: found and opened at run time, and only when there is something to
  * compile.
  *
- * DESIGN. Unlike the driver it can be anywhere: in the system's folders, in a toolkit, or in a Python environment, whose
- * wheel (nvidia-cuda-nvrtc-cu12) has nothing else in it. A list of places is searched in order. Its major version must not
- * be newer than what the driver serves: the driver takes compiled kernels of its own major version and of older ones
- * ("CUDA Compatibility", Minor Version Compatibility). Declarations are written from the "NVRTC" manual; test_cuda_types
+ * DESIGN. Where it is looked for is in cuda_library.h. Declarations are written from the "NVRTC" manual; test_cuda_types
  * holds them against nvrtc.h.
  */
 #ifndef TD_NPU_CUDA_CUDA_NVRTC_H
@@ -14,11 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "npu/cuda/cuda_library.h"
 #include "tandem.h"
-
-#define TD_NVRTC_MAJOR_OLDEST 12
-#define TD_NVRTC_MAJOR_NEWEST 13
-#define TD_NVRTC_PATH_MAX 1024
 
 typedef uint32_t              td_nvrtc_status; /* nvrtcResult */
 typedef struct _nvrtcProgram *td_nvrtc_program;
@@ -55,7 +49,7 @@ typedef struct {
 typedef struct {
     td_nvrtc api;
     int      version; /* 1000 * major + 10 * minor, as cuDriverGetVersion has it */
-    char     path[TD_NVRTC_PATH_MAX];
+    char     path[TD_CUDA_LIBRARY_PATH_MAX];
     void    *library, *builtins; /* as dlopen gave them */
 } td_nvrtc_library;
 

@@ -123,6 +123,7 @@ static const struct {
 static void launch_int8(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const void *bias, void *out,
                         bool out_is_f32) {
     size_t i = 0;
+    if (td_cuda_product_by_library(r, rows, w, NULL, bias, out, out_is_f32)) return;
     while (i + 1 < W8A8_VARIANTS && W8A8[i].rows < rows->n.most) i++;
     void *const args[] = {TD_P(rows->n.count), TD_P(rows->q), TD_P(rows->scale), TD_P(w->data),
                           TD_P(w->scale),      TD_P(bias),    TD_U(w->n),        TD_U(td_cuda_row_codes(w->k)),

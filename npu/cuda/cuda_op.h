@@ -16,8 +16,8 @@ typedef struct {
     td_cuda_npu   *d;
     td_cu_stream   stream;
     const td_step *step;
-    char          *scratch;
-    uint32_t       launches; /* so far */
+    char          *scratch, *library; /* of the block; of cuBLASLt's products (cuda_many_rows.c), NULL: none */
+    uint32_t       launches;          /* so far */
     td_status      status;
 } td_cuda_run;
 
@@ -102,6 +102,16 @@ td_cuda_rows td_cuda_rows_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at,
 /** out [most, w->n] = rows w^T + bias, in f32 or bf16. @param bias NULL: none. */
 void td_cuda_product(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *bias, void *out,
                      bool out_is_f32);
+
+/** Bytes of scratch that the products of a block of so many rows need beside its own, 0: there is no library. */
+size_t td_cuda_library_bytes(const td_cuda_npu *d, uint32_t max_tok);
+/**
+ * The same of W8A8 weights and more than TD_CUDA_LINEAR_ROWS_MAX rows, by cuBLASLt; with up: out in f32 = silu(rows w^T) *
+ * (rows up^T).
+ * @return false: our own kernels have to do all of it, and give the same bits
+ */
+bool td_cuda_product_by_library(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *up,
+                                const void *bias, void *out, bool out_is_f32);
 
 /** TD_CUDA_SCALE_… of the scales of groups. */
 uint32_t td_cuda_scale_kind(td_dtype dtype);

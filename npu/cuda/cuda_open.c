@@ -30,6 +30,24 @@ static td_status driver_get(const td_cuda_driver **out, td_error *err) {
     return st;
 }
 
+static bool                has_looked; /* likewise; for cuBLASLt, which need not be there */
+static td_cublaslt_library cublaslt;
+
+static const td_cublaslt_library *cublaslt_get(int driver_version) {
+    td_error why = {0};
+    pthread_mutex_lock(&process_lock);
+    if (!has_looked) {
+        has_looked = true;
+        if (td_cublaslt_load(&cublaslt, driver_version, &why) == TD_OK)
+            td_info("int8 products of many rows are cuBLASLt's, %zu.%zu.%zu of %s", cublaslt.version / 10000,
+                    cublaslt.version % 10000 / 100, cublaslt.version % 100, cublaslt.found.path);
+        else
+            td_info("int8 products of many rows are our own kernels', which are slower: %s", why.text);
+    }
+    pthread_mutex_unlock(&process_lock);
+    return &cublaslt;
+}
+
 /* ---- the card ---------------------------------------------------------------------------------- */
 
 td_status td_cuda_failed(td_cuda_npu *d, const char *what, td_cu_status said, td_error *err) {
@@ -201,11 +219,13 @@ td_status td_cuda_scratch_ready(td_cuda_npu *d) {
 
 static void close_card(td_npu *base) {
     td_cuda_npu *d = (td_cuda_npu *)base;
+    td_error     err = {0};
     if (d->context && td_cuda_enter(d) == TD_OK) {
         td_cuda_give(d, d->scratch);
         while (d->n_retired) td_cuda_give(d, d->retired[--d->n_retired]);
         td_cuda_give(d, d->one);
         if (d->staging) unpinned(d, d->staging, STAGING_BYTES);
+        if (td_cuda_blas_close(&d->blas, &err) != TD_OK) td_err("CUDA card %u: %s", d->config.card, err.text);
         td_cuda_kernels_close(d->cu, &d->kernels);
         if (d->setup) (void)d->cu->cuStreamDestroy(d->setup);
         (void)d->cu->cuCtxSetCurrent(NULL);
@@ -287,6 +307,13 @@ static td_status ask(td_cuda_npu *d, td_error *err) {
     return TD_OK;
 }
 
+/* Without it, or where it does not start, the card is the same but slower. */
+static void open_blas(td_cuda_npu *d) {
+    td_error why = {0};
+    if (td_cuda_blas_open(cublaslt_get(d->version), d->capability, &d->blas, &why) != TD_OK)
+        td_warn("CUDA card %u: %s; its int8 products of many rows are our own kernels'", d->config.card, why.text);
+}
+
 static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
     const uint32_t one = 1;
     if (d->config.card >= (uint32_t)n_cards)
@@ -314,7 +341,10 @@ static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
         d->setup = NULL;
         return td_cuda_failed(d, "cuStreamCreate", said, err);
     }
-    if (!d->config.bare) TD_TRY(td_cuda_kernels_open(d->cu, d->device, &d->kernels, err));
+    if (!d->config.bare) {
+        TD_TRY(td_cuda_kernels_open(d->cu, d->device, &d->kernels, err));
+        open_blas(d);
+    }
     TD_TRY(pinned(d, STAGING_BYTES, (void **)&d->staging, err));
     TD_TRY(td_cuda_take(d, sizeof one, &d->one, err));
     return td_cuda_upload(d, d->one, &one, sizeof one, err);

@@ -172,7 +172,10 @@ static void spoil(const td_block_desc *d) {
         case TD_BLOCK_COMBINE: negate_bf16(d->combine.x); break;
         case TD_BLOCK_ALL_REDUCE: ((td_bf16 *)d->all_reduce.out)[5] ^= 1; break;
         case TD_BLOCK_HEAD: d->head.logits[3] += 10; break;
-        case TD_BLOCK_TOP: d->top.top[1].id ^= 1; break;
+        case TD_BLOCK_TOP:
+            d->top.top[1].id ^= 1;
+            if (d->top.sums) d->top.sums[1].sum *= 1.001f;
+            break;
         case TD_BLOCK_COUNT: break;
     }
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/arch/config_file.h"
 #include "model/arch/tensor_rules.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -11,6 +11,7 @@
 
 #include "core/mem.h"
 #include "core/rng.h"
+#include "model/arch/config_file.h"
 
 #define MAX_OUT 256
 #define MAX_SEQ 512

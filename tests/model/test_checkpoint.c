@@ -16,6 +16,7 @@
 
 #include "folder_files.h"
 #include "model/arch/arch.h"
+#include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"
 
 static char TMP[] = "/tmp/td_checkpoint_XXXXXX";

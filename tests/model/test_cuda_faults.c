@@ -143,6 +143,7 @@ int main(void) {
         cmocka_unit_test(every_operation_fails_once),
     };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
     if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
         fprintf(stderr, "%s\n", dlerror());

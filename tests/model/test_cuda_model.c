@@ -129,6 +129,47 @@ FOLDER_TEST(minimax_m2)
 FULL_FOLDER_TEST(gpt_oss)
 FOLDER_TEST(gpt_oss_mxfp4) /* its window is less than ROWS_MAX */
 
+/* Products that the stand-in for cuBLASLt has computed. */
+static uint64_t library_products(void) {
+    uint64_t (*count)(void);
+    void *library = dlopen(TD_CUDA_STANDIN "/libcublasLt.so.12", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD),
+         *at = library ? dlsym(library, "standin_cublaslt_products") : NULL;
+    assert_non_null(at);
+    memcpy(&count, &at, sizeof at);
+    return count();
+}
+
+/* cuBLASLt multiplies a prompt of more than 64 rows; in chunks of 64 it has nothing to do. The logits have the same bits. */
+static void by_library_and_in_chunks(const char *folder) {
+    enum { LONG = 70, CHUNK = 64 };
+    json_t   *manifest = read_manifest(folder);
+    json_t   *list = json_object_get(json_array_get(json_object_get(manifest, "prompts"), 2), "ids");
+    uint32_t  ids[LONG];
+    model_run card;
+    assert_true(json_array_size(list) >= LONG);
+    for (uint32_t i = 0; i < LONG; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    open_model(&card, model_of(manifest), "cuda", false, 0);
+    size_t   values = LONG * (size_t)td_model_get_config(card.model)->vocab;
+    float   *whole = malloc(values * sizeof *whole), *chunks = malloc(values * sizeof *chunks);
+    uint64_t before = library_products();
+    assert_true(whole && chunks);
+    run_in_chunks(&card, ids, LONG, CHUNK, false, chunks);
+    assert_int_equal(library_products(), before);
+    run_in_chunks(&card, ids, LONG, LONG, false, whole);
+    assert_true(library_products() > before + td_model_get_config(card.model)->n_layers);
+    assert_memory_equal(whole, chunks, values * sizeof *whole);
+    free(whole);
+    free(chunks);
+    model_run_close(&card);
+    json_decref(manifest);
+}
+
+static void many_rows(void **state) {
+    (void)state;
+    by_library_and_in_chunks("deepseek_v3_yarn");
+    by_library_and_in_chunks("qwen2_moe");
+}
+
 /* Two prompts and a generated token of a third sequence in one step: the same bits in halves, replayed, and by either
  * hand-over. */
 static void halves_and_handovers(void **state) {
@@ -166,8 +207,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(gpt_oss),
         cmocka_unit_test(gpt_oss_mxfp4),
         cmocka_unit_test(halves_and_handovers),
+        cmocka_unit_test(many_rows),
     };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
     /* The dynamic linker finds a library that is open already by its name: so it is this one, whatever the machine has. */
     if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {

@@ -21,6 +21,7 @@
 #define LOGIT_TOLERANCE 5e-5
 /* The absorbed form multiplies in another order again. */
 #define WEIGHT_TOLERANCE 1e-4
+#define TOKEN_BY_TOKEN_MAX 40 /* tokens of a prompt; beyond a window of 20 */
 /* Of gpt_oss_as_stored: the median of a row's rms difference, of the row's rms; numpy, with the same rounding of the
  * experts' activations, has 0.022 to 0.027. A near tie of the router that falls the other way spoils a row. */
 #define AS_STORED_ERROR 0.05
@@ -141,13 +142,13 @@ static void run_folder(const char *folder) {
         check_greedy(&r, prompt, ids, n, got + (n - 1) * vocab);
 
         same_in_pieces(&r, ids, n, false, 5, got);
-        same_in_pieces(&r, ids, n, false, 1, got);
+        if (n <= TOKEN_BY_TOKEN_MAX) same_in_pieces(&r, ids, n, false, 1, got);
 
         model_run_forward(&r, &(model_piece){.n = n, .ids = ids, .absorbed = true},
                           1); /* the other form of MLA: the same to rounding */
         model_run_logits(&r, n, got);
         check_logits(got, want, n * vocab, "absorbed");
-        same_in_pieces(&r, ids, n, true, 1, got);
+        if (n <= TOKEN_BY_TOKEN_MAX) same_in_pieces(&r, ids, n, true, 1, got);
         free(want);
         free(got);
     }

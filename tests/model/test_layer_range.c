@@ -15,6 +15,7 @@
 
 #include "core/rng.h"
 #include "kernels/rows/convert.h"
+#include "model/arch/config_file.h"
 #include "model_run.h"
 
 #define SEED 20261122u

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "model/arch/model_config.h"
+#include "model/arch/config_file.h"
 
 typedef struct {
     const char    *what;

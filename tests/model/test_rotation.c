@@ -15,6 +15,7 @@
 
 #include "core/rng.h"
 #include "folder_files.h"
+#include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/rotation.h"
 #include "model_run.h"

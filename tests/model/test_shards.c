@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "kernels/rows/convert.h"
+#include "model/arch/config_file.h"
 #include "model/weights.h"
 #include "model_run.h"
 #include "npu/host/host_npu.h"

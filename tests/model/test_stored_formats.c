@@ -18,6 +18,7 @@
 
 #include "core/rng.h"
 #include "folder_files.h"
+#include "model/arch/config_file.h"
 #include "model/experts_load.h"
 #include "model_run.h"
 #include "quant/coded_matrix.h"

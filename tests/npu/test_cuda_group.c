@@ -76,6 +76,7 @@ int main(void) {
         cmocka_unit_test(without_peer_access),   cmocka_unit_test(what_is_no_group),
     };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DEVICES", "4", 1);
     setenv("TD_STANDIN_DELAY_US", "30", 0);
     if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {

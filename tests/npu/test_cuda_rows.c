@@ -154,6 +154,17 @@ static void codes(void **state) {
     }
 }
 
+/* As a library multiplies them: sums [rows, n] */
+static void sums_of(const int8_weight *w, const cuda_buf *q, size_t rows, const cuda_buf *sums) {
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < w->n; j++) {
+            int sum = 0;
+            for (size_t l = 0; l < w->k; l++)
+                sum += ((int8_t *)q->p)[i * w->ldk + l] * ((int8_t *)w->codes.p)[j * w->ldk + l];
+            ((int *)sums->p)[i * w->n + j] = sum;
+        }
+}
+
 /* Every variant gives the bits of the host's linear, at any number of rows. */
 static void int8_linears(void **state) {
     (void)state;
@@ -185,17 +196,18 @@ static void int8_linears(void **state) {
                                &n, &zero));
             assert_same_bits(variants[v].plain->name, out.p, hout, (size_t)rows * n * 2, 2);
         }
-        for (size_t i = 0; i < rows; i++)
-            for (size_t j = 0; j < n; j++) {
-                int sum = 0;
-                for (size_t l = 0; l < k; l++) sum += ((int8_t *)q.p)[i * ldk + l] * ((int8_t *)w.codes.p)[j * ldk + l];
-                ((int *)sums.p)[i * n + j] = sum;
-            }
-        cuda_run(&td_cuda_kernel_td_w8a8_epilogue, cuda_grid(cuda_up(n, 256), rows, 1, 256, 0), CUDA_OUT(out),
-                 CUDA_ARGS(&nb.p, &sums.p, &scale.p, &w.scale.p, biased ? &bb.p : CUDA_NULL, &n, &out.p, &n, &zero));
+        sums_of(&w, &q, rows, &sums);
+        memset(out.p, 0, out.bytes);
+        for (uint32_t first = 0, stretch = (uint32_t)rnd_range(&r, 1, rows); first < rows; first += stretch) {
+            const void *from = (int *)sums.p + (size_t)first * n;
+            uint32_t    most = rows - first < stretch ? rows - first : stretch;
+            for (int f32 = 0; f32 < 2; f32++)
+                cuda_run(&td_cuda_kernel_td_w8a8_epilogue, cuda_grid(cuda_up(n, 256), most, 1, 256, 0),
+                         CUDA_OUT(f32 ? floats : out),
+                         CUDA_ARGS(&nb.p, &first, &from, CUDA_NULL, &scale.p, &w.scale.p, CUDA_NULL,
+                                   biased ? &bb.p : CUDA_NULL, &n, f32 ? &floats.p : &out.p, f32 ? &one : &zero));
+        }
         assert_same_bits("td_w8a8_epilogue", out.p, hout, (size_t)rows * n * 2, 2);
-        cuda_run(&td_cuda_kernel_td_w8a8_epilogue, cuda_grid(cuda_up(n, 256), rows, 1, 256, 0), CUDA_OUT(floats),
-                 CUDA_ARGS(&nb.p, &sums.p, &scale.p, &w.scale.p, biased ? &bb.p : CUDA_NULL, &n, &floats.p, &n, &one));
         for (size_t i = 0; i < (size_t)rows * n; i++)
             assert_int_equal(td_f32_to_bf16(((float *)floats.p)[i]), ((td_bf16 *)hout)[i]);
         g.npu->ops->block_destroy(g.npu, b);
@@ -254,6 +266,14 @@ static void int8_mlps(void **state) {
                 CUDA_ARGS(&n.p, &q2.p, &scale2.p, &down.codes.p, &down.scale.p, CUDA_NULL, &h, &ldi, &out.p, &h, &zero));
             assert_same_bits(variants[v].swiglu->name, out.p, hout, (size_t)rows * h * 2, 2);
         }
+        cuda_buf gated = cuda_alloc((size_t)rows * inter * 4),
+                 sums[2] = {cuda_alloc((size_t)rows * inter * 4), cuda_alloc((size_t)rows * inter * 4)};
+        for (int i = 0; i < 2; i++) sums_of(i ? &up : &gate, &q, rows, &sums[i]);
+        cuda_run(&td_cuda_kernel_td_w8a8_epilogue, cuda_grid(cuda_up(inter, 256), rows, 1, 256, 0), CUDA_OUT(gated),
+                 CUDA_ARGS(&n.p, &zero, &sums[0].p, &sums[1].p, &scale.p, &gate.scale.p, &up.scale.p, CUDA_NULL, &inter,
+                           &gated.p, &one));
+        assert_same_bits("td_w8a8_epilogue, gated", gated.p, act.p, (size_t)rows * inter * 4, 4);
+        CUDA_FREE(gated, sums[0], sums[1]);
         for (int i = 0; i < 2; i++) {
             int8_weight *w = i ? &up : &gate;
             cuda_run(

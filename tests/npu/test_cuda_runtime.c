@@ -273,6 +273,7 @@ int main(void) {
     };
     static const char *const LIBRARIES[] = {TD_CUDA_STANDIN "/libcuda.so.1", TD_CUDA_STANDIN "/libnvidia-ml.so.1"};
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
     for (size_t i = 0; i < sizeof LIBRARIES / sizeof *LIBRARIES; i++)
         if (!dlopen(LIBRARIES[i], RTLD_NOW | RTLD_LOCAL)) {

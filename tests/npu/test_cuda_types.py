@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""npu/cuda's declarations of the CUDA driver and of NVRTC against the vendor's own cuda.h, of the oldest and of the newest CUDA that it serves, and nvrtc.h.
+"""npu/cuda's declarations of the CUDA driver, of NVRTC and of cuBLASLt against the vendor's own cuda.h, of the oldest and of the newest CUDA that it serves, nvrtc.h and cublasLt.h.
 
 A program that includes both is generated and compiled: a function type that is not compatible does not compile, constants and structures that
 differ are named when it runs. Nothing of ours may be missing in either header. Without the wheels (offline) the test is skipped (77).
+cublasLt.h is in no small wheel (that of cuBLAS has 380 MB): it is compared where a toolkit has it (CUDA_HOME, CUDA_PATH, /usr/local/cuda*).
 """
 import os
 import pathlib
@@ -83,6 +84,49 @@ def check_nvrtc(library):
     return said.stderr if said.returncode else ""
 
 
+# The vendor's descriptors are pointers to structures without a tag, for which ours have none: theirs stand for them in the functions' types.
+CUBLASLT = r"""
+#include <stdio.h>
+#include <cublasLt.h>
+#define SAME(ours, theirs) _Static_assert(__builtin_types_compatible_p(ours, theirs), #theirs);
+SAME(td_cublas_status, cublasStatus_t)
+SAME(td_cublas_type, cudaDataType)
+SAME(td_cublas_compute, cublasComputeType_t)
+SAME(td_cublaslt_product_fact, cublasLtMatmulDescAttributes_t)
+SAME(td_cublaslt_wish_fact, cublasLtMatmulPreferenceAttributes_t)
+SAME(td_cublaslt, cublasLtHandle_t)
+#define FUNCTION(type, function, parameters) SAME(__typeof__(&function), __typeof__(((td_cublaslt_api *)0)->function))
+TD_CUBLASLT(FUNCTION)
+#define CONSTANT(name, value) _Static_assert((int)name == (value), #name);
+TD_CUBLASLT_CONSTANTS(CONSTANT)
+#define PLACE(ours, theirs) _Static_assert(offsetof(our_answer, ours) == offsetof(cublasLtMatmulHeuristicResult_t, theirs), #theirs);
+PLACE(algorithm, algo) PLACE(workspace_bytes, workspaceSize) PLACE(state, state) PLACE(waves, wavesCount)
+_Static_assert(sizeof(our_answer) == sizeof(cublasLtMatmulHeuristicResult_t) && sizeof(our_algorithm) == sizeof(cublasLtMatmulAlgo_t), "sizes");
+"""
+CUBLASLT_THEIRS = {"product": "cublasLtMatmulDesc_t", "matrix": "cublasLtMatrixLayout_t", "wish": "cublasLtMatmulPreference_t",
+                   "algorithm": "cublasLtMatmulAlgo_t", "answer": "cublasLtMatmulHeuristicResult_t"}
+
+
+def check_cublaslt(include):
+    header = (ROOT / "npu/cuda/cuda_blas.h").read_text()
+    for ours, theirs in CUBLASLT_THEIRS.items():
+        functions = header.index("#define TD_CUBLASLT(X)")
+        header = header[:functions] + re.sub(r"\btd_cublaslt_%s\b" % ours, theirs, header[functions:])
+    structures = "typedef td_cublaslt_algorithm our_algorithm;\ntypedef td_cublaslt_answer our_answer;\n"
+    program = "#include <cublasLt.h>\n" + header.replace("td_cu_stream stream", "cudaStream_t stream") + structures + CUBLASLT
+    command = [CC, "-std=gnu17", "-fsyntax-only", "-Werror", "-Wno-unused", *INCLUDE, "-isystem", str(include), "-x", "c", "-"]
+    said = subprocess.run(command, input=program, capture_output=True, text=True)
+    if not said.returncode:
+        print("cuBLASLt of %s: %d functions are the same" % (include, len(re.findall(r"^    X\(\w[^,]*, cublasLt", header, re.M))))
+    return said.stderr if said.returncode else ""
+
+
+def toolkits():
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *sorted(map(str, pathlib.Path("/usr/local").glob("cuda*")))]
+    found = [pathlib.Path(h) / "include" for h in homes if h]
+    return sorted({f.resolve() for f in found if (f / "cublasLt.h").exists() and (f / "cuda_runtime_api.h").exists()})
+
+
 def our_lists():
     text = subprocess.run([CC, "-std=gnu17", "-E", "-P", *INCLUDE, "-"], input=LISTS, capture_output=True, text=True, check=True).stdout
     functions, rest = text.split("\nFUNCTIONS", 1)[1].split("CONSTANTS", 1)
@@ -135,6 +179,13 @@ def main():
         if wrong:
             print(wrong)
             return 1
+    for include in toolkits():
+        wrong = check_cublaslt(include)
+        if wrong:
+            print(wrong)
+            return 1
+    if not toolkits():
+        print("cublasLt.h is not compared: no toolkit has it here")
     nvrtc = subprocess.run([str(ROOT / "scripts" / "cuda_nvrtc.sh")], capture_output=True, text=True)
     if nvrtc.returncode:
         print("nvrtc.h is not compared: its wheel cannot be had here: %s" % nvrtc.stderr.strip()[-300:])

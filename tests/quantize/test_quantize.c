@@ -17,6 +17,7 @@
 
 #include "core/thread_plan.h"
 #include "cpu_experts/cpu_experts.h"
+#include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/experts_load.h"
 #include "quant/weight_quant.h"

@@ -171,15 +171,18 @@ EXPERTS(td_experts_swiglu_8, 1, 1, true)
 EXPERTS(td_experts_swiglu_64, 8, 4, true)
 
 /**
- * What becomes of the int32 sums of a library's product [rows, n]: scales, bias, and out. grid (n / 256 rounded up, rows),
- * block 256.
+ * What becomes of a library's int32 sums of the rows from first_row on: out [*, n] = sums' scales + bias, or f32 silu(gate)
+ * * up where there are up's sums. Scaled as above: the same bits. grid (n / 256 rounded up, rows of the sums), block 256.
+ * @param sums, up_sums [rows of the grid, n]; up_sums NULL: none, and up_scale is not read
  */
 TD_KERNEL(256)
-td_w8a8_epilogue(const td_u32 *n_rows, const int *sums, const float *x_scale, const float *w_scale, const float *bias,
-                 td_u32 n, void *out, td_u32 ldo, td_u32 out_is_f32) {
-    const size_t row = blockIdx.y;
+td_w8a8_epilogue(const td_u32 *n_rows, td_u32 first_row, const int *sums, const int *up_sums, const float *x_scale,
+                 const float *w_scale, const float *up_scale, const float *bias, td_u32 n, void *out, td_u32 out_is_f32) {
+    const size_t row = first_row + blockIdx.y;
     const td_u32 column = blockIdx.x * 256 + threadIdx.x;
     if (row >= *n_rows || column >= n) return;
-    const linear_args a = {nullptr, nullptr, x_scale, nullptr, w_scale, nullptr, nullptr, bias, n, 0, ldo, out_is_f32, out};
-    store_output(a, row, column, scaled(sums[row * n + column], w_scale[column], x_scale[row]));
+    const linear_args a = {nullptr, nullptr, x_scale, nullptr, w_scale, nullptr, nullptr, bias, n, 0, n, out_is_f32, out};
+    const size_t      at = static_cast<size_t>(blockIdx.y) * n + column;
+    const float       v = scaled(sums[at], w_scale[column], x_scale[row]);
+    store_output(a, row, column, up_sums ? td_silu(v) * scaled(up_sums[at], up_scale[column], x_scale[row]) : v);
 }

@@ -8,6 +8,7 @@
  *   cuda_standin_graph.c   captures, graphs and executable graphs
  *   cuda_standin_module.c  modules and launches: kernels that run on the CPU (cuda_launch.h)
  *   cuda_standin_peer.c    access between cards; the order of their kernels
+ * and libcublasLt.so.12 beside it, in ../cublaslt, which does its work by what is exported here.
  *   standin_parts/         memory that the host cannot reach; which operations are ordered
  * Every rule names its function in the "CUDA Driver API" reference manual, or its section of the "CUDA C++ Programming
  * Guide". Whoever breaks one ends the process by SIGABRT with one sentence on stderr. It is stricter than the driver, which
@@ -142,17 +143,17 @@ typedef enum {
 } standin_call_kind;
 
 /** The first line of every function. @return what it has to return at once, or TD_CUDA_SUCCESS */
-td_cu_status standin_enter(const char *call, int kind);
+STANDIN_EXPORT td_cu_status standin_enter(const char *call, int kind);
 /** What a call that has done its work returns: the failure of the thread's context, if it has one. */
-td_cu_status  standin_left(void);
-td_cu_context standin_current(void);
+STANDIN_EXPORT td_cu_status  standin_left(void);
+STANDIN_EXPORT td_cu_context standin_current(void);
 /** What cuDeviceGetAttribute tells of any card. */
 int standin_card_fact(td_cu_device_fact fact);
 /** Refuses a device that cuDeviceGet has not given. */
 void standin_check_device(td_cu_device device, const char *call);
 /** The caller asks before it does anything: what TD_STANDIN_FAIL and TD_STANDIN_FAIL_CALLS want this call to return. */
-td_cu_status standin_fails(const char *call);
-bool         standin_op_fails(td_cu_context c);
+STANDIN_EXPORT td_cu_status standin_fails(const char *call);
+bool                        standin_op_fails(td_cu_context c);
 
 #define STANDIN_ENTER(kind)                                  \
     do {                                                     \
@@ -169,13 +170,13 @@ bool         standin_op_fails(td_cu_context c);
 /* ---- cuda_standin_stream.c ---------------------------------------------------------------------------- */
 
 /** A live stream of the thread's context. */
-td_cu_stream standin_stream_of(td_cu_stream s, const char *call);
-standin_op  *standin_op_new(const char *name, standin_op_kind kind, void (*run)(standin_op *, td_cu_stream));
-void         standin_op_use(standin_op *op, const void *at, size_t bytes, bool write, bool indexed);
+STANDIN_EXPORT td_cu_stream standin_stream_of(td_cu_stream s, const char *call);
+STANDIN_EXPORT standin_op  *standin_op_new(const char *name, standin_op_kind kind, void (*run)(standin_op *, td_cu_stream));
+STANDIN_EXPORT void         standin_op_use(standin_op *op, const void *at, size_t bytes, bool write, bool indexed);
 /** Enqueue, or record into the stream's capture. Takes the reference. */
-void standin_submit(td_cu_stream s, standin_op *op);
-void standin_run_op(standin_op *op, td_cu_stream s); /* with a delay before */
-bool standin_in_host_function(void);
+STANDIN_EXPORT void standin_submit(td_cu_stream s, standin_op *op);
+void                standin_run_op(standin_op *op, td_cu_stream s); /* with a delay before */
+bool                standin_in_host_function(void);
 /** All under the lock. */
 void standin_enqueue(td_cu_stream s, standin_op *op);
 void standin_op_unref(standin_op *op);

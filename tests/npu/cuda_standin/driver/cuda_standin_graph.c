@@ -66,12 +66,28 @@ static void let_go(nodes *n) {
 
 /* ---- capturing --------------------------------------------------------------------------------- */
 
+/* cuThreadExchangeStreamCaptureMode: what a thread's own mode lets it do while something is captured. */
+static _Thread_local td_cu_capture_mode thread_mode = TD_CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+td_cu_status cuThreadExchangeStreamCaptureMode(td_cu_capture_mode *mode) {
+    STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
+    td_cu_capture_mode was = thread_mode;
+    if (*mode > TD_CU_STREAM_CAPTURE_MODE_RELAXED)
+        standin_refuse("cuThreadExchangeStreamCaptureMode", "the capture mode %u is none", *mode);
+    STANDIN_CAN_FAIL;
+    thread_mode = *mode;
+    *mode = was;
+    return TD_CUDA_SUCCESS;
+}
+
 void standin_capture_check(const char *call, int kind, const struct CUctx_st *c) {
+    if (thread_mode == TD_CU_STREAM_CAPTURE_MODE_RELAXED) return;
     for (size_t i = 0; i < CAPTURES_MAX; i++) {
         td_cu_graph g = captures[i];
         if (!g || g->context != c || g->mode == TD_CU_STREAM_CAPTURE_MODE_RELAXED) continue;
         bool mine = pthread_equal(g->thread, pthread_self());
-        if (kind & STANDIN_UNSAFE && (mine || g->mode == TD_CU_STREAM_CAPTURE_MODE_GLOBAL))
+        bool others = g->mode == TD_CU_STREAM_CAPTURE_MODE_GLOBAL && thread_mode == TD_CU_STREAM_CAPTURE_MODE_GLOBAL;
+        if (kind & STANDIN_UNSAFE && (mine || others))
             standin_refuse("cuThreadExchangeStreamCaptureMode",
                            "%s while a stream is captured and the capture's mode forbids it", call);
     }

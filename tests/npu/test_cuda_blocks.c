@@ -438,8 +438,7 @@ static void attention(void **state) {
 
 /* ---- router -------------------------------------------------------------------------------------- */
 
-/* The products' sums have other orders, so weights are near; no two choices of these rows are so near that it matters.
- */
+/* The products' sums have other orders, so weights are near; no two choices of these rows are so near that it matters. */
 static void run_router(pair *p, rnd *r, td_router_score score, bool has_logit_bias, bool has_bias) {
     enum { HIDDEN = 72, EXPERTS = 20, TOP_K = 3 };
     td_npu_weight *w[2], *logit_bias[2], *bias[2];

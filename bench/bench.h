@@ -6,6 +6,10 @@
  * bound = max(bytes / read bandwidth, operations / int8 peak): every weight and KV byte that the case must read once, and
  * two operations per multiply-add, of linears and attention together. fraction = bound / time. Beside it stands what the
  * case reaches of the int8 peak, whatever binds it: of AMX that is the tiles' peak.
+ *
+ * Of blocks and steps on a device that can measure itself (td_npu_ops.bound), the bounds are the device's: its memory's read
+ * bandwidth, and the peaks of int8 and of bf16 products, which attention's are. A step whose experts are on the CPU also
+ * stands against the machine's bounds, with the experts' work; of both, the bound that takes longer counts.
  */
 #ifndef TD_BENCH_BENCH_H
 #define TD_BENCH_BENCH_H
@@ -14,21 +18,25 @@
 
 #include "cpu_experts/cpu_experts.h"
 #include "kernels/machine/roofline.h"
+#include "model/model_options.h"
 #include "npu/npu.h"
 
 #define TD_BENCH_ROUNDS_MAX 99
+#define TD_BENCH_BUFFER_BYTES ((size_t)1 << 30) /* of the read bandwidth: beyond any L3 */
 
 typedef struct {
     const char              *model_path; /* decode and prefill: config.json or folder; load: a folder of tandem quantize */
     const char              *override_json; /* merged over it, or NULL */
     const char              *trace_path;    /* or NULL */
     const td_expert_numbers *experts;       /* of experts, decode and prefill */
-    const char              *device;        /* of decode, prefill and link; NULL: host */
+    const char              *device;        /* NULL: host */
     uint32_t                 first_card;    /* of that device */
     const char              *filter;        /* only rows whose shape contains it; NULL: all */
     uint32_t                 threads;       /* 0: every core */
     uint32_t                 subpool_count; /* 0: one per NUMA node */
     uint32_t                 rounds;        /* a row is their median; at most TD_BENCH_ROUNDS_MAX */
+    uint32_t                 divide;        /* of kernels and attention: sizes are divided by it */
+    td_experts_left          experts_left;  /* of decode and prefill: what of the routed experts' work is left out */
     bool                     json;          /* JSON lines instead of a table */
 } td_bench_options;
 
@@ -37,9 +45,12 @@ typedef struct {
     td_machine              machine;
     uint64_t                available_bytes; /* of memory, beside what measures the bounds */
     td_pool                *pool;            /* of both tiers; the caller is worker 0 */
-    td_roofline            *roofline;
-    const char             *bench;  /* the suite's name */
-    uint32_t                n_rows; /* printed so far */
+    td_roofline            *roofline;        /* NULL until a row stands against it */
+    const char             *device;          /* what rows stand against: NULL this machine, else the device of that name: */
+    td_npu                 *card;            /* that measures itself; NULL: nothing is measured, and rows have no fraction */
+    char                    card_text[128];  /* of its caps */
+    const char             *bench;           /* the suite's name */
+    uint32_t                n_rows;          /* printed so far */
 } td_bench;
 
 #define TD_BENCH_SHAPE_BYTES 64
@@ -52,11 +63,17 @@ typedef struct {
     uint32_t    calls;
     td_status (*run)(void *ctx, td_error *err); /* one call */
     td_tier_work (*work)(void *ctx);            /* done since the beginning; or NULL, and then */
-    double bytes, ops;                          /* of a call */
-    void  *ctx;
+    double   bytes, int8_ops, float_ops;        /* of one time */
+    uint32_t times;                             /* that a call does it; 0: once */
+    td_tier_work (*experts_work)(void *ctx);    /* of the machine's own beside a device's, or NULL; since the beginning */
+    void *ctx;
 } td_bench_case;
 
 extern const char td_bench_commit[]; /* of the tree that was built; its source is made by the build */
+
+/** From now on rows stand against the device: its own bounds, or those of this machine, whose cores it computes on. Only a
+ * device that is neither has rows without a fraction. */
+void td_bench_stand(td_bench *b, const char *name, td_npu *device);
 
 /** Whether the filter lets a shape through. */
 bool td_bench_wanted(const td_bench *b, const char *shape);

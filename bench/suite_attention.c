@@ -1,6 +1,7 @@
 /*
  * Attention blocks with their projections, decode and prefill. The operations are those of the projections (int8) and of
- * scores, values and, for an expanded prompt, of the keys and values made from the latents; all stand against the int8 peak.
+ * scores, values and, for an expanded prompt, of the keys and values made from the latents, which a card does in bf16. On
+ * the host all stand against the int8 peak.
  */
 #include <stdlib.h>
 
@@ -8,7 +9,7 @@
 #include "bench/bench_device.h"
 #include "core/error.h"
 
-#define WEIGHTS 6
+#define WEIGHTS 8
 #define BUFFERS 4
 
 /* A block and everything it uses. */
@@ -18,45 +19,68 @@ typedef struct {
     void           *buffers[BUFFERS]; /* two of the cache, input, output */
     size_t          bytes[BUFFERS];
     td_npu_block   *block;
-    td_step_counts  counts;
-    td_step         step;
-    uint32_t       *pos, *table; /* [n_tok], [pages] */
-    uint32_t        start[2], kv;
-    uint8_t         absorbed;
+    td_bench_steps  steps;
+    td_npu_graph   *graph;
 } attention;
 
 typedef struct {
     td_weight_format format;
     uint32_t         rank;
-    size_t           n, k;
+    size_t           n, k; /* n 0: the block has no such weight */
 } weight_shape;
 
+/* A model's attention: MLA where it has latents, else GQA. */
 typedef struct {
-    const char *name;
-    bool        mla;
-    uint32_t    n_tok, kv; /* n_tok 1: decode at kv keys; else a prompt */
+    uint32_t hidden, heads;
+    uint32_t q_lora, kv_lora, nope, rope, v_dim; /* MLA */
+    uint32_t kv_heads, dim;                      /* GQA */
+} model_shape;
+
+static const model_shape
+    V2_LITE = {.hidden = 2048, .heads = 16, .kv_lora = 512, .nope = 128, .rope = 64, .v_dim = 128},
+    V3 = {.hidden = 7168, .heads = 128, .q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .v_dim = 128},
+    QWEN3_30B = {.hidden = 2048, .heads = 32, .kv_heads = 4, .dim = 128};
+
+typedef struct {
+    const char         *name;
+    const model_shape  *model;
+    td_bench_step_shape step;
+    bool                cards_only; /* a CPU takes many seconds */
 } row_shape;
 
 static const row_shape ROWS[] = {
-    {"mla v2-lite decode, context 1024", true, 1, 1024},      {"mla v2-lite decode, context 4096", true, 1, 4096},
-    {"mla v2-lite decode, context 16384", true, 1, 16384},    {"mla v2-lite prefill 2048", true, 2048, 2048},
-    {"mla v2-lite prefill 8192", true, 8192, 8192},           {"gqa qwen3-30b decode, context 4096", false, 1, 4096},
-    {"gqa qwen3-30b decode, context 16384", false, 1, 16384}, {"gqa qwen3-30b prefill 2048", false, 2048, 2048},
+    {"mla v2-lite decode, context 1024", &V2_LITE, {1, 1, 1023}, false},
+    {"mla v2-lite decode, context 4096", &V2_LITE, {1, 1, 4095}, false},
+    {"mla v2-lite decode, context 16384", &V2_LITE, {1, 1, 16383}, false},
+    {"mla v2-lite prefill 2048", &V2_LITE, {1, 2048, 0}, false},
+    {"mla v2-lite prefill 8192", &V2_LITE, {1, 8192, 0}, false},
+    {"mla v3 decode, 16 at 16384", &V3, {16, 1, 16383}, true},
+    {"mla v3 prefill 8192", &V3, {1, 8192, 0}, true},
+    {"gqa qwen3-30b decode, context 4096", &QWEN3_30B, {1, 1, 4095}, false},
+    {"gqa qwen3-30b decode, context 16384", &QWEN3_30B, {1, 1, 16383}, false},
+    {"gqa qwen3-30b prefill 2048", &QWEN3_30B, {1, 2048, 0}, false},
+    {"gqa qwen3-30b decode, 16 at 16384", &QWEN3_30B, {16, 1, 16383}, true},
+    {"gqa qwen3-30b prefill 8192", &QWEN3_30B, {1, 8192, 0}, true},
 };
 
-/* V2-Lite */
-enum { MLA_HIDDEN = 2048, MLA_HEADS = 16, LORA = 512, NOPE = 128, ROPE = 64, V_DIM = 128 };
-/* Qwen3-30B-A3B */
-enum { GQA_HIDDEN = 2048, GQA_HEADS = 32, KV_HEADS = 4, DIM = 128 };
+/* A row as it is measured: its sizes may be divided. */
+typedef struct {
+    const char         *name;
+    model_shape         m;
+    td_bench_step_shape step;
+    uint32_t            named_tok, n_tok, kv, pages; /* rows, before they were divided and now; keys of a sequence; pages of
+                                                        all */
+} sized_row;
 
 static td_status run(void *ctx, td_error *err) {
     attention *a = ctx;
-    return td_bench_device_run(&a->d, a->block, &a->step, err);
+    return td_bench_device_run(&a->d, a->graph, err);
 }
 
 static td_status make_weights(attention *a, const weight_shape *shapes, td_error *err) {
     for (int i = 0; i < WEIGHTS; i++)
-        TD_TRY(td_bench_device_weight(&a->d, shapes[i].format, shapes[i].rank, shapes[i].n, shapes[i].k, &a->w[i], err));
+        if (shapes[i].n)
+            TD_TRY(td_bench_device_weight(&a->d, shapes[i].format, shapes[i].rank, shapes[i].n, shapes[i].k, &a->w[i], err));
     return TD_OK;
 }
 
@@ -68,34 +92,48 @@ static td_status make_buffers(attention *a, const size_t values[BUFFERS], td_err
     return TD_OK;
 }
 
-/* A cache for kv tokens, counted in bf16 values; what they happen to be changes no time. */
-static size_t cache_values(const attention *a, size_t kv, size_t heads, td_kv_rows what, size_t n) {
-    return (kv + TD_KV_PAGE - 1) / TD_KV_PAGE * heads * a->d.npu->ops->kv_page_bytes(a->d.npu, what, n) / sizeof(td_bf16);
+static uint32_t spare_pages(const attention *a, const sized_row *r) {
+    td_npu_caps caps;
+    a->d.npu->ops->caps(a->d.npu, &caps);
+    return caps.kv_spare ? (td_step_spare_rows(r->n_tok) + TD_KV_PAGE - 1) / TD_KV_PAGE : 0;
 }
 
-static td_status open_mla(attention *a, const row_shape *r, td_block_desc *desc, td_error *err) {
-    const weight_shape weights[WEIGHTS] = {{TD_WEIGHT_W8A8, 2, MLA_HEADS * (NOPE + ROPE), MLA_HIDDEN},
-                                           {TD_WEIGHT_W8A8, 2, LORA + ROPE, MLA_HIDDEN},
-                                           {TD_WEIGHT_F32, 1, 1, LORA},
-                                           {TD_WEIGHT_BF16, 2, MLA_HEADS * (NOPE + V_DIM), LORA},
-                                           {TD_WEIGHT_W8A8, 2, MLA_HIDDEN, MLA_HEADS * V_DIM},
-                                           {TD_WEIGHT_F32, 2, r->kv, ROPE}};
+/* A cache, counted in bf16 values; what they happen to be changes no time. */
+static size_t cache_values(const attention *a, const sized_row *r, size_t heads, td_kv_rows what, size_t n) {
+    size_t page = a->d.npu->ops->kv_page_bytes(a->d.npu, what, n);
+    return (r->pages + spare_pages(a, r)) * heads * page / sizeof(td_bf16);
+}
+
+static td_status open_mla(attention *a, const sized_row *r, td_block_desc *desc, td_error *err) {
+    const model_shape *m = &r->m;
+    const size_t       q_n = (size_t)m->heads * (m->nope + m->rope), q_k = m->q_lora ? m->q_lora : m->hidden;
+    const weight_shape weights[WEIGHTS] = {{TD_WEIGHT_W8A8, 2, q_n, q_k},
+                                           {TD_WEIGHT_W8A8, 2, m->kv_lora + m->rope, m->hidden},
+                                           {TD_WEIGHT_F32, 1, 1, m->kv_lora},
+                                           {TD_WEIGHT_BF16, 2, (size_t)m->heads * (m->nope + m->v_dim), m->kv_lora},
+                                           {TD_WEIGHT_W8A8, 2, m->hidden, (size_t)m->heads * m->v_dim},
+                                           {TD_WEIGHT_F32, 2, r->kv, m->rope},
+                                           {TD_WEIGHT_W8A8, 2, m->q_lora, m->hidden},
+                                           {TD_WEIGHT_F32, 1, m->q_lora ? 1 : 0, m->q_lora}};
+    const size_t       act = (size_t)r->n_tok * m->hidden;
     TD_TRY(make_weights(a, weights, err));
-    TD_TRY(
-        make_buffers(a,
-                     (size_t[]){cache_values(a, r->kv, 1, TD_KV_LATENT, LORA), cache_values(a, r->kv, 1, TD_KV_ROPE, ROPE),
-                                (size_t)r->n_tok * MLA_HIDDEN, (size_t)r->n_tok * MLA_HIDDEN},
-                     err));
+    TD_TRY(make_buffers(
+        a, (size_t[]){cache_values(a, r, 1, TD_KV_LATENT, m->kv_lora), cache_values(a, r, 1, TD_KV_ROPE, m->rope), act, act},
+        err));
     *desc = (td_block_desc){.kind = TD_BLOCK_MLA,
-                            .mla = {.hidden = MLA_HIDDEN,
-                                    .heads = MLA_HEADS,
-                                    .kv_lora = LORA,
-                                    .nope_dim = NOPE,
-                                    .rope_dim = ROPE,
-                                    .v_dim = V_DIM,
+                            .mla = {.hidden = m->hidden,
+                                    .heads = m->heads,
+                                    .q_lora = m->q_lora,
+                                    .kv_lora = m->kv_lora,
+                                    .nope_dim = m->nope,
+                                    .rope_dim = m->rope,
+                                    .v_dim = m->v_dim,
                                     .eps = 1e-6f,
                                     .softmax_scale = 0.1f,
-                                    .q = a->w[0],
+                                    .q_a = a->w[6],
+                                    .q_a_norm = a->w[7],
+                                    .q_b = m->q_lora ? a->w[0] : NULL,
+                                    .q = m->q_lora ? NULL : a->w[0],
                                     .kv_a = a->w[1],
                                     .kv_a_norm = a->w[2],
                                     .kv_b = a->w[3],
@@ -103,26 +141,29 @@ static td_status open_mla(attention *a, const row_shape *r, td_block_desc *desc,
                                     .rope = a->w[5],
                                     .kv_latent = a->buffers[0],
                                     .kv_rope = a->buffers[1],
+                                    .kv_pages = r->pages,
+                                    .kv_spare_pages = spare_pages(a, r),
                                     .in = a->buffers[2],
                                     .out = a->buffers[3]}};
     return TD_OK;
 }
 
-static td_status open_gqa(attention *a, const row_shape *r, td_block_desc *desc, td_error *err) {
-    const weight_shape weights[WEIGHTS] = {{TD_WEIGHT_W8A8, 2, GQA_HEADS * DIM, GQA_HIDDEN},
-                                           {TD_WEIGHT_W8A8, 2, KV_HEADS * DIM, GQA_HIDDEN},
-                                           {TD_WEIGHT_W8A8, 2, KV_HEADS * DIM, GQA_HIDDEN},
-                                           {TD_WEIGHT_W8A8, 2, GQA_HIDDEN, GQA_HEADS * DIM},
-                                           {TD_WEIGHT_F32, 1, 1, DIM},
-                                           {TD_WEIGHT_F32, 2, r->kv, DIM}};
-    const size_t       cache = cache_values(a, r->kv, KV_HEADS, TD_KV_HEAD, DIM), act = (size_t)r->n_tok * GQA_HIDDEN;
+static td_status open_gqa(attention *a, const sized_row *r, td_block_desc *desc, td_error *err) {
+    const model_shape *m = &r->m;
+    const weight_shape weights[WEIGHTS] = {{TD_WEIGHT_W8A8, 2, (size_t)m->heads * m->dim, m->hidden},
+                                           {TD_WEIGHT_W8A8, 2, (size_t)m->kv_heads * m->dim, m->hidden},
+                                           {TD_WEIGHT_W8A8, 2, (size_t)m->kv_heads * m->dim, m->hidden},
+                                           {TD_WEIGHT_W8A8, 2, m->hidden, (size_t)m->heads * m->dim},
+                                           {TD_WEIGHT_F32, 1, 1, m->dim},
+                                           {TD_WEIGHT_F32, 2, r->kv, m->dim}};
+    const size_t       cache = cache_values(a, r, m->kv_heads, TD_KV_HEAD, m->dim), act = (size_t)r->n_tok * m->hidden;
     TD_TRY(make_weights(a, weights, err));
     TD_TRY(make_buffers(a, (size_t[]){cache, cache, act, act}, err));
     *desc = (td_block_desc){.kind = TD_BLOCK_GQA,
-                            .gqa = {.hidden = GQA_HIDDEN,
-                                    .heads = GQA_HEADS,
-                                    .kv_heads = KV_HEADS,
-                                    .head_dim = DIM,
+                            .gqa = {.hidden = m->hidden,
+                                    .heads = m->heads,
+                                    .kv_heads = m->kv_heads,
+                                    .head_dim = m->dim,
                                     .eps = 1e-6f,
                                     .softmax_scale = 0.1f,
                                     .q = a->w[0],
@@ -134,78 +175,111 @@ static td_status open_gqa(attention *a, const row_shape *r, td_block_desc *desc,
                                     .rope = a->w[5],
                                     .kv_k = a->buffers[0],
                                     .kv_v = a->buffers[1],
+                                    .kv_pages = r->pages,
+                                    .kv_spare_pages = spare_pages(a, r),
                                     .in = a->buffers[2],
                                     .out = a->buffers[3]}};
     return TD_OK;
 }
 
-static td_status open_attention(attention *a, const td_bench_device *d, const row_shape *r, td_error *err) {
-    td_block_desc desc;
-    uint32_t      pages = (r->kv + TD_KV_PAGE - 1) / TD_KV_PAGE;
-    *a = (attention){.d = *d, .kv = r->kv, .start = {0, r->n_tok}, .absorbed = r->n_tok == 1};
-    TD_TRY(r->mla ? open_mla(a, r, &desc, err) : open_gqa(a, r, &desc, err));
+/* As many blocks in a call as take some ms; each reads its cache, which is larger than what a card keeps. */
+static uint32_t blocks_of_call(const td_bench *b, const sized_row *r) {
+    return !b->device || b->o->divide > 1 || r->step.n_new > 1 ? 1 : 32;
+}
+
+static td_status open_attention(attention *a, const td_bench *b, const td_bench_device *d, const sized_row *r,
+                                td_error *err) {
+    td_block_desc  desc;
+    const td_step *step;
+    *a = (attention){.d = *d};
+    TD_TRY(r->m.kv_lora ? open_mla(a, r, &desc, err) : open_gqa(a, r, &desc, err));
     desc.max_tok = r->n_tok;
     desc.max_kv = r->kv;
     TD_TRY(d->npu->ops->block_create(d->npu, &desc, &a->block, err));
-    a->pos = malloc(r->n_tok * sizeof *a->pos);
-    a->table = malloc(pages * sizeof *a->table);
-    if (!a->pos || !a->table) return td_fail(err, TD_ENOMEM, "out of memory for a step");
-    for (uint32_t i = 0; i < pages; i++) a->table[i] = i;
-    for (uint32_t i = 0; i < r->n_tok; i++) a->pos[i] = r->kv - r->n_tok + i;
-    a->counts = (td_step_counts){.n_tok = r->n_tok, .n_seq = 1};
-    a->step = td_step_unified(&(td_step_arrays){.counts = &a->counts,
-                                                .pos = a->pos,
-                                                .slot = a->pos,
-                                                .seq_start = a->start,
-                                                .kv_len = &a->kv,
-                                                .absorbed = &a->absorbed,
-                                                .block_table = a->table},
-                              pages);
-    return TD_OK;
+    TD_TRY(td_bench_steps_open(&a->steps, d, &r->step, 0, err));
+    TD_TRY(td_bench_steps_fill(&a->steps, d, &r->step, 0, &step, err));
+    return td_bench_device_capture(d, &a->block, 1, blocks_of_call(b, r), step, &a->graph, err);
 }
 
 static void close_attention(attention *a) {
     const td_npu_ops *ops = a->d.npu->ops;
+    if (a->graph) ops->graph_destroy(a->d.npu, a->graph);
     if (a->block) ops->block_destroy(a->d.npu, a->block);
     for (int i = 0; i < WEIGHTS; i++)
         if (a->w[i]) ops->weight_destroy(a->d.npu, a->w[i]);
     for (int i = 0; i < BUFFERS; i++)
         if (a->buffers[i]) ops->free(a->d.npu, a->buffers[i], a->bytes[i]);
-    free(a->pos);
-    free(a->table);
+    td_bench_steps_close(&a->steps);
 }
 
-/* Bytes that a call must read and operations that it must do, projections included. */
-static void work_of(const row_shape *r, double *bytes, double *ops) {
-    double tok = r->n_tok, kv = r->kv, pairs = r->n_tok == 1 ? kv : tok * (tok + 1) / 2;
-    if (r->mla) {
-        double linears = MLA_HIDDEN * (MLA_HEADS * (NOPE + ROPE + V_DIM) + LORA + ROPE),
-               kv_b = (double)MLA_HEADS * (NOPE + V_DIM) * LORA;
-        *bytes = linears + 2 * kv_b + 2 * kv * (LORA + ROPE);
-        *ops = 2 * tok * (linears + kv_b) + 2 * pairs * MLA_HEADS * (r->n_tok == 1 ? 2 * LORA + ROPE : NOPE + ROPE + V_DIM);
+/* Bytes that a block must read and operations that it must do, projections included. */
+static void work_of(const sized_row *r, td_bench_case *c) {
+    const model_shape *m = &r->m;
+    bool               decode = r->step.n_new == 1;
+    double             tok = r->n_tok, keys = (double)r->kv * r->step.n_seq, new_rows = r->step.n_new;
+    double             pairs = decode ? keys : r->step.n_seq * new_rows * (new_rows + 1) / 2;
+    if (m->kv_lora) {
+        double q = (double)m->heads * (m->nope + m->rope), hidden = m->hidden;
+        double linears = (m->q_lora ? m->q_lora * (hidden + q) : hidden * q) +
+                         hidden * ((double)m->heads * m->v_dim + m->kv_lora + m->rope),
+               kv_b = (double)m->heads * (m->nope + m->v_dim) * m->kv_lora;
+        c->bytes = linears + 2 * kv_b + 2 * keys * (m->kv_lora + m->rope);
+        c->int8_ops = 2 * tok * linears;
+        c->float_ops =
+            2 * tok * kv_b + 2 * pairs * m->heads * (decode ? 2 * m->kv_lora + m->rope : m->nope + m->rope + m->v_dim);
     } else {
-        double linears = (double)GQA_HIDDEN * 2 * (GQA_HEADS + KV_HEADS) * DIM;
-        *bytes = linears + 2 * 2 * kv * KV_HEADS * DIM;
-        *ops = 2 * tok * linears + 2 * 2 * pairs * GQA_HEADS * DIM;
+        double linears = (double)m->hidden * 2 * (m->heads + m->kv_heads) * m->dim;
+        c->bytes = linears + 2 * 2 * keys * m->kv_heads * m->dim;
+        c->int8_ops = 2 * tok * linears;
+        c->float_ops = 2 * 2 * pairs * m->heads * m->dim;
     }
+}
+
+static uint32_t divided(uint32_t n, uint32_t by, uint32_t least) {
+    return n / by > least ? n / by : n < least ? n : least;
+}
+
+/* Heads of one kind stay a multiple of the other's; a head stays as it is. */
+static sized_row size_row(const row_shape *row, uint32_t divide) {
+    sized_row r = {.name = row->name, .m = *row->model, .step = row->step, .named_tok = row->step.n_seq * row->step.n_new};
+    r.m.hidden = divided(r.m.hidden, divide, 64);
+    r.m.kv_heads = divided(r.m.kv_heads, divide, 1);
+    r.m.heads = r.m.kv_heads ? row->model->heads / row->model->kv_heads * r.m.kv_heads : divided(r.m.heads, divide, 4);
+    r.m.q_lora = divided(r.m.q_lora, divide, 64);
+    r.step.n_seq = divided(r.step.n_seq, divide, 2);
+    r.step.n_new = divided(r.step.n_new, divide, 8);
+    r.step.context = divided(r.step.context, divide, 63);
+    r.n_tok = r.step.n_seq * r.step.n_new;
+    r.kv = r.step.context + r.step.n_new;
+    r.pages = r.step.n_seq * ((r.kv + TD_KV_PAGE - 1) / TD_KV_PAGE);
+    return r;
+}
+
+static td_status time_row(td_bench *b, const td_bench_device *d, const sized_row *r, td_error *err) {
+    attention a;
+    td_status st = open_attention(&a, b, d, r, err);
+    if (st == TD_OK) {
+        td_bench_case c = {.m = r->named_tok,
+                           .kernel = r->m.kv_lora ? "mla" : "gqa",
+                           .calls = b->device || r->step.n_new > 1 ? 1 : 50,
+                           .times = blocks_of_call(b, r),
+                           .run = run,
+                           .ctx = &a};
+        snprintf(c.shape, sizeof c.shape, "%s", r->name);
+        work_of(r, &c);
+        st = td_bench_time(b, &c, err);
+    }
+    close_attention(&a);
+    return st;
 }
 
 td_status td_bench_attention(td_bench *b, td_error *err) {
     td_bench_device d;
-    td_status       st = td_bench_device_open(&d, b, err);
+    td_status       st = td_bench_device_open(&d, b, false, err);
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && st == TD_OK; i++) {
-        const row_shape *r = &ROWS[i];
-        attention        a;
-        if (!td_bench_wanted(b, r->name)) continue;
-        st = open_attention(&a, &d, r, err);
-        if (st == TD_OK) {
-            td_bench_case c = {
-                .m = r->n_tok, .kernel = r->mla ? "mla" : "gqa", .calls = r->n_tok == 1 ? 50 : 1, .run = run, .ctx = &a};
-            snprintf(c.shape, sizeof c.shape, "%s", r->name);
-            work_of(r, &c.bytes, &c.ops);
-            st = td_bench_time(b, &c, err);
-        }
-        close_attention(&a);
+        sized_row r = size_row(&ROWS[i], b->o->divide);
+        if (!td_bench_wanted(b, r.name) || (ROWS[i].cards_only && !b->device)) continue;
+        st = time_row(b, &d, &r, err);
     }
     td_bench_device_close(&d);
     return st;

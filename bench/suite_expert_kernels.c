@@ -102,7 +102,7 @@ static td_status time_matrix(gemm *g, size_t which, const char *shape, td_error 
                              .run = run,
                              .ctx = g,
                              .bytes = (double)(g->n_tiles * g->tile_bytes),
-                             .ops = 2.0 * (double)(n * k) * m};
+                             .int8_ops = 2.0 * (double)(n * k) * m};
         snprintf(row.shape, sizeof row.shape, "%s", shape);
         if (!fast && m > 4) break; /* the reference: slow, and the same at any number of rows */
         TD_TRY(td_bench_time(g->b, &row, err));

@@ -1,5 +1,5 @@
 /* Whole steps of a model of random weights: decode by streams and context, prefill by prompt. Head included, sampling not.
- */
+ * A card counts no work: its bytes and operations are those of the blocks that a step lists. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -8,6 +8,8 @@
 #include "core/mem.h"
 #include "model/arch/config_file.h"
 #include "model/placed_model.h"
+#include "model/program.h"
+#include "npu/block_work.h"
 
 /* Steps of one shape over and over, with other tokens each time, so that other experts are chosen. */
 typedef struct {
@@ -20,6 +22,7 @@ typedef struct {
     uint32_t       *token, *pages; /* [max_tok] of a sequence, [n_pages] */
     uint32_t       *out_row;       /* [max_seq] the last row of each sequence */
     bool           *best;          /* [max_seq] true: what greedy sampling takes */
+    td_outline      outline;       /* what a step enqueues, on a card */
 } steps;
 
 static void fill_rows(steps *s) {
@@ -50,7 +53,29 @@ static td_tier_work work(void *ctx) {
                           .f32_ops = w.device.f32_ops + w.experts.f32_ops};
 }
 
+/* Of the routed experts on this machine. */
+static td_tier_work experts_work(void *ctx) {
+    td_model_work w;
+    td_model_get_work(((steps *)ctx)->model, &w);
+    return w.experts;
+}
+
+/* What a step's blocks have to read and to compute, each weight once. */
+static td_tier_work outlined_work(const steps *s) {
+    static const td_block_formats FORMATS = {TD_WEIGHT_W8A8, TD_WEIGHT_BF16, TD_WEIGHT_BF16};
+    const td_work_sequence sequence = {.rows = s->n_new, .keys = (uint64_t)s->context + s->n_new, .absorbed = s->n_new == 1};
+    td_tier_work           sum = {0};
+    for (uint32_t i = 0; i < s->outline.n; i++) {
+        const td_outline_op *op = &s->outline.ops[i];
+        if (op->kind != TD_OP_BLOCK) continue;
+        td_work_add_matrices(&sum, &op->block, &FORMATS, (uint64_t)s->n_seq * s->n_new, s->n_seq);
+        for (uint32_t q = 0; q < s->n_seq; q++) td_work_add_attention(&sum, &op->block, sizeof(td_bf16), &sequence);
+    }
+    return sum;
+}
+
 static void close_steps(steps *s) {
+    td_outline_free(&s->outline);
     td_placed_model_close(&s->placed);
     td_pool_destroy(s->npu_pool);
     td_step_rows_close(&s->rows);
@@ -64,6 +89,19 @@ static void close_steps(steps *s) {
 static td_status open_npu_pool(const td_bench *b, td_pool **out, td_error *err) {
     td_worker_place place = {.cpu = TD_CPU_ANY, .node = TD_NODE_ANY};
     return td_npu_threads_needed(b->o->device, 1) ? td_pool_create(&place, 1, out, err) : TD_OK;
+}
+
+/* A card has a memory of its own. */
+static td_status check_memory(const td_bench *b, const td_placed_model *m, uint32_t n_pages, td_error *err) {
+    const td_model_plan *p = &m->plan;
+    td_npu_caps          caps;
+    if (!b->device) return td_bench_check_memory(b, "the model", td_model_plan_bytes(p, n_pages), err);
+    TD_TRY(td_bench_check_memory(b, "the model's part on the host", p->expert_weight_bytes + p->host_scratch_bytes, err));
+    m->npus[0]->ops->caps(m->npus[0], &caps);
+    uint64_t wanted = p->npu_weight_bytes + p->device_scratch_bytes + p->kv_bytes_per_page * n_pages;
+    if (wanted <= caps.memory_free) return TD_OK;
+    return td_fail(err, TD_ENOMEM, "the model's part on the device takes %.2f GiB, of which %.2f GiB are free there",
+                   (double)wanted / (1 << 30), (double)caps.memory_free / (1 << 30));
 }
 
 static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t max_seq, uint32_t max_len, uint32_t n_pages,
@@ -81,13 +119,16 @@ static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t ma
                                 .w8a8 = true,
                                 .expert_format = b->o->experts->format,
                                 .expert_groups = b->o->experts->groups,
+                                .experts_left = b->o->experts_left,
                                 .max_tok = max_tok,
                                 .max_seq = max_seq,
                                 .max_out = max_seq,
                                 .context_length = max_len}};
     TD_TRY(td_placed_model_open(&p, &s->placed, err));
     s->model = s->placed.model;
-    TD_TRY(td_bench_check_memory(b, "the model", td_model_plan_bytes(&s->placed.plan, n_pages), err));
+    td_bench_stand(b, b->o->device ? b->o->device : "host", s->placed.npus[0]);
+    TD_TRY(check_memory(b, &s->placed, n_pages, err));
+    if (b->device) TD_TRY(td_model_outline(s->model, 1, &s->outline, err));
     TD_TRY(td_model_load(s->model, n_pages, err));
     s->vocab = td_model_get_config(s->model)->vocab;
     TD_TRY(td_step_rows_open(&s->rows, max_tok, max_seq, max_len, err));
@@ -152,6 +193,18 @@ static td_status print_cards(td_bench *b, steps *s, const char *shape, td_error 
     return TD_OK;
 }
 
+static void set_work(const td_bench *b, const steps *s, td_bench_case *c) {
+    if (!b->device) {
+        c->work = work;
+        return;
+    }
+    td_tier_work w = outlined_work(s);
+    c->bytes = (double)w.bytes;
+    c->int8_ops = (double)w.int8_ops;
+    c->float_ops = (double)w.f32_ops;
+    if (td_model_get_experts(s->model)) c->experts_work = experts_work;
+}
+
 static td_status time_shapes(td_bench *b, const step_shape *all, size_t n_all, td_error *err) {
     steps      s;
     step_shape shapes[SHAPES_MAX];
@@ -169,16 +222,13 @@ static td_status time_shapes(td_bench *b, const step_shape *all, size_t n_all, t
     td_status st = open_steps(&s, b, max_tok, max_seq, max_len, max_pages, err);
     for (size_t i = 0; i < n && st == TD_OK; i++) {
         const step_shape *p = &shapes[i];
-        td_bench_case     c = {.m = p->n_seq * p->n_new,
-                               .kernel = td_model_expert_kernel(s.model),
-                               .calls = p->calls,
-                               .run = run,
-                               .work = work,
-                               .ctx = &s};
+        td_bench_case     c = {
+                .m = p->n_seq * p->n_new, .kernel = td_model_expert_kernel(s.model), .calls = p->calls, .run = run, .ctx = &s};
         name_shape(p, c.shape);
         s.n_seq = p->n_seq;
         s.n_new = p->n_new;
         s.context = p->context;
+        set_work(b, &s, &c);
         st = td_bench_time(b, &c, err);
         if (st == TD_OK && !s.placed.plan.unified_memory) st = print_cards(b, &s, c.shape, err);
     }

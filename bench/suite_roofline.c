@@ -1,9 +1,10 @@
 /* The bounds themselves: reading memory by threads and by pairs of NUMA nodes; int8, bf16 and f32 multiply-adds from
- * registers by threads. */
+ * registers by threads. Of a device that can measure itself: reading and copying its memory, int8 and bf16 products. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "bench/bench.h"
+#include "bench/bench_device.h"
 #include "bench/bench_time.h"
 #include "core/error.h"
 #include "kernels/kernels.h"
@@ -73,7 +74,38 @@ static td_status measure_nodes(td_bench *b, td_error *err) {
     return st;
 }
 
+static const struct {
+    td_npu_bound bound;
+    const char  *shape, *kernel;
+    bool         bytes;
+} CARD[] = {{TD_BOUND_READ, "memory", "read", true},
+            {TD_BOUND_COPY, "memory", "copy", true},
+            {TD_BOUND_INT8, "registers", "int8", false},
+            {TD_BOUND_BF16, "registers", "bf16", false}};
+
+static td_status measure_card(td_bench *b, td_npu *card, td_error *err) {
+    for (size_t i = 0; i < sizeof CARD / sizeof *CARD; i++) {
+        double   x[TD_BENCH_ROUNDS_MAX];
+        uint32_t n = b->o->rounds;
+        for (uint32_t r = 0; r < n; r++) TD_TRY(card->ops->bound(card, CARD[i].bound, &x[r], err));
+        double per_s = 1e-9 * bench_median(x, n);
+        td_bench_print_bound(b, CARD[i].shape, 0, CARD[i].kernel, CARD[i].bytes ? per_s : 0, CARD[i].bytes ? 0 : per_s);
+    }
+    return TD_OK;
+}
+
+static td_status roofline_of_device(td_bench *b, td_error *err) {
+    td_bench_device d;
+    td_status       st = td_bench_device_open(&d, b, false, err);
+    if (st == TD_OK && !b->card)
+        st = td_fail(err, TD_ENOTSUP, "--device %s: this device cannot measure its own bounds", b->o->device);
+    if (st == TD_OK) st = measure_card(b, d.npu, err);
+    td_bench_device_close(&d);
+    return st;
+}
+
 td_status td_bench_roofline(td_bench *b, td_error *err) {
+    if (b->o->device && strcmp(b->o->device, "host") != 0) return roofline_of_device(b, err);
     uint32_t all = td_pool_workers(b->pool);
     for (uint32_t n = 1; n < all; n *= 2) TD_TRY(measure_threads(b, n, err));
     TD_TRY(measure_threads(b, all, err));

@@ -200,6 +200,14 @@ static void *row_of(const td_bridge *b, td_bridge_buffers *buffers, int i, uint3
     return base ? base + b->row_bytes[i] * row : NULL;
 }
 
+/* Sums of no experts. */
+static void add_nothing(td_bridge_port *p, const td_ffn_args *a) {
+    td_bridge *b = p->bridge;
+    memset(a->y, 0, b->row_bytes[Y] * a->n_tok);
+    if (a->y_deferred) memset(a->y_deferred, 0, b->row_bytes[Y_DEFERRED] * a->n_tok);
+    if (a->immediate_done) a->immediate_done(p);
+}
+
 /* Run a ticket: its sums into the slot's host buffers. Ids come from the device: a wrong one must not become a wild read. */
 static void run_ticket(td_bridge_port *p, void (*on_immediate)(void *)) {
     td_bridge              *b = p->bridge;
@@ -223,11 +231,13 @@ static void run_ticket(td_bridge_port *p, void (*on_immediate)(void *)) {
     for (size_t i = 0; i < (size_t)n_tok * c->top_k; i++)
         if (a.ids[i] >= c->n_experts) {
             set_error(b, TD_EDEVICE);
-            memset(a.y, 0, b->row_bytes[Y] * n_tok);
-            if (a.y_deferred) memset(a.y_deferred, 0, b->row_bytes[Y_DEFERRED] * n_tok);
-            if (on_immediate) on_immediate(p);
+            add_nothing(p, &a);
             return;
         }
+    if (!c->experts) {
+        add_nothing(p, &a);
+        return;
+    }
     uint64_t begin = td_trace_begin();
     td_experts_ffn(c->experts, p->layer, &a);
     td_trace_label label = label_of("experts", TD_TRACE_CPU, p);

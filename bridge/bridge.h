@@ -41,9 +41,9 @@ typedef struct td_bridge_port td_bridge_port;
 
 typedef struct {
     td_npu     *npu;
-    td_experts *experts;
-    td_pool    *pool;  /* the experts' pool; async: the expert thread becomes its worker 0 */
-    bool        async; /* the experts have threads of their own */
+    td_experts *experts; /* NULL, for measurements: hand-overs as ever, and sums of nothing */
+    td_pool    *pool;    /* the experts' pool; async: the expert thread becomes its worker 0 */
+    bool        async;   /* the experts have threads of their own */
     uint32_t    hidden, n_experts, top_k, max_tok;
     uint32_t    max_ports;    /* that td_bridge_port_create makes */
     td_handover handover;     /* without async it is host calls */

@@ -13,39 +13,47 @@
 
 #define EXIT_USAGE 2
 #define TRACE_BYTES ((uint64_t)1 << 30)
-#define BUFFER_BYTES ((size_t)1 << 30) /* of the read bandwidth: beyond any L3 */
+
+/* Options that mean something to a suite. */
+enum {
+    CONFIG = 1, /* which it needs, and what is merged over it */
+    FILTER = 2,
+    EXPERTS = 4,
+    DEVICE = 8, /* and --base-gpu-id */
+    DIVIDE = 16,
+    SKIP = 32,
+};
 
 typedef struct {
     const char *name;
     td_status (*run)(td_bench *b, td_error *err);
-    bool        model;   /* needs --config, takes what is merged over it */
-    bool        filter;  /* takes --filter */
-    bool        experts; /* takes --expert-quantization */
-    bool        device;  /* takes --device and --base-gpu-id */
+    unsigned    takes;
     const char *help;
 } suite;
 
 static const suite SUITES[] = {
-    {"roofline", td_bench_roofline, false, false, false, false,
-     "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads"},
-    {"pool", td_bench_pool, false, false, false, false, "what a parallel loop costs, by threads"},
-    {"kernels", td_bench_kernels, false, true, false, false, "the device's linears and the experts' kernels, by rows"},
-    {"attention", td_bench_attention, false, true, false, false, "MLA and GQA, decode and prefill"},
-    {"experts", td_bench_experts, false, true, true, false,
+    {"roofline", td_bench_roofline, DEVICE,
+     "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads; of a card (--device cuda) "
+     "reading, copying, int8 and bf16"},
+    {"pool", td_bench_pool, 0, "what a parallel loop costs, by threads"},
+    {"kernels", td_bench_kernels, FILTER | DEVICE | DIVIDE, "the device's linears and the experts' kernels, by rows"},
+    {"attention", td_bench_attention, FILTER | DEVICE | DIVIDE, "MLA and GQA, decode and prefill"},
+    {"experts", td_bench_experts, FILTER | EXPERTS,
      "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
-    {"decode", td_bench_decode, true, true, true, true, "whole steps of generating, by streams and context (--config)"},
-    {"prefill", td_bench_prefill, true, true, true, true, "whole steps of a prompt (--config)"},
-    {"load", td_bench_load, true, true, false, false,
+    {"decode", td_bench_decode, CONFIG | FILTER | EXPERTS | DEVICE | SKIP,
+     "whole steps of generating, by streams and context (--config)"},
+    {"prefill", td_bench_prefill, CONFIG | FILTER | EXPERTS | DEVICE | SKIP, "whole steps of a prompt (--config)"},
+    {"load", td_bench_load, CONFIG | FILTER,
      "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
-    {"link", td_bench_link, false, true, false, true,
+    {"link", td_bench_link, FILTER | DEVICE,
      "copies to a device with memory of its own and back, and hand-overs in both forms (--device cuda, npu or apart)"},
-    {NULL, NULL, false, false, false, false, NULL},
+    {NULL, NULL, 0, NULL},
 };
 
 /* What the suites take, and what becomes a part of it. */
 typedef struct {
     td_bench_options b;
-    const char      *experts, *suite;
+    const char      *experts, *suite, *skip;
 } options;
 
 #define B(member) offsetof(options, b.member)
@@ -64,18 +72,26 @@ static const td_flag FLAGS[] = {
     {{"rounds"}, TD_FLAG_U32, B(rounds), .min = 1, .max = TD_BENCH_ROUNDS_MAX, .arg = "N", .by_default = "5",
      .help = "A row is their median."},
     {{"device"}, TD_FLAG_TEXT, B(device), .arg = "NAME", .choices = TD_CHOICES("host", "npu", "cuda", "apart"), .by_default = "host",
-     .help = "Of decode, prefill and link. apart is for tests: the host with a memory of its own; its times mean nothing, and "
+     .help = "Of all suites but pool, experts and load. On cuda a row stands against the card's own bounds; on npu, which cannot "
+             "measure itself, it has no fraction. apart is for tests: the host with a memory of its own; its times mean nothing, and "
              "what a step copies to it and from it is printed."},
     {{"base-gpu-id"}, TD_FLAG_U32, B(first_card), .max = TD_CARDS_MAX - 1, .arg = "N", .by_default = "0",
      .help = "Which card of the device, of those that the process sees."},
     {{"expert-quantization"}, TD_FLAG_TEXT, offsetof(options, experts), .arg = "NAME",
      .choices = TD_CHOICES("none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4"),
      .by_default = "int4", .help = "Of experts, decode and prefill."},
+    {{"skip-experts"}, TD_FLAG_TEXT, offsetof(options, skip), .arg = "WHAT", .choices = TD_CHOICES("none", "compute", "all"), .by_default = "none",
+     .help = "Of decode and prefill: what of the routed experts' work is left out, and their weights with it. compute: tokens are "
+             "handed over, but nothing is computed; all: they are not handed over either. The steps' results mean nothing then."},
+    {{"divide"}, TD_FLAG_U32, B(divide), .min = 1, .max = 1024, .arg = "N", .by_default = "1",
+     .help = "Of kernels and attention: sizes, contexts and rows are divided by it, for where they would take too long, as on an emulator. "
+             "Names and m stay; the figures are of no use."},
     {{"filter"}, TD_FLAG_TEXT, B(filter), .arg = "TEXT",
      .help = "Only rows whose shape, or whose expert kernel in the suite kernels, contains it; not of roofline and pool."},
     {{"json"}, TD_FLAG_SWITCH, B(json),
      .help = "JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, int8_fraction, commit, tier, cpu, "
-             "cores, nodes; of what was timed also read_bound_gbps, int8_bound_gops and f32_bound_gflops of its rounds."},
+             "cores, nodes; of what was timed also read_bound_gbps, int8_bound_gops and f32_bound_gflops of its rounds; on a card device, "
+             "bf16_bound_gflops in the place of the last, read_fraction and bf16_fraction; of a step with experts beside it experts_fraction."},
     {{"trace"}, TD_FLAG_TEXT, B(trace_path), .arg = "FILE",
      .help = "What every thread does, for ui.perfetto.dev and bench/phases.py."},
 };
@@ -83,13 +99,23 @@ static const td_flag FLAGS[] = {
 
 /* An option that was given and means nothing to the suite, or NULL. */
 static const char *idle_option(const suite *s, const td_bench_options *o) {
-    if (!s->model && o->model_path) return "config";
-    if (!s->model && o->override_json) return "json-model-override-args";
-    if (!s->filter && o->filter) return "filter";
-    if (!s->device && o->device) return "device";
-    if (!s->device && o->first_card) return "base-gpu-id";
-    if (!s->experts && o->experts) return "expert-quantization";
+    const struct {
+        unsigned    bit;
+        bool        given;
+        const char *name;
+    } list[] = {{CONFIG, o->model_path, "config"},      {CONFIG, o->override_json, "json-model-override-args"},
+                {FILTER, o->filter, "filter"},          {DEVICE, o->device, "device"},
+                {DEVICE, o->first_card, "base-gpu-id"}, {EXPERTS, o->experts, "expert-quantization"},
+                {DIVIDE, o->divide > 1, "divide"},      {SKIP, o->experts_left, "skip-experts"}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (list[i].given && !(s->takes & list[i].bit)) return list[i].name;
     return NULL;
+}
+
+/* @param name one of the flag's choices. */
+static td_experts_left experts_left_of(const char *name) {
+    if (!strcmp(name, "all")) return TD_EXPERTS_LEFT_ALL;
+    return !strcmp(name, "compute") ? TD_EXPERTS_LEFT_COMPUTED : TD_EXPERTS_LEFT_NOTHING;
 }
 
 /* @return -1 to go on, or the exit status. */
@@ -112,6 +138,7 @@ static int parse_options(int argc, char **argv, options *o) {
     int                   rc = td_flags_take(&command, argc, argv);
     td_jbuf_free(&about);
     if (rc < 0 && o->experts) o->b.experts = td_expert_numbers_find(o->experts);
+    if (rc < 0 && o->skip) o->b.experts_left = experts_left_of(o->skip);
     return rc;
 }
 
@@ -122,13 +149,12 @@ static td_status run_suite(const suite *s, const td_bench_options *o, td_error *
     td_npu_wish(o->device, o->first_card, 1, &wishes);
     TD_TRY(td_topology_plan(td_kernels_here()->read, &wishes, &plan, &b.machine, err));
     b.available_bytes = b.machine.available_bytes;
-    TD_TRY(td_bench_check_memory(&b, "what measures the read bandwidth", BUFFER_BYTES, err));
-    b.available_bytes -= BUFFER_BYTES;
+    TD_TRY(td_bench_check_memory(&b, "what measures the read bandwidth", TD_BENCH_BUFFER_BYTES, err));
+    b.available_bytes -= TD_BENCH_BUFFER_BYTES;
     if (o->trace_path) TD_TRY(td_trace_start(o->trace_path, TRACE_BYTES, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &b.pool, err));
     td_pool_pin_caller(b.pool);
-    td_status st = td_roofline_open(b.pool, BUFFER_BYTES, &b.roofline, err);
-    if (st == TD_OK) st = s->run(&b, err);
+    td_status st = s->run(&b, err);
     if (st == TD_OK && b.n_rows == 0) st = td_fail(err, TD_EINVAL, "no row is left to measure");
     td_roofline_close(b.roofline);
     td_pool_destroy(b.pool);
@@ -137,7 +163,7 @@ static td_status run_suite(const suite *s, const td_bench_options *o, td_error *
 }
 
 int td_cmd_bench(int argc, char **argv) {
-    options  o = {.b = {.rounds = 5}};
+    options  o = {.b = {.rounds = 5, .divide = 1}};
     td_error err = {0};
     int      rc = parse_options(argc, argv, &o);
     if (rc >= 0) return rc;
@@ -151,7 +177,7 @@ int td_cmd_bench(int argc, char **argv) {
         fprintf(stderr, "tandem bench: no suite '%s'; --help lists them\n", o.suite);
         return EXIT_USAGE;
     }
-    if (s->model && !o.b.model_path) {
+    if ((s->takes & CONFIG) && !o.b.model_path) {
         fprintf(stderr, "tandem bench: %s needs --config\n", s->name);
         return EXIT_USAGE;
     }

@@ -50,7 +50,8 @@ static td_program_spec program_spec(const td_card *c) {
                              .shard = c->shard,
                              .group = m->group,
                              .bridge = m->bridge,
-                             .device_experts = m->part.experts,
+                             .device_experts = m->part.experts || m->o.experts_left == TD_EXPERTS_LEFT_ALL,
+                             .experts_left_out = m->o.experts_left == TD_EXPERTS_LEFT_ALL,
                              .config = &m->config,
                              .weights = &c->weights,
                              .kv = c->kv,
@@ -101,7 +102,8 @@ static bool shows_x(const td_card *c) {
 static void list_activations(td_card *c, buffer list[N_ACTIVATIONS]) {
     const td_model *m = c->model;
     size_t          all = td_card_x_bytes(m), mtp = m->part.layers.end > m->config.n_layers ? all : 0;
-    size_t          routed = m->part.experts ? m->o.max_tok : 0;                                          /* rows */
+    bool            routes = m->part.experts || m->o.experts_left == TD_EXPERTS_LEFT_ALL;
+    size_t          routed = routes ? m->o.max_tok : 0;                                                   /* rows */
     size_t          f32 = m->norm_f32 && td_moe_layers_in(&m->config, m->part.layers) ? m->o.max_tok : 0; /* rows */
     td_activations *a = &c->act;
     buffer          buffers[N_ACTIVATIONS] = {{&a->x, all},
@@ -116,7 +118,7 @@ static void list_activations(td_card *c, buffer list[N_ACTIVATIONS]) {
                                               {(void **)&a->h_f32, f32 * m->config.hidden * sizeof(float)},
                                               {(void **)&a->top, top_bytes(c)},
                                               {(void **)&a->sums, sums_bytes(c)},
-                                              {&a->routed, routed ? all : 0},
+                                              {&a->routed, m->part.experts ? all : 0},
                                               {(void **)&a->ids, routed * m->config.top_k * sizeof *a->ids},
                                               {(void **)&a->weights, routed * m->config.top_k * sizeof *a->weights}};
     for (int i = 0; i < N_ACTIVATIONS; i++) list[i] = buffers[i];

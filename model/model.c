@@ -150,7 +150,9 @@ static bool has_packed_experts(const td_model *m) {
 static td_status place_experts(td_model *m, td_error *err) {
     uint32_t    wanted = m->o.device_experts, all = m->config.n_experts;
     td_npu_caps caps;
+    if (m->o.experts_left == TD_EXPERTS_LEFT_ALL) m->n_moe = 0;
     if (!wanted) return TD_OK;
+    if (m->o.experts_left) return td_fail(err, TD_EINVAL, "num-gpu-experts %u: the experts' work is left out", wanted);
     m->cards->npu->ops->caps(m->cards->npu, &caps);
     if (!caps.experts)
         return td_fail(err, TD_ENOTSUP, "num-gpu-experts %u: on this device no routed experts can be yet: %s", wanted,
@@ -288,7 +290,7 @@ td_status td_model_open(const td_model_options *o, td_npu *const *npus, uint32_t
     if (st == TD_OK && m->n_moe) {
         td_experts_config ec = td_model_experts_config(m);
         if (m->cpu_weight_path) st = td_expert_files_check(&ec, m->cpu_weight_path, m->checkpoint, err);
-        if (st == TD_OK)
+        if (st == TD_OK && !m->o.experts_left)
             st = td_experts_plan(&ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes,
                                  &m->expert_scratch_bytes, err);
     }
@@ -318,12 +320,16 @@ void td_model_close(td_model *m) {
 
 /* ---- loading ----------------------------------------------------------------------------------- */
 
+static td_status load_experts(td_model *m, td_error *err) {
+    td_experts_config ec = td_model_experts_config(m);
+    TD_TRY(td_experts_create(&ec, m->expert_pool, &m->experts, err));
+    return td_experts_load_all(m->experts, &ec, &m->config, m->part.layers, m->checkpoint, m->cpu_weight_path, err);
+}
+
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_load(&m->cards[i], err));
     if (m->n_moe) {
-        td_experts_config ec = td_model_experts_config(m);
-        TD_TRY(td_experts_create(&ec, m->expert_pool, &m->experts, err));
-        TD_TRY(td_experts_load_all(m->experts, &ec, &m->config, m->part.layers, m->checkpoint, m->cpu_weight_path, err));
+        if (!m->o.experts_left) TD_TRY(load_experts(m, err));
         td_bridge_config bc = bridge_config(m);
         TD_TRY(td_bridge_open(&bc, &m->bridge, err));
     }

@@ -313,8 +313,8 @@ static void add_experts(builder *b) {
     void       *shared = s->config->shared_inter > 0 ? b->act.mlp : NULL;
     const void *routed = NULL, *deferred = NULL;
     if (s->device_experts) {
-        add_device_experts(b);
-        routed = b->act.routed;
+        if (!s->experts_left_out) add_device_experts(b);
+        routed = s->experts_left_out ? NULL : b->act.routed;
     } else if (s->shard.index == 0) {
         push(b, (td_op){.kind = TD_OP_COLLECT, .port = {b->port[0], b->port[1]}});
         routed = b->io.y;

@@ -70,6 +70,7 @@ typedef struct {
     td_npu_group           *group;  /* the cards whose sums make a whole; NULL with one */
     td_bridge              *bridge; /* NULL: no MoE layer, or */
     bool                    device_experts; /* the routed experts are on the device: a block like the others, no hand-over */
+    bool                    experts_left_out; /* with device_experts: they are nowhere, tokens are routed for nothing */
     const td_model_config  *config;
     const td_model_weights *weights;
     const td_layer_kv      *kv;     /* [n_layers + n_mtp_layers] */

@@ -64,6 +64,27 @@ void td_work_add_product(td_tier_work *sum, td_weight_format format, uint64_t n,
     *(td_weight_takes_int8(format) ? &sum->int8_ops : &sum->f32_ops) += 2 * n * k * rows;
 }
 
+void td_work_add_matrices(td_tier_work *sum, const td_block_desc *desc, const td_block_formats *formats, uint64_t n_tok,
+                          uint64_t n_out) {
+    td_block_matrix list[TD_BLOCK_MATRICES_MAX];
+    size_t          n = td_block_matrices(desc, list);
+    for (size_t i = 0; i < n; i++) {
+        const td_block_matrix *x = &list[i];
+        td_weight_format       linear = formats->linear, scores = TD_WEIGHT_F32;
+        switch (x->use) {
+            case TD_MATRIX_TABLE: sum->bytes += n_tok * td_work_row_bytes(formats->table, x->k); break;
+            case TD_MATRIX_LATENT: sum->bytes += x->n * td_work_row_bytes(formats->latent, x->k); break;
+            case TD_MATRIX_SCORES:
+                td_work_add_product(sum, scores, x->n, x->k, td_work_row_bytes(scores, x->k), n_tok);
+                break;
+            case TD_MATRIX_LINEAR:
+                td_work_add_product(sum, linear, x->n, x->k, td_work_row_bytes(linear, x->k), n_tok);
+                break;
+            case TD_MATRIX_HEAD: td_work_add_product(sum, linear, x->n, x->k, td_work_row_bytes(linear, x->k), n_out); break;
+        }
+    }
+}
+
 /* (row, key it attends to): a row sees the keys up to its own, or the last `window` of them. */
 static uint64_t pairs_of(const td_work_sequence *s, uint64_t window) {
     const uint64_t before = s->keys - s->rows; /* the first row sees one key more */

@@ -39,6 +39,15 @@ uint64_t td_work_row_bytes(td_weight_format format, uint64_t k);
 void td_work_add_product(td_tier_work *sum, td_weight_format format, uint64_t n, uint64_t k, uint64_t row_bytes,
                          uint64_t rows);
 
+/** The formats of a model's weights where they are not there yet; those of scores are f32. */
+typedef struct {
+    td_weight_format linear, latent, table;
+} td_block_formats;
+
+/** The products of a block's run, by its sizes; its weights may all be NULL. */
+void td_work_add_matrices(td_tier_work *sum, const td_block_desc *desc, const td_block_formats *formats, uint64_t n_tok,
+                          uint64_t n_out);
+
 /** What attention goes over of one sequence. */
 typedef struct {
     uint64_t rows;     /* of the step */

@@ -384,6 +384,14 @@ typedef enum { TD_COPY_H2D, TD_COPY_D2H } td_copy_kind;
 
 typedef void (*td_host_fn)(void *arg);
 
+/** What bounds the work of a device. */
+typedef enum {
+    TD_BOUND_READ, /* bytes a second of its memory, read */
+    TD_BOUND_COPY, /* the same of a copy within its memory: read and written */
+    TD_BOUND_INT8, /* operations a second, two per multiply-add, of int8 products from registers */
+    TD_BOUND_BF16, /* of bf16 products with f32 sums */
+} td_npu_bound;
+
 /** A word of pinned host memory: 0 silent, 1 rung. One side rings it, the other waits for that and silences it. */
 typedef _Atomic uint32_t td_bell;
 
@@ -471,6 +479,10 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*block_create)(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
     void (*block_destroy)(td_npu *d, td_npu_block *b);
     TD_NODISCARD td_status (*enqueue)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
+
+    /** Measure what the device can do at most, with work of its own that does nothing else; some ms, and nothing else is
+     * under way on the card. @param per_s out. NULL: the device cannot; of the host, kernels/machine/roofline.h measures. */
+    TD_NODISCARD td_status (*bound)(td_npu *d, td_npu_bound what, double *per_s, td_error *err);
 };
 
 /**

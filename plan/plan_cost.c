@@ -157,26 +157,8 @@ static td_plan_part_kind part_of(const td_block_desc *b, bool moe_layer) {
 
 static td_tier_work product_work(const pricing *p, const td_block_desc *b, uint64_t n_rows) {
     const td_plan_model *m = p->model;
-    td_block_matrix      list[TD_BLOCK_MATRICES_MAX];
     td_tier_work         sum = {0};
-    size_t               n = td_block_matrices(b, list);
-    for (size_t i = 0; i < n; i++) {
-        const td_block_matrix *x = &list[i];
-        td_weight_format       scores = TD_WEIGHT_F32;
-        switch (x->use) {
-            case TD_MATRIX_TABLE: sum.bytes += n_rows * td_work_row_bytes(m->table, x->k); break;
-            case TD_MATRIX_LATENT: sum.bytes += x->n * td_work_row_bytes(m->latent, x->k); break;
-            case TD_MATRIX_SCORES:
-                td_work_add_product(&sum, scores, x->n, x->k, td_work_row_bytes(scores, x->k), n_rows);
-                break;
-            case TD_MATRIX_LINEAR:
-                td_work_add_product(&sum, m->linear, x->n, x->k, td_work_row_bytes(m->linear, x->k), n_rows);
-                break;
-            case TD_MATRIX_HEAD:
-                td_work_add_product(&sum, m->linear, x->n, x->k, td_work_row_bytes(m->linear, x->k), p->rows->n_out);
-                break;
-        }
-    }
+    td_work_add_matrices(&sum, b, &(td_block_formats){m->linear, m->latent, m->table}, n_rows, p->rows->n_out);
     return sum;
 }
 

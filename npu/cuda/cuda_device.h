@@ -20,6 +20,7 @@
  *   cuda_rows     embed, norm, combine, head, top
  *   cuda_linear  linear, mlp                    cuda_router   cuda_experts   cuda_gqa   cuda_mla
  *   cuda_group   several cards: the sum over them
+ *   cuda_bounds  what the card can do at most, measured
  */
 #ifndef TD_NPU_CUDA_CUDA_DEVICE_H
 #define TD_NPU_CUDA_CUDA_DEVICE_H
@@ -112,6 +113,9 @@ size_t                 td_cuda_weight_bytes(td_npu *d, td_weight_format format, 
 TD_NODISCARD td_status td_cuda_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src,
                                              td_npu_weight **out, td_error *err);
 void                   td_cuda_weight_destroy(td_npu *d, td_npu_weight *w);
+
+/* of cuda_bounds.c, */
+TD_NODISCARD td_status td_cuda_bound(td_npu *d, td_npu_bound what, double *per_s, td_error *err);
 
 /* and of cuda_stream.c. */
 TD_NODISCARD td_status td_cuda_stream_create(td_npu *d, td_npu_stream **out, td_error *err);

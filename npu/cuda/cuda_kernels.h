@@ -67,7 +67,10 @@
     X(CARDS_SUM, td_cards_sum, 18, TD_CUDA_SUM_THREADS) \
     X(CARDS_GATHER, td_cards_gather, 16, TD_CUDA_SUM_THREADS) \
     X(TOP, td_top, 5, TD_CUDA_TOP_THREADS) \
-    X(LOG_SUMS, td_log_sums, 4, TD_CUDA_TOP_THREADS)
+    X(LOG_SUMS, td_log_sums, 4, TD_CUDA_TOP_THREADS) \
+    X(BOUND_READ, td_bound_read, 3, TD_CUDA_BOUND_THREADS) \
+    X(BOUND_INT8, td_bound_int8, 2, TD_CUDA_BOUND_THREADS) \
+    X(BOUND_BF16, td_bound_bf16, 2, TD_CUDA_BOUND_THREADS)
 /* clang-format on */
 
 typedef enum {

@@ -279,6 +279,7 @@ static const td_npu_ops OPS = {
     .block_create = td_cuda_block_create,
     .block_destroy = td_cuda_block_destroy,
     .enqueue = td_cuda_enqueue,
+    .bound = td_cuda_bound,
 };
 
 static td_status ask(td_cuda_npu *d, td_error *err) {

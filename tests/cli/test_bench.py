@@ -55,8 +55,37 @@ class Bench(unittest.TestCase):
         self.assertEqual(len(rows), 8)
         p = bench("link", "--threads", "1")
         self.assertEqual((p.returncode, p.stdout, p.stderr), (1, "", "tandem bench: --device host: the device has the host's memory: nothing is copied\n"))
-        p = bench("kernels", "--device", "cuda")
-        self.assertEqual((p.returncode, p.stderr), (2, "tandem bench: --device means nothing to kernels\n"))
+        p = bench("pool", "--device", "cuda")
+        self.assertEqual((p.returncode, p.stderr), (2, "tandem bench: --device means nothing to pool\n"))
+
+    def test_left_out_experts(self):
+        """A step without its experts computes less; with hand-overs alone as many bytes cross the link as with them."""
+        at = ("decode", "--config", TINY, "--threads", "1", "--filter", "4 streams, context 16", "--device", "apart", "--rounds", "1", "--json")
+        rows = {}
+        for left in ("none", "compute", "all"):
+            p = bench(*at, "--skip-experts", left)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            rows[left] = [json.loads(line) for line in p.stdout.splitlines()]
+        links = {left: (r[1]["link_down_bytes"], r[1]["link_up_bytes"]) for left, r in rows.items()}
+        self.assertEqual(links["none"], links["compute"])
+        self.assertLess(links["all"][0], links["none"][0])
+        self.assertLess(links["all"][1], links["none"][1])
+        self.assertNotEqual(rows["none"][0]["kernel"], "none")
+        self.assertEqual((rows["compute"][0]["kernel"], rows["all"][0]["kernel"]), ("none", "none"))
+        self.assertLess(rows["all"][0]["gops"] * rows["all"][0]["time_us"], rows["none"][0]["gops"] * rows["none"][0]["time_us"])
+        p = bench("attention", "--skip-experts", "all")
+        self.assertEqual((p.returncode, p.stderr), (2, "tandem bench: --skip-experts means nothing to attention\n"))
+
+    def test_divided(self):
+        """Smaller sizes, the same names."""
+        rows = self.rows("attention", "--threads", "2", "--filter", "decode, context 1024", "--divide", "16")
+        self.assertEqual([(r["shape"], r["m"]) for r in rows], [("mla v2-lite decode, context 1024", 1)])
+        rows = self.rows("kernels", "--threads", "2", "--filter", "kv_a", "--divide", "64", "--device", "apart")
+        self.assertEqual([r["m"] for r in rows], [1, 4, 16, 64, 256, 1024])
+        p = bench("roofline", "--device", "apart")
+        self.assertEqual((p.returncode, p.stderr), (1, "tandem bench: --device apart: this device cannot measure its own bounds\n"))
+        p = bench("decode", "--config", TINY, "--divide", "2")
+        self.assertEqual((p.returncode, p.stderr), (2, "tandem bench: --divide means nothing to decode\n"))
 
     def test_load(self):
         with tempfile.TemporaryDirectory() as folder:

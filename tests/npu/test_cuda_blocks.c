@@ -8,6 +8,9 @@
  * The other blocks are compared by tandem doctor (test_cuda_command, TD_TEST_FULL) and by whole models (test_cuda_model).
  */
 #include <dlfcn.h>
+#include <math.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "coded_matrices.h"
 #include "npu/cuda/cuda_device.h"
@@ -662,10 +665,81 @@ static void kernels(void **state) {
     }
 }
 
+static const td_npu_bound BOUNDS[] = {TD_BOUND_READ, TD_BOUND_COPY, TD_BOUND_INT8, TD_BOUND_BF16};
+
+static uint64_t free_memory(td_npu *card) {
+    td_npu_caps caps;
+    card->ops->caps(card, &caps);
+    return caps.memory_free;
+}
+
+/* A card measures itself, and gives back what it took. */
+static void bounds(void **state) {
+    td_npu      *bare;
+    td_error     err = {0};
+    pair         p = open_pair(1, 1);
+    const double before = (double)free_memory(p.card);
+    (void)state;
+    for (size_t i = 0; i < sizeof BOUNDS / sizeof *BOUNDS; i++) {
+        double per_s = 0;
+        assert_int_equal(p.card->ops->bound(p.card, BOUNDS[i], &per_s, &err), TD_OK);
+        assert_true(per_s > 0 && isfinite(per_s));
+        assert_true((double)free_memory(p.card) == before);
+    }
+    close_pair(&p);
+    assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .bare = true}, &bare, &err), TD_OK);
+    double per_s;
+    assert_int_equal(bare->ops->bound(bare, TD_BOUND_READ, &per_s, &err), TD_EINVAL);
+    assert_string_equal(err.text, "the card was opened without its kernels");
+    bare->ops->close(bare);
+}
+
+/* A child whose i-th call of the driver fails. @return 0: it had fewer, or did without; 1: the open failed; 2: a bound, with
+ * a sentence. */
+static int bounds_with_failure(int i) {
+    pid_t child = fork();
+    if (child == 0) {
+        char     number[16];
+        td_npu  *card;
+        td_error err = {0};
+        double   per_s;
+        snprintf(number, sizeof number, "%d", i);
+        setenv("TD_STANDIN_FAIL", number, 1);
+        if (td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16}, &card, &err) != TD_OK) _exit(1);
+        td_status st = TD_OK;
+        for (size_t b = 0; b < sizeof BOUNDS / sizeof *BOUNDS && st == TD_OK; b++)
+            st = card->ops->bound(card, BOUNDS[b], &per_s, &err);
+        card->ops->close(card); /* the stand-in ends who has not given back everything */
+        _exit(st == TD_OK ? 0 : err.text[0] ? 2 : 3);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (!WIFEXITED(status)) fail_msg("call %d that fails ends the process by signal %d", i, WTERMSIG(status));
+    return WEXITSTATUS(status);
+}
+
+/* Some calls fail without harm: a card opens without cuBLASLt. So many in a row are none any more. */
+#define HARMLESS_MAX 25
+
+static void bounds_that_fail(void **state) {
+    int n_bounds = 0, harmless = 0;
+    (void)state;
+    for (int i = 1; harmless < HARMLESS_MAX; i++) {
+        int said = bounds_with_failure(i);
+        assert_in_range(said, 0, 2);
+        n_bounds += said == 2;
+        harmless = said == 0 ? harmless + 1 : 0;
+        assert_true(i < 300);
+    }
+    assert_true(n_bounds >= 10); /* two allocations, a filling, launches and waits of each */
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels),   cmocka_unit_test(formats), cmocka_unit_test(many_rows),
-                                       cmocka_unit_test(attention), cmocka_unit_test(router),  cmocka_unit_test(best_logits),
-                                       cmocka_unit_test(experts),   cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bounds_that_fail), /* first: no call of the driver was counted yet */
+        cmocka_unit_test(bounds),           cmocka_unit_test(kernels),   cmocka_unit_test(formats),
+        cmocka_unit_test(many_rows),        cmocka_unit_test(attention), cmocka_unit_test(router),
+        cmocka_unit_test(best_logits),      cmocka_unit_test(experts),   cmocka_unit_test(refusals)};
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);

@@ -16,6 +16,9 @@ CUDA_KERNEL(td_w8a8_swiglu_16);
 CUDA_KERNEL(td_w8a8_swiglu_32);
 CUDA_KERNEL(td_w8a8_swiglu_64);
 CUDA_KERNEL(td_w8a8_epilogue);
+CUDA_KERNEL(td_bound_read);
+CUDA_KERNEL(td_bound_int8);
+CUDA_KERNEL(td_bound_bf16);
 
 static const struct {
     const td_cuda_kernel *plain, *swiglu;
@@ -290,10 +293,70 @@ static void int8_mlps(void **state) {
     }
 }
 
+/* What measures a card's bounds does all of it: every word is read once, every product is done. */
+static void bound_reads(void **state) {
+    (void)state;
+    rnd r = rnd_open("cuda bound read");
+    for (int round = 0; round < 4; round++) {
+        uint32_t n = (uint32_t)rnd_range(&r, 1, 9000), blocks = (uint32_t)rnd_range(&r, 1, 3), want = 0, got = 0;
+        cuda_buf from = cuda_alloc((size_t)n * 16), out = cuda_alloc((size_t)blocks * TD_CUDA_BOUND_THREADS * 4);
+        for (size_t i = 0; i < (size_t)n * 4; i++) want ^= ((uint32_t *)from.p)[i] = (uint32_t)rnd_u64(&r);
+        cuda_run(&td_cuda_kernel_td_bound_read, cuda_grid(blocks, 1, 1, TD_CUDA_BOUND_THREADS, 0), CUDA_OUT(out),
+                 CUDA_ARGS(&from.p, &n, &out.p));
+        for (size_t i = 0; i < out.bytes / 4; i++) got ^= ((uint32_t *)out.p)[i];
+        assert_int_equal(got, want);
+        CUDA_FREE(from, out);
+    }
+}
+
+static uint32_t bound_operand(uint32_t lane, uint32_t i) {
+    return (lane * 6 + i + 1) * UINT32_C(2654435761);
+}
+
+/* The sum of all elements of A B is the sum over k of (the sum of A's column k) * (the sum of B's row k). Where an element
+ * of an operand lies: PTX ISA, "Matrix fragments for mma". */
+static long bound_product_sum(bool int8) {
+    long columns[32] = {0}, rows[32] = {0}, sum = 0;
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 6; i++)
+            for (uint32_t e = 0; e < (int8 ? 4u : 2u); e++) {
+                uint32_t word = bound_operand(lane, i), far = i < 4 ? i / 2 : i - 4;
+                uint32_t k = int8 ? far * 16 + lane % 4 * 4 + e : far * 8 + lane % 4 * 2 + e;
+                long     v = int8 ? (long)(word >> 8 * e & 3) : (word >> (16 * e + 15) & 1 ? -1 : 1);
+                *(i < 4 ? &columns[k] : &rows[k]) += v;
+            }
+    for (int k = 0; k < 32; k++) sum += columns[k] * rows[k];
+    return sum;
+}
+
+static void bound_products(void **state) {
+    (void)state;
+    const struct {
+        const td_cuda_kernel *kernel;
+        bool                  int8;
+    } kinds[] = {{&td_cuda_kernel_td_bound_int8, true}, {&td_cuda_kernel_td_bound_bf16, false}};
+    for (size_t i = 0; i < 2; i++)
+        for (uint32_t rounds = 0; rounds < 4; rounds++) {
+            long     want = bound_product_sum(kinds[i].int8) * rounds * TD_CUDA_BOUND_CHAINS;
+            cuda_buf out = cuda_alloc(TD_CUDA_BOUND_THREADS * 4);
+            cuda_run(kinds[i].kernel, cuda_grid(1, 1, 1, TD_CUDA_BOUND_THREADS, 0), CUDA_OUT(out),
+                     CUDA_ARGS(&rounds, &out.p));
+            assert_true(!rounds || want != 0);
+            for (size_t warp = 0; warp < TD_CUDA_BOUND_THREADS / 32; warp++) {
+                long got = 0;
+                for (size_t t = warp * 32; t < warp * 32 + 32; t++)
+                    got += kinds[i].int8 ? ((int *)out.p)[t] : (long)((float *)out.p)[t];
+                assert_int_equal(got, want);
+            }
+            CUDA_FREE(out);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embeddings), cmocka_unit_test(norms),        cmocka_unit_test(norms_of_chosen_rows),
-        cmocka_unit_test(codes),      cmocka_unit_test(int8_linears), cmocka_unit_test(int8_mlps),
+        cmocka_unit_test(embeddings),  cmocka_unit_test(norms),          cmocka_unit_test(norms_of_chosen_rows),
+        cmocka_unit_test(codes),       cmocka_unit_test(int8_linears),   cmocka_unit_test(int8_mlps),
+        cmocka_unit_test(bound_reads), cmocka_unit_test(bound_products),
     };
     return cmocka_run_group_tests_name("cuda_rows", tests, NULL, NULL);
 }

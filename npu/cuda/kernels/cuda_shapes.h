@@ -62,6 +62,15 @@ typedef struct {
 #define TD_CUDA_SUM_THREADS 256
 #define TD_CUDA_SUM_VALUES 8
 
+/* The kernels that a card's bounds are measured with: products of a thread that do not wait for each other, and blocks for
+ * each multiprocessor of the card. */
+#define TD_CUDA_BOUND_THREADS 256
+#define TD_CUDA_BOUND_CHAINS 8
+#define TD_CUDA_BOUND_READ_BLOCKS 6 /* what every generation holds at a time: 1536 threads */
+#define TD_CUDA_BOUND_MMA_BLOCKS 2
+#define TD_CUDA_BOUND_INT8_OPS (2 * 16 * 8 * 32) /* of a warp's product */
+#define TD_CUDA_BOUND_BF16_OPS (2 * 16 * 8 * 16)
+
 #define TD_CUDA_TOP_THREADS 512
 #define TD_CUDA_TOP_MAX 2048 /* logits of a row that are found at most */
 

@@ -2,6 +2,7 @@
  * the sources are unique over all of them. */
 #include "tests/npu/cuda_standin/cuda_emulation.h"
 
+#include "npu/cuda/kernels/bounds.cu"
 #include "npu/cuda/kernels/cards.cu"
 #include "npu/cuda/kernels/embed.cu"
 #include "npu/cuda/kernels/experts.cu"
@@ -69,3 +70,6 @@ TD_CUDA_EXPORT(td_experts_swiglu_8, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_experts_swiglu_64, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_experts_int4, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_experts_fp4, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_bound_read, TD_CUDA_BOUND_THREADS)
+TD_CUDA_EXPORT(td_bound_int8, TD_CUDA_BOUND_THREADS)
+TD_CUDA_EXPORT(td_bound_bf16, TD_CUDA_BOUND_THREADS)

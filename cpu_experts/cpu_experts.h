@@ -122,39 +122,31 @@ void                   td_experts_destroy(td_experts *x);
 const char *td_experts_kernel_name(const td_experts *x); /* "int4c_avx512vnni_…" */
 
 /**
- * Pack one layer: matrices that the format carries (td_expert_format_carries) code by code, others quantised to nearest
- * (int4g with zeros of 8, fp4g as quant/weight_quant.h says).
- * @param experts [n_experts] views, only read during the call. Uses the pool.
- * @return TD_EFORMAT for weights or scales that are no finite numbers.
+ * Where the weights of a layer's experts come from: a matrix at a time, when a worker comes to pack it. A worker has one
+ * matrix; each subpool's workers pack a part of every matrix, and so each takes it.
  */
+typedef struct {
+    /* The matrix, BF16, F16 or F32 or coded, until this worker leaves it. buffer is the worker's, aligned to TD_FILE_BLOCK;
+     * NULL without buffer_bytes. Thread-safe. */
+    td_status (*take)(const void *ctx, size_t expert, td_expert_matrix m, void *buffer, td_tensor_view *out, td_error *err);
+    /* The worker has packed it. NULL: nothing is to be done then. Thread-safe. */
+    void (*leave)(const void *ctx, size_t expert, td_expert_matrix m);
+    /* The bias [n] of a matrix, without data where it has none; called often. NULL: the source has none. Thread-safe. */
+    td_tensor_view (*bias)(const void *ctx, size_t expert, td_expert_matrix m);
+    size_t      buffer_bytes;
+    const void *ctx;
+} td_expert_source;
+
+/**
+ * Pack one layer: matrices that the format carries (td_expert_format_carries) code by code, others quantised to nearest
+ * (int4g with zeros of 8, fp4g as quant/weight_quant.h says). Uses the pool.
+ * @return what take returns; TD_EINVAL, TD_ENOTSUP for a matrix or bias of another shape or type, and for a source without
+ * biases where the experts have some; TD_EFORMAT for weights or scales that are no finite numbers.
+ */
+TD_NODISCARD td_status td_experts_load(td_experts *x, uint32_t layer, const td_expert_source *source, td_error *err);
+
+/** The same of matrices that are all there. @param experts [n_experts] views, only read during the call. */
 TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err);
-
-/** How a worker gets at a matrix that may be on disk still. */
-typedef struct {
-    /* The bytes at `at`: there, or a copy in buffer, which is aligned to TD_FILE_BLOCK and has room for
-     * TD_EXPERT_FETCH_SLACK more. Thread-safe. */
-    const void *(*fetch)(const void *ctx, const void *at, size_t bytes, void *buffer);
-    /* They are not needed any more. Thread-safe. */
-    void (*release)(const void *ctx, const void *at, size_t bytes);
-    const void *ctx;
-} td_expert_fetch;
-
-#define TD_EXPERT_FETCH_SLACK (2 * TD_FILE_BLOCK)
-
-/** The same from views that lie in files: each worker fetches a matrix before it packs it, so that reading and packing
- * overlap. fetch NULL: as above. */
-TD_NODISCARD td_status td_experts_load_views(td_experts *x, uint32_t layer, const td_expert_weights *experts,
-                                             const td_expert_fetch *fetch, td_error *err);
-
-/** Where matrices come from that are computed, one at a time. */
-typedef struct {
-    td_status (*make)(const void *ctx, size_t expert, td_expert_matrix m, float *out); /* [n, k]. Thread-safe. */
-    const void *ctx;
-} td_expert_maker;
-
-/** The same, rounded to nearest, from matrices that are made when a worker comes to pack them: it holds one at a time.
- * @return also what make returns; TD_ENOTSUP where the experts have biases. */
-TD_NODISCARD td_status td_experts_load_made(td_experts *x, uint32_t layer, const td_expert_maker *maker, td_error *err);
 
 /** Rounded weights of one expert, by td_expert_matrix: weight = code * scale. */
 typedef struct {

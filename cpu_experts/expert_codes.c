@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "core/error.h"
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 
 typedef struct {
     const expert_layout   *layout;

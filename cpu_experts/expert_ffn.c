@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_quant.h"
 

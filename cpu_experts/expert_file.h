@@ -3,7 +3,7 @@
 #ifndef TD_CPU_EXPERTS_EXPERT_FILE_H
 #define TD_CPU_EXPERTS_EXPERT_FILE_H
 
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 
 #define TD_PACKED_MAGIC "TDEXPERT"
 #define TD_PACKED_VERSION 2

@@ -1,6 +1,6 @@
 /* Where tiles lie: splitting the tiles of a matrix over shards, and the offsets within a shard. */
 #include "core/error.h"
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 
 td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_tile_layout *tiles, uint32_t n_shards,
                                 td_error *err) {

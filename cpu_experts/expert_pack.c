@@ -2,7 +2,7 @@
 #include <assert.h>
 
 #include "core/error.h"
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 
 #define NO_EXPERT UINT32_MAX
 

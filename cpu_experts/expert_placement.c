@@ -3,7 +3,7 @@
 
 #include "core/log.h"
 #include "core/page_nodes.h"
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 
 void td_expert_report_placement(const td_experts *x, uint32_t layer) {
     if (numa_available() < 0 || numa_max_node() == 0) return;

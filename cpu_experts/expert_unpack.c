@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/small_float.h"
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 #include "kernels/rows/convert.h"
 
 /* Rows of one matrix, as a tile holds them. */

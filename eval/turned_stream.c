@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "kernels/rows/convert.h"
-#include "model/rotation.h"
+#include "model/checkpoint/rotation.h"
 
 /* The gains of a norm. @param out [hidden] */
 static td_status read_gain(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer, float *out,

@@ -1,7 +1,7 @@
 /*
- * A turned model (model/rotation.h) beside a reference that is not: its residual stream is the reference's times R, and its
- * norms have no gains. So the reference's rows are turned before they are compared with the model's, or given to its
- * experts.
+ * A turned model (model/checkpoint/rotation.h) beside a reference that is not: its residual stream is the reference's times
+ * R, and its norms have no gains. So the reference's rows are turned before they are compared with the model's, or given to
+ * its experts.
  */
 #ifndef TD_EVAL_TURNED_STREAM_H
 #define TD_EVAL_TURNED_STREAM_H

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "model/model_impl.h"
+#include "model/model_state.h"
 
 /* TD_OVERLAP_AUTO: rows of a step, and rows that an expert gets of each half on average. */
 #define OVERLAP_MIN_TOK 256

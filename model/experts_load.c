@@ -6,8 +6,8 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "kernels/rows/convert.h"
+#include "model/checkpoint/stored_weight.h"
 #include "model/load_progress.h"
-#include "model/stored_weight.h"
 
 #define PATH_BYTES 4096
 
@@ -88,7 +88,7 @@ static void name_fault(const td_checkpoint *ck, const td_model_config *c, uint32
             td_tensor_spec         spec;
             const td_coded_matrix *coded = td_expert_view(&views[e], (td_expert_matrix)m)->coded;
             if (coded && td_tensor_spec_get(c, TD_ROLE_EXPERT_GATE + (td_role)m, layer, e, &spec) &&
-                td_stored_check_values(ck, &spec, coded, err) != TD_OK)
+                td_stored_check_values(td_checkpoint_get_files(ck), &spec, coded, err) != TD_OK)
                 return;
         }
 }
@@ -110,45 +110,100 @@ static void report_rounded(const td_experts_config *ec, const td_model_config *c
         td_debug("layer %u: the experts' codes are %s", layer, rounded ? "rounded again" : "carried over exactly");
 }
 
-/* A layer whose experts are rotated as they are read. */
-typedef struct {
-    const td_checkpoint   *ck;
-    const td_model_config *c;
-    uint32_t               layer;
-} rotated_layer;
+/* ---- a layer's experts as a source ----------------------------------------------------------- */
 
-static td_status make_rotated(const void *ctx, size_t expert, td_expert_matrix m, float *out) {
-    const rotated_layer *l = ctx;
-    td_scratch           scratch = {0};
-    td_tensor_view       v;
-    td_status            st = td_checkpoint_get(l->ck, l->c, TD_ROLE_EXPERT_GATE + (td_role)m, l->layer, (uint32_t)expert,
-                                                TD_FORM_FLOAT, &scratch, &v, NULL);
-    if (st == TD_OK) td_to_f32(v.dtype, v.data, v.shape[0] * v.shape[1], out);
-    td_scratch_reset(&scratch);
-    return st;
+typedef struct {
+    const td_checkpoint       *ck;
+    const td_model_config     *c;
+    uint32_t                   layer;
+    const td_expert_weights   *views; /* [n_experts]; NULL: they are rotated as they are read */
+    const td_checkpoint_files *files; /* from which bytes are fetched; NULL: they are read where they lie */
+    size_t                     fetch_bytes;
+} layer_source;
+
+/* Bytes of a view that lie one after the other; 0: not known here. */
+static size_t view_bytes(const td_tensor_view *v) {
+    size_t n = v->shape[0] * v->shape[1];
+    if (!v->coded) return n * td_dtype_bytes(v->dtype);
+    return v->coded->codes == TD_CODES_E4M3 || v->coded->codes == TD_CODES_INT8 ? n : 0;
 }
 
-static td_status pack_views(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_experts *x,
-                            const td_experts_config *ec, uint32_t index, const td_expert_fetch *fetch, td_error *err) {
-    td_expert_weights *views = calloc(c->n_experts, sizeof *views);
-    td_scratch         scratch = {0};
+/* The buffer has fetch_bytes, and then the coded matrix whose codes they are. */
+static td_status take_view(const void *ctx, size_t expert, td_expert_matrix m, void *buffer, td_tensor_view *out,
+                           td_error *err) {
+    const layer_source *src = ctx;
+    (void)err;
+    *out = *td_expert_view(&src->views[expert], m);
+    size_t bytes = src->files ? view_bytes(out) : 0;
+    if (bytes && out->coded) {
+        td_coded_matrix *coded = (void *)((char *)buffer + src->fetch_bytes);
+        *coded = *out->coded;
+        coded->data = td_checkpoint_files_fetch(src->files, coded->data, bytes, buffer);
+        out->coded = coded;
+    } else if (bytes) {
+        out->data = td_checkpoint_files_fetch(src->files, out->data, bytes, buffer);
+    }
+    return TD_OK;
+}
+
+static void leave_view(const void *ctx, size_t expert, td_expert_matrix m) {
+    const layer_source   *src = ctx;
+    const td_tensor_view *v = td_expert_view(&src->views[expert], m);
+    if (src->files) td_checkpoint_files_release(src->files, v->coded ? v->coded->data : v->data, view_bytes(v));
+}
+
+static td_tensor_view bias_view(const void *ctx, size_t expert, td_expert_matrix m) {
+    return *td_expert_bias_view(&((const layer_source *)ctx)->views[expert], m);
+}
+
+static td_status pack_views(layer_source *src, td_experts *x, const td_experts_config *ec, uint32_t index, td_error *err) {
+    const td_model_config *c = src->c;
+    td_expert_weights     *views = calloc(c->n_experts, sizeof *views);
+    td_scratch             scratch = {0};
     if (!views) return td_fail(err, TD_ENOMEM, "out of memory for the views of %u experts", c->n_experts);
-    td_status st = td_checkpoint_get_experts(ck, c, layer, &scratch, views, err);
+    td_status st = td_checkpoint_get_experts(src->ck, c, src->layer, &scratch, views, err);
     if (st == TD_OK) {
-        report_rounded(ec, c, layer, views);
-        st = td_experts_load_views(x, index, views, fetch, err);
-        if (st == TD_EFORMAT) name_fault(ck, c, layer, views, err);
+        td_expert_source source = {.take = take_view, .leave = leave_view, .bias = bias_view, .ctx = src};
+        size_t           widest = 0;
+        src->views = views;
+        for (uint32_t e = 0; src->files && e < c->n_experts; e++)
+            for (td_expert_matrix m = 0; m < TD_EXPERT_MATRICES; m++) {
+                size_t bytes = view_bytes(td_expert_view(&views[e], m));
+                widest = bytes > widest ? bytes : widest;
+            }
+        src->fetch_bytes = td_round_up(widest + TD_FETCH_SLACK, TD_CACHE_LINE);
+        if (src->files) source.buffer_bytes = src->fetch_bytes + sizeof(td_coded_matrix);
+        report_rounded(ec, c, src->layer, views);
+        st = td_experts_load(x, index, &source, err);
+        if (st == TD_EFORMAT) name_fault(src->ck, c, src->layer, views, err);
     }
     td_scratch_reset(&scratch);
     free(views);
     return st;
 }
 
+static td_status take_rotated(const void *ctx, size_t expert, td_expert_matrix m, void *buffer, td_tensor_view *out,
+                              td_error *err) {
+    const layer_source *src = ctx;
+    td_scratch          scratch = {0};
+    td_status st = td_checkpoint_get(src->ck, src->c, TD_ROLE_EXPERT_GATE + (td_role)m, src->layer, (uint32_t)expert,
+                                     TD_FORM_FLOAT, &scratch, out, err);
+    if (st == TD_OK) {
+        td_to_f32(out->dtype, out->data, out->shape[0] * out->shape[1], buffer);
+        out->dtype = TD_DT_F32;
+        out->data = buffer;
+    }
+    td_scratch_reset(&scratch);
+    return st;
+}
+
 td_status td_checkpoint_pack_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_experts *x,
-                                     const td_experts_config *ec, uint32_t index, const td_expert_fetch *fetch,
-                                     td_error *err) {
-    if (!td_checkpoint_is_rotated(ck)) return pack_views(ck, c, layer, x, ec, index, fetch, err);
-    return td_experts_load_made(x, index, &(td_expert_maker){make_rotated, &(rotated_layer){ck, c, layer}}, err);
+                                     const td_experts_config *ec, uint32_t index, bool fetch, td_error *err) {
+    layer_source src = {.ck = ck, .c = c, .layer = layer, .files = fetch ? td_checkpoint_get_files(ck) : NULL};
+    if (!td_checkpoint_is_rotated(ck)) return pack_views(&src, x, ec, index, err);
+    size_t matrix_bytes = (size_t)c->hidden * c->moe_inter * sizeof(float);
+    return td_experts_load(x, index, &(td_expert_source){.take = take_rotated, .buffer_bytes = matrix_bytes, .ctx = &src},
+                           err);
 }
 
 td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers,
@@ -170,8 +225,8 @@ td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const 
         } else if (td_checkpoint_is_dummy(ck)) {
             TD_TRY(td_experts_fill_layer(x, moe_layer, ec->first_layer + moe_layer, err));
         } else {
-            td_status st = td_checkpoint_pack_experts(ck, c, layer, x, ec, moe_layer, NULL, err);
-            td_checkpoint_release_pages(ck);
+            td_status st = td_checkpoint_pack_experts(ck, c, layer, x, ec, moe_layer, false, err);
+            td_checkpoint_files_release_all(td_checkpoint_get_files(ck));
             if (st != TD_OK) td_fail_within(err, "%s, experts of layer %u", td_checkpoint_dir(ck), layer);
             TD_TRY(st);
         }

@@ -3,7 +3,7 @@
 #define TD_MODEL_EXPERTS_LOAD_H
 
 #include "cpu_experts/cpu_experts.h"
-#include "model/checkpoint.h"
+#include "model/checkpoint/checkpoint.h"
 
 /** Packed experts of the index-th MoE layer (0 is the first layer that has experts; MTP layers come last), in `dir`. Cut
  * when too long. */
@@ -42,11 +42,12 @@ TD_NODISCARD td_status td_checkpoint_get_experts(const td_checkpoint *ck, const 
  * Pack one layer's experts of the checkpoint: code by code where the format carries them, else to nearest. Rotated ones are
  * made one at a time.
  * @param layer of the model. @param index of the same layer in x, whose configuration is ec.
- * @param fetch of td_experts_load_views, or NULL. @return its codes; of a scale or a zero that is none, with file and
- * tensor.
+ * @param fetch each worker reads a matrix past the system's cache before it packs it (td_checkpoint_files_fetch), so that
+ * reading and packing overlap: for weights that are read once, by a pool of one subpool. @return its codes; of a scale or a
+ * zero that is none, with file and tensor.
  */
 TD_NODISCARD td_status td_checkpoint_pack_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer,
-                                                  td_experts *x, const td_experts_config *ec, uint32_t index,
-                                                  const td_expert_fetch *fetch, td_error *err);
+                                                  td_experts *x, const td_experts_config *ec, uint32_t index, bool fetch,
+                                                  td_error *err);
 
 #endif

@@ -1,7 +1,5 @@
 #include "model/layer_caches.h"
 
-#include "model/arch/arch.h"
-
 td_layer_caches td_layer_caches_of(const td_model_config *c, uint32_t layer) {
     return c->arch->caches(c, layer);
 }

@@ -5,25 +5,8 @@
 #ifndef TD_MODEL_LAYER_CACHES_H
 #define TD_MODEL_LAYER_CACHES_H
 
+#include "model/arch/arch.h"
 #include "model/shard.h"
-
-#define TD_CACHES_MAX 4 /* of a layer */
-
-/** A cache. One of pages has `heads` rows of `values` for every token; one of state has the same bytes whatever the length
- * of the sequence. */
-typedef struct {
-    td_kv_rows kind;        /* what the rows are, and so how a device stores them */
-    uint32_t   heads;       /* rows of a token, on all cards */
-    uint32_t   values;      /* of a row */
-    uint32_t   window;      /* the last tokens that are read; 0: all */
-    size_t     state_bytes; /* of a sequence, in the place of rows; 0: none */
-    td_split   split;       /* ROWS: a card has its share of the heads; WHOLE: each has all */
-} td_layer_cache;
-
-typedef struct {
-    td_layer_cache cache[TD_CACHES_MAX];
-    uint32_t       n;
-} td_layer_caches;
 
 td_layer_caches td_layer_caches_of(const td_model_config *c, uint32_t layer);
 

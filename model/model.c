@@ -13,9 +13,9 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/thread.h"
-#include "model/checkpoint.h"
+#include "model/checkpoint/checkpoint.h"
 #include "model/experts_load.h"
-#include "model/model_impl.h"
+#include "model/model_state.h"
 #include "npu/handover_time.h"
 
 #define HANDOVER_ROUNDS 5

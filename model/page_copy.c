@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "model/model_impl.h"
+#include "model/model_state.h"
 
 /* The MTP layers' caches are not among them: the engine does not run those. */
 static td_layer_range main_layers(const td_card *c) {

@@ -1,7 +1,7 @@
 /* Rotary position embedding: frequencies of plain and YaRN rope, and the table of cosines and sines. */
 #include <math.h>
 
-#include "model/model_config.h"
+#include "model/arch/model_config.h"
 
 /* M(u) of the YaRN attention temperature: 1 for no extension, else 0.1 u ln(s) + 1. */
 static double yarn_mscale(double factor, double u) {

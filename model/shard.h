@@ -9,7 +9,7 @@
 #ifndef TD_MODEL_SHARD_H
 #define TD_MODEL_SHARD_H
 
-#include "model/tensor_rules.h"
+#include "model/arch/tensor_rules.h"
 
 #define TD_SHARDS_MAX 64
 

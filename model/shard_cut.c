@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "model/checkpoint_internal.h"
 #include "quant/coded_matrix.h"
 #include "quant/weight_quant.h"
 

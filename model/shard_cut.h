@@ -2,7 +2,7 @@
 #ifndef TD_MODEL_SHARD_CUT_H
 #define TD_MODEL_SHARD_CUT_H
 
-#include "model/checkpoint.h"
+#include "model/checkpoint/checkpoint.h"
 #include "model/shard.h"
 
 /**

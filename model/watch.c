@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "model/model_impl.h"
+#include "model/model_state.h"
 
 /* What the routers chose in the last forward, of one MoE layer and half; for tests. The halves of a layer share its arrays.
  */

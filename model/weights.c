@@ -6,9 +6,9 @@
 
 #include "core/error.h"
 #include "kernels/rows/convert.h"
+#include "model/checkpoint/stored_weight.h"
 #include "model/load_progress.h"
 #include "model/shard_cut.h"
-#include "model/stored_weight.h"
 #include "quant/coded_matrix.h"
 
 /* Whether the device tier keeps a weight of this part of the model. */
@@ -209,7 +209,7 @@ static td_status compare_values(loader *l, const td_tensor_spec *spec, const td_
     for (size_t row = 0; st == TD_OK && *same && row < n; row++) {
         for (int i = 0; i < 2 && st == TD_OK; i++)
             if (!stored_row(&w[i], row, k, values + i * 2 * k))
-                st = td_stored_check_values(l->ck, &spec[i], &w[i].coded, l->err);
+                st = td_stored_check_values(td_checkpoint_get_files(l->ck), &spec[i], &w[i].coded, l->err);
         for (size_t j = 0; j < k; j++) *same &= values[j] == values[2 * k + j];
     }
     free(values);
@@ -223,10 +223,10 @@ static td_status check_shared(loader *l, td_role copy, td_role original) {
     td_scratch       scratch = {0};
     bool             same = true;
     if (td_checkpoint_is_dummy(l->ck) || !td_tensor_spec_get(l->c, copy, l->c->n_layers, 0, &spec[0]) ||
-        !td_tensor_spec_get(l->c, original, 0, 0, &spec[1]) || !td_stored_exists(l->ck, &spec[0]))
+        !td_tensor_spec_get(l->c, original, 0, 0, &spec[1]) || !td_stored_exists(td_checkpoint_get_files(l->ck), &spec[0]))
         return TD_OK;
-    td_status st = td_stored_find(l->ck, l->c, &spec[0], &scratch, &w[0], l->err);
-    if (st == TD_OK) st = td_stored_find(l->ck, l->c, &spec[1], &scratch, &w[1], l->err);
+    td_status st = td_stored_find(td_checkpoint_get_files(l->ck), l->c, &spec[0], &scratch, &w[0], l->err);
+    if (st == TD_OK) st = td_stored_find(td_checkpoint_get_files(l->ck), l->c, &spec[1], &scratch, &w[1], l->err);
     if (st == TD_OK && w[0].plain && w[1].plain && w[0].plain->dtype == w[1].plain->dtype)
         same = !memcmp(w[0].plain->data, w[1].plain->data, w[0].plain->bytes);
     else if (st == TD_OK)
@@ -256,7 +256,7 @@ td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_mo
             if (!td_role_is_of_model(c, role) && !td_role_is_expert(c, role))
                 TD_TRY(load_tensor(&l, role, i, 0, &w->layers[i].role[role]));
         TD_TRY(load_experts(&l, i, &w->experts[i]));
-        td_checkpoint_release_pages(ck);
+        td_checkpoint_files_release_all(td_checkpoint_get_files(ck));
     }
     if (c->n_mtp_layers && part->whole && shard.index == 0) { /* what one card finds holds for all */
         TD_TRY(check_shared(&l, TD_ROLE_MTP_EMBED, TD_ROLE_EMBED));

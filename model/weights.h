@@ -3,7 +3,7 @@
 #ifndef TD_MODEL_WEIGHTS_H
 #define TD_MODEL_WEIGHTS_H
 
-#include "model/checkpoint.h"
+#include "model/checkpoint/checkpoint.h"
 #include "model/device_file.h"
 #include "model/shard.h"
 #include "npu/npu.h"

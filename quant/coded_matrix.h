@@ -6,7 +6,7 @@
  *   value: int8, e4m3, e2m1 of the code, or code - zero[r, g] of an unsigned code
  *
  * The layouts are those of compressed-tensors, AutoGPTQ and GPTQModel, AutoAWQ and DeepSeek-V3's FP8 release;
- * model/stored_*.c says which tensors they are.
+ * model/checkpoint/stored_*.c says which tensors they are.
  */
 #ifndef TD_QUANT_CODED_MATRIX_H
 #define TD_QUANT_CODED_MATRIX_H

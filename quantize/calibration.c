@@ -21,10 +21,10 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/json_text.h"
 #include "core/log.h"
 #include "kernels/rows/convert.h"
-#include "model/json_file.h"
 #include "quantize/expert_rounding.h"
 #include "quantize/layer_run.h"
 
@@ -246,7 +246,7 @@ static td_status calibrate_with(calibration *k, uint32_t layer, const td_hidden_
     tell(k, bytes - bytes / RUN_SHARE, "running");
     TD_TRY(td_device_tensors_write(q, 1 + layer, linears->weights));
     td_checkpoint_replace(q->source, layer, linears->weights);
-    td_checkpoint_release_pages(q->source);
+    td_checkpoint_files_release_all(td_checkpoint_get_files(q->source));
     td_status s = run_written(k, layer, in);
     td_checkpoint_replace(q->source, layer, NULL);
     TD_TRY(s);

@@ -5,8 +5,8 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/json_file.h"
 #include "eval/scored_text.h"
-#include "model/json_file.h"
 #include "text/tokenizer/tokenizer_utf8.h"
 
 #define TEXT_BYTES_MAX ((size_t)1 << 30)

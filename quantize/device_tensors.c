@@ -8,11 +8,11 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/json_text.h"
 #include "core/mem.h"
 #include "kernels/rows/convert.h"
-#include "model/json_file.h"
-#include "model/stored_weight.h"
+#include "model/checkpoint/stored_weight.h"
 #include "quant/weight_quant.h"
 #include "quantize/quantizer.h"
 
@@ -65,7 +65,7 @@ static td_status tensor_of(td_quantizer *q, td_role role, uint32_t layer, td_ten
     bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && spec->turning.kind != TD_TURN_NONE,
          shared = spec->fallback != TD_ROLE_COUNT;
     if (spec->place == TD_PLACE_SHARED_UNLESS_TURNED) shared = shared && !rotated; /* rotated, it is one of its own */
-    if (shared && !dummy && !td_stored_exists(q->source, spec)) return TD_OK;
+    if (shared && !dummy && !td_stored_exists(td_checkpoint_get_files(q->source), spec)) return TD_OK;
     if (!dummy && !rotated) {
         TD_TRY(td_checkpoint_get_stored(q->source, &q->config, spec, &stored, q->err));
     }
@@ -115,7 +115,7 @@ static td_status take_buffers(td_quantizer *q) {
     size_t bytes = BLOCK_BYTES > widest * sizeof(float) ? BLOCK_BYTES : widest * sizeof(float);
     t->codes = malloc(bytes);
     t->scales = malloc(BLOCK_BYTES * sizeof *t->scales / 2); /* rows of one 2-byte value at the least */
-    t->fetched = aligned_alloc(TD_FILE_BLOCK, td_round_up(bytes, TD_FILE_BLOCK) + TD_EXPERT_FETCH_SLACK);
+    t->fetched = aligned_alloc(TD_FILE_BLOCK, td_round_up(bytes, TD_FILE_BLOCK) + TD_FETCH_SLACK);
     return t->codes && t->scales && t->fetched ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
 }
 
@@ -208,7 +208,7 @@ static td_status write_block(td_quantizer *q, td_safetensors_writer *w, const jo
 /* A piece of a tensor as it is stored, where it can be read element by element. */
 static const void *fetch_piece(td_quantizer *q, const void *from, size_t bytes, td_dtype dtype) {
     void       *buffer = q->tensors->fetched;
-    const void *in = td_checkpoint_fetch(q->source, from, bytes, buffer);
+    const void *in = td_checkpoint_files_fetch(td_checkpoint_get_files(q->source), from, bytes, buffer);
     return (uintptr_t)in % td_dtype_bytes(dtype) ? memmove(buffer, in, bytes) : in;
 }
 
@@ -222,7 +222,8 @@ static td_status write_int8(td_quantizer *q, td_safetensors_writer *w, const job
         const void *in = fetch_piece(q, (const char *)j->in.data + row * row_bytes, rows * row_bytes, j->in.dtype);
         block       b = {.dtype = j->in.dtype, .in = in, .n = rows, .k = k, .codes = t->codes, .scales = t->scales};
         TD_TRY(write_block(q, w, j, &b, row));
-        td_checkpoint_release(q->source, (const char *)j->in.data + row * row_bytes, rows * row_bytes);
+        td_checkpoint_files_release(td_checkpoint_get_files(q->source), (const char *)j->in.data + row * row_bytes,
+                                    rows * row_bytes);
     }
     return TD_OK;
 }
@@ -267,7 +268,7 @@ static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const j
         const void *in = fetch_piece(q, from, n, j->in.dtype);
         if (!isfinite(td_amax(j->in.dtype, in, n / td_dtype_bytes(j->in.dtype)))) return not_finite(q, j);
         TD_TRY(td_safetensors_writer_write(w, &t->items[j->item], at, in, n, q->err));
-        td_checkpoint_release(q->source, from, n);
+        td_checkpoint_files_release(td_checkpoint_get_files(q->source), from, n);
         td_quantizer_progress(q, n, j->in.name);
     }
     return TD_OK;

@@ -41,10 +41,6 @@ bool td_expert_file_is_done(td_quantizer *q, uint32_t layer) {
     return td_experts_check_file(&shape, 0, path, q->hash, NULL) == TD_OK || td_expert_shard_is_done(q, layer);
 }
 
-static const void *fetch(const void *ctx, const void *at, size_t bytes, void *buffer) {
-    return td_checkpoint_fetch(ctx, at, bytes, buffer);
-}
-
 static void *save(void *arg) {
     td_expert_saving *s = arg;
     s->status = td_experts_save_file(s->store, 0, s->path, s->source_hash, &s->err);
@@ -73,10 +69,6 @@ static td_status start_saving(td_quantizer *q, td_experts *store, const char *pa
     return st;
 }
 
-static void release(const void *ctx, const void *at, size_t bytes) {
-    td_checkpoint_release(ctx, at, bytes);
-}
-
 /* Fill a store, with codes or from the source to nearest, and begin to save it. */
 static td_status pack(td_quantizer *q, uint32_t layer, const td_expert_codes *codes) {
     char              path[PATH_MAX];
@@ -87,7 +79,7 @@ static td_status pack(td_quantizer *q, uint32_t layer, const td_expert_codes *co
                   : td_checkpoint_is_dummy(q->source)
                       ? td_experts_fill_layer(store, 0, shape.first_layer, q->err)
                       : td_checkpoint_pack_experts(q->source, &q->config, layer, store, &shape, 0,
-                                                   &(td_expert_fetch){fetch, release, q->source}, q->err);
+                                                   td_pool_subpools(q->pool) == 1, q->err);
     if (s != TD_OK) td_fail_within(q->err, "%s, experts of layer %u", q->o->model_path, layer);
     if (s == TD_OK) return start_saving(q, store, path);
     td_experts_destroy(store);

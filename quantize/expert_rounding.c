@@ -302,7 +302,7 @@ static td_status round_expert(const round_job *j, lane *l, uint32_t e) {
     TD_TRY(read_matrix(j, l, TD_ROLE_EXPERT_GATE, e, l->gate_up));
     TD_TRY(read_matrix(j, l, TD_ROLE_EXPERT_UP, e, l->gate_up + inter * hidden));
     TD_TRY(read_matrix(j, l, TD_ROLE_EXPERT_DOWN, e, l->down));
-    td_checkpoint_release_pages(j->q->source);
+    td_checkpoint_files_release_all(td_checkpoint_get_files(j->q->source));
     expert_rows rows = {0};
     if (known) {
         rows = rows_of(j, e);

@@ -26,13 +26,13 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/json_text.h"
 #include "core/log.h"
 #include "core/thread.h"
 #include "core/thread_plan.h"
 #include "kernels/kernels.h"
 #include "model/experts_load.h"
-#include "model/json_file.h"
 #include "quantize/quantizer.h"
 
 #define TOKENS_DEFAULT 32768
@@ -241,7 +241,7 @@ static td_status write_experts(td_quantizer *q, const device_side *d) {
     for (uint32_t layer = 0;
          s == TD_OK && layer < td_quantizer_layers(q) && !atomic_load_explicit(&d->failed, memory_order_relaxed); layer++) {
         s = td_expert_file_write(q, layer);
-        td_checkpoint_release_pages(q->source);
+        td_checkpoint_files_release_all(td_checkpoint_get_files(q->source));
     }
     td_status saved = td_expert_file_finish(q, s == TD_OK ? q->err : NULL);
     return s != TD_OK ? s : saved;

@@ -18,9 +18,9 @@
 #include <pthread.h>
 
 #include "cpu_experts/cpu_experts.h"
-#include "model/checkpoint.h"
-#include "model/rotation.h"
-#include "model/safetensors_writer.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/rotation.h"
+#include "model/checkpoint/safetensors_writer.h"
 #include "quant/matrix_round.h"
 #include "quantize/calibration_text.h"
 #include "tandem_tools.h"

@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/json_text.h"
-#include "model/json_file.h"
 #include "quantize/quantizer.h"
 
 static bool is_folder(const char *path) {

@@ -35,6 +35,11 @@ MAY_INCLUDE = {
     "doctor": ["core", "npu"],
     "cli": ["core", "kernels", "npu", "scale", "server", "bench", "plan", "doctor"],
 }
+# folder within one of them -> folders of the same that it may include, besides its own
+WITHIN = {
+    "model/arch": [],
+    "model/checkpoint": ["model/arch"],
+}
 # Only here may code ask which architecture it is compiled for, or use its intrinsics: kernels, what the processor can do, and waiting.
 ARCHITECTURE = re.compile(r"\b(__x86_64__|__i386__|__aarch64__|__arm__|__AVX\w*|__ARM_\w+)\b|<(\w*intrin|cpuid|arm_neon|arm_sve|asm/hwcap)\.h>")
 MAY_ASK_ARCHITECTURE = ("kernels/", "core/cpu", "core/signal_word.h")
@@ -76,6 +81,9 @@ def check_includes(offences):
                 offences.append("%s: include \"%s\" by its path from the repository root" % (where, target))
             elif folder != top and folder not in MAY_INCLUDE[top]:
                 offences.append("%s: %s/ must not include %s/" % (where, top, folder))
+            here, there = os.path.dirname(os.path.relpath(path, ROOT)), os.path.dirname(target)
+            if here in WITHIN and folder == top and there != here and there not in WITHIN[here]:
+                offences.append("%s: %s/ must not include %s/" % (where, here, there))
 
 
 def check_architecture(offences):

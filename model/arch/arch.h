@@ -7,8 +7,7 @@
 #define TD_MODEL_ARCH_ARCH_H
 
 #include "model/arch/config_reader.h"
-#include "model/layer_caches.h"
-#include "model/tensor_rules.h"
+#include "model/arch/tensor_rules.h"
 
 /** How often a weight occurs. */
 typedef enum {
@@ -71,6 +70,24 @@ typedef struct {
     bool (*when)(const td_model_config *c); /* NULL: always */
     td_role fallback;                       /* what stands in where the checkpoint has none; TD_ROLE_COUNT: required */
 } td_weight_rule;
+
+#define TD_CACHES_MAX 4 /* of a layer */
+
+/** A cache. One of pages has `heads` rows of `values` for every token; one of state has the same bytes whatever the length
+ * of the sequence. */
+typedef struct {
+    td_kv_rows kind;        /* what the rows are, and so how a device stores them */
+    uint32_t   heads;       /* rows of a token, on all cards */
+    uint32_t   values;      /* of a row */
+    uint32_t   window;      /* the last tokens that are read; 0: all */
+    size_t     state_bytes; /* of a sequence, in the place of rows; 0: none */
+    td_split   split;       /* ROWS: a card has its share of the heads; WHOLE: each has all */
+} td_layer_cache;
+
+typedef struct {
+    td_layer_cache cache[TD_CACHES_MAX];
+    uint32_t       n;
+} td_layer_caches;
 
 /**
  * A step of a layer. x is the residual stream; h, a and m are what the steps before left behind. The program (program.c)

@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-#include "model/model_config.h"
+#include "model/arch/model_config.h"
 
 #define TD_CONFIG_DIM_MAX (1u << 20) /* hidden and intermediate sizes */
 #define TD_CONFIG_HEADS_MAX 1024u

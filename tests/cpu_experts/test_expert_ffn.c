@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 #include "quant/coded_matrix.h"
 #include "tests/cpu_experts/expert_fixture.h"
 #include "tests/guard_page.h"
@@ -530,8 +530,8 @@ static void bad_views_are_refused(void **state) {
     biased.biases[3 * (2 * 32 + 64) - 1] = NAN; /* down of expert 2 */
     assert_int_equal(td_experts_load_layer(x, 0, biased.experts, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "expert 2 in MoE layer 0"));
-    td_expert_maker none = {0};
-    assert_int_equal(td_experts_load_made(x, 0, &none, &err), TD_ENOTSUP);
+    td_expert_source none = {0};
+    assert_int_equal(td_experts_load(x, 0, &none, &err), TD_ENOTSUP);
     assert_non_null(strstr(err.text, "have biases"));
     td_experts_destroy(x);
     fixture_weights_free(&biased);

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 
+#include "core/error.h"
 #include "core/small_float.h"
 #include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
@@ -173,80 +173,48 @@ static void assert_same_layers(const td_experts *x, const td_expert_weights *sha
     free(got);
 }
 
-/* Stands for a file that is not in memory: whoever looks at `far` before it was fetched crashes. */
-typedef struct {
-    const char      *far, *values;
-    _Atomic uint32_t n_fetched, n_released;
-} far_file;
-
-static const void *fetch(const void *ctx, const void *at, size_t bytes, void *buffer) {
-    far_file *f = (far_file *)ctx;
-    size_t    in_page = 12; /* as matrices lie in files */
-    f->n_fetched++;
-    return memcpy((char *)buffer + in_page, f->values + ((const char *)at - f->far), bytes);
-}
-
-static void release(const void *ctx, const void *at, size_t bytes) {
-    far_file *f = (far_file *)ctx;
-    f->n_released += (const char *)at >= f->far && bytes > 0;
-}
-
-static void only_what_was_fetched_is_read(void **state) {
-    (void)state;
-    size_t bytes = (size_t)3 * N_EXPERTS * MOST * sizeof(float);
-    char  *far = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(far, MAP_FAILED);
-    for (td_expert_format format = 0; format < TD_EXPERT_FORMATS; format++) {
-        td_pool          *pool = fixture_pool(2, 1);
-        fixture_weights   w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
-        td_experts       *x = loaded(format, pool, &w);
-        far_file          file = {.far = far, .values = (const char *)w.values};
-        td_expert_weights views[N_EXPERTS];
-        td_error          err = {0};
-        for (uint32_t e = 0; e < N_EXPERTS; e++) {
-            views[e] = w.experts[e];
-            td_tensor_view *of[] = {&views[e].gate, &views[e].up, &views[e].down};
-            for (int m = 0; m < 3; m++) of[m]->data = far + ((const char *)of[m]->data - file.values);
-        }
-        assert_int_equal(td_experts_load_views(x, 0, views, &(td_expert_fetch){fetch, release, &file}, &err), TD_OK);
-        assert_int_equal(file.n_fetched, 3 * N_EXPERTS);
-        assert_int_equal(file.n_released, 3 * N_EXPERTS);
-        assert_same_layers(x, views);
-        td_experts_destroy(x);
-        fixture_weights_free(&w);
-        td_pool_destroy(pool);
-    }
-    munmap(far, bytes);
-}
-
+/* Matrices that are made in the worker's buffer. */
 typedef struct {
     const fixture_weights *w;
     size_t                 fails_at; /* an expert that cannot be made */
-    _Atomic uint32_t       n_made;
+    _Atomic uint32_t       n_taken, n_left;
 } workshop;
 
-static td_status make(const void *ctx, size_t expert, td_expert_matrix m, float *out) {
-    workshop             *s = (workshop *)ctx;
-    const td_tensor_view *v = td_expert_view(&s->w->experts[expert], m);
-    s->n_made++;
-    if (expert == s->fails_at) return TD_ENOMEM;
-    td_to_f32(v->dtype, v->data, v->shape[0] * v->shape[1], out);
+static td_status take(const void *ctx, size_t expert, td_expert_matrix m, void *buffer, td_tensor_view *out, td_error *err) {
+    workshop *s = (workshop *)ctx;
+    *out = *td_expert_view(&s->w->experts[expert], m);
+    s->n_taken++;
+    if (expert == s->fails_at) return td_fail(err, TD_ENOMEM, "nothing left");
+    td_to_f32(out->dtype, out->data, out->shape[0] * out->shape[1], buffer);
+    out->dtype = TD_DT_F32;
+    out->data = buffer;
     return TD_OK;
+}
+
+static void leave(const void *ctx, size_t expert, td_expert_matrix m) {
+    workshop *s = (workshop *)ctx;
+    (void)m;
+    s->n_left++;
+    assert_true(expert < N_EXPERTS);
 }
 
 static void made_matrices_give_the_same_layer(void **state) {
     (void)state;
     for (uint32_t n_shards = 1; n_shards <= 2; n_shards++)
         for (td_expert_format format = 0; format < TD_EXPERT_FORMATS; format++) {
-            td_pool        *pool = fixture_pool(n_shards + 1, n_shards);
-            fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
-            td_experts     *x = loaded(format, pool, &w);
-            workshop        shop = {.w = &w, .fails_at = SIZE_MAX}, broken = {.w = &w, .fails_at = 1};
-            td_error        err = {0};
-            assert_int_equal(td_experts_load_made(x, 0, &(td_expert_maker){make, &broken}, &err), TD_ENOMEM);
-            assert_int_equal(td_experts_load_made(x, 2, &(td_expert_maker){make, &shop}, &err), TD_EINVAL);
-            assert_int_equal(td_experts_load_made(x, 0, &(td_expert_maker){make, &shop}, &err), TD_OK);
-            assert_int_equal(shop.n_made, 3 * N_EXPERTS * n_shards);
+            td_pool         *pool = fixture_pool(n_shards + 1, n_shards);
+            fixture_weights  w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
+            td_experts      *x = loaded(format, pool, &w);
+            workshop         shop = {.w = &w, .fails_at = SIZE_MAX}, broken = {.w = &w, .fails_at = 1};
+            td_expert_source good = {take, leave, NULL, MOST * sizeof(float), &shop}, bad = good;
+            td_error         err = {0};
+            bad.ctx = &broken;
+            assert_int_equal(td_experts_load(x, 0, &bad, &err), TD_ENOMEM);
+            assert_string_equal(err.text, "nothing left");
+            assert_int_equal(td_experts_load(x, 2, &good, &err), TD_EINVAL);
+            assert_int_equal(td_experts_load(x, 0, &good, &err), TD_OK);
+            assert_int_equal(shop.n_taken, 3 * N_EXPERTS * n_shards);
+            assert_int_equal(shop.n_left, 3 * N_EXPERTS * n_shards);
             assert_same_layers(x, w.experts);
             td_experts_destroy(x);
             fixture_weights_free(&w);
@@ -255,8 +223,8 @@ static void made_matrices_give_the_same_layer(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format_gives_what_rounding_gave), cmocka_unit_test(codes_from_outside_give_the_same_layer),
-        cmocka_unit_test(only_what_was_fetched_is_read), cmocka_unit_test(made_matrices_give_the_same_layer)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_gives_what_rounding_gave),
+                                       cmocka_unit_test(codes_from_outside_give_the_same_layer),
+                                       cmocka_unit_test(made_matrices_give_the_same_layer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tensor_rules.h"
+#include "model/arch/tensor_rules.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

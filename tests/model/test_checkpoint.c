@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "folder_files.h"
-#include "model/checkpoint.h"
+#include "model/checkpoint/checkpoint.h"
 
 static char TMP[] = "/tmp/td_checkpoint_XXXXXX";
 
@@ -96,7 +96,8 @@ static void no_tensor_is_left_over(void **state) {
             snprintf(dir, sizeof dir, TD_SOURCE_DIR "/models/tale-v3-14m");
         assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
         assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
-        for (size_t f = 0; f < td_checkpoint_files(c); f++) n_stored += td_safetensors_count(td_checkpoint_file(c, f));
+        for (size_t f = 0; f < td_checkpoint_files_count(td_checkpoint_get_files(c)); f++)
+            n_stored += td_safetensors_count(td_checkpoint_files_at(td_checkpoint_get_files(c), f));
         for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
             uint32_t n_layers, n_experts;
             td_role_extent(&config, role, &n_layers, &n_experts);
@@ -210,7 +211,7 @@ static void unaligned_and_unreadable_tensors(void **state) {
     td_tensor_view v;
     td_scratch     scratch = {0};
     assert_int_equal(td_checkpoint_open(TMP, &c, &err), TD_OK);
-    assert_int_equal((uintptr_t)td_checkpoint_find(c, "model.norm.weight")->data % 2, 1);
+    assert_int_equal((uintptr_t)td_checkpoint_files_find(td_checkpoint_get_files(c), "model.norm.weight")->data % 2, 1);
     assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, &err),
                      TD_OK);
     assert_int_equal((uintptr_t)v.data % 2, 0);
@@ -259,15 +260,17 @@ static void get_permutes_only_what_rope_turns(void **state) {
     assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
     assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
     assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_KV_A, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
-    const char *stored = td_checkpoint_find(c, "model.layers.1.self_attn.kv_a_proj_with_mqa.weight")->data;
-    size_t      row = config.hidden * 2;
+    const char *stored =
+        td_checkpoint_files_find(td_checkpoint_get_files(c), "model.layers.1.self_attn.kv_a_proj_with_mqa.weight")->data;
+    size_t row = config.hidden * 2;
     assert_memory_equal(v.data, stored, config.kv_lora * row);
     assert_memory_equal((const char *)v.data + (config.kv_lora + 1) * row, stored + (config.kv_lora + 2) * row, row);
     assert_memory_equal((const char *)v.data + (config.kv_lora + config.rope_dim / 2) * row,
                         stored + (config.kv_lora + 1) * row, row);
     /* straight from the file: no copy */
     assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_O, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
-    assert_ptr_equal(v.data, td_checkpoint_find(c, "model.layers.1.self_attn.o_proj.weight")->data);
+    assert_ptr_equal(v.data,
+                     td_checkpoint_files_find(td_checkpoint_get_files(c), "model.layers.1.self_attn.o_proj.weight")->data);
     /* nothing there: no error, no data */
     assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_Q, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
     assert_null(v.data);
@@ -281,7 +284,7 @@ static void get_permutes_only_what_rope_turns(void **state) {
     assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
     assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
     assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_LM_HEAD, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
-    assert_ptr_equal(v.data, td_checkpoint_find(c, "model.embed_tokens.weight")->data);
+    assert_ptr_equal(v.data, td_checkpoint_files_find(td_checkpoint_get_files(c), "model.embed_tokens.weight")->data);
     td_checkpoint_close(c);
     td_scratch_reset(&scratch);
 }

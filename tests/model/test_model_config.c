@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "model/arch/families.h"
+#include "model/layer_caches.h"
 
 static td_model_config read_ok(const char *path, const char *override_json) {
     char            full[512];

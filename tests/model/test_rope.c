@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "model/model_config.h"
+#include "model/arch/model_config.h"
 
 typedef struct {
     const char    *what;

@@ -15,8 +15,8 @@
 
 #include "core/rng.h"
 #include "folder_files.h"
-#include "model/checkpoint.h"
-#include "model/rotation.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/rotation.h"
 #include "model_run.h"
 #include "tandem_tools.h"
 

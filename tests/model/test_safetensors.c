@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "model/safetensors.h"
+#include "model/checkpoint/safetensors.h"
 
 /* Length word, header, payload of zeros; returns the size. */
 static size_t build(unsigned char *out, const char *header, size_t payload) {

@@ -21,7 +21,7 @@
 #include "core/mem.h"
 #include "core/page_nodes.h"
 #include "core/thread_plan.h"
-#include "cpu_experts/expert_store.h"
+#include "cpu_experts/expert_state.h"
 #include "kernels/kernels.h"
 #include "npu/host/host_npu.h"
 #include "tests/cpu_experts/expert_fixture.h"

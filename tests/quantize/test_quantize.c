@@ -17,7 +17,7 @@
 
 #include "core/thread_plan.h"
 #include "cpu_experts/cpu_experts.h"
-#include "model/checkpoint.h"
+#include "model/checkpoint/checkpoint.h"
 #include "model/experts_load.h"
 #include "quant/weight_quant.h"
 #include "tandem_tools.h"
@@ -451,8 +451,9 @@ static void a_weight_that_is_not_finite_is_refused(void **state) {
         size_t         header, size;
         char           says[96];
         assert_int_equal(td_checkpoint_open(golden("qwen3_moe"), &c, NULL), TD_OK);
-        const char *base = td_safetensors_bytes(td_checkpoint_file(c, 0), &header, &size);
-        size_t      at = (size_t)((const char *)td_checkpoint_find(c, CASE[i].tensor)->data - base);
+        const char *base = td_safetensors_bytes(td_checkpoint_files_at(td_checkpoint_get_files(c), 0), &header, &size);
+        size_t      at =
+            (size_t)((const char *)td_checkpoint_files_find(td_checkpoint_get_files(c), CASE[i].tensor)->data - base);
         td_checkpoint_close(c);
         char *weights = read_file(golden("qwen3_moe/model.safetensors"), &n);
         memcpy(weights + at + 8, "\xc0\x7f\xc0\x7f", 4); /* NaN in bf16 and in f32 */

@@ -1,4 +1,4 @@
-#include "model/safetensors.h"
+#include "model/checkpoint/safetensors.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/mem.h"
-#include "model/json_file.h"
 
 struct td_safetensors {
     char                 *path;

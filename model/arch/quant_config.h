@@ -3,10 +3,10 @@
  *
  * Which modules are quantised is not taken from its targets and ignore lists but from the tensors themselves (X.weight,
  * X.weight_packed, X.qweight): what is stored is what is read, and this says what it means. A tensor that fits nothing here
- * is refused (model/stored_weight.h).
+ * is refused (model/checkpoint/stored_weight.h).
  */
-#ifndef TD_MODEL_QUANT_CONFIG_H
-#define TD_MODEL_QUANT_CONFIG_H
+#ifndef TD_MODEL_ARCH_QUANT_CONFIG_H
+#define TD_MODEL_ARCH_QUANT_CONFIG_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* config.json and generation_config.json -> td_model_config. What a family's keys mean is in its file of model/arch/. What
  * this engine cannot compute is refused with the key's name. */
-#include "model/model_config.h"
+#include "model/arch/model_config.h"
 
 #include <errno.h>
 #include <math.h>
@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 
 #include "core/error.h"
+#include "core/json_file.h"
 #include "model/arch/arch.h"
-#include "model/json_file.h"
 
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
 static const td_arch *find_architecture(td_config_reader *r, td_model_config *c) {

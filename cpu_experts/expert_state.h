@@ -6,8 +6,8 @@
  * (its part of the hidden dimension) | where experts have biases, those of the tiles in the same order, f32, exactly as the
  * kernels read it and as a packed file holds it.
  */
-#ifndef TD_CPU_EXPERTS_EXPERT_STORE_H
-#define TD_CPU_EXPERTS_EXPERT_STORE_H
+#ifndef TD_CPU_EXPERTS_EXPERT_STATE_H
+#define TD_CPU_EXPERTS_EXPERT_STATE_H
 
 #include <stdatomic.h>
 
@@ -91,7 +91,7 @@ static inline size_t expert_matrix_cols(const expert_layout *l, td_expert_matrix
     return m == TD_EXPERT_DOWN ? l->inter : l->hidden;
 }
 
-/* ---- memory (expert_store.c) ------------------------------------------------------------------ */
+/* ---- memory (expert_memory.c) ------------------------------------------------------------------ */
 
 /** Give a layer memory of its own, to be written, where it has none; what was mapped is let go. The layer is no longer
  * loaded. */

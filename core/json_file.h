@@ -1,6 +1,6 @@
 /* Reading the JSON files of a model folder: bounded, strict, with sentences that name the file. */
-#ifndef TD_MODEL_JSON_FILE_H
-#define TD_MODEL_JSON_FILE_H
+#ifndef TD_CORE_JSON_FILE_H
+#define TD_CORE_JSON_FILE_H
 
 #include <jansson.h>
 

@@ -1,4 +1,4 @@
-#include "model/rotation.h"
+#include "model/checkpoint/rotation.h"
 
 #include <assert.h>
 

@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/mem.h"
-#include "model/stored_weight.h"
+#include "model/checkpoint/stored_families.h"
 
 static td_status read_order(const stored_query *q, const char *name, bool expected, td_coded_matrix *out) {
     const td_safetensors_entry *e = td_stored_entry(q, name);

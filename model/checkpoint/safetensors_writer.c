@@ -1,4 +1,4 @@
-#include "model/safetensors_writer.h"
+#include "model/checkpoint/safetensors_writer.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "core/file_write.h"
 #include "core/json_text.h"
 #include "core/mem.h"
-#include "model/safetensors.h"
+#include "model/checkpoint/safetensors.h"
 
 #define PAYLOAD_ALIGN 64
 #define LARGE_BYTES ((size_t)1 << 20) /* of a piece: worth a wait for the disk */

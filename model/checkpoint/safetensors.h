@@ -10,10 +10,11 @@
  * another process truncates later: reading such a page raises SIGBUS. Model folders must not change while they are loaded;
  * td_safetensors_check_size, called before a tensor is read, turns all but a race of that kind into a sentence.
  */
-#ifndef TD_MODEL_SAFETENSORS_H
-#define TD_MODEL_SAFETENSORS_H
+#ifndef TD_MODEL_CHECKPOINT_SAFETENSORS_H
+#define TD_MODEL_CHECKPOINT_SAFETENSORS_H
 
 #include "core/dtype.h"
+#include "core/mem.h"
 #include "tandem.h"
 
 #define TD_SAFETENSORS_HEADER_MAX ((size_t)100 * 1000 * 1000) /* the limit of the reference implementation */
@@ -62,9 +63,10 @@ bool td_safetensors_release(const td_safetensors *f, const void *at, size_t byte
  * The bytes at `at`, which lie within the file: there, when they are in the system's cache or cannot be read past it, else a
  * copy in buffer, read with O_DIRECT. That spares the cache, whose fresh pages cost more than the disk on some machines, for
  * what is read once.
- * @param buffer aligned to TD_FILE_BLOCK, with room for bytes and two blocks more. @return NULL: `at` is not in this file.
- * Thread-safe.
+ * @param buffer aligned to TD_FILE_BLOCK, with room for bytes and TD_FETCH_SLACK more. @return NULL: `at` is not in this
+ * file. Thread-safe.
  */
+#define TD_FETCH_SLACK (2 * TD_FILE_BLOCK)
 const void *td_safetensors_fetch(const td_safetensors *f, const void *at, size_t bytes, void *buffer);
 
 /** TD_EIO when the file has become shorter since open. */

@@ -1,9 +1,9 @@
 /* config.json of a supported architecture as plain numbers. */
-#ifndef TD_MODEL_MODEL_CONFIG_H
-#define TD_MODEL_MODEL_CONFIG_H
+#ifndef TD_MODEL_ARCH_MODEL_CONFIG_H
+#define TD_MODEL_ARCH_MODEL_CONFIG_H
 
 #include "core/dtype.h"
-#include "model/quant_config.h"
+#include "model/arch/quant_config.h"
 #include "tandem.h"
 
 #define TD_LAYERS_MAX 256
@@ -51,8 +51,8 @@ typedef struct {
     bool            norm_topk;
     double          routed_scale;
     uint8_t         is_moe[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] */
-    bool            mtp_turned;            /* the checkpoint's MTP layer is that of a rotated model (model/rotation.h); of
-                                              td_checkpoint_look_at_mtp */
+    bool            mtp_turned; /* the checkpoint's MTP layer is that of a rotated model (model/checkpoint/rotation.h); of
+                                   td_checkpoint_look_at_mtp */
     /* tokens */
     uint32_t bos_id;             /* UINT32_MAX: none */
     uint32_t eos_ids[16], n_eos; /* config.json and generation_config.json together */

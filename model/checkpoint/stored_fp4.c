@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "model/stored_weight.h"
+#include "model/checkpoint/stored_families.h"
 
 static td_status read_factor(const stored_query *q, td_coded_matrix *out) {
     const td_safetensors_entry *e;

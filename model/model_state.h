@@ -5,8 +5,8 @@
  *   card    a card's share: weights, KV, activations, programs, captured passes
  *   watch   what tests and offline tools see of a pass: routing, layers
  */
-#ifndef TD_MODEL_MODEL_IMPL_H
-#define TD_MODEL_MODEL_IMPL_H
+#ifndef TD_MODEL_MODEL_STATE_H
+#define TD_MODEL_MODEL_STATE_H
 
 #include <pthread.h>
 
@@ -14,7 +14,7 @@
 #include "core/signal_word.h"
 #include "model/device_file.h"
 #include "model/layer_caches.h"
-#include "model/model.h"
+#include "model/model_options.h"
 #include "model/program.h"
 #include "model/shard.h"
 #include "model/step_buf.h"

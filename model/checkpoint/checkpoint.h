@@ -1,37 +1,32 @@
 /*
- * A checkpoint: the tensors of a model folder by name and by role.
- *
- * The folder holds model.safetensors, or model.safetensors.index.json and its shards. Nothing is read but headers until a
- * tensor's bytes are. A dummy checkpoint has no folder: it makes up a tensor for every role, the same for the same seed.
+ * A checkpoint: the weights of a model by role, out of files (checkpoint_files.h) in whatever way they are stored there
+ * (stored_weight.h), or made up (dummy_weights.h).
  *
  * A checkpoint is read-only after open; all its functions may be called from several threads, each with a td_scratch of its
  * own.
  */
-#ifndef TD_MODEL_CHECKPOINT_H
-#define TD_MODEL_CHECKPOINT_H
+#ifndef TD_MODEL_CHECKPOINT_CHECKPOINT_H
+#define TD_MODEL_CHECKPOINT_CHECKPOINT_H
 
-#include "model/safetensors.h"
-#include "model/tensor_rules.h"
+#include "model/arch/tensor_rules.h"
+#include "model/checkpoint/checkpoint_files.h"
+#include "model/checkpoint/scratch.h"
 
 typedef struct td_checkpoint td_checkpoint;
 
-/**
- * Open a folder: map every shard, check every header, and the index against them.
- * @return TD_ENOTFOUND (no folder, no weights in it, a shard that the index names), TD_EFORMAT, TD_EIO, TD_ENOMEM; err names
- * the file.
- */
+/** Of a folder's files. @return as td_checkpoint_files_open. */
 TD_NODISCARD td_status td_checkpoint_open(const char *dir, td_checkpoint **out, td_error *err);
 
-/** Random weights: linears uniform with deviation 0.02, norms 1, router biases 0. */
+/** Of random weights (dummy_weights.h). */
 TD_NODISCARD td_status td_checkpoint_open_dummy(uint64_t seed, td_checkpoint **out, td_error *err);
 
 void td_checkpoint_close(td_checkpoint *c); /* NULL is fine */
 
 /**
- * From here on the weights by role are those of the model whose residual stream is rotated (model/rotation.h), in f32 where
- * they differ; the identity of the weights is another too. What is asked for by name is as it is in the files. A tied head
- * is to be read by its own role. Before any other thread reads. @return TD_ENOTSUP for a model that cannot be rotated;
- * TD_ENOMEM.
+ * From here on the weights by role are those of the model whose residual stream is rotated (model/checkpoint/rotation.h), in
+ * f32 where they differ; the identity of the weights is another too. What is asked for by name is as it is in the files. A
+ * tied head is to be read by its own role. Before any other thread reads. @return TD_ENOTSUP for a model that cannot be
+ * rotated; TD_ENOMEM.
  */
 TD_NODISCARD td_status td_checkpoint_rotate(td_checkpoint *c, const td_model_config *config, td_error *err);
 
@@ -39,7 +34,7 @@ bool        td_checkpoint_is_rotated(const td_checkpoint *c);
 bool        td_checkpoint_is_dummy(const td_checkpoint *c);
 const char *td_checkpoint_dir(const td_checkpoint *c); /* "dummy weights" for a dummy */
 
-extern const char TD_SOURCE_HASH_KEY[]; /* in __metadata__ of what td_quantize writes */
+const td_checkpoint_files *td_checkpoint_get_files(const td_checkpoint *c); /* NULL for a dummy */
 
 /**
  * From here on a layer's weights by role are these, instead of those of the files; rotation leaves them alone.
@@ -48,43 +43,13 @@ extern const char TD_SOURCE_HASH_KEY[]; /* in __metadata__ of what td_quantize w
  */
 void td_checkpoint_replace(td_checkpoint *c, uint32_t layer, const td_tensor_view *weights);
 
-/** The tensor of that exact name, or NULL. */
-const td_safetensors_entry *td_checkpoint_find(const td_checkpoint *c, const char *name);
-
-/**
- * Identity of the weights, never 0: XXH3 over every shard (in the order of their names): its header, its size, and 64
- * samples of 4 KiB at fixed places of the payload. Renaming, copying and touching files do not change it; config.json does
- * not either. A folder that td_quantize wrote carries the hash of its source, and that is what this gives. 0 for dummy
- * weights.
- */
+/** Identity of the weights by role: that of the files (td_checkpoint_files_hash), and another, never 0, once they are
+ * rotated. 0 for dummy weights. */
 uint64_t td_checkpoint_source_hash(const td_checkpoint *c);
-
-/** Let the pages of the files that were read go from this process's memory; views stay valid, and are read again when they
- * are touched. */
-void td_checkpoint_release_pages(const td_checkpoint *c);
-void td_checkpoint_release(const td_checkpoint *c, const void *at,
-                           size_t bytes); /* those of a view alone, which need not lie in a file */
-
-/** td_safetensors_fetch from the file that `at` lies in; `at` where that is none. */
-const void *td_checkpoint_fetch(const td_checkpoint *c, const void *at, size_t bytes, void *buffer);
-
-/** Files, in the order of their names. */
-size_t                td_checkpoint_files(const td_checkpoint *c);
-const td_safetensors *td_checkpoint_file(const td_checkpoint *c, size_t index);
-
-/* ---- by role --------------------------------------------------------------------------------- */
-
-/** Owns the bytes of views that are not straight from the file. Zero-initialise; views live until reset. */
-typedef struct {
-    void **blocks;
-    size_t n, room;
-} td_scratch;
-
-void td_scratch_reset(td_scratch *s); /* frees everything; the scratch can be used again */
 
 /** What a weight stored in codes is given as; any other is BF16, F16 or F32 as stored. */
 typedef enum {
-    TD_FORM_FLOAT,         /* F32, decoded (model/stored_weight.h) */
+    TD_FORM_FLOAT,         /* F32, decoded (model/checkpoint/stored_weight.h) */
     TD_FORM_FLOAT_OR_INT8, /* I8 with scales where it is int8 with a scale per row; else decoded */
     TD_FORM_STORED,        /* out->coded; scales and zeros are not looked at */
     TD_FORM_CODES,         /* the same, and out is empty for a weight that is not in codes: nothing is made */

@@ -2,12 +2,12 @@
  * The weights of a model by role. All that is known of one is a row of its family's table (model/arch/), and here what that
  * row says of a model with this configuration. Layers n_layers .. n_layers +
  * n_mtp_layers - 1 are the multi-token-prediction layers: ordinary layers with six tensors more, or seven
- * (model/rotation.h).
+ * (model/checkpoint/rotation.h).
  */
-#ifndef TD_MODEL_TENSOR_RULES_H
-#define TD_MODEL_TENSOR_RULES_H
+#ifndef TD_MODEL_ARCH_TENSOR_RULES_H
+#define TD_MODEL_ARCH_TENSOR_RULES_H
 
-#include "model/model_config.h"
+#include "model/arch/model_config.h"
 #include "npu/npu.h"
 
 typedef enum {
@@ -88,7 +88,7 @@ typedef enum {
     TD_PLACE_SHARED_UNLESS_TURNED, /* the same; a rotated model's is on the device, where the whole model is */
 } td_place;
 
-/** How a rotation R of the residual stream acts on a weight (model/rotation.h). */
+/** How a rotation R of the residual stream acts on a weight (model/checkpoint/rotation.h). */
 typedef enum {
     TD_TURN_NONE,
     TD_TURN_GAIN,   /* of a norm of the stream: becomes 1 */

@@ -23,10 +23,10 @@
  * The costs are a head on the device, and one linear [hidden, hidden] in the layer. A checkpoint that has U is turned: that
  * is how a folder is known.
  */
-#ifndef TD_MODEL_ROTATION_H
-#define TD_MODEL_ROTATION_H
+#ifndef TD_MODEL_CHECKPOINT_ROTATION_H
+#define TD_MODEL_CHECKPOINT_ROTATION_H
 
-#include "model/tensor_rules.h"
+#include "model/arch/tensor_rules.h"
 #include "quant/hadamard.h"
 
 /** R for the model. @return TD_ENOTSUP, with a sentence: one that cannot be turned; TD_ENOMEM. */

@@ -6,8 +6,8 @@
  * gaps (the reference reader refuses them): wide types come first and the header is padded, which aligns every tensor to its
  * type.
  */
-#ifndef TD_MODEL_SAFETENSORS_WRITER_H
-#define TD_MODEL_SAFETENSORS_WRITER_H
+#ifndef TD_MODEL_CHECKPOINT_SAFETENSORS_WRITER_H
+#define TD_MODEL_CHECKPOINT_SAFETENSORS_WRITER_H
 
 #include "core/dtype.h"
 #include "tandem.h"

@@ -1,4 +1,4 @@
-#include "model/quant_config.h"
+#include "model/arch/quant_config.h"
 
 #include <jansson.h>
 #include <stdarg.h>

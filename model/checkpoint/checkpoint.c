@@ -1,52 +1,84 @@
-/* The weights of a checkpoint by role: checked, aligned, rope rows in halves; and the made-up weights of a dummy checkpoint.
- */
-#include <math.h>
+#include "model/checkpoint/checkpoint.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/mem.h"
-#include "core/rng.h"
 #include "kernels/rows/convert.h"
-#include "model/checkpoint_internal.h"
-#include "model/stored_weight.h"
+#include "model/checkpoint/dummy_weights.h"
+#include "model/checkpoint/rotation.h"
+#include "model/checkpoint/stored_query.h"
+#include "model/checkpoint/stored_weight.h"
 
-/* An odd length (a prime), so that rows, whose lengths are even, do not repeat; 1 MiB, so that it stays in a core's cache.
- */
-#define TD_DUMMY_VALUES ((size_t)524287)
-#define TD_DUMMY_DEVIATION 0.02
+struct td_checkpoint {
+    td_checkpoint_files  *files;    /* NULL: dummy weights */
+    td_dummy_weights     *dummy;    /* NULL: from files */
+    td_hadamard           rotation; /* of the residual stream; k 0: none */
+    const td_tensor_view *replaced; /* [TD_ROLE_COUNT] of replaced_layer, or NULL */
+    uint32_t              replaced_layer;
+};
 
-/* ---- scratch --------------------------------------------------------------------------------- */
+/* ---- open, close ----------------------------------------------------------------------------- */
 
-void td_scratch_reset(td_scratch *s) {
-    for (size_t i = 0; i < s->n; i++) free(s->blocks[i]);
-    free(s->blocks);
-    *s = (td_scratch){0};
+static td_status checkpoint_new(td_checkpoint **out, td_error *err) {
+    *out = calloc(1, sizeof **out);
+    return *out ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for a checkpoint");
 }
 
-void *td_scratch_take(td_scratch *s, size_t bytes, td_error *err) {
-    if (s->n == s->room) {
-        size_t room = s->room ? 2 * s->room : 16;
-        void **blocks = realloc(s->blocks, room * sizeof *blocks);
-        if (!blocks) {
-            td_fail(err, TD_ENOMEM, "out of memory");
-            return NULL;
-        }
-        s->blocks = blocks;
-        s->room = room;
-    }
-    /* Huge pages where they pay: faulting in small pages takes longer than filling them. */
-    size_t huge = td_huge_page_bytes(), align = bytes >= 2 * huge ? huge : TD_CACHE_LINE;
-    void  *p = aligned_alloc(align, td_round_up(bytes ? bytes : 1, align));
-    if (p && align == huge) madvise(p, td_round_up(bytes, align), MADV_HUGEPAGE);
-    if (p)
-        s->blocks[s->n++] = p;
-    else
-        td_fail(err, TD_ENOMEM, "no memory for a tensor of %zu bytes", bytes);
-    return p;
+static td_status give_up(td_checkpoint **out, td_status s) {
+    td_checkpoint_close(*out);
+    *out = NULL;
+    return s;
+}
+
+td_status td_checkpoint_open(const char *dir, td_checkpoint **out, td_error *err) {
+    TD_TRY(checkpoint_new(out, err));
+    td_status s = td_checkpoint_files_open(dir, &(*out)->files, err);
+    return s == TD_OK ? s : give_up(out, s);
+}
+
+td_status td_checkpoint_open_dummy(uint64_t seed, td_checkpoint **out, td_error *err) {
+    TD_TRY(checkpoint_new(out, err));
+    td_status s = td_dummy_weights_open(seed, &(*out)->dummy, err);
+    return s == TD_OK ? s : give_up(out, s);
+}
+
+void td_checkpoint_close(td_checkpoint *c) {
+    if (!c) return;
+    td_checkpoint_files_close(c->files);
+    td_dummy_weights_close(c->dummy);
+    td_hadamard_close(&c->rotation);
+    free(c);
+}
+
+td_status td_checkpoint_rotate(td_checkpoint *c, const td_model_config *config, td_error *err) {
+    return td_rotation_open(&c->rotation, config, err);
+}
+
+void td_checkpoint_replace(td_checkpoint *c, uint32_t layer, const td_tensor_view *weights) {
+    c->replaced = weights;
+    c->replaced_layer = layer;
+}
+
+bool td_checkpoint_is_rotated(const td_checkpoint *c) {
+    return c->rotation.k != 0;
+}
+bool td_checkpoint_is_dummy(const td_checkpoint *c) {
+    return c->dummy != NULL;
+}
+const char *td_checkpoint_dir(const td_checkpoint *c) {
+    return c->files ? td_checkpoint_files_dir(c->files) : "dummy weights";
+}
+const td_checkpoint_files *td_checkpoint_get_files(const td_checkpoint *c) {
+    return c->files;
+}
+
+uint64_t td_checkpoint_source_hash(const td_checkpoint *c) {
+    if (!c->files) return 0;
+    uint64_t h = td_checkpoint_files_hash(c->files);
+    return c->rotation.k ? XXH3_64bits_withSeed("rotated", 7, h) : h;
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */
@@ -83,65 +115,13 @@ static td_status deinterleave(td_tensor_view *v, td_rope_rows rows, td_scratch *
     return TD_OK;
 }
 
-/* ---- dummy weights --------------------------------------------------------------------------- */
-
-td_status td_checkpoint_open_dummy(uint64_t seed, td_checkpoint **out, td_error *err) {
-    td_checkpoint *c = calloc(1, sizeof *c);
-    *out = NULL;
-    if (c) c->dir = strdup("dummy weights");
-    if (c) c->dummy_values = malloc(TD_DUMMY_VALUES * sizeof *c->dummy_values);
-    if (!c || !c->dir || !c->dummy_values) {
-        td_checkpoint_close(c);
-        return td_fail(err, TD_ENOMEM, "no memory for dummy weights");
-    }
-    c->dummy_seed = seed;
-    double span = TD_DUMMY_DEVIATION * sqrt(12.0); /* a uniform variable of width w has the deviation w / sqrt(12) */
-    for (size_t i = 0; i < TD_DUMMY_VALUES; i++)
-        c->dummy_values[i] = td_f32_to_bf16((float)((td_rng_uniform(seed, 0, i) - 0.5) * span));
-    *out = c;
-    return TD_OK;
-}
-
-static td_status make_dummy_vector(const td_tensor_spec *spec, td_scratch *scratch, td_tensor_view *out, td_error *err) {
-    float *p = td_scratch_take(scratch, spec->shape[0] * sizeof *p, err);
-    if (!p) return TD_ENOMEM;
-    for (size_t i = 0; i < spec->shape[0]; i++) p[i] = spec->filling == TD_FILLING_ONES;
-    *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 1, .shape = {spec->shape[0]}, .data = p};
-    return TD_OK;
-}
-
-static td_status make_dummy(const td_checkpoint *c, const td_tensor_spec *spec, td_scratch *scratch, td_tensor_view *out,
-                            td_error *err) {
-    if (spec->filling != TD_FILLING_RANDOM) return make_dummy_vector(spec, scratch, out, err);
-    size_t   n = spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1);
-    td_bf16 *p = td_scratch_take(scratch, n * sizeof *p, err);
-    if (!p) return TD_ENOMEM;
-    size_t at = XXH3_64bits_withSeed(spec->name, strlen(spec->name), c->dummy_seed) % TD_DUMMY_VALUES;
-    for (size_t done = 0; done < n;) {
-        size_t part = TD_DUMMY_VALUES - at < n - done ? TD_DUMMY_VALUES - at : n - done;
-        memcpy(p + done, c->dummy_values + at, part * sizeof *p);
-        done += part;
-        at = 0;
-    }
-    *out = (td_tensor_view){.dtype = TD_DT_BF16, .rank = spec->rank, .shape = {spec->shape[0], spec->shape[1]}, .data = p};
-    return TD_OK;
-}
-
-/* ---- from files ------------------------------------------------------------------------------ */
-
-const char *td_shape_text(char *text, size_t size, const size_t *shape, uint32_t rank) {
-    size_t at = (size_t)snprintf(text, size, "[");
-    for (uint32_t i = 0; i < rank && at < size; i++)
-        at += (size_t)snprintf(text + at, size - at, "%s%zu", i ? ", " : "", shape[i]);
-    if (at < size) snprintf(text + at, size - at, "]");
-    return text;
-}
+/* ---- as stored, or made ------------------------------------------------------------------------------ */
 
 td_status td_checkpoint_get_stored(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
                                    const td_safetensors_entry **out, td_error *err) {
     td_stored_weight w;
     *out = NULL;
-    TD_TRY(td_stored_find(c, config, spec, NULL, &w, err));
+    TD_TRY(td_stored_find(c->files, config, spec, NULL, &w, err));
     *out = w.plain;
     return TD_OK;
 }
@@ -159,7 +139,7 @@ static td_status align(td_tensor_view *v, size_t bytes, td_scratch *scratch, td_
 static bool resolve(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
                     td_tensor_spec *spec) {
     if (!td_tensor_spec_get(config, role, layer, expert, spec)) return false;
-    if (spec->fallback != TD_ROLE_COUNT && !td_checkpoint_is_dummy(c) && !td_stored_exists(c, spec))
+    if (spec->fallback != TD_ROLE_COUNT && !td_checkpoint_is_dummy(c) && !td_stored_exists(c->files, spec))
         return td_tensor_spec_get(config, spec->fallback, 0, 0, spec);
     return true;
 }
@@ -172,7 +152,7 @@ static td_status decode(const td_checkpoint *c, const td_tensor_spec *spec, cons
     if (!data) return TD_ENOMEM;
     for (size_t r = 0; r < m->n; r++) ok &= td_coded_row(m, r, data + r * m->k);
     *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {m->n, m->k}, .data = data};
-    return ok ? TD_OK : td_stored_check_values(c, spec, m, err);
+    return ok ? TD_OK : td_stored_check_values(c->files, spec, m, err);
 }
 
 /* int8 codes as they lie in the file, scales in f32. */
@@ -183,7 +163,7 @@ static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, c
     if (!scale) return TD_ENOMEM;
     for (size_t r = 0; r < m->n; r++) ok &= td_coded_scales(m, r, scale + r);
     *out = (td_tensor_view){.dtype = TD_DT_I8, .rank = 2, .shape = {m->n, m->k}, .data = m->data, .scale = scale};
-    return ok ? TD_OK : td_stored_check_values(c, spec, m, err);
+    return ok ? TD_OK : td_stored_check_values(c->files, spec, m, err);
 }
 
 /* A rotated model's U, which no file has yet. */
@@ -208,9 +188,9 @@ static td_status get_stored_values(const td_checkpoint *c, const td_model_config
     td_tensor_view   v;
     *out = (td_tensor_view){0};
     if (!resolve(c, config, role, layer, expert, &spec)) return TD_OK;
-    if (td_checkpoint_is_dummy(c)) return make_dummy(c, &spec, scratch, out, err);
+    if (td_checkpoint_is_dummy(c)) return td_dummy_weights_make(c->dummy, &spec, scratch, out, err);
     if (made_of_identity(c, &spec)) return make_identity(spec.shape[0], scratch, out, err);
-    TD_TRY(td_stored_find(c, config, &spec, scratch, &w, err));
+    TD_TRY(td_stored_find(c->files, config, &spec, scratch, &w, err));
     if (w.plain && form == TD_FORM_CODES) return TD_OK;
     if (w.plain) {
         v = (td_tensor_view){.dtype = w.plain->dtype, .rank = w.plain->rank, .data = w.plain->data};
@@ -298,7 +278,7 @@ td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_conf
 
 size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec) {
     td_stored_weight w;
-    if (td_stored_find(c, config, spec, NULL, &w, NULL) != TD_OK) return 0;
+    if (td_stored_find(c->files, config, spec, NULL, &w, NULL) != TD_OK) return 0;
     return w.plain ? w.plain->bytes : w.coded.n * w.coded.k * w.coded.bits / 8;
 }
 
@@ -320,10 +300,10 @@ static td_status check_bias(const td_checkpoint *c, const td_model_config *confi
     const td_safetensors_entry *bias;
     if (n <= suffix || strcmp(spec->name + n - suffix, WEIGHT)) return TD_OK;
     snprintf(name, sizeof name, "%.*s.bias", (int)(n - suffix), spec->name);
-    bias = td_checkpoint_find(c, name);
+    bias = td_checkpoint_files_find(c->files, name);
     if (!bias || td_stored_all_zero(bias) || is_read(config, layer, name)) return TD_OK;
     return td_stored_fail(
-        &(stored_query){.c = c, .err = err}, bias, TD_ENOTSUP,
+        &(stored_query){.files = c->files, .err = err}, bias, TD_ENOTSUP,
         spec->rank == 1 ? "is not zero: a norm's bias, of ModelSlim's asymmetric suppression of outliers, is not supported"
                         : "is not zero, and the architecture has no bias there");
 }
@@ -336,7 +316,7 @@ static td_status check_role(const td_checkpoint *c, const td_model_config *confi
             td_tensor_spec   spec;
             td_stored_weight w;
             if (!resolve(c, config, role, layer, expert, &spec) || made_of_identity(c, &spec)) continue;
-            TD_TRY(td_stored_find(c, config, &spec, NULL, &w, err));
+            TD_TRY(td_stored_find(c->files, config, &spec, NULL, &w, err));
             TD_TRY(check_bias(c, config, layer, &spec, err));
         }
     return TD_OK;
@@ -344,7 +324,8 @@ static td_status check_role(const td_checkpoint *c, const td_model_config *confi
 
 td_status td_checkpoint_check_all(const td_checkpoint *c, const td_model_config *config, bool experts, td_error *err) {
     if (td_checkpoint_is_dummy(c)) return TD_OK;
-    if (config->quant.refusal[0]) return td_fail(err, TD_ENOTSUP, "%s/config.json: %s", c->dir, config->quant.refusal);
+    if (config->quant.refusal[0])
+        return td_fail(err, TD_ENOTSUP, "%s/config.json: %s", td_checkpoint_dir(c), config->quant.refusal);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
         if (experts || !td_role_is_expert(config, role)) TD_TRY(check_role(c, config, role, err));
     return TD_OK;
@@ -354,17 +335,15 @@ bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *co
     td_tensor_spec spec;
     for (uint32_t layer = 0; layer < config->n_layers + config->n_mtp_layers; layer++)
         if (td_tensor_spec_get(config, TD_ROLE_EXPERT_GATE, layer, 0, &spec))
-            return td_checkpoint_is_dummy(c) || td_stored_exists(c, &spec);
+            return td_checkpoint_is_dummy(c) || td_stored_exists(c->files, &spec);
     return true; /* there are none to have */
 }
 
 /* Whether the checkpoint has any tensor of the MTP layer. */
 static bool has_mtp_layer(const td_checkpoint *c, const td_model_config *config) {
     char prefix[64];
-    int  len = snprintf(prefix, sizeof prefix, "model.layers.%u.", config->n_layers);
-    for (size_t i = 0; i <= c->table_mask; i++)
-        if (c->table[i].entry && !strncmp(c->table[i].entry->name, prefix, (size_t)len)) return true;
-    return false;
+    snprintf(prefix, sizeof prefix, "model.layers.%u.", config->n_layers);
+    return td_checkpoint_files_have(c->files, prefix);
 }
 
 void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config) {
@@ -374,5 +353,5 @@ void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config) 
     if (!has_mtp_layer(c, config)) config->n_mtp_layers = 0;
     config->mtp_turned = config->n_mtp_layers > 0; /* so that the weight which tells is asked for */
     config->mtp_turned = td_tensor_spec_get(config, TD_ROLE_MTP_UNTURN, config->n_layers, 0, &unturn) &&
-                         (c->rotation.k || td_stored_exists(c, &unturn));
+                         (c->rotation.k || td_stored_exists(c->files, &unturn));
 }

@@ -5,7 +5,7 @@
  */
 #include "core/error.h"
 #include "core/mem.h"
-#include "model/stored_weight.h"
+#include "model/checkpoint/stored_families.h"
 
 static bool is_one(const td_safetensors_entry *scale) {
     return scale->rank == 0 || td_stored_is(scale, 1, 1);

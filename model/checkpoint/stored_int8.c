@@ -9,21 +9,12 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "model/stored_weight.h"
+#include "model/checkpoint/stored_families.h"
 
 /* Zero in any of the format's types has only zero bits, but for the sign. */
-bool td_stored_all_zero(const td_safetensors_entry *e) {
-    const unsigned char *p = e->data;
-    if (e->dtype == TD_DT_COUNT) return false;
-    size_t element = td_dtype_bytes(e->dtype);
-    for (size_t i = 0; i < e->bytes; i++)
-        if (p[i] && !(p[i] == 0x80 && (i + 1) % element == 0 && e->dtype <= TD_DT_F16)) return false;
-    return true;
-}
-
 static td_status check_modelslim(const stored_query *q, const td_safetensors_entry *e) {
-    static const char *const    STATIC[] = {"deq_scale", "input_scale", "quant_bias"};
-    const char                 *type = q->c->modelslim ? json_string_value(json_object_get(q->c->modelslim, e->name)) : NULL;
+    static const char *const STATIC[] = {"deq_scale", "input_scale", "quant_bias"};
+    const char              *type = json_string_value(json_object_get(td_checkpoint_files_description(q->files), e->name));
     const td_safetensors_entry *more;
     if (type && strcmp(type, "W8A8") && strcmp(type, "W8A8_DYNAMIC"))
         return td_stored_fail(q, e, TD_EFORMAT, "is int8, and quant_model_description.json calls it '%.40s'", type);

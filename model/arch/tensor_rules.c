@@ -1,4 +1,4 @@
-#include "model/tensor_rules.h"
+#include "model/arch/tensor_rules.h"
 
 #include <stdio.h>
 

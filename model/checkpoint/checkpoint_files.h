@@ -1,0 +1,58 @@
+/*
+ * The files of a checkpoint: the tensors of a model folder by name.
+ *
+ * The folder holds model.safetensors, or model.safetensors.index.json and its shards. Nothing is read but headers until a
+ * tensor's bytes are. Read-only after open; all functions may be called from several threads. Those that take NULL take it
+ * for a checkpoint without files.
+ */
+#ifndef TD_MODEL_CHECKPOINT_CHECKPOINT_FILES_H
+#define TD_MODEL_CHECKPOINT_CHECKPOINT_FILES_H
+
+#include "model/checkpoint/safetensors.h"
+
+typedef struct td_checkpoint_files td_checkpoint_files;
+
+extern const char TD_SOURCE_HASH_KEY[]; /* in __metadata__ of what td_quantize writes */
+
+/**
+ * Open a folder: map every shard, check every header, and the index against them.
+ * @return TD_ENOTFOUND (no folder, no weights in it, a shard that the index names), TD_EFORMAT, TD_EIO, TD_ENOMEM; err names
+ * the file.
+ */
+TD_NODISCARD td_status td_checkpoint_files_open(const char *dir, td_checkpoint_files **out, td_error *err);
+void                   td_checkpoint_files_close(td_checkpoint_files *f); /* NULL is fine */
+
+const char *td_checkpoint_files_dir(const td_checkpoint_files *f);
+
+/** How many, and each, in the order of their names. */
+size_t                td_checkpoint_files_count(const td_checkpoint_files *f);
+const td_safetensors *td_checkpoint_files_at(const td_checkpoint_files *f, size_t index);
+
+/** The tensor of that exact name, or NULL. */
+const td_safetensors_entry *td_checkpoint_files_find(const td_checkpoint_files *f, const char *name);
+
+/** The file that a tensor is in. @param name of one that is there. */
+const td_safetensors *td_checkpoint_files_with(const td_checkpoint_files *f, const char *name);
+
+/** Whether the name of any tensor begins so. */
+bool td_checkpoint_files_have(const td_checkpoint_files *f, const char *prefix);
+
+/** ModelSlim's quant_model_description.json; NULL: there is none. */
+const struct json_t *td_checkpoint_files_description(const td_checkpoint_files *f);
+
+/**
+ * Identity of the weights, never 0: XXH3 over every shard (in the order of their names): its header, its size, and 64
+ * samples of 4 KiB at fixed places of the payload. Renaming, copying and touching files do not change it; config.json does
+ * not either. A folder that td_quantize wrote carries the hash of its source, and that is what this gives.
+ */
+uint64_t td_checkpoint_files_hash(const td_checkpoint_files *f);
+
+/** Let the pages of the files that were read go from this process's memory; views stay valid, and are read again when they
+ * are touched. Or those of a view alone, which need not lie in a file. NULL is fine. */
+void td_checkpoint_files_release_all(const td_checkpoint_files *f);
+void td_checkpoint_files_release(const td_checkpoint_files *f, const void *at, size_t bytes);
+
+/** td_safetensors_fetch from the file that `at` lies in; `at` where that is none. NULL is fine. */
+const void *td_checkpoint_files_fetch(const td_checkpoint_files *f, const void *at, size_t bytes, void *buffer);
+
+#endif

@@ -100,6 +100,16 @@ void td_bench_print_disk(td_bench *b, const char *shape, const char *kernel, dou
                         .fraction = fraction});
 }
 
+void td_bench_print_link(td_bench *b, const char *shape, const char *kernel, double time_s, double gbps) {
+    print_row(b, &(row){.shape = shape,
+                        .kernel = kernel,
+                        .threads = td_pool_workers(b->pool),
+                        .time_s = time_s,
+                        .gbps = gbps,
+                        .bound = "link",
+                        .fraction = 1});
+}
+
 void td_bench_print_cards(td_bench *b, const char *shape, uint64_t down_bytes, uint64_t up_bytes, uint64_t launches,
                           uint64_t replays) {
     const char *format = b->o->json ? "{\"bench\":\"%s\",\"shape\":\"%s\",\"link_down_bytes\":%" PRIu64

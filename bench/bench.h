@@ -23,7 +23,8 @@ typedef struct {
     const char              *override_json; /* merged over it, or NULL */
     const char              *trace_path;    /* or NULL */
     const td_expert_numbers *experts;       /* of experts, decode and prefill */
-    const char              *device;        /* of decode and prefill; NULL: host */
+    const char              *device;        /* of decode, prefill and link; NULL: host */
+    uint32_t                 first_card;    /* of that device */
     const char              *filter;        /* only rows whose shape contains it; NULL: all */
     uint32_t                 threads;       /* 0: every core */
     uint32_t                 subpool_count; /* 0: one per NUMA node */
@@ -76,6 +77,9 @@ void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const
 /** Print a row whose bound is the disk. */
 void td_bench_print_disk(td_bench *b, const char *shape, const char *kernel, double time_s, double gbps, double fraction);
 
+/** Print a time over what lies between a device and the host. @param gbps of a copy; 0: none. */
+void td_bench_print_link(td_bench *b, const char *shape, const char *kernel, double time_s, double gbps);
+
 /** Print what a step copies between host and device, down to the device and up from it, and the calls that gave the cards
  * their work. */
 void td_bench_print_cards(td_bench *b, const char *shape, uint64_t down_bytes, uint64_t up_bytes, uint64_t launches,
@@ -90,6 +94,7 @@ TD_NODISCARD td_status td_bench_attention(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_experts(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_decode(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_prefill(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_link(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_load(td_bench *b, td_error *err);
 
 #endif

@@ -93,8 +93,11 @@ int main(int argc, char **argv) {
         if (n > max_tok) max_tok = n;
     }
     td_log_set_level(TD_LOG_WARNING);
-    must(td_topology_plan(td_kernels_here()->read, number(argc, argv, 4, 1), 1, number(argc, argv, 3, 1), &plan, &machine,
-                          &err),
+    must(td_topology_plan(
+             td_kernels_here()->read,
+             &(td_thread_wishes){
+                 .cpuinfer = number(argc, argv, 4, 1), .subpool_count = 1, .npu_threads = number(argc, argv, 3, 1)},
+             &plan, &machine, &err),
          &err);
     must(td_pool_create(plan.experts, plan.n_experts, &experts, &err), &err);
     must(td_pool_create(plan.npu, plan.n_npu, &device, &err), &err);

@@ -151,6 +151,11 @@ const char *td_npu_backend_name(size_t i) {
     return i ? NULL : "host";
 }
 
+bool td_npu_node(const char *name, uint32_t card, uint32_t *node) {
+    (void)name, (void)card, (void)node;
+    return false;
+}
+
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
     return name == NULL && n_cards > 1;
 }

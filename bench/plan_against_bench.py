@@ -22,6 +22,8 @@ SHAPES = {
     "v2-lite": ("deepseek-v2-lite.json", {"num_hidden_layers": 6}),
     "qwen3-30b": ("qwen3-30b-a3b.json", {"num_hidden_layers": 8}),
     "glm-air": ("glm-4.5-air.json", {"num_hidden_layers": 4, "n_routed_experts": 64, "vocab_size": 16384}),
+    "glm-flash": ("glm-4.7-flash.json", {"num_hidden_layers": 6, "vocab_size": 16384}),
+    "minimax-m2": ("minimax-m2.json", {"num_hidden_layers": 4, "num_local_experts": 64, "vocab_size": 16384, "eos_token_id": None}),
     # a dense layer and one with an eighth of the experts, which are quick to fill
     "v3": ("deepseek-v3.json", {"num_hidden_layers": 2, "first_k_dense_replace": 1, "n_routed_experts": 32, "vocab_size": 16384, "num_nextn_predict_layers": 0}),
 }

@@ -15,10 +15,9 @@ typedef struct {
 } shape;
 
 static const shape SHAPES[] = {
-    {"deepseek-v3 7168x2048 top 8 of 48", 7168, 2048, 48, 8},
-    {"deepseek-v2-lite 2048x1408 top 6", 2048, 1408, 64, 6},
-    {"qwen3-30b 2048x768 top 8", 2048, 768, 128, 8},
-    {"glm-4.5-air 4096x1408 top 8 of 64", 4096, 1408, 64, 8},
+    {"deepseek-v3 7168x2048 top 8 of 48", 7168, 2048, 48, 8}, {"deepseek-v2-lite 2048x1408 top 6", 2048, 1408, 64, 6},
+    {"qwen3-30b 2048x768 top 8", 2048, 768, 128, 8},          {"glm-4.7-flash 2048x1536 top 4", 2048, 1536, 64, 4},
+    {"minimax-m2 3072x1536 top 8 of 64", 3072, 1536, 64, 8},  {"glm-4.5-air 4096x1408 top 8 of 64", 4096, 1408, 64, 8},
 };
 
 static const uint32_t TOKENS[] = {1, 4, 16, 64, 512, TOKENS_MAX};

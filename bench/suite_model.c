@@ -70,6 +70,7 @@ static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t ma
     *s = (steps){0};
     TD_TRY(open_npu_pool(b, &s->npu_pool, err));
     td_placement p = {.device = b->o->device,
+                      .first_card = b->o->first_card,
                       .expert_pool = b->pool,
                       .npu_pools = s->npu_pool ? &s->npu_pool : NULL,
                       .n_pages = n_pages,

@@ -74,9 +74,10 @@ static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
     td_pool              *pool;
     double   trip[TD_BENCH_ROUNDS_MAX], few[TD_BENCH_ROUNDS_MAX], many[TD_BENCH_ROUNDS_MAX], sleepy[TD_BENCH_ROUNDS_MAX];
     uint32_t rounds = b->o->rounds;
-    TD_TRY(td_topology_plan(td_kernels_here()->read, threads,
-                            b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan,
-                            &machine, err));
+    TD_TRY(td_topology_plan(
+        td_kernels_here()->read,
+        &(td_thread_wishes){.cpuinfer = threads, .subpool_count = b->o->subpool_count < threads ? b->o->subpool_count : 0},
+        &plan, &machine, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &pool, err));
     td_pool_pin_caller(pool);
     for (uint32_t i = 0; i < rounds; i++) {

@@ -22,9 +22,10 @@ static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
     td_machine            machine;
     td_pool              *pool;
     td_roofline          *r;
-    TD_TRY(td_topology_plan(td_kernels_here()->read, threads,
-                            b->o->subpool_count && b->o->subpool_count < threads ? b->o->subpool_count : 0, 0, &plan,
-                            &machine, err));
+    TD_TRY(td_topology_plan(
+        td_kernels_here()->read,
+        &(td_thread_wishes){.cpuinfer = threads, .subpool_count = b->o->subpool_count < threads ? b->o->subpool_count : 0},
+        &plan, &machine, err));
     TD_TRY(td_pool_create(plan.experts, plan.n_experts, &pool, err));
     td_pool_pin_caller(pool);
     td_status st = td_roofline_open(pool, (size_t)1 << 30, &r, err);

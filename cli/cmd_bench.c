@@ -21,22 +21,25 @@ typedef struct {
     bool        model;   /* needs --config, takes what is merged over it */
     bool        filter;  /* takes --filter */
     bool        experts; /* takes --expert-quantization */
+    bool        device;  /* takes --device and --base-gpu-id */
     const char *help;
 } suite;
 
 static const suite SUITES[] = {
-    {"roofline", td_bench_roofline, false, false, false,
+    {"roofline", td_bench_roofline, false, false, false, false,
      "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads"},
-    {"pool", td_bench_pool, false, false, false, "what a parallel loop costs, by threads"},
-    {"kernels", td_bench_kernels, false, true, false, "the device's linears and the experts' kernels, by rows"},
-    {"attention", td_bench_attention, false, true, false, "MLA and GQA, decode and prefill"},
-    {"experts", td_bench_experts, false, true, true,
+    {"pool", td_bench_pool, false, false, false, false, "what a parallel loop costs, by threads"},
+    {"kernels", td_bench_kernels, false, true, false, false, "the device's linears and the experts' kernels, by rows"},
+    {"attention", td_bench_attention, false, true, false, false, "MLA and GQA, decode and prefill"},
+    {"experts", td_bench_experts, false, true, true, false,
      "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
-    {"decode", td_bench_decode, true, true, true, "whole steps of generating, by streams and context (--config)"},
-    {"prefill", td_bench_prefill, true, true, true, "whole steps of a prompt (--config)"},
-    {"load", td_bench_load, true, true, false,
+    {"decode", td_bench_decode, true, true, true, true, "whole steps of generating, by streams and context (--config)"},
+    {"prefill", td_bench_prefill, true, true, true, true, "whole steps of a prompt (--config)"},
+    {"load", td_bench_load, true, true, false, false,
      "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
-    {NULL, NULL, false, false, false, NULL},
+    {"link", td_bench_link, false, true, false, true,
+     "copies to a device with memory of its own and back, and hand-overs in both forms (--device cuda, npu or apart)"},
+    {NULL, NULL, false, false, false, false, NULL},
 };
 
 /* What the suites take, and what becomes a part of it. */
@@ -61,8 +64,10 @@ static const td_flag FLAGS[] = {
     {{"rounds"}, TD_FLAG_U32, B(rounds), .min = 1, .max = TD_BENCH_ROUNDS_MAX, .arg = "N", .by_default = "5",
      .help = "A row is their median."},
     {{"device"}, TD_FLAG_TEXT, B(device), .arg = "NAME", .choices = TD_CHOICES("host", "npu", "cuda", "apart"), .by_default = "host",
-     .help = "Of decode and prefill. apart is for tests: the host with a memory of its own; its times mean nothing, and "
+     .help = "Of decode, prefill and link. apart is for tests: the host with a memory of its own; its times mean nothing, and "
              "what a step copies to it and from it is printed."},
+    {{"base-gpu-id"}, TD_FLAG_U32, B(first_card), .max = TD_CARDS_MAX - 1, .arg = "N", .by_default = "0",
+     .help = "Which card of the device, of those that the process sees."},
     {{"expert-quantization"}, TD_FLAG_TEXT, offsetof(options, experts), .arg = "NAME",
      .choices = TD_CHOICES("none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4"),
      .by_default = "int4", .help = "Of experts, decode and prefill."},
@@ -81,7 +86,8 @@ static const char *idle_option(const suite *s, const td_bench_options *o) {
     if (!s->model && o->model_path) return "config";
     if (!s->model && o->override_json) return "json-model-override-args";
     if (!s->filter && o->filter) return "filter";
-    if (!s->model && o->device) return "device";
+    if (!s->device && o->device) return "device";
+    if (!s->device && o->first_card) return "base-gpu-id";
     if (!s->experts && o->experts) return "expert-quantization";
     return NULL;
 }
@@ -112,7 +118,9 @@ static int parse_options(int argc, char **argv, options *o) {
 static td_status run_suite(const suite *s, const td_bench_options *o, td_error *err) {
     static td_thread_plan plan;
     td_bench              b = {.o = o, .bench = s->name};
-    TD_TRY(td_topology_plan(td_kernels_here()->read, o->threads, o->subpool_count, 0, &plan, &b.machine, err));
+    td_thread_wishes      wishes = {.cpuinfer = o->threads, .subpool_count = o->subpool_count};
+    wishes.near_card = td_npu_node(o->device, o->first_card, &wishes.card_node);
+    TD_TRY(td_topology_plan(td_kernels_here()->read, &wishes, &plan, &b.machine, err));
     b.available_bytes = b.machine.available_bytes;
     TD_TRY(td_bench_check_memory(&b, "what measures the read bandwidth", BUFFER_BYTES, err));
     b.available_bytes -= BUFFER_BYTES;

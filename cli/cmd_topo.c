@@ -16,23 +16,36 @@
 #include "core/thread_plan.h"
 #include "kernels/kernels.h"
 #include "npu/cuda/cuda_cards.h"
+#include "npu/handover_time.h"
+#include "npu/link_time.h"
 
 #define EXIT_USAGE 2
 #define MEASURE_S 0.5 /* longer than a start: this is what people look at */
 #define TEXT_BYTES 512
+#define COPY_BYTES ((size_t)32 << 20) /* long enough for the link's speed to be what counts */
+#define COPY_ROUNDS 5
+#define HANDOVER_ROUNDS 5
 
 typedef struct {
     td_thread_wishes wishes;
     bool             json;
 } options;
 
-/* 50 kB together: not for a stack. */
+/* What lies between a card and the host; 0: not known. */
+typedef struct {
+    double   down_s, up_s;        /* of COPY_BYTES to the card, and from it */
+    double   host_call_s, bell_s; /* of a hand-over and back, in either form */
+    td_error why;                 /* it could not be measured */
+} card_link;
+
+/* 90 kB together: not for a stack. */
 typedef struct {
     td_topology       topology;
     td_node_bandwidth bandwidth;
     td_thread_plan    plan;
     size_t            n_cards;
     td_cuda_card      cards[TD_CUDA_CARDS_MAX];
+    card_link         links[TD_CUDA_CARDS_MAX];
     td_error          no_cards; /* why a driver that is there has none to tell of; "" otherwise */
 } facts;
 
@@ -57,9 +70,33 @@ static int parse_options(int argc, char **argv, options *o) {
         .n_groups = 2};
     td_engine_options_init(&engine);
     int rc = td_flags_take(&command, argc, argv);
-    o->wishes = (td_thread_wishes){
-        .cpuinfer = engine.cpuinfer, .subpool_count = engine.subpool_count, .npu_threads = engine.npu_threads};
+    if (rc >= 0) return rc;
+    td_engine_flags_settle(&engine);
+    uint32_t needed = td_npu_threads_needed(engine.device, 1);
+    o->wishes = (td_thread_wishes){.cpuinfer = engine.cpuinfer,
+                                   .subpool_count = engine.subpool_count,
+                                   .npu_threads = engine.npu_threads > needed ? engine.npu_threads : needed};
+    o->wishes.near_card = td_npu_node(engine.device, engine.base_gpu_id, &o->wishes.card_node);
     return rc;
+}
+
+static td_status measure_link(td_npu *d, card_link *l) {
+    TD_TRY(td_link_time(d, TD_COPY_H2D, COPY_BYTES, COPY_ROUNDS, &l->down_s, &l->why));
+    TD_TRY(td_link_time(d, TD_COPY_D2H, COPY_BYTES, COPY_ROUNDS, &l->up_s, &l->why));
+    TD_TRY(td_handover_time(d, TD_HANDOVER_HOST_CALL, HANDOVER_ROUNDS, &l->host_call_s, &l->why));
+    return td_handover_time(d, TD_HANDOVER_DOORBELL, HANDOVER_ROUNDS, &l->bell_s, &l->why);
+}
+
+/* One card after the other. A card that another process fills, or keeps for itself, is listed all the same. */
+static void measure_cards(facts *f) {
+    for (size_t i = 0; i < f->n_cards; i++) {
+        td_npu       *d;
+        card_link    *l = &f->links[i];
+        td_npu_config config = {.act_dtype = TD_DT_BF16, .card = (uint32_t)i, .bare = true};
+        if (td_npu_open("cuda", &config, &d, &l->why) != TD_OK) continue;
+        if (measure_link(d, l) != TD_OK) *l = (card_link){.why = l->why};
+        d->ops->close(d);
+    }
 }
 
 static td_status find_facts(const options *o, facts *f, td_error *err) {
@@ -68,6 +105,7 @@ static td_status find_facts(const options *o, facts *f, td_error *err) {
         TD_TRY(td_node_bandwidth_measure(&f->topology, td_kernels_here()->read, MEASURE_S, &f->bandwidth, err));
         /* A machine without cards is as good as any; one whose driver is broken is told so. */
         if (td_cuda_cards(f->cards, &f->n_cards, &f->no_cards) == TD_ENOTFOUND) f->no_cards.text[0] = 0;
+        measure_cards(f);
     }
     return td_plan_threads(&f->topology, &f->bandwidth, &o->wishes, &f->plan, err);
 }
@@ -142,14 +180,21 @@ static uint32_t device_memory(const td_thread_plan *p) {
 static void print_cards(const facts *f) {
     if (f->no_cards.text[0]) printf("\nNVIDIA cards: %s\n", f->no_cards.text);
     if (!f->n_cards) return;
-    printf("\n%-6s %6s %12s %8s %-12s   %s\n", "card", "node", "memory, GiB", "compute", "PCI",
-           "NVIDIA cards (--device cuda)");
+    printf("\n%-6s %6s %12s %8s %-12s %9s %10s %9s %9s   %s\n", "card", "node", "memory, GiB", "compute", "PCI", "to, GB/s",
+           "from, GB/s", "call, us", "bell, us", "NVIDIA cards (--device cuda)");
     for (size_t i = 0; i < f->n_cards; i++) {
         const td_cuda_card *c = &f->cards[i];
         char                node[16] = "-";
         if (c->node >= 0) snprintf(node, sizeof node, "%d", c->node);
-        printf("%-6zu %6s %12.1f %6d.%d %-12s   %s\n", i, node, (double)c->memory_bytes / (1 << 30), c->capability / 10,
-               c->capability % 10, c->pci, c->name);
+        printf("%-6zu %6s %12.1f %6d.%d %-12s ", i, node, (double)c->memory_bytes / (1 << 30), c->capability / 10,
+               c->capability % 10, c->pci);
+        const card_link *l = &f->links[i];
+        if (l->bell_s > 0)
+            printf("%9.1f %10.1f %9.1f %9.1f   %s\n", COPY_BYTES / l->down_s * 1e-9, COPY_BYTES / l->up_s * 1e-9,
+                   l->host_call_s * 1e6, l->bell_s * 1e6, c->name);
+        else
+            printf("%9s %10s %9s %9s   %s\n", "-", "-", "-", "-", c->name);
+        if (l->why.text[0]) printf("       not measured: %s\n", l->why.text);
     }
 }
 
@@ -248,14 +293,24 @@ static json_t *bandwidth_json(const facts *f) {
     return rows;
 }
 
+/* A quotient, or null where a part of it is not known. */
+static json_t *measured(double of, double by) {
+    return of > 0 && by > 0 ? json_real(of / by) : json_null();
+}
+
 static json_t *cards_json(const facts *f) {
     json_t *list = json_array();
     for (size_t i = 0; i < f->n_cards; i++) {
         const td_cuda_card *c = &f->cards[i];
+        const card_link    *l = &f->links[i];
         json_t             *name = json_string(c->name); /* NULL where it is no UTF-8 */
-        json_array_append_new(list, json_pack("{s:o,s:s,s:I,s:i,s:o}", "name", name ? name : json_null(), "pci", c->pci,
-                                              "memory_bytes", (json_int_t)c->memory_bytes, "compute_capability",
-                                              c->capability, "node", c->node < 0 ? json_null() : json_integer(c->node)));
+        json_array_append_new(
+            list, json_pack("{s:o,s:s,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o}", "name", name ? name : json_null(), "pci", c->pci,
+                            "memory_bytes", (json_int_t)c->memory_bytes, "compute_capability", c->capability, "node",
+                            c->node < 0 ? json_null() : json_integer(c->node), "to_card_gbps",
+                            measured(COPY_BYTES * 1e-9, l->down_s), "from_card_gbps", measured(COPY_BYTES * 1e-9, l->up_s),
+                            "host_call_us", measured(l->host_call_s, 1e-6), "doorbell_us", measured(l->bell_s, 1e-6),
+                            "not_measured", l->why.text[0] ? json_string(l->why.text) : json_null()));
     }
     return list;
 }

@@ -52,13 +52,13 @@ static const td_flag FLAGS[] = {
      .refusal = NOT_YET "; the formats are auto, none, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 and nvfp4"},
 
     TITLE("Device"),
-    {{"device"}, TD_FLAG_TEXT, E(device), .in = MODEL | TD_IN_DOCTOR, .arg = "DEVICE",
+    {{"device"}, TD_FLAG_TEXT, E(device), .in = MODEL | TD_IN_DOCTOR | TD_IN_TOPO, .arg = "DEVICE",
      .choices = TD_CHOICES("auto", "host", "cpu=host", "npu", "ascend=npu", "cuda", "apart"), .by_default = "host",
      .help = "Where everything but the routed experts runs; host is the CPU, npu an Ascend card (docs/ascend.md), cuda an "
              "NVIDIA card (docs/cuda.md). auto is cuda where there is such a card, else host. apart is for tests: the host with "
              "a memory of its own.",
      .refusal = NOT_YET "; this build serves with --device host, npu or cuda"},
-    {{"base-gpu-id"}, TD_FLAG_U32, E(base_gpu_id), .in = MODEL, .max = 1023, .arg = "N", .by_default = "0",
+    {{"base-gpu-id"}, TD_FLAG_U32, E(base_gpu_id), .in = MODEL | TD_IN_TOPO, .max = 1023, .arg = "N", .by_default = "0",
      .help = "The first card, of those that the process sees; the host has none."},
     {{"attention-backend"}, TD_FLAG_TEXT, E(attention_backend), .in = LAUNCH, .arg = "NAME", .by_default = "the device's",
      .help = "One that the device does not have is replaced by its own, with a warning."},

@@ -18,7 +18,7 @@ typedef struct {
     bool                     taken[TD_POOL_WORKERS_MAX]; /* [n_cores] */
     uint32_t                 n_free[TD_NODES_MAX];       /* cores of a node */
     uint32_t                 homes[TD_NODES_MAX];        /* nodes that may have subpools, in order of their index */
-    uint32_t                 n_homes;
+    uint32_t                 n_homes, n_fixed;           /* so many of them have been chosen already */
 } planner;
 
 /* ---- nodes ------------------------------------------------------------------------------------- */
@@ -41,10 +41,25 @@ static int by_index(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+static void move_home(planner *p, uint32_t from, uint32_t to) {
+    uint32_t node = p->homes[from];
+    memmove(p->homes + to + 1, p->homes + to, (from - to) * sizeof *p->homes); /* the others stay in order */
+    p->homes[to] = node;
+}
+
+/* A card's node is the first home, if it can be one. */
+static void begin_at_card(planner *p, const td_thread_wishes *w) {
+    for (uint32_t i = 0; w->near_card && i < p->n_homes; i++)
+        if (p->t->nodes[p->homes[i]].os_index == w->card_node) {
+            move_home(p, i, 0);
+            p->n_fixed = 1;
+        }
+}
+
 /* Keep `want` of the homes: one after the other the fastest, and of those about as fast the one closest to the ones chosen
  * before. */
 static void choose_homes(planner *p, uint32_t want) {
-    for (uint32_t n = 0; n < want; n++) {
+    for (uint32_t n = p->n_fixed; n < want; n++) {
         double   fastest = 0, best_near = -1;
         uint32_t best = n;
         for (uint32_t i = n; i < p->n_homes; i++)
@@ -57,12 +72,10 @@ static void choose_homes(planner *p, uint32_t want) {
             best_near = near;
             best = i;
         }
-        uint32_t chosen = p->homes[best];
-        memmove(p->homes + n + 1, p->homes + n, (best - n) * sizeof *p->homes); /* the others stay in order */
-        p->homes[n] = chosen;
+        move_home(p, best, n);
     }
     p->n_homes = want;
-    qsort(p->homes, want, sizeof *p->homes, by_index);
+    qsort(p->homes + p->n_fixed, want - p->n_fixed, sizeof *p->homes, by_index);
 }
 
 /* The node with a free core that reads the memory of `home` fastest. @return false: no core is free. */
@@ -162,6 +175,7 @@ td_status td_plan_threads(const td_topology *t, const td_node_bandwidth *b, cons
     planner p = {.t = t, .b = b};
     for (uint32_t i = 0; i < t->n_nodes; i++) p.n_free[i] = t->nodes[i].n_cores;
     find_homes(&p);
+    begin_at_card(&p, w);
     uint32_t n_cores = cores_with_time(t);
     plan->n_npu = w->npu_threads;
     plan->n_experts = w->cpuinfer ? w->cpuinfer : n_cores > w->npu_threads ? n_cores - w->npu_threads : 1;
@@ -207,8 +221,8 @@ typedef struct {
     td_node_bandwidth bandwidth;
 } known;
 
-td_status td_topology_plan(td_read_fn read, uint32_t cpuinfer, uint32_t subpool_count, uint32_t npu_threads,
-                           td_thread_plan *plan, td_machine *machine, td_error *err) {
+td_status td_topology_plan(td_read_fn read, const td_thread_wishes *w, td_thread_plan *plan, td_machine *machine,
+                           td_error *err) {
     *machine = (td_machine){0};
     known *k = calloc(1, sizeof *k);
     if (!k) return td_fail(err, TD_ENOMEM, "out of memory for the machine's topology");
@@ -217,8 +231,10 @@ td_status td_topology_plan(td_read_fn read, uint32_t cpuinfer, uint32_t subpool_
         st = td_node_bandwidth_measure(&k->topology, read, TD_NODE_BANDWIDTH_START_S, &k->bandwidth, err);
         if (st == TD_OK) log_bandwidth(&k->topology, &k->bandwidth);
     }
-    td_thread_wishes w = {.cpuinfer = cpuinfer, .subpool_count = subpool_count, .npu_threads = npu_threads};
-    if (st == TD_OK) st = td_plan_threads(&k->topology, &k->bandwidth, &w, plan, err);
+    if (st == TD_OK) st = td_plan_threads(&k->topology, &k->bandwidth, w, plan, err);
+    if (st == TD_OK && w->near_card && k->topology.n_nodes > 1)
+        td_info("the card hangs on NUMA node %u; the experts' first subpool is on node %u", w->card_node,
+                k->topology.nodes[plan->home[0]].os_index);
     if (st == TD_OK && plan->n_unpinned)
         td_warn("%u expert and %u device threads on %u cores: the surplus is not pinned, expect less speed", plan->n_experts,
                 plan->n_npu, k->topology.n_cores);

@@ -5,12 +5,13 @@
  * DESIGN. The plan is a function of the topology, the measured bandwidth between nodes, and what was asked for.
  *   Homes     Subpools belong to nodes with cores and memory of their own, all of them by default. With fewer subpools than
  * such nodes, those that read their own memory fastest are chosen, and among equals (within a tenth) those that read each
- * other fastest. Experts   Every subpool gets as many threads as the others, since every shard is as large. It takes cores
- * of its home, L3 by L3, and where these do not suffice, free cores of the nodes that read the home's memory fastest. Its
- * memory lies on its home; when half of its threads that have a core or more are elsewhere, it is spread over all nodes with
- * cores, so that every memory channel serves. Device    Threads of its own take the cores left over, from as few nodes as
- * possible. Its memory lies on their node, or is spread. Surplus   Threads beyond the cores are not pinned, and then no core
- * belongs to a thread alone: what waits on one soon gives it back.
+ * other fastest. The node that the device's card hangs on comes first: the first subpool has the thread that reads what the
+ * card has copied and writes what it copies back. Experts   Every subpool gets as many threads as the others, since every
+ * shard is as large. It takes cores of its home, L3 by L3, and where these do not suffice, free cores of the nodes that read
+ * the home's memory fastest. Its memory lies on its home; when half of its threads that have a core or more are elsewhere,
+ * it is spread over all nodes with cores, so that every memory channel serves. Device    Threads of its own take the cores
+ * left over, from as few nodes as possible. Its memory lies on their node, or is spread. Surplus   Threads beyond the cores
+ * are not pinned, and then no core belongs to a thread alone: what waits on one soon gives it back.
  */
 #ifndef TD_CORE_THREAD_PLAN_H
 #define TD_CORE_THREAD_PLAN_H
@@ -22,6 +23,8 @@ typedef struct {
     uint32_t cpuinfer;      /* expert threads; 0: every core, or as many as the cgroup leaves time, less npu_threads */
     uint32_t subpool_count; /* 0: one per node with cores and memory, at most cpuinfer */
     uint32_t npu_threads;   /* 0: the host device shares the expert threads */
+    bool     near_card;     /* the device is a card on the node card_node, by its os_index */
+    uint32_t card_node;
 } td_thread_wishes;
 
 typedef struct {
@@ -48,7 +51,7 @@ TD_NODISCARD td_status td_plan_threads(const td_topology *t, const td_node_bandw
  * to use it.
  * @return what the three return.
  */
-TD_NODISCARD td_status td_topology_plan(td_read_fn read, uint32_t cpuinfer, uint32_t subpool_count, uint32_t npu_threads,
-                                        td_thread_plan *plan, td_machine *machine, td_error *err);
+TD_NODISCARD td_status td_topology_plan(td_read_fn read, const td_thread_wishes *w, td_thread_plan *plan,
+                                        td_machine *machine, td_error *err);
 
 #endif

@@ -58,8 +58,9 @@ static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *
     if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
     uint32_t needed = td_npu_threads_needed(o->device, o->tensor_parallel_size),
              npu_threads = o->npu_threads > needed ? o->npu_threads : needed;
-    td_status st =
-        td_topology_plan(td_kernels_here()->read, o->cpuinfer, o->subpool_count, npu_threads, plan, &machine, err);
+    td_thread_wishes wishes = {.cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count, .npu_threads = npu_threads};
+    wishes.near_card = td_npu_node(o->device, o->base_gpu_id, &wishes.card_node);
+    td_status st = td_topology_plan(td_kernels_here()->read, &wishes, plan, &machine, err);
     if (st == TD_OK) {
         *available_bytes = machine.available_bytes;
         td_info(

@@ -93,11 +93,12 @@ static bool shows_x(const td_card *c) {
     return c->shard.index == 0 && (c->model->o.layer_tap || !c->model->part.whole);
 }
 
-#define N_ACTIVATIONS 13
+#define N_ACTIVATIONS 14
 static void list_activations(td_card *c, buffer list[N_ACTIVATIONS]) {
     const td_model *m = c->model;
     size_t          all = td_card_x_bytes(m), mtp = m->part.layers.end > m->config.n_layers ? all : 0;
-    size_t          routed = m->part.experts ? m->o.max_tok : 0; /* rows */
+    size_t          routed = m->part.experts ? m->o.max_tok : 0;                                          /* rows */
+    size_t          f32 = m->norm_f32 && td_moe_layers_in(&m->config, m->part.layers) ? m->o.max_tok : 0; /* rows */
     td_activations *a = &c->act;
     buffer          buffers[N_ACTIVATIONS] = {{&a->x, all},
                                               {&a->h, all},
@@ -108,6 +109,7 @@ static void list_activations(td_card *c, buffer list[N_ACTIVATIONS]) {
                                               {(void **)&a->logits, logits_bytes(c)},
                                               {(void **)&a->h_i8.q, m->int8_rows ? (size_t)m->o.max_tok * m->config.hidden : 0},
                                               {(void **)&a->h_i8.scale, m->int8_rows ? m->o.max_tok * sizeof(float) : 0},
+                                              {(void **)&a->h_f32, f32 * m->config.hidden * sizeof(float)},
                                               {(void **)&a->top, top_bytes(c)},
                                               {&a->routed, routed ? all : 0},
                                               {(void **)&a->ids, routed * m->config.top_k * sizeof *a->ids},

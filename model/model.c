@@ -169,6 +169,7 @@ static td_status check_options(td_model *m, td_error *err) {
     td_model_options *o = &m->o;
     td_checkpoint_look_at_mtp(m->checkpoint, c);
     if (o->without_mtp) c->n_mtp_layers = 0;
+    td_checkpoint_log_unread(m->checkpoint, c);
     m->part = (td_model_part){.layers = o->layers.end ? o->layers : td_all_layers(c), .whole = o->layers.end == 0};
     bool mtp_alone = m->part.layers.first == c->n_layers && m->part.layers.end == c->n_layers + 1;
     if (!m->part.whole && (m->part.layers.first >= m->part.layers.end ||
@@ -232,6 +233,7 @@ static td_status open_cards(td_model *m, td_npu *const *npus, uint32_t n, td_err
     npus[0]->ops->caps(npus[0], &caps);
     if (caps.measure) TD_TRY(measure_handover(npus[0], &caps, err));
     m->unified = caps.unified_memory;
+    m->norm_f32 = caps.norm_f32;
     m->kv_spare_pages = caps.kv_spare ? (uint32_t)td_div_up(td_step_spare_rows(m->o.max_tok), TD_KV_PAGE) : 0;
     m->handover = m->o.other_handover
                       ? (caps.handover == TD_HANDOVER_DOORBELL ? TD_HANDOVER_HOST_CALL : TD_HANDOVER_DOORBELL)

@@ -80,6 +80,7 @@ struct td_model {
     bool                 unified;        /* device and host have one memory */
     uint32_t             kv_spare_pages; /* of each cache, behind those of sequences; 0: the device wants none */
     td_handover          handover;
+    bool                 norm_f32;     /* norms give their rows in f32, too, for routers */
     bool                 int8_rows;    /* norms quantise for who multiplies with int8 weights */
     bool                 int8_experts; /* among them the experts */
 

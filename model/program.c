@@ -21,7 +21,8 @@ typedef struct {
     uint32_t               n_halves, n_moe; /* MoE layers so far in this pass */
     td_bridge_port        *port[TD_HALVES]; /* of the MoE layer that was begun last */
     void                  *normed;          /* what its router, shared expert and routed experts read; */
-    td_rows_i8             normed_i8;       /* and that as int8, where they take it so */
+    td_rows_i8             normed_i8;       /* and that as int8, where they take it so, */
+    float                 *normed_f32;      /* and in f32, where there is a router that takes it so */
     td_bridge_buffers      io, before;      /* its slot, and the slot of the MoE layer before when that may have deferred */
     uint32_t               layer;           /* under way; TD_NO_LAYER outside of them */
     td_npu_weight *const  *w;               /* [TD_ROLE_COUNT] its weights */
@@ -76,8 +77,9 @@ static void add_block(builder *b, td_block_desc desc) {
     if (b->status != TD_OK) d->ops->block_destroy(d, op.block);
 }
 
-/* A norm for linears that take int8; out: for others too, or NULL. */
-static void add_norm_i8(builder *b, const td_npu_weight *gamma, const void *add, void *out, td_rows_i8 out_i8) {
+/* A norm for linears that take int8; out: for others too, out_f32: for a router; or NULL. */
+static void add_norm_i8(builder *b, const td_npu_weight *gamma, const void *add, void *out, td_rows_i8 out_i8,
+                        float *out_f32) {
     add_block(b, (td_block_desc){.kind = TD_BLOCK_NORM,
                                  .norm = {.hidden = b->s->config->hidden,
                                           .eps = b->s->config->eps,
@@ -85,7 +87,8 @@ static void add_norm_i8(builder *b, const td_npu_weight *gamma, const void *add,
                                           .x = b->x,
                                           .add = add,
                                           .out = out || out_i8.q ? out : b->act.h,
-                                          .out_i8 = out_i8}});
+                                          .out_i8 = out_i8,
+                                          .out_f32 = out_f32}});
 }
 
 static void add_norm(builder *b, const td_npu_weight *gamma, void *x, const void *add, void *out, size_t out_stride) {
@@ -159,6 +162,7 @@ static void add_gqa(builder *b) {
                                          .head_dim = c->head_dim,
                                          .rope_dim = c->rope.dim,
                                          .window = td_layer_caches_of(c, b->layer).cache[0].window,
+                                         .norm_rows = c->qk_norm_rows,
                                          .eps = c->eps,
                                          .softmax_scale = (float)c->softmax_scale,
                                          .q = b->w[TD_ROLE_Q],
@@ -223,6 +227,7 @@ static void add_router(builder *b, uint16_t *ids, float *weights) {
                                          .w = b->w[TD_ROLE_ROUTER],
                                          .bias = b->w[TD_ROLE_ROUTER_BIAS],
                                          .in = b->normed,
+                                         .in_f32 = b->normed_f32,
                                          .ids = ids,
                                          .weights = weights}});
 }
@@ -273,6 +278,7 @@ static void aim_at_experts(builder *b) {
     const td_program_spec *s = b->s;
     b->normed = b->act.h;
     b->normed_i8 = b->act.h_i8;
+    if (s->shard.index == 0 || s->device_experts) b->normed_f32 = b->act.h_f32;
     if (s->shard.index > 0 || s->device_experts) return;
     bool last;
     b->moe_layer = moe_index(s, b->layer, &last);
@@ -320,7 +326,7 @@ static void add_experts(builder *b) {
 static void add_layer_op(builder *b, const td_layer_op *op) {
     const td_activations *a = &b->act;
     switch (op->kind) {
-        case TD_LAYER_NORM: add_norm_i8(b, b->w[op->norm], NULL, NULL, a->h_i8); break;
+        case TD_LAYER_NORM: add_norm_i8(b, b->w[op->norm], NULL, NULL, a->h_i8, NULL); break;
         case TD_LAYER_MLA:
             add_mla(b);
             add_all_reduce(b, a->attn, a->attn, NULL, NULL);
@@ -329,7 +335,7 @@ static void add_layer_op(builder *b, const td_layer_op *op) {
             add_gqa(b);
             add_all_reduce(b, a->attn, a->attn, NULL, NULL);
             break;
-        case TD_LAYER_ADD_NORM: add_norm_i8(b, b->w[op->norm], a->attn, b->normed, b->normed_i8); break;
+        case TD_LAYER_ADD_NORM: add_norm_i8(b, b->w[op->norm], a->attn, b->normed, b->normed_i8, b->normed_f32); break;
         case TD_LAYER_MLP: add_dense_mlp(b); break;
         case TD_LAYER_ADD:
             add_all_reduce(b, a->mlp, a->mlp, NULL, NULL);
@@ -350,6 +356,7 @@ static void begin_layer(builder *b, uint32_t layer) {
     b->layer = layer;
     b->w = b->s->weights->layers[layer].role;
     b->normed = NULL;
+    b->normed_f32 = NULL;
     b->normed_i8 = b->act.h_i8;
     if (b->s->config->is_moe[layer]) aim_at_experts(b);
     const td_layer_op *op = b->s->config->arch->layer(b->s->config, layer);

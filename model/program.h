@@ -51,6 +51,7 @@ typedef struct {
     void      *x;       /* the residual stream */
     void      *h;       /* normed */
     td_rows_i8 h_i8;    /* or that as int8, with int8_rows */
+    float     *h_f32;   /* and in f32, for routers, where the device's norms give it; else NULL */
     void      *attn;    /* attention's output */
     void      *mlp;     /* dense or shared MLP's output */
     void      *routed;  /* experts that are on the device: their output, and what the router chose for them */

@@ -38,6 +38,10 @@ td_status td_shard_check(const td_model_config *c, uint32_t count, bool experts,
     if (!count || count > TD_SHARDS_MAX)
         return td_fail(err, TD_EINVAL, "--tensor-parallel-size is 1 to %d, not %u; sizes that would do: %s", TD_SHARDS_MAX,
                        count, sizes);
+    if (c->qk_norm_rows && count > 1)
+        return td_fail(err, TD_ENOTSUP,
+                       "--tensor-parallel-size %u: %s has a norm over all heads of q, and each card has some of them only",
+                       count, c->arch_name);
     for (size_t i = 0; i < N_DIVIDED; i++)
         if (list[i].n % count)
             return td_fail(err, TD_EINVAL,

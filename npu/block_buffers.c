@@ -15,6 +15,7 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
             ADD(desc->norm.add, desc->norm.hidden * act);
             ADD(desc->norm.out, (desc->norm.out_stride ? desc->norm.out_stride : desc->norm.hidden) * act);
             ADD_I8(desc->norm.out_i8, desc->norm.hidden);
+            ADD(desc->norm.out_f32, desc->norm.hidden * sizeof(float));
             break;
         case TD_BLOCK_LINEAR:
             ADD(desc->linear.in, desc->linear.k * act);
@@ -41,6 +42,7 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
             break;
         case TD_BLOCK_ROUTER:
             ADD(desc->router.in, desc->router.hidden * act);
+            ADD(desc->router.in_f32, desc->router.hidden * sizeof(float));
             ADD(desc->router.ids, desc->router.top_k * sizeof(uint16_t));
             ADD(desc->router.weights, desc->router.top_k * sizeof(float));
             break;

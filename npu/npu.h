@@ -52,6 +52,7 @@ typedef struct {
     td_dtype                  act_dtype; /* TD_DT_BF16 or TD_DT_F32 */
     const td_host_npu_config *host;      /* "host" and "apart" need it, others ignore it; copied */
     uint32_t                  card;      /* which one, of those that the process sees; the host has none */
+    bool bare; /* to measure memory, link and hand-overs: no block will be made, and what only blocks need may be left out */
 } td_npu_config;
 
 /**
@@ -69,8 +70,10 @@ typedef struct {
     td_handover handover;       /* the form that suits it; it has both */
     bool        measure;        /* which form is faster is the machine's business: to be measured (npu/handover_time.h) */
     bool        experts;        /* it has TD_BLOCK_EXPERTS */
-    bool        kv_spare;       /* rows beyond a step's counts are computed like the others: each cache needs pages for their
-                                   keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
+    bool        norm_f32; /* a norm gives its rows in f32, too (td_norm_desc.out_f32), and a router reads them so; other
+                             devices look at neither */
+    bool kv_spare;        /* rows beyond a step's counts are computed like the others: each cache needs pages for their
+                             keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
     uint64_t memory_total, memory_free;
 } td_npu_caps;
 
@@ -168,6 +171,7 @@ typedef struct {
     void                *out;        /* [max_tok, out_stride]; NULL where out_i8 is all that is wanted */
     size_t               out_stride; /* elements; 0: hidden */
     td_rows_i8           out_i8;     /* out once more, for who multiplies it with int8 weights */
+    float               *out_f32;    /* [max_tok, hidden] out before it is rounded, with caps.norm_f32; or NULL */
 } td_norm_desc;
 
 typedef struct {
@@ -260,6 +264,7 @@ typedef struct {
     const td_npu_weight *w;                 /* [n_experts, hidden] F32 */
     const td_npu_weight *logit_bias, *bias; /* [n_experts] F32 or NULL */
     const void          *in;                /* [max_tok, hidden] */
+    const float         *in_f32;            /* a norm's out_f32, read in its place with caps.norm_f32; or NULL */
     uint16_t            *ids;               /* [max_tok, top_k] */
     float               *weights;           /* [max_tok, top_k] */
 } td_router_desc;
@@ -478,6 +483,9 @@ const char *td_npu_backend_name(size_t i);
 /** How many of this machine's threads of their own so many cards cannot do without; NULL is the host; 0 for names that there
  * are not. */
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);
+
+/** The NUMA node that a card hangs on, as Linux numbers them. @return false: no card, or nothing tells. */
+bool td_npu_node(const char *name, uint32_t card, uint32_t *node);
 
 /** Something about a backend's installation. Texts are valid during the call that tells it. */
 typedef struct {

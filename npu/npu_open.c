@@ -19,6 +19,7 @@ typedef struct {
     opener      open;
     uint32_t    alone, in_group; /* threads of its own that a card cannot do without, alone and among several */
     void (*facts)(td_npu_fact_fn tell, void *user);
+    bool (*node)(uint32_t card, uint32_t *node); /* NULL: nothing tells */
 } backend;
 
 static void core_facts(td_npu_fact_fn tell, void *user) {
@@ -26,9 +27,11 @@ static void core_facts(td_npu_fact_fn tell, void *user) {
 }
 
 static const backend BACKENDS[] = {
-    {"host", td_host_npu_open, 0, 1, core_facts},       {"apart", td_apart_npu_open, 1, 1, core_facts},
-    {"npu", td_ascend_npu_open, 0, 0, td_ascend_facts}, {"ascend", td_ascend_npu_open, 0, 0, td_ascend_facts},
-    {"cuda", td_cuda_npu_open, 0, 0, td_cuda_facts},
+    {"host", td_host_npu_open, 0, 1, core_facts, NULL},
+    {"apart", td_apart_npu_open, 1, 1, core_facts, NULL},
+    {"npu", td_ascend_npu_open, 0, 0, td_ascend_facts, NULL},
+    {"ascend", td_ascend_npu_open, 0, 0, td_ascend_facts, NULL},
+    {"cuda", td_cuda_npu_open, 0, 0, td_cuda_facts, td_cuda_card_node},
 };
 
 const char *td_npu_backend_name(size_t i) {
@@ -58,6 +61,11 @@ const char *td_npu_auto(char *why, size_t bytes) {
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
     const backend *b = find(name);
     return !b ? 0 : n_cards > 1 ? n_cards * b->in_group : b->alone;
+}
+
+bool td_npu_node(const char *name, uint32_t card, uint32_t *node) {
+    const backend *b = find(name);
+    return b && b->node && b->node(card, node);
 }
 
 void td_npu_facts(const char *name, td_npu_fact_fn tell, void *user) {

@@ -65,7 +65,7 @@ td_status td_plan_machine_measure(td_plan_machine *out, td_error *err) {
     out->measured = true;
     if (td_plan_kernels_find(tier)) out->kernels = td_plan_kernels_find(tier);
     out->cpu = out->kernels->shares;
-    td_status st = td_topology_plan(td_kernels_here()->read, 0, 0, 0, plan, &machine, err);
+    td_status st = td_topology_plan(td_kernels_here()->read, &(td_thread_wishes){0}, plan, &machine, err);
     if (st == TD_OK) {
         snprintf(out->name, sizeof out->name, "%s", machine.cpu[0] ? machine.cpu : "this machine");
         st = measure_planned(plan, &machine, out, err);

@@ -32,6 +32,7 @@
 #include "core/thread.h"
 #include "core/thread_plan.h"
 #include "kernels/kernels.h"
+#include "model/arch/arch.h"
 #include "model/experts_load.h"
 #include "quantize/quantizer.h"
 
@@ -148,14 +149,25 @@ static td_status choose_expert_format(td_quantizer *q) {
     return TD_OK;
 }
 
+/* Other engines find the experts by the names that most families have, and a vision encoder in the same folder. */
+static td_status check_shared(const td_quantizer *q) {
+    const td_arch *a = q->config.arch;
+    if (a->prefix || !strstr(a->weights[TD_ROLE_EXPERT_GATE].name, ".mlp.experts."))
+        return td_fail(q->err, TD_ENOTSUP, "output_format compressed-tensors of %s is not supported yet, only tandem",
+                       q->config.arch_name);
+    return TD_OK;
+}
+
 static td_status open_source(td_quantizer *q) {
     TD_TRY(td_model_config_read(q->o->model_path, NULL, &q->config, q->err));
     TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err)
                             : td_checkpoint_open(q->o->model_path, &q->source, q->err));
     td_checkpoint_look_at_mtp(q->source, &q->config);
+    td_checkpoint_log_unread(q->source, &q->config);
     if (td_quant_config_has_int8(&q->config.quant) && !td_checkpoint_has_experts(q->source, &q->config))
         return td_fail(q->err, TD_EINVAL, "%s is quantised already, and has its experts in packed files", q->o->model_path);
     TD_TRY(td_checkpoint_check_all(q->source, &q->config, true, q->err));
+    if (q->compressed_tensors) TD_TRY(check_shared(q));
     if (is_auto(q->o) && q->method == TD_ROUND_NEAREST && !q->o->calibration_path && !q->compressed_tensors)
         TD_TRY(choose_expert_format(q));
     TD_TRY(td_expert_shards_check(q));
@@ -200,7 +212,9 @@ static td_status start_pool(td_quantizer *q) {
     td_thread_plan *plan = malloc(sizeof *plan);
     td_machine      machine;
     if (!plan) return td_fail(q->err, TD_ENOMEM, "out of memory");
-    td_status s = td_topology_plan(td_kernels_here()->read, q->o->threads, q->o->subpool_count, 0, plan, &machine, q->err);
+    td_status s = td_topology_plan(td_kernels_here()->read,
+                                   &(td_thread_wishes){.cpuinfer = q->o->threads, .subpool_count = q->o->subpool_count},
+                                   plan, &machine, q->err);
     if (s == TD_OK) {
         q->n_subpools = plan->n_subpools;
         q->available_bytes = machine.available_bytes;

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/json_file.h"
 #include "core/json_text.h"
+#include "model/arch/arch.h"
 #include "quantize/quantizer.h"
 
 static bool is_folder(const char *path) {
@@ -113,11 +114,16 @@ td_status td_output_config_write(td_quantizer *q) {
     bool    folder = !td_checkpoint_is_dummy(q->source) || is_folder(q->o->model_path);
     if (folder) TD_TRY(td_source_path(q, path, "config.json"));
     TD_TRY(td_json_read(folder ? path : q->o->model_path, TD_SMALL_FILE_MAX, &config, q->err));
-    json_object_del(config, "quantization_config"); /* of codes that are decoded now */
-    json_object_del(config, "compression_config");
+    json_t *text_config = q->config.arch->prefix ? json_object_get(config, "text_config") : config;
+    json_t *places[] = {config, text_config};
+    for (size_t i = 0; i < 2; i++) { /* of codes that are decoded now */
+        json_object_del(places[i], "quantization_config");
+        json_object_del(places[i], "compression_config");
+    }
     json_t *numbers = q->compressed_tensors ? shared_quantization_config(q) : q->w8a8 ? quantization_config() : NULL;
     int     failed = q->compressed_tensors || q->w8a8 ? json_object_set_new(config, "quantization_config", numbers) : 0;
-    if (q->rotated && q->config.tie_embeddings) failed |= json_object_set_new(config, "tie_word_embeddings", json_false());
+    if (q->rotated && q->config.tie_embeddings)
+        failed |= json_object_set_new(text_config, "tie_word_embeddings", json_false());
     char     *text = failed ? NULL : td_json_dump(config, JSON_INDENT(2));
     td_status s = text ? td_output_path(q, path, "config.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
     if (s == TD_OK) s = td_file_write(path, text, strlen(text), q->err);

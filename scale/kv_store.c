@@ -1,6 +1,5 @@
 #include "scale/kv_store.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <math.h>
 #include <pthread.h>
@@ -13,6 +12,7 @@
 #include "core/log.h"
 #include "core/thread.h"
 #include "scale/kv_page_frame.h"
+#include "scale/listen_address.h"
 #include "scale/mooncake_library.h"
 
 #define LOOKUPS_MAX 16
@@ -51,6 +51,7 @@ typedef struct {
 
 struct td_kv_store {
     td_kv_store_config config;
+    td_listen_address  listen;
     td_page_store      pages;
     td_mooncake        lib;
     td_page_format     format;
@@ -356,6 +357,7 @@ static void wait_until(td_kv_store *k, double until_s) {
 
 static void *run(void *arg) {
     td_kv_store *k = arg;
+    td_listen_address_set(&k->listen);
     pthread_mutex_lock(&k->lock);
     while (!k->stop) {
         lookup *l = k->stats.up ? next_lookup(k) : NULL;
@@ -552,12 +554,19 @@ static void close_pages(void *user) {
 }
 
 /* What Mooncake takes from the environment, unless somebody has set it: nothing but TCP where that is asked for (its build
- * for Ascend would look for cards), the address to listen at, and a log of what goes wrong only. */
-static void set_environment(const td_kv_store_config *c) {
-    struct in6_addr address;
+ * for Ascend would look for cards), the address that it tells others (which it calls BIND, but does not bind), IPv6 where we
+ * listen there, a log of what goes wrong only, and an end of calls when nothing comes for 5 s: over a link that drops
+ * everything they would last half a minute, or a whole one. */
+static void set_environment(const td_kv_store_config *c, const td_listen_address *listen) {
+    td_listen_address told;
     if (!strcmp(c->protocol, "tcp")) setenv("MC_FORCE_TCP", "1", 0);
-    if (inet_pton(AF_INET, c->local_hostname, &address) == 1) setenv("MC_TCP_BIND_ADDRESS", c->local_hostname, 0);
+    if (td_listen_address_parse(c->local_hostname, &told)) setenv("MC_TCP_BIND_ADDRESS", c->local_hostname, 0);
+    if (listen->family == AF_INET6) setenv("MC_USE_IPV6", "1", 0);
     setenv("MC_LOG_LEVEL", "WARNING", 0);
+    setenv("MC_RPC_TIMEOUT_MS", "5000", 0);
+    setenv("MC_RPC_CONNECT_TIMEOUT_MS", "5000", 0);
+    setenv("MC_TCP_STATUS_TIMEOUT_SEC", "5", 0);
+    setenv("MC_TCP_PROGRESS_TIMEOUT_SEC", "5", 0);
 }
 
 td_status td_kv_store_open(const td_kv_store_config *c, td_kv_store **out, td_error *err) {
@@ -582,8 +591,13 @@ td_status td_kv_store_open(const td_kv_store_config *c, td_kv_store **out, td_er
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    set_environment(c);
-    td_status st = td_mooncake_load(&k->lib, c->library, err);
+    td_status st = td_listen_address_parse(c->listen_address, &k->listen)
+                       ? TD_OK
+                       : td_fail(err, TD_EINVAL, "listen_address '%s' is no address", c->listen_address);
+    if (st == TD_OK) {
+        set_environment(c, &k->listen);
+        st = td_mooncake_load(&k->lib, c->library, err);
+    }
     if (st != TD_OK) {
         td_kv_store_close(k);
         return td_fail_within(err, "kv-store");

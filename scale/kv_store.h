@@ -26,6 +26,7 @@ typedef struct {
     char     library[TD_KV_STORE_TEXT_MAX];               /* of Mooncake Store, with its C interface */
     char     master_server_address[TD_KV_STORE_TEXT_MAX]; /* "HOST:PORT" */
     char     local_hostname[TD_KV_STORE_TEXT_MAX];        /* where the others reach this host */
+    char     listen_address[TD_KV_STORE_TEXT_MAX];        /* of this host; 0.0.0.0 or ::, all of them */
     char     metadata_server[TD_KV_STORE_TEXT_MAX];
     char     protocol[TD_KV_STORE_TEXT_MAX];
     char     device_name[TD_KV_STORE_TEXT_MAX];

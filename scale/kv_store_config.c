@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/json_text.h"
 #include "scale/kv_store.h"
+#include "scale/listen_address.h"
 
 #define FILE_BYTES_MAX 65536
 #define SIZE_MAX_BYTES ((uint64_t)1 << 40)
@@ -63,6 +64,7 @@ static td_status take_member(const char *key, const json_t *v, td_kv_store_confi
     } TEXTS[] = {{"library", c->library},
                  {"master_server_address", c->master_server_address},
                  {"local_hostname", c->local_hostname},
+                 {"listen_address", c->listen_address},
                  {"metadata_server", c->metadata_server},
                  {"device_name", c->device_name}};
     const struct {
@@ -77,10 +79,23 @@ static td_status take_member(const char *key, const json_t *v, td_kv_store_confi
         if (!strcmp(key, SIZES[i].key)) return take_size(key, v, SIZES[i].bytes, err);
     if (!strcmp(key, "protocol")) return take_protocol(v, c->protocol, err);
     if (!strcmp(key, "max_wait_ms")) return take_wait(key, v, &c->max_wait_ms, err);
+    return td_fail(
+        err, TD_EINVAL,
+        "there is no '%.40s'; there are master_server_address, global_segment_size, local_hostname, listen_address, "
+        "library, metadata_server, protocol, device_name, local_buffer_size, page_buffer_size and max_wait_ms",
+        key);
+}
+
+/* Where others reach this host is where it listens, unless it is said. */
+static td_status settle_listen_address(td_kv_store_config *c, td_error *err) {
+    td_listen_address a;
+    bool              given = c->listen_address[0] != 0;
+    if (!given) memcpy(c->listen_address, c->local_hostname, sizeof c->listen_address);
+    if (td_listen_address_parse(c->listen_address, &a)) return TD_OK;
+    if (given) return td_fail(err, TD_EINVAL, "listen_address must be an address of this host, like \"10.0.0.2\"");
     return td_fail(err, TD_EINVAL,
-                   "there is no '%.40s'; there are master_server_address, global_segment_size, local_hostname, library, "
-                   "metadata_server, protocol, device_name, local_buffer_size, page_buffer_size and max_wait_ms",
-                   key);
+                   "local_hostname is a name: say in listen_address at which address of this host to listen; \"0.0.0.0\" "
+                   "for all of them");
 }
 
 static td_status take_object(const json_t *root, td_kv_store_config *c, td_error *err) {
@@ -95,7 +110,7 @@ static td_status take_object(const json_t *root, td_kv_store_config *c, td_error
                        "global_segment_size is missing: the memory of this host that the store may use, like \"4GB\"; 0: "
                        "none");
     json_object_foreach((json_t *)root, key, v) TD_TRY(take_member(key, v, c, err));
-    return TD_OK;
+    return settle_listen_address(c, err);
 }
 
 static td_status parse(const char *json, size_t len, td_kv_store_config *out, td_error *err) {

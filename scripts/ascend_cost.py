@@ -71,9 +71,10 @@ class Step:
             self.product("QuantMatmul o", h, heads * v)] + self.sum_over_cards()
 
     def norm_of_sum(self, codes_alone):
-        """The residual's sum, its norm and codes; where the router reads the norm, too, no operation has norm and codes."""
+        """The residual's sum, its norm and codes; where the router reads the norm, too, no operation has norm and codes: one has the router's f32 besides."""
         h = self.c["hidden_size"]
-        rest = [self.rowwise("AddRmsNormDynamicQuant", h)] if self.fused and codes_alone else [self.rowwise("RmsNorm", h), self.rowwise("DynamicQuant", h)]
+        norm = self.op("AddRmsNormCast", rows=(2 * 2 + 2 * 2 + 4) * self.m * h) if self.fused else self.rowwise("RmsNorm", h)
+        rest = [self.rowwise("AddRmsNormDynamicQuant", h)] if self.fused and codes_alone else [norm, self.rowwise("DynamicQuant", h)]
         return [self.rowwise("InplaceAdd", h)] + rest
 
     def mlp(self, inter):
@@ -83,26 +84,26 @@ class Step:
         return [self.product("QuantMatmul gate, up", 2 * inter, h)] + middle + [self.product("QuantMatmul down", h, inter)]
 
     def routed(self):
-        """Routed experts on the card: 6 launches, or 9; among several cards the first one's ids, a copy and a message, come first."""
+        """Routed experts on the card: 5 launches, or 9; among several cards the first one's ids, a copy and a message, come first."""
         c, m, k, n_experts = self.c, self.m, self.c["num_experts_per_tok"], self.c["n_routed_experts"]
         h, inter = c["hidden_size"], c["moe_intermediate_size"] // self.n
         read, rows = n_experts * (1 - (1 - k / n_experts) ** m), m * k
         ids = [self.op("Cast of ids", rows=6 * rows)] + ([self.op("broadcast of ids", rows=16 * rows, least=SUM_US)] if self.n > 1 else [])
         if self.fused:
-            send = [self.op("MoeInitRoutingV3", rows=2 * rows * h)]
-            middle = [self.op("DequantSwigluQuantV2", rows=9 * rows * inter)]
+            send, middle = [self.op("MoeInitRoutingV3", rows=2 * rows * h)], []
         else:
             send = [self.op("MoeInitRoutingV2", rows=4 * rows * h), self.op("Cast of counts", rows=12 * n_experts), self.op("DynamicQuant", rows=3 * rows * h)]
             middle = [self.op("SwiGlu", rows=6 * rows * inter), self.op("DynamicQuant", rows=3 * rows * inter)]
 
         def product(name, n, k, out):
             return self.op(name, read * n * k, rows * (k + out * n), int8=2.0 * rows * n * k, least=PRODUCT_US)
-        return (ids + send + [product("GroupedMatmul gate, up", 2 * inter, h, 4 if self.fused else 2)] + middle +
+        gate_up = product("GroupedMatmulSwigluQuant", 2 * inter, h, 0.5) if self.fused else product("GroupedMatmul gate, up", 2 * inter, h, 2)
+        return (ids + send + [gate_up] + middle +
                 [product("GroupedMatmul down", h, inter, 2), self.op("MoeFinalizeRoutingV2", rows=2 * (rows + m) * h)])
 
     def moe_layer(self):
         c, h = self.c, self.c["hidden_size"]
-        router = [self.rowwise("Cast", h), self.op("Mm of the router, f32", 4 * c["n_routed_experts"] * h, 4 * self.m * h, least=PRODUCT_US),
+        router = ([] if self.fused else [self.rowwise("Cast", h)]) + [self.op("Mm of the router, f32", 4 * c["n_routed_experts"] * h, 4 * self.m * h, least=PRODUCT_US),
                   self.rowwise("MoeGatingTopK", c["n_routed_experts"]), self.rowwise("Topk", c["num_experts_per_tok"]),
                   self.rowwise("Gather", c["num_experts_per_tok"])]  # on card 0, which is the one that is counted
         return (self.attention() + self.norm_of_sum(False) + router + self.mlp(c["moe_intermediate_size"] * c["n_shared_experts"]) +

@@ -100,7 +100,8 @@ if [ ! -x "$tandem" ]; then
     exit 1
 fi
 
-# A card, or nothing else makes sense.
+# A card, or nothing else makes sense. topo measures it, which takes a few seconds beside those of the stages.
+looking=$SECONDS
 "$tandem" topo --json >"$work/cards" 2>"$work/cards.log" || usage "$tandem topo fails: $(tail -n 1 "$work/cards.log")"
 none=$(python3 -c 'import json, sys; t = json.load(sys.stdin); print("" if t["cuda_cards"] else t["cuda_error"] or "the machine has no NVIDIA driver, or the driver finds no card")' <"$work/cards")
 if [ -n "$none" ]; then
@@ -109,6 +110,7 @@ if [ -n "$none" ]; then
     exit 3
 fi
 
+began=$((began + SECONDS - looking))
 if wanted topo; then stage topo json "$tandem" topo --json; fi
 if wanted tests; then
     if [ -e "$build/CTestTestfile.cmake" ]; then

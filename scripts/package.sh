@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Make packages of this tree in build/packages/: bit for bit the same from the same commit with the same compiler and libraries.
-# usage: scripts/package.sh deb | deb-arm64 | tarball | rpm
+# usage: scripts/package.sh deb | deb-arm64 | image-arm64 | tarball | rpm
 #   deb         tandem_*.deb (program, service, pages) and libtandem-dev_*.deb (headers, libraries, example), for this machine's architecture
 #   deb-arm64   the same for arm64, built with the cross compiler (scripts/deps.sh aarch64)
+#   image-arm64 tandem_*_arm64.image.tar, a container's image of that (podman load, docker load), with Debian's packages of the day
 #   tarball     tandem-*-linux-*.tar.gz: unpack anywhere and run; carries every library but glibc, and the demo model
 #   rpm         tandem-*.rpm and tandem-devel-*.rpm (packaging/tandem.spec)
 # Environment: TD_PACKAGE_REVISION (1), the package's number within a version; SOURCE_DATE_EPOCH (the commit's time), the time of every file; TD_PACKAGE_COMMIT, where
@@ -112,6 +113,37 @@ make_deb() { # architecture, build folder, prefix of the tools
     rm -rf "$stage"
 }
 
+# ---- the container's image for another architecture ----
+
+# Its files are those of the packages, unpacked, and all else is as packaging/container/Containerfile says, without what that file runs: that needs
+# the architecture's machine, or a kernel that hands its programs to an emulator. So there is no apt inside, and the user is made here.
+make_image_arm64() { # the .deb
+    local deb=$1 stage=$out/stage/image-arm64 root=$out/stage/image-arm64/root image=localhost/tandem:$version
+    local file=$out/tandem_$version-${revision}_arm64.image.tar
+    local depends
+    depends=$(dpkg-deb -f "$deb" Depends | sed 's/ ([^)]*)//g; s/,//g; s/\badduser\b//')
+    rm -rf "$stage" "$file"
+    mkdir -p "$stage"
+    # shellcheck disable=SC2086 # names, one by one; the health check is written for bash
+    scripts/arm64_packages.sh "$root" base-files base-passwd bash $depends
+    dpkg-deb -x "$deb" "$root"
+    dpkg-deb -f "$deb" >"$root/var/lib/dpkg/status.d/tandem"
+    { cat "$root/usr/share/base-passwd/passwd.master"; echo "tandem:*:999:999:Tandem inference server:/nonexistent:/usr/sbin/nologin"; } >"$root/etc/passwd"
+    { cat "$root/usr/share/base-passwd/group.master"; echo "tandem:*:999:"; } >"$root/etc/group"
+    sed '/^FROM .* AS build$/,/^$/d; /^COPY --from=build /d; /^RUN /d' packaging/container/Containerfile >"$stage/Containerfile"
+    [ "$(grep -c '^FROM ' "$stage/Containerfile")" = 1 ] || fail "packaging/container/Containerfile has other stages than two"
+    local buildah=(buildah --root "$stage/storage" --runroot "$stage/run" --storage-driver vfs) base
+    base=$("${buildah[@]}" from --arch arm64 scratch)
+    "${buildah[@]}" add --quiet --chown 0:0 "$base" "$root" / >/dev/null
+    "${buildah[@]}" config --arch arm64 --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$base"
+    "${buildah[@]}" commit --quiet --rm --timestamp "$SOURCE_DATE_EPOCH" "$base" localhost/base >/dev/null
+    "${buildah[@]}" bud --quiet --arch arm64 --isolation chroot --format docker --pull-never --timestamp "$SOURCE_DATE_EPOCH" --build-arg BASE=localhost/base \
+        -t "$image" -f "$stage/Containerfile" . >/dev/null
+    "${buildah[@]}" push --quiet "$image" "docker-archive:$file:$image" >/dev/null
+    rm -rf "$stage"
+    echo "$file"
+}
+
 # ---- tarball ----
 
 make_tarball() { # build folder
@@ -181,8 +213,14 @@ here=$(uname -m)-linux-gnu
 case "${1:-}" in
     deb) build build/package release "lib/$here" && make_deb "$(dpkg --print-architecture)" build/package "" ;;
     deb-arm64) build build/package-arm64 aarch64 lib/aarch64-linux-gnu && make_deb arm64 build/package-arm64 aarch64-linux-gnu- ;;
+    image-arm64)
+        need buildah buildah
+        build build/package-arm64 aarch64 lib/aarch64-linux-gnu
+        make_deb arm64 build/package-arm64 aarch64-linux-gnu-
+        make_image_arm64 "$out/tandem_$version-${revision}_arm64.deb"
+        ;;
     tarball) build build/package release "lib/$here" && make_tarball build/package ;;
     rpm) make_rpm "$source/build/package" ;; # it builds there itself
-    -h | --help) sed -n '2,9s/^# //p' "$0" ;;
-    *) echo "usage: scripts/package.sh deb | deb-arm64 | tarball | rpm" >&2; exit 2 ;;
+    -h | --help) sed -n '2,10s/^# //p' "$0" ;;
+    *) echo "usage: scripts/package.sh deb | deb-arm64 | image-arm64 | tarball | rpm" >&2; exit 2 ;;
 esac

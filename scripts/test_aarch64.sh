@@ -23,11 +23,8 @@ run() { # processor, tests as a regular expression
 }
 
 if [ "${1:-}" = --full ]; then
-    # Tests that ask how long something takes, which an emulator cannot answer, and one whose failure is not understood.
+    # Tests that ask how long something takes, which an emulator cannot answer.
     left_out=(
-        "test_abort        more than one token within a fifth of a second, and the end of a step within ten"
-        "test_life         one of 24: 200 instead of 503 for a request that a second signal cuts; not found out why"
-        "test_demo_server  answers that are cut by a server which stops after a time; its main path is run without --full"
         "soak_short        as many requests as come in 15 seconds"
         "test_bench        timings"
     )

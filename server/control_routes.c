@@ -45,10 +45,7 @@ static uint32_t end_early(td_server *s, const char *rid) {
     for (uint32_t i = 0; i < s->opt.connections_max; i++) {
         td_generation *g = td_watched(s, i);
         if (!g) continue;
-        if (!g->req.api->internal && (!rid || !strcmp(rid, g->id))) {
-            td_generation_end_early(g);
-            n++;
-        }
+        if (!g->req.api->internal && (!rid || !strcmp(rid, g->id))) n += td_generation_end_early(g);
         td_generation_unref(g);
     }
     return n;

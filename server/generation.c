@@ -369,11 +369,16 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
     return refuse(err, st, &cause, r);
 }
 
-void td_generation_end_early(td_generation *g) {
+bool td_generation_end_early(td_generation *g) {
+    bool any = false;
     pthread_mutex_lock(&g->handles_lock);
-    for (size_t i = 0; i < g->n_choices; i++)
-        if (g->handles[i]) td_request_cancel(g->handles[i]);
+    for (size_t i = 0; i < g->n_choices; i++) {
+        if (!g->handles[i]) continue;
+        td_request_cancel(g->handles[i]);
+        any = true;
+    }
     pthread_mutex_unlock(&g->handles_lock);
+    return any;
 }
 
 void td_generation_cancel(td_generation *g) {
@@ -414,21 +419,23 @@ void td_generation_attend(td_generation *g) {
         end_some(g);
 }
 
+/* What the answer is to be is said before the engine is asked to end the choices: their last events may come at once, and
+ * would otherwise make a whole answer of what there is. */
 void td_generation_abort(td_generation *g) {
-    td_generation_cancel(g);
     pthread_mutex_lock(&g->lock);
-    g->aborted = g->ready = true;
+    g->aborted = g->dropped = g->ready = true;
     resume_locked(g);
     pthread_mutex_unlock(&g->lock);
+    td_generation_cancel(g);
 }
 
 void td_generation_fail(td_generation *g, int http, const char *code, const char *sentence) {
-    td_generation_cancel(g);
     pthread_mutex_lock(&g->lock);
     if (!g->has_error) td_api_fail(&g->error, http, code, "%s", sentence);
-    g->has_error = g->ready = true;
+    g->has_error = g->dropped = g->ready = true;
     resume_locked(g);
     pthread_mutex_unlock(&g->lock);
+    td_generation_cancel(g);
 }
 
 /* ---- for the answering thread ---- */

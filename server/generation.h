@@ -104,8 +104,9 @@ void           td_generation_unref(td_generation *g);
 /** Submit every choice, or none; err is filled then. */
 TD_NODISCARD td_status td_generation_submit(td_generation *g, td_api_error *err);
 
-/** Have the engine end what runs; the client gets what there is, with finish_reason "abort". Any thread but the engine's. */
-void td_generation_end_early(td_generation *g);
+/** Have the engine end what runs; the client gets what there is, with finish_reason "abort". Any thread but the engine's.
+ * @return whether the engine has had it: not before it is submitted, and not once it is cancelled. */
+bool td_generation_end_early(td_generation *g);
 
 /** Cancel what runs and release the handles. Any thread but the engine's. Nothing that comes later is kept. */
 void td_generation_cancel(td_generation *g);

@@ -62,15 +62,14 @@ static enum MHD_Result run(td_call *c, td_api_request *req) {
     }
     c->generation = g; /* released when the call ends */
     g->connection = c->connection;
-    if (td_generation_submit(g, &err) != TD_OK) return td_answer_error(c, &err);
-
+    /* Watched before the engine has it: what runs can be found, to be aborted or attended to. */
     const union MHD_ConnectionInfo *ci = MHD_get_connection_info(c->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     g->slot = ci ? td_watch(s, g, ci->connect_fd) : UINT32_MAX;
     if (g->slot == UINT32_MAX) {
         td_api_fail(&err, 503, "queue_full", "Too many requests are running.");
         return td_answer_error(c, &err);
     }
-    td_generation_attend(g); /* what asked for it before it was watched */
+    if (td_generation_submit(g, &err) != TD_OK) return td_answer_error(c, &err);
     if (g->req.stream) {
         if (g->req.api->begin) g->req.api->begin(g, &g->out);
         return answer_stream(c, g);

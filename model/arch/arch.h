@@ -112,7 +112,9 @@ typedef struct {
 } td_layer_op;
 
 typedef struct td_arch {
-    const char *name; /* in `architectures` of config.json */
+    const char *name;   /* in `architectures` of config.json */
+    const char *prefix; /* of a model with more than text: of the language model's weights, "language_model."; its keys are
+                           those of text_config, which read_config gets. Else NULL */
     void (*read_config)(td_config_reader *r, td_model_config *c);
     const td_weight_rule *weights; /* [TD_ROLE_COUNT] */
     td_layer_caches (*caches)(const td_model_config *c, uint32_t layer);
@@ -121,6 +123,9 @@ typedef struct td_arch {
 
 /** Of a layer with grouped-query attention: K, then V. */
 td_layer_caches td_gqa_caches(const td_model_config *c);
+
+/** Of a layer with multi-head latent attention: the latent, then the rotated key. */
+td_layer_caches td_mla_caches(const td_model_config *c);
 
 /** NULL: not supported. */
 const td_arch *td_arch_find(const char *name);

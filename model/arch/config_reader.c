@@ -97,6 +97,31 @@ void td_config_common(td_config_reader *r, td_model_config *c, const td_config_d
     td_config_refuse_true(r, "mlp_bias", "a bias in the feed-forward");
 }
 
+void td_config_mla(td_config_reader *r, td_model_config *c, const td_config_mla_defaults *d) {
+    c->q_lora = td_config_has(r, "q_lora_rank") ? td_config_u32(r, "q_lora_rank", 0, 1, TD_CONFIG_LORA_MAX) : d->q_lora;
+    c->kv_lora = td_config_u32(r, "kv_lora_rank", d->kv_lora, 1, TD_CONFIG_LORA_MAX);
+    c->nope_dim = td_config_u32(r, "qk_nope_head_dim", d->nope, 1, TD_CONFIG_HEAD_DIM_MAX);
+    c->rope_dim = td_config_u32(r, "qk_rope_head_dim", d->rope, 2, TD_CONFIG_HEAD_DIM_MAX);
+    c->v_dim = td_config_u32(r, "v_head_dim", d->v, 1, TD_CONFIG_HEAD_DIM_MAX);
+    c->attn_bias = td_config_bool(r, "attention_bias", false);
+}
+
+void td_config_sigmoid_router(td_config_reader *r, td_model_config *c) {
+    c->route_score = TD_ROUTE_SIGMOID;
+    c->route_bias = true;
+    const char *score = td_config_text(r, "scoring_func", "sigmoid"), *method = td_config_text(r, "topk_method", "noaux_tc");
+    if (strcmp(score, "sigmoid"))
+        td_config_refuse(r, TD_ENOTSUP, "scoring_func is '%.40s', and %s has sigmoid only", score, c->arch_name);
+    if (strcmp(method, "noaux_tc"))
+        td_config_refuse(r, TD_ENOTSUP, "topk_method is '%.40s', and %s has noaux_tc only", method, c->arch_name);
+}
+
+void td_config_router_groups(td_config_reader *r, td_model_config *c, uint32_t n_group, uint32_t topk_group) {
+    c->n_group = td_config_u32(r, "n_group", n_group, 1, TD_EXPERTS_MAX);
+    c->topk_group = c->n_group > 1 ? td_config_u32(r, "topk_group", topk_group, 1, TD_EXPERTS_MAX) : 1;
+    c->route_groups = c->n_group > 1 ? TD_ROUTE_GROUP_TOP2 : TD_ROUTE_GREEDY;
+}
+
 void td_config_check_experts(td_config_reader *r, const td_model_config *c) {
     if (c->top_k > c->n_experts)
         td_config_refuse(r, TD_EFORMAT, "num_experts_per_tok is %u, more than the %u experts", c->top_k, c->n_experts);
@@ -166,7 +191,7 @@ void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim, do
     rope->kind = TD_ROPE_PLAIN;
     rope->factor = 1;
     rope->truncate = true;
-    rope->theta = td_config_number(root, "rope_theta", 10000.0, 1.0001, 1e12);
+    rope->theta = td_config_number(root, "rope_theta", rope->theta > 0 ? rope->theta : 10000.0, 1.0001, 1e12);
     part = td_config_number(root, "partial_rotary_factor", takes_part ? part : 1, 0, 1);
     rotate_part(root, rope, dim, part, takes_part);
 

@@ -53,6 +53,21 @@ void td_config_common(td_config_reader *r, td_model_config *c, const td_config_d
  * hidden_size / heads. */
 void td_config_gqa(td_config_reader *r, td_model_config *c, uint32_t head_dim);
 
+/** Multi-head latent attention's sizes where config.json has no such key. */
+typedef struct {
+    uint32_t q_lora, kv_lora, nope, rope, v;
+} td_config_mla_defaults;
+
+/** Sizes of multi-head latent attention, and attention_bias. q_lora_rank null: q is not compressed. */
+void td_config_mla(td_config_reader *r, td_model_config *c, const td_config_mla_defaults *d);
+
+/** DeepSeek-V3's router without its groups: sigmoid, noaux_tc, a bias for the choice; another scoring_func or topk_method is
+ * refused. */
+void td_config_sigmoid_router(td_config_reader *r, td_model_config *c);
+
+/** n_group and topk_group of that router. Where the keys are absent they are as here. */
+void td_config_router_groups(td_config_reader *r, td_model_config *c, uint32_t n_group, uint32_t topk_group);
+
 /** Whether top_k and the groups can be chosen from the experts. */
 void td_config_check_experts(td_config_reader *r, const td_model_config *c);
 
@@ -64,6 +79,7 @@ void td_config_refuse_sliding_window(td_config_reader *r);
 
 /**
  * `rope_scaling` of the published configs, or `rope_parameters` as transformers 5 writes it, which also holds rope_theta.
+ * rope_theta is c->rope.theta where the key is absent, or 10000 where that is 0.
  * @param dim   values of a head that could be rotated.
  * @param part  partial_rotary_factor where the key is absent; 0: the family rotates all of them, and any other value than 1
  *              is refused.

@@ -1,4 +1,5 @@
-/* DeepSeek-V2 (arXiv 2405.04434), DeepSeek-V3 (arXiv 2412.19437) and Kimi-K2: multi-head latent attention. */
+/* DeepSeek-V2 (arXiv 2405.04434), DeepSeek-V3 (arXiv 2412.19437), Kimi-K2, and the language model of Kimi-K2.5: multi-head
+ * latent attention. */
 #include <math.h>
 #include <string.h>
 
@@ -7,17 +8,26 @@
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
+/* V2's router: softmax, and of the groups the best experts' scores. */
+static void read_softmax_router(td_config_reader *r, td_model_config *c) {
+    const char *score = td_config_text(r, "scoring_func", "softmax"), *method = td_config_text(r, "topk_method", "greedy");
+    bool        grouped = !strcmp(method, "group_limited_greedy");
+    if (strcmp(score, "softmax"))
+        td_config_refuse(r, TD_ENOTSUP, "scoring_func is '%.40s', and %s has softmax only", score, c->arch_name);
+    if (!grouped && strcmp(method, "greedy"))
+        td_config_refuse(r, TD_ENOTSUP, "topk_method is '%.40s', and %s has greedy and group_limited_greedy only", method,
+                         c->arch_name);
+    c->route_score = TD_ROUTE_SOFTMAX;
+    c->n_group = grouped ? td_config_u32(r, "n_group", 1, 1, TD_EXPERTS_MAX) : 1;
+    c->topk_group = c->n_group > 1 ? td_config_u32(r, "topk_group", 1, 1, TD_EXPERTS_MAX) : 1;
+    c->route_groups = c->n_group > 1 ? TD_ROUTE_GROUP_MAX : TD_ROUTE_GREEDY;
+}
+
 /* Configuration_deepseek.py of the published checkpoints and transformers' classes. */
 static void read_either(td_config_reader *r, td_model_config *c, bool v3) {
     static const td_config_defaults V2 = {32000, 4096, 11008, 32, 32, 0, 2048}, V3 = {129280, 7168, 18432, 61, 128, 0, 4096};
     td_config_common(r, c, v3 ? &V3 : &V2);
-    c->q_lora = td_config_has(r, "q_lora_rank") ? td_config_u32(r, "q_lora_rank", 0, 1, TD_CONFIG_LORA_MAX)
-                                                : 1536; /* null: q is not compressed */
-    c->kv_lora = td_config_u32(r, "kv_lora_rank", 512, 1, TD_CONFIG_LORA_MAX);
-    c->nope_dim = td_config_u32(r, "qk_nope_head_dim", 128, 1, TD_CONFIG_HEAD_DIM_MAX);
-    c->rope_dim = td_config_u32(r, "qk_rope_head_dim", 64, 2, TD_CONFIG_HEAD_DIM_MAX);
-    c->v_dim = td_config_u32(r, "v_head_dim", 128, 1, TD_CONFIG_HEAD_DIM_MAX);
-    c->attn_bias = td_config_bool(r, "attention_bias", false);
+    td_config_mla(r, c, &(td_config_mla_defaults){.q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .v = 128});
     td_config_mtp_layers(r, c);
 
     c->moe_inter = td_config_u32(r, "moe_intermediate_size", v3 ? 2048 : 1407, 1, TD_CONFIG_DIM_MAX);
@@ -29,21 +39,12 @@ static void read_either(td_config_reader *r, td_model_config *c, bool v3) {
     c->norm_topk = td_config_bool(r, "norm_topk_prob", v3);
     c->routed_scale = td_config_number(r, "routed_scaling_factor", v3 ? 2.5 : 1.0, 0, 1e6);
 
-    const char *score = td_config_text(r, "scoring_func", v3 ? "sigmoid" : "softmax");
-    const char *method = td_config_text(r, "topk_method", v3 ? "noaux_tc" : "greedy");
-    c->route_score = v3 ? TD_ROUTE_SIGMOID : TD_ROUTE_SOFTMAX;
-    c->route_bias = v3;
-    if (strcmp(score, v3 ? "sigmoid" : "softmax"))
-        td_config_refuse(r, TD_ENOTSUP, "scoring_func is '%.40s', and %s has %s only", score, c->arch_name,
-                         v3 ? "sigmoid" : "softmax");
-    bool grouped = v3 ? !strcmp(method, "noaux_tc") : !strcmp(method, "group_limited_greedy");
-    if (!grouped && (v3 || strcmp(method, "greedy")))
-        td_config_refuse(r, TD_ENOTSUP, "topk_method is '%.40s', and %s has %s only", method, c->arch_name,
-                         v3 ? "noaux_tc" : "greedy and group_limited_greedy");
-    c->n_group = grouped ? td_config_u32(r, "n_group", v3 ? 8 : 1, 1, TD_EXPERTS_MAX) : 1;
-    c->topk_group = grouped ? td_config_u32(r, "topk_group", v3 ? 4 : 1, 1, TD_EXPERTS_MAX) : 1;
-    c->route_groups = c->n_group == 1 ? TD_ROUTE_GREEDY : v3 ? TD_ROUTE_GROUP_TOP2 : TD_ROUTE_GROUP_MAX;
-    if (c->n_group == 1) c->topk_group = 1;
+    if (v3) {
+        td_config_sigmoid_router(r, c);
+        td_config_router_groups(r, c, 8, 4);
+    } else {
+        read_softmax_router(r, c);
+    }
     /* V2's gate either normalises or scales; V3's does both (MoEGate of the two modeling_deepseek.py). */
     if (!v3) {
         c->norm_topk = c->norm_topk && c->top_k > 1;
@@ -69,6 +70,15 @@ static void read_v3(td_config_reader *r, td_model_config *c) {
     read_either(r, c, true);
 }
 
+/* The language model of Kimi-K2.5 and 2.6 is a DeepSeek-V3. */
+static void read_kimi_k25(td_config_reader *r, td_model_config *c) {
+    const char *type = td_config_text(r, "model_type", "deepseek_v3");
+    if (strcmp(type, "kimi_k2") && strcmp(type, "deepseek_v3"))
+        td_config_refuse(r, TD_ENOTSUP, "%smodel_type is '%.40s', and %s has kimi_k2 and deepseek_v3 only", r->prefix, type,
+                         c->arch_name);
+    read_either(r, c, true);
+}
+
 /* ---- weights --------------------------------------------------------------------------------- */
 
 /* clang-format off */
@@ -88,9 +98,7 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 
 static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
     (void)layer;
-    return (td_layer_caches){{{.kind = TD_KV_LATENT, .heads = 1, .values = c->kv_lora, .split = TD_SPLIT_WHOLE},
-                              {.kind = TD_KV_ROPE, .heads = 1, .values = c->rope_dim, .split = TD_SPLIT_WHOLE}},
-                             2};
+    return td_mla_caches(c);
 }
 
 static const td_layer_op DENSE_LAYER[] = {
@@ -119,3 +127,12 @@ const td_arch TD_ARCH_DEEPSEEK_V2 = {
     .name = "DeepseekV2ForCausalLM", .read_config = read_v2, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
 const td_arch TD_ARCH_DEEPSEEK_V3 = {
     .name = "DeepseekV3ForCausalLM", .read_config = read_v3, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
+
+/* The names of the published config.json, and of transformers' class. */
+#define KIMI_K25(architecture)                                                                               \
+    {                                                                                                        \
+        .name = architecture, .prefix = "language_model.", .read_config = read_kimi_k25, .weights = WEIGHTS, \
+        .caches = caches, .layer = layer_of                                                                  \
+    }
+const td_arch TD_ARCH_KIMI_K25 = KIMI_K25("KimiK25ForConditionalGeneration");
+const td_arch TD_ARCH_KIMI_K25_OF_TRANSFORMERS = KIMI_K25("Kimi_K25ForConditionalGeneration");

@@ -1,6 +1,5 @@
 /* GLM-4.5, 4.6, 4.7 and Air: grouped-query attention that rotates a part of each head, and DeepSeek-V3's router. */
 #include <math.h>
-#include <string.h>
 
 #include "model/arch/families.h"
 #include "model/arch/weight_table.h"
@@ -25,16 +24,8 @@ static void read_config(td_config_reader *r, td_model_config *c) {
     c->shared_inter = td_config_u32(r, "n_shared_experts", 1, 0, 64) * c->moe_inter;
     c->norm_topk = td_config_bool(r, "norm_topk_prob", true);
     c->routed_scale = td_config_number(r, "routed_scaling_factor", 1, 0, 1e6);
-    c->route_score = TD_ROUTE_SIGMOID;
-    c->route_bias = true;
-    const char *score = td_config_text(r, "scoring_func", "sigmoid"), *method = td_config_text(r, "topk_method", "noaux_tc");
-    if (strcmp(score, "sigmoid"))
-        td_config_refuse(r, TD_ENOTSUP, "scoring_func is '%.40s', and %s has sigmoid only", score, c->arch_name);
-    if (strcmp(method, "noaux_tc"))
-        td_config_refuse(r, TD_ENOTSUP, "topk_method is '%.40s', and %s has noaux_tc only", method, c->arch_name);
-    c->n_group = td_config_u32(r, "n_group", 1, 1, TD_EXPERTS_MAX);
-    c->topk_group = c->n_group > 1 ? td_config_u32(r, "topk_group", 1, 1, TD_EXPERTS_MAX) : 1;
-    c->route_groups = c->n_group > 1 ? TD_ROUTE_GROUP_TOP2 : TD_ROUTE_GREEDY;
+    td_config_sigmoid_router(r, c);
+    td_config_router_groups(r, c, 1, 1);
     td_config_check_experts(r, c);
 
     uint32_t first = td_config_u32(r, "first_k_dense_replace", 1, 0, TD_LAYERS_MAX);
@@ -47,9 +38,15 @@ static void read_config(td_config_reader *r, td_model_config *c) {
 /* ---- weights --------------------------------------------------------------------------------- */
 
 static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
-    TD_STREAM_WEIGHTS, TD_GQA_WEIGHTS, TD_DENSE_WEIGHTS,
-    TD_ROUTER_WEIGHT,  TD_ROUTER_BIAS, TD_SHARED_WEIGHTS("mlp.shared_experts"),
-    TD_EXPERT_WEIGHTS, TD_MTP_WEIGHTS,
+    TD_STREAM_WEIGHTS,
+    TD_GQA_WEIGHTS,
+    TD_HEAD_NORM_WEIGHTS,
+    TD_DENSE_WEIGHTS,
+    TD_ROUTER_WEIGHT,
+    TD_ROUTER_BIAS,
+    TD_SHARED_WEIGHTS("mlp.shared_experts"),
+    TD_EXPERT_WEIGHTS,
+    TD_MTP_WEIGHTS,
 };
 
 /* ---- layers ---------------------------------------------------------------------------------- */

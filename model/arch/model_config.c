@@ -17,7 +17,7 @@
 static const td_arch *find_architecture(td_config_reader *r, td_model_config *c) {
     const json_t *list = td_config_get(r, "architectures");
     const char   *name = json_string_value(json_array_get(list, 0));
-    char          names[256];
+    char          names[384];
     if (!name) {
         td_config_refuse(r, TD_EFORMAT, "architectures is missing or not a list of names");
         return NULL;
@@ -65,13 +65,29 @@ static void read_token_ids(td_config_reader *r, td_model_config *c) {
     }
 }
 
+static void read_model(td_config_reader *r, td_model_config *c, const td_arch *a) {
+    a->read_config(r, c);
+    read_quantization(r, c);
+    read_token_ids(r, c);
+}
+
+/* What a model with more than text says of its weights and tokens stands in either place. */
 static td_status parse_config(const json_t *root, td_model_config *c, td_error *err) {
     td_config_reader r = {root, "", err, TD_OK};
     const td_arch   *a = find_architecture(&r, c);
     if (!a) return r.status;
-    a->read_config(&r, c);
-    read_quantization(&r, c);
-    read_token_ids(&r, c);
+    if (a->prefix) {
+        td_config_reader text = {td_config_get(&r, "text_config"), "text_config.", err, TD_OK};
+        if (!json_is_object(text.object))
+            return td_fail(err, TD_EFORMAT, "text_config is missing or not an object, and %s has its language model there",
+                           c->arch_name);
+        read_model(&text, c, a);
+        r.status = text.status;
+        if (td_config_get(&r, "quantization_config")) read_quantization(&r, c);
+        read_token_ids(&r, c);
+    } else {
+        read_model(&r, c, a);
+    }
     return r.status;
 }
 

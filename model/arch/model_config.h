@@ -37,6 +37,7 @@ typedef struct {
     bool           attn_bias;                                  /* MLA: biases of q_a, kv_a, o (attention_bias) */
     bool           qkv_bias;                                   /* GQA: biases of q, k, v (Qwen2) */
     bool           qk_norm;                                    /* GQA: RMS norm per head (Qwen3) */
+    bool           qk_norm_rows;                               /* that norm is over all heads together (MiniMax-M2) */
     double         softmax_scale;                              /* YaRN's mscale included */
     td_rope_config rope;
     /* feed-forward */

@@ -69,6 +69,7 @@ static void read_qwen3(td_config_reader *r, td_model_config *c) {
 static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_STREAM_WEIGHTS,
     TD_GQA_WEIGHTS,
+    TD_HEAD_NORM_WEIGHTS,
     TD_DENSE_WEIGHTS,
     TD_ROUTER_WEIGHT,
     TD_SHARED_WEIGHTS("mlp.shared_expert"),

@@ -41,9 +41,9 @@ static bool in_scope(const td_model_config *c, td_weight_scope scope, uint32_t l
     return false;
 }
 
-static void write_name(const char *pattern, uint32_t layer, uint32_t expert, char *out, size_t size) {
+static void write_name(const char *prefix, const char *pattern, uint32_t layer, uint32_t expert, char *out, size_t size) {
     uint32_t numbers[2] = {layer, expert}, n = 0;
-    size_t   at = 0;
+    size_t   at = (size_t)snprintf(out, size, "%s", prefix ? prefix : "");
     for (; *pattern && at + 1 < size; pattern++)
         if (*pattern == '#')
             at += (size_t)snprintf(out + at, size - at, "%u", numbers[n++ % 2]);
@@ -72,7 +72,7 @@ bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, 
                             .turning = kept->turning,
                             .filling = kept->filling,
                             .fallback = stored->fallback};
-    write_name(stored->name, layer, expert, out->name, sizeof out->name);
+    write_name(c->arch->prefix, stored->name, layer, expert, out->name, sizeof out->name);
     if (c->rope.interleaved && stored->pairs == TD_PAIRS_MLA_Q)
         out->rope_rows = (td_rope_rows){c->nope_dim + c->rope_dim, c->rope_dim};
     if (c->rope.interleaved && stored->pairs == TD_PAIRS_KV_A)

@@ -122,7 +122,10 @@ static inline bool td_when_mtp_turned(const td_model_config *c) {
     TD_WEIGHT(O,      LAYER, "model.layers.#.self_attn.o_proj.weight", HIDDEN, GQA_Q, LAYER, LINEAR, COLUMNS, NONE, WRITES, RANDOM, NULL, REQUIRED), \
     TD_WEIGHT(Q_BIAS, LAYER, "model.layers.#.self_attn.q_proj.bias", GQA_Q, NONE, LAYER, F32, ROWS, NONE, NONE, ZEROS, td_when_qkv_bias, REQUIRED), \
     TD_WEIGHT(K_BIAS, LAYER, "model.layers.#.self_attn.k_proj.bias", GQA_KV, NONE, LAYER, F32, ROWS, NONE, NONE, ZEROS, td_when_qkv_bias, REQUIRED), \
-    TD_WEIGHT(V_BIAS, LAYER, "model.layers.#.self_attn.v_proj.bias", GQA_KV, NONE, LAYER, F32, ROWS, NONE, NONE, ZEROS, td_when_qkv_bias, REQUIRED), \
+    TD_WEIGHT(V_BIAS, LAYER, "model.layers.#.self_attn.v_proj.bias", GQA_KV, NONE, LAYER, F32, ROWS, NONE, NONE, ZEROS, td_when_qkv_bias, REQUIRED)
+
+/* Of each head. */
+#define TD_HEAD_NORM_WEIGHTS \
     TD_WEIGHT(Q_NORM, LAYER, "model.layers.#.self_attn.q_norm.weight", HEAD, NONE, LAYER, F32, WHOLE, NONE, NONE, ONES, td_when_qk_norm, REQUIRED), \
     TD_WEIGHT(K_NORM, LAYER, "model.layers.#.self_attn.k_norm.weight", HEAD, NONE, LAYER, F32, WHOLE, NONE, NONE, ONES, td_when_qk_norm, REQUIRED)
 

@@ -6,7 +6,9 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "kernels/rows/convert.h"
+#include "model/arch/arch.h"
 #include "model/checkpoint/dummy_weights.h"
 #include "model/checkpoint/rotation.h"
 #include "model/checkpoint/stored_query.h"
@@ -341,8 +343,9 @@ bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *co
 
 /* Whether the checkpoint has any tensor of the MTP layer. */
 static bool has_mtp_layer(const td_checkpoint *c, const td_model_config *config) {
-    char prefix[64];
-    snprintf(prefix, sizeof prefix, "model.layers.%u.", config->n_layers);
+    char prefix[96];
+    snprintf(prefix, sizeof prefix, "%smodel.layers.%u.", config->arch->prefix ? config->arch->prefix : "",
+             config->n_layers);
     return td_checkpoint_files_have(c->files, prefix);
 }
 
@@ -354,4 +357,22 @@ void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config) 
     config->mtp_turned = config->n_mtp_layers > 0; /* so that the weight which tells is asked for */
     config->mtp_turned = td_tensor_spec_get(config, TD_ROLE_MTP_UNTURN, config->n_layers, 0, &unturn) &&
                          (c->rotation.k || td_stored_exists(c->files, &unturn));
+}
+
+void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config) {
+    const char *prefix = config->arch->prefix;
+    size_t      n = 0, bytes = 0;
+    if (!prefix || td_checkpoint_is_dummy(c)) return;
+    for (size_t f = 0; f < td_checkpoint_files_count(c->files); f++) {
+        const td_safetensors *file = td_checkpoint_files_at(c->files, f);
+        for (size_t i = 0; i < td_safetensors_count(file); i++) {
+            const td_safetensors_entry *e = td_safetensors_at(file, i);
+            if (!strncmp(e->name, prefix, strlen(prefix))) continue;
+            n++;
+            bytes += e->bytes;
+        }
+    }
+    if (n)
+        td_info("%zu tensors (%.1f MB) whose names do not begin with '%s' are not read: the model is served for text alone",
+                n, (double)bytes * 1e-6, prefix);
 }

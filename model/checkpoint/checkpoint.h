@@ -90,6 +90,9 @@ TD_NODISCARD td_status td_checkpoint_check_all(const td_checkpoint *c, const td_
 /** Whether the routed experts are in the checkpoint (a folder of td_quantize has them in packed files instead). */
 bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *config);
 
+/** A log line when there are tensors outside the language model (td_arch.prefix): a vision encoder's. */
+void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config);
+
 /**
  * What only the checkpoint says of the MTP layers. Many conversions drop them and keep the config's count: n_mtp_layers
  * becomes 0 when the first has no tensor. mtp_turned is whether they are a rotated model's, in the folder or since

@@ -17,38 +17,42 @@
 #include "npu/ascend/acl_types.h"
 
 /* X(ladder, NULL or what takes its place where a library has no rung, what it is for) */
-#define TD_ACLNN_LADDERS(X)                                                                                           \
-    X(EMBEDDING, NULL, "rows of the embedding")                                                                       \
-    X(RMS_NORM, NULL, "RMS norm")                                                                                     \
-    X(ADD_RMS_NORM, "Add, then RmsNorm", "residual and RMS norm in one operation")                                    \
-    X(NORM_QUANT, "RmsNorm, then DynamicQuant", "RMS norm and int8 codes in one")                                     \
-    X(DYNAMIC_QUANT, NULL, "int8 codes and a scale for each token")                                                   \
-    X(QUANT_MATMUL, NULL, "products of W8A8")                                                                         \
-    X(MATMUL, NULL, "products of floats")                                                                             \
-    X(BATCH_MATMUL, NULL, "products of floats, a matrix for each head")                                               \
-    X(TRANSPOSE_BATCH_MATMUL, "BatchMatMul on transposed views",                                                      \
-      "products a head with the heads inside, for MLA's W_UK and W_UV")                                               \
-    X(SWIGLU, NULL, "silu(gate) * up")                                                                                \
-    X(SWIGLU_QUANT, "SwiGlu, then DynamicQuant", "silu(gate) * up and int8 codes in one")                             \
-    X(KV_FRONT, "RmsNorm, rope, then the write", "MLA's keys into their pages")                                       \
-    X(MLA_FRONT, "products, norms, rope and writes one by one",                                                       \
-      "MLA from the normed rows to the query and the cache in one")                                                   \
-    X(ROPE, NULL, "rotary positions")                                                                                 \
-    X(ADD, NULL, "sums")                                                                                              \
-    X(ADD_IN_PLACE, NULL, "residuals and biases")                                                                     \
-    X(SIGMOID, NULL, "gates of shared experts")                                                                       \
-    X(MUL_IN_PLACE, NULL, "gated rows")                                                                               \
-    X(CAST, NULL, "f32 to bf16 and back")                                                                             \
-    X(GATHER, NULL, "rows by index")                                                                                  \
-    X(GATHER_ELEMENTS, NULL, "a router's experts in the order of their weights")                                      \
-    X(KV_WRITE, NULL, "keys and values into their pages")                                                             \
-    X(ATTENTION, NULL, "attention over pages")                                                                        \
-    X(ROUTER, NULL, "a router's scores, groups and choice")                                                           \
-    X(TOPK, NULL, "the largest logits")                                                                               \
-    X(ROUTE_CODES, "MoeInitRoutingV2, DynamicQuant and Cast", "int8 rows in the order of their experts, with scales") \
-    X(ROUTE_ROWS, "no routed experts on the card", "rows in the order of their experts")                              \
-    X(GROUPED_PRODUCT, "no routed experts on the card", "products of each expert's rows with its own weights")        \
-    X(GROUPED_SWIGLU_QUANT, "SwiGlu, then DynamicQuant", "experts' sums to silu(gate) * up and int8 codes in one")    \
+#define TD_ACLNN_LADDERS(X)                                                                                            \
+    X(EMBEDDING, NULL, "rows of the embedding")                                                                        \
+    X(RMS_NORM, NULL, "RMS norm")                                                                                      \
+    X(ADD_RMS_NORM, "Add, then RmsNorm", "residual and RMS norm in one operation")                                     \
+    X(NORM_QUANT, "RmsNorm, then DynamicQuant", "RMS norm and int8 codes in one")                                      \
+    X(NORM_CAST, "RmsNorm, then Cast", "RMS norm in bf16 and in f32 in one")                                           \
+    X(DYNAMIC_QUANT, NULL, "int8 codes and a scale for each token")                                                    \
+    X(QUANT_MATMUL, NULL, "products of W8A8")                                                                          \
+    X(MATMUL, NULL, "products of floats")                                                                              \
+    X(BATCH_MATMUL, NULL, "products of floats, a matrix for each head")                                                \
+    X(TRANSPOSE_BATCH_MATMUL, "BatchMatMul on transposed views",                                                       \
+      "products a head with the heads inside, for MLA's W_UK and W_UV")                                                \
+    X(SWIGLU, NULL, "silu(gate) * up")                                                                                 \
+    X(SWIGLU_QUANT, "SwiGlu, then DynamicQuant", "silu(gate) * up and int8 codes in one")                              \
+    X(KV_FRONT, "RmsNorm, rope, then the write", "MLA's keys into their pages")                                        \
+    X(MLA_FRONT, "products, norms, rope and writes one by one",                                                        \
+      "MLA from the normed rows to the query and the cache in one")                                                    \
+    X(GQA_FRONT, "RmsNorm, rope, then the write", "GQA from the products to the query and the cache in one")           \
+    X(ROPE_BOTH, "cos and sin by row, and two ropes", "rotary positions of query and keys in one")                     \
+    X(ROPE, NULL, "rotary positions")                                                                                  \
+    X(ADD, NULL, "sums")                                                                                               \
+    X(ADD_IN_PLACE, NULL, "residuals and biases")                                                                      \
+    X(SIGMOID, NULL, "gates of shared experts")                                                                        \
+    X(MUL_IN_PLACE, NULL, "gated rows")                                                                                \
+    X(CAST, NULL, "f32 to bf16 and back")                                                                              \
+    X(GATHER, NULL, "rows by index")                                                                                   \
+    X(GATHER_ELEMENTS, NULL, "a router's experts in the order of their weights")                                       \
+    X(KV_WRITE, NULL, "keys and values into their pages")                                                              \
+    X(ATTENTION, NULL, "attention over pages")                                                                         \
+    X(ROUTER, NULL, "a router's scores, groups and choice")                                                            \
+    X(TOPK, NULL, "the largest logits")                                                                                \
+    X(ROUTE_CODES, "MoeInitRoutingV2, DynamicQuant and Cast", "int8 rows in the order of their experts, with scales")  \
+    X(ROUTE_ROWS, "no routed experts on the card", "rows in the order of their experts")                               \
+    X(GROUPED_PRODUCT, "no routed experts on the card", "products of each expert's rows with its own weights")         \
+    X(GROUPED_GATE_UP, "GroupedMatmul, then what takes their sums", "experts' products up to silu(gate) * up in int8") \
+    X(GROUPED_SWIGLU_QUANT, "SwiGlu, then DynamicQuant", "experts' sums to silu(gate) * up and int8 codes in one")     \
     X(ROUTED_SUM, "no routed experts on the card", "experts' rows back to their tokens")
 
 /* The attention's arguments, shared by the versions up to where they part. */
@@ -84,6 +88,9 @@
       const td_acl_tensor *x2, const td_acl_tensor *gamma, const td_acl_tensor *smooth1, const td_acl_tensor *smooth2,      \
       double epsilon, td_acl_tensor *out1, td_acl_tensor *out2, td_acl_tensor *sum, td_acl_tensor *scale1,                  \
       td_acl_tensor *scale2)                                                                                                \
+    X(aclnnAddRmsNormCast, NORM_CAST, "nn norm/add_rms_norm_cast", const td_acl_tensor *x1, const td_acl_tensor *x2,        \
+      const td_acl_tensor *gamma, double epsilon, const td_acl_tensor *out1, const td_acl_tensor *out2,                     \
+      const td_acl_tensor *rstd, const td_acl_tensor *sum)                                                                  \
     X(aclnnDynamicQuant, DYNAMIC_QUANT, "nn quant/dynamic_quant", const td_acl_tensor *x, const td_acl_tensor *smooth,      \
       const td_acl_tensor *out, const td_acl_tensor *scale)                                                                 \
     X(aclnnQuantMatmulWeightNz, QUANT_MATMUL, "nn matmul/quant_batch_matmul_v3", TD_ACLNN_QUANT_MATMUL_ARGS)                \
@@ -117,6 +124,15 @@
       const td_acl_tensor *latent_quant_scale, const td_acl_tensor *rope_quant_scale, const td_acl_tensor *smooth_cq,       \
       double epsilon_cq, double epsilon_ckv, char *cache_mode, const td_acl_tensor *query, const td_acl_tensor *query_rope, \
       const td_acl_tensor *query_scale)                                                                                     \
+    X(aclnnQkvRmsNormRopeCache, GQA_FRONT, "transformer posembedding/qkv_rms_norm_rope_cache", const td_acl_tensor *qkv,    \
+      const td_acl_tensor *q_gamma, const td_acl_tensor *k_gamma, const td_acl_tensor *cos, const td_acl_tensor *sin,       \
+      const td_acl_tensor *slots, td_acl_tensor *query, td_acl_tensor *key_cache, td_acl_tensor *value_cache,               \
+      const td_acl_tensor *key_scale, const td_acl_tensor *value_scale, const td_acl_tensor *key_offset,                    \
+      const td_acl_tensor *value_offset, const td_acl_int_array *sizes, const td_acl_int_array *heads, double epsilon,      \
+      char *cache_mode, const td_acl_tensor *query_rows, const td_acl_tensor *key_rows, const td_acl_tensor *value_rows)    \
+    X(aclnnRopeWithSinCosCache, ROPE_BOTH, "transformer posembedding/rope_with_sin_cos_cache",                              \
+      const td_acl_tensor *positions, const td_acl_tensor *query, const td_acl_tensor *key, const td_acl_tensor *table,     \
+      const td_acl_int_array *sections, int64_t head_dim, bool halves, td_acl_tensor *query_out, td_acl_tensor *key_out)    \
     X(aclnnRotaryPositionEmbedding, ROPE, "transformer posembedding/rotary_position_embedding", const td_acl_tensor *x,     \
       const td_acl_tensor *cos, const td_acl_tensor *sin, int64_t mode, td_acl_tensor *out)                                 \
     X(aclnnAdd, ADD, "math math/add", const td_acl_tensor *a, const td_acl_tensor *b, const td_acl_scalar *alpha,           \
@@ -170,6 +186,10 @@
       const td_acl_tensor_list *activation_offset, int64_t split, int64_t group_axis, int64_t groups_type,                  \
       int64_t activation, td_acl_int_array *tuning, td_acl_tensor_list *out, td_acl_tensor_list *activation_out,            \
       td_acl_tensor_list *quant_scale_out)                                                                                  \
+    X(aclnnGroupedMatmulSwigluQuantWeightNZ, GROUPED_GATE_UP, "transformer gmm/grouped_matmul_swiglu_quant",                \
+      const td_acl_tensor *x, const td_acl_tensor *weight, const td_acl_tensor *bias, const td_acl_tensor *offset,          \
+      const td_acl_tensor *weight_scale, const td_acl_tensor *token_scale, const td_acl_tensor *groups, td_acl_tensor *out, \
+      td_acl_tensor *scale, td_acl_tensor *out_offset)                                                                      \
     X(aclnnDequantSwigluQuantV2, GROUPED_SWIGLU_QUANT, "nn quant/dequant_swiglu_quant", const td_acl_tensor *x,             \
       const td_acl_tensor *weight_scale, const td_acl_tensor *token_scale, const td_acl_tensor *bias,                       \
       const td_acl_tensor *quant_scale, const td_acl_tensor *quant_offset, const td_acl_tensor *groups, bool activate_left, \

@@ -30,7 +30,8 @@ static td_status make_mask(td_ascend_npu *d, td_error *err) {
 }
 
 td_status td_ascend_attention_prepare(td_ascend_npu *d, td_npu_block *b, uint32_t kv_pages, uint32_t kv_spare_pages,
-                                      const td_npu_weight *rope, size_t dim, bool in_pieces, uint32_t most, td_error *err) {
+                                      const td_npu_weight *rope, size_t dim, bool in_pieces, uint32_t most, bool both,
+                                      td_error *err) {
     size_t positions;
     if (b->desc.max_kv < 1 || b->desc.max_kv > KV_MAX)
         return td_fail(err, TD_EINVAL, "attention takes 1 to %u keys, not %u", KV_MAX, b->desc.max_kv);
@@ -40,7 +41,10 @@ td_status td_ascend_attention_prepare(td_ascend_npu *d, td_npu_block *b, uint32_
         return td_fail(err, TD_ENOTSUP,
                        "the libraries have no attention for this card: neither "
                        "aclnnFusedInferAttentionScoreV4 nor V3");
-    TD_TRY(td_ascend_rope_of(d, rope, dim, b->rope_to, &b->cos, &b->sin, &positions, err));
+    if (both)
+        TD_TRY(td_ascend_rope_both_of(d, rope, dim, &b->rope_both, &positions, err));
+    else
+        TD_TRY(td_ascend_rope_of(d, rope, dim, b->rope_to, &b->cos, &b->sin, &positions, err));
     b->n_positions = positions;
     b->cut = (td_ascend_cut_key){in_pieces ? most : 1, kv_pages, kv_spare_pages};
     return in_pieces ? make_mask(d, err) : TD_OK;
@@ -69,6 +73,13 @@ void td_ascend_op_rope(td_ascend_run *r, const td_npu_block *b, td_ascend_view x
                    sin = td_ascend_heads(td_ascend_rope_view(r, b, true), 1, b->rope_to, b->rope_to);
     TD_ASCEND_OP(r, aclnnRotaryPositionEmbedding, T(td_ascend_unsqueeze(x, 0)), T(td_ascend_unsqueeze(cos, 0)),
                  T(td_ascend_unsqueeze(sin, 0)), 0, T(td_ascend_unsqueeze(out, 0)));
+}
+
+void td_ascend_op_rope_both(td_ascend_run *r, const td_npu_block *b, td_ascend_view q, td_ascend_view k,
+                            td_ascend_view q_out, td_ascend_view k_out) {
+    TD_ASCEND_OP(r, aclnnRopeWithSinCosCache, T(td_ascend_vector(r->made->pos64, TD_ACL_INT64, 0, r->step->max_tok)), T(q),
+                 T(k), T(td_ascend_rows_of(b->rope_both, TD_ACL_BF16, 0, b->n_positions, b->rope_to)), NULL,
+                 (int64_t)b->rope_to, true, T(q_out), T(k_out));
 }
 
 /* ---- pages ------------------------------------------------------------------------------------- */

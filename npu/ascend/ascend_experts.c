@@ -20,9 +20,10 @@
 
 #define T(v) td_ascend_tensor(r, v)
 #define L(v) td_ascend_list(r, T(v))
-#define GROUPS_MAX 1024 /* of aclnnGroupedMatmulV5 with one tensor of weights; its last dimensions are less than */
-#define LAST_MAX 65536  /* this */
-#define SWIGLU_MAX 7232 /* gate and up together, of aclnnDequantSwigluQuantV2 with groups */
+#define GROUPS_MAX 1024   /* of aclnnGroupedMatmulV5 with one tensor of weights; its last dimensions are less than */
+#define LAST_MAX 65536    /* this */
+#define SWIGLU_MAX 7232   /* gate and up together, of aclnnDequantSwigluQuantV2 with groups, */
+#define GATE_UP_MAX 10240 /* and of aclnnGroupedMatmulSwigluQuantWeightNZ */
 
 /* Columns of gate, of up, and of what down gives: whole tiles (ascend_weight.h). */
 static size_t tiled(uint32_t n) {
@@ -88,13 +89,24 @@ static td_status prepare_experts(td_ascend_npu *d, td_npu_block *b, td_error *er
 
 typedef struct {
     const td_experts_desc *x;
+    bool                   sums;               /* counts are cumulated, as one of the operations wants them */
     size_t                 first, rows, pairs; /* of the step's rows; top_k pairs each */
     td_ascend_view         ids, places, weights, counts, counts32;
 } experts_run;
 
-static experts_run run_of(const td_ascend_run *r, const td_experts_desc *x, size_t first) {
+/* The rules of GroupedMatmulSwigluQuantWeightNZ's document, and whole tiles. */
+static bool takes_gate_up(const td_ascend_run *r, const td_ascend_stack *w) {
+    return TD_ASCEND_HAS(r, aclnnGroupedMatmulSwigluQuantWeightNZ) && w->n <= GATE_UP_MAX && w->n % 32 == 0 &&
+           w->k % 16 == 0 && w->k < LAST_MAX;
+}
+
+static experts_run run_of(const td_ascend_run *r, const td_npu_block *b, size_t first) {
+    const td_experts_desc *x = &b->desc.experts;
     const td_ascend_route *o = r->route;
-    experts_run            e = {.x = x, .first = first, .rows = least(r->step->max_tok - first, TD_ASCEND_EXPERT_ROWS)};
+    experts_run            e = {.x = x,
+                                .sums = takes_gate_up(r, b->gate_up),
+                                .first = first,
+                                .rows = least(r->step->max_tok - first, TD_ASCEND_EXPERT_ROWS)};
     size_t                 list = first / TD_ASCEND_EXPERT_ROWS * x->n_experts;
     e.pairs = e.rows * x->top_k;
     e.ids = td_ascend_rows_of(o->ids, TD_ACL_INT32, first, e.rows, x->top_k);
@@ -127,15 +139,15 @@ static td_ascend_input send_rows(td_ascend_run *r, const td_npu_block *b, const 
         td_acl_int_array *range = r->status == TD_OK ? r->d->acl->aclCreateIntArray(every, 2) : NULL;
         if (!range && r->status == TD_OK) r->status = TD_EDEVICE;
         TD_ASCEND_OP(r, aclnnMoeInitRoutingV3, T(some_rows(all.x, e->first, e->rows)), T(e->ids),
-                     T(some_rows(all.scale, e->first, e->rows)), NULL, (int64_t)e->pairs, 0, x->n_experts, 0, 1, true, -1,
-                     range, 0, T(sent.x), T(e->places), T(e->counts), T(sent.scale));
+                     T(some_rows(all.scale, e->first, e->rows)), NULL, (int64_t)e->pairs, 0, x->n_experts, 0,
+                     e->sums ? 0 : 1, true, -1, range, 0, T(sent.x), T(e->places), T(e->counts), T(sent.scale));
         if (range) (void)r->d->acl->aclDestroyIntArray(range);
         return sent;
     }
     td_ascend_view rows = td_ascend_rows_of(x->in, TD_ACL_BF16, r->step->first_row + e->first, e->rows, x->hidden),
                    ordered = td_ascend_rows_of(r->scratch + b->at.rows, TD_ACL_BF16, 0, e->pairs, x->hidden);
-    TD_ASCEND_OP(r, aclnnMoeInitRoutingV2, T(rows), T(e->ids), 0, 0, x->n_experts, 0, 2, false, T(ordered), T(e->places),
-                 T(e->counts32), NULL);
+    TD_ASCEND_OP(r, aclnnMoeInitRoutingV2, T(rows), T(e->ids), 0, 0, x->n_experts, 0, e->sums ? 1 : 2, false, T(ordered),
+                 T(e->places), T(e->counts32), NULL);
     td_ascend_op_cast(r, e->counts32, e->counts);
     td_ascend_op_quantize(r, ordered, sent.x, sent.scale);
     return sent;
@@ -149,7 +161,7 @@ static void grouped_product(td_ascend_run *r, const experts_run *e, td_ascend_in
     TD_ASCEND_OP(r, aclnnGroupedMatmulV5, L(in.x),
                  td_ascend_list(r, td_ascend_tensor_nz_stack(r, w->data, w->n_experts, w->k, w->n)), NULL,
                  sums ? NULL : L(scale), NULL, NULL, NULL, sums ? NULL : L(in.scale), T(e->counts), NULL, NULL, NULL, 2, 0,
-                 1, 0, NULL, L(out), NULL, NULL);
+                 e->sums ? 0 : 1, 0, NULL, L(out), NULL, NULL);
 }
 
 /* silu(gate) * up of each expert's rows, as int8. */
@@ -157,12 +169,18 @@ static td_ascend_input gate_up(td_ascend_run *r, const td_npu_block *b, const ex
     const td_ascend_stack *w = b->gate_up;
     size_t                 inter = w->n / 2;
     td_ascend_input        mid = pairs_of(r, b->at.mid, b->at.mid_scale, e->pairs, inter);
-    bool                   fused = TD_ASCEND_HAS(r, aclnnDequantSwigluQuantV2) && w->n <= SWIGLU_MAX;
+    td_ascend_view         scale = td_ascend_rows_of(w->scale, TD_ACL_FLOAT, 0, w->n_experts, w->n);
+    if (e->sums) {
+        TD_ASCEND_OP(r, aclnnGroupedMatmulSwigluQuantWeightNZ, T(sent.x),
+                     td_ascend_tensor_tiles(r, w->data, w->n_experts, w->k, w->n), NULL, NULL, T(scale), T(sent.scale),
+                     T(e->counts), T(mid.x), T(mid.scale), NULL);
+        return mid;
+    }
+    bool           fused = TD_ASCEND_HAS(r, aclnnDequantSwigluQuantV2) && w->n <= SWIGLU_MAX;
     td_ascend_view wide = td_ascend_rows_of(r->scratch + b->at.wide, fused ? TD_ACL_INT32 : TD_ACL_BF16, 0, e->pairs, w->n);
     grouped_product(r, e, sent, w, wide);
     if (fused) {
-        char           dynamic[] = "dynamic", rint_mode[] = "rint";
-        td_ascend_view scale = td_ascend_rows_of(w->scale, TD_ACL_FLOAT, 0, w->n_experts, w->n);
+        char dynamic[] = "dynamic", rint_mode[] = "rint";
         TD_ASCEND_OP(r, aclnnDequantSwigluQuantV2, T(wide), T(scale), T(sent.scale), NULL, NULL, NULL, T(e->counts), true,
                      dynamic, TD_ACL_INT8, rint_mode, -1, 0, 7.0, 1.702, 1.0, T(mid.x), T(mid.scale));
         return mid;
@@ -213,7 +231,7 @@ static void launch_experts(td_ascend_run *r, const td_npu_block *b) {
     else if (TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3))
         all = td_ascend_codes_of(r, b, td_ascend_in_rows(r, x->in, x->hidden));
     for (size_t row = 0; row < rows; row += TD_ASCEND_EXPERT_ROWS) {
-        experts_run e = run_of(r, x, row);
+        experts_run e = run_of(r, b, row);
         launch_run(r, b, &e, all);
     }
 }

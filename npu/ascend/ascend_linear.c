@@ -94,18 +94,24 @@ static void launch_out_gate(td_ascend_run *r, const td_npu_block *b, td_ascend_v
 }
 
 #define SWIGLU_QUANT_BYTES (192 << 10)
+#define SWIGLU_MAX 7232 /* gate and up together, of the newer operation, which wants groups */
 
 /* The rule of DequantSwigluQuant's document for rows of bf16; 910C does not have it. */
 static bool takes_swiglu_quant(const td_ascend_run *r, const td_npu_block *b) {
     size_t bytes = r->step->max_tok * sizeof(float) / 40 + 10 * 2 * inter_of(&b->desc) * sizeof(td_bf16);
-    return b->out->format == TD_WEIGHT_W8A8 && r->d->is_a2 && TD_ASCEND_HAS(r, aclnnDequantSwigluQuant) &&
-           bytes < SWIGLU_QUANT_BYTES;
+    return r->d->is_a2 && TD_ASCEND_HAS(r, aclnnDequantSwigluQuant) && bytes < SWIGLU_QUANT_BYTES;
+}
+
+/* The same with all rows as one group. */
+static bool takes_grouped_swiglu_quant(const td_ascend_run *r, const td_npu_block *b) {
+    return TD_ASCEND_HAS(r, aclnnDequantSwigluQuantV2) && 2 * inter_of(&b->desc) <= SWIGLU_MAX;
 }
 
 /* silu(gate) * up of wide [rows, 2 inter], as the second product takes it. */
 static td_ascend_input swiglu(td_ascend_run *r, const td_npu_block *b, td_ascend_view wide) {
     size_t inter = inter_of(&b->desc), rows = r->step->max_tok;
-    if (!takes_swiglu_quant(r, b)) {
+    bool   one_by_one = b->out->format != TD_WEIGHT_W8A8;
+    if (one_by_one || (!takes_swiglu_quant(r, b) && !takes_grouped_swiglu_quant(r, b))) {
         td_ascend_view h = td_ascend_scratch_rows(r, b->at.rows, TD_ACL_BF16, inter);
         TD_ASCEND_OP(r, aclnnSwiGlu, T(wide), -1, T(h));
         return td_ascend_input_of(r, b, b->out, h);
@@ -113,8 +119,13 @@ static td_ascend_input swiglu(td_ascend_run *r, const td_npu_block *b, td_ascend
     char            dynamic[] = "dynamic";
     td_ascend_input in = {.x = td_ascend_scratch_rows(r, b->at.codes, TD_ACL_INT8, inter),
                           .scale = td_ascend_vector(r->scratch + b->at.scale, TD_ACL_FLOAT, 0, rows)};
-    TD_ASCEND_OP(r, aclnnDequantSwigluQuant, T(wide), NULL, NULL, NULL, NULL, NULL, NULL, true, dynamic, T(in.x),
-                 T(in.scale));
+    if (takes_swiglu_quant(r, b))
+        TD_ASCEND_OP(r, aclnnDequantSwigluQuant, T(wide), NULL, NULL, NULL, NULL, NULL, NULL, true, dynamic, T(in.x),
+                     T(in.scale));
+    else
+        TD_ASCEND_OP(r, aclnnDequantSwigluQuantV2, T(wide), NULL, NULL, NULL, NULL, NULL,
+                     T(td_ascend_vector(r->made->n_rows, TD_ACL_INT64, 0, 1)), true, dynamic, TD_ACL_INT8, NULL, -1, 0, 7.0,
+                     1.702, 1.0, T(in.x), T(in.scale));
     return in;
 }
 

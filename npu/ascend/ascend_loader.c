@@ -237,9 +237,11 @@ static const wanted *find_all(td_ascend_libraries *l, const wanted *list, size_t
 /* Operations that do what others do together: TD_ASCEND_FUSED=0 leaves them out, for tests and to find a fault on a card. */
 static bool is_left_out(td_aclnn_ladder ladder) {
     static const bool FUSED[TD_ACLNN_LADDER_COUNT] = {
-        [TD_ACLNN_LADDER_NORM_QUANT] = true,  [TD_ACLNN_LADDER_SWIGLU_QUANT] = true,
-        [TD_ACLNN_LADDER_KV_FRONT] = true,    [TD_ACLNN_LADDER_MLA_FRONT] = true,
-        [TD_ACLNN_LADDER_ROUTE_CODES] = true, [TD_ACLNN_LADDER_GROUPED_SWIGLU_QUANT] = true,
+        [TD_ACLNN_LADDER_NORM_QUANT] = true,   [TD_ACLNN_LADDER_NORM_CAST] = true,
+        [TD_ACLNN_LADDER_SWIGLU_QUANT] = true, [TD_ACLNN_LADDER_GQA_FRONT] = true,
+        [TD_ACLNN_LADDER_ROPE_BOTH] = true,    [TD_ACLNN_LADDER_GROUPED_GATE_UP] = true,
+        [TD_ACLNN_LADDER_KV_FRONT] = true,     [TD_ACLNN_LADDER_MLA_FRONT] = true,
+        [TD_ACLNN_LADDER_ROUTE_CODES] = true,  [TD_ACLNN_LADDER_GROUPED_SWIGLU_QUANT] = true,
     };
     const char *value = getenv("TD_ASCEND_FUSED");
     return value && !strcmp(value, "0") && FUSED[ladder];

@@ -145,7 +145,8 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     TD_TRY(td_ascend_heads_of(d, m->kv_b, m->heads, b->heads_to, m->nope_dim, m->v_dim, m->kv_lora, LATENT, &b->w_uk,
                               &b->w_uv, err));
     bool in_pieces = b->heads_to == 32 || b->heads_to == 64 || b->heads_to == 128;
-    return td_ascend_attention_prepare(d, b, m->kv_pages, m->kv_spare_pages, m->rope, m->rope_dim, in_pieces, PIECE, err);
+    return td_ascend_attention_prepare(d, b, m->kv_pages, m->kv_spare_pages, m->rope, m->rope_dim, in_pieces, PIECE, false,
+                                       err);
 }
 
 /* out[t, h, :] = x[t, h, :] w[h], w [heads, k, n]. turned: scratch of out's size, for libraries without the operation. */

@@ -103,6 +103,12 @@ td_acl_tensor *td_ascend_tensor_nz_stack(td_ascend_run *r, const void *data, siz
     return tensor_nz(r, data, stacked, k, n, 0);
 }
 
+td_acl_tensor *td_ascend_tensor_tiles(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n) {
+    const int64_t shape[5] = {(int64_t)stacked, (int64_t)n / 32, (int64_t)k / 16, 16, 32};
+    return keep(
+        r, r->d->acl->aclCreateTensor(shape, 5, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, shape, 5, (void *)data));
+}
+
 td_acl_tensor_list *td_ascend_list(td_ascend_run *r, const td_acl_tensor *t) {
     if (r->status != TD_OK || !t) return NULL;
     td_acl_tensor_list *list = r->n_lists < TD_ASCEND_LISTS_MAX ? r->d->acl->aclCreateTensorList(&t, 1) : NULL;
@@ -192,6 +198,14 @@ void td_ascend_op_norm_quantize(td_ascend_run *r, td_ascend_view x, const void *
                    no_scale = td_ascend_vector(unread + UNREAD_CODES, TD_ACL_FLOAT, 0, rows);
     TD_ASCEND_OP(r, aclnnAddRmsNormDynamicQuant, T(x), T(x), T(td_ascend_vector(gamma, x.dtype, 0, k)), NULL, NULL, 4 * eps,
                  T(codes), T(no_codes), T(twice), T(scale), T(no_scale));
+}
+
+void td_ascend_op_norm_cast(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view floats,
+                            td_ascend_view out, void *rstd, void *sum) {
+    size_t         rows = (size_t)x.shape[0], k = (size_t)x.shape[1];
+    td_ascend_view twice = td_ascend_rows_of(sum, x.dtype, 0, rows, k);
+    TD_ASCEND_OP(r, aclnnAddRmsNormCast, T(x), T(x), T(td_ascend_vector(gamma, x.dtype, 0, k)), 4 * eps, T(floats), T(out),
+                 T(td_ascend_rows_of(rstd, TD_ACL_FLOAT, 0, rows, 1)), T(twice));
 }
 
 static td_acl_scalar *one(td_ascend_run *r) {

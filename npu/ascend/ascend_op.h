@@ -14,7 +14,7 @@
 #include "npu/ascend/ascend_device.h"
 #include "npu/ascend/ascend_step.h"
 
-#define TD_ASCEND_RANK_MAX 4
+#define TD_ASCEND_RANK_MAX 5
 #define TD_ASCEND_TENSORS_MAX 24 /* of one operation */
 #define TD_ASCEND_LISTS_MAX 8
 
@@ -64,6 +64,8 @@ td_acl_tensor *td_ascend_tensor(td_ascend_run *r, td_ascend_view v);
 td_acl_tensor *td_ascend_tensor_nz(td_ascend_run *r, const void *data, size_t k, size_t n);
 /** The same for a stack of weights in NZ: [stacked, k, n] of int8, its storage [stacked, n / 32, k / 16, 16, 32]. */
 td_acl_tensor *td_ascend_tensor_nz_stack(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n);
+/** That stack of whole tiles as its storage is: [stacked, n / 32, k / 16, 16, 32]. */
+td_acl_tensor *td_ascend_tensor_tiles(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n);
 /** A list of one such tensor, which it takes; gone when the operation is launched. */
 td_acl_tensor_list *td_ascend_list(td_ascend_run *r, const td_acl_tensor *t);
 /** The second half of a launch: what the first function has said, and the second function. */
@@ -105,6 +107,10 @@ void td_ascend_op_norm(td_ascend_run *r, td_ascend_view x, const void *gamma, do
 void   td_ascend_op_norm_quantize(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view codes,
                                   td_ascend_view scale, void *sum, char *unread);
 size_t td_ascend_unread_bytes(size_t rows);
+/** The norm in f32 and rounded in one operation: x, gamma and sum as above; floats [rows, k] of f32 and out [rows, k] of
+ * bf16 without gaps; rstd: scratch, an f32 a row. */
+void td_ascend_op_norm_cast(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view floats,
+                            td_ascend_view out, void *rstd, void *sum);
 /** codes [rows, k] and scale [rows] by the int8 rule, but for a row of zeros, whose scale is 0. */
 void td_ascend_op_quantize(td_ascend_run *r, td_ascend_view x, td_ascend_view codes, td_ascend_view scale);
 /** x += y; y may be one row for all. */

@@ -142,6 +142,7 @@ static void caps(td_npu *base, td_npu_caps *out) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .kv_spare = true};
     out->experts = td_ascend_has_experts(d);
+    out->norm_f32 = d->l->ops.aclnnAddRmsNormCast != NULL;
     memory_of(d, &out->memory_free, &out->memory_total);
     const char *soc = d->acl->aclrtGetSocName();
     snprintf(out->text, sizeof out->text, "%s, card %d (CANN %.64s)", soc ? soc : "Ascend", d->card,

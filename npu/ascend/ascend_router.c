@@ -93,7 +93,10 @@ static void launch_router(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_view low = td_ascend_rows_of(r->d->chosen.at, TD_ACL_INT16, 0, n, 2 * (size_t)o->top_k);
     low.shape[1] = o->top_k;
     low.stride[1] = 2;
-    td_ascend_op_cast(r, td_ascend_in_rows(r, o->in, o->hidden), x);
+    if (o->in_f32 && TD_ASCEND_HAS(r, aclnnAddRmsNormCast)) /* caps.norm_f32 */
+        x = td_ascend_rows_of(o->in_f32, TD_ACL_FLOAT, first, n, o->hidden);
+    else
+        td_ascend_op_cast(r, td_ascend_in_rows(r, o->in, o->hidden), x);
     td_ascend_op_product(
         r, x, td_ascend_transposed(td_ascend_rows_of(b->gamma[0], TD_ACL_FLOAT, 0, o->n_experts, o->hidden)), logits);
     choose(r, b, logits, values, ids);

@@ -40,13 +40,22 @@ static size_t plan_norm(const td_block_desc *desc, td_ascend_places *at) {
     return used;
 }
 
+/* Whether it is asked for rows in f32, and gives them: caps.norm_f32. */
+static bool gives_f32(const td_ascend_npu *d, const td_norm_desc *n) {
+    return n->out_f32 && d->l->ops.aclnnAddRmsNormCast;
+}
+
+static bool without_gaps(const td_norm_desc *n) {
+    return !n->out_stride || n->out_stride == n->hidden;
+}
+
 static td_status prepare_norm(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_norm_desc *n = &b->desc.norm;
     if (n->out_stride && n->out_stride < n->hidden)
         return td_fail(err, TD_EINVAL, "a norm's out_stride %zu is less than hidden %u", n->out_stride, n->hidden);
     if (!n->out && !n->out_i8.q) return td_fail(err, TD_EINVAL, "a norm has nowhere to write");
     TD_TRY(td_ascend_vector_of(n->gamma, n->hidden, false, "gamma", &b->gamma[0], err));
-    if (n->out || !d->l->ops.aclnnAddRmsNormDynamicQuant) return TD_OK;
+    if (n->out ? !gives_f32(d, n) || !without_gaps(n) : !d->l->ops.aclnnAddRmsNormDynamicQuant) return TD_OK;
     return td_ascend_bf16_vector_of(d, n->gamma, n->hidden, n->hidden, 1, "gamma", &b->gamma16[0], err);
 }
 
@@ -59,12 +68,19 @@ static void launch_norm(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_view codes = td_ascend_rows_of(n->out_i8.q, TD_ACL_INT8, r->step->first_row, r->step->max_tok, n->hidden);
     td_ascend_view scale = td_ascend_vector(n->out_i8.scale, TD_ACL_FLOAT, r->step->first_row, r->step->max_tok);
     if (n->add) td_ascend_op_add_to(r, x, td_ascend_in_rows(r, n->add, n->hidden));
-    if (b->gamma16[0]) {
+    if (b->gamma16[0] && !n->out) {
         td_ascend_op_norm_quantize(r, x, b->gamma16[0], (double)n->eps, codes, scale, r->scratch + b->at.rows,
                                    r->scratch + b->at.unread);
         return;
     }
-    td_ascend_op_norm(r, x, b->gamma[0], (double)n->eps, out, r->scratch + b->at.rstd);
+    td_ascend_view floats = td_ascend_rows_of(n->out_f32, TD_ACL_FLOAT, r->step->first_row, r->step->max_tok, n->hidden);
+    if (b->gamma16[0]) {
+        td_ascend_op_norm_cast(r, x, b->gamma16[0], (double)n->eps, floats, out, r->scratch + b->at.rstd,
+                               r->scratch + b->at.rows);
+    } else {
+        td_ascend_op_norm(r, x, b->gamma[0], (double)n->eps, out, r->scratch + b->at.rstd);
+        if (gives_f32(r->d, n)) td_ascend_op_cast(r, out, floats);
+    }
     if (n->out_i8.q) td_ascend_op_quantize(r, out, codes, scale);
 }
 

@@ -54,7 +54,8 @@ td_status td_ascend_step_open(td_ascend_npu *d, const td_step *step, td_ascend_s
     if (!s) return TD_ENOMEM;
     s->step = *step;
     s->n_tokens = s->n_positions = UINT64_MAX;
-    td_status st = open_mirror(d, &s->rows, 2 * ints(step->max_tok) + ints(step->max_out ? step->max_out : 1));
+    size_t    outs = ints(step->max_out ? step->max_out : 1);
+    td_status st = open_mirror(d, &s->rows, 2 * ints(step->max_tok) + outs + ints(2 * (size_t)step->max_tok) + ints(2));
     if (st != TD_OK) {
         td_ascend_step_close(d, s);
         return st;
@@ -62,6 +63,8 @@ td_status td_ascend_step_open(td_ascend_npu *d, const td_step *step, td_ascend_s
     s->token = (const int32_t *)s->rows.dev;
     s->pos = (const int32_t *)(s->rows.dev + ints(step->max_tok));
     s->out_row = (const int32_t *)(s->rows.dev + 2 * ints(step->max_tok));
+    s->pos64 = (const int64_t *)(s->rows.dev + 2 * ints(step->max_tok) + outs);
+    s->n_rows = (const int64_t *)((const char *)s->pos64 + ints(2 * (size_t)step->max_tok));
     *out = s;
     return TD_OK;
 }
@@ -91,6 +94,8 @@ static td_status fill_rows(td_ascend_step *s) {
     td_step_counts n = *step->host.counts;
     int32_t       *token = (int32_t *)s->rows.fresh, *pos = (int32_t *)(s->rows.fresh + ints(step->max_tok)),
             *out_row = (int32_t *)(s->rows.fresh + 2 * ints(step->max_tok));
+    int64_t *pos64 = (int64_t *)(s->rows.fresh + ((const char *)s->pos64 - s->rows.dev)),
+            *n_rows = (int64_t *)(s->rows.fresh + ((const char *)s->n_rows - s->rows.dev));
     if (is_over("number of rows", n.n_tok, (uint64_t)step->max_tok + 1) ||
         is_over("number of sequences", n.n_seq, (uint64_t)step->max_seq + 1) ||
         is_over("number of wanted rows", n.n_out, (uint64_t)step->max_out + 1))
@@ -102,8 +107,9 @@ static td_status fill_rows(td_ascend_step *s) {
     }
     for (uint32_t i = 0; step->host.pos && i < n.n_tok; i++) {
         if (is_over("position", step->host.pos[i], s->n_positions)) return TD_EINVAL;
-        pos[i] = (int32_t)step->host.pos[i];
+        pos64[i] = pos[i] = (int32_t)step->host.pos[i];
     }
+    *n_rows = step->max_tok;
     for (uint32_t i = 0; step->host.out_row && i < n.n_out; i++) {
         if (is_over("wanted row", step->host.out_row[i], n.n_tok)) return TD_EINVAL;
         out_row[i] = (int32_t)step->host.out_row[i];

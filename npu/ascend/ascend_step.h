@@ -57,6 +57,7 @@ typedef struct {
     td_step          step; /* a copy: steps of equal sizes and arrays are one */
     td_ascend_mirror rows;
     const int32_t   *token, *pos, *out_row; /* device: [max_tok], [max_tok], [max_out] */
+    const int64_t   *pos64, *n_rows;        /* device: pos once more; [1] max_tok */
     uint64_t         n_tokens, n_positions; /* that the blocks know: more is refused; UINT64_MAX: any */
     size_t           n_cuts;
     td_ascend_cut    cuts[TD_ASCEND_CUTS_MAX];

@@ -563,13 +563,39 @@ td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, siz
     return TD_OK;
 }
 
+static td_status check_rope(const td_npu_weight *w, size_t dim, td_error *err) {
+    if (!w) return td_fail(err, TD_EINVAL, "the rope table is missing");
+    if (w->format != TD_WEIGHT_F32 || w->rank != 2 || w->k != dim)
+        return td_fail(err, TD_EINVAL, "the rope table must be f32 with rows of %zu, not %zu", dim, w->k);
+    return TD_OK;
+}
+
+td_status td_ascend_rope_both_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, const void **table, size_t *positions,
+                                 td_error *err) {
+    const size_t sizes[6] = {dim, dim, 1};
+    bool         made;
+    TD_TRY(check_rope(w, dim, err));
+    TD_TRY(find_form(w, sizes, "rope", &made, err));
+    if (!made) {
+        float *values = (float *)bring(d, w, err);
+        if (!values) return err ? err->status : TD_EDEVICE;
+        size_t   bytes = td_round_up(w->n * dim * sizeof(td_bf16), ALIGNMENT);
+        td_bf16 *to = calloc(1, bytes);
+        for (size_t i = 0; to && i < w->n * dim; i++) to[i] = td_f32_to_bf16(values[i]);
+        free(values);
+        TD_TRY(keep_form(d, w, sizes, to, bytes, 0, err));
+        forget_rows(d, w);
+    }
+    *table = w->form.at[0];
+    *positions = w->n;
+    return TD_OK;
+}
+
 td_status td_ascend_rope_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, size_t dim_to, const void **cos,
                             const void **sin, size_t *positions, td_error *err) {
     const size_t sizes[6] = {dim, dim_to};
     bool         made;
-    if (!w) return td_fail(err, TD_EINVAL, "the rope table is missing");
-    if (w->format != TD_WEIGHT_F32 || w->rank != 2 || w->k != dim)
-        return td_fail(err, TD_EINVAL, "the rope table must be f32 with rows of %zu, not %zu", dim, w->k);
+    TD_TRY(check_rope(w, dim, err));
     TD_TRY(find_form(w, sizes, "rope", &made, err));
     size_t bytes = td_round_up(w->n * dim_to * sizeof(td_bf16), ALIGNMENT);
     if (!made) {

@@ -89,6 +89,9 @@ TD_NODISCARD td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_w
 /** Rows [n, k] as they were created, of F32 or BF16. */
 TD_NODISCARD td_status td_ascend_plain_rows_of(const td_npu_weight *w, td_weight_format format, size_t n, size_t k,
                                                const char *what, const void **out, td_error *err);
+/** A rope table [positions, dim] f32 in bf16, as it is. */
+TD_NODISCARD td_status td_ascend_rope_both_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, const void **table,
+                                              size_t *positions, td_error *err);
 /**
  * A rope table [positions, dim] f32 as tables of cos and sin, [positions, dim_to] bf16 each, both halves written out;
  * where dim_to is more than dim the rest is not turned.

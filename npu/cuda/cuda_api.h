@@ -26,6 +26,9 @@
     X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, "Primary Context Management", (td_cu_context *context, td_cu_device device)) \
     X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, "Primary Context Management", (td_cu_device device)) \
     X(cuCtxSetCurrent, cuCtxSetCurrent, "Context Management", (td_cu_context context)) \
+    X(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, "Peer Context Memory Access", (int *can, td_cu_device device, td_cu_device peer)) \
+    X(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, "Peer Context Memory Access", (td_cu_context peer, unsigned flags)) \
+    X(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, "Peer Context Memory Access", (td_cu_context peer)) \
     X(cuMemGetInfo, cuMemGetInfo_v2, "Memory Management", (size_t *free_bytes, size_t *total_bytes)) \
     X(cuMemAlloc, cuMemAlloc_v2, "Memory Management", (td_cu_address *out, size_t bytes)) \
     X(cuMemFree, cuMemFree_v2, "Memory Management", (td_cu_address at)) \

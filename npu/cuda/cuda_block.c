@@ -5,28 +5,35 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "npu/cuda/cuda_group.h"
 #include "npu/cuda/cuda_stream.h"
 
 static const td_cuda_block_kind *const KINDS[TD_BLOCK_COUNT] = {
-    [TD_BLOCK_EMBED] = &td_cuda_embed,   [TD_BLOCK_NORM] = &td_cuda_norm,       [TD_BLOCK_LINEAR] = &td_cuda_linear,
-    [TD_BLOCK_MLA] = &td_cuda_mla,       [TD_BLOCK_GQA] = &td_cuda_gqa,         [TD_BLOCK_MLP] = &td_cuda_mlp,
-    [TD_BLOCK_ROUTER] = &td_cuda_router, [TD_BLOCK_COMBINE] = &td_cuda_combine, [TD_BLOCK_HEAD] = &td_cuda_head,
+    [TD_BLOCK_EMBED] = &td_cuda_embed,
+    [TD_BLOCK_NORM] = &td_cuda_norm,
+    [TD_BLOCK_LINEAR] = &td_cuda_linear,
+    [TD_BLOCK_MLA] = &td_cuda_mla,
+    [TD_BLOCK_GQA] = &td_cuda_gqa,
+    [TD_BLOCK_MLP] = &td_cuda_mlp,
+    [TD_BLOCK_ROUTER] = &td_cuda_router,
+    [TD_BLOCK_EXPERTS] = &td_cuda_experts,
+    [TD_BLOCK_COMBINE] = &td_cuda_combine,
+    [TD_BLOCK_HEAD] = &td_cuda_head,
+    [TD_BLOCK_ALL_REDUCE] = &td_cuda_all_reduce,
     [TD_BLOCK_TOP] = &td_cuda_top,
 };
 
 size_t td_cuda_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
     td_cuda_places at;
     (void)base;
-    return KINDS[desc->kind] ? KINDS[desc->kind]->plan(desc, &at) : 0;
+    return KINDS[desc->kind]->plan(desc, &at);
 }
 
 td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_block **out, td_error *err) {
     td_cuda_npu              *d = (td_cuda_npu *)base;
     const td_cuda_block_kind *kind = KINDS[desc->kind];
     *out = NULL;
-    if (!kind)
-        return td_fail(err, TD_ENOTSUP, "the device \"cuda\" has no block for %s yet",
-                       desc->kind == TD_BLOCK_EXPERTS ? "routed experts" : "sums over cards");
+    if (d->config.bare) return td_fail(err, TD_EINVAL, "the card was opened without its kernels");
     if (desc->max_tok < 1 || desc->max_tok > TD_CUDA_GRID_MAX)
         return td_fail(err, TD_EINVAL, "a block takes 1 to %d rows, not %u", TD_CUDA_GRID_MAX, desc->max_tok);
     TD_TRY(td_cuda_enter(d));
@@ -35,14 +42,20 @@ td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_b
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
     b->desc = *desc;
     b->kind = kind;
-    size_t bytes = kind->plan(desc, &b->at);
+    size_t    bytes = kind->plan(desc, &b->at);
+    td_status st = kind->prepare ? kind->prepare(d, b, err) : TD_OK;
+    if (st != TD_OK) {
+        td_cuda_block_destroy(base, b);
+        return st;
+    }
     if (bytes > d->block_bytes) d->block_bytes = bytes;
     *out = b;
     return TD_OK;
 }
 
 void td_cuda_block_destroy(td_npu *base, td_npu_block *b) {
-    (void)base;
+    td_cuda_npu *d = (td_cuda_npu *)base;
+    if (b && b->tables && td_cuda_enter(d) == TD_OK) td_cuda_give(d, b->tables);
     free(b);
 }
 
@@ -57,6 +70,7 @@ td_status td_cuda_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, const
     if (!s->capture) TD_TRY(td_cuda_scratch_ready(d));
     td_cuda_run r = {.d = d, .stream = s->stream, .step = step, .scratch = d->scratch};
     b->kind->launch(&r, b);
+    td_cuda_launched(s, r.launches);
     return r.status;
 }
 

@@ -5,7 +5,7 @@
 
 #include "npu/cuda/cuda_loader.h"
 
-static int node_of(const char *pci) {
+int td_cuda_node_of(const char *pci) {
     char  path[64];
     int   node = -1;
     FILE *f;
@@ -16,22 +16,28 @@ static int node_of(const char *pci) {
     return node;
 }
 
+td_cu_status td_cuda_pci_of(const td_cuda *cu, td_cu_device device, char pci[TD_CUDA_PCI_BYTES]) {
+    td_cu_status st = cu->cuDeviceGetPCIBusId(pci, TD_CUDA_PCI_BYTES, device);
+    pci[st == TD_CUDA_SUCCESS ? TD_CUDA_PCI_BYTES - 1 : 0] = 0;
+    for (char *c = pci; *c; c++) *c = (char)tolower((unsigned char)*c); /* as Linux writes it */
+    return st;
+}
+
 static td_cu_status ask(const td_cuda *cu, int ordinal, td_cuda_card *card) {
     td_cu_device device;
     int          major = 0, minor = 0;
     td_cu_status st = cu->cuDeviceGet(&device, ordinal);
     *card = (td_cuda_card){0};
     if (st == TD_CUDA_SUCCESS) st = cu->cuDeviceGetName(card->name, sizeof card->name, device);
-    if (st == TD_CUDA_SUCCESS) st = cu->cuDeviceGetPCIBusId(card->pci, sizeof card->pci, device);
+    if (st == TD_CUDA_SUCCESS) st = td_cuda_pci_of(cu, device, card->pci);
     if (st == TD_CUDA_SUCCESS) st = cu->cuDeviceTotalMem(&card->memory_bytes, device);
     if (st == TD_CUDA_SUCCESS)
         st = cu->cuDeviceGetAttribute(&major, TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
     if (st == TD_CUDA_SUCCESS)
         st = cu->cuDeviceGetAttribute(&minor, TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
     card->capability = 10 * major + minor;
-    card->name[sizeof card->name - 1] = card->pci[sizeof card->pci - 1] = 0;
-    for (char *c = card->pci; *c; c++) *c = (char)tolower((unsigned char)*c); /* as Linux writes it */
-    card->node = node_of(card->pci);
+    card->name[sizeof card->name - 1] = 0;
+    card->node = td_cuda_node_of(card->pci);
     return st;
 }
 
@@ -50,4 +56,13 @@ td_status td_cuda_cards(td_cuda_card out[TD_CUDA_CARDS_MAX], size_t *n, td_error
     }
     td_cuda_unload(&driver);
     return st;
+}
+
+bool td_cuda_card_node(uint32_t card, uint32_t *node) {
+    td_cuda_card cards[TD_CUDA_CARDS_MAX];
+    size_t       n = 0;
+    td_error     err = {0}; /* whoever opens the card is told */
+    if (td_cuda_cards(cards, &n, &err) != TD_OK || card >= n || cards[card].node < 0) return false;
+    *node = (uint32_t)cards[card].node;
+    return true;
 }

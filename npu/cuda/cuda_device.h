@@ -13,16 +13,20 @@
  * The backend says so and gives back what it took; the process has to be started again.
  *
  *   cuda_open    the card, its memory           cuda_kernels  the kernels by name
+ *   cuda_temperature  its temperature
  *   cuda_stream  streams, captures              cuda_block    blocks in general: made, launched, their scratch
  *   cuda_weight  weights as the kernels read them
  *   cuda_op      a launch, products of rows     cuda_rows     embed, norm, combine, head, top
- *   cuda_linear  linear, mlp                    cuda_router   cuda_gqa   cuda_mla
+ *   cuda_linear  linear, mlp                    cuda_router   cuda_experts   cuda_gqa   cuda_mla
+ *   cuda_group   several cards: the sum over them
  */
 #ifndef TD_NPU_CUDA_CUDA_DEVICE_H
 #define TD_NPU_CUDA_CUDA_DEVICE_H
 
 #include <stdatomic.h>
 
+#include "npu/card_meter.h"
+#include "npu/cuda/cuda_cards.h"
 #include "npu/cuda/cuda_kernels.h"
 #include "npu/npu.h"
 
@@ -39,10 +43,15 @@ typedef struct {
     td_cuda_kernels  kernels;
     unsigned         shared_most, shared_of[TD_CUDA_KERNEL_COUNT]; /* dynamic shared memory: the card's most, a kernel's */
     char             name[96];
+    char             pci[TD_CUDA_PCI_BYTES];
+    uint32_t         pinned_node;          /* of pinned memory; TD_NODE_ANY: nothing tells where the card hangs */
+    bool             registers;            /* memory of ours can be pinned */
     int              capability;           /* 10 * major + minor */
     char            *staging;              /* pinned: what is uploaded goes through it */
     void            *one;                  /* device memory: the word that a ring copies, 1 */
     _Atomic uint64_t down_bytes, up_bytes; /* over the link, of what was enqueued */
+    td_npu_group    *group;                /* that it sums with, or NULL */
+    td_card_meter    given;
     /* of blocks; all are of the thread that calls */
     size_t block_bytes; /* that the blocks want of the scratch */
     char  *scratch;

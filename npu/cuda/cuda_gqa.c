@@ -40,15 +40,13 @@ static td_status check_gqa(const td_cuda_npu *d, const td_block_desc *desc, td_e
     const td_gqa_desc *g = &desc->gqa;
     if (!g->hidden || !g->heads || !g->kv_heads || g->heads % g->kv_heads)
         return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads", g->heads, g->kv_heads);
-    const char *unknown = td_gqa_rope_dim(g) != g->head_dim ? "rope on a part of a head"
-                          : g->norm_rows                    ? "norm over all heads"
-                          : g->window                       ? "sliding window"
-                          : g->sinks                        ? "sinks"
-                                                            : NULL;
+    const char *unknown = g->norm_rows ? "norm over all heads" : g->window ? "sliding window" : g->sinks ? "sinks" : NULL;
     if (unknown) return td_fail(err, TD_ENOTSUP, "the attention of a CUDA card has no %s, which this model needs", unknown);
     if (!g->head_dim || g->head_dim > DIM_MAX || g->head_dim % DIM_MULTIPLE)
         return td_fail(err, TD_ENOTSUP, "the card's attention takes heads of %d to %d in steps of %d, not of %u",
                        DIM_MULTIPLE, DIM_MAX, DIM_MULTIPLE, g->head_dim);
+    if (td_gqa_rope_dim(g) > g->head_dim || td_gqa_rope_dim(g) % 2)
+        return td_fail(err, TD_EINVAL, "rope turns an even part of a head of %u, not %u", g->head_dim, td_gqa_rope_dim(g));
     if (!desc->max_kv) return td_fail(err, TD_EINVAL, "max_kv must be positive, not 0");
     TD_TRY(td_cuda_need_linear(g->q, q_width(g), g->hidden, "q", err));
     TD_TRY(td_cuda_need_linear(g->k, kv_width(g), g->hidden, "k", err));
@@ -61,7 +59,7 @@ static td_status check_gqa(const td_cuda_npu *d, const td_block_desc *desc, td_e
     TD_TRY(td_cuda_need_vector(g->o_bias, g->hidden, true, "o bias", err));
     TD_TRY(td_cuda_need_vector(g->q_norm, g->head_dim, true, "q norm", err));
     TD_TRY(td_cuda_need_vector(g->k_norm, g->head_dim, true, "k norm", err));
-    TD_TRY(td_cuda_need_rows(g->rope, TD_WEIGHT_F32, 0, g->head_dim, "rope table", err));
+    TD_TRY(td_cuda_need_rows(g->rope, TD_WEIGHT_F32, 0, td_gqa_rope_dim(g), "rope table", err));
     size_t shared = g->head_dim <= 64 ? TD_CUDA_DECODE_SHARED(64) : TD_CUDA_DECODE_SHARED(128);
     return td_cuda_need_shared(d, shared, "attention", err);
 }
@@ -81,8 +79,8 @@ static void place_heads(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_product(r, &in, g->v, g->v_bias, v, true);
     TD_CUDA_LAUNCH(r, GQA_PLACE, TD_GRID(in.n.most, 1, 1), 0, TD_P(in.n.count), TD_P(r->step->dev.pos),
                    TD_P(r->step->dev.slot), TD_P(q), TD_P(k), TD_P(v), TD_P(data_of(g->q_norm)), TD_P(data_of(g->k_norm)),
-                   TD_F(g->eps), TD_P(g->rope->data), TD_U(g->heads), TD_U(g->kv_heads), TD_U(g->head_dim),
-                   TD_P(r->scratch + b->at.q_placed), TD_P(g->kv_k), TD_P(g->kv_v));
+                   TD_F(g->eps), TD_P(g->rope->data), TD_U(td_gqa_rope_dim(g)), TD_U(g->heads), TD_U(g->kv_heads),
+                   TD_U(g->head_dim), TD_P(r->scratch + b->at.q_placed), TD_P(g->kv_k), TD_P(g->kv_v));
 }
 
 static void prefill(td_cuda_run *r, const td_npu_block *b) {
@@ -155,4 +153,4 @@ static void launch_gqa(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_product(r, &in, g->o, g->o_bias, td_cuda_at_row(r, g->out, g->hidden * sizeof(td_bf16)), false);
 }
 
-const td_cuda_block_kind td_cuda_gqa = {plan_gqa, check_gqa, launch_gqa};
+const td_cuda_block_kind td_cuda_gqa = {.plan = plan_gqa, .check = check_gqa, .launch = launch_gqa};

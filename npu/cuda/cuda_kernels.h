@@ -37,7 +37,7 @@
     X(BF16_COLUMNS_8, td_bf16_columns_8, 13, TD_CUDA_LINEAR_THREADS) \
     X(BF16_COLUMNS_32, td_bf16_columns_32, 13, TD_CUDA_LINEAR_THREADS) \
     X(F32_LINEAR, td_f32_linear, 6, 256) \
-    X(GQA_PLACE, td_gqa_place, 16, 128) \
+    X(GQA_PLACE, td_gqa_place, 17, 128) \
     X(GQA_DECODE_64, td_gqa_decode_64, 17, TD_CUDA_ATTN_THREADS) \
     X(GQA_DECODE_128, td_gqa_decode_128, 17, TD_CUDA_ATTN_THREADS) \
     X(GQA_PREFILL_64, td_gqa_prefill_64, 14, TD_CUDA_ATTN_THREADS) \
@@ -53,6 +53,18 @@
     X(ROUTE, td_route, 13, 32) \
     X(COMBINE, td_combine, 6, 256) \
     X(GATE_ROWS, td_gate_rows, 5, 256) \
+    X(EXPERTS_PLACE, td_experts_place, 11, TD_CUDA_PLACE_THREADS) \
+    X(EXPERTS_W8A8_8, td_experts_w8a8_8, 10, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_W8A8_64, td_experts_w8a8_64, 10, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_SWIGLU_8, td_experts_swiglu_8, 10, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_SWIGLU_64, td_experts_swiglu_64, 10, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_INT4, td_experts_int4, 12, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_FP4, td_experts_fp4, 12, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_SUM, td_experts_sum, 10, 256) \
+    X(CARDS_PART, td_cards_part, 10, TD_CUDA_SUM_THREADS) \
+    X(CARDS_MEET, td_cards_meet, 14, 32) \
+    X(CARDS_SUM, td_cards_sum, 18, TD_CUDA_SUM_THREADS) \
+    X(CARDS_GATHER, td_cards_gather, 16, TD_CUDA_SUM_THREADS) \
     X(TOP, td_top, 5, TD_CUDA_TOP_THREADS)
 /* clang-format on */
 

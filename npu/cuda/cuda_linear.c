@@ -24,7 +24,7 @@ static void launch_linear(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_product(r, &in, l->w, l->bias, td_cuda_at_row(r, l->out, l->n * sizeof(td_bf16)), false);
 }
 
-const td_cuda_block_kind td_cuda_linear = {plan_linear, check_linear, launch_linear};
+const td_cuda_block_kind td_cuda_linear = {.plan = plan_linear, .check = check_linear, .launch = launch_linear};
 
 /* ---- mlp --------------------------------------------------------------------------------------- */
 
@@ -125,4 +125,4 @@ static void launch_mlp(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(gate), TD_U(m->hidden), TD_P(out));
 }
 
-const td_cuda_block_kind td_cuda_mlp = {plan_mlp, check_mlp, launch_mlp};
+const td_cuda_block_kind td_cuda_mlp = {.plan = plan_mlp, .check = check_mlp, .launch = launch_mlp};

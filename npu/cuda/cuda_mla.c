@@ -246,4 +246,4 @@ static void launch_mla(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_product(r, &in, m->o, m->o_bias, td_cuda_at_row(r, m->out, m->hidden * sizeof(td_bf16)), false);
 }
 
-const td_cuda_block_kind td_cuda_mla = {plan_mla, check_mla, launch_mla};
+const td_cuda_block_kind td_cuda_mla = {.plan = plan_mla, .check = check_mla, .launch = launch_mla};

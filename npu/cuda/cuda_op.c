@@ -39,7 +39,10 @@ void td_cuda_launch(td_cuda_run *r, td_cuda_kernel_id id, td_cuda_grid grid, siz
     td_cu_status said =
         r->d->cu->cuLaunchKernel(r->d->kernels.at[id], (unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z, k->threads, 1,
                                  1, (unsigned)shared, r->stream, (void **)(uintptr_t)args, NULL);
-    if (said == TD_CUDA_SUCCESS) return;
+    if (said == TD_CUDA_SUCCESS) {
+        r->launches++;
+        return;
+    }
     char what[96];
     snprintf(what, sizeof what, "the launch of %s (cuLaunchKernel)", k->name);
     (void)td_cuda_failed(r->d, what, said, NULL);
@@ -128,7 +131,7 @@ static void launch_int8(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_w
                    args, sizeof args / sizeof *args);
 }
 
-static uint32_t scale_kind(td_dtype dtype) {
+uint32_t td_cuda_scale_kind(td_dtype dtype) {
     switch (dtype) {
         case TD_DT_BF16: return TD_CUDA_SCALE_BF16;
         case TD_DT_F16: return TD_CUDA_SCALE_F16;
@@ -150,7 +153,7 @@ static void launch_groups(td_cuda_run *r, const td_cuda_rows *rows, const td_npu
                            TD_P(rows->scale),
                            TD_P(w->data),
                            TD_P(w->scale),
-                           TD_U(scale_kind(w->groups.scale_dtype)),
+                           TD_U(td_cuda_scale_kind(w->groups.scale_dtype)),
                            TD_P(zero_or_factor),
                            TD_P(bias),
                            TD_U(w->n),

@@ -17,6 +17,7 @@ typedef struct {
     td_cu_stream   stream;
     const td_step *step;
     char          *scratch;
+    uint32_t       launches; /* so far */
     td_status      status;
 } td_cuda_run;
 
@@ -101,6 +102,9 @@ td_cuda_rows td_cuda_rows_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at,
 /** out [most, w->n] = rows w^T + bias, in f32 or bf16. @param bias NULL: none. */
 void td_cuda_product(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *bias, void *out,
                      bool out_is_f32);
+
+/** TD_CUDA_SCALE_… of the scales of groups. */
+uint32_t td_cuda_scale_kind(td_dtype dtype);
 
 /** Products in bf16 of a batch of heads: out[b] [most, n] = x[b] w[b]^T. Sizes are elements. */
 typedef struct {

@@ -6,10 +6,13 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "npu/cuda/cuda_cards.h"
 #include "npu/cuda/cuda_device.h"
+#include "npu/cuda/cuda_group.h"
 #include "npu/cuda/cuda_image.h"
 #include "npu/cuda/cuda_loader.h"
+#include "npu/cuda/cuda_temperature.h"
 #include "npu/host/host_npu.h"
 
 #define STAGING_BYTES ((size_t)8 << 20)
@@ -33,6 +36,7 @@ td_status td_cuda_failed(td_cuda_npu *d, const char *what, td_cu_status said, td
     td_error  own = {0};
     char      sentence[192];
     td_error *to = err ? err : &own;
+    td_card_count(&d->given.failures);
     snprintf(sentence, sizeof sentence, "CUDA card %u: %.140s", d->config.card, what);
     td_status st = td_cuda_fail(d->cu, to, sentence, said);
     if (!err) td_err("%s", own.text);
@@ -44,30 +48,19 @@ td_status td_cuda_enter(td_cuda_npu *d) {
     return said == TD_CUDA_SUCCESS ? TD_OK : td_cuda_failed(d, "cuCtxSetCurrent", said, NULL);
 }
 
-static void close_card(td_npu *base) {
-    td_cuda_npu *d = (td_cuda_npu *)base;
-    if (d->context && td_cuda_enter(d) == TD_OK) {
-        td_cuda_give(d, d->scratch);
-        while (d->n_retired) td_cuda_give(d, d->retired[--d->n_retired]);
-        td_cuda_give(d, d->one);
-        if (d->staging) (void)d->cu->cuMemFreeHost(d->staging);
-        td_cuda_kernels_close(d->cu, &d->kernels);
-        if (d->setup) (void)d->cu->cuStreamDestroy(d->setup);
-        (void)d->cu->cuCtxSetCurrent(NULL);
-        td_cu_status said = d->cu->cuDevicePrimaryCtxRelease(d->device);
-        if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, "cuDevicePrimaryCtxRelease", said, NULL);
-    }
-    free(d);
+/* Both 0: it does not say, as after a failure on the card. */
+static void memory_of(td_cuda_npu *d, uint64_t *free_bytes, uint64_t *total_bytes) {
+    size_t free_now = 0, total = 0;
+    bool   told =
+        d->cu->cuCtxSetCurrent(d->context) == TD_CUDA_SUCCESS && d->cu->cuMemGetInfo(&free_now, &total) == TD_CUDA_SUCCESS;
+    *free_bytes = told ? free_now : 0;
+    *total_bytes = told ? total : 0;
 }
 
 static void caps(td_npu *base, td_npu_caps *out) {
     td_cuda_npu *d = (td_cuda_npu *)base;
-    size_t       free_bytes = 0, total = 0;
-    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true};
-    if (td_cuda_enter(d) == TD_OK && d->cu->cuMemGetInfo(&free_bytes, &total) == TD_CUDA_SUCCESS) {
-        out->memory_free = free_bytes;
-        out->memory_total = total;
-    }
+    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .experts = true};
+    memory_of(d, &out->memory_free, &out->memory_total);
     snprintf(out->text, sizeof out->text, "%.60s, card %u (sm_%d, CUDA %d.%d)", d->name, d->config.card, d->capability,
              d->version / 1000, d->version % 1000 / 10);
 }
@@ -77,6 +70,13 @@ static void report(td_npu *base, td_npu_report *out) {
     *out = (td_npu_report){.layer = TD_NO_LAYER};
     out->link_down_bytes = atomic_load_explicit(&d->down_bytes, memory_order_relaxed);
     out->link_up_bytes = atomic_load_explicit(&d->up_bytes, memory_order_relaxed);
+}
+
+static void stats(td_npu *base, td_card_stats *out) {
+    td_cuda_npu *d = (td_cuda_npu *)base;
+    *out = (td_card_stats){.temperature_c = td_cuda_temperature(d->pci)};
+    memory_of(d, &out->memory_free, &out->memory_total);
+    td_card_read(&d->given, out);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -125,31 +125,47 @@ static void release(td_npu *base, void *p, size_t bytes) {
     if (p && td_cuda_enter(d) == TD_OK) td_cuda_give(d, p);
 }
 
+/* Zeroed, on the node that the card hangs on where the system tells: the driver knows no such wish, so the memory is ours
+ * and is registered with it. Where the driver cannot do that, it is the driver's, wherever that puts it. */
 static td_status pinned(td_cuda_npu *d, size_t bytes, void **out, td_error *err) {
-    char what[96];
-    snprintf(what, sizeof what, "%zu bytes of pinned memory (cuMemHostAlloc)", bytes);
+    char         what[96];
+    td_cu_status said;
     *out = NULL;
-    td_cu_status said = d->cu->cuMemHostAlloc(out, bytes, TD_CU_MEMHOSTALLOC_PORTABLE);
-    if (said == TD_CUDA_SUCCESS) return TD_OK;
+    snprintf(what, sizeof what, "%zu bytes of pinned memory (%s)", bytes,
+             d->registers ? "cuMemHostRegister" : "cuMemHostAlloc");
+    if (d->registers) {
+        TD_TRY(td_mem_map(bytes, d->pinned_node, out, err));
+        memset(*out, 0, bytes); /* its pages are there before they are pinned */
+        said = d->cu->cuMemHostRegister(*out, bytes, TD_CU_MEMHOSTREGISTER_PORTABLE);
+        if (said == TD_CUDA_SUCCESS) return TD_OK;
+        td_mem_unmap(*out, bytes);
+    } else {
+        said = d->cu->cuMemHostAlloc(out, bytes, TD_CU_MEMHOSTALLOC_PORTABLE);
+        if (said == TD_CUDA_SUCCESS) {
+            memset(*out, 0, bytes);
+            return TD_OK;
+        }
+    }
     *out = NULL;
     return td_cuda_failed(d, what, said, err);
+}
+
+static void unpinned(td_cuda_npu *d, void *p, size_t bytes) {
+    td_cu_status said = d->registers ? d->cu->cuMemHostUnregister(p) : d->cu->cuMemFreeHost(p);
+    if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, d->registers ? "cuMemHostUnregister" : "cuMemFreeHost", said, NULL);
+    if (d->registers) td_mem_unmap(p, bytes);
 }
 
 static td_status host_alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     *out = NULL;
     TD_TRY(td_cuda_enter(d));
-    TD_TRY(pinned(d, bytes, out, err));
-    memset(*out, 0, bytes);
-    return TD_OK;
+    return pinned(d, bytes, out, err);
 }
 
 static void host_release(td_npu *base, void *p, size_t bytes) {
     td_cuda_npu *d = (td_cuda_npu *)base;
-    (void)bytes;
-    if (!p || td_cuda_enter(d) != TD_OK) return;
-    td_cu_status said = d->cu->cuMemFreeHost(p);
-    if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, "cuMemFreeHost", said, NULL);
+    if (p && td_cuda_enter(d) == TD_OK) unpinned(d, p, bytes);
 }
 
 td_status td_cuda_upload(td_cuda_npu *d, void *dev, const void *host, size_t bytes, td_error *err) {
@@ -177,17 +193,20 @@ td_status td_cuda_scratch_ready(td_cuda_npu *d) {
     return TD_OK;
 }
 
-/* ---- several cards: not there ------------------------------------------------------------------- */
-
-static td_status group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err) {
-    (void)cards;
-    *out = NULL;
-    return td_fail(err, TD_ENOTSUP, "the device \"cuda\" computes on one card, not on %u: sums over cards are not there yet",
-                   n);
-}
-
-static void group_nothing(td_npu_group *g) {
-    (void)g;
+static void close_card(td_npu *base) {
+    td_cuda_npu *d = (td_cuda_npu *)base;
+    if (d->context && td_cuda_enter(d) == TD_OK) {
+        td_cuda_give(d, d->scratch);
+        while (d->n_retired) td_cuda_give(d, d->retired[--d->n_retired]);
+        td_cuda_give(d, d->one);
+        if (d->staging) unpinned(d, d->staging, STAGING_BYTES);
+        td_cuda_kernels_close(d->cu, &d->kernels);
+        if (d->setup) (void)d->cu->cuStreamDestroy(d->setup);
+        (void)d->cu->cuCtxSetCurrent(NULL);
+        td_cu_status said = d->cu->cuDevicePrimaryCtxRelease(d->device);
+        if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, "cuDevicePrimaryCtxRelease", said, NULL);
+    }
+    free(d);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------- */
@@ -203,6 +222,7 @@ static const td_npu_ops OPS = {
     .close = close_card,
     .caps = caps,
     .report = report,
+    .stats = stats,
     .alloc = alloc,
     .free = release,
     .host_alloc = host_alloc,
@@ -218,10 +238,10 @@ static const td_npu_ops OPS = {
     .graph_end = td_cuda_graph_end,
     .graph_launch = td_cuda_graph_launch,
     .graph_destroy = td_cuda_graph_destroy,
-    .group_create = group_create,
-    .group_destroy = group_nothing,
-    .group_abort = group_nothing,
-    .group_reset = group_nothing,
+    .group_create = td_cuda_group_create,
+    .group_destroy = td_cuda_group_destroy,
+    .group_abort = td_cuda_group_abort,
+    .group_reset = td_cuda_group_reset,
     .weight_bytes = td_cuda_weight_bytes,
     .weight_create = td_cuda_weight_create,
     .weight_destroy = td_cuda_weight_destroy,
@@ -234,7 +254,7 @@ static const td_npu_ops OPS = {
 };
 
 static td_status ask(td_cuda_npu *d, td_error *err) {
-    int          major = 0, minor = 0, shared = 0;
+    int          major = 0, minor = 0, shared = 0, registers = 0;
     td_cu_status said = d->cu->cuDeviceGetName(d->name, sizeof d->name, d->device);
     if (said == TD_CUDA_SUCCESS)
         said = d->cu->cuDeviceGetAttribute(&major, TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, d->device);
@@ -242,8 +262,14 @@ static td_status ask(td_cuda_npu *d, td_error *err) {
         said = d->cu->cuDeviceGetAttribute(&minor, TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, d->device);
     if (said == TD_CUDA_SUCCESS)
         said = d->cu->cuDeviceGetAttribute(&shared, TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, d->device);
+    if (said == TD_CUDA_SUCCESS)
+        said = d->cu->cuDeviceGetAttribute(&registers, TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, d->device);
+    if (said == TD_CUDA_SUCCESS) said = td_cuda_pci_of(d->cu, d->device, d->pci);
     if (said != TD_CUDA_SUCCESS) return td_cuda_failed(d, "the driver does not describe it", said, err);
     d->name[sizeof d->name - 1] = 0;
+    d->registers = registers != 0;
+    int node = td_cuda_node_of(d->pci);
+    d->pinned_node = node < 0 ? TD_NODE_ANY : (uint32_t)node;
     d->capability = 10 * major + minor;
     d->shared_most = (unsigned)shared;
     if (d->capability < TD_CUDA_CAPABILITY_OLDEST)
@@ -273,7 +299,7 @@ static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
         d->setup = NULL;
         return td_cuda_failed(d, "cuStreamCreate", said, err);
     }
-    TD_TRY(td_cuda_kernels_open(d->cu, d->device, &d->kernels, err));
+    if (!d->config.bare) TD_TRY(td_cuda_kernels_open(d->cu, d->device, &d->kernels, err));
     TD_TRY(pinned(d, STAGING_BYTES, (void **)&d->staging, err));
     TD_TRY(td_cuda_take(d, sizeof one, &d->one, err));
     return td_cuda_upload(d, d->one, &one, sizeof one, err);

@@ -49,4 +49,4 @@ static void launch_router(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(td_cuda_at_row(r, d->weights, d->top_k * sizeof(float))));
 }
 
-const td_cuda_block_kind td_cuda_router = {plan_router, check_router, launch_router};
+const td_cuda_block_kind td_cuda_router = {.plan = plan_router, .check = check_router, .launch = launch_router};

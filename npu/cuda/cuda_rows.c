@@ -24,7 +24,7 @@ static void launch_embed(td_cuda_run *r, const td_npu_block *b) {
                    TD_U(e->table->n), TD_U(e->hidden), TD_P(td_cuda_at_row(r, e->out, e->hidden * sizeof(td_bf16))));
 }
 
-const td_cuda_block_kind td_cuda_embed = {plan_nothing, check_embed, launch_embed};
+const td_cuda_block_kind td_cuda_embed = {.plan = plan_nothing, .check = check_embed, .launch = launch_embed};
 
 /* ---- norm -------------------------------------------------------------------------------------- */
 
@@ -48,7 +48,7 @@ static void launch_norm(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(td_cuda_at_row(r, d->out_i8.scale, sizeof(float))));
 }
 
-const td_cuda_block_kind td_cuda_norm = {plan_nothing, check_norm, launch_norm};
+const td_cuda_block_kind td_cuda_norm = {.plan = plan_nothing, .check = check_norm, .launch = launch_norm};
 
 /* ---- combine ----------------------------------------------------------------------------------- */
 
@@ -66,7 +66,7 @@ static void launch_combine(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(td_cuda_at_row(r, c->add[1], row)), TD_P(td_cuda_at_row(r, c->add[2], row)), TD_U(c->hidden));
 }
 
-const td_cuda_block_kind td_cuda_combine = {plan_nothing, check_combine, launch_combine};
+const td_cuda_block_kind td_cuda_combine = {.plan = plan_nothing, .check = check_combine, .launch = launch_combine};
 
 /* ---- head -------------------------------------------------------------------------------------- */
 
@@ -103,7 +103,7 @@ static void launch_head(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_product(r, &in, h->w, NULL, h->logits, true);
 }
 
-const td_cuda_block_kind td_cuda_head = {plan_head, check_head, launch_head};
+const td_cuda_block_kind td_cuda_head = {.plan = plan_head, .check = check_head, .launch = launch_head};
 
 /* ---- the best logits ----------------------------------------------------------------------------- */
 
@@ -122,4 +122,4 @@ static void launch_top(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(t->top));
 }
 
-const td_cuda_block_kind td_cuda_top = {plan_nothing, check_top, launch_top};
+const td_cuda_block_kind td_cuda_top = {.plan = plan_nothing, .check = check_top, .launch = launch_top};

@@ -4,7 +4,10 @@
     X(shapes, "cuda_shapes.h")    \
     X(kernel, "kernel.cuh")       \
     X(attention, "attention.cuh") \
+    X(tiles, "experts.cuh")       \
+    X(cards, "cards.cu")          \
     X(embed, "embed.cu")          \
+    X(experts, "experts.cu")      \
     X(gqa, "gqa.cu")              \
     X(bf16, "linear_bf16.cu")     \
     X(groups, "linear_groups.cu") \

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/signal_word.h"
 #include "core/trace.h"
+#include "npu/cuda/cuda_group.h"
 
 #define NAP_NS 50000
 #define SPIN_NS 300000 /* of a wait for a bell before it naps */
@@ -42,25 +43,31 @@ td_status td_cuda_stream_sync(td_npu *base, td_npu_stream *s) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     TD_TRY(td_cuda_enter(d));
     td_cu_status said = d->cu->cuStreamSynchronize(s->stream);
-    if (said == TD_CUDA_SUCCESS) return TD_OK;
+    if (said == TD_CUDA_SUCCESS) return td_cuda_group_gave_up(d) ? TD_EDEVICE : TD_OK;
     (void)td_cuda_failed(d, "the work of a step (cuStreamSynchronize)", said, NULL);
     return TD_EDEVICE;
 }
 
 /* ---- what is enqueued ---------------------------------------------------------------------------- */
 
-static td_status enqueued(td_cuda_npu *d, const char *call, td_cu_status said) {
+static td_status accepted(td_cuda_npu *d, const char *call, td_cu_status said) {
     if (said == TD_CUDA_SUCCESS) return TD_OK;
     (void)td_cuda_failed(d, call, said, NULL);
     return TD_EDEVICE;
+}
+
+static td_status enqueued(td_npu_stream *s, const char *call, td_cu_status said) {
+    TD_TRY(accepted(s->device, call, said));
+    td_cuda_launched(s, 1);
+    return TD_OK;
 }
 
 td_status td_cuda_copy(td_npu *base, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     bool         down = kind == TD_COPY_H2D;
     TD_TRY(td_cuda_enter(d));
-    TD_TRY(down ? enqueued(d, "cuMemcpyHtoDAsync", d->cu->cuMemcpyHtoDAsync(td_cuda_address(dst), src, bytes, s->stream))
-                : enqueued(d, "cuMemcpyDtoHAsync", d->cu->cuMemcpyDtoHAsync(dst, td_cuda_address(src), bytes, s->stream)));
+    TD_TRY(down ? enqueued(s, "cuMemcpyHtoDAsync", d->cu->cuMemcpyHtoDAsync(td_cuda_address(dst), src, bytes, s->stream))
+                : enqueued(s, "cuMemcpyDtoHAsync", d->cu->cuMemcpyDtoHAsync(dst, td_cuda_address(src), bytes, s->stream)));
     if (s->capture)
         *(down ? &s->capture->down_bytes : &s->capture->up_bytes) += bytes;
     else
@@ -71,13 +78,13 @@ td_status td_cuda_copy(td_npu *base, td_npu_stream *s, void *dst, const void *sr
 td_status td_cuda_host_call(td_npu *base, td_npu_stream *s, td_host_fn fn, void *arg) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     TD_TRY(td_cuda_enter(d));
-    return enqueued(d, "cuLaunchHostFunc", d->cu->cuLaunchHostFunc(s->stream, fn, arg));
+    return enqueued(s, "cuLaunchHostFunc", d->cu->cuLaunchHostFunc(s->stream, fn, arg));
 }
 
 td_status td_cuda_bell_ring(td_npu *base, td_npu_stream *s, td_bell *bell) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     TD_TRY(td_cuda_enter(d));
-    return enqueued(d, "cuMemcpyDtoHAsync",
+    return enqueued(s, "cuMemcpyDtoHAsync",
                     d->cu->cuMemcpyDtoHAsync((void *)bell, td_cuda_address(d->one), sizeof *bell, s->stream));
 }
 
@@ -108,7 +115,7 @@ td_status td_cuda_graph_begin(td_npu *base, td_npu_stream *s) {
     if (!g) return TD_ENOMEM;
     /* Of this thread only: those of other cards go on. */
     td_status st =
-        enqueued(d, "cuStreamBeginCapture", d->cu->cuStreamBeginCapture(s->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        accepted(d, "cuStreamBeginCapture", d->cu->cuStreamBeginCapture(s->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     if (st == TD_OK)
         s->capture = g;
     else
@@ -130,18 +137,21 @@ td_status td_cuda_graph_end(td_npu *base, td_npu_stream *s, td_npu_graph **out, 
         if (st != TD_OK) g->exec = NULL;
     }
     if (graph) (void)d->cu->cuGraphDestroy(graph);
-    if (st != TD_OK || !out)
+    if (st != TD_OK || !out) {
         td_cuda_graph_destroy(base, g);
-    else
-        *out = g;
-    return st;
+        return st;
+    }
+    td_card_count(&d->given.captures);
+    *out = g;
+    return TD_OK;
 }
 
 td_status td_cuda_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     if (s->capture) return TD_EINVAL;
     TD_TRY(td_cuda_enter(d));
-    TD_TRY(enqueued(d, "cuGraphLaunch", d->cu->cuGraphLaunch(g->exec, s->stream)));
+    TD_TRY(enqueued(s, "cuGraphLaunch", d->cu->cuGraphLaunch(g->exec, s->stream)));
+    td_card_count(&d->given.replays);
     atomic_fetch_add_explicit(&d->down_bytes, g->down_bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&d->up_bytes, g->up_bytes, memory_order_relaxed);
     return TD_OK;

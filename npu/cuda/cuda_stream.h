@@ -15,4 +15,9 @@ struct td_npu_stream {
     td_npu_graph *capture; /* or NULL */
 };
 
+/** So many calls have given the card work on this stream; what is recorded only is none. */
+static inline void td_cuda_launched(td_npu_stream *s, uint32_t n) {
+    if (!s->capture) atomic_fetch_add_explicit(&s->device->given.launches, n, memory_order_relaxed);
+}
+
 #endif

@@ -181,7 +181,7 @@ td_status td_cuda_weight_create(td_npu *base, td_weight_format format, const td_
     }
     w->scale = w->data + l.scale;
     w->zero = groups.zero_points ? w->data + l.zero : NULL;
-    w->factor = w->data + l.factor;
+    w->factor = format == TD_WEIGHT_FP4G ? w->data + l.factor : NULL;
     *out = w;
     return TD_OK;
 }

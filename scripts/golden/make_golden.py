@@ -3,19 +3,23 @@
 
   make_golden.py [VARIANT ...]   write tests/data/golden/VARIANT/ (default: all; run from the repository root)
 
-Needs torch, transformers 4.57 and numpy.  Weights come from numpy's seeded generator and are rounded to the stored
-type before anything is computed; outputs are float32.  Seeds are tried in order until no choice is a near tie, so that
-implementations which add in another order route and decode alike.
+Needs torch, numpy, and transformers: 4.57 for the variants of 4.57, 5 for those of 5 (OF_5), whose classes 4.57 lacks; it
+makes those that it has.  Weights come from numpy's seeded generator and are rounded to the stored type before anything is
+computed; outputs are float32.  Seeds are tried in order until no choice is a near tie, so that implementations which add in
+another order route and decode alike.
 """
-import copy, json, os, shutil, sys
+import copy, json, os, shutil, sys, tempfile
 import numpy as np
 import torch
-from safetensors.torch import save_file
+import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoConfig
 from transformers.utils import logging
 
 import golden_io
 from reference_numpy import Model, yarn_mscale
+
+FIVE = int(transformers.__version__.split(".")[0]) >= 5
 
 OUT = "tests/data/golden"
 PROMPT_LENGTHS, GREEDY = (7, 33, 150), 16
@@ -38,6 +42,15 @@ QWEN3 = dict(COMMON, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_mo
 GLM4 = dict(COMMON, architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe", num_key_value_heads=2, head_dim=32, rope_theta=1000000.0,
             rms_norm_eps=1e-5, partial_rotary_factor=0.5, first_k_dense_replace=1, n_routed_experts=16, n_shared_experts=1, num_experts_per_tok=4,
             moe_intermediate_size=32, norm_topk_prob=True)
+
+GLM4_LITE = dict(MLA, architectures=["Glm4MoeLiteForCausalLM"], model_type="glm4_moe_lite", rms_norm_eps=1e-5, rope_theta=1000000.0,
+                 qk_nope_head_dim=24, qk_rope_head_dim=8, v_head_dim=32, q_lora_rank=48, n_routed_experts=16, n_shared_experts=1,
+                 num_experts_per_tok=4, norm_topk_prob=True, topk_method="noaux_tc", n_group=1, topk_group=1)
+
+MINIMAX = dict({k: v for k, v in COMMON.items() if k != "attention_bias"}, architectures=["MiniMaxM2ForCausalLM"], model_type="minimax_m2",
+               num_key_value_heads=2, head_dim=32, rotary_dim=16, rope_theta=5000000.0, intermediate_size=32, num_local_experts=16, num_experts_per_tok=4,
+               use_qk_norm=True, qk_norm_type="per_layer", use_routing_bias=True, scoring_func="sigmoid", shared_intermediate_size=0,
+               attn_type_list=[1, 1, 1], max_position_embeddings=512)
 
 
 def yarn(factor, length, **more):
@@ -70,15 +83,43 @@ VARIANTS = {
     "glm4_moe_yarn": ("bf16", 1, 2.0, dict(GLM4, use_qk_norm=False, partial_rotary_factor=0.25, n_group=4, topk_group=2, n_shared_experts=2,
                                            routed_scaling_factor=1.0, max_position_embeddings=512,
                                            rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128})),
+    "glm4_moe_lite": ("bf16", 1, 1.0, dict(GLM4_LITE, num_hidden_layers=4, mlp_layer_types=["dense", "sparse", "dense", "sparse"],
+                                           routed_scaling_factor=1.8, max_position_embeddings=512)),
+    "minimax_m2": ("bf16", 1, 1.0, MINIMAX),
+    "kimi_k25": ("bf16", 2, 1.0, dict(
+        architectures=["KimiK25ForConditionalGeneration"], model_type="kimi_k25", tie_word_embeddings=False, bos_token_id=0, eos_token_id=1,
+        text_config=dict(V3, **deepseek_yarn(32, 1.0), model_type="kimi_k2", n_group=1, topk_group=1, q_lora_rank=48, routed_scaling_factor=2.827),
+        vision_config=dict(model_type="kimi_k25_vision", num_attention_heads=2, num_hidden_layers=1, hidden_size=32, intermediate_size=48,
+                           pos_emb_height=8, pos_emb_width=8))),
 }
+OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25")
+
+
+def text_of(config):
+    return config.get("text_config", config)
+
+
+def model_class(config):
+    return transformers.AutoModelForImageTextToText if "text_config" in config else AutoModelForCausalLM
+
+
+def stored_tensors(config):
+    """{name in a checkpoint: tensor} of transformers' own model, whose class fuses the experts since transformers 5."""
+    model = model_class(config).from_config(AutoConfig.for_model(**copy.deepcopy(config)))
+    if not FIVE:
+        return model.state_dict()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        stored = load_file(os.path.join(folder, "model.safetensors"))
+    # transformers 5.23 renames the language model's layers of a Kimi-K2.5, too, when it writes its encoder's blocks
+    return {name.replace("language_model.model.blocks.", "language_model.model.layers."): t for name, t in stored.items()}
 
 
 def random_weights(config, dtype, down_gain, seed):
     """{name: tensor} with the names and shapes of transformers' own model."""
-    rng, out = np.random.default_rng(seed), {}
-    shapes = AutoModelForCausalLM.from_config(AutoConfig.for_model(**copy.deepcopy(config))).state_dict()
-    for name, t in shapes.items():
-        if config["tie_word_embeddings"] and name == "lm_head.weight":
+    rng, out, tied = np.random.default_rng(seed), {}, text_of(config)["tie_word_embeddings"]
+    for name, t in stored_tensors(config).items():
+        if tied and name == "lm_head.weight":
             continue
         x = rng.standard_normal(tuple(t.shape), dtype=np.float32)
         if name.endswith("e_score_correction_bias"):
@@ -89,14 +130,14 @@ def random_weights(config, dtype, down_gain, seed):
         elif name.endswith(".bias"):
             x = 0.5 * x
         elif name.endswith("embed_tokens.weight"):
-            x = x * (0.35 if config["tie_word_embeddings"] else 1.0)
+            x = x * (0.35 if tied else 1.0)
         else:
             gain = 1.0
-            if any(k in name for k in ("q_proj", "q_b_proj", "k_proj", "kv_a_proj", "kv_b_proj", "mlp.gate.weight")):
+            if any(k in name for k in ("q_proj", "q_b_proj", "k_proj", "kv_a_proj", "kv_b_proj", "mlp.gate.weight", "moe.gate.weight")):
                 gain = 1.5                                                        # peaked attention, decided routing
             elif "lm_head" in name:
                 gain = 3.0
-            elif ".experts." in name and "down_proj" in name:
+            elif ".experts." in name and ("down_proj" in name or ".w2." in name):
                 gain = down_gain
             x = x * gain / np.sqrt(t.shape[-1])
         t = torch.from_numpy(x.astype(np.float32)).to(torch.bfloat16)                 # the engine's matrices are bf16, however they are stored
@@ -130,22 +171,28 @@ class Reference:
     """transformers' model, with hooks that keep each router's choice."""
 
     def __init__(self, folder, attention="eager"):
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
-        c, self.routed = self.model.config, []
+        config = json.load(open(os.path.join(folder, "config.json")))
+        self.model = model_class(config).from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
+        self.text = self.model.model.language_model if "text_config" in config else self.model.model
+        c, self.routed = self.text.config, []
         yarn_config = getattr(c, "rope_scaling", None)
-        self.moe = [i for i, layer in enumerate(self.model.model.layers) if hasattr(layer.mlp, "experts")]
-        for i, layer in enumerate(self.model.model.layers):
+        self.moe = [i for i, layer in enumerate(self.text.layers) if hasattr(layer.mlp, "experts")]
+        gate = self.qwen_gate if "qwen" in c.model_type else self.gate_of_5 if FIVE else self.deepseek_gate
+        for i, layer in enumerate(self.text.layers):
             if i in self.moe:
-                layer.mlp.gate.register_forward_hook(self.qwen_gate if "qwen" in c.model_type else self.deepseek_gate)
+                layer.mlp.gate.register_forward_hook(gate)
             if c.model_type == "deepseek_v2" and yarn_config:                     # see "Where transformers deviates"
                 layer.self_attn.scaling *= yarn_mscale(yarn_config["factor"], yarn_config["mscale_all_dim"]) ** 2
 
     def deepseek_gate(self, module, args, output):
         self.keep(*output)
 
+    def gate_of_5(self, module, args, output):
+        self.keep(output[2], output[1])
+
     def qwen_gate(self, module, args, logits):
-        weights, ids = torch.topk(torch.softmax(logits.float(), -1), self.model.config.num_experts_per_tok, -1)
-        self.keep(ids, weights / weights.sum(-1, keepdim=True) if self.model.config.norm_topk_prob else weights)
+        weights, ids = torch.topk(torch.softmax(logits.float(), -1), self.text.config.num_experts_per_tok, -1)
+        self.keep(ids, weights / weights.sum(-1, keepdim=True) if self.text.config.norm_topk_prob else weights)
 
     def keep(self, ids, weights):
         order = torch.sort(weights, dim=-1, descending=True, stable=True).indices
@@ -155,8 +202,8 @@ class Reference:
     def forward(self, ids):
         self.routed, layers = [], []
         hooks = [layer.register_forward_hook(lambda m, a, o: layers.append((o[0] if isinstance(o, tuple) else o)[0].numpy()))
-                 for layer in self.model.model.layers]
-        out = self.model.model(torch.tensor([list(ids)]), use_cache=False)
+                 for layer in self.text.layers]
+        out = self.text(torch.tensor([list(ids)]), use_cache=False)
         for h in hooks:
             h.remove()
         hidden = out.last_hidden_state
@@ -174,7 +221,7 @@ class Reference:
 
 
 def bias_matters(folder, ids):
-    """The share of choices that the selection bias changes (DeepSeek-V3 and GLM)."""
+    """The share of choices that the selection bias changes."""
     with_bias, without = Model(folder), Model(folder)
     for name in without.w:
         if name.endswith("e_score_correction_bias"):
@@ -190,7 +237,7 @@ def make(name):
     for seed in range(1, 1000):
         save(folder, config, random_weights(config, dtype, down_gain, seed), shards)
         rng = np.random.default_rng(1000 + seed)
-        prompts = [rng.integers(2, config["vocab_size"], n).tolist() for n in PROMPT_LENGTHS]
+        prompts = [rng.integers(2, text_of(config)["vocab_size"], n).tolist() for n in PROMPT_LENGTHS]
         check = Model(folder)
         margins = [check.forward(p)["router_margin"] for p in prompts]
         if min(m.min() for m in margins) < LEAST_MARGIN:
@@ -215,12 +262,12 @@ def make(name):
     print("%-20s seed %d  margin %.1e  gap %.3f  logits std %.2f  residual std %.2f  experts used %d  distinct greedy %d" % (
         name, seed, min(m.min() for m in margins), min(min(g) for _, g in continued), out["logits"].std(), out["layer_hidden"][-1].std(),
         used, len({t for g, _ in continued for t in g})), flush=True)
-    if config["model_type"] in ("deepseek_v3", "glm4_moe"):
+    if any(n.endswith("e_score_correction_bias") for n in check.w):
         print("   the selection bias changes %.0f%% of the choices" % (100 * bias_matters(folder, prompts[2])))
 
 
 if __name__ == "__main__":
     torch.manual_seed(0)
     logging.set_verbosity_error()
-    for variant in sys.argv[1:] or VARIANTS:
+    for variant in sys.argv[1:] or [v for v in VARIANTS if (v in OF_5) == FIVE]:
         make(variant)

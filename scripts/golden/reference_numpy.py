@@ -85,14 +85,24 @@ class Model:
     def __init__(self, folder):
         self.c = json.load(open(os.path.join(folder, "config.json")))
         self.w = load_weights(folder)
-        self.mla = self.c["model_type"] in ("deepseek_v2", "deepseek_v3")
+        if "text_config" in self.c:      # Kimi-K2.5: the language model is a DeepSeek-V3
+            self.c = dict(self.c["text_config"], model_type="deepseek_v3")
+            self.w = {name.removeprefix("language_model."): w for name, w in self.w.items() if name.startswith("language_model.")}
         c = self.c
+        self.mla = c["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+        self.minimax = c["model_type"] == "minimax_m2"
+        self.mlp_name = "block_sparse_moe" if self.minimax else "mlp"
+        self.expert_parts = ("w1", "w3", "w2") if self.minimax else ("gate_proj", "up_proj", "down_proj")
         self.head_dim = c["qk_rope_head_dim"] if self.mla else c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
-        self.rotated = self.head_dim if self.mla else int(self.head_dim * c.get("partial_rotary_factor", 1))
+        self.rotated = self.head_dim if self.mla else c.get("rotary_dim", int(self.head_dim * c.get("partial_rotary_factor", 1)))
         self.freq, self.rope_gain = rope_table(self.rotated, c["rope_theta"], c.get("rope_scaling"))
 
     def is_moe(self, i):
         c = self.c
+        if self.minimax:
+            return True
+        if "mlp_layer_types" in c:
+            return c["mlp_layer_types"][i] == "sparse"
         if "first_k_dense_replace" in c:
             return i >= c["first_k_dense_replace"] and i % c.get("moe_layer_freq", 1) == 0
         return i not in c.get("mlp_only_layers", []) and (i + 1) % c["decoder_sparse_step"] == 0
@@ -107,9 +117,10 @@ class Model:
         y = x @ self.w[name + ".weight"].T
         return y + self.w[name + ".bias"] if name + ".bias" in self.w else y
 
-    def mlp(self, x, name):
-        g = self.linear(x, name + ".gate_proj")
-        return self.linear(g * sigmoid(g) * self.linear(x, name + ".up_proj"), name + ".down_proj")
+    def mlp(self, x, name, parts=("gate_proj", "up_proj", "down_proj")):
+        gate, up, down = (name + "." + part for part in parts)
+        g = self.linear(x, gate)
+        return self.linear(g * sigmoid(g) * self.linear(x, up), down)
 
     def rope(self, x):
         """x [T, heads, dim], position = first index.  MLA: pair i is elements (2i, 2i+1); else: elements (i, i + d/2) of the first d."""
@@ -154,10 +165,11 @@ class Model:
 
     def gqa_attention(self, x, n):
         c, T, d = self.c, len(x), self.head_dim
-        q = self.linear(x, n + ".q_proj").reshape(T, c["num_attention_heads"], d)
-        k = self.linear(x, n + ".k_proj").reshape(T, c["num_key_value_heads"], d)
-        v = self.linear(x, n + ".v_proj").reshape(T, c["num_key_value_heads"], d)
-        if n + ".q_norm.weight" in self.w:
+        q, k, v = (self.linear(x, n + part) for part in (".q_proj", ".k_proj", ".v_proj"))
+        if self.minimax:                 # over the whole row
+            q, k = self.norm(q, n + ".q_norm"), self.norm(k, n + ".k_norm")
+        q, k, v = (y.reshape(T, -1, d) for y in (q, k, v))
+        if not self.minimax and n + ".q_norm.weight" in self.w:
             q, k = self.norm(q, n + ".q_norm"), self.norm(k, n + ".k_norm")
         return self.linear(self.attend(self.rope(q), self.rope(k), v, d ** -0.5), n + ".o_proj")
 
@@ -168,14 +180,14 @@ class Model:
         c, T, K = self.c, len(x), self.c["num_experts_per_tok"]
         logits = self.linear(x, n + ".gate")
         E = logits.shape[1]
-        glm = c["model_type"] == "glm4_moe"                    # whose config.json need not name them
+        glm = c["model_type"] in ("glm4_moe", "glm4_moe_lite", "minimax_m2")                    # whose config.json need not name them
         score = sigmoid(logits) if glm or c.get("scoring_func") == "sigmoid" else softmax(logits)
         method = "noaux_tc" if glm else c.get("topk_method", "greedy")
         choice, margin = score, np.full(T, np.inf, np.float32)
         if method == "noaux_tc":
-            choice = score + self.w[n + ".gate.e_score_correction_bias"]
+            choice = score + self.w[n + (".e_score_correction_bias" if self.minimax else ".gate.e_score_correction_bias")]
         if method != "greedy":
-            G, keep = c["n_group"], c["topk_group"]
+            G, keep = c.get("n_group", 1), c.get("topk_group", 1)
             inside = np.sort(choice.reshape(T, G, E // G), -1)
             group = inside[..., -2:].sum(-1) if method == "noaux_tc" else inside[..., -1]
             order = np.argsort(-group, -1, kind="stable")
@@ -191,10 +203,10 @@ class Model:
         margin = np.minimum(margin, ranked[:, K - 1] - ranked[:, K])
         ids = order[:, :K]
         weights = np.take_along_axis(score, ids, -1)
-        if c["norm_topk_prob"]:
+        if c.get("norm_topk_prob", True):
             weights = weights / (weights.sum(-1, keepdims=True) + np.float32(1e-20))
         if glm or c["model_type"] == "deepseek_v3" or (c["model_type"] == "deepseek_v2" and not c["norm_topk_prob"]):
-            weights = weights * np.float32(c["routed_scaling_factor"])
+            weights = weights * np.float32(c.get("routed_scaling_factor", 1))
         order = np.argsort(-weights, -1, kind="stable")
         return np.take_along_axis(ids, order, -1), np.take_along_axis(weights, order, -1), margin
 
@@ -204,7 +216,7 @@ class Model:
         y = np.zeros_like(x)
         for e in np.unique(ids):
             t, k = np.nonzero(ids == e)
-            y[t] += self.mlp(x[t], "%s.experts.%d" % (n, e)) * weights[t, k, None]
+            y[t] += self.mlp(x[t], "%s.experts.%d" % (n, e), self.expert_parts) * weights[t, k, None]
         if n + ".shared_experts.gate_proj.weight" in self.w:
             y = y + self.mlp(x, n + ".shared_experts")
         if n + ".shared_expert.gate_proj.weight" in self.w:
@@ -217,7 +229,7 @@ class Model:
     def layer(self, x, i):
         n = "model.layers.%d." % i
         x = x + (self.mla_attention if self.mla else self.gqa_attention)(self.norm(x, n + "input_layernorm"), n + "self_attn")
-        return x + (self.moe if self.is_moe(i) else self.mlp)(self.norm(x, n + "post_attention_layernorm"), n + "mlp")
+        return x + (self.moe if self.is_moe(i) else self.mlp)(self.norm(x, n + "post_attention_layernorm"), n + self.mlp_name)
 
     def mtp_logits(self, hidden, next_ids):
         """The multi-token-prediction layer (arXiv 2412.19437, section 2.2): [T, V].  hidden [T, D]: after the final norm;

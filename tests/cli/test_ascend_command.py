@@ -121,7 +121,7 @@ class Ascend(unittest.TestCase):
             r = json.load(f)
         self.assertEqual((r["passed"], r["device"]), (True, "npu"))
         outcomes = {(c["part"], c["what"]): c for c in r["checks"]}
-        self.assertEqual(outcomes["installation", "CANN"]["found"], "9.0.0")
+        self.assertEqual(outcomes["installation", "CANN"]["found"], "9.1.0")
         self.assertIn("2 x Ascend910B4", outcomes["device", "opens"]["found"])
         self.assertEqual({c["outcome"] for c in r["checks"] if c["part"] != "installation"}, {"ok"})
 

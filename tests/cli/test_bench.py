@@ -15,7 +15,7 @@ def bench(*args):
 
 
 class Bench(unittest.TestCase):
-    def rows(self, *args, bounds=("read", "int8")):
+    def rows(self, *args, bounds=("read", "int8"), zeros=()):
         p = bench(*args, "--rounds", "1", "--json")
         self.assertEqual(p.returncode, 0, p.stderr)
         rows = [json.loads(line) for line in p.stdout.splitlines()]
@@ -25,7 +25,7 @@ class Bench(unittest.TestCase):
             self.assertEqual((r["bench"], r["threads"]), (args[0], 2))
             self.assertIn(r["bound"], bounds)
             for key in ("time_us", "gbps", *(() if args[0] == "load" else ("gops",)), "fraction"):
-                self.assertGreater(r[key], 0)
+                self.assertTrue(r[key] > 0 or key in zeros, r)
         return rows
 
     def test_decode(self):
@@ -49,6 +49,14 @@ class Bench(unittest.TestCase):
         self.assertEqual((p.returncode, p.stdout), (1, ""))
         self.assertIn("intermediate size 100000: at most 65536 is supported", p.stderr)
         self.assertRegex(said, r"^tandem bench: the model takes \d+\.\d\d GiB, but only \d+\.\d\d GiB of memory are available\n$")
+
+    def test_link(self):
+        rows = self.rows("link", "--threads", "2", "--device", "apart", "--filter", "KiB", bounds=("link",), zeros=("gops",))
+        self.assertEqual(len(rows), 8)
+        p = bench("link", "--threads", "1")
+        self.assertEqual((p.returncode, p.stdout, p.stderr), (1, "", "tandem bench: --device host: the device has the host's memory: nothing is copied\n"))
+        p = bench("kernels", "--device", "cuda")
+        self.assertEqual((p.returncode, p.stderr), (2, "tandem bench: --device means nothing to kernels\n"))
 
     def test_load(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -11,6 +11,7 @@ import urllib.request
 TANDEM = os.environ["TD_TANDEM"]
 SOURCE = os.environ["TD_SOURCE_DIR"]
 MODEL = os.path.join(SOURCE, "models", "tale-v3-14m")
+TINY = os.path.join(SOURCE, "tests", "data", "golden", "deepseek_v2_lite", "config.json")
 EMULATED = os.path.join(SOURCE, "scripts", "cuda_emulated.sh")
 NEAR = 0.02  # of the mean negative log-likelihood: what bf16 in attention costs on 63 tokens is a few thousandths
 
@@ -37,6 +38,8 @@ class Cuda(unittest.TestCase):
                                                  {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request, timeout=200) as answer:
                     text = json.load(answer)["choices"][0]["text"]
+                with urllib.request.urlopen(f"http://127.0.0.1:{port.group(1)}/metrics", timeout=60) as answer:
+                    figures = {name: float(value) for name, value in re.findall(r'^tandem:card_(\w+)\{.*card="0"\} (\S+)$', answer.read().decode(), re.M)}
                 p.send_signal(signal.SIGTERM)
                 said = p.communicate(timeout=60)[1]
             except BaseException:
@@ -47,6 +50,9 @@ class Cuda(unittest.TestCase):
         self.assertIn("device auto: cuda (2 NVIDIA cards, 2 of compute capability 8.0 or later)", said)
         self.assertIn("hand-over: ", said)
         self.assertNotIn("stand-in: ", said)  # no rule was broken, and nothing is left
+        self.assertEqual((figures["memory_bytes"], figures["failures_total"], figures["temperature_celsius"]), (2 << 30, 0, 51))  # of card 1
+        self.assertTrue(0 < figures["memory_free_bytes"] < 2 << 30 and figures["captures_total"] > 0, figures)
+        self.assertTrue(figures["launches_total"] > figures["replays_total"] >= 6, figures)  # a step for each token
 
     def test_perplexity(self):
         figures = {}
@@ -67,15 +73,26 @@ class Cuda(unittest.TestCase):
         for part in ("mla", "gqa", "mlp", "router", "head"):
             self.assertRegex(p.stdout, rf"(?m)^ok .*\b{part}\b")
 
+    def test_bench(self):
+        p = run("bench", "link", "--device", "cuda", "--base-gpu-id", "1", "--rounds", "1", "--threads", "1", "--json", TD_CUDA_KERNELS="/nowhere")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        rows = [json.loads(line) for line in p.stdout.splitlines()]
+        self.assertEqual([r["kernel"] for r in rows], ["copy"] * 8 + ["host call", "doorbell"])
+        self.assertTrue(all(r["time_us"] > 0 and (r["gbps"] > 0) == (r["kernel"] == "copy") for r in rows), rows)
+        p = run("bench", "decode", "--device", "cuda", "--config", TINY, "--threads", "1", "--rounds", "1", "--filter", "4 streams, context 16")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertRegex(p.stdout, r"bytes to the device and \d+ from it a step; [1-9]\d* launches, of which 1 are replays")
+        self.assertIn("there is no CUDA card 7: this process sees 2", run("bench", "link", "--device", "cuda", "--base-gpu-id", "7", "--threads", "1").stderr)
+
     def refused(self, *flags, **more):
         p = run("launch_server", "--model-path", MODEL, "--device", "cuda", "--port", "0", *flags, **more)
         self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
         return p.stderr.splitlines()[-1]
 
     def test_refusals(self):
-        self.assertIn("computes on one card, not on 2", self.refused("--tensor-parallel-size", "2"))
+        self.assertIn("there is no CUDA card 2: this process sees 2", self.refused("--tensor-parallel-size", "4"))
         self.assertIn("there is no CUDA card 5: this process sees 2", self.refused("--base-gpu-id", "5"))
-        self.assertIn("on this device no routed experts can be yet", self.refused("--num-gpu-experts", "32"))
+        self.assertIn("the device keeps all (16) or none (0)", self.refused("--num-gpu-experts", "8"))
         self.assertIn("bf16 activations only", self.refused("--quantization", "none"))
         self.assertIn("NVRTC, which compiles the kernels for the card, was not found", self.refused(TD_CUDA_KERNELS="", TD_NVRTC="/nowhere", TD_CUDA_CACHE="/nowhere"))
         nowhere = self.refused(emulated=False, LD_LIBRARY_PATH="")

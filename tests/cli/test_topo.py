@@ -43,9 +43,12 @@ class Topo(unittest.TestCase):
         card = {"name": "stand-in for a card", "memory_bytes": 2 << 30, "compute_capability": 120, "node": None}
         for c in f["cuda_cards"]:
             c["node"] = None  # of whatever lies at that place of this machine
+            for figure in ("to_card_gbps", "from_card_gbps", "host_call_us", "doorbell_us"):
+                self.assertGreater(c.pop(figure), 0)
+            self.assertIsNone(c.pop("not_measured"))
         self.assertEqual(f["cuda_cards"], [card | {"pci": "0000:3b:00.0"}, card | {"pci": "0000:3c:00.0"}])
         self.assertIsNone(f["cuda_error"])
-        self.assertIn("12.0 0000:3b:00.0   stand-in for a card", topo(**there, TD_STANDIN_ARCH="120").stdout)
+        self.assertRegex(topo(**there, TD_STANDIN_ARCH="120").stdout, r"12.0 0000:3b:00.0 ( +\d+\.\d){4}   stand-in for a card")
         self.assertEqual([facts(**there, TD_STANDIN_DEVICES="0")[k] for k in ("cuda_cards", "cuda_error")], [[], None])
         self.assertEqual(facts(synthetic="numa:2 core:4 pu:1", **there)["cuda_cards"], [])
         old = topo(**there, TD_STANDIN_CUDA="11040")
@@ -53,6 +56,15 @@ class Topo(unittest.TestCase):
         self.assertIn("NVIDIA cards: NVIDIA's driver serves CUDA 11.4 and is too old", old.stdout)
         self.assertIn("too old", facts(**there, TD_STANDIN_CUDA="11040")["cuda_error"])
         self.assertIn("does not start (cuInit)", facts(**there, TD_STANDIN_FAIL="1")["cuda_error"])
+
+    def test_cards_that_cannot_be_measured(self):
+        """They are listed, with the reason."""
+        there = {"LD_LIBRARY_PATH": os.environ["TD_CUDA_STANDIN"], "TD_STANDIN_DEVICES": "1"}
+        for more, said in [({"TD_STANDIN_ARCH": "75"}, "compute capability 7.5"), ({"TD_STANDIN_MEMORY": "1048576"}, "of which 1048572 are free"),
+                           ({"TD_STANDIN_FAIL": "2", "TD_STANDIN_STATUS": "46"}, "busy or unavailable")]:
+            p = topo(**there, **more)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertRegex(p.stdout, r"0000:3b:00.0 ( +-){4}   stand-in for a card\n +not measured: CUDA card 0.*" + said)
 
     def test_affinity_is_kept(self):
         cpu = max(os.sched_getaffinity(0))

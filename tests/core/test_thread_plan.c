@@ -188,15 +188,20 @@ static void every_plan_keeps_its_promises(void **state) {
         for (size_t a = 0; a < sizeof CPUINFER / sizeof *CPUINFER; a++)
             for (size_t b = 0; b < sizeof SUBPOOLS / sizeof *SUBPOOLS; b++)
                 for (size_t c = 0; c < sizeof NPU / sizeof *NPU; c++)
-                    check_wish(MACHINES[m].name, (td_thread_wishes){CPUINFER[a], SUBPOOLS[b], NPU[c]});
+                    check_wish(
+                        MACHINES[m].name,
+                        (td_thread_wishes){.cpuinfer = CPUINFER[a], .subpool_count = SUBPOOLS[b], .npu_threads = NPU[c]});
         for (uint64_t i = 0; i < RANDOM_WISHES; i++) { /* with a random matrix too */
             for (uint32_t j = 0; j < topo.n_nodes * topo.n_nodes; j++)
                 bandwidth.read[j / topo.n_nodes][j % topo.n_nodes] =
                     1e9 + 1e11 * td_rng_uniform(seed, m * RANDOM_WISHES + i, 3 + j);
             uint64_t r[3];
             for (uint64_t j = 0; j < 3; j++) r[j] = td_rng_u64(seed, m * RANDOM_WISHES + i, j);
-            check_wish(MACHINES[m].name, (td_thread_wishes){(uint32_t)(r[0] % (topo.n_cores + 4)), (uint32_t)(r[1] % 10),
-                                                            (uint32_t)(r[2] % topo.n_cores)});
+            check_wish(MACHINES[m].name, (td_thread_wishes){.cpuinfer = (uint32_t)(r[0] % (topo.n_cores + 4)),
+                                                            .subpool_count = (uint32_t)(r[1] % 10),
+                                                            .npu_threads = (uint32_t)(r[2] % topo.n_cores),
+                                                            .near_card = r[0] >> 63,
+                                                            .card_node = (uint32_t)((r[1] >> 32) % (topo.n_nodes + 1))});
         }
     }
 }
@@ -274,6 +279,27 @@ static void fewer_subpools_choose_fast_and_near_nodes(void **state) {
     topo.nodes[0].n_cores = 1;
     make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2});
     two_homes_are(1, 2);
+}
+
+static void the_cards_node_comes_first(void **state) {
+    (void)state;
+    make_machine((uint32_t[]){4, 4, 4, 4}, 4, 100, 30);
+    make_plan((td_thread_wishes){.near_card = true, .card_node = 2});
+    static const uint32_t ALL[] = {2, 0, 1, 3};
+    for (uint32_t s = 0; s < 4; s++) assert_int_equal(plan.home[s], ALL[s]);
+    assert_int_equal(plan.experts[0].cpu, 20);
+    assert_int_equal(plan.experts[0].node, 2);
+    bandwidth.read[0][0] = bandwidth.read[1][1] = 140; /* faster nodes do not keep it out */
+    make_plan((td_thread_wishes){.cpuinfer = 4, .subpool_count = 1, .near_card = true, .card_node = 3});
+    assert_int_equal(plan.home[0], 3);
+    make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2, .near_card = true, .card_node = 3});
+    two_homes_are(3, 0);
+    make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2, .near_card = true, .card_node = 9}); /* there is none */
+    two_homes_are(0, 1);
+    topo.nodes[3].n_cores = 0; /* memory alone is no home */
+    make_plan((td_thread_wishes){.near_card = true, .card_node = 3});
+    assert_int_equal(plan.n_subpools, 3);
+    assert_int_equal(plan.home[0], 0);
 }
 
 static void a_subpool_that_overflows_takes_near_cores(void **state) {
@@ -409,6 +435,7 @@ int main(void) {
         cmocka_unit_test(machines_are_read_as_they_are),
         cmocka_unit_test(every_plan_keeps_its_promises),
         cmocka_unit_test(fewer_subpools_choose_fast_and_near_nodes),
+        cmocka_unit_test(the_cards_node_comes_first),
         cmocka_unit_test(a_subpool_that_overflows_takes_near_cores),
         cmocka_unit_test(an_uneven_machine_uses_every_core),
         cmocka_unit_test(memory_without_cores_is_no_home),

@@ -24,7 +24,7 @@ static td_machine        machine;
 static void this_machine_has_cores_and_memory(void **state) {
     (void)state;
     td_error err = {0};
-    assert_int_equal(td_topology_plan(td_kernels_here()->read, 0, 0, 0, &plan, &machine, &err), TD_OK);
+    assert_int_equal(td_topology_plan(td_kernels_here()->read, &(td_thread_wishes){0}, &plan, &machine, &err), TD_OK);
     assert_true(machine.n_cores >= 1 && machine.n_cpus >= machine.n_cores && machine.n_nodes >= 1);
     assert_true(machine.memory_bytes > 0 && machine.available_bytes <= machine.memory_bytes);
     assert_int_equal(plan.n_experts, machine.n_cores);
@@ -54,7 +54,8 @@ static void a_made_up_machine_is_neither_measured_nor_bound_to(void **state) {
     setenv("HWLOC_SYNTHETIC", "numa:2 core:4 pu:1", 1);
     assert_int_equal(td_topology_read(&topo, &err), TD_OK);
     assert_int_equal(td_node_bandwidth_measure(&topo, td_kernels_here()->read, 0.02, &bandwidth, &err), TD_EINVAL);
-    assert_int_equal(td_topology_plan(td_kernels_here()->read, 0, 0, 2, &plan, &machine, &err), TD_OK);
+    assert_int_equal(td_topology_plan(td_kernels_here()->read, &(td_thread_wishes){.npu_threads = 2}, &plan, &machine, &err),
+                     TD_OK);
     unsetenv("HWLOC_SYNTHETIC");
     assert_int_equal(plan.n_subpools, 2);
     for (uint32_t i = 0; i < plan.n_experts; i++)

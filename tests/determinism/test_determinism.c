@@ -4,7 +4,8 @@
  * usage: test_determinism MODEL PRECISION [REQUESTS]     TD_TEST_SEED=n: another workload; TD_CPU_MASK: another tier, of
  * scalar, which is slow, a third of the rows, chosen anew each time (TD_TEST_ROWS=n: those of a seed that was printed);
  * TD_TEST_DEVICE=NAME: on that device, against the reference of the host's, rows that have a mark; npu, where a stand-in is
- * slower still, takes two of those, chosen in the same way, and four requests. TD_TEST_FULL=1: all rows
+ * slower still, and TD_TEST_SAMPLE=1, for an emulated processor, take two of those, chosen in the same way, and four
+ * requests. TD_TEST_FULL=1: all rows
  *
  * The reference is each request of a random workload alone, on a fresh engine with one thread, its prompt in one piece.
  * Then the workload runs once per row of VARIANTS and must give the same. A row also says what has to happen for it to
@@ -29,7 +30,7 @@
 
 #define SEED_DEFAULT 20260711u
 #define PLENTY_PAGES 256
-#define NPU_REQUESTS 4
+#define SAMPLE_REQUESTS 4
 
 typedef struct {
     const char *name, *path;
@@ -46,6 +47,9 @@ static const model_row MODELS[] = {
     {"qwen3", "tests/data/golden/qwen3_moe", 320, true, false}, /* GQA, norms of queries and keys */
     {"qwen2", "tests/data/golden/qwen2_moe", 320, true, false}, /* GQA, biases, gated shared expert */
     {"glm4", "tests/data/golden/glm4_moe", 320, true, true},    /* GQA that rotates half a head, biases and norms */
+    {"glm4_lite", "tests/data/golden/glm4_moe_lite", 320, false, false}, /* MLA, values wider than keys */
+    {"minimax", "tests/data/golden/minimax_m2", 320, true, false},       /* GQA, norms of whole rows of queries and keys */
+    {"kimi_k25", "tests/data/golden/kimi_k25", 320, false, false},       /* V3 under a prefix */
 };
 
 typedef struct {
@@ -316,11 +320,21 @@ static bool is_npu(void) {
     return !strcmp(g_device, "npu");
 }
 
+static bool is_sample(void) {
+    return (is_npu() || getenv("TD_TEST_SAMPLE")) && !getenv("TD_TEST_FULL");
+}
+
+/* With random delays (TD_CHAOS_SEED) only what has threads to get in each other's way. */
+static bool has_threads(const variant *v) {
+    return !td_chaos_on() || v->npu_threads > 0;
+}
+
 /* Two of the rows that are marked; four requests do not fill the KV pages. */
 static bool is_drawn(size_t i, uint64_t rows_seed) {
     size_t n = 0, at = N_VARIANTS;
     for (size_t k = 0; k < N_VARIANTS; k++) {
-        if (!VARIANTS[k].on_any_device || VARIANTS[k].must_retract || VARIANTS[k].must_evict) continue;
+        const variant *v = &VARIANTS[k];
+        if (!v->on_any_device || v->must_retract || v->must_evict || !has_threads(v)) continue;
         if (k == i) at = n;
         n++;
     }
@@ -328,13 +342,12 @@ static bool is_drawn(size_t i, uint64_t rows_seed) {
     return at == one || at == other;
 }
 
-/* With random delays (TD_CHAOS_SEED) only what has threads to get in each other's way. */
 static bool is_selected(size_t i, uint64_t rows_seed) {
     const variant *v = &VARIANTS[i];
     if (v->drafts && !g_model->mtp) return false;
-    if (td_chaos_on() && v->npu_threads == 0) return false;
+    if (!has_threads(v)) return false;
     if (getenv("TD_TEST_FULL")) return true;
-    if (is_npu()) return is_drawn(i, rows_seed);
+    if (is_sample()) return is_drawn(i, rows_seed);
     if (strcmp(g_device, "host") != 0) return v->on_any_device;
     return !is_scalar() || td_rng_u64(rows_seed, 0, i) % 3 == 0;
 }
@@ -350,8 +363,8 @@ int main(int argc, char **argv) {
     }
     if (device) g_device = device;
     if (is_npu()) g_reference_device = g_device;
-    bool few = is_npu() && !getenv("TD_TEST_FULL");
-    if (few && g_requests > NPU_REQUESTS) g_requests = NPU_REQUESTS;
+    bool few = is_sample();
+    if (few && g_requests > SAMPLE_REQUESTS) g_requests = SAMPLE_REQUESTS;
     g_workload = (workload){.seed = seed ? strtoull(seed, NULL, 10) : SEED_DEFAULT, .vocab = g_model->vocab};
     print_message("model %s, precision %s, device %s, %u requests, TD_TEST_SEED=%" PRIu64 "\n", g_model->name,
                   g_precision->name, g_device, g_requests, g_workload.seed);

@@ -362,6 +362,11 @@ const char *td_npu_auto(char *why, size_t bytes) {
     return "host";
 }
 
+bool td_npu_node(const char *name, uint32_t card, uint32_t *node) {
+    (void)name, (void)card, (void)node;
+    return false;
+}
+
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
     (void)name, (void)n_cards;
     return 0;

@@ -252,6 +252,9 @@ FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
 FOLDER_TEST(glm4_moe)
 FOLDER_TEST(glm4_moe_yarn)
+FOLDER_TEST(glm4_moe_lite)
+FOLDER_TEST(minimax_m2)
+FOLDER_TEST(kimi_k25)
 
 static void the_demo_model(void **state) {
     (void)state;
@@ -264,6 +267,7 @@ int main(void) {
         cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
         cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
         cmocka_unit_test(qwen2_moe),           cmocka_unit_test(glm4_moe),          cmocka_unit_test(glm4_moe_yarn),
+        cmocka_unit_test(glm4_moe_lite),       cmocka_unit_test(minimax_m2),        cmocka_unit_test(kimi_k25),
         cmocka_unit_test(the_demo_model),      cmocka_unit_test(link_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -105,6 +105,8 @@ FULL_FOLDER_TEST(deepseek_v3_noqlora)
 FOLDER_TEST(qwen3_moe)
 FULL_FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
+FOLDER_TEST(glm4_moe)
+FULL_FOLDER_TEST(glm4_moe_yarn)
 
 /* Two prompts and a generated token of a third sequence in one step: the same bits in halves, replayed, and by either
  * hand-over. */
@@ -133,7 +135,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
         cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
         cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(halves_and_handovers),
+        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(glm4_moe),
+        cmocka_unit_test(glm4_moe_yarn),    cmocka_unit_test(halves_and_handovers),
     };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);

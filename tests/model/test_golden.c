@@ -250,6 +250,14 @@ FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
 FOLDER_TEST(glm4_moe)
 FOLDER_TEST(glm4_moe_yarn)
+FOLDER_TEST(glm4_moe_lite)
+FOLDER_TEST(kimi_k25)
+
+static void minimax_m2(void **state) {
+    (void)state;
+    if (getenv("TD_TEST_CARDS")) skip(); /* several are refused: test_shards */
+    run_folder("minimax_m2");
+}
 
 /* "short": without the prompts of thousands of tokens, which an emulated processor takes too long for. */
 int main(int argc, char **argv) {
@@ -258,6 +266,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
         cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
         cmocka_unit_test(qwen2_moe),           cmocka_unit_test(glm4_moe),          cmocka_unit_test(glm4_moe_yarn),
+        cmocka_unit_test(glm4_moe_lite),       cmocka_unit_test(minimax_m2),        cmocka_unit_test(kimi_k25),
         cmocka_unit_test(long_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

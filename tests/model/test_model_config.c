@@ -82,6 +82,59 @@ static void parts_of_heads_are_rotated(void **state) {
     assert_true(c.rope.dim == 32 && c.rope.theta == 5e5);
 }
 
+/* GLM-4.7-Flash: V3's attention with other heads; which layers are dense is said in two ways. */
+static void glm_flash(void **state) {
+    (void)state;
+    td_model_config c = read_ok("configs/models/glm-4.7-flash.json", NULL);
+    assert_ptr_equal(c.arch, &TD_ARCH_GLM4_MOE_LITE);
+    assert_true(c.q_lora == 768 && c.kv_lora == 512 && c.nope_dim == 192 && c.rope_dim == 64 && c.v_dim == 256);
+    assert_true(c.rope.dim == 64 && c.rope.interleaved && c.route_bias && c.route_groups == TD_ROUTE_GREEDY);
+    assert_int_equal(td_model_config_moe_layers(&c), 46);
+    assert_true(fabs(c.softmax_scale - 1.0 / 16) < 1e-12);
+    c = read_ok("tests/data/golden/glm4_moe_lite", NULL);
+    assert_true(!c.is_moe[0] && c.is_moe[1] && !c.is_moe[2] && c.is_moe[3]);
+    c = read_ok(
+        "configs/models/glm-4.7-flash.json",
+        "{\"q_lora_rank\": null, \"num_hidden_layers\": 2, \"mlp_layer_types\": [\"sparse\", \"dense\"],"
+        "\"n_group\": 4, \"topk_group\": 2, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}}");
+    assert_true(c.q_lora == 0 && c.is_moe[0] && !c.is_moe[1] && c.route_groups == TD_ROUTE_GROUP_TOP2 &&
+                c.rope.theta == 5e5);
+}
+
+/* MiniMax-M2: rotary_dim, or the factor that transformers writes. */
+static void minimax(void **state) {
+    (void)state;
+    td_model_config c = read_ok("configs/models/minimax-m2.json", NULL);
+    assert_ptr_equal(c.arch, &TD_ARCH_MINIMAX_M2);
+    assert_true(c.qk_norm && c.qk_norm_rows && c.rope.dim == 64 && c.head_dim == 128 && c.rope.theta == 5e6);
+    assert_true(c.moe_inter == 1536 && c.shared_inter == 0 && c.route_bias && c.norm_topk && c.routed_scale == 1);
+    assert_int_equal(td_model_config_moe_layers(&c), 62);
+    c = read_ok("configs/models/minimax-m2.json", "{\"rotary_dim\": null, \"rope_theta\": null}");
+    assert_true(c.rope.dim == 128 && c.rope.theta == 5e6);
+    c = read_ok("configs/models/minimax-m2.json",
+                "{\"rotary_dim\": null, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e6, "
+                "\"partial_rotary_factor\": 0.25}, \"use_routing_bias\": false}");
+    assert_true(c.rope.dim == 32 && c.rope.theta == 1e6 && !c.route_bias);
+}
+
+/* Kimi-K2.5: what V3 has, from text_config; tokens and stored format are in either place. */
+static void kimi_k25(void **state) {
+    (void)state;
+    td_model_config c = read_ok("configs/models/kimi-k2.5.json", NULL), k2 = read_ok("configs/models/kimi-k2.json", NULL);
+    assert_ptr_equal(c.arch, &TD_ARCH_KIMI_K25);
+    assert_true(c.hidden == k2.hidden && c.n_experts == 384 && c.rope.factor == 64 && c.max_position == 262144);
+    assert_true(c.bos_id == 163584 && c.n_eos == 1 && c.eos_ids[0] == 163585);
+    assert_int_equal(td_model_config_moe_layers(&c), 60);
+#define GROUPS                                                                                                       \
+    "\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\","            \
+    "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, \"type\": \"int\"," \
+    "\"symmetric\": true, \"strategy\": \"group\", \"group_size\": 32}}}}"
+    c = read_ok("configs/models/kimi-k2.5.json", "{\"eos_token_id\": 163586, \"text_config\": {" GROUPS "}}");
+    assert_true(c.n_eos == 2 && c.quant.method == TD_QUANT_COMPRESSED && c.quant.scheme[0].group == 32);
+    c = read_ok("configs/models/kimi-k2.5.json", "{\"architectures\": [\"Kimi_K25ForConditionalGeneration\"], " GROUPS "}");
+    assert_true(c.quant.method == TD_QUANT_COMPRESSED && c.arch == &TD_ARCH_KIMI_K25_OF_TRANSFORMERS);
+}
+
 static td_layer_caches keys_and_a_state(const td_model_config *c, uint32_t layer) {
     if (layer % 2 == 0) return td_gqa_caches(c);
     return (td_layer_caches){{{.kind = TD_KV_HEAD, .state_bytes = 4096, .split = TD_SPLIT_ROWS}}, 1};
@@ -325,6 +378,34 @@ static void impossible_and_unsupported_values_are_refused(void **state) {
         {"glm-4.5", "{\"scoring_func\": \"softmax\"}", TD_ENOTSUP, "scoring_func is 'softmax'"},
         {"glm-4.5", "{\"topk_method\": \"greedy\"}", TD_ENOTSUP, "topk_method is 'greedy'"},
         {"glm-4.5", "{\"n_group\": 3}", TD_EFORMAT, "n_group is 3"},
+        {"glm-4.7-flash", "{\"rope_scaling\": {\"rope_type\": \"longrope\"}}", TD_ENOTSUP, "rope_type is 'longrope'"},
+        {"glm-4.7-flash", "{\"scoring_func\": \"softmax\"}", TD_ENOTSUP, "scoring_func is 'softmax'"},
+        {"glm-4.7-flash", "{\"mlp_layer_types\": [\"dense\"]}", TD_EFORMAT, "mlp_layer_types has 1 layers"},
+        {"glm-4.7-flash", "{\"num_hidden_layers\": 1, \"mlp_layer_types\": [\"linear\"]}", TD_ENOTSUP,
+         "mlp_layer_types[0] is 'linear'"},
+        {"glm-4.7-flash", "{\"num_hidden_layers\": 1, \"mlp_layer_types\": [3]}", TD_ENOTSUP, "mlp_layer_types[0]"},
+        {"glm-4.7-flash", "{\"mlp_layer_types\": \"sparse\"}", TD_EFORMAT, "mlp_layer_types"},
+        {"glm-4.7-flash", "{\"kv_lora_rank\": 0}", TD_EFORMAT, "kv_lora_rank is 0"},
+        {"minimax-m2", "{\"rope_scaling\": {\"rope_type\": \"dynamic\"}}", TD_ENOTSUP, "rope_type is 'dynamic'"},
+        {"minimax-m2", "{\"rotary_dim\": 129}", TD_EFORMAT, "rotary_dim is 129"},
+        {"minimax-m2", "{\"rotary_dim\": 63}", TD_EFORMAT, "the rotary dimension 63 is odd"},
+        {"minimax-m2", "{\"scoring_func\": \"softmax\"}", TD_ENOTSUP, "scoring_func is 'softmax'"},
+        {"minimax-m2", "{\"qk_norm_type\": \"per_head\"}", TD_ENOTSUP, "qk_norm_type is 'per_head'"},
+        {"minimax-m2", "{\"use_qk_norm\": false}", TD_ENOTSUP, "use_qk_norm is false"},
+        {"minimax-m2", "{\"shared_intermediate_size\": 512}", TD_ENOTSUP, "shared_intermediate_size is 512"},
+        {"minimax-m2", "{\"layernorm_mlp_beta\": 3.5}", TD_ENOTSUP, "layernorm_mlp_beta is 3.5"},
+        {"minimax-m2", "{\"routed_scaling_factor\": 2}", TD_ENOTSUP, "routed_scaling_factor is 2"},
+        {"minimax-m2", "{\"num_expert_group\": 8}", TD_ENOTSUP, "num_expert_group is 8"},
+        {"minimax-m2", "{\"attn_type_list\": [1, 0]}", TD_ENOTSUP, "attn_type_list[1] is not 1"},
+        {"minimax-m2", "{\"sliding_window\": 4096}", TD_ENOTSUP, "sliding_window is set"},
+        {"minimax-m2", "{\"num_local_experts\": 4}", TD_EFORMAT, "num_experts_per_tok is 8, more than the 4 experts"},
+        {"kimi-k2.5", "{\"text_config\": null}", TD_EFORMAT, "text_config is missing"},
+        {"kimi-k2.5", "{\"text_config\": [1]}", TD_EFORMAT, "text_config is missing or not an object"},
+        {"kimi-k2.5", "{\"text_config\": {\"model_type\": \"kimi_linear\"}}", TD_ENOTSUP,
+         "text_config.model_type is 'kimi_linear'"},
+        {"kimi-k2.5", "{\"text_config\": {\"hidden_size\": \"a\"}}", TD_EFORMAT, "text_config.hidden_size is not"},
+        {"kimi-k2.5", "{\"text_config\": {\"scoring_func\": \"softmax\"}}", TD_ENOTSUP, "scoring_func is 'softmax'"},
+        {"kimi-k2.5", "{\"text_config\": {\"rope_scaling\": {\"type\": \"longrope\"}}}", TD_ENOTSUP, "'longrope'"},
         {"qwen3-30b-a3b", "{\"tie_word_embeddings\": 1}", TD_EFORMAT, "tie_word_embeddings"},
         {"qwen3-30b-a3b", "{\"a\": 1, \"a\": 2}", TD_EFORMAT, "override"},
         {"qwen3-30b-a3b", "[1]", TD_EFORMAT, "override"},
@@ -359,6 +440,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_shapes),
         cmocka_unit_test(parts_of_heads_are_rotated),
+        cmocka_unit_test(glm_flash),
+        cmocka_unit_test(minimax),
+        cmocka_unit_test(kimi_k25),
         cmocka_unit_test(caches_of_layers),
         cmocka_unit_test(golden_shapes),
         cmocka_unit_test(generation_config_gives_defaults),

@@ -154,6 +154,7 @@ FOLDER_TEST(qwen3_moe, 2)
 FOLDER_TEST(qwen3_moe_tied, 3)
 FOLDER_TEST(qwen2_moe, 2)
 FOLDER_TEST(glm4_moe, 4)
+FOLDER_TEST(minimax_m2, 4)
 
 static void demo_model_with_mtp(void **state) {
     (void)state;
@@ -172,7 +173,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group), cmocka_unit_test(deepseek_v3_yarn),
         cmocka_unit_test(deepseek_v3_noqlora), cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(glm4_moe),          cmocka_unit_test(demo_model_with_mtp),
+        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(glm4_moe),          cmocka_unit_test(minimax_m2),
+        cmocka_unit_test(demo_model_with_mtp),
     };
     return cmocka_run_group_tests(tests, print_seeds, NULL);
 }

@@ -790,6 +790,91 @@ static void damaged_folders_are_refused_or_read(void **state) {
     assert_true(n_refused > N_CASES);
 }
 
+/* ---- Kimi-K2.5 ------------------------------------------------------------------------------- */
+
+/* The folder in TMP with every tensor's name behind a prefix. */
+static void put_behind_prefix(const char *prefix) {
+    file        f = read_model();
+    json_t     *header = json_loadb(f.data + 8, f.header - 8, 0, NULL), *renamed = json_object(), *t;
+    const char *name;
+    assert_non_null(header);
+    json_object_foreach(header, name, t) {
+        char text[256];
+        snprintf(text, sizeof text, "%s%s", strcmp(name, "__metadata__") ? prefix : "", name);
+        assert_int_equal(json_object_set(renamed, text, t), 0);
+    }
+    char    *dump = json_dumps(renamed, JSON_COMPACT);
+    size_t   n = strlen(dump), padded = (n + 7) / 8 * 8;
+    file     out = {.size = 8 + padded + f.size - f.header, .header = 8 + padded};
+    uint64_t length = padded;
+    out.data = malloc(out.size);
+    assert_non_null(out.data);
+    memset(out.data, ' ', out.header);
+    memcpy(out.data, &length, sizeof length);
+    memcpy(out.data + 8, dump, n);
+    memcpy(out.data + out.header, f.data + f.header, f.size - f.header);
+    write_model(out);
+    free(dump);
+    free(f.data);
+    json_decref(header);
+    json_decref(renamed);
+}
+
+/* config.json as the text_config of a Kimi-K2.5. */
+static void wrap_config(const char *architecture) {
+    json_t *text = json_load_file(in_tmp("config.json"), 0, NULL);
+    assert_int_equal(json_object_set_new(text, "model_type", json_string("kimi_k2")), 0);
+    json_t *config =
+        json_pack("{s:[s],s:s,s:o}", "architectures", architecture, "model_type", "kimi_k25", "text_config", text);
+    assert_int_equal(json_dump_file(config, in_tmp("config.json"), 0), 0);
+    json_decref(config);
+}
+
+static float *logits_of_folder(const char *path, const td_expert_numbers *numbers, size_t *n) {
+    uint32_t  ids[32];
+    model_run r;
+    model_run_open(&r, &(model_run_options){.path = path,
+                                            .w8a8 = true,
+                                            .experts = numbers->format,
+                                            .groups = numbers->groups,
+                                            .experts_as_stored = true,
+                                            .n_seq = 1,
+                                            .max_len = 64});
+    uint32_t vocab = td_model_get_config(r.model)->vocab;
+    *n = 32 * (size_t)vocab;
+    float *logits = malloc(*n * sizeof *logits);
+    assert_non_null(logits);
+    for (uint32_t i = 0; i < 32; i++) ids[i] = 2 + i * 37 % (vocab - 2);
+    model_run_forward(&r, &(model_piece){.n = 32, .ids = ids}, 1);
+    model_run_logits(&r, 32, logits);
+    model_run_close(&r);
+    return logits;
+}
+
+/* As published: INT4 in groups of 32 in the experts alone, described in text_config, and a vision encoder beside it. The
+ * logits are those of the same DeepSeek-V3, bit by bit, with the codes as stored. */
+static void kimi_k25_is_a_deepseek_v3_behind_a_prefix(void **state) {
+    (void)state;
+    static const char *const NAMES[] = {"KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"};
+    static const char        zeros[64];
+    td_expert_numbers        numbers = *td_expert_numbers_find("int4-g32");
+    size_t                   n, n_got;
+    float                   *want = logits_of_folder("tests/data/quantised/packed_int4", &numbers, &n);
+    for (size_t i = 0; i < 2; i++) {
+        copy_case("packed_int4");
+        put_behind_prefix("language_model.");
+        wrap_config(NAMES[i]);
+        add_tensor(TMP, "vision_tower.patch_embed.proj.weight", "BF16", 4, 8, zeros, sizeof zeros);
+        float *got = logits_of_folder(TMP, &numbers, &n_got);
+        assert_int_equal(n, n_got);
+        assert_memory_equal(got, want, n * sizeof *got);
+        free(got);
+    }
+    hide_tensor(TMP, "language_model." GATE ".weight_scale");
+    EXPECT(TD_ENOTFOUND, "language_model." GATE, TMP);
+    free(want);
+}
+
 static int make_tmp(void **state) {
     (void)state;
     return mkdtemp(TMP) ? 0 : -1;
@@ -818,6 +903,7 @@ int main(void) {
         cmocka_unit_test(missing_tensors_and_wrong_types_are_refused),
         cmocka_unit_test(configurations_that_disagree_with_tensors_are_refused),
         cmocka_unit_test(damaged_folders_are_refused_or_read),
+        cmocka_unit_test(kimi_k25_is_a_deepseek_v3_behind_a_prefix),
     };
     return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
 }

@@ -214,6 +214,30 @@ static void rows_blocks(void **state) {
     free(q);
     free(s);
 
+    /* Rows in f32, too, where the device gives them; with weights that are no bf16, too. */
+    for (int of_bf16 = 0; of_bf16 < 2; of_bf16++) {
+        weights     norm = random_norm(&p, &r, HIDDEN, 2, of_bf16);
+        both        floats = put(&p, NULL, ALL * HIDDEN * sizeof(float));
+        td_npu_caps caps;
+        p.npu[CARD]->ops->caps(p.npu[CARD], &caps);
+        BLOCK(ALL, TD_BLOCK_NORM, norm, .hidden = HIDDEN, .eps = 1e-6f, .gamma = norm.w[d], .x = x.at[d], .out = out.at[d],
+              .out_i8 = {codes.at[d], scale.at[d]}, .out_f32 = floats.at[d]);
+        run_both(&p, desc, &step, &out);
+        check(&p, &out, TD_DT_BF16, 0, ROWS, HIDDEN, ROUNDED, "norm with rows in f32");
+        float   *f = card_bytes(&p, &floats);
+        td_bf16 *rounded = card_bytes(&p, &out);
+        size_t   finer = 0;
+        for (size_t i = 0; i < ROWS * HIDDEN; i++) {
+            assert_int_equal(td_f32_to_bf16(f[i]), caps.norm_f32 ? rounded[i] : 0);
+            finer += (td_bf16_to_f32(rounded[i]) < f[i] || td_bf16_to_f32(rounded[i]) > f[i]) && caps.norm_f32;
+        }
+        assert_true(caps.norm_f32 && of_bf16 ? finer > ROWS * HIDDEN / 2 : !finer);
+        free(f);
+        free(rounded);
+        drop(&p, &floats);
+        drop_weight(&p, &norm);
+    }
+
     /* A stride, and a sum: what is run again would be added again, so once only. */
     BLOCK(ALL, TD_BLOCK_NORM, norm, .hidden = HIDDEN, .eps = 1e-5f, .gamma = gamma.w[d], .x = x.at[d], .add = add.at[d],
           .out = out.at[d], .out_stride = 2 * HIDDEN);
@@ -298,18 +322,20 @@ static void linears(void **state) {
     close_pair(&p);
 }
 
-static void mlps(void **state) {
+static void run_mlps(void) {
     static const struct {
         td_weight_format format;
         size_t           hidden, inter;
         bool             gated;
-    } CASES[] = {{TD_WEIGHT_W8A8, 64, 96, false}, {TD_WEIGHT_W8A8, 48, 40, true}, {TD_WEIGHT_BF16, 64, 24, false}};
+    } CASES[] = {{TD_WEIGHT_W8A8, 64, 96, false},
+                 {TD_WEIGHT_W8A8, 48, 40, true},
+                 {TD_WEIGHT_BF16, 64, 24, false},
+                 {TD_WEIGHT_W8A8, 32, 5000, false}};
     enum { ROWS = 6, BUCKET = 8 };
     rnd            r = rnd_open("mlps");
     pair           p = open_pair();
     td_step_counts counts = {.n_tok = ROWS};
     td_step        step = rows_step(&counts, BUCKET, 0);
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         size_t           h = CASES[i].hidden, m = CASES[i].inter;
         td_weight_format f = CASES[i].format;
@@ -336,6 +362,15 @@ static void mlps(void **state) {
         for (size_t k = 0; k < 4; k++) drop_weight(&p, all[k]);
     }
     close_pair(&p);
+}
+
+/* A 910C has another operation for the middle. */
+static void mlps(void **state) {
+    (void)state;
+    run_mlps();
+    setenv("TD_STANDIN_SOC", "Ascend910_9391", 1);
+    run_mlps();
+    unsetenv("TD_STANDIN_SOC");
 }
 
 /* ---- router, head ------------------------------------------------------------------------------------ */
@@ -382,7 +417,17 @@ static void routers(void **state) {
             desc[d].router.ids = ids.at[d];
             desc[d].router.weights = values.at[d];
         }
+        /* A card that reads rows in f32 gets others as bf16. */
+        td_npu_caps caps;
+        float      *f = calloc(BUCKET * HIDDEN, sizeof *f);
+        p.npu[CARD]->ops->caps(p.npu[CARD], &caps);
+        for (size_t j = 0; j < BUCKET * HIDDEN; j++) f[j] = td_bf16_to_f32(((td_bf16 *)in.at[HOST])[j]);
+        both floats = put(&p, f, BUCKET * HIDDEN * sizeof *f);
+        if (i % 2 && caps.norm_f32) card_copy(&p, f, in.at[CARD], in.bytes, TD_COPY_H2D);
+        for (int d = 0; d < DEVICES; d++) desc[d].router.in_f32 = i % 2 ? floats.at[d] : NULL;
+        free(f);
         run_both(&p, desc, &step, &ids);
+        drop(&p, &floats);
         uint16_t *got = card_bytes(&p, &ids);
         assert_memory_equal(got, ids.at[HOST], ROWS * k * sizeof *got);
         free(got);
@@ -548,10 +593,11 @@ static void run_experts(const experts_case *c) {
 static void experts(void **state) {
     static const experts_case CASES[] = {
         {.hidden = 64, .inter = 32, .n_experts = 8, .top_k = 2, .rows = 6, .bucket = 8, .first = 3, .codes = true},
-        {.hidden = 48, .inter = 40, .n_experts = 6, .top_k = 3, .rows = 8, .bucket = 8}, /* tiles that are filled up */
+        {.hidden = 40, .inter = 40, .n_experts = 6, .top_k = 3, .rows = 8, .bucket = 8}, /* tiles that are filled up */
         {.hidden = 64, .inter = 96, .n_experts = 2, .top_k = 2, .rows = 1, .bucket = 1, .codes = true},
         {.hidden = 32, .inter = 32, .n_experts = 5, .top_k = 1, .rows = 2100, .bucket = 2200, .codes = true}, /* two runs */
-        {.hidden = 32, .inter = 3620, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4}, /* too wide to be fused */
+        {.hidden = 32, .inter = 3620, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4},                    /* wide, */
+        {.hidden = 32, .inter = 5121, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4}, /* and too wide to be fused */
     };
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_experts(&CASES[i]);
@@ -682,8 +728,8 @@ static void run_attention(const attention *a) {
         VECTOR(a->heads * a->dim);
         VECTOR(a->kv_heads * a->dim);
         VECTOR(a->kv_heads * a->dim);
-        VECTOR(a->dim);
-        VECTOR(a->dim);
+        w[n_w++] = random_norm(&p, &r, a->dim, 1, a->bf16_norms);
+        w[n_w++] = random_norm(&p, &r, a->dim, 1, a->bf16_norms);
         VECTOR(a->hidden);
     }
     td_block_desc desc[DEVICES];
@@ -843,6 +889,13 @@ static void attentions(void **state) {
          .rope = 16,
          .v_dim = 16,
          .extras = true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_attention(&CASES[i]);
+}
+
+static void grouped_attentions(void **state) {
+    static const attention CASES[] = {
         {.what = "gqa, heads of 32, a row a piece",
          .format = TD_WEIGHT_W8A8,
          .hidden = 64,
@@ -851,7 +904,21 @@ static void attentions(void **state) {
          .dim = 32,
          .extras = true},
         {.what = "gqa, heads of 16", .format = TD_WEIGHT_W8A8, .hidden = 64, .heads = 6, .kv_heads = 3, .dim = 16},
-        {.what = "gqa, heads of 128 in pieces",
+        {.what = "gqa, heads of 128 without norms",
+         .format = TD_WEIGHT_W8A8,
+         .hidden = 64,
+         .heads = 2,
+         .kv_heads = 1,
+         .dim = 128},
+        {.what = "gqa, normed heads of 128 in pieces",
+         .format = TD_WEIGHT_W8A8,
+         .hidden = 64,
+         .heads = 4,
+         .kv_heads = 2,
+         .dim = 128,
+         .extras = true,
+         .bf16_norms = true},
+        {.what = "gqa, heads of 128 whose norms are no bf16",
          .format = TD_WEIGHT_W8A8,
          .hidden = 64,
          .heads = 4,
@@ -909,9 +976,16 @@ static void what_the_card_has_not_is_refused(void **state) {
 
 /* Which operations were launched: TD_ASCEND_FUSED=0 is this test's other form. */
 static void fused_or_not(void **state) {
-    static const char *const FUSED[] = {"aclnnAddRmsNormDynamicQuant", "aclnnDequantSwigluQuant",
-                                        "aclnnKvRmsNormRopeCache",     "aclnnMlaPrologV2WeightNz",
-                                        "aclnnMoeInitRoutingV3",       "aclnnDequantSwigluQuantV2"};
+    static const char *const FUSED[] = {"aclnnGroupedMatmulSwigluQuantWeightNZ",
+                                        "aclnnRopeWithSinCosCache",
+                                        "aclnnQkvRmsNormRopeCache",
+                                        "aclnnAddRmsNormCast",
+                                        "aclnnAddRmsNormDynamicQuant",
+                                        "aclnnDequantSwigluQuant",
+                                        "aclnnKvRmsNormRopeCache",
+                                        "aclnnMlaPrologV2WeightNz",
+                                        "aclnnMoeInitRoutingV3",
+                                        "aclnnDequantSwigluQuantV2"};
     const char              *value = getenv("TD_ASCEND_FUSED");
     bool                     fused = !value || strcmp(value, "0") != 0;
     size_t                   bytes = 0, room = (size_t)1 << 20;
@@ -928,7 +1002,8 @@ static void fused_or_not(void **state) {
     free(text);
 }
 
-int main(void) {
+/* A filter of cmocka, as "grouped*". */
+int main(int argc, char **argv) {
     char                    log[] = "/tmp/td_ascend_blocks_XXXXXX";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_blocks),
@@ -937,11 +1012,13 @@ int main(void) {
         cmocka_unit_test(routers),
         cmocka_unit_test(heads),
         cmocka_unit_test(attentions),
+        cmocka_unit_test(grouped_attentions),
         cmocka_unit_test(what_the_card_has_not_is_refused),
         cmocka_unit_test(experts),
         cmocka_unit_test(refused_experts),
         cmocka_unit_test(fused_or_not),
     };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
     int file = mkstemp(log);

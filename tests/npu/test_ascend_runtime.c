@@ -85,7 +85,7 @@ static void memory_is_zeroed_and_aligned(void **state) {
     td_npu_caps before, caps;
     (void)state;
     c.ops->caps(c.npu, &before);
-    assert_non_null(strstr(before.text, "Ascend910B4, card 0 (CANN 9.0.0)"));
+    assert_non_null(strstr(before.text, "Ascend910B4, card 0 (CANN 9.1.0)"));
     assert_true(before.memory_free > 0 && before.memory_free <= before.memory_total);
     assert_false(before.unified_memory || before.inline_work);
     for (size_t bytes = 1; bytes < 10000000; bytes = bytes * 7 + 3) {

@@ -177,7 +177,28 @@ static void norms_and_codes(void **state) {
         for (int i = 0; i < H; i++)
             assert_true(fabs(codes[r][i] * (double)scale[r] - td_bf16_to_f32(out[r][i])) <= 0.5001 * scale[r]);
     }
-    GIVE_BACK(dx, da, dg, dout, dsum, drstd, dcodes, dscale);
+
+    float floats[ROWS][H];
+    void *dfloats = rig_alloc(&rig, sizeof floats);
+    RUN(&rig, aclnnAddRmsNormCast, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
+        T1(&rig, dg, TD_ACL_BF16, H), 1e-6, T2(&rig, dfloats, TD_ACL_FLOAT, ROWS, H), to,
+        T2(&rig, drstd, TD_ACL_FLOAT, ROWS, 1), T2(&rig, dsum, TD_ACL_BF16, ROWS, H));
+    rig_download(&rig, floats, dfloats, sizeof floats);
+    rig_download(&rig, out, dout, sizeof out);
+    rig_download(&rig, sum, dsum, sizeof sum);
+    rig_download(&rig, rstd, drstd, sizeof rstd);
+    for (int r = 0; r < ROWS; r++) {
+        double squares = 0;
+        for (int i = 0; i < H; i++) squares += pow((double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]), 2);
+        assert_true(fabs(rstd[r] * sqrt(squares / H + 1e-6) - 1) < 1e-5);
+        for (int i = 0; i < H; i++) {
+            double s = (double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]);
+            assert_near(td_bf16_to_f32(sum[r][i]), s, 1, "sum", (size_t)i);
+            assert_true(fabs(floats[r][i] - s / sqrt(squares / H + 1e-6) * td_bf16_to_f32(gamma[i])) <= 1e-5);
+            assert_int_equal(out[r][i], td_f32_to_bf16(floats[r][i]));
+        }
+    }
+    GIVE_BACK(dx, da, dg, dout, dsum, drstd, dcodes, dscale, dfloats);
 }
 
 /* Norm and codes in one, SwiGLU and codes in one: nothing is rounded but codes, to the nearest. */
@@ -207,6 +228,25 @@ static void codes_of_floats(void **state) {
         T2(&rig, dcodes, TD_ACL_INT8, ROWS, H / 2), T1(&rig, dscale, TD_ACL_FLOAT, ROWS));
     rig_download(&rig, gate_codes, dcodes, sizeof gate_codes);
     rig_download(&rig, gate_scale, dscale, sizeof gate_scale);
+    /* The newer form, whose rows are one group: the same of rows of 64. */
+    enum { WIDE = 64 };
+    int8_t        grouped_codes[ROWS * H / WIDE][WIDE / 2];
+    float         grouped_scale[ROWS * H / WIDE];
+    const int64_t rows_of_64[] = {ROWS * H / WIDE};
+    void         *dall = rig_upload(&rig, rows_of_64, sizeof rows_of_64), *dgrouped = rig_alloc(&rig, sizeof grouped_codes),
+         *dgrouped_scale = rig_alloc(&rig, sizeof grouped_scale);
+    RUN(&rig, aclnnDequantSwigluQuantV2, T2(&rig, dx, TD_ACL_BF16, ROWS * H / WIDE, WIDE), NULL, NULL, NULL, NULL, NULL,
+        T1(&rig, dall, TD_ACL_INT64, 1), true, dynamic, TD_ACL_INT8, NULL, -1, 0, 7, 1.702, 1,
+        T2(&rig, dgrouped, TD_ACL_INT8, ROWS * H / WIDE, WIDE / 2), T1(&rig, dgrouped_scale, TD_ACL_FLOAT, ROWS * H / WIDE));
+    rig_download(&rig, grouped_codes, dgrouped, sizeof grouped_codes);
+    rig_download(&rig, grouped_scale, dgrouped_scale, sizeof grouped_scale);
+    for (int r = 0; r < ROWS * H / WIDE; r++)
+        for (int i = 0; i < WIDE / 2; i++) {
+            double a = td_bf16_to_f32((&x[0][0])[r * WIDE + i]);
+            double want = a / (1 + exp(-a)) * td_bf16_to_f32((&x[0][0])[r * WIDE + WIDE / 2 + i]);
+            assert_true(fabs(grouped_codes[r][i] * (double)grouped_scale[r] - want) <= 0.501 * grouped_scale[r]);
+        }
+    GIVE_BACK(dall, dgrouped, dgrouped_scale);
     for (int r = 0; r < ROWS; r++) {
         double squares = 0, most = 0, gate_most = 0, y[H], gate[H / 2];
         for (int i = 0; i < H; i++) squares += pow(y[i] = (double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]), 2);
@@ -580,6 +620,124 @@ static void grouped_attention(void **state) {
     GIVE_BACK(dk, dv, dq, dm, ds, dt, kc, vc, o);
 }
 
+/* x [n] turned by halves at a position whose table row has cos, then sin. */
+static void turn_in_double(double *x, int n, const td_bf16 *row) {
+    for (int i = 0; i < n / 2; i++) {
+        double a = x[i], b = x[n / 2 + i], c = td_bf16_to_f32(row[i]), s = td_bf16_to_f32(row[n / 2 + i]);
+        x[i] = a * c - b * s;
+        x[n / 2 + i] = b * c + a * s;
+    }
+}
+
+/* Rope of query and keys in one, out of rows that are parts of wider ones, on a part of each head. */
+static void rope_of_both(void **state) {
+    enum { ROWS = 3, HEADS = 3, KV = 1, D = 64, R = 32, WIDE = 320, POSITIONS = 7, AT = 64 };
+    static td_bf16 wide[ROWS][WIDE], table[POSITIONS][R], out[2][ROWS][HEADS * D];
+    const int64_t  positions[ROWS] = {6, 0, 3}, view[2][2] = {{ROWS, HEADS * D}, {ROWS, KV * D}}, strides[] = {WIDE, 1},
+                  storage[] = {ROWS, WIDE};
+    (void)state;
+    fill(&wide[0][0], ROWS * WIDE);
+    fill(&table[0][0], POSITIONS * R);
+    void *dw = rig_upload(&rig, wide, sizeof wide), *dt = rig_upload(&rig, table, sizeof table),
+         *dp = rig_upload(&rig, positions, sizeof positions), *dq = rig_alloc(&rig, sizeof out[0]),
+         *dk = rig_alloc(&rig, sizeof out[0]);
+    td_acl_tensor *part[2];
+    for (int i = 0; i < 2; i++)
+        part[i] = rig.acl->aclCreateTensor(view[i], 2, TD_ACL_BF16, strides, i ? AT + HEADS * D : AT, TD_ACL_FORMAT_ND,
+                                           storage, 2, dw);
+    RUN(&rig, aclnnRopeWithSinCosCache, T1(&rig, dp, TD_ACL_INT64, ROWS), part[0], part[1],
+        T2(&rig, dt, TD_ACL_BF16, POSITIONS, R), NULL, D, true, T2(&rig, dq, TD_ACL_BF16, ROWS, HEADS * D),
+        T2(&rig, dk, TD_ACL_BF16, ROWS, KV * D));
+    rig_download(&rig, out[0], dq, sizeof out[0]);
+    rig_download(&rig, out[1], dk, ROWS * KV * D * sizeof(td_bf16));
+    for (int t = 0; t < ROWS; t++)
+        for (int h = 0; h < HEADS + KV; h++) {
+            double x[D];
+            for (int i = 0; i < D; i++) x[i] = td_bf16_to_f32(wide[t][AT + h * D + i]);
+            turn_in_double(x, R, table[positions[t]]);
+            const td_bf16 *got = h < HEADS ? &out[0][t][h * D] : (const td_bf16 *)out[1] + (t * KV + h - HEADS) * D;
+            for (int i = 0; i < D; i++) assert_near(td_bf16_to_f32(got[i]), x[i], 2, "rope", (size_t)i);
+        }
+    GIVE_BACK(dw, dt, dp, dq, dk);
+}
+
+/* Norm, rope and write of q, k and v in one, into NZ pages; and attention over those, of one query. */
+static void heads_front(void **state) {
+    enum { ROWS = 3, HEADS = 4, KV = 2, D = 128, BLOCK = 128, PAGES = 3, N = HEADS + 2 * KV, TILES = KV * D / 16 };
+    static td_bf16 qkv[ROWS][N][D], gamma[2][D], table[ROWS][D], cos[ROWS][D], sin[ROWS][D], q[ROWS][HEADS][D],
+        cache[2][PAGES][TILES][BLOCK][16], out[HEADS][D];
+    static double want[ROWS][N][D];
+    const int64_t slots[ROWS] = {2 * BLOCK, 2 * BLOCK + 1, 2 * BLOCK + 2}, size[] = {1, ROWS, N, D},
+                  heads[] = {HEADS, KV, KV}, keys[] = {ROWS};
+    const int32_t pages[] = {2};
+    char          mode[] = "PA_NZ", layout[] = "BSND";
+    (void)state;
+    fill(&qkv[0][0][0], sizeof qkv / 2);
+    fill(&gamma[0][0], sizeof gamma / 2);
+    fill(&table[0][0], sizeof table / 2);
+    for (int t = 0; t < ROWS; t++)
+        for (int i = 0; i < D; i++) {
+            cos[t][i] = table[t][i % (D / 2)];
+            sin[t][i] = table[t][D / 2 + i % (D / 2)];
+        }
+    void *dx = rig_upload(&rig, qkv, sizeof qkv), *dqg = rig_upload(&rig, gamma[0], sizeof gamma[0]),
+         *dkg = rig_upload(&rig, gamma[1], sizeof gamma[1]), *dc = rig_upload(&rig, cos, sizeof cos),
+         *dsin = rig_upload(&rig, sin, sizeof sin), *ds = rig_upload(&rig, slots, sizeof slots),
+         *dq = rig_alloc(&rig, sizeof q), *kc = rig_alloc(&rig, sizeof cache[0]), *vc = rig_alloc(&rig, sizeof cache[1]),
+         *dt = rig_upload(&rig, pages, sizeof pages), *o = rig_alloc(&rig, sizeof out);
+    td_acl_int_array *asize = rig.acl->aclCreateIntArray(size, 4), *aheads = rig.acl->aclCreateIntArray(heads, 3),
+                     *akeys = rig.acl->aclCreateIntArray(keys, 1);
+    RUN(&rig, aclnnQkvRmsNormRopeCache, T2(&rig, dx, TD_ACL_BF16, ROWS, N * D), T1(&rig, dqg, TD_ACL_BF16, D),
+        T1(&rig, dkg, TD_ACL_BF16, D), T2(&rig, dc, TD_ACL_BF16, ROWS, D), T2(&rig, dsin, TD_ACL_BF16, ROWS, D),
+        T1(&rig, ds, TD_ACL_INT64, ROWS), T2(&rig, dq, TD_ACL_BF16, ROWS, HEADS * D),
+        T4(&rig, kc, TD_ACL_BF16, PAGES, TILES, BLOCK, 16), T4(&rig, vc, TD_ACL_BF16, PAGES, TILES, BLOCK, 16), NULL, NULL,
+        NULL, NULL, asize, aheads, 1e-5, mode, NULL, NULL, NULL);
+    rig_download(&rig, q, dq, sizeof q);
+    rig_download(&rig, cache[0], kc, sizeof cache[0]);
+    rig_download(&rig, cache[1], vc, sizeof cache[1]);
+    for (int t = 0; t < ROWS; t++)
+        for (int h = 0; h < N; h++) {
+            double squares = 0, *x = want[t][h];
+            for (int i = 0; i < D; i++) squares += pow(x[i] = td_bf16_to_f32(qkv[t][h][i]), 2);
+            for (int i = 0; i < D && h < HEADS + KV; i++)
+                x[i] *= td_bf16_to_f32(gamma[h >= HEADS][i]) / sqrt(squares / D + 1e-5);
+            if (h < HEADS + KV) turn_in_double(x, D, table[t]);
+            int head = (h - HEADS) % KV;
+            for (int i = 0; i < D; i++)
+                assert_near(
+                    td_bf16_to_f32(h < HEADS ? q[t][h][i] : cache[h >= HEADS + KV][2][(head * D + i) / 16][t][i % 16]), x[i],
+                    4, "front", (size_t)i);
+        }
+    const int64_t       nz[] = {PAGES, KV, D / 16, BLOCK, 16};
+    td_acl_tensor      *tk = rig_tensor(&rig, kc, TD_ACL_BF16, 5, nz), *tv = rig_tensor(&rig, vc, TD_ACL_BF16, 5, nz);
+    td_acl_tensor_list *lk = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){tk}, 1),
+                       *lv = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){tv}, 1);
+    RUN(&rig, aclnnFusedInferAttentionScoreV4, T4(&rig, dq, TD_ACL_BF16, 1, 1, HEADS, D), lk, lv, NULL, NULL, NULL, akeys,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, T2(&rig, dt, TD_ACL_INT32, 1, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, HEADS, 0.088, 0, 0, layout, KV, 0, 0, BLOCK, 0, false, 0, 0, 0,
+        T4(&rig, o, TD_ACL_BF16, 1, 1, HEADS, D), NULL);
+    rig_download(&rig, out, o, sizeof out);
+    for (int h = 0; h < HEADS; h++) {
+        double p[ROWS], total = 0;
+        for (int j = 0; j < ROWS; j++) {
+            double dot = 0;
+            for (int i = 0; i < D; i++)
+                dot += td_bf16_to_f32(q[0][h][i]) * (double)td_bf16_to_f32(cache[0][2][(h / 2 * D + i) / 16][j][i % 16]);
+            total += p[j] = exp(dot * 0.088);
+        }
+        for (int i = 0; i < D; i++) {
+            double sum = 0;
+            for (int j = 0; j < ROWS; j++) sum += p[j] / total * want[j][HEADS + KV + h / 2][i];
+            assert_near(td_bf16_to_f32(out[h][i]), sum, 4, "attention over NZ", (size_t)i);
+        }
+    }
+    TRY(rig.acl->aclDestroyTensorList(lk));
+    TRY(rig.acl->aclDestroyTensorList(lv));
+    TRY(rig.acl->aclDestroyIntArray(asize));
+    TRY(rig.acl->aclDestroyIntArray(aheads));
+    GIVE_BACK(dx, dqg, dkg, dc, dsin, ds, dq, kc, vc, dt, o);
+}
+
 /* MLA: two sequences that generate, against the latent itself (BSND, pages, rope apart), and a prompt of five rows with keys
  * of its own (TND). */
 static void latent_attention(void **state) {
@@ -942,6 +1100,31 @@ static void experts(void **state) {
         assert_true(fabs(y_scale[i] * 127 / most - 1) < 1e-5);
         for (int n = 0; n < INTER; n++) assert_true(fabs(y[i][n] - gated[n] / y_scale[i]) <= 0.501);
     }
+
+    /* Products and middle in one: the same of cumulated counts. */
+    static int8_t one[PAIRS][INTER];
+    float         one_scale[PAIRS];
+    int64_t       sums[N_EXPERTS];
+    all_experts = rig.acl->aclCreateIntArray(range, 2);
+    RUN(&rig, aclnnMoeInitRoutingV3, T2(&rig, dx, TD_ACL_INT8, ROWS, H), T2(&rig, di, TD_ACL_INT32, ROWS, K),
+        T1(&rig, dt, TD_ACL_FLOAT, ROWS), NULL, PAIRS, 0, N_EXPERTS, 0, 0, true, -1, all_experts, 0,
+        T2(&rig, dsent, TD_ACL_INT8, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
+        T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS));
+    TRY(rig.acl->aclDestroyIntArray(all_experts));
+    rig_download(&rig, sums, dcounts, sizeof sums);
+    for (int e = 0, all = 0; e < N_EXPERTS; e++) assert_int_equal(sums[e], all += (int)counts_want[e]);
+    const int64_t tile_view[] = {N_EXPERTS, 2, K_TILES, 16, 32};
+    RUN(&rig, aclnnGroupedMatmulSwigluQuantWeightNZ, T2(&rig, dsent, TD_ACL_INT8, PAIRS, H),
+        rig.acl->aclCreateTensor(tile_view, 5, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, tile_view, 5, dnz), NULL,
+        NULL, T2(&rig, ds, TD_ACL_FLOAT, N_EXPERTS, 2 * INTER), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS),
+        T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), T2(&rig, dy, TD_ACL_INT8, PAIRS, INTER),
+        T1(&rig, dy_scale, TD_ACL_FLOAT, PAIRS), NULL);
+    rig_download(&rig, one, dy, sizeof one);
+    rig_download(&rig, one_scale, dy_scale, sizeof one_scale);
+    for (int i = 0; i < PAIRS; i++) {
+        assert_true(fabs(one_scale[i] / y_scale[i] - 1) < 1e-5);
+        for (int n = 0; n < INTER; n++) assert_in_range(one[i][n] - y[i][n] + 1, 0, 2); /* f32 in another order */
+    }
     GIVE_BACK(dx, di, dt, d16, dw, dnz, ds, ds16, dweights, dsent, dplaces, dcounts, dsent_token, dwide, dy, dy_scale,
               dback);
 }
@@ -955,6 +1138,8 @@ int main(void) {
         cmocka_unit_test(small_operations),
         cmocka_unit_test(routers),
         cmocka_unit_test(grouped_attention),
+        cmocka_unit_test(rope_of_both),
+        cmocka_unit_test(heads_front),
         cmocka_unit_test(latent_attention),
         cmocka_unit_test(replays_by_address),
         cmocka_unit_test(callbacks_in_order),

@@ -185,6 +185,25 @@ static void norm_quant_sum(ascend_rig *r) {
 static void norm_quant_second(ascend_rig *r) {
     norm_quant(r, TD_ACL_BF16, TD_ACL_BF16, 64);
 }
+static void norm_cast(ascend_rig *r, td_acl_dtype gamma, td_acl_dtype first, int64_t rstd) {
+    void          *p = rig_alloc(r, 4096);
+    td_acl_tensor *t = T2(r, p, TD_ACL_BF16, 2, 64);
+    RUN(r, aclnnAddRmsNormCast, t, t, T1(r, rig_alloc(r, 512), gamma, 64), 1e-6, T2(r, rig_alloc(r, 512), first, 2, 64),
+        T2(r, rig_alloc(r, 512), TD_ACL_BF16, 2, 64), T2(r, rig_alloc(r, 512), TD_ACL_FLOAT, 2, rstd),
+        T2(r, rig_alloc(r, 512), TD_ACL_BF16, 2, 64));
+}
+static void norm_cast_gamma(ascend_rig *r) {
+    norm_cast(r, TD_ACL_FLOAT, TD_ACL_FLOAT, 1);
+}
+static void norm_cast_first(ascend_rig *r) {
+    norm_cast(r, TD_ACL_BF16, TD_ACL_BF16, 1);
+}
+static void norm_cast_rstd(ascend_rig *r) {
+    norm_cast(r, TD_ACL_BF16, TD_ACL_FLOAT, 64);
+}
+static void norm_cast_obeys(ascend_rig *r) {
+    norm_cast(r, TD_ACL_BF16, TD_ACL_FLOAT, 1);
+}
 static void swiglu_quant(ascend_rig *r, int64_t width, char *mode) {
     uint64_t         bytes;
     td_acl_executor *x;
@@ -1133,6 +1152,153 @@ static void middle_obeys(ascend_rig *r) {
     middle(r, TD_ACL_INT32, WIDE, EXPERTS, true, NULL);
 }
 
+/* Products and middle in one; right as it is. */
+typedef struct {
+    int64_t k, n, sums[EXPERTS];
+    bool    plain_view, bias;
+} gate_up;
+#define GATE_UP_RIGHT .k = 64, .n = 64, .sums = {1, 1, 4}
+
+static void products_and_middle(ascend_rig *r, gate_up a) {
+    const int64_t  tiles[] = {EXPERTS, a.n / 32, (a.k + 15) / 16, 16, 32}, plain[] = {EXPERTS, a.k, a.n};
+    size_t         bytes = (size_t)(tiles[0] * tiles[1] * tiles[2]) * 512;
+    td_acl_tensor *w = r->acl->aclCreateTensor(a.plain_view ? plain : tiles, a.plain_view ? 3 : 5, TD_ACL_INT8, NULL, 0,
+                                               TD_ACL_FORMAT_FRACTAL_NZ, tiles, 5, rig_alloc(r, bytes));
+    td_acl_tensor *scale = T2(r, rig_alloc(r, (size_t)(EXPERTS * a.n * 4)), TD_ACL_FLOAT, EXPERTS, a.n);
+    RUN(r, aclnnGroupedMatmulSwigluQuantWeightNZ,
+        T2(r, rig_upload(r, (int8_t[PAIRS * 128]){0}, PAIRS * 128), TD_ACL_INT8, PAIRS, a.k), w, a.bias ? scale : NULL, NULL,
+        scale, T1(r, rig_upload(r, (float[PAIRS]){0}, PAIRS * sizeof(float)), TD_ACL_FLOAT, PAIRS),
+        T1(r, rig_upload(r, a.sums, sizeof a.sums), TD_ACL_INT64, EXPERTS),
+        T2(r, rig_alloc(r, (size_t)(PAIRS * a.n / 2)), TD_ACL_INT8, PAIRS, a.n / 2),
+        T1(r, rig_alloc(r, 64), TD_ACL_FLOAT, PAIRS), NULL);
+}
+static void gate_up_counts(ascend_rig *r) {
+    products_and_middle(r, (gate_up){.k = 64, .n = 64, .sums = {1, 0, 3}});
+}
+static void gate_up_plain_view(ascend_rig *r) {
+    products_and_middle(r, (gate_up){GATE_UP_RIGHT, .plain_view = true});
+}
+static void gate_up_wide(ascend_rig *r) {
+    products_and_middle(r, (gate_up){.k = 16, .n = 10272, .sums = {1, 1, 4}});
+}
+static void gate_up_tiles(ascend_rig *r) {
+    products_and_middle(r, (gate_up){.k = 72, .n = 64, .sums = {1, 1, 4}});
+}
+static void gate_up_bias(ascend_rig *r) {
+    products_and_middle(r, (gate_up){GATE_UP_RIGHT, .bias = true});
+}
+static void gate_up_obeys(ascend_rig *r) {
+    products_and_middle(r, (gate_up){GATE_UP_RIGHT});
+}
+
+/* ---- heads ------------------------------------------------------------------------------------------- */
+
+/* Rope of query and keys of one head each, out of rows of `stride`. */
+static void both(ascend_rig *r, int64_t size, int64_t rotary, int64_t stride, int64_t position) {
+    const int64_t  view[] = {2, size}, strides[] = {stride, 1}, storage[] = {2, stride}, at[] = {0, position};
+    td_acl_tensor *x =
+        r->acl->aclCreateTensor(view, 2, TD_ACL_BF16, strides, 0, TD_ACL_FORMAT_ND, storage, 2, rig_alloc(r, 1024));
+    RUN(r, aclnnRopeWithSinCosCache, T1(r, rig_upload(r, at, sizeof at), TD_ACL_INT64, 2), x, x,
+        T2(r, rig_alloc(r, 1024), TD_ACL_BF16, 4, rotary), NULL, size, true, T2(r, rig_alloc(r, 512), TD_ACL_BF16, 2, size),
+        T2(r, rig_alloc(r, 512), TD_ACL_BF16, 2, size));
+}
+static void both_head_size(ascend_rig *r) {
+    both(r, 48, 32, 96, 1);
+}
+static void both_rotary(ascend_rig *r) {
+    both(r, 32, 64, 64, 1);
+}
+static void both_alignment(ascend_rig *r) {
+    both(r, 32, 32, 48, 1);
+}
+static void both_position(ascend_rig *r) {
+    both(r, 32, 32, 64, 4);
+}
+static void both_obeys(ascend_rig *r) {
+    both(r, 32, 32, 64, 3);
+}
+
+typedef struct {
+    td_acl_dtype gamma;
+    int64_t      size, block, second_slot, kv_heads;
+    char         mode[8];
+} heads_front;
+#define HEADS_FRONT_RIGHT .gamma = TD_ACL_BF16, .size = 128, .block = 128, .second_slot = 5, .kv_heads = 1, .mode = "PA_NZ"
+
+static void qkv_front(ascend_rig *r, heads_front a) {
+    enum { ROWS = 2, Q_HEADS = 2, PAGES = 2 };
+    const int64_t slots[ROWS] = {4, a.second_slot}, all = Q_HEADS + 2 * a.kv_heads, size[] = {1, ROWS, all, a.size},
+                  heads[] = {Q_HEADS, a.kv_heads, a.kv_heads};
+    td_acl_tensor *rows = T2(r, rig_alloc(r, 1024), TD_ACL_BF16, ROWS, a.size), *cache[2];
+    for (int i = 0; i < 2; i++)
+        cache[i] = T4(r, rig_alloc(r, 1 << 18), TD_ACL_BF16, PAGES, a.kv_heads * a.size / 16, a.block, 16);
+    RUN(r, aclnnQkvRmsNormRopeCache, T2(r, rig_alloc(r, 8192), TD_ACL_BF16, ROWS, all * a.size),
+        T1(r, rig_alloc(r, 512), a.gamma, a.size), T1(r, rig_alloc(r, 512), a.gamma, a.size), rows, rows,
+        T1(r, rig_upload(r, slots, sizeof slots), TD_ACL_INT64, ROWS),
+        T2(r, rig_alloc(r, 4096), TD_ACL_BF16, ROWS, Q_HEADS * a.size), cache[0], cache[1], NULL, NULL, NULL, NULL,
+        r->acl->aclCreateIntArray(size, 4), r->acl->aclCreateIntArray(heads, 3), 1e-6, a.mode, NULL, NULL, NULL);
+}
+static void heads_front_size(ascend_rig *r) {
+    heads_front a = {HEADS_FRONT_RIGHT};
+    a.size = 64;
+    qkv_front(r, a);
+}
+static void heads_front_gamma(ascend_rig *r) {
+    heads_front a = {HEADS_FRONT_RIGHT};
+    a.gamma = TD_ACL_FLOAT;
+    qkv_front(r, a);
+}
+static void heads_front_block(ascend_rig *r) {
+    heads_front a = {HEADS_FRONT_RIGHT};
+    a.block = 16;
+    qkv_front(r, a);
+}
+static void heads_front_mode(ascend_rig *r) {
+    heads_front a = {HEADS_FRONT_RIGHT};
+    strcpy(a.mode, "PA");
+    qkv_front(r, a);
+}
+static void heads_front_slot_twice(ascend_rig *r) {
+    heads_front a = {HEADS_FRONT_RIGHT};
+    a.second_slot = 4;
+    qkv_front(r, a);
+}
+static void heads_front_slot_beyond(ascend_rig *r) {
+    heads_front a = {HEADS_FRONT_RIGHT};
+    a.second_slot = 256;
+    qkv_front(r, a);
+}
+static void heads_front_obeys(ascend_rig *r) {
+    heads_front a = {HEADS_FRONT_RIGHT};
+    qkv_front(r, a);
+}
+
+/* Attention of one query over NZ pages of one head. */
+static void tiled_pages(ascend_rig *r, int64_t size, int64_t tile, const char *cann) {
+    const int64_t       pages[] = {1, 1, size / 16, 128, tile}, keys[] = {3};
+    char                layout[] = "BSND";
+    td_acl_tensor      *k = rig_tensor(r, rig_alloc(r, 1 << 17), TD_ACL_BF16, 5, pages);
+    td_acl_tensor_list *l = r->acl->aclCreateTensorList((const td_acl_tensor *const[]){k}, 1);
+    setenv("TD_STANDIN_CANN", cann, 1);
+    RUN(r, aclnnFusedInferAttentionScoreV4, T4(r, rig_alloc(r, 1024), TD_ACL_BF16, 1, 1, 1, size), l, l, NULL, NULL, NULL,
+        r->acl->aclCreateIntArray(keys, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        T2(r, rig_upload(r, (int32_t[1]){0}, sizeof(int32_t)), TD_ACL_INT32, 1, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, 1, 0, 0, layout, 1, 0, 0, 128, 0, false, 0, 0, 0,
+        T4(r, rig_alloc(r, 1024), TD_ACL_BF16, 1, 1, 1, size), NULL);
+}
+static void tiled_pages_too_early(ascend_rig *r) {
+    tiled_pages(r, 128, 16, "9.0.0");
+}
+static void tiled_pages_size(ascend_rig *r) {
+    tiled_pages(r, 32, 16, "9.1.0");
+}
+static void tiled_pages_tile(ascend_rig *r) {
+    tiled_pages(r, 128, 32, "9.1.0");
+}
+static void tiled_pages_obey(ascend_rig *r) {
+    tiled_pages(r, 128, 16, "9.1.0");
+}
+
 static void back(ascend_rig *r, td_acl_dtype weights, int64_t mode, int32_t place) {
     void *x = rig_alloc(r, 1024), *p = rig_upload(r, (int32_t[PAIRS]){0, 1, 2, place}, PAIRS * sizeof(int32_t));
     RUN(r, aclnnMoeFinalizeRoutingV2, T2(r, x, TD_ACL_BF16, PAIRS, WIDE), T1(r, p, TD_ACL_INT32, PAIRS), NULL, NULL, NULL,
@@ -1183,6 +1349,10 @@ static const rule RULES[] = {
     BREAKS(norm_quant_gamma, "x2, gamma or xOut is not of x1's dtype"),
     BREAKS(norm_quant_sum, "x2, gamma or xOut is not of x1's dtype"),
     BREAKS(norm_quant_second, "y2Out has another shape than [1]"),
+    BREAKS(norm_cast_gamma, "x2, gamma, y2Out or xOut is not of x1's dtype"),
+    BREAKS(norm_cast_first, "y1Out or rstdOut is not FLOAT"),
+    BREAKS(norm_cast_rstd, "rstdOut's shape is not x1's with 1"),
+    {"norm_cast_obeys", norm_cast_obeys, 0, ""},
     BREAKS(swiglu_quant_width, "a fortieth of scaleOut and ten of x's rows are 192 KiB or more"),
     BREAKS(swiglu_quant_mode, "quantMode is not \"dynamic\""),
     BREAKS(front_hidden, "He is not 1024, 2048"),
@@ -1286,13 +1456,35 @@ static const rule RULES[] = {
     BREAKS(grouped_rows_beyond, "group 2 has rows 2 to 5 of 4"),
     BREAKS(grouped_counts_as_sums, "group 1 has rows 1 to 0 of 4"),
     {"grouped_obeys", grouped_obeys, 0, ""},
-    BREAKS(middle_of_floats, "x is not INT32"),
+    BREAKS(middle_of_floats, "weightScale or activationScale is given, and x is not INT32"),
     BREAKS(middle_odd, "no multiple of 64"),
     BREAKS(middle_wide, "more than 7232"),
     BREAKS(middle_one_scale, "weightScale is not FLOAT [groups, 2 H]"),
     BREAKS(middle_without_groups, "groupIndex, which A2 and A3 want, is a null pointer"),
     BREAKS(middle_rounds, "roundMode is neither null nor"),
     {"middle_obeys", middle_obeys, 0, ""},
+    BREAKS(gate_up_counts, "group 1 has rows 1 to 0 of 4"),
+    BREAKS(gate_up_plain_view, "weight is not NZ of [E, N / 32, K / 16, 16, 32]"),
+    BREAKS(gate_up_wide, "N is more than 10240"),
+    BREAKS(gate_up_tiles, "K none of 16"),
+    BREAKS(gate_up_bias, "bias is given, which A8W8 does not take"),
+    {"gate_up_obeys", gate_up_obeys, 0, ""},
+    BREAKS(both_head_size, "headSize is no multiple of 32"),
+    BREAKS(both_rotary, "rotaryDim is more than headSize"),
+    BREAKS(both_alignment, "not aligned to 64 bytes"),
+    BREAKS(both_position, "position 4 of 4"),
+    {"both_obeys", both_obeys, 0, ""},
+    BREAKS(heads_front_size, "D is not 128"),
+    BREAKS(heads_front_gamma, "a gamma is not [D] of qkv's dtype"),
+    BREAKS(heads_front_block, "no multiple of 32 tokens"),
+    BREAKS(heads_front_mode, "cacheMode is not \"PA_NZ\""),
+    BREAKS(heads_front_slot_twice, "slot 4 is there twice"),
+    BREAKS(heads_front_slot_beyond, "slot 256 of 256"),
+    {"heads_front_obeys", heads_front_obeys, 0, ""},
+    BREAKS(tiled_pages_too_early, "CANN before 9.1 has them for MLA alone"),
+    BREAKS(tiled_pages_size, "want d of 64 or 128"),
+    BREAKS(tiled_pages_tile, "is not (blocks, heads, d / 16, block, 16)"),
+    {"tiled_pages_obey", tiled_pages_obey, 0, ""},
     BREAKS(back_by_columns, "dropPadMode is not 2"),
     BREAKS(back_weights, "scales are not of expandedX's dtype"),
     BREAKS(back_beyond, "expandedRowIdx has 4 of 4"),

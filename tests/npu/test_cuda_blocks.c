@@ -1,7 +1,8 @@
 /*
  * Products on the backend for NVIDIA cards, on the stand-in, against the host's block over the same weights and rows: every
  * format of weights, inputs that fill no tile, rows that come as codes, in the rows of a half, at once and replayed from a
- * capture. Where sums are of integers the bits are the same. And the list of kernels against what the kernels are.
+ * capture. Where sums are of integers the bits are the same. What the device does not know is refused. And the list of
+ * kernels against what the kernels are.
  *
  * The other blocks are compared by tandem doctor (test_cuda_command, TD_TEST_FULL) and by whole models (test_cuda_model).
  */
@@ -11,12 +12,8 @@
 #include "npu/cuda/cuda_kernels.h"
 #include "tests/npu/cuda_standin/cuda_launch.h"
 
-#define FIRST 3 /* row of the step in the buffers */
-#define ROWS 5
-#define BUCKET 8
-#define ALL (FIRST + BUCKET)
-
 typedef struct {
+    uint32_t       first, rows, bucket; /* of the step: its first row in the buffers, */
     rig            host;
     td_npu        *card;
     td_npu_stream *stream;
@@ -26,6 +23,10 @@ typedef struct {
 } pair;
 
 enum { HOST, CARD };
+
+static uint32_t all_rows(const pair *p) {
+    return p->first + p->bucket;
+}
 
 static void copy(pair *p, void *host, void *dev, size_t bytes, td_copy_kind kind) {
     const td_npu_ops *o = p->card->ops;
@@ -59,9 +60,9 @@ static both put(pair *p, const void *from, size_t bytes) { /* from NULL: zeros *
 }
 
 static both put_rows(pair *p, rnd *r, size_t width) {
-    float *f = rnd_array(r, ALL * width, 1);
-    void  *x = act_array(TD_DT_BF16, f, ALL * width);
-    both   b = put(p, x, ALL * width * sizeof(td_bf16));
+    float *f = rnd_array(r, all_rows(p) * width, 1);
+    void  *x = act_array(TD_DT_BF16, f, all_rows(p) * width);
+    both   b = put(p, x, all_rows(p) * width * sizeof(td_bf16));
     free(f);
     free(x);
     return b;
@@ -72,8 +73,8 @@ static void drop(pair *p, both *b) {
     free(b->at[HOST]);
 }
 
-static pair open_pair(void) {
-    pair          p = {.host = rig_open(1, TD_DT_BF16, false), .counts = {.n_tok = ROWS}};
+static pair open_pair(uint32_t rows, uint32_t bucket) {
+    pair p = {.first = 3, .rows = rows, .bucket = bucket, .host = rig_open(1, TD_DT_BF16, false), .counts = {.n_tok = rows}};
     td_error      err = {0};
     td_npu_config c = {.act_dtype = TD_DT_BF16};
     if (td_npu_open("cuda", &c, &p.card, &err) != TD_OK) fail_msg("%s", err.text);
@@ -85,9 +86,9 @@ static pair open_pair(void) {
 
 static void set_step(pair *p) {
     p->step[HOST] = td_step_unified(&(td_step_arrays){.counts = &p->counts}, 0);
-    p->step[HOST].first_row = FIRST;
+    p->step[HOST].first_row = p->first;
     p->step[CARD] = p->step[HOST];
-    p->step[CARD].max_tok = BUCKET;
+    p->step[CARD].max_tok = p->bucket;
     p->step[CARD].dev.counts = p->dev_counts;
 }
 
@@ -150,23 +151,23 @@ static void run_both(pair *p, const td_block_desc desc[2], const both *out) {
 /* The step's rows are near, or the same bits with tolerance 0; the card has written no others. */
 static void check(pair *p, const both *b, size_t width, double tolerance, const char *what) {
     td_bf16 *got = malloc(b->bytes), *want = b->at[HOST];
-    double  *w = malloc(ROWS * width * sizeof *w);
+    double  *w = malloc(p->rows * width * sizeof *w);
     copy(p, got, b->at[CARD], b->bytes, TD_COPY_D2H);
-    for (size_t i = 0; i < ALL * width; i++)
-        if ((i < FIRST * width || i >= (FIRST + ROWS) * width) && got[i])
+    for (size_t i = 0; i < all_rows(p) * width; i++)
+        if ((i < p->first * width || i >= (p->first + p->rows) * width) && got[i])
             fail_msg("%s: row %zu is written", what, i / width);
-    for (size_t i = 0; i < ROWS * width; i++) w[i] = act_get(TD_DT_BF16, want, FIRST * width + i);
-    double error = error_of(TD_DT_BF16, got + FIRST * width, w, ROWS * width);
-    bool   same = !memcmp(got + FIRST * width, want + FIRST * width, ROWS * width * sizeof *got);
+    for (size_t i = 0; i < p->rows * width; i++) w[i] = act_get(TD_DT_BF16, want, p->first * width + i);
+    double error = error_of(TD_DT_BF16, got + p->first * width, w, p->rows * width);
+    bool   same = !memcmp(got + p->first * width, want + p->first * width, p->rows * width * sizeof *got);
     if (tolerance > 0 ? !(error <= tolerance) : !same)
         fail_msg("%s: the card is %.6f off, allowed is %.6f", what, error, tolerance);
     free(got);
     free(w);
 }
 
-#define BLOCKS(desc, kind_, member, ...)                             \
-    for (int d = 0; d < 2; d++) desc[d] = (td_block_desc) {          \
-            .kind = kind_, .max_tok = ALL, .member = { __VA_ARGS__ } \
+#define BLOCKS(desc, kind_, member, ...)                                     \
+    for (int d = 0; d < 2; d++) desc[d] = (td_block_desc) {                  \
+            .kind = kind_, .max_tok = all_rows(p), .member = { __VA_ARGS__ } \
         }
 
 /* A linear, and an MLP with this weight as its gate, whose rows come as codes where it takes them. */
@@ -179,9 +180,9 @@ static void run_format(pair *p, rnd *r, td_weight_format format, td_npu_weight *
     random_weights(p, r, format == TD_WEIGHT_BF16 ? TD_WEIGHT_BF16 : TD_WEIGHT_W8A8, n, k, up);
     random_weights(p, r, format == TD_WEIGHT_BF16 ? TD_WEIGHT_BF16 : TD_WEIGHT_W8A8, k, n, down);
     random_weights(p, r, TD_WEIGHT_F32, 1, k, gate);
-    both in = put_rows(p, r, k), out = put(p, NULL, ALL * n * sizeof(td_bf16)),
-         normed = put(p, NULL, ALL * k * sizeof(td_bf16)), codes = put(p, NULL, ALL * k),
-         scale = put(p, NULL, ALL * sizeof(float)), mlp = put(p, NULL, ALL * k * sizeof(td_bf16));
+    both in = put_rows(p, r, k), out = put(p, NULL, all_rows(p) * n * sizeof(td_bf16)),
+         normed = put(p, NULL, all_rows(p) * k * sizeof(td_bf16)), codes = put(p, NULL, all_rows(p) * k),
+         scale = put(p, NULL, all_rows(p) * sizeof(float)), mlp = put(p, NULL, all_rows(p) * k * sizeof(td_bf16));
     BLOCKS(desc, TD_BLOCK_LINEAR, linear, .n = (uint32_t)n, .k = (uint32_t)k, .w = w[d], .bias = bias[d], .in = in.at[d],
            .out = out.at[d]);
     run_both(p, desc, &out);
@@ -214,7 +215,7 @@ static void formats(void **state) {
         size_t           n, k;
     } CASES[] = {{TD_WEIGHT_W8A8, 33, 50}, {TD_WEIGHT_W8A8, 40, 128}, {TD_WEIGHT_BF16, 40, 48}};
     rnd  r = rnd_open("formats");
-    pair p = open_pair();
+    pair p = open_pair(5, 8);
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         td_npu_weight *w[2];
@@ -238,6 +239,158 @@ static void formats(void **state) {
     close_pair(&p);
 }
 
+/* ---- routed experts ------------------------------------------------------------------------------ */
+
+#define EXPERTS_MOST 5
+
+/* Matrices of one kind on both, and what they were made of. */
+typedef struct {
+    td_npu_weight       *w[2][EXPERTS_MOST];
+    const td_npu_weight *list[2][EXPERTS_MOST];
+} expert_matrices;
+
+/* kind N_KINDS: W8A8. */
+static void make_experts(pair *p, rnd *r, size_t kind, uint32_t n_experts, size_t n, size_t k, expert_matrices *out) {
+    for (uint32_t e = 0; e < n_experts; e++) {
+        td_npu_weight *w[2];
+        if (kind == N_KINDS) {
+            random_weights(p, r, TD_WEIGHT_W8A8, n, k, w);
+        } else {
+            coded          c = make_coded(r, kind, n, k);
+            td_tensor_view v = view_of(&c);
+            weights_of(p, c.format, &v, w);
+            free_coded(&c);
+        }
+        for (int d = 0; d < 2; d++) out->list[d][e] = out->w[d][e] = w[d];
+    }
+}
+
+static void drop_experts(pair *p, uint32_t n_experts, expert_matrices *m) {
+    for (uint32_t e = 0; e < n_experts; e++) drop_weights(p, (td_npu_weight *[]){m->w[HOST][e], m->w[CARD][e]});
+}
+
+typedef struct {
+    size_t   of_gate, of_down; /* kinds */
+    uint32_t rows, bucket, n_experts, top_k, hidden, inter;
+    bool     of_codes; /* rows come as codes */
+} experts_case;
+
+static void run_experts(const experts_case *c, rnd *r) {
+    pair            p = open_pair(c->rows, c->bucket);
+    size_t          pairs = (size_t)all_rows(&p) * c->top_k;
+    uint16_t       *ids = calloc(pairs, sizeof *ids);
+    float          *weights = rnd_array(r, pairs, 1), *x_scale = calloc(all_rows(&p), sizeof *x_scale);
+    int8_t         *codes = calloc(all_rows(&p), c->hidden);
+    expert_matrices gate, up, down;
+    td_block_desc   desc[2];
+    char            what[96];
+    make_experts(&p, r, c->of_gate, c->n_experts, c->inter, c->hidden, &gate);
+    make_experts(&p, r, c->of_gate, c->n_experts, c->inter, c->hidden, &up);
+    make_experts(&p, r, c->of_down, c->n_experts, c->hidden, c->inter, &down);
+    for (size_t i = 0; i < pairs; i++) /* a row's are distinct; the last expert has none where there is a choice */
+        ids[i] = (uint16_t)((i / c->top_k / 3 + i % c->top_k) % (c->n_experts > c->top_k ? c->n_experts - 1 : c->n_experts));
+    both in = put_rows(&p, r, c->hidden), out = put(&p, NULL, (size_t)all_rows(&p) * c->hidden * sizeof(td_bf16)),
+         chosen = put(&p, ids, pairs * sizeof *ids), by = put(&p, weights, pairs * sizeof *weights);
+    for (size_t i = 0; i < all_rows(&p); i++) {
+        x_scale[i] = 0.01f * (float)(i % 7 + 1);
+        for (size_t k = 0; k < c->hidden; k++) codes[i * c->hidden + k] = (int8_t)((int)rnd_range(r, 0, 254) - 127);
+    }
+    both q = put(&p, codes, (size_t)all_rows(&p) * c->hidden), scale = put(&p, x_scale, all_rows(&p) * sizeof *x_scale);
+    for (int d = 0; d < 2; d++)
+        desc[d] = (td_block_desc){.kind = TD_BLOCK_EXPERTS,
+                                  .max_tok = all_rows(&p),
+                                  .experts = {.hidden = c->hidden,
+                                              .inter = c->inter,
+                                              .n_experts = c->n_experts,
+                                              .top_k = c->top_k,
+                                              .gate = gate.list[d],
+                                              .up = up.list[d],
+                                              .down = down.list[d],
+                                              .in = in.at[d],
+                                              .in_i8 = {c->of_codes ? q.at[d] : NULL, c->of_codes ? scale.at[d] : NULL},
+                                              .ids = chosen.at[d],
+                                              .weights = by.at[d],
+                                              .out = out.at[d]}};
+    run_both(&p, desc, &out);
+    snprintf(what, sizeof what, "%u of %u experts, kinds %zu and %zu", c->top_k, c->n_experts, c->of_gate, c->of_down);
+    check(&p, &out, c->hidden, 0, what);
+    both *const all[] = {&in, &out, &chosen, &by, &q, &scale};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(&p, all[i]);
+    expert_matrices *const matrices[] = {&gate, &up, &down};
+    for (size_t i = 0; i < 3; i++) drop_experts(&p, c->n_experts, matrices[i]);
+    free(ids), free(weights), free(codes), free(x_scale);
+    close_pair(&p);
+}
+
+/* Few rows of an expert and many, every kind of numbers, a step of more than one run. */
+static void experts(void **state) {
+    static const experts_case CASES[] = {
+        {N_KINDS, N_KINDS, 5, 8, 5, 2, 50, 33, true},  {N_KINDS, N_KINDS, 1, 1, 4, 1, 40, 70, false},
+        {N_KINDS, N_KINDS, 7, 8, 2, 2, 50, 130, true}, {N_KINDS, 0, 5, 8, 4, 2, 34, 36, false},
+        {0, N_KINDS, 5, 8, 4, 2, 34, 36, true},        {N_KINDS, N_KINDS, 1029, 1032, 2, 1, 8, 8, true}};
+    rnd r = rnd_open("experts");
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_experts(&CASES[i], &r);
+    for (size_t kind = 1; kind < N_KINDS; kind++)
+        run_experts(&(experts_case){kind, kind, 5, 8, 4, 2, 66, 100, kind % 2}, &r);
+}
+
+/* ---- what the card does not compute -------------------------------------------------------------- */
+
+static void refused(pair *p, const td_block_desc *desc, const char *words) {
+    td_npu_block *b;
+    td_error      err = {0};
+    assert_int_equal(p->card->ops->block_create(p->card, desc, &b, &err), TD_ENOTSUP);
+    if (!strstr(err.text, words)) fail_msg("\"%s\" has no \"%s\"", err.text, words);
+}
+
+/* Fields of a block that this device does not know are not ignored: each is a sentence. */
+static void refusals(void **state) {
+    pair           p = open_pair(1, 1);
+    rnd            r = rnd_open("refusals");
+    td_npu_weight *vector[2], *matrix[2];
+    (void)state;
+    random_weights(&p, &r, TD_WEIGHT_F32, 0, 64, vector);
+    random_weights(&p, &r, TD_WEIGHT_BF16, 64, 64, matrix);
+    td_block_desc gqa = {.kind = TD_BLOCK_GQA,
+                         .max_tok = 1,
+                         .max_kv = 8,
+                         .gqa = {.hidden = 64, .heads = 2, .kv_heads = 2, .head_dim = 32}},
+                  router = {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 64, .n_experts = 64, .top_k = 2}},
+                  changed = gqa;
+    changed.gqa.window = 128;
+    refused(&p, &changed, "no sliding window");
+    changed = gqa, changed.gqa.sinks = vector[CARD];
+    refused(&p, &changed, "no sinks");
+    changed = gqa, changed.gqa.norm_rows = true;
+    refused(&p, &changed, "no norm over all heads");
+    changed = gqa, changed.gqa.head_dim = 256;
+    refused(&p, &changed, "heads of 8 to 128");
+    changed = router, changed.router.logit_bias = vector[CARD];
+    refused(&p, &changed, "no bias on the logits");
+    changed = router, changed.router.score = TD_SCORE_SOFTMAX_CHOSEN;
+    refused(&p, &changed, "no softmax over the chosen experts");
+    const td_npu_weight *list[1] = {matrix[CARD]};
+    refused(&p,
+            &(td_block_desc){.kind = TD_BLOCK_EXPERTS,
+                             .max_tok = 1,
+                             .experts = {.hidden = 64,
+                                         .inter = 64,
+                                         .n_experts = 1,
+                                         .top_k = 1,
+                                         .gate = list,
+                                         .up = list,
+                                         .down = list,
+                                         .in = &r,
+                                         .ids = (uint16_t[]){0},
+                                         .weights = (float[]){1},
+                                         .out = &r}},
+            "an expert's gate is bf16");
+    drop_weights(&p, vector);
+    drop_weights(&p, matrix);
+    close_pair(&p);
+}
+
 /* What a launch is held to is what the kernels take. */
 static void kernels(void **state) {
     char  name[96];
@@ -256,7 +409,8 @@ static void kernels(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels), cmocka_unit_test(formats)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels), cmocka_unit_test(formats), cmocka_unit_test(experts),
+                                       cmocka_unit_test(refusals)};
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
     if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {

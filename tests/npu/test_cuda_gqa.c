@@ -11,7 +11,7 @@ CUDA_KERNEL(td_merge_spans);
 
 /* hidden is heads * dim, so that the block's o can be an identity: its output is attention's own. */
 typedef struct {
-    uint32_t       heads, kv_heads, dim, width, kv;
+    uint32_t       heads, kv_heads, dim, turned, width, kv;
     bool           normed;
     float          eps, scale;
     float         *w[3];
@@ -22,10 +22,11 @@ typedef struct {
     td_npu_weight *weights[7];
 } model;
 
-static model model_open(rnd *r, uint32_t heads, uint32_t kv_heads, uint32_t dim, bool normed) {
+static model model_open(rnd *r, uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t turned, bool normed) {
     model  m = {.heads = heads,
                 .kv_heads = kv_heads,
                 .dim = dim,
+                .turned = turned,
                 .width = heads * dim,
                 .kv = kv_heads * dim,
                 .normed = normed,
@@ -33,15 +34,15 @@ static model model_open(rnd *r, uint32_t heads, uint32_t kv_heads, uint32_t dim,
                 .scale = 1 / sqrtf((float)dim),
                 .seqs = cuda_sequences_open(r)};
     size_t max_pos = CUDA_SEQ_PAGES * TD_KV_PAGE, cache = (size_t)CUDA_PAGES * kv_heads * TD_KV_PAGE * dim;
-    float *identity = cuda_identity(m.width), *rope = cuda_rope_table(max_pos, dim);
+    float *identity = cuda_identity(m.width), *rope = cuda_rope_table(max_pos, turned);
     m.g = rig_open(2, TD_DT_F32, false);
     for (int i = 0; i < 3; i++) {
         m.w[i] = rnd_array(r, (size_t)(i ? m.kv : m.width) * m.width, 3 / sqrtf((float)m.width));
         m.weights[i] = make_weight(&m.g, TD_WEIGHT_F32, m.w[i], i ? m.kv : m.width, m.width);
     }
     m.weights[3] = make_weight(&m.g, TD_WEIGHT_F32, identity, m.width, m.width);
-    m.weights[4] = make_weight(&m.g, TD_WEIGHT_F32, rope, max_pos, dim);
-    m.table = cuda_copy(rope, max_pos * dim * sizeof(float));
+    m.weights[4] = make_weight(&m.g, TD_WEIGHT_F32, rope, max_pos, turned);
+    m.table = cuda_copy(rope, max_pos * turned * sizeof(float));
     for (int i = 0; i < 2; i++) {
         float *norm = rnd_array(r, dim, 2);
         m.weights[5 + i] = make_weight(&m.g, TD_WEIGHT_F32, norm, 0, dim);
@@ -72,6 +73,7 @@ static float *host_attention(model *m, const cuda_step *s, float *x) {
                                                                  .heads = m->heads,
                                                                  .kv_heads = m->kv_heads,
                                                                  .head_dim = m->dim,
+                                                                 .rope_dim = m->turned,
                                                                  .eps = m->eps,
                                                                  .softmax_scale = m->scale,
                                                                  .q = m->weights[0],
@@ -131,7 +133,7 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS]) {
     cuda_run(&td_cuda_kernel_td_gqa_place, cuda_grid(s.n + 2, 1, 1, 128, 0), CUDA_OUT(q, m->k_cache, m->v_cache),
              CUDA_ARGS(&s.n_rows.p, &s.pos.p, &s.slot.p, &proj[0].p, &proj[1].p, &proj[2].p,
                        m->normed ? &m->norms[0].p : CUDA_NULL, m->normed ? &m->norms[1].p : CUDA_NULL, &m->eps, &m->table.p,
-                       &m->heads, &m->kv_heads, &m->dim, &q.p, &m->k_cache.p, &m->v_cache.p));
+                       &m->turned, &m->heads, &m->kv_heads, &m->dim, &q.p, &m->k_cache.p, &m->v_cache.p));
     for (int way = 0; way < 3; way++) { /* all rows by prefill, all by decode, both */
         out[way] = cuda_alloc(n * sizeof(float));
         attend(m, &s, &q, (uint32_t[]){0, 1u << 30, 4}[way], &out[way]);
@@ -147,17 +149,17 @@ static void steps(void **state) {
     (void)state;
     rnd r = rnd_open("cuda gqa");
     static const struct {
-        uint32_t heads, kv_heads, dim;
+        uint32_t heads, kv_heads, dim, turned;
         bool     normed;
         uint32_t rows[4][CUDA_SEQS];
     } cases[] = {
-        {4, 2, 64, true, {{70, 0, 5}, {1, 3, 1}, {9, 1, 64}, {1, 1, 1}}},
-        {3, 1, 40, false, {{600, 1, 0}, {1, 2, 0}, {2, 1, 1}, {0, 0, 1}}}, /* two spans; a head dim that fits no tile */
-        {34, 2, 16, true, {{3, 2, 1}, {1, 1, 1}, {5, 0, 1}}},              /* groups of more heads than a warp takes */
-        {2, 2, 128, true, {{2, 66, 1}, {1, 1, 1}, {0, 7, 0}, {1, 0, 0}}},
+        {4, 2, 64, 32, true, {{70, 0, 5}, {1, 3, 1}, {9, 1, 64}, {1, 1, 1}}},
+        {3, 1, 40, 40, false, {{600, 1, 0}, {1, 2, 0}, {2, 1, 1}, {0, 0, 1}}}, /* two spans; a head dim that fits no tile */
+        {34, 2, 16, 16, true, {{3, 2, 1}, {1, 1, 1}, {5, 0, 1}}},              /* groups of more heads than a warp takes */
+        {2, 2, 128, 128, true, {{2, 66, 1}, {1, 1, 1}, {0, 7, 0}, {1, 0, 0}}},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        model m = model_open(&r, cases[c].heads, cases[c].kv_heads, cases[c].dim, cases[c].normed);
+        model m = model_open(&r, cases[c].heads, cases[c].kv_heads, cases[c].dim, cases[c].turned, cases[c].normed);
         for (int i = 0; i < 4; i++)
             if (cases[c].rows[i][0] + cases[c].rows[i][1] + cases[c].rows[i][2]) run_step(&m, &r, cases[c].rows[i]);
         model_close(&m);

@@ -647,6 +647,116 @@ static void race_in_graph(void *rig) {
     ignore(r->cu->cuGraphLaunch(x, r->stream));
 }
 
+/* ---- several cards ------------------------------------------------------------------------------ */
+
+/** Two cards, the second with access to the first one's memory; what is shared lies there. */
+typedef struct {
+    driver_rig   *r;
+    td_cu_context second;
+    td_cu_stream  stream; /* of the second */
+    td_cu_module  module;
+    td_cu_kernel  add;
+    td_cu_kernel  set, await; /* on the first and on the second card */
+    td_cu_address x, word;
+} two_cards;
+
+static two_cards two_open(driver_rig *r) {
+    two_cards t = {.r = r, .x = driver_alloc(r, BYTES), .word = driver_alloc(r, 4)};
+    TRY(r->cu->cuMemsetD8Async(t.word, 0, 4, r->stream));
+    TRY(r->cu->cuStreamSynchronize(r->stream));
+    TRY(r->cu->cuModuleGetFunction(&t.set, r->module, "set_signal"));
+    t.second = second_card(r);
+    TRY(r->cu->cuStreamCreate(&t.stream, TD_CU_STREAM_NON_BLOCKING));
+    TRY(r->cu->cuModuleLoadData(&t.module, DRIVER_IMAGE("90")));
+    TRY(r->cu->cuModuleGetFunction(&t.add, t.module, "add_array"));
+    TRY(r->cu->cuModuleGetFunction(&t.await, t.module, "await_signal"));
+    TRY(r->cu->cuCtxEnablePeerAccess(r->context, 0));
+    return t;
+}
+/* The first card adds to x and says so, where it does; the second reads x, after it has waited, where it does. */
+static void over_two_cards(driver_rig *r, bool sets, bool awaits) {
+    two_cards     t = two_open(r);
+    td_cu_address y;
+    uint32_t      n = N;
+    TRY(r->cu->cuMemAlloc(&y, BYTES));
+    TRY(r->cu->cuCtxSetCurrent(r->context));
+    TRY(driver_add(r, r->add, t.x, N, 1, r->stream));
+    if (sets) TRY(r->cu->cuLaunchKernel(t.set, 1, 1, 1, 32, 1, 1, 0, r->stream, (void *[]){&t.word}, NULL));
+    usleep(50000); /* without synchronising: the order has to come from somewhere else */
+    TRY(r->cu->cuCtxSetCurrent(t.second));
+    if (awaits) TRY(r->cu->cuLaunchKernel(t.await, 1, 1, 1, 32, 1, 1, 0, t.stream, (void *[]){&t.word}, NULL));
+    TRY(r->cu->cuLaunchKernel(t.add, 1, 1, 1, 32, 1, 1, 0, t.stream, (void *[]){&y, &t.x, &n}, NULL));
+    ignore(r->cu->cuStreamSynchronize(t.stream));
+}
+static void peers_by_signal(void *rig) {
+    over_two_cards(rig, true, true);
+}
+static void peers_without_signal(void *rig) {
+    over_two_cards(rig, false, false);
+}
+static void peers_signal_not_awaited(void *rig) {
+    over_two_cards(rig, true, false);
+}
+static void peer_the_other_way(void *rig) { /* access is of one direction */
+    two_cards     t = two_open(rig);
+    td_cu_address a;
+    TRY(t.r->cu->cuMemAlloc(&a, BYTES));
+    TRY(t.r->cu->cuCtxSetCurrent(t.r->context));
+    TRY(driver_add(t.r, t.r->add, a, 1, 1, t.r->stream));
+    ignore(t.r->cu->cuStreamSynchronize(t.r->stream));
+}
+static void peer_disabled(void *rig) {
+    two_cards t = two_open(rig);
+    uint32_t  n = 1;
+    TRY(t.r->cu->cuCtxDisablePeerAccess(t.r->context));
+    TRY(t.r->cu->cuLaunchKernel(t.add, 1, 1, 1, 32, 1, 1, 0, t.stream, (void *[]){&t.x, &t.x, &n}, NULL));
+    ignore(t.r->cu->cuStreamSynchronize(t.stream));
+}
+static void peer_twice(void *rig) {
+    two_cards t = two_open(rig);
+    ignore(t.r->cu->cuCtxEnablePeerAccess(t.r->context, 0));
+}
+static void peer_itself(void *rig) {
+    driver_rig *r = rig;
+    ignore(r->cu->cuCtxEnablePeerAccess(r->context, 0));
+}
+static void peer_flags(void *rig) {
+    driver_rig *r = rig;
+    (void)second_card(r);
+    ignore(r->cu->cuCtxEnablePeerAccess(r->context, 1));
+}
+static void peer_never_had(void *rig) {
+    driver_rig *r = rig;
+    (void)second_card(r);
+    ignore(r->cu->cuCtxDisablePeerAccess(r->context));
+}
+static void peer_released(void *rig) {
+    driver_rig *r = rig;
+    driver_close(r);
+    (void)second_card(r);
+    ignore(r->cu->cuCtxEnablePeerAccess(r->context, 0));
+}
+static void peer_kept(void *rig) {
+    driver_rig *r = rig;
+    (void)second_card(r);
+    TRY(r->cu->cuCtxEnablePeerAccess(r->context, 0));
+    ignore(r->cu->cuDevicePrimaryCtxRelease(1));
+}
+static void peer_of_itself(void *rig) {
+    driver_rig *r = rig;
+    int         can;
+    ignore(r->cu->cuDeviceCanAccessPeer(&can, 1, 1));
+}
+static void peer_memory_freed(void *rig) { /* while the other card's work that reads it is enqueued */
+    two_cards    t = two_open(rig);
+    td_cu_kernel slow;
+    uint32_t     n = 1, one = 1;
+    TRY(t.r->cu->cuModuleGetFunction(&slow, t.module, "add_slowly"));
+    TRY(t.r->cu->cuLaunchKernel(slow, 1, 1, 1, 32, 1, 1, 0, t.stream, (void *[]){&t.x, &n, &one}, NULL));
+    TRY(t.r->cu->cuCtxSetCurrent(t.r->context));
+    ignore(t.r->cu->cuMemFree(t.x));
+}
+
 /* ---- the table --------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -757,6 +867,19 @@ static const rule RULES[] = {
     BREAKS(dead_exec, "of an executable graph that is none, or is destroyed"),
     BREAKS(graph_against_copy, "no event or synchronisation orders the two"),
     BREAKS(race_in_graph, "no event or synchronisation orders the two"),
+    {"peers_by_signal", peers_by_signal, 0, ""},
+    BREAKS(peers_without_signal, "no event or synchronisation orders the two"),
+    BREAKS(peers_signal_not_awaited, "no event or synchronisation orders the two"),
+    BREAKS(peer_the_other_way, "a kernel of device 0 is given memory of device 1"),
+    BREAKS(peer_disabled, "a kernel of device 1 is given memory of device 0"),
+    BREAKS(peer_twice, "access of device 1 to device 0 is enabled twice"),
+    BREAKS(peer_itself, "access of device 0 to itself"),
+    BREAKS(peer_flags, "its flags are 1"),
+    BREAKS(peer_never_had, "access is disabled that device 1 does not have"),
+    BREAKS(peer_released, "access to a context that is none, or is released"),
+    BREAKS(peer_kept, "with access to other cards that was not disabled"),
+    BREAKS(peer_of_itself, "whether device 1 reaches its own memory is asked"),
+    BREAKS(peer_memory_freed, "is freed while operations that use it are enqueued"),
 };
 #define N_RULES (sizeof RULES / sizeof *RULES)
 

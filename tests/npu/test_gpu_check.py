@@ -12,7 +12,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(sys.argv[1])
-STANDIN = dict(os.environ, LD_LIBRARY_PATH=str(BUILD / "cuda_standin"))
+STANDIN = dict(os.environ, TD_STANDIN_DELAY_US="5", LD_LIBRARY_PATH=str(BUILD / "cuda_standin"))
 LLAMA = """#!/bin/sh
 echo "$@" >&2
 [ "$2" = %s ] || exit 1

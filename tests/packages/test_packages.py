@@ -381,6 +381,38 @@ class Arm64(unittest.TestCase):
             self.assertRegex(run(f"{SOURCE}/scripts/run_aarch64.sh", f"{folder}/usr/bin/tandem", "--version").stdout, r"kernels: scalar neon dotprod")
             self.assertEqual(len(os.listdir(f"{folder}/usr/share/man/man1")), PAGES)
 
+    @unittest.skipUnless(shutil.which("buildah"), "there is no buildah (scripts/deps.sh test installs it)")
+    def test_image(self):
+        """The image for arm64: what it says of itself, and its program, with its libraries alone, serves under qemu; its health check says so."""
+        with tempfile.TemporaryDirectory() as folder:
+            run("tar", "-C", folder, "-xf", package("image-arm64")[-1])
+            with open(f"{folder}/manifest.json") as f:
+                manifest = json.load(f)[0]
+            with open(f"{folder}/{manifest['Config']}") as f:
+                image = json.load(f)
+            config = image["config"]
+            self.assertEqual((image["architecture"], config["User"], config["Entrypoint"], config["Cmd"]),
+                             ("arm64", "tandem", ["tandem", "launch_server", "--host", "0.0.0.0"], ["--model-path", "/model"]))
+            self.assertEqual((config["Healthcheck"]["Test"], config["StopSignal"], list(config["ExposedPorts"])), (["CMD", "tandem-healthcheck"], "SIGTERM", ["30000/tcp"]))
+            root, port = f"{folder}/root", free_port()
+            os.mkdir(root)
+            for layer in manifest["Layers"]:
+                run("tar", "-C", root, "-xf", f"{folder}/{layer}")
+            with open(f"{root}/etc/passwd") as f:
+                self.assertIn("tandem:*:999:999:", f.read())
+            self.assertTrue(os.path.exists(f"{root}/var/lib/dpkg/status.d/libhwloc15"))
+            emulated = ["qemu-aarch64", "-L", root]
+            with open(f"{folder}/log", "w+") as log:
+                server = subprocess.Popen([*emulated, f"{root}/usr/bin/tandem", *config["Entrypoint"][1:], "--model-path", MODEL, "--served-model-name", "tale", "--port", str(port)],
+                                          stdout=log, stderr=log)
+                try:
+                    health = [*emulated, f"{root}/bin/bash", f"{root}/usr/local/bin/tandem-healthcheck", str(port)]
+                    wait_until(lambda: subprocess.run(health, capture_output=True).returncode == 0, seconds=300, step=0.5, says=f"{folder}/log")
+                    self.assertGreater(len(text_of(story(port))), 10)
+                finally:
+                    server.terminate()
+                    self.assertEqual(server.wait(60), 0)
+
 
 if __name__ == "__main__":
     os.makedirs(ROOTS, exist_ok=True)

@@ -1,17 +1,20 @@
 /*
  * A stand-in for libmooncake_store.so: the C interface of Mooncake Store 0.3.13 (mooncake-store/include/store_c.h) over a
  * folder, which all processes that name it as their master share. Stricter than the real one: a buffer that was not
- * registered, a client that is used before it is set up, or that is destroyed with buffers registered, ends the process.
+ * registered, a client that is used before it is set up, or that is destroyed with buffers registered, ends the process. It
+ * listens on two ports, of every address as far as it knows, as the real one does.
  *
  * FOLDER/faults says what goes wrong, as "name=value ..." that is read at every call:
  *   down=1      the master does not answer: calls fail (RPC_FAIL)
  *   delay_ms=N  every call takes so long
+ *   hold=1      no call ends as long as this stands there: a link that drops packets
  *   seed=N      of what follows, in percent of the pages that are fetched, or sent:
  *   lose flip short long swap fail   the page is gone; comes with a wrong bit; cut; is longer than asked for; is another
  * one; its owner cannot be reached refuse      nobody has room for it
  */
 #include <dirent.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -19,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,10 +37,11 @@ typedef struct {
     char   folder[256]; /* "": not set up */
     char  *buffer[BUFFERS_MAX];
     size_t bytes[BUFFERS_MAX];
+    int    handshake, data; /* sockets */
 } client;
 
 typedef struct {
-    unsigned down, delay_ms, seed, lose, flip, cut, more, swap, fail, refuse;
+    unsigned down, delay_ms, hold, seed, lose, flip, cut, more, swap, fail, refuse;
 } faults;
 
 _Noreturn static void __attribute__((format(printf, 1, 2))) broken(const char *format, ...) {
@@ -67,6 +72,7 @@ static faults read_faults(const char *folder) {
     text[n] = 0;
     return (faults){.down = value_of(text, "down="),
                     .delay_ms = value_of(text, "delay_ms="),
+                    .hold = value_of(text, "hold="),
                     .seed = value_of(text, "seed="),
                     .lose = value_of(text, "lose="),
                     .flip = value_of(text, "flip="),
@@ -90,6 +96,10 @@ static bool drawn(const faults *f, unsigned percent) {
 static faults begin(const client *c) {
     if (!c || !c->folder[0]) broken("a client is used that is not set up");
     faults f = read_faults(c->folder);
+    while (f.hold) {
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        f = read_faults(c->folder);
+    }
     if (f.delay_ms) nanosleep(&(struct timespec){f.delay_ms / 1000, (long)(f.delay_ms % 1000) * 1000000}, NULL);
     return f;
 }
@@ -165,6 +175,17 @@ static int64_t get_one(const client *c, const faults *f, const char *key, char *
     return (int64_t)n;
 }
 
+static int listen_everywhere(int family) {
+    struct sockaddr_in  v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT};
+    int                 fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), no = 0;
+    if (family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    if (family == AF_INET6 ? bind(fd, (struct sockaddr *)&v6, sizeof v6) : bind(fd, (struct sockaddr *)&v4, sizeof v4))
+        broken("bind: %s", strerror(errno));
+    if (listen(fd, 1)) broken("listen: %s", strerror(errno));
+    return fd;
+}
+
 /* ---- store_c.h ---- */
 
 EXPORT void *mooncake_store_create(void) {
@@ -175,6 +196,8 @@ EXPORT void mooncake_store_destroy(void *store) {
     client *c = store;
     for (int i = 0; i < BUFFERS_MAX; i++)
         if (c->buffer[i]) broken("a client is destroyed with a buffer registered");
+    if (c->folder[0]) close(c->handshake);
+    if (c->folder[0]) close(c->data);
     free(c);
 }
 
@@ -189,6 +212,8 @@ EXPORT int mooncake_store_setup(void *store, const char *local_hostname, const c
     if (strcmp(protocol, "tcp") != 0) return BAD_PARAMS;
     faults f = read_faults(master_server_addr);
     if (f.down) return -1;
+    c->handshake = listen_everywhere(AF_INET);
+    c->data = listen_everywhere(AF_INET6);
     snprintf(path, sizeof path, "%s/objects", master_server_addr);
     if (mkdir(path, 0777) && errno != EEXIST) return -1;
     snprintf(c->folder, sizeof c->folder, "%s", master_server_addr);

@@ -5,10 +5,12 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
 
+from relay import Relay
 from server_process import Server
 
 SOURCE = os.environ["TD_SOURCE_DIR"]
@@ -18,16 +20,42 @@ MOONCAKE = os.path.join(SOURCE, "build/mooncake")
 PAGE = 128
 
 
+def listening(pid):
+    """The addresses at which a process listens, as {(address, port)}: what the kernel says, not the process."""
+    sockets = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            sockets.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    found = set()
+    for family, name in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        with open(f"/proc/{pid}/net/{name}") as f:
+            for line in f.read().splitlines()[1:]:
+                field = line.split()
+                if field[3] == "0A" and f"socket:[{field[9]}]" in sockets:
+                    address, port = field[1].split(":")
+                    words = [int(address[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(address), 8)]
+                    found.add((socket.inet_ntop(family, b"".join(words)).removeprefix("::ffff:"), int(port, 16)))
+    return found
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
 
-class FakeStore:
-    """The stand-in: a folder."""
-
+class Store:
     env = {}
+
+    def of_server(self, i):
+        """What only server i has: (configuration, environment)."""
+        return {}, {}
+
+
+class FakeStore(Store):
+    """The stand-in: a folder."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp()
@@ -44,6 +72,15 @@ class FakeStore:
     def kill(self):
         self.set_faults("down=1")
 
+    def cut(self, server=None):
+        self.set_faults("down=1")
+
+    def hold(self, server=None):
+        self.set_faults("hold=1")
+
+    def mend(self, server=None):
+        self.set_faults("")
+
     def restart(self):
         """As a master that has forgotten everything."""
         shutil.rmtree(f"{self.folder}/objects", ignore_errors=True)
@@ -54,7 +91,7 @@ class FakeStore:
         shutil.rmtree(self.folder)
 
 
-class MooncakeStore:
+class MooncakeStore(Store):
     """mooncake_master; the servers give it memory."""
 
     env = {"LD_LIBRARY_PATH": f"{MOONCAKE}/standins"}
@@ -85,7 +122,7 @@ class MooncakeStore:
         self.process.wait()
 
     def restart(self):
-        command = [*self.prefix, f"{MOONCAKE}/mooncake/mooncake_master", f"--rpc_port={self.port}", f"--metrics_port={self.metrics_port}", "--logtostderr"]
+        command = [*self.prefix, f"{MOONCAKE}/mooncake/mooncake_master", f"--rpc_address={self.host}", f"--rpc_port={self.port}", "--metrics_host=127.0.0.1", f"--metrics_port={self.metrics_port}", "--logtostderr"]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **self.env})
         if self.prefix:
             time.sleep(3)
@@ -103,18 +140,61 @@ class MooncakeStore:
         self.kill()
 
 
-class Sharer(Server):
-    """A server with a KV store; without one where `store` is None."""
+class LinkedMooncake(MooncakeStore):
+    """Each server reaches the master, and is reached by the others, through relays of its own: links that can be cut, or hold everything back.
 
-    def __init__(self, store, *flags, max_tokens=8192, program=None, **config):
-        self.file = None
+    Server i listens at NET.1i and is known to the others as NET.2i, where its relay is; the master is at NET.3i for it. NET is a part of 127.0.0.0/8 of this process only.
+    """
+
+    PORTS = 32  # of a server, of which the library takes two; one that ended keeps its own for a minute
+
+    def __init__(self, n):
+        self.net = f"127.{1 + os.getpid() // 254 % 254}.{1 + os.getpid() % 254}"
+        super().__init__()
+        ports = {p: p for p in range(15000, 15000 + self.PORTS)}
+        self.to_master = [Relay(f"{self.net}.{30 + i}", "127.0.0.1", {0: self.port}) for i in range(n)]
+        self.to_server = [Relay(f"{self.net}.{20 + i}", f"{self.net}.{10 + i}", ports) for i in range(n)]
+
+    def of_server(self, i):
+        """(its configuration, its environment)"""
+        config = {"master_server_address": f"{self.net}.{30 + i}:{self.to_master[i].port}", "local_hostname": f"{self.net}.{20 + i}", "listen_address": f"{self.net}.{10 + i}"}
+        return config, {"MC_MIN_RPC_PORT": "15000", "MC_MAX_RPC_PORT": str(15000 + self.PORTS - 1)}
+
+    def links(self, server, master=True, pages=True):
+        """Of one server, or of all: to the master; on which the others fetch its pages."""
+        return [link for kind, wanted in ((self.to_master, master), (self.to_server, pages)) if wanted for i, link in enumerate(kind) if server in (None, i)]
+
+    def cut(self, server=None, **which):
+        for link in self.links(server, **which):
+            link.cut()
+
+    def hold(self, server=None, **which):
+        for link in self.links(server, **which):
+            link.hold()
+
+    def mend(self, server=None):
+        for link in self.links(server):
+            link.mend()
+
+    def close(self):
+        super().close()
+        for link in self.links(None):
+            link.close()
+
+
+class Sharer(Server):
+    """A server with a KV store; without one where `store` is None. `number`: which of them it is, for a store that asks."""
+
+    def __init__(self, store, *flags, max_tokens=8192, program=None, number=0, **config):
+        self.file, env = None, None
         if store:
             self.file = tempfile.NamedTemporaryFile("w", suffix=".json")
-            json.dump({**store.config(), "page_buffer_size": "16MB", **config}, self.file)
+            ours, env = store.of_server(number)
+            json.dump({**store.config(), "page_buffer_size": "16MB", **ours, **config}, self.file)
             self.file.flush()
             flags = ("--kv-store", "mooncake", "--kv-store-config", self.file.name, *flags)
         super().__init__("--max-total-tokens", str(max_tokens), "--context-length", "2048", "--served-model-name", "tale", "--cpuinfer", "1", "--skip-server-warmup", *flags, program=program or [TANDEM],
-                         model=MODEL, env=store.env if store else None)
+                         model=MODEL, env={**store.env, **env} if store else None)
         if store:
             self.wait_up()
 

@@ -12,6 +12,7 @@ import unittest
 
 import zmq
 from kv_consumer import PAGE, Consumer, Dynamo
+from kv_stores import listening
 from server_process import Server
 
 TANDEM = os.environ["TD_TANDEM"]
@@ -272,6 +273,21 @@ class Refused(unittest.TestCase):
                 self.assertEqual(code, 1, line)
                 self.assertIn("kv-events-config: ", line)
                 self.assertIn(says, line)
+
+    def test_binds_to_the_address_that_it_is_given(self):
+        for address in ("127.0.0.1", "127.0.0.2", "*"):
+            with Worker(endpoint=f"tcp://{address}:*", replay_endpoint=f"tcp://{address}:*") as worker:
+                ports = listening(worker.process.pid)
+                self.assertEqual(len(ports), 3)
+                self.assertEqual({a for a, port in ports if port != worker.port}, {"0.0.0.0" if address == "*" else address})
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", 5557))
+                s.listen()
+            except OSError:
+                pass  # it is taken already
+            code, line = self.launch({"publisher": "zmq"})
+            self.assertIn("endpoint tcp://127.0.0.1:5557 is in use", line, "the default is this machine")
 
     def test_without_the_library(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -93,6 +93,7 @@ static td_page_format format(node *n, uint64_t fingerprint) {
 static void start(node *n, const char *folder, uint64_t fingerprint, uint64_t buffers) {
     td_kv_store_config c = {.library = TD_FAKE_MOONCAKE,
                             .local_hostname = "127.0.0.1",
+                            .listen_address = "127.0.0.1",
                             .metadata_server = "P2PHANDSHAKE",
                             .protocol = "tcp",
                             .local_buffer_size = 1 << 20,
@@ -355,7 +356,7 @@ static void ends_with_everything_under_way(void **state) {
 
 static void needs_its_library(void **state) {
     (void)state;
-    td_kv_store_config c = {.library = "/nowhere/libmooncake_store.so", .protocol = "tcp"};
+    td_kv_store_config c = {.library = "/nowhere/libmooncake_store.so", .listen_address = "127.0.0.1", .protocol = "tcp"};
     td_kv_store       *k;
     td_error           err = {0};
     assert_int_equal(td_kv_store_open(&c, &k, &err), TD_ENOTFOUND);
@@ -427,6 +428,10 @@ static void config_is_read_and_refused(void **state) {
                  {"{\"master_server_address\": \"a:1\", \"global_segment_size\": 0, \"max_wait_ms\": 0}", "max_wait_ms"},
                  {"{\"master_server_address\": \"a:1\", \"global_segment_size\": 0, \"protocol\": \"cxl\"}", "'cxl'"},
                  {"{\"master_server_address\": \"a:1\", \"global_segment_size\": 0, \"mode\": \"embedded\"}", "'mode'"},
+                 {"{\"master_server_address\": \"a:1\", \"global_segment_size\": 0, \"local_hostname\": \"host-a\"}",
+                  "listen_address"},
+                 {"{\"master_server_address\": \"a:1\", \"global_segment_size\": 0, \"listen_address\": \"eth0\"}",
+                  "listen_address must be an address"},
                  {"{\"master_server_address\": \"a:1\", \"master_server_address\": \"b:1\"}", "JSON"}};
     td_kv_store_config c;
     td_error           err = {0};
@@ -438,8 +443,16 @@ static void config_is_read_and_refused(void **state) {
     assert_true(c.global_segment_size == (uint64_t)4 << 30 && c.page_buffer_size == 1000 && c.max_wait_ms == 500);
     assert_string_equal(c.master_server_address, "a:1");
     assert_string_equal(c.local_hostname, "10.0.0.1");
+    assert_string_equal(c.listen_address, "10.0.0.1");
     assert_string_equal(c.library, "libmooncake_store.so");
     assert_string_equal(c.protocol, "tcp");
+    assert_int_equal(read_config("{\"master_server_address\": \"a:1\", \"global_segment_size\": 0}", &c, &err), TD_OK);
+    assert_string_equal(c.listen_address, "127.0.0.1");
+    assert_int_equal(read_config("{\"master_server_address\": \"a:1\", \"global_segment_size\": 0, \"local_hostname\": "
+                                 "\"host-a\", \"listen_address\": \"::\"}",
+                                 &c, &err),
+                     TD_OK);
+    assert_string_equal(c.listen_address, "::");
     for (size_t i = 0; i < sizeof WRONG / sizeof WRONG[0]; i++) {
         assert_true(read_config(WRONG[i].text, &c, &err) != TD_OK);
         if (!strstr(err.text, WRONG[i].word)) fail_msg("%s: %s", WRONG[i].text, err.text);

@@ -5,8 +5,9 @@
  * of the whole prompt), then ends with EOS; with ignore_eos it starts again. With a temperature above 0, letters change case
  * by the seed. Log-probabilities are -0.5 for a generated token, -1 for a prompt token, and 1 less for each further top one.
  * Words in the prompt make trouble: !error (an error after 3 tokens), !busy (the queue is full), !slow (20 ms a token),
- * !flood (no pause at all), !hang (no token ever), !encode (tokenizing it takes 2 s). So do words in the model's path:
- * missing (no such folder), slow (3 s to load), cold (2 s to the first token of all).
+ * !flood (no pause at all), !hang (no token ever), !encode (tokenizing it takes 2 s), !linger (it runs, and what is asked of
+ * the engine about it has been done, LINGER_US before the call returns). So do words in the model's path: missing (no such
+ * folder), slow (3 s to load), cold (2 s to the first token of all).
  */
 #include <jansson.h>
 #include <math.h>
@@ -25,6 +26,7 @@
 #define TICK_US 1000
 #define SLOW_TICKS 20
 #define COLD_TICKS 2000
+#define LINGER_US 500000
 
 static const char *const SPECIAL[BYTE_BASE] = {"<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"};
 
@@ -185,7 +187,7 @@ struct td_request {
     uint32_t          done;
     unsigned          pause, ticks; /* ticks per token */
     int               refs;         /* the caller's handle, the engine's list */
-    bool              cancelled, running, hang, error;
+    bool              cancelled, running, hang, error, linger;
     double            begin_s; /* monotonic clock */
 };
 
@@ -550,6 +552,7 @@ static td_request *make_request(td_engine *e, const td_request_params *p) {
     if (strstr(e->path, "cold") && !e->stats.requests_total) r->pause = COLD_TICKS;
     r->hang = says(r, "!hang");
     r->error = says(r, "!error");
+    r->linger = says(r, "!linger");
     return r;
 }
 
@@ -561,10 +564,11 @@ td_status td_engine_prepare_grammar(td_engine *e, td_grammar *g, td_error *err) 
 td_status td_engine_submit_all(td_engine *e, const td_request_params *p, size_t n, td_request **out, td_error *err) {
     for (size_t i = 0; i < n; i++)
         if (p[i].n_prompt + p[i].max_tokens > 1 << 20) return td_fail(err, TD_EINVAL, "prompt: too long for the fake");
-    bool busy = false;
+    bool busy = false, linger = false;
     for (size_t i = 0; i < n; i++) {
         out[i] = make_request(e, &p[i]);
         busy = busy || says(out[i], "!busy");
+        linger = linger || out[i]->linger;
     }
     pthread_mutex_lock(&e->lock);
     td_request **at = &e->list;
@@ -586,6 +590,7 @@ td_status td_engine_submit_all(td_engine *e, const td_request_params *p, size_t 
         at = &r->next;
     }
     pthread_mutex_unlock(&e->lock);
+    if (linger) usleep(LINGER_US);
     return busy ? td_fail(err, TD_EBUSY, "the queue is full: %u requests wait", held) : TD_OK;
 }
 
@@ -597,6 +602,7 @@ void td_request_cancel(td_request *r) {
     pthread_mutex_lock(&r->engine->lock);
     r->cancelled = true;
     pthread_mutex_unlock(&r->engine->lock);
+    if (r->linger) usleep(LINGER_US);
 }
 
 void td_request_release(td_request *r) {

@@ -56,15 +56,21 @@ class Server:
             return response.status, json.loads(data), response.headers
         return response.status, data.decode(), response.headers
 
-    def metric(self, name):
-        _, text, _ = self.request("GET", "/metrics")
+    def metric(self, name, headers=None):
+        _, text, _ = self.request("GET", "/metrics", headers=headers)
         return float(re.search(rf"^{re.escape(name)}\{{[^}}]*\}} (\S+)$", text, re.M)[1])
 
-    def wait_metric(self, name, value, timeout=10):
+    def wait_metric(self, name, value, timeout=10, headers=None):
         end = time.monotonic() + timeout * PATIENCE
-        while (now := self.metric(name)) != value:
+        while (now := self.metric(name, headers)) != value:
             if time.monotonic() > end:
                 raise AssertionError(f"{name} is {now}, not {value}, after {timeout} s")
+            time.sleep(0.02)
+
+    def wait_log(self, text, timeout=10):
+        end = time.monotonic() + timeout * PATIENCE
+        while text not in self.stderr():
+            assert time.monotonic() < end, f"{text!r} is not in the log after {timeout} s: {self.stderr()}"
             time.sleep(0.02)
 
     def stop(self, number=signal.SIGTERM, timeout=30):

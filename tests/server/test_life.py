@@ -151,6 +151,16 @@ class Life(unittest.TestCase):
         thread.join()
         self.assertEqual((result[0][0], result[0][1]["usage"]["completion_tokens"]), (200, 30))
 
+    def wait_stopping(self, server, connection):
+        """Until /health says so, on a connection from before."""
+        server.wait_log("stopping:")
+        for _ in range(1000):
+            connection.request("GET", "/health")
+            if json.loads(connection.getresponse().read())["status"] == "stopping":
+                return
+            time.sleep(0.01)
+        self.fail("/health does not say that the server stops")
+
     def test_grace(self):
         """Running requests finish, streams too; new ones are refused."""
         server = Server()
@@ -160,7 +170,7 @@ class Life(unittest.TestCase):
         keep.getresponse().read()
         server.wait_metric("sglang:num_running_reqs", 2)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        self.wait_stopping(server, keep)
         for path in ("/health", "/health_generate"):
             keep.request("GET", path)
             refusal = keep.getresponse()
@@ -171,7 +181,9 @@ class Life(unittest.TestCase):
         keep.request("GET", "/v1/models")
         self.assertEqual(json.loads(keep.getresponse().read())["object"], "list")
         with self.assertRaises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", server.port), timeout=1)
+            for _ in range(100):  # the port closes a moment after /health says so
+                socket.create_connection(("127.0.0.1", server.port), timeout=1).close()
+                time.sleep(0.01)
         self.assertEqual(server.process.wait(20), 0)
         for thread, _ in jobs:
             thread.join()
@@ -200,7 +212,7 @@ class Life(unittest.TestCase):
         thread, result = in_background(server, {"prompt": "!hang"})
         server.wait_metric("sglang:num_running_reqs", 1)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        self.wait_stopping(server, keep)
         start = time.monotonic()
         keep.request("POST", "/abort_request", '{"abort_all": true}', {"Content-Type": "application/json"})
         self.assertEqual(json.loads(keep.getresponse().read()), {"aborted": 1})
@@ -262,11 +274,25 @@ class Life(unittest.TestCase):
         thread, result = in_background(server, {"prompt": "!hang"})
         server.wait_metric("sglang:num_running_reqs", 1)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        server.wait_log("stopping:")
         self.assertIsNone(server.process.poll())
         self.assertEqual(server.stop(), 0)
         thread.join()
         self.assertEqual(result[0][0], 503)
+
+    def test_a_second_signal_when_the_engine_is_quicker(self):
+        """The engine's last event, which comes while the server still ends the request, does not make its answer a whole one."""
+        server = Server("--shutdown-grace", "1000")
+        jobs = [in_background(server, {"prompt": "!hang !linger", "stream": s}) for s in (False, True)]
+        server.wait_metric("sglang:num_running_reqs", 2)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_log("stopping:")
+        self.assertEqual(server.stop(), 0)
+        for thread, _ in jobs:
+            thread.join()
+        status, answer, _ = jobs[0][1][0]
+        self.assertEqual((status, answer.get("error", {}).get("code")), (503, "shutting_down"))
+        self.assertIn("shutting_down", jobs[1][1][0][1])
 
     def test_drain(self):
         """With a delay, requests are taken while /health says that there will be no more."""
@@ -289,7 +315,7 @@ class Life(unittest.TestCase):
         thread, result = in_background(server, {"prompt": "!hang"})
         server.wait_metric("sglang:num_running_reqs", 1)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        server.wait_log("draining:")
         self.assertIsNone(server.process.poll())
         self.assertEqual(server.stop(), 0)
         thread.join()

@@ -7,7 +7,7 @@ import unittest
 
 import anthropic
 from anthropic import beta_tool
-from server_process import Server
+from server_process import PATIENCE, Server
 
 TANDEM = os.environ["TD_TANDEM"]
 MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
@@ -49,7 +49,7 @@ def events_of(text):
 class Client:
     def __init__(self, *flags, key="none", **more):
         self.server = Server("--served-model-name", "fake", *flags, **more)
-        self.client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{self.server.port}", api_key=key, max_retries=0, timeout=60)
+        self.client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{self.server.port}", api_key=key, max_retries=0, timeout=60 * PATIENCE)
 
     def __enter__(self):
         return self

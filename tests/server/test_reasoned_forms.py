@@ -8,7 +8,7 @@ import unittest
 
 import jsonschema
 import openai
-from server_process import Server
+from server_process import PATIENCE, Server
 
 PROGRAM = os.environ["TD_SCRIPTED_TANDEM"]
 MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
@@ -29,7 +29,7 @@ class Scripted:
         self.template.write(TEMPLATE)
         self.template.flush()
         self.server = Server("--served-model-name", "scripted", "--chat-template", self.template.name, *flags, program=[PROGRAM], model=MODEL, env={"TD_SAYS": says})
-        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=60)
+        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE)
 
     def __enter__(self):
         return self

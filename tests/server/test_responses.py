@@ -11,7 +11,7 @@ import unittest
 import openai
 import pydantic
 from openai.types.responses import Response, ResponseItem, ResponseStreamEvent
-from server_process import Server
+from server_process import PATIENCE, Server
 
 TANDEM = os.environ["TD_TANDEM"]
 MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
@@ -662,7 +662,7 @@ class Demo(unittest.TestCase):
             rooms: int = pydantic.Field(ge=1, le=9)
 
         with Server("--quantization", "none", "--cpuinfer", "2", "--served-model-name", "tale", program=[TANDEM], model=MODEL) as server, \
-                openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0, timeout=60) as client:
+                openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE) as client:
             ask = {"model": "tale", "input": "Where does the fox live?", "max_output_tokens": 60}
             home = client.responses.parse(text_format=Home, **ask).output_parsed
             self.assertTrue(1 <= home.rooms <= 9)

@@ -9,7 +9,7 @@ import unittest
 
 import jsonschema
 import openai
-from server_process import Server
+from server_process import PATIENCE, Server
 
 TANDEM = os.environ["TD_TANDEM"]
 MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
@@ -30,7 +30,7 @@ class Structured(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server("--quantization", "none", "--cpuinfer", "2", "--served-model-name", "tale", program=[TANDEM], model=MODEL)
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=60)
+        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE)
 
     @classmethod
     def tearDownClass(cls):

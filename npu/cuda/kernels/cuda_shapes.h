@@ -46,6 +46,17 @@
 #define TD_CUDA_EXPANDED_DV_MAX 128
 #define TD_CUDA_EXPAND_KEYS 64 /* of a block, and as many outputs of a head */
 
+/* Routed experts: where the parts of one's matrix lie on the card (cuda_weight.h); those that its format has. */
+#define TD_CUDA_PLACE_THREADS 256
+typedef struct {
+    unsigned long long data, scale, zero, factor;
+} td_cuda_expert_matrix;
+
+/* Sums over cards: cards of a group, and values that a thread adds at a time. */
+#define TD_CUDA_CARDS 8
+#define TD_CUDA_SUM_THREADS 256
+#define TD_CUDA_SUM_VALUES 8
+
 #define TD_CUDA_TOP_THREADS 512
 #define TD_CUDA_TOP_MAX 2048 /* logits of a row that are found at most */
 

@@ -12,9 +12,9 @@
 
 #define PLACE_VALUES 8 /* of a lane: head_dim up to 256 */
 
-/* Norm (where gamma is given) and rotation of one head by a warp; out(i, v) stores value i. */
+/* Norm (where gamma is given) and rotation of the first `turned` values of one head by a warp; out(i, v) stores value i. */
 template <class F>
-TD_FN void place_head(const float *x, const float *gamma, float eps, const float *turn, td_u32 dim, const F &out) {
+TD_FN void place_head(const float *x, const float *gamma, float eps, const float *turn, td_u32 turned, td_u32 dim, const F &out) {
     const td_u32 lane = threadIdx.x % 32;
     float        v[PLACE_VALUES], factor = 1;
     for (int i = 0; i < PLACE_VALUES; i++) {
@@ -29,12 +29,12 @@ TD_FN void place_head(const float *x, const float *gamma, float eps, const float
     for (int i = 0; i < PLACE_VALUES; i++) {
         const td_u32 at = lane + i * 32;
         if (at >= dim) continue;
-        if (!turn) {
-            out(at, v[i]);
+        const float mine = gamma ? v[i] * factor * gamma[at] : v[i];
+        if (at >= turned) {
+            out(at, mine);
             continue;
         }
-        const td_u32 half = dim / 2, other = at < half ? at + half : at - half, place = at % half;
-        const float  mine = gamma ? v[i] * factor * gamma[at] : v[i];
+        const td_u32 half = turned / 2, other = at < half ? at + half : at - half, place = at % half;
         const float  its = gamma ? x[other] * factor * gamma[other] : x[other];
         out(at, at < half ? mine * turn[place] - its * turn[half + place] : mine * turn[place] + its * turn[half + place]);
     }
@@ -44,29 +44,29 @@ TD_FN void place_head(const float *x, const float *gamma, float eps, const float
  * Queries, keys and values of a row. grid (rows), block 128: a warp takes heads in turn.
  * @param q, k, v        [rows, heads * dim], [rows, kv_heads * dim] x 2: what the products gave
  * @param q_norm, k_norm [dim] or NULL
- * @param rope           [positions, dim]: cos half | sin half
+ * @param rope           [positions, rope_dim]: cos half | sin half, of the first rope_dim values of a head
  * @param q_out          [rows, heads, dim] bf16
  * @param k_cache, v_cache  [pages, kv_heads, PAGE, dim] bf16; the row goes to slot[row]
  */
 TD_KERNEL(128)
 td_gqa_place(const td_u32 *n_rows, const td_u32 *pos, const td_u32 *slot, const float *q, const float *k, const float *v,
-             const float *q_norm, const float *k_norm, float eps, const float *rope, td_u32 heads, td_u32 kv_heads,
+             const float *q_norm, const float *k_norm, float eps, const float *rope, td_u32 rope_dim, td_u32 heads, td_u32 kv_heads,
              td_u32 dim, td_bf16 *q_out, td_bf16 *k_cache, td_bf16 *v_cache) {
     const size_t row = blockIdx.x;
     if (row >= *n_rows) return;
-    const float *turn = rope + static_cast<size_t>(pos[row]) * dim;
+    const float *turn = rope + static_cast<size_t>(pos[row]) * rope_dim;
     const td_u32 page = slot[row] / TD_CUDA_PAGE, offset = slot[row] % TD_CUDA_PAGE;
     for (td_u32 h = threadIdx.x / 32; h < heads + 2 * kv_heads; h += blockDim.x / 32) {
         const td_u32 group = h < heads ? 0 : (h - heads) % kv_heads;
         const size_t at = ((static_cast<size_t>(page) * kv_heads + group) * TD_CUDA_PAGE + offset) * dim;
         if (h < heads)
-            place_head(q + (row * heads + h) * dim, q_norm, eps, turn, dim,
+            place_head(q + (row * heads + h) * dim, q_norm, eps, turn, rope_dim, dim,
                        [&](td_u32 i, float x) { q_out[(row * heads + h) * dim + i] = td_to_bf16(x); });
         else if (h < heads + kv_heads)
-            place_head(k + (row * kv_heads + group) * dim, k_norm, eps, turn, dim,
+            place_head(k + (row * kv_heads + group) * dim, k_norm, eps, turn, rope_dim, dim,
                        [&](td_u32 i, float x) { k_cache[at + i] = td_to_bf16(x); });
         else
-            place_head(v + (row * kv_heads + group) * dim, nullptr, eps, nullptr, dim,
+            place_head(v + (row * kv_heads + group) * dim, nullptr, eps, nullptr, 0, dim,
                        [&](td_u32 i, float x) { v_cache[at + i] = td_to_bf16(x); });
     }
 }

@@ -5,8 +5,8 @@
  * a captured launch serves every step of its bucket: blocks beyond that return at once. They compile with -fmad=false, and
  * fused multiply-adds are written as such; division and square root are IEEE's. So every float operation outside of
  * td_mma_bf16 has the same bits on every card, and on a CPU that runs these sources (TD_CUDA_EMULATION; the header that
- * defines it is included before). Sums over threads have an order that is fixed by indices. No kernel uses float atomics or
- * waits for another block.
+ * defines it is included before). Sums over threads have an order that is fixed by indices. No kernel uses float atomics, or
+ * waits for another block of its card; those of cards.cu wait for other cards.
  */
 #ifndef TD_NPU_CUDA_KERNEL_CUH
 #define TD_NPU_CUDA_KERNEL_CUH
@@ -44,6 +44,33 @@ template <class T>
 TD_FN void td_store(void *p, T v) {
     *static_cast<T *>(p) = v;
 }
+
+/** A pointer to device memory that was read from there. */
+template <class T>
+TD_FN T *td_device_pointer(td_u64 address) {
+    return reinterpret_cast<T *>(address);
+}
+
+/** A word by which kernels of several cards meet: what a thread's kernel, and those before it on its stream, have written can
+ * be read by who has read it from the word on (PTX ISA, "Memory Consistency Model": release and acquire of system scope). */
+struct td_signal {
+    unsigned word;
+};
+TD_FN void td_signal_set(td_signal *s, unsigned v) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&s->word), "r"(v) : "memory");
+}
+TD_FN unsigned td_signal_get(const td_signal *s) {
+    unsigned v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(&s->word) : "memory");
+    return v;
+}
+
+/** Memory that kernels of several cards use at the same time, ordered by signals. The emulation is told what of it a block uses,
+ * by its first thread. */
+struct td_exchange {
+    uint4 words;
+};
+TD_FN void td_exchange_used(const td_exchange *, size_t, bool) {}
 
 /** Start a copy of 16 bytes from device to shared memory, of zeros where it is not wanted; from is then not read. */
 TD_FN void td_async_16(void *to, const void *from, bool wanted) {

@@ -9,7 +9,7 @@
  * order in which the matrix instruction takes them (cuda_pack.h); e2m1 becomes twice its value by byte permutations, an
  * integer. A block takes eight rows of activations.
  */
-#include "npu/cuda/kernels/kernel.cuh"
+#include "npu/cuda/kernels/experts.cuh"
 
 #define GROUP_WARPS (TD_CUDA_LINEAR_THREADS / 32)
 #define GROUP_ROWS 8
@@ -17,8 +17,8 @@
 #define GROUPS_OF_BLOCK_MAX (TD_CUDA_GROUP_BLOCK / 16)
 
 struct group_args {
-    const td_u32 *n_rows;
-    const td_i8  *x; /* [rows, ldx] */
+    const td_u32 *row_of; /* [rows] the row of x that row i is, or NULL: i */
+    const td_i8  *x;      /* [*, ldx] */
     td_u32        ldx;
     const float  *x_scale;
     const td_u8  *codes; /* [n, blocks of k, 64] */
@@ -66,16 +66,20 @@ TD_FN unsigned e2m1_twice(unsigned half) {
     return __vsub4(magnitude ^ minus, minus);
 }
 
+TD_FN size_t source_row(const group_args &a, td_u32 row) {
+    return a.row_of ? a.row_of[row] : row;
+}
+
+/* Rows from first_row on, those before `rows`. */
 template <bool FLOAT>
-TD_FN void group_linear(const group_args &a) {
+TD_FN void group_linear(const group_args &a, td_u32 first_row, td_u32 rows) {
     TD_SHARED(int, sums, GROUP_WARPS *GROUPS_OF_BLOCK_MAX *GROUP_OUTPUTS);
-    const td_u32 first_row = blockIdx.y * GROUP_ROWS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const td_u32 rows = *a.n_rows;
+    const td_u32 warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     if (first_row >= rows) return;
     const td_u32 groups = a.k / a.size, blocks = (a.k + TD_CUDA_GROUP_BLOCK - 1) / TD_CUDA_GROUP_BLOCK;
     const td_u32 per_block = TD_CUDA_GROUP_BLOCK / a.size, first_output = blockIdx.x * TD_CUDA_TILE_N;
     const td_u32 row = first_row + g;
-    const td_i8 *x = row < rows ? a.x + static_cast<size_t>(row) * a.ldx : nullptr;
+    const td_i8 *x = row < rows ? a.x + source_row(a, row) * a.ldx : nullptr;
     float        acc = 0; /* of output threadIdx.x % 16 of row threadIdx.x / 16, in half of the threads */
     const td_u32 column = first_output + threadIdx.x % TD_CUDA_TILE_N;
 
@@ -144,7 +148,7 @@ TD_FN void group_linear(const group_args &a) {
     const td_u32 out_row = first_row + threadIdx.x / TD_CUDA_TILE_N;
     if (threadIdx.x >= GROUP_OUTPUTS || column >= a.n || out_row >= rows) return;
     if (FLOAT) acc = acc * (a.factor[column] * 0.5f);
-    acc = acc * a.x_scale[out_row];
+    acc = acc * a.x_scale[source_row(a, out_row)];
     if (a.bias) acc += a.bias[column];
     if (a.out_is_f32)
         static_cast<float *>(a.out)[static_cast<size_t>(out_row) * a.ldo + column] = acc;
@@ -165,7 +169,8 @@ td_int4_linear(const td_u32 *n_rows, const td_i8 *x, td_u32 ldx, const float *x_
                td_u32 scale_kind, const td_u8 *zero, const float *bias, td_u32 n, td_u32 k, td_u32 size, void *out,
                td_u32 ldo, td_u32 out_is_f32) {
     group_linear<false>(
-        {n_rows, x, ldx, x_scale, codes, scale, scale_kind, zero, nullptr, bias, n, k, size, ldo, out_is_f32, out});
+        {nullptr, x, ldx, x_scale, codes, scale, scale_kind, zero, nullptr, bias, n, k, size, ldo, out_is_f32, out},
+        blockIdx.y * GROUP_ROWS, *n_rows);
 }
 /** @param factor [n] */
 TD_KERNEL(TD_CUDA_LINEAR_THREADS)
@@ -173,5 +178,29 @@ td_fp4_linear(const td_u32 *n_rows, const td_i8 *x, td_u32 ldx, const float *x_s
               td_u32 scale_kind, const float *factor, const float *bias, td_u32 n, td_u32 k, td_u32 size, void *out,
               td_u32 ldo, td_u32 out_is_f32) {
     group_linear<true>(
-        {n_rows, x, ldx, x_scale, codes, scale, scale_kind, nullptr, factor, bias, n, k, size, ldo, out_is_f32, out});
+        {nullptr, x, ldx, x_scale, codes, scale, scale_kind, nullptr, factor, bias, n, k, size, ldo, out_is_f32, out},
+        blockIdx.y * GROUP_ROWS, *n_rows);
 }
+
+/**
+ * out [places, n] f32 = x w^T of each expert's rows. grid (n / TILE_N rounded up, tiles), block TD_CUDA_LINEAR_THREADS; of
+ * tiles as td_experts_place makes them with 8 rows.
+ * @param row_at [places] the row of x that a place has; NULL: x has a row for each place
+ * @param w      [n_experts]
+ */
+#define EXPERTS_IN_GROUPS(name, is_float)                                                                                 \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                     \
+    name(const td_u32 *totals, const td_u32 *tiles, const td_u32 *row_at, const td_i8 *x, td_u32 ldx,                     \
+         const float *x_scale, const td_cuda_expert_matrix *w, td_u32 scale_kind, td_u32 n, td_u32 k, td_u32 size,        \
+         float *out) {                                                                                                    \
+        expert_tile tile;                                                                                                 \
+        if (!expert_tile_of_block(totals, tiles, &tile)) return;                                                          \
+        const td_cuda_expert_matrix &own = w[tile.expert];                                                                \
+        group_linear<is_float>({row_at, x, ldx, x_scale, td_device_pointer<const td_u8>(own.data),                        \
+                                td_device_pointer<const td_u8>(own.scale), scale_kind,                                    \
+                                td_device_pointer<const td_u8>(own.zero), td_device_pointer<const float>(own.factor),     \
+                                nullptr, n, k, size, n, 1, out},                                                          \
+                               tile.first, tile.end);                                                                     \
+    }
+EXPERTS_IN_GROUPS(td_experts_int4, false)
+EXPERTS_IN_GROUPS(td_experts_fp4, true)

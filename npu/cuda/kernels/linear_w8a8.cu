@@ -11,15 +11,17 @@
  *
  * A variant _R takes R rows in a block; more rows are more blocks, which read the weights again. Those of many rows also
  * compute more outputs in a block, so that the activations, which come from the second-level cache, are not what limits.
+ *
+ * Of routed experts a block has a tile of one expert's rows, which lie anywhere among the step's (experts.cu).
  */
-#include "npu/cuda/kernels/kernel.cuh"
+#include "npu/cuda/kernels/experts.cuh"
 
 #define CHUNK 64 /* k that a warp multiplies at a time */
 
 struct linear_args {
-    const td_u32 *n_rows;
-    const td_i8  *x;       /* [rows, ldk] */
-    const float  *x_scale; /* [rows] */
+    const td_u32 *row_of;  /* [rows] the row of x that row i is, or NULL: i */
+    const td_i8  *x;       /* [*, ldk] */
+    const float  *x_scale; /* [*] */
     const td_i8  *w;       /* [n, ldk] */
     const float  *w_scale; /* [n] */
     const td_i8  *up;      /* SWIGLU: w is the gate; else not read */
@@ -49,13 +51,16 @@ TD_FN void store_output(const linear_args &a, size_t row, td_u32 column, float v
         static_cast<td_bf16 *>(a.out)[row * a.ldo + column] = td_to_bf16(v);
 }
 
-/* 8 * GROUPS rows, TILES tiles of weights. */
+TD_FN size_t source_row(const linear_args &a, td_u32 row) {
+    return a.row_of ? a.row_of[row] : row;
+}
+
+/* 8 * GROUPS rows from first_row on, those before `rows`; TILES tiles of weights. */
 template <int GROUPS, int TILES, bool SWIGLU>
-TD_FN void linear(const linear_args &a) {
+TD_FN void linear(const linear_args &a, td_u32 first_row, td_u32 rows) {
     constexpr int ROWS = 8 * GROUPS, COLUMNS = 16 * TILES;
     TD_SHARED(int, sums, ROWS *COLUMNS);
-    const td_u32 first_row = blockIdx.y * ROWS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const td_u32 rows = *a.n_rows;
+    const td_u32 warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     if (first_row >= rows) return;
 
     const td_i8 *w[TILES][2], *x[GROUPS];
@@ -64,7 +69,7 @@ TD_FN void linear(const linear_args &a) {
         for (int half = 0; half < 2; half++) w[j][half] = weight_row<SWIGLU>(a, blockIdx.x * TILES + j, g + half * 8);
     for (int i = 0; i < GROUPS; i++) {
         const td_u32 row = first_row + i * 8 + g;
-        x[i] = row < rows ? a.x + static_cast<size_t>(row) * a.ldk : nullptr;
+        x[i] = row < rows ? a.x + source_row(a, row) * a.ldk : nullptr;
         for (int j = 0; j < TILES; j++)
             for (int e = 0; e < 4; e++) acc[i][j][e] = 0;
     }
@@ -99,7 +104,7 @@ TD_FN void linear(const linear_args &a) {
     for (td_u32 i = threadIdx.x; i < ROWS * OUTPUTS; i += blockDim.x) {
         const td_u32 row = first_row + i / OUTPUTS, place = i % OUTPUTS, column = blockIdx.x * OUTPUTS + place;
         if (row >= rows || column >= a.n) continue;
-        const float x_scale = a.x_scale[row];
+        const float x_scale = a.x_scale[source_row(a, row)];
         if (SWIGLU) {
             const td_u32 at = i / OUTPUTS * COLUMNS + place / 8 * 16 + place % 8;
             const float  gate = scaled(sums[at], a.w_scale[column], x_scale);
@@ -120,7 +125,8 @@ TD_FN void linear(const linear_args &a) {
     name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, const td_i8 *w, const float *w_scale, \
          const float *bias, td_u32 n, td_u32 ldk, void *out, td_u32 ldo, td_u32 out_is_f32) {              \
         linear<groups, tiles, false>(                                                                      \
-            {n_rows, x, x_scale, w, w_scale, nullptr, nullptr, bias, n, ldk, ldo, out_is_f32, out});       \
+            {nullptr, x, x_scale, w, w_scale, nullptr, nullptr, bias, n, ldk, ldo, out_is_f32, out},       \
+            blockIdx.y * 8 * groups, *n_rows);                                                             \
     }
 LINEAR(td_w8a8_8, 1, 1)
 LINEAR(td_w8a8_16, 2, 1)
@@ -132,12 +138,37 @@ LINEAR(td_w8a8_64, 8, 4)
     TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                    \
     name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, const td_i8 *gate, const float *gate_scale,         \
          const td_i8 *up, const float *up_scale, td_u32 n, td_u32 ldk, float *out, td_u32 ldo) {                         \
-        linear<groups, tiles, true>({n_rows, x, x_scale, gate, gate_scale, up, up_scale, nullptr, n, ldk, ldo, 1, out}); \
+        linear<groups, tiles, true>({nullptr, x, x_scale, gate, gate_scale, up, up_scale, nullptr, n, ldk, ldo, 1, out}, \
+                                    blockIdx.y * 8 * groups, *n_rows);                                                   \
     }
 SWIGLU(td_w8a8_swiglu_8, 1, 1)
 SWIGLU(td_w8a8_swiglu_16, 2, 1)
 SWIGLU(td_w8a8_swiglu_32, 4, 2)
 SWIGLU(td_w8a8_swiglu_64, 8, 4)
+
+/**
+ * out [places, n] f32 = x w^T of each expert's rows, or silu(x gate^T) * (x up^T). As above with a tile for each blockIdx.y;
+ * of tiles as td_experts_place makes them with as many rows as the variant's.
+ * @param row_at [places] the row of x that a place has; NULL: x has a row for each place
+ * @param w, up  [n_experts]; up is not read without SWIGLU
+ */
+#define EXPERTS(name, groups, tiles_of_weights, swiglu)                                                                   \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                     \
+    name(const td_u32 *totals, const td_u32 *tiles, const td_u32 *row_at, const td_i8 *x, const float *x_scale,           \
+         const td_cuda_expert_matrix *w, const td_cuda_expert_matrix *up, td_u32 n, td_u32 ldk, float *out) {             \
+        expert_tile tile;                                                                                                 \
+        if (!expert_tile_of_block(totals, tiles, &tile)) return;                                                          \
+        const td_cuda_expert_matrix &own = w[tile.expert], &other = swiglu ? up[tile.expert] : own;                       \
+        linear<groups, tiles_of_weights, swiglu>(                                                                         \
+            {row_at, x, x_scale, td_device_pointer<const td_i8>(own.data), td_device_pointer<const float>(own.scale),     \
+             td_device_pointer<const td_i8>(other.data), td_device_pointer<const float>(other.scale), nullptr, n, ldk, n, \
+             1, out},                                                                                                     \
+            tile.first, tile.end);                                                                                        \
+    }
+EXPERTS(td_experts_w8a8_8, 1, 1, false)
+EXPERTS(td_experts_w8a8_64, 8, 4, false)
+EXPERTS(td_experts_swiglu_8, 1, 1, true)
+EXPERTS(td_experts_swiglu_64, 8, 4, true)
 
 /**
  * What becomes of the int32 sums of a library's product [rows, n]: scales, bias, and out. grid (n / 256 rounded up, rows),
@@ -149,6 +180,6 @@ td_w8a8_epilogue(const td_u32 *n_rows, const int *sums, const float *x_scale, co
     const size_t row = blockIdx.y;
     const td_u32 column = blockIdx.x * 256 + threadIdx.x;
     if (row >= *n_rows || column >= n) return;
-    const linear_args a = {n_rows, nullptr, x_scale, nullptr, w_scale, nullptr, nullptr, bias, n, 0, ldo, out_is_f32, out};
+    const linear_args a = {nullptr, nullptr, x_scale, nullptr, w_scale, nullptr, nullptr, bias, n, 0, ldo, out_is_f32, out};
     store_output(a, row, column, scaled(sums[row * n + column], w_scale[column], x_scale[row]));
 }

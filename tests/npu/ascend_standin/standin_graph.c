@@ -257,7 +257,7 @@ void standin_update_add(standin_stream *s, standin_op *op) {
 /** Updates and runs of a task group must be ordered like writes and reads of memory. */
 static void use_group(standin_stream *s, const task_group *group, bool write) {
     static standin_history *all; /* told apart by their address */
-    standin_use             use = {group, 1, write, false};
+    standin_use             use = {.at = group, .bytes = 1, .write = write};
     standin_used(&all, &use, s->line, s->clock.seen[s->line], &s->clock,
                  write ? "an update of a task group" : "a run of a task group's capture");
 }

@@ -237,7 +237,8 @@ typedef struct {
     int64_t     heads, kv_heads, d, rope_d, value_d, n_seq, block, table_stride;
     float       scale;
     layout_kind layout;
-    bool        causal, paged, heads_first; /* pages [blocks, kv heads, block, d] */
+    bool        causal, paged, heads_first; /* pages [blocks, kv heads, block, d]; or, */
+    bool        tiled;                      /* besides, [blocks, kv heads, d / 16, block, 16] */
     int64_t     lengths[];
 } attention_args;
 
@@ -254,15 +255,21 @@ static int64_t query_at(const attention_args *a, const standin_tensor *t, int64_
     return ((b * a->heads + n) * t->view[2] + s) * d;
 }
 
-/** Element of a key, value or key rope: sequence b, position j, kv head h. */
+/** Element 0 of a key, value or key rope: sequence b, position j, kv head h. */
 static int64_t key_at(const attention_args *a, const int32_t *table, const standin_tensor *t, int64_t b, int64_t j,
                       int64_t h, int64_t d) {
     if (!a->paged) return ((lengths_of(a, 3)[b] + j) * a->kv_heads + h) * d;
     int64_t page = table[b * a->table_stride + j / a->block], blocks = t->view[0];
     if (page < 0 || page >= blocks)
         standin_refuse(FIA, "a block table names page %lld of %lld", (long long)page, (long long)blocks);
+    if (a->tiled) return (page * a->kv_heads + h) * a->block * d + j % a->block * 16;
     if (a->heads_first) return ((page * a->kv_heads + h) * a->block + j % a->block) * d;
     return ((page * a->block + j % a->block) * a->kv_heads + h) * d;
+}
+
+/** Element i of it, from element 0 on. */
+static int64_t inside(const attention_args *a, int64_t i) {
+    return a->tiled ? i / 16 * a->block * 16 + i % 16 : i;
 }
 
 static void attend(const standin_call *c, const attention_args *a, int64_t b, int64_t s, int64_t n, float *score,
@@ -276,7 +283,7 @@ static void attend(const standin_call *c, const attention_args *a, int64_t b, in
         float   dot = 0;
         int64_t k = key_at(a, table, c->t[K], b, j, h, a->d);
         for (int64_t i = 0; i < a->d; i++)
-            dot += standin_get(c->at[Q], c->t[Q]->dtype, q + i) * standin_get(c->at[K], c->t[K]->dtype, k + i);
+            dot += standin_get(c->at[Q], c->t[Q]->dtype, q + i) * standin_get(c->at[K], c->t[K]->dtype, k + inside(a, i));
         if (a->rope_d) {
             int64_t kr = key_at(a, table, c->t[K_ROPE], b, j, h, a->rope_d);
             for (int64_t i = 0; i < a->rope_d; i++)
@@ -291,7 +298,7 @@ static void attend(const standin_call *c, const attention_args *a, int64_t b, in
         float   p = expf(score[j] - most);
         int64_t v = key_at(a, table, c->t[V], b, j, h, a->value_d);
         total += p;
-        for (int64_t i = 0; i < a->value_d; i++) sum[i] += p * standin_get(c->at[V], c->t[V]->dtype, v + i);
+        for (int64_t i = 0; i < a->value_d; i++) sum[i] += p * standin_get(c->at[V], c->t[V]->dtype, v + inside(a, i));
     }
     int64_t o = query_at(a, c->t[ATTENTION_OUT], b, s, n, a->value_d);
     for (int64_t i = 0; i < a->value_d; i++)
@@ -377,6 +384,19 @@ static int64_t set_lengths(const td_acl_executor *x, const attention_call *call,
     return most;
 }
 
+/* Of bf16 without rope: the documents of CANN 9.1 have such pages for any layout of the query, those of 8.5 and before for
+ * MLA and int8 only. d of 64 or 128: the published checks (op_host/checkers/common_checker.cpp). */
+static void check_tiled_pages(const td_acl_executor *x, const attention_args *a, const standin_tensor *k) {
+    td_acl_package_version version = {0};
+    need(x, aclsysGetCANNVersion(TD_ACL_PKG_NAME_CANN, &version) == TD_ACL_SUCCESS, "CANN's version is not known");
+    need(x, strcmp(version.version, "9.1") >= 0,
+         "NZ pages of BFLOAT16 without rope: CANN before 9.1 has them for MLA alone");
+    need(x, !a->rope_d, "NZ pages with rope are not here");
+    need(x, a->d == 64 || a->d == 128, "NZ pages without rope want d of 64 or 128");
+    need(x, k->view[1] == a->kv_heads && k->view[2] == a->d / 16 && k->view[3] == a->block && k->view[4] == 16,
+         "an NZ cache is not (blocks, heads, d / 16, block, 16)");
+}
+
 static void check_pages(const td_acl_executor *x, attention_args *a, const standin_tensor *k, const standin_tensor *v,
                         const standin_tensor *table, int64_t most_queries) {
     /* The document says besides that a cache has at least as many blocks as all sequences' lengths make together. Where
@@ -393,15 +413,21 @@ static void check_pages(const td_acl_executor *x, attention_args *a, const stand
     need(x, table->view[0] == a->n_seq, "blockTable's first dimension is not the number of sequences");
     need(x, table->view[1] >= longest, "blockTable is narrower than the pages of the longest sequence");
     a->table_stride = table->view[1];
-    need(x, k->n_view == 3 || k->n_view == 4,
-         "a cache has neither three dimensions (blocks, block, heads * d) nor four (blocks, heads, block, d)");
+    need(x, k->n_view >= 3 && k->n_view <= 5,
+         "a cache has neither three dimensions (blocks, block, heads * d) nor four (blocks, heads, block, d) nor five (NZ: "
+         "blocks, heads, d / 16, block, 16)");
     a->heads_first = k->n_view == 4;
-    need(x, k->view[a->heads_first ? 2 : 1] == a->block, "a cache's blocks are not of blockSize");
-    need(x, a->heads_first ? k->view[1] == a->kv_heads && k->view[3] == a->d : k->view[2] == a->kv_heads * a->d,
-         "a cache's heads or d are not key's");
-    need(x, !a->heads_first || a->layout != BSND, "query is BSND, and the cache is not (blocks, block, heads * d)");
-    need(x, a->heads_first || a->kv_heads * a->d <= 65535,
-         "heads * d of a cache (blocks, block, heads * d) is more than 65535");
+    a->tiled = k->n_view == 5;
+    if (a->tiled) {
+        check_tiled_pages(x, a, k);
+    } else {
+        need(x, k->view[a->heads_first ? 2 : 1] == a->block, "a cache's blocks are not of blockSize");
+        need(x, a->heads_first ? k->view[1] == a->kv_heads && k->view[3] == a->d : k->view[2] == a->kv_heads * a->d,
+             "a cache's heads or d are not key's");
+        need(x, !a->heads_first || a->layout != BSND, "query is BSND, and the cache is not (blocks, block, heads * d)");
+        need(x, a->heads_first || a->kv_heads * a->d <= 65535,
+             "heads * d of a cache (blocks, block, heads * d) is more than 65535");
+    }
     need(x, standin_same_shape(k, v), "value's cache has another shape than key's");
     if (a->rope_d && a->d == 512) {
         need(x, a->block == 16 || a->block == 128, "MLA's blockSize is neither 16 nor 128");

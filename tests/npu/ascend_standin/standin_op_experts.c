@@ -4,8 +4,9 @@
  * once. Places are row major: place i k + j is where the row of token i for its j-th expert went.
  *
  * Sources: ops-transformer moe/moe_init_routing_v2, moe_init_routing_v3, moe_finalize_routing_v2, gmm/grouped_matmul
- * (aclnnGroupedMatmulV5, the scenarios A8W8 and BFLOAT16); ops-nn quant/dequant_swiglu_quant (aclnnDequantSwigluQuantV2), as
- * they are for A2. What is stricter here: ids, places, counts and scales are looked at when an operation runs, and an array
+ * (aclnnGroupedMatmulV5, the scenarios A8W8 and BFLOAT16), gmm/grouped_matmul_swiglu_quant
+ * (aclnnGroupedMatmulSwigluQuantWeightNZ, A8W8); ops-nn quant/dequant_swiglu_quant (aclnnDequantSwigluQuantV2), as they are
+ * for A2. What is stricter here: ids, places, counts and scales are looked at when an operation runs, and an array
  * that the document says is not read must not be given.
  */
 #include <stdlib.h>
@@ -14,9 +15,10 @@
 
 #define TF "hicann/ops-transformer "
 #define NN "hicann/ops-nn "
-#define EXPERTS_MAX 1024 /* of grouped_matmul: groups of a single tensor of weights */
-#define LAST_MAX 65536   /* of grouped_matmul: the last dimension of x and weight is less */
-#define SWIGLU_MAX 7232  /* of dequant_swiglu_quant V2: x's last dimension */
+#define EXPERTS_MAX 1024  /* of grouped_matmul: groups of a single tensor of weights */
+#define LAST_MAX 65536    /* of grouped_matmul: the last dimension of x and weight is less */
+#define SWIGLU_MAX 7232   /* of dequant_swiglu_quant V2: x's last dimension */
+#define GATE_UP_MAX 10240 /* of grouped_matmul_swiglu_quant: N */
 
 static void need(const td_acl_executor *x, bool ok, const char *rule) {
     if (!ok) standin_bad(x, "%s", rule);
@@ -129,7 +131,8 @@ td_aclnn_status aclnnMoeInitRoutingV3GetWorkspaceSize(
     need(x, !offset, "offset is given, and nothing is quantised");
     need(x, active == standin_count(i), "activeNum is not rows * k, which all products take");
     need(x, capacity >= 0, "expertCapacity is negative");
-    need(x, counts_type == 1 && with_counts, "expertTokensNumType is not 1 with expertTokensNumFlag, the only form here");
+    need(x, (counts_type == 0 || counts_type == 1) && with_counts,
+         "expertTokensNumType is neither 0 nor 1, or without expertTokensNumFlag (2 is not here)");
     need(x,
          expert_range && expert_range->alive && expert_range->n == 2 && expert_range->values[0] == 0 &&
              expert_range->values[1] == n_experts,
@@ -138,7 +141,7 @@ td_aclnn_status aclnnMoeInitRoutingV3GetWorkspaceSize(
     need(x, is_vector(n, TD_ACL_INT64, n_experts), "expertTokensCountOrCumsumOut is not INT64 [expertNum]");
     need(x, !s || is_vector(s, TD_ACL_FLOAT, t->view[0]), "scale is not FLOAT [rows]");
     need(x, !s || is_vector(os, TD_ACL_FLOAT, standin_count(i)), "expandedScaleOut is not FLOAT [rows * k]");
-    route_args a = {n_experts, false};
+    route_args a = {n_experts, counts_type == 0};
     return standin_end(x, run_route, &a, sizeof a, 4096, ws, executor);
 }
 STANDIN_SECOND(aclnnMoeInitRoutingV3)
@@ -265,6 +268,14 @@ STANDIN_SECOND(aclnnGroupedMatmulV5)
 
 enum { MIDDLE_X, MIDDLE_SCALE, MIDDLE_TOKEN_SCALE, MIDDLE_LIST, MIDDLE_OUT, MIDDLE_OUT_SCALE };
 
+/* Value i of row `row`, which is of group g and has 2 n: sums are scaled, floats are as they are. */
+static float middle_value(const standin_call *c, int64_t g, int64_t row, int64_t n, int64_t i) {
+    int64_t at = row * 2 * n + i;
+    if (!c->t[MIDDLE_SCALE]) return standin_get(c->at[MIDDLE_X], c->t[MIDDLE_X]->dtype, at);
+    return (float)((const int32_t *)c->at[MIDDLE_X])[at] * ((const float *)c->at[MIDDLE_SCALE])[g * 2 * n + i] *
+           ((const float *)c->at[MIDDLE_TOKEN_SCALE])[row];
+}
+
 /* Rows behind the last group are anything: here they become codes of 127. */
 static void run_middle(const standin_call *c) {
     const standin_tensor *t = c->t[MIDDLE_X];
@@ -273,12 +284,9 @@ static void run_middle(const standin_call *c) {
     for (int64_t g = 0; g < c->t[MIDDLE_LIST]->view[0]; g++) {
         int64_t end = group_end(c, MIDDLE_LIST, g, row, rows, false, NN "quant/dequant_swiglu_quant V2");
         for (; row < end; row++) {
-            const float *scale = (const float *)c->at[MIDDLE_SCALE] + g * 2 * n;
-            float        token = ((const float *)c->at[MIDDLE_TOKEN_SCALE])[row];
             for (int64_t i = 0; i < n; i++) {
-                const int32_t *sum = (const int32_t *)c->at[MIDDLE_X] + row * 2 * n;
-                float          gate = (float)sum[i] * scale[i] * token, up = (float)sum[n + i] * scale[n + i] * token;
-                y[i] = gate / (1 + expf(-gate)) * up;
+                float gate = middle_value(c, g, row, n, i);
+                y[i] = gate / (1 + expf(-gate)) * middle_value(c, g, row, n, n + i);
             }
             ((float *)c->at[MIDDLE_OUT_SCALE])[row] = standin_quant_row(y, n, (int8_t *)c->at[MIDDLE_OUT] + row * n);
         }
@@ -296,11 +304,14 @@ td_aclnn_status aclnnDequantSwigluQuantV2GetWorkspaceSize(
     const td_acl_tensor *out, const td_acl_tensor *scale, uint64_t *ws, td_acl_executor **executor) {
     td_acl_executor      *x = standin_begin("aclnnDequantSwigluQuantV2", NN "quant/dequant_swiglu_quant V2");
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN);
-    need(x, t->dtype == TD_ACL_INT32, "x is not INT32 (BFLOAT16 is not here)");
-    const standin_tensor *w = standin_add(x, weight_scale, "weightScale, which x of INT32 wants,", STANDIN_IN),
-                         *ts = standin_add(x, token_scale, "activationScale", STANDIN_IN),
+    need(x, t->dtype == TD_ACL_INT32 || t->dtype == TD_ACL_BF16, "x is neither INT32 nor BFLOAT16, as A2 and A3 want it");
+    bool                  sums = t->dtype == TD_ACL_INT32;
+    int                   role = sums ? STANDIN_IN : STANDIN_OPTIONAL;
+    const standin_tensor *w = standin_add(x, weight_scale, "weightScale, which x of INT32 wants,", role),
+                         *ts = standin_add(x, token_scale, "activationScale", role),
                          *l = standin_add(x, list, "groupIndex, which A2 and A3 want,", STANDIN_IN),
                          *o = standin_add(x, out, "yOut", STANDIN_OUT), *s = standin_add(x, scale, "scaleOut", STANDIN_OUT);
+    need(x, sums || (!w && !ts), "weightScale or activationScale is given, and x is not INT32");
     need(x, !bias && !quant_scale, "bias and smooth scales are not here");
     need(x, !quant_offset, "quantOffset is given, and quantMode is \"dynamic\"");
     need(x, activate_left, "activateLeft is false, which is not here");
@@ -318,10 +329,10 @@ td_aclnn_status aclnnDequantSwigluQuantV2GetWorkspaceSize(
     need(x, l->dtype == TD_ACL_INT64 && l->n_view == 1 && l->view[0] > 0 && standin_contiguous(l),
          "groupIndex is not INT64 of one dimension");
     need(x,
-         w->dtype == TD_ACL_FLOAT && w->n_view == 2 && w->view[0] == l->view[0] && w->view[1] == wide &&
-             standin_contiguous(w),
+         !w || (w->dtype == TD_ACL_FLOAT && w->n_view == 2 && w->view[0] == l->view[0] && w->view[1] == wide &&
+                standin_contiguous(w)),
          "weightScale is not FLOAT [groups, 2 H]");
-    need(x, is_vector(ts, TD_ACL_FLOAT, rows), "activationScale is not FLOAT [rows]");
+    need(x, !ts || is_vector(ts, TD_ACL_FLOAT, rows), "activationScale is not FLOAT [rows]");
     need(x, o->dtype == TD_ACL_INT8 && o->n_view == 2 && o->view[0] == rows && o->view[1] * 2 == wide,
          "yOut is not INT8 [rows, H]");
     need(x, is_vector(s, TD_ACL_FLOAT, rows), "scaleOut is not FLOAT [rows]");
@@ -329,6 +340,70 @@ td_aclnn_status aclnnDequantSwigluQuantV2GetWorkspaceSize(
     return standin_end(x, run_middle, NULL, 0, 512, ws, executor);
 }
 STANDIN_SECOND(aclnnDequantSwigluQuantV2)
+
+/* ---- products and middle in one ------------------------------------------------------------------ */
+
+enum { GATE_UP_X, GATE_UP_W, GATE_UP_SCALE, GATE_UP_TOKEN_SCALE, GATE_UP_LIST, GATE_UP_OUT, GATE_UP_OUT_SCALE };
+
+/* Rows behind the last group stay as they are. The list holds sums. */
+static void run_gate_up(const standin_call *c) {
+    int64_t      rows = c->t[GATE_UP_X]->view[0], k = c->t[GATE_UP_X]->view[1], n = c->t[GATE_UP_SCALE]->view[1], row = 0;
+    float       *y = malloc((size_t)n * sizeof *y);
+    const float *token = c->at[GATE_UP_TOKEN_SCALE];
+    for (int64_t g = 0; g < c->t[GATE_UP_LIST]->view[0]; g++) {
+        const int8_t *w = (const int8_t *)c->at[GATE_UP_W] + g * k * n;
+        int64_t       end = group_end(c, GATE_UP_LIST, g, row, rows, true, TF "gmm/grouped_matmul_swiglu_quant");
+        for (; row < end; row++) {
+            for (int64_t tile = 0; tile < n / 32; tile++) {
+                int32_t sum[32];
+                standin_tile_sums((const int8_t *)c->at[GATE_UP_X] + row * k, w, tile, k, sum);
+                for (int64_t j = 0; j < 32; j++)
+                    y[tile * 32 + j] = (float)sum[j] * token[row] *
+                                       standin_get(c->at[GATE_UP_SCALE], c->t[GATE_UP_SCALE]->dtype, g * n + tile * 32 + j);
+            }
+            for (int64_t i = 0; i < n / 2; i++) y[i] = y[i] / (1 + expf(-y[i])) * y[n / 2 + i];
+            ((float *)c->at[GATE_UP_OUT_SCALE])[row] =
+                standin_quant_row(y, n / 2, (int8_t *)c->at[GATE_UP_OUT] + row * (n / 2));
+        }
+    }
+    free(y);
+}
+
+/* The document has 5 dimensions for the weight; the published code takes a view of 3 over such a storage, too, which is
+ * refused here. */
+td_aclnn_status aclnnGroupedMatmulSwigluQuantWeightNZGetWorkspaceSize(
+    const td_acl_tensor *self, const td_acl_tensor *weight, const td_acl_tensor *bias, const td_acl_tensor *offset,
+    const td_acl_tensor *weight_scale, const td_acl_tensor *token_scale, const td_acl_tensor *list, td_acl_tensor *out,
+    td_acl_tensor *scale, td_acl_tensor *out_offset, uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnGroupedMatmulSwigluQuantWeightNZ", TF "gmm/grouped_matmul_swiglu_quant");
+    const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *w = standin_add(x, weight, "weight", STANDIN_IN),
+                         *s = standin_add(x, weight_scale, "weightScale", STANDIN_IN),
+                         *ts = standin_add(x, token_scale, "xScale", STANDIN_IN),
+                         *l = standin_add(x, list, "groupList", STANDIN_IN), *o = standin_add(x, out, "output", STANDIN_OUT),
+                         *os = standin_add(x, scale, "outputScale", STANDIN_OUT);
+    need(x, t->dtype == TD_ACL_INT8 && w->dtype == TD_ACL_INT8, "x or weight is not INT8 (A8W4 is not here)");
+    need(x, !bias, "bias is given, which A8W8 does not take");
+    need(x, !offset && !out_offset, "offset or outputOffset is given, which have to be null pointers");
+    need(x, t->n_view == 2 && s->n_view == 2, "x is not [M, K], or weightScale not [E, N]");
+    int64_t rows = t->view[0], k = t->view[1], groups = s->view[0], n = s->view[1];
+    need(x, k < LAST_MAX, "K is 65536 or more");
+    need(x, n <= GATE_UP_MAX, "N is more than 10240");
+    need(x, n % 32 == 0 && k % 16 == 0 && n > 0 && k > 0, "N is no multiple of 32, or K none of 16: tiles are whole");
+    need(x,
+         w->format == TD_ACL_FORMAT_FRACTAL_NZ && w->n_view == 5 && w->view[0] == groups && w->view[1] == n / 32 &&
+             w->view[2] == k / 16 && w->view[3] == 16 && w->view[4] == 32 && standin_contiguous(w),
+         "weight is not NZ of [E, N / 32, K / 16, 16, 32]");
+    need(x, standin_is_float(s->dtype), "weightScale is none of FLOAT, FLOAT16, BFLOAT16");
+    need(x, is_vector(ts, TD_ACL_FLOAT, rows), "xScale is not FLOAT [M]");
+    need(x, is_vector(l, TD_ACL_INT64, groups), "groupList is not INT64 with a value for each of weight's groups");
+    need(x, o->dtype == TD_ACL_INT8 && o->n_view == 2 && o->view[0] == rows && o->view[1] * 2 == n,
+         "output is not INT8 [M, N / 2]");
+    need(x, is_vector(os, TD_ACL_FLOAT, rows), "outputScale is not FLOAT [M]");
+    need(x, standin_contiguous(t) && standin_contiguous(s) && standin_contiguous(o),
+         "x, weightScale or output is not contiguous");
+    return standin_end(x, run_gate_up, NULL, 0, 16384, ws, executor);
+}
+STANDIN_SECOND(aclnnGroupedMatmulSwigluQuantWeightNZ)
 
 /* ---- back from the experts --------------------------------------------------------------------- */
 

@@ -207,6 +207,48 @@ td_aclnn_status aclnnAddRmsNormGetWorkspaceSize(const td_acl_tensor *x1, const t
 }
 STANDIN_SECOND(aclnnAddRmsNorm)
 
+/* The norm is f32 in the first output, and rounded from there in the second. */
+static void run_add_rms_norm_cast(const standin_call *c) {
+    int64_t n = standin_last(c->t[0]);
+    float  *x = malloc((size_t)n * sizeof *x);
+    for (int64_t r = 0, rows = standin_rows(c->t[0]); r < rows; r++) {
+        sum_row(c, 0, 1, r, x);
+        set_row(c, 6, r, x);
+        ((float *)c->at[5])[r] = standin_norm_row(x, n, *(const double *)c->args, c->at[2], c->t[2]->dtype, x);
+        set_row(c, 3, r, x);
+        set_row(c, 4, r, x);
+    }
+    free(x);
+}
+
+td_aclnn_status aclnnAddRmsNormCastGetWorkspaceSize(const td_acl_tensor *x1, const td_acl_tensor *x2,
+                                                    const td_acl_tensor *gamma, double epsilon, const td_acl_tensor *out1,
+                                                    const td_acl_tensor *out2, const td_acl_tensor *rstd,
+                                                    const td_acl_tensor *sum, uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnAddRmsNormCast", NN "norm/add_rms_norm_cast");
+    const standin_tensor *a = standin_add(x, x1, "x1", STANDIN_IN), *b = standin_add(x, x2, "x2", STANDIN_IN),
+                         *g = standin_add(x, gamma, "gamma", STANDIN_IN), *o = standin_add(x, out1, "y1Out", STANDIN_OUT),
+                         *o2 = standin_add(x, out2, "y2Out", STANDIN_OUT), *s = standin_add(x, rstd, "rstdOut", STANDIN_OUT),
+                         *t = standin_add(x, sum, "xOut", STANDIN_OUT);
+    need(x, a->dtype == TD_ACL_BF16 || a->dtype == TD_ACL_FLOAT16, "x1 is neither FLOAT16 nor BFLOAT16");
+    need(x, b->dtype == a->dtype && g->dtype == a->dtype && o2->dtype == a->dtype && t->dtype == a->dtype,
+         "x2, gamma, y2Out or xOut is not of x1's dtype");
+    need(x, o->dtype == TD_ACL_FLOAT && s->dtype == TD_ACL_FLOAT, "y1Out or rstdOut is not FLOAT");
+    need(x, standin_same_shape(a, b) && standin_same_shape(a, t) && standin_same_shape(a, o) && standin_same_shape(a, o2),
+         "x2, xOut, y1Out or y2Out has another shape than x1");
+    need(x, g->n_view == 1 && g->view[0] == standin_last(a), "gamma's shape is not the last dimension of x1");
+    need(x, s->n_view == a->n_view && standin_last(s) == 1 && standin_count(s) == standin_rows(a),
+         "rstdOut's shape is not x1's with 1 for the last dimension");
+    need(x, standin_contiguous(o) && standin_contiguous(o2) && standin_contiguous(t) && standin_contiguous(s),
+         "y1Out, y2Out, rstdOut or xOut is not contiguous");
+    need(x, standin_contiguous(g), "gamma is not contiguous");
+    need(x, epsilon >= 0, "epsilon is negative");
+    need_rows(x, a);
+    need_rows(x, b);
+    return standin_end(x, run_add_rms_norm_cast, &epsilon, sizeof epsilon, 512, ws, executor);
+}
+STANDIN_SECOND(aclnnAddRmsNormCast)
+
 /* ---- quantisation ------------------------------------------------------------------------------ */
 
 static void run_dynamic_quant(const standin_call *c) {

@@ -235,7 +235,7 @@ const char *aclrtGetSocName(void) {
 }
 
 static const char *cann(void) {
-    return text_setting("TD_STANDIN_CANN", "9.0.0");
+    return text_setting("TD_STANDIN_CANN", "9.1.0");
 }
 
 td_acl_status aclsysGetVersionStr(char *package, char *version) {

@@ -23,7 +23,7 @@ void standin_op_use(standin_op *op, const void *at, size_t bytes, bool write, bo
     if (!bytes) return;
     if (op->n_uses == STANDIN_USES_MAX)
         standin_refuse("stand-in", "%s uses more than %d pieces of memory", op->name, STANDIN_USES_MAX);
-    op->uses[op->n_uses++] = (standin_use){at, bytes, write, indexed};
+    op->uses[op->n_uses++] = (standin_use){.at = at, .bytes = bytes, .write = write, .indexed = indexed};
 }
 
 void standin_op_unref(standin_op *op) {

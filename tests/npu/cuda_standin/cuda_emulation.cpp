@@ -2,6 +2,7 @@
 #include "tests/npu/cuda_standin/cuda_emulation.h"
 
 #include <sys/mman.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 #include <csetjmp>
@@ -107,6 +108,8 @@ struct owner {
 thread_local owner mine_owner;
 
 void *(*reach_fn)(const void *);
+void (*exchange_fn)(const void *, size_t, td_cuda_exchange);
+#define POLL_NS 20000 /* between two reads of a signal */
 uint64_t order_seed;
 
 uint64_t next_random(machine *m) { /* splitmix64 */
@@ -335,8 +338,29 @@ void td_cuda_emulated_reach(void *(*reach)(const void *device)) {
     reach_fn = reach;
 }
 
+void td_cuda_emulated_exchanges(void (*tell)(const void *at, size_t bytes, td_cuda_exchange what)) {
+    exchange_fn = tell;
+}
+
 void td_cuda_emulated_order(uint64_t seed) {
     order_seed = seed;
+}
+
+void td_signal_set(td_signal *s, unsigned v) {
+    if (exchange_fn) exchange_fn(s, sizeof *s, TD_CUDA_SIGNAL_SET);
+    __atomic_store_n(&s->word, v, __ATOMIC_RELEASE);
+}
+
+unsigned td_signal_get(const td_signal *s) {
+    const unsigned v = __atomic_load_n(&s->word, __ATOMIC_ACQUIRE);
+    if (v && exchange_fn) exchange_fn(s, sizeof *s, TD_CUDA_SIGNAL_READ);
+    const struct timespec nap = {0, POLL_NS};
+    nanosleep(&nap, nullptr);
+    return v;
+}
+
+void td_exchange_used(const td_exchange *p, size_t n, bool is_written) {
+    if (exchange_fn) exchange_fn(p, n * sizeof *p, is_written ? TD_CUDA_EXCHANGE_WRITTEN : TD_CUDA_EXCHANGE_READ);
 }
 
 void *td_emulated_pointer(void *device) {

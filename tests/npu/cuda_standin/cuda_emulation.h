@@ -232,6 +232,30 @@ inline int atomicMax(int *p, int v) {
     return old;
 }
 
+/** A word by which kernels of several cards meet: set with a release of system scope, read with an acquire. Reading waits a
+ * little, so that a thread that polls does not keep the others from running. */
+struct td_signal {
+    unsigned word;
+};
+void     td_signal_set(td_signal *s, unsigned v);
+unsigned td_signal_get(const td_signal *s);
+
+/** Memory that kernels of several cards use at the same time, ordered by signals. */
+struct td_exchange {
+    uint4 words;
+};
+void td_exchange_used(const td_exchange *p, size_t n, bool is_written);
+
+inline int __popc(unsigned v) {
+    return __builtin_popcount(v);
+}
+
+void *td_emulated_pointer(void *device); /* through the reach */
+template <class T>
+T *td_device_pointer(unsigned long long address) {
+    return address ? static_cast<T *>(td_emulated_pointer(reinterpret_cast<void *>(address))) : nullptr;
+}
+
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
 template <class T>
@@ -347,9 +371,7 @@ inline void td_load_transposed(unsigned b[2], td_shared<uint16_t> row) {
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /** Run thread(ctx) in every thread of the launch. */
-void  td_emulated_run(const char *name, const td_cuda_launch *l, unsigned max_threads, void (*thread)(void *ctx), void *ctx);
-void *td_emulated_pointer(void *device); /* through the reach */
-
+void td_emulated_run(const char *name, const td_cuda_launch *l, unsigned max_threads, void (*thread)(void *ctx), void *ctx);
 template <class... A>
 struct td_emulated_call {
     void (*kernel)(A...);
@@ -384,10 +406,23 @@ constexpr uint32_t td_emulated_written() {
     ((mask |= std::is_pointer_v<A> && !std::is_const_v<std::remove_pointer_t<A>> ? bit : 0, bit <<= 1), ...);
     return mask;
 }
+/** Which arguments point to signals and exchanges. */
+template <class P>
+constexpr bool td_emulated_is_exchange() {
+    using T = std::remove_const_t<std::remove_pointer_t<P>>;
+    return std::is_same_v<T, td_signal> || std::is_same_v<T, td_exchange>;
+}
+template <class... A>
+constexpr uint32_t td_emulated_exchanges() {
+    uint32_t mask = 0, bit = 1;
+    ((mask |= td_emulated_is_exchange<A>() ? bit : 0, bit <<= 1), ...);
+    return mask;
+}
 template <class... A>
 constexpr td_cuda_kernel td_emulated_record(const char *name, void (*)(A...), td_cuda_launch_fn f, unsigned max_threads) {
     static_assert(sizeof...(A) <= TD_CUDA_ARGS_MAX, "too many arguments");
-    return td_cuda_kernel{name, f, sizeof...(A), {sizeof(A)...}, max_threads, td_emulated_written<A...>()};
+    return td_cuda_kernel{
+        name, f, sizeof...(A), {sizeof(A)...}, max_threads, td_emulated_written<A...>(), td_emulated_exchanges<A...>()};
 }
 
 /** Make a kernel one that a driver finds. */

@@ -2,7 +2,9 @@
  * the sources are unique over all of them. */
 #include "tests/npu/cuda_standin/cuda_emulation.h"
 
+#include "npu/cuda/kernels/cards.cu"
 #include "npu/cuda/kernels/embed.cu"
+#include "npu/cuda/kernels/experts.cu"
 #include "npu/cuda/kernels/gqa.cu"
 #include "npu/cuda/kernels/linear_bf16.cu"
 #include "npu/cuda/kernels/linear_groups.cu"
@@ -55,3 +57,15 @@ TD_CUDA_EXPORT(td_top, TD_CUDA_TOP_THREADS)
 TD_CUDA_EXPORT(td_softmax_sums, TD_CUDA_TOP_THREADS)
 TD_CUDA_EXPORT(td_int4_linear, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_fp4_linear, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_cards_part, TD_CUDA_SUM_THREADS)
+TD_CUDA_EXPORT(td_cards_meet, 32)
+TD_CUDA_EXPORT(td_cards_sum, TD_CUDA_SUM_THREADS)
+TD_CUDA_EXPORT(td_cards_gather, TD_CUDA_SUM_THREADS)
+TD_CUDA_EXPORT(td_experts_place, TD_CUDA_PLACE_THREADS)
+TD_CUDA_EXPORT(td_experts_sum, 256)
+TD_CUDA_EXPORT(td_experts_w8a8_8, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_w8a8_64, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_swiglu_8, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_swiglu_64, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_int4, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_experts_fp4, TD_CUDA_LINEAR_THREADS)

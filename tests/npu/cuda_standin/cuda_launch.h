@@ -38,6 +38,7 @@ typedef struct {
     unsigned          arg_bytes[TD_CUDA_ARGS_MAX]; /* of each: what a graph copies when it is captured */
     unsigned          max_threads;                 /* of a block: __launch_bounds__ */
     uint32_t          written;                     /* bit i: argument i points to what it may write */
+    uint32_t          exchanges; /* bit i: argument i points to what other cards' kernels use, too: td_signal, td_exchange */
 } td_cuda_kernel;
 
 /** What was wrong in this thread's last launch, valid until its next; NULL: nothing. */
@@ -49,6 +50,12 @@ const char *td_cuda_emulated_mistake(void);
  * thread that launches.
  */
 void td_cuda_emulated_reach(void *(*reach)(const void *device));
+
+/** Who is told, by the thread that runs the kernel, what it does to memory that other cards' kernels use, too: that a signal
+ * is about to be set, that one was read and is not 0, and which bytes of an exchange a block is about to use. Before the
+ * first launch; NULL, and at the start: nobody. */
+typedef enum { TD_CUDA_SIGNAL_SET, TD_CUDA_SIGNAL_READ, TD_CUDA_EXCHANGE_READ, TD_CUDA_EXCHANGE_WRITTEN } td_cuda_exchange;
+void td_cuda_emulated_exchanges(void (*tell)(const void *at, size_t bytes, td_cuda_exchange what));
 
 /** In which order a block's threads run between barriers, and its blocks: 0 ascending (the default), else a shuffle of this
  * seed. What a kernel computes must not depend on it. Between launches. */

@@ -47,6 +47,14 @@ standin_memory *standin_memory_of(const void *at, size_t bytes) {
     return offset <= m->bytes && bytes <= m->bytes - offset ? m : NULL;
 }
 
+standin_memory *standin_memory_of_real(const void *real, size_t bytes) {
+    for (size_t i = 0; i < n_pieces; i++) {
+        size_t offset = (size_t)((const char *)real - pieces[i]->real);
+        if (offset <= pieces[i]->bytes && bytes <= pieces[i]->bytes - offset) return pieces[i];
+    }
+    return NULL;
+}
+
 void *standin_real(const void *at, size_t bytes, const char *what) {
     standin_lock();
     standin_memory *m = standin_memory_of(at, bytes);
@@ -142,5 +150,6 @@ void standin_memory_remove(void *at, bool pinned) {
         munmap(m->real - before(m->bytes), pages(m->bytes)); /* what is behind, and a device address is never given out
                                                             again, so that a stale one is always found */
     standin_history_free(m->history);
+    standin_history_free(m->run_history);
     free(m);
 }

@@ -15,6 +15,7 @@ typedef struct {
     const char *from, *to;
     uint32_t    line, step;
     bool        write, indexed;
+    int32_t     device;
     const char *what;
 } access_entry;
 
@@ -64,7 +65,7 @@ void standin_used(standin_history **history, const standin_use *use, uint32_t li
     size_t           kept = 0;
     for (size_t i = 0; i < h->n; i++) {
         access_entry a = h->list[i];
-        bool         before = a.step <= clock->seen[a.line], meets = a.from < to && from < a.to;
+        bool         before = a.step <= clock->seen[a.line], meets = a.from < to && from < a.to && a.device == use->device;
         if (meets && !before && (a.write || use->write) && !(a.indexed && use->indexed))
             standin_refuse(STANDIN_DOCUMENTS.order,
                            "%s %s memory at %p that %s on another stream %s, and no event or synchronisation orders the two",
@@ -72,8 +73,8 @@ void standin_used(standin_history **history, const standin_use *use, uint32_t li
                            a.write ? "writes" : "reads");
         /* What the host has seen precedes all that is still to come; what this use covers, and precedes it, is stood for by
          * this one. */
-        bool covered =
-            before && a.from >= from && a.to <= to && (use->write || (a.line == line && !a.write)) && !use->indexed;
+        bool covered = before && a.device == use->device && a.from >= from && a.to <= to &&
+                       (use->write || (a.line == line && !a.write)) && !use->indexed;
         if (a.step > host.seen[a.line] && !covered &&
             !(a.line == line && a.from == from && a.to == to && a.write == use->write && a.indexed == use->indexed))
             h->list[kept++] = a;
@@ -83,7 +84,7 @@ void standin_used(standin_history **history, const standin_use *use, uint32_t li
         h->room = h->room ? h->room * 2 : 8;
         h->list = realloc(h->list, h->room * sizeof *h->list);
     }
-    h->list[h->n++] = (access_entry){from, to, line, step, use->write, use->indexed, what};
+    h->list[h->n++] = (access_entry){from, to, line, step, use->write, use->indexed, use->device, what};
 }
 
 void standin_history_free(standin_history *h) {

@@ -56,6 +56,8 @@ typedef struct {
     const void *at; /* device address, pinned address, or the address of a thing that is used like memory */
     size_t      bytes;
     bool        write, indexed;
+    bool        is_exchange; /* kernels of several devices use it at once, and say themselves what of it */
+    int32_t     device;      /* whose stream it is on. Two devices' uses are not compared: 0 where all are */
 } standin_use;
 
 typedef struct standin_history standin_history; /* of one piece of memory */
@@ -79,16 +81,18 @@ void standin_history_free(standin_history *h);
 typedef struct {
     char            *given, *real; /* the same for pinned memory */
     size_t           bytes;
-    uint64_t         id;        /* never used twice */
-    int32_t          device;    /* -1: pinned memory */
-    uint32_t         in_flight; /* operations that are enqueued and use it */
-    uint32_t         in_graphs; /* captured operations that use it */
-    bool             adopted;   /* the caller's own, until it is removed */
-    standin_history *history;
+    uint64_t         id;                    /* never used twice */
+    int32_t          device;                /* -1: pinned memory */
+    uint32_t         in_flight;             /* operations that are enqueued and use it */
+    uint32_t         in_graphs;             /* captured operations that use it */
+    bool             adopted;               /* the caller's own, until it is removed */
+    standin_history *history, *run_history; /* of what is enqueued, and of what has run */
 } standin_memory;
 
 /** The piece that holds all of it. @return NULL: none does. Under the lock. */
 STANDIN_EXPORT standin_memory *standin_memory_of(const void *at, size_t bytes);
+/** The same by where it really is. */
+standin_memory *standin_memory_of_real(const void *real, size_t bytes);
 /** Where device or pinned memory really is; refuses what is in no live piece. Takes the lock. */
 STANDIN_EXPORT void *standin_real(const void *at, size_t bytes, const char *what);
 /** A piece of TD_STANDIN_MEMORY bytes of a device, -1 pinned. @return false: it does not fit, and why says so. */

@@ -39,7 +39,7 @@ bool standin_used_all(const standin_use *uses, size_t n, uint32_t line, uint32_t
     for (size_t i = 0; i < n; i++) {
         standin_memory *m = standin_memory_of(uses[i].at, uses[i].bytes);
         all &= m != NULL;
-        if (m) standin_used(&m->history, &uses[i], line, step, clock, what);
+        if (m && !uses[i].is_exchange) standin_used(&m->history, &uses[i], line, step, clock, what);
     }
     return all;
 }

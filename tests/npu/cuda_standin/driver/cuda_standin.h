@@ -7,6 +7,7 @@
  *   cuda_standin_value.c   words that streams write and wait for
  *   cuda_standin_graph.c   captures, graphs and executable graphs
  *   cuda_standin_module.c  modules and launches: kernels that run on the CPU (cuda_launch.h)
+ *   cuda_standin_peer.c    access between cards; the order of their kernels
  *   standin_parts/         memory that the host cannot reach; which operations are ordered
  * Every rule names its function in the "CUDA Driver API" reference manual, or its section of the "CUDA C++ Programming
  * Guide". Whoever breaks one ends the process by SIGABRT with one sentence on stderr. It is stricter than the driver, which
@@ -27,8 +28,9 @@
  * longest delay, 0 none), TD_STANDIN_INIT (0: the status of cuInit), TD_STANDIN_FAIL=n (the n-th call that can fail for no
  * fault of the caller fails; 0: their number is printed when the last context is released), TD_STANDIN_FAIL_OP=n (the n-th
  * kernel or copy that comes up on a stream fails, and with it its context), TD_STANDIN_STATUS (the status of either: 999 and
- * 719), TD_STANDIN_64_BIT (1: whether 64-bit words can be waited for), TD_STANDIN_WAIT_MS (60000: the longest that a stream
- * waits for a word).
+ * 719), TD_STANDIN_64_BIT (1: whether 64-bit words can be waited for), TD_STANDIN_REGISTER (1: whether memory of the
+ * process can be pinned), TD_STANDIN_WAIT_MS (60000: the longest that a stream waits for a word), TD_STANDIN_PEERS (8: cards
+ * whose memory a card can be given access to).
  */
 #ifndef TD_TESTS_CUDA_STANDIN_H
 #define TD_TESTS_CUDA_STANDIN_H
@@ -51,6 +53,7 @@ struct CUctx_st {
     int                   device;
     unsigned              retained;
     unsigned              n_things; /* streams, events, modules, graphs of it */
+    uint32_t              peers;    /* a bit for each device whose memory it has access to */
     _Atomic(td_cu_status) failure;  /* of an operation: every later call returns it */
 };
 
@@ -82,6 +85,7 @@ typedef struct standin_entry {
     struct standin_entry *next;
     standin_op           *op;
     uint64_t              number; /* of the stream's operations, from 1 */
+    standin_clock         host;   /* what the host had seen when it was enqueued */
 } standin_entry;
 
 struct CUstream_st {
@@ -91,8 +95,8 @@ struct CUstream_st {
     standin_entry *first, *last;
     uint64_t       enqueued, done;
     bool           alive, closing;
-    uint32_t       line;
-    standin_clock  clock;
+    uint32_t       line, run_line;
+    standin_clock  clock, run_clock; /* of what is enqueued, and of what has run */
     uint64_t       random;
     td_cu_graph    capture; /* that it is captured into */
 };
@@ -102,7 +106,7 @@ struct CUevent_st {
     bool          alive;
     td_cu_stream  stream; /* of the last record outside captures */
     uint64_t      number;
-    standin_clock clock;
+    standin_clock clock, run_clock;
     td_cu_graph   capture; /* that the last record was captured into */
     size_t        node;
 };
@@ -139,6 +143,8 @@ td_cu_status standin_enter(const char *call, int kind);
 /** What a call that has done its work returns: the failure of the thread's context, if it has one. */
 td_cu_status  standin_left(void);
 td_cu_context standin_current(void);
+/** Refuses a device that cuDeviceGet has not given. */
+void standin_check_device(td_cu_device device, const char *call);
 /** The caller asks before it does anything: what TD_STANDIN_FAIL wants this call to return. */
 td_cu_status standin_fails(void);
 bool         standin_op_fails(td_cu_context c);
@@ -175,6 +181,17 @@ void standin_wait_progress(void);
 bool standin_can_64_bit(void);
 /** Whether the word has come that an operation (STANDIN_WAIT_VALUE) waits for. */
 bool standin_value_came(const standin_op *op);
+
+/* ---- cuda_standin_peer.c -------------------------------------------------------------------------------- */
+
+/** Whether kernels of a context may use a device's memory. Under the lock. */
+bool standin_reaches(const struct CUctx_st *c, int device);
+/** An operation comes up: its uses of memory that several cards reach are held against those that have run. */
+void standin_ran(const standin_op *op, td_cu_stream s);
+/** What the kernel that runs on s does to memory that other cards' kernels use, too. */
+void standin_exchanged(td_cu_stream s, const void *at, size_t bytes, td_cuda_exchange what);
+/** Memory is freed: words in it are no more. Under the lock. */
+void standin_signals_forget(const void *at, size_t bytes);
 
 /* ---- cuda_standin_graph.c; under the lock --------------------------------------------------------------- */
 

@@ -127,21 +127,25 @@ td_cu_status cuDeviceGet(td_cu_device *device, int ordinal) {
     return TD_CUDA_SUCCESS;
 }
 
-static void check_device(td_cu_device device, const char *call) {
+static bool can_register(void) {
+    return standin_setting("TD_STANDIN_REGISTER", 1) != 0;
+}
+
+void standin_check_device(td_cu_device device, const char *call) {
     if (device < 0 || device >= n_devices())
         standin_refuse("cuDeviceGet", "%s of device %d, which cuDeviceGet has not given", call, device);
 }
 
 td_cu_status cuDeviceGetName(char *name, int bytes, td_cu_device device) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
-    check_device(device, __func__);
+    standin_check_device(device, __func__);
     snprintf(name, (size_t)bytes, "stand-in for a card");
     return TD_CUDA_SUCCESS;
 }
 
 td_cu_status cuDeviceGetPCIBusId(char *id, int bytes, td_cu_device device) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
-    check_device(device, __func__);
+    standin_check_device(device, __func__);
     if (bytes < 13) standin_refuse("cuDeviceGetPCIBusId", "%d bytes for domain:bus:device.function, which are 13", bytes);
     snprintf(id, (size_t)bytes, "0000:%02X:00.0", 0x3b + device);
     return TD_CUDA_SUCCESS;
@@ -154,14 +158,14 @@ static int shared_most(uint64_t arch) {
 
 td_cu_status cuDeviceGetAttribute(int *value, td_cu_device_fact fact, td_cu_device device) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
-    check_device(device, __func__);
+    standin_check_device(device, __func__);
     uint64_t arch = standin_setting("TD_STANDIN_ARCH", 90);
     switch (fact) {
         case TD_CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = THREADS_PER_BLOCK; break;
         case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: *value = 48 * 1024; break;
         case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = shared_most(arch); break;
         case TD_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
-        case TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: *value = 1; break;
+        case TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: *value = can_register(); break;
         case TD_CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: *value = standin_can_64_bit(); break;
         case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = (int)(arch / 10); break;
         case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = (int)(arch % 10); break;
@@ -172,7 +176,7 @@ td_cu_status cuDeviceGetAttribute(int *value, td_cu_device_fact fact, td_cu_devi
 
 td_cu_status cuDeviceTotalMem_v2(size_t *bytes, td_cu_device device) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
-    check_device(device, __func__);
+    standin_check_device(device, __func__);
     *bytes = standin_setting("TD_STANDIN_MEMORY", (size_t)2 << 30);
     return TD_CUDA_SUCCESS;
 }
@@ -181,7 +185,7 @@ td_cu_status cuDeviceTotalMem_v2(size_t *bytes, td_cu_device device) {
 
 td_cu_status cuDevicePrimaryCtxRetain(td_cu_context *context, td_cu_device device) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
-    check_device(device, __func__);
+    standin_check_device(device, __func__);
     STANDIN_CAN_FAIL;
     standin_lock();
     td_cu_context c = &primary[device];
@@ -202,6 +206,9 @@ static void check_given_back(const struct CUctx_st *c) {
     if (bytes)
         standin_refuse("cuDevicePrimaryCtxRelease", "a context is released with %zu bytes of device %d that were not freed",
                        bytes, c->device);
+    if (c->peers)
+        standin_refuse("cuDevicePrimaryCtxRelease",
+                       "a context is released with access to other cards that was not disabled");
     if (c->n_things)
         standin_refuse("cuDevicePrimaryCtxRelease",
                        "a context is released with %u streams, events, modules or graphs that were not destroyed",
@@ -215,7 +222,7 @@ static void check_given_back(const struct CUctx_st *c) {
 
 td_cu_status cuDevicePrimaryCtxRelease_v2(td_cu_device device) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
-    check_device(device, __func__);
+    standin_check_device(device, __func__);
     standin_lock();
     td_cu_context c = &primary[device];
     if (!c->retained)
@@ -270,6 +277,7 @@ td_cu_status cuMemFree_v2(td_cu_address at) {
     standin_memory *m = standin_memory_of(at_of(at), 1);
     if (m && m->device >= 0 && m->device != current->device)
         standin_refuse("cuMemFree", "memory of device %d is freed in the context of device %d", m->device, current->device);
+    if (m) standin_signals_forget(m->real, m->bytes);
     standin_unlock();
     standin_memory_remove(at_of(at), false);
     return standin_left();
@@ -289,6 +297,7 @@ static td_cu_status give_back(const char *call, const char *other, void *at, boo
     standin_memory *m = standin_memory_of(at, 1);
     if (m && m->device < 0 && m->adopted != adopted)
         standin_refuse(call, "%s of %p, which came by another call: %s gives it back", call, at, other);
+    if (m) standin_signals_forget(m->real, m->bytes);
     standin_unlock();
     standin_memory_remove(at, true);
     return standin_left();
@@ -311,6 +320,7 @@ td_cu_status cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags) {
             standin_refuse("cuMemHostRegister", "%zu bytes at %p are registered, and not all of them are the process's",
                            bytes, at);
     STANDIN_CAN_FAIL;
+    if (!can_register()) return TD_CUDA_ERROR_NOT_SUPPORTED;
     if (!standin_memory_adopt(at, bytes))
         standin_refuse("cuMemHostRegister", "%p is registered, and some of its %zu bytes are pinned already", at, bytes);
     return TD_CUDA_SUCCESS;

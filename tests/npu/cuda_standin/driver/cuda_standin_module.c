@@ -19,16 +19,20 @@ static void find(void *library, const char *symbol, void *function) {
 
 /* ---- modules ----------------------------------------------------------------------------------- */
 
-static _Thread_local td_cu_context running; /* whose kernel this thread runs */
+static _Thread_local td_cu_stream running; /* whose kernel this thread runs */
+
+static void exchanged(const void *at, size_t bytes, td_cuda_exchange what) {
+    standin_exchanged(running, at, bytes, what);
+}
 
 /** Where an address of a kernel's arguments really is. */
 static void *reach(const void *device) {
     standin_lock();
     standin_memory *m = standin_memory_of(device, 1);
-    if (m && m->device >= 0 && m->device != running->device)
+    if (m && m->device >= 0 && !standin_reaches(running->context, m->device))
         standin_refuse("cuLaunchKernel",
                        "a kernel of device %d is given memory of device %d: access between devices was not enabled",
-                       running->device, m->device);
+                       running->context->device, m->device);
     standin_unlock();
     return standin_real(device, 1, "a kernel");
 }
@@ -68,13 +72,17 @@ td_cu_status cuModuleLoadData(td_cu_module *module, const void *image) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) return TD_CUDA_ERROR_INVALID_IMAGE;
     void (*set_reach)(void *(*)(const void *));
+    void (*set_exchanges)(void (*)(const void *, size_t, td_cuda_exchange));
     td_cu_module m = calloc(1, sizeof *m);
     *m = (struct CUmod_st){.context = standin_current(), .alive = true, .library = library};
     find(library, "td_cuda_emulated_mistake", &m->mistake);
     find(library, "td_cuda_emulated_reach", &set_reach);
-    if (!m->mistake || !set_reach)
-        standin_refuse("stand-in", "%s is no library of kernels: it lacks td_cuda_emulated_reach or _mistake", path);
+    find(library, "td_cuda_emulated_exchanges", &set_exchanges);
+    if (!m->mistake || !set_reach || !set_exchanges)
+        standin_refuse("stand-in", "%s is no library of kernels: it lacks td_cuda_emulated_reach, _exchanges or _mistake",
+                       path);
     set_reach(reach);
+    set_exchanges(exchanged);
     standin_lock();
     standin_keep(m);
     m->context->n_things++;
@@ -191,7 +199,7 @@ typedef struct {
 
 static void run_kernel(standin_op *op, td_cu_stream s) {
     call *c = op->payload;
-    running = s->context;
+    running = s;
     c->kernel->record->launch(&c->launch, c->args);
     const char *mistake = c->kernel->module->mistake();
     if (mistake) standin_refuse("cuda_emulation.h", "%s: %s", c->kernel->record->name, mistake);
@@ -204,11 +212,14 @@ static void drop_call(standin_op *op) {
 /* An argument of a pointer's size that is an address of live memory is one; the kernel may use all that lies from there to
  * the memory's end. What it may write, it writes somewhere in there, as with slots of a cache: two kernels that write the
  * same memory are taken to keep apart, one that reads it has to be ordered against both. */
-static void note_argument(standin_op *op, uint64_t value, bool written) {
+static void note_argument(standin_op *op, uint64_t value, bool written, bool is_exchange) {
     const char *at = (const char *)(uintptr_t)value;
     standin_lock();
     standin_memory *m = standin_memory_of(at, 1);
-    if (m) standin_op_use(op, at, m->bytes - (size_t)(at - m->given), written, written);
+    if (m) {
+        standin_op_use(op, at, m->bytes - (size_t)(at - m->given), written, written);
+        op->uses[op->n_uses - 1].is_exchange = is_exchange;
+    }
     standin_unlock();
 }
 
@@ -233,7 +244,8 @@ td_cu_status cuLaunchKernel(td_cu_kernel kernel, unsigned grid_x, unsigned grid_
             standin_refuse("stand-in", "%s takes an argument of %u bytes", record->name, record->arg_bytes[i]);
         memcpy(&c->values[i], args[i], record->arg_bytes[i]);
         c->args[i] = &c->values[i];
-        if (record->arg_bytes[i] == sizeof(void *)) note_argument(op, c->values[i], record->written >> i & 1);
+        if (record->arg_bytes[i] == sizeof(void *))
+            note_argument(op, c->values[i], record->written >> i & 1, record->exchanges >> i & 1);
     }
     op->payload = c;
     op->drop = drop_call;

@@ -25,7 +25,7 @@ standin_op *standin_op_new(const char *name, standin_op_kind kind, void (*run)(s
 }
 
 void standin_op_use(standin_op *op, const void *at, size_t bytes, bool write, bool indexed) {
-    op->uses[op->n_uses++] = (standin_use){at, bytes, write, indexed};
+    op->uses[op->n_uses++] = (standin_use){at, bytes, write, indexed, .device = standin_current()->device};
 }
 
 void standin_op_unref(standin_op *op) {
@@ -44,6 +44,7 @@ void standin_enqueue(td_cu_stream s, standin_op *op) {
     standin_entry *e = calloc(1, sizeof *e);
     *e = (standin_entry){.op = op, .number = ++s->enqueued};
     standin_host_into(&s->clock);
+    standin_host_into(&e->host);
     if (op->kind == STANDIN_WAIT) standin_clock_merge(&s->clock, &op->event->clock);
     uint32_t step = standin_line_step(s->line, &s->clock);
     (void)standin_used_all(op->uses, op->n_uses, s->line, step, &s->clock, op->name);
@@ -77,9 +78,19 @@ void standin_run_op(standin_op *op, td_cu_stream s) {
     bool is_work = op->kind == STANDIN_KERNEL || op->kind == STANDIN_COPY || op->kind == STANDIN_WRITE_VALUE;
     /* Nothing runs in a context that has failed, host functions neither (cuLaunchHostFunc). Waits end by themselves. */
     if (is_work && !atomic_load(&s->context->failure)) standin_op_fails(s->context);
+    if (is_work && !atomic_load(&s->context->failure)) standin_ran(op, s);
     if (op->kind == STANDIN_WAIT || op->kind == STANDIN_WAIT_VALUE || op->kind == STANDIN_GRAPH ||
         !atomic_load(&s->context->failure))
         op->run(op, s);
+}
+
+/* What a stream's thread knows of the order: what the host had seen, and what events carry. */
+static void before_entry(const standin_entry *e, td_cu_stream s) {
+    standin_clock_merge(&s->run_clock, &e->host);
+}
+static void after_entry(const standin_entry *e, td_cu_stream s) {
+    if (e->op->kind == STANDIN_RECORD) e->op->event->run_clock = s->run_clock;
+    if (e->op->kind == STANDIN_WAIT) standin_clock_merge(&s->run_clock, &e->op->event->run_clock);
 }
 
 static void *serve(void *arg) {
@@ -91,9 +102,11 @@ static void *serve(void *arg) {
             pthread_cond_wait(&s->more, &standin_mutex);
             continue;
         }
+        before_entry(e, s);
         standin_unlock();
         standin_run_op(e->op, s);
         standin_lock();
+        after_entry(e, s);
         s->first = e->next;
         if (!s->first) s->last = NULL;
         s->done = e->number;
@@ -126,6 +139,7 @@ td_cu_status cuStreamCreate(td_cu_stream *stream, unsigned flags) {
     standin_lock();
     standin_keep(s);
     *s = (struct CUstream_st){.context = standin_current(), .alive = true, .line = standin_line_take()};
+    s->run_line = standin_line_take();
     s->random = standin_random_start();
     s->context->n_things++;
     standin_unlock();
@@ -148,6 +162,7 @@ td_cu_status cuStreamDestroy_v2(td_cu_stream stream) {
     s->context->n_things--;
     pthread_cond_signal(&s->more);
     standin_line_give(s->line);
+    standin_line_give(s->run_line);
     standin_unlock();
     pthread_join(s->thread, NULL);
     return standin_left();
@@ -161,6 +176,7 @@ td_cu_status cuStreamSynchronize(td_cu_stream stream) {
         standin_refuse("guide, Prohibited and Unhandled Operations", "cuStreamSynchronize of a stream that is captured");
     for (uint64_t until = s->enqueued; s->done < until;) standin_wait_progress();
     standin_host_saw(&s->clock);
+    standin_host_saw(&s->run_clock);
     standin_unlock();
     return standin_left();
 }
@@ -265,6 +281,7 @@ static bool event_done(td_cu_event e, const char *call) {
                        call);
     if (e->stream && e->stream->done < e->number) return false;
     if (e->stream) standin_host_saw(&e->clock);
+    if (e->stream) standin_host_saw(&e->run_clock);
     return true;
 }
 

@@ -1,5 +1,5 @@
 /* A library of kernels for the stand-in's own tests (cuda_launch.h), by hand in C: each adds to every element of an array, a
- * value or another array. */
+ * value or another array; or sets a signal, or waits for it. */
 #include <unistd.h>
 
 #include "tests/npu/cuda_standin/cuda_launch.h"
@@ -10,6 +10,12 @@ static void *(*to_real)(const void *device);
 
 void td_cuda_emulated_reach(void *(*reach)(const void *device)) {
     to_real = reach;
+}
+
+static void (*tell)(const void *at, size_t bytes, td_cuda_exchange what);
+
+void td_cuda_emulated_exchanges(void (*fn)(const void *at, size_t bytes, td_cuda_exchange what)) {
+    tell = fn;
 }
 
 const char *td_cuda_emulated_mistake(void) {
@@ -46,6 +52,26 @@ EXPORT void td_cuda_emulated_add_array(const td_cuda_launch *l, void **args) {
     const uint32_t *from = to_real(y);
     for (uint32_t i = 0; i < n; i++) to[i] += from[i];
 }
-EXPORT const td_cuda_kernel td_cuda_kernel_add = {"add", td_cuda_emulated_add, 3, {8, 4, 4}, 256, 1};
-EXPORT const td_cuda_kernel td_cuda_kernel_add_slowly = {"add_slowly", td_cuda_emulated_add_slowly, 3, {8, 4, 4}, 256, 1};
-EXPORT const td_cuda_kernel td_cuda_kernel_add_array = {"add_array", td_cuda_emulated_add_array, 3, {8, 8, 4}, 256, 1};
+/* A signal is set to 1, or waited for. */
+static uint32_t *signal_of(void **args) {
+    const void *x;
+    __builtin_memcpy(&x, args[0], sizeof x);
+    return to_real(x);
+}
+EXPORT void td_cuda_emulated_set_signal(const td_cuda_launch *l, void **args) {
+    uint32_t *at = signal_of(args);
+    (void)l;
+    tell(at, sizeof *at, TD_CUDA_SIGNAL_SET);
+    __atomic_store_n(at, 1, __ATOMIC_RELEASE);
+}
+EXPORT void td_cuda_emulated_await_signal(const td_cuda_launch *l, void **args) {
+    uint32_t *at = signal_of(args);
+    (void)l;
+    while (__atomic_load_n(at, __ATOMIC_ACQUIRE) != 1) usleep(50);
+    tell(at, sizeof *at, TD_CUDA_SIGNAL_READ);
+}
+EXPORT const td_cuda_kernel td_cuda_kernel_set_signal = {"set_signal", td_cuda_emulated_set_signal, 1, {8}, 256, 1, 1};
+EXPORT const td_cuda_kernel td_cuda_kernel_await_signal = {"await_signal", td_cuda_emulated_await_signal, 1, {8}, 256, 1, 1};
+EXPORT const td_cuda_kernel td_cuda_kernel_add = {"add", td_cuda_emulated_add, 3, {8, 4, 4}, 256, 1, 0};
+EXPORT const td_cuda_kernel td_cuda_kernel_add_slowly = {"add_slowly", td_cuda_emulated_add_slowly, 3, {8, 4, 4}, 256, 1, 0};
+EXPORT const td_cuda_kernel td_cuda_kernel_add_array = {"add_array", td_cuda_emulated_add_array, 3, {8, 8, 4}, 256, 1, 0};

@@ -1,0 +1,94 @@
+/* GLM-4.7-Flash: DeepSeek-V3's latent attention, with heads of other sizes, and its router. */
+#include <math.h>
+#include <string.h>
+
+#include "model/arch/families.h"
+#include "model/arch/weight_table.h"
+#include "npu/npu.h"
+
+/* ---- configuration --------------------------------------------------------------------------- */
+
+/* mlp_layer_types is what transformers 5 writes; the published config.json has first_k_dense_replace. */
+static void read_dense_layers(td_config_reader *r, td_model_config *c) {
+    const json_t *types = td_config_get(r, "mlp_layer_types"), *v;
+    uint32_t      first = td_config_u32(r, "first_k_dense_replace", 1, 0, TD_LAYERS_MAX);
+    for (uint32_t i = 0; i < c->n_layers; i++) c->is_moe[i] = i >= first;
+    if (!types) return;
+    if (json_array_size(types) != c->n_layers)
+        td_config_refuse(r, TD_EFORMAT, "mlp_layer_types has %zu layers, and num_hidden_layers is %u",
+                         json_array_size(types), c->n_layers);
+    size_t i;
+    json_array_foreach(types, i, v) {
+        const char *type = json_is_string(v) ? json_string_value(v) : "no text";
+        if (r->status != TD_OK) return;
+        if (strcmp(type, "dense") && strcmp(type, "sparse"))
+            td_config_refuse(r, TD_ENOTSUP, "mlp_layer_types[%zu] is '%.40s', and only dense and sparse are known", i, type);
+        else
+            c->is_moe[i] = !strcmp(type, "sparse");
+    }
+}
+
+/* transformers' Glm4MoeLiteConfig. The multi-token-prediction layer behind the last one (num_nextn_predict_layers) is not
+ * read: nothing drafts with it. */
+static void read_config(td_config_reader *r, td_model_config *c) {
+    static const td_config_defaults D = {154880, 2048, 10240, 47, 20, 0, 202752};
+    td_config_common(r, c, &D);
+    c->eps = (float)td_config_number(r, "rms_norm_eps", 1e-5, 0, 1);
+    td_config_mla(r, c, &(td_config_mla_defaults){.q_lora = 768, .kv_lora = 512, .nope = 192, .rope = 64, .v = 256});
+    td_config_refuse_sliding_window(r);
+
+    c->moe_inter = td_config_u32(r, "moe_intermediate_size", 1536, 1, TD_CONFIG_DIM_MAX);
+    c->n_experts = td_config_u32_alias(r, "n_routed_experts", "num_local_experts", 64, 1, TD_EXPERTS_MAX);
+    c->top_k = td_config_u32(r, "num_experts_per_tok", 4, 1, TD_TOP_K_MAX);
+    c->shared_inter = td_config_u32(r, "n_shared_experts", 1, 0, 64) * c->moe_inter;
+    c->norm_topk = td_config_bool(r, "norm_topk_prob", true);
+    c->routed_scale = td_config_number(r, "routed_scaling_factor", 1.8, 0, 1e6);
+    td_config_sigmoid_router(r, c);
+    td_config_router_groups(r, c, 1, 1);
+    td_config_check_experts(r, c);
+    read_dense_layers(r, c);
+
+    td_config_rope(r, c, c->rope_dim, 0);
+    c->rope.interleaved = td_config_bool(r, "rope_interleave", true);
+    c->softmax_scale = td_rope_softmax_factor(&c->rope) / sqrt((double)c->nope_dim + c->rope_dim);
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
+    TD_STREAM_WEIGHTS, TD_MLA_WEIGHTS, TD_DENSE_WEIGHTS,
+    TD_ROUTER_WEIGHT,  TD_ROUTER_BIAS, TD_SHARED_WEIGHTS("mlp.shared_experts"),
+    TD_EXPERT_WEIGHTS,
+};
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
+    (void)layer;
+    return td_mla_caches(c);
+}
+
+static const td_layer_op DENSE_LAYER[] = {
+    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
+    {.kind = TD_LAYER_MLA},                 /* a = attention(h) */
+    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
+    {.kind = TD_LAYER_MLP},                 /* m = mlp(h) */
+    {.kind = TD_LAYER_ADD},                 /* x += m */
+    {.kind = TD_LAYER_END},
+};
+static const td_layer_op MOE_LAYER[] = {
+    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
+    {.kind = TD_LAYER_MLA},                 /* a = attention(h) */
+    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
+    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */
+    {.kind = TD_LAYER_SHARED},              /* m = shared expert(h) */
+    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += m + sum of w * experts e(h) */
+    {.kind = TD_LAYER_END},
+};
+
+static const td_layer_op *layer_of(const td_model_config *c, uint32_t layer) {
+    return c->is_moe[layer] ? MOE_LAYER : DENSE_LAYER;
+}
+
+const td_arch TD_ARCH_GLM4_MOE_LITE = {
+    .name = "Glm4MoeLiteForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = caches, .layer = layer_of};

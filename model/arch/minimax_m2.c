@@ -1,0 +1,116 @@
+/* MiniMax-M2, M2.1, M2.5: grouped-query attention with norms of whole rows of q and k; every layer has experts, chosen by
+ * DeepSeek-V3's router without groups, and no shared one. */
+#include <math.h>
+#include <string.h>
+
+#include "model/arch/families.h"
+#include "model/arch/weight_table.h"
+#include "npu/npu.h"
+
+/* ---- configuration --------------------------------------------------------------------------- */
+
+static void refuse_number_but(td_config_reader *r, const td_model_config *c, const char *key, double only) {
+    double x = td_config_number(r, key, only, -1e9, 1e9);
+    if (x != only) td_config_refuse(r, TD_ENOTSUP, "%s is %g, and %s has %g only", key, x, c->arch_name, only);
+}
+
+/* What the published config.json also has: options of the code it came with, which no published model uses. */
+static void refuse_options(td_config_reader *r, const td_model_config *c) {
+    static const char *const ONES[] = {"layernorm_full_attention_alpha",
+                                       "layernorm_full_attention_beta",
+                                       "layernorm_mlp_alpha",
+                                       "layernorm_mlp_beta",
+                                       "routed_scaling_factor",
+                                       "num_expert_group",
+                                       "topk_group"};
+    for (size_t i = 0; i < sizeof ONES / sizeof *ONES; i++) refuse_number_but(r, c, ONES[i], 1);
+    refuse_number_but(r, c, "shared_intermediate_size", 0);
+    const char *norm = td_config_text(r, "qk_norm_type", "per_layer");
+    if (strcmp(norm, "per_layer"))
+        td_config_refuse(r, TD_ENOTSUP, "qk_norm_type is '%.40s', and only per_layer, over a whole row, is supported", norm);
+    if (!td_config_bool(r, "use_qk_norm", true))
+        td_config_refuse(r, TD_ENOTSUP, "use_qk_norm is false, and %s without norms of q and k is not supported",
+                         c->arch_name);
+    static const char *const WINDOWS[] = {"sliding_window", "attn_window_size"};
+    for (size_t i = 0; i < 2; i++)
+        if (td_config_get(r, WINDOWS[i]))
+            td_config_refuse(r, TD_ENOTSUP, "%s is set, and a sliding attention window is not supported", WINDOWS[i]);
+    td_config_refuse_sliding_window(r);
+    size_t        i;
+    const json_t *v;
+    json_array_foreach(td_config_get(r, "attn_type_list"), i, v) {
+        if (!json_is_integer(v) || json_integer_value(v) != 1)
+            td_config_refuse(r, TD_ENOTSUP, "attn_type_list[%zu] is not 1, and only softmax attention is supported", i);
+    }
+}
+
+/* The published configuration_minimax_m2.py and transformers' MiniMaxM2Config. The multi-token-prediction modules
+ * (num_mtp_modules) are not in the published checkpoints. */
+static void read_config(td_config_reader *r, td_model_config *c) {
+    static const td_config_defaults D = {200064, 3072, 1536, 62, 48, 8, 196608};
+    td_config_common(r, c, &D);
+    td_config_gqa(r, c, 128);
+    c->qk_norm = c->qk_norm_rows = true;
+    refuse_options(r, c);
+
+    c->moe_inter = c->inter;
+    c->n_experts = td_config_u32_alias(r, "num_local_experts", "num_experts", 256, 1, TD_EXPERTS_MAX);
+    c->top_k = td_config_u32(r, "num_experts_per_tok", 8, 1, TD_TOP_K_MAX);
+    c->norm_topk = true;
+    c->routed_scale = 1;
+    td_config_sigmoid_router(r, c);
+    c->route_bias = td_config_bool(r, "use_routing_bias", true);
+    c->n_group = c->topk_group = 1;
+    c->route_groups = TD_ROUTE_GREEDY;
+    td_config_check_experts(r, c);
+    for (uint32_t i = 0; i < c->n_layers; i++) c->is_moe[i] = true;
+
+    uint32_t rotary = td_config_u32(r, "rotary_dim", c->head_dim, 1, TD_CONFIG_HEAD_DIM_MAX);
+    if (rotary > c->head_dim)
+        td_config_refuse(r, TD_EFORMAT, "rotary_dim is %u, more than head_dim %u", rotary, c->head_dim);
+    c->rope.theta = 5e6;
+    td_config_rope(r, c, c->head_dim, (double)rotary / c->head_dim);
+    c->softmax_scale = 1 / sqrt((double)c->head_dim);
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* Norms of a row are not cut with its heads: several cards are refused (model/shard.c). */
+/* clang-format off */
+static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
+    TD_STREAM_WEIGHTS,
+    TD_GQA_WEIGHTS,
+    TD_WEIGHT(Q_NORM, LAYER, "model.layers.#.self_attn.q_norm.weight", GQA_Q, NONE, LAYER, F32, WHOLE, NONE, NONE, ONES, NULL, REQUIRED),
+    TD_WEIGHT(K_NORM, LAYER, "model.layers.#.self_attn.k_norm.weight", GQA_KV, NONE, LAYER, F32, WHOLE, NONE, NONE, ONES, NULL, REQUIRED),
+    TD_WEIGHT(ROUTER, MOE, "model.layers.#.block_sparse_moe.gate.weight", EXPERTS, HIDDEN, LAYER, F32, WHOLE, NONE, READS(POST_NORM), RANDOM, NULL, REQUIRED),
+    TD_WEIGHT(ROUTER_BIAS, MOE, "model.layers.#.block_sparse_moe.e_score_correction_bias", EXPERTS, NONE, LAYER, F32, WHOLE, NONE, NONE, ZEROS, td_when_route_bias, REQUIRED),
+    TD_WEIGHT(EXPERT_GATE, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w1.weight", MOE_INTER, HIDDEN, EXPERTS, LINEAR, ROWS, NONE, READS(POST_NORM), RANDOM, NULL, REQUIRED),
+    TD_WEIGHT(EXPERT_UP, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w3.weight", MOE_INTER, HIDDEN, EXPERTS, LINEAR, ROWS, NONE, READS(POST_NORM), RANDOM, NULL, REQUIRED),
+    TD_WEIGHT(EXPERT_DOWN, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w2.weight", HIDDEN, MOE_INTER, EXPERTS, LINEAR, COLUMNS, NONE, WRITES, RANDOM, NULL, REQUIRED),
+};
+/* clang-format on */
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
+    (void)layer;
+    return td_gqa_caches(c);
+}
+
+static const td_layer_op LAYER[] = {
+    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
+    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
+    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
+    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */
+    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += sum of w * experts e(h) */
+    {.kind = TD_LAYER_END},
+};
+
+static const td_layer_op *layer_of(const td_model_config *c, uint32_t layer) {
+    (void)c;
+    (void)layer;
+    return LAYER;
+}
+
+const td_arch TD_ARCH_MINIMAX_M2 = {
+    .name = "MiniMaxM2ForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = caches, .layer = layer_of};

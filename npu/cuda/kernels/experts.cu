@@ -1,0 +1,103 @@
+/*
+ * Routed experts that lie on the card: which rows each of them has, and the sums of what they gave.
+ *
+ * Why it is shaped so. The host does not know which experts a step's rows choose, and a captured launch serves every step.
+ * So the rows are put in the order of their experts on the card, and cut into tiles of one expert each; a product's blocks
+ * take a tile each (td_experts_… in linear_w8a8.cu and linear_groups.cu), and those beyond the last tile return. Each
+ * expert's block counts all choices for itself: some thousand integers, read from the second-level cache, cost less than a
+ * second launch that would wait for the first one's counts. Places are given in the order of the rows, and a row's sum is
+ * in the order of its experts' numbers, so its bits depend on the row alone.
+ */
+#include "npu/cuda/kernels/experts.cuh"
+
+/**
+ * The rows first .. first + most - 1 of the step, as far as they are there, by expert. A pair is a row and one of its top_k
+ * choices; its place is where it comes in the order of experts, and among those of an expert in that of rows.
+ * grid (n_experts), block TD_CUDA_PLACE_THREADS, dynamic shared memory n_experts ints.
+ * @param ids      [most, top_k], of the first of these rows on
+ * @param row_at   [most * top_k] of a place: its row, of the step
+ * @param place_of [most, top_k] of a pair; not written where an id is no expert's
+ * @param tiles    [*, 3]: expert, first place, place behind the last; up to tile_rows places each
+ * @param totals   [2]: places, tiles
+ */
+TD_KERNEL(TD_CUDA_PLACE_THREADS)
+td_experts_place(const td_u32 *n_rows, td_u32 first, td_u32 most, const unsigned short *ids, td_u32 n_experts, td_u32 top_k,
+                 td_u32 tile_rows, td_u32 *row_at, td_u32 *place_of, td_u32 *tiles, td_u32 *totals) {
+    TD_SHARED_DYNAMIC(int, count);
+    TD_SHARED(int, before, 2); /* places and tiles of the experts before this one */
+    TD_SHARED(td_u32, of_warp, TD_CUDA_PLACE_THREADS / 32);
+    const td_u32 rows = *n_rows > first ? min(*n_rows - first, most) : 0, pairs = rows * top_k, expert = blockIdx.x;
+    const td_u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (td_u32 i = threadIdx.x; i < n_experts; i += blockDim.x) count[i] = 0;
+    if (threadIdx.x < 2) before[threadIdx.x] = 0;
+    __syncthreads();
+    for (td_u32 i = threadIdx.x; i < pairs; i += blockDim.x)
+        if (ids[i] < n_experts) atomicAdd(&count[ids[i]], 1);
+    __syncthreads();
+    for (td_u32 i = threadIdx.x; i < expert; i += blockDim.x) {
+        atomicAdd(&before[0], count[i]);
+        atomicAdd(&before[1], static_cast<int>((static_cast<td_u32>(count[i]) + tile_rows - 1) / tile_rows));
+    }
+    __syncthreads();
+    const td_u32 begin = static_cast<td_u32>(before[0]), end = begin + static_cast<td_u32>(count[expert]);
+    const td_u32 first_tile = static_cast<td_u32>(before[1]), n_tiles = (end - begin + tile_rows - 1) / tile_rows;
+    td_u32       next = begin;
+    for (td_u32 base = 0; base < pairs && begin < end; base += blockDim.x) {
+        const td_u32   i = base + threadIdx.x;
+        const bool     mine = i < pairs && ids[i] == expert;
+        const unsigned chosen = __ballot_sync(TD_ALL_LANES, mine);
+        if (lane == 0) of_warp[warp] = static_cast<td_u32>(__popc(chosen));
+        __syncthreads();
+        td_u32 place = next + static_cast<td_u32>(__popc(chosen & ((1u << lane) - 1)));
+        for (td_u32 w = 0; w < blockDim.x / 32; w++) {
+            if (w < warp) place += of_warp[w];
+            next += of_warp[w];
+        }
+        if (mine) {
+            row_at[place] = first + i / top_k;
+            place_of[i] = place;
+        }
+        __syncthreads();
+    }
+    for (td_u32 i = threadIdx.x; i < n_tiles; i += blockDim.x) {
+        td_u32 *tile = tiles + (first_tile + i) * 3;
+        tile[0] = expert;
+        tile[1] = begin + i * tile_rows;
+        tile[2] = min(begin + (i + 1) * tile_rows, end);
+    }
+    if (expert + 1 == n_experts && threadIdx.x == 0) {
+        totals[0] = end;
+        totals[1] = first_tile + n_tiles;
+    }
+}
+
+/**
+ * out = the sum over a row's experts, in the order of their numbers, of weight * x[its place], in f32 from 0, rounded once.
+ * grid (hidden / 256 rounded up, most), block 256.
+ * @param ids, weights, place_of [most, top_k], out [most, hidden] bf16, of row `first` of the step on
+ * @param x [places, hidden]
+ */
+TD_KERNEL(256)
+td_experts_sum(const td_u32 *n_rows, td_u32 first, const unsigned short *ids, const float *weights, const td_u32 *place_of,
+               td_u32 n_experts, td_u32 top_k, const float *x, td_u32 hidden, td_bf16 *out) {
+    TD_SHARED(td_u32, order, 32);
+    const size_t row = blockIdx.y;
+    if (first + row >= *n_rows) return;
+    const unsigned short *mine = ids + row * top_k;
+    if (threadIdx.x < top_k) {
+        td_u32 rank = 0;
+        for (td_u32 k = 0; k < top_k; k++)
+            rank += mine[k] < mine[threadIdx.x] || (mine[k] == mine[threadIdx.x] && k < threadIdx.x);
+        order[rank] = threadIdx.x;
+    }
+    __syncthreads();
+    const td_u32 column = blockIdx.x * 256 + threadIdx.x;
+    if (column >= hidden) return;
+    float sum = 0;
+    for (td_u32 i = 0; i < top_k; i++) {
+        const td_u32 k = order[i];
+        if (mine[k] >= n_experts) continue;
+        sum = sum + x[static_cast<size_t>(place_of[row * top_k + k]) * hidden + column] * weights[row * top_k + k];
+    }
+    out[row * hidden + column] = td_to_bf16(sum);
+}

@@ -1,0 +1,86 @@
+/*
+ * Several NVIDIA cards as one, on the stand-in: sums in the order of the cards on two and four of them, whatever each adds,
+ * eager and captured, in one shot and in two, in pieces, by peer access and through pinned memory; a card that does not
+ * come; what cannot be a group; every call of a group's life failing once.
+ */
+#define CLUSTER_DEVICE "cuda"
+#define WIDTH 1024
+#define ROWS 1050 /* more than a place has room for; two shots on four cards, and one for the rows behind it */
+#include <dlfcn.h>
+
+#include "card_cluster.h"
+
+/* The same through the host's memory: where no card reaches another's, and where there is not room for all to. */
+static void without_peer_access(void **state) {
+    static const char *const PEERS[] = {"0", "1"};
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        cluster  x;
+        td_error err = {0};
+        setenv("TD_STANDIN_PEERS", PEERS[i], 1);
+        if (open_cards(&x, 3, &err) != TD_OK) fail_msg("%s", err.text);
+        for (uint32_t c = 0; c < 3; c++) {
+            if (prepare(&x.cards[c], x.group, 2, i == 1, &err) != TD_OK) fail_msg("%s", err.text);
+            x.cards[c].captured = true;
+        }
+        assert_int_equal(sum_all(&x), TD_OK);
+        expect_sums(&x, 2);
+        for (uint32_t c = 0; c < 3; c++) give_back(&x.cards[c]);
+        close_cards(&x);
+        unsetenv("TD_STANDIN_PEERS");
+    }
+}
+
+static void what_is_no_group(void **state) {
+    cluster       x;
+    td_error      err = {0};
+    td_npu_group *g;
+    td_npu_block *b;
+    (void)state;
+    assert_int_equal(open_cards(&x, 2, &err), TD_OK);
+    const td_npu_ops *ops = x.cards[0].ops;
+    td_npu           *cards[] = {x.cards[0].npu, x.cards[1].npu};
+    assert_int_equal(ops->group_create(cards, 2, &g, &err), TD_EINVAL);
+    assert_string_equal(err.text, "CUDA card 0 is in a group twice");
+    assert_int_equal(ops->group_create(cards, 1, &g, &err), TD_EINVAL);
+    assert_string_equal(err.text, "a group has 2 to 8 CUDA cards, not 1");
+    td_block_desc desc = {.kind = TD_BLOCK_ALL_REDUCE, .max_tok = 1, .all_reduce = {.width = 12, .group = x.group}};
+    assert_int_equal(ops->block_create(cards[0], &desc, &b, &err), TD_ENOTSUP);
+    assert_string_equal(err.text, "cards sum rows of 8 to 1048576 values in steps of 8, not of 12");
+    desc.all_reduce = (td_all_reduce_desc){.width = 16, .out = &x};
+    assert_int_equal(ops->block_create(cards[0], &desc, &b, &err), TD_EINVAL);
+    close_cards(&x);
+}
+
+static void every_call_fails_once(void **state) {
+    char said[8192];
+    (void)state;
+    assert_int_equal(cluster_failure(0, said, sizeof said), TD_OK);
+    char *count = strstr(said, "stand-in: ");
+    assert_non_null(count);
+    int n = atoi(count + strlen("stand-in: ")), failed = 0, lives = 0, step = getenv("TD_TEST_FULL") ? 1 : n / 20;
+    for (int i = 1; i <= n; i += step, lives++) {
+        td_status st = cluster_failure(i, said, sizeof said);
+        if (st != TD_EDEVICE && st != TD_ENOMEM && st != TD_OK) fail_msg("call %d: %d: %s", i, (int)st, said);
+        if (st != TD_OK && !strstr(said, "CUDA")) fail_msg("call %d is told without a sentence: %s", i, said);
+        failed += st != TD_OK;
+    }
+    print_message("%d calls, %d of %d lives told of a failure\n", n, failed, lives);
+    assert_true(failed > lives / 2);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_call_fails_once), /* first: its processes count calls from where this one is */
+        cmocka_unit_test(cluster_sums),          cmocka_unit_test(cluster_gives_up),
+        cmocka_unit_test(without_peer_access),   cmocka_unit_test(what_is_no_group),
+    };
+    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    setenv("TD_STANDIN_DEVICES", "4", 1);
+    setenv("TD_STANDIN_DELAY_US", "30", 0);
+    if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

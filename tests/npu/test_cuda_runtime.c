@@ -1,0 +1,188 @@
+/* An NVIDIA card's streams, captures and figures by the contract of npu.h, on the stand-in for the driver. The stand-in ends
+ * the process where a rule of the driver's documents is broken, or something was not given back. */
+#include <dlfcn.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "npu/npu.h"
+#include "npu_test_util.h"
+
+typedef struct {
+    td_npu           *npu;
+    const td_npu_ops *ops;
+    td_npu_stream    *stream;
+} card;
+
+static card open_card(uint32_t which) {
+    card     c;
+    td_error err = {0};
+    if (td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .card = which}, &c.npu, &err) != TD_OK)
+        fail_msg("%s", err.text);
+    c.ops = c.npu->ops;
+    assert_int_equal(c.ops->stream_create(c.npu, &c.stream, &err), TD_OK);
+    return c;
+}
+
+static void close_card(card *c) {
+    c->ops->stream_destroy(c->npu, c->stream);
+    c->ops->close(c->npu);
+}
+
+static void *device_memory(card *c, size_t bytes) {
+    void    *p;
+    td_error err = {0};
+    assert_int_equal(c->ops->alloc(c->npu, bytes, &p, &err), TD_OK);
+    return p;
+}
+static void *pinned_memory(card *c, size_t bytes) {
+    void    *p;
+    td_error err = {0};
+    assert_int_equal(c->ops->host_alloc(c->npu, bytes, &p, &err), TD_OK);
+    return p;
+}
+static void to_device(card *c, void *dst, const void *src, size_t bytes) {
+    assert_int_equal(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_H2D), TD_OK);
+}
+static void to_host(card *c, void *dst, const void *src, size_t bytes) {
+    assert_int_equal(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_D2H), TD_OK);
+}
+static void sync_stream(card *c) {
+    assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK);
+}
+
+/* ---- figures ----------------------------------------------------------------------------------- */
+
+static void nothing(void *arg) {
+    (void)arg;
+}
+
+static void counts_what_it_is_given(void **state) {
+    card          c = open_card(1);
+    uint32_t     *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 1 << 20);
+    td_npu_graph *g;
+    td_card_stats first, captured, ran;
+    td_error      err = {0};
+    (void)state;
+    c.ops->stats(c.npu, &first);
+    assert_int_equal(first.memory_total, (uint64_t)2 << 30);
+    assert_true(first.memory_free <= first.memory_total - (1 << 20));
+    assert_true(fabs(first.temperature_c - 51) < 1e-9); /* of card 1 */
+    assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
+    to_device(&c, device, pinned, 64);
+    assert_int_equal(c.ops->host_call(c.npu, c.stream, nothing, NULL), TD_OK);
+    assert_int_equal(c.ops->graph_end(c.npu, c.stream, &g, &err), TD_OK);
+    c.ops->stats(c.npu, &captured);
+    assert_int_equal(captured.captures - first.captures, 1);
+    assert_int_equal(captured.launches, first.launches); /* recorded, not run */
+    for (int i = 0; i < 5; i++) assert_int_equal(c.ops->graph_launch(c.npu, c.stream, g), TD_OK);
+    to_host(&c, pinned, device, 64);
+    sync_stream(&c);
+    c.ops->stats(c.npu, &ran);
+    assert_int_equal(ran.launches - captured.launches, 6);
+    assert_int_equal(ran.replays - captured.replays, 5);
+    assert_int_equal(ran.captures, captured.captures);
+    assert_int_equal(ran.failures, 0);
+    c.ops->graph_destroy(c.npu, g);
+    c.ops->free(c.npu, device, 1 << 20);
+    c.ops->host_free(c.npu, pinned, 64);
+    close_card(&c);
+}
+
+static void counts_kernels(void **state) {
+    card            c = open_card(0);
+    td_step_counts *counts = pinned_memory(&c, 64), *there = device_memory(&c, 64);
+    td_bf16        *x = device_memory(&c, 128), *add = device_memory(&c, 128);
+    td_block_desc   desc = {
+          .kind = TD_BLOCK_COMBINE, .layer = TD_NO_LAYER, .max_tok = 1, .combine = {.hidden = 64, .x = x, .add = {add}}};
+    td_step       step = {.max_tok = 1, .max_seq = 1, .max_out = 1, .host = {.counts = counts}, .dev = {.counts = there}};
+    td_npu_block *b;
+    td_card_stats before, after;
+    td_error      err = {0};
+    (void)state;
+    *counts = (td_step_counts){1, 1, 1};
+    assert_int_equal(c.ops->block_create(c.npu, &desc, &b, &err), TD_OK);
+    to_device(&c, there, counts, sizeof *counts);
+    c.ops->stats(c.npu, &before);
+    assert_int_equal(c.ops->enqueue(c.npu, c.stream, b, &step), TD_OK);
+    sync_stream(&c);
+    c.ops->stats(c.npu, &after);
+    assert_int_equal(after.launches - before.launches, 1);
+    c.ops->block_destroy(c.npu, b);
+    c.ops->free(c.npu, x, 128);
+    c.ops->free(c.npu, add, 128);
+    c.ops->free(c.npu, there, 64);
+    c.ops->host_free(c.npu, counts, 64);
+    close_card(&c);
+}
+
+static void counts_failures(void **state) {
+    card          c = open_card(0);
+    void         *p;
+    td_card_stats before, after;
+    td_error      err = {0};
+    (void)state;
+    c.ops->stats(c.npu, &before);
+    assert_int_equal(c.ops->alloc(c.npu, (size_t)3 << 30, &p, &err), TD_ENOMEM);
+    c.ops->stats(c.npu, &after);
+    assert_int_equal(after.failures - before.failures, 1);
+    close_card(&c);
+}
+
+/* ---- pinned memory ------------------------------------------------------------------------------ */
+
+/* Of ours where the driver can pin it, else the driver's; zeroed and aligned either way. The stand-in tells when it is given
+ * back by the wrong call. */
+static void pinned_memory_is_zeroed_either_way(void **state) {
+    static const char *const REGISTER[] = {"1", "0"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        setenv("TD_STANDIN_REGISTER", REGISTER[i], 1);
+        card  c = open_card(0);
+        char *p = pinned_memory(&c, 100000), *device = device_memory(&c, 100000);
+        assert_int_equal((uintptr_t)p % 64, 0);
+        for (size_t k = 0; k < 100000; k++) assert_int_equal(p[k], 0);
+        memset(p, 7, 100000);
+        to_device(&c, device, p, 100000);
+        sync_stream(&c);
+        memset(p, 0, 100000);
+        to_host(&c, p, device, 100000);
+        sync_stream(&c);
+        assert_int_equal(p[99999], 7);
+        c.ops->host_free(c.npu, p, 100000);
+        c.ops->free(c.npu, device, 100000);
+        close_card(&c);
+    }
+    unsetenv("TD_STANDIN_REGISTER");
+}
+
+/* A card that was opened to be measured has no kernels, and says so. */
+static void a_bare_card_has_no_blocks(void **state) {
+    td_npu       *npu;
+    td_npu_block *b;
+    td_error      err = {0};
+    td_block_desc desc = {.kind = TD_BLOCK_COMBINE, .max_tok = 1, .combine = {.hidden = 64}};
+    (void)state;
+    setenv("TD_CUDA_KERNELS", "/nowhere", 1);
+    assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .bare = true}, &npu, &err), TD_OK);
+    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    assert_int_equal(npu->ops->block_create(npu, &desc, &b, &err), TD_EINVAL);
+    assert_string_equal(err.text, "the card was opened without its kernels");
+    npu->ops->close(npu);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_what_it_is_given),   cmocka_unit_test(counts_kernels),
+        cmocka_unit_test(counts_failures),           cmocka_unit_test(pinned_memory_is_zeroed_either_way),
+        cmocka_unit_test(a_bare_card_has_no_blocks),
+    };
+    static const char *const LIBRARIES[] = {TD_CUDA_STANDIN "/libcuda.so.1", TD_CUDA_STANDIN "/libnvidia-ml.so.1"};
+    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
+    setenv("TD_STANDIN_DELAY_US", "5", 0);
+    for (size_t i = 0; i < sizeof LIBRARIES / sizeof *LIBRARIES; i++)
+        if (!dlopen(LIBRARIES[i], RTLD_NOW | RTLD_LOCAL)) {
+            fprintf(stderr, "%s\n", dlerror());
+            return 1;
+        }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -266,6 +266,11 @@ bool td_scheduler_build(td_scheduler *s) {
     return s->n_entries > 0;
 }
 
+void td_scheduler_commit_draft(td_scheduler *s, td_request *r) {
+    r->n_computed++;
+    publish(s, r);
+}
+
 void td_scheduler_commit(td_scheduler *s) {
     for (uint32_t i = 0; i < s->n_entries; i++) {
         s->entries[i].request->n_computed += s->entries[i].n_rows;

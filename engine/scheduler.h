@@ -78,4 +78,7 @@ bool td_scheduler_build(td_scheduler *s);
 /** The step has run: its tokens' KV is there, and full pages of it are published. */
 void td_scheduler_commit(td_scheduler *s);
 
+/** After that: the token of an entry's draft came, so that the draft's row is the token's. r: that entry's request. */
+void td_scheduler_commit_draft(td_scheduler *s, td_request *r);
+
 #endif

@@ -118,7 +118,8 @@ static void draft(td_engine *e) {
         now = left < e->plan.max_out ? left : e->plan.max_out;
         for (uint32_t i = 0; i < now; i++) {
             e->job_rows[i] = batch.jobs[i].row;
-            e->job_best[i] = td_row_takes_best(e, &batch.jobs[i]);
+            /* how sure the layer is, only all logits say */
+            e->job_best[i] = e->drafts.least <= 0 && td_row_takes_best(e, &batch.jobs[i]);
         }
         td_out_rows out = {.row = e->job_rows, .best = e->job_best, .n = now};
         td_status   st = td_model_mtp_head(e->placed.model, out, &batch.logits);
@@ -155,7 +156,7 @@ void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds) {
     if (anybody_whole(s) && (!decodes || td_draft_gate_is_on(gate, s->n_entries))) {
         td_stats_phase(&e->stats, TD_STEP_DRAFTING, NULL);
         e->drafts.least = td_draft_gate_threshold(gate, s->n_entries);
-        if (run_layer(e)) draft(e);
+        if (run_layer(e) && s->n_running && td_draft_gate_is_on(gate, s->n_running)) draft(e);
         td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "draft", {"tokens"}, {s->rows.n_tok}});
         step.layer_s = td_now_s() - begin_s;
     }

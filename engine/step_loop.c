@@ -405,7 +405,7 @@ static uint32_t sample_behind_drafts(td_engine *e, const td_row_job *jobs, uint3
 /* A second token for the requests whose draft was the first. The state is as if a step had ended between the two, and so
  * everything about the second is as if nobody had drafted. @return how many. */
 static uint32_t hand_out_behind_drafts(td_engine *e, td_row_job *jobs, uint32_t n) {
-    uint32_t n_accepted = 0;
+    uint32_t n_accepted = 0, n_given = 0;
     for (uint32_t i = 0; i < n; i++) {
         bool accepted = is_accepted(e, &jobs[i]);
         jobs[i].predicted = accepted ? TD_ROW_NEXT : TD_ROW_REJECTED;
@@ -419,11 +419,12 @@ static uint32_t hand_out_behind_drafts(td_engine *e, td_row_job *jobs, uint32_t 
     for (uint32_t i = 0; i < n; i++) {
         if (jobs[i].predicted != TD_ROW_NEXT) continue;
         td_request *r = e->scheduler.entries[jobs[i].entry].request;
-        r->n_computed++;
+        td_scheduler_commit_draft(&e->scheduler, r);
         e->drafts.next[jobs[i].row] = e->results[jobs[i].entry].token;
         hand_out(e, jobs[i].entry);
+        n_given++;
     }
-    return n_accepted;
+    return n_given;
 }
 
 /* @return false: there was nothing to run. */

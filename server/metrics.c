@@ -113,7 +113,6 @@ static void write_tiers(td_jbuf *b, const char *model, const td_engine_stats *s,
 #undef TWO
 }
 
-/* The KV cache's shape, as labels. */
 /* With speculative-algorithm alone. */
 static void write_drafts(td_jbuf *b, const char *model, const td_engine_stats *st) {
     double rate = st->drafts_verified ? (double)st->drafts_accepted / (double)st->drafts_verified : 0;
@@ -134,6 +133,7 @@ static void write_drafts(td_jbuf *b, const char *model, const td_engine_stats *s
         &(sample){.value = st->draft_gain}, 1);
 }
 
+/* The KV cache's shape, as labels. */
 static void write_cache_config(td_jbuf *b, const char *model, uint64_t page_tokens, uint64_t n_pages) {
     static const char NAME[] = "sglang:cache_config_info";
     write_head(b, NAME, "gauge", "Always 1; its labels have the tokens of a KV page and the pages.");

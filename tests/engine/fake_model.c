@@ -19,13 +19,15 @@ struct td_model {
     uint32_t         n_slots;
     uint64_t        *row_hash;     /* [max_tok] of the last forward */
     uint32_t        *row_answered; /* [max_tok] how many tokens the answer has with the row's */
+    uint32_t        *row_pos;      /* [max_tok] */
+    uint64_t        *layer_hash;   /* [max_tok] of the MTP layer's rows, as row_hash */
     uint32_t         n_rows;
     uint8_t         *slot_seen;
     float           *logits;  /* [max_out, vocab] */
     td_tier_meter    experts; /* a step is in it from its beginning */
 };
 
-static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies;
+static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers;
 static atomic_bool           g_hold, g_nan, g_one_form, g_state;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us;
@@ -38,6 +40,9 @@ void fake_fail_heads(int n) {
 }
 void fake_fail_copies(int n) {
     atomic_store(&g_fail_copies, n);
+}
+void fake_fail_layers(int n) {
+    atomic_store(&g_fail_layers, n);
 }
 void fake_hold(bool hold) {
     atomic_store(&g_hold, hold);
@@ -120,11 +125,14 @@ td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t 
                                   .bos_id = 0,
                                   .eos_ids = {FAKE_EOS},
                                   .n_eos = 1,
+                                  .n_mtp_layers = !o->without_mtp,
                                   .temperature = NAN,
                                   .top_p = NAN,
                                   .repetition_penalty = NAN};
     m->row_hash = calloc(o->max_tok, sizeof *m->row_hash);
     m->row_answered = calloc(o->max_tok, sizeof *m->row_answered);
+    m->row_pos = calloc(o->max_tok, sizeof *m->row_pos);
+    m->layer_hash = calloc(o->max_tok, sizeof *m->layer_hash);
     m->logits = calloc((size_t)o->max_out * FAKE_VOCAB, sizeof *m->logits);
     atomic_store(&g_max_tok, o->max_tok);
     *out = m;
@@ -136,6 +144,8 @@ void td_model_close(td_model *m) {
     free(m->kv);
     free(m->row_hash);
     free(m->row_answered);
+    free(m->row_pos);
+    free(m->layer_hash);
     free(m->kv_generated);
     free(m->slot_seen);
     free(m->logits);
@@ -248,6 +258,7 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
             if (p < first) continue;
             m->row_hash[a->seq_start[q] + p - first] = h;
             m->row_answered[a->seq_start[q] + p - first] = answered;
+            m->row_pos[a->seq_start[q] + p - first] = p;
         }
     }
     m->n_rows = s->n_tok;
@@ -261,6 +272,30 @@ td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     for (uint32_t i = 0; i < n_rows; i++) {
         if (rows[i] >= m->n_rows) complain("row outside the step");
         logits_of(m->row_hash[rows[i]], m->row_answered[rows[i]], m->logits + (size_t)i * FAKE_VOCAB);
+    }
+    *logits = m->logits;
+    return TD_OK;
+}
+
+/* The layer knows what the model will say behind a generated token, except, of four times, once. */
+td_status td_model_mtp(td_model *m, const uint32_t *next_token) {
+    if (!m->config.n_mtp_layers) complain("there is no MTP layer");
+    for (uint32_t r = 0; r < m->n_rows; r++) {
+        if (next_token[r] >= FAKE_VOCAB) complain("next token outside the vocabulary");
+        m->layer_hash[r] = history(m->row_hash[r], kv_of(next_token[r], m->row_pos[r] + 1, true));
+    }
+    return take_failure(&g_fail_layers) ? TD_EDEVICE : TD_OK;
+}
+
+td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits) {
+    if (out.n < 1 || out.n > m->o.max_out) complain("n_rows out of range");
+    if (take_failure(&g_fail_layers)) return TD_EDEVICE;
+    for (uint32_t i = 0; i < out.n; i++) {
+        uint32_t r = out.row[i];
+        float   *to = m->logits + (size_t)i * FAKE_VOCAB;
+        if (r >= m->n_rows) complain("row outside the step");
+        logits_of(m->layer_hash[r], m->row_answered[r] + 1, to);
+        if (m->layer_hash[r] % 4 == 0) to[m->layer_hash[r] / 4 % FAKE_VOCAB] += 100;
     }
     *logits = m->logits;
     return TD_OK;

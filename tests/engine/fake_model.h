@@ -28,6 +28,7 @@ void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *l
 void        fake_fail_forwards(int n); /* the next n forwards fail */
 void        fake_fail_heads(int n);
 void        fake_fail_copies(int n); /* the next n copies of pages, out or in */
+void        fake_fail_layers(int n); /* the next n passes of the MTP layer or its head */
 void        fake_hold(bool hold);    /* forwards wait while held */
 void        fake_delay(uint32_t us); /* every forward takes so long at least */
 void        fake_give_nan(bool nan); /* logits are NaN */

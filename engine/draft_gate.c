@@ -2,8 +2,10 @@
 
 #include <assert.h>
 
-#define WEIGHT (1.0 / 16) /* of the newest step in an average */
-#define PLAIN_FIRST 4     /* steps of a class go without drafts before the first that has some */
+#define STEP_WEIGHT (1.0 / 16) /* of the newest step, at least, in the averages of plain and drafted ones */
+#define ON_WEIGHT (1.0 / 64)   /* in those of the gain: tokens come by chance */
+#define PLAIN_FIRST 4          /* steps of a class go without drafts before the first that has some */
+#define OUTLIER 2              /* times an average */
 
 static uint32_t class_of(uint32_t n_seq) {
     uint32_t c = 0;
@@ -12,9 +14,16 @@ static uint32_t class_of(uint32_t n_seq) {
     return c < TD_DRAFT_CLASSES ? c : TD_DRAFT_CLASSES - 1;
 }
 
-static void follow(double *average, uint32_t n_before, double value) {
+static void follow(double *average, uint32_t n_before, double value, double least_weight) {
     double weight = 1.0 / (n_before + 1);
-    *average += (value - *average) * (weight > WEIGHT ? weight : WEIGHT);
+    *average += (value - *average) * (weight > least_weight ? weight : least_weight);
+}
+
+/* Of times. What holds one step up (memory that is touched first, another process) must not decide for hundreds. */
+static void follow_time(double *average, uint32_t n_before, double seconds, double least_weight) {
+    if (n_before && seconds > OUTLIER * *average) seconds = OUTLIER * *average;
+    if (n_before && OUTLIER * seconds < *average) *average = seconds; /* so far there were such */
+    follow(average, n_before, seconds, least_weight);
 }
 
 void td_draft_gate_open(td_draft_gate *g, bool always) {
@@ -24,6 +33,12 @@ void td_draft_gate_open(td_draft_gate *g, bool always) {
 
 bool td_draft_gate_is_on(const td_draft_gate *g, uint32_t n_seq) {
     return !g->classes[class_of(n_seq)].off;
+}
+
+bool td_draft_gate_is_on_up_to(const td_draft_gate *g, uint32_t n_seq) {
+    bool on = false;
+    for (uint32_t c = 0; c <= class_of(n_seq); c++) on |= !g->classes[c].off;
+    return on;
 }
 
 static bool drafts(const td_draft_class *c) {
@@ -51,8 +66,10 @@ double td_draft_gate_gain(const td_draft_gate *g, uint32_t n_seq) {
 }
 
 static void judge(td_draft_class *c) {
-    if (c->n_on < TD_DRAFT_TRIAL) return;
-    if (gain_of(c) >= 1) {
+    double gain = gain_of(c);
+    bool   hopeless = c->n_on >= TD_DRAFT_TRIAL_LEAST && gain < TD_DRAFT_HOPELESS;
+    if (c->n_on < TD_DRAFT_TRIAL && !hopeless) return;
+    if (gain >= 1) {
         c->waits = TD_DRAFT_WAIT_MIN;
         return;
     }
@@ -71,11 +88,11 @@ void td_draft_gate_observe(td_draft_gate *g, const td_draft_step *s) {
     bool measures = !drafts(c);
     c->n_steps++;
     if (s->n_drafts == 0)
-        follow(&c->plain_s, c->n_plain++, s->step_s);
+        follow_time(&c->plain_s, c->n_plain++, s->step_s, STEP_WEIGHT);
     else
-        follow(&c->drafted_s, c->n_drafted++, s->step_s);
+        follow_time(&c->drafted_s, c->n_drafted++, s->step_s, STEP_WEIGHT);
     if (measures || (s->n_drafts == 0 && s->layer_s == 0)) return; /* nobody was there to draft for */
-    follow(&c->on_tokens, c->n_on, (double)s->n_tokens / s->n_seq);
-    follow(&c->on_s, c->n_on++, s->step_s + s->layer_s);
+    follow(&c->on_tokens, c->n_on, (double)s->n_tokens / s->n_seq, ON_WEIGHT);
+    follow_time(&c->on_s, c->n_on++, s->step_s + s->layer_s, ON_WEIGHT);
     judge(c);
 }

@@ -10,7 +10,8 @@
  *   on       seconds of a step while drafting is on, layer and all, and the tokens that it gives each sequence
  *   gain     tokens per second with drafting, of those without: tokens / on over 1 / plain
  *
- * Averages are exponential, so that they follow the machine. While a class is on, one step in TD_DRAFT_PLAIN_EVERY goes
+ * Averages are exponential, so that they follow the machine; a step that took far longer than usual counts as twice the
+ * average, and one of half the average starts it anew. While a class is on, one step in TD_DRAFT_PLAIN_EVERY goes
  * without drafts, which measures `plain`; the layer runs then too, so that no row of its cache is missing. A class whose
  * gain is below 1 is off: neither drafts nor layer. After a while it is tried again, and after twice as long each time that
  * the trial fails. A draft is verified only if its probability is above what drafted steps cost more than plain ones.
@@ -25,8 +26,10 @@
 
 #define TD_DRAFT_CLASSES 13     /* 1, 2-3, 4-7, ... 4096 sequences */
 #define TD_DRAFT_PLAIN_EVERY 32 /* steps of a class, of which one goes without drafts */
-#define TD_DRAFT_TRIAL 16       /* steps after which a class is judged */
-#define TD_DRAFT_WAIT_MIN 256   /* steps that a class is off at first, */
+#define TD_DRAFT_TRIAL 16       /* steps after which a class is judged, */
+#define TD_DRAFT_TRIAL_LEAST 4  /* and already after so many where the gain is below */
+#define TD_DRAFT_HOPELESS 0.75
+#define TD_DRAFT_WAIT_MIN 512   /* steps that a class is off at first, */
 #define TD_DRAFT_WAIT_MAX 16384 /* and at most */
 
 typedef struct {
@@ -53,6 +56,9 @@ void td_draft_gate_open(td_draft_gate *g, bool always);
 
 /** Whether the MTP layer is to run behind a step of so many sequences, n_seq >= 1. */
 bool td_draft_gate_is_on(const td_draft_gate *g, uint32_t n_seq);
+
+/** Whether the layer is on for so many sequences, or fewer, so that a request which is beside them may draft some time. */
+bool td_draft_gate_is_on_up_to(const td_draft_gate *g, uint32_t n_seq);
 
 /** Whether the next step of so many sequences is to have drafts: not while it is off, nor when plain steps are measured. */
 bool td_draft_gate_drafts(const td_draft_gate *g, uint32_t n_seq);

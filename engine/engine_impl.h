@@ -40,8 +40,9 @@ typedef struct {
 /** Drafting: step_draft.c. */
 typedef struct {
     td_draft_gate gate;
-    uint32_t     *next;  /* [max_tok] of each row of the step, the token behind its own */
-    double        least; /* probability of a draft, of the step under way */
+    uint32_t     *next;    /* [max_tok] of each row of the step, the token behind its own */
+    bool          prompts; /* the step has rows of prompts, and the layer those in front of them */
+    double        least;   /* probability of a draft, of the step under way */
 } td_drafts;
 
 struct td_engine {
@@ -97,7 +98,8 @@ TD_NODISCARD td_status td_drafts_open(td_engine *e, td_error *err);
 void                   td_drafts_close(td_engine *e);
 /** The step has succeeded, and nobody has been told: what follows each of its rows. */
 void td_drafts_note(td_engine *e);
-/** All have been told: draft what comes next. @param n_accepted of the step's drafts. @param seconds the step took. */
+/** All have been told: draft what comes next. @param n_accepted of the step's drafts. @param seconds that the step took, and
+ * what its drafts took beyond it. */
 void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds);
 
 void *td_engine_thread(void *engine);

@@ -11,9 +11,9 @@
  *
  * Nothing here can change a token, so nothing here can fail a request: a layer that fails drafts nothing.
  *
- * Rows of the layer are computed for prompts always, for generated tokens while the gate is on (draft_gate.h). A request
- * with a gap goes on without drafts. What the prefix cache hands out has its rows of the layer in the same pages; that of a
- * page's last token was fed the token which followed in the sequence that published it, and those of generated tokens are
+ * Rows of the layer are computed while the gate is on (draft_gate.h), for prompts while it is on for as many requests as run
+ * or fewer. A request with a gap goes on without drafts. What the prefix cache hands out has its rows of the layer in the
+ * same pages; that of a page's last token was fed the token which followed in the sequence that published it, and some are
  * missing where the gate was off. So drafts may be worse behind such pages, and the tokens are the same.
  */
 #include <assert.h>
@@ -47,20 +47,22 @@ static uint32_t token_behind(const td_engine *e, uint32_t i) {
     return e->results[i].status == TD_OK ? e->results[i].token : 0;
 }
 
+/* Whether the layer's cache has a row for every token in front of the entry's. */
+static bool is_whole(const td_step_entry *entry) {
+    return entry->request && entry->request->n_layer >= entry->first_pos;
+}
+
 void td_drafts_note(td_engine *e) {
     const td_step_rows *rows = &e->scheduler.rows;
+    e->drafts.prompts = false;
     for (uint32_t i = 0; i < e->scheduler.n_entries; i++) {
         const td_step_entry *entry = &e->scheduler.entries[i];
         uint32_t             last = entry->first_row + entry->n_rows - 1;
         for (uint32_t row = entry->first_row; row < last; row++) e->drafts.next[row] = rows->token[row + 1];
         e->drafts.next[last] = token_behind(e, i);
         if (entry->drafted) e->drafts.next[last + 1] = 0; /* until it is accepted */
+        if (entry->first_pos < entry->request->n_prompt && is_whole(entry)) e->drafts.prompts = true;
     }
-}
-
-/* Whether the layer's cache has a row for every token in front of the entry's. */
-static bool is_whole(const td_step_entry *entry) {
-    return entry->request && entry->request->n_layer >= entry->first_pos;
 }
 
 static bool anybody_whole(const td_scheduler *s) {
@@ -151,9 +153,11 @@ void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds) {
     td_draft_step  step = {
          .n_seq = s->n_entries, .n_drafts = s->n_drafts, .n_tokens = s->n_entries + n_accepted, .step_s = seconds};
     bool     decodes = s->rows.n_tok == s->n_entries + s->n_drafts && s->n_prefill == 0;
+    bool     on = decodes ? td_draft_gate_is_on(gate, s->n_entries) : td_draft_gate_is_on_up_to(gate, s->n_entries);
     double   begin_s = td_now_s();
     uint64_t begin = td_trace_begin();
-    if (anybody_whole(s) && (!decodes || td_draft_gate_is_on(gate, s->n_entries))) {
+    /* for a prompt also when its request has ended: the prefix cache has its pages */
+    if (on && (e->drafts.prompts || anybody_whole(s))) {
         td_stats_phase(&e->stats, TD_STEP_DRAFTING, NULL);
         e->drafts.least = td_draft_gate_threshold(gate, s->n_entries);
         if (run_layer(e) && s->n_running && td_draft_gate_is_on(gate, s->n_running)) draft(e);

@@ -459,7 +459,9 @@ static bool run_step(td_engine *e) {
 
     begin = td_trace_begin();
     for (uint32_t i = 0; i < s->n_entries; i++) hand_out(e, i);
+    begin_s = td_now_s();
     uint32_t n_accepted = hand_out_behind_drafts(e, e->jobs + n_jobs, s->n_drafts);
+    seconds += td_now_s() - begin_s;
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
     if (e->plan.drafts) td_drafts_run(e, n_accepted, seconds);
     return true;

@@ -1,5 +1,6 @@
 #include "fake_model.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -28,7 +29,8 @@ struct td_model {
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers;
-static atomic_bool           g_hold, g_nan, g_one_form, g_state;
+static atomic_bool           g_hold, g_nan, g_one_form, g_state, g_no_layer;
+static _Atomic float         g_layer_noise;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us;
 
@@ -55,6 +57,12 @@ void fake_give_nan(bool nan) {
 }
 void fake_one_form(bool one) {
     atomic_store(&g_one_form, one);
+}
+void fake_has_no_layer(bool none) {
+    atomic_store(&g_no_layer, none);
+}
+void fake_layer_noise(float most) {
+    atomic_store(&g_layer_noise, most);
 }
 void fake_has_state(bool state) {
     atomic_store(&g_state, state);
@@ -111,6 +119,24 @@ void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *l
     logits_of(h, n > n_prompt ? n - n_prompt : 0, logits);
 }
 
+/* The layer knows what the model will say behind a generated token, except, of four times, once; or nearly. */
+static void layer_logits_of(uint64_t h, uint32_t answered, float *logits) {
+    float noise = atomic_load(&g_layer_noise);
+    logits_of(h, answered, logits);
+    if (noise > 0) {
+        for (uint32_t v = 0; v < FAKE_VOCAB; v++) logits[v] += noise * (float)(mix(~h - v) >> 40) * 0x1p-24f;
+    } else if (h % 4 == 0) {
+        logits[h / 4 % FAKE_VOCAB] += 100;
+    }
+}
+
+void fake_layer_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *logits) {
+    uint64_t h = 0;
+    assert(n > n_prompt);
+    for (uint32_t i = 0; i < n; i++) h = history(h, kv_of(tokens[i], i, i >= n_prompt));
+    layer_logits_of(h, n - n_prompt, logits);
+}
+
 /* ---- model.h --------------------------------------------------------------------------------- */
 
 td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t n_npus, td_pool *expert_pool, td_model **out,
@@ -125,7 +151,7 @@ td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t 
                                   .bos_id = 0,
                                   .eos_ids = {FAKE_EOS},
                                   .n_eos = 1,
-                                  .n_mtp_layers = !o->without_mtp,
+                                  .n_mtp_layers = !o->without_mtp && !atomic_load(&g_no_layer),
                                   .temperature = NAN,
                                   .top_p = NAN,
                                   .repetition_penalty = NAN};
@@ -277,7 +303,6 @@ td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     return TD_OK;
 }
 
-/* The layer knows what the model will say behind a generated token, except, of four times, once. */
 td_status td_model_mtp(td_model *m, const uint32_t *next_token) {
     if (!m->config.n_mtp_layers) complain("there is no MTP layer");
     for (uint32_t r = 0; r < m->n_rows; r++) {
@@ -294,8 +319,7 @@ td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits) 
         uint32_t r = out.row[i];
         float   *to = m->logits + (size_t)i * FAKE_VOCAB;
         if (r >= m->n_rows) complain("row outside the step");
-        logits_of(m->layer_hash[r], m->row_answered[r] + 1, to);
-        if (m->layer_hash[r] % 4 == 0) to[m->layer_hash[r] / 4 % FAKE_VOCAB] += 100;
+        layer_logits_of(m->layer_hash[r], m->row_answered[r] + 1, to);
     }
     *logits = m->logits;
     return TD_OK;

@@ -68,9 +68,43 @@ static void goes_off_where_it_loses(void **state) {
     print_message("    %lu of %lu steps drafted, speed %.3f of undrafted\n", (unsigned long)o.drafted,
                   (unsigned long)o.steps, speed(o, 4, c));
     assert_false(td_draft_gate_drafts(&g, 4));
-    assert_true(o.drafted >= 2 * TD_DRAFT_TRIAL); /* it was tried again */
+    assert_true(o.drafted >= 2 * TD_DRAFT_TRIAL_LEAST); /* it was tried again */
     assert_true(speed(o, 4, c) > 0.98);
     assert_true(td_draft_gate_is_on(&g, 1)); /* of another number of sequences it knows nothing */
+}
+
+/* A short run: where drafts are never taken and a drafted step costs nearly two, four are enough to see it. */
+static void soon_sees_what_is_hopeless(void **state) {
+    (void)state;
+    td_draft_gate g;
+    costs         c = {.plain_s = 0.100, .verified_s = 0.090, .layer_s = 0.010, .accepted = 0};
+    td_draft_gate_open(&g, false);
+    outcome o = serve(&g, 1, c, 600, 8);
+    print_message("    %lu of %lu steps drafted, speed %.3f of undrafted\n", (unsigned long)o.drafted,
+                  (unsigned long)o.steps, speed(o, 1, c));
+    assert_true(o.drafted <= 4 * TD_DRAFT_TRIAL_LEAST);
+    assert_true(speed(o, 1, c) > 0.98);
+    assert_false(td_draft_gate_is_on_up_to(&g, 1));
+    assert_true(td_draft_gate_is_on_up_to(&g, 2)); /* of two it is not known */
+}
+
+/* What holds up single steps, plain or drafted, turns nothing on or off. */
+static void slow_steps_decide_nothing(void **state) {
+    (void)state;
+    costs good = {.plain_s = 0.100, .verified_s = 0.010, .layer_s = 0.005, .accepted = 0.7}, slow = good;
+    costs bad = {.plain_s = 0.100, .verified_s = 0.060, .layer_s = 0.010, .accepted = 0.1}, slow_bad = bad;
+    slow.plain_s = slow_bad.plain_s = 3;
+    td_draft_gate g;
+    td_draft_gate_open(&g, false);
+    serve(&g, 1, slow_bad, 1, 9); /* the very first, which is a plain one */
+    serve(&g, 1, bad, 40, 10);
+    assert_false(td_draft_gate_is_on(&g, 1));
+    td_draft_gate_open(&g, false);
+    for (uint32_t i = 0; i < 10; i++) { /* and drafted ones */
+        serve(&g, 1, good, 49, 11 + i);
+        serve(&g, 1, slow, 1, 30 + i);
+        assert_true(td_draft_gate_is_on(&g, 1));
+    }
 }
 
 static void comes_back_when_it_pays_again(void **state) {
@@ -132,6 +166,8 @@ static void always_means_always(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(stays_on_where_it_pays),
                                        cmocka_unit_test(goes_off_where_it_loses),
+                                       cmocka_unit_test(soon_sees_what_is_hopeless),
+                                       cmocka_unit_test(slow_steps_decide_nothing),
                                        cmocka_unit_test(comes_back_when_it_pays_again),
                                        cmocka_unit_test(goes_off_when_nothing_is_sure),
                                        cmocka_unit_test(waits_for_somebody_to_draft_for),
